@@ -1,0 +1,117 @@
+# make help          lists the targets
+# BUILD=release|asan|tsan|cover    CC=gcc|clang    DYNAPIPE=1 (train_gpt2 with the plugin and MPI)
+
+BUILD     ?= release
+ifeq ($(origin CC),default)
+CC        := gcc
+endif
+OUT       := build/$(BUILD)$(if $(filter clang%,$(CC)),-clang)
+WARN      := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes
+CFLAGS_release := -O2
+CFLAGS_asan    := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+CFLAGS_tsan    := -O1 -fsanitize=thread
+CFLAGS_cover   := -O0 --coverage
+OPT       ?= $(CFLAGS_$(BUILD))
+ARCH      ?= -march=native
+CFLAGS_ALL = -std=gnu11 -g -MMD -MP $(WARN) $(OPT) -ffp-contract=off $(CFLAGS)
+# kernels may contract and vectorise; decisions (plan/) may not: every compiler must give the same plan
+CFLAGS_llmc = $(if $(filter release,$(BUILD)),-O3) $(ARCH) -ffp-contract=fast -fno-math-errno -fopenmp
+
+include dynapipe_plugin/dynapipe.mk
+
+LIBS      := -lm -lpthread
+BLAS_LIBS := -lopenblas
+TEXT_LIBS := -lpcre2-8 -ljansson
+
+LLMC_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard llmc/*.c llmc/cpu/*.c))
+TEST_SRCS := $(wildcard test/test_*.c)
+TESTS     := $(patsubst test/%.c,%,$(TEST_SRCS))
+TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS),$(wildcard test/*.c)))
+SH_TESTS  := $(wildcard test/test_*.sh)
+
+.DEFAULT_GOAL := all
+.SECONDARY:
+.PHONY: all help run test check programs train_gpt2 prepare_data profile_costs make_tasks asan tsan fuzz layers headers \
+        lines docs format format-check bench golden clean FORCE
+
+all: programs                              ## build every program
+
+programs: prepare_data profile_costs make_tasks
+	@$(MAKE) --no-print-directory train_gpt2 DYNAPIPE=1
+
+help:                                      ## print this list
+	@awk -F':.*## ' '/^[a-z_0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+run:                                       ## set up, build, make a task mixture, train on 4 ranks, compare (DATA="path/*.jsonl" for your own)
+	@dev/demo.sh
+
+test:                                      ## set-up and every test that needs no GPU (under 10 minutes on 2 cores)
+	@dev/setup.sh
+	@dev/run_tests.sh
+
+check: $(TESTS:%=$(OUT)/%)                 ## unit tests only
+	@dev/run_tests.sh --unit
+
+# --- programs: linked under $(OUT), then put beside this Makefile ---------------------------------------------
+train_gpt2: $(OUT)/train_gpt2$(if $(DYNAPIPE),-dynapipe)   ## the trainer; DYNAPIPE=1: with the plugin, over MPI
+	@cp $< $@
+prepare_data: $(OUT)/prepare_data          ## JSONL -> sample files
+	@cp $< $@
+profile_costs: $(OUT)/profile_costs        ## measure this machine's stages for the planner
+	@cp $< $@
+make_tasks: $(OUT)/dev/make_tasks          ## write the built-in task mixture as JSONL
+	@cp $< $@
+
+# The same file is CUDA for nvcc and plain C here. The stock trainer links neither the planner nor MPI.
+$(OUT)/train_gpt2.o: train_gpt2.cu
+	@mkdir -p $(@D)
+	$(CC) -x c $(CFLAGS_ALL) -fopenmp -c $< -o $@
+$(OUT)/train_gpt2-dynapipe.o: train_gpt2.cu
+	@mkdir -p $(@D)
+	$(CC) -x c $(CFLAGS_ALL) -DDYNAPIPE -fopenmp -c $< -o $@
+$(OUT)/train_gpt2: $(OUT)/train_gpt2.o $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
+	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
+$(OUT)/train_gpt2-dynapipe: $(OUT)/train_gpt2-dynapipe.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
+$(OUT)/prepare_data: $(OUT)/prepare_data.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
+	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(LIBS) -o $@
+$(OUT)/profile_costs: $(OUT)/profile_costs.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
+$(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(DYNAPIPE_BASE_OBJS)
+	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
+
+$(OUT)/test_%: $(OUT)/test/test_%.o $(TEST_LIB) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
+
+$(OUT)/llmc/%.o: llmc/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(CFLAGS_llmc) -c $< -o $@
+$(OUT)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(DYNAPIPE_CFLAGS) -c $< -o $@
+
+# --- sanitizers, fuzzing, structure ---------------------------------------------------------------------------
+asan:                                      ## unit tests under address and undefined-behaviour sanitizers
+	@$(MAKE) --no-print-directory BUILD=asan check
+tsan:                                      ## unit tests under the thread sanitizer
+	@$(MAKE) --no-print-directory BUILD=tsan check
+fuzz:                                      ## the parsers, SECONDS_EACH=60 (libFuzzer, clang)
+	@dev/fuzz.sh $(or $(SECONDS_EACH),60)
+layers:                                    ## fail if an #include points up in dev/layers.txt
+	@dev/check_layers.sh
+headers:                                   ## every header compiles alone, as C11 and as C++17
+	@dev/check_headers.sh
+lines:                                     ## fail if a source file exceeds 500 lines
+	@dev/check_lines.sh
+docs:                                      ## run every command of the README; renew --help in it
+	@dev/check_docs.sh
+format:                                    ## clang-format everything
+	@clang-format -i $$(git ls-files '*.c' '*.h' '*.cu')
+format-check:                              ## fail if clang-format would change something
+	@clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h' '*.cu')
+bench:                                     ## the measurements of dev/results (minutes)
+	@dev/bench.sh
+clean:                                     ## remove what was built
+	rm -rf build train_gpt2 prepare_data profile_costs make_tasks
+
+-include $(shell find build -name '*.d' 2>/dev/null)

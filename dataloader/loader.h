@@ -1,0 +1,76 @@
+/*
+loader.h -- one stream of global batches drawn from a mixture of tasks; the same on every rank.
+
+A global batch is "as many samples as fit batch_tokens": samples are drawn by task weight until the next one
+would not fit (it begins the next batch). Order is decided by the seed alone. The position is a small plain
+record: saved and restored exactly, and a copy goes with every batch, so that planning may run ahead.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "../dynapipe_plugin/base/arena.h"
+#include "../dynapipe_plugin/base/status.h"
+#include "../dynapipe_plugin/plan/plan_types.h"
+
+typedef enum { MIXTURE_PROPORTIONAL, MIXTURE_TEMPERATURE, MIXTURE_WEIGHTS } MixtureKind;
+typedef enum { LONG_TRUNCATE, LONG_SKIP } LongSamples;
+
+typedef struct {
+    int64_t batch_tokens;    // global batch, in tokens run through the model
+    int32_t max_seq_tokens;  // -t: longest sequence; longer samples are truncated or skipped, and counted
+    LongSamples
+        long_samples;  // truncate: input loses tokens at its front; a target too long alone loses its end
+    bool supervise_inputs;  // loss on all tokens, not only on targets
+    MixtureKind mixture;  // proportional: weight = min(examples, cap); temperature: that ^ (1 / temperature)
+    int64_t mixture_cap;  // 0: none
+    double temperature;
+    const char* weights;  // MIXTURE_WEIGHTS: "task=2,other=0.5"; unnamed tasks 0
+    uint64_t seed;
+    bool shuffle;  // false: every sample once, in file order (validation)
+} LoaderOptions;
+
+// One drawn sample: tokens [first_token, first_token + n_input + n_target) of sample `id`. The model runs
+// n_input + n_target - 1 tokens: each predicts the next.
+typedef struct {
+    int64_t id;  // of all samples of all files
+    int32_t task;
+    int32_t first_token;  // > 0 where truncated
+    int32_t n_input, n_target;
+} LoaderSample;
+
+typedef struct {
+    int32_t num_samples;
+    LoaderSample* samples;
+    PlanSample* lengths;  // the same, as the planner sees them
+    int64_t num_tokens;   // run through the model, without padding
+    int64_t supervised_tokens;
+    int64_t step;       // batches drawn before this one
+    bool end;           // no shuffle: nothing left (num_samples may be 0)
+    uint8_t* position;  // state *after* this batch, position_bytes long
+    size_t position_bytes;
+} LoaderBatch;
+
+typedef struct Loader Loader;
+
+// `pattern` as in llm.c: a glob; "*" matches many files, all must agree in vocab and tokenizer.
+Status loader_open(Loader** out, const char* pattern, const LoaderOptions* options);
+void loader_close(Loader* loader);
+int32_t loader_num_tasks(const Loader* loader);
+const char* loader_task_name(const Loader* loader, int32_t task);
+int32_t loader_vocab(const Loader* loader);
+int32_t loader_eot_token(const Loader* loader);
+int32_t loader_tokenizer(const Loader* loader);  // SampleTokenizer
+int64_t loader_num_samples(const Loader* loader);
+int64_t loader_num_tokens(const Loader* loader);     // run through the model, one pass over all samples
+int64_t loader_num_truncated(const Loader* loader);  // samples that are longer than max_seq_tokens
+int64_t loader_num_skipped(const Loader* loader);
+
+// Draw the next batch into the arena. Thread rule: one thread at a time.
+Status loader_next(Loader* loader, LoaderBatch* out, Arena* arena);
+Status loader_restore(Loader* loader, const uint8_t* position,
+                      size_t position_bytes);  // checks it fits the data
+void loader_rewind(Loader* loader);
+
+// Tokens of a drawn sample, n_input + n_target of them. Read-only: any thread.
+Status loader_read(const Loader* loader, const LoaderSample* sample, int32_t* out);

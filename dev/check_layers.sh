@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Every #include "x.h" must point down (or sideways) in dev/layers.txt, bottom layer first. Besides: llmc/ includes
+# nothing of the plugin, plan/ nothing of run/, run/ sees plans but not the planner.
+set -u
+cd "$(dirname "$0")/.."
+bad=0
+rank_of() { awk -v d="$1" '!/^#/ {n++} $1 == d {print n; exit}' dev/layers.txt; }
+while IFS=: read -r file line text; do
+    header=$(sed -E 's/.*"([^"]+)".*/\1/' <<<"$text")
+    from=$(dirname "$file")
+    target=$(realpath -m --relative-to=. "$from/$header")
+    [ -e "$target" ] || { echo "$file:$line: $header not found beside it"; bad=1; continue; }
+    to=$(dirname "$target")
+    a=$(rank_of "$from") b=$(rank_of "$to")
+    if [ -z "$a" ] || [ -z "$b" ]; then echo "$file:$line: $from or $to is not in dev/layers.txt"; bad=1
+    elif [ "$from" != "$to" ] && [ "$b" -gt "$a" ]; then echo "$file:$line: $from must not include $header (it lies above)"; bad=1; fi
+    case "$from:$to" in
+        llmc*:dynapipe_plugin*|llmc*:dataloader*) echo "$file:$line: llmc/ knows nothing of the plugin: $header"; bad=1;;
+    esac
+    case "$from:$target" in
+        dynapipe_plugin/run:dynapipe_plugin/plan/planner.h)
+            case "$file" in *plan_ahead*|*session*) ;; *) echo "$file:$line: run/ sees plans, not the planner"; bad=1;; esac;;
+    esac
+done < <(grep -nE '^#include "' $(git ls-files '*.c' '*.h' '*.cu') /dev/null)
+exit $bad

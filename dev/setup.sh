@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Install what is missing on Debian or Ubuntu; says what, and does without sudo where all is there.
+set -eu
+declare -A need=(
+    [gcc]="command -v gcc" [make]="command -v make" [git]="command -v git"
+    [openmpi-bin]="command -v mpirun" [libopenmpi-dev]="command -v mpicc"
+    [libopenblas-openmp-dev]="ls /usr/lib/*/openblas-openmp/libopenblas.so"
+    [libpcre2-dev]="ls /usr/include/pcre2.h" [libjansson-dev]="ls /usr/include/jansson.h"
+)
+if [ "${1:-}" = "--dev" ] || [ -n "${CI:-}" ]; then
+    need+=([clang]="command -v clang" [clang-format]="command -v clang-format"
+           [python3]="command -v python3"
+           [libclang-rt-14-dev]="find /usr/lib -name 'libclang_rt.fuzzer-x86_64.a' -print -quit | grep -q .")
+fi
+missing=()
+for package in "${!need[@]}"; do
+    bash -c "${need[$package]}" >/dev/null 2>&1 || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+echo "setup: installing ${missing[*]}"
+if ! command -v apt-get >/dev/null; then
+    echo "setup: no apt-get here ---> install these with your system's package manager, then run again" >&2
+    exit 1
+fi
+sudo=""
+if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || { echo "setup: needs root ---> apt-get install ${missing[*]}" >&2; exit 1; }
+    sudo=sudo
+fi
+log=$(mktemp)
+export DEBIAN_FRONTEND=noninteractive
+if ! { $sudo apt-get update && $sudo apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+    tail -5 "$log" >&2
+    echo "setup: could not install ${missing[*]} ---> the whole log is in $log" >&2
+    exit 1
+fi
+rm -f "$log"

@@ -1,0 +1,178 @@
+#include "options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Position of `word` among "a|b|c", -1 if it is none of them.
+static int choice_index(const char* choices, const char* word) {
+    int idx = 0;
+    for (const char* at = choices;; idx++) {
+        size_t length = strcspn(at, "|");
+        if (strlen(word) == length && strncmp(at, word, length) == 0) { return idx; }
+        if (at[length] == '\0') { return -1; }
+        at += length + 1;
+    }
+}
+
+void options_choice_name(const OptionSpec* spec, int choice, char* out, size_t out_bytes) {
+    const char* at = spec->choices;
+    for (int i = 0; i < choice && *at != '\0'; i++) { at += strcspn(at, "|") + 1; }
+    snprintf(out, out_bytes, "%.*s", (int)strcspn(at, "|"), at);
+}
+
+static Status parse_number(const OptionSpec* spec, const char* text, double* out, int64_t* out_int) {
+    char* end;
+    errno = 0;
+    double number = strtod(text, &end);
+    int64_t integer = 0;
+    bool is_double = spec->type == OPTION_DOUBLE;
+    if (!is_double) {
+        integer = strtoll(text, &end, 10);
+        int shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
+        if (spec->type == OPTION_INT64 && shift > 0 && end != text) {
+            end++;
+            if (integer > INT64_MAX >> shift || integer < INT64_MIN >> shift) { errno = ERANGE; }
+            if (errno == 0) { integer *= (int64_t)1 << shift; }
+        }
+        number = (double)integer;
+    }
+    if (end == text || *end != '\0' || errno != 0 || !isfinite(number)) {
+        return FAIL(STATUS_BAD_OPTION, "%s: '%s' is not %s", spec->name, text,
+                    is_double ? "a number" : "a whole number");
+    }
+    bool has_range = spec->min != 0 || spec->max != 0;
+    if (has_range && (number < spec->min || number > spec->max)) {
+        return FAIL(STATUS_BAD_OPTION, "%s: %s is outside %g ... %g", spec->name, text, spec->min, spec->max);
+    }
+    *out = number;
+    *out_int = integer;
+    return STATUS_OK;
+}
+
+static Status set_value(const OptionSpec* spec, void* options, const char* text) {
+    void* field = (char*)options + spec->offset;
+    double number = 0;
+    int64_t integer = 0;
+    switch (spec->type) {
+        case OPTION_BOOL: *(bool*)field = true; return STATUS_OK;
+        case OPTION_STRING: *(const char**)field = text; return STATUS_OK;
+        case OPTION_CHOICE: {
+            int idx = choice_index(spec->choices, text);
+            if (idx < 0) {
+                return FAIL(STATUS_BAD_OPTION, "%s: '%s' is none of %s", spec->name, text, spec->choices);
+            }
+            *(int32_t*)field = idx;
+            return STATUS_OK;
+        }
+        case OPTION_INT:
+            TRY(parse_number(spec, text, &number, &integer));
+            if (integer > INT32_MAX || integer < INT32_MIN) {
+                return FAIL(STATUS_BAD_OPTION, "%s: %s is too large", spec->name, text);
+            }
+            *(int32_t*)field = (int32_t)integer;
+            return STATUS_OK;
+        case OPTION_INT64:
+            TRY(parse_number(spec, text, &number, &integer));
+            *(int64_t*)field = integer;
+            return STATUS_OK;
+        case OPTION_DOUBLE:
+            TRY(parse_number(spec, text, &number, &integer));
+            *(double*)field = number;
+            return STATUS_OK;
+    }
+    return STATUS_OK;
+}
+
+Status options_defaults(const OptionSpec* specs, int num_specs, void* options) {
+    for (int i = 0; i < num_specs; i++) {
+        if (specs[i].initial != NULL) { TRY(set_value(&specs[i], options, specs[i].initial)); }
+    }
+    return STATUS_OK;
+}
+
+// How far two words are apart (Levenshtein), for "did you mean".
+static int word_distance(const char* a, const char* b) {
+    enum { MAX_WORD = 40 };
+    int row[MAX_WORD + 1];
+    int length_b = (int)strlen(b);
+    if (length_b > MAX_WORD) { return MAX_WORD; }
+    for (int j = 0; j <= length_b; j++) { row[j] = j; }
+    for (int i = 1; a[i - 1] != '\0'; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int j = 1; j <= length_b; j++) {
+            int substituted = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            int gap = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
+            row[j] = substituted < gap ? substituted : gap;
+        }
+    }
+    return row[length_b];
+}
+
+static Status unknown_option(const OptionSpec* specs, int num_specs, const char* name) {
+    int best = -1, best_distance = 4;
+    for (int i = 0; i < num_specs; i++) {
+        int distance = word_distance(name, specs[i].name);
+        if (distance < best_distance) {
+            best = i;
+            best_distance = distance;
+        }
+    }
+    if (best >= 0) {
+        return FAIL(STATUS_BAD_OPTION, "%s: unknown option ---> did you mean %s? --help lists all", name,
+                    specs[best].name);
+    }
+    return FAIL(STATUS_BAD_OPTION, "%s: unknown option ---> --help lists all", name);
+}
+
+Status options_take(const OptionSpec* specs, int num_specs, void* options, int* argc, char** argv) {
+    int kept = 1;
+    for (int i = 1; i < *argc; i++) {
+        const char* arg = argv[i];
+        if (strncmp(arg, "--", 2) != 0 || strcmp(arg, "--help") == 0) {
+            argv[kept++] = argv[i];
+            continue;
+        }
+        if (arg[2] == '\0') {
+            while (++i < *argc) { argv[kept++] = argv[i]; }
+            break;
+        }
+        char name[64];
+        size_t name_length = strcspn(arg, "=");
+        if (name_length >= sizeof name) { name_length = sizeof name - 1; }
+        memcpy(name, arg, name_length);
+        name[name_length] = '\0';
+        const OptionSpec* spec = NULL;
+        for (int s = 0; s < num_specs && spec == NULL; s++) {
+            if (strcmp(specs[s].name, name) == 0) { spec = &specs[s]; }
+        }
+        if (spec == NULL) { return unknown_option(specs, num_specs, name); }
+        const char* value = arg[name_length] == '=' ? arg + name_length + 1 : NULL;
+        if (spec->type == OPTION_BOOL && value != NULL) {
+            return FAIL(STATUS_BAD_OPTION, "%s: takes no value", spec->name);
+        }
+        if (spec->type != OPTION_BOOL && value == NULL) {
+            if (i + 1 >= *argc) { return FAIL(STATUS_BAD_OPTION, "%s: needs a value", spec->name); }
+            value = argv[++i];
+        }
+        TRY(set_value(spec, options, value));
+    }
+    argv[kept] = NULL;
+    *argc = kept;
+    return STATUS_OK;
+}
+
+void options_print(const OptionSpec* specs, int num_specs, FILE* out) {
+    for (int i = 0; i < num_specs; i++) {
+        const OptionSpec* spec = &specs[i];
+        char left[96];
+        snprintf(left, sizeof left, "%s %s", spec->name, spec->value_name != NULL ? spec->value_name : "");
+        fprintf(out, "  %-26s %s", left, spec->help);
+        if (spec->choices != NULL) { fprintf(out, ": %s", spec->choices); }
+        if (spec->initial != NULL) { fprintf(out, " [%s]", spec->initial); }
+        fprintf(out, "\n");
+    }
+}

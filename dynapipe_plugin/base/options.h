@@ -1,0 +1,47 @@
+/*
+options.h -- one table of GNU long options for parsing, defaults, ranges and --help.
+
+Options are taken out of argv (as MPI_Init does with its own), so that the host program parses the rest as it
+always did. "--name value" and "--name=value" both work; a bool takes no value. Names match exactly:
+an unknown one, a missing or malformed value, or one outside the range is an error that lists what is valid.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include "status.h"
+
+typedef enum {
+    OPTION_BOOL,    // bool:    present = true
+    OPTION_INT,     // int32_t: min..max
+    OPTION_INT64,   // int64_t: min..max; suffixes K, M, G (powers of 1024) are read
+    OPTION_DOUBLE,  // double:  min..max
+    OPTION_STRING,  // const char*: borrowed from argv or from the table
+    OPTION_CHOICE,  // int32_t: index into `choices`, words separated by '|'
+} OptionType;
+
+typedef struct {
+    const char* name;  // with the two dashes
+    OptionType type;
+    size_t offset;           // of the field in the options struct
+    const char* initial;     // default as text; NULL: the field's zero value
+    double min, max;         // for numbers; both 0: any
+    const char* choices;     // for OPTION_CHOICE: "dynamic|packed|padded"
+    const char* value_name;  // in --help: "N", "FILE"; NULL for a bool or a choice
+    const char* help;        // one line
+} OptionSpec;
+
+// Fill `options` with the defaults of the table.
+Status options_defaults(const OptionSpec* specs, int num_specs, void* options);
+
+// Take every "--..." argument out of argv; argc and argv shrink. Stops at a bare "--", which is removed too.
+// "--help" is left in argv: the host prints its own help and then options_print().
+// Returns STATUS_BAD_OPTION with a message that names the option and says what would be valid.
+Status options_take(const OptionSpec* specs, int num_specs, void* options, int* argc, char** argv);
+
+void options_print(const OptionSpec* specs, int num_specs, FILE* out);
+
+// The word of a choice, e.g. for a banner.
+void options_choice_name(const OptionSpec* spec, int choice, char* out, size_t out_bytes);

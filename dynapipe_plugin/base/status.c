@@ -1,0 +1,30 @@
+#include "status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static _Thread_local char last_message[1024];
+
+const char* status_text(Status status) {
+    static const char* const texts[] = {
+#define X(name, text) text,
+        STATUS_LIST(X)
+#undef X
+    };
+    return status < STATUS_COUNT ? texts[status] : "unknown status";
+}
+
+const char* status_message(void) {
+    return last_message;
+}
+
+Status status_fail(Status status, const char* fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    // The arguments may point into the buffer itself (a message wrapped into a longer one).
+    char message[sizeof last_message];
+    vsnprintf(message, sizeof message, fmt, args);
+    va_end(args);
+    snprintf(last_message, sizeof last_message, "%s", message);
+    return status;
+}

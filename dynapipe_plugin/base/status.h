@@ -1,0 +1,51 @@
+/*
+status.h -- one status type for every function in dynapipe_plugin/ and dataloader/.
+
+Library code returns a Status and never prints or exits. The function that *discovers* a problem says so
+with FAIL(): the message goes into a buffer of the calling thread, where the program that owns the terminal
+finds it (status_message) and prints it once. Callers in between only pass the value up with TRY().
+*/
+#pragma once
+
+// clang-format off
+#define STATUS_LIST(X)                                          \
+    X(STATUS_OK,           "ok")                                \
+    X(STATUS_BAD_FORMAT,   "malformed input")                   \
+    X(STATUS_BAD_OPTION,   "impossible option")                 \
+    X(STATUS_OUT_OF_RANGE, "argument out of range")             \
+    X(STATUS_INFEASIBLE,   "no plan fits in memory")            \
+    X(STATUS_DEADLOCK,     "operations wait for each other")    \
+    X(STATUS_INVALID_PLAN, "plan breaks a rule")                \
+    X(STATUS_MISMATCH,     "ranks disagree")                    \
+    X(STATUS_COMM,         "communication failed")              \
+    X(STATUS_IO,           "file operation failed")             \
+    X(STATUS_NO_MEMORY,    "host allocation failed")
+// clang-format on
+
+#define X(name, text) name,
+typedef enum { STATUS_LIST(X) STATUS_COUNT } Status;
+#undef X
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+const char* status_text(Status status);  // the short text of the table above
+
+// The message of the last FAIL() on this thread, "" if none; valid until the next FAIL() here.
+const char* status_message(void);
+
+// Record "message" for this thread and hand the status back. A message names file, line or field and says
+// what to do; a remedy stands last, after "---> ".
+#define FAIL(status, ...) status_fail((status), __VA_ARGS__)
+Status status_fail(Status status, const char* fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#define TRY(expr)                                             \
+    do {                                                      \
+        Status try_status_ = (expr);                          \
+        if (try_status_ != STATUS_OK) { return try_status_; } \
+    } while (0)
+
+#ifdef __cplusplus
+}
+#endif

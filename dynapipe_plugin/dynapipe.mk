@@ -1,0 +1,20 @@
+# dynapipe.mk -- what a trainer's Makefile includes: objects, flags and libraries of the plugin and its loader.
+# Expects OUT (object folder). Needs MPI unless DYNAPIPE_NO_MPI=1 (then one process, loopback only).
+
+DYNAPIPE_DIR  ?= dynapipe_plugin
+DYNAPIPE_MPICC ?= $(shell command -v mpicc 2>/dev/null)
+
+DYNAPIPE_BASE_OBJS   := $(patsubst %.c,$(OUT)/%.o,$(wildcard $(DYNAPIPE_DIR)/base/*.c))
+DYNAPIPE_LOADER_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard dataloader/*.c))
+DYNAPIPE_SRCS        := $(wildcard $(DYNAPIPE_DIR)/base/*.c $(DYNAPIPE_DIR)/plan/*.c $(DYNAPIPE_DIR)/run/*.c \
+                          $(DYNAPIPE_DIR)/adapters/*.c dataloader/*.c)
+
+ifneq ($(if $(DYNAPIPE_NO_MPI),,$(DYNAPIPE_MPICC)),)
+DYNAPIPE_CFLAGS := -DDYNAPIPE_MPI $(shell $(DYNAPIPE_MPICC) --showme:compile 2>/dev/null)
+DYNAPIPE_LIBS   := $(shell $(DYNAPIPE_MPICC) --showme:link 2>/dev/null)
+else
+DYNAPIPE_CFLAGS :=
+DYNAPIPE_LIBS   :=
+DYNAPIPE_SRCS   := $(filter-out %/transport_mpi.c,$(DYNAPIPE_SRCS))
+endif
+DYNAPIPE_OBJS   := $(patsubst %.c,$(OUT)/%.o,$(DYNAPIPE_SRCS))

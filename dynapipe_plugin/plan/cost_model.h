@@ -1,0 +1,111 @@
+/*
+cost_model.h -- predicts time and memory of one job of one stage for a micro-batch.
+
+    stage cost = sum over its parts (layers, embedding on the first stage, head on the last)
+    part cost  = max(floor, constant + sum over features of a piecewise linear function of that feature)
+
+with the features of MbShape (tokens, squared lengths, cross products, supervised tokens). A straight line is
+the case of one knot. Analytic coefficients (roofline of a model's shape), a measured profile
+(`./profile_costs`, knots where the machine was measured) and the planning problems of the original all have
+this form. Whatever leaves this module is an integer (ns, bytes), rounded once, so every rank, compiler and
+optimisation level that reads the same numbers makes the same plan. Immutable once built: share it freely.
+*/
+#pragma once
+
+#include "../base/status.h"
+#include "plan_types.h"
+
+enum { COST_MAX_KNOTS = 24, COST_MAX_LAYERS = 1024 };
+
+typedef enum { PART_EMBEDDING, PART_ENC_LAYER, PART_DEC_LAYER, PART_HEAD, PART_COUNT } CostPart;
+
+typedef enum {
+    FEATURE_SEQS,
+    FEATURE_ENC_TOKENS,
+    FEATURE_ENC_SQUARES,
+    FEATURE_DEC_TOKENS,
+    FEATURE_DEC_SQUARES,
+    FEATURE_CROSS_PRODUCTS,
+    FEATURE_SUPERVISED,
+    FEATURE_COUNT
+} CostFeature;
+
+// Piecewise linear through (x[i], y[i]), x ascending; the first and last slopes go on outside. 0 knots: zero.
+// 1 knot: the straight line from (0, 0) through it. Never decreasing (checked when a model is built).
+typedef struct {
+    int32_t num_knots;
+    double x[COST_MAX_KNOTS];
+    double y[COST_MAX_KNOTS];
+} CostCurve;
+
+// One quantity (ns or bytes) of one part.
+typedef struct {
+    double constant;
+    double floor;  // never less than this
+    CostCurve curves[FEATURE_COUNT];
+} CostFormula;
+
+typedef struct {
+    bool offered;                    // may a plan use this recompute mode?
+    CostFormula time_ns[JOB_COUNT];  // B without W; R only where the mode recomputes
+    CostFormula stored_bytes;        // held from F (or R) until B, or until W where W is a job of its own
+    CostFormula forward_bytes;       // held only while F runs, where the mode drops activations
+} CostPartMode;
+
+typedef struct {
+    int32_t num_enc_layers, num_dec_layers;
+    CostPartMode parts[RECOMPUTE_COUNT][PART_COUNT];
+    CostFormula boundary_bytes;      // activation (or gradient) sent over a stage boundary, enc side
+    CostFormula dec_boundary_bytes;  // added at boundaries within or behind decoder layers
+    CostFormula scratch_bytes;       // workspace of a stage, shared by its jobs, for the largest micro-batch
+    double comm_latency_ns;          // of one transfer ...
+    double comm_bytes_per_ns;        // ... and its rate; <= 0: free
+    double reduce_bytes_per_ns;      // gradient all-reduce over replicas, per rank; <= 0: free
+    int64_t
+        part_state_bytes[PART_COUNT];  // parameters, gradients and optimizer state of one such part, per rank
+    int64_t part_param_bytes[PART_COUNT];  // parameters alone (what gradient reduction moves)
+} CostModel;
+
+// Cost of one stage for one micro-batch, all in integers. `stage` = layers, first, last.
+typedef struct {
+    StageLayers layers;
+    bool has_embedding;  // the first stage
+    bool has_head;       // the last stage
+} CostStage;
+
+int64_t cost_job_ns(const CostModel* model, const CostStage* stage, JobKind kind, RecomputeMode mode,
+                    const MbShape* shape);
+int64_t cost_stored_bytes(const CostModel* model, const CostStage* stage, RecomputeMode mode,
+                          const MbShape* shape);
+int64_t cost_forward_bytes(const CostModel* model, const CostStage* stage, RecomputeMode mode,
+                           const MbShape* shape);
+int64_t cost_scratch_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape);
+int64_t cost_state_bytes(const CostModel* model, const CostStage* stage);
+// Transfer over the boundary behind stage `s`; `dec` where the boundary lies within or behind decoder layers.
+int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape);
+int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes);
+int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas);
+
+// Every curve ascending and finite, rates sane. Names the part and field at fault.
+Status cost_model_check(const CostModel* model);
+
+// The versioned text file ("dynapipe-costs 1") that ./profile_costs writes. print(parse(text)) == text for
+// text that print made. A file measured on another model shape is refused: `signature` (one line of words
+// such as "gpt2 C 768 NH 12 V 50304 threads 1") must match the file's unless NULL.
+Status cost_model_load(CostModel* out, const char* path, const char* signature);
+Status cost_model_save(const CostModel* model, const char* path, const char* signature);
+Status cost_model_parse(CostModel* out, const char* text, const char* name, const char* signature);
+
+// Analytic stand-in until measured: flops and bytes of a transformer over the machine's rates.
+typedef struct {
+    int32_t num_layers, channels, num_heads, padded_vocab, max_tokens;
+    int32_t bytes_per_value;  // of activations and parameters: 4 or 2
+    double flops_per_ns;      // matrix products, per rank
+    double attention_flops_per_ns;
+    double bytes_per_ns;  // memory bandwidth, per rank
+    double launch_ns;     // fixed cost of one layer's job
+    double comm_latency_ns, comm_bytes_per_ns;
+    int32_t num_replicas;  // shards of the optimizer state where zero_stage is 1
+    int32_t zero_stage;
+} CostAnalytic;
+void cost_model_analytic_gpt(CostModel* out, const CostAnalytic* about);

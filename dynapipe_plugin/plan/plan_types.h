@@ -1,0 +1,59 @@
+/*
+plan_types.h -- the words that all passes of the planner share: samples, sequences, micro-batches, jobs.
+
+Units are part of a name: _ns, _bytes, _tokens. Times and bytes are int64_t, decided on integers only.
+"enc" is the stack of layers that every model has (GPT: all its layers); "dec" the second stack of an
+encoder-decoder model, 0 elsewhere.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { PLAN_MAX_STAGES = 64, PLAN_MAX_REPLICAS = 512 };
+
+// What the planner knows of one sample of the global batch. Its index in the array is its id.
+typedef struct {
+    int32_t enc_tokens;         // tokens that run through the (encoder) layers, >= 1
+    int32_t dec_tokens;         // tokens that run through decoder layers; 0 for decoder-only models
+    int32_t supervised_tokens;  // rows that reach the head, >= 0
+} PlanSample;
+
+// A piece of a sample; today always the whole sample (first_token 0, num_tokens = enc_tokens).
+typedef struct {
+    int32_t sample_idx;
+    int32_t first_token;
+    int32_t num_tokens;
+} PlanSegment;
+
+// One attention window. Ragged and padded: one segment. Packed: several, attended across, positions running
+// on.
+typedef struct {
+    int32_t segment_begin, segment_end;  // into Plan.segments
+    int32_t enc_tokens;                  // with padding
+    int32_t dec_tokens;                  // with padding
+} PlanSequence;
+
+// What a micro-batch costs depends on these numbers alone. Sums run over its sequences, padding included.
+typedef struct {
+    int64_t num_seqs;
+    int64_t enc_tokens;
+    int64_t enc_squares;  // sum of squared lengths: causal or full self-attention
+    int64_t dec_tokens;
+    int64_t dec_squares;
+    int64_t cross_products;     // sum of enc * dec lengths: cross-attention
+    int64_t supervised_tokens;  // never padded
+} MbShape;
+
+typedef enum { LAYOUT_RAGGED, LAYOUT_PADDED, LAYOUT_PACKED, LAYOUT_COUNT } MbLayout;
+
+// F forward, B gradient of inputs (and of weights where W is not a job of its own), W gradient of weights,
+// R forward again, before B, of a micro-batch whose activations were dropped.
+typedef enum { JOB_F, JOB_B, JOB_W, JOB_R, JOB_COUNT } JobKind;
+
+typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_COUNT } RecomputeMode;
+
+// A contiguous range of layers, and what else sits on a stage. Encoder layers come first in the numbering.
+typedef struct {
+    int32_t layer_begin, layer_end;  // half-open, over all layers of the model
+} StageLayers;

@@ -1,0 +1,63 @@
+/*
+planner.h -- lengths + costs + memory limit + layout + options -> plan. A pure function.
+
+No I/O, no clock, no threads, no globals: the same arguments give the same plan, byte for byte, on every rank,
+compiler and optimisation level.
+
+Passes, one file each: sample_order, then microbatch_dp | microbatch_ragged | microbatch_fixed (the
+baselines), replica_balance, pipe_gpipe | pipe_1f1b | pipe_adaptive, pipe_simulate, comm_order, memory_layout,
+lower_bound. The stage split is chosen once a run (stage_split.h), from a sample of the mixture.
+*/
+#pragma once
+
+#include "../base/arena.h"
+#include "cost_model.h"
+#include "plan.h"
+
+typedef enum {
+    BATCHING_DYNAMIC,        // ours
+    BATCHING_DYNAPIPE,       // the original's choices, as far as they are pure (spec sections b, c, d)
+    BATCHING_PACKED,         // dense attention over packs of max_seq_tokens
+    BATCHING_PACKED_RAGGED,  // the same packs by best fit decreasing, attention per sample
+    BATCHING_PADDED,         // fixed number of samples per micro-batch, padded to their longest
+    BATCHING_TOKENS,         // fixed token budget, samples in the order they came
+    BATCHING_COUNT
+} Batching;
+
+typedef enum {
+    SCHEDULE_AUTO,
+    SCHEDULE_GPIPE,
+    SCHEDULE_1F1B,
+    SCHEDULE_ADAPTIVE,
+    SCHEDULE_COUNT
+} ScheduleChoice;
+typedef enum { RECOMPUTE_CHOICE_NONE, RECOMPUTE_CHOICE_FULL, RECOMPUTE_CHOICE_AUTO } RecomputeChoice;
+typedef enum { SPLIT_BACKWARD_AUTO, SPLIT_BACKWARD_ON, SPLIT_BACKWARD_OFF } SplitBackward;
+
+typedef struct {
+    Batching batching;
+    MbLayout layout;  // RAGGED or PADDED, for dynamic, dynapipe and tokens
+    ScheduleChoice schedule;
+    RecomputeChoice recompute;
+    SplitBackward split_backward;
+    int32_t P, R;
+    StageLayers stages[PLAN_MAX_STAGES];  // stages[s] for s < P; contiguous, covers all layers
+    int64_t memory_limit_bytes;           // per rank, model state included; 0: no limit
+    int32_t max_seq_tokens;               // longest sequence the model takes; padding never goes beyond
+    int32_t mb_tokens;                    // budget of packed, packed-ragged and tokens; 0: max_seq_tokens
+    int32_t mb_samples;                   // of padded; 0: chosen so that an average micro-batch has mb_tokens
+    int32_t effort;                       // simulations the search may spend; 0: the default
+} PlanRequest;
+
+// Fill `out`, all memory from `arena`. Returns STATUS_INFEASIBLE with stage, bytes over and a remedy where
+// nothing fits; every plan handed out has passed plan_check.
+Status plan_make(Plan* out, const PlanRequest* request, const CostModel* costs, const PlanSample* samples,
+                 int32_t num_samples, Arena* arena);
+
+// Split `num_layers` over P stages: minimise the slowest stage for the given samples, embedding and head
+// priced in (exact: dynamic program over contiguous ranges). Every stage gets at least one layer.
+Status stage_split_make(StageLayers* out, int32_t P, const CostModel* costs, const PlanSample* samples,
+                        int32_t num_samples);
+
+// The shape of one sequence list, from lengths; used by every pass and by run/ for evaluation batches.
+void mb_shape_add(MbShape* shape, int32_t enc_tokens, int32_t dec_tokens, int32_t supervised_tokens);

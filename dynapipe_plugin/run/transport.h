@@ -1,0 +1,53 @@
+/*
+transport.h -- the ABI between the executor and whatever moves bytes between ranks.
+
+Published structs are never edited: a change means DynapipeTransport_v2 plus one adapter file that lifts v1.
+All calls come from one thread per rank. Requests are opaque; test() releases a finished one.
+*/
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+#include "../base/status.h"
+
+typedef struct {
+    const char* name;  // for logs: "loopback", "mpi", "mpi+check"
+
+    // Start moving `num_bytes` bytes; must not block. The buffer belongs to the transport until test()
+    // reports done. Messages between two ranks with equal tags arrive in send order. 0 <= tag < 2^30.
+    Status (*isend)(void* ctx, int32_t peer, int32_t tag, const void* data, size_t num_bytes, void** request);
+    Status (*irecv)(void* ctx, int32_t peer, int32_t tag, void* data, size_t num_bytes, void** request);
+    // Poll one request and make progress on all. Sets *done to 0 or 1; at 1 the request is gone.
+    // STATUS_COMM where a peer failed; STATUS_MISMATCH where the message had another length.
+    Status (*test)(void* ctx, void* request, int* done);
+    // (optional, may be NULL) a peer must learn that this rank gives up; `why` is printed once.
+    void (*abort)(void* ctx, const char* why);
+    // STATUS_COMM if requests are still in flight.
+    Status (*close)(void* ctx);
+} DynapipeTransport_v1;
+
+// One rank's end of a transport.
+typedef struct {
+    const DynapipeTransport_v1* api;
+    void* ctx;
+    int32_t rank, num_ranks;
+} Transport;
+
+// `num_ranks` ends in one process, one thread each: out[0 .. num_ranks). Closing the last end frees the hub.
+// Zero-buffer rendezvous: a send is done only when the matching receive has taken it.
+Status transport_loopback_open(Transport* out, int32_t num_ranks);
+
+// MPI: comm is MPI_COMM_WORLD duplicated. Initialises MPI if nobody has. Compiled with DYNAPIPE_MPI only.
+Status transport_mpi_open(Transport* out, int* argc, char*** argv);
+
+// Wrap `inner`: verifies that tags are in range, sizes agree on both ends, buffers in flight are not touched
+// or posted twice, receive buffers are poisoned with NaN until their data is there, and nothing is in flight
+// at close. Takes over `inner`.
+Status transport_check_open(Transport* out, Transport inner);
+
+static inline Status transport_close(Transport* transport) {
+    if (transport->api == NULL) { return STATUS_OK; }
+    Status status = transport->api->close(transport->ctx);
+    transport->api = NULL;
+    return status;
+}

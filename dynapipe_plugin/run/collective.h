@@ -1,0 +1,101 @@
+/*
+collective.h -- sums and copies among a group of ranks, on any transport, in one fixed order.
+
+    Collective c = {0};
+    TRY(collective_init(&c, &transport, ranks, num_ranks, timeout_ns));
+    collective_reduce_scatter_sum(&c, grads, n);   // my slice now holds the sum over the group
+    ... update my slice of the parameters ...
+    collective_all_gather(&c, params, n);          // everybody has every slice
+    collective_free(&c);
+
+Every sum is taken in the order of the group (value of ranks[0] first, then + ranks[1], ...), by one owner,
+and handed to the others as bytes: the result is the same on all ranks and in every run, bit for bit.
+All members call the same operations in the same order. Several groups may share one transport as long as two
+groups that share two or more ranks do not run at the same time.
+
+Slices: index i of the group owns [n * i / R, n * (i + 1) / R) (collective_slice).
+
+Traffic: messages of at most about 1 MiB, two rounds in flight, so that adding and copying overlap with the
+transfers. reduce_scatter and all_gather move n * (R - 1) / R values per rank and direction, which is optimal;
+broadcast is a chain (every link carries the data once). Temporary memory is bounded by
+COLLECTIVE_TEMP_BYTES (with more than 256 ranks by 16 KiB per rank), and is kept for the next call.
+
+Failure: where no message has moved for timeout_ns, STATUS_COMM says which rank waits for which, in which
+operation. After any failure requests may still be pending: call the transport's abort() or close() before
+freeing the memory that was passed in.
+*/
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../base/arena.h"
+#include "../base/status.h"
+#include "transport.h"
+
+// Tags at and above this one belong to this module; the executor's lie below.
+enum { COLLECTIVE_TAG_BASE = 1 << 29 };
+enum { COLLECTIVE_CHUNK_BYTES = 1 << 20, COLLECTIVE_TEMP_BYTES = 8 << 20 };
+
+typedef struct CollectiveRequest CollectiveRequest;
+
+// Private to collective.c, except that my_idx and num_ranks may be read.
+typedef struct {
+    Transport* transport;  // borrowed
+    int64_t timeout_ns;    // 0: wait for ever
+    int32_t num_ranks;     // R, of the group
+    int32_t my_idx;        // 0 <= my_idx < R
+    int32_t* ranks;        // [R] copy
+    CollectiveRequest* requests;
+    int32_t num_requests, max_requests;
+    unsigned char* temp;
+    size_t temp_bytes;
+} Collective;
+
+// A message of gather_bytes.
+typedef struct {
+    unsigned char* data;
+    size_t num_bytes;
+} CollectiveBytes;
+
+// `ranks` names the members by transport rank; the calling rank is one of them (else STATUS_OUT_OF_RANGE).
+// Ranks must be distinct and in the same order on every member.
+Status collective_init(Collective* out, Transport* transport, const int32_t* ranks, int32_t num_ranks,
+                       int64_t timeout_ns);
+void collective_free(Collective* c);  // an all-zero one is fine
+
+// Where the slice of group index `idx` begins; its end is collective_slice(n, R, idx + 1).
+static inline int64_t collective_slice(int64_t num_values, int32_t num_ranks, int32_t idx) {
+    return (int64_t)((__int128)num_values * idx / num_ranks);
+}
+
+// A few values (losses, norms, counters): every member gets the sums.
+Status collective_all_reduce_sum(Collective* c, double* values, int32_t num_values);
+
+// values[my slice] becomes the sum over the group; the rest of `values` is unchanged.
+Status collective_reduce_scatter_sum(Collective* c, float* values, int64_t num_values);
+
+// Every member gets every slice from its owner.
+Status collective_all_gather(Collective* c, float* values, int64_t num_values);
+
+// Group of exactly two: both get values(ranks[0]) + values(ranks[1]), in that order. For tied parameters.
+Status collective_pair_sum(Collective* c, float* values, int64_t num_values);
+
+// From group index `root_idx` to all. num_bytes must be equal everywhere.
+Status collective_broadcast(Collective* c, void* data, size_t num_bytes, int32_t root_idx);
+
+// Nobody leaves before everybody has come.
+Status collective_barrier(Collective* c);
+
+// STATUS_MISMATCH on every member, with the rank that differs first and both values, where `value` is not
+// the same on all. `what` names it in the message: "hash of the plan of step 12".
+Status collective_all_equal_u64(Collective* c, uint64_t value, const char* what);
+
+// Group index 0 gets everybody's bytes, lengths may differ: out[R], memory from `arena` (both only used at
+// index 0, may be NULL elsewhere).
+Status collective_gather_bytes(Collective* c, const void* data, size_t num_bytes, CollectiveBytes* out,
+                               Arena* arena);
+
+// This rank's clock minus that of group index 0, from the quickest of a few round trips (Cristian 1989: error
+// at most half that trip). 0 at index 0. For laying traces of several hosts over each other.
+Status collective_clock_offset(Collective* c, int64_t* out_ns);

@@ -1,0 +1,72 @@
+/*
+executor.h -- runs one rank's instruction list of any valid plan over a model; knows nothing of planning.
+
+    Executor* executor;
+    TRY(executor_create(&executor, &model_api, model, &transport, timeout_ns));
+    ExecutorStep step = {.plan = &plan, .batches = ..., .losses = ..., .loss_scale = 1.0f / num_supervised,
+                         .arena = memory, .arena_bytes = ...};
+    TRY(executor_run(executor, &step));
+    const TraceRank* trace = executor_trace(executor);
+
+Order: strictly that of the list (plan.h). Sends and receives are posted without blocking; before a job the
+executor waits for what the job reads; before reuse of a buffer the plan has a wait_*. Between jobs, and while
+it waits, it polls every transfer in flight.
+
+Memory: every buffer lies where the plan says, inside `arena`, which the caller owns and makes large enough
+(plan->ranks[rank].arena_bytes); the executor never touches what lies in it, so it may be device memory. The
+step loop allocates nothing once a plan of the largest length was seen.
+
+Jobs:    fwd = forward; flags KEEP|HEAD, or 0 where this stage recomputes the micro-batch fully
+         rec = forward again, KEEP|HEAD
+         bwd = backward_inputs, and backward_weights at once unless the plan has a wgt for it on this rank
+         wgt = backward_weights
+Losses come from the job that ran the head, so from rec where the plan recomputes.
+
+Failures: a buffer smaller than the model asks for (costs of another model) is STATUS_INVALID_PLAN with both
+numbers, before anything is sent; a job's own error is passed on with the instruction's name; where no
+transfer moves for timeout_ns, STATUS_COMM names rank, instruction and peer. After a failure transfers may
+still be pending: abort or close the transport before freeing the arena.
+*/
+#pragma once
+
+#include "../base/status.h"
+#include "../dynapipe.h"
+#include "../plan/plan.h"
+#include "trace.h"
+#include "transport.h"
+
+typedef struct Executor Executor;
+
+typedef struct {
+    const Plan* plan;                     // P * R == transport->num_ranks; rank = replica * P + stage
+    const DynapipeBatch* const* batches;  // [plan->M]; NULL where another replica runs the micro-batch
+    float* const* losses;                 // [plan->M], losses[mb][num_rows]; last stage only, else NULL
+    float loss_scale;                     // 1 / supervised tokens of the step
+    void* arena;                          // aligned to PLAN_BUFFER_ALIGN
+    int64_t arena_bytes;
+} ExecutorStep;
+
+// Forward only, over the stages of one replica, micro-batch after micro-batch (validation, generation).
+typedef struct {
+    const DynapipeBatch* batches;  // [num_batches], the same on every stage of the replica
+    int32_t num_batches;
+    float* const* losses;          // [num_batches], last stage only, else NULL
+    int32_t prev_rank, next_rank;  // transport ranks of the neighbour stages, -1: none
+    void* arena;
+    int64_t arena_bytes;  // at least executor_forward_bytes()
+} ExecutorForward;
+
+// `api`, `model` and `transport` are borrowed. timeout_ns 0: wait for ever.
+Status executor_create(Executor** out, const DynapipeModel_v1* api, void* model, Transport* transport,
+                       int64_t timeout_ns);
+void executor_free(Executor* executor);  // NULL is fine
+
+Status executor_run(Executor* executor, const ExecutorStep* step);
+
+// Bytes that executor_run_forward needs for the largest of these batches: two inputs and two outputs at the
+// stage's boundaries, activations, scratch.
+int64_t executor_forward_bytes(const Executor* executor, const DynapipeBatch* batches, int32_t num_batches);
+Status executor_run_forward(Executor* executor, const ExecutorForward* forward);
+
+// What the last executor_run (or executor_run_forward) did; valid until the next.
+const TraceRank* executor_trace(const Executor* executor);

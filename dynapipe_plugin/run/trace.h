@@ -1,0 +1,73 @@
+/*
+trace.h -- what every rank did and when; predicted and measured timelines in one Chrome/Perfetto file.
+
+    TraceWriter writer;
+    TRY(trace_writer_open(&writer, "trace.json"));
+    TRY(trace_writer_add_step(&writer, step, plan, ranks, num_ranks));   // any number of steps
+    TRY(trace_writer_close(&writer));
+
+The file is Chrome's "Trace Event Format" (object form, complete events "X", times in microseconds): process
+1 "predicted" and process 2 "measured", in each one row of jobs and one row of transfers per rank, events
+named like plan lines ("fwd mb 3"). Open it in ui.perfetto.dev or chrome://tracing.
+*/
+#pragma once
+
+#include <stdio.h>
+
+#include "../base/arena.h"
+#include "../base/status.h"
+#include "../plan/plan.h"
+
+// What a rank does besides its instructions.
+typedef enum {
+    TRACE_REDUCE = INSTR_COUNT,  // sum gradients over replicas and tied stages
+    TRACE_UPDATE,                // optimizer
+    TRACE_SHARE,                 // gather updated parameters
+    TRACE_KIND_COUNT
+} TraceKind;
+
+// Jobs: begin when their inputs were there, wait_ns is how long they waited for that before. Transfers: from
+// posting until this rank saw them done.
+typedef struct {
+    int32_t kind;  // InstrKind or TraceKind
+    int32_t mb;    // -1: none
+    int32_t peer;  // rank at the other end; -1 for jobs
+    int64_t begin_ns, end_ns, wait_ns;
+} TraceEvent;
+
+typedef struct {
+    int32_t rank;
+    int32_t num_events;
+    TraceEvent* events;        // in the order they were started
+    int64_t begin_ns, end_ns;  // of the step; same clock as the events
+    int64_t busy_ns;           // inside jobs
+    int64_t wait_ns;           // jobs and waits standing still for a transfer
+} TraceRank;
+
+const char* trace_kind_text(int32_t kind);  // "fwd", "send_act", "reduce" ...
+
+// To bytes and back, for gathering on rank 0. The bytes of another build or a cut message are
+// STATUS_BAD_FORMAT.
+size_t trace_rank_packed_bytes(const TraceRank* rank);
+void trace_rank_pack(const TraceRank* rank, void* out);
+Status trace_rank_unpack(TraceRank* out, const void* data, size_t num_bytes, Arena* arena);
+
+// out[r] = part of the step in which rank r ran no job; the step lasts from the first begin to the last end
+// over all ranks. Returns the mean. `out` may be NULL.
+double trace_idle_measured(double* out, const TraceRank* ranks, int32_t num_ranks);
+// The same for the plan's own prediction, over [0, makespan_ns); out[P * R].
+double trace_idle_predicted(double* out, const Plan* plan);
+
+typedef struct {
+    FILE* file;
+    const char* path;   // borrowed
+    int64_t origin_ns;  // clock value shown as time 0
+    int32_t num_steps;
+    bool any_event;
+} TraceWriter;
+
+Status trace_writer_open(TraceWriter* writer, const char* path);
+// The predicted timeline of a step begins where its measured one begins. ranks[] may be in any order.
+Status trace_writer_add_step(TraceWriter* writer, int64_t step, const Plan* plan, const TraceRank* ranks,
+                             int32_t num_ranks);
+Status trace_writer_close(TraceWriter* writer);  // an all-zero or closed writer is fine

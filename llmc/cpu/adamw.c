@@ -1,0 +1,45 @@
+/*
+adamw.c -- AdamW (Loshchilov, Hutter 2019, algorithm 2) in one pass over memory, and the norm for clipping.
+*/
+#include "context.h"
+
+#include <math.h>
+
+void adamw_update(float* params, float* m, float* v, const floatX* grads, size_t num_params, float lr,
+                  float beta1, float beta2, int t, float eps, float weight_decay, float grad_scale,
+                  OpsContext* ops) {
+    const double correction1 = 1.0 - pow((double)beta1, t), correction2 = 1.0 - pow((double)beta2, t);
+    const float step = (float)((double)lr / correction1),
+                keep = (float)(1.0 - (double)lr * (double)weight_decay);
+    const float scale2 = (float)(1.0 / sqrt(correction2));
+    const float rest1 = 1.0f - beta1, rest2 = 1.0f - beta2;
+#pragma omp parallel for simd num_threads(ops->num_threads) if (num_params > OPS_PARALLEL_VALUES)
+    for (size_t i = 0; i < num_params; i++) {
+        const float g = grads[i] * grad_scale;
+        const float mi = m[i] + rest1 * (g - m[i]);
+        const float vi = beta2 * v[i] + rest2 * (g * g);
+        m[i] = mi;
+        v[i] = vi;
+        params[i] = params[i] * keep - step * mi / (sqrtf(vi) * scale2 + eps);
+    }
+}
+
+enum { NORM_BLOCKS = 512 };
+
+// The number of blocks is fixed and their sums are added in order: the same bits for any number of threads.
+double sum_of_squares(const floatX* values, size_t num_values, OpsContext* ops) {
+    double sums[NORM_BLOCKS];
+    const size_t block = (num_values + NORM_BLOCKS - 1) / NORM_BLOCKS;
+#pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
+    for (size_t b = 0; b < NORM_BLOCKS; b++) {
+        const size_t begin = b * block < num_values ? b * block : num_values;
+        const size_t end = begin + block < num_values ? begin + block : num_values;
+        double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+        for (size_t i = begin; i < end; i++) { sum += (double)values[i] * (double)values[i]; }
+        sums[b] = sum;
+    }
+    double total = 0.0;
+    for (int b = 0; b < NORM_BLOCKS; b++) { total += sums[b]; }
+    return total;
+}

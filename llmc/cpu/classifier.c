@@ -1,0 +1,75 @@
+/*
+classifier.c -- softmax cross entropy over the vocabulary, with the gradient written over the logits.
+
+A row (200 KB for GPT-2) stays in the second-level cache over its three passes: maximum; exp, summed; scaling.
+*/
+#include "context.h"
+#include "fast_math.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { CLASSIFIER_BLOCK = 1024, CLASSIFIER_LANES = 64 };
+
+// Lane by lane, since a maximum may only be reordered where the code says so. A NaN is passed over here; the
+// sum of exponentials meets it again.
+static float row_max(const floatX* x, int num) {
+    float lanes[CLASSIFIER_LANES];
+    for (int j = 0; j < CLASSIFIER_LANES; j++) { lanes[j] = -INFINITY; }
+    int i = 0;
+    for (; i + CLASSIFIER_LANES <= num; i += CLASSIFIER_LANES) {
+        for (int j = 0; j < CLASSIFIER_LANES; j++) { lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j]; }
+    }
+    for (; i < num; i++) { lanes[0] = x[i] > lanes[0] ? x[i] : lanes[0]; }
+    float max = lanes[0];
+    for (int j = 1; j < CLASSIFIER_LANES; j++) { max = lanes[j] > max ? lanes[j] : max; }
+    return max;
+}
+
+// sum of exp(x - max): float within a block, double between blocks; with `store` x becomes exp(x - max).
+static double row_sum_exp(floatX* x, int num, float max, int store) {
+    double total = 0.0;
+    for (int i0 = 0; i0 < num; i0 += CLASSIFIER_BLOCK) {
+        const int i1 = i0 + CLASSIFIER_BLOCK < num ? i0 + CLASSIFIER_BLOCK : num;
+        float sum = 0.0f;
+        if (store) {
+#pragma omp simd reduction(+ : sum)
+            for (int i = i0; i < i1; i++) {
+                x[i] = fast_expf(x[i] - max);
+                sum += x[i];
+            }
+        } else {
+#pragma omp simd reduction(+ : sum)
+            for (int i = i0; i < i1; i++) { sum += fast_expf(x[i] - max); }
+        }
+        total += (double)sum;
+    }
+    return total;
+}
+
+void fused_classifier(float* losses, floatX* logits, const int32_t* targets, float dlogits_scale,
+                      int num_rows, int V, int Vp, OpsContext* ops) {
+    const int num_threads = ops->num_threads;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(num_threads) if (num_rows > 1)
+    for (int i = 0; i < num_rows; i++) {
+        floatX* x = logits + (size_t)i * (size_t)Vp;
+        const float max = row_max(x, V), at_target = x[targets[i]];
+        const double sum = row_sum_exp(x, V, max, dlogits_scale != 0.0f);
+        losses[i] = (float)(log(sum) + (double)max - (double)at_target);
+        if (dlogits_scale == 0.0f) { continue; }
+        const float scale = (float)((double)dlogits_scale / sum);
+#pragma omp simd
+        for (int v = 0; v < V; v++) { x[v] *= scale; }
+        // p - 1 at the target without cancellation: -(1 - exp(-loss))
+        x[targets[i]] = (float)((double)dlogits_scale * expm1(-(double)losses[i]));
+        memset(x + V, 0, (size_t)(Vp - V) * sizeof *x);
+    }
+}
+
+int32_t argmax_row(const floatX* logits, int V, OpsContext* ops) {
+    (void)ops;
+    const float max = row_max(logits, V);
+    int32_t i = 0;
+    while (i < V - 1 && logits[i] != max) { i++; }
+    return i;
+}

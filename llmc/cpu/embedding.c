@@ -1,0 +1,46 @@
+/*
+embedding.c -- sum of token and position embedding; backward adds rows where tokens repeat.
+
+Backward gives each thread a range of channels and lets it walk all tokens in order: no two threads write the
+same value, and the order of additions does not depend on the number of threads.
+*/
+#include "context.h"
+
+void embedding_forward(floatX* out, const int32_t* tokens, const int32_t* positions, const floatX* wte,
+                       const floatX* wpe, int T, int C, OpsContext* ops) {
+    const size_t num_values = (size_t)T * (size_t)C;
+#pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
+    for (int t = 0; t < T; t++) {
+        floatX* o = out + (size_t)t * (size_t)C;
+        const floatX* a = wte + (size_t)tokens[t] * (size_t)C;
+        const floatX* b = wpe + (size_t)positions[t] * (size_t)C;
+#pragma omp simd
+        for (int c = 0; c < C; c++) { o[c] = a[c] + b[c]; }
+    }
+}
+
+static void embedding_add_channels(floatX* dwte, floatX* dwpe, const floatX* dout, const int32_t* tokens,
+                                   const int32_t* positions, int T, int C, int begin, int end) {
+    for (int t = 0; t < T; t++) {
+        const floatX* d = dout + (size_t)t * (size_t)C;
+        floatX* a = dwte + (size_t)tokens[t] * (size_t)C;
+        floatX* b = dwpe + (size_t)positions[t] * (size_t)C;
+#pragma omp simd
+        for (int c = begin; c < end; c++) {
+            a[c] += d[c];
+            b[c] += d[c];
+        }
+    }
+}
+
+void embedding_backward(floatX* dwte, floatX* dwpe, const floatX* dout, const int32_t* tokens,
+                        const int32_t* positions, int T, int C, OpsContext* ops) {
+    // whole cache lines per thread
+    const int num_lines = (C + 15) / 16, n = ops->num_threads;
+    const size_t num_values = (size_t)T * (size_t)C;
+#pragma omp parallel for num_threads(n) if (num_values > OPS_PARALLEL_VALUES)
+    for (int i = 0; i < n; i++) {
+        int begin = num_lines * i / n * 16, end = num_lines * (i + 1) / n * 16;
+        embedding_add_channels(dwte, dwpe, dout, tokens, positions, T, C, begin, end < C ? end : C);
+    }
+}

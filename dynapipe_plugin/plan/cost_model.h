@@ -17,6 +17,10 @@ optimisation level that reads the same numbers makes the same plan. Immutable on
 
 enum { COST_MAX_KNOTS = 24, COST_MAX_LAYERS = 1024 };
 
+// No time (3 days) or amount of memory (256 TiB) leaves this module larger: sums of thousands stay in
+// int64_t.
+#define COST_LIMIT (INT64_C(1) << 48)
+
 typedef enum { PART_EMBEDDING, PART_ENC_LAYER, PART_DEC_LAYER, PART_HEAD, PART_COUNT } CostPart;
 
 typedef enum {
@@ -54,6 +58,9 @@ typedef struct {
 
 typedef struct {
     int32_t num_enc_layers, num_dec_layers;
+    // true: F drops its activations and a job R brings them back. false: backward recomputes inside, what
+    // stored_bytes says is held from F on, and there is no job R.
+    bool recompute_is_job[RECOMPUTE_COUNT];
     CostPartMode parts[RECOMPUTE_COUNT][PART_COUNT];
     CostFormula boundary_bytes;      // activation (or gradient) sent over a stage boundary, enc side
     CostFormula dec_boundary_bytes;  // added at boundaries within or behind decoder layers
@@ -85,6 +92,20 @@ int64_t cost_state_bytes(const CostModel* model, const CostStage* stage);
 int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape);
 int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes);
 int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas);
+
+// All of the above for P stages at once, every part evaluated once; the same numbers.
+typedef struct {
+    int64_t job_ns[JOB_COUNT];
+    int64_t stored_bytes, forward_bytes, boundary_bytes, scratch_bytes;
+} CostJobs;
+void cost_stages(CostJobs* out, const CostModel* model, const CostStage* stages, int32_t P,
+                 RecomputeMode mode, const MbShape* shape);
+
+// May a plan use this mode? (Offered by every part the model has.)
+bool cost_mode_offered(const CostModel* model, RecomputeMode mode);
+
+// The stage that runs these layers as stage s of P.
+CostStage cost_stage_make(const StageLayers* layers, int32_t s, int32_t P);
 
 // Every curve ascending and finite, rates sane. Names the part and field at fault.
 Status cost_model_check(const CostModel* model);

@@ -20,7 +20,7 @@ typedef enum {
     BATCHING_PACKED,         // dense attention over packs of max_seq_tokens
     BATCHING_PACKED_RAGGED,  // the same packs by best fit decreasing, attention per sample
     BATCHING_PADDED,         // fixed number of samples per micro-batch, padded to their longest
-    BATCHING_TOKENS,         // fixed token budget, samples in the order they came
+    BATCHING_TOKENS,         // fixed token budget, samples sorted by length
     BATCHING_COUNT
 } Batching;
 

@@ -1,0 +1,47 @@
+/*
+bpe.h -- text to tokens and back: GPT-2's byte-level byte-pair encoding, exactly, and plain bytes.
+
+    text --split pattern--> words --bytes--> symbols --merge the neighbours of lowest rank--> tokens
+
+Sources: Radford et al. 2019 (GPT-2), section 2.2, with the split pattern of its released encoder; merging as
+in Sennrich et al. 2016, section 3.2. Equal to Hugging Face's `tokenizers`, token by token (test_bpe.c).
+"<|endoftext|>" inside a text is ordinary text; the end-of-text token never comes out of bpe_encode.
+
+Cost: a word met before is one look-up in a cache of bounded memory; a new word of n bytes O(n log n).
+Thread rule: encoding writes the cache, so one Bpe, one thread; everything else is read-only.
+*/
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+#include "../dynapipe_plugin/base/status.h"
+
+typedef struct Bpe Bpe;
+
+// A growing array of tokens: all zero is empty; keep it from text to text, so that it grows once.
+typedef struct {
+    int32_t* ids;
+    int64_t num_tokens, capacity;
+} BpeTokens;
+
+Status bpe_open(Bpe** out, const char* vocab_path, const char* merges_path);  // vocab.json and merges.txt
+Status bpe_open_bytes(Bpe** out);  // tokens 0 ... 255 are bytes, 256 is end-of-text
+void bpe_close(Bpe* bpe);          // NULL is fine
+
+int32_t bpe_num_tokens(const Bpe* bpe);  // the vocabulary
+int32_t bpe_eot_token(const Bpe* bpe);
+
+// Append the tokens of a text. Returns STATUS_BAD_FORMAT where the text is not UTF-8 (the bytes tokenizer
+// takes anything), STATUS_OUT_OF_RANGE beyond 2^30 bytes; out then holds what it held before.
+Status bpe_encode(Bpe* bpe, const char* text, size_t num_bytes, BpeTokens* out);
+void bpe_tokens_free(BpeTokens* tokens);
+
+// Bytes of one token, not NUL-terminated; NULL for an id outside the vocabulary.
+const unsigned char* bpe_token_text(const Bpe* bpe, int32_t token, int32_t* num_bytes);
+
+// Text of many tokens in malloc'ed, NUL-terminated memory that the caller frees.
+Status bpe_decode(const Bpe* bpe, const int32_t* tokens, int64_t num_tokens, char** text, size_t* num_bytes);
+
+// Write llm.c's gpt2_tokenizer.bin, version 2, little-endian: 256 int32 (0 magic 20240328, 1 version 2,
+// 2 vocabulary, 3 end-of-text token, then zeros), then one length byte and the raw bytes of every token.
+Status bpe_save_tokenizer(const Bpe* bpe, const char* path);

@@ -13,12 +13,11 @@ Byte layout, little-endian (version 1):
     40      4      end-of-text token id
     44      4      tokenizer: 0 unknown, 1 bytes, 2 gpt2
     48      8      checksum: hash.h over everything behind the header, in one call
-    56      8      0
+    56      8      header checksum: hash.h over bytes 0 ... 55
     64      ...    K task names, each uint16 length and that many bytes; then zeros up to a multiple of 8
     ...     24*N   index, one SampleIndex a sample
-    ...     ...    tokens: input then target of each sample; the end-of-text token ends every target
-llm.c's own token files (magic 20240520, uint16; 20240801, uint32) open as well: documents split at their
-leading end-of-text token, one task named after the file, n_input 1.
+    ...     ...    tokens: input then target of each sample, without gaps; the end-of-text token ends every
+target llm.c's own token files (magic 20240520, uint16; 20240801, uint32) open as well, see llmc_tokens.h.
 */
 #pragma once
 
@@ -32,9 +31,10 @@ typedef enum { TOKENIZER_UNKNOWN, TOKENIZER_BYTES, TOKENIZER_GPT2 } SampleTokeni
 
 typedef struct {
     uint64_t first_token;
-    uint32_t n_input;   // tokens of the input
-    uint32_t n_target;  // tokens of the target, end-of-text included; n_input + n_target >= 2
-    uint32_t task;      // < number of tasks
+    uint32_t n_input;  // tokens of the input
+    uint32_t
+        n_target;   // >= 1, tokens of the target, end-of-text included; n_input + n_target in 2 ... 2^31 - 1
+    uint32_t task;  // < number of tasks
     uint32_t zero;
 } SampleIndex;
 
@@ -44,6 +44,7 @@ typedef struct {
     int64_t num_samples, num_tokens;
     int32_t num_tasks, vocab, eot_token;
     SampleTokenizer tokenizer;
+    int64_t num_dropped;       // llm.c files: documents of a single token, which predict nothing
     const char** task_names;   // [num_tasks], NUL-terminated, owned
     const SampleIndex* index;  // [num_samples]; into the map, or owned for llm.c files
     const void* tokens;
@@ -54,12 +55,25 @@ typedef struct {
 // `verify` also reads the whole file: checksum, and every token id below vocab. Without it the header, sizes
 // and every index entry are checked. Messages name file, field and remedy.
 Status sample_file_open(SampleFile* out, const char* path, bool verify);
-void sample_file_close(SampleFile* file);
+void sample_file_close(SampleFile* file);  // an all-zero file is fine
+
+// The same from memory: `data` is aligned to 8 bytes and stays there until close; `name` is the path in
+// messages.
+Status sample_file_parse(SampleFile* out, const char* name, const void* data, size_t num_bytes, bool verify);
+
+// Header and tokens alone (num_samples 0, no index), for streams over all tokens: an llm.c file is not
+// scanned.
+Status sample_file_open_tokens(SampleFile* out, const char* path);
 
 // Copy tokens [first, first + count) of a sample, widened; a token id >= vocab is STATUS_BAD_FORMAT.
 Status sample_file_read(const SampleFile* file, int64_t sample, int64_t first, int64_t count, int32_t* out);
 
-// Writes FILE.tmp and renames it in finish.
+// The same for tokens [first, first + count) of the whole file.
+Status sample_file_read_tokens(const SampleFile* file, int64_t first, int64_t count, int32_t* out);
+
+// Tokens are 2 bytes where vocab <= 65536. A sample that breaks a rule of SampleIndex, or has an id outside
+// the vocabulary, is refused and not added; the writer can go on. Writes FILE.tmp (and keeps tokens in a
+// nameless file beside it until then) and renames it in finish.
 typedef struct SampleWriter SampleWriter;
 Status sample_writer_open(SampleWriter** out, const char* path, int32_t vocab, int32_t eot_token,
                           SampleTokenizer tokenizer);

@@ -1,0 +1,228 @@
+// sample_writer.c -- the writing half of sample_file.h: tokens go to a nameless file, the rest waits in
+// memory.
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../dynapipe_plugin/base/hash.h"
+#include "sample_file.h"
+#include "sample_format.h"
+
+enum { NAME_SLOTS = 2 * SAMPLE_FILE_MAX_TASKS, COPY_BYTES = 1 << 20 };  // COPY_BYTES: a multiple of 8
+
+struct SampleWriter {
+    char* path;
+    FILE* tokens;  // has no name any more, so it vanishes whatever happens
+    SampleFormatHeader header;
+    SampleIndex* index;
+    uint64_t index_capacity;
+    char* names[SAMPLE_FILE_MAX_TASKS];
+    int32_t name_slots[NAME_SLOTS];  // open addressing by hash: 1 + task, 0 free
+    unsigned char copy[COPY_BYTES];
+};
+
+static Status open_token_file(SampleWriter* writer) {
+    char tokens_path[4096];
+    int length = snprintf(tokens_path, sizeof tokens_path, "%s.tokens.tmp", writer->path);
+    if (length < 0 || (size_t)length >= sizeof tokens_path) {
+        return FAIL(STATUS_IO, "%.60s...: path too long ---> use one under 4000 characters", writer->path);
+    }
+    writer->tokens = fopen(tokens_path, "w+b");
+    if (writer->tokens == NULL) {
+        return FAIL(STATUS_IO, "%s: cannot create: %s ---> choose another --out", tokens_path,
+                    strerror(errno));
+    }
+    unlink(tokens_path);
+    return STATUS_OK;
+}
+
+Status sample_writer_open(SampleWriter** out, const char* path, int32_t vocab, int32_t eot_token,
+                          SampleTokenizer tokenizer) {
+    if (vocab < 1 || eot_token < 0 || eot_token >= vocab) {
+        return FAIL(STATUS_OUT_OF_RANGE, "%s: end-of-text token %d outside the vocabulary of %d", path,
+                    eot_token, vocab);
+    }
+    SampleWriter* writer = calloc(1, sizeof *writer);
+    size_t path_bytes = strlen(path) + 1;
+    if (writer != NULL) { writer->path = malloc(path_bytes); }
+    if (writer == NULL || writer->path == NULL) {
+        sample_writer_abort(writer);
+        return FAIL(STATUS_NO_MEMORY, "%s: no memory for a writer", path);
+    }
+    memcpy(writer->path, path, path_bytes);
+    memcpy(writer->header.magic, SAMPLE_FORMAT_MAGIC, sizeof writer->header.magic);
+    writer->header.version = SAMPLE_FORMAT_VERSION;
+    writer->header.bytes_per_token = vocab <= 65536 ? 2 : 4;
+    writer->header.vocab = (uint32_t)vocab;
+    writer->header.eot_token = (uint32_t)eot_token;
+    writer->header.tokenizer = (uint32_t)tokenizer;
+    Status status = open_token_file(writer);
+    if (status != STATUS_OK) {
+        sample_writer_abort(writer);
+        return status;
+    }
+    *out = writer;
+    return STATUS_OK;
+}
+
+void sample_writer_abort(SampleWriter* writer) {
+    if (writer == NULL) { return; }
+    if (writer->tokens != NULL) { fclose(writer->tokens); }
+    for (uint32_t k = 0; k < writer->header.num_tasks; k++) { free(writer->names[k]); }
+    free(writer->index);
+    free(writer->path);
+    free(writer);
+}
+
+static Status find_task(SampleWriter* writer, const char* name, uint32_t* task) {
+    size_t length = strlen(name);
+    if (length < 1 || length > SAMPLE_FILE_MAX_NAME) {
+        return FAIL(STATUS_OUT_OF_RANGE, "task name '%.40s' has %zu bytes ---> use 1 ... %d", name, length,
+                    SAMPLE_FILE_MAX_NAME);
+    }
+    uint64_t slot = hash_finish(hash_bytes(HASH_SEED, name, length)) % NAME_SLOTS;
+    for (; writer->name_slots[slot] != 0; slot = (slot + 1) % NAME_SLOTS) {
+        *task = (uint32_t)writer->name_slots[slot] - 1;
+        if (strcmp(writer->names[*task], name) == 0) { return STATUS_OK; }
+    }
+    if (writer->header.num_tasks == SAMPLE_FILE_MAX_TASKS) {
+        return FAIL(STATUS_OUT_OF_RANGE, "%s: task '%s' is one more than %d ---> give several tasks one name",
+                    writer->path, name, SAMPLE_FILE_MAX_TASKS);
+    }
+    char* copy = malloc(length + 1);
+    if (copy == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for a task name", writer->path); }
+    memcpy(copy, name, length + 1);
+    *task = writer->header.num_tasks++;
+    writer->names[*task] = copy;
+    writer->name_slots[slot] = (int32_t)*task + 1;
+    return STATUS_OK;
+}
+
+static Status check_ids(const SampleWriter* writer, const int32_t* tokens, int32_t count) {
+    for (int32_t i = 0; i < count; i++) {
+        if (tokens[i] < 0 || (uint32_t)tokens[i] >= writer->header.vocab) {
+            return FAIL(STATUS_OUT_OF_RANGE, "%s: token id %d outside the vocabulary of %u", writer->path,
+                        tokens[i], writer->header.vocab);
+        }
+    }
+    return STATUS_OK;
+}
+
+static void put_tokens(SampleWriter* writer, const int32_t* tokens, int32_t count) {
+    if (writer->header.bytes_per_token == 4) {
+        fwrite(tokens, sizeof *tokens, (size_t)count, writer->tokens);
+        return;
+    }
+    uint16_t* narrow = (uint16_t*)(void*)writer->copy;
+    for (int32_t first = 0; first < count; first += COPY_BYTES / 2) {
+        int32_t piece = count - first < COPY_BYTES / 2 ? count - first : COPY_BYTES / 2;
+        for (int32_t i = 0; i < piece; i++) { narrow[i] = (uint16_t)tokens[first + i]; }
+        fwrite(narrow, sizeof *narrow, (size_t)piece, writer->tokens);
+    }
+}
+
+Status sample_writer_add(SampleWriter* writer, const char* task, const int32_t* input, int32_t n_input,
+                         const int32_t* target, int32_t n_target) {
+    if (n_input < 0 || n_target < 1 || n_input > INT32_MAX - n_target || n_input + n_target < 2) {
+        return FAIL(STATUS_OUT_OF_RANGE,
+                    "%s: sample of %d input and %d target tokens ---> give a target, and 2 tokens or more",
+                    writer->path, n_input, n_target);
+    }
+    TRY(check_ids(writer, input, n_input));
+    TRY(check_ids(writer, target, n_target));
+    if ((uint32_t)target[n_target - 1] != writer->header.eot_token) {
+        return FAIL(STATUS_OUT_OF_RANGE, "%s: a target ends with token %d ---> end it with end-of-text, %u",
+                    writer->path, target[n_target - 1], writer->header.eot_token);
+    }
+    if (writer->header.num_samples == writer->index_capacity) {
+        uint64_t capacity = writer->index_capacity * 2 + 1024;
+        SampleIndex* grown = realloc(writer->index, capacity * sizeof *grown);
+        if (grown == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for the index", writer->path); }
+        writer->index = grown;
+        writer->index_capacity = capacity;
+    }
+    uint32_t task_idx = 0;
+    TRY(find_task(writer, task, &task_idx));
+    errno = 0;
+    put_tokens(writer, input, n_input);
+    put_tokens(writer, target, n_target);
+    if (ferror(writer->tokens)) {
+        return FAIL(STATUS_IO, "%s: cannot write tokens: %s ---> free space or choose another --out",
+                    writer->path, strerror(errno));
+    }
+    writer->index[writer->header.num_samples++] = (SampleIndex){.first_token = writer->header.num_tokens,
+                                                                .n_input = (uint32_t)n_input,
+                                                                .n_target = (uint32_t)n_target,
+                                                                .task = task_idx};
+    writer->header.num_tokens += (uint64_t)n_input + (uint64_t)n_target;
+    return STATUS_OK;
+}
+
+// The section of task names, zeros up to a multiple of 8 included.
+static unsigned char* build_names(const SampleWriter* writer, size_t* num_bytes) {
+    unsigned char* section = calloc(writer->header.num_tasks + 1, SAMPLE_FILE_MAX_NAME + 9);
+    if (section == NULL) { return NULL; }
+    size_t at = 0;
+    for (uint32_t k = 0; k < writer->header.num_tasks; k++) {
+        size_t length = strlen(writer->names[k]);
+        section[at] = (unsigned char)(length & 255);
+        section[at + 1] = (unsigned char)(length >> 8);
+        memcpy(section + at + 2, writer->names[k], length);
+        at += 2 + length;
+    }
+    *num_bytes = (at + 7) / 8 * 8;
+    return section;
+}
+
+// Go through the tokens once: hash them, or append them to `file`.
+static Status copy_tokens(SampleWriter* writer, uint64_t* hash, FileWriter* file) {
+    uint64_t left_bytes = writer->header.num_tokens * writer->header.bytes_per_token;
+    rewind(writer->tokens);
+    while (left_bytes > 0) {
+        size_t piece_bytes = left_bytes < COPY_BYTES ? (size_t)left_bytes : COPY_BYTES;
+        if (fread(writer->copy, 1, piece_bytes, writer->tokens) != piece_bytes) {
+            return FAIL(STATUS_IO, "%s: cannot read back the tokens: %s ---> free space and start again",
+                        writer->path, strerror(errno));
+        }
+        if (file != NULL) { file_writer_write(file, writer->copy, piece_bytes); }
+        if (hash != NULL) { *hash = hash_bytes(*hash, writer->copy, piece_bytes); }
+        left_bytes -= piece_bytes;
+    }
+    return STATUS_OK;
+}
+
+static Status write_file(SampleWriter* writer, const unsigned char* names, size_t names_bytes) {
+    size_t index_bytes = (size_t)writer->header.num_samples * sizeof(SampleIndex);
+    uint64_t hash = hash_bytes(hash_bytes(HASH_SEED, names, names_bytes), writer->index, index_bytes);
+    TRY(copy_tokens(writer, &hash, NULL));
+    SampleFormatHeader* header = &writer->header;
+    header->checksum = hash_finish(hash);
+    header->header_checksum = hash_finish(hash_bytes(HASH_SEED, header, SAMPLE_FORMAT_HASHED_BYTES));
+    FileWriter file;
+    TRY(file_writer_open(&file, writer->path));
+    file_writer_write(&file, header, sizeof *header);
+    file_writer_write(&file, names, names_bytes);
+    file_writer_write(&file, writer->index, index_bytes);
+    Status status = copy_tokens(writer, NULL, &file);
+    if (status != STATUS_OK) {
+        file_writer_abort(&file);
+        return status;
+    }
+    return file_writer_commit(&file);
+}
+
+Status sample_writer_finish(SampleWriter* writer) {
+    size_t names_bytes = 0;
+    unsigned char* names = build_names(writer, &names_bytes);
+    Status status =
+        names == NULL ? FAIL(STATUS_NO_MEMORY, "%s: no memory for the task names", writer->path)
+        : fflush(writer->tokens) != 0
+            ? FAIL(STATUS_IO, "%s: cannot write tokens: %s ---> free space or choose another --out",
+                   writer->path, strerror(errno))
+            : write_file(writer, names, names_bytes);
+    free(names);
+    sample_writer_abort(writer);
+    return status;
+}

@@ -2,8 +2,15 @@
 loader.h -- one stream of global batches drawn from a mixture of tasks; the same on every rank.
 
 A global batch is "as many samples as fit batch_tokens": samples are drawn by task weight until the next one
-would not fit (it begins the next batch). Order is decided by the seed alone. The position is a small plain
-record: saved and restored exactly, and a copy goes with every batch, so that planning may run ahead.
+would not fit (it begins the next batch); a sample longer than batch_tokens is a batch alone. Order is decided
+by the seed alone: mixture.h chooses the task, and within a task every sample comes once per epoch of that
+task, each epoch in a fresh permutation (shuffle.h). The position is a small plain record: saved and restored
+exactly, and a copy goes with every batch, so that planning may run ahead.
+
+A sample is too long where it runs more than max_seq_tokens tokens through the model. Truncated, it keeps the
+end of its input (the question usually stands there) and all of its target; where the target alone is too
+long, one token of input, if there is any, and the first tokens of the target. Documents of llm.c files are
+cut into consecutive pieces instead, and lose nothing (llmc_tokens.h).
 */
 #pragma once
 
@@ -19,8 +26,7 @@ typedef enum { LONG_TRUNCATE, LONG_SKIP } LongSamples;
 typedef struct {
     int64_t batch_tokens;    // global batch, in tokens run through the model
     int32_t max_seq_tokens;  // -t: longest sequence; longer samples are truncated or skipped, and counted
-    LongSamples
-        long_samples;  // truncate: input loses tokens at its front; a target too long alone loses its end
+    LongSamples long_samples;
     bool supervise_inputs;  // loss on all tokens, not only on targets
     MixtureKind mixture;  // proportional: weight = min(examples, cap); temperature: that ^ (1 / temperature)
     int64_t mixture_cap;  // 0: none
@@ -60,16 +66,17 @@ int32_t loader_num_tasks(const Loader* loader);
 const char* loader_task_name(const Loader* loader, int32_t task);
 int32_t loader_vocab(const Loader* loader);
 int32_t loader_eot_token(const Loader* loader);
-int32_t loader_tokenizer(const Loader* loader);  // SampleTokenizer
-int64_t loader_num_samples(const Loader* loader);
-int64_t loader_num_tokens(const Loader* loader);     // run through the model, one pass over all samples
-int64_t loader_num_truncated(const Loader* loader);  // samples that are longer than max_seq_tokens
+int32_t loader_tokenizer(const Loader* loader);      // SampleTokenizer
+int64_t loader_num_samples(const Loader* loader);    // that can be drawn: without skipped ones
+int64_t loader_num_tokens(const Loader* loader);     // run through the model, one pass over those samples
+int64_t loader_num_truncated(const Loader* loader);  // samples longer than max_seq_tokens
 int64_t loader_num_skipped(const Loader* loader);
 
-// Draw the next batch into the arena. Thread rule: one thread at a time.
+// Draw the next batch into the arena. Thread rule: one thread at a time. After an error: restore or close.
 Status loader_next(Loader* loader, LoaderBatch* out, Arena* arena);
-Status loader_restore(Loader* loader, const uint8_t* position,
-                      size_t position_bytes);  // checks it fits the data
+// Go on behind a batch, on the seed it was drawn with. Other tasks, samples or truncation than the position
+// was saved with are STATUS_MISMATCH, a damaged record STATUS_BAD_FORMAT; the loader then stays where it was.
+Status loader_restore(Loader* loader, const uint8_t* position, size_t position_bytes);
 void loader_rewind(Loader* loader);
 
 // Tokens of a drawn sample, n_input + n_target of them. Read-only: any thread.

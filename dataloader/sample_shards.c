@@ -1,0 +1,119 @@
+#include "sample_shards.h"
+
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "llmc_tokens.h"
+
+static Status check_agreement(const SampleFile* a, const SampleFile* b) {
+    if (a->vocab != b->vocab) {
+        return FAIL(STATUS_MISMATCH, "%s has vocab %d, %s has %d ---> prepare both with one tokenizer",
+                    a->path, a->vocab, b->path, b->vocab);
+    }
+    if (a->eot_token != b->eot_token) {
+        return FAIL(STATUS_MISMATCH,
+                    "%s has end-of-text token %d, %s has %d ---> prepare both with one tokenizer", a->path,
+                    a->eot_token, b->path, b->eot_token);
+    }
+    if (a->tokenizer != b->tokenizer) {
+        return FAIL(STATUS_MISMATCH, "%s has tokenizer %d, %s has %d ---> prepare both with one tokenizer",
+                    a->path, (int)a->tokenizer, b->path, (int)b->tokenizer);
+    }
+    return STATUS_OK;
+}
+
+// Number of the task, or num_tasks. Most files list the same tasks in the same order, so look at `guess`
+// first.
+static int32_t find_task(const SampleShards* shards, const char* name, int32_t guess) {
+    if (guess < shards->num_tasks && strcmp(shards->task_names[guess], name) == 0) { return guess; }
+    int32_t k = 0;
+    while (k < shards->num_tasks && strcmp(shards->task_names[k], name) != 0) { k++; }
+    return k;
+}
+
+static Status unite_tasks(SampleShards* shards, const SampleFile* file, int32_t** task_of) {
+    size_t most_tasks = (size_t)shards->num_tasks + (size_t)file->num_tasks;
+    const char** names = realloc(shards->task_names, (most_tasks + 1) * sizeof *names);
+    if (names != NULL) { shards->task_names = names; }
+    *task_of = malloc(((size_t)file->num_tasks + 1) * sizeof **task_of);
+    if (names == NULL || *task_of == NULL) {
+        return FAIL(STATUS_NO_MEMORY, "%s: no memory for its tasks", file->path);
+    }
+    for (int32_t k = 0; k < file->num_tasks; k++) {
+        int32_t task = find_task(shards, file->task_names[k], k);
+        if (task == shards->num_tasks) { shards->task_names[shards->num_tasks++] = file->task_names[k]; }
+        (*task_of)[k] = task;
+    }
+    return STATUS_OK;
+}
+
+static Status open_file(SampleShards* shards, const char* path, int32_t cut_tokens, bool tokens_only) {
+    SampleFile* file = &shards->files[shards->num_files];
+    TRY(tokens_only ? sample_file_open_tokens(file, path) : sample_file_open(file, path, false));
+    int32_t f = shards->num_files++;
+    if (f > 0) { TRY(check_agreement(&shards->files[0], file)); }
+    if (cut_tokens > 0) { TRY(llmc_tokens_cut(file, cut_tokens)); }
+    shards->first_sample[f + 1] = shards->first_sample[f] + file->num_samples;
+    return unite_tasks(shards, file, &shards->task_of[f]);
+}
+
+static int compare_paths(const void* a, const void* b) {
+    return strcmp(*(char* const*)a, *(char* const*)b);
+}
+
+static Status open_paths(SampleShards* shards, char** paths, size_t num_paths, int32_t cut_tokens,
+                         bool tokens_only) {
+    shards->files = calloc(num_paths, sizeof *shards->files);
+    shards->first_sample = calloc(num_paths + 1, sizeof *shards->first_sample);
+    shards->task_of = calloc(num_paths, sizeof *shards->task_of);
+    if (shards->files == NULL || shards->first_sample == NULL || shards->task_of == NULL) {
+        return FAIL(STATUS_NO_MEMORY, "%s: no memory for %zu files", paths[0], num_paths);
+    }
+    for (size_t i = 0; i < num_paths; i++) { TRY(open_file(shards, paths[i], cut_tokens, tokens_only)); }
+    return STATUS_OK;
+}
+
+Status sample_shards_open(SampleShards* out, const char* pattern, int32_t cut_tokens, bool tokens_only) {
+    glob_t matches = {0};
+    int error = glob(pattern, GLOB_NOSORT, NULL, &matches);
+    if (error != 0 || matches.gl_pathc == 0) {
+        globfree(&matches);
+        return error == GLOB_NOSPACE
+                   ? FAIL(STATUS_NO_MEMORY, "%s: no memory for the list of files", pattern)
+                   : FAIL(STATUS_IO, "%s: no file matches ---> check the path, and quote a pattern with '*'",
+                          pattern);
+    }
+    // glob() itself would sort by the locale, which may differ between machines.
+    qsort(matches.gl_pathv, matches.gl_pathc, sizeof *matches.gl_pathv, compare_paths);
+    SampleShards shards = {0};
+    Status status = open_paths(&shards, matches.gl_pathv, matches.gl_pathc, cut_tokens, tokens_only);
+    globfree(&matches);
+    if (status != STATUS_OK) {
+        sample_shards_close(&shards);
+        return status;
+    }
+    *out = shards;
+    return STATUS_OK;
+}
+
+void sample_shards_close(SampleShards* shards) {
+    for (int32_t f = 0; f < shards->num_files; f++) {
+        sample_file_close(&shards->files[f]);
+        free(shards->task_of[f]);
+    }
+    free(shards->files);
+    free(shards->first_sample);
+    free(shards->task_of);
+    free(shards->task_names);
+    *shards = (SampleShards){0};
+}
+
+int32_t sample_shards_file(const SampleShards* shards, int64_t id) {
+    int32_t begin = 0, end = shards->num_files;  // the file lies in [begin, end)
+    while (end - begin > 1) {
+        int32_t middle = begin + (end - begin) / 2;
+        *(shards->first_sample[middle] <= id ? &begin : &end) = middle;
+    }
+    return begin;
+}

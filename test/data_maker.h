@@ -60,7 +60,7 @@ static inline int32_t maker_token(const MadeData* data, int64_t id, int64_t i) {
 static inline MadeData maker_random(Rng* rng, int32_t num_samples, int32_t num_tasks, int32_t longest,
                                     int32_t vocab) {
     MadeData data = {.vocab = vocab, .num_samples = num_samples};
-    data.samples = calloc((size_t)num_samples + 1, sizeof *data.samples);
+    data.samples = (MadeSample*)calloc((size_t)num_samples + 1, sizeof *data.samples);
     for (int32_t i = 0; i < num_samples; i++) {
         int32_t most = rng_below(rng, 10) == 0 ? longest : longest / 8 + 2;
         int32_t n_target = rng_between(rng, 1, most / 2);
@@ -90,7 +90,7 @@ static inline void maker_write(const MadeData* data, int32_t begin, int32_t end,
     for (int32_t id = begin; id < end; id++) {
         MadeSample sample = data->samples[id];
         int32_t length = sample.n_input + sample.n_target;
-        int32_t* tokens = calloc((size_t)length, sizeof *tokens);
+        int32_t* tokens = (int32_t*)calloc((size_t)length, sizeof *tokens);
         for (int32_t i = 0; i < length; i++) { tokens[i] = maker_token(data, id, i); }
         CHECK_OK(sample_writer_add(writer, maker_task_name(sample.task), tokens, sample.n_input,
                                    tokens + sample.n_input, sample.n_target));

@@ -234,7 +234,7 @@ static void writer_refuses_bad_samples_and_goes_on(void) {
     name[255] = '\0';
     CHECK_OK(sample_writer_add(writer, name, NULL, 0, good, 3));
     for (int i = 2; i < SAMPLE_FILE_MAX_TASKS; i++) {
-        char task[16];
+        char task[32];
         snprintf(task, sizeof task, "task %d", i);
         CHECK_OK(sample_writer_add(writer, task, good, 1, good, 3));
     }

@@ -31,6 +31,9 @@ typedef struct {
 // max_seq_len are the caller's; 0: llm.c's defaults (50257; 1024, gpt3: 2048).
 // false: `error` (256 characters) says what would be valid.
 bool gpt2_config_parse(Gpt2Config* out, const char* descriptor, int vocab, int max_seq_len, char* error);
+// Is this a model at all? false: `error` (256 characters) begins with `what` (a file or option) and names the
+// field.
+bool gpt2_config_check(const Gpt2Config* config, const char* what, char* error);
 
 // clang-format off
 #define GPT2_TENSORS(X) /* name     per layer  rows  cols  decay */ \
@@ -76,9 +79,11 @@ typedef struct {
     floatX* params;      // flat
     floatX* grads;       // flat, same layout; NULL until gpt2_alloc_grads
     int num_slices;
-    Gpt2TensorSlice* slices;    // ascending offset
-    const char* const* names;   // [GPT2_NUM_TENSORS]
-    const floatX* last_logits;  // (num_rows, Vp) of the last forward with head and without keep
+    Gpt2TensorSlice* slices;          // ascending offset
+    int slice_idx[GPT2_NUM_TENSORS];  // slices[slice_idx[tensor] + l] is local layer l's; -1: not here
+    const char* const* names;         // [GPT2_NUM_TENSORS]
+    const floatX* last_logits;  // (rows, Vp): the first (up to 64) rows of the last forward with head and
+                                // without keep; lies in that forward's acts
 } Gpt2;
 
 // What a job reads of a micro-batch (host memory). Same conventions as ops.h.
@@ -99,18 +104,26 @@ int64_t gpt2_num_params(const Gpt2Config* config);  // of the whole model, wte c
 void gpt2_init_random(Gpt2* model, uint32_t seed);
 
 // Buffers, in bytes, linear in tokens and rows after rounding both up to 16 (so a planner can price them):
-// acts kept for backward (KEEP), acts of a forward that keeps nothing, scratch of any job.
+// acts kept for backward (KEEP), acts of a forward that keeps nothing, scratch of any job. (The head without
+// keep needs no more rows than 64, and scratch no less than attention's.) All buffers begin at multiples of
+// 64 bytes.
 int64_t gpt2_acts_bytes(const Gpt2* model, int num_tokens, int num_rows, int flags);
 int64_t gpt2_scratch_bytes(const Gpt2* model, int num_tokens, int num_rows, int max_seq_tokens);
 int64_t gpt2_boundary_bytes(const Gpt2* model, int num_tokens);
 
 // in (T, C): NULL on the first slice; out (T, C): NULL on the last. losses (num_rows): with GPT2_HEAD on the
-// last.
+// last. KEEP | HEAD: loss_scale != 0; the logits become their gradients at once. KEEP without HEAD on the
+// last slice keeps the layers only: backward then starts from a `dout` of the last layer's output. Flags 0:
+// only `out` matters (on the last slice nothing does, and nothing is computed), and the same call with KEEP
+// (and HEAD) later recomputes, bit for bit; `out` may then be NULL, which saves a matrix product. A token,
+// position or target out of range ends the program.
 void gpt2_forward(Gpt2* model, const Gpt2Batch* batch, const floatX* in, floatX* out, void* acts,
                   void* scratch, float* losses, float loss_scale, int flags);
-// Turns acts into what backward_weights needs; norms' gradients are added here.
+// acts: of a forward with KEEP (and HEAD on the last slice). dout (T, C): NULL on the last slice; din (T, C):
+// NULL on the first. Turns acts into what backward_weights needs; norms' gradients are added here.
 void gpt2_backward_inputs(Gpt2* model, const Gpt2Batch* batch, const floatX* in, void* acts,
                           const floatX* dout, floatX* din, void* scratch);
+// Any time after backward_inputs, once, with the same dout.
 void gpt2_backward_weights(Gpt2* model, const Gpt2Batch* batch, void* acts, const floatX* dout,
                            void* scratch);
 void gpt2_zero_grads(Gpt2* model);

@@ -1,0 +1,126 @@
+#include "gpt2_acts.h"
+
+#include <stddef.h>
+
+// 16 values are 64 bytes in float32: rounding tokens and rows up keeps every buffer aligned.
+static int64_t round_up_16(int64_t count) {
+    return (count + 15) / 16 * 16;
+}
+
+static floatX* take(floatX** cursor, int64_t num_values) {
+    floatX* begin = *cursor;
+    *cursor += num_values;
+    return begin;
+}
+
+// Values per token of one layer's own buffers with KEEP, in the order gpt2_acts_layer takes them.
+static int64_t layer_values(const Gpt2Config* config) {
+    return 11 * (int64_t)config->channels + config->num_heads + 4;
+}
+
+// x_0 is kept by the first slice, x_L and dx_L by the last; see the picture in gpt2_acts.h.
+static int64_t stream_slots(const Gpt2* model) {
+    return model->layer_end - model->layer_begin + model->is_first + model->is_last;
+}
+
+// Values per token without the head.
+static int64_t token_values(const Gpt2* model, int flags) {
+    const int64_t C = model->config.channels, L = model->layer_end - model->layer_begin;
+    if (!(flags & GPT2_KEEP)) { return 7 * C + model->config.num_heads + 2; }
+    return L * layer_values(&model->config) + (L + 1) * 4 * C + stream_slots(model) * C;
+}
+
+static int64_t head_rows(int num_rows, int flags) {
+    int64_t rows = round_up_16(num_rows);
+    return flags & GPT2_KEEP || rows <= GPT2_HEAD_CHUNK_ROWS ? rows : GPT2_HEAD_CHUNK_ROWS;
+}
+
+int64_t gpt2_acts_bytes(const Gpt2* model, int num_tokens, int num_rows, int flags) {
+    int64_t num_values = round_up_16(num_tokens) * token_values(model, flags);
+    if (model->is_last && flags & GPT2_HEAD) {
+        num_values +=
+            head_rows(num_rows, flags) * (2 * model->config.channels + 2 + model->config.padded_vocab);
+    }
+    return num_values * (int64_t)sizeof(floatX);
+}
+
+int64_t gpt2_scratch_bytes(const Gpt2* model, int num_tokens, int num_rows, int max_seq_tokens) {
+    const int64_t C = model->config.channels, value = sizeof(floatX);
+    int64_t tokens = round_up_16(num_tokens), rows = round_up_16(num_rows);
+    int64_t wide_bytes = tokens * 4 * C * value;
+    int64_t attention_bytes = (int64_t)attention_backward_scratch_bytes(
+        (int)tokens, (int)C, model->config.num_heads, (int)round_up_16(max_seq_tokens), model->ops);
+    if (attention_bytes > wide_bytes) { wide_bytes = attention_bytes; }
+    if (model->is_last && rows > tokens) { wide_bytes += 2 * (rows - tokens) * C * value; }
+    return tokens * C * value + (wide_bytes + 63) / 64 * 64;
+}
+
+int64_t gpt2_boundary_bytes(const Gpt2* model, int num_tokens) {
+    return round_up_16(num_tokens) * model->config.channels * (int64_t)sizeof(floatX);
+}
+
+static Gpt2LayerActs shared_layer(const Gpt2* model, void* acts, int64_t T) {
+    const int64_t C = model->config.channels;
+    floatX* cursor = acts;
+    Gpt2LayerActs layer = {.x = take(&cursor, T * C), .residual2 = take(&cursor, T * C)};
+    layer.x_next = layer.x;
+    layer.ln1 = layer.ln2 = take(&cursor, T * C);
+    layer.qkv = layer.fch = take(&cursor, T * 3 * C);
+    layer.atty = take(&cursor, T * C);
+    layer.lse = take(&cursor, T * model->config.num_heads);
+    layer.ln1_mean = layer.ln2_mean = take(&cursor, T);
+    layer.ln1_rstd = layer.ln2_rstd = take(&cursor, T);
+    return layer;
+}
+
+Gpt2LayerActs gpt2_acts_layer(const Gpt2* model, void* acts, int num_tokens, int local_layer, int flags) {
+    const int64_t C = model->config.channels, T = round_up_16(num_tokens), l = local_layer;
+    const int64_t L = model->layer_end - model->layer_begin;
+    bool x_is_in = l == 0 && !model->is_first, x_next_is_out = l == L - 1 && !model->is_last;
+    Gpt2LayerActs layer;
+    if (!(flags & GPT2_KEEP)) {
+        layer = shared_layer(model, acts, T);
+        if (x_is_in) { layer.x = NULL; }
+        if (x_next_is_out) { layer.x_next = NULL; }
+        return layer;
+    }
+    floatX* cursor = (floatX*)acts + l * T * layer_values(&model->config);
+    layer = (Gpt2LayerActs){.ln1 = take(&cursor, T * C), .ln2 = take(&cursor, T * C)};
+    layer.atty = take(&cursor, T * C);
+    layer.fch = take(&cursor, T * 4 * C);
+    layer.fch_gelu = take(&cursor, T * 4 * C);
+    layer.lse = take(&cursor, T * model->config.num_heads);
+    layer.ln1_mean = take(&cursor, T);
+    layer.ln1_rstd = take(&cursor, T);
+    layer.ln2_mean = take(&cursor, T);
+    layer.ln2_rstd = take(&cursor, T);
+
+    floatX* qkv_slots = (floatX*)acts + L * T * layer_values(&model->config);
+    floatX* residual2_slots = qkv_slots + (L + 1) * T * 3 * C;
+    floatX* stream = residual2_slots + (L + 1) * T * C - (model->is_first ? 0 : T * C);  // no slot for x_0
+    layer.qkv = qkv_slots + l * T * 3 * C;
+    layer.dqkv = layer.qkv + T * 3 * C;
+    layer.residual2 = residual2_slots + l * T * C;
+    layer.dresidual2 = layer.residual2 + T * C;
+    layer.x = x_is_in ? NULL : stream + l * T * C;
+    layer.x_next = x_next_is_out ? NULL : stream + (l + 1) * T * C;
+    layer.dx = x_is_in ? NULL : stream + (l + 1) * T * C;
+    layer.dx_next = x_next_is_out ? NULL : stream + (l + 2) * T * C;
+    return layer;
+}
+
+Gpt2HeadActs gpt2_acts_head(const Gpt2* model, void* acts, int num_tokens, int num_rows, int flags) {
+    const int64_t C = model->config.channels, R = head_rows(num_rows, flags);
+    floatX* cursor = (floatX*)acts + round_up_16(num_tokens) * token_values(model, flags);
+    Gpt2HeadActs head = {.num_rows = (int)R, .rows = take(&cursor, R * C), .lnf = take(&cursor, R * C)};
+    head.mean = take(&cursor, R);
+    head.rstd = take(&cursor, R);
+    head.logits = take(&cursor, R * model->config.padded_vocab);
+    return head;
+}
+
+Gpt2Scratch gpt2_scratch_split(const Gpt2* model, void* scratch, int num_tokens) {
+    floatX* columns = scratch;
+    return (Gpt2Scratch){.columns = columns,
+                         .wide = columns + round_up_16(num_tokens) * model->config.channels};
+}

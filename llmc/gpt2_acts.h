@@ -1,0 +1,65 @@
+/*
+gpt2_acts.h -- where everything a micro-batch leaves behind lies in `acts` and `scratch` (internal to gpt2).
+
+x_l is the input of the slice's layer l: x_0 the embedding's output (first slice) or `in`, x_L the last
+layer's output (last slice) or `out`. With KEEP each layer has its own buffers, and three rows of slots hold
+one slot more than there are layers, so that a gradient lies one slot behind its activation and overwrites
+only what the layer above is done with:
+
+    qkv        | qkv_0  | qkv_1  | ... | qkv_L-1 |          |        dqkv_l in slot l + 1
+    residual2  | r_0    | r_1    | ... | r_L-1   |          |        dr_l   in slot l + 1
+    stream     | x_0    | x_1    | ... | x_L-1   | x_L      |     |  dx_l   in slot l + 1
+
+(x_0 has a slot on the first slice only, x_L and dx_L on the last only.) Backward of inputs also turns fch
+into dfch. Without KEEP all layers share one set, and fch lies over qkv and atty.
+*/
+#pragma once
+
+#include "gpt2.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { GPT2_HEAD_CHUNK_ROWS = 64 };  // rows of logits at a time, without KEEP
+
+// One layer's buffers.
+typedef struct {
+    floatX *x, *x_next;                                // (T, C); NULL where it is `in` or `out`
+    floatX *ln1, *ln2;                                 // (T, C)
+    float *ln1_mean, *ln1_rstd, *ln2_mean, *ln2_rstd;  // (T)
+    floatX* qkv;                                       // (T, 3C)
+    floatX* atty;                                      // (T, C)
+    float* lse;                                        // (NH, T)
+    floatX* residual2;                                 // (T, C)
+    floatX *fch, *fch_gelu;                            // (T, 4C); fch_gelu without KEEP: scratch
+    // with KEEP only
+    floatX* dqkv;          // (T, 3C)
+    floatX* dresidual2;    // (T, C)
+    floatX *dx, *dx_next;  // (T, C); NULL where it is `din` or `dout`
+} Gpt2LayerActs;
+
+typedef struct {
+    floatX *rows, *lnf;  // (num_rows, C)
+    float *mean, *rstd;  // (num_rows)
+    floatX* logits;      // (num_rows, Vp); with KEEP their gradients
+    int num_rows;        // that fit
+} Gpt2HeadActs;
+
+typedef struct {
+    floatX* columns;  // (T, C)  the output of a matrix product on its way into a sum or a norm
+    floatX* wide;     // (T, 4C) or attention's scratch
+} Gpt2Scratch;
+
+Gpt2LayerActs gpt2_acts_layer(const Gpt2* model, void* acts, int num_tokens, int local_layer, int flags);
+Gpt2HeadActs gpt2_acts_head(const Gpt2* model, void* acts, int num_tokens, int num_rows, int flags);
+Gpt2Scratch gpt2_scratch_split(const Gpt2* model, void* scratch, int num_tokens);
+
+// A tensor of a local layer (0 for those outside the layers) in `flat`: params or grads.
+static inline floatX* gpt2_tensor(const Gpt2* model, floatX* flat, Gpt2Tensor tensor, int local_layer) {
+    return flat + model->slices[model->slice_idx[tensor] + local_layer].offset;
+}
+
+#ifdef __cplusplus
+}
+#endif

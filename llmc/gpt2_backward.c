@@ -1,0 +1,100 @@
+// Backward in two jobs. Inputs (B): the chain of gradients from dx_L down to dx_0; each matrix's output
+// gradient stays in acts. Weights (W): one product per matrix of what B left and what forward kept; order
+// among layers is free.
+#include "gpt2_acts.h"
+
+static const floatX* param(const Gpt2* model, Gpt2Tensor tensor, int l) {
+    return gpt2_tensor(model, model->params, tensor, l);
+}
+
+static floatX* grad(const Gpt2* model, Gpt2Tensor tensor, int l) {
+    return gpt2_tensor(model, model->grads, tensor, l);
+}
+
+// From dlogits to dx_L, which is zero but for the supervised rows.
+static void head_backward_inputs(Gpt2* model, const Gpt2Batch* batch, void* acts, floatX* dx, void* scratch) {
+    const int R = batch->num_rows, C = model->config.channels, Vp = model->config.padded_vocab;
+    OpsContext* ops = model->ops;
+    Gpt2HeadActs head = gpt2_acts_head(model, acts, batch->num_tokens, R, GPT2_KEEP | GPT2_HEAD);
+    floatX *dlnf = scratch, *drows = dlnf + (int64_t)head.num_rows * C;
+    if (R > 0) {
+        matmul_backward_input(dlnf, head.logits, param(model, GPT2_wte, 0), R, C, Vp, ops);
+        layernorm_backward(drows, grad(model, GPT2_lnfw, 0), grad(model, GPT2_lnfb, 0), NULL, dlnf, head.rows,
+                           param(model, GPT2_lnfw, 0), head.mean, head.rstd, R, C, ops);
+    }
+    scatter_rows(dx, drows, batch->rows, R, batch->num_tokens, C, ops);
+}
+
+static void layer_backward_inputs(Gpt2* model, const Gpt2Batch* batch, const Gpt2LayerActs* acts,
+                                  const floatX* x, const floatX* dx_next, floatX* dx,
+                                  const Gpt2Scratch* scratch, int l) {
+    const int T = batch->num_tokens, C = model->config.channels, NH = model->config.num_heads;
+    OpsContext* ops = model->ops;
+    floatX *dfch_gelu = scratch->wide, *dcolumns = scratch->columns, *dfch = acts->fch;
+    matmul_backward_input(dfch_gelu, dx_next, param(model, GPT2_fcprojw, l), T, 4 * C, C, ops);
+    gelu_backward(dfch, dfch_gelu, acts->fch, (size_t)T * 4 * (size_t)C, ops);
+    matmul_backward_input(dcolumns, dfch, param(model, GPT2_fcw, l), T, C, 4 * C, ops);
+    layernorm_backward(acts->dresidual2, grad(model, GPT2_ln2w, l), grad(model, GPT2_ln2b, l), dx_next,
+                       dcolumns, acts->residual2, param(model, GPT2_ln2w, l), acts->ln2_mean, acts->ln2_rstd,
+                       T, C, ops);
+    matmul_backward_input(dcolumns, acts->dresidual2, param(model, GPT2_attprojw, l), T, C, C, ops);
+    attention_backward(acts->dqkv, scratch->wide, dcolumns, acts->qkv, acts->atty, acts->lse,
+                       batch->cu_seqlens, batch->num_seqs, T, C, NH, ops);
+    matmul_backward_input(dcolumns, acts->dqkv, param(model, GPT2_qkvw, l), T, C, 3 * C, ops);
+    layernorm_backward(dx, grad(model, GPT2_ln1w, l), grad(model, GPT2_ln1b, l), acts->dresidual2, dcolumns,
+                       x, param(model, GPT2_ln1w, l), acts->ln1_mean, acts->ln1_rstd, T, C, ops);
+}
+
+void gpt2_backward_inputs(Gpt2* model, const Gpt2Batch* batch, const floatX* in, void* acts,
+                          const floatX* dout, floatX* din, void* scratch) {
+    const int T = batch->num_tokens, L = model->layer_end - model->layer_begin;
+    Gpt2Scratch parts = gpt2_scratch_split(model, scratch, T);
+    if (dout == NULL) {
+        Gpt2LayerActs last = gpt2_acts_layer(model, acts, T, L - 1, GPT2_KEEP);
+        head_backward_inputs(model, batch, acts, last.dx_next, scratch);
+        dout = last.dx_next;
+    }
+    for (int l = L - 1; l >= 0; l--) {
+        Gpt2LayerActs layer = gpt2_acts_layer(model, acts, T, l, GPT2_KEEP);
+        bool is_boundary = l == 0 && !model->is_first;
+        floatX* dx = is_boundary ? din : layer.dx;
+        layer_backward_inputs(model, batch, &layer, is_boundary ? in : layer.x, dout, dx, &parts, l);
+        dout = dx;
+    }
+}
+
+static void layer_backward_weights(Gpt2* model, int T, const Gpt2LayerActs* acts, const floatX* dx_next,
+                                   int l) {
+    const int C = model->config.channels;
+    OpsContext* ops = model->ops;
+    const floatX* dfch = acts->fch;
+    matmul_backward_weight(grad(model, GPT2_fcprojw, l), grad(model, GPT2_fcprojb, l), dx_next,
+                           acts->fch_gelu, T, 4 * C, C, ops);
+    matmul_backward_weight(grad(model, GPT2_fcw, l), grad(model, GPT2_fcb, l), dfch, acts->ln2, T, C, 4 * C,
+                           ops);
+    matmul_backward_weight(grad(model, GPT2_attprojw, l), grad(model, GPT2_attprojb, l), acts->dresidual2,
+                           acts->atty, T, C, C, ops);
+    matmul_backward_weight(grad(model, GPT2_qkvw, l), grad(model, GPT2_qkvb, l), acts->dqkv, acts->ln1, T, C,
+                           3 * C, ops);
+}
+
+void gpt2_backward_weights(Gpt2* model, const Gpt2Batch* batch, void* acts, const floatX* dout,
+                           void* scratch) {
+    (void)scratch;  // every product goes straight into grads
+    const int T = batch->num_tokens, R = batch->num_rows, L = model->layer_end - model->layer_begin;
+    const int C = model->config.channels, Vp = model->config.padded_vocab;
+    if (dout == NULL && R > 0) {
+        Gpt2HeadActs head = gpt2_acts_head(model, acts, T, R, GPT2_KEEP | GPT2_HEAD);
+        matmul_backward_weight(grad(model, GPT2_wte, 0), NULL, head.logits, head.lnf, R, C, Vp, model->ops);
+    }
+    for (int l = L - 1; l >= 0; l--) {
+        Gpt2LayerActs layer = gpt2_acts_layer(model, acts, T, l, GPT2_KEEP);
+        bool is_dout = l == L - 1 && dout != NULL;
+        layer_backward_weights(model, T, &layer, is_dout ? dout : layer.dx_next, l);
+    }
+    if (model->is_first) {
+        Gpt2LayerActs layer = gpt2_acts_layer(model, acts, T, 0, GPT2_KEEP);
+        embedding_backward(grad(model, GPT2_wte, 0), grad(model, GPT2_wpe, 0), layer.dx, batch->tokens,
+                           batch->positions, T, C, model->ops);
+    }
+}

@@ -1,0 +1,120 @@
+// Pre-norm transformer (Radford et al. 2019): x' = x + attproj(attention(ln1 x)), x'' = x' +
+// fcproj(gelu(fc(ln2 x'))). The sum that ends a layer and the norm that begins the next are one pass over
+// memory.
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "gpt2_acts.h"
+
+static void check_range(const char* what, const int32_t* values, int num_values, int limit) {
+    for (int i = 0; i < num_values; i++) {
+        if (values[i] < 0 || values[i] >= limit) {
+            fprintf(stderr,
+                    "micro-batch: %s %d at %d is not within 0 to %d ---> prepare the data for this model\n",
+                    what, values[i], i, limit - 1);
+            exit(1);
+        }
+    }
+}
+
+static const floatX* param(const Gpt2* model, Gpt2Tensor tensor, int l) {
+    return gpt2_tensor(model, model->params, tensor, l);
+}
+
+// Up to fch_gelu. ln1 is there already: it is made with the sum that ends the layer below.
+static void layer_forward(const Gpt2* model, const Gpt2Batch* batch, const Gpt2LayerActs* acts,
+                          const floatX* x, const Gpt2Scratch* scratch, int l) {
+    const int T = batch->num_tokens, C = model->config.channels, NH = model->config.num_heads;
+    OpsContext* ops = model->ops;
+    matmul_forward(acts->qkv, acts->ln1, param(model, GPT2_qkvw, l), param(model, GPT2_qkvb, l), T, C, 3 * C,
+                   ops);
+    attention_forward(acts->atty, acts->lse, acts->qkv, batch->cu_seqlens, batch->num_seqs, T, C, NH, ops);
+    matmul_forward(scratch->columns, acts->atty, param(model, GPT2_attprojw, l),
+                   param(model, GPT2_attprojb, l), T, C, C, ops);
+    residual_layernorm_forward(acts->residual2, acts->ln2, acts->ln2_mean, acts->ln2_rstd, x,
+                               scratch->columns, param(model, GPT2_ln2w, l), param(model, GPT2_ln2b, l), T, C,
+                               ops);
+    matmul_forward(acts->fch, acts->ln2, param(model, GPT2_fcw, l), param(model, GPT2_fcb, l), T, C, 4 * C,
+                   ops);
+    gelu_forward(acts->fch_gelu, acts->fch, (size_t)T * 4 * (size_t)C, ops);
+}
+
+// x' + fcproj(gelu(fc(ln2 x'))) but for the sum: its second term is left in `columns`.
+static void mlp_output_forward(const Gpt2* model, const Gpt2LayerActs* acts, floatX* columns, int T, int l) {
+    const int C = model->config.channels;
+    matmul_forward(columns, acts->fch_gelu, param(model, GPT2_fcprojw, l), param(model, GPT2_fcprojb, l), T,
+                   4 * C, C, model->ops);
+}
+
+// Final norm, logits and losses of `num_rows` supervised rows, from x_L.
+static void head_forward(Gpt2* model, const Gpt2HeadActs* head, const floatX* x, const int32_t* rows,
+                         const int32_t* targets, int num_rows, float* losses, float dlogits_scale) {
+    const int C = model->config.channels, Vp = model->config.padded_vocab;
+    OpsContext* ops = model->ops;
+    gather_rows(head->rows, x, rows, num_rows, C, ops);
+    layernorm_forward(head->lnf, head->mean, head->rstd, head->rows, param(model, GPT2_lnfw, 0),
+                      param(model, GPT2_lnfb, 0), num_rows, C, ops);
+    matmul_forward(head->logits, head->lnf, param(model, GPT2_wte, 0), NULL, num_rows, C, Vp, ops);
+    fused_classifier(losses, head->logits, targets, dlogits_scale, num_rows, model->config.vocab, Vp, ops);
+}
+
+static void head_forward_all(Gpt2* model, const Gpt2Batch* batch, const floatX* x, void* acts, float* losses,
+                             float loss_scale, int flags) {
+    Gpt2HeadActs head = gpt2_acts_head(model, acts, batch->num_tokens, batch->num_rows, flags);
+    model->last_logits = flags & GPT2_KEEP ? NULL : head.logits;
+    if (batch->num_rows == 0) { return; }
+    check_range("target", batch->targets, batch->num_rows, model->config.vocab);
+    check_range("row", batch->rows, batch->num_rows, batch->num_tokens);
+    if (flags & GPT2_KEEP) {
+        assert(loss_scale != 0.0f);  // 0 would leave logits where backward expects their gradients
+        head_forward(model, &head, x, batch->rows, batch->targets, batch->num_rows, losses, loss_scale);
+        return;
+    }
+    // The first rows come last, so that last_logits is theirs.
+    int begin = (batch->num_rows - 1) / head.num_rows * head.num_rows;
+    for (; begin >= 0; begin -= head.num_rows) {
+        int num_rows = batch->num_rows - begin < head.num_rows ? batch->num_rows - begin : head.num_rows;
+        head_forward(model, &head, x, batch->rows + begin, batch->targets + begin, num_rows, losses + begin,
+                     0.0f);
+    }
+}
+
+void gpt2_forward(Gpt2* model, const Gpt2Batch* batch, const floatX* in, floatX* out, void* acts,
+                  void* scratch, float* losses, float loss_scale, int flags) {
+    const int T = batch->num_tokens, C = model->config.channels, L = model->layer_end - model->layer_begin;
+    OpsContext* ops = model->ops;
+    if (model->is_last && flags == 0) { return; }  // nobody reads anything of it before the recompute
+    Gpt2Scratch parts = gpt2_scratch_split(model, scratch, T);
+    Gpt2LayerActs layer = gpt2_acts_layer(model, acts, T, 0, flags);
+    const floatX* x = in;
+    if (model->is_first) {
+        check_range("token", batch->tokens, T, model->config.vocab);
+        check_range("position", batch->positions, T, model->config.max_seq_len);
+        embedding_forward(layer.x, batch->tokens, batch->positions, param(model, GPT2_wte, 0),
+                          param(model, GPT2_wpe, 0), T, C, ops);
+        x = layer.x;
+    }
+    layernorm_forward(layer.ln1, layer.ln1_mean, layer.ln1_rstd, x, param(model, GPT2_ln1w, 0),
+                      param(model, GPT2_ln1b, 0), T, C, ops);
+    floatX* x_end = model->is_last ? gpt2_acts_layer(model, acts, T, L - 1, flags).x_next : out;
+    for (int l = 0; l < L; l++) {
+        if (layer.fch_gelu == NULL) { layer.fch_gelu = parts.wide; }
+        layer_forward(model, batch, &layer, x, &parts, l);
+        if (l + 1 == L) { break; }
+        mlp_output_forward(model, &layer, parts.columns, T, l);
+        Gpt2LayerActs next = gpt2_acts_layer(model, acts, T, l + 1, flags);
+        residual_layernorm_forward(next.x, next.ln1, next.ln1_mean, next.ln1_rstd, layer.residual2,
+                                   parts.columns, param(model, GPT2_ln1w, l + 1),
+                                   param(model, GPT2_ln1b, l + 1), T, C, ops);
+        layer = next;
+        x = layer.x;
+    }
+    if (x_end != NULL) {
+        mlp_output_forward(model, &layer, parts.columns, T, L - 1);
+        residual_forward(x_end, layer.residual2, parts.columns, (size_t)T * (size_t)C, ops);
+    }
+    if (model->is_last && flags & GPT2_HEAD) {
+        head_forward_all(model, batch, x_end, acts, losses, loss_scale, flags);
+    }
+}

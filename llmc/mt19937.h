@@ -5,8 +5,8 @@ weights.
 Mersenne Twister (Matsumoto, Nishimura 1998), 32 bits. Normals: Box-Muller (1958) in the arrangement of
 torch.Tensor.normal_: from 16 values on, uniforms are drawn for all, and each block of 16 pairs its first 8
 with its last 8; a tail shorter than 16 draws the last 16 values again. Below 16 values: one pair at a time in
-double. The integers are PyTorch's exactly; PyTorch's vectorised log, sin and cos differ from libm's in the
-last bits.
+double. Integers and uniforms are PyTorch's bit for bit. Normals are llm.c's scalar form of it; PyTorch's
+vectorised code rounds the angle differently, which shows in the last two or three bits.
 */
 #pragma once
 

@@ -1,0 +1,25 @@
+/*
+gpt2_golden.h -- the small GPT-2 of dev/golden_gpt2.py: its batch, parameters, and what PyTorch says about it.
+*/
+#pragma once
+
+#include "../llmc/gpt2.h"
+
+typedef struct {
+    Gpt2Config config;
+    Gpt2Batch batch;  // points into `memory`
+    const float *losses, *logits, *grads;
+    int64_t num_params;
+    void* memory;
+} Gpt2Golden;
+
+// Exits 1 with a message where the file is absent or not what it should be.
+void gpt2_golden_load(Gpt2Golden* out);
+void gpt2_golden_free(Gpt2Golden* golden);
+
+// The parameters the golden values belong to, or this slice's part of them (any config, any slice).
+void gpt2_golden_params(Gpt2* model);
+
+// Largest |a - b| over largest |b|, tensor by tensor; the worst of them. `values` lies as
+// model->params, `whole` as a checkpoint.
+double gpt2_golden_worst_error(const Gpt2* model, const float* values, const float* whole);

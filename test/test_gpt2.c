@@ -1,0 +1,434 @@
+// Against PyTorch (dev/golden_gpt2.py), and the laws: cut into slices, grouped, padded, recomputed: the same
+// gradients.
+#include "../llmc/gpt2.h"
+
+#include <math.h>
+
+#include "../llmc/gpt2_acts.h"
+#include "gpt2_golden.h"
+#include "test.h"
+
+static uint64_t seed;
+static OpsContext* ops;
+
+// float32 sums of some hundred terms in another order
+static const double SUM_TOLERANCE = 1e-5;
+
+enum { MAX_SLICES = 4, RECOMPUTE = 1 };
+
+static void* poisoned(int64_t num_bytes) {
+    void* memory = aligned_alloc(64, (size_t)num_bytes + 64);
+    memset(memory, 0xff, (size_t)num_bytes);  // NaN
+    return memory;
+}
+
+typedef struct {
+    Gpt2 model;
+    void *acts, *scratch;
+    floatX *in, *out, *din;  // boundary behind and before
+} Stage;
+
+static void stage_open(Stage* stage, Gpt2Config config, int begin, int end, const Gpt2Batch* batch) {
+    gpt2_init(&stage->model, config, begin, end, ops);
+    gpt2_alloc_grads(&stage->model);
+    gpt2_golden_params(&stage->model);
+    int flags = GPT2_KEEP | GPT2_HEAD;
+    stage->acts = poisoned(gpt2_acts_bytes(&stage->model, batch->num_tokens, batch->num_rows, flags));
+    stage->scratch = poisoned(
+        gpt2_scratch_bytes(&stage->model, batch->num_tokens, batch->num_rows, batch->max_seq_tokens));
+    stage->out = poisoned(gpt2_boundary_bytes(&stage->model, batch->num_tokens));
+    stage->din = poisoned(gpt2_boundary_bytes(&stage->model, batch->num_tokens));
+}
+
+static void stage_close(Stage* stage) {
+    gpt2_free(&stage->model);
+    free(stage->acts);
+    free(stage->scratch);
+    free(stage->out);
+    free(stage->din);
+}
+
+// Add a slice's gradients to the whole model's; both ends of a tied tensor add to the same place.
+static void add_grads(const Gpt2* model, float* whole) {
+    for (int i = 0; i < model->num_slices; i++) {
+        const Gpt2TensorSlice* slice = &model->slices[i];
+        for (int64_t j = 0; j < slice->num_values; j++) {
+            whole[slice->file_offset + j] += model->grads[slice->offset + j];
+        }
+    }
+}
+
+// All jobs of one micro-batch over slices [cuts[i], cuts[i + 1]): losses (num_rows), gradients added to
+// `grads`. W runs after all of B, first slice first.
+static void run_chain(Gpt2Config config, const Gpt2Batch* batch, const int* cuts, int options, float scale,
+                      float* losses, float* grads) {
+    Stage stages[MAX_SLICES];
+    int P = 0, keep = GPT2_KEEP | GPT2_HEAD;
+    for (; cuts[P] < config.num_layers; P++) {
+        Stage* s = &stages[P];
+        stage_open(s, config, cuts[P], cuts[P + 1], batch);
+        const floatX* in = P > 0 ? stages[P - 1].out : NULL;
+        floatX* out = s->model.is_last ? NULL : s->out;
+        gpt2_forward(&s->model, batch, in, out, s->acts, s->scratch, losses, scale,
+                     options & RECOMPUTE ? 0 : keep);
+    }
+    for (int p = P - 1; p >= 0; p--) {
+        Stage* s = &stages[p];
+        const floatX *in = p > 0 ? stages[p - 1].out : NULL, *dout = p < P - 1 ? stages[p + 1].din : NULL;
+        if (options & RECOMPUTE) {
+            int64_t num_bytes = gpt2_acts_bytes(&s->model, batch->num_tokens, batch->num_rows, keep);
+            memset(s->acts, 0xff, (size_t)num_bytes);
+            gpt2_forward(&s->model, batch, in, NULL, s->acts, s->scratch, losses, scale, keep);
+        }
+        gpt2_backward_inputs(&s->model, batch, in, s->acts, dout, p > 0 ? s->din : NULL, s->scratch);
+    }
+    for (int p = 0; p < P; p++) {
+        Stage* s = &stages[p];
+        if (p > 0) {
+            memset(stages[p - 1].out, 0xff, (size_t)gpt2_boundary_bytes(&s->model, batch->num_tokens));
+        }
+        gpt2_backward_weights(&s->model, batch, s->acts, p < P - 1 ? stages[p + 1].din : NULL, s->scratch);
+        add_grads(&s->model, grads);
+    }
+    for (int p = 0; p < P; p++) { stage_close(&stages[p]); }
+}
+
+static const int WHOLE[] = {0, 3};
+
+// Worst relative error of any tensor of two whole-model gradients.
+static double worst_error(Gpt2Config config, const float* a, const float* b) {
+    Gpt2 model;
+    gpt2_init(&model, config, 0, config.num_layers, ops);
+    double error = gpt2_golden_worst_error(&model, a, b);
+    gpt2_free(&model);
+    return error;
+}
+
+static double worst_loss_error(const float* a, const float* b, int num_rows) {
+    double worst = 0.0;
+    for (int i = 0; i < num_rows; i++) {
+        double error = fabs((double)a[i] - (double)b[i]) / (1.0 + fabs((double)b[i]));
+        if (!(error <= worst)) { worst = error; }
+    }
+    return worst;
+}
+
+static float* zeros(int64_t num_values) {
+    return calloc((size_t)num_values + 1, sizeof(float));
+}
+
+static void pytorch_agrees(void) {
+    Gpt2Golden golden;
+    gpt2_golden_load(&golden);
+    const Gpt2Batch* batch = &golden.batch;
+    float *losses = zeros(batch->num_rows), *grads = zeros(golden.num_params);
+    run_chain(golden.config, batch, WHOLE, 0, 1.0f / (float)batch->num_rows, losses, grads);
+    CHECK(worst_loss_error(losses, golden.losses, batch->num_rows) < 1e-6);
+    double error = worst_error(golden.config, grads, golden.grads);
+    CHECK(error < SUM_TOLERANCE);
+    // the tolerance is tight: a change of one gradient by 1 % of its tensor's largest is seen
+    grads[0] += 0.01f;
+    CHECK(worst_error(golden.config, grads, golden.grads) > SUM_TOLERANCE);
+    free(losses);
+    free(grads);
+    gpt2_golden_free(&golden);
+}
+
+static void logits_agree_with_pytorch(void) {
+    Gpt2Golden golden;
+    gpt2_golden_load(&golden);
+    const Gpt2Batch* batch = &golden.batch;
+    Stage stage;
+    stage_open(&stage, golden.config, 0, 3, batch);
+    float* losses = zeros(batch->num_rows);
+    free(stage.acts);
+    stage.acts = poisoned(gpt2_acts_bytes(&stage.model, batch->num_tokens, batch->num_rows, GPT2_HEAD));
+    gpt2_forward(&stage.model, batch, NULL, NULL, stage.acts, stage.scratch, losses, 0.0f, GPT2_HEAD);
+    CHECK(worst_loss_error(losses, golden.losses, batch->num_rows) < 1e-6);
+    int V = golden.config.vocab, Vp = golden.config.padded_vocab;
+    double difference = 0.0;
+    for (int i = 0; i < batch->num_rows; i++) {
+        for (int v = 0; v < V; v++) {
+            difference = fmax(difference, fabs((double)stage.model.last_logits[i * Vp + v] -
+                                               (double)golden.logits[i * V + v]));
+        }
+    }
+    CHECK(batch->num_rows <= GPT2_HEAD_CHUNK_ROWS);
+    CHECK(difference < 1e-5);
+    stage_close(&stage);
+    free(losses);
+    gpt2_golden_free(&golden);
+}
+
+// Any cut, with and without recompute. Recompute must give the same bits.
+static void slices_make_the_whole(void) {
+    static const int cuts[][5] = {{0, 1, 3}, {0, 2, 3}, {0, 1, 2, 3}, {0, 3}};
+    Gpt2Golden golden;
+    gpt2_golden_load(&golden);
+    const Gpt2Batch* batch = &golden.batch;
+    float scale = 1.0f / (float)batch->num_rows;
+    for (int i = 0; i < 4; i++) {
+        float *losses[2], *grads[2];
+        for (int recompute = 0; recompute < 2; recompute++) {
+            losses[recompute] = zeros(batch->num_rows);
+            grads[recompute] = zeros(golden.num_params);
+            run_chain(golden.config, batch, cuts[i], recompute, scale, losses[recompute], grads[recompute]);
+        }
+        CHECK(worst_loss_error(losses[0], golden.losses, batch->num_rows) < 1e-6);
+        CHECK(worst_error(golden.config, grads[0], golden.grads) < SUM_TOLERANCE);
+        CHECK(memcmp(losses[0], losses[1], sizeof(float) * (size_t)batch->num_rows) == 0);
+        CHECK(memcmp(grads[0], grads[1], sizeof(float) * (size_t)golden.num_params) == 0);
+        for (int k = 0; k < 2; k++) {
+            free(losses[k]);
+            free(grads[k]);
+        }
+    }
+    gpt2_golden_free(&golden);
+}
+
+// --- random batches
+// ---------------------------------------------------------------------------------------------
+
+enum { MAX_SEQS = 12, MAX_TOKENS = 800 };
+
+typedef struct {
+    Gpt2Batch batch;
+    int32_t cu_seqlens[MAX_SEQS + 1], tokens[MAX_TOKENS], positions[MAX_TOKENS], rows[MAX_TOKENS],
+        targets[MAX_TOKENS];
+} OwnBatch;
+
+static uint32_t draw(uint32_t limit) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(seed >> 33) % limit;
+}
+
+static void batch_begin(OwnBatch* own) {
+    *own = (OwnBatch){0};
+    own->batch = (Gpt2Batch){.cu_seqlens = own->cu_seqlens,
+                             .tokens = own->tokens,
+                             .positions = own->positions,
+                             .rows = own->rows,
+                             .targets = own->targets};
+}
+
+// Sequence i of `from`, and then `padding` more tokens.
+static void batch_add_sequence(OwnBatch* own, const Gpt2Batch* from, int i, int padding,
+                               int32_t padding_token) {
+    Gpt2Batch* batch = &own->batch;
+    int begin = from->cu_seqlens[i], end = from->cu_seqlens[i + 1], at = batch->num_tokens;
+    for (int t = begin; t < end + padding; t++, batch->num_tokens++) {
+        own->tokens[batch->num_tokens] = t < end ? from->tokens[t] : padding_token;
+        own->positions[batch->num_tokens] = t - begin;
+    }
+    for (int r = 0; r < from->num_rows; r++) {
+        if (from->rows[r] < begin || from->rows[r] >= end) { continue; }
+        own->rows[batch->num_rows] = from->rows[r] - begin + at;
+        own->targets[batch->num_rows++] = from->targets[r];
+    }
+    own->cu_seqlens[++batch->num_seqs] = batch->num_tokens;
+    int seq_tokens = end - begin + padding;
+    if (seq_tokens > batch->max_seq_tokens) { batch->max_seq_tokens = seq_tokens; }
+}
+
+static void batch_random(OwnBatch* own, Gpt2Config config, int num_seqs, int percent_supervised) {
+    batch_begin(own);
+    Gpt2Batch* batch = &own->batch;
+    for (int i = 0; i < num_seqs; i++) {
+        int num_tokens = 1 + (int)draw((uint32_t)config.max_seq_len);
+        for (int t = 0; t < num_tokens; t++, batch->num_tokens++) {
+            own->tokens[batch->num_tokens] = (int32_t)draw((uint32_t)config.vocab);
+            own->positions[batch->num_tokens] = t;
+            if ((int)draw(100) >= percent_supervised) { continue; }
+            own->targets[batch->num_rows] = (int32_t)draw((uint32_t)config.vocab);
+            own->rows[batch->num_rows++] = batch->num_tokens;
+        }
+        own->cu_seqlens[++batch->num_seqs] = batch->num_tokens;
+        if (num_tokens > batch->max_seq_tokens) { batch->max_seq_tokens = num_tokens; }
+    }
+}
+
+static const Gpt2Config odd_config = {
+    .max_seq_len = 61, .vocab = 131, .num_layers = 2, .num_heads = 3, .channels = 36, .padded_vocab = 256};
+
+// The law that planning rests on: how sequences are grouped does not matter, nor does padding behind them.
+static void grouping_and_padding_change_nothing(void) {
+    static OwnBatch together, alone, padded;
+    const int whole[] = {0, 2}, cut[] = {0, 1, 2};
+    int64_t num_params = gpt2_num_params(&odd_config);
+    for (int round = 0; round < 4; round++) {
+        batch_random(&together, odd_config, 1 + (int)draw(8), 10 + (int)draw(90));
+        const Gpt2Batch* batch = &together.batch;
+        if (batch->num_rows == 0) { continue; }
+        float scale = 1.0f / (float)batch->num_rows;
+        float *losses = zeros(batch->num_rows), *grads = zeros(num_params);
+        float *losses_alone = zeros(batch->num_rows), *grads_alone = zeros(num_params);
+        float *losses_padded = zeros(batch->num_rows), *grads_padded = zeros(num_params);
+        run_chain(odd_config, batch, whole, 0, scale, losses, grads);
+        int row = 0;
+        batch_begin(&padded);
+        for (int i = 0; i < batch->num_seqs; i++) {
+            batch_begin(&alone);
+            batch_add_sequence(&alone, batch, i, 0, 0);
+            run_chain(odd_config, &alone.batch, cut, 0, scale, losses_alone + row, grads_alone);
+            row += alone.batch.num_rows;
+            int room = odd_config.max_seq_len - (batch->cu_seqlens[i + 1] - batch->cu_seqlens[i]);
+            batch_add_sequence(&padded, batch, i, (int)draw((uint32_t)room + 1), 130);
+        }
+        CHECK_EQ(row, batch->num_rows);
+        run_chain(odd_config, &padded.batch, cut, RECOMPUTE, scale, losses_padded, grads_padded);
+        CHECK(worst_loss_error(losses_alone, losses, row) < 1e-6);
+        CHECK(worst_loss_error(losses_padded, losses, row) < 1e-6);
+        CHECK(worst_error(odd_config, grads_alone, grads) < SUM_TOLERANCE);
+        CHECK(worst_error(odd_config, grads_padded, grads) < SUM_TOLERANCE);
+        float* all[] = {losses, grads, losses_alone, grads_alone, losses_padded, grads_padded};
+        for (int k = 0; k < 6; k++) { free(all[k]); }
+    }
+}
+
+// More rows than one chunk of logits holds: every loss is right, and row 0's logits are the ones left.
+static void evaluation_in_chunks(void) {
+    static OwnBatch own;
+    batch_random(&own, odd_config, 9, 95);
+    const Gpt2Batch* batch = &own.batch;
+    CHECK(batch->num_rows > 2 * GPT2_HEAD_CHUNK_ROWS);
+    float *losses = zeros(batch->num_rows), *kept_losses = zeros(batch->num_rows);
+    Stage stage;
+    stage_open(&stage, odd_config, 0, 2, batch);
+    gpt2_forward(&stage.model, batch, NULL, NULL, stage.acts, stage.scratch, kept_losses, 1.0f,
+                 GPT2_KEEP | GPT2_HEAD);
+    CHECK(stage.model.last_logits == NULL);
+    int64_t num_bytes = gpt2_acts_bytes(&stage.model, batch->num_tokens, batch->num_rows, GPT2_HEAD);
+    CHECK(num_bytes <
+          gpt2_acts_bytes(&stage.model, batch->num_tokens, batch->num_rows, GPT2_KEEP | GPT2_HEAD));
+    free(stage.acts);
+    stage.acts = poisoned(num_bytes);
+    gpt2_forward(&stage.model, batch, NULL, NULL, stage.acts, stage.scratch, losses, 0.0f, GPT2_HEAD);
+    CHECK(worst_loss_error(losses, kept_losses, batch->num_rows) < 1e-6);
+    double sum = 0.0;
+    for (int v = 0; v < odd_config.vocab; v++) { sum += exp((double)stage.model.last_logits[v]); }
+    CHECK_NEAR(log(sum) - (double)stage.model.last_logits[batch->targets[0]], losses[0], 1e-5);
+    stage_close(&stage);
+    free(losses);
+    free(kept_losses);
+}
+
+// KEEP without HEAD on the last slice: given the gradient the head would have sent, layers do as with the
+// head.
+static void last_slice_without_head(void) {
+    static OwnBatch own;
+    batch_random(&own, odd_config, 5, 50);
+    const Gpt2Batch* batch = &own.batch;
+    float* losses = zeros(batch->num_rows);
+    Stage full, headless;
+    stage_open(&full, odd_config, 0, 2, batch);
+    stage_open(&headless, odd_config, 0, 2, batch);
+    free(headless.acts);
+    headless.acts = poisoned(gpt2_acts_bytes(&headless.model, batch->num_tokens, batch->num_rows, GPT2_KEEP));
+    gpt2_forward(&full.model, batch, NULL, NULL, full.acts, full.scratch, losses, 1.0f,
+                 GPT2_KEEP | GPT2_HEAD);
+    gpt2_forward(&headless.model, batch, NULL, NULL, headless.acts, headless.scratch, NULL, 1.0f, GPT2_KEEP);
+    gpt2_backward_inputs(&full.model, batch, NULL, full.acts, NULL, NULL, full.scratch);
+    const floatX* dout = gpt2_acts_layer(&full.model, full.acts, batch->num_tokens, 1, GPT2_KEEP).dx_next;
+    gpt2_backward_inputs(&headless.model, batch, NULL, headless.acts, dout, NULL, headless.scratch);
+    gpt2_backward_weights(&headless.model, batch, headless.acts, dout, headless.scratch);
+    gpt2_backward_weights(&full.model, batch, full.acts, NULL, full.scratch);
+    for (int i = 0; i < full.model.num_slices; i++) {
+        const Gpt2TensorSlice* slice = &full.model.slices[i];
+        if (slice->layer < 0 && slice->tensor != GPT2_wpe) { continue; }
+        CHECK(memcmp(full.model.grads + slice->offset, headless.model.grads + slice->offset,
+                     sizeof(floatX) * (size_t)slice->num_values) == 0);
+    }
+    stage_close(&full);
+    stage_close(&headless);
+    free(losses);
+}
+
+static void nothing_supervised_gives_zero_gradients(void) {
+    static OwnBatch own;
+    batch_random(&own, odd_config, 3, 0);
+    CHECK_EQ(own.batch.num_rows, 0);
+    const int cut[] = {0, 1, 2};
+    int64_t num_params = gpt2_num_params(&odd_config);
+    float *grads = zeros(num_params), loss = 5.0f;
+    run_chain(odd_config, &own.batch, cut, 0, 1.0f, &loss, grads);
+    for (int64_t i = 0; i < num_params; i++) { CHECK(grads[i] == 0.0f); }
+    CHECK(loss == 5.0f);
+    free(grads);
+}
+
+static void bytes_are_linear(void) {
+    for (int cut = 0; cut < 4; cut++) {
+        Gpt2 model;
+        Gpt2Config config = {.max_seq_len = 64,
+                             .vocab = 200,
+                             .num_layers = 4,
+                             .num_heads = 2,
+                             .channels = 24,
+                             .padded_vocab = 256};
+        gpt2_init(&model, config, cut & 1 ? 1 : 0, cut & 2 ? 3 : 4, ops);
+        int flags = GPT2_KEEP | GPT2_HEAD;
+        int64_t token = gpt2_acts_bytes(&model, 16, 0, flags), row = gpt2_acts_bytes(&model, 0, 16, flags);
+        CHECK(token > 0);
+        CHECK_EQ(row > 0, model.is_last);
+        for (int i = 1; i < 50; i++) {
+            int64_t tokens = draw(1000) + 1, rows = draw(1000);
+            CHECK_EQ(gpt2_acts_bytes(&model, (int)tokens, (int)rows, flags),
+                     (tokens + 15) / 16 * token + (rows + 15) / 16 * row);
+            CHECK_EQ(gpt2_acts_bytes(&model, (int)tokens, (int)rows, 0),
+                     (tokens + 15) / 16 * gpt2_acts_bytes(&model, 1, 0, 0));
+            CHECK_EQ(gpt2_acts_bytes(&model, (int)tokens, (int)rows, flags) % 64, 0);
+            CHECK_EQ(gpt2_scratch_bytes(&model, (int)tokens, (int)rows, (int)tokens) % 64, 0);
+        }
+        CHECK(gpt2_acts_bytes(&model, 16, 0, 0) < token / 2);
+        gpt2_free(&model);
+    }
+}
+
+static void random_init_is_cut_not_changed(void) {
+    Gpt2Config config = {.max_seq_len = 33,
+                         .vocab = 101,
+                         .num_layers = 3,
+                         .num_heads = 2,
+                         .channels = 10,
+                         .padded_vocab = 128};
+    Gpt2 whole, slice;
+    gpt2_init(&whole, config, 0, 3, ops);
+    CHECK_EQ(whole.num_params, gpt2_num_params(&config));
+    gpt2_init_random(&whole, 42);
+    for (int i = 101 * 10; i < 128 * 10; i++) { CHECK(whole.params[i] == 0.0f); }
+    CHECK(whole.params[101 * 10 - 1] != 0.0f);
+    for (int begin = 0; begin < 3; begin++) {
+        for (int end = begin + 1; end <= 3; end++) {
+            gpt2_init(&slice, config, begin, end, ops);
+            gpt2_init_random(&slice, 42);
+            CHECK(gpt2_golden_worst_error(&slice, slice.params, whole.params) == 0.0);
+            gpt2_free(&slice);
+        }
+    }
+    // standard deviations 0.02 and 0.02 / sqrt(2 L), from the draws themselves
+    const Gpt2Tensor tensors[] = {GPT2_fcw, GPT2_fcprojw};
+    for (int k = 0; k < 2; k++) {
+        double squares = 0.0;
+        int64_t num_values = 3 * 4 * 10 * 10;
+        const float* values = whole.params + whole.slices[whole.slice_idx[tensors[k]]].offset;
+        for (int64_t i = 0; i < num_values; i++) { squares += (double)values[i] * (double)values[i]; }
+        CHECK_NEAR(sqrt(squares / (double)num_values) * (k == 0 ? 1.0 : sqrt(6.0)), 0.02, 0.0015);
+    }
+    gpt2_free(&whole);
+}
+
+int main(int argc, char** argv) {
+    seed = test_seed(argc, argv);
+    ops = ops_create(0);
+    RUN(pytorch_agrees);
+    RUN(logits_agree_with_pytorch);
+    RUN(slices_make_the_whole);
+    RUN(grouping_and_padding_change_nothing);
+    RUN(evaluation_in_chunks);
+    RUN(last_slice_without_head);
+    RUN(nothing_supervised_gives_zero_gradients);
+    RUN(bytes_are_linear);
+    RUN(random_init_is_cut_not_changed);
+    ops_free(ops);
+    return test_end();
+}

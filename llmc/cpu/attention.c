@@ -1,100 +1,134 @@
 /*
-attention.c -- causal self-attention over ragged sequences, online softmax (Milakov, Gimelshein 2018).
+attention.c -- causal self-attention over ragged sequences, forward: online softmax in tiles (Milakov,
+Gimelshein 2018; FlashAttention: Dao et al. 2022, algorithm 1).
+
+A task is one tile of queries of one head of one sequence. For each tile of keys up to the diagonal:
+    s = k q^T / sqrt(HS),  m' = max(m, max s),  p = exp(s - m'),  l = l exp(m - m') + sum p,  o = o exp(m -
+m') + p v Tasks are handed out by a counter; each output row is written by exactly one task, so the order does
+not matter.
 */
-#include "context.h"
+#include "attention.h"
 #include "fast_math.h"
 
 #include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-static float dot(const float* a, const float* b, int n) {
-    float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-    for (int i = 0; i < n; i++) { sum += a[i] * b[i]; }
-    return sum;
+void attention_check_shape(int C, int NH) {
+    if (C % NH != 0 || C / NH > ATTENTION_MAX_HS) {
+        fprintf(stderr,
+                "attention: %d channels in %d heads ---> at most %d channels a head, a whole number\n", C, NH,
+                ATTENTION_MAX_HS);
+        exit(1);
+    }
 }
 
-static void add_scaled(float* y, const float* x, float a, int n) {
-#pragma omp simd
-    for (int i = 0; i < n; i++) { y[i] += a * x[i]; }
+AttentionHead attention_head_of(const floatX* qkv, int begin, int end, int C, int NH, int h) {
+    const int HS = C / NH;
+    return (AttentionHead){.qkv = qkv + (size_t)begin * 3 * (size_t)C + (size_t)(h * HS),
+                           .stride = 3 * (size_t)C,
+                           .C = C,
+                           .HS = HS,
+                           .HSp = tile_round_up(HS),
+                           .num_tokens = end - begin,
+                           .scale = 1.0f / sqrtf((float)HS)};
 }
 
-static void attention_forward_head(floatX* out, float* lse, const floatX* qkv, int begin, int end, int C,
-                                   int HS, int h) {
-    const size_t stride = 3 * (size_t)C;
-    const float scale = 1.0f / sqrtf((float)HS);
-    for (int t = begin; t < end; t++) {
-        const floatX* q = qkv + (size_t)t * stride + (size_t)(h * HS);
-        floatX* o = out + (size_t)t * (size_t)C + (size_t)(h * HS);
-        float max = -INFINITY, sum = 0.0f;
-        memset(o, 0, (size_t)HS * sizeof *o);
-        for (int j = begin; j <= t; j++) {
-            const floatX* k = qkv + (size_t)j * stride + (size_t)(C + h * HS);
-            const float s = scale * dot(q, k, HS);
-            if (s > max) {
-                const float shrink = fast_expf(max - s);
-                for (int c = 0; c < HS; c++) { o[c] *= shrink; }
-                sum *= shrink;
-                max = s;
-            }
-            const float p = fast_expf(s - max);
-            sum += p;
-            add_scaled(o, k + C, p, HS);
+float* attention_tile(const OpsContext* ops, int i) {
+    return (float*)(ops->tiles + (size_t)omp_get_thread_num() * ops->tile_bytes) +
+           (size_t)i * TILE * ATTENTION_MAX_HS;
+}
+
+void attention_scores(float* s, const AttentionHead* head, const float* qT, int key_begin, int num_keys,
+                      int num_queries, bool diagonal) {
+    const floatX* k = head->qkv + (size_t)key_begin * head->stride + (size_t)head->C;
+    tile_product(s, TILE, k, head->stride, 1, qT, TILE, num_keys, num_queries, head->HS, false,
+                 diagonal ? TILE_C_UPPER : TILE_DENSE);
+    if (!diagonal) { return; }
+    for (int j = 0; j < num_keys; j++) {
+        for (int t = tile_upper_begin(j); t < j; t++) { s[j * TILE + t] = -INFINITY; }
+    }
+}
+
+// One tile of keys: s becomes p; max and sum of each query (lane) move on, shrink = exp(old max - new max).
+static void softmax_tile(float* restrict s, float* restrict max, float* restrict sum, float* restrict shrink,
+                         int num_keys, int num_lanes, bool diagonal) {
+    float next[TILE];
+    for (int t = 0; t < num_lanes; t++) { next[t] = max[t]; }
+    for (int j = 0; j < num_keys; j++) {
+        const float* x = s + j * TILE;
+        for (int t = diagonal ? tile_upper_begin(j) : 0; t < num_lanes; t++) {
+            next[t] = x[t] > next[t] ? x[t] : next[t];
         }
-        for (int c = 0; c < HS; c++) { o[c] /= sum; }
-        lse[t] = max + logf(sum);
+    }
+    for (int t = 0; t < num_lanes; t++) {
+        shrink[t] = fast_expf(max[t] - next[t]);
+        sum[t] *= shrink[t];
+        max[t] = next[t];
+    }
+    for (int j = 0; j < num_keys; j++) {
+        float* x = s + j * TILE;
+        for (int t = diagonal ? tile_upper_begin(j) : 0; t < num_lanes; t++) {
+            x[t] = fast_expf(x[t] - max[t]);
+            sum[t] += x[t];
+        }
+    }
+}
+
+static void attention_forward_tile(floatX* out, float* lse, const AttentionHead* head, int q0,
+                                   OpsContext* ops) {
+    float *s = attention_tile(ops, 0), *qT = attention_tile(ops, 1), *v = attention_tile(ops, 2);
+    float *o = attention_tile(ops, 3), max[TILE], sum[TILE], shrink[TILE];
+    const int HS = head->HS, HSp = head->HSp, rest = head->num_tokens - q0;
+    const int num_queries = rest < TILE ? rest : TILE, num_lanes = tile_round_up(num_queries);
+    tile_transpose(qT, head->qkv + (size_t)q0 * head->stride, head->stride, num_queries, HS, head->scale);
+    for (int t = 0; t < TILE; t++) { max[t] = -INFINITY, sum[t] = 0.0f; }
+    for (int k0 = 0; k0 <= q0; k0 += TILE) {
+        const bool diagonal = k0 == q0;
+        const int num_keys = diagonal ? num_queries : TILE;
+        attention_scores(s, head, qT, k0, num_keys, num_queries, diagonal);
+        softmax_tile(s, max, sum, shrink, num_keys, num_lanes, diagonal);
+        for (int t = 0; k0 > 0 && t < num_queries; t++) {
+            for (int c = 0; c < HSp; c++) { o[t * HSp + c] *= shrink[t]; }
+        }
+        tile_pack(v, head->qkv + (size_t)k0 * head->stride + 2 * (size_t)head->C, head->stride, num_keys, HS,
+                  1.0f);
+        tile_product(o, (size_t)HSp, s, 1, TILE, v, (size_t)HSp, num_queries, HS, num_keys, k0 > 0,
+                     diagonal ? TILE_A_LOWER : TILE_DENSE);
+    }
+    for (int t = 0; t < num_queries; t++) {
+        const float inverse = 1.0f / sum[t];
+        floatX* y = out + (size_t)t * (size_t)head->C;
+        for (int c = 0; c < HS; c++) { y[c] = o[t * HSp + c] * inverse; }
+        lse[t] = max[t] + logf(sum[t]);
     }
 }
 
 void attention_forward(floatX* out, float* lse, const floatX* qkv, const int32_t* cu_seqlens, int num_seqs,
                        int T, int C, int NH, OpsContext* ops) {
-#pragma omp parallel for collapse(2) schedule(dynamic, 1) num_threads(ops->num_threads)
-    for (int i = 0; i < num_seqs; i++) {
-        for (int h = 0; h < NH; h++) {
-            attention_forward_head(out, lse + (size_t)h * (size_t)T, qkv, cu_seqlens[i], cu_seqlens[i + 1], C,
-                                   C / NH, h);
-        }
-    }
-}
-
-size_t attention_backward_scratch_bytes(int T, int C, int NH, int max_seq_tokens, const OpsContext* ops) {
-    (void)T, (void)C, (void)NH, (void)max_seq_tokens, (void)ops;
-    return 64;
-}
-
-static void attention_backward_head(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
-                                    const float* lse, int begin, int end, int C, int HS, int h) {
-    const size_t stride = 3 * (size_t)C;
-    const float scale = 1.0f / sqrtf((float)HS);
-    for (int t = begin; t < end; t++) {
-        for (int s = 0; s < 3; s++) {
-            memset(dqkv + (size_t)t * stride + (size_t)(s * C + h * HS), 0, (size_t)HS * sizeof *dqkv);
-        }
-    }
-    for (int t = begin; t < end; t++) {
-        const size_t at = (size_t)t * stride + (size_t)(h * HS),
-                     at_out = (size_t)t * (size_t)C + (size_t)(h * HS);
-        const float delta = dot(dout + at_out, out + at_out, HS);
-        for (int j = begin; j <= t; j++) {
-            const size_t at_k = (size_t)j * stride + (size_t)(C + h * HS), at_v = at_k + (size_t)C;
-            const float p = fast_expf(scale * dot(qkv + at, qkv + at_k, HS) - lse[t]);
-            const float ds = scale * p * (dot(dout + at_out, qkv + at_v, HS) - delta);
-            add_scaled(dqkv + at_v, dout + at_out, p, HS);
-            add_scaled(dqkv + at_k, qkv + at, ds, HS);
-            add_scaled(dqkv + at, qkv + at_k, ds, HS);
-        }
-    }
-}
-
-void attention_backward(floatX* dqkv, void* scratch, const floatX* dout, const floatX* qkv, const floatX* out,
-                        const float* lse, const int32_t* cu_seqlens, int num_seqs, int T, int C, int NH,
-                        OpsContext* ops) {
-    (void)scratch;
-#pragma omp parallel for collapse(2) schedule(dynamic, 1) num_threads(ops->num_threads)
-    for (int i = 0; i < num_seqs; i++) {
-        for (int h = 0; h < NH; h++) {
-            attention_backward_head(dqkv, dout, qkv, out, lse + (size_t)h * (size_t)T, cu_seqlens[i],
-                                    cu_seqlens[i + 1], C, C / NH, h);
+    attention_check_shape(C, NH);
+    int64_t next_task = 0;
+#pragma omp parallel num_threads(ops->num_threads)
+    {
+        int64_t task = -1, mine = -1;
+        for (int i = 0; i < num_seqs; i++) {
+            const int begin = cu_seqlens[i], end = cu_seqlens[i + 1],
+                      num_tiles = (end - begin + TILE - 1) / TILE;
+            // last queries first: they see the most keys
+            for (int tile_head = num_tiles * NH - 1; tile_head >= 0; tile_head--) {
+                task++;
+                if (mine < task) {
+#pragma omp atomic capture
+                    mine = next_task++;
+                }
+                if (mine != task) { continue; }
+                const int h = tile_head % NH, q0 = tile_head / NH * TILE;
+                const AttentionHead head = attention_head_of(qkv, begin, end, C, NH, h);
+                attention_forward_tile(out + (size_t)(begin + q0) * (size_t)C + (size_t)(h * head.HS),
+                                       lse + (size_t)h * (size_t)T + begin + q0, &head, q0, ops);
+            }
         }
     }
 }

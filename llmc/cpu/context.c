@@ -2,6 +2,7 @@
 context.c -- threads of the CPU implementation: OpenMP's and OpenBLAS's kept at the same number.
 */
 #include "context.h"
+#include "attention.h"
 
 #include <omp.h>
 #include <cblas.h>
@@ -19,6 +20,12 @@ OpsContext* ops_create(int num_threads) {
     n = 1;  // libgomp is not instrumented: every one of its barriers would look like a race
 #endif
     ops->num_threads = n;
+    ops->tile_bytes = ATTENTION_NUM_TILES * TILE * ATTENTION_MAX_HS * sizeof(float);
+    ops->tiles = aligned_alloc(64, (size_t)n * ops->tile_bytes);
+    if (ops->tiles == NULL) {
+        fprintf(stderr, "ops: no memory for the tiles of %d threads ---> ask for fewer threads\n", n);
+        exit(1);
+    }
     omp_set_num_threads(n);
     openblas_set_num_threads(n);
     return ops;

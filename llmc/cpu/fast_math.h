@@ -21,7 +21,8 @@ static inline float fast_expf(float x) {
     float n = shifted - magic;
     float r = c - n * 0.693359375f;
     r = r - n * -2.12194440e-4f;
-    float p = 1.3981999507e-3f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;

@@ -1,0 +1,33 @@
+/*
+attention.h -- what forward and backward of attention share: how the work is cut, and each thread's tiles.
+
+Scores are kept transposed, keys down and queries across, so that the softmax of a query runs down a lane and
+nothing is ever summed across lanes. Keys and queries are cut into tiles of TILE from the sequence's start, so
+a sequence gives the same bits alone and in any batch.
+*/
+#pragma once
+
+#include "context.h"
+#include "tile.h"
+
+enum {
+    ATTENTION_MAX_HS = 256,
+    ATTENTION_NUM_TILES = 8
+};  // head channels; tiles of TILE x ATTENTION_MAX_HS floats
+
+typedef struct {
+    const floatX* qkv;  // of this sequence and head: q of its first token
+    size_t stride;      // 3 C, from token to token
+    int C, HS, HSp;     // HSp: HS rounded up to TILE_LANES
+    int num_tokens;
+    float scale;  // 1 / sqrt(HS)
+} AttentionHead;
+
+AttentionHead attention_head_of(const floatX* qkv, int begin, int end, int C, int NH, int h);
+// The i-th tile of the calling OpenMP thread.
+float* attention_tile(const OpsContext* ops, int i);
+void attention_check_shape(int C, int NH);
+
+// s (keys, TILE) = keys x queries scores, -infinity above the diagonal where `diagonal`. qT: scaled queries.
+void attention_scores(float* s, const AttentionHead* head, const float* qT, int key_begin, int num_keys,
+                      int num_queries, bool diagonal);

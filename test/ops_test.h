@@ -62,7 +62,7 @@ static inline float* ops_test_random(size_t n, double deviation) {
 
 static inline float* ops_test_copy(const float* from, size_t n) {
     float* p = ops_test_floats(n);
-    memcpy(p, from, n * sizeof *p);
+    for (size_t i = 0; i < n; i++) { p[i] = from[i]; }
     return p;
 }
 

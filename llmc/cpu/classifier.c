@@ -47,22 +47,32 @@ static double row_sum_exp(floatX* x, int num, float max, int store) {
     return total;
 }
 
+// The target is summed apart from the others, so that a loss and a gradient near 0 keep their digits:
+// loss = log(1 + others / p), gradient -others / (others + p).
+static float classifier_row(floatX* x, floatX* target, float dlogits_scale, int V) {
+    const float max = row_max(x, V), at_target = *target;
+    const double p = exp((double)at_target - (double)max);
+    *target = -INFINITY;
+    const double others = row_sum_exp(x, V, max, dlogits_scale != 0.0f), sum = others + p;
+    if (dlogits_scale != 0.0f) {
+        const float scale = (float)((double)dlogits_scale / sum);
+#pragma omp simd
+        for (int v = 0; v < V; v++) { x[v] *= scale; }
+        *target = (float)(-(double)dlogits_scale * others / sum);
+    } else {
+        *target = at_target;
+    }
+    return (float)(at_target == max ? log1p(others) : log(sum) + ((double)max - (double)at_target));
+}
+
 void fused_classifier(float* losses, floatX* logits, const int32_t* targets, float dlogits_scale,
                       int num_rows, int V, int Vp, OpsContext* ops) {
     const int num_threads = ops->num_threads;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(num_threads) if (num_rows > 1)
     for (int i = 0; i < num_rows; i++) {
-        floatX* x = logits + (size_t)i * (size_t)Vp;
-        const float max = row_max(x, V), at_target = x[targets[i]];
-        const double sum = row_sum_exp(x, V, max, dlogits_scale != 0.0f);
-        losses[i] = (float)(log(sum) + (double)max - (double)at_target);
-        if (dlogits_scale == 0.0f) { continue; }
-        const float scale = (float)((double)dlogits_scale / sum);
-#pragma omp simd
-        for (int v = 0; v < V; v++) { x[v] *= scale; }
-        // p - 1 at the target without cancellation: -(1 - exp(-loss))
-        x[targets[i]] = (float)((double)dlogits_scale * expm1(-(double)losses[i]));
-        memset(x + V, 0, (size_t)(Vp - V) * sizeof *x);
+        floatX *x = logits + (size_t)i * (size_t)Vp, *target = x + targets[i];
+        losses[i] = classifier_row(x, target, dlogits_scale, V);
+        if (dlogits_scale != 0.0f) { memset(x + V, 0, (size_t)(Vp - V) * sizeof *x); }
     }
 }
 

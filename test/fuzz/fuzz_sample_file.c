@@ -1,0 +1,60 @@
+/*
+fuzz_sample_file.c -- any bytes as a sample file: refused, or every sample can be read.
+
+The first byte of an input says how it is parsed, the rest is the file. Random bytes never carry the right
+checksums, so bit 0 puts both right first: the checks behind them are what is to be tried. Bit 1: verify.
+*/
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../dataloader/llmc_tokens.h"
+#include "../../dataloader/sample_file.h"
+#include "../../dataloader/sample_format.h"
+#include "../../dynapipe_plugin/base/hash.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes);
+
+static void repair(unsigned char* bytes, size_t num_bytes) {
+    SampleFormatHeader header;
+    if (num_bytes < sizeof header) { return; }
+    memcpy(&header, bytes, sizeof header);
+    memcpy(header.magic, SAMPLE_FORMAT_MAGIC, sizeof header.magic);
+    header.version = SAMPLE_FORMAT_VERSION;
+    header.checksum = hash_finish(hash_bytes(HASH_SEED, bytes + sizeof header, num_bytes - sizeof header));
+    header.header_checksum = hash_finish(hash_bytes(HASH_SEED, &header, SAMPLE_FORMAT_HASHED_BYTES));
+    memcpy(bytes, &header, sizeof header);
+}
+
+// Whatever was accepted must be usable, and a verified file must have no bad token.
+static void use(SampleFile* file, bool verified) {
+    int32_t tokens[64];
+    for (int64_t s = 0; s < file->num_samples; s++) {
+        if (file->index[s].task >= (uint32_t)file->num_tasks) { abort(); }
+        int64_t length = (int64_t)file->index[s].n_input + file->index[s].n_target;
+        int64_t count = length < 64 ? length : 64;
+        Status status = sample_file_read(file, s, length - count, count, tokens);
+        if (status != STATUS_OK && (verified || status != STATUS_BAD_FORMAT)) { abort(); }
+    }
+    for (int32_t k = 0; k < file->num_tasks; k++) {
+        if (strlen(file->task_names[k]) > SAMPLE_FILE_MAX_NAME) { abort(); }
+    }
+    if (llmc_tokens_cut(file, 3) != STATUS_OK) { abort(); }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
+    if (num_bytes < 1) { return 0; }
+    bool repaired = data[0] & 1, verify = data[0] & 2;
+    data += 1;
+    num_bytes -= 1;
+    unsigned char* bytes = malloc(num_bytes + (num_bytes == 0));
+    if (bytes == NULL) { return 0; }
+    memcpy(bytes, data, num_bytes);
+    if (repaired) { repair(bytes, num_bytes); }
+    SampleFile file;
+    if (sample_file_parse(&file, "fuzz.bin", bytes, num_bytes, verify) == STATUS_OK) {
+        use(&file, verify);
+        sample_file_close(&file);
+    }
+    free(bytes);
+    return 0;
+}

@@ -1,0 +1,107 @@
+// test_mixture.c -- every task gets its share, after any number of draws.
+#include "../dataloader/mixture.h"
+
+#include <math.h>
+#include "../dynapipe_plugin/base/rng.h"
+#include "test.h"
+
+static uint64_t seed;
+
+enum { K = 5 };
+static const char* const names[K] = {"add", "sort", "a=b", "none", "copy"};
+static const int64_t num_samples[K] = {10, 400, 3000, 0, 90};
+
+// Draw and compare with the expected shares: at every moment within a few samples, far inside what dice would
+// do (their standard deviation after 20,000 draws is up to 70).
+static void check_shares(const LoaderOptions* options, const double expected[K]) {
+    Mixture mixture;
+    CHECK_OK(mixture_create(&mixture, options, K, names, num_samples));
+    double whole = 0;
+    for (int k = 0; k < K; k++) { whole += expected[k]; }
+    for (uint64_t s = 0; s < 5; s++) {
+        int64_t drawn[K] = {0};
+        uint64_t point = mixture_start(seed + s);
+        for (int64_t i = 1; i <= 20000 && test_failures == 0; i++) {
+            drawn[mixture_task(&mixture, point)]++;
+            point = mixture_next(point);
+            for (int k = 0; k < K; k++) { CHECK_NEAR(drawn[k], (double)i * expected[k] / whole, 6); }
+        }
+        for (int k = 0; k < K; k++) { CHECK(expected[k] > 0 || drawn[k] == 0); }
+    }
+    mixture_free(&mixture);
+}
+
+static void proportional_follows_the_examples(void) {
+    LoaderOptions options = {.mixture = MIXTURE_PROPORTIONAL};
+    check_shares(&options, (double[K]){10, 400, 3000, 0, 90});
+    options.mixture_cap = 300;
+    check_shares(&options, (double[K]){10, 300, 300, 0, 90});
+}
+
+static void temperature_flattens(void) {
+    LoaderOptions options = {.mixture = MIXTURE_TEMPERATURE, .temperature = 2, .mixture_cap = 900};
+    check_shares(&options, (double[K]){sqrt(10), sqrt(400), sqrt(900), 0, sqrt(90)});
+    options.temperature = 1;
+    check_shares(&options, (double[K]){10, 400, 900, 0, 90});
+    options.temperature = 1e6;
+    check_shares(&options, (double[K]){1, 1, 1, 0, 1});
+    options.temperature = 0.05;
+    check_shares(&options, (double[K]){0, pow(400.0 / 900, 20), 1, 0, 0});
+}
+
+static void weights_are_taken_as_given(void) {
+    LoaderOptions options = {.mixture = MIXTURE_WEIGHTS, .weights = "sort=0.5,add=2,a=b=1e0"};
+    check_shares(&options, (double[K]){2, 0.5, 1, 0, 0});
+}
+
+static void a_small_share_is_still_a_share(void) {
+    LoaderOptions options = {.mixture = MIXTURE_WEIGHTS, .weights = "sort=1,add=1e-20"};
+    Mixture mixture;
+    CHECK_OK(mixture_create(&mixture, &options, K, names, num_samples));
+    CHECK_EQ(mixture.upto[0], 1);
+    CHECK_EQ(mixture_task(&mixture, 0), 0);
+    CHECK_EQ(mixture_task(&mixture, UINT64_MAX), 1);
+    mixture_free(&mixture);
+}
+
+static void bad_mixtures_name_the_remedy(void) {
+    static const struct {
+        LoaderOptions options;
+        const char* words;
+    } cases[] = {
+        {{.mixture = MIXTURE_WEIGHTS}, "none given"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "ad=1"},
+         "no task 'ad' in the data ---> the data has add, sort"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add"}, "'add' ---> write task=number"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=1,"}, "'' ---> write task=number"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=1x"}, "'add=1x' --->"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add="}, "'add=' --->"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "=1"}, "'=1' --->"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=-1"}, "'add=-1' --->"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=nan"}, "'add=nan' --->"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=inf"}, "'add=inf' --->"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=,sort=1"}, "'add=' --->"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=1,sort=2,add=3"}, "task 'add' twice"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=0"}, "every task has weight 0"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "none=1,add=1"}, "task 'none' has no sample"},
+        {{.mixture = MIXTURE_TEMPERATURE}, "temperature: 0 ---> use a number above 0"},
+        {{.mixture = MIXTURE_TEMPERATURE, .temperature = -1}, "temperature: -1"},
+        {{.mixture = MIXTURE_PROPORTIONAL, .mixture_cap = -1}, "cap: -1 --->"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        Mixture mixture = {0};
+        CHECK_FAILS(mixture_create(&mixture, &cases[i].options, K, names, num_samples), STATUS_BAD_OPTION,
+                    cases[i].words);
+        CHECK(mixture.upto == NULL);
+    }
+}
+
+int main(int argc, char** argv) {
+    seed = test_seed(argc, argv);
+    RUN(proportional_follows_the_examples);
+    RUN(temperature_flattens);
+    RUN(weights_are_taken_as_given);
+    RUN(a_small_share_is_still_a_share);
+    RUN(bad_mixtures_name_the_remedy);
+    return test_end();
+}

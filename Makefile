@@ -77,7 +77,7 @@ $(OUT)/prepare_data: $(OUT)/prepare_data.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BA
 	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/profile_costs: $(OUT)/profile_costs.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
-$(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(DYNAPIPE_BASE_OBJS)
+$(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(patsubst %.c,$(OUT)/%.o,$(wildcard dev/tasks*.c)) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
 $(OUT)/test_%: $(OUT)/test/test_%.o $(TEST_LIB) $(LLMC_OBJS) $(DYNAPIPE_OBJS)

@@ -63,6 +63,12 @@ static Status tokens_reserve(BpeTokens* tokens, int64_t more) {
     return STATUS_OK;
 }
 
+Status bpe_tokens_add(BpeTokens* tokens, int32_t token) {
+    TRY(tokens_reserve(tokens, 1));
+    tokens->ids[tokens->num_tokens++] = token;
+    return STATUS_OK;
+}
+
 void bpe_tokens_free(BpeTokens* tokens) {
     free(tokens->ids);
     *tokens = (BpeTokens){0};

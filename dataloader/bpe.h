@@ -34,6 +34,7 @@ int32_t bpe_eot_token(const Bpe* bpe);
 // Append the tokens of a text. Returns STATUS_BAD_FORMAT where the text is not UTF-8 (the bytes tokenizer
 // takes anything), STATUS_OUT_OF_RANGE beyond 2^30 bytes; out then holds what it held before.
 Status bpe_encode(Bpe* bpe, const char* text, size_t num_bytes, BpeTokens* out);
+Status bpe_tokens_add(BpeTokens* tokens, int32_t token);  // one more, e.g. the end-of-text token
 void bpe_tokens_free(BpeTokens* tokens);
 
 // Bytes of one token, not NUL-terminated; NULL for an id outside the vocabulary.

@@ -1,0 +1,164 @@
+#!/usr/bin/env bash
+# prepare_data and make_tasks from end to end: what lands in the files, and what is said about bad input.
+set -u
+cd "$(dirname "$0")/.."
+make --no-print-directory -s prepare_data make_tasks || exit 1
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+passed=0 failed=0 skipped=0
+
+check() {  # what, command...: the command must succeed
+    local what=$1
+    shift
+    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAIL $what"; fi
+}
+fails() {  # words, command...: exit status 1 and a message with these words
+    local words=$1 output rc
+    shift
+    output=$("$@" 2>&1 >/dev/null)
+    rc=$?
+    check "'$words' expected with exit 1; got $rc: $output" [ "$rc:$(grep -cF -- "$words" <<<"$output")" = 1:1 ]
+}
+number() { od -An -t "u$3" -j "$2" -N "$3" "$1" | tr -d ' '; }  # file, offset, bytes
+samples() { number "$1" 16 8; }
+tokens() { number "$1" 24 8; }
+good() { printf '{"task": "%s", "inputs": "%s", "targets": "%s"}\n' "$@"; }
+
+# --- options
+check "--help" grep -q -- '--val-fraction' <(./prepare_data --help)
+check "--help of make_tasks" grep -q -- '--max-tokens' <(./make_tasks --help)
+good a b c >"$dir/one.jsonl"
+fails "--tokeniser: unknown option ---> did you mean --tokenizer?" ./prepare_data --tokeniser gpt2 --out "$dir/x" "$dir/one.jsonl"
+fails "-o: unknown option" ./prepare_data -o "$dir/x" "$dir/one.jsonl"
+fails "'gpt3' is none of bytes|gpt2" ./prepare_data --tokenizer gpt3 --out "$dir/x" "$dir/one.jsonl"
+fails "--merges: missing" ./prepare_data --tokenizer gpt2 --vocab v.json --out "$dir/x" "$dir/one.jsonl"
+fails "--vocab: only for --tokenizer gpt2" ./prepare_data --vocab v.json --out "$dir/x" "$dir/one.jsonl"
+fails "--out: missing" ./prepare_data "$dir/one.jsonl"
+fails "name the .jsonl files" ./prepare_data --out "$dir/x"
+fails "--val-fraction: 2 is outside" ./prepare_data --val-fraction 2 --out "$dir/x" "$dir/one.jsonl"
+fails "--out: missing" ./make_tasks
+fails "extra: not an option" ./make_tasks --out "$dir/x" extra
+check "nothing was written" [ ! -e "$dir/x" ]
+
+# --- one sample, token by token: "b", newline | "c", end-of-text
+check "one sample" ./prepare_data --val-fraction 0 --out "$dir/one" "$dir/one.jsonl" >/dev/null
+file=$dir/one/train.bin
+check "magic" [ "$(head -c 8 "$file")" = DPSAMPLE ]
+check "vocabulary, end-of-text, tokenizer" [ "$(number "$file" 36 4) $(number "$file" 40 4) $(number "$file" 44 4)" = "257 256 1" ]
+check "lengths of input and target" [ "$(od -An -tu4 -j 80 -N 8 "$file" | tr -s ' ')" = " 2 2" ]
+check "tokens" [ "$(tail -c 8 "$file" | od -An -tu2 | tr -s ' ')" = " 98 10 99 256" ]
+check "no validation file" [ ! -e "$dir/one/val.bin" ]
+file=$dir/one/tokenizer.bin
+check "tokenizer.bin header" [ "$(od -An -tu4 -N 16 "$file" | tr -s ' ')" = " 20240328 2 257 256" ]
+check "tokenizer.bin length" [ "$(stat -c %s "$file")" -eq $((1024 + 256 * 2 + 1 + 13)) ]
+check "tokenizer.bin token A" [ "$(tail -c +$((1024 + 65 * 2 + 1)) "$file" | head -c 2 | od -An -tu1 | tr -s ' ')" = " 1 65" ]
+check "tokenizer.bin end-of-text" [ "$(tail -c 13 "$file")" = "<|endoftext|>" ]
+
+# --- GPT-2's tokenizer, with the small vocabulary of the tests
+check "gpt2" ./prepare_data --tokenizer gpt2 --vocab test/golden/bpe_tiny_vocab.json --merges test/golden/bpe_tiny_merges.txt \
+    --val-fraction 0 --out "$dir/tiny" "$dir/one.jsonl" >/dev/null
+check "gpt2 vocabulary and kind" [ "$(number "$dir/tiny/train.bin" 36 4) $(number "$dir/tiny/train.bin" 44 4)" = "420 2" ]
+
+# --- bad lines
+{
+    good sum 1+1 2
+    echo '{"task": "sum", "inputs": "1+2"}'
+    echo
+    echo 'not json'
+    good sum 1+3 4
+    printf '{"task": "sum", "inputs": "\xff", "targets": "x"}\n'
+    for i in $(seq 12); do echo '{"inputs": 5, "targets": "x"}'; done
+    echo '{"inputs": "no task", "targets": "x"}'
+} >"$dir/bad.jsonl"
+err=$dir/err
+check "bad lines are skipped" ./prepare_data --val-fraction 0 --out "$dir/bad" "$dir/bad.jsonl" >"$dir/log" 2>"$err"
+check "bad line 2" grep -qF "skipped $dir/bad.jsonl:2: field \"targets\" is missing" "$err"
+check "bad line 4" grep -qF "skipped $dir/bad.jsonl:4: not JSON" "$err"
+check "bad line 6" grep -qF "skipped $dir/bad.jsonl:6: not JSON" "$err"
+check "bad line 7" grep -qF 'bad.jsonl:7: field "inputs" is a number, not a string' "$err"
+check "the first 10 are shown" [ "$(grep -c '^skipped /' "$err")" -eq 10 ]
+check "all 15 are counted" grep -q '15 bad lines skipped' "$dir/log"
+check "3 good ones are written" [ "$(samples "$dir/bad/train.bin")" -eq 3 ]
+check "a missing task is the file's name" grep -q '^bad  *1 ' "$dir/log"
+fails "bad.jsonl:2: field \"targets\" is missing ---> mend the line" ./prepare_data --strict --out "$dir/strict" "$dir/bad.jsonl"
+check "--strict writes nothing" [ ! -e "$dir/strict" ]
+: >"$dir/empty.jsonl"
+fails "$dir/empty.jsonl: no valid sample (0 bad lines) ---> write lines like" ./prepare_data --out "$dir/x" "$dir/empty.jsonl"
+fails "$dir/absent.jsonl: No such file" ./prepare_data --out "$dir/x" "$dir/one.jsonl" "$dir/absent.jsonl"
+fails "not a regular file" ./prepare_data --out "$dir/x" "$dir"
+fails "one.jsonl/x: cannot create directory" ./prepare_data --out "$dir/one.jsonl/x" "$dir/one.jsonl"
+fails "bpe_tiny_merges.txt: line 1: not JSON" ./prepare_data --tokenizer gpt2 --vocab test/golden/bpe_tiny_merges.txt \
+    --merges test/golden/bpe_tiny_merges.txt --out "$dir/x" "$dir/one.jsonl"
+head -c 20000000 /dev/zero | tr '\0' 'y' >"$dir/y"
+{ printf '{"inputs": "'; cat "$dir/y"; printf '", "targets": "long"}\n'; good a b c; } >"$dir/long.jsonl"
+check "a line of 20 MB" ./prepare_data --val-fraction 0 --out "$dir/long" "$dir/long.jsonl" >/dev/null
+check "its tokens" [ "$(tokens "$dir/long/train.bin")" -eq $((20000000 + 1 + 5 + 4)) ]
+
+# --- make_tasks: the same seed gives the same bytes, and answers are right
+check "tasks" ./make_tasks --out "$dir/tasks.jsonl" --samples 3000 --max-tokens 1000 >/dev/null
+check "tasks again" ./make_tasks --out "$dir/again.jsonl" --samples 3000 --max-tokens 1000 >/dev/null
+check "tasks of another seed" ./make_tasks --out "$dir/other.jsonl" --samples 3000 --max-tokens 1000 --seed 2 >/dev/null
+check "same seed, same file" cmp -s "$dir/tasks.jsonl" "$dir/again.jsonl"
+check "other seed, other file" bash -c "! cmp -s '$dir/tasks.jsonl' '$dir/other.jsonl'"
+check "answers" awk -F'"' '
+    { task = $4; question = $8; answer = $12; expected = ""; n = split(question, word, /[ +?-]/) }
+    task == "add" { expected = word[2] + word[3] }
+    task == "subtract" { expected = word[2] - word[3] }
+    task == "copy" { expected = word[2] }
+    task == "reverse" { for (i = length(word[2]); i > 0; i--) expected = expected substr(word[2], i, 1) }
+    task == "max" { expected = 0; for (i = 2; i <= n; i++) if (word[i] > expected) expected = word[i] }
+    task == "sort" { for (d = 0; d < 10; d++) for (i = 2; i <= n; i++) if (word[i] == d "") expected = expected " " d
+                     expected = substr(expected, 2) }
+    task == "compare" { expected = word[2] + 0 > word[5] + 0 ? "yes" : "no" }
+    task == "count" { expected = gsub(word[3], "", word[5]) }
+    task == "lookup" { split(answer, part, "="); if (question ~ "(^| )" answer "[ .]" && question ~ part[1] "\\?$") expected = answer }
+    task == "document" { split(answer, part, " "); if (index(question, "The code of " answer ". ") && question ~ part[1] "\\?$") expected = answer }
+    task == "notes" { n = split(question, part, "*"); for (i = 2; i < n; i += 2) expected = expected " " part[i]; expected = substr(expected, 2) }
+    task == "to_words" { words[question + 0] = answer; expected = answer }
+    task == "to_digits" { sub(/ in digits/, "", question); digits[question] = answer; expected = answer }
+    expected == "" || expected != answer { print; bad = 1 }
+    length(question) + length(answer) + 2 > 1000 { print "too long: " $0; bad = 1 }
+    { seen[task] = 1 }
+    END { for (n in words) { if (words[n] in digits && digits[words[n]] != n) { print n, words[n]; bad = 1 } else both++ }
+          for (task in seen) num_tasks++
+          if (num_tasks != 13 || both < 60) { print num_tasks " tasks, " both " numbers both ways"; bad = 1 }
+          exit bad }' "$dir/tasks.jsonl"
+check "small limits hold" ./make_tasks --out "$dir/small.jsonl" --samples 3000 --max-tokens 120 >/dev/null
+check "no sample beyond 120" awk -F'"' 'length($8) + length($12) + 2 > 120 { exit 1 }' "$dir/small.jsonl"
+
+# --- validation split: by content and seed, some of every task, whatever the order of lines
+check "split" ./prepare_data --out "$dir/split" "$dir/tasks.jsonl" >"$dir/log"
+check "split again" ./prepare_data --out "$dir/split2" "$dir/tasks.jsonl" >/dev/null
+tac "$dir/tasks.jsonl" >"$dir/turned.jsonl"
+check "split of turned lines" ./prepare_data --out "$dir/turned" "$dir/turned.jsonl" >/dev/null
+check "split of another seed" ./prepare_data --seed 2 --out "$dir/seed2" "$dir/tasks.jsonl" >/dev/null
+train=$(samples "$dir/split/train.bin") val=$(samples "$dir/split/val.bin")
+check "all samples are somewhere" [ $((train + val)) -eq 3000 ]
+check "about 2 % are held out: $val" [ "$val" -ge 30 -a "$val" -le 100 ]
+check "every task is in both" [ "$(number "$dir/split/train.bin" 32 4) $(number "$dir/split/val.bin" 32 4)" = "13 13" ]
+check "same seed, same files" cmp -s "$dir/split/val.bin" "$dir/split2/val.bin"
+check "order of lines is no matter" [ "$(tokens "$dir/split/val.bin")" = "$(tokens "$dir/turned/val.bin")" ]
+check "another seed, another split" bash -c "! cmp -s '$dir/split/val.bin' '$dir/seed2/val.bin'"
+check "13 tasks in the table" [ "$(grep -cE '^[a-z_]+ +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+$' "$dir/log")" -eq 13 ]
+check "one sample a task: no validation" ./prepare_data --out "$dir/lone" "$dir/one.jsonl" >"$dir/log"
+check "and that is said" grep -q 'there is no validation file' "$dir/log"
+
+# --- numbered files, and what an earlier run left
+echo "not ours" >"$dir/split/train_000999.bin"
+check "shards" ./prepare_data --shard-tokens 20K --out "$dir/split" "$dir/tasks.jsonl" >"$dir/log"
+check "train.bin gave way to shards" [ ! -e "$dir/split/train.bin" -a -e "$dir/split/train_000000.bin" -a -e "$dir/split/val.bin" ]
+total=0
+for file in "$dir"/split/train_0000*.bin; do
+    total=$((total + $(samples "$file")))
+    check "$file within the limit" [ "$(tokens "$file")" -le 20480 ]
+done
+check "shards hold all samples" [ "$total" -eq "$train" ]
+check "a foreign file stays" grep -q 'not ours' "$dir/split/train_000999.bin"
+shards=$(ls "$dir"/split/train_0000*.bin | wc -l)
+check "one file again" ./prepare_data --out "$dir/split" "$dir/tasks.jsonl" >"$dir/log"
+check "$shards shards gone, and that is said" grep -q "; $shards files of an earlier run removed" "$dir/log"
+check "shards gave way to train.bin" [ ! -e "$dir/split/train_000000.bin" -a ! -e "$dir/split/train_000001.bin" ]
+check "with the same bytes" cmp -s "$dir/split/train.bin" "$dir/split2/train.bin"
+
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]

@@ -66,7 +66,7 @@ void collective_free(Collective* c);  // an all-zero one is fine
 
 // Where the slice of group index `idx` begins; its end is collective_slice(n, R, idx + 1).
 static inline int64_t collective_slice(int64_t num_values, int32_t num_ranks, int32_t idx) {
-    return (int64_t)((__int128)num_values * idx / num_ranks);
+    return num_values / num_ranks * idx + num_values % num_ranks * idx / num_ranks;
 }
 
 // A few values (losses, norms, counters): every member gets the sums.

@@ -70,3 +70,6 @@ Status executor_run_forward(Executor* executor, const ExecutorForward* forward);
 
 // What the last executor_run (or executor_run_forward) did; valid until the next.
 const TraceRank* executor_trace(const Executor* executor);
+
+// Add what the rank did besides (reduce, update, share) to that record, a few per step; moves its end.
+void executor_trace_add(Executor* executor, TraceKind kind, int64_t begin_ns, int64_t end_ns);

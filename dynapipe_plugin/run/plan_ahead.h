@@ -42,6 +42,10 @@ Status plan_ahead_start(PlanAhead** out, PlanAheadMake make, void* ctx, int64_t 
 // status and message here, and for every later step.
 Status plan_ahead_get(PlanAhead* ahead, int64_t step, int32_t* slot);
 
+// Until every step that has a slot is made (with num_ahead >= the number of steps: all). For measurements in
+// which planning must cost nothing. A failed make() is reported here and by the get() of its step.
+Status plan_ahead_wait_all(PlanAhead* ahead);
+
 // Of the step that get() handed out last.
 PlanAheadStats plan_ahead_stats(const PlanAhead* ahead);
 

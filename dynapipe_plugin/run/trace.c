@@ -1,0 +1,213 @@
+// trace.c -- records to bytes and back, idle time, and the Chrome trace.
+#include "trace.h"
+
+#include <errno.h>
+#include <string.h>
+
+// clang-format off
+#define X(name, text) text,
+static const char* const kind_text[] = {INSTR_LIST(X) "reduce", "update", "share"};
+#undef X
+// clang-format on
+
+_Static_assert(sizeof kind_text / sizeof kind_text[0] == TRACE_KIND_COUNT, "one text per kind");
+
+const char* trace_kind_text(int32_t kind) {
+    return kind >= 0 && kind < TRACE_KIND_COUNT ? kind_text[kind] : "unknown";
+}
+
+static bool is_job(int32_t kind) {
+    return kind == INSTR_FWD || kind == INSTR_BWD || kind == INSTR_WGT || kind == INSTR_REC;
+}
+
+static bool is_transfer(int32_t kind) {
+    return kind == INSTR_RECV_ACT || kind == INSTR_SEND_ACT || kind == INSTR_RECV_GRAD ||
+           kind == INSTR_SEND_GRAD;
+}
+
+// --- bytes
+// ----------------------------------------------------------------------------------------------------
+#define PACKED_MAGIC 0x3145434152545044u  // "DPTRACE1"
+
+typedef struct {
+    uint64_t magic, event_bytes;
+    int64_t rank, num_events, begin_ns, end_ns, busy_ns, wait_ns;
+} PackedHead;
+
+size_t trace_rank_packed_bytes(const TraceRank* rank) {
+    return sizeof(PackedHead) + (size_t)rank->num_events * sizeof(TraceEvent);
+}
+
+void trace_rank_pack(const TraceRank* rank, void* out) {
+    PackedHead head = {PACKED_MAGIC,   sizeof(TraceEvent), rank->rank,    rank->num_events,
+                       rank->begin_ns, rank->end_ns,       rank->busy_ns, rank->wait_ns};
+    memcpy(out, &head, sizeof head);
+    if (rank->num_events > 0) {
+        memcpy((char*)out + sizeof head, rank->events, (size_t)rank->num_events * sizeof(TraceEvent));
+    }
+}
+
+Status trace_rank_unpack(TraceRank* out, const void* data, size_t num_bytes, Arena* arena) {
+    PackedHead head;
+    if (num_bytes < sizeof head) { return FAIL(STATUS_BAD_FORMAT, "trace: %zu bytes of a rank", num_bytes); }
+    memcpy(&head, data, sizeof head);
+    size_t event_bytes = num_bytes - sizeof head;
+    if (head.magic != PACKED_MAGIC || head.event_bytes != sizeof(TraceEvent) || head.num_events < 0 ||
+        event_bytes % sizeof(TraceEvent) != 0 ||
+        (uint64_t)head.num_events != event_bytes / sizeof(TraceEvent) || head.num_events > INT32_MAX) {
+        return FAIL(STATUS_BAD_FORMAT,
+                    "trace: the record of a rank is damaged ---> run the same build everywhere");
+    }
+    *out = (TraceRank){.rank = (int32_t)head.rank,
+                       .num_events = (int32_t)head.num_events,
+                       .events = ARENA_NEW(arena, TraceEvent, head.num_events),
+                       .begin_ns = head.begin_ns,
+                       .end_ns = head.end_ns,
+                       .busy_ns = head.busy_ns,
+                       .wait_ns = head.wait_ns};
+    if (out->events == NULL) { return FAIL(STATUS_NO_MEMORY, "trace: %zu bytes", event_bytes); }
+    if (event_bytes > 0) { memcpy(out->events, (const char*)data + sizeof head, event_bytes); }
+    return STATUS_OK;
+}
+
+// --- idle time
+// ------------------------------------------------------------------------------------------------
+static int64_t first_begin_ns(const TraceRank* ranks, int32_t num_ranks) {
+    int64_t begin_ns = INT64_MAX;
+    for (int32_t i = 0; i < num_ranks; i++) {
+        if (ranks[i].begin_ns < begin_ns) { begin_ns = ranks[i].begin_ns; }
+    }
+    return begin_ns;
+}
+
+static double idle_part(int64_t busy_ns, int64_t span_ns) {
+    return span_ns > 0 ? 1.0 - (double)busy_ns / (double)span_ns : 0.0;
+}
+
+double trace_idle_measured(double* out, const TraceRank* ranks, int32_t num_ranks) {
+    int64_t begin_ns = first_begin_ns(ranks, num_ranks), end_ns = INT64_MIN;
+    double sum = 0;
+    for (int32_t i = 0; i < num_ranks; i++) {
+        if (ranks[i].end_ns > end_ns) { end_ns = ranks[i].end_ns; }
+    }
+    for (int32_t i = 0; i < num_ranks; i++) {
+        double idle = idle_part(ranks[i].busy_ns, end_ns - begin_ns);
+        if (out != NULL) { out[ranks[i].rank] = idle; }
+        sum += idle;
+    }
+    return num_ranks > 0 ? sum / num_ranks : 0.0;
+}
+
+double trace_idle_predicted(double* out, const Plan* plan) {
+    double sum = 0;
+    int32_t num_ranks = plan->P * plan->R;
+    for (int32_t r = 0; r < num_ranks; r++) {
+        const PlanRank* rank = &plan->ranks[r];
+        int64_t busy_ns = 0;
+        for (int32_t i = 0; i < rank->num_instrs; i++) {
+            const PlanInstr* instr = &rank->instrs[i];
+            if (is_job(instr->kind)) { busy_ns += instr->end_ns - instr->begin_ns; }
+        }
+        double idle = idle_part(busy_ns, plan->makespan_ns);
+        if (out != NULL) { out[r] = idle; }
+        sum += idle;
+    }
+    return num_ranks > 0 ? sum / num_ranks : 0.0;
+}
+
+// --- Chrome trace
+// ---------------------------------------------------------------------------------------------
+enum { PROCESS_PREDICTED = 1, PROCESS_MEASURED = 2 };
+
+static void begin_event(TraceWriter* w) {
+    fprintf(w->file, "%s", w->any_event ? ",\n" : "\n");
+    w->any_event = true;
+}
+
+static void write_name(TraceWriter* w, const char* what, int process, int thread, const char* name) {
+    begin_event(w);
+    fprintf(w->file, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", what,
+            process, thread, name);
+}
+
+static void write_rows(TraceWriter* w, int32_t P, int32_t num_ranks) {
+    for (int process = PROCESS_PREDICTED; process <= PROCESS_MEASURED; process++) {
+        write_name(w, "process_name", process, 0, process == PROCESS_PREDICTED ? "predicted" : "measured");
+        for (int32_t r = 0; r < num_ranks; r++) {
+            char name[96];
+            snprintf(name, sizeof name, "rank %d (replica %d stage %d)", (int)r, (int)(r / P), (int)(r % P));
+            write_name(w, "thread_name", process, 2 * r, name);
+            snprintf(name, sizeof name, "rank %d transfers", (int)r);
+            write_name(w, "thread_name", process, 2 * r + 1, name);
+        }
+    }
+}
+
+static void write_event(TraceWriter* w, int process, int32_t rank, int64_t step, const TraceEvent* e) {
+    begin_event(w);
+    fprintf(w->file, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"name\":\"%s", process,
+            (int)(2 * rank + is_transfer(e->kind)), trace_kind_text(e->kind));
+    if (e->mb >= 0) { fprintf(w->file, " mb %d", (int)e->mb); }
+    fprintf(w->file, "\",\"cat\":\"%s\",\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"step\":%lld",
+            is_job(e->kind)        ? "job"
+            : is_transfer(e->kind) ? "transfer"
+                                   : "other",
+            (double)e->begin_ns / 1e3, (double)(e->end_ns - e->begin_ns) / 1e3, (long long)step);
+    if (e->peer >= 0) { fprintf(w->file, ",\"peer\":%d", (int)e->peer); }
+    if (e->wait_ns > 0) { fprintf(w->file, ",\"waited_us\":%.3f", (double)e->wait_ns / 1e3); }
+    fprintf(w->file, "}}");
+}
+
+Status trace_writer_open(TraceWriter* writer, const char* path) {
+    *writer = (TraceWriter){.file = fopen(path, "w"), .path = path};
+    if (writer->file == NULL) { return FAIL(STATUS_IO, "%s: cannot be written: %s", path, strerror(errno)); }
+    fprintf(writer->file, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
+    return STATUS_OK;
+}
+
+static bool is_shown(int32_t kind) {  // the waits of a plan show as gaps
+    return kind != INSTR_WAIT_ACT && kind != INSTR_WAIT_GRAD;
+}
+
+Status trace_writer_add_step(TraceWriter* w, int64_t step, const Plan* plan, const TraceRank* ranks,
+                             int32_t num_ranks) {
+    if (num_ranks != plan->P * plan->R) {
+        return FAIL(STATUS_OUT_OF_RANGE, "trace: %d records for %d ranks", (int)num_ranks,
+                    (int)(plan->P * plan->R));
+    }
+    int64_t begin_ns = first_begin_ns(ranks, num_ranks);
+    if (w->num_steps++ == 0) {
+        w->origin_ns = begin_ns;
+        write_rows(w, plan->P, num_ranks);
+    }
+    int64_t step_ns = begin_ns - w->origin_ns;
+    for (int32_t r = 0; r < num_ranks; r++) {
+        for (int32_t i = 0; i < plan->ranks[r].num_instrs; i++) {
+            const PlanInstr* instr = &plan->ranks[r].instrs[i];
+            TraceEvent e = {
+                instr->kind, instr->mb, instr->peer, step_ns + instr->begin_ns, step_ns + instr->end_ns, 0};
+            if (is_shown(e.kind)) { write_event(w, PROCESS_PREDICTED, r, step, &e); }
+        }
+    }
+    for (int32_t k = 0; k < num_ranks; k++) {
+        for (int32_t i = 0; i < ranks[k].num_events; i++) {
+            TraceEvent e = ranks[k].events[i];
+            e.begin_ns -= w->origin_ns;
+            e.end_ns -= w->origin_ns;
+            if (is_shown(e.kind)) { write_event(w, PROCESS_MEASURED, ranks[k].rank, step, &e); }
+        }
+    }
+    return STATUS_OK;
+}
+
+Status trace_writer_close(TraceWriter* writer) {
+    if (writer->file == NULL) { return STATUS_OK; }
+    fprintf(writer->file, "\n]}\n");
+    bool failed = ferror(writer->file) != 0;
+    failed |= fclose(writer->file) != 0;
+    writer->file = NULL;
+    if (failed) {
+        return FAIL(STATUS_IO, "%s: could not be written whole: %s", writer->path, strerror(errno));
+    }
+    return STATUS_OK;
+}

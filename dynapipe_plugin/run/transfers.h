@@ -1,0 +1,58 @@
+/*
+transfers.h -- what one rank has in flight, and the record of what it did.
+
+    uint8_t state = TRANSFER_NONE;
+    TRY(transfers_post(&t, INSTR_RECV_ACT, mb, peer, tag, data, num_bytes, &state));
+    ... compute ...
+    TRY(transfers_poll(&t, &moved));                        // now and then
+    TRY(transfers_wait(&t, &state, INSTR_FWD, mb));         // until it is TRANSFER_DONE
+
+For the executor: room is reserved once per step, then nothing allocates.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../base/status.h"
+#include "trace.h"
+#include "transport.h"
+
+typedef enum { TRANSFER_NONE, TRANSFER_POSTED, TRANSFER_DONE } TransferState;
+
+typedef struct {
+    void* request;
+    uint8_t* state;  // TransferState, borrowed
+    int32_t event_idx;
+} Transfer;
+
+typedef struct {
+    Transport* transport;  // borrowed
+    int64_t timeout_ns;    // 0: wait for ever
+    int64_t last_progress_ns;
+    Transfer* items;
+    int32_t num_items, max_events;  // max_events: room in both arrays
+    TraceRank trace;
+} Transfers;
+
+// Forget everything, make room for num_events records, begin a step.
+Status transfers_begin(Transfers* t, int32_t num_events);
+void transfers_free(Transfers* t);
+
+// A record that begins now.
+TraceEvent* transfers_event(Transfers* t, int32_t kind, int32_t mb, int32_t peer);
+
+// kind: INSTR_SEND_* or INSTR_RECV_*. Does not block.
+Status transfers_post(Transfers* t, int32_t kind, int32_t mb, int32_t peer, int32_t tag, void* data,
+                      int64_t num_bytes, uint8_t* state);
+
+// Test everything in flight once; *moved becomes true if something is done.
+Status transfers_poll(Transfers* t, bool* moved);
+
+// Until *state is TRANSFER_DONE. Where nothing moves for timeout_ns, STATUS_COMM: "rank 2: fwd mb 3 waits for
+// recv_act mb 3 with rank 1 ...", `kind` and `mb` being who waits.
+Status transfers_wait(Transfers* t, const uint8_t* state, int32_t kind, int32_t mb);
+
+// Until nothing is in flight.
+Status transfers_finish(Transfers* t);

@@ -72,8 +72,8 @@ Status sample_file_read(const SampleFile* file, int64_t sample, int64_t first, i
 Status sample_file_read_tokens(const SampleFile* file, int64_t first, int64_t count, int32_t* out);
 
 // Tokens are 2 bytes where vocab <= 65536. A sample that breaks a rule of SampleIndex, or has an id outside
-// the vocabulary, is refused and not added; the writer can go on. Writes FILE.tmp (and keeps tokens in a
-// nameless file beside it until then) and renames it in finish.
+// the vocabulary, is refused and not added; the writer can go on. After STATUS_IO finish fails as well.
+// Writes FILE.tmp (and keeps tokens in a nameless file beside it until then) and renames it in finish.
 typedef struct SampleWriter SampleWriter;
 Status sample_writer_open(SampleWriter** out, const char* path, int32_t vocab, int32_t eot_token,
                           SampleTokenizer tokenizer);

@@ -15,6 +15,7 @@ enum { NAME_SLOTS = 2 * SAMPLE_FILE_MAX_TASKS, COPY_BYTES = 1 << 20 };  // COPY_
 struct SampleWriter {
     char* path;
     FILE* tokens;  // has no name any more, so it vanishes whatever happens
+    int error;     // first errno of a failed write; nothing can be added or finished after it
     SampleFormatHeader header;
     SampleIndex* index;
     uint64_t index_capacity;
@@ -111,7 +112,7 @@ static Status check_ids(const SampleWriter* writer, const int32_t* tokens, int32
 }
 
 static void put_tokens(SampleWriter* writer, const int32_t* tokens, int32_t count) {
-    if (writer->header.bytes_per_token == 4) {
+    if (writer->header.bytes_per_token == 4 && count > 0) {
         fwrite(tokens, sizeof *tokens, (size_t)count, writer->tokens);
         return;
     }
@@ -121,6 +122,14 @@ static void put_tokens(SampleWriter* writer, const int32_t* tokens, int32_t coun
         for (int32_t i = 0; i < piece; i++) { narrow[i] = (uint16_t)tokens[first + i]; }
         fwrite(narrow, sizeof *narrow, (size_t)piece, writer->tokens);
     }
+}
+
+static Status check_write(SampleWriter* writer) {
+    if (writer->error == 0 && ferror(writer->tokens)) { writer->error = errno != 0 ? errno : EIO; }
+    return writer->error == 0
+               ? STATUS_OK
+               : FAIL(STATUS_IO, "%s: cannot write tokens: %s ---> free space or choose another --out",
+                      writer->path, strerror(writer->error));
 }
 
 Status sample_writer_add(SampleWriter* writer, const char* task, const int32_t* input, int32_t n_input,
@@ -145,13 +154,9 @@ Status sample_writer_add(SampleWriter* writer, const char* task, const int32_t* 
     }
     uint32_t task_idx = 0;
     TRY(find_task(writer, task, &task_idx));
-    errno = 0;
     put_tokens(writer, input, n_input);
     put_tokens(writer, target, n_target);
-    if (ferror(writer->tokens)) {
-        return FAIL(STATUS_IO, "%s: cannot write tokens: %s ---> free space or choose another --out",
-                    writer->path, strerror(errno));
-    }
+    TRY(check_write(writer));
     writer->index[writer->header.num_samples++] = (SampleIndex){.first_token = writer->header.num_tokens,
                                                                 .n_input = (uint32_t)n_input,
                                                                 .n_target = (uint32_t)n_target,
@@ -216,12 +221,12 @@ static Status write_file(SampleWriter* writer, const unsigned char* names, size_
 Status sample_writer_finish(SampleWriter* writer) {
     size_t names_bytes = 0;
     unsigned char* names = build_names(writer, &names_bytes);
-    Status status =
-        names == NULL ? FAIL(STATUS_NO_MEMORY, "%s: no memory for the task names", writer->path)
-        : fflush(writer->tokens) != 0
-            ? FAIL(STATUS_IO, "%s: cannot write tokens: %s ---> free space or choose another --out",
-                   writer->path, strerror(errno))
-            : write_file(writer, names, names_bytes);
+    fflush(writer->tokens);
+    Status status = check_write(writer);
+    if (status == STATUS_OK) {
+        status = names == NULL ? FAIL(STATUS_NO_MEMORY, "%s: no memory for the task names", writer->path)
+                               : write_file(writer, names, names_bytes);
+    }
     free(names);
     sample_writer_abort(writer);
     return status;

@@ -64,6 +64,19 @@ static void a_small_share_is_still_a_share(void) {
     mixture_free(&mixture);
 }
 
+// Four equal parts of the points go to shares 0, 1, 2, 3: a task without a share gets none, whatever stands
+// beside it.
+static void shares_are_cut_at_their_edges(void) {
+    uint64_t upto[] = {0, 1, 1, 3, 3, 4, 4};
+    static const int32_t task_of_part[] = {1, 3, 3, 5};
+    Mixture mixture = {.num_tasks = 7, .upto = upto};
+    for (uint64_t part = 0; part < 4; part++) {
+        uint64_t begin = part << 62;
+        CHECK_EQ(mixture_task(&mixture, begin), task_of_part[part]);
+        CHECK_EQ(mixture_task(&mixture, begin + (UINT64_MAX >> 2)), task_of_part[part]);
+    }
+}
+
 static void bad_mixtures_name_the_remedy(void) {
     static const struct {
         LoaderOptions options;
@@ -102,6 +115,7 @@ int main(int argc, char** argv) {
     RUN(temperature_flattens);
     RUN(weights_are_taken_as_given);
     RUN(a_small_share_is_still_a_share);
+    RUN(shares_are_cut_at_their_edges);
     RUN(bad_mixtures_name_the_remedy);
     return test_end();
 }

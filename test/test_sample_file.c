@@ -1,6 +1,8 @@
 // test_sample_file.c -- what was written is read; whatever else is in a file is refused with a remedy.
 #include "../dataloader/sample_file.h"
 
+#include <signal.h>
+#include <sys/resource.h>
 #include "../dataloader/sample_format.h"
 #include "../dynapipe_plugin/base/hash.h"
 #include "data_maker.h"
@@ -282,6 +284,39 @@ static void long_samples_are_written_whole(void) {
     }
 }
 
+// No room for the tokens, or later for the file itself: an error, no litter, and the old file is whole.
+static void a_full_disk_keeps_the_old_file(void) {
+    static MadeSample sample = {0, 99000, 1000};
+    MadeData data = {.vocab = 1000, .num_samples = 1, .samples = &sample};
+    char dir[64], path[128];
+    maker_dir_create(dir);
+    maker_write(&data, 0, 1, dir, "f.bin");
+    snprintf(path, sizeof path, "%s/f.bin", dir);
+    int32_t* tokens = calloc(100000, sizeof *tokens);
+    tokens[99999] = 999;
+    struct rlimit limit, before;
+    getrlimit(RLIMIT_FSIZE, &before);
+    signal(SIGXFSZ, SIG_IGN);
+    for (int num_bytes = 0; num_bytes <= 250000; num_bytes += 10000) {
+        limit = (struct rlimit){(rlim_t)num_bytes, before.rlim_max};
+        SampleWriter* writer = NULL;
+        setrlimit(RLIMIT_FSIZE, &limit);
+        Status status = sample_writer_open(&writer, path, 1000, 999, TOKENIZER_BYTES);
+        if (status == STATUS_OK) { status = sample_writer_add(writer, "new", tokens, 0, tokens, 100000); }
+        Status finished = writer == NULL ? STATUS_IO : sample_writer_finish(writer);
+        setrlimit(RLIMIT_FSIZE, &before);
+        CHECK_EQ(finished, num_bytes <= 200000 ? STATUS_IO : STATUS_OK);
+        CHECK(finished == STATUS_OK || strstr(status_message(), "--->") != NULL);
+        CHECK_EQ(maker_dir_count(dir), 1);
+        SampleFile file;
+        CHECK_OK(sample_file_open(&file, path, true));
+        CHECK(strcmp(file.task_names[0], num_bytes <= 200000 ? maker_task_name(0) : "new") == 0);
+        sample_file_close(&file);
+    }
+    free(tokens);
+    maker_dir_remove(dir);
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(what_is_written_is_read);
@@ -291,5 +326,6 @@ int main(int argc, char** argv) {
     RUN(other_files_are_named_for_what_they_are);
     RUN(writer_refuses_bad_samples_and_goes_on);
     RUN(long_samples_are_written_whole);
+    RUN(a_full_disk_keeps_the_old_file);
     return test_end();
 }

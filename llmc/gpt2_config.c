@@ -103,8 +103,9 @@ bool gpt2_config_check(const Gpt2Config* config, const char* what, char* error) 
         }
     }
     if (config->padded_vocab < config->vocab) {
-        return llmc_fail(error, "%s: padded vocabulary %d is less than the vocabulary %d", what,
-                         config->padded_vocab, config->vocab);
+        return llmc_fail(error,
+                         "%s: padded vocabulary %d is less than the vocabulary %d ---> use another file",
+                         what, config->padded_vocab, config->vocab);
     }
     if (config->channels % config->num_heads != 0) {
         return llmc_fail(

@@ -1,0 +1,291 @@
+#include "checkpoint.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "llmc_error.h"
+
+enum { HEADER_INTS = 256, HEADER_BYTES = 4 * HEADER_INTS };
+enum { MODEL_MAGIC = 20240326, MODEL_VERSION = 3, MODEL_VERSION_BF16 = 5 };
+enum { STATE_MAGIC = 20240527, STATE_VERSION = 1, STATE_STEP = 10 };
+
+typedef struct {
+    char magic[8];
+    uint64_t num_bytes, hash;
+} RunHeader;
+static const char RUN_MAGIC[8] = {'l', 'l', 'm', 'c', 'r', 'u', 'n', '1'};
+
+static uint64_t fnv1a(const uint8_t* bytes, size_t num_bytes) {
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < num_bytes; i++) { hash = (hash ^ bytes[i]) * 0x100000001b3u; }
+    return hash;
+}
+
+static int64_t model_bytes(const Gpt2Config* config) {
+    return HEADER_BYTES + 4 * gpt2_num_params(config);
+}
+
+// Where the run's record begins in a state file.
+static int64_t state_bytes(const Gpt2Config* config) {
+    return HEADER_BYTES + 8 * gpt2_num_params(config);
+}
+
+static int64_t body_offset(CheckpointBody body, const Gpt2Config* config) {
+    return HEADER_BYTES + (body == CHECKPOINT_V ? 4 * gpt2_num_params(config) : 0);
+}
+
+// --- writing
+// -----------------------------------------------------------------------------------------------------
+
+bool checkpoint_create_model(const char* path, const Gpt2Config* config, char* error) {
+    int32_t header[HEADER_INTS] = {MODEL_MAGIC,      MODEL_VERSION,       config->max_seq_len,
+                                   config->vocab,    config->num_layers,  config->num_heads,
+                                   config->channels, config->padded_vocab};
+    CheckpointFile file;
+    return checkpoint_file_create(&file, path, model_bytes(config), error) &&
+           checkpoint_file_write(&file, header, HEADER_BYTES, 0, error) && checkpoint_file_sync(&file, error);
+}
+
+bool checkpoint_create_state(const char* path, const Gpt2Config* config, const CheckpointRun* run,
+                             char* error) {
+    int32_t header[HEADER_INTS] = {STATE_MAGIC, STATE_VERSION, 1, 0};
+    header[STATE_STEP] = run->step;
+    RunHeader about = {.num_bytes = run->position_bytes, .hash = fnv1a(run->position, run->position_bytes)};
+    memcpy(about.magic, RUN_MAGIC, sizeof about.magic);
+    int64_t at = state_bytes(config), num_bytes = (int64_t)run->position_bytes;
+    CheckpointFile file;
+    return checkpoint_file_create(&file, path, at + (int64_t)sizeof about + num_bytes, error) &&
+           checkpoint_file_write(&file, header, HEADER_BYTES, 0, error) &&
+           checkpoint_file_write(&file, &about, sizeof about, at, error) &&
+           checkpoint_file_write(&file, run->position, num_bytes, at + (int64_t)sizeof about, error) &&
+           checkpoint_file_sync(&file, error);
+}
+
+// A run of values that is contiguous both in the slice's flat array and in the file.
+typedef struct {
+    int64_t begin, num_values;  // in the flat array
+    int64_t file_offset;        // in the body, in values
+} Run;
+
+// The next run within [begin, end), from slice *idx on; false: none left. Neighbouring tensors are joined.
+static bool next_run(Run* out, const Gpt2* model, int64_t begin, int64_t end, bool with_tied_copy, int* idx) {
+    *out = (Run){0};
+    for (; *idx < model->num_slices; (*idx)++) {
+        const Gpt2TensorSlice* slice = &model->slices[*idx];
+        int64_t from = slice->offset > begin ? slice->offset : begin;
+        int64_t to = slice->offset + slice->num_values < end ? slice->offset + slice->num_values : end;
+        if (from >= to || (slice->tied_copy && !with_tied_copy)) { continue; }
+        int64_t file_offset = slice->file_offset + from - slice->offset;
+        if (out->num_values == 0) { *out = (Run){.begin = from, .file_offset = file_offset}; }
+        bool joins =
+            from == out->begin + out->num_values && file_offset == out->file_offset + out->num_values;
+        if (!joins) { return true; }
+        out->num_values += to - from;
+    }
+    return out->num_values > 0;
+}
+
+bool checkpoint_write(const char* path, CheckpointBody body, const Gpt2* model, const float* values,
+                      int64_t begin, int64_t end, char* error) {
+    CheckpointFile file;
+    if (!checkpoint_file_open_tmp(&file, path, error)) { return false; }
+    int64_t base = body_offset(body, &model->config);
+    Run run;
+    for (int idx = 0; next_run(&run, model, begin, end, false, &idx);) {
+        if (!checkpoint_file_write(&file, values + (run.begin - begin), 4 * run.num_values,
+                                   base + 4 * run.file_offset, error)) {
+            return false;
+        }
+    }
+    return checkpoint_file_sync(&file, error);
+}
+
+bool checkpoint_commit(const char* path, char* error) {
+    return checkpoint_file_rename(path, error);
+}
+
+void checkpoint_abort(const char* path) {
+    checkpoint_file_remove_tmp(path);
+}
+
+// --- reading
+// -----------------------------------------------------------------------------------------------------
+
+static bool check_model_header(const CheckpointFile* file, const int32_t* header, Gpt2Config* out,
+                               char* error) {
+    const char* path = llmc_path_tail(file->path);
+    if (header[0] != MODEL_MAGIC) {
+        return llmc_fail(error, "%s: magic %d is not %d: no GPT-2 model ---> use a model_*.bin or gpt2_*.bin",
+                         path, header[0], MODEL_MAGIC);
+    }
+    if (header[1] == MODEL_VERSION_BF16) {
+        return llmc_fail(
+            error,
+            "%s: version 5 has bfloat16 weights ---> use the float32 file (version 3), whose name "
+            "has no _bf16",
+            path);
+    }
+    if (header[1] != MODEL_VERSION) {
+        return llmc_fail(error, "%s: version %d is not %d ---> write the file anew with a current program",
+                         path, header[1], MODEL_VERSION);
+    }
+    Gpt2Config config = {.max_seq_len = header[2], .vocab = header[3], .num_layers = header[4]};
+    config.num_heads = header[5];
+    config.channels = header[6];
+    config.padded_vocab = header[7];
+    if (!gpt2_config_check(&config, path, error)) { return false; }
+    if (file->num_bytes != model_bytes(&config)) {
+        return llmc_fail(error, "%s: %lld bytes, but its header asks for %lld ---> copy or download it again",
+                         path, (long long)file->num_bytes, (long long)model_bytes(&config));
+    }
+    *out = config;
+    return true;
+}
+
+static bool open_and_read_header(CheckpointFile* file, const char* path, int32_t* header, char* error) {
+    if (!checkpoint_file_open(file, path, error)) { return false; }
+    if (file->num_bytes < HEADER_BYTES) {
+        llmc_fail(error, "%s: %lld bytes are too few for a header of %d ---> use another checkpoint",
+                  llmc_path_tail(path), (long long)file->num_bytes, HEADER_BYTES);
+    } else if (checkpoint_file_read(file, header, HEADER_BYTES, 0, error)) {
+        return true;
+    }
+    checkpoint_file_close(file);
+    return false;
+}
+
+bool checkpoint_read_config(Gpt2Config* out, const char* path, char* error) {
+    CheckpointFile file;
+    int32_t header[HEADER_INTS];
+    if (!open_and_read_header(&file, path, header, error)) { return false; }
+    bool ok = check_model_header(&file, header, out, error);
+    checkpoint_file_close(&file);
+    return ok;
+}
+
+static bool check_same_config(const char* path, const Gpt2Config* theirs, const Gpt2Config* ours,
+                              char* error) {
+    const struct {
+        const char* name;
+        int theirs, ours;
+        const char* remedy;
+    } fields[] = {
+        {"vocabulary", theirs->vocab, ours->vocab, "use data made with this checkpoint's tokenizer"},
+        {"padded vocabulary", theirs->padded_vocab, ours->padded_vocab, "use another checkpoint"},
+        {"layers", theirs->num_layers, ours->num_layers, "give this checkpoint to -e, or leave -e out"},
+        {"channels", theirs->channels, ours->channels, "give this checkpoint to -e, or leave -e out"},
+        {"heads", theirs->num_heads, ours->num_heads, "give this checkpoint to -e, or leave -e out"},
+        {"longest sequence", theirs->max_seq_len, ours->max_seq_len, "start with the same -t"},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        if (fields[i].theirs != fields[i].ours) {
+            return llmc_fail(error, "%s: %s is %d, this run's is %d ---> %s", llmc_path_tail(path),
+                             fields[i].name, fields[i].theirs, fields[i].ours, fields[i].remedy);
+        }
+    }
+    return true;
+}
+
+static bool check_state_header(const CheckpointFile* file, const int32_t* header, const Gpt2Config* config,
+                               char* error) {
+    const char* path = llmc_path_tail(file->path);
+    if (header[0] != STATE_MAGIC) {
+        return llmc_fail(error, "%s: magic %d is not %d: no optimizer state ---> use a state_*.bin", path,
+                         header[0], STATE_MAGIC);
+    }
+    if (header[1] != STATE_VERSION) {
+        return llmc_fail(error, "%s: version %d is not %d ---> write the file anew with a current program",
+                         path, header[1], STATE_VERSION);
+    }
+    if (header[2] != 1 || header[3] != 0) {
+        return llmc_fail(error,
+                         "%s: process %d of %d wrote it ---> only llm.c can resume this; begin from its "
+                         "model_*.bin with -e",
+                         path, header[3], header[2]);
+    }
+    if (header[STATE_STEP] < 0) {
+        return llmc_fail(error, "%s: step %d is below 0 ---> use another checkpoint", path,
+                         header[STATE_STEP]);
+    }
+    if (file->num_bytes < state_bytes(config)) {
+        return llmc_fail(
+            error,
+            "%s: %lld bytes, but this model's state has %lld ---> use the state beside the model "
+            "file, whole",
+            path, (long long)file->num_bytes, (long long)state_bytes(config));
+    }
+    return true;
+}
+
+static bool open_body(CheckpointFile* file, const char* path, CheckpointBody body, const Gpt2Config* config,
+                      char* error) {
+    int32_t header[HEADER_INTS];
+    if (!open_and_read_header(file, path, header, error)) { return false; }
+    Gpt2Config theirs;
+    bool ok = body == CHECKPOINT_PARAMS ? check_model_header(file, header, &theirs, error) &&
+                                              check_same_config(path, &theirs, config, error)
+                                        : check_state_header(file, header, config, error);
+    if (!ok) { checkpoint_file_close(file); }
+    return ok;
+}
+
+bool checkpoint_read(const char* path, CheckpointBody body, const Gpt2* model, float* values, int64_t begin,
+                     int64_t end, char* error) {
+    CheckpointFile file;
+    if (!open_body(&file, path, body, &model->config, error)) { return false; }
+    int64_t base = body_offset(body, &model->config);
+    bool ok = true;
+    Run run;
+    for (int idx = 0; ok && next_run(&run, model, begin, end, true, &idx);) {
+        ok = checkpoint_file_read(&file, values + (run.begin - begin), 4 * run.num_values,
+                                  base + 4 * run.file_offset, error);
+    }
+    checkpoint_file_close(&file);
+    return ok;
+}
+
+// The record behind v. llm.c's own files end there, or go on with its loader's state.
+static bool read_position(CheckpointRun* run, const CheckpointFile* file, int64_t at, char* error) {
+    const char* path = llmc_path_tail(file->path);
+    RunHeader about = {0};
+    int64_t left = file->num_bytes - at - (int64_t)sizeof about;
+    if (file->num_bytes == at) { return true; }
+    if (left < 0 || !checkpoint_file_read(file, &about, sizeof about, at, error)) {
+        return llmc_fail(error, "%s: the run's record behind v is cut off ---> use another checkpoint", path);
+    }
+    if (memcmp(about.magic, RUN_MAGIC, sizeof about.magic) != 0) { return true; }
+    if (about.num_bytes != (uint64_t)left) {
+        return llmc_fail(error, "%s: the run's record has %lld bytes, not %llu ---> use another checkpoint",
+                         path, (long long)left, (unsigned long long)about.num_bytes);
+    }
+    uint8_t* position = malloc((size_t)left + 1);
+    if (position == NULL) { return llmc_fail(error, "%s: no memory for %lld bytes", path, (long long)left); }
+    if (!checkpoint_file_read(file, position, left, at + (int64_t)sizeof about, error)) {
+        free(position);
+        return false;
+    }
+    if (fnv1a(position, (size_t)left) != about.hash) {
+        free(position);
+        return llmc_fail(error, "%s: the run's record is damaged (hash) ---> use another checkpoint", path);
+    }
+    run->position = position;
+    run->position_bytes = (size_t)left;
+    return true;
+}
+
+bool checkpoint_read_run(CheckpointRun* out, const char* path, const Gpt2Config* config, char* error) {
+    CheckpointFile file;
+    int32_t header[HEADER_INTS];
+    if (!open_and_read_header(&file, path, header, error)) { return false; }
+    CheckpointRun run = {0};
+    bool ok = check_state_header(&file, header, config, error);
+    if (ok) {
+        run.step = header[STATE_STEP];
+        // master weights or llm.c's shuffling: what follows v is llm.c's
+        bool is_ours = header[4] == 0 && header[5] == 0;
+        ok = !is_ours || read_position(&run, &file, state_bytes(config), error);
+    }
+    checkpoint_file_close(&file);
+    if (ok) { *out = run; }
+    return ok;
+}

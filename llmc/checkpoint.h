@@ -1,0 +1,80 @@
+/*
+checkpoint.h -- llm.c's checkpoints, written and read by any number of ranks: 4 stages write, 2 x 2 read.
+
+    rank 0:      checkpoint_create_model(model_path, &config), checkpoint_create_state(state_path, &config,
+&run)
+    -- barrier --
+    each rank:   checkpoint_write(model_path, CHECKPOINT_PARAMS, ...) of its slice (one replica is enough),
+and checkpoint_write(state_path, CHECKPOINT_M and _V, ...) of the range it has
+    -- barrier, with "did all succeed?" --
+    rank 0:      checkpoint_commit(model_path), checkpoint_commit(state_path), checkpoint_mark_done(directory,
+step) or, where somebody failed, checkpoint_abort() of both
+
+Files are written as PATH.tmp and renamed by commit, so that an old file survives whatever happens. Nothing
+here ends the program: false means that `error` (256 characters) names the file, the field and the remedy.
+
+Model file (llm.c's version 3), little-endian: 256 int32 (magic 20240326, version 3, maxT, V, L, NH, C, Vp,
+zeros), then 16 float32 tensors in the order of GPT2_TENSORS, each with all its layers. State file (llm.c's,
+of a single process): 256 int32 (magic 20240527, version 1, processes 1, rank 0, master weights 0, loader
+shuffles 0, [10] step, zeros), float32 m, float32 v in the model file's order. Behind v, where llm.c does not
+look: 8 bytes "llmcrun1", uint64 number of bytes, uint64 FNV-1a hash of them, and the bytes of CheckpointRun.
+*/
+#pragma once
+
+#include "checkpoint_file.h"
+#include "gpt2.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum { CHECKPOINT_PARAMS, CHECKPOINT_M, CHECKPOINT_V } CheckpointBody;
+
+// What a run needs beside weights and optimizer.
+typedef struct {
+    int step;  // updates made
+    uint8_t*
+        position;  // opaque, e.g. where the data loader stands; borrowed for create, free() it after read
+    size_t position_bytes;  // 0: none
+} CheckpointRun;
+
+// model_%08d.bin, state_%08d_00000.bin, DONE_%08d in `directory`.
+typedef enum { CHECKPOINT_MODEL_FILE, CHECKPOINT_STATE_FILE, CHECKPOINT_DONE_FILE } CheckpointName;
+void checkpoint_path(char out[CHECKPOINT_PATH_CHARS], const char* directory, CheckpointName name, int step);
+
+// --- writing
+// -----------------------------------------------------------------------------------------------------
+bool checkpoint_create_model(const char* path, const Gpt2Config* config, char* error);
+bool checkpoint_create_state(const char* path, const Gpt2Config* config, const CheckpointRun* run,
+                             char* error);
+// values[i] belongs to model->params[begin + i], begin + i < end: parameters, gradients, or a replica's shard
+// of m or v. A tied copy is left to the first slice. Synced to disk on return; on failure PATH.tmp is
+// removed.
+bool checkpoint_write(const char* path, CheckpointBody body, const Gpt2* model, const float* values,
+                      int64_t begin, int64_t end, char* error);
+bool checkpoint_commit(const char* path, char* error);
+void checkpoint_abort(const char* path);
+
+// --- reading
+// -----------------------------------------------------------------------------------------------------
+// Header and length are checked by each of these.
+bool checkpoint_read_config(Gpt2Config* out, const char* path, char* error);  // of a model file
+// As checkpoint_write; a tied copy is read too. PARAMS of a model file, whose shape must be model->config; M
+// and V of a state file. `values` may be half filled on failure.
+bool checkpoint_read(const char* path, CheckpointBody body, const Gpt2* model, float* values, int64_t begin,
+                     int64_t end, char* error);
+// position stays NULL where llm.c wrote the file.
+bool checkpoint_read_run(CheckpointRun* out, const char* path, const Gpt2Config* config, char* error);
+
+// --- a directory of checkpoints
+// ----------------------------------------------------------------------------------
+bool checkpoint_mark_done(const char* directory, int step, char* error);
+// The largest step that is marked done; -1: none (or no such directory).
+int checkpoint_find_latest(const char* directory);
+// Delete what is done but not among the newest `keep_newest` (0: keep all) and not a multiple of
+// `keep_multiples_of` (0: no such exception). A step loses its mark first.
+void checkpoint_prune(const char* directory, int keep_newest, int keep_multiples_of);
+
+#ifdef __cplusplus
+}
+#endif

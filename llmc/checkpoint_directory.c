@@ -1,0 +1,84 @@
+// Which checkpoints a directory has (checkpoint.h): the empty file DONE_%08d says that a step's files are
+// complete.
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "checkpoint.h"
+#include "llmc_error.h"
+
+void checkpoint_path(char out[CHECKPOINT_PATH_CHARS], const char* directory, CheckpointName name, int step) {
+    char file_name[64] = "";
+    switch (name) {
+        case CHECKPOINT_MODEL_FILE: snprintf(file_name, sizeof file_name, "model_%08d.bin", step); break;
+        case CHECKPOINT_STATE_FILE:
+            snprintf(file_name, sizeof file_name, "state_%08d_00000.bin", step);
+            break;
+        case CHECKPOINT_DONE_FILE: snprintf(file_name, sizeof file_name, "DONE_%08d", step); break;
+    }
+    snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s/%s", CHECKPOINT_PATH_CHARS - 70, directory, file_name);
+}
+
+bool checkpoint_mark_done(const char* directory, int step, char* error) {
+    char path[CHECKPOINT_PATH_CHARS];
+    checkpoint_path(path, directory, CHECKPOINT_DONE_FILE, step);
+    CheckpointFile file;
+    return checkpoint_file_create(&file, path, 0, error) && checkpoint_file_sync(&file, error) &&
+           checkpoint_file_rename(path, error);
+}
+
+// Steps that are marked done, in no order; free() the array. Returns how many.
+static int list_done(const char* directory, int** out) {
+    int num_steps = 0, num_allocated = 0;
+    *out = NULL;
+    DIR* dir = opendir(directory);
+    if (dir == NULL) { return 0; }
+    for (const struct dirent* entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
+        int step, num_chars = 0;
+        bool is_done = sscanf(entry->d_name, "DONE_%9d%n", &step, &num_chars) == 1 && step >= 0 &&
+                       entry->d_name[num_chars] == '\0';
+        if (!is_done) { continue; }
+        if (num_steps == num_allocated) {
+            num_allocated = 2 * num_allocated + 16;
+            int* longer = realloc(*out, sizeof **out * (size_t)num_allocated);
+            if (longer == NULL) { break; }
+            *out = longer;
+        }
+        (*out)[num_steps++] = step;
+    }
+    closedir(dir);
+    return num_steps;
+}
+
+int checkpoint_find_latest(const char* directory) {
+    int* steps;
+    int num_steps = list_done(directory, &steps), latest = -1;
+    for (int i = 0; i < num_steps; i++) { latest = steps[i] > latest ? steps[i] : latest; }
+    free(steps);
+    return latest;
+}
+
+static int descending(const void* a, const void* b) {
+    int x = *(const int*)a, y = *(const int*)b;
+    return (y > x) - (y < x);
+}
+
+void checkpoint_prune(const char* directory, int keep_newest, int keep_multiples_of) {
+    if (keep_newest <= 0) { return; }
+    int* steps;
+    int num_steps = list_done(directory, &steps);
+    if (num_steps > 0) { qsort(steps, (size_t)num_steps, sizeof *steps, descending); }
+    for (int i = keep_newest; i < num_steps; i++) {
+        if (keep_multiples_of > 0 && steps[i] % keep_multiples_of == 0) { continue; }
+        static const CheckpointName order[] = {CHECKPOINT_DONE_FILE, CHECKPOINT_STATE_FILE,
+                                               CHECKPOINT_MODEL_FILE};
+        for (int k = 0; k < 3; k++) {
+            char path[CHECKPOINT_PATH_CHARS];
+            checkpoint_path(path, directory, order[k], steps[i]);
+            unlink(path);
+        }
+    }
+    free(steps);
+}

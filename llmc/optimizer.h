@@ -1,0 +1,38 @@
+/*
+optimizer.h -- AdamW (Loshchilov, Hutter 2019; llm.c's form) over a range of a slice's flat parameters.
+
+With the state shared among R replicas (ZeRO 1, Rajbhandari et al. 2020) each has m and v of its range [begin,
+end) only, updates those parameters, and the caller gathers them. Weight decay applies to matrices
+(Gpt2TensorSlice.decay) alone.
+*/
+#pragma once
+
+#include "gpt2.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    int64_t begin, end;  // of the slice's flat array
+    float *m, *v;        // (end - begin) first and second moment
+    float beta1, beta2, eps, weight_decay;
+} Optimizer;
+
+// llm.c's betas 0.9, 0.95 and eps 1e-8; 0 <= begin <= end <= num_params of the slice. m and v are zero.
+void optimizer_init(Optimizer* optimizer, int64_t begin, int64_t end, float weight_decay);
+void optimizer_free(Optimizer* optimizer);
+
+// Sum of squares of the gradients in the range, tied copies left out: over all ranks' ranges this adds up to
+// the square of the whole model's norm, once a tied tensor's two gradients have been summed.
+double optimizer_sum_of_squares(const Optimizer* optimizer, const Gpt2* model);
+
+// min(1, max_norm / norm); llm.c clips at 1.
+float optimizer_clip_scale(double norm, float max_norm);
+
+// t: this update's number, from 1. Gradients are multiplied by grad_scale first.
+void optimizer_update(Optimizer* optimizer, Gpt2* model, float lr, int t, float grad_scale);
+
+#ifdef __cplusplus
+}
+#endif

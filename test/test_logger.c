@@ -1,0 +1,59 @@
+// The lines llm.c's scripts read, and what a resumed run does to them.
+#include "../llmc/logger.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "test.h"
+
+static char directory[] = "/tmp/test_logger_XXXXXX";
+static char error[256];
+
+static void read_log(char text[1024]) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/main.log", directory);
+    FILE* file = fopen(path, "r");
+    text[file != NULL ? fread(text, 1, 1023, file) : 0] = '\0';
+    if (file != NULL) { fclose(file); }
+}
+
+static void lines_are_llmcs(void) {
+    Logger logger;
+    char text[1024];
+    CHECK(logger_open(&logger, directory, false, error));
+    CHECK(logger_val(&logger, 0, 11.02314f));
+    CHECK(logger_train(&logger, 7, 10.98768f, 3e-4f, 15.384f));
+    read_log(text);  // before close: every line is on its way at once
+    CHECK(strcmp(text, "s:0 tel:11.0231\ns:7 trl:10.9877 lr:0.000300 norm:15.38\n") == 0);
+    logger_close(&logger);
+    CHECK(logger_open(&logger, directory, true, error));
+    logger_val(&logger, 8, 1.0f);
+    logger_close(&logger);
+    read_log(text);
+    CHECK(strstr(text, "norm:15.38\ns:8 tel:1.0000\n") != NULL);
+    CHECK(logger_open(&logger, directory, false, error));
+    logger_close(&logger);
+    read_log(text);
+    CHECK(text[0] == '\0');
+}
+
+static void no_directory_is_silence(void) {
+    Logger logger;
+    CHECK(logger_open(&logger, NULL, false, error));
+    CHECK(logger_train(&logger, 1, 1.0f, 1.0f, 1.0f));
+    logger_close(&logger);
+    CHECK(logger_open(&logger, "", false, error));
+    CHECK(!logger_open(&logger, "/nowhere/at/all", false, error));
+    CHECK(strstr(error, "/nowhere/at/all/main.log: cannot open: ") != NULL && strstr(error, "--->") != NULL);
+}
+
+int main(void) {
+    if (mkdtemp(directory) == NULL) { return 1; }
+    RUN(lines_are_llmcs);
+    RUN(no_directory_is_silence);
+    char path[256];
+    snprintf(path, sizeof path, "%s/main.log", directory);
+    unlink(path);
+    rmdir(directory);
+    return test_end();
+}

@@ -1,0 +1,137 @@
+// AdamW against the textbook in double; shards of replicas against the whole.
+#include "../llmc/optimizer.h"
+
+#include <math.h>
+
+#include "gpt2_golden.h"
+#include "test.h"
+
+static OpsContext* ops;
+static const Gpt2Config config = {
+    .max_seq_len = 20, .vocab = 50, .num_layers = 2, .num_heads = 2, .channels = 12, .padded_vocab = 64};
+
+static void open_model(Gpt2* model, int begin, int end) {
+    gpt2_init(model, config, begin, end, ops);
+    gpt2_alloc_grads(model);
+    gpt2_golden_params(model);
+}
+
+static void fill_grads(Gpt2* model, int t) {
+    for (int i = 0; i < model->num_slices; i++) {
+        const Gpt2TensorSlice* slice = &model->slices[i];
+        for (int64_t j = 0; j < slice->num_values; j++) {
+            model->grads[slice->offset + j] =
+                (float)sin((double)((slice->file_offset + j) * (t + 3))) * 0.01f;
+        }
+    }
+}
+
+// Biases and norms are not decayed, matrices and embeddings are.
+static bool is_matrix(Gpt2Tensor tensor) {
+    const Gpt2Tensor matrices[] = {GPT2_wte, GPT2_wpe, GPT2_qkvw, GPT2_attprojw, GPT2_fcw, GPT2_fcprojw};
+    for (int i = 0; i < 6; i++) {
+        if (tensor == matrices[i]) { return true; }
+    }
+    return false;
+}
+
+static void adamw_is_the_textbooks(void) {
+    const double lr = 1e-2, decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, clip = 0.5;
+    Gpt2 model;
+    open_model(&model, 0, 2);
+    size_t n = (size_t)model.num_params;
+    double *params = calloc(n, sizeof *params), *m = calloc(n, sizeof *m), *v = calloc(n, sizeof *v);
+    for (size_t i = 0; i < n; i++) { params[i] = (double)model.params[i]; }
+    Optimizer optimizer;
+    optimizer_init(&optimizer, 0, model.num_params, (float)decay);
+    for (int t = 1; t <= 5; t++) {
+        fill_grads(&model, t);
+        optimizer_update(&optimizer, &model, (float)lr, t, (float)clip);
+        for (int i = 0; i < model.num_slices; i++) {
+            const Gpt2TensorSlice* slice = &model.slices[i];
+            for (int64_t j = slice->offset; j < slice->offset + slice->num_values; j++) {
+                double g = (double)model.grads[j] * clip;
+                m[j] = beta1 * m[j] + (1.0 - beta1) * g;
+                v[j] = beta2 * v[j] + (1.0 - beta2) * g * g;
+                double step = m[j] / (1.0 - pow(beta1, t)) / (sqrt(v[j] / (1.0 - pow(beta2, t))) + eps);
+                params[j] -= lr * (step + (is_matrix(slice->tensor) ? decay : 0.0) * params[j]);
+            }
+        }
+        // 5 steps of at most lr each, in float32
+        for (size_t i = 0; i < n; i++) { CHECK_NEAR(model.params[i], params[i], 1e-6); }
+    }
+    optimizer_free(&optimizer);
+    gpt2_free(&model);
+    free(params);
+    free(m);
+    free(v);
+}
+
+// Replicas that each update a third end with the same bits as one that updates all.
+static void shards_make_the_whole(void) {
+    Gpt2 whole, sharded;
+    open_model(&whole, 0, 2);
+    open_model(&sharded, 0, 2);
+    Optimizer all, shards[3];
+    optimizer_init(&all, 0, whole.num_params, 0.1f);
+    for (int r = 0; r < 3; r++) {
+        optimizer_init(&shards[r], whole.num_params * r / 3, whole.num_params * (r + 1) / 3, 0.1f);
+    }
+    for (int t = 1; t <= 3; t++) {
+        fill_grads(&whole, t);
+        fill_grads(&sharded, t);
+        optimizer_update(&all, &whole, 1e-3f, t, 1.0f);
+        double sum = 0.0;
+        for (int r = 0; r < 3; r++) {
+            sum += optimizer_sum_of_squares(&shards[r], &sharded);
+            optimizer_update(&shards[r], &sharded, 1e-3f, t, 1.0f);
+        }
+        CHECK_NEAR(sum / optimizer_sum_of_squares(&all, &whole), 1.0, 1e-12);
+    }
+    CHECK(memcmp(sharded.params, whole.params, sizeof(float) * (size_t)whole.num_params) == 0);
+    optimizer_free(&all);
+    for (int r = 0; r < 3; r++) { optimizer_free(&shards[r]); }
+    gpt2_free(&whole);
+    gpt2_free(&sharded);
+}
+
+static void a_tied_tensor_counts_once(void) {
+    Gpt2 whole, stages[2];
+    open_model(&whole, 0, 2);
+    fill_grads(&whole, 1);
+    Optimizer all;
+    optimizer_init(&all, 0, whole.num_params, 0.0f);
+    double sum = 0.0, plain = 0.0;
+    for (int64_t i = 0; i < whole.num_params; i++) {
+        plain += (double)whole.grads[i] * (double)whole.grads[i];
+    }
+    for (int s = 0; s < 2; s++) {
+        Optimizer optimizer;
+        open_model(&stages[s], s, s + 1);
+        fill_grads(&stages[s], 1);
+        optimizer_init(&optimizer, 0, stages[s].num_params, 0.0f);
+        sum += optimizer_sum_of_squares(&optimizer, &stages[s]);
+        optimizer_free(&optimizer);
+        gpt2_free(&stages[s]);
+    }
+    CHECK_NEAR(sum / plain, 1.0, 1e-12);
+    CHECK_NEAR(optimizer_sum_of_squares(&all, &whole) / plain, 1.0, 1e-12);
+    optimizer_free(&all);
+    gpt2_free(&whole);
+}
+
+static void clipping(void) {
+    CHECK(optimizer_clip_scale(0.5, 1.0f) == 1.0f);
+    CHECK(optimizer_clip_scale(0.0, 1.0f) == 1.0f);
+    CHECK(optimizer_clip_scale(4.0, 1.0f) == 0.25f);
+}
+
+int main(void) {
+    ops = ops_create(0);
+    RUN(adamw_is_the_textbooks);
+    RUN(shards_make_the_whole);
+    RUN(a_tied_tensor_counts_once);
+    RUN(clipping);
+    ops_free(ops);
+    return test_end();
+}

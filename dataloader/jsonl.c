@@ -85,7 +85,7 @@ static Status next_line(JsonlReader* reader, const char** line, size_t* line_byt
     reader->line_number++;
     for (;;) {
         size_t held = reader->end - reader->begin;
-        const char* begin = reader->buffer + reader->begin;
+        const char* begin = reader->buffer != NULL ? reader->buffer + reader->begin : "";
         const char* newline = held > scanned ? memchr(begin + scanned, '\n', held - scanned) : NULL;
         size_t length = newline != NULL ? (size_t)(newline - begin) : held;
         too_long = too_long || length > reader->max_line_bytes;

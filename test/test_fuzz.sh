@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# A few seconds of fuzzing per parser, so that a broken one or a broken target shows at once; `make fuzz` runs longer.
+cd "$(dirname "$0")/.."
+dev/fuzz.sh "${SECONDS_EACH:-5}" | tee build/test_fuzz.txt
+rc=${PIPESTATUS[0]}
+if [ "$rc" -eq 77 ]; then
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 77
+fi
+failed=$(grep -c '^FAIL' build/test_fuzz.txt)
+echo "$(grep -c '^ok ' build/test_fuzz.txt) passed, $failed failed, 0 skipped"
+[ "$rc" -eq 0 ] && [ "$failed" -eq 0 ]

@@ -10,6 +10,7 @@ and checkpoint_write(state_path, CHECKPOINT_M and _V, ...) of the range it has
     rank 0:      checkpoint_commit(model_path), checkpoint_commit(state_path), checkpoint_mark_done(directory,
 step) or, where somebody failed, checkpoint_abort() of both
 
+Gradients in the form of a model file (for comparing runs): as model_path, with model->grads for values.
 Files are written as PATH.tmp and renamed by commit, so that an old file survives whatever happens. Nothing
 here ends the program: false means that `error` (256 characters) names the file, the field and the remedy.
 

@@ -85,8 +85,14 @@ void gpt2_alloc_grads(Gpt2* model) {
     }
 }
 
+// In pieces, since one thread does not fill a machine's memory bandwidth.
 void gpt2_zero_grads(Gpt2* model) {
-    memset(model->grads, 0, (size_t)model->num_params * sizeof(floatX));
+    const int64_t piece = 1 << 20, num_values = model->num_params;
+#pragma omp parallel for num_threads(ops_num_threads(model->ops)) if (num_values > piece)
+    for (int64_t begin = 0; begin < num_values; begin += piece) {
+        int64_t left = num_values - begin;
+        memset(model->grads + begin, 0, (size_t)(left < piece ? left : piece) * sizeof(floatX));
+    }
 }
 
 void gpt2_free(Gpt2* model) {

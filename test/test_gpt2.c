@@ -384,6 +384,25 @@ static void bytes_are_linear(void) {
     }
 }
 
+static void zeroed_gradients_are_zero(void) {
+    Gpt2Config config = {.max_seq_len = 1024,
+                         .vocab = 20000,
+                         .num_layers = 1,
+                         .num_heads = 2,
+                         .channels = 64,
+                         .padded_vocab = 20096};
+    Gpt2 model;
+    gpt2_init(&model, config, 0, 1, ops);
+    gpt2_alloc_grads(&model);
+    memset(model.grads, 0xff, (size_t)model.num_params * sizeof(floatX));
+    CHECK(model.num_params > 1 << 20 && model.num_params % (1 << 20) != 0);
+    gpt2_zero_grads(&model);
+    int64_t num_left = 0;
+    for (int64_t i = 0; i < model.num_params; i++) { num_left += model.grads[i] != 0.0f; }
+    CHECK_EQ(num_left, 0);
+    gpt2_free(&model);
+}
+
 static void random_init_is_cut_not_changed(void) {
     Gpt2Config config = {.max_seq_len = 33,
                          .vocab = 101,
@@ -428,6 +447,7 @@ int main(int argc, char** argv) {
     RUN(last_slice_without_head);
     RUN(nothing_supervised_gives_zero_gradients);
     RUN(bytes_are_linear);
+    RUN(zeroed_gradients_are_zero);
     RUN(random_init_is_cut_not_changed);
     ops_free(ops);
     return test_end();

@@ -16,18 +16,19 @@ Integers only. Everything lives in the arena that the caller passes.
 
 typedef struct {
     int64_t job_ns[JOB_COUNT];  // B is without W; a joint backward takes B + W
-    int64_t stored_bytes;       // from F begin (R begin where recomputed) to B end, or W end if split
+    int64_t stored_bytes;       // from F begin (R begin where F drops it) to B end, or W end if split
     int64_t input_bytes;        // received activation: from its arrival to B end
-    int64_t forward_bytes;      // only while F runs, where recomputed
-    int64_t transfer_ns;        // of the boundary behind this stage, each direction
+    int64_t forward_bytes;      // only while F runs, where F drops
+    int64_t transfer_ns;        // over the boundary behind this stage, either direction
     int64_t boundary_bytes;     // its message
     RecomputeMode mode;
+    bool drops;  // F keeps nothing: a job R before B brings the activations back
 } PipeCost;
 
 typedef struct {
     int32_t P, M;
     const PipeCost* cost;                         // [P * M], cost[s * M + m]
-    int64_t memory_limit_bytes[PLAN_MAX_STAGES];  // for activations, per stage: limit - state - scratch
+    int64_t memory_limit_bytes[PLAN_MAX_STAGES];  // for activations: limit - state - scratch; INT64_MAX: none
     int64_t tail_ns[PLAN_MAX_STAGES];             // gradient reduction after a stage's last job
 } PipeProblem;
 
@@ -59,7 +60,9 @@ static inline const PipeCost* pipe_cost(const PipeProblem* problem, int32_t s, i
 }
 
 // Run the schedule: each stage starts its next job as soon as its input is there; one sending link per stage
-// and direction, first come first served. `arena` holds the timeline (and temporaries).
+// for both directions, first come first served. Memory that ends at an instant is free for what begins at it.
+// Keeps no order of events, only the longest path: linear in the number of jobs. `arena` holds the timeline
+// (and temporaries).
 // STATUS_DEADLOCK names the stages and jobs that wait for each other; STATUS_INVALID_PLAN a job that is
 // missing, twice there, or before what it needs.
 Status pipe_simulate(PipeTimeline* out, const PipeProblem* problem, const PipeSchedule* schedule,

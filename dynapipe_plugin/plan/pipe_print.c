@@ -1,0 +1,17 @@
+// pipe_print.c -- a simulated pipeline as text, one row per stage.
+#include "pipe.h"
+#include "timeline_row.h"
+
+void pipe_timeline_print(const PipeProblem* problem, const PipeSchedule* schedule,
+                         const PipeTimeline* timeline, int32_t width, FILE* out) {
+    for (int32_t s = 0; s < problem->P; s++) {
+        TimelineRow row;
+        timeline_row_open(&row, s, timeline->makespan_ns, width, out);
+        for (int32_t i = 0; i < schedule->num_jobs[s]; i++) {
+            PipeJob job = schedule->jobs[s][i];
+            PipeSpan span = timeline->job[s][i];
+            timeline_row_add(&row, (JobKind)job.kind, job.mb, span.begin_ns, span.end_ns);
+        }
+        timeline_row_close(&row);
+    }
+}

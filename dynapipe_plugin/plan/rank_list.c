@@ -1,0 +1,247 @@
+#include "rank_list.h"
+
+#include "memory_layout.h"
+#include "pipe_schedule.h"
+
+// Where things of one micro-batch are; -1: nowhere. Jobs are job numbers, transfers indices into ops.
+typedef struct {
+    int32_t job[JOB_COUNT];
+    int32_t op[INSTR_COUNT];
+} Places;
+
+typedef struct {
+    const RankListInput* input;
+    int32_t s, num_jobs, num_ops;
+    const PipeJob* jobs;
+    const PipeSpan* spans;
+    CommOp* ops;
+    Places* places;  // [M]
+    PlanBuffer* buffers;
+    int32_t num_buffers;
+    int32_t* buffer_of_op;  // [num_ops] the buffer that a transfer fills or empties
+    int32_t* wait_pos;      // [num_ops] of sends: before this job; num_jobs + 1: at the end
+} List;
+
+static void find_places(List* list) {
+    for (int32_t m = 0; m < list->input->problem->M; m++) {
+        for (int32_t k = 0; k < JOB_COUNT; k++) { list->places[m].job[k] = -1; }
+        for (int32_t k = 0; k < INSTR_COUNT; k++) { list->places[m].op[k] = -1; }
+    }
+    for (int32_t i = 0; i < list->num_jobs; i++) {
+        list->places[list->jobs[i].mb].job[list->jobs[i].kind] = i;
+    }
+    for (int32_t i = 0; i < list->num_ops; i++) { list->places[list->ops[i].mb].op[list->ops[i].kind] = i; }
+}
+
+// Behind the send, and no earlier than the first job that begins after the transfer has ended.
+static int32_t predicted_wait_pos(const List* list, const CommOp* op) {
+    int32_t low = op->pos + 1, high = list->num_jobs;
+    if (low > high) { return list->num_jobs + 1; }
+    while (low < high) {
+        int32_t middle = (low + high) / 2;
+        if (list->spans[middle].begin_ns >= op->end_ns) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return low == list->num_jobs ? list->num_jobs + 1 : low;
+}
+
+static int32_t add_buffer(List* list, BufferKind kind, int32_t m, int64_t num_bytes, int32_t begin,
+                          int32_t end) {
+    list->buffers[list->num_buffers] = (PlanBuffer){
+        .kind = (uint8_t)kind, .mb = m, .num_bytes = num_bytes, .instr_begin = begin, .instr_end = end};
+    return list->num_buffers++;
+}
+
+// Lifetimes in jobs. `ends` of a sent buffer is its wait.
+static void add_buffers(List* list, int32_t m) {
+    const PipeProblem* problem = list->input->problem;
+    const RankBytes* bytes = &list->input->bytes[(int64_t)list->s * problem->M + m];
+    const Places* at = &list->places[m];
+    int32_t f = at->job[JOB_F], b = at->job[JOB_B], r = at->job[JOB_R];
+    int32_t last = at->job[JOB_W] >= 0 ? at->job[JOB_W] : b;
+    if (list->s > 0) {
+        int32_t recv = at->op[INSTR_RECV_ACT], send = at->op[INSTR_SEND_GRAD];
+        list->buffer_of_op[recv] =
+            add_buffer(list, BUFFER_IN, m, bytes->in_bytes, list->ops[recv].pos, b + 1);
+        list->buffer_of_op[send] = add_buffer(list, BUFFER_DIN, m, bytes->in_bytes, b, list->wait_pos[send]);
+    }
+    if (list->s < problem->P - 1) {
+        int32_t recv = at->op[INSTR_RECV_GRAD], send = at->op[INSTR_SEND_ACT];
+        list->buffer_of_op[send] = add_buffer(list, BUFFER_OUT, m, bytes->out_bytes, f, list->wait_pos[send]);
+        list->buffer_of_op[recv] =
+            add_buffer(list, BUFFER_DOUT, m, bytes->out_bytes, list->ops[recv].pos, last + 1);
+    }
+    if (r >= 0) { add_buffer(list, BUFFER_FORWARD, m, bytes->forward_bytes, f, f + 1); }
+    add_buffer(list, BUFFER_ACTS, m, bytes->acts_bytes, r >= 0 ? r : f, last + 1);
+}
+
+static bool share_memory(const PlanBuffer* a, const PlanBuffer* b) {
+    return a->num_bytes > 0 && b->num_bytes > 0 && a->offset_bytes < b->offset_bytes + b->num_bytes &&
+           b->offset_bytes < a->offset_bytes + a->num_bytes;
+}
+
+// Steps 3 and 4: use the memory between two buffers of one place, first for the later one's receive, then for
+// the earlier one's wait.
+static void stretch(List* list) {
+    int32_t pos = 0;
+    for (int32_t i = 0; i < list->num_ops; i++) {
+        CommOp* op = &list->ops[i];
+        PlanBuffer* buffer = &list->buffers[list->buffer_of_op[i]];
+        bool is_send = op->kind == INSTR_SEND_ACT || op->kind == INSTR_SEND_GRAD;
+        int32_t earliest = is_send ? buffer->instr_begin + 1 : 0;
+        for (int32_t k = 0; k < list->num_buffers && !is_send; k++) {
+            const PlanBuffer* other = &list->buffers[k];
+            if (other == buffer || !share_memory(other, buffer) || other->instr_end > op->pos) { continue; }
+            if (other->instr_end > earliest) { earliest = other->instr_end; }
+        }
+        pos = pos > earliest ? pos : earliest;
+        op->pos = pos;
+        if (!is_send) { buffer->instr_begin = pos; }
+    }
+    for (int32_t i = 0; i < list->num_ops; i++) {
+        if (list->wait_pos[i] < 0) { continue; }
+        PlanBuffer* buffer = &list->buffers[list->buffer_of_op[i]];
+        int32_t latest = list->num_jobs + 1;
+        for (int32_t k = 0; k < list->num_buffers; k++) {
+            const PlanBuffer* other = &list->buffers[k];
+            if (other == buffer || !share_memory(other, buffer)) { continue; }
+            if (other->instr_begin >= buffer->instr_end && other->instr_begin < latest) {
+                latest = other->instr_begin;
+            }
+        }
+        list->wait_pos[i] = buffer->instr_end = latest;
+    }
+}
+
+// --- writing the list
+// ---------------------------------------------------------------------------------------
+
+typedef struct {
+    PlanRank* rank;
+    int32_t* index_of_job;   // [num_jobs]
+    int32_t* index_of_op;    // [num_ops]
+    int32_t* index_of_wait;  // [num_ops]
+} Writer;
+
+static int32_t add_instr(Writer* writer, PlanInstr instr) {
+    writer->rank->instrs[writer->rank->num_instrs] = instr;
+    return writer->rank->num_instrs++;
+}
+
+static void write_waits(Writer* writer, const List* list, int32_t pos) {
+    for (int32_t i = 0; i < list->num_ops; i++) {
+        if (list->wait_pos[i] != pos) { continue; }
+        const CommOp* op = &list->ops[i];
+        bool is_act = op->kind == INSTR_SEND_ACT;
+        writer->index_of_wait[i] =
+            add_instr(writer, (PlanInstr){
+                              .kind = is_act ? INSTR_WAIT_ACT : INSTR_WAIT_GRAD,
+                              .mb = list->input->first_mb + op->mb,
+                              .peer = list->input->first_rank + list->s + (is_act ? 1 : -1),
+                              .begin_ns = op->end_ns,
+                              .end_ns = op->end_ns,
+                          });
+    }
+}
+
+static void write_instrs(Writer* writer, const List* list) {
+    static const uint8_t job_instr[JOB_COUNT] = {INSTR_FWD, INSTR_BWD, INSTR_WGT, INSTR_REC};
+    int32_t next_op = 0;
+    for (int32_t pos = 0; pos <= list->num_jobs + 1; pos++) {
+        write_waits(writer, list, pos);
+        for (; next_op < list->num_ops && list->ops[next_op].pos == pos; next_op++) {
+            const CommOp* op = &list->ops[next_op];
+            bool is_next = op->kind == INSTR_SEND_ACT || op->kind == INSTR_RECV_GRAD;
+            writer->index_of_op[next_op] =
+                add_instr(writer, (PlanInstr){
+                                  .kind = op->kind,
+                                  .mb = list->input->first_mb + op->mb,
+                                  .peer = list->input->first_rank + list->s + (is_next ? 1 : -1),
+                                  .begin_ns = op->begin_ns,
+                                  .end_ns = op->end_ns,
+                              });
+        }
+        if (pos >= list->num_jobs) { continue; }
+        writer->index_of_job[pos] = add_instr(writer, (PlanInstr){
+                                                      .kind = job_instr[list->jobs[pos].kind],
+                                                      .mb = list->input->first_mb + list->jobs[pos].mb,
+                                                      .peer = -1,
+                                                      .begin_ns = list->spans[pos].begin_ns,
+                                                      .end_ns = list->spans[pos].end_ns,
+                                                  });
+    }
+}
+
+// Lifetimes from jobs to instructions.
+static void write_buffers(const Writer* writer, const List* list) {
+    for (int32_t i = 0; i < list->num_buffers; i++) {
+        PlanBuffer* buffer = &list->buffers[i];
+        if (buffer->kind == BUFFER_SCRATCH) {
+            buffer->instr_begin = 0;
+            buffer->instr_end = writer->rank->num_instrs;
+            continue;
+        }
+        buffer->instr_begin =
+            writer->index_of_job[buffer->instr_begin < list->num_jobs ? buffer->instr_begin : 0];
+        buffer->instr_end =
+            buffer->instr_end <= list->num_jobs ? writer->index_of_job[buffer->instr_end - 1] + 1 : 0;
+        buffer->mb += list->input->first_mb;
+    }
+    for (int32_t i = 0; i < list->num_ops; i++) {
+        PlanBuffer* buffer = &list->buffers[list->buffer_of_op[i]];
+        if (list->wait_pos[i] >= 0) {
+            buffer->instr_end = writer->index_of_wait[i] + 1;
+        } else {
+            buffer->instr_begin = writer->index_of_op[i];
+        }
+    }
+}
+
+static Status list_init(List* list, Arena* arena) {
+    const PipeProblem* problem = list->input->problem;
+    PIPE_NEW(list->places, arena, Places, problem->M);
+    PIPE_NEW(list->buffers, arena, PlanBuffer, 6 * (int64_t)problem->M + 1);
+    PIPE_NEW(list->buffer_of_op, arena, int32_t, list->num_ops);
+    PIPE_NEW(list->wait_pos, arena, int32_t, list->num_ops);
+    PIPE_NEW(list->ops, arena, CommOp, list->num_ops);
+    for (int32_t i = 0; i < list->num_ops; i++) { list->ops[i] = list->input->order->ops[list->s][i]; }
+    return STATUS_OK;
+}
+
+Status rank_list_make(PlanRank* out, const RankListInput* input, int32_t s, int64_t scratch_bytes,
+                      Arena* arena) {
+    List list = {
+        .input = input,
+        .s = s,
+        .num_jobs = input->schedule->num_jobs[s],
+        .num_ops = input->order->num_ops[s],
+        .jobs = input->schedule->jobs[s],
+        .spans = input->timeline->job[s],
+    };
+    PlanRank rank = {0};
+    TRY(list_init(&list, arena));
+    find_places(&list);
+    for (int32_t i = 0; i < list.num_ops; i++) {
+        bool is_send = list.ops[i].kind == INSTR_SEND_ACT || list.ops[i].kind == INSTR_SEND_GRAD;
+        list.wait_pos[i] = is_send ? predicted_wait_pos(&list, &list.ops[i]) : -1;
+    }
+    for (int32_t m = 0; m < input->problem->M; m++) { add_buffers(&list, m); }
+    if (list.num_jobs > 0) { add_buffer(&list, BUFFER_SCRATCH, -1, scratch_bytes, 0, list.num_jobs + 1); }
+    TRY(memory_layout_place(list.buffers, list.num_buffers, &rank.arena_bytes, arena));
+    stretch(&list);
+    Writer writer = {.rank = &rank};
+    PIPE_NEW(rank.instrs, arena, PlanInstr, list.num_jobs + 2 * (int64_t)list.num_ops);
+    PIPE_NEW(writer.index_of_job, arena, int32_t, list.num_jobs);
+    PIPE_NEW(writer.index_of_op, arena, int32_t, list.num_ops);
+    PIPE_NEW(writer.index_of_wait, arena, int32_t, list.num_ops);
+    write_instrs(&writer, &list);
+    write_buffers(&writer, &list);
+    rank.buffers = list.buffers;
+    rank.num_buffers = list.num_buffers;
+    rank.state_bytes = out->state_bytes;
+    *out = rank;
+    return STATUS_OK;
+}

@@ -1,11 +1,12 @@
 """Make test/golden/gpt2_small.bin and test/golden/mt19937.bin with PyTorch (python dev/golden_gpt2.py).
 
-A GPT-2 of 3 layers, 32 channels, 4 heads, 100 words on a ragged batch: logits and losses of the supervised rows and
-all gradients of sum(loss) / rows. Computed in float64; the float32 run must agree. Parameters are not stored: they
-are param_value(i) for the i-th value of the checkpoint's order, here and in test/gpt2_golden.c.
+A GPT-2 of 3 layers, 32 channels, 4 heads, 100 words on a ragged batch: logits and losses of the supervised
+rows and all gradients of sum(loss) / rows. Computed in float64; the float32 run must agree. Parameters are not
+stored: they are param_value(i) for the i-th value of the checkpoint's order, here and in test/gpt2_golden.c.
 
     gpt2_small.bin  int32[16]: magic, maxT, V, L, NH, C, Vp, sequences, tokens, rows
-                    int32 cu_seqlens, tokens, positions, rows, targets; float32 losses, logits (rows, V), gradients
+                    int32 cu_seqlens, tokens, positions, rows, targets
+                    float32 losses, logits (rows, V), gradients
     mt19937.bin     float32 of torch.manual_seed(42): rand(1000), normal_(0, 0.02) of 96, 100, 16, 7 and 4 values
 """
 import math
@@ -20,10 +21,10 @@ T_MAX, V, L, NH, C, VP = 40, 100, 3, 4, 32, 128
 SEQ_TOKENS = [17, 1, 40, 5, 23, 2]
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "test" / "golden"
 
-SHAPES = [("wte", 0, (VP, C)), ("wpe", 0, (T_MAX, C)), ("ln1w", 1, (C,)), ("ln1b", 1, (C,)), ("qkvw", 1, (3 * C, C)),
-          ("qkvb", 1, (3 * C,)), ("attprojw", 1, (C, C)), ("attprojb", 1, (C,)), ("ln2w", 1, (C,)), ("ln2b", 1, (C,)),
-          ("fcw", 1, (4 * C, C)), ("fcb", 1, (4 * C,)), ("fcprojw", 1, (C, 4 * C)), ("fcprojb", 1, (C,)),
-          ("lnfw", 0, (C,)), ("lnfb", 0, (C,))]
+SHAPES = [("wte", 0, (VP, C)), ("wpe", 0, (T_MAX, C)), ("ln1w", 1, (C,)), ("ln1b", 1, (C,)),
+          ("qkvw", 1, (3 * C, C)), ("qkvb", 1, (3 * C,)), ("attprojw", 1, (C, C)), ("attprojb", 1, (C,)),
+          ("ln2w", 1, (C,)), ("ln2b", 1, (C,)), ("fcw", 1, (4 * C, C)), ("fcb", 1, (4 * C,)),
+          ("fcprojw", 1, (C, 4 * C)), ("fcprojb", 1, (C,)), ("lnfw", 0, (C,)), ("lnfb", 0, (C,))]
 
 
 def param_values(count):

@@ -12,6 +12,8 @@ optimisation level that reads the same numbers makes the same plan. Immutable on
 */
 #pragma once
 
+#include <stdio.h>
+
 #include "../base/status.h"
 #include "plan_types.h"
 
@@ -34,8 +36,9 @@ typedef enum {
     FEATURE_COUNT
 } CostFeature;
 
-// Piecewise linear through (x[i], y[i]), x ascending; the first and last slopes go on outside. 0 knots: zero.
-// 1 knot: the straight line from (0, 0) through it. Never decreasing (checked when a model is built).
+// Piecewise linear through (x[i], y[i]), x ascending; the first and last slopes go on outside, but never
+// below 0. 0 knots: zero. 1 knot: the straight line from (0, 0) through it. Never decreasing
+// (cost_model_check).
 typedef struct {
     int32_t num_knots;
     double x[COST_MAX_KNOTS];
@@ -62,12 +65,14 @@ typedef struct {
     // stored_bytes says is held from F on, and there is no job R.
     bool recompute_is_job[RECOMPUTE_COUNT];
     CostPartMode parts[RECOMPUTE_COUNT][PART_COUNT];
-    CostFormula boundary_bytes;      // activation (or gradient) sent over a stage boundary, enc side
-    CostFormula dec_boundary_bytes;  // added at boundaries within or behind decoder layers
-    CostFormula scratch_bytes;       // workspace of a stage, shared by its jobs, for the largest micro-batch
-    double comm_latency_ns;          // of one transfer ...
-    double comm_bytes_per_ns;        // ... and its rate; <= 0: free
-    double reduce_bytes_per_ns;      // gradient all-reduce over replicas, per rank; <= 0: free
+    CostFormula stage_stored_bytes;   // once per stage, on top of the stored_bytes of its parts
+    CostFormula stage_forward_bytes;  // the same for forward_bytes
+    CostFormula boundary_bytes;       // activation (or gradient) sent over a stage boundary, enc side
+    CostFormula dec_boundary_bytes;   // added at boundaries within or behind decoder layers
+    CostFormula scratch_bytes;        // workspace of a stage, shared by its jobs, for the largest micro-batch
+    double comm_latency_ns;           // of one transfer ...
+    double comm_bytes_per_ns;         // ... and its rate; <= 0: free
+    double reduce_bytes_per_ns;       // gradient all-reduce over replicas, per rank; <= 0: free
     int64_t
         part_state_bytes[PART_COUNT];  // parameters, gradients and optimizer state of one such part, per rank
     int64_t part_param_bytes[PART_COUNT];  // parameters alone (what gradient reduction moves)
@@ -115,9 +120,22 @@ Status cost_model_check(const CostModel* model);
 // such as "gpt2 C 768 NH 12 V 50304 threads 1") must match the file's unless NULL.
 Status cost_model_load(CostModel* out, const char* path, const char* signature);
 Status cost_model_save(const CostModel* model, const char* path, const char* signature);
+void cost_model_print(const CostModel* model, const char* signature, FILE* out);
 Status cost_model_parse(CostModel* out, const char* text, const char* name, const char* signature);
 
-// Analytic stand-in until measured: flops and bytes of a transformer over the machine's rates.
+// What evaluation and text agree on (cost_model_io.c, messages, fuzzing).
+extern const char* const cost_part_names[PART_COUNT];        // "embedding", "enc_layer", ...
+extern const char* const cost_mode_names[RECOMPUTE_COUNT];   // "none", "selective", "full"
+extern const char* const cost_feature_names[FEATURE_COUNT];  // "seqs", "enc_tokens", ...
+extern const char* const cost_job_names[JOB_COUNT];          // "F", "B", "W", "R"
+
+// Value of one formula, before rounding; and a formula that is a straight line through 0 per feature.
+double cost_formula_value(const CostFormula* formula, const MbShape* shape);
+void cost_formula_add_line(CostFormula* formula, CostFeature feature, double slope);
+
+// Analytic stand-in until measured: flops and bytes of a transformer over the machine's rates. Bytes are
+// those of llmc/gpt2 with token counts rounded up to 16; a program that knows its model's exact slopes may
+// overwrite any formula (and must run cost_model_check again).
 typedef struct {
     int32_t num_layers, channels, num_heads, padded_vocab, max_tokens;
     int32_t bytes_per_value;  // of activations and parameters: 4 or 2

@@ -1,0 +1,329 @@
+// cost_model.c -- evaluation and check of cost formulas; the only place where doubles become ns and bytes.
+#include "cost_model.h"
+
+#include <math.h>
+#include <string.h>
+
+const char* const cost_part_names[PART_COUNT] = {"embedding", "enc_layer", "dec_layer", "head"};
+const char* const cost_mode_names[RECOMPUTE_COUNT] = {"none", "selective", "full"};
+const char* const cost_feature_names[FEATURE_COUNT] = {
+    "seqs", "enc_tokens", "enc_squares", "dec_tokens", "dec_squares", "cross_products", "supervised"};
+const char* const cost_job_names[JOB_COUNT] = {"F", "B", "W", "R"};
+
+// The one rounding. Not-a-number can only come from overflow: as large as it gets.
+static int64_t cost_round(double value) {
+    if (!(value < (double)COST_LIMIT)) { return COST_LIMIT; }
+    return value > 0 ? (int64_t)(value + 0.5) : 0;
+}
+
+// Every step below is monotone in v also after floating-point rounding, the clamps included, so a larger
+// micro-batch never costs less.
+static double curve_value(const CostCurve* curve, double v) {
+    int n = curve->num_knots;
+    const double *x = curve->x, *y = curve->y;
+    if (n == 0) { return 0; }
+    if (n == 1) { return v * (y[0] / x[0]); }
+    double value;
+    if (v <= x[0]) {
+        value = y[0] + (v - x[0]) * ((y[1] - y[0]) / (x[1] - x[0]));
+        return value > 0 ? value : 0;
+    }
+    if (v >= x[n - 1]) { return y[n - 1] + (v - x[n - 1]) * ((y[n - 1] - y[n - 2]) / (x[n - 1] - x[n - 2])); }
+    int i = 0;
+    while (v >= x[i + 1]) { i++; }
+    value = y[i] + (v - x[i]) * ((y[i + 1] - y[i]) / (x[i + 1] - x[i]));
+    return value < y[i + 1] ? value : y[i + 1];
+}
+
+static void shape_features(double out[FEATURE_COUNT], const MbShape* shape) {
+    out[FEATURE_SEQS] = (double)shape->num_seqs;
+    out[FEATURE_ENC_TOKENS] = (double)shape->enc_tokens;
+    out[FEATURE_ENC_SQUARES] = (double)shape->enc_squares;
+    out[FEATURE_DEC_TOKENS] = (double)shape->dec_tokens;
+    out[FEATURE_DEC_SQUARES] = (double)shape->dec_squares;
+    out[FEATURE_CROSS_PRODUCTS] = (double)shape->cross_products;
+    out[FEATURE_SUPERVISED] = (double)shape->supervised_tokens;
+}
+
+static double formula_value(const CostFormula* formula, const double v[FEATURE_COUNT]) {
+    double value = formula->constant;
+    for (int f = 0; f < FEATURE_COUNT; f++) {
+        if (formula->curves[f].num_knots > 0) { value += curve_value(&formula->curves[f], v[f]); }
+    }
+    return value > formula->floor ? value : formula->floor;
+}
+
+double cost_formula_value(const CostFormula* formula, const MbShape* shape) {
+    double v[FEATURE_COUNT];
+    shape_features(v, shape);
+    return formula_value(formula, v);
+}
+
+void cost_formula_add_line(CostFormula* formula, CostFeature feature, double slope) {
+    CostCurve* curve = &formula->curves[feature];
+    if (curve->num_knots == 0) { *curve = (CostCurve){.num_knots = 1, .x = {1}}; }
+    for (int i = 0; i < curve->num_knots; i++) { curve->y[i] += slope * curve->x[i]; }
+}
+
+// How many of each part the stage has.
+static void stage_parts(int32_t count[PART_COUNT], const CostModel* model, const CostStage* stage) {
+    int32_t begin = stage->layers.layer_begin, end = stage->layers.layer_end, enc = model->num_enc_layers;
+    int32_t enc_end = end < enc ? end : enc, dec_begin = begin > enc ? begin : enc;
+    count[PART_EMBEDDING] = stage->has_embedding;
+    count[PART_ENC_LAYER] = enc_end > begin ? enc_end - begin : 0;
+    count[PART_DEC_LAYER] = end > dec_begin ? end - dec_begin : 0;
+    count[PART_HEAD] = stage->has_head;
+}
+
+// extra + sum of count * value: the same order of additions wherever a stage is priced.
+static int64_t parts_round(double extra, const int32_t count[PART_COUNT], const double value[PART_COUNT]) {
+    double sum = extra;
+    for (int part = 0; part < PART_COUNT; part++) {
+        if (count[part] > 0) { sum += count[part] * value[part]; }
+    }
+    return cost_round(sum);
+}
+
+typedef enum { QUANTITY_STORED = JOB_COUNT, QUANTITY_FORWARD, QUANTITY_COUNT } Quantity;
+
+static const CostFormula* part_formula(const CostModel* model, RecomputeMode mode, int part, int quantity) {
+    const CostPartMode* m = &model->parts[mode][part];
+    return quantity == QUANTITY_STORED    ? &m->stored_bytes
+           : quantity == QUANTITY_FORWARD ? &m->forward_bytes
+                                          : &m->time_ns[quantity];
+}
+
+static bool quantity_used(const CostModel* model, RecomputeMode mode, int quantity) {
+    return model->recompute_is_job[mode] || (quantity != QUANTITY_FORWARD && quantity != (int)JOB_R);
+}
+
+static double stage_extra(const CostModel* model, int quantity, const double v[FEATURE_COUNT]) {
+    return quantity == QUANTITY_STORED    ? formula_value(&model->stage_stored_bytes, v)
+           : quantity == QUANTITY_FORWARD ? formula_value(&model->stage_forward_bytes, v)
+                                          : 0;
+}
+
+static int64_t stage_quantity(const CostModel* model, const CostStage* stage, RecomputeMode mode,
+                              int quantity, const MbShape* shape) {
+    if (!quantity_used(model, mode, quantity)) { return 0; }
+    double v[FEATURE_COUNT], value[PART_COUNT] = {0};
+    int32_t count[PART_COUNT];
+    shape_features(v, shape);
+    stage_parts(count, model, stage);
+    for (int part = 0; part < PART_COUNT; part++) {
+        if (count[part] > 0) { value[part] = formula_value(part_formula(model, mode, part, quantity), v); }
+    }
+    return parts_round(stage_extra(model, quantity, v), count, value);
+}
+
+int64_t cost_job_ns(const CostModel* model, const CostStage* stage, JobKind kind, RecomputeMode mode,
+                    const MbShape* shape) {
+    return stage_quantity(model, stage, mode, (int)kind, shape);
+}
+
+int64_t cost_stored_bytes(const CostModel* model, const CostStage* stage, RecomputeMode mode,
+                          const MbShape* shape) {
+    return stage_quantity(model, stage, mode, QUANTITY_STORED, shape);
+}
+
+int64_t cost_forward_bytes(const CostModel* model, const CostStage* stage, RecomputeMode mode,
+                           const MbShape* shape) {
+    return stage_quantity(model, stage, mode, QUANTITY_FORWARD, shape);
+}
+
+int64_t cost_scratch_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape) {
+    (void)stage;  // one workspace serves whatever the stage has
+    return cost_round(cost_formula_value(&model->scratch_bytes, shape));
+}
+
+int64_t cost_state_bytes(const CostModel* model, const CostStage* stage) {
+    int32_t count[PART_COUNT];
+    double sum = 0;
+    stage_parts(count, model, stage);
+    for (int part = 0; part < PART_COUNT; part++) {
+        sum += count[part] * (double)model->part_state_bytes[part];
+    }
+    return cost_round(sum);
+}
+
+int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape) {
+    if (stage->has_head) { return 0; }
+    double sum = cost_formula_value(&model->boundary_bytes, shape);
+    if (stage->layers.layer_end > model->num_enc_layers) {
+        sum += cost_formula_value(&model->dec_boundary_bytes, shape);
+    }
+    return cost_round(sum);
+}
+
+int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes) {
+    if (model->comm_bytes_per_ns <= 0) { return 0; }
+    return cost_round(model->comm_latency_ns + (double)num_bytes / model->comm_bytes_per_ns);
+}
+
+// Ring all-reduce: every rank sends 2 (R - 1) / R of the bytes.
+int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas) {
+    if (num_replicas <= 1 || model->reduce_bytes_per_ns <= 0) { return 0; }
+    int32_t count[PART_COUNT];
+    double bytes = 0;
+    stage_parts(count, model, stage);
+    for (int part = 0; part < PART_COUNT; part++) {
+        bytes += count[part] * (double)model->part_param_bytes[part];
+    }
+    return cost_round(bytes * 2 * (num_replicas - 1) / num_replicas / model->reduce_bytes_per_ns);
+}
+
+void cost_stages(CostJobs* out, const CostModel* model, const CostStage* stages, int32_t P,
+                 RecomputeMode mode, const MbShape* shape) {
+    double v[FEATURE_COUNT], value[QUANTITY_COUNT][PART_COUNT], extra[QUANTITY_COUNT];
+    bool has[PART_COUNT] = {true, model->num_enc_layers > 0, model->num_dec_layers > 0, true};
+    shape_features(v, shape);
+    for (int q = 0; q < QUANTITY_COUNT; q++) {
+        bool used = quantity_used(model, mode, q);
+        extra[q] = used ? stage_extra(model, q, v) : 0;
+        for (int part = 0; part < PART_COUNT; part++) {
+            value[q][part] = used && has[part] ? formula_value(part_formula(model, mode, part, q), v) : 0;
+        }
+    }
+    double enc_boundary = formula_value(&model->boundary_bytes, v);
+    double dec_boundary = formula_value(&model->dec_boundary_bytes, v);
+    int64_t scratch_bytes = cost_round(formula_value(&model->scratch_bytes, v));
+    for (int32_t s = 0; s < P; s++) {
+        int32_t count[PART_COUNT];
+        stage_parts(count, model, &stages[s]);
+        for (int kind = 0; kind < JOB_COUNT; kind++) {
+            out[s].job_ns[kind] = parts_round(extra[kind], count, value[kind]);
+        }
+        out[s].stored_bytes = parts_round(extra[QUANTITY_STORED], count, value[QUANTITY_STORED]);
+        out[s].forward_bytes = parts_round(extra[QUANTITY_FORWARD], count, value[QUANTITY_FORWARD]);
+        bool dec = stages[s].layers.layer_end > model->num_enc_layers;
+        out[s].boundary_bytes =
+            stages[s].has_head ? 0 : cost_round(dec ? enc_boundary + dec_boundary : enc_boundary);
+        out[s].scratch_bytes = scratch_bytes;
+    }
+}
+
+bool cost_mode_offered(const CostModel* model, RecomputeMode mode) {
+    const CostPartMode* parts = model->parts[mode];
+    return parts[PART_EMBEDDING].offered && parts[PART_HEAD].offered &&
+           (model->num_enc_layers == 0 || parts[PART_ENC_LAYER].offered) &&
+           (model->num_dec_layers == 0 || parts[PART_DEC_LAYER].offered);
+}
+
+CostStage cost_stage_make(const StageLayers* layers, int32_t s, int32_t P) {
+    return (CostStage){.layers = *layers, .has_embedding = s == 0, .has_head = s == P - 1};
+}
+
+// --- check ------------------------------------------------------------------------------------------------
+
+// Bounds far beyond any machine, so that no sum or product of checked numbers overflows a double.
+static const double LARGEST = 1e18, STEEPEST = 1e30;
+
+static bool number_ok(double v) {
+    return v >= 0 && v <= LARGEST;  // false for NaN
+}
+
+static Status curve_check(const CostCurve* curve, const char* where, const char* feature) {
+    int32_t n = curve->num_knots;
+    if (n < 0 || n > COST_MAX_KNOTS) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: %s has %d knots ---> give 0 to %d", where, feature, n,
+                    COST_MAX_KNOTS);
+    }
+    for (int i = 0; i < n; i++) {
+        if (!number_ok(curve->x[i]) || !number_ok(curve->y[i])) {
+            return FAIL(STATUS_BAD_FORMAT, "%s: %s knot %d is %g:%g ---> give finite numbers, 0 to %g", where,
+                        feature, i, curve->x[i], curve->y[i], LARGEST);
+        }
+    }
+    if (n == 1 && !(curve->x[0] > 0 && curve->y[0] / curve->x[0] < STEEPEST)) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: %s single knot at %g ---> a straight line needs a point beyond 0",
+                    where, feature, curve->x[0]);
+    }
+    for (int i = 1; i < n; i++) {
+        double dx = curve->x[i] - curve->x[i - 1], dy = curve->y[i] - curve->y[i - 1];
+        if (!(dx > 0 && dy >= 0 && dy / dx < STEEPEST)) {
+            return FAIL(STATUS_BAD_FORMAT,
+                        "%s: %s knots %g:%g and %g:%g do not ascend ---> sort them, and measure "
+                        "again if the cost falls",
+                        where, feature, curve->x[i - 1], curve->y[i - 1], curve->x[i], curve->y[i]);
+        }
+    }
+    return STATUS_OK;
+}
+
+static Status formula_check(const CostFormula* formula, const char* where) {
+    if (!number_ok(formula->constant)) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: const is %g ---> give a finite number, 0 to %g", where,
+                    formula->constant, LARGEST);
+    }
+    if (!number_ok(formula->floor)) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: floor is %g ---> give a finite number, 0 to %g", where,
+                    formula->floor, LARGEST);
+    }
+    for (int f = 0; f < FEATURE_COUNT; f++) {
+        TRY(curve_check(&formula->curves[f], where, cost_feature_names[f]));
+    }
+    return STATUS_OK;
+}
+
+static Status part_check(const CostModel* model, int mode, int part) {
+    const CostPartMode* m = &model->parts[mode][part];
+    char where[80];
+    for (int kind = 0; kind < JOB_COUNT; kind++) {
+        snprintf(where, sizeof where, "part %s mode %s time %s", cost_part_names[part], cost_mode_names[mode],
+                 cost_job_names[kind]);
+        TRY(formula_check(&m->time_ns[kind], where));
+    }
+    snprintf(where, sizeof where, "part %s mode %s stored", cost_part_names[part], cost_mode_names[mode]);
+    TRY(formula_check(&m->stored_bytes, where));
+    snprintf(where, sizeof where, "part %s mode %s forward", cost_part_names[part], cost_mode_names[mode]);
+    return formula_check(&m->forward_bytes, where);
+}
+
+static Status rates_check(const CostModel* model) {
+    const struct {
+        const char* name;
+        double value;
+    } rates[] = {{"comm latency_ns", model->comm_latency_ns},
+                 {"comm bytes_per_ns", model->comm_bytes_per_ns},
+                 {"reduce bytes_per_ns", model->reduce_bytes_per_ns}};
+    for (int i = 0; i < 3; i++) {
+        if (!number_ok(rates[i].value)) {
+            return FAIL(STATUS_BAD_FORMAT, "%s is %g ---> give a finite number, 0 to %g (rate 0: free)",
+                        rates[i].name, rates[i].value, LARGEST);
+        }
+    }
+    for (int part = 0; part < PART_COUNT; part++) {
+        int64_t state = model->part_state_bytes[part], params = model->part_param_bytes[part];
+        if (state < 0 || state > COST_LIMIT || params < 0 || params > COST_LIMIT) {
+            return FAIL(STATUS_BAD_FORMAT, "state %s: %lld and %lld bytes ---> give 0 to %lld",
+                        cost_part_names[part], (long long)state, (long long)params, (long long)COST_LIMIT);
+        }
+    }
+    return STATUS_OK;
+}
+
+Status cost_model_check(const CostModel* model) {
+    int32_t enc = model->num_enc_layers, dec = model->num_dec_layers;
+    if (enc < 0 || dec < 0 || enc > COST_MAX_LAYERS || dec > COST_MAX_LAYERS || enc + dec < 1) {
+        return FAIL(STATUS_BAD_FORMAT, "layers: %d and %d ---> give 1 to %d layers", enc, dec,
+                    COST_MAX_LAYERS);
+    }
+    if (!cost_mode_offered(model, RECOMPUTE_NONE)) {
+        return FAIL(STATUS_BAD_FORMAT, "mode none is not offered by every part ---> give costs without "
+                                       "recomputation for embedding, layers and head");
+    }
+    if (model->recompute_is_job[RECOMPUTE_NONE]) {
+        return FAIL(STATUS_BAD_FORMAT, "recompute none: has no job of its own ---> write \"inside\"");
+    }
+    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
+        for (int part = 0; part < PART_COUNT; part++) {
+            if (model->parts[mode][part].offered) { TRY(part_check(model, mode, part)); }
+        }
+    }
+    TRY(formula_check(&model->stage_stored_bytes, "stage_stored"));
+    TRY(formula_check(&model->stage_forward_bytes, "stage_forward"));
+    TRY(formula_check(&model->boundary_bytes, "boundary"));
+    TRY(formula_check(&model->dec_boundary_bytes, "dec_boundary"));
+    TRY(formula_check(&model->scratch_bytes, "scratch"));
+    return rates_check(model);
+}

@@ -1,0 +1,439 @@
+/*
+cost_model_io.c -- the text of a cost model, "dynapipe-costs 1".
+
+    dynapipe-costs 1
+    signature gpt2 C 768 NH 12 V 50304 threads 1
+    layers 12 0                                              encoder (or all), decoder
+    comm latency_ns 1000 bytes_per_ns 10
+    reduce bytes_per_ns 10
+    state enc_layer bytes 113427456 params 28356864          one line per part
+    recompute none inside                                    one line per mode; "job": R is a job of its own
+    part enc_layer mode none time F const 1200.5 floor 0 enc_tokens 128:1.2e6 256:2.3e6 enc_squares 1:35
+    part enc_layer mode none stored const 0 floor 0 enc_tokens 1:49408
+    boundary const 0 floor 0 enc_tokens 1:3072               also: dec_boundary scratch stage_stored
+stage_forward end
+
+One fact per line, any order between the first line and "end", none twice; # begins a comment. A part offers a
+mode if it has lines for it, and then must have time F, B, W and stored; where the mode is a job also time R
+and forward. Numbers are printed as short as reads back to the same double.
+*/
+#define _GNU_SOURCE  // open_memstream
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../base/file_io.h"
+#include "cost_model.h"
+
+static const char* const QUANTITY_NAMES[] = {"stored", "forward"};
+static const char* const EXTRA_NAMES[] = {"boundary", "dec_boundary", "scratch", "stage_stored",
+                                          "stage_forward"};
+enum { NUM_EXTRAS = 5, QUANTITY_STORED = JOB_COUNT, QUANTITY_FORWARD, QUANTITY_COUNT };
+
+static CostFormula* extra_formula(CostModel* model, int extra) {
+    CostFormula* const formulas[] = {&model->boundary_bytes, &model->dec_boundary_bytes,
+                                     &model->scratch_bytes, &model->stage_stored_bytes,
+                                     &model->stage_forward_bytes};
+    return formulas[extra];
+}
+
+static CostFormula* part_formula(CostModel* model, int mode, int part, int quantity) {
+    CostPartMode* m = &model->parts[mode][part];
+    return quantity < JOB_COUNT          ? &m->time_ns[quantity]
+           : quantity == QUANTITY_STORED ? &m->stored_bytes
+                                         : &m->forward_bytes;
+}
+
+static bool quantity_needed(const CostModel* model, int mode, int quantity) {
+    return model->recompute_is_job[mode] || (quantity != JOB_R && quantity != QUANTITY_FORWARD);
+}
+
+// --- print ------------------------------------------------------------------------------------------------
+
+static void number_print(double v, FILE* out) {
+    char text[40];
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        if (strtod(text, NULL) == v) { break; }
+    }
+    fputs(text, out);
+}
+
+static void formula_print(const CostFormula* formula, FILE* out) {
+    fputs(" const ", out);
+    number_print(formula->constant, out);
+    fputs(" floor ", out);
+    number_print(formula->floor, out);
+    for (int f = 0; f < FEATURE_COUNT; f++) {
+        const CostCurve* curve = &formula->curves[f];
+        if (curve->num_knots > 0) { fprintf(out, " %s", cost_feature_names[f]); }
+        for (int i = 0; i < curve->num_knots; i++) {
+            fputc(' ', out);
+            number_print(curve->x[i], out);
+            fputc(':', out);
+            number_print(curve->y[i], out);
+        }
+    }
+    fputc('\n', out);
+}
+
+void cost_model_print(const CostModel* model, const char* signature, FILE* out) {
+    CostModel* m = (CostModel*)model;  // only read; spares a const twin of the two look-ups
+    fprintf(out, "dynapipe-costs 1\nsignature %s\n", signature ? signature : "any");
+    fprintf(out, "layers %d %d\ncomm latency_ns ", m->num_enc_layers, m->num_dec_layers);
+    number_print(m->comm_latency_ns, out);
+    fputs(" bytes_per_ns ", out);
+    number_print(m->comm_bytes_per_ns, out);
+    fputs("\nreduce bytes_per_ns ", out);
+    number_print(m->reduce_bytes_per_ns, out);
+    fputc('\n', out);
+    for (int part = 0; part < PART_COUNT; part++) {
+        fprintf(out, "state %s bytes %lld params %lld\n", cost_part_names[part],
+                (long long)m->part_state_bytes[part], (long long)m->part_param_bytes[part]);
+    }
+    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
+        fprintf(out, "recompute %s %s\n", cost_mode_names[mode],
+                m->recompute_is_job[mode] ? "job" : "inside");
+    }
+    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
+        for (int part = 0; part < PART_COUNT; part++) {
+            for (int q = 0; q < QUANTITY_COUNT && m->parts[mode][part].offered; q++) {
+                if (!quantity_needed(m, mode, q)) { continue; }
+                fprintf(out, "part %s mode %s %s%s", cost_part_names[part], cost_mode_names[mode],
+                        q < JOB_COUNT ? "time " : "",
+                        q < JOB_COUNT ? cost_job_names[q] : QUANTITY_NAMES[q - JOB_COUNT]);
+                formula_print(part_formula(m, mode, part, q), out);
+            }
+        }
+    }
+    for (int extra = 0; extra < NUM_EXTRAS; extra++) {
+        fputs(EXTRA_NAMES[extra], out);
+        formula_print(extra_formula(m, extra), out);
+    }
+    fputs("end\n", out);
+}
+
+Status cost_model_save(const CostModel* model, const char* path, const char* signature) {
+    TRY(cost_model_check(model));
+    if (signature && strpbrk(signature, "\n\r#")) {
+        return FAIL(STATUS_OUT_OF_RANGE, "signature \"%s\" ---> give one line without #", signature);
+    }
+    char* text = NULL;
+    size_t num_bytes = 0;
+    FILE* memory = open_memstream(&text, &num_bytes);
+    if (!memory) { return FAIL(STATUS_NO_MEMORY, "%s: cost model text", path); }
+    cost_model_print(model, signature, memory);
+    if (fclose(memory) != 0) {
+        free(text);
+        return FAIL(STATUS_NO_MEMORY, "%s: cost model text", path);
+    }
+    FileWriter* writer = malloc(sizeof *writer);
+    Status status = writer ? file_writer_open(writer, path) : FAIL(STATUS_NO_MEMORY, "%s: writer", path);
+    if (status == STATUS_OK) {
+        file_writer_write(writer, text, num_bytes);
+        status = file_writer_commit(writer);
+    }
+    free(writer);
+    free(text);
+    return status;
+}
+
+// --- parse ------------------------------------------------------------------------------------------------
+
+// Reads words of one line after the other, never past the terminating 0.
+typedef struct {
+    const char* name;    // of the file, for messages
+    const char* cursor;  // after the last word
+    const char* word;    // the last word, not terminated
+    int word_bytes;
+    int line, field;
+} Reader;
+
+static Status reader_fail(const Reader* r, const char* expected) {
+    int shown = r->word_bytes < 40 ? r->word_bytes : 40;
+    return FAIL(STATUS_BAD_FORMAT, "%s:%d:%d: \"%.*s\" ---> expected %s", r->name, r->line, r->field, shown,
+                r->word, expected);
+}
+
+// false at the end of the line
+static bool reader_word(Reader* r) {
+    const char* p = r->cursor;
+    while (*p == ' ' || *p == '\t' || *p == '\r') { p++; }
+    r->word = p;
+    if (*p != '#') {
+        while (*p && !strchr(" \t\r\n#", *p)) { p++; }
+    }
+    r->word_bytes = p - r->word < 4096 ? (int)(p - r->word) : 4096;
+    r->cursor = p;
+    r->field += r->word_bytes > 0;
+    return r->word_bytes > 0;
+}
+
+// Step to the next line that has words, and onto its first word; false at the end of the text.
+static bool reader_line(Reader* r, const char* line) {
+    for (; *line; line += *line == '\n') {
+        r->cursor = line;
+        r->line++;
+        r->field = 0;
+        if (reader_word(r)) { return true; }
+        line += strcspn(line, "\n");
+    }
+    r->word = "";
+    r->word_bytes = 0;
+    return false;
+}
+
+static bool word_is(const Reader* r, const char* text) {
+    return strlen(text) == (size_t)r->word_bytes && memcmp(r->word, text, (size_t)r->word_bytes) == 0;
+}
+
+static Status reader_expect(Reader* r, const char* text) {
+    reader_word(r);
+    return word_is(r, text) ? STATUS_OK : reader_fail(r, text);
+}
+
+static Status word_choose(const Reader* r, int* out, const char* const* names, int num_names,
+                          const char* what) {
+    for (int i = 0; i < num_names; i++) {
+        if (word_is(r, names[i])) {
+            *out = i;
+            return STATUS_OK;
+        }
+    }
+    return reader_fail(r, what);
+}
+
+static Status digits_number(const Reader* r, double* out, const char* digits, int num_digits) {
+    char text[64], *end;
+    bool plain = num_digits > 0 && num_digits < (int)sizeof text;
+    for (int i = 0; plain && i < num_digits; i++) { plain = strchr("0123456789.eE+-", digits[i]) != NULL; }
+    if (plain) {
+        memcpy(text, digits, (size_t)num_digits);
+        text[num_digits] = 0;
+        *out = strtod(text, &end);
+        if (*end == 0 && isfinite(*out)) { return STATUS_OK; }
+    }
+    return reader_fail(r, "a finite decimal number");
+}
+
+static Status reader_number(Reader* r, double* out) {
+    reader_word(r);
+    return digits_number(r, out, r->word, r->word_bytes);
+}
+
+static Status reader_int(Reader* r, int64_t* out, int64_t max) {
+    double v;
+    TRY(reader_number(r, &v));
+    if (!(v >= 0 && v <= (double)max && v == floor(v))) { return reader_fail(r, "a whole number in range"); }
+    *out = (int64_t)v;
+    return STATUS_OK;
+}
+
+static Status knot_parse(Reader* r, CostCurve* curve) {
+    const char* colon = memchr(r->word, ':', (size_t)r->word_bytes);
+    if (curve->num_knots == COST_MAX_KNOTS) { return reader_fail(r, "at most 24 knots per curve"); }
+    int before = (int)(colon - r->word);
+    TRY(digits_number(r, &curve->x[curve->num_knots], r->word, before));
+    TRY(digits_number(r, &curve->y[curve->num_knots], colon + 1, r->word_bytes - before - 1));
+    curve->num_knots++;
+    return STATUS_OK;
+}
+
+// const N floor N (feature x:y x:y ...)...
+static Status formula_parse(Reader* r, CostFormula* out) {
+    CostCurve* curve = NULL;
+    TRY(reader_expect(r, "const"));
+    TRY(reader_number(r, &out->constant));
+    TRY(reader_expect(r, "floor"));
+    TRY(reader_number(r, &out->floor));
+    while (reader_word(r)) {
+        if (memchr(r->word, ':', (size_t)r->word_bytes) && curve) {
+            TRY(knot_parse(r, curve));
+            continue;
+        }
+        if (curve && curve->num_knots == 0) { return reader_fail(r, "a knot x:y"); }
+        int feature = 0;
+        TRY(word_choose(
+            r, &feature, cost_feature_names, FEATURE_COUNT,
+            "a feature: seqs enc_tokens enc_squares dec_tokens dec_squares cross_products supervised"));
+        curve = &out->curves[feature];
+        if (curve->num_knots > 0) { return reader_fail(r, "every feature once"); }
+    }
+    return curve && curve->num_knots == 0 ? reader_fail(r, "a knot x:y") : STATUS_OK;
+}
+
+// What has been said so far: nothing may be said twice, and what is needed must have been said.
+typedef struct {
+    bool signature, layers, comm, reduce, state[PART_COUNT], mode[RECOMPUTE_COUNT], extra[NUM_EXTRAS];
+    bool part[RECOMPUTE_COUNT][PART_COUNT][QUANTITY_COUNT];
+} Seen;
+
+static Status once(const Reader* r, bool* seen) {
+    if (*seen) { return reader_fail(r, "every fact once; this one was given before"); }
+    *seen = true;
+    return STATUS_OK;
+}
+
+static Status part_parse(Reader* r, CostModel* out, Seen* seen) {
+    int part = 0, mode = 0, quantity = 0;
+    reader_word(r);
+    TRY(word_choose(r, &part, cost_part_names, PART_COUNT, "embedding, enc_layer, dec_layer or head"));
+    TRY(reader_expect(r, "mode"));
+    reader_word(r);
+    TRY(word_choose(r, &mode, cost_mode_names, RECOMPUTE_COUNT, "none, selective or full"));
+    reader_word(r);
+    if (word_is(r, "time")) {
+        reader_word(r);
+        TRY(word_choose(r, &quantity, cost_job_names, JOB_COUNT, "F, B, W or R"));
+    } else {
+        TRY(word_choose(r, &quantity, QUANTITY_NAMES, 2, "time, stored or forward"));
+        quantity += JOB_COUNT;
+    }
+    TRY(once(r, &seen->part[mode][part][quantity]));
+    out->parts[mode][part].offered = true;
+    return formula_parse(r, part_formula(out, mode, part, quantity));
+}
+
+static Status signature_parse(Reader* r, const char* signature) {
+    const char* begin = r->cursor + strspn(r->cursor, " \t");
+    size_t num_bytes = strcspn(begin, "\r\n#");
+    while (num_bytes > 0 && strchr(" \t", begin[num_bytes - 1])) { num_bytes--; }
+    if (signature && (strlen(signature) != num_bytes || memcmp(begin, signature, num_bytes) != 0)) {
+        int shown = num_bytes < 160 ? (int)num_bytes : 160;
+        return FAIL(
+            STATUS_MISMATCH,
+            "%s:%d: costs of \"%.*s\", but this run is \"%s\" ---> run ./profile_costs for this model",
+            r->name, r->line, shown, begin, signature);
+    }
+    r->cursor = begin + num_bytes;
+    return STATUS_OK;
+}
+
+static Status header_line_parse(Reader* r, CostModel* out, Seen* seen, int key) {
+    int64_t number = 0;
+    int which = 0;
+    switch (key) {
+        case 0:  // layers
+            TRY(once(r, &seen->layers));
+            TRY(reader_int(r, &number, COST_MAX_LAYERS));
+            out->num_enc_layers = (int32_t)number;
+            TRY(reader_int(r, &number, COST_MAX_LAYERS));
+            out->num_dec_layers = (int32_t)number;
+            return STATUS_OK;
+        case 1:  // comm
+            TRY(once(r, &seen->comm));
+            TRY(reader_expect(r, "latency_ns"));
+            TRY(reader_number(r, &out->comm_latency_ns));
+            TRY(reader_expect(r, "bytes_per_ns"));
+            return reader_number(r, &out->comm_bytes_per_ns);
+        case 2:  // reduce
+            TRY(once(r, &seen->reduce));
+            TRY(reader_expect(r, "bytes_per_ns"));
+            return reader_number(r, &out->reduce_bytes_per_ns);
+        case 3:  // state
+            reader_word(r);
+            TRY(word_choose(r, &which, cost_part_names, PART_COUNT,
+                            "embedding, enc_layer, dec_layer or head"));
+            TRY(once(r, &seen->state[which]));
+            TRY(reader_expect(r, "bytes"));
+            TRY(reader_int(r, &out->part_state_bytes[which], COST_LIMIT));
+            TRY(reader_expect(r, "params"));
+            return reader_int(r, &out->part_param_bytes[which], COST_LIMIT);
+        default:  // recompute
+            reader_word(r);
+            TRY(word_choose(r, &which, cost_mode_names, RECOMPUTE_COUNT, "none, selective or full"));
+            TRY(once(r, &seen->mode[which]));
+            reader_word(r);
+            out->recompute_is_job[which] = word_is(r, "job");
+            return word_is(r, "job") || word_is(r, "inside") ? STATUS_OK : reader_fail(r, "job or inside");
+    }
+}
+
+static Status line_parse(Reader* r, CostModel* out, Seen* seen, const char* signature) {
+    static const char* const keys[] = {"layers", "comm", "reduce", "state", "recompute"};
+    int key = 0;
+    if (word_is(r, "signature")) {
+        TRY(once(r, &seen->signature));
+        return signature_parse(r, signature);
+    }
+    if (word_is(r, "part")) { return part_parse(r, out, seen); }
+    for (int extra = 0; extra < NUM_EXTRAS; extra++) {
+        if (word_is(r, EXTRA_NAMES[extra])) {
+            TRY(once(r, &seen->extra[extra]));
+            return formula_parse(r, extra_formula(out, extra));
+        }
+    }
+    TRY(word_choose(
+        r, &key, keys, 5,
+        "signature, layers, comm, reduce, state, recompute, part, boundary, dec_boundary, scratch, "
+        "stage_stored, stage_forward or end"));
+    return header_line_parse(r, out, seen, key);
+}
+
+static Status missing(const Reader* r, const char* what, const char* a, const char* b) {
+    return FAIL(STATUS_BAD_FORMAT, "%s: no line \"%s%s%s\" ---> run ./profile_costs to write a whole file",
+                r->name, what, a, b);
+}
+
+static Status all_there(const Reader* r, const CostModel* model, const Seen* seen) {
+    if (!seen->signature) { return missing(r, "signature", "", ""); }
+    if (!seen->layers) { return missing(r, "layers", "", ""); }
+    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
+        for (int part = 0; part < PART_COUNT; part++) {
+            for (int q = 0; q < QUANTITY_COUNT && model->parts[mode][part].offered; q++) {
+                bool needed = quantity_needed(model, mode, q), there = seen->part[mode][part][q];
+                const char* name = q < JOB_COUNT ? cost_job_names[q] : QUANTITY_NAMES[q - JOB_COUNT];
+                if (needed && !there) { return missing(r, cost_part_names[part], " ... ", name); }
+                if (there && !needed) {
+                    return FAIL(STATUS_BAD_FORMAT,
+                                "%s: part %s mode %s has %s, but recompute %s is not a job of "
+                                "its own ---> drop the line, or write \"recompute %s job\"",
+                                r->name, cost_part_names[part], cost_mode_names[mode], name,
+                                cost_mode_names[mode], cost_mode_names[mode]);
+                }
+            }
+        }
+    }
+    return STATUS_OK;
+}
+
+static Status text_parse(CostModel* out, Reader* r, const char* text, const char* signature) {
+    Seen seen = {0};
+    bool ended = false;
+    if (!reader_line(r, text) || !word_is(r, "dynapipe-costs")) { return reader_fail(r, "dynapipe-costs 1"); }
+    TRY(reader_expect(r, "1"));
+    if (reader_word(r)) { return reader_fail(r, "the end of the line"); }
+    while (reader_line(r, r->cursor + strcspn(r->cursor, "\n") + (strchr(r->cursor, '\n') != NULL))) {
+        if (ended) { return reader_fail(r, "nothing after end"); }
+        ended = word_is(r, "end");
+        if (!ended) { TRY(line_parse(r, out, &seen, signature)); }
+        if (reader_word(r)) { return reader_fail(r, "the end of the line"); }
+    }
+    if (!ended) { return missing(r, "end", "", ""); }
+    TRY(all_there(r, out, &seen));
+    Status status = cost_model_check(out);
+    char message[512];
+    snprintf(message, sizeof message, "%s", status_message());
+    return status == STATUS_OK ? status : FAIL(status, "%s: %s", r->name, message);
+}
+
+Status cost_model_parse(CostModel* out, const char* text, const char* name, const char* signature) {
+    CostModel* model = calloc(1, sizeof *model);
+    if (!model) { return FAIL(STATUS_NO_MEMORY, "%s: cost model", name); }
+    Reader reader = {.name = name, .cursor = text, .word = ""};
+    Status status = text_parse(model, &reader, text, signature);
+    if (status == STATUS_OK) { *out = *model; }
+    free(model);
+    return status;
+}
+
+Status cost_model_load(CostModel* out, const char* path, const char* signature) {
+    char* text = NULL;
+    size_t num_bytes = 0;
+    TRY(file_read_text(&text, &num_bytes, path));
+    Status status = strlen(text) == num_bytes
+                        ? cost_model_parse(out, text, path, signature)
+                        : FAIL(STATUS_BAD_FORMAT, "%s: holds a zero byte ---> give a text file", path);
+    free(text);
+    return status;
+}

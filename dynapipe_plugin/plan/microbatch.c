@@ -1,0 +1,307 @@
+// microbatch.c -- what the batching passes share: the problem, prices of a shape, building and checking
+// lists.
+#include "microbatch.h"
+
+#include <string.h>
+
+const BatchingPolicy batching_policies[BATCHING_COUNT] = {
+    [BATCHING_DYNAMIC] = {"dynamic", "sizes and order chosen per step for this pipeline (default)",
+                          microbatch_dynamic_build, microbatch_dynamic_candidates},
+    [BATCHING_DYNAPIPE] = {"dynapipe", "the original's dynamic program over samples sorted by length",
+                           microbatch_dp_build_original, NULL},
+    [BATCHING_PACKED] = {"packed", "fixed windows of the longest length; attends across samples",
+                         microbatch_packed_build, NULL},
+    [BATCHING_PACKED_RAGGED] = {"packed-ragged", "best fit into a fixed token budget, attention per sample",
+                                microbatch_packed_ragged_build, NULL},
+    [BATCHING_PADDED] = {"padded", "a fixed number of samples, padded to their longest",
+                         microbatch_padded_build, NULL},
+    [BATCHING_TOKENS] = {"tokens", "a fixed token budget, samples sorted by length", microbatch_tokens_build,
+                         NULL},
+};
+
+// --- the problem ------------------------------------------------------------------------------------------
+
+static Status modes_choose(MicrobatchProblem* out) {
+    static const bool allowed[][RECOMPUTE_COUNT] = {
+        [RECOMPUTE_CHOICE_NONE] = {[RECOMPUTE_NONE] = true},
+        [RECOMPUTE_CHOICE_FULL] = {[RECOMPUTE_FULL] = true},
+        [RECOMPUTE_CHOICE_AUTO] = {true, true, true},
+    };
+    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
+        if (allowed[out->request->recompute][mode] && cost_mode_offered(out->costs, (RecomputeMode)mode)) {
+            out->modes[out->num_modes++] = (RecomputeMode)mode;
+        }
+    }
+    if (out->num_modes == 0) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--recompute: the cost model has no such mode ---> choose another, or run "
+                    "./profile_costs again");
+    }
+    return STATUS_OK;
+}
+
+static Status samples_check(const PlanSample* samples, int32_t num_samples) {
+    for (int32_t i = 0; i < num_samples; i++) {
+        if (samples[i].enc_tokens < 1 || samples[i].dec_tokens < 0 || samples[i].supervised_tokens < 0) {
+            return FAIL(STATUS_OUT_OF_RANGE,
+                        "sample %d: %d + %d tokens, %d supervised ---> drop empty samples", i,
+                        samples[i].enc_tokens, samples[i].dec_tokens, samples[i].supervised_tokens);
+        }
+    }
+    return num_samples > 0
+               ? STATUS_OK
+               : FAIL(STATUS_OUT_OF_RANGE, "a batch of %d samples ---> give at least one", num_samples);
+}
+
+Status microbatch_problem_init(MicrobatchProblem* out, const PlanRequest* request, const CostModel* costs,
+                               const PlanSample* samples, int32_t num_samples) {
+    if (request->P < 1 || request->P > PLAN_MAX_STAGES || request->R < 1 || request->R > PLAN_MAX_REPLICAS) {
+        return FAIL(STATUS_OUT_OF_RANGE, "--stages %d --replicas %d ---> give 1 to %d and 1 to %d",
+                    request->P, request->R, PLAN_MAX_STAGES, PLAN_MAX_REPLICAS);
+    }
+    TRY(samples_check(samples, num_samples));
+    *out = (MicrobatchProblem){.request = request,
+                               .costs = costs,
+                               .samples = samples,
+                               .count_buffers = true,
+                               .num_samples = num_samples,
+                               .P = request->P,
+                               .R = request->R};
+    for (int32_t s = 0; s < out->P; s++) {
+        out->stages[s] = cost_stage_make(&request->stages[s], s, out->P);
+        int64_t state_bytes = cost_state_bytes(costs, &out->stages[s]), limit = request->memory_limit_bytes;
+        out->available_bytes[s] = limit > 0 ? limit - state_bytes : COST_LIMIT;
+        if (out->available_bytes[s] <= 0) {
+            return FAIL(
+                STATUS_INFEASIBLE,
+                "--memory-limit: parameters, gradients and optimizer of stage %d take %lld bytes, %lld over "
+                "---> raise the limit, or use more --stages",
+                s, (long long)state_bytes, (long long)-out->available_bytes[s]);
+        }
+    }
+    return modes_choose(out);
+}
+
+// --- prices -----------------------------------------------------------------------------------------------
+
+// in_bytes: received from the stage before
+static int64_t held_bytes(const MicrobatchProblem* problem, const CostJobs* jobs, int64_t in_bytes) {
+    return jobs->stored_bytes + (problem->count_buffers ? in_bytes : 0);
+}
+
+static int64_t alone_bytes(const MicrobatchProblem* problem, RecomputeMode mode, const CostJobs* jobs,
+                           int64_t in_bytes) {
+    int64_t backward = jobs->stored_bytes;
+    int64_t forward = problem->costs->recompute_is_job[mode] ? jobs->forward_bytes : jobs->stored_bytes;
+    int64_t fixed = 0;
+    if (problem->count_buffers) {
+        backward += 2 * in_bytes + jobs->boundary_bytes;
+        forward += in_bytes + jobs->boundary_bytes;
+        fixed = jobs->scratch_bytes + 5 * PLAN_BUFFER_ALIGN;
+    }
+    return (backward > forward ? backward : forward) + fixed;
+}
+
+static int64_t jobs_work_ns(const CostJobs* jobs) {
+    return jobs->job_ns[JOB_F] + jobs->job_ns[JOB_B] + jobs->job_ns[JOB_W] + jobs->job_ns[JOB_R];
+}
+
+MicrobatchCost microbatch_cost(const MicrobatchProblem* problem, RecomputeMode mode, MicrobatchShare share,
+                               const MbShape* shape) {
+    CostJobs jobs[PLAN_MAX_STAGES];
+    MicrobatchCost cost = {.fits_alone = true, .fits_held = true};
+    cost_stages(jobs, problem->costs, problem->stages, problem->P, mode, shape);
+    for (int32_t s = 0; s < problem->P; s++) {
+        int64_t work_ns = jobs_work_ns(&jobs[s]), in_bytes = s > 0 ? jobs[s - 1].boundary_bytes : 0;
+        int64_t parts = share == SHARE_PIPELINE ? problem->P - s : share == SHARE_UNIFORM ? problem->P : 1;
+        cost.work_ns = work_ns > cost.work_ns ? work_ns : cost.work_ns;
+        cost.fits_alone &= alone_bytes(problem, mode, &jobs[s], in_bytes) <= problem->available_bytes[s];
+        cost.fits_held &= held_bytes(problem, &jobs[s], in_bytes) <= problem->available_bytes[s] / parts;
+    }
+    cost.fits_held &= cost.fits_alone;
+    return cost;
+}
+
+int64_t microbatch_work_ns(const MicrobatchProblem* problem, RecomputeMode mode, const MbShape* shape) {
+    return microbatch_cost(problem, mode, SHARE_ALONE, shape).work_ns;
+}
+
+int64_t microbatch_held_bytes(const MicrobatchProblem* problem, int32_t s, RecomputeMode mode,
+                              const MbShape* shape) {
+    CostJobs jobs[PLAN_MAX_STAGES];
+    cost_stages(jobs, problem->costs, problem->stages, problem->P, mode, shape);
+    return held_bytes(problem, &jobs[s], s > 0 ? jobs[s - 1].boundary_bytes : 0);
+}
+
+int64_t microbatch_alone_bytes(const MicrobatchProblem* problem, int32_t s, RecomputeMode mode,
+                               const MbShape* shape) {
+    CostJobs jobs[PLAN_MAX_STAGES];
+    cost_stages(jobs, problem->costs, problem->stages, problem->P, mode, shape);
+    return alone_bytes(problem, mode, &jobs[s], s > 0 ? jobs[s - 1].boundary_bytes : 0);
+}
+
+Status microbatch_infeasible(const MicrobatchProblem* problem, const MbShape* shape, const char* what) {
+    RecomputeMode best_mode = problem->modes[0];
+    int64_t best_over = INT64_MAX, best_alone = 0;
+    int32_t best_stage = 0;
+    for (int k = 0; k < problem->num_modes; k++) {  // the mode that comes closest, its worst stage
+        int64_t worst_over = INT64_MIN, worst_alone = 0;
+        int32_t worst_stage = 0;
+        for (int32_t s = 0; s < problem->P; s++) {
+            int64_t alone = microbatch_alone_bytes(problem, s, problem->modes[k], shape);
+            int64_t over = alone - problem->available_bytes[s];
+            if (over > worst_over) { worst_over = over, worst_alone = alone, worst_stage = s; }
+        }
+        if (worst_over < best_over) {
+            best_over = worst_over, best_alone = worst_alone, best_stage = worst_stage;
+            best_mode = problem->modes[k];
+        }
+    }
+    bool could_recompute = best_mode == RECOMPUTE_NONE && problem->num_modes == 1 &&
+                           cost_mode_offered(problem->costs, RECOMPUTE_FULL);
+    return FAIL(
+        STATUS_INFEASIBLE,
+        "%s (%lld tokens, %lld supervised) needs %lld bytes on stage %d with recompute %s: %lld bytes over "
+        "---> raise --memory-limit, use more --stages%s, or a shorter -t",
+        what, (long long)(shape->enc_tokens + shape->dec_tokens), (long long)shape->supervised_tokens,
+        (long long)best_alone, best_stage, cost_mode_names[best_mode], (long long)best_over,
+        could_recompute ? ", --recompute auto" : "");
+}
+
+// --- lists ------------------------------------------------------------------------------------------------
+
+Status microbatch_list_reserve(MicrobatchList* list, int32_t max_mbs, int32_t num_samples, Arena* arena) {
+    *list = (MicrobatchList){.mbs = ARENA_NEW(arena, Microbatch, max_mbs),
+                             .sequences = ARENA_NEW(arena, PlanSequence, num_samples),
+                             .segments = ARENA_NEW(arena, PlanSegment, num_samples)};
+    if (!list->mbs || !list->sequences || !list->segments) {
+        return FAIL(STATUS_NO_MEMORY, "micro-batches of %d samples", num_samples);
+    }
+    return STATUS_OK;
+}
+
+void microbatch_list_open(MicrobatchList* list, MbLayout layout, RecomputeMode mode) {
+    list->mbs[list->num_mbs] = (Microbatch){.layout = layout,
+                                            .mode = mode,
+                                            .replica = -1,
+                                            .sequence_begin = list->num_sequences,
+                                            .sequence_end = list->num_sequences};
+}
+
+void microbatch_list_add(MicrobatchList* list, const MicrobatchProblem* problem, const int32_t* ids,
+                         int32_t num, int32_t enc_tokens, int32_t dec_tokens) {
+    Microbatch* mb = &list->mbs[list->num_mbs];
+    PlanSequence* sequence = &list->sequences[list->num_sequences++];
+    int64_t supervised = 0;
+    sequence->segment_begin = list->num_segments;
+    for (int32_t i = 0; i < num; i++) {
+        const PlanSample* sample = &problem->samples[ids[i]];
+        list->segments[list->num_segments++] =
+            (PlanSegment){.sample_idx = ids[i], .first_token = 0, .num_tokens = sample->enc_tokens};
+        supervised += sample->supervised_tokens;
+    }
+    sequence->segment_end = list->num_segments;
+    sequence->enc_tokens = enc_tokens;
+    sequence->dec_tokens = dec_tokens;
+    mb_shape_add(&mb->shape, enc_tokens, dec_tokens, 0);
+    mb->shape.supervised_tokens += supervised;
+    mb->sequence_end = list->num_sequences;
+}
+
+void microbatch_list_close(MicrobatchList* list, const MicrobatchProblem* problem) {
+    Microbatch* mb = &list->mbs[list->num_mbs++];
+    mb->work_ns = microbatch_work_ns(problem, mb->mode, &mb->shape);
+}
+
+int32_t microbatch_pad_tokens(const MicrobatchProblem* problem, int32_t num_tokens) {
+    int64_t rounded = ((int64_t)num_tokens + PAD_MULTIPLE - 1) / PAD_MULTIPLE * PAD_MULTIPLE;
+    int64_t limit = problem->request->max_seq_tokens > 0 ? problem->request->max_seq_tokens : rounded;
+    if (limit < num_tokens) { limit = num_tokens; }
+    return (int32_t)(rounded < limit ? rounded : limit);
+}
+
+void microbatch_list_append(MicrobatchList* list, const MicrobatchProblem* problem, MbLayout layout,
+                            RecomputeMode mode, const int32_t* ids, int32_t num) {
+    int32_t enc = 0, dec = 0;
+    for (int32_t i = 0; i < num; i++) {
+        const PlanSample* sample = &problem->samples[ids[i]];
+        enc = sample->enc_tokens > enc ? sample->enc_tokens : enc;
+        dec = sample->dec_tokens > dec ? sample->dec_tokens : dec;
+    }
+    enc = microbatch_pad_tokens(problem, enc);
+    dec = microbatch_pad_tokens(problem, dec);
+    microbatch_list_open(list, layout, mode);
+    for (int32_t i = 0; i < num; i++) {
+        const PlanSample* sample = &problem->samples[ids[i]];
+        bool padded = layout == LAYOUT_PADDED;
+        microbatch_list_add(list, problem, &ids[i], 1, padded ? enc : sample->enc_tokens,
+                            padded ? dec : sample->dec_tokens);
+    }
+    microbatch_list_close(list, problem);
+}
+
+// --- check ------------------------------------------------------------------------------------------------
+
+static Status sequence_check(const MicrobatchList* list, const MicrobatchProblem* problem, int32_t q,
+                             bool* seen, MbShape* shape) {
+    const PlanSequence* sequence = &list->sequences[q];
+    int64_t enc = 0, dec = 0, supervised = 0;
+    if (sequence->segment_begin < 0 || sequence->segment_end <= sequence->segment_begin ||
+        sequence->segment_end > list->num_segments) {
+        return FAIL(STATUS_INVALID_PLAN, "sequence %d: segments out of range", q);
+    }
+    for (int32_t i = sequence->segment_begin; i < sequence->segment_end; i++) {
+        int32_t id = list->segments[i].sample_idx;
+        if (id < 0 || id >= problem->num_samples || seen[id]) {
+            return FAIL(STATUS_INVALID_PLAN, "sequence %d: sample %d is unknown or used twice", q, id);
+        }
+        const PlanSample* sample = &problem->samples[id];
+        seen[id] = true;
+        enc += sample->enc_tokens;
+        dec += sample->dec_tokens;
+        supervised += sample->supervised_tokens;
+        if (list->segments[i].first_token != 0 || list->segments[i].num_tokens != sample->enc_tokens) {
+            return FAIL(STATUS_INVALID_PLAN, "sequence %d: sample %d is not whole", q, id);
+        }
+    }
+    if (sequence->enc_tokens < enc || sequence->dec_tokens < dec) {
+        return FAIL(STATUS_INVALID_PLAN, "sequence %d: shorter than its samples", q);
+    }
+    mb_shape_add(shape, sequence->enc_tokens, sequence->dec_tokens, 0);
+    shape->supervised_tokens += supervised;
+    return STATUS_OK;
+}
+
+static bool shape_equal(const MbShape* a, const MbShape* b) {
+    return a->num_seqs == b->num_seqs && a->enc_tokens == b->enc_tokens && a->enc_squares == b->enc_squares &&
+           a->dec_tokens == b->dec_tokens && a->dec_squares == b->dec_squares &&
+           a->cross_products == b->cross_products && a->supervised_tokens == b->supervised_tokens;
+}
+
+Status microbatch_list_check(const MicrobatchList* list, const MicrobatchProblem* problem, Arena* arena) {
+    bool* seen = ARENA_NEW(arena, bool, problem->num_samples);
+    if (!seen) { return FAIL(STATUS_NO_MEMORY, "check of %d samples", problem->num_samples); }
+    int32_t next = 0;
+    for (int32_t m = 0; m < list->num_mbs; m++) {
+        const Microbatch* mb = &list->mbs[m];
+        MbShape shape = {0};
+        if (mb->sequence_begin != next || mb->sequence_end <= next ||
+            mb->sequence_end > list->num_sequences) {
+            return FAIL(STATUS_INVALID_PLAN, "micro-batch %d: sequences out of range", m);
+        }
+        for (; next < mb->sequence_end; next++) { TRY(sequence_check(list, problem, next, seen, &shape)); }
+        MicrobatchCost cost = microbatch_cost(problem, mb->mode, SHARE_ALONE, &shape);
+        if (!shape_equal(&shape, &mb->shape) || cost.work_ns != mb->work_ns || mb->replica >= problem->R) {
+            return FAIL(STATUS_INVALID_PLAN, "micro-batch %d: shape, work or replica is not what it says", m);
+        }
+        if (!cost.fits_alone) {
+            return FAIL(STATUS_INVALID_PLAN, "micro-batch %d: does not fit in memory", m);
+        }
+    }
+    for (int32_t i = 0; i < problem->num_samples; i++) {
+        if (!seen[i]) { return FAIL(STATUS_INVALID_PLAN, "sample %d is in no micro-batch", i); }
+    }
+    return next == list->num_sequences
+               ? STATUS_OK
+               : FAIL(STATUS_INVALID_PLAN, "%d sequences in no micro-batch", list->num_sequences - next);
+}

@@ -1,0 +1,259 @@
+/*
+microbatch_fixed.c -- the baselines that people use today, none of which looks at the pipeline.
+
+    packed         next-fit, in the order the samples came, into windows of max_seq_tokens; each window is
+padded to that length and attends across its samples; mb_tokens / max_seq_tokens windows per micro-batch
+    packed-ragged  best fit decreasing into packs of mb_tokens, one pack per micro-batch, attention per sample
+    padded         mb_samples samples in the order they came, padded to their longest
+    tokens         sorted by length, a new micro-batch where the budget of mb_tokens would be exceeded
+(computed tokens: padding counts in layout padded)
+
+The first recompute mode in which every micro-batch keeps to its share of memory is taken, else the first in
+which each fits alone.
+*/
+#include <stdlib.h>
+#include <string.h>
+
+#include "microbatch.h"
+#include "sample_order.h"
+
+static int64_t tokens_of(const PlanSample* sample) {
+    return (int64_t)sample->enc_tokens + sample->dec_tokens;
+}
+
+static int64_t longest_tokens(const MicrobatchProblem* problem) {
+    int64_t longest = 0;
+    for (int32_t i = 0; i < problem->num_samples; i++) {
+        const PlanSample* s = &problem->samples[i];
+        int64_t tokens = s->enc_tokens > s->dec_tokens ? s->enc_tokens : s->dec_tokens;
+        longest = tokens > longest ? tokens : longest;
+    }
+    return longest;
+}
+
+// The window of `packed`; never shorter than the longest sample.
+static int32_t window_tokens(const MicrobatchProblem* problem) {
+    int64_t longest = longest_tokens(problem), max = problem->request->max_seq_tokens;
+    return (int32_t)(max > longest ? max : longest);
+}
+
+static int64_t budget_tokens(const MicrobatchProblem* problem) {
+    return problem->request->mb_tokens > 0 ? problem->request->mb_tokens : window_tokens(problem);
+}
+
+// Choose the recompute mode of a finished list; `unit` names its micro-batches in the message.
+static Status mode_choose(MicrobatchList* list, const MicrobatchProblem* problem, const char* unit) {
+    for (int attempt = 0; attempt < 2 * problem->num_modes; attempt++) {
+        RecomputeMode mode = problem->modes[attempt % problem->num_modes];
+        bool all = true;
+        for (int32_t m = 0; m < list->num_mbs && all; m++) {
+            Microbatch* mb = &list->mbs[m];
+            MicrobatchCost cost = microbatch_cost(problem, mode, SHARE_PIPELINE, &mb->shape);
+            all = attempt < problem->num_modes ? cost.fits_held : cost.fits_alone;
+            mb->mode = mode;
+            mb->work_ns = cost.work_ns;
+        }
+        if (all) { return STATUS_OK; }
+    }
+    for (int32_t m = 0; m < list->num_mbs; m++) {
+        const Microbatch* mb = &list->mbs[m];
+        bool fits = false;
+        for (int k = 0; k < problem->num_modes; k++) {
+            fits |= microbatch_cost(problem, problem->modes[k], SHARE_ALONE, &mb->shape).fits_alone;
+        }
+        if (fits) { continue; }
+        char what[128];
+        int32_t num_segments = 0, first = list->sequences[mb->sequence_begin].segment_begin;
+        for (int32_t q = mb->sequence_begin; q < mb->sequence_end; q++) {
+            num_segments += list->sequences[q].segment_end - list->sequences[q].segment_begin;
+        }
+        snprintf(what, sizeof what, "%s %d, of %d samples from sample %d on,", unit, m, num_segments,
+                 list->segments[first].sample_idx);
+        return microbatch_infeasible(problem, &mb->shape, what);
+    }
+    return FAIL(STATUS_INFEASIBLE, "%s: no recompute mode serves all of them ---> raise --memory-limit",
+                unit);
+}
+
+static Status reserve(MicrobatchList* out, const MicrobatchProblem* problem, int32_t** order, Arena* arena) {
+    *order = ARENA_NEW(arena, int32_t, problem->num_samples);
+    if (!*order) { return FAIL(STATUS_NO_MEMORY, "order of %d samples", problem->num_samples); }
+    for (int32_t i = 0; i < problem->num_samples; i++) { (*order)[i] = i; }
+    return microbatch_list_reserve(out, problem->num_samples, problem->num_samples, arena);
+}
+
+// --- packed -----------------------------------------------------------------------------------------------
+
+// The end of the window that begins with sample `begin`: next-fit, both lengths must fit.
+static int32_t window_end(const MicrobatchProblem* problem, int32_t begin, int64_t window,
+                          int64_t* dec_tokens) {
+    int64_t enc = 0, dec = 0;
+    int32_t end = begin;
+    for (; end < problem->num_samples; end++) {
+        const PlanSample* sample = &problem->samples[end];
+        if (enc + sample->enc_tokens > window || dec + sample->dec_tokens > window) { break; }
+        enc += sample->enc_tokens;
+        dec += sample->dec_tokens;
+    }
+    *dec_tokens = dec;
+    return end;
+}
+
+Status microbatch_packed_build(MicrobatchList* out, const MicrobatchProblem* problem,
+                               const MicrobatchTaper* taper, Arena* arena) {
+    (void)taper;
+    int32_t* order;
+    TRY(reserve(out, problem, &order, arena));
+    int32_t window = window_tokens(problem);
+    int64_t num_windows = budget_tokens(problem) / window, N = problem->num_samples;
+    for (int32_t begin = 0; begin < N;) {
+        int64_t dec, longest_dec = 0;
+        int32_t end = begin;
+        for (int64_t w = 0; w < (num_windows > 0 ? num_windows : 1) && end < N; w++) {
+            end = window_end(problem, end, window, &dec);
+            longest_dec = dec > longest_dec ? dec : longest_dec;
+        }
+        microbatch_list_open(out, LAYOUT_PACKED, problem->modes[0]);
+        for (int32_t next; begin < end; begin = next) {
+            next = window_end(problem, begin, window, &dec);
+            microbatch_list_add(out, problem, order + begin, next - begin, window, (int32_t)longest_dec);
+        }
+        microbatch_list_close(out, problem);
+    }
+    return mode_choose(out, problem, "--batching packed: micro-batch");
+}
+
+// --- packed-ragged ----------------------------------------------------------------------------------------
+
+// Packs by how much room they have left: a bucket of packs per number of tokens, and a tree over the buckets
+// that finds the smallest room that is enough in O(log budget).
+typedef struct {
+    int64_t leaves;  // power of two > budget
+    int32_t* head;   // [leaves] a pack with this much room, -1: none
+    int32_t* next;   // [packs] others with as much room
+    bool* any;       // [2 * leaves] is there a pack below this node?
+} Rooms;
+
+static void rooms_mark(Rooms* rooms, int64_t room) {
+    int64_t node = rooms->leaves + room;
+    rooms->any[node] = rooms->head[room] >= 0;
+    for (node /= 2; node >= 1; node /= 2) {
+        rooms->any[node] = rooms->any[2 * node] || rooms->any[2 * node + 1];
+    }
+}
+
+static void rooms_put(Rooms* rooms, int64_t room, int32_t pack) {
+    rooms->next[pack] = rooms->head[room];
+    rooms->head[room] = pack;
+    rooms_mark(rooms, room);
+}
+
+// Takes out a pack with the least room >= `needed`; -1: none. Its room is left in *room.
+static int32_t rooms_take(Rooms* rooms, int64_t needed, int64_t* room) {
+    int64_t node = rooms->leaves + needed;
+    while (node > 1 && !rooms->any[node]) {
+        while (node > 1 && (node & 1)) { node /= 2; }  // up, until there is a right sibling
+        if (node == 1) { return -1; }
+        node++;
+    }
+    if (node <= 1) { return -1; }
+    while (node < rooms->leaves) { node = rooms->any[2 * node] ? 2 * node : 2 * node + 1; }
+    *room = node - rooms->leaves;
+    int32_t pack = rooms->head[*room];
+    rooms->head[*room] = rooms->next[pack];
+    rooms_mark(rooms, *room);
+    return pack;
+}
+
+static Status rooms_make(Rooms* out, int64_t budget, int32_t num_packs, Arena* arena) {
+    out->leaves = 1;
+    while (out->leaves <= budget) { out->leaves *= 2; }
+    out->head = ARENA_NEW(arena, int32_t, out->leaves);
+    out->next = ARENA_NEW(arena, int32_t, num_packs);
+    out->any = ARENA_NEW(arena, bool, 2 * out->leaves);
+    if (!out->head || !out->next || !out->any) {
+        return FAIL(STATUS_NO_MEMORY, "packs of %lld", (long long)budget);
+    }
+    for (int64_t i = 0; i < out->leaves; i++) { out->head[i] = -1; }
+    return STATUS_OK;
+}
+
+Status microbatch_packed_ragged_build(MicrobatchList* out, const MicrobatchProblem* problem,
+                                      const MicrobatchTaper* taper, Arena* arena) {
+    (void)taper;
+    int32_t *order, num_packs = 0, N = problem->num_samples;
+    TRY(reserve(out, problem, &order, arena));
+    TRY(sample_order_sorted(order, problem->samples, N, arena));
+    int64_t budget = budget_tokens(problem), total = 0;
+    for (int32_t i = 0; i < N; i++) { total += tokens_of(&problem->samples[i]); }
+    budget = budget < total ? budget : total;  // a larger one changes nothing, and costs memory here
+    Rooms rooms = {0};
+    TRY(rooms_make(&rooms, budget, N, arena));
+    int32_t *pack_of = ARENA_NEW(arena, int32_t, N), *ids = ARENA_NEW(arena, int32_t, N);
+    int32_t* begin = ARENA_NEW(arena, int32_t, N + 2);
+    if (!pack_of || !ids || !begin) { return FAIL(STATUS_NO_MEMORY, "packs of %d samples", N); }
+    for (int32_t k = 0; k < N; k++) {
+        int64_t room = 0, tokens = tokens_of(&problem->samples[order[k]]);
+        int32_t pack = tokens <= budget ? rooms_take(&rooms, tokens, &room) : -1;
+        if (pack < 0) { pack = num_packs++, room = tokens <= budget ? budget : tokens; }
+        rooms_put(&rooms, room - tokens, pack);
+        pack_of[k] = pack;
+        begin[pack + 2]++;
+    }
+    for (int32_t p = 0; p < num_packs; p++) { begin[p + 2] += begin[p + 1]; }
+    for (int32_t k = 0; k < N; k++) { ids[begin[pack_of[k] + 1]++] = order[k]; }
+    for (int32_t p = 0; p < num_packs; p++) {
+        microbatch_list_append(out, problem, LAYOUT_RAGGED, problem->modes[0], ids + begin[p],
+                               begin[p + 1] - begin[p]);
+    }
+    return mode_choose(out, problem, "--batching packed-ragged: micro-batch");
+}
+
+// --- padded, tokens ---------------------------------------------------------------------------------------
+
+Status microbatch_padded_build(MicrobatchList* out, const MicrobatchProblem* problem,
+                               const MicrobatchTaper* taper, Arena* arena) {
+    (void)taper;
+    int32_t *order, N = problem->num_samples;
+    int64_t num = problem->request->mb_samples;
+    TRY(reserve(out, problem, &order, arena));
+    if (num <= 0) {  // so many that an average micro-batch has the budget
+        int64_t total = 0;
+        for (int32_t i = 0; i < N; i++) { total += tokens_of(&problem->samples[i]); }
+        num = budget_tokens(problem) * N / total;
+        num = num > 0 ? num : 1;
+    }
+    for (int64_t begin = 0; begin < N; begin += num) {
+        int64_t end = begin + num < N ? begin + num : N;
+        microbatch_list_append(out, problem, LAYOUT_PADDED, problem->modes[0], order + begin,
+                               (int32_t)(end - begin));
+    }
+    return mode_choose(out, problem, "--batching padded: micro-batch");
+}
+
+Status microbatch_tokens_build(MicrobatchList* out, const MicrobatchProblem* problem,
+                               const MicrobatchTaper* taper, Arena* arena) {
+    (void)taper;
+    int32_t *order, N = problem->num_samples;
+    TRY(reserve(out, problem, &order, arena));
+    TRY(sample_order_make(order, problem->samples, N, arena));
+    MbLayout layout = problem->request->layout == LAYOUT_PADDED ? LAYOUT_PADDED : LAYOUT_RAGGED;
+    int64_t budget = budget_tokens(problem);
+    for (int32_t begin = 0, end; begin < N; begin = end) {
+        int64_t sum = 0;
+        int32_t enc = 0, dec = 0;
+        for (end = begin; end < N; end++) {
+            const PlanSample* sample = &problem->samples[order[end]];
+            enc = sample->enc_tokens > enc ? sample->enc_tokens : enc;
+            dec = sample->dec_tokens > dec ? sample->dec_tokens : dec;
+            int64_t longest =
+                (int64_t)microbatch_pad_tokens(problem, enc) + microbatch_pad_tokens(problem, dec);
+            sum += tokens_of(sample);
+            if (end > begin && (layout == LAYOUT_PADDED ? longest * (end - begin + 1) : sum) > budget) {
+                break;
+            }
+        }
+        microbatch_list_append(out, problem, layout, problem->modes[0], order + begin, end - begin);
+    }
+    return mode_choose(out, problem, "--batching tokens: micro-batch");
+}

@@ -9,7 +9,7 @@ A row (200 KB for GPT-2) stays in the second-level cache over its three passes: 
 #include <math.h>
 #include <string.h>
 
-enum { CLASSIFIER_BLOCK = 1024, CLASSIFIER_LANES = 64 };
+enum { CLASSIFIER_BLOCK = 256, CLASSIFIER_LANES = 64 };
 
 // Lane by lane, since a maximum may only be reordered where the code says so. A NaN is passed over here; the
 // sum of exponentials meets it again.

@@ -75,8 +75,17 @@ static void products_equal_the_reference(void) {
 // Shapes of a real layer, where the library's own blocking starts, and the bias sums are cut into blocks of
 // rows.
 static void larger_products_equal_the_reference(void) {
-    const Shape shapes[] = {{257, 192, 320}, {1, 768, 640}, {130, 33, 1000}, {400, 64, 65}};
-    for (int i = 0; i < 4; i++) {
+    const Shape shapes[] = {
+        {257, 192, 320},
+        {1, 768, 640},
+        {130, 33, 1000},
+        {400, 64, 65},
+        // activations that fill the tiles of all threads more than once, or do not fit at all
+        {200, 5000, 48},
+        {70, 17000, 8},
+        {100, 768, 300},
+        {25, 48, 515}};
+    for (int i = 0; i < 8; i++) {
         check_forward(shapes[i], true);
         check_backward(shapes[i], true);
         ops_test_release();

@@ -17,10 +17,10 @@ not matter.
 #include <string.h>
 
 void attention_check_shape(int C, int NH) {
-    if (C % NH != 0 || C / NH > ATTENTION_MAX_HS) {
+    if (C % NH != 0 || C / NH > OPS_TILE_COLUMNS) {
         fprintf(stderr,
                 "attention: %d channels in %d heads ---> at most %d channels a head, a whole number\n", C, NH,
-                ATTENTION_MAX_HS);
+                OPS_TILE_COLUMNS);
         exit(1);
     }
 }
@@ -34,11 +34,6 @@ AttentionHead attention_head_of(const floatX* qkv, int begin, int end, int C, in
                            .HSp = tile_round_up(HS),
                            .num_tokens = end - begin,
                            .scale = 1.0f / sqrtf((float)HS)};
-}
-
-float* attention_tile(const OpsContext* ops, int i) {
-    return (float*)(ops->tiles + (size_t)omp_get_thread_num() * ops->tile_bytes) +
-           (size_t)i * TILE * ATTENTION_MAX_HS;
 }
 
 void attention_scores(float* s, const AttentionHead* head, const float* qT, int key_begin, int num_keys,
@@ -79,11 +74,12 @@ static void softmax_tile(float* restrict s, float* restrict max, float* restrict
 
 static void attention_forward_tile(floatX* out, float* lse, const AttentionHead* head, int q0,
                                    OpsContext* ops) {
-    float *s = attention_tile(ops, 0), *qT = attention_tile(ops, 1), *v = attention_tile(ops, 2);
-    float *o = attention_tile(ops, 3), max[TILE], sum[TILE], shrink[TILE];
+    float *s = ops_tile(ops, 0), *qT = ops_tile(ops, 1), *v = ops_tile(ops, 2);
+    float *o = ops_tile(ops, 3), max[TILE], sum[TILE], shrink[TILE];
     const int HS = head->HS, HSp = head->HSp, rest = head->num_tokens - q0;
     const int num_queries = rest < TILE ? rest : TILE, num_lanes = tile_round_up(num_queries);
-    tile_transpose(qT, head->qkv + (size_t)q0 * head->stride, head->stride, num_queries, HS, head->scale);
+    tile_transpose(qT, TILE, head->qkv + (size_t)q0 * head->stride, head->stride, num_queries, HS,
+                   head->scale);
     for (int t = 0; t < TILE; t++) { max[t] = -INFINITY, sum[t] = 0.0f; }
     for (int k0 = 0; k0 <= q0; k0 += TILE) {
         const bool diagonal = k0 == q0;

@@ -10,11 +10,6 @@ a sequence gives the same bits alone and in any batch.
 #include "context.h"
 #include "tile.h"
 
-enum {
-    ATTENTION_MAX_HS = 256,
-    ATTENTION_NUM_TILES = 8
-};  // head channels; tiles of TILE x ATTENTION_MAX_HS floats
-
 typedef struct {
     const floatX* qkv;  // of this sequence and head: q of its first token
     size_t stride;      // 3 C, from token to token
@@ -24,8 +19,6 @@ typedef struct {
 } AttentionHead;
 
 AttentionHead attention_head_of(const floatX* qkv, int begin, int end, int C, int NH, int h);
-// The i-th tile of the calling OpenMP thread.
-float* attention_tile(const OpsContext* ops, int i);
 void attention_check_shape(int C, int NH);
 
 // s (keys, TILE) = keys x queries scores, -infinity above the diagonal where `diagonal`. qT: scaled queries.

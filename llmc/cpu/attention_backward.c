@@ -63,9 +63,9 @@ static void load_query_sums(float* delta, float* lse, const BackwardTask* x, int
 
 static void attention_backward_tile(const BackwardTask* x, int q0) {
     const AttentionHead* head = &x->head;
-    float *s = attention_tile(x->ops, 0), *dp = attention_tile(x->ops, 1), *q = attention_tile(x->ops, 2);
-    float *qT = attention_tile(x->ops, 3), *d = attention_tile(x->ops, 4), *dT = attention_tile(x->ops, 5);
-    float *dq = attention_tile(x->ops, 6), delta[TILE], lse[TILE];
+    float *s = ops_tile(x->ops, 0), *dp = ops_tile(x->ops, 1), *q = ops_tile(x->ops, 2);
+    float *qT = ops_tile(x->ops, 3), *d = ops_tile(x->ops, 4), *dT = ops_tile(x->ops, 5);
+    float *dq = ops_tile(x->ops, 6), delta[TILE], lse[TILE];
     const int HS = head->HS, rest = head->num_tokens - q0;
     const int num_queries = rest < TILE ? rest : TILE, num_lanes = tile_round_up(num_queries);
     const size_t HSp = (size_t)head->HSp, C = (size_t)head->C, stride = head->stride;
@@ -73,8 +73,8 @@ static void attention_backward_tile(const BackwardTask* x, int q0) {
     load_query_sums(delta, lse, x, q0, num_queries);
     tile_pack(q, q_rows, stride, num_queries, HS, head->scale);
     tile_pack(d, d_rows, C, num_queries, HS, 1.0f);
-    tile_transpose(qT, q_rows, stride, num_queries, HS, head->scale);
-    tile_transpose(dT, d_rows, C, num_queries, HS, 1.0f);
+    tile_transpose(qT, TILE, q_rows, stride, num_queries, HS, head->scale);
+    tile_transpose(dT, TILE, d_rows, C, num_queries, HS, 1.0f);
     for (int k0 = 0; k0 <= q0; k0 += TILE) {
         const bool diagonal = k0 == q0;
         const int num_keys = diagonal ? num_queries : TILE;

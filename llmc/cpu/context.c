@@ -2,7 +2,6 @@
 context.c -- threads of the CPU implementation: OpenMP's and OpenBLAS's kept at the same number.
 */
 #include "context.h"
-#include "attention.h"
 
 #include <omp.h>
 #include <cblas.h>
@@ -20,8 +19,7 @@ OpsContext* ops_create(int num_threads) {
     n = 1;  // libgomp is not instrumented: every one of its barriers would look like a race
 #endif
     ops->num_threads = n;
-    ops->tile_bytes = ATTENTION_NUM_TILES * TILE * ATTENTION_MAX_HS * sizeof(float);
-    ops->tiles = aligned_alloc(64, (size_t)n * ops->tile_bytes);
+    ops->tiles = aligned_alloc(64, ops_tiles_floats(ops) * sizeof *ops->tiles);
     if (ops->tiles == NULL) {
         fprintf(stderr, "ops: no memory for the tiles of %d threads ---> ask for fewer threads\n", n);
         exit(1);
@@ -39,4 +37,9 @@ void ops_free(OpsContext* ops) {
 
 int ops_num_threads(const OpsContext* ops) {
     return ops->num_threads;
+}
+
+float* ops_tile(const OpsContext* ops, int i) {
+    const size_t tile = (size_t)OPS_TILE_ROWS * OPS_TILE_COLUMNS;
+    return ops->tiles + ((size_t)omp_get_thread_num() * OPS_NUM_TILES + (size_t)i) * tile;
 }

@@ -1,15 +1,28 @@
 /*
-context.h -- what OpsContext is on a CPU: a number of threads, and a tile arena for each of them.
+context.h -- what OpsContext is on a CPU: a number of threads, and for each of them some tiles to work in.
+
+The tiles of all threads are one array, so an operation may also use them together.
 */
 #pragma once
 
 #include "../ops.h"
+#include "tile.h"
+
+enum {
+    OPS_TILE_ROWS = TILE,       // tokens
+    OPS_TILE_COLUMNS = 256,     // channels of a head at most
+    OPS_NUM_TILES = 16,         // of a thread: 1 MiB, touched only where used
+    OPS_PARALLEL_VALUES = 8192  // below so many values a parallel region costs more than it saves (some 3 us)
+};
 
 struct OpsContext {
     int num_threads;
-    char* tiles;        // num_threads * tile_bytes, 64-byte aligned
-    size_t tile_bytes;  // of one thread: the tiles of one attention task
+    float* tiles;  // (num_threads, OPS_NUM_TILES, OPS_TILE_ROWS, OPS_TILE_COLUMNS), 64-byte aligned
 };
 
-// Below this many values a parallel region costs more than it saves (a fork and join is about 3 us).
-enum { OPS_PARALLEL_VALUES = 8192 };
+static inline size_t ops_tiles_floats(const OpsContext* ops) {
+    return (size_t)ops->num_threads * OPS_NUM_TILES * OPS_TILE_ROWS * OPS_TILE_COLUMNS;
+}
+
+// The i-th tile of the calling OpenMP thread.
+float* ops_tile(const OpsContext* ops, int i);

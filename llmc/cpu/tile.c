@@ -4,8 +4,6 @@ multiply-adds per value of a (the scheme of Goto, van de Geijn 2008, without pac
 */
 #include "tile.h"
 
-#include <string.h>
-
 #if defined(__AVX512F__)
 enum { VECTOR = 16, PANEL_VECTORS = 4 };  // 24 accumulators of 32 registers
 #elif defined(__AVX__)
@@ -103,30 +101,51 @@ void tile_product(float* c, size_t c_stride, const float* a, size_t a_row_stride
     }
 }
 
-// Four by four at a time: two rounds of pairwise interleaving.
-static void transpose_quads(float* out, const float* inp, size_t inp_stride, float scale) {
+// Four by four values: two rounds of pairwise interleaving.
+static inline void transpose_quads(float* out, size_t out_stride, const float* inp, size_t inp_stride,
+                                   float scale, Quad shift) {
     Quad r[4];
     for (int i = 0; i < 4; i++) { r[i] = *(const Quad*)(inp + (size_t)i * inp_stride) * scale; }
     const Quad a = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5);
     const Quad b = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5);
     const Quad c = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7);
     const Quad d = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
-    *(Quad*)(out + 0 * TILE) = __builtin_shufflevector(a, b, 0, 1, 4, 5);
-    *(Quad*)(out + 1 * TILE) = __builtin_shufflevector(a, b, 2, 3, 6, 7);
-    *(Quad*)(out + 2 * TILE) = __builtin_shufflevector(c, d, 0, 1, 4, 5);
-    *(Quad*)(out + 3 * TILE) = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+    *(Quad*)(out + 0 * out_stride) = __builtin_shufflevector(a, b, 0, 1, 4, 5) + shift;
+    *(Quad*)(out + 1 * out_stride) = __builtin_shufflevector(a, b, 2, 3, 6, 7) + shift;
+    *(Quad*)(out + 2 * out_stride) = __builtin_shufflevector(c, d, 0, 1, 4, 5) + shift;
+    *(Quad*)(out + 3 * out_stride) = __builtin_shufflevector(c, d, 2, 3, 6, 7) + shift;
 }
 
-void tile_transpose(float* out, const float* inp, size_t inp_stride, int num_rows, int C, float scale) {
+void tile_transpose(float* out, size_t out_stride, const float* inp, size_t inp_stride, int num_rows, int C,
+                    float scale) {
     const int whole_rows = num_rows / 4 * 4, whole_columns = C / 4 * 4, end = tile_round_up(num_rows);
     for (int t = 0; t < whole_rows; t += 4) {
         for (int c = 0; c < whole_columns; c += 4) {
-            transpose_quads(out + (size_t)c * TILE + t, inp + (size_t)t * inp_stride + c, inp_stride, scale);
+            transpose_quads(out + (size_t)c * out_stride + t, out_stride, inp + (size_t)t * inp_stride + c,
+                            inp_stride, scale, (Quad){0});
         }
     }
     for (int c = 0; c < C; c++) {
         for (int t = c < whole_columns ? whole_rows : 0; t < end; t++) {
-            out[(size_t)c * TILE + t] = t < num_rows ? inp[(size_t)t * inp_stride + c] * scale : 0.0f;
+            out[(size_t)c * out_stride + t] = t < num_rows ? inp[(size_t)t * inp_stride + c] * scale : 0.0f;
+        }
+    }
+}
+
+void tile_transpose_back(float* out, size_t out_stride, const float* inp, size_t inp_stride, int m, int n,
+                         const float* bias) {
+    const int whole_m = m / 4 * 4, whole_n = n / 4 * 4;
+    for (int i = 0; i < whole_m; i += 4) {
+        const Quad shift = bias != NULL ? *(const Quad*)(bias + i) : (Quad){0};
+        for (int j = 0; j < whole_n; j += 4) {
+            transpose_quads(out + (size_t)j * out_stride + i, out_stride, inp + (size_t)i * inp_stride + j,
+                            inp_stride, 1.0f, shift);
+        }
+    }
+    for (int j = 0; j < n; j++) {
+        for (int i = j < whole_n ? whole_m : 0; i < m; i++) {
+            out[(size_t)j * out_stride + i] =
+                inp[(size_t)i * inp_stride + j] + (bias != NULL ? bias[i] : 0.0f);
         }
     }
 }

@@ -39,8 +39,11 @@ static inline int tile_upper_begin(int i) {
     return i / TILE_ROWS * TILE_ROWS / TILE_LANES * TILE_LANES;
 }
 
-// out (C, TILE) = scale * transpose of inp (num_rows <= TILE, C); columns num_rows .. round_up(num_rows) are
-// 0.
-void tile_transpose(float* out, const float* inp, size_t inp_stride, int num_rows, int C, float scale);
+// out (C, out_stride) = scale * transpose of inp (num_rows, C); columns num_rows .. round_up(num_rows) are 0.
+void tile_transpose(float* out, size_t out_stride, const float* inp, size_t inp_stride, int num_rows, int C,
+                    float scale);
+// out (n, m) = transpose of inp (m, n) + bias (m) in each row; bias may be NULL. Nothing is padded.
+void tile_transpose_back(float* out, size_t out_stride, const float* inp, size_t inp_stride, int m, int n,
+                         const float* bias);
 // out (num_rows, round_up(C)) = scale * inp (num_rows, C), padded with 0.
 void tile_pack(float* out, const float* inp, size_t inp_stride, int num_rows, int C, float scale);

@@ -22,8 +22,8 @@ static void open_text(JsonlReader* reader, const char* text) {
 static void check_sample(JsonlReader* reader, const char* task, const char* inputs, const char* targets) {
     JsonlSample sample;
     CHECK_OK(jsonl_next(reader, &sample));
-    CHECK(!sample.end);
-    if (sample.end) { return; }
+    CHECK(!sample.end && sample.task != NULL);
+    if (sample.task == NULL) { return; }
     CHECK(strcmp(sample.task, task) == 0 && strlen(task) == sample.task_bytes);
     CHECK(strcmp(sample.inputs, inputs) == 0 && strlen(inputs) == sample.inputs_bytes);
     CHECK(strcmp(sample.targets, targets) == 0 && strlen(targets) == sample.targets_bytes);

@@ -154,6 +154,10 @@ for file in "$dir"/split/train_0000*.bin; do
 done
 check "shards hold all samples" [ "$total" -eq "$train" ]
 check "a foreign file stays" grep -q 'not ours' "$dir/split/train_000999.bin"
+check "fewer shards" ./prepare_data --shard-tokens 40K --out "$dir/split" "$dir/tasks.jsonl" >/dev/null
+total=0
+for file in "$dir"/split/train_0000*.bin; do total=$((total + $(samples "$file"))); done
+check "no shard of the earlier run is left: $total" [ "$total" -eq "$train" ]
 shards=$(ls "$dir"/split/train_0000*.bin | wc -l)
 check "one file again" ./prepare_data --out "$dir/split" "$dir/tasks.jsonl" >"$dir/log"
 check "$shards shards gone, and that is said" grep -q "; $shards files of an earlier run removed" "$dir/log"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # dev/fuzz.sh SECONDS: every test/fuzz/fuzz_*.c under libFuzzer with address and undefined-behaviour sanitizers, SECONDS each.
-# Seeds come from test/fuzz/corpus/NAME; finds stay in build/fuzz/corpus/NAME, crashing inputs in build/fuzz.
+# Seeds come from test/fuzz/corpus/NAME, words from test/fuzz/NAME.dict; finds stay in build/fuzz/corpus/NAME, crashing inputs in build/fuzz.
 # Exit 0: nothing found; 1: a crash, a hang or a build error; 77: clang has no fuzzer runtime here.
 set -u
 cd "$(dirname "$0")/.."
@@ -40,6 +40,8 @@ for target in test/fuzz/fuzz_*.c; do
     log=$out/log/$name.log
     seeds=test/fuzz/corpus/$name
     [ -d "$seeds" ] || seeds=
+    words=
+    [ -e "test/fuzz/$name.dict" ] && words=-dict=test/fuzz/$name.dict
     mkdir -p "$out/corpus/$name"
     # shellcheck disable=SC2086
     if ! clang $flags -fsanitize=fuzzer "$target" $objects -lpcre2-8 -ljansson -lm -lpthread -o "$out/fuzz_$name" >"$log" 2>&1; then
@@ -48,7 +50,7 @@ for target in test/fuzz/fuzz_*.c; do
         failed=1
         continue
     fi
-    "$out/fuzz_$name" "$out/corpus/$name" $seeds -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+    "$out/fuzz_$name" "$out/corpus/$name" $seeds $words -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
         -max_len=16384 -print_final_stats=1 -artifact_prefix="$out/$name-" >"$log" 2>&1
     rc=$?
     runs=$(awk '/number_of_executed_units/ {print $2}' "$log")

@@ -202,9 +202,10 @@ Status plan_check_rank(const Plan* plan, int32_t rank, PlanPlaces* places) {
     TRY(check_instrs(&check));
     TRY(check_buffer_places(&check));
     for (int32_t m = 0; m < plan->M; m++) {
-        if (!runs_here(&check, m)) { continue; }
-        TRY(check_order(&check, m));
-        TRY(check_lives(&check, m));
+        if (runs_here(&check, m)) { TRY(check_order(&check, m)); }
+    }
+    for (int32_t m = 0; m < plan->M; m++) {
+        if (runs_here(&check, m)) { TRY(check_lives(&check, m)); }
     }
     return check_overlaps(&check);
 }

@@ -1,0 +1,373 @@
+// test_plan_check.c -- every rule of plan.h: a plan that breaks it is refused, with words that name it.
+#include "random_plan.h"
+#include "test.h"
+
+static uint64_t seed;
+
+typedef struct {
+    Plan* plan;
+    PlanSample* samples;
+    Rng* rng;
+} Mutant;
+
+static PlanRank* any_rank(Mutant* mutant) {
+    return &mutant->plan->ranks[rng_below(mutant->rng, (uint32_t)(mutant->plan->P * mutant->plan->R))];
+}
+
+// A random instruction of this kind on this rank, -1 if there is none.
+static int32_t any_instr(Mutant* mutant, const PlanRank* rank, InstrKind kind) {
+    int32_t found = -1, num = 0;
+    for (int32_t i = 0; i < rank->num_instrs; i++) {
+        if (rank->instrs[i].kind != kind) { continue; }
+        if (rng_below(mutant->rng, (uint32_t)++num) == 0) { found = i; }
+    }
+    return found;
+}
+
+static int32_t find_instr(const PlanRank* rank, InstrKind kind, int32_t mb) {
+    for (int32_t i = 0; i < rank->num_instrs; i++) {
+        if (rank->instrs[i].kind == kind && rank->instrs[i].mb == mb) { return i; }
+    }
+    return -1;
+}
+
+static PlanBuffer* any_buffer(Mutant* mutant, const PlanRank* rank, int32_t not_kind) {
+    if (rank->num_buffers == 0) { return NULL; }
+    PlanBuffer* buffer = &rank->buffers[rng_below(mutant->rng, (uint32_t)rank->num_buffers)];
+    return buffer->kind == not_kind ? NULL : buffer;
+}
+
+// Take instruction i out and put it in at place j; buffers keep the instructions they live over.
+static void move_instr(PlanRank* rank, int32_t i, int32_t j) {
+    PlanInstr moved = rank->instrs[i];
+    int32_t step = i < j ? 1 : -1;
+    for (int32_t k = i; k != j; k += step) { rank->instrs[k] = rank->instrs[k + step]; }
+    rank->instrs[j] = moved;
+}
+
+static bool drop_receive(Mutant* mutant) {
+    PlanRank* rank = any_rank(mutant);
+    int32_t i = any_instr(mutant, rank, rng_below(mutant->rng, 2) ? INSTR_RECV_ACT : INSTR_RECV_GRAD);
+    if (i < 0) { return false; }
+    move_instr(rank, i, --rank->num_instrs);
+    for (int32_t k = 0; k < rank->num_buffers; k++) {
+        PlanBuffer* buffer = &rank->buffers[k];
+        buffer->instr_begin -= buffer->instr_begin > i;
+        buffer->instr_end -= buffer->instr_end > i;
+    }
+    return true;
+}
+
+static bool swap_transfers_at_one_end(Mutant* mutant) {
+    PlanRank* rank = any_rank(mutant);
+    int32_t previous = -1;
+    for (int32_t i = 0; i < rank->num_instrs; i++) {
+        InstrKind kind = (InstrKind)rank->instrs[i].kind;
+        if (kind < INSTR_RECV_ACT || kind >= INSTR_WAIT_ACT) { continue; }
+        if (previous >= 0 && rank->instrs[previous].peer == rank->instrs[i].peer &&
+            rng_below(mutant->rng, 3) == 0) {
+            PlanInstr kept = rank->instrs[previous];
+            rank->instrs[previous] = rank->instrs[i];
+            rank->instrs[i] = kept;
+            return true;
+        }
+        previous = i;
+    }
+    return false;
+}
+
+// A receive ahead of a send that the other end wants first: every list is in order by itself, and yet.
+static bool receive_before_send(Mutant* mutant) {
+    PlanRank* rank = any_rank(mutant);
+    for (int32_t i = 1; i < rank->num_instrs; i++) {
+        if (rank->instrs[i].kind != INSTR_RECV_GRAD) { continue; }
+        for (int32_t k = i - 1; k >= 0; k--) {
+            if (rank->instrs[k].kind != INSTR_SEND_ACT) { continue; }
+            PlanBuffer* dout = NULL;
+            for (int32_t b = 0; b < rank->num_buffers; b++) {
+                if (rank->buffers[b].kind == BUFFER_DOUT && rank->buffers[b].mb == rank->instrs[i].mb) {
+                    dout = &rank->buffers[b];
+                }
+            }
+            dout->instr_begin = k;  // and a place of its own at the end of the arena
+            dout->offset_bytes = rank->arena_bytes;
+            rank->arena_bytes +=
+                (dout->num_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
+            for (int32_t b = 0; b < rank->num_buffers; b++) {
+                PlanBuffer* other = &rank->buffers[b];
+                if (other == dout) { continue; }
+                other->instr_begin += other->instr_begin >= k && other->instr_begin < i;
+                other->instr_end += other->instr_end > k && other->instr_end <= i;
+            }
+            move_instr(rank, i, k);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool swap_jobs(Mutant* mutant) {
+    PlanRank* rank = any_rank(mutant);
+    int32_t i = any_instr(mutant, rank, INSTR_FWD);
+    if (i < 0) { return false; }
+    int32_t k = find_instr(rank, INSTR_BWD, rank->instrs[i].mb);
+    rank->instrs[i].kind = INSTR_BWD;
+    rank->instrs[k].kind = INSTR_FWD;
+    return true;
+}
+
+static bool receive_after_use(Mutant* mutant) {
+    PlanRank* rank = any_rank(mutant);
+    int32_t i = any_instr(mutant, rank, INSTR_RECV_ACT);
+    if (i < 0) { return false; }
+    move_instr(rank, i, find_instr(rank, INSTR_FWD, rank->instrs[i].mb));
+    return true;
+}
+
+static bool wait_before_send(Mutant* mutant) {
+    PlanRank* rank = any_rank(mutant);
+    int32_t i = any_instr(mutant, rank, INSTR_WAIT_GRAD);
+    if (i < 0) { return false; }
+    move_instr(rank, i, find_instr(rank, INSTR_SEND_GRAD, rank->instrs[i].mb));
+    return true;
+}
+
+static bool repeat_job(Mutant* mutant) {
+    PlanRank* rank = any_rank(mutant);
+    int32_t i = any_instr(mutant, rank, INSTR_WGT);
+    if (i < 0) { return false; }
+    rank->instrs[i].kind = INSTR_BWD;
+    return true;
+}
+
+static bool wrong_peer(Mutant* mutant) {
+    PlanRank* rank = any_rank(mutant);
+    int32_t i = any_instr(mutant, rank, INSTR_SEND_ACT);
+    if (i < 0) { return false; }
+    rank->instrs[i].peer--;
+    return true;
+}
+
+static bool foreign_microbatch(Mutant* mutant) {
+    PlanRank* rank = any_rank(mutant);
+    int32_t i = any_instr(mutant, rank, INSTR_FWD);
+    if (i < 0) { return false; }
+    rank->instrs[i].mb = mutant->plan->M;
+    return true;
+}
+
+static bool job_after_step(Mutant* mutant) {
+    PlanRank* rank = any_rank(mutant);
+    int32_t i = any_instr(mutant, rank, INSTR_BWD);
+    if (i < 0) { return false; }
+    rank->instrs[i].end_ns = mutant->plan->makespan_ns + 1;
+    return true;
+}
+
+static bool overlap_buffers(Mutant* mutant) {
+    PlanRank* rank = any_rank(mutant);
+    PlanBuffer *a = any_buffer(mutant, rank, -1), *b = any_buffer(mutant, rank, -1);
+    if (a == NULL || a == b || a->num_bytes == 0 || b->num_bytes == 0) { return false; }
+    if (a->instr_begin >= b->instr_end || b->instr_begin >= a->instr_end) { return false; }
+    if (a->num_bytes > b->num_bytes) { return false; }  // stays inside the arena
+    a->offset_bytes = b->offset_bytes;
+    return true;
+}
+
+static bool end_life_early(Mutant* mutant) {
+    PlanBuffer* buffer = any_buffer(mutant, any_rank(mutant), BUFFER_FORWARD);
+    if (buffer == NULL || buffer->instr_end - buffer->instr_begin < 2) { return false; }
+    buffer->instr_end--;
+    return true;
+}
+
+static bool begin_life_late(Mutant* mutant) {
+    PlanBuffer* buffer = any_buffer(mutant, any_rank(mutant), BUFFER_FORWARD);
+    if (buffer == NULL || buffer->instr_end - buffer->instr_begin < 2) { return false; }
+    buffer->instr_begin++;
+    return true;
+}
+
+static bool unaligned_buffer(Mutant* mutant) {
+    PlanBuffer* buffer = any_buffer(mutant, any_rank(mutant), -1);
+    if (buffer == NULL) { return false; }
+    buffer->offset_bytes += 8;
+    return true;
+}
+
+static bool buffer_outside(Mutant* mutant) {
+    PlanRank* rank = any_rank(mutant);
+    PlanBuffer* buffer = any_buffer(mutant, rank, -1);
+    if (buffer == NULL || buffer->num_bytes == 0) { return false; }
+    buffer->offset_bytes = rank->arena_bytes;
+    return true;
+}
+
+static bool drop_buffer(Mutant* mutant) {
+    PlanRank* rank = any_rank(mutant);
+    PlanBuffer* buffer = any_buffer(mutant, rank, -1);
+    if (buffer == NULL) { return false; }
+    *buffer = rank->buffers[--rank->num_buffers];
+    return true;
+}
+
+static bool shorter_message(Mutant* mutant) {
+    PlanBuffer* buffer = any_buffer(mutant, any_rank(mutant), -1);
+    if (buffer == NULL || buffer->kind == BUFFER_ACTS || buffer->kind == BUFFER_FORWARD) { return false; }
+    if (buffer->kind == BUFFER_SCRATCH || buffer->num_bytes == 0) { return false; }
+    buffer->num_bytes--;
+    return true;
+}
+
+static bool exceed_limit(Mutant* mutant) {
+    PlanRank* rank = any_rank(mutant);
+    mutant->plan->memory_limit_bytes = rank->arena_bytes + rank->state_bytes - 1;
+    return mutant->plan->memory_limit_bytes > 0;
+}
+
+static bool duplicate_sample(Mutant* mutant) {
+    Plan* plan = mutant->plan;
+    if (plan->num_segments < 2) { return false; }
+    plan->segments[1].sample_idx = plan->segments[0].sample_idx;
+    plan->segments[1].num_tokens = plan->segments[0].num_tokens;
+    return true;
+}
+
+static bool cut_sample(Mutant* mutant) {
+    mutant->plan->segments[0].num_tokens--;
+    return true;
+}
+
+static bool other_batch(Mutant* mutant) {
+    mutant->samples[mutant->plan->segments[0].sample_idx].enc_tokens++;
+    return true;
+}
+
+static bool wrong_shape(Mutant* mutant) {
+    mutant->plan->mbs[mutant->plan->M - 1].shape.supervised_tokens++;
+    return true;
+}
+
+static bool wrong_padding(Mutant* mutant) {
+    mutant->plan->sequences[0].enc_tokens--;
+    return true;
+}
+
+static bool layers_apart(Mutant* mutant) {
+    mutant->plan->stages[mutant->plan->P - 1].layer_begin++;
+    return true;
+}
+
+static bool bound_beyond_makespan(Mutant* mutant) {
+    mutant->plan->bound_ns = mutant->plan->makespan_ns + 1;
+    return true;
+}
+
+static bool recompute_of_what_is_kept(Mutant* mutant) {
+    PlanRank* rank = any_rank(mutant);
+    int32_t i = any_instr(mutant, rank, INSTR_REC);
+    if (i < 0) { return false; }
+    mutant->plan->mbs[rank->instrs[i].mb].recompute[(rank - mutant->plan->ranks) % mutant->plan->P] =
+        RECOMPUTE_NONE;
+    return true;
+}
+
+static bool other_replica(Mutant* mutant) {
+    Plan* plan = mutant->plan;
+    plan->mbs[plan->M - 1].replica = plan->R - 1 - plan->mbs[plan->M - 1].replica;
+    return plan->R > 1;
+}
+
+static const struct {
+    bool (*mutate)(Mutant* mutant);
+    const char* words;  // "": one of several rules may see it first
+} mutations[] = {
+    {drop_receive, "is missing"},
+    {swap_transfers_at_one_end, ""},
+    {receive_before_send, "wait for each other"},
+    {swap_jobs, ""},
+    {receive_after_use, "before what it needs"},
+    {wait_before_send, "before what it needs"},
+    {repeat_job, "a second time"},
+    {wrong_peer, "wrong peer"},
+    {foreign_microbatch, "not a micro-batch of this replica"},
+    {job_after_step, "not within the step"},
+    {overlap_buffers, "overlap"},
+    {end_life_early, ""},
+    {begin_life_late, ""},
+    {unaligned_buffer, "not aligned"},
+    {buffer_outside, "not inside the arena"},
+    {drop_buffer, ""},
+    {shorter_message, "bytes"},
+    {exceed_limit, "beyond the memory limit"},
+    {duplicate_sample, ""},
+    {cut_sample, "not whole"},
+    {other_batch, "not whole"},
+    {wrong_shape, "shape is not that of"},
+    {wrong_padding, ""},
+    {layers_apart, "not next to those before"},
+    {bound_beyond_makespan, "below the bound"},
+    {recompute_of_what_is_kept, "not recomputed here"},
+    {other_replica, ""},
+};
+enum { NUM_MUTATIONS = sizeof mutations / sizeof mutations[0] };
+
+// A deep copy by way of the text form.
+static void copy_plan(Plan* out, const Plan* plan, Arena* arena) {
+    char* text = NULL;
+    size_t num_bytes = 0;
+    FILE* file = open_memstream(&text, &num_bytes);
+    plan_print(plan, file);
+    fclose(file);
+    CHECK_OK(plan_parse(out, text, "copy", arena));
+    free(text);
+}
+
+// Plans whose receives are all posted as late as can be are the hardest to break; random ones do. A mutation
+// of a buffer's life or place may happen to leave a valid plan only where the rule in question does not
+// reach.
+static void every_mutation_is_caught(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    int32_t num_applied[NUM_MUTATIONS] = {0};
+    for (int32_t round = 0; round < 120; round++) {
+        arena_reset(&arena);
+        int32_t P = rng_between(&rng, 1, 4);
+        RandomPlan about = {.P = P,
+                            .R = rng_between(&rng, 1, 2),
+                            .num_layers = P + 1,
+                            .num_samples = 14,
+                            .max_tokens = 50,
+                            .packed = round % 2,
+                            .recompute = round % 3};
+        Plan plan;
+        PlanSample* samples = random_plan(&plan, &rng, &about, &arena);
+        for (int32_t i = 0; i < NUM_MUTATIONS; i++) {
+            Plan copy;
+            PlanSample own_samples[14];
+            memcpy(own_samples, samples, sizeof own_samples);
+            copy_plan(&copy, &plan, &arena);
+            CHECK_OK(plan_check(&copy, own_samples, 14));
+            Mutant mutant = {&copy, own_samples, &rng};
+            if (!mutations[i].mutate(&mutant)) { continue; }
+            num_applied[i]++;
+            Status status = plan_check(&copy, own_samples, 14);
+            bool caught = status == STATUS_INVALID_PLAN || status == STATUS_DEADLOCK;
+            if (caught && strstr(status_message(), mutations[i].words) != NULL) { continue; }
+            printf("seed %llu, round %d, mutation %d (\"%s\"): status %d \"%s\"\n", (unsigned long long)seed,
+                   round, i, mutations[i].words, status, status_message());
+            test_failures++;
+        }
+    }
+    for (int32_t i = 0; i < NUM_MUTATIONS; i++) {
+        if (num_applied[i] < 5) { printf("mutation %d was applied %d times only\n", i, num_applied[i]); }
+        CHECK(num_applied[i] >= 5);
+    }
+    arena_free(&arena);
+}
+
+int main(int argc, char** argv) {
+    seed = test_seed(argc, argv);
+    RUN(every_mutation_is_caught);
+    return test_end();
+}

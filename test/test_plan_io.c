@@ -1,0 +1,248 @@
+// test_plan_io.c -- plan text: round trips, golden text, hostile text; timelines as in STYLE.
+#include "../dynapipe_plugin/base/file_io.h"
+#include "random_plan.h"
+#include "test.h"
+
+static uint64_t seed;
+
+static char* print_plan(const Plan* plan, size_t* num_bytes) {
+    char* text = NULL;
+    FILE* file = open_memstream(&text, num_bytes);
+    plan_print(plan, file);
+    fclose(file);
+    return text;
+}
+
+static void make_plan(Plan* out, Rng* rng, Arena* arena) {
+    int32_t P = rng_between(rng, 1, 4);
+    RandomPlan about = {.P = P,
+                        .R = rng_between(rng, 1, 3),
+                        .num_layers = P + 2,
+                        .num_samples = rng_between(rng, 1, 20),
+                        .max_tokens = 400,
+                        .packed = rng_below(rng, 2),
+                        .recompute = rng_below(rng, 2)};
+    random_plan(out, rng, &about, arena);
+    out->bound_ns = rng_between(rng, 0, 9);
+    out->memory_limit_bytes = (int64_t)rng_below(rng, 3) << 40;
+}
+
+// parse(print(p)) == p, field by field through the hash, and the text again byte by byte.
+static void parse_of_print_is_the_plan(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    for (int32_t round = 0; round < 200; round++) {
+        arena_reset(&arena);
+        Plan plan, parsed;
+        size_t num_bytes, again_bytes;
+        make_plan(&plan, &rng, &arena);
+        char* text = print_plan(&plan, &num_bytes);
+        CHECK_OK(plan_parse(&parsed, text, "text", &arena));
+        CHECK(plan_hash(&plan) == plan_hash(&parsed));
+        char* again = print_plan(&parsed, &again_bytes);
+        CHECK(num_bytes == again_bytes && memcmp(text, again, num_bytes) == 0);
+        CHECK_EQ(parsed.mbs[parsed.M - 1].sequence_end, plan.mbs[plan.M - 1].sequence_end);
+        CHECK_EQ(parsed.ranks[0].num_buffers, plan.ranks[0].num_buffers);
+        free(text);
+        free(again);
+    }
+    arena_free(&arena);
+}
+
+// No field escapes the hash: change any, and it differs.
+static void hash_covers_every_field(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    Plan plan;
+    do {
+        arena_reset(&arena);
+        make_plan(&plan, &rng, &arena);
+    } while (plan.P < 2 || plan.ranks[0].num_instrs == 0);
+    uint64_t before = plan_hash(&plan);
+    PlanRank* rank = &plan.ranks[0];
+    int32_t* const words[] = {&plan.N,
+                              &plan.stages[1].layer_end,
+                              &plan.mbs[0].replica,
+                              &plan.sequences[0].enc_tokens,
+                              &plan.sequences[0].dec_tokens,
+                              &plan.segments[0].sample_idx,
+                              &plan.segments[0].first_token,
+                              &plan.segments[0].num_tokens,
+                              &rank->instrs[0].mb,
+                              &rank->instrs[0].peer,
+                              &rank->buffers[0].mb,
+                              &rank->buffers[0].instr_begin,
+                              &rank->buffers[0].instr_end,
+                              &plan.mbs[0].sequence_end,
+                              &plan.sequences[0].segment_end};
+    int64_t* const longs[] = {&plan.makespan_ns,
+                              &plan.bound_ns,
+                              &plan.memory_limit_bytes,
+                              &rank->arena_bytes,
+                              &rank->state_bytes,
+                              &rank->instrs[0].begin_ns,
+                              &rank->instrs[0].end_ns,
+                              &rank->buffers[0].offset_bytes,
+                              &rank->buffers[0].num_bytes,
+                              &plan.mbs[0].shape.num_seqs,
+                              &plan.mbs[0].shape.enc_tokens,
+                              &plan.mbs[0].shape.enc_squares,
+                              &plan.mbs[0].shape.dec_tokens,
+                              &plan.mbs[0].shape.dec_squares,
+                              &plan.mbs[0].shape.cross_products,
+                              &plan.mbs[0].shape.supervised_tokens};
+    uint8_t* const bytes[] = {&plan.mbs[0].layout, &plan.mbs[0].recompute[1], &rank->instrs[0].kind,
+                              &rank->buffers[0].kind};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        ++*words[i];
+        CHECK(plan_hash(&plan) != before);
+        --*words[i];
+    }
+    for (size_t i = 0; i < sizeof longs / sizeof longs[0]; i++) {
+        ++*longs[i];
+        CHECK(plan_hash(&plan) != before);
+        --*longs[i];
+    }
+    for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) {
+        *bytes[i] ^= 1;
+        CHECK(plan_hash(&plan) != before);
+        *bytes[i] ^= 1;
+    }
+    plan.policy[0]++;
+    CHECK(plan_hash(&plan) != before);
+    plan.policy[0]--;
+    CHECK(plan_hash(&plan) == before);
+    arena_free(&arena);
+}
+
+// Cut anywhere, or with any byte changed: an error that names the text and a line, or the very same plan
+// (blanks between words do not matter). Never a crash (run under the sanitizers).
+static void hostile_text_is_refused(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0}, parsing = {0};
+    for (int32_t round = 0; round < 12; round++) {
+        arena_reset(&arena);
+        Plan plan, parsed;
+        size_t num_bytes;
+        make_plan(&plan, &rng, &arena);
+        char* text = print_plan(&plan, &num_bytes);
+        for (int32_t i = 0; i < 700; i++) {
+            arena_reset(&parsing);
+            size_t at = rng_u64(&rng) % num_bytes;
+            char kept = text[at];
+            static const char nasty[] = "0123456789-+. \n\tamz\x80\xff";
+            text[at] = i % 3 == 0 ? '\0' : nasty[rng_below(&rng, sizeof nasty - 1)];
+            Status status = plan_parse(&parsed, text, "bad.plan", &parsing);
+            if (status == STATUS_OK) {
+                CHECK(plan_hash(&parsed) == plan_hash(&plan));
+                CHECK(text[at] == kept || text[at] == ' ' || kept == ' ' || kept == '\0');
+            } else {
+                CHECK_EQ(status, STATUS_BAD_FORMAT);
+                CHECK(strncmp(status_message(), "bad.plan:", 9) == 0);
+            }
+            text[at] = kept;
+        }
+        free(text);
+    }
+    arena_free(&arena);
+    arena_free(&parsing);
+}
+
+static void bad_heads_name_the_line(void) {
+    static const struct {
+        const char *text, *words;
+    } cases[] = {
+        {"", "t:1: expected dynapipe-plan"},
+        {"dynapipe-plan 2\n", "t:1: version '2' of dynapipe-plan is not known"},
+        {"dynapipe-plan 1\nstages 65 replicas", "t:2: stages: '65' is not a number in 1 ... 64"},
+        {"dynapipe-plan 1\nstages 4 replicas 2 microbatches 999999999 samples 1",
+         "t:2: microbatches: '999999999'"},
+        {"dynapipe-plan 1\nstages 04 replicas 2", "t:2: stages: '04'"},
+        {"dynapipe-plan 1\nstages -0 replicas 2", "t:2: stages: '-0'"},
+        {"dynapipe-plan 1\nstages 99999999999999999999999 replicas 2", "t:2: stages"},
+        {"dynapipe-plan 1\nstages 1 replicas 1 microbatches 0 samples 0 sequences 0 segments 0\npolicy A "
+         "schedule b\n",
+         "t:3: expected a name"},
+    };
+    Arena arena = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        Plan plan;
+        CHECK_FAILS(plan_parse(&plan, cases[i].text, "t", &arena), STATUS_BAD_FORMAT, cases[i].words);
+    }
+    arena_free(&arena);
+}
+
+// The text itself: any change of the form, of a policy or of the layout shows. GOLDEN=1 writes it anew.
+static void text_is_golden(void) {
+    static const char path[] = "test/golden/plan_random.txt";
+    Rng rng = rng_seed(12);
+    Arena arena = {0};
+    Plan plan;
+    size_t num_bytes;
+    random_plan(&plan, &rng,
+                &(RandomPlan){.P = 3,
+                              .R = 2,
+                              .num_layers = 6,
+                              .num_samples = 9,
+                              .max_tokens = 60,
+                              .packed = true,
+                              .recompute = true},
+                &arena);
+    char* text = print_plan(&plan, &num_bytes);
+    if (getenv("GOLDEN") != NULL) {
+        FileWriter writer;
+        CHECK_OK(file_writer_open(&writer, path));
+        file_writer_write(&writer, text, num_bytes);
+        CHECK_OK(file_writer_commit(&writer));
+    }
+    char* golden = NULL;
+    CHECK_OK(file_read_text(&golden, NULL, path));
+    CHECK(golden != NULL && strcmp(golden, text) == 0);
+    free(golden);
+    free(text);
+    arena_free(&arena);
+}
+
+// The picture of STYLE 4.5, and weight gradients and recomputation beside it.
+static void timeline_is_the_known_picture(void) {
+    static const char expected[] =
+        "stage 0 |aabbccdd............AAAAeeBBBBffCCCC..DDDD..EEEE..FFFF| idle 33 %\n"
+        "stage 1 |..aabbcc........AAAAddBBBBeeCCCCffDDDD..EEEE..FFFF....| idle 33 %\n"
+        "stage 2 |....aabb....AAAAccBBBBddCCCCeeDDDDffEEEE..FFFF........| idle 33 %\n"
+        "stage 3 |......aaAAAAbbBBBBccCCCCddDDDDeeEEEEffFFFF............| idle 33 %\n"
+        "stage 0 |aa~~..AA++| idle 20 %\n"
+        "stage 1 |..aaAA++..| idle 40 %\n";
+    PipeCost costs[24], two[2];
+    for (int32_t i = 0; i < 24; i++) { costs[i] = (PipeCost){.job_ns = {2, 4, 0, 0}}; }
+    two[0] = (PipeCost){.job_ns = {2, 2, 2, 2}, .mode = RECOMPUTE_FULL, .drops = true};
+    two[1] = (PipeCost){.job_ns = {2, 2, 2, 0}};
+    PipeProblem problems[2] = {{.P = 4, .M = 6, .cost = costs}, {.P = 2, .M = 1, .cost = two}};
+    const int32_t order[] = {0, 1, 2, 3, 4, 5};
+    Arena arena = {0};
+    char* text = NULL;
+    size_t num_bytes;
+    FILE* file = open_memstream(&text, &num_bytes);
+    for (int32_t i = 0; i < 2; i++) {
+        PipeSchedule schedule;
+        PipeTimeline timeline;
+        CHECK_OK(pipe_policy_1f1b.build(&schedule, &problems[i], order, i == 1, &arena));
+        CHECK_OK(pipe_simulate(&timeline, &problems[i], &schedule, &arena));
+        pipe_timeline_print(&problems[i], &schedule, &timeline, (int32_t)timeline.makespan_ns, file);
+    }
+    fclose(file);
+    if (strcmp(text, expected) != 0) { printf("%s", text); }
+    CHECK(strcmp(text, expected) == 0);
+    free(text);
+    arena_free(&arena);
+}
+
+int main(int argc, char** argv) {
+    seed = test_seed(argc, argv);
+    RUN(parse_of_print_is_the_plan);
+    RUN(hash_covers_every_field);
+    RUN(hostile_text_is_refused);
+    RUN(bad_heads_name_the_line);
+    RUN(text_is_golden);
+    RUN(timeline_is_the_known_picture);
+    return test_end();
+}

@@ -58,10 +58,10 @@ static Status check_sequence(const Plan* plan, int32_t m, int32_t i, const PlanS
     int32_t num_segments = seq->segment_end - seq->segment_begin;
     bool padded = mb->layout == LAYOUT_PADDED, packed = mb->layout == LAYOUT_PACKED;
     const PlanSequence* first = &plan->sequences[mb->sequence_begin];
-    bool lengths_ok = padded
-                          ? seq->enc_tokens >= enc_tokens && seq->dec_tokens >= dec_tokens &&
-                                seq->enc_tokens == first->enc_tokens && seq->dec_tokens == first->dec_tokens
-                          : seq->enc_tokens == enc_tokens && seq->dec_tokens == dec_tokens;
+    bool is_exact = seq->enc_tokens == enc_tokens && seq->dec_tokens == dec_tokens;
+    bool is_longer = seq->enc_tokens >= enc_tokens && seq->dec_tokens >= dec_tokens;
+    bool as_first = seq->enc_tokens == first->enc_tokens && seq->dec_tokens == first->dec_tokens;
+    bool lengths_ok = packed ? is_longer : padded ? is_longer && as_first : is_exact;
     if (num_segments < 1 || (num_segments > 1 && !packed) || !lengths_ok) {
         return FAIL(STATUS_INVALID_PLAN,
                     "micro-batch %d, sequence %d: %d + %d tokens for %d samples of %lld + %lld is not %s", m,

@@ -1,0 +1,39 @@
+/*
+pipe_problem.h -- the scheduling problem of one replica, from its micro-batches and the cost model.
+
+Bytes of a micro-batch on a stage, each rounded up to PLAN_BUFFER_ALIGN, as the policies count them:
+    stored   acts + out        (what is sent forward, then the gradient that comes back for it)
+    forward  forward + out     (where F drops its activations)
+    input    in
+Scratch, and one gradient to send (as large as an input), are taken from the limit beforehand. This is close
+to what rank_list makes of it, not the same: the layout decides, and `squeeze_bytes` lowers a stage's limit
+where it came out larger.
+*/
+#pragma once
+
+#include "microbatch.h"
+#include "rank_list.h"
+
+typedef struct {
+    PipeProblem pipe;
+    RankBytes* bytes;                        // [P * M]
+    int64_t scratch_bytes[PLAN_MAX_STAGES];  // the largest micro-batch's
+    int64_t squeeze_bytes[PLAN_MAX_STAGES];  // taken from the limit, see above
+    int32_t* mbs;                            // [M] into MicrobatchList.mbs, in the order they enter stage 0
+    uint8_t* modes;                          // [P * M] RecomputeMode
+} ReplicaProblem;
+
+// Micro-batches mbs[0 .. num_mbs) of the list. modes: [P * num_mbs], NULL: what the batching pass assumed.
+Status replica_problem_make(ReplicaProblem* out, const MicrobatchProblem* problem, const MicrobatchList* list,
+                            const int32_t* mbs, int32_t num_mbs, const uint8_t* modes, Arena* arena);
+
+// Recompute mode of one micro-batch on one stage.
+void replica_problem_set_mode(ReplicaProblem* replica, const MicrobatchProblem* problem,
+                              const MicrobatchList* list, int32_t s, int32_t m, RecomputeMode mode);
+
+// The same problem with micro-batch order[i] at place i.
+Status replica_problem_permute(ReplicaProblem* out, const ReplicaProblem* in, const int32_t* order,
+                               Arena* arena);
+
+// memory_limit_bytes from the available bytes, scratch and squeeze_bytes.
+void replica_problem_set_limits(ReplicaProblem* replica, const MicrobatchProblem* problem);

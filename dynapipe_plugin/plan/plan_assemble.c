@@ -1,0 +1,70 @@
+#include "plan_assemble.h"
+
+#include <string.h>
+
+#include "pipe_schedule.h"
+
+static void copy_microbatch(Plan* plan, const MicrobatchList* list, const ReplicaPlan* replica, int32_t r,
+                            int32_t m) {
+    const ReplicaProblem* problem = &replica->problem;
+    const Microbatch* from = &list->mbs[problem->mbs[m]];
+    PlanMicrobatch* to = &plan->mbs[plan->M++];
+    *to = (PlanMicrobatch){.replica = r,
+                           .layout = (uint8_t)from->layout,
+                           .sequence_begin = plan->num_sequences,
+                           .shape = from->shape};
+    for (int32_t s = 0; s < plan->P; s++) {
+        to->recompute[s] = problem->modes[(int64_t)s * problem->pipe.M + m];
+    }
+    for (int32_t i = from->sequence_begin; i < from->sequence_end; i++) {
+        const PlanSequence* seq = &list->sequences[i];
+        int32_t num_segments = seq->segment_end - seq->segment_begin;
+        memcpy(plan->segments + plan->num_segments, list->segments + seq->segment_begin,
+               (size_t)num_segments * sizeof(PlanSegment));
+        plan->sequences[plan->num_sequences++] =
+            (PlanSequence){.segment_begin = plan->num_segments,
+                           .segment_end = plan->num_segments + num_segments,
+                           .enc_tokens = seq->enc_tokens,
+                           .dec_tokens = seq->dec_tokens};
+        plan->num_segments += num_segments;
+    }
+    to->sequence_end = plan->num_sequences;
+}
+
+// One name where all replicas agree, else "mixed"; replicas without work have no say.
+static void set_schedule_name(Plan* plan, const ReplicaPlan* replicas) {
+    const char* name = NULL;
+    for (int32_t r = 0; r < plan->R; r++) {
+        if (replicas[r].problem.pipe.M == 0) { continue; }
+        bool differs = name != NULL && strcmp(name, replicas[r].variant.name) != 0;
+        name = differs ? "mixed" : replicas[r].variant.name;
+        if (differs) { break; }
+    }
+    snprintf(plan->schedule, sizeof plan->schedule, "%s", name != NULL ? name : replicas[0].variant.name);
+}
+
+Status plan_assemble(Plan* out, const MicrobatchProblem* problem, const MicrobatchList* list,
+                     const ReplicaPlan* replicas, Arena* arena) {
+    const PlanRequest* request = problem->request;
+    Plan plan = {.P = problem->P,
+                 .R = problem->R,
+                 .N = problem->num_samples,
+                 .memory_limit_bytes = request->memory_limit_bytes};
+    PIPE_NEW(plan.mbs, arena, PlanMicrobatch, list->num_mbs);
+    PIPE_NEW(plan.sequences, arena, PlanSequence, list->num_sequences);
+    PIPE_NEW(plan.segments, arena, PlanSegment, list->num_segments);
+    PIPE_NEW(plan.ranks, arena, PlanRank, plan.P * plan.R);
+    memcpy(plan.stages, request->stages, (size_t)plan.P * sizeof plan.stages[0]);
+    snprintf(plan.policy, sizeof plan.policy, "%s", batching_policies[request->batching].name);
+    set_schedule_name(&plan, replicas);
+    for (int32_t r = 0; r < plan.R; r++) {
+        const ReplicaPlan* replica = &replicas[r];
+        for (int32_t m = 0; m < replica->problem.pipe.M; m++) { copy_microbatch(&plan, list, replica, r, m); }
+        for (int32_t s = 0; s < plan.P; s++) { plan.ranks[r * plan.P + s] = replica->ranks[s]; }
+        if (replica->timeline.makespan_ns > plan.makespan_ns) {
+            plan.makespan_ns = replica->timeline.makespan_ns;
+        }
+    }
+    *out = plan;
+    return STATUS_OK;
+}

@@ -1,0 +1,148 @@
+#include "replica_fit.h"
+
+#include <string.h>
+
+#include "pipe_schedule.h"
+
+enum { MAX_SQUEEZES = 6, MAX_RECOMPUTE_ROUNDS = 8 };
+
+typedef struct {
+    ReplicaPlan* plan;
+    const MicrobatchProblem* problem;
+    const MicrobatchList* list;
+    int32_t first_mb, first_rank;
+    int64_t over_bytes[PLAN_MAX_STAGES];  // what the last attempt needed beyond the limit
+} Fit;
+
+// Schedule, simulate, lay out. STATUS_OK with over_bytes set, fitting or not.
+static Status attempt(Fit* fit, Arena* arena) {
+    ReplicaPlan* plan = fit->plan;
+    PipeProblem* pipe = &plan->problem.pipe;
+    int64_t limit_bytes = fit->problem->request->memory_limit_bytes;
+    memset(fit->over_bytes, 0, sizeof fit->over_bytes);
+    int32_t* order;
+    PIPE_NEW(order, arena, int32_t, pipe->M);
+    for (int32_t m = 0; m < pipe->M; m++) { order[m] = m; }
+    Status status = replica_variant_build(&plan->schedule, pipe, order, &plan->variant, arena);
+    if (status == STATUS_INFEASIBLE) {  // not even alone: over by what the largest lacks
+        for (int32_t s = 0; s < pipe->P; s++) {
+            for (int32_t m = 0; m < pipe->M; m++) {
+                int64_t over = pipe_alone_bytes(pipe_cost(pipe, s, m)) - pipe->memory_limit_bytes[s];
+                if (over > fit->over_bytes[s]) { fit->over_bytes[s] = over; }
+            }
+        }
+        return STATUS_OK;
+    }
+    TRY(status);
+    TRY(pipe_simulate(&plan->timeline, pipe, &plan->schedule, arena));
+    CommOrder comm;
+    TRY(comm_order_make(&comm, pipe, &plan->schedule, &plan->timeline, arena));
+    RankListInput input = {.problem = pipe,
+                           .schedule = &plan->schedule,
+                           .timeline = &plan->timeline,
+                           .order = &comm,
+                           .bytes = plan->problem.bytes,
+                           .first_mb = fit->first_mb,
+                           .first_rank = fit->first_rank};
+    for (int32_t s = 0; s < pipe->P; s++) {
+        PlanRank* rank = &plan->ranks[s];
+        rank->state_bytes = cost_state_bytes(fit->problem->costs, &fit->problem->stages[s]);
+        TRY(rank_list_make(rank, &input, s, plan->problem.scratch_bytes[s], arena));
+        int64_t over = rank->arena_bytes + rank->state_bytes - limit_bytes;
+        if (limit_bytes > 0 && over > 0) { fit->over_bytes[s] = over; }
+    }
+    return STATUS_OK;
+}
+
+static bool is_over(const Fit* fit) {
+    for (int32_t s = 0; s < fit->plan->problem.pipe.P; s++) {
+        if (fit->over_bytes[s] > 0) { return true; }
+    }
+    return false;
+}
+
+static void squeeze(Fit* fit) {
+    for (int32_t s = 0; s < fit->plan->problem.pipe.P; s++) {
+        fit->plan->problem.squeeze_bytes[s] += fit->over_bytes[s];
+    }
+    replica_problem_set_limits(&fit->plan->problem, fit->problem);
+}
+
+// Drop the activations of those micro-batches that hold most on stages that are over, until that would do by
+// itself; all of them if `all`. False where nothing is left to drop.
+static bool recompute_more(Fit* fit, bool all) {
+    ReplicaProblem* replica = &fit->plan->problem;
+    bool changed = false;
+    for (int32_t s = 0; s < replica->pipe.P; s++) {
+        int64_t left_bytes = fit->over_bytes[s];
+        while (left_bytes > 0) {
+            int32_t largest = -1;
+            for (int32_t m = 0; m < replica->pipe.M; m++) {
+                const PipeCost* cost = pipe_cost(&replica->pipe, s, m);
+                if (cost->mode == RECOMPUTE_FULL) { continue; }
+                if (largest < 0 || cost->stored_bytes > pipe_cost(&replica->pipe, s, largest)->stored_bytes) {
+                    largest = m;
+                }
+            }
+            if (largest < 0) { break; }
+            if (!all) { left_bytes -= pipe_cost(&replica->pipe, s, largest)->stored_bytes; }
+            replica_problem_set_mode(replica, fit->problem, fit->list, s, largest, RECOMPUTE_FULL);
+            changed = true;
+        }
+    }
+    return changed;
+}
+
+static bool may_recompute(const MicrobatchProblem* problem) {
+    for (int32_t i = 0; i < problem->num_modes; i++) {
+        if (problem->modes[i] == RECOMPUTE_FULL) { return true; }
+    }
+    return false;
+}
+
+static Status report(const Fit* fit) {
+    const PlanRequest* request = fit->problem->request;
+    for (int32_t s = 0; s < fit->plan->problem.pipe.P; s++) {
+        if (fit->over_bytes[s] <= 0) { continue; }
+        bool adapts = request->schedule == SCHEDULE_AUTO || request->schedule == SCHEDULE_ADAPTIVE;
+        return FAIL(STATUS_INFEASIBLE,
+                    "--memory-limit %lld: stage %d needs %lld bytes more with --schedule %s ---> HINT: %s%s"
+                    "more --stages, fewer tokens per micro-batch or a larger --memory-limit",
+                    (long long)request->memory_limit_bytes, s, (long long)fit->over_bytes[s],
+                    fit->plan->variant.name, adapts ? "" : "--schedule adaptive, ",
+                    may_recompute(fit->problem) ? "" : "--recompute full or auto, ");
+    }
+    return FAIL(STATUS_INFEASIBLE, "--memory-limit: no schedule fits");
+}
+
+Status replica_fit(ReplicaPlan* plan, const MicrobatchProblem* problem, const MicrobatchList* list,
+                   int32_t first_mb, int32_t first_rank, Arena* arena, Arena* scratch) {
+    static const PipeVariant one_by_one = {.name = "adaptive"};
+    Fit fit = {
+        .plan = plan, .problem = problem, .list = list, .first_mb = first_mb, .first_rank = first_rank};
+    ScheduleChoice choice = problem->request->schedule;
+    bool may_adapt = choice == SCHEDULE_AUTO || choice == SCHEDULE_ADAPTIVE;
+    bool may_drop = may_recompute(problem);
+    int32_t num_squeezes = 0, num_rounds = 0;
+    for (;;) {
+        arena_reset(scratch);
+        TRY(attempt(&fit, scratch));
+        if (!is_over(&fit)) { break; }
+        bool adaptive = plan->variant.policy == &pipe_policy_adaptive;
+        if (adaptive && num_squeezes < MAX_SQUEEZES) {
+            squeeze(&fit);
+            num_squeezes++;
+            continue;
+        }
+        memset(plan->problem.squeeze_bytes, 0, sizeof plan->problem.squeeze_bytes);
+        replica_problem_set_limits(&plan->problem, problem);
+        if (may_drop && recompute_more(&fit, num_rounds >= MAX_RECOMPUTE_ROUNDS)) {
+            num_squeezes = 0;
+            num_rounds++;
+            continue;
+        }
+        if (!may_adapt || plan->variant.policy == NULL) { return report(&fit); }
+        plan->variant = one_by_one;
+    }
+    return attempt(&fit, arena);
+}

@@ -1,0 +1,26 @@
+/*
+replica_fit.h -- turns a replica's chosen schedule into instruction lists that surely fit in memory.
+
+    schedule -> timeline -> communication order -> lists with buffers -> bytes of every rank
+Where a rank comes out over the limit, in this order, until it fits:
+    1. adaptive: lower that stage's limit by what it is over (a few times)
+    2. where allowed: recompute fully, on that stage, the micro-batches that hold most
+    3. adaptive: micro-batches one by one
+then STATUS_INFEASIBLE names stage, bytes over, and what would help.
+*/
+#pragma once
+
+#include "replica_search.h"
+
+typedef struct {
+    ReplicaProblem problem;  // micro-batches in the order they enter stage 0
+    PipeVariant variant;
+    PipeSchedule schedule;
+    PipeTimeline timeline;
+    PlanRank ranks[PLAN_MAX_STAGES];
+} ReplicaPlan;
+
+// `plan` comes with problem and variant; first_mb and first_rank are those of the replica in the plan. The
+// lists live in `arena`, whatever is tried and dropped in `scratch`, which is reset.
+Status replica_fit(ReplicaPlan* plan, const MicrobatchProblem* problem, const MicrobatchList* list,
+                   int32_t first_mb, int32_t first_rank, Arena* arena, Arena* scratch);

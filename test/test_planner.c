@@ -1,0 +1,294 @@
+// test_planner.c -- plan_make: every plan keeps every rule, whatever is asked for; the same twice; messages.
+#include "../dynapipe_plugin/base/clock.h"
+#include "../dynapipe_plugin/base/file_io.h"
+#include "../dynapipe_plugin/plan/lower_bound.h"
+#include "random_problem.h"
+#include "test.h"
+
+static uint64_t seed;
+static RandomProblem problem;
+
+static char* print_plan(const Plan* plan) {
+    char* text = NULL;
+    size_t num_bytes;
+    FILE* file = open_memstream(&text, &num_bytes);
+    plan_print(plan, file);
+    fclose(file);
+    return text;
+}
+
+static Status make(Plan* out, Arena* arena) {
+    return plan_make(out, &problem.request, &problem.costs, problem.samples, problem.num_samples, arena);
+}
+
+static void random_request(Rng* rng, int32_t round) {
+    PlanRequest* request = &problem.request;
+    request->batching = (Batching)(round % BATCHING_COUNT);
+    request->schedule = (ScheduleChoice)rng_below(rng, SCHEDULE_COUNT);
+    request->recompute = (RecomputeChoice)rng_below(rng, 3);
+    request->split_backward = (SplitBackward)rng_below(rng, 3);
+    request->effort = rng_below(rng, 4) == 0 ? rng_between(rng, 1, 100) : 40;
+    if (request->max_seq_tokens == 0) { request->max_seq_tokens = 40000; }
+    for (int32_t i = 0; i < problem.num_samples; i++) {
+        if (problem.samples[i].enc_tokens > request->max_seq_tokens) {
+            problem.samples[i].enc_tokens = request->max_seq_tokens;
+        }
+    }
+}
+
+// Hundreds of random problems, every batching, schedule, layout and recompute choice: plan_make has checked
+// the plan (test_plan_check shows what that means); here, that what was asked for was obeyed.
+static void check_obeys(const Plan* plan) {
+    const PlanRequest* request = &problem.request;
+    CHECK_OK(plan_check(plan, problem.samples, problem.num_samples));
+    CHECK(plan->makespan_ns >= plan->bound_ns && plan->bound_ns > 0);
+    bool splits = strstr(plan->schedule, "+w") != NULL || strcmp(plan->schedule, "mixed") == 0;
+    if (request->split_backward == SPLIT_BACKWARD_OFF) { CHECK(!splits); }
+    static const char* const names[SCHEDULE_COUNT] = {"", "gpipe", "1f1b", "adaptive"};
+    bool named = strncmp(plan->schedule, names[request->schedule], strlen(names[request->schedule])) == 0;
+    CHECK(named || (request->schedule == SCHEDULE_ADAPTIVE && strcmp(plan->schedule, "mixed") == 0));
+    for (int32_t m = 0; m < plan->M; m++) {
+        for (int32_t s = 0; s < plan->P; s++) {
+            if (request->recompute == RECOMPUTE_CHOICE_NONE) {
+                CHECK_EQ(plan->mbs[m].recompute[s], RECOMPUTE_NONE);
+            }
+            if (request->recompute == RECOMPUTE_CHOICE_FULL) {
+                CHECK_EQ(plan->mbs[m].recompute[s], RECOMPUTE_FULL);
+            }
+        }
+        bool packed = request->batching == BATCHING_PACKED;
+        CHECK_EQ(plan->mbs[m].layout == LAYOUT_PACKED, packed);
+    }
+    for (int32_t r = 0; r < plan->P * plan->R; r++) {
+        const PlanRank* rank = &plan->ranks[r];
+        int64_t limit_bytes = plan->memory_limit_bytes;
+        CHECK(limit_bytes == 0 || rank->arena_bytes + rank->state_bytes <= limit_bytes);
+    }
+}
+
+static void random_problems_give_valid_plans(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    int32_t num_infeasible = 0;
+    for (int32_t round = 0; round < 420; round++) {
+        arena_reset(&arena);
+        random_problem(&problem, &rng, rng_between(&rng, 1, round % 7 == 0 ? 150 : 25));
+        random_request(&rng, round);
+        if (round % 2) { random_problem_limit_memory(&problem, rng_between(&rng, 0, 300)); }
+        Plan plan, again;
+        Status status = make(&plan, &arena);
+        if (status == STATUS_INFEASIBLE) {
+            // Each sample fits alone and keeps its activations: adapting to memory always finds a way.
+            bool adapts =
+                problem.request.schedule == SCHEDULE_AUTO || problem.request.schedule == SCHEDULE_ADAPTIVE;
+            bool free_batching = problem.request.batching == BATCHING_DYNAMIC &&
+                                 problem.request.recompute != RECOMPUTE_CHOICE_FULL;
+            if (adapts && free_batching) { printf("round %d: %s\n", round, status_message()); }
+            CHECK(!(adapts && free_batching));
+            CHECK(problem.request.memory_limit_bytes > 0);
+            CHECK(strstr(status_message(), "---> ") != NULL);
+            num_infeasible++;
+            continue;
+        }
+        CHECK_EQ(status, STATUS_OK);
+        if (status != STATUS_OK) {
+            printf("seed %llu, round %d: %s\n", (unsigned long long)seed, round, status_message());
+            continue;
+        }
+        int32_t before = test_failures;
+        check_obeys(&plan);
+        if (round % 5 == 0) {
+            CHECK_OK(make(&again, &arena));
+            CHECK(plan_hash(&plan) == plan_hash(&again));
+        }
+        if (test_failures > before) {
+            printf("seed %llu, round %d: batching %d schedule %d (%s) recompute %d split %d\n",
+                   (unsigned long long)seed, round, problem.request.batching, problem.request.schedule,
+                   plan.schedule, problem.request.recompute, problem.request.split_backward);
+        }
+    }
+    printf("     %d of 420 random problems are infeasible\n", num_infeasible);
+    CHECK(num_infeasible > 5 && num_infeasible < 120);
+    arena_free(&arena);
+}
+
+static void gpt_problem(int32_t P, int32_t R, int32_t num_samples, uint64_t sample_seed) {
+    Rng rng = rng_seed(sample_seed);
+    cost_model_analytic_gpt(&problem.costs, &(CostAnalytic){.num_layers = 12,
+                                                            .channels = 768,
+                                                            .num_heads = 12,
+                                                            .padded_vocab = 50304,
+                                                            .max_tokens = 4096,
+                                                            .bytes_per_value = 4,
+                                                            .flops_per_ns = 50,
+                                                            .attention_flops_per_ns = 20,
+                                                            .bytes_per_ns = 10,
+                                                            .launch_ns = 5000,
+                                                            .comm_latency_ns = 20000,
+                                                            .comm_bytes_per_ns = 2,
+                                                            .num_replicas = R});
+    problem.request = (PlanRequest){.batching = BATCHING_DYNAMIC,
+                                    .recompute = RECOMPUTE_CHOICE_AUTO,
+                                    .P = P,
+                                    .R = R,
+                                    .max_seq_tokens = 4096,
+                                    .mb_tokens = 4096};
+    equal_stages(&problem.request, 12);
+    problem.num_samples = num_samples;
+    random_samples(problem.samples, num_samples, &rng, 0, false);
+}
+
+// On lengths with a heavy tail: ours beats the original, the original beats padding, and nothing beats the
+// bound.
+static void dynamic_beats_the_baselines(void) {
+    Arena arena = {0};
+    int64_t sum_ns[BATCHING_COUNT] = {0}, bound_ns = 0;
+    for (uint64_t round = 0; round < 4; round++) {
+        for (int32_t batching = 0; batching < BATCHING_COUNT; batching++) {
+            arena_reset(&arena);
+            gpt_problem(4, 2, 200, seed + round);
+            problem.request.batching = (Batching)batching;
+            Plan plan = {0};
+            CHECK_OK(make(&plan, &arena));
+            sum_ns[batching] += plan.makespan_ns;
+            if (batching == BATCHING_DYNAMIC) { bound_ns += plan.bound_ns; }
+        }
+    }
+    for (int32_t batching = 0; batching < BATCHING_COUNT; batching++) {
+        printf("     %-14s %.3f x bound\n", batching_policies[batching].name,
+               (double)sum_ns[batching] / (double)bound_ns);
+        CHECK(batching == BATCHING_DYNAMIC || sum_ns[BATCHING_DYNAMIC] < sum_ns[batching]);
+    }
+    CHECK(sum_ns[BATCHING_DYNAPIPE] < sum_ns[BATCHING_PADDED]);
+    arena_free(&arena);
+}
+
+// Less memory never makes a plan impossible until a sample does not fit by itself; then the message says so.
+static void memory_gets_tighter(void) {
+    Arena arena = {0};
+    gpt_problem(4, 1, 60, 3);
+    Plan plan = {0};
+    CHECK_OK(make(&plan, &arena));
+    int64_t roomy_ns = plan.makespan_ns, limit_bytes = 0;
+    for (int32_t r = 0; r < 4; r++) {
+        int64_t bytes = plan.ranks[r].arena_bytes + plan.ranks[r].state_bytes;
+        if (bytes > limit_bytes) { limit_bytes = bytes; }
+    }
+    random_problem_limit_memory(&problem, 0);
+    int64_t least_bytes = problem.request.memory_limit_bytes;
+    for (int32_t step = 0; step <= 6; step++) {
+        arena_reset(&arena);
+        problem.request.memory_limit_bytes = limit_bytes + (least_bytes - limit_bytes) / 6 * step;
+        if (step == 6) { problem.request.memory_limit_bytes = least_bytes; }
+        CHECK_OK(make(&plan, &arena));
+        printf("     limit %.2f GB: %.1f ms, %d micro-batches, %s\n",
+               (double)problem.request.memory_limit_bytes / 1e9, (double)plan.makespan_ns / 1e6, plan.M,
+               plan.schedule);
+        CHECK(plan.makespan_ns >= roomy_ns * 95 / 100);
+    }
+    problem.request.memory_limit_bytes = least_bytes / 2;
+    CHECK_FAILS(make(&plan, &arena), STATUS_INFEASIBLE, "---> ");
+    problem.request.memory_limit_bytes = 1000;
+    CHECK_FAILS(make(&plan, &arena), STATUS_INFEASIBLE, "--memory-limit");
+    arena_free(&arena);
+}
+
+static void odd_layouts_work(void) {
+    Arena arena = {0};
+    Plan plan = {0};
+    gpt_problem(1, 1, 10, 1);  // one rank: no transfers at all
+    CHECK_OK(make(&plan, &arena));
+    for (int32_t i = 0; i < plan.ranks[0].num_instrs; i++) { CHECK_EQ(plan.ranks[0].instrs[i].peer, -1); }
+    gpt_problem(2, 6, 2, 1);  // more replicas than samples: empty lists
+    CHECK_OK(make(&plan, &arena));
+    int32_t num_empty = 0;
+    for (int32_t r = 0; r < 12; r++) { num_empty += plan.ranks[r].num_instrs == 0; }
+    CHECK(num_empty >= 8);
+    gpt_problem(12, 1, 30, 1);  // one layer per stage
+    CHECK_OK(make(&plan, &arena));
+    problem.request.stages[3].layer_end++;
+    CHECK_FAILS(make(&plan, &arena), STATUS_OUT_OF_RANGE, "stage 4");
+    gpt_problem(2, 1, 1, 1);
+    problem.num_samples = 0;
+    CHECK_FAILS(make(&plan, &arena), STATUS_OUT_OF_RANGE, "at least one");
+    problem.request.P = 65;
+    CHECK_FAILS(make(&plan, &arena), STATUS_OUT_OF_RANGE, "--stages");
+    arena_free(&arena);
+}
+
+// One plan for all compilers and optimisation levels. GOLDEN=1 writes it anew.
+static void plan_is_golden(void) {
+    static const char path[] = "test/golden/plan_gpt.txt";
+    Arena arena = {0};
+    Plan plan = {0};
+    gpt_problem(2, 2, 24, 5);
+    CHECK_OK(make(&plan, &arena));
+    char *text = print_plan(&plan), *golden = NULL;
+    if (getenv("GOLDEN") != NULL) {
+        FileWriter writer;
+        CHECK_OK(file_writer_open(&writer, path));
+        file_writer_write(&writer, text, strlen(text));
+        CHECK_OK(file_writer_commit(&writer));
+    }
+    CHECK_OK(file_read_text(&golden, NULL, path));
+    CHECK(golden != NULL && strcmp(golden, text) == 0);
+    free(golden);
+    free(text);
+    arena_free(&arena);
+}
+
+// Planning is to be hidden behind a step. Reported; bounded loosely, machines differ.
+static void planning_is_fast(void) {
+    static const struct { int32_t P, R, N; } cases[] = {{2, 1, 100}, {4, 1, 200}, {4, 2, 400}, {8, 4, 800}};
+    Arena arena = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        Plan plan = {0};
+        arena_reset(&arena);
+        gpt_problem(cases[i].P, cases[i].R, cases[i].N, 2);
+        int64_t begin_ns = clock_cpu_ns();
+        CHECK_OK(make(&plan, &arena));
+        int64_t took_ns = clock_cpu_ns() - begin_ns;
+        printf("     %d stages x %d replicas, %d samples: %.1f ms for %.0f ms of work, %d micro-batches, "
+               "%.3f x bound\n",
+               cases[i].P, cases[i].R, cases[i].N, (double)took_ns / 1e6, (double)plan.makespan_ns / 1e6,
+               plan.M, (double)plan.makespan_ns / (double)plan.bound_ns);
+        CHECK(took_ns < 20000000000);
+    }
+    arena_free(&arena);
+}
+
+static void pictures_fit_the_plan(void) {
+    Arena arena = {0};
+    Plan plan = {0};
+    gpt_problem(2, 2, 24, 5);
+    CHECK_OK(make(&plan, &arena));
+    char* text = NULL;
+    size_t num_bytes;
+    FILE* file = open_memstream(&text, &num_bytes);
+    plan_print_table(&plan, file);
+    plan_print_timeline(&plan, 60, file);
+    fclose(file);
+    printf("%s", text);
+    int32_t num_rows = 0;
+    for (const char* at = text; (at = strstr(at, "\nstage ")) != NULL; at++) {
+        const char* bar = strchr(at, '|');
+        CHECK(bar != NULL && bar[61] == '|');
+        num_rows++;
+    }
+    CHECK_EQ(num_rows, 4);
+    CHECK(strstr(text, "replica 1") != NULL && strstr(text, "bound") != NULL);
+    free(text);
+    arena_free(&arena);
+}
+
+int main(int argc, char** argv) {
+    seed = test_seed(argc, argv);
+    RUN(random_problems_give_valid_plans);
+    RUN(dynamic_beats_the_baselines);
+    RUN(memory_gets_tighter);
+    RUN(odd_layouts_work);
+    RUN(plan_is_golden);
+    RUN(planning_is_fast);
+    RUN(pictures_fit_the_plan);
+    return test_end();
+}

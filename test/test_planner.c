@@ -42,8 +42,17 @@ static void check_obeys(const Plan* plan) {
     const PlanRequest* request = &problem.request;
     CHECK_OK(plan_check(plan, problem.samples, problem.num_samples));
     CHECK(plan->makespan_ns >= plan->bound_ns && plan->bound_ns > 0);
-    bool splits = strstr(plan->schedule, "+w") != NULL || strcmp(plan->schedule, "mixed") == 0;
-    if (request->split_backward == SPLIT_BACKWARD_OFF) { CHECK(!splits); }
+    int32_t num_wgt = 0, num_bwd = 0;
+    for (int32_t r = 0; r < plan->P * plan->R; r++) {
+        for (int32_t i = 0; i < plan->ranks[r].num_instrs; i++) {
+            num_wgt += plan->ranks[r].instrs[i].kind == INSTR_WGT;
+            num_bwd += plan->ranks[r].instrs[i].kind == INSTR_BWD;
+        }
+    }
+    CHECK_EQ(num_bwd, plan->M * plan->P);
+    if (request->split_backward == SPLIT_BACKWARD_OFF) { CHECK_EQ(num_wgt, 0); }
+    bool says_split = strstr(plan->schedule, "+w") != NULL;
+    if (strcmp(plan->schedule, "mixed") != 0) { CHECK_EQ(num_wgt, says_split ? num_bwd : 0); }
     static const char* const names[SCHEDULE_COUNT] = {"", "gpipe", "1f1b", "adaptive"};
     bool named = strncmp(plan->schedule, names[request->schedule], strlen(names[request->schedule])) == 0;
     CHECK(named || (request->schedule == SCHEDULE_ADAPTIVE && strcmp(plan->schedule, "mixed") == 0));
@@ -66,6 +75,7 @@ static void check_obeys(const Plan* plan) {
     }
 }
 
+// Hundreds of random problems, every batching, schedule, layout and recompute choice.
 static void random_problems_give_valid_plans(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};

@@ -100,6 +100,10 @@ static bool may_recompute(const MicrobatchProblem* problem) {
     return false;
 }
 
+static bool ignores_memory(const PipeVariant* variant) {
+    return variant->policy == &pipe_policy_1f1b || variant->policy == &pipe_policy_gpipe;
+}
+
 static Status report(const Fit* fit) {
     const PlanRequest* request = fit->problem->request;
     for (int32_t s = 0; s < fit->plan->problem.pipe.P; s++) {
@@ -128,6 +132,12 @@ Status replica_fit(ReplicaPlan* plan, const MicrobatchProblem* problem, const Mi
         arena_reset(scratch);
         TRY(attempt(&fit, scratch));
         if (!is_over(&fit)) { break; }
+        if (choice == SCHEDULE_AUTO && ignores_memory(&plan->variant)) {
+            bool splits = plan->variant.split_backward;
+            plan->variant =
+                (PipeVariant){splits ? "adaptive+w" : "adaptive", &pipe_policy_adaptive, splits, false};
+            continue;
+        }
         bool adaptive = plan->variant.policy == &pipe_policy_adaptive;
         if (adaptive && num_squeezes < MAX_SQUEEZES) {
             squeeze(&fit);

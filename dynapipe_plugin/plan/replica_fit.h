@@ -3,9 +3,10 @@ replica_fit.h -- turns a replica's chosen schedule into instruction lists that s
 
     schedule -> timeline -> communication order -> lists with buffers -> bytes of every rank
 Where a rank comes out over the limit, in this order, until it fits:
-    1. adaptive: lower that stage's limit by what it is over (a few times)
-    2. where allowed: recompute fully, on that stage, the micro-batches that hold most
-    3. adaptive: micro-batches one by one
+    1. --schedule auto: adaptive instead of a policy that does not look at memory
+    2. adaptive: lower that stage's limit by what it is over (a few times)
+    3. where allowed: recompute fully, on that stage, the micro-batches that hold most
+    4. auto, adaptive: micro-batches one by one
 then STATUS_INFEASIBLE names stage, bytes over, and what would help.
 */
 #pragma once

@@ -1,0 +1,265 @@
+// test_collective.c -- sums in one order, the same bits on every rank; copies whole; failures named.
+#include <math.h>
+#include <stdbool.h>
+
+#include "../dynapipe_plugin/base/rng.h"
+#include "../dynapipe_plugin/run/collective.h"
+#include "ranks.h"
+#include "test.h"
+
+static uint64_t seed;
+static RankResult results[RANKS_MAX];
+
+enum { SECOND_NS = 1000000000 };
+
+// The group is every rank, in a shuffled order that is the same on all ranks.
+static Status group_init(Collective* c, Transport* t, uint64_t group_seed) {
+    int32_t ranks[RANKS_MAX];
+    Rng rng = rng_seed(group_seed);
+    for (int32_t i = 0; i < t->num_ranks; i++) {
+        int32_t k = rng_between(&rng, 0, i);
+        ranks[i] = ranks[k];
+        ranks[k] = i;
+    }
+    return collective_init(c, t, ranks, t->num_ranks, (int64_t)20 * SECOND_NS);
+}
+
+// Value k of the rank at group index `idx`; not exactly representable sums, so the order of adding shows.
+static float rough(uint64_t run_seed, int32_t idx, int64_t k) {
+    uint64_t bits = rng_mix(run_seed + (uint64_t)idx * 7919 + (uint64_t)k * 104729);
+    return ((float)(bits >> 40) / 8388608.0f - 1.0f) * (bits & 1 ? 1.0f : 1e-3f);
+}
+
+typedef struct {
+    uint64_t seed;
+    int64_t num_values;
+} Case;
+
+static float sum_in_order(const Case* c, int32_t num_ranks, int64_t k) {
+    float sum = rough(c->seed, 0, k);
+    for (int32_t i = 1; i < num_ranks; i++) { sum += rough(c->seed, i, k); }
+    return sum;
+}
+
+static Status reduce_and_gather(Collective* c, const Case* it, float* values) {
+    int64_t n = it->num_values;
+    int64_t begin = collective_slice(n, c->num_ranks, c->my_idx);
+    int64_t end = collective_slice(n, c->num_ranks, c->my_idx + 1);
+    for (int64_t k = 0; k < n; k++) { values[k] = rough(it->seed, c->my_idx, k); }
+    TRY(collective_reduce_scatter_sum(c, values, n));
+    for (int64_t k = 0; k < n; k++) {
+        bool is_mine = k >= begin && k < end;
+        float expected = is_mine ? sum_in_order(it, c->num_ranks, k) : rough(it->seed, c->my_idx, k);
+        EXPECT(values[k] == expected);
+    }
+    TRY(collective_all_gather(c, values, n));
+    for (int64_t k = 0; k < n; k++) { EXPECT(values[k] == sum_in_order(it, c->num_ranks, k)); }
+    return STATUS_OK;
+}
+
+static Status reduce_body(Transport* t, void* arg) {
+    const Case* it = arg;
+    Collective c;
+    TRY(group_init(&c, t, it->seed));
+    float* values = malloc((size_t)it->num_values * sizeof *values + 1);
+    EXPECT(values != NULL);
+    Status status = reduce_and_gather(&c, it, values);
+    if (status == STATUS_OK) { status = reduce_and_gather(&c, it, values); }
+    free(values);
+    collective_free(&c);
+    return status;
+}
+
+// Bit for bit the sum in group order, on every rank; odd lengths, fewer values than ranks, several rounds.
+static void sums_are_those_of_the_group_order(void) {
+    int64_t lengths[] = {0, 1, 2, 3, 7, 1000, 1025, 300001, 1048577};
+    for (int32_t R = 1; R <= 5; R++) {
+        for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+            if (lengths[i] > 400000 && R > 3) { continue; }
+            Case it = {seed + i * 31 + (uint64_t)R, lengths[i]};
+            CHECK_EQ(ranks_run(R, i < 7 ? RANKS_CHECKED : RANKS_PLAIN, reduce_body, &it, results, 1), 0);
+        }
+    }
+}
+
+static void slices_cover_everything_once(void) {
+    Rng rng = rng_seed(seed);
+    for (int trial = 0; trial < 200; trial++) {
+        int64_t n = (int64_t)(rng_u64(&rng) >> rng_between(&rng, 2, 60));
+        int32_t R = rng_between(&rng, 1, 512);
+        CHECK_EQ(collective_slice(n, R, 0), 0);
+        CHECK_EQ(collective_slice(n, R, R), n);
+        for (int32_t i = 0; i < R; i++) {
+            int64_t length = collective_slice(n, R, i + 1) - collective_slice(n, R, i);
+            CHECK(length == n / R || length == n / R + 1);
+        }
+    }
+}
+
+static Status small_body(Transport* t, void* arg) {
+    uint64_t run_seed = *(uint64_t*)arg;
+    Collective c;
+    TRY(group_init(&c, t, run_seed));
+    for (int32_t n = 0; n < 6; n++) {
+        double values[6], expected[6];
+        for (int32_t k = 0; k < n; k++) {
+            values[k] = (double)rough(run_seed, c.my_idx, k) / 3;
+            expected[k] = (double)rough(run_seed, 0, k) / 3;
+            for (int32_t i = 1; i < c.num_ranks; i++) { expected[k] += (double)rough(run_seed, i, k) / 3; }
+        }
+        TRY(collective_all_reduce_sum(&c, values, n));
+        EXPECT(memcmp(values, expected, (size_t)n * sizeof *values) == 0);
+    }
+    TRY(collective_barrier(&c));
+    TRY(collective_all_equal_u64(&c, 0x1234567890abcdefu, "hash"));
+    int64_t offset_ns;
+    TRY(collective_clock_offset(&c, &offset_ns));  // one clock: the offset is the error of the method
+    EXPECT(offset_ns > -SECOND_NS / 100 && offset_ns < SECOND_NS / 100);
+    collective_free(&c);
+    return STATUS_OK;
+}
+
+static void few_values_agree_everywhere(void) {
+    for (int32_t R = 1; R <= 6; R++) {
+        CHECK_EQ(ranks_run(R, RANKS_CHECKED, small_body, &seed, results, 1), 0);
+    }
+}
+
+static Status pair_body(Transport* t, void* arg) {
+    const Case* it = arg;
+    Collective c;
+    int32_t ranks[2] = {2, 0};  // ranks 0 and 2 of 3, the later one first
+    if (t->rank == 1) { return STATUS_OK; }
+    TRY(collective_init(&c, t, ranks, 2, (int64_t)20 * SECOND_NS));
+    float* values = malloc((size_t)it->num_values * sizeof *values + 1);
+    EXPECT(values != NULL);
+    for (int64_t k = 0; k < it->num_values; k++) { values[k] = rough(it->seed, c.my_idx, k); }
+    TRY(collective_pair_sum(&c, values, it->num_values));
+    for (int64_t k = 0; k < it->num_values; k++) { EXPECT(values[k] == sum_in_order(it, 2, k)); }
+    free(values);
+    collective_free(&c);
+    return STATUS_OK;
+}
+
+static void both_ends_of_a_pair_get_the_same_sum(void) {
+    int64_t lengths[] = {0, 1, 262144, 262145, 1000001};
+    for (size_t i = 0; i < 5; i++) {
+        Case it = {seed + i, lengths[i]};
+        CHECK_EQ(ranks_run(3, RANKS_CHECKED, pair_body, &it, results, 1), 0);
+    }
+}
+
+static Status bytes_body(Transport* t, void* arg) {
+    const Case* it = arg;
+    Collective c;
+    TRY(group_init(&c, t, it->seed));
+    size_t n = (size_t)it->num_values;
+    unsigned char* data = malloc(n + 1);
+    EXPECT(data != NULL);
+    for (int32_t root = 0; root < c.num_ranks; root++) {
+        for (size_t k = 0; k < n; k++) {
+            data[k] = c.my_idx == root ? (unsigned char)rng_mix(k + (size_t)root) : 0;
+        }
+        TRY(collective_broadcast(&c, data, n, root));
+        for (size_t k = 0; k < n; k++) { EXPECT(data[k] == (unsigned char)rng_mix(k + (size_t)root)); }
+    }
+    // gather: each member another length, index 1 nothing
+    Arena arena = {0};
+    CollectiveBytes all[RANKS_MAX];
+    size_t mine = c.my_idx == 1 ? 0 : n / (size_t)(c.my_idx + 1);
+    memset(data, 100 + c.my_idx, mine);
+    TRY(collective_gather_bytes(&c, data, mine, all, &arena));
+    for (int32_t i = 0; c.my_idx == 0 && i < c.num_ranks; i++) {
+        EXPECT(all[i].num_bytes == (i == 1 ? 0 : n / (size_t)(i + 1)));
+        for (size_t k = 0; k < all[i].num_bytes; k++) { EXPECT(all[i].data[k] == 100 + i); }
+    }
+    arena_free(&arena);
+    free(data);
+    collective_free(&c);
+    return STATUS_OK;
+}
+
+static void bytes_reach_everybody_and_come_back(void) {
+    int64_t lengths[] = {0, 1, 1 << 20, (5 << 19) + 1};
+    for (int32_t R = 1; R <= 4; R++) {
+        for (size_t i = 0; i < 4; i++) {
+            Case it = {seed + i, lengths[i]};
+            CHECK_EQ(ranks_run(R, RANKS_CHECKED, bytes_body, &it, results, 1), 0);
+        }
+    }
+}
+
+static Status unequal_body(Transport* t, void* arg) {
+    (void)arg;
+    Collective c;
+    int32_t ranks[] = {0, 1, 2, 3};
+    TRY(collective_init(&c, t, ranks, 4, (int64_t)20 * SECOND_NS));
+    Status status = collective_all_equal_u64(&c, t->rank == 2 ? 7 : 5, "hash of the plan of step 12");
+    EXPECT(status == STATUS_MISMATCH);
+    EXPECT(strstr(status_message(), "step 12: rank 2 has 0000000000000007, rank 0 has") != NULL);
+    TRY(collective_barrier(&c));  // everybody has heard of it, so all still work together
+    collective_free(&c);
+    return STATUS_OK;
+}
+
+static void a_rank_that_differs_is_named_on_every_rank(void) {
+    CHECK_EQ(ranks_run(4, RANKS_CHECKED, unequal_body, NULL, results, 1), 0);
+}
+
+// Rank 1 never comes: the one that waits for it says so within the timeout.
+static Status absent_body(Transport* t, void* arg) {
+    (void)arg;
+    Collective c;
+    int32_t ranks[] = {0, 1};
+    float values[100] = {0};
+    void* request;
+    TRY(collective_init(&c, t, ranks, 2, SECOND_NS / 20));
+    Status status;
+    if (t->rank == 0) {
+        status = collective_reduce_scatter_sum(&c, values, 100);
+    } else {  // alive, but busy with something else
+        TRY(t->api->irecv(t->ctx, 0, 1, values, 4, &request));
+        status = ranks_wait(t, request);
+    }
+    if (status != STATUS_OK) {
+        char why[1024];
+        snprintf(why, sizeof why, "%s", status_message());
+        t->api->abort(t->ctx, why);  // before `values` goes out of scope
+        status = FAIL(status, "%s", why);
+    }
+    collective_free(&c);
+    return status;
+}
+
+static void a_rank_that_does_not_come_is_named(void) {
+    CHECK_EQ(ranks_run(2, RANKS_PLAIN, absent_body, NULL, results, 0), 2);
+    CHECK_EQ(results[0].status, STATUS_COMM);
+    CHECK(strstr(results[0].message, "reduce_scatter: rank 0 waits for rank 1 to") != NULL);
+    CHECK(strstr(results[0].message, "---> see what rank 1 does") != NULL);
+}
+
+static void groups_are_checked(void) {
+    Transport end;
+    Collective c;
+    CHECK_OK(transport_loopback_open(&end, 1));
+    CHECK_FAILS(collective_init(&c, &end, (int32_t[]){3}, 1, 0), STATUS_OUT_OF_RANGE, "rank 3 of the group");
+    CHECK_FAILS(collective_init(&c, &end, NULL, 0, 0), STATUS_OUT_OF_RANGE, "rank 0 is not in the group");
+    CHECK_OK(collective_init(&c, &end, (int32_t[]){0}, 1, 0));
+    CHECK_FAILS(collective_pair_sum(&c, NULL, 1), STATUS_OUT_OF_RANGE, "group of 1");
+    CHECK_FAILS(collective_broadcast(&c, NULL, 0, 1), STATUS_OUT_OF_RANGE, "root 1");
+    collective_free(&c);
+    CHECK_OK(transport_close(&end));
+}
+
+int main(int argc, char** argv) {
+    seed = test_seed(argc, argv);
+    RUN(slices_cover_everything_once);
+    RUN(sums_are_those_of_the_group_order);
+    RUN(few_values_agree_everywhere);
+    RUN(both_ends_of_a_pair_get_the_same_sum);
+    RUN(bytes_reach_everybody_and_come_back);
+    RUN(a_rank_that_differs_is_named_on_every_rank);
+    RUN(a_rank_that_does_not_come_is_named);
+    RUN(groups_are_checked);
+    return test_end();
+}

@@ -2,6 +2,7 @@
 #include "executor.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +24,7 @@ typedef struct {
     int64_t buffer_bytes[BUFFER_COUNT];
     int64_t boundary_bytes;
     uint8_t transfer[LINK_COUNT];  // TransferState
+    uint32_t seen;                 // while checking: bit per InstrKind that the list had so far
     bool present, has_wgt, has_rec;
 } MbState;
 
@@ -140,8 +142,40 @@ static Status need_buffer(const Executor* ex, const PlanInstr* instr, BufferKind
                 buffer_text[kind], (long long)(is_missing ? 0 : mb->buffer_bytes[kind]));
 }
 
+// Each instruction once per micro-batch, after what it builds on, and with the right neighbour.
+static Status check_order(Executor* ex, const PlanInstr* instr) {
+    MbState* mb = &ex->mbs[instr->mb];
+    bool is_first = ex->stage == 0, is_last = ex->stage == ex->num_stages - 1;
+    uint32_t before[INSTR_COUNT] = {
+        [INSTR_FWD] = is_first ? 0 : 1u << INSTR_RECV_ACT,
+        [INSTR_REC] = 1u << INSTR_FWD,
+        [INSTR_BWD] = 1u << (mb->has_rec ? INSTR_REC : INSTR_FWD) | (is_last ? 0 : 1u << INSTR_RECV_GRAD),
+        [INSTR_WGT] = 1u << INSTR_BWD,
+        [INSTR_SEND_ACT] = 1u << INSTR_FWD,
+        [INSTR_SEND_GRAD] = 1u << INSTR_BWD,
+        [INSTR_WAIT_ACT] = 1u << INSTR_SEND_ACT,
+        [INSTR_WAIT_GRAD] = 1u << INSTR_SEND_GRAD,
+    };
+    uint32_t missing = before[instr->kind] & ~mb->seen;
+    for (int32_t kind = 0; kind < INSTR_COUNT; kind++) {
+        if (missing & 1u << kind) {
+            char why[64];
+            snprintf(why, sizeof why, "comes before %s", trace_kind_text(kind));
+            return fail_instr(ex, instr, why);
+        }
+    }
+    if (mb->seen & 1u << instr->kind) { return fail_instr(ex, instr, "twice in the list"); }
+    mb->seen |= 1u << instr->kind;
+    bool to_next = instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_RECV_GRAD;
+    bool to_prev = instr->kind == INSTR_SEND_GRAD || instr->kind == INSTR_RECV_ACT;
+    if ((to_next && instr->peer != ex->rank + 1) || (to_prev && instr->peer != ex->rank - 1)) {
+        return fail_instr(ex, instr, "its peer is not the neighbouring stage");
+    }
+    return STATUS_OK;
+}
+
 // Every buffer the instruction touches is there and large enough for this model.
-static Status check_instr(Executor* ex, const PlanInstr* instr) {
+static Status check_buffers(Executor* ex, const PlanInstr* instr) {
     MbState* mb = &ex->mbs[instr->mb];
     const DynapipeBatch* batch = ex->step->batches[instr->mb];
     bool is_first = ex->stage == 0, is_last = ex->stage == ex->num_stages - 1;
@@ -199,7 +233,10 @@ static Status prepare(Executor* ex, const PlanRank* rank, int32_t M) {
         mb->has_wgt |= instr->kind == INSTR_WGT;
         mb->has_rec |= instr->kind == INSTR_REC;
     }
-    for (int32_t i = 0; i < rank->num_instrs; i++) { TRY(check_instr(ex, &rank->instrs[i])); }
+    for (int32_t i = 0; i < rank->num_instrs; i++) {
+        TRY(check_buffers(ex, &rank->instrs[i]));
+        TRY(check_order(ex, &rank->instrs[i]));
+    }
     return STATUS_OK;
 }
 
@@ -257,10 +294,6 @@ static Status run_job(Executor* ex, const PlanInstr* instr) {
     bool reads_link = is_backward ? ex->stage < ex->num_stages - 1 : ex->stage > 0;
     const uint8_t* arrival = &mb->transfer[is_backward ? LINK_DOUT : LINK_IN];
     int64_t before_ns = clock_now_ns();
-    if (reads_link && *arrival == TRANSFER_NONE) {
-        return fail_instr(
-            ex, instr, is_backward ? "its gradient was never received" : "its activation was never received");
-    }
     if (reads_link) { TRY(transfers_wait(&ex->transfers, arrival, instr->kind, instr->mb)); }
     TraceEvent* event = job_begin(ex, instr->kind, instr->mb, before_ns);
     return job_end(ex, event, call_model(ex, instr));
@@ -268,20 +301,14 @@ static Status run_job(Executor* ex, const PlanInstr* instr) {
 
 static Status run_transfer(Executor* ex, const PlanInstr* instr, Link link) {
     MbState* mb = &ex->mbs[instr->mb];
-    if (mb->transfer[link] != TRANSFER_NONE) { return fail_instr(ex, instr, "twice in the list"); }
-    bool to_next = link == LINK_OUT || link == LINK_DOUT;
-    int32_t peer = ex->rank + (to_next ? 1 : -1);
-    if (instr->peer != peer) { return fail_instr(ex, instr, "its peer is not the neighbouring stage"); }
     bool is_grad = link == LINK_DOUT || link == LINK_DIN;
-    return transfers_post(&ex->transfers, instr->kind, instr->mb, peer, 2 * instr->mb + is_grad,
+    return transfers_post(&ex->transfers, instr->kind, instr->mb, instr->peer, 2 * instr->mb + is_grad,
                           mb->buffer[link_buffer[link]], mb->boundary_bytes, &mb->transfer[link]);
 }
 
 static Status run_wait(Executor* ex, const PlanInstr* instr, Link link) {
-    const uint8_t* state = &ex->mbs[instr->mb].transfer[link];
-    if (*state == TRANSFER_NONE) { return fail_instr(ex, instr, "before its send"); }
     TraceEvent* event = transfers_event(&ex->transfers, instr->kind, instr->mb, instr->peer);
-    TRY(transfers_wait(&ex->transfers, state, instr->kind, instr->mb));
+    TRY(transfers_wait(&ex->transfers, &ex->mbs[instr->mb].transfer[link], instr->kind, instr->mb));
     event->end_ns = clock_now_ns();
     event->wait_ns = event->end_ns - event->begin_ns;
     return STATUS_OK;

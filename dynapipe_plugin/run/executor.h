@@ -22,10 +22,11 @@ Jobs:    fwd = forward; flags KEEP|HEAD, or 0 where this stage recomputes the mi
          wgt = backward_weights
 Losses come from the job that ran the head, so from rec where the plan recomputes.
 
-Failures: a buffer smaller than the model asks for (costs of another model) is STATUS_INVALID_PLAN with both
-numbers, before anything is sent; a job's own error is passed on with the instruction's name; where no
-transfer moves for timeout_ns, STATUS_COMM names rank, instruction and peer. After a failure transfers may
-still be pending: abort or close the transport before freeing the arena.
+Failures: an instruction before one it builds on, twice, or with a wrong peer, a buffer smaller than the model
+asks for (costs of another model) is STATUS_INVALID_PLAN with both numbers, before anything is sent; a job's
+own error is passed on with the instruction's name; where no transfer moves for timeout_ns, STATUS_COMM names
+rank, instruction and peer. After a failure transfers may still be pending: abort or close the transport
+before freeing the arena.
 */
 #pragma once
 

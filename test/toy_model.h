@@ -1,0 +1,37 @@
+/*
+toy_model.h -- a DynapipeModel_v1 whose sums are exact, so that any order of jobs must give the same bits.
+
+Layer l: y[t][c] = a[l][c] * x[t][c] + b[l][c], a in {-1, 1}, b small integers; x of the first layer comes
+from tokens and positions, the loss of a row is (sum over c of x) * target. All values are small integers, so
+float sums are exact; every gradient depends on the activations, on both ends of every message, and on memory
+that must stay whole exactly as long as plan.h says: `in` is read again by backward_inputs, `dout` by
+backward_weights. Every job scribbles over its scratch.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../dynapipe_plugin/dynapipe.h"
+
+enum { TOY_CHANNELS = 5, TOY_MAX_LAYERS = 16 };
+
+typedef struct {
+    int32_t layer_begin, layer_end;
+    bool is_first, is_last;
+    float da[TOY_MAX_LAYERS][TOY_CHANNELS], db[TOY_MAX_LAYERS][TOY_CHANNELS];
+    int32_t pause_ns;     // each job takes at least so long, times a number that varies
+    int32_t fail_at_job;  // the job that returns an error, counted from 1; 0: none
+    int32_t num_jobs;
+    int32_t num_violations;  // calls that break dynapipe.h: a missing pointer, weights before inputs
+} ToyModel;
+
+extern const DynapipeModel_v1 toy_api;
+
+// num_tokens random tokens, the last half of them (at least one) supervised.
+typedef struct {
+    DynapipeBatch batch;
+    int32_t tokens[64], positions[64], rows[64], targets[64], row_tasks[64], cu_seqlens[2];
+} ToyBatch;
+
+void toy_batch_init(ToyBatch* out, uint64_t seed, int32_t num_tokens);

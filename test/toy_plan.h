@@ -1,0 +1,30 @@
+/*
+toy_plan.h -- random valid plans for the toy model, made without the planner.
+
+Jobs of all stages are drawn at random among those whose inputs are there, and appended to their stage's list;
+a send and its receive are appended at the same moment, waits some time later (or never). So there is one
+global order in which every instruction can run when its turn comes, and no list can deadlock, however odd.
+Buffers are placed first-fit, as tightly as lifetimes allow.
+*/
+#pragma once
+
+#include "../dynapipe_plugin/base/arena.h"
+#include "../dynapipe_plugin/base/rng.h"
+#include "../dynapipe_plugin/plan/plan.h"
+#include "toy_model.h"
+
+typedef struct {
+    Plan plan;
+    ToyBatch* batches;  // [M]
+    int32_t num_layers;
+} ToyPlan;
+
+// P stages, R replicas, M micro-batches, each given to a random replica.
+void toy_plan_make(ToyPlan* out, Rng* rng, int32_t P, int32_t R, int32_t M, Arena* arena);
+
+ToyModel toy_plan_model(const ToyPlan* toy, int32_t rank);
+
+// Take instruction `idx` of a rank away; buffers keep their places.
+void toy_plan_remove(ToyPlan* toy, int32_t rank, int32_t idx);
+// First instruction of that kind on a rank, -1: none. mb -1: of any.
+int32_t toy_plan_find(const ToyPlan* toy, int32_t rank, InstrKind kind, int32_t mb);

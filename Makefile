@@ -83,6 +83,14 @@ $(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(patsubst %.c,$(OUT)/%.o,$(wildc
 $(OUT)/test_%: $(OUT)/test/test_%.o $(TEST_LIB) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 
+# Run by test/test_mpi_transport.sh under mpirun; the second with messages cut in small chunks.
+$(OUT)/mpi_transport: $(OUT)/test/mpi/transport_main.o $(TEST_LIB) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
+$(OUT)/mpi_transport_chunks: $(OUT)/mpi_transport $(DYNAPIPE_DIR)/run/transport_mpi.c
+	$(CC) $(CFLAGS_ALL) $(DYNAPIPE_CFLAGS) -DTRANSPORT_MPI_CHUNK_BYTES=65536 -fopenmp \
+	    $(DYNAPIPE_DIR)/run/transport_mpi.c $(OUT)/test/mpi/transport_main.o $(TEST_LIB) $(LLMC_OBJS) \
+	    $(filter-out %/transport_mpi.o,$(DYNAPIPE_OBJS)) $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
+
 $(OUT)/llmc/%.o: llmc/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(CFLAGS_llmc) -c $< -o $@

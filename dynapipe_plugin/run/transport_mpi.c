@@ -16,7 +16,12 @@ by the receiver's efforts alone, a thread of this transport calls MPI every PROG
 are in flight. All MPI calls are then made under one lock, which needs MPI_THREAD_SERIALIZED. Where MPI gives
 less, there is no such thread, and messages wait for the sender's next call.
 
-Messages above CHUNK_BYTES go as several, on the same tag, in order: MPI counts are ints.
+A receive is matched with MPI_Improbe when its message has come, its length compared, and only then received:
+Open MPI 4.1's single copy writes past the end of a posted receive that is too short for a large message.
+This costs no overlap: the receiver's part of the work is done inside its MPI calls anyway, or by the thread.
+
+Messages above TRANSPORT_MPI_CHUNK_BYTES (MPI counts are ints) go in several parts on the same tag, behind a
+first part that holds the length.
 */
 #include "transport.h"
 
@@ -45,24 +50,29 @@ enum {
 
 typedef struct MpiRequest MpiRequest;
 struct MpiRequest {
-    MpiRequest* next;  // among the spare ones
+    MpiRequest* next;  // among the unmatched, or the spare ones
     bool is_receive;
     int32_t peer, tag;
+    unsigned char* data;
     size_t num_bytes;
-    int32_t num_chunks, max_chunks, chunks_done;
-    MPI_Request* chunks;
+    uint64_t length;   // first part of a message in several parts
+    bool is_mismatch;  // a part had got_bytes instead of what was expected
+    uint64_t got_bytes;
+    int32_t num_parts, max_parts, parts_begun, parts_done;
+    MPI_Request* parts;
 };
 
 typedef struct {
     MPI_Comm comm;
     int32_t rank, num_ranks;
     bool finalize;  // MPI was initialised here
-    atomic_int in_flight;
-    MpiRequest* spare;
     bool has_thread;
     pthread_t thread;
     atomic_bool stop;
-    pthread_mutex_t lock;  // around MPI calls, where there is a thread
+    pthread_mutex_t lock;  // around MPI calls and what follows, where there is a thread
+    int32_t in_flight;
+    MpiRequest* unmatched;  // receives whose message has not come (whole), oldest first
+    MpiRequest* spare;
 } Mpi;
 
 static void enter(Mpi* mpi) {
@@ -87,25 +97,11 @@ static void nap(int64_t ns) {
     nanosleep(&time, NULL);
 }
 
-static void* progress_main(void* arg) {
-    Mpi* mpi = arg;
-    while (!atomic_load(&mpi->stop)) {
-        if (atomic_load(&mpi->in_flight) > 0) {
-            int any = 0;
-            pthread_mutex_lock(&mpi->lock);
-            MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mpi->comm, &any, MPI_STATUS_IGNORE);
-            pthread_mutex_unlock(&mpi->lock);
-        }
-        nap(PROGRESS_NAP_NS);
-    }
-    return NULL;
-}
-
 // --- requests
 // -------------------------------------------------------------------------------------------------
 static MpiRequest* request_create(Mpi* mpi, size_t num_bytes) {
     size_t chunk = TRANSPORT_MPI_CHUNK_BYTES;
-    int32_t num_chunks = num_bytes == 0 ? 1 : (int32_t)((num_bytes + chunk - 1) / chunk);
+    int32_t num_parts = num_bytes <= chunk ? 1 : 1 + (int32_t)((num_bytes + chunk - 1) / chunk);
     MpiRequest* r = mpi->spare;
     if (r != NULL) {
         mpi->spare = r->next;
@@ -113,83 +109,168 @@ static MpiRequest* request_create(Mpi* mpi, size_t num_bytes) {
         r = calloc(1, sizeof *r);
         if (r == NULL) { return NULL; }
     }
-    if (num_chunks > r->max_chunks) {
-        MPI_Request* chunks = realloc(r->chunks, (size_t)num_chunks * sizeof *chunks);
-        if (chunks == NULL) {
+    if (num_parts > r->max_parts) {
+        MPI_Request* parts = realloc(r->parts, (size_t)num_parts * sizeof *parts);
+        if (parts == NULL) {
             r->next = mpi->spare;
             mpi->spare = r;
             return NULL;
         }
-        r->chunks = chunks;
-        r->max_chunks = num_chunks;
+        r->parts = parts;
+        r->max_parts = num_parts;
     }
-    r->num_chunks = num_chunks;
-    r->chunks_done = 0;
+    *r = (MpiRequest){.num_bytes = num_bytes,
+                      .length = num_bytes,
+                      .num_parts = num_parts,
+                      .max_parts = r->max_parts,
+                      .parts = r->parts};
     return r;
 }
 
-static int chunk_length(const MpiRequest* r, int32_t i) {
-    size_t begin = (size_t)i * TRANSPORT_MPI_CHUNK_BYTES;
+// Where part i lies, and its length.
+static unsigned char* part_place(MpiRequest* r, int32_t i, int* num_bytes) {
+    if (r->num_parts > 1 && i == 0) {
+        *num_bytes = (int)sizeof r->length;
+        return (unsigned char*)&r->length;
+    }
+    size_t begin = (size_t)(r->num_parts > 1 ? i - 1 : i) * TRANSPORT_MPI_CHUNK_BYTES;
     size_t rest = r->num_bytes - begin;
-    return (int)(rest < TRANSPORT_MPI_CHUNK_BYTES ? rest : TRANSPORT_MPI_CHUNK_BYTES);
+    *num_bytes = (int)(rest < TRANSPORT_MPI_CHUNK_BYTES ? rest : TRANSPORT_MPI_CHUNK_BYTES);
+    return r->data + begin;
 }
 
-static Status post(Mpi* mpi, bool is_receive, int32_t peer, int32_t tag, unsigned char* data,
-                   size_t num_bytes, void** request) {
-    if (peer < 0 || peer >= mpi->num_ranks || tag < 0) {
-        return FAIL(STATUS_OUT_OF_RANGE, "mpi: rank %d, tag %d from rank %d: there are ranks 0..%d",
-                    (int)peer, (int)tag, (int)mpi->rank, (int)mpi->num_ranks - 1);
+static int begin_send(const Mpi* mpi, MpiRequest* r) {
+    for (int rc; r->parts_begun < r->num_parts; r->parts_begun++) {
+        int num_bytes;
+        unsigned char* place = part_place(r, r->parts_begun, &num_bytes);
+        rc = MPI_Isend(place, num_bytes, MPI_BYTE, r->peer, r->tag, mpi->comm, &r->parts[r->parts_begun]);
+        if (rc != MPI_SUCCESS) { return rc; }
     }
-    MpiRequest* r = request_create(mpi, num_bytes);
+    return MPI_SUCCESS;
+}
+
+// Receive the parts that have come, in order. Only for the oldest unmatched receive of its peer and tag.
+static int begin_receive(const Mpi* mpi, MpiRequest* r) {
+    while (r->parts_begun < r->num_parts && !r->is_mismatch) {
+        int has_come = 0, got_bytes = 0, num_bytes;
+        MPI_Message message;
+        MPI_Status status;
+        int rc = MPI_Improbe(r->peer, r->tag, mpi->comm, &has_come, &message, &status);
+        if (rc != MPI_SUCCESS || !has_come) { return rc; }
+        unsigned char* place = part_place(r, r->parts_begun, &num_bytes);
+        MPI_Get_count(&status, MPI_BYTE, &got_bytes);
+        r->is_mismatch = got_bytes != num_bytes;
+        r->got_bytes = (uint64_t)got_bytes;
+        if (r->is_mismatch) { return MPI_SUCCESS; }
+        rc = MPI_Imrecv(place, num_bytes, MPI_BYTE, &message, &r->parts[r->parts_begun]);
+        if (rc != MPI_SUCCESS) { return rc; }
+        r->parts_begun++;
+        if (r->num_parts == 1 || r->parts_begun > 1) { continue; }
+        rc = MPI_Wait(&r->parts[0], MPI_STATUS_IGNORE);  // 8 bytes that are here already
+        if (rc != MPI_SUCCESS) { return rc; }
+        r->got_bytes = r->length;
+        r->is_mismatch = r->length != r->num_bytes;
+    }
+    return MPI_SUCCESS;
+}
+
+static bool is_behind(const Mpi* mpi, const MpiRequest* r) {
+    for (const MpiRequest* older = mpi->unmatched; older != r; older = older->next) {
+        if (older->peer == r->peer && older->tag == r->tag) { return true; }
+    }
+    return false;
+}
+
+// Begin every unmatched receive with that peer and tag (-1: any) whose message has come.
+static int match_receives(Mpi* mpi, int32_t peer, int32_t tag) {
+    for (MpiRequest** link = &mpi->unmatched; *link != NULL;) {
+        MpiRequest* r = *link;
+        bool is_asked_for = peer < 0 || (r->peer == peer && r->tag == tag);
+        if (is_asked_for && !is_behind(mpi, r)) {
+            int rc = begin_receive(mpi, r);
+            if (rc != MPI_SUCCESS) { return rc; }
+        }
+        if (r->parts_begun == r->num_parts) {
+            *link = r->next;
+        } else {
+            link = &r->next;
+        }
+    }
+    return MPI_SUCCESS;
+}
+
+static void* progress_main(void* arg) {
+    Mpi* mpi = arg;
+    while (!atomic_load(&mpi->stop)) {
+        int any = 0;
+        pthread_mutex_lock(&mpi->lock);
+        if (mpi->in_flight > 0) {  // an error here comes back when the receive is tested
+            match_receives(mpi, -1, -1);
+            MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mpi->comm, &any, MPI_STATUS_IGNORE);
+        }
+        pthread_mutex_unlock(&mpi->lock);
+        nap(PROGRESS_NAP_NS);
+    }
+    return NULL;
+}
+
+static const char* verb(bool is_receive) {
+    return is_receive ? "receive from" : "send to";
+}
+
+static Status post(Mpi* mpi, MpiRequest wanted, void** request) {
+    if (wanted.peer < 0 || wanted.peer >= mpi->num_ranks || wanted.tag < 0) {
+        return FAIL(STATUS_OUT_OF_RANGE, "mpi: rank %d, tag %d from rank %d: there are ranks 0..%d",
+                    (int)wanted.peer, (int)wanted.tag, (int)mpi->rank, (int)mpi->num_ranks - 1);
+    }
+    enter(mpi);
+    MpiRequest* r = request_create(mpi, wanted.num_bytes);
+    leave(mpi);
     if (r == NULL) { return FAIL(STATUS_NO_MEMORY, "mpi: no memory for a request"); }
-    r->is_receive = is_receive;
-    r->peer = peer;
-    r->tag = tag;
-    r->num_bytes = num_bytes;
+    r->is_receive = wanted.is_receive;
+    r->peer = wanted.peer;
+    r->tag = wanted.tag;
+    r->data = wanted.data;
     int rc = MPI_SUCCESS;
     enter(mpi);
-    for (int32_t i = 0; i < r->num_chunks && rc == MPI_SUCCESS; i++) {
-        unsigned char* chunk = data + (size_t)i * TRANSPORT_MPI_CHUNK_BYTES;
-        int length = chunk_length(r, i);
-        rc = is_receive ? MPI_Irecv(chunk, length, MPI_BYTE, peer, tag, mpi->comm, &r->chunks[i])
-                        : MPI_Isend(chunk, length, MPI_BYTE, peer, tag, mpi->comm, &r->chunks[i]);
+    mpi->in_flight++;
+    if (r->is_receive) {
+        MpiRequest** last = &mpi->unmatched;
+        while (*last != NULL) { last = &(*last)->next; }
+        *last = r;
+    } else {
+        rc = begin_send(mpi, r);
     }
     leave(mpi);
-    if (rc != MPI_SUCCESS) { return mpi_fail(mpi, rc, is_receive ? "receive from" : "send to", peer, tag); }
-    atomic_fetch_add(&mpi->in_flight, 1);
     *request = r;
-    return STATUS_OK;
+    return rc == MPI_SUCCESS ? STATUS_OK : mpi_fail(mpi, rc, verb(r->is_receive), r->peer, r->tag);
 }
 
 static Status mpi_isend(void* ctx, int32_t peer, int32_t tag, const void* data, size_t num_bytes,
                         void** request) {
-    // MPI takes the same pointer as const again.
-    return post(ctx, false, peer, tag, (unsigned char*)(uintptr_t)data, num_bytes, request);
+    // Of a send, the data is only read.
+    MpiRequest r = {
+        .peer = peer, .tag = tag, .data = (unsigned char*)(uintptr_t)data, .num_bytes = num_bytes};
+    return post(ctx, r, request);
 }
 
 static Status mpi_irecv(void* ctx, int32_t peer, int32_t tag, void* data, size_t num_bytes, void** request) {
-    return post(ctx, true, peer, tag, data, num_bytes, request);
+    MpiRequest r = {.is_receive = true, .peer = peer, .tag = tag, .data = data, .num_bytes = num_bytes};
+    return post(ctx, r, request);
 }
 
-// Chunks arrive in order, so waiting for the first one that is missing is enough.
-static Status test_chunks(Mpi* mpi, MpiRequest* r) {
-    while (r->chunks_done < r->num_chunks) {
-        int32_t i = r->chunks_done;
-        int done = 0, num_bytes = 0;
-        MPI_Status status;
-        int rc = MPI_Test(&r->chunks[i], &done, &status);
-        if (rc != MPI_SUCCESS) {
-            return mpi_fail(mpi, rc, r->is_receive ? "receive from" : "send to", r->peer, r->tag);
-        }
-        if (!done) { return STATUS_OK; }
-        r->chunks_done++;
-        if (!r->is_receive) { continue; }
-        MPI_Get_count(&status, MPI_BYTE, &num_bytes);
-        if (num_bytes != chunk_length(r, i)) {
-            return FAIL(STATUS_MISMATCH, "mpi: rank %d expects %zu bytes, tag %d, but rank %d sends %zu",
-                        (int)mpi->rank, r->num_bytes, (int)r->tag, (int)r->peer,
-                        (size_t)i * TRANSPORT_MPI_CHUNK_BYTES + (size_t)num_bytes);
-        }
+static Status test_parts(Mpi* mpi, MpiRequest* r) {
+    int rc = MPI_SUCCESS, done = 1;
+    if (r->parts_begun < r->num_parts) { rc = match_receives(mpi, r->peer, r->tag); }
+    while (rc == MPI_SUCCESS && done && r->parts_done < r->parts_begun) {
+        rc = MPI_Test(&r->parts[r->parts_done], &done, MPI_STATUS_IGNORE);
+        if (rc == MPI_SUCCESS && done) { r->parts_done++; }
+    }
+    if (rc != MPI_SUCCESS) { return mpi_fail(mpi, rc, verb(r->is_receive), r->peer, r->tag); }
+    if (r->is_mismatch) {
+        return FAIL(STATUS_MISMATCH, "mpi: rank %d expects %zu bytes, tag %d, but rank %d sends %llu",
+                    (int)mpi->rank, r->num_bytes, (int)r->tag, (int)r->peer,
+                    (unsigned long long)r->got_bytes);
     }
     return STATUS_OK;
 }
@@ -197,16 +278,15 @@ static Status test_chunks(Mpi* mpi, MpiRequest* r) {
 static Status mpi_test(void* ctx, void* request, int* done) {
     Mpi* mpi = ctx;
     MpiRequest* r = request;
-    *done = 0;
     enter(mpi);
-    Status status = test_chunks(mpi, r);
-    leave(mpi);
-    if (status == STATUS_OK && r->chunks_done == r->num_chunks) {
-        *done = 1;
+    Status status = test_parts(mpi, r);
+    *done = status == STATUS_OK && r->parts_done == r->num_parts;
+    if (*done) {
         r->next = mpi->spare;
         mpi->spare = r;
-        atomic_fetch_sub(&mpi->in_flight, 1);
+        mpi->in_flight--;
     }
+    leave(mpi);
     return status;
 }
 
@@ -222,16 +302,15 @@ static void mpi_abort(void* ctx, const char* why) {
 // --------------------------------------------------------------------------------------
 static Status mpi_close(void* ctx) {
     Mpi* mpi = ctx;
-    int32_t in_flight = atomic_load(&mpi->in_flight);
     if (mpi->has_thread) {
         atomic_store(&mpi->stop, true);
         pthread_join(mpi->thread, NULL);
         pthread_mutex_destroy(&mpi->lock);
     }
-    int32_t rank = mpi->rank;
+    int32_t rank = mpi->rank, in_flight = mpi->in_flight;
     while (mpi->spare != NULL) {
         MpiRequest* next = mpi->spare->next;
-        free(mpi->spare->chunks);
+        free(mpi->spare->parts);
         free(mpi->spare);
         mpi->spare = next;
     }

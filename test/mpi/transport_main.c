@@ -1,0 +1,154 @@
+// transport_main.c -- ranks of mpirun run the cases of every transport; test/test_mpi_transport.sh drives it.
+//     mpirun -np N transport_main exchange|collective|mismatch SENT EXPECTED|abort|kill|in-flight|overlap
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../../dynapipe_plugin/base/clock.h"
+#include "../../dynapipe_plugin/base/rng.h"
+#include "../../dynapipe_plugin/run/collective.h"
+#include "../ranks.h"
+#include "../transport_cases.h"
+
+static Status run_exchange(Transport* t) {
+    size_t lengths[] = {0, 1, 1000, 100000, 5 * 1024 * 1024 + 3};
+    for (uint64_t seed = 1; seed <= 4; seed++) { TRY(transport_cases_exchange(t, seed, 60)); }
+    for (size_t i = 0; i < 5 && t->num_ranks > 1; i++) { TRY(transport_cases_large(t, lengths[i])); }
+    Transport checked;
+    TRY(transport_check_open(&checked, *t));
+    TRY(transport_cases_exchange(&checked, 5, 30));
+    *t = checked;  // closed through the decorator
+    return STATUS_OK;
+}
+
+// Several ranks sum the same integers; the result is known exactly.
+static Status run_collective(Transport* t) {
+    int32_t ranks[RANKS_MAX];
+    for (int32_t r = 0; r < t->num_ranks; r++) { ranks[r] = r; }
+    Collective c;
+    TRY(collective_init(&c, t, ranks, t->num_ranks, (int64_t)20 * 1000000000));
+    int64_t n = 3 * 1024 * 1024 + 7;
+    float* values = malloc((size_t)n * sizeof *values);
+    EXPECT(values != NULL);
+    int64_t best_ns = INT64_MAX;
+    for (int trial = 0; trial < 4; trial++) {
+        for (int64_t k = 0; k < n; k++) { values[k] = (float)(k % 1000 * (t->rank + 1)); }
+        TRY(collective_barrier(&c));
+        int64_t begin_ns = clock_now_ns();
+        TRY(collective_reduce_scatter_sum(&c, values, n));
+        TRY(collective_all_gather(&c, values, n));
+        int64_t took_ns = clock_now_ns() - begin_ns;
+        if (took_ns < best_ns) { best_ns = took_ns; }
+        int32_t times = t->num_ranks * (t->num_ranks + 1) / 2;
+        for (int64_t k = 0; k < n; k++) { EXPECT(values[k] == (float)(k % 1000 * times)); }
+    }
+    TRY(collective_broadcast(&c, values, (size_t)n * sizeof *values, t->num_ranks - 1));
+    TRY(collective_all_equal_u64(&c, 42, "the answer"));
+    int64_t offset_ns;
+    TRY(collective_clock_offset(&c, &offset_ns));
+    EXPECT(offset_ns > -50000000 && offset_ns < 50000000);
+    if (t->rank == 0) {
+        printf("reduce_scatter + all_gather of %lld floats: %.2f ms\n", (long long)n, (double)best_ns / 1e6);
+    }
+    free(values);
+    collective_free(&c);
+    return STATUS_OK;
+}
+
+static Status wait_for_ever(Transport* t) {
+    char byte;
+    void* request;
+    TRY(t->api->irecv(t->ctx, (t->rank + 1) % t->num_ranks, 0, &byte, 1, &request));
+    for (int done = 0; !done;) {
+        TRY(t->api->test(t->ctx, request, &done));
+        usleep(50);
+    }
+    return STATUS_OK;
+}
+
+// Rank 1 fails (or dies) while the others wait for ever.
+static Status run_abort(Transport* t, bool dies) {
+    if (t->rank != 1) { return wait_for_ever(t); }
+    usleep(200000);
+    if (dies) { kill(getpid(), SIGKILL); }
+    return FAIL(STATUS_IO, "the disk is full");
+}
+
+static Status run_in_flight(Transport* t) {
+    static char bytes[64];
+    void* request;
+    return t->api->irecv(t->ctx, (t->rank + 1) % t->num_ranks, 0, bytes, 64, &request);
+}
+
+// Rank 0 posts a message and computes 100 ms; how long after its receive does rank 1 have it?
+static Status run_overlap(Transport* t) {
+    size_t lengths[] = {64 << 10, 1 << 20, 8 << 20};
+    int32_t ranks[] = {0, 1};
+    Collective c;
+    if (t->rank > 1) { return STATUS_OK; }
+    TRY(collective_init(&c, t, ranks, 2, 0));
+    for (int i = 0; i < 6; i++) {
+        void* request;
+        char* data = calloc(1, lengths[i % 3]);
+        EXPECT(data != NULL);
+        TRY(collective_barrier(&c));
+        int64_t begin_ns = clock_now_ns();
+        if (t->rank == 0) {
+            TRY(t->api->isend(t->ctx, 1, 1, data, lengths[i % 3], &request));
+            while (clock_now_ns() - begin_ns < 100000000) {}
+            TRY(ranks_wait(t, request));
+        } else {
+            usleep(20000);
+            TRY(t->api->irecv(t->ctx, 0, 1, data, lengths[i % 3], &request));
+            TRY(ranks_wait(t, request));
+            double ms = (double)(clock_now_ns() - begin_ns) / 1e6;
+            if (i >= 3) { printf("overlap %zu KB: %.1f ms\n", lengths[i % 3] >> 10, ms); }
+        }
+        free(data);
+    }
+    collective_free(&c);
+    return STATUS_OK;
+}
+
+static Status run(Transport* t, int argc, char** argv) {
+    const char* what = argc > 1 ? argv[1] : "";
+    if (strcmp(what, "exchange") == 0) { return run_exchange(t); }
+    if (strcmp(what, "collective") == 0) { return run_collective(t); }
+    if (strcmp(what, "mismatch") == 0 && argc == 4) {
+        return transport_cases_mismatch(t, strtoull(argv[2], NULL, 10), strtoull(argv[3], NULL, 10));
+    }
+    if (strcmp(what, "abort") == 0) { return run_abort(t, false); }
+    if (strcmp(what, "kill") == 0) { return run_abort(t, true); }
+    if (strcmp(what, "in-flight") == 0) { return run_in_flight(t); }
+    if (strcmp(what, "overlap") == 0) { return run_overlap(t); }
+    return FAIL(STATUS_BAD_OPTION, "%s: not a case", what);
+}
+
+int main(int argc, char** argv) {
+#ifdef DYNAPIPE_MPI
+    Transport transport;
+    int64_t begin_ns = clock_now_ns();
+    if (transport_mpi_open(&transport, &argc, &argv) != STATUS_OK) {
+        fprintf(stderr, "%s\n", status_message());
+        return 1;
+    }
+    if (transport.rank == 0) { printf("opened in %.0f ms\n", (double)(clock_now_ns() - begin_ns) / 1e6); }
+    int32_t rank = transport.rank;
+    Status status = run(&transport, argc, argv);
+    if (status != STATUS_OK) { transport.api->abort(transport.ctx, status_message()); }
+    if (transport_close(&transport) != STATUS_OK) {
+        fprintf(stderr, "%s\n", status_message());
+        return 3;
+    }
+    if (rank == 0) { printf("passed\n"); }
+    return 0;
+#else
+    (void)argc;
+    (void)argv;
+    (void)run;
+    return 77;
+#endif
+}

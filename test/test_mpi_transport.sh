@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# The MPI transport under mpirun: the cases of every transport, failures that must end everybody, and whether
+# messages arrive while their sender computes, with and without single-copy shared memory.
+set -u
+cd "$(dirname "$0")/.."
+. dev/mpi_env.sh
+passed=0 failed=0
+command -v mpirun >/dev/null && command -v mpicc >/dev/null || { echo "0 passed, 0 failed, 1 skipped"; exit 77; }
+out=build/${BUILD:-release}$([[ "${CC:-gcc}" == clang* ]] && echo -clang)
+make --no-print-directory -s "$out/mpi_transport" "$out/mpi_transport_chunks" || exit 1
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+# name, expected exit (0, or "bad" for any other), words that must be in the output, command...
+expect() {
+    local name=$1 exit=$2 words=$3 begin=$SECONDS rc
+    shift 3
+    timeout -k 5 60 "$@" >"$log" 2>&1
+    rc=$?
+    case $exit:$rc in
+        0:0) true;;
+        0:* | bad:0 | bad:124) false;;
+        *) true;;
+    esac
+    if [ $? -eq 0 ] && grep -qF -- "$words" "$log" && [ $((SECONDS - begin)) -le 30 ]; then
+        passed=$((passed + 1)); echo "ok   $name"
+    else
+        failed=$((failed + 1)); echo "FAIL $name (exit $rc, $((SECONDS - begin)) s)"; tail -20 "$log"
+    fi
+}
+
+for np in 1 2 4; do
+    expect "exchange, $np ranks" 0 "passed" mpirun -np $np "$out/mpi_transport" exchange
+    expect "collective, $np ranks" 0 "passed" mpirun -np $np "$out/mpi_transport" collective
+    grep floats "$log"
+done
+expect "messages in chunks" 0 "passed" mpirun -np 3 "$out/mpi_transport_chunks" exchange
+for lengths in "8 16" "16 8" "0 1" "1048576 524288" "524288 1048576"; do
+    words="expects ${lengths#* } bytes, tag 3, but rank 0 sends"
+    expect "unequal lengths: $lengths" bad "$words ${lengths% *}" mpirun -np 2 "$out/mpi_transport" mismatch $lengths
+    expect "the same in chunks" bad "$words ${lengths% *}" mpirun -np 2 "$out/mpi_transport_chunks" mismatch $lengths
+done
+expect "closing with requests in flight" bad "closes with 1 requests in flight" mpirun -np 2 "$out/mpi_transport" in-flight
+
+# A rank that fails, and one that is killed: all end within 10 seconds, and the first says why.
+begin=$SECONDS
+expect "a rank gives up" bad "rank 1: the disk is full" mpirun -np 4 "$out/mpi_transport" abort
+expect "a rank is killed" bad "signal 9" mpirun -np 4 "$out/mpi_transport" kill
+if [ $((SECONDS - begin)) -gt 20 ]; then failed=$((failed + 1)); echo "FAIL the others took too long to end"; fi
+
+# The receiver has a message long before its sender stops computing (100 ms).
+for mechanism in cma none; do
+    expect "overlap, single copy $mechanism" 0 "passed" env OMPI_MCA_btl_vader_single_copy_mechanism=$mechanism \
+        mpirun -np 2 "$out/mpi_transport" overlap
+    grep -E "overlap|opened" "$log"
+    if awk '/^overlap/ && $4 > 80 {late++} /^overlap/ {n++} END {exit !(n == 3 && late <= 1)}' "$log"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1)); echo "FAIL messages waited for their sender"
+    fi
+done
+expect "exchange without single copy" 0 "passed" env OMPI_MCA_btl_vader_single_copy_mechanism=none \
+    mpirun -np 4 "$out/mpi_transport" exchange
+echo "$passed passed, $failed failed, 0 skipped"
+[ $failed -eq 0 ]

@@ -1,7 +1,8 @@
 /*
 context.h -- what OpsContext is on a CPU: a number of threads, and for each of them some tiles to work in.
 
-The tiles of all threads are one array, so an operation may also use them together.
+The tiles of all threads are one array, so an operation may also use them together: a context
+serves one call at a time.
 */
 #pragma once
 

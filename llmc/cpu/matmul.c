@@ -31,6 +31,13 @@ static int min_int(int a, int b) {
     return a < b ? a : b;
 }
 
+// c (m, n) = a b + beta c on the context's number of threads: OpenBLAS has one number for the whole process.
+static void sgemm(CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int m, int n, int k, const floatX* a,
+                  int lda, const floatX* b, int ldb, float beta, floatX* c, int ldc, const OpsContext* ops) {
+    if (openblas_get_num_threads() != ops->num_threads) { openblas_set_num_threads(ops->num_threads); }
+    cblas_sgemm(CblasRowMajor, trans_a, trans_b, m, n, k, 1.0f, a, lda, b, ldb, beta, c, ldc);
+}
+
 // tokens [t0, t1) of y; xT has room for them: (panels, C, TILE)
 static void forward_chunk(floatX* out, float* xT, const floatX* inp, const floatX* weight, const floatX* bias,
                           int t0, int t1, int C, int OC, const OpsContext* ops) {
@@ -68,8 +75,7 @@ static void forward_blas(floatX* out, const floatX* inp, const floatX* weight, c
 #pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
         for (int t = 0; t < T; t++) { memcpy(out + (size_t)t * (size_t)OC, bias, (size_t)OC * sizeof *out); }
     }
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, OC, C, 1.0f, inp, C, weight, C,
-                bias != NULL ? 1.0f : 0.0f, out, OC);
+    sgemm(CblasNoTrans, CblasTrans, T, OC, C, inp, C, weight, C, bias != NULL ? 1.0f : 0.0f, out, OC, ops);
 }
 
 void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int T, int C,
@@ -109,8 +115,7 @@ void matmul_backward_input(floatX* dinp, const floatX* dout, const floatX* weigh
                            OpsContext* ops) {
     if (T == 0) { return; }
     if (T > TILES_MAX_T || C % TILE_LANES != 0) {
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, C, OC, 1.0f, dout, OC, weight, C, 0.0f,
-                    dinp, C);
+        sgemm(CblasNoTrans, CblasNoTrans, T, C, OC, dout, OC, weight, C, 0.0f, dinp, C, ops);
         return;
     }
     const int n = ops->num_threads, num_lines = C / TILE_LANES;
@@ -145,7 +150,7 @@ static void matmul_add_column_sums(floatX* dbias, const floatX* dout, int T, int
 void matmul_backward_weight(floatX* dweight, floatX* dbias, const floatX* dout, const floatX* inp, int T,
                             int C, int OC, OpsContext* ops) {
     if (T == 0) { return; }
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, OC, C, T, 1.0f, dout, OC, inp, C, 1.0f, dweight, C);
+    sgemm(CblasTrans, CblasNoTrans, OC, C, T, dout, OC, inp, C, 1.0f, dweight, C, ops);
     if (dbias == NULL) { return; }
     const size_t num_values = (size_t)T * (size_t)OC;
 #pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)

@@ -1,0 +1,301 @@
+// test_cost_model.c -- monotone, saturating, additive over stages, exact text, refused nonsense.
+#include "../dynapipe_plugin/plan/cost_model.h"
+
+#include <math.h>
+#include <unistd.h>
+
+#include "random_problem.h"
+#include "test.h"
+
+static uint64_t seed;
+static CostModel model, other;
+
+static char* text_of(const CostModel* costs, const char* signature) {
+    char* text = NULL;
+    size_t num_bytes = 0;
+    FILE* out = open_memstream(&text, &num_bytes);
+    cost_model_print(costs, signature, out);
+    fclose(out);
+    return text;
+}
+
+static int64_t* field_of(MbShape* shape, int f) {
+    int64_t* const fields[] = {&shape->num_seqs,         &shape->enc_tokens,  &shape->enc_squares,
+                               &shape->dec_tokens,       &shape->dec_squares, &shape->cross_products,
+                               &shape->supervised_tokens};
+    return fields[f];
+}
+
+static MbShape random_shape(Rng* rng) {
+    MbShape shape;
+    for (int f = 0; f < FEATURE_COUNT; f++) {
+        *field_of(&shape, f) = rng_between(rng, 0, rng_below(rng, 4) ? 3000 : 100000000);
+    }
+    return shape;
+}
+
+// A known formula by hand: floor, constant, line, knots, slope before the first and after the last.
+static void formula_has_the_documented_value(void) {
+    CostFormula f = {.constant = 10, .floor = 25};
+    f.curves[FEATURE_ENC_TOKENS] = (CostCurve){3, {100, 200, 400}, {50, 150, 190}};
+    f.curves[FEATURE_SUPERVISED] = (CostCurve){1, {4}, {8}};
+    const struct {
+        int64_t tokens, supervised;
+        double value;
+    } cases[] = {{0, 0, 25},    {49, 0, 25},   {60, 0, 25},   {70, 0, 30},    {100, 0, 60},
+                 {150, 3, 116}, {200, 0, 160}, {300, 0, 180}, {400, 10, 220}, {900, 0, 300}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        MbShape shape = {.enc_tokens = cases[i].tokens, .supervised_tokens = cases[i].supervised};
+        CHECK_NEAR(cost_formula_value(&f, &shape), cases[i].value, 1e-9);
+    }
+}
+
+// A larger shape never costs less; all costs at once are the same numbers as one by one; none is negative.
+static void costs_are_monotone_and_consistent(void) {
+    Rng rng = rng_seed(seed);
+    for (int round = 0; round < 300; round++) {
+        CostJobs jobs[4], more[4];
+        CostStage stages[4];
+        PlanRequest request = {.P = rng_between(&rng, 1, 4)};
+        int32_t enc = rng_between(&rng, 2, 6), dec = rng_between(&rng, 0, 6), P = request.P;
+        random_cost_model(&model, &rng, enc, dec);
+        CHECK_OK(cost_model_check(&model));
+        equal_stages(&request, enc + dec);
+        for (int32_t s = 0; s < P; s++) { stages[s] = cost_stage_make(&request.stages[s], s, P); }
+        RecomputeMode mode = rng_below(&rng, 2) ? RECOMPUTE_FULL : RECOMPUTE_NONE;
+        MbShape shape = random_shape(&rng), larger = shape;
+        *field_of(&larger, (int)rng_below(&rng, FEATURE_COUNT)) +=
+            rng_between(&rng, 1, round % 3 ? 3 : 100000);
+        cost_stages(jobs, &model, stages, P, mode, &shape);
+        cost_stages(more, &model, stages, P, mode, &larger);
+        for (int32_t s = 0; s < P; s++) {
+            for (int kind = 0; kind < JOB_COUNT; kind++) {
+                CHECK_EQ(jobs[s].job_ns[kind], cost_job_ns(&model, &stages[s], (JobKind)kind, mode, &shape));
+                CHECK(jobs[s].job_ns[kind] >= 0 && jobs[s].job_ns[kind] <= more[s].job_ns[kind]);
+            }
+            CHECK_EQ(jobs[s].stored_bytes, cost_stored_bytes(&model, &stages[s], mode, &shape));
+            CHECK_EQ(jobs[s].forward_bytes, cost_forward_bytes(&model, &stages[s], mode, &shape));
+            CHECK_EQ(jobs[s].boundary_bytes, cost_boundary_bytes(&model, &stages[s], &shape));
+            CHECK_EQ(jobs[s].scratch_bytes, cost_scratch_bytes(&model, &stages[s], &shape));
+            CHECK(jobs[s].stored_bytes <= more[s].stored_bytes &&
+                  jobs[s].forward_bytes <= more[s].forward_bytes);
+            CHECK(jobs[s].boundary_bytes <= more[s].boundary_bytes &&
+                  jobs[s].scratch_bytes <= more[s].scratch_bytes);
+            if (mode == RECOMPUTE_NONE) { CHECK_EQ(jobs[s].job_ns[JOB_R] + jobs[s].forward_bytes, 0); }
+        }
+        CHECK_EQ(jobs[P - 1].boundary_bytes, 0);
+    }
+}
+
+// Cutting the layers differently moves cost between stages but neither makes nor loses any (but for
+// rounding).
+static void stages_add_up_to_the_model(void) {
+    Rng rng = rng_seed(seed + 1);
+    for (int round = 0; round < 100; round++) {
+        PlanRequest request = {.P = rng_between(&rng, 1, 5)};
+        linear_cost_model(&model, &rng, 5, 3);
+        equal_stages(&request, 8);
+        StageLayers all = {0, 8};
+        CostStage whole = cost_stage_make(&all, 0, 1);
+        MbShape shape = random_shape(&rng);
+        int64_t sum_ns = 0, sum_bytes = 0;
+        for (int32_t s = 0; s < request.P; s++) {
+            CostStage stage = cost_stage_make(&request.stages[s], s, request.P);
+            sum_ns += cost_job_ns(&model, &stage, JOB_B, RECOMPUTE_NONE, &shape);
+            sum_bytes += cost_state_bytes(&model, &stage);
+        }
+        CHECK_NEAR(sum_ns, cost_job_ns(&model, &whole, JOB_B, RECOMPUTE_NONE, &shape), 5);
+        CHECK_EQ(sum_bytes, cost_state_bytes(&model, &whole));
+    }
+}
+
+static void huge_costs_saturate(void) {
+    Rng rng = rng_seed(seed + 2);
+    StageLayers all = {0, 1024};
+    CostStage stage = cost_stage_make(&all, 0, 1);
+    MbShape shape = {INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX};
+    linear_cost_model(&model, &rng, 1024, 0);
+    model.parts[RECOMPUTE_NONE][PART_ENC_LAYER].time_ns[JOB_F].constant = 1e18;
+    CHECK_OK(cost_model_check(&model));
+    CHECK_EQ(cost_job_ns(&model, &stage, JOB_F, RECOMPUTE_NONE, &shape), COST_LIMIT);
+    CHECK_EQ(cost_stored_bytes(&model, &stage, RECOMPUTE_FULL, &shape), COST_LIMIT);
+    model.part_state_bytes[PART_ENC_LAYER] = COST_LIMIT;
+    CHECK_EQ(cost_state_bytes(&model, &stage), COST_LIMIT);
+    model.comm_bytes_per_ns = 1e-300;
+    CHECK_EQ(cost_transfer_ns(&model, INT64_MAX), COST_LIMIT);
+    model.comm_bytes_per_ns = 0;
+    CHECK_EQ(cost_transfer_ns(&model, 1000), 0);
+    CHECK_EQ(cost_reduce_ns(&model, &stage, 1), 0);
+}
+
+static void text_round_trips(void) {
+    Rng rng = rng_seed(seed + 3);
+    for (int round = 0; round < 60; round++) {
+        random_cost_model(&model, &rng, rng_between(&rng, 1, 9), rng_between(&rng, 0, 9));
+        model.parts[RECOMPUTE_FULL][PART_HEAD].offered = rng_below(&rng, 2);
+        char* text = text_of(&model, "gpt2 C 8");
+        CHECK_OK(cost_model_parse(&other, text, "costs", "gpt2 C 8"));
+        char* again = text_of(&other, "gpt2 C 8");
+        CHECK(strcmp(text, again) == 0);
+        CHECK_EQ(cost_mode_offered(&other, RECOMPUTE_FULL), model.parts[RECOMPUTE_FULL][PART_HEAD].offered);
+        for (int k = 0; k < 20; k++) {  // to the last bit
+            MbShape shape = random_shape(&rng);
+            for (int part = 0; part < PART_COUNT; part++) {
+                double a = cost_formula_value(&model.parts[0][part].time_ns[JOB_F], &shape);
+                CHECK(a == cost_formula_value(&other.parts[0][part].time_ns[JOB_F], &shape));
+            }
+        }
+        free(text);
+        free(again);
+    }
+}
+
+static void files_are_saved_and_bound_to_a_model(void) {
+    Rng rng = rng_seed(seed + 4);
+    char path[] = "/tmp/test_cost_model_XXXXXX";
+    close(mkstemp(path));
+    random_cost_model(&model, &rng, 4, 0);
+    CHECK_OK(cost_model_save(&model, path, "gpt2 C 64 NH 2 V 300 threads 1"));
+    CHECK_OK(cost_model_load(&other, path, "gpt2 C 64 NH 2 V 300 threads 1"));
+    CHECK_OK(cost_model_load(&other, path, NULL));
+    CHECK_EQ(memcmp(&model.boundary_bytes, &other.boundary_bytes, sizeof model.boundary_bytes), 0);
+    CHECK_FAILS(cost_model_load(&other, path, "gpt2 C 128"), STATUS_MISMATCH, "./profile_costs");
+    CHECK_FAILS(cost_model_load(&other, "/no/such/file", NULL), STATUS_IO, "/no/such/file");
+    model.comm_latency_ns = NAN;
+    CHECK_FAILS(cost_model_save(&model, path, "x"), STATUS_BAD_FORMAT, "comm latency_ns");
+    unlink(path);
+}
+
+// One edit of a good text each; the message names file, line and field, or what is missing.
+static void broken_texts_are_refused(void) {
+    static const struct {
+        const char *from, *to, *words;
+    } edits[] = {
+        {"dynapipe-costs 1", "dynapipe-costs 2", "costs:1:2: \"2\""},
+        {"signature toy", "# signature", "no line \"signature"},
+        {"layers 2 0", "layers 0 0", "layers: 0 and 0"},
+        {"layers 2 0", "layers 2000 0", "costs:3:2"},
+        {"layers 2 0", "layers 2 0 1", "costs:3:4: \"1\" ---> expected the end of the line"},
+        {"layers 2 0", "layers 2.5 0", "whole number"},
+        {"comm latency_ns ", "comm latency_ns 0x", "costs:4:3"},
+        {"comm latency_ns ", "comm latency_ns -", "comm latency_ns is -"},
+        {"reduce bytes_per_ns", "reduce bytes", "expected bytes_per_ns"},
+        {"state embedding bytes", "state sofa bytes", "expected embedding, enc_layer"},
+        {"recompute full job", "recompute full inside", "is not a job of its own"},
+        {"recompute none inside", "recompute none job", "... R"},
+        {"recompute none inside", "recompute none inside\nrecompute none inside", "given before"},
+        {"mode none time F const", "mode none time F konst", "expected const"},
+        {"mode none time F const ", "mode none time F const nan", "a finite decimal number"},
+        {"mode none time F const ", "mode none time F const 1e999", "a finite decimal number"},
+        {"part enc_layer mode none stored", "part enc_layer mode full stored", "given before"},
+        {"part enc_layer mode none time F", "# ", "no line \"enc_layer ... F\""},
+        {"enc_tokens 1:7\n", "enc_tokens 1:\n", "a finite decimal number"},
+        {"enc_tokens 1:7\n", "enc_tokens\n", "a knot x:y"},
+        {"enc_tokens 1:7\n", "enc_tokens 1:7 enc_tokens 1:7\n", "every feature once"},
+        {"enc_tokens 1:7\n", "enc_tokens 5:7 4:8\n", "do not ascend"},
+        {"enc_tokens 1:7\n", "enc_tokens 5:7 6:3\n", "do not ascend"},
+        {"enc_tokens 1:7\n", "enc_tokens 0:7\n", "beyond 0"},
+        {"enc_tokens 1:7\n", "enc_tokens 1:-7\n", "finite numbers, 0 to"},
+        {"enc_tokens 1:7\n", "tokens 1:7\n", "a feature: seqs"},
+        {"boundary const", "border const", "expected signature"},
+        {"\nend\n", "\n", "no line \"end\""},
+        {"\nend\n", "\nend\nlayers 2 0\n", "nothing after end"},
+    };
+    Rng rng = rng_seed(seed + 5);
+    linear_cost_model(&model, &rng, 2, 0);
+    model.parts[RECOMPUTE_NONE][PART_ENC_LAYER].time_ns[JOB_F] = (CostFormula){0};
+    model.boundary_bytes = (CostFormula){.curves[FEATURE_ENC_TOKENS] = {1, {1}, {7}}};
+    char* text = text_of(&model, "toy");
+    CHECK_OK(cost_model_parse(&other, text, "costs", NULL));
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
+        char* place = strstr(text, edits[i].from);
+        CHECK(place != NULL);
+        if (!place) { continue; }
+        char* broken = malloc(strlen(text) + strlen(edits[i].to) + 1);
+        sprintf(broken, "%.*s%s%s", (int)(place - text), text, edits[i].to, place + strlen(edits[i].from));
+        CHECK_FAILS(cost_model_parse(&other, broken, "costs", NULL), STATUS_BAD_FORMAT, edits[i].words);
+        free(broken);
+    }
+    free(text);
+}
+
+// Random damage never crashes, and what is accepted still passes the check (run under the sanitizers too).
+static void damaged_texts_are_survived(void) {
+    Rng rng = rng_seed(seed + 6);
+    random_cost_model(&model, &rng, 2, 1);
+    char* text = text_of(&model, "toy");
+    size_t num_bytes = strlen(text);
+    int accepted = 0;
+    for (int round = 0; round < 3000; round++) {
+        char* damaged = malloc(num_bytes + 1);
+        memcpy(damaged, text, num_bytes + 1);
+        if (round % 2) { damaged[rng_below(&rng, (uint32_t)num_bytes)] = 0; }
+        for (int k = 0; k < 3; k++) {
+            damaged[rng_below(&rng, (uint32_t)num_bytes)] = " \n#:.e-+0129azF\x80"[rng_below(&rng, 16)];
+        }
+        if (cost_model_parse(&other, damaged, "costs", NULL) == STATUS_OK) {
+            accepted++;
+            CHECK_OK(cost_model_check(&other));
+        }
+        free(damaged);
+    }
+    CHECK(accepted > 0 && accepted < 3000);
+    free(text);
+}
+
+// The stand-in: sane, monotone, doubling the rates halves the time, and its bytes are llmc/gpt2's.
+static void analytic_gpt_is_sane(void) {
+    CostAnalytic about = {.num_layers = 12,
+                          .channels = 768,
+                          .num_heads = 12,
+                          .padded_vocab = 50304,
+                          .max_tokens = 1024,
+                          .bytes_per_value = 4,
+                          .flops_per_ns = 40,
+                          .attention_flops_per_ns = 20,
+                          .bytes_per_ns = 10,
+                          .comm_latency_ns = 5000,
+                          .comm_bytes_per_ns = 5,
+                          .num_replicas = 2,
+                          .zero_stage = 1};
+    StageLayers layers = {3, 6};
+    CostStage middle = cost_stage_make(&layers, 1, 4);
+    MbShape shape = {0};
+    mb_shape_add(&shape, 512, 0, 128);
+    cost_model_analytic_gpt(&model, &about);
+    CHECK_OK(cost_model_check(&model));
+    CHECK(cost_mode_offered(&model, RECOMPUTE_FULL) && !cost_mode_offered(&model, RECOMPUTE_SELECTIVE));
+    int64_t forward_ns = cost_job_ns(&model, &middle, JOB_F, RECOMPUTE_NONE, &shape);
+    double flops_ns = 3 * (24.0 * 768 * 768 * 512 / 40 + 2.0 * 768 * 512 * 512 / 20);
+    CHECK(forward_ns > flops_ns && forward_ns < 1.5 * flops_ns);
+    CHECK(cost_job_ns(&model, &middle, JOB_R, RECOMPUTE_NONE, &shape) == 0);
+    CHECK_EQ(cost_job_ns(&model, &middle, JOB_R, RECOMPUTE_FULL, &shape), forward_ns);
+    int64_t layer_bytes = (16 * 768 + 4 + 12) * 4, spare_bytes = 3 * 768 * 4;
+    CHECK_EQ(cost_stored_bytes(&model, &middle, RECOMPUTE_FULL, &shape),
+             (3 * layer_bytes + spare_bytes) * (512 + 16));
+    CHECK_EQ(cost_forward_bytes(&model, &middle, RECOMPUTE_FULL, &shape),
+             (layer_bytes + spare_bytes) * (512 + 16));
+    CHECK_EQ(cost_boundary_bytes(&model, &middle, &shape), 768 * 4 * (512 + 16));
+    int64_t layer_params = 12 * 768 * 768 + 13 * 768;
+    CHECK_EQ(cost_state_bytes(&model, &middle), 3 * layer_params * (8 + 4));
+    about.flops_per_ns *= 2, about.attention_flops_per_ns *= 2, about.bytes_per_ns *= 2;
+    cost_model_analytic_gpt(&other, &about);
+    CHECK_NEAR(cost_job_ns(&other, &middle, JOB_F, RECOMPUTE_NONE, &shape), forward_ns / 2, 2);
+    char* text = text_of(&model, "gpt2");
+    CHECK_OK(cost_model_parse(&other, text, "costs", "gpt2"));
+    free(text);
+}
+
+int main(int argc, char** argv) {
+    seed = test_seed(argc, argv);
+    RUN(formula_has_the_documented_value);
+    RUN(costs_are_monotone_and_consistent);
+    RUN(stages_add_up_to_the_model);
+    RUN(huge_costs_saturate);
+    RUN(text_round_trips);
+    RUN(files_are_saved_and_bound_to_a_model);
+    RUN(broken_texts_are_refused);
+    RUN(damaged_texts_are_survived);
+    RUN(analytic_gpt_is_sane);
+    return test_end();
+}

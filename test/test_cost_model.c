@@ -267,10 +267,10 @@ static void analytic_gpt_is_sane(void) {
     CHECK(cost_mode_offered(&model, RECOMPUTE_FULL) && !cost_mode_offered(&model, RECOMPUTE_SELECTIVE));
     int64_t forward_ns = cost_job_ns(&model, &middle, JOB_F, RECOMPUTE_NONE, &shape);
     double flops_ns = 3 * (24.0 * 768 * 768 * 512 / 40 + 2.0 * 768 * 512 * 512 / 20);
-    CHECK(forward_ns > flops_ns && forward_ns < 1.5 * flops_ns);
+    CHECK((double)forward_ns > flops_ns && (double)forward_ns < 1.5 * flops_ns);
     CHECK(cost_job_ns(&model, &middle, JOB_R, RECOMPUTE_NONE, &shape) == 0);
     CHECK_EQ(cost_job_ns(&model, &middle, JOB_R, RECOMPUTE_FULL, &shape), forward_ns);
-    int64_t layer_bytes = (16 * 768 + 4 + 12) * 4, spare_bytes = 3 * 768 * 4;
+    int64_t layer_bytes = (16 * 768 + 4 + 12) * INT64_C(4), spare_bytes = 3 * 768 * 4;
     CHECK_EQ(cost_stored_bytes(&model, &middle, RECOMPUTE_FULL, &shape),
              (3 * layer_bytes + spare_bytes) * (512 + 16));
     CHECK_EQ(cost_forward_bytes(&model, &middle, RECOMPUTE_FULL, &shape),

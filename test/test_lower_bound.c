@@ -177,7 +177,7 @@ static void cases_have_the_judges_bound(void) {
         MicrobatchProblem mp;
         LowerBound bound;
         if (!case_problem_load(&a_case, case_names[i]) || !case_reference_load(&reference, case_names[i])) {
-            CHECK(!"case is readable");
+            test_failures++;
             continue;
         }
         CHECK_OK(case_problem_init(&mp, &a_case));

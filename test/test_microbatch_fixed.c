@@ -66,7 +66,6 @@ static void packed_law(const MicrobatchList* list) {
 }
 
 static void packed_ragged_law(const MicrobatchList* list) {
-    int64_t total = 0;
     int32_t half_empty = 0;
     for (int32_t m = 0; m < list->num_mbs; m++) {
         const Microbatch* mb = &list->mbs[m];
@@ -75,7 +74,6 @@ static void packed_ragged_law(const MicrobatchList* list) {
         CHECK_EQ(mb->shape.enc_tokens + mb->shape.dec_tokens, tokens);
         CHECK(tokens <= budget_of() || mb->shape.num_seqs == 1);
         half_empty += 2 * tokens <= budget_of();
-        total += tokens;
     }
     CHECK(half_empty <= 1);  // two such packs would have been one
 }

@@ -109,6 +109,11 @@ static void every_policy_keeps_its_law(void) {
     for (int round = 0; round < 150; round++) {
         MicrobatchProblem mp;
         random_problem(&problem, &rng, rng_between(&rng, 1, round % 5 == 0 ? 1 : 150));
+        for (int32_t i = 0; i < problem.num_samples && round % 2 && problem.costs.num_dec_layers > 0; i++) {
+            int32_t enc = problem.samples[i].enc_tokens;  // long decoders
+            problem.samples[i].enc_tokens = 1 + problem.samples[i].dec_tokens;
+            problem.samples[i].dec_tokens = enc;
+        }
         if (round % 3 == 0) { random_problem_limit_memory(&problem, (int32_t)rng_below(&rng, 3000)); }
         CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples,
                                          problem.num_samples));
@@ -169,10 +174,10 @@ static void packed_needs_memory_for_a_window(void) {
     MicrobatchProblem mp;
     MicrobatchList list;
     linear_cost_model(&problem.costs, &rng, 4, 0);
-    problem.request = (PlanRequest){.P = 2, .R = 2, .recompute = RECOMPUTE_CHOICE_NONE, .mb_tokens = 100};
+    problem.request = (PlanRequest){.P = 2, .R = 2, .recompute = RECOMPUTE_CHOICE_NONE, .mb_tokens = 300};
     equal_stages(&problem.request, 4);
     problem.num_samples = 40;
-    random_samples(problem.samples, 40, &rng, 1, false);
+    for (int i = 0; i < 40; i++) { problem.samples[i] = (PlanSample){300, 0, 100}; }
     random_problem_limit_memory(&problem, 300);
     problem.request.max_seq_tokens = 100000;
     CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 40));

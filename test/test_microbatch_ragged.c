@@ -38,6 +38,9 @@ static void every_candidate_is_valid(void) {
             if (problem.request.layout == LAYOUT_PADDED) { continue; }
             for (int32_t m = 0; m < list.num_mbs; m++) {
                 CHECK_EQ(list.mbs[m].layout, LAYOUT_RAGGED);
+                MicrobatchCost cost =
+                    microbatch_cost(&mp, list.mbs[m].mode, SHARE_PIPELINE, &list.mbs[m].shape);
+                CHECK(cost.fits_held || list.mbs[m].shape.num_seqs == 1);
                 CHECK(m == 0 || list.mbs[m].replica >= list.mbs[m - 1].replica);
                 used += per_replica[list.mbs[m].replica]++ == 0;
             }

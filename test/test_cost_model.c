@@ -48,10 +48,11 @@ static void formula_has_the_documented_value(void) {
         MbShape shape = {.enc_tokens = cases[i].tokens, .supervised_tokens = cases[i].supervised};
         CHECK_NEAR(cost_formula_value(&f, &shape), cases[i].value, 1e-9);
     }
-    f.constant = f.floor = 0;  // the first slope leads to -50 at no tokens
-    CHECK_NEAR(cost_formula_value(&f, &(MbShape){0}), 0, 0);
-    CHECK_NEAR(cost_formula_value(&f, &(MbShape){.enc_tokens = 40}), 0, 0);
-    CHECK_NEAR(cost_formula_value(&f, &(MbShape){.enc_tokens = 51}), 1, 1e-9);
+    f.constant = 10,
+    f.floor = 0;  // the first slope leads to -50 at no tokens, which must not eat the constant
+    CHECK_NEAR(cost_formula_value(&f, &(MbShape){0}), 10, 0);
+    CHECK_NEAR(cost_formula_value(&f, &(MbShape){.enc_tokens = 40}), 10, 0);
+    CHECK_NEAR(cost_formula_value(&f, &(MbShape){.enc_tokens = 51}), 11, 1e-9);
 }
 
 // A larger shape never costs less; all costs at once are the same numbers as one by one; none is negative.

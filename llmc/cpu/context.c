@@ -1,9 +1,9 @@
 /*
 context.c -- threads of the CPU implementation: OpenMP's and OpenBLAS's kept at the same number.
 
-Which kernels OpenBLAS uses is its own choice, and the right one: on Sapphire Rapids 0.3.21 picks SkylakeX
-(270-310 GFLOP/s on 2 cores); OPENBLAS_CORETYPE=Haswell gives 190, SAPPHIRERAPIDS is not in Debian's build and
-falls back.
+Which kernels OpenBLAS uses is left to it: on the 2-core AVX-512 Xeon we measured on, 0.3.21 picks SkylakeX
+(240 to 310 GFLOP/s at 256 tokens); OPENBLAS_CORETYPE=Haswell gives 190 there, SAPPHIRERAPIDS falls back to
+Cooperlake, which was not faster.
 */
 #include "context.h"
 

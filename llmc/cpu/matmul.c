@@ -4,8 +4,8 @@ matmul.c -- y = x W^T + b and its two backward products.
 forward: y^T = W x^T in tiles, tokens across the vector lanes. Weights, the large operand, are read straight
 from where they are; only x is transposed on the way in and y on the way out, with the bias. dx = dy W has the
 rows of W across the lanes; a panel of W is copied once it serves enough tokens. dW += dy^T x is OpenBLAS's.
-GFLOP/s on 2 cores (Sapphire Rapids), 768 -> 2304, tiles : OpenBLAS 0.3.21 -- T 16: 202 : 89, T 64: 290 : 217,
-T 256: equal. So tiles up to 256 tokens (64 without AVX-512), OpenBLAS beyond.
+GFLOP/s on 2 AVX-512 cores, 768 -> 2304, tiles : OpenBLAS 0.3.21 -- T 16: 202 : 89, T 64: 290 : 217,
+T 256: about equal. So tiles up to 256 tokens (64 without AVX-512), OpenBLAS beyond.
 
 dbias is a column sum: each thread owns whole cache lines of columns and adds the rows in order, in double
 between blocks of rows, so the result does not depend on the number of threads and its error not on T.

@@ -138,7 +138,7 @@ static void set_ranks(Plan* plan, Rng* rng, const RandomPlan* about, int32_t rep
     for (int32_t s = 0; s < P; s++) {
         PlanRank* rank = &plan->ranks[replica * P + s];
         rank->state_bytes = pick(rng, 0, 1000);
-        status = rank_list_make(rank, &input, s, scratch_bytes[s], arena);
+        status = rank_list_make(rank, &input, s, scratch_bytes[s], INT64_MAX, arena);
         assert(status == STATUS_OK);
     }
     if (timeline.makespan_ns > plan->makespan_ns) { plan->makespan_ns = timeline.makespan_ns; }

@@ -42,8 +42,8 @@ static int32_t pair_order(const CommOrder* order, int32_t s, int32_t peer, int32
     return num;
 }
 
-// Ends agree; positions ascend; sends stand behind their job, receives no later than the job that runs when
-// their data comes, and never behind the job that needs it.
+// Ends agree; positions and times ascend; sends stand behind their job, receives no later than the job that
+// runs when their data comes, and never behind the job that needs it.
 static void both_ends_see_one_order(void) {
     Rng rng = rng_seed(seed + 1);
     Arena arena = {0};
@@ -70,6 +70,14 @@ static void both_ends_see_one_order(void) {
             for (int32_t i = 0; i < order.num_ops[s]; i++) {
                 CommOp op = order.ops[s][i];
                 CHECK(i == 0 || order.ops[s][i - 1].pos <= op.pos);
+                CHECK(i == 0 || order.ops[s][i - 1].begin_ns <= op.begin_ns);
+                if (op.kind == INSTR_RECV_ACT || op.kind == INSTR_RECV_GRAD) {
+                    int32_t running = 0, ahead = i > 0 ? order.ops[s][i - 1].pos : 0;
+                    while (running < schedule.num_jobs[s] && timeline.job[s][running].end_ns <= op.begin_ns) {
+                        running++;
+                    }
+                    CHECK(op.pos <= running || op.pos == ahead);
+                }
                 for (int32_t j = 0; j < schedule.num_jobs[s]; j++) {
                     PipeJob job = schedule.jobs[s][j];
                     if (job.mb != op.mb) { continue; }

@@ -40,7 +40,7 @@ static void random_lives_never_overlap(void) {
         int32_t num = rng_between(&rng, 0, 80);
         int64_t arena_bytes, bound_bytes;
         random_buffers(&rng, buffers, num, rng_between(&rng, 1, 120));
-        CHECK_OK(memory_layout_place(buffers, num, &arena_bytes, &arena));
+        CHECK_OK(memory_layout_place(buffers, num, INT64_MAX, &arena_bytes, &arena));
         CHECK_OK(memory_layout_bound(buffers, num, &bound_bytes, &arena));
         CHECK(is_valid(buffers, num, arena_bytes));
         CHECK(arena_bytes >= bound_bytes && arena_bytes % PLAN_BUFFER_ALIGN == 0);

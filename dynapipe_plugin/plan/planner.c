@@ -14,11 +14,11 @@ enum { DEFAULT_EFFORT = 300, MAX_CANDIDATES = 64, NUM_FINALISTS = 4 };
 typedef struct {
     MicrobatchList list;
     ReplicaLists replicas;
-    bool recompute_all;   // every micro-batch fully, whatever the batching pass assumed
-    int64_t makespan_ns;  // of the slowest replica; INT64_MAX: does not fit as it is
-    int32_t slowest;      // replica
-    int32_t* variant_of;  // [R]
-    int32_t* order;       // [num_mbs] of replica r from replicas.begin[r] on: places in its list
+    bool recompute_all;    // every micro-batch fully, whatever the batching pass assumed
+    int64_t makespan_ns;   // of the slowest replica; INT64_MAX: does not fit as it is
+    int64_t* makespan_of;  // [R]
+    int32_t* variant_of;   // [R]
+    int32_t* order;        // [num_mbs] of replica r from replicas.begin[r] on: places in its list
 } Candidate;
 
 typedef struct {
@@ -63,6 +63,7 @@ static Status add_candidate(Search* search, const MicrobatchTaper* taper) {
     Candidate candidate = {.makespan_ns = INT64_MAX};
     TRY(batching_policies[request->batching].build(&candidate.list, &search->problem, taper, &search->lists));
     TRY(replica_balance(&candidate.replicas, &candidate.list, request->R, &search->lists));
+    PIPE_NEW(candidate.makespan_of, &search->lists, int64_t, request->R);
     PIPE_NEW(candidate.variant_of, &search->lists, int32_t, request->R);
     PIPE_NEW(candidate.order, &search->lists, int32_t, candidate.list.num_mbs);
     for (int32_t r = 0; r < request->R; r++) {
@@ -118,10 +119,8 @@ static Status judge(Search* search, Candidate* candidate, int32_t num_variants) 
                                     search->variants, num_variants, &search->runs));
         search->budget -= num_variants;
         candidate->variant_of[r] = best.variant;
-        if (best.makespan_ns > candidate->makespan_ns) {
-            candidate->makespan_ns = best.makespan_ns;
-            candidate->slowest = r;
-        }
+        candidate->makespan_of[r] = best.makespan_ns;
+        if (best.makespan_ns > candidate->makespan_ns) { candidate->makespan_ns = best.makespan_ns; }
     }
     return STATUS_OK;
 }
@@ -150,6 +149,7 @@ static Status add_recomputed(Search* search, int32_t num_finalists) {
     for (int32_t i = 0; i < num_finalists; i++) {
         Candidate candidate = search->candidates[i];
         candidate.recompute_all = true;
+        PIPE_NEW(candidate.makespan_of, &search->lists, int64_t, problem->R);
         PIPE_NEW(candidate.variant_of, &search->lists, int32_t, problem->R);
         PIPE_NEW(candidate.order, &search->lists, int32_t, candidate.list.num_mbs);
         memcpy(candidate.order, search->candidates[i].order,
@@ -160,41 +160,71 @@ static Status add_recomputed(Search* search, int32_t num_finalists) {
     return STATUS_OK;
 }
 
-// All candidates with the most promising variant, the best of them with every variant.
+// The best candidates come first, no two of them with the same number of micro-batches.
+static int32_t pick_finalists(Candidate* candidates, int32_t num) {
+    int32_t num_finalists = 0;
+    sort_candidates(candidates, num);
+    for (int32_t i = 0; i < num && num_finalists < NUM_FINALISTS; i++) {
+        Candidate candidate = candidates[i];
+        bool is_new = true;
+        for (int32_t k = 0; k < num_finalists; k++) {
+            is_new &= candidates[k].list.num_mbs != candidate.list.num_mbs;
+        }
+        if (!is_new) { continue; }
+        memmove(candidates + num_finalists + 1, candidates + num_finalists,
+                (size_t)(i - num_finalists) * sizeof(Candidate));
+        candidates[num_finalists++] = candidate;
+    }
+    return num_finalists;
+}
+
+// All candidates with the most promising variant, the best of them with every variant, and recomputed.
 static Status rank_candidates(Search* search) {
     for (int32_t i = 0; i < search->num_candidates; i++) { TRY(judge(search, &search->candidates[i], 1)); }
-    sort_candidates(search->candidates, search->num_candidates);
-    int32_t num_finalists = search->num_candidates < NUM_FINALISTS ? search->num_candidates : NUM_FINALISTS;
+    int32_t num_finalists = pick_finalists(search->candidates, search->num_candidates);
     for (int32_t i = 0; i < num_finalists && search->num_variants > 1; i++) {
         TRY(judge(search, &search->candidates[i], search->num_variants));
     }
+    search->num_candidates = num_finalists;
     TRY(add_recomputed(search, num_finalists));
     sort_candidates(search->candidates, search->num_candidates);
     return STATUS_OK;
 }
 
-// Ours only: reorder the slowest replica's micro-batches until another one is slowest, and so on.
+// Ours only: reorder the slowest replica's micro-batches until another one is slowest, and so on, as long as
+// that helps.
 static Status refine_order(Search* search, Candidate* candidate) {
     if (search->problem.request->batching != BATCHING_DYNAMIC) { return STATUS_OK; }
-    if (candidate->makespan_ns == INT64_MAX) { return STATUS_OK; }
-    int32_t r = candidate->slowest;
-    ReplicaProblem replica;
-    arena_reset(&search->costs);
-    TRY(make_replica_problem(&replica, search, candidate, r, &search->costs));
-    ReplicaBest best = {.makespan_ns = candidate->makespan_ns, .variant = candidate->variant_of[r]};
-    TRY(replica_search_order(&best, &replica.pipe, candidate->order + candidate->replicas.begin[r],
-                             &search->variants[best.variant], 0, &search->budget, &search->runs));
+    while (search->budget > 0 && candidate->makespan_ns < INT64_MAX) {
+        int32_t slowest = 0;
+        int64_t second_ns = 0;
+        for (int32_t r = 1; r < search->problem.R; r++) {
+            bool is_slower = candidate->makespan_of[r] > candidate->makespan_of[slowest];
+            int64_t other_ns = candidate->makespan_of[is_slower ? slowest : r];
+            if (other_ns > second_ns) { second_ns = other_ns; }
+            if (is_slower) { slowest = r; }
+        }
+        int32_t variant = candidate->variant_of[slowest];
+        ReplicaBest best = {.makespan_ns = candidate->makespan_of[slowest], .variant = variant};
+        ReplicaProblem replica;
+        arena_reset(&search->costs);
+        TRY(make_replica_problem(&replica, search, candidate, slowest, &search->costs));
+        TRY(replica_search_order(&best, &replica.pipe, candidate->order + candidate->replicas.begin[slowest],
+                                 &search->variants[variant], second_ns, &search->budget, &search->runs));
+        if (best.makespan_ns == candidate->makespan_of[slowest]) { break; }
+        candidate->makespan_of[slowest] = best.makespan_ns;
+        candidate->makespan_ns = best.makespan_ns > second_ns ? best.makespan_ns : second_ns;
+    }
     return STATUS_OK;
 }
 
 // --- from the best candidate to a plan
 // ----------------------------------------------------------------------
 
-static Status finish(Plan* out, Search* search, const Candidate* candidate, Arena* arena) {
+// Instruction lists that fit in memory, for every replica of a candidate.
+static Status fit(ReplicaPlan* replicas, int64_t* makespan_ns, Search* search, const Candidate* candidate) {
     const MicrobatchProblem* problem = &search->problem;
-    ReplicaPlan* replicas;
-    PIPE_NEW(replicas, &search->lists, ReplicaPlan, problem->R);
-    bool joint_backward = true;
+    *makespan_ns = 0;
     for (int32_t r = 0; r < problem->R; r++) {
         ReplicaPlan* replica = &replicas[r];
         ReplicaProblem in_list_order;
@@ -204,12 +234,23 @@ static Status finish(Plan* out, Search* search, const Candidate* candidate, Aren
         TRY(replica_problem_permute(&replica->problem, &in_list_order, candidate->order + first_mb,
                                     &search->lists));
         replica->variant = search->variants[candidate->variant_of[r]];
-        TRY(replica_fit(replica, problem, &candidate->list, first_mb, r * problem->P, arena, &search->runs));
-        joint_backward &= !replica->variant.split_backward;
+        TRY(replica_fit(replica, problem, &candidate->list, &search->runs));
+        if (replica->timeline.makespan_ns > *makespan_ns) { *makespan_ns = replica->timeline.makespan_ns; }
+    }
+    return STATUS_OK;
+}
+
+static Status finish(Plan* out, Search* search, const Candidate* candidate, ReplicaPlan* replicas,
+                     Arena* arena) {
+    const MicrobatchProblem* problem = &search->problem;
+    bool joint_backward = true;
+    for (int32_t r = 0; r < problem->R; r++) {
+        TRY(replica_emit(&replicas[r], problem, candidate->replicas.begin[r], r * problem->P, arena));
+        joint_backward &= !replicas[r].variant.split_backward;
     }
     Plan plan;
-    TRY(plan_assemble(&plan, problem, &candidate->list, replicas, arena));
     LowerBound bound;
+    TRY(plan_assemble(&plan, problem, &candidate->list, replicas, arena));
     lower_bound_make(&bound, problem, joint_backward);
     plan.bound_ns = bound.bound_ns;
     TRY(plan_check(&plan, problem->samples, problem->num_samples));
@@ -217,17 +258,34 @@ static Status finish(Plan* out, Search* search, const Candidate* candidate, Aren
     return STATUS_OK;
 }
 
+// Where memory is limited, fitting may cost time: then all finalists are fitted, and the fastest wins.
 static Status search_and_finish(Plan* out, Search* search, Arena* arena) {
+    const MicrobatchProblem* problem = &search->problem;
+    ReplicaPlan *replicas, *best_replicas;
     PIPE_NEW(search->candidates, &search->lists, Candidate, MAX_CANDIDATES + NUM_FINALISTS);
+    PIPE_NEW(replicas, &search->lists, ReplicaPlan, problem->R);
+    PIPE_NEW(best_replicas, &search->lists, ReplicaPlan, problem->R);
     TRY(add_candidates(search));
     TRY(rank_candidates(search));
     TRY(refine_order(search, &search->candidates[0]));
+    const Candidate* best = NULL;
+    int64_t best_ns = INT64_MAX;
     Status status = STATUS_OK;
-    for (int32_t i = 0; i < search->num_candidates && i < NUM_FINALISTS; i++) {
-        status = finish(out, search, &search->candidates[i], arena);
-        if (status != STATUS_INFEASIBLE) { break; }
+    for (int32_t i = 0; i < search->num_candidates; i++) {
+        const Candidate* candidate = &search->candidates[i];
+        int64_t makespan_ns;
+        if (best != NULL && candidate->makespan_ns >= best_ns) { break; }
+        status = fit(replicas, &makespan_ns, search, candidate);
+        if (status == STATUS_INFEASIBLE) { continue; }
+        TRY(status);
+        if (makespan_ns >= best_ns) { continue; }
+        best = candidate;
+        best_ns = makespan_ns;
+        ReplicaPlan* kept = best_replicas;
+        best_replicas = replicas;
+        replicas = kept;
     }
-    return status;
+    return best != NULL ? finish(out, search, best, best_replicas, arena) : status;
 }
 
 Status plan_make(Plan* out, const PlanRequest* request, const CostModel* costs, const PlanSample* samples,

@@ -138,12 +138,12 @@ static void write_waits(Writer* writer, const List* list, int32_t pos) {
         bool is_act = op->kind == INSTR_SEND_ACT;
         writer->index_of_wait[i] =
             add_instr(writer, (PlanInstr){
-                              .kind = is_act ? INSTR_WAIT_ACT : INSTR_WAIT_GRAD,
-                              .mb = list->input->first_mb + op->mb,
-                              .peer = list->input->first_rank + list->s + (is_act ? 1 : -1),
-                              .begin_ns = op->end_ns,
-                              .end_ns = op->end_ns,
-                          });
+                                  .kind = is_act ? INSTR_WAIT_ACT : INSTR_WAIT_GRAD,
+                                  .mb = list->input->first_mb + op->mb,
+                                  .peer = list->input->first_rank + list->s + (is_act ? 1 : -1),
+                                  .begin_ns = op->end_ns,
+                                  .end_ns = op->end_ns,
+                              });
     }
 }
 
@@ -157,21 +157,21 @@ static void write_instrs(Writer* writer, const List* list) {
             bool is_next = op->kind == INSTR_SEND_ACT || op->kind == INSTR_RECV_GRAD;
             writer->index_of_op[next_op] =
                 add_instr(writer, (PlanInstr){
-                                  .kind = op->kind,
-                                  .mb = list->input->first_mb + op->mb,
-                                  .peer = list->input->first_rank + list->s + (is_next ? 1 : -1),
-                                  .begin_ns = op->begin_ns,
-                                  .end_ns = op->end_ns,
-                              });
+                                      .kind = op->kind,
+                                      .mb = list->input->first_mb + op->mb,
+                                      .peer = list->input->first_rank + list->s + (is_next ? 1 : -1),
+                                      .begin_ns = op->begin_ns,
+                                      .end_ns = op->end_ns,
+                                  });
         }
         if (pos >= list->num_jobs) { continue; }
         writer->index_of_job[pos] = add_instr(writer, (PlanInstr){
-                                                      .kind = job_instr[list->jobs[pos].kind],
-                                                      .mb = list->input->first_mb + list->jobs[pos].mb,
-                                                      .peer = -1,
-                                                      .begin_ns = list->spans[pos].begin_ns,
-                                                      .end_ns = list->spans[pos].end_ns,
-                                                  });
+                                                          .kind = job_instr[list->jobs[pos].kind],
+                                                          .mb = list->input->first_mb + list->jobs[pos].mb,
+                                                          .peer = -1,
+                                                          .begin_ns = list->spans[pos].begin_ns,
+                                                          .end_ns = list->spans[pos].end_ns,
+                                                      });
     }
 }
 
@@ -212,7 +212,7 @@ static Status list_init(List* list, Arena* arena) {
 }
 
 Status rank_list_make(PlanRank* out, const RankListInput* input, int32_t s, int64_t scratch_bytes,
-                      Arena* arena) {
+                      int64_t enough_bytes, Arena* arena) {
     List list = {
         .input = input,
         .s = s,
@@ -230,7 +230,7 @@ Status rank_list_make(PlanRank* out, const RankListInput* input, int32_t s, int6
     }
     for (int32_t m = 0; m < input->problem->M; m++) { add_buffers(&list, m); }
     if (list.num_jobs > 0) { add_buffer(&list, BUFFER_SCRATCH, -1, scratch_bytes, 0, list.num_jobs + 1); }
-    TRY(memory_layout_place(list.buffers, list.num_buffers, &rank.arena_bytes, arena));
+    TRY(memory_layout_place(list.buffers, list.num_buffers, enough_bytes, &rank.arena_bytes, arena));
     stretch(&list);
     Writer writer = {.rank = &rank};
     PIPE_NEW(rank.instrs, arena, PlanInstr, list.num_jobs + 2 * (int64_t)list.num_ops);

@@ -30,6 +30,7 @@ typedef struct {
     int32_t first_rank;      // of the replica: rank of its stage 0
 } RankListInput;
 
-// Fills instrs, buffers and arena_bytes; all memory from `arena`.
+// Fills instrs, buffers and arena_bytes; all memory from `arena`. A layout of enough_bytes is looked for
+// harder than for the smallest one (INT64_MAX: take what comes).
 Status rank_list_make(PlanRank* out, const RankListInput* input, int32_t s, int64_t scratch_bytes,
-                      Arena* arena);
+                      int64_t enough_bytes, Arena* arena);

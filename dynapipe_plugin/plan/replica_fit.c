@@ -47,7 +47,8 @@ static Status attempt(Fit* fit, Arena* arena) {
     for (int32_t s = 0; s < pipe->P; s++) {
         PlanRank* rank = &plan->ranks[s];
         rank->state_bytes = cost_state_bytes(fit->problem->costs, &fit->problem->stages[s]);
-        TRY(rank_list_make(rank, &input, s, plan->problem.scratch_bytes[s], arena));
+        int64_t enough_bytes = limit_bytes > 0 ? limit_bytes - rank->state_bytes : INT64_MAX;
+        TRY(rank_list_make(rank, &input, s, plan->problem.scratch_bytes[s], enough_bytes, arena));
         int64_t over = rank->arena_bytes + rank->state_bytes - limit_bytes;
         if (limit_bytes > 0 && over > 0) { fit->over_bytes[s] = over; }
     }
@@ -119,11 +120,16 @@ static Status report(const Fit* fit) {
     return FAIL(STATUS_INFEASIBLE, "--memory-limit: no schedule fits");
 }
 
+Status replica_emit(ReplicaPlan* plan, const MicrobatchProblem* problem, int32_t first_mb, int32_t first_rank,
+                    Arena* arena) {
+    Fit fit = {.plan = plan, .problem = problem, .first_mb = first_mb, .first_rank = first_rank};
+    return attempt(&fit, arena);
+}
+
 Status replica_fit(ReplicaPlan* plan, const MicrobatchProblem* problem, const MicrobatchList* list,
-                   int32_t first_mb, int32_t first_rank, Arena* arena, Arena* scratch) {
+                   Arena* scratch) {
     static const PipeVariant one_by_one = {.name = "adaptive"};
-    Fit fit = {
-        .plan = plan, .problem = problem, .list = list, .first_mb = first_mb, .first_rank = first_rank};
+    Fit fit = {.plan = plan, .problem = problem, .list = list};
     ScheduleChoice choice = problem->request->schedule;
     bool may_adapt = choice == SCHEDULE_AUTO || choice == SCHEDULE_ADAPTIVE;
     bool may_drop = may_recompute(problem);
@@ -131,7 +137,7 @@ Status replica_fit(ReplicaPlan* plan, const MicrobatchProblem* problem, const Mi
     for (;;) {
         arena_reset(scratch);
         TRY(attempt(&fit, scratch));
-        if (!is_over(&fit)) { break; }
+        if (!is_over(&fit)) { return STATUS_OK; }
         if (choice == SCHEDULE_AUTO && ignores_memory(&plan->variant)) {
             bool splits = plan->variant.split_backward;
             plan->variant =
@@ -154,5 +160,4 @@ Status replica_fit(ReplicaPlan* plan, const MicrobatchProblem* problem, const Mi
         if (!may_adapt || plan->variant.policy == NULL) { return report(&fit); }
         plan->variant = one_by_one;
     }
-    return attempt(&fit, arena);
 }

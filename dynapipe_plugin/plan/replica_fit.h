@@ -21,7 +21,12 @@ typedef struct {
     PlanRank ranks[PLAN_MAX_STAGES];
 } ReplicaPlan;
 
-// `plan` comes with problem and variant; first_mb and first_rank are those of the replica in the plan. The
-// lists live in `arena`, whatever is tried and dropped in `scratch`, which is reset.
+// `plan` comes with problem and variant, and gets those that fit, and their timeline. Whatever is tried lives
+// in `scratch`, which is reset.
 Status replica_fit(ReplicaPlan* plan, const MicrobatchProblem* problem, const MicrobatchList* list,
-                   int32_t first_mb, int32_t first_rank, Arena* arena, Arena* scratch);
+                   Arena* scratch);
+
+// The lists of what replica_fit has found, in `arena`; first_mb and first_rank are those of the replica in
+// the plan.
+Status replica_emit(ReplicaPlan* plan, const MicrobatchProblem* problem, int32_t first_mb, int32_t first_rank,
+                    Arena* arena);

@@ -90,7 +90,7 @@ Status replica_search_order(ReplicaBest* best, const PipeProblem* pipe, int32_t*
                             const PipeVariant* variant, int64_t good_enough_ns, int32_t* budget,
                             Arena* scratch) {
     int32_t M = pipe->M;
-    Rng rng = rng_seed((uint64_t)M);
+    Rng rng = rng_seed((uint64_t)M << 32 | (uint32_t)*budget);
     for (; M > 1 && *budget > 0 && best->makespan_ns > good_enough_ns; --*budget) {
         int32_t i = (int32_t)rng_below(&rng, (uint32_t)M), j = (int32_t)rng_below(&rng, (uint32_t)M - 1);
         j += j >= i;

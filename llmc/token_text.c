@@ -120,3 +120,11 @@ void token_text_print(const TokenText* text, FILE* out, const int32_t* tokens, i
         }
     }
 }
+
+void token_text_find(TokenText* out, const char* pattern) {
+    char path[4096], error[LLMC_ERROR_CHARS];
+    const char* slash = strrchr(pattern, '/');
+    int directory_chars = slash != NULL ? (int)(slash - pattern) : 0;
+    snprintf(path, sizeof path, "%.*s%stokenizer.bin", directory_chars, pattern, slash != NULL ? "/" : "");
+    if (!token_text_load(out, path, error)) { memset(out, 0, sizeof *out); }
+}

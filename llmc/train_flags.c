@@ -1,0 +1,126 @@
+#include "train_flags.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum { FLAG_INT, FLAG_INT64, FLAG_DOUBLE, FLAG_STRING } FlagType;
+
+typedef struct {
+    const char* name;
+    FlagType type;
+    size_t offset;
+    const char* initial;  // NULL: none
+    double min, max;
+    const char* help;
+} FlagSpec;
+
+#define FIELD(f) offsetof(TrainFlags, f)
+// clang-format off
+static const FlagSpec specs[] = {
+    {"-i",  FLAG_STRING, FIELD(train_pattern),      NULL,      0, 0,        "training data: sample files (prepare_data) or llm.c token files; a glob"},
+    {"-j",  FLAG_STRING, FIELD(val_pattern),        NULL,      0, 0,        "validation data"},
+    {"-e",  FLAG_STRING, FIELD(model),              "d12",     0, 0,        "checkpoint (.bin), or a new model: d12, gpt3:c768, l4c128h4 (layers, channels, heads)"},
+    {"-o",  FLAG_STRING, FIELD(output_dir),         NULL,      0, 0,        "directory for main.log, metrics.jsonl and checkpoints"},
+    {"-n",  FLAG_INT,    FIELD(checkpoint_every),   "0",       0, 2e9,      "checkpoint every n steps; 0: only at the end, if -o is given"},
+    {"-nk", FLAG_INT,    FIELD(checkpoints_keep),   "0",       0, 2e9,      "keep only the newest n checkpoints; 0: all"},
+    {"-nm", FLAG_INT,    FIELD(checkpoints_major),  "0",       0, 2e9,      "never delete checkpoints of steps divisible by n"},
+    {"-y",  FLAG_INT,    FIELD(resume),             "0",       0, 1,        "1: go on from the newest checkpoint in -o"},
+    {"-b",  FLAG_INT,    FIELD(rows),               "4",       1, 1e6,      "rows: sequences of a batch (stock), samples per micro-batch (--batching padded)"},
+    {"-t",  FLAG_INT,    FIELD(seq_tokens),         "1024",    1, 1e6,      "longest sequence in tokens"},
+    {"-d",  FLAG_INT64,  FIELD(batch_tokens),       "0",       0, 1e12,     "tokens per optimizer step; 0: b * t * ranks"},
+    {"-x",  FLAG_INT,    FIELD(steps),              "-1",      -1, 2e9,     "optimizer steps; -1: one pass over the data"},
+    {"-k",  FLAG_STRING, FIELD(lr_scheduler),       "cosine",  0, 0,        "lr schedule: cosine, linear, constant, wsd"},
+    {"-l",  FLAG_DOUBLE, FIELD(lr),                 "3e-4",    0, 1e3,      "peak learning rate"},
+    {"-u",  FLAG_INT,    FIELD(warmup_steps),       "0",       0, 2e9,      "lr warm-up steps"},
+    {"-q",  FLAG_DOUBLE, FIELD(final_lr_fraction),  "1.0",     0, 1,        "final lr as a fraction of the peak"},
+    {"-c",  FLAG_DOUBLE, FIELD(weight_decay),       "0",       0, 1e3,      "weight decay"},
+    {"-sl", FLAG_DOUBLE, FIELD(skip_loss_z),        "0",       0, 1e6,      "skip the update if the loss lies this many standard deviations high; 0: never"},
+    {"-sg", FLAG_DOUBLE, FIELD(skip_norm_z),        "0",       0, 1e6,      "the same for the gradient norm"},
+    {"-v",  FLAG_INT,    FIELD(val_every),          "20",      0, 2e9,      "validate every n steps; 0: never"},
+    {"-m",  FLAG_INT,    FIELD(val_batches),        "20",      -1, 2e9,     "validation batches at most; -1: all"},
+    {"-s",  FLAG_INT,    FIELD(sample_every),       "20",      0, 2e9,      "show what the model answers every n steps; 0: never"},
+    {"-g",  FLAG_INT,    FIELD(sample_tokens),      "64",      1, 1e6,      "tokens of such an answer at most"},
+    {"-a",  FLAG_INT,    FIELD(overfit),            "0",       0, 1,        "1: train on the same first batch in every step"},
+    {"-z",  FLAG_INT,    FIELD(zero_stage),         "0",       0, 1,        "1: optimizer state shared among replicas (ZeRO-1)"},
+    {"-r",  FLAG_INT,    FIELD(recompute),          "0",       0, 0,        "0: keep activations; with the plugin --recompute decides"},
+};
+// clang-format on
+enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
+
+#define REMEDY " ---> --help lists all flags"
+
+static char message[320];
+
+__attribute__((format(printf, 1, 2))) static const char* wrong(const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    return message;
+}
+
+static const char* set_value(TrainFlags* flags, const FlagSpec* spec, const char* text) {
+    void* field = (char*)flags + spec->offset;
+    if (spec->type == FLAG_STRING) {
+        *(const char**)field = text;
+        return NULL;
+    }
+    char* end;
+    errno = 0;
+    double number = strtod(text, &end);
+    bool whole = spec->type != FLAG_DOUBLE;
+    if (end == text || *end != '\0' || errno != 0 || !isfinite(number) ||
+        (whole && number != floor(number))) {
+        return wrong("%s: '%.40s' is not a %s" REMEDY, spec->name, text, whole ? "whole number" : "number");
+    }
+    if (number < spec->min || number > spec->max) {
+        return wrong("%s: %.40s is outside %g ... %g" REMEDY, spec->name, text, spec->min, spec->max);
+    }
+    switch (spec->type) {
+        case FLAG_INT: *(int32_t*)field = (int32_t)number; break;
+        case FLAG_INT64: *(int64_t*)field = (int64_t)number; break;
+        default: *(double*)field = number; break;
+    }
+    return NULL;
+}
+
+void train_flags_print(FILE* out) {
+    for (int i = 0; i < NUM_SPECS; i++) {
+        fprintf(out, "  %-4s %s", specs[i].name, specs[i].help);
+        if (specs[i].initial != NULL) { fprintf(out, " [%s]", specs[i].initial); }
+        fprintf(out, "\n");
+    }
+}
+
+bool train_flags_want_help(int argc, char** argv) {
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0) { return true; }
+    }
+    return false;
+}
+
+const char* train_flags_parse(TrainFlags* out, int argc, char** argv) {
+    *out = (TrainFlags){0};
+    for (int i = 0; i < NUM_SPECS; i++) {
+        if (specs[i].initial != NULL) { set_value(out, &specs[i], specs[i].initial); }
+    }
+    for (int i = 1; i < argc; i += 2) {
+        const FlagSpec* spec = NULL;
+        for (int s = 0; s < NUM_SPECS && spec == NULL; s++) {
+            if (strcmp(specs[s].name, argv[i]) == 0) { spec = &specs[s]; }
+        }
+        if (spec == NULL) {
+            bool is_long = strncmp(argv[i], "--", 2) == 0;
+            return wrong("'%.60s': unknown flag%s" REMEDY, argv[i],
+                         is_long ? " (long options need a build with DYNAPIPE=1)" : "");
+        }
+        if (i + 1 >= argc) { return wrong("%s: needs a value" REMEDY, spec->name); }
+        const char* error = set_value(out, spec, argv[i + 1]);
+        if (error != NULL) { return error; }
+    }
+    return NULL;
+}

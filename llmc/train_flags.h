@@ -1,0 +1,46 @@
+/*
+train_flags.h -- llm.c's command line: the letters, their meaning and defaults, in one table.
+
+Every flag takes a value, as in llm.c. Where llm.c's parser looks at the first letter only, this one wants the
+whole flag: an unknown one, a missing value or one that is no number is an error. --help prints the table that
+parses.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef struct {
+    const char* train_pattern;  // -i
+    const char* val_pattern;    // -j
+    const char* model;          // -e  checkpoint, or descriptor
+    const char* output_dir;     // -o
+    int32_t checkpoint_every;   // -n
+    int32_t checkpoints_keep;   // -nk
+    int32_t checkpoints_major;  // -nm
+    int32_t resume;             // -y
+    int32_t rows;               // -b
+    int32_t seq_tokens;         // -t
+    int64_t batch_tokens;       // -d
+    int32_t steps;              // -x
+    const char* lr_scheduler;   // -k
+    double lr;                  // -l
+    int32_t warmup_steps;       // -u
+    double final_lr_fraction;   // -q
+    double weight_decay;        // -c
+    double skip_loss_z;         // -sl
+    double skip_norm_z;         // -sg
+    int32_t val_every;          // -v
+    int32_t val_batches;        // -m
+    int32_t sample_every;       // -s
+    int32_t sample_tokens;      // -g
+    int32_t overfit;            // -a
+    int32_t zero_stage;         // -z
+    int32_t recompute;          // -r
+} TrainFlags;
+
+// NULL, or one line that says what is wrong with which flag and how to mend it.
+const char* train_flags_parse(TrainFlags* out, int argc, char** argv);
+bool train_flags_want_help(int argc, char** argv);
+void train_flags_print(FILE* out);

@@ -355,6 +355,14 @@ Status loader_restore(Loader* loader, const uint8_t* position, size_t position_b
 // --- looking
 // ------------------------------------------------------------------------------------------------
 
+Status loader_sample(const Loader* loader, int64_t n, LoaderSample* out) {
+    if (n < 0 || n >= loader->num_samples) {
+        return FAIL(STATUS_OUT_OF_RANGE, "sample %lld of %lld", (long long)n, (long long)loader->num_samples);
+    }
+    *out = truncated_sample(loader, loader->order[n]);
+    return STATUS_OK;
+}
+
 Status loader_read(const Loader* loader, const LoaderSample* sample, int32_t* out) {
     const SampleShards* shards = &loader->shards;
     if (sample->id < 0 || sample->id >= shards->first_sample[shards->num_files]) {

@@ -79,5 +79,9 @@ Status loader_next(Loader* loader, LoaderBatch* out, Arena* arena);
 Status loader_restore(Loader* loader, const uint8_t* position, size_t position_bytes);
 void loader_rewind(Loader* loader);
 
+// Sample `n` of those that can be drawn, grouped by task, 0 <= n < loader_num_samples, truncated like a drawn
+// one. Read-only: any thread.
+Status loader_sample(const Loader* loader, int64_t n, LoaderSample* out);
+
 // Tokens of a drawn sample, n_input + n_target of them. Read-only: any thread.
 Status loader_read(const Loader* loader, const LoaderSample* sample, int32_t* out);

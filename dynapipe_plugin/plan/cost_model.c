@@ -160,16 +160,19 @@ int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes) {
     return cost_round(model->comm_latency_ns + (double)num_bytes / model->comm_bytes_per_ns);
 }
 
-// Ring all-reduce: every rank sends 2 (R - 1) / R of the bytes.
+// Ring all-reduce: every rank sends 2 (R - 1) / R of the bytes. The update follows.
 int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas) {
-    if (num_replicas <= 1 || model->reduce_bytes_per_ns <= 0) { return 0; }
     int32_t count[PART_COUNT];
     double bytes = 0;
     stage_parts(count, model, stage);
     for (int part = 0; part < PART_COUNT; part++) {
         bytes += count[part] * (double)model->part_param_bytes[part];
     }
-    return cost_round(bytes * 2 * (num_replicas - 1) / num_replicas / model->reduce_bytes_per_ns);
+    double reduce_ns = 0;
+    if (num_replicas > 1 && model->reduce_bytes_per_ns > 0) {
+        reduce_ns = bytes * 2 * (num_replicas - 1) / num_replicas / model->reduce_bytes_per_ns;
+    }
+    return cost_round(reduce_ns + bytes * model->update_ns_per_byte);
 }
 
 void cost_stages(CostJobs* out, const CostModel* model, const CostStage* stages, int32_t P,
@@ -285,8 +288,9 @@ static Status rates_check(const CostModel* model) {
         double value;
     } rates[] = {{"comm latency_ns", model->comm_latency_ns},
                  {"comm bytes_per_ns", model->comm_bytes_per_ns},
-                 {"reduce bytes_per_ns", model->reduce_bytes_per_ns}};
-    for (int i = 0; i < 3; i++) {
+                 {"reduce bytes_per_ns", model->reduce_bytes_per_ns},
+                 {"reduce update_ns_per_byte", model->update_ns_per_byte}};
+    for (int i = 0; i < 4; i++) {
         if (!number_ok(rates[i].value)) {
             return FAIL(STATUS_BAD_FORMAT, "%s is %g ---> give a finite number, 0 to %g (rate 0: free)",
                         rates[i].name, rates[i].value, LARGEST);

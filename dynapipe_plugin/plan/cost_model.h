@@ -73,6 +73,7 @@ typedef struct {
     double comm_latency_ns;           // of one transfer ...
     double comm_bytes_per_ns;         // ... and its rate; <= 0: free
     double reduce_bytes_per_ns;       // gradient all-reduce over replicas, per rank; <= 0: free
+    double update_ns_per_byte;  // zeroing, norm and optimizer, per byte of parameters that the rank updates
     int64_t
         part_state_bytes[PART_COUNT];  // parameters, gradients and optimizer state of one such part, per rank
     int64_t part_param_bytes[PART_COUNT];  // parameters alone (what gradient reduction moves)
@@ -96,6 +97,7 @@ int64_t cost_state_bytes(const CostModel* model, const CostStage* stage);
 // Transfer over the boundary behind stage `s`; `dec` where the boundary lies within or behind decoder layers.
 int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape);
 int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes);
+// What follows a stage's last job: gradient reduction over the replicas, and the update.
 int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas);
 
 // All of the above for P stages at once, every part evaluated once; the same numbers.

@@ -1,18 +1,21 @@
 /*
 dynapipe.h -- the one header a trainer includes.
 
-    Dynapipe* dp;
-    dynapipe_open(&dp, &argc, argv);                  // takes the plugin's --options out of argv, joins the
-ranks dynapipe_open_data(dp, train, val, ...);          // sample files dynapipe_choose_stages(dp, &shape); //
-which layers are mine
-    ... build a model of layers [layer_begin, layer_end) ...
-    dynapipe_attach(dp, &my_model_api, my_model, &my_params);
-    while (...) { dynapipe_step(dp, &result); my_optimizer(...); dynapipe_share_params(dp); }
+    dynapipe_open(&dp, &argc, argv);            // takes the plugin's --options out of argv, joins the ranks
+    dynapipe_open_data(dp, &run);               // sample files, the mixture, what a step is
+    dynapipe_choose_stages(dp, costs, &l0, &l1);       // which layers are mine
+    dynapipe_attach(dp, &model_api, model, &params);   // a model of layers [l0, l1)
+    for (;;) {
+        dynapipe_step(dp, &step);               // plan, run the pipeline, reduce: gradients of the mean loss
+        ... clip, optimizer on dynapipe_shard() ...
+        dynapipe_share_params(dp);              // replicas exchange their shards
+        dynapipe_report(dp, &report);
+    }
     dynapipe_close(dp);
 
 Works from C99 and C++17. Every name begins with dynapipe/Dynapipe/DYNAPIPE. Functions return 0 or an error
-code, and dynapipe_error() says what happened and what to do. Published structs are never edited: a change
-means _v2 beside _v1.
+code; dynapipe_error() then says what happened and what to do. Published structs are never edited: a change
+means _v2 beside _v1. All calls of one Dynapipe come from one thread; planning runs in a thread of its own.
 */
 #pragma once
 
@@ -90,6 +93,104 @@ typedef struct {
     // the other stage's. Gradients are summed over first and last stage. 0: none.
     int64_t tied_begin, tied_count;
 } DynapipeParams_v1;
+
+typedef struct Dynapipe Dynapipe;
+typedef struct DynapipeCosts DynapipeCosts;  // a cost model; adapters make it (adapters/llmc_gpt2.h)
+
+// --- session
+// ------------------------------------------------------------------------------------------------
+
+// Join the ranks (MPI) and read the options. On failure *out is NULL and dynapipe_error() has the message.
+int dynapipe_open(Dynapipe** out, int* argc, char*** argv);
+void dynapipe_close(Dynapipe* dp);  // NULL is fine
+const char* dynapipe_error(void);
+// Print `why` once and make every other rank stop too; returns only if this rank is alone.
+void dynapipe_abort(Dynapipe* dp, const char* why);
+void dynapipe_print_options(FILE* out);
+const char* dynapipe_option(const Dynapipe* dp,
+                            const char* name);  // a string option's value, NULL if not given
+
+int32_t dynapipe_rank(const Dynapipe* dp);  // rank = replica * stages + stage
+int32_t dynapipe_num_ranks(const Dynapipe* dp);
+int32_t dynapipe_stage(const Dynapipe* dp);
+int32_t dynapipe_num_stages(const Dynapipe* dp);
+int32_t dynapipe_replica(const Dynapipe* dp);
+int32_t dynapipe_num_replicas(const Dynapipe* dp);
+uint32_t dynapipe_seed(const Dynapipe* dp);    // --seed
+int32_t dynapipe_threads(const Dynapipe* dp);  // cores for this rank's model
+
+// --- data
+// ---------------------------------------------------------------------------------------------------
+
+typedef struct {
+    const char* train_pattern;  // sample files or llm.c token files
+    const char* val_pattern;    // NULL: no validation
+    int64_t batch_tokens;       // tokens of a step over all ranks, at most
+    int32_t max_seq_tokens;     // longest sequence
+    int32_t rows;               // samples per micro-batch of --batching padded
+    int32_t num_steps;          // planning stops there; < 0: one pass over the data
+    int32_t zero_stage;         // 1: optimizer state shared among replicas
+    int32_t overfit;            // 1: every step trains on the first batch
+} DynapipeRun_v1;
+
+typedef struct {
+    int32_t vocab, eot_token, num_tasks;
+    int64_t num_samples, num_tokens, num_truncated, num_skipped;
+    int32_t num_steps;  // of the run
+} DynapipeDataInfo_v1;
+
+int dynapipe_open_data(Dynapipe* dp, const DynapipeRun_v1* run);
+int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out);
+const char* dynapipe_task_name(const Dynapipe* dp, int32_t task);
+
+// The position in the data after the last step, for a checkpoint. Valid until the next step.
+int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes);
+int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32_t step);
+
+// --- model
+// --------------------------------------------------------------------------------------------------
+
+// Split the model over the stages for this mixture; layers [*layer_begin, *layer_end) are this rank's. Takes
+// costs.
+int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t* layer_begin, int32_t* layer_end);
+int dynapipe_attach(Dynapipe* dp, const DynapipeModel_v1* api, void* model, const DynapipeParams_v1* params);
+
+// --- training
+// -----------------------------------------------------------------------------------------------
+
+typedef struct {
+    double loss;                // mean over the step's supervised tokens, all ranks
+    int64_t supervised_tokens;  // of the whole step
+    int64_t total_tokens;       // without padding
+    int64_t computed_tokens;    // with padding
+    const double* task_loss;    // (num_tasks) mean; NaN where the step had none of that task
+} DynapipeStep_v1;
+
+int dynapipe_step(Dynapipe* dp, DynapipeStep_v1* out);
+// The range of this rank's parameters whose reduced gradients it holds and which it updates.
+void dynapipe_shard(const Dynapipe* dp, int64_t* begin, int64_t* end);
+int dynapipe_share_params(Dynapipe* dp);
+// Sum over all ranks, in rank order: the same bits everywhere.
+int dynapipe_sum(Dynapipe* dp, double* values, int32_t num_values);
+
+typedef struct {
+    int32_t step;  // counted from 1
+    double norm, lr;
+    double loss_z, norm_z;  // standard deviations above the recent mean; NaN: too early to say
+    const char* log_dir;    // where metrics.jsonl goes; NULL: nowhere
+} DynapipeReport_v1;
+// One line on rank 0's terminal, one line in metrics.jsonl, the --trace and --print-plan of their step.
+int dynapipe_report(Dynapipe* dp, const DynapipeReport_v1* report);
+
+// Mean loss over at most max_batches batches of the validation data (< 0: all), on the same pipeline.
+// task_loss: (num_tasks), NaN for none; may be NULL.
+int dynapipe_validate(Dynapipe* dp, int32_t max_batches, double* loss, double* task_loss);
+
+// Greedy continuation of the input of validation sample `idx`; collective. At most max_tokens ids go to `out`
+// on every rank. prompt and target (may be NULL) point to the sample's own tokens, valid until the next call.
+int dynapipe_generate(Dynapipe* dp, int64_t idx, int32_t max_tokens, int32_t* out, int32_t* num_out,
+                      const int32_t** prompt, int32_t* num_prompt, const int32_t** target,
+                      int32_t* num_target);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,180 @@
+#include "session.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// How long a rank that gives up waits for the others to do the same.
+#define END_TOGETHER_NS INT64_C(2000000000)
+
+const char* dynapipe_error(void) {
+    return status_message();
+}
+
+// How many ranks run on this machine's cores: mpirun says so; else all of them do.
+static int32_t ranks_on_this_host(const Dynapipe* dp) {
+    const char* text = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    if (text == NULL) { text = getenv("MPI_LOCALNRANKS"); }
+    int32_t local = text != NULL ? atoi(text) : 0;
+    return local >= 1 && local <= dp->transport.num_ranks ? local : dp->transport.num_ranks;
+}
+
+static int32_t choose_threads(const Dynapipe* dp) {
+    if (dp->options.threads > 0) { return dp->options.threads; }
+    int32_t ranks = ranks_on_this_host(dp);
+    const char* text = getenv("OMP_NUM_THREADS");
+    if (text != NULL && atoi(text) > 0) { return atoi(text); }
+    int32_t cores = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    return cores > ranks ? cores / ranks : 1;
+}
+
+static Status place_ranks(Dynapipe* dp) {
+    int32_t num_ranks = dp->transport.num_ranks;
+    int32_t P = dp->options.stages, R = dp->options.replicas;
+    if (R == 0) { R = num_ranks / P > 0 ? num_ranks / P : 1; }
+    if (P * R != num_ranks) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--stages %d x --replicas %d are %d ranks, but %d were started ---> mpirun -np %d, or "
+                    "other numbers",
+                    P, R, P * R, num_ranks, P * R);
+    }
+    dp->num_stages = P;
+    dp->num_replicas = R;
+    dp->stage = dp->transport.rank % P;
+    dp->replica = dp->transport.rank / P;
+    return STATUS_OK;
+}
+
+// `ranks` has room for all.
+static Status make_groups(Dynapipe* dp, int32_t* ranks) {
+    int32_t P = dp->num_stages, R = dp->num_replicas;
+    int64_t timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
+    for (int32_t r = 0; r < R; r++) { ranks[r] = r * P + dp->stage; }
+    TRY(collective_init(&dp->replicas, &dp->transport, ranks, R, timeout_ns));
+    if (P > 1 && (dp->stage == 0 || dp->stage == P - 1)) {
+        ranks[0] = dp->replica * P;
+        ranks[1] = dp->replica * P + P - 1;
+        TRY(collective_init(&dp->ends, &dp->transport, ranks, 2, timeout_ns));
+    }
+    return STATUS_OK;
+}
+
+static Status open_transport(Dynapipe* dp, int* argc, char*** argv) {
+#ifdef DYNAPIPE_MPI
+    TRY(transport_mpi_open(&dp->transport, argc, argv));
+#else
+    (void)argc;
+    (void)argv;
+    TRY(transport_loopback_open(&dp->transport, 1));
+#endif
+    return STATUS_OK;
+}
+
+static Status session_open(Dynapipe* dp, int* argc, char*** argv) {
+    TRY(open_transport(dp, argc, argv));
+    int32_t num_ranks = dp->transport.num_ranks;
+    int32_t* ranks = malloc(sizeof(int32_t) * (size_t)num_ranks);
+    if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
+    for (int32_t i = 0; i < num_ranks; i++) { ranks[i] = i; }
+    Status status = collective_init(&dp->world, &dp->transport, ranks, num_ranks, END_TOGETHER_NS);
+    if (status == STATUS_OK) { status = session_options_take(&dp->options, argc, *argv); }
+    if (status == STATUS_OK && dp->options.check) {
+        Transport inner = dp->transport;
+        status = transport_check_open(&dp->transport, inner);
+    }
+    if (status == STATUS_OK) { status = place_ranks(dp); }
+    if (status == STATUS_OK) { status = make_groups(dp, ranks); }
+    free(ranks);
+    dp->world.timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
+    dp->num_threads = choose_threads(dp);
+    return status;
+}
+
+int dynapipe_open(Dynapipe** out, int* argc, char*** argv) {
+    *out = NULL;
+    Dynapipe* dp = calloc(1, sizeof(Dynapipe));
+    if (dp == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a session"); }
+    Status status = session_open(dp, argc, argv);
+    *out = dp;  // also after a failure: the caller asks it for its rank, so that one rank alone complains
+    return (int)status;
+}
+
+void dynapipe_close(Dynapipe* dp) {
+    if (dp == NULL) { return; }
+    session_plan_stop(dp);
+    session_report_close(dp);
+    loader_close(dp->train);
+    loader_close(dp->val);
+    executor_free(dp->executor);
+    free(dp->memory);
+    free(dp->task_sum);
+    free(dp->rank_stats);
+    arena_free(&dp->eval_arena);
+    collective_free(&dp->ends);
+    collective_free(&dp->replicas);
+    collective_free(&dp->world);
+    transport_close(&dp->transport);
+    free(dp);
+}
+
+// Wrong options and bad files are found by every rank alike: then one says so and all leave in order. A rank
+// that is alone with its trouble takes the others down.
+void dynapipe_abort(Dynapipe* dp, const char* why) {
+    if (dp == NULL || dp->transport.api == NULL) {
+        fprintf(stderr, "error: %s\n", why);
+        return;
+    }
+    char message[1024];
+    snprintf(message, sizeof message, "error: %s", why);  // `why` may be this thread's last message
+    dp->world.timeout_ns = END_TOGETHER_NS;
+    if (dp->world.num_ranks == 0 || collective_barrier(&dp->world) == STATUS_OK) {
+        if (dp->transport.rank == 0) { fprintf(stderr, "%s\n", message); }
+        transport_close(&dp->transport);
+        return;
+    }
+    if (dp->transport.api->abort != NULL) { dp->transport.api->abort(dp->transport.ctx, message); }
+}
+
+void dynapipe_print_options(FILE* out) {
+    session_options_print(out);
+}
+
+const char* dynapipe_option(const Dynapipe* dp, const char* name) {
+    return session_options_string(&dp->options, name);
+}
+
+int32_t dynapipe_rank(const Dynapipe* dp) {
+    return dp->transport.rank;
+}
+
+int32_t dynapipe_num_ranks(const Dynapipe* dp) {
+    return dp->transport.num_ranks;
+}
+
+int32_t dynapipe_stage(const Dynapipe* dp) {
+    return dp->stage;
+}
+
+int32_t dynapipe_num_stages(const Dynapipe* dp) {
+    return dp->num_stages;
+}
+
+int32_t dynapipe_replica(const Dynapipe* dp) {
+    return dp->replica;
+}
+
+int32_t dynapipe_num_replicas(const Dynapipe* dp) {
+    return dp->num_replicas;
+}
+
+uint32_t dynapipe_seed(const Dynapipe* dp) {
+    return (uint32_t)dp->options.seed;
+}
+
+int32_t dynapipe_threads(const Dynapipe* dp) {
+    return dp->num_threads;
+}
+
+int dynapipe_sum(Dynapipe* dp, double* values, int32_t num_values) {
+    return (int)collective_all_reduce_sum(&dp->world, values, num_values);
+}

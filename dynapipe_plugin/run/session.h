@@ -1,0 +1,104 @@
+/*
+session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
+
+    session.c          open, close, ranks, sums, errors
+    session_options.c  the option table
+    session_plan.c     one step made ahead: batch -> plan -> collated micro-batches, in the background thread
+    session_step.c     one step run: execute, reduce gradients
+    session_eval.c     validation and generation on the same pipeline
+    session_report.c   the step line, metrics.jsonl, plan and trace of one step
+*/
+#pragma once
+
+#include <pthread.h>
+#include "../../dataloader/collate.h"
+#include "../../dataloader/loader.h"
+#include "../base/arena.h"
+#include "../dynapipe.h"
+#include "../plan/cost_model.h"
+#include "../plan/planner.h"
+#include "collective.h"
+#include "executor.h"
+#include "plan_ahead.h"
+#include "session_options.h"
+#include "trace.h"
+#include "transport.h"
+
+struct DynapipeCosts {
+    CostModel model;
+};
+
+// Everything about one step, made before the step begins.
+typedef struct {
+    Arena arena;
+    LoaderBatch batch;
+    Plan plan;
+    uint64_t plan_hash;
+    const DynapipeBatch** batches;  // [plan.M]; NULL where another replica runs the micro-batch
+    float** losses;                 // [plan.M] (num_rows) each; NULL like batches
+    int64_t computed_tokens;
+    int64_t plan_cpu_ns;  // what planning cost, without collation
+} SessionStep;
+
+// What the run as a whole was like, for the closing lines. Steps after the first few, where buffers still
+// grow.
+typedef struct {
+    double ns, supervised, total, computed;
+    double* errors;  // |predicted / measured - 1| of every step counted
+    int32_t num_steps, max_steps;
+} SessionSummary;
+
+struct Dynapipe {
+    SessionOptions options;
+    Transport transport;
+    Collective world, replicas, ends;  // all ranks; my stage's replicas; first and last stage of my replica
+    int32_t stage, replica, num_stages, num_replicas, num_threads;
+
+    DynapipeRun_v1 run;
+    Loader *train, *val;
+    CostModel costs;
+    PlanRequest request;
+    PlanAhead* ahead;
+    SessionStep* slots;
+    int32_t num_slots;
+    int32_t first_step, num_steps;  // steps are counted from 0 here
+    int32_t next_step;
+    SessionStep* now;  // the step last run
+
+    const DynapipeModel_v1* api;
+    void* model;
+    DynapipeParams_v1 params;
+    Executor* executor;
+    void* memory;  // the arena of plan.h, on the heap
+    int64_t memory_bytes;
+
+    double *task_sum, *task_rows, *task_loss;  // [num_tasks]
+    double* rank_stats;                        // [num_ranks * SESSION_STATS]
+    DynapipeStep_v1 last;                      // what the step now at hand returned
+    int64_t step_begin_ns, pipeline_ns;
+    Arena eval_arena;
+    FILE* metrics;
+    SessionSummary summary;
+    int32_t steps_reported;
+};
+
+// What each rank tells the others after a step.
+enum {
+    STAT_BUSY_NS,
+    STAT_PIPELINE_NS,
+    STAT_STEP_NS,
+    STAT_PEAK_BYTES,
+    STAT_PLAN_NS,
+    STAT_PLAN_WAIT_NS,
+    SESSION_STATS
+};
+
+// session_plan.c
+Status session_plan_start(Dynapipe* dp);  // begin planning from the loader's position; idempotent
+void session_plan_stop(Dynapipe* dp);
+Status session_plan_get(Dynapipe* dp, int32_t step, SessionStep** out);
+// Grow the arena to `num_bytes`; outside the step loop it stays as it is.
+Status session_reserve(Dynapipe* dp, int64_t num_bytes);
+
+// session_report.c
+void session_report_close(Dynapipe* dp);

@@ -1,0 +1,192 @@
+// session_data.c -- the data of a run, the stage split for its mixture, and the model put into the session.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "session.h"
+
+enum { SPLIT_BATCHES = 4 };  // the stage split is chosen on this many batches of the mixture
+
+static LoaderOptions loader_options(const Dynapipe* dp, bool shuffle) {
+    const SessionOptions* options = &dp->options;
+    return (LoaderOptions){
+        .batch_tokens = dp->run.batch_tokens,
+        .max_seq_tokens = dp->run.max_seq_tokens,
+        .long_samples = (LongSamples)options->long_samples,
+        .supervise_inputs = options->loss_on == 1,
+        .mixture = (MixtureKind)options->mixture,
+        .mixture_cap = options->mixture_cap,
+        .temperature = options->temperature,
+        .weights = options->weights,
+        .seed = (uint64_t)options->seed,
+        .shuffle = shuffle,
+    };
+}
+
+static Status check_validation_fits(const Dynapipe* dp) {
+    if (loader_vocab(dp->train) != loader_vocab(dp->val)) {
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "-j %s: vocabulary of %d, but the training data has %d ---> prepare both with the same tokenizer",
+            dp->run.val_pattern, loader_vocab(dp->val), loader_vocab(dp->train));
+    }
+    return STATUS_OK;
+}
+
+static int32_t num_tasks(const Dynapipe* dp) {
+    int32_t train = loader_num_tasks(dp->train);
+    int32_t val = dp->val != NULL ? loader_num_tasks(dp->val) : 0;
+    return train > val ? train : val;
+}
+
+static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
+    dp->run = *run;
+    LoaderOptions options = loader_options(dp, true);
+    TRY(loader_open(&dp->train, run->train_pattern, &options));
+    if (run->val_pattern != NULL) {
+        options = loader_options(dp, false);
+        TRY(loader_open(&dp->val, run->val_pattern, &options));
+        TRY(check_validation_fits(dp));
+    }
+    int64_t steps = run->num_steps;
+    if (steps < 0) { steps = (loader_num_tokens(dp->train) + run->batch_tokens - 1) / run->batch_tokens; }
+    dp->num_steps = (int32_t)(steps < INT32_MAX ? steps : INT32_MAX);
+    size_t tasks = (size_t)num_tasks(dp);
+    size_t ranks = (size_t)dp->transport.num_ranks;
+    dp->task_sum = calloc(4 * tasks, sizeof(double));  // sums, rows, means, and means of validation
+    dp->rank_stats = calloc(ranks * SESSION_STATS + 1, sizeof(double));
+    if (dp->task_sum == NULL || dp->rank_stats == NULL) {
+        return FAIL(STATUS_NO_MEMORY, "no memory for %zu tasks", tasks);
+    }
+    dp->task_rows = dp->task_sum + tasks;
+    dp->task_loss = dp->task_sum + 2 * tasks;
+    return STATUS_OK;
+}
+
+int dynapipe_open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
+    return (int)open_data(dp, run);
+}
+
+int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out) {
+    *out = (DynapipeDataInfo_v1){
+        .vocab = loader_vocab(dp->train),
+        .eot_token = loader_eot_token(dp->train),
+        .num_tasks = num_tasks(dp),
+        .num_samples = loader_num_samples(dp->train),
+        .num_tokens = loader_num_tokens(dp->train),
+        .num_truncated = loader_num_truncated(dp->train),
+        .num_skipped = loader_num_skipped(dp->train),
+        .num_steps = dp->num_steps,
+    };
+    return 0;
+}
+
+const char* dynapipe_task_name(const Dynapipe* dp, int32_t task) {
+    bool in_train = task < loader_num_tasks(dp->train);
+    return loader_task_name(in_train ? dp->train : dp->val, task);
+}
+
+// --- stage split
+// ----------------------------------------------------------------------------------------------
+
+// "4,4,3,1" -> layers of each stage.
+static Status parse_stage_split(Dynapipe* dp, const char* text, int32_t num_layers) {
+    int32_t begin = 0, s = 0;
+    for (const char* at = text; *at != '\0'; s++) {
+        char* end;
+        long layers = strtol(at, &end, 10);
+        if (end == at || layers < 1 || layers > num_layers || (*end != ',' && *end != '\0') ||
+            s >= dp->num_stages) {
+            return FAIL(STATUS_BAD_OPTION,
+                        "--stage-split %s: want %d numbers, each at least 1, that add up to %d layers", text,
+                        dp->num_stages, num_layers);
+        }
+        dp->request.stages[s] = (StageLayers){begin, begin + (int32_t)layers};
+        begin += (int32_t)layers;
+        at = *end == ',' ? end + 1 : end;
+    }
+    if (s != dp->num_stages || begin != num_layers) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--stage-split %s: %d stages with %d layers, the run has %d stages and %d layers", text,
+                    s, begin, dp->num_stages, num_layers);
+    }
+    return STATUS_OK;
+}
+
+// The mixture as the first batches draw it; the loader goes back to where it was.
+static Status split_for_mixture(Dynapipe* dp) {
+    Arena arena = {0};
+    PlanSample* samples = NULL;
+    int32_t num_samples = 0;
+    Status status = STATUS_OK;
+    for (int b = 0; b < SPLIT_BATCHES && status == STATUS_OK; b++) {
+        LoaderBatch batch;
+        status = loader_next(dp->train, &batch, &arena);
+        if (status != STATUS_OK) { break; }
+        PlanSample* grown = realloc(samples, sizeof(PlanSample) * (size_t)(num_samples + batch.num_samples));
+        if (grown == NULL) {
+            status = FAIL(STATUS_NO_MEMORY, "no memory for %d samples", num_samples + batch.num_samples);
+            break;
+        }
+        samples = grown;
+        memcpy(samples + num_samples, batch.lengths, sizeof(PlanSample) * (size_t)batch.num_samples);
+        num_samples += batch.num_samples;
+    }
+    if (status == STATUS_OK) {
+        status = stage_split_make(dp->request.stages, dp->num_stages, &dp->costs, samples, num_samples);
+    }
+    free(samples);
+    arena_free(&arena);
+    loader_rewind(dp->train);
+    return status;
+}
+
+static void fill_request(Dynapipe* dp) {
+    const SessionOptions* options = &dp->options;
+    PlanRequest* request = &dp->request;
+    request->batching = (Batching)options->batching;
+    request->layout = (MbLayout)options->layout;
+    request->schedule = (ScheduleChoice)options->schedule;
+    request->recompute = (RecomputeChoice)options->recompute;
+    request->split_backward = (SplitBackward)options->split_backward;
+    request->P = dp->num_stages;
+    request->R = dp->num_replicas;
+    request->memory_limit_bytes = options->memory_limit_bytes;
+    request->max_seq_tokens = dp->run.max_seq_tokens;
+    request->mb_tokens = options->mb_tokens;
+    request->mb_samples = options->mb_tokens > 0 ? 0 : dp->run.rows;
+    request->effort = options->effort;
+}
+
+static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs) {
+    dp->costs = costs->model;
+    int32_t num_layers = dp->costs.num_enc_layers + dp->costs.num_dec_layers;
+    if (dp->num_stages > num_layers) {
+        return FAIL(STATUS_BAD_OPTION, "--stages %d: the model has %d layers ---> at most %d stages",
+                    dp->num_stages, num_layers, num_layers);
+    }
+    TRY(cost_model_check(&dp->costs));
+    fill_request(dp);
+    if (dp->options.stage_split != NULL) {
+        return parse_stage_split(dp, dp->options.stage_split, num_layers);
+    }
+    return split_for_mixture(dp);
+}
+
+int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t* layer_begin, int32_t* layer_end) {
+    Status status = choose_stages(dp, costs);
+    free(costs);
+    if (status == STATUS_OK) {
+        *layer_begin = dp->request.stages[dp->stage].layer_begin;
+        *layer_end = dp->request.stages[dp->stage].layer_end;
+    }
+    return (int)status;
+}
+
+int dynapipe_attach(Dynapipe* dp, const DynapipeModel_v1* api, void* model, const DynapipeParams_v1* params) {
+    dp->api = api;
+    dp->model = model;
+    dp->params = *params;
+    int64_t timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
+    return (int)executor_create(&dp->executor, api, model, &dp->transport, timeout_ns);
+}

@@ -1,0 +1,204 @@
+// session_eval.c -- validation and generation: forward only, on the stages as they stand.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "session.h"
+
+// Ragged micro-batches of a validation batch in the order the samples came, dealt to the replicas in turn.
+typedef struct {
+    DynapipeBatch* batches;
+    float** losses;
+    int32_t num_batches;
+} EvalWork;
+
+static Status add_micro_batch(Dynapipe* dp, EvalWork* work, const LoaderBatch* batch, int32_t begin,
+                              int32_t end) {
+    Arena* arena = &dp->eval_arena;
+    PlanSequence* sequences = ARENA_NEW(arena, PlanSequence, end - begin);
+    PlanSegment* segments = ARENA_NEW(arena, PlanSegment, end - begin);
+    if (sequences == NULL || segments == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for validation"); }
+    for (int32_t i = 0; i < end - begin; i++) {
+        const PlanSample* sample = &batch->lengths[begin + i];
+        segments[i] = (PlanSegment){begin + i, 0, sample->enc_tokens};
+        sequences[i] = (PlanSequence){i, i + 1, sample->enc_tokens, sample->dec_tokens};
+    }
+    DynapipeBatch* out = &work->batches[work->num_batches];
+    TRY(collate(out, dp->val, batch, sequences, end - begin, segments, dp->options.loss_on == 1, arena));
+    work->losses[work->num_batches] = ARENA_NEW(arena, float, out->num_rows);
+    if (work->losses[work->num_batches] == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for losses"); }
+    work->num_batches++;
+    return STATUS_OK;
+}
+
+static Status split_batch(Dynapipe* dp, EvalWork* work, const LoaderBatch* batch) {
+    work->batches = ARENA_NEW(&dp->eval_arena, DynapipeBatch, batch->num_samples);
+    work->losses = ARENA_NEW(&dp->eval_arena, float*, batch->num_samples);
+    work->num_batches = 0;
+    if (work->batches == NULL || work->losses == NULL) {
+        return FAIL(STATUS_NO_MEMORY, "no memory for validation");
+    }
+    int32_t mb_idx = 0, begin = 0;
+    int64_t tokens = 0;
+    for (int32_t i = 0; i <= batch->num_samples; i++) {
+        int32_t next_tokens = i < batch->num_samples ? batch->lengths[i].enc_tokens : 0;
+        bool full = i == batch->num_samples || (i > begin && tokens + next_tokens > dp->run.max_seq_tokens);
+        if (full && i > begin) {
+            if (mb_idx++ % dp->num_replicas == dp->replica) {
+                TRY(add_micro_batch(dp, work, batch, begin, i));
+            }
+            begin = i;
+            tokens = 0;
+        }
+        tokens += next_tokens;
+    }
+    return STATUS_OK;
+}
+
+static Status run_forward(Dynapipe* dp, const DynapipeBatch* batches, float** losses, int32_t num_batches) {
+    TRY(session_reserve(dp, executor_forward_bytes(dp->executor, batches, num_batches)));
+    int32_t rank = dp->transport.rank;
+    ExecutorForward forward = {
+        .batches = batches,
+        .num_batches = num_batches,
+        .losses = losses,
+        .prev_rank = dp->stage > 0 ? rank - 1 : -1,
+        .next_rank = dp->stage < dp->num_stages - 1 ? rank + 1 : -1,
+        .arena = dp->memory,
+        .arena_bytes = dp->memory_bytes,
+    };
+    return executor_run_forward(dp->executor, &forward);
+}
+
+// Tasks are numbered by the training data; a task that only the validation data has keeps its own number.
+static int32_t train_task(const Dynapipe* dp, int32_t val_task) {
+    const char* name = loader_task_name(dp->val, val_task);
+    for (int32_t t = 0; t < loader_num_tasks(dp->train); t++) {
+        if (strcmp(loader_task_name(dp->train, t), name) == 0) { return t; }
+    }
+    return val_task;
+}
+
+static void add_losses(const Dynapipe* dp, const EvalWork* work, double* sums, double* rows) {
+    if (dp->stage != dp->num_stages - 1) { return; }
+    for (int32_t m = 0; m < work->num_batches; m++) {
+        for (int32_t i = 0; i < work->batches[m].num_rows; i++) {
+            int32_t task = train_task(dp, work->batches[m].row_tasks[i]);
+            sums[task] += work->losses[m][i];
+            rows[task] += 1;
+        }
+    }
+}
+
+static Status validate(Dynapipe* dp, int32_t max_batches, double* loss, double* task_loss) {
+    if (dp->val == NULL) { return FAIL(STATUS_BAD_OPTION, "no validation data ---> give -j"); }
+    DynapipeDataInfo_v1 info;
+    dynapipe_data_info(dp, &info);
+    double* sums = calloc(2 * (size_t)info.num_tasks + 1, sizeof(double));
+    if (sums == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d tasks", info.num_tasks); }
+    double* rows = sums + info.num_tasks;
+    loader_rewind(dp->val);
+    Status status = STATUS_OK;
+    for (int32_t b = 0; status == STATUS_OK && (max_batches < 0 || b < max_batches); b++) {
+        arena_reset(&dp->eval_arena);
+        LoaderBatch batch;
+        EvalWork work;
+        status = loader_next(dp->val, &batch, &dp->eval_arena);
+        if (status != STATUS_OK || batch.num_samples == 0) { break; }
+        status = split_batch(dp, &work, &batch);
+        if (status == STATUS_OK) { status = run_forward(dp, work.batches, work.losses, work.num_batches); }
+        if (status == STATUS_OK) { add_losses(dp, &work, sums, rows); }
+        if (batch.end) { break; }
+    }
+    if (status == STATUS_OK) { status = collective_all_reduce_sum(&dp->world, sums, 2 * info.num_tasks); }
+    double all_sum = 0, all_rows = 0;
+    for (int32_t t = 0; t < info.num_tasks; t++) {
+        all_sum += sums[t];
+        all_rows += rows[t];
+        if (task_loss != NULL) { task_loss[t] = rows[t] > 0 ? sums[t] / rows[t] : NAN; }
+    }
+    *loss = all_rows > 0 ? all_sum / all_rows : NAN;
+    free(sums);
+    return status;
+}
+
+int dynapipe_validate(Dynapipe* dp, int32_t max_batches, double* loss, double* task_loss) {
+    return (int)validate(dp, max_batches, loss, task_loss);
+}
+
+// --- generation
+// -----------------------------------------------------------------------------------------------
+
+// The validation sample `idx`, tokens in the eval arena.
+static Status read_sample(Dynapipe* dp, int64_t idx, LoaderSample* out, int32_t** tokens) {
+    // Samples are grouped by task: a long stride shows another task each time.
+    TRY(loader_sample(dp->val, idx * 7919 % loader_num_samples(dp->val), out));
+    *tokens = ARENA_NEW(&dp->eval_arena, int32_t, out->n_input + out->n_target);
+    if (*tokens == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a sample"); }
+    return loader_read(dp->val, out, *tokens);
+}
+
+// One forward over the text so far, and the likeliest next token on every rank.
+static Status next_token(Dynapipe* dp, const int32_t* text, int32_t num_tokens, int32_t* positions,
+                         int32_t* out) {
+    int32_t cu_seqlens[2] = {0, num_tokens}, row = num_tokens - 1, target = 0, task = 0;
+    float loss;
+    float* losses[1] = {&loss};
+    DynapipeBatch batch = {
+        .num_seqs = 1,
+        .num_tokens = num_tokens,
+        .num_rows = 1,
+        .max_seq_tokens = num_tokens,
+        .cu_seqlens = cu_seqlens,
+        .tokens = text,
+        .positions = positions,
+        .rows = &row,
+        .targets = &target,
+        .row_tasks = &task,
+    };
+    TRY(run_forward(dp, &batch, losses, 1));
+    int32_t token = dp->stage == dp->num_stages - 1 ? dp->api->argmax_token(dp->model) : 0;
+    int32_t root = dp->num_stages - 1;  // the last stage of replica 0 speaks for all
+    TRY(collective_broadcast(&dp->world, &token, sizeof token, root));
+    *out = token;
+    return STATUS_OK;
+}
+
+static Status generate(Dynapipe* dp, int32_t max_tokens, int32_t* out, int32_t* num_out,
+                       const LoaderSample* sample, const int32_t* tokens) {
+    int32_t limit = dp->run.max_seq_tokens;
+    int32_t num_tokens = sample->n_input > 0 ? sample->n_input : 1;
+    int32_t* text = ARENA_NEW(&dp->eval_arena, int32_t, limit + 1);
+    int32_t* positions = ARENA_NEW(&dp->eval_arena, int32_t, limit + 1);
+    if (text == NULL || positions == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for generation"); }
+    for (int32_t i = 0; i <= limit; i++) { positions[i] = i; }
+    memcpy(text, tokens, sizeof(int32_t) * (size_t)num_tokens);
+    *num_out = 0;
+    while (*num_out < max_tokens && num_tokens <= limit) {
+        int32_t token;
+        TRY(next_token(dp, text, num_tokens, positions, &token));
+        if (token == loader_eot_token(dp->val)) { break; }
+        out[(*num_out)++] = token;
+        text[num_tokens++] = token;
+    }
+    return STATUS_OK;
+}
+
+int dynapipe_generate(Dynapipe* dp, int64_t idx, int32_t max_tokens, int32_t* out, int32_t* num_out,
+                      const int32_t** prompt, int32_t* num_prompt, const int32_t** target,
+                      int32_t* num_target) {
+    if (dp->val == NULL || dp->api->argmax_token == NULL) {
+        return (int)FAIL(STATUS_BAD_OPTION,
+                         "nothing to answer ---> give -j, and a model that has argmax_token");
+    }
+    arena_reset(&dp->eval_arena);
+    LoaderSample sample;
+    int32_t* tokens;
+    Status status = read_sample(dp, idx, &sample, &tokens);
+    if (status != STATUS_OK) { return (int)status; }
+    *prompt = tokens;
+    *num_prompt = sample.n_input;
+    *target = tokens + sample.n_input;
+    *num_target = sample.n_target;
+    return (int)generate(dp, max_tokens, out, num_out, &sample, tokens);
+}

@@ -1,0 +1,76 @@
+#include "session_options.h"
+
+#include <string.h>
+#include "../base/options.h"
+
+#define FIELD(f) offsetof(SessionOptions, f)
+// Choices stand in the order of the enums in planner.h and loader.h.
+// clang-format off
+static const OptionSpec specs[] = {
+    {"--stages",         OPTION_INT,    FIELD(stages),     "1",  1, 64,   NULL, "P", "pipeline stages"},
+    {"--replicas",       OPTION_INT,    FIELD(replicas),   "0",  0, 512,  NULL, "R", "data-parallel replicas of the pipeline; 0: ranks / stages"},
+    {"--stage-split",    OPTION_STRING, FIELD(stage_split), NULL, 0, 0,   NULL, "L,L,..", "layers of each stage; default: balanced for the mixture"},
+    {"--batching",       OPTION_CHOICE, FIELD(batching),   "dynamic", 0, 0, "dynamic|dynapipe|packed|packed-ragged|padded|tokens", NULL,
+     "how samples form micro-batches (packed attends across the samples of a pack, so its gradients differ)"},
+    {"--layout",         OPTION_CHOICE, FIELD(layout),     "ragged", 0, 0, "ragged|padded", NULL, "tokens of a micro-batch, for dynamic, dynapipe, tokens"},
+    {"--schedule",       OPTION_CHOICE, FIELD(schedule),   "auto", 0, 0, "auto|gpipe|1f1b|adaptive", NULL, "pipeline order"},
+    {"--split-backward", OPTION_CHOICE, FIELD(split_backward), "auto", 0, 0, "auto|on|off", NULL, "weight gradients as jobs of their own"},
+    {"--recompute",      OPTION_CHOICE, FIELD(recompute),  "auto", 0, 0, "none|full|auto", NULL, "run forward again instead of keeping activations"},
+    {"--memory-limit",   OPTION_INT64,  FIELD(memory_limit_bytes), "0", 0, 1e18, NULL, "BYTES", "per rank, model state included (K, M, G); 0: none"},
+    {"--costs",          OPTION_STRING, FIELD(costs),      NULL, 0, 0, NULL, "FILE", "measured by ./profile_costs; default: an analytic estimate"},
+    {"--effort",         OPTION_INT,    FIELD(effort),     "0",  0, 1e9,  NULL, "N", "simulations the planner may spend on a step; 0: its default"},
+    {"--plan-ahead",     OPTION_INT,    FIELD(plan_ahead), "2",  1, 64,   NULL, "K", "steps planned ahead in the background"},
+    {"--plan-before",    OPTION_BOOL,   FIELD(plan_before), NULL, 0, 0,   NULL, NULL, "plan every step before the first one (to measure what planning costs)"},
+    {"--mb-tokens",      OPTION_INT,    FIELD(mb_tokens),  "0",  0, 1e9,  NULL, "N", "tokens of a micro-batch for packed, packed-ragged, padded, tokens; 0: -t"},
+    {"--long-samples",   OPTION_CHOICE, FIELD(long_samples), "truncate", 0, 0, "truncate|skip", NULL, "samples longer than -t"},
+    {"--loss-on",        OPTION_CHOICE, FIELD(loss_on),    "targets", 0, 0, "targets|all", NULL, "supervised tokens"},
+    {"--mixture",        OPTION_CHOICE, FIELD(mixture),    "proportional", 0, 0, "proportional|temperature|weights", NULL, "weights of the tasks"},
+    {"--mixture-cap",    OPTION_INT64,  FIELD(mixture_cap), "0", 0, 1e18, NULL, "N", "examples of a task that count at most; 0: all"},
+    {"--temperature",    OPTION_DOUBLE, FIELD(temperature), "2", 0.01, 100, NULL, "X", "for --mixture temperature: weight ^ (1 / X)"},
+    {"--weights",        OPTION_STRING, FIELD(weights),    NULL, 0, 0, NULL, "T=W,..", "for --mixture weights; a task that is not named gets 0"},
+    {"--seed",           OPTION_INT64,  FIELD(seed),       "42", 0, 9e18, NULL, "N", "of the data order and of new parameters"},
+    {"--threads",        OPTION_INT,    FIELD(threads),    "0",  0, 1024, NULL, "N", "cores of a rank; 0: OMP_NUM_THREADS, else all cores / ranks"},
+    {"--comm-timeout",   OPTION_INT,    FIELD(comm_timeout_s), "300", 1, 1e6, NULL, "S", "seconds without a message before a rank gives up"},
+    {"--check",          OPTION_BOOL,   FIELD(check),      NULL, 0, 0, NULL, NULL, "verify every message (slower)"},
+    {"--print-plan",     OPTION_BOOL,   FIELD(print_plan), NULL, 0, 0, NULL, NULL, "print the plan of --show-step: table and timeline"},
+    {"--dump-plan",      OPTION_STRING, FIELD(dump_plan),  NULL, 0, 0, NULL, "FILE", "write the plan of --show-step as text"},
+    {"--trace",          OPTION_STRING, FIELD(trace),      NULL, 0, 0, NULL, "FILE", "write predicted and measured timeline of --show-step (Chrome, Perfetto)"},
+    {"--show-step",      OPTION_INT,    FIELD(show_step),  "2",  1, 2e9,  NULL, "N", "the step that --print-plan, --dump-plan and --trace show"},
+    {"--dump-gradients", OPTION_STRING, FIELD(dump_gradients), NULL, 0, 0, NULL, "FILE", "write the first step's gradients as a version 3 checkpoint"},
+};
+// clang-format on
+enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
+
+Status session_options_take(SessionOptions* out, int* argc, char** argv) {
+    *out = (SessionOptions){0};
+    TRY(options_defaults(specs, NUM_SPECS, out));
+    TRY(options_take(specs, NUM_SPECS, out, argc, argv));
+    if (out->mixture == 2 && out->weights == NULL) {
+        return FAIL(STATUS_BAD_OPTION, "--mixture weights: no weights ---> add --weights task=2,other=0.5");
+    }
+    return STATUS_OK;
+}
+
+void session_options_print(FILE* out) {
+    fprintf(out, "the plugin's options:\n");
+    options_print(specs, NUM_SPECS, out);
+}
+
+static const OptionSpec* find(const char* name) {
+    for (int i = 0; i < NUM_SPECS; i++) {
+        if (strcmp(specs[i].name, name) == 0) { return &specs[i]; }
+    }
+    return NULL;
+}
+
+void session_options_word(const char* name, int32_t choice, char* out, size_t out_bytes) {
+    const OptionSpec* spec = find(name);
+    out[0] = '\0';
+    if (spec != NULL && spec->type == OPTION_CHOICE) { options_choice_name(spec, choice, out, out_bytes); }
+}
+
+const char* session_options_string(const SessionOptions* options, const char* name) {
+    const OptionSpec* spec = find(name);
+    if (spec == NULL || spec->type != OPTION_STRING) { return NULL; }
+    return *(const char* const*)((const char*)options + spec->offset);
+}

@@ -1,0 +1,42 @@
+/*
+session_options.h -- the plugin's command line: one table for parsing, ranges, defaults and --help.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include "../base/status.h"
+
+typedef struct {
+    // layout of ranks
+    int32_t stages, replicas;
+    const char* stage_split;  // "4,4,3,1": layers per stage
+    // planning
+    int32_t batching, layout, schedule, recompute, split_backward;
+    int64_t memory_limit_bytes;
+    const char* costs;
+    int32_t effort, plan_ahead;
+    bool plan_before;
+    int32_t mb_tokens;
+    // data
+    int32_t long_samples, loss_on, mixture;
+    int64_t mixture_cap;
+    double temperature;
+    const char* weights;
+    int64_t seed;
+    // runtime
+    int32_t threads, comm_timeout_s;
+    bool check;
+    // looking inside
+    const char *trace, *dump_plan, *dump_gradients;
+    int32_t show_step;
+    bool print_plan;
+} SessionOptions;
+
+Status session_options_take(SessionOptions* out, int* argc, char** argv);
+void session_options_print(FILE* out);
+// The word behind a choice: "dynamic", "ragged", ...
+void session_options_word(const char* name, int32_t choice, char* out, size_t out_bytes);
+// A string option's value by name; NULL if not given or no such option.
+const char* session_options_string(const SessionOptions* options, const char* name);

@@ -1,0 +1,118 @@
+// session_plan.c -- the next step made in the background: draw a batch, plan it, collate my micro-batches.
+#include <stdlib.h>
+#include <string.h>
+
+#include "../base/clock.h"
+#include "session.h"
+
+// A batch that is the same in every step (-a 1): the loader goes back to where it stood at the start.
+static Status draw_batch(Dynapipe* dp, SessionStep* step) {
+    if (dp->run.overfit) { loader_rewind(dp->train); }
+    TRY(loader_next(dp->train, &step->batch, &step->arena));
+    if (step->batch.num_samples == 0) {
+        return FAIL(STATUS_BAD_OPTION, "-i %s: no sample to train on ---> look at --long-samples and -t",
+                    dp->run.train_pattern);
+    }
+    return STATUS_OK;
+}
+
+static Status collate_mine(Dynapipe* dp, SessionStep* step) {
+    const Plan* plan = &step->plan;
+    step->batches = ARENA_NEW(&step->arena, const DynapipeBatch*, plan->M);
+    step->losses = ARENA_NEW(&step->arena, float*, plan->M);
+    if (step->batches == NULL || step->losses == NULL) {
+        return FAIL(STATUS_NO_MEMORY, "no memory for a step");
+    }
+    for (int32_t m = 0; m < plan->M; m++) {
+        const PlanMicrobatch* mb = &plan->mbs[m];
+        step->computed_tokens += mb->shape.enc_tokens + mb->shape.dec_tokens;
+        if (mb->replica != dp->replica) { continue; }
+        DynapipeBatch* batch = ARENA_NEW(&step->arena, DynapipeBatch, 1);
+        if (batch == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a micro-batch"); }
+        TRY(collate(batch, dp->train, &step->batch, plan->sequences + mb->sequence_begin,
+                    mb->sequence_end - mb->sequence_begin, plan->segments, dp->options.loss_on == 1,
+                    &step->arena));
+        step->batches[m] = batch;
+        step->losses[m] = ARENA_NEW(&step->arena, float, batch->num_rows);
+        if (step->losses[m] == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for losses"); }
+    }
+    return STATUS_OK;
+}
+
+static Status make_step(void* ctx, int64_t step_idx, int32_t slot) {
+    Dynapipe* dp = ctx;
+    (void)step_idx;
+    SessionStep* step = &dp->slots[slot];
+    Arena arena = step->arena;
+    arena_reset(&arena);
+    *step = (SessionStep){.arena = arena};
+    TRY(draw_batch(dp, step));
+    int64_t begin_ns = clock_cpu_ns();
+    TRY(plan_make(&step->plan, &dp->request, &dp->costs, step->batch.lengths, step->batch.num_samples,
+                  &step->arena));
+    step->plan_cpu_ns = clock_cpu_ns() - begin_ns;
+    step->plan_hash = plan_hash(&step->plan);
+    return collate_mine(dp, step);
+}
+
+Status session_plan_start(Dynapipe* dp) {
+    if (dp->ahead != NULL) { return STATUS_OK; }
+    int32_t left = dp->num_steps - dp->next_step;
+    int32_t num_ahead = dp->options.plan_before ? left : dp->options.plan_ahead;
+    dp->num_slots = num_ahead + 1;
+    dp->slots = calloc((size_t)dp->num_slots, sizeof(SessionStep));
+    if (dp->slots == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d steps ahead", num_ahead); }
+    TRY(plan_ahead_start(&dp->ahead, make_step, dp, dp->next_step, dp->num_steps, num_ahead));
+    if (dp->options.plan_before) { TRY(plan_ahead_wait_all(dp->ahead)); }
+    return STATUS_OK;
+}
+
+void session_plan_stop(Dynapipe* dp) {
+    plan_ahead_stop(dp->ahead);
+    dp->ahead = NULL;
+    for (int32_t i = 0; i < dp->num_slots; i++) { arena_free(&dp->slots[i].arena); }
+    free(dp->slots);
+    dp->slots = NULL;
+    dp->num_slots = 0;
+    dp->now = NULL;
+}
+
+Status session_plan_get(Dynapipe* dp, int32_t step_idx, SessionStep** out) {
+    TRY(session_plan_start(dp));
+    int32_t slot;
+    TRY(plan_ahead_get(dp->ahead, step_idx, &slot));
+    *out = &dp->slots[slot];
+    return STATUS_OK;
+}
+
+Status session_reserve(Dynapipe* dp, int64_t num_bytes) {
+    if (num_bytes <= dp->memory_bytes) { return STATUS_OK; }
+    // An eighth more than asked: the next step's plan is seldom exactly as large as this one's.
+    int64_t wanted_bytes = num_bytes + num_bytes / 8;
+    wanted_bytes = (wanted_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
+    free(dp->memory);
+    dp->memory_bytes = 0;
+    dp->memory = aligned_alloc(PLAN_BUFFER_ALIGN, (size_t)wanted_bytes);
+    if (dp->memory == NULL) {
+        return FAIL(STATUS_NO_MEMORY,
+                    "no memory for %lld bytes of activations ---> give --memory-limit, or a smaller -d",
+                    (long long)wanted_bytes);
+    }
+    dp->memory_bytes = wanted_bytes;
+    return STATUS_OK;
+}
+
+int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes) {
+    if (dp->now == NULL) {
+        return (int)FAIL(STATUS_OUT_OF_RANGE, "no step has run: there is no position to save");
+    }
+    *out = dp->now->batch.position;
+    *num_bytes = dp->now->batch.position_bytes;
+    return 0;
+}
+
+int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32_t step) {
+    session_plan_stop(dp);
+    dp->next_step = step;
+    return (int)loader_restore(dp->train, position, num_bytes);
+}

@@ -1,0 +1,234 @@
+// session_report.c -- what a user sees of a step: one line, one JSON record, and on demand its plan and
+// timelines.
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../base/clock.h"
+#include "session.h"
+
+enum { SUMMARY_SKIP_STEPS = 2 };  // the first steps grow buffers and warm caches
+
+// Everybody learns what every rank measured.
+static Status share_stats(Dynapipe* dp) {
+    int32_t num_ranks = dp->transport.num_ranks;
+    const TraceRank* trace = executor_trace(dp->executor);
+    PlanAheadStats planning = plan_ahead_stats(dp->ahead);
+    double* mine = dp->rank_stats + (size_t)dp->transport.rank * SESSION_STATS;
+    memset(dp->rank_stats, 0, sizeof(double) * (size_t)num_ranks * SESSION_STATS);
+    mine[STAT_BUSY_NS] = (double)trace->busy_ns;
+    mine[STAT_PIPELINE_NS] = (double)dp->pipeline_ns;
+    mine[STAT_STEP_NS] = (double)(clock_now_ns() - dp->step_begin_ns);
+    mine[STAT_PEAK_BYTES] = (double)(dp->now->plan.ranks[dp->transport.rank].arena_bytes +
+                                     dp->now->plan.ranks[dp->transport.rank].state_bytes);
+    mine[STAT_PLAN_NS] = (double)dp->now->plan_cpu_ns;
+    mine[STAT_PLAN_WAIT_NS] = (double)planning.wait_ns;
+    return collective_all_reduce_sum(&dp->world, dp->rank_stats, num_ranks * SESSION_STATS);
+}
+
+static double stat_max(const Dynapipe* dp, int32_t stat) {
+    double best = 0;
+    for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
+        best = fmax(best, dp->rank_stats[r * SESSION_STATS + stat]);
+    }
+    return best;
+}
+
+static double rank_idle(const Dynapipe* dp, int32_t rank) {
+    double span_ns = stat_max(dp, STAT_PIPELINE_NS);
+    return span_ns > 0 ? 1 - dp->rank_stats[rank * SESSION_STATS + STAT_BUSY_NS] / span_ns : 0;
+}
+
+static double mean_idle(const Dynapipe* dp) {
+    double sum = 0;
+    for (int32_t r = 0; r < dp->transport.num_ranks; r++) { sum += rank_idle(dp, r); }
+    return sum / dp->transport.num_ranks;
+}
+
+// --- the step line
+// ----------------------------------------------------------------------------------------------
+
+static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
+    const DynapipeStep_v1* last = &dp->last;
+    double step_ns = stat_max(dp, STAT_STEP_NS);
+    double padding =
+        last->computed_tokens > 0 ? 1 - (double)last->total_tokens / (double)last->computed_tokens : 0;
+    printf(
+        "step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %.0f tok/s supervised, "
+        "%.0f total | pad %.1f%% | idle %.1f%% (plan %.1f%%) | planning %.1f ms\n",
+        report->step, dp->num_steps, last->loss, report->loss_z, report->norm, report->norm_z, report->lr,
+        step_ns / 1e6, (double)last->supervised_tokens * 1e9 / step_ns,
+        (double)last->total_tokens * 1e9 / step_ns, 100 * padding, 100 * mean_idle(dp),
+        100 * trace_idle_predicted(NULL, &dp->now->plan), stat_max(dp, STAT_PLAN_NS) / 1e6);
+    fflush(stdout);
+}
+
+// --- metrics.jsonl
+// ----------------------------------------------------------------------------------------------
+
+static json_t* json_per_rank(const Dynapipe* dp, int32_t stat) {
+    json_t* list = json_array();
+    for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
+        double value = dp->rank_stats[r * SESSION_STATS + stat];
+        json_array_append_new(list, stat == STAT_BUSY_NS ? json_real(rank_idle(dp, r))
+                                                         : json_integer((json_int_t)value));
+    }
+    return list;
+}
+
+static json_t* json_task_losses(const Dynapipe* dp, const double* task_loss) {
+    DynapipeDataInfo_v1 info;
+    dynapipe_data_info(dp, &info);
+    json_t* object = json_object();
+    for (int32_t t = 0; t < info.num_tasks; t++) {
+        if (!isnan(task_loss[t])) {
+            json_object_set_new(object, dynapipe_task_name(dp, t), json_real(task_loss[t]));
+        }
+    }
+    return object;
+}
+
+static Status write_record(Dynapipe* dp, const DynapipeReport_v1* report) {
+    if (report->log_dir == NULL) { return STATUS_OK; }
+    if (dp->metrics == NULL) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/metrics.jsonl", report->log_dir);
+        dp->metrics = fopen(path, report->step > 1 ? "a" : "w");
+        if (dp->metrics == NULL) {
+            return FAIL(STATUS_IO, "%s: cannot write ---> is -o a directory you own?", path);
+        }
+    }
+    const DynapipeStep_v1* last = &dp->last;
+    const Plan* plan = &dp->now->plan;
+    json_t* record =
+        json_pack("{s:i, s:f, s:o, s:f, s:f, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o}",  //
+                  "step", report->step, "loss", last->loss,                                            //
+                  "task_loss", json_task_losses(dp, last->task_loss),                                  //
+                  "norm", report->norm, "lr", report->lr,                                              //
+                  "supervised_tokens", (json_int_t)last->supervised_tokens,                            //
+                  "total_tokens", (json_int_t)last->total_tokens,                                      //
+                  "computed_tokens", (json_int_t)last->computed_tokens,                                //
+                  "step_ms", stat_max(dp, STAT_STEP_NS) / 1e6,                                         //
+                  "pipeline_ms", stat_max(dp, STAT_PIPELINE_NS) / 1e6,                                 //
+                  "plan_ms", stat_max(dp, STAT_PLAN_NS) / 1e6,                                         //
+                  "plan_wait_ms", stat_max(dp, STAT_PLAN_WAIT_NS) / 1e6,                               //
+                  "predicted_ms", (double)plan->makespan_ns / 1e6,                                     //
+                  "bound_ms", (double)plan->bound_ns / 1e6,                                            //
+                  "idle", json_per_rank(dp, STAT_BUSY_NS),                                             //
+                  "peak_bytes", json_per_rank(dp, STAT_PEAK_BYTES));
+    char* text = record != NULL
+                     ? json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17))
+                     : NULL;
+    bool written = text != NULL && fprintf(dp->metrics, "%s\n", text) > 0 && fflush(dp->metrics) == 0;
+    free(text);
+    json_decref(record);
+    return written ? STATUS_OK : FAIL(STATUS_IO, "%s/metrics.jsonl: cannot write", report->log_dir);
+}
+
+// --- one step in detail
+// -----------------------------------------------------------------------------------------
+
+static Status write_trace(Dynapipe* dp, int32_t step) {
+    const TraceRank* mine = executor_trace(dp->executor);
+    Arena arena = {0};
+    int32_t num_ranks = dp->transport.num_ranks;
+    size_t num_bytes = trace_rank_packed_bytes(mine);
+    void* packed = arena_alloc(&arena, num_bytes);
+    CollectiveBytes* all = ARENA_NEW(&arena, CollectiveBytes, num_ranks);
+    TraceRank* ranks = ARENA_NEW(&arena, TraceRank, num_ranks);
+    Status status = packed == NULL || all == NULL || ranks == NULL
+                        ? FAIL(STATUS_NO_MEMORY, "no memory for a trace")
+                        : STATUS_OK;
+    if (status == STATUS_OK) {
+        trace_rank_pack(mine, packed);
+        status = collective_gather_bytes(&dp->world, packed, num_bytes, all, &arena);
+    }
+    if (dp->transport.rank == 0) {
+        for (int32_t r = 0; r < num_ranks && status == STATUS_OK; r++) {
+            status = trace_rank_unpack(&ranks[r], all[r].data, all[r].num_bytes, &arena);
+        }
+        TraceWriter writer = {0};
+        if (status == STATUS_OK) { status = trace_writer_open(&writer, dp->options.trace); }
+        if (status == STATUS_OK) {
+            status = trace_writer_add_step(&writer, step, &dp->now->plan, ranks, num_ranks);
+        }
+        Status closed = trace_writer_close(&writer);
+        if (status == STATUS_OK) { status = closed; }
+    }
+    arena_free(&arena);
+    return status;
+}
+
+static Status show_step(Dynapipe* dp, int32_t step) {
+    const Plan* plan = &dp->now->plan;
+    if (dp->transport.rank == 0 && dp->options.print_plan) {
+        plan_print_table(plan, stdout);
+        plan_print_timeline(plan, 100, stdout);
+        fflush(stdout);
+    }
+    if (dp->transport.rank == 0 && dp->options.dump_plan != NULL) {
+        FILE* file = fopen(dp->options.dump_plan, "w");
+        if (file == NULL) { return FAIL(STATUS_IO, "--dump-plan %s: cannot write", dp->options.dump_plan); }
+        plan_print(plan, file);
+        if (fclose(file) != 0) {
+            return FAIL(STATUS_IO, "--dump-plan %s: cannot write", dp->options.dump_plan);
+        }
+    }
+    return dp->options.trace != NULL ? write_trace(dp, step) : STATUS_OK;
+}
+
+// --- the whole run
+// ----------------------------------------------------------------------------------------------
+
+static void add_to_summary(Dynapipe* dp) {
+    SessionSummary* summary = &dp->summary;
+    if (dp->steps_reported++ < SUMMARY_SKIP_STEPS) { return; }
+    if (summary->num_steps == summary->max_steps) {
+        int32_t max_steps = summary->max_steps > 0 ? 2 * summary->max_steps : 256;
+        double* errors = realloc(summary->errors, sizeof(double) * (size_t)max_steps);
+        if (errors == NULL) { return; }
+        summary->errors = errors;
+        summary->max_steps = max_steps;
+    }
+    double measured_ns = stat_max(dp, STAT_STEP_NS);
+    summary->errors[summary->num_steps++] = fabs((double)dp->now->plan.makespan_ns / measured_ns - 1);
+    summary->ns += measured_ns;
+    summary->supervised += (double)dp->last.supervised_tokens;
+    summary->total += (double)dp->last.total_tokens;
+    summary->computed += (double)dp->last.computed_tokens;
+}
+
+static int compare_doubles(const void* a, const void* b) {
+    double x = *(const double*)a, y = *(const double*)b;
+    return (x > y) - (x < y);
+}
+
+void session_report_close(Dynapipe* dp) {
+    SessionSummary* summary = &dp->summary;
+    if (dp->transport.rank == 0 && summary->num_steps > 0) {
+        qsort(summary->errors, (size_t)summary->num_steps, sizeof(double), compare_doubles);
+        printf("%d steps after the first %d: mean %.2f ms | %.0f tok/s supervised, %.0f total | pad %.1f%% | "
+               "predicted "
+               "step time off by %.1f%% (median)\n",
+               summary->num_steps, SUMMARY_SKIP_STEPS, summary->ns / summary->num_steps / 1e6,
+               summary->supervised * 1e9 / summary->ns, summary->total * 1e9 / summary->ns,
+               100 * (1 - summary->total / summary->computed), 100 * summary->errors[summary->num_steps / 2]);
+    }
+    free(summary->errors);
+    if (dp->metrics != NULL) { fclose(dp->metrics); }
+    dp->metrics = NULL;
+}
+
+static Status make_report(Dynapipe* dp, const DynapipeReport_v1* report) {
+    TRY(share_stats(dp));
+    add_to_summary(dp);
+    if (report->step == dp->options.show_step) { TRY(show_step(dp, report->step)); }
+    if (dp->transport.rank != 0) { return STATUS_OK; }
+    print_line(dp, report);
+    return write_record(dp, report);
+}
+
+int dynapipe_report(Dynapipe* dp, const DynapipeReport_v1* report) {
+    return (int)make_report(dp, report);
+}

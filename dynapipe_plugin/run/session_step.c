@@ -1,0 +1,108 @@
+// session_step.c -- one training step: run my instruction list, then sum gradients over stages and replicas.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../base/clock.h"
+#include "session.h"
+
+static Status run_pipeline(Dynapipe* dp, SessionStep* step) {
+    const PlanRank* mine = &step->plan.ranks[dp->transport.rank];
+    TRY(session_reserve(dp, mine->arena_bytes));
+    dp->api->zero_gradients(dp->model);
+    ExecutorStep run = {
+        .plan = &step->plan,
+        .batches = step->batches,
+        .losses = step->losses,
+        .loss_scale =
+            step->batch.supervised_tokens > 0 ? (float)(1.0 / (double)step->batch.supervised_tokens) : 0,
+        .arena = dp->memory,
+        .arena_bytes = dp->memory_bytes,
+    };
+    return executor_run(dp->executor, &run);
+}
+
+// First the copies of a tied parameter become one sum, then every parameter is summed over the replicas: its
+// owner's shard everywhere, the rest too where the optimizer is not shared.
+static Status reduce_gradients(Dynapipe* dp) {
+    const DynapipeParams_v1* params = &dp->params;
+    float* grads = params->grads;
+    if (dp->ends.num_ranks == 2 && params->tied_count > 0) {
+        TRY(collective_pair_sum(&dp->ends, grads + params->tied_begin, params->tied_count));
+    }
+    if (dp->num_replicas == 1) { return STATUS_OK; }
+    TRY(collective_reduce_scatter_sum(&dp->replicas, grads, params->num_params));
+    if (dp->run.zero_stage == 0) { TRY(collective_all_gather(&dp->replicas, grads, params->num_params)); }
+    return STATUS_OK;
+}
+
+// Sum of losses and number of rows per task over my last-stage micro-batches; other ranks add zeros.
+static void sum_task_losses(Dynapipe* dp, const SessionStep* step, int32_t num_tasks) {
+    memset(dp->task_sum, 0, sizeof(double) * (size_t)(2 * num_tasks));
+    if (dp->stage != dp->num_stages - 1) { return; }
+    for (int32_t m = 0; m < step->plan.M; m++) {
+        const DynapipeBatch* batch = step->batches[m];
+        if (batch == NULL) { continue; }
+        for (int32_t i = 0; i < batch->num_rows; i++) {
+            dp->task_sum[batch->row_tasks[i]] += step->losses[m][i];
+            dp->task_rows[batch->row_tasks[i]] += 1;
+        }
+    }
+}
+
+static Status gather_losses(Dynapipe* dp, const SessionStep* step, DynapipeStep_v1* out) {
+    DynapipeDataInfo_v1 info;
+    dynapipe_data_info(dp, &info);
+    sum_task_losses(dp, step, info.num_tasks);
+    TRY(collective_all_reduce_sum(&dp->world, dp->task_sum, 2 * info.num_tasks));
+    double sum = 0, rows = 0;
+    for (int32_t t = 0; t < info.num_tasks; t++) {
+        sum += dp->task_sum[t];
+        rows += dp->task_rows[t];
+        dp->task_loss[t] = dp->task_rows[t] > 0 ? dp->task_sum[t] / dp->task_rows[t] : NAN;
+    }
+    *out = (DynapipeStep_v1){
+        .loss = rows > 0 ? sum / rows : 0,
+        .supervised_tokens = step->batch.supervised_tokens,
+        .total_tokens = step->batch.num_tokens,
+        .computed_tokens = step->computed_tokens,
+        .task_loss = dp->task_loss,
+    };
+    dp->last = *out;
+    return STATUS_OK;
+}
+
+static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
+    SessionStep* step;
+    if (dp->next_step >= dp->num_steps) {
+        return FAIL(STATUS_OUT_OF_RANGE, "step %d: the run has %d steps", dp->next_step + 1, dp->num_steps);
+    }
+    dp->step_begin_ns = clock_now_ns();
+    TRY(session_plan_get(dp, dp->next_step, &step));
+    dp->now = step;
+    char what[64];
+    snprintf(what, sizeof what, "hash of the plan of step %d", dp->next_step + 1);
+    TRY(collective_all_equal_u64(&dp->world, step->plan_hash, what));
+    int64_t pipeline_begin_ns = clock_now_ns();
+    TRY(run_pipeline(dp, step));
+    dp->pipeline_ns = clock_now_ns() - pipeline_begin_ns;
+    TRY(reduce_gradients(dp));
+    dp->next_step++;
+    return gather_losses(dp, step, out);
+}
+
+int dynapipe_step(Dynapipe* dp, DynapipeStep_v1* out) {
+    return (int)run_step(dp, out);
+}
+
+void dynapipe_shard(const Dynapipe* dp, int64_t* begin, int64_t* end) {
+    bool shared = dp->run.zero_stage > 0 && dp->num_replicas > 1;
+    int64_t n = dp->params.num_params;
+    *begin = shared ? collective_slice(n, dp->num_replicas, dp->replica) : 0;
+    *end = shared ? collective_slice(n, dp->num_replicas, dp->replica + 1) : n;
+}
+
+int dynapipe_share_params(Dynapipe* dp) {
+    if (dp->run.zero_stage == 0 || dp->num_replicas == 1) { return 0; }
+    return (int)collective_all_gather(&dp->replicas, dp->params.params, dp->params.num_params);
+}

@@ -1,0 +1,177 @@
+// gpt2_costs.c -- what a slice of GPT-2 costs: bytes asked of the model itself, times measured or estimated.
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "../plan/cost_model.h"
+#include "../run/session.h"
+#include "llmc_gpt2.h"
+
+// A slice without parameters, good for asking how many bytes it would need.
+static Gpt2 probe(const Gpt2Config* config, int num_layers, bool is_first, bool is_last, OpsContext* ops) {
+    return (Gpt2){.config = *config,
+                  .layer_begin = 0,
+                  .layer_end = num_layers,
+                  .is_first = is_first,
+                  .is_last = is_last,
+                  .ops = ops};
+}
+
+// A straight line through what `ask` says at two counts that are multiples of the model's rounding (16), plus
+// 16 steps of slope, so that it is never below for a count in between.
+typedef int64_t Ask(const Gpt2* model, int num_tokens, int num_rows);
+
+static void fit_line(CostFormula* out, Ask* ask, const Gpt2* model, CostFeature feature) {
+    enum { LOW = 1600, HIGH = 3200, ROUNDING = 16 };
+    bool rows = feature == FEATURE_SUPERVISED;
+    int64_t low = ask(model, rows ? 0 : LOW, rows ? LOW : 0);
+    int64_t high = ask(model, rows ? 0 : HIGH, rows ? HIGH : 0);
+    double slope = (double)(high - low) / (HIGH - LOW);
+    double constant = (double)low - slope * LOW + slope * ROUNDING;
+    out->constant += constant > 0 ? constant : 0;
+    out->curves[feature] = (CostCurve){.num_knots = 1, .x = {1}, .y = {slope}};
+}
+
+static int64_t ask_kept(const Gpt2* model, int num_tokens, int num_rows) {
+    return gpt2_acts_bytes(model, num_tokens, num_rows, GPT2_KEEP | GPT2_HEAD);
+}
+
+static int64_t ask_dropped(const Gpt2* model, int num_tokens, int num_rows) {
+    return gpt2_acts_bytes(model, num_tokens, num_rows, 0);
+}
+
+static int64_t ask_scratch(const Gpt2* model, int num_tokens, int num_rows) {
+    return gpt2_scratch_bytes(model, num_tokens, num_rows, num_tokens);
+}
+
+static int64_t ask_boundary(const Gpt2* model, int num_tokens, int num_rows) {
+    (void)num_rows;
+    return gpt2_boundary_bytes(model, num_tokens);
+}
+
+static CostFormula formula_minus(const CostFormula* a, const CostFormula* b) {
+    CostFormula out = *a;
+    out.constant = a->constant > b->constant ? a->constant - b->constant : 0;
+    double slope_b = b->curves[FEATURE_ENC_TOKENS].num_knots > 0 ? b->curves[FEATURE_ENC_TOKENS].y[0] : 0;
+    out.curves[FEATURE_ENC_TOKENS].y[0] -= slope_b;
+    return out;
+}
+
+// The parts' bytes from slices that differ by that part: one layer more, with embedding, with head.
+static void fill_part_bytes(CostModel* model, RecomputeMode mode, Ask* ask, bool forward_only,
+                            const Gpt2Config* config, OpsContext* ops) {
+    Gpt2 one = probe(config, 1, false, false, ops), two = probe(config, 2, false, false, ops);
+    Gpt2 first = probe(config, 1, true, false, ops), last = probe(config, 1, false, true, ops);
+    CostFormula of_one = {0}, of_two = {0}, of_first = {0}, of_rows = {0}, of_last = {0};
+    fit_line(&of_one, ask, &one, FEATURE_ENC_TOKENS);
+    fit_line(&of_two, ask, &two, FEATURE_ENC_TOKENS);
+    fit_line(&of_first, ask, &first, FEATURE_ENC_TOKENS);
+    fit_line(&of_last, ask, &last, FEATURE_ENC_TOKENS);
+    fit_line(&of_rows, ask, &last, FEATURE_SUPERVISED);
+    CostFormula layer = formula_minus(&of_two, &of_one);
+    CostFormula stage = formula_minus(&of_one, &layer);
+    CostFormula embedding = formula_minus(&of_first, &of_one);
+    CostFormula head = formula_minus(&of_last, &of_one);
+    head.curves[FEATURE_SUPERVISED] = of_rows.curves[FEATURE_SUPERVISED];
+    head.constant += of_rows.constant;
+    *(forward_only ? &model->stage_forward_bytes : &model->stage_stored_bytes) = stage;
+    const CostFormula* of_part[PART_COUNT] = {
+        [PART_EMBEDDING] = &embedding,
+        [PART_ENC_LAYER] = &layer,
+        [PART_HEAD] = &head,
+    };
+    for (int part = 0; part < PART_COUNT; part++) {
+        if (of_part[part] == NULL) { continue; }
+        CostPartMode* about = &model->parts[mode][part];
+        *(forward_only ? &about->forward_bytes : &about->stored_bytes) = *of_part[part];
+    }
+}
+
+static void fill_bytes(CostModel* model, const Gpt2Config* config, OpsContext* ops) {
+    for (RecomputeMode mode = RECOMPUTE_NONE; mode < RECOMPUTE_COUNT; mode++) {
+        if (mode == RECOMPUTE_SELECTIVE) { continue; }
+        fill_part_bytes(model, mode, ask_kept, false, config, ops);
+    }
+    fill_part_bytes(model, RECOMPUTE_FULL, ask_dropped, true, config, ops);
+    Gpt2 whole = probe(config, config->num_layers, true, true, ops);
+    model->boundary_bytes = (CostFormula){0};
+    model->scratch_bytes = (CostFormula){0};
+    fit_line(&model->boundary_bytes, ask_boundary, &whole, FEATURE_ENC_TOKENS);
+    fit_line(&model->scratch_bytes, ask_scratch, &whole, FEATURE_ENC_TOKENS);
+    CostFormula rows = {0};
+    fit_line(&rows, ask_scratch, &whole, FEATURE_SUPERVISED);
+    model->scratch_bytes.curves[FEATURE_SUPERVISED] = rows.curves[FEATURE_SUPERVISED];
+    model->scratch_bytes.constant += rows.constant;
+}
+
+// Parameters, gradients, m and v (float32), the last two shared by the replicas with zero_stage 1.
+static void fill_state(CostModel* model, const Gpt2Config* config, int num_replicas, int zero_stage) {
+    int64_t C = config->channels;
+    int64_t layer = 12 * C * C + 13 * C;
+    int64_t wte = (int64_t)config->padded_vocab * C;
+    int64_t values[PART_COUNT] = {0};
+    values[PART_ENC_LAYER] = layer;
+    values[PART_EMBEDDING] = wte + (int64_t)config->max_seq_len * C;
+    values[PART_HEAD] = wte + 2 * C;
+    for (int part = 0; part < PART_COUNT; part++) {
+        int64_t optimizer = 2 * values[part];
+        if (zero_stage > 0) { optimizer = (optimizer + num_replicas - 1) / num_replicas; }
+        model->part_param_bytes[part] = values[part] * (int64_t)sizeof(floatX);
+        model->part_state_bytes[part] = (2 * values[part] + optimizer) * (int64_t)sizeof(floatX);
+    }
+}
+
+void dynapipe_gpt2_signature(char* out, size_t out_bytes, const Gpt2Config* config, int num_threads) {
+    snprintf(out, out_bytes, "gpt2 C %d NH %d Vp %d threads %d", config->channels, config->num_heads,
+             config->padded_vocab, num_threads);
+}
+
+// Rates of a present-day server core; they only set how the parts compare, until ./profile_costs has
+// measured.
+enum { UPDATE_PASSES = 9 };  // values read and written per parameter: zeroing 1, norm 1, AdamW 7
+
+static CostAnalytic analytic(const Dynapipe* dp, const Gpt2Config* config, int zero_stage) {
+    return (CostAnalytic){
+        .num_layers = config->num_layers,
+        .channels = config->channels,
+        .num_heads = config->num_heads,
+        .padded_vocab = config->padded_vocab,
+        .max_tokens = config->max_seq_len,
+        .bytes_per_value = (int32_t)sizeof(floatX),
+        .flops_per_ns = 60.0 * dp->num_threads,
+        .attention_flops_per_ns = 15.0 * dp->num_threads,
+        .bytes_per_ns = 8.0,
+        .launch_ns = 20e3,
+        .comm_latency_ns = 20e3,
+        .comm_bytes_per_ns = 3.0,
+        .num_replicas = dp->num_replicas,
+        .zero_stage = zero_stage,
+    };
+}
+
+int dynapipe_gpt2_costs(DynapipeCosts** out, const Dynapipe* dp, const Gpt2Config* config, int zero_stage) {
+    DynapipeCosts* costs = calloc(1, sizeof(DynapipeCosts));
+    if (costs == NULL) { return (int)FAIL(STATUS_NO_MEMORY, "no memory for a cost model"); }
+    Status status = STATUS_OK;
+    if (dp->options.costs != NULL) {
+        char signature[128];
+        dynapipe_gpt2_signature(signature, sizeof signature, config, dp->num_threads);
+        status = cost_model_load(&costs->model, dp->options.costs, signature);
+    } else {
+        CostAnalytic about = analytic(dp, config, zero_stage);
+        cost_model_analytic_gpt(&costs->model, &about);
+        costs->model.update_ns_per_byte = UPDATE_PASSES / about.bytes_per_ns;
+    }
+    if (status != STATUS_OK) {
+        free(costs);
+        return (int)status;
+    }
+    costs->model.num_enc_layers = config->num_layers;  // a profile is of layers, however many there are
+    costs->model.num_dec_layers = 0;
+    OpsContext* ops = ops_create(dp->num_threads);
+    fill_bytes(&costs->model, config, ops);
+    ops_free(ops);
+    fill_state(&costs->model, config, dp->num_replicas, zero_stage);
+    if (zero_stage > 0) { costs->model.update_ns_per_byte /= dp->num_replicas; }
+    *out = costs;
+    return 0;
+}

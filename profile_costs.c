@@ -1,0 +1,211 @@
+/*
+profile_costs.c -- measures what a stage costs on this machine, and writes the file that --costs reads.
+
+    mpirun -np 2 ./profile_costs --model d12 --tokens 2048 --out costs.txt
+
+Start it with as many ranks per machine as training will have: all compute at the same time, so that what they
+share (memory bandwidth, cache) is in the times. What is measured: adapters/gpt2_profile.h. Transfers go
+between ranks 0 and 1. Every quantity is the mean over the ranks.
+*/
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dynapipe_plugin/adapters/gpt2_profile.h"
+#include "dynapipe_plugin/adapters/llmc_gpt2.h"
+#include "dynapipe_plugin/base/clock.h"
+#include "dynapipe_plugin/base/options.h"
+#include "dynapipe_plugin/run/collective.h"
+
+typedef struct {
+    const char *model, *out;
+    int32_t max_tokens, vocab, threads;
+    double seconds;
+} ProfileOptions;
+
+// clang-format off
+static const OptionSpec specs[] = {
+    {"--model",   OPTION_STRING, offsetof(ProfileOptions, model),      "d12",       0, 0,    NULL, "DESC", "shape of the model, as the trainer's -e"},
+    {"--tokens",  OPTION_INT,    offsetof(ProfileOptions, max_tokens), "1024",      32, 1e6, NULL, "N", "longest sequence, as the trainer's -t"},
+    {"--vocab",   OPTION_INT,    offsetof(ProfileOptions, vocab),      "50257",     2, 1e7,  NULL, "N", "vocabulary of the data (257: the bytes tokenizer)"},
+    {"--threads", OPTION_INT,    offsetof(ProfileOptions, threads),    "0",         0, 1024, NULL, "N", "cores of a rank; 0: OMP_NUM_THREADS, else all cores / ranks"},
+    {"--seconds", OPTION_DOUBLE, offsetof(ProfileOptions, seconds),    "0.3",       0, 1e3,  NULL, "S", "time for one point"},
+    {"--out",     OPTION_STRING, offsetof(ProfileOptions, out),        "costs.txt", 0, 0,    NULL, "FILE", "cost file to write"},
+};
+// clang-format on
+enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
+
+typedef struct {
+    ProfileOptions options;
+    Transport transport;
+    Collective world, pair;  // all ranks; the first two
+    int32_t num_threads;
+    Gpt2Config config;
+    CostModel costs;
+} Profiler;
+
+static Status open_ranks(Profiler* p, int* argc, char*** argv) {
+#ifdef DYNAPIPE_MPI
+    TRY(transport_mpi_open(&p->transport, argc, argv));
+#else
+    TRY(transport_loopback_open(&p->transport, 1));
+#endif
+    TRY(options_defaults(specs, NUM_SPECS, &p->options));
+    TRY(options_take(specs, NUM_SPECS, &p->options, argc, *argv));
+    int32_t num_ranks = p->transport.num_ranks;
+    int32_t* ranks = malloc(sizeof(int32_t) * (size_t)num_ranks);
+    if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
+    for (int32_t r = 0; r < num_ranks; r++) { ranks[r] = r; }
+    Status status = collective_init(&p->world, &p->transport, ranks, num_ranks, 0);
+    if (status == STATUS_OK && num_ranks > 1 && p->transport.rank < 2) {
+        status = collective_init(&p->pair, &p->transport, ranks, 2, 0);
+    }
+    free(ranks);
+    const char* omp = getenv("OMP_NUM_THREADS");
+    int32_t cores = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    p->num_threads = p->options.threads > 0         ? p->options.threads
+                     : omp != NULL && atoi(omp) > 0 ? atoi(omp)
+                     : cores > num_ranks            ? cores / num_ranks
+                                                    : 1;
+    return status;
+}
+
+static void sync_ranks(void* ctx) {
+    collective_barrier(&((Profiler*)ctx)->world);
+}
+
+// Half a round trip of small and of large messages between ranks 0 and 1, memory's own rate where there is
+// one rank.
+static Status measure_transfers(Profiler* p) {
+    enum { SMALL = 1024, LARGE = 4 << 20, RUNS = 9 };
+    char* data = malloc(LARGE);
+    if (data == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a message"); }
+    memset(data, 1, LARGE);
+    double best_ns[2] = {1e18, 1e18};
+    static const size_t bytes[2] = {SMALL, LARGE};
+    Status status = STATUS_OK;
+    for (int kind = 0; kind < 2 && p->pair.num_ranks == 2; kind++) {
+        for (int run = 0; run < RUNS && status == STATUS_OK; run++) {
+            int64_t begin_ns = clock_now_ns();
+            status = collective_broadcast(&p->pair, data, bytes[kind], 0);
+            if (status == STATUS_OK) { status = collective_broadcast(&p->pair, data, bytes[kind], 1); }
+            double ns = (double)(clock_now_ns() - begin_ns) / 2;
+            best_ns[kind] = ns < best_ns[kind] ? ns : best_ns[kind];
+        }
+    }
+    free(data);
+    p->costs.comm_latency_ns = 20e3;
+    p->costs.comm_bytes_per_ns = 3;
+    if (p->pair.num_ranks == 2 && status == STATUS_OK) {
+        p->costs.comm_latency_ns = best_ns[0];
+        double beyond_ns = best_ns[1] - best_ns[0];
+        p->costs.comm_bytes_per_ns = beyond_ns > 1 ? (LARGE - SMALL) / beyond_ns : 1e3;
+    }
+    p->costs.reduce_bytes_per_ns = p->costs.comm_bytes_per_ns;
+    return status;
+}
+
+// --- the mean over the ranks
+// ------------------------------------------------------------------------------------
+
+// Every measured number of the model in a row, so that one sum does for all.
+static int32_t visit_numbers(CostModel* costs, double* values, bool store, double scale) {
+    int32_t n = 0;
+    for (int part = 0; part < PART_COUNT; part++) {
+        for (int kind = 0; kind < JOB_COUNT; kind++) {
+            for (int f = 0; f < FEATURE_COUNT; f++) {
+                CostCurve* curve = &costs->parts[RECOMPUTE_NONE][part].time_ns[kind].curves[f];
+                for (int k = 0; k < curve->num_knots; k++, n++) {
+                    if (store) { curve->y[k] = values[n] * scale; }
+                    if (!store && values != NULL) { values[n] = curve->y[k]; }
+                }
+            }
+        }
+    }
+    if (store) { costs->update_ns_per_byte = values[n] * scale; }
+    if (!store && values != NULL) { values[n] = costs->update_ns_per_byte; }
+    return n + 1;
+}
+
+static Status average_over_ranks(Profiler* p) {
+    int32_t n = visit_numbers(&p->costs, NULL, false, 1);
+    double* values = malloc(sizeof(double) * (size_t)n);
+    if (values == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d numbers", n); }
+    visit_numbers(&p->costs, values, false, 1);
+    Status status = collective_all_reduce_sum(&p->world, values, n);
+    if (status == STATUS_OK) { visit_numbers(&p->costs, values, true, 1.0 / p->transport.num_ranks); }
+    free(values);
+    return status;
+}
+
+static void print_summary(const Profiler* p) {
+    printf("%10s %12s %12s %12s   one layer, ms\n", "tokens", "F", "B", "W");
+    CostStage stage = {.layers = {0, 1}};
+    for (int32_t t = 32; t <= p->options.max_tokens; t *= 4) {
+        for (int whole = 0; whole < 2; whole++) {
+            MbShape shape = {
+                .num_seqs = 1, .enc_tokens = t, .enc_squares = whole ? (int64_t)t * t : 32 * (int64_t)t};
+            if (whole && t == 32) { continue; }
+            printf("%10d", t);
+            for (JobKind kind = JOB_F; kind <= JOB_W; kind++) {
+                printf(" %12.3f", (double)cost_job_ns(&p->costs, &stage, kind, RECOMPUTE_NONE, &shape) / 1e6);
+            }
+            printf("   %s\n", whole ? "one sequence" : "sequences of 32");
+        }
+    }
+    printf("transfers: %.1f us + %.2f GB/s; update: %.2f ns per parameter\n", p->costs.comm_latency_ns / 1e3,
+           p->costs.comm_bytes_per_ns, p->costs.update_ns_per_byte * (double)sizeof(floatX));
+}
+
+static Status profile(Profiler* p) {
+    char error[256];
+    const ProfileOptions* options = &p->options;
+    if (!gpt2_config_parse(&p->config, options->model, options->vocab, options->max_tokens, error)) {
+        return FAIL(STATUS_BAD_OPTION, "--model: %s", error);
+    }
+    Gpt2Profile about = {.config = p->config,
+                         .max_tokens = options->max_tokens,
+                         .budget_ns = (int64_t)(options->seconds * 1e9)};
+    OpsContext* ops = ops_create(p->num_threads);
+    Status status = gpt2_profile_measure(&p->costs, &about, ops, sync_ranks, p);
+    ops_free(ops);
+    TRY(status);
+    TRY(average_over_ranks(p));
+    TRY(measure_transfers(p));
+    if (p->transport.rank != 0) { return STATUS_OK; }
+    for (int part = 0; part < PART_COUNT; part++) {
+        p->costs.parts[RECOMPUTE_NONE][part].offered = p->costs.parts[RECOMPUTE_FULL][part].offered = true;
+    }
+    p->costs.recompute_is_job[RECOMPUTE_FULL] = true;
+    gpt2_profile_set_recompute(&p->costs);
+    p->costs.num_enc_layers = p->config.num_layers;
+    char signature[128];
+    dynapipe_gpt2_signature(signature, sizeof signature, &p->config, p->num_threads);
+    TRY(cost_model_check(&p->costs));
+    TRY(cost_model_save(&p->costs, options->out, signature));
+    print_summary(p);
+    printf("wrote %s (%s)\n", options->out, signature);
+    return STATUS_OK;
+}
+
+static void print_help(void) {
+    printf("usage: mpirun -np RANKS ./profile_costs [options]\n");
+    options_print(specs, NUM_SPECS, stdout);
+}
+
+int main(int argc, char** argv) {
+    Profiler p = {0};
+    Status status = open_ranks(&p, &argc, &argv);
+    bool help = argc > 1 && strcmp(argv[1], "--help") == 0;
+    if (status == STATUS_OK && argc > 1 && !help) {
+        status = FAIL(STATUS_BAD_OPTION, "%s: not an option ---> --help lists all", argv[1]);
+    }
+    if (status == STATUS_OK && help && p.transport.rank == 0) { print_help(); }
+    if (status == STATUS_OK && !help) { status = profile(&p); }
+    if (status != STATUS_OK && p.transport.rank == 0) { fprintf(stderr, "error: %s\n", status_message()); }
+    collective_free(&p.pair);
+    collective_free(&p.world);
+    transport_close(&p.transport);
+    return status == STATUS_OK ? EXIT_SUCCESS : EXIT_FAILURE;
+}

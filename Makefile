@@ -65,13 +65,10 @@ make_tasks: $(OUT)/dev/make_tasks          ## write the built-in task mixture as
 # The same file is CUDA for nvcc and plain C here. The stock trainer links neither the planner nor MPI.
 $(OUT)/train_gpt2.o: train_gpt2.cu
 	@mkdir -p $(@D)
-	$(CC) -x c $(CFLAGS_ALL) -fopenmp -c $< -o $@
-$(OUT)/train_gpt2-dynapipe.o: train_gpt2.cu
-	@mkdir -p $(@D)
-	$(CC) -x c $(CFLAGS_ALL) -DDYNAPIPE -fopenmp -c $< -o $@
-$(OUT)/train_gpt2: $(OUT)/train_gpt2.o $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
+	$(CC) -x c $(CFLAGS_ALL) -c $< -o $@
+$(OUT)/train_gpt2: $(OUT)/train_gpt2.o $(OUT)/train_stock.o $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
-$(OUT)/train_gpt2-dynapipe: $(OUT)/train_gpt2-dynapipe.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+$(OUT)/train_gpt2-dynapipe: $(OUT)/train_gpt2.o $(OUT)/train_dynapipe.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/prepare_data: $(OUT)/prepare_data.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(LIBS) -o $@
@@ -80,6 +77,9 @@ $(OUT)/profile_costs: $(OUT)/profile_costs.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 $(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(patsubst %.c,$(OUT)/%.o,$(wildcard dev/tasks*.c)) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
+$(OUT)/tools/%: $(OUT)/test/tools/%.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/test_%: $(OUT)/test/test_%.o $(TEST_LIB) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 

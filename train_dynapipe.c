@@ -1,0 +1,198 @@
+// train_dynapipe.c -- gradients from the plugin: a task mixture on a dynamic pipeline of ranks.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dynapipe_plugin/adapters/llmc_gpt2.h"
+#include "dynapipe_plugin/dynapipe.h"
+#include "llmc/token_text.h"
+#include "train_source.h"
+
+struct Source {
+    Dynapipe* dp;
+    OpsContext* ops;
+    TrainFlags flags;
+    DynapipeDataInfo_v1 info;
+    TokenText text;
+    double* task_loss;
+};
+
+// Every rank finds the same errors in options and data; one says so, all end.
+static void check(Source* source, int code) {
+    if (code != 0) { source_die(source, dynapipe_error()); }
+}
+
+void source_die(Source* source, const char* why) {
+    dynapipe_abort(source->dp, why);
+    exit(EXIT_FAILURE);
+}
+
+Source* source_open(int* argc, char*** argv) {
+    Source* source = (Source*)calloc(1, sizeof(Source));
+    if (source == NULL) { exit(EXIT_FAILURE); }
+    check(source, dynapipe_open(&source->dp, argc, argv));
+    return source;
+}
+
+void source_close(Source* source) {
+    token_text_free(&source->text);
+    ops_free(source->ops);
+    dynapipe_close(source->dp);
+    free(source->task_loss);
+    free(source);
+}
+
+void source_print_options(FILE* out) {
+    dynapipe_print_options(out);
+}
+
+bool source_is_main(const Source* source) {
+    return dynapipe_rank(source->dp) == 0;
+}
+
+void source_open_data(Source* source, const TrainFlags* flags) {
+    source->flags = *flags;
+    int64_t rank_tokens = (int64_t)flags->rows * flags->seq_tokens;
+    DynapipeRun_v1 run = {
+        .train_pattern = flags->train_pattern,
+        .val_pattern = flags->val_pattern,
+        .batch_tokens =
+            flags->batch_tokens > 0 ? flags->batch_tokens : rank_tokens * dynapipe_num_ranks(source->dp),
+        .max_seq_tokens = flags->seq_tokens,
+        .rows = flags->rows,
+        .num_steps = flags->steps,
+        .zero_stage = flags->zero_stage,
+        .overfit = flags->overfit,
+    };
+    check(source, dynapipe_open_data(source->dp, &run));
+    check(source, dynapipe_data_info(source->dp, &source->info));
+    source->task_loss = (double*)calloc((size_t)source->info.num_tasks, sizeof(double));
+    token_text_find(&source->text, flags->train_pattern);
+    if (!source_is_main(source)) { return; }
+    const DynapipeDataInfo_v1* info = &source->info;
+    printf("%lld samples of %d tasks, %lld tokens; %lld longer than -t %d truncated, %lld skipped\n",
+           (long long)info->num_samples, info->num_tasks, (long long)info->num_tokens,
+           (long long)info->num_truncated, flags->seq_tokens, (long long)info->num_skipped);
+}
+
+int source_vocab(const Source* source) {
+    return source->info.vocab;
+}
+
+int source_num_steps(const Source* source) {
+    return source->info.num_steps;
+}
+
+uint32_t source_seed(const Source* source) {
+    return dynapipe_seed(source->dp);
+}
+
+OpsContext* source_ops(Source* source) {
+    if (source->ops == NULL) { source->ops = ops_create(dynapipe_threads(source->dp)); }
+    return source->ops;
+}
+
+void source_layers(Source* source, const Gpt2Config* config, int* layer_begin, int* layer_end) {
+    DynapipeCosts* costs;
+    int32_t begin, end;
+    check(source, dynapipe_gpt2_costs(&costs, source->dp, config, source->flags.zero_stage));
+    check(source, dynapipe_choose_stages(source->dp, costs, &begin, &end));
+    *layer_begin = begin;
+    *layer_end = end;
+}
+
+void source_attach(Source* source, Gpt2* model) {
+    DynapipeParams_v1 params = dynapipe_gpt2_params(model);
+    check(source, dynapipe_attach(source->dp, &dynapipe_gpt2_model, model, &params));
+}
+
+double source_step(Source* source) {
+    DynapipeStep_v1 step;
+    check(source, dynapipe_step(source->dp, &step));
+    return step.loss;
+}
+
+void source_shard(const Source* source, int64_t* begin, int64_t* end) {
+    dynapipe_shard(source->dp, begin, end);
+}
+
+void source_share_params(Source* source) {
+    check(source, dynapipe_share_params(source->dp));
+}
+
+void source_report(Source* source, int step, const SourceStep* about) {
+    DynapipeReport_v1 report = {
+        .step = step,
+        .norm = about->norm,
+        .lr = about->lr,
+        .loss_z = about->loss_z,
+        .norm_z = about->norm_z,
+        .log_dir = source->flags.output_dir,
+    };
+    check(source, dynapipe_report(source->dp, &report));
+}
+
+double source_sum(Source* source, double value) {
+    check(source, dynapipe_sum(source->dp, &value, 1));
+    return value;
+}
+
+bool source_owns_params(const Source* source) {
+    return dynapipe_replica(source->dp) == 0;
+}
+
+bool source_owns_moments(const Source* source) {
+    return dynapipe_replica(source->dp) == 0 || source->flags.zero_stage > 0;
+}
+
+double source_validate(Source* source, int max_batches) {
+    if (source->flags.val_pattern == NULL) { return NAN; }
+    double loss;
+    check(source, dynapipe_validate(source->dp, max_batches, &loss, source->task_loss));
+    if (source_is_main(source)) {
+        printf("val loss %f |", loss);
+        for (int t = 0; t < source->info.num_tasks; t++) {
+            if (!isnan(source->task_loss[t])) {
+                printf(" %s %.3f", dynapipe_task_name(source->dp, t), source->task_loss[t]);
+            }
+        }
+        printf("\n");
+        fflush(stdout);
+    }
+    return loss;
+}
+
+void source_show_sample(Source* source, int idx, int max_tokens) {
+    if (source->flags.val_pattern == NULL) { return; }
+    int32_t* answer = (int32_t*)malloc(sizeof(int32_t) * (size_t)max_tokens);
+    int32_t num_answer, num_prompt, num_target;
+    const int32_t *prompt, *target;
+    check(source, dynapipe_generate(source->dp, idx, max_tokens, answer, &num_answer, &prompt, &num_prompt,
+                                    &target, &num_target));
+    if (source_is_main(source)) {
+        enum { PROMPT_TAIL = 60 };  // the end of a long prompt says what it asks
+        int32_t skipped = num_prompt > PROMPT_TAIL ? num_prompt - PROMPT_TAIL : 0;
+        printf("  asked   %s", skipped > 0 ? "..." : "");
+        token_text_print(&source->text, stdout, prompt + skipped, num_prompt - skipped);
+        printf("\n  answers ");
+        token_text_print(&source->text, stdout, answer, num_answer);
+        printf("\n  right   ");
+        token_text_print(&source->text, stdout, target,
+                         num_target - (target[num_target - 1] == source->info.eot_token));
+        printf("\n");
+        fflush(stdout);
+    }
+    free(answer);
+}
+
+void source_position(const Source* source, const void** out, size_t* num_bytes) {
+    check((Source*)(uintptr_t)source, dynapipe_position(source->dp, out, num_bytes));
+}
+
+void source_restore(Source* source, const void* position, size_t num_bytes, int step) {
+    check(source, dynapipe_restore(source->dp, position, num_bytes, step));
+}
+
+const char* source_dump_gradients(const Source* source) {
+    return dynapipe_option(source->dp, "--dump-gradients");
+}

@@ -1,0 +1,70 @@
+/*
+train_source.h -- where a training step's gradients come from, for train_gpt2.cu.
+
+Two implementations, one is linked: train_dynapipe.c (the plugin: a task mixture on a pipeline of ranks) and
+train_stock.c (llm.c's loop: fixed-length batches, one process). Any failure ends the program with one message
+from one rank; so nothing here returns a status.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "llmc/gpt2.h"
+#include "llmc/train_flags.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Source Source;
+
+typedef struct {
+    double loss;  // mean over the step's supervised tokens
+    double norm, lr, loss_z, norm_z;
+} SourceStep;
+
+// Take the implementation's own --options out of argv (as MPI_Init does); join the ranks, if there are any.
+Source* source_open(int* argc, char*** argv);
+void source_close(Source* source);
+void source_print_options(FILE* out);
+bool source_is_main(const Source* source);         // the rank that prints and logs
+void source_die(Source* source, const char* why);  // on every rank; does not return
+
+// The data that the flags name. Vocabulary for a new model; steps of the run.
+void source_open_data(Source* source, const TrainFlags* flags);
+int source_vocab(const Source* source);
+int source_num_steps(const Source* source);
+uint32_t source_seed(const Source* source);
+
+// The layers of this rank, and the model made of them.
+OpsContext* source_ops(Source* source);
+void source_layers(Source* source, const Gpt2Config* config, int* layer_begin, int* layer_end);
+void source_attach(Source* source, Gpt2* model);
+
+// Gradients of the mean loss, summed over all ranks that share them; *loss. Then the optimizer runs on
+// [begin, end).
+double source_step(Source* source);
+void source_shard(const Source* source, int64_t* begin, int64_t* end);
+void source_share_params(Source* source);
+void source_report(Source* source, int step, const SourceStep* about);  // prints the step line
+
+double source_sum(Source* source, double value);  // over all ranks, the same bits everywhere
+bool source_owns_params(const Source* source);  // of all ranks with these parameters, the one that saves them
+bool source_owns_moments(const Source* source);  // of all ranks with this shard, the one that saves it
+
+double source_validate(Source* source, int max_batches);  // NaN where there is no validation data
+// What the model answers to validation sample `idx`, on the main rank's terminal.
+void source_show_sample(Source* source, int idx, int max_tokens);
+
+// Position in the data, for checkpoints. Valid until the next step.
+void source_position(const Source* source, const void** out, size_t* num_bytes);
+void source_restore(Source* source, const void* position, size_t num_bytes, int step);
+
+const char* source_dump_gradients(const Source* source);  // file for the first step's gradients, or NULL
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,285 @@
+// train_stock.c -- gradients from llm.c's loop: fixed-length batches of rows x tokens, one process.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "dataloader/token_stream.h"
+#include "llmc/token_text.h"
+#include "train_source.h"
+
+enum { STOCK_SEED = 42 };
+
+struct Source {
+    TrainFlags flags;
+    OpsContext* ops;
+    Gpt2* model;
+    TokenStream *train, *val;
+    TokenText text;
+    int num_steps, micro_steps;  // of the run; per optimizer step
+    int step;                    // done
+    int64_t position;            // batches drawn
+    struct timespec begin;       // of the step at hand
+    // one batch, and the buffers of its forward and backward
+    int32_t *inputs, *targets, *positions, *rows, *cu_seqlens;
+    float* losses;
+    void *acts, *scratch;
+};
+
+void source_die(Source* source, const char* why) {
+    (void)source;
+    fprintf(stderr, "error: %s\n", why);
+    exit(EXIT_FAILURE);
+}
+
+static void check(Source* source, Status status) {
+    if (status != STATUS_OK) { source_die(source, status_message()); }
+}
+
+static void* allocate(Source* source, size_t num_bytes) {
+    void* memory = aligned_alloc(256, (num_bytes + 255) / 256 * 256 + 256);
+    if (memory == NULL) { source_die(source, "no memory for a batch ---> give a smaller -b or -t"); }
+    return memory;
+}
+
+Source* source_open(int* argc, char*** argv) {
+    (void)argc;
+    (void)argv;
+    Source* source = (Source*)calloc(1, sizeof(Source));
+    if (source == NULL) { exit(EXIT_FAILURE); }
+    source->ops = ops_create(0);
+    return source;
+}
+
+void source_close(Source* source) {
+    token_stream_close(source->train);
+    token_stream_close(source->val);
+    token_text_free(&source->text);
+    ops_free(source->ops);
+    free(source->inputs);
+    free(source->acts);
+    free(source->scratch);
+    free(source);
+}
+
+void source_print_options(FILE* out) {
+    fprintf(
+        out,
+        "this build has the stock loop; `make train_gpt2 DYNAPIPE=1` adds the plugin and its --options\n");
+}
+
+bool source_is_main(const Source* source) {
+    (void)source;
+    return true;
+}
+
+// inputs, targets, positions, rows, cu_seqlens and losses lie in one allocation.
+static void allocate_batch(Source* source) {
+    int B = source->flags.rows, T = source->flags.seq_tokens;
+    size_t n = (size_t)B * (size_t)T;
+    source->inputs = (int32_t*)allocate(source, (5 * n + (size_t)B + 1) * sizeof(int32_t));
+    source->targets = source->inputs + n;
+    source->positions = source->targets + n;
+    source->rows = source->positions + n;
+    source->losses = (float*)(source->rows + n);
+    source->cu_seqlens = (int32_t*)(source->losses + n);
+    for (size_t i = 0; i < n; i++) {
+        source->positions[i] = (int32_t)(i % (size_t)T);
+        source->rows[i] = (int32_t)i;
+    }
+    for (int b = 0; b <= B; b++) { source->cu_seqlens[b] = b * T; }
+}
+
+void source_open_data(Source* source, const TrainFlags* flags) {
+    source->flags = *flags;
+    int64_t rows_tokens = (int64_t)flags->rows * flags->seq_tokens;
+    int64_t batch_tokens = flags->batch_tokens > 0 ? flags->batch_tokens : rows_tokens;
+    if (batch_tokens % rows_tokens != 0) {
+        char why[160];
+        snprintf(why, sizeof why, "-d %lld: not a multiple of -b %d x -t %d ---> give one",
+                 (long long)batch_tokens, flags->rows, flags->seq_tokens);
+        source_die(source, why);
+    }
+    if (flags->zero_stage > 0) {
+        source_die(source, "-z 1: nothing to share with in one process ---> leave -z out");
+    }
+    source->micro_steps = (int)(batch_tokens / rows_tokens);
+    check(source, token_stream_open(&source->train, flags->train_pattern, flags->rows, flags->seq_tokens,
+                                    true, STOCK_SEED));
+    if (flags->val_pattern != NULL) {
+        check(source,
+              token_stream_open(&source->val, flags->val_pattern, flags->rows, flags->seq_tokens, false, 0));
+    }
+    int64_t epoch_steps = token_stream_num_batches(source->train) / source->micro_steps;
+    source->num_steps = flags->steps >= 0 ? flags->steps : (int)epoch_steps;
+    token_text_find(&source->text, flags->train_pattern);
+    allocate_batch(source);
+    printf("%lld training tokens, %lld batches of %d x %d\n",
+           (long long)token_stream_num_tokens(source->train),
+           (long long)token_stream_num_batches(source->train), flags->rows, flags->seq_tokens);
+}
+
+int source_vocab(const Source* source) {
+    return token_stream_vocab(source->train);
+}
+
+int source_num_steps(const Source* source) {
+    return source->num_steps;
+}
+
+uint32_t source_seed(const Source* source) {
+    (void)source;
+    return STOCK_SEED;
+}
+
+OpsContext* source_ops(Source* source) {
+    return source->ops;
+}
+
+void source_layers(Source* source, const Gpt2Config* config, int* layer_begin, int* layer_end) {
+    (void)source;
+    *layer_begin = 0;
+    *layer_end = config->num_layers;
+}
+
+void source_attach(Source* source, Gpt2* model) {
+    int n = source->flags.rows * source->flags.seq_tokens;
+    source->model = model;
+    source->acts = allocate(source, (size_t)gpt2_acts_bytes(model, n, n, GPT2_KEEP | GPT2_HEAD));
+    source->scratch = allocate(source, (size_t)gpt2_scratch_bytes(model, n, n, source->flags.seq_tokens));
+}
+
+static Gpt2Batch batch_of(const Source* source) {
+    int B = source->flags.rows, T = source->flags.seq_tokens;
+    return (Gpt2Batch){B,
+                       B * T,
+                       B * T,
+                       T,
+                       source->cu_seqlens,
+                       source->inputs,
+                       source->positions,
+                       source->rows,
+                       source->targets};
+}
+
+static double mean_loss(const Source* source) {
+    int n = source->flags.rows * source->flags.seq_tokens;
+    double sum = 0;
+    for (int i = 0; i < n; i++) { sum += source->losses[i]; }
+    return sum / n;
+}
+
+double source_step(Source* source) {
+    clock_gettime(CLOCK_MONOTONIC, &source->begin);
+    Gpt2Batch batch = batch_of(source);
+    float scale = 1.0f / (float)((double)batch.num_rows * source->micro_steps);
+    double loss = 0;
+    gpt2_zero_grads(source->model);
+    if (source->flags.overfit) { token_stream_reset(source->train); }
+    for (int micro = 0; micro < source->micro_steps; micro++) {
+        check(source, token_stream_next_batch(source->train, source->inputs, source->targets));
+        gpt2_forward(source->model, &batch, NULL, NULL, source->acts, source->scratch, source->losses, scale,
+                     GPT2_KEEP | GPT2_HEAD);
+        gpt2_backward_inputs(source->model, &batch, NULL, source->acts, NULL, NULL, source->scratch);
+        gpt2_backward_weights(source->model, &batch, source->acts, NULL, source->scratch);
+        loss += mean_loss(source) / source->micro_steps;
+    }
+    source->position = token_stream_position(source->train);
+    return loss;
+}
+
+void source_shard(const Source* source, int64_t* begin, int64_t* end) {
+    *begin = 0;
+    *end = source->model->num_params;
+}
+
+void source_share_params(Source* source) {
+    (void)source;
+}
+
+void source_report(Source* source, int step, const SourceStep* about) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    double ms = (double)(now.tv_sec - source->begin.tv_sec) * 1e3 +
+                (double)(now.tv_nsec - source->begin.tv_nsec) / 1e6;
+    double tokens = (double)source->micro_steps * source->flags.rows * source->flags.seq_tokens;
+    printf("step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %.0f tok/s\n", step,
+           source->num_steps, about->loss, about->loss_z, about->norm, about->norm_z, about->lr, ms,
+           tokens * 1e3 / ms);
+    fflush(stdout);
+}
+
+double source_sum(Source* source, double value) {
+    (void)source;
+    return value;
+}
+
+bool source_owns_params(const Source* source) {
+    (void)source;
+    return true;
+}
+
+bool source_owns_moments(const Source* source) {
+    (void)source;
+    return true;
+}
+
+double source_validate(Source* source, int max_batches) {
+    if (source->val == NULL) { return NAN; }
+    int64_t available = token_stream_num_batches(source->val);
+    int num_batches = max_batches < 0 || max_batches > available ? (int)available : max_batches;
+    Gpt2Batch batch = batch_of(source);
+    double loss = 0;
+    token_stream_reset(source->val);
+    for (int i = 0; i < num_batches; i++) {
+        check(source, token_stream_next_batch(source->val, source->inputs, source->targets));
+        gpt2_forward(source->model, &batch, NULL, NULL, source->acts, source->scratch, source->losses, 0,
+                     GPT2_HEAD);
+        loss += mean_loss(source) / num_batches;
+    }
+    printf("val loss %f\n", loss);
+    return loss;
+}
+
+// As in llm.c: text that begins with nothing but the end-of-text token. Greedy, so that two runs compare.
+void source_show_sample(Source* source, int idx, int max_tokens) {
+    (void)idx;
+    int limit = source->flags.seq_tokens < max_tokens ? source->flags.seq_tokens : max_tokens;
+    source->inputs[0] = token_stream_eot_token(source->train);
+    int32_t row = 0, target = 0, cu_seqlens[2] = {0, 0};
+    int num_tokens = 1;
+    while (num_tokens < limit) {
+        row = num_tokens - 1;
+        cu_seqlens[1] = num_tokens;
+        Gpt2Batch batch = {1,    num_tokens, 1, num_tokens, cu_seqlens, source->inputs, source->positions,
+                           &row, &target};
+        gpt2_forward(source->model, &batch, NULL, NULL, source->acts, source->scratch, source->losses, 0,
+                     GPT2_HEAD);
+        source->inputs[num_tokens++] =
+            argmax_row(source->model->last_logits, source->model->config.vocab, source->ops);
+    }
+    printf("  sample  ");
+    token_text_print(&source->text, stdout, source->inputs + 1, num_tokens - 1);
+    printf("\n");
+}
+
+void source_position(const Source* source, const void** out, size_t* num_bytes) {
+    *out = &source->position;
+    *num_bytes = sizeof source->position;
+}
+
+void source_restore(Source* source, const void* position, size_t num_bytes, int step) {
+    if (num_bytes != sizeof source->position) {
+        source_die(
+            source,
+            "the checkpoint was saved by the plugin's build ---> resume with it: make train_gpt2 DYNAPIPE=1");
+    }
+    memcpy(&source->position, position, num_bytes);
+    source->step = step;
+    token_stream_seek(source->train, source->position);
+}
+
+const char* source_dump_gradients(const Source* source) {
+    (void)source;
+    return NULL;
+}

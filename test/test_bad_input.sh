@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Bad input: a message that names file or option and says what to do, a non-zero exit, and no long wait.
+. "$(dirname "$0")/train_lib.sh"
+make_data 300 200
+good="-i $work/data/train.bin -e l4c32h4 -t 128 -d 2000 -x 1 -v 0 -s 0"
+
+refuses() {  # words expected, what, ranks, arguments...
+    local words=$1 what=$2 ranks=$3
+    shift 3
+    run bad "$ranks" "$@"
+    local code=$?
+    [ $code -ne 0 ] && [ $code -ne 124 ] && grep -qF -- "$words" "$work/bad.log" && [ "$(grep -cF -- "$words" "$work/bad.log")" -eq 1 ]
+    local verdict=$?
+    ok $verdict "$what: $(grep -m1 -F -- "$words" "$work/bad.log" | sed "s|$work/||g")"
+    [ $verdict -eq 0 ] || head -5 "$work/bad.log"
+}
+
+head -c 5000 "$work/data/train.bin" >"$work/short.bin"
+refuses "short.bin" "truncated sample file" 1 -i "$work/short.bin" -e l2c32h4
+(printf 'NOTMAGIC'; tail -c +9 "$work/data/train.bin") >"$work/magic.bin"
+refuses "magic" "wrong magic" 1 -i "$work/magic.bin" -e l2c32h4
+refuses "nothing-here.bin" "no such file" 2 -i "$work/nothing-here.bin" -e l2c32h4 --stages 2
+run small 1 -i "$work/data/train.bin" -e l2c32h4 -t 128 -d 1000 -x 1 -v 0 -s 0 -o "$work/model"
+python3 - "$work/model/model_00000001.bin" "$work/vocab.bin" <<'EOF' 2>/dev/null || cp "$work/model/model_00000001.bin" "$work/vocab.bin"
+import struct, sys
+data = bytearray(open(sys.argv[1], "rb").read())
+data[12:16] = struct.pack("<i", 200)  # V
+open(sys.argv[2], "wb").write(data)
+EOF
+refuses "vocabulary 200" "wrong vocabulary for the checkpoint" 1 -i "$work/data/train.bin" -e "$work/vocab.bin" -t 128
+refuses "--stages 4" "more stages than layers" 4 -i "$work/data/train.bin" -e l2c32h4 -t 128 --stages 4
+refuses "--stages 2 x --replicas 3" "np is not stages x replicas" 4 $good --stages 2 --replicas 3
+refuses "--memory-limit" "memory limit too small for one sample" 2 $good --stages 2 --memory-limit 300K
+refuses "--stagse" "unknown option" 2 $good --stagse 2
+refuses "--batching" "unknown value" 1 $good --batching zigzag
+refuses "-t" "value that is no number" 1 $good -t 12x
+refuses "'-Q'" "unknown flag" 1 $good -Q 1
+refuses "l4c33h4" "impossible model" 1 -i "$work/data/train.bin" -e l4c33h4
+refuses "-k: " "unknown lr schedule" 1 $good -k zigzag
+: >"$work/empty.jsonl"
+"$build/prepare_data" --out "$work/empty" "$work/empty.jsonl" >"$work/bad.log" 2>&1
+ok $(($? != 0 ? 0 : 1)) "empty JSONL: $(tail -1 "$work/bad.log" | sed "s|$work/||g")"
+# A token id beyond the vocabulary: the last token of the file, behind the checksum's back (read on demand).
+cp "$work/data/train.bin" "$work/token.bin"
+for at in $(seq 2 2 4000); do printf '\xff\xff'; done | dd of="$work/token.bin" bs=1 seek=$(($(stat -c %s "$work/token.bin") - 4000)) conv=notrunc 2>/dev/null
+refuses "beyond the vocabulary" "token id beyond the vocabulary" 1 -i "$work/token.bin" -e l2c32h4 -t 128 -d 100000 -x 3 -v 0 -s 0
+finish

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Law: whatever groups the samples and orders the jobs, the first step's gradients are those of the plain loop, one
+# process and one sample at a time: per tensor, largest difference < 1e-5 of the largest value. (--batching packed attends
+# across samples, so it is another loss; it must run, and differ.)
+. "$(dirname "$0")/train_lib.sh"
+make_data 400 150
+model="-i $work/data/train.bin -e l4c32h4 -t 128 -d 3000 -x 1 -v 0 -s 0"
+"$build/tools/plain_gradients" "$work/data/train.bin" l4c32h4 128 3000 42 "$work/plain.bin" || exit 1
+
+agree() {  # name, ranks, options...
+    local name=$1 ranks=$2
+    shift 2
+    if ! run "$name" "$ranks" $model --dump-gradients "$work/$name.bin" --check "$@"; then
+        tail -5 "$work/$name.log"
+        ok 1 "$name: the run failed"
+        return
+    fi
+    "$build/tools/compare_checkpoints" "$work/$name.bin" "$work/plain.bin" 1e-5 >"$work/compare.log"
+    ok $? "$name: $(tail -1 "$work/compare.log")"
+    rm -f "$work/$name.bin"
+}
+
+for ranks in 1x1 4x1 2x2 1x4 3x1; do
+    P=${ranks%x*} R=${ranks#*x}
+    agree "ranks-$ranks" $((P * R)) --stages "$P" --replicas "$R"
+    agree "ranks-$ranks-zero1" $((P * R)) --stages "$P" --replicas "$R" -z 1
+done
+for batching in dynamic dynapipe packed-ragged padded tokens; do
+    for layout in ragged padded; do
+        agree "$batching-$layout-2x2" 4 --stages 2 --batching $batching --layout $layout
+    done
+done
+for schedule in gpipe 1f1b adaptive; do
+    for recompute in none full; do
+        for split in on off; do
+            agree "$schedule-recompute-$recompute-split-$split-4x1" 4 --stages 4 --schedule $schedule \
+                --recompute $recompute --split-backward $split --mb-tokens 300 --batching tokens
+        done
+    done
+done
+agree "memory-limit-2x2" 4 --stages 2 --memory-limit 8M
+agree "dynapipe-memory-limit-3x1" 3 --stages 3 --batching dynapipe --layout padded --memory-limit 8M
+
+run packed 4 $model --dump-gradients "$work/packed.bin" --stages 2 --batching packed
+ok $? "packed runs"
+"$build/tools/compare_checkpoints" "$work/packed.bin" "$work/plain.bin" 1e-2 >/dev/null
+ok $(($? == 1 ? 0 : 1)) "packed is another loss: its gradients differ"
+finish

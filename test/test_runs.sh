@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Laws of whole runs: the same command gives the same bits; 2 x 2 ranks learn as one does; a checkpoint goes on in any layout.
+. "$(dirname "$0")/train_lib.sh"
+make_data 3000 300
+base="-i $work/data/train.bin -j $work/data/val.bin -e l4c32h4 -t 256 -d 4000 -l 1e-3 -k constant -v 0 -s 0"
+
+# name, ranks, options: a run with its metrics in $work/name
+train() {
+    local name=$1 ranks=$2
+    shift 2
+    run "$name" "$ranks" $base -o "$work/$name" "$@" || { tail -5 "$work/$name.log"; ok 1 "$name: the run failed"; }
+}
+
+train first 4 --stages 2 -x 50 -z 1
+train again 4 --stages 2 -x 50 -z 1
+cmp -s <(losses first) <(losses again)
+ok $? "the same command twice: bit-identical losses of 50 steps"
+train one 1 -x 50
+difference=$(loss_difference first one)
+ok "$(awk -v d="$difference" 'BEGIN {print !(d != "none" && d < 1e-4)}')" "50 steps at 2x2 equal 1x1 (largest difference $difference)"
+[ "$(losses one | wc -l)" -eq 50 ]
+ok $? "one line of metrics a step"
+awk 'NR == 1 {a = $2} END {exit !($2 < 0.8 * a)}' <(losses one)
+ok $? "the loss falls: $(losses one | sed -n '1p;$p' | tr '\n' ' ')"
+
+# Saved at 4x1 after 5 of 10 steps, resumed at 2x2, 4x1 and 1x1.
+train whole 4 --stages 4 -x 10
+train part 4 --stages 4 -x 10 -n 5
+for layout in 2x2 4x1 1x1; do
+    P=${layout%x*} R=${layout#*x}
+    cp -r "$work/part" "$work/resume-$layout"
+    rm -f "$work/resume-$layout"/*_00000010* "$work/resume-$layout/metrics.jsonl"
+    train "resume-$layout" $((P * R)) --stages "$P" -x 10 -y 1 -z $((R > 1))
+    difference=$(loss_difference whole "resume-$layout")
+    bound=1e-5
+    [ $layout = 4x1 ] && bound=1e-300
+    ok "$(awk -v d="$difference" -v b=$bound 'BEGIN {print !(d != "none" && d < b)}')" \
+        "saved at 4x1, resumed at $layout: next losses differ by $difference"
+    [ "$(losses "resume-$layout" | head -1 | cut -d' ' -f1)" = 6 ]
+    ok $? "resumed at $layout: goes on with step 6"
+done
+
+# A trained model becomes a new run's start; llm.c's log and the plan of a step are there.
+train from-file 2 --stages 2 -x 1 -e "$work/whole/model_00000010.bin" --dump-plan "$work/plan.txt" --show-step 1 --trace "$work/trace.json" -v 1 -m 2
+grep -q '^s:1 trl:' "$work/from-file/main.log" && grep -q '^s:0 tel:' "$work/from-file/main.log"
+ok $? "main.log in llm.c's form"
+grep -q '^dynapipe-plan 1' "$work/plan.txt" && grep -q '"traceEvents"' "$work/trace.json"
+ok $? "plan and trace of a step"
+
+# The stock trainer, one process, no MPI.
+timeout 60 "$build/train_gpt2" -i "$work/data/train.bin" -j "$work/data/val.bin" -e l2c32h4 -t 64 -b 4 -x 5 -v 5 -s 5 -m 2 -o "$work/stock" >"$work/stock.log" 2>&1
+ok $? "the stock trainer runs"
+! ldd "$build/train_gpt2" | grep -q libmpi
+ok $? "the stock trainer needs no MPI"
+finish

@@ -1,0 +1,55 @@
+# train_lib.sh -- sourced by the tests that run the trainer: build, a small task mixture, runs, checks.
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. dev/mpi_env.sh
+build=build/${BUILD:-release}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0
+
+if ! make -s -j2 "$build/train_gpt2-dynapipe" "$build/train_gpt2" "$build/prepare_data" "$build/dev/make_tasks" \
+        "$build/tools/plain_gradients" "$build/tools/compare_checkpoints" >"$work/build.log" 2>&1; then
+    cat "$work/build.log"
+    exit 1
+fi
+trainer=$build/train_gpt2-dynapipe
+
+# Small samples of all built-in tasks: $work/data/train.bin and val.bin, vocabulary 257.
+make_data() {  # samples, max tokens
+    "$build/dev/make_tasks" --out "$work/tasks.jsonl" --samples "$1" --seed 7 --max-tokens "$2" >"$work/data.log" 2>&1 &&
+        "$build/prepare_data" --out "$work/data" "$work/tasks.jsonl" >>"$work/data.log" 2>&1 ||
+        { cat "$work/data.log"; exit 1; }
+}
+
+# The trainer on N ranks; output in $work/NAME.log. A run may not take longer than two minutes.
+run() {  # name, ranks, arguments...
+    local name=$1 ranks=$2
+    shift 2
+    timeout -k 5 120 mpirun -np "$ranks" "$trainer" "$@" >"$work/$name.log" 2>&1
+}
+
+ok() {  # 0|1 (0: fine), what
+    if [ "$1" -eq 0 ]; then
+        passed=$((passed + 1))
+        echo "ok   $2"
+    else
+        failed=$((failed + 1))
+        echo "FAIL $2"
+    fi
+}
+
+losses() {  # name of a run with -o $work/NAME: "step loss" lines, all digits
+    sed -E 's/.*"step":([0-9]+),"loss":([^,]+),.*/\1 \2/' "$work/$1/metrics.jsonl"
+}
+
+# Largest |a - b| of two runs' losses, over the steps that both have.
+loss_difference() {
+    awk 'NR == FNR {a[$1] = $2; next} $1 in a {d = a[$1] - $2; if (d < 0) d = -d; if (d > m) m = d; n++}
+         END {if (n == 0) print "none"; else print m + 0}' <(losses "$1") <(losses "$2")
+}
+
+finish() {
+    echo "$passed passed, $failed failed, 0 skipped"
+    [ "$failed" -eq 0 ]
+    exit
+}

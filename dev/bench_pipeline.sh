@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Dynamic micro-batches against packing and padding on a pipeline of 2 ranks, real task mixture, longest 2048 and 4096 tokens:
+# tokens/s, predicted against measured step time, and what planning in the background costs. Writes dev/results/pipeline.md.
+#   LENGTHS="2048 4096" MODEL=l8c256h4 BATCH=16384 STEPS=4 ROUNDS=2 dev/bench_pipeline.sh
+set -eu
+cd "$(dirname "$0")/.."
+. dev/mpi_env.sh
+lengths=${LENGTHS:-2048 4096} model=${MODEL:-l8c256h4} batch=${BATCH:-16384} steps=${STEPS:-4} rounds=${ROUNDS:-2}
+stages=${STAGES:-2} policies="dynamic packed-ragged packed padded"
+out=out/bench result=dev/results/pipeline.md
+make -s programs
+mkdir -p $out dev/results
+
+if [ -d ../shared/data ]; then
+    data="the texts of ../shared/data (30 tasks, GPT-2 tokens)" vocab=50257
+    [ -e $out/data/train.bin ] || ./prepare_data --tokenizer gpt2 --vocab ../shared/tokenizer/vocab.json \
+        --merges ../shared/tokenizer/merges.txt --out $out/data ../shared/data/*.jsonl >$out/data.log 2>&1
+else
+    data="the built-in tasks (bytes)" vocab=257
+    [ -e $out/data/train.bin ] || { ./make_tasks --out $out/tasks.jsonl --max-tokens 5000 && ./prepare_data --out $out/data $out/tasks.jsonl; } >$out/data.log 2>&1
+fi
+
+train() {  # name, options: metrics in $out/name/metrics.jsonl
+    local name=$1
+    shift
+    rm -rf "${out:?}/$name"
+    mkdir -p "$out/$name"
+    timeout -k 10 1200 mpirun -np "$stages" ./train_gpt2 -i $out/data/train.bin -e "$model" -d "$batch" -v 0 -s 0 --stages "$stages" \
+        -o "$out/$name" -n 0 "$@" >"$out/$name.log" 2>&1 || { tail -5 "$out/$name.log"; exit 1; }
+    rm -f "$out/$name"/*.bin
+}
+
+# Field of every step but the first of a run (buffers grow there), one a line.
+field() { sed -nE 's/.*"'"$2"'":([-0-9.e+]+).*/\1/p' "$out/$1/metrics.jsonl" | tail -n +2; }
+median() { sort -g | awk '{a[NR] = $1} END {print NR % 2 ? a[(NR + 1) / 2] : (a[NR / 2] + a[NR / 2 + 1]) / 2}'; }
+rates() { paste <(field "$1" total_tokens) <(field "$1" step_ms) | awk '{print $1 * 1e3 / $2}'; }
+errors() { paste <(field "$1" predicted_ms) <(field "$1" step_ms) | awk '{e = $1 / $2 - 1; print 100 * (e < 0 ? -e : e)}'; }
+
+{
+    echo "# Pipeline of $stages ranks on one machine"
+    echo
+    echo "\`dev/bench_pipeline.sh\` at commit $(git rev-parse --short HEAD): $model, V $vocab, $batch tokens a step, $stages stages, one core a rank,"
+    echo "$rounds interleaved rounds of $steps steps, the first of each left out. Data: $data."
+    echo "Machine: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(nproc) cores, load $(cut -d' ' -f1 /proc/loadavg) at the start."
+} >$result.tmp
+
+for longest in $lengths; do
+    mpirun -np "$stages" ./profile_costs --model "$model" --tokens "$longest" --vocab $vocab --out $out/costs-"$longest".txt >$out/profile-"$longest".log
+    for round in $(seq "$rounds"); do
+        for policy in $policies before; do
+            batching=$policy extra=
+            if [ $policy = before ]; then batching=dynamic extra=--plan-before; fi
+            train "$longest-$policy-$round" -t "$longest" -x "$steps" --costs $out/costs-"$longest".txt --batching $batching $extra
+            echo "longest $longest, round $round, $policy: $(rates "$longest-$policy-$round" | median) tokens/s"
+        done
+    done
+    all() { for round in $(seq "$rounds"); do "$1" "$longest-$2-$round" ${3:-}; done; }
+    dynamic=$(all rates dynamic | median)
+    {
+        echo
+        echo "## Longest $longest"
+        echo
+        echo "| batching | tokens/s | dynamic is faster by | padding | predicted step time off by (median) |"
+        echo "|---|---|---|---|---|"
+        for policy in $policies; do
+            rate=$(all rates $policy | median)
+            padding=$(paste <(all field $policy total_tokens) <(all field $policy computed_tokens) | awk '{t += $1; c += $2} END {printf "%.1f %%", 100 * (1 - t / c)}')
+            awk -v p=$policy -v r="$rate" -v d="$dynamic" -v pad="$padding" -v e="$(all errors $policy | median)" \
+                'BEGIN {printf "| %s | %.0f | %.2f x | %s | %.1f %% |\n", p, r, d / r, pad, e}'
+        done
+        echo
+        awk -v a="$(all field dynamic step_ms | median)" -v b="$(all field before step_ms | median)" -v p="$(all field dynamic plan_ms | median)" \
+            -v w="$(all field dynamic plan_wait_ms | median)" 'BEGIN {
+            printf "Planning in the background: median step %.1f ms; with all plans made before the first step %.1f ms (ratio %.4f).\n", a, b, a / b
+            printf "A plan takes %.1f ms of a core; steps wait %.3f ms for it (median).\n", p, w}'
+    } >>$result.tmp
+done
+mv $result.tmp $result
+cat $result

@@ -41,7 +41,7 @@ errors() { paste <(field "$1" predicted_ms) <(field "$1" step_ms) | awk '{e = $1
     echo
     echo "\`dev/bench_pipeline.sh\` at commit $(git rev-parse --short HEAD): $model, V $vocab, $batch tokens a step, $stages stages, one core a rank,"
     echo "$rounds interleaved rounds of $steps steps, the first of each left out. Data: $data."
-    echo "Machine: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(nproc) cores, load $(cut -d' ' -f1 /proc/loadavg) at the start."
+    echo "Machine: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(getconf _NPROCESSORS_ONLN) cores, load $(cut -d' ' -f1 /proc/loadavg) at the start."
 } >$result.tmp
 
 for longest in $lengths; do

@@ -1,0 +1,411 @@
+// test_executor_gpt2.c -- the real GPT-2 under any valid plan: gradients and losses are those of one slice
+// that sees one window at a time without padding, and twice the same plan gives the same bits. Plans come
+// from random times without a planner (random_plan.h) and from the planner over random cost models. Faults
+// planted in a plan show.
+#include <math.h>
+#include <omp.h>
+
+#include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/run/executor.h"
+#include "gpt2_golden.h"
+#include "gpt2_work.h"
+#include "random_plan.h"
+#include "random_problem.h"
+#include "ranks.h"
+#include "test.h"
+
+static uint64_t seed;
+static RankResult results[RANKS_MAX];
+
+// float32 sums of some hundred terms in another order
+static const double SUM_TOLERANCE = 1e-5;
+
+enum { LONGEST = GPT2_WORK_LONGEST, MOST_SAMPLES = 24, MOST_RANKS = 8, KEEP_HEAD = GPT2_KEEP | GPT2_HEAD };
+
+static const Gpt2Config* const config = &gpt2_work_config;
+
+// --- the plan on its ranks
+// ----------------------------------------------------------------------------------------
+
+typedef struct {
+    const Gpt2Work* work;
+    OpsContext* ops[MOST_RANKS];
+    Gpt2 models[MOST_RANKS];
+} Run;
+
+static Status body(Transport* t, void* arg) {
+    Run* run = arg;
+    const Plan* plan = run->work->plan;
+    const DynapipeBatch** batches = calloc((size_t)plan->M + 1, sizeof *batches);
+    omp_set_num_threads(1);  // of this thread: OpenBLAS asks for it
+    for (int32_t m = 0; m < plan->M; m++) {
+        batches[m] = plan->mbs[m].replica == t->rank / plan->P ? &run->work->batches[m] : NULL;
+    }
+    Gpt2* model = &run->models[t->rank];
+    ExecutorStep step = {.plan = plan,
+                         .batches = batches,
+                         .losses = model->is_last ? run->work->losses : NULL,
+                         .loss_scale = gpt2_work_loss_scale(run->work),
+                         .arena = gpt2_work_memory(plan->ranks[t->rank].arena_bytes),
+                         .arena_bytes = plan->ranks[t->rank].arena_bytes};
+    Executor* executor = NULL;
+    Status status = executor_create(&executor, &dynapipe_gpt2_model, model, t, (int64_t)20 * 1000000000);
+    if (status == STATUS_OK) { status = executor_run(executor, &step); }
+    if (status != STATUS_OK) {  // nobody may write into the arena after it is freed
+        char why[1024];
+        snprintf(why, sizeof why, "%s", status_message());
+        t->api->abort(t->ctx, why);
+        status = FAIL(status, "%s", why);
+    }
+    executor_free(executor);
+    free(step.arena);
+    free(batches);
+    return status;
+}
+
+// Runs the plan; returns the number of ranks that failed. run_close afterwards.
+static int run_open(Run* run, const Gpt2Work* work, RanksKind kind, int print) {
+    const Plan* plan = work->plan;
+    *run = (Run){.work = work};
+    for (int32_t r = 0; r < plan->P * plan->R; r++) {
+        const StageLayers* layers = &plan->stages[r % plan->P];
+        run->ops[r] = ops_create(1);
+        gpt2_init(&run->models[r], *config, layers->layer_begin, layers->layer_end, run->ops[r]);
+        gpt2_alloc_grads(&run->models[r]);
+        gpt2_golden_params(&run->models[r]);
+    }
+    for (int32_t m = 0; m < plan->M; m++) {
+        memset(work->losses[m], 0xff, sizeof(float) * (size_t)work->batches[m].num_rows);
+    }
+    return ranks_run(plan->P * plan->R, kind, body, run, results, print);
+}
+
+static void run_close(Run* run) {
+    for (int32_t r = 0; r < run->work->plan->P * run->work->plan->R; r++) {
+        gpt2_free(&run->models[r]);
+        ops_free(run->ops[r]);
+    }
+}
+
+// --- the law
+// ------------------------------------------------------------------------------------------------------
+
+// Adds a slice's gradients to those of the whole model; both ends of a tied tensor add to the same place.
+static void add_grads(float* whole, const Gpt2* model) {
+    for (int i = 0; i < model->num_slices; i++) {
+        const Gpt2TensorSlice* slice = &model->slices[i];
+        for (int64_t j = 0; j < slice->num_values; j++) {
+            whole[slice->file_offset + j] += model->grads[slice->offset + j];
+        }
+    }
+}
+
+static bool losses_agree(const Gpt2Work* work, float* const* losses) {
+    for (int32_t m = 0; m < work->plan->M; m++) {
+        for (int32_t i = 0; i < work->batches[m].num_rows; i++) {
+            double a = work->losses[m][i], b = losses[m][i];
+            if (!(fabs(a - b) <= 1e-6 * (1 + fabs(b)))) { return false; }
+        }
+    }
+    return true;
+}
+
+// The worst relative error of a tensor's gradients against the plain loop; infinite where a loss differs.
+static double error_of(const Run* run, Arena* arena) {
+    const Gpt2Work* work = run->work;
+    Gpt2 whole;
+    OpsContext* ops = ops_create(1);
+    gpt2_init(&whole, *config, 0, config->num_layers, ops);
+    gpt2_alloc_grads(&whole);
+    gpt2_golden_params(&whole);
+    float** losses = ARENA_NEW(arena, float*, work->plan->M);
+    gpt2_work_run_plainly(&whole, work, losses, arena);
+    float* summed = calloc((size_t)gpt2_num_params(config), sizeof(float));
+    for (int32_t r = 0; r < work->plan->P * work->plan->R; r++) { add_grads(summed, &run->models[r]); }
+    double error =
+        losses_agree(work, losses) ? gpt2_golden_worst_error(&whole, whole.grads, summed) : INFINITY;
+    free(summed);
+    gpt2_free(&whole);
+    ops_free(ops);
+    return error;
+}
+
+static bool same_bits(const Run* a, const Run* b) {
+    for (int32_t r = 0; r < a->work->plan->P * a->work->plan->R; r++) {
+        size_t num_bytes = (size_t)a->models[r].num_params * sizeof(floatX);
+        if (memcmp(a->models[r].grads, b->models[r].grads, num_bytes) != 0) { return false; }
+    }
+    return true;
+}
+
+// What the plans of a test held, so that none of it goes missing unnoticed.
+typedef struct {
+    int num_plans, layouts[LAYOUT_COUNT], instrs[INSTR_COUNT], ranks[MOST_RANKS + 1];
+} Seen;
+
+static void seen_add(Seen* seen, const Plan* plan) {
+    seen->num_plans++;
+    seen->ranks[plan->P * plan->R]++;
+    for (int32_t m = 0; m < plan->M; m++) { seen->layouts[plan->mbs[m].layout]++; }
+    for (int32_t r = 0; r < plan->P * plan->R; r++) {
+        const PlanRank* list = &plan->ranks[r];
+        for (int32_t i = 0; i < list->num_instrs; i++) { seen->instrs[list->instrs[i].kind]++; }
+    }
+}
+
+static void check_seen_everything(const Seen* seen) {
+    CHECK(seen->num_plans >= 24);
+    CHECK(seen->ranks[1] > 0 && seen->ranks[MOST_RANKS] > 0);
+    for (int i = 0; i < LAYOUT_COUNT; i++) { CHECK(seen->layouts[i] > 0); }
+    for (int i = 0; i < INSTR_COUNT; i++) { CHECK(seen->instrs[i] > 0); }
+}
+
+// The law itself: the plan runs twice, with and without the checking decorator.
+static void check_plan(const Plan* plan, const PlanSample* samples, const char* what, int trial,
+                       Arena* arena) {
+    Gpt2Work work = gpt2_work_make(plan, samples, seed, arena);
+    Run first, again;
+    CHECK_EQ(run_open(&first, &work, RANKS_CHECKED, 1), 0);
+    double error = error_of(&first, arena);
+    CHECK_EQ(run_open(&again, &work, RANKS_PLAIN, 1), 0);
+    CHECK(error < SUM_TOLERANCE);
+    CHECK(same_bits(&first, &again));
+    CHECK(losses_agree(&work, work.losses));  // no NaN left
+    if (test_failures > 0) {
+        printf("%s, trial %d: P %d R %d M %d, error %g\n", what, trial, plan->P, plan->R, plan->M, error);
+    }
+    run_close(&first);
+    run_close(&again);
+}
+
+// --- plans from random times
+// ---------------------------------------------------------------------------------
+
+static Gpt2 probe(int32_t s, int32_t P, int32_t layer_begin, int32_t layer_end) {
+    return (Gpt2){.config = *config,
+                  .layer_begin = layer_begin,
+                  .layer_end = layer_end,
+                  .is_first = s == 0,
+                  .is_last = s == P - 1,
+                  .ops = ops_create(1)};
+}
+
+// Exactly what the model asks for.
+static void exact_bytes(RankBytes* out, int64_t* scratch_bytes, const Plan* plan, int32_t m, int32_t s,
+                        void* context) {
+    (void)context;
+    const PlanMicrobatch* mb = &plan->mbs[m];
+    DynapipeBatch b = {.num_tokens = (int32_t)mb->shape.enc_tokens,
+                       .num_rows = (int32_t)mb->shape.supervised_tokens};
+    for (int32_t w = mb->sequence_begin; w < mb->sequence_end; w++) {
+        int32_t tokens = plan->sequences[w].enc_tokens;
+        b.max_seq_tokens = tokens > b.max_seq_tokens ? tokens : b.max_seq_tokens;
+    }
+    Gpt2 model = probe(s, plan->P, plan->stages[s].layer_begin, plan->stages[s].layer_end);
+    const DynapipeModel_v1* api = &dynapipe_gpt2_model;
+    int64_t boundary = api->boundary_bytes(&model, &b);
+    *out = (RankBytes){.acts_bytes = api->acts_bytes(&model, &b, KEEP_HEAD),
+                       .forward_bytes = api->acts_bytes(&model, &b, 0),
+                       .in_bytes = s > 0 ? boundary : 0,
+                       .out_bytes = s < plan->P - 1 ? boundary : 0};
+    *scratch_bytes = api->scratch_bytes(&model, &b);
+    ops_free(model.ops);
+}
+
+static const PlanSample* draw_plan(Plan* out, Rng* rng, int32_t P, int32_t R, Arena* arena) {
+    RandomPlan about = {.P = P,
+                        .R = R,
+                        .num_layers = config->num_layers,
+                        .num_samples = rng_between(rng, R, MOST_SAMPLES),
+                        .max_tokens = rng_between(rng, 2, LONGEST),
+                        .packed = rng_below(rng, 2),
+                        .recompute = rng_below(rng, 3) > 0,
+                        .bytes = exact_bytes};
+    return random_plan(out, rng, &about, arena);
+}
+
+static void plans_from_random_times_give_the_gradients_of_one_slice(void) {
+    Arena arena = {0};
+    Seen seen = {0};
+    Rng rng = rng_seed(seed);
+    for (int trial = 0; trial < 40 && test_failures == 0; trial++) {
+        Plan plan;
+        const PlanSample* samples = draw_plan(&plan, &rng, trial % 4 + 1, trial / 4 % 2 + 1, &arena);
+        check_plan(&plan, samples, "random plan", trial, &arena);
+        seen_add(&seen, &plan);
+        arena_reset(&arena);
+    }
+    check_seen_everything(&seen);
+    arena_free(&arena);
+}
+
+// --- plans from random cost models, by the planner
+// ----------------------------------------------------------------
+
+// At least what the model asks for: lines through its bytes, which grow in steps of 16 tokens.
+static CostFormula roomy(int64_t at_one_step, CostFeature feature) {
+    CostFormula formula = {.constant = (double)at_one_step};
+    cost_formula_add_line(&formula, feature, (double)at_one_step / 16);
+    return formula;
+}
+
+static void set_bytes(CostModel* costs, Gpt2* whole) {
+    enum { STEP = 16, LONG = 64 * LONGEST };
+    DynapipeBatch one = {.num_seqs = 1, .num_tokens = STEP, .num_rows = STEP, .max_seq_tokens = 4 * LONGEST};
+    const DynapipeModel_v1* api = &dynapipe_gpt2_model;
+    int64_t tokens = gpt2_acts_bytes(whole, STEP, 0, KEEP_HEAD),
+            rows = gpt2_acts_bytes(whole, 0, STEP, KEEP_HEAD);
+    for (int part = 0; part < PART_COUNT; part++) {
+        for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
+            costs->parts[mode][part].stored_bytes = (CostFormula){.constant = 0};
+            costs->parts[mode][part].forward_bytes = (CostFormula){.constant = 0};
+        }
+    }
+    costs->stage_stored_bytes = roomy(tokens, FEATURE_ENC_TOKENS);
+    costs->stage_stored_bytes.constant += (double)rows;
+    cost_formula_add_line(&costs->stage_stored_bytes, FEATURE_SUPERVISED, (double)rows / STEP);
+    costs->stage_forward_bytes = roomy(api->acts_bytes(whole, &one, 0), FEATURE_ENC_TOKENS);
+    costs->boundary_bytes = roomy(api->boundary_bytes(whole, &one), FEATURE_ENC_TOKENS);
+    costs->scratch_bytes = roomy(api->scratch_bytes(whole, &one), FEATURE_ENC_TOKENS);
+}
+
+static void draw_problem(RandomProblem* out, Rng* rng, int trial, Gpt2* whole) {
+    random_cost_model(&out->costs, rng, config->num_layers, 0);
+    set_bytes(&out->costs, whole);
+    out->request = (PlanRequest){.batching = (Batching)(trial % BATCHING_COUNT),
+                                 .layout = rng_below(rng, 2) ? LAYOUT_RAGGED : LAYOUT_PADDED,
+                                 .schedule = (ScheduleChoice)rng_below(rng, SCHEDULE_COUNT),
+                                 .recompute = (RecomputeChoice)rng_below(rng, 3),
+                                 .split_backward = (SplitBackward)rng_below(rng, 3),
+                                 .P = trial % 4 + 1,
+                                 .R = trial / 4 % 2 + 1,
+                                 .max_seq_tokens = 4 * LONGEST,
+                                 .mb_tokens = rng_between(rng, LONGEST, 4 * LONGEST),
+                                 .effort = 20};
+    equal_stages(&out->request, config->num_layers);
+    out->num_samples = rng_between(rng, 1, MOST_SAMPLES);
+    for (int32_t i = 0; i < out->num_samples; i++) {
+        int32_t tokens = rng_between(rng, 1, LONGEST);
+        out->samples[i] = (PlanSample){tokens, 0, rng_between(rng, 0, tokens)};
+    }
+    random_problem_limit_memory(out, rng_between(rng, 0, 300));
+    if (rng_below(rng, 2) > 0) { out->request.memory_limit_bytes = 0; }
+}
+
+static void plans_from_random_cost_models_give_the_gradients_of_one_slice(void) {
+    static RandomProblem problem;
+    Arena arena = {0};
+    Rng rng = rng_seed(seed + 1);
+    Gpt2 whole = probe(0, 1, 0, config->num_layers);
+    Seen seen = {0};
+    for (int trial = 0; trial < 40 && test_failures == 0; trial++) {
+        Plan plan;
+        draw_problem(&problem, &rng, trial, &whole);
+        Status status =
+            plan_make(&plan, &problem.request, &problem.costs, problem.samples, problem.num_samples, &arena);
+        CHECK(status == STATUS_OK || status == STATUS_INFEASIBLE);
+        if (status == STATUS_OK) {
+            check_plan(&plan, problem.samples, "planner", trial, &arena);
+            seen_add(&seen, &plan);
+        }
+        arena_reset(&arena);
+    }
+    check_seen_everything(&seen);
+    ops_free(whole.ops);
+    arena_free(&arena);
+}
+
+// --- faults
+// -------------------------------------------------------------------------------------------------
+
+typedef bool Fault(Plan* plan, Rng* rng);
+
+// Without supervised rows all gradients are zero, whatever lies there.
+static bool matters(const Plan* plan, const PlanBuffer* buffer) {
+    return buffer->mb < 0 || plan->mbs[buffer->mb].shape.supervised_tokens > 0;
+}
+
+// Some buffer of one kind comes to lie where another one, alive at the same time, begins.
+static bool lay_over(Plan* plan, Rng* rng, BufferKind above, BufferKind below) {
+    PlanRank* list = &plan->ranks[rng_below(rng, (uint32_t)(plan->P * plan->R))];
+    for (int32_t i = 0; i < list->num_buffers; i++) {
+        for (int32_t k = 0; k < list->num_buffers; k++) {
+            PlanBuffer *a = &list->buffers[i], *b = &list->buffers[k];
+            if (!matters(plan, a) || !matters(plan, b)) { continue; }
+            bool meet = a->instr_begin < b->instr_end && b->instr_begin < a->instr_end;
+            if (i == k || a->kind != above || b->kind != below || !meet) { continue; }
+            if (a->num_bytes == 0 || b->num_bytes == 0 ||
+                b->offset_bytes + a->num_bytes > list->arena_bytes) {
+                continue;
+            }
+            a->offset_bytes = b->offset_bytes;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool acts_over_acts(Plan* plan, Rng* rng) {
+    return lay_over(plan, rng, BUFFER_ACTS, BUFFER_ACTS);
+}
+
+static bool scratch_over_acts(Plan* plan, Rng* rng) {
+    return lay_over(plan, rng, BUFFER_SCRATCH, BUFFER_ACTS);
+}
+
+static bool gradient_over_input(Plan* plan, Rng* rng) {
+    return lay_over(plan, rng, BUFFER_DOUT, BUFFER_IN);
+}
+
+static bool backward_missing(Plan* plan, Rng* rng) {
+    PlanRank* list = &plan->ranks[rng_below(rng, (uint32_t)(plan->P * plan->R))];
+    for (int32_t i = 0; i < list->num_instrs; i++) {
+        if (list->instrs[i].kind != INSTR_BWD || plan->mbs[list->instrs[i].mb].shape.supervised_tokens == 0) {
+            continue;
+        }
+        list->num_instrs--;
+        memmove(&list->instrs[i], &list->instrs[i + 1],
+                (size_t)(list->num_instrs - i) * sizeof *list->instrs);
+        return true;
+    }
+    return false;
+}
+
+// In how many of the plans that the fault could be planted in it was seen: an error, or other gradients.
+static void expect_fault_shows(const char* name, Fault* fault) {
+    Arena arena = {0};
+    Rng rng = rng_seed(seed + 2);
+    int planted = 0, shown = 0;
+    for (int trial = 0; trial < 200 && planted < 4; trial++) {
+        Plan plan;
+        const PlanSample* samples =
+            draw_plan(&plan, &rng, trial % 2 + 1 + (fault == gradient_over_input), 1, &arena);
+        if (fault(&plan, &rng)) {
+            Gpt2Work work = gpt2_work_make(&plan, samples, seed, &arena);
+            Run run;
+            planted++;
+            shown += run_open(&run, &work, RANKS_PLAIN, 0) > 0 || !(error_of(&run, &arena) < SUM_TOLERANCE);
+            run_close(&run);
+        }
+        arena_reset(&arena);
+    }
+    if (planted < 4 || shown < planted) { printf("%s: planted %d, shown %d\n", name, planted, shown); }
+    CHECK_EQ(planted, 4);
+    CHECK_EQ(shown, planted);
+    arena_free(&arena);
+}
+
+static void planted_faults_show(void) {
+    expect_fault_shows("acts over acts", acts_over_acts);
+    expect_fault_shows("scratch over acts", scratch_over_acts);
+    expect_fault_shows("gradient over input", gradient_over_input);
+    expect_fault_shows("backward missing", backward_missing);
+}
+
+int main(int argc, char** argv) {
+    seed = test_seed(argc, argv);
+    RUN(plans_from_random_times_give_the_gradients_of_one_slice);
+    RUN(plans_from_random_cost_models_give_the_gradients_of_one_slice);
+    RUN(planted_faults_show);
+    return test_end();
+}

@@ -69,6 +69,8 @@ static void model_make(CostModel* out, Rng* rng, int32_t num_enc, int32_t num_de
     out->comm_latency_ns = rng_between(rng, 0, 20000);
     out->comm_bytes_per_ns = rng_between(rng, 0, 100);
     out->reduce_bytes_per_ns = rng_between(rng, 0, 10);
+    out->update_ns_per_byte = rng_between(rng, 0, 3) * 0.1;
+    out->tied_param_bytes = rng_between(rng, 0, 100000);
 }
 
 void random_cost_model(CostModel* out, Rng* rng, int32_t num_enc_layers, int32_t num_dec_layers) {

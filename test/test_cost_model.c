@@ -130,7 +130,26 @@ static void huge_costs_saturate(void) {
     CHECK_EQ(cost_transfer_ns(&model, INT64_MAX), COST_LIMIT);
     model.comm_bytes_per_ns = 0;
     CHECK_EQ(cost_transfer_ns(&model, 1000), 0);
-    CHECK_EQ(cost_reduce_ns(&model, &stage, 1), 0);
+    model.update_ns_per_byte = 0;
+    CHECK_EQ(cost_reduce_ns(&model, &stage, 1), 0);  // one rank: nobody to reduce with
+}
+
+// Behind a stage's last job: tied gradients between first and last stage, a ring over replicas, the update.
+static void tail_has_the_documented_value(void) {
+    memset(&model, 0, sizeof model);
+    model.num_enc_layers = 4;
+    model.part_param_bytes[PART_ENC_LAYER] = 1000;
+    model.part_param_bytes[PART_EMBEDDING] = 500;
+    model.reduce_bytes_per_ns = 2;
+    model.update_ns_per_byte = 3;
+    model.tied_param_bytes = 400;
+    StageLayers first = {0, 2}, middle = {2, 3}, all = {0, 4};
+    CostStage stages[] = {cost_stage_make(&first, 0, 3), cost_stage_make(&middle, 1, 3),
+                          cost_stage_make(&all, 0, 1)};
+    CHECK_EQ(cost_reduce_ns(&model, &stages[0], 1), 2 * 400 / 2 + 2500 * 3);
+    CHECK_EQ(cost_reduce_ns(&model, &stages[0], 4), 2 * 400 / 2 + 2500 * 2 * 3 / 4 / 2 + 2500 * 3);
+    CHECK_EQ(cost_reduce_ns(&model, &stages[1], 2), 1000 * 2 / 2 / 2 + 1000 * 3);
+    CHECK_EQ(cost_reduce_ns(&model, &stages[2], 1), 4500 * 3);  // first and last at once: nothing is tied
 }
 
 static void text_round_trips(void) {
@@ -297,6 +316,7 @@ int main(int argc, char** argv) {
     RUN(costs_are_monotone_and_consistent);
     RUN(stages_add_up_to_the_model);
     RUN(huge_costs_saturate);
+    RUN(tail_has_the_documented_value);
     RUN(text_round_trips);
     RUN(files_are_saved_and_bound_to_a_model);
     RUN(broken_texts_are_refused);

@@ -112,6 +112,7 @@ static void fill_state(CostModel* model, const Gpt2Config* config, int num_repli
     values[PART_ENC_LAYER] = layer;
     values[PART_EMBEDDING] = wte + (int64_t)config->max_seq_len * C;
     values[PART_HEAD] = wte + 2 * C;
+    model->tied_param_bytes = wte * (int64_t)sizeof(floatX);
     for (int part = 0; part < PART_COUNT; part++) {
         int64_t optimizer = 2 * values[part];
         if (zero_stage > 0) { optimizer = (optimizer + num_replicas - 1) / num_replicas; }

@@ -160,7 +160,8 @@ int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes) {
     return cost_round(model->comm_latency_ns + (double)num_bytes / model->comm_bytes_per_ns);
 }
 
-// Ring all-reduce: every rank sends 2 (R - 1) / R of the bytes. The update follows.
+// First and last stage exchange a tied parameter's gradients; then a ring all-reduce, every rank sends
+// 2 (R - 1) / R of the bytes. The update follows.
 int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas) {
     int32_t count[PART_COUNT];
     double bytes = 0;
@@ -171,6 +172,10 @@ int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t n
     double reduce_ns = 0;
     if (num_replicas > 1 && model->reduce_bytes_per_ns > 0) {
         reduce_ns = bytes * 2 * (num_replicas - 1) / num_replicas / model->reduce_bytes_per_ns;
+    }
+    bool shares_tied = stage->has_embedding != stage->has_head;
+    if (shares_tied && model->reduce_bytes_per_ns > 0) {
+        reduce_ns += 2 * (double)model->tied_param_bytes / model->reduce_bytes_per_ns;  // there and back
     }
     return cost_round(reduce_ns + bytes * model->update_ns_per_byte);
 }
@@ -295,6 +300,10 @@ static Status rates_check(const CostModel* model) {
             return FAIL(STATUS_BAD_FORMAT, "%s is %g ---> give a finite number, 0 to %g (rate 0: free)",
                         rates[i].name, rates[i].value, LARGEST);
         }
+    }
+    if (model->tied_param_bytes < 0 || model->tied_param_bytes > COST_LIMIT) {
+        return FAIL(STATUS_BAD_FORMAT, "reduce tied_bytes is %lld ---> give a number of bytes",
+                    (long long)model->tied_param_bytes);
     }
     for (int part = 0; part < PART_COUNT; part++) {
         int64_t state = model->part_state_bytes[part], params = model->part_param_bytes[part];

@@ -77,6 +77,7 @@ typedef struct {
     int64_t
         part_state_bytes[PART_COUNT];  // parameters, gradients and optimizer state of one such part, per rank
     int64_t part_param_bytes[PART_COUNT];  // parameters alone (what gradient reduction moves)
+    int64_t tied_param_bytes;  // of parameters that first and last stage both have (GPT-2's embedding)
 } CostModel;
 
 // Cost of one stage for one micro-batch, all in integers. `stage` = layers, first, last.

@@ -5,7 +5,7 @@ cost_model_io.c -- the text of a cost model, "dynapipe-costs 1".
     signature gpt2 C 768 NH 12 V 50304 threads 1
     layers 12 0                                              encoder (or all), decoder
     comm latency_ns 1000 bytes_per_ns 10
-    reduce bytes_per_ns 10 update_ns_per_byte 0.5
+    reduce bytes_per_ns 10 update_ns_per_byte 0.5 tied_bytes 154533888
     state enc_layer bytes 113427456 params 28356864          one line per part
     recompute none inside                                    one line per mode; "job": R is a job of its own
     part enc_layer mode none time F const 1200.5 floor 0 enc_tokens 128:1.2e6 256:2.3e6 enc_squares 1:35
@@ -88,6 +88,7 @@ void cost_model_print(const CostModel* model, const char* signature, FILE* out) 
     number_print(m->reduce_bytes_per_ns, out);
     fputs(" update_ns_per_byte ", out);
     number_print(m->update_ns_per_byte, out);
+    fprintf(out, " tied_bytes %lld", (long long)m->tied_param_bytes);
     fputc('\n', out);
     for (int part = 0; part < PART_COUNT; part++) {
         fprintf(out, "state %s bytes %lld params %lld\n", cost_part_names[part],
@@ -333,7 +334,9 @@ static Status header_line_parse(Reader* r, CostModel* out, Seen* seen, int key) 
             TRY(reader_expect(r, "bytes_per_ns"));
             TRY(reader_number(r, &out->reduce_bytes_per_ns));
             TRY(reader_expect(r, "update_ns_per_byte"));
-            return reader_number(r, &out->update_ns_per_byte);
+            TRY(reader_number(r, &out->update_ns_per_byte));
+            TRY(reader_expect(r, "tied_bytes"));
+            return reader_int(r, &out->tied_param_bytes, COST_LIMIT);
         case 3:  // state
             reader_word(r);
             TRY(word_choose(r, &which, cost_part_names, PART_COUNT,

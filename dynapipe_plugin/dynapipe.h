@@ -100,7 +100,8 @@ typedef struct DynapipeCosts DynapipeCosts;  // a cost model; adapters make it (
 // --- session
 // ------------------------------------------------------------------------------------------------
 
-// Join the ranks (MPI) and read the options. On failure *out is NULL and dynapipe_error() has the message.
+// Join the ranks (MPI) and read the options. After a failure *out (NULL only where memory ran out) is good
+// for dynapipe_abort() and dynapipe_close(), and dynapipe_error() has the message.
 int dynapipe_open(Dynapipe** out, int* argc, char*** argv);
 void dynapipe_close(Dynapipe* dp);  // NULL is fine
 const char* dynapipe_error(void);
@@ -187,7 +188,7 @@ int dynapipe_report(Dynapipe* dp, const DynapipeReport_v1* report);
 int dynapipe_validate(Dynapipe* dp, int32_t max_batches, double* loss, double* task_loss);
 
 // Greedy continuation of the input of validation sample `idx`; collective. At most max_tokens ids go to `out`
-// on every rank. prompt and target (may be NULL) point to the sample's own tokens, valid until the next call.
+// on every rank. *prompt and *target become the sample's own tokens, valid until the next call.
 int dynapipe_generate(Dynapipe* dp, int64_t idx, int32_t max_tokens, int32_t* out, int32_t* num_out,
                       const int32_t** prompt, int32_t* num_prompt, const int32_t** target,
                       int32_t* num_target);

@@ -238,6 +238,26 @@ static void a_rank_that_does_not_come_is_named(void) {
     CHECK(strstr(results[0].message, "---> see what rank 1 does") != NULL);
 }
 
+// A rank that gives up while the other is in a sum of one value: neither may think that it was met.
+static Status one_gives_up_body(Transport* t, void* arg) {
+    (void)arg;
+    Collective c;
+    double value = 1;
+    TRY(collective_init(&c, t, (int32_t[]){0, 1}, 2, SECOND_NS / 2));
+    Status status = t->rank == 0 ? collective_barrier(&c) : collective_all_reduce_sum(&c, &value, 1);
+    char why[1024];
+    snprintf(why, sizeof why, "%s", status_message());
+    if (status != STATUS_OK) { t->api->abort(t->ctx, why); }  // before `value` goes out of scope
+    collective_free(&c);
+    return status == STATUS_OK ? STATUS_OK : FAIL(status, "%s", why);
+}
+
+static void a_barrier_is_no_sum(void) {
+    CHECK_EQ(ranks_run(2, RANKS_PLAIN, one_gives_up_body, NULL, results, 0), 2);
+    CHECK_EQ(results[0].status, STATUS_COMM);
+    CHECK_EQ(results[1].status, STATUS_COMM);
+}
+
 static void groups_are_checked(void) {
     Transport end;
     Collective c;
@@ -260,6 +280,7 @@ int main(int argc, char** argv) {
     RUN(bytes_reach_everybody_and_come_back);
     RUN(a_rank_that_differs_is_named_on_every_rank);
     RUN(a_rank_that_does_not_come_is_named);
+    RUN(a_barrier_is_no_sum);
     RUN(groups_are_checked);
     return test_end();
 }

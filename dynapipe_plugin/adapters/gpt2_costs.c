@@ -103,19 +103,20 @@ static void fill_bytes(CostModel* model, const Gpt2Config* config, OpsContext* o
     model->scratch_bytes.constant += rows.constant;
 }
 
-// Parameters, gradients, m and v (float32), the last two shared by the replicas with zero_stage 1.
-static void fill_state(CostModel* model, const Gpt2Config* config, int num_replicas, int zero_stage) {
+// Parameters, gradients, m and v (float32), the last two shared by the replicas with zero_stage 1. Of a tied
+// embedding the head has a copy of its own where it lies on another stage.
+static void fill_state(CostModel* model, const Dynapipe* dp, const Gpt2Config* config, int zero_stage) {
     int64_t C = config->channels;
     int64_t layer = 12 * C * C + 13 * C;
     int64_t wte = (int64_t)config->padded_vocab * C;
     int64_t values[PART_COUNT] = {0};
     values[PART_ENC_LAYER] = layer;
     values[PART_EMBEDDING] = wte + (int64_t)config->max_seq_len * C;
-    values[PART_HEAD] = wte + 2 * C;
+    values[PART_HEAD] = (dp->num_stages > 1 ? wte : 0) + 2 * C;
     model->tied_param_bytes = wte * (int64_t)sizeof(floatX);
     for (int part = 0; part < PART_COUNT; part++) {
         int64_t optimizer = 2 * values[part];
-        if (zero_stage > 0) { optimizer = (optimizer + num_replicas - 1) / num_replicas; }
+        if (zero_stage > 0) { optimizer = (optimizer + dp->num_replicas - 1) / dp->num_replicas; }
         model->part_param_bytes[part] = values[part] * (int64_t)sizeof(floatX);
         model->part_state_bytes[part] = (2 * values[part] + optimizer) * (int64_t)sizeof(floatX);
     }
@@ -171,7 +172,7 @@ int dynapipe_gpt2_costs(DynapipeCosts** out, const Dynapipe* dp, const Gpt2Confi
     OpsContext* ops = ops_create(dp->num_threads);
     fill_bytes(&costs->model, config, ops);
     ops_free(ops);
-    fill_state(&costs->model, config, dp->num_replicas, zero_stage);
+    fill_state(&costs->model, dp, config, zero_stage);
     if (zero_stage > 0) { costs->model.update_ns_per_byte /= dp->num_replicas; }
     *out = costs;
     return 0;

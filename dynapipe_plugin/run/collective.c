@@ -15,11 +15,12 @@ typedef enum {
     OP_PAIR_SUM,
     OP_BROADCAST,
     OP_GATHER,
-    OP_CLOCK
+    OP_CLOCK,
+    OP_BARRIER
 } Op;
 
-static const char* const op_text[] = {"all_reduce", "reduce_scatter", "all_gather",  "pair_sum",
-                                      "broadcast",  "gather",         "clock_offset"};
+static const char* const op_text[] = {"all_reduce", "reduce_scatter", "all_gather",   "pair_sum",
+                                      "broadcast",  "gather",         "clock_offset", "barrier"};
 
 enum { MIN_CHUNK_BYTES = 8 * 1024, CLOCK_TRIPS = 8, ADD_BLOCK_FLOATS = 1024 };
 
@@ -102,11 +103,14 @@ static Status post_receive(Collective* c, Op op, int64_t round, int32_t idx, voi
 // that is still needed for `round`, or NULL.
 static Status poll_requests(Collective* c, int64_t round, bool* moved, const CollectiveRequest** missing) {
     int32_t kept = 0;
+    Status status = STATUS_OK;
     *missing = NULL;
     for (int32_t i = 0; i < c->num_requests; i++) {
         int done = 0;
-        TRY(c->transport->api->test(c->transport->ctx, c->requests[i].handle, &done));
-        if (done) {
+        if (status == STATUS_OK) {
+            status = c->transport->api->test(c->transport->ctx, c->requests[i].handle, &done);
+        }
+        if (status == STATUS_OK && done) {
             *moved = true;
             continue;
         }
@@ -115,7 +119,7 @@ static Status poll_requests(Collective* c, int64_t round, bool* moved, const Col
         kept++;
     }
     c->num_requests = kept;
-    return STATUS_OK;
+    return status;
 }
 
 // Until every request of rounds 0..round is done.
@@ -170,22 +174,27 @@ static Status scatter_same(Collective* c, Op op, void* data, size_t num_bytes) {
     return wait_round(c, op, 0);
 }
 
-Status collective_all_reduce_sum(Collective* c, double* values, int32_t num_values) {
+// `values` are the sums over the group, at index 0 first and then everywhere.
+static Status reduce_at_first(Collective* c, Op op, double* values, int32_t num_values) {
     if (c->num_ranks == 1 || num_values == 0) { return STATUS_OK; }
     size_t num_bytes = (size_t)num_values * sizeof *values;
-    TRY(gather_equal(c, OP_ALL_REDUCE, values, num_bytes));
+    TRY(gather_equal(c, op, values, num_bytes));
     if (c->my_idx == 0) {
         for (int32_t i = 1; i < c->num_ranks; i++) {
             const double* other = (const double*)(const void*)(c->temp + (size_t)i * num_bytes);
             for (int32_t k = 0; k < num_values; k++) { values[k] += other[k]; }
         }
     }
-    return scatter_same(c, OP_ALL_REDUCE, values, num_bytes);
+    return scatter_same(c, op, values, num_bytes);
+}
+
+Status collective_all_reduce_sum(Collective* c, double* values, int32_t num_values) {
+    return reduce_at_first(c, OP_ALL_REDUCE, values, num_values);
 }
 
 Status collective_barrier(Collective* c) {
     double nothing = 0;
-    return collective_all_reduce_sum(c, &nothing, 1);
+    return reduce_at_first(c, OP_BARRIER, &nothing, 1);
 }
 
 Status collective_all_equal_u64(Collective* c, uint64_t value, const char* what) {

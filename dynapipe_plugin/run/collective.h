@@ -84,7 +84,8 @@ Status collective_pair_sum(Collective* c, float* values, int64_t num_values);
 // From group index `root_idx` to all. num_bytes must be equal everywhere.
 Status collective_broadcast(Collective* c, void* data, size_t num_bytes, int32_t root_idx);
 
-// Nobody leaves before everybody has come.
+// Nobody leaves before everybody has come. Never mistaken for another operation: a rank that gives up can ask
+// whether the others do too, and where they are in the midst of a sum, it learns that by its timeout.
 Status collective_barrier(Collective* c);
 
 // STATUS_MISMATCH on every member, with the rank that differs first and both values, where `value` is not

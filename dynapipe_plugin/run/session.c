@@ -107,6 +107,8 @@ void dynapipe_close(Dynapipe* dp) {
     loader_close(dp->val);
     executor_free(dp->executor);
     free(dp->memory);
+    free(dp->task_names);
+    free(dp->val_task);
     free(dp->task_sum);
     free(dp->rank_stats);
     arena_free(&dp->eval_arena);

@@ -56,6 +56,9 @@ struct Dynapipe {
 
     DynapipeRun_v1 run;
     Loader *train, *val;
+    int32_t num_tasks;        // of the training data, then those that only the validation data has
+    const char** task_names;  // [num_tasks] borrowed from the loaders
+    int32_t* val_task;        // the validation data's tasks among these
     CostModel costs;
     PlanRequest request;
     PlanAhead* ahead;
@@ -72,7 +75,7 @@ struct Dynapipe {
     void* memory;  // the arena of plan.h, on the heap
     int64_t memory_bytes;
 
-    double *task_sum, *task_rows, *task_loss;  // [num_tasks]
+    double *task_sum, *task_rows, *task_loss;  // [num_tasks], one allocation
     double* rank_stats;                        // [num_ranks * SESSION_STATS]
     DynapipeStep_v1 last;                      // what the step now at hand returned
     int64_t step_begin_ns, pipeline_ns;

@@ -33,10 +33,29 @@ static Status check_validation_fits(const Dynapipe* dp) {
     return STATUS_OK;
 }
 
-static int32_t num_tasks(const Dynapipe* dp) {
-    int32_t train = loader_num_tasks(dp->train);
-    int32_t val = dp->val != NULL ? loader_num_tasks(dp->val) : 0;
-    return train > val ? train : val;
+// The training data's tasks in its order, then those that only the validation data has.
+static Status number_tasks(Dynapipe* dp) {
+    int32_t num_train = loader_num_tasks(dp->train);
+    int32_t num_val = dp->val != NULL ? loader_num_tasks(dp->val) : 0;
+    size_t most = (size_t)num_train + (size_t)num_val;
+    dp->task_names = calloc(most + 1, sizeof *dp->task_names);
+    dp->val_task = calloc((size_t)num_val + 1, sizeof *dp->val_task);
+    dp->task_sum = calloc(3 * most + 1, sizeof *dp->task_sum);
+    if (dp->task_names == NULL || dp->val_task == NULL || dp->task_sum == NULL) {
+        return FAIL(STATUS_NO_MEMORY, "no memory for %zu tasks", most);
+    }
+    for (int32_t t = 0; t < num_train; t++) { dp->task_names[t] = loader_task_name(dp->train, t); }
+    dp->num_tasks = num_train;
+    for (int32_t v = 0; v < num_val; v++) {
+        const char* name = loader_task_name(dp->val, v);
+        int32_t t = 0;
+        while (t < dp->num_tasks && strcmp(dp->task_names[t], name) != 0) { t++; }
+        if (t == dp->num_tasks) { dp->task_names[dp->num_tasks++] = name; }
+        dp->val_task[v] = t;
+    }
+    dp->task_rows = dp->task_sum + dp->num_tasks;
+    dp->task_loss = dp->task_sum + 2 * dp->num_tasks;
+    return STATUS_OK;
 }
 
 static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
@@ -51,16 +70,10 @@ static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
     int64_t steps = run->num_steps;
     if (steps < 0) { steps = (loader_num_tokens(dp->train) + run->batch_tokens - 1) / run->batch_tokens; }
     dp->num_steps = (int32_t)(steps < INT32_MAX ? steps : INT32_MAX);
-    size_t tasks = (size_t)num_tasks(dp);
     size_t ranks = (size_t)dp->transport.num_ranks;
-    dp->task_sum = calloc(4 * tasks, sizeof(double));  // sums, rows, means, and means of validation
     dp->rank_stats = calloc(ranks * SESSION_STATS + 1, sizeof(double));
-    if (dp->task_sum == NULL || dp->rank_stats == NULL) {
-        return FAIL(STATUS_NO_MEMORY, "no memory for %zu tasks", tasks);
-    }
-    dp->task_rows = dp->task_sum + tasks;
-    dp->task_loss = dp->task_sum + 2 * tasks;
-    return STATUS_OK;
+    if (dp->rank_stats == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %zu ranks", ranks); }
+    return number_tasks(dp);
 }
 
 int dynapipe_open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
@@ -71,7 +84,7 @@ int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out) {
     *out = (DynapipeDataInfo_v1){
         .vocab = loader_vocab(dp->train),
         .eot_token = loader_eot_token(dp->train),
-        .num_tasks = num_tasks(dp),
+        .num_tasks = dp->num_tasks,
         .num_samples = loader_num_samples(dp->train),
         .num_tokens = loader_num_tokens(dp->train),
         .num_truncated = loader_num_truncated(dp->train),
@@ -82,8 +95,7 @@ int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out) {
 }
 
 const char* dynapipe_task_name(const Dynapipe* dp, int32_t task) {
-    bool in_train = task < loader_num_tasks(dp->train);
-    return loader_task_name(in_train ? dp->train : dp->val, task);
+    return task >= 0 && task < dp->num_tasks ? dp->task_names[task] : "?";
 }
 
 // --- stage split

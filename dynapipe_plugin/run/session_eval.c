@@ -70,20 +70,11 @@ static Status run_forward(Dynapipe* dp, const DynapipeBatch* batches, float** lo
     return executor_run_forward(dp->executor, &forward);
 }
 
-// Tasks are numbered by the training data; a task that only the validation data has keeps its own number.
-static int32_t train_task(const Dynapipe* dp, int32_t val_task) {
-    const char* name = loader_task_name(dp->val, val_task);
-    for (int32_t t = 0; t < loader_num_tasks(dp->train); t++) {
-        if (strcmp(loader_task_name(dp->train, t), name) == 0) { return t; }
-    }
-    return val_task;
-}
-
 static void add_losses(const Dynapipe* dp, const EvalWork* work, double* sums, double* rows) {
     if (dp->stage != dp->num_stages - 1) { return; }
     for (int32_t m = 0; m < work->num_batches; m++) {
         for (int32_t i = 0; i < work->batches[m].num_rows; i++) {
-            int32_t task = train_task(dp, work->batches[m].row_tasks[i]);
+            int32_t task = dp->val_task[work->batches[m].row_tasks[i]];
             sums[task] += work->losses[m][i];
             rows[task] += 1;
         }
@@ -92,11 +83,9 @@ static void add_losses(const Dynapipe* dp, const EvalWork* work, double* sums, d
 
 static Status validate(Dynapipe* dp, int32_t max_batches, double* loss, double* task_loss) {
     if (dp->val == NULL) { return FAIL(STATUS_BAD_OPTION, "no validation data ---> give -j"); }
-    DynapipeDataInfo_v1 info;
-    dynapipe_data_info(dp, &info);
-    double* sums = calloc(2 * (size_t)info.num_tasks + 1, sizeof(double));
-    if (sums == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d tasks", info.num_tasks); }
-    double* rows = sums + info.num_tasks;
+    double* sums = calloc(2 * (size_t)dp->num_tasks + 1, sizeof(double));
+    if (sums == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d tasks", dp->num_tasks); }
+    double* rows = sums + dp->num_tasks;
     loader_rewind(dp->val);
     Status status = STATUS_OK;
     for (int32_t b = 0; status == STATUS_OK && (max_batches < 0 || b < max_batches); b++) {
@@ -110,9 +99,9 @@ static Status validate(Dynapipe* dp, int32_t max_batches, double* loss, double* 
         if (status == STATUS_OK) { add_losses(dp, &work, sums, rows); }
         if (batch.end) { break; }
     }
-    if (status == STATUS_OK) { status = collective_all_reduce_sum(&dp->world, sums, 2 * info.num_tasks); }
+    if (status == STATUS_OK) { status = collective_all_reduce_sum(&dp->world, sums, 2 * dp->num_tasks); }
     double all_sum = 0, all_rows = 0;
-    for (int32_t t = 0; t < info.num_tasks; t++) {
+    for (int32_t t = 0; t < dp->num_tasks; t++) {
         all_sum += sums[t];
         all_rows += rows[t];
         if (task_loss != NULL) { task_loss[t] = rows[t] > 0 ? sums[t] / rows[t] : NAN; }

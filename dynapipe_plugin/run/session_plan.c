@@ -87,8 +87,9 @@ Status session_plan_get(Dynapipe* dp, int32_t step_idx, SessionStep** out) {
 
 Status session_reserve(Dynapipe* dp, int64_t num_bytes) {
     if (num_bytes <= dp->memory_bytes) { return STATUS_OK; }
-    // An eighth more than asked: the next step's plan is seldom exactly as large as this one's.
-    int64_t wanted_bytes = num_bytes + num_bytes / 8;
+    // An eighth more than asked: the next step's plan is seldom exactly as large as this one's. Where memory
+    // is limited, what the plan was promised and no more.
+    int64_t wanted_bytes = num_bytes + (dp->options.memory_limit_bytes > 0 ? 0 : num_bytes / 8);
     wanted_bytes = (wanted_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
     free(dp->memory);
     dp->memory_bytes = 0;

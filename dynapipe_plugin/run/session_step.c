@@ -37,8 +37,8 @@ static Status reduce_gradients(Dynapipe* dp) {
 }
 
 // Sum of losses and number of rows per task over my last-stage micro-batches; other ranks add zeros.
-static void sum_task_losses(Dynapipe* dp, const SessionStep* step, int32_t num_tasks) {
-    memset(dp->task_sum, 0, sizeof(double) * (size_t)(2 * num_tasks));
+static void sum_task_losses(Dynapipe* dp, const SessionStep* step) {
+    memset(dp->task_sum, 0, 2 * sizeof(double) * (size_t)dp->num_tasks);
     if (dp->stage != dp->num_stages - 1) { return; }
     for (int32_t m = 0; m < step->plan.M; m++) {
         const DynapipeBatch* batch = step->batches[m];
@@ -51,12 +51,10 @@ static void sum_task_losses(Dynapipe* dp, const SessionStep* step, int32_t num_t
 }
 
 static Status gather_losses(Dynapipe* dp, const SessionStep* step, DynapipeStep_v1* out) {
-    DynapipeDataInfo_v1 info;
-    dynapipe_data_info(dp, &info);
-    sum_task_losses(dp, step, info.num_tasks);
-    TRY(collective_all_reduce_sum(&dp->world, dp->task_sum, 2 * info.num_tasks));
+    sum_task_losses(dp, step);
+    TRY(collective_all_reduce_sum(&dp->world, dp->task_sum, 2 * dp->num_tasks));
     double sum = 0, rows = 0;
-    for (int32_t t = 0; t < info.num_tasks; t++) {
+    for (int32_t t = 0; t < dp->num_tasks; t++) {
         sum += dp->task_sum[t];
         rows += dp->task_rows[t];
         dp->task_loss[t] = dp->task_rows[t] > 0 ? dp->task_sum[t] / dp->task_rows[t] : NAN;

@@ -53,11 +53,14 @@ Status transfers_post(Transfers* t, int32_t kind, int32_t mb, int32_t peer, int3
 
 Status transfers_poll(Transfers* t, bool* moved) {
     int32_t kept = 0;
+    Status status = STATUS_OK;
     for (int32_t i = 0; i < t->num_items; i++) {
         Transfer transfer = t->items[i];
         int done = 0;
-        TRY(t->transport->api->test(t->transport->ctx, transfer.request, &done));
-        if (!done) {
+        if (status == STATUS_OK) {
+            status = t->transport->api->test(t->transport->ctx, transfer.request, &done);
+        }
+        if (status != STATUS_OK || !done) {
             t->items[kept++] = transfer;
             continue;
         }
@@ -67,7 +70,7 @@ Status transfers_poll(Transfers* t, bool* moved) {
         t->trace.events[transfer.event_idx].end_ns = t->last_progress_ns;
     }
     t->num_items = kept;
-    return STATUS_OK;
+    return status;
 }
 
 static Status fail_stuck(const Transfers* t, const uint8_t* state, int32_t kind, int32_t mb) {

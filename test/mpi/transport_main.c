@@ -1,10 +1,12 @@
 // transport_main.c -- ranks of mpirun run the cases of every transport; test/test_mpi_transport.sh drives it.
-//     mpirun -np N transport_main exchange|collective|mismatch SENT EXPECTED|abort|kill|in-flight|overlap
+//     mpirun -np N transport_main exchange|collective|abort|kill|in-flight|wait|overlap
+//                                 large BYTES | mismatch SENT EXPECTED
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "../../dynapipe_plugin/base/clock.h"
@@ -83,11 +85,14 @@ static Status run_in_flight(Transport* t) {
     return t->api->irecv(t->ctx, (t->rank + 1) % t->num_ranks, 0, bytes, 64, &request);
 }
 
-// Rank 0 posts a message and computes 100 ms; how long after its receive does rank 1 have it?
+// Rank 0 posts a message and computes 100 ms, rank 1 posts its receive after 20 ms: when does it have the
+// data? Further ranks compute all the time.
 static Status run_overlap(Transport* t) {
     size_t lengths[] = {64 << 10, 1 << 20, 8 << 20};
     int32_t ranks[] = {0, 1};
     Collective c;
+    int64_t end_ns = clock_now_ns() + 800000000;
+    while (t->rank > 1 && clock_now_ns() < end_ns) {}
     if (t->rank > 1) { return STATUS_OK; }
     TRY(collective_init(&c, t, ranks, 2, 0));
     for (int i = 0; i < 6; i++) {
@@ -113,6 +118,32 @@ static Status run_overlap(Transport* t) {
     return STATUS_OK;
 }
 
+static double cpu_seconds(void) {  // of all threads of this process
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+}
+
+// Everybody but rank 0 waits one second for it; what does that cost in time on a core?
+static Status run_wait(Transport* t) {
+    char byte = 0;
+    void* request;
+    if (t->rank > 0) {
+        double before = cpu_seconds();
+        TRY(t->api->irecv(t->ctx, 0, 1, &byte, 1, &request));
+        TRY(ranks_wait(t, request));
+        printf("waiting costs %.1f %%\n", 100 * (cpu_seconds() - before));
+        return STATUS_OK;
+    }
+    usleep(1000000);
+    for (int32_t r = 1; r < t->num_ranks; r++) {
+        TRY(t->api->isend(t->ctx, r, 1, &byte, 1, &request));
+        TRY(ranks_wait(t, request));
+    }
+    return STATUS_OK;
+}
+
 static Status run(Transport* t, int argc, char** argv) {
     const char* what = argc > 1 ? argv[1] : "";
     if (strcmp(what, "exchange") == 0) { return run_exchange(t); }
@@ -123,6 +154,10 @@ static Status run(Transport* t, int argc, char** argv) {
     if (strcmp(what, "abort") == 0) { return run_abort(t, false); }
     if (strcmp(what, "kill") == 0) { return run_abort(t, true); }
     if (strcmp(what, "in-flight") == 0) { return run_in_flight(t); }
+    if (strcmp(what, "wait") == 0) { return run_wait(t); }
+    if (strcmp(what, "large") == 0 && argc == 3) {
+        return t->num_ranks > 1 ? transport_cases_large(t, strtoull(argv[2], NULL, 10)) : STATUS_OK;
+    }
     if (strcmp(what, "overlap") == 0) { return run_overlap(t); }
     return FAIL(STATUS_BAD_OPTION, "%s: not a case", what);
 }

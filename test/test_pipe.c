@@ -30,6 +30,23 @@ static int compare_changes(const void* a, const void* b) {
     return x->acquires - y->acquires;
 }
 
+static int64_t most_held(Change* changes, int32_t num) {
+    int64_t held = 0, most = 0;
+    qsort(changes, (size_t)num, sizeof(Change), compare_changes);
+    for (int32_t i = 0; i < num; i++) {
+        held += changes[i].bytes;
+        if (held > most) { most = held; }
+    }
+    return most;
+}
+
+static bool has_weight_job(const PipeSchedule* schedule, int32_t s, int32_t mb) {
+    for (int32_t i = 0; i < schedule->num_jobs[s]; i++) {
+        if (schedule->jobs[s][i].kind == JOB_W && schedule->jobs[s][i].mb == mb) { return true; }
+    }
+    return false;
+}
+
 static Replayed replay(const PipeProblem* problem, const PipeSchedule* schedule) {
     enum { MAX_P = 8, MAX_M = 40 };
     static int64_t done[JOB_COUNT][MAX_P][MAX_M], sent[JOB_COUNT][MAX_P][MAX_M];
@@ -59,10 +76,7 @@ static Replayed replay(const PipeProblem* problem, const PipeSchedule* schedule)
         int32_t s = best;
         PipeJob job = schedule->jobs[s][pos[s]++];
         const PipeCost* cost = pipe_cost(problem, s, job.mb);
-        bool has_w = false;
-        for (int32_t i = 0; i < schedule->num_jobs[s]; i++) {
-            has_w |= schedule->jobs[s][i].kind == JOB_W && schedule->jobs[s][i].mb == job.mb;
-        }
+        bool has_w = has_weight_job(schedule, s, job.mb);
         int64_t end_ns = best_ns + cost->job_ns[job.kind];
         if (job.kind == JOB_B && !has_w) { end_ns += cost->job_ns[JOB_W]; }
         done[job.kind][s][job.mb] = clock[s] = end_ns;
@@ -91,12 +105,7 @@ static Replayed replay(const PipeProblem* problem, const PipeSchedule* schedule)
     for (int32_t s = 0; s < P; s++) {
         out.deadlock |= pos[s] < schedule->num_jobs[s];
         out.makespan_ns = out.makespan_ns > problem->tail_ns[s] ? out.makespan_ns : problem->tail_ns[s];
-        qsort(changes[s], (size_t)num_changes[s], sizeof(Change), compare_changes);
-        int64_t held = 0;
-        for (int32_t i = 0; i < num_changes[s]; i++) {
-            held += changes[s][i].bytes;
-            if (held > out.peak_bytes[s]) { out.peak_bytes[s] = held; }
-        }
+        out.peak_bytes[s] = most_held(changes[s], num_changes[s]);
     }
     return out;
 }

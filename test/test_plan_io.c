@@ -93,21 +93,15 @@ static void hash_covers_every_field(void) {
                               &plan.mbs[0].shape.supervised_tokens};
     uint8_t* const bytes[] = {&plan.mbs[0].layout, &plan.mbs[0].recompute[1], &rank->instrs[0].kind,
                               &rank->buffers[0].kind};
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        ++*words[i];
-        CHECK(plan_hash(&plan) != before);
-        --*words[i];
+#define EACH_CHANGES_THE_HASH(fields, bit)                            \
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields)[0]; i++) { \
+        *(fields)[i] ^= (bit);                                        \
+        CHECK(plan_hash(&plan) != before);                            \
+        *(fields)[i] ^= (bit);                                        \
     }
-    for (size_t i = 0; i < sizeof longs / sizeof longs[0]; i++) {
-        ++*longs[i];
-        CHECK(plan_hash(&plan) != before);
-        --*longs[i];
-    }
-    for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) {
-        *bytes[i] ^= 1;
-        CHECK(plan_hash(&plan) != before);
-        *bytes[i] ^= 1;
-    }
+    EACH_CHANGES_THE_HASH(words, 1)
+    EACH_CHANGES_THE_HASH(longs, 1)
+    EACH_CHANGES_THE_HASH(bytes, 1)
     plan.policy[0]++;
     CHECK(plan_hash(&plan) != before);
     plan.policy[0]--;

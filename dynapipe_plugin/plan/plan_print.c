@@ -113,8 +113,7 @@ void plan_print_table(const Plan* plan, FILE* out) {
         for (int32_t i = mb->sequence_begin; i < mb->sequence_end; i++) {
             if (plan->sequences[i].enc_tokens > longest) { longest = plan->sequences[i].enc_tokens; }
         }
-        int64_t tokens = mb->shape.enc_tokens,
-                padding = tokens - real_tokens(plan, mb);
+        int64_t tokens = mb->shape.enc_tokens, padding = tokens - real_tokens(plan, mb);
         fprintf(out, "  %-4d %c %7d  %-6s  %9" PRId64 "  %7d  %7" PRId64 "  %5.1f %%  %10" PRId64 "  %s\n", m,
                 timeline_letter(m - first), mb->replica, plan_layout_words[mb->layout], mb->shape.num_seqs,
                 longest, tokens + mb->shape.dec_tokens,

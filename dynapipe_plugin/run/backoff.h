@@ -7,6 +7,8 @@ backoff.h -- how a rank waits for a transfer: spin a little, then give the core 
 Ranks that wait share cores with ranks that compute (4 ranks on 2 cores), so waiting must cost next to
 nothing; but most messages come within microseconds, so it must not begin with a sleep. A nap of 30 us takes
 about 85 us with Linux' default timer slack: well below the shortest job worth a micro-batch.
+Measured over MPI, 4 ranks on 2 busy cores: a waiting rank takes 8 to 12 % of a core (naps of 100 us: 6 to 11
+%, no gain worth the delay). test/test_mpi_transport.sh holds it to 40 %.
 */
 #pragma once
 

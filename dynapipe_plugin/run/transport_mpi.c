@@ -10,6 +10,10 @@ rank 0 posts a message and computes 100 ms without calling MPI, rank 1 posts its
     single copy (CMA)                20.3   20.4   22.3
     copies through shared memory    100.5   98.9  108.5
     the same, eager limit 16 MB      24.0   24.2   22.6   (memory: 16 MB per message slot)
+    the same, with our thread        22-24  23-28  37-50
+
+(Other programs busy on both cores: 20 / 21 / 30 with single copy, 20-40 / 24-80 / 37-160 with our thread.
+Shorter naps, or more calls for each, made no difference that could be told from noise.)
 
 So it is measured when the transport opens (sender_must_help, about 30 ms): where messages do not arrive
 by the receiver's efforts alone, a thread of this transport calls MPI every PROGRESS_NAP_NS while requests

@@ -170,6 +170,7 @@ typedef struct {
 int dynapipe_step(Dynapipe* dp, DynapipeStep_v1* out);
 // The range of this rank's parameters whose reduced gradients it holds and which it updates.
 void dynapipe_shard(const Dynapipe* dp, int64_t* begin, int64_t* end);
+// After the update, every step: with zero_stage 1, replicas exchange their shards of the parameters.
 int dynapipe_share_params(Dynapipe* dp);
 // Sum over all ranks, in rank order: the same bits everywhere.
 int dynapipe_sum(Dynapipe* dp, double* values, int32_t num_values);

@@ -30,7 +30,7 @@ static bool is_filled(const unsigned char* data, size_t num_bytes, uint64_t cont
 }
 
 static Message message_make(uint64_t seed, int32_t src, int32_t dst, int32_t k, bool is_receive) {
-    static const int32_t tags[] = {0, 1, 4711, (1 << 30) - 1};
+    static const int32_t tags[] = {0, 1, 4711, TRANSPORT_TAG_END - 1};
     static const uint32_t most_bytes[] = {1, 2, 100, 5000, 100000, 1300000};
     Rng rng = rng_seed(seed * 1000003 + (uint64_t)(src * 1009 + dst) * 10007 + (uint64_t)k);
     Message m = {.peer = is_receive ? src : dst, .is_receive = is_receive};

@@ -147,11 +147,3 @@ Status file_make_directory(const char* path) {
     }
     return STATUS_OK;
 }
-
-Status file_sync_directory(const char* directory) {
-    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) { return FAIL(STATUS_IO, "%s: cannot open directory: %s", directory, strerror(errno)); }
-    int failed = fsync(fd);
-    close(fd);
-    return failed ? FAIL(STATUS_IO, "%s: cannot sync directory: %s", directory, strerror(errno)) : STATUS_OK;
-}

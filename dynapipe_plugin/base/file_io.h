@@ -47,9 +47,6 @@ void file_writer_abort(FileWriter* writer);  // drop the temporary file; fine af
 // Create a directory and its parents; an existing one is fine.
 Status file_make_directory(const char* path);
 
-// Make a rename in `directory` durable.
-Status file_sync_directory(const char* directory);
-
 #ifdef __cplusplus
 }
 #endif

@@ -126,13 +126,6 @@ int64_t microbatch_work_ns(const MicrobatchProblem* problem, RecomputeMode mode,
     return microbatch_cost(problem, mode, SHARE_ALONE, shape).work_ns;
 }
 
-int64_t microbatch_held_bytes(const MicrobatchProblem* problem, int32_t s, RecomputeMode mode,
-                              const MbShape* shape) {
-    CostJobs jobs[PLAN_MAX_STAGES];
-    cost_stages(jobs, problem->costs, problem->stages, problem->P, mode, shape);
-    return held_bytes(problem, &jobs[s], s > 0 ? jobs[s - 1].boundary_bytes : 0);
-}
-
 int64_t microbatch_alone_bytes(const MicrobatchProblem* problem, int32_t s, RecomputeMode mode,
                                const MbShape* shape) {
     CostJobs jobs[PLAN_MAX_STAGES];

@@ -85,8 +85,6 @@ Status microbatch_problem_init(MicrobatchProblem* out, const PlanRequest* reques
 int64_t microbatch_work_ns(const MicrobatchProblem* problem, RecomputeMode mode, const MbShape* shape);
 
 // Bytes on stage s (see the top).
-int64_t microbatch_held_bytes(const MicrobatchProblem* problem, int32_t s, RecomputeMode mode,
-                              const MbShape* shape);
 int64_t microbatch_alone_bytes(const MicrobatchProblem* problem, int32_t s, RecomputeMode mode,
                                const MbShape* shape);
 

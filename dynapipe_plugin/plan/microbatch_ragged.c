@@ -154,7 +154,7 @@ static void bins_open(Filling* f, int64_t total, int32_t num_mbs, const Microbat
     int64_t units = 0, body;
     f->num_bins = 0;
     for (int32_t k = 0; k < num_mbs; k++) { units += capacity(unit, k, num_mbs, taper); }
-    body = (int64_t)((double)total / (double)units * (double)unit);
+    body = total / units * unit + total % units * unit / units;
     for (int32_t k = 0; k < num_mbs; k++) { bin_open(f, capacity(body, k, num_mbs, taper)); }
 }
 

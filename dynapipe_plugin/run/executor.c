@@ -10,7 +10,7 @@
 #include "transfers.h"
 
 enum {
-    FORWARD_TAG_BASE = 1 << 28,
+    FORWARD_TAG = TRANSPORT_TAG_END / 4,  // of all micro-batches: they pass a link in their order
     SPARE_EVENTS = 8,
     KEEP = DYNAPIPE_FORWARD_KEEP,
     HEAD = DYNAPIPE_FORWARD_HEAD
@@ -331,9 +331,14 @@ static Status run_instr(Executor* ex, const PlanInstr* instr) {
 Status executor_run(Executor* ex, const ExecutorStep* step) {
     const Plan* plan = step->plan;
     int32_t num_ranks = ex->transfers.transport->num_ranks;
-    if (plan->P < 1 || (int64_t)plan->P * plan->R != num_ranks || plan->M >= FORWARD_TAG_BASE / 2) {
+    if (plan->P < 1 || (int64_t)plan->P * plan->R != num_ranks) {
         return FAIL(STATUS_INVALID_PLAN, "the plan is for %d stages x %d replicas, %d ranks are running",
                     (int)plan->P, (int)plan->R, (int)num_ranks);
+    }
+    if (plan->M >= FORWARD_TAG / 2) {
+        return FAIL(STATUS_OUT_OF_RANGE,
+                    "%d micro-batches in a step, less than %d are supported ---> smaller -d or larger ones",
+                    (int)plan->M, FORWARD_TAG / 2);
     }
     const PlanRank* rank = &plan->ranks[ex->rank];
     ex->step = step;
@@ -376,7 +381,7 @@ int64_t executor_forward_bytes(const Executor* ex, const DynapipeBatch* batches,
 
 static Status forward_receive(Executor* ex, const ExecutorForward* f, int32_t i, unsigned char* in) {
     if (f->prev_rank < 0 || i >= f->num_batches) { return STATUS_OK; }
-    return transfers_post(&ex->transfers, INSTR_RECV_ACT, i, f->prev_rank, FORWARD_TAG_BASE + i, in,
+    return transfers_post(&ex->transfers, INSTR_RECV_ACT, i, f->prev_rank, FORWARD_TAG, in,
                           ex->api->boundary_bytes(ex->model, &f->batches[i]), &ex->mbs[i].transfer[LINK_IN]);
 }
 
@@ -401,13 +406,13 @@ static Status forward_one(Executor* ex, const ExecutorForward* f, const ForwardL
                          acts, acts + layout->acts_bytes, f->next_rank < 0 ? f->losses[i] : NULL, 0.0f, HEAD);
     TRY(job_end(ex, event, rc));
     if (f->next_rank < 0) { return STATUS_OK; }
-    return transfers_post(&ex->transfers, INSTR_SEND_ACT, i, f->next_rank, FORWARD_TAG_BASE + i, out,
+    return transfers_post(&ex->transfers, INSTR_SEND_ACT, i, f->next_rank, FORWARD_TAG, out,
                           ex->api->boundary_bytes(ex->model, batch), &ex->mbs[i].transfer[LINK_OUT]);
 }
 
 Status executor_run_forward(Executor* ex, const ExecutorForward* f) {
     int64_t needed_bytes = executor_forward_bytes(ex, f->batches, f->num_batches);
-    if (needed_bytes > f->arena_bytes || f->num_batches >= FORWARD_TAG_BASE) {
+    if (needed_bytes > f->arena_bytes) {
         return FAIL(STATUS_OUT_OF_RANGE, "rank %d: forward needs %lld bytes, the arena has %lld",
                     (int)ex->rank, (long long)needed_bytes, (long long)f->arena_bytes);
     }

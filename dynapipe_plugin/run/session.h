@@ -75,10 +75,10 @@ struct Dynapipe {
     void* memory;  // the arena of plan.h, on the heap
     int64_t memory_bytes;
 
-    double *task_sum, *task_rows, *task_loss;  // [num_tasks], one allocation
-    double* rank_stats;                        // [num_ranks * SESSION_STATS]
-    DynapipeStep_v1 last;                      // what the step now at hand returned
-    int64_t step_begin_ns, pipeline_ns;
+    double *task_sum, *task_rows, *task_loss;         // [num_tasks], one allocation
+    double* rank_stats;                               // [num_ranks * SESSION_STATS]
+    DynapipeStep_v1 last;                             // what the step now at hand returned
+    int64_t step_begin_ns, step_end_ns, pipeline_ns;  // of dynapipe_step; of the executor
     Arena eval_arena;
     FILE* metrics;
     SessionSummary summary;

@@ -84,9 +84,13 @@ static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     int64_t pipeline_begin_ns = clock_now_ns();
     TRY(run_pipeline(dp, step));
     dp->pipeline_ns = clock_now_ns() - pipeline_begin_ns;
+    int64_t reduce_begin_ns = clock_now_ns();
     TRY(reduce_gradients(dp));
+    executor_trace_add(dp->executor, TRACE_REDUCE, reduce_begin_ns, clock_now_ns());
     dp->next_step++;
-    return gather_losses(dp, step, out);
+    TRY(gather_losses(dp, step, out));
+    dp->step_end_ns = clock_now_ns();
+    return STATUS_OK;
 }
 
 int dynapipe_step(Dynapipe* dp, DynapipeStep_v1* out) {
@@ -101,6 +105,10 @@ void dynapipe_shard(const Dynapipe* dp, int64_t* begin, int64_t* end) {
 }
 
 int dynapipe_share_params(Dynapipe* dp) {
+    int64_t begin_ns = clock_now_ns();
+    executor_trace_add(dp->executor, TRACE_UPDATE, dp->step_end_ns, begin_ns);
     if (dp->run.zero_stage == 0 || dp->num_replicas == 1) { return 0; }
-    return (int)collective_all_gather(&dp->replicas, dp->params.params, dp->params.num_params);
+    Status status = collective_all_gather(&dp->replicas, dp->params.params, dp->params.num_params);
+    executor_trace_add(dp->executor, TRACE_SHARE, begin_ns, clock_now_ns());
+    return (int)status;
 }

@@ -60,7 +60,7 @@ Status transfers_poll(Transfers* t, bool* moved) {
         if (status == STATUS_OK) {
             status = t->transport->api->test(t->transport->ctx, transfer.request, &done);
         }
-        if (status != STATUS_OK || !done) {
+        if (!done) {  // done: gone, with an error too
             t->items[kept++] = transfer;
             continue;
         }

@@ -10,11 +10,15 @@ All calls come from one thread per rank. Requests are opaque; test() releases a 
 #include <stdint.h>
 #include "../base/status.h"
 
+// 0 <= tag < TRANSPORT_TAG_END; the check decorator uses as many again. MPI itself promises 2^15 only, but no
+// implementation that we know has fewer than 2^21.
+enum { TRANSPORT_TAG_END = 1 << 20 };
+
 typedef struct {
     const char* name;  // for logs: "loopback", "mpi", "mpi+check"
 
     // Start moving `num_bytes` bytes; must not block. The buffer belongs to the transport until test()
-    // reports done. Messages between two ranks with equal tags arrive in send order. 0 <= tag < 2^30.
+    // reports done. Messages between two ranks with equal tags arrive in send order.
     Status (*isend)(void* ctx, int32_t peer, int32_t tag, const void* data, size_t num_bytes, void** request);
     Status (*irecv)(void* ctx, int32_t peer, int32_t tag, void* data, size_t num_bytes, void** request);
     // Poll one request and make progress on all. Sets *done to 0 or 1; at 1 the request is gone.

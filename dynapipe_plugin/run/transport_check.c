@@ -14,7 +14,7 @@
 
 #include "../base/hash.h"
 
-enum { HEADER_TAG_BIT = 1 << 30, POISON = 0xff };
+enum { HEADER_TAG_BIT = TRANSPORT_TAG_END, POISON = 0xff };
 #define HEADER_MAGIC 0x64706368656b3031u
 
 typedef struct {
@@ -79,7 +79,8 @@ static Status post_inner(Check* check, CheckRequest* r) {
 
 static Status post(Check* check, CheckRequest wanted, void** request) {
     if (wanted.tag < 0 || wanted.tag >= HEADER_TAG_BIT) {
-        return FAIL(STATUS_OUT_OF_RANGE, "check: tag %d, valid are 0..2^30-1", (int)wanted.tag);
+        return FAIL(STATUS_OUT_OF_RANGE, "check: tag %d, valid are 0..%d", (int)wanted.tag,
+                    HEADER_TAG_BIT - 1);
     }
     if (wanted.peer < 0 || wanted.peer >= check->inner.num_ranks || wanted.peer == check->inner.rank) {
         return FAIL(STATUS_OUT_OF_RANGE, "check: rank %d has no peer %d", (int)check->inner.rank,

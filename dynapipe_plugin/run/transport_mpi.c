@@ -403,6 +403,15 @@ static Status start_progress(Mpi* mpi) {
     return STATUS_OK;
 }
 
+static Status check_tags(MPI_Comm comm) {
+    const int* largest = NULL;
+    int has_it = 0;
+    MPI_Comm_get_attr(comm, MPI_TAG_UB, &largest, &has_it);
+    if (has_it && *largest >= 2 * TRANSPORT_TAG_END - 1) { return STATUS_OK; }
+    return FAIL(STATUS_COMM, "mpi: tags up to %d, %d are needed ---> use another MPI, such as Open MPI",
+                has_it ? *largest : 32767, 2 * TRANSPORT_TAG_END - 1);
+}
+
 Status transport_mpi_open(Transport* out, int* argc, char*** argv) {
     int initialized = 0, provided = 0, rank = 0, num_ranks = 0;
     MPI_Initialized(&initialized);
@@ -418,10 +427,11 @@ Status transport_mpi_open(Transport* out, int* argc, char*** argv) {
     MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN);
     MPI_Comm_rank(mpi->comm, &rank);
     MPI_Comm_size(mpi->comm, &num_ranks);
+    Status status = check_tags(mpi->comm);
     mpi->finalize = !initialized;
     mpi->rank = rank;
     mpi->num_ranks = num_ranks;
-    Status status = start_progress(mpi);
+    if (status == STATUS_OK) { status = start_progress(mpi); }
     if (status != STATUS_OK) {
         MPI_Comm_free(&mpi->comm);
         free(mpi);

@@ -49,7 +49,7 @@ test:                                      ## set-up and every test that needs n
 	@dev/setup.sh
 	@dev/run_tests.sh
 
-check: $(TESTS:%=$(OUT)/%)                 ## unit tests only
+check:                                     ## unit tests only
 	@dev/run_tests.sh --unit
 
 # --- programs: linked under $(OUT), then put beside this Makefile ---------------------------------------------
@@ -77,6 +77,10 @@ $(OUT)/profile_costs: $(OUT)/profile_costs.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 $(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(patsubst %.c,$(OUT)/%.o,$(wildcard dev/tasks*.c)) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
+# The planner alone, for test/test_compilers.sh, which sets OUT, CC and OPT.
+$(OUT)/plan_dump: $(OUT)/test/tools/plan_dump.o $(OUT)/test/random_problem.o $(DYNAPIPE_BASE_OBJS) \
+        $(patsubst %.c,$(OUT)/%.o,$(wildcard $(DYNAPIPE_DIR)/plan/*.c))
+	$(CC) $(CFLAGS_ALL) $^ $(LIBS) -o $@
 $(OUT)/tools/%: $(OUT)/test/tools/%.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@

@@ -4,14 +4,22 @@
 set -u
 cd "$(dirname "$0")/.."
 bad=0
-rank_of() { awk -v d="$1" '!/^#/ {n++} $1 == d {print n; exit}' dev/layers.txt; }
+declare -A rank
+num_layers=0
+while read -r layer; do [[ $layer == \#* ]] || rank[$layer]=$((num_layers++)); done <dev/layers.txt
+folder_of() { [[ $1 == */* ]] && folder=${1%/*} || folder=.; }
 while IFS=: read -r file line text; do
-    header=$(sed -E 's/.*"([^"]+)".*/\1/' <<<"$text")
-    from=$(dirname "$file")
-    target=$(realpath -m --relative-to=. "$from/$header")
+    header=${text#*\"} header=${header%%\"*}
+    folder_of "$file"
+    from=$folder target=$header up=$folder
+    while [[ $target == ../* ]]; do
+        folder_of "$up"
+        target=${target#../} up=$folder
+    done
+    [ "$up" = . ] || target=$up/$target
     [ -e "$target" ] || { echo "$file:$line: $header not found beside it"; bad=1; continue; }
-    to=$(dirname "$target")
-    a=$(rank_of "$from") b=$(rank_of "$to")
+    folder_of "$target"
+    to=$folder a=${rank[$from]:-} b=${rank[$to]:-}
     if [ -z "$a" ] || [ -z "$b" ]; then echo "$file:$line: $from or $to is not in dev/layers.txt"; bad=1
     elif [ "$from" != "$to" ] && [ "$b" -gt "$a" ]; then echo "$file:$line: $from must not include $header (it lies above)"; bad=1; fi
     case "$from:$to" in

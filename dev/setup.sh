@@ -9,7 +9,7 @@ declare -A need=(
 )
 if [ "${1:-}" = "--dev" ] || [ -n "${CI:-}" ]; then
     need+=([clang]="command -v clang" [clang-format]="command -v clang-format"
-           [python3]="command -v python3"
+           [g++]="command -v g++"
            [libclang-rt-14-dev]="find /usr/lib -name 'libclang_rt.fuzzer-x86_64.a' -print -quit | grep -q .")
 fi
 missing=()

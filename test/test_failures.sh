@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # A killed rank ends the run within seconds with the last checkpoint intact; a full disk costs a checkpoint, not the old one.
+needs=pgrep
 . "$(dirname "$0")/train_lib.sh"
 make_data 3000 300
 base="-i $work/data/train.bin -e l4c64h4 -t 256 -d 8000 -v 0 -s 0 --stages 2"

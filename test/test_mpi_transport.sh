@@ -5,7 +5,7 @@ set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
 passed=0 failed=0
-command -v mpirun >/dev/null && command -v mpicc >/dev/null || { echo "0 passed, 0 failed, 1 skipped"; exit 77; }
+command -v mpirun >/dev/null && command -v mpicc >/dev/null || { echo "skip MPI transport: no mpirun or mpicc here"; echo "0 passed, 0 failed, 1 skipped"; exit 77; }
 out=build/${BUILD:-release}$([[ "${CC:-gcc}" == clang* ]] && echo -clang)
 make --no-print-directory -s "$out/mpi_transport" "$out/mpi_transport_chunks" || exit 1
 log=$(mktemp)

@@ -39,7 +39,7 @@ void file_map_close(FileMap* map) {
 }
 
 Status file_read_text(char** out, size_t* out_bytes, const char* path) {
-    FileMap map;
+    FileMap map = {0};
     TRY(file_map_open(&map, path));
     char* text = malloc(map.num_bytes + 1);
     if (text == NULL) {

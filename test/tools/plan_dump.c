@@ -1,0 +1,62 @@
+// plan_dump.c -- the plans of some dozens of fixed random problems, as text on stdout. Built by several
+// compilers and at several levels of optimisation, it must say the same, byte for byte
+// (test/test_compilers.sh).
+#include <stdlib.h>
+
+#include "../../dynapipe_plugin/plan/planner.h"
+#include "../random_problem.h"
+
+enum { NUM_PROBLEMS = 42 };
+
+// Every second problem has the costs of a real model's shape, every third little memory.
+static void draw(RandomProblem* out, Rng* rng, int i) {
+    random_problem(out, rng, rng_between(rng, 1, 90));
+    out->request.batching = (Batching)(i % BATCHING_COUNT);
+    out->request.schedule = (ScheduleChoice)rng_below(rng, SCHEDULE_COUNT);
+    out->request.split_backward = (SplitBackward)rng_below(rng, 3);
+    out->request.effort = 60;
+    if (i % 2 == 1) {
+        CostAnalytic about = {.num_layers = 12,
+                              .channels = 64 * rng_between(rng, 4, 20),
+                              .num_heads = 12,
+                              .padded_vocab = 50304,
+                              .max_tokens = 4096,
+                              .bytes_per_value = 4,
+                              .flops_per_ns = 61.7,
+                              .attention_flops_per_ns = 14.3,
+                              .bytes_per_ns = 7.9,
+                              .launch_ns = 20e3,
+                              .comm_latency_ns = 19e3,
+                              .comm_bytes_per_ns = 3.1,
+                              .num_replicas = out->request.R};
+        cost_model_analytic_gpt(&out->costs, &about);
+        for (int32_t k = 0; k < out->num_samples; k++) { out->samples[k].dec_tokens = 0; }
+        Status status = stage_split_make(out->request.stages, out->request.P, &out->costs, out->samples,
+                                         out->num_samples);
+        if (status != STATUS_OK) { exit(1); }
+    }
+    if (i % 3 == 0) { random_problem_limit_memory(out, rng_between(rng, 0, 200)); }
+}
+
+int main(void) {
+    static RandomProblem problem;
+    Rng rng = rng_seed(20240601);
+    Arena arena = {0};
+    int num_plans = 0;
+    for (int i = 0; i < NUM_PROBLEMS; i++) {
+        Plan plan;
+        draw(&problem, &rng, i);
+        Status status =
+            plan_make(&plan, &problem.request, &problem.costs, problem.samples, problem.num_samples, &arena);
+        printf("# problem %d: status %d, hash %016llx\n", i, (int)status,
+               status == STATUS_OK ? (unsigned long long)plan_hash(&plan) : 0ull);
+        if (status == STATUS_OK) {
+            plan_print(&plan, stdout);
+            num_plans++;
+        }
+        arena_reset(&arena);
+    }
+    arena_free(&arena);
+    fprintf(stderr, "%d plans of %d problems\n", num_plans, NUM_PROBLEMS);
+    return num_plans >= NUM_PROBLEMS / 2 ? 0 : 1;
+}

@@ -103,8 +103,9 @@ $(OUT)/%.o: %.c
 	$(CC) $(CFLAGS_ALL) $(DYNAPIPE_CFLAGS) -c $< -o $@
 
 # --- sanitizers, fuzzing, structure ---------------------------------------------------------------------------
-asan:                                      ## unit tests under address and undefined-behaviour sanitizers
+asan:                                      ## unit tests and one rank under address and undefined-behaviour sanitizers
 	@$(MAKE) --no-print-directory BUILD=asan check
+	@SANITIZE=1 bash test/test_no_mpi.sh
 tsan:                                      ## unit tests under the thread sanitizer
 	@$(MAKE) --no-print-directory BUILD=tsan check
 fuzz:                                      ## the parsers, SECONDS_EACH=60 (libFuzzer, clang)

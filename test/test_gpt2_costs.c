@@ -19,7 +19,7 @@ static int64_t slice_params(const StageLayers* layers, OpsContext* ops) {
 static void state_is_that_of_the_slices(void) {
     OpsContext* ops = ops_create(1);
     for (int32_t P = 1; P <= 5; P++) {
-        Dynapipe dp = {.num_stages = P, .num_replicas = 1, .num_threads = 1};
+        Dynapipe dp = {.num_stages = P, .num_replicas = 1, .plan_threads = 1};
         DynapipeCosts* costs = NULL;
         CHECK_EQ(dynapipe_gpt2_costs(&costs, &dp, &config, 0), 0);
         for (int32_t s = 0; s < P; s++) {
@@ -36,7 +36,7 @@ static void state_is_that_of_the_slices(void) {
 // ZeRO-1 shares m and v, a part at a time: at most one value per part more than an equal share.
 static void replicas_share_moments(void) {
     OpsContext* ops = ops_create(1);
-    Dynapipe dp = {.num_stages = 2, .num_replicas = 3, .num_threads = 1};
+    Dynapipe dp = {.num_stages = 2, .num_replicas = 3, .plan_threads = 1};
     DynapipeCosts* costs = NULL;
     CHECK_EQ(dynapipe_gpt2_costs(&costs, &dp, &config, 1), 0);
     for (int32_t s = 0; s < 2; s++) {

@@ -47,6 +47,12 @@ ok $? "main.log in llm.c's form"
 grep -q '^dynapipe-plan 1' "$work/plan.txt" && grep -q '"traceEvents"' "$work/trace.json" && grep -q '"name":"reduce"' "$work/trace.json"
 ok $? "plan and trace of a step"
 
+# Hosts with different numbers of cores: as many threads, but the same plans.
+options="$base -x 1 -o $work/threads --stages 2"
+timeout -k 5 120 mpirun -x OMP_WAIT_POLICY=passive -np 1 -x OMP_NUM_THREADS=1 "$trainer" $options : -x OMP_WAIT_POLICY=passive -np 1 -x OMP_NUM_THREADS=2 "$trainer" $options \
+    >"$work/threads.log" 2>&1
+ok $? "ranks with different numbers of threads: $(grep -m1 error "$work/threads.log")"
+
 # The stock trainer, one process, no MPI.
 timeout 60 "$build/train_gpt2" -i "$work/data/train.bin" -j "$work/data/val.bin" -e l2c32h4 -t 64 -b 4 -x 5 -v 5 -s 5 -m 2 -o "$work/stock" >"$work/stock.log" 2>&1
 ok $? "the stock trainer runs"

@@ -139,8 +139,8 @@ static CostAnalytic analytic(const Dynapipe* dp, const Gpt2Config* config, int z
         .padded_vocab = config->padded_vocab,
         .max_tokens = config->max_seq_len,
         .bytes_per_value = (int32_t)sizeof(floatX),
-        .flops_per_ns = 60.0 * dp->num_threads,
-        .attention_flops_per_ns = 15.0 * dp->num_threads,
+        .flops_per_ns = 60.0 * dp->plan_threads,
+        .attention_flops_per_ns = 15.0 * dp->plan_threads,
         .bytes_per_ns = 8.0,
         .launch_ns = 20e3,
         .comm_latency_ns = 20e3,
@@ -156,7 +156,7 @@ int dynapipe_gpt2_costs(DynapipeCosts** out, const Dynapipe* dp, const Gpt2Confi
     Status status = STATUS_OK;
     if (dp->options.costs != NULL) {
         char signature[128];
-        dynapipe_gpt2_signature(signature, sizeof signature, config, dp->num_threads);
+        dynapipe_gpt2_signature(signature, sizeof signature, config, dp->plan_threads);
         status = cost_model_load(&costs->model, dp->options.costs, signature);
     } else {
         CostAnalytic about = analytic(dp, config, zero_stage);
@@ -169,7 +169,7 @@ int dynapipe_gpt2_costs(DynapipeCosts** out, const Dynapipe* dp, const Gpt2Confi
     }
     costs->model.num_enc_layers = config->num_layers;  // a profile is of layers, however many there are
     costs->model.num_dec_layers = 0;
-    OpsContext* ops = ops_create(dp->num_threads);
+    OpsContext* ops = ops_create(dp->plan_threads);
     fill_bytes(&costs->model, config, ops);
     ops_free(ops);
     fill_state(&costs->model, dp, config, zero_stage);

@@ -59,6 +59,22 @@ static Status make_groups(Dynapipe* dp, int32_t* ranks) {
     return STATUS_OK;
 }
 
+// Hosts may have different cores or numbers of ranks, but every rank must make the same plan: with what the
+// largest number of threads costs, which is also the one that needs the most scratch memory.
+static Status agree_on_threads(Dynapipe* dp) {
+    int32_t num_ranks = dp->transport.num_ranks;
+    double* threads = calloc((size_t)num_ranks, sizeof *threads);
+    if (threads == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
+    dp->num_threads = choose_threads(dp);
+    threads[dp->transport.rank] = dp->num_threads;
+    Status status = collective_all_reduce_sum(&dp->world, threads, num_ranks);
+    for (int32_t r = 0; r < num_ranks; r++) {
+        if (threads[r] > dp->plan_threads) { dp->plan_threads = (int32_t)threads[r]; }
+    }
+    free(threads);
+    return status;
+}
+
 static Status open_transport(Dynapipe* dp, int* argc, char*** argv) {
 #ifdef DYNAPIPE_MPI
     TRY(transport_mpi_open(&dp->transport, argc, argv));
@@ -86,8 +102,7 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv) {
     if (status == STATUS_OK) { status = make_groups(dp, ranks); }
     free(ranks);
     dp->world.timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
-    dp->num_threads = choose_threads(dp);
-    return status;
+    return status == STATUS_OK ? agree_on_threads(dp) : status;
 }
 
 int dynapipe_open(Dynapipe** out, int* argc, char*** argv) {

@@ -52,7 +52,8 @@ struct Dynapipe {
     SessionOptions options;
     Transport transport;
     Collective world, replicas, ends;  // all ranks; my stage's replicas; first and last stage of my replica
-    int32_t stage, replica, num_stages, num_replicas, num_threads;
+    int32_t stage, replica, num_stages, num_replicas;
+    int32_t num_threads, plan_threads;  // of this rank; of the rank that has the most
 
     DynapipeRun_v1 run;
     Loader *train, *val;

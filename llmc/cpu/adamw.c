@@ -26,6 +26,23 @@ void adamw_update(float* params, float* m, float* v, const floatX* grads, size_t
 
 enum { NORM_BLOCKS = 512 };
 
+// Four sums side by side: a single one would wait for its own additions rather than for memory.
+static double norm_block(const floatX* values, size_t num_values) {
+    const size_t n = num_values / 4;
+    const floatX *a = values, *b = a + n, *c = b + n, *d = c + n;
+    double sum_a = 0.0, sum_b = 0.0, sum_c = 0.0, sum_d = 0.0;
+#pragma omp simd reduction(+ : sum_a, sum_b, sum_c, sum_d)
+    for (size_t i = 0; i < n; i++) {
+        sum_a += (double)a[i] * (double)a[i];
+        sum_b += (double)b[i] * (double)b[i];
+        sum_c += (double)c[i] * (double)c[i];
+        sum_d += (double)d[i] * (double)d[i];
+    }
+    double sum = sum_a + sum_b + (sum_c + sum_d);
+    for (size_t i = 4 * n; i < num_values; i++) { sum += (double)values[i] * (double)values[i]; }
+    return sum;
+}
+
 // The number of blocks is fixed and their sums are added in order: the same bits for any number of threads.
 double sum_of_squares(const floatX* values, size_t num_values, OpsContext* ops) {
     double sums[NORM_BLOCKS];
@@ -34,10 +51,7 @@ double sum_of_squares(const floatX* values, size_t num_values, OpsContext* ops) 
     for (size_t b = 0; b < NORM_BLOCKS; b++) {
         const size_t begin = b * block < num_values ? b * block : num_values;
         const size_t end = begin + block < num_values ? begin + block : num_values;
-        double sum = 0.0;
-#pragma omp simd reduction(+ : sum)
-        for (size_t i = begin; i < end; i++) { sum += (double)values[i] * (double)values[i]; }
-        sums[b] = sum;
+        sums[b] = norm_block(values + begin, end - begin);
     }
     double total = 0.0;
     for (int b = 0; b < NORM_BLOCKS; b++) { total += sums[b]; }

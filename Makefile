@@ -84,6 +84,15 @@ $(OUT)/plan_dump: $(OUT)/test/tools/plan_dump.o $(OUT)/test/random_problem.o $(D
 $(OUT)/tools/%: $(OUT)/test/tools/%.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
+
+# The same trainer on llmc/cpu, and on plain loops with the flags that such trainers use.
+$(OUT)/dev/bench_single: $(OUT)/dev/bench_single.o $(LLMC_OBJS)
+	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(LIBS) -o $@
+$(OUT)/dev/bench_single_naive: $(OUT)/dev/bench_single.o $(OUT)/dev/naive_ops.o \
+                               $(filter-out $(OUT)/llmc/cpu/%,$(LLMC_OBJS))
+	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(LIBS) -o $@
+$(OUT)/dev/naive_ops.o: DYNAPIPE_CFLAGS = -Ofast -march=native -ffp-contract=fast -fopenmp
+
 $(OUT)/test_%: $(OUT)/test/test_%.o $(TEST_LIB) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 

@@ -83,6 +83,7 @@ static void save_checkpoint(Trainer* t) {
     }
     if (saved) {
         if (is_main) {
+            checkpoint_unmark(directory, t->step);
             ok = checkpoint_commit(model_path, error) && checkpoint_commit(state_path, error) &&
                  checkpoint_mark_done(directory, t->step, error);
         }
@@ -206,7 +207,14 @@ static void build(Trainer* t) {
     int64_t begin, end;
     source_shard(t->source, &begin, &end);
     optimizer_init(&t->optimizer, begin, end, (float)t->flags.weight_decay);
-    if (t->flags.resume && checkpoint_find_latest(t->flags.output_dir) >= 0) { resume(t); }
+    int latest = t->flags.output_dir != NULL ? checkpoint_find_latest(t->flags.output_dir) : -1;
+    if (t->flags.resume && latest >= 0) { resume(t); }
+    if (!t->flags.resume && latest >= 0 && source_is_main(t->source)) {
+        fprintf(stderr,
+                "warning: -o %s has an earlier run's checkpoints, up to step %d ---> -y 1 goes on from them; "
+                "another -o keeps the runs apart\n",
+                t->flags.output_dir, latest);
+    }
     if (source_is_main(t->source) && t->flags.output_dir != NULL &&
         !logger_open(&t->logger, t->flags.output_dir, t->step > 0, error)) {
         source_die(t->source, error);

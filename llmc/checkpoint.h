@@ -70,6 +70,9 @@ bool checkpoint_read_run(CheckpointRun* out, const char* path, const Gpt2Config*
 // --- a directory of checkpoints
 // ----------------------------------------------------------------------------------
 bool checkpoint_mark_done(const char* directory, int step, char* error);
+// Before a step is committed over an earlier run's: a mark never stands beside a model of one run and a state
+// of the other.
+void checkpoint_unmark(const char* directory, int step);
 // The largest step that is marked done; -1: none (or no such directory).
 int checkpoint_find_latest(const char* directory);
 // Delete what is done but not among the newest `keep_newest` (0: keep all) and not a multiple of

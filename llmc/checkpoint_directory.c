@@ -29,6 +29,12 @@ bool checkpoint_mark_done(const char* directory, int step, char* error) {
            checkpoint_file_rename(path, error);
 }
 
+void checkpoint_unmark(const char* directory, int step) {
+    char path[CHECKPOINT_PATH_CHARS];
+    checkpoint_path(path, directory, CHECKPOINT_DONE_FILE, step);
+    unlink(path);
+}
+
 // Steps that are marked done, in no order; free() the array. Returns how many.
 static int list_done(const char* directory, int** out) {
     int num_steps = 0, num_allocated = 0;

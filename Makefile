@@ -1,5 +1,5 @@
 # make help          lists the targets
-# BUILD=release|asan|tsan|cover    CC=gcc|clang    DYNAPIPE=1 (train_gpt2 with the plugin and MPI)
+# BUILD=release|asan|tsan|cover    CC=gcc|clang    DYNAPIPE=1 (train_gpt2 with the plugin and MPI)    V=1 (show commands)
 
 BUILD     ?= release
 ifeq ($(origin CC),default)
@@ -30,6 +30,7 @@ TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS),$(wildcard test
 SH_TESTS  := $(wildcard test/test_*.sh)
 
 .DEFAULT_GOAL := all
+MAKEFLAGS += --no-print-directory $(if $(V),,-s)
 .SECONDARY:
 .PHONY: all help run test check programs train_gpt2 prepare_data profile_costs make_tasks asan tsan fuzz layers headers \
         lines docs format format-check bench golden clean FORCE
@@ -65,6 +66,7 @@ make_tasks: $(OUT)/dev/make_tasks          ## write the built-in task mixture as
 # The same file is CUDA for nvcc and plain C here. The stock trainer links neither the planner nor MPI.
 $(OUT)/train_gpt2.o: train_gpt2.cu
 	@mkdir -p $(@D)
+	@echo "cc $<"
 	$(CC) -x c $(CFLAGS_ALL) -c $< -o $@
 $(OUT)/train_gpt2: $(OUT)/train_gpt2.o $(OUT)/train_stock.o $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
@@ -106,9 +108,11 @@ $(OUT)/mpi_transport_chunks: $(OUT)/mpi_transport $(DYNAPIPE_DIR)/run/transport_
 
 $(OUT)/llmc/%.o: llmc/%.c
 	@mkdir -p $(@D)
+	@echo "cc $<"
 	$(CC) $(CFLAGS_ALL) $(CFLAGS_llmc) -c $< -o $@
 $(OUT)/%.o: %.c
 	@mkdir -p $(@D)
+	@echo "cc $<"
 	$(CC) $(CFLAGS_ALL) $(DYNAPIPE_CFLAGS) -c $< -o $@
 
 # --- sanitizers, fuzzing, structure ---------------------------------------------------------------------------
@@ -131,6 +135,9 @@ format:                                    ## clang-format everything
 	@clang-format -i $$(git ls-files '*.c' '*.h' '*.cu')
 format-check:                              ## fail if clang-format would change something
 	@clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h' '*.cu')
+golden:                                    ## make the golden files of the tests anew (PYTHON= with torch, numpy, tokenizers)
+	@$(or $(PYTHON),python3) dev/golden_gpt2.py
+	@$(or $(PYTHON),python3) dev/golden_bpe.py
 bench:                                     ## the measurements of dev/results (minutes)
 	@dev/bench.sh
 clean:                                     ## remove what was built

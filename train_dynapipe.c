@@ -13,6 +13,7 @@ struct Source {
     OpsContext* ops;
     TrainFlags flags;
     DynapipeDataInfo_v1 info;
+    int64_t batch_tokens;  // of a step
     TokenText text;
     double* task_loss;
 };
@@ -42,7 +43,16 @@ void source_close(Source* source) {
     free(source);
 }
 
+void source_print_usage(FILE* out) {
+    fprintf(out,
+            "usage: mpirun -np RANKS ./train_gpt2 -i FILES [flags] [--options]\n"
+            "Trains a GPT-2 on a mixture of tasks with samples of very different lengths. Every step a plan "
+            "says\n"
+            "which samples form a micro-batch and which rank runs what when. RANKS = stages x replicas.\n");
+}
+
 void source_print_options(FILE* out) {
+    fprintf(out, "\n");
     dynapipe_print_options(out);
 }
 
@@ -53,11 +63,12 @@ bool source_is_main(const Source* source) {
 void source_open_data(Source* source, const TrainFlags* flags) {
     source->flags = *flags;
     int64_t rank_tokens = (int64_t)flags->rows * flags->seq_tokens;
+    source->batch_tokens =
+        flags->batch_tokens > 0 ? flags->batch_tokens : rank_tokens * dynapipe_num_ranks(source->dp);
     DynapipeRun_v1 run = {
         .train_pattern = flags->train_pattern,
         .val_pattern = flags->val_pattern,
-        .batch_tokens =
-            flags->batch_tokens > 0 ? flags->batch_tokens : rank_tokens * dynapipe_num_ranks(source->dp),
+        .batch_tokens = source->batch_tokens,
         .max_seq_tokens = flags->seq_tokens,
         .rows = flags->rows,
         .num_steps = flags->steps,
@@ -70,7 +81,7 @@ void source_open_data(Source* source, const TrainFlags* flags) {
     token_text_find(&source->text, flags->train_pattern);
     if (!source_is_main(source)) { return; }
     const DynapipeDataInfo_v1* info = &source->info;
-    printf("%lld samples of %d tasks, %lld tokens; %lld longer than -t %d truncated, %lld skipped\n",
+    printf("data: %lld samples of %d tasks, %lld tokens; %lld longer than -t %d truncated, %lld skipped\n",
            (long long)info->num_samples, info->num_tasks, (long long)info->num_tokens,
            (long long)info->num_truncated, flags->seq_tokens, (long long)info->num_skipped);
 }
@@ -97,6 +108,12 @@ void source_layers(Source* source, const Gpt2Config* config, int* layer_begin, i
     int32_t begin, end;
     check(source, dynapipe_gpt2_costs(&costs, source->dp, config, source->flags.zero_stage));
     check(source, dynapipe_choose_stages(source->dp, costs, &begin, &end));
+    if (source_is_main(source)) {
+        printf("ranks: %d = %d stages x %d replicas, threads per rank %d; %d steps of at most %lld tokens\n",
+               dynapipe_num_ranks(source->dp), dynapipe_num_stages(source->dp),
+               dynapipe_num_replicas(source->dp), dynapipe_threads(source->dp), source->info.num_steps,
+               (long long)source->batch_tokens);
+    }
     *layer_begin = begin;
     *layer_end = end;
 }
@@ -145,43 +162,80 @@ bool source_owns_moments(const Source* source) {
     return dynapipe_replica(source->dp) == 0 || source->flags.zero_stage > 0;
 }
 
+// Losses of all tasks in columns, as many as a line takes.
+static void print_task_losses(const Source* source) {
+    enum { LINE_CHARS = 110, NAME_CHARS = 24 };
+    int name_chars = 1;
+    for (int t = 0; t < source->info.num_tasks; t++) {
+        int chars = (int)strlen(dynapipe_task_name(source->dp, t));
+        name_chars = chars > name_chars ? chars : name_chars;
+    }
+    name_chars = name_chars > NAME_CHARS ? NAME_CHARS : name_chars;
+    int num_columns = LINE_CHARS / (name_chars + 9), column = 0;
+    for (int t = 0; t < source->info.num_tasks; t++) {
+        if (isnan(source->task_loss[t])) { continue; }
+        printf("%s  %-*.*s %6.3f", column % num_columns == 0 ? "\n" : "", name_chars, name_chars,
+               dynapipe_task_name(source->dp, t), source->task_loss[t]);
+        column++;
+    }
+    printf("\n");
+}
+
 double source_validate(Source* source, int max_batches) {
     if (source->flags.val_pattern == NULL) { return NAN; }
     double loss;
     check(source, dynapipe_validate(source->dp, max_batches, &loss, source->task_loss));
     if (source_is_main(source)) {
-        printf("val loss %f |", loss);
-        for (int t = 0; t < source->info.num_tasks; t++) {
-            if (!isnan(source->task_loss[t])) {
-                printf(" %s %.3f", dynapipe_task_name(source->dp, t), source->task_loss[t]);
-            }
-        }
-        printf("\n");
+        printf("val loss %f", loss);
+        print_task_losses(source);
         fflush(stdout);
     }
     return loss;
 }
 
-void source_show_sample(Source* source, int idx, int max_tokens) {
-    if (source->flags.val_pattern == NULL) { return; }
-    int32_t* answer = (int32_t*)malloc(sizeof(int32_t) * (size_t)max_tokens);
+// One line of the text's beginning (or its end, which in a long prompt says what it asks).
+static void print_excerpt(const Source* source, const char* title, const int32_t* tokens, int num_tokens,
+                          bool of_end) {
+    enum { EXCERPT_BYTES = 96 };
+    char* text = NULL;
+    size_t num_bytes = 0;
+    FILE* memory = open_memstream(&text, &num_bytes);
+    if (memory == NULL) { return; }
+    token_text_print(&source->text, memory, tokens, num_tokens);
+    if (fclose(memory) != 0) { return; }
+    while (num_bytes > 0 && text[num_bytes - 1] == '\n') { num_bytes--; }
+    size_t begin = of_end && num_bytes > EXCERPT_BYTES ? num_bytes - EXCERPT_BYTES : 0;
+    size_t end = num_bytes > begin + EXCERPT_BYTES ? begin + EXCERPT_BYTES : num_bytes;
+    while (begin > 0 && begin < end && ((uint8_t)text[begin] & 0xC0) == 0x80) { begin++; }  // whole letters
+    while (end < num_bytes && end > begin && ((uint8_t)text[end] & 0xC0) == 0x80) { end--; }
+    printf("  %-8s %s", title, begin > 0 ? "..." : "");
+    for (size_t i = begin; i < end; i++) {
+        text[i] == '\n' ? (void)fputs(" / ", stdout) : (void)fputc(text[i], stdout);
+    }
+    printf("%s\n", num_bytes == 0 ? "(nothing)" : end < num_bytes ? "..." : "");
+    free(text);
+}
+
+static void show_sample(Source* source, int idx, int max_tokens, int32_t* answer) {
     int32_t num_answer, num_prompt, num_target;
     const int32_t *prompt, *target;
     check(source, dynapipe_generate(source->dp, idx, max_tokens, answer, &num_answer, &prompt, &num_prompt,
                                     &target, &num_target));
     if (source_is_main(source)) {
-        enum { PROMPT_TAIL = 60 };  // the end of a long prompt says what it asks
-        int32_t skipped = num_prompt > PROMPT_TAIL ? num_prompt - PROMPT_TAIL : 0;
-        printf("  asked   %s", skipped > 0 ? "..." : "");
-        token_text_print(&source->text, stdout, prompt + skipped, num_prompt - skipped);
-        printf("\n  answers ");
-        token_text_print(&source->text, stdout, answer, num_answer);
-        printf("\n  right   ");
-        token_text_print(&source->text, stdout, target,
-                         num_target - (target[num_target - 1] == source->info.eot_token));
         printf("\n");
+        if (num_target > 0 && target[num_target - 1] == source->info.eot_token) { num_target--; }
+        print_excerpt(source, "asked", prompt, num_prompt, true);
+        print_excerpt(source, "answers", answer, num_answer, false);
+        print_excerpt(source, "right", target, num_target, false);
         fflush(stdout);
     }
+}
+
+void source_show_samples(Source* source, int idx, int num_samples, int max_tokens) {
+    if (source->flags.val_pattern == NULL) { return; }
+    int32_t* answer = (int32_t*)malloc(sizeof(int32_t) * (size_t)max_tokens);
+    if (answer == NULL) { source_die(source, "no memory for an answer ---> give a smaller -g"); }
+    for (int i = 0; i < num_samples; i++) { show_sample(source, idx + i, max_tokens, answer); }
     free(answer);
 }
 

@@ -13,6 +13,7 @@ from is behind the functions source_*() of train_source.h: the one difference be
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "llmc/checkpoint.h"
 #include "llmc/gpt2.h"
@@ -128,6 +129,14 @@ static bool ends_with(const char* text, const char* end) {
     return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
+// errno says why not.
+static bool make_directory(const char* path) {
+    struct stat about = {0};
+    if (mkdir(path, 0755) != 0 && errno != EEXIST) { return false; }
+    if (stat(path, &about) == 0 && !S_ISDIR(about.st_mode)) { errno = ENOTDIR; }
+    return S_ISDIR(about.st_mode) && access(path, W_OK | X_OK) == 0;
+}
+
 static void check_flags(Trainer* t) {
     TrainFlags* flags = &t->flags;
     if (flags->train_pattern == NULL) {
@@ -137,10 +146,12 @@ static void check_flags(Trainer* t) {
     if (flags->output_dir == NULL && (flags->resume || flags->checkpoint_every > 0)) {
         source_die(t->source, "-y and -n need a directory ---> add -o DIR");
     }
-    if (flags->output_dir != NULL && mkdir(flags->output_dir, 0755) != 0 && errno != EEXIST) {
-        source_die(
-            t->source,
-            "-o: cannot make this directory ---> choose one whose parent exists and that you may write");
+    if (flags->output_dir != NULL && !make_directory(flags->output_dir)) {
+        char why[LLMC_ERROR_CHARS];
+        snprintf(why, sizeof why,
+                 "-o %.80s: %s ---> choose a directory whose parent exists and that you may write",
+                 flags->output_dir, strerror(errno));
+        source_die(t->source, why);
     }
 }
 
@@ -272,6 +283,8 @@ static bool every(int interval, int step, bool is_last) {
     return interval > 0 && (step % interval == 0 || is_last);
 }
 
+enum { SAMPLES_AT_END = 4 };
+
 // As in llm.c: look at the model, then save it, then improve it; once more at the end.
 static void train(Trainer* t) {
     const TrainFlags* flags = &t->flags;
@@ -283,7 +296,7 @@ static void train(Trainer* t) {
             if (!isnan(loss)) { logger_val(&t->logger, t->step, (float)loss); }
         }
         if (t->step > 0 && every(flags->sample_every, t->step, is_last)) {
-            source_show_sample(t->source, t->step, flags->sample_tokens);
+            source_show_samples(t->source, t->step, is_last ? SAMPLES_AT_END : 1, flags->sample_tokens);
         }
         bool wants_save =
             flags->output_dir != NULL && (is_last || every(flags->checkpoint_every, t->step, false));
@@ -294,7 +307,8 @@ static void train(Trainer* t) {
 }
 
 static void print_help(void) {
-    printf("flags, as in llm.c, each with a value:\n");
+    source_print_usage(stdout);
+    printf("\nllm.c's flags, each with a value [default]:\n");
     train_flags_print(stdout);
     source_print_options(stdout);
 }

@@ -29,7 +29,8 @@ typedef struct {
 // Take the implementation's own --options out of argv (as MPI_Init does); join the ranks, if there are any.
 Source* source_open(int* argc, char*** argv);
 void source_close(Source* source);
-void source_print_options(FILE* out);
+void source_print_usage(FILE* out);                // how to start the program
+void source_print_options(FILE* out);              // the --options
 bool source_is_main(const Source* source);         // the rank that prints and logs
 void source_die(Source* source, const char* why);  // on every rank; does not return
 
@@ -56,8 +57,8 @@ bool source_owns_params(const Source* source);  // of all ranks with these param
 bool source_owns_moments(const Source* source);  // of all ranks with this shard, the one that saves it
 
 double source_validate(Source* source, int max_batches);  // NaN where there is no validation data
-// What the model answers to validation sample `idx`, on the main rank's terminal.
-void source_show_sample(Source* source, int idx, int max_tokens);
+// What the model answers to validation samples from `idx` on, on the main rank's terminal.
+void source_show_samples(Source* source, int idx, int num_samples, int max_tokens);
 
 // Position in the data, for checkpoints. Valid until the next step.
 void source_position(const Source* source, const void** out, size_t* num_bytes);

@@ -62,10 +62,15 @@ void source_close(Source* source) {
     free(source);
 }
 
+void source_print_usage(FILE* out) {
+    fprintf(out,
+            "usage: ./train_gpt2 -i FILES [flags]\n"
+            "Trains a GPT-2 on fixed-length batches in one process. `make train_gpt2 DYNAPIPE=1` builds the\n"
+            "trainer of task mixtures on a dynamic pipeline, with --options.\n");
+}
+
 void source_print_options(FILE* out) {
-    fprintf(
-        out,
-        "this build has the stock loop; `make train_gpt2 DYNAPIPE=1` adds the plugin and its --options\n");
+    (void)out;
 }
 
 bool source_is_main(const Source* source) {
@@ -197,15 +202,23 @@ void source_share_params(Source* source) {
     (void)source;
 }
 
+// Nothing until there are enough steps to say how far one lies off.
+static const char* z_text(char* out, size_t out_bytes, double z) {
+    out[0] = '\0';
+    if (!isnan(z)) { snprintf(out, out_bytes, " (%+.2fz)", z); }
+    return out;
+}
+
 void source_report(Source* source, int step, const SourceStep* about) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     double ms = (double)(now.tv_sec - source->begin.tv_sec) * 1e3 +
                 (double)(now.tv_nsec - source->begin.tv_nsec) / 1e6;
     double tokens = (double)source->micro_steps * source->flags.rows * source->flags.seq_tokens;
-    printf("step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %.0f tok/s\n", step,
-           source->num_steps, about->loss, about->loss_z, about->norm, about->norm_z, about->lr, ms,
-           tokens * 1e3 / ms);
+    char loss_z[24], norm_z[24];
+    printf("step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.2e | %.2f ms | %.0f tok/s\n", step,
+           source->num_steps, about->loss, z_text(loss_z, sizeof loss_z, about->loss_z), about->norm,
+           z_text(norm_z, sizeof norm_z, about->norm_z), about->lr, ms, tokens * 1e3 / ms);
     fflush(stdout);
 }
 
@@ -242,8 +255,9 @@ double source_validate(Source* source, int max_batches) {
 }
 
 // As in llm.c: text that begins with nothing but the end-of-text token. Greedy, so that two runs compare.
-void source_show_sample(Source* source, int idx, int max_tokens) {
+void source_show_samples(Source* source, int idx, int num_samples, int max_tokens) {
     (void)idx;
+    (void)num_samples;
     int limit = source->flags.seq_tokens < max_tokens ? source->flags.seq_tokens : max_tokens;
     source->inputs[0] = token_stream_eot_token(source->train);
     int32_t row = 0, target = 0, cu_seqlens[2] = {0, 0};

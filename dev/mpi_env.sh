@@ -1,5 +1,4 @@
-# Source this before mpirun: Open MPI as root, more ranks than cores, one BLAS thread per rank unless told otherwise.
+# Source this before mpirun where Open MPI refuses: as root, and with more ranks than cores.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none
 export OMPI_MCA_btl_base_warn_component_unused=0 OMPI_MCA_orte_base_help_aggregate=1
-export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"

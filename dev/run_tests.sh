@@ -6,6 +6,7 @@ set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
 unset MAKEFLAGS MFLAGS  # of a make above: its variables are in the environment too, its jobserver is not for us
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 build=${BUILD:-release}
 out=build/$build$([[ "${CC:-gcc}" == clang* ]] && echo -clang)
 limit_s=${TEST_SECONDS:-300}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Loss per task at the beginning and the end of a run, from its metrics.jsonl: mean over 5 steps each.
+# dev/task_losses.sh METRICS: loss per task at the beginning and the end of a run, mean over up to 5 steps each.
 awk '
     {
         line = $0
@@ -19,10 +19,11 @@ awk '
     }
     END {
         span = NR < 10 ? int((NR + 1) / 2) : 5
+        for (i = 1; i <= num_names; i++) if (length(names[i]) > width) width = length(names[i])
         for (i = 1; i <= num_names; i++) {
             name = names[i]; a = mean(name, 1, span); b = mean(name, NR - span + 1, NR)
             if (a < 0 || b < 0) continue
             bar = ""; for (k = 0; k < 40 * b / a && k < 40; k++) bar = bar "#"
-            printf "  %-14s %6.3f -> %6.3f  |%-40s|\n", name, a, b, bar
+            printf "%-*s  %6.3f -> %6.3f  |%-40s|\n", width, name, a, b, bar
         }
     }' "$1"

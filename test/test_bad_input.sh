@@ -30,6 +30,7 @@ refuses "--memory-limit" "memory limit too small for one sample" 2 $good --stage
 refuses "--stagse" "unknown option" 2 $good --stagse 2
 refuses "--batching" "unknown value" 1 $good --batching zigzag
 refuses "-t" "value that is no number" 1 $good -t 12x
+refuses "-o $work/short.bin" "a file as -o" 2 $good --stages 2 -o "$work/short.bin"
 refuses "'-Q'" "unknown flag" 1 $good -Q 1
 refuses "l4c33h4" "impossible model" 1 -i "$work/data/train.bin" -e l4c33h4
 refuses "-k: " "unknown lr schedule" 1 $good -k zigzag

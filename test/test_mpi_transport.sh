@@ -4,6 +4,7 @@
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 passed=0 failed=0
 command -v mpirun >/dev/null && command -v mpicc >/dev/null || { echo "skip MPI transport: no mpirun or mpicc here"; echo "0 passed, 0 failed, 1 skipped"; exit 77; }
 out=build/${BUILD:-release}$([[ "${CC:-gcc}" == clang* ]] && echo -clang)

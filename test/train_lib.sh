@@ -2,6 +2,7 @@
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . dev/mpi_env.sh
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 build=build/${BUILD:-release}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

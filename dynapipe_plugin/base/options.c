@@ -165,14 +165,41 @@ Status options_take(const OptionSpec* specs, int num_specs, void* options, int* 
     return STATUS_OK;
 }
 
+enum { HELP_COLUMN = 29, HELP_CHARS = 100 };  // where explanations begin; where lines end
+
+// Words of `text`, the first at `column`, in lines of HELP_CHARS. Returns the column behind the last.
+static int print_words(const char* text, int column, FILE* out) {
+    while (*text != '\0') {
+        int chars = (int)strcspn(text, " ");
+        if (column > HELP_COLUMN && column + 1 + chars > HELP_CHARS) {
+            fprintf(out, "\n%*s", HELP_COLUMN, "");
+            column = HELP_COLUMN;
+        } else if (column > HELP_COLUMN) {
+            column += fprintf(out, " ");
+        }
+        column += fprintf(out, "%.*s", chars, text);
+        text += chars + strspn(text + chars, " ");
+    }
+    return column;
+}
+
 void options_print(const OptionSpec* specs, int num_specs, FILE* out) {
     for (int i = 0; i < num_specs; i++) {
         const OptionSpec* spec = &specs[i];
-        char left[96];
-        snprintf(left, sizeof left, "%s %s", spec->name, spec->value_name != NULL ? spec->value_name : "");
-        fprintf(out, "  %-26s %s", left, spec->help);
-        if (spec->choices != NULL) { fprintf(out, ": %s", spec->choices); }
-        if (spec->initial != NULL) { fprintf(out, " [%s]", spec->initial); }
+        const char* value = spec->choices != NULL ? spec->choices : spec->value_name;
+        int column =
+            fprintf(out, "  %s%s%s", spec->name, value != NULL ? " " : "", value != NULL ? value : "");
+        if (column >= HELP_COLUMN) {
+            fprintf(out, "\n");
+            column = 0;
+        }
+        fprintf(out, "%*s", HELP_COLUMN - column, "");
+        column = print_words(spec->help, HELP_COLUMN, out);
+        if (spec->initial != NULL) {
+            char initial[96];
+            snprintf(initial, sizeof initial, "[%s]", spec->initial);
+            print_words(initial, column, out);
+        }
         fprintf(out, "\n");
     }
 }

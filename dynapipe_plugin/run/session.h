@@ -43,7 +43,8 @@ typedef struct {
 // What the run as a whole was like, for the closing lines. Steps after the first few, where buffers still
 // grow.
 typedef struct {
-    double ns, supervised, total, computed;
+    double ns, supervised, total, computed, idle, plan_wait_ns;  // sums over the steps counted
+    double peak_bytes, rss_bytes;                                // of the rank that needs most
     double* errors;  // |predicted / measured - 1| of every step counted
     int32_t num_steps, max_steps;
 } SessionSummary;
@@ -91,7 +92,8 @@ enum {
     STAT_BUSY_NS,
     STAT_PIPELINE_NS,
     STAT_STEP_NS,
-    STAT_PEAK_BYTES,
+    STAT_PEAK_BYTES,  // planned: arena and model state
+    STAT_RSS_BYTES,   // measured: the process at its largest
     STAT_PLAN_NS,
     STAT_PLAN_WAIT_NS,
     SESSION_STATS

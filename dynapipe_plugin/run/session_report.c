@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "../base/clock.h"
 #include "session.h"
@@ -22,6 +23,8 @@ static Status share_stats(Dynapipe* dp) {
     mine[STAT_STEP_NS] = (double)(clock_now_ns() - dp->step_begin_ns);
     mine[STAT_PEAK_BYTES] = (double)(dp->now->plan.ranks[dp->transport.rank].arena_bytes +
                                      dp->now->plan.ranks[dp->transport.rank].state_bytes);
+    struct rusage usage;
+    mine[STAT_RSS_BYTES] = getrusage(RUSAGE_SELF, &usage) == 0 ? (double)usage.ru_maxrss * 1024 : 0;
     mine[STAT_PLAN_NS] = (double)dp->now->plan_cpu_ns;
     mine[STAT_PLAN_WAIT_NS] = (double)planning.wait_ns;
     return collective_all_reduce_sum(&dp->world, dp->rank_stats, num_ranks * SESSION_STATS);
@@ -49,18 +52,29 @@ static double mean_idle(const Dynapipe* dp) {
 // --- the step line
 // ----------------------------------------------------------------------------------------------
 
+// Nothing until there are enough steps to say how far one lies off.
+static const char* z_text(char* out, size_t out_bytes, double z) {
+    out[0] = '\0';
+    if (!isnan(z)) { snprintf(out, out_bytes, " (%+.2fz)", z); }
+    return out;
+}
+
+static double padding_percent(double total_tokens, double computed_tokens) {
+    return computed_tokens > 0 ? 100 * (1 - total_tokens / computed_tokens) : 0;
+}
+
 static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
     const DynapipeStep_v1* last = &dp->last;
-    double step_ns = stat_max(dp, STAT_STEP_NS);
-    double padding =
-        last->computed_tokens > 0 ? 1 - (double)last->total_tokens / (double)last->computed_tokens : 0;
-    printf(
-        "step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %.0f tok/s supervised, "
-        "%.0f total | pad %.1f%% | idle %.1f%% (plan %.1f%%) | planning %.1f ms\n",
-        report->step, dp->num_steps, last->loss, report->loss_z, report->norm, report->norm_z, report->lr,
-        step_ns / 1e6, (double)last->supervised_tokens * 1e9 / step_ns,
-        (double)last->total_tokens * 1e9 / step_ns, 100 * padding, 100 * mean_idle(dp),
-        100 * trace_idle_predicted(NULL, &dp->now->plan), stat_max(dp, STAT_PLAN_NS) / 1e6);
+    double step_ns = stat_max(dp, STAT_STEP_NS), step_ms = step_ns / 1e6;
+    int decimals = step_ms >= 1000 ? 0 : step_ms >= 100 ? 1 : 2;
+    char loss_z[24], norm_z[24];
+    printf("step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.2e | %6.*f ms | %5.0f tok/s, %5.0f supervised | "
+           "pad %4.1f%% | idle %4.1f%% (plan %4.1f%%) | planning %.1f ms\n",
+           report->step, dp->num_steps, last->loss, z_text(loss_z, sizeof loss_z, report->loss_z),
+           report->norm, z_text(norm_z, sizeof norm_z, report->norm_z), report->lr, decimals, step_ms,
+           (double)last->total_tokens * 1e9 / step_ns, (double)last->supervised_tokens * 1e9 / step_ns,
+           padding_percent((double)last->total_tokens, (double)last->computed_tokens), 100 * mean_idle(dp),
+           100 * trace_idle_predicted(NULL, &dp->now->plan), stat_max(dp, STAT_PLAN_NS) / 1e6);
     fflush(stdout);
 }
 
@@ -101,22 +115,22 @@ static Status write_record(Dynapipe* dp, const DynapipeReport_v1* report) {
     }
     const DynapipeStep_v1* last = &dp->last;
     const Plan* plan = &dp->now->plan;
-    json_t* record =
-        json_pack("{s:i, s:f, s:o, s:f, s:f, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o}",  //
-                  "step", report->step, "loss", last->loss,                                            //
-                  "task_loss", json_task_losses(dp, last->task_loss),                                  //
-                  "norm", report->norm, "lr", report->lr,                                              //
-                  "supervised_tokens", (json_int_t)last->supervised_tokens,                            //
-                  "total_tokens", (json_int_t)last->total_tokens,                                      //
-                  "computed_tokens", (json_int_t)last->computed_tokens,                                //
-                  "step_ms", stat_max(dp, STAT_STEP_NS) / 1e6,                                         //
-                  "pipeline_ms", stat_max(dp, STAT_PIPELINE_NS) / 1e6,                                 //
-                  "plan_ms", stat_max(dp, STAT_PLAN_NS) / 1e6,                                         //
-                  "plan_wait_ms", stat_max(dp, STAT_PLAN_WAIT_NS) / 1e6,                               //
-                  "predicted_ms", (double)plan->makespan_ns / 1e6,                                     //
-                  "bound_ms", (double)plan->bound_ns / 1e6,                                            //
-                  "idle", json_per_rank(dp, STAT_BUSY_NS),                                             //
-                  "peak_bytes", json_per_rank(dp, STAT_PEAK_BYTES));
+    json_t* record = json_pack("{s:i,s:f,s:o,s:f,s:f,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:o,s:o,s:o}",  //
+                               "step", report->step, "loss", last->loss,                                 //
+                               "task_loss", json_task_losses(dp, last->task_loss),                       //
+                               "norm", report->norm, "lr", report->lr,                                   //
+                               "supervised_tokens", (json_int_t)last->supervised_tokens,                 //
+                               "total_tokens", (json_int_t)last->total_tokens,                           //
+                               "computed_tokens", (json_int_t)last->computed_tokens,                     //
+                               "step_ms", stat_max(dp, STAT_STEP_NS) / 1e6,                              //
+                               "pipeline_ms", stat_max(dp, STAT_PIPELINE_NS) / 1e6,                      //
+                               "plan_ms", stat_max(dp, STAT_PLAN_NS) / 1e6,                              //
+                               "plan_wait_ms", stat_max(dp, STAT_PLAN_WAIT_NS) / 1e6,                    //
+                               "predicted_ms", (double)plan->makespan_ns / 1e6,                          //
+                               "bound_ms", (double)plan->bound_ns / 1e6,                                 //
+                               "idle", json_per_rank(dp, STAT_BUSY_NS),                                  //
+                               "peak_bytes", json_per_rank(dp, STAT_PEAK_BYTES),                         //
+                               "rss_bytes", json_per_rank(dp, STAT_RSS_BYTES));
     char* text = record != NULL
                      ? json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17))
                      : NULL;
@@ -163,8 +177,10 @@ static Status write_trace(Dynapipe* dp, int32_t step) {
 static Status show_step(Dynapipe* dp, int32_t step) {
     const Plan* plan = &dp->now->plan;
     if (dp->transport.rank == 0 && dp->options.print_plan) {
+        printf("\nthe plan of step %d\n", step);
         plan_print_table(plan, stdout);
         plan_print_timeline(plan, 100, stdout);
+        printf("\n");
         fflush(stdout);
     }
     if (dp->transport.rank == 0 && dp->options.dump_plan != NULL) {
@@ -197,6 +213,10 @@ static void add_to_summary(Dynapipe* dp) {
     summary->supervised += (double)dp->last.supervised_tokens;
     summary->total += (double)dp->last.total_tokens;
     summary->computed += (double)dp->last.computed_tokens;
+    summary->idle += mean_idle(dp);
+    summary->plan_wait_ns += stat_max(dp, STAT_PLAN_WAIT_NS);
+    summary->peak_bytes = fmax(summary->peak_bytes, stat_max(dp, STAT_PEAK_BYTES));
+    summary->rss_bytes = fmax(summary->rss_bytes, stat_max(dp, STAT_RSS_BYTES));
 }
 
 static int compare_doubles(const void* a, const void* b) {
@@ -204,18 +224,26 @@ static int compare_doubles(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
+static void print_summary(const Dynapipe* dp) {
+    const SessionSummary* run = &dp->summary;
+    qsort(run->errors, (size_t)run->num_steps, sizeof(double), compare_doubles);
+    printf(
+        "steps %d to %d: %.4g ms each | %.0f tok/s, %.0f supervised | pad %.1f%% | idle %.1f%% | waited for "
+        "plans %.1f%% of the time\n",
+        dp->num_steps - run->num_steps + 1, dp->num_steps, run->ns / run->num_steps / 1e6,
+        run->total * 1e9 / run->ns, run->supervised * 1e9 / run->ns,
+        padding_percent(run->total, run->computed), 100 * run->idle / run->num_steps,
+        100 * run->plan_wait_ns / run->ns);
+    printf(
+        "predicted step time off by %.1f%% (median)%s | the largest rank: %.0f MiB planned, %.0f MiB used\n",
+        100 * run->errors[run->num_steps / 2],
+        dp->options.costs == NULL ? ", an estimate without --costs" : "", run->peak_bytes / 1048576,
+        run->rss_bytes / 1048576);
+}
+
 void session_report_close(Dynapipe* dp) {
-    SessionSummary* summary = &dp->summary;
-    if (dp->transport.rank == 0 && summary->num_steps > 0) {
-        qsort(summary->errors, (size_t)summary->num_steps, sizeof(double), compare_doubles);
-        printf("%d steps after the first %d: mean %.2f ms | %.0f tok/s supervised, %.0f total | pad %.1f%% | "
-               "predicted "
-               "step time off by %.1f%% (median)\n",
-               summary->num_steps, SUMMARY_SKIP_STEPS, summary->ns / summary->num_steps / 1e6,
-               summary->supervised * 1e9 / summary->ns, summary->total * 1e9 / summary->ns,
-               100 * (1 - summary->total / summary->computed), 100 * summary->errors[summary->num_steps / 2]);
-    }
-    free(summary->errors);
+    if (dp->transport.rank == 0 && dp->summary.num_steps > 0) { print_summary(dp); }
+    free(dp->summary.errors);
     if (dp->metrics != NULL) { fclose(dp->metrics); }
     dp->metrics = NULL;
 }

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# What a user sees of a run: step lines, plan, metrics.jsonl, trace, --help, and the tables that make run makes of them.
+. "$(dirname "$0")/train_lib.sh"
+make_data 300 200
+data="-i $work/data/train.bin -t 128 -d 2000"
+
+run seen 4 $data -j "$work/data/val.bin" -e l2c32h4 -x 3 -v 3 -m 1 -s 3 -g 4 -z 1 -o "$work/seen" --stages 2 --print-plan --show-step 2 \
+    --trace "$work/trace.json"
+ok $? "a run with everything shown"
+awk '/^step / { n++ } length($0) > 160 || /nan/ { bad = 1; print } END { exit bad || n != 3 }' "$work/seen.log"
+ok $? "a line per step, none beyond 160 columns, no nan"
+[ "$(grep -c '^stage [01] |.*| idle' "$work/seen.log")" -eq 4 ]
+ok $? "a timeline row per rank"
+[ "$(grep -c '^  right ' "$work/seen.log")" -eq 4 ] && [ "$(grep -c '^val loss' "$work/seen.log")" -eq 2 ]
+ok $? "answers at the end, validation at both ends"
+
+missing=
+for field in step loss task_loss supervised_tokens total_tokens computed_tokens step_ms plan_ms predicted_ms bound_ms idle peak_bytes rss_bytes; do
+    [ "$(grep -c "\"$field\":" "$work/seen/metrics.jsonl")" -eq 3 ] || missing+=" $field"
+done
+ok $([ -z "$missing" ]; echo $?) "metrics.jsonl: every field in every record$missing"
+awk '{ sub(/.*"rss_bytes":\[/, ""); n = split($0, rss, /[],]/); for (i = 1; i <= 4; i++) if (rss[i] < 1e6) exit 1 }' "$work/seen/metrics.jsonl"
+ok $? "every rank's measured memory"
+
+events() { grep -c "\"pid\":$1,.*\"name\":\"$2" "$work/trace.json"; }
+[ "$(events 2 reduce)" -eq 4 ] && [ "$(events 2 update)" -eq 4 ] && [ "$(events 2 share)" -eq 4 ]
+ok $? "trace: every rank's reduction, update and exchange of parameters"
+[ "$(events 1 'fwd mb')" -gt 0 ] && [ "$(events 1 'fwd mb')" -eq "$(events 2 'fwd mb')" ] && [ "$(events 1 'bwd mb')" -eq "$(events 2 'bwd mb')" ]
+ok $? "trace: what was predicted was measured"
+
+# Outliers: no z before there are 128 steps; then -sl leaves updates out.
+run many 1 -i "$work/data/train.bin" -t 64 -d 256 -e l1c16h2 -x 140 -l 0 -v 0 -s 0 -sl 0.1
+ok "$([ $? -eq 0 ] && ! grep '^step *127/' "$work/many.log" | grep -q 'z)' && grep '^step *128/' "$work/many.log" | grep -q 'z)'; echo $?)" \
+    "standard deviations from step 128 on"
+grep -q '^skipped the update of step 1[23]' "$work/many.log"
+ok $? "-sl skips updates of outliers"
+
+"$trainer" --help >"$work/help"
+awk 'length($0) > 110 { bad = 1; print } END { exit bad }' "$work/help"
+ok $? "--help fits 110 columns"
+lost=
+for option in -i -j -e -o -n -y -b -t -d -x -k -l -u -q -c -v -m -s -g -a -z --stages --replicas --batching --layout --schedule --recompute --memory-limit --costs --trace \
+    --dump-gradients; do
+    grep -qE -- "^  $option( |$)" "$work/help" || lost+=" $option"
+done
+ok $([ -z "$lost" ]; echo $?) "--help has every option$lost"
+
+dev/task_losses.sh "$work/seen/metrics.jsonl" >"$work/losses"
+[ "$(grep -cE -- '^[a-z_]+ +[0-9.]+ -> +[0-9.]+  \|#+ *\|$' "$work/losses")" -eq 13 ]
+ok $? "loss of each of 13 tasks"
+cp "$work/seen/metrics.jsonl" "$work/fast.1.jsonl"
+cp "$work/seen/metrics.jsonl" "$work/fast.2.jsonl"
+sed -E 's/"supervised_tokens":([0-9]+)/"supervised_tokens":1\1/' "$work/seen/metrics.jsonl" >"$work/faster.1.jsonl"
+dev/compare_table.sh "$work" fast faster >"$work/table"
+awk '$1 == "fast" { a = $3; one = $NF } $1 == "faster" { b = $3; more = $NF } END { exit !(one == "1.00" && more > 1 && b > a) }' "$work/table"
+ok $? "runs compared"
+finish

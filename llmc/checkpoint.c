@@ -1,5 +1,6 @@
 #include "checkpoint.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -229,6 +230,25 @@ static bool open_body(CheckpointFile* file, const char* path, CheckpointBody bod
     return ok;
 }
 
+// Values [begin, end) as read: a damaged one is told here, by its name, rather than as a loss that is NaN.
+static bool check_finite(const char* path, const Gpt2* model, const float* values, int64_t begin, int64_t end,
+                         char* error) {
+    for (int i = 0; i < model->num_slices; i++) {
+        const Gpt2TensorSlice* slice = &model->slices[i];
+        int64_t from = slice->offset > begin ? slice->offset : begin;
+        int64_t to = slice->offset + slice->num_values < end ? slice->offset + slice->num_values : end;
+        for (int64_t j = from; j < to; j++) {
+            if (isfinite(values[j - begin])) { continue; }
+            char layer[32] = "";
+            if (slice->layer >= 0) { snprintf(layer, sizeof layer, " of layer %d", slice->layer); }
+            return llmc_fail(error, "%s: value %lld of %s%s is no finite number ---> use another checkpoint",
+                             llmc_path_tail(path), (long long)(j - slice->offset),
+                             model->names[slice->tensor], layer);
+        }
+    }
+    return true;
+}
+
 bool checkpoint_read(const char* path, CheckpointBody body, const Gpt2* model, float* values, int64_t begin,
                      int64_t end, char* error) {
     CheckpointFile file;
@@ -241,7 +261,7 @@ bool checkpoint_read(const char* path, CheckpointBody body, const Gpt2* model, f
                                   base + 4 * run.file_offset, error);
     }
     checkpoint_file_close(&file);
-    return ok;
+    return ok && check_finite(path, model, values, begin, end, error);
 }
 
 // The record behind v. llm.c's own files end there, or go on with its loader's state.

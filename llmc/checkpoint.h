@@ -61,7 +61,7 @@ void checkpoint_abort(const char* path);
 // Header and length are checked by each of these.
 bool checkpoint_read_config(Gpt2Config* out, const char* path, char* error);  // of a model file
 // As checkpoint_write; a tied copy is read too. PARAMS of a model file, whose shape must be model->config; M
-// and V of a state file. `values` may be half filled on failure.
+// and V of a state file. A value that is NaN or infinite is an error. `values` may be half filled on failure.
 bool checkpoint_read(const char* path, CheckpointBody body, const Gpt2* model, float* values, int64_t begin,
                      int64_t end, char* error);
 // position stays NULL where llm.c wrote the file.

@@ -23,10 +23,14 @@ refuses "nothing-here.bin" "no such file" 2 -i "$work/nothing-here.bin" -e l2c32
 run small 1 -i "$work/data/train.bin" -e l2c32h4 -t 128 -d 1000 -x 1 -v 0 -s 0 -o "$work/model"
 cp "$work/model/model_00000001.bin" "$work/vocab.bin"
 printf '\xc8\0\0\0' | dd of="$work/vocab.bin" bs=1 seek=12 conv=notrunc 2>/dev/null # V of the header
+cp "$work/model/model_00000001.bin" "$work/nan.bin"
+printf '\0\0\xc0\x7f' | dd of="$work/nan.bin" bs=1 seek=1028 conv=notrunc 2>/dev/null # the second parameter
+refuses "value 1 of wte is no finite number" "NaN in a checkpoint" 2 -i "$work/data/train.bin" -e "$work/nan.bin" -t 128 --stages 2
 refuses "vocabulary 200" "wrong vocabulary for the checkpoint" 1 -i "$work/data/train.bin" -e "$work/vocab.bin" -t 128
 refuses "--stages 4" "more stages than layers" 4 -i "$work/data/train.bin" -e l2c32h4 -t 128 --stages 4
 refuses "--stages 2 x --replicas 3" "np is not stages x replicas" 4 $good --stages 2 --replicas 3
 refuses "--memory-limit" "memory limit too small for one sample" 2 $good --stages 2 --memory-limit 300K
+refuses "hash of the command line: rank 1 has" "ranks that were started with different options" 1 $good --stages 2 : -np 1 "$trainer" $good --stages 2 -x 2
 refuses "--stagse" "unknown option" 2 $good --stagse 2
 refuses "--batching" "unknown value" 1 $good --batching zigzag
 refuses "-t" "value that is no number" 1 $good -t 12x

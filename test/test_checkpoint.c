@@ -251,6 +251,38 @@ static void broken_files_are_told(void) {
     must_say("absent", checkpoint_read_config(&read, path, error), "cannot open: No such file");
 }
 
+// One value of a body made `bits`; the slice that has it names it, the other slice is not concerned.
+static void check_damaged_value(CheckpointName name, CheckpointBody body, int64_t file_offset, int32_t bits,
+                                const char* words) {
+    int64_t body_begin = 1024 + (body == CHECKPOINT_V ? 4 * gpt2_num_params(&config) : 0);
+    poke(path_of(name, 9), (long)(body_begin + 4 * file_offset), bits);
+    for (int s = 0; s < 2; s++) {
+        Gpt2 model;
+        gpt2_init(&model, config, LAYOUTS[1][s], LAYOUTS[1][s + 1], ops);
+        float* values = calloc((size_t)model.num_params, sizeof *values);
+        bool ok = checkpoint_read(path_of(name, 9), body, &model, values, 0, model.num_params, error);
+        if (s == 0) { CHECK(ok); }
+        if (s == 1) { must_say(words, ok, words); }
+        free(values);
+        gpt2_free(&model);
+    }
+}
+
+static void values_that_are_no_numbers_are_named(void) {
+    const int32_t nan_bits = 0x7fc00000, infinity_bits = 0x7f800000;
+    Gpt2 last;
+    gpt2_init(&last, config, LAYOUTS[1][1], LAYOUTS[1][2], ops);
+    int64_t bias_offset = last.slices[last.slice_idx[GPT2_fcb] + 1].file_offset;
+    int64_t norm_offset = last.slices[last.slice_idx[GPT2_lnfw]].file_offset;
+    gpt2_free(&last);
+    write_checkpoint(9, LAYOUTS[1], 1);
+    check_damaged_value(CHECKPOINT_MODEL_FILE, CHECKPOINT_PARAMS, bias_offset + 7, nan_bits,
+                        "value 7 of fcb of layer 3 is no finite number");
+    check_damaged_value(CHECKPOINT_STATE_FILE, CHECKPOINT_V, norm_offset, infinity_bits,
+                        "value 0 of lnfw is no finite number");
+    remove_checkpoint(9);
+}
+
 static void another_shape_is_told(void) {
     write_checkpoint(2, LAYOUTS[0], 1);
     const struct {
@@ -341,6 +373,7 @@ int main(void) {
     RUN(any_layout_writes_any_reads);
     RUN(files_are_llmcs);
     RUN(broken_files_are_told);
+    RUN(values_that_are_no_numbers_are_named);
     RUN(another_shape_is_told);
     RUN(full_disk_keeps_the_old_checkpoint);
     RUN(newest_and_multiples_are_kept);

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../base/hash.h"
+
 // How long a rank that gives up waits for the others to do the same.
 #define END_TOGETHER_NS INT64_C(2000000000)
 
@@ -86,8 +88,17 @@ static Status open_transport(Dynapipe* dp, int* argc, char*** argv) {
     return STATUS_OK;
 }
 
+// Ranks that disagree on the number of steps, say, would wait for each other without end. (The program's own
+// path may differ.)
+static uint64_t command_line_hash(int argc, char** argv) {
+    uint64_t hash = HASH_SEED;
+    for (int i = 1; i < argc; i++) { hash = hash_bytes(hash, argv[i], strlen(argv[i]) + 1); }
+    return hash_finish(hash);
+}
+
 static Status session_open(Dynapipe* dp, int* argc, char*** argv) {
     TRY(open_transport(dp, argc, argv));
+    uint64_t command_line = command_line_hash(*argc, *argv);
     int32_t num_ranks = dp->transport.num_ranks;
     int32_t* ranks = malloc(sizeof(int32_t) * (size_t)num_ranks);
     if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
@@ -102,6 +113,9 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv) {
     if (status == STATUS_OK) { status = make_groups(dp, ranks); }
     free(ranks);
     dp->world.timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
+    if (status == STATUS_OK) {
+        status = collective_all_equal_u64(&dp->world, command_line, "hash of the command line");
+    }
     return status == STATUS_OK ? agree_on_threads(dp) : status;
 }
 

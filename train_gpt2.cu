@@ -41,8 +41,8 @@ typedef struct {
 // ------------------------------------------------------------------------------------------------
 
 // Every rank learns whether all succeeded; the first that failed says why.
-static bool all_succeeded(Trainer* t, bool ok, const char* error) {
-    if (!ok) { fprintf(stderr, "warning: checkpoint not saved: %s\n", error); }
+static bool all_succeeded(Trainer* t, bool ok, const char* what, const char* error) {
+    if (!ok) { fprintf(stderr, "warning: %s not saved: %s\n", what, error); }
     return source_sum(t->source, ok ? 0 : 1) == 0;
 }
 
@@ -77,10 +77,10 @@ static void save_checkpoint(Trainer* t) {
     checkpoint_path(model_path, directory, CHECKPOINT_MODEL_FILE, t->step);
     checkpoint_path(state_path, directory, CHECKPOINT_STATE_FILE, t->step);
     if (is_main) { ok = create_files(t, model_path, state_path, error); }
-    bool saved = all_succeeded(t, ok, error);
+    bool saved = all_succeeded(t, ok, "checkpoint", error);
     if (saved) {
         ok = write_slices(t, model_path, state_path, error);
-        saved = all_succeeded(t, ok, error);
+        saved = all_succeeded(t, ok, "checkpoint", error);
     }
     if (saved) {
         if (is_main) {
@@ -88,12 +88,12 @@ static void save_checkpoint(Trainer* t) {
             ok = checkpoint_commit(model_path, error) && checkpoint_commit(state_path, error) &&
                  checkpoint_mark_done(directory, t->step, error);
         }
-        saved = all_succeeded(t, ok, error);
+        saved = all_succeeded(t, ok, "checkpoint", error);
     }
     t->save_failed = !saved;
     if (!is_main) { return; }
     if (saved) {
-        checkpoint_prune(directory, t->flags.checkpoints_keep, t->flags.checkpoints_major);
+        checkpoint_prune(directory, t->step, t->flags.checkpoints_keep, t->flags.checkpoints_major);
         printf("saved %s\n", model_path);
     } else {
         checkpoint_abort(model_path);
@@ -241,17 +241,27 @@ static double gradient_norm(Trainer* t) {
     return sqrt(source_sum(t->source, sum));
 }
 
+// Asked for by name, so a run that cannot write them has failed.
 static void dump_gradients(Trainer* t) {
     const char* path = source_dump_gradients(t->source);
     char error[LLMC_ERROR_CHARS] = "";
     if (path == NULL) { return; }
-    bool ok = !source_is_main(t->source) || checkpoint_create_model(path, &t->model.config, error);
-    if (all_succeeded(t, ok, error)) {
+    bool is_main = source_is_main(t->source);
+    bool ok = !is_main || checkpoint_create_model(path, &t->model.config, error);
+    bool saved = all_succeeded(t, ok, "gradients", error);
+    if (saved) {
         ok = !source_owns_moments(t->source) ||
              checkpoint_write(path, CHECKPOINT_PARAMS, &t->model, t->model.grads + t->optimizer.begin,
                               t->optimizer.begin, t->optimizer.end, error);
-        if (all_succeeded(t, ok, error) && source_is_main(t->source)) { checkpoint_commit(path, error); }
+        saved = all_succeeded(t, ok, "gradients", error);
     }
+    if (saved) {
+        ok = !is_main || checkpoint_commit(path, error);
+        saved = all_succeeded(t, ok, "gradients", error);
+    }
+    if (saved) { return; }
+    if (is_main) { checkpoint_abort(path); }
+    source_die(t->source, "--dump-gradients: cannot be written ---> name a file where you may write");
 }
 
 static void train_step(Trainer* t) {

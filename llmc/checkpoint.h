@@ -75,9 +75,10 @@ bool checkpoint_mark_done(const char* directory, int step, char* error);
 void checkpoint_unmark(const char* directory, int step);
 // The largest step that is marked done; -1: none (or no such directory).
 int checkpoint_find_latest(const char* directory);
-// Delete what is done but not among the newest `keep_newest` (0: keep all) and not a multiple of
-// `keep_multiples_of` (0: no such exception). A step loses its mark first.
-void checkpoint_prune(const char* directory, int keep_newest, int keep_multiples_of);
+// Of the steps up to `step`, delete what is done but not among the newest `keep_newest` (0: keep all) and not
+// a multiple of `keep_multiples_of` (0: no such exception). A step loses its mark first. Later steps are an
+// earlier run's: they neither count nor go.
+void checkpoint_prune(const char* directory, int step, int keep_newest, int keep_multiples_of);
 
 #ifdef __cplusplus
 }

@@ -71,10 +71,13 @@ static int descending(const void* a, const void* b) {
     return (y > x) - (y < x);
 }
 
-void checkpoint_prune(const char* directory, int keep_newest, int keep_multiples_of) {
+void checkpoint_prune(const char* directory, int step, int keep_newest, int keep_multiples_of) {
     if (keep_newest <= 0) { return; }
     int* steps;
-    int num_steps = list_done(directory, &steps);
+    int num_done = list_done(directory, &steps), num_steps = 0;
+    for (int i = 0; i < num_done; i++) {
+        if (steps[i] <= step) { steps[num_steps++] = steps[i]; }
+    }
     if (num_steps > 0) { qsort(steps, (size_t)num_steps, sizeof *steps, descending); }
     for (int i = keep_newest; i < num_steps; i++) {
         if (keep_multiples_of > 0 && steps[i] % keep_multiples_of == 0) { continue; }

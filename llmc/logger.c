@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "llmc_error.h"
 
@@ -12,9 +14,24 @@ bool logger_open(Logger* logger, const char* directory, bool resume, char* error
     if (snprintf(path, sizeof path, "%s/main.log", directory) >= (int)sizeof path) {
         return llmc_fail(error, "%s: path too long ---> choose a shorter -o", llmc_path_tail(directory));
     }
-    logger->file = fopen(path, resume ? "a" : "w");
-    return logger->file != NULL || llmc_fail(error, "%s: cannot open: %s ---> choose a writable -o",
-                                             llmc_path_tail(path), strerror(errno));
+    logger->file = fopen(path, "a");
+    if (logger->file == NULL) {
+        return llmc_fail(error, "%s: cannot open: %s ---> choose a writable -o", llmc_path_tail(path),
+                         strerror(errno));
+    }
+    // The lock goes with the process. File systems without locks are taken as they are.
+    if (flock(fileno(logger->file), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        logger_close(logger);
+        return llmc_fail(error, "%s: another run writes here ---> give each run its own -o",
+                         llmc_path_tail(path));
+    }
+    if (!resume && ftruncate(fileno(logger->file), 0) != 0) {
+        llmc_fail(error, "%s: cannot be emptied: %s ---> choose a writable -o", llmc_path_tail(path),
+                  strerror(errno));
+        logger_close(logger);
+        return false;
+    }
+    return true;
 }
 
 static bool end_line(FILE* file) {

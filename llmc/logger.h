@@ -18,7 +18,7 @@ typedef struct {
 } Logger;
 
 // DIRECTORY/main.log; directory NULL or "": a logger that writes nothing. resume: lines are added to the old
-// ones.
+// ones. Until it is closed no other run can open this log, so that two runs never mix their checkpoints.
 bool logger_open(Logger* logger, const char* directory, bool resume, char* error);
 // Each line is handed to the system at once. false once a line could not be written; the run need not care.
 bool logger_train(Logger* logger, int step, float loss, float lr, float norm);

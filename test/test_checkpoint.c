@@ -356,15 +356,28 @@ static void newest_and_multiples_are_kept(void) {
     CHECK_EQ(checkpoint_find_latest(directory), 999);
     checkpoint_unmark(directory, 999);  // about to be written anew
     CHECK_EQ(checkpoint_find_latest(directory), 110);
-    checkpoint_prune(directory, 0, 50);
+    checkpoint_prune(directory, 1000, 0, 50);
     CHECK(exists(path_of(CHECKPOINT_MODEL_FILE, 10)));
-    checkpoint_prune(directory, 3, 50);
+    checkpoint_prune(directory, 1000, 3, 50);
     for (int step = 10; step <= 120; step += 10) {
         bool kept = step >= 90 || step % 50 == 0;
         for (int name = 0; name < 2; name++) { CHECK_EQ(exists(path_of((CheckpointName)name, step)), kept); }
         CHECK_EQ(exists(path_of(CHECKPOINT_DONE_FILE, step)), kept && step != 120);
     }
     for (int step = 10; step <= 120; step += 10) { remove_checkpoint(step); }
+}
+
+// A new run in an old directory: what it just saved is never what it deletes.
+static void later_steps_of_an_earlier_run_do_not_count(void) {
+    for (int step = 1; step <= 3; step++) { write_checkpoint(step, LAYOUTS[0], 1); }
+    write_checkpoint(90, LAYOUTS[0], 1);
+    checkpoint_prune(directory, 3, 1, 0);
+    for (int step = 1; step <= 3; step++) {
+        CHECK_EQ(exists(path_of(CHECKPOINT_DONE_FILE, step)), step == 3);
+    }
+    CHECK(exists(path_of(CHECKPOINT_MODEL_FILE, 3)) && exists(path_of(CHECKPOINT_MODEL_FILE, 90)));
+    for (int step = 1; step <= 3; step++) { remove_checkpoint(step); }
+    remove_checkpoint(90);
 }
 
 int main(void) {
@@ -377,6 +390,7 @@ int main(void) {
     RUN(another_shape_is_told);
     RUN(full_disk_keeps_the_old_checkpoint);
     RUN(newest_and_multiples_are_kept);
+    RUN(later_steps_of_an_earlier_run_do_not_count);
     ops_free(ops);
     if (rmdir(directory) != 0) { printf("%s: something was left behind\n", directory); }
     return test_end();

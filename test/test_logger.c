@@ -37,6 +37,21 @@ static void lines_are_llmcs(void) {
     CHECK(text[0] == '\0');
 }
 
+static void a_directory_serves_one_run(void) {
+    Logger logger, other;
+    char text[1024];
+    CHECK(logger_open(&logger, directory, false, error));
+    logger_val(&logger, 1, 2.0f);
+    CHECK(!logger_open(&other, directory, false, error));
+    CHECK(strstr(error, "main.log: another run writes here --->") != NULL);
+    CHECK(!logger_open(&other, directory, true, error));
+    read_log(text);
+    CHECK(strcmp(text, "s:1 tel:2.0000\n") == 0);  // untouched by the run turned away
+    logger_close(&logger);
+    CHECK(logger_open(&other, directory, true, error));
+    logger_close(&other);
+}
+
 static void no_directory_is_silence(void) {
     Logger logger;
     CHECK(logger_open(&logger, NULL, false, error));
@@ -50,6 +65,7 @@ static void no_directory_is_silence(void) {
 int main(void) {
     if (mkdtemp(directory) == NULL) { return 1; }
     RUN(lines_are_llmcs);
+    RUN(a_directory_serves_one_run);
     RUN(no_directory_is_silence);
     char path[256];
     snprintf(path, sizeof path, "%s/main.log", directory);

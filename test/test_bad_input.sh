@@ -35,6 +35,8 @@ refuses "--stagse" "unknown option" 2 $good --stagse 2
 refuses "--batching" "unknown value" 1 $good --batching zigzag
 refuses "-t" "value that is no number" 1 $good -t 12x
 refuses "-o $work/short.bin" "a file as -o" 2 $good --stages 2 -o "$work/short.bin"
+refuses "--weights" "weights for another mixture" 1 $good --weights copy=1
+refuses "--dump-gradients" "gradients that cannot be written" 2 $good --stages 2 --dump-gradients "$work"
 refuses "'-Q'" "unknown flag" 1 $good -Q 1
 refuses "l4c33h4" "impossible model" 1 -i "$work/data/train.bin" -e l4c33h4
 refuses "-k: " "unknown lr schedule" 1 $good -k zigzag

@@ -51,6 +51,10 @@ Status session_options_take(SessionOptions* out, int* argc, char** argv) {
     if (out->mixture == 2 && out->weights == NULL) {
         return FAIL(STATUS_BAD_OPTION, "--mixture weights: no weights ---> add --weights task=2,other=0.5");
     }
+    if (out->mixture != 2 && out->weights != NULL) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--weights: only weighs the tasks with --mixture weights ---> add that");
+    }
     return STATUS_OK;
 }
 

@@ -1,6 +1,7 @@
 // test_gpt2_costs.c -- the cost model's bytes are those of the model: state of every stage, tied copies
 // included.
 #include "../dynapipe_plugin/adapters/llmc_gpt2.h"
+#include "../dynapipe_plugin/base/rng.h"
 #include "../dynapipe_plugin/run/session.h"
 #include "test.h"
 
@@ -50,8 +51,36 @@ static void replicas_share_moments(void) {
     ops_free(ops);
 }
 
+// Where a batch fits into some memory, it fits into more, down to little above what its longest sample needs.
+static void more_memory_never_hurts(void) {
+    Dynapipe dp = {.num_stages = 1, .num_replicas = 1, .plan_threads = 1};
+    DynapipeCosts* costs = NULL;
+    CHECK_EQ(dynapipe_gpt2_costs(&costs, &dp, &config, 0), 0);
+    PlanSample samples[80];
+    Rng rng = rng_seed(5);
+    for (int32_t i = 0; i < 80; i++) {
+        int32_t n = rng_between(&rng, 8, i % 10 == 0 ? 200 : 60);
+        samples[i] = (PlanSample){.enc_tokens = n, .supervised_tokens = rng_between(&rng, 1, n)};
+    }
+    PlanRequest request = {.recompute = RECOMPUTE_CHOICE_AUTO, .P = 1, .R = 1, .max_seq_tokens = 200};
+    request.stages[0] = (StageLayers){0, config.num_layers};
+    int32_t num_fitting = 0;
+    for (int64_t limit_bytes = 2 << 20; limit_bytes < 12 << 20; limit_bytes += 100 * 1000) {
+        Arena arena = {0};
+        Plan plan;
+        request.memory_limit_bytes = limit_bytes;
+        Status status = plan_make(&plan, &request, &costs->model, samples, 80, &arena);
+        CHECK(num_fitting == 0 || status == STATUS_OK);
+        num_fitting += status == STATUS_OK;
+        arena_free(&arena);
+    }
+    CHECK(num_fitting > 70);
+    free(costs);
+}
+
 int main(void) {
     RUN(state_is_that_of_the_slices);
     RUN(replicas_share_moments);
+    RUN(more_memory_never_hurts);
     return test_end();
 }

@@ -1,6 +1,7 @@
 // planner.c -- the method: batching, replicas, schedules in the simulator, lists, memory, bound, check.
 #include "planner.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "lower_bound.h"
@@ -23,6 +24,7 @@ typedef struct {
 
 typedef struct {
     MicrobatchProblem problem;
+    MicrobatchProblem batching;  // the same; its micro-batches may have to be content with less memory
     PipeVariant variants[MAX_VARIANTS];
     int32_t num_variants;
     int32_t budget;         // simulations left
@@ -61,7 +63,8 @@ static Status check_request(const PlanRequest* request, const CostModel* costs) 
 static Status add_candidate(Search* search, const MicrobatchTaper* taper) {
     const PlanRequest* request = search->problem.request;
     Candidate candidate = {.makespan_ns = INT64_MAX};
-    TRY(batching_policies[request->batching].build(&candidate.list, &search->problem, taper, &search->lists));
+    TRY(batching_policies[request->batching].build(&candidate.list, &search->batching, taper,
+                                                   &search->lists));
     TRY(replica_balance(&candidate.replicas, &candidate.list, request->R, &search->lists));
     PIPE_NEW(candidate.makespan_of, &search->lists, int64_t, request->R);
     PIPE_NEW(candidate.variant_of, &search->lists, int32_t, request->R);
@@ -81,7 +84,7 @@ static Status add_candidates(Search* search) {
     int32_t most = search->budget / (2 * request->R), num_tapers = 0;
     if (most > MAX_CANDIDATES) { most = MAX_CANDIDATES; }
     if (policy->candidates != NULL && most > 1) {
-        num_tapers = policy->candidates(tapers, most, &search->problem);
+        num_tapers = policy->candidates(tapers, most, &search->batching);
     }
     if (num_tapers == 0) { return add_candidate(search, NULL); }
     Status first_failure = STATUS_OK;
@@ -288,13 +291,36 @@ static Status search_and_finish(Plan* out, Search* search, Arena* arena) {
     return best != NULL ? finish(out, search, best, best_replicas, arena) : status;
 }
 
+// Micro-batches that fit one at a time need not fit together: scratch is that of the largest, and buffers
+// leave gaps. Where no candidate fits, smaller ones are made. The first failure is the one to report.
+static Status search_smaller(Plan* out, Search* search, Arena* arena) {
+    static const int32_t percents[] = {100, 90, 75, 50};
+    const MicrobatchProblem* problem = &search->problem;
+    const int32_t budget = search->budget;
+    char first_failure[512];
+    Status status = STATUS_INFEASIBLE;
+    for (size_t i = 0; i < sizeof percents / sizeof percents[0] && status == STATUS_INFEASIBLE; i++) {
+        search->batching = *problem;
+        for (int32_t s = 0; s < problem->P; s++) {
+            search->batching.available_bytes[s] =
+                problem->available_bytes[s] - problem->available_bytes[s] / 100 * (100 - percents[i]);
+        }
+        arena_reset(&search->lists);
+        search->num_candidates = 0;
+        search->budget = budget;
+        status = search_and_finish(out, search, arena);
+        if (i == 0) { snprintf(first_failure, sizeof first_failure, "%s", status_message()); }
+    }
+    return status == STATUS_INFEASIBLE ? FAIL(status, "%s", first_failure) : status;
+}
+
 Status plan_make(Plan* out, const PlanRequest* request, const CostModel* costs, const PlanSample* samples,
                  int32_t num_samples, Arena* arena) {
     Search search = {.budget = request->effort > 0 ? request->effort : DEFAULT_EFFORT};
     TRY(microbatch_problem_init(&search.problem, request, costs, samples, num_samples));
     TRY(check_request(request, costs));
     search.num_variants = replica_variants(search.variants, request);
-    Status status = search_and_finish(out, &search, arena);
+    Status status = search_smaller(out, &search, arena);
     arena_free(&search.lists);
     arena_free(&search.costs);
     arena_free(&search.runs);

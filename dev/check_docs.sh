@@ -5,7 +5,7 @@
 #   <!-- results:NAME --> ... <!-- /results:NAME -->   dev/results/NAME.md, titles two levels deeper; nothing where there is none
 #   ```sh blocks: all run in one shell, in order, in a scratch copy of this tree
 #
-# --check: only compare the generated parts, change nothing. DOCS_SKIP='make test': leave out lines that are exactly this.
+# --check: only compare the generated parts, change nothing. --renew: only renew them. DOCS_SKIP='make test': leave out lines that are exactly this.
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
@@ -50,13 +50,13 @@ fi
 if ! cmp -s "$renewed" README.md; then
     if [ "${1:-}" = --check ]; then
         diff README.md "$renewed" | head -20
-        echo "README.md: generated parts are old ---> make docs"
+        echo "README.md: generated parts are old ---> dev/check_docs.sh --renew"
         exit 1
     fi
     cat "$renewed" >README.md
     echo "README.md: generated parts renewed"
 fi
-[ "${1:-}" = --check ] && exit 0
+case ${1:-} in --check | --renew) exit 0 ;; esac
 
 git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$scratch"
 awk -v skip="${DOCS_SKIP:-}" '

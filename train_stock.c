@@ -114,6 +114,15 @@ void source_open_data(Source* source, const TrainFlags* flags) {
     if (flags->val_pattern != NULL) {
         check(source,
               token_stream_open(&source->val, flags->val_pattern, flags->rows, flags->seq_tokens, false, 0));
+        int val_vocab = token_stream_vocab(source->val), train_vocab = token_stream_vocab(source->train);
+        if (val_vocab != train_vocab) {
+            char why[160];
+            snprintf(why, sizeof why,
+                     "-j: vocabulary of %d, but the training data has %d ---> prepare both with the same "
+                     "tokenizer",
+                     val_vocab, train_vocab);
+            source_die(source, why);
+        }
     }
     int64_t epoch_steps = token_stream_num_batches(source->train) / source->micro_steps;
     source->num_steps = flags->steps >= 0 ? flags->steps : (int)epoch_steps;

@@ -103,6 +103,28 @@ static void heavy_head_leaves_the_rest_even(void) {
     CHECK_EQ(stages[2].layer_end, 9);
 }
 
+// Layers of 5 5 2 2 2 2 and a head of 5: the slowest stage comes first (5 | 5 2 2 | 2 2 5), though 5 5 | 2 2
+// 2 | 2 5 has the smaller sum of squares. And the same the other way round, with an embedding of 5.
+static void slowest_stage_goes_before_evenness(void) {
+    for (int reversed = 0; reversed < 2; reversed++) {
+        StageLayers stages[3];
+        PlanSample one = {100, 100, 100};
+        memset(&costs, 0, sizeof costs);
+        costs.num_enc_layers = reversed ? 4 : 2;
+        costs.num_dec_layers = reversed ? 2 : 4;
+        CostPartMode* parts = costs.parts[RECOMPUTE_NONE];
+        CostPart end = reversed ? PART_EMBEDDING : PART_HEAD;
+        cost_formula_add_line(&parts[PART_ENC_LAYER].time_ns[JOB_F], FEATURE_ENC_TOKENS,
+                              reversed ? 2000 : 5000);
+        cost_formula_add_line(&parts[PART_DEC_LAYER].time_ns[JOB_F], FEATURE_DEC_TOKENS,
+                              reversed ? 5000 : 2000);
+        cost_formula_add_line(&parts[end].time_ns[JOB_F], FEATURE_SUPERVISED, 5000);
+        CHECK_OK(stage_split_make(stages, 3, &costs, &one, 1));
+        CHECK_EQ(stages[0].layer_end, reversed ? 2 : 1);
+        CHECK_EQ(stages[1].layer_end, reversed ? 5 : 4);
+    }
+}
+
 static void too_many_stages_are_refused(void) {
     StageLayers stages[PLAN_MAX_STAGES];
     Rng rng = rng_seed(seed);
@@ -118,6 +140,7 @@ int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(split_equals_brute_force);
     RUN(heavy_head_leaves_the_rest_even);
+    RUN(slowest_stage_goes_before_evenness);
     RUN(too_many_stages_are_refused);
     return test_end();
 }

@@ -198,6 +198,8 @@ static void a_buffer_in_flight_is_not_posted_again(void) {
     CHECK_OK(pair_receive(&pair));
     CHECK_FAILS(t->api->irecv(t->ctx, 0, 9, pair.got + 15, 4, &request), STATUS_INVALID_PLAN, "in flight");
     CHECK_FAILS(t->api->isend(t->ctx, 0, 9, pair.got + 2, 8, &request), STATUS_INVALID_PLAN, "in flight");
+    const unsigned char* last_byte = (const unsigned char*)pair.got + sizeof pair.got - 1;
+    CHECK_FAILS(t->api->isend(t->ctx, 0, 9, last_byte, 1, &request), STATUS_INVALID_PLAN, "in flight");
     CHECK_OK(pair_send(&pair));
     CHECK_OK(pair_test(&pair));
     void *first, *second;  // two sends only read: fine

@@ -13,8 +13,8 @@ const char* dynapipe_error(void) {
     return status_message();
 }
 
-// How many ranks run on this machine's cores: mpirun says so; else all of them do.
-static int32_t ranks_on_this_host(const Dynapipe* dp) {
+// mpirun says how many; else all of them.
+int32_t session_ranks_here(const Dynapipe* dp) {
     const char* text = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     if (text == NULL) { text = getenv("MPI_LOCALNRANKS"); }
     int32_t local = text != NULL ? atoi(text) : 0;
@@ -23,7 +23,7 @@ static int32_t ranks_on_this_host(const Dynapipe* dp) {
 
 static int32_t choose_threads(const Dynapipe* dp) {
     if (dp->options.threads > 0) { return dp->options.threads; }
-    int32_t ranks = ranks_on_this_host(dp);
+    int32_t ranks = session_ranks_here(dp);
     const char* text = getenv("OMP_NUM_THREADS");
     if (text != NULL && atoi(text) > 0) { return atoi(text); }
     int32_t cores = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);

@@ -99,6 +99,9 @@ enum {
     SESSION_STATS
 };
 
+// session.c
+int32_t session_ranks_here(const Dynapipe* dp);  // ranks that run on this machine's cores
+
 // session_plan.c
 Status session_plan_start(Dynapipe* dp);  // begin planning from the loader's position; idempotent
 void session_plan_stop(Dynapipe* dp);

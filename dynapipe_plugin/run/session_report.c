@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "../base/clock.h"
 #include "session.h"
@@ -224,6 +225,13 @@ static int compare_doubles(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
+// Why a prediction may be far off.
+static const char* prediction_excuse(const Dynapipe* dp) {
+    if (dp->options.costs == NULL) { return ", an estimate without --costs"; }
+    bool shares = (int64_t)session_ranks_here(dp) * dp->num_threads > sysconf(_SC_NPROCESSORS_ONLN);
+    return shares ? ", the ranks share cores" : "";
+}
+
 static void print_summary(const Dynapipe* dp) {
     const SessionSummary* run = &dp->summary;
     qsort(run->errors, (size_t)run->num_steps, sizeof(double), compare_doubles);
@@ -236,8 +244,7 @@ static void print_summary(const Dynapipe* dp) {
         100 * run->plan_wait_ns / run->ns);
     printf(
         "predicted step time off by %.1f%% (median)%s | the largest rank: %.0f MiB planned, %.0f MiB used\n",
-        100 * run->errors[run->num_steps / 2],
-        dp->options.costs == NULL ? ", an estimate without --costs" : "", run->peak_bytes / 1048576,
+        100 * run->errors[run->num_steps / 2], prediction_excuse(dp), run->peak_bytes / 1048576,
         run->rss_bytes / 1048576);
 }
 

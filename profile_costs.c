@@ -18,6 +18,9 @@ between ranks 0 and 1. Every quantity is the mean over the ranks.
 #include "dynapipe_plugin/base/options.h"
 #include "dynapipe_plugin/run/collective.h"
 
+// A rank that waits longer for another is alone: one point takes seconds.
+#define TIMEOUT_NS INT64_C(300000000000)
+
 typedef struct {
     const char *model, *out;
     int32_t max_tokens, vocab, threads;
@@ -57,9 +60,9 @@ static Status open_ranks(Profiler* p, int* argc, char*** argv) {
     int32_t* ranks = malloc(sizeof(int32_t) * (size_t)num_ranks);
     if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     for (int32_t r = 0; r < num_ranks; r++) { ranks[r] = r; }
-    Status status = collective_init(&p->world, &p->transport, ranks, num_ranks, 0);
+    Status status = collective_init(&p->world, &p->transport, ranks, num_ranks, TIMEOUT_NS);
     if (status == STATUS_OK && num_ranks > 1 && p->transport.rank < 2) {
-        status = collective_init(&p->pair, &p->transport, ranks, 2, 0);
+        status = collective_init(&p->pair, &p->transport, ranks, 2, TIMEOUT_NS);
     }
     free(ranks);
     const char* omp = getenv("OMP_NUM_THREADS");

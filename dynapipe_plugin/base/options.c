@@ -16,12 +16,6 @@ static int choice_index(const char* choices, const char* word) {
     }
 }
 
-void options_choice_name(const OptionSpec* spec, int choice, char* out, size_t out_bytes) {
-    const char* at = spec->choices;
-    for (int i = 0; i < choice && *at != '\0'; i++) { at += strcspn(at, "|") + 1; }
-    snprintf(out, out_bytes, "%.*s", (int)strcspn(at, "|"), at);
-}
-
 static Status parse_number(const OptionSpec* spec, const char* text, double* out, int64_t* out_int) {
     char* end;
     errno = 0;

@@ -42,6 +42,3 @@ Status options_defaults(const OptionSpec* specs, int num_specs, void* options);
 Status options_take(const OptionSpec* specs, int num_specs, void* options, int* argc, char** argv);
 
 void options_print(const OptionSpec* specs, int num_specs, FILE* out);
-
-// The word of a choice, e.g. for a banner.
-void options_choice_name(const OptionSpec* spec, int choice, char* out, size_t out_bytes);

@@ -35,7 +35,7 @@ Status pipe_problem_check_fits(const PipeProblem* problem) {
             int64_t over_bytes = pipe_alone_bytes(pipe_cost(problem, s, m)) - limit_bytes;
             if (limit_bytes != INT64_MAX && over_bytes > 0) {
                 return FAIL(STATUS_INFEASIBLE,
-                            "stage %d: micro-batch %d alone is %lld bytes over the memory limit ---> HINT: "
+                            "stage %d: micro-batch %d alone is %lld bytes over the memory limit ---> "
                             "--recompute full, more --stages, a smaller -t or a larger --memory-limit",
                             s, m, (long long)over_bytes);
             }

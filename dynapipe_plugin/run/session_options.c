@@ -70,12 +70,6 @@ static const OptionSpec* find(const char* name) {
     return NULL;
 }
 
-void session_options_word(const char* name, int32_t choice, char* out, size_t out_bytes) {
-    const OptionSpec* spec = find(name);
-    out[0] = '\0';
-    if (spec != NULL && spec->type == OPTION_CHOICE) { options_choice_name(spec, choice, out, out_bytes); }
-}
-
 const char* session_options_string(const SessionOptions* options, const char* name) {
     const OptionSpec* spec = find(name);
     if (spec == NULL || spec->type != OPTION_STRING) { return NULL; }

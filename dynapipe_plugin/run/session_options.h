@@ -36,7 +36,5 @@ typedef struct {
 
 Status session_options_take(SessionOptions* out, int* argc, char** argv);
 void session_options_print(FILE* out);
-// The word behind a choice: "dynamic", "ragged", ...
-void session_options_word(const char* name, int32_t choice, char* out, size_t out_bytes);
 // A string option's value by name; NULL if not given or no such option.
 const char* session_options_string(const SessionOptions* options, const char* name);

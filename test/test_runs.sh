@@ -53,6 +53,11 @@ timeout -k 5 120 mpirun -x OMP_WAIT_POLICY=passive -np 1 -x OMP_NUM_THREADS=1 "$
     >"$work/threads.log" 2>&1
 ok $? "ranks with different numbers of threads: $(grep -m1 error "$work/threads.log")"
 
+# All caps of a short batch lie within the original's 5 ms: it would give up, a run must not.
+train short 2 --stages 2 -x 3 -d 100 --batching dynapipe
+[ "$(losses short | wc -l)" -eq 3 ]
+ok $? "dynapipe on batches of one or two samples"
+
 # The stock trainer, one process, no MPI.
 timeout 60 "$build/train_gpt2" -i "$work/data/train.bin" -j "$work/data/val.bin" -e l2c32h4 -t 64 -b 4 -x 5 -v 5 -s 5 -m 2 -o "$work/stock" >"$work/stock.log" 2>&1
 ok $? "the stock trainer runs"

@@ -12,8 +12,10 @@ stages, where that is the same. f falls as t_max grows, so caps are searched by 
 
 The original (`dynapipe`) thins the caps to one per 5 ms and takes the first of these that is feasible: memory
 per micro-batch available / P, then available, each without recomputation, then with. There "available" is
-that of the tightest stage. Ours (`dynamic`, layout padded) tries every cap, lets one sample alone use more
-than its share, and shares memory as 1F1B does (P - s micro-batches on stage s).
+that of the tightest stage. Where no thinned cap is feasible (a short batch: all lie within 5 ms) the original
+fails, and we try every cap, since a run must not end there. Ours (`dynamic`, layout padded) tries every cap,
+lets one sample alone use more than its share, and shares memory as 1F1B does (P - s micro-batches on stage
+s).
 */
 #pragma once
 

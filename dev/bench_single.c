@@ -38,9 +38,9 @@ typedef struct {
     Mt19937 random;
 } Trainer;
 
-static double now_ms(void) {
+static double now_ms(clockid_t clock) {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
@@ -132,20 +132,20 @@ static double step(Trainer* trainer, int t, double phase_ms[NUM_PHASES]) {
         trainer->targets[i] = (int32_t)(mt19937_u32(&trainer->random) % V);
     }
     double at_ms[NUM_PHASES + 1];
-    at_ms[PHASE_zero] = now_ms();
+    at_ms[PHASE_zero] = now_ms(CLOCK_MONOTONIC);
     gpt2_zero_grads(model);
-    at_ms[PHASE_forward] = now_ms();
+    at_ms[PHASE_forward] = now_ms(CLOCK_MONOTONIC);
     gpt2_forward(model, batch, NULL, NULL, trainer->acts, trainer->scratch, trainer->losses, 1.0f / (float)T,
                  GPT2_KEEP | GPT2_HEAD);
-    at_ms[PHASE_backward_inputs] = now_ms();
+    at_ms[PHASE_backward_inputs] = now_ms(CLOCK_MONOTONIC);
     gpt2_backward_inputs(model, batch, NULL, trainer->acts, NULL, NULL, trainer->scratch);
-    at_ms[PHASE_backward_weights] = now_ms();
+    at_ms[PHASE_backward_weights] = now_ms(CLOCK_MONOTONIC);
     gpt2_backward_weights(model, batch, trainer->acts, NULL, trainer->scratch);
-    at_ms[PHASE_norm] = now_ms();
+    at_ms[PHASE_norm] = now_ms(CLOCK_MONOTONIC);
     double norm = sqrt(optimizer_sum_of_squares(&trainer->optimizer, model));
-    at_ms[PHASE_adamw] = now_ms();
+    at_ms[PHASE_adamw] = now_ms(CLOCK_MONOTONIC);
     optimizer_update(&trainer->optimizer, model, 3e-4f, t, optimizer_clip_scale(norm, 1.0f));
-    at_ms[NUM_PHASES] = now_ms();
+    at_ms[NUM_PHASES] = now_ms(CLOCK_MONOTONIC);
     for (int p = 0; p < NUM_PHASES; p++) { phase_ms[p] = at_ms[p + 1] - at_ms[p]; }
     double loss = 0.0;
     for (int i = 0; i < T; i++) { loss += (double)trainer->losses[i] / T; }
@@ -165,11 +165,12 @@ int main(int argc, char** argv) {
     fflush(stdout);
     char line[80];
     for (int t = 2; fgets(line, sizeof line, stdin) != NULL; t++) {
+        double cpu_ms = -now_ms(CLOCK_PROCESS_CPUTIME_ID), step_ms = 0.0;
         loss = step(&trainer, t, phase_ms);
-        double step_ms = 0.0;
+        cpu_ms += now_ms(CLOCK_PROCESS_CPUTIME_ID);
         for (int p = 0; p < NUM_PHASES; p++) { step_ms += phase_ms[p]; }
-        printf("{\"step_ms\": %.1f, \"tokens_per_s\": %.1f, \"loss\": %.6f", step_ms,
-               1e3 * trainer.batch.num_tokens / step_ms, loss);
+        printf("{\"step_ms\": %.1f, \"cpu_ms\": %.1f, \"tokens_per_s\": %.1f, \"loss\": %.6f", step_ms,
+               cpu_ms, 1e3 * trainer.batch.num_tokens / step_ms, loss);
         for (int p = 0; p < NUM_PHASES; p++) { printf(", \"%s_ms\": %.1f", phase_names[p], phase_ms[p]); }
         printf("}\n");
         fflush(stdout);

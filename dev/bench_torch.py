@@ -103,11 +103,14 @@ def main():
                       "adamw": form, "threads": torch.get_num_threads(), "tokens": tokens, "loss": loss}),
           flush=True)
     for _ in sys.stdin:
+        cpu_begin = time.process_time()
         phases_ms, loss = step()
+        cpu_ms = 1e3 * (time.process_time() - cpu_begin)
         step_ms = sum(phases_ms)
         phases = zip(("forward_ms", "backward_ms", "norm_ms", "adamw_ms"), phases_ms)
-        print(json.dumps({"step_ms": round(step_ms, 1), "tokens_per_s": round(1e3 * tokens / step_ms, 1),
-                          "loss": round(loss, 6), **{name: round(ms, 1) for name, ms in phases}}), flush=True)
+        print(json.dumps({"step_ms": round(step_ms, 1), "cpu_ms": round(cpu_ms, 1),
+                          "tokens_per_s": round(1e3 * tokens / step_ms, 1), "loss": round(loss, 6),
+                          **{name: round(ms, 1) for name, ms in phases}}), flush=True)
 
 
 main()

@@ -116,7 +116,7 @@ END
 A step of this repository, in ms: $phases.
 
 $cpu, $(nproc) cores; commit $(git describe --always --dirty).
-Load average when the turns began $load_begin, at the end $load_end (this program's own: up to $OMP_NUM_THREADS).
+Load average $load_begin when the turns began, $load_end at the end (of which up to $OMP_NUM_THREADS are its own).
 END
 } >"$work/single.md"
 cp "$work/single.md" dev/results/single.md

@@ -45,7 +45,7 @@ errors() { paste <(field "$1" predicted_ms) <(field "$1" step_ms) | awk '{e = $1
 } >$result.tmp
 
 for longest in $lengths; do
-    mpirun -np "$stages" ./profile_costs --model "$model" --tokens "$longest" --vocab $vocab --out $out/costs-"$longest".txt >$out/profile-"$longest".log
+    mpirun -np "$stages" ./profile_costs --model "$model" --tokens "$longest" --vocab $vocab --seconds 0.1 --out $out/costs-"$longest".txt >$out/profile-"$longest".log
     for round in $(seq "$rounds"); do
         for policy in $policies before; do
             batching=$policy extra=

@@ -10,13 +10,13 @@ between ranks 0 and 1. Every quantity is the mean over the ranks.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "dynapipe_plugin/adapters/gpt2_profile.h"
 #include "dynapipe_plugin/adapters/llmc_gpt2.h"
 #include "dynapipe_plugin/base/clock.h"
 #include "dynapipe_plugin/base/options.h"
 #include "dynapipe_plugin/run/collective.h"
+#include "dynapipe_plugin/run/local_ranks.h"
 
 // A rank that waits longer for another is alone: one point takes seconds.
 #define TIMEOUT_NS INT64_C(300000000000)
@@ -65,12 +65,7 @@ static Status open_ranks(Profiler* p, int* argc, char*** argv) {
         status = collective_init(&p->pair, &p->transport, ranks, 2, TIMEOUT_NS);
     }
     free(ranks);
-    const char* omp = getenv("OMP_NUM_THREADS");
-    int32_t cores = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
-    p->num_threads = p->options.threads > 0         ? p->options.threads
-                     : omp != NULL && atoi(omp) > 0 ? atoi(omp)
-                     : cores > num_ranks            ? cores / num_ranks
-                                                    : 1;
+    p->num_threads = local_ranks_threads(p->options.threads, num_ranks);
     return status;
 }
 

@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "../base/hash.h"
 
@@ -11,23 +10,6 @@
 
 const char* dynapipe_error(void) {
     return status_message();
-}
-
-// mpirun says how many; else all of them.
-int32_t session_ranks_here(const Dynapipe* dp) {
-    const char* text = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-    if (text == NULL) { text = getenv("MPI_LOCALNRANKS"); }
-    int32_t local = text != NULL ? atoi(text) : 0;
-    return local >= 1 && local <= dp->transport.num_ranks ? local : dp->transport.num_ranks;
-}
-
-static int32_t choose_threads(const Dynapipe* dp) {
-    if (dp->options.threads > 0) { return dp->options.threads; }
-    int32_t ranks = session_ranks_here(dp);
-    const char* text = getenv("OMP_NUM_THREADS");
-    if (text != NULL && atoi(text) > 0) { return atoi(text); }
-    int32_t cores = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
-    return cores > ranks ? cores / ranks : 1;
 }
 
 static Status place_ranks(Dynapipe* dp) {
@@ -67,7 +49,7 @@ static Status agree_on_threads(Dynapipe* dp) {
     int32_t num_ranks = dp->transport.num_ranks;
     double* threads = calloc((size_t)num_ranks, sizeof *threads);
     if (threads == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    dp->num_threads = choose_threads(dp);
+    dp->num_threads = local_ranks_threads(dp->options.threads, dp->transport.num_ranks);
     threads[dp->transport.rank] = dp->num_threads;
     Status status = collective_all_reduce_sum(&dp->world, threads, num_ranks);
     for (int32_t r = 0; r < num_ranks; r++) {

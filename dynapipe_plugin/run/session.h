@@ -3,6 +3,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 
     session.c          open, close, ranks, sums, errors
     session_options.c  the option table
+    session_data.c     data, stage split, the model put in
     session_plan.c     one step made ahead: batch -> plan -> collated micro-batches, in the background thread
     session_step.c     one step run: execute, reduce gradients
     session_eval.c     validation and generation on the same pipeline
@@ -19,6 +20,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 #include "../plan/planner.h"
 #include "collective.h"
 #include "executor.h"
+#include "local_ranks.h"
 #include "plan_ahead.h"
 #include "session_options.h"
 #include "trace.h"
@@ -98,9 +100,6 @@ enum {
     STAT_PLAN_WAIT_NS,
     SESSION_STATS
 };
-
-// session.c
-int32_t session_ranks_here(const Dynapipe* dp);  // ranks that run on this machine's cores
 
 // session_plan.c
 Status session_plan_start(Dynapipe* dp);  // begin planning from the loader's position; idempotent

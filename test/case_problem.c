@@ -121,6 +121,7 @@ bool case_problem_load(CaseProblem* out, const char* name) {
         .batching = BATCHING_DYNAPIPE,
         .layout = LAYOUT_PADDED,
         .recompute = RECOMPUTE_CHOICE_AUTO,
+        .memory_rule = MEMORY_ACTIVATIONS,
         .P = S,
         .R = R,
         .memory_limit_bytes = (int64_t)(number("memory_limit", root, NULL, NULL) * BYTES_PER_MB + 0.5)};
@@ -154,6 +155,5 @@ bool case_reference_load(CaseReference* out, const char* name) {
 Status case_problem_init(MicrobatchProblem* out, const CaseProblem* problem) {
     TRY(microbatch_problem_init(out, &problem->request, &problem->costs, problem->samples,
                                 problem->num_samples));
-    out->count_buffers = false;
     return STATUS_OK;
 }

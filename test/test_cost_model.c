@@ -66,7 +66,7 @@ static void costs_are_monotone_and_consistent(void) {
         random_cost_model(&model, &rng, enc, dec);
         CHECK_OK(cost_model_check(&model));
         equal_stages(&request, enc + dec);
-        for (int32_t s = 0; s < P; s++) { stages[s] = cost_stage_make(&request.stages[s], s, P); }
+        for (int32_t s = 0; s < P; s++) { stages[s] = cost_stage_make(&model, &request.stages[s], s, P); }
         RecomputeMode mode = rng_below(&rng, 2) ? RECOMPUTE_FULL : RECOMPUTE_NONE;
         MbShape shape = random_shape(&rng), larger = shape;
         *field_of(&larger, (int)rng_below(&rng, FEATURE_COUNT)) +=
@@ -101,13 +101,16 @@ static void stages_add_up_to_the_model(void) {
         linear_cost_model(&model, &rng, 5, 3);
         equal_stages(&request, 8);
         StageLayers all = {0, 8};
-        CostStage whole = cost_stage_make(&all, 0, 1);
+        CostStage whole = cost_stage_make(&model, &all, 0, 1);
         MbShape shape = random_shape(&rng);
         int64_t sum_ns = 0, sum_bytes = 0;
         for (int32_t s = 0; s < request.P; s++) {
-            CostStage stage = cost_stage_make(&request.stages[s], s, request.P);
+            CostStage stage = cost_stage_make(&model, &request.stages[s], s, request.P);
             sum_ns += cost_job_ns(&model, &stage, JOB_B, RECOMPUTE_NONE, &shape);
             sum_bytes += cost_state_bytes(&model, &stage);
+            CHECK_EQ(stage.has_dec_embedding,
+                     s > 0 && stage.layers.layer_begin <= 5 && stage.layers.layer_end > 5);
+            if (stage.has_dec_embedding) { sum_bytes -= model.part_state_bytes[PART_EMBEDDING]; }
         }
         CHECK_NEAR(sum_ns, cost_job_ns(&model, &whole, JOB_B, RECOMPUTE_NONE, &shape), 5);
         CHECK_EQ(sum_bytes, cost_state_bytes(&model, &whole));
@@ -117,7 +120,7 @@ static void stages_add_up_to_the_model(void) {
 static void huge_costs_saturate(void) {
     Rng rng = rng_seed(seed + 2);
     StageLayers all = {0, 1024};
-    CostStage stage = cost_stage_make(&all, 0, 1);
+    CostStage stage = cost_stage_make(&model, &all, 0, 1);
     MbShape shape = {INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX};
     linear_cost_model(&model, &rng, 1024, 0);
     model.parts[RECOMPUTE_NONE][PART_ENC_LAYER].time_ns[JOB_F].constant = 1e18;
@@ -144,8 +147,8 @@ static void tail_has_the_documented_value(void) {
     model.update_ns_per_byte = 3;
     model.tied_param_bytes = 400;
     StageLayers first = {0, 2}, middle = {2, 3}, all = {0, 4};
-    CostStage stages[] = {cost_stage_make(&first, 0, 3), cost_stage_make(&middle, 1, 3),
-                          cost_stage_make(&all, 0, 1)};
+    CostStage stages[] = {cost_stage_make(&model, &first, 0, 3), cost_stage_make(&model, &middle, 1, 3),
+                          cost_stage_make(&model, &all, 0, 1)};
     CHECK_EQ(cost_reduce_ns(&model, &stages[0], 1), 2 * 400 / 2 + 2500 * 3);
     CHECK_EQ(cost_reduce_ns(&model, &stages[0], 4), 2 * 400 / 2 + 2500 * 2 * 3 / 4 / 2 + 2500 * 3);
     CHECK_EQ(cost_reduce_ns(&model, &stages[1], 2), 1000 * 2 / 2 / 2 + 1000 * 3);
@@ -283,7 +286,7 @@ static void analytic_gpt_is_sane(void) {
                           .num_replicas = 2,
                           .zero_stage = 1};
     StageLayers layers = {3, 6};
-    CostStage middle = cost_stage_make(&layers, 1, 4);
+    CostStage middle = cost_stage_make(&model, &layers, 1, 4);
     MbShape shape = {0};
     mb_shape_add(&shape, 512, 0, 128);
     cost_model_analytic_gpt(&model, &about);

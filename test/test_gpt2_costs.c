@@ -25,7 +25,7 @@ static void state_is_that_of_the_slices(void) {
         CHECK_EQ(dynapipe_gpt2_costs(&costs, &dp, &config, 0), 0);
         for (int32_t s = 0; s < P; s++) {
             StageLayers layers = {config.num_layers * s / P, config.num_layers * (s + 1) / P};
-            CostStage stage = cost_stage_make(&layers, s, P);
+            CostStage stage = cost_stage_make(&costs->model, &layers, s, P);
             // parameters, gradients, m, v
             CHECK_EQ(cost_state_bytes(&costs->model, &stage), 16 * slice_params(&layers, ops));
         }
@@ -42,7 +42,7 @@ static void replicas_share_moments(void) {
     CHECK_EQ(dynapipe_gpt2_costs(&costs, &dp, &config, 1), 0);
     for (int32_t s = 0; s < 2; s++) {
         StageLayers layers = {s * 2, s == 0 ? 2 : 5};
-        CostStage stage = cost_stage_make(&layers, s, 2);
+        CostStage stage = cost_stage_make(&costs->model, &layers, s, 2);
         int64_t num_params = slice_params(&layers, ops), bytes = cost_state_bytes(&costs->model, &stage);
         int64_t least = 8 * num_params + (8 * num_params + 2) / 3;
         CHECK(bytes >= least && bytes <= least + 4 * 4);

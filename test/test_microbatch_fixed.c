@@ -140,7 +140,8 @@ static void every_policy_keeps_its_law(void) {
 }
 
 static void policies_are_registered_by_name(void) {
-    static const char* const names[] = {"dynamic", "dynapipe", "packed", "packed-ragged", "padded", "tokens"};
+    static const char* const names[] = {"dynamic", "dynapipe", "packed", "packed-ragged",
+                                        "padded",  "tokens",   "kk"};
     for (int b = 0; b < BATCHING_COUNT; b++) {
         CHECK_EQ(strcmp(batching_policies[b].name, names[b]), 0);
         CHECK(batching_policies[b].build != NULL && strlen(batching_policies[b].help) > 0);

@@ -143,6 +143,7 @@ int64_t cost_state_bytes(const CostModel* model, const CostStage* stage) {
     for (int part = 0; part < PART_COUNT; part++) {
         sum += count[part] * (double)model->part_state_bytes[part];
     }
+    if (stage->has_dec_embedding) { sum += (double)model->part_state_bytes[PART_EMBEDDING]; }
     return cost_round(sum);
 }
 
@@ -217,8 +218,14 @@ bool cost_mode_offered(const CostModel* model, RecomputeMode mode) {
            (model->num_dec_layers == 0 || parts[PART_DEC_LAYER].offered);
 }
 
-CostStage cost_stage_make(const StageLayers* layers, int32_t s, int32_t P) {
-    return (CostStage){.layers = *layers, .has_embedding = s == 0, .has_head = s == P - 1};
+CostStage cost_stage_make(const CostModel* model, const StageLayers* layers, int32_t s, int32_t P) {
+    int32_t first_dec = model->num_enc_layers;
+    bool begins_dec =
+        model->num_dec_layers > 0 && layers->layer_begin <= first_dec && first_dec < layers->layer_end;
+    return (CostStage){.layers = *layers,
+                       .has_embedding = s == 0,
+                       .has_head = s == P - 1,
+                       .has_dec_embedding = begins_dec && s > 0};
 }
 
 // --- check ------------------------------------------------------------------------------------------------

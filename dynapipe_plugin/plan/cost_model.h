@@ -85,6 +85,8 @@ typedef struct {
     StageLayers layers;
     bool has_embedding;  // the first stage
     bool has_head;       // the last stage
+    bool
+        has_dec_embedding;  // where the decoder begins, if not on the first stage: a second copy (state only)
 } CostStage;
 
 int64_t cost_job_ns(const CostModel* model, const CostStage* stage, JobKind kind, RecomputeMode mode,
@@ -113,7 +115,7 @@ void cost_stages(CostJobs* out, const CostModel* model, const CostStage* stages,
 bool cost_mode_offered(const CostModel* model, RecomputeMode mode);
 
 // The stage that runs these layers as stage s of P.
-CostStage cost_stage_make(const StageLayers* layers, int32_t s, int32_t P);
+CostStage cost_stage_make(const CostModel* model, const StageLayers* layers, int32_t s, int32_t P);
 
 // Every curve ascending and finite, rates sane. Names the part and field at fault.
 Status cost_model_check(const CostModel* model);

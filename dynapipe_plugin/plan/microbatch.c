@@ -15,6 +15,8 @@ const BatchingPolicy batching_policies[BATCHING_COUNT] = {
                                 microbatch_packed_ragged_build, NULL},
     [BATCHING_PADDED] = {"padded", "a fixed number of samples, padded to their longest",
                          microbatch_padded_build, NULL},
+    [BATCHING_KK] = {"kk", "equal work per micro-batch by largest differencing, small ones at both ends",
+                     microbatch_kk_build, NULL},
     [BATCHING_TOKENS] = {"tokens", "a fixed token budget, samples sorted by length", microbatch_tokens_build,
                          NULL},
 };
@@ -63,12 +65,12 @@ Status microbatch_problem_init(MicrobatchProblem* out, const PlanRequest* reques
     *out = (MicrobatchProblem){.request = request,
                                .costs = costs,
                                .samples = samples,
-                               .count_buffers = true,
+                               .count_buffers = request->memory_rule == MEMORY_BUFFERS,
                                .num_samples = num_samples,
                                .P = request->P,
                                .R = request->R};
     for (int32_t s = 0; s < out->P; s++) {
-        out->stages[s] = cost_stage_make(&request->stages[s], s, out->P);
+        out->stages[s] = cost_stage_make(costs, &request->stages[s], s, out->P);
         int64_t state_bytes = cost_state_bytes(costs, &out->stages[s]), limit = request->memory_limit_bytes;
         out->available_bytes[s] = limit > 0 ? limit - state_bytes : COST_LIMIT;
         if (out->available_bytes[s] <= 0) {

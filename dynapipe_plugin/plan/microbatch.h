@@ -27,7 +27,7 @@ typedef struct {
     int32_t P, R;
     CostStage stages[PLAN_MAX_STAGES];
     int64_t available_bytes[PLAN_MAX_STAGES];  // memory limit - model state; COST_LIMIT where there is none
-    bool count_buffers;  // received and sent activations and scratch count (true after init)
+    bool count_buffers;  // received and sent activations and scratch count (request->memory_rule)
     int32_t num_modes;   // recompute modes a pass may use, in the order they are tried
     RecomputeMode modes[RECOMPUTE_COUNT];
 } MicrobatchProblem;
@@ -120,6 +120,10 @@ void microbatch_list_append(MicrobatchList* list, const MicrobatchProblem* probl
                             RecomputeMode mode, const int32_t* ids, int32_t num);
 int32_t microbatch_pad_tokens(const MicrobatchProblem* problem, int32_t num_tokens);
 
+// The recompute mode of a finished list: the first in which every micro-batch keeps to its share of memory,
+// else the first in which each fits alone. `unit` names its micro-batches in the message.
+Status microbatch_list_choose_mode(MicrobatchList* list, const MicrobatchProblem* problem, const char* unit);
+
 // Every sample in exactly one segment, ranges sane, shapes and work as the sequences say, all fit alone.
 Status microbatch_list_check(const MicrobatchList* list, const MicrobatchProblem* problem, Arena* arena);
 
@@ -128,3 +132,4 @@ MicrobatchBuild microbatch_ragged_build, microbatch_dynamic_build;  // microbatc
 MicrobatchCandidates microbatch_ragged_candidates, microbatch_dynamic_candidates;
 MicrobatchBuild microbatch_packed_build, microbatch_packed_ragged_build;  // microbatch_fixed.c
 MicrobatchBuild microbatch_padded_build, microbatch_tokens_build;
+MicrobatchBuild microbatch_kk_build;  // microbatch_kk.c

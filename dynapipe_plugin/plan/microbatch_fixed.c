@@ -41,8 +41,7 @@ static int64_t budget_tokens(const MicrobatchProblem* problem) {
     return problem->request->mb_tokens > 0 ? problem->request->mb_tokens : window_tokens(problem);
 }
 
-// Choose the recompute mode of a finished list; `unit` names its micro-batches in the message.
-static Status mode_choose(MicrobatchList* list, const MicrobatchProblem* problem, const char* unit) {
+Status microbatch_list_choose_mode(MicrobatchList* list, const MicrobatchProblem* problem, const char* unit) {
     for (int attempt = 0; attempt < 2 * problem->num_modes; attempt++) {
         RecomputeMode mode = problem->modes[attempt % problem->num_modes];
         bool all = true;
@@ -120,7 +119,7 @@ Status microbatch_packed_build(MicrobatchList* out, const MicrobatchProblem* pro
         }
         microbatch_list_close(out, problem);
     }
-    return mode_choose(out, problem, "--batching packed: micro-batch");
+    return microbatch_list_choose_mode(out, problem, "--batching packed: micro-batch");
 }
 
 // --- packed-ragged ----------------------------------------------------------------------------------------
@@ -206,7 +205,7 @@ Status microbatch_packed_ragged_build(MicrobatchList* out, const MicrobatchProbl
         microbatch_list_append(out, problem, LAYOUT_RAGGED, problem->modes[0], ids + begin[p],
                                begin[p + 1] - begin[p]);
     }
-    return mode_choose(out, problem, "--batching packed-ragged: micro-batch");
+    return microbatch_list_choose_mode(out, problem, "--batching packed-ragged: micro-batch");
 }
 
 // --- padded, tokens ---------------------------------------------------------------------------------------
@@ -228,7 +227,7 @@ Status microbatch_padded_build(MicrobatchList* out, const MicrobatchProblem* pro
         microbatch_list_append(out, problem, LAYOUT_PADDED, problem->modes[0], order + begin,
                                (int32_t)(end - begin));
     }
-    return mode_choose(out, problem, "--batching padded: micro-batch");
+    return microbatch_list_choose_mode(out, problem, "--batching padded: micro-batch");
 }
 
 Status microbatch_tokens_build(MicrobatchList* out, const MicrobatchProblem* problem,
@@ -255,5 +254,5 @@ Status microbatch_tokens_build(MicrobatchList* out, const MicrobatchProblem* pro
         }
         microbatch_list_append(out, problem, layout, problem->modes[0], order + begin, end - begin);
     }
-    return mode_choose(out, problem, "--batching tokens: micro-batch");
+    return microbatch_list_choose_mode(out, problem, "--batching tokens: micro-batch");
 }

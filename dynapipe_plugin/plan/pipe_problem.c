@@ -20,11 +20,12 @@ static void set_cost(ReplicaProblem* replica, const MicrobatchProblem* problem, 
                                        .forward_bytes = drops ? jobs->forward_bytes : 0,
                                        .in_bytes = first ? 0 : in_bytes,
                                        .out_bytes = out_bytes};
+    bool buffers = problem->count_buffers;
     PipeCost* cost = (PipeCost*)(uintptr_t)&replica->pipe.cost[cell];
     *cost = (PipeCost){
-        .stored_bytes = align_up(jobs->stored_bytes) + align_up(out_bytes),
-        .forward_bytes = drops ? align_up(jobs->forward_bytes) + align_up(out_bytes) : 0,
-        .input_bytes = first ? 0 : align_up(in_bytes),
+        .stored_bytes = buffers ? align_up(jobs->stored_bytes) + align_up(out_bytes) : jobs->stored_bytes,
+        .forward_bytes = drops ? align_up(jobs->forward_bytes) + (buffers ? align_up(out_bytes) : 0) : 0,
+        .input_bytes = first || !buffers ? 0 : align_up(in_bytes),
         .transfer_ns = last ? 0 : cost_transfer_ns(problem->costs, out_bytes),
         .boundary_bytes = out_bytes,
         .mode = mode,
@@ -40,6 +41,10 @@ void replica_problem_set_limits(ReplicaProblem* replica, const MicrobatchProblem
     for (int32_t s = 0; s < pipe->P; s++) {
         pipe->memory_limit_bytes[s] = INT64_MAX;
         if (problem->request->memory_limit_bytes == 0) { continue; }
+        if (!problem->count_buffers) {
+            pipe->memory_limit_bytes[s] = problem->available_bytes[s];
+            continue;
+        }
         int64_t gradient_bytes = 0;
         for (int32_t m = 0; m < pipe->M; m++) {
             int64_t bytes = pipe_cost(pipe, s, m)->input_bytes;

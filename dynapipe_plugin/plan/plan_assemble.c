@@ -49,7 +49,8 @@ Status plan_assemble(Plan* out, const MicrobatchProblem* problem, const Microbat
     Plan plan = {.P = problem->P,
                  .R = problem->R,
                  .N = problem->num_samples,
-                 .memory_limit_bytes = request->memory_limit_bytes};
+                 .memory_limit_bytes =
+                     request->memory_rule == MEMORY_BUFFERS ? request->memory_limit_bytes : 0};
     PIPE_NEW(plan.mbs, arena, PlanMicrobatch, list->num_mbs);
     PIPE_NEW(plan.sequences, arena, PlanSequence, list->num_sequences);
     PIPE_NEW(plan.segments, arena, PlanSegment, list->num_segments);

@@ -21,6 +21,7 @@ typedef enum {
     BATCHING_PACKED_RAGGED,  // the same packs by best fit decreasing, attention per sample
     BATCHING_PADDED,         // fixed number of samples per micro-batch, padded to their longest
     BATCHING_TOKENS,         // fixed token budget, samples sorted by length
+    BATCHING_KK,             // equal work by largest differencing, small ones at both ends
     BATCHING_COUNT
 } Batching;
 
@@ -34,6 +35,13 @@ typedef enum {
 typedef enum { RECOMPUTE_CHOICE_NONE, RECOMPUTE_CHOICE_FULL, RECOMPUTE_CHOICE_AUTO } RecomputeChoice;
 typedef enum { SPLIT_BACKWARD_AUTO, SPLIT_BACKWARD_ON, SPLIT_BACKWARD_OFF } SplitBackward;
 
+// What counts against the memory limit besides model state.
+typedef enum {
+    MEMORY_BUFFERS,     // every buffer of the instruction lists, as laid out: what training needs
+    MEMORY_ACTIVATIONS  // only what backward needs, F to B (or W): the rule of published planning problems.
+                        // The plan's own arenas may be larger, and it says that it has no limit (0).
+} MemoryRule;
+
 typedef struct {
     Batching batching;
     MbLayout layout;  // RAGGED or PADDED, for dynamic, dynapipe and tokens
@@ -42,11 +50,15 @@ typedef struct {
     SplitBackward split_backward;
     int32_t P, R;
     StageLayers stages[PLAN_MAX_STAGES];  // stages[s] for s < P; contiguous, covers all layers
+    bool choose_stages;                   // the search may move layers: `stages` is where it begins
     int64_t memory_limit_bytes;           // per rank, model state included; 0: no limit
-    int32_t max_seq_tokens;               // longest sequence the model takes; padding never goes beyond
-    int32_t mb_tokens;                    // budget of packed, packed-ragged and tokens; 0: max_seq_tokens
-    int32_t mb_samples;                   // of padded; 0: chosen so that an average micro-batch has mb_tokens
-    int32_t effort;                       // simulations the search may spend; 0: the default
+    MemoryRule memory_rule;
+    int32_t
+        noise_permille;  // finalists are judged by the P90 of their makespan under this noise; 0: exact times
+    int32_t max_seq_tokens;  // longest sequence the model takes; padding never goes beyond
+    int32_t mb_tokens;       // budget of packed, packed-ragged and tokens; 0: max_seq_tokens
+    int32_t mb_samples;      // of padded; 0: chosen so that an average micro-batch has mb_tokens
+    int32_t effort;          // simulations the search may spend; 0: the default
 } PlanRequest;
 
 // Fill `out`, all memory from `arena`. Returns STATUS_INFEASIBLE with stage, bytes over and a remedy where

@@ -50,6 +50,9 @@ static Status attempt(Fit* fit, Arena* arena) {
         int64_t enough_bytes = limit_bytes > 0 ? limit_bytes - rank->state_bytes : INT64_MAX;
         TRY(rank_list_make(rank, &input, s, plan->problem.scratch_bytes[s], enough_bytes, arena));
         int64_t over = rank->arena_bytes + rank->state_bytes - limit_bytes;
+        if (!fit->problem->count_buffers) {
+            over = plan->timeline.peak_bytes[s] - fit->problem->available_bytes[s];
+        }
         if (limit_bytes > 0 && over > 0) { fit->over_bytes[s] = over; }
     }
     return STATUS_OK;

@@ -10,11 +10,12 @@ static const OptionSpec specs[] = {
     {"--stages",         OPTION_INT,    FIELD(stages),     "1",  1, 64,   NULL, "P", "pipeline stages"},
     {"--replicas",       OPTION_INT,    FIELD(replicas),   "0",  0, 512,  NULL, "R", "data-parallel replicas of the pipeline; 0: ranks / stages"},
     {"--stage-split",    OPTION_STRING, FIELD(stage_split), NULL, 0, 0,   NULL, "L,L,..", "layers of each stage; default: balanced for the mixture"},
-    {"--batching",       OPTION_CHOICE, FIELD(batching),   "dynamic", 0, 0, "dynamic|dynapipe|packed|packed-ragged|padded|tokens", NULL,
+    {"--batching",       OPTION_CHOICE, FIELD(batching),   "dynamic", 0, 0, "dynamic|dynapipe|packed|packed-ragged|padded|tokens|kk", NULL,
      "how samples form micro-batches. dynamic: the planner's choice, every step anew; dynapipe: as in the "
      "EuroSys'24 paper; packed: windows of -t tokens that attend across their samples, the classic baseline "
      "(so its gradients differ); packed-ragged: packs without that; padded: -b samples, padded to their "
-     "longest; tokens: sorted by length, up to --mb-tokens each"},
+     "longest; tokens: sorted by length, up to --mb-tokens each; kk: equal work in each, smallest ones at both "
+     "ends"},
     {"--layout",         OPTION_CHOICE, FIELD(layout),     "ragged", 0, 0, "ragged|padded", NULL, "tokens of a micro-batch, for dynamic, dynapipe, tokens"},
     {"--schedule",       OPTION_CHOICE, FIELD(schedule),   "auto", 0, 0, "auto|gpipe|1f1b|adaptive", NULL, "pipeline order"},
     {"--split-backward", OPTION_CHOICE, FIELD(split_backward), "auto", 0, 0, "auto|on|off", NULL, "weight gradients as jobs of their own"},

@@ -1,0 +1,31 @@
+/*
+draft.h -- a plan before its instruction lists: which micro-batches, on which replica, in which order and
+mode.
+
+Every method ends in one: search_draft (ours), original_draft (the paper's), baseline_draft (all others).
+planner.c fits it into memory, writes the lists and checks them.
+*/
+#pragma once
+
+#include "replica_balance.h"
+#include "replica_search.h"
+
+typedef struct {
+    PipeVariant variant;
+    int32_t* order;  // [M] places in the replica's part of `replicas.mbs`, as they enter stage 0
+    uint8_t* modes;  // [P * M] RecomputeMode, by place in `order`; NULL: what each micro-batch assumed
+    PipeSchedule
+        schedule;  // job lists in micro-batches 0..M-1 by place in `order`; all empty: variant makes them
+    int64_t makespan_ns;  // INT64_MAX: does not fit as it is
+} DraftReplica;
+
+typedef struct {
+    MicrobatchList list;
+    ReplicaLists replicas;
+    DraftReplica* replica;                // [R]
+    StageLayers stages[PLAN_MAX_STAGES];  // those of the request, unless choose_stages
+    int64_t makespan_ns;                  // of the slowest
+} Draft;
+
+// STATUS_INFEASIBLE: no micro-batches fit even one at a time (message: stage, bytes over, remedy).
+Status original_draft(Draft* out, const MicrobatchProblem* problem, Arena* arena);

@@ -1,5 +1,5 @@
 // test_cost_model.c -- monotone, saturating, additive over stages, exact text, refused nonsense.
-#include "../dynapipe_plugin/plan/cost_model.h"
+#include "../dynapipe_plugin/plan/cost_table.h"
 
 #include <math.h>
 #include <unistd.h>

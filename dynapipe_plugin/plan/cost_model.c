@@ -11,14 +11,14 @@ const char* const cost_feature_names[FEATURE_COUNT] = {
 const char* const cost_job_names[JOB_COUNT] = {"F", "B", "W", "R"};
 
 // The one rounding. Not-a-number can only come from overflow: as large as it gets.
-static int64_t cost_round(double value) {
+int64_t cost_round(double value) {
     if (!(value < (double)COST_LIMIT)) { return COST_LIMIT; }
     return value > 0 ? (int64_t)(value + 0.5) : 0;
 }
 
 // Every step below is monotone in v also after floating-point rounding, the clamps included, so a larger
 // micro-batch never costs less.
-static double curve_value(const CostCurve* curve, double v) {
+double cost_curve_value(const CostCurve* curve, double v) {
     int n = curve->num_knots;
     const double *x = curve->x, *y = curve->y;
     if (n == 0) { return 0; }
@@ -35,7 +35,7 @@ static double curve_value(const CostCurve* curve, double v) {
     return value < y[i + 1] ? value : y[i + 1];
 }
 
-static void shape_features(double out[FEATURE_COUNT], const MbShape* shape) {
+void cost_shape_features(double out[FEATURE_COUNT], const MbShape* shape) {
     out[FEATURE_SEQS] = (double)shape->num_seqs;
     out[FEATURE_ENC_TOKENS] = (double)shape->enc_tokens;
     out[FEATURE_ENC_SQUARES] = (double)shape->enc_squares;
@@ -48,14 +48,14 @@ static void shape_features(double out[FEATURE_COUNT], const MbShape* shape) {
 static double formula_value(const CostFormula* formula, const double v[FEATURE_COUNT]) {
     double value = formula->constant;
     for (int f = 0; f < FEATURE_COUNT; f++) {
-        if (formula->curves[f].num_knots > 0) { value += curve_value(&formula->curves[f], v[f]); }
+        if (formula->curves[f].num_knots > 0) { value += cost_curve_value(&formula->curves[f], v[f]); }
     }
     return value > formula->floor ? value : formula->floor;
 }
 
 double cost_formula_value(const CostFormula* formula, const MbShape* shape) {
     double v[FEATURE_COUNT];
-    shape_features(v, shape);
+    cost_shape_features(v, shape);
     return formula_value(formula, v);
 }
 
@@ -66,7 +66,7 @@ void cost_formula_add_line(CostFormula* formula, CostFeature feature, double slo
 }
 
 // How many of each part the stage has.
-static void stage_parts(int32_t count[PART_COUNT], const CostModel* model, const CostStage* stage) {
+void cost_stage_parts(int32_t count[PART_COUNT], const CostModel* model, const CostStage* stage) {
     int32_t begin = stage->layers.layer_begin, end = stage->layers.layer_end, enc = model->num_enc_layers;
     int32_t enc_end = end < enc ? end : enc, dec_begin = begin > enc ? begin : enc;
     count[PART_EMBEDDING] = stage->has_embedding;
@@ -84,23 +84,21 @@ static int64_t parts_round(double extra, const int32_t count[PART_COUNT], const 
     return cost_round(sum);
 }
 
-typedef enum { QUANTITY_STORED = JOB_COUNT, QUANTITY_FORWARD, QUANTITY_COUNT } Quantity;
-
 static const CostFormula* part_formula(const CostModel* model, RecomputeMode mode, int part, int quantity) {
     const CostPartMode* m = &model->parts[mode][part];
-    return quantity == QUANTITY_STORED    ? &m->stored_bytes
-           : quantity == QUANTITY_FORWARD ? &m->forward_bytes
-                                          : &m->time_ns[quantity];
+    return quantity == COST_STORED    ? &m->stored_bytes
+           : quantity == COST_FORWARD ? &m->forward_bytes
+                                      : &m->time_ns[quantity];
 }
 
 static bool quantity_used(const CostModel* model, RecomputeMode mode, int quantity) {
-    return model->recompute_is_job[mode] || (quantity != QUANTITY_FORWARD && quantity != (int)JOB_R);
+    return model->recompute_is_job[mode] || (quantity != COST_FORWARD && quantity != (int)JOB_R);
 }
 
 static double stage_extra(const CostModel* model, int quantity, const double v[FEATURE_COUNT]) {
-    return quantity == QUANTITY_STORED    ? formula_value(&model->stage_stored_bytes, v)
-           : quantity == QUANTITY_FORWARD ? formula_value(&model->stage_forward_bytes, v)
-                                          : 0;
+    return quantity == COST_STORED    ? formula_value(&model->stage_stored_bytes, v)
+           : quantity == COST_FORWARD ? formula_value(&model->stage_forward_bytes, v)
+                                      : 0;
 }
 
 static int64_t stage_quantity(const CostModel* model, const CostStage* stage, RecomputeMode mode,
@@ -108,8 +106,8 @@ static int64_t stage_quantity(const CostModel* model, const CostStage* stage, Re
     if (!quantity_used(model, mode, quantity)) { return 0; }
     double v[FEATURE_COUNT], value[PART_COUNT] = {0};
     int32_t count[PART_COUNT];
-    shape_features(v, shape);
-    stage_parts(count, model, stage);
+    cost_shape_features(v, shape);
+    cost_stage_parts(count, model, stage);
     for (int part = 0; part < PART_COUNT; part++) {
         if (count[part] > 0) { value[part] = formula_value(part_formula(model, mode, part, quantity), v); }
     }
@@ -123,12 +121,12 @@ int64_t cost_job_ns(const CostModel* model, const CostStage* stage, JobKind kind
 
 int64_t cost_stored_bytes(const CostModel* model, const CostStage* stage, RecomputeMode mode,
                           const MbShape* shape) {
-    return stage_quantity(model, stage, mode, QUANTITY_STORED, shape);
+    return stage_quantity(model, stage, mode, COST_STORED, shape);
 }
 
 int64_t cost_forward_bytes(const CostModel* model, const CostStage* stage, RecomputeMode mode,
                            const MbShape* shape) {
-    return stage_quantity(model, stage, mode, QUANTITY_FORWARD, shape);
+    return stage_quantity(model, stage, mode, COST_FORWARD, shape);
 }
 
 int64_t cost_scratch_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape) {
@@ -139,7 +137,7 @@ int64_t cost_scratch_bytes(const CostModel* model, const CostStage* stage, const
 int64_t cost_state_bytes(const CostModel* model, const CostStage* stage) {
     int32_t count[PART_COUNT];
     double sum = 0;
-    stage_parts(count, model, stage);
+    cost_stage_parts(count, model, stage);
     for (int part = 0; part < PART_COUNT; part++) {
         sum += count[part] * (double)model->part_state_bytes[part];
     }
@@ -166,7 +164,7 @@ int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes) {
 int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas) {
     int32_t count[PART_COUNT];
     double bytes = 0;
-    stage_parts(count, model, stage);
+    cost_stage_parts(count, model, stage);
     for (int part = 0; part < PART_COUNT; part++) {
         bytes += count[part] * (double)model->part_param_bytes[part];
     }
@@ -179,36 +177,6 @@ int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t n
         reduce_ns += 2 * (double)model->tied_param_bytes / model->reduce_bytes_per_ns;  // there and back
     }
     return cost_round(reduce_ns + bytes * model->update_ns_per_byte);
-}
-
-void cost_stages(CostJobs* out, const CostModel* model, const CostStage* stages, int32_t P,
-                 RecomputeMode mode, const MbShape* shape) {
-    double v[FEATURE_COUNT], value[QUANTITY_COUNT][PART_COUNT], extra[QUANTITY_COUNT];
-    bool has[PART_COUNT] = {true, model->num_enc_layers > 0, model->num_dec_layers > 0, true};
-    shape_features(v, shape);
-    for (int q = 0; q < QUANTITY_COUNT; q++) {
-        bool used = quantity_used(model, mode, q);
-        extra[q] = used ? stage_extra(model, q, v) : 0;
-        for (int part = 0; part < PART_COUNT; part++) {
-            value[q][part] = used && has[part] ? formula_value(part_formula(model, mode, part, q), v) : 0;
-        }
-    }
-    double enc_boundary = formula_value(&model->boundary_bytes, v);
-    double dec_boundary = formula_value(&model->dec_boundary_bytes, v);
-    int64_t scratch_bytes = cost_round(formula_value(&model->scratch_bytes, v));
-    for (int32_t s = 0; s < P; s++) {
-        int32_t count[PART_COUNT];
-        stage_parts(count, model, &stages[s]);
-        for (int kind = 0; kind < JOB_COUNT; kind++) {
-            out[s].job_ns[kind] = parts_round(extra[kind], count, value[kind]);
-        }
-        out[s].stored_bytes = parts_round(extra[QUANTITY_STORED], count, value[QUANTITY_STORED]);
-        out[s].forward_bytes = parts_round(extra[QUANTITY_FORWARD], count, value[QUANTITY_FORWARD]);
-        bool dec = stages[s].layers.layer_end > model->num_enc_layers;
-        out[s].boundary_bytes =
-            stages[s].has_head ? 0 : cost_round(dec ? enc_boundary + dec_boundary : enc_boundary);
-        out[s].scratch_bytes = scratch_bytes;
-    }
 }
 
 bool cost_mode_offered(const CostModel* model, RecomputeMode mode) {

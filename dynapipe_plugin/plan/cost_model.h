@@ -25,6 +25,9 @@ enum { COST_MAX_KNOTS = 24, COST_MAX_LAYERS = 1024 };
 
 typedef enum { PART_EMBEDDING, PART_ENC_LAYER, PART_DEC_LAYER, PART_HEAD, PART_COUNT } CostPart;
 
+// What a part costs: its jobs' times (JobKind), then the bytes it holds.
+enum { COST_STORED = JOB_COUNT, COST_FORWARD, COST_QUANTITIES };
+
 typedef enum {
     FEATURE_SEQS,
     FEATURE_ENC_TOKENS,
@@ -103,14 +106,6 @@ int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes);
 // What follows a stage's last job: gradient reduction over the replicas, and the update.
 int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas);
 
-// All of the above for P stages at once, every part evaluated once; the same numbers.
-typedef struct {
-    int64_t job_ns[JOB_COUNT];
-    int64_t stored_bytes, forward_bytes, boundary_bytes, scratch_bytes;
-} CostJobs;
-void cost_stages(CostJobs* out, const CostModel* model, const CostStage* stages, int32_t P,
-                 RecomputeMode mode, const MbShape* shape);
-
 // May a plan use this mode? (Offered by every part the model has.)
 bool cost_mode_offered(const CostModel* model, RecomputeMode mode);
 
@@ -133,6 +128,13 @@ extern const char* const cost_part_names[PART_COUNT];        // "embedding", "en
 extern const char* const cost_mode_names[RECOMPUTE_COUNT];   // "none", "selective", "full"
 extern const char* const cost_feature_names[FEATURE_COUNT];  // "seqs", "enc_tokens", ...
 extern const char* const cost_job_names[JOB_COUNT];          // "F", "B", "W", "R"
+
+// The pieces that evaluation is made of (cost_table.c puts them together in another way): features of a
+// shape, one curve, how many of each part a stage has, and the one rounding.
+void cost_shape_features(double out[FEATURE_COUNT], const MbShape* shape);
+double cost_curve_value(const CostCurve* curve, double v);
+void cost_stage_parts(int32_t count[PART_COUNT], const CostModel* model, const CostStage* stage);
+int64_t cost_round(double value);
 
 // Value of one formula, before rounding; and a formula that is a straight line through 0 per feature.
 double cost_formula_value(const CostFormula* formula, const MbShape* shape);

@@ -69,6 +69,7 @@ Status microbatch_problem_init(MicrobatchProblem* out, const PlanRequest* reques
                                .num_samples = num_samples,
                                .P = request->P,
                                .R = request->R};
+    cost_table_init(&out->table, costs);
     for (int32_t s = 0; s < out->P; s++) {
         out->stages[s] = cost_stage_make(costs, &request->stages[s], s, out->P);
         int64_t state_bytes = cost_state_bytes(costs, &out->stages[s]), limit = request->memory_limit_bytes;
@@ -108,11 +109,18 @@ static int64_t jobs_work_ns(const CostJobs* jobs) {
     return jobs->job_ns[JOB_F] + jobs->job_ns[JOB_B] + jobs->job_ns[JOB_W] + jobs->job_ns[JOB_R];
 }
 
+void microbatch_jobs(CostJobs* out, const MicrobatchProblem* problem, RecomputeMode mode,
+                     const MbShape* shape) {
+    CostParts parts;
+    cost_parts(&parts, &problem->table, mode, shape);
+    cost_jobs_of_stages(out, problem->costs, problem->stages, problem->P, &parts);
+}
+
 MicrobatchCost microbatch_cost(const MicrobatchProblem* problem, RecomputeMode mode, MicrobatchShare share,
                                const MbShape* shape) {
     CostJobs jobs[PLAN_MAX_STAGES];
     MicrobatchCost cost = {.fits_alone = true, .fits_held = true};
-    cost_stages(jobs, problem->costs, problem->stages, problem->P, mode, shape);
+    microbatch_jobs(jobs, problem, mode, shape);
     for (int32_t s = 0; s < problem->P; s++) {
         int64_t work_ns = jobs_work_ns(&jobs[s]), in_bytes = s > 0 ? jobs[s - 1].boundary_bytes : 0;
         int64_t parts = share == SHARE_PIPELINE ? problem->P - s : share == SHARE_UNIFORM ? problem->P : 1;
@@ -131,7 +139,7 @@ int64_t microbatch_work_ns(const MicrobatchProblem* problem, RecomputeMode mode,
 int64_t microbatch_alone_bytes(const MicrobatchProblem* problem, int32_t s, RecomputeMode mode,
                                const MbShape* shape) {
     CostJobs jobs[PLAN_MAX_STAGES];
-    cost_stages(jobs, problem->costs, problem->stages, problem->P, mode, shape);
+    microbatch_jobs(jobs, problem, mode, shape);
     return alone_bytes(problem, mode, &jobs[s], s > 0 ? jobs[s - 1].boundary_bytes : 0);
 }
 

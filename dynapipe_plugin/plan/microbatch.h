@@ -17,11 +17,13 @@ out, plus scratch         must fit in available_bytes[s]
 #pragma once
 
 #include "../base/arena.h"
+#include "cost_table.h"
 #include "planner.h"
 
 typedef struct {
     const PlanRequest* request;
     const CostModel* costs;
+    CostTable table;            // of costs, for inner loops
     const PlanSample* samples;  // index = sample id
     int32_t num_samples;
     int32_t P, R;
@@ -80,6 +82,10 @@ extern const BatchingPolicy batching_policies[BATCHING_COUNT];
 // offers no recompute mode that the request allows. Borrows all arguments.
 Status microbatch_problem_init(MicrobatchProblem* out, const PlanRequest* request, const CostModel* costs,
                                const PlanSample* samples, int32_t num_samples);
+
+// What one micro-batch costs on every stage: [P].
+void microbatch_jobs(CostJobs* out, const MicrobatchProblem* problem, RecomputeMode mode,
+                     const MbShape* shape);
 
 // F + B + W + R on the slowest stage.
 int64_t microbatch_work_ns(const MicrobatchProblem* problem, RecomputeMode mode, const MbShape* shape);

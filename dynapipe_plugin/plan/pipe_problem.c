@@ -79,9 +79,7 @@ Status replica_problem_make(ReplicaProblem* out, const MicrobatchProblem* proble
         int64_t in_bytes = 0;
         for (int32_t s = 0; s < P; s++) {
             RecomputeMode mode = modes == NULL ? mb->mode : (RecomputeMode)modes[(int64_t)s * num_mbs + m];
-            if (!known[mode]) {
-                cost_stages(jobs[mode], problem->costs, problem->stages, P, mode, &mb->shape);
-            }
+            if (!known[mode]) { microbatch_jobs(jobs[mode], problem, mode, &mb->shape); }
             known[mode] = true;
             set_cost(&replica, problem, s, m, mode, &jobs[mode][s], in_bytes);
             in_bytes = jobs[mode][s].boundary_bytes;
@@ -100,7 +98,7 @@ void replica_problem_set_mode(ReplicaProblem* replica, const MicrobatchProblem* 
                               const MicrobatchList* list, int32_t s, int32_t m, RecomputeMode mode) {
     CostJobs jobs[PLAN_MAX_STAGES];
     const MbShape* shape = &list->mbs[replica->mbs[m]].shape;
-    cost_stages(jobs, problem->costs, problem->stages, problem->P, mode, shape);
+    microbatch_jobs(jobs, problem, mode, shape);
     set_cost(replica, problem, s, m, mode, &jobs[s], s > 0 ? jobs[s - 1].boundary_bytes : 0);
     replica_problem_set_limits(replica, problem);
 }

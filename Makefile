@@ -29,17 +29,19 @@ LLMC_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard llmc/*.c llmc/cpu/*.c))
 TEST_SRCS := $(wildcard test/test_*.c)
 TESTS     := $(patsubst test/%.c,%,$(TEST_SRCS))
 TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS),$(wildcard test/*.c)))
+TOOL_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard tool/*.c)) $(OUT)/llmc/gpt2_config.o
+TOOL_LINK  = $(filter-out $(OUT)/llmc/%,$(TOOL_OBJS))   # where llmc is linked whole
 SH_TESTS  := $(wildcard test/test_*.sh)
 
 .DEFAULT_GOAL := all
 MAKEFLAGS += --no-print-directory $(if $(V),,-s)
 .SECONDARY:
-.PHONY: all help run test check programs train_gpt2 prepare_data profile_costs make_tasks asan tsan fuzz layers headers \
+.PHONY: all help run test check programs train_gpt2 prepare_data profile_costs make_tasks dynapipe asan tsan fuzz layers headers \
         lines docs format format-check bench golden clean FORCE
 
 all: programs                              ## build every program
 
-programs: prepare_data profile_costs make_tasks
+programs: prepare_data profile_costs make_tasks dynapipe
 	@$(MAKE) --no-print-directory train_gpt2 DYNAPIPE=1
 
 help:                                      ## print this list
@@ -65,6 +67,9 @@ profile_costs: $(OUT)/profile_costs        ## measure this machine's stages for 
 make_tasks: $(OUT)/dev/make_tasks          ## write the built-in task mixture as JSONL
 	@cp $< $@
 
+dynapipe: $(OUT)/dynapipe                  ## the planner as a command: plan, check, compare
+	@cp $< $@
+
 # The same file is CUDA for nvcc and plain C here. The stock trainer links neither the planner nor MPI.
 $(OUT)/train_gpt2.o: train_gpt2.cu
 	@mkdir -p $(@D)
@@ -79,6 +84,10 @@ $(OUT)/prepare_data: $(OUT)/prepare_data.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BA
 $(OUT)/profile_costs: $(OUT)/profile_costs.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(patsubst %.c,$(OUT)/%.o,$(wildcard dev/tasks*.c)) $(DYNAPIPE_BASE_OBJS)
+	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
+
+$(OUT)/dynapipe: $(OUT)/dynapipe.o $(TOOL_OBJS) $(DYNAPIPE_BASE_OBJS) $(OUT)/$(DYNAPIPE_DIR)/run/trace.o \
+        $(patsubst %.c,$(OUT)/%.o,$(wildcard $(DYNAPIPE_DIR)/plan/*.c))
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
 # The planner alone, for test/test_compilers.sh, which sets OUT, CC and OPT.
@@ -97,15 +106,15 @@ $(OUT)/dev/bench_single_naive: $(OUT)/dev/bench_single.o $(OUT)/dev/naive_ops.o 
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(LIBS) -o $@
 $(OUT)/dev/naive_ops.o: DYNAPIPE_CFLAGS = -Ofast -march=native -ffp-contract=fast -fopenmp
 
-$(OUT)/test_%: $(OUT)/test/test_%.o $(TEST_LIB) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+$(OUT)/test_%: $(OUT)/test/test_%.o $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 
 # Run by test/test_mpi_transport.sh under mpirun; the second with messages cut in small chunks.
-$(OUT)/mpi_transport: $(OUT)/test/mpi/transport_main.o $(TEST_LIB) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+$(OUT)/mpi_transport: $(OUT)/test/mpi/transport_main.o $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/mpi_transport_chunks: $(OUT)/mpi_transport $(DYNAPIPE_DIR)/run/transport_mpi.c
 	$(CC) $(CFLAGS_ALL) $(DYNAPIPE_CFLAGS) -DTRANSPORT_MPI_CHUNK_BYTES=65536 -fopenmp \
-	    $(DYNAPIPE_DIR)/run/transport_mpi.c $(OUT)/test/mpi/transport_main.o $(TEST_LIB) $(LLMC_OBJS) \
+	    $(DYNAPIPE_DIR)/run/transport_mpi.c $(OUT)/test/mpi/transport_main.o $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) \
 	    $(filter-out %/transport_mpi.o,$(DYNAPIPE_OBJS)) $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 
 $(OUT)/llmc/%.o: llmc/%.c
@@ -143,6 +152,6 @@ golden:                                    ## make the golden files of the tests
 bench:                                     ## the measurements of dev/results (minutes)
 	@dev/bench.sh
 clean:                                     ## remove what was built
-	rm -rf build train_gpt2 prepare_data profile_costs make_tasks
+	rm -rf build train_gpt2 prepare_data profile_costs make_tasks dynapipe
 
 -include $(shell find build -name '*.d' 2>/dev/null)

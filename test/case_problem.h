@@ -1,9 +1,6 @@
 /*
 case_problem.h -- reads the planning problems of ../shared/cases (their README has the formulas) into the
-planner's own types, and what the original planner reached on them.
-
-The translation is exact but for one thing: the second copy of the embedding, which an encoder-decoder model
-keeps on its first decoder stage, is not counted in that stage's state.
+planner's own types, and what the original planner reached on them. tool/problem_json.c does the reading.
 */
 #pragma once
 

@@ -1,0 +1,43 @@
+/*
+dynapipe.c -- the planner as a command: plan a batch, check and compare plans, ask for the bound.
+
+    ./dynapipe plan problem.json --explain
+    ./dynapipe COMMAND --help
+*/
+#include <string.h>
+
+#include "tool/tool.h"
+
+// clang-format off
+static const ToolCommand commands[] = {
+    {"plan",  "PROBLEM.json|LENGTHS.csv", "plan one batch: table, timeline, memory, bound", command_plan},
+    {"bound", "PROBLEM.json|LENGTHS.csv", "no plan can be faster: all parts of that bound",  command_bound},
+};
+// clang-format on
+enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };
+
+static void print_help(FILE* out) {
+    fprintf(out, "usage: ./dynapipe COMMAND FILE... [options]\n\n");
+    for (int i = 0; i < NUM_COMMANDS; i++) {
+        fprintf(out, "  %-7s %-26s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
+    }
+    fprintf(out,
+            "\n./dynapipe COMMAND --help lists its options. Exit status: 0 done; 1 the answer is no (plans\n"
+            "differ, a plan breaks a rule); 2 wrong option or malformed file; 3 nothing fits in memory.\n");
+}
+
+int main(int argc, char** argv) {
+    if (argc < 2) {
+        print_help(stderr);
+        return TOOL_ERROR;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        print_help(stdout);
+        return TOOL_OK;
+    }
+    for (int i = 0; i < NUM_COMMANDS; i++) {
+        if (strcmp(argv[1], commands[i].name) == 0) { return commands[i].run(argc - 1, argv + 1); }
+    }
+    return tool_fail(
+        FAIL(STATUS_BAD_OPTION, "%s: no such command ---> ./dynapipe --help lists them", argv[1]));
+}

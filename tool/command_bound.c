@@ -1,0 +1,57 @@
+// command_bound.c -- ./dynapipe bound: the parts of the lower bound of a problem.
+#include <stdlib.h>
+
+#include "../dynapipe_plugin/plan/lower_bound.h"
+#include "problem.h"
+#include "tool.h"
+
+typedef struct {
+    ProblemOptions problem;
+    const char* stage_split;
+} BoundOptions;
+
+// clang-format off
+static const OptionSpec specs[] = {
+    {"--stage-split", OPTION_STRING, offsetof(BoundOptions, stage_split), "equal", 0, 0, NULL, "SPLIT", "layers of each stage: auto, equal, or L,L,.."},
+    PROBLEM_OPTIONS(BoundOptions, problem),
+};
+// clang-format on
+
+static const ToolUsage usage = {
+    .arguments = "PROBLEM.json|LENGTHS.csv",
+    .about = "Prints every part of the lower bound: no plan of this batch on these stages is faster.\n",
+    .specs = specs,
+    .num_specs = sizeof specs / sizeof specs[0],
+    .min_files = 1,
+    .max_files = 1,
+};
+
+static Status run(const BoundOptions* options, const char* path, Problem* problem, Arena* arena) {
+    MicrobatchProblem batch;
+    LowerBound bound;
+    TRY(problem_load(problem, path, &options->problem, arena));
+    TRY(problem_split_stages(problem, options->stage_split));
+    TRY(microbatch_problem_init(&batch, &problem->request, &problem->costs, problem->samples,
+                                problem->num_samples));
+    lower_bound_make(&bound, &batch, false);
+    printf("bound  %12.3f ms\n", (double)bound.bound_ns / 1e6);
+    printf("work   %12.3f ms  all work, unpadded, spread over every rank\n", (double)bound.work_ns / 1e6);
+    printf("chain  %12.3f ms  sample %d through all stages and back\n", (double)bound.chain_ns / 1e6,
+           bound.chain_sample);
+    printf("stage  %12.3f ms  stage %d: first arrival, its work, what must follow\n",
+           (double)bound.stage_ns / 1e6, bound.stage);
+    return STATUS_OK;
+}
+
+int command_bound(int argc, char** argv) {
+    BoundOptions options;
+    bool help;
+    Status status = tool_take(&usage, &options, &argc, argv, &help);
+    if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }
+    Arena arena = {0};
+    Problem* problem = calloc(1, sizeof *problem);
+    status = problem != NULL ? run(&options, argv[1], problem, &arena) : FAIL(STATUS_NO_MEMORY, "no memory");
+    free(problem);
+    arena_free(&arena);
+    return status == STATUS_OK ? TOOL_OK : tool_fail(status);
+}

@@ -1,0 +1,132 @@
+// command_plan.c -- ./dynapipe plan: one batch planned, shown, and written in every form asked for.
+#include <stdlib.h>
+#include <string.h>
+
+#include "../dynapipe_plugin/base/clock.h"
+#include "../dynapipe_plugin/run/trace.h"
+#include "plan_json.h"
+#include "problem.h"
+#include "tool.h"
+
+typedef struct {
+    ProblemOptions problem;
+    int32_t policy, layout, schedule, split_backward, recompute;
+    int32_t effort, mb_tokens, width;
+    double noise;
+    const char *stage_split, *json, *svg, *trace, *text;
+    bool explain;
+} PlanOptions;
+
+#define FIELD(f) offsetof(PlanOptions, f)
+// Choices stand in the order of the enums in planner.h.
+// clang-format off
+static const OptionSpec specs[] = {
+    {"--policy",         OPTION_CHOICE, FIELD(policy),         "auto", 0, 0, "auto|dynapipe|packed|packed-ragged|padded|tokens|kk", NULL,
+     "how samples form micro-batches. auto: the best found; dynapipe: as in the EuroSys'24 paper; the others are baselines"},
+    {"--layout",         OPTION_CHOICE, FIELD(layout),         "auto", 0, 0, "auto|ragged|padded", NULL, "tokens of a micro-batch, for auto, dynapipe, tokens. auto: padded for dynapipe, else ragged"},
+    {"--schedule",       OPTION_CHOICE, FIELD(schedule),       "auto", 0, 0, "auto|gpipe|1f1b|adaptive", NULL, "pipeline order"},
+    {"--split-backward", OPTION_CHOICE, FIELD(split_backward), "auto", 0, 0, "auto|on|off", NULL, "weight gradients as jobs of their own"},
+    {"--stage-split",    OPTION_STRING, FIELD(stage_split),    NULL,   0, 0, NULL, "SPLIT", "layers of each stage: auto (the search may move them), equal, or L,L,.. (encoder layers first); default: auto for policy auto, else equal"},
+    {"--recompute",      OPTION_CHOICE, FIELD(recompute),      "auto", 0, 0, "none|full|auto", NULL, "run forward again instead of keeping activations"},
+    {"--effort",         OPTION_INT,    FIELD(effort),         "0",    0, 1e9, NULL, "N", "simulations the search may spend; 0: its default"},
+    {"--mb-tokens",      OPTION_INT,    FIELD(mb_tokens),      "0",    0, 1e9, NULL, "N", "tokens of a micro-batch for packed, packed-ragged, padded, tokens; 0: the longest sample"},
+    {"--robust",         OPTION_DOUBLE, FIELD(noise),          "0",    0, 0.5, NULL, "NOISE", "judge plans by the P90 of their makespan when times are off by this much, e.g. 0.05"},
+    {"--json",           OPTION_STRING, FIELD(json),           NULL,   0, 0, NULL, "FILE", "write the plan in the published form (- : stdout, and nothing else)"},
+    {"--text",           OPTION_STRING, FIELD(text),           NULL,   0, 0, NULL, "FILE", "write the plan as text, for check and diff (- : the same)"},
+    {"--svg",            OPTION_STRING, FIELD(svg),            NULL,   0, 0, NULL, "FILE", "draw the timeline"},
+    {"--trace",          OPTION_STRING, FIELD(trace),          NULL,   0, 0, NULL, "FILE", "write the timeline for Perfetto or chrome://tracing"},
+    {"--explain",        OPTION_BOOL,   FIELD(explain),        NULL,   0, 0, NULL, NULL, "say what was chosen and where the time goes"},
+    {"--width",          OPTION_INT,    FIELD(width),          "100",  20, 1000, NULL, "N", "columns of the timeline"},
+    PROBLEM_OPTIONS(PlanOptions, problem),
+};
+// clang-format on
+enum { LAYOUT_CHOICE_AUTO, LAYOUT_CHOICE_RAGGED, LAYOUT_CHOICE_PADDED };
+
+static const ToolUsage usage = {
+    .arguments = "PROBLEM.json|LENGTHS.csv",
+    .about = "Plans one batch and prints micro-batches, timeline, memory and bound.\n",
+    .specs = specs,
+    .num_specs = sizeof specs / sizeof specs[0],
+    .min_files = 1,
+    .max_files = 1,
+};
+
+static Status request_make(Problem* problem, const PlanOptions* options) {
+    PlanRequest* request = &problem->request;
+    bool padded = options->layout == LAYOUT_CHOICE_PADDED ||
+                  (options->layout == LAYOUT_CHOICE_AUTO && options->policy == BATCHING_DYNAPIPE);
+    request->batching = (Batching)options->policy;
+    request->layout = padded ? LAYOUT_PADDED : LAYOUT_RAGGED;
+    request->schedule = (ScheduleChoice)options->schedule;
+    request->split_backward = (SplitBackward)options->split_backward;
+    request->recompute = (RecomputeChoice)options->recompute;
+    request->effort = options->effort;
+    request->mb_tokens = options->mb_tokens;
+    request->noise_permille = (int32_t)(options->noise * 1000 + 0.5);
+    const char* split = options->stage_split != NULL            ? options->stage_split
+                        : request->batching == BATCHING_DYNAMIC ? "auto"
+                                                                : "equal";
+    return problem_split_stages(problem, split);
+}
+
+static void print_text(FILE* out, const void* plan) {
+    plan_print(plan, out);
+}
+
+// The writer wants a record of every rank: empty ones, so only the prediction shows.
+static Status write_trace(const Plan* plan, const char* path, Arena* arena) {
+    TraceWriter writer = {0};
+    int32_t num_ranks = plan->P * plan->R;
+    TraceRank* ranks = ARENA_NEW(arena, TraceRank, num_ranks);
+    if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for a trace", path); }
+    for (int32_t r = 0; r < num_ranks; r++) { ranks[r].rank = r; }
+    TRY(trace_writer_open(&writer, path));
+    Status status = trace_writer_add_step(&writer, 1, plan, ranks, num_ranks);
+    Status closed = trace_writer_close(&writer);
+    return status != STATUS_OK ? status : closed;
+}
+
+static Status write_files(const PlanOptions* options, const Problem* problem, const Plan* plan,
+                          int64_t planning_cpu_ns, Arena* arena) {
+    PlanJson json = {plan, problem->costs.num_enc_layers, planning_cpu_ns};
+    if (options->json != NULL) {
+        TRY(plan_json_check(plan));
+        TRY(tool_write(options->json, plan_json_print, &json));
+    }
+    if (options->text != NULL) { TRY(tool_write(options->text, print_text, plan)); }
+    if (options->trace != NULL) { TRY(write_trace(plan, options->trace, arena)); }
+    if (options->svg != NULL) { return FAIL(STATUS_BAD_OPTION, "--svg: not yet ---> --trace"); }
+    return STATUS_OK;
+}
+
+static bool is_stdout(const char* path) {
+    return path != NULL && strcmp(path, "-") == 0;
+}
+
+static Status run(const PlanOptions* options, const char* path, Problem* problem, Arena* arena) {
+    Plan plan;
+    TRY(problem_load(problem, path, &options->problem, arena));
+    TRY(request_make(problem, options));
+    int64_t begin_ns = clock_cpu_ns();
+    TRY(plan_make(&plan, &problem->request, &problem->costs, problem->samples, problem->num_samples, arena));
+    int64_t planning_cpu_ns = clock_cpu_ns() - begin_ns;
+    if (!is_stdout(options->json) && !is_stdout(options->text)) {
+        plan_print_table(&plan, stdout);
+        plan_print_timeline(&plan, options->width, stdout);
+        printf("planned in %.1f ms\n", (double)planning_cpu_ns / 1e6);
+    }
+    return write_files(options, problem, &plan, planning_cpu_ns, arena);
+}
+
+int command_plan(int argc, char** argv) {
+    PlanOptions options;
+    bool help;
+    Status status = tool_take(&usage, &options, &argc, argv, &help);
+    if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }
+    Arena arena = {0};
+    Problem* problem = calloc(1, sizeof *problem);
+    status = problem != NULL ? run(&options, argv[1], problem, &arena) : FAIL(STATUS_NO_MEMORY, "no memory");
+    free(problem);
+    arena_free(&arena);
+    return status == STATUS_OK ? TOOL_OK : tool_fail(status);
+}

@@ -1,0 +1,108 @@
+// problem.c -- which form a file has, and what both share: memory limit and stage split.
+#include "problem.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../dynapipe_plugin/base/file_io.h"
+
+// What a published problem says itself.
+static Status refuse_options(const ProblemOptions* options, const char* name) {
+    const char* given = options->stages         ? "--stages"
+                        : options->replicas     ? "--replicas"
+                        : options->batch_tokens ? "--batch-tokens"
+                        : options->batch        ? "--batch"
+                        : options->max_tokens   ? "--max-tokens"
+                        : options->shuffle      ? "--shuffle"
+                        : options->costs        ? "--costs"
+                        : options->model        ? "--model"
+                                                : NULL;
+    if (given == NULL) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_OPTION, "%s: %s says that itself ---> leave it out, or edit the file", given,
+                name);
+}
+
+static Status parse(Problem* out, const char* text, size_t num_bytes, const char* path,
+                    const ProblemOptions* options, Arena* arena) {
+    size_t first = 0;
+    while (first < num_bytes && isspace((unsigned char)text[first])) { first++; }
+    if (first < num_bytes && text[first] == '{') {
+        TRY(refuse_options(options, path));
+        TRY(problem_json_parse(out, text, num_bytes, path, arena));
+    } else {
+        CostModel* costs = ARENA_NEW(arena, CostModel, 1);
+        if (costs == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for costs", path); }
+        TRY(problem_csv_costs(costs, options, options->max_tokens));
+        TRY(problem_csv_parse(out, text, num_bytes, path, options, costs, arena));
+    }
+    if (options->memory_limit_bytes > 0) { out->request.memory_limit_bytes = options->memory_limit_bytes; }
+    return STATUS_OK;
+}
+
+Status problem_load(Problem* out, const char* path, const ProblemOptions* options, Arena* arena) {
+    char* text = NULL;
+    size_t num_bytes = 0;
+    TRY(file_read_text(&text, &num_bytes, path));
+    Status status = parse(out, text, num_bytes, path, options, arena);
+    free(text);
+    return status;
+}
+
+// --- stage split
+// -------------------------------------------------------------------------------------------
+
+static Status split_equal(PlanRequest* request, int32_t num_layers) {
+    if (request->P > num_layers) {
+        return FAIL(STATUS_BAD_OPTION, "--stages %d: the model has %d layers ---> give 1 to %d", request->P,
+                    num_layers, num_layers);
+    }
+    for (int32_t s = 0; s < request->P; s++) {
+        request->stages[s] = (StageLayers){num_layers * s / request->P, num_layers * (s + 1) / request->P};
+    }
+    return STATUS_OK;
+}
+
+static Status split_list(PlanRequest* request, int32_t num_layers, const char* text) {
+    int32_t next_layer = 0, s = 0;
+    const char* at = text;
+    for (; *at != '\0' && s < request->P; s++) {
+        char* end;
+        long layers = isdigit((unsigned char)*at) ? strtol(at, &end, 10) : 0;
+        if (layers < 1 || layers > num_layers || (*end != ',' && *end != '\0')) {
+            return FAIL(STATUS_BAD_OPTION,
+                        "--stage-split '%s' ---> auto, equal, or layers of each stage: 9,8,8,7", text);
+        }
+        request->stages[s] = (StageLayers){next_layer, next_layer + (int32_t)layers};
+        next_layer += (int32_t)layers;
+        at = *end == ',' && end[1] != '\0' ? end + 1 : end;
+    }
+    if (s != request->P || *at != '\0' || next_layer != num_layers) {
+        return FAIL(STATUS_BAD_OPTION, "--stage-split '%s' ---> needs %d numbers that add up to %d layers",
+                    text, request->P, num_layers);
+    }
+    return STATUS_OK;
+}
+
+// The fastest split may put more model state on a stage than it can hold.
+static bool state_fits(const Problem* problem) {
+    const PlanRequest* request = &problem->request;
+    for (int32_t s = 0; s < request->P && request->memory_limit_bytes > 0; s++) {
+        CostStage stage = cost_stage_make(&problem->costs, &request->stages[s], s, request->P);
+        if (cost_state_bytes(&problem->costs, &stage) >= request->memory_limit_bytes) { return false; }
+    }
+    return true;
+}
+
+Status problem_split_stages(Problem* problem, const char* text) {
+    PlanRequest* request = &problem->request;
+    int32_t num_layers = problem->costs.num_enc_layers + problem->costs.num_dec_layers;
+    request->choose_stages = strcmp(text, "auto") == 0;
+    if (request->choose_stages) {
+        TRY(stage_split_make(request->stages, request->P, &problem->costs, problem->samples,
+                             problem->num_samples));
+        return state_fits(problem) ? STATUS_OK : split_equal(request, num_layers);
+    }
+    return strcmp(text, "equal") == 0 ? split_equal(request, num_layers)
+                                      : split_list(request, num_layers, text);
+}

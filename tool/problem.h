@@ -1,0 +1,68 @@
+/*
+problem.h -- a planning problem from a file: samples, costs, stages, memory limit.
+
+    PROBLEM.json   the published form: lengths, cost formulas per layer, stages, replicas, memory limit
+                   (problem_json.c has the formulas). The rule for memory is MEMORY_ACTIVATIONS.
+    LENGTHS.csv    one sample a line: n_input[,n_target] (problem_csv.c). Stages, costs and the size of the
+                   batch come from options. The rule for memory is MEMORY_BUFFERS, as in training.
+
+Every malformed input is STATUS_BAD_FORMAT with file, field or line, and what is expected there.
+*/
+#pragma once
+
+#include "../dynapipe_plugin/base/options.h"
+#include "../dynapipe_plugin/plan/planner.h"
+
+enum {
+    PROBLEM_MAX_SAMPLES = 1 << 20,
+    PROBLEM_MAX_TOKENS = 1 << 20,        // of one sample
+    PROBLEM_MAX_FILE_BYTES = 256 << 20,  // of a JSON file
+};
+
+// Large: allocate on the heap or keep static.
+typedef struct {
+    CostModel costs;
+    PlanRequest request;  // batching dynamic, ragged, all choices auto; stages: the equal split
+    PlanSample* samples;  // in the arena
+    int32_t num_samples;
+    int32_t layers_per_stage;
+    bool encoder_decoder;
+    bool published;  // a PROBLEM.json: plans can be written in the published form
+} Problem;
+
+// What the command line says about a problem. 0 or NULL: not given.
+typedef struct {
+    int32_t stages, replicas, batch_tokens, batch, max_tokens;
+    int64_t memory_limit_bytes, shuffle;
+    const char *costs, *model;
+} ProblemOptions;
+
+// Rows for the table of a command whose options struct `Type` has a field ProblemOptions `field`.
+// clang-format off
+#define PROBLEM_OPTIONS(Type, field)                                                                               \
+    {"--memory-limit", OPTION_INT64,  offsetof(Type, field.memory_limit_bytes), NULL, 0, 1e15, NULL, "BYTES",       \
+     "per device, model state included (K, M, G: powers of 1024); default: the problem's, or none"},                \
+    {"--stages",       OPTION_INT,    offsetof(Type, field.stages),       NULL, 1, 64,  NULL, "P", "for lengths: pipeline stages; default 4"}, \
+    {"--replicas",     OPTION_INT,    offsetof(Type, field.replicas),     NULL, 1, 512, NULL, "R", "for lengths: replicas of the pipeline; default 1"}, \
+    {"--batch-tokens", OPTION_INT,    offsetof(Type, field.batch_tokens), NULL, 1, 1e9, NULL, "N", "for lengths: tokens of a global batch; default 65536"}, \
+    {"--batch",        OPTION_INT,    offsetof(Type, field.batch),        NULL, 1, 1e9, NULL, "K", "for lengths: plan the K-th such batch; default 1"}, \
+    {"--max-tokens",   OPTION_INT,    offsetof(Type, field.max_tokens),   NULL, 1, PROBLEM_MAX_TOKENS, NULL, "N", "for lengths: longer samples are cut to this"}, \
+    {"--shuffle",      OPTION_INT64,  offsetof(Type, field.shuffle),      NULL, 1, 9e18, NULL, "SEED", "for lengths: shuffle the file's samples first; default: file order"}, \
+    {"--costs",        OPTION_STRING, offsetof(Type, field.costs),        NULL, 0, 0,   NULL, "FILE", "for lengths: measured by ./profile_costs; default: an analytic estimate"}, \
+    {"--model",        OPTION_STRING, offsetof(Type, field.model),        NULL, 0, 0,   NULL, "DESC", "for lengths: shape of the model, as the trainer's -e; default d12"}
+// clang-format on
+
+// By the contents: a file that begins with '{' is JSON. Samples live in `arena`.
+Status problem_load(Problem* out, const char* path, const ProblemOptions* options, Arena* arena);
+
+// The two forms, from memory; `name` is for messages. Nothing is read but `text`.
+Status problem_json_parse(Problem* out, const char* text, size_t num_bytes, const char* name, Arena* arena);
+Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const char* name,
+                         const ProblemOptions* options, const CostModel* costs, Arena* arena);
+
+// Costs for a file of lengths: --costs and --model, or an analytic estimate.
+Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t max_tokens);
+
+// --stage-split: "equal" (layers_per_stage each), "auto" (stage_split_make on this batch; the search may go
+// on from there), or layers of each stage "L,L,..", which fixes them.
+Status problem_split_stages(Problem* problem, const char* text);

@@ -1,0 +1,280 @@
+/*
+problem_csv.c -- a planning problem from a file of lengths: one sample a line, n_input[,n_target].
+
+A first line with letters names the columns: n_input or input_tokens, n_target or target_tokens; others are
+passed over. The batch is --batch-tokens tokens of consecutive samples (those before it are earlier batches).
+A decoder-only model runs on input and target as one sequence and learns the target (all of it where the file
+has no targets); an encoder-decoder model, if --costs is of one, has them apart.
+*/
+#include <stdlib.h>
+#include <string.h>
+
+#include "../dynapipe_plugin/base/rng.h"
+#include "../llmc/gpt2.h"
+#include "problem.h"
+
+enum { DEFAULT_STAGES = 4, DEFAULT_BATCH_TOKENS = 65536, MAX_LINES = 1 << 26, MAX_COLUMNS = 64 };
+
+typedef struct {
+    const char *name, *at, *end;
+    int32_t line, num_columns, input_column, target_column;  // target -1: none
+} Reader;
+
+typedef struct {
+    int32_t num_input, num_target;
+} Lengths;
+
+// --- lines
+// ---------------------------------------------------------------------------------------------------
+
+typedef struct {
+    const char* text;
+    int32_t length;
+} Word;
+
+// The next line cut at commas. False at the end of the file; *num is 0 for an empty line.
+static bool next_line(Reader* r, Word words[MAX_COLUMNS], int32_t* num) {
+    if (r->at >= r->end) { return false; }
+    const char* newline = memchr(r->at, '\n', (size_t)(r->end - r->at));
+    const char* end = newline != NULL ? newline : r->end;
+    const char* next = newline != NULL ? newline + 1 : r->end;
+    while (end > r->at && (end[-1] == '\r' || end[-1] == ' ')) { end--; }
+    *num = 0;
+    for (const char* at = r->at; at < end && *num < MAX_COLUMNS;) {
+        const char* comma = memchr(at, ',', (size_t)(end - at));
+        const char* stop = comma != NULL ? comma : end;
+        while (at < stop && *at == ' ') { at++; }
+        words[(*num)++] = (Word){at, (int32_t)(stop - at < 1000 ? stop - at : 1000)};
+        at = comma != NULL ? comma + 1 : end;
+    }
+    r->at = next;
+    r->line++;
+    return true;
+}
+
+static bool word_is(Word word, const char* text) {
+    return (size_t)word.length == strlen(text) && memcmp(word.text, text, strlen(text)) == 0;
+}
+
+static bool word_count(Word word, int32_t* out) {
+    int64_t value = 0;
+    for (int32_t i = 0; i < word.length; i++) {
+        if (word.text[i] < '0' || word.text[i] > '9' || value > PROBLEM_MAX_TOKENS) { return false; }
+        value = value * 10 + (word.text[i] - '0');
+    }
+    *out = (int32_t)value;
+    return word.length > 0 && value <= PROBLEM_MAX_TOKENS;
+}
+
+// Columns by name from the first line, or by place where it is numbers already.
+static Status read_header(Reader* r) {
+    Word words[MAX_COLUMNS];
+    Reader first = *r;
+    int32_t num, unused;
+    r->input_column = r->target_column = -1;
+    if (!next_line(&first, words, &num) || num == 0) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: empty ---> one sample a line: n_input[,n_target]", r->name);
+    }
+    r->num_columns = num;
+    if (word_count(words[0], &unused)) {
+        r->input_column = 0;
+        r->target_column = num > 1 ? 1 : -1;
+        return STATUS_OK;
+    }
+    *r = (Reader){.name = r->name,
+                  .at = first.at,
+                  .end = r->end,
+                  .line = 1,
+                  .num_columns = num,
+                  .input_column = -1,
+                  .target_column = -1};
+    for (int32_t i = 0; i < num; i++) {
+        if (word_is(words[i], "n_input") || word_is(words[i], "input_tokens")) { r->input_column = i; }
+        if (word_is(words[i], "n_target") || word_is(words[i], "target_tokens")) { r->target_column = i; }
+    }
+    if (r->input_column >= 0) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_FORMAT,
+                "%s:1: '%.*s' begins no list of lengths ---> name a column n_input (and n_target), or give "
+                "numbers only",
+                r->name, words[0].length < 40 ? words[0].length : 40, words[0].text);
+}
+
+static Status read_lengths(Reader* r, Lengths** out, int32_t* out_num, Arena* arena) {
+    Word words[MAX_COLUMNS];
+    int32_t num = 0, num_lines = 0, capacity = 1;
+    for (const char* at = r->at; at < r->end && capacity < MAX_LINES; at++) { capacity += *at == '\n'; }
+    Lengths* lengths = ARENA_NEW(arena, Lengths, capacity);
+    if (lengths == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for %d lines", r->name, capacity); }
+    while (next_line(r, words, &num)) {
+        if (num == 0) { continue; }
+        Lengths sample = {0, 0};
+        bool ok = num == r->num_columns && word_count(words[r->input_column], &sample.num_input) &&
+                  (r->target_column < 0 || word_count(words[r->target_column], &sample.num_target)) &&
+                  sample.num_input + sample.num_target > 0;
+        if (!ok || num_lines == capacity) {
+            return FAIL(
+                STATUS_BAD_FORMAT,
+                "%s:%d: '%.*s' is no sample ---> %d columns as in the first line, lengths whole numbers, at "
+                "most %d, together 1 or more",
+                r->name, r->line, words[0].length < 40 ? words[0].length : 40, words[0].text, r->num_columns,
+                PROBLEM_MAX_TOKENS);
+        }
+        lengths[num_lines++] = sample;
+    }
+    *out = lengths;
+    *out_num = num_lines;
+    return STATUS_OK;
+}
+
+// --- the batch
+// -----------------------------------------------------------------------------------------------
+
+static int32_t least(int32_t a, int32_t b) {
+    return a < b ? a : b;
+}
+
+static PlanSample sample_make(const Lengths* lengths, bool encoder_decoder, bool has_targets, int32_t most) {
+    int32_t input = lengths->num_input, target = lengths->num_target;
+    if (encoder_decoder) {
+        PlanSample apart = {least(input, most), least(target, most), least(target, most)};
+        if (apart.enc_tokens == 0) { apart.enc_tokens = 1; }  // an end token
+        return apart;
+    }
+    int32_t tokens = least(input + target, most);
+    int32_t supervised = !has_targets ? tokens : tokens > input ? tokens - input : 0;
+    return (PlanSample){tokens, 0, supervised};
+}
+
+static void shuffle(Lengths* lengths, int32_t num, uint64_t seed) {
+    Rng rng = rng_seed(seed);
+    for (int32_t i = num - 1; i > 0; i--) {
+        int32_t k = (int32_t)rng_below(&rng, (uint32_t)i + 1);
+        Lengths other = lengths[k];
+        lengths[k] = lengths[i];
+        lengths[i] = other;
+    }
+}
+
+// Samples [begin, end) of the file: the K-th batch. A batch ends before the sample that would not fit.
+static Status cut_batch(Problem* out, const Reader* r, const Lengths* lengths, int32_t num,
+                        const ProblemOptions* options, Arena* arena) {
+    int32_t most = options->max_tokens ? options->max_tokens : PROBLEM_MAX_TOKENS;
+    int32_t batch_tokens = options->batch_tokens ? options->batch_tokens : DEFAULT_BATCH_TOKENS;
+    int32_t wanted = options->batch ? options->batch : 1, batch = 1, begin = 0, end = 0;
+    int64_t tokens = 0;
+    for (; end < num; end++) {
+        PlanSample sample = sample_make(&lengths[end], out->encoder_decoder, r->target_column >= 0, most);
+        if (end > begin && tokens + sample.enc_tokens + sample.dec_tokens > batch_tokens) {
+            if (batch == wanted) { break; }
+            batch++;
+            begin = end;
+            tokens = 0;
+        }
+        tokens += sample.enc_tokens + sample.dec_tokens;
+    }
+    if (batch < wanted || num == 0 || end - begin > PROBLEM_MAX_SAMPLES) {
+        return FAIL(STATUS_BAD_OPTION, "--batch %d: %s has %d batches of %d tokens ---> give 1 to %d", wanted,
+                    r->name, num > 0 ? batch : 0, batch_tokens, batch);
+    }
+    out->num_samples = end - begin;
+    out->samples = ARENA_NEW(arena, PlanSample, out->num_samples);
+    if (out->samples == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for a batch", r->name); }
+    int32_t longest = 1;
+    for (int32_t i = 0; i < out->num_samples; i++) {
+        out->samples[i] = sample_make(&lengths[begin + i], out->encoder_decoder, r->target_column >= 0, most);
+        if (out->samples[i].enc_tokens > longest) { longest = out->samples[i].enc_tokens; }
+        if (out->samples[i].dec_tokens > longest) { longest = out->samples[i].dec_tokens; }
+    }
+    out->request.max_seq_tokens = options->max_tokens ? options->max_tokens : longest;
+    return STATUS_OK;
+}
+
+Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const char* name,
+                         const ProblemOptions* options, const CostModel* costs, Arena* arena) {
+    Reader r = {.name = name, .at = text, .end = text + num_bytes};
+    Lengths* lengths;
+    int32_t num_lines;
+    memset(out, 0, sizeof *out);
+    TRY(read_header(&r));
+    TRY(read_lengths(&r, &lengths, &num_lines, arena));
+    if (options->shuffle != 0) { shuffle(lengths, num_lines, (uint64_t)options->shuffle); }
+    out->costs = *costs;
+    out->encoder_decoder = costs->num_dec_layers > 0;
+    out->request = (PlanRequest){.P = options->stages ? options->stages : DEFAULT_STAGES,
+                                 .R = options->replicas ? options->replicas : 1,
+                                 .recompute = RECOMPUTE_CHOICE_AUTO,
+                                 .memory_rule = MEMORY_BUFFERS};
+    out->layers_per_stage = (costs->num_enc_layers + costs->num_dec_layers) / out->request.P;
+    TRY(cut_batch(out, &r, lengths, num_lines, options, arena));
+    return problem_split_stages(out, "equal");
+}
+
+// --- costs
+// ---------------------------------------------------------------------------------------------------
+
+// Rates of a present-day server core; they only set how the parts compare, until ./profile_costs has
+// measured.
+static void analytic_costs(CostModel* out, const Gpt2Config* config, int32_t num_replicas) {
+    enum { UPDATE_PASSES = 9 };  // values read and written per parameter: zeroing 1, norm 1, AdamW 7
+    CostAnalytic about = {.num_layers = config->num_layers,
+                          .channels = config->channels,
+                          .num_heads = config->num_heads,
+                          .padded_vocab = config->padded_vocab,
+                          .max_tokens = config->max_seq_len,
+                          .bytes_per_value = 4,
+                          .flops_per_ns = 60,
+                          .attention_flops_per_ns = 15,
+                          .bytes_per_ns = 8,
+                          .launch_ns = 20e3,
+                          .comm_latency_ns = 20e3,
+                          .comm_bytes_per_ns = 3,
+                          .num_replicas = num_replicas};
+    cost_model_analytic_gpt(out, &about);
+    out->update_ns_per_byte = UPDATE_PASSES / about.bytes_per_ns;
+}
+
+static bool counts_bytes(const CostModel* costs) {
+    MbShape shape = {1, 1000, 1000000, 1000, 1000000, 1000000, 1000};
+    return cost_formula_value(&costs->parts[RECOMPUTE_NONE][PART_ENC_LAYER].stored_bytes, &shape) > 0;
+}
+
+// A measured profile has times only.
+static void take_bytes(CostModel* out, const CostModel* model) {
+    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
+        for (int part = 0; part < PART_COUNT; part++) {
+            out->parts[mode][part].stored_bytes = model->parts[mode][part].stored_bytes;
+            out->parts[mode][part].forward_bytes = model->parts[mode][part].forward_bytes;
+        }
+    }
+    out->stage_stored_bytes = model->stage_stored_bytes;
+    out->stage_forward_bytes = model->stage_forward_bytes;
+    out->boundary_bytes = model->boundary_bytes;
+    out->scratch_bytes = model->scratch_bytes;
+    memcpy(out->part_state_bytes, model->part_state_bytes, sizeof out->part_state_bytes);
+    memcpy(out->part_param_bytes, model->part_param_bytes, sizeof out->part_param_bytes);
+    out->tied_param_bytes = model->tied_param_bytes;
+}
+
+Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t max_tokens) {
+    char error[256];
+    Gpt2Config config;
+    const char* shape = options->model != NULL ? options->model : "d12";
+    if (!gpt2_config_parse(&config, shape, 0, max_tokens, error)) {
+        return FAIL(STATUS_BAD_OPTION, "--model: %s", error);
+    }
+    analytic_costs(out, &config, options->replicas ? options->replicas : 1);
+    if (options->costs == NULL) { return cost_model_check(out); }
+    CostModel model = *out;
+    TRY(cost_model_load(out, options->costs, NULL));
+    if (counts_bytes(out)) { return STATUS_OK; }
+    if (options->model == NULL) {
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "--costs %s: has times, no bytes ---> add --model, the shape it was measured on, which sets "
+            "its bytes and number of layers",
+            options->costs);
+    }
+    take_bytes(out, &model);
+    out->num_enc_layers = config.num_layers;
+    return cost_model_check(out);
+}

@@ -1,0 +1,50 @@
+/*
+tool.h -- the commands of ./dynapipe, and what they share.
+
+A command is a row of the table in dynapipe.c and a function in tool/command_NAME.c. It gets the arguments
+from its own name on, prints its answer on stdout and errors on stderr, and returns the exit status.
+*/
+#pragma once
+
+#include <stdio.h>
+
+#include "../dynapipe_plugin/base/options.h"
+#include "../dynapipe_plugin/base/status.h"
+
+enum {
+    TOOL_OK = 0,     // done
+    TOOL_NO = 1,     // diff: they differ; check: the plan breaks a rule
+    TOOL_ERROR = 2,  // wrong option, malformed or missing file, no memory on this host
+    TOOL_INFEASIBLE =
+        3,  // nothing fits in the devices' memory; the message says where, by how much, and what would
+};
+
+typedef int ToolRun(int argc, char** argv);
+
+typedef struct {
+    const char* name;
+    const char* arguments;  // "PROBLEM.json|LENGTHS.csv"
+    const char* help;       // one line
+    ToolRun* run;
+} ToolCommand;
+
+ToolRun command_plan, command_check, command_diff, command_bound;
+
+// Print the message of a failed status on stderr; the exit status that goes with it.
+int tool_fail(Status status);
+
+// Options and positional arguments of one command. argv[0] is the command's name.
+typedef struct {
+    const char* arguments;  // for the usage line
+    const char* about;      // what the command does, after the usage line; ends in a newline
+    const OptionSpec* specs;
+    int num_specs;
+    int min_files, max_files;  // positional arguments
+} ToolUsage;
+
+// Fills `options`. *help: --help was there and has been printed. Afterwards argv[1 .. argc) are the files.
+Status tool_take(const ToolUsage* usage, void* options, int* argc, char** argv, bool* help);
+
+// Write a whole file aside, then rename ("-": stdout). print() writes to the stream that it gets.
+typedef void ToolPrint(FILE* out, const void* what);
+Status tool_write(const char* path, ToolPrint* print, const void* what);

@@ -1,0 +1,63 @@
+/*
+replay.h -- how a schedule bears up when times are off: its makespan under random durations.
+
+The order of jobs on every stage and of transfers on every link stays as planned; each job and transfer takes
+its planned time x (1 + noise x z), z about normal (sum of four uniforms, mean 0, deviation 1, |z| < 3.47),
+and everything begins as soon as it can, as in pipe_simulate. Never less than 5 % of the planned time, nor
+more than 195 %. Gradient reduction (the tail) takes what was planned.
+
+Trials come in pairs, z and -z (antithetic variates: Hammersley, Morton 1956). The makespan is a convex
+function of the durations, so over whole pairs the mean is never below the plan's, up to the rounding of
+durations. z depends on seed, pair, stage, micro-batch and job kind, not on the order of jobs: two orders of
+the same micro-batches meet the same noise.
+
+Integers only, seeded: the same numbers on every rank and compiler. One longest path per trial over a graph
+that is made once: about 2 ns a node.
+*/
+#pragma once
+
+#include "../base/rng.h"
+#include "pipe.h"
+#include "plan.h"
+
+enum { REPLAY_MAX_NOISE_PERMILLE = 1000, REPLAY_MAX_SLOW_PERMILLE = 100000, REPLAY_MAX_TRIALS = 1000000 };
+
+typedef struct {
+    int32_t noise_permille;  // standard deviation of a duration, 0 ... 1000
+    int32_t trials;          // 1 ... 1000000; an even number makes whole pairs
+    uint64_t seed;
+    int32_t slow_stage;     // its jobs take slow_permille / 1000 of their time, in every replica
+    int32_t slow_permille;  // 0: none is slow
+} ReplayNoise;
+
+typedef struct {
+    int64_t planned_ns;  // without noise or slow stage
+    int64_t p50_ns, p90_ns, mean_ns, worst_ns;
+    // Time that a stage stands still before its last job; mean over trials (and replicas).
+    int64_t planned_wait_ns[PLAN_MAX_STAGES], mean_wait_ns[PLAN_MAX_STAGES];
+} ReplayResult;
+
+// One replica. Temporaries stay in `scratch` until the caller resets it. Orders are trusted as far as
+// pipe_simulate has accepted them: STATUS_DEADLOCK, STATUS_OUT_OF_RANGE (noise, trials, times beyond 266
+// days).
+Status pipe_replay(ReplayResult* out, const PipeProblem* problem, const PipeSchedule* schedule,
+                   int32_t noise_permille, int32_t trials, uint64_t seed, Arena* scratch);
+
+// The same for one of several replicas: makespan_ns[noise->trials] is raised to this replica's makespan in
+// each trial (begin with zeros), replay_quantiles() then sums up. Seeds as plan_replay:
+// replay_replica_seed().
+Status pipe_replay_trials(int64_t* makespan_ns, const PipeProblem* problem, const PipeSchedule* schedule,
+                          const ReplayNoise* noise, Arena* scratch);
+
+// p50, p90 (the smallest makespan that at least 50 %, 90 % of the trials do not exceed), mean, worst. Sorts.
+void replay_quantiles(ReplayResult* out, int64_t* makespan_ns, int32_t trials);
+
+// A whole plan, from the times and orders in its instruction lists. A plan has no times for the reduction of
+// single stages, only its makespan: every rank gets the same tail, the makespan less the last end of any job.
+// So without noise the makespan comes out exactly. Also STATUS_INVALID_PLAN, where a job or transfer is
+// missing.
+Status plan_replay(ReplayResult* out, const Plan* plan, const ReplayNoise* noise, Arena* scratch);
+
+static inline uint64_t replay_replica_seed(uint64_t seed, int32_t replica) {
+    return seed + (uint64_t)replica * 0xd1342543de82ef95u;
+}

@@ -1,0 +1,57 @@
+/*
+replay_graph.h -- one replica's jobs and transfers as a graph whose nodes stand behind what they wait for.
+
+    end(node) = max(end(before[0]), end(before[1])) + duration
+
+A job waits for the job before it on its stage and for its input; a transfer for its job and the transfer
+before it on the link of its sender. Node 0 is the beginning of the step. Shared by replay.c and
+replay_plan.c.
+*/
+#pragma once
+
+#include "replay.h"
+
+// Behind the job kinds.
+enum { REPLAY_SEND_ACT = JOB_COUNT, REPLAY_SEND_GRAD, REPLAY_KIND_COUNT };
+
+typedef struct {
+    uint8_t kind;  // JobKind, REPLAY_SEND_ACT, REPLAY_SEND_GRAD
+    int32_t mb;    // of this replica
+    int64_t ns;
+} ReplayItem;
+
+// Per stage: jobs in their order, transfers in that of the link, each anywhere behind its job.
+typedef struct {
+    int32_t P, M;
+    int32_t num_items[PLAN_MAX_STAGES];
+    ReplayItem* items[PLAN_MAX_STAGES];
+    int64_t tail_ns[PLAN_MAX_STAGES];
+} ReplayLists;
+
+typedef struct {
+    int32_t before[2];
+    int32_t lane;  // stage of a job, P + stage of a transfer
+    int64_t ns;
+    uint64_t key;  // which random number it gets
+} ReplayNode;
+
+typedef struct {
+    int32_t P, num_nodes;
+    ReplayNode* nodes;
+    int32_t last_job[PLAN_MAX_STAGES];  // node; 0: the stage has none
+    int64_t tail_ns[PLAN_MAX_STAGES];
+} ReplayGraph;
+
+Status replay_graph_make(ReplayGraph* out, const ReplayLists* lists, Arena* arena);
+
+// Sums over trials that plan_replay and pipe_replay add up to a ReplayResult.
+typedef struct {
+    int64_t* makespan_ns;                                                // [trials], raised
+    int64_t planned_ns;                                                  // raised
+    int64_t planned_wait_ns[PLAN_MAX_STAGES], wait_ns[PLAN_MAX_STAGES];  // added, means over the trials
+} ReplaySums;
+
+Status replay_graph_run(ReplaySums* sums, ReplayGraph* graph, const ReplayNoise* noise, uint64_t seed,
+                        Arena* scratch);
+
+Status replay_noise_check(const ReplayNoise* noise, int32_t num_stages);

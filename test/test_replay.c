@@ -1,0 +1,388 @@
+// test_replay.c -- makespans under noise: exact without, equal to a longest path of the test's own with.
+#include "../dynapipe_plugin/plan/replay.h"
+
+#include <math.h>
+
+#include "../dynapipe_plugin/base/clock.h"
+#include "../dynapipe_plugin/plan/pipe_schedule.h"
+#include "../dynapipe_plugin/plan/planner.h"
+#include "random_plan.h"
+#include "random_problem.h"
+#include "test.h"
+
+static uint64_t seed;
+
+static const PipePolicy* const policies[] = {&pipe_policy_gpipe, &pipe_policy_1f1b, &pipe_policy_adaptive};
+
+static PipeSchedule random_schedule(const PipeProblem* problem, Rng* rng, Arena* arena) {
+    PipeSchedule schedule;
+    CHECK_OK(policies[rng_below(rng, 3)]->build(&schedule, problem, random_order(rng, problem->M, arena),
+                                                rng_below(rng, 2), arena));
+    return schedule;
+}
+
+// Times of random_pipe are tens of ns: too small to be noisy.
+static PipeProblem random_long_pipe(Rng* rng, int32_t P, int32_t M, int64_t scale, Arena* arena) {
+    RandomPipe about = {.transfers = rng_below(rng, 2), .drops_percent = 30, .zero_times = rng_below(rng, 2)};
+    PipeProblem problem = random_pipe(rng, P, M, &about, arena);
+    for (int32_t i = 0; i < P * M; i++) {
+        PipeCost* cost = (PipeCost*)(uintptr_t)&problem.cost[i];
+        for (int32_t k = 0; k < JOB_COUNT; k++) { cost->job_ns[k] *= scale; }
+        cost->transfer_ns *= scale;
+    }
+    for (int32_t s = 0; s < P; s++) { problem.tail_ns[s] = rng_between(rng, 0, 100) * scale; }
+    return problem;
+}
+
+// --- an independent longest path
+// ----------------------------------------------------------------------------
+enum { MAX_P = 6, MAX_M = 12, SEND_ACT = 4, SEND_GRAD = 5 };
+
+__extension__ typedef __int128 Wide;
+
+// As replay.h describes it, in wider integers.
+static int64_t noisy_ns(int64_t ns, int32_t permille, uint64_t pair_seed, int32_t s, int32_t m, int32_t kind,
+                        int32_t sign) {
+    uint64_t key = ((uint64_t)s << 40 | (uint64_t)m << 8 | (uint64_t)kind) * 0x9e3779b97f4a7c15u;
+    uint64_t bits = rng_mix(pair_seed + key);
+    Wide z = 0;
+    for (int32_t i = 0; i < 4; i++) { z += (int64_t)(bits >> 16 * i & 0xffff); }
+    z -= 2 * 65535;
+    Wide unit = (((Wide)permille << 40) + 37837228 / 2) / 37837228;
+    Wide factor = (z < 0 ? -z : z) * unit / (1 << 20), most = (1 << 20) / 20 * 19;
+    if (factor > most) { factor = most; }
+    Wide off = (ns * factor + (1 << 19)) >> 20;
+    return ns + (int64_t)((z < 0 ? -off : off) * sign);
+}
+
+static bool splits(const PipeSchedule* schedule, int32_t s, int32_t m) {
+    for (int32_t i = 0; i < schedule->num_jobs[s]; i++) {
+        PipeJob job = schedule->jobs[s][i];
+        if (job.kind == JOB_W && job.mb == m) { return true; }
+    }
+    return false;
+}
+
+// Every end is raised to what it must wait for, again and again until nothing moves.
+static int64_t longest_path(const PipeProblem* problem, const PipeSchedule* schedule, int32_t permille,
+                            uint64_t pair_seed, int32_t sign) {
+    static int64_t job_end[MAX_P][4 * MAX_M], arrives[2][MAX_P][MAX_M];
+    memset(job_end, 0, sizeof job_end);
+    memset(arrives, 0, sizeof arrives);
+    int64_t makespan = 0;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int32_t s = 0; s < problem->P; s++) {
+            int64_t before = 0, link = 0;
+            for (int32_t i = 0; i < schedule->num_jobs[s]; i++) {
+                PipeJob job = schedule->jobs[s][i];
+                const PipeCost* cost = pipe_cost(problem, s, job.mb);
+                int64_t ns = cost->job_ns[job.kind], begin = before;
+                if (job.kind == JOB_B && !splits(schedule, s, job.mb)) { ns += cost->job_ns[JOB_W]; }
+                if (job.kind == JOB_F && arrives[0][s][job.mb] > begin) { begin = arrives[0][s][job.mb]; }
+                if (job.kind == JOB_B && arrives[1][s][job.mb] > begin) { begin = arrives[1][s][job.mb]; }
+                int64_t end = begin + noisy_ns(ns, permille, pair_seed, s, job.mb, job.kind, sign);
+                moved |= end != job_end[s][i];
+                before = job_end[s][i] = end;
+                bool act = job.kind == JOB_F && s < problem->P - 1, grad = job.kind == JOB_B && s > 0;
+                if (!act && !grad) { continue; }
+                const PipeCost* boundary = pipe_cost(problem, act ? s : s - 1, job.mb);
+                link = (end > link ? end : link) + noisy_ns(boundary->transfer_ns, permille, pair_seed, s,
+                                                            job.mb, act ? SEND_ACT : SEND_GRAD, sign);
+                int64_t* arrival = &arrives[grad][act ? s + 1 : s - 1][job.mb];
+                moved |= *arrival != link;
+                *arrival = link;
+            }
+            if (before + problem->tail_ns[s] > makespan) { makespan = before + problem->tail_ns[s]; }
+        }
+    }
+    return makespan;
+}
+
+static int64_t quantile(const int64_t* sorted, int32_t num, int32_t percent) {
+    int32_t k = 0;
+    while (100 * (k + 1) < percent * num) { k++; }
+    return sorted[k];
+}
+
+static void quantiles_equal_an_independent_longest_path(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    for (int32_t round = 0; round < 300; round++) {
+        arena_reset(&arena);
+        int64_t scale = round % 10 == 0 ? 1000000000 : round % 2 ? 1 : 1000;
+        PipeProblem problem =
+            random_long_pipe(&rng, rng_between(&rng, 1, MAX_P), rng_between(&rng, 1, MAX_M), scale, &arena);
+        PipeSchedule schedule = random_schedule(&problem, &rng, &arena);
+        int32_t permille = rng_between(&rng, 0, round % 3 ? 200 : 1000), trials = rng_between(&rng, 1, 23);
+        uint64_t replay_seed = rng_u64(&rng);
+        int64_t expected[24], sum = 0;
+        Rng pairs = rng_seed(replay_seed);
+        for (int32_t t = 0; t < trials; t += 2) {
+            uint64_t pair_seed = rng_u64(&pairs);
+            expected[t] = longest_path(&problem, &schedule, permille, pair_seed, 1);
+            expected[t + 1] = longest_path(&problem, &schedule, permille, pair_seed, -1);
+        }
+        for (int32_t i = 0; i < trials; i++) {
+            sum += expected[i];
+            for (int32_t k = i; k > 0 && expected[k - 1] > expected[k]; k--) {
+                int64_t ns = expected[k];
+                expected[k] = expected[k - 1];
+                expected[k - 1] = ns;
+            }
+        }
+        ReplayResult result;
+        CHECK_OK(pipe_replay(&result, &problem, &schedule, permille, trials, replay_seed, &arena));
+        CHECK_EQ(result.p50_ns, quantile(expected, trials, 50));
+        CHECK_EQ(result.p90_ns, quantile(expected, trials, 90));
+        CHECK_EQ(result.worst_ns, expected[trials - 1]);
+        CHECK_EQ(result.mean_ns, sum / trials);
+        CHECK_EQ(result.planned_ns, longest_path(&problem, &schedule, 0, 0, 1));
+        CHECK(result.p50_ns <= result.p90_ns && result.p90_ns <= result.worst_ns);
+        ReplayResult again;
+        CHECK_OK(pipe_replay(&again, &problem, &schedule, permille, trials, replay_seed, &arena));
+        CHECK(memcmp(&again, &result, sizeof result) == 0);
+    }
+    arena_free(&arena);
+}
+
+// Without noise: what pipe_simulate says, waiting included.
+static void no_noise_is_exact(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    for (int32_t round = 0; round < 500; round++) {
+        arena_reset(&arena);
+        PipeProblem problem =
+            random_long_pipe(&rng, rng_between(&rng, 1, 8), rng_between(&rng, 1, 30), 1, &arena);
+        PipeSchedule schedule = random_schedule(&problem, &rng, &arena);
+        PipeTimeline timeline;
+        ReplayResult result;
+        CHECK_OK(pipe_simulate(&timeline, &problem, &schedule, &arena));
+        CHECK_OK(pipe_replay(&result, &problem, &schedule, 0, 3, seed, &arena));
+        CHECK_EQ(result.planned_ns, timeline.makespan_ns);
+        CHECK_EQ(result.p50_ns, timeline.makespan_ns);
+        CHECK_EQ(result.worst_ns, timeline.makespan_ns);
+        for (int32_t s = 0; s < problem.P; s++) {
+            int64_t end_ns = timeline.job[s][schedule.num_jobs[s] - 1].end_ns;
+            CHECK_EQ(result.planned_wait_ns[s], end_ns - timeline.busy_ns[s]);
+            CHECK_EQ(result.mean_wait_ns[s], result.planned_wait_ns[s]);
+        }
+    }
+    arena_free(&arena);
+}
+
+static Plan parsed_copy(const Plan* plan, Arena* arena) {
+    char* text = NULL;
+    size_t num_bytes = 0;
+    FILE* file = open_memstream(&text, &num_bytes);
+    plan_print(plan, file);
+    fclose(file);
+    Plan copy = {0};
+    CHECK_OK(plan_parse(&copy, text, "copy", arena));
+    free(text);
+    return copy;
+}
+
+// Every plan, also read back from its text, has its own makespan without noise; the seed alone decides.
+static void plans_replay_to_their_makespan(void) {
+    static RandomProblem problem;
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    int32_t num_plans = 0;
+    for (int32_t round = 0; round < 120; round++) {
+        arena_reset(&arena);
+        Plan plan;
+        if (round % 2) {
+            int32_t P = rng_between(&rng, 1, 5), N = rng_between(&rng, 1, 40);
+            RandomPlan about = {P, rng_between(&rng, 1, 3), P + 2, N, 200, true, true, NULL, NULL};
+            random_plan(&plan, &rng, &about, &arena);
+        } else {
+            random_problem(&problem, &rng, rng_between(&rng, 1, 40));
+            problem.request.effort = 30;
+            problem.request.batching = (Batching)(round / 2 % BATCHING_COUNT);
+            if (round % 4) { random_problem_limit_memory(&problem, 100); }
+            Status status = plan_make(&plan, &problem.request, &problem.costs, problem.samples,
+                                      problem.num_samples, &arena);
+            if (status != STATUS_OK) { continue; }
+        }
+        num_plans++;
+        Plan copy = parsed_copy(&plan, &arena);
+        ReplayResult result, other;
+        ReplayNoise noise = {.trials = 5, .seed = seed};
+        CHECK_OK(plan_replay(&result, &copy, &noise, &arena));
+        CHECK_EQ(result.planned_ns, plan.makespan_ns);
+        CHECK_EQ(result.p50_ns, plan.makespan_ns);
+        CHECK_EQ(result.worst_ns, plan.makespan_ns);
+        noise.noise_permille = 100;
+        CHECK_OK(plan_replay(&result, &copy, &noise, &arena));
+        CHECK_EQ(result.planned_ns, plan.makespan_ns);
+        CHECK(result.p50_ns <= result.p90_ns && result.p90_ns <= result.worst_ns);
+        CHECK_OK(plan_replay(&other, &plan, &noise, &arena));
+        CHECK(memcmp(&result, &other, sizeof result) == 0);
+    }
+    CHECK(num_plans > 90);
+    arena_free(&arena);
+}
+
+// A plan's replica is a pipe with the same tail everywhere; several replicas count with the slowest.
+static void replicas_count_with_the_slowest(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    enum { TRIALS = 16 };
+    for (int32_t round = 0; round < 100; round++) {
+        arena_reset(&arena);
+        int64_t makespan_ns[TRIALS] = {0}, one[TRIALS], slowest[TRIALS] = {0};
+        for (int32_t r = 0; r < 3; r++) {
+            PipeProblem problem = random_long_pipe(&rng, 3, rng_between(&rng, 1, 8), 1000, &arena);
+            PipeSchedule schedule = random_schedule(&problem, &rng, &arena);
+            ReplayNoise noise = {
+                .noise_permille = 80, .trials = TRIALS, .seed = replay_replica_seed(seed, r)};
+            memset(one, 0, sizeof one);
+            CHECK_OK(pipe_replay_trials(makespan_ns, &problem, &schedule, &noise, &arena));
+            CHECK_OK(pipe_replay_trials(one, &problem, &schedule, &noise, &arena));
+            for (int32_t t = 0; t < TRIALS; t++) { slowest[t] = one[t] > slowest[t] ? one[t] : slowest[t]; }
+        }
+        CHECK(memcmp(makespan_ns, slowest, sizeof slowest) == 0);
+    }
+    arena_free(&arena);
+}
+
+// Over whole pairs z, -z the mean of a convex function cannot fall as noise grows: up to 1 ns of rounding for
+// each of the at most (jobs + transfers) durations on a path. Up to 288 permille nothing is clipped.
+static void more_noise_never_lowers_the_mean(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    for (int32_t round = 0; round < 200; round++) {
+        arena_reset(&arena);
+        PipeProblem problem =
+            random_long_pipe(&rng, rng_between(&rng, 1, 6), rng_between(&rng, 1, 20), 10000, &arena);
+        PipeSchedule schedule = random_schedule(&problem, &rng, &arena);
+        int64_t before_ns = 0, tolerance_ns = 0;
+        for (int32_t s = 0; s < problem.P; s++) { tolerance_ns += 2 * schedule.num_jobs[s]; }
+        for (int32_t permille = 0; permille <= 270; permille += 30) {
+            ReplayResult result;
+            CHECK_OK(pipe_replay(&result, &problem, &schedule, permille, 20, seed + (uint64_t)round, &arena));
+            CHECK(result.mean_ns + tolerance_ns >= before_ns);
+            before_ns = result.mean_ns;
+        }
+    }
+    arena_free(&arena);
+}
+
+// One job alone shows the noise itself: mean 1, the deviation asked for, the P90 of a sum of four uniforms
+// (1.29 deviations: Irwin-Hall); and never 0 or below.
+static void noise_is_what_was_asked_for(void) {
+    enum { TRIALS = 20000 };
+    const int64_t ns = 1000000000;
+    static int64_t makespan_ns[TRIALS];
+    Arena arena = {0};
+    PipeCost cost = {.job_ns = {[JOB_F] = ns}};
+    PipeProblem problem = {.P = 1, .M = 1, .cost = &cost, .memory_limit_bytes = {INT64_MAX}};
+    PipeSchedule schedule;
+    CHECK_OK(pipe_policy_1f1b.build(&schedule, &problem, &(int32_t){0}, false, &arena));
+    for (int32_t permille = 10; permille <= 1000; permille *= 10) {
+        ReplayNoise noise = {.noise_permille = permille, .trials = TRIALS, .seed = seed};
+        ReplayResult result;
+        memset(makespan_ns, 0, sizeof makespan_ns);
+        CHECK_OK(pipe_replay_trials(makespan_ns, &problem, &schedule, &noise, &arena));
+        double squares = 0, sigma = permille / 1000.0;
+        for (int32_t t = 0; t < TRIALS; t++) {
+            double off = (double)(makespan_ns[t] - ns) / (double)ns;
+            squares += off * off;
+            CHECK(makespan_ns[t] >= ns / 20 && makespan_ns[t] <= 2 * ns);
+        }
+        replay_quantiles(&result, makespan_ns, TRIALS);
+        CHECK_NEAR(result.mean_ns, ns, 1);
+        if (permille > 270) { continue; }  // clipped
+        CHECK_NEAR(sqrt(squares / TRIALS), sigma, 0.03 * sigma);
+        CHECK_NEAR((double)result.p90_ns / (double)ns, 1 + 1.29 * sigma, 0.05 * sigma);
+    }
+    arena_free(&arena);
+}
+
+// A slow stage is a problem with larger times; the others wait for it.
+static void a_slow_stage_takes_its_factor(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    for (int32_t round = 0; round < 200; round++) {
+        arena_reset(&arena);
+        int32_t P = rng_between(&rng, 1, 5), slow = rng_between(&rng, 0, P - 1);
+        PipeProblem problem = random_long_pipe(&rng, P, rng_between(&rng, 1, 12), 1000, &arena);
+        PipeSchedule schedule = random_schedule(&problem, &rng, &arena);
+        ReplayNoise noise = {
+            .trials = 2, .seed = seed, .slow_stage = slow, .slow_permille = rng_between(&rng, 500, 3000)};
+        int64_t makespan_ns[2] = {0};
+        CHECK_OK(pipe_replay_trials(makespan_ns, &problem, &schedule, &noise, &arena));
+        for (int32_t m = 0; m < problem.M; m++) {
+            PipeCost* cost = (PipeCost*)(uintptr_t)pipe_cost(&problem, slow, m);
+            for (int32_t k = 0; k < JOB_COUNT; k++) {
+                cost->job_ns[k] = cost->job_ns[k] * noise.slow_permille / 1000;
+            }
+        }
+        PipeTimeline timeline;
+        CHECK_OK(pipe_simulate(&timeline, &problem, &schedule, &arena));
+        CHECK_EQ(makespan_ns[0], timeline.makespan_ns);
+        CHECK_EQ(makespan_ns[1], timeline.makespan_ns);
+    }
+    arena_free(&arena);
+}
+
+static void impossible_noise_is_refused(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    PipeProblem problem = random_pipe(&rng, 2, 2, &(RandomPipe){.equal = true}, &arena);
+    PipeSchedule schedule = random_schedule(&problem, &rng, &arena);
+    ReplayResult result;
+    int64_t makespan_ns[1] = {0};
+    CHECK_FAILS(pipe_replay(&result, &problem, &schedule, 1001, 1, 1, &arena), STATUS_OUT_OF_RANGE, "--->");
+    CHECK_FAILS(pipe_replay(&result, &problem, &schedule, -1, 1, 1, &arena), STATUS_OUT_OF_RANGE, "--->");
+    CHECK_FAILS(pipe_replay(&result, &problem, &schedule, 10, 0, 1, &arena), STATUS_OUT_OF_RANGE, "--->");
+    ReplayNoise noise = {.trials = 1, .slow_stage = 2, .slow_permille = 1200};
+    CHECK_FAILS(pipe_replay_trials(makespan_ns, &problem, &schedule, &noise, &arena), STATUS_OUT_OF_RANGE,
+                "no stage 2");
+    const PipeJob crossed[] = {{JOB_F, 0}, {JOB_B, 0}, {JOB_F, 1}, {JOB_B, 1}};
+    const PipeJob other[] = {{JOB_F, 1}, {JOB_B, 1}, {JOB_F, 0}, {JOB_B, 0}};
+    schedule.num_jobs[0] = schedule.num_jobs[1] = 4;
+    memcpy(schedule.jobs[0], crossed, sizeof crossed);
+    memcpy(schedule.jobs[1], other, sizeof other);
+    CHECK_FAILS(pipe_replay(&result, &problem, &schedule, 10, 1, 1, &arena), STATUS_DEADLOCK,
+                "waits for ever");
+    ((PipeCost*)(uintptr_t)problem.cost)->job_ns[JOB_F] = INT64_MAX / 2;
+    CHECK_FAILS(pipe_replay(&result, &problem, &schedule, 10, 1, 1, &arena), STATUS_OUT_OF_RANGE, "--->");
+    arena_free(&arena);
+}
+
+// The planner runs some dozens of trials on each finalist. Reported, and bounded loosely: machines differ.
+static void replaying_is_fast(void) {
+    enum { ROUNDS = 200, TRIALS = 50 };
+    Rng rng = rng_seed(seed);
+    Arena arena = {0}, scratch = {0};
+    PipeProblem problem = random_pipe(&rng, 4, 32, &(RandomPipe){.transfers = true}, &arena);
+    PipeSchedule schedule;
+    CHECK_OK(pipe_policy_adaptive.build(&schedule, &problem, random_order(&rng, 32, &arena), true, &arena));
+    int64_t begin_ns = clock_cpu_ns();
+    for (int32_t round = 0; round < ROUNDS; round++) {
+        ReplayResult result;
+        arena_reset(&scratch);
+        CHECK_OK(pipe_replay(&result, &problem, &schedule, 50, TRIALS, seed, &scratch));
+    }
+    double us = (double)(clock_cpu_ns() - begin_ns) / ROUNDS / 1e3;
+    printf("     4 stages x 32 micro-batches, split backward: %d trials %.0f us\n", TRIALS, us);
+    CHECK(us < 20000);
+    arena_free(&arena);
+    arena_free(&scratch);
+}
+
+int main(int argc, char** argv) {
+    seed = test_seed(argc, argv);
+    RUN(quantiles_equal_an_independent_longest_path);
+    RUN(no_noise_is_exact);
+    RUN(plans_replay_to_their_makespan);
+    RUN(replicas_count_with_the_slowest);
+    RUN(more_noise_never_lowers_the_mean);
+    RUN(noise_is_what_was_asked_for);
+    RUN(a_slow_stage_takes_its_factor);
+    RUN(impossible_noise_is_refused);
+    RUN(replaying_is_fast);
+    return test_end();
+}

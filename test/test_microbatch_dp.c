@@ -1,6 +1,7 @@
 // test_microbatch_dp.c -- the dynamic program against brute force, and against what the original reached.
 #include "../dynapipe_plugin/plan/microbatch_dp.h"
 
+#include "../dynapipe_plugin/plan/microbatch_intervals.h"
 #include "../dynapipe_plugin/plan/sample_order.h"
 #include "case_problem.h"
 #include "random_problem.h"
@@ -148,6 +149,91 @@ static void thinned_caps_equal_enumeration(void) {
     arena_free(&arena);
 }
 
+// The prepared prices are those of microbatch_cost to the last bit, whatever the curves.
+static void price_equals_cost(void) {
+    Rng rng = rng_seed(seed + 4);
+    static MicrobatchPricer pricer;
+    for (int round = 0; round < 200; round++) {
+        MicrobatchProblem mp;
+        random_problem(&problem, &rng, 20);
+        if (rng_below(&rng, 2)) { random_problem_limit_memory(&problem, (int32_t)rng_below(&rng, 300)); }
+        problem.request.memory_rule = rng_below(&rng, 2) ? MEMORY_BUFFERS : MEMORY_ACTIVATIONS;
+        CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 20));
+        RecomputeMode mode = mp.modes[rng_below(&rng, (uint32_t)mp.num_modes)];
+        MicrobatchShare share = (MicrobatchShare)rng_below(&rng, 3);
+        microbatch_pricer_make(&pricer, &mp, mode, share);
+        MbShape shape = {0};
+        for (int i = 0; i < 20; i++) {
+            mb_shape_add(&shape, problem.samples[i].enc_tokens, problem.samples[i].dec_tokens,
+                         problem.samples[i].supervised_tokens);
+            MicrobatchCost a = microbatch_cost(&mp, mode, share, &shape),
+                           b = microbatch_price(&pricer, &shape);
+            CHECK_EQ(a.work_ns, b.work_ns);
+            CHECK_EQ(a.fits_alone, b.fits_alone);
+            CHECK_EQ(a.fits_held, b.fits_held);
+        }
+    }
+}
+
+// The line below all intervals is below them, and the search that stops because of it has the optimum of a
+// plain loop over every cap.
+static void stopping_early_loses_nothing(void) {
+    enum { N = 60 };
+    Rng rng = rng_seed(seed + 5);
+    Arena arena = {0};
+    int stopped = 0;
+    for (int round = 0; round < 60; round++) {
+        MicrobatchProblem mp;
+        MicrobatchDpCuts cuts;
+        static Intervals intervals;
+        int32_t order[N];
+        int64_t *caps, best = INT64_MAX, f[N + 1], g[N + 1];
+        int32_t num_caps;
+        random_problem(&problem, &rng, N);
+        if (rng_below(&rng, 2)) {
+            random_problem_limit_memory(&problem, 100 + (int32_t)rng_below(&rng, 300));
+        }
+        CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, N));
+        CHECK_OK(sample_order_make(order, problem.samples, N, &arena));
+        MicrobatchDpOptions o = {.ramp_percent = rng_below(&rng, 2) ? 100 : 40,
+                                 .thinning_ns = rng_below(&rng, 2) ? rng_between(&rng, 1, 100000) : 0,
+                                 .single_alone = true,
+                                 .mode = mp.modes[0],
+                                 .layout = rng_below(&rng, 2) ? LAYOUT_RAGGED : LAYOUT_PADDED};
+        if (intervals_init(&intervals, &mp, order, &o, &arena)) { continue; }
+        CHECK_OK(intervals_extend(&intervals, COST_LIMIT * 4, &arena));
+        CHECK(intervals.complete);
+        CHECK_OK(intervals_caps(&caps, &num_caps, &intervals, &arena));
+        for (int32_t c = 0; c < num_caps; c++) {
+            f[0] = 0;
+            for (int32_t n = 1; n <= N; n++) {
+                f[n] = INT64_MAX;
+                for (int32_t k = 0; k < intervals.num[n]; k++) {
+                    int64_t t = intervals.t[n][k], before = f[n - 1 - k];
+                    CHECK(c > 0 ||
+                          t >= intervals.line_ns[n] - intervals.line_ns[n - 1 - k] + intervals.per_mb_ns);
+                    if (t <= caps[c] && before < INT64_MAX && before + t < f[n]) { f[n] = before + t; }
+                }
+            }
+            int64_t value =
+                f[N] == INT64_MAX ? INT64_MAX : caps[c] * o.ramp_percent * (mp.P - 1) * mp.R / 100 + f[N];
+            best = value < best ? value : best;
+        }
+        Status status = microbatch_dp_cut(&cuts, &mp, order, &o, &arena);
+        CHECK_EQ(status, best == INT64_MAX ? STATUS_INFEASIBLE : STATUS_OK);
+        if (status == STATUS_OK) {
+            CHECK_EQ(cuts.objective_ns, best / mp.R);
+            CHECK_OK(intervals_init(&intervals, &mp, order, &o, &arena));
+            CHECK_OK(intervals_extend(&intervals, cuts.cap_ns, &arena));
+            CHECK(intervals_least_sum(&intervals, INT64_MAX, g) <= cuts.sum_ns);
+            stopped += !intervals.complete;
+        }
+        arena_reset(&arena);
+    }
+    CHECK(stopped > 20);
+    arena_free(&arena);
+}
+
 static void every_sample_once_and_memory_kept(void) {
     Rng rng = rng_seed(seed + 2);
     Arena arena = {0};
@@ -228,6 +314,8 @@ int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(dp_equals_brute_force);
     RUN(thinned_caps_equal_enumeration);
+    RUN(price_equals_cost);
+    RUN(stopping_early_loses_nothing);
     RUN(every_sample_once_and_memory_kept);
     RUN(too_little_memory_names_the_sample);
     if (case_available()) {

@@ -1,21 +1,11 @@
-// microbatch_dp.c -- see microbatch_dp.h. Intervals are kept by their end n, shortest first: t ascends with
-// length.
+// microbatch_dp.c -- see microbatch_dp.h: the recurrence, the search over caps, and the two policies.
 #include "microbatch_dp.h"
 
-#include <stdlib.h>
-#include <string.h>
-
+#include "microbatch_intervals.h"
+#include "pipe_schedule.h"
 #include "sample_order.h"
 
 #define NEVER INT64_MAX
-
-typedef struct {
-    int32_t N;
-    int32_t* num;               // [N + 1] intervals that end at n and fit in memory: (n-1, n], (n-2, n], ...
-    int64_t** t;                // [N + 1] their times
-    int64_t total;              // sum of num
-    int64_t longest_single_ns;  // no cap below this is feasible
-} Intervals;
 
 static int64_t add_saturating(int64_t a, int64_t b) {
     int64_t sum;
@@ -27,110 +17,8 @@ static int64_t multiply_saturating(int64_t a, int64_t b) {
     return __builtin_mul_overflow(a, b, &product) ? NEVER : product;
 }
 
-// What the interval (i, n] needs while i falls: longest lengths (padded) or sums (ragged), one step each.
-typedef struct {
-    MbShape shape;
-    int32_t enc, dec;
-} Growing;
-
-static void grow(Growing* g, const MicrobatchProblem* problem, MbLayout layout, const PlanSample* sample) {
-    if (layout != LAYOUT_PADDED) {
-        mb_shape_add(&g->shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
-        return;
-    }
-    g->enc = sample->enc_tokens > g->enc ? sample->enc_tokens : g->enc;
-    g->dec = sample->dec_tokens > g->dec ? sample->dec_tokens : g->dec;
-    int64_t num = g->shape.num_seqs + 1, enc = microbatch_pad_tokens(problem, g->enc);
-    int64_t dec = microbatch_pad_tokens(problem, g->dec);
-    g->shape = (MbShape){num,
-                         num * enc,
-                         num * enc * enc,
-                         num * dec,
-                         num * dec * dec,
-                         num * enc * dec,
-                         g->shape.supervised_tokens + sample->supervised_tokens};
-}
-
-enum { MAX_INTERVALS = 1 << 26 };
-
 static int64_t cap_weight(const MicrobatchProblem* problem, const MicrobatchDpOptions* o) {
     return (int64_t)o->ramp_percent * (problem->P - 1) * problem->R;
-}
-
-// R * objective of every sample on its own, and the longest of them: no micro-batch that alone costs more
-// than this can be part of an optimum. NEVER if a sample does not fit.
-static int64_t singles_objective(Intervals* out, const MicrobatchProblem* problem,
-                                 const MicrobatchDpOptions* o) {
-    int64_t sum = 0;
-    for (int32_t i = 0; i < problem->num_samples; i++) {
-        Growing g = {0};
-        grow(&g, problem, o->layout, &problem->samples[i]);
-        MicrobatchCost cost = microbatch_cost(problem, o->mode, o->share, &g.shape);
-        if (!(cost.fits_held || (o->single_alone && cost.fits_alone))) { return NEVER; }
-        sum = add_saturating(sum, cost.work_ns);
-        out->longest_single_ns =
-            cost.work_ns > out->longest_single_ns ? cost.work_ns : out->longest_single_ns;
-    }
-    return add_saturating(multiply_saturating(out->longest_single_ns, cap_weight(problem, o)) / 100, sum);
-}
-
-// Memory and time only grow with the interval, so the first that is too large ends the row.
-static Status intervals_make(Intervals* out, const MicrobatchProblem* problem, const int32_t* order,
-                             const MicrobatchDpOptions* o, Arena* arena) {
-    int32_t N = problem->num_samples;
-    int64_t* row = ARENA_NEW(arena, int64_t, N);
-    *out =
-        (Intervals){.N = N, .num = ARENA_NEW(arena, int32_t, N + 1), .t = ARENA_NEW(arena, int64_t*, N + 1)};
-    if (!row || !out->num || !out->t) { return FAIL(STATUS_NO_MEMORY, "intervals of %d samples", N); }
-    int64_t singles = singles_objective(out, problem, o), weight = cap_weight(problem, o);
-    if (singles == NEVER) { return STATUS_INFEASIBLE; }
-    for (int32_t n = 1; n <= N; n++) {
-        Growing g = {0};
-        int32_t num = 0;
-        for (int32_t i = n - 1; i >= 0; i--) {
-            grow(&g, problem, o->layout, &problem->samples[order[i]]);
-            MicrobatchCost cost = microbatch_cost(problem, o->mode, o->share, &g.shape);
-            if (num > 0 && !cost.fits_held) { break; }
-            int64_t least = add_saturating(multiply_saturating(cost.work_ns, weight) / 100, cost.work_ns);
-            if (o->thinning_ns == 0 && num > 0 && least > singles) { break; }
-            row[num++] = cost.work_ns;
-        }
-        out->total += num;
-        if (out->total > MAX_INTERVALS) {
-            return FAIL(STATUS_OUT_OF_RANGE,
-                        "a batch of %d samples is too long for the dynamic program ---> use "
-                        "--layout ragged, or a smaller -d",
-                        N);
-        }
-        out->num[n] = num;
-        out->t[n] = ARENA_NEW(arena, int64_t, num);
-        if (!out->t[n]) { return FAIL(STATUS_NO_MEMORY, "intervals of %d samples", N); }
-        memcpy(out->t[n], row, (size_t)num * sizeof *row);
-    }
-    return STATUS_OK;
-}
-
-static int compare_ns(const void* a, const void* b) {
-    int64_t x = *(const int64_t*)a, y = *(const int64_t*)b;
-    return (x > y) - (x < y);
-}
-
-// Ascending; a value stays if it exceeds the last kept one by more than `thinning_ns`.
-static Status caps_make(int64_t** out, int32_t* num_caps, const Intervals* intervals, int64_t thinning_ns,
-                        Arena* arena) {
-    int64_t total = intervals->total, num = 0;
-    int64_t* caps = ARENA_NEW(arena, int64_t, total);
-    if (!caps) { return FAIL(STATUS_NO_MEMORY, "%lld caps", (long long)total); }
-    for (int32_t n = 1, k = 0; n <= intervals->N; n++) {
-        for (int32_t i = 0; i < intervals->num[n]; i++) { caps[k++] = intervals->t[n][i]; }
-    }
-    qsort(caps, (size_t)total, sizeof *caps, compare_ns);
-    for (int64_t k = 0; k < total; k++) {
-        if (num == 0 || caps[k] - caps[num - 1] > thinning_ns) { caps[num++] = caps[k]; }
-    }
-    *out = caps;
-    *num_caps = (int32_t)num;
-    return STATUS_OK;
 }
 
 // The recurrence for one cap; from[n] = the i that was chosen. NEVER where no partition keeps the cap.
@@ -201,26 +89,57 @@ static Status cuts_write(MicrobatchDpCuts* out, CapSearch* search, int32_t R, Ar
     return STATUS_OK;
 }
 
+// The longest cap that can still beat the best: no partition within it has a smaller sum than the line below
+// all intervals allows, and a larger cap costs more than that leaves.
+static int64_t longest_useful_cap(const CapSearch* search, int64_t* g) {
+    const Intervals* intervals = search->intervals;
+    if (search->best == NEVER || intervals->singles_ns > NEVER / 2) { return NEVER; }  // /2: sums overflow
+    int64_t weight = search->cap_weight;
+    int64_t cap = multiply_saturating(search->best, 100) / (weight + 100);
+    for (int round = 0; round < 3 && cap > intervals->limit_ns; round++) {
+        int64_t left = search->best - intervals_least_sum(intervals, cap, g), before = cap;
+        if (left <= 0) { return 0; }
+        if (weight > 0 && multiply_saturating(left, 100) / weight < cap) {
+            cap = multiply_saturating(left, 100) / weight;
+        }
+        if (before - cap < before / 16) { break; }
+    }
+    return cap;
+}
+
+// All caps among the known intervals that have not been looked at yet.
+static Status search_known(CapSearch* search, int32_t* num_seen, Arena* arena) {
+    int64_t* caps;
+    int32_t num_caps, lo = *num_seen;
+    TRY(intervals_caps(&caps, &num_caps, search->intervals, arena));
+    search->caps = caps;
+    while (lo < num_caps && caps[lo] < search->intervals->longest_single_ns) { lo++; }
+    *num_seen = num_caps;
+    if (lo >= num_caps) { return STATUS_OK; }
+    int64_t least = try_cap(search, num_caps - 1);
+    search_range(search, lo, num_caps - 2, least);
+    return STATUS_OK;
+}
+
 Status microbatch_dp_cut(MicrobatchDpCuts* out, const MicrobatchProblem* problem, const int32_t* order,
                          const MicrobatchDpOptions* options, Arena* arena) {
     Intervals intervals;
-    int32_t N = problem->num_samples, num_caps = 0, lo = 0;
-    int64_t* caps = NULL;
-    TRY(intervals_make(&intervals, problem, order, options, arena));
-    TRY(caps_make(&caps, &num_caps, &intervals, options->thinning_ns, arena));
-    CapSearch search = {.intervals = &intervals,
-                        .caps = caps,
-                        .cap_weight = cap_weight(problem, options),
-
-                        .f = ARENA_NEW(arena, int64_t, N + 1),
-                        .from = ARENA_NEW(arena, int32_t, N + 1),
-                        .best = NEVER,
-                        .best_cap = -1};
-    if (!search.f || !search.from) { return FAIL(STATUS_NO_MEMORY, "dynamic program of %d samples", N); }
-    while (lo < num_caps && caps[lo] < intervals.longest_single_ns) { lo++; }
-    if (lo == num_caps) { return STATUS_INFEASIBLE; }
-    int64_t least = try_cap(&search, num_caps - 1);
-    search_range(&search, lo, num_caps - 2, least);
+    int32_t N = problem->num_samples, num_seen = 0;
+    int64_t* g;
+    TRY(intervals_init(&intervals, problem, order, options, arena));
+    CapSearch search = {
+        .intervals = &intervals, .cap_weight = cap_weight(problem, options), .best = NEVER, .best_cap = -1};
+    PIPE_NEW(search.f, arena, int64_t, N + 1);
+    PIPE_NEW(search.from, arena, int32_t, N + 1);
+    PIPE_NEW(g, arena, int64_t, N + 1);
+    int64_t limit_ns = intervals.longest_single_ns;
+    do {
+        TRY(intervals_extend(&intervals, limit_ns, arena));
+        TRY(search_known(&search, &num_seen, arena));
+        int64_t useful_ns = longest_useful_cap(&search, g), step_ns = limit_ns / 2 + 1;
+        if (useful_ns <= limit_ns) { break; }
+        limit_ns = useful_ns - limit_ns > step_ns ? limit_ns + step_ns : useful_ns;
+    } while (!intervals.complete);
     return search.best_cap < 0 ? STATUS_INFEASIBLE : cuts_write(out, &search, problem->R, arena);
 }
 
@@ -240,9 +159,9 @@ static Status list_write(MicrobatchList* out, const MicrobatchProblem* problem, 
 // Which sample stands in the way? The first of the order that does not fit alone in any mode.
 static Status infeasible(const MicrobatchProblem* problem, const int32_t* order, MbLayout layout) {
     for (int32_t k = 0; k < problem->num_samples; k++) {
-        Growing g = {0};
+        GrowingInterval g = {0};
         bool fits = false;
-        grow(&g, problem, layout, &problem->samples[order[k]]);
+        interval_grow(&g, problem, layout, &problem->samples[order[k]]);
         for (int i = 0; i < problem->num_modes; i++) {
             fits |= microbatch_cost(problem, problem->modes[i], SHARE_ALONE, &g.shape).fits_alone;
         }

@@ -54,8 +54,8 @@ void replay_quantiles(ReplayResult* out, int64_t* makespan_ns, int32_t trials);
 
 // A whole plan, from the times and orders in its instruction lists. A plan has no times for the reduction of
 // single stages, only its makespan: every rank gets the same tail, the makespan less the last end of any job.
-// So without noise the makespan comes out exactly. Also STATUS_INVALID_PLAN, where a job or transfer is
-// missing.
+// So without noise the makespan comes out exactly. A plan that nobody checked is safe: STATUS_INVALID_PLAN or
+// STATUS_DEADLOCK where something that is waited for is missing.
 Status plan_replay(ReplayResult* out, const Plan* plan, const ReplayNoise* noise, Arena* scratch);
 
 static inline uint64_t replay_replica_seed(uint64_t seed, int32_t replica) {

@@ -44,7 +44,7 @@ static Status run(const BoundOptions* options, const char* path, Problem* proble
 }
 
 int command_bound(int argc, char** argv) {
-    BoundOptions options;
+    BoundOptions options = {0};
     bool help;
     Status status = tool_take(&usage, &options, &argc, argv, &help);
     if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }

@@ -6,6 +6,7 @@
 #include "../dynapipe_plugin/run/trace.h"
 #include "plan_json.h"
 #include "problem.h"
+#include "timeline_svg.h"
 #include "tool.h"
 
 typedef struct {
@@ -86,8 +87,18 @@ static Status write_trace(const Plan* plan, const char* path, Arena* arena) {
     return status != STATUS_OK ? status : closed;
 }
 
-static Status write_files(const PlanOptions* options, const Problem* problem, const Plan* plan,
-                          int64_t planning_cpu_ns, Arena* arena) {
+static Status draw(const PlanOptions* options, const Problem* problem, const Plan* plan, const char* path) {
+    int64_t limits_bytes[PLAN_MAX_STAGES];
+    for (int32_t s = 0; s < plan->P; s++) { limits_bytes[s] = problem->request.memory_limit_bytes; }
+    const char* slash = strrchr(path, '/');
+    TimelineSvgInfo info = {.title = slash != NULL ? slash + 1 : path,
+                            .memory_limit_bytes = limits_bytes,
+                            .memory_rule = problem->request.memory_rule};
+    return timeline_svg_write(options->svg, plan, &info);
+}
+
+static Status write_files(const PlanOptions* options, const char* path, const Problem* problem,
+                          const Plan* plan, int64_t planning_cpu_ns, Arena* arena) {
     PlanJson json = {plan, problem->costs.num_enc_layers, planning_cpu_ns};
     if (options->json != NULL) {
         TRY(plan_json_check(plan));
@@ -95,8 +106,7 @@ static Status write_files(const PlanOptions* options, const Problem* problem, co
     }
     if (options->text != NULL) { TRY(tool_write(options->text, print_text, plan)); }
     if (options->trace != NULL) { TRY(write_trace(plan, options->trace, arena)); }
-    if (options->svg != NULL) { return FAIL(STATUS_BAD_OPTION, "--svg: not yet ---> --trace"); }
-    return STATUS_OK;
+    return options->svg != NULL ? draw(options, problem, plan, path) : STATUS_OK;
 }
 
 static bool is_stdout(const char* path) {
@@ -110,16 +120,16 @@ static Status run(const PlanOptions* options, const char* path, Problem* problem
     int64_t begin_ns = clock_cpu_ns();
     TRY(plan_make(&plan, &problem->request, &problem->costs, problem->samples, problem->num_samples, arena));
     int64_t planning_cpu_ns = clock_cpu_ns() - begin_ns;
-    if (!is_stdout(options->json) && !is_stdout(options->text)) {
+    if (!is_stdout(options->json) && !is_stdout(options->text) && !is_stdout(options->svg)) {
         plan_print_table(&plan, stdout);
         plan_print_timeline(&plan, options->width, stdout);
         printf("planned in %.1f ms\n", (double)planning_cpu_ns / 1e6);
     }
-    return write_files(options, problem, &plan, planning_cpu_ns, arena);
+    return write_files(options, path, problem, &plan, planning_cpu_ns, arena);
 }
 
 int command_plan(int argc, char** argv) {
-    PlanOptions options;
+    PlanOptions options = {0};
     bool help;
     Status status = tool_take(&usage, &options, &argc, argv, &help);
     if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }

@@ -129,18 +129,37 @@ Status plan_check_batches(const Plan* plan, const PlanSample* samples, int32_t n
     return STATUS_OK;
 }
 
+// Which micro-batches each replica has, and room for where their instructions are.
+static Status replicas_init(PlanReplicaPlaces** out, const Plan* plan, Arena* arena) {
+    PlanReplicaPlaces* replicas;
+    PIPE_NEW(replicas, arena, PlanReplicaPlaces, plan->R);
+    for (int32_t r = 0, m = 0; r < plan->R; r++) {
+        replicas[r].mb_begin = m;
+        while (m < plan->M && plan->mbs[m].replica == r) { m++; }
+        replicas[r].mb_end = m;
+        int64_t num_mbs = m - replicas[r].mb_begin;
+        PIPE_NEW(replicas[r].places, arena, PlanPlaces, plan->P * num_mbs);
+    }
+    *out = replicas;
+    return STATUS_OK;
+}
+
+static Status check_all(const Plan* plan, const PlanSample* samples, int32_t num_samples, Arena* arena,
+                        Arena* scratch) {
+    PlanReplicaPlaces* replicas = NULL;
+    TRY(plan_check_batches(plan, samples, num_samples, arena));
+    TRY(replicas_init(&replicas, plan, arena));
+    for (int32_t rank = 0; rank < plan->P * plan->R; rank++) {
+        arena_reset(scratch);
+        TRY(plan_check_rank(plan, rank, &replicas[rank / plan->P], scratch));
+    }
+    return plan_check_comm(plan, replicas, arena);
+}
+
 Status plan_check(const Plan* plan, const PlanSample* samples, int32_t num_samples) {
-    Arena arena = {0};
-    Status status = plan_check_batches(plan, samples, num_samples, &arena);
-    int32_t num_ranks = status == STATUS_OK ? plan->P * plan->R : 0;
-    PlanPlaces* places = ARENA_NEW(&arena, PlanPlaces, (int64_t)num_ranks * plan->M);
-    if (status == STATUS_OK && places == NULL) {
-        status = FAIL(STATUS_NO_MEMORY, "plan_check: no host memory left");
-    }
-    for (int32_t r = 0; r < num_ranks && status == STATUS_OK; r++) {
-        status = plan_check_rank(plan, r, places + (int64_t)r * plan->M);
-    }
-    if (status == STATUS_OK) { status = plan_check_comm(plan, places, &arena); }
+    Arena arena = {0}, scratch = {0};
+    Status status = check_all(plan, samples, num_samples, &arena, &scratch);
     arena_free(&arena);
+    arena_free(&scratch);
     return status;
 }

@@ -13,8 +13,9 @@ typedef struct {
     uint8_t* through;  // [num_instrs] is this transfer through?
 } RankState;
 
-static Status check_bytes(const Plan* plan, const PlanPlaces* places, int32_t rank, int32_t m) {
-    const PlanPlaces *here = &places[(int64_t)rank * plan->M + m], *next = here + plan->M;
+static Status check_bytes(const Plan* plan, const PlanReplicaPlaces* replica, int32_t rank, int32_t m) {
+    int32_t s = rank % plan->P;
+    const PlanPlaces *here = plan_places(replica, s, m), *next = plan_places(replica, s + 1, m);
     const PlanBuffer *mine = plan->ranks[rank].buffers, *theirs = plan->ranks[rank + 1].buffers;
     const struct { BufferKind mine, theirs; } pairs[] = {{BUFFER_OUT, BUFFER_IN}, {BUFFER_DOUT, BUFFER_DIN}};
     for (int32_t i = 0; i < 2; i++) {
@@ -33,12 +34,12 @@ static bool is_through(const RankState* state, int32_t instr) {
 }
 
 // Run one rank until it must wait. True if it got anywhere.
-static bool advance(const Plan* plan, const PlanPlaces* places, RankState* state, int32_t rank) {
+static bool advance(const Plan* plan, const PlanReplicaPlaces* replica, RankState* state, int32_t rank) {
     const PlanRank* list = &plan->ranks[rank];
     int32_t before = state->next;
     for (; state->next < list->num_instrs; state->next++) {
         const PlanInstr* instr = &list->instrs[state->next];
-        const int32_t* at = places[(int64_t)rank * plan->M + instr->mb].at;
+        const int32_t* at = plan_places(replica, rank % plan->P, instr->mb)->at;
         bool can_run = true;
         switch ((InstrKind)instr->kind) {
             case INSTR_FWD:
@@ -81,11 +82,12 @@ static Status report(const Plan* plan, const RankState* states, int32_t first_ra
     return FAIL(STATUS_DEADLOCK, "plan: transfers wait for each other: %s", text);
 }
 
-static Status run_replica(const Plan* plan, const PlanPlaces* places, RankState* states, int32_t first_rank) {
+static Status run_replica(const Plan* plan, const PlanReplicaPlaces* replica, RankState* states,
+                          int32_t first_rank) {
     for (bool moved = true; moved;) {
         moved = false;
         for (int32_t r = first_rank; r < first_rank + plan->P; r++) {
-            moved |= advance(plan, places, &states[r], r);
+            moved |= advance(plan, replica, &states[r], r);
             while (r > first_rank && meet(plan, &states[r - 1], &states[r], r - 1)) { moved = true; }
         }
     }
@@ -97,7 +99,7 @@ static Status run_replica(const Plan* plan, const PlanPlaces* places, RankState*
     return STATUS_OK;
 }
 
-Status plan_check_comm(const Plan* plan, const PlanPlaces* places, Arena* arena) {
+Status plan_check_comm(const Plan* plan, const PlanReplicaPlaces* replicas, Arena* arena) {
     int32_t num_ranks = plan->P * plan->R;
     RankState* states;
     PIPE_NEW(states, arena, RankState, num_ranks);
@@ -107,9 +109,10 @@ Status plan_check_comm(const Plan* plan, const PlanPlaces* places, Arena* arena)
     }
     for (int32_t m = 0; m < plan->M; m++) {
         for (int32_t s = 0; s < plan->P - 1; s++) {
-            TRY(check_bytes(plan, places, plan->mbs[m].replica * plan->P + s, m));
+            int32_t r = plan->mbs[m].replica;
+            TRY(check_bytes(plan, &replicas[r], r * plan->P + s, m));
         }
     }
-    for (int32_t r = 0; r < plan->R; r++) { TRY(run_replica(plan, places, states, r * plan->P)); }
+    for (int32_t r = 0; r < plan->R; r++) { TRY(run_replica(plan, &replicas[r], states, r * plan->P)); }
     return STATUS_OK;
 }

@@ -19,8 +19,18 @@ typedef struct {
     int32_t buffer[BUFFER_COUNT];  // into PlanRank.buffers
 } PlanPlaces;
 
-// places[m] for every micro-batch m of the plan (-1 everywhere for those of other replicas).
-Status plan_check_rank(const Plan* plan, int32_t rank, PlanPlaces* places);
+// The micro-batches of one replica, which stand side by side in a plan that plan_check_batches has passed.
+typedef struct {
+    int32_t mb_begin, mb_end;
+    PlanPlaces* places;  // [P * (mb_end - mb_begin)]
+} PlanReplicaPlaces;
 
-// places[rank * M + m]
-Status plan_check_comm(const Plan* plan, const PlanPlaces* places, Arena* arena);
+static inline PlanPlaces* plan_places(const PlanReplicaPlaces* replica, int32_t s, int32_t m) {
+    return &replica->places[(int64_t)s * (replica->mb_end - replica->mb_begin) + m - replica->mb_begin];
+}
+
+// Fills the places of this rank's stage. Temporaries in `arena`.
+Status plan_check_rank(const Plan* plan, int32_t rank, PlanReplicaPlaces* replica, Arena* arena);
+
+// All ranks; replicas[r].
+Status plan_check_comm(const Plan* plan, const PlanReplicaPlaces* replicas, Arena* arena);

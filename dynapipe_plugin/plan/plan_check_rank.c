@@ -1,5 +1,8 @@
 // plan_check_rank.c -- the rules of one rank's list: every job and transfer once, in an order that can run,
 // every buffer alive while it is used, and no two in one place at one time.
+#include <string.h>
+
+#include "pipe_schedule.h"
 #include "plan_check_parts.h"
 #include "plan_words.h"
 
@@ -7,7 +10,7 @@ typedef struct {
     const Plan* plan;
     int32_t rank, s;
     const PlanRank* list;
-    PlanPlaces* places;
+    PlanReplicaPlaces* replica;
 } Check;
 
 static Status wrong_instr(const Check* check, int32_t i, const char* rule) {
@@ -25,7 +28,11 @@ static Status wrong_buffer(const Check* check, int32_t i, const char* rule) {
 }
 
 static bool runs_here(const Check* check, int32_t m) {
-    return m >= 0 && m < check->plan->M && check->plan->mbs[m].replica == check->rank / check->plan->P;
+    return m >= check->replica->mb_begin && m < check->replica->mb_end;
+}
+
+static PlanPlaces* places_of(const Check* check, int32_t m) {
+    return plan_places(check->replica, check->s, m);
 }
 
 static Status check_instrs(const Check* check) {
@@ -46,7 +53,7 @@ static Status check_instrs(const Check* check) {
         if (instr->peer != (is_job ? -1 : check->rank + (to_next ? 1 : -1))) {
             return wrong_instr(check, i, "wrong peer");
         }
-        int32_t* at = &check->places[instr->mb].at[kind];
+        int32_t* at = &places_of(check, instr->mb)->at[kind];
         if (*at >= 0) { return wrong_instr(check, i, "a second time"); }
         *at = i;
         if (instr->begin_ns < 0 || instr->end_ns < instr->begin_ns || instr->end_ns > plan->makespan_ns) {
@@ -63,7 +70,7 @@ static Status check_instrs(const Check* check) {
 
 // What each instruction needs in front of it; it must be there if `needed` says so, too.
 static Status check_order(const Check* check, int32_t m) {
-    const int32_t* at = check->places[m].at;
+    const int32_t* at = places_of(check, m)->at;
     bool first = check->s == 0, last = check->s == check->plan->P - 1;
     bool recomputes = check->plan->mbs[m].recompute[check->s] != RECOMPUTE_NONE;
     const struct {
@@ -124,7 +131,7 @@ static Status check_buffer_places(const Check* check) {
         if (!runs_here(check, buffer->mb)) {
             return wrong_buffer(check, i, "not a micro-batch of this replica");
         }
-        int32_t* slot = &check->places[buffer->mb].buffer[buffer->kind];
+        int32_t* slot = &places_of(check, buffer->mb)->buffer[buffer->kind];
         if (*slot >= 0) { return wrong_buffer(check, i, "a second time"); }
         *slot = i;
     }
@@ -135,7 +142,7 @@ static Status check_buffer_places(const Check* check) {
 
 // A buffer lives from its first to its last use.
 static Status check_lives(const Check* check, int32_t m) {
-    const PlanPlaces* places = &check->places[m];
+    const PlanPlaces* places = places_of(check, m);
     const int32_t* at = places->at;
     bool first = check->s == 0, last = check->s == check->plan->P - 1, drops = at[INSTR_REC] >= 0;
     int32_t last_use = at[INSTR_WGT] >= 0 ? at[INSTR_WGT] : at[INSTR_BWD];
@@ -165,30 +172,103 @@ static Status check_lives(const Check* check, int32_t m) {
     return STATUS_OK;
 }
 
-static Status check_overlaps(const Check* check) {
+static bool same_time(const PlanBuffer* a, const PlanBuffer* b) {
+    return a->instr_begin < b->instr_end && b->instr_begin < a->instr_end;
+}
+
+static bool same_place(const PlanBuffer* a, const PlanBuffer* b) {
+    return a->num_bytes > 0 && b->num_bytes > 0 && a->offset_bytes < b->offset_bytes + b->num_bytes &&
+           b->offset_bytes < a->offset_bytes + a->num_bytes;
+}
+
+// The first two that overlap, for the message.
+static Status report_overlap(const Check* check) {
     const PlanBuffer* buffers = check->list->buffers;
     for (int32_t i = 0; i < check->list->num_buffers; i++) {
         for (int32_t k = 0; k < i; k++) {
             const PlanBuffer *a = &buffers[i], *b = &buffers[k];
-            bool same_time = a->instr_begin < b->instr_end && b->instr_begin < a->instr_end;
-            bool same_place = a->offset_bytes < b->offset_bytes + b->num_bytes &&
-                              b->offset_bytes < a->offset_bytes + a->num_bytes;
-            if (same_time && same_place && a->num_bytes > 0 && b->num_bytes > 0) {
-                return FAIL(STATUS_INVALID_PLAN, "rank %d: buffers %d (%s mb %d) and %d (%s mb %d) overlap",
-                            check->rank, k, plan_buffer_words[b->kind], b->mb, i, plan_buffer_words[a->kind],
-                            a->mb);
-            }
+            if (!same_time(a, b) || !same_place(a, b)) { continue; }
+            return FAIL(STATUS_INVALID_PLAN, "rank %d: buffers %d (%s mb %d) and %d (%s mb %d) overlap",
+                        check->rank, k, plan_buffer_words[b->kind], b->mb, i, plan_buffer_words[a->kind],
+                        a->mb);
         }
     }
     return STATUS_OK;
 }
 
-Status plan_check_rank(const Plan* plan, int32_t rank, PlanPlaces* places) {
+// Buffers alive at the present instruction, by address.
+typedef struct {
+    int32_t num;
+    const PlanBuffer** buffers;
+} Alive;
+
+// The first one that begins at this address or behind it.
+static int32_t alive_find(const Alive* alive, int64_t offset_bytes) {
+    int32_t low = 0, high = alive->num;
+    while (low < high) {
+        int32_t middle = (low + high) / 2;
+        if (alive->buffers[middle]->offset_bytes >= offset_bytes) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return low;
+}
+
+// False where it overlaps with one of its neighbours, and so with any.
+static bool alive_insert(Alive* alive, const PlanBuffer* buffer) {
+    int32_t at = alive_find(alive, buffer->offset_bytes);
+    if (at > 0 && same_place(alive->buffers[at - 1], buffer)) { return false; }
+    if (at < alive->num && same_place(alive->buffers[at], buffer)) { return false; }
+    memmove(alive->buffers + at + 1, alive->buffers + at, (size_t)(alive->num - at) * sizeof *alive->buffers);
+    alive->buffers[at] = buffer;
+    alive->num++;
+    return true;
+}
+
+static void alive_remove(Alive* alive, const PlanBuffer* buffer) {
+    int32_t at = alive_find(alive, buffer->offset_bytes);
+    alive->num--;
+    memmove(alive->buffers + at, alive->buffers + at + 1, (size_t)(alive->num - at) * sizeof *alive->buffers);
+}
+
+// Along the list: at each instruction those that end go first, then those that begin come.
+static Status check_overlaps(const Check* check, Arena* arena) {
+    const PlanRank* list = check->list;
+    int32_t *first_begin, *first_end, *next_begin, *next_end;  // chains by instruction; buffer + 1, 0: none
+    Alive alive = {0};
+    PIPE_NEW(first_begin, arena, int32_t, list->num_instrs + 1);
+    PIPE_NEW(first_end, arena, int32_t, list->num_instrs + 1);
+    PIPE_NEW(next_begin, arena, int32_t, list->num_buffers);
+    PIPE_NEW(next_end, arena, int32_t, list->num_buffers);
+    PIPE_NEW(alive.buffers, arena, const PlanBuffer*, list->num_buffers);
+    for (int32_t i = 0; i < list->num_buffers; i++) {
+        const PlanBuffer* buffer = &list->buffers[i];
+        if (buffer->num_bytes == 0) { continue; }
+        next_begin[i] = first_begin[buffer->instr_begin];
+        first_begin[buffer->instr_begin] = i + 1;
+        next_end[i] = first_end[buffer->instr_end];
+        first_end[buffer->instr_end] = i + 1;
+    }
+    for (int32_t t = 0; t <= list->num_instrs; t++) {
+        for (int32_t i = first_end[t]; i > 0; i = next_end[i - 1]) {
+            alive_remove(&alive, &list->buffers[i - 1]);
+        }
+        for (int32_t i = first_begin[t]; i > 0; i = next_begin[i - 1]) {
+            if (!alive_insert(&alive, &list->buffers[i - 1])) { return report_overlap(check); }
+        }
+    }
+    return STATUS_OK;
+}
+
+Status plan_check_rank(const Plan* plan, int32_t rank, PlanReplicaPlaces* replica, Arena* arena) {
     Check check = {
-        .plan = plan, .rank = rank, .s = rank % plan->P, .list = &plan->ranks[rank], .places = places};
-    for (int32_t m = 0; m < plan->M; m++) {
-        for (int32_t k = 0; k < INSTR_COUNT; k++) { places[m].at[k] = -1; }
-        for (int32_t k = 0; k < BUFFER_COUNT; k++) { places[m].buffer[k] = -1; }
+        .plan = plan, .rank = rank, .s = rank % plan->P, .list = &plan->ranks[rank], .replica = replica};
+    for (int32_t m = replica->mb_begin; m < replica->mb_end; m++) {
+        PlanPlaces* places = places_of(&check, m);
+        for (int32_t k = 0; k < INSTR_COUNT; k++) { places->at[k] = -1; }
+        for (int32_t k = 0; k < BUFFER_COUNT; k++) { places->buffer[k] = -1; }
     }
     const PlanRank* list = check.list;
     int64_t limit_bytes = plan->memory_limit_bytes;
@@ -201,11 +281,7 @@ Status plan_check_rank(const Plan* plan, int32_t rank, PlanPlaces* places) {
     }
     TRY(check_instrs(&check));
     TRY(check_buffer_places(&check));
-    for (int32_t m = 0; m < plan->M; m++) {
-        if (runs_here(&check, m)) { TRY(check_order(&check, m)); }
-    }
-    for (int32_t m = 0; m < plan->M; m++) {
-        if (runs_here(&check, m)) { TRY(check_lives(&check, m)); }
-    }
-    return check_overlaps(&check);
+    for (int32_t m = replica->mb_begin; m < replica->mb_end; m++) { TRY(check_order(&check, m)); }
+    for (int32_t m = replica->mb_begin; m < replica->mb_end; m++) { TRY(check_lives(&check, m)); }
+    return check_overlaps(&check, arena);
 }

@@ -83,37 +83,72 @@ static bool share_memory(const PlanBuffer* a, const PlanBuffer* b) {
            b->offset_bytes < a->offset_bytes + a->num_bytes;
 }
 
+// Buffers in the order of their ends (or begins): those of instant t are buffers[begin[t] .. begin[t + 1]).
+typedef struct {
+    int32_t* begin;    // [num_jobs + 3]: instants 0 .. num_jobs + 1
+    int32_t* buffers;  // [num_buffers]
+} Times;
+
+static Status times_init(Times* times, const List* list, Arena* arena) {
+    PIPE_NEW(times->begin, arena, int32_t, list->num_jobs + 4);
+    PIPE_NEW(times->buffers, arena, int32_t, list->num_buffers);
+    return STATUS_OK;
+}
+
+static void times_sort(Times* times, const List* list, bool by_end) {
+    int32_t num_instants = list->num_jobs + 2, *fill = times->begin + 1;
+    for (int32_t t = 0; t < num_instants + 2; t++) { times->begin[t] = 0; }
+    for (int32_t i = 0; i < list->num_buffers; i++) {
+        const PlanBuffer* buffer = &list->buffers[i];
+        fill[1 + (by_end ? buffer->instr_end : buffer->instr_begin)]++;
+    }
+    for (int32_t t = 1; t < num_instants; t++) { fill[t + 1] += fill[t]; }
+    for (int32_t i = 0; i < list->num_buffers; i++) {  // fill[t] moves on to where t + 1 begins
+        const PlanBuffer* buffer = &list->buffers[i];
+        times->buffers[fill[by_end ? buffer->instr_end : buffer->instr_begin]++] = i;
+    }
+}
+
 // Steps 3 and 4: use the memory between two buffers of one place, first for the later one's receive, then for
-// the earlier one's wait.
-static void stretch(List* list) {
+// the earlier one's wait. Whoever had the memory last is found by going back in time from there (forth for
+// the wait), which ends soon where memory is used again soon.
+static int32_t latest_end(const List* list, const Times* ends, const PlanBuffer* buffer, int32_t pos) {
+    for (int32_t i = ends->begin[pos + 1] - 1; i >= 0; i--) {
+        const PlanBuffer* other = &list->buffers[ends->buffers[i]];
+        if (other != buffer && share_memory(other, buffer)) { return other->instr_end; }
+    }
+    return 0;
+}
+
+static int32_t earliest_begin(const List* list, const Times* begins, const PlanBuffer* buffer, int32_t pos) {
+    for (int32_t i = begins->begin[pos]; i < list->num_buffers; i++) {
+        const PlanBuffer* other = &list->buffers[begins->buffers[i]];
+        if (other != buffer && share_memory(other, buffer)) { return other->instr_begin; }
+    }
+    return list->num_jobs + 1;
+}
+
+static Status stretch(List* list, Arena* arena) {
+    Times times;
     int32_t pos = 0;
+    TRY(times_init(&times, list, arena));
+    times_sort(&times, list, true);
     for (int32_t i = 0; i < list->num_ops; i++) {
         CommOp* op = &list->ops[i];
         PlanBuffer* buffer = &list->buffers[list->buffer_of_op[i]];
         bool is_send = op->kind == INSTR_SEND_ACT || op->kind == INSTR_SEND_GRAD;
-        int32_t earliest = is_send ? buffer->instr_begin + 1 : 0;
-        for (int32_t k = 0; k < list->num_buffers && !is_send; k++) {
-            const PlanBuffer* other = &list->buffers[k];
-            if (other == buffer || !share_memory(other, buffer) || other->instr_end > op->pos) { continue; }
-            if (other->instr_end > earliest) { earliest = other->instr_end; }
-        }
+        int32_t earliest = is_send ? buffer->instr_begin + 1 : latest_end(list, &times, buffer, op->pos);
         pos = pos > earliest ? pos : earliest;
         op->pos = pos;
         if (!is_send) { buffer->instr_begin = pos; }
     }
+    times_sort(&times, list, false);
     for (int32_t i = 0; i < list->num_ops; i++) {
         if (list->wait_pos[i] < 0) { continue; }
         PlanBuffer* buffer = &list->buffers[list->buffer_of_op[i]];
-        int32_t latest = list->num_jobs + 1;
-        for (int32_t k = 0; k < list->num_buffers; k++) {
-            const PlanBuffer* other = &list->buffers[k];
-            if (other == buffer || !share_memory(other, buffer)) { continue; }
-            if (other->instr_begin >= buffer->instr_end && other->instr_begin < latest) {
-                latest = other->instr_begin;
-            }
-        }
-        list->wait_pos[i] = buffer->instr_end = latest;
+        list->wait_pos[i] = buffer->instr_end = earliest_begin(list, &times, buffer, buffer->instr_end);
     }
+    return STATUS_OK;
 }
 
 // --- writing the list
@@ -124,6 +159,8 @@ typedef struct {
     int32_t* index_of_job;   // [num_jobs]
     int32_t* index_of_op;    // [num_ops]
     int32_t* index_of_wait;  // [num_ops]
+    int32_t* first_wait;     // [num_jobs + 2] first op that is waited for before this job, -1: none
+    int32_t* next_wait;      // [num_ops] the next one of the same place
 } Writer;
 
 static int32_t add_instr(Writer* writer, PlanInstr instr) {
@@ -131,9 +168,18 @@ static int32_t add_instr(Writer* writer, PlanInstr instr) {
     return writer->rank->num_instrs++;
 }
 
+static void find_waits(Writer* writer, const List* list) {
+    for (int32_t pos = 0; pos < list->num_jobs + 2; pos++) { writer->first_wait[pos] = -1; }
+    for (int32_t i = list->num_ops - 1; i >= 0; i--) {
+        int32_t pos = list->wait_pos[i];
+        if (pos < 0) { continue; }
+        writer->next_wait[i] = writer->first_wait[pos];
+        writer->first_wait[pos] = i;
+    }
+}
+
 static void write_waits(Writer* writer, const List* list, int32_t pos) {
-    for (int32_t i = 0; i < list->num_ops; i++) {
-        if (list->wait_pos[i] != pos) { continue; }
+    for (int32_t i = writer->first_wait[pos]; i >= 0; i = writer->next_wait[i]) {
         const CommOp* op = &list->ops[i];
         bool is_act = op->kind == INSTR_SEND_ACT;
         writer->index_of_wait[i] =
@@ -231,12 +277,15 @@ Status rank_list_make(PlanRank* out, const RankListInput* input, int32_t s, int6
     for (int32_t m = 0; m < input->problem->M; m++) { add_buffers(&list, m); }
     if (list.num_jobs > 0) { add_buffer(&list, BUFFER_SCRATCH, -1, scratch_bytes, 0, list.num_jobs + 1); }
     TRY(memory_layout_place(list.buffers, list.num_buffers, enough_bytes, &rank.arena_bytes, arena));
-    stretch(&list);
+    TRY(stretch(&list, arena));
     Writer writer = {.rank = &rank};
     PIPE_NEW(rank.instrs, arena, PlanInstr, list.num_jobs + 2 * (int64_t)list.num_ops);
     PIPE_NEW(writer.index_of_job, arena, int32_t, list.num_jobs);
     PIPE_NEW(writer.index_of_op, arena, int32_t, list.num_ops);
     PIPE_NEW(writer.index_of_wait, arena, int32_t, list.num_ops);
+    PIPE_NEW(writer.first_wait, arena, int32_t, list.num_jobs + 2);
+    PIPE_NEW(writer.next_wait, arena, int32_t, list.num_ops);
+    find_waits(&writer, &list);
     write_instrs(&writer, &list);
     write_buffers(&writer, &list);
     rank.buffers = list.buffers;

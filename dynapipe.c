@@ -12,7 +12,9 @@ dynapipe.c -- the planner as a command: plan a batch, check and compare plans, a
 static const ToolCommand commands[] = {
     {"plan",  "PROBLEM.json|LENGTHS.csv", "plan one batch: table, timeline, memory, bound", command_plan},
     {"bound", "PROBLEM.json|LENGTHS.csv", "no plan can be faster: all parts of that bound",  command_bound},
-    {"replay", "PLAN...",               "plans when times are off: P50, P90, worst", command_replay},
+    {"check",  "PLAN.txt", "every rule a plan must keep; with --problem times and memory too", command_check},
+    {"diff",   "A.txt B.txt", "what differs between two plans", command_diff},
+    {"replay", "PLAN...", "plans when times are off: P50, P90, worst", command_replay},
 };
 // clang-format on
 enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };

@@ -4,7 +4,11 @@
 
 #include "../dynapipe_plugin/base/clock.h"
 #include "../dynapipe_plugin/run/trace.h"
+#include "../dynapipe_plugin/plan/pipe_schedule.h"
+#include "../dynapipe_plugin/plan/waterfall.h"
+#include "plan_explain.h"
 #include "plan_json.h"
+#include "plan_memory.h"
 #include "problem.h"
 #include "timeline_svg.h"
 #include "tool.h"
@@ -113,6 +117,31 @@ static bool is_stdout(const char* path) {
     return path != NULL && strcmp(path, "-") == 0;
 }
 
+static Status show(const PlanOptions* options, const Problem* problem, const Plan* plan,
+                   int64_t planning_cpu_ns, Arena* arena) {
+    const PlanRequest* request = &problem->request;
+    Waterfall waterfall;
+    PlanMemory* memory;
+    PIPE_NEW(memory, arena, PlanMemory, plan->P * plan->R);
+    TRY(plan_memory_make(memory, plan, &problem->costs, request->memory_rule));
+    TRY(waterfall_make(&waterfall, plan, &problem->costs, request, problem->samples, problem->num_samples,
+                       arena));
+    plan_print_microbatches(plan, stdout);
+    printf("\n");
+    plan_print_timeline(plan, options->width, stdout);
+    printf("\n");
+    plan_memory_print(memory, plan, request->memory_rule, request->memory_limit_bytes, stdout);
+    printf("\n");
+    waterfall_print(&waterfall, stdout);
+    if (options->explain) {
+        PlanExplain about = {plan, request, &problem->costs, memory, &waterfall, request->memory_limit_bytes};
+        printf("\n");
+        plan_explain_print(&about, stdout);
+    }
+    printf("\nplanned in %.1f ms of one core\n", (double)planning_cpu_ns / 1e6);
+    return STATUS_OK;
+}
+
 static Status run(const PlanOptions* options, const char* path, Problem* problem, Arena* arena) {
     Plan plan;
     TRY(problem_load(problem, path, &options->problem, arena));
@@ -120,12 +149,9 @@ static Status run(const PlanOptions* options, const char* path, Problem* problem
     int64_t begin_ns = clock_cpu_ns();
     TRY(plan_make(&plan, &problem->request, &problem->costs, problem->samples, problem->num_samples, arena));
     int64_t planning_cpu_ns = clock_cpu_ns() - begin_ns;
-    if (!is_stdout(options->json) && !is_stdout(options->text) && !is_stdout(options->svg)) {
-        plan_print_table(&plan, stdout);
-        plan_print_timeline(&plan, options->width, stdout);
-        printf("planned in %.1f ms\n", (double)planning_cpu_ns / 1e6);
-    }
-    return write_files(options, path, problem, &plan, planning_cpu_ns, arena);
+    TRY(write_files(options, path, problem, &plan, planning_cpu_ns, arena));
+    if (is_stdout(options->json) || is_stdout(options->text) || is_stdout(options->svg)) { return STATUS_OK; }
+    return show(options, problem, &plan, planning_cpu_ns, arena);
 }
 
 int command_plan(int argc, char** argv) {

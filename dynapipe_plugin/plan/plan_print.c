@@ -98,7 +98,7 @@ static const char* recompute_summary(const Plan* plan, const PlanMicrobatch* mb)
     return plan_recompute_words[mb->recompute[0]];
 }
 
-void plan_print_table(const Plan* plan, FILE* out) {
+void plan_print_microbatches(const Plan* plan, FILE* out) {
     fprintf(out, "%d micro-batches of %d samples, %d stages x %d replicas, policy %s, schedule %s\n", plan->M,
             plan->N, plan->P, plan->R, plan->policy, plan->schedule);
     fprintf(out, "predicted %.3f ms, bound %.3f ms (%.2f x)\n", (double)plan->makespan_ns / 1e6,
@@ -120,6 +120,10 @@ void plan_print_table(const Plan* plan, FILE* out) {
                 tokens > 0 ? 100.0 * (double)padding / (double)tokens : 0.0, mb->shape.supervised_tokens,
                 recompute_summary(plan, mb));
     }
+}
+
+void plan_print_table(const Plan* plan, FILE* out) {
+    plan_print_microbatches(plan, out);
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
         const PlanRank* rank = &plan->ranks[r];
         fprintf(out, "  rank %d (replica %d, stage %d): %.2f MiB of activations, %.2f MiB of model state\n",

@@ -1,0 +1,59 @@
+// command_check.c -- ./dynapipe check: every rule a plan must keep.
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "plan_file.h"
+#include "plan_verify.h"
+#include "tool.h"
+
+typedef struct {
+    ProblemOptions problem;
+    const char* problem_path;
+} CheckOptions;
+
+// clang-format off
+static const OptionSpec specs[] = {
+    {"--problem", OPTION_STRING, offsetof(CheckOptions, problem_path), NULL, 0, 0, NULL, "FILE", "the problem it was made for: check samples, times and memory as well"},
+    PROBLEM_OPTIONS(CheckOptions, problem),
+};
+// clang-format on
+
+static const ToolUsage usage = {
+    .arguments = "PLAN.txt",
+    .about =
+        "Checks a plan's text: every sample once, inputs before jobs, buffers apart, sends meet receives,\n"
+        "no deadlock. Exit status 1 and the broken rule where it is not valid, 3 where it does not fit.\n",
+    .specs = specs,
+    .num_specs = sizeof specs / sizeof specs[0],
+    .min_files = 1,
+    .max_files = 1,
+};
+
+static Status run(const CheckOptions* options, const char* path, Problem* problem, Arena* arena) {
+    Plan plan;
+    TRY(plan_file_load(&plan, path, arena));
+    if (options->problem_path != NULL) {
+        TRY(problem_load(problem, options->problem_path, &options->problem, arena));
+        TRY(plan_verify_problem(&plan, problem, arena));
+    } else {
+        TRY(plan_verify_structure(&plan, arena));
+    }
+    printf("%s: valid%s; %d micro-batches of %d samples, %d stages x %d replicas, %.3f ms, hash %016" PRIx64
+           "\n",
+           path, options->problem_path != NULL ? ", times and memory as the problem has them" : "", plan.M,
+           plan.N, plan.P, plan.R, (double)plan.makespan_ns / 1e6, plan_hash(&plan));
+    return STATUS_OK;
+}
+
+int command_check(int argc, char** argv) {
+    CheckOptions options;
+    bool help;
+    Status status = tool_take(&usage, &options, &argc, argv, &help);
+    if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }
+    Arena arena = {0};
+    Problem* problem = calloc(1, sizeof *problem);
+    status = problem != NULL ? run(&options, argv[1], problem, &arena) : FAIL(STATUS_NO_MEMORY, "no memory");
+    free(problem);
+    arena_free(&arena);
+    return status == STATUS_OK ? TOOL_OK : tool_fail(status);
+}

@@ -1,0 +1,207 @@
+/*
+plan_diff.c -- micro-batches are the same where they have the same samples, wherever they stand.
+
+From the outside in: size, policy, stages; micro-batches that only one plan has; those that both have but on
+another replica, padded or recomputed otherwise; the first job of each rank that is another one; predictions.
+*/
+#include "plan_diff.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "../dynapipe_plugin/plan/pipe_schedule.h"
+#include "../dynapipe_plugin/plan/plan_words.h"
+
+enum { MAX_LISTED = 8 };  // of one kind
+
+typedef struct {
+    const Plan *a, *b;
+    FILE* out;
+    int32_t num_differences;
+    int32_t* twin;  // [a->M] the micro-batch of b with the same samples, -1: none
+} Diff;
+
+__attribute__((format(printf, 2, 3))) static void differ(Diff* diff, const char* fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vfprintf(diff->out, fmt, args);
+    va_end(args);
+    diff->num_differences++;
+}
+
+// --- size, policy, stages
+// ------------------------------------------------------------------------------------
+
+static void diff_number(Diff* diff, const char* what, int64_t a, int64_t b) {
+    if (a != b) { differ(diff, "%s: %" PRId64 ", %" PRId64 "\n", what, a, b); }
+}
+
+static void diff_ms(Diff* diff, const char* what, int64_t a_ns, int64_t b_ns) {
+    if (a_ns == b_ns) { return; }
+    double percent = a_ns > 0 ? 100.0 * (double)(b_ns - a_ns) / (double)a_ns : 0;
+    differ(diff, "%s: %.6f ms, %.6f ms (%+.2f %%)\n", what, (double)a_ns / 1e6, (double)b_ns / 1e6, percent);
+}
+
+static void diff_head(Diff* diff) {
+    const Plan *a = diff->a, *b = diff->b;
+    diff_number(diff, "stages", a->P, b->P);
+    diff_number(diff, "replicas", a->R, b->R);
+    diff_number(diff, "samples", a->N, b->N);
+    diff_number(diff, "micro-batches", a->M, b->M);
+    if (strcmp(a->policy, b->policy) != 0) { differ(diff, "policy: %s, %s\n", a->policy, b->policy); }
+    if (strcmp(a->schedule, b->schedule) != 0) {
+        differ(diff, "schedule: %s, %s\n", a->schedule, b->schedule);
+    }
+    diff_number(diff, "memory limit, bytes", a->memory_limit_bytes, b->memory_limit_bytes);
+    for (int32_t s = 0; s < a->P && s < b->P; s++) {
+        StageLayers x = a->stages[s], y = b->stages[s];
+        if (x.layer_begin == y.layer_begin && x.layer_end == y.layer_end) { continue; }
+        differ(diff, "stage %d: layers %d to %d, %d to %d\n", s, x.layer_begin, x.layer_end - 1,
+               y.layer_begin, y.layer_end - 1);
+    }
+}
+
+// --- micro-batches
+// -------------------------------------------------------------------------------------------
+
+static int32_t first_segment(const Plan* plan, int32_t m) {
+    return plan->sequences[plan->mbs[m].sequence_begin].segment_begin;
+}
+
+static int32_t end_segment(const Plan* plan, int32_t m) {
+    return plan->sequences[plan->mbs[m].sequence_end - 1].segment_end;
+}
+
+// owner[sample] = its micro-batch. Sample ids of a checked plan are in range and there once.
+static Status owners_make(int32_t** out, const Plan* plan, Arena* arena) {
+    PIPE_NEW(*out, arena, int32_t, plan->N);
+    for (int32_t m = 0; m < plan->M; m++) {
+        for (int32_t k = first_segment(plan, m); k < end_segment(plan, m); k++) {
+            (*out)[plan->segments[k].sample_idx] = m;
+        }
+    }
+    return STATUS_OK;
+}
+
+// twin[m] of every micro-batch of `plan` in the other one.
+static Status twins_make(int32_t** out, const Plan* plan, const Plan* other, Arena* arena) {
+    int32_t* owner;
+    PIPE_NEW(*out, arena, int32_t, plan->M);
+    TRY(owners_make(&owner, other, arena));
+    for (int32_t m = 0; m < plan->M; m++) {
+        int32_t begin = first_segment(plan, m), end = end_segment(plan, m), twin = -2;
+        for (int32_t k = begin; k < end; k++) {
+            int32_t sample = plan->segments[k].sample_idx, mb = sample < other->N ? owner[sample] : -1;
+            twin = twin == -2 || twin == mb ? mb : -1;
+        }
+        bool same = twin >= 0 && end_segment(other, twin) - first_segment(other, twin) == end - begin;
+        (*out)[m] = same ? twin : -1;
+    }
+    return STATUS_OK;
+}
+
+static void list_lonely(Diff* diff, const Plan* plan, const int32_t* twin, const char* which) {
+    int32_t num = 0;
+    for (int32_t m = 0; m < plan->M; m++) {
+        if (twin[m] >= 0 || num++ >= MAX_LISTED) { continue; }
+        int32_t begin = first_segment(plan, m), num_samples = end_segment(plan, m) - begin;
+        differ(diff, "only in %s: micro-batch %d, replica %d, %" PRId64 " tokens, samples", which, m,
+               plan->mbs[m].replica, plan->mbs[m].shape.enc_tokens + plan->mbs[m].shape.dec_tokens);
+        for (int32_t k = 0; k < num_samples && k < MAX_LISTED; k++) {
+            fprintf(diff->out, " %d", plan->segments[begin + k].sample_idx);
+        }
+        fprintf(diff->out, "%s\n", num_samples > MAX_LISTED ? " ..." : "");
+    }
+    if (num > MAX_LISTED) { differ(diff, "only in %s: %d more\n", which, num - MAX_LISTED); }
+}
+
+static void diff_twins(Diff* diff) {
+    int32_t num = 0;
+    for (int32_t m = 0; m < diff->a->M; m++) {
+        if (diff->twin[m] < 0) { continue; }
+        const PlanMicrobatch *x = &diff->a->mbs[m], *y = &diff->b->mbs[diff->twin[m]];
+        bool recompute =
+            diff->a->P == diff->b->P && memcmp(x->recompute, y->recompute, (size_t)diff->a->P) != 0;
+        bool padding = x->layout != y->layout || memcmp(&x->shape, &y->shape, sizeof x->shape) != 0;
+        if (x->replica == y->replica && !recompute && !padding) { continue; }
+        if (num++ >= MAX_LISTED) { continue; }
+        differ(diff, "micro-batch %d, %d:%s%s%s\n", m, diff->twin[m],
+               x->replica != y->replica ? " another replica" : "", padding ? " padded otherwise" : "",
+               recompute ? " recomputed otherwise" : "");
+    }
+    if (num > MAX_LISTED) {
+        differ(diff, "%d more micro-batches on other replicas or in other modes\n", num - MAX_LISTED);
+    }
+}
+
+// --- orders
+// --------------------------------------------------------------------------------------------------
+
+static const PlanInstr* next_job(const PlanRank* rank, int32_t* i) {
+    while (*i < rank->num_instrs && !plan_instr_is_job((InstrKind)rank->instrs[*i].kind)) { (*i)++; }
+    return *i < rank->num_instrs ? &rank->instrs[(*i)++] : NULL;
+}
+
+static void print_job(FILE* out, const PlanInstr* job) {
+    if (job == NULL) {
+        fprintf(out, "nothing more");
+    } else {
+        fprintf(out, "%s %d", plan_instr_words[job->kind], job->mb);
+    }
+}
+
+// The first job that is another one; the same micro-batch counts by its samples.
+static void diff_orders(Diff* diff) {
+    int32_t num = 0, num_ranks = diff->a->P * diff->a->R;
+    if (diff->a->P != diff->b->P || diff->a->R != diff->b->R) { return; }
+    for (int32_t r = 0; r < num_ranks; r++) {
+        int32_t i = 0, k = 0, place = 0;
+        const PlanInstr *x, *y;
+        bool same;
+        do {
+            x = next_job(&diff->a->ranks[r], &i);
+            y = next_job(&diff->b->ranks[r], &k);
+            same = x != NULL && y != NULL && x->kind == y->kind && diff->twin[x->mb] == y->mb;
+            place++;
+        } while (same);
+        if ((x == NULL && y == NULL) || num++ >= MAX_LISTED) { continue; }
+        differ(diff, "replica %d, stage %d: job %d is ", r / diff->a->P, r % diff->a->P, place - 1);
+        print_job(diff->out, x);
+        fprintf(diff->out, ", ");
+        print_job(diff->out, y);
+        fprintf(diff->out, "\n");
+    }
+    if (num > MAX_LISTED) { differ(diff, "%d more ranks with other orders\n", num - MAX_LISTED); }
+}
+
+static void diff_memory(Diff* diff) {
+    if (diff->a->P != diff->b->P || diff->a->R != diff->b->R) { return; }
+    int64_t most[2] = {0, 0};
+    for (int32_t r = 0; r < diff->a->P * diff->a->R; r++) {
+        int64_t bytes[2] = {diff->a->ranks[r].arena_bytes + diff->a->ranks[r].state_bytes,
+                            diff->b->ranks[r].arena_bytes + diff->b->ranks[r].state_bytes};
+        for (int i = 0; i < 2; i++) { most[i] = bytes[i] > most[i] ? bytes[i] : most[i]; }
+    }
+    diff_number(diff, "memory of the fullest rank, bytes", most[0], most[1]);
+}
+
+Status plan_diff(const Plan* a, const Plan* b, FILE* out, int32_t* num_differences, Arena* arena) {
+    Diff diff = {.a = a, .b = b, .out = out};
+    int32_t* twins_of_b;
+    TRY(twins_make(&diff.twin, a, b, arena));
+    TRY(twins_make(&twins_of_b, b, a, arena));
+    diff_head(&diff);
+    list_lonely(&diff, a, diff.twin, "the first");
+    list_lonely(&diff, b, twins_of_b, "the second");
+    diff_twins(&diff);
+    diff_orders(&diff);
+    diff_ms(&diff, "makespan", a->makespan_ns, b->makespan_ns);
+    diff_ms(&diff, "bound", a->bound_ns, b->bound_ns);
+    diff_memory(&diff);
+    if (diff.num_differences == 0 && plan_hash(a) != plan_hash(b)) {
+        differ(&diff, "the same jobs, but their transfers, buffers or times differ: see diff of the texts\n");
+    }
+    *num_differences = diff.num_differences;
+    return STATUS_OK;
+}

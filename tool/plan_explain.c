@@ -1,0 +1,183 @@
+#include "plan_explain.h"
+
+#include <inttypes.h>
+
+#include "../dynapipe_plugin/plan/plan_words.h"
+
+static double ms(int64_t ns) {
+    return (double)ns / 1e6;
+}
+
+static double percent(int64_t part, int64_t whole) {
+    return whole > 0 ? 100.0 * (double)part / (double)whole : 0;
+}
+
+// --- what was chosen
+// -----------------------------------------------------------------------------------------
+
+static int64_t tokens_of(const Plan* plan, int32_t m) {
+    return plan->mbs[m].shape.enc_tokens + plan->mbs[m].shape.dec_tokens;
+}
+
+// Micro-batches of replica r: how many, and the first of them.
+static int32_t count_of(const Plan* plan, int32_t r, int32_t* first) {
+    int32_t num = 0;
+    for (int32_t m = plan->M - 1; m >= 0; m--) {
+        if (plan->mbs[m].replica != r) { continue; }
+        *first = m;
+        num++;
+    }
+    return num;
+}
+
+static void explain_microbatches(const Plan* plan, FILE* out) {
+    int64_t least = INT64_MAX, most = 0, sum = 0, num_padded = 0;
+    int32_t first = 0, num = count_of(plan, 0, &first), last = num > 0 ? first + num - 1 : 0;
+    for (int32_t m = 0; m < plan->M; m++) {
+        int64_t tokens = tokens_of(plan, m);
+        least = tokens < least ? tokens : least;
+        most = tokens > most ? tokens : most;
+        sum += tokens;
+        num_padded += plan->mbs[m].layout != LAYOUT_RAGGED;
+    }
+    fprintf(out,
+            "- Micro-batches: %d of %d samples, %" PRId64 " to %" PRId64 " tokens (mean %" PRId64
+            "); replica 0 begins with %" PRId64 " and ends with %" PRId64 ". %s.\n",
+            plan->M, plan->N, least, most, sum / plan->M, tokens_of(plan, first), tokens_of(plan, last),
+            num_padded == 0 ? "Nothing is padded" : "Samples are padded to the longest of their micro-batch");
+}
+
+static void explain_stages(const PlanExplain* about, FILE* out) {
+    const Plan* plan = about->plan;
+    fprintf(out, "- Stages: layers");
+    for (int32_t s = 0; s < plan->P; s++) {
+        fprintf(out, " %d", plan->stages[s].layer_end - plan->stages[s].layer_begin);
+    }
+    fprintf(out, "%s",
+            about->request->choose_stages ? ", chosen so that embedding and head fit in" : ", as given");
+    int32_t begin = about->costs->num_enc_layers;
+    for (int32_t s = 0; s < plan->P && about->costs->num_dec_layers > 0; s++) {
+        StageLayers layers = plan->stages[s];
+        if (layers.layer_begin < begin && begin < layers.layer_end) {
+            fprintf(out, "; stage %d holds the last encoder and the first decoder layers", s);
+        }
+    }
+    fprintf(out, ".\n");
+}
+
+static void explain_schedule(const Plan* plan, FILE* out) {
+    int64_t num_w = 0, num_b = 0;
+    for (int32_t r = 0; r < plan->P * plan->R; r++) {
+        for (int32_t i = 0; i < plan->ranks[r].num_instrs; i++) {
+            num_w += plan->ranks[r].instrs[i].kind == INSTR_WGT;
+            num_b += plan->ranks[r].instrs[i].kind == INSTR_BWD;
+        }
+    }
+    fprintf(out, "- Schedule: %s; %s.\n", plan->schedule,
+            num_w == 0       ? "weight gradients are part of the backward"
+            : num_w == num_b ? "weight gradients are jobs of their own, which fill waits"
+                             : "some weight gradients are jobs of their own, which fill waits");
+}
+
+static void explain_memory(const PlanExplain* about, FILE* out) {
+    const Plan* plan = about->plan;
+    int64_t num_recomputed = 0, num_all = (int64_t)plan->M * plan->P;
+    for (int32_t m = 0; m < plan->M; m++) {
+        for (int32_t s = 0; s < plan->P; s++) {
+            num_recomputed += plan->mbs[m].recompute[s] != RECOMPUTE_NONE;
+        }
+    }
+    int32_t fullest = 0;
+    for (int32_t r = 1; r < plan->P * plan->R; r++) {
+        int64_t most = about->memory[fullest].state_bytes + about->memory[fullest].peak_bytes;
+        if (about->memory[r].state_bytes + about->memory[r].peak_bytes > most) { fullest = r; }
+    }
+    const PlanMemory* memory = &about->memory[fullest];
+    fprintf(out, "- Memory: stage %d of replica %d is the fullest, %.1f MB", fullest % plan->P,
+            fullest / plan->P, (double)(memory->state_bytes + memory->peak_bytes) / 1e6);
+    if (about->limit_bytes > 0) {
+        fprintf(out, " of %.1f (%.0f %%)", (double)about->limit_bytes / 1e6,
+                percent(memory->state_bytes + memory->peak_bytes, about->limit_bytes));
+    }
+    if (num_recomputed == 0) {
+        fprintf(out, "; nothing is recomputed.\n");
+    } else {
+        fprintf(out, "; %.0f %% of the forwards (micro-batch x stage) are recomputed to fit.\n",
+                percent(num_recomputed, num_all));
+    }
+}
+
+// --- where the rest goes
+// -------------------------------------------------------------------------------------
+
+typedef struct {
+    int64_t busy_ns, before_ns, between_ns, after_ns;
+} Idle;
+
+static Idle idle_of(const Plan* plan, int32_t r) {
+    Idle idle = {.after_ns = plan->makespan_ns};
+    int64_t end_ns = 0;
+    bool first = true;
+    for (int32_t i = 0; i < plan->ranks[r].num_instrs; i++) {
+        const PlanInstr* job = &plan->ranks[r].instrs[i];
+        if (!plan_instr_is_job((InstrKind)job->kind)) { continue; }
+        *(first ? &idle.before_ns : &idle.between_ns) += job->begin_ns - end_ns;
+        idle.busy_ns += job->end_ns - job->begin_ns;
+        end_ns = job->end_ns;
+        first = false;
+    }
+    idle.after_ns -= end_ns;
+    return idle;
+}
+
+// The busiest rank sets the pace; what it waits is lost for all.
+static void explain_pace(const Plan* plan, FILE* out) {
+    int32_t busiest = 0;
+    int64_t sum_ns = 0;
+    for (int32_t r = 0; r < plan->P * plan->R; r++) {
+        int64_t busy_ns = idle_of(plan, r).busy_ns;
+        if (busy_ns > idle_of(plan, busiest).busy_ns) { busiest = r; }
+        sum_ns += busy_ns;
+    }
+    Idle idle = idle_of(plan, busiest);
+    int64_t mean_ns = sum_ns / ((int64_t)plan->P * plan->R);
+    fprintf(out,
+            "- Pace: stage %d of replica %d works most, %.3f ms of %.3f (mean %.3f). It begins after %.3f "
+            "ms, waits "
+            "%.3f ms in between, and the step goes on %.3f ms after its last job.\n",
+            busiest % plan->P, busiest / plan->P, ms(idle.busy_ns), ms(plan->makespan_ns), ms(mean_ns),
+            ms(idle.before_ns), ms(idle.between_ns), ms(idle.after_ns));
+}
+
+static void explain_loss(const Waterfall* fall, FILE* out) {
+    // What to try against each part.
+    static const char* const advice[WATERFALL_COUNT] = {
+        [WATERFALL_COMMUNICATION] = "faster links, or fewer replicas",
+        [WATERFALL_MEMORY] = "more memory, or --recompute auto",
+        [WATERFALL_RECOMPUTE] = "more memory, or more stages",
+        [WATERFALL_LAUNCH] = "fewer, larger micro-batches, if memory and ramp allow",
+        [WATERFALL_PADDING] = "--layout ragged",
+        [WATERFALL_ORDER] = "more --effort, --split-backward auto",
+        [WATERFALL_RAMP] = "larger batches, fewer stages, or --split-backward auto",
+        [WATERFALL_STAGES] = "--stage-split auto; a head that is larger than a stage stays",
+        [WATERFALL_REPLICAS] = "more --effort, or larger batches",
+        [WATERFALL_EFFICIENCY] = "larger micro-batches",
+    };
+    int64_t lost_ns = fall->makespan_ns - fall->bound_ns;
+    fprintf(out, "- Lost against the bound: %.3f ms, %.1f %% of the step.\n", ms(lost_ns),
+            percent(lost_ns, fall->makespan_ns));
+    for (int part = 0; part < WATERFALL_COUNT; part++) {
+        if (percent(fall->part_ns[part], fall->makespan_ns) < 0.5) { continue; }
+        fprintf(out, "    %.1f %% to %s ---> %s\n", percent(fall->part_ns[part], fall->makespan_ns),
+                waterfall_names[part], advice[part]);
+    }
+}
+
+void plan_explain_print(const PlanExplain* about, FILE* out) {
+    explain_microbatches(about->plan, out);
+    explain_stages(about, out);
+    explain_schedule(about->plan, out);
+    explain_memory(about, out);
+    explain_pace(about->plan, out);
+    explain_loss(about->waterfall, out);
+}

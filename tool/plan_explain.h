@@ -1,0 +1,18 @@
+// plan_explain.h -- a plan in words: what was chosen, and why the rest of the time is lost.
+#pragma once
+
+#include <stdio.h>
+
+#include "../dynapipe_plugin/plan/waterfall.h"
+#include "plan_memory.h"
+
+typedef struct {
+    const Plan* plan;
+    const PlanRequest* request;
+    const CostModel* costs;
+    const PlanMemory* memory;    // [P * R]
+    const Waterfall* waterfall;  // of this plan
+    int64_t limit_bytes;         // 0: none
+} PlanExplain;
+
+void plan_explain_print(const PlanExplain* about, FILE* out);

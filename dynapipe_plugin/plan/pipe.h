@@ -77,6 +77,7 @@ typedef struct {
 } PipePolicy;
 
 extern const PipePolicy pipe_policy_gpipe, pipe_policy_1f1b, pipe_policy_adaptive;
+extern const PipePolicy pipe_policy_cyclic, pipe_policy_cyclic_limited;  // the original's
 
 // ASCII rows as in STYLE.md 4.5, `width` characters for the makespan.
 void pipe_timeline_print(const PipeProblem* problem, const PipeSchedule* schedule,

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "draft.h"
 #include "lower_bound.h"
 #include "pipe_schedule.h"
 #include "plan_assemble.h"
@@ -20,6 +21,7 @@ typedef struct {
     int64_t* makespan_of;  // [R]
     int32_t* variant_of;   // [R]
     int32_t* order;        // [num_mbs] of replica r from replicas.begin[r] on: places in its list
+    DraftReplica* draft;   // [R] the original's choice of variant and modes; NULL: those above
 } Candidate;
 
 typedef struct {
@@ -77,6 +79,28 @@ static Status add_candidate(Search* search, const MicrobatchTaper* taper) {
     return STATUS_OK;
 }
 
+// The original decides everything by itself, as long as nothing else is asked for.
+static bool is_original(const PlanRequest* request) {
+    return request->batching == BATCHING_DYNAPIPE && request->schedule == SCHEDULE_AUTO &&
+           request->split_backward != SPLIT_BACKWARD_ON;
+}
+
+static Status add_original(Search* search) {
+    Draft draft;
+    TRY(original_draft(&draft, &search->batching, &search->lists));
+    Candidate candidate = {.list = draft.list,
+                           .replicas = draft.replicas,
+                           .makespan_ns = draft.makespan_ns,
+                           .draft = draft.replica};
+    PIPE_NEW(candidate.order, &search->lists, int32_t, draft.list.num_mbs);
+    for (int32_t r = 0; r < search->problem.R; r++) {
+        int32_t begin = draft.replicas.begin[r], num_mbs = draft.replicas.begin[r + 1] - begin;
+        memcpy(candidate.order + begin, draft.replica[r].order, (size_t)num_mbs * sizeof *candidate.order);
+    }
+    search->candidates[search->num_candidates++] = candidate;
+    return STATUS_OK;
+}
+
 static Status add_candidates(Search* search) {
     const PlanRequest* request = search->problem.request;
     const BatchingPolicy* policy = &batching_policies[request->batching];
@@ -104,6 +128,7 @@ static Status make_replica_problem(ReplicaProblem* out, Search* search, const Ca
         PIPE_NEW(modes, arena, uint8_t, (int64_t)search->problem.P * num_mbs);
         memset(modes, RECOMPUTE_FULL, (size_t)search->problem.P * (size_t)num_mbs);
     }
+    if (candidate->draft != NULL) { modes = candidate->draft[r].modes; }  // one for all: in any order
     return replica_problem_make(out, &search->problem, &candidate->list, candidate->replicas.mbs + begin,
                                 num_mbs, modes, arena);
 }
@@ -236,7 +261,8 @@ static Status fit(ReplicaPlan* replicas, int64_t* makespan_ns, Search* search, c
         TRY(make_replica_problem(&in_list_order, search, candidate, r, &search->costs));
         TRY(replica_problem_permute(&replica->problem, &in_list_order, candidate->order + first_mb,
                                     &search->lists));
-        replica->variant = search->variants[candidate->variant_of[r]];
+        replica->variant = candidate->draft != NULL ? candidate->draft[r].variant
+                                                    : search->variants[candidate->variant_of[r]];
         TRY(replica_fit(replica, problem, &candidate->list, &search->runs));
         if (replica->timeline.makespan_ns > *makespan_ns) { *makespan_ns = replica->timeline.makespan_ns; }
     }
@@ -268,9 +294,13 @@ static Status search_and_finish(Plan* out, Search* search, Arena* arena) {
     PIPE_NEW(search->candidates, &search->lists, Candidate, MAX_CANDIDATES + NUM_FINALISTS);
     PIPE_NEW(replicas, &search->lists, ReplicaPlan, problem->R);
     PIPE_NEW(best_replicas, &search->lists, ReplicaPlan, problem->R);
-    TRY(add_candidates(search));
-    TRY(rank_candidates(search));
-    TRY(refine_order(search, &search->candidates[0]));
+    if (is_original(problem->request)) {
+        TRY(add_original(search));
+    } else {
+        TRY(add_candidates(search));
+        TRY(rank_candidates(search));
+        TRY(refine_order(search, &search->candidates[0]));
+    }
     const Candidate* best = NULL;
     int64_t best_ns = INT64_MAX;
     Status status = STATUS_OK;

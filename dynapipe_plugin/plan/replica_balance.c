@@ -155,8 +155,8 @@ static void sort_descending(int32_t* ids, int32_t* spare, const int64_t* work, i
     }
 }
 
-Status replica_balance_assign(int32_t* replica_of, const int64_t* work_ns, int32_t M, int32_t R,
-                              Arena* arena) {
+static Status assign(int32_t* replica_of, const int64_t* work_ns, int32_t M, int32_t R, bool improves,
+                     Arena* arena) {
     if (M < 1 || R < 1) {
         return FAIL(STATUS_OUT_OF_RANGE, "%d jobs on %d replicas ---> at least one of each", M, R);
     }
@@ -168,8 +168,18 @@ Status replica_balance_assign(int32_t* replica_of, const int64_t* work_ns, int32
     for (int32_t i = 0; i < M; i++) { work[i] = work_ns[i] < 1 ? 1 : work_ns[i] > most ? most : work_ns[i]; }
     sort_descending(ids, spare, work, M);
     TRY(difference(replica_of, work, ids, M, R, arena));
-    improve(replica_of, work, sum, M, R);
+    if (improves) { improve(replica_of, work, sum, M, R); }
     return STATUS_OK;
+}
+
+Status replica_balance_assign(int32_t* replica_of, const int64_t* work_ns, int32_t M, int32_t R,
+                              Arena* arena) {
+    return assign(replica_of, work_ns, M, R, true, arena);
+}
+
+Status replica_balance_difference(int32_t* replica_of, const int64_t* work_ns, int32_t M, int32_t R,
+                                  Arena* arena) {
+    return assign(replica_of, work_ns, M, R, false, arena);
 }
 
 Status replica_balance(ReplicaLists* out, const MicrobatchList* list, int32_t R, Arena* arena) {

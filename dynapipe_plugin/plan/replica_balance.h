@@ -16,6 +16,10 @@ where M < R, R - M replicas stay empty. Deterministic: ties go to the smaller in
 Status replica_balance_assign(int32_t* replica_of, const int64_t* work_ns, int32_t M, int32_t R,
                               Arena* arena);
 
+// Largest differencing alone, as the original does it: replicas in ascending order of their sums.
+Status replica_balance_difference(int32_t* replica_of, const int64_t* work_ns, int32_t M, int32_t R,
+                                  Arena* arena);
+
 // Who runs what: replica r runs micro-batches mbs[begin[r]] .. mbs[begin[r + 1] - 1] of the list, in list
 // order.
 typedef struct {

@@ -105,7 +105,8 @@ static bool may_recompute(const MicrobatchProblem* problem) {
 }
 
 static bool ignores_memory(const PipeVariant* variant) {
-    return variant->policy == &pipe_policy_1f1b || variant->policy == &pipe_policy_gpipe;
+    return variant->policy == &pipe_policy_1f1b || variant->policy == &pipe_policy_gpipe ||
+           variant->policy == &pipe_policy_cyclic;
 }
 
 static Status report(const Fit* fit) {
@@ -147,7 +148,8 @@ Status replica_fit(ReplicaPlan* plan, const MicrobatchProblem* problem, const Mi
                 (PipeVariant){splits ? "adaptive+w" : "adaptive", &pipe_policy_adaptive, splits, false};
             continue;
         }
-        bool adaptive = plan->variant.policy == &pipe_policy_adaptive;
+        bool adaptive = plan->variant.policy == &pipe_policy_adaptive ||
+                        plan->variant.policy == &pipe_policy_cyclic_limited;
         if (adaptive && num_squeezes < MAX_SQUEEZES) {
             squeeze(&fit);
             num_squeezes++;

@@ -109,6 +109,67 @@ static void no_plan_is_faster(void) {
     arena_free(&arena);
 }
 
+// Layers cut at random places, at least one a stage.
+static void random_stages(PlanRequest* request, int32_t num_layers, Rng* rng) {
+    int32_t begin = 0;
+    for (int32_t s = 0; s < request->P; s++) {
+        int32_t most = num_layers - begin - (request->P - 1 - s);
+        int32_t own = s == request->P - 1 ? most : rng_between(rng, 1, most);
+        request->stages[s] = (StageLayers){begin, begin + own};
+        begin += own;
+    }
+}
+
+// Whole plans under memory limits, both rules, on any split of the layers: neither the bound of their split
+// nor that of all splits is more than they take. Memory decides some of the bounds.
+static void no_plan_in_little_memory_is_faster(void) {
+    Rng rng = rng_seed(seed + 3);
+    Arena arena = {0};
+    int num_plans = 0, by_memory = 0, by_replica = 0;
+    double sum = 0, sum_any = 0;
+    for (int round = 0; round < 400; round++) {
+        arena_reset(&arena);
+        random_problem(&problem, &rng, rng_between(&rng, 1, 30));
+        PlanRequest* request = &problem.request;
+        int32_t num_layers = problem.costs.num_enc_layers + problem.costs.num_dec_layers;
+        if (round % 2) {
+            linear_cost_model(&problem.costs, &rng, problem.costs.num_enc_layers,
+                              problem.costs.num_dec_layers);
+        }
+        random_stages(request, num_layers, &rng);
+        request->recompute = (RecomputeChoice)rng_below(&rng, 3);
+        request->batching = (Batching)rng_below(&rng, BATCHING_COUNT);
+        request->schedule = (ScheduleChoice)rng_below(&rng, SCHEDULE_COUNT);
+        request->split_backward = rng_below(&rng, 2) ? SPLIT_BACKWARD_ON : SPLIT_BACKWARD_OFF;
+        request->memory_rule = rng_below(&rng, 2) ? MEMORY_ACTIVATIONS : MEMORY_BUFFERS;
+        request->effort = 10;
+        random_problem_limit_memory(&problem, rng_between(&rng, 0, 40));
+        Plan plan;
+        if (plan_make(&plan, request, &problem.costs, problem.samples, problem.num_samples, &arena)) {
+            continue;
+        }
+        MicrobatchProblem mp;
+        LowerBound bound, any_split;
+        bool joint = request->split_backward == SPLIT_BACKWARD_OFF;
+        CHECK_OK(microbatch_problem_init(&mp, request, &problem.costs, problem.samples, problem.num_samples));
+        lower_bound_make(&bound, &mp, joint);
+        request->choose_stages = true;
+        lower_bound_make(&any_split, &mp, joint);
+        CHECK(plan.makespan_ns >= bound.bound_ns);
+        CHECK(plan.makespan_ns >= any_split.bound_ns);
+        num_plans++;
+        by_memory += bound.bound_ns == bound.memory_ns;
+        by_replica += bound.bound_ns == bound.replica_ns;
+        sum += (double)plan.makespan_ns / (double)bound.bound_ns;
+        sum_any += (double)plan.makespan_ns / (double)any_split.bound_ns;
+    }
+    printf("     %d plans: %.2f of the bound of their split, %.2f of that of all; bound is memory %d, "
+           "replica %d times\n",
+           num_plans, sum / num_plans, sum_any / num_plans, by_memory, by_replica);
+    CHECK(num_plans > 150 && by_memory > 5 && by_replica > 5);
+    arena_free(&arena);
+}
+
 // One stage, one replica, costs without constants: the bound is the makespan, but for rounding.
 static void one_stage_reaches_the_bound(void) {
     Rng rng = rng_seed(seed + 1);
@@ -149,8 +210,58 @@ static void one_sample_is_its_chain(void) {
     arena_free(&arena);
 }
 
-// A curve that starts below zero and a constant that makes up for it: the rate is the slope, not nothing.
-static void fitted_intercepts_keep_the_slope(void) {
+// Two equal stages whose memory holds one sample of 100 tokens, 12 of them, no transfers: in `mode`.
+static void one_at_a_time(Plan* plan, LowerBound* bound, RecomputeMode mode, bool joint, Arena* arena) {
+    MicrobatchProblem mp;
+    memset(&problem.costs, 0, sizeof problem.costs);
+    problem.costs.num_enc_layers = 2;
+    problem.costs.recompute_is_job[RECOMPUTE_FULL] = true;
+    for (int k = 0; k < RECOMPUTE_COUNT; k++) {
+        if (k == RECOMPUTE_SELECTIVE) { continue; }
+        for (int part = 0; part < PART_COUNT; part++) { problem.costs.parts[k][part].offered = true; }
+        CostPartMode* layer = &problem.costs.parts[k][PART_ENC_LAYER];
+        for (int kind = 0; kind < JOB_COUNT; kind++) {
+            if (kind == JOB_R && k == RECOMPUTE_NONE) { continue; }
+            cost_formula_add_line(&layer->time_ns[kind], FEATURE_ENC_TOKENS, 1000 + 100 * kind);
+        }
+        cost_formula_add_line(&layer->stored_bytes, FEATURE_ENC_TOKENS, 4096);
+        cost_formula_add_line(&layer->forward_bytes, FEATURE_ENC_TOKENS, 4096);
+    }
+    problem.request =
+        (PlanRequest){.P = 2,
+                      .R = 1,
+                      .recompute = mode == RECOMPUTE_FULL ? RECOMPUTE_CHOICE_FULL : RECOMPUTE_CHOICE_NONE,
+                      .split_backward = joint ? SPLIT_BACKWARD_OFF : SPLIT_BACKWARD_ON,
+                      .memory_rule = MEMORY_ACTIVATIONS,
+                      .memory_limit_bytes = 4096 * 100};
+    equal_stages(&problem.request, 2);
+    problem.num_samples = 12;
+    for (int i = 0; i < 12; i++) { problem.samples[i] = (PlanSample){100, 0, 0}; }
+    CHECK_OK(plan_make(plan, &problem.request, &problem.costs, problem.samples, 12, arena));
+    CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 12));
+    lower_bound_make(bound, &mp, joint);
+}
+
+// Where memory holds one sample, the first stage does them one after the other, and the bound says so. Where
+// activations are dropped, they are held only from R on, and the stages overlap.
+static void memory_bound_is_reached(void) {
+    Arena arena = {0};
+    Plan plan = {0};
+    LowerBound bound;
+    one_at_a_time(&plan, &bound, RECOMPUTE_NONE, true, &arena);
+    CHECK_EQ(bound.bound_ns, bound.memory_ns);
+    CHECK_EQ(plan.makespan_ns, 12 * 2 * 100 * (1000 + 1100 + 1200));
+    CHECK(bound.bound_ns <= plan.makespan_ns && bound.bound_ns >= plan.makespan_ns - 1000);
+    one_at_a_time(&plan, &bound, RECOMPUTE_NONE, false, &arena);
+    CHECK_EQ(bound.bound_ns, bound.memory_ns);
+    CHECK(bound.bound_ns <= plan.makespan_ns && bound.bound_ns >= plan.makespan_ns * 9 / 10);
+    one_at_a_time(&plan, &bound, RECOMPUTE_FULL, true, &arena);
+    CHECK(bound.bound_ns <= plan.makespan_ns && plan.makespan_ns < 12 * 2 * 100 * (1000 + 1100 + 1200));
+    arena_free(&arena);
+}
+
+// One layer with this forward, 100 samples of `tokens`: the work bound.
+static int64_t work_of_forward(const CostFormula* forward, int32_t tokens) {
     MicrobatchProblem mp;
     LowerBound bound;
     memset(&problem.costs, 0, sizeof problem.costs);
@@ -158,42 +269,70 @@ static void fitted_intercepts_keep_the_slope(void) {
     for (int part = 0; part < PART_COUNT; part++) {
         problem.costs.parts[RECOMPUTE_NONE][part].offered = true;
     }
-    CostFormula* F = &problem.costs.parts[RECOMPUTE_NONE][PART_ENC_LAYER].time_ns[JOB_F];
-    F->constant = 500000;
-    F->curves[FEATURE_ENC_TOKENS] = (CostCurve){2, {500, 1000}, {100000, 600000}};  // 1000 x - 400000
+    problem.costs.parts[RECOMPUTE_NONE][PART_ENC_LAYER].time_ns[JOB_F] = *forward;
     problem.request = (PlanRequest){.P = 1, .R = 1};
     equal_stages(&problem.request, 1);
     problem.num_samples = 100;
-    for (int i = 0; i < 100; i++) { problem.samples[i] = (PlanSample){200, 0, 0}; }
+    for (int i = 0; i < 100; i++) { problem.samples[i] = (PlanSample){tokens, 0, 0}; }
     CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 100));
     lower_bound_make(&bound, &mp, false);
-    CHECK_NEAR(bound.work_ns, 100 * 200 * 1000, 300);
+    return bound.work_ns;
 }
 
-// The judge's work bound of the planning cases.
+// A curve that starts below zero and a constant that makes up for it: the rate is the slope, not nothing.
+static void fitted_intercepts_keep_the_slope(void) {
+    CostFormula F = {.constant = 500000};
+    F.curves[FEATURE_ENC_TOKENS] = (CostCurve){2, {500, 1000}, {100000, 600000}};  // 1000 x - 400000
+    CHECK_NEAR(work_of_forward(&F, 200), 100 * 200 * 1000, 300);
+}
+
+// A smaller constant: cheapest per token where the curve's clamp at 0 ends, at 400 tokens. Micro-batches of
+// that size cost the constant and nothing else, and no bound may be above that.
+static void clamped_curves_are_cheapest_where_the_clamp_ends(void) {
+    CostFormula F = {.constant = 100000};
+    F.curves[FEATURE_ENC_TOKENS] = (CostCurve){2, {500, 1000}, {100000, 600000}};
+    CHECK_NEAR(work_of_forward(&F, 400), 100 * 100000, 300);
+}
+
+// The planning cases: the judge's work bound, no more than what the original reached, and a table.
 static void cases_have_the_judges_bound(void) {
+    printf("     %-26s %9s %9s %9s %9s %9s %9s %9s %9s\n", "ms", "judge", "work", "chain", "stage", "memory",
+           "bound", "any split", "original");
     for (int i = 0; case_names[i]; i++) {
         CaseReference reference;
         MicrobatchProblem mp;
-        LowerBound bound;
+        LowerBound bound, any_split;
         if (!case_problem_load(&a_case, case_names[i]) || !case_reference_load(&reference, case_names[i])) {
             test_failures++;
             continue;
         }
         CHECK_OK(case_problem_init(&mp, &a_case));
+        lower_bound_make(&bound, &mp, false);
+        a_case.request.choose_stages = true;
+        lower_bound_make(&any_split, &mp, false);
+        printf("     %-26s %9.3f %9.3f %9.3f %9.3f %9.3f %9.3f %9.3f %9.3f\n", case_names[i],
+               reference.bound_ms, (double)bound.work_ns / 1e6, (double)bound.chain_ns / 1e6,
+               (double)bound.stage_ns / 1e6, (double)bound.memory_ns / 1e6, (double)bound.bound_ns / 1e6,
+               (double)any_split.bound_ns / 1e6, reference.makespan_ms);
+        CHECK(any_split.bound_ns <= bound.bound_ns + 10 * mp.num_samples);  // rounding
+        CHECK((double)any_split.bound_ns / 1e6 > reference.bound_ms - 0.002);
+        CHECK((double)bound.bound_ns / 1e6 <= reference.makespan_ms);
         mp.num_modes = 1;  // the judge's bound recomputes nothing
+        mp.request = &(PlanRequest){.memory_limit_bytes = 0};
         lower_bound_make(&bound, &mp, false);
         if (reference.bound_ms > 0) { CHECK_NEAR((double)bound.work_ns / 1e6, reference.bound_ms, 0.002); }
-        CHECK((double)bound.bound_ns / 1e6 <= reference.makespan_ms);
     }
 }
 
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(no_plan_is_faster);
+    RUN(no_plan_in_little_memory_is_faster);
     RUN(one_stage_reaches_the_bound);
+    RUN(memory_bound_is_reached);
     RUN(one_sample_is_its_chain);
     RUN(fitted_intercepts_keep_the_slope);
+    RUN(clamped_curves_are_cheapest_where_the_clamp_ends);
     if (case_available()) {
         RUN(cases_have_the_judges_bound);
     } else {

@@ -1,130 +1,29 @@
-/*
-lower_bound.c -- see lower_bound.h.
-
-Rates. A micro-batch pays max(floor, const + sum over features c_f(x_f)) for a job of a part. Over any
-micro-batches whose x_f add up to at least X_f, the sum of c_f(x) is at least X_f * min over 1 <= x <= X of
-c_f(x) / x, and on a piecewise linear c that minimum is at x = 1, a knot, or the end. A curve whose line
-begins below zero (a fit with a large constant) borrows from the constant what it lacks at zero; the rest of
-the constant, and the floor, are dropped. Squares and products of padded or packed sequences are at least
-those of their samples. Largest x: a micro-batch of the whole batch, padded to its longest.
-*/
+// lower_bound.c -- see lower_bound.h.
 #include "lower_bound.h"
 
 #include <math.h>
 #include <string.h>
 
-typedef struct {
-    double total[FEATURE_COUNT];    // over all samples, unpadded
-    double largest[FEATURE_COUNT];  // that one micro-batch can have
-} Extent;
+#include "bound_memory.h"
+#include "bound_split.h"
 
-static Extent extent_make(const MicrobatchProblem* problem) {
-    MbShape sum = {0};
-    int64_t enc = 1, dec = 1;
-    for (int32_t i = 0; i < problem->num_samples; i++) {
-        const PlanSample* s = &problem->samples[i];
-        mb_shape_add(&sum, s->enc_tokens, s->dec_tokens, s->supervised_tokens);
-        enc = s->enc_tokens > enc ? s->enc_tokens : enc;
-        dec = s->dec_tokens > dec ? s->dec_tokens : dec;
-    }
-    Extent e = {.total = {0, (double)sum.enc_tokens, (double)sum.enc_squares, (double)sum.dec_tokens,
-                          (double)sum.dec_squares, (double)sum.cross_products,
-                          (double)sum.supervised_tokens}};
-    // Packing and padding: up to N windows, each as long as all samples of it or as max_seq_tokens.
-    double N = problem->num_samples, window = problem->request->max_seq_tokens;
-    double longest_enc = fmax(window, (double)sum.enc_tokens),
-           longest_dec = fmax(window, (double)sum.dec_tokens);
-    longest_enc = fmax(longest_enc, (double)(enc + PAD_MULTIPLE));
-    longest_dec = fmax(longest_dec, (double)(dec + PAD_MULTIPLE));
-    e.largest[FEATURE_SEQS] = N;
-    e.largest[FEATURE_ENC_TOKENS] = N * longest_enc;
-    e.largest[FEATURE_ENC_SQUARES] = N * longest_enc * longest_enc;
-    e.largest[FEATURE_DEC_TOKENS] = N * longest_dec;
-    e.largest[FEATURE_DEC_SQUARES] = N * longest_dec * longest_dec;
-    e.largest[FEATURE_CROSS_PRODUCTS] = N * longest_enc * longest_dec;
-    e.largest[FEATURE_SUPERVISED] = e.total[FEATURE_SUPERVISED];
-    return e;
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
 }
 
-// The curve at x by the cost model's own arithmetic.
-static double curve_at(const CostFormula* formula, int feature, double x) {
-    CostFormula one = {.constant = 0};
-    int64_t n = (int64_t)x;
-    one.curves[feature] = formula->curves[feature];
-    MbShape shape = {n, n, n, n, n, n, n};
-    return cost_formula_value(&one, &shape);
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
 }
 
-// What the line of the first segment lacks at zero.
-static double lack_at_zero(const CostCurve* c) {
-    if (c->num_knots < 2) { return 0; }
-    double at_zero = c->y[0] - c->x[0] * ((c->y[1] - c->y[0]) / (c->x[1] - c->x[0]));
-    return at_zero < 0 ? -at_zero : 0;
-}
-
-// min over 1 <= x <= largest of (borrowed + line(x)) / x; whole x only, and where the curve is clamped at 0
-// the borrowed constant alone is there.
-static double cheapest_rate(const CostFormula* formula, int feature, double borrowed, double largest) {
-    const CostCurve* c = &formula->curves[feature];
-    if (c->num_knots == 0 || largest < 1) { return 0; }
-    double cheapest = borrowed + curve_at(formula, feature, 1);
-    double ends[COST_MAX_KNOTS + 3];
-    int num = 0;
-    for (int i = 0; i < c->num_knots; i++) { ends[num++] = c->x[i]; }
-    if (c->num_knots >= 2 && lack_at_zero(c) > 0) {  // where the clamp ends
-        ends[num++] = c->x[0] - c->y[0] * (c->x[1] - c->x[0]) / fmax(c->y[1] - c->y[0], 1e-300);
-    }
-    ends[num++] = largest;
-    for (int i = 0; i < num; i++) {
-        double around[2] = {floor(ends[i]), ceil(ends[i])};
-        for (int k = 0; k < 2; k++) {
-            double x = fmin(fmax(around[k], 1), largest);
-            cheapest = fmin(cheapest, (borrowed + curve_at(formula, feature, floor(x))) / ceil(x));
-        }
-    }
-    return cheapest > 0 ? cheapest : 0;
-}
-
-// Least time of one job of one part over any micro-batches of the batch.
-static double least_time(const CostFormula* formula, const Extent* extent) {
-    double left = formula->constant, sum = 0;
-    for (int f = 0; f < FEATURE_COUNT; f++) {
-        double borrowed = fmin(left, lack_at_zero(&formula->curves[f]));
-        left -= borrowed;
-        sum += cheapest_rate(formula, f, borrowed, extent->largest[f]) * extent->total[f];
-    }
-    return sum;
-}
-
-// F + B + W (+ R) of one part, in the cheapest mode. Modes may differ between micro-batches, so each feature
-// takes its cheapest mode: a formula of one feature at a time.
-static double part_work(const MicrobatchProblem* problem, int part, const Extent* extent) {
-    double sum = 0;
-    for (int f = 0; f < FEATURE_COUNT; f++) {
-        double cheapest = INFINITY;
-        Extent one = {.total = {0}};
-        one.total[f] = extent->total[f];
-        memcpy(one.largest, extent->largest, sizeof one.largest);
-        for (int k = 0; k < problem->num_modes; k++) {
-            const CostPartMode* mode = &problem->costs->parts[problem->modes[k]][part];
-            double work = 0;
-            for (int kind = 0; kind < JOB_COUNT; kind++) {
-                bool used = kind != JOB_R || problem->costs->recompute_is_job[problem->modes[k]];
-                work += used ? least_time(&mode->time_ns[kind], &one) : 0;
-            }
-            cheapest = fmin(cheapest, work);
-        }
-        sum += cheapest;
-    }
-    return sum;
-}
-
-// Rounding: a job may be half a nanosecond shorter than its formula, and no stage has more than 4 N jobs. The
-// additions here err by less than one part in 10^12.
-static int64_t floor_ns(double time_ns, int32_t num_samples) {
-    double safe = time_ns * (1 - 1e-12) - 2.0 * num_samples;
+// Rounding: a job may be half a nanosecond shorter than its formula, and no stage has more than 4 N jobs; a
+// chain passes 2 P more. The additions here err by less than one part in 10^12.
+static int64_t floor_ns(double time_ns, const MicrobatchProblem* problem) {
+    double safe = time_ns * (1 - 1e-12) - 2.0 * problem->num_samples - 4.0 * problem->P;
     return safe <= 0 ? 0 : safe < (double)COST_LIMIT ? (int64_t)safe : COST_LIMIT;
 }
+
+// --- one sample on fixed stages, in whole ns
+// --------------------------------------------------------------------
 
 // Shortest job of any micro-batch that holds this sample, per stage: jobs only grow with their shape.
 typedef struct {
@@ -140,9 +39,9 @@ static Chain chain_make(const MicrobatchProblem* problem, const PlanSample* samp
         cost_stages(jobs, problem->costs, problem->stages, problem->P, problem->modes[k], &shape);
         for (int32_t s = 0; s < problem->P; s++) {
             const int64_t* ns = jobs[s].job_ns;
-            chain.F[s] = k > 0 && chain.F[s] < ns[JOB_F] ? chain.F[s] : ns[JOB_F];
-            chain.B[s] = k > 0 && chain.B[s] < ns[JOB_B] ? chain.B[s] : ns[JOB_B];
-            chain.W[s] = k > 0 && chain.W[s] < ns[JOB_W] ? chain.W[s] : ns[JOB_W];
+            chain.F[s] = k > 0 ? smaller(chain.F[s], ns[JOB_F]) : ns[JOB_F];
+            chain.B[s] = k > 0 ? smaller(chain.B[s], ns[JOB_B]) : ns[JOB_B];
+            chain.W[s] = k > 0 ? smaller(chain.W[s], ns[JOB_W]) : ns[JOB_W];
             chain.transfer[s] =
                 s < problem->P - 1 ? cost_transfer_ns(problem->costs, jobs[s].boundary_bytes) : 0;
         }
@@ -150,56 +49,172 @@ static Chain chain_make(const MicrobatchProblem* problem, const PlanSample* samp
     return chain;
 }
 
+// Earliest and latest times on each stage, over all samples.
+typedef struct {
+    int64_t arrival[PLAN_MAX_STAGES];    // before its first forward
+    int64_t turn[PLAN_MAX_STAGES];       // before its first backward
+    int64_t tail[PLAN_MAX_STAGES];       // after its last backward, upstream
+    int64_t reduce_ns[PLAN_MAX_STAGES];  // after its last job
+} Ends;
+
 // All forwards, then backwards down to each stage, its weight gradients, its reduction: the longest of these.
-static int64_t chain_ns(const Chain* chain, const int64_t* reduce_ns, int32_t P) {
-    int64_t time_ns = 0, longest = 0;
-    for (int32_t s = 0; s < P; s++) { time_ns += chain->F[s] + chain->transfer[s]; }
+static int64_t chain_ns(const Chain* chain, Ends* ends, int32_t P, bool joint_backward) {
+    int64_t time_ns = 0, longest = 0, behind = 0;
+    for (int32_t s = 0; s < P; s++) {
+        ends->arrival[s] = smaller(ends->arrival[s], time_ns);
+        time_ns += chain->F[s] + chain->transfer[s];
+    }
     for (int32_t s = P - 1; s >= 0; s--) {
-        time_ns += chain->B[s] + chain->transfer[s];
-        int64_t end = time_ns + chain->W[s] + reduce_ns[s];
-        longest = end > longest ? end : longest;
+        time_ns += chain->transfer[s];
+        ends->turn[s] = smaller(ends->turn[s], time_ns);
+        time_ns += chain->B[s] + (joint_backward ? chain->W[s] : 0);
+        longest = larger(longest, time_ns + (joint_backward ? 0 : chain->W[s]) + ends->reduce_ns[s]);
+    }
+    for (int32_t s = 0; s < P; s++) {
+        int64_t last = s == 0 ? 0 : (joint_backward ? 0 : chain->W[0]) + ends->reduce_ns[0];
+        ends->tail[s] = smaller(ends->tail[s], behind + last);
+        behind += chain->B[s] + (joint_backward ? chain->W[s] : 0) + chain->transfer[s];
     }
     return longest;
 }
 
-void lower_bound_make(LowerBound* out, const MicrobatchProblem* problem, bool joint_backward) {
-    int32_t P = problem->P, N = problem->num_samples;
-    int64_t arrival[PLAN_MAX_STAGES], tail[PLAN_MAX_STAGES], reduce_ns[PLAN_MAX_STAGES];
-    *out = (LowerBound){0};
-    for (int32_t s = 0; s < P; s++) {
-        arrival[s] = INT64_MAX, tail[s] = INT64_MAX;
-        reduce_ns[s] = cost_reduce_ns(problem->costs, &problem->stages[s], problem->R);
+static void fixed_chains(LowerBound* out, Ends* ends, const MicrobatchProblem* problem, bool joint_backward) {
+    for (int32_t s = 0; s < problem->P; s++) {
+        ends->arrival[s] = ends->turn[s] = ends->tail[s] = INT64_MAX;
+        ends->reduce_ns[s] = cost_reduce_ns(problem->costs, &problem->stages[s], problem->R);
     }
-    for (int32_t i = 0; i < N; i++) {
+    for (int32_t i = 0; i < problem->num_samples; i++) {
         Chain chain = chain_make(problem, &problem->samples[i]);
-        int64_t longest = chain_ns(&chain, reduce_ns, P), before = 0, behind = 0;
+        int64_t longest = chain_ns(&chain, ends, problem->P, joint_backward);
         if (longest > out->chain_ns) { out->chain_ns = longest, out->chain_sample = i; }
-        for (int32_t s = 0; s < P; s++) {
-            arrival[s] = before < arrival[s] ? before : arrival[s];
-            tail[s] = behind < tail[s] ? behind : tail[s];
-            before += chain.F[s] + chain.transfer[s];
-            behind += chain.B[s] + chain.W[s] + chain.transfer[s];
-        }
     }
-    Extent extent = extent_make(problem);
-    double part_ns[PART_COUNT], total = 0;
-    for (int part = 0; part < PART_COUNT; part++) { part_ns[part] = part_work(problem, part, &extent); }
-    for (int32_t s = 0; s < P; s++) {
-        const StageLayers* layers = &problem->stages[s].layers;
-        int32_t enc = problem->costs->num_enc_layers, num_enc = 0, num_dec = 0;
-        for (int32_t l = layers->layer_begin; l < layers->layer_end; l++) {
-            *(l < enc ? &num_enc : &num_dec) += 1;
-        }
-        double work = num_enc * part_ns[PART_ENC_LAYER] + num_dec * part_ns[PART_DEC_LAYER] +
-                      (problem->stages[s].has_embedding ? part_ns[PART_EMBEDDING] : 0) +
-                      (problem->stages[s].has_head ? part_ns[PART_HEAD] : 0);
-        // With split backward a stage may end with W, and only its reduction follows.
-        int64_t after = joint_backward && tail[s] > reduce_ns[s] ? tail[s] : reduce_ns[s];
-        int64_t bound = arrival[s] + floor_ns(work / problem->R, N) + after;
-        if (bound > out->stage_ns) { out->stage_ns = bound, out->stage = s; }
-        total += work;
+}
+
+// --- one sample on whatever stages
+// ------------------------------------------------------------------------------
+
+// One kind of job of one part in its cheapest mode.
+static double cheapest_job(const MicrobatchProblem* problem, int part, JobKind kind, const MbShape* shape) {
+    double least = INFINITY;
+    for (int k = 0; k < problem->num_modes; k++) {
+        const CostPartMode* mode = &problem->costs->parts[problem->modes[k]][part];
+        least = fmin(least, cost_formula_value(&mode->time_ns[kind], shape));
     }
-    out->work_ns = floor_ns(total / P / problem->R, N);
-    out->bound_ns = out->work_ns > out->chain_ns ? out->work_ns : out->chain_ns;
-    out->bound_ns = out->stage_ns > out->bound_ns ? out->stage_ns : out->bound_ns;
+    return least;
+}
+
+// All parts forwards and backwards, and at least the weight gradients of the first layer and its embedding.
+static void any_split_chains(LowerBound* out, const BoundLines* lines) {
+    const MicrobatchProblem* problem = lines->problem;
+    const CostModel* costs = problem->costs;
+    CostStage first = cost_stage_make(costs, &(StageLayers){0, 1}, 0, problem->P);
+    double reduce = (double)cost_reduce_ns(costs, &first, problem->R), longest = 0;
+    int32_t count[PART_COUNT] = {1, costs->num_enc_layers, costs->num_dec_layers, 1};
+    int first_part = costs->num_enc_layers > 0 ? PART_ENC_LAYER : PART_DEC_LAYER;
+    for (int32_t i = 0; i < problem->num_samples; i++) {
+        const PlanSample* sample = &problem->samples[i];
+        MbShape shape = {0};
+        mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
+        double time = reduce;
+        for (int part = 0; part < PART_COUNT; part++) {
+            if (count[part] == 0) { continue; }
+            time += count[part] *
+                    (cheapest_job(problem, part, JOB_F, &shape) + cheapest_job(problem, part, JOB_B, &shape));
+            double weights = cheapest_job(problem, part, JOB_W, &shape);
+            if (lines->joint_backward) {
+                time += count[part] * weights;
+            } else if (part == PART_EMBEDDING || part == first_part) {
+                time += weights;
+            }
+        }
+        if (costs->comm_bytes_per_ns > 0 && problem->P > 1) {
+            double bytes = cost_formula_value(&costs->boundary_bytes, &shape);
+            time += 2.0 * (problem->P - 1) * (costs->comm_latency_ns + bytes / costs->comm_bytes_per_ns);
+        }
+        if (time > longest) { longest = time, out->chain_sample = i; }
+    }
+    out->chain_ns = floor_ns(longest, problem);
+}
+
+// --- shares of the work
+// -----------------------------------------------------------------------------------------
+
+// Of R replicas, one has at least 1/R of this work, and at least one micro-batch.
+static double share(const BoundLines* lines, const BoundLine* line) {
+    double R = lines->problem->R, num_mbs = lines->extent.total[FEATURE_ENC_TOKENS] / lines->largest_tokens;
+    return bound_line_total(line, &lines->extent, 0) / R + line->constant * fmax(1, num_mbs / R);
+}
+
+// Of any k R + 1 samples, some replica has k + 1: at least the k + 1 smallest of the k R + 1 largest. k = 0:
+// the largest.
+static double indivisible_share(const BoundLines* lines, const BoundLine* line) {
+    enum { MOST = 256 };
+    double top[MOST], most = 0;  // descending
+    int32_t num = 0, R = lines->problem->R;
+    for (int32_t i = 0; i < lines->problem->num_samples; i++) {
+        double work = bound_line_sample(line, &lines->problem->samples[i]) - line->constant;
+        if (num == MOST && work <= top[MOST - 1]) { continue; }
+        int32_t at = num < MOST ? num++ : MOST - 1;
+        for (; at > 0 && top[at - 1] < work; at--) { top[at] = top[at - 1]; }
+        top[at] = work;
+    }
+    for (int32_t k = 0; k * R < num; k++) {
+        double sum = line->constant;
+        for (int32_t i = k * R; i >= k * R - k; i--) { sum += top[i]; }
+        most = fmax(most, sum);
+    }
+    return most;
+}
+
+// --- the parts
+// --------------------------------------------------------------------------------------------------
+
+// Stage s between its earliest begin and what must follow it.
+static void raise_stage(LowerBound* out, const BoundLines* lines, const Ends* ends, int32_t s) {
+    const MicrobatchProblem* problem = lines->problem;
+    BoundPart stage;
+    bound_part_stage(&stage, lines, s);
+    BoundLine forward_backward = stage.F;
+    bound_line_add(&forward_backward, 1, &stage.B);
+    double work = share(lines, &stage.work);
+    // With split backward a stage may end with W, and only its reduction follows.
+    bool joint = lines->joint_backward;
+    int64_t arrival = ends->arrival[s], reduce = ends->reduce_ns[s], tail = ends->tail[s];
+    int64_t after = joint ? larger(tail, reduce) : reduce;
+    int64_t bound = arrival + floor_ns(work, problem) + after;
+    if (!joint) {
+        bound = larger(bound, arrival + floor_ns(share(lines, &forward_backward), problem) + tail);
+    }
+    bound = larger(bound, ends->turn[s] + floor_ns(share(lines, &stage.BW), problem) + after);
+    if (bound > out->stage_ns) { out->stage_ns = bound, out->stage = s; }
+    int64_t indivisible = floor_ns(indivisible_share(lines, &stage.work), problem);
+    out->replica_ns = larger(out->replica_ns, arrival + indivisible + after);
+    double memory = bound_memory_stage(lines, s, work);
+    if (memory > work) {
+        out->memory_ns = larger(out->memory_ns, arrival + floor_ns(memory, problem) + after);
+    }
+}
+
+void lower_bound_make(LowerBound* out, const MicrobatchProblem* problem, bool joint_backward) {
+    BoundLines lines;
+    BoundPart whole;
+    const CostModel* costs = problem->costs;
+    *out = (LowerBound){.stage = -1};
+    bound_lines_make(&lines, problem, joint_backward);
+    bound_part_sum(&whole, &lines, costs->num_enc_layers, costs->num_dec_layers, true, true);
+    double work = bound_line_total(&whole.work, &lines.extent, 0) / problem->P / problem->R;
+    out->work_ns = floor_ns(work, problem);
+    if (problem->request->choose_stages) {
+        double memory = bound_memory_any_split(&lines, work);
+        any_split_chains(out, &lines);
+        out->stage_ns = floor_ns(bound_split_best(&lines), problem);
+        out->replica_ns = floor_ns(indivisible_share(&lines, &whole.work) / problem->P, problem);
+        out->memory_ns = memory > work ? floor_ns(memory, problem) : 0;
+    } else {
+        Ends ends;
+        fixed_chains(out, &ends, problem, joint_backward);
+        for (int32_t s = 0; s < problem->P; s++) { raise_stage(out, &lines, &ends, s); }
+    }
+    const int64_t parts[] = {out->work_ns, out->chain_ns, out->stage_ns, out->memory_ns, out->replica_ns};
+    for (int i = 0; i < 5; i++) { out->bound_ns = larger(out->bound_ns, parts[i]); }
 }

@@ -1,0 +1,236 @@
+// bound_line.c -- see bound_line.h.
+#include "bound_line.h"
+
+#include <math.h>
+#include <string.h>
+
+static BoundExtent extent_make(const MicrobatchProblem* problem) {
+    MbShape sum = {0};
+    int64_t enc = 1, dec = 1;
+    for (int32_t i = 0; i < problem->num_samples; i++) {
+        const PlanSample* s = &problem->samples[i];
+        mb_shape_add(&sum, s->enc_tokens, s->dec_tokens, s->supervised_tokens);
+        enc = s->enc_tokens > enc ? s->enc_tokens : enc;
+        dec = s->dec_tokens > dec ? s->dec_tokens : dec;
+    }
+    BoundExtent e = {.total = {0, (double)sum.enc_tokens, (double)sum.enc_squares, (double)sum.dec_tokens,
+                               (double)sum.dec_squares, (double)sum.cross_products,
+                               (double)sum.supervised_tokens}};
+    // Packing and padding: up to N windows, each as long as all samples of it or as max_seq_tokens.
+    double N = problem->num_samples, window = problem->request->max_seq_tokens;
+    double longest_enc = fmax(window, (double)sum.enc_tokens),
+           longest_dec = fmax(window, (double)sum.dec_tokens);
+    longest_enc = fmax(longest_enc, (double)(enc + PAD_MULTIPLE));
+    longest_dec = fmax(longest_dec, (double)(dec + PAD_MULTIPLE));
+    e.largest[FEATURE_SEQS] = N;
+    e.largest[FEATURE_ENC_TOKENS] = N * longest_enc;
+    e.largest[FEATURE_ENC_SQUARES] = N * longest_enc * longest_enc;
+    e.largest[FEATURE_DEC_TOKENS] = N * longest_dec;
+    e.largest[FEATURE_DEC_SQUARES] = N * longest_dec * longest_dec;
+    e.largest[FEATURE_CROSS_PRODUCTS] = N * longest_enc * longest_dec;
+    e.largest[FEATURE_SUPERVISED] = e.total[FEATURE_SUPERVISED];
+    return e;
+}
+
+// --- one formula
+// ----------------------------------------------------------------------------------------------
+
+// The curve at x by the cost model's own arithmetic.
+static double curve_at(const CostFormula* formula, int feature, double x) {
+    CostFormula one = {.constant = 0};
+    int64_t n = (int64_t)x;
+    one.curves[feature] = formula->curves[feature];
+    MbShape shape = {n, n, n, n, n, n, n};
+    return cost_formula_value(&one, &shape);
+}
+
+// What the line of the first segment lacks at zero.
+static double lack_at_zero(const CostCurve* c) {
+    if (c->num_knots < 2) { return 0; }
+    double at_zero = c->y[0] - c->x[0] * ((c->y[1] - c->y[0]) / (c->x[1] - c->x[0]));
+    return at_zero < 0 ? -at_zero : 0;
+}
+
+// min over 1 <= x <= largest of (borrowed + line(x)) / x; whole x only, and where the curve is clamped at 0
+// the borrowed constant alone is there.
+static double cheapest_rate(const CostFormula* formula, int feature, double borrowed, double largest) {
+    const CostCurve* c = &formula->curves[feature];
+    if (c->num_knots == 0 || largest < 1) { return 0; }
+    double cheapest = borrowed + curve_at(formula, feature, 1);
+    double ends[COST_MAX_KNOTS + 3];
+    int num = 0;
+    for (int i = 0; i < c->num_knots; i++) { ends[num++] = c->x[i]; }
+    if (c->num_knots >= 2 && lack_at_zero(c) > 0) {  // where the clamp ends
+        ends[num++] = c->x[0] - c->y[0] * (c->x[1] - c->x[0]) / fmax(c->y[1] - c->y[0], 1e-300);
+    }
+    ends[num++] = largest;
+    for (int i = 0; i < num; i++) {
+        double around[2] = {floor(ends[i]), ceil(ends[i])};
+        for (int k = 0; k < 2; k++) {
+            double x = fmin(fmax(around[k], 1), largest);
+            cheapest = fmin(cheapest, (borrowed + curve_at(formula, feature, floor(x))) / ceil(x));
+        }
+    }
+    return cheapest > 0 ? cheapest : 0;
+}
+
+static void line_make(BoundLine* out, const CostFormula* formula, const BoundExtent* extent) {
+    out->constant = formula->constant;
+    for (int f = 0; f < FEATURE_COUNT; f++) {
+        double borrowed = fmin(out->constant, lack_at_zero(&formula->curves[f]));
+        out->constant -= borrowed;
+        out->rate[f] = cheapest_rate(formula, f, borrowed, extent->largest[f]);
+    }
+}
+
+// --- lines
+// ----------------------------------------------------------------------------------------------------
+
+void bound_line_add(BoundLine* out, double count, const BoundLine* line) {
+    out->constant += count * line->constant;
+    for (int f = 0; f < FEATURE_COUNT; f++) { out->rate[f] += count * line->rate[f]; }
+}
+
+static void line_lower(BoundLine* out, const BoundLine* line) {
+    out->constant = fmin(out->constant, line->constant);
+    for (int f = 0; f < FEATURE_COUNT; f++) { out->rate[f] = fmin(out->rate[f], line->rate[f]); }
+}
+
+double bound_line_sample(const BoundLine* line, const PlanSample* s) {
+    double enc = s->enc_tokens, dec = s->dec_tokens;
+    return line->constant + line->rate[FEATURE_ENC_TOKENS] * enc +
+           line->rate[FEATURE_ENC_SQUARES] * (enc * enc) + line->rate[FEATURE_DEC_TOKENS] * dec +
+           line->rate[FEATURE_DEC_SQUARES] * (dec * dec) + line->rate[FEATURE_CROSS_PRODUCTS] * (enc * dec) +
+           line->rate[FEATURE_SUPERVISED] * s->supervised_tokens;
+}
+
+double bound_line_total(const BoundLine* line, const BoundExtent* extent, double num_mbs) {
+    double sum = line->constant * num_mbs;
+    for (int f = 0; f < FEATURE_COUNT; f++) { sum += line->rate[f] * extent->total[f]; }
+    return sum;
+}
+
+// The cheapest mode of the sum over these kinds, feature by feature.
+static BoundLine cheapest_mode(const BoundPart* part, int num_modes, bool F, bool B, bool W, bool R) {
+    BoundLine cheapest = {0};
+    for (int k = 0; k < num_modes; k++) {
+        BoundLine sum = {0};
+        if (F) { bound_line_add(&sum, 1, &part->job[k][JOB_F]); }
+        if (B) { bound_line_add(&sum, 1, &part->job[k][JOB_B]); }
+        if (W) { bound_line_add(&sum, 1, &part->job[k][JOB_W]); }
+        if (R) { bound_line_add(&sum, 1, &part->job[k][JOB_R]); }
+        if (k == 0) {
+            cheapest = sum;
+        } else {
+            line_lower(&cheapest, &sum);
+        }
+    }
+    return cheapest;
+}
+
+static void part_make(BoundPart* out, const BoundLines* lines, int part) {
+    const MicrobatchProblem* problem = lines->problem;
+    *out = (BoundPart){0};
+    for (int k = 0; k < problem->num_modes; k++) {
+        const CostPartMode* mode = &problem->costs->parts[problem->modes[k]][part];
+        for (int kind = 0; kind < JOB_COUNT; kind++) {
+            bool used = kind != JOB_R || problem->costs->recompute_is_job[problem->modes[k]];
+            if (used) { line_make(&out->job[k][kind], &mode->time_ns[kind], &lines->extent); }
+        }
+        line_make(&out->stored[k], &mode->stored_bytes, &lines->extent);
+    }
+    int n = problem->num_modes;
+    out->work = cheapest_mode(out, n, true, true, true, true);
+    out->turn = cheapest_mode(out, n, true, true, lines->joint_backward, false);
+    out->F = cheapest_mode(out, n, true, false, false, false);
+    out->B = cheapest_mode(out, n, false, true, false, false);
+    out->BW = cheapest_mode(out, n, false, true, true, false);
+}
+
+static void part_add(BoundPart* out, double count, const BoundPart* part) {
+    for (int k = 0; k < RECOMPUTE_COUNT; k++) {
+        for (int kind = 0; kind < JOB_COUNT; kind++) {
+            bound_line_add(&out->job[k][kind], count, &part->job[k][kind]);
+        }
+        bound_line_add(&out->stored[k], count, &part->stored[k]);
+    }
+    bound_line_add(&out->work, count, &part->work);
+    bound_line_add(&out->turn, count, &part->turn);
+    bound_line_add(&out->F, count, &part->F);
+    bound_line_add(&out->B, count, &part->B);
+    bound_line_add(&out->BW, count, &part->BW);
+}
+
+void bound_part_sum(BoundPart* out, const BoundLines* lines, int32_t num_enc, int32_t num_dec, bool embedding,
+                    bool head) {
+    *out = (BoundPart){0};
+    if (num_enc > 0) { part_add(out, num_enc, &lines->part[PART_ENC_LAYER]); }
+    if (num_dec > 0) { part_add(out, num_dec, &lines->part[PART_DEC_LAYER]); }
+    if (embedding) { part_add(out, 1, &lines->part[PART_EMBEDDING]); }
+    if (head) { part_add(out, 1, &lines->part[PART_HEAD]); }
+}
+
+void bound_part_stage(BoundPart* out, const BoundLines* lines, int32_t s) {
+    const CostStage* stage = &lines->problem->stages[s];
+    int32_t enc = lines->problem->costs->num_enc_layers;
+    int32_t begin = stage->layers.layer_begin, end = stage->layers.layer_end;
+    int32_t enc_end = end < enc ? end : enc, dec_begin = begin > enc ? begin : enc;
+    bound_part_sum(out, lines, enc_end > begin ? enc_end - begin : 0, end > dec_begin ? end - dec_begin : 0,
+                   stage->has_embedding, stage->has_head);
+}
+
+// --- all of them
+// ----------------------------------------------------------------------------------------------
+
+static void parts_make(BoundLines* out) {
+    const CostModel* costs = out->problem->costs;
+    bool has[PART_COUNT] = {true, costs->num_enc_layers > 0, costs->num_dec_layers > 0, true};
+    for (int part = 0; part < PART_COUNT; part++) {
+        out->part[part] = (BoundPart){0};
+        if (has[part]) { part_make(&out->part[part], out, part); }
+    }
+    line_make(&out->stage_stored, &costs->stage_stored_bytes, &out->extent);
+    line_make(&out->boundary, &costs->boundary_bytes, &out->extent);
+}
+
+// A micro-batch keeps its activations on every stage at the same time as nothing else, at least.
+static void lower_largest(BoundLines* lines, const BoundPart* stage, double num_stages, double free_bytes) {
+    double tokens = 0, padded_enc = 0, padded_dec = 0;
+    for (int k = 0; k < lines->problem->num_modes; k++) {
+        BoundLine stored = stage->stored[k];
+        bound_line_add(&stored, num_stages, &lines->stage_stored);
+        double left = free_bytes - stored.constant, rate = stored.rate[FEATURE_ENC_TOKENS];
+        double dec_rate = stored.rate[FEATURE_DEC_TOKENS];
+        padded_enc = fmax(padded_enc, rate > 0 ? left / rate : INFINITY);
+        padded_dec = fmax(padded_dec, dec_rate > 0 ? left / dec_rate : INFINITY);
+    }
+    tokens = padded_enc;
+    lines->largest_tokens = fmin(lines->largest_tokens, fmax(tokens, 1));
+    double* largest = lines->extent.largest;
+    largest[FEATURE_ENC_TOKENS] =
+        fmin(largest[FEATURE_ENC_TOKENS], fmax(floor(padded_enc * (1 + 1e-9)) + 1, 1));
+    largest[FEATURE_DEC_TOKENS] =
+        fmin(largest[FEATURE_DEC_TOKENS], fmax(floor(padded_dec * (1 + 1e-9)) + 1, 1));
+}
+
+void bound_lines_make(BoundLines* out, const MicrobatchProblem* problem, bool joint_backward) {
+    *out = (BoundLines){.problem = problem, .joint_backward = joint_backward, .extent = extent_make(problem)};
+    out->largest_tokens = out->extent.total[FEATURE_ENC_TOKENS];
+    parts_make(out);
+    if (problem->request->memory_limit_bytes == 0) { return; }
+    const CostModel* costs = problem->costs;
+    BoundPart sum;
+    if (problem->request->choose_stages) {
+        double free_bytes = (double)problem->P * (double)problem->request->memory_limit_bytes;
+        CostStage whole = {{0, costs->num_enc_layers + costs->num_dec_layers}, true, true, false};
+        free_bytes -= (double)cost_state_bytes(costs, &whole);
+        bound_part_sum(&sum, out, costs->num_enc_layers, costs->num_dec_layers, true, true);
+        lower_largest(out, &sum, problem->P, free_bytes);
+    } else {
+        for (int32_t s = 0; s < problem->P; s++) {
+            bound_part_stage(&sum, out, s);
+            lower_largest(out, &sum, 1, (double)problem->available_bytes[s]);
+        }
+    }
+    parts_make(out);  // smaller micro-batches, higher rates
+}

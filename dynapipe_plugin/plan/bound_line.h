@@ -1,0 +1,58 @@
+/*
+bound_line.h -- straight lines below the cost formulas: what any micro-batch of a batch costs at least.
+
+A micro-batch pays max(floor, const + sum over features c_f(x_f)) for a job of a part. Its line is
+    constant + sum over features rate_f * x_f
+with rate_f = min over 1 <= x <= largest_f of c_f(x) / x, which on a piecewise linear c is at x = 1, at a knot
+or at the end. A curve whose line begins below zero (a fit with a large constant) borrows from the constant
+what it lacks at zero; the rest of the constant stays. Lines add up over micro-batches, and features over the
+samples in them: tokens, squares and products of padded or packed sequences are at least those of their
+samples. The largest x is that of a micro-batch of the whole batch, padded to its longest, or what memory
+holds.
+*/
+#pragma once
+
+#include "microbatch.h"
+
+typedef struct {
+    double constant;
+    double rate[FEATURE_COUNT];
+} BoundLine;
+
+typedef struct {
+    double total[FEATURE_COUNT];    // over all samples, unpadded; no sequences (packing may join them)
+    double largest[FEATURE_COUNT];  // that one micro-batch can have
+} BoundExtent;
+
+// Of one part of the model, or the sum over the parts of a stage.
+typedef struct {
+    BoundLine job[RECOMPUTE_COUNT][JOB_COUNT];  // by index in MicrobatchProblem.modes
+    BoundLine stored[RECOMPUTE_COUNT];          // bytes
+    BoundLine work;      // F + B + W + R; every feature in the mode where it is cheapest, as modes may differ
+    BoundLine turn;      // F + B the same way; with W where no plan in question splits backward
+    BoundLine F, B, BW;  // each the same way
+} BoundPart;
+
+typedef struct {
+    const MicrobatchProblem* problem;
+    bool joint_backward;
+    BoundExtent extent;
+    BoundPart part[PART_COUNT];
+    BoundLine stage_stored;  // once per stage
+    BoundLine boundary;      // bytes that a boundary sends at least
+    double largest_tokens;   // true tokens of enc side that one micro-batch can have, memory considered
+} BoundLines;
+
+void bound_lines_make(BoundLines* out, const MicrobatchProblem* problem, bool joint_backward);
+
+// out += count * line
+void bound_line_add(BoundLine* out, double count, const BoundLine* line);
+// Of a micro-batch of one sample; of all samples together (`num_mbs` micro-batches).
+double bound_line_sample(const BoundLine* line, const PlanSample* sample);
+double bound_line_total(const BoundLine* line, const BoundExtent* extent, double num_mbs);
+
+// The sum over num_enc and num_dec layers, embedding and head.
+void bound_part_sum(BoundPart* out, const BoundLines* lines, int32_t num_enc, int32_t num_dec, bool embedding,
+                    bool head);
+// The same for a stage of the problem.
+void bound_part_stage(BoundPart* out, const BoundLines* lines, int32_t s);

@@ -11,7 +11,11 @@ typedef struct {
     int32_t next_job[PLAN_MAX_STAGES];   // not in the sequence yet
     int32_t next_send[PLAN_MAX_STAGES];  // job whose transfer comes next on the stage's link
     int32_t running[PLAN_MAX_STAGES];    // first job that ends after the begin of the latest transfer
+    int64_t
+        begin_ns[2 * PLAN_MAX_STAGES];  // of each stage's next transfer [s] and next job [P + s]; NOT_READY
 } Merge;
+
+static const int64_t NOT_READY = INT64_MAX;
 
 // The stage that a job's result goes to, -1: none.
 static int32_t receiver_of(const Merge* merge, int32_t s, PipeJob job) {
@@ -32,6 +36,15 @@ static void skip_to_send(Merge* merge, int32_t s) {
     while (*at < merge->schedule->num_jobs[s] && receiver_of(merge, s, merge->schedule->jobs[s][*at]) < 0) {
         ++*at;
     }
+}
+
+// What could come next on stage s has changed: its transfer, its job.
+static void refresh(Merge* merge, int32_t s) {
+    int32_t P = merge->problem->P, job = merge->next_job[s], send = merge->next_send[s];
+    bool sends = send < merge->next_job[s];
+    bool runs = job < merge->schedule->num_jobs[s] && job_is_ready(merge, s);
+    merge->begin_ns[s] = sends ? merge->timeline->send[s][send].begin_ns : NOT_READY;
+    merge->begin_ns[P + s] = runs ? merge->timeline->job[s][job].begin_ns : NOT_READY;
 }
 
 static void push(Merge* merge, int32_t s, CommOp op) {
@@ -69,6 +82,8 @@ static void take_transfer(Merge* merge, int32_t s) {
     merge->arrived[is_act ? 0 : 1][(int64_t)peer * merge->problem->M + job.mb] = 1;
     merge->next_send[s]++;
     skip_to_send(merge, s);
+    refresh(merge, s);
+    refresh(merge, peer);
 }
 
 static Status merge_init(Merge* merge, Arena* arena) {
@@ -89,27 +104,17 @@ Status comm_order_make(CommOrder* out, const PipeProblem* problem, const PipeSch
     *out = (CommOrder){0};
     Merge merge = {.problem = problem, .schedule = schedule, .timeline = timeline, .order = out};
     TRY(merge_init(&merge, arena));
+    int32_t P = problem->P;
+    for (int32_t s = 0; s < P; s++) { refresh(&merge, s); }
     for (;;) {  // of all that could come next: the earliest begin, transfers before jobs
-        int32_t best = -1;
-        bool best_is_job = false;
-        int64_t best_ns = 0;
-        for (int32_t i = 0; i < 2 * problem->P; i++) {
-            bool is_job = i >= problem->P;
-            int32_t s = is_job ? i - problem->P : i;
-            int32_t at = is_job ? merge.next_job[s] : merge.next_send[s];
-            if (at == schedule->num_jobs[s]) { continue; }
-            if (is_job ? !job_is_ready(&merge, s) : at >= merge.next_job[s]) { continue; }
-            int64_t begin_ns = (is_job ? timeline->job[s] : timeline->send[s])[at].begin_ns;
-            if (best >= 0 && begin_ns >= best_ns) { continue; }
-            best = s;
-            best_is_job = is_job;
-            best_ns = begin_ns;
-        }
-        if (best < 0) { break; }
-        if (best_is_job) {
-            merge.next_job[best]++;
-        } else {
+        int32_t best = 0;
+        for (int32_t i = 1; i < 2 * P; i++) { best = merge.begin_ns[i] < merge.begin_ns[best] ? i : best; }
+        if (merge.begin_ns[best] == NOT_READY) { break; }
+        if (best < P) {
             take_transfer(&merge, best);
+        } else {
+            merge.next_job[best - P]++;
+            refresh(&merge, best - P);
         }
     }
     for (int32_t s = 0; s < problem->P; s++) {

@@ -27,6 +27,7 @@ typedef struct {
     int64_t* work_ns;   // [N] of each sample
     int32_t* group_of;  // [N]
     int32_t* ids;       // [N]
+    int32_t* end;       // [N]
     Group* groups;      // [N]
 } Balance;
 
@@ -36,8 +37,9 @@ static Status balance_init(Balance* b, const MicrobatchProblem* problem, Arena* 
                    .work_ns = ARENA_NEW(arena, int64_t, N),
                    .group_of = ARENA_NEW(arena, int32_t, N),
                    .ids = ARENA_NEW(arena, int32_t, N),
+                   .end = ARENA_NEW(arena, int32_t, N),
                    .groups = ARENA_NEW(arena, Group, N)};
-    if (!b->work_ns || !b->group_of || !b->ids || !b->groups) {
+    if (!b->work_ns || !b->group_of || !b->ids || !b->end || !b->groups) {
         return FAIL(STATUS_NO_MEMORY, "equal micro-batches of %d samples", N);
     }
     for (int32_t i = 0; i < N; i++) {
@@ -49,17 +51,29 @@ static Status balance_init(Balance* b, const MicrobatchProblem* problem, Arena* 
     return STATUS_OK;
 }
 
+// ids: samples by group, ascending; those of group g end at end[g].
+static void sort_by_group(const Balance* b, int32_t num_groups) {
+    int32_t N = b->problem->num_samples;
+    for (int32_t g = 0; g < num_groups; g++) { b->end[g] = 0; }
+    for (int32_t i = 0; i < N; i++) { b->end[b->group_of[i]]++; }
+    for (int32_t g = num_groups - 1, end = N; g >= 0; g--) {  // where each begins
+        end -= b->end[g];
+        b->end[g] = end;
+    }
+    for (int32_t i = 0; i < N; i++) { b->ids[b->end[b->group_of[i]]++] = i; }
+}
+
 // Largest in the middle, smallest at both ends.
 static void list_groups(MicrobatchList* out, const Balance* b, int32_t num_groups) {
     const MicrobatchProblem* problem = b->problem;
     out->num_mbs = out->num_sequences = out->num_segments = 0;
+    sort_by_group(b, num_groups);
     for (int32_t k = 0; k < num_groups; k++) {
         int32_t rank = 2 * k < num_groups ? num_groups - 1 - 2 * k : 2 * k - num_groups;
-        int32_t group = b->groups[rank].group, num = 0;
-        for (int32_t i = 0; i < problem->num_samples; i++) {
-            if (b->group_of[i] == group) { b->ids[num++] = i; }
-        }
-        if (num > 0) { microbatch_list_append(out, problem, LAYOUT_RAGGED, problem->modes[0], b->ids, num); }
+        int32_t group = b->groups[rank].group, begin = group > 0 ? b->end[group - 1] : 0;
+        int32_t num = b->end[group] - begin;
+        if (num == 0) { continue; }
+        microbatch_list_append(out, problem, LAYOUT_RAGGED, problem->modes[0], b->ids + begin, num);
     }
 }
 

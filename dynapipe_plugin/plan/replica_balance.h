@@ -12,7 +12,7 @@ where M < R, R - M replicas stay empty. Deterministic: ties go to the smaller in
 #include "../base/status.h"
 #include "microbatch.h"
 
-// replica_of[i] in [0, R) for each of the M jobs. O(M R log R + M log M), and a bounded number of swaps.
+// replica_of[i] in [0, R) for each of the M jobs. O(M (R + log M)), and a bounded number of swaps.
 Status replica_balance_assign(int32_t* replica_of, const int64_t* work_ns, int32_t M, int32_t R,
                               Arena* arena);
 

@@ -155,6 +155,24 @@ static void check_flags(Trainer* t) {
     }
 }
 
+// -y 1 goes on with the checkpoint's model; an -e of another shape was meant for something else.
+static void warn_of_other_model(const Trainer* t, const Gpt2Config* config, const char* path) {
+    const char* model = t->flags.model;
+    char error[LLMC_ERROR_CHARS];
+    Gpt2Config asked;
+    bool known = ends_with(model, ".bin")
+                     ? checkpoint_read_config(&asked, model, error)
+                     : gpt2_config_parse(&asked, model, config->vocab, config->max_seq_len, error);
+    bool same = known && asked.num_layers == config->num_layers && asked.channels == config->channels &&
+                asked.num_heads == config->num_heads;
+    if (same || !t->flags.model_given || !source_is_main(t->source)) { return; }
+    fprintf(stderr,
+            "warning: -e %s is not used: -y 1 goes on with %s, %d layers, %d channels, %d heads ---> leave "
+            "-e out; "
+            "another -o for a new run\n",
+            model, path, config->num_layers, config->channels, config->num_heads);
+}
+
 // The model that -e or the checkpoint to resume from describes, this rank's layers of it, filled.
 static void build_model(Trainer* t) {
     char path[CHECKPOINT_PATH_CHARS], error[LLMC_ERROR_CHARS];
@@ -172,6 +190,7 @@ static void build_model(Trainer* t) {
                         : gpt2_config_parse(&config, flags->model, source_vocab(t->source), flags->seq_tokens,
                                             error);
     if (!ok) { source_die(t->source, error); }
+    if (resumes) { warn_of_other_model(t, &config, path); }
     if (config.vocab < source_vocab(t->source) || config.max_seq_len < flags->seq_tokens) {
         snprintf(error, sizeof error,
                  "-e %.80s: vocabulary %d and %d positions, the data has %d ids, -t is %d ---> "

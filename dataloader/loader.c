@@ -305,6 +305,10 @@ void loader_rewind(Loader* loader) {
     memset(loader->drawn, 0, (size_t)loader->shards.num_tasks * sizeof *loader->drawn);
 }
 
+uint64_t loader_seed(const Loader* loader) {
+    return loader->seed;
+}
+
 Status loader_restore(Loader* loader, const uint8_t* position, size_t position_bytes) {
     PositionHead head;
     if (position_bytes < sizeof head || memcmp(position, POSITION_MAGIC, sizeof head.magic) != 0) {

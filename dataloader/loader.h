@@ -78,6 +78,8 @@ Status loader_next(Loader* loader, LoaderBatch* out, Arena* arena);
 // was saved with are STATUS_MISMATCH, a damaged record STATUS_BAD_FORMAT; the loader then stays where it was.
 Status loader_restore(Loader* loader, const uint8_t* position, size_t position_bytes);
 void loader_rewind(Loader* loader);
+uint64_t
+loader_seed(const Loader* loader);  // of the order that is drawn: the options', or that of a position
 
 // Sample `n` of those that can be drawn, grouped by task, 0 <= n < loader_num_samples, truncated like a drawn
 // one. Read-only: any thread.

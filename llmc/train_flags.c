@@ -121,6 +121,7 @@ const char* train_flags_parse(TrainFlags* out, int argc, char** argv) {
         if (i + 1 >= argc) { return wrong("%s: needs a value" REMEDY, spec->name); }
         const char* error = set_value(out, spec, argv[i + 1]);
         if (error != NULL) { return error; }
+        out->model_given |= spec->offset == FIELD(model);
     }
     return NULL;
 }

@@ -15,6 +15,7 @@ typedef struct {
     const char* train_pattern;  // -i
     const char* val_pattern;    // -j
     const char* model;          // -e  checkpoint, or descriptor
+    bool model_given;           // -e was there
     const char* output_dir;     // -o
     int32_t checkpoint_every;   // -n
     int32_t checkpoints_keep;   // -nk

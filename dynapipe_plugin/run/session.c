@@ -99,6 +99,7 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv) {
         status = collective_all_equal_u64(&dp->world, command_line, "hash of the command line");
     }
     return status == STATUS_OK ? agree_on_threads(dp) : status;
+    if (status == STATUS_OK) { status = session_report_open(dp); }
 }
 
 int dynapipe_open(Dynapipe** out, int* argc, char*** argv) {

@@ -110,3 +110,5 @@ Status session_reserve(Dynapipe* dp, int64_t num_bytes);
 
 // session_report.c
 void session_report_close(Dynapipe* dp);
+// The files of --trace and --dump-plan can be written: found out before the first step, on all ranks alike.
+Status session_report_open(Dynapipe* dp);

@@ -5,7 +5,8 @@
 
 #include "session.h"
 
-enum { SPLIT_BATCHES = 4 };  // the stage split is chosen on this many batches of the mixture
+enum { MAX_STEP_SAMPLES = 1 << 20 };  // the search grows with them; beyond, -d is a slip of the finger
+enum { SPLIT_BATCHES = 4 };           // the stage split is chosen on this many batches of the mixture
 
 static LoaderOptions loader_options(const Dynapipe* dp, bool shuffle) {
     const SessionOptions* options = &dp->options;
@@ -58,10 +59,23 @@ static Status number_tasks(Dynapipe* dp) {
     return STATUS_OK;
 }
 
+// A step draws its samples from the data as often as it takes.
+static Status check_step_fits(const Dynapipe* dp) {
+    double mean_tokens = (double)loader_num_tokens(dp->train) / (double)loader_num_samples(dp->train);
+    double most_tokens = floor(mean_tokens * MAX_STEP_SAMPLES);
+    if ((double)dp->run.batch_tokens <= most_tokens) { return STATUS_OK; }
+    return FAIL(
+        STATUS_BAD_OPTION,
+        "-d %lld: about %.0f samples in a step, of %lld in the data ---> at most -d %.0f (%d samples)",
+        (long long)dp->run.batch_tokens, (double)dp->run.batch_tokens / mean_tokens,
+        (long long)loader_num_samples(dp->train), most_tokens, MAX_STEP_SAMPLES);
+}
+
 static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
     dp->run = *run;
     LoaderOptions options = loader_options(dp, true);
     TRY(loader_open(&dp->train, run->train_pattern, &options));
+    TRY(check_step_fits(dp));
     if (run->val_pattern != NULL) {
         options = loader_options(dp, false);
         TRY(loader_open(&dp->val, run->val_pattern, &options));

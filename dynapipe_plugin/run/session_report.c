@@ -1,5 +1,6 @@
 // session_report.c -- what a user sees of a step: one line, one JSON record, and on demand its plan and
 // timelines.
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -146,6 +147,32 @@ static Status write_record(Dynapipe* dp, const DynapipeReport_v1* report) {
 
 static Status write_trace(Dynapipe* dp, int32_t step) {
     const TraceRank* mine = executor_trace(dp->executor);
+// Appends nothing: a file that is there stays as it is until its step.
+static bool can_write(const char* path) {
+    FILE* file = path != NULL ? fopen(path, "a") : NULL;
+    return path == NULL || (file != NULL && fclose(file) == 0);
+}
+
+Status session_report_open(Dynapipe* dp) {
+    const SessionOptions* options = &dp->options;
+    if (options->trace == NULL && options->dump_plan == NULL) { return STATUS_OK; }
+    double failures[2] = {0};
+    int error[2] = {0};
+    const char* const names[2] = {"--trace", "--dump-plan"};
+    const char* const paths[2] = {options->trace, options->dump_plan};
+    for (int i = 0; i < 2 && dp->transport.rank == 0; i++) {
+        failures[i] = !can_write(paths[i]);
+        error[i] = errno;
+    }
+    TRY(collective_all_reduce_sum(&dp->world, failures, 2));
+    for (int i = 0; i < 2; i++) {
+        if (failures[i] == 0) { continue; }
+        return FAIL(STATUS_IO, "%s %s: cannot be written: %s ---> name a file in a directory that you own",
+                    names[i], paths[i], strerror(error[i]));
+    }
+    return STATUS_OK;
+}
+
     Arena arena = {0};
     int32_t num_ranks = dp->transport.num_ranks;
     size_t num_bytes = trace_rank_packed_bytes(mine);

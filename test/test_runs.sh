@@ -11,10 +11,10 @@ train() {
     run "$name" "$ranks" $base -o "$work/$name" "$@" || { tail -5 "$work/$name.log"; ok 1 "$name: the run failed"; }
 }
 
-train first 4 --stages 2 -x 50 -z 1
-train again 4 --stages 2 -x 50 -z 1
+train first 4 --stages 2 -x 50 -z 1 --robust on
+train again 4 --stages 2 -x 50 -z 1 --robust on
 cmp -s <(losses first) <(losses again)
-ok $? "the same command twice: bit-identical losses of 50 steps"
+ok $? "the same command twice, with a given --robust: bit-identical losses of 50 steps"
 train one 1 -x 50
 difference=$(loss_difference first one)
 ok "$(awk -v d="$difference" 'BEGIN {print !(d != "none" && d < 1e-4)}')" "50 steps at 2x2 equal 1x1 (largest difference $difference)"
@@ -39,6 +39,15 @@ for layout in 2x2 4x1 1x1; do
     [ "$(losses "resume-$layout" | head -1 | cut -d' ' -f1)" = 6 ]
     ok $? "resumed at $layout: goes on with step 6"
 done
+
+# What a resumed run does not use, it says.
+cp -r "$work/part" "$work/other"
+rm -f "$work/other"/*_00000010*
+train other 4 --stages 4 -x 6 -y 1 -e l2c32h4 --seed 7
+grep -q 'warning: -e l2c32h4 is not used' "$work/other.log" && grep -q 'warning: --seed 7 is not used.*by --seed 42 --->' "$work/other.log"
+ok $? "a resumed run warns of another -e and --seed"
+! grep -q warning "$work/resume-2x2.log"
+ok $? "and not of the same ones"
 
 # A trained model becomes a new run's start; llm.c's log and the plan of a step are there.
 train from-file 2 --stages 2 -x 1 -e "$work/whole/model_00000010.bin" --dump-plan "$work/plan.txt" --show-step 1 --trace "$work/trace.json" -v 1 -m 2

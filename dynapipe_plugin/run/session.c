@@ -87,6 +87,7 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv) {
     for (int32_t i = 0; i < num_ranks; i++) { ranks[i] = i; }
     Status status = collective_init(&dp->world, &dp->transport, ranks, num_ranks, END_TOGETHER_NS);
     if (status == STATUS_OK) { status = session_options_take(&dp->options, argc, *argv); }
+    if (status == STATUS_OK) { status = session_noise_parse(&dp->noise, dp->options.robust); }
     if (status == STATUS_OK && dp->options.check) {
         Transport inner = dp->transport;
         status = transport_check_open(&dp->transport, inner);
@@ -98,8 +99,8 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv) {
     if (status == STATUS_OK) {
         status = collective_all_equal_u64(&dp->world, command_line, "hash of the command line");
     }
-    return status == STATUS_OK ? agree_on_threads(dp) : status;
     if (status == STATUS_OK) { status = session_report_open(dp); }
+    return status == STATUS_OK ? agree_on_threads(dp) : status;
 }
 
 int dynapipe_open(Dynapipe** out, int* argc, char*** argv) {
@@ -118,6 +119,7 @@ void dynapipe_close(Dynapipe* dp) {
     loader_close(dp->train);
     loader_close(dp->val);
     executor_free(dp->executor);
+    session_noise_free(&dp->noise);
     free(dp->memory);
     free(dp->task_names);
     free(dp->val_task);

@@ -4,6 +4,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
     session.c          open, close, ranks, sums, errors
     session_options.c  the option table
     session_data.c     data, stage split, the model put in
+    session_noise.c    the noise that plans are chosen for
     session_plan.c     one step made ahead: batch -> plan -> collated micro-batches, in the background thread
     session_step.c     one step run: execute, reduce gradients
     session_eval.c     validation and generation on the same pipeline
@@ -22,6 +23,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 #include "executor.h"
 #include "local_ranks.h"
 #include "plan_ahead.h"
+#include "session_noise.h"
 #include "session_options.h"
 #include "trace.h"
 #include "transport.h"
@@ -39,7 +41,8 @@ typedef struct {
     const DynapipeBatch** batches;  // [plan.M]; NULL where another replica runs the micro-batch
     float** losses;                 // [plan.M] (num_rows) each; NULL like batches
     int64_t computed_tokens;
-    int64_t plan_cpu_ns;  // what planning cost, without collation
+    int64_t plan_cpu_ns;     // what planning cost, without collation
+    int32_t noise_permille;  // that the plan was chosen for
 } SessionStep;
 
 // What the run as a whole was like, for the closing lines. Steps after the first few, where buffers still
@@ -65,6 +68,7 @@ struct Dynapipe {
     int32_t* val_task;        // the validation data's tasks among these
     CostModel costs;
     PlanRequest request;
+    SessionNoise noise;
     PlanAhead* ahead;
     SessionStep* slots;
     int32_t num_slots;
@@ -109,6 +113,6 @@ Status session_plan_get(Dynapipe* dp, int32_t step, SessionStep** out);
 Status session_reserve(Dynapipe* dp, int64_t num_bytes);
 
 // session_report.c
-void session_report_close(Dynapipe* dp);
 // The files of --trace and --dump-plan can be written: found out before the first step, on all ranks alike.
 Status session_report_open(Dynapipe* dp);
+void session_report_close(Dynapipe* dp);

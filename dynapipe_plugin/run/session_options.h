@@ -19,6 +19,7 @@ typedef struct {
     int32_t effort, plan_ahead;
     bool plan_before;
     int32_t mb_tokens;
+    const char* robust;
     // data
     int32_t long_samples, loss_on, mixture;
     int64_t mixture_cap;

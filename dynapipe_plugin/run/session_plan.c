@@ -41,14 +41,15 @@ static Status collate_mine(Dynapipe* dp, SessionStep* step) {
 
 static Status make_step(void* ctx, int64_t step_idx, int32_t slot) {
     Dynapipe* dp = ctx;
-    (void)step_idx;
     SessionStep* step = &dp->slots[slot];
     Arena arena = step->arena;
     arena_reset(&arena);
     *step = (SessionStep){.arena = arena};
     TRY(draw_batch(dp, step));
+    PlanRequest request = dp->request;
+    request.noise_permille = step->noise_permille = session_noise_permille(&dp->noise, step_idx);
     int64_t begin_ns = clock_cpu_ns();
-    TRY(plan_make(&step->plan, &dp->request, &dp->costs, step->batch.lengths, step->batch.num_samples,
+    TRY(plan_make(&step->plan, &request, &dp->costs, step->batch.lengths, step->batch.num_samples,
                   &step->arena));
     step->plan_cpu_ns = clock_cpu_ns() - begin_ns;
     step->plan_hash = plan_hash(&step->plan);
@@ -62,6 +63,7 @@ Status session_plan_start(Dynapipe* dp) {
     dp->num_slots = num_ahead + 1;
     dp->slots = calloc((size_t)dp->num_slots, sizeof(SessionStep));
     if (dp->slots == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d steps ahead", num_ahead); }
+    session_noise_start(&dp->noise, dp->next_step, num_ahead);
     TRY(plan_ahead_start(&dp->ahead, make_step, dp, dp->next_step, dp->num_steps, num_ahead));
     if (dp->options.plan_before) { TRY(plan_ahead_wait_all(dp->ahead)); }
     return STATUS_OK;
@@ -109,12 +111,13 @@ int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes) {
     }
     *out = dp->now->batch.position;
     *num_bytes = dp->now->batch.position_bytes;
-    return 0;
+    return (int)session_noise_position((SessionNoise*)(uintptr_t)&dp->noise, out, num_bytes);
 }
 
 int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32_t step) {
     session_plan_stop(dp);
     dp->next_step = step;
+    session_noise_restore(&dp->noise, position, &num_bytes);
     Status status = loader_restore(dp->train, position, num_bytes);
     uint64_t seed = loader_seed(dp->train), option = (uint64_t)dp->options.seed;
     if (status == STATUS_OK && seed != option && dp->run.overfit == 0 && dp->transport.rank == 0) {

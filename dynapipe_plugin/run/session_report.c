@@ -117,22 +117,24 @@ static Status write_record(Dynapipe* dp, const DynapipeReport_v1* report) {
     }
     const DynapipeStep_v1* last = &dp->last;
     const Plan* plan = &dp->now->plan;
-    json_t* record = json_pack("{s:i,s:f,s:o,s:f,s:f,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:o,s:o,s:o}",  //
-                               "step", report->step, "loss", last->loss,                                 //
-                               "task_loss", json_task_losses(dp, last->task_loss),                       //
-                               "norm", report->norm, "lr", report->lr,                                   //
-                               "supervised_tokens", (json_int_t)last->supervised_tokens,                 //
-                               "total_tokens", (json_int_t)last->total_tokens,                           //
-                               "computed_tokens", (json_int_t)last->computed_tokens,                     //
-                               "step_ms", stat_max(dp, STAT_STEP_NS) / 1e6,                              //
-                               "pipeline_ms", stat_max(dp, STAT_PIPELINE_NS) / 1e6,                      //
-                               "plan_ms", stat_max(dp, STAT_PLAN_NS) / 1e6,                              //
-                               "plan_wait_ms", stat_max(dp, STAT_PLAN_WAIT_NS) / 1e6,                    //
-                               "predicted_ms", (double)plan->makespan_ns / 1e6,                          //
-                               "bound_ms", (double)plan->bound_ns / 1e6,                                 //
-                               "idle", json_per_rank(dp, STAT_BUSY_NS),                                  //
-                               "peak_bytes", json_per_rank(dp, STAT_PEAK_BYTES),                         //
-                               "rss_bytes", json_per_rank(dp, STAT_RSS_BYTES));
+    json_t* record =
+        json_pack("{s:i,s:f,s:o,s:f,s:f,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:i,s:o,s:o,s:o}",  //
+                  "step", report->step, "loss", last->loss,                                     //
+                  "task_loss", json_task_losses(dp, last->task_loss),                           //
+                  "norm", report->norm, "lr", report->lr,                                       //
+                  "supervised_tokens", (json_int_t)last->supervised_tokens,                     //
+                  "total_tokens", (json_int_t)last->total_tokens,                               //
+                  "computed_tokens", (json_int_t)last->computed_tokens,                         //
+                  "step_ms", stat_max(dp, STAT_STEP_NS) / 1e6,                                  //
+                  "pipeline_ms", stat_max(dp, STAT_PIPELINE_NS) / 1e6,                          //
+                  "plan_ms", stat_max(dp, STAT_PLAN_NS) / 1e6,                                  //
+                  "plan_wait_ms", stat_max(dp, STAT_PLAN_WAIT_NS) / 1e6,                        //
+                  "predicted_ms", (double)plan->makespan_ns / 1e6,                              //
+                  "bound_ms", (double)plan->bound_ns / 1e6,                                     //
+                  "noise_permille", dp->now->noise_permille,                                    //
+                  "idle", json_per_rank(dp, STAT_BUSY_NS),                                      //
+                  "peak_bytes", json_per_rank(dp, STAT_PEAK_BYTES),                             //
+                  "rss_bytes", json_per_rank(dp, STAT_RSS_BYTES));
     char* text = record != NULL
                      ? json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17))
                      : NULL;
@@ -145,8 +147,6 @@ static Status write_record(Dynapipe* dp, const DynapipeReport_v1* report) {
 // --- one step in detail
 // -----------------------------------------------------------------------------------------
 
-static Status write_trace(Dynapipe* dp, int32_t step) {
-    const TraceRank* mine = executor_trace(dp->executor);
 // Appends nothing: a file that is there stays as it is until its step.
 static bool can_write(const char* path) {
     FILE* file = path != NULL ? fopen(path, "a") : NULL;
@@ -173,6 +173,8 @@ Status session_report_open(Dynapipe* dp) {
     return STATUS_OK;
 }
 
+static Status write_trace(Dynapipe* dp, int32_t step) {
+    const TraceRank* mine = executor_trace(dp->executor);
     Arena arena = {0};
     int32_t num_ranks = dp->transport.num_ranks;
     size_t num_bytes = trace_rank_packed_bytes(mine);

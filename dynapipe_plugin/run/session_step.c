@@ -70,6 +70,27 @@ static Status gather_losses(Dynapipe* dp, const SessionStep* step, DynapipeStep_
     return STATUS_OK;
 }
 
+// Measures, and after the last step of that agrees with the others: a collective, on all ranks in the same
+// step.
+static Status measure_noise(Dynapipe* dp, const SessionStep* step) {
+    SessionNoise* noise = &dp->noise;
+    int32_t nth = noise->num_steps++;
+    if (noise->is_known || nth < SESSION_NOISE_BEGIN) { return STATUS_OK; }
+    TRY(trace_noise_add(&noise->measured, &step->plan, executor_trace(dp->executor)));
+    if (nth + 1 < SESSION_NOISE_END) { return STATUS_OK; }
+    double deviation = trace_noise_deviation(&noise->measured);
+    trace_noise_free(&noise->measured);
+    double sums[2] = {deviation >= 0 ? deviation : 0, deviation >= 0 ? 1 : 0};
+    TRY(collective_all_reduce_sum(&dp->world, sums, 2));
+    noise->permille = session_noise_round(sums[1] > 0 ? sums[0] / sums[1] : 0);
+    noise->is_known = true;
+    if (dp->transport.rank == 0 && noise->first_step < dp->num_steps) {
+        printf("times of jobs scatter by %.1f%%: plans are chosen for %.0f%% from step %d on\n",
+               sums[1] > 0 ? 100 * sums[0] / sums[1] : 0, noise->permille / 10.0, noise->first_step + 1);
+    }
+    return STATUS_OK;
+}
+
 static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     SessionStep* step;
     if (dp->next_step >= dp->num_steps) {
@@ -89,6 +110,7 @@ static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     executor_trace_add(dp->executor, TRACE_REDUCE, reduce_begin_ns, clock_now_ns());
     dp->next_step++;
     TRY(gather_losses(dp, step, out));
+    TRY(measure_noise(dp, step));
     dp->step_end_ns = clock_now_ns();
     return STATUS_OK;
 }

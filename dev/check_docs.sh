@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # make docs: renew the generated parts of the README, then run its commands as a new user would.
 #
-#   <!-- help:PROGRAM --> ... <!-- /help:PROGRAM -->   what ./PROGRAM --help prints
+#   <!-- help:PROGRAM --> ... <!-- /help:PROGRAM -->   what ./PROGRAM --help prints; dynapipe_COMMAND: ./dynapipe COMMAND --help
 #   <!-- results:NAME --> ... <!-- /results:NAME -->   dev/results/NAME.md, titles two levels deeper; nothing where there is none
 #   ```sh blocks: all run in one shell, in order, in a scratch copy of this tree
 #
@@ -15,6 +15,7 @@ trap 'rm -rf "$renewed" "$scratch"' EXIT
 program() {
     case $1 in
         train_gpt2) make -s build/release/train_gpt2-dynapipe >&2 && build/release/train_gpt2-dynapipe --help ;;
+        dynapipe_*) make -s build/release/dynapipe >&2 && build/release/dynapipe "${1#dynapipe_}" --help ;;
         *) make -s "build/release/$1" >&2 && "build/release/$1" --help ;;
     esac
 }

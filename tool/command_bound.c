@@ -26,6 +26,36 @@ static const ToolUsage usage = {
     .max_files = 1,
 };
 
+// What each stage has to do and to hold, whatever the plan: all samples as one micro-batch, nothing
+// recomputed.
+static void print_stages(const MicrobatchProblem* batch) {
+    MbShape shape = {0};
+    CostJobs jobs[PLAN_MAX_STAGES];
+    int64_t work_ns[PLAN_MAX_STAGES], sum_ns = 0;
+    for (int32_t i = 0; i < batch->num_samples; i++) {
+        const PlanSample* sample = &batch->samples[i];
+        mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
+    }
+    cost_stages(jobs, batch->costs, batch->stages, batch->P, batch->modes[0], &shape);
+    for (int32_t s = 0; s < batch->P; s++) {
+        work_ns[s] = (jobs[s].job_ns[JOB_F] + jobs[s].job_ns[JOB_B] + jobs[s].job_ns[JOB_W]) / batch->R;
+        sum_ns += work_ns[s];
+    }
+    printf("\n  stage  layers      work, ms  of the mean  model state, MB  left for the rest, MB\n");
+    for (int32_t s = 0; s < batch->P; s++) {
+        StageLayers layers = batch->stages[s].layers;
+        double mean_ns = (double)sum_ns / batch->P, free_mb = (double)batch->available_bytes[s] / 1e6;
+        printf("  %5d  %6d  %12.3f  %9.0f %%  %15.1f  ", s, layers.layer_end - layers.layer_begin,
+               (double)work_ns[s] / 1e6, mean_ns > 0 ? 100.0 * (double)work_ns[s] / mean_ns : 100.0,
+               (double)cost_state_bytes(batch->costs, &batch->stages[s]) / 1e6);
+        if (batch->request->memory_limit_bytes > 0) {
+            printf("%20.1f\n", free_mb);
+        } else {
+            printf("            no limit\n");
+        }
+    }
+}
+
 static Status run(const BoundOptions* options, const char* path, Problem* problem, Arena* arena) {
     MicrobatchProblem batch;
     LowerBound bound;
@@ -40,6 +70,7 @@ static Status run(const BoundOptions* options, const char* path, Problem* proble
            bound.chain_sample);
     printf("stage  %12.3f ms  stage %d: first arrival, its work, what must follow\n",
            (double)bound.stage_ns / 1e6, bound.stage);
+    print_stages(&batch);
     return STATUS_OK;
 }
 

@@ -1,0 +1,258 @@
+#!/usr/bin/env bash
+# ./dynapipe: every command and every error; plans of every policy counted again by test/judge_plan.py, and on the
+# shared cases (where there are some) by their own judge.
+set -u
+cd "$(dirname "$0")/.."
+build=build/${BUILD:-release}$([[ "${CC:-gcc}" == clang* ]] && echo -clang)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0 skipped=0
+cases=../shared/cases
+if ! make -s -j2 BUILD="${BUILD:-release}" "$build/dynapipe" >"$work/build.log" 2>&1; then
+    cat "$work/build.log"
+    exit 1
+fi
+tool() { timeout -k 5 60 "$build/dynapipe" "$@" >"$work/out" 2>"$work/err"; }
+ok() {  # 0|1 (0: fine), what
+    if [ "$1" -eq 0 ]; then
+        passed=$((passed + 1))
+        echo "ok   $2"
+    else
+        failed=$((failed + 1))
+        echo "FAIL $2"
+        head -3 "$work/err"
+    fi
+}
+# The exit status, one line on stderr that has the words and a remedy, nothing else there.
+refuses() {  # exit status, words, arguments...
+    local want=$1 words=$2 code
+    shift 2
+    tool "$@"
+    code=$?
+    [ $code -eq "$want" ] && [ "$(wc -l <"$work/err")" -eq 1 ] && grep -qF -- "$words" "$work/err" && grep -qF -- '--->' "$work/err"
+    ok $? "exit $code (want $want) '$words': $(head -c 110 "$work/err" | sed "s|$work/||g")"
+}
+have_python=$(command -v python3)
+
+# --- commands and their help
+tool --help && grep -q '^  plan ' "$work/out"; ok $? "--help lists the commands"
+for command in $(awk '/^  [a-z]/ {print $1}' "$work/out"); do
+    tool "$command" --help && grep -q "usage: ./dynapipe $command" "$work/out"
+    ok $? "$command --help"
+done
+tool; ok $(($? == 2 ? 0 : 1)) "no command: exit 2"
+refuses 2 "zigzag" zigzag
+refuses 2 "usage" plan
+refuses 2 "usage" plan a b
+refuses 2 "--polcy" plan test/problems/gpt_small.json --polcy auto
+tool plan test/problems/gpt_small.json --policy zigzag; [ $? -eq 2 ] && grep -q -- '--policy.*packed-ragged' "$work/err"
+ok $? "an unknown policy: $(head -c 80 "$work/err")"
+
+# --- every problem, every policy: the published form is judged, the text form is checked
+judge() {  # problem, what; the plan is $work/plan.json and $work/plan.txt
+    tool check "$work/plan.txt" --problem "$1"; ok $? "check: $2"
+    [ -n "$have_python" ] || return
+    local verdict
+    verdict=$(python3 test/judge_plan.py "$1" "$work/plan.json"); ok $? "judge: $2: $verdict"
+    # the table of memory has the same peaks, to 0.1 MB
+    [ -z "$verdict" ] || awk -v want="$verdict" 'BEGIN {n = split(want, peak, " ")}
+        /^memory of each stage/ {table = 1} table && /^ +[0-9]/ {d = $6 - peak[$1 + 3]; if (d > 0.06 || d < -0.06) bad = 1; rows++}
+        /^$/ {table = 0} END {exit bad || rows != n - 2}' <(echo; cat "$work/shown")
+    ok $? "memory as the judge has it: $2"
+}
+plan_and_judge() {  # 0: must fit, 3: may say that nothing fits; problem, options...
+    local may=$1 problem=$2 code
+    shift 2
+    tool plan "$problem" --json "$work/plan.json" --text "$work/plan.txt" "$@"
+    code=$?
+    if [ $code -eq 3 ] && [ "$may" -eq 3 ]; then
+        grep -q 'stage.* over .*--->' "$work/err"; ok $? "nothing fits: $(basename "$problem") $*: $(head -c 90 "$work/err")"
+        return 3
+    fi
+    ok $code "plan $(basename "$problem") $*"
+    cp "$work/out" "$work/shown"
+    [ $code -eq 0 ] && judge "$problem" "$(basename "$problem") $*"
+}
+for problem in test/problems/{gpt_small,gpt_tight,t5_small,one_sample}.json; do
+    for options in "" "--layout padded --split-backward off --stage-split equal" "--split-backward on --schedule adaptive" \
+        "--schedule 1f1b --stage-split equal" "--schedule gpipe" "--policy dynapipe" "--robust 0.05 --effort 50"; do
+        # shellcheck disable=SC2086
+        plan_and_judge $([[ "$options" == *equal* || "$options" == *gpipe* ]] && echo 3 || echo 0) $problem $options
+    done
+    for policy in packed-ragged padded tokens kk; do plan_and_judge 3 $problem --policy $policy; done
+done
+refuses 2 "--json: policy packed" plan test/problems/gpt_small.json --policy packed --json "$work/plan.json"
+tool plan test/problems/gpt_small.json --policy packed --text "$work/plan.txt"; ok $? "packed, as text"
+tool check "$work/plan.txt" --problem test/problems/gpt_small.json; ok $? "packed, checked"
+
+if [ -n "$have_python" ] && [ -r $cases/evaluate.py ]; then
+    for problem in $cases/*_s*_r*.json; do
+        for policy in auto dynapipe packed-ragged padded tokens kk; do
+            tool plan "$problem" --policy $policy --json "$work/plan.json" --text "$work/plan.txt"
+            code=$?
+            if [ $code -eq 3 ] && [ $policy != auto ] && [ $policy != dynapipe ]; then
+                echo "     $(basename "$problem") $policy: $(head -c 100 "$work/err")"
+                continue
+            fi
+            ok $code "plan $(basename "$problem") $policy"
+            verdict=$(python3 $cases/evaluate.py "$problem" "$work/plan.json") &&
+                python3 - "$verdict" "$work/plan.json" <<'EOF'
+import json, sys
+judged, plan = json.loads(sys.argv[1])["makespan_ms"], json.load(open(sys.argv[2]))["predicted_makespan_ms"]
+sys.exit(abs(plan - judged) > 1e-3 * judged)
+EOF
+            ok $? "the judge agrees: $(head -c 70 <<<"$verdict")"
+        done
+    done
+else
+    echo "skip shared cases: no python3, or no $cases here"
+    skipped=$((skipped + 1))
+fi
+
+# --- what plan prints and writes
+small=test/problems/gpt_small.json
+tool plan $small --explain --text "$work/a.txt" --trace "$work/trace.json"
+for words in "micro-batches of 40 samples" "stage 2 |" "memory of each stage" "^bound " "^makespan .*100.00 %" \
+    "^- Stages" "^- Lost against the bound" "planned in"; do
+    grep -q -- "$words" "$work/out"; ok $? "plan prints: $words"
+done
+sum=$(awk '/^bound /{in_it = 1} in_it && /%/ && !/^makespan/ {for (i = 1; i <= NF; i++) if ($i == "ms") s += $(i - 1)}
+           /^makespan/ {if (in_it) {d = s - $2; print (d < 0.02 && d > -0.02) ? "exact" : s " " $2; exit}}' "$work/out")
+[ "$sum" = exact ]; ok $? "the waterfall's rows add up to the makespan ($sum)"
+[ -z "$have_python" ] || { python3 -c 'import json, sys; sys.exit(len(json.load(open(sys.argv[1]))["traceEvents"]) < 40)' "$work/trace.json"
+    ok $? "the trace is JSON with events"; }
+tool plan $small --json - && { [ -z "$have_python" ] || python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$work/out"; }
+ok $? "--json - : only the plan on stdout"
+tool plan $small --text "$work/b.txt" && cmp -s "$work/a.txt" "$work/b.txt"; ok $? "the same plan twice, byte for byte"
+tool plan $small --json "$work/no/such/folder.json"; [ $? -eq 2 ] && grep -q "cannot create" "$work/err"
+ok $? "a folder that is not there: $(sed "s|$work/||g" "$work/err")"
+tool plan $small --stage-split 5,4,3 --json "$work/plan.json" && grep -qF '"stage_layers": [[5, 0], [4, 0], [3, 0]]' "$work/plan.json"
+ok $? "--stage-split 5,4,3 is kept"
+tool plan test/problems/t5_small.json --stage-split 2,5,3,2 --json "$work/plan.json" &&
+    grep -qF '"stage_layers": [[2, 0], [4, 1], [0, 3], [0, 2]]' "$work/plan.json"
+ok $? "--stage-split counts encoder layers first"
+for split in 5,4 5,4,3,1 5,4,4 5,0,7 -1,5,8 5,4,3, x 5,,7 99999999999999999999,1,1; do
+    refuses 2 "--stage-split" plan $small --stage-split "$split"
+done
+refuses 2 "--stages" plan $small --stages 4
+
+# --- bound
+bound_of() { tool bound "$@" && awk '$1 == "bound" {print $2; exit}' "$work/out"; }
+bound=$(bound_of $small) makespan=$(awk '/^memory_limit_bytes/ {print $4 / 1e6}' "$work/a.txt")
+awk -v b="$bound" -v m="$makespan" 'BEGIN {exit !(b > 0 && b <= m)}'; ok $? "bound $bound ms is not above the makespan of $makespan ms"
+
+# --- check and diff
+tool diff "$work/a.txt" "$work/b.txt" && grep -q "the same plan" "$work/out"; ok $? "diff of equal plans"
+tool plan $small --policy kk --text "$work/b.txt"
+tool diff "$work/a.txt" "$work/b.txt"; code=$?
+[ $code -eq 1 ] && grep -q '^makespan: ' "$work/out" && grep -q '^policy: ' "$work/out"; ok $? "diff of two plans: exit $code"
+tool plan $small --text "$work/c.txt" --split-backward off
+tool diff "$work/a.txt" "$work/c.txt"; [ $? -eq 1 ]; ok $? "diff of split and joint backward: $(grep -m1 job "$work/out")"
+rehash() {  # a plan's text with its hash put right, as its own message says
+    local right
+    tool check "$1"
+    right=$(grep -oE 'contents have [0-9a-f]{16}' "$work/err" | cut -d' ' -f3)
+    sed -i "s/^hash .*/hash $right/" "$1"
+}
+sed 's/makespan_ns [0-9]*/makespan_ns 99999999/' "$work/a.txt" >"$work/m.txt"
+tool check "$work/m.txt"; [ $? -eq 2 ] && grep -q hash "$work/err"; ok $? "a changed plan: $(head -c 90 "$work/err" | sed "s|$work/||g")"
+rehash "$work/m.txt"
+tool check "$work/m.txt"; ok $? "a plan of another time is well formed"
+refuses 1 "the simulator finds" check "$work/m.txt" --problem $small
+sed -E '0,/sample [0-9]+ first/s/sample [0-9]+ first/sample 7 first/' "$work/a.txt" >"$work/m.txt"
+rehash "$work/m.txt"
+tool check "$work/m.txt"; [ $? -eq 1 ]; ok $? "a sample twice: $(head -c 90 "$work/err")"
+tool check "$work/a.txt" --problem test/problems/gpt_tight.json; [ $? -eq 1 ]; ok $? "another problem's plan: $(head -c 90 "$work/err")"
+refuses 3 "over the limit" check "$work/a.txt" --problem $small --memory-limit 1500M
+refuses 2 "no text" check "$build/dynapipe"
+refuses 2 "text form" check $small
+tool check "$work/none.txt"; [ $? -eq 2 ]; ok $? "no such plan"
+
+# --- infeasible is an answer: which stage, how many bytes over, which option would help
+refuses 3 "bytes over" plan test/problems/nothing_fits.json
+refuses 3 "stage 0 take" plan $small --memory-limit 1M --stage-split equal
+tool plan test/problems/nothing_fits.json --memory-limit 1G; ok $? "and with what it says, it fits"
+
+# --- malformed problems
+bad() {  # words, sed script that spoils gpt_small.json
+    sed -E "$2" $small >"$work/bad.json"
+    cmp -s $small "$work/bad.json" && { ok 1 "the script '$2' changes nothing"; return; }
+    refuses 2 "$1" plan "$work/bad.json"
+    grep -qF "bad.json" "$work/err" || ok 1 "names the file"
+}
+bad 'model' 's/"gpt"/"bert"/'
+bad 'model' 's/"model": "gpt", //'
+bad 'n_stages' 's/"n_stages": 3/"n_stages": 0/'
+bad 'n_stages' 's/"n_stages": 3/"n_stages": 65/'
+bad 'n_stages' 's/"n_stages": 3/"n_stages": 2.5/'
+bad 'n_stages' 's/"n_stages": 3/"n_stages": "3"/'
+bad 'n_stages is missing' 's/"n_stages": 3, //'
+bad 't5 needs an even number' 's/"gpt"/"t5"/'
+bad 'dp_size' 's/"dp_size": 1/"dp_size": -1/'
+bad 'layers_per_stage' 's/"layers_per_stage": 4/"layers_per_stage": 1000/'
+bad 'memory_limit' 's/"memory_limit": 6000/"memory_limit": -1/'
+bad 'memory_limit' 's/"memory_limit": 6000/"memory_limit": 1e300/'
+bad 'samples' 's/"samples": \[.*\],$/"samples": [],/'
+bad 'samples' 's/"samples": \[.*\],$/"samples": 7,/'
+bad 'samples[0]' 's/"samples": \[\[[0-9]+/"samples": [[0/'
+bad 'samples[0]' 's/"samples": \[\[[0-9]+, 0/"samples": [[5, 4/'
+bad 'samples[0]' 's/"samples": \[\[[0-9]+, 0/"samples": [[5/'
+bad 'samples[0]' 's/"samples": \[\[[0-9]+, 0/"samples": [[5.5, 0/'
+bad 'samples[0]' 's/"samples": \[\[[0-9]+/"samples": [[99999999/'
+bad 'cost_model.encoder.a' 's/"a": 0.0005, //'
+bad 'cost_model.encoder.a' 's/"a": 0.0005/"a": -1/'
+bad 'cost_model.encoder.bwd' 's/"bwd": 2.0/"bwd": 0.5/'
+bad 'cost_model.encoder is no object' 's/"encoder": \{"a"[^}]*\}/"encoder": 3/'
+bad 'cost_model is missing' 's/"cost_model"/"cost"/'
+bad 'cost_model.postprocess.c' 's/"postprocess": \{"a": 0.0012, "c": 0.1/"postprocess": {"a": 0.0012/'
+bad 'params_mb.embedding' 's/"embedding": 60/"embedding": []/'
+bad 'intra_bw_gbps' 's/"intra_bw_gbps": 100/"intra_bw_gbps": 0/'
+bad 'cluster' 's/"cluster": \{[^}]*\}/"cluster": 4/'
+bad 'hidden' 's/"hidden": 1024/"hidden": null/'
+bad 'rc' 's/"m": 0.003\}/"m": true}/'
+bad 'duplicate' 's/"dp_size": 1/"dp_size": 1, "dp_size": 2/'
+bad 'bad.json:' 's/"dp_size": 1,/"dp_size": 1/'
+echo '{"model": "gpt"' >"$work/bad.json"
+refuses 2 "bad.json:" plan "$work/bad.json"
+tool plan "$work/none.json"; [ $? -eq 2 ]; ok $? "no such problem: $(head -c 80 "$work/err" | sed "s|$work/||g")"
+
+# --- lengths
+lengths=test/problems/lengths.csv
+common="--model l4c64h4 --batch-tokens 2000 --stages 2"
+# shellcheck disable=SC2086
+plan_lengths() { tool plan "$1" $common --text "$work/plan.txt" "${@:2}" && tool check "$work/plan.txt" --problem "$1" $common "${@:2}"; }
+plan_lengths $lengths; ok $? "lengths with names"
+cp "$work/plan.txt" "$work/named.txt"
+same() { cmp -s "$work/plan.txt" "$work/named.txt"; }
+sed 's/n_input/input_tokens/; s/n_target/target_tokens/' $lengths >"$work/l.csv"
+plan_lengths "$work/l.csv" && same; ok $? "the other names"
+tail -n +2 $lengths | cut -d, -f2,3 >"$work/l.csv"
+plan_lengths "$work/l.csv" && same; ok $? "numbers only"
+sed 's/$/\r/; s/,/, /g' "$work/l.csv" >"$work/crlf.csv"
+plan_lengths "$work/crlf.csv" && same; ok $? "CRLF and spaces"
+cut -d, -f1 "$work/l.csv" >"$work/one.csv"
+plan_lengths "$work/one.csv"; ok $? "one column"
+plan_lengths $lengths --batch 2 && ! same; ok $? "the second batch is another one"
+plan_lengths $lengths --shuffle 3 && ! same; ok $? "shuffled"
+plan_lengths $lengths --max-tokens 20 --replicas 2; ok $? "cut to 20 tokens, 2 replicas"
+plan_lengths $lengths --memory-limit 72M; ok $? "under a memory limit"
+refuses 3 "--memory-limit" plan $lengths --memory-limit 100K --model l4c64h4 --stages 2
+# shellcheck disable=SC2086
+tool plan $lengths $common --policy packed --text "$work/plan.txt" && tool check "$work/plan.txt" --problem $lengths $common
+ok $? "packed"
+tool plan $lengths --stages 2 --batch-tokens 2000 --costs test/fuzz/corpus/cost_model/analytic; ok $? "measured costs"
+refuses 2 "--batch 99" plan $lengths --batch 99
+refuses 2 "--stages 7" plan $lengths --model l4c64h4 --stages 7
+refuses 2 "--model" plan $lengths --model l4c65h4
+tool plan $lengths --costs "$work/none"; [ $? -eq 2 ]; ok $? "no such costs: $(head -c 80 "$work/err" | sed "s|$work/||g")"
+: >"$work/bad.csv"; refuses 2 "empty" plan "$work/bad.csv"
+printf 'foo,bar\n1,2\n' >"$work/bad.csv"; refuses 2 "bad.csv:1" plan "$work/bad.csv"
+printf '1,2\n3\n' >"$work/bad.csv"; refuses 2 "bad.csv:2" plan "$work/bad.csv"
+printf '1,2\n3,x\n' >"$work/bad.csv"; refuses 2 "bad.csv:2" plan "$work/bad.csv"
+printf '1,2\n3,-4\n' >"$work/bad.csv"; refuses 2 "bad.csv:2" plan "$work/bad.csv"
+printf '1,2\n0,0\n' >"$work/bad.csv"; refuses 2 "bad.csv:2" plan "$work/bad.csv"
+printf '1,2\n99999999999999999999,0\n' >"$work/bad.csv"; refuses 2 "bad.csv:2" plan "$work/bad.csv"
+printf 'n_input\n' >"$work/bad.csv"; refuses 2 "0 batches" plan "$work/bad.csv"
+
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed -eq 0 ]

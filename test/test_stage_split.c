@@ -68,8 +68,8 @@ static void split_equals_brute_force(void) {
         cost_formula_add_line(&head->time_ns[JOB_F], FEATURE_ENC_TOKENS, round % 2 ? 40000 : 0);
         random_samples(samples, num, &rng, (int)rng_below(&rng, 4), dec > 0);
         for (int part = 0; part < PART_COUNT; part++) { part_ns[part] = part_time(part, num); }
-        CHECK_OK(stage_split_make(stages, P, &costs, samples, num));
-        CHECK_OK(stage_split_make(again, P, &costs, samples, num));
+        CHECK_OK(stage_split_make(stages, &(PlanRequest){.P = P, .R = 1}, &costs, samples, num, 1));
+        CHECK_OK(stage_split_make(again, &(PlanRequest){.P = P, .R = 1}, &costs, samples, num, 1));
         CHECK_EQ(memcmp(stages, again, (size_t)P * sizeof *stages), 0);
         CHECK_EQ(stages[0].layer_begin, 0);
         CHECK_EQ(stages[P - 1].layer_end, L);
@@ -92,12 +92,12 @@ static void heavy_head_leaves_the_rest_even(void) {
     cost_formula_add_line(&costs.parts[RECOMPUTE_NONE][PART_ENC_LAYER].time_ns[JOB_F], FEATURE_ENC_TOKENS,
                           1000);
     cost_formula_add_line(&costs.parts[RECOMPUTE_NONE][PART_HEAD].time_ns[JOB_F], FEATURE_SUPERVISED, 5500);
-    CHECK_OK(stage_split_make(stages, 4, &costs, &one, 1));
+    CHECK_OK(stage_split_make(stages, &(PlanRequest){.P = 4, .R = 1}, &costs, &one, 1, 1));
     CHECK_EQ(stages[0].layer_end, 4);
     CHECK_EQ(stages[1].layer_end, 8);
     CHECK_EQ(stages[2].layer_end, 12);
     one.supervised_tokens = 0;  // nothing supervised: 13 layers over 4, the short ones first
-    CHECK_OK(stage_split_make(stages, 4, &costs, &one, 1));
+    CHECK_OK(stage_split_make(stages, &(PlanRequest){.P = 4, .R = 1}, &costs, &one, 1, 1));
     CHECK_EQ(stages[0].layer_end, 3);
     CHECK_EQ(stages[1].layer_end, 6);
     CHECK_EQ(stages[2].layer_end, 9);
@@ -119,7 +119,7 @@ static void slowest_stage_goes_before_evenness(void) {
         cost_formula_add_line(&parts[PART_DEC_LAYER].time_ns[JOB_F], FEATURE_DEC_TOKENS,
                               reversed ? 5000 : 2000);
         cost_formula_add_line(&parts[end].time_ns[JOB_F], FEATURE_SUPERVISED, 5000);
-        CHECK_OK(stage_split_make(stages, 3, &costs, &one, 1));
+        CHECK_OK(stage_split_make(stages, &(PlanRequest){.P = 3, .R = 1}, &costs, &one, 1, 1));
         CHECK_EQ(stages[0].layer_end, reversed ? 2 : 1);
         CHECK_EQ(stages[1].layer_end, reversed ? 5 : 4);
     }
@@ -130,10 +130,11 @@ static void too_many_stages_are_refused(void) {
     Rng rng = rng_seed(seed);
     linear_cost_model(&costs, &rng, 3, 0);
     random_samples(samples, 4, &rng, 0, false);
-    CHECK_FAILS(stage_split_make(stages, 4, &costs, samples, 4), STATUS_BAD_OPTION,
-                "--stages 4: the model has 3");
-    CHECK_FAILS(stage_split_make(stages, 0, &costs, samples, 4), STATUS_BAD_OPTION, "give 1 to 3");
-    CHECK_OK(stage_split_make(stages, 3, &costs, samples, 4));
+    CHECK_FAILS(stage_split_make(stages, &(PlanRequest){.P = 4, .R = 1}, &costs, samples, 4, 1),
+                STATUS_BAD_OPTION, "--stages 4: the model has 3");
+    CHECK_FAILS(stage_split_make(stages, &(PlanRequest){.P = 0, .R = 1}, &costs, samples, 4, 1),
+                STATUS_BAD_OPTION, "give 1 to 3");
+    CHECK_OK(stage_split_make(stages, &(PlanRequest){.P = 3, .R = 1}, &costs, samples, 4, 1));
 }
 
 int main(int argc, char** argv) {

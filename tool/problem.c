@@ -84,24 +84,13 @@ static Status split_list(PlanRequest* request, int32_t num_layers, const char* t
     return STATUS_OK;
 }
 
-// The fastest split may put more model state on a stage than it can hold.
-static bool state_fits(const Problem* problem) {
-    const PlanRequest* request = &problem->request;
-    for (int32_t s = 0; s < request->P && request->memory_limit_bytes > 0; s++) {
-        CostStage stage = cost_stage_make(&problem->costs, &request->stages[s], s, request->P);
-        if (cost_state_bytes(&problem->costs, &stage) >= request->memory_limit_bytes) { return false; }
-    }
-    return true;
-}
-
 Status problem_split_stages(Problem* problem, const char* text) {
     PlanRequest* request = &problem->request;
     int32_t num_layers = problem->costs.num_enc_layers + problem->costs.num_dec_layers;
     request->choose_stages = strcmp(text, "auto") == 0;
     if (request->choose_stages) {
-        TRY(stage_split_make(request->stages, request->P, &problem->costs, problem->samples,
-                             problem->num_samples));
-        return state_fits(problem) ? STATUS_OK : split_equal(request, num_layers);
+        return stage_split_make(request->stages, request, &problem->costs, problem->samples,
+                                problem->num_samples, 1);
     }
     return strcmp(text, "equal") == 0 ? split_equal(request, num_layers)
                                       : split_list(request, num_layers, text);

@@ -2,7 +2,7 @@
 draft.h -- a plan before its instruction lists: which micro-batches, on which replica, in which order and
 mode.
 
-Every method ends in one: search_draft (ours), original_draft (the paper's), baseline_draft (all others).
+Every method ends in one: search_draft (ours), original_draft (the paper's), policy_drafts (all others).
 planner.c fits it into memory, writes the lists and checks them.
 */
 #pragma once
@@ -13,9 +13,7 @@ planner.c fits it into memory, writes the lists and checks them.
 typedef struct {
     PipeVariant variant;
     int32_t* order;  // [M] places in the replica's part of `replicas.mbs`, as they enter stage 0
-    uint8_t* modes;  // [P * M] RecomputeMode, by place in `order`; NULL: what each micro-batch assumed
-    PipeSchedule
-        schedule;  // job lists in micro-batches 0..M-1 by place in `order`; all empty: variant makes them
+    uint8_t* modes;  // [P * M] RecomputeMode, by place in `replicas.mbs`; NULL: what each micro-batch assumed
     int64_t makespan_ns;  // INT64_MAX: does not fit as it is
 } DraftReplica;
 

@@ -11,6 +11,7 @@ typedef struct {
     int32_t next_f, next_b, next_w;
     int32_t recomputed;         // position after the last R
     int64_t clock_ns, link_ns;  // free from then on
+    int64_t left_ns;            // its jobs that have not run, and its tail
     int64_t held_bytes;         // by own jobs: stored of what is kept, W pending included
     int64_t sent_bytes;         // inputs that stage s + 1 may hold because of this stage
     int64_t own_limit_bytes;    // for held_bytes
@@ -25,7 +26,7 @@ typedef struct {
     const PipeProblem* problem;
     const PipeAdaptiveRule* rule;
     const int32_t* order;
-    PipeSchedule* schedule;
+    PipeSchedule* schedule;  // NULL: only the makespan is wanted
     Stage* stages;
 } Greedy;
 
@@ -60,31 +61,49 @@ static int64_t window_bytes(const Greedy* greedy, int32_t s, int32_t count, bool
     return most_bytes + most_alone_bytes;
 }
 
+// Without inputs all memory is the stage's own. False where some micro-batch does not fit even alone.
+static bool own_all(Greedy* greedy, int32_t s, bool* has_inputs) {
+    int64_t limit_bytes = greedy->problem->memory_limit_bytes[s];
+    *has_inputs = false;
+    for (int32_t m = 0; m < greedy->problem->M; m++) {
+        const PipeCost* cost = pipe_cost(greedy->problem, s, m);
+        *has_inputs |= cost->input_bytes > 0;
+        if (pipe_alone_bytes(cost) > limit_bytes) { return false; }
+    }
+    return true;
+}
+
 // The largest number in flight that surely fits sets the stage's own part; inputs get the rest. False where
 // not even one fits beside the inputs.
 static bool divide_memory(Greedy* greedy, int32_t s) {
     const PipeProblem* problem = greedy->problem;
     Stage* stage = &greedy->stages[s];
     int64_t limit_bytes = problem->memory_limit_bytes[s];
+    bool has_inputs;
     stage->own_limit_bytes = limit_bytes;
     if (s > 0) { stage[-1].sent_limit_bytes = INT64_MAX; }
     if (limit_bytes == INT64_MAX) { return true; }
+    if (!own_all(greedy, s, &has_inputs)) { return false; }
+    if (!has_inputs) { return true; }
     int32_t most = greedy->rule->max_in_flight[s] < problem->M ? greedy->rule->max_in_flight[s] : problem->M;
-    for (int32_t count = most; count >= 0; count--) {
-        int32_t own = count > 0 ? count : 1, waiting = s > 0 ? count + 1 : 0;
-        int64_t own_bytes = window_bytes(greedy, s, own, false);
-        if (own_bytes > limit_bytes - window_bytes(greedy, s, waiting, true)) { continue; }
-        // Inputs beyond what the stage before may have in flight are never needed: more for the own part.
-        int32_t most_inputs = s > 0 ? greedy->rule->max_in_flight[s - 1] : 0;
-        int64_t inputs_bytes =
-            window_bytes(greedy, s, most_inputs < problem->M ? most_inputs : problem->M, true);
-        int64_t rest_bytes = limit_bytes - own_bytes;
-        if (inputs_bytes > rest_bytes) { inputs_bytes = rest_bytes; }
-        stage->own_limit_bytes = limit_bytes - inputs_bytes;
-        if (s > 0) { stage[-1].sent_limit_bytes = inputs_bytes; }
-        return true;
+    int64_t own_bytes = -1;
+    for (int32_t low = 0, high = most; low <= high;) {  // what is held grows with the count
+        int32_t count = (low + high + 1) / 2, own = count > 0 ? count : 1, waiting = s > 0 ? count + 1 : 0;
+        int64_t bytes = window_bytes(greedy, s, own, false);
+        bool fits = bytes <= limit_bytes - window_bytes(greedy, s, waiting, true);
+        if (fits) { own_bytes = bytes; }
+        if (fits) { low = count + 1; }
+        if (!fits) { high = count - 1; }
     }
-    return false;
+    if (own_bytes < 0) { return false; }
+    // Inputs beyond what the stage before may have in flight are never needed: more for the own part.
+    int32_t most_inputs = s > 0 ? greedy->rule->max_in_flight[s - 1] : 0;
+    int64_t inputs_bytes = window_bytes(greedy, s, most_inputs < problem->M ? most_inputs : problem->M, true);
+    int64_t rest_bytes = limit_bytes - own_bytes;
+    if (inputs_bytes > rest_bytes) { inputs_bytes = rest_bytes; }
+    stage->own_limit_bytes = limit_bytes - inputs_bytes;
+    if (s > 0) { stage[-1].sent_limit_bytes = inputs_bytes; }
+    return true;
 }
 
 // --- choosing
@@ -166,8 +185,9 @@ static int32_t run_choice(Greedy* greedy, int32_t s) {
     bool split = greedy->rule->split_backward, last = s == problem->P - 1;
     int32_t i = kind == JOB_F ? stage->next_f : kind == JOB_W ? stage->next_w : stage->next_b;
     const PipeCost* cost = cost_at(greedy, s, i);
-    pipe_schedule_push(greedy->schedule, s, kind, greedy->order[i]);
+    if (greedy->schedule != NULL) { pipe_schedule_push(greedy->schedule, s, kind, greedy->order[i]); }
     stage->clock_ns = stage->begin_ns + cost->job_ns[kind];
+    stage->left_ns -= cost->job_ns[kind];
     switch (kind) {
         case JOB_F:
             stage->next_f++;
@@ -185,6 +205,7 @@ static int32_t run_choice(Greedy* greedy, int32_t s) {
             if (!last) { stage->sent_bytes -= cost_at(greedy, s + 1, i)->input_bytes; }
             if (!split) {
                 stage->clock_ns += cost->job_ns[JOB_W];
+                stage->left_ns -= cost->job_ns[JOB_W];
                 stage->held_bytes -= cost->stored_bytes;
             }
             if (s == 0) { return -1; }
@@ -198,17 +219,59 @@ static int32_t run_choice(Greedy* greedy, int32_t s) {
 }
 
 static Status greedy_init(Greedy* greedy, Arena* arena) {
-    int32_t P = greedy->problem->P, M = greedy->problem->M;
+    const PipeProblem* problem = greedy->problem;
+    int32_t P = problem->P, M = problem->M;
     int64_t* arrivals;
     PIPE_NEW(greedy->stages, arena, Stage, P);
     PIPE_NEW(arrivals, arena, int64_t, 2 * (int64_t)P * M);
     for (int32_t s = 0; s < P; s++) {
-        greedy->stages[s].act_at = arrivals + (int64_t)(2 * s) * M;
-        greedy->stages[s].grad_at = arrivals + (int64_t)(2 * s + 1) * M;
-        greedy->stages[s].sent_limit_bytes = INT64_MAX;
+        Stage* stage = &greedy->stages[s];
+        stage->act_at = arrivals + (int64_t)(2 * s) * M;
+        stage->grad_at = arrivals + (int64_t)(2 * s + 1) * M;
+        stage->sent_limit_bytes = INT64_MAX;
+        stage->left_ns = problem->tail_ns[s];
+        for (int32_t m = 0; m < M; m++) {
+            const PipeCost* cost = pipe_cost(problem, s, m);
+            stage->left_ns += cost->job_ns[JOB_F] + cost->job_ns[JOB_B] + cost->job_ns[JOB_W] +
+                              (cost->drops ? cost->job_ns[JOB_R] : 0);
+        }
     }
     for (int32_t i = 0; i < M; i++) { greedy->stages[0].act_at[i] = 1; }
     return STATUS_OK;
+}
+
+// False where some stage's memory cannot be divided.
+static bool divide_all(Greedy* greedy) {
+    for (int32_t s = 0; s < greedy->problem->P; s++) {
+        if (!divide_memory(greedy, s)) { return false; }
+    }
+    return true;
+}
+
+// The makespan; INT64_MAX as soon as some stage cannot end by cutoff_ns.
+static int64_t run_all(Greedy* greedy, int64_t cutoff_ns) {
+    int32_t P = greedy->problem->P;
+    int64_t makespan_ns = 0;
+    for (int32_t s = 0; s < P; s++) { choose(greedy, s); }
+    for (;;) {
+        int32_t first = -1;
+        int64_t first_ns = INT64_MAX;
+        for (int32_t s = 0; s < P; s++) {
+            int64_t begin_ns = greedy->stages[s].begin_ns;
+            if (begin_ns == NEVER || begin_ns >= first_ns) { continue; }
+            first = s;
+            first_ns = begin_ns;
+        }
+        if (first < 0) { break; }
+        if (first_ns + greedy->stages[first].left_ns > cutoff_ns) { return INT64_MAX; }
+        int32_t fed = run_choice(greedy, first);
+        choose(greedy, first);
+        if (fed >= 0) { choose(greedy, fed); }
+    }
+    for (int32_t s = 0; s < P; s++) {
+        makespan_ns = later(makespan_ns, greedy->stages[s].clock_ns + greedy->problem->tail_ns[s]);
+    }
+    return makespan_ns;
 }
 
 Status pipe_adaptive_build(PipeSchedule* out, const PipeProblem* problem, const int32_t* order,
@@ -218,24 +281,18 @@ Status pipe_adaptive_build(PipeSchedule* out, const PipeProblem* problem, const 
     TRY(pipe_schedule_init(&schedule, problem, arena));
     Greedy greedy = {.problem = problem, .rule = rule, .order = order, .schedule = &schedule};
     TRY(greedy_init(&greedy, arena));
-    int32_t P = problem->P;
-    for (int32_t s = 0; s < P; s++) {
-        if (!divide_memory(&greedy, s)) { return pipe_schedule_one_by_one(out, problem, order, arena); }
-    }
-    for (int32_t s = 0; s < P; s++) { choose(&greedy, s); }
-    for (;;) {
-        int32_t first = -1;
-        for (int32_t s = 0; s < P; s++) {
-            int64_t begin_ns = greedy.stages[s].begin_ns;
-            if (begin_ns == NEVER) { continue; }
-            if (first < 0 || begin_ns < greedy.stages[first].begin_ns) { first = s; }
-        }
-        if (first < 0) { break; }
-        int32_t fed = run_choice(&greedy, first);
-        choose(&greedy, first);
-        if (fed >= 0) { choose(&greedy, fed); }
-    }
+    if (!divide_all(&greedy)) { return pipe_schedule_one_by_one(out, problem, order, arena); }
+    run_all(&greedy, INT64_MAX);
     *out = schedule;
+    return STATUS_OK;
+}
+
+Status pipe_adaptive_makespan(int64_t* makespan_ns, const PipeProblem* problem, const int32_t* order,
+                              const PipeAdaptiveRule* rule, int64_t cutoff_ns, Arena* arena) {
+    Greedy greedy = {.problem = problem, .rule = rule, .order = order};
+    *makespan_ns = INT64_MAX;
+    TRY(greedy_init(&greedy, arena));
+    if (divide_all(&greedy)) { *makespan_ns = run_all(&greedy, cutoff_ns); }
     return STATUS_OK;
 }
 

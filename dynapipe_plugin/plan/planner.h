@@ -66,10 +66,11 @@ typedef struct {
 Status plan_make(Plan* out, const PlanRequest* request, const CostModel* costs, const PlanSample* samples,
                  int32_t num_samples, Arena* arena);
 
-// Split `num_layers` over P stages: minimise the slowest stage for the given samples, embedding and head
-// priced in (exact: dynamic program over contiguous ranges). Every stage gets at least one layer.
-Status stage_split_make(StageLayers* out, int32_t P, const CostModel* costs, const PlanSample* samples,
-                        int32_t num_samples);
+// Layers onto request->P stages: minimise the slowest stage for the samples of `num_batches` global batches,
+// embedding and head priced in, within request->memory_limit_bytes (exact: dynamic program over contiguous
+// ranges). Every stage gets at least one layer. request->stages and batching are not looked at.
+Status stage_split_make(StageLayers* out, const PlanRequest* request, const CostModel* costs,
+                        const PlanSample* samples, int32_t num_samples, int32_t num_batches);
 
 // The shape of one sequence list, from lengths; used by every pass and by run/ for evaluation batches.
 void mb_shape_add(MbShape* shape, int32_t enc_tokens, int32_t dec_tokens, int32_t supervised_tokens);

@@ -144,8 +144,9 @@ Status replica_fit(ReplicaPlan* plan, const MicrobatchProblem* problem, const Mi
         if (!is_over(&fit)) { return STATUS_OK; }
         if (choice == SCHEDULE_AUTO && ignores_memory(&plan->variant)) {
             bool splits = plan->variant.split_backward;
-            plan->variant =
-                (PipeVariant){splits ? "adaptive+w" : "adaptive", &pipe_policy_adaptive, splits, false};
+            plan->variant = (PipeVariant){.name = splits ? "adaptive+w" : "adaptive",
+                                          .policy = &pipe_policy_adaptive,
+                                          .split_backward = splits};
             continue;
         }
         bool adaptive = plan->variant.policy == &pipe_policy_adaptive ||

@@ -7,10 +7,14 @@
 
 int32_t replica_variants(PipeVariant out[MAX_VARIANTS], const PlanRequest* request) {
     static const PipeVariant all[] = {
-        {"adaptive+w", &pipe_policy_adaptive, true, false}, {"adaptive+w", &pipe_policy_adaptive, true, true},
-        {"1f1b+w", &pipe_policy_1f1b, true, false},         {"adaptive", &pipe_policy_adaptive, false, false},
-        {"1f1b", &pipe_policy_1f1b, false, false},          {"adaptive", &pipe_policy_adaptive, false, true},
-        {"gpipe+w", &pipe_policy_gpipe, true, false},       {"gpipe", &pipe_policy_gpipe, false, false},
+        {.name = "adaptive+w", .policy = &pipe_policy_adaptive, .split_backward = true, .tight = false},
+        {.name = "adaptive+w", .policy = &pipe_policy_adaptive, .split_backward = true, .tight = true},
+        {.name = "1f1b+w", .policy = &pipe_policy_1f1b, .split_backward = true, .tight = false},
+        {.name = "adaptive", .policy = &pipe_policy_adaptive, .split_backward = false, .tight = false},
+        {.name = "1f1b", .policy = &pipe_policy_1f1b, .split_backward = false, .tight = false},
+        {.name = "adaptive", .policy = &pipe_policy_adaptive, .split_backward = false, .tight = true},
+        {.name = "gpipe+w", .policy = &pipe_policy_gpipe, .split_backward = true, .tight = false},
+        {.name = "gpipe", .policy = &pipe_policy_gpipe, .split_backward = false, .tight = false},
     };
     bool ours = request->batching == BATCHING_DYNAMIC;
     bool original = request->batching == BATCHING_DYNAPIPE;
@@ -39,6 +43,7 @@ int32_t replica_variants(PipeVariant out[MAX_VARIANTS], const PlanRequest* reque
 Status replica_variant_build(PipeSchedule* out, const PipeProblem* pipe, const int32_t* order,
                              const PipeVariant* variant, Arena* arena) {
     if (variant->policy == NULL) { return pipe_schedule_one_by_one(out, pipe, order, arena); }
+    if (variant->has_rule) { return pipe_adaptive_build(out, pipe, order, &variant->rule, arena); }
     if (!variant->tight) { return variant->policy->build(out, pipe, order, variant->split_backward, arena); }
     PipeAdaptiveRule rule = pipe_adaptive_rule(pipe, variant->split_backward);
     for (int32_t s = 0; s < pipe->P; s++) { rule.max_in_flight[s] = pipe->P - s; }

@@ -15,6 +15,8 @@ typedef struct {
     const PipePolicy* policy;  // NULL: one by one
     bool split_backward;
     bool tight;  // adaptive: in flight as 1F1B (P - s) rather than 2 (P - s) - 1
+    bool has_rule;
+    PipeAdaptiveRule rule;  // adaptive: in place of the above
 } PipeVariant;
 
 enum { MAX_VARIANTS = 8 };

@@ -8,8 +8,11 @@ evenest
 
 Of splits that are equally slow the most even one is taken (the ramp passes every stage), of equally even ones
 that with fewer layers on early stages (they hold the most micro-batches). Times are those of the sample mix
-in chunks of a typical micro-batch, all jobs, nothing recomputed.
+in chunks of a typical micro-batch, all jobs, nothing recomputed. Where memory is limited, a stage must hold
+its model state beside the longest sample, and beside P - s typical micro-batches, in the leanest recompute
+mode.
 */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,41 +20,56 @@ in chunks of a typical micro-batch, all jobs, nothing recomputed.
 
 enum { CHUNKS_PER_STAGE = 4 };
 
-// F + B + W of one part (count 1) over the whole mix.
-static void parts_time(int64_t time_ns[PART_COUNT], const CostModel* costs, const PlanSample* samples,
-                       int32_t num_samples, int32_t P) {
-    int32_t num_chunks = P * CHUNKS_PER_STAGE < num_samples ? P * CHUNKS_PER_STAGE : num_samples;
-    double sum[PART_COUNT] = {0};
-    for (int32_t c = 0; c < num_chunks; c++) {
-        MbShape shape = {0};
-        for (int32_t i = c; i < num_samples; i += num_chunks) {
-            mb_shape_add(&shape, samples[i].enc_tokens, samples[i].dec_tokens, samples[i].supervised_tokens);
-        }
-        for (int part = 0; part < PART_COUNT; part++) {
-            const CostPartMode* none = &costs->parts[RECOMPUTE_NONE][part];
-            sum[part] += cost_formula_value(&none->time_ns[JOB_F], &shape) +
-                         cost_formula_value(&none->time_ns[JOB_B], &shape) +
-                         cost_formula_value(&none->time_ns[JOB_W], &shape);
-        }
-    }
-    for (int part = 0; part < PART_COUNT; part++) {
-        double limit = (double)COST_LIMIT / 4;
-        time_ns[part] = (int64_t)((sum[part] < limit ? sum[part] : limit) + 0.5);
-    }
-}
+// Beyond any sum of times: stages whose memory does not suffice.
+static const int64_t TOO_LARGE = COST_LIMIT * COST_MAX_LAYERS;
+
+// One part of the model over the whole mix: ns of all jobs, and bytes kept of an average micro-batch.
+typedef struct {
+    int64_t kept_ns, kept_bytes;  // nothing recomputed
+    int64_t lean_ns, lean_bytes;  // in the mode that keeps least
+    int64_t longest_bytes;        // the longest sample alone, in that mode
+    int64_t state_bytes;
+} PartCost;
 
 typedef struct {
     int32_t P, L, num_enc_layers;
-    int64_t part_ns[PART_COUNT];
+    PartCost part[PART_COUNT];
+    int64_t memory_limit_bytes;  // INT64_MAX: none
+    bool head_alone;             // may the last stage have no layer?
 } Split;
+
+// What a stage takes. Where P - s + 1 average micro-batches are more than its memory holds, the share of them
+// that must be recomputed is.
+static int64_t stage_cost(const Split* split, int32_t s, const int32_t count[PART_COUNT],
+                          int64_t more_bytes) {
+    PartCost sum = {.state_bytes = more_bytes};
+    for (int part = 0; part < PART_COUNT; part++) {
+        const PartCost* one = &split->part[part];
+        sum.kept_ns += count[part] * one->kept_ns;
+        sum.lean_ns += count[part] * one->lean_ns;
+        sum.kept_bytes += count[part] * one->kept_bytes;
+        sum.lean_bytes += count[part] * one->lean_bytes;
+        sum.longest_bytes += count[part] * one->longest_bytes;
+        sum.state_bytes += count[part] * one->state_bytes;
+    }
+    int64_t free_bytes = split->memory_limit_bytes - sum.state_bytes, in_flight = split->P - s + 1;
+    if (free_bytes < sum.longest_bytes || free_bytes < sum.lean_bytes * (in_flight - 1)) { return TOO_LARGE; }
+    int64_t over_bytes = in_flight * sum.kept_bytes - free_bytes;
+    int64_t saved_bytes = in_flight * (sum.kept_bytes - sum.lean_bytes);
+    if (over_bytes <= 0 || saved_bytes <= 0) { return sum.kept_ns; }
+    double share = (double)over_bytes / (double)saved_bytes;
+    return sum.kept_ns + (int64_t)((share < 1 ? share : 1) * (double)(sum.lean_ns - sum.kept_ns));
+}
 
 static int64_t stage_time(const Split* split, int32_t s, int32_t begin, int32_t end) {
     int32_t enc_end = end < split->num_enc_layers ? end : split->num_enc_layers;
-    int32_t num_enc = enc_end > begin ? enc_end - begin : 0;
-    return num_enc * split->part_ns[PART_ENC_LAYER] +
-           (end - begin - num_enc) * split->part_ns[PART_DEC_LAYER] +
-           (s == 0 ? split->part_ns[PART_EMBEDDING] : 0) +
-           (s == split->P - 1 ? split->part_ns[PART_HEAD] : 0);
+    int32_t num_enc = enc_end > begin ? enc_end - begin : 0, num_dec = end - begin - num_enc;
+    int32_t count[PART_COUNT] = {[PART_EMBEDDING] = s == 0,
+                                 [PART_ENC_LAYER] = num_enc,
+                                 [PART_DEC_LAYER] = num_dec,
+                                 [PART_HEAD] = s == split->P - 1};
+    bool second_embedding = s > 0 && num_dec > 0 && begin <= split->num_enc_layers;
+    return stage_cost(split, s, count, second_embedding ? split->part[PART_EMBEDDING].state_bytes : 0);
 }
 
 // The smallest possible time of the slowest stage. best[l]: of the first p stages on the first l layers.
@@ -60,7 +78,7 @@ static int64_t slowest_make(const Split* split, int64_t* best, int64_t* next) {
     for (int32_t p = 1; p < split->P; p++) {
         for (int32_t l = p + 1; l <= split->L; l++) {
             next[l] = INT64_MAX;
-            for (int32_t k = p; k < l; k++) {
+            for (int32_t k = p; k < l + (p == split->P - 1 && split->head_alone); k++) {
                 int64_t last = stage_time(split, p, k, l), slowest = best[k] > last ? best[k] : last;
                 next[l] = slowest < next[l] ? slowest : next[l];
             }
@@ -88,7 +106,8 @@ static void evenest_make(const Split* split, int64_t slowest_ns, int64_t* best, 
     for (int32_t p = 1; p < split->P; p++) {
         for (int32_t l = 0; l <= L; l++) {
             next[l] = -1;
-            for (int32_t k = p; k < l; k++) {  // ascending: ties keep the smaller k, fewer layers before
+            for (int32_t k = p; k < l + (p == split->P - 1 && split->head_alone);
+                 k++) {  // ascending: ties keep the smaller k, fewer layers before
                 int64_t time_ns = stage_time(split, p, k, l);
                 if (best[k] < 0 || time_ns > slowest_ns) { continue; }
                 int64_t sum = best[k] + squared(time_ns, slowest_ns);
@@ -102,21 +121,100 @@ static void evenest_make(const Split* split, int64_t slowest_ns, int64_t* best, 
     }
 }
 
-Status stage_split_make(StageLayers* out, int32_t P, const CostModel* costs, const PlanSample* samples,
-                        int32_t num_samples) {
+static double all_jobs_ns(const CostModel* costs, int mode, int part, const MbShape* shape) {
+    const CostFormula* time_ns = costs->parts[mode][part].time_ns;
+    return cost_formula_value(&time_ns[JOB_F], shape) + cost_formula_value(&time_ns[JOB_B], shape) +
+           cost_formula_value(&time_ns[JOB_W], shape) +
+           (costs->recompute_is_job[mode] ? cost_formula_value(&time_ns[JOB_R], shape) : 0);
+}
+
+static void add_shape(MbShape* shape, const PlanSample* sample) {
+    mb_shape_add(shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
+}
+
+static int64_t rounded(double value) {
+    double limit = (double)COST_LIMIT / 4;
+    return (int64_t)((value < limit ? value : limit) + 0.5);
+}
+
+// The mode that keeps least of an average micro-batch.
+static int leanest_mode(const CostModel* costs, const MbShape* average) {
+    int leanest = RECOMPUTE_NONE;
+    double least = INFINITY;
+    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
+        double bytes = 0;
+        if (!cost_mode_offered(costs, (RecomputeMode)mode)) { continue; }
+        for (int part = 0; part < PART_COUNT; part++) {
+            bytes += cost_formula_value(&costs->parts[mode][part].stored_bytes, average);
+        }
+        if (bytes < least) {
+            least = bytes;
+            leanest = mode;
+        }
+    }
+    return leanest;
+}
+
+// The mix in chunks of about an average micro-batch, evenly mixed.
+static void parts_make(Split* split, const CostModel* costs, const PlanSample* samples, int32_t num_samples,
+                       int32_t num_chunks) {
+    double kept_ns[PART_COUNT] = {0}, lean_ns[PART_COUNT] = {0};
+    MbShape average = {0};
+    if (num_chunks > num_samples) { num_chunks = num_samples; }
+    for (int32_t i = 0; i < num_samples; i += num_chunks) { add_shape(&average, &samples[i]); }
+    int lean = leanest_mode(costs, &average);
+    for (int32_t c = 0; c < num_chunks; c++) {
+        MbShape shape = {0};
+        for (int32_t i = c; i < num_samples; i += num_chunks) { add_shape(&shape, &samples[i]); }
+        for (int part = 0; part < PART_COUNT; part++) {
+            kept_ns[part] += all_jobs_ns(costs, RECOMPUTE_NONE, part, &shape);
+            lean_ns[part] += all_jobs_ns(costs, lean, part, &shape);
+            double kept_bytes = cost_formula_value(&costs->parts[RECOMPUTE_NONE][part].stored_bytes, &shape);
+            double lean_bytes = cost_formula_value(&costs->parts[lean][part].stored_bytes, &shape);
+            split->part[part].kept_bytes += rounded(kept_bytes / num_chunks);
+            split->part[part].lean_bytes += rounded(lean_bytes / num_chunks);
+        }
+    }
+    for (int part = 0; part < PART_COUNT; part++) {
+        split->part[part].kept_ns = rounded(kept_ns[part]);
+        split->part[part].lean_ns = rounded(lean_ns[part]);
+        split->part[part].state_bytes = costs->part_state_bytes[part];
+        for (int32_t i = 0; i < num_samples; i++) {
+            MbShape alone = {0};
+            add_shape(&alone, &samples[i]);
+            int64_t bytes = rounded(cost_formula_value(&costs->parts[lean][part].stored_bytes, &alone));
+            if (bytes > split->part[part].longest_bytes) { split->part[part].longest_bytes = bytes; }
+        }
+    }
+}
+
+// Where no split fits in memory, the plan will say by how much; this answers as if memory did not matter.
+Status stage_split_make(StageLayers* out, const PlanRequest* request, const CostModel* costs,
+                        const PlanSample* samples, int32_t num_samples, int32_t num_batches) {
+    int32_t P = request->P;
     int32_t L = costs->num_enc_layers + costs->num_dec_layers;
     if (P < 1 || P > L || P > PLAN_MAX_STAGES) {
         return FAIL(STATUS_BAD_OPTION, "--stages %d: the model has %d layers ---> give 1 to %d", P, L,
                     L < PLAN_MAX_STAGES ? L : PLAN_MAX_STAGES);
     }
-    Split split = {.P = P, .L = L, .num_enc_layers = costs->num_enc_layers};
-    parts_time(split.part_ns, costs, samples, num_samples, P);
+    Split split = {
+        .P = P, .L = L, .num_enc_layers = costs->num_enc_layers, .head_alone = request->choose_stages};
+    int64_t limit_bytes = request->memory_limit_bytes,
+            num_chunks = (int64_t)CHUNKS_PER_STAGE * P * request->R * num_batches;
+    split.memory_limit_bytes = limit_bytes > 0 ? limit_bytes : INT64_MAX;
+    parts_make(&split, costs, samples, num_samples,
+               num_chunks < num_samples ? (int32_t)num_chunks : num_samples);
     int64_t* best = calloc((size_t)(L + 1), sizeof *best);
     int64_t* next = calloc((size_t)(L + 1), sizeof *next);
     int32_t* from = calloc((size_t)P * (size_t)(L + 1), sizeof *from);
     Status status = best && next && from ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "stage split of %d layers", L);
     if (status == STATUS_OK) {
-        evenest_make(&split, slowest_make(&split, best, next), best, next, from);
+        int64_t slowest_ns = slowest_make(&split, best, next);
+        if (slowest_ns >= TOO_LARGE) {
+            split.memory_limit_bytes = INT64_MAX;
+            slowest_ns = slowest_make(&split, best, next);
+        }
+        evenest_make(&split, slowest_ns, best, next, from);
         for (int32_t p = P - 1, end = L; p >= 0; p--) {
             int32_t begin = p > 0 ? from[p * (L + 1) + end] : 0;
             out[p] = (StageLayers){begin, end};

@@ -159,7 +159,8 @@ static Status split_for_mixture(Dynapipe* dp) {
         num_samples += batch.num_samples;
     }
     if (status == STATUS_OK) {
-        status = stage_split_make(dp->request.stages, dp->num_stages, &dp->costs, samples, num_samples);
+        status = stage_split_make(dp->request.stages, &dp->request, &dp->costs, samples, num_samples,
+                                  SPLIT_BATCHES);
     }
     free(samples);
     arena_free(&arena);

@@ -1,0 +1,20 @@
+/*
+search.h -- our method: first answers by rule, then local search, all judged in the simulator.
+
+    replicas        samples balanced over the replicas (search_fill)
+    first answers   for each recompute mode, number of micro-batches and taper: fill, simulate; the best stays
+    in flight       how many micro-batches a stage may hold; split or joint backward
+    stages          where the request leaves it open: single layers from stage to stage while that helps
+    improvement     of every replica by itself (search_moves), the slowest most
+    exchange        of samples between the slowest and the fastest replica
+*/
+#pragma once
+
+#include "draft.h"
+#include "search_state.h"
+
+// effort: simulations (of 5 P micro-batches each; longer ones count for more); 0: those of about 12 ms on one
+// core per replica, and of less than half a second altogether. The search ends at good_enough_ns.
+// STATUS_INFEASIBLE: nothing was found that fits in memory; less ambitious methods may find something.
+Status search_draft(Draft* out, const MicrobatchProblem* problem, int32_t effort, int64_t good_enough_ns,
+                    Arena* arena);

@@ -1,0 +1,182 @@
+#include "search_fill.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "pipe_schedule.h"
+#include "replica_balance.h"
+
+typedef struct {
+    int64_t key;
+    int32_t id;
+} Keyed;
+
+// Descending key, ties to the smaller id: a total order, so any sort gives the same result.
+static int compare_keyed(const void* a, const void* b) {
+    const Keyed *x = a, *y = b;
+    if (x->key != y->key) { return x->key > y->key ? -1 : 1; }
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+static int64_t all_jobs_ns(const CostJobs* jobs) {
+    return jobs->job_ns[JOB_F] + jobs->job_ns[JOB_B] + jobs->job_ns[JOB_W] + jobs->job_ns[JOB_R];
+}
+
+// What each sample adds to an average micro-batch, in the layers of each resource.
+static void weights_fill(SearchWeights* w, RecomputeMode mode, int32_t num_mbs) {
+    const MicrobatchProblem* problem = w->problem;
+    const CostModel* costs = problem->costs;
+    int32_t num_enc = costs->num_enc_layers, num_layers = num_enc + costs->num_dec_layers;
+    CostStage parts[2] = {
+        {.layers = {0, w->num_resources == 1 ? num_layers : num_enc}, .has_embedding = true},
+        {.layers = {num_enc, num_layers}, .has_head = true}};
+    parts[0].has_head = w->num_resources == 1;
+    MbShape total = {0};
+    for (int32_t i = 0; i < problem->num_samples; i++) {
+        const PlanSample* s = &problem->samples[i];
+        mb_shape_add(&total, s->enc_tokens, s->dec_tokens, s->supervised_tokens);
+    }
+    MbShape average = {total.num_seqs / num_mbs,         total.enc_tokens / num_mbs,
+                       total.enc_squares / num_mbs,      total.dec_tokens / num_mbs,
+                       total.dec_squares / num_mbs,      total.cross_products / num_mbs,
+                       total.supervised_tokens / num_mbs};
+    CostJobs without[2], with[2];
+    int64_t sum[2] = {0};
+    CostParts quantities;
+    cost_parts(&quantities, &problem->table, mode, &average);
+    cost_jobs_of_stages(without, costs, parts, w->num_resources, &quantities);
+    for (int32_t i = 0; i < problem->num_samples; i++) {
+        const PlanSample* s = &problem->samples[i];
+        MbShape shape = average;
+        mb_shape_add(&shape, s->enc_tokens, s->dec_tokens, s->supervised_tokens);
+        cost_parts(&quantities, &problem->table, mode, &shape);
+        cost_jobs_of_stages(with, costs, parts, w->num_resources, &quantities);
+        for (int32_t k = 0; k < w->num_resources; k++) {
+            int64_t added = all_jobs_ns(&with[k]) - all_jobs_ns(&without[k]);
+            w->weight[k][i] = added > 1 ? added : 1;
+            sum[k] += w->weight[k][i];
+        }
+    }
+    const double whole = (double)(INT64_C(1) << 40);
+    for (int32_t i = 0; i < problem->num_samples; i++) {
+        for (int32_t k = 0; k < w->num_resources; k++) {
+            w->weight[k][i] = (int64_t)((double)w->weight[k][i] / (double)sum[k] * whole) + 1;
+            if (w->weight[k][i] > w->size[i]) { w->size[i] = w->weight[k][i]; }
+        }
+    }
+}
+
+Status search_weights_make(SearchWeights* out, const MicrobatchProblem* problem, RecomputeMode mode,
+                           int32_t num_mbs, Arena* arena) {
+    int32_t N = problem->num_samples;
+    SearchWeights w = {.problem = problem, .num_resources = problem->costs->num_dec_layers > 0 ? 2 : 1};
+    Keyed* keyed;
+    PIPE_NEW(keyed, arena, Keyed, N);
+    PIPE_NEW(w.weight[0], arena, int64_t, N);
+    PIPE_NEW(w.weight[1], arena, int64_t, N);
+    PIPE_NEW(w.size, arena, int64_t, N);
+    PIPE_NEW(w.by_size, arena, int32_t, N);
+    weights_fill(&w, mode, num_mbs < 1 ? 1 : num_mbs);
+    for (int32_t i = 0; i < N; i++) { keyed[i] = (Keyed){w.size[i], i}; }
+    qsort(keyed, (size_t)N, sizeof *keyed, compare_keyed);
+    for (int32_t i = 0; i < N; i++) { w.by_size[i] = keyed[i].id; }
+    *out = w;
+    return STATUS_OK;
+}
+
+// --- bins with capacities
+// -----------------------------------------------------------------------------------
+
+typedef struct {
+    int64_t load[2];
+    int64_t inverse;  // 2^16 / share of the whole, relative to an average bin
+    int32_t num;
+} Bin;
+
+// How full the bin would be with this sample, relative to its capacity.
+static int64_t fullness(const Bin* bin, const SearchWeights* w, int32_t id) {
+    int64_t most = bin->load[0] + w->weight[0][id];
+    if (w->num_resources == 2 && bin->load[1] + w->weight[1][id] > most) {
+        most = bin->load[1] + w->weight[1][id];
+    }
+    return (most >> 12) * bin->inverse;
+}
+
+static int32_t emptiest(const Bin* bins, int32_t num_bins, const SearchWeights* w, int32_t id) {
+    int32_t best = 0;
+    int64_t best_full = INT64_MAX;
+    for (int32_t b = 0; b < num_bins; b++) {
+        int64_t full = fullness(&bins[b], w, id);
+        if (full < best_full) {
+            best_full = full;
+            best = b;
+        }
+    }
+    return best;
+}
+
+static void put(Bin* bin, const SearchWeights* w, int32_t id) {
+    for (int32_t k = 0; k < w->num_resources; k++) { bin->load[k] += w->weight[k][id]; }
+    bin->num++;
+}
+
+Status search_fill_replicas(int32_t* replica_of, const SearchWeights* weights, Arena* arena) {
+    const MicrobatchProblem* problem = weights->problem;
+    int32_t N = problem->num_samples, R = problem->R;
+    if (weights->num_resources == 1) {
+        return replica_balance_assign(replica_of, weights->weight[0], N, R, arena);
+    }
+    Bin* bins;
+    PIPE_NEW(bins, arena, Bin, R);
+    for (int32_t r = 0; r < R; r++) { bins[r].inverse = 1 << 16; }
+    for (int32_t k = 0; k < N; k++) {
+        int32_t id = weights->by_size[k], r = emptiest(bins, R, weights, id);
+        replica_of[id] = r;
+        put(&bins[r], weights, id);
+    }
+    return STATUS_OK;
+}
+
+static int64_t capacity_percent(const MicrobatchTaper* taper, int32_t k) {
+    int32_t from_end = taper->num_mbs - 1 - k, end = k < from_end ? k : from_end, depth = taper->depth;
+    if (end >= depth) { return 100; }
+    return taper->end_percent + (int64_t)(100 - taper->end_percent) * end / depth;
+}
+
+// Bins by fullness in work, smallest at both ends: place[b] is where bin b enters.
+static void bins_place(int32_t* place, Keyed* keyed, const Bin* bins, int32_t num_bins) {
+    for (int32_t b = 0; b < num_bins; b++) {
+        int64_t load = bins[b].load[0] > bins[b].load[1] ? bins[b].load[0] : bins[b].load[1];
+        keyed[b] = (Keyed){-load, b};
+    }
+    qsort(keyed, (size_t)num_bins, sizeof *keyed, compare_keyed);
+    for (int32_t k = 0; k < num_bins; k++) { place[keyed[k].id] = k % 2 == 0 ? k / 2 : num_bins - 1 - k / 2; }
+}
+
+Status search_fill(int32_t* mb_of, const SearchWeights* weights, const int32_t* ids, int32_t num_ids,
+                   const MicrobatchTaper* taper, Arena* arena) {
+    int32_t num_bins = taper->num_mbs, *place;
+    Bin* bins;
+    Keyed* keyed;
+    PIPE_NEW(bins, arena, Bin, num_bins);
+    PIPE_NEW(keyed, arena, Keyed, num_bins);
+    PIPE_NEW(place, arena, int32_t, num_bins);
+    for (int32_t b = 0; b < num_bins; b++) {
+        bins[b].inverse = (100 << 16) / (capacity_percent(taper, b) * 16);
+    }
+    for (int32_t i = 0; i < num_ids; i++) {
+        // as many samples left as there are empty bins: one each
+        int32_t b = emptiest(bins, num_bins, weights, ids[i]), num_empty = 0, last_empty = -1;
+        if (num_ids - i <= num_bins) {
+            for (int32_t k = 0; k < num_bins; k++) {
+                if (bins[k].num == 0) { num_empty++, last_empty = k; }
+            }
+            if (num_empty == num_ids - i) { b = last_empty; }
+        }
+        mb_of[i] = b;
+        put(&bins[b], weights, ids[i]);
+    }
+    bins_place(place, keyed, bins, num_bins);
+    for (int32_t i = 0; i < num_ids; i++) { mb_of[i] = place[mb_of[i]]; }
+    return STATUS_OK;
+}

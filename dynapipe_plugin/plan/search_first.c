@@ -1,0 +1,363 @@
+#include "search_first.h"
+
+#include <string.h>
+
+#include "pipe_schedule.h"
+
+enum { MAX_PROBES = 2, NUM_TUNED = 3, MAX_FIRST = 100 };
+
+// What is recomputed at first: the same everywhere, or what does not keep to its share of memory.
+typedef struct {
+    RecomputeMode mode;
+    int32_t share_percent;  // 0: `mode` everywhere
+} ModeRule;
+
+typedef struct {
+    ModeRule rule;
+    MicrobatchTaper taper;
+    int32_t in_flight;    // k: stage s may hold k (P - s) micro-batches; 0: 2 (P - s) - 1
+    int64_t makespan_ns;  // of the slowest probe
+} First;
+
+// How the first and last micro-batches taper: over how many, in percent of P; the first and last in percent
+// of the body.
+static const int32_t tapers[][2] = {{100, 40}, {0, 100}, {100, 20}, {200, 30}, {100, 70}};
+enum { NUM_TAPERS = sizeof tapers / sizeof *tapers };
+
+typedef struct {
+    Search* search;
+    int32_t num_probes;
+    int32_t** ids;     // [R] sample ids, largest first
+    int32_t* num_ids;  // [R]
+    int32_t num_firsts;
+    First firsts[MAX_FIRST];  // ascending makespan
+} Firsts;
+
+static int32_t mode_rules(ModeRule out[RECOMPUTE_COUNT + 3], const MicrobatchProblem* problem) {
+    static const int32_t share_percent[] = {100, 60, 160};
+    int32_t num = 0;
+    out[num++] = (ModeRule){problem->modes[0], 0};
+    if (problem->request->memory_limit_bytes == 0) { return num; }
+    for (int32_t k = 0; k < 3 && problem->num_modes > 1; k++) {
+        out[num++] = (ModeRule){problem->modes[0], share_percent[k]};
+    }
+    for (int32_t k = 1; k < problem->num_modes; k++) { out[num++] = (ModeRule){problem->modes[k], 0}; }
+    return num;
+}
+
+// Replica r as this candidate has it, in `arena`.
+static Status make_state(SearchState* out, const Firsts* firsts, const First* first, int32_t r,
+                         const StageLayers* stages, Arena* arena) {
+    const Search* search = firsts->search;
+    MicrobatchTaper taper = first->taper;
+    int32_t* mb_of;
+    if (taper.num_mbs > firsts->num_ids[r]) { taper.num_mbs = firsts->num_ids[r]; }
+    *out = (SearchState){0};
+    if (taper.num_mbs == 0) { return STATUS_OK; }
+    PIPE_NEW(mb_of, arena, int32_t, firsts->num_ids[r]);
+    TRY(search_fill(mb_of, &search->weights, firsts->ids[r], firsts->num_ids[r], &taper, arena));
+    TRY(search_state_init(out, search->problem, LAYOUT_RAGGED, firsts->ids[r], firsts->num_ids[r], mb_of,
+                          taper.num_mbs, first->rule.mode, search->split_backward, stages, arena));
+    if (first->rule.share_percent > 0) { search_state_fit_modes(out, first->rule.share_percent); }
+    for (int32_t s = 0; s < out->P && first->in_flight > 0; s++) {
+        out->rule.max_in_flight[s] = first->in_flight * (out->P - s);
+    }
+    return STATUS_OK;
+}
+
+static Status simulate(Search* search, SearchState* state, int64_t cutoff_ns) {
+    if (state->N == 0) { return STATUS_OK; }
+    search->budget -= search_state_jobs(state);
+    return search_state_simulate(&state->makespan_ns, state, cutoff_ns, &search->simulator);
+}
+
+// --- candidates
+// -----------------------------------------------------------------------------------------------------
+
+// Kept in place by makespan; those that came first stay before equals.
+static void insert(Firsts* firsts, const First* first) {
+    int32_t k = firsts->num_firsts;
+    if (k == MAX_FIRST) { k--; }
+    for (; k > 0 && firsts->firsts[k - 1].makespan_ns > first->makespan_ns; k--) {
+        firsts->firsts[k] = firsts->firsts[k - 1];
+    }
+    firsts->firsts[k] = *first;
+    if (firsts->num_firsts < MAX_FIRST) { firsts->num_firsts++; }
+}
+
+static Status try_first(Firsts* firsts, First first) {
+    Search* search = firsts->search;
+    int64_t cutoff_ns = INT64_MAX;
+    if (firsts->num_firsts > NUM_TUNED) { cutoff_ns = firsts->firsts[NUM_TUNED].makespan_ns; }
+    first.makespan_ns = 0;
+    for (int32_t r = 0; r < firsts->num_probes; r++) {
+        SearchState state;
+        arena_reset(&search->tries);
+        TRY(make_state(&state, firsts, &first, r, search->stages, &search->tries));
+        TRY(simulate(search, &state, cutoff_ns));
+        if (state.makespan_ns > first.makespan_ns) { first.makespan_ns = state.makespan_ns; }
+        if (first.makespan_ns >= cutoff_ns) { break; }
+    }
+    if (first.makespan_ns < INT64_MAX) { insert(firsts, &first); }
+    return STATUS_OK;
+}
+
+// Every count with every rule; then the best of these with other tapers.
+static Status try_firsts(Firsts* firsts) {
+    static const int32_t count_percent[] = {300, 200, 400, 150, 500, 250, 600, 800, 100, 1000};  // of P
+    const MicrobatchProblem* problem = firsts->search->problem;
+    ModeRule rules[RECOMPUTE_COUNT + 3];
+    int32_t num_rules = mode_rules(rules, problem), P = problem->P;
+    for (int32_t k = 0; k < num_rules; k++) {
+        int32_t last = 0;
+        for (size_t c = 0; c < sizeof count_percent / sizeof *count_percent; c++) {
+            int32_t num_mbs = P * count_percent[c] / 100;
+            num_mbs = num_mbs < 1 ? 1 : num_mbs > firsts->num_ids[0] ? firsts->num_ids[0] : num_mbs;
+            if (num_mbs == last) { continue; }
+            last = num_mbs;
+            TRY(try_first(firsts,
+                          (First){rules[k], {num_mbs, P * tapers[0][0] / 100, tapers[0][1], 0}, 0, 0}));
+        }
+    }
+    First best[NUM_TUNED];
+    int32_t num_best = firsts->num_firsts < NUM_TUNED ? firsts->num_firsts : NUM_TUNED;
+    memcpy(best, firsts->firsts, sizeof best);
+    for (int32_t k = 0; k < num_best; k++) {
+        for (int32_t t = 1; t < NUM_TAPERS; t++) {
+            best[k].taper.depth = P * tapers[t][0] / 100;
+            best[k].taper.end_percent = tapers[t][1];
+            TRY(try_first(firsts, best[k]));
+        }
+    }
+    return STATUS_OK;
+}
+
+// --- tuning
+// ---------------------------------------------------------------------------------------------------------
+
+// The candidate that is tuned: its settings, and the probes as they are with it.
+typedef struct {
+    Firsts* firsts;
+    First first;
+    StageLayers stages[PLAN_MAX_STAGES];
+    SearchState* states;  // [num_probes]
+    SearchState* spare;
+    Arena* arenas;  // two, in turn: of `states` and of what is tried
+} Tuned;
+
+// One layer from stage `from` to stage `to`; those between shift. False where a stage would be left empty.
+static bool shift_layer(StageLayers* out, const StageLayers* in, int32_t P, int32_t from, int32_t to) {
+    memcpy(out, in, sizeof *out * (size_t)P);
+    int32_t by = from < to ? -1 : 1, low = from < to ? from : to, high = from < to ? to : from;
+    for (int32_t s = low; s < high; s++) {
+        out[s].layer_end += by;
+        out[s + 1].layer_begin += by;
+    }
+    return stage_may_have(&out[from], from, P);
+}
+
+static int64_t slowest_ns(const SearchState* states, int32_t num) {
+    int64_t slowest = 0;
+    for (int32_t r = 0; r < num; r++) {
+        if (states[r].makespan_ns > slowest) { slowest = states[r].makespan_ns; }
+    }
+    return slowest;
+}
+
+// Other stages for all probes: kept where they get faster.
+static Status try_stages(bool* better, Tuned* tuned, const StageLayers* stages) {
+    Search* search = tuned->firsts->search;
+    int32_t num = tuned->firsts->num_probes;
+    int64_t now_ns = tuned->first.makespan_ns;
+    *better = true;
+    for (int32_t r = 0; r < num && *better; r++) {
+        if (tuned->states[r].N == 0) { continue; }
+        search_state_assign(&tuned->spare[r], &tuned->states[r]);
+        *better = search_state_set_stages(&tuned->spare[r], stages);
+        if (*better) { TRY(simulate(search, &tuned->spare[r], now_ns)); }
+        *better = *better && tuned->spare[r].makespan_ns < now_ns;
+    }
+    for (int32_t r = 0; r < num && *better; r++) {
+        if (tuned->states[r].N > 0) { search_state_assign(&tuned->states[r], &tuned->spare[r]); }
+    }
+    if (*better) {
+        memcpy(tuned->stages, stages, sizeof *stages * (size_t)search->problem->P);
+        tuned->first.makespan_ns = slowest_ns(tuned->states, num);
+    }
+    return STATUS_OK;
+}
+
+// Single layers from stage to stage, as long as that helps.
+static Status tune_stages(Tuned* tuned) {
+    Search* search = tuned->firsts->search;
+    int32_t P = search->problem->P;
+    for (bool any = true; any && search->budget > 0;) {
+        any = false;
+        for (int32_t pair = 0; pair < P * P; pair++) {
+            StageLayers shifted[PLAN_MAX_STAGES] = {{0}};
+            bool better;
+            if (pair / P == pair % P || !shift_layer(shifted, tuned->stages, P, pair / P, pair % P)) {
+                continue;
+            }
+            TRY(try_stages(&better, tuned, shifted));
+            any |= better;
+        }
+    }
+    return STATUS_OK;
+}
+
+// Other settings on the same stages: kept where all probes get faster.
+static Status try_settings(Tuned* tuned, const First* first) {
+    Firsts* firsts = tuned->firsts;
+    Search* search = firsts->search;
+    SearchState* states;
+    arena_reset(&tuned->arenas[1]);
+    PIPE_NEW(states, &tuned->arenas[1], SearchState, 2 * firsts->num_probes);
+    SearchState* spare = states + firsts->num_probes;
+    for (int32_t r = 0; r < firsts->num_probes; r++) {
+        TRY(make_state(&states[r], firsts, first, r, tuned->stages, &tuned->arenas[1]));
+        TRY(simulate(search, &states[r], tuned->first.makespan_ns));
+        if (states[r].makespan_ns >= tuned->first.makespan_ns) { return STATUS_OK; }
+        TRY(search_state_copy(&spare[r], &states[r], &tuned->arenas[1]));
+    }
+    tuned->first = *first;
+    tuned->first.makespan_ns = slowest_ns(states, firsts->num_probes);
+    tuned->states = states;
+    tuned->spare = spare;
+    Arena used = tuned->arenas[0];
+    tuned->arenas[0] = tuned->arenas[1];
+    tuned->arenas[1] = used;
+    return STATUS_OK;
+}
+
+// Numbers in flight, tapers, and numbers of micro-batches around the present one.
+static Status tune_settings(Tuned* tuned) {
+    int32_t P = tuned->firsts->search->problem->P, M = tuned->first.taper.num_mbs, step = M / 10 + 1;
+    for (int32_t k = 1; k <= 6; k++) {
+        First first = tuned->first;
+        first.in_flight = k == 6 ? M : k;
+        if (first.in_flight != tuned->first.in_flight) { TRY(try_settings(tuned, &first)); }
+    }
+    for (int32_t num_mbs = M - 5 * step; num_mbs <= M + 3 * step; num_mbs += step) {
+        First first = tuned->first;
+        first.taper.num_mbs = num_mbs;
+        if (num_mbs >= 1 && num_mbs != tuned->first.taper.num_mbs) { TRY(try_settings(tuned, &first)); }
+    }
+    for (int32_t t = 0; t < NUM_TAPERS; t++) {
+        First first = tuned->first;
+        first.taper.depth = P * tapers[t][0] / 100;
+        first.taper.end_percent = tapers[t][1];
+        TRY(try_settings(tuned, &first));
+    }
+    return STATUS_OK;
+}
+
+static Status tune_all(Tuned* tuned) {
+    const Firsts* firsts = tuned->firsts;
+    First begin = tuned->first;
+    tuned->first.makespan_ns = INT64_MAX;
+    TRY(try_settings(tuned, &begin));
+    if (tuned->states == NULL) { return STATUS_OK; }
+    for (int32_t round = 0; round < 2; round++) {
+        int64_t before_ns = tuned->first.makespan_ns;
+        if (firsts->search->problem->request->choose_stages) { TRY(tune_stages(tuned)); }
+        TRY(tune_settings(tuned));
+        if (tuned->first.makespan_ns == before_ns) { break; }
+    }
+    return STATUS_OK;
+}
+
+// The candidate with everything tuned takes the place of `best` if it is faster.
+static Status tune(Tuned* best, Firsts* firsts, const First* first) {
+    Search* search = firsts->search;
+    Arena arenas[2] = {{0}};
+    Tuned tuned = {.firsts = firsts, .first = *first, .arenas = arenas};
+    memcpy(tuned.stages, search->stages, sizeof tuned.stages);
+    Status status = tune_all(&tuned);
+    if (status == STATUS_OK && tuned.states != NULL && tuned.first.makespan_ns < best->first.makespan_ns) {
+        *best = tuned;
+        best->arenas = NULL;
+        PIPE_NEW(best->states, &search->lists, SearchState, search->R);
+        for (int32_t r = 0; r < firsts->num_probes && status == STATUS_OK; r++) {
+            if (tuned.states[r].N == 0) { continue; }
+            status = search_state_copy(&best->states[r], &tuned.states[r], &search->lists);
+        }
+    }
+    arena_free(&arenas[0]);
+    arena_free(&arenas[1]);
+    return status;
+}
+
+// --- all replicas
+// ---------------------------------------------------------------------------------------------------
+
+static Status divide_samples(Firsts* firsts) {
+    Search* search = firsts->search;
+    int32_t N = search->problem->num_samples, *replica_of, *ids;
+    PIPE_NEW(replica_of, &search->lists, int32_t, N);
+    PIPE_NEW(ids, &search->lists, int32_t, N);
+    PIPE_NEW(firsts->ids, &search->lists, int32_t*, search->R);
+    PIPE_NEW(firsts->num_ids, &search->lists, int32_t, search->R);
+    TRY(search_fill_replicas(replica_of, &search->weights, &search->lists));
+    for (int32_t i = 0; i < N; i++) { firsts->num_ids[replica_of[i]]++; }
+    for (int32_t r = 0; r < search->R; r++) {
+        firsts->ids[r] = ids;
+        ids += firsts->num_ids[r];
+        firsts->num_ids[r] = 0;
+    }
+    for (int32_t k = 0; k < N; k++) {
+        int32_t id = search->weights.by_size[k], r = replica_of[id];
+        firsts->ids[r][firsts->num_ids[r]++] = id;
+    }
+    return STATUS_OK;
+}
+
+// The replicas that were not looked at: as the others, on the stages that were chosen; or as the runners-up.
+static Status fill_others(Firsts* firsts, const First* tuned) {
+    Search* search = firsts->search;
+    for (int32_t r = firsts->num_probes; r < search->R; r++) {
+        SearchState best = {.makespan_ns = INT64_MAX};
+        for (int32_t k = -1; k < NUM_TUNED && k < firsts->num_firsts; k++) {
+            const First* first = k < 0 ? tuned : &firsts->firsts[k];
+            SearchState state;
+            arena_reset(&search->tries);
+            TRY(make_state(&state, firsts, first, r, search->stages, &search->tries));
+            TRY(simulate(search, &state, best.makespan_ns));
+            if (state.makespan_ns >= best.makespan_ns) { continue; }
+            if (state.N > 0) { TRY(search_state_copy(&best, &state, &search->lists)); }
+            if (state.N == 0) { best = state; }
+        }
+        search->state[r] = best;
+    }
+    return STATUS_OK;
+}
+
+// The best of those with different numbers of micro-batches.
+static int32_t pick_tuned(First out[NUM_TUNED], const Firsts* firsts) {
+    int32_t num = 0;
+    for (int32_t k = 0; k < firsts->num_firsts && num < NUM_TUNED; k++) {
+        bool is_new = true;
+        for (int32_t t = 0; t < num; t++) {
+            is_new &= out[t].taper.num_mbs != firsts->firsts[k].taper.num_mbs;
+        }
+        if (is_new) { out[num++] = firsts->firsts[k]; }
+    }
+    return num;
+}
+
+Status search_first(Search* search) {
+    const MicrobatchProblem* problem = search->problem;
+    Firsts firsts = {.search = search, .num_probes = search->R < MAX_PROBES ? search->R : MAX_PROBES};
+    TRY(search_weights_make(&search->weights, problem, problem->modes[0], 4 * problem->P * problem->R,
+                            &search->lists));
+    TRY(divide_samples(&firsts));
+    TRY(try_firsts(&firsts));
+    First firsts_tuned[NUM_TUNED];
+    Tuned best = {.first = {.makespan_ns = INT64_MAX}};
+    int32_t num_tuned = pick_tuned(firsts_tuned, &firsts);
+    for (int32_t t = 0; t < num_tuned; t++) { TRY(tune(&best, &firsts, &firsts_tuned[t])); }
+    if (best.states == NULL) { return FAIL(STATUS_INFEASIBLE, "search: nothing fits in memory"); }
+    search->state = best.states;
+    memcpy(search->stages, best.stages, sizeof best.stages);
+    return fill_others(&firsts, &best.first);
+}

@@ -153,7 +153,9 @@ Status svg_write_file(const char* path, const char* text, size_t num_bytes) {
         return written ? STATUS_OK : FAIL(STATUS_IO, "stdout: cannot write ---> is the disk full?");
     }
     FileWriter writer;
-    TRY(file_writer_open(&writer, path));
+    if (file_writer_open(&writer, path) != STATUS_OK) {
+        return FAIL(STATUS_IO, "%s ---> name a file in a directory you own", status_message());
+    }
     file_writer_write(&writer, text, num_bytes);
     return file_writer_commit(&writer);
 }

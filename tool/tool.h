@@ -28,7 +28,7 @@ typedef struct {
     ToolRun* run;
 } ToolCommand;
 
-ToolRun command_plan, command_check, command_diff, command_bound, command_replay;
+ToolRun command_plan, command_check, command_diff, command_bound, command_replay, command_report;
 
 // Print the message of a failed status on stderr; the exit status that goes with it.
 int tool_fail(Status status);

@@ -1,0 +1,52 @@
+// command_report.c -- ./dynapipe report: what a training run logged, as one page.
+#include <string.h>
+
+#include "report_html.h"
+#include "tool.h"
+
+typedef struct {
+    const char* out;
+} ReportOptions;
+
+// clang-format off
+static const OptionSpec specs[] = {
+    {"--out", OPTION_STRING, offsetof(ReportOptions, out), "report.html", 0, 0, NULL, "FILE", "the page (-: standard output); also -o FILE"},
+};
+// clang-format on
+
+static const ToolUsage usage = {
+    .arguments = "METRICS.jsonl",
+    .about = "Draws what the trainer logged in its -o directory: loss, loss per task, throughput, padding, "
+             "idle time,\n"
+             "predicted against measured step time, memory and planning, over the steps. Validation losses "
+             "come from\n"
+             "main.log beside it. The page needs no network.\n",
+    .specs = specs,
+    .num_specs = sizeof specs / sizeof specs[0],
+    .min_files = 1,
+    .max_files = 1,
+};
+
+static Status run(const ReportOptions* options, const char* path, Metrics* metrics) {
+    TRY(metrics_load(metrics, path));
+    Status status = report_html_write(options->out, metrics, path);
+    if (status == STATUS_OK && strcmp(options->out, "-") != 0) {
+        printf("%s: %d steps, %d tasks\n", options->out, metrics->num_steps, metrics->num_tasks);
+    }
+    metrics_free(metrics);
+    return status;
+}
+
+int command_report(int argc, char** argv) {
+    static char long_name[] = "--out";
+    ReportOptions options = {0};
+    Metrics metrics;
+    bool help;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "-o") == 0) { argv[i] = long_name; }
+    }
+    Status status = tool_take(&usage, &options, &argc, argv, &help);
+    if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }
+    status = run(&options, argv[1], &metrics);
+    return status == STATUS_OK ? TOOL_OK : tool_fail(status);
+}

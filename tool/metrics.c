@@ -1,0 +1,240 @@
+#include "metrics.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../dynapipe_plugin/base/file_io.h"
+
+enum { MAX_PATH_BYTES = 4096 };
+
+static const char* const metric_keys[METRIC_COUNT] = {
+#define X(name, key) [name] = key,
+    METRIC_LIST(X)
+#undef X
+};
+
+// --- growing
+// --------------------------------------------------------------------------------------------------
+
+static bool grow_doubles(double** values, int32_t max) {
+    double* grown = realloc(*values, sizeof(double) * (size_t)max);
+    if (grown == NULL) { return false; }
+    *values = grown;
+    return true;
+}
+
+static bool make_room(Metrics* metrics) {
+    if (metrics->num_steps < metrics->max_steps) { return true; }
+    if (metrics->max_steps > INT32_MAX / 4) { return false; }
+    int32_t max = metrics->max_steps > 0 ? 2 * metrics->max_steps : 1024;
+    bool grown = grow_doubles(&metrics->steps, max);
+    for (int32_t k = 0; k < METRIC_COUNT; k++) { grown = grown && grow_doubles(&metrics->values[k], max); }
+    for (int32_t t = 0; t < metrics->num_tasks; t++) {
+        grown = grown && grow_doubles(&metrics->tasks[t].losses, max);
+    }
+    if (grown) { metrics->max_steps = max; }
+    return grown;
+}
+
+// Its losses so far are NAN. NULL with tasks_left counted where there are too many.
+static Status find_task(MetricsTask** out, Metrics* metrics, const char* name) {
+    *out = NULL;
+    for (int32_t t = 0; t < metrics->num_tasks; t++) {
+        if (strcmp(metrics->tasks[t].name, name) == 0) {
+            *out = &metrics->tasks[t];
+            return STATUS_OK;
+        }
+    }
+    if (metrics->num_tasks == METRICS_MAX_TASKS) {
+        metrics->tasks_left++;
+        return STATUS_OK;
+    }
+    MetricsTask* task = &metrics->tasks[metrics->num_tasks];
+    *task =
+        (MetricsTask){.name = strdup(name), .losses = malloc(sizeof(double) * (size_t)metrics->max_steps)};
+    metrics->num_tasks++;
+    if (task->name == NULL || task->losses == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for tasks"); }
+    for (int32_t i = 0; i < metrics->max_steps; i++) { task->losses[i] = NAN; }
+    *out = task;
+    return STATUS_OK;
+}
+
+// --- one record
+// -----------------------------------------------------------------------------------------------
+
+static double number_of(const json_t* value) {
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+// A list stands for its mean (idle) or its largest (bytes).
+static double metric_of(Metric metric, const json_t* value) {
+    if (!json_is_array(value)) { return number_of(value); }
+    double sum = 0, largest = NAN;
+    size_t num_values = json_array_size(value);
+    for (size_t i = 0; i < num_values; i++) {
+        double x = number_of(json_array_get(value, i));
+        sum += x;
+        largest = fmax(largest, x);
+    }
+    if (num_values == 0) { return NAN; }
+    return metric == METRIC_IDLE ? sum / (double)num_values : largest;
+}
+
+static Status add_record(Metrics* metrics, json_t* record) {
+    double last = metrics->num_steps > 0 ? metrics->steps[metrics->num_steps - 1] : 0;
+    double step = number_of(json_object_get(record, "step"));
+    if (isnan(step)) { step = last + 1; }
+    while (metrics->num_steps > 0 && metrics->steps[metrics->num_steps - 1] >= step) { metrics->num_steps--; }
+    if (!make_room(metrics)) { return FAIL(STATUS_NO_MEMORY, "no memory for %d steps", metrics->num_steps); }
+    int32_t i = metrics->num_steps;
+    metrics->steps[i] = step;
+    for (int32_t k = 0; k < METRIC_COUNT; k++) {
+        metrics->values[k][i] = metric_of((Metric)k, json_object_get(record, metric_keys[k]));
+    }
+    for (int32_t t = 0; t < metrics->num_tasks; t++) { metrics->tasks[t].losses[i] = NAN; }
+    const char* name;
+    json_t* loss;
+    json_object_foreach(json_object_get(record, "task_loss"), name, loss) {
+        MetricsTask* task;
+        TRY(find_task(&task, metrics, name));
+        if (task != NULL) { task->losses[i] = number_of(loss); }
+    }
+    metrics->num_steps++;
+    return STATUS_OK;
+}
+
+// JSON has no NaN and no Infinity, other programs write them all the same: an empty list, which is
+// no number, in place, outside of strings.
+static void blank_non_finite(char* line, size_t num_bytes) {
+    static const char* const words[] = {"-Infinity", "Infinity", "NaN", "-nan", "-inf", "nan", "inf"};
+    bool in_string = false;
+    for (size_t i = 0; i < num_bytes; i++) {
+        if (line[i] == '"') { in_string = !in_string; }
+        if (in_string && line[i] == '\\') { i++; }
+        if (in_string || memchr("-INni", line[i], 5) == NULL) { continue; }
+        for (int32_t w = 0; w < 7; w++) {
+            size_t length = strlen(words[w]);
+            if (num_bytes - i < length || strncmp(line + i, words[w], length) != 0) { continue; }
+            memset(line + i, ' ', length);
+            memcpy(line + i, "[]", 2);
+            i += length - 1;
+            break;
+        }
+    }
+}
+
+static bool is_blank(const char* line, size_t num_bytes) {
+    for (size_t i = 0; i < num_bytes; i++) {
+        if (strchr(" \t\r", line[i]) == NULL || line[i] == '\0') { return false; }
+    }
+    return true;
+}
+
+static Status parse_lines(Metrics* metrics, char* text, size_t num_bytes, const char* path) {
+    int32_t line_number = 0;
+    for (size_t at = 0; at < num_bytes;) {
+        char *line = text + at, *newline = memchr(line, '\n', num_bytes - at);
+        size_t line_bytes = newline != NULL ? (size_t)(newline - line) : num_bytes - at;
+        at += line_bytes + 1;
+        line_number++;
+        if (is_blank(line, line_bytes)) { continue; }
+        blank_non_finite(line, line_bytes);
+        json_error_t error;
+        json_t* record = json_loadb(line, line_bytes, 0, &error);
+        if (record == NULL && newline == NULL) {
+            metrics->cut_line = line_number;
+            return STATUS_OK;
+        }
+        if (!json_is_object(record)) {
+            bool malformed = record == NULL;
+            json_decref(record);
+            return FAIL(STATUS_BAD_FORMAT,
+                        "%s:%d: %s ---> one record a line, as the trainer writes with -o; delete that line",
+                        path, line_number, malformed ? error.text : "not an object");
+        }
+        Status status = add_record(metrics, record);
+        json_decref(record);
+        TRY(status);
+    }
+    return STATUS_OK;
+}
+
+// --- validation losses
+// -----------------------------------------------------------------------------------------
+
+static Status add_validation(Metrics* metrics, double step, double loss) {
+    int32_t* count = &metrics->num_validations;
+    while (*count > 0 && metrics->validation_steps[*count - 1] >= step) { (*count)--; }
+    if (*count == metrics->max_validations) {
+        int32_t max = *count > 0 ? 2 * *count : 256;
+        if (!grow_doubles(&metrics->validation_steps, max) ||
+            !grow_doubles(&metrics->validation_losses, max)) {
+            return FAIL(STATUS_NO_MEMORY, "no memory for %d validation losses", max);
+        }
+        metrics->max_validations = max;
+    }
+    metrics->validation_steps[*count] = step;
+    metrics->validation_losses[(*count)++] = loss;
+    return STATUS_OK;
+}
+
+// main.log beside the metrics: lines "s:20 tel:3.34"; everything else in it is for others.
+static Status load_validations(Metrics* metrics, const char* metrics_path) {
+    char path[MAX_PATH_BYTES];
+    const char* slash = strrchr(metrics_path, '/');
+    int folder = slash != NULL ? (int)(slash - metrics_path) + 1 : 0;
+    if (snprintf(path, sizeof path, "%.*smain.log", folder, metrics_path) >= MAX_PATH_BYTES) {
+        return STATUS_OK;
+    }
+    if (access(path, R_OK) != 0) { return STATUS_OK; }
+    char* text;
+    size_t num_bytes;
+    TRY(file_read_text(&text, &num_bytes, path));
+    Status status = STATUS_OK;
+    for (char* line = text; line != NULL && status == STATUS_OK;) {
+        double step, loss;
+        if (sscanf(line, "s:%lf tel:%lf", &step, &loss) == 2 && isfinite(step)) {
+            status = add_validation(metrics, step, loss);
+        }
+        line = strchr(line, '\n');
+        line += line != NULL;
+    }
+    free(text);
+    return status;
+}
+
+Status metrics_load(Metrics* out, const char* path) {
+    *out = (Metrics){0};
+    if (access(path, R_OK) != 0) {
+        return FAIL(STATUS_IO, "%s: cannot read ---> the trainer writes it into its -o DIRECTORY", path);
+    }
+    char* text;
+    size_t num_bytes;
+    TRY(file_read_text(&text, &num_bytes, path));
+    Status status = parse_lines(out, text, num_bytes, path);
+    free(text);
+    if (status == STATUS_OK && out->num_steps == 0) {
+        status = FAIL(STATUS_BAD_FORMAT,
+                      "%s:%d: no complete record ---> train with -o DIRECTORY, at least one step", path,
+                      out->cut_line > 0 ? out->cut_line : 1);
+    }
+    if (status == STATUS_OK) { status = load_validations(out, path); }
+    if (status != STATUS_OK) { metrics_free(out); }
+    return status;
+}
+
+void metrics_free(Metrics* metrics) {
+    free(metrics->steps);
+    for (int32_t k = 0; k < METRIC_COUNT; k++) { free(metrics->values[k]); }
+    for (int32_t t = 0; t < metrics->num_tasks; t++) {
+        free(metrics->tasks[t].name);
+        free(metrics->tasks[t].losses);
+    }
+    free(metrics->validation_steps);
+    free(metrics->validation_losses);
+    *metrics = (Metrics){0};
+}

@@ -1,0 +1,57 @@
+/*
+metrics.h -- what a training run wrote: metrics.jsonl (one record a step) and the validation losses of
+main.log.
+
+A value that is missing, null, NaN or no number is NAN, and so is what follows from it. A run that went back
+to a checkpoint has steps twice; the later ones count. A last line that was cut off is left out and mentioned.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../dynapipe_plugin/base/status.h"
+
+// clang-format off
+#define METRIC_LIST(X)                                                           \
+    X(METRIC_LOSS,              "loss")                                          \
+    X(METRIC_NORM,              "norm")                                          \
+    X(METRIC_LR,                "lr")                                            \
+    X(METRIC_SUPERVISED_TOKENS, "supervised_tokens")                             \
+    X(METRIC_TOTAL_TOKENS,      "total_tokens")                                  \
+    X(METRIC_COMPUTED_TOKENS,   "computed_tokens")                               \
+    X(METRIC_STEP_MS,           "step_ms")                                       \
+    X(METRIC_PLAN_MS,           "plan_ms")                                       \
+    X(METRIC_PLAN_WAIT_MS,      "plan_wait_ms")                                  \
+    X(METRIC_PREDICTED_MS,      "predicted_ms")                                  \
+    X(METRIC_BOUND_MS,          "bound_ms")                                      \
+    X(METRIC_IDLE,              "idle")       /* a list: the mean of its ranks */ \
+    X(METRIC_PEAK_BYTES,        "peak_bytes") /* a list: the largest */           \
+    X(METRIC_RSS_BYTES,         "rss_bytes")  /* a list: the largest */
+// clang-format on
+
+#define X(name, key) name,
+typedef enum { METRIC_LIST(X) METRIC_COUNT } Metric;
+#undef X
+
+enum { METRICS_MAX_TASKS = 256 };
+
+typedef struct {
+    char* name;
+    double* losses;  // [num_steps]
+} MetricsTask;
+
+typedef struct {
+    int32_t num_steps, max_steps;
+    double* steps;                  // [num_steps] rising
+    double* values[METRIC_COUNT];   // [num_steps] each
+    int32_t num_tasks, tasks_left;  // tasks_left: names beyond METRICS_MAX_TASKS met
+    MetricsTask tasks[METRICS_MAX_TASKS];
+    int32_t num_validations, max_validations;
+    double *validation_steps, *validation_losses;  // rising
+    int32_t cut_line;                              // a last line left out; 0: none
+} Metrics;
+
+// STATUS_BAD_FORMAT names file and line. An all-zero `out` afterwards where it fails.
+Status metrics_load(Metrics* out, const char* path);
+void metrics_free(Metrics* metrics);

@@ -56,20 +56,32 @@ static void print_stages(const MicrobatchProblem* batch) {
     }
 }
 
+static void print_part(const char* name, int64_t part_ns, int64_t bound_ns, const char* what) {
+    printf("%-7s  %12.3f ms  %s%s\n", name, (double)part_ns / 1e6, what,
+           part_ns == bound_ns && bound_ns > 0 ? "  (the largest)" : "");
+}
+
 static Status run(const BoundOptions* options, const char* path, Problem* problem, Arena* arena) {
     MicrobatchProblem batch;
     LowerBound bound;
+    char what[96];
     TRY(problem_load(problem, path, &options->problem, arena));
     TRY(problem_split_stages(problem, options->stage_split));
     TRY(microbatch_problem_init(&batch, &problem->request, &problem->costs, problem->samples,
                                 problem->num_samples));
     lower_bound_make(&bound, &batch, false);
-    printf("bound  %12.3f ms\n", (double)bound.bound_ns / 1e6);
-    printf("work   %12.3f ms  all work, unpadded, spread over every rank\n", (double)bound.work_ns / 1e6);
-    printf("chain  %12.3f ms  sample %d through all stages and back\n", (double)bound.chain_ns / 1e6,
-           bound.chain_sample);
-    printf("stage  %12.3f ms  stage %d: first arrival, its work, what must follow\n",
-           (double)bound.stage_ns / 1e6, bound.stage);
+    print_part("bound", bound.bound_ns, 0, "no plan of this batch is faster");
+    print_part("work", bound.work_ns, bound.bound_ns, "all work, unpadded, spread over every rank");
+    snprintf(what, sizeof what, "sample %d through all stages and back", bound.chain_sample);
+    print_part("chain", bound.chain_ns, bound.bound_ns, what);
+    snprintf(what, sizeof what, "stage %d: first arrival, its work, what must follow", bound.stage);
+    print_part("stage", bound.stage_ns, bound.bound_ns,
+               bound.stage >= 0 ? what
+                                : "first arrival, work, what must follow; of the best split of layers");
+    print_part("memory", bound.memory_ns, bound.bound_ns,
+               "bytes x the time they must be held / bytes left; 0: less than stage");
+    print_part("replica", bound.replica_ns, bound.bound_ns,
+               "the share of a replica that is no less than the others'");
     print_stages(&batch);
     return STATUS_OK;
 }

@@ -15,8 +15,8 @@ All of it stops early at the lower bound: the most bytes alive at one instant.
 
 // Sets offset_bytes of every buffer, a multiple of PLAN_BUFFER_ALIGN, from num_bytes, instr_begin, instr_end.
 // Buffers of no bytes get offset 0. *arena_bytes is a multiple of PLAN_BUFFER_ALIGN too, and at most
-// enough_bytes where a layout of that was found. O(n^2) per order tried, and the last instr_end in memory.
-// 0 <= instr_begin <= instr_end.
+// enough_bytes where a layout of that was found. 0 <= instr_begin < instr_end. Per order tried: O(n) times
+// the buffers alive at a time. Memory: O(n + last instr_end).
 Status memory_layout_place(PlanBuffer* buffers, int32_t num_buffers, int64_t enough_bytes,
                            int64_t* arena_bytes, Arena* arena);
 

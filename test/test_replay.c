@@ -224,6 +224,42 @@ static void plans_replay_to_their_makespan(void) {
     arena_free(&arena);
 }
 
+// A plan that nobody checked: jobs and transfers moved, dropped, of other micro-batches, with other times.
+static void broken_plans_do_no_harm(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    int32_t num_refused = 0;
+    for (int32_t round = 0; round < 2000; round++) {
+        arena_reset(&arena);
+        Plan plan;
+        RandomPlan about = {
+            rng_between(&rng, 1, 4), rng_between(&rng, 1, 3), 5, 12, 50, true, true, NULL, NULL};
+        random_plan(&plan, &rng, &about, &arena);
+        for (int32_t k = rng_between(&rng, 1, 5); k > 0; k--) {
+            PlanRank* rank = &plan.ranks[rng_between(&rng, 0, plan.P * plan.R - 1)];
+            if (rank->num_instrs == 0) { continue; }
+            PlanInstr* a = &rank->instrs[rng_between(&rng, 0, rank->num_instrs - 1)];
+            PlanInstr *b = &rank->instrs[rng_between(&rng, 0, rank->num_instrs - 1)], kept = *a;
+            switch (rng_below(&rng, 6)) {
+                case 0: a->kind = (uint8_t)rng_below(&rng, INSTR_COUNT); break;
+                case 1: a->mb = rng_between(&rng, -1, plan.M); break;
+                case 2: a->end_ns = rng_below(&rng, 2) ? INT64_MAX : a->begin_ns - 1; break;
+                case 3: rank->num_instrs--; break;
+                case 4: plan.mbs[rng_between(&rng, 0, plan.M - 1)].replica = rng_between(&rng, 0, 4); break;
+                default:
+                    *a = *b;
+                    *b = kept;
+                    break;
+            }
+        }
+        ReplayResult result;
+        ReplayNoise noise = {.noise_permille = 1000, .trials = 3, .seed = seed, .slow_permille = 100000};
+        num_refused += plan_replay(&result, &plan, &noise, &arena) != STATUS_OK;
+    }
+    CHECK(num_refused > 200 && num_refused < 2000);
+    arena_free(&arena);
+}
+
 // A plan's replica is a pipe with the same tail everywhere; several replicas count with the slowest.
 static void replicas_count_with_the_slowest(void) {
     Rng rng = rng_seed(seed);
@@ -378,6 +414,7 @@ int main(int argc, char** argv) {
     RUN(quantiles_equal_an_independent_longest_path);
     RUN(no_noise_is_exact);
     RUN(plans_replay_to_their_makespan);
+    RUN(broken_plans_do_no_harm);
     RUN(replicas_count_with_the_slowest);
     RUN(more_noise_never_lowers_the_mean);
     RUN(noise_is_what_was_asked_for);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../dynapipe_plugin/plan/plan.h"
+#include "../../dynapipe_plugin/plan/replay.h"
 
 #define REQUIRE(condition)                      \
     do {                                        \
@@ -72,6 +72,9 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
         REQUIRE(strcmp(printed, reprinted) == 0 && plan_hash(&plan) == plan_hash(&again));
         free(printed);
         free(reprinted);
+        ReplayResult result;
+        ReplayNoise noise = {.noise_permille = 1000, .trials = 2, .slow_permille = REPLAY_MAX_SLOW_PERMILLE};
+        (void)plan_replay(&result, &plan, &noise, &arena);
         if (check(&plan, &arena) == STATUS_OK) {
             FILE* nowhere = fopen("/dev/null", "we");
             REQUIRE(nowhere != NULL);

@@ -106,10 +106,11 @@ double bound_split_best(const BoundLines* lines) {
     }
     for (int32_t l = 1; l <= L; l++) { best[l] = stage_time(&split, 0, 0, l); }
     for (int32_t p = 1; p < problem->P; p++) {
-        // the last stage ends with the last layer
-        for (int32_t l = p == problem->P - 1 ? L : p + 1; l <= L; l++) {
+        // the last stage ends with the last layer, and may be the head alone
+        bool last = p == problem->P - 1;
+        for (int32_t l = last ? L : p + 1; l <= L; l++) {
             next[l] = INFINITY;
-            for (int32_t k = p; k < l; k++) {
+            for (int32_t k = p; k < l + last; k++) {
                 if (best[k] >= next[l]) { continue; }
                 next[l] = fmin(next[l], fmax(best[k], stage_time(&split, p, k, l)));
             }

@@ -12,8 +12,8 @@ lower_bound.h -- no plan for this batch, on these stages and replicas, can be fa
 It holds for every composition of micro-batches, padded or not, every recompute mode offered, both memory
 rules, and for joint and split backward: jobs only grow with their shape (cost_model_check), and where a
 formula is not a straight line through 0, work is charged along a line below it (bound_line.h). Where the
-request lets the planner move layers (choose_stages) it holds for every contiguous split with at least one
-layer per stage: the best of them is looked for by dynamic program, and memory is counted over all stages
+request lets the planner move layers (choose_stages) it holds for every contiguous split, the head alone on
+the last stage included: the best of them is looked for by dynamic program, and memory is counted over all stages
 together. Not counted: padding, and how unequal micro-batches get in each other's way. test_lower_bound.c,
 test_optimum.c
 */

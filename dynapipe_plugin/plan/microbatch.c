@@ -7,7 +7,8 @@
 const BatchingPolicy batching_policies[BATCHING_COUNT] = {
     [BATCHING_DYNAMIC] = {"dynamic", "sizes and order chosen per step for this pipeline (default)",
                           microbatch_dynamic_build, microbatch_dynamic_candidates},
-    [BATCHING_DYNAPIPE] = {"dynapipe", "the original's dynamic program over samples sorted by length",
+    [BATCHING_DYNAPIPE] = {"dynapipe",
+                           "DynaPipe's own method (EuroSys'24): its dynamic program, orders and schedules",
                            microbatch_dp_build_original, NULL},
     [BATCHING_PACKED] = {"packed", "fixed windows of the longest length; attends across samples",
                          microbatch_packed_build, NULL},

@@ -2,6 +2,7 @@
 #include "microbatch_dp.h"
 
 #include "microbatch_intervals.h"
+#include "original_order.h"
 #include "pipe_schedule.h"
 #include "sample_order.h"
 
@@ -183,7 +184,7 @@ Status microbatch_dp_build_original(MicrobatchList* out, const MicrobatchProblem
     MicrobatchProblem tight = *problem;  // every stage has what the tightest has
     int32_t* order = ARENA_NEW(arena, int32_t, problem->num_samples);
     if (!order) { return FAIL(STATUS_NO_MEMORY, "order of %d samples", problem->num_samples); }
-    TRY(sample_order_sorted(order, problem->samples, problem->num_samples, arena));
+    TRY(original_order_make(order, problem->samples, problem->num_samples, arena));
     for (int32_t s = 0; s < problem->P; s++) {
         for (int32_t k = 0; k < problem->P; k++) {
             int64_t available = problem->available_bytes[k];

@@ -8,7 +8,9 @@ i
 
 t(i, n) is the time of all jobs of samples i..n-1 of the order on the *slowest* stage; the original has equal
 stages, where that is the same. f falls as t_max grows, so caps are searched by bisection with the bound
-(P - 1) * (smallest cap of the range) + f(largest cap): exact, and O(N^2) per cap that is looked at.
+(P - 1) * (smallest cap of the range) + f(largest cap): exact, and O(N^2) per cap that is looked at. Intervals
+longer than a limit are not made at all once a line below their times proves that no such cap can win
+(microbatch_intervals.h).
 
 The original (`dynapipe`) thins the caps to one per 5 ms and takes the first of these that is feasible: memory
 per micro-batch available / P, then available, each without recomputation, then with. There "available" is

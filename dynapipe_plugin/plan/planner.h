@@ -16,7 +16,7 @@ lower_bound. The stage split is chosen once a run (stage_split.h), from a sample
 
 typedef enum {
     BATCHING_DYNAMIC,        // ours
-    BATCHING_DYNAPIPE,       // the original's choices, as far as they are pure (spec sections b, c, d)
+    BATCHING_DYNAPIPE,       // the original's, all of it (original.c; spec sections b to g)
     BATCHING_PACKED,         // dense attention over packs of max_seq_tokens
     BATCHING_PACKED_RAGGED,  // the same packs by best fit decreasing, attention per sample
     BATCHING_PADDED,         // fixed number of samples per micro-batch, padded to their longest

@@ -38,7 +38,7 @@ static const OptionSpec specs[] = {
     {"--robust",         OPTION_DOUBLE, FIELD(noise),          "0",    0, 0.5, NULL, "NOISE", "judge plans by the P90 of their makespan when times are off by this much, e.g. 0.05"},
     {"--json",           OPTION_STRING, FIELD(json),           NULL,   0, 0, NULL, "FILE", "write the plan in the published form (- : stdout, and nothing else)"},
     {"--text",           OPTION_STRING, FIELD(text),           NULL,   0, 0, NULL, "FILE", "write the plan as text, for check and diff (- : the same)"},
-    {"--svg",            OPTION_STRING, FIELD(svg),            NULL,   0, 0, NULL, "FILE", "draw the timeline"},
+    {"--svg",            OPTION_STRING, FIELD(svg),            NULL,   0, 0, NULL, "FILE", "draw the timeline (- : the same)"},
     {"--trace",          OPTION_STRING, FIELD(trace),          NULL,   0, 0, NULL, "FILE", "write the timeline for Perfetto or chrome://tracing"},
     {"--explain",        OPTION_BOOL,   FIELD(explain),        NULL,   0, 0, NULL, NULL, "say what was chosen and where the time goes"},
     {"--width",          OPTION_INT,    FIELD(width),          "100",  20, 1000, NULL, "N", "columns of the timeline"},

@@ -131,6 +131,8 @@ ok $? "--stage-split 5,4,3 is kept"
 tool plan test/problems/t5_small.json --stage-split 2,5,3,2 --json "$work/plan.json" &&
     grep -qF '"stage_layers": [[2, 0], [4, 1], [0, 3], [0, 2]]' "$work/plan.json"
 ok $? "--stage-split counts encoder layers first"
+tool plan $small --stage-split 6,6,0 --json "$work/plan.json" --text "$work/plan.txt"; ok $? "--stage-split 6,6,0"; cp "$work/out" "$work/shown"
+judge $small "a last stage of the head alone"
 for split in 5,4 5,4,3,1 5,4,4 5,0,7 -1,5,8 5,4,3, x 5,,7 99999999999999999999,1,1; do
     refuses 2 "--stage-split" plan $small --stage-split "$split"
 done
@@ -138,7 +140,7 @@ refuses 2 "--stages" plan $small --stages 4
 
 # --- bound
 bound_of() { tool bound "$@" && awk '$1 == "bound" {print $2; exit}' "$work/out"; }
-bound=$(bound_of $small) makespan=$(awk '/^memory_limit_bytes/ {print $4 / 1e6}' "$work/a.txt")
+bound=$(bound_of $small --stage-split auto) makespan=$(awk '/^memory_limit_bytes/ {print $4 / 1e6}' "$work/a.txt")
 awk -v b="$bound" -v m="$makespan" 'BEGIN {exit !(b > 0 && b <= m)}'; ok $? "bound $bound ms is not above the makespan of $makespan ms"
 
 # --- check and diff

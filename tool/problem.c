@@ -68,8 +68,9 @@ static Status split_list(PlanRequest* request, int32_t num_layers, const char* t
     const char* at = text;
     for (; *at != '\0' && s < request->P; s++) {
         char* end;
-        long layers = isdigit((unsigned char)*at) ? strtol(at, &end, 10) : 0;
-        if (layers < 1 || layers > num_layers || (*end != ',' && *end != '\0')) {
+        long fewest = s == request->P - 1 && s > 0 ? 0 : 1;  // the last stage may hold the head alone
+        long layers = isdigit((unsigned char)*at) ? strtol(at, &end, 10) : -1;
+        if (layers < fewest || layers > num_layers || (*end != ',' && *end != '\0')) {
             return FAIL(STATUS_BAD_OPTION,
                         "--stage-split '%s' ---> auto, equal, or layers of each stage: 9,8,8,7", text);
         }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "pipe_schedule.h"
+#include "replica_balance.h"
 
 enum { MAX_PROBES = 2, NUM_TUNED = 3, MAX_FIRST = 100 };
 
@@ -14,9 +15,10 @@ typedef struct {
 
 typedef struct {
     ModeRule rule;
-    MicrobatchTaper taper;
-    int32_t in_flight;    // k: stage s may hold k (P - s) micro-batches; 0: 2 (P - s) - 1
-    int64_t makespan_ns;  // of the slowest probe
+    MicrobatchTaper taper;  // ragged; padded: only num_mbs, for telling candidates apart
+    int32_t cut;            // padded: which of the cuts
+    int32_t in_flight;      // k: stage s may hold k (P - s) micro-batches; 0: 2 (P - s) - 1
+    int64_t makespan_ns;    // of the slowest probe
 } First;
 
 // How the first and last micro-batches taper: over how many, in percent of P; the first and last in percent
@@ -24,11 +26,21 @@ typedef struct {
 static const int32_t tapers[][2] = {{100, 40}, {0, 100}, {100, 20}, {200, 30}, {100, 70}};
 enum { NUM_TAPERS = sizeof tapers / sizeof *tapers };
 
+// Who has which samples; for padded micro-batches also which of them form one.
+typedef struct {
+    int32_t** ids;     // [R] sample ids; ragged: largest first
+    int32_t* num_ids;  // [R]
+    int32_t** mb_of;   // [R] padded: micro-batch of each of these ids, in the order of the dynamic program
+    int32_t* num_mbs;  // [R] padded
+    int32_t num_all;   // micro-batches of all replicas
+} Share;
+
+enum { MAX_CUTS = 5 };
+
 typedef struct {
     Search* search;
-    int32_t num_probes;
-    int32_t** ids;     // [R] sample ids, largest first
-    int32_t* num_ids;  // [R]
+    int32_t num_probes, num_shares;
+    Share share[MAX_CUTS];  // ragged: one; padded: one for each cut of the sorted samples
     int32_t num_firsts;
     First firsts[MAX_FIRST];  // ascending makespan
 } Firsts;
@@ -45,19 +57,31 @@ static int32_t mode_rules(ModeRule out[RECOMPUTE_COUNT + 3], const MicrobatchPro
     return num;
 }
 
+static bool is_padded(const Firsts* firsts) {
+    return firsts->search->problem->request->layout == LAYOUT_PADDED;
+}
+
 // Replica r as this candidate has it, in `arena`.
 static Status make_state(SearchState* out, const Firsts* firsts, const First* first, int32_t r,
                          const StageLayers* stages, Arena* arena) {
     const Search* search = firsts->search;
+    const Share* share = &firsts->share[first->cut];
     MicrobatchTaper taper = first->taper;
-    int32_t* mb_of;
-    if (taper.num_mbs > firsts->num_ids[r]) { taper.num_mbs = firsts->num_ids[r]; }
+    MbLayout layout = is_padded(firsts) ? LAYOUT_PADDED : LAYOUT_RAGGED;
+    int32_t num_ids = share->num_ids[r], *mb_of;
+    if (taper.num_mbs > num_ids) { taper.num_mbs = num_ids; }
     *out = (SearchState){0};
-    if (taper.num_mbs == 0) { return STATUS_OK; }
-    PIPE_NEW(mb_of, arena, int32_t, firsts->num_ids[r]);
-    TRY(search_fill(mb_of, &search->weights, firsts->ids[r], firsts->num_ids[r], &taper, arena));
-    TRY(search_state_init(out, search->problem, LAYOUT_RAGGED, firsts->ids[r], firsts->num_ids[r], mb_of,
-                          taper.num_mbs, first->rule.mode, search->split_backward, stages, arena));
+    if (num_ids == 0) { return STATUS_OK; }
+    if (layout == LAYOUT_PADDED) {
+        mb_of = share->mb_of[r];
+        taper.num_mbs = share->num_mbs[r];
+    } else {
+        PIPE_NEW(mb_of, arena, int32_t, num_ids);
+        TRY(search_fill(mb_of, &search->weights, share->ids[r], num_ids, &taper, arena));
+    }
+    TRY(search_state_init(out, search->problem, layout, share->ids[r], num_ids, mb_of, taper.num_mbs,
+                          first->rule.mode, search->split_backward, stages, arena));
+    if (layout == LAYOUT_PADDED) { TRY(search_state_small_ends(out, arena)); }
     if (first->rule.share_percent > 0) { search_state_fit_modes(out, first->rule.share_percent); }
     for (int32_t s = 0; s < out->P && first->in_flight > 0; s++) {
         out->rule.max_in_flight[s] = first->in_flight * (out->P - s);
@@ -102,23 +126,37 @@ static Status try_first(Firsts* firsts, First first) {
     return STATUS_OK;
 }
 
-// Every count with every rule; then the best of these with other tapers.
-static Status try_firsts(Firsts* firsts) {
-    static const int32_t count_percent[] = {300, 200, 400, 150, 500, 250, 600, 800, 100, 1000};  // of P
-    const MicrobatchProblem* problem = firsts->search->problem;
-    ModeRule rules[RECOMPUTE_COUNT + 3];
-    int32_t num_rules = mode_rules(rules, problem), P = problem->P;
-    for (int32_t k = 0; k < num_rules; k++) {
-        int32_t last = 0;
-        for (size_t c = 0; c < sizeof count_percent / sizeof *count_percent; c++) {
-            int32_t num_mbs = P * count_percent[c] / 100;
-            num_mbs = num_mbs < 1 ? 1 : num_mbs > firsts->num_ids[0] ? firsts->num_ids[0] : num_mbs;
-            if (num_mbs == last) { continue; }
-            last = num_mbs;
-            TRY(try_first(firsts,
-                          (First){rules[k], {num_mbs, P * tapers[0][0] / 100, tapers[0][1], 0}, 0, 0}));
-        }
+static Status try_cuts(Firsts* firsts, const ModeRule* rule) {
+    for (int32_t k = 0; k < firsts->num_shares; k++) {
+        TRY(try_first(firsts,
+                      (First){.rule = *rule, .taper = {.num_mbs = firsts->share[k].num_all}, .cut = k}));
     }
+    return STATUS_OK;
+}
+
+static Status try_counts(Firsts* firsts, const ModeRule* rule) {
+    static const int32_t count_percent[] = {300, 200, 400, 150, 500, 250, 600, 800, 100, 1000};  // of P
+    int32_t P = firsts->search->problem->P, last = 0, most = firsts->share[0].num_ids[0];
+    for (size_t c = 0; c < sizeof count_percent / sizeof *count_percent; c++) {
+        int32_t num_mbs = P * count_percent[c] / 100;
+        num_mbs = num_mbs < 1 ? 1 : num_mbs > most ? most : num_mbs;
+        if (num_mbs == last) { continue; }
+        last = num_mbs;
+        MicrobatchTaper taper = {
+            .num_mbs = num_mbs, .depth = P * tapers[0][0] / 100, .end_percent = tapers[0][1]};
+        TRY(try_first(firsts, (First){.rule = *rule, .taper = taper}));
+    }
+    return STATUS_OK;
+}
+
+// Every number of micro-batches with every rule; then the best of these with other tapers.
+static Status try_firsts(Firsts* firsts) {
+    ModeRule rules[RECOMPUTE_COUNT + 3];
+    int32_t num_rules = mode_rules(rules, firsts->search->problem), P = firsts->search->problem->P;
+    for (int32_t k = 0; k < num_rules; k++) {
+        TRY((is_padded(firsts) ? try_cuts : try_counts)(firsts, &rules[k]));
+    }
+    if (is_padded(firsts)) { return STATUS_OK; }
     First best[NUM_TUNED];
     int32_t num_best = firsts->num_firsts < NUM_TUNED ? firsts->num_firsts : NUM_TUNED;
     memcpy(best, firsts->firsts, sizeof best);
@@ -238,6 +276,7 @@ static Status tune_settings(Tuned* tuned) {
         first.in_flight = k == 6 ? M : k;
         if (first.in_flight != tuned->first.in_flight) { TRY(try_settings(tuned, &first)); }
     }
+    if (is_padded(tuned->firsts)) { return STATUS_OK; }
     for (int32_t num_mbs = M - 5 * step; num_mbs <= M + 3 * step; num_mbs += step) {
         First first = tuned->first;
         first.taper.num_mbs = num_mbs;
@@ -291,25 +330,77 @@ static Status tune(Tuned* best, Firsts* firsts, const First* first) {
 // --- all replicas
 // ---------------------------------------------------------------------------------------------------
 
-static Status divide_samples(Firsts* firsts) {
+static Status share_alloc(Share* out, int32_t N, int32_t R, Arena* arena) {
+    int32_t *ids, *mb_of;
+    *out = (Share){0};
+    PIPE_NEW(out->ids, arena, int32_t*, R);
+    PIPE_NEW(out->num_ids, arena, int32_t, R);
+    PIPE_NEW(out->mb_of, arena, int32_t*, R);
+    PIPE_NEW(out->num_mbs, arena, int32_t, R);
+    PIPE_NEW(ids, arena, int32_t, N);
+    PIPE_NEW(mb_of, arena, int32_t, N);
+    out->ids[0] = ids;
+    out->mb_of[0] = mb_of;
+    return STATUS_OK;
+}
+
+// Ragged: every replica's samples, largest first.
+static Status share_samples(Firsts* firsts) {
     Search* search = firsts->search;
-    int32_t N = search->problem->num_samples, *replica_of, *ids;
+    Share* share = &firsts->share[0];
+    int32_t N = search->problem->num_samples, *replica_of;
     PIPE_NEW(replica_of, &search->lists, int32_t, N);
-    PIPE_NEW(ids, &search->lists, int32_t, N);
-    PIPE_NEW(firsts->ids, &search->lists, int32_t*, search->R);
-    PIPE_NEW(firsts->num_ids, &search->lists, int32_t, search->R);
+    TRY(share_alloc(share, N, search->R, &search->lists));
     TRY(search_fill_replicas(replica_of, &search->weights, &search->lists));
-    for (int32_t i = 0; i < N; i++) { firsts->num_ids[replica_of[i]]++; }
-    for (int32_t r = 0; r < search->R; r++) {
-        firsts->ids[r] = ids;
-        ids += firsts->num_ids[r];
-        firsts->num_ids[r] = 0;
-    }
+    for (int32_t i = 0; i < N; i++) { share->num_ids[replica_of[i]]++; }
+    for (int32_t r = 1; r < search->R; r++) { share->ids[r] = share->ids[r - 1] + share->num_ids[r - 1]; }
+    memset(share->num_ids, 0, (size_t)search->R * sizeof *share->num_ids);
     for (int32_t k = 0; k < N; k++) {
         int32_t id = search->weights.by_size[k], r = replica_of[id];
-        firsts->ids[r][firsts->num_ids[r]++] = id;
+        share->ids[r][share->num_ids[r]++] = id;
     }
+    firsts->num_shares = 1;
     return STATUS_OK;
+}
+
+// Padded: one cut of the sorted samples by dynamic programming; its micro-batches balanced over the replicas.
+static Status share_cut(Firsts* firsts, int32_t ramp_percent) {
+    Search* search = firsts->search;
+    Share* share = &firsts->share[firsts->num_shares];
+    MicrobatchList list;
+    ReplicaLists lists;
+    int32_t next = 0;
+    TRY(share_alloc(share, search->problem->num_samples, search->R, &search->lists));
+    TRY(microbatch_dp_build(&list, search->problem, &(MicrobatchTaper){.ramp_percent = ramp_percent},
+                            &search->lists));
+    TRY(replica_balance(&lists, &list, search->R, &search->lists));
+    share->num_all = list.num_mbs;
+    for (int32_t r = 0; r < search->R; r++) {
+        share->ids[r] = share->ids[0] + next;
+        share->mb_of[r] = share->mb_of[0] + next;
+        for (int32_t k = lists.begin[r]; k < lists.begin[r + 1]; k++) {
+            const Microbatch* mb = &list.mbs[lists.mbs[k]];
+            for (int32_t q = mb->sequence_begin; q < mb->sequence_end; q++) {
+                int32_t segment = list.sequences[q].segment_begin;
+                share->ids[0][next] = list.segments[segment].sample_idx;
+                share->mb_of[0][next++] = share->num_mbs[r];
+                share->num_ids[r]++;
+            }
+            share->num_mbs[r]++;
+        }
+    }
+    firsts->num_shares++;
+    return STATUS_OK;
+}
+
+static Status share_cuts(Firsts* firsts) {
+    static const int32_t ramp_percent[MAX_CUTS] = {100, 50, 25, 75, 10};
+    Status status = STATUS_OK;
+    for (int32_t k = 0; k < MAX_CUTS; k++) {
+        status = share_cut(firsts, ramp_percent[k]);
+        if (status != STATUS_OK && status != STATUS_INFEASIBLE) { return status; }
+    }
+    return firsts->num_shares > 0 ? STATUS_OK : status;
 }
 
 // The replicas that were not looked at: as the others, on the stages that were chosen; or as the runners-up.
@@ -350,7 +441,7 @@ Status search_first(Search* search) {
     Firsts firsts = {.search = search, .num_probes = search->R < MAX_PROBES ? search->R : MAX_PROBES};
     TRY(search_weights_make(&search->weights, problem, problem->modes[0], 4 * problem->P * problem->R,
                             &search->lists));
-    TRY(divide_samples(&firsts));
+    TRY(is_padded(&firsts) ? share_cuts(&firsts) : share_samples(&firsts));
     TRY(try_firsts(&firsts));
     First firsts_tuned[NUM_TUNED];
     Tuned best = {.first = {.makespan_ns = INT64_MAX}};

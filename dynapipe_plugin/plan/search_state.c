@@ -1,5 +1,6 @@
 #include "search_state.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "pipe_schedule.h"
@@ -272,6 +273,36 @@ void search_state_fit_modes(SearchState* state, int32_t percent) {
         search_state_price(state, m);
     }
     search_state_limits(state);
+}
+
+typedef struct {
+    int64_t work_ns;
+    int32_t m;
+} Worker;
+
+// Descending work, ties to the smaller index.
+static int compare_workers(const void* a, const void* b) {
+    const Worker *x = a, *y = b;
+    if (x->work_ns != y->work_ns) { return x->work_ns > y->work_ns ? -1 : 1; }
+    return (x->m > y->m) - (x->m < y->m);
+}
+
+Status search_state_small_ends(SearchState* state, Arena* arena) {
+    Worker* workers;
+    PIPE_NEW(workers, arena, Worker, state->M);
+    for (int32_t m = 0; m < state->M; m++) {
+        workers[m].m = m;
+        for (int32_t s = 0; s < state->P; s++) {
+            const int64_t* job_ns = pipe_cost(&state->pipe, s, m)->job_ns;
+            workers[m].work_ns += job_ns[JOB_F] + job_ns[JOB_B] + job_ns[JOB_W] + job_ns[JOB_R];
+        }
+    }
+    qsort(workers, (size_t)state->M, sizeof *workers, compare_workers);
+    for (int32_t k = 0; k < state->M; k++) {  // the smallest outside, the largest in the middle
+        int32_t rank = state->M - 1 - k;
+        state->order[k % 2 == 0 ? k / 2 : state->M - 1 - k / 2] = workers[rank].m;
+    }
+    return STATUS_OK;
 }
 
 bool search_state_set_stages(SearchState* state, const StageLayers* stages) {

@@ -56,6 +56,8 @@ void search_state_price(SearchState* state, int32_t m);  // after shapes or mode
 // On every stage, for every micro-batch: the first mode in which it keeps no more than `percent` of an equal
 // share of the stage's memory among P - s; the last mode where none does.
 void search_state_fit_modes(SearchState* state, int32_t percent);
+// Order by work, smallest first and last.
+Status search_state_small_ends(SearchState* state, Arena* arena);
 void search_state_limits(SearchState* state);  // after prices changed
 
 // F, B and W of all micro-batches on all stages: what a simulation walks.

@@ -10,8 +10,8 @@ static const double LEFT = 104, RIGHT = 176, MARGIN = 28, HEADER = 168, PANEL_TI
 static const double MIN_PLOT = 960, MAX_PLOT = 2600, PX_PER_JOB = 15;
 enum { MAX_ROWS = 32, ROOMY_STAGES = 8, TICK_PX = 90 };
 
-// Colours: Okabe and Ito (jfly.uni-koeln.de/color), blue darkened a little. CIE lightness of wgt 90, fwd 70,
-// rec 54, bwd 39: no two alike without colour. Light first, then what is different on dark.
+// Colours: Okabe and Ito (jfly.uni-koeln.de/color), blue darkened a little. CIE lightness of wgt 89, fwd 70,
+// rec 54, bwd 41 (46 on dark): told apart without colour. Light first, then what is different on dark.
 static const char STYLE[] =
     "text{font:12px 'Helvetica Neue',Helvetica,Arial,'DejaVu Sans',sans-serif;fill:#1f2328}\n"
     ".page{fill:#fff}.title{font-size:20px;font-weight:600}.value{font-size:18px;font-weight:600}\n"

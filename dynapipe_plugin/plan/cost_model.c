@@ -10,12 +10,6 @@ const char* const cost_feature_names[FEATURE_COUNT] = {
     "seqs", "enc_tokens", "enc_squares", "dec_tokens", "dec_squares", "cross_products", "supervised"};
 const char* const cost_job_names[JOB_COUNT] = {"F", "B", "W", "R"};
 
-// The one rounding. Not-a-number can only come from overflow: as large as it gets.
-int64_t cost_round(double value) {
-    if (!(value < (double)COST_LIMIT)) { return COST_LIMIT; }
-    return value > 0 ? (int64_t)(value + 0.5) : 0;
-}
-
 // Every step below is monotone in v also after floating-point rounding, the clamps included, so a larger
 // micro-batch never costs less.
 double cost_curve_value(const CostCurve* curve, double v) {
@@ -63,16 +57,6 @@ void cost_formula_add_line(CostFormula* formula, CostFeature feature, double slo
     CostCurve* curve = &formula->curves[feature];
     if (curve->num_knots == 0) { *curve = (CostCurve){.num_knots = 1, .x = {1}}; }
     for (int i = 0; i < curve->num_knots; i++) { curve->y[i] += slope * curve->x[i]; }
-}
-
-// How many of each part the stage has.
-void cost_stage_parts(int32_t count[PART_COUNT], const CostModel* model, const CostStage* stage) {
-    int32_t begin = stage->layers.layer_begin, end = stage->layers.layer_end, enc = model->num_enc_layers;
-    int32_t enc_end = end < enc ? end : enc, dec_begin = begin > enc ? begin : enc;
-    count[PART_EMBEDDING] = stage->has_embedding;
-    count[PART_ENC_LAYER] = enc_end > begin ? enc_end - begin : 0;
-    count[PART_DEC_LAYER] = end > dec_begin ? end - dec_begin : 0;
-    count[PART_HEAD] = stage->has_head;
 }
 
 // extra + sum of count * value: the same order of additions wherever a stage is priced.

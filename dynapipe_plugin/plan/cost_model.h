@@ -133,8 +133,20 @@ extern const char* const cost_job_names[JOB_COUNT];          // "F", "B", "W", "
 // shape, one curve, how many of each part a stage has, and the one rounding.
 void cost_shape_features(double out[FEATURE_COUNT], const MbShape* shape);
 double cost_curve_value(const CostCurve* curve, double v);
-void cost_stage_parts(int32_t count[PART_COUNT], const CostModel* model, const CostStage* stage);
-int64_t cost_round(double value);
+static inline void cost_stage_parts(int32_t count[PART_COUNT], const CostModel* model,
+                                    const CostStage* stage) {
+    int32_t begin = stage->layers.layer_begin, end = stage->layers.layer_end, enc = model->num_enc_layers;
+    int32_t enc_end = end < enc ? end : enc, dec_begin = begin > enc ? begin : enc;
+    count[PART_EMBEDDING] = stage->has_embedding;
+    count[PART_ENC_LAYER] = enc_end > begin ? enc_end - begin : 0;
+    count[PART_DEC_LAYER] = end > dec_begin ? end - dec_begin : 0;
+    count[PART_HEAD] = stage->has_head;
+}
+// Not-a-number can only come from overflow: as large as it gets.
+static inline int64_t cost_round(double value) {
+    if (!(value < (double)COST_LIMIT)) { return COST_LIMIT; }
+    return value > 0 ? (int64_t)(value + 0.5) : 0;
+}
 
 // Value of one formula, before rounding; and a formula that is a straight line through 0 per feature.
 double cost_formula_value(const CostFormula* formula, const MbShape* shape);

@@ -246,19 +246,19 @@ static void write_buffers(const Writer* writer, const List* list) {
     }
 }
 
-static Status list_init(List* list, Arena* arena) {
+static Status list_init(List* list, Arena* arena, Arena* scratch) {
     const PipeProblem* problem = list->input->problem;
-    PIPE_NEW(list->places, arena, Places, problem->M);
+    PIPE_NEW(list->places, scratch, Places, problem->M);
     PIPE_NEW(list->buffers, arena, PlanBuffer, 6 * (int64_t)problem->M + 1);
-    PIPE_NEW(list->buffer_of_op, arena, int32_t, list->num_ops);
-    PIPE_NEW(list->wait_pos, arena, int32_t, list->num_ops);
-    PIPE_NEW(list->ops, arena, CommOp, list->num_ops);
+    PIPE_NEW(list->buffer_of_op, scratch, int32_t, list->num_ops);
+    PIPE_NEW(list->wait_pos, scratch, int32_t, list->num_ops);
+    PIPE_NEW(list->ops, scratch, CommOp, list->num_ops);
     for (int32_t i = 0; i < list->num_ops; i++) { list->ops[i] = list->input->order->ops[list->s][i]; }
     return STATUS_OK;
 }
 
-Status rank_list_make(PlanRank* out, const RankListInput* input, int32_t s, int64_t scratch_bytes,
-                      int64_t enough_bytes, Arena* arena) {
+static Status make(PlanRank* out, const RankListInput* input, int32_t s, int64_t scratch_bytes,
+                   int64_t enough_bytes, Arena* arena, Arena* scratch) {
     List list = {
         .input = input,
         .s = s,
@@ -268,7 +268,7 @@ Status rank_list_make(PlanRank* out, const RankListInput* input, int32_t s, int6
         .spans = input->timeline->job[s],
     };
     PlanRank rank = {0};
-    TRY(list_init(&list, arena));
+    TRY(list_init(&list, arena, scratch));
     find_places(&list);
     for (int32_t i = 0; i < list.num_ops; i++) {
         bool is_send = list.ops[i].kind == INSTR_SEND_ACT || list.ops[i].kind == INSTR_SEND_GRAD;
@@ -276,15 +276,15 @@ Status rank_list_make(PlanRank* out, const RankListInput* input, int32_t s, int6
     }
     for (int32_t m = 0; m < input->problem->M; m++) { add_buffers(&list, m); }
     if (list.num_jobs > 0) { add_buffer(&list, BUFFER_SCRATCH, -1, scratch_bytes, 0, list.num_jobs + 1); }
-    TRY(memory_layout_place(list.buffers, list.num_buffers, enough_bytes, &rank.arena_bytes, arena));
-    TRY(stretch(&list, arena));
+    TRY(memory_layout_place(list.buffers, list.num_buffers, enough_bytes, &rank.arena_bytes, scratch));
+    TRY(stretch(&list, scratch));
     Writer writer = {.rank = &rank};
     PIPE_NEW(rank.instrs, arena, PlanInstr, list.num_jobs + 2 * (int64_t)list.num_ops);
-    PIPE_NEW(writer.index_of_job, arena, int32_t, list.num_jobs);
-    PIPE_NEW(writer.index_of_op, arena, int32_t, list.num_ops);
-    PIPE_NEW(writer.index_of_wait, arena, int32_t, list.num_ops);
-    PIPE_NEW(writer.first_wait, arena, int32_t, list.num_jobs + 2);
-    PIPE_NEW(writer.next_wait, arena, int32_t, list.num_ops);
+    PIPE_NEW(writer.index_of_job, scratch, int32_t, list.num_jobs);
+    PIPE_NEW(writer.index_of_op, scratch, int32_t, list.num_ops);
+    PIPE_NEW(writer.index_of_wait, scratch, int32_t, list.num_ops);
+    PIPE_NEW(writer.first_wait, scratch, int32_t, list.num_jobs + 2);
+    PIPE_NEW(writer.next_wait, scratch, int32_t, list.num_ops);
     find_waits(&writer, &list);
     write_instrs(&writer, &list);
     write_buffers(&writer, &list);
@@ -293,4 +293,12 @@ Status rank_list_make(PlanRank* out, const RankListInput* input, int32_t s, int6
     rank.state_bytes = out->state_bytes;
     *out = rank;
     return STATUS_OK;
+}
+
+Status rank_list_make(PlanRank* out, const RankListInput* input, int32_t s, int64_t scratch_bytes,
+                      int64_t enough_bytes, Arena* arena) {
+    Arena scratch = {0};  // else every rank's temporaries would stay with the plan
+    Status status = make(out, input, s, scratch_bytes, enough_bytes, arena, &scratch);
+    arena_free(&scratch);
+    return status;
 }

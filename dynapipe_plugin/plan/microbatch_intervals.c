@@ -146,7 +146,8 @@ int64_t intervals_least_sum(const Intervals* intervals, int64_t longest_ns, int6
             int64_t sum = g[n - 1 - k] + t[k];
             best = sum < best ? sum : best;
         }
-        for (int32_t i = n - 1 - num; i >= 0 && intervals->next_ns[n] <= longest_ns; i--) {
+        bool goes_on = intervals->next_ns[n] < INT64_MAX && intervals->next_ns[n] <= longest_ns;
+        for (int32_t i = n - 1 - num; i >= 0 && goes_on; i--) {
             int64_t least = line[n] - line[i] + per_mb;
             if (least > longest_ns) { break; }
             int64_t sum = g[i] + (least > intervals->next_ns[n] ? least : intervals->next_ns[n]);

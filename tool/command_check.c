@@ -46,7 +46,7 @@ static Status run(const CheckOptions* options, const char* path, Problem* proble
 }
 
 int command_check(int argc, char** argv) {
-    CheckOptions options;
+    CheckOptions options = {0};
     bool help;
     Status status = tool_take(&usage, &options, &argc, argv, &help);
     if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }

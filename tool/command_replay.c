@@ -126,7 +126,7 @@ static Status run(const ReplayOptions* options, int num_files, char** files, Are
 }
 
 int command_replay(int argc, char** argv) {
-    ReplayOptions options;
+    ReplayOptions options = {0};
     bool help;
     Status status = tool_take(&usage, &options, &argc, argv, &help);
     if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }

@@ -170,6 +170,7 @@ static void raise(int64_t* level_ns, int64_t ns) {
 // Work alone: what the last levels need. Returns the work of all stages together.
 static int64_t add_work_levels(Fall* fall, const PipeProblem* problem, bool split) {
     int64_t total_ns = 0, arrival[PLAN_MAX_STAGES], tail[PLAN_MAX_STAGES];
+    if (problem->M == 0) { return 0; }  // a replica without samples
     for (int32_t s = 0; s < problem->P; s++) { arrival[s] = tail[s] = INT64_MAX; }
     for (int32_t m = 0; m < problem->M; m++) {
         int64_t before_ns = 0, behind_ns = 0;

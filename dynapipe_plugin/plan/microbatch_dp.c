@@ -96,7 +96,10 @@ static int64_t longest_useful_cap(const CapSearch* search, int64_t* g) {
     const Intervals* intervals = search->intervals;
     if (search->best == NEVER || intervals->singles_ns > NEVER / 2) { return NEVER; }  // /2: sums overflow
     int64_t weight = search->cap_weight;
-    int64_t cap = multiply_saturating(search->best, 100) / (weight + 100);
+    int64_t cap = multiply_saturating(search->best, 100) / (weight + 100);  // the sum has the cap in it
+    if (intervals->options->thinning_ns > 0) {  // not so where the largest t is not a kept cap
+        cap = weight > 0 ? multiply_saturating(search->best, 100) / weight : NEVER - 1;
+    }
     for (int round = 0; round < 3 && cap > intervals->limit_ns; round++) {
         int64_t left = search->best - intervals_least_sum(intervals, cap, g), before = cap;
         if (left <= 0) { return 0; }

@@ -4,7 +4,7 @@
 
 #include "pipe_schedule.h"
 
-enum { NEVER = -1 };
+static const int64_t NEVER = INT64_MAX;
 
 // Positions count along `order`, the same on every stage: next_* is the position of the next micro-batch.
 typedef struct {
@@ -18,8 +18,9 @@ typedef struct {
     int64_t sent_limit_bytes;   // for sent_bytes: the input part of stage s + 1
     int64_t* act_at;            // [M] by position: arrival + 1, 0 not known yet
     int64_t* grad_at;
-    int64_t begin_ns;  // when this stage takes its next decision; NEVER: it waits
     JobKind choice;
+    bool drops;            // some micro-batch
+    const PipeCost* cost;  // [M] row of the problem
 } Stage;
 
 typedef struct {
@@ -28,6 +29,7 @@ typedef struct {
     const int32_t* order;
     PipeSchedule* schedule;  // NULL: only the makespan is wanted
     Stage* stages;
+    int64_t begin_ns[PLAN_MAX_STAGES];  // when a stage takes its next decision; NEVER: it waits
 } Greedy;
 
 PipeAdaptiveRule pipe_adaptive_rule(const PipeProblem* problem, bool split_backward) {
@@ -37,7 +39,7 @@ PipeAdaptiveRule pipe_adaptive_rule(const PipeProblem* problem, bool split_backw
 }
 
 static const PipeCost* cost_at(const Greedy* greedy, int32_t s, int32_t position) {
-    return pipe_cost(greedy->problem, s, greedy->order[position]);
+    return &greedy->stages[s].cost[greedy->order[position]];
 }
 
 // --- dividing a stage's memory
@@ -119,7 +121,7 @@ static bool admits_forward(const Greedy* greedy, int32_t s) {
     if (!cost->drops) { free_bytes -= cost->stored_bytes; }
     // whatever was dropped must be able to come back
     int32_t first = stage->recomputed > stage->next_b ? stage->recomputed : stage->next_b;
-    for (int32_t i = first; i <= stage->next_f; i++) {
+    for (int32_t i = first; stage->drops && i <= stage->next_f; i++) {
         const PipeCost* dropped = cost_at(greedy, s, i);
         if (dropped->drops && dropped->stored_bytes > free_bytes) { return false; }
     }
@@ -135,8 +137,9 @@ static int64_t later(int64_t a, int64_t b) {
 // What stage s does next, and when, as far as is known now.
 static void choose(Greedy* greedy, int32_t s) {
     Stage* stage = &greedy->stages[s];
+    int64_t* const begin_ns = &greedy->begin_ns[s];
     int32_t M = greedy->problem->M;
-    stage->begin_ns = NEVER;
+    *begin_ns = NEVER;
     bool w_pending = greedy->rule->split_backward && stage->next_w < stage->next_b;
     bool has_b = stage->next_b < stage->next_f, needs_r = false, r_fits = true;
     if (has_b) {
@@ -146,25 +149,25 @@ static void choose(Greedy* greedy, int32_t s) {
         bool last = s == greedy->problem->P - 1;
         int64_t ready_ns = last ? stage->clock_ns : stage->grad_at[stage->next_b] - 1;
         if (ready_ns >= 0) {
-            stage->begin_ns = later(ready_ns, stage->clock_ns);
+            *begin_ns = later(ready_ns, stage->clock_ns);
             stage->choice = !needs_r ? JOB_B : r_fits ? JOB_R : JOB_W;
             assert(r_fits || w_pending);  // F was admitted only where R will fit
         }
     }
-    if (stage->begin_ns == stage->clock_ns) { return; }
+    if (*begin_ns == stage->clock_ns) { return; }
     if (stage->next_f < M && stage->act_at[stage->next_f] > 0 && admits_forward(greedy, s)) {
-        int64_t begin_ns = later(stage->act_at[stage->next_f] - 1, stage->clock_ns);
-        if (stage->begin_ns == NEVER || begin_ns < stage->begin_ns) {
-            stage->begin_ns = begin_ns;
+        int64_t arrived_ns = later(stage->act_at[stage->next_f] - 1, stage->clock_ns);
+        if (arrived_ns < *begin_ns) {
+            *begin_ns = arrived_ns;
             stage->choice = JOB_F;
         }
-        if (stage->begin_ns == stage->clock_ns) { return; }
+        if (*begin_ns == stage->clock_ns) { return; }
     }
     if (needs_r && r_fits) {
-        stage->begin_ns = stage->clock_ns;
+        *begin_ns = stage->clock_ns;
         stage->choice = JOB_R;
     } else if (w_pending) {
-        stage->begin_ns = stage->clock_ns;
+        *begin_ns = stage->clock_ns;
         stage->choice = JOB_W;
     }
 }
@@ -186,7 +189,7 @@ static int32_t run_choice(Greedy* greedy, int32_t s) {
     int32_t i = kind == JOB_F ? stage->next_f : kind == JOB_W ? stage->next_w : stage->next_b;
     const PipeCost* cost = cost_at(greedy, s, i);
     if (greedy->schedule != NULL) { pipe_schedule_push(greedy->schedule, s, kind, greedy->order[i]); }
-    stage->clock_ns = stage->begin_ns + cost->job_ns[kind];
+    stage->clock_ns = greedy->begin_ns[s] + cost->job_ns[kind];
     stage->left_ns -= cost->job_ns[kind];
     switch (kind) {
         case JOB_F:
@@ -230,8 +233,10 @@ static Status greedy_init(Greedy* greedy, Arena* arena) {
         stage->grad_at = arrivals + (int64_t)(2 * s + 1) * M;
         stage->sent_limit_bytes = INT64_MAX;
         stage->left_ns = problem->tail_ns[s];
+        stage->cost = &problem->cost[(int64_t)s * M];
         for (int32_t m = 0; m < M; m++) {
-            const PipeCost* cost = pipe_cost(problem, s, m);
+            const PipeCost* cost = &stage->cost[m];
+            stage->drops |= cost->drops;
             stage->left_ns += cost->job_ns[JOB_F] + cost->job_ns[JOB_B] + cost->job_ns[JOB_W] +
                               (cost->drops ? cost->job_ns[JOB_R] : 0);
         }
@@ -257,10 +262,9 @@ static int64_t run_all(Greedy* greedy, int64_t cutoff_ns) {
         int32_t first = -1;
         int64_t first_ns = INT64_MAX;
         for (int32_t s = 0; s < P; s++) {
-            int64_t begin_ns = greedy->stages[s].begin_ns;
-            if (begin_ns == NEVER || begin_ns >= first_ns) { continue; }
+            if (greedy->begin_ns[s] >= first_ns) { continue; }
             first = s;
-            first_ns = begin_ns;
+            first_ns = greedy->begin_ns[s];
         }
         if (first < 0) { break; }
         if (first_ns + greedy->stages[first].left_ns > cutoff_ns) { return INT64_MAX; }

@@ -18,6 +18,8 @@ typedef struct {
     ReplicaPlan *replicas, *best;  // [R] of the draft that is fitted, of the fastest so far
     const Draft* best_draft;
     int64_t best_ns;
+    LowerBound bound;  // once it is made
+    bool bound_is_joint;
     Arena lists;        // drafts and fitted replicas: kept until the plan is made
     Arena costs, runs;  // of one replica; of one attempt
 } Planner;
@@ -97,10 +99,11 @@ static Status finish(Plan* out, Planner* planner, Arena* arena) {
         joint_backward &= !planner->best[r].variant.split_backward;
     }
     Plan plan;
-    LowerBound bound;
     TRY(plan_assemble(&plan, problem, &draft->list, planner->best, arena));
-    lower_bound_make(&bound, problem, joint_backward);
-    plan.bound_ns = bound.bound_ns;
+    if (planner->bound.bound_ns == 0 || planner->bound_is_joint != joint_backward) {
+        lower_bound_make(&planner->bound, problem, joint_backward);
+    }
+    plan.bound_ns = planner->bound.bound_ns;
     TRY(plan_check(&plan, problem->samples, problem->num_samples));
     *out = plan;
     return STATUS_OK;

@@ -14,27 +14,45 @@ typedef struct {
     int64_t over_bytes[PLAN_MAX_STAGES];  // what the last attempt needed beyond the limit
 } Fit;
 
-// Schedule, simulate, lay out. STATUS_OK with over_bytes set, fitting or not.
-static Status attempt(Fit* fit, Arena* arena) {
+static bool is_over(const Fit* fit) {
+    for (int32_t s = 0; s < fit->plan->problem.pipe.P; s++) {
+        if (fit->over_bytes[s] > 0) { return true; }
+    }
+    return false;
+}
+
+static bool counts_buffers(const Fit* fit) {
+    return fit->problem->count_buffers;
+}
+
+// Jobs in order, and when they run. STATUS_OK with over_bytes set where a micro-batch does not fit even
+// alone.
+static Status schedule(Fit* fit, Arena* arena) {
     ReplicaPlan* plan = fit->plan;
     PipeProblem* pipe = &plan->problem.pipe;
-    int64_t limit_bytes = fit->problem->request->memory_limit_bytes;
     memset(fit->over_bytes, 0, sizeof fit->over_bytes);
     int32_t* order;
     PIPE_NEW(order, arena, int32_t, pipe->M);
     for (int32_t m = 0; m < pipe->M; m++) { order[m] = m; }
     Status status = replica_variant_build(&plan->schedule, pipe, order, &plan->variant, arena);
-    if (status == STATUS_INFEASIBLE) {  // not even alone: over by what the largest lacks
-        for (int32_t s = 0; s < pipe->P; s++) {
-            for (int32_t m = 0; m < pipe->M; m++) {
-                int64_t over = pipe_alone_bytes(pipe_cost(pipe, s, m)) - pipe->memory_limit_bytes[s];
-                if (over > fit->over_bytes[s]) { fit->over_bytes[s] = over; }
-            }
-        }
-        return STATUS_OK;
+    if (status != STATUS_INFEASIBLE) {
+        TRY(status);
+        return pipe_simulate(&plan->timeline, pipe, &plan->schedule, arena);
     }
-    TRY(status);
-    TRY(pipe_simulate(&plan->timeline, pipe, &plan->schedule, arena));
+    for (int32_t s = 0; s < pipe->P; s++) {
+        for (int32_t m = 0; m < pipe->M; m++) {
+            int64_t over = pipe_alone_bytes(pipe_cost(pipe, s, m)) - pipe->memory_limit_bytes[s];
+            if (over > fit->over_bytes[s]) { fit->over_bytes[s] = over; }
+        }
+    }
+    return STATUS_OK;
+}
+
+// Instruction lists and their memory.
+static Status lay_out(Fit* fit, Arena* arena) {
+    ReplicaPlan* plan = fit->plan;
+    PipeProblem* pipe = &plan->problem.pipe;
+    int64_t limit_bytes = counts_buffers(fit) ? fit->problem->request->memory_limit_bytes : 0;
     CommOrder comm;
     TRY(comm_order_make(&comm, pipe, &plan->schedule, &plan->timeline, arena));
     RankListInput input = {.problem = pipe,
@@ -50,19 +68,22 @@ static Status attempt(Fit* fit, Arena* arena) {
         int64_t enough_bytes = limit_bytes > 0 ? limit_bytes - rank->state_bytes : INT64_MAX;
         TRY(rank_list_make(rank, &input, s, plan->problem.scratch_bytes[s], enough_bytes, arena));
         int64_t over = rank->arena_bytes + rank->state_bytes - limit_bytes;
-        if (!fit->problem->count_buffers) {
-            over = plan->timeline.peak_bytes[s] - fit->problem->available_bytes[s];
-        }
         if (limit_bytes > 0 && over > 0) { fit->over_bytes[s] = over; }
     }
     return STATUS_OK;
 }
 
-static bool is_over(const Fit* fit) {
-    for (int32_t s = 0; s < fit->plan->problem.pipe.P; s++) {
-        if (fit->over_bytes[s] > 0) { return true; }
+// STATUS_OK with over_bytes set, fitting or not. Where buffers do not count, no layout is needed to tell.
+static Status attempt(Fit* fit, Arena* arena) {
+    const MicrobatchProblem* problem = fit->problem;
+    TRY(schedule(fit, arena));
+    if (is_over(fit) || problem->request->memory_limit_bytes == 0) { return STATUS_OK; }
+    if (counts_buffers(fit)) { return lay_out(fit, arena); }
+    for (int32_t s = 0; s < problem->P; s++) {
+        int64_t over = fit->plan->timeline.peak_bytes[s] - problem->available_bytes[s];
+        if (over > 0) { fit->over_bytes[s] = over; }
     }
-    return false;
+    return STATUS_OK;
 }
 
 static void squeeze(Fit* fit) {
@@ -127,7 +148,8 @@ static Status report(const Fit* fit) {
 Status replica_emit(ReplicaPlan* plan, const MicrobatchProblem* problem, int32_t first_mb, int32_t first_rank,
                     Arena* arena) {
     Fit fit = {.plan = plan, .problem = problem, .first_mb = first_mb, .first_rank = first_rank};
-    return attempt(&fit, arena);
+    TRY(schedule(&fit, arena));
+    return lay_out(&fit, arena);
 }
 
 Status replica_fit(ReplicaPlan* plan, const MicrobatchProblem* problem, const MicrobatchList* list,

@@ -153,30 +153,84 @@ static void bins_place(int32_t* place, Keyed* keyed, const Bin* bins, int32_t nu
     for (int32_t k = 0; k < num_bins; k++) { place[keyed[k].id] = k % 2 == 0 ? k / 2 : num_bins - 1 - k / 2; }
 }
 
+// The bins of the body, all of one capacity, as a heap with the least loaded on top (ties: the smaller
+// index); the bins at the ends, fewer and all different, are looked at one by one. With two resources, so is
+// everything.
+typedef struct {
+    const SearchWeights* weights;
+    Bin* bins;
+    int32_t num_bins, num_empty;
+    int32_t begin, end;  // bins of the body
+    int32_t* heap;       // [end - begin]
+} Fill;
+
+static bool lighter(const Fill* fill, int32_t a, int32_t b) {
+    int64_t x = fill->bins[a].load[0], y = fill->bins[b].load[0];
+    return x != y ? x < y : a < b;
+}
+
+static void sink_top(Fill* fill) {
+    int32_t num = fill->end - fill->begin, i = 0, bin = fill->heap[0];
+    for (int32_t child; (child = 2 * i + 1) < num; i = child) {
+        if (child + 1 < num && lighter(fill, fill->heap[child + 1], fill->heap[child])) { child++; }
+        if (!lighter(fill, fill->heap[child], bin)) { break; }
+        fill->heap[i] = fill->heap[child];
+    }
+    fill->heap[i] = bin;
+}
+
+// The bin that sample `id` fills least; an empty one where there are only as many samples left.
+static int32_t choose_bin(const Fill* fill, int32_t id, int32_t num_left) {
+    int32_t best = fill->begin < fill->end ? fill->heap[0] : 0;
+    bool must_be_empty = num_left == fill->num_empty;
+    if (must_be_empty && fill->begin < fill->end && fill->bins[best].num == 0) { return best; }
+    int64_t best_full = fill->begin < fill->end && !must_be_empty
+                            ? fullness(&fill->bins[best], fill->weights, id)
+                            : INT64_MAX;
+    for (int32_t b = 0; b < fill->num_bins; b++) {
+        if (b == fill->begin) { b = fill->end; }
+        if (b == fill->num_bins) { break; }
+        if (must_be_empty && fill->bins[b].num > 0) { continue; }
+        int64_t full = fullness(&fill->bins[b], fill->weights, id);
+        if (full > best_full || (full == best_full && b > best)) { continue; }
+        best_full = full;
+        best = b;
+    }
+    return best;
+}
+
+static Status fill_init(Fill* fill, const SearchWeights* weights, const MicrobatchTaper* taper,
+                        Arena* arena) {
+    int32_t num_bins = taper->num_mbs, depth = taper->depth < num_bins / 2 ? taper->depth : num_bins / 2;
+    *fill = (Fill){.weights = weights, .num_bins = num_bins, .num_empty = num_bins};
+    PIPE_NEW(fill->bins, arena, Bin, num_bins);
+    PIPE_NEW(fill->heap, arena, int32_t, num_bins);
+    for (int32_t b = 0; b < num_bins; b++) {
+        fill->bins[b].inverse = (100 << 16) / (capacity_percent(taper, b) * 16);
+    }
+    if (weights->num_resources > 1) { return STATUS_OK; }
+    fill->begin = depth;
+    fill->end = num_bins - depth;
+    for (int32_t b = fill->begin; b < fill->end; b++) { fill->heap[b - fill->begin] = b; }
+    return STATUS_OK;
+}
+
 Status search_fill(int32_t* mb_of, const SearchWeights* weights, const int32_t* ids, int32_t num_ids,
                    const MicrobatchTaper* taper, Arena* arena) {
     int32_t num_bins = taper->num_mbs, *place;
-    Bin* bins;
+    Fill fill;
     Keyed* keyed;
-    PIPE_NEW(bins, arena, Bin, num_bins);
+    TRY(fill_init(&fill, weights, taper, arena));
     PIPE_NEW(keyed, arena, Keyed, num_bins);
     PIPE_NEW(place, arena, int32_t, num_bins);
-    for (int32_t b = 0; b < num_bins; b++) {
-        bins[b].inverse = (100 << 16) / (capacity_percent(taper, b) * 16);
-    }
     for (int32_t i = 0; i < num_ids; i++) {
-        // as many samples left as there are empty bins: one each
-        int32_t b = emptiest(bins, num_bins, weights, ids[i]), num_empty = 0, last_empty = -1;
-        if (num_ids - i <= num_bins) {
-            for (int32_t k = 0; k < num_bins; k++) {
-                if (bins[k].num == 0) { num_empty++, last_empty = k; }
-            }
-            if (num_empty == num_ids - i) { b = last_empty; }
-        }
+        int32_t b = choose_bin(&fill, ids[i], num_ids - i);
         mb_of[i] = b;
-        put(&bins[b], weights, ids[i]);
+        fill.num_empty -= fill.bins[b].num == 0;
+        put(&fill.bins[b], weights, ids[i]);
+        if (fill.begin <= b && b < fill.end) { sink_top(&fill); }
     }
-    bins_place(place, keyed, bins, num_bins);
+    bins_place(place, keyed, fill.bins, num_bins);
     for (int32_t i = 0; i < num_ids; i++) { mb_of[i] = place[mb_of[i]]; }
     return STATUS_OK;
 }

@@ -134,6 +134,29 @@ static Status try_cuts(Firsts* firsts, const ModeRule* rule) {
     return STATUS_OK;
 }
 
+// Micro-batches of equal size of which stage s can keep P - s, where nothing is recomputed; of the first
+// replica.
+static int64_t mbs_to_keep(const Firsts* firsts) {
+    const Search* search = firsts->search;
+    const MicrobatchProblem* problem = search->problem;
+    MbShape all = {0};
+    CostParts parts;
+    int64_t most = 0;
+    if (problem->request->memory_limit_bytes == 0) { return 0; }
+    for (int32_t i = 0; i < firsts->share[0].num_ids[0]; i++) {
+        const PlanSample* sample = &problem->samples[firsts->share[0].ids[0][i]];
+        mb_shape_add(&all, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
+    }
+    cost_parts(&parts, &problem->table, problem->modes[0], &all);
+    for (int32_t s = 0; s < problem->P; s++) {
+        CostJobs jobs;
+        cost_jobs_of_stage(&jobs, problem->costs, &problem->stages[s], &parts);
+        int64_t num_mbs = jobs.stored_bytes / (problem->available_bytes[s] / (problem->P - s) + 1) + 1;
+        if (num_mbs > most) { most = num_mbs; }
+    }
+    return most;
+}
+
 static Status try_counts(Firsts* firsts, const ModeRule* rule) {
     static const int32_t count_percent[] = {300, 200, 400, 150, 500, 250, 600, 800, 100, 1000};  // of P
     int32_t P = firsts->search->problem->P, last = 0, most = firsts->share[0].num_ids[0];
@@ -145,6 +168,16 @@ static Status try_counts(Firsts* firsts, const ModeRule* rule) {
         MicrobatchTaper taper = {
             .num_mbs = num_mbs, .depth = P * tapers[0][0] / 100, .end_percent = tapers[0][1]};
         TRY(try_first(firsts, (First){.rule = *rule, .taper = taper}));
+    }
+    // many samples: as many micro-batches as let P - s of them be kept
+    int64_t kept = mbs_to_keep(firsts);
+    for (int32_t percent = 50; percent <= 300 && kept > 5 * P && rule->share_percent != 160;
+         percent += percent / 2) {
+        int64_t num_mbs = kept * percent / 100;
+        MicrobatchTaper taper = {.num_mbs = (int32_t)num_mbs, .depth = P, .end_percent = 40};
+        if (num_mbs > 10 * P && num_mbs <= most) {
+            TRY(try_first(firsts, (First){.rule = *rule, .taper = taper}));
+        }
     }
     return STATUS_OK;
 }

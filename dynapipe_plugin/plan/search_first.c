@@ -443,6 +443,7 @@ static Status fill_others(Firsts* firsts, const First* tuned) {
         SearchState best = {.makespan_ns = INT64_MAX};
         for (int32_t k = -1; k < NUM_TUNED && k < firsts->num_firsts; k++) {
             const First* first = k < 0 ? tuned : &firsts->firsts[k];
+            if (first->cut != tuned->cut) { continue; }  // another cut deals the samples otherwise
             SearchState state;
             arena_reset(&search->tries);
             TRY(make_state(&state, firsts, first, r, search->stages, &search->tries));
@@ -450,6 +451,9 @@ static Status fill_others(Firsts* firsts, const First* tuned) {
             if (state.makespan_ns >= best.makespan_ns) { continue; }
             if (state.N > 0) { TRY(search_state_copy(&best, &state, &search->lists)); }
             if (state.N == 0) { best = state; }
+        }
+        if (best.makespan_ns == INT64_MAX) {
+            return FAIL(STATUS_INFEASIBLE, "search: replica %d does not fit", r);
         }
         search->state[r] = best;
     }

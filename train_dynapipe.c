@@ -103,7 +103,8 @@ OpsContext* source_ops(Source* source) {
     return source->ops;
 }
 
-void source_layers(Source* source, const Gpt2Config* config, int* layer_begin, int* layer_end) {
+void source_layers(Source* source, const Gpt2Config* config, int* layer_begin, int* layer_end,
+                   bool* is_last) {
     DynapipeCosts* costs;
     int32_t begin, end;
     check(source, dynapipe_gpt2_costs(&costs, source->dp, config, source->flags.zero_stage));
@@ -116,6 +117,7 @@ void source_layers(Source* source, const Gpt2Config* config, int* layer_begin, i
     }
     *layer_begin = begin;
     *layer_end = end;
+    *is_last = dynapipe_stage(source->dp) == dynapipe_num_stages(source->dp) - 1;
 }
 
 void source_attach(Source* source, Gpt2* model) {

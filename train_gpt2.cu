@@ -200,8 +200,9 @@ static void build_model(Trainer* t) {
         source_die(t->source, error);
     }
     int layer_begin, layer_end;
-    source_layers(t->source, &config, &layer_begin, &layer_end);
-    gpt2_init(&t->model, config, layer_begin, layer_end, source_ops(t->source));
+    bool is_last;
+    source_layers(t->source, &config, &layer_begin, &layer_end, &is_last);
+    gpt2_init(&t->model, config, layer_begin, layer_end, is_last, source_ops(t->source));
     gpt2_alloc_grads(&t->model);
     if (!from_file) {
         gpt2_init_random(&t->model, source_seed(t->source));

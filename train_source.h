@@ -40,9 +40,9 @@ int source_vocab(const Source* source);
 int source_num_steps(const Source* source);
 uint32_t source_seed(const Source* source);
 
-// The layers of this rank, and the model made of them.
+// The layers of this rank, is the head among what it has, and the model made of them.
 OpsContext* source_ops(Source* source);
-void source_layers(Source* source, const Gpt2Config* config, int* layer_begin, int* layer_end);
+void source_layers(Source* source, const Gpt2Config* config, int* layer_begin, int* layer_end, bool* is_last);
 void source_attach(Source* source, Gpt2* model);
 
 // Gradients of the mean loss, summed over all ranks that share them; *loss. Then the optimizer runs on

@@ -150,10 +150,12 @@ OpsContext* source_ops(Source* source) {
     return source->ops;
 }
 
-void source_layers(Source* source, const Gpt2Config* config, int* layer_begin, int* layer_end) {
+void source_layers(Source* source, const Gpt2Config* config, int* layer_begin, int* layer_end,
+                   bool* is_last) {
     (void)source;
     *layer_begin = 0;
     *layer_end = config->num_layers;
+    *is_last = true;
 }
 
 void source_attach(Source* source, Gpt2* model) {

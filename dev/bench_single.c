@@ -77,7 +77,7 @@ static void trainer_init(Trainer* trainer, const Options* options, OpsContext* o
     }
     const int B = options->num_seqs, S = options->seq_tokens, T = B * S;
     Gpt2* model = &trainer->model;
-    gpt2_init(model, config, 0, config.num_layers, ops);
+    gpt2_init(model, config, 0, config.num_layers, true, ops);
     gpt2_init_random(model, 42);
     gpt2_alloc_grads(model);
     optimizer_init(&trainer->optimizer, 0, model->num_params, 0.1f);

@@ -151,8 +151,8 @@ int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32
 // --- model
 // --------------------------------------------------------------------------------------------------
 
-// Split the model over the stages for this mixture; layers [*layer_begin, *layer_end) are this rank's. Takes
-// costs.
+// Split the model over the stages for this mixture; layers [*layer_begin, *layer_end) are this rank's: none
+// where the last stage has the head alone, [L, L). Takes costs.
 int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t* layer_begin, int32_t* layer_end);
 int dynapipe_attach(Dynapipe* dp, const DynapipeModel_v1* api, void* model, const DynapipeParams_v1* params);
 

@@ -32,7 +32,7 @@ static bool has_tensor(const Gpt2* model, Gpt2Tensor tensor) {
         case GPT2_wpe: return model->is_first;
         case GPT2_lnfw:
         case GPT2_lnfb: return model->is_last;
-        default: return true;
+        default: return model->layer_begin < model->layer_end;
     }
 }
 
@@ -41,7 +41,7 @@ static void make_slices(Gpt2* model) {
     fill_shapes(shapes, &model->config);
     int num_layers = model->layer_end - model->layer_begin;
     model->slices =
-        llmc_alloc(sizeof *model->slices * (size_t)(GPT2_NUM_TENSORS * num_layers), "tensor table");
+        llmc_alloc(sizeof *model->slices * (size_t)(GPT2_NUM_TENSORS * (num_layers + 1)), "tensor table");
     int64_t file_offset = 0;
     for (int t = 0; t < GPT2_NUM_TENSORS; t++) {
         const TensorShape* shape = &shapes[t];
@@ -64,14 +64,16 @@ static void make_slices(Gpt2* model) {
     }
 }
 
-void gpt2_init(Gpt2* model, Gpt2Config config, int layer_begin, int layer_end, OpsContext* ops) {
-    assert(0 <= layer_begin && layer_begin < layer_end && layer_end <= config.num_layers);
+void gpt2_init(Gpt2* model, Gpt2Config config, int layer_begin, int layer_end, bool is_last,
+               OpsContext* ops) {
+    assert(0 <= layer_begin && layer_begin <= layer_end && layer_end <= config.num_layers);
+    assert(is_last ? layer_end == config.num_layers : layer_begin < layer_end);
     *model = (Gpt2){
         .config = config,
         .layer_begin = layer_begin,
         .layer_end = layer_end,
         .is_first = layer_begin == 0,
-        .is_last = layer_end == config.num_layers,
+        .is_last = is_last,
         .ops = ops,
         .names = tensor_names,
     };

@@ -2,8 +2,9 @@
 gpt2.h -- GPT-2 as a range of layers [layer_begin, layer_end), written once on ops.h.
 
 A pipeline stage is a slice; the single-device model is the slice [0, L). The first slice also has the token
-and position embedding, the last the final norm and the (tied) head. Nothing here knows of pipelines: a slice
-turns an activation (T, C) into an activation, and gradients back.
+and position embedding, the last the final norm and the (tied) head; the head may be a slice alone, [L, L),
+behind one that ends at L without it. Nothing here knows of pipelines: a slice turns an activation (T, C) into
+an activation, and gradients back.
 
 Losses are summed by the caller; logits exist for supervised rows only. Shapes of checkpoints, initialisation
 and numerics are llm.c's (file format: checkpoint.h).
@@ -94,7 +95,8 @@ typedef struct {
 
 enum { GPT2_KEEP = 1, GPT2_HEAD = 2 };
 
-void gpt2_init(Gpt2* model, Gpt2Config config, int layer_begin, int layer_end, OpsContext* ops);
+// is_last: with final norm and head; layer_end is L then. Only such a slice may have no layer.
+void gpt2_init(Gpt2* model, Gpt2Config config, int layer_begin, int layer_end, bool is_last, OpsContext* ops);
 void gpt2_alloc_grads(Gpt2* model);
 void gpt2_free(Gpt2* model);
 int64_t gpt2_num_params(const Gpt2Config* config);  // of the whole model, wte counted once
@@ -113,7 +115,8 @@ int64_t gpt2_boundary_bytes(const Gpt2* model, int num_tokens);
 
 // in (T, C): NULL on the first slice; out (T, C): NULL on the last. losses (num_rows): with GPT2_HEAD on the
 // last. KEEP | HEAD: loss_scale != 0; the logits become their gradients at once. KEEP without HEAD on the
-// last slice keeps the layers only: backward then starts from a `dout` of the last layer's output. Flags 0:
+// last slice keeps the layers only (it must have one): backward then starts from a `dout` of the last layer's
+// output. Flags 0:
 // only `out` matters (on the last slice nothing does, and nothing is computed), and the same call with KEEP
 // (and HEAD) later recomputes, bit for bit; `out` may then be NULL, which saves a matrix product. A token,
 // position or target out of range ends the program.

@@ -26,6 +26,7 @@ static int64_t stream_slots(const Gpt2* model) {
 // Values per token without the head.
 static int64_t token_values(const Gpt2* model, int flags) {
     const int64_t C = model->config.channels, L = model->layer_end - model->layer_begin;
+    if (L == 0) { return 0; }
     if (!(flags & GPT2_KEEP)) { return 7 * C + model->config.num_heads + 2; }
     return L * layer_values(&model->config) + (L + 1) * 4 * C + stream_slots(model) * C;
 }
@@ -47,6 +48,7 @@ int64_t gpt2_acts_bytes(const Gpt2* model, int num_tokens, int num_rows, int fla
 int64_t gpt2_scratch_bytes(const Gpt2* model, int num_tokens, int num_rows, int max_seq_tokens) {
     const int64_t C = model->config.channels, value = sizeof(floatX);
     int64_t tokens = round_up_16(num_tokens), rows = round_up_16(num_rows);
+    if (model->layer_begin == model->layer_end) { return 2 * rows * C * value; }
     int64_t wide_bytes = tokens * 4 * C * value;
     int64_t attention_bytes = (int64_t)attention_backward_scratch_bytes(
         (int)tokens, (int)C, model->config.num_heads, (int)round_up_16(max_seq_tokens), model->ops);

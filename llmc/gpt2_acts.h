@@ -11,7 +11,8 @@ only what the layer above is done with:
     stream     | x_0    | x_1    | ... | x_L-1   | x_L      |     |  dx_l   in slot l + 1
 
 (x_0 has a slot on the first slice only, x_L and dx_L on the last only.) Backward of inputs also turns fch
-into dfch. Without KEEP all layers share one set, and fch lies over qkv and atty.
+into dfch. Without KEEP all layers share one set, and fch lies over qkv and atty. A slice of the head alone
+reads x_L from `in`, writes dx_L to `din`, and has the head's buffers only.
 */
 #pragma once
 

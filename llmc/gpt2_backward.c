@@ -50,9 +50,9 @@ void gpt2_backward_inputs(Gpt2* model, const Gpt2Batch* batch, const floatX* in,
     const int T = batch->num_tokens, L = model->layer_end - model->layer_begin;
     Gpt2Scratch parts = gpt2_scratch_split(model, scratch, T);
     if (dout == NULL) {
-        Gpt2LayerActs last = gpt2_acts_layer(model, acts, T, L - 1, GPT2_KEEP);
-        head_backward_inputs(model, batch, acts, last.dx_next, scratch);
-        dout = last.dx_next;
+        floatX* dx = L > 0 ? gpt2_acts_layer(model, acts, T, L - 1, GPT2_KEEP).dx_next : din;
+        head_backward_inputs(model, batch, acts, dx, scratch);
+        dout = dx;
     }
     for (int l = L - 1; l >= 0; l--) {
         Gpt2LayerActs layer = gpt2_acts_layer(model, acts, T, l, GPT2_KEEP);

@@ -80,11 +80,11 @@ static void head_forward_all(Gpt2* model, const Gpt2Batch* batch, const floatX* 
     }
 }
 
-void gpt2_forward(Gpt2* model, const Gpt2Batch* batch, const floatX* in, floatX* out, void* acts,
-                  void* scratch, float* losses, float loss_scale, int flags) {
+// From `in` (first slice: the tokens) to x_end; NULL: up to what backward needs.
+static void layers_forward(Gpt2* model, const Gpt2Batch* batch, const floatX* in, floatX* x_end, void* acts,
+                           void* scratch, int flags) {
     const int T = batch->num_tokens, C = model->config.channels, L = model->layer_end - model->layer_begin;
     OpsContext* ops = model->ops;
-    if (model->is_last && flags == 0) { return; }  // nobody reads anything of it before the recompute
     Gpt2Scratch parts = gpt2_scratch_split(model, scratch, T);
     Gpt2LayerActs layer = gpt2_acts_layer(model, acts, T, 0, flags);
     const floatX* x = in;
@@ -97,7 +97,6 @@ void gpt2_forward(Gpt2* model, const Gpt2Batch* batch, const floatX* in, floatX*
     }
     layernorm_forward(layer.ln1, layer.ln1_mean, layer.ln1_rstd, x, param(model, GPT2_ln1w, 0),
                       param(model, GPT2_ln1b, 0), T, C, ops);
-    floatX* x_end = model->is_last ? gpt2_acts_layer(model, acts, T, L - 1, flags).x_next : out;
     for (int l = 0; l < L; l++) {
         if (layer.fch_gelu == NULL) { layer.fch_gelu = parts.wide; }
         layer_forward(model, batch, &layer, x, &parts, l);
@@ -113,6 +112,19 @@ void gpt2_forward(Gpt2* model, const Gpt2Batch* batch, const floatX* in, floatX*
     if (x_end != NULL) {
         mlp_output_forward(model, &layer, parts.columns, T, L - 1);
         residual_forward(x_end, layer.residual2, parts.columns, (size_t)T * (size_t)C, ops);
+    }
+}
+
+void gpt2_forward(Gpt2* model, const Gpt2Batch* batch, const floatX* in, floatX* out, void* acts,
+                  void* scratch, float* losses, float loss_scale, int flags) {
+    const int L = model->layer_end - model->layer_begin;
+    if (model->is_last && flags == 0) { return; }  // nobody reads anything of it before the recompute
+    const floatX* x_end = in;
+    if (L > 0) {
+        floatX* x_last =
+            model->is_last ? gpt2_acts_layer(model, acts, batch->num_tokens, L - 1, flags).x_next : out;
+        layers_forward(model, batch, in, x_last, acts, scratch, flags);
+        x_end = x_last;
     }
     if (model->is_last && flags & GPT2_HEAD) {
         head_forward_all(model, batch, x_end, acts, losses, loss_scale, flags);

@@ -23,7 +23,8 @@ PipeProblem random_pipe(Rng* rng, int32_t P, int32_t M, const RandomPipe* about,
 int32_t* random_order(Rng* rng, int32_t M, Arena* arena);
 
 // A plan from random times, made without cost model or search: any policy, split or joint backward, ragged,
-// padded or packed micro-batches, replicas that may be empty, recomputation here and there.
+// padded or packed micro-batches, replicas that may be empty, recomputation here and there, the head alone on
+// the last stage.
 typedef struct {
     int32_t P, R;
     int32_t num_layers;  // >= P

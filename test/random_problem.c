@@ -98,6 +98,12 @@ void equal_stages(PlanRequest* request, int32_t num_layers) {
     }
 }
 
+void head_alone_stages(PlanRequest* request, int32_t num_layers) {
+    request->P--;
+    equal_stages(request, num_layers);
+    request->stages[request->P++] = (StageLayers){num_layers, num_layers};
+}
+
 void random_problem(RandomProblem* out, Rng* rng, int32_t num_samples) {
     int32_t P = rng_between(rng, 1, 6), num_enc = rng_between(rng, P, 3 * P);
     bool decoder = rng_below(rng, 4) == 0;
@@ -111,6 +117,8 @@ void random_problem(RandomProblem* out, Rng* rng, int32_t num_samples) {
                                  .mb_tokens = rng_below(rng, 2) ? rng_between(rng, 1, 9000) : 0,
                                  .mb_samples = rng_below(rng, 2) ? rng_between(rng, 1, 9) : 0};
     equal_stages(&out->request, num_enc + num_dec);
+    Rng copy = *rng, fork = rng_seed(rng_u64(&copy));  // what follows is drawn as before
+    if (P > 1 && rng_below(&fork, 4) == 0) { head_alone_stages(&out->request, num_enc + num_dec); }
     out->num_samples = num_samples;
     random_samples(out->samples, num_samples, rng, (int)rng_below(rng, 4), decoder);
 }

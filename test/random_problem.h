@@ -28,5 +28,6 @@ void random_samples(PlanSample* out, int32_t num_samples, Rng* rng, int kind, bo
 void random_problem(RandomProblem* out, Rng* rng, int32_t num_samples);
 // A memory limit under which every sample fits alone on every stage, `percent` above the tightest such limit.
 void random_problem_limit_memory(RandomProblem* problem, int32_t percent);
-// Layers spread evenly over the stages of `request`.
+// Layers spread evenly over the stages of `request`; over all but the last, which has the head alone.
 void equal_stages(PlanRequest* request, int32_t num_layers);
+void head_alone_stages(PlanRequest* request, int32_t num_layers);

@@ -50,9 +50,9 @@ static float* make_values(const Gpt2* model, CheckpointBody body) {
 // Write one body with slices cut at `cuts` and R replicas that hold an R-th each.
 static bool write_body(const char* path, CheckpointBody body, const int* cuts, int R) {
     bool ok = true;
-    for (int s = 0; ok && cuts[s] < config.num_layers; s++) {
+    for (int s = 0; ok && cuts[s + 1] > 0; s++) {
         Gpt2 model;
-        gpt2_init(&model, config, cuts[s], cuts[s + 1], ops);
+        gpt2_init(&model, config, cuts[s], cuts[s + 1], cuts[s + 2] == 0, ops);
         float* values = make_values(&model, body);
         for (int r = 0; ok && r < R; r++) {
             int64_t begin = model.num_params * r / R, end = model.num_params * (r + 1) / R;
@@ -65,9 +65,9 @@ static bool write_body(const char* path, CheckpointBody body, const int* cuts, i
 }
 
 static void check_body(const char* path, CheckpointBody body, const int* cuts, int R) {
-    for (int s = 0; cuts[s] < config.num_layers; s++) {
+    for (int s = 0; cuts[s + 1] > 0; s++) {
         Gpt2 model;
-        gpt2_init(&model, config, cuts[s], cuts[s + 1], ops);
+        gpt2_init(&model, config, cuts[s], cuts[s + 1], cuts[s + 2] == 0, ops);
         float* values = calloc((size_t)model.num_params, sizeof *values);
         for (int r = 0; r < R; r++) {
             int64_t begin = model.num_params * r / R, end = model.num_params * (r + 1) / R;
@@ -88,7 +88,9 @@ static void check_body(const char* path, CheckpointBody body, const int* cuts, i
     }
 }
 
-static const int LAYOUTS[][6] = {{0, 5}, {0, 2, 5}, {0, 1, 2, 4, 5}, {0, 1, 2, 3, 4, 5}};
+enum { NUM_LAYOUTS = 5 };
+static const int LAYOUTS[NUM_LAYOUTS][8] = {
+    {0, 5}, {0, 2, 5}, {0, 1, 2, 4, 5}, {0, 1, 2, 3, 4, 5}, {0, 3, 5, 5}};  // 0 behind the last
 static uint8_t position[] = "where the loader stands";
 
 static void write_checkpoint(int step, const int* cuts, int R) {
@@ -112,9 +114,9 @@ static void remove_checkpoint(int step) {
 }
 
 static void any_layout_writes_any_reads(void) {
-    for (int writer = 0; writer < 4; writer++) {
+    for (int writer = 0; writer < NUM_LAYOUTS; writer++) {
         write_checkpoint(writer + 1, LAYOUTS[writer], 1 + writer % 3);
-        for (int reader = 0; reader < 4; reader++) {
+        for (int reader = 0; reader < NUM_LAYOUTS; reader++) {
             check_body(path_of(CHECKPOINT_MODEL_FILE, writer + 1), CHECKPOINT_PARAMS, LAYOUTS[reader], 1);
             for (int R = 1; R <= 3; R++) {
                 check_body(path_of(CHECKPOINT_STATE_FILE, writer + 1), CHECKPOINT_M, LAYOUTS[reader], R);
@@ -258,7 +260,7 @@ static void check_damaged_value(CheckpointName name, CheckpointBody body, int64_
     poke(path_of(name, 9), (long)(body_begin + 4 * file_offset), bits);
     for (int s = 0; s < 2; s++) {
         Gpt2 model;
-        gpt2_init(&model, config, LAYOUTS[1][s], LAYOUTS[1][s + 1], ops);
+        gpt2_init(&model, config, LAYOUTS[1][s], LAYOUTS[1][s + 1], s == 1, ops);
         float* values = calloc((size_t)model.num_params, sizeof *values);
         bool ok = checkpoint_read(path_of(name, 9), body, &model, values, 0, model.num_params, error);
         if (s == 0) { CHECK(ok); }
@@ -271,7 +273,7 @@ static void check_damaged_value(CheckpointName name, CheckpointBody body, int64_
 static void values_that_are_no_numbers_are_named(void) {
     const int32_t nan_bits = 0x7fc00000, infinity_bits = 0x7f800000;
     Gpt2 last;
-    gpt2_init(&last, config, LAYOUTS[1][1], LAYOUTS[1][2], ops);
+    gpt2_init(&last, config, LAYOUTS[1][1], LAYOUTS[1][2], true, ops);
     int64_t bias_offset = last.slices[last.slice_idx[GPT2_fcb] + 1].file_offset;
     int64_t norm_offset = last.slices[last.slice_idx[GPT2_lnfw]].file_offset;
     gpt2_free(&last);
@@ -298,7 +300,7 @@ static void another_shape_is_told(void) {
     };
     for (int i = 0; i < 6; i++) {
         Gpt2 model;
-        gpt2_init(&model, others[i].config, 0, 2, ops);
+        gpt2_init(&model, others[i].config, 0, 2, false, ops);
         bool ok = checkpoint_read(path_of(CHECKPOINT_MODEL_FILE, 2), CHECKPOINT_PARAMS, &model, model.params,
                                   0, model.num_params, error);
         must_say("other shape", ok, others[i].words);

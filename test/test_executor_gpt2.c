@@ -70,7 +70,8 @@ static int run_open(Run* run, const Gpt2Work* work, RanksKind kind, int print) {
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
         const StageLayers* layers = &plan->stages[r % plan->P];
         run->ops[r] = ops_create(1);
-        gpt2_init(&run->models[r], *config, layers->layer_begin, layers->layer_end, run->ops[r]);
+        gpt2_init(&run->models[r], *config, layers->layer_begin, layers->layer_end,
+                  r % plan->P == plan->P - 1, run->ops[r]);
         gpt2_alloc_grads(&run->models[r]);
         gpt2_golden_params(&run->models[r]);
     }
@@ -115,7 +116,7 @@ static double error_of(const Run* run, Arena* arena) {
     const Gpt2Work* work = run->work;
     Gpt2 whole;
     OpsContext* ops = ops_create(1);
-    gpt2_init(&whole, *config, 0, config->num_layers, ops);
+    gpt2_init(&whole, *config, 0, config->num_layers, true, ops);
     gpt2_alloc_grads(&whole);
     gpt2_golden_params(&whole);
     float** losses = ARENA_NEW(arena, float*, work->plan->M);
@@ -140,11 +141,12 @@ static bool same_bits(const Run* a, const Run* b) {
 
 // What the plans of a test held, so that none of it goes missing unnoticed.
 typedef struct {
-    int num_plans, layouts[LAYOUT_COUNT], instrs[INSTR_COUNT], ranks[MOST_RANKS + 1];
+    int num_plans, num_head_alone, layouts[LAYOUT_COUNT], instrs[INSTR_COUNT], ranks[MOST_RANKS + 1];
 } Seen;
 
 static void seen_add(Seen* seen, const Plan* plan) {
     seen->num_plans++;
+    seen->num_head_alone += plan->stages[plan->P - 1].layer_begin == config->num_layers;
     seen->ranks[plan->P * plan->R]++;
     for (int32_t m = 0; m < plan->M; m++) { seen->layouts[plan->mbs[m].layout]++; }
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
@@ -154,7 +156,7 @@ static void seen_add(Seen* seen, const Plan* plan) {
 }
 
 static void check_seen_everything(const Seen* seen) {
-    CHECK(seen->num_plans >= 24);
+    CHECK(seen->num_plans >= 24 && seen->num_head_alone >= 4);
     CHECK(seen->ranks[1] > 0 && seen->ranks[MOST_RANKS] > 0);
     for (int i = 0; i < LAYOUT_COUNT; i++) { CHECK(seen->layouts[i] > 0); }
     for (int i = 0; i < INSTR_COUNT; i++) { CHECK(seen->instrs[i] > 0); }
@@ -283,6 +285,9 @@ static void draw_problem(RandomProblem* out, Rng* rng, int trial, Gpt2* whole) {
                                  .mb_tokens = rng_between(rng, LONGEST, 4 * LONGEST),
                                  .effort = 20};
     equal_stages(&out->request, config->num_layers);
+    if (out->request.P > 1 && rng_below(rng, 3) == 0) {
+        head_alone_stages(&out->request, config->num_layers);
+    }
     out->num_samples = rng_between(rng, 1, MOST_SAMPLES);
     for (int32_t i = 0; i < out->num_samples; i++) {
         int32_t tokens = rng_between(rng, 1, LONGEST);

@@ -28,8 +28,9 @@ typedef struct {
     floatX *in, *out, *din;  // boundary behind and before
 } Stage;
 
-static void stage_open(Stage* stage, Gpt2Config config, int begin, int end, const Gpt2Batch* batch) {
-    gpt2_init(&stage->model, config, begin, end, ops);
+static void stage_open(Stage* stage, Gpt2Config config, int begin, int end, bool is_last,
+                       const Gpt2Batch* batch) {
+    gpt2_init(&stage->model, config, begin, end, is_last, ops);
     gpt2_alloc_grads(&stage->model);
     gpt2_golden_params(&stage->model);
     int flags = GPT2_KEEP | GPT2_HEAD;
@@ -58,15 +59,15 @@ static void add_grads(const Gpt2* model, float* whole) {
     }
 }
 
-// All jobs of one micro-batch over slices [cuts[i], cuts[i + 1]): losses (num_rows), gradients added to
-// `grads`. W runs after all of B, first slice first.
+// All jobs of one micro-batch over slices [cuts[i], cuts[i + 1]), a 0 behind the last cut: losses (num_rows),
+// gradients added to `grads`. W runs after all of B, first slice first.
 static void run_chain(Gpt2Config config, const Gpt2Batch* batch, const int* cuts, int options, float scale,
                       float* losses, float* grads) {
     Stage stages[MAX_SLICES];
     int P = 0, keep = GPT2_KEEP | GPT2_HEAD;
-    for (; cuts[P] < config.num_layers; P++) {
+    for (; cuts[P + 1] > 0; P++) {
         Stage* s = &stages[P];
-        stage_open(s, config, cuts[P], cuts[P + 1], batch);
+        stage_open(s, config, cuts[P], cuts[P + 1], cuts[P + 2] == 0, batch);
         const floatX* in = P > 0 ? stages[P - 1].out : NULL;
         floatX* out = s->model.is_last ? NULL : s->out;
         gpt2_forward(&s->model, batch, in, out, s->acts, s->scratch, losses, scale,
@@ -93,12 +94,12 @@ static void run_chain(Gpt2Config config, const Gpt2Batch* batch, const int* cuts
     for (int p = 0; p < P; p++) { stage_close(&stages[p]); }
 }
 
-static const int WHOLE[] = {0, 3};
+static const int WHOLE[] = {0, 3, 0};
 
 // Worst relative error of any tensor of two whole-model gradients.
 static double worst_error(Gpt2Config config, const float* a, const float* b) {
     Gpt2 model;
-    gpt2_init(&model, config, 0, config.num_layers, ops);
+    gpt2_init(&model, config, 0, config.num_layers, true, ops);
     double error = gpt2_golden_worst_error(&model, a, b);
     gpt2_free(&model);
     return error;
@@ -139,7 +140,7 @@ static void logits_agree_with_pytorch(void) {
     gpt2_golden_load(&golden);
     const Gpt2Batch* batch = &golden.batch;
     Stage stage;
-    stage_open(&stage, golden.config, 0, 3, batch);
+    stage_open(&stage, golden.config, 0, 3, true, batch);
     float* losses = zeros(batch->num_rows);
     free(stage.acts);
     stage.acts = poisoned(gpt2_acts_bytes(&stage.model, batch->num_tokens, batch->num_rows, GPT2_HEAD));
@@ -160,14 +161,14 @@ static void logits_agree_with_pytorch(void) {
     gpt2_golden_free(&golden);
 }
 
-// Any cut, with and without recompute. Recompute must give the same bits.
+// Any cut, the head alone too, with and without recompute. Recompute must give the same bits.
 static void slices_make_the_whole(void) {
-    static const int cuts[][5] = {{0, 1, 3}, {0, 2, 3}, {0, 1, 2, 3}, {0, 3}};
+    static const int cuts[][6] = {{0, 1, 3}, {0, 2, 3}, {0, 1, 2, 3}, {0, 3}, {0, 3, 3}, {0, 1, 2, 3, 3}};
     Gpt2Golden golden;
     gpt2_golden_load(&golden);
     const Gpt2Batch* batch = &golden.batch;
     float scale = 1.0f / (float)batch->num_rows;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         float *losses[2], *grads[2];
         for (int recompute = 0; recompute < 2; recompute++) {
             losses[recompute] = zeros(batch->num_rows);
@@ -253,7 +254,7 @@ static const Gpt2Config odd_config = {
 // The law that planning rests on: how sequences are grouped does not matter, nor does padding behind them.
 static void grouping_and_padding_change_nothing(void) {
     static OwnBatch together, alone, padded;
-    const int whole[] = {0, 2}, cut[] = {0, 1, 2};
+    const int whole[] = {0, 2, 0}, cut[] = {0, 1, 2, 0}, head_alone[] = {0, 2, 2, 0};
     int64_t num_params = gpt2_num_params(&odd_config);
     for (int round = 0; round < 4; round++) {
         batch_random(&together, odd_config, 1 + (int)draw(8), 10 + (int)draw(90));
@@ -269,13 +270,15 @@ static void grouping_and_padding_change_nothing(void) {
         for (int i = 0; i < batch->num_seqs; i++) {
             batch_begin(&alone);
             batch_add_sequence(&alone, batch, i, 0, 0);
-            run_chain(odd_config, &alone.batch, cut, 0, scale, losses_alone + row, grads_alone);
+            run_chain(odd_config, &alone.batch, round % 2 ? head_alone : cut, 0, scale, losses_alone + row,
+                      grads_alone);
             row += alone.batch.num_rows;
             int room = odd_config.max_seq_len - (batch->cu_seqlens[i + 1] - batch->cu_seqlens[i]);
             batch_add_sequence(&padded, batch, i, (int)draw((uint32_t)room + 1), 130);
         }
         CHECK_EQ(row, batch->num_rows);
-        run_chain(odd_config, &padded.batch, cut, RECOMPUTE, scale, losses_padded, grads_padded);
+        run_chain(odd_config, &padded.batch, round % 2 ? cut : head_alone, RECOMPUTE, scale, losses_padded,
+                  grads_padded);
         CHECK(worst_loss_error(losses_alone, losses, row) < 1e-6);
         CHECK(worst_loss_error(losses_padded, losses, row) < 1e-6);
         CHECK(worst_error(odd_config, grads_alone, grads) < SUM_TOLERANCE);
@@ -293,7 +296,7 @@ static void evaluation_in_chunks(void) {
     CHECK(batch->num_rows > 2 * GPT2_HEAD_CHUNK_ROWS);
     float *losses = zeros(batch->num_rows), *kept_losses = zeros(batch->num_rows);
     Stage stage;
-    stage_open(&stage, odd_config, 0, 2, batch);
+    stage_open(&stage, odd_config, 0, 2, true, batch);
     gpt2_forward(&stage.model, batch, NULL, NULL, stage.acts, stage.scratch, kept_losses, 1.0f,
                  GPT2_KEEP | GPT2_HEAD);
     CHECK(stage.model.last_logits == NULL);
@@ -320,8 +323,8 @@ static void last_slice_without_head(void) {
     const Gpt2Batch* batch = &own.batch;
     float* losses = zeros(batch->num_rows);
     Stage full, headless;
-    stage_open(&full, odd_config, 0, 2, batch);
-    stage_open(&headless, odd_config, 0, 2, batch);
+    stage_open(&full, odd_config, 0, 2, true, batch);
+    stage_open(&headless, odd_config, 0, 2, true, batch);
     free(headless.acts);
     headless.acts = poisoned(gpt2_acts_bytes(&headless.model, batch->num_tokens, batch->num_rows, GPT2_KEEP));
     gpt2_forward(&full.model, batch, NULL, NULL, full.acts, full.scratch, losses, 1.0f,
@@ -347,10 +350,10 @@ static void nothing_supervised_gives_zero_gradients(void) {
     static OwnBatch own;
     batch_random(&own, odd_config, 3, 0);
     CHECK_EQ(own.batch.num_rows, 0);
-    const int cut[] = {0, 1, 2};
+    const int cuts[2][5] = {{0, 1, 2}, {0, 2, 2}};
     int64_t num_params = gpt2_num_params(&odd_config);
     float *grads = zeros(num_params), loss = 5.0f;
-    run_chain(odd_config, &own.batch, cut, 0, 1.0f, &loss, grads);
+    for (int i = 0; i < 2; i++) { run_chain(odd_config, &own.batch, cuts[i], 0, 1.0f, &loss, grads); }
     for (int64_t i = 0; i < num_params; i++) { CHECK(grads[i] == 0.0f); }
     CHECK(loss == 5.0f);
     free(grads);
@@ -365,7 +368,7 @@ static void bytes_are_linear(void) {
                              .num_heads = 2,
                              .channels = 24,
                              .padded_vocab = 256};
-        gpt2_init(&model, config, cut & 1 ? 1 : 0, cut & 2 ? 3 : 4, ops);
+        gpt2_init(&model, config, cut & 1 ? 1 : 0, cut & 2 ? 3 : 4, !(cut & 2), ops);
         int flags = GPT2_KEEP | GPT2_HEAD;
         int64_t token = gpt2_acts_bytes(&model, 16, 0, flags), row = gpt2_acts_bytes(&model, 0, 16, flags);
         CHECK(token > 0);
@@ -384,6 +387,24 @@ static void bytes_are_linear(void) {
     }
 }
 
+// The head alone keeps nothing of a token, and all of a row.
+static void the_head_alone_keeps_rows_only(void) {
+    Gpt2 head, last;
+    gpt2_init(&head, odd_config, 2, 2, true, ops);
+    gpt2_init(&last, odd_config, 1, 2, true, ops);
+    CHECK_EQ(head.num_slices, 3);  // wte, lnfw, lnfb
+    CHECK_EQ(head.num_params, 256 * 36 + 2 * 36);
+    for (int flags = GPT2_HEAD; flags <= (GPT2_HEAD | GPT2_KEEP); flags++) {
+        for (int rows = 0; rows < 300; rows += 7) {
+            CHECK_EQ(gpt2_acts_bytes(&head, 500, rows, flags),
+                     gpt2_acts_bytes(&last, 500, rows, flags) - gpt2_acts_bytes(&last, 500, 0, flags));
+        }
+    }
+    CHECK_EQ(gpt2_acts_bytes(&head, 500, 300, 0), 0);
+    gpt2_free(&head);
+    gpt2_free(&last);
+}
+
 static void zeroed_gradients_are_zero(void) {
     Gpt2Config config = {.max_seq_len = 1024,
                          .vocab = 20000,
@@ -392,7 +413,7 @@ static void zeroed_gradients_are_zero(void) {
                          .channels = 64,
                          .padded_vocab = 20096};
     Gpt2 model;
-    gpt2_init(&model, config, 0, 1, ops);
+    gpt2_init(&model, config, 0, 1, true, ops);
     gpt2_alloc_grads(&model);
     memset(model.grads, 0xff, (size_t)model.num_params * sizeof(floatX));
     CHECK(model.num_params > 1 << 20 && model.num_params % (1 << 20) != 0);
@@ -411,17 +432,19 @@ static void random_init_is_cut_not_changed(void) {
                          .channels = 10,
                          .padded_vocab = 128};
     Gpt2 whole, slice;
-    gpt2_init(&whole, config, 0, 3, ops);
+    gpt2_init(&whole, config, 0, 3, true, ops);
     CHECK_EQ(whole.num_params, gpt2_num_params(&config));
     gpt2_init_random(&whole, 42);
     for (int i = 101 * 10; i < 128 * 10; i++) { CHECK(whole.params[i] == 0.0f); }
     CHECK(whole.params[101 * 10 - 1] != 0.0f);
-    for (int begin = 0; begin < 3; begin++) {
-        for (int end = begin + 1; end <= 3; end++) {
-            gpt2_init(&slice, config, begin, end, ops);
-            gpt2_init_random(&slice, 42);
-            CHECK(gpt2_golden_worst_error(&slice, slice.params, whole.params) == 0.0);
-            gpt2_free(&slice);
+    for (int begin = 0; begin <= 3; begin++) {
+        for (int end = begin; end <= 3; end++) {
+            for (int is_last = begin == end; is_last <= (end == 3); is_last++) {
+                gpt2_init(&slice, config, begin, end, is_last, ops);
+                gpt2_init_random(&slice, 42);
+                CHECK(gpt2_golden_worst_error(&slice, slice.params, whole.params) == 0.0);
+                gpt2_free(&slice);
+            }
         }
     }
     // standard deviations 0.02 and 0.02 / sqrt(2 L), from the draws themselves
@@ -447,6 +470,7 @@ int main(int argc, char** argv) {
     RUN(last_slice_without_head);
     RUN(nothing_supervised_gives_zero_gradients);
     RUN(bytes_are_linear);
+    RUN(the_head_alone_keeps_rows_only);
     RUN(zeroed_gradients_are_zero);
     RUN(random_init_is_cut_not_changed);
     ops_free(ops);

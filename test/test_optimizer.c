@@ -10,8 +10,8 @@ static OpsContext* ops;
 static const Gpt2Config config = {
     .max_seq_len = 20, .vocab = 50, .num_layers = 2, .num_heads = 2, .channels = 12, .padded_vocab = 64};
 
-static void open_model(Gpt2* model, int begin, int end) {
-    gpt2_init(model, config, begin, end, ops);
+static void open_model(Gpt2* model, int begin, int end, bool is_last) {
+    gpt2_init(model, config, begin, end, is_last, ops);
     gpt2_alloc_grads(model);
     gpt2_golden_params(model);
 }
@@ -38,7 +38,7 @@ static bool is_matrix(Gpt2Tensor tensor) {
 static void adamw_is_the_textbooks(void) {
     const double lr = 1e-2, decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, clip = 0.5;
     Gpt2 model;
-    open_model(&model, 0, 2);
+    open_model(&model, 0, 2, true);
     size_t n = (size_t)model.num_params;
     double *params = calloc(n, sizeof *params), *m = calloc(n, sizeof *m), *v = calloc(n, sizeof *v);
     for (size_t i = 0; i < n; i++) { params[i] = (double)model.params[i]; }
@@ -70,8 +70,8 @@ static void adamw_is_the_textbooks(void) {
 // Replicas that each update a third end with the same bits as one that updates all.
 static void shards_make_the_whole(void) {
     Gpt2 whole, sharded;
-    open_model(&whole, 0, 2);
-    open_model(&sharded, 0, 2);
+    open_model(&whole, 0, 2, true);
+    open_model(&sharded, 0, 2, true);
     Optimizer all, shards[3];
     optimizer_init(&all, 0, whole.num_params, 0.1f);
     for (int r = 0; r < 3; r++) {
@@ -96,8 +96,8 @@ static void shards_make_the_whole(void) {
 }
 
 static void a_tied_tensor_counts_once(void) {
-    Gpt2 whole, stages[2];
-    open_model(&whole, 0, 2);
+    Gpt2 whole, stages[3];
+    open_model(&whole, 0, 2, true);
     fill_grads(&whole, 1);
     Optimizer all;
     optimizer_init(&all, 0, whole.num_params, 0.0f);
@@ -105,9 +105,9 @@ static void a_tied_tensor_counts_once(void) {
     for (int64_t i = 0; i < whole.num_params; i++) {
         plain += (double)whole.grads[i] * (double)whole.grads[i];
     }
-    for (int s = 0; s < 2; s++) {
+    for (int s = 0; s < 3; s++) {  // the last has the head alone
         Optimizer optimizer;
-        open_model(&stages[s], s, s + 1);
+        open_model(&stages[s], s, s < 2 ? s + 1 : 2, s == 2);
         fill_grads(&stages[s], 1);
         optimizer_init(&optimizer, 0, stages[s].num_params, 0.0f);
         sum += optimizer_sum_of_squares(&optimizer, &stages[s]);

@@ -1,4 +1,6 @@
 // test_stage_split.c -- against every way to cut the layers.
+#include <math.h>
+
 #include "random_problem.h"
 #include "test.h"
 
@@ -6,84 +8,184 @@ static uint64_t seed;
 static CostModel costs;
 static PlanSample samples[64];
 
-// Time of one part over all samples; cost is linear here, so it does not matter how samples are grouped.
-static double part_time(int part, int32_t num_samples) {
-    double sum = 0;
-    for (int32_t i = 0; i < num_samples; i++) {
-        MbShape shape = {0};
-        mb_shape_add(&shape, samples[i].enc_tokens, samples[i].dec_tokens, samples[i].supervised_tokens);
-        for (int kind = JOB_F; kind <= JOB_W; kind++) {
-            sum += cost_formula_value(&costs.parts[RECOMPUTE_NONE][part].time_ns[kind], &shape);
-        }
-    }
-    return sum;
-}
+// --- brute force over every split
+// ---------------------------------------------------------------------------------------------
+
+// What one part takes over all samples and keeps of an average micro-batch. Costs are linear here, so it does
+// not matter how samples are grouped.
+typedef struct {
+    double kept_ns, lean_ns;        // nothing, or everything recomputed
+    double kept_bytes, lean_bytes;  // of an average micro-batch
+    double longest_bytes;           // of the longest sample, recomputed
+    double state_bytes;
+} PartWork;
 
 typedef struct {
     double slowest, squares;
 } Grade;
 
-static Grade grade_of(const StageLayers* stages, int32_t P, const double* part_ns) {
-    Grade grade = {0, 0};
-    for (int32_t s = 0; s < P; s++) {
-        double time_ns = (s == 0) * part_ns[PART_EMBEDDING] + (s == P - 1) * part_ns[PART_HEAD];
-        for (int32_t l = stages[s].layer_begin; l < stages[s].layer_end; l++) {
-            time_ns += part_ns[l < costs.num_enc_layers ? PART_ENC_LAYER : PART_DEC_LAYER];
+typedef struct {
+    int32_t P, L;
+    PartWork part[PART_COUNT];
+    double limit_bytes;     // INFINITY: none
+    StageLayers stages[8];  // the split under trial
+    Grade best;
+    int64_t num_fitting;
+} Brute;
+
+static double sample_value(const CostFormula* formula, const PlanSample* sample) {
+    MbShape shape = {0};
+    mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
+    return cost_formula_value(formula, &shape);
+}
+
+static PartWork part_work(int part, int32_t num_samples, double num_mbs) {
+    const CostPartMode *kept = &costs.parts[RECOMPUTE_NONE][part], *lean = &costs.parts[RECOMPUTE_FULL][part];
+    PartWork work = {.state_bytes = (double)costs.part_state_bytes[part]};
+    for (int32_t i = 0; i < num_samples; i++) {
+        for (int kind = 0; kind < JOB_COUNT; kind++) {
+            work.kept_ns += sample_value(&kept->time_ns[kind], &samples[i]);
+            work.lean_ns += sample_value(&lean->time_ns[kind], &samples[i]);
         }
-        grade.slowest = time_ns > grade.slowest ? time_ns : grade.slowest;
+        double lean_bytes = sample_value(&lean->stored_bytes, &samples[i]);
+        work.kept_bytes += sample_value(&kept->stored_bytes, &samples[i]) / num_mbs;
+        work.lean_bytes += lean_bytes / num_mbs;
+        work.longest_bytes = fmax(work.longest_bytes, lean_bytes);
+    }
+    return work;
+}
+
+// The rule of stage_split.c: infinite where the state leaves no room for the longest sample or for P - s
+// average micro-batches, all recomputed; of P - s + 1 of them as many are recomputed as must be.
+static double stage_ns(const Brute* brute, int32_t s) {
+    const StageLayers* layers = &brute->stages[s];
+    double count[PART_COUNT] = {[PART_EMBEDDING] = s == 0, [PART_HEAD] = s == brute->P - 1};
+    for (int32_t l = layers->layer_begin; l < layers->layer_end; l++) {
+        count[l < costs.num_enc_layers ? PART_ENC_LAYER : PART_DEC_LAYER]++;
+    }
+    bool begins_decoder = count[PART_DEC_LAYER] > 0 && layers->layer_begin <= costs.num_enc_layers;
+    PartWork sum = {.state_bytes = begins_decoder && s > 0 ? brute->part[PART_EMBEDDING].state_bytes : 0};
+    for (int part = 0; part < PART_COUNT; part++) {
+        const PartWork* one = &brute->part[part];
+        sum.kept_ns += count[part] * one->kept_ns;
+        sum.lean_ns += count[part] * one->lean_ns;
+        sum.kept_bytes += count[part] * one->kept_bytes;
+        sum.lean_bytes += count[part] * one->lean_bytes;
+        sum.longest_bytes += count[part] * one->longest_bytes;
+        sum.state_bytes += count[part] * one->state_bytes;
+    }
+    double room = brute->limit_bytes - sum.state_bytes, num_mbs = brute->P - s + 1;
+    if (sum.longest_bytes > room || sum.lean_bytes * (num_mbs - 1) > room) { return INFINITY; }
+    if (num_mbs * sum.kept_bytes <= room) { return sum.kept_ns; }
+    double share = fmin((num_mbs * sum.kept_bytes - room) / (num_mbs * (sum.kept_bytes - sum.lean_bytes)), 1);
+    return (1 - share) * sum.kept_ns + share * sum.lean_ns;
+}
+
+static Grade grade_of(const Brute* brute) {
+    Grade grade = {0, 0};
+    for (int32_t s = 0; s < brute->P; s++) {
+        double time_ns = stage_ns(brute, s);
+        grade.slowest = fmax(grade.slowest, time_ns);
         grade.squares += time_ns * time_ns;
     }
     return grade;
 }
 
-// Best slowest stage, then best sum of squares, over all cuts. Bit l of `cuts`: a stage begins at layer l
-// + 1.
-static Grade brute_force(int32_t P, int32_t L, const double* part_ns) {
-    Grade best = {1e300, 1e300};
-    for (uint32_t cuts = 0; cuts < 1u << (L - 1); cuts++) {
-        StageLayers stages[16] = {{0, 0}};
-        int32_t s = 0;
-        if (__builtin_popcount(cuts) != P - 1) { continue; }
-        for (int32_t l = 0; l < L; l++) {
-            stages[s].layer_end = l + 1;
-            if (l < L - 1 && cuts >> l & 1) { stages[++s].layer_begin = l + 1; }
+// Best slowest stage, then best sum of squares, over all ends of stage s and those behind it.
+static void try_all(Brute* brute, int32_t s, int32_t begin) {
+    bool is_last = s == brute->P - 1;
+    for (int32_t end = is_last ? brute->L : begin + 1; end <= brute->L; end++) {
+        brute->stages[s] = (StageLayers){begin, end};
+        if (!is_last) {
+            try_all(brute, s + 1, end);
+            continue;
         }
-        Grade grade = grade_of(stages, P, part_ns);
+        if (!stage_may_have(&brute->stages[s], s, brute->P)) { continue; }
+        Grade grade = grade_of(brute), best = brute->best;
+        if (isinf(grade.slowest)) { continue; }
+        brute->num_fitting++;
         bool equal = grade.slowest <= best.slowest * (1 + 1e-9) && grade.slowest >= best.slowest * (1 - 1e-9);
-        if (equal ? grade.squares < best.squares : grade.slowest < best.slowest) { best = grade; }
+        if (equal ? grade.squares < best.squares : grade.slowest < best.slowest) { brute->best = grade; }
     }
-    return best;
 }
 
+// Where nothing fits, as if memory did not matter.
+static void brute_force(Brute* brute) {
+    for (int pass = 0; pass < 2 && brute->num_fitting == 0; pass++) {
+        brute->best = (Grade){1e300, 1e300};
+        if (pass == 1) { brute->limit_bytes = INFINITY; }
+        try_all(brute, 0, 0);
+    }
+}
+
+// Recomputing keeps a part of the bytes and takes the time of another forward.
+static void draw_costs(Rng* rng, int32_t num_enc, int32_t num_dec, int64_t head_ns_per_token) {
+    linear_cost_model(&costs, rng, num_enc, num_dec);
+    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
+        cost_formula_add_line(&costs.parts[mode][PART_HEAD].time_ns[JOB_F], FEATURE_ENC_TOKENS,
+                              (double)head_ns_per_token);
+    }
+    double share = rng_between(rng, 1, 9) / 10.0;
+    for (int part = 0; part < PART_COUNT; part++) {
+        CostPartMode* full = &costs.parts[RECOMPUTE_FULL][part];
+        full->stored_bytes.curves[FEATURE_ENC_TOKENS].y[0] *= share;
+    }
+}
+
+static void check_is_a_split(const StageLayers* stages, int32_t P, int32_t L) {
+    CHECK_EQ(stages[0].layer_begin, 0);
+    CHECK_EQ(stages[P - 1].layer_end, L);
+    for (int32_t s = 0; s < P; s++) {
+        CHECK(stage_may_have(&stages[s], s, P));
+        if (s > 0) { CHECK_EQ(stages[s].layer_begin, stages[s - 1].layer_end); }
+    }
+}
+
+// With a heavy head and without, with memory that matters and without.
 static void split_equals_brute_force(void) {
     Rng rng = rng_seed(seed);
-    for (int round = 0; round < 150; round++) {
-        StageLayers stages[PLAN_MAX_STAGES], again[PLAN_MAX_STAGES];
+    int num_alone = 0, num_limited = 0, num_impossible = 0, num_unlike_free = 0;
+    for (int round = 0; round < 400; round++) {
+        StageLayers stages[PLAN_MAX_STAGES], again[PLAN_MAX_STAGES], free[PLAN_MAX_STAGES];
         int32_t enc = rng_between(&rng, 1, 8), dec = round % 3 == 0 ? rng_between(&rng, 1, 4) : 0,
                 L = enc + dec;
         int32_t P = rng_between(&rng, 1, L < 6 ? L : 6), num = rng_between(&rng, 1, 40);
-        double part_ns[PART_COUNT];
-        linear_cost_model(&costs, &rng, enc, dec);
-        CostPartMode* head = &costs.parts[RECOMPUTE_NONE][PART_HEAD];
-        cost_formula_add_line(&head->time_ns[JOB_F], FEATURE_ENC_TOKENS, round % 2 ? 40000 : 0);
+        draw_costs(&rng, enc, dec, round % 2 ? rng_between(&rng, 10000, 40000) : 0);
         random_samples(samples, num, &rng, (int)rng_below(&rng, 4), dec > 0);
-        for (int part = 0; part < PART_COUNT; part++) { part_ns[part] = part_time(part, num); }
-        CHECK_OK(stage_split_make(stages, &(PlanRequest){.P = P, .R = 1}, &costs, samples, num, 1));
-        CHECK_OK(stage_split_make(again, &(PlanRequest){.P = P, .R = 1}, &costs, samples, num, 1));
-        CHECK_EQ(memcmp(stages, again, (size_t)P * sizeof *stages), 0);
-        CHECK_EQ(stages[0].layer_begin, 0);
-        CHECK_EQ(stages[P - 1].layer_end, L);
-        for (int32_t s = 0; s < P; s++) {
-            CHECK(stages[s].layer_end > stages[s].layer_begin);
-            if (s > 0) { CHECK_EQ(stages[s].layer_begin, stages[s - 1].layer_end); }
+        PlanRequest request = {.P = P, .R = rng_between(&rng, 1, 2)};
+        CHECK_OK(stage_split_make(free, &request, &costs, samples, num, 1));
+        Brute brute = {.P = P, .L = L, .limit_bytes = INFINITY};
+        double num_mbs = fmin(4 * P * request.R, num);
+        for (int part = 0; part < PART_COUNT; part++) { brute.part[part] = part_work(part, num, num_mbs); }
+        if (rng_below(&rng, 3) > 0) {  // of what an even share of everything takes: 0.2 to 1.5 times
+            double bytes = 0;
+            for (int part = 0; part < PART_COUNT; part++) {
+                const PartWork* work = &brute.part[part];
+                double one = work->state_bytes + fmax(work->longest_bytes, work->kept_bytes * P);
+                bytes += (part == PART_ENC_LAYER ? enc : part == PART_DEC_LAYER ? dec : 1) * one / P;
+            }
+            request.memory_limit_bytes = (int64_t)(bytes * rng_between(&rng, 20, 150) / 100) + 1;
+            brute.limit_bytes = (double)request.memory_limit_bytes;
         }
-        Grade best = brute_force(P, L, part_ns), found = grade_of(stages, P, part_ns);
-        CHECK_NEAR(found.slowest / best.slowest, 1, 1e-6);
-        CHECK_NEAR(found.squares / best.squares, 1, 1e-6);
+        CHECK_OK(stage_split_make(stages, &request, &costs, samples, num, 1));
+        CHECK_OK(stage_split_make(again, &request, &costs, samples, num, 1));
+        CHECK_EQ(memcmp(stages, again, (size_t)P * sizeof *stages), 0);
+        check_is_a_split(stages, P, L);
+        brute_force(&brute);
+        memcpy(brute.stages, stages, sizeof brute.stages);
+        Grade found = grade_of(&brute);
+        CHECK_NEAR(found.slowest / brute.best.slowest, 1, 1e-5);
+        CHECK_NEAR(found.squares / brute.best.squares, 1, 1e-5);
+        num_alone += stages[P - 1].layer_begin == L;
+        num_limited += request.memory_limit_bytes > 0 && !isinf(brute.limit_bytes);
+        num_impossible += request.memory_limit_bytes > 0 && isinf(brute.limit_bytes);
+        num_unlike_free += memcmp(stages, free, (size_t)P * sizeof *stages) != 0;
     }
+    CHECK(num_alone > 20 && num_limited > 60 && num_impossible > 20 && num_unlike_free > 20);
 }
 
-// A head of five layers' cost: the last stage keeps one layer, the others share the rest evenly.
+// A head of five and a half layers' cost: the last stage has it alone, the others share the layers evenly. Of
+// four: it keeps one.
 static void heavy_head_leaves_the_rest_even(void) {
     StageLayers stages[4];
     PlanSample one = {100, 0, 100};
@@ -95,6 +197,10 @@ static void heavy_head_leaves_the_rest_even(void) {
     CHECK_OK(stage_split_make(stages, &(PlanRequest){.P = 4, .R = 1}, &costs, &one, 1, 1));
     CHECK_EQ(stages[0].layer_end, 4);
     CHECK_EQ(stages[1].layer_end, 8);
+    CHECK_EQ(stages[2].layer_end, 13);
+    CHECK_EQ(stages[3].layer_begin, 13);
+    one.supervised_tokens = 71;  // 3.9 layers
+    CHECK_OK(stage_split_make(stages, &(PlanRequest){.P = 4, .R = 1}, &costs, &one, 1, 1));
     CHECK_EQ(stages[2].layer_end, 12);
     one.supervised_tokens = 0;  // nothing supervised: 13 layers over 4, the short ones first
     CHECK_OK(stage_split_make(stages, &(PlanRequest){.P = 4, .R = 1}, &costs, &one, 1, 1));

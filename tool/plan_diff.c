@@ -43,6 +43,14 @@ static void diff_ms(Diff* diff, const char* what, int64_t a_ns, int64_t b_ns) {
     differ(diff, "%s: %.6f ms, %.6f ms (%+.2f %%)\n", what, (double)a_ns / 1e6, (double)b_ns / 1e6, percent);
 }
 
+static void print_layers(char* out, size_t out_bytes, const StageLayers* layers) {
+    if (layers->layer_begin == layers->layer_end) {
+        snprintf(out, out_bytes, "none");
+    } else {
+        snprintf(out, out_bytes, "%d to %d", layers->layer_begin, layers->layer_end - 1);
+    }
+}
+
 static void diff_head(Diff* diff) {
     const Plan *a = diff->a, *b = diff->b;
     diff_number(diff, "stages", a->P, b->P);
@@ -57,8 +65,10 @@ static void diff_head(Diff* diff) {
     for (int32_t s = 0; s < a->P && s < b->P; s++) {
         StageLayers x = a->stages[s], y = b->stages[s];
         if (x.layer_begin == y.layer_begin && x.layer_end == y.layer_end) { continue; }
-        differ(diff, "stage %d: layers %d to %d, %d to %d\n", s, x.layer_begin, x.layer_end - 1,
-               y.layer_begin, y.layer_end - 1);
+        char layers[2][40];
+        print_layers(layers[0], sizeof layers[0], &x);
+        print_layers(layers[1], sizeof layers[1], &y);
+        differ(diff, "stage %d: layers %s, %s\n", s, layers[0], layers[1]);
     }
 }
 

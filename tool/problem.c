@@ -72,7 +72,10 @@ static Status split_list(PlanRequest* request, int32_t num_layers, const char* t
         long layers = isdigit((unsigned char)*at) ? strtol(at, &end, 10) : -1;
         if (layers < fewest || layers > num_layers || (*end != ',' && *end != '\0')) {
             return FAIL(STATUS_BAD_OPTION,
-                        "--stage-split '%s' ---> auto, equal, or layers of each stage: 9,8,8,7", text);
+                        "--stage-split '%s' ---> auto, equal, or layers of each stage, at least 1, the last "
+                        "may be 0: "
+                        "9,8,8,7",
+                        text);
         }
         request->stages[s] = (StageLayers){next_layer, next_layer + (int32_t)layers};
         next_layer += (int32_t)layers;

@@ -201,7 +201,9 @@ static void print_labels(const TimelineSvg* svg, int32_t rank, const MemoryCurve
     char text[128], number[SVG_NUMBER_BYTES];
     snprintf(text, sizeof text, "stage %d", rank % plan->P);
     svg_print_text(svg->out, left, job_y, "end", "b", text);
-    if (layers->layer_end - layers->layer_begin == 1) {
+    if (layers->layer_end == layers->layer_begin) {
+        snprintf(text, sizeof text, "head");
+    } else if (layers->layer_end - layers->layer_begin == 1) {
         snprintf(text, sizeof text, "layer %d", layers->layer_begin);
     } else {
         snprintf(text, sizeof text, "layers %d\xe2\x80\x93%d", layers->layer_begin, layers->layer_end - 1);

@@ -40,11 +40,11 @@ static void bench_free(Bench* bench) {
     free(bench->scratch);
 }
 
-static Status bench_init(Bench* bench, const Gpt2Profile* about, int layer_begin, int layer_end,
+static Status bench_init(Bench* bench, const Gpt2Profile* about, int layer_begin, int layer_end, bool is_last,
                          OpsContext* ops) {
     *bench = (Bench){0};
     size_t n = (size_t)about->max_tokens, C = (size_t)about->config.channels;
-    gpt2_init(&bench->model, about->config, layer_begin, layer_end, ops);
+    gpt2_init(&bench->model, about->config, layer_begin, layer_end, is_last, ops);
     gpt2_alloc_grads(&bench->model);
     for (int64_t i = 0; i < bench->model.num_params; i++) {
         bench->model.params[i] = (float)((i * 2654435761u >> 8) % 2001) * 2e-5f - 0.02f;
@@ -195,23 +195,20 @@ static void measure_embedding(CostPartMode* part, const CostPartMode* layer, con
     }
 }
 
-static void measure_head(CostPartMode* part, const CostPartMode* layer, const Runner* runner, Bench* bench) {
+// Per token: dx_L is zero but for the supervised rows. The rest is per row.
+static void measure_head(CostPartMode* part, const Runner* runner, Bench* bench) {
     int32_t points[COST_MAX_KNOTS];
     int num_points = token_points(points, runner->about->max_tokens);
     JobTimes none = bench_time(runner, bench, runner->about->max_tokens, SHORT_TOKENS, 0);
     for (int kind = JOB_F; kind <= JOB_W; kind++) {
-        double of_layer =
-            curve_at(&layer->time_ns[kind].curves[FEATURE_ENC_TOKENS], runner->about->max_tokens);
-        double beyond = (none.ns[kind] - of_layer) / runner->about->max_tokens;
-        curve_add(&part->time_ns[kind].curves[FEATURE_ENC_TOKENS], 1, beyond > 0 ? beyond : 0);
+        double of_token = none.ns[kind] / runner->about->max_tokens;
+        curve_add(&part->time_ns[kind].curves[FEATURE_ENC_TOKENS], 1, of_token);
     }
     for (int i = 0; i < num_points; i++) {
         JobTimes times = bench_time(runner, bench, points[i], SHORT_TOKENS, points[i]);
         for (int kind = JOB_F; kind <= JOB_W; kind++) {
-            double of_layer = curve_at(&layer->time_ns[kind].curves[FEATURE_ENC_TOKENS], points[i]);
             double of_tokens = part->time_ns[kind].curves[FEATURE_ENC_TOKENS].y[0] * points[i];
-            curve_add(&part->time_ns[kind].curves[FEATURE_SUPERVISED], points[i],
-                      times.ns[kind] - of_layer - of_tokens);
+            curve_add(&part->time_ns[kind].curves[FEATURE_SUPERVISED], points[i], times.ns[kind] - of_tokens);
         }
     }
 }
@@ -238,18 +235,18 @@ Status gpt2_profile_measure(CostModel* out, const Gpt2Profile* about, OpsContext
                             void* ctx) {
     Runner runner = {about, sync, ctx};
     Gpt2Profile three = *about;
-    three.config.num_layers = 3;  // slices of three layers: first, middle, last
+    three.config.num_layers = 3;  // slices: a middle layer, the first layer, the head alone
     CostPartMode* parts = out->parts[RECOMPUTE_NONE];
     Bench bench;
-    TRY(bench_init(&bench, &three, 1, 2, ops));
+    TRY(bench_init(&bench, &three, 1, 2, false, ops));
     measure_layer(&parts[PART_ENC_LAYER], &runner, &bench);
     bench_free(&bench);
-    TRY(bench_init(&bench, &three, 0, 1, ops));
+    TRY(bench_init(&bench, &three, 0, 1, false, ops));
     measure_embedding(&parts[PART_EMBEDDING], &parts[PART_ENC_LAYER], &runner, &bench);
     out->update_ns_per_byte = measure_update(&runner, &bench) / (double)sizeof(floatX);
     bench_free(&bench);
-    TRY(bench_init(&bench, &three, 2, 3, ops));
-    measure_head(&parts[PART_HEAD], &parts[PART_ENC_LAYER], &runner, &bench);
+    TRY(bench_init(&bench, &three, 3, 3, true, ops));
+    measure_head(&parts[PART_HEAD], &runner, &bench);
     bench_free(&bench);
     return STATUS_OK;
 }

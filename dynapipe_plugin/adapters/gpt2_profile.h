@@ -1,9 +1,10 @@
 /*
 gpt2_profile.h -- measures the parts of a GPT-2 on this machine: what ./profile_costs writes.
 
-Three slices are timed: a middle layer, the first layer with the embedding, the last layer with the head; a
-part is a difference. Curves over tokens come from sequences of 32, the curve over squared lengths from what a
-single long sequence costs beyond them, the head's from the number of supervised rows. Every time is the lower quartile of a few runs.
+Three slices are timed: a middle layer, the first layer with the embedding, whose part is the difference, and
+the head alone. Curves over tokens come from sequences of 32, the curve over squared lengths from what a
+single long sequence costs beyond them, the head's from the number of supervised rows. Every time is the lower
+quartile of a few runs.
 */
 #pragma once
 

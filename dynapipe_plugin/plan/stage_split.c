@@ -3,6 +3,7 @@ stage_split.c -- contiguous layers onto P stages, embedding and head priced in; 
 stage_split_make).
 
     g(p, l) = min { max(g(p-1, k), time of layers k..l-1 as stage p-1) : p-1 <= k < l }     the slowest stage
+                  (k <= l for p = P: the last stage may have the head alone)
     h(p, l) = min { h(p-1, k) + (that time)^2 : that time <= g(P, L) }                       among those:
 evenest
 
@@ -35,7 +36,6 @@ typedef struct {
     int32_t P, L, num_enc_layers;
     PartCost part[PART_COUNT];
     int64_t memory_limit_bytes;  // INT64_MAX: none
-    bool head_alone;             // may the last stage have no layer?
 } Split;
 
 // What a stage takes. Where P - s + 1 average micro-batches are more than its memory holds, the share of them
@@ -78,7 +78,7 @@ static int64_t slowest_make(const Split* split, int64_t* best, int64_t* next) {
     for (int32_t p = 1; p < split->P; p++) {
         for (int32_t l = p + 1; l <= split->L; l++) {
             next[l] = INT64_MAX;
-            for (int32_t k = p; k < l + (p == split->P - 1 && split->head_alone); k++) {
+            for (int32_t k = p; k < l + (p == split->P - 1); k++) {
                 int64_t last = stage_time(split, p, k, l), slowest = best[k] > last ? best[k] : last;
                 next[l] = slowest < next[l] ? slowest : next[l];
             }
@@ -106,8 +106,8 @@ static void evenest_make(const Split* split, int64_t slowest_ns, int64_t* best, 
     for (int32_t p = 1; p < split->P; p++) {
         for (int32_t l = 0; l <= L; l++) {
             next[l] = -1;
-            for (int32_t k = p; k < l + (p == split->P - 1 && split->head_alone);
-                 k++) {  // ascending: ties keep the smaller k, fewer layers before
+            // ascending: ties keep the smaller k, fewer layers before
+            for (int32_t k = p; k < l + (p == split->P - 1); k++) {
                 int64_t time_ns = stage_time(split, p, k, l);
                 if (best[k] < 0 || time_ns > slowest_ns) { continue; }
                 int64_t sum = best[k] + squared(time_ns, slowest_ns);
@@ -197,8 +197,7 @@ Status stage_split_make(StageLayers* out, const PlanRequest* request, const Cost
         return FAIL(STATUS_BAD_OPTION, "--stages %d: the model has %d layers ---> give 1 to %d", P, L,
                     L < PLAN_MAX_STAGES ? L : PLAN_MAX_STAGES);
     }
-    Split split = {
-        .P = P, .L = L, .num_enc_layers = costs->num_enc_layers, .head_alone = request->choose_stages};
+    Split split = {.P = P, .L = L, .num_enc_layers = costs->num_enc_layers};
     int64_t limit_bytes = request->memory_limit_bytes,
             num_chunks = (int64_t)CHUNKS_PER_STAGE * P * request->R * num_batches;
     split.memory_limit_bytes = limit_bytes > 0 ? limit_bytes : INT64_MAX;

@@ -115,26 +115,31 @@ const char* dynapipe_task_name(const Dynapipe* dp, int32_t task) {
 // --- stage split
 // ----------------------------------------------------------------------------------------------
 
-// "4,4,3,1" -> layers of each stage.
+// "4,4,3,1" -> layers of each stage; the last one of several may have the head alone.
 static Status parse_stage_split(Dynapipe* dp, const char* text, int32_t num_layers) {
     int32_t begin = 0, s = 0;
     for (const char* at = text; *at != '\0'; s++) {
         char* end;
         long layers = strtol(at, &end, 10);
-        if (end == at || layers < 1 || layers > num_layers || (*end != ',' && *end != '\0') ||
-            s >= dp->num_stages) {
-            return FAIL(STATUS_BAD_OPTION,
-                        "--stage-split %s: want %d numbers, each at least 1, that add up to %d layers", text,
-                        dp->num_stages, num_layers);
+        bool is_number = end != at && layers >= 0 && layers <= num_layers && (*end == ',' || *end == '\0');
+        StageLayers stage = {begin, begin + (is_number ? (int32_t)layers : 0)};
+        if (!is_number || s >= dp->num_stages || !stage_may_have(&stage, s, dp->num_stages)) {
+            return FAIL(
+                STATUS_BAD_OPTION,
+                "--stage-split %s ---> give %d numbers that add up to %d layers, each at least 1, the "
+                "last one of several may be 0 (the head alone)",
+                text, dp->num_stages, num_layers);
         }
-        dp->request.stages[s] = (StageLayers){begin, begin + (int32_t)layers};
+        dp->request.stages[s] = stage;
         begin += (int32_t)layers;
         at = *end == ',' ? end + 1 : end;
     }
     if (s != dp->num_stages || begin != num_layers) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "--stage-split %s: %d stages with %d layers, the run has %d stages and %d layers", text,
-                    s, begin, dp->num_stages, num_layers);
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "--stage-split %s: %d stages with %d layers, the run has %d stages and %d layers ---> give "
+            "one number for each stage, the layers' sum",
+            text, s, begin, dp->num_stages, num_layers);
     }
     return STATUS_OK;
 }

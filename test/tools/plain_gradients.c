@@ -87,7 +87,7 @@ int main(int argc, char** argv) {
     }
     Gpt2 model;
     OpsContext* ops = ops_create(1);
-    gpt2_init(&model, config, 0, config.num_layers, ops);
+    gpt2_init(&model, config, 0, config.num_layers, true, ops);
     gpt2_alloc_grads(&model);
     gpt2_init_random(&model, (uint32_t)options.seed);
     for (int i = 0; i < batch.num_samples; i++) { add_sample(&model, loader, &batch, i); }

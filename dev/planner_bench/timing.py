@@ -10,7 +10,6 @@ from table import section, table
 from tool import geomean
 
 EFFORTS = (100, 300, 1000, 3000, 10000, 30000, 100000)
-RUNS = 7
 CALLGRIND = ("valgrind", "--tool=callgrind", "--toggle-collect=plan_make")
 LARGE = {"n_stages": 16, "dp_size": 64, "layers_per_stage": 2}
 LARGE_SAMPLES = 20000
@@ -30,7 +29,7 @@ def per_case(tool, cases, targets):
     rows = []
     for case in cases:
         limit_ms = CPU_TARGET_MS[case.problem["dp_size"]]
-        count, cpu_ms = instructions(tool, case.path), tool.cpu_ms(case.path, RUNS)
+        count, cpu_ms = instructions(tool, case.path), tool.case_cpu_ms(case)
         rows.append([case.name, str(len(case.problem["samples"])),
                      targets.cell(f"planning time of {case.name}, ms", cpu_ms, limit_ms, "{:.1f}"),
                      str(limit_ms), f"{count:.0f}" if count else ""])
@@ -93,8 +92,8 @@ def timing(tool, cases, targets, quick):
     named = {case.name: case for case in cases}
     return section("4. Planning time",
                    f"./dynapipe plan PROBLEM.json --json PLAN.json; {' '.join(CALLGRIND)} ./dynapipe plan PROBLEM.json",
-                   f"""
-One core, CPU clock around planning, default effort, median of {RUNS}. Where others use the machine, too, the count of
+                   """
+One core, CPU clock around planning, default effort, median of 7 (5 or 3 where it is longer). Where others use the machine, too, the count of
 instructions is the figure to compare.""",
                    per_case(tool, cases, targets),
                    "The model of gpt_s8_r2_flan_4k, lengths drawn from its mixture:",

@@ -42,6 +42,7 @@ class Tool:
         self.program, self.work = program, work
         self.worst_disagreement = 0.0
         self._judge = None
+        self._case_cpu_ms = {}
 
     def run(self, *arguments, may_fail=()):
         """stdout; None where the exit status is in may_fail"""
@@ -89,10 +90,15 @@ class Tool:
         return Planned(makespan, predicted, plan["lower_bound_ms"], plan["planning_cpu_ms"], split, shown, plan,
                        {name: float(percent) for name, _, percent in parts})
 
-    def cpu_ms(self, problem_path, runs, *options):
+    def cpu_ms(self, problem_path, runs=7):
         """median planning time by the CPU clock"""
-        times = [self.plan(problem_path, *options, judged=False).cpu_ms for _ in range(runs)]
-        return statistics.median(times)
+        return statistics.median(self.plan(problem_path, judged=False).cpu_ms for _ in range(runs))
+
+    def case_cpu_ms(self, case):
+        """the same in every table"""
+        if case.name not in self._case_cpu_ms:
+            self._case_cpu_ms[case.name] = self.cpu_ms(case.path)
+        return self._case_cpu_ms[case.name]
 
 
 def cases():

@@ -29,6 +29,7 @@ typedef struct {
     const int32_t* order;
     PipeSchedule* schedule;  // NULL: only the makespan is wanted
     Stage* stages;
+    int64_t num_walked;                 // jobs
     int64_t begin_ns[PLAN_MAX_STAGES];  // when a stage takes its next decision; NEVER: it waits
 } Greedy;
 
@@ -268,6 +269,7 @@ static int64_t run_all(Greedy* greedy, int64_t cutoff_ns) {
         }
         if (first < 0) { break; }
         if (first_ns + greedy->stages[first].left_ns > cutoff_ns) { return INT64_MAX; }
+        greedy->num_walked++;
         int32_t fed = run_choice(greedy, first);
         choose(greedy, first);
         if (fed >= 0) { choose(greedy, fed); }
@@ -292,11 +294,13 @@ Status pipe_adaptive_build(PipeSchedule* out, const PipeProblem* problem, const 
 }
 
 Status pipe_adaptive_makespan(int64_t* makespan_ns, const PipeProblem* problem, const int32_t* order,
-                              const PipeAdaptiveRule* rule, int64_t cutoff_ns, Arena* arena) {
+                              const PipeAdaptiveRule* rule, int64_t cutoff_ns, int64_t* budget,
+                              Arena* arena) {
     Greedy greedy = {.problem = problem, .rule = rule, .order = order};
     *makespan_ns = INT64_MAX;
     TRY(greedy_init(&greedy, arena));
     if (divide_all(&greedy)) { *makespan_ns = run_all(&greedy, cutoff_ns); }
+    *budget -= greedy.num_walked + (int64_t)problem->P * problem->M / 2;
     return STATUS_OK;
 }
 

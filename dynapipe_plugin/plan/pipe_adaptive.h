@@ -35,6 +35,7 @@ Status pipe_adaptive_build(PipeSchedule* out, const PipeProblem* problem, const 
                            const PipeAdaptiveRule* rule, Arena* arena);
 
 // The makespan alone, for inner loops: what pipe_simulate gives for that schedule. INT64_MAX where memory
-// cannot be divided, or as soon as it is certain to exceed cutoff_ns. Temporaries stay in `arena`.
+// cannot be divided, or as soon as it is certain to exceed cutoff_ns. The work is taken from *budget: one for
+// each job that was walked, and one for every two cells of the problem. Temporaries stay in `arena`.
 Status pipe_adaptive_makespan(int64_t* makespan_ns, const PipeProblem* problem, const int32_t* order,
-                              const PipeAdaptiveRule* rule, int64_t cutoff_ns, Arena* arena);
+                              const PipeAdaptiveRule* rule, int64_t cutoff_ns, int64_t* budget, Arena* arena);

@@ -33,11 +33,10 @@ static Status exchange(Search* search, SearchState* slow, SearchState* fast, int
         if (size[id] <= size[fast->ids[j]]) { continue; }
         search_state_replace(&tried_slow, i, fast->ids[j]);
         search_state_replace(&tried_fast, j, id);
-        *budget -= search_state_jobs(slow) + search_state_jobs(fast);
-        TRY(search_state_simulate(&tried_slow.makespan_ns, &tried_slow, slow->makespan_ns,
+        TRY(search_state_simulate(&tried_slow.makespan_ns, &tried_slow, slow->makespan_ns, budget,
                                   &search->simulator));
         if (tried_slow.makespan_ns < slow->makespan_ns) {
-            TRY(search_state_simulate(&tried_fast.makespan_ns, &tried_fast, slow->makespan_ns,
+            TRY(search_state_simulate(&tried_fast.makespan_ns, &tried_fast, slow->makespan_ns, budget,
                                       &search->simulator));
             if (tried_fast.makespan_ns < slow->makespan_ns) {
                 search_state_assign(slow, &tried_slow);
@@ -81,13 +80,13 @@ static Status exchange_all(Search* search, int64_t budget, Rng* rng) {
 // Would the replica be faster if memory had no end?
 static Status memory_binds(bool* out, const Search* search, const SearchState* state, Arena* simulator) {
     SearchState free_state = *state;
-    int64_t makespan_ns;
+    int64_t makespan_ns, budget = 0;
     (void)search;
     *out = false;
     for (int32_t i = 0; i < state->P * state->M; i++) { *out |= state->mode[i] != state->problem->modes[0]; }
     for (int32_t s = 0; s < state->P; s++) { free_state.pipe.memory_limit_bytes[s] = INT64_MAX; }
     if (*out) { return STATUS_OK; }
-    TRY(search_state_simulate(&makespan_ns, &free_state, state->makespan_ns, simulator));
+    TRY(search_state_simulate(&makespan_ns, &free_state, state->makespan_ns, &budget, simulator));
     *out = makespan_ns < state->makespan_ns;
     return STATUS_OK;
 }

@@ -91,8 +91,7 @@ static Status make_state(SearchState* out, const Firsts* firsts, const First* fi
 
 static Status simulate(Search* search, SearchState* state, int64_t cutoff_ns) {
     if (state->N == 0) { return STATUS_OK; }
-    search->budget -= search_state_jobs(state);
-    return search_state_simulate(&state->makespan_ns, state, cutoff_ns, &search->simulator);
+    return search_state_simulate(&state->makespan_ns, state, cutoff_ns, &search->budget, &search->simulator);
 }
 
 // --- candidates

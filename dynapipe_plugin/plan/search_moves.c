@@ -214,19 +214,19 @@ static bool draw(Local* local, Move* move) {
     // of 64: what a kind of move has earned on the shared planning problems
     uint32_t pick = rng_below(local->rng, 64);
     *move = (Move){.from = -1, .to = -1};
-    if (pick < 4) {
+    if (pick < 2) {
         move->kind = MOVE_RULE;
         return draw_rule(local, move);
     }
-    if (pick < 8 && local->freedom->stages) {
+    if (pick < 4 && local->freedom->stages) {
         move->kind = MOVE_STAGES;
         return draw_stages(local, move);
     }
-    if (pick < 12 && local->freedom->samples) {
+    if (pick < 9 && local->freedom->samples) {
         move->kind = MOVE_NUMBER;
         return draw_number(local);
     }
-    if (pick < 24 && local->freedom->modes) {
+    if (pick < 20 && local->freedom->modes) {
         move->kind = MOVE_MODE;
         return draw_mode(local, move);
     }
@@ -287,8 +287,7 @@ Status search_improve(SearchState* state, const SearchFreedom* freedom, int64_t 
         if (best.makespan_ns < INT64_MAX && cutoff_ns > best.makespan_ns + tolerance_ns) {
             cutoff_ns = best.makespan_ns + tolerance_ns;
         }
-        *budget -= search_state_jobs(state);
-        TRY(search_state_simulate(&makespan_ns, state, cutoff_ns, scratch));
+        TRY(search_state_simulate(&makespan_ns, state, cutoff_ns, budget, scratch));
         if (makespan_ns > cutoff_ns || (makespan_ns == INT64_MAX && now_ns < INT64_MAX)) {
             undo(&local, &move);
             continue;

@@ -10,9 +10,10 @@ static Status judge(int64_t* p90_ns, int64_t* makespan_ns, const SearchState* st
                     const PipeAdaptiveRule* rule, int32_t noise_permille, Arena* scratch) {
     PipeSchedule schedule;
     ReplayResult result;
+    int64_t budget = 0;  // does not count: a few simulations
     arena_reset(scratch);
     *p90_ns = INT64_MAX;
-    TRY(pipe_adaptive_makespan(makespan_ns, &state->pipe, state->order, rule, INT64_MAX, scratch));
+    TRY(pipe_adaptive_makespan(makespan_ns, &state->pipe, state->order, rule, INT64_MAX, &budget, scratch));
     if (*makespan_ns == INT64_MAX) { return STATUS_OK; }
     TRY(pipe_adaptive_build(&schedule, &state->pipe, state->order, rule, scratch));
     TRY(pipe_replay(&result, &state->pipe, &schedule, noise_permille, TRIALS, SEED, scratch));

@@ -358,7 +358,8 @@ Status search_state_init(SearchState* out, const MicrobatchProblem* problem, MbL
 }
 
 Status search_state_simulate(int64_t* makespan_ns, const SearchState* state, int64_t cutoff_ns,
-                             Arena* scratch) {
+                             int64_t* budget, Arena* scratch) {
     arena_reset(scratch);
-    return pipe_adaptive_makespan(makespan_ns, &state->pipe, state->order, &state->rule, cutoff_ns, scratch);
+    return pipe_adaptive_makespan(makespan_ns, &state->pipe, state->order, &state->rule, cutoff_ns, budget,
+                                  scratch);
 }

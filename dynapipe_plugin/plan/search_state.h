@@ -60,11 +60,7 @@ void search_state_fit_modes(SearchState* state, int32_t percent);
 Status search_state_small_ends(SearchState* state, Arena* arena);
 void search_state_limits(SearchState* state);  // after prices changed
 
-// F, B and W of all micro-batches on all stages: what a simulation walks.
-static inline int64_t search_state_jobs(const SearchState* state) {
-    return 3 * (int64_t)state->P * state->M;
-}
-
-// The makespan with at most this; INT64_MAX beyond. Does not touch state->makespan_ns.
+// The makespan, at most cutoff_ns: INT64_MAX beyond. Does not touch state->makespan_ns. Takes what it walks
+// from *budget (pipe_adaptive.h).
 Status search_state_simulate(int64_t* makespan_ns, const SearchState* state, int64_t cutoff_ns,
-                             Arena* scratch);
+                             int64_t* budget, Arena* scratch);

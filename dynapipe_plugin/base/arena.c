@@ -39,7 +39,7 @@ static ArenaBlock* block_for(Arena* arena, size_t num_bytes) {
     return fresh;
 }
 
-void* arena_alloc(Arena* arena, size_t num_bytes) {
+void* arena_alloc_raw(Arena* arena, size_t num_bytes) {
     if (num_bytes > SIZE_MAX - ARENA_ALIGN) { return NULL; }
     if (num_bytes == 0) { num_bytes = 1; }
     num_bytes = (num_bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
@@ -48,7 +48,12 @@ void* arena_alloc(Arena* arena, size_t num_bytes) {
     arena->current = block;
     void* out = (char*)(block + 1) + block->used_bytes;
     block->used_bytes += num_bytes;
-    return memset(out, 0, num_bytes);
+    return out;
+}
+
+void* arena_alloc(Arena* arena, size_t num_bytes) {
+    void* out = arena_alloc_raw(arena, num_bytes);
+    return out != NULL ? memset(out, 0, num_bytes) : NULL;
 }
 
 void* arena_alloc_array(Arena* arena, size_t count, size_t item_bytes) {

@@ -23,6 +23,9 @@ typedef struct {
 // Zeroed memory, aligned to 16 bytes; NULL if the host has none left. 0 bytes gives a unique pointer.
 void* arena_alloc(Arena* arena, size_t num_bytes);
 
+// Not zeroed: for inner loops that write all of it.
+void* arena_alloc_raw(Arena* arena, size_t num_bytes);
+
 // The same for `count` items of `item_bytes`; NULL also where the product overflows.
 void* arena_alloc_array(Arena* arena, size_t count, size_t item_bytes);
 #define ARENA_NEW(arena, Type, count) ((Type*)arena_alloc_array((arena), (size_t)(count), sizeof(Type)))

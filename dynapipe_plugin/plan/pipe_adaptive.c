@@ -1,32 +1,43 @@
 #include "pipe_adaptive.h"
 
-#include <assert.h>
-
 #include "pipe_schedule.h"
 
 static const int64_t NEVER = INT64_MAX;
 
+// One micro-batch on one stage, by position: what the walk reads, side by side.
+typedef struct {
+    int64_t job_ns[JOB_COUNT];  // B with W where backward is joint
+    int64_t stored_bytes;       // from F on; 0 where it drops
+    int64_t forward_bytes;      // while F runs: the same, or what it drops
+    int64_t dropped_bytes;      // that R brings back; 0: nothing was dropped
+    int64_t sent_bytes;         // the input of the next stage
+    bool drops;                 // R brings dropped_bytes back
+    int64_t act_ns, grad_ns;    // transfers to the next stage and to the one before
+} Cell;
+
 // Positions count along `order`, the same on every stage: next_* is the position of the next micro-batch.
 typedef struct {
     int32_t next_f, next_b, next_w;
-    int32_t recomputed;         // position after the last R
+    int32_t recomputed;  // position after the last R
+    int32_t max_in_flight;
+    bool drops;    // some micro-batch
+    bool limited;  // by memory
+    JobKind choice;
     int64_t clock_ns, link_ns;  // free from then on
     int64_t left_ns;            // its jobs that have not run, and its tail
     int64_t held_bytes;         // by own jobs: stored of what is kept, W pending included
     int64_t sent_bytes;         // inputs that stage s + 1 may hold because of this stage
     int64_t own_limit_bytes;    // for held_bytes
     int64_t sent_limit_bytes;   // for sent_bytes: the input part of stage s + 1
-    int64_t* act_at;            // [M] by position: arrival + 1, 0 not known yet
-    int64_t* grad_at;
-    JobKind choice;
-    bool drops;            // some micro-batch
-    const PipeCost* cost;  // [M] row of the problem
+    int64_t* act_at;            // [M + 1] by position: arrival; NEVER: not known yet, and at M
+    int64_t* grad_at;           // [M + 1] the same; on the last stage the end of F
+    const Cell* cells;          // [M]
 } Stage;
 
 typedef struct {
     const PipeProblem* problem;
-    const PipeAdaptiveRule* rule;
     const int32_t* order;
+    bool split_backward;
     PipeSchedule* schedule;  // NULL: only the makespan is wanted
     Stage* stages;
     int64_t num_walked;                 // jobs
@@ -40,7 +51,7 @@ PipeAdaptiveRule pipe_adaptive_rule(const PipeProblem* problem, bool split_backw
 }
 
 static const PipeCost* cost_at(const Greedy* greedy, int32_t s, int32_t position) {
-    return &greedy->stages[s].cost[greedy->order[position]];
+    return pipe_cost(greedy->problem, s, greedy->order[position]);
 }
 
 // --- dividing a stage's memory
@@ -88,7 +99,7 @@ static bool divide_memory(Greedy* greedy, int32_t s) {
     if (limit_bytes == INT64_MAX) { return true; }
     if (!own_all(greedy, s, &has_inputs)) { return false; }
     if (!has_inputs) { return true; }
-    int32_t most = greedy->rule->max_in_flight[s] < problem->M ? greedy->rule->max_in_flight[s] : problem->M;
+    int32_t most = stage->max_in_flight < problem->M ? stage->max_in_flight : problem->M;
     int64_t own_bytes = -1;
     for (int32_t low = 0, high = most; low <= high;) {  // what is held grows with the count
         int32_t count = (low + high + 1) / 2, own = count > 0 ? count : 1, waiting = s > 0 ? count + 1 : 0;
@@ -100,7 +111,7 @@ static bool divide_memory(Greedy* greedy, int32_t s) {
     }
     if (own_bytes < 0) { return false; }
     // Inputs beyond what the stage before may have in flight are never needed: more for the own part.
-    int32_t most_inputs = s > 0 ? greedy->rule->max_in_flight[s - 1] : 0;
+    int32_t most_inputs = s > 0 ? stage[-1].max_in_flight : 0;
     int64_t inputs_bytes = window_bytes(greedy, s, most_inputs < problem->M ? most_inputs : problem->M, true);
     int64_t rest_bytes = limit_bytes - own_bytes;
     if (inputs_bytes > rest_bytes) { inputs_bytes = rest_bytes; }
@@ -112,137 +123,155 @@ static bool divide_memory(Greedy* greedy, int32_t s) {
 // --- choosing
 // -----------------------------------------------------------------------------------------------
 
-static bool admits_forward(const Greedy* greedy, int32_t s) {
-    const Stage* stage = &greedy->stages[s];
-    const PipeCost* cost = cost_at(greedy, s, stage->next_f);
-    if (stage->next_f - stage->next_b >= greedy->rule->max_in_flight[s]) { return false; }
-    if (stage->own_limit_bytes == INT64_MAX && stage->sent_limit_bytes == INT64_MAX) { return true; }
+static bool memory_admits(const Stage* stage) {
+    const Cell* cell = &stage->cells[stage->next_f];
     int64_t free_bytes = stage->own_limit_bytes - stage->held_bytes;
-    if ((cost->drops ? cost->forward_bytes : cost->stored_bytes) > free_bytes) { return false; }
-    if (!cost->drops) { free_bytes -= cost->stored_bytes; }
+    if (cell->forward_bytes > free_bytes) { return false; }
+    free_bytes -= cell->stored_bytes;
     // whatever was dropped must be able to come back
     int32_t first = stage->recomputed > stage->next_b ? stage->recomputed : stage->next_b;
     for (int32_t i = first; stage->drops && i <= stage->next_f; i++) {
-        const PipeCost* dropped = cost_at(greedy, s, i);
-        if (dropped->drops && dropped->stored_bytes > free_bytes) { return false; }
+        if (stage->cells[i].dropped_bytes > free_bytes) { return false; }
     }
-    if (s == greedy->problem->P - 1) { return true; }
-    int64_t sent_bytes = cost_at(greedy, s + 1, stage->next_f)->input_bytes;
-    return sent_bytes <= stage->sent_limit_bytes - stage->sent_bytes;
+    return cell->sent_bytes <= stage->sent_limit_bytes - stage->sent_bytes;
 }
 
-static int64_t later(int64_t a, int64_t b) {
+static inline bool admits_forward(const Stage* stage) {
+    return stage->next_f - stage->next_b < stage->max_in_flight && (!stage->limited || memory_admits(stage));
+}
+
+static inline int64_t later(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
 // What stage s does next, and when, as far as is known now.
-static void choose(Greedy* greedy, int32_t s) {
+static inline void choose(Greedy* greedy, int32_t s) {
     Stage* stage = &greedy->stages[s];
-    int64_t* const begin_ns = &greedy->begin_ns[s];
-    int32_t M = greedy->problem->M;
-    *begin_ns = NEVER;
-    bool w_pending = greedy->rule->split_backward && stage->next_w < stage->next_b;
-    bool has_b = stage->next_b < stage->next_f, needs_r = false, r_fits = true;
-    if (has_b) {
-        const PipeCost* cost = cost_at(greedy, s, stage->next_b);
-        needs_r = cost->drops && stage->recomputed <= stage->next_b;
-        r_fits = !needs_r || cost->stored_bytes <= stage->own_limit_bytes - stage->held_bytes;
-        bool last = s == greedy->problem->P - 1;
-        int64_t ready_ns = last ? stage->clock_ns : stage->grad_at[stage->next_b] - 1;
-        if (ready_ns >= 0) {
-            *begin_ns = later(ready_ns, stage->clock_ns);
-            stage->choice = !needs_r ? JOB_B : r_fits ? JOB_R : JOB_W;
-            assert(r_fits || w_pending);  // F was admitted only where R will fit
+    int64_t clock_ns = stage->clock_ns, begin_ns = later(stage->grad_at[stage->next_b], clock_ns);
+    bool needs_r = false, r_fits = true;
+    JobKind choice = JOB_B;
+    if (stage->drops && stage->next_b < stage->next_f) {
+        const Cell* cell = &stage->cells[stage->next_b];
+        needs_r = cell->drops && stage->recomputed <= stage->next_b;
+        r_fits = !needs_r || cell->dropped_bytes <= stage->own_limit_bytes - stage->held_bytes;
+        choice = !needs_r ? JOB_B
+                 : r_fits ? JOB_R
+                          : JOB_W;  // F was admitted only where R will fit beside no W
+    }
+    if (begin_ns > clock_ns) {
+        int64_t arrival_ns = later(stage->act_at[stage->next_f], clock_ns);
+        if (arrival_ns < begin_ns && admits_forward(stage)) {
+            begin_ns = arrival_ns;
+            choice = JOB_F;
+        }
+        if (begin_ns > clock_ns) {
+            if (needs_r && r_fits) {
+                begin_ns = clock_ns;
+                choice = JOB_R;
+            } else if (stage->next_w < stage->next_b) {
+                begin_ns = clock_ns;
+                choice = JOB_W;
+            }
         }
     }
-    if (*begin_ns == stage->clock_ns) { return; }
-    if (stage->next_f < M && stage->act_at[stage->next_f] > 0 && admits_forward(greedy, s)) {
-        int64_t arrived_ns = later(stage->act_at[stage->next_f] - 1, stage->clock_ns);
-        if (arrived_ns < *begin_ns) {
-            *begin_ns = arrived_ns;
-            stage->choice = JOB_F;
-        }
-        if (*begin_ns == stage->clock_ns) { return; }
-    }
-    if (needs_r && r_fits) {
-        *begin_ns = stage->clock_ns;
-        stage->choice = JOB_R;
-    } else if (w_pending) {
-        *begin_ns = stage->clock_ns;
-        stage->choice = JOB_W;
-    }
+    stage->choice = choice;
+    greedy->begin_ns[s] = begin_ns;
 }
 
 // --- running
-// ------------------------------------------------------------------------------------------------
+// ----------------------------------------------------------------------------------------------------
 
-static void send(Stage* stage, int64_t* arrival, int64_t transfer_ns) {
+static inline void send(Stage* stage, int64_t* arrival, int64_t transfer_ns) {
     stage->link_ns = later(stage->clock_ns, stage->link_ns) + transfer_ns;
-    *arrival = stage->link_ns + 1;
+    *arrival = stage->link_ns;
 }
 
 // Run the chosen job of stage s; returns the stage that it feeds, or -1.
-static int32_t run_choice(Greedy* greedy, int32_t s) {
-    const PipeProblem* problem = greedy->problem;
+static inline int32_t run_choice(Greedy* greedy, int32_t s) {
     Stage* stage = &greedy->stages[s];
     JobKind kind = stage->choice;
-    bool split = greedy->rule->split_backward, last = s == problem->P - 1;
     int32_t i = kind == JOB_F ? stage->next_f : kind == JOB_W ? stage->next_w : stage->next_b;
-    const PipeCost* cost = cost_at(greedy, s, i);
+    const Cell* cell = &stage->cells[i];
     if (greedy->schedule != NULL) { pipe_schedule_push(greedy->schedule, s, kind, greedy->order[i]); }
-    stage->clock_ns = greedy->begin_ns[s] + cost->job_ns[kind];
-    stage->left_ns -= cost->job_ns[kind];
+    stage->clock_ns = greedy->begin_ns[s] + cell->job_ns[kind];
+    stage->left_ns -= cell->job_ns[kind];
     switch (kind) {
         case JOB_F:
             stage->next_f++;
-            stage->held_bytes += cost->drops ? 0 : cost->stored_bytes;
-            if (last) { return -1; }
-            stage->sent_bytes += cost_at(greedy, s + 1, i)->input_bytes;
-            send(stage, &stage[1].act_at[i], cost->transfer_ns);
+            stage->held_bytes += cell->stored_bytes;
+            if (s == greedy->problem->P - 1) {
+                stage->grad_at[i] = stage->clock_ns;
+                return -1;
+            }
+            stage->sent_bytes += cell->sent_bytes;
+            send(stage, &stage[1].act_at[i], cell->act_ns);
             return s + 1;
         case JOB_R:
             stage->recomputed = i + 1;
-            stage->held_bytes += cost->stored_bytes;
+            stage->held_bytes += cell->dropped_bytes;
             return -1;
         case JOB_B:
             stage->next_b++;
-            if (!last) { stage->sent_bytes -= cost_at(greedy, s + 1, i)->input_bytes; }
-            if (!split) {
-                stage->clock_ns += cost->job_ns[JOB_W];
-                stage->left_ns -= cost->job_ns[JOB_W];
-                stage->held_bytes -= cost->stored_bytes;
+            stage->sent_bytes -= cell->sent_bytes;
+            if (!greedy->split_backward) {
+                stage->next_w++;
+                stage->held_bytes -= cell->stored_bytes + cell->dropped_bytes;
             }
             if (s == 0) { return -1; }
-            send(stage, &stage[-1].grad_at[i], cost_at(greedy, s - 1, i)->transfer_ns);
+            send(stage, &stage[-1].grad_at[i], cell->grad_ns);
             return s - 1;
         default:
             stage->next_w++;
-            stage->held_bytes -= cost->stored_bytes;
+            stage->held_bytes -= cell->stored_bytes + cell->dropped_bytes;
             return -1;
     }
 }
 
-static Status greedy_init(Greedy* greedy, Arena* arena) {
+static Cell cell_make(const Greedy* greedy, int32_t s, int32_t position) {
+    const PipeCost* cost = cost_at(greedy, s, position);
+    Cell cell = {.job_ns = {cost->job_ns[JOB_F], cost->job_ns[JOB_B], cost->job_ns[JOB_W],
+                            cost->drops ? cost->job_ns[JOB_R] : 0},
+                 .stored_bytes = cost->drops ? 0 : cost->stored_bytes,
+                 .forward_bytes = cost->drops ? cost->forward_bytes : cost->stored_bytes,
+                 .dropped_bytes = cost->drops ? cost->stored_bytes : 0,
+                 .drops = cost->drops,
+                 .act_ns = cost->transfer_ns};
+    if (!greedy->split_backward) {
+        cell.job_ns[JOB_B] += cell.job_ns[JOB_W];
+        cell.job_ns[JOB_W] = 0;
+    }
+    if (s < greedy->problem->P - 1) { cell.sent_bytes = cost_at(greedy, s + 1, position)->input_bytes; }
+    if (s > 0) { cell.grad_ns = cost_at(greedy, s - 1, position)->transfer_ns; }
+    return cell;
+}
+
+static Status greedy_init(Greedy* greedy, const PipeAdaptiveRule* rule, Arena* arena) {
     const PipeProblem* problem = greedy->problem;
     int32_t P = problem->P, M = problem->M;
     int64_t* arrivals;
+    Cell* cells;
+    greedy->split_backward = rule->split_backward;
     PIPE_NEW(greedy->stages, arena, Stage, P);
-    PIPE_NEW(arrivals, arena, int64_t, 2 * (int64_t)P * M);
+    arrivals = arena_alloc_raw(arena, sizeof *arrivals * 2 * (size_t)P * (size_t)(M + 1));
+    cells = arena_alloc_raw(arena, sizeof *cells * (size_t)P * (size_t)M);
+    if (arrivals == NULL || cells == NULL) { return FAIL(STATUS_NO_MEMORY, "planner: no host memory left"); }
+    for (int64_t i = 0; i < 2 * (int64_t)P * (M + 1); i++) { arrivals[i] = NEVER; }
     for (int32_t s = 0; s < P; s++) {
         Stage* stage = &greedy->stages[s];
-        stage->act_at = arrivals + (int64_t)(2 * s) * M;
-        stage->grad_at = arrivals + (int64_t)(2 * s + 1) * M;
+        stage->act_at = arrivals + (int64_t)(2 * s) * (M + 1);
+        stage->grad_at = stage->act_at + M + 1;
         stage->sent_limit_bytes = INT64_MAX;
+        stage->max_in_flight = rule->max_in_flight[s];
         stage->left_ns = problem->tail_ns[s];
-        stage->cost = &problem->cost[(int64_t)s * M];
-        for (int32_t m = 0; m < M; m++) {
-            const PipeCost* cost = &stage->cost[m];
-            stage->drops |= cost->drops;
-            stage->left_ns += cost->job_ns[JOB_F] + cost->job_ns[JOB_B] + cost->job_ns[JOB_W] +
-                              (cost->drops ? cost->job_ns[JOB_R] : 0);
+        stage->cells = cells + (int64_t)s * M;
+        for (int32_t i = 0; i < M; i++) {
+            Cell cell = cells[(int64_t)s * M + i] = cell_make(greedy, s, i);
+            stage->drops |= cell.drops;
+            stage->left_ns +=
+                cell.job_ns[JOB_F] + cell.job_ns[JOB_B] + cell.job_ns[JOB_W] + cell.job_ns[JOB_R];
         }
     }
-    for (int32_t i = 0; i < M; i++) { greedy->stages[0].act_at[i] = 1; }
+    for (int32_t i = 0; i < M; i++) { greedy->stages[0].act_at[i] = 0; }
     return STATUS_OK;
 }
 
@@ -250,6 +279,10 @@ static Status greedy_init(Greedy* greedy, Arena* arena) {
 static bool divide_all(Greedy* greedy) {
     for (int32_t s = 0; s < greedy->problem->P; s++) {
         if (!divide_memory(greedy, s)) { return false; }
+    }
+    for (int32_t s = 0; s < greedy->problem->P; s++) {
+        Stage* stage = &greedy->stages[s];
+        stage->limited = stage->own_limit_bytes != INT64_MAX || stage->sent_limit_bytes != INT64_MAX;
     }
     return true;
 }
@@ -285,8 +318,8 @@ Status pipe_adaptive_build(PipeSchedule* out, const PipeProblem* problem, const 
     TRY(pipe_problem_check_fits(problem));
     PipeSchedule schedule;
     TRY(pipe_schedule_init(&schedule, problem, arena));
-    Greedy greedy = {.problem = problem, .rule = rule, .order = order, .schedule = &schedule};
-    TRY(greedy_init(&greedy, arena));
+    Greedy greedy = {.problem = problem, .order = order, .schedule = &schedule};
+    TRY(greedy_init(&greedy, rule, arena));
     if (!divide_all(&greedy)) { return pipe_schedule_one_by_one(out, problem, order, arena); }
     run_all(&greedy, INT64_MAX);
     *out = schedule;
@@ -296,9 +329,9 @@ Status pipe_adaptive_build(PipeSchedule* out, const PipeProblem* problem, const 
 Status pipe_adaptive_makespan(int64_t* makespan_ns, const PipeProblem* problem, const int32_t* order,
                               const PipeAdaptiveRule* rule, int64_t cutoff_ns, int64_t* budget,
                               Arena* arena) {
-    Greedy greedy = {.problem = problem, .rule = rule, .order = order};
+    Greedy greedy = {.problem = problem, .order = order};
     *makespan_ns = INT64_MAX;
-    TRY(greedy_init(&greedy, arena));
+    TRY(greedy_init(&greedy, rule, arena));
     if (divide_all(&greedy)) { *makespan_ns = run_all(&greedy, cutoff_ns); }
     *budget -= greedy.num_walked + (int64_t)problem->P * problem->M / 2;
     return STATUS_OK;

@@ -181,7 +181,7 @@ static Status make_draft(Draft* out, const Search* search, Arena* arena) {
 // Jobs that simulations may walk. By default as many as take about 12 ms of a core per replica (some 25 ns
 // each), and not more than 0.4 s altogether; an effort counts simulations of 5 P micro-batches.
 static int64_t budget_jobs(const MicrobatchProblem* problem, int32_t effort) {
-    const int64_t jobs_per_replica = 450000, jobs_at_most = 4000000;
+    const int64_t jobs_per_replica = 400000, jobs_at_most = 4000000;
     if (effort > 0) { return (int64_t)effort * 15 * problem->P * problem->P; }
     int64_t jobs = jobs_per_replica * problem->R;
     return jobs < jobs_at_most ? jobs : jobs_at_most;

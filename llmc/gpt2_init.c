@@ -11,8 +11,7 @@ enum { OUTSIDE = -1 };  // the layer of a tensor that belongs to none
 static void draw(Gpt2* model, Mt19937* generator, Gpt2Tensor tensor, int layer, int64_t num_values,
                  float std) {
     int local_layer = layer == OUTSIDE ? 0 : layer - model->layer_begin;
-    bool here =
-        model->slice_idx[tensor] >= 0 && (layer == OUTSIDE || (local_layer >= 0 && layer < model->layer_end));
+    bool here = model->slice_idx[tensor] >= 0 && local_layer >= 0 && layer < model->layer_end;
     if (here) {
         mt19937_normal(generator, gpt2_tensor(model, model->params, tensor, local_layer), (size_t)num_values,
                        0.0f, std);

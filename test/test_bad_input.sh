@@ -30,6 +30,12 @@ refuses "vocabulary 200" "wrong vocabulary for the checkpoint" 1 -i "$work/data/
 refuses "--stages 4" "more stages than layers" 4 -i "$work/data/train.bin" -e l2c32h4 -t 128 --stages 4
 refuses "--stages 2 x --replicas 3" "np is not stages x replicas" 4 $good --stages 2 --replicas 3
 refuses "--memory-limit" "memory limit too small for one sample" 2 $good --stages 2 --memory-limit 300K
+refuses "--stage-split 0,4" "a first stage without layers" 2 $good --stages 2 --stage-split 0,4
+refuses "--stage-split 4,0,0" "more stages than the run has" 2 $good --stages 2 --stage-split 4,0,0
+"$build/dev/make_tasks" --out "$work/long.jsonl" --samples 60 --seed 7 --max-tokens 2000 >"$work/bad.log" 2>&1 &&
+    "$build/prepare_data" --out "$work/long" "$work/long.jsonl" >>"$work/bad.log" 2>&1
+refuses "leaves room for" "a sample of validation that no memory is left for" 2 \
+    -i "$work/data/train.bin" -j "$work/long/train.bin" -e l4c32h4 -t 2048 -d 2000 -x 1 -v 1 -s 0 --stages 2 --memory-limit 4M
 refuses "hash of the command line: rank 1 has" "ranks that were started with different options" 1 $good --stages 2 : -np 1 "$trainer" $good --stages 2 -x 2
 refuses "--stagse" "unknown option" 2 $good --stagse 2
 refuses "--batching" "unknown value" 1 $good --batching zigzag

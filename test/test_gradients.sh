@@ -25,6 +25,15 @@ for ranks in 1x1 4x1 2x2 1x4 3x1; do
     agree "ranks-$ranks" $((P * R)) --stages "$P" --replicas "$R"
     agree "ranks-$ranks-zero1" $((P * R)) --stages "$P" --replicas "$R" -z 1
 done
+# The last stage has the head alone.
+for split in 4,0 2,1,1,0; do
+    P=$(tr -cd , <<<",$split" | wc -c)
+    for zero in 0 1; do
+        agree "head-alone-$split-zero$zero" 4 --stages "$P" --stage-split $split -z $zero
+    done
+    agree "head-alone-$split-recompute" "$P" --stages "$P" --stage-split $split --recompute full --split-backward on
+done
+agree "head-alone-padded-memory-limit" 2 --stages 2 --stage-split 4,0 --layout padded --memory-limit 8M
 for batching in dynamic dynapipe packed-ragged padded tokens; do
     for layout in ragged padded; do
         agree "$batching-$layout-2x2" 4 --stages 2 --batching $batching --layout $layout

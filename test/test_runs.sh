@@ -23,14 +23,15 @@ ok $? "one line of metrics a step"
 awk 'NR == 1 {a = $2} END {exit !($2 < 0.8 * a)}' <(losses one)
 ok $? "the loss falls: $(losses one | sed -n '1p;$p' | tr '\n' ' ')"
 
-# Saved at 4x1 after 5 of 10 steps, resumed at 2x2, 4x1 and 1x1.
-train whole 4 --stages 4 -x 10
-train part 4 --stages 4 -x 10 -n 5
+# Saved at 4x1, the last stage with the head alone, after 5 of 10 steps; resumed at 2x2, 4x1 and 1x1.
+head_alone="--stage-split 2,1,1,0"
+train whole 4 --stages 4 $head_alone -x 10
+train part 4 --stages 4 $head_alone -x 10 -n 5
 for layout in 2x2 4x1 1x1; do
     P=${layout%x*} R=${layout#*x}
     cp -r "$work/part" "$work/resume-$layout"
     rm -f "$work/resume-$layout"/*_00000010* "$work/resume-$layout/metrics.jsonl"
-    train "resume-$layout" $((P * R)) --stages "$P" -x 10 -y 1 -z $((R > 1))
+    train "resume-$layout" $((P * R)) --stages "$P" $([ $layout != 4x1 ] || echo "$head_alone") -x 10 -y 1 -z $((R > 1))
     difference=$(loss_difference whole "resume-$layout")
     bound=1e-5
     [ $layout = 4x1 ] && bound=1e-300
@@ -38,6 +39,17 @@ for layout in 2x2 4x1 1x1; do
         "saved at 4x1, resumed at $layout: next losses differ by $difference"
     [ "$(losses "resume-$layout" | head -1 | cut -d' ' -f1)" = 6 ]
     ok $? "resumed at $layout: goes on with step 6"
+done
+
+# Validation fits into --memory-limit, in smaller micro-batches: the same loss. (A run beyond its limit ends.)
+val="-i $work/data/train.bin -j $work/data/val.bin -e l4c32h4 -t 4096 -d 3000 -x 1 -v 1 -m 3 -s 1 -g 4"
+run val-roomy 1 $val
+run val-limited 1 $val --memory-limit 7500K
+run val-limited-2x2 4 $val --stages 2 --stage-split 4,0 --memory-limit 7500K
+for name in val-limited val-limited-2x2; do
+    [ "$(grep -c 'val loss' "$work/$name.log")" -eq 2 ] &&
+        cmp -s <(grep 'val loss' "$work/$name.log") <(grep 'val loss' "$work/val-roomy.log")
+    ok $? "$name: $(grep -m1 'val loss\|error' "$work/$name.log")"
 done
 
 # What a resumed run does not use, it says.

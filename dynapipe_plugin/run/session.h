@@ -88,6 +88,7 @@ struct Dynapipe {
     DynapipeStep_v1 last;                             // what the step now at hand returned
     int64_t step_begin_ns, step_end_ns, pipeline_ns;  // of dynapipe_step; of the executor
     Arena eval_arena;
+    int32_t eval_tokens;  // that a forward pass may have, on every rank; 0: not known yet
     FILE* metrics;
     SessionSummary summary;
     int32_t steps_reported;
@@ -109,8 +110,11 @@ enum {
 Status session_plan_start(Dynapipe* dp);  // begin planning from the loader's position; idempotent
 void session_plan_stop(Dynapipe* dp);
 Status session_plan_get(Dynapipe* dp, int32_t step, SessionStep** out);
-// Grow the arena to `num_bytes`; outside the step loop it stays as it is.
+// Grow the arena to `num_bytes`; outside the step loop it stays as it is. STATUS_INFEASIBLE: beyond the
+// limit.
 Status session_reserve(Dynapipe* dp, int64_t num_bytes);
+// What --memory-limit leaves this rank for its arena; INT64_MAX: no limit.
+int64_t session_arena_limit(const Dynapipe* dp);
 
 // session_report.c
 // The files of --trace and --dump-plan can be written: found out before the first step, on all ranks alike.

@@ -5,6 +5,55 @@
 
 #include "session.h"
 
+// --- memory
+// ---------------------------------------------------------------------------------------------------
+
+// Of a forward pass, all tokens in one sequence and supervised: the most that so many tokens can need.
+static int64_t forward_bytes(const Dynapipe* dp, int32_t num_tokens) {
+    DynapipeBatch batch = {
+        .num_seqs = 1, .num_tokens = num_tokens, .num_rows = num_tokens, .max_seq_tokens = num_tokens};
+    return executor_forward_bytes(dp->executor, &batch, 1);
+}
+
+// The most tokens, up to the longest sequence, whose forward pass --memory-limit allows this rank.
+static int32_t most_tokens(const Dynapipe* dp) {
+    int64_t limit_bytes = session_arena_limit(dp);
+    int32_t fits = 0, too_many = dp->run.max_seq_tokens + 1;
+    while (too_many - fits > 1) {
+        int32_t middle = fits + (too_many - fits) / 2;
+        *(forward_bytes(dp, middle) <= limit_bytes ? &fits : &too_many) = middle;
+    }
+    return fits;
+}
+
+// All ranks agree, so that they cut the same micro-batches: the least of them. A collective, once in a run.
+static Status agree_on_tokens(Dynapipe* dp) {
+    if (dp->eval_tokens > 0) { return STATUS_OK; }
+    if (dp->options.memory_limit_bytes == 0) {
+        dp->eval_tokens = dp->run.max_seq_tokens;
+        return STATUS_OK;
+    }
+    int32_t num_ranks = dp->transport.num_ranks;
+    double* tokens = calloc((size_t)num_ranks, sizeof *tokens);
+    if (tokens == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
+    tokens[dp->transport.rank] = most_tokens(dp);
+    Status status = collective_all_reduce_sum(&dp->world, tokens, num_ranks);
+    int32_t least = dp->run.max_seq_tokens;
+    for (int32_t r = 0; r < num_ranks; r++) { least = tokens[r] < least ? (int32_t)tokens[r] : least; }
+    free(tokens);
+    TRY(status);
+    if (least == 0) {
+        return FAIL(STATUS_INFEASIBLE,
+                    "--memory-limit %lld: not one token of validation fits ---> raise it, or -v 0 -s 0",
+                    (long long)dp->options.memory_limit_bytes);
+    }
+    dp->eval_tokens = least;
+    return STATUS_OK;
+}
+
+// --- validation
+// -----------------------------------------------------------------------------------------------
+
 // Ragged micro-batches of a validation batch in the order the samples came, dealt to the replicas in turn.
 typedef struct {
     DynapipeBatch* batches;
@@ -42,7 +91,14 @@ static Status split_batch(Dynapipe* dp, EvalWork* work, const LoaderBatch* batch
     int64_t tokens = 0;
     for (int32_t i = 0; i <= batch->num_samples; i++) {
         int32_t next_tokens = i < batch->num_samples ? batch->lengths[i].enc_tokens : 0;
-        bool full = i == batch->num_samples || (i > begin && tokens + next_tokens > dp->run.max_seq_tokens);
+        if (next_tokens > dp->eval_tokens) {
+            return FAIL(
+                STATUS_INFEASIBLE,
+                "-j: a sample of %d tokens, but --memory-limit %lld leaves room for %d ---> raise it, a "
+                "smaller -t, or -v 0",
+                next_tokens, (long long)dp->options.memory_limit_bytes, dp->eval_tokens);
+        }
+        bool full = i == batch->num_samples || (i > begin && tokens + next_tokens > dp->eval_tokens);
         if (full && i > begin) {
             if (mb_idx++ % dp->num_replicas == dp->replica) {
                 TRY(add_micro_batch(dp, work, batch, begin, i));
@@ -83,6 +139,7 @@ static void add_losses(const Dynapipe* dp, const EvalWork* work, double* sums, d
 
 static Status validate(Dynapipe* dp, int32_t max_batches, double* loss, double* task_loss) {
     if (dp->val == NULL) { return FAIL(STATUS_BAD_OPTION, "no validation data ---> give -j"); }
+    TRY(agree_on_tokens(dp));
     double* sums = calloc(2 * (size_t)dp->num_tasks + 1, sizeof(double));
     if (sums == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d tasks", dp->num_tasks); }
     double* rows = sums + dp->num_tasks;
@@ -155,12 +212,13 @@ static Status next_token(Dynapipe* dp, const int32_t* text, int32_t num_tokens, 
 
 static Status generate(Dynapipe* dp, int32_t max_tokens, int32_t* out, int32_t* num_out,
                        const LoaderSample* sample, const int32_t* tokens) {
-    int32_t limit = dp->run.max_seq_tokens;
+    int32_t limit = dp->eval_tokens;  // a text that is longer is not continued
     int32_t num_tokens = sample->n_input > 0 ? sample->n_input : 1;
-    int32_t* text = ARENA_NEW(&dp->eval_arena, int32_t, limit + 1);
-    int32_t* positions = ARENA_NEW(&dp->eval_arena, int32_t, limit + 1);
+    int32_t most = dp->run.max_seq_tokens;
+    int32_t* text = ARENA_NEW(&dp->eval_arena, int32_t, most + 1);
+    int32_t* positions = ARENA_NEW(&dp->eval_arena, int32_t, most + 1);
     if (text == NULL || positions == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for generation"); }
-    for (int32_t i = 0; i <= limit; i++) { positions[i] = i; }
+    for (int32_t i = 0; i <= most; i++) { positions[i] = i; }
     memcpy(text, tokens, sizeof(int32_t) * (size_t)num_tokens);
     *num_out = 0;
     while (*num_out < max_tokens && num_tokens <= limit) {
@@ -183,7 +241,8 @@ int dynapipe_generate(Dynapipe* dp, int64_t idx, int32_t max_tokens, int32_t* ou
     arena_reset(&dp->eval_arena);
     LoaderSample sample;
     int32_t* tokens;
-    Status status = read_sample(dp, idx, &sample, &tokens);
+    Status status = agree_on_tokens(dp);
+    if (status == STATUS_OK) { status = read_sample(dp, idx, &sample, &tokens); }
     if (status != STATUS_OK) { return (int)status; }
     *prompt = tokens;
     *num_prompt = sample.n_input;

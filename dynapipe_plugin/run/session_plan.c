@@ -87,8 +87,20 @@ Status session_plan_get(Dynapipe* dp, int32_t step_idx, SessionStep** out) {
     return STATUS_OK;
 }
 
+int64_t session_arena_limit(const Dynapipe* dp) {
+    if (dp->options.memory_limit_bytes == 0) { return INT64_MAX; }
+    CostStage stage = cost_stage_make(&dp->costs, &dp->request.stages[dp->stage], dp->stage, dp->num_stages);
+    return dp->options.memory_limit_bytes - cost_state_bytes(&dp->costs, &stage);
+}
+
 Status session_reserve(Dynapipe* dp, int64_t num_bytes) {
     if (num_bytes <= dp->memory_bytes) { return STATUS_OK; }
+    if (num_bytes > session_arena_limit(dp)) {
+        return FAIL(
+            STATUS_INFEASIBLE,
+            "rank %d: %lld bytes beside the model's state are beyond --memory-limit %lld ---> raise it",
+            dp->transport.rank, (long long)num_bytes, (long long)dp->options.memory_limit_bytes);
+    }
     // An eighth more than asked: the next step's plan is seldom exactly as large as this one's. Where memory
     // is limited, what the plan was promised and no more.
     int64_t wanted_bytes = num_bytes + (dp->options.memory_limit_bytes > 0 ? 0 : num_bytes / 8);

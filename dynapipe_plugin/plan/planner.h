@@ -4,9 +4,13 @@ planner.h -- lengths + costs + memory limit + layout + options -> plan. A pure f
 No I/O, no clock, no threads, no globals: the same arguments give the same plan, byte for byte, on every rank,
 compiler and optimisation level.
 
-Passes, one file each: sample_order, then microbatch_dp | microbatch_ragged | microbatch_fixed (the
-baselines), replica_balance, pipe_gpipe | pipe_1f1b | pipe_adaptive, pipe_simulate, comm_order, memory_layout,
-lower_bound. The stage split is chosen once a run (stage_split.h), from a sample of the mixture.
+A method makes a draft (draft.h): micro-batches, replicas, order, recomputation, stages.
+    ours            search_draft: first answers by rule (search_first, search_fill), local search with the
+                    simulator in the loop (search_moves on search_state), the P90 under noise (search_robust)
+    the paper's     original_draft
+    baselines       policy_drafts: microbatch_fixed | microbatch_kk | ..., replica_balance, pipe_*
+Then, for every method: replica_fit (into memory), comm_order, rank_list, memory_layout, lower_bound,
+plan_check. In training the stage split is chosen once a run, from a sample of the mixture (stage_split_make).
 */
 #pragma once
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The planner against the original, its lower bound and the practice of today, on the problems of ../shared/cases; every
-# makespan by their judge. Writes dev/results/planner.md (minutes). Fails where another policy is ahead.
+# makespan by their judge. Writes dev/results/planner.md and planner_summary.md (minutes; then: dev/check_docs.sh --renew).
+# Fails where another policy is ahead.
 #   dev/bench_planner.sh                            all tables
 #   dev/bench_planner.sh --only policies,noise      these, on stdout only; names: dev/planner_bench/__main__.py
 set -eu
@@ -12,4 +13,4 @@ fi
 make -s build/release/dynapipe >&2
 if [ $# -gt 0 ]; then exec python3 dev/planner_bench "$@"; fi
 mkdir -p dev/results
-exec python3 dev/planner_bench --out dev/results/planner.md
+python3 dev/planner_bench --out dev/results/planner.md --summary dev/results/planner_summary.md

@@ -1,9 +1,10 @@
 """The planner's tables: see dev/bench_planner.sh. Run in the repository's root.
 
-usage: python3 dev/planner_bench [--only NAME,NAME] [--out FILE] [--check] [--tool PROGRAM]
-    --only   rules, everything, policies, timing, fixed_split, noise [all six]
-    --out    write the tables there [stdout]
-    --check  rules, everything, policies with fewer budgets, CPU limits ten times as wide: one line a target, for test/
+usage: python3 dev/planner_bench [--only NAME,NAME] [--out FILE] [--summary FILE] [--check] [--tool PROGRAM]
+    --only     rules, everything, policies, timing, fixed_split, noise [all six]
+    --out      write the tables there, too
+    --summary  write one table of the makespans there
+    --check    rules, everything, policies with fewer budgets, ten times the CPU time: a line a target, for test/
 Exit status 1: somebody else's policy is ahead (--check: any target is missed).
 """
 import argparse
@@ -16,6 +17,7 @@ sys.dont_write_bytecode = True
 from fixed_split import fixed_split
 from makespans import everything, policies, rules
 from noise import noise
+from summary import summary
 from table import Targets
 from timing import timing
 from tool import AGREE, Tool, cases, machine
@@ -38,6 +40,12 @@ def tail(tool, targets):
     return lines + [f"* MISSED {missed}" for missed in targets.missed]
 
 
+def write(path, lines):
+    with open(path + ".tmp", "w") as file:
+        file.write("\n".join(lines).rstrip() + "\n")
+    os.replace(path + ".tmp", path)
+
+
 def check(targets):
     for missed in targets.missed:
         print(f"FAIL {missed}")
@@ -49,6 +57,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(TABLES))
     parser.add_argument("--out")
+    parser.add_argument("--summary")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--tool", default="build/release/dynapipe")
     options = parser.parse_args()
@@ -62,15 +71,14 @@ def main():
         for name in names:
             lines += TABLES[name](tool, cases(), targets, options.check)
             print(f"{name}: {targets.num} compared so far, {len(targets.missed)} missed", file=sys.stderr, flush=True)
+        if options.summary:
+            write(options.summary, summary(tool, cases()))
     if options.check:
         return check(targets)
     lines += tail(tool, targets)
-    text = "\n".join(lines).rstrip() + "\n"
     if options.out:
-        with open(options.out + ".tmp", "w") as file:
-            file.write(text)
-        os.replace(options.out + ".tmp", options.out)
-    sys.stdout.write(text)
+        write(options.out, lines)
+    print("\n".join(lines).rstrip())
     return 1 if targets.not_ahead else 0
 
 

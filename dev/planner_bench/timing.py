@@ -93,8 +93,8 @@ def timing(tool, cases, targets, quick):
     return section("4. Planning time",
                    f"./dynapipe plan PROBLEM.json --json PLAN.json; {' '.join(CALLGRIND)} ./dynapipe plan PROBLEM.json",
                    """
-One core, CPU clock around planning, default effort, median of 7 (5 or 3 where it is longer). Where others use the machine, too, the count of
-instructions is the figure to compare.""",
+One core, CPU clock around planning, default effort, median of 7 (5 or 3 where it is longer). Where others use the
+machine, too, the count of instructions is the figure to compare.""",
                    per_case(tool, cases, targets),
                    "The model of gpt_s8_r2_flan_4k, lengths drawn from its mixture:",
                    large(tool, named["gpt_s8_r2_flan_4k"], lengths, targets),

@@ -23,7 +23,7 @@ def batches(tool, case, lengths):
 
 
 def losses(tool, case, lengths):
-    """(auto's split, [(split chosen from the others, loss in percent)] by batch, [loss under each single other])"""
+    """(auto's split, what giving it in advance changes, [(split chosen from the others, loss in percent)] by batch, [loss under each single other])"""
     paths = batches(tool, case, lengths)
     free = [tool.plan(path) for path in paths]
     splits = sorted({plan.split for plan in free})
@@ -39,7 +39,7 @@ def losses(tool, case, lengths):
         best = min(sorted(candidates), key=lambda split: sum(fixed[split, k] for k in others))
         chosen.append((best, 100 * (fixed[best, b] - 1)))
     single = [100 * (fixed[free[k].split, 0] - 1) for k in range(1, len(paths))]
-    return free[0].split, chosen, single
+    return free[0].split, 100 * (fixed[free[0].split, 0] - 1), chosen, single
 
 
 def percent(loss):
@@ -49,11 +49,11 @@ def percent(loss):
 def fixed_split(tool, cases, targets, quick):
     lengths, rows = Lengths(), []
     for case in cases:
-        own, chosen, single = losses(tool, case, lengths)
+        own, given, chosen, single = losses(tool, case, lengths)
         all_losses = [loss for _, loss in chosen]
-        rows.append([case.name, own.replace(",", " "), chosen[0][0].replace(",", " "), percent(chosen[0][1]),
+        rows.append([case.name, own.replace(",", " "), percent(given), chosen[0][0].replace(",", " "), percent(chosen[0][1]),
                      percent(statistics.fmean(all_losses)), percent(max(all_losses)), percent(max(single))])
-    heads = ["case", "auto's own", "chosen on others", "loss", "all five: mean", "all five: worst",
+    heads = ["case", "auto's own", "given in advance", "chosen on others", "loss", "all five: mean", "all five: worst",
              "by one other: worst"]
     return section("5. Stage split fixed in advance",
                    "./dynapipe plan BATCH.json --stage-split L,L,... --json PLAN.json",
@@ -61,5 +61,6 @@ def fixed_split(tool, cases, targets, quick):
 Loss against `--stage-split auto` on the batch itself. Other batches: {OTHERS} of {BATCH_TOKENS} tokens for each case,
 drawn from its mixture (seed: case and number; lengths in GPT-2 tokens). Chosen: of the splits that auto took for the
 others, the one that is best on average over them. All five: each batch in turn left out. By one other: as auto took
-it there. Below zero: auto, which shares its effort among splits, found less than the search with one split.""",
-                   table(heads, rows, text_columns=3))
+it there. Below zero: the search with one split found more than auto, which shares its effort among splits; given in
+advance is auto's own split once more, with all of the effort.""",
+                   table(heads, rows))

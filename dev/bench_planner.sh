@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The planner against the original, its lower bound and the practice of today, on the problems of ../shared/cases; every
-# makespan by their judge. Writes dev/results/planner.md and planner_summary.md (5 minutes; then dev/check_docs.sh --renew).
+# makespan by their judge. Writes dev/results/planner.md and planner_summary.md (5 minutes); then dev/check_docs.sh --renew.
 # Fails where another policy is ahead.
 #   dev/bench_planner.sh                            all tables
 #   dev/bench_planner.sh --only policies,noise      these, on stdout only; names: dev/planner_bench/__main__.py

@@ -23,7 +23,8 @@ def batches(tool, case, lengths):
 
 
 def losses(tool, case, lengths):
-    """(auto's split, what giving it in advance changes, [(split chosen from the others, loss in percent)] by batch, [loss under each single other])"""
+    """(auto's split, what giving it in advance changes, [(split chosen from the others, loss)] by batch, [loss of the
+    case under each single other]), all in percent"""
     paths = batches(tool, case, lengths)
     free = [tool.plan(path) for path in paths]
     splits = sorted({plan.split for plan in free})
@@ -51,8 +52,8 @@ def fixed_split(tool, cases, targets, quick):
     for case in cases:
         own, given, chosen, single = losses(tool, case, lengths)
         all_losses = [loss for _, loss in chosen]
-        rows.append([case.name, own.replace(",", " "), percent(given), chosen[0][0].replace(",", " "), percent(chosen[0][1]),
-                     percent(statistics.fmean(all_losses)), percent(max(all_losses)), percent(max(single))])
+        rows.append([case.name, own.replace(",", " "), percent(given), chosen[0][0].replace(",", " "),
+                     percent(chosen[0][1]), percent(statistics.fmean(all_losses)), percent(max(all_losses)), percent(max(single))])
     heads = ["case", "auto's own", "given in advance", "chosen on others", "loss", "all five: mean", "all five: worst",
              "by one other: worst"]
     return section("5. Stage split fixed in advance",

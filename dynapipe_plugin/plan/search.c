@@ -178,13 +178,14 @@ static Status make_draft(Draft* out, const Search* search, Arena* arena) {
     return STATUS_OK;
 }
 
-// Jobs that simulations may walk. By default as many as take about 12 ms of a core per replica (some 25 ns
-// each), and not more than 0.4 s altogether; an effort counts simulations of 5 P micro-batches.
+// Jobs that simulations may walk, and other work in their stead; one takes some 160 instructions. By default
+// as many as take about 10 ms of a core per replica of a few hundred samples, more for large batches, and
+// less per replica where there are many of them. An effort counts simulations of 5 P micro-batches.
 static int64_t budget_jobs(const MicrobatchProblem* problem, int32_t effort) {
-    const int64_t jobs_per_replica = 400000, jobs_at_most = 4000000;
+    int64_t N = problem->num_samples, R = problem->R;
     if (effort > 0) { return (int64_t)effort * 15 * problem->P * problem->P; }
-    int64_t jobs = jobs_per_replica * problem->R;
-    return jobs < jobs_at_most ? jobs : jobs_at_most;
+    int64_t jobs = 330000 * R + 600 * N, most = 4000000 + 400 * N / R;
+    return jobs < most ? jobs : most;
 }
 
 static Status copy_state(SearchState* out, const SearchState* in, Search* search) {

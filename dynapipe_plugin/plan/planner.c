@@ -120,11 +120,11 @@ static bool may_search(const PlanRequest* request) {
 
 static Status by_search(Planner* planner) {
     Draft* draft;
+    LowerBound bound;
     PIPE_NEW(draft, &planner->lists, Draft, 1);
-    planner->bound_is_joint = planner->request.split_backward == SPLIT_BACKWARD_OFF;
-    lower_bound_make(&planner->bound, &planner->problem, planner->bound_is_joint);
-    int64_t good_enough_ns = planner->bound.bound_ns + planner->bound.bound_ns / 2000;
-    TRY(search_draft(draft, &planner->problem, planner->request.effort, good_enough_ns, &planner->lists));
+    lower_bound_make(&bound, &planner->problem, planner->request.split_backward == SPLIT_BACKWARD_OFF);
+    TRY(search_draft(draft, &planner->problem, planner->request.effort,
+                     bound.bound_ns + bound.bound_ns / 2000, &planner->lists));
     return fit(planner, draft);
 }
 
@@ -183,6 +183,10 @@ static Status make(Plan* out, Planner* planner, Arena* arena) {
     if (status == STATUS_INFEASIBLE) { status = by_policy_smaller(planner); }
     TRY(status);
     return finish(out, planner, arena);
+}
+
+int32_t plan_effort(const PlanRequest* request, int64_t planning_ns) {
+    return may_search(request) ? search_effort(request->P, planning_ns) : 0;
 }
 
 Status plan_make(Plan* out, const PlanRequest* request, const CostModel* costs, const PlanSample* samples,

@@ -70,6 +70,10 @@ typedef struct {
 Status plan_make(Plan* out, const PlanRequest* request, const CostModel* costs, const PlanSample* samples,
                  int32_t num_samples, Arena* arena);
 
+// The --effort that takes about this long on one core; 0 (the default) where the request leaves nothing to
+// search. From counts alone, no clock: the same on every machine.
+int32_t plan_effort(const PlanRequest* request, int64_t planning_ns);
+
 // Layers onto request->P stages: minimise the slowest stage for the samples of `num_batches` global batches,
 // embedding and head priced in, within request->memory_limit_bytes (exact: dynamic program over contiguous
 // ranges). Every stage gets at least one layer. request->stages and batching are not looked at.

@@ -13,6 +13,9 @@ search.h -- our method: first answers by rule, then local search, all judged in 
 #include "draft.h"
 #include "search_state.h"
 
+// Simulations of about that long altogether on one core: 1 ... INT32_MAX.
+int32_t search_effort(int32_t P, int64_t search_ns);
+
 // effort: simulations (of 5 P micro-batches each; longer ones count for more); 0: those of about 12 ms on one
 // core per replica, and of less than half a second altogether. The search ends at good_enough_ns.
 // STATUS_INFEASIBLE: nothing was found that fits in memory; less ambitious methods may find something.

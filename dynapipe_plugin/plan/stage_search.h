@@ -1,0 +1,29 @@
+/*
+stage_search.h -- the stage split of a run: the one that plans of sampled batches are fastest with.
+
+    candidates   stage_split_make of all batches; what the planner chooses for each batch by itself
+    neighbours   of the best: one layer from a stage to another, as long as that helps
+
+Every candidate is judged by planning all batches with it, at small effort. Pure and deterministic, like
+plan_make: every rank finds the same. The work is limited by counts (some second of one core), not by a clock.
+*/
+#pragma once
+
+#include "planner.h"
+
+// One global batch of the mixture.
+typedef struct {
+    const PlanSample* samples;
+    int32_t num_samples;
+} StageBatch;
+
+typedef struct {
+    StageLayers stages[PLAN_MAX_STAGES];
+    int32_t num_splits;   // planned with
+    int64_t makespan_ns;  // of an average batch as planned; 0: no batch, or nothing fits in memory
+    int64_t balanced_ns;  // the same with stage_split_make's split; 0 like makespan_ns
+} StageChoice;
+
+// Where request->choose_stages is set, the best split; else the price of request->stages.
+Status stage_search(StageChoice* out, const PlanRequest* request, const CostModel* costs,
+                    const StageBatch* batches, int32_t num_batches);

@@ -1,0 +1,167 @@
+// test_stage_search.c -- the split of a run against plans of its batches made here, split by split.
+#include "../dynapipe_plugin/plan/stage_search.h"
+
+#include <stdlib.h>
+
+#include "random_problem.h"
+#include "test.h"
+
+enum { NUM_BATCHES = 3, PLANNING_NS = 4000000 };
+
+static uint64_t seed;
+static RandomProblem problem;
+
+typedef struct {
+    StageBatch batch[NUM_BATCHES];
+    PlanRequest request;
+} Case;
+
+// The problem's samples in NUM_BATCHES parts.
+static void draw_case(Case* out, Rng* rng, int32_t P, int32_t L, int32_t num_samples) {
+    random_problem(&problem, rng, num_samples);
+    random_cost_model(&problem.costs, rng, rng_below(rng, 2) ? L : L / 2, 0);
+    problem.costs.num_dec_layers = L - problem.costs.num_enc_layers;
+    out->request = problem.request;
+    out->request.P = P;
+    out->request.R = rng_between(rng, 1, 2);
+    out->request.batching = rng_below(rng, 4) == 0 ? BATCHING_PACKED_RAGGED : BATCHING_DYNAMIC;
+    out->request.schedule = SCHEDULE_AUTO;
+    out->request.split_backward = SPLIT_BACKWARD_AUTO;
+    out->request.choose_stages = true;
+    int32_t begin = 0;
+    for (int32_t b = 0; b < NUM_BATCHES; b++) {
+        int32_t end = num_samples * (b + 1) / NUM_BATCHES;
+        out->batch[b] = (StageBatch){problem.samples + begin, end - begin};
+        begin = end;
+    }
+}
+
+// Mean makespan of the batches with this split; 0 where one does not fit.
+static int64_t planned_ns(const Case* about, const StageLayers* stages) {
+    PlanRequest request = about->request;
+    Arena arena = {0};
+    int64_t sum_ns = 0;
+    bool fits = true;
+    request.choose_stages = false;
+    request.effort = plan_effort(&request, (int64_t)PLANNING_NS * request.R);
+    memcpy(request.stages, stages, (size_t)request.P * sizeof *stages);
+    for (int32_t b = 0; b < NUM_BATCHES && fits; b++) {
+        Plan plan;
+        const StageBatch* batch = &about->batch[b];
+        Status status =
+            plan_make(&plan, &request, &problem.costs, batch->samples, batch->num_samples, &arena);
+        CHECK(status == STATUS_OK || status == STATUS_INFEASIBLE);
+        fits = status == STATUS_OK;
+        if (fits) { sum_ns += plan.makespan_ns; }
+    }
+    arena_free(&arena);
+    return fits ? sum_ns / NUM_BATCHES : 0;
+}
+
+static void check_is_a_split(const StageLayers* stages, int32_t P, int32_t L) {
+    CHECK_EQ(stages[0].layer_begin, 0);
+    CHECK_EQ(stages[P - 1].layer_end, L);
+    for (int32_t s = 0; s < P; s++) {
+        CHECK(stage_may_have(&stages[s], s, P));
+        if (s > 0) { CHECK_EQ(stages[s].layer_begin, stages[s - 1].layer_end); }
+    }
+}
+
+// What it says is what plan_make says, and no boundary moved by one layer makes plans faster.
+static void no_neighbour_is_faster(void) {
+    Rng rng = rng_seed(seed);
+    for (int round = 0; round < 12; round++) {
+        Case about;
+        StageChoice choice, again;
+        int32_t P = rng_between(&rng, 2, 4), L = P + rng_between(&rng, 0, 5);
+        draw_case(&about, &rng, P, L, rng_between(&rng, 6, 60));
+        CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES));
+        CHECK_OK(stage_search(&again, &about.request, &problem.costs, about.batch, NUM_BATCHES));
+        CHECK(memcmp(choice.stages, again.stages, sizeof choice.stages) == 0);
+        check_is_a_split(choice.stages, P, L);
+        CHECK_EQ(choice.makespan_ns, planned_ns(&about, choice.stages));
+        CHECK(choice.makespan_ns <= choice.balanced_ns);
+        for (int32_t s = 0; s + 1 < P; s++) {
+            for (int32_t step = -1; step <= 1; step += 2) {
+                StageLayers stages[PLAN_MAX_STAGES];
+                memcpy(stages, choice.stages, sizeof stages);
+                stages[s].layer_end += step;
+                stages[s + 1].layer_begin += step;
+                if (!stage_may_have(&stages[s], s, P) || !stage_may_have(&stages[s + 1], s + 1, P)) {
+                    continue;
+                }
+                int64_t ns = planned_ns(&about, stages);
+                CHECK(ns == 0 || ns >= choice.makespan_ns);
+            }
+        }
+    }
+}
+
+// Two stages: every split there is.
+static void of_two_stages_the_best_is_found(void) {
+    Rng rng = rng_seed(seed + 1);
+    int num_best = 0, num_rounds = 15;
+    for (int round = 0; round < num_rounds; round++) {
+        Case about;
+        StageChoice choice;
+        int32_t L = rng_between(&rng, 3, 8);
+        draw_case(&about, &rng, 2, L, rng_between(&rng, 6, 60));
+        CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES));
+        int64_t best_ns = INT64_MAX;
+        for (int32_t cut = 1; cut <= L; cut++) {
+            StageLayers stages[PLAN_MAX_STAGES] = {{0, cut}, {cut, L}};
+            int64_t ns = planned_ns(&about, stages);
+            if (ns > 0 && ns < best_ns) { best_ns = ns; }
+        }
+        CHECK(choice.makespan_ns >= best_ns);
+        num_best += choice.makespan_ns == best_ns;
+    }
+    CHECK(num_best >= num_rounds - 1);  // costs bend: a better split may lie behind a worse one
+}
+
+static void a_given_split_is_only_priced(void) {
+    Rng rng = rng_seed(seed + 2);
+    Case about;
+    StageChoice choice;
+    draw_case(&about, &rng, 2, 6, 30);
+    about.request.choose_stages = false;
+    about.request.stages[0] = (StageLayers){0, 1};
+    about.request.stages[1] = (StageLayers){1, 6};
+    CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES));
+    CHECK_EQ(choice.num_splits, 1);
+    CHECK_EQ(choice.stages[0].layer_end, 1);
+    CHECK_EQ(choice.makespan_ns, planned_ns(&about, about.request.stages));
+}
+
+// The first step's plan says what is missing: here the split of equal work, and no time.
+static void where_nothing_fits_there_is_a_split_all_the_same(void) {
+    Rng rng = rng_seed(seed + 3);
+    Case about;
+    StageChoice choice;
+    draw_case(&about, &rng, 3, 6, 30);
+    about.request.memory_limit_bytes = 1;
+    CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES));
+    check_is_a_split(choice.stages, 3, 6);
+    CHECK_EQ(choice.makespan_ns, 0);
+    CHECK_OK(stage_search(&choice, &about.request, &problem.costs, NULL, 0));
+    check_is_a_split(choice.stages, 3, 6);
+}
+
+static void effort_grows_with_time(void) {
+    PlanRequest request = {.batching = BATCHING_DYNAMIC, .P = 4, .R = 1};
+    CHECK_EQ(plan_effort(&request, 0), 1);
+    CHECK(plan_effort(&request, 20000000) > plan_effort(&request, 10000000));
+    CHECK_EQ(plan_effort(&request, INT64_MAX), INT32_MAX);
+    request.batching = BATCHING_PACKED;
+    CHECK_EQ(plan_effort(&request, 20000000), 0);
+}
+
+int main(int argc, char** argv) {
+    seed = test_seed(argc, argv);
+    RUN(no_neighbour_is_faster);
+    RUN(of_two_stages_the_best_is_found);
+    RUN(a_given_split_is_only_priced);
+    RUN(where_nothing_fits_there_is_a_split_all_the_same);
+    RUN(effort_grows_with_time);
+    return test_end();
+}

@@ -35,6 +35,13 @@ ok "$([ $? -eq 0 ] && ! grep '^step *127/' "$work/many.log" | grep -q 'z)' && gr
 grep -q '^skipped the update of step 1[23]' "$work/many.log"
 ok $? "-sl skips updates of outliers"
 
+# A run that diverges ends with an error; its records so far are whole, and there is a report of them.
+run lost 2 $data -e l2c32h4 -x 12 -l 1000 -c 1000 -k constant -v 0 -s 0 --stages 2 -o "$work/lost"
+[ $? -ne 0 ] && grep -q '^error: the loss or its gradient is not a finite number --->' "$work/lost.log"
+ok $? "a run that diverges says so"
+make -s "$build/dynapipe" && "$build/dynapipe" report "$work/lost/metrics.jsonl" -o "$work/lost.html" >"$work/lost-report.log" 2>&1 && grep -q '</html>' "$work/lost.html"
+ok $? "and there is a report of its steps"
+
 "$trainer" --help >"$work/help"
 awk 'length($0) > 110 { bad = 1; print } END { exit bad }' "$work/help"
 ok $? "--help fits 110 columns"

@@ -3,7 +3,8 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 
     session.c          open, close, ranks, sums, errors
     session_options.c  the option table
-    session_data.c     data, stage split, the model put in
+    session_data.c     data, what is asked of the planner, the model put in
+    session_stages.c   the stage split and the effort of plans, for the mixture
     session_noise.c    the noise that plans are chosen for
     session_plan.c     one step made ahead: batch -> plan -> collated micro-batches, in the background thread
     session_step.c     one step run: execute, reduce gradients
@@ -106,6 +107,13 @@ enum {
     SESSION_STATS
 };
 
+// session_stages.c
+// The best split for the mixture, or with --stage-split the one given; fills request.stages and effort.
+Status session_stages_choose(Dynapipe* dp);
+// Time to plan a step of that length with --effort 0. Of predicted times, no clock: all ranks plan alike, and
+// a run that is resumed as the whole one.
+int64_t session_planning_ns(int64_t step_ns, int32_t num_threads, int32_t num_replicas);
+
 // session_plan.c
 Status session_plan_start(Dynapipe* dp);  // begin planning from the loader's position; idempotent
 void session_plan_stop(Dynapipe* dp);
@@ -119,4 +127,7 @@ int64_t session_arena_limit(const Dynapipe* dp);
 // session_report.c
 // The files of --trace and --dump-plan can be written: found out before the first step, on all ranks alike.
 Status session_report_open(Dynapipe* dp);
+// One line of metrics.jsonl, for the caller to free; NULL: no memory. What is not a finite number is null
+// there.
+char* session_report_json(const Dynapipe* dp, const DynapipeReport_v1* report);
 void session_report_close(Dynapipe* dp);

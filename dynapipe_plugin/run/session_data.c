@@ -1,4 +1,4 @@
-// session_data.c -- the data of a run, the stage split for its mixture, and the model put into the session.
+// session_data.c -- the data of a run, what it asks of the planner, and the model put into the session.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +6,6 @@
 #include "session.h"
 
 enum { MAX_STEP_SAMPLES = 1 << 20 };  // the search grows with them; beyond, -d is a slip of the finger
-enum { SPLIT_BATCHES = 4 };           // the stage split is chosen on this many batches of the mixture
 
 static LoaderOptions loader_options(const Dynapipe* dp, bool shuffle) {
     const SessionOptions* options = &dp->options;
@@ -144,35 +143,6 @@ static Status parse_stage_split(Dynapipe* dp, const char* text, int32_t num_laye
     return STATUS_OK;
 }
 
-// The mixture as the first batches draw it; the loader goes back to where it was.
-static Status split_for_mixture(Dynapipe* dp) {
-    Arena arena = {0};
-    PlanSample* samples = NULL;
-    int32_t num_samples = 0;
-    Status status = STATUS_OK;
-    for (int b = 0; b < SPLIT_BATCHES && status == STATUS_OK; b++) {
-        LoaderBatch batch;
-        status = loader_next(dp->train, &batch, &arena);
-        if (status != STATUS_OK) { break; }
-        PlanSample* grown = realloc(samples, sizeof(PlanSample) * (size_t)(num_samples + batch.num_samples));
-        if (grown == NULL) {
-            status = FAIL(STATUS_NO_MEMORY, "no memory for %d samples", num_samples + batch.num_samples);
-            break;
-        }
-        samples = grown;
-        memcpy(samples + num_samples, batch.lengths, sizeof(PlanSample) * (size_t)batch.num_samples);
-        num_samples += batch.num_samples;
-    }
-    if (status == STATUS_OK) {
-        status = stage_split_make(dp->request.stages, &dp->request, &dp->costs, samples, num_samples,
-                                  SPLIT_BATCHES);
-    }
-    free(samples);
-    arena_free(&arena);
-    loader_rewind(dp->train);
-    return status;
-}
-
 static void fill_request(Dynapipe* dp) {
     const SessionOptions* options = &dp->options;
     PlanRequest* request = &dp->request;
@@ -200,9 +170,9 @@ static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs) {
     TRY(cost_model_check(&dp->costs));
     fill_request(dp);
     if (dp->options.stage_split != NULL) {
-        return parse_stage_split(dp, dp->options.stage_split, num_layers);
+        TRY(parse_stage_split(dp, dp->options.stage_split, num_layers));
     }
-    return split_for_mixture(dp);
+    return session_stages_choose(dp);
 }
 
 int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t* layer_begin, int32_t* layer_end) {

@@ -9,7 +9,7 @@
 static const OptionSpec specs[] = {
     {"--stages",         OPTION_INT,    FIELD(stages),     "1",  1, 64,   NULL, "P", "pipeline stages"},
     {"--replicas",       OPTION_INT,    FIELD(replicas),   "0",  0, 512,  NULL, "R", "data-parallel replicas of the pipeline; 0: ranks / stages"},
-    {"--stage-split",    OPTION_STRING, FIELD(stage_split), NULL, 0, 0,   NULL, "L,L,..", "layers of each stage; default: balanced for the mixture"},
+    {"--stage-split",    OPTION_STRING, FIELD(stage_split), NULL, 0, 0,   NULL, "L,L,..", "layers of each stage; default: the fastest for the mixture"},
     {"--batching",       OPTION_CHOICE, FIELD(batching),   "dynamic", 0, 0, "dynamic|dynapipe|packed|packed-ragged|padded|tokens|kk", NULL,
      "how samples form micro-batches. dynamic: the planner's choice, every step anew; dynapipe: as in the "
      "EuroSys'24 paper; packed: windows of -t tokens that attend across their samples, the classic baseline "
@@ -22,7 +22,7 @@ static const OptionSpec specs[] = {
     {"--recompute",      OPTION_CHOICE, FIELD(recompute),  "auto", 0, 0, "none|full|auto", NULL, "run forward again instead of keeping activations"},
     {"--memory-limit",   OPTION_INT64,  FIELD(memory_limit_bytes), "0", 0, 1e18, NULL, "BYTES", "per rank, model state included (K, M, G); 0: none"},
     {"--costs",          OPTION_STRING, FIELD(costs),      NULL, 0, 0, NULL, "FILE", "measured by ./profile_costs; default: an analytic estimate"},
-    {"--effort",         OPTION_INT,    FIELD(effort),     "0",  0, 1e9,  NULL, "N", "simulations the planner may spend on a step; 0: its default"},
+    {"--effort",         OPTION_INT,    FIELD(effort),     "0",  0, 1e9,  NULL, "N", "simulations the planner may spend on a step; 0: as many as pay"},
     {"--plan-ahead",     OPTION_INT,    FIELD(plan_ahead), "2",  1, 64,   NULL, "K", "steps planned ahead in the background"},
     {"--plan-before",    OPTION_BOOL,   FIELD(plan_before), NULL, 0, 0,   NULL, NULL, "plan every step before the first one (to measure what planning costs)"},
     {"--mb-tokens",      OPTION_INT,    FIELD(mb_tokens),  "0",  0, 1e9,  NULL, "N", "tokens of a micro-batch for packed, packed-ragged, padded, tokens; 0: -t"},

@@ -83,6 +83,11 @@ static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
 // --- metrics.jsonl
 // ----------------------------------------------------------------------------------------------
 
+// JSON has no NaN and no infinity: a run that diverges writes null.
+static json_t* json_number_or_null(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
 static json_t* json_per_rank(const Dynapipe* dp, int32_t stat) {
     json_t* list = json_array();
     for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
@@ -94,34 +99,23 @@ static json_t* json_per_rank(const Dynapipe* dp, int32_t stat) {
 }
 
 static json_t* json_task_losses(const Dynapipe* dp, const double* task_loss) {
-    DynapipeDataInfo_v1 info;
-    dynapipe_data_info(dp, &info);
     json_t* object = json_object();
-    for (int32_t t = 0; t < info.num_tasks; t++) {
+    for (int32_t t = 0; t < dp->num_tasks; t++) {
         if (!isnan(task_loss[t])) {
-            json_object_set_new(object, dynapipe_task_name(dp, t), json_real(task_loss[t]));
+            json_object_set_new(object, dynapipe_task_name(dp, t), json_number_or_null(task_loss[t]));
         }
     }
     return object;
 }
 
-static Status write_record(Dynapipe* dp, const DynapipeReport_v1* report) {
-    if (report->log_dir == NULL) { return STATUS_OK; }
-    if (dp->metrics == NULL) {
-        char path[4096];
-        snprintf(path, sizeof path, "%s/metrics.jsonl", report->log_dir);
-        dp->metrics = fopen(path, report->step > 1 ? "a" : "w");
-        if (dp->metrics == NULL) {
-            return FAIL(STATUS_IO, "%s: cannot write ---> is -o a directory you own?", path);
-        }
-    }
+char* session_report_json(const Dynapipe* dp, const DynapipeReport_v1* report) {
     const DynapipeStep_v1* last = &dp->last;
     const Plan* plan = &dp->now->plan;
     json_t* record =
-        json_pack("{s:i,s:f,s:o,s:f,s:f,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:i,s:o,s:o,s:o}",  //
-                  "step", report->step, "loss", last->loss,                                     //
+        json_pack("{s:i,s:o,s:o,s:o,s:f,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:i,s:o,s:o,s:o}",  //
+                  "step", report->step, "loss", json_number_or_null(last->loss),                //
                   "task_loss", json_task_losses(dp, last->task_loss),                           //
-                  "norm", report->norm, "lr", report->lr,                                       //
+                  "norm", json_number_or_null(report->norm), "lr", report->lr,                  //
                   "supervised_tokens", (json_int_t)last->supervised_tokens,                     //
                   "total_tokens", (json_int_t)last->total_tokens,                               //
                   "computed_tokens", (json_int_t)last->computed_tokens,                         //
@@ -135,13 +129,28 @@ static Status write_record(Dynapipe* dp, const DynapipeReport_v1* report) {
                   "idle", json_per_rank(dp, STAT_BUSY_NS),                                      //
                   "peak_bytes", json_per_rank(dp, STAT_PEAK_BYTES),                             //
                   "rss_bytes", json_per_rank(dp, STAT_RSS_BYTES));
-    char* text = record != NULL
-                     ? json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17))
-                     : NULL;
+    if (record == NULL) { return NULL; }
+    char* text = json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
+    json_decref(record);
+    return text;
+}
+
+static Status write_record(Dynapipe* dp, const DynapipeReport_v1* report) {
+    if (report->log_dir == NULL) { return STATUS_OK; }
+    if (dp->metrics == NULL) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/metrics.jsonl", report->log_dir);
+        dp->metrics = fopen(path, report->step > 1 ? "a" : "w");
+        if (dp->metrics == NULL) {
+            return FAIL(STATUS_IO, "%s: cannot write ---> is -o a directory you own?", path);
+        }
+    }
+    char* text = session_report_json(dp, report);
     bool written = text != NULL && fprintf(dp->metrics, "%s\n", text) > 0 && fflush(dp->metrics) == 0;
     free(text);
-    json_decref(record);
-    return written ? STATUS_OK : FAIL(STATUS_IO, "%s/metrics.jsonl: cannot write", report->log_dir);
+    return written
+               ? STATUS_OK
+               : FAIL(STATUS_IO, "%s/metrics.jsonl: cannot write ---> is the disk full?", report->log_dir);
 }
 
 // --- one step in detail

@@ -1,0 +1,77 @@
+// session_stages.c -- the stage split of a run and the effort of its plans, from batches as the mixture draws
+// them.
+#include <math.h>
+#include <string.h>
+
+#include "../base/clock.h"
+#include "../plan/stage_search.h"
+#include "session.h"
+
+enum { MIXTURE_BATCHES = 4, LEAST_PLANNING_NS = 1000000, MOST_PLANNING_NS = 400000000 };
+
+// What x ms of search leave undone is worth about x0 / x of the step, x0 = 0.1 ms (doc/decisions.md).
+#define PLANNING_LOSS_NS INT64_C(100000)
+
+// The first batches of the run; the loader goes back to where it was.
+static Status sample_mixture(StageBatch* out, int32_t* num_batches, Dynapipe* dp, Arena* arena) {
+    Status status = STATUS_OK;
+    *num_batches = 0;
+    for (int b = 0; b < MIXTURE_BATCHES && status == STATUS_OK; b++) {
+        LoaderBatch batch;
+        status = loader_next(dp->train, &batch, arena);
+        if (status == STATUS_OK && batch.num_samples > 0) {
+            out[(*num_batches)++] = (StageBatch){batch.lengths, batch.num_samples};
+        }
+    }
+    loader_rewind(dp->train);
+    return status;
+}
+
+// With x of planning a step loses x / threads (ranks plan on cores that compute) + replicas * x0 / x * step:
+// least where both are equal.
+int64_t session_planning_ns(int64_t step_ns, int32_t num_threads, int32_t num_replicas) {
+    double product = (double)step_ns * (double)PLANNING_LOSS_NS * num_threads * num_replicas;
+    double best_ns = floor(sqrt(product));
+    return best_ns < LEAST_PLANNING_NS  ? LEAST_PLANNING_NS
+           : best_ns > MOST_PLANNING_NS ? MOST_PLANNING_NS
+                                        : (int64_t)best_ns;
+}
+
+static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t num_batches, double seconds) {
+    printf("stages: ");
+    for (int32_t s = 0; s < dp->num_stages; s++) {
+        StageLayers stage = choice->stages[s];
+        printf("%s%d", s > 0 ? "," : "", stage.layer_end - stage.layer_begin);
+    }
+    printf(" layers (%s", dp->options.stage_split != NULL ? "as told" : "of ");
+    if (dp->options.stage_split == NULL) {
+        printf("%d splits planned for %d batches, %.1f s", choice->num_splits, num_batches, seconds);
+    }
+    printf("); a step of about %.0f ms", (double)choice->makespan_ns / 1e6);
+    if (dp->request.effort > 0) { printf(", planned at --effort %d", dp->request.effort); }
+    printf("\n");
+    fflush(stdout);
+}
+
+Status session_stages_choose(Dynapipe* dp) {
+    StageBatch batches[MIXTURE_BATCHES];
+    StageChoice choice;
+    Arena arena = {0};
+    int32_t num_batches;
+    PlanRequest request = dp->request;
+    request.choose_stages = dp->options.stage_split == NULL;
+    int64_t begin_ns = clock_now_ns();
+    Status status = sample_mixture(batches, &num_batches, dp, &arena);
+    if (status == STATUS_OK) { status = stage_search(&choice, &request, &dp->costs, batches, num_batches); }
+    arena_free(&arena);
+    TRY(status);
+    memcpy(dp->request.stages, choice.stages, sizeof choice.stages);
+    if (dp->options.effort == 0 && choice.makespan_ns > 0) {
+        int64_t planning_ns = session_planning_ns(choice.makespan_ns, dp->plan_threads, dp->num_replicas);
+        dp->request.effort = plan_effort(&dp->request, planning_ns);
+    }
+    if (dp->transport.rank == 0) {
+        print_choice(dp, &choice, num_batches, (double)(clock_now_ns() - begin_ns) / 1e9);
+    }
+    return STATUS_OK;
+}

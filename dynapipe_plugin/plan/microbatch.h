@@ -29,6 +29,8 @@ typedef struct {
     int32_t P, R;
     CostStage stages[PLAN_MAX_STAGES];
     int64_t available_bytes[PLAN_MAX_STAGES];  // memory limit - model state; COST_LIMIT where there is none
+    int64_t
+        reserve_bytes[PLAN_MAX_STAGES];  // of these, what the search leaves free for buffers (0 after init)
     bool count_buffers;  // received and sent activations and scratch count (request->memory_rule)
     int32_t num_modes;   // recompute modes a pass may use, in the order they are tried
     RecomputeMode modes[RECOMPUTE_COUNT];

@@ -10,12 +10,13 @@
 #include "policy_drafts.h"
 #include "search.h"
 
-enum { POLICY_EFFORT = 300 };
+enum { POLICY_EFFORT = 300, MAX_SEARCHES = 6 };
 
 typedef struct {
     PlanRequest request;  // with the stages of the draft
     MicrobatchProblem problem;
-    ReplicaPlan *replicas, *best;  // [R] of the draft that is fitted, of the fastest so far
+    ReplicaPlan *replicas, *best;            // [R] of the draft that is fitted, of the fastest so far
+    int64_t reserve_bytes[PLAN_MAX_STAGES];  // that the drafts at hand leave free
     const Draft* best_draft;
     int64_t best_ns;
     LowerBound bound;  // once it is made
@@ -57,35 +58,61 @@ static Status use_stages(Planner* planner, const StageLayers* stages) {
                                    problem->num_samples);
 }
 
-// Instruction lists that fit in memory, for one replica of a draft.
-static Status fit_replica(ReplicaPlan* out, Planner* planner, const Draft* draft, int32_t r) {
-    const MicrobatchProblem* problem = &planner->problem;
+// The scheduling problem of one replica of a draft, in the order of the draft, under the limits that it was
+// made for.
+static Status make_replica(ReplicaPlan* out, Planner* planner, const Draft* draft, int32_t r) {
     const DraftReplica* replica = &draft->replica[r];
     int32_t begin = draft->replicas.begin[r], M = draft->replicas.begin[r + 1] - begin;
     ReplicaProblem in_list_order;
     arena_reset(&planner->costs);
-    TRY(replica_problem_make(&in_list_order, problem, &draft->list, draft->replicas.mbs + begin, M,
+    TRY(replica_problem_make(&in_list_order, &planner->problem, &draft->list, draft->replicas.mbs + begin, M,
                              replica->modes, &planner->costs));
     TRY(replica_problem_permute(&out->problem, &in_list_order, replica->order, &planner->lists));
+    memcpy(out->problem.squeeze_bytes, planner->reserve_bytes, sizeof planner->reserve_bytes);
+    replica_problem_set_limits(&out->problem, &planner->problem);
     out->variant = replica->variant;
-    return replica_fit(out, problem, &draft->list, &planner->runs);
+    return STATUS_OK;
 }
 
-// Fit all replicas; keep the draft if it is the fastest so far.
-static Status fit(Planner* planner, const Draft* draft) {
+// The replicas that were fitted last become the best so far if they are faster.
+static void keep_if_best(Planner* planner, const Draft* draft) {
     int64_t makespan_ns = 0;
-    TRY(use_stages(planner, draft->stages));
     for (int32_t r = 0; r < planner->problem.R; r++) {
-        TRY(fit_replica(&planner->replicas[r], planner, draft, r));
         int64_t replica_ns = planner->replicas[r].timeline.makespan_ns;
         if (replica_ns > makespan_ns) { makespan_ns = replica_ns; }
     }
-    if (planner->best_draft != NULL && makespan_ns >= planner->best_ns) { return STATUS_OK; }
+    if (planner->best_draft != NULL && makespan_ns >= planner->best_ns) { return; }
     ReplicaPlan* before = planner->best;
     planner->best = planner->replicas;
     planner->replicas = before;
     planner->best_draft = draft;
     planner->best_ns = makespan_ns;
+}
+
+// Instruction lists that fit in memory, for all replicas, whatever has to change for that.
+static Status fit(Planner* planner, const Draft* draft) {
+    TRY(use_stages(planner, draft->stages));
+    for (int32_t r = 0; r < planner->problem.R; r++) {
+        TRY(make_replica(&planner->replicas[r], planner, draft, r));
+        TRY(replica_fit(&planner->replicas[r], &planner->problem, &draft->list, &planner->runs));
+    }
+    keep_if_best(planner, draft);
+    return STATUS_OK;
+}
+
+// The same if the draft fits as it is. Else over_bytes: what its stages lack.
+static Status fit_as_is(bool* fits, int64_t over_bytes[PLAN_MAX_STAGES], Planner* planner,
+                        const Draft* draft) {
+    TRY(use_stages(planner, draft->stages));
+    memset(over_bytes, 0, sizeof *over_bytes * PLAN_MAX_STAGES);
+    for (int32_t r = 0; r < planner->problem.R; r++) {
+        ReplicaPlan* replica = &planner->replicas[r];
+        TRY(make_replica(replica, planner, draft, r));
+        TRY(replica_try(over_bytes, replica, &planner->problem, &draft->list, &planner->runs));
+    }
+    *fits = true;
+    for (int32_t s = 0; s < planner->problem.P; s++) { *fits &= over_bytes[s] == 0; }
+    if (*fits) { keep_if_best(planner, draft); }
     return STATUS_OK;
 }
 
@@ -118,14 +145,33 @@ static bool may_search(const PlanRequest* request) {
            (request->schedule == SCHEDULE_AUTO || request->schedule == SCHEDULE_ADAPTIVE);
 }
 
+// How much buffers take beside activations shows in the lists only: where they do not fit, the search is told
+// to leave as much free as was missing. What still does not fit then is made to.
 static Status by_search(Planner* planner) {
     Draft* draft;
-    LowerBound bound;
-    PIPE_NEW(draft, &planner->lists, Draft, 1);
-    lower_bound_make(&bound, &planner->problem, planner->request.split_backward == SPLIT_BACKWARD_OFF);
-    TRY(search_draft(draft, &planner->problem, planner->request.effort,
-                     bound.bound_ns + bound.bound_ns / 2000, &planner->lists));
-    return fit(planner, draft);
+    int64_t over_bytes[PLAN_MAX_STAGES];
+    planner->bound_is_joint = planner->request.split_backward == SPLIT_BACKWARD_OFF;
+    lower_bound_make(&planner->bound, &planner->problem, planner->bound_is_joint);
+    int64_t good_enough_ns = planner->bound.bound_ns + planner->bound.bound_ns / 2000;
+    for (int32_t round = 0; round < MAX_SEARCHES; round++) {
+        bool fits;
+        PIPE_NEW(draft, &planner->lists, Draft, 1);
+        memcpy(planner->problem.reserve_bytes, planner->reserve_bytes, sizeof planner->reserve_bytes);
+        Status status =
+            search_draft(draft, &planner->problem, planner->request.effort, good_enough_ns, &planner->lists);
+        memset(planner->problem.reserve_bytes, 0, sizeof planner->reserve_bytes);
+        if (status != STATUS_OK) { return planner->best_draft != NULL ? STATUS_OK : status; }
+        TRY(fit_as_is(&fits, over_bytes, planner, draft));
+        if (fits) { return STATUS_OK; }
+        for (int32_t s = 0; s < planner->problem.P; s++) {
+            planner->reserve_bytes[s] += over_bytes[s] + over_bytes[s] / 4;
+        }
+        if (round == MAX_SEARCHES / 2) {
+            status = fit(planner, draft);
+            if (status != STATUS_OK && status != STATUS_INFEASIBLE) { return status; }
+        }
+    }
+    return planner->best_draft != NULL ? STATUS_OK : fit(planner, draft);
 }
 
 // The paper's, as long as nothing else is asked for: it decides everything by itself.
@@ -180,6 +226,7 @@ static Status make(Plan* out, Planner* planner, Arena* arena) {
     PIPE_NEW(planner->replicas, &planner->lists, ReplicaPlan, problem->R);
     PIPE_NEW(planner->best, &planner->lists, ReplicaPlan, problem->R);
     if (may_search(&planner->request)) { status = by_search(planner); }
+    memset(planner->reserve_bytes, 0, sizeof planner->reserve_bytes);
     if (status == STATUS_INFEASIBLE) { status = by_policy_smaller(planner); }
     TRY(status);
     return finish(out, planner, arena);

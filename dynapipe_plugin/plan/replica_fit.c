@@ -152,6 +152,17 @@ Status replica_emit(ReplicaPlan* plan, const MicrobatchProblem* problem, int32_t
     return lay_out(&fit, arena);
 }
 
+Status replica_try(int64_t over_bytes[PLAN_MAX_STAGES], ReplicaPlan* plan, const MicrobatchProblem* problem,
+                   const MicrobatchList* list, Arena* scratch) {
+    Fit fit = {.plan = plan, .problem = problem, .list = list};
+    arena_reset(scratch);
+    TRY(attempt(&fit, scratch));
+    for (int32_t s = 0; s < problem->P; s++) {
+        if (fit.over_bytes[s] > over_bytes[s]) { over_bytes[s] = fit.over_bytes[s]; }
+    }
+    return STATUS_OK;
+}
+
 Status replica_fit(ReplicaPlan* plan, const MicrobatchProblem* problem, const MicrobatchList* list,
                    Arena* scratch) {
     static const PipeVariant one_by_one = {.name = "adaptive"};

@@ -30,3 +30,8 @@ Status replica_fit(ReplicaPlan* plan, const MicrobatchProblem* problem, const Mi
 // the plan.
 Status replica_emit(ReplicaPlan* plan, const MicrobatchProblem* problem, int32_t first_mb, int32_t first_rank,
                     Arena* arena);
+
+// One attempt: over_bytes[s] is raised to what stage s is over the limit, if it is; nothing is changed to
+// make it fit.
+Status replica_try(int64_t over_bytes[PLAN_MAX_STAGES], ReplicaPlan* plan, const MicrobatchProblem* problem,
+                   const MicrobatchList* list, Arena* scratch);

@@ -8,8 +8,6 @@
 #include "search_moves.h"
 #include "search_robust.h"
 
-enum { JOB_NS = 30 };  // that one job of a simulation takes, all else of a plan spread over them
-
 static int64_t slowest_ns(const Search* search) {
     int64_t slowest = 0;
     for (int32_t r = 0; r < search->R; r++) {
@@ -180,6 +178,8 @@ static Status make_draft(Draft* out, const Search* search, Arena* arena) {
     return STATUS_OK;
 }
 
+enum { JOB_NS = 30 };  // that one job of a simulation takes, all else of a plan spread over them
+
 // An effort counts simulations of 5 P micro-batches: so many jobs F, B and W.
 static int64_t effort_jobs(int32_t P) {
     return 15 * (int64_t)P * P;
@@ -190,13 +190,14 @@ int32_t search_effort(int32_t P, int64_t search_ns) {
     return effort < 1 ? 1 : effort > INT32_MAX ? INT32_MAX : (int32_t)effort;
 }
 
-// Jobs that simulations may walk. By default as many as take about 12 ms of a core per replica, and not more
-// than 0.4 s altogether.
+// Jobs that simulations may walk, and other work in their stead; one takes some 160 instructions. By default
+// as many as take about 10 ms of a core per replica of a few hundred samples, more for large batches, and
+// less per replica where there are many of them.
 static int64_t budget_jobs(const MicrobatchProblem* problem, int32_t effort) {
-    const int64_t jobs_per_replica = 400000, jobs_at_most = 4000000;
+    int64_t N = problem->num_samples, R = problem->R;
     if (effort > 0) { return effort * effort_jobs(problem->P); }
-    int64_t jobs = jobs_per_replica * problem->R;
-    return jobs < jobs_at_most ? jobs : jobs_at_most;
+    int64_t jobs = 330000 * R + 600 * N, most = 4000000 + 400 * N / R;
+    return jobs < most ? jobs : most;
 }
 
 static Status copy_state(SearchState* out, const SearchState* in, Search* search) {

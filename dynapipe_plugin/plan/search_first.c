@@ -78,12 +78,12 @@ static Status make_state(SearchState* out, const Firsts* firsts, const First* fi
     } else {
         PIPE_NEW(mb_of, arena, int32_t, num_ids);
         TRY(search_fill(mb_of, &search->weights, share->ids[r], num_ids, &taper, arena));
-        // looking at a micro-batch for a sample takes about a sixteenth of walking a job
-        int64_t looked_at = (int64_t)num_ids * (search->weights.num_resources == 1 ? 8 : taper.num_mbs);
-        search->budget -= looked_at / 16;
+        // in jobs that could have been walked meanwhile
+        search->budget -= search->weights.num_resources == 1 ? 2 * num_ids : num_ids * taper.num_mbs / 5;
     }
     TRY(search_state_init(out, search->problem, layout, share->ids[r], num_ids, mb_of, taper.num_mbs,
                           first->rule.mode, search->split_backward, stages, arena));
+    search->budget -= 4 * (int64_t)out->P * out->M;
     if (layout == LAYOUT_PADDED) { TRY(search_state_small_ends(out, arena)); }
     if (first->rule.share_percent > 0) { search_state_fit_modes(out, first->rule.share_percent); }
     for (int32_t s = 0; s < out->P && first->in_flight > 0; s++) {
@@ -215,7 +215,8 @@ typedef struct {
     StageLayers stages[PLAN_MAX_STAGES];
     SearchState* states;  // [num_probes]
     SearchState* spare;
-    Arena* arenas;  // two, in turn: of `states` and of what is tried
+    Arena* arenas;        // two, in turn: of `states` and of what is tried
+    int64_t stop_budget;  // tuning ends where the search's budget has fallen to this
 } Tuned;
 
 // One layer from stage `from` to stage `to`; those between shift. False where a stage would be left empty.
@@ -264,7 +265,7 @@ static Status try_stages(bool* better, Tuned* tuned, const StageLayers* stages) 
 static Status tune_stages(Tuned* tuned) {
     Search* search = tuned->firsts->search;
     int32_t P = search->problem->P;
-    for (bool any = true; any && search->budget > 0;) {
+    for (bool any = true; any && search->budget > tuned->stop_budget;) {
         any = false;
         for (int32_t pair = 0; pair < P * P; pair++) {
             StageLayers shifted[PLAN_MAX_STAGES] = {{0}};
@@ -284,6 +285,7 @@ static Status try_settings(Tuned* tuned, const First* first) {
     Firsts* firsts = tuned->firsts;
     Search* search = firsts->search;
     SearchState* states;
+    if (tuned->states != NULL && search->budget <= tuned->stop_budget) { return STATUS_OK; }
     arena_reset(&tuned->arenas[1]);
     PIPE_NEW(states, &tuned->arenas[1], SearchState, 2 * firsts->num_probes);
     SearchState* spare = states + firsts->num_probes;
@@ -342,10 +344,11 @@ static Status tune_all(Tuned* tuned) {
 }
 
 // The candidate with everything tuned takes the place of `best` if it is faster.
-static Status tune(Tuned* best, Firsts* firsts, const First* first) {
+static Status tune(Tuned* best, Firsts* firsts, const First* first, int64_t may_spend) {
     Search* search = firsts->search;
     Arena arenas[2] = {{0}};
-    Tuned tuned = {.firsts = firsts, .first = *first, .arenas = arenas};
+    Tuned tuned = {
+        .firsts = firsts, .first = *first, .arenas = arenas, .stop_budget = search->budget - may_spend};
     memcpy(tuned.stages, search->stages, sizeof tuned.stages);
     Status status = tune_all(&tuned);
     if (status == STATUS_OK && tuned.states != NULL && tuned.first.makespan_ns < best->first.makespan_ns) {
@@ -485,7 +488,10 @@ Status search_first(Search* search) {
     First firsts_tuned[NUM_TUNED];
     Tuned best = {.first = {.makespan_ns = INT64_MAX}};
     int32_t num_tuned = pick_tuned(firsts_tuned, &firsts);
-    for (int32_t t = 0; t < num_tuned; t++) { TRY(tune(&best, &firsts, &firsts_tuned[t])); }
+    int64_t part = search->budget / 8;  // half of what is left, most of it for the most promising
+    for (int32_t t = 0; t < num_tuned; t++) {
+        TRY(tune(&best, &firsts, &firsts_tuned[t], t == 0 ? 2 * part : part));
+    }
     if (best.states == NULL) { return FAIL(STATUS_INFEASIBLE, "search: nothing fits in memory"); }
     search->state = best.states;
     memcpy(search->stages, best.stages, sizeof best.stages);

@@ -237,7 +237,7 @@ void search_state_limits(SearchState* state) {
         int64_t* limit = &state->pipe.memory_limit_bytes[s];
         *limit = INT64_MAX;
         if (state->problem->request->memory_limit_bytes == 0) { continue; }
-        *limit = state->available_bytes[s];
+        *limit = state->available_bytes[s] - state->problem->reserve_bytes[s];
         if (!state->problem->count_buffers) { continue; }
         int64_t scratch_bytes = 0, gradient_bytes = 0;
         for (int32_t m = 0; m < state->M; m++) {
@@ -258,7 +258,8 @@ void search_state_fit_modes(SearchState* state, int32_t percent) {
         bool known[RECOMPUTE_COUNT] = {false};
         CostParts parts[RECOMPUTE_COUNT];
         for (int32_t s = 0; s < state->P; s++) {
-            int64_t share = state->available_bytes[s] / (state->P - s) / 100 * percent;
+            int64_t share =
+                (state->available_bytes[s] - problem->reserve_bytes[s]) / (state->P - s) / 100 * percent;
             int32_t k = 0;
             for (; k < last; k++) {
                 CostJobs jobs;

@@ -10,8 +10,8 @@ evenest
 Of splits that are equally slow the most even one is taken (the ramp passes every stage), of equally even ones
 that with fewer layers on early stages (they hold the most micro-batches). Times are those of the sample mix
 in chunks of a typical micro-batch, all jobs, nothing recomputed. Where memory is limited, a stage must hold
-its model state beside the longest sample, and beside P - s typical micro-batches, in the leanest recompute
-mode.
+its model state beside the longest sample (with scratch and transfers, where buffers count), and beside P - s
+typical micro-batches, in the leanest recompute mode.
 */
 #include <math.h>
 #include <stdlib.h>
@@ -36,6 +36,7 @@ typedef struct {
     int32_t P, L, num_enc_layers;
     PartCost part[PART_COUNT];
     int64_t memory_limit_bytes;  // INT64_MAX: none
+    int64_t buffer_bytes;        // scratch and transfers of the longest sample, where they count
 } Split;
 
 // What a stage takes. Where P - s + 1 average micro-batches are more than its memory holds, the share of them
@@ -53,7 +54,10 @@ static int64_t stage_cost(const Split* split, int32_t s, const int32_t count[PAR
         sum.state_bytes += count[part] * one->state_bytes;
     }
     int64_t free_bytes = split->memory_limit_bytes - sum.state_bytes, in_flight = split->P - s + 1;
-    if (free_bytes < sum.longest_bytes || free_bytes < sum.lean_bytes * (in_flight - 1)) { return TOO_LARGE; }
+    if (free_bytes < sum.longest_bytes + split->buffer_bytes ||
+        free_bytes < sum.lean_bytes * (in_flight - 1)) {
+        return TOO_LARGE;
+    }
     int64_t over_bytes = in_flight * sum.kept_bytes - free_bytes;
     int64_t saved_bytes = in_flight * (sum.kept_bytes - sum.lean_bytes);
     if (over_bytes <= 0 || saved_bytes <= 0) { return sum.kept_ns; }
@@ -157,7 +161,7 @@ static int leanest_mode(const CostModel* costs, const MbShape* average) {
 
 // The mix in chunks of about an average micro-batch, evenly mixed.
 static void parts_make(Split* split, const CostModel* costs, const PlanSample* samples, int32_t num_samples,
-                       int32_t num_chunks) {
+                       int32_t num_chunks, bool counts_buffers) {
     double kept_ns[PART_COUNT] = {0}, lean_ns[PART_COUNT] = {0};
     MbShape average = {0};
     if (num_chunks > num_samples) { num_chunks = num_samples; }
@@ -182,6 +186,11 @@ static void parts_make(Split* split, const CostModel* costs, const PlanSample* s
         for (int32_t i = 0; i < num_samples; i++) {
             MbShape alone = {0};
             add_shape(&alone, &samples[i]);
+            int64_t buffer_bytes = counts_buffers
+                                       ? rounded(cost_formula_value(&costs->scratch_bytes, &alone) +
+                                                 3 * cost_formula_value(&costs->boundary_bytes, &alone))
+                                       : 0;
+            if (buffer_bytes > split->buffer_bytes) { split->buffer_bytes = buffer_bytes; }
             int64_t bytes = rounded(cost_formula_value(&costs->parts[lean][part].stored_bytes, &alone));
             if (bytes > split->part[part].longest_bytes) { split->part[part].longest_bytes = bytes; }
         }
@@ -202,7 +211,8 @@ Status stage_split_make(StageLayers* out, const PlanRequest* request, const Cost
             num_chunks = (int64_t)CHUNKS_PER_STAGE * P * request->R * num_batches;
     split.memory_limit_bytes = limit_bytes > 0 ? limit_bytes : INT64_MAX;
     parts_make(&split, costs, samples, num_samples,
-               num_chunks < num_samples ? (int32_t)num_chunks : num_samples);
+               num_chunks < num_samples ? (int32_t)num_chunks : num_samples,
+               request->memory_rule == MEMORY_BUFFERS);
     int64_t* best = calloc((size_t)(L + 1), sizeof *best);
     int64_t* next = calloc((size_t)(L + 1), sizeof *next);
     int32_t* from = calloc((size_t)P * (size_t)(L + 1), sizeof *from);

@@ -90,8 +90,8 @@ static void no_plan_is_faster(void) {
         problem.request.recompute = (RecomputeChoice)rng_below(&rng, 3);
         CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples,
                                          problem.num_samples));
-        lower_bound_make(&joint, &mp, true);
-        lower_bound_make(&split, &mp, false);
+        CHECK_OK(lower_bound_make(&joint, &mp, true));
+        CHECK_OK(lower_bound_make(&split, &mp, false));
         CHECK(joint.bound_ns >= split.bound_ns && split.bound_ns > 0);
         CHECK(split.bound_ns >= split.work_ns && split.bound_ns >= split.chain_ns &&
               split.bound_ns >= split.stage_ns);
@@ -152,9 +152,9 @@ static void no_plan_in_little_memory_is_faster(void) {
         LowerBound bound, any_split;
         bool joint = request->split_backward == SPLIT_BACKWARD_OFF;
         CHECK_OK(microbatch_problem_init(&mp, request, &problem.costs, problem.samples, problem.num_samples));
-        lower_bound_make(&bound, &mp, joint);
+        CHECK_OK(lower_bound_make(&bound, &mp, joint));
         request->choose_stages = true;
-        lower_bound_make(&any_split, &mp, joint);
+        CHECK_OK(lower_bound_make(&any_split, &mp, joint));
         CHECK(plan.makespan_ns >= bound.bound_ns);
         CHECK(plan.makespan_ns >= any_split.bound_ns);
         num_plans++;
@@ -184,7 +184,7 @@ static void one_stage_reaches_the_bound(void) {
         random_samples(problem.samples, N, &rng, (int)rng_below(&rng, 4), false);
         problem.num_samples = N;
         CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, N));
-        lower_bound_make(&bound, &mp, false);
+        CHECK_OK(lower_bound_make(&bound, &mp, false));
         CHECK_NEAR(fastest_plan(&mp, &bound, false, &arena), bound.bound_ns, 4.0 * N + 4);
         arena_reset(&arena);
     }
@@ -202,7 +202,7 @@ static void one_sample_is_its_chain(void) {
         problem.request.layout = LAYOUT_RAGGED;
         problem.request.recompute = RECOMPUTE_CHOICE_NONE;
         CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 1));
-        lower_bound_make(&bound, &mp, false);
+        CHECK_OK(lower_bound_make(&bound, &mp, false));
         CHECK_EQ(fastest_plan(&mp, &bound, true, &arena), bound.chain_ns);
         CHECK_EQ(bound.bound_ns, bound.chain_ns);
         arena_reset(&arena);
@@ -239,7 +239,7 @@ static void one_at_a_time(Plan* plan, LowerBound* bound, RecomputeMode mode, boo
     for (int i = 0; i < 12; i++) { problem.samples[i] = (PlanSample){100, 0, 0}; }
     CHECK_OK(plan_make(plan, &problem.request, &problem.costs, problem.samples, 12, arena));
     CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 12));
-    lower_bound_make(bound, &mp, joint);
+    CHECK_OK(lower_bound_make(bound, &mp, joint));
 }
 
 // Where memory holds one sample, the first stage does them one after the other, and the bound says so. Where
@@ -275,7 +275,7 @@ static int64_t work_of_forward(const CostFormula* forward, int32_t tokens) {
     problem.num_samples = 100;
     for (int i = 0; i < 100; i++) { problem.samples[i] = (PlanSample){tokens, 0, 0}; }
     CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 100));
-    lower_bound_make(&bound, &mp, false);
+    CHECK_OK(lower_bound_make(&bound, &mp, false));
     return bound.work_ns;
 }
 
@@ -307,9 +307,9 @@ static void cases_have_the_judges_bound(void) {
             continue;
         }
         CHECK_OK(case_problem_init(&mp, &a_case));
-        lower_bound_make(&bound, &mp, false);
+        CHECK_OK(lower_bound_make(&bound, &mp, false));
         a_case.request.choose_stages = true;
-        lower_bound_make(&any_split, &mp, false);
+        CHECK_OK(lower_bound_make(&any_split, &mp, false));
         printf("     %-26s %9.3f %9.3f %9.3f %9.3f %9.3f %9.3f %9.3f %9.3f\n", case_names[i],
                reference.bound_ms, (double)bound.work_ns / 1e6, (double)bound.chain_ns / 1e6,
                (double)bound.stage_ns / 1e6, (double)bound.memory_ns / 1e6, (double)bound.bound_ns / 1e6,
@@ -319,7 +319,7 @@ static void cases_have_the_judges_bound(void) {
         CHECK((double)bound.bound_ns / 1e6 <= reference.makespan_ms);
         mp.num_modes = 1;  // the judge's bound recomputes nothing
         mp.request = &(PlanRequest){.memory_limit_bytes = 0};
-        lower_bound_make(&bound, &mp, false);
+        CHECK_OK(lower_bound_make(&bound, &mp, false));
         if (reference.bound_ms > 0) { CHECK_NEAR((double)bound.work_ns / 1e6, reference.bound_ms, 0.002); }
     }
 }

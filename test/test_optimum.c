@@ -267,7 +267,7 @@ static void bound_and_plan_enclose_the_optimum(void) {
         if (status == STATUS_INFEASIBLE) { continue; }
         CHECK_OK(status);
         CHECK_OK(microbatch_problem_init(&mp, request, &problem.costs, problem.samples, problem.num_samples));
-        lower_bound_make(&bound, &mp, false);
+        CHECK_OK(lower_bound_make(&bound, &mp, false));
         Batch batch = {.mp = &mp, .best_ns = plan.makespan_ns + 1, .arena = &arena};
         compose(&batch, 0);
         if (batch.gave_up) {

@@ -4,24 +4,31 @@
 #include <math.h>
 #include <string.h>
 
-static BoundExtent extent_make(const MicrobatchProblem* problem) {
-    MbShape sum = {0};
-    int64_t enc = 1, dec = 1;
-    for (int32_t i = 0; i < problem->num_samples; i++) {
-        const PlanSample* s = &problem->samples[i];
-        mb_shape_add(&sum, s->enc_tokens, s->dec_tokens, s->supervised_tokens);
-        enc = s->enc_tokens > enc ? s->enc_tokens : enc;
-        dec = s->dec_tokens > dec ? s->dec_tokens : dec;
+void bound_features(double out[FEATURE_COUNT], const PlanSample* s) {
+    double enc = s->enc_tokens, dec = s->dec_tokens;
+    out[FEATURE_SEQS] = 0;
+    out[FEATURE_ENC_TOKENS] = enc;
+    out[FEATURE_ENC_SQUARES] = enc * enc;
+    out[FEATURE_DEC_TOKENS] = dec;
+    out[FEATURE_DEC_SQUARES] = dec * dec;
+    out[FEATURE_CROSS_PRODUCTS] = enc * dec;
+    out[FEATURE_SUPERVISED] = s->supervised_tokens;
+}
+
+static BoundExtent extent_make(const MicrobatchProblem* problem, const BoundBatch* batch) {
+    BoundExtent e = {.total = {0}};
+    double enc = 1, dec = 1;
+    for (int32_t i = 0; i < batch->num; i++) {
+        double own[FEATURE_COUNT];
+        bound_features(own, &batch->samples[i]);
+        for (int f = 0; f < FEATURE_COUNT; f++) { e.total[f] += batch->count[i] * own[f]; }
+        enc = fmax(enc, own[FEATURE_ENC_TOKENS]);
+        dec = fmax(dec, own[FEATURE_DEC_TOKENS]);
     }
-    BoundExtent e = {.total = {0, (double)sum.enc_tokens, (double)sum.enc_squares, (double)sum.dec_tokens,
-                               (double)sum.dec_squares, (double)sum.cross_products,
-                               (double)sum.supervised_tokens}};
     // Packing and padding: up to N windows, each as long as all samples of it or as max_seq_tokens.
     double N = problem->num_samples, window = problem->request->max_seq_tokens;
-    double longest_enc = fmax(window, (double)sum.enc_tokens),
-           longest_dec = fmax(window, (double)sum.dec_tokens);
-    longest_enc = fmax(longest_enc, (double)(enc + PAD_MULTIPLE));
-    longest_dec = fmax(longest_dec, (double)(dec + PAD_MULTIPLE));
+    double longest_enc = fmax(fmax(window, e.total[FEATURE_ENC_TOKENS]), enc + PAD_MULTIPLE);
+    double longest_dec = fmax(fmax(window, e.total[FEATURE_DEC_TOKENS]), dec + PAD_MULTIPLE);
     e.largest[FEATURE_SEQS] = N;
     e.largest[FEATURE_ENC_TOKENS] = N * longest_enc;
     e.largest[FEATURE_ENC_SQUARES] = N * longest_enc * longest_enc;
@@ -35,15 +42,6 @@ static BoundExtent extent_make(const MicrobatchProblem* problem) {
 // --- one formula
 // ----------------------------------------------------------------------------------------------
 
-// The curve at x by the cost model's own arithmetic.
-static double curve_at(const CostFormula* formula, int feature, double x) {
-    CostFormula one = {.constant = 0};
-    int64_t n = (int64_t)x;
-    one.curves[feature] = formula->curves[feature];
-    MbShape shape = {n, n, n, n, n, n, n};
-    return cost_formula_value(&one, &shape);
-}
-
 // What the line of the first segment lacks at zero.
 static double lack_at_zero(const CostCurve* c) {
     if (c->num_knots < 2) { return 0; }
@@ -52,11 +50,13 @@ static double lack_at_zero(const CostCurve* c) {
 }
 
 // min over 1 <= x <= largest of (borrowed + line(x)) / x; whole x only, and where the curve is clamped at 0
-// the borrowed constant alone is there.
+// the borrowed constant alone is there. `largest` may be beyond any integer: padding everything to everything
+// is more than a shape can say.
 static double cheapest_rate(const CostFormula* formula, int feature, double borrowed, double largest) {
     const CostCurve* c = &formula->curves[feature];
     if (c->num_knots == 0 || largest < 1) { return 0; }
-    double cheapest = borrowed + curve_at(formula, feature, 1);
+    if (c->num_knots == 1) { return c->y[0] / c->x[0]; }
+    double cheapest = borrowed + cost_curve_value(c, 1);
     double ends[COST_MAX_KNOTS + 3];
     int num = 0;
     for (int i = 0; i < c->num_knots; i++) { ends[num++] = c->x[i]; }
@@ -68,7 +68,7 @@ static double cheapest_rate(const CostFormula* formula, int feature, double borr
         double around[2] = {floor(ends[i]), ceil(ends[i])};
         for (int k = 0; k < 2; k++) {
             double x = fmin(fmax(around[k], 1), largest);
-            cheapest = fmin(cheapest, (borrowed + curve_at(formula, feature, floor(x))) / ceil(x));
+            cheapest = fmin(cheapest, (borrowed + cost_curve_value(c, floor(x))) / ceil(x));
         }
     }
     return cheapest > 0 ? cheapest : 0;
@@ -97,11 +97,20 @@ static void line_lower(BoundLine* out, const BoundLine* line) {
 }
 
 double bound_line_sample(const BoundLine* line, const PlanSample* s) {
-    double enc = s->enc_tokens, dec = s->dec_tokens;
-    return line->constant + line->rate[FEATURE_ENC_TOKENS] * enc +
-           line->rate[FEATURE_ENC_SQUARES] * (enc * enc) + line->rate[FEATURE_DEC_TOKENS] * dec +
-           line->rate[FEATURE_DEC_SQUARES] * (dec * dec) + line->rate[FEATURE_CROSS_PRODUCTS] * (enc * dec) +
-           line->rate[FEATURE_SUPERVISED] * s->supervised_tokens;
+    double x[FEATURE_COUNT];
+    bound_features(x, s);
+    return line->constant + bound_line_slope(line, x);
+}
+
+double bound_line_slope(const BoundLine* line, const double features[FEATURE_COUNT]) {
+    const double *rate = line->rate, *x = features;
+    double sum = rate[FEATURE_ENC_TOKENS] * x[FEATURE_ENC_TOKENS] +
+                 rate[FEATURE_ENC_SQUARES] * x[FEATURE_ENC_SQUARES] +
+                 rate[FEATURE_SUPERVISED] * x[FEATURE_SUPERVISED];
+    if (x[FEATURE_DEC_TOKENS] == 0) { return sum; }
+    return sum + rate[FEATURE_DEC_TOKENS] * x[FEATURE_DEC_TOKENS] +
+           rate[FEATURE_DEC_SQUARES] * x[FEATURE_DEC_SQUARES] +
+           rate[FEATURE_CROSS_PRODUCTS] * x[FEATURE_CROSS_PRODUCTS];
 }
 
 double bound_line_total(const BoundLine* line, const BoundExtent* extent, double num_mbs) {
@@ -213,8 +222,34 @@ static void lower_largest(BoundLines* lines, const BoundPart* stage, double num_
         fmin(largest[FEATURE_DEC_TOKENS], fmax(floor(padded_dec * (1 + 1e-9)) + 1, 1));
 }
 
-void bound_lines_make(BoundLines* out, const MicrobatchProblem* problem, bool joint_backward) {
-    *out = (BoundLines){.problem = problem, .joint_backward = joint_backward, .extent = extent_make(problem)};
+// Is any rate other than a slope?
+static bool has_bent_curves(const MicrobatchProblem* problem) {
+    for (int k = 0; k < problem->num_modes; k++) {
+        for (int part = 0; part < PART_COUNT; part++) {
+            const CostPartMode* mode = &problem->costs->parts[problem->modes[k]][part];
+            for (int f = 0; f < FEATURE_COUNT; f++) {
+                bool bent = mode->stored_bytes.curves[f].num_knots > 1;
+                for (int kind = 0; kind < JOB_COUNT; kind++) {
+                    bent |= mode->time_ns[kind].curves[f].num_knots > 1;
+                }
+                if (bent) { return true; }
+            }
+        }
+    }
+    for (int f = 0; f < FEATURE_COUNT; f++) {
+        bool bent = problem->costs->stage_stored_bytes.curves[f].num_knots > 1 ||
+                    problem->costs->boundary_bytes.curves[f].num_knots > 1;
+        if (bent) { return true; }
+    }
+    return false;
+}
+
+void bound_lines_make(BoundLines* out, const MicrobatchProblem* problem, const BoundBatch* batch,
+                      bool joint_backward) {
+    *out = (BoundLines){.problem = problem,
+                        .batch = batch,
+                        .joint_backward = joint_backward,
+                        .extent = extent_make(problem, batch)};
     out->largest_tokens = out->extent.total[FEATURE_ENC_TOKENS];
     parts_make(out);
     if (problem->request->memory_limit_bytes == 0) { return; }
@@ -232,5 +267,5 @@ void bound_lines_make(BoundLines* out, const MicrobatchProblem* problem, bool jo
             lower_largest(out, &sum, 1, (double)problem->available_bytes[s]);
         }
     }
-    parts_make(out);  // smaller micro-batches, higher rates
+    if (has_bent_curves(problem)) { parts_make(out); }  // smaller micro-batches, higher rates
 }

@@ -12,7 +12,7 @@ holds.
 */
 #pragma once
 
-#include "microbatch.h"
+#include "bound_batch.h"
 
 typedef struct {
     double constant;
@@ -35,6 +35,7 @@ typedef struct {
 
 typedef struct {
     const MicrobatchProblem* problem;
+    const BoundBatch* batch;
     bool joint_backward;
     BoundExtent extent;
     BoundPart part[PART_COUNT];
@@ -43,10 +44,16 @@ typedef struct {
     double largest_tokens;   // true tokens of enc side that one micro-batch can have, memory considered
 } BoundLines;
 
-void bound_lines_make(BoundLines* out, const MicrobatchProblem* problem, bool joint_backward);
+// Borrows all arguments.
+void bound_lines_make(BoundLines* out, const MicrobatchProblem* problem, const BoundBatch* batch,
+                      bool joint_backward);
 
 // out += count * line
 void bound_line_add(BoundLine* out, double count, const BoundLine* line);
+// Of a sample: what it adds to the features of its micro-batch at least (no sequence: packing may join them).
+void bound_features(double out[FEATURE_COUNT], const PlanSample* sample);
+// A line without its constant there.
+double bound_line_slope(const BoundLine* line, const double features[FEATURE_COUNT]);
 // Of a micro-batch of one sample; of all samples together (`num_mbs` micro-batches).
 double bound_line_sample(const BoundLine* line, const PlanSample* sample);
 double bound_line_total(const BoundLine* line, const BoundExtent* extent, double num_mbs);

@@ -8,193 +8,171 @@ typedef struct {
     BoundLine bytes, hold;
 } Held;
 
-// One recompute mode of a stage (or layer).
+// One recompute mode.
 typedef struct {
     BoundLine work;
     Held held[2];  // activations; the input
     int num_held;
 } Choice;
 
+// Of one class of samples in one mode: memory = per_token T + per_mb / T + fixed, work = work + once / T.
 typedef struct {
-    Choice choice[RECOMPUTE_COUNT];
+    double per_token, per_mb, fixed, work, once;
+} Terms;
+
+typedef struct {
     int num_choices;
+    Choice choice[RECOMPUTE_COUNT];
+    Terms terms[BOUND_MAX_CLASSES][RECOMPUTE_COUNT];
     double largest_tokens;
     double free_bytes;
-    double slack_ns;  // rounding of the jobs that a residence consists of
+    double slack_ns;      // rounding of the jobs that a residence consists of
+    double more_work_ns;  // of all samples beyond the corners of their classes
 } Area;
 
-// lambda = i / NUM_WEIGHTS, of work.
-enum { NUM_WEIGHTS = 8 };
+// g and its slope at one weight.
+typedef struct {
+    double w, value, slope;
+} Tangent;
 
-static double line_slope(const BoundLine* line, const PlanSample* sample) {
-    return bound_line_sample(line, sample) - line->constant;
-}
+// --- the lines of a stage
+// -----------------------------------------------------------------------------------
 
-// All weights at once: least[i] = min over modes and T of i/8 work + (8-i)/8 memory.
-static void sample_least(double least[NUM_WEIGHTS + 1], const Area* area, const PlanSample* sample) {
-    double own = sample->enc_tokens;
-    for (int k = 0; k < area->num_choices; k++) {
-        const Choice* choice = &area->choice[k];
-        double work = line_slope(&choice->work, sample), per_token = 0, per_mb = 0, fixed = 0;
-        for (int h = 0; h < choice->num_held; h++) {
-            const Held* held = &choice->held[h];
-            double bytes = fmax(line_slope(&held->bytes, sample) - 1, 0) / area->free_bytes;
-            double once_bytes = held->bytes.constant / area->free_bytes;
-            double token_ns = held->hold.rate[FEATURE_ENC_TOKENS];
-            double alone_ns = bound_line_sample(&held->hold, sample) - token_ns * own - area->slack_ns;
-            if (alone_ns < 0) { alone_ns = 0; }
-            per_token += bytes * token_ns;
-            per_mb += once_bytes * alone_ns;
-            fixed += bytes * alone_ns + once_bytes * own * token_ns;
-        }
-        // (1 - w) (per_token T + per_mb own / T + fixed) + w (work + constant own / T), least over T
-        for (int i = 0; i <= NUM_WEIGHTS; i++) {
-            double w = (double)i / NUM_WEIGHTS, up = (1 - w) * per_token;
-            double down = own * ((1 - w) * per_mb + w * choice->work.constant);
-            double tokens = up > 0 ? sqrt(down / up) : area->largest_tokens;
-            tokens = fmax(fmin(tokens, area->largest_tokens), own);
-            double value = up * tokens + down / tokens + (1 - w) * fixed + w * work;
-            if (k == 0 || value < least[i]) { least[i] = value; }
-        }
-    }
-}
-
-// What memory asks for where every micro-batch is as large as can be and takes the first mode: at least as
-// much as any weight below finds beyond work.
-static double area_at_most(const Area* area, const BoundLines* lines) {
-    double sum_ns = 0;
-    const MicrobatchProblem* problem = lines->problem;
-    double num_mbs = ceil(lines->extent.total[FEATURE_ENC_TOKENS] / area->largest_tokens);
-    for (int h = 0; h < area->choice[0].num_held; h++) {
-        const Held* held = &area->choice[0].held[h];
-        double longest_ns = 0;
-        for (int32_t i = 0; i < problem->num_samples; i++) {
-            longest_ns = fmax(longest_ns, bound_line_sample(&held->hold, &problem->samples[i]));
-        }
-        longest_ns += held->hold.rate[FEATURE_ENC_TOKENS] * area->largest_tokens;
-        sum_ns += bound_line_total(&held->bytes, &lines->extent, num_mbs) * longest_ns / area->free_bytes;
-    }
-    return sum_ns / problem->R;
-}
-
-static void area_add(double sum[NUM_WEIGHTS + 1], const Area* area, const BoundLines* lines) {
-    const MicrobatchProblem* problem = lines->problem;
-    for (int32_t j = 0; j < problem->num_samples; j++) {
-        double least[NUM_WEIGHTS + 1];
-        sample_least(least, area, &problem->samples[j]);
-        for (int i = 0; i <= NUM_WEIGHTS; i++) { sum[i] += least[i] / problem->R; }
-    }
-}
-
-static double most_of(const double sum[NUM_WEIGHTS + 1]) {
-    double most = 0;
-    for (int i = 0; i <= NUM_WEIGHTS; i++) { most = fmax(most, sum[i]); }
-    return most;
-}
-
-// Transfers over one boundary, there and back.
-static void add_transfers(BoundLine* out, const BoundLines* lines, double num_boundaries) {
+void bound_memory_away(BoundLine* out, const BoundLines* lines, const BoundPart* below,
+                       double num_boundaries) {
     const CostModel* costs = lines->problem->costs;
+    *out = below->turn;
     if (costs->comm_bytes_per_ns <= 0 || num_boundaries <= 0) { return; }
     BoundLine ns = lines->boundary;
     ns.constant += costs->comm_latency_ns * costs->comm_bytes_per_ns;
     bound_line_add(out, 2 * num_boundaries / costs->comm_bytes_per_ns, &ns);
 }
 
-// `stage`: its parts; `away`: from the end of its forward to the begin of its backward.
-static void choices_make(Area* out, const BoundLines* lines, const BoundPart* stage, const BoundLine* away,
-                         double stage_stored, bool has_input) {
+// How many true tokens a micro-batch can have in this mode.
+static double tokens_that_fit(const BoundLine* stored, double free_bytes) {
+    double rate = stored->rate[FEATURE_ENC_TOKENS];
+    return rate > 0 ? fmax((free_bytes + 1 - stored->constant) / rate, 1) : INFINITY;
+}
+
+static void choice_make(Choice* out, const BoundLines* lines, const BoundStage* stage, int k) {
     const MicrobatchProblem* problem = lines->problem;
-    out->num_choices = problem->num_modes;
-    out->largest_tokens = lines->largest_tokens;
-    out->slack_ns = 3.0 * problem->P + 4;
-    for (int k = 0; k < problem->num_modes; k++) {
-        Choice* choice = &out->choice[k];
-        *choice = (Choice){.num_held = 1};
-        bool drops =
-            problem->costs->recompute_is_job[problem->modes[k]] && problem->modes[k] != RECOMPUTE_NONE;
-        for (int kind = 0; kind < JOB_COUNT; kind++) {
-            bound_line_add(&choice->work, 1, &stage->job[k][kind]);
-        }
-        BoundLine back = stage->job[k][JOB_B], through = stage->job[k][JOB_F];
-        bound_line_add(&back, 1, &stage->job[k][JOB_R]);
-        bound_line_add(&through, 1, away);
-        bound_line_add(&through, 1, &back);
-        if (lines->joint_backward) { bound_line_add(&through, 1, &stage->job[k][JOB_W]); }
-        choice->held[0].bytes = stage->stored[k];
-        bound_line_add(&choice->held[0].bytes, stage_stored, &lines->stage_stored);
-        choice->held[0].hold = drops ? back : through;
-        if (drops || !lines->joint_backward) {
-            bound_line_add(&choice->held[0].hold, 1, &stage->job[k][JOB_W]);
-        }
-        if (has_input && problem->count_buffers) {
-            choice->held[1] = (Held){lines->boundary, through};
-            choice->num_held = 2;
-        }
+    bool drops = problem->costs->recompute_is_job[problem->modes[k]] && problem->modes[k] != RECOMPUTE_NONE;
+    *out = (Choice){.num_held = 1};
+    for (int kind = 0; kind < JOB_COUNT; kind++) { bound_line_add(&out->work, 1, &stage->own.job[k][kind]); }
+    BoundLine back = stage->own.job[k][JOB_B], through = stage->own.job[k][JOB_F];
+    bound_line_add(&back, 1, &stage->own.job[k][JOB_R]);
+    bound_line_add(&through, 1, &stage->away);
+    bound_line_add(&through, 1, &back);
+    if (lines->joint_backward) { bound_line_add(&through, 1, &stage->own.job[k][JOB_W]); }
+    out->held[0].bytes = stage->own.stored[k];
+    bound_line_add(&out->held[0].bytes, 1, &lines->stage_stored);
+    out->held[0].hold = drops ? back : through;
+    if (drops || !lines->joint_backward) { bound_line_add(&out->held[0].hold, 1, &stage->own.job[k][JOB_W]); }
+    if (stage->has_input && problem->count_buffers) {
+        out->held[1] = (Held){lines->boundary, through};
+        out->num_held = 2;
     }
 }
 
-double bound_memory_stage(const BoundLines* lines, int32_t s, double work_ns) {
-    const MicrobatchProblem* problem = lines->problem;
-    if (problem->request->memory_limit_bytes == 0) { return 0; }
-    Area area = {.free_bytes = (double)problem->available_bytes[s]};
-    BoundPart stage, below;
-    BoundLine away = {0};
-    bound_part_stage(&stage, lines, s);
-    for (int32_t k = s + 1; k < problem->P; k++) {
-        bound_part_stage(&below, lines, k);
-        bound_line_add(&away, 1, &below.turn);
+static Terms terms_make(const Area* area, const Choice* choice, const double x[FEATURE_COUNT]) {
+    double own = x[FEATURE_ENC_TOKENS], per_byte = 1 / area->free_bytes;
+    Terms t = {.work = bound_line_slope(&choice->work, x), .once = choice->work.constant * own};
+    for (int h = 0; h < choice->num_held; h++) {
+        const Held* held = &choice->held[h];
+        double bytes = (bound_line_slope(&held->bytes, x) - 1) * per_byte;
+        double once_bytes = held->bytes.constant * per_byte;
+        double token_ns = held->hold.rate[FEATURE_ENC_TOKENS];
+        double alone_ns =
+            held->hold.constant + bound_line_slope(&held->hold, x) - token_ns * own - area->slack_ns;
+        bytes = bytes > 0 ? bytes : 0;
+        alone_ns = alone_ns > 0 ? alone_ns : 0;
+        t.per_token += bytes * token_ns;
+        t.per_mb += once_bytes * alone_ns * own;
+        t.fixed += bytes * alone_ns + once_bytes * own * token_ns;
     }
-    add_transfers(&away, lines, problem->P - 1 - s);
-    choices_make(&area, lines, &stage, &away, 1, s > 0);
-    if (area.free_bytes <= 0 || area_at_most(&area, lines) <= work_ns) { return 0; }
-    double sum[NUM_WEIGHTS + 1] = {0};
-    area_add(sum, &area, lines);
-    return most_of(sum);
+    return t;
 }
 
-// Layers begin .. end - 1 out of the whole model, whose P stages share `free_bytes`. A layer is held at least
-// while the layers above its group run, wherever the stages end. Inputs of stages are not counted.
-static void group_make(Area* out, const BoundLines* lines, int32_t begin, int32_t end, double free_bytes) {
-    const CostModel* costs = lines->problem->costs;
-    int32_t num_enc = costs->num_enc_layers, num_layers = num_enc + costs->num_dec_layers;
-    int32_t enc_begin = begin < num_enc ? begin : num_enc, enc_end = end < num_enc ? end : num_enc;
-    BoundPart group, above, one;
-    bound_part_sum(&group, lines, enc_end - enc_begin, end - begin - (enc_end - enc_begin), begin == 0,
-                   end == num_layers);
-    bound_part_sum(&above, lines, num_enc - enc_end, num_layers - end - (num_enc - enc_end), false,
-                   end != num_layers);
-    bound_part_sum(&one, lines, enc_end > enc_begin, enc_end == enc_begin, false, false);
-    *out = (Area){.free_bytes = free_bytes};
-    choices_make(out, lines, &one, &above.turn, 0, false);
+static void area_make(Area* out, const BoundLines* lines, const BoundStage* stage) {
+    const BoundBatch* batch = lines->batch;
+    double fits = 0, covered_ns = 0;
+    out->num_choices = lines->problem->num_modes;
+    out->free_bytes = stage->free_bytes;
+    out->slack_ns = 3.0 * lines->problem->P + 4;
     for (int k = 0; k < out->num_choices; k++) {
-        out->choice[k].held[0].bytes = group.stored[k];
-        out->choice[k].work = (BoundLine){0};
-        for (int kind = 0; kind < JOB_COUNT; kind++) {  // of the mean stage
-            bound_line_add(&out->choice[k].work, 1.0 / lines->problem->P, &group.job[k][kind]);
+        choice_make(&out->choice[k], lines, stage, k);
+        fits = fmax(fits, tokens_that_fit(&out->choice[k].held[0].bytes, stage->free_bytes));
+    }
+    out->largest_tokens = fmin(lines->largest_tokens, fits);
+    for (int32_t c = 0; c < batch->num_corners; c++) {
+        double x[FEATURE_COUNT];
+        bound_features(x, &batch->corners[c]);
+        for (int k = 0; k < out->num_choices; k++) { out->terms[c][k] = terms_make(out, &out->choice[k], x); }
+        if (batch->num > batch->num_corners) {
+            covered_ns += batch->corner_count[c] * bound_line_slope(&stage->own.work, x);
         }
     }
+    out->more_work_ns = batch->num > batch->num_corners
+                            ? fmax(bound_line_total(&stage->own.work, &lines->extent, 0) - covered_ns, 0)
+                            : 0;
 }
 
-double bound_memory_any_split(const BoundLines* lines, double work_ns) {
-    enum { NUM_GROUPS = 8 };
-    const MicrobatchProblem* problem = lines->problem;
-    const CostModel* costs = problem->costs;
-    if (problem->request->memory_limit_bytes == 0) { return 0; }
-    int32_t num_layers = costs->num_enc_layers + costs->num_dec_layers, num_groups = 0;
-    CostStage whole = {{0, num_layers}, true, true, false};
-    double free_bytes = (double)problem->P * (double)problem->request->memory_limit_bytes -
-                        (double)cost_state_bytes(costs, &whole);
-    if (free_bytes <= 0) { return 0; }
-    Area groups[NUM_GROUPS];
-    double at_most_ns = 0, sum[NUM_WEIGHTS + 1] = {0};
-    for (int32_t g = 0; g < NUM_GROUPS; g++) {
-        int32_t begin = num_layers * g / NUM_GROUPS, end = num_layers * (g + 1) / NUM_GROUPS;
-        if (begin == end) { continue; }
-        group_make(&groups[num_groups], lines, begin, end, free_bytes);
-        at_most_ns += area_at_most(&groups[num_groups++], lines);
+// --- the largest of g
+// ---------------------------------------------------------------------------------------
+
+// The T between `least` and `most` at which up T + down / T is smallest. up > 0.
+static double best_tokens(double up, double down, double least, double most) {
+    if (down <= up * least * least) { return least; }
+    return down >= up * most * most ? most : sqrt(down / up);
+}
+
+static Tangent tangent_at(double w, const Area* area, const BoundLines* lines) {
+    const BoundBatch* batch = lines->batch;
+    double value = w * area->more_work_ns, slope = area->more_work_ns, R = lines->problem->R, v = 1 - w;
+    for (int32_t c = 0; c < batch->num_corners; c++) {
+        double own = batch->corners[c].enc_tokens, least = INFINITY, least_slope = 0;
+        double most = area->largest_tokens > own ? area->largest_tokens : own;
+        for (int k = 0; k < area->num_choices; k++) {
+            const Terms* t = &area->terms[c][k];
+            double up = v * t->per_token, down = v * t->per_mb + w * t->once;
+            double floor = w * t->work + v * t->fixed + up * own;
+            if (floor >= least) { continue; }
+            double tokens = up > 0 ? best_tokens(up, down, own, most) : most, per = 1 / tokens;
+            double work = t->work + t->once * per;
+            double memory = t->per_token * tokens + t->per_mb * per + t->fixed;
+            double sum = w * work + v * memory;
+            if (sum < least) { least = sum, least_slope = work - memory; }
+        }
+        value += batch->corner_count[c] * least;
+        slope += batch->corner_count[c] * least_slope;
     }
-    if (at_most_ns <= work_ns) { return 0; }
-    for (int32_t g = 0; g < num_groups; g++) { area_add(sum, &groups[g], lines); }
-    return most_of(sum);
+    return (Tangent){w, value / R, slope / R};
+}
+
+double bound_memory_stage(const BoundLines* lines, const BoundStage* stage, double enough_ns) {
+    enum { MOST_STEPS = 8 };
+    Area area;
+    if (lines->problem->request->memory_limit_bytes == 0 || stage->free_bytes <= 0) { return 0; }
+    area_make(&area, lines, stage);
+    Tangent high = tangent_at(1, &area, lines);
+    double best = high.value;
+    if (high.slope >= 0) { return best; }
+    Tangent low = tangent_at(0, &area, lines);
+    best = fmax(best, low.value);
+    for (int step = 0; step < MOST_STEPS && low.slope > 0; step++) {
+        double w =
+            (high.value - low.value + low.slope * low.w - high.slope * high.w) / (low.slope - high.slope);
+        double at_most = low.value + low.slope * (w - low.w);  // where the tangents meet
+        if (!(at_most > enough_ns && at_most > best * 1.001 && w > low.w && w < high.w)) { break; }
+        Tangent middle = tangent_at(w, &area, lines);
+        best = fmax(best, middle.value);
+        if (middle.slope > 0) {
+            low = middle;
+        } else if (middle.slope < 0) {
+            high = middle;
+        } else {
+            break;
+        }
+    }
+    return best;
 }

@@ -4,118 +4,394 @@
 #include <math.h>
 #include <string.h>
 
-// Of the lightest sample alone, per part; the work of all samples together.
-typedef struct {
-    double F[PART_COUNT], B[PART_COUNT], BW[PART_COUNT], turn[PART_COUNT];
-    double work[PART_COUNT], forward_backward[PART_COUNT], backward[PART_COUNT];
-} Prices;
+#include "bound_memory.h"
+
+// Of every part. F, BACK and TURN are those of the lightest sample; SHARES of the samples of one replica.
+typedef enum {
+    PRICE_F,
+    PRICE_BACK,  // what must follow upstream: B, with W where no plan in question splits backward
+    PRICE_TURN,  // F and that
+    PRICE_WORK_SHARE,
+    PRICE_FB_SHARE,
+    PRICE_BW_SHARE,
+    PRICE_REDUCE,  // of one more layer
+    PRICE_COUNT
+} Price;
 
 typedef struct {
     const BoundLines* lines;
-    Prices prices;
-    double transfer_ns;  // of the lightest sample, one way
+    int32_t P, L, num_enc;
+    double price[PRICE_COUNT][PART_COUNT];
+    double (*before)[PRICE_COUNT];      // [L + 1] layers before this one, without embedding
+    double reduce_ns[PLAN_MAX_STAGES];  // of a stage without layers
+    double transfer_ns;                 // of the lightest sample, one way
+    double* time_ns;                    // (P, L + 1, L + 1) of range begin, end as stage s; NULL: too many
+    bool* known;                        // (P, L + 1, L + 1) was memory looked at?
+    int32_t* from;                      // (P, L + 1) where stage s begins if it ends at this layer
+    double *best, *next;                // [L + 1]
+    double (*stored)[RECOMPUTE_COUNT][PART_COUNT];  // [num_stored] bytes of the largest samples
+    double* stored_once;                            // [num_stored]
+    double* received;                               // [num_stored] bytes of the input of a stage
+    int32_t num_stored;
 } Split;
 
-static double lightest(const BoundLines* lines, const BoundLine* line) {
-    const MicrobatchProblem* problem = lines->problem;
-    double least = INFINITY;
-    for (int32_t i = 0; i < problem->num_samples; i++) {
-        least = fmin(least, bound_line_sample(line, &problem->samples[i]));
+enum { MOST_TABLE = 1 << 20, MOST_STORED = 16, MOST_RANGES = 64 };
+
+double bound_share(const BoundLines* lines, const BoundLine* line) {
+    double R = lines->problem->R, num_mbs = lines->extent.total[FEATURE_ENC_TOKENS] / lines->largest_tokens;
+    return bound_line_total(line, &lines->extent, 0) / R + line->constant * fmax(1, num_mbs / R);
+}
+
+// --- prices
+// -------------------------------------------------------------------------------------------------
+
+static MbShape shape_of(const PlanSample* sample) {
+    MbShape shape = {0};
+    mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
+    return shape;
+}
+
+static void lower(double* value, double by) {
+    *value = by < *value ? by : *value;
+}
+
+// Minima over samples and modes: no micro-batch has a shorter one, as jobs only grow with their shape.
+static void lightest_make(Split* out) {
+    const MicrobatchProblem* problem = out->lines->problem;
+    const BoundBatch* batch = out->lines->batch;
+    int64_t sent_bytes = COST_LIMIT;
+    for (int part = 0; part < PART_COUNT; part++) {
+        out->price[PRICE_F][part] = out->price[PRICE_BACK][part] = out->price[PRICE_TURN][part] = INFINITY;
     }
-    return least;
+    for (int32_t i = 0; i < batch->num_least; i++) {
+        MbShape shape = shape_of(&batch->samples[batch->least[i]]);
+        for (int k = 0; k < problem->num_modes; k++) {
+            CostParts parts;
+            cost_parts(&parts, &problem->table, problem->modes[k], &shape);
+            if (parts.enc_boundary_bytes < sent_bytes) { sent_bytes = parts.enc_boundary_bytes; }
+            for (int part = 0; part < PART_COUNT; part++) {
+                const double* ns = parts.part[part];
+                double back = ns[JOB_B] + (out->lines->joint_backward ? ns[JOB_W] : 0);
+                lower(&out->price[PRICE_F][part], ns[JOB_F]);
+                lower(&out->price[PRICE_BACK][part], back);
+                lower(&out->price[PRICE_TURN][part], ns[JOB_F] + back);
+            }
+        }
+    }
+    out->transfer_ns = (double)cost_transfer_ns(problem->costs, sent_bytes);
 }
 
-// Share of one replica: at least one micro-batch's constants, or those of the micro-batches that memory
-// allows.
-static double share(const BoundLines* lines, const BoundLine* line) {
-    double R = lines->problem->R, total = lines->extent.total[FEATURE_ENC_TOKENS];
-    return bound_line_total(line, &lines->extent, 0) / R +
-           line->constant * fmax(1, total / lines->largest_tokens / R);
+// The reduction of a stage adds up over its layers, but for rounding: half a nanosecond for each term.
+static void reductions_make(Split* out) {
+    const MicrobatchProblem* problem = out->lines->problem;
+    CostStage layer[2] = {{.layers = {0, 1}}, {.layers = {out->num_enc, out->num_enc + 1}}};
+    for (int32_t s = 0; s < out->P; s++) {
+        CostStage bare = {.has_embedding = s == 0, .has_head = s == out->P - 1};
+        out->reduce_ns[s] = fmax((double)cost_reduce_ns(problem->costs, &bare, problem->R) - 1, 0);
+    }
+    for (int part = 0; part < PART_COUNT; part++) { out->price[PRICE_REDUCE][part] = 0; }
+    for (int i = 0; i < 2; i++) {
+        double ns = (double)cost_reduce_ns(problem->costs, &layer[i], problem->R) - 0.5;
+        out->price[PRICE_REDUCE][i == 0 ? PART_ENC_LAYER : PART_DEC_LAYER] = fmax(ns, 0);
+    }
 }
 
-static void prices_make(Prices* out, const BoundLines* lines) {
+static void prices_make(Split* out) {
+    const BoundLines* lines = out->lines;
+    lightest_make(out);
     for (int part = 0; part < PART_COUNT; part++) {
         const BoundPart* p = &lines->part[part];
-        BoundLine forward_backward = p->F, backward = p->BW;
+        BoundLine forward_backward = p->F;
         bound_line_add(&forward_backward, 1, &p->B);
-        out->F[part] = lightest(lines, &p->F);
-        out->B[part] = lightest(lines, &p->B);
-        out->BW[part] = lightest(lines, &p->BW);
-        out->turn[part] = lightest(lines, &p->turn);
-        out->work[part] = share(lines, &p->work);
-        out->forward_backward[part] = share(lines, &forward_backward);
-        out->backward[part] = share(lines, &backward);
+        out->price[PRICE_WORK_SHARE][part] = bound_share(lines, &p->work);
+        out->price[PRICE_FB_SHARE][part] = bound_share(lines, &forward_backward);
+        out->price[PRICE_BW_SHARE][part] = bound_share(lines, &p->BW);
+    }
+    reductions_make(out);
+    for (int q = 0; q < PRICE_COUNT; q++) {
+        out->before[0][q] = 0;
+        for (int32_t l = 0; l < out->L; l++) {
+            int part = l < out->num_enc ? PART_ENC_LAYER : PART_DEC_LAYER;
+            out->before[l + 1][q] = out->before[l][q] + out->price[q][part];
+        }
     }
 }
 
-// Sum over `count` of each part.
-static double priced(const double price[PART_COUNT], const int32_t count[PART_COUNT]) {
-    double sum = 0;
-    for (int part = 0; part < PART_COUNT; part++) { sum += count[part] > 0 ? count[part] * price[part] : 0; }
+// --- one range of layers as one stage
+// -----------------------------------------------------------------------
+
+static double own_price(const Split* split, Price q, int32_t s, int32_t begin, int32_t end) {
+    double sum = split->before[end][q] - split->before[begin][q];
+    if (s == 0) { sum += split->price[q][PART_EMBEDDING]; }
+    if (s == split->P - 1) { sum += split->price[q][PART_HEAD]; }
     return sum;
 }
 
-static void count_layers(int32_t count[PART_COUNT], const Split* split, int32_t begin, int32_t end) {
-    int32_t enc = split->lines->problem->costs->num_enc_layers;
-    count[PART_ENC_LAYER] = (end < enc ? end : enc) - (begin < enc ? begin : enc);
+// Of the layers below `begin`, by the links between: the way there or back.
+static double below_price(const Split* split, Price q, int32_t s, int32_t begin) {
+    return s == 0 ? 0 : split->before[begin][q] + split->price[q][PART_EMBEDDING] + s * split->transfer_ns;
+}
+
+// After the last job of this stage.
+static double after_ns(const Split* split, int32_t s, int32_t begin, int32_t end) {
+    double layers = split->before[end][PRICE_REDUCE] - split->before[begin][PRICE_REDUCE];
+    double reduce = split->reduce_ns[s] + layers, back = below_price(split, PRICE_BACK, s, begin);
+    return split->lines->joint_backward && back > reduce ? back : reduce;
+}
+
+// The last of its jobs, and what follows, cannot end before.
+static double range_ns(const Split* split, int32_t s, int32_t begin, int32_t end) {
+    double arrival = below_price(split, PRICE_F, s, begin), after = after_ns(split, s, begin, end);
+    double longest = own_price(split, PRICE_WORK_SHARE, s, begin, end) + after;
+    double turn = own_price(split, PRICE_F, s, begin, end) + split->before[split->L][PRICE_TURN] -
+                  split->before[end][PRICE_TURN] + 2 * (split->P - 1 - s) * split->transfer_ns;
+    if (s < split->P - 1) { turn += split->price[PRICE_TURN][PART_HEAD]; }
+    double backward = turn + own_price(split, PRICE_BW_SHARE, s, begin, end) + after;
+    longest = backward > longest ? backward : longest;
+    if (!split->lines->joint_backward) {
+        double tail = below_price(split, PRICE_BACK, s, begin);
+        tail += own_price(split, PRICE_FB_SHARE, s, begin, end);
+        longest = tail > longest ? tail : longest;
+    }
+    return arrival + longest;
+}
+
+// --- memory of a range
+// --------------------------------------------------------------------------------------
+
+static void layer_counts(int32_t count[PART_COUNT], const Split* split, int32_t s, int32_t begin,
+                         int32_t end) {
+    int32_t enc_end = end < split->num_enc ? end : split->num_enc;
+    count[PART_ENC_LAYER] = enc_end > begin ? enc_end - begin : 0;
     count[PART_DEC_LAYER] = end - begin - count[PART_ENC_LAYER];
+    count[PART_EMBEDDING] = s == 0;
+    count[PART_HEAD] = s == split->P - 1;
 }
 
-// Layers begin .. end - 1 as stage s: the last of its jobs, and what follows, cannot end before.
-static double stage_time(const Split* split, int32_t s, int32_t begin, int32_t end) {
-    const MicrobatchProblem* problem = split->lines->problem;
-    const Prices* prices = &split->prices;
-    int32_t L = problem->costs->num_enc_layers + problem->costs->num_dec_layers;
-    int32_t before[PART_COUNT] = {0}, own[PART_COUNT] = {0}, above[PART_COUNT] = {0};
-    count_layers(before, split, 0, begin);
-    count_layers(own, split, begin, end);
-    count_layers(above, split, end, L);
-    before[PART_EMBEDDING] = s > 0;
-    own[PART_EMBEDDING] = s == 0;
-    own[PART_HEAD] = s == problem->P - 1;
-    above[PART_HEAD] = !own[PART_HEAD];
+static double state_bytes(const Split* split, int32_t s, int32_t begin, int32_t end) {
+    const CostModel* costs = split->lines->problem->costs;
     StageLayers layers = {begin, end};
-    CostStage stage = cost_stage_make(problem->costs, &layers, s, problem->P);
-    double reduce = (double)cost_reduce_ns(problem->costs, &stage, problem->R);
-    double arrival = priced(prices->F, before) + s * split->transfer_ns;
-    double back = s * split->transfer_ns, work = priced(prices->work, own);
-    double turn = arrival + priced(prices->F, own) + priced(prices->turn, above) +
-                  2 * (problem->P - 1 - s) * split->transfer_ns;
-    double longest = arrival + work + reduce;
-    if (split->lines->joint_backward) {
-        back += priced(prices->BW, before);
-        longest = fmax(longest, arrival + work + back);
-    } else {
-        back += priced(prices->B, before);
-        longest = fmax(longest, arrival + priced(prices->forward_backward, own) + back);
-    }
-    return fmax(longest, turn + priced(prices->backward, own) + reduce);
+    CostStage stage = cost_stage_make(costs, &layers, s, split->P);
+    return (double)cost_state_bytes(costs, &stage);
 }
 
-double bound_split_best(const BoundLines* lines) {
-    enum { MOST_LAYERS = 2 * COST_MAX_LAYERS };
-    const MicrobatchProblem* problem = lines->problem;
-    const CostModel* costs = problem->costs;
-    Split split = {.lines = lines};
-    int32_t L = costs->num_enc_layers + costs->num_dec_layers;
-    double best[MOST_LAYERS + 1], next[MOST_LAYERS + 1];
-    prices_make(&split.prices, lines);
-    if (costs->comm_bytes_per_ns > 0) {
-        split.transfer_ns =
-            costs->comm_latency_ns + lightest(lines, &lines->boundary) / costs->comm_bytes_per_ns;
+static void stored_make(Split* out) {
+    const MicrobatchProblem* problem = out->lines->problem;
+    const BoundBatch* batch = out->lines->batch;
+    out->num_stored = batch->num_most < MOST_STORED ? batch->num_most : MOST_STORED;
+    for (int32_t i = 0; i < out->num_stored; i++) {
+        MbShape shape = shape_of(&batch->samples[batch->most[i]]);
+        for (int k = 0; k < problem->num_modes; k++) {
+            CostParts parts;
+            cost_parts(&parts, &problem->table, problem->modes[k], &shape);
+            for (int part = 0; part < PART_COUNT; part++) {
+                out->stored[i][k][part] = parts.part[part][COST_STORED];
+            }
+            out->stored_once[i] = parts.stage[COST_STORED];
+            out->received[i] = problem->count_buffers ? (double)parts.enc_boundary_bytes : 0;
+        }
     }
-    for (int32_t l = 1; l <= L; l++) { best[l] = stage_time(&split, 0, 0, l); }
-    for (int32_t p = 1; p < problem->P; p++) {
-        // the last stage ends with the last layer, and may be the head alone
-        bool last = p == problem->P - 1;
-        for (int32_t l = last ? L : p + 1; l <= L; l++) {
-            next[l] = INFINITY;
-            for (int32_t k = p; k < l + last; k++) {
-                if (best[k] >= next[l]) { continue; }
-                next[l] = fmin(next[l], fmax(best[k], stage_time(&split, p, k, l)));
+}
+
+// Model state, and the largest samples one at a time, each in the mode that keeps least of it.
+static bool range_fits(const Split* split, int32_t s, int32_t begin, int32_t end) {
+    const MicrobatchProblem* problem = split->lines->problem;
+    int32_t count[PART_COUNT];
+    layer_counts(count, split, s, begin, end);
+    double free_bytes = (double)problem->request->memory_limit_bytes - state_bytes(split, s, begin, end);
+    if (free_bytes <= 0) { return false; }
+    for (int32_t i = 0; i < split->num_stored; i++) {
+        double least = INFINITY;
+        for (int k = 0; k < problem->num_modes; k++) {
+            const double* part_bytes = split->stored[i][k];
+            double sum = split->stored_once[i];
+            for (int part = 0; part < PART_COUNT; part++) {
+                if (count[part] > 0) { sum += count[part] * part_bytes[part]; }
+            }
+            lower(&least, sum);
+        }
+        if (least + (s > 0 ? split->received[i] : 0) - 1 > free_bytes) { return false; }
+    }
+    return true;
+}
+
+static double memory_ns(const Split* split, int32_t s, int32_t begin, int32_t end, double enough_ns) {
+    const BoundLines* lines = split->lines;
+    int32_t own[PART_COUNT], below[PART_COUNT];
+    BoundPart downstream;
+    BoundStage stage = {.has_input = s > 0};
+    layer_counts(own, split, s, begin, end);
+    layer_counts(below, split, -1, end, split->L);
+    bound_part_sum(&stage.own, lines, own[PART_ENC_LAYER], own[PART_DEC_LAYER], own[PART_EMBEDDING] > 0,
+                   own[PART_HEAD] > 0);
+    bound_part_sum(&downstream, lines, below[PART_ENC_LAYER], below[PART_DEC_LAYER], false,
+                   own[PART_HEAD] == 0);
+    bound_memory_away(&stage.away, lines, &downstream, split->P - 1 - s);
+    stage.free_bytes =
+        (double)lines->problem->request->memory_limit_bytes - state_bytes(split, s, begin, end);
+    return bound_memory_stage(lines, &stage, enough_ns);
+}
+
+// --- the program
+// --------------------------------------------------------------------------------------------
+
+static int64_t at(const Split* split, int32_t s, int32_t begin, int32_t end) {
+    int64_t row = split->L + 1;
+    return (s * row + begin) * row + end;
+}
+
+// Ranges that stage s may have: [first, last] of begins, and of ends for one of them.
+static int32_t begin_first(const Split* split, int32_t s) {
+    (void)split;
+    return s;
+}
+
+static int32_t begin_last(const Split* split, int32_t s) {
+    bool may_be_bare = s == split->P - 1 && s > 0;
+    return s == 0 ? 0 : split->L - !may_be_bare;
+}
+
+static int32_t end_first(const Split* split, int32_t s, int32_t begin) {
+    return s == split->P - 1 ? split->L : begin + 1;
+}
+
+static double slowest_of_best(Split* split) {
+    int32_t L = split->L;
+    for (int32_t l = 0; l <= L; l++) { split->best[l] = INFINITY; }
+    for (int32_t s = 0; s < split->P; s++) {
+        for (int32_t l = 0; l <= L; l++) { split->next[l] = INFINITY, split->from[s * (L + 1) + l] = s; }
+        for (int32_t begin = begin_first(split, s); begin <= begin_last(split, s); begin++) {
+            double before = s == 0 ? 0 : split->best[begin];
+            if (before == INFINITY) { continue; }
+            for (int32_t end = end_first(split, s, begin); end <= L; end++) {
+                if (before >= split->next[end]) { continue; }
+                double own = split->time_ns ? split->time_ns[at(split, s, begin, end)]
+                                            : range_ns(split, s, begin, end);
+                double slowest = own > before ? own : before;
+                if (slowest < split->next[end]) {
+                    split->next[end] = slowest;
+                    split->from[s * (L + 1) + end] = begin;
+                }
             }
         }
-        memcpy(best, next, (size_t)(L + 1) * sizeof *best);
+        double* before = split->best;
+        split->best = split->next;
+        split->next = before;
     }
-    return best[L];
+    return split->best[L];
+}
+
+static void ranges_make(Split* out) {
+    for (int32_t s = 0; s < out->P; s++) {
+        for (int32_t begin = begin_first(out, s); begin <= begin_last(out, s); begin++) {
+            for (int32_t end = end_first(out, s, begin); end <= out->L; end++) {
+                out->time_ns[at(out, s, begin, end)] = range_ns(out, s, begin, end);
+            }
+        }
+    }
+}
+
+// What fits only shrinks with more layers: where one end does not fit, none behind it does, nor before the
+// same begin moved forward.
+static void impossible_ranges(Split* split) {
+    for (int32_t s = 0; s < split->P; s++) {
+        int32_t fits_to = 0;
+        for (int32_t begin = begin_first(split, s); begin <= begin_last(split, s); begin++) {
+            int32_t end = end_first(split, s, begin);
+            if (end < fits_to) { end = fits_to; }
+            while (end <= split->L && range_fits(split, s, begin, end)) { end++; }
+            fits_to = end;
+            for (; end <= split->L; end++) { split->time_ns[at(split, s, begin, end)] = INFINITY; }
+        }
+    }
+}
+
+// Memory of one range, and what it says of those with more layers that begin no later (bound_memory.h).
+static void look_at_range(Split* split, int32_t s, int32_t begin, int32_t end, double known_ns) {
+    int32_t own[PART_COUNT], other[PART_COUNT];
+    double base = below_price(split, PRICE_F, s, begin) + after_ns(split, s, begin, end);
+    double needed = memory_ns(split, s, begin, end, known_ns - base),
+           state = state_bytes(split, s, begin, end);
+    split->known[at(split, s, begin, end)] = true;
+    if (base + needed <= split->time_ns[at(split, s, begin, end)]) { return; }
+    layer_counts(own, split, s, begin, end);
+    for (int32_t b = begin_first(split, s); b <= begin; b++) {
+        double arrival = below_price(split, PRICE_F, s, b);
+        int32_t first = end_first(split, s, b);
+        for (int32_t e = split->L; e >= first; e--) {
+            layer_counts(other, split, s, b, e);
+            if (other[PART_ENC_LAYER] < own[PART_ENC_LAYER] || other[PART_DEC_LAYER] < own[PART_DEC_LAYER]) {
+                break;
+            }
+            double* time = &split->time_ns[at(split, s, b, e)];
+            double raised = arrival + needed + after_ns(split, s, b, e);
+            if (raised > *time && state_bytes(split, s, b, e) >= state) { *time = raised; }
+        }
+    }
+}
+
+// The slowest range of the best split that was not looked at; -1: all were.
+static int32_t slowest_unknown(int32_t* begin, int32_t* end, const Split* split) {
+    int32_t found = -1;
+    double slowest = -1;
+    for (int32_t s = split->P - 1, e = split->L; s >= 0; s--) {
+        int32_t b = split->from[s * (split->L + 1) + e];
+        int64_t i = at(split, s, b, e);
+        if (!split->known[i] && split->time_ns[i] > slowest) {
+            slowest = split->time_ns[i], found = s, *begin = b, *end = e;
+        }
+        e = b;
+    }
+    return found;
+}
+
+static double slowest_with_memory(Split* split) {
+    double slowest = slowest_of_best(split);
+    for (int32_t i = 0; i < MOST_RANGES && slowest < INFINITY; i++) {
+        int32_t begin = 0, end = 0, s = slowest_unknown(&begin, &end, split);
+        if (s < 0) { break; }
+        look_at_range(split, s, begin, end, slowest);
+        if (split->time_ns[at(split, s, begin, end)] > slowest) { slowest = slowest_of_best(split); }
+    }
+    return slowest < INFINITY ? slowest : 0;
+}
+
+static Status split_alloc(Split* out, Arena* arena) {
+    size_t L = (size_t)out->L + 1, P = (size_t)out->P, num = P * L * L;
+    bool has_table = num <= MOST_TABLE;
+    out->before = arena_alloc_array(arena, L, sizeof *out->before);
+    out->from = ARENA_NEW(arena, int32_t, P * L);
+    out->best = ARENA_NEW(arena, double, L);
+    out->next = ARENA_NEW(arena, double, L);
+    out->stored = arena_alloc_array(arena, MOST_STORED, sizeof *out->stored);
+    out->stored_once = ARENA_NEW(arena, double, MOST_STORED);
+    out->received = ARENA_NEW(arena, double, MOST_STORED);
+    bool ok = out->before && out->from && out->best && out->next && out->stored && out->stored_once &&
+              out->received;
+    if (ok && has_table) {
+        out->time_ns = ARENA_NEW(arena, double, num);
+        out->known = ARENA_NEW(arena, bool, num);
+        ok = out->time_ns != NULL && out->known != NULL;
+    }
+    return ok ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "lower bound: no host memory left");
+}
+
+Status bound_split_best(double* stage_ns, double* with_memory_ns, const BoundLines* lines, Arena* arena) {
+    const MicrobatchProblem* problem = lines->problem;
+    const CostModel* costs = problem->costs;
+    Split split = {.lines = lines,
+                   .P = problem->P,
+                   .L = costs->num_enc_layers + costs->num_dec_layers,
+                   .num_enc = costs->num_enc_layers};
+    TRY(split_alloc(&split, arena));
+    prices_make(&split);
+    if (split.time_ns) { ranges_make(&split); }
+    *stage_ns = slowest_of_best(&split);
+    *with_memory_ns = 0;
+    if (problem->request->memory_limit_bytes > 0 && split.time_ns) {
+        stored_make(&split);
+        impossible_ranges(&split);
+        *with_memory_ns = slowest_with_memory(&split);
+    }
+    return STATUS_OK;
 }

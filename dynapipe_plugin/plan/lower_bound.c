@@ -22,6 +22,12 @@ static int64_t floor_ns(double time_ns, const MicrobatchProblem* problem) {
     return safe <= 0 ? 0 : safe < (double)COST_LIMIT ? (int64_t)safe : COST_LIMIT;
 }
 
+static MbShape shape_of(const PlanSample* sample) {
+    MbShape shape = {0};
+    mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
+    return shape;
+}
+
 // --- one sample on fixed stages, in whole ns
 // --------------------------------------------------------------------
 
@@ -33,10 +39,9 @@ typedef struct {
 static Chain chain_make(const MicrobatchProblem* problem, const PlanSample* sample) {
     Chain chain;
     CostJobs jobs[PLAN_MAX_STAGES];
-    MbShape shape = {0};
-    mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
+    MbShape shape = shape_of(sample);
     for (int k = 0; k < problem->num_modes; k++) {
-        cost_stages(jobs, problem->costs, problem->stages, problem->P, problem->modes[k], &shape);
+        microbatch_jobs(jobs, problem, problem->modes[k], &shape);
         for (int32_t s = 0; s < problem->P; s++) {
             const int64_t* ns = jobs[s].job_ns;
             chain.F[s] = k > 0 ? smaller(chain.F[s], ns[JOB_F]) : ns[JOB_F];
@@ -78,60 +83,60 @@ static int64_t chain_ns(const Chain* chain, Ends* ends, int32_t P, bool joint_ba
     return longest;
 }
 
-static void fixed_chains(LowerBound* out, Ends* ends, const MicrobatchProblem* problem, bool joint_backward) {
+// Minima over all samples are those over the least, maxima those over the most.
+static void fixed_chains(LowerBound* out, Ends* ends, const BoundLines* lines) {
+    const MicrobatchProblem* problem = lines->problem;
+    const BoundBatch* batch = lines->batch;
     for (int32_t s = 0; s < problem->P; s++) {
         ends->arrival[s] = ends->turn[s] = ends->tail[s] = INT64_MAX;
         ends->reduce_ns[s] = cost_reduce_ns(problem->costs, &problem->stages[s], problem->R);
     }
-    for (int32_t i = 0; i < problem->num_samples; i++) {
-        Chain chain = chain_make(problem, &problem->samples[i]);
-        int64_t longest = chain_ns(&chain, ends, problem->P, joint_backward);
-        if (longest > out->chain_ns) { out->chain_ns = longest, out->chain_sample = i; }
+    for (int32_t i = 0; i < batch->num_least + batch->num_most; i++) {
+        int32_t at = i < batch->num_least ? batch->least[i] : batch->most[i - batch->num_least];
+        Chain chain = chain_make(problem, &batch->samples[at]);
+        int64_t longest = chain_ns(&chain, ends, problem->P, lines->joint_backward);
+        if (longest > out->chain_ns) { out->chain_ns = longest, out->chain_sample = batch->first[at]; }
     }
 }
 
 // --- one sample on whatever stages
 // ------------------------------------------------------------------------------
 
-// One kind of job of one part in its cheapest mode.
-static double cheapest_job(const MicrobatchProblem* problem, int part, JobKind kind, const MbShape* shape) {
-    double least = INFINITY;
-    for (int k = 0; k < problem->num_modes; k++) {
-        const CostPartMode* mode = &problem->costs->parts[problem->modes[k]][part];
-        least = fmin(least, cost_formula_value(&mode->time_ns[kind], shape));
-    }
-    return least;
-}
-
-// All parts forwards and backwards, and at least the weight gradients of the first layer and its embedding.
-static void any_split_chains(LowerBound* out, const BoundLines* lines) {
+// All parts forwards and backwards, and at least the weight gradients of the first layer and its embedding,
+// each kind of job in its cheapest mode.
+static double any_split_chain(const BoundLines* lines, const PlanSample* sample) {
     const MicrobatchProblem* problem = lines->problem;
     const CostModel* costs = problem->costs;
-    CostStage first = cost_stage_make(costs, &(StageLayers){0, 1}, 0, problem->P);
-    double reduce = (double)cost_reduce_ns(costs, &first, problem->R), longest = 0;
     int32_t count[PART_COUNT] = {1, costs->num_enc_layers, costs->num_dec_layers, 1};
     int first_part = costs->num_enc_layers > 0 ? PART_ENC_LAYER : PART_DEC_LAYER;
-    for (int32_t i = 0; i < problem->num_samples; i++) {
-        const PlanSample* sample = &problem->samples[i];
-        MbShape shape = {0};
-        mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
-        double time = reduce;
+    MbShape shape = shape_of(sample);
+    CostParts parts, one;
+    cost_parts(&parts, &problem->table, problem->modes[0], &shape);
+    for (int k = 1; k < problem->num_modes; k++) {
+        cost_parts(&one, &problem->table, problem->modes[k], &shape);
         for (int part = 0; part < PART_COUNT; part++) {
-            if (count[part] == 0) { continue; }
-            time += count[part] *
-                    (cheapest_job(problem, part, JOB_F, &shape) + cheapest_job(problem, part, JOB_B, &shape));
-            double weights = cheapest_job(problem, part, JOB_W, &shape);
-            if (lines->joint_backward) {
-                time += count[part] * weights;
-            } else if (part == PART_EMBEDDING || part == first_part) {
-                time += weights;
-            }
+            double *least = parts.part[part], *ns = one.part[part];
+            for (int kind = 0; kind < JOB_COUNT; kind++) { least[kind] = fmin(least[kind], ns[kind]); }
         }
-        if (costs->comm_bytes_per_ns > 0 && problem->P > 1) {
-            double bytes = cost_formula_value(&costs->boundary_bytes, &shape);
-            time += 2.0 * (problem->P - 1) * (costs->comm_latency_ns + bytes / costs->comm_bytes_per_ns);
-        }
-        if (time > longest) { longest = time, out->chain_sample = i; }
+    }
+    double time = 2.0 * (problem->P - 1) * (double)cost_transfer_ns(costs, parts.enc_boundary_bytes);
+    for (int part = 0; part < PART_COUNT; part++) {
+        const double* ns = parts.part[part];
+        bool first = part == PART_EMBEDDING || part == first_part;
+        time += count[part] * (ns[JOB_F] + ns[JOB_B]);
+        time += (lines->joint_backward ? count[part] : first ? 1 : 0) * ns[JOB_W];
+    }
+    return time;
+}
+
+static void any_split_chains(LowerBound* out, const BoundLines* lines) {
+    const MicrobatchProblem* problem = lines->problem;
+    const BoundBatch* batch = lines->batch;
+    CostStage first = cost_stage_make(problem->costs, &(StageLayers){0, 1}, 0, problem->P);
+    double reduce = (double)cost_reduce_ns(problem->costs, &first, problem->R), longest = 0;
+    for (int32_t i = 0; i < batch->num_most; i++) {
+        double time = reduce + any_split_chain(lines, &batch->samples[batch->most[i]]);
+        if (time > longest) { longest = time, out->chain_sample = batch->first[batch->most[i]]; }
     }
     out->chain_ns = floor_ns(longest, problem);
 }
@@ -139,24 +144,22 @@ static void any_split_chains(LowerBound* out, const BoundLines* lines) {
 // --- shares of the work
 // -----------------------------------------------------------------------------------------
 
-// Of R replicas, one has at least 1/R of this work, and at least one micro-batch.
-static double share(const BoundLines* lines, const BoundLine* line) {
-    double R = lines->problem->R, num_mbs = lines->extent.total[FEATURE_ENC_TOKENS] / lines->largest_tokens;
-    return bound_line_total(line, &lines->extent, 0) / R + line->constant * fmax(1, num_mbs / R);
-}
-
 // Of any k R + 1 samples, some replica has k + 1: at least the k + 1 smallest of the k R + 1 largest. k = 0:
-// the largest.
+// the largest. With one replica there is nothing to divide.
 static double indivisible_share(const BoundLines* lines, const BoundLine* line) {
     enum { MOST = 256 };
     double top[MOST], most = 0;  // descending
     int32_t num = 0, R = lines->problem->R;
-    for (int32_t i = 0; i < lines->problem->num_samples; i++) {
-        double work = bound_line_sample(line, &lines->problem->samples[i]) - line->constant;
-        if (num == MOST && work <= top[MOST - 1]) { continue; }
-        int32_t at = num < MOST ? num++ : MOST - 1;
-        for (; at > 0 && top[at - 1] < work; at--) { top[at] = top[at - 1]; }
-        top[at] = work;
+    const BoundBatch* batch = lines->batch;
+    if (R == 1) { return 0; }
+    for (int32_t i = batch->num - 1; i >= 0; i--) {
+        double work = bound_line_sample(line, &batch->samples[i]) - line->constant;
+        for (int32_t n = 0; n < batch->count[i]; n++) {
+            if (num == MOST && work <= top[MOST - 1]) { break; }
+            int32_t at = num < MOST ? num++ : MOST - 1;
+            for (; at > 0 && top[at - 1] < work; at--) { top[at] = top[at - 1]; }
+            top[at] = work;
+        }
     }
     for (int32_t k = 0; k * R < num; k++) {
         double sum = line->constant;
@@ -169,6 +172,21 @@ static double indivisible_share(const BoundLines* lines, const BoundLine* line) 
 // --- the parts
 // --------------------------------------------------------------------------------------------------
 
+// Time of the stage's memory (bound_memory.h), no less than work_ns.
+static double memory_of_stage(const BoundLines* lines, const BoundPart* own, int32_t s, double work_ns) {
+    const MicrobatchProblem* problem = lines->problem;
+    BoundPart sum = {.turn = {0}};
+    BoundStage stage = {.own = *own, .free_bytes = (double)problem->available_bytes[s], .has_input = s > 0};
+    if (problem->request->memory_limit_bytes == 0) { return work_ns; }
+    for (int32_t k = s + 1; k < problem->P; k++) {
+        BoundPart one;
+        bound_part_stage(&one, lines, k);
+        bound_line_add(&sum.turn, 1, &one.turn);
+    }
+    bound_memory_away(&stage.away, lines, &sum, problem->P - 1 - s);
+    return fmax(bound_memory_stage(lines, &stage, work_ns), work_ns);
+}
+
 // Stage s between its earliest begin and what must follow it.
 static void raise_stage(LowerBound* out, const BoundLines* lines, const Ends* ends, int32_t s) {
     const MicrobatchProblem* problem = lines->problem;
@@ -176,45 +194,66 @@ static void raise_stage(LowerBound* out, const BoundLines* lines, const Ends* en
     bound_part_stage(&stage, lines, s);
     BoundLine forward_backward = stage.F;
     bound_line_add(&forward_backward, 1, &stage.B);
-    double work = share(lines, &stage.work);
+    double work = bound_share(lines, &stage.work);
     // With split backward a stage may end with W, and only its reduction follows.
     bool joint = lines->joint_backward;
     int64_t arrival = ends->arrival[s], reduce = ends->reduce_ns[s], tail = ends->tail[s];
     int64_t after = joint ? larger(tail, reduce) : reduce;
     int64_t bound = arrival + floor_ns(work, problem) + after;
     if (!joint) {
-        bound = larger(bound, arrival + floor_ns(share(lines, &forward_backward), problem) + tail);
+        bound = larger(bound, arrival + floor_ns(bound_share(lines, &forward_backward), problem) + tail);
     }
-    bound = larger(bound, ends->turn[s] + floor_ns(share(lines, &stage.BW), problem) + after);
+    bound = larger(bound, ends->turn[s] + floor_ns(bound_share(lines, &stage.BW), problem) + after);
     if (bound > out->stage_ns) { out->stage_ns = bound, out->stage = s; }
     int64_t indivisible = floor_ns(indivisible_share(lines, &stage.work), problem);
-    out->replica_ns = larger(out->replica_ns, arrival + indivisible + after);
-    double memory = bound_memory_stage(lines, s, work);
+    if (problem->R > 1) { out->replica_ns = larger(out->replica_ns, arrival + indivisible + after); }
+    double memory = memory_of_stage(lines, &stage, s, work);
     if (memory > work) {
         out->memory_ns = larger(out->memory_ns, arrival + floor_ns(memory, problem) + after);
     }
 }
 
-void lower_bound_make(LowerBound* out, const MicrobatchProblem* problem, bool joint_backward) {
+// Whatever split the layers take.
+static Status any_split(LowerBound* out, const BoundLines* lines, const BoundLine* whole, Arena* arena) {
+    const MicrobatchProblem* problem = lines->problem;
+    double stage_ns, memory_ns;
+    TRY(bound_split_best(&stage_ns, &memory_ns, lines, arena));
+    any_split_chains(out, lines);
+    out->stage_ns = floor_ns(stage_ns, problem);
+    out->memory_ns = memory_ns > stage_ns ? floor_ns(memory_ns, problem) : 0;
+    out->replica_ns = floor_ns(indivisible_share(lines, whole) / problem->P, problem);
+    return STATUS_OK;
+}
+
+static Status bound_make(LowerBound* out, const MicrobatchProblem* problem, bool joint_backward,
+                         Arena* arena) {
+    BoundBatch batch;
     BoundLines lines;
     BoundPart whole;
     const CostModel* costs = problem->costs;
-    *out = (LowerBound){.stage = -1};
-    bound_lines_make(&lines, problem, joint_backward);
+    TRY(bound_batch_make(&batch, problem->samples, problem->num_samples, arena));
+    bound_lines_make(&lines, problem, &batch, joint_backward);
     bound_part_sum(&whole, &lines, costs->num_enc_layers, costs->num_dec_layers, true, true);
     double work = bound_line_total(&whole.work, &lines.extent, 0) / problem->P / problem->R;
     out->work_ns = floor_ns(work, problem);
     if (problem->request->choose_stages) {
-        double memory = bound_memory_any_split(&lines, work);
-        any_split_chains(out, &lines);
-        out->stage_ns = floor_ns(bound_split_best(&lines), problem);
-        out->replica_ns = floor_ns(indivisible_share(&lines, &whole.work) / problem->P, problem);
-        out->memory_ns = memory > work ? floor_ns(memory, problem) : 0;
+        TRY(any_split(out, &lines, &whole.work, arena));
     } else {
         Ends ends;
-        fixed_chains(out, &ends, problem, joint_backward);
+        fixed_chains(out, &ends, &lines);
         for (int32_t s = 0; s < problem->P; s++) { raise_stage(out, &lines, &ends, s); }
+        if (out->memory_ns <= out->stage_ns) { out->memory_ns = 0; }
     }
     const int64_t parts[] = {out->work_ns, out->chain_ns, out->stage_ns, out->memory_ns, out->replica_ns};
     for (int i = 0; i < 5; i++) { out->bound_ns = larger(out->bound_ns, parts[i]); }
+    return STATUS_OK;
+}
+
+Status lower_bound_make(LowerBound* out, const MicrobatchProblem* problem, bool joint_backward) {
+    LowerBound made = {.stage = -1};
+    Arena arena = {0};
+    Status status = bound_make(&made, problem, joint_backward, &arena);
+    arena_free(&arena);
+    *out = status == STATUS_OK ? made : (LowerBound){.stage = -1};
+    return status;
 }

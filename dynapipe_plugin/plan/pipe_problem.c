@@ -8,21 +8,12 @@ static int64_t align_up(int64_t num_bytes) {
     return (num_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
 }
 
-// One micro-batch on one stage, from the costs of its stage and what the stage before sends.
-static void set_cost(ReplicaProblem* replica, const MicrobatchProblem* problem, int32_t s, int32_t m,
-                     RecomputeMode mode, const CostJobs* jobs, int64_t in_bytes) {
-    int64_t cell = (int64_t)s * replica->pipe.M + m;
-    bool first = s == 0, last = s == replica->pipe.P - 1;
-    int64_t out_bytes = last ? 0 : jobs->boundary_bytes;
+void pipe_cost_make(PipeCost* out, const MicrobatchProblem* problem, int32_t s, RecomputeMode mode,
+                    const CostJobs* jobs, int64_t in_bytes) {
+    bool first = s == 0, last = s == problem->P - 1, buffers = problem->count_buffers;
     bool drops = problem->costs->recompute_is_job[mode] && mode != RECOMPUTE_NONE;
-    replica->modes[cell] = (uint8_t)mode;
-    replica->bytes[cell] = (RankBytes){.acts_bytes = jobs->stored_bytes,
-                                       .forward_bytes = drops ? jobs->forward_bytes : 0,
-                                       .in_bytes = first ? 0 : in_bytes,
-                                       .out_bytes = out_bytes};
-    bool buffers = problem->count_buffers;
-    PipeCost* cost = (PipeCost*)(uintptr_t)&replica->pipe.cost[cell];
-    *cost = (PipeCost){
+    int64_t out_bytes = last ? 0 : jobs->boundary_bytes;
+    *out = (PipeCost){
         .stored_bytes = buffers ? align_up(jobs->stored_bytes) + align_up(out_bytes) : jobs->stored_bytes,
         .forward_bytes = drops ? align_up(jobs->forward_bytes) + (buffers ? align_up(out_bytes) : 0) : 0,
         .input_bytes = first || !buffers ? 0 : align_up(in_bytes),
@@ -31,8 +22,21 @@ static void set_cost(ReplicaProblem* replica, const MicrobatchProblem* problem, 
         .mode = mode,
         .drops = drops,
     };
-    memcpy(cost->job_ns, jobs->job_ns, sizeof cost->job_ns);
-    if (!drops) { cost->job_ns[JOB_R] = 0; }
+    memcpy(out->job_ns, jobs->job_ns, sizeof out->job_ns);
+    if (!drops) { out->job_ns[JOB_R] = 0; }
+}
+
+// One micro-batch on one stage, from the costs of its stage and what the stage before sends.
+static void set_cost(ReplicaProblem* replica, const MicrobatchProblem* problem, int32_t s, int32_t m,
+                     RecomputeMode mode, const CostJobs* jobs, int64_t in_bytes) {
+    int64_t cell = (int64_t)s * replica->pipe.M + m;
+    PipeCost* cost = (PipeCost*)(uintptr_t)&replica->pipe.cost[cell];
+    pipe_cost_make(cost, problem, s, mode, jobs, in_bytes);
+    replica->modes[cell] = (uint8_t)mode;
+    replica->bytes[cell] = (RankBytes){.acts_bytes = jobs->stored_bytes,
+                                       .forward_bytes = cost->drops ? jobs->forward_bytes : 0,
+                                       .in_bytes = s == 0 ? 0 : in_bytes,
+                                       .out_bytes = cost->boundary_bytes};
     if (jobs->scratch_bytes > replica->scratch_bytes[s]) { replica->scratch_bytes[s] = jobs->scratch_bytes; }
 }
 

@@ -23,6 +23,11 @@ typedef struct {
     uint8_t* modes;                          // [P * M] RecomputeMode
 } ReplicaProblem;
 
+// What the scheduling problem has of one micro-batch on one stage, which receives in_bytes from the stage
+// before.
+void pipe_cost_make(PipeCost* out, const MicrobatchProblem* problem, int32_t s, RecomputeMode mode,
+                    const CostJobs* jobs, int64_t in_bytes);
+
 // Micro-batches mbs[0 .. num_mbs) of the list. modes: [P * num_mbs], NULL: what the batching pass assumed.
 Status replica_problem_make(ReplicaProblem* out, const MicrobatchProblem* problem, const MicrobatchList* list,
                             const int32_t* mbs, int32_t num_mbs, const uint8_t* modes, Arena* arena);

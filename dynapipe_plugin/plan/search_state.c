@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "pipe_problem.h"
 #include "pipe_schedule.h"
 
 static int64_t align_up(int64_t num_bytes) {
@@ -119,27 +120,6 @@ void search_state_move_sample(SearchState* state, int32_t sample, int32_t to) {
 
 // --- prices -----------------------------------------------------------------------------------------------
 
-// As set_cost in pipe_problem.c.
-static void set_cost(SearchState* state, int32_t s, int32_t m, const CostJobs* jobs, int64_t in_bytes) {
-    const MicrobatchProblem* problem = state->problem;
-    int64_t cell = (int64_t)s * state->M + m;
-    RecomputeMode mode = (RecomputeMode)state->mode[cell];
-    bool buffers = problem->count_buffers, first = s == 0, last = s == state->P - 1;
-    bool drops = problem->costs->recompute_is_job[mode] && mode != RECOMPUTE_NONE;
-    int64_t out_bytes = last ? 0 : jobs->boundary_bytes;
-    PipeCost* cost = &state->cost[cell];
-    state->scratch_bytes[cell] = jobs->scratch_bytes;
-    memcpy(cost->job_ns, jobs->job_ns, sizeof cost->job_ns);
-    if (!drops) { cost->job_ns[JOB_R] = 0; }
-    cost->stored_bytes = buffers ? align_up(jobs->stored_bytes) + align_up(out_bytes) : jobs->stored_bytes;
-    cost->forward_bytes = drops ? align_up(jobs->forward_bytes) + (buffers ? align_up(out_bytes) : 0) : 0;
-    cost->input_bytes = first || !buffers ? 0 : align_up(in_bytes);
-    cost->transfer_ns = last ? 0 : cost_transfer_ns(problem->costs, out_bytes);
-    cost->boundary_bytes = out_bytes;
-    cost->mode = mode;
-    cost->drops = drops;
-}
-
 void search_state_price(SearchState* state, int32_t m) {
     const MicrobatchProblem* problem = state->problem;
     CostParts parts[RECOMPUTE_COUNT];
@@ -153,7 +133,9 @@ void search_state_price(SearchState* state, int32_t m) {
             known[mode] = true;
         }
         cost_jobs_of_stage(&jobs, problem->costs, &state->stages[s], &parts[mode]);
-        set_cost(state, s, m, &jobs, in_bytes);
+        int64_t cell = (int64_t)s * state->M + m;
+        pipe_cost_make(&state->cost[cell], problem, s, mode, &jobs, in_bytes);
+        state->scratch_bytes[cell] = jobs.scratch_bytes;
         in_bytes = jobs.boundary_bytes;
     }
 }

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# Dynamic micro-batches against packing and padding on a pipeline of 2 ranks, real task mixture, longest 2048 and 4096 tokens:
-# tokens/s, predicted against measured step time, and what planning in the background costs. Writes dev/results/pipeline.md.
-#   LENGTHS="2048 4096" MODEL=l8c256h4 BATCH=16384 STEPS=4 ROUNDS=2 dev/bench_pipeline.sh
+# Dynamic micro-batches against packing and padding on a pipeline of ranks, real task mixture, longest 2048 and 4096 tokens:
+# tokens/s, predicted against measured step time, stages chosen, what planning in the background costs. Writes dev/results/pipeline.md (2 stages),
+# pipeline4.md (4) and so on.
+#   STAGES=2 LENGTHS="2048 4096" MODEL=l8c256h4 BATCH=16384 STEPS=4 ROUNDS=2 dev/bench_pipeline.sh
 set -eu
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
 lengths=${LENGTHS:-2048 4096} model=${MODEL:-l8c256h4} batch=${BATCH:-16384} steps=${STEPS:-4} rounds=${ROUNDS:-2}
-stages=${STAGES:-2} policies="dynamic packed-ragged packed padded"
-out=out/bench result=dev/results/pipeline.md
+stages=${STAGES:-2} policies="dynamic packed-ragged packed padded kk"
+cores=$(getconf _NPROCESSORS_ONLN)
+out=out/bench result=dev/results/pipeline${STAGES:-2}.md
+[ "$stages" -ne 2 ] || result=dev/results/pipeline.md
 make -s programs
 mkdir -p $out dev/results
 
@@ -26,7 +29,7 @@ train() {  # name, options: metrics in $out/name/metrics.jsonl
     rm -rf "${out:?}/$name"
     mkdir -p "$out/$name"
     timeout -k 10 1200 mpirun -np "$stages" ./train_gpt2 -i $out/data/train.bin -e "$model" -d "$batch" -v 0 -s 0 --stages "$stages" \
-        -o "$out/$name" -n 0 "$@" >"$out/$name.log" 2>&1 || { tail -5 "$out/$name.log"; exit 1; }
+        -o "$out/$name" -n 0 --dump-plan "$out/$name/plan.txt" --show-step "$steps" "$@" >"$out/$name.log" 2>&1 || { tail -5 "$out/$name.log"; exit 1; }
     rm -f "$out/$name"/*.bin
 }
 
@@ -34,18 +37,29 @@ train() {  # name, options: metrics in $out/name/metrics.jsonl
 field() { sed -nE 's/.*"'"$2"'":([-0-9.e+]+).*/\1/p' "$out/$1/metrics.jsonl" | tail -n +2; }
 median() { sort -g | awk '{a[NR] = $1} END {print NR % 2 ? a[(NR + 1) / 2] : (a[NR / 2] + a[NR / 2 + 1]) / 2}'; }
 rates() { paste <(field "$1" total_tokens) <(field "$1" step_ms) | awk '{print $1 * 1e3 / $2}'; }
+# Stages and, of the last step's plan, backward passes and those with weight gradients as jobs of their own.
+split() {
+    local plan=$out/$1/plan.txt
+    printf '%s: %s layers, %d of %d backward passes split' "$2" "$(sed -nE 's/^stages: ([0-9,]+) .*/\1/p' "$out/$1.log")" \
+        "$(grep -cE '^ *wgt' "$plan")" "$(grep -cE '^ *bwd' "$plan")"
+}
 errors() { paste <(field "$1" predicted_ms) <(field "$1" step_ms) | awk '{e = $1 / $2 - 1; print 100 * (e < 0 ? -e : e)}'; }
 
 {
     echo "# Pipeline of $stages ranks on one machine"
     echo
-    echo "\`dev/bench_pipeline.sh\` at commit $(git rev-parse --short HEAD): $model, V $vocab, $batch tokens a step, $stages stages, one core a rank,"
+    echo "\`dev/bench_pipeline.sh\` at commit $(git rev-parse --short HEAD): $model, V $vocab, $batch tokens a step, $stages stages, one thread a rank,"
     echo "$rounds interleaved rounds of $steps steps, the first of each left out. Data: $data."
-    echo "Machine: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(getconf _NPROCESSORS_ONLN) cores, load $(cut -d' ' -f1 /proc/loadavg) at the start."
+    echo "Machine: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $cores cores, load $(cut -d' ' -f1 /proc/loadavg) at the start."
+    if [ "$stages" -gt "$cores" ]; then
+        echo
+        echo "$stages ranks share $cores cores: idle time of one rank is compute time of another, so this shows work saved, not idle time saved, and steps"
+        echo "take longer than predicted, which is for a core a rank."
+    fi
 } >$result.tmp
 
 for longest in $lengths; do
-    mpirun -np "$stages" ./profile_costs --model "$model" --tokens "$longest" --vocab $vocab --seconds 0.1 --out $out/costs-"$longest".txt >$out/profile-"$longest".log
+    mpirun -np $((stages < cores ? stages : cores)) ./profile_costs --model "$model" --tokens "$longest" --vocab $vocab --seconds "${SECONDS_A_POINT:-0.1}" --out $out/costs-"$longest".txt >$out/profile-"$longest".log
     for round in $(seq "$rounds"); do
         for policy in $policies before; do
             batching=$policy extra=
@@ -73,6 +87,7 @@ for longest in $lengths; do
             -v w="$(all field dynamic plan_wait_ms | median)" 'BEGIN {
             printf "Planning in the background: median step %.1f ms; with all plans made before the first step %.1f ms (ratio %.4f).\n", a, b, a / b
             printf "A plan takes %.1f ms of a core; steps wait %.3f ms for it (median).\n", p, w}'
+        echo "$(split "$longest-dynamic-$rounds" dynamic); $(split "$longest-packed-ragged-$rounds" packed-ragged)."
     } >>$result.tmp
 done
 mv $result.tmp $result

@@ -279,6 +279,23 @@ static int64_t work_of_forward(const CostFormula* forward, int32_t tokens) {
     return bound.work_ns;
 }
 
+// Costs of straight lines count in full, however large the batch: padded to itself, its squares are beyond
+// any 64-bit number.
+static void straight_lines_count_in_full(void) {
+    enum { NUM = RANDOM_MAX_SAMPLES, TOKENS = 30000 };
+    MicrobatchProblem mp;
+    LowerBound bound;
+    CostFormula F = {.constant = 1000};
+    cost_formula_add_line(&F, FEATURE_ENC_TOKENS, 20);
+    cost_formula_add_line(&F, FEATURE_ENC_SQUARES, 1.0 / 16);
+    work_of_forward(&F, 1);
+    problem.num_samples = NUM;
+    for (int i = 0; i < NUM; i++) { problem.samples[i] = (PlanSample){TOKENS, 0, 0}; }
+    CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, NUM));
+    CHECK_OK(lower_bound_make(&bound, &mp, false));
+    CHECK_NEAR(bound.work_ns, (double)NUM * TOKENS * (20 + TOKENS / 16.0), 3.0 * NUM);
+}
+
 // A curve that starts below zero and a constant that makes up for it: the rate is the slope, not nothing.
 static void fitted_intercepts_keep_the_slope(void) {
     CostFormula F = {.constant = 500000};
@@ -331,6 +348,7 @@ int main(int argc, char** argv) {
     RUN(one_stage_reaches_the_bound);
     RUN(memory_bound_is_reached);
     RUN(one_sample_is_its_chain);
+    RUN(straight_lines_count_in_full);
     RUN(fitted_intercepts_keep_the_slope);
     RUN(clamped_curves_are_cheapest_where_the_clamp_ends);
     if (case_available()) {

@@ -290,10 +290,81 @@ static void bound_and_plan_enclose_the_optimum(void) {
     arena_free(&arena);
 }
 
+// The next split of L layers onto P stages after this one, the head alone on the last allowed; false: none.
+static bool next_split(StageLayers* stages, int32_t P, int32_t L) {
+    for (int32_t s = P - 2; s >= 0; s--) {  // cut behind stage s one layer later, those behind it at once
+        int32_t cut = stages[s].layer_end + 1;
+        if (cut + (P - 2 - s) > L) { continue; }
+        for (int32_t k = s; k < P - 1; k++) { stages[k].layer_end = stages[k + 1].layer_begin = cut + k - s; }
+        return true;
+    }
+    return false;
+}
+
+// The optimum over all splits too: no bound for any split is above it. Model state makes some impossible.
+static void bound_of_all_splits_is_below_the_optimum(void) {
+    Rng rng = rng_seed(seed + 3);
+    Arena arena = {0};
+    int num = 0, given_up = 0, by_memory = 0, num_splits = 0;
+    double sum = 0;
+    for (int round = 0; round < 240; round++) {
+        random_problem(&problem, &rng, rng_between(&rng, 1, 3));
+        PlanRequest* request = &problem.request;
+        CostModel* costs = &problem.costs;
+        int32_t L = rng_between(&rng, 3, 5), P = rng_between(&rng, 2, 3), dec = rng_between(&rng, 0, 2);
+        (round % 2 ? linear_cost_model : random_cost_model)(costs, &rng, L - dec, dec);
+        for (int part = 0; part < PART_COUNT; part++) {
+            costs->part_state_bytes[part] = (int64_t)rng_between(&rng, 0, 20) * 1000000;
+        }
+        *request = (PlanRequest){.P = P,
+                                 .R = rng_between(&rng, 1, 2),
+                                 .layout = LAYOUT_RAGGED,
+                                 .recompute = RECOMPUTE_CHOICE_NONE,
+                                 .memory_rule = MEMORY_ACTIVATIONS};
+        equal_stages(request, L);
+        random_samples(problem.samples, problem.num_samples, &rng, 0, dec > 0);
+        if (round % 4 > 0) {
+            random_problem_limit_memory(&problem, 0);
+            request->memory_limit_bytes = request->memory_limit_bytes / 100 * rng_between(&rng, 80, 160) + 1;
+        }
+        Batch batch = {.best_ns = INT64_MAX, .arena = &arena};
+        for (int32_t s = 0; s < P; s++) { request->stages[s] = (StageLayers){s, s < P - 1 ? s + 1 : L}; }
+        MicrobatchProblem mp;
+        do {
+            if (microbatch_problem_init(&mp, request, costs, problem.samples, problem.num_samples)) {
+                continue;
+            }
+            batch.mp = &mp;
+            num_splits++;
+            compose(&batch, 0);
+        } while (next_split(request->stages, P, L));
+        int64_t limit_bytes = request->memory_limit_bytes;
+        request->choose_stages = true;
+        request->memory_limit_bytes = 0;  // the last split need not fit
+        CHECK_OK(microbatch_problem_init(&mp, request, costs, problem.samples, problem.num_samples));
+        request->memory_limit_bytes = limit_bytes;
+        given_up += batch.gave_up;
+        if (batch.gave_up || batch.best_ns == INT64_MAX) { continue; }
+        LowerBound bound;
+        CHECK_OK(lower_bound_make(&bound, &mp, false));
+        CHECK(bound.bound_ns <= batch.best_ns);
+        num++;
+        by_memory += bound.bound_ns == bound.memory_ns;
+        sum += (double)batch.best_ns / (double)bound.bound_ns;
+    }
+    printf("     %d batches, %d splits: optimum %.4f of the bound of all splits (memory's %d times), given "
+           "up %d "
+           "times\n",
+           num, num_splits, sum / num, by_memory, given_up);
+    CHECK(num > 100 && by_memory > 3);
+    arena_free(&arena);
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(optimum_is_that_of_all_orders);
     RUN(policies_are_not_faster);
     RUN(bound_and_plan_enclose_the_optimum);
+    RUN(bound_of_all_splits_is_below_the_optimum);
     return test_end();
 }

@@ -15,7 +15,8 @@ part. Jobs keep their order on each stage unless a freer order is faster:
     replicas        and over the replicas
     efficiency      curves at the cheapest rate that a micro-batch of this batch could have: the bound
 Each level is at least the next, so no part is negative. A level below the bound counts as the bound: what no
-plan can avoid (a head that is larger than a stage) is not charged. test_waterfall.c
+plan can avoid (a head that is larger than a stage; constants and recomputation that memory enforces, layers
+that only one split can hold: the bound has them) is not charged. test_waterfall.c
 */
 #pragma once
 

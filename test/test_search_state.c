@@ -249,6 +249,7 @@ static void random_operations_keep_a_state_sound(void) {
         num_states++;
         for (int32_t step = 0; step < 16; step++) {
             uint32_t what = rng_below(&rng, 10);
+            int64_t unlimited = INT64_MAX;
             int32_t before = test_failures;
             switch (what) {
                 case 0:
@@ -262,7 +263,7 @@ static void random_operations_keep_a_state_sound(void) {
                 case 8: small_ends(&state, &arena); break;
                 default: copy_and_back(&state, &mirror, &rng, &arena); break;
             }
-            CHECK_OK(search_state_simulate(&state.makespan_ns, &state, INT64_MAX, &checks));
+            CHECK_OK(search_state_simulate(&state.makespan_ns, &state, INT64_MAX, &unlimited, &checks));
             num_fitting += state.makespan_ns < INT64_MAX;
             arena_reset(&checks);
             CHECK(is_mirrored(&state, &mirror) && search_state_is_sound(&state, &checks));
@@ -311,10 +312,10 @@ static void makespan_is_the_simulators(void) {
         int32_t* order = random_order(&rng, M, &arena);
         PipeSchedule schedule, alone;
         PipeTimeline timeline;
-        int64_t ns, cut_ns;
+        int64_t ns, cut_ns, budget = 0, left;
         CHECK_OK(pipe_adaptive_build(&schedule, &pipe, order, &rule, &arena));
         CHECK_OK(pipe_simulate(&timeline, &pipe, &schedule, &arena));
-        CHECK_OK(pipe_adaptive_makespan(&ns, &pipe, order, &rule, INT64_MAX, &arena));
+        CHECK_OK(pipe_adaptive_makespan(&ns, &pipe, order, &rule, INT64_MAX, &budget, &arena));
         if (ns == INT64_MAX) {  // then the schedule is one micro-batch at a time
             CHECK(limited && inputs);
             CHECK_OK(pipe_schedule_one_by_one(&alone, &pipe, order, &arena));
@@ -327,11 +328,16 @@ static void makespan_is_the_simulators(void) {
             continue;
         }
         CHECK_EQ(ns, timeline.makespan_ns);
+        int64_t num_jobs = 0, cells = (int64_t)P * M;
+        for (int32_t s = 0; s < P; s++) { num_jobs += schedule.num_jobs[s]; }
+        CHECK(-budget >= num_jobs && -budget <= num_jobs + (cells + 1) / 2);
+        left = budget;
         num_limited += limited;
         int64_t cutoff_ns = ns + rng_between(&rng, -3, 3);
         if (rng_below(&rng, 2)) { cutoff_ns = ns * rng_between(&rng, 0, 200) / 100; }
-        CHECK_OK(pipe_adaptive_makespan(&cut_ns, &pipe, order, &rule, cutoff_ns, &arena));
+        CHECK_OK(pipe_adaptive_makespan(&cut_ns, &pipe, order, &rule, cutoff_ns, &left, &arena));
         CHECK_EQ(cut_ns, ns > cutoff_ns ? INT64_MAX : ns);
+        CHECK(left <= budget && left >= 2 * budget);
         num_cut += cut_ns == INT64_MAX;
         if (test_failures > 0) {
             printf("seed %llu, round %d\n", (unsigned long long)seed, round);

@@ -100,7 +100,10 @@ static void replicas_are_balanced(void) {
         }
         CHECK(most <= total / R + w.size[w.by_size[0]] + (total >> 10));
         int32_t num_empty = 0;
-        for (int32_t r = 0; r < R; r++) { num_empty += num[r] == 0; }
+        for (int32_t r = 0; r < R; r++) {
+            CHECK(num[r] == 0 || num_empty == 0);
+            num_empty += num[r] == 0;
+        }
         if (w.size[w.by_size[N - 1]] > 1 << 13) { CHECK_EQ(num_empty, N < R ? R - N : 0); }
     }
     arena_free(&arena);

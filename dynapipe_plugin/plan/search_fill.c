@@ -120,11 +120,24 @@ static void put(Bin* bin, const SearchWeights* w, int32_t id) {
     bin->num++;
 }
 
+// Settings are tried on the first replicas: those without samples come last.
+static Status empty_last(int32_t* replica_of, int32_t num, int32_t R, Arena* arena) {
+    int32_t *place, next = 0;
+    PIPE_NEW(place, arena, int32_t, R);
+    for (int32_t i = 0; i < num; i++) { place[replica_of[i]] = 1; }
+    for (int32_t r = 0; r < R; r++) {
+        if (place[r] > 0) { place[r] = next++; }
+    }
+    for (int32_t i = 0; i < num; i++) { replica_of[i] = place[replica_of[i]]; }
+    return STATUS_OK;
+}
+
 Status search_fill_replicas(int32_t* replica_of, const SearchWeights* weights, Arena* arena) {
     const MicrobatchProblem* problem = weights->problem;
     int32_t N = problem->num_samples, R = problem->R;
     if (weights->num_resources == 1) {
-        return replica_balance_assign(replica_of, weights->weight[0], N, R, arena);
+        TRY(replica_balance_assign(replica_of, weights->weight[0], N, R, arena));
+        return empty_last(replica_of, N, R, arena);
     }
     Bin* bins;
     PIPE_NEW(bins, arena, Bin, R);
@@ -134,7 +147,7 @@ Status search_fill_replicas(int32_t* replica_of, const SearchWeights* weights, A
         replica_of[id] = r;
         put(&bins[r], weights, id);
     }
-    return STATUS_OK;
+    return empty_last(replica_of, N, R, arena);
 }
 
 static int64_t capacity_percent(const MicrobatchTaper* taper, int32_t k) {

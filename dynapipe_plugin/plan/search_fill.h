@@ -21,7 +21,7 @@ typedef struct {
 Status search_weights_make(SearchWeights* out, const MicrobatchProblem* problem, RecomputeMode mode,
                            int32_t num_mbs, Arena* arena);
 
-// replica_of[id] for every sample: balanced in every resource.
+// replica_of[id] for every sample: balanced in every resource; replicas without samples last.
 Status search_fill_replicas(int32_t* replica_of, const SearchWeights* weights, Arena* arena);
 
 // mb_of[i] in [0, taper->num_mbs) for the samples ids[i], largest first; every micro-batch gets at least one

@@ -382,18 +382,6 @@ static Status share_alloc(Share* out, int32_t N, int32_t R, Arena* arena) {
     return STATUS_OK;
 }
 
-// The first replicas are those that settings are tried on: they must have samples.
-static Status empty_replicas_last(int32_t* replica_of, int32_t num, int32_t R, Arena* arena) {
-    int32_t *place, next = 0;
-    PIPE_NEW(place, arena, int32_t, R);
-    for (int32_t i = 0; i < num; i++) { place[replica_of[i]] = 1; }
-    for (int32_t r = 0; r < R; r++) {
-        if (place[r] > 0) { place[r] = next++; }
-    }
-    for (int32_t i = 0; i < num; i++) { replica_of[i] = place[replica_of[i]]; }
-    return STATUS_OK;
-}
-
 // Ragged: every replica's samples, largest first.
 static Status share_samples(Firsts* firsts) {
     Search* search = firsts->search;
@@ -402,7 +390,6 @@ static Status share_samples(Firsts* firsts) {
     PIPE_NEW(replica_of, &search->lists, int32_t, N);
     TRY(share_alloc(share, N, search->R, &search->lists));
     TRY(search_fill_replicas(replica_of, &search->weights, &search->lists));
-    TRY(empty_replicas_last(replica_of, N, search->R, &search->lists));
     for (int32_t i = 0; i < N; i++) { share->num_ids[replica_of[i]]++; }
     for (int32_t r = 1; r < search->R; r++) { share->ids[r] = share->ids[r - 1] + share->num_ids[r - 1]; }
     memset(share->num_ids, 0, (size_t)search->R * sizeof *share->num_ids);
@@ -425,28 +412,22 @@ static Status share_cut(Firsts* firsts, int32_t ramp_percent) {
     TRY(microbatch_dp_build(&list, search->problem, &(MicrobatchTaper){.ramp_percent = ramp_percent},
                             &search->lists));
     TRY(replica_balance(&lists, &list, search->R, &search->lists));
-    int32_t* replica_of;
-    PIPE_NEW(replica_of, &search->lists, int32_t, list.num_mbs);
-    for (int32_t r = 0; r < search->R; r++) {
-        for (int32_t k = lists.begin[r]; k < lists.begin[r + 1]; k++) { replica_of[lists.mbs[k]] = r; }
-    }
-    TRY(empty_replicas_last(replica_of, list.num_mbs, search->R, &search->lists));
-    for (int32_t m = 0; m < list.num_mbs; m++) { list.mbs[m].replica = replica_of[m]; }
-    TRY(replica_balance(&lists, &list, search->R, &search->lists));
     share->num_all = list.num_mbs;
-    for (int32_t r = 0; r < search->R; r++) {
+    for (int32_t q = 0, r = 0; q < search->R; q++) {  // those without samples come last
+        if (lists.begin[q] == lists.begin[q + 1]) { continue; }
         share->ids[r] = share->ids[0] + next;
         share->mb_of[r] = share->mb_of[0] + next;
-        for (int32_t k = lists.begin[r]; k < lists.begin[r + 1]; k++) {
+        for (int32_t k = lists.begin[q]; k < lists.begin[q + 1]; k++) {
             const Microbatch* mb = &list.mbs[lists.mbs[k]];
-            for (int32_t q = mb->sequence_begin; q < mb->sequence_end; q++) {
-                int32_t segment = list.sequences[q].segment_begin;
+            for (int32_t i = mb->sequence_begin; i < mb->sequence_end; i++) {
+                int32_t segment = list.sequences[i].segment_begin;
                 share->ids[0][next] = list.segments[segment].sample_idx;
                 share->mb_of[0][next++] = share->num_mbs[r];
                 share->num_ids[r]++;
             }
             share->num_mbs[r]++;
         }
+        r++;
     }
     firsts->num_shares++;
     return STATUS_OK;

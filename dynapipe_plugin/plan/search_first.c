@@ -97,8 +97,7 @@ static Status simulate(Search* search, SearchState* state, int64_t cutoff_ns) {
     return search_state_simulate(&state->makespan_ns, state, cutoff_ns, &search->budget, &search->simulator);
 }
 
-// --- candidates
-// -----------------------------------------------------------------------------------------------------
+// --- candidates ------------------------------------------------------------------------------------------
 
 // Kept in place by makespan; those that came first stay before equals.
 static void insert(Firsts* firsts, const First* first) {
@@ -205,8 +204,7 @@ static Status try_firsts(Firsts* firsts) {
     return STATUS_OK;
 }
 
-// --- tuning
-// ---------------------------------------------------------------------------------------------------------
+// --- tuning ----------------------------------------------------------------------------------------------
 
 // The candidate that is tuned: its settings, and the probes as they are with it.
 typedef struct {
@@ -365,8 +363,7 @@ static Status tune(Tuned* best, Firsts* firsts, const First* first, int64_t may_
     return status;
 }
 
-// --- all replicas
-// ---------------------------------------------------------------------------------------------------
+// --- all replicas ----------------------------------------------------------------------------------------
 
 static Status share_alloc(Share* out, int32_t N, int32_t R, Arena* arena) {
     int32_t *ids, *mb_of;

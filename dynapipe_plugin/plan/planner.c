@@ -10,15 +10,16 @@
 #include "policy_drafts.h"
 #include "search.h"
 
-enum { POLICY_EFFORT = 300, MAX_SEARCHES = 6 };
+enum { POLICY_EFFORT = 300, MAX_SEARCHES = 6, BASELINES_MAX_SAMPLES = 4096 };
 
 typedef struct {
-    PlanRequest request;  // with the stages of the draft
+    PlanRequest request;                 // with the stages of the draft
+    StageLayers begin[PLAN_MAX_STAGES];  // where the search for them begins
     MicrobatchProblem problem;
     ReplicaPlan *replicas, *best;            // [R] of the draft that is fitted, of the fastest so far
     int64_t reserve_bytes[PLAN_MAX_STAGES];  // that the drafts at hand leave free
     const Draft* best_draft;
-    int64_t best_ns;
+    int64_t best_ns, good_enough_ns;
     LowerBound bound;  // once it is made
     bool bound_is_joint;
     Arena lists;        // drafts and fitted replicas: kept until the plan is made
@@ -152,13 +153,13 @@ static Status by_search(Planner* planner) {
     int64_t over_bytes[PLAN_MAX_STAGES];
     planner->bound_is_joint = planner->request.split_backward == SPLIT_BACKWARD_OFF;
     lower_bound_make(&planner->bound, &planner->problem, planner->bound_is_joint);
-    int64_t good_enough_ns = planner->bound.bound_ns + planner->bound.bound_ns / 2000;
+    planner->good_enough_ns = planner->bound.bound_ns + planner->bound.bound_ns / 2000;
     for (int32_t round = 0; round < MAX_SEARCHES; round++) {
         bool fits;
         PIPE_NEW(draft, &planner->lists, Draft, 1);
         memcpy(planner->problem.reserve_bytes, planner->reserve_bytes, sizeof planner->reserve_bytes);
-        Status status =
-            search_draft(draft, &planner->problem, planner->request.effort, good_enough_ns, &planner->lists);
+        Status status = search_draft(draft, &planner->problem, planner->request.effort,
+                                     planner->good_enough_ns, &planner->lists);
         memset(planner->problem.reserve_bytes, 0, sizeof planner->reserve_bytes);
         if (status != STATUS_OK) { return planner->best_draft != NULL ? STATUS_OK : status; }
         TRY(fit_as_is(&fits, over_bytes, planner, draft));
@@ -209,6 +210,7 @@ static Status by_policy_smaller(Planner* planner) {
     static const int32_t percents[] = {100, 90, 75, 50};
     char first_failure[512];
     Status status = STATUS_INFEASIBLE;
+    TRY(use_stages(planner, planner->begin));
     for (size_t i = 0; i < sizeof percents / sizeof percents[0] && status == STATUS_INFEASIBLE; i++) {
         MicrobatchProblem batching = planner->problem;
         for (int32_t s = 0; s < batching.P; s++) {
@@ -220,6 +222,31 @@ static Status by_policy_smaller(Planner* planner) {
     return status == STATUS_INFEASIBLE ? FAIL(status, "%s", first_failure) : status;
 }
 
+// What trainers do today, on the same samples: some batch suits one of these better than all that the search
+// has seen. No plan of ours is slower, unless it is as good as the bound, or asked to stand noise; batches of
+// thousands are left out, where any composition is even and these cost a third of the search. *status: of
+// what was tried before.
+static Status by_baselines(Planner* planner, Status* status) {
+    static const Batching known[] = {BATCHING_TOKENS, BATCHING_KK, BATCHING_PACKED_RAGGED};
+    const Batching ours = planner->request.batching;
+    char failure[512];
+    snprintf(failure, sizeof failure, "%s", status_message());
+    TRY(use_stages(planner, planner->begin));
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        bool found = planner->best_draft != NULL;
+        if (found && planner->problem.num_samples > BASELINES_MAX_SAMPLES) { break; }
+        if (found && planner->request.noise_permille > 0) { break; }
+        if (found && planner->best_ns <= planner->good_enough_ns) { break; }
+        if (planner->request.layout == LAYOUT_PADDED && known[i] != BATCHING_TOKENS) { break; }
+        planner->request.batching = known[i];
+        Status baseline = by_policy_smaller(planner);
+        planner->request.batching = ours;
+        if (baseline != STATUS_OK && baseline != STATUS_INFEASIBLE) { return baseline; }
+    }
+    if (planner->best_draft != NULL) { *status = STATUS_OK; }
+    return *status == STATUS_INFEASIBLE ? FAIL(*status, "%s", failure) : STATUS_OK;
+}
+
 static Status make(Plan* out, Planner* planner, Arena* arena) {
     const MicrobatchProblem* problem = &planner->problem;
     Status status = STATUS_INFEASIBLE;
@@ -228,6 +255,9 @@ static Status make(Plan* out, Planner* planner, Arena* arena) {
     if (may_search(&planner->request)) { status = by_search(planner); }
     memset(planner->reserve_bytes, 0, sizeof planner->reserve_bytes);
     if (status == STATUS_INFEASIBLE) { status = by_policy_smaller(planner); }
+    if ((status == STATUS_OK || status == STATUS_INFEASIBLE) && may_search(&planner->request)) {
+        TRY(by_baselines(planner, &status));
+    }
     TRY(status);
     return finish(out, planner, arena);
 }
@@ -242,6 +272,7 @@ Status plan_make(Plan* out, const PlanRequest* request, const CostModel* costs, 
     if (request->choose_stages) {
         TRY(stage_split_make(planner.request.stages, request, costs, samples, num_samples, 1));
     }
+    memcpy(planner.begin, planner.request.stages, sizeof planner.begin);
     TRY(microbatch_problem_init(&planner.problem, &planner.request, costs, samples, num_samples));
     TRY(check_request(&planner.request, costs));
     Status status = make(out, &planner, arena);

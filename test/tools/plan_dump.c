@@ -7,15 +7,24 @@
 #include "../../dynapipe_plugin/plan/replay.h"
 #include "../random_problem.h"
 
-enum { NUM_PROBLEMS = 42 };
+enum { NUM_PROBLEMS = 70 };
 
-// Every second problem has the costs of a real model's shape, every third little memory.
+// Every second problem has the costs of a real model's shape, every third little memory. From 42 on all is
+// left to the search: ragged and padded, stages chosen or given, exact times or noise, both memory rules.
 static void draw(RandomProblem* out, Rng* rng, int i) {
     random_problem(out, rng, rng_between(rng, 1, 90));
     out->request.batching = (Batching)(i % BATCHING_COUNT);
     out->request.schedule = (ScheduleChoice)rng_below(rng, SCHEDULE_COUNT);
     out->request.split_backward = (SplitBackward)rng_below(rng, 3);
     out->request.effort = 60;
+    if (i >= 42) {
+        out->request.batching = BATCHING_DYNAMIC;
+        out->request.schedule = SCHEDULE_AUTO;
+        out->request.layout = i % 4 == 0 ? LAYOUT_PADDED : LAYOUT_RAGGED;
+        out->request.choose_stages = i / 2 % 2;
+        out->request.noise_permille = i / 4 % 2 * 60;
+        out->request.memory_rule = i % 5 < 2 ? MEMORY_ACTIVATIONS : MEMORY_BUFFERS;
+    }
     if (i % 2 == 1) {
         CostAnalytic about = {.num_layers = 12,
                               .channels = 64 * rng_between(rng, 4, 20),

@@ -46,6 +46,10 @@ void search_state_assign(SearchState* out, const SearchState* in) {
 
 Status search_state_copy(SearchState* out, const SearchState* in, Arena* arena) {
     SearchState state = {.P = in->P, .M = in->M, .N = in->N, .max_mbs = in->max_mbs};
+    if (in->N == 0) {  // a replica without samples: nothing to copy, and nowhere to copy it from
+        *out = *in;
+        return STATUS_OK;
+    }
     TRY(alloc(&state, arena));
     search_state_assign(&state, in);
     *out = state;

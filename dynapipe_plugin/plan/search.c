@@ -30,6 +30,7 @@ static Status exchange(Search* search, SearchState* slow, SearchState* fast, int
         int32_t i = (int32_t)rng_below(rng, (uint32_t)slow->N),
                 j = (int32_t)rng_below(rng, (uint32_t)fast->N);
         int32_t id = slow->ids[i];
+        --*budget;  // drawing is cheap, but with samples of one size nothing else is spent
         if (size[id] <= size[fast->ids[j]]) { continue; }
         search_state_replace(&tried_slow, i, fast->ids[j]);
         search_state_replace(&tried_fast, j, id);

@@ -241,7 +241,7 @@ static Status try_stages(bool* better, Tuned* tuned, const StageLayers* stages) 
     Search* search = tuned->firsts->search;
     int32_t num = tuned->firsts->num_probes;
     int64_t now_ns = tuned->first.makespan_ns;
-    *better = true;
+    *better = now_ns > 0;  // 0: no probe has a sample
     for (int32_t r = 0; r < num && *better; r++) {
         if (tuned->states[r].N == 0) { continue; }
         search_state_assign(&tuned->spare[r], &tuned->states[r]);

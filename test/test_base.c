@@ -1,4 +1,5 @@
 // test_base.c -- arena, options, files, hash, random numbers: the ground everything stands on.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../dynapipe_plugin/base/arena.h"
@@ -113,6 +114,27 @@ static void files_are_replaced_whole(void) {
     rmdir(dir);
 }
 
+// A device is written, not replaced; behind links, so that a mistake costs a link.
+static void devices_stay_devices(void) {
+    static const char* const devices[] = {"/dev/null", "/dev/full"};
+    char dir[] = "/tmp/dynapipe_base_XXXXXX", path[64];
+    CHECK(mkdtemp(dir) != NULL);
+    snprintf(path, sizeof path, "%s/link", dir);
+    for (int i = 0; i < 2; i++) {
+        FileWriter writer;
+        struct stat info;
+        if (stat(devices[i], &info) != 0 || !S_ISCHR(info.st_mode)) { continue; }
+        CHECK_EQ(symlink(devices[i], path), 0);
+        CHECK_OK(file_writer_open(&writer, path));
+        file_writer_write(&writer, "x", 1);
+        if (i == 0) { CHECK_OK(file_writer_commit(&writer)); }
+        if (i == 1) { CHECK_FAILS(file_writer_commit(&writer), STATUS_IO, "--->"); }
+        CHECK(lstat(path, &info) == 0 && S_ISLNK(info.st_mode));
+        unlink(path);
+    }
+    CHECK_EQ(rmdir(dir), 0);
+}
+
 // One flipped bit anywhere changes the hash; halves at multiples of 8 compose.
 static void hash_sees_every_bit(void) {
     unsigned char data[77];
@@ -140,6 +162,7 @@ int main(int argc, char** argv) {
     RUN(options_are_taken_out_of_argv);
     RUN(bad_options_name_what_is_valid);
     RUN(files_are_replaced_whole);
+    RUN(devices_stay_devices);
     RUN(hash_sees_every_bit);
     RUN(random_numbers_fill_their_range);
     return test_end();

@@ -117,6 +117,20 @@ static bool is_stdout(const char* path) {
     return path != NULL && strcmp(path, "-") == 0;
 }
 
+// Two outputs in one place would leave the second, or both, one after the other.
+static Status check_places(const PlanOptions* options) {
+    const char* const names[] = {"--json", "--text", "--svg", "--trace"};
+    const char* const paths[] = {options->json, options->text, options->svg, options->trace};
+    for (int i = 0; i < 4; i++) {
+        for (int k = 0; k < i; k++) {
+            if (paths[i] == NULL || paths[k] == NULL || strcmp(paths[i], paths[k]) != 0) { continue; }
+            return FAIL(STATUS_BAD_OPTION, "%s and %s: both to '%s' ---> name two files", names[k], names[i],
+                        paths[i]);
+        }
+    }
+    return STATUS_OK;
+}
+
 static Status show(const PlanOptions* options, const Problem* problem, const Plan* plan,
                    int64_t planning_cpu_ns, Arena* arena) {
     const PlanRequest* request = &problem->request;
@@ -144,6 +158,7 @@ static Status show(const PlanOptions* options, const Problem* problem, const Pla
 
 static Status run(const PlanOptions* options, const char* path, Problem* problem, Arena* arena) {
     Plan plan;
+    TRY(check_places(options));
     TRY(problem_load(problem, path, &options->problem, arena));
     TRY(request_make(problem, options));
     int64_t begin_ns = clock_cpu_ns();

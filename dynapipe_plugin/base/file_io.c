@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,14 +62,17 @@ Status file_writer_open(FileWriter* writer, const char* path) {
                     sizeof writer->path);
     }
     snprintf(writer->path, sizeof writer->path, "%s", path);
-    snprintf(writer->tmp_path, sizeof writer->tmp_path, "%s.tmp", path);
+    struct stat info;
+    bool in_place = stat(path, &info) == 0 && !S_ISREG(info.st_mode);
+    snprintf(writer->tmp_path, sizeof writer->tmp_path, "%s%s", path, in_place ? "" : ".tmp");
     writer->buffer = malloc(WRITER_BUFFER_BYTES);
     if (writer->buffer == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for a write buffer", path); }
     writer->fd = open(writer->tmp_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (writer->fd < 0) {
         free(writer->buffer);
         writer->buffer = NULL;
-        return FAIL(STATUS_IO, "%s: cannot create: %s", writer->tmp_path, strerror(errno));
+        return FAIL(STATUS_IO, "%s: cannot create: %s ---> choose another place", writer->tmp_path,
+                    strerror(errno));
     }
     return STATUS_OK;
 }
@@ -100,12 +104,20 @@ void file_writer_write(FileWriter* writer, const void* data, size_t num_bytes) {
     }
 }
 
+// Devices, pipes: nothing to rename, to keep, or to sync.
+static bool is_in_place(const FileWriter* writer) {
+    return strcmp(writer->tmp_path, writer->path) == 0;
+}
+
 Status file_writer_commit(FileWriter* writer) {
+    bool in_place = is_in_place(writer);
     flush_buffer(writer);
-    if (writer->error == 0 && fsync(writer->fd) != 0) { writer->error = errno; }
+    if (writer->error == 0 && !in_place && fsync(writer->fd) != 0) { writer->error = errno; }
     if (close(writer->fd) != 0 && writer->error == 0) { writer->error = errno; }
     writer->fd = -1;
-    if (writer->error == 0 && rename(writer->tmp_path, writer->path) != 0) { writer->error = errno; }
+    if (writer->error == 0 && !in_place && rename(writer->tmp_path, writer->path) != 0) {
+        writer->error = errno;
+    }
     int error = writer->error;
     if (error != 0) {
         file_writer_abort(writer);
@@ -122,7 +134,7 @@ void file_writer_abort(FileWriter* writer) {
     if (writer->buffer == NULL) { return; }
     if (writer->fd >= 0) { close(writer->fd); }
     writer->fd = -1;
-    unlink(writer->tmp_path);
+    if (!is_in_place(writer)) { unlink(writer->tmp_path); }
     free(writer->buffer);
     writer->buffer = NULL;
 }

@@ -6,6 +6,7 @@ file_io.h -- files that are whole or not there: read, map, and write aside + syn
     file_writer_write(&writer, data, num_bytes);            // errors stick, checked once at the end
     TRY(file_writer_commit(&writer));                       // fsync, rename; on failure the old file survives
 
+What is there and is no regular file (/dev/null, a pipe) is written in place, never replaced.
 All messages name the path and what the system said.
 */
 #pragma once
@@ -34,7 +35,7 @@ typedef struct {
     int fd;
     int error;            // first errno, 0 while all is well
     char path[4096];      // the final name
-    char tmp_path[4104];  // what is written until commit
+    char tmp_path[4104];  // what is written until commit; == path: in place
     unsigned char* buffer;
     size_t buffered_bytes;
 } FileWriter;

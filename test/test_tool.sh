@@ -173,6 +173,11 @@ tool check "$work/none.txt"; [ $? -eq 2 ]; ok $? "no such plan"
 # --- infeasible is an answer: which stage, how many bytes over, which option would help
 refuses 3 "bytes over" plan test/problems/nothing_fits.json
 refuses 3 "stage 0 take" plan $small --memory-limit 1M --stage-split equal
+refuses 3 "(--stage-split)" plan test/problems/t5_small.json --memory-limit 1800M --policy kk   # and it helps:
+tool plan test/problems/t5_small.json --memory-limit 1800M --policy kk --stage-split auto; ok $? "another split fits"
+refuses 3 "--recompute auto" plan $small --memory-limit 1200000000 --recompute none
+tool plan $small --memory-limit 1200000000 --recompute auto; ok $? "recomputation fits"
+refuses 2 "both to" plan $small --json - --text -
 tool plan test/problems/nothing_fits.json --memory-limit 1G; ok $? "and with what it says, it fits"
 
 # --- malformed problems

@@ -79,8 +79,9 @@ Status microbatch_problem_init(MicrobatchProblem* out, const PlanRequest* reques
             return FAIL(
                 STATUS_INFEASIBLE,
                 "--memory-limit: parameters, gradients and optimizer of stage %d take %lld bytes, %lld over "
-                "---> raise the limit, or use more --stages",
-                s, (long long)state_bytes, (long long)-out->available_bytes[s]);
+                "---> raise the limit, %suse more --stages",
+                s, (long long)state_bytes, (long long)-out->available_bytes[s],
+                request->choose_stages || out->P == 1 ? "or " : "give it fewer layers (--stage-split), or ");
         }
     }
     return modes_choose(out);
@@ -163,10 +164,14 @@ Status microbatch_infeasible(const MicrobatchProblem* problem, const MbShape* sh
     }
     bool could_recompute = best_mode == RECOMPUTE_NONE && problem->num_modes == 1 &&
                            cost_mode_offered(problem->costs, RECOMPUTE_FULL);
+    for (int32_t s = 0; s < problem->P && could_recompute; s++) {
+        could_recompute =
+            microbatch_alone_bytes(problem, s, RECOMPUTE_FULL, shape) <= problem->available_bytes[s];
+    }
     return FAIL(
         STATUS_INFEASIBLE,
         "%s (%lld tokens, %lld supervised) needs %lld bytes on stage %d with recompute %s: %lld bytes over "
-        "---> raise --memory-limit, use more --stages%s, or a shorter -t",
+        "---> raise --memory-limit, use more --stages%s, or cut samples shorter",
         what, (long long)(shape->enc_tokens + shape->dec_tokens), (long long)shape->supervised_tokens,
         (long long)best_alone, best_stage, cost_mode_names[best_mode], (long long)best_over,
         could_recompute ? ", --recompute auto" : "");

@@ -36,7 +36,7 @@ Status pipe_problem_check_fits(const PipeProblem* problem) {
             if (limit_bytes != INT64_MAX && over_bytes > 0) {
                 return FAIL(STATUS_INFEASIBLE,
                             "stage %d: micro-batch %d alone is %lld bytes over the memory limit ---> "
-                            "--recompute full, more --stages, a smaller -t or a larger --memory-limit",
+                            "--recompute full, more --stages, shorter samples or a larger --memory-limit",
                             s, m, (long long)over_bytes);
             }
         }

@@ -136,7 +136,7 @@ static Status report(const Fit* fit) {
         if (fit->over_bytes[s] <= 0) { continue; }
         bool adapts = request->schedule == SCHEDULE_AUTO || request->schedule == SCHEDULE_ADAPTIVE;
         return FAIL(STATUS_INFEASIBLE,
-                    "--memory-limit %lld: stage %d needs %lld bytes more with --schedule %s ---> %s%s"
+                    "--memory-limit %lld: stage %d needs %lld bytes more with schedule %s ---> %s%s"
                     "more --stages, fewer tokens per micro-batch or a larger --memory-limit",
                     (long long)request->memory_limit_bytes, s, (long long)fit->over_bytes[s],
                     fit->plan->variant.name, adapts ? "" : "--schedule adaptive, ",

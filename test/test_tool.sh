@@ -140,7 +140,7 @@ refuses 2 "--stages" plan $small --stages 4
 
 # --- bound
 bound_of() { tool bound "$@" && awk '$1 == "bound" {print $2; exit}' "$work/out"; }
-bound=$(bound_of $small --stage-split auto) makespan=$(awk '/^memory_limit_bytes/ {print $4 / 1e6}' "$work/a.txt")
+bound=$(bound_of $small) makespan=$(awk '/^memory_limit_bytes/ {print $4 / 1e6}' "$work/a.txt")
 awk -v b="$bound" -v m="$makespan" 'BEGIN {exit !(b > 0 && b <= m)}'; ok $? "bound $bound ms is not above the makespan of $makespan ms"
 
 # --- check and diff

@@ -12,14 +12,14 @@ typedef struct {
 
 // clang-format off
 static const OptionSpec specs[] = {
-    {"--stage-split", OPTION_STRING, offsetof(BoundOptions, stage_split), "equal", 0, 0, NULL, "SPLIT", "layers of each stage: auto, equal, or L,L,.."},
+    {"--stage-split", OPTION_STRING, offsetof(BoundOptions, stage_split), "auto", 0, 0, NULL, "SPLIT", "layers of each stage: auto (any), equal, or L,L,.."},
     PROBLEM_OPTIONS(BoundOptions, problem),
 };
 // clang-format on
 
 static const ToolUsage usage = {
     .arguments = "PROBLEM.json|LENGTHS.csv",
-    .about = "Prints every part of the lower bound: no plan of this batch on these stages is faster.\n",
+    .about = "Prints every part of the lower bound: no plan of this batch is faster.\n",
     .specs = specs,
     .num_specs = sizeof specs / sizeof specs[0],
     .min_files = 1,
@@ -70,7 +70,9 @@ static Status run(const BoundOptions* options, const char* path, Problem* proble
     TRY(microbatch_problem_init(&batch, &problem->request, &problem->costs, problem->samples,
                                 problem->num_samples));
     lower_bound_make(&bound, &batch, false);
-    print_part("bound", bound.bound_ns, 0, "no plan of this batch is faster");
+    print_part("bound", bound.bound_ns, 0,
+               bound.stage >= 0 ? "no plan of this batch on these stages is faster"
+                                : "no plan of this batch is faster");
     print_part("work", bound.work_ns, bound.bound_ns, "all work, unpadded, spread over every rank");
     snprintf(what, sizeof what, "sample %d through all stages and back", bound.chain_sample);
     print_part("chain", bound.chain_ns, bound.bound_ns, what);

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/file_io.h"
 #include "../dynapipe_plugin/plan/replay.h"
+#include "plan_file.h"
 #include "tool.h"
 
 typedef struct {
@@ -51,15 +51,6 @@ static Status parse_slow_stage(ReplayNoise* noise, const char* text) {
     return STATUS_OK;
 }
 
-static Status load(Plan* out, const char* path, Arena* arena) {
-    char* text;
-    size_t num_bytes;
-    TRY(file_read_text(&text, &num_bytes, path));
-    Status status = plan_parse(out, text, path, arena);
-    free(text);
-    return status;
-}
-
 static double percent(int64_t ns, int64_t of_ns) {
     return of_ns > 0 ? 100.0 * (double)(ns - of_ns) / (double)of_ns : 0;
 }
@@ -84,7 +75,7 @@ static Status replay_file(const char* path, int name_chars, const ReplayNoise* n
                           Arena* arena) {
     Plan plan;
     ReplayResult result;
-    TRY(load(&plan, path, arena));
+    TRY(plan_file_load(&plan, path, arena));
     Status status = plan_replay(&result, &plan, noise, arena);
     if (status != STATUS_OK) {
         char why[400];

@@ -218,6 +218,7 @@ bad 'cluster' 's/"cluster": \{[^}]*\}/"cluster": 4/'
 bad 'hidden' 's/"hidden": 1024/"hidden": null/'
 bad 'rc' 's/"m": 0.003\}/"m": true}/'
 bad 'duplicate' 's/"dp_size": 1/"dp_size": 1, "dp_size": 2/'
+bad 'cost_model.rc.fool' 's/"full":/"fool":/'
 bad 'bad.json:' 's/"dp_size": 1,/"dp_size": 1/'
 echo '{"model": "gpt"' >"$work/bad.json"
 refuses 2 "bad.json:" plan "$work/bad.json"
@@ -248,6 +249,8 @@ refuses 3 "--memory-limit" plan $lengths --memory-limit 100K --model l4c64h4 --s
 tool plan $lengths $common --policy packed --text "$work/plan.txt" && tool check "$work/plan.txt" --problem $lengths $common
 ok $? "packed"
 tool plan $lengths --stages 2 --batch-tokens 2000 --costs test/fuzz/corpus/cost_model/analytic; ok $? "measured costs"
+printf 'dynapipe-costs 1\nsignature gpt2 C 96 NH 4 Vp 384 threads 1\n' >"$work/narrow"
+refuses 2 "96 channels" plan $lengths --costs "$work/narrow" --model l4c64h4
 refuses 2 "--batch 99" plan $lengths --batch 99
 refuses 2 "--stages 7" plan $lengths --model l4c64h4 --stages 7
 refuses 2 "--model" plan $lengths --model l4c65h4

@@ -9,6 +9,7 @@ has no targets); an encoder-decoder model, if --costs is of one, has them apart.
 #include <stdlib.h>
 #include <string.h>
 
+#include "../dynapipe_plugin/base/file_io.h"
 #include "../dynapipe_plugin/base/rng.h"
 #include "../llmc/gpt2.h"
 #include "problem.h"
@@ -24,8 +25,7 @@ typedef struct {
     int32_t num_input, num_target;
 } Lengths;
 
-// --- lines
-// ---------------------------------------------------------------------------------------------------
+// --- lines -------------------------------------------------------------------------------------------------
 
 typedef struct {
     const char* text;
@@ -126,8 +126,7 @@ static Status read_lengths(Reader* r, Lengths** out, int32_t* out_num, Arena* ar
     return STATUS_OK;
 }
 
-// --- the batch
-// -----------------------------------------------------------------------------------------------
+// --- the batch ---------------------------------------------------------------------------------------------
 
 static int32_t least(int32_t a, int32_t b) {
     return a < b ? a : b;
@@ -209,8 +208,7 @@ Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const
     return problem_split_stages(out, "equal");
 }
 
-// --- costs
-// ---------------------------------------------------------------------------------------------------
+// --- costs -------------------------------------------------------------------------------------------------
 
 // Rates of a present-day server core; they only set how the parts compare, until ./profile_costs has
 // measured.
@@ -255,6 +253,28 @@ static void take_bytes(CostModel* out, const CostModel* model) {
     out->tied_param_bytes = model->tied_param_bytes;
 }
 
+// What ./profile_costs measured, as its file says (dynapipe_gpt2_signature): another width is another model;
+// the vocabulary, which --model does not name, is the file's.
+static Status take_signature(Gpt2Config* config, const char* path) {
+    char* text;
+    int channels, num_heads, padded_vocab;
+    TRY(file_read_text(&text, NULL, path));
+    const char* line = strstr(text, "\nsignature gpt2 ");
+    int num = line == NULL
+                  ? 0
+                  : sscanf(line, "\nsignature gpt2 C %d NH %d Vp %d", &channels, &num_heads, &padded_vocab);
+    free(text);
+    if (num != 3 || padded_vocab < 1) { return STATUS_OK; }
+    if (channels != config->channels || num_heads != config->num_heads) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--costs %s: measured on %d channels, %d heads, --model has %d, %d ---> give the --model "
+                    "it was measured on, or run ./profile_costs --model",
+                    path, channels, num_heads, config->channels, config->num_heads);
+    }
+    config->padded_vocab = padded_vocab;
+    return STATUS_OK;
+}
+
 Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t max_tokens) {
     char error[256];
     Gpt2Config config;
@@ -262,6 +282,7 @@ Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t 
     if (!gpt2_config_parse(&config, shape, 0, max_tokens, error)) {
         return FAIL(STATUS_BAD_OPTION, "--model: %s", error);
     }
+    if (options->costs != NULL && options->model != NULL) { TRY(take_signature(&config, options->costs)); }
     analytic_costs(out, &config, options->replicas ? options->replicas : 1);
     if (options->costs == NULL) { return cost_model_check(out); }
     CostModel model = *out;

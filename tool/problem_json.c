@@ -130,6 +130,20 @@ static Status head_costs(CostPartMode* out, bool dec, const Reader* r, json_t* h
     return STATUS_OK;
 }
 
+// A mode with another name would be passed over in silence.
+static Status modes_known(const Reader* r, json_t* costs) {
+    const char* name;
+    json_t *rc = NULL, *mode;
+    TRY(read_object(r, costs, "cost_model.", "rc", false, &rc));
+    json_object_foreach(rc, name, mode) {
+        if (strcmp(name, cost_mode_names[RECOMPUTE_SELECTIVE]) == 0) { continue; }
+        if (strcmp(name, cost_mode_names[RECOMPUTE_FULL]) == 0) { continue; }
+        return FAIL(STATUS_BAD_FORMAT, "%s: cost_model.rc.%.40s ---> must be %s or %s", r->name, name,
+                    cost_mode_names[RECOMPUTE_SELECTIVE], cost_mode_names[RECOMPUTE_FULL]);
+    }
+    return STATUS_OK;
+}
+
 // One recompute mode: the mode's own keys, then the decoder's, then the encoder's.
 static Status mode_costs(CostModel* out, const Reader* r, json_t* costs, bool t5, RecomputeMode mode) {
     json_t *rc = NULL, *own = NULL, *encoder = NULL, *decoder = NULL;
@@ -262,6 +276,7 @@ static Status read_problem(Problem* out, const Reader* r, Arena* arena) {
     TRY(read_samples(out, r, arena));
     json_t* costs = NULL;
     TRY(read_object(r, r->root, "", "cost_model", true, &costs));
+    TRY(modes_known(r, costs));
     for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
         TRY(mode_costs(&out->costs, r, costs, out->encoder_decoder, (RecomputeMode)mode));
     }

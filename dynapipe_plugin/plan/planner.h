@@ -10,7 +10,7 @@ A method makes a draft (draft.h): micro-batches, replicas, order, recomputation,
     the paper's     original_draft
     baselines       policy_drafts: microbatch_fixed | microbatch_kk | ..., replica_balance, pipe_*
 Then, for every method: replica_fit (into memory), comm_order, rank_list, memory_layout, lower_bound,
-plan_check. In training the stage split is chosen once a run, from a sample of the mixture (stage_split_make).
+plan_check. In training the stage split is chosen once a run, from a sample of the mixture (stage_search.h).
 */
 #pragma once
 
@@ -57,8 +57,7 @@ typedef struct {
     bool choose_stages;                   // the search may move layers: `stages` is where it begins
     int64_t memory_limit_bytes;           // per rank, model state included; 0: no limit
     MemoryRule memory_rule;
-    int32_t
-        noise_permille;  // finalists are judged by the P90 of their makespan under this noise; 0: exact times
+    int32_t noise_permille;  // finalists are judged by the P90 of their makespan under it; 0: exact times
     int32_t max_seq_tokens;  // longest sequence the model takes; padding never goes beyond
     int32_t mb_tokens;       // budget of packed, packed-ragged and tokens; 0: max_seq_tokens
     int32_t mb_samples;      // of padded; 0: chosen so that an average micro-batch has mb_tokens
@@ -76,7 +75,8 @@ int32_t plan_effort(const PlanRequest* request, int64_t planning_ns);
 
 // Layers onto request->P stages: minimise the slowest stage for the samples of `num_batches` global batches,
 // embedding and head priced in, within request->memory_limit_bytes (exact: dynamic program over contiguous
-// ranges). Every stage gets at least one layer. request->stages and batching are not looked at.
+// ranges). Every stage gets at least one layer, but the last may have the head alone. request->stages and
+// batching are not looked at.
 Status stage_split_make(StageLayers* out, const PlanRequest* request, const CostModel* costs,
                         const PlanSample* samples, int32_t num_samples, int32_t num_batches);
 

@@ -16,8 +16,9 @@ search.h -- our method: first answers by rule, then local search, all judged in 
 // Simulations of about that long altogether on one core: 1 ... INT32_MAX.
 int32_t search_effort(int32_t P, int64_t search_ns);
 
-// effort: simulations (of 5 P micro-batches each; longer ones count for more); 0: those of about 12 ms on one
-// core per replica, and of less than half a second altogether. The search ends at good_enough_ns.
-// STATUS_INFEASIBLE: nothing was found that fits in memory; less ambitious methods may find something.
+// effort: simulations (of 5 P micro-batches each; longer ones count for more); 0: those of about 10 ms on one
+// core per replica of a few hundred samples, more for large batches, less per replica where there are many.
+// The search ends at good_enough_ns. STATUS_INFEASIBLE: nothing was found that fits in memory; less ambitious
+// methods may find something.
 Status search_draft(Draft* out, const MicrobatchProblem* problem, int32_t effort, int64_t good_enough_ns,
                     Arena* arena);

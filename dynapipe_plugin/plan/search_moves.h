@@ -3,8 +3,9 @@ search_moves.h -- local search on one replica: every change is judged by simulat
 
 Moves: micro-batches change places in the order, samples change micro-batches, what is recomputed where, how
 many micro-batches a stage may hold; where the caller allows it, layers change stages. A move stays if the
-makespan does not grow by more than a tolerance that falls to nothing (threshold accepting, Dueck & Scheuer
-1990); the best state seen is what is left at the end. Spends simulations, never seconds.
+makespan does not grow by more than a tolerance of a thousandth that falls to nothing (threshold accepting,
+Dueck & Scheuer 1990, next to hill climbing); the best state seen is what is left at the end. Spends
+simulations, never seconds.
 */
 #pragma once
 

@@ -3,8 +3,8 @@ search_state.h -- one replica while the search improves it: which samples form w
 order they enter stage 0, what is recomputed where, and the rule of the adaptive schedule.
 
 Everything that the simulator needs is kept up to date: a change of one micro-batch costs its column of
-prices, a change of the stage split all of them. The number of micro-batches never changes; none is ever
-empty.
+prices, a change of the stage split all of them. Merging and dividing change the number of micro-batches;
+none is ever empty.
 */
 #pragma once
 

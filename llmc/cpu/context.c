@@ -3,7 +3,9 @@ context.c -- threads of the CPU implementation: OpenMP's and OpenBLAS's kept at 
 
 Which kernels OpenBLAS uses is left to it: on the 2-core AVX-512 Xeon we measured on, 0.3.21 picks SkylakeX
 (240 to 310 GFLOP/s at 256 tokens); OPENBLAS_CORETYPE=Haswell gives 190 there, SAPPHIRERAPIDS falls back to
-Cooperlake, which was not faster.
+Cooperlake, which was not faster. A CPU newer than the library gets kernels of 2004 (core "Prescott", SSE3):
+half the speed and less. That is said once; dev/mpi_env.sh chooses SkylakeX where there is AVX-512 and nobody
+chose.
 */
 #include "context.h"
 
@@ -11,6 +13,23 @@ Cooperlake, which was not faster.
 #include <cblas.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+// Old kernels on a CPU that could do better: the library takes what it does not know for a Pentium 4.
+static void warn_of_old_kernels(void) {
+#if defined(__x86_64__) && defined(OPENBLAS_VERSION)
+    static bool was_said = false;
+    const char* core = openblas_get_corename();
+    bool is_old = strcmp(core, "Prescott") == 0 || strcmp(core, "Core2") == 0;
+    if (was_said || !is_old || !__builtin_cpu_supports("avx2")) { return; }
+    was_said = true;
+    const char* better = __builtin_cpu_supports("avx512f") ? "SkylakeX" : "Haswell";
+    fprintf(
+        stderr,
+        "OpenBLAS does not know this CPU and uses kernels for %s: slow ---> export OPENBLAS_CORETYPE=%s\n",
+        core, better);
+#endif
+}
 
 OpsContext* ops_create(int num_threads) {
     int n = num_threads > 0 ? num_threads : omp_get_max_threads();
@@ -28,6 +47,7 @@ OpsContext* ops_create(int num_threads) {
         fprintf(stderr, "ops: no memory for the tiles of %d threads ---> ask for fewer threads\n", n);
         exit(1);
     }
+    warn_of_old_kernels();
     omp_set_num_threads(n);
     openblas_set_num_threads(n);
     return ops;

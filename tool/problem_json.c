@@ -7,10 +7,13 @@ Per layer, milliseconds and MB (10^6 bytes), for T tokens, S squared lengths, X 
     stored  = m T + n S + mx X + me T_enc        ("postprocess", the head: forward = a T + c)
 
 Keys that a decoder layer or a recompute mode does not give are the encoder's. The translation into CostModel
-is exact where cmin <= c; above that, B keeps the whole floor beside W, so tiny micro-batches cost W more.
+is exact where cmin <= c. Above that the floor of B falls with T, which no CostFormula does: it is taken as
+low as it gets, bwd cmin - (cmin - c). So the bound holds, small micro-batches are priced too low, and the
+tool says so.
 */
 #include <jansson.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "problem.h"
@@ -100,6 +103,7 @@ static void layer_costs(CostPartMode* out, bool dec, const double numbers[NUM_KE
         CostFormula* time = &out->time_ns[kind];
         time->constant = rest[kind] * ns[KEY_C];
         time->floor = rest[kind] * ns[KEY_CMIN];
+        if (kind == JOB_B && ns[KEY_CMIN] > ns[KEY_C]) { time->floor -= ns[KEY_CMIN] - ns[KEY_C]; }
         if (linear[kind] * ns[KEY_A] > 0) { cost_formula_add_line(time, tokens, linear[kind] * ns[KEY_A]); }
         if (rest[kind] * ns[KEY_B] > 0) { cost_formula_add_line(time, squares, rest[kind] * ns[KEY_B]); }
         if (dec && rest[kind] * ns[KEY_X] > 0) {
@@ -165,6 +169,11 @@ static Status mode_costs(CostModel* out, const Reader* r, json_t* costs, bool t5
     TRY(read_layer(r, decoder, "cost_model.decoder.", dec));
     TRY(read_layer(r, enc_mode, "cost_model.rc encoder ", enc));
     TRY(read_layer(r, dec_mode != NULL ? dec_mode : enc_mode, "cost_model.rc decoder ", dec));
+    if (mode == RECOMPUTE_NONE && (enc[KEY_CMIN] > enc[KEY_C] || (t5 && dec[KEY_CMIN] > dec[KEY_C]))) {
+        fprintf(stderr,
+                "%s: cmin above c: small micro-batches are priced too low, the makespan is an estimate\n",
+                r->name);
+    }
     CostPartMode* parts = out->parts[mode];
     parts[PART_EMBEDDING].offered = true;
     layer_costs(&parts[PART_ENC_LAYER], false, enc);

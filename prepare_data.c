@@ -66,8 +66,7 @@ typedef struct {
     bool progress_shown;
 } Prepare;
 
-// --- reporting
-// -----------------------------------------------------------------------------------------------
+// --- reporting -------------------------------------------------------------------------------------------
 
 // On a terminal one line that renews itself; in a log a line every 10 seconds; nothing on short work.
 static void show_progress(Prepare* prep, const char* what, int64_t bytes_of_file) {
@@ -134,8 +133,7 @@ static void print_summary(Prepare* prep, int64_t time_ns) {
     }
 }
 
-// --- pass 1: count
-// -------------------------------------------------------------------------------------------
+// --- pass 1: count ---------------------------------------------------------------------------------------
 
 // The split looks at the content alone, so that a sample keeps its side when files are sorted or joined.
 static uint64_t sample_hash(const Prepare* prep, const JsonlSample* sample) {
@@ -162,8 +160,7 @@ static Status count_file(Prepare* prep, JsonlReader* reader) {
     }
 }
 
-// --- pass 2: tokenise and write
-// ------------------------------------------------------------------------------
+// --- pass 2: tokenise and write --------------------------------------------------------------------------
 
 static Status tokenise(Prepare* prep, const JsonlSample* sample) {
     size_t num_bytes = sample->inputs_bytes + 1;
@@ -201,8 +198,7 @@ static Status write_file(Prepare* prep, JsonlReader* reader) {
     }
 }
 
-// --- the program
-// ---------------------------------------------------------------------------------------------
+// --- the program -----------------------------------------------------------------------------------------
 
 static Status each_file(Prepare* prep, Status (*work)(Prepare* prep, JsonlReader* reader)) {
     prep->done_bytes = 0;

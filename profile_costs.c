@@ -104,8 +104,7 @@ static Status measure_transfers(Profiler* p) {
     return status;
 }
 
-// --- the mean over the ranks
-// ------------------------------------------------------------------------------------
+// --- the mean over the ranks -----------------------------------------------------------------------------
 
 // Every measured number of the model in a row, so that one sum does for all.
 static int32_t visit_numbers(CostModel* costs, double* values, bool store, double scale) {

@@ -37,8 +37,7 @@ typedef struct {
     bool save_failed;     // the last checkpoint could not be written
 } Trainer;
 
-// --- checkpoints
-// ------------------------------------------------------------------------------------------------
+// --- checkpoints -----------------------------------------------------------------------------------------
 
 // Every rank learns whether all succeeded; the first that failed says why.
 static bool all_succeeded(Trainer* t, bool ok, const char* what, const char* error) {
@@ -121,8 +120,7 @@ static void resume(Trainer* t) {
     if (source_is_main(t->source)) { printf("resumed from %s, step %d\n", path, t->step); }
 }
 
-// --- build
-// ------------------------------------------------------------------------------------------------------
+// --- build -----------------------------------------------------------------------------------------------
 
 static bool ends_with(const char* text, const char* end) {
     size_t length = strlen(text), end_length = strlen(end);
@@ -252,8 +250,7 @@ static void build(Trainer* t) {
     }
 }
 
-// --- loop
-// -------------------------------------------------------------------------------------------------------
+// --- loop ------------------------------------------------------------------------------------------------
 
 // Squares of every parameter's gradient once: a shard each, and not the tied copy.
 static double gradient_norm(Trainer* t) {

@@ -49,8 +49,7 @@ struct Bpe {
     size_t word_capacity, heap_length;
 };
 
-// --- growing
-// -------------------------------------------------------------------------------------------------
+// --- growing ---------------------------------------------------------------------------------------------
 
 static Status tokens_reserve(BpeTokens* tokens, int64_t more) {
     int64_t needed = tokens->num_tokens + more;
@@ -90,8 +89,7 @@ static Status word_reserve(Bpe* bpe, size_t num_symbols) {
     return STATUS_OK;
 }
 
-// --- merging one word
-// ----------------------------------------------------------------------------------------
+// --- merging one word ------------------------------------------------------------------------------------
 
 static void heap_push(Bpe* bpe, uint64_t key) {
     size_t i = bpe->heap_length++;
@@ -151,8 +149,7 @@ static Status encode_word(Bpe* bpe, const unsigned char* word, uint32_t num_symb
     return STATUS_OK;
 }
 
-// --- words met before
-// ----------------------------------------------------------------------------------------
+// --- words met before ------------------------------------------------------------------------------------
 
 static void cache_store(Bpe* bpe, CacheEntry* entry, uint32_t hash, const unsigned char* word,
                         uint32_t num_bytes, const int32_t* tokens, int64_t num_tokens) {
@@ -194,8 +191,7 @@ static Status encode_word_cached(Bpe* bpe, const unsigned char* word, uint32_t n
     return STATUS_OK;
 }
 
-// --- texts
-// ---------------------------------------------------------------------------------------------------
+// --- texts -----------------------------------------------------------------------------------------------
 
 static Status encode_split(Bpe* bpe, const unsigned char* text, size_t num_bytes, BpeTokens* out) {
     uint32_t options = 0;  // the first match checks the whole text for UTF-8
@@ -264,8 +260,7 @@ Status bpe_decode(const Bpe* bpe, const int32_t* tokens, int64_t num_tokens, cha
     return STATUS_OK;
 }
 
-// --- open, close, save
-// ---------------------------------------------------------------------------------------
+// --- open, close, save -----------------------------------------------------------------------------------
 
 static Status compile_split(Bpe* bpe) {
     int error;

@@ -74,8 +74,7 @@ static LoaderSample truncated_sample(const Loader* loader, int64_t id) {
     return sample;
 }
 
-// --- opening
-// ------------------------------------------------------------------------------------------------
+// --- opening ---------------------------------------------------------------------------------------------
 
 static Status check_options(const LoaderOptions* options) {
     if (options->batch_tokens < 1) {
@@ -194,8 +193,7 @@ void loader_close(Loader* loader) {
     free(loader);
 }
 
-// --- drawing
-// ------------------------------------------------------------------------------------------------
+// --- drawing ---------------------------------------------------------------------------------------------
 
 // The next sample, without drawing it; false where a pass in file order has ended.
 static bool peek(Loader* loader, LoaderSample* out) {
@@ -294,8 +292,7 @@ Status loader_next(Loader* loader, LoaderBatch* out, Arena* arena) {
     return STATUS_OK;
 }
 
-// --- position
-// -----------------------------------------------------------------------------------------------
+// --- position --------------------------------------------------------------------------------------------
 
 void loader_rewind(Loader* loader) {
     loader->seed = loader->options.seed;
@@ -356,8 +353,7 @@ Status loader_restore(Loader* loader, const uint8_t* position, size_t position_b
     return STATUS_OK;
 }
 
-// --- looking
-// ------------------------------------------------------------------------------------------------
+// --- looking ---------------------------------------------------------------------------------------------
 
 Status loader_sample(const Loader* loader, int64_t n, LoaderSample* out) {
     if (n < 0 || n >= loader->num_samples) {

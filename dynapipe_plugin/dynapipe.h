@@ -97,8 +97,7 @@ typedef struct {
 typedef struct Dynapipe Dynapipe;
 typedef struct DynapipeCosts DynapipeCosts;  // a cost model; adapters make it (adapters/llmc_gpt2.h)
 
-// --- session
-// ------------------------------------------------------------------------------------------------
+// --- session ---------------------------------------------------------------------------------------------
 
 // Join the ranks (MPI) and read the options. After a failure *out (NULL only where memory ran out) is good
 // for dynapipe_abort() and dynapipe_close(), and dynapipe_error() has the message.
@@ -120,8 +119,7 @@ int32_t dynapipe_num_replicas(const Dynapipe* dp);
 uint32_t dynapipe_seed(const Dynapipe* dp);    // --seed
 int32_t dynapipe_threads(const Dynapipe* dp);  // cores for this rank's model
 
-// --- data
-// ---------------------------------------------------------------------------------------------------
+// --- data ------------------------------------------------------------------------------------------------
 
 typedef struct {
     const char* train_pattern;  // sample files or llm.c token files
@@ -148,16 +146,14 @@ const char* dynapipe_task_name(const Dynapipe* dp, int32_t task);
 int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes);
 int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32_t step);
 
-// --- model
-// --------------------------------------------------------------------------------------------------
+// --- model -----------------------------------------------------------------------------------------------
 
 // Split the model over the stages for this mixture; layers [*layer_begin, *layer_end) are this rank's: none
 // where the last stage has the head alone, [L, L). Takes costs.
 int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t* layer_begin, int32_t* layer_end);
 int dynapipe_attach(Dynapipe* dp, const DynapipeModel_v1* api, void* model, const DynapipeParams_v1* params);
 
-// --- training
-// -----------------------------------------------------------------------------------------------
+// --- training --------------------------------------------------------------------------------------------
 
 typedef struct {
     double loss;                // mean over the step's supervised tokens, all ranks

@@ -35,8 +35,7 @@ static int64_t body_offset(CheckpointBody body, const Gpt2Config* config) {
     return HEADER_BYTES + (body == CHECKPOINT_V ? 4 * gpt2_num_params(config) : 0);
 }
 
-// --- writing
-// -----------------------------------------------------------------------------------------------------
+// --- writing ---------------------------------------------------------------------------------------------
 
 bool checkpoint_create_model(const char* path, const Gpt2Config* config, char* error) {
     int32_t header[HEADER_INTS] = {MODEL_MAGIC,      MODEL_VERSION,       config->max_seq_len,
@@ -109,8 +108,7 @@ void checkpoint_abort(const char* path) {
     checkpoint_file_remove_tmp(path);
 }
 
-// --- reading
-// -----------------------------------------------------------------------------------------------------
+// --- reading ---------------------------------------------------------------------------------------------
 
 static bool check_model_header(const CheckpointFile* file, const int32_t* header, Gpt2Config* out,
                                char* error) {

@@ -43,8 +43,7 @@ typedef struct {
 typedef enum { CHECKPOINT_MODEL_FILE, CHECKPOINT_STATE_FILE, CHECKPOINT_DONE_FILE } CheckpointName;
 void checkpoint_path(char out[CHECKPOINT_PATH_CHARS], const char* directory, CheckpointName name, int step);
 
-// --- writing
-// -----------------------------------------------------------------------------------------------------
+// --- writing ---------------------------------------------------------------------------------------------
 bool checkpoint_create_model(const char* path, const Gpt2Config* config, char* error);
 bool checkpoint_create_state(const char* path, const Gpt2Config* config, const CheckpointRun* run,
                              char* error);
@@ -56,8 +55,7 @@ bool checkpoint_write(const char* path, CheckpointBody body, const Gpt2* model, 
 bool checkpoint_commit(const char* path, char* error);
 void checkpoint_abort(const char* path);
 
-// --- reading
-// -----------------------------------------------------------------------------------------------------
+// --- reading ---------------------------------------------------------------------------------------------
 // Header and length are checked by each of these.
 bool checkpoint_read_config(Gpt2Config* out, const char* path, char* error);  // of a model file
 // As checkpoint_write; a tied copy is read too. PARAMS of a model file, whose shape must be model->config; M
@@ -67,8 +65,7 @@ bool checkpoint_read(const char* path, CheckpointBody body, const Gpt2* model, f
 // position stays NULL where llm.c wrote the file.
 bool checkpoint_read_run(CheckpointRun* out, const char* path, const Gpt2Config* config, char* error);
 
-// --- a directory of checkpoints
-// ----------------------------------------------------------------------------------
+// --- a directory of checkpoints --------------------------------------------------------------------------
 bool checkpoint_mark_done(const char* directory, int step, char* error);
 // Before a step is committed over an earlier run's: a mark never stands beside a model of one run and a state
 // of the other.

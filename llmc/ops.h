@@ -74,8 +74,7 @@ void gelu_forward(floatX* out, const floatX* inp, size_t num_values, OpsContext*
 // dinp = dout * gelu'(inp); dinp may be dout or inp itself.
 void gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t num_values, OpsContext* ops);
 
-// --- causal self-attention over ragged sequences, online softmax, no T x T in memory
-// ------------------------
+// --- causal self-attention over ragged sequences, online softmax, no T x T in memory ---------------------
 void attention_forward(floatX* out,        // (T, C)
                        float* lse,         // (NH, T)  log-sum-exp of the scaled scores, for backward
                        const floatX* qkv,  // (T, 3C)  q | k | v, heads side by side in each

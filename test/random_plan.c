@@ -53,8 +53,7 @@ int32_t* random_order(Rng* rng, int32_t M, Arena* arena) {
     return order;
 }
 
-// --- whole plans
-// --------------------------------------------------------------------------------------------
+// --- whole plans -----------------------------------------------------------------------------------------
 
 static void add_sequence(Plan* plan, const PlanSample* samples, const int32_t* ids, int32_t num_ids,
                          int32_t pad_to) {

@@ -176,8 +176,7 @@ static void files_are_llmcs(void) {
     remove_checkpoint(3);
 }
 
-// --- broken files
-// ------------------------------------------------------------------------------------------------
+// --- broken files ----------------------------------------------------------------------------------------
 
 static void poke(const char* path, long offset, int32_t value) {
     FILE* file = fopen(path, "r+b");
@@ -309,8 +308,7 @@ static void another_shape_is_told(void) {
     remove_checkpoint(2);
 }
 
-// --- failing disks
-// -----------------------------------------------------------------------------------------------
+// --- failing disks ---------------------------------------------------------------------------------------
 
 static void limit_file_bytes(rlim_t num_bytes) {
     struct rlimit limit;

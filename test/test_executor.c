@@ -180,8 +180,7 @@ static void forward_only_gives_the_same_losses(void) {
     arena_free(&arena);
 }
 
-// --- plans and models that are wrong
-// --------------------------------------------------------------------------
+// --- plans and models that are wrong ---------------------------------------------------------------------
 typedef struct {
     Arena arena;
     ToyPlan toy;

@@ -24,8 +24,7 @@ enum { LONGEST = GPT2_WORK_LONGEST, MOST_SAMPLES = 24, MOST_RANKS = 8, KEEP_HEAD
 
 static const Gpt2Config* const config = &gpt2_work_config;
 
-// --- the plan on its ranks
-// ----------------------------------------------------------------------------------------
+// --- the plan on its ranks -------------------------------------------------------------------------------
 
 typedef struct {
     const Gpt2Work* work;
@@ -88,8 +87,7 @@ static void run_close(Run* run) {
     }
 }
 
-// --- the law
-// ------------------------------------------------------------------------------------------------------
+// --- the law ---------------------------------------------------------------------------------------------
 
 // Adds a slice's gradients to those of the whole model; both ends of a tied tensor add to the same place.
 static void add_grads(float* whole, const Gpt2* model) {
@@ -180,8 +178,7 @@ static void check_plan(const Plan* plan, const PlanSample* samples, const char* 
     run_close(&again);
 }
 
-// --- plans from random times
-// ---------------------------------------------------------------------------------
+// --- plans from random times -----------------------------------------------------------------------------
 
 static Gpt2 probe(int32_t s, int32_t P, int32_t layer_begin, int32_t layer_end) {
     return (Gpt2){.config = *config,
@@ -241,8 +238,7 @@ static void plans_from_random_times_give_the_gradients_of_one_slice(void) {
     arena_free(&arena);
 }
 
-// --- plans from random cost models, by the planner
-// ----------------------------------------------------------------
+// --- plans from random cost models, by the planner -------------------------------------------------------
 
 // At least what the model asks for: lines through its bytes, which grow in steps of 16 tokens.
 static CostFormula roomy(int64_t at_one_step, CostFeature feature) {
@@ -320,8 +316,7 @@ static void plans_from_random_cost_models_give_the_gradients_of_one_slice(void) 
     arena_free(&arena);
 }
 
-// --- faults
-// -------------------------------------------------------------------------------------------------
+// --- faults ----------------------------------------------------------------------------------------------
 
 typedef bool Fault(Plan* plan, Rng* rng);
 

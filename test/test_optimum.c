@@ -11,8 +11,7 @@ enum { MAX_NODES = 400000 };
 static uint64_t seed;
 static RandomProblem problem;
 
-// --- the oracle itself
-// ------------------------------------------------------------------------------------------
+// --- the oracle itself -----------------------------------------------------------------------------------
 
 // Every order of the jobs left on stage s, stage after stage, through the simulator.
 static void try_all(int64_t* best_ns, const PipeProblem* pipe, PipeSchedule* schedule, int32_t s, bool split,
@@ -82,8 +81,7 @@ static void optimum_is_that_of_all_orders(void) {
     arena_free(&arena);
 }
 
-// --- orders
-// -----------------------------------------------------------------------------------------------------
+// --- orders ----------------------------------------------------------------------------------------------
 
 // Makespan of a policy, INT64_MAX where it takes more memory than there is.
 static int64_t policy_ns(const PipePolicy* policy, const PipeProblem* pipe, bool split, Arena* arena) {
@@ -159,8 +157,7 @@ static void policies_are_not_faster(void) {
     arena_free(&arena);
 }
 
-// --- whole batches
-// ----------------------------------------------------------------------------------------------
+// --- whole batches ---------------------------------------------------------------------------------------
 
 typedef struct {
     const MicrobatchProblem* mp;

@@ -11,8 +11,7 @@ static RandomProblem problem;
 static CaseProblem a_case;
 static MicrobatchProblem mp;
 
-// --- the cyclic order
-// ---------------------------------------------------------------------------------------
+// --- the cyclic order ------------------------------------------------------------------------------------
 
 enum { MAX_P = 8, MAX_M = 20 };
 
@@ -103,8 +102,7 @@ static void limited_cyclic_keeps_the_limit(void) {
     arena_free(&arena);
 }
 
-// --- replicas
-// -----------------------------------------------------------------------------------------------
+// --- replicas --------------------------------------------------------------------------------------------
 
 enum { KK_MAX = 24 };
 typedef struct {
@@ -179,8 +177,7 @@ static void differencing_is_karmarkar_karp(void) {
     arena_free(&arena);
 }
 
-// --- orders
-// -------------------------------------------------------------------------------------------------
+// --- orders ----------------------------------------------------------------------------------------------
 
 static bool is_permutation(const int32_t* order, int32_t M) {
     bool seen[64] = {false};
@@ -230,8 +227,7 @@ static void orders_are_those_of_the_original(void) {
     arena_free(&arena);
 }
 
-// --- drafts
-// -------------------------------------------------------------------------------------------------
+// --- drafts ----------------------------------------------------------------------------------------------
 
 // What the draft says, simulated again from its parts; INT64_MAX where it does not fit.
 static int64_t simulate_again(const Draft* draft, int32_t r, Arena* arena) {

@@ -26,8 +26,7 @@ static void random_lengths(int32_t num, Rng* rng, int32_t most_enc, int32_t most
     }
 }
 
-// --- clusters
-// -----------------------------------------------------------------------------------------------
+// --- clusters --------------------------------------------------------------------------------------------
 
 // Farthest pair between two clusters (or within one).
 static int64_t farthest2(const int32_t* of, int32_t num, int32_t a, int32_t b) {
@@ -128,8 +127,7 @@ static void order_keeps_clusters_together(void) {
     arena_free(&arena);
 }
 
-// --- the path
-// -----------------------------------------------------------------------------------------------
+// --- the path --------------------------------------------------------------------------------------------
 
 enum { EXACT_MOST = 12 };
 

@@ -9,9 +9,10 @@ static uint64_t seed;
 static const PipePolicy* const policies[] = {&pipe_policy_gpipe, &pipe_policy_1f1b, &pipe_policy_adaptive};
 enum { NUM_POLICIES = 3 };
 
-// --- an independent replay: the rules of the planning cases' judge, by brute force
-// -------------------------- Always the ready job of smallest (begin, stage); arrivals and links looked up
-// anew each time.
+// --- an independent replay: the rules of the planning cases' judge ---------------------------------------
+
+// By brute force: always the ready job of smallest (begin, stage); arrivals and links looked up anew each
+// time.
 typedef struct {
     int64_t makespan_ns;
     int64_t peak_bytes[PLAN_MAX_STAGES];

@@ -34,8 +34,7 @@ static PipeProblem random_long_pipe(Rng* rng, int32_t P, int32_t M, int64_t scal
     return problem;
 }
 
-// --- an independent longest path
-// ----------------------------------------------------------------------------
+// --- an independent longest path -------------------------------------------------------------------------
 enum { MAX_P = 6, MAX_M = 12, SEND_ACT = 4, SEND_GRAD = 5 };
 
 __extension__ typedef __int128 Wide;

@@ -8,8 +8,7 @@ static uint64_t seed;
 static CostModel costs;
 static PlanSample samples[64];
 
-// --- brute force over every split
-// ---------------------------------------------------------------------------------------------
+// --- brute force over every split ------------------------------------------------------------------------
 
 // What one part takes over all samples and keeps of an average micro-batch. Costs are linear here, so it does
 // not matter how samples are grouped.

@@ -44,8 +44,7 @@ static bool planned_draw(Plan* plan, Rng* rng, Arena* arena) {
            STATUS_OK;
 }
 
-// --- boxes
-// -----------------------------------------------------------------------------------------------------
+// --- boxes -----------------------------------------------------------------------------------------------
 
 typedef struct {
     double left, px_per_ns;
@@ -158,8 +157,7 @@ static void every_job_is_one_box_at_its_time(void) {
     arena_free(&arena);
 }
 
-// --- memory
-// ----------------------------------------------------------------------------------------------------
+// --- memory ----------------------------------------------------------------------------------------------
 
 static void memory_curve_peaks_at_the_layout_bound(void) {
     Rng rng = rng_seed(seed + 1);
@@ -247,8 +245,7 @@ static void memory_is_drawn_to_scale(void) {
     arena_free(&arena);
 }
 
-// --- the rest
-// --------------------------------------------------------------------------------------------------
+// --- the rest --------------------------------------------------------------------------------------------
 
 static void hostile_titles_stay_text(void) {
     static const char* const titles[] = {"<script>alert('x')</script>", "a & b \"c\" ]]> <!--",

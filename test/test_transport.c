@@ -121,8 +121,7 @@ static void arguments_out_of_range_are_errors(void) {
     CHECK_OK(transport_close(&ends[1]));
 }
 
-// --- faults that only the checking decorator sees
-// ---------------------------------------------------------------
+// --- faults that only the checking decorator sees --------------------------------------------------------
 typedef struct {
     Transport ends[2];
     float sent[16], got[16];

@@ -85,8 +85,7 @@ static void draw_lists(const Maker* mk) {
     }
 }
 
-// --- buffers
-// --------------------------------------------------------------------------------------------------
+// --- buffers ---------------------------------------------------------------------------------------------
 static int32_t place_of(const PlanRank* list, InstrKind kind, int32_t m) {
     for (int32_t i = 0; i < list->num_instrs; i++) {
         if (list->instrs[i].kind == kind && list->instrs[i].mb == m) { return i; }

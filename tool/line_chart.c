@@ -63,8 +63,7 @@ static Status thin_out(Thinned* out, const ChartSeries* series) {
     return STATUS_OK;
 }
 
-// --- axes
-// -----------------------------------------------------------------------------------------------------
+// --- axes ------------------------------------------------------------------------------------------------
 
 typedef struct {
     SvgScale x, y;
@@ -152,8 +151,7 @@ static void print_axes(FILE* out, const Axes* axes, const LineChart* chart) {
     }
 }
 
-// --- lines
-// ----------------------------------------------------------------------------------------------------
+// --- lines -----------------------------------------------------------------------------------------------
 
 // On the page: what lies above the axis is drawn at its end.
 static double value_px(const Axes* axes, double value) {
@@ -233,8 +231,7 @@ static void print_hover(FILE* out, const Axes* axes, const LineChart* chart, con
     fprintf(out, "</g>\n");
 }
 
-// --- the figure
-// -----------------------------------------------------------------------------------------------
+// --- the figure ------------------------------------------------------------------------------------------
 
 static void print_caption(FILE* out, const LineChart* chart, const Thinned* thinned) {
     fprintf(out, "<figure><figcaption><b>");

@@ -17,8 +17,7 @@ static const char* const metric_keys[METRIC_COUNT] = {
 #undef X
 };
 
-// --- growing
-// --------------------------------------------------------------------------------------------------
+// --- growing ---------------------------------------------------------------------------------------------
 
 static bool grow_doubles(double** values, int32_t max) {
     double* grown = realloc(*values, sizeof(double) * (size_t)max);
@@ -63,8 +62,7 @@ static Status find_task(MetricsTask** out, Metrics* metrics, const char* name) {
     return STATUS_OK;
 }
 
-// --- one record
-// -----------------------------------------------------------------------------------------------
+// --- one record ------------------------------------------------------------------------------------------
 
 static double number_of(const json_t* value) {
     return json_is_number(value) ? json_number_value(value) : NAN;
@@ -163,8 +161,7 @@ static Status parse_lines(Metrics* metrics, char* text, size_t num_bytes, const 
     return STATUS_OK;
 }
 
-// --- validation losses
-// -----------------------------------------------------------------------------------------
+// --- validation losses -----------------------------------------------------------------------------------
 
 static Status add_validation(Metrics* metrics, double step, double loss) {
     int32_t* count = &metrics->num_validations;

@@ -30,8 +30,7 @@ __attribute__((format(printf, 2, 3))) static void differ(Diff* diff, const char*
     diff->num_differences++;
 }
 
-// --- size, policy, stages
-// ------------------------------------------------------------------------------------
+// --- size, policy, stages --------------------------------------------------------------------------------
 
 static void diff_number(Diff* diff, const char* what, int64_t a, int64_t b) {
     if (a != b) { differ(diff, "%s: %" PRId64 ", %" PRId64 "\n", what, a, b); }
@@ -72,8 +71,7 @@ static void diff_head(Diff* diff) {
     }
 }
 
-// --- micro-batches
-// -------------------------------------------------------------------------------------------
+// --- micro-batches ---------------------------------------------------------------------------------------
 
 static int32_t first_segment(const Plan* plan, int32_t m) {
     return plan->sequences[plan->mbs[m].sequence_begin].segment_begin;
@@ -145,8 +143,7 @@ static void diff_twins(Diff* diff) {
     }
 }
 
-// --- orders
-// --------------------------------------------------------------------------------------------------
+// --- orders ----------------------------------------------------------------------------------------------
 
 static const PlanInstr* next_job(const PlanRank* rank, int32_t* i) {
     while (*i < rank->num_instrs && !plan_instr_is_job((InstrKind)rank->instrs[*i].kind)) { (*i)++; }

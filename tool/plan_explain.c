@@ -12,8 +12,7 @@ static double percent(int64_t part, int64_t whole) {
     return whole > 0 ? 100.0 * (double)part / (double)whole : 0;
 }
 
-// --- what was chosen
-// -----------------------------------------------------------------------------------------
+// --- what was chosen -------------------------------------------------------------------------------------
 
 static int64_t tokens_of(const Plan* plan, int32_t m) {
     return plan->mbs[m].shape.enc_tokens + plan->mbs[m].shape.dec_tokens;
@@ -107,8 +106,7 @@ static void explain_memory(const PlanExplain* about, FILE* out) {
     }
 }
 
-// --- where the rest goes
-// -------------------------------------------------------------------------------------
+// --- where the rest goes ---------------------------------------------------------------------------------
 
 typedef struct {
     int64_t busy_ns, before_ns, between_ns, after_ns;

@@ -7,8 +7,7 @@
 #include "../dynapipe_plugin/plan/plan_words.h"
 #include "plan_memory.h"
 
-// --- structure
-// -----------------------------------------------------------------------------------------------
+// --- structure -------------------------------------------------------------------------------------------
 
 // One sample of a micro-batch stands for all its supervised tokens, one of a window for all its decoder
 // tokens: the plan tells no more, and plan_check only adds them up.

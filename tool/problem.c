@@ -49,8 +49,7 @@ Status problem_load(Problem* out, const char* path, const ProblemOptions* option
     return status;
 }
 
-// --- stage split
-// -------------------------------------------------------------------------------------------
+// --- stage split -----------------------------------------------------------------------------------------
 
 static Status split_equal(PlanRequest* request, int32_t num_layers) {
     if (request->P > num_layers) {

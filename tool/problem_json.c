@@ -72,8 +72,7 @@ static Status read_object(const Reader* r, json_t* parent, const char* where, co
     return STATUS_OK;
 }
 
-// --- cost formulas
-// -------------------------------------------------------------------------------------------
+// --- cost formulas ---------------------------------------------------------------------------------------
 
 enum { KEY_A, KEY_B, KEY_C, KEY_BWD, KEY_M, KEY_N, KEY_X, KEY_MX, KEY_ME, KEY_CMIN, NUM_KEYS };
 static const char* const key_names[NUM_KEYS] = {"a", "b", "c", "bwd", "m", "n", "x", "mx", "me", "cmin"};

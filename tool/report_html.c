@@ -53,8 +53,7 @@ typedef struct {
     Arena* arena;
 } Report;
 
-// --- numbers
-// --------------------------------------------------------------------------------------------------
+// --- numbers ---------------------------------------------------------------------------------------------
 
 static int compare_doubles(const void* a, const void* b) {
     double x = *(const double*)a, y = *(const double*)b;
@@ -137,8 +136,7 @@ static double* scaled(const Report* report, Metric metric, double factor) {
     return values;
 }
 
-// --- charts
-// ---------------------------------------------------------------------------------------------------
+// --- charts ----------------------------------------------------------------------------------------------
 
 static LineChart chart_of(const Report* report, const char* title, const char* unit) {
     return (LineChart){.title = title,
@@ -229,8 +227,7 @@ static Status print_charts(const Report* report) {
     return STATUS_OK;
 }
 
-// --- cards and tasks
-// ------------------------------------------------------------------------------------------
+// --- cards and tasks -------------------------------------------------------------------------------------
 
 // `decimals` -1: as a count. Nothing where the value is not known.
 static void print_card(const Report* report, const char* id, double value, int32_t decimals, const char* unit,
@@ -331,8 +328,7 @@ static Status print_tasks(const Report* report) {
     return STATUS_OK;
 }
 
-// --- the page
-// --------------------------------------------------------------------------------------------------
+// --- the page --------------------------------------------------------------------------------------------
 
 static Status print_page(const Report* report, const char* name) {
     const Metrics* metrics = report->metrics;

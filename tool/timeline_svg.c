@@ -69,8 +69,7 @@ static double idle_percent(const Plan* plan, int32_t first_rank, int32_t num_ran
     return all_ns > 0 ? 100 * (1 - busy_ns / all_ns) : 0;
 }
 
-// --- what the picture will be like
-// -----------------------------------------------------------------------------
+// --- what the picture will be like -----------------------------------------------------------------------
 
 // Which replicas are drawn: [begin, end).
 typedef struct {
@@ -126,8 +125,7 @@ static void find_kinds(TimelineSvg* svg, const Replicas* replicas) {
     }
 }
 
-// --- header
-// ----------------------------------------------------------------------------------------------------
+// --- header ----------------------------------------------------------------------------------------------
 
 static void print_figure(const TimelineSvg* svg, double* x, const char* value, const char* caption) {
     svg_print_text(svg->out, *x, 92, "start", "value", value);
@@ -199,8 +197,7 @@ static void print_header(const TimelineSvg* svg, const Replicas* replicas, int64
     print_legend(svg);
 }
 
-// --- one replica
-// -----------------------------------------------------------------------------------------------
+// --- one replica -----------------------------------------------------------------------------------------
 
 static double panel_height(const TimelineSvg* svg) {
     return (svg->plan->R > 1 ? PANEL_TITLE : 0) + (svg->plan->bound_ns > 0 ? BOUND_LABEL : 0) +
@@ -302,8 +299,7 @@ static void print_summary(const TimelineSvg* svg, int32_t slowest, double y) {
     svg_print_text(svg->out, left - 12, top + height / 2 + 4, "end", "b", "ends");
 }
 
-// --- the page
-// --------------------------------------------------------------------------------------------------
+// --- the page --------------------------------------------------------------------------------------------
 
 static Status print_page(TimelineSvg* svg, const Replicas* replicas) {
     const Plan* plan = svg->plan;

@@ -41,8 +41,7 @@ static void print_span(const TimelineSvg* svg, int64_t begin_ns, int64_t end_ns)
             to_unit(svg, end_ns), svg->unit);
 }
 
-// --- jobs
-// ------------------------------------------------------------------------------------------------------
+// --- jobs ------------------------------------------------------------------------------------------------
 
 // A group of boxes that share a class.
 static void open_group(const TimelineSvg* svg, const char* css_class, int32_t rank) {
@@ -143,8 +142,7 @@ static void print_sends(const TimelineSvg* svg, int32_t rank, InstrKind kind, do
     if (any) { fprintf(svg->out, "</g>\n"); }
 }
 
-// --- memory
-// ----------------------------------------------------------------------------------------------------
+// --- memory ----------------------------------------------------------------------------------------------
 
 static double mem_y(const TimelineSvg* svg, int64_t num_bytes, double bottom) {
     return bottom - svg->mem_height * (double)num_bytes / (double)svg->mem_top_bytes;
@@ -187,8 +185,7 @@ static void print_memory(const TimelineSvg* svg, int32_t rank, const MemoryCurve
             svg_scale_px(&svg->time, (double)curve->peak_ns), mem_y(svg, curve->peak_bytes, bottom));
 }
 
-// --- the row
-// ---------------------------------------------------------------------------------------------------
+// --- the row ---------------------------------------------------------------------------------------------
 
 // Left: which stage. Right: how idle, how much memory.
 static void print_labels(const TimelineSvg* svg, int32_t rank, const MemoryCurve* curve, double y) {

@@ -132,8 +132,7 @@ static JobTimes bench_time(const Runner* runner, Bench* bench, int num_tokens, i
     return times;
 }
 
-// --- curves
-// -----------------------------------------------------------------------------------------------------
+// --- curves ----------------------------------------------------------------------------------------------
 
 static void curve_add(CostCurve* curve, double x, double y) {
     if (curve->num_knots == COST_MAX_KNOTS) { return; }

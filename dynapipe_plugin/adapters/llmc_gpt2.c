@@ -1,7 +1,6 @@
 #include "llmc_gpt2.h"
 
-// --- the model table
-// --------------------------------------------------------------------------------------------
+// --- the model table -------------------------------------------------------------------------------------
 
 static Gpt2Batch gpt2_batch(const DynapipeBatch* batch) {
     return (Gpt2Batch){

@@ -39,8 +39,7 @@ static BoundExtent extent_make(const MicrobatchProblem* problem, const BoundBatc
     return e;
 }
 
-// --- one formula
-// ----------------------------------------------------------------------------------------------
+// --- one formula -----------------------------------------------------------------------------------------
 
 // What the line of the first segment lacks at zero.
 static double lack_at_zero(const CostCurve* c) {
@@ -83,8 +82,7 @@ static void line_make(BoundLine* out, const CostFormula* formula, const BoundExt
     }
 }
 
-// --- lines
-// ----------------------------------------------------------------------------------------------------
+// --- lines -----------------------------------------------------------------------------------------------
 
 void bound_line_add(BoundLine* out, double count, const BoundLine* line) {
     out->constant += count * line->constant;
@@ -188,8 +186,7 @@ void bound_part_stage(BoundPart* out, const BoundLines* lines, int32_t s) {
                    stage->has_embedding, stage->has_head);
 }
 
-// --- all of them
-// ----------------------------------------------------------------------------------------------
+// --- all of them -----------------------------------------------------------------------------------------
 
 static void parts_make(BoundLines* out) {
     const CostModel* costs = out->problem->costs;

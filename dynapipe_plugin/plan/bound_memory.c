@@ -35,8 +35,7 @@ typedef struct {
     double w, value, slope;
 } Tangent;
 
-// --- the lines of a stage
-// -----------------------------------------------------------------------------------
+// --- the lines of a stage --------------------------------------------------------------------------------
 
 void bound_memory_away(BoundLine* out, const BoundLines* lines, const BoundPart* below,
                        double num_boundaries) {
@@ -117,8 +116,7 @@ static void area_make(Area* out, const BoundLines* lines, const BoundStage* stag
                             : 0;
 }
 
-// --- the largest of g
-// ---------------------------------------------------------------------------------------
+// --- the largest of g ------------------------------------------------------------------------------------
 
 // The T between `least` and `most` at which up T + down / T is smallest. up > 0.
 static double best_tokens(double up, double down, double least, double most) {

@@ -42,8 +42,7 @@ double bound_share(const BoundLines* lines, const BoundLine* line) {
     return bound_line_total(line, &lines->extent, 0) / R + line->constant * fmax(1, num_mbs / R);
 }
 
-// --- prices
-// -------------------------------------------------------------------------------------------------
+// --- prices ----------------------------------------------------------------------------------------------
 
 static MbShape shape_of(const PlanSample* sample) {
     MbShape shape = {0};
@@ -117,8 +116,7 @@ static void prices_make(Split* out) {
     }
 }
 
-// --- one range of layers as one stage
-// -----------------------------------------------------------------------
+// --- one range of layers as one stage --------------------------------------------------------------------
 
 static double own_price(const Split* split, Price q, int32_t s, int32_t begin, int32_t end) {
     double sum = split->before[end][q] - split->before[begin][q];
@@ -156,8 +154,7 @@ static double range_ns(const Split* split, int32_t s, int32_t begin, int32_t end
     return arrival + longest;
 }
 
-// --- memory of a range
-// --------------------------------------------------------------------------------------
+// --- memory of a range -----------------------------------------------------------------------------------
 
 static void layer_counts(int32_t count[PART_COUNT], const Split* split, int32_t s, int32_t begin,
                          int32_t end) {
@@ -232,8 +229,7 @@ static double memory_ns(const Split* split, int32_t s, int32_t begin, int32_t en
     return bound_memory_stage(lines, &stage, enough_ns);
 }
 
-// --- the program
-// --------------------------------------------------------------------------------------------
+// --- the program -----------------------------------------------------------------------------------------
 
 static int64_t at(const Split* split, int32_t s, int32_t begin, int32_t end) {
     int64_t row = split->L + 1;

@@ -28,8 +28,7 @@ static MbShape shape_of(const PlanSample* sample) {
     return shape;
 }
 
-// --- one sample on fixed stages, in whole ns
-// --------------------------------------------------------------------
+// --- one sample on fixed stages, in whole ns -------------------------------------------------------------
 
 // Shortest job of any micro-batch that holds this sample, per stage: jobs only grow with their shape.
 typedef struct {
@@ -99,8 +98,7 @@ static void fixed_chains(LowerBound* out, Ends* ends, const BoundLines* lines) {
     }
 }
 
-// --- one sample on whatever stages
-// ------------------------------------------------------------------------------
+// --- one sample on whatever stages -----------------------------------------------------------------------
 
 // All parts forwards and backwards, and at least the weight gradients of the first layer and its embedding,
 // each kind of job in its cheapest mode.
@@ -141,8 +139,7 @@ static void any_split_chains(LowerBound* out, const BoundLines* lines) {
     out->chain_ns = floor_ns(longest, problem);
 }
 
-// --- shares of the work
-// -----------------------------------------------------------------------------------------
+// --- shares of the work ----------------------------------------------------------------------------------
 
 // Of any k R + 1 samples, some replica has k + 1: at least the k + 1 smallest of the k R + 1 largest. k = 0:
 // the largest. With one replica there is nothing to divide.
@@ -169,8 +166,7 @@ static double indivisible_share(const BoundLines* lines, const BoundLine* line) 
     return most;
 }
 
-// --- the parts
-// --------------------------------------------------------------------------------------------------
+// --- the parts -------------------------------------------------------------------------------------------
 
 // Time of the stage's memory (bound_memory.h), no less than work_ns.
 static double memory_of_stage(const BoundLines* lines, const BoundPart* own, int32_t s, double work_ns) {

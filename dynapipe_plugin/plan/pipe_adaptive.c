@@ -54,8 +54,7 @@ static const PipeCost* cost_at(const Greedy* greedy, int32_t s, int32_t position
     return pipe_cost(greedy->problem, s, greedy->order[position]);
 }
 
-// --- dividing a stage's memory
-// ------------------------------------------------------------------------------
+// --- dividing a stage's memory ---------------------------------------------------------------------------
 
 // Largest sum over `count` neighbours in the order: inputs, or what the stage's own jobs hold of them.
 static int64_t window_bytes(const Greedy* greedy, int32_t s, int32_t count, bool inputs) {
@@ -120,8 +119,7 @@ static bool divide_memory(Greedy* greedy, int32_t s) {
     return true;
 }
 
-// --- choosing
-// -----------------------------------------------------------------------------------------------
+// --- choosing --------------------------------------------------------------------------------------------
 
 static bool memory_admits(const Stage* stage) {
     const Cell* cell = &stage->cells[stage->next_f];
@@ -178,8 +176,7 @@ static inline void choose(Greedy* greedy, int32_t s) {
     greedy->begin_ns[s] = begin_ns;
 }
 
-// --- running
-// ----------------------------------------------------------------------------------------------------
+// --- running ---------------------------------------------------------------------------------------------
 
 static inline void send(Stage* stage, int64_t* arrival, int64_t transfer_ns) {
     stage->link_ns = later(stage->clock_ns, stage->link_ns) + transfer_ns;

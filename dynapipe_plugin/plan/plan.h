@@ -109,7 +109,8 @@ Status plan_parse(Plan* out, const char* text, const char* name, Arena* arena);
 // stream).
 Status plan_check(const Plan* plan, const PlanSample* samples, int32_t num_samples);
 
-// Micro-batch table (plan_print_table: and what every rank holds) and one ASCII timeline per replica, `width` columns.
+// Micro-batch table (plan_print_table: and what every rank holds) and one ASCII timeline per replica, `width`
+// columns.
 void plan_print_microbatches(const Plan* plan, FILE* out);
 void plan_print_table(const Plan* plan, FILE* out);
 void plan_print_timeline(const Plan* plan, int32_t width, FILE* out);

@@ -77,8 +77,7 @@ void plan_print(const Plan* plan, FILE* out) {
     fprintf(out, "end\n");
 }
 
-// --- for people
-// ---------------------------------------------------------------------------------------------
+// --- for people ------------------------------------------------------------------------------------------
 
 // (Encoder) tokens that are not padding.
 static int64_t real_tokens(const Plan* plan, const PlanMicrobatch* mb) {

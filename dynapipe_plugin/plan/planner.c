@@ -49,8 +49,7 @@ static Status check_request(const PlanRequest* request, const CostModel* costs) 
     return FAIL(STATUS_OUT_OF_RANGE, "plan_make: stages cover %d of %d layers", next_layer, num_layers);
 }
 
-// --- from a draft to a plan
-// -----------------------------------------------------------------------------------
+// --- from a draft to a plan ------------------------------------------------------------------------------
 
 static Status use_stages(Planner* planner, const StageLayers* stages) {
     const MicrobatchProblem* problem = &planner->problem;
@@ -137,8 +136,7 @@ static Status finish(Plan* out, Planner* planner, Arena* arena) {
     return STATUS_OK;
 }
 
-// --- drafts by method
-// -------------------------------------------------------------------------------------------
+// --- drafts by method ------------------------------------------------------------------------------------
 
 // Ours, where the schedule is left to it.
 static bool may_search(const PlanRequest* request) {

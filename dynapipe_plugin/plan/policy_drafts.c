@@ -29,8 +29,7 @@ typedef struct {
     Arena costs, runs;  // of one replica; of one simulation
 } Policies;
 
-// --- candidates: micro-batches and who runs them
-// ------------------------------------------------------------
+// --- candidates: micro-batches and who runs them ---------------------------------------------------------
 
 static Status add_candidate(Policies* policies, const MicrobatchTaper* taper) {
     const PlanRequest* request = policies->problem->request;
@@ -80,8 +79,7 @@ static Status make_replica_problem(ReplicaProblem* out, Policies* policies, cons
                                 num_mbs, modes, arena);
 }
 
-// --- judging them in the simulator
-// --------------------------------------------------------------------------
+// --- judging them in the simulator -----------------------------------------------------------------------
 
 static Status judge(Policies* policies, Candidate* candidate, int32_t num_variants) {
     candidate->makespan_ns = 0;
@@ -196,8 +194,7 @@ static Status refine_order(Policies* policies, Candidate* candidate) {
     return STATUS_OK;
 }
 
-// --- as drafts
-// ----------------------------------------------------------------------------------------------
+// --- as drafts -------------------------------------------------------------------------------------------
 
 static Status make_draft(Draft* out, const Policies* policies, const Candidate* candidate, Arena* arena) {
     const MicrobatchProblem* problem = policies->problem;

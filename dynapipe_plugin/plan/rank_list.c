@@ -151,8 +151,7 @@ static Status stretch(List* list, Arena* arena) {
     return STATUS_OK;
 }
 
-// --- writing the list
-// ---------------------------------------------------------------------------------------
+// --- writing the list ------------------------------------------------------------------------------------
 
 typedef struct {
     PlanRank* rank;

@@ -119,8 +119,7 @@ Status replay_graph_make(ReplayGraph* out, const ReplayLists* lists, Arena* aren
     return STATUS_OK;
 }
 
-// --- trials
-// ---------------------------------------------------------------------------------------------------
+// --- trials ----------------------------------------------------------------------------------------------
 
 typedef struct {
     int64_t makespan_ns[2];

@@ -16,8 +16,7 @@ static int64_t slowest_ns(const Search* search) {
     return slowest;
 }
 
-// --- exchange of samples between replicas
-// ---------------------------------------------------------------------------
+// --- exchange of samples between replicas ----------------------------------------------------------------
 
 // Two samples change replicas where that makes the slower of both faster.
 static Status exchange(Search* search, SearchState* slow, SearchState* fast, int64_t* budget, Rng* rng) {
@@ -75,8 +74,7 @@ static Status exchange_all(Search* search, int64_t budget, Rng* rng) {
     return STATUS_OK;
 }
 
-// --- improvement
-// ----------------------------------------------------------------------------------------------------
+// --- improvement -----------------------------------------------------------------------------------------
 
 // Would the replica be faster if memory had no end?
 static Status memory_binds(bool* out, const Search* search, const SearchState* state, Arena* simulator) {
@@ -129,8 +127,7 @@ static Status improve_all(Search* search, Rng* rng) {
     return STATUS_OK;
 }
 
-// --- the draft
-// ------------------------------------------------------------------------------------------------------
+// --- the draft -------------------------------------------------------------------------------------------
 
 static int compare_ids(const void* a, const void* b) {
     int32_t x = *(const int32_t*)a, y = *(const int32_t*)b;

@@ -84,8 +84,7 @@ Status search_weights_make(SearchWeights* out, const MicrobatchProblem* problem,
     return STATUS_OK;
 }
 
-// --- bins with capacities
-// -----------------------------------------------------------------------------------
+// --- bins with capacities --------------------------------------------------------------------------------
 
 typedef struct {
     int64_t load[2];

@@ -27,8 +27,7 @@ typedef struct {
     SearchState spare;  // the whole state before layers moved
 } Local;
 
-// --- columns
-// --------------------------------------------------------------------------------------------------
+// --- columns ---------------------------------------------------------------------------------------------
 
 static void save_column(Local* local, int32_t which, int32_t m) {
     const SearchState* state = local->state;
@@ -46,8 +45,7 @@ static void restore_column(Local* local, int32_t which, int32_t m) {
     }
 }
 
-// --- order
-// ----------------------------------------------------------------------------------------------------
+// --- order -----------------------------------------------------------------------------------------------
 
 // Take the micro-batch at place i out and put it in at place j.
 static void reinsert(int32_t* order, int32_t i, int32_t j) {
@@ -77,8 +75,7 @@ static bool draw_order(Local* local, Move* move) {
     return true;
 }
 
-// --- samples
-// --------------------------------------------------------------------------------------------------
+// --- samples ---------------------------------------------------------------------------------------------
 
 static bool draw_sample(Local* local, Move* move) {
     SearchState* state = local->state;
@@ -114,8 +111,7 @@ static void undo_sample(Local* local, const Move* move) {
     restore_column(local, 1, move->to);
 }
 
-// --- recompute modes
-// --------------------------------------------------------------------------------------------
+// --- recompute modes -------------------------------------------------------------------------------------
 
 static bool draw_mode(Local* local, Move* move) {
     SearchState* state = local->state;
@@ -149,8 +145,7 @@ static void undo_mode(Local* local, const Move* move) {
     restore_column(local, 0, move->from);
 }
 
-// --- the rule
-// ---------------------------------------------------------------------------------------------------
+// --- the rule --------------------------------------------------------------------------------------------
 
 static bool draw_rule(Local* local, Move* move) {
     SearchState* state = local->state;
@@ -163,8 +158,7 @@ static bool draw_rule(Local* local, Move* move) {
     return false;
 }
 
-// --- layers
-// -----------------------------------------------------------------------------------------------------
+// --- layers ----------------------------------------------------------------------------------------------
 
 // One layer over one boundary, or over all boundaries between two stages.
 static bool draw_stages(Local* local, Move* move) {
@@ -208,7 +202,7 @@ static bool draw_number(Local* local) {
     return true;
 }
 
-// -------------------------------------------------------------------------------------------------
+// --- the search ------------------------------------------------------------------------------------------
 
 static bool draw(Local* local, Move* move) {
     // of 64: what a kind of move has earned on the shared planning problems

@@ -34,8 +34,7 @@ typedef struct {
     Arena* arena;
 } Fall;
 
-// --- one replica's pipeline, from the plan
-// --------------------------------------------------------------------
+// --- one replica's pipeline, from the plan ---------------------------------------------------------------
 
 // The micro-batch with the true lengths of its samples.
 static MbShape true_shape(const Plan* plan, const PlanSample* samples, const PlanMicrobatch* mb) {
@@ -112,8 +111,7 @@ static Status schedule_of_replica(PipeSchedule* out, bool* split, const Fall* fa
     return STATUS_OK;
 }
 
-// --- levels
-// ---------------------------------------------------------------------------------------------------
+// --- levels ----------------------------------------------------------------------------------------------
 
 static Status simulate(int64_t* makespan_ns, const Fall* fall, const PipeProblem* problem,
                        const PipeSchedule* schedule) {

@@ -69,8 +69,7 @@ static Status need_temp(Collective* c, size_t num_bytes) {
     return STATUS_OK;
 }
 
-// --- messages
-// -------------------------------------------------------------------------------------------------
+// --- messages --------------------------------------------------------------------------------------------
 static Status post(Collective* c, Op op, int64_t round, bool is_receive, int32_t idx, void* data,
                    size_t num_bytes) {
     if (c->num_requests == c->max_requests) {
@@ -149,9 +148,9 @@ static Status wait_round(Collective* c, Op op, int64_t round) {
     }
 }
 
-// --- few values
-// ----------------------------------------------------------------------------------------------- Index 0
-// gets num_bytes from each member i into temp + i * num_bytes; its own are copied there.
+// --- few values ------------------------------------------------------------------------------------------
+
+// Index 0 gets num_bytes from each member i into temp + i * num_bytes; its own are copied there.
 static Status gather_equal(Collective* c, Op op, const void* data, size_t num_bytes) {
     TRY(need_temp(c, (size_t)c->num_ranks * num_bytes));
     if (c->my_idx != 0) {
@@ -214,8 +213,7 @@ Status collective_all_equal_u64(Collective* c, uint64_t value, const char* what)
     return STATUS_OK;
 }
 
-// --- many values
-// ----------------------------------------------------------------------------------------------
+// --- many values -----------------------------------------------------------------------------------------
 typedef struct {
     int64_t begin, end;  // floats
 } Span;
@@ -357,9 +355,9 @@ Status collective_pair_sum(Collective* c, float* values, int64_t num_values) {
     return STATUS_OK;
 }
 
-// --- bytes
-// ---------------------------------------------------------------------------------------------------- A
-// chain root -> root + 1 -> ...: part k goes on while part k + 1 comes in.
+// --- bytes -----------------------------------------------------------------------------------------------
+
+// A chain root -> root + 1 -> ...: part k goes on while part k + 1 comes in.
 Status collective_broadcast(Collective* c, void* data, size_t num_bytes, int32_t root_idx) {
     if (root_idx < 0 || root_idx >= c->num_ranks) {
         return FAIL(STATUS_OUT_OF_RANGE, "broadcast: root %d in a group of %d", (int)root_idx,

@@ -89,8 +89,7 @@ static Status reserve(Executor* ex, int32_t M, int32_t num_instrs) {
     return transfers_begin(&ex->transfers, num_instrs + SPARE_EVENTS);
 }
 
-// --- checking a plan against the model
-// ------------------------------------------------------------------------
+// --- checking a plan against the model -------------------------------------------------------------------
 static Status fail_instr(const Executor* ex, const PlanInstr* instr, const char* why) {
     return FAIL(STATUS_INVALID_PLAN, "rank %d: %s mb %d: %s", (int)ex->rank, trace_kind_text(instr->kind),
                 (int)instr->mb, why);
@@ -240,8 +239,7 @@ static Status prepare(Executor* ex, const PlanRank* rank, int32_t M) {
     return STATUS_OK;
 }
 
-// --- instructions
-// ---------------------------------------------------------------------------------------------
+// --- instructions ----------------------------------------------------------------------------------------
 // before_ns: when the rank turned to this job.
 static TraceEvent* job_begin(Executor* ex, int32_t kind, int32_t mb, int64_t before_ns) {
     TraceEvent* event = transfers_event(&ex->transfers, kind, mb, -1);
@@ -352,9 +350,9 @@ Status executor_run(Executor* ex, const ExecutorStep* step) {
     return STATUS_OK;
 }
 
-// --- forward only
-// --------------------------------------------------------------------------------------------- Arena of a
-// forward pass: two inputs, two outputs, activations, scratch; each for the largest batch.
+// --- forward only ----------------------------------------------------------------------------------------
+
+// Arena of a forward pass: two inputs, two outputs, activations, scratch; each for the largest batch.
 typedef struct {
     int64_t boundary_bytes, acts_bytes, scratch_bytes;  // rounded up to PLAN_BUFFER_ALIGN
 } ForwardLayout;

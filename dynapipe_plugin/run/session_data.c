@@ -111,8 +111,7 @@ const char* dynapipe_task_name(const Dynapipe* dp, int32_t task) {
     return task >= 0 && task < dp->num_tasks ? dp->task_names[task] : "?";
 }
 
-// --- stage split
-// ----------------------------------------------------------------------------------------------
+// --- stage split -----------------------------------------------------------------------------------------
 
 // "4,4,3,1" -> layers of each stage; the last one of several may have the head alone.
 static Status parse_stage_split(Dynapipe* dp, const char* text, int32_t num_layers) {
@@ -169,9 +168,7 @@ static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs) {
     }
     TRY(cost_model_check(&dp->costs));
     fill_request(dp);
-    if (dp->options.stage_split != NULL) {
-        TRY(parse_stage_split(dp, dp->options.stage_split, num_layers));
-    }
+    if (dp->options.stage_split != NULL) { TRY(parse_stage_split(dp, dp->options.stage_split, num_layers)); }
     return session_stages_choose(dp);
 }
 

@@ -5,8 +5,7 @@
 
 #include "session.h"
 
-// --- memory
-// ---------------------------------------------------------------------------------------------------
+// --- memory ----------------------------------------------------------------------------------------------
 
 // Of a forward pass, all tokens in one sequence and supervised: the most that so many tokens can need.
 static int64_t forward_bytes(const Dynapipe* dp, int32_t num_tokens) {
@@ -51,8 +50,7 @@ static Status agree_on_tokens(Dynapipe* dp) {
     return STATUS_OK;
 }
 
-// --- validation
-// -----------------------------------------------------------------------------------------------
+// --- validation ------------------------------------------------------------------------------------------
 
 // Ragged micro-batches of a validation batch in the order the samples came, dealt to the replicas in turn.
 typedef struct {
@@ -172,8 +170,7 @@ int dynapipe_validate(Dynapipe* dp, int32_t max_batches, double* loss, double* t
     return (int)validate(dp, max_batches, loss, task_loss);
 }
 
-// --- generation
-// -----------------------------------------------------------------------------------------------
+// --- generation ------------------------------------------------------------------------------------------
 
 // The validation sample `idx`, tokens in the eval arena.
 static Status read_sample(Dynapipe* dp, int64_t idx, LoaderSample* out, int32_t** tokens) {

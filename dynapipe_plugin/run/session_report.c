@@ -51,8 +51,7 @@ static double mean_idle(const Dynapipe* dp) {
     return sum / dp->transport.num_ranks;
 }
 
-// --- the step line
-// ----------------------------------------------------------------------------------------------
+// --- the step line ---------------------------------------------------------------------------------------
 
 // Nothing until there are enough steps to say how far one lies off.
 static const char* z_text(char* out, size_t out_bytes, double z) {
@@ -80,8 +79,7 @@ static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
     fflush(stdout);
 }
 
-// --- metrics.jsonl
-// ----------------------------------------------------------------------------------------------
+// --- metrics.jsonl ---------------------------------------------------------------------------------------
 
 // JSON has no NaN and no infinity: a run that diverges writes null.
 static json_t* json_number_or_null(double value) {
@@ -153,8 +151,7 @@ static Status write_record(Dynapipe* dp, const DynapipeReport_v1* report) {
                : FAIL(STATUS_IO, "%s/metrics.jsonl: cannot write ---> is the disk full?", report->log_dir);
 }
 
-// --- one step in detail
-// -----------------------------------------------------------------------------------------
+// --- one step in detail ----------------------------------------------------------------------------------
 
 // Appends nothing: a file that is there stays as it is until its step.
 static bool can_write(const char* path) {
@@ -233,8 +230,7 @@ static Status show_step(Dynapipe* dp, int32_t step) {
     return dp->options.trace != NULL ? write_trace(dp, step) : STATUS_OK;
 }
 
-// --- the whole run
-// ----------------------------------------------------------------------------------------------
+// --- the whole run ---------------------------------------------------------------------------------------
 
 static void add_to_summary(Dynapipe* dp) {
     SessionSummary* summary = &dp->summary;

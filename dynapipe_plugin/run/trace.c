@@ -25,8 +25,7 @@ static bool is_transfer(int32_t kind) {
            kind == INSTR_SEND_GRAD;
 }
 
-// --- bytes
-// ----------------------------------------------------------------------------------------------------
+// --- bytes -----------------------------------------------------------------------------------------------
 #define PACKED_MAGIC 0x3145434152545044u  // "DPTRACE1"
 
 typedef struct {
@@ -70,8 +69,7 @@ Status trace_rank_unpack(TraceRank* out, const void* data, size_t num_bytes, Are
     return STATUS_OK;
 }
 
-// --- idle time
-// ------------------------------------------------------------------------------------------------
+// --- idle time -------------------------------------------------------------------------------------------
 static int64_t first_begin_ns(const TraceRank* ranks, int32_t num_ranks) {
     int64_t begin_ns = INT64_MAX;
     for (int32_t i = 0; i < num_ranks; i++) {
@@ -115,8 +113,7 @@ double trace_idle_predicted(double* out, const Plan* plan) {
     return num_ranks > 0 ? sum / num_ranks : 0.0;
 }
 
-// --- Chrome trace
-// ---------------------------------------------------------------------------------------------
+// --- Chrome trace ----------------------------------------------------------------------------------------
 enum { PROCESS_PREDICTED = 1, PROCESS_MEASURED = 2 };
 
 static void begin_event(TraceWriter* w) {

@@ -102,8 +102,7 @@ static void nap(int64_t ns) {
     nanosleep(&time, NULL);
 }
 
-// --- requests
-// -------------------------------------------------------------------------------------------------
+// --- requests --------------------------------------------------------------------------------------------
 static MpiRequest* request_create(Mpi* mpi, size_t num_bytes) {
     size_t chunk = TRANSPORT_MPI_CHUNK_BYTES;
     int32_t num_parts = num_bytes <= chunk ? 1 : 1 + (int32_t)((num_bytes + chunk - 1) / chunk);
@@ -307,8 +306,7 @@ static void mpi_abort(void* ctx, const char* why) {
     MPI_Abort(mpi->comm, 1);
 }
 
-// --- opening and closing
-// --------------------------------------------------------------------------------------
+// --- opening and closing ---------------------------------------------------------------------------------
 static Status mpi_close(void* ctx) {
     Mpi* mpi = ctx;
     if (mpi->has_thread) {

@@ -1,9 +1,7 @@
 // command_bound.c -- ./dynapipe bound: the parts of the lower bound of a problem.
-#include <stdlib.h>
 
 #include "../dynapipe_plugin/plan/lower_bound.h"
-#include "problem.h"
-#include "tool.h"
+#include "problem_command.h"
 
 typedef struct {
     ProblemOptions problem;
@@ -61,7 +59,8 @@ static void print_part(const char* name, int64_t part_ns, int64_t bound_ns, cons
            part_ns == bound_ns && bound_ns > 0 ? "  (the largest)" : "");
 }
 
-static Status run(const BoundOptions* options, const char* path, Problem* problem, Arena* arena) {
+static Status run(const void* taken, const char* path, Problem* problem, Arena* arena) {
+    const BoundOptions* options = taken;
     MicrobatchProblem batch;
     LowerBound bound;
     char what[96];
@@ -90,13 +89,5 @@ static Status run(const BoundOptions* options, const char* path, Problem* proble
 
 int command_bound(int argc, char** argv) {
     BoundOptions options = {0};
-    bool help;
-    Status status = tool_take(&usage, &options, &argc, argv, &help);
-    if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }
-    Arena arena = {0};
-    Problem* problem = calloc(1, sizeof *problem);
-    status = problem != NULL ? run(&options, argv[1], problem, &arena) : FAIL(STATUS_NO_MEMORY, "no memory");
-    free(problem);
-    arena_free(&arena);
-    return status == STATUS_OK ? TOOL_OK : tool_fail(status);
+    return problem_command(&usage, &options, argc, argv, run);
 }

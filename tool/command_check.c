@@ -1,10 +1,9 @@
 // command_check.c -- ./dynapipe check: every rule a plan must keep.
 #include <inttypes.h>
-#include <stdlib.h>
 
 #include "plan_file.h"
+#include "problem_command.h"
 #include "plan_verify.h"
-#include "tool.h"
 
 typedef struct {
     ProblemOptions problem;
@@ -29,7 +28,8 @@ static const ToolUsage usage = {
     .max_files = 1,
 };
 
-static Status run(const CheckOptions* options, const char* path, Problem* problem, Arena* arena) {
+static Status run(const void* taken, const char* path, Problem* problem, Arena* arena) {
+    const CheckOptions* options = taken;
     Plan plan;
     TRY(plan_file_load(&plan, path, arena));
     if (options->problem_path != NULL) {
@@ -47,13 +47,5 @@ static Status run(const CheckOptions* options, const char* path, Problem* proble
 
 int command_check(int argc, char** argv) {
     CheckOptions options = {0};
-    bool help;
-    Status status = tool_take(&usage, &options, &argc, argv, &help);
-    if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }
-    Arena arena = {0};
-    Problem* problem = calloc(1, sizeof *problem);
-    status = problem != NULL ? run(&options, argv[1], problem, &arena) : FAIL(STATUS_NO_MEMORY, "no memory");
-    free(problem);
-    arena_free(&arena);
-    return status == STATUS_OK ? TOOL_OK : tool_fail(status);
+    return problem_command(&usage, &options, argc, argv, run);
 }

@@ -9,9 +9,8 @@
 #include "plan_explain.h"
 #include "plan_json.h"
 #include "plan_memory.h"
-#include "problem.h"
+#include "problem_command.h"
 #include "timeline_svg.h"
-#include "tool.h"
 
 typedef struct {
     ProblemOptions problem;
@@ -156,7 +155,8 @@ static Status show(const PlanOptions* options, const Problem* problem, const Pla
     return STATUS_OK;
 }
 
-static Status run(const PlanOptions* options, const char* path, Problem* problem, Arena* arena) {
+static Status run(const void* taken, const char* path, Problem* problem, Arena* arena) {
+    const PlanOptions* options = taken;
     Plan plan;
     TRY(check_places(options));
     TRY(problem_load(problem, path, &options->problem, arena));
@@ -171,13 +171,5 @@ static Status run(const PlanOptions* options, const char* path, Problem* problem
 
 int command_plan(int argc, char** argv) {
     PlanOptions options = {0};
-    bool help;
-    Status status = tool_take(&usage, &options, &argc, argv, &help);
-    if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }
-    Arena arena = {0};
-    Problem* problem = calloc(1, sizeof *problem);
-    status = problem != NULL ? run(&options, argv[1], problem, &arena) : FAIL(STATUS_NO_MEMORY, "no memory");
-    free(problem);
-    arena_free(&arena);
-    return status == STATUS_OK ? TOOL_OK : tool_fail(status);
+    return problem_command(&usage, &options, argc, argv, run);
 }

@@ -15,7 +15,7 @@ if ! clang -fsanitize=fuzzer "$out/probe.c" -o "$out/probe" >"$out/log/probe.log
     exit 77
 fi
 
-sources=$(ls dynapipe_plugin/base/*.c dynapipe_plugin/plan/*.c dataloader/*.c tool/problem*.c llmc/gpt2_config.c 2>/dev/null)
+sources=$(ls dynapipe_plugin/base/*.c dynapipe_plugin/plan/*.c dataloader/*.c tool/problem.c tool/problem_json.c tool/problem_csv.c llmc/gpt2_config.c)
 build_lib() {
     local source object
     for source in $sources; do

@@ -5,7 +5,10 @@ BUILD     ?= release
 ifeq ($(origin CC),default)
 CC        := gcc
 endif
-OUT       := build/$(BUILD)$(if $(filter clang%,$(CC)),-clang)
+BACKEND   ?= cpu
+PRECISION ?= BF16
+BACKEND_SUFFIX := $(if $(filter-out cpu,$(BACKEND)),-$(BACKEND)-$(if $(filter BF16,$(PRECISION)),bf16,fp32))
+OUT       := build/$(BUILD)$(if $(filter clang%,$(CC)),-clang)$(BACKEND_SUFFIX)
 WARN      := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes
 CFLAGS_release := -O2
 CFLAGS_asan    := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
@@ -32,11 +35,15 @@ TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS),$(wildcard test
 TOOL_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard tool/*.c)) $(OUT)/llmc/gpt2_config.o
 TOOL_LINK  = $(filter-out $(OUT)/llmc/%,$(TOOL_OBJS))   # where llmc is linked whole
 SH_TESTS  := $(wildcard test/test_*.sh)
+LINK       = $(CC)
+CFLAGS_LINK = $(CFLAGS_ALL) -fopenmp
+
+include cuda.mk
 
 .DEFAULT_GOAL := all
 MAKEFLAGS += --no-print-directory $(if $(V),,-s)
 .SECONDARY:
-.PHONY: all help run test check programs train_gpt2 prepare_data profile_costs make_tasks dynapipe asan tsan fuzz layers headers \
+.PHONY: all help run test check programs train_gpt2 train_gpt2cu profile_costscu prepare_data profile_costs make_tasks dynapipe asan tsan fuzz layers headers \
         lines docs format format-check bench golden clean FORCE
 
 all: programs                              ## build every program
@@ -70,19 +77,29 @@ make_tasks: $(OUT)/dev/make_tasks          ## write the built-in task mixture as
 dynapipe: $(OUT)/dynapipe                  ## the planner as a command: plan, check, compare
 	@cp $< $@
 
+# On NVIDIA GPUs. What nvcc is and for which cards: cuda.mk
+train_gpt2cu:                              ## the trainer on NVIDIA GPUs; DYNAPIPE=1 as above; PRECISION=BF16|FP32
+	@$(MAKE) BACKEND=cuda cuda-found $(OUT)-cuda-$(if $(filter BF16,$(PRECISION)),bf16,fp32)/train_gpt2$(if $(DYNAPIPE),-dynapipe)
+	@cp $(OUT)-cuda-$(if $(filter BF16,$(PRECISION)),bf16,fp32)/train_gpt2$(if $(DYNAPIPE),-dynapipe) $@
+profile_costscu:                           ## measure this machine's GPUs for the planner
+	@$(MAKE) BACKEND=cuda cuda-found $(OUT)-cuda-$(if $(filter BF16,$(PRECISION)),bf16,fp32)/profile_costs
+	@cp $(OUT)-cuda-$(if $(filter BF16,$(PRECISION)),bf16,fp32)/profile_costs $@
+
 # The same file is CUDA for nvcc and plain C here. The stock trainer links neither the planner nor MPI.
+ifeq ($(BACKEND),cpu)
 $(OUT)/train_gpt2.o: train_gpt2.cu
 	@mkdir -p $(@D)
 	@echo "cc $<"
 	$(CC) -x c $(CFLAGS_ALL) -c $< -o $@
+endif
 $(OUT)/train_gpt2: $(OUT)/train_gpt2.o $(OUT)/train_stock.o $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
-	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
+	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(if $(filter emu,$(BACKEND)),$(DYNAPIPE_LIBS)) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/train_gpt2-dynapipe: $(OUT)/train_gpt2.o $(OUT)/train_dynapipe.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
-	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
+	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/prepare_data: $(OUT)/prepare_data.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/profile_costs: $(OUT)/profile_costs.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
-	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
+	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(patsubst %.c,$(OUT)/%.o,$(wildcard dev/tasks*.c)) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
@@ -102,6 +119,7 @@ $(OUT)/tools/%: $(OUT)/test/tools/%.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 $(OUT)/dev/bench_single: $(OUT)/dev/bench_single.o $(LLMC_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(LIBS) -o $@
 $(OUT)/dev/bench_single_naive: $(OUT)/dev/bench_single.o $(OUT)/dev/naive_ops.o \
+                               $(OUT)/llmc/cpu/memory.o $(OUT)/llmc/cpu/matmul_gelu.o \
                                $(filter-out $(OUT)/llmc/cpu/%,$(LLMC_OBJS))
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(LIBS) -o $@
 $(OUT)/dev/naive_ops.o: DYNAPIPE_CFLAGS = -Ofast -march=native -ffp-contract=fast -fopenmp
@@ -152,6 +170,6 @@ golden:                                    ## make the golden files of the tests
 bench:                                     ## the measurements of dev/results (minutes)
 	@dev/bench.sh
 clean:                                     ## remove what was built
-	rm -rf build train_gpt2 prepare_data profile_costs make_tasks dynapipe
+	rm -rf build train_gpt2 train_gpt2cu prepare_data profile_costs profile_costscu make_tasks dynapipe
 
 -include $(shell find build -name '*.d' 2>/dev/null)

@@ -42,9 +42,14 @@ void embedding_forward(floatX* out, const int32_t* tokens, const int32_t* positi
     }
 }
 
-void embedding_backward(floatX* dwte, floatX* dwpe, const floatX* dout, const int32_t* tokens,
+size_t embedding_backward_scratch_bytes(int T, int C, const OpsContext* ops) {
+    (void)T, (void)C, (void)ops;
+    return 0;
+}
+
+void embedding_backward(float* dwte, float* dwpe, void* scratch, const floatX* dout, const int32_t* tokens,
                         const int32_t* positions, int T, int C, OpsContext* ops) {
-    (void)ops;
+    (void)scratch, (void)ops;
     for (int t = 0; t < T; t++) {
         floatX *a = dwte + (size_t)tokens[t] * C, *b = dwpe + (size_t)positions[t] * C;
         for (int c = 0; c < C; c++) {
@@ -311,11 +316,13 @@ int32_t argmax_row(const floatX* logits, int V, OpsContext* ops) {
 }
 
 // --- optimizer ---------------------------------------------------------------------------------------------
-void adamw_update(float* params, float* m, float* v, const floatX* grads, size_t num_params, float lr,
-                  float beta1, float beta2, int t, float eps, float weight_decay, float grad_scale,
-                  OpsContext* ops) {
-    (void)ops;
-    const float correction1 = 1.0f - powf(beta1, (float)t), correction2 = 1.0f - powf(beta2, (float)t);
+void adamw_update(floatX* params, float* master, float* m, float* v, const float* grads, size_t num_params,
+                  int64_t first_idx, const AdamwUpdate* about, OpsContext* ops) {
+    (void)master, (void)first_idx, (void)ops;
+    const float lr = about->lr, beta1 = about->beta1, beta2 = about->beta2, eps = about->eps;
+    const float grad_scale = about->grad_scale, weight_decay = about->weight_decay;
+    const float correction1 = 1.0f - powf(beta1, (float)about->t);
+    const float correction2 = 1.0f - powf(beta2, (float)about->t);
     for (size_t i = 0; i < num_params; i++) {
         float g = grads[i] * grad_scale;
         m[i] = beta1 * m[i] + (1.0f - beta1) * g;

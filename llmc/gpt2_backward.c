@@ -80,7 +80,6 @@ static void layer_backward_weights(Gpt2* model, int T, const Gpt2LayerActs* acts
 
 void gpt2_backward_weights(Gpt2* model, const Gpt2Batch* batch, void* acts, const floatX* dout,
                            void* scratch) {
-    (void)scratch;  // every product goes straight into grads
     const int T = batch->num_tokens, R = batch->num_rows, L = model->layer_end - model->layer_begin;
     const int C = model->config.channels, Vp = model->config.padded_vocab;
     if (dout == NULL && R > 0) {
@@ -94,7 +93,7 @@ void gpt2_backward_weights(Gpt2* model, const Gpt2Batch* batch, void* acts, cons
     }
     if (model->is_first) {
         Gpt2LayerActs layer = gpt2_acts_layer(model, acts, T, 0, GPT2_KEEP);
-        embedding_backward(grad(model, GPT2_wte, 0), grad(model, GPT2_wpe, 0), layer.dx, batch->tokens,
-                           batch->positions, T, C, model->ops);
+        embedding_backward(grad(model, GPT2_wte, 0), grad(model, GPT2_wpe, 0), scratch, layer.dx,
+                           batch->tokens, batch->positions, T, C, model->ops);
     }
 }

@@ -1,33 +1,69 @@
 /*
 ops.h -- every operation of the trainer, with shapes: the kernel manual.
 
-Two implementations: cpu/ (float32, OpenBLAS + OpenMP; the reference) and cuda/. Conventions:
-  T    tokens of a micro-batch, of all sequences together, laid one after the other; no padding is assumed
-  C    channels, NH heads, HS = C / NH; OC output channels of a matrix; V vocabulary, Vp its padded row length
-  cu_seqlens (num_seqs + 1): sequence i is the rows [cu_seqlens[i], cu_seqlens[i + 1]); attention stays inside
-  weights are (OC, C) row-major as in llm.c's checkpoints: y = x W^T + b
-Gradients of parameters and of inputs marked += are added, all other outputs are overwritten. Input gradient
-and weight gradient of a matrix are separate calls, so a schedule can put the second one where time is idle.
-Everything is deterministic: the same call gives the same bits (for the same number of threads).
-Nothing here allocates; scratch comes from the caller.
+Two implementations: cpu/ (float32, OpenBLAS + OpenMP; the reference) and cuda/ (bf16 or float32).
+Conventions: T    tokens of a micro-batch, of all sequences together, laid one after the other; no padding is
+assumed C    channels, NH heads, HS = C / NH; OC output channels of a matrix; V vocabulary, Vp its padded row
+length cu_seqlens (num_seqs + 1): sequence i is the rows [cu_seqlens[i], cu_seqlens[i + 1]); attention stays
+inside weights are (OC, C) row-major as in llm.c's checkpoints: y = x W^T + b Gradients of parameters and of
+inputs marked += are added, all other outputs are overwritten. Input gradient and weight gradient of a matrix
+are separate calls, so a schedule can put the second one where time is idle. Gradients of parameters are
+float32 in every build: a step adds up many micro-batches, and bf16 would lose the small ones. Everything is
+deterministic: the same call gives the same bits (for the same number of threads).
+
+Pointers are memory of the device: on a GPU from ops_alloc(), on a CPU any. Operations are queued in the order
+of the calls; on a CPU a call that returned is done, on a GPU after ops_sync(). Nothing but ops_alloc()
+allocates; scratch comes from the caller.
 */
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
+// The type of parameters and activations. Build flags: LLMC_CUDA (kernels of cuda/), LLMC_BF16 with it.
+#if !defined(LLMC_BF16)
+typedef float floatX;
+#elif defined(__CUDACC__) || defined(CUDA_EMU)
+#include <cuda_bf16.h>
+typedef __nv_bfloat16 floatX;
+#else
+typedef struct {
+    uint16_t bits;
+} floatX;  // C code only moves them; floatx.h converts
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef float floatX;  // CPU build; the CUDA build makes it bf16
-
 typedef struct OpsContext OpsContext;  // CPU: number of threads; CUDA: stream, handles, workspace
 
-// num_threads 0: OMP_NUM_THREADS or all cores. Exits with a message where the machine cannot serve.
+// num_threads 0: OMP_NUM_THREADS or all cores; on a GPU (the current device) it means nothing. Where the
+// machine cannot serve: a message, and exit status 2.
 OpsContext* ops_create(int num_threads);
 void ops_free(OpsContext* ops);
-int ops_num_threads(const OpsContext* ops);
+int ops_num_threads(const OpsContext* ops);          // 1 on a GPU
+void* ops_stream(const OpsContext* ops);             // cudaStream_t of all operations; NULL on a CPU
+const char* ops_device_name(const OpsContext* ops);  // "NVIDIA H200"; "cpu"
+
+// --- memory, order -----------------------------------------------------------------------------------------
+// Zeroed memory of the device; where there is none the program ends, and the message says what for.
+void* ops_alloc(OpsContext* ops, size_t num_bytes, const char* what);
+void ops_release(OpsContext* ops, void* memory);  // NULL is fine
+void ops_zero(OpsContext* ops, void* memory, size_t num_bytes);
+// Between host and device; both wait until it is done. A download sees all that was queued before.
+void ops_upload(OpsContext* ops, void* memory, const void* host, size_t num_bytes);
+void ops_download(OpsContext* ops, void* host, const void* memory, size_t num_bytes);
+// A copy of `host` for operations queued after this call, without waiting (CPU: `host` itself). `host` may
+// change once this returns. Valid for operations queued before the second ops_stage_begin() from here: one
+// job's arrays between two of these calls.
+void ops_stage_begin(OpsContext* ops);
+const int32_t* ops_stage(OpsContext* ops, const int32_t* host, size_t num_values);
+// Memory for losses until the second ops_stage_begin() from here (CPU: `host` itself) ...
+float* ops_results(OpsContext* ops, float* host, size_t num_values);
+// ... and, queued behind their operations, the way to `host`, where they are after ops_sync().
+void ops_deliver(OpsContext* ops, float* host, const float* results, size_t num_values);
+void ops_sync(OpsContext* ops);
 
 // --- embedding ---------------------------------------------------------------------------------------------
 void embedding_forward(floatX* out,               // (T, C)  wte[tokens] + wpe[positions]
@@ -36,8 +72,10 @@ void embedding_forward(floatX* out,               // (T, C)  wte[tokens] + wpe[p
                        const floatX* wte,         // (Vp, C)
                        const floatX* wpe,         // (maxT, C)
                        int T, int C, OpsContext* ops);
-void embedding_backward(floatX* dwte, floatX* dwpe,  // +=
-                        const floatX* dout,          // (T, C)
+size_t embedding_backward_scratch_bytes(int T, int C, const OpsContext* ops);
+void embedding_backward(float* dwte, float* dwpe,  // +=
+                        void* scratch,
+                        const floatX* dout,  // (T, C)
                         const int32_t* tokens, const int32_t* positions, int T, int C, OpsContext* ops);
 
 // --- layernorm (eps 1e-5) ----------------------------------------------------------------------------------
@@ -53,7 +91,7 @@ void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, floa
 void residual_forward(floatX* out, const floatX* a, const floatX* b, size_t num_values, OpsContext* ops);
 // dinp (T, C) = dresidual + gradient through the norm (dresidual may be dinp itself, or NULL for zero);
 // dweight, dbias (C) +=
-void layernorm_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floatX* dresidual,
+void layernorm_backward(floatX* dinp, float* dweight, float* dbias, const floatX* dresidual,
                         const floatX* dout, const floatX* inp, const floatX* weight, const float* mean,
                         const float* rstd, int T, int C, OpsContext* ops);
 
@@ -65,9 +103,16 @@ void matmul_forward(floatX* out,           // (T, OC)  inp W^T + bias
                     int T, int C, int OC, OpsContext* ops);
 void matmul_backward_input(floatX* dinp,  // (T, C)  dout W
                            const floatX* dout, const floatX* weight, int T, int C, int OC, OpsContext* ops);
-void matmul_backward_weight(floatX* dweight,  // (OC, C) += dout^T inp
-                            floatX* dbias,    // (OC) += column sums of dout; or NULL
+void matmul_backward_weight(float* dweight,  // (OC, C) += dout^T inp
+                            float* dbias,    // (OC) += column sums of dout; or NULL
                             const floatX* dout, const floatX* inp, int T, int C, int OC, OpsContext* ops);
+
+// pre_gelu (T, OC) = inp W^T + bias, out = gelu(pre_gelu): one pass where the library can.
+void matmul_gelu_forward(floatX* out, floatX* pre_gelu, const floatX* inp, const floatX* weight,
+                         const floatX* bias, int T, int C, int OC, OpsContext* ops);
+// dinp (T, C) = (dout W) * gelu'(pre_gelu), pre_gelu (T, C) may be dinp; scratch: (T, C) values.
+void matmul_gelu_backward_input(floatX* dinp, const floatX* pre_gelu, void* scratch, const floatX* dout,
+                                const floatX* weight, int T, int C, int OC, OpsContext* ops);
 
 // --- GELU, tanh approximation ------------------------------------------------------------------------------
 void gelu_forward(floatX* out, const floatX* inp, size_t num_values, OpsContext* ops);
@@ -85,6 +130,30 @@ void attention_backward(floatX* dqkv,  // (T, 3C); may not overlap qkv
                         const float* lse, const int32_t* cu_seqlens, int num_seqs, int T, int C, int NH,
                         OpsContext* ops);
 
+// --- attention in general: two sides, each ragged; T5's position bias
+// ---------------------------------------
+typedef struct {
+    const floatX *q, *k, *v;     // token t's row begins at q + t * q_stride; heads side by side
+    int q_stride, kv_stride;     // values
+    const int32_t *cu_q, *cu_k;  // (num_seqs + 1); the same array where a sequence attends to itself
+    int num_seqs, num_q_tokens, num_k_tokens, num_heads, head_size;  // head_size 32 to 256, a multiple of 8
+    int causal;   // token i of a sequence sees its tokens 0 .. i only
+    float scale;  // of q k; T5: 1
+    // T5 (Raffel et al. 2020): bias[bucket(j - i)][head] is added to the scaled score. NULL: none.
+    const float* bias;              // (num_buckets, num_heads)
+    int num_buckets, max_distance;  // 32, 128
+    int bias_bidirectional;         // half the buckets for j > i (encoder); else these count as distance 0
+} Attention;
+void attention_general_forward(floatX* out,  // (num_q_tokens, num_heads * head_size)
+                               float* lse,   // (num_heads, num_q_tokens)
+                               const Attention* about, OpsContext* ops);
+size_t attention_general_scratch_bytes(const Attention* about, const OpsContext* ops);
+// dq, dk, dv have the strides of q, k, v and may not overlap them; dbias (num_buckets, num_heads) +=, or
+// NULL.
+void attention_general_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias, void* scratch,
+                                const floatX* dout, const floatX* out, const float* lse,
+                                const Attention* about, OpsContext* ops);
+
 // --- rows, classifier --------------------------------------------------------------------------------------
 void gather_rows(floatX* out,  // (num_rows, C)  inp[rows]
                  const floatX* inp, const int32_t* rows, int num_rows, int C, OpsContext* ops);
@@ -99,12 +168,19 @@ int32_t argmax_row(const floatX* logits, int V, OpsContext* ops);
 
 // --- optimizer ---------------------------------------------------------------------------------------------
 // Decoupled weight decay (Loshchilov, Hutter 2019), bias-corrected; t counts from 1. grads are multiplied by
-// grad_scale first (clipping).
-void adamw_update(float* params, float* m, float* v, const floatX* grads, size_t num_params, float lr,
-                  float beta1, float beta2, int t, float eps, float weight_decay, float grad_scale,
-                  OpsContext* ops);
-double sum_of_squares(const floatX* values, size_t num_values,
-                      OpsContext* ops);  // summed in double, fixed order
+// grad_scale first (clipping). With floatX = bf16 the update is made on `master` (float32) and params become
+// its stochastic rounding: up or down with the probability that keeps the mean; random bits are a hash of
+// seed and index, the same on every run. master NULL: params are rounded from themselves.
+typedef struct {
+    float lr, beta1, beta2, eps, weight_decay, grad_scale;
+    int t;
+    uint32_t seed;
+} AdamwUpdate;
+void adamw_update(floatX* params, float* master, float* m, float* v, const float* grads, size_t num_params,
+                  int64_t first_idx,  // of params[0] in the whole array: what random bits depend on
+                  const AdamwUpdate* about, OpsContext* ops);
+double sum_of_squares(const float* values, size_t num_values,
+                      OpsContext* ops);  // summed in double, fixed order; waits for the result
 
 #ifdef __cplusplus
 }

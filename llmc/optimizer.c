@@ -50,9 +50,15 @@ float optimizer_clip_scale(double norm, float max_norm) {
 static void update_range(Optimizer* optimizer, Gpt2* model, int64_t from, int64_t to, bool decay, float lr,
                          int t, float grad_scale) {
     int64_t at = from - optimizer->begin;
-    adamw_update(model->params + from, optimizer->m + at, optimizer->v + at, model->grads + from,
-                 (size_t)(to - from), lr, optimizer->beta1, optimizer->beta2, t, optimizer->eps,
-                 decay ? optimizer->weight_decay : 0.0f, grad_scale, model->ops);
+    AdamwUpdate about = {.lr = lr,
+                         .beta1 = optimizer->beta1,
+                         .beta2 = optimizer->beta2,
+                         .eps = optimizer->eps,
+                         .weight_decay = decay ? optimizer->weight_decay : 0.0f,
+                         .grad_scale = grad_scale,
+                         .t = t};
+    adamw_update(model->params + from, NULL, optimizer->m + at, optimizer->v + at, model->grads + from,
+                 (size_t)(to - from), from, &about, model->ops);
 }
 
 // Neighbouring tensors that are treated alike are one call.

@@ -25,7 +25,7 @@ static void embedding_adds_table_rows(void) {
             }
         }
         embedding_forward(out, tokens, positions, wte, wpe, T, C, ops);
-        embedding_backward(dwte, dwpe, d, tokens, positions, T, C, ops);
+        embedding_backward(dwte, dwpe, NULL, d, tokens, positions, T, C, ops);
         for (int t = 0; t < T; t++) {
             for (size_t c = 0; c < width; c++) {
                 CHECK(out[(size_t)t * width + c] ==
@@ -48,7 +48,7 @@ static void no_addition_is_lost_under_threads(void) {
     for (int t = 0; t < T; t++) { tokens[t] = t % 2, positions[t] = 0; }
     memset(dwte, 0, 2 * C * sizeof *dwte);
     memset(dwpe, 0, C * sizeof *dwpe);
-    embedding_backward(dwte, dwpe, d, tokens, positions, T, C, ops);
+    embedding_backward(dwte, dwpe, NULL, d, tokens, positions, T, C, ops);
     for (int c = 0; c < C; c++) {
         CHECK(dwte[c] == (float)(T / 2 * (c + 1)) && dwte[C + c] == (float)(T / 2 * (c + 1)));
         CHECK(dwpe[c] == (float)(T * (c + 1)));
@@ -66,8 +66,8 @@ static void embedding_backward_does_not_depend_on_threads(void) {
     for (int t = 0; t < T; t++) {
         tokens[t] = (int32_t)rng_below(&ops_test_rng, V), positions[t] = (int32_t)rng_below(&ops_test_rng, V);
     }
-    embedding_backward(wte, wpe, d, tokens, positions, T, C, ops);
-    embedding_backward(wte2, wpe2, d, tokens, positions, T, C, one);
+    embedding_backward(wte, wpe, NULL, d, tokens, positions, T, C, ops);
+    embedding_backward(wte2, wpe2, NULL, d, tokens, positions, T, C, one);
     CHECK_SAME_BITS(wte, wte2, V * C);
     CHECK_SAME_BITS(wpe, wpe2, V * C);
     ops_free(one);

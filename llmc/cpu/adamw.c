@@ -5,12 +5,14 @@ adamw.c -- AdamW (Loshchilov, Hutter 2019, algorithm 2) in one pass over memory,
 
 #include <math.h>
 
-void adamw_update(float* params, float* m, float* v, const floatX* grads, size_t num_params, float lr,
-                  float beta1, float beta2, int t, float eps, float weight_decay, float grad_scale,
-                  OpsContext* ops) {
-    const double correction1 = 1.0 - pow((double)beta1, t), correction2 = 1.0 - pow((double)beta2, t);
-    const float step = (float)((double)lr / correction1),
-                keep = (float)(1.0 - (double)lr * (double)weight_decay);
+void adamw_update(floatX* params, float* master, float* m, float* v, const float* grads, size_t num_params,
+                  int64_t first_idx, const AdamwUpdate* about, OpsContext* ops) {
+    (void)master, (void)first_idx;  // params are float32 themselves
+    const float beta1 = about->beta1, beta2 = about->beta2, eps = about->eps, grad_scale = about->grad_scale;
+    const double correction1 = 1.0 - pow((double)beta1, about->t),
+                 correction2 = 1.0 - pow((double)beta2, about->t);
+    const float step = (float)((double)about->lr / correction1),
+                keep = (float)(1.0 - (double)about->lr * (double)about->weight_decay);
     const float scale2 = (float)(1.0 / sqrt(correction2));
     const float rest1 = 1.0f - beta1, rest2 = 1.0f - beta2;
 #pragma omp parallel for simd num_threads(ops->num_threads) if (num_params > OPS_PARALLEL_VALUES)
@@ -27,9 +29,9 @@ void adamw_update(float* params, float* m, float* v, const floatX* grads, size_t
 enum { NORM_BLOCKS = 512 };
 
 // Four sums side by side: a single one would wait for its own additions rather than for memory.
-static double norm_block(const floatX* values, size_t num_values) {
+static double norm_block(const float* values, size_t num_values) {
     const size_t n = num_values / 4;
-    const floatX *a = values, *b = a + n, *c = b + n, *d = c + n;
+    const float *a = values, *b = a + n, *c = b + n, *d = c + n;
     double sum_a = 0.0, sum_b = 0.0, sum_c = 0.0, sum_d = 0.0;
 #pragma omp simd reduction(+ : sum_a, sum_b, sum_c, sum_d)
     for (size_t i = 0; i < n; i++) {
@@ -44,7 +46,7 @@ static double norm_block(const floatX* values, size_t num_values) {
 }
 
 // The number of blocks is fixed and their sums are added in order: the same bits for any number of threads.
-double sum_of_squares(const floatX* values, size_t num_values, OpsContext* ops) {
+double sum_of_squares(const float* values, size_t num_values, OpsContext* ops) {
     double sums[NORM_BLOCKS];
     const size_t block = (num_values + NORM_BLOCKS - 1) / NORM_BLOCKS;
 #pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)

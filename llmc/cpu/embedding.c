@@ -19,12 +19,12 @@ void embedding_forward(floatX* out, const int32_t* tokens, const int32_t* positi
     }
 }
 
-static void embedding_add_channels(floatX* dwte, floatX* dwpe, const floatX* dout, const int32_t* tokens,
+static void embedding_add_channels(float* dwte, float* dwpe, const floatX* dout, const int32_t* tokens,
                                    const int32_t* positions, int T, int C, int begin, int end) {
     for (int t = 0; t < T; t++) {
         const floatX* d = dout + (size_t)t * (size_t)C;
-        floatX* a = dwte + (size_t)tokens[t] * (size_t)C;
-        floatX* b = dwpe + (size_t)positions[t] * (size_t)C;
+        float* a = dwte + (size_t)tokens[t] * (size_t)C;
+        float* b = dwpe + (size_t)positions[t] * (size_t)C;
 #pragma omp simd
         for (int c = begin; c < end; c++) {
             a[c] += d[c];
@@ -33,8 +33,14 @@ static void embedding_add_channels(floatX* dwte, floatX* dwpe, const floatX* dou
     }
 }
 
-void embedding_backward(floatX* dwte, floatX* dwpe, const floatX* dout, const int32_t* tokens,
+size_t embedding_backward_scratch_bytes(int T, int C, const OpsContext* ops) {
+    (void)T, (void)C, (void)ops;
+    return 0;
+}
+
+void embedding_backward(float* dwte, float* dwpe, void* scratch, const floatX* dout, const int32_t* tokens,
                         const int32_t* positions, int T, int C, OpsContext* ops) {
+    (void)scratch;
     // whole cache lines per thread
     const int num_lines = (C + 15) / 16, n = ops->num_threads;
     const size_t num_values = (size_t)T * (size_t)C;

@@ -119,7 +119,7 @@ static void layernorm_backward_row(floatX* dinp, const floatX* dresidual, const 
     }
 }
 
-void layernorm_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floatX* dresidual,
+void layernorm_backward(floatX* dinp, float* dweight, float* dbias, const floatX* dresidual,
                         const floatX* dout, const floatX* inp, const floatX* weight, const float* mean,
                         const float* rstd, int T, int C, OpsContext* ops) {
     const size_t num_values = (size_t)T * (size_t)C;

@@ -1,0 +1,38 @@
+/*
+cpu_ops.h -- the CPU's operations beside the GPU's in one program: float32 in host memory, with cpu_ before the name.
+
+cpu_ops.c wraps them; the Makefile hides every other symbol of llmc/cpu in one object (cpu_ops.o).
+*/
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+// clang-format off
+#define CPU_OPS(X) \
+    X(void, embedding_forward, (float* out, const int32_t* tokens, const int32_t* positions, const float* wte, const float* wpe, int T, int C), (out, tokens, positions, wte, wpe, T, C, cpu)) \
+    X(void, embedding_backward, (float* dwte, float* dwpe, const float* dout, const int32_t* tokens, const int32_t* positions, int T, int C), (dwte, dwpe, NULL, dout, tokens, positions, T, C, cpu)) \
+    X(void, layernorm_forward, (float* out, float* mean, float* rstd, const float* inp, const float* weight, const float* bias, int T, int C), (out, mean, rstd, inp, weight, bias, T, C, cpu)) \
+    X(void, residual_layernorm_forward, (float* residual, float* out, float* mean, float* rstd, const float* a, const float* b, const float* weight, const float* bias, int T, int C), (residual, out, mean, rstd, a, b, weight, bias, T, C, cpu)) \
+    X(void, residual_forward, (float* out, const float* a, const float* b, size_t num_values), (out, a, b, num_values, cpu)) \
+    X(void, layernorm_backward, (float* dinp, float* dweight, float* dbias, const float* dresidual, const float* dout, const float* inp, const float* weight, const float* mean, const float* rstd, int T, int C), (dinp, dweight, dbias, dresidual, dout, inp, weight, mean, rstd, T, C, cpu)) \
+    X(void, matmul_forward, (float* out, const float* inp, const float* weight, const float* bias, int T, int C, int OC), (out, inp, weight, bias, T, C, OC, cpu)) \
+    X(void, matmul_backward_input, (float* dinp, const float* dout, const float* weight, int T, int C, int OC), (dinp, dout, weight, T, C, OC, cpu)) \
+    X(void, matmul_backward_weight, (float* dweight, float* dbias, const float* dout, const float* inp, int T, int C, int OC), (dweight, dbias, dout, inp, T, C, OC, cpu)) \
+    X(void, matmul_gelu_forward, (float* out, float* pre_gelu, const float* inp, const float* weight, const float* bias, int T, int C, int OC), (out, pre_gelu, inp, weight, bias, T, C, OC, cpu)) \
+    X(void, matmul_gelu_backward_input, (float* dinp, const float* pre_gelu, void* scratch, const float* dout, const float* weight, int T, int C, int OC), (dinp, pre_gelu, scratch, dout, weight, T, C, OC, cpu)) \
+    X(void, gelu_forward, (float* out, const float* inp, size_t num_values), (out, inp, num_values, cpu)) \
+    X(void, gelu_backward, (float* dinp, const float* dout, const float* inp, size_t num_values), (dinp, dout, inp, num_values, cpu)) \
+    X(void, attention_forward, (float* out, float* lse, const float* qkv, const int32_t* cu_seqlens, int num_seqs, int T, int C, int NH), (out, lse, qkv, cu_seqlens, num_seqs, T, C, NH, cpu)) \
+    X(size_t, attention_backward_scratch_bytes, (int T, int C, int NH, int max_seq_tokens), (T, C, NH, max_seq_tokens, cpu)) \
+    X(void, attention_backward, (float* dqkv, void* scratch, const float* dout, const float* qkv, const float* out, const float* lse, const int32_t* cu_seqlens, int num_seqs, int T, int C, int NH), (dqkv, scratch, dout, qkv, out, lse, cu_seqlens, num_seqs, T, C, NH, cpu)) \
+    X(void, gather_rows, (float* out, const float* inp, const int32_t* rows, int num_rows, int C), (out, inp, rows, num_rows, C, cpu)) \
+    X(void, scatter_rows, (float* out, const float* inp, const int32_t* rows, int num_rows, int T, int C), (out, inp, rows, num_rows, T, C, cpu)) \
+    X(void, fused_classifier, (float* losses, float* logits, const int32_t* targets, float dlogits_scale, int num_rows, int V, int Vp), (losses, logits, targets, dlogits_scale, num_rows, V, Vp, cpu)) \
+    X(int32_t, argmax_row, (const float* logits, int V), (logits, V, cpu)) \
+    X(double, sum_of_squares, (const float* values, size_t num_values), (values, num_values, cpu))
+// clang-format on
+
+#define X(type, name, params, args) type cpu_##name params;
+CPU_OPS(X)
+#undef X

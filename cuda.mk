@@ -1,15 +1,32 @@
 # cuda.mk -- the GPU build: which nvcc, for which cards; and the same .cu files on a CPU, for tests (BACKEND=emu).
-# PRECISION=BF16|FP32   GPU_ARCHS="80 90 100" (nvcc -arch numbers)   CUDA_HOME=/path   DEBUG=1 (-lineinfo)   NO_NCCL=1
+# PRECISION=BF16|FP32   GPU_ARCHS="80 90 100" (nvcc's numbers) or native (this machine's cards only: quicker)
+# CUDA_HOME=/path   NVCC=/path/nvcc   NCCL_HOME=/path   NO_NCCL=1   DEBUG=1 (-lineinfo, for compute-sanitizer and Nsight)
 # Objects of BACKEND=cuda and emu are C by $(CC), as everywhere, and C++ for the .cu files; both with LLMC_CUDA.
 
 comma := ,
-NVCC      ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
-CUDA_HOME ?= $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
+empty :=
+space := $(empty) $(empty)
+ifeq ($(filter BF16 FP32,$(PRECISION)),)
+$(error PRECISION=$(PRECISION) ---> BF16 or FP32)
+endif
+
+NVCC      ?= $(firstword $(if $(CUDA_HOME),$(wildcard $(CUDA_HOME)/bin/nvcc)) $(shell command -v nvcc 2>/dev/null) \
+               $(wildcard /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc) $(lastword $(sort $(wildcard /usr/local/cuda-*/bin/nvcc))))
+CUDA_HOME ?= $(if $(NVCC),$(patsubst %/bin/,%,$(dir $(realpath $(shell command -v $(NVCC))))))
 CUDA_INCLUDE := $(firstword $(dir $(wildcard $(CUDA_HOME)/include/cuda_runtime.h /usr/include/cuda_runtime.h)))
-NCCL_HEADER  := $(if $(NO_NCCL),,$(firstword $(wildcard $(CUDA_HOME)/include/nccl.h /usr/include/nccl.h /usr/local/include/nccl.h)))
+CUDA_LIB     := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib $(CUDA_HOME)/targets/x86_64-linux/lib))
+# A toolkit of a distribution or of wheels has its libraries where only the C compiler looks.
+find_library  = $(or $(firstword $(foreach d,$(2),$(wildcard $(d)/lib$(1).so))),$(filter /%,$(shell $(CC) -print-file-name=lib$(1).so)))
+CUBLASLT_LIB := $(if $(filter cuda,$(BACKEND)),$(call find_library,cublasLt,$(CUDA_LIB)))
+NCCL_HEADER  := $(if $(NO_NCCL),,$(firstword $(wildcard $(addsuffix /nccl.h,$(if $(NCCL_HOME),$(NCCL_HOME)/include) \
+                  $(CUDA_HOME)/include /usr/include /usr/local/include))))
+NCCL_LIB     := $(if $(NCCL_HEADER),$(call find_library,nccl,$(if $(NCCL_HOME),$(NCCL_HOME)/lib) $(CUDA_LIB)))
+# The emulator needs the header alone.
+HAS_NCCL     := $(if $(filter emu,$(BACKEND)),$(NCCL_HEADER),$(and $(NCCL_HEADER),$(NCCL_LIB)))
 
 ifneq ($(BACKEND),cpu)
-LLMC_CUDA_FLAGS := -DLLMC_CUDA $(if $(filter BF16,$(PRECISION)),-DLLMC_BF16) -I$(CUDA_INCLUDE)
+LLMC_CUDA_FLAGS := -DLLMC_CUDA $(if $(filter BF16,$(PRECISION)),-DLLMC_BF16) $(if $(HAS_NCCL),,-DDYNAPIPE_NO_NCCL) \
+                   $(addprefix -I,$(CUDA_INCLUDE)) $(if $(NCCL_HOME),-I$(NCCL_HOME)/include)
 CFLAGS_ALL      += $(LLMC_CUDA_FLAGS)
 CUDA_OPS_OBJS   := $(patsubst %.cu,$(OUT)/%.o,$(wildcard llmc/cuda/*.cu))
 LLMC_OBJS        = $(patsubst %.c,$(OUT)/%.o,$(wildcard llmc/*.c)) $(CUDA_OPS_OBJS)
@@ -19,20 +36,33 @@ endif
 
 ifeq ($(BACKEND),cuda)
 # What this nvcc knows of what was asked for; PTX of the newest of them runs on later cards.
-GPU_ARCHS  ?= 80 90 100
-NVCC_KNOWS := $(if $(NVCC),$(shell $(NVCC) --list-gpu-code 2>/dev/null))
-ARCHS      := $(foreach a,$(GPU_ARCHS),$(if $(filter sm_$(a),$(NVCC_KNOWS)),$(a)))
-GENCODE    := $(foreach a,$(ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
-              $(if $(ARCHS),-gencode arch=compute_$(lastword $(ARCHS))$(comma)code=compute_$(lastword $(ARCHS)))
-NVCC_FLAGS := -std=c++20 -O3 $(GENCODE) --threads 0 -Werror all-warnings $(if $(DEBUG),-lineinfo) $(LLMC_CUDA_FLAGS) \
-              $(addprefix -Xcompiler ,$(CXX_WARN)) -DOMPI_SKIP_MPICXX=1
-CUDA_LIBS  := -lcublasLt $(if $(NCCL_HEADER),-lnccl)
-LINK       := $(NVCC) $(GENCODE) -Xcompiler -fopenmp
-CFLAGS_LINK :=
-$(OUT)/%.o: %.cu
+GPU_ARCHS    ?= 80 90 100
+CARDS        := $(if $(filter native,$(GPU_ARCHS)),$(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv$(comma)noheader 2>/dev/null))))
+ASKED        := $(if $(filter native,$(GPU_ARCHS)),$(filter-out %N/A%,$(CARDS)),$(GPU_ARCHS))
+NVCC_KNOWS   := $(if $(NVCC),$(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code 2>/dev/null)))
+NVCC_RELEASE := $(if $(NVCC),$(shell $(NVCC) --version 2>/dev/null | sed -nE 's/.*release ([0-9]+\.[0-9]+).*/\1/p'))
+ARCHS        := $(filter $(NVCC_KNOWS),$(ASKED))
+GENCODE      := $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
+                $(if $(filter native,$(GPU_ARCHS)),,$(if $(ARCHS),-gencode arch=compute_$(lastword $(ARCHS))$(comma)code=compute_$(lastword $(ARCHS))))
+# mpicc's flags are gcc's; nvcc wants to be told for whom they are.
+for_nvcc      = $(patsubst -Wl$(comma)%,-Xlinker %,$(patsubst -pthread,-Xcompiler -pthread,$(1)))
+NVCC_FLAGS   := -std=c++20 -O3 $(GENCODE) --threads 0 -Werror all-warnings $(if $(DEBUG),-lineinfo) $(LLMC_CUDA_FLAGS) \
+                $(addprefix -Xcompiler ,$(CXX_WARN)) -DOMPI_SKIP_MPICXX=1 $(call for_nvcc,$(DYNAPIPE_CFLAGS))
+CUDA_LIBS    := $(addprefix -L,$(CUDA_LIB)) -lcublasLt $(if $(HAS_NCCL),$(if $(NCCL_HOME),-L$(NCCL_HOME)/lib) -lnccl) \
+                $(foreach d,$(CUDA_LIB) $(and $(HAS_NCCL),$(NCCL_HOME),$(NCCL_HOME)/lib),-Xlinker -rpath$(comma)$(d))
+DYNAPIPE_LIBS := $(call for_nvcc,$(DYNAPIPE_LIBS))
+LINK         := $(NVCC) $(GENCODE) -Xcompiler -fopenmp
+CFLAGS_LINK  :=
+# Other flags than last time (cards, DEBUG, NCCL): everything of CUDA anew. Read by dev/kernel_resources.sh too.
+$(shell mkdir -p $(OUT); echo 'nvcc $(NVCC_RELEASE) $(NVCC_FLAGS)' | cmp -s - $(OUT)/nvcc_flags || echo 'nvcc $(NVCC_RELEASE) $(NVCC_FLAGS)' >$(OUT)/nvcc_flags)
+# Beside each object: what ptxas says of its kernels (registers, spills).
+$(OUT)/%.o: %.cu $(OUT)/nvcc_flags
 	@mkdir -p $(@D)
 	@echo "nvcc $<"
-	$(NVCC) $(NVCC_FLAGS) $(DYNAPIPE_CFLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+	$(NVCC) $(NVCC_FLAGS) -Xptxas -v -MMD -MP -MF $(@:.o=.d) -c $< -o $@ 2>$(@:.o=.ptxas); rc=$$?; \
+	    grep -vE '^ptxas info|^ +[0-9]+ bytes stack frame' $(@:.o=.ptxas) >&2; exit $$rc
+.PHONY: cuda-objects
+cuda-objects: $(CUDA_OPS_OBJS) $(patsubst %.cu,$(OUT)/%.o,$(wildcard $(DYNAPIPE_DIR)/cuda/*.cu))
 endif
 
 # The emulator: CUDA's real headers, g++, and test/cuda_emu in place of driver, cuBLASLt and NCCL.
@@ -73,8 +103,19 @@ $(OUT)/cpu_ops.o: $(CPU_OBJS)
 	objcopy -w --keep-global-symbol='cpu_*' $@
 endif
 
+# --- what was found, and what to do where something is missing -------------------------------------------------
 .PHONY: cuda-found
 cuda-found:
-	@if [ -z "$(NVCC)" ]; then echo "no nvcc ---> install the CUDA toolkit (12.0 or later) or set NVCC=/path/to/nvcc" >&2; exit 2; fi
-	@if [ -z "$(ARCHS)" ]; then echo "$(NVCC) knows none of the cards $(GPU_ARCHS) ---> set GPU_ARCHS; it knows: $(NVCC_KNOWS)" >&2; exit 2; fi
-	@echo "nvcc $(NVCC), $(PRECISION), cards sm_$(subst $(eval) ,$(comma) sm_,$(strip $(ARCHS))); NCCL: $(or $(NCCL_HEADER),not found ---> --transport mpi only; install libnccl-dev for one GPU per rank)"
+	@fail() { echo "$$1 ---> $$2" >&2; exit 2; }; \
+	[ -n "$(NVCC)" ] || fail "no nvcc" "install the CUDA toolkit, 12.0 or later, or set CUDA_HOME=/path or NVCC=/path/nvcc; ./train_gpt2 needs none"; \
+	case "$(NVCC_RELEASE)" in 1[2-9].*|[2-9][0-9].*) ;; \
+	    *) fail "$(NVCC) is of CUDA $(or $(NVCC_RELEASE),?)" "CUDA 12.0 or later is needed: set CUDA_HOME=/path of a newer one";; esac; \
+	[ -n "$(CUDA_INCLUDE)" ] || fail "$(NVCC), but no cuda_runtime.h below $(CUDA_HOME)" "set CUDA_HOME=/path of the whole toolkit"; \
+	[ -n "$(CUBLASLT_LIB)" ] || fail "no libcublasLt.so in $(or $(CUDA_LIB),$(CUDA_HOME)) nor where $(CC) looks" "install libcublas-dev of CUDA $(NVCC_RELEASE)"; \
+	[ -n "$(ASKED)" ] || fail "GPU_ARCHS=native, but nvidia-smi shows no card here" "leave GPU_ARCHS out, or name the cards: GPU_ARCHS=90"; \
+	[ -n "$(ARCHS)" ] || fail "nvcc $(NVCC_RELEASE) compiles for none of: $(ASKED)" "GPU_ARCHS=... of $(NVCC_KNOWS), or a newer CUDA"
+	@echo "nvcc $(NVCC_RELEASE), $(PRECISION), cards $(ARCHS:%=sm_%)$(if $(DEBUG), with line numbers)"
+	@$(if $(filter-out $(ARCHS),$(ASKED)),echo "nvcc $(NVCC_RELEASE) does not know $(patsubst %,sm_%,$(filter-out $(ARCHS),$(ASKED))): later cards run the PTX of sm_$(lastword $(ARCHS)); older ones need an older CUDA",:)
+	@$(if $(NO_NCCL),echo "NCCL: left out (NO_NCCL)",$(if $(HAS_NCCL),echo "NCCL: $(NCCL_HEADER)",\
+	    echo "NCCL: no $(if $(NCCL_HEADER),libnccl.so,nccl.h) ---> built without: ranks talk through MPI (--transport mpi); libnccl-dev or NCCL_HOME=/path for GPU to GPU"))
+	@$(if $(DYNAPIPE),$(if $(DYNAPIPE_LIBS),echo "MPI: $(DYNAPIPE_MPICC)",echo "MPI: not found ---> built for one process; install libopenmpi-dev or set DYNAPIPE_MPICC=/path/mpicc"),:)

@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Registers, spills and shared memory of every CUDA kernel, as ptxas tells them, against dev/results/kernel_resources.md.
+#   dev/kernel_resources.sh            compares; fails where a kernel spills (more) or needs over 8 registers more
+#   dev/kernel_resources.sh --renew    writes the table anew
+# Compiles what is not compiled yet: bf16 for all cards, float32 for sm_90 (in a folder of its own).
+# A kernel that is new and does not spill is fine; another release of nvcc than the table's is not compared.
+set -eu
+cd "$(dirname "$0")/.."
+export LC_ALL=C
+table=dev/results/kernel_resources.md
+slack_registers=8  # what another order of the same code may cost
+jobs=${JOBS:-2}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+make -j"$jobs" BACKEND=cuda PRECISION=BF16 cuda-objects
+make -j"$jobs" BACKEND=cuda PRECISION=FP32 GPU_ARCHS=90 BUILD=release OUT=build/release-cuda-fp32-sm90 cuda-objects
+release=$(sed -nE 's/^nvcc ([0-9.]+) .*/\1/p' build/release-cuda-bf16/nvcc_flags)
+
+# "file<tab>kernel<tab>build<tab>sm_N<tab>registers<tab>spilled<tab>loaded<tab>shared bytes", one line a kernel and card
+read_ptxas() {  # build folder, its name
+    local source
+    for source in llmc/cuda/*.cu dynapipe_plugin/cuda/*.cu; do
+        [ -e "$1/${source%.cu}.ptxas" ] || continue
+        awk -v file="$source" -v build="$2" -v OFS='\t' '
+            /Compiling entry function/ { split($0, part, "\047"); name = part[2]; card = part[4]; stores = loads = 0 }
+            /Function properties for/  { of = $NF }
+            /bytes stack frame/        { if (of == name) { stores = $5; loads = $9 } }
+            /: Used [0-9]+ registers/  {
+                shared = 0
+                for (i = 1; i < NF; i++) { if ($i == "Used") registers = $(i + 1); if ($(i + 2) ~ /^smem/) shared = $i }
+                print name, file, build, card, registers, stores, loads, shared
+            }' "$1/${source%.cu}.ptxas"
+    done
+}
+{
+    read_ptxas build/release-cuda-bf16 bf16
+    read_ptxas build/release-cuda-fp32-sm90 fp32
+} >"$work/raw"
+# Names without parameters, return types and the name of the hidden namespace.
+paste <(cut -f1 "$work/raw" | c++filt -p | sed -E 's/^void //; s/\(anonymous namespace\)::|[a-z_]*::_GLOBAL[^:]*:://g; s/__nv_bfloat16/bf16/g') \
+    <(cut -f2- "$work/raw") | sort -t "$(printf '\t')" -k2,2 -k1,1 -k3,3 -k4,4V >"$work/now"
+[ -s "$work/now" ] || { echo "kernel_resources: ptxas said nothing of any kernel ---> rm -rf build/release-cuda-bf16" >&2; exit 1; }
+
+print_table() {
+    awk -F'\t' '
+        function flush_row() { if (key != "") printf "| %s | %s | %s | %s |\n", key, cell["sm_80"], cell["sm_90"], cell["sm_100"] }
+        { k = $2 " | `" $1 "` | " $3 " | " $8 }
+        k != key { flush_row(); key = k; split("", cell) }
+        { cell[$4] = $5 ($6 + $7 > 0 ? " spills " $6 "/" $7 : "") }
+        END { flush_row() }' "$work/now"
+}
+
+if [ "${1:-}" = --renew ]; then
+    {
+        echo "# What each CUDA kernel takes"
+        echo
+        echo "\`dev/kernel_resources.sh --renew\`, nvcc $release. Registers of a thread; \"spills 16/24\": bytes stored and loaded because registers ran out."
+        echo "Shared: static bytes of a block (what a launch asks for besides is in the source). \`make test\` compares (test/test_cuda_build.sh)."
+        echo
+        echo "| file | kernel | build | shared | sm_80 | sm_90 | sm_100 |"
+        echo "|---|---|---|---:|---:|---:|---:|"
+        print_table
+    } >"$table"
+    echo "wrote $table: $(cut -f1,2 "$work/now" | sort -u | wc -l) kernels"
+    exit 0
+fi
+
+[ -e "$table" ] || { echo "kernel_resources: no $table ---> dev/kernel_resources.sh --renew" >&2; exit 1; }
+table_release=$(sed -nE 's/.*--renew`, nvcc ([0-9]+\.[0-9]+).*/\1/p' "$table")
+if [ "$release" != "$table_release" ]; then
+    echo "skip kernel_resources: the table is of nvcc $table_release, this is $release ---> compare by eye: dev/kernel_resources.sh --renew; git diff $table"
+    exit 77
+fi
+grep -E '^\| .*\.cu \|' "$table" | sed -E 's/^\| //; s/ \|$//; s/ *\| */\t/g; s/`//g' |
+    awk -F'\t' -v OFS='\t' '
+        function put(card, cell,  part, spill) {
+            if (cell == "") return
+            split(cell, part, " "); split(part[3], spill, "/")
+            print $2, $1, $3, card, part[1], spill[1] + 0, spill[2] + 0, $4
+        }
+        { put("sm_80", $5); put("sm_90", $6); put("sm_100", $7) }' >"$work/then"
+awk -F'\t' -v slack=$slack_registers '
+    { key = $2 " " $1 " (" $3 ", " $4 ")" }
+    NR == FNR { known[key] = 1; registers[key] = $5; spilled[key] = $6 + $7; next }
+    { seen++ }
+    !(key in known) && $6 + $7 > 0 { print "FAIL " key ": new, and spills " $6 "/" $7 " bytes"; bad++; next }
+    !(key in known) { fresh++; next }
+    $6 + $7 > spilled[key] { print "FAIL " key ": spills " $6 "/" $7 " bytes, in the table " spilled[key] " together"; bad++ }
+    $5 > registers[key] + slack { print "FAIL " key ": " $5 " registers, in the table " registers[key]; bad++ }
+    END {
+        if (bad) print "---> mend the kernel, or where that is the price of something: dev/kernel_resources.sh --renew, and say what for in the commit"
+        else printf "kernel_resources: %d kernels by card as in the table%s\n", seen, fresh ? ", " fresh " of them new (dev/kernel_resources.sh --renew)" : ""
+        exit bad > 0
+    }' "$work/then" "$work/now"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Run tests and add up their closing lines. --unit: only test/test_*.c. BUILD and CC as in the Makefile.
+# Run tests and add up their closing lines. --unit: only test/test_*.c. BUILD and CC as in the Makefile. TEST_JOBS tests run
+# at a time (one per core), those that measure time or wait for a time-out alone; one named test: --one NAME COMMAND...
 # A test program exits 0, 1 or 77 (skipped); its closing line is "N passed, N failed, N skipped". A test that still runs
 # after TEST_SECONDS (300) is killed and counts as failed. Logs: build/*/log.
 set -u
@@ -10,8 +11,8 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 build=${BUILD:-release}
 out=build/$build$([[ "${CC:-gcc}" == clang* ]] && echo -clang)
 limit_s=${TEST_SECONDS:-300}
-passed=0 failed=0 skipped=0 child=
-trap '[ -n "$child" ] && kill "$child"; exit 130' INT TERM
+jobs=${TEST_JOBS:-$(nproc)}
+alone="test_planner_targets test_failures test_output"
 mkdir -p "$out/log"
 
 # Sets p, f and s from a test's exit status and its log. A status that its closing line does not explain is a failure.
@@ -30,49 +31,79 @@ count() {  # exit status, log
     if [ "$rc" -ne 0 ] && [ "$rc" -ne 77 ] && [ "$f" -eq 0 ]; then f=1; fi
 }
 
+# Runs one test, leaves its counts in log/NAME.count, and prints what there is to say of it in one piece.
 run_one() {  # name, command...
-    local name=$1 log=$out/log/$1.log begin=$SECONDS rc why
+    local name=$1 log=$out/log/$1.log begin=$SECONDS rc why child
     shift
     timeout -k 10 "$limit_s" "$@" >"$log" 2>&1 </dev/null &
     child=$!  # leads a process group of its own, so an interrupt must be passed on
+    # shellcheck disable=SC2064
+    trap "kill $child; exit 130" INT TERM
     wait $child
     rc=$?
+    trap - INT TERM
     count $rc "$log"
-    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-    if [ "$f" -gt 0 ]; then
-        why="exit $rc"
-        if [ $((SECONDS - begin)) -ge "$limit_s" ]; then why="killed after $limit_s s"; fi
-        printf 'FAIL  %-32s %4d s  (%s)\n' "$name" $((SECONDS - begin)) "$why"
-        tail -60 "$log"
-    else
-        printf '%s  %-32s %4d s  %s\n' "$([ "$p" -eq 0 ] && echo 'skip' || echo 'ok  ')" "$name" $((SECONDS - begin)) \
-            "$p passed, $f failed, $s skipped"
-        grep '^skip ' "$log"
-    fi
+    echo "$p $f $s" >"$out/log/$name.count"
+    {
+        if [ "$f" -gt 0 ]; then
+            why="exit $rc"
+            if [ $((SECONDS - begin)) -ge "$limit_s" ]; then why="killed after $limit_s s"; fi
+            printf 'FAIL  %-32s %4d s  (%s)\n' "$name" $((SECONDS - begin)) "$why"
+            tail -60 "$log"
+        else
+            printf '%s  %-32s %4d s  %s\n' "$([ "$p" -eq 0 ] && echo 'skip' || echo 'ok  ')" "$name" $((SECONDS - begin)) \
+                "$p passed, $f failed, $s skipped"
+            grep '^skip ' "$log"
+        fi
+    } >"$out/log/$name.said"
+    flock "$out/log/lock" cat "$out/log/$name.said"
+}
+
+if [ "${1:-}" = --one ]; then
+    shift
+    run_one "$@"
+    exit 0
+fi
+
+# "name command..." a line, that many at a time.
+run_all() {  # number of jobs
+    xargs -r -P "$1" -L 1 bash dev/run_tests.sh --one
 }
 
 finish() {
+    local passed=0 failed=${1:-0} skipped=0 p f s
+    for count in "$out"/log/*.count; do
+        [ -e "$count" ] || continue
+        read -r p f s <"$count"
+        passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    done
     echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" -eq 0 ]
     exit
 }
 
+rm -f "$out"/log/*.count
 tests=$(cd test && ls test_*.c 2>/dev/null | sed 's/\.c$//')
+targets=$(for t in $tests; do echo "$out/$t"; done)
+# what several shell tests build: here once, so that no two of them build it at a time
+[ "${1:-}" = --unit ] || targets+=" $out/train_gpt2 $out/train_gpt2-dynapipe $out/prepare_data $out/profile_costs $out/dev/make_tasks $out/dynapipe"
 echo "building ($out)"
-# shellcheck disable=SC2046
-if ! make --no-print-directory -s -j"$(nproc)" BUILD="$build" $(for t in $tests; do echo "$out/$t"; done) >"$out/log/build.log" 2>&1; then
+# shellcheck disable=SC2086
+if ! make --no-print-directory -s -j"$(nproc)" BUILD="$build" $targets >"$out/log/build.log" 2>&1; then
     tail -40 "$out/log/build.log"
-    failed=1
-    finish
+    finish 1
 fi
+broken=0
 if grep -q 'warning:' "$out/log/build.log"; then
     grep -m5 'warning:' "$out/log/build.log"
-    failed=$((failed + 1))
+    broken=1
     echo "FAIL  build has warnings"
 fi
 echo "built in $SECONDS s"
-for t in $tests; do run_one "$t" "$out/$t"; done
-[ "${1:-}" = "--unit" ] && finish
-for t in test/test_*.sh; do run_one "$(basename "$t" .sh)" bash "$t"; done
-for c in layers headers lines; do run_one "$c" bash "dev/check_$c.sh"; done
-finish
+for t in $tests; do echo "$t $out/$t"; done | run_all "$jobs"
+[ "${1:-}" = "--unit" ] && finish $broken
+shell_tests=$(cd test && ls test_*.sh | sed 's/\.sh$//')
+for t in $shell_tests; do grep -qw "$t" <<<"$alone" || echo "$t bash test/$t.sh"; done | run_all "$jobs"
+for t in $alone; do echo "$t bash test/$t.sh"; done | run_all 1
+for c in layers headers lines; do echo "$c bash dev/check_$c.sh"; done | run_all 1
+finish $broken

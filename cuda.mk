@@ -70,7 +70,8 @@ ifeq ($(BACKEND),emu)
 EMU        ?= test/cuda_emu
 EMU_OBJS   := $(patsubst $(EMU)/%.cpp,$(OUT)/cuda_emu/%.o,$(wildcard $(EMU)/*.cpp))
 EMU_REWRITE := $(OUT)/cuda_emu/rewrite
-EMU_CXXFLAGS = -std=gnu++20 -g -MMD -MP $(if $(filter release,$(BUILD)),-O2,$(OPT)) -fopenmp $(LLMC_CUDA_FLAGS) $(CXX_WARN) -I. \
+EMU_CXXFLAGS = -std=gnu++20 -g -MMD -MP -fno-strict-aliasing -Wno-unknown-pragmas \
+               $(if $(filter release,$(BUILD)),-O2,$(OPT)) -fopenmp $(LLMC_CUDA_FLAGS) $(CXX_WARN) -I. \
                -DCUDA_EMU -DOMPI_SKIP_MPICXX=1 $(DYNAPIPE_CFLAGS) $(CXXFLAGS)
 CUDA_LIBS  := -lopenblas -lstdc++
 CUDA_OPS_OBJS += $(EMU_OBJS)

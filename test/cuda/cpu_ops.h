@@ -1,7 +1,10 @@
 /*
-cpu_ops.h -- the CPU's operations beside the GPU's in one program: float32 in host memory, with cpu_ before the name.
+cpu_ops.h -- the CPU's operations beside the GPU's in one program: float32 in host memory, with cpu_ before
+the name.
 
-cpu_ops.c wraps them; the Makefile hides every other symbol of llmc/cpu in one object (cpu_ops.o).
+cpu_ops.c wraps them; the Makefile hides every other symbol of llmc/cpu in one object (cpu_ops.o). An
+Attention
+("about") is passed as const void*: its pointers are to float there.
 */
 #pragma once
 
@@ -26,6 +29,9 @@ cpu_ops.c wraps them; the Makefile hides every other symbol of llmc/cpu in one o
     X(void, attention_forward, (float* out, float* lse, const float* qkv, const int32_t* cu_seqlens, int num_seqs, int T, int C, int NH), (out, lse, qkv, cu_seqlens, num_seqs, T, C, NH, cpu)) \
     X(size_t, attention_backward_scratch_bytes, (int T, int C, int NH, int max_seq_tokens), (T, C, NH, max_seq_tokens, cpu)) \
     X(void, attention_backward, (float* dqkv, void* scratch, const float* dout, const float* qkv, const float* out, const float* lse, const int32_t* cu_seqlens, int num_seqs, int T, int C, int NH), (dqkv, scratch, dout, qkv, out, lse, cu_seqlens, num_seqs, T, C, NH, cpu)) \
+    X(void, attention_general_forward, (float* out, float* lse, const void* about), (out, lse, about, cpu)) \
+    X(size_t, attention_general_scratch_bytes, (const void* about), (about, cpu)) \
+    X(void, attention_general_backward, (float* dq, float* dk, float* dv, float* dbias, void* scratch, const float* dout, const float* out, const float* lse, const void* about), (dq, dk, dv, dbias, scratch, dout, out, lse, about, cpu)) \
     X(void, gather_rows, (float* out, const float* inp, const int32_t* rows, int num_rows, int C), (out, inp, rows, num_rows, C, cpu)) \
     X(void, scatter_rows, (float* out, const float* inp, const int32_t* rows, int num_rows, int T, int C), (out, inp, rows, num_rows, T, C, cpu)) \
     X(void, fused_classifier, (float* losses, float* logits, const int32_t* targets, float dlogits_scale, int num_rows, int V, int Vp), (losses, logits, targets, dlogits_scale, num_rows, V, Vp, cpu)) \

@@ -46,10 +46,13 @@ static bool all_succeeded(Trainer* t, bool ok, const char* what, const char* err
 }
 
 static bool create_files(Trainer* t, const char* model_path, const char* state_path, char* error) {
-    CheckpointRun run = {.step = t->step};
     const void* position;
-    source_position(t->source, &position, &run.position_bytes);
-    run.position = (uint8_t*)(uintptr_t)position;
+    size_t position_bytes;
+    source_position(t->source, &position, &position_bytes);
+    CheckpointRun run = {.step = t->step,
+                         .has_master = t->optimizer.master != NULL,
+                         .position = (uint8_t*)(uintptr_t)position,
+                         .position_bytes = position_bytes};
     return checkpoint_create_model(model_path, &t->model.config, error) &&
            checkpoint_create_state(state_path, &t->model.config, &run, error);
 }
@@ -63,7 +66,9 @@ static bool write_slices(Trainer* t, const char* model_path, const char* state_p
     }
     if (ok && source_owns_moments(t->source)) {
         ok = checkpoint_write(state_path, CHECKPOINT_M, &t->model, o->m, o->begin, o->end, error) &&
-             checkpoint_write(state_path, CHECKPOINT_V, &t->model, o->v, o->begin, o->end, error);
+             checkpoint_write(state_path, CHECKPOINT_V, &t->model, o->v, o->begin, o->end, error) &&
+             (o->master == NULL ||
+              checkpoint_write(state_path, CHECKPOINT_MASTER, &t->model, o->master, o->begin, o->end, error));
     }
     return ok;
 }
@@ -100,15 +105,34 @@ static void save_checkpoint(Trainer* t) {
     }
 }
 
+// The float32 weights behind a model file's: of its state, where that has them, else of the file itself,
+// which may be float32 where parameters are bf16. A build without master weights trains on what a state has
+// of them.
+static bool read_master(Trainer* t, const char* model_path, const char* state_path, bool state_has_master,
+                        char* error) {
+    Optimizer* o = &t->optimizer;
+    const Gpt2* model = &t->model;
+    if (o->master == NULL) {
+        return !state_has_master || checkpoint_read(state_path, CHECKPOINT_MASTER, model, model->params, 0,
+                                                    model->num_params, error);
+    }
+    o->master_is_set = true;
+    return checkpoint_read(state_has_master ? state_path : model_path,
+                           state_has_master ? CHECKPOINT_MASTER : CHECKPOINT_FLOATS, model, o->master,
+                           o->begin, o->end, error);
+}
+
 static void resume(Trainer* t) {
-    char path[CHECKPOINT_PATH_CHARS], error[LLMC_ERROR_CHARS];
+    char path[CHECKPOINT_PATH_CHARS], model_path[CHECKPOINT_PATH_CHARS], error[LLMC_ERROR_CHARS];
     int step = checkpoint_find_latest(t->flags.output_dir);
     Optimizer* o = &t->optimizer;
     CheckpointRun run;
     checkpoint_path(path, t->flags.output_dir, CHECKPOINT_STATE_FILE, step);
+    checkpoint_path(model_path, t->flags.output_dir, CHECKPOINT_MODEL_FILE, step);
     if (!checkpoint_read(path, CHECKPOINT_M, &t->model, o->m, o->begin, o->end, error) ||
         !checkpoint_read(path, CHECKPOINT_V, &t->model, o->v, o->begin, o->end, error) ||
-        !checkpoint_read_run(&run, path, &t->model.config, error)) {
+        !checkpoint_read_run(&run, path, &t->model.config, error) ||
+        !read_master(t, model_path, path, run.has_master, error)) {
         source_die(t->source, error);
     }
     t->step = run.step;
@@ -129,10 +153,13 @@ static bool ends_with(const char* text, const char* end) {
 
 // errno says why not.
 static bool make_directory(const char* path) {
-    struct stat about = {0};
-    if (mkdir(path, 0755) != 0 && errno != EEXIST) { return false; }
-    if (stat(path, &about) == 0 && !S_ISDIR(about.st_mode)) { errno = ENOTDIR; }
-    return S_ISDIR(about.st_mode) && access(path, W_OK | X_OK) == 0;
+    struct stat about;
+    if ((mkdir(path, 0755) != 0 && errno != EEXIST) || stat(path, &about) != 0) { return false; }
+    if (!S_ISDIR(about.st_mode)) {
+        errno = ENOTDIR;
+        return false;
+    }
+    return access(path, W_OK | X_OK) == 0;
 }
 
 static void check_flags(Trainer* t) {
@@ -210,9 +237,10 @@ static void build_model(Trainer* t) {
     }
     source_attach(t->source, &t->model);
     if (source_is_main(t->source)) {
-        printf("gpt2: %d layers, %d channels, %d heads, vocabulary %d, %lld parameters, %s\n",
+        printf("gpt2: %d layers, %d channels, %d heads, vocabulary %d, %lld parameters, %s; %s on %s\n",
                config.num_layers, config.channels, config.num_heads, config.vocab,
-               (long long)gpt2_num_params(&config), from_file ? path : "new");
+               (long long)gpt2_num_params(&config), from_file ? path : "new",
+               sizeof(floatX) == 2 ? "bf16" : "fp32", ops_device_name(source_ops(t->source)));
     }
 }
 
@@ -221,12 +249,10 @@ static void build(Trainer* t) {
     check_flags(t);
     source_open_data(t->source, &t->flags);
     t->num_steps = source_num_steps(t->source);
-    t->lr_schedule = (LrSchedule){
-        .peak = (float)t->flags.lr,
-        .warmup_steps = t->flags.warmup_steps,
-        .num_steps = t->num_steps,
-        .final_fraction = (float)t->flags.final_lr_fraction,
-    };
+    t->lr_schedule.peak = (float)t->flags.lr;
+    t->lr_schedule.warmup_steps = t->flags.warmup_steps;
+    t->lr_schedule.num_steps = t->num_steps;
+    t->lr_schedule.final_fraction = (float)t->flags.final_lr_fraction;
     if (!lr_schedule_parse(&t->lr_schedule.kind, t->flags.lr_scheduler, error)) {
         char message[LLMC_ERROR_CHARS + 8];
         snprintf(message, sizeof message, "-k: %s", error);
@@ -235,9 +261,15 @@ static void build(Trainer* t) {
     build_model(t);
     int64_t begin, end;
     source_shard(t->source, &begin, &end);
-    optimizer_init(&t->optimizer, begin, end, (float)t->flags.weight_decay);
+    optimizer_init(&t->optimizer, begin, end, (float)t->flags.weight_decay, source_seed(t->source),
+                   source_ops(t->source));
     int latest = t->flags.output_dir != NULL ? checkpoint_find_latest(t->flags.output_dir) : -1;
-    if (t->flags.resume && latest >= 0) { resume(t); }
+    if (t->flags.resume && latest >= 0) {
+        resume(t);
+    } else if (ends_with(t->flags.model, ".bin") && !read_master(t, t->flags.model, NULL, false, error)) {
+        source_die(t->source, error);
+    }
+    optimizer_set_master(&t->optimizer, &t->model);
     if (!t->flags.resume && latest >= 0 && source_is_main(t->source)) {
         fprintf(stderr,
                 "warning: -o %s has an earlier run's checkpoints, up to step %d ---> -y 1 goes on from them; "
@@ -264,11 +296,11 @@ static void dump_gradients(Trainer* t) {
     char error[LLMC_ERROR_CHARS] = "";
     if (path == NULL) { return; }
     bool is_main = source_is_main(t->source);
-    bool ok = !is_main || checkpoint_create_model(path, &t->model.config, error);
+    bool ok = !is_main || checkpoint_create_gradients(path, &t->model.config, error);
     bool saved = all_succeeded(t, ok, "gradients", error);
     if (saved) {
         ok = !source_owns_moments(t->source) ||
-             checkpoint_write(path, CHECKPOINT_PARAMS, &t->model, t->model.grads + t->optimizer.begin,
+             checkpoint_write(path, CHECKPOINT_FLOATS, &t->model, t->model.grads + t->optimizer.begin,
                               t->optimizer.begin, t->optimizer.end, error);
         saved = all_succeeded(t, ok, "gradients", error);
     }
@@ -282,7 +314,7 @@ static void dump_gradients(Trainer* t) {
 }
 
 static void train_step(Trainer* t) {
-    SourceStep about = {.loss = source_step(t->source)};
+    SourceStep about = {.loss = source_step(t->source), .norm = 0, .lr = 0, .loss_z = 0, .norm_z = 0};
     if (t->step == 0) { dump_gradients(t); }
     about.norm = gradient_norm(t);
     about.lr = lr_schedule_at(&t->lr_schedule, t->step);
@@ -356,8 +388,8 @@ int main(int argc, char** argv) {
     bool failed = t->save_failed;
     logger_close(&t->logger);
     optimizer_free(&t->optimizer);
-    source_close(t->source);
     gpt2_free(&t->model);
+    source_close(t->source);
     free(t);
     return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "dataloader/token_stream.h"
+#include "llmc/llmc_error.h"
 #include "llmc/token_text.h"
 #include "train_source.h"
 
@@ -20,7 +21,7 @@ struct Source {
     int step;                    // done
     int64_t position;            // batches drawn
     struct timespec begin;       // of the step at hand
-    // one batch, and the buffers of its forward and backward
+    // one batch; the losses of all batches of a step; and, on the device, the buffers of forward and backward
     int32_t *inputs, *targets, *positions, *rows, *cu_seqlens;
     float* losses;
     void *acts, *scratch;
@@ -36,18 +37,11 @@ static void check(Source* source, Status status) {
     if (status != STATUS_OK) { source_die(source, status_message()); }
 }
 
-static void* allocate(Source* source, size_t num_bytes) {
-    void* memory = aligned_alloc(256, (num_bytes + 255) / 256 * 256 + 256);
-    if (memory == NULL) { source_die(source, "no memory for a batch ---> give a smaller -b or -t"); }
-    return memory;
-}
-
 Source* source_open(int* argc, char*** argv) {
     (void)argc;
     (void)argv;
     Source* source = (Source*)calloc(1, sizeof(Source));
     if (source == NULL) { exit(EXIT_FAILURE); }
-    source->ops = ops_create(0);
     return source;
 }
 
@@ -55,10 +49,13 @@ void source_close(Source* source) {
     token_stream_close(source->train);
     token_stream_close(source->val);
     token_text_free(&source->text);
+    if (source->ops != NULL) {
+        ops_release(source->ops, source->acts);
+        ops_release(source->ops, source->scratch);
+    }
     ops_free(source->ops);
     free(source->inputs);
-    free(source->acts);
-    free(source->scratch);
+    free(source->losses);
     free(source);
 }
 
@@ -78,16 +75,16 @@ bool source_is_main(const Source* source) {
     return true;
 }
 
-// inputs, targets, positions, rows, cu_seqlens and losses lie in one allocation.
+// inputs, targets, positions, rows and cu_seqlens lie in one allocation.
 static void allocate_batch(Source* source) {
     int B = source->flags.rows, T = source->flags.seq_tokens;
     size_t n = (size_t)B * (size_t)T;
-    source->inputs = (int32_t*)allocate(source, (5 * n + (size_t)B + 1) * sizeof(int32_t));
+    source->inputs = (int32_t*)llmc_alloc((4 * n + (size_t)B + 1) * sizeof(int32_t), "a batch");
+    source->losses = (float*)llmc_alloc(n * (size_t)source->micro_steps * sizeof(float), "losses");
     source->targets = source->inputs + n;
     source->positions = source->targets + n;
     source->rows = source->positions + n;
-    source->losses = (float*)(source->rows + n);
-    source->cu_seqlens = (int32_t*)(source->losses + n);
+    source->cu_seqlens = source->rows + n;
     for (size_t i = 0; i < n; i++) {
         source->positions[i] = (int32_t)(i % (size_t)T);
         source->rows[i] = (int32_t)i;
@@ -147,6 +144,7 @@ uint32_t source_seed(const Source* source) {
 }
 
 OpsContext* source_ops(Source* source) {
+    if (source->ops == NULL) { source->ops = ops_create(0); }
     return source->ops;
 }
 
@@ -161,8 +159,10 @@ void source_layers(Source* source, const Gpt2Config* config, int* layer_begin, i
 void source_attach(Source* source, Gpt2* model) {
     int n = source->flags.rows * source->flags.seq_tokens;
     source->model = model;
-    source->acts = allocate(source, (size_t)gpt2_acts_bytes(model, n, n, GPT2_KEEP | GPT2_HEAD));
-    source->scratch = allocate(source, (size_t)gpt2_scratch_bytes(model, n, n, source->flags.seq_tokens));
+    source->acts =
+        ops_alloc(source->ops, (size_t)gpt2_acts_bytes(model, n, n, GPT2_KEEP | GPT2_HEAD), "activations");
+    source->scratch =
+        ops_alloc(source->ops, (size_t)gpt2_scratch_bytes(model, n, n, source->flags.seq_tokens), "scratch");
 }
 
 static Gpt2Batch batch_of(const Source* source) {
@@ -178,10 +178,14 @@ static Gpt2Batch batch_of(const Source* source) {
                        source->targets};
 }
 
-static double mean_loss(const Source* source) {
+static float* losses_of(const Source* source, int micro) {
+    return source->losses + (size_t)micro * (size_t)source->flags.rows * (size_t)source->flags.seq_tokens;
+}
+
+static double mean_loss(const Source* source, int micro) {
     int n = source->flags.rows * source->flags.seq_tokens;
     double sum = 0;
-    for (int i = 0; i < n; i++) { sum += source->losses[i]; }
+    for (int i = 0; i < n; i++) { sum += losses_of(source, micro)[i]; }
     return sum / n;
 }
 
@@ -194,11 +198,14 @@ double source_step(Source* source) {
     if (source->flags.overfit) { token_stream_reset(source->train); }
     for (int micro = 0; micro < source->micro_steps; micro++) {
         check(source, token_stream_next_batch(source->train, source->inputs, source->targets));
-        gpt2_forward(source->model, &batch, NULL, NULL, source->acts, source->scratch, source->losses, scale,
-                     GPT2_KEEP | GPT2_HEAD);
+        gpt2_forward(source->model, &batch, NULL, NULL, source->acts, source->scratch,
+                     losses_of(source, micro), scale, GPT2_KEEP | GPT2_HEAD);
         gpt2_backward_inputs(source->model, &batch, NULL, source->acts, NULL, NULL, source->scratch);
         gpt2_backward_weights(source->model, &batch, source->acts, NULL, source->scratch);
-        loss += mean_loss(source) / source->micro_steps;
+    }
+    ops_sync(source->ops);
+    for (int micro = 0; micro < source->micro_steps; micro++) {
+        loss += mean_loss(source, micro) / source->micro_steps;
     }
     source->position = token_stream_position(source->train);
     return loss;
@@ -259,7 +266,8 @@ double source_validate(Source* source, int max_batches) {
         check(source, token_stream_next_batch(source->val, source->inputs, source->targets));
         gpt2_forward(source->model, &batch, NULL, NULL, source->acts, source->scratch, source->losses, 0,
                      GPT2_HEAD);
-        loss += mean_loss(source) / num_batches;
+        ops_sync(source->ops);
+        loss += mean_loss(source, 0) / num_batches;
     }
     printf("val loss %f\n", loss);
     return loss;

@@ -81,6 +81,10 @@ typedef struct {
 
     // (optional) last stage, inference: index of the largest logit of supervised row 0 of the last forward.
     int32_t (*argmax_token)(void* model);
+
+    // (optional, where the calls above only queue work on a device) Waits for all of it; the losses are in
+    // place after it.
+    int (*finish)(void* model);
 } DynapipeModel_v1;
 
 // The parameters of this rank's layers: one flat array, and one of gradients with the same layout.

@@ -4,11 +4,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device_values.h"
+#include "floatx.h"
 #include "llmc_error.h"
 
 enum { HEADER_INTS = 256, HEADER_BYTES = 4 * HEADER_INTS };
-enum { MODEL_MAGIC = 20240326, MODEL_VERSION = 3, MODEL_VERSION_BF16 = 5 };
-enum { STATE_MAGIC = 20240527, STATE_VERSION = 1, STATE_STEP = 10 };
+enum { MODEL_MAGIC = 20240326, MODEL_VERSION_FP32 = 3, MODEL_VERSION_BF16 = 5 };
+enum { STATE_MAGIC = 20240527, STATE_VERSION = 1, STATE_MASTER = 4, STATE_SHUFFLES = 5, STATE_STEP = 10 };
+#ifdef LLMC_BF16
+enum { MODEL_VERSION = MODEL_VERSION_BF16 };  // that this build writes
+#else
+enum { MODEL_VERSION = MODEL_VERSION_FP32 };
+#endif
 
 typedef struct {
     char magic[8];
@@ -22,37 +29,102 @@ static uint64_t fnv1a(const uint8_t* bytes, size_t num_bytes) {
     return hash;
 }
 
-static int64_t model_bytes(const Gpt2Config* config) {
-    return HEADER_BYTES + 4 * gpt2_num_params(config);
+static int64_t value_bytes(int32_t model_version) {
+    return model_version == MODEL_VERSION_BF16 ? 2 : 4;
+}
+
+static int64_t model_bytes(const Gpt2Config* config, int32_t version) {
+    return HEADER_BYTES + value_bytes(version) * gpt2_num_params(config);
 }
 
 // Where the run's record begins in a state file.
-static int64_t state_bytes(const Gpt2Config* config) {
-    return HEADER_BYTES + 8 * gpt2_num_params(config);
+static int64_t state_bytes(const Gpt2Config* config, bool has_master) {
+    return HEADER_BYTES + (has_master ? 12 : 8) * gpt2_num_params(config);
+}
+
+static bool is_of_model_file(CheckpointBody body) {
+    return body == CHECKPOINT_PARAMS || body == CHECKPOINT_FLOATS;
 }
 
 static int64_t body_offset(CheckpointBody body, const Gpt2Config* config) {
-    return HEADER_BYTES + (body == CHECKPOINT_V ? 4 * gpt2_num_params(config) : 0);
+    int64_t num_before = body == CHECKPOINT_V ? 1 : body == CHECKPOINT_MASTER ? 2 : 0;
+    return HEADER_BYTES + 4 * num_before * gpt2_num_params(config);
+}
+
+// --- from device to file and back, a piece at a time -----------------------------------------------------
+
+enum { PIECE_VALUES = 1 << 20 };
+
+typedef struct {
+    float values[PIECE_VALUES];
+    uint16_t halves[PIECE_VALUES];  // as a version 5 file has them
+} Piece;
+
+static void piece_download(Piece* piece, CheckpointBody body, const Gpt2* model, const void* values,
+                           int64_t at, int64_t num_values) {
+    if (body == CHECKPOINT_PARAMS) {
+        device_values_download(model->ops, piece->values, (const floatX*)values + at, (size_t)num_values);
+    } else {
+        ops_download(model->ops, piece->values, (const float*)values + at,
+                     (size_t)num_values * sizeof(float));
+    }
+}
+
+static void piece_upload(const Piece* piece, CheckpointBody body, const Gpt2* model, void* values, int64_t at,
+                         int64_t num_values) {
+    if (body == CHECKPOINT_PARAMS) {
+        device_values_upload(model->ops, (floatX*)values + at, piece->values, (size_t)num_values);
+    } else {
+        ops_upload(model->ops, (float*)values + at, piece->values, (size_t)num_values * sizeof(float));
+    }
+}
+
+static bool piece_write(Piece* piece, CheckpointFile* file, int64_t num_values, int64_t bytes_per_value,
+                        int64_t offset, char* error) {
+    if (bytes_per_value == 4) {
+        return checkpoint_file_write(file, piece->values, 4 * num_values, offset, error);
+    }
+    for (int64_t i = 0; i < num_values; i++) { piece->halves[i] = floatx_bf16_bits(piece->values[i]); }
+    return checkpoint_file_write(file, piece->halves, 2 * num_values, offset, error);
+}
+
+static bool piece_read(Piece* piece, const CheckpointFile* file, int64_t num_values, int64_t bytes_per_value,
+                       int64_t offset, char* error) {
+    if (bytes_per_value == 4) {
+        return checkpoint_file_read(file, piece->values, 4 * num_values, offset, error);
+    }
+    if (!checkpoint_file_read(file, piece->halves, 2 * num_values, offset, error)) { return false; }
+    for (int64_t i = 0; i < num_values; i++) { piece->values[i] = floatx_bf16_float(piece->halves[i]); }
+    return true;
 }
 
 // --- writing ---------------------------------------------------------------------------------------------
 
-bool checkpoint_create_model(const char* path, const Gpt2Config* config, char* error) {
-    int32_t header[HEADER_INTS] = {MODEL_MAGIC,      MODEL_VERSION,       config->max_seq_len,
-                                   config->vocab,    config->num_layers,  config->num_heads,
-                                   config->channels, config->padded_vocab};
+static bool create_model(const char* path, const Gpt2Config* config, int32_t version, char* error) {
+    int32_t header[HEADER_INTS] = {
+        MODEL_MAGIC,        version,           config->max_seq_len, config->vocab,
+        config->num_layers, config->num_heads, config->channels,    config->padded_vocab};
     CheckpointFile file;
-    return checkpoint_file_create(&file, path, model_bytes(config), error) &&
+    return checkpoint_file_create(&file, path, model_bytes(config, version), error) &&
            checkpoint_file_write(&file, header, HEADER_BYTES, 0, error) && checkpoint_file_sync(&file, error);
+}
+
+bool checkpoint_create_model(const char* path, const Gpt2Config* config, char* error) {
+    return create_model(path, config, MODEL_VERSION, error);
+}
+
+bool checkpoint_create_gradients(const char* path, const Gpt2Config* config, char* error) {
+    return create_model(path, config, MODEL_VERSION_FP32, error);
 }
 
 bool checkpoint_create_state(const char* path, const Gpt2Config* config, const CheckpointRun* run,
                              char* error) {
     int32_t header[HEADER_INTS] = {STATE_MAGIC, STATE_VERSION, 1, 0};
     header[STATE_STEP] = run->step;
+    header[STATE_MASTER] = run->has_master;
     RunHeader about = {.num_bytes = run->position_bytes, .hash = fnv1a(run->position, run->position_bytes)};
     memcpy(about.magic, RUN_MAGIC, sizeof about.magic);
-    int64_t at = state_bytes(config), num_bytes = (int64_t)run->position_bytes;
+    int64_t at = state_bytes(config, run->has_master), num_bytes = (int64_t)run->position_bytes;
     CheckpointFile file;
     return checkpoint_file_create(&file, path, at + (int64_t)sizeof about + num_bytes, error) &&
            checkpoint_file_write(&file, header, HEADER_BYTES, 0, error) &&
@@ -85,19 +157,33 @@ static bool next_run(Run* out, const Gpt2* model, int64_t begin, int64_t end, bo
     return out->num_values > 0;
 }
 
-bool checkpoint_write(const char* path, CheckpointBody body, const Gpt2* model, const float* values,
+// The next piece of a run, in file order; false: none left.
+static bool next_piece(Run* out, const Run* run) {
+    out->begin += out->num_values;
+    out->file_offset += out->num_values;
+    int64_t left = run->begin + run->num_values - out->begin;
+    out->num_values = left < PIECE_VALUES ? left : PIECE_VALUES;
+    return left > 0;
+}
+
+bool checkpoint_write(const char* path, CheckpointBody body, const Gpt2* model, const void* values,
                       int64_t begin, int64_t end, char* error) {
     CheckpointFile file;
     if (!checkpoint_file_open_tmp(&file, path, error)) { return false; }
     int64_t base = body_offset(body, &model->config);
+    int64_t bytes = body == CHECKPOINT_PARAMS ? value_bytes(MODEL_VERSION) : 4;
+    Piece* piece = llmc_alloc(sizeof *piece, "values to save");
+    bool ok = true;
     Run run;
-    for (int idx = 0; next_run(&run, model, begin, end, false, &idx);) {
-        if (!checkpoint_file_write(&file, values + (run.begin - begin), 4 * run.num_values,
-                                   base + 4 * run.file_offset, error)) {
-            return false;
+    for (int idx = 0; ok && next_run(&run, model, begin, end, false, &idx);) {
+        Run part = {.begin = run.begin, .file_offset = run.file_offset};
+        while (ok && next_piece(&part, &run)) {
+            piece_download(piece, body, model, values, part.begin - begin, part.num_values);
+            ok = piece_write(piece, &file, part.num_values, bytes, base + bytes * part.file_offset, error);
         }
     }
-    return checkpoint_file_sync(&file, error);
+    free(piece);
+    return ok && checkpoint_file_sync(&file, error);
 }
 
 bool checkpoint_commit(const char* path, char* error) {
@@ -117,25 +203,20 @@ static bool check_model_header(const CheckpointFile* file, const int32_t* header
         return llmc_fail(error, "%s: magic %d is not %d: no GPT-2 model ---> use a model_*.bin or gpt2_*.bin",
                          path, header[0], MODEL_MAGIC);
     }
-    if (header[1] == MODEL_VERSION_BF16) {
-        return llmc_fail(
-            error,
-            "%s: version 5 has bfloat16 weights ---> use the float32 file (version 3), whose name "
-            "has no _bf16",
-            path);
-    }
-    if (header[1] != MODEL_VERSION) {
-        return llmc_fail(error, "%s: version %d is not %d ---> write the file anew with a current program",
-                         path, header[1], MODEL_VERSION);
+    if (header[1] != MODEL_VERSION_FP32 && header[1] != MODEL_VERSION_BF16) {
+        return llmc_fail(error,
+                         "%s: version %d is not %d or %d ---> write the file anew with a current program",
+                         path, header[1], MODEL_VERSION_FP32, MODEL_VERSION_BF16);
     }
     Gpt2Config config = {.max_seq_len = header[2], .vocab = header[3], .num_layers = header[4]};
     config.num_heads = header[5];
     config.channels = header[6];
     config.padded_vocab = header[7];
     if (!gpt2_config_check(&config, path, error)) { return false; }
-    if (file->num_bytes != model_bytes(&config)) {
+    int64_t num_bytes = model_bytes(&config, header[1]);
+    if (file->num_bytes != num_bytes) {
         return llmc_fail(error, "%s: %lld bytes, but its header asks for %lld ---> copy or download it again",
-                         path, (long long)file->num_bytes, (long long)model_bytes(&config));
+                         path, (long long)file->num_bytes, (long long)num_bytes);
     }
     *out = config;
     return true;
@@ -206,29 +287,38 @@ static bool check_state_header(const CheckpointFile* file, const int32_t* header
         return llmc_fail(error, "%s: step %d is below 0 ---> use another checkpoint", path,
                          header[STATE_STEP]);
     }
-    if (file->num_bytes < state_bytes(config)) {
+    int64_t num_bytes = state_bytes(config, header[STATE_MASTER] != 0);
+    if (file->num_bytes < num_bytes) {
         return llmc_fail(
             error,
             "%s: %lld bytes, but this model's state has %lld ---> use the state beside the model "
             "file, whole",
-            path, (long long)file->num_bytes, (long long)state_bytes(config));
+            path, (long long)file->num_bytes, (long long)num_bytes);
     }
     return true;
 }
 
+static bool check_has_master(const char* path, const int32_t* header, char* error) {
+    return header[STATE_MASTER] != 0 ||
+           llmc_fail(error, "%s: has no master weights ---> use the model file's", llmc_path_tail(path));
+}
+
 static bool open_body(CheckpointFile* file, const char* path, CheckpointBody body, const Gpt2Config* config,
-                      char* error) {
+                      int64_t* bytes_per_value, char* error) {
     int32_t header[HEADER_INTS];
     if (!open_and_read_header(file, path, header, error)) { return false; }
     Gpt2Config theirs;
-    bool ok = body == CHECKPOINT_PARAMS ? check_model_header(file, header, &theirs, error) &&
-                                              check_same_config(path, &theirs, config, error)
-                                        : check_state_header(file, header, config, error);
+    bool ok = is_of_model_file(body) ? check_model_header(file, header, &theirs, error) &&
+                                           check_same_config(path, &theirs, config, error)
+                                     : check_state_header(file, header, config, error);
+    if (ok && body == CHECKPOINT_MASTER) { ok = check_has_master(path, header, error); }
     if (!ok) { checkpoint_file_close(file); }
+    *bytes_per_value = is_of_model_file(body) ? value_bytes(header[1]) : 4;
     return ok;
 }
 
-// Values [begin, end) as read: a damaged one is told here, by its name, rather than as a loss that is NaN.
+// Values [begin, end) of the slice as read: a damaged one is told here, by its name, rather than as a loss
+// that is NaN.
 static bool check_finite(const char* path, const Gpt2* model, const float* values, int64_t begin, int64_t end,
                          char* error) {
     for (int i = 0; i < model->num_slices; i++) {
@@ -247,29 +337,37 @@ static bool check_finite(const char* path, const Gpt2* model, const float* value
     return true;
 }
 
-bool checkpoint_read(const char* path, CheckpointBody body, const Gpt2* model, float* values, int64_t begin,
+bool checkpoint_read(const char* path, CheckpointBody body, const Gpt2* model, void* values, int64_t begin,
                      int64_t end, char* error) {
     CheckpointFile file;
-    if (!open_body(&file, path, body, &model->config, error)) { return false; }
-    int64_t base = body_offset(body, &model->config);
+    int64_t base = body_offset(body, &model->config), bytes;
+    if (!open_body(&file, path, body, &model->config, &bytes, error)) { return false; }
+    Piece* piece = llmc_alloc(sizeof *piece, "values to load");
     bool ok = true;
     Run run;
     for (int idx = 0; ok && next_run(&run, model, begin, end, true, &idx);) {
-        ok = checkpoint_file_read(&file, values + (run.begin - begin), 4 * run.num_values,
-                                  base + 4 * run.file_offset, error);
+        Run part = {.begin = run.begin, .file_offset = run.file_offset};
+        while (ok && next_piece(&part, &run)) {
+            int64_t part_end = part.begin + part.num_values;
+            ok = piece_read(piece, &file, part.num_values, bytes, base + bytes * part.file_offset, error) &&
+                 check_finite(path, model, piece->values, part.begin, part_end, error);
+            if (ok) { piece_upload(piece, body, model, values, part.begin - begin, part.num_values); }
+        }
     }
+    free(piece);
     checkpoint_file_close(&file);
-    return ok && check_finite(path, model, values, begin, end, error);
+    return ok;
 }
 
-// The record behind v. llm.c's own files end there, or go on with its loader's state.
+// The record behind v or the master weights. llm.c's own files end there, or go on with its loader's state.
 static bool read_position(CheckpointRun* run, const CheckpointFile* file, int64_t at, char* error) {
     const char* path = llmc_path_tail(file->path);
     RunHeader about = {0};
     int64_t left = file->num_bytes - at - (int64_t)sizeof about;
     if (file->num_bytes == at) { return true; }
     if (left < 0 || !checkpoint_file_read(file, &about, sizeof about, at, error)) {
-        return llmc_fail(error, "%s: the run's record behind v is cut off ---> use another checkpoint", path);
+        return llmc_fail(error, "%s: the run's record at its end is cut off ---> use another checkpoint",
+                         path);
     }
     if (memcmp(about.magic, RUN_MAGIC, sizeof about.magic) != 0) { return true; }
     if (about.num_bytes != (uint64_t)left) {
@@ -299,9 +397,10 @@ bool checkpoint_read_run(CheckpointRun* out, const char* path, const Gpt2Config*
     bool ok = check_state_header(&file, header, config, error);
     if (ok) {
         run.step = header[STATE_STEP];
-        // master weights or llm.c's shuffling: what follows v is llm.c's
-        bool is_ours = header[4] == 0 && header[5] == 0;
-        ok = !is_ours || read_position(&run, &file, state_bytes(config), error);
+        run.has_master = header[STATE_MASTER] != 0;
+        // llm.c's shuffling: what follows is its loader's
+        bool is_ours = header[STATE_SHUFFLES] == 0;
+        ok = !is_ours || read_position(&run, &file, state_bytes(config, run.has_master), error);
     }
     checkpoint_file_close(&file);
     if (ok) { *out = run; }

@@ -5,20 +5,25 @@ checkpoint.h -- llm.c's checkpoints, written and read by any number of ranks: 4 
 &run)
     -- barrier --
     each rank:   checkpoint_write(model_path, CHECKPOINT_PARAMS, ...) of its slice (one replica is enough),
-and checkpoint_write(state_path, CHECKPOINT_M and _V, ...) of the range it has
+and checkpoint_write(state_path, CHECKPOINT_M, _V and, if the optimizer has one, _MASTER, ...) of its range
     -- barrier, with "did all succeed?" --
     rank 0:      checkpoint_commit(model_path), checkpoint_commit(state_path), checkpoint_mark_done(directory,
 step) or, where somebody failed, checkpoint_abort() of both
 
-Gradients in the form of a model file (for comparing runs): as model_path, with model->grads for values.
-Files are written as PATH.tmp and renamed by commit, so that an old file survives whatever happens. Nothing
-here ends the program: false means that `error` (256 characters) names the file, the field and the remedy.
+Gradients in the form of a model file (for comparing runs): as model_path, with checkpoint_create_gradients()
+and CHECKPOINT_FLOATS of model->grads. Files are written as PATH.tmp and renamed by commit, so that an old
+file survives whatever happens. Nothing here ends the program: false means that `error` (256 characters) names
+the file, the field and the remedy.
 
-Model file (llm.c's version 3), little-endian: 256 int32 (magic 20240326, version 3, maxT, V, L, NH, C, Vp,
-zeros), then 16 float32 tensors in the order of GPT2_TENSORS, each with all its layers. State file (llm.c's,
-of a single process): 256 int32 (magic 20240527, version 1, processes 1, rank 0, master weights 0, loader
-shuffles 0, [10] step, zeros), float32 m, float32 v in the model file's order. Behind v, where llm.c does not
-look: 8 bytes "llmcrun1", uint64 number of bytes, uint64 FNV-1a hash of them, and the bytes of CheckpointRun.
+Model file (llm.c's), little-endian: 256 int32 (magic 20240326, version, maxT, V, L, NH, C, Vp, zeros), then
+16 tensors in the order of GPT2_TENSORS, each with all its layers: float32 in version 3, bfloat16 in
+version 5. A build writes the version of its floatX and reads both. State file (llm.c's, of a single process):
+256 int32 (magic 20240527, version 1, processes 1, rank 0, has master weights, loader shuffles 0, [10] step,
+zeros), float32 m, float32 v, and float32 master weights where floatX is bf16, all in the model file's order.
+Behind them, where llm.c does not look: 8 bytes "llmcrun1", uint64 number of bytes, uint64 FNV-1a hash of
+them, and the bytes of CheckpointRun.
+
+`values` are memory of the device: floatX for CHECKPOINT_PARAMS, float32 for the others.
 */
 #pragma once
 
@@ -29,11 +34,18 @@ look: 8 bytes "llmcrun1", uint64 number of bytes, uint64 FNV-1a hash of them, an
 extern "C" {
 #endif
 
-typedef enum { CHECKPOINT_PARAMS, CHECKPOINT_M, CHECKPOINT_V } CheckpointBody;
+typedef enum {
+    CHECKPOINT_PARAMS,  // of a model file
+    CHECKPOINT_M,       // of a state file
+    CHECKPOINT_V,
+    CHECKPOINT_MASTER,
+    CHECKPOINT_FLOATS,  // of a model file, but float32 in memory: gradients; a master's first values
+} CheckpointBody;
 
 // What a run needs beside weights and optimizer.
 typedef struct {
-    int step;  // updates made
+    int step;         // updates made
+    bool has_master;  // the state file has master weights
     uint8_t*
         position;  // opaque, e.g. where the data loader stands; borrowed for create, free() it after read
     size_t position_bytes;  // 0: none
@@ -45,12 +57,13 @@ void checkpoint_path(char out[CHECKPOINT_PATH_CHARS], const char* directory, Che
 
 // --- writing ---------------------------------------------------------------------------------------------
 bool checkpoint_create_model(const char* path, const Gpt2Config* config, char* error);
+bool checkpoint_create_gradients(const char* path, const Gpt2Config* config, char* error);  // version 3
 bool checkpoint_create_state(const char* path, const Gpt2Config* config, const CheckpointRun* run,
                              char* error);
 // values[i] belongs to model->params[begin + i], begin + i < end: parameters, gradients, or a replica's shard
 // of m or v. A tied copy is left to the first slice. Synced to disk on return; on failure PATH.tmp is
 // removed.
-bool checkpoint_write(const char* path, CheckpointBody body, const Gpt2* model, const float* values,
+bool checkpoint_write(const char* path, CheckpointBody body, const Gpt2* model, const void* values,
                       int64_t begin, int64_t end, char* error);
 bool checkpoint_commit(const char* path, char* error);
 void checkpoint_abort(const char* path);
@@ -58,9 +71,10 @@ void checkpoint_abort(const char* path);
 // --- reading ---------------------------------------------------------------------------------------------
 // Header and length are checked by each of these.
 bool checkpoint_read_config(Gpt2Config* out, const char* path, char* error);  // of a model file
-// As checkpoint_write; a tied copy is read too. PARAMS of a model file, whose shape must be model->config; M
-// and V of a state file. A value that is NaN or infinite is an error. `values` may be half filled on failure.
-bool checkpoint_read(const char* path, CheckpointBody body, const Gpt2* model, float* values, int64_t begin,
+// As checkpoint_write; a tied copy is read too. PARAMS and FLOATS of a model file, whose shape must be
+// model->config, the others of a state file; MASTER only where it has one. A value that is NaN or infinite is
+// an error. `values` may be half filled on failure.
+bool checkpoint_read(const char* path, CheckpointBody body, const Gpt2* model, void* values, int64_t begin,
                      int64_t end, char* error);
 // position stays NULL where llm.c wrote the file.
 bool checkpoint_read_run(CheckpointRun* out, const char* path, const Gpt2Config* config, char* error);

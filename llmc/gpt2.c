@@ -4,7 +4,6 @@
 
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "llmc_error.h"
 
@@ -78,29 +77,23 @@ void gpt2_init(Gpt2* model, Gpt2Config config, int layer_begin, int layer_end, b
         .names = tensor_names,
     };
     make_slices(model);
-    model->params = llmc_alloc((size_t)model->num_params * sizeof(floatX), "parameters");
+    model->params = ops_alloc(ops, (size_t)model->num_params * sizeof(floatX), "parameters");
 }
 
 void gpt2_alloc_grads(Gpt2* model) {
     if (model->grads == NULL) {
-        model->grads = llmc_alloc((size_t)model->num_params * sizeof(floatX), "gradients");
+        model->grads = ops_alloc(model->ops, (size_t)model->num_params * sizeof(float), "gradients");
     }
 }
 
-// In pieces, since one thread does not fill a machine's memory bandwidth.
 void gpt2_zero_grads(Gpt2* model) {
-    const int64_t piece = 1 << 20, num_values = model->num_params;
-#pragma omp parallel for num_threads(ops_num_threads(model->ops)) if (num_values > piece)
-    for (int64_t begin = 0; begin < num_values; begin += piece) {
-        int64_t left = num_values - begin;
-        memset(model->grads + begin, 0, (size_t)(left < piece ? left : piece) * sizeof(floatX));
-    }
+    ops_zero(model->ops, model->grads, (size_t)model->num_params * sizeof(float));
 }
 
 void gpt2_free(Gpt2* model) {
-    if (model == NULL) { return; }
-    free(model->params);
-    free(model->grads);
+    if (model == NULL || model->ops == NULL) { return; }
+    ops_release(model->ops, model->params);
+    ops_release(model->ops, model->grads);
     free(model->slices);
     *model = (Gpt2){0};
 }

@@ -77,17 +77,17 @@ typedef struct {
     bool is_first, is_last;
     OpsContext* ops;     // borrowed
     int64_t num_params;  // of this slice, tied copy included
-    floatX* params;      // flat
-    floatX* grads;       // flat, same layout; NULL until gpt2_alloc_grads
+    floatX* params;      // flat, of the device
+    float* grads;        // flat, same layout, of the device; NULL until gpt2_alloc_grads
     int num_slices;
     Gpt2TensorSlice* slices;          // ascending offset
     int slice_idx[GPT2_NUM_TENSORS];  // slices[slice_idx[tensor] + l] is local layer l's; -1: not here
     const char* const* names;         // [GPT2_NUM_TENSORS]
     const floatX* last_logits;  // (rows, Vp): the first (up to 64) rows of the last forward with head and
-                                // without keep; lies in that forward's acts
+                                // without keep; lies in that forward's acts, on the device
 } Gpt2;
 
-// What a job reads of a micro-batch (host memory). Same conventions as ops.h.
+// What a job reads of a micro-batch (host memory, free once the call returned). Same conventions as ops.h.
 typedef struct {
     int num_seqs, num_tokens, num_rows, max_seq_tokens;
     const int32_t *cu_seqlens, *tokens, *positions, *rows, *targets;
@@ -101,25 +101,25 @@ void gpt2_alloc_grads(Gpt2* model);
 void gpt2_free(Gpt2* model);
 int64_t gpt2_num_params(const Gpt2Config* config);  // of the whole model, wte counted once
 
-// llm.c's initialisation, bit for bit: Mersenne twister, seed 42 by default, the whole model's draws made and
-// this slice's part kept.
+// llm.c's initialisation, bit for bit (bf16: rounded from it): Mersenne twister, seed 42 by default, the
+// whole model's draws made and this slice's part kept.
 void gpt2_init_random(Gpt2* model, uint32_t seed);
 
 // Buffers, in bytes, linear in tokens and rows after rounding both up to 16 (so a planner can price them):
 // acts kept for backward (KEEP), acts of a forward that keeps nothing, scratch of any job. (The head without
 // keep needs no more rows than 64, and scratch no less than attention's.) All buffers begin at multiples of
-// 64 bytes.
+// 64 bytes where acts and scratch do and C is even.
 int64_t gpt2_acts_bytes(const Gpt2* model, int num_tokens, int num_rows, int flags);
 int64_t gpt2_scratch_bytes(const Gpt2* model, int num_tokens, int num_rows, int max_seq_tokens);
 int64_t gpt2_boundary_bytes(const Gpt2* model, int num_tokens);
 
 // in (T, C): NULL on the first slice; out (T, C): NULL on the last. losses (num_rows): with GPT2_HEAD on the
-// last. KEEP | HEAD: loss_scale != 0; the logits become their gradients at once. KEEP without HEAD on the
-// last slice keeps the layers only (it must have one): backward then starts from a `dout` of the last layer's
-// output. Flags 0:
-// only `out` matters (on the last slice nothing does, and nothing is computed), and the same call with KEEP
-// (and HEAD) later recomputes, bit for bit; `out` may then be NULL, which saves a matrix product. A token,
-// position or target out of range ends the program.
+// last; host memory, they are there after ops_sync(). KEEP | HEAD: loss_scale != 0; the logits become their
+// gradients at once. KEEP without HEAD on the last slice keeps the layers only (it must have one): backward
+// then starts from a `dout` of the last layer's output. Flags 0: only `out` matters (on the last slice
+// nothing does, and nothing is computed), and the same call with KEEP (and HEAD) later recomputes, bit for
+// bit; `out` may then be NULL, which saves a matrix product. A token, position or target out of range ends
+// the program.
 void gpt2_forward(Gpt2* model, const Gpt2Batch* batch, const floatX* in, floatX* out, void* acts,
                   void* scratch, float* losses, float loss_scale, int flags);
 // acts: of a forward with KEEP (and HEAD on the last slice). dout (T, C): NULL on the last slice; din (T, C):

@@ -2,20 +2,29 @@
 
 #include <stddef.h>
 
-// 16 values are 64 bytes in float32: rounding tokens and rows up keeps every buffer aligned.
+// 16 values are 64 bytes in float32, and 16 rows of an even number of bf16 values: rounding tokens and rows
+// up keeps every buffer aligned.
 static int64_t round_up_16(int64_t count) {
     return (count + 15) / 16 * 16;
 }
 
-static floatX* take(floatX** cursor, int64_t num_values) {
-    floatX* begin = *cursor;
-    *cursor += num_values;
-    return begin;
+static const int64_t X_BYTES = sizeof(floatX), FLOAT_BYTES = sizeof(float);
+
+static floatX* take(char** cursor, int64_t num_values) {
+    char* begin = *cursor;
+    *cursor += num_values * X_BYTES;
+    return (floatX*)(void*)begin;
 }
 
-// Values per token of one layer's own buffers with KEEP, in the order gpt2_acts_layer takes them.
-static int64_t layer_values(const Gpt2Config* config) {
-    return 11 * (int64_t)config->channels + config->num_heads + 4;
+static float* take_floats(char** cursor, int64_t num_values) {
+    char* begin = *cursor;
+    *cursor += num_values * FLOAT_BYTES;
+    return (float*)(void*)begin;
+}
+
+// Bytes per token of one layer's own buffers with KEEP, in the order gpt2_acts_layer takes them.
+static int64_t layer_bytes(const Gpt2Config* config) {
+    return 11 * X_BYTES * config->channels + FLOAT_BYTES * (config->num_heads + 4);
 }
 
 // x_0 is kept by the first slice, x_L and dx_L by the last; see the picture in gpt2_acts.h.
@@ -23,12 +32,12 @@ static int64_t stream_slots(const Gpt2* model) {
     return model->layer_end - model->layer_begin + model->is_first + model->is_last;
 }
 
-// Values per token without the head.
-static int64_t token_values(const Gpt2* model, int flags) {
+// Bytes per token without the head.
+static int64_t token_bytes(const Gpt2* model, int flags) {
     const int64_t C = model->config.channels, L = model->layer_end - model->layer_begin;
     if (L == 0) { return 0; }
-    if (!(flags & GPT2_KEEP)) { return 7 * C + model->config.num_heads + 2; }
-    return L * layer_values(&model->config) + (L + 1) * 4 * C + stream_slots(model) * C;
+    if (!(flags & GPT2_KEEP)) { return 7 * C * X_BYTES + (model->config.num_heads + 2) * FLOAT_BYTES; }
+    return L * layer_bytes(&model->config) + ((L + 1) * 4 + stream_slots(model)) * C * X_BYTES;
 }
 
 static int64_t head_rows(int num_rows, int flags) {
@@ -37,16 +46,16 @@ static int64_t head_rows(int num_rows, int flags) {
 }
 
 int64_t gpt2_acts_bytes(const Gpt2* model, int num_tokens, int num_rows, int flags) {
-    int64_t num_values = round_up_16(num_tokens) * token_values(model, flags);
+    int64_t num_bytes = round_up_16(num_tokens) * token_bytes(model, flags);
     if (model->is_last && flags & GPT2_HEAD) {
-        num_values +=
-            head_rows(num_rows, flags) * (2 * model->config.channels + 2 + model->config.padded_vocab);
+        int64_t row_values = 2 * model->config.channels + model->config.padded_vocab;
+        num_bytes += head_rows(num_rows, flags) * (row_values * X_BYTES + 2 * FLOAT_BYTES);
     }
-    return num_values * (int64_t)sizeof(floatX);
+    return num_bytes;
 }
 
 int64_t gpt2_scratch_bytes(const Gpt2* model, int num_tokens, int num_rows, int max_seq_tokens) {
-    const int64_t C = model->config.channels, value = sizeof(floatX);
+    const int64_t C = model->config.channels, value = X_BYTES;
     int64_t tokens = round_up_16(num_tokens), rows = round_up_16(num_rows);
     if (model->layer_begin == model->layer_end) { return 2 * rows * C * value; }
     int64_t wide_bytes = tokens * 4 * C * value;
@@ -54,7 +63,10 @@ int64_t gpt2_scratch_bytes(const Gpt2* model, int num_tokens, int num_rows, int 
         (int)tokens, (int)C, model->config.num_heads, (int)round_up_16(max_seq_tokens), model->ops);
     if (attention_bytes > wide_bytes) { wide_bytes = attention_bytes; }
     if (model->is_last && rows > tokens) { wide_bytes += 2 * (rows - tokens) * C * value; }
-    return tokens * C * value + (wide_bytes + 63) / 64 * 64;
+    int64_t num_bytes = tokens * C * value + (wide_bytes + 63) / 64 * 64;
+    if (!model->is_first) { return num_bytes; }
+    int64_t embedding_bytes = (int64_t)embedding_backward_scratch_bytes((int)tokens, (int)C, model->ops);
+    return embedding_bytes > num_bytes ? (embedding_bytes + 63) / 64 * 64 : num_bytes;
 }
 
 int64_t gpt2_boundary_bytes(const Gpt2* model, int num_tokens) {
@@ -63,15 +75,15 @@ int64_t gpt2_boundary_bytes(const Gpt2* model, int num_tokens) {
 
 static Gpt2LayerActs shared_layer(const Gpt2* model, void* acts, int64_t T) {
     const int64_t C = model->config.channels;
-    floatX* cursor = acts;
+    char* cursor = acts;
     Gpt2LayerActs layer = {.x = take(&cursor, T * C), .residual2 = take(&cursor, T * C)};
     layer.x_next = layer.x;
     layer.ln1 = layer.ln2 = take(&cursor, T * C);
     layer.qkv = layer.fch = take(&cursor, T * 3 * C);
     layer.atty = take(&cursor, T * C);
-    layer.lse = take(&cursor, T * model->config.num_heads);
-    layer.ln1_mean = layer.ln2_mean = take(&cursor, T);
-    layer.ln1_rstd = layer.ln2_rstd = take(&cursor, T);
+    layer.lse = take_floats(&cursor, T * model->config.num_heads);
+    layer.ln1_mean = layer.ln2_mean = take_floats(&cursor, T);
+    layer.ln1_rstd = layer.ln2_rstd = take_floats(&cursor, T);
     return layer;
 }
 
@@ -86,18 +98,19 @@ Gpt2LayerActs gpt2_acts_layer(const Gpt2* model, void* acts, int num_tokens, int
         if (x_next_is_out) { layer.x_next = NULL; }
         return layer;
     }
-    floatX* cursor = (floatX*)acts + l * T * layer_values(&model->config);
+    char* cursor = (char*)acts + l * T * layer_bytes(&model->config);
     layer = (Gpt2LayerActs){.ln1 = take(&cursor, T * C), .ln2 = take(&cursor, T * C)};
     layer.atty = take(&cursor, T * C);
     layer.fch = take(&cursor, T * 4 * C);
     layer.fch_gelu = take(&cursor, T * 4 * C);
-    layer.lse = take(&cursor, T * model->config.num_heads);
-    layer.ln1_mean = take(&cursor, T);
-    layer.ln1_rstd = take(&cursor, T);
-    layer.ln2_mean = take(&cursor, T);
-    layer.ln2_rstd = take(&cursor, T);
+    layer.lse = take_floats(&cursor, T * model->config.num_heads);
+    layer.ln1_mean = take_floats(&cursor, T);
+    layer.ln1_rstd = take_floats(&cursor, T);
+    layer.ln2_mean = take_floats(&cursor, T);
+    layer.ln2_rstd = take_floats(&cursor, T);
 
-    floatX* qkv_slots = (floatX*)acts + L * T * layer_values(&model->config);
+    cursor = (char*)acts + L * T * layer_bytes(&model->config);
+    floatX* qkv_slots = take(&cursor, 0);
     floatX* residual2_slots = qkv_slots + (L + 1) * T * 3 * C;
     floatX* stream = residual2_slots + (L + 1) * T * C - (model->is_first ? 0 : T * C);  // no slot for x_0
     layer.qkv = qkv_slots + l * T * 3 * C;
@@ -113,10 +126,10 @@ Gpt2LayerActs gpt2_acts_layer(const Gpt2* model, void* acts, int num_tokens, int
 
 Gpt2HeadActs gpt2_acts_head(const Gpt2* model, void* acts, int num_tokens, int num_rows, int flags) {
     const int64_t C = model->config.channels, R = head_rows(num_rows, flags);
-    floatX* cursor = (floatX*)acts + round_up_16(num_tokens) * token_values(model, flags);
+    char* cursor = (char*)acts + round_up_16(num_tokens) * token_bytes(model, flags);
     Gpt2HeadActs head = {.num_rows = (int)R, .rows = take(&cursor, R * C), .lnf = take(&cursor, R * C)};
-    head.mean = take(&cursor, R);
-    head.rstd = take(&cursor, R);
+    head.mean = take_floats(&cursor, R);
+    head.rstd = take_floats(&cursor, R);
     head.logits = take(&cursor, R * model->config.padded_vocab);
     return head;
 }

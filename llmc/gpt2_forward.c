@@ -2,24 +2,11 @@
 // fcproj(gelu(fc(ln2 x'))). The sum that ends a layer and the norm that begins the next are one pass over
 // memory.
 #include <assert.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "gpt2_acts.h"
 
-static void check_range(const char* what, const int32_t* values, int num_values, int limit) {
-    for (int i = 0; i < num_values; i++) {
-        if (values[i] < 0 || values[i] >= limit) {
-            fprintf(stderr,
-                    "micro-batch: %s %d at %d is not within 0 to %d ---> prepare the data for this model\n",
-                    what, values[i], i, limit - 1);
-            exit(1);
-        }
-    }
-}
-
 static const floatX* param(const Gpt2* model, Gpt2Tensor tensor, int l) {
-    return gpt2_tensor(model, model->params, tensor, l);
+    return gpt2_tensor(model, tensor, l);
 }
 
 // Up to fch_gelu. ln1 is there already: it is made with the sum that ends the layer below.
@@ -35,9 +22,8 @@ static void layer_forward(const Gpt2* model, const Gpt2Batch* batch, const Gpt2L
     residual_layernorm_forward(acts->residual2, acts->ln2, acts->ln2_mean, acts->ln2_rstd, x,
                                scratch->columns, param(model, GPT2_ln2w, l), param(model, GPT2_ln2b, l), T, C,
                                ops);
-    matmul_forward(acts->fch, acts->ln2, param(model, GPT2_fcw, l), param(model, GPT2_fcb, l), T, C, 4 * C,
-                   ops);
-    gelu_forward(acts->fch_gelu, acts->fch, (size_t)T * 4 * (size_t)C, ops);
+    matmul_gelu_forward(acts->fch_gelu, acts->fch, acts->ln2, param(model, GPT2_fcw, l),
+                        param(model, GPT2_fcb, l), T, C, 4 * C, ops);
 }
 
 // x' + fcproj(gelu(fc(ln2 x'))) but for the sum: its second term is left in `columns`.
@@ -64,20 +50,21 @@ static void head_forward_all(Gpt2* model, const Gpt2Batch* batch, const floatX* 
     Gpt2HeadActs head = gpt2_acts_head(model, acts, batch->num_tokens, batch->num_rows, flags);
     model->last_logits = flags & GPT2_KEEP ? NULL : head.logits;
     if (batch->num_rows == 0) { return; }
-    check_range("target", batch->targets, batch->num_rows, model->config.vocab);
-    check_range("row", batch->rows, batch->num_rows, batch->num_tokens);
+    float* results = ops_results(model->ops, losses, (size_t)batch->num_rows);
     if (flags & GPT2_KEEP) {
         assert(loss_scale != 0.0f);  // 0 would leave logits where backward expects their gradients
-        head_forward(model, &head, x, batch->rows, batch->targets, batch->num_rows, losses, loss_scale);
+        head_forward(model, &head, x, batch->rows, batch->targets, batch->num_rows, results, loss_scale);
+        ops_deliver(model->ops, losses, results, (size_t)batch->num_rows);
         return;
     }
     // The first rows come last, so that last_logits is theirs.
     int begin = (batch->num_rows - 1) / head.num_rows * head.num_rows;
     for (; begin >= 0; begin -= head.num_rows) {
         int num_rows = batch->num_rows - begin < head.num_rows ? batch->num_rows - begin : head.num_rows;
-        head_forward(model, &head, x, batch->rows + begin, batch->targets + begin, num_rows, losses + begin,
+        head_forward(model, &head, x, batch->rows + begin, batch->targets + begin, num_rows, results + begin,
                      0.0f);
     }
+    ops_deliver(model->ops, losses, results, (size_t)batch->num_rows);
 }
 
 // From `in` (first slice: the tokens) to x_end; NULL: up to what backward needs.
@@ -89,8 +76,6 @@ static void layers_forward(Gpt2* model, const Gpt2Batch* batch, const floatX* in
     Gpt2LayerActs layer = gpt2_acts_layer(model, acts, T, 0, flags);
     const floatX* x = in;
     if (model->is_first) {
-        check_range("token", batch->tokens, T, model->config.vocab);
-        check_range("position", batch->positions, T, model->config.max_seq_len);
         embedding_forward(layer.x, batch->tokens, batch->positions, param(model, GPT2_wte, 0),
                           param(model, GPT2_wpe, 0), T, C, ops);
         x = layer.x;
@@ -119,14 +104,17 @@ void gpt2_forward(Gpt2* model, const Gpt2Batch* batch, const floatX* in, floatX*
                   void* scratch, float* losses, float loss_scale, int flags) {
     const int L = model->layer_end - model->layer_begin;
     if (model->is_last && flags == 0) { return; }  // nobody reads anything of it before the recompute
+    const bool with_head = model->is_last && flags & GPT2_HEAD;
+    Gpt2Batch staged =
+        gpt2_batch_stage(model, batch,
+                         (L > 0 ? GPT2_BATCH_SEQS : 0) | (model->is_first ? GPT2_BATCH_TOKENS : 0) |
+                             (with_head ? GPT2_BATCH_ROWS | GPT2_BATCH_TARGETS : 0));
     const floatX* x_end = in;
     if (L > 0) {
         floatX* x_last =
             model->is_last ? gpt2_acts_layer(model, acts, batch->num_tokens, L - 1, flags).x_next : out;
-        layers_forward(model, batch, in, x_last, acts, scratch, flags);
+        layers_forward(model, &staged, in, x_last, acts, scratch, flags);
         x_end = x_last;
     }
-    if (model->is_last && flags & GPT2_HEAD) {
-        head_forward_all(model, batch, x_end, acts, losses, loss_scale, flags);
-    }
+    if (with_head) { head_forward_all(model, &staged, x_end, acts, losses, loss_scale, flags); }
 }

@@ -1,28 +1,40 @@
 #include "optimizer.h"
 
-#include <stdlib.h>
+#include "device_values.h"
 
-#include "llmc_error.h"
+static const bool HAS_MASTER = sizeof(floatX) < sizeof(float);
 
-void optimizer_init(Optimizer* optimizer, int64_t begin, int64_t end, float weight_decay) {
+void optimizer_init(Optimizer* optimizer, int64_t begin, int64_t end, float weight_decay, uint32_t seed,
+                    OpsContext* ops) {
     size_t num_bytes = (size_t)(end - begin) * sizeof(float);
     *optimizer = (Optimizer){
+        .ops = ops,
         .begin = begin,
         .end = end,
-        .m = llmc_alloc(num_bytes, "optimizer state"),
-        .v = llmc_alloc(num_bytes, "optimizer state"),
+        .m = ops_alloc(ops, num_bytes, "optimizer state"),
+        .v = ops_alloc(ops, num_bytes, "optimizer state"),
+        .master = HAS_MASTER ? ops_alloc(ops, num_bytes, "float32 parameters") : NULL,
         .beta1 = 0.9f,
         .beta2 = 0.95f,
         .eps = 1e-8f,
         .weight_decay = weight_decay,
+        .seed = seed,
     };
 }
 
 void optimizer_free(Optimizer* optimizer) {
-    if (optimizer == NULL) { return; }
-    free(optimizer->m);
-    free(optimizer->v);
+    if (optimizer == NULL || optimizer->ops == NULL) { return; }
+    ops_release(optimizer->ops, optimizer->m);
+    ops_release(optimizer->ops, optimizer->v);
+    ops_release(optimizer->ops, optimizer->master);
     *optimizer = (Optimizer){0};
+}
+
+void optimizer_set_master(Optimizer* optimizer, const Gpt2* model) {
+    if (optimizer->master == NULL || optimizer->master_is_set) { return; }
+    device_values_to_floats(optimizer->ops, optimizer->master, model->params + optimizer->begin,
+                            (size_t)(optimizer->end - optimizer->begin));
+    optimizer->master_is_set = true;
 }
 
 // The part of a tensor that lies in the optimizer's range; false: none.
@@ -33,13 +45,28 @@ static bool intersect(const Optimizer* optimizer, const Gpt2TensorSlice* slice, 
     return *from < *to;
 }
 
+// A tensor at a time on a CPU; on a GPU, where each call waits for its result, neighbours in one.
+#ifdef LLMC_CUDA
+static const bool JOIN_NORMS = true;
+#else
+static const bool JOIN_NORMS = false;
+#endif
+
 double optimizer_sum_of_squares(const Optimizer* optimizer, const Gpt2* model) {
     double sum = 0.0;
+    int64_t begin = 0, end = 0;
     for (int i = 0; i < model->num_slices; i++) {
         int64_t from, to;
         if (model->slices[i].tied_copy || !intersect(optimizer, &model->slices[i], &from, &to)) { continue; }
-        sum += sum_of_squares(model->grads + from, (size_t)(to - from), model->ops);
+        if (!JOIN_NORMS || from != end) {
+            if (begin < end) {
+                sum += sum_of_squares(model->grads + begin, (size_t)(end - begin), model->ops);
+            }
+            begin = from;
+        }
+        end = to;
     }
+    if (begin < end) { sum += sum_of_squares(model->grads + begin, (size_t)(end - begin), model->ops); }
     return sum;
 }
 
@@ -47,35 +74,44 @@ float optimizer_clip_scale(double norm, float max_norm) {
     return norm > (double)max_norm ? (float)((double)max_norm / norm) : 1.0f;
 }
 
-static void update_range(Optimizer* optimizer, Gpt2* model, int64_t from, int64_t to, bool decay, float lr,
-                         int t, float grad_scale) {
-    int64_t at = from - optimizer->begin;
+// Neighbours in the slice and in the whole model's file, treated alike: one call.
+typedef struct {
+    int64_t begin, end;   // in the flat array
+    int64_t file_offset;  // of begin
+    bool decay;
+} Run;
+
+static void update_run(Optimizer* optimizer, Gpt2* model, const Run* run, float lr, int t, float grad_scale) {
+    if (run->begin == run->end) { return; }
+    int64_t at = run->begin - optimizer->begin;
     AdamwUpdate about = {.lr = lr,
                          .beta1 = optimizer->beta1,
                          .beta2 = optimizer->beta2,
                          .eps = optimizer->eps,
-                         .weight_decay = decay ? optimizer->weight_decay : 0.0f,
+                         .weight_decay = run->decay ? optimizer->weight_decay : 0.0f,
                          .grad_scale = grad_scale,
-                         .t = t};
-    adamw_update(model->params + from, NULL, optimizer->m + at, optimizer->v + at, model->grads + from,
-                 (size_t)(to - from), from, &about, model->ops);
+                         .t = t,
+                         .seed = optimizer->seed + (uint32_t)t * 0x9e3779b9u};  // other bits every update
+    float* master = optimizer->master != NULL ? optimizer->master + at : NULL;
+    adamw_update(model->params + run->begin, master, optimizer->m + at, optimizer->v + at,
+                 model->grads + run->begin, (size_t)(run->end - run->begin), run->file_offset, &about,
+                 model->ops);
 }
 
-// Neighbouring tensors that are treated alike are one call.
 void optimizer_update(Optimizer* optimizer, Gpt2* model, float lr, int t, float grad_scale) {
-    int64_t run_begin = optimizer->begin, run_end = optimizer->begin;
-    bool run_decay = false;
+    Run run = {.begin = optimizer->begin, .end = optimizer->begin};
+    optimizer_set_master(optimizer, model);
     for (int i = 0; i < model->num_slices; i++) {
+        const Gpt2TensorSlice* slice = &model->slices[i];
         int64_t from, to;
-        if (!intersect(optimizer, &model->slices[i], &from, &to)) { continue; }
-        if (model->slices[i].decay != run_decay && run_begin < run_end) {
-            update_range(optimizer, model, run_begin, run_end, run_decay, lr, t, grad_scale);
-            run_begin = from;
+        if (!intersect(optimizer, slice, &from, &to)) { continue; }
+        int64_t file_offset = slice->file_offset + from - slice->offset;
+        bool joins = slice->decay == run.decay && file_offset == run.file_offset + run.end - run.begin;
+        if (!joins) {
+            update_run(optimizer, model, &run, lr, t, grad_scale);
+            run = (Run){.begin = from, .file_offset = file_offset, .decay = slice->decay};
         }
-        run_decay = model->slices[i].decay;
-        run_end = to;
+        run.end = to;
     }
-    if (run_begin < run_end) {
-        update_range(optimizer, model, run_begin, run_end, run_decay, lr, t, grad_scale);
-    }
+    update_run(optimizer, model, &run, lr, t, grad_scale);
 }

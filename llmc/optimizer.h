@@ -1,6 +1,10 @@
 /*
 optimizer.h -- AdamW (Loshchilov, Hutter 2019; llm.c's form) over a range of a slice's flat parameters.
 
+Moments are float32. Where parameters are bf16, a float32 master of each is what AdamW changes, and the
+parameter is its stochastic rounding (ops.h). The random bits depend on seed, update and the parameter's place
+in the whole model, not on who has it.
+
 With the state shared among R replicas (ZeRO 1, Rajbhandari et al. 2020) each has m and v of its range [begin,
 end) only, updates those parameters, and the caller gathers them. Weight decay applies to matrices
 (Gpt2TensorSlice.decay) alone.
@@ -14,14 +18,21 @@ extern "C" {
 #endif
 
 typedef struct {
+    OpsContext* ops;     // borrowed
     int64_t begin, end;  // of the slice's flat array
-    float *m, *v;        // (end - begin) first and second moment
+    float *m, *v;        // (end - begin) first and second moment, of the device
+    float* master;       // (end - begin) parameters; NULL where they are float32 themselves
+    bool master_is_set;  // no: the first update begins with the parameters as they are
     float beta1, beta2, eps, weight_decay;
+    uint32_t seed;  // of stochastic rounding
 } Optimizer;
 
 // llm.c's betas 0.9, 0.95 and eps 1e-8; 0 <= begin <= end <= num_params of the slice. m and v are zero.
-void optimizer_init(Optimizer* optimizer, int64_t begin, int64_t end, float weight_decay);
-void optimizer_free(Optimizer* optimizer);
+void optimizer_init(Optimizer* optimizer, int64_t begin, int64_t end, float weight_decay, uint32_t seed,
+                    OpsContext* ops);
+void optimizer_free(Optimizer* optimizer);  // before its ops
+// Begin with the parameters as they are, where that was not done yet (and there is a master).
+void optimizer_set_master(Optimizer* optimizer, const Gpt2* model);
 
 // Sum of squares of the gradients in the range, tied copies left out: over all ranks' ranges this adds up to
 // the square of the whole model's norm, once a tied tensor's two gradients have been summed.

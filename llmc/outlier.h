@@ -28,8 +28,8 @@ static inline double outlier_update(Outlier* detector, double value) {
     detector->sum += value;
     detector->sum_of_squares += value * value;
     if (detector->num_values < OUTLIER_WINDOW) { return NAN; }
-    double mean = detector->sum / OUTLIER_WINDOW;
-    double variance = detector->sum_of_squares / OUTLIER_WINDOW - mean * mean;
+    double mean = detector->sum / (double)OUTLIER_WINDOW;
+    double variance = detector->sum_of_squares / (double)OUTLIER_WINDOW - mean * mean;
     double deviation = variance > 0 ? sqrt(variance) : 0;
     return deviation == 0 ? 0 : (value - mean) / deviation;
 }

@@ -43,7 +43,7 @@ static void adamw_is_the_textbooks(void) {
     double *params = calloc(n, sizeof *params), *m = calloc(n, sizeof *m), *v = calloc(n, sizeof *v);
     for (size_t i = 0; i < n; i++) { params[i] = (double)model.params[i]; }
     Optimizer optimizer;
-    optimizer_init(&optimizer, 0, model.num_params, (float)decay);
+    optimizer_init(&optimizer, 0, model.num_params, (float)decay, 42, ops);
     for (int t = 1; t <= 5; t++) {
         fill_grads(&model, t);
         optimizer_update(&optimizer, &model, (float)lr, t, (float)clip);
@@ -73,9 +73,9 @@ static void shards_make_the_whole(void) {
     open_model(&whole, 0, 2, true);
     open_model(&sharded, 0, 2, true);
     Optimizer all, shards[3];
-    optimizer_init(&all, 0, whole.num_params, 0.1f);
+    optimizer_init(&all, 0, whole.num_params, 0.1f, 42, ops);
     for (int r = 0; r < 3; r++) {
-        optimizer_init(&shards[r], whole.num_params * r / 3, whole.num_params * (r + 1) / 3, 0.1f);
+        optimizer_init(&shards[r], whole.num_params * r / 3, whole.num_params * (r + 1) / 3, 0.1f, 42, ops);
     }
     for (int t = 1; t <= 3; t++) {
         fill_grads(&whole, t);
@@ -100,7 +100,7 @@ static void a_tied_tensor_counts_once(void) {
     open_model(&whole, 0, 2, true);
     fill_grads(&whole, 1);
     Optimizer all;
-    optimizer_init(&all, 0, whole.num_params, 0.0f);
+    optimizer_init(&all, 0, whole.num_params, 0.0f, 42, ops);
     double sum = 0.0, plain = 0.0;
     for (int64_t i = 0; i < whole.num_params; i++) {
         plain += (double)whole.grads[i] * (double)whole.grads[i];
@@ -109,7 +109,7 @@ static void a_tied_tensor_counts_once(void) {
         Optimizer optimizer;
         open_model(&stages[s], s, s < 2 ? s + 1 : 2, s == 2);
         fill_grads(&stages[s], 1);
-        optimizer_init(&optimizer, 0, stages[s].num_params, 0.0f);
+        optimizer_init(&optimizer, 0, stages[s].num_params, 0.0f, 42, ops);
         sum += optimizer_sum_of_squares(&optimizer, &stages[s]);
         optimizer_free(&optimizer);
         gpt2_free(&stages[s]);

@@ -61,6 +61,11 @@ static int32_t argmax_token(void* model) {
     return argmax_row(gpt2->last_logits, gpt2->config.vocab, gpt2->ops);
 }
 
+static int finish(void* model) {
+    ops_sync(((const Gpt2*)model)->ops);
+    return 0;
+}
+
 const DynapipeModel_v1 dynapipe_gpt2_model = {
     .name = "gpt2",
     .acts_bytes = acts_bytes,
@@ -71,6 +76,7 @@ const DynapipeModel_v1 dynapipe_gpt2_model = {
     .backward_weights = backward_weights,
     .zero_gradients = zero_gradients,
     .argmax_token = argmax_token,
+    .finish = finish,
 };
 
 DynapipeParams_v1 dynapipe_gpt2_params(const Gpt2* model) {

@@ -26,7 +26,7 @@ HAS_NCCL     := $(if $(filter emu,$(BACKEND)),$(NCCL_HEADER),$(and $(NCCL_HEADER
 
 ifneq ($(BACKEND),cpu)
 LLMC_CUDA_FLAGS := -DLLMC_CUDA $(if $(filter BF16,$(PRECISION)),-DLLMC_BF16) $(if $(HAS_NCCL),,-DDYNAPIPE_NO_NCCL) \
-                   $(addprefix -I,$(CUDA_INCLUDE)) $(if $(NCCL_HOME),-I$(NCCL_HOME)/include)
+                   $(addprefix -isystem ,$(filter-out /usr/include/,$(CUDA_INCLUDE))) $(if $(NCCL_HOME),-I$(NCCL_HOME)/include)
 CFLAGS_ALL      += $(LLMC_CUDA_FLAGS)
 CUDA_OPS_OBJS   := $(patsubst %.cu,$(OUT)/%.o,$(wildcard llmc/cuda/*.cu))
 LLMC_OBJS        = $(patsubst %.c,$(OUT)/%.o,$(wildcard llmc/*.c)) $(CUDA_OPS_OBJS)
@@ -102,7 +102,17 @@ $(OUT)/cpu/%.o: %.c
 $(OUT)/cpu_ops.o: $(CPU_OBJS)
 	ld -r $^ -o $@
 	objcopy -w --keep-global-symbol='cpu_*' $@
+# Measurements (dev/gpu_check.sh): operations, and the model's steps in one process.
+BENCH_OBJS := $(OUT)/dev/cuda_bench/bench.o $(OUT)/dev/cuda_bench/ceilings.o
+$(OUT)/cuda_bench_operations: $(OUT)/dev/cuda_bench/operations.o $(BENCH_OBJS) $(CUDA_OPS_OBJS) $(DYNAPIPE_BASE_OBJS)
+	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(LIBS) -o $@
+$(OUT)/cuda_bench_steps: $(OUT)/dev/cuda_bench/steps.o $(BENCH_OBJS) $(LLMC_OBJS) $(DYNAPIPE_BASE_OBJS)
+	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(LIBS) -o $@
 endif
+
+# Lengths of a real mixture, random tokens.
+$(OUT)/bench_lengths: $(OUT)/dev/cuda_bench/bench_lengths.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
+	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(LIBS) -o $@
 
 # --- what was found, and what to do where something is missing -------------------------------------------------
 .PHONY: cuda-found

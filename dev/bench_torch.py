@@ -113,4 +113,5 @@ def main():
                           **{name: round(ms, 1) for name, ms in phases}}), flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,359 @@
+/*
+operations.c -- every operation of ops.h at the shapes of GPT-2: time, and what part of the card's ceiling
+that is.
+
+    cuda_bench_operations [--sizes tiny] [--seconds 0.02]
+
+Ceilings are measured first. Bytes are those that must move at least once (arrays read + arrays written),
+whatever a kernel moves really; flops of attention are 4 HS a pair of query and key that sees each other
+forward, 2.5 times as many backward (Dao 2023, section 3.3). Prints Markdown; the last column says whether a
+target is met.
+*/
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../dynapipe_plugin/base/options.h"
+#include "../../dynapipe_plugin/base/rng.h"
+#include "bench.h"
+
+enum { MAX_T = 1024, V = 50257, TARGET_PERCENT = 80 };
+
+typedef struct {
+    const char* sizes;
+    double seconds;
+} Options;
+
+static const OptionSpec specs[] = {
+    {"--sizes", OPTION_STRING, offsetof(Options, sizes), "gpt2", 0, 0, NULL, "gpt2|tiny",
+     "tiny: for the emulator"},
+    {"--seconds", OPTION_DOUBLE, offsetof(Options, seconds), "0.02", 0, 100, NULL, "S", "for one point"},
+};
+enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
+
+// One model's arrays. Sizes in values; x: floatX, f: float32.
+typedef struct {
+    const char* name;
+    int T, C, NH, V, Vp, rows, num_seqs, max_len;
+    int64_t num_params, num_pairs, num_distinct;  // pairs (query, key) that attend; different tokens
+    floatX *x4a, *x4b, *x4c, *x4d;                // (T, 4C)
+    floatX *weight, *bias, *wpe, *logits;         // (Vp, C), (4C), (MAX_T, C), (rows, Vp)
+    float *mean, *rstd, *losses, *lse;            // (T), (T), (rows), (NH, T)
+    float *f_weight, *f_bias, *f_wpe;             // gradients of weight, bias, wpe
+    float *master, *m, *v, *grads;                // (num_params)
+    floatX* params;
+    int32_t *tokens, *positions, *targets, *row_idx, *cu;
+    void *embedding_scratch, *attention_scratch;
+    OpsContext* ops;
+} Work;
+
+typedef enum { BYTES, FLOPS } Unit;
+
+// name, unit, how many, the call. W: the arrays, TC: T x C, X: bytes of a floatX.
+#define OPERATIONS(DO)                                                                                      \
+    DO(embedding_forward, BYTES, X*(TC + (double)(W->num_distinct + MAX_T) * W->C),                         \
+       embedding_forward(W->x4a, W->tokens, W->positions, W->weight, W->wpe, W->T, W->C, W->ops))           \
+    DO(embedding_backward, BYTES, X* TC + 8.0 * (double)(W->num_distinct + MAX_T) * W->C,                   \
+       embedding_backward(W->f_weight, W->f_wpe, W->embedding_scratch, W->x4a, W->tokens, W->positions,     \
+                          W->T, W->C, W->ops))                                                              \
+    DO(layernorm_forward, BYTES, 2 * X * TC + 8.0 * W->T,                                                   \
+       layernorm_forward(W->x4a, W->mean, W->rstd, W->x4b, W->bias, W->bias, W->T, W->C, W->ops))           \
+    DO(residual_layernorm_forward, BYTES, 4 * X * TC + 8.0 * W->T,                                          \
+       residual_layernorm_forward(W->x4a, W->x4b, W->mean, W->rstd, W->x4c, W->x4d, W->bias, W->bias, W->T, \
+                                  W->C, W->ops))                                                            \
+    DO(layernorm_backward, BYTES, 4 * X * TC + 8.0 * W->T,                                                  \
+       layernorm_backward(W->x4a, W->f_bias, W->f_bias + W->C, W->x4b, W->x4c, W->x4d, W->bias, W->mean,    \
+                          W->rstd, W->T, W->C, W->ops))                                                     \
+    DO(residual_forward, BYTES, 3 * X * TC, residual_forward(W->x4a, W->x4b, W->x4c, (size_t)TC, W->ops))   \
+    DO(gelu_forward, BYTES, 8 * X * TC, gelu_forward(W->x4a, W->x4b, 4 * (size_t)TC, W->ops))               \
+    DO(gelu_backward, BYTES, 12 * X * TC, gelu_backward(W->x4a, W->x4b, W->x4c, 4 * (size_t)TC, W->ops))    \
+    DO(gather_rows, BYTES, 2 * X * (double)W->rows * W->C,                                                  \
+       gather_rows(W->x4a, W->x4b, W->row_idx, W->rows, W->C, W->ops))                                      \
+    DO(scatter_rows, BYTES, X*(TC + (double)W->rows * W->C),                                                \
+       scatter_rows(W->x4a, W->x4b, W->row_idx, W->rows, W->T, W->C, W->ops))                               \
+    DO(fused_classifier, BYTES, 2 * X * (double)W->rows * W->Vp,                                            \
+       fused_classifier(W->losses, W->logits, W->targets, 1e-3f, W->rows, W->V, W->Vp, W->ops))             \
+    DO(adamw_update, BYTES, (2 * X + 28) * (double)W->num_params, run_adamw(W))                             \
+    DO(sum_of_squares, BYTES, 4 * (double)W->num_params,                                                    \
+       (void)sum_of_squares(W->grads, (size_t)W->num_params, W->ops))                                       \
+    DO(matmul_qkv, FLOPS, 6 * TC * W->C,                                                                    \
+       matmul_forward(W->x4a, W->x4b, W->weight, W->bias, W->T, W->C, 3 * W->C, W->ops))                    \
+    DO(matmul_attproj, FLOPS, 2 * TC * W->C,                                                                \
+       matmul_forward(W->x4a, W->x4b, W->weight, W->bias, W->T, W->C, W->C, W->ops))                        \
+    DO(matmul_gelu_fc, FLOPS, 8 * TC * W->C,                                                                \
+       matmul_gelu_forward(W->x4a, W->x4b, W->x4c, W->weight, W->bias, W->T, W->C, 4 * W->C, W->ops))       \
+    DO(matmul_fcproj, FLOPS, 8 * TC * W->C,                                                                 \
+       matmul_forward(W->x4a, W->x4b, W->weight, W->bias, W->T, 4 * W->C, W->C, W->ops))                    \
+    DO(matmul_head, FLOPS, 2 * (double)W->rows * W->Vp * W->C,                                              \
+       matmul_forward(W->logits, W->x4b, W->weight, NULL, W->rows, W->C, W->Vp, W->ops))                    \
+    DO(matmul_input_qkv, FLOPS, 6 * TC * W->C,                                                              \
+       matmul_backward_input(W->x4a, W->x4b, W->weight, W->T, W->C, 3 * W->C, W->ops))                      \
+    DO(matmul_gelu_input_fcproj, FLOPS, 8 * TC * W->C,                                                      \
+       matmul_gelu_backward_input(W->x4a, W->x4b, W->x4d, W->x4c, W->weight, W->T, 4 * W->C, W->C, W->ops)) \
+    DO(matmul_input_fc, FLOPS, 8 * TC * W->C,                                                               \
+       matmul_backward_input(W->x4a, W->x4b, W->weight, W->T, W->C, 4 * W->C, W->ops))                      \
+    DO(matmul_weight_qkv, FLOPS, 6 * TC * W->C,                                                             \
+       matmul_backward_weight(W->f_weight, W->f_bias, W->x4a, W->x4b, W->T, W->C, 3 * W->C, W->ops))        \
+    DO(matmul_weight_fc, FLOPS, 8 * TC * W->C,                                                              \
+       matmul_backward_weight(W->f_weight, W->f_bias, W->x4a, W->x4b, W->T, W->C, 4 * W->C, W->ops))        \
+    DO(matmul_weight_fcproj, FLOPS, 8 * TC * W->C,                                                          \
+       matmul_backward_weight(W->f_weight, W->f_bias, W->x4a, W->x4b, W->T, 4 * W->C, W->C, W->ops))        \
+    DO(matmul_weight_head, FLOPS, 2 * (double)W->rows * W->Vp * W->C,                                       \
+       matmul_backward_weight(W->f_weight, NULL, W->logits, W->x4b, W->rows, W->C, W->Vp, W->ops))          \
+    DO(attention_forward, FLOPS, 4 * (double)W->C * (double)W->num_pairs,                                   \
+       attention_forward(W->x4a, W->lse, W->x4b, W->cu, W->num_seqs, W->T, W->C, W->NH, W->ops))            \
+    DO(attention_backward, FLOPS, 10 * (double)W->C * (double)W->num_pairs,                                 \
+       attention_backward(W->x4d, W->attention_scratch, W->x4c, W->x4b, W->x4a, W->lse, W->cu, W->num_seqs, \
+                          W->T, W->C, W->NH, W->ops))
+
+static void run_adamw(const Work* w) {
+    const AdamwUpdate about = {.lr = 1e-4f,
+                               .beta1 = 0.9f,
+                               .beta2 = 0.95f,
+                               .eps = 1e-8f,
+                               .weight_decay = 0.1f,
+                               .grad_scale = 1.0f,
+                               .t = 10,
+                               .seed = 1};
+    adamw_update(w->params, w->master, w->m, w->v, w->grads, (size_t)w->num_params, 0, &about, w->ops);
+}
+
+#define W w
+#define TC ((double)w->T * w->C)
+#define X ((double)sizeof(floatX))
+#define DO(name, unit, amount, call)             \
+    static void run_##name(void* ctx) {          \
+        const Work* w = ctx;                     \
+        call;                                    \
+    }                                            \
+    static double amount_##name(const Work* w) { \
+        return amount;                           \
+    }
+OPERATIONS(DO)
+#undef DO
+#undef W
+#undef TC
+#undef X
+
+typedef struct {
+    const char* name;
+    Unit unit;
+    double (*amount)(const Work* w);
+    BenchRun* run;
+} Operation;
+
+#define DO(name, unit, amount, call) {#name, unit, amount_##name, run_##name},
+static const Operation operations[] = {OPERATIONS(DO)};
+#undef DO
+enum { NUM_OPERATIONS = sizeof operations / sizeof operations[0] };
+
+// --- one model's arrays ------------------------------------------------------------------------------------
+
+// cu_seqlens of sequences of min_len ... max_len until there are T tokens; returns their number.
+static int cut_sequences(int32_t* cu, int T, int min_len, int max_len, Rng* rng) {
+    int num_seqs = 0;
+    for (cu[0] = 0; cu[num_seqs] < T; num_seqs++) {
+        int len = rng_between(rng, min_len, max_len), left = T - cu[num_seqs];
+        cu[num_seqs + 1] = cu[num_seqs] + (len < left ? len : left);
+    }
+    return num_seqs;
+}
+
+static void set_sequences(Work* w, Bench* bench, const int32_t* cu, int num_seqs) {
+    w->num_seqs = num_seqs;
+    w->num_pairs = 0;
+    w->max_len = 0;
+    for (int i = 0; i < num_seqs; i++) {
+        int64_t len = cu[i + 1] - cu[i];
+        w->num_pairs += len * (len + 1) / 2;
+        w->max_len = len > w->max_len ? (int)len : w->max_len;
+    }
+    w->cu = bench_ints(bench, cu, (size_t)num_seqs + 1);
+    w->attention_scratch =
+        bench_memory(bench, attention_backward_scratch_bytes(w->T, w->C, w->NH, w->max_len, w->ops));
+}
+
+static int32_t* allocate_ints(size_t num_values) {
+    int32_t* values = malloc(num_values * sizeof *values);
+    if (values == NULL) { exit(EXIT_FAILURE); }
+    return values;
+}
+
+// Tokens, positions within MAX_T, targets; every second row is supervised when rows = T / 2.
+static void make_tokens(Work* w, Bench* bench, Rng* rng) {
+    size_t T = (size_t)w->T;
+    int32_t *tokens = allocate_ints(T), *other = allocate_ints(T);
+    bool* seen = calloc((size_t)w->V, 1);
+    w->num_distinct = 0;
+    for (size_t t = 0; t < T; t++) {
+        tokens[t] = (int32_t)rng_below(rng, (uint32_t)w->V);
+        if (seen != NULL && !seen[tokens[t]]) { w->num_distinct++; }
+        if (seen != NULL) { seen[tokens[t]] = true; }
+    }
+    w->tokens = bench_ints(bench, tokens, T);
+    for (size_t t = 0; t < T; t++) { other[t] = (int32_t)(t % MAX_T); }
+    w->positions = bench_ints(bench, other, T);
+    for (int r = 0; r < w->rows; r++) { other[r] = r * (w->T / w->rows); }
+    w->row_idx = bench_ints(bench, other, (size_t)w->rows);
+    w->targets = bench_ints(bench, tokens, (size_t)w->rows);
+    free(seen);
+    free(tokens);
+    free(other);
+}
+
+static void make_work(Work* w, Bench* bench) {
+    Rng rng = rng_seed(1);
+    size_t T = (size_t)w->T, C = (size_t)w->C, rows = (size_t)w->rows, Vp = (size_t)w->Vp;
+    w->ops = bench_ops(bench);
+    w->x4a = bench_random(bench, 4 * T * C, 1);
+    w->x4b = bench_random(bench, 4 * T * C, 1);
+    w->x4c = bench_random(bench, 4 * T * C, 1);
+    w->x4d = bench_random(bench, 4 * T * C, 1);
+    size_t largest_weight = Vp > 4 * C ? Vp * C : 4 * C * C;
+    w->weight = bench_random(bench, largest_weight, 0.02);
+    w->bias = bench_random(bench, 4 * C, 0.5);
+    w->wpe = bench_random(bench, MAX_T * C, 0.02);
+    w->logits = bench_random(bench, rows * Vp, 1);
+    w->mean = bench_memory(bench, T * sizeof(float));
+    w->rstd = bench_random_floats(bench, T, 1);
+    w->losses = bench_memory(bench, rows * sizeof(float));
+    w->lse = bench_memory(bench, (size_t)w->NH * T * sizeof(float));
+    w->f_weight = bench_memory(bench, largest_weight * sizeof(float));
+    w->f_bias = bench_memory(bench, 4 * C * sizeof(float));
+    w->f_wpe = bench_memory(bench, MAX_T * C * sizeof(float));
+    size_t n = (size_t)w->num_params;
+    w->params = bench_random(bench, n, 0.02);
+    w->master = bench_random_floats(bench, n, 0.02);
+    w->m = bench_memory(bench, n * sizeof(float));
+    w->v = bench_memory(bench, n * sizeof(float));
+    w->grads = bench_random_floats(bench, n, 1e-3);
+    w->embedding_scratch = bench_memory(bench, embedding_backward_scratch_bytes(w->T, w->C, w->ops));
+    make_tokens(w, bench, &rng);
+    int32_t* cu = allocate_ints(T + 1);
+    int longest = w->T < MAX_T ? w->T : MAX_T;
+    set_sequences(w, bench, cu, cut_sequences(cu, w->T, 1, longest, &rng));
+    free(cu);
+}
+
+// --- tables ------------------------------------------------------------------------------------------------
+
+typedef struct {
+    double copy, matmul;  // bytes per ns, flops per ns
+    int num_met, num_missed;
+} Verdict;
+
+static const char* verdict(Verdict* all, double value, double target) {
+    bool met = value >= target;
+    if (met) {
+        all->num_met++;
+    } else {
+        all->num_missed++;
+    }
+    return met ? "yes" : "**no**";
+}
+
+static void measure_model(Work* w, Bench* bench, Verdict* all) {
+    make_work(w, bench);
+    printf("\n### GPT-2 %s: T = %d tokens, C = %d, %d supervised rows, %.0f M parameters\n\n", w->name, w->T,
+           w->C, w->rows, (double)w->num_params / 1e6);
+    printf("| operation | time, us | rate | of the ceiling | of a copy of as many bytes | target | met |\n");
+    printf("|---|---:|---:|---:|---:|---:|---|\n");
+    for (int i = 0; i < NUM_OPERATIONS; i++) {
+        const Operation* op = &operations[i];
+        double amount = op->amount(w), ns = bench_ns(bench, op->run, w, true), rate = amount / ns;
+        if (op->unit == FLOPS) {
+            printf("| %s | %.1f | %.0f TFLOP/s | %.0f %% | | | |\n", op->name, ns / 1e3, rate / 1e3,
+                   100 * rate / all->matmul);
+        } else {
+            double equal = bench_copy_bytes_per_ns(bench, (size_t)(amount / 2) + 1);
+            double percent = 100 * rate / all->copy;
+            printf("| %s | %.1f | %.0f GB/s | %.0f %% | %.0f %% | %d %% | %s |\n", op->name, ns / 1e3, rate,
+                   percent, 100 * rate / equal, TARGET_PERCENT, verdict(all, percent, TARGET_PERCENT));
+        }
+        fflush(stdout);
+    }
+    bench_free_memory(bench);
+}
+
+// Causal attention of head size 64 on 64k tokens, several mixtures of lengths.
+static void measure_attention(Bench* bench, Verdict* all) {
+    static const struct {
+        const char* what;
+        int min_len, max_len;
+    } kinds[] = {
+        {"all 1024", 1024, 1024}, {"1 ... 2048", 1, 2048}, {"1 ... 8192", 1, 8192}, {"all 8192", 8192, 8192}};
+    const double target[2] = {300e3, 200e3};  // flops per ns
+    Work w = {.name = "attention", .T = 65536, .C = 768, .NH = 12, .ops = bench_ops(bench)};
+    if (bench_tiny(bench)) {
+        w.T = 96;
+        w.C = 128;
+        w.NH = 2;
+    }
+    size_t T = (size_t)w.T, C = (size_t)w.C;
+    w.lse = bench_memory(bench, (size_t)w.NH * T * sizeof(float));
+    w.x4a = bench_random(bench, T * C, 1);
+    w.x4b = bench_random(bench, 3 * T * C, 1);
+    w.x4c = bench_random(bench, T * C, 1);
+    w.x4d = bench_random(bench, 3 * T * C, 1);
+    printf("\n### Causal attention, head size %d, %d heads, %d tokens\n\n", w.C / w.NH, w.NH, w.T);
+    printf("| lengths | sequences | pass | time, us | TFLOP/s | of the ceiling | target | met |\n");
+    printf("|---|---:|---|---:|---:|---:|---:|---|\n");
+    for (int k = 0; k < 4; k++) {
+        Rng rng = rng_seed(7);
+        int32_t* cu = allocate_ints(T + 1);
+        int shrink = bench_tiny(bench) ? 128 : 1;
+        int min_len = kinds[k].min_len / shrink + 1, max_len = kinds[k].max_len / shrink + 1;
+        if (shrink == 1) {
+            min_len--;
+            max_len--;
+        }
+        set_sequences(&w, bench, cu, cut_sequences(cu, w.T, min_len, max_len, &rng));
+        free(cu);
+        for (int pass = 0; pass < 2; pass++) {
+            BenchRun* run = pass == 0 ? run_attention_forward : run_attention_backward;
+            double amount = pass == 0 ? amount_attention_forward(&w) : amount_attention_backward(&w);
+            double ns = bench_ns(bench, run, &w, true);
+            printf("| %s | %d | %s | %.0f | %.0f | %.0f %% | %.0f | %s |\n", kinds[k].what, w.num_seqs,
+                   pass == 0 ? "forward" : "backward", ns / 1e3, amount / ns / 1e3,
+                   100 * amount / ns / all->matmul, target[pass] / 1e3,
+                   verdict(all, amount / ns, target[pass]));
+            fflush(stdout);
+        }
+    }
+    bench_free_memory(bench);
+}
+
+int main(int argc, char** argv) {
+    Options options;
+    if (options_defaults(specs, NUM_SPECS, &options) != STATUS_OK ||
+        options_take(specs, NUM_SPECS, &options, &argc, argv) != STATUS_OK || argc > 1) {
+        fprintf(stderr, "cuda_bench_operations: %s\n",
+                argc > 1 ? "no such option ---> see below" : status_message());
+        options_print(specs, NUM_SPECS, stderr);
+        return 1;
+    }
+    bool tiny = strcmp(options.sizes, "tiny") == 0;
+    Bench* bench = bench_open(tiny, options.seconds);
+    Verdict all = {.copy = bench_large_copy_bytes_per_ns(bench), .matmul = bench_matmul_flops_per_ns(bench)};
+    printf("## Operations on %s\n\nCeilings, measured: copy %.0f GB/s (read + written), %s product %.0f "
+           "TFLOP/s.\n",
+           ops_device_name(bench_ops(bench)), all.copy, sizeof(floatX) == 2 ? "bf16" : "float32",
+           all.matmul / 1e3);
+    Work models[] = {
+        {.name = "124M", .T = 16384, .C = 768, .NH = 12, .num_params = 124475904},
+        {.name = "350M", .T = 8192, .C = 1024, .NH = 16, .num_params = 354871296},
+        {.name = "1.5B", .T = 8192, .C = 1600, .NH = 25, .num_params = 1557686400 / 4},  // a quarter: memory
+        {.name = "tiny", .T = 48, .C = 64, .NH = 2, .num_params = 5000},
+    };
+    measure_attention(bench, &all);
+    for (int i = tiny ? 3 : 0; i < (tiny ? 4 : 3); i++) {
+        models[i].V = tiny ? 200 : V;
+        models[i].Vp = (models[i].V + 127) / 128 * 128;
+        models[i].rows = models[i].T / 2;
+        measure_model(&models[i], bench, &all);
+    }
+    printf("\nTargets met: %d of %d.\n", all.num_met, all.num_met + all.num_missed);
+    bench_close(bench);
+    return 0;
+}

@@ -1,0 +1,265 @@
+#!/usr/bin/env bash
+# Everything to run where an NVIDIA GPU is at hand, in under 8 minutes (16 cores): builds for this card, runs all kernel tests on it,
+# compares training with the CPU's, measures, and writes dev/results/gpu-CARD.md; full logs and the report also to $OUT (out/gpu_check).
+#   dev/gpu_check.sh [PART ...]     parts: needs build kernels train operations steps sanitizer mixture torch (default: all)
+#   EMULATED=1 dev/gpu_check.sh     the same on the CPU emulator, tiny sizes: shows that the script works; no report in dev/results
+# A part that fails or runs out of its time does not stop the others; exit status 1 then. Needs nvcc, gcc, make, jansson, pcre2,
+# OpenBLAS (to compare with); without MPI (mpirun, mpicc; DYNAPIPE_MPICC, OPAL_PREFIX) only one rank; compute-sanitizer and PyTorch
+# (TORCH_PYTHON) where they are. LENGTHS_CSV: lengths of the mixture (default ../shared/data/lengths.csv, else made up).
+# Nothing is downloaded. On another prefix: CPATH, LIBRARY_PATH, LD_LIBRARY_PATH, PATH.
+set -u
+cd "$(dirname "$0")/.."
+. dev/mpi_env.sh
+unset MAKEFLAGS MFLAGS
+OUT=${OUT:-out/gpu_check}
+mkdir -p "$OUT"
+OUT=$(cd "$OUT" && pwd)
+work=out/gpu_check.work
+cores=$(nproc)
+jobs=${JOBS:-$cores}
+backend=cuda total_s=${TOTAL_SECONDS:-470} tiny=()
+if [ -n "${EMULATED:-}" ]; then
+    backend=emu total_s=${TOTAL_SECONDS:-1800} tiny=(--sizes tiny)
+else
+    export GPU_ARCHS=${GPU_ARCHS:-native}
+fi
+bf16=build/release-$backend-bf16 fp32=build/release-$backend-fp32
+has_mpi() { command -v mpirun >/dev/null && command -v "${DYNAPIPE_MPICC:-mpicc}" >/dev/null; }
+card_name() {
+    if [ -n "${EMULATED:-}" ]; then echo emulator; else nvidia-smi --query-gpu=name --format=csv,noheader | head -1; fi
+}
+# Exit status of a part that has nothing to do here; why is the part's last line.
+skip=77
+
+# --- parts: each writes its section of the report to $work/NAME.md -------------------------------------------
+can_link() {  # header, library
+    printf '#include <%s>\nint main(void) { return 0; }\n' "$1" | ${CC:-gcc} -x c - -o "$work/probe" "-l$2" 2>/dev/null
+}
+part_needs() {
+    local missing=() rc=0
+    for tool in gcc make; do command -v $tool >/dev/null || missing+=("$tool"); done
+    can_link jansson.h jansson || missing+=("jansson (libjansson-dev): metrics, data")
+    printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <pcre2.h>\nint main(void) { return 0; }\n' | ${CC:-gcc} -x c - -o "$work/probe" -lpcre2-8 2>/dev/null ||
+        missing+=("pcre2 (libpcre2-dev): data")
+    can_link cblas.h openblas || missing+=("OpenBLAS (libopenblas-openmp-dev): kernel tests compare with the CPU's operations")
+    if [ -z "${EMULATED:-}" ]; then
+        nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit --format=csv,noheader || missing+=("a card (nvidia-smi)")
+        make -s BACKEND=cuda DYNAPIPE=1 cuda-found || rc=1
+    fi
+    has_mpi || echo "no MPI (mpirun, mpicc) ---> only one rank is tested; see DYNAPIPE_MPICC, OPAL_PREFIX"
+    command -v compute-sanitizer >/dev/null || echo "no compute-sanitizer"
+    for what in "${missing[@]}"; do echo "missing ---> $what"; rc=1; done
+    echo "$cores cores, $(${CC:-gcc} --version | head -1)"
+    return $rc
+}
+
+kernel_tests() { ls test/cuda/test_cuda_*.c | sed 's|.*/||; s|\.c$||'; }
+
+part_build() {
+    local rc=0 t targets=()
+    for t in $(kernel_tests); do targets+=("$bf16/$t"); done
+    # What one part needs is built even if another's does not compile (-k).
+    make -k -j"$jobs" BACKEND=$backend PRECISION=BF16 "${targets[@]}" "$bf16/cuda_bench_operations" "$bf16/cuda_bench_steps" "$bf16/train_gpt2" \
+        "$bf16/train_gpt2-dynapipe" "$bf16/profile_costs" || rc=1
+    make -k -j"$jobs" BACKEND=$backend PRECISION=FP32 "${targets[@]//$bf16/$fp32}" "$fp32/train_gpt2" "$fp32/train_gpt2-dynapipe" || rc=1
+    make -k -j"$jobs" build/release/train_gpt2 build/release/train_gpt2-dynapipe build/release/prepare_data build/release/dev/make_tasks \
+        build/release/bench_lengths || rc=1
+    return $rc
+}
+
+part_kernels() {
+    local rc=0 t folder
+    {
+        echo "## Kernel tests"
+        echo
+        echo "| test | bf16 | float32 |"
+        echo "|---|---|---|"
+    } >"$work/kernels.md"
+    for t in $(kernel_tests); do
+        local cell=()
+        for folder in "$bf16" "$fp32"; do
+            echo "--- $folder/$t"
+            timeout -k 5 "${TEST_SECONDS:-40}" "$folder/$t" >"$work/test.log" 2>&1
+            local status=$?
+            cat "$work/test.log"
+            if [ $status -eq 0 ]; then cell+=("$(tail -1 "$work/test.log")"); else cell+=("**exit $status**"); rc=1; fi
+        done
+        echo "| $t | ${cell[0]} | ${cell[1]} |" >>"$work/kernels.md"
+    done
+    return $rc
+}
+
+part_operations() {
+    "$bf16/cuda_bench_operations" "${tiny[@]}" >"$work/operations.md"
+}
+part_steps() {
+    "$bf16/cuda_bench_steps" "${tiny[@]}" ${EMULATED:+--steps 3} >"$work/steps.md"
+}
+
+# Losses of small runs against the CPU trainer's: same data, same seed, other plans (costs differ), so other orders of the same sums.
+# float32: 1e-4 of a loss of 5.5; bf16: 8 bits of mantissa in every activation and weight, seen on the emulator: a few 1e-3.
+losses() { sed -nE 's/.*"step":([0-9]+),"loss":([^,]+),.*/\1 \2/p' "$work/$1/metrics.jsonl" 2>/dev/null; }
+difference() {
+    awk 'NR == FNR {a[$1] = $2; next} $1 in a {d = a[$1] - $2; if (d < 0) d = -d; if (d > m) m = d; n++}
+         END {if (n == 0) print "none"; else printf "%.2e\n", m}' <(losses "$1") <(losses "$2")
+}
+train() {  # name, trainer, ranks, options...
+    local name=$1 trainer=$2 ranks=$3 launcher=()
+    shift 3
+    has_mpi && launcher=(mpirun --quiet -np "$ranks")
+    rm -rf "${work:?}/$name" && mkdir -p "$work/$name"
+    OMP_NUM_THREADS=1 timeout -k 5 "${TRAIN_SECONDS:-40}" "${launcher[@]}" "$trainer" -i "$work/tasks/train.bin" -e l4c64h2 -t 256 -d 3000 -x 5 -v 0 -s 0 -n 0 \
+        -o "$work/$name" "$@" >"$work/$name.log" 2>&1 || { echo "$name failed:"; tail -5 "$work/$name.log"; return 1; }
+}
+part_train() {
+    local rc=0 name precision folder tolerance ranks stages transport off verdict
+    build/release/dev/make_tasks --out "$work/tasks.jsonl" --samples 300 --seed 7 --max-tokens 250 >/dev/null &&
+        build/release/prepare_data --out "$work/tasks" "$work/tasks.jsonl" >/dev/null || return 1
+    train cpu build/release/train_gpt2-dynapipe 1 || return 1
+    {
+        echo "## Training losses against the CPU trainer's"
+        echo
+        echo "Five steps of l4c64h2 on the built-in tasks; largest difference of a step's loss."
+        echo
+        echo "| build | ranks (stages x replicas) | transport | off by | at most | |"
+        echo "|---|---|---|---:|---:|---|"
+    } >"$work/train.md"
+    for precision in fp32 bf16; do
+        folder=$fp32 tolerance=1e-4
+        [ $precision = bf16 ] && folder=$bf16 tolerance=2e-2
+        for ranks in 1x1 2x1 1x2 4x1 2x2; do
+            stages=${ranks%x*} transport=default
+            local options=(--stages "$stages") count=$((stages * ${ranks#*x}))
+            if [ $count -gt 1 ]; then
+                has_mpi || continue
+                transport=mpi
+                options+=(--transport mpi)
+            fi
+            name=train-$precision-$ranks
+            off=none
+            train "$name" "$folder/train_gpt2-dynapipe" $count "${options[@]}" && off=$(difference cpu "$name")
+            verdict=$(awk -v d="$off" -v t=$tolerance 'BEGIN {print d != "none" && d + 0 <= t + 0 ? "ok" : "**FAIL**"}')
+            [ "$verdict" = ok ] || rc=1
+            echo "$name: off by $off, $verdict"
+            echo "| $precision | $ranks | $transport | $off | $tolerance | $verdict |" >>"$work/train.md"
+        done
+    done
+    return $rc
+}
+
+# One test under one tool; 0, 1 (found something), 77 (the tool does not work on this machine).
+sanitize_one() {  # tool, program, log
+    timeout -k 5 "${SANITIZER_SECONDS:-60}" compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 5 "$2" >"$3" 2>&1
+    local rc=$?
+    grep -qE 'Device not supported|not supported on this' "$3" && return 77
+    [ $rc -eq 124 ] && { echo "ran out of time; nothing found until then" >>"$3"; grep -qE '========= (Invalid|Error: Race)' "$3"; return $(($? == 0)); }
+    return $rc
+}
+part_sanitizer() {
+    local rc=0 t tool pids=() names=() i status
+    [ -n "${EMULATED:-}" ] && { echo "the emulator has AddressSanitizer instead: BUILD=asan"; return $skip; }
+    command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer ---> it is in the CUDA toolkit's bin"; return $skip; }
+    for tool in memcheck racecheck; do
+        for t in $(kernel_tests); do
+            sanitize_one $tool "$bf16/$t" "$work/sanitize-$tool-$t.log" &
+            pids+=($!) names+=("$tool $t")
+            while [ "$(jobs -rp | wc -l)" -ge $((cores > 8 ? 8 : cores)) ]; do sleep 0.1; done
+        done
+    done
+    printf '## compute-sanitizer\n\n' >"$work/sanitizer.md"
+    for i in "${!pids[@]}"; do
+        wait "${pids[$i]}"
+        status=$?
+        if [ $status -eq 77 ]; then echo "compute-sanitizer does not know this machine's device"; echo "It does not work on this machine." >>"$work/sanitizer.md"; return $skip; fi
+        [ $status -eq 0 ] || { rc=1; tail -20 "$work/sanitize-${names[$i]/ /-}.log"; }
+        echo "- ${names[$i]}: $([ $status -eq 0 ] && grep -hE 'ERROR SUMMARY|RACECHECK SUMMARY|ran out' "$work/sanitize-${names[$i]/ /-}.log" | tail -1 | sed 's/=* *//' || echo "**exit $status**")" >>"$work/sanitizer.md"
+    done
+    return $rc
+}
+
+part_mixture() {
+    local csv=${LENGTHS_CSV:-../shared/data/lengths.csv} source=()
+    [ -e "$csv" ] || csv=shared/data/lengths.csv
+    [ -e "$csv" ] && source=(--lengths "$csv")
+    export TRAINER=$bf16/train_gpt2-dynapipe PROFILER=$bf16/profile_costs DATA=$work/mixture.bin WORK=$work/mixture
+    if [ -n "${EMULATED:-}" ]; then
+        export MODELS=l2c64h2 LONGEST=128 BATCH=600 MB_TOKENS=200 STEPS=4 RUN_SECONDS=90 VOCAB=300 SECONDS_A_POINT=0.001
+    fi
+    build/release/bench_lengths "${source[@]}" --out "$DATA" --vocab "${VOCAB:-50257}" --samples "${SAMPLES:-20000}" || return 1
+    dev/cuda_bench/mixture.sh >"$work/mixture.md"
+    local rc=$?
+    echo "Lengths: ${source[1]:-made up}." >>"$work/mixture.md"
+    return $rc
+}
+
+part_torch() {
+    "${TORCH_PYTHON:-python3}" dev/cuda_bench/torch_compare.py ${EMULATED:+--tiny} >"$work/torch.md"
+    local rc=$?
+    [ $rc -eq $skip ] && { cat "$work/torch.md"; rm -f "$work/torch.md"; }
+    return $rc
+}
+
+if [ "${1:-}" = --part ]; then  # called by this script under a time limit
+    "part_$2"
+    exit
+fi
+
+# --- all of them, in the order of what they are worth ----------------------------------------------------------
+declare -A limit_s=([needs]=20 [build]=170 [kernels]=90 [train]=100 [operations]=60 [steps]=70 [sanitizer]=90 [mixture]=240 [torch]=45)
+parts=("$@")
+[ $# -gt 0 ] || parts=(needs build kernels train operations steps mixture torch sanitizer)
+[ $# -gt 0 ] || rm -rf "$work"
+mkdir -p "$work"
+rm -f "$work"/*.md
+failed=0
+{
+    echo "| part | result | seconds |"
+    echo "|---|---|---:|"
+} >"$work/summary"
+for part in "${parts[@]}"; do
+    [ -n "${limit_s[$part]:-}" ] || { echo "gpu_check: $part: no such part ---> ${!limit_s[*]}" >&2; exit 1; }
+    left=$((total_s - SECONDS)) limit=${limit_s[$part]}
+    [ -z "${EMULATED:-}" ] || limit=600
+    [ $limit -le $left ] || limit=$left
+    begin=$SECONDS
+    echo "=== $part (at most $limit s)"
+    if [ $limit -lt 5 ]; then
+        rc=124
+    else
+        timeout -k 10 $limit bash "$0" --part "$part" >"$work/$part.log" 2>&1 </dev/null
+        rc=$?
+    fi
+    took=$((SECONDS - begin))
+    case $rc in
+        0) result=ok; tail -3 "$work/$part.log";;
+        "$skip") result="skipped: $(tail -1 "$work/$part.log")";;
+        124|137) result="**out of time** after $took s"; failed=1; tail -5 "$work/$part.log" 2>/dev/null;;
+        *) result="**failed** (exit $rc)"; failed=1; tail -25 "$work/$part.log";;
+    esac
+    missed=$(cat "$work/$part.md" 2>/dev/null | grep -cF '**no**')
+    [ "$missed" -eq 0 ] || result+="; $missed targets missed"
+    echo "--- $part: $result, $took s"
+    echo "| $part | $result | $took |" >>"$work/summary"
+done
+
+card=$(card_name)
+short=$(tr 'A-Z ' 'a-z-' <<<"$card" | sed -E 's/^nvidia-//; s/-.*//')
+report=$OUT/gpu-$short.md
+{
+    echo "# $card"
+    echo
+    echo "\`dev/gpu_check.sh${*:+ $*}\` at commit $(git describe --always --dirty 2>/dev/null), $(date -u +%F), $SECONDS s in all."
+    echo
+    sed 's/^/    /' "$work/needs.log" 2>/dev/null
+    echo
+    cat "$work/summary"
+    for part in kernels train operations steps mixture torch sanitizer; do
+        [ -s "$work/$part.md" ] && { echo; cat "$work/$part.md"; }
+    done
+} >"$report"
+for log in "$work"/*.log; do echo "=== $log"; cat "$log"; done >"$OUT/logs.txt"
+if [ -z "${EMULATED:-}" ] && [ $# -eq 0 ]; then mkdir -p dev/results && cp "$report" dev/results/; fi
+echo
+cat "$work/summary"
+echo "report: $report; all output: $OUT/logs.txt; $SECONDS s"
+exit $failed

@@ -1,41 +1,90 @@
-// context.cu -- the card, its streams and handles, memory; errors that a user can mend end with exit
-// status 2.
+// context.cu -- the card, its streams and handles; where the machine cannot serve, a line that says what is
+// missing, and exit status 2.
 #include "context.h"
+#include "staging.h"
 
 #include <string.h>
 
-static void die_without_card(const char* why) {
-    fprintf(stderr,
-            "%s ---> ./train_gpt2 trains on the CPU (make train_gpt2); see nvidia-smi for cards and driver\n",
-            why);
+enum { MIN_CAPABILITY = 80 };  // bf16 on tensor cores and cp.async: Ampere and later
+
+static void die(const char* why, const char* what_to_do) {
+    fprintf(stderr, "%s ---> %s; ./train_gpt2 trains on the CPU (make train_gpt2)\n", why, what_to_do);
     exit(2);
+}
+
+static void check_driver(void) {
+    int num_devices = 0, driver = 0, runtime = 0;
+    char why[256];
+    const cudaError_t error = cudaGetDeviceCount(&num_devices);
+    if (error == cudaSuccess && num_devices > 0) { return; }
+    (void)cudaDriverGetVersion(&driver);  // 0 where there is none
+    (void)cudaRuntimeGetVersion(&runtime);
+    if (error == cudaErrorInsufficientDriver && driver > 0) {
+        snprintf(why, sizeof why, "the NVIDIA driver is for CUDA %d.%d, this program for %d.%d",
+                 driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+        die(why, "a newer driver, or build with an older toolkit: make NVCC=/usr/local/cuda-12.x/bin/nvcc");
+    }
+    if (error == cudaErrorInsufficientDriver || error == cudaErrorStubLibrary) {
+        die("no NVIDIA driver on this machine", "run where nvidia-smi lists a GPU");
+    }
+    if (error == cudaSuccess || error == cudaErrorNoDevice) {
+        die("no NVIDIA GPU is visible", "run where nvidia-smi lists a GPU, and see CUDA_VISIBLE_DEVICES");
+    }
+    snprintf(why, sizeof why, "no usable NVIDIA GPU: %s", cudaGetErrorString(error));
+    die(why, "nvidia-smi shows cards and driver");
+}
+
+// Compute capability 8.0 or later; the caller chose the device by cudaSetDevice().
+static void describe_card(OpsContext* ops) {
+    int device = 0;
+    cudaDeviceProp about;
+    char why[512];
+    CUDA_CHECK(cudaGetDevice(&device));
+    CUDA_CHECK(cudaGetDeviceProperties(&about, device));
+    snprintf(ops->name, sizeof ops->name, "%.*s", (int)sizeof ops->name - 1, about.name);
+    ops->num_sms = about.multiProcessorCount;
+    ops->capability = 10 * about.major + about.minor;
+    if (ops->capability >= MIN_CAPABILITY) { return; }
+    snprintf(why, sizeof why, "GPU %d, %s, has compute capability %d.%d, the kernels need %d.%d", device,
+             ops->name, about.major, about.minor, MIN_CAPABILITY / 10, MIN_CAPABILITY % 10);
+    die(why, "a card of 2020 or later (A100, H100, RTX 30); CUDA_VISIBLE_DEVICES chooses among several");
 }
 
 OpsContext* ops_create(int num_threads) {
     (void)num_threads;
-    int device = 0, num_devices = 0;
-    cudaError_t error = cudaGetDeviceCount(&num_devices);
-    if (error != cudaSuccess) { die_without_card(cudaGetErrorString(error)); }
-    if (num_devices == 0) { die_without_card("no NVIDIA GPU"); }
+    check_driver();
     OpsContext* ops = (OpsContext*)calloc(1, sizeof *ops);
-    if (ops == NULL) { die_without_card("no memory for a context"); }
-    CUDA_CHECK(cudaGetDevice(&device));
-    cudaDeviceProp about;
-    CUDA_CHECK(cudaGetDeviceProperties(&about, device));
-    snprintf(ops->name, sizeof ops->name, "%s", about.name);
-    ops->num_sms = about.multiProcessorCount;
+    if (ops == NULL) { die("no host memory for a context", "free some"); }
+    describe_card(ops);
     CUDA_CHECK(cudaStreamCreateWithFlags(&ops->stream, cudaStreamNonBlocking));
     CUDA_CHECK(cudaStreamCreateWithFlags(&ops->copy_stream, cudaStreamNonBlocking));
     CUDA_CHECK(cudaMalloc((void**)&ops->partials, OPS_PARTIAL_FLOATS * sizeof(float)));
     CUDA_CHECK(cudaMallocHost((void**)&ops->sum, sizeof *ops->sum));
+    for (int i = 0; i < 2; i++) {
+        CUDA_CHECK(cudaMallocHost((void**)&ops->bounce[i], OPS_BOUNCE_BYTES));
+        CUDA_CHECK(cudaEventCreateWithFlags(&ops->bounced[i], cudaEventDisableTiming));
+    }
+    CUBLAS_CHECK(cublasLtCreate(&ops->blas));
+    // 32 MiB is what cuBLAS takes for itself on Hopper; split-K of a weight gradient uses more where it may.
+    ops->blas_workspace_bytes = (size_t)(ops->capability >= 90 ? 64 : 32) << 20;
+    CUDA_CHECK(cudaMalloc(&ops->blas_workspace, ops->blas_workspace_bytes));
+    ops->staging = staging_create();
     return ops;
 }
 
 void ops_free(OpsContext* ops) {
     if (ops == NULL) { return; }
-    CUDA_CHECK(cudaStreamSynchronize(ops->stream));
-    CUDA_CHECK(cudaFree(ops->partials));
+    ops_sync(ops);
+    CUDA_CHECK(cudaStreamSynchronize(ops->copy_stream));
+    staging_free(ops->staging);
+    CUDA_CHECK(cudaFree(ops->blas_workspace));
+    CUBLAS_CHECK(cublasLtDestroy(ops->blas));
+    for (int i = 0; i < 2; i++) {
+        CUDA_CHECK(cudaEventDestroy(ops->bounced[i]));
+        CUDA_CHECK(cudaFreeHost(ops->bounce[i]));
+    }
     CUDA_CHECK(cudaFreeHost(ops->sum));
+    CUDA_CHECK(cudaFree(ops->partials));
     CUDA_CHECK(cudaStreamDestroy(ops->copy_stream));
     CUDA_CHECK(cudaStreamDestroy(ops->stream));
     free(ops);
@@ -52,43 +101,4 @@ void* ops_stream(const OpsContext* ops) {
 
 const char* ops_device_name(const OpsContext* ops) {
     return ops->name;
-}
-
-void* ops_alloc(OpsContext* ops, size_t num_bytes, const char* what) {
-    void* memory = NULL;
-    if (cudaMalloc(&memory, num_bytes > 0 ? num_bytes : 256) != cudaSuccess) {
-        size_t free_bytes = 0, total_bytes = 0;
-        cudaMemGetInfo(&free_bytes, &total_bytes);
-        fprintf(stderr,
-                "no memory for %zu bytes of %s, %s has %zu of %zu left ---> a smaller model or more stages\n",
-                num_bytes, what, ops->name, free_bytes, total_bytes);
-        exit(EXIT_FAILURE);
-    }
-    ops_zero(ops, memory, num_bytes);
-    return memory;
-}
-
-void ops_release(OpsContext* ops, void* memory) {
-    CUDA_CHECK(cudaStreamSynchronize(ops->stream));
-    CUDA_CHECK(cudaFree(memory));
-}
-
-void ops_zero(OpsContext* ops, void* memory, size_t num_bytes) {
-    if (num_bytes > 0) { CUDA_CHECK(cudaMemsetAsync(memory, 0, num_bytes, ops->stream)); }
-}
-
-void ops_upload(OpsContext* ops, void* memory, const void* host, size_t num_bytes) {
-    if (num_bytes == 0) { return; }
-    CUDA_CHECK(cudaMemcpyAsync(memory, host, num_bytes, cudaMemcpyHostToDevice, ops->stream));
-    ops_sync(ops);
-}
-
-void ops_download(OpsContext* ops, void* host, const void* memory, size_t num_bytes) {
-    if (num_bytes == 0) { return; }
-    CUDA_CHECK(cudaMemcpyAsync(host, memory, num_bytes, cudaMemcpyDeviceToHost, ops->stream));
-    ops_sync(ops);
-}
-
-void ops_sync(OpsContext* ops) {
-    CUDA_CHECK(cudaStreamSynchronize(ops->stream));
 }

@@ -7,7 +7,14 @@ the next one on the stream may overwrite it.
 */
 #pragma once
 
+#ifndef __cplusplus
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wstrict-prototypes"
+#endif
 #include <cublasLt.h>
+#ifndef __cplusplus
+#pragma GCC diagnostic pop
+#endif
 #include <cuda_runtime.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +22,7 @@ the next one on the stream may overwrite it.
 #include "../ops.h"
 
 enum { OPS_PARTIAL_FLOATS = 4 << 20 };  // 16 MiB: (2 blocks per SM, 2, C) of the widest model and more
+enum { OPS_BOUNCE_BYTES = 8 << 20 };    // of each of two pinned buffers that large transfers pass through
 
 typedef struct OpsStaging OpsStaging;    // staging.cu: pinned rings for tokens and losses
 typedef struct MatmulCache MatmulCache;  // matmul_cache.cu: an algorithm per shape bucket
@@ -27,7 +35,10 @@ struct OpsContext {
     float* partials;  // OPS_PARTIAL_FLOATS
     double* sum;      // pinned, one value: where sum_of_squares ends
     int num_sms;
-    char name[256];  // of the card
+    int capability;          // 10 major + minor: 90 for an H200
+    char name[256];          // of the card
+    char* bounce[2];         // memory.cu: pinned, OPS_BOUNCE_BYTES each
+    cudaEvent_t bounced[2];  // behind the last transfer of each
     OpsStaging* staging;
     MatmulCache* matmuls;
 };
@@ -38,12 +49,16 @@ struct OpsContext {
 
 static inline void ops_cuda_check(cudaError_t error, const char* call, const char* file, int line) {
     if (error == cudaSuccess) { return; }
-    fprintf(stderr, "%s:%d: %s: %s\n", file, line, call, cudaGetErrorString(error));
+    fprintf(stderr,
+            "%s:%d: %s: %s ---> where an earlier kernel is the cause, CUDA_LAUNCH_BLOCKING=1 or "
+            "compute-sanitizer names it\n",
+            file, line, call, cudaGetErrorString(error));
     exit(EXIT_FAILURE);
 }
 
 static inline void ops_cublas_check(cublasStatus_t status, const char* call, const char* file, int line) {
     if (status == CUBLAS_STATUS_SUCCESS) { return; }
-    fprintf(stderr, "%s:%d: %s: cuBLAS error %d\n", file, line, call, (int)status);
+    fprintf(stderr, "%s:%d: %s: cuBLASLt status %d ---> CUBLASLT_LOG_LEVEL=5 prints the reason\n", file, line,
+            call, (int)status);
     exit(EXIT_FAILURE);
 }

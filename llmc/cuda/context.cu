@@ -1,6 +1,7 @@
 // context.cu -- the card, its streams and handles; where the machine cannot serve, a line that says what is
 // missing, and exit status 2.
 #include "context.h"
+#include "matmul_cache.h"
 #include "staging.h"
 
 #include <string.h>
@@ -68,6 +69,7 @@ OpsContext* ops_create(int num_threads) {
     // 32 MiB is what cuBLAS takes for itself on Hopper; split-K of a weight gradient uses more where it may.
     ops->blas_workspace_bytes = (size_t)(ops->capability >= 90 ? 64 : 32) << 20;
     CUDA_CHECK(cudaMalloc(&ops->blas_workspace, ops->blas_workspace_bytes));
+    ops->matmuls = matmul_cache_create();
     ops->staging = staging_create();
     return ops;
 }
@@ -77,6 +79,7 @@ void ops_free(OpsContext* ops) {
     ops_sync(ops);
     CUDA_CHECK(cudaStreamSynchronize(ops->copy_stream));
     staging_free(ops->staging);
+    matmul_cache_free(ops->matmuls);
     CUDA_CHECK(cudaFree(ops->blas_workspace));
     CUBLAS_CHECK(cublasLtDestroy(ops->blas));
     for (int i = 0; i < 2; i++) {

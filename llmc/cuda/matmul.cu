@@ -1,0 +1,98 @@
+/*
+matmul.cu -- matrix products on cuBLASLt, with what can be fused into their ends.
+
+What an epilogue saves is a pass over the (T, OC) output: bias a read and a write; GELU forward the read of
+its input; GELU backward a read and a write. For GPT-2 124M, bf16, 64k tokens, the output of the first MLP
+matrix is 403 MB: 0.09 ms per pass at 4.3 TB/s (an H200's measured copy) beside 0.4 to 0.5 ms of product at
+600 to 800 TFLOP/s. What is not fused is dbias: cuBLASLt's BGRADB overwrites where += is wanted, so that
+gradient is one more read of dout (0.09 ms here, a fifth of the product).
+
+Where cuBLASLt has no algorithm with the epilogue (bf16 auxiliary rows must be multiples of 8) the product
+and separate kernels do the same; where it has none at all, matmul_plain. Which, is part of the bucket's
+answer in matmul_cache.
+*/
+#include "matmul_cache.h"
+#include "matmul_plain.h"
+
+// A fused GELU gradient would read and write the same array where pre_gelu is dinp. Each value is read and
+// written by the same thread block, but cuBLASLt's manual promises in-place only for C and D. NEEDSWORK:
+// where a card at hand proves it right, 1 saves three passes of (T, C).
+enum { DGELU_IN_PLACE = 0 };
+
+static int alignment(const MatmulOperands* operands) {
+    const uintptr_t bits = (uintptr_t)operands->a | (uintptr_t)operands->b | (uintptr_t)operands->d |
+                           (uintptr_t)operands->bias | (uintptr_t)operands->aux;
+    int align_bytes = 16;  // what 128-bit loads and TMA want; more changes no kernel
+    while (bits % (uintptr_t)align_bytes != 0) { align_bytes /= 2; }
+    return align_bytes;
+}
+
+// false: cuBLASLt does not serve it, nothing was queued.
+static bool multiply(MatmulKind kind, const MatmulOperands* operands, int T, int C, int OC, OpsContext* ops) {
+    const int align_bytes = alignment(operands);
+    const float alpha = 1.0f;
+    MatmulProblem problem;
+    cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
+    for (int is_exact = 0; is_exact <= 1; is_exact++) {
+        const MatmulChoice* choice = matmul_cache_choose(ops, kind, T, C, OC, align_bytes, is_exact);
+        if (!choice->found) { return false; }
+        if (!is_exact) { matmul_problem_init(&problem, kind, operands, T, C, OC); }
+        status = cublasLtMatmul(ops->blas, &problem.desc, &alpha, operands->a, &problem.a, operands->b,
+                                &problem.b, &problem.beta, operands->d, &problem.d, operands->d, &problem.d,
+                                &choice->algo, ops->blas_workspace, ops->blas_workspace_bytes, ops->stream);
+        if (status == CUBLAS_STATUS_SUCCESS) { return true; }
+        // The algorithm of the bucket does not suit this T.
+        if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE) { break; }
+    }
+    CUBLAS_CHECK(status);
+    return false;
+}
+
+static void multiply_or_plain(MatmulKind kind, const MatmulOperands* operands, int T, int C, int OC,
+                              OpsContext* ops) {
+    if (!multiply(kind, operands, T, C, OC, ops)) { matmul_plain(kind, operands, T, C, OC, ops); }
+}
+
+void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int T, int C,
+                    int OC, OpsContext* ops) {
+    if (T == 0) { return; }
+    const MatmulOperands operands = {weight, inp, out, bias, NULL};
+    if (bias != NULL && multiply(MATMUL_FORWARD_BIAS, &operands, T, C, OC, ops)) { return; }
+    multiply_or_plain(MATMUL_FORWARD, &operands, T, C, OC, ops);
+    if (bias != NULL) { matmul_add_bias(out, bias, T, OC, ops); }
+}
+
+void matmul_gelu_forward(floatX* out, floatX* pre_gelu, const floatX* inp, const floatX* weight,
+                         const floatX* bias, int T, int C, int OC, OpsContext* ops) {
+    if (T == 0) { return; }
+    const MatmulOperands operands = {weight, inp, out, bias, pre_gelu};
+    if (bias != NULL && multiply(MATMUL_FORWARD_GELU, &operands, T, C, OC, ops)) { return; }
+    matmul_forward(pre_gelu, inp, weight, bias, T, C, OC, ops);
+    gelu_forward(out, pre_gelu, (size_t)T * (size_t)OC, ops);
+}
+
+void matmul_backward_input(floatX* dinp, const floatX* dout, const floatX* weight, int T, int C, int OC,
+                           OpsContext* ops) {
+    if (T == 0) { return; }
+    const MatmulOperands operands = {weight, dout, dinp, NULL, NULL};
+    multiply_or_plain(MATMUL_INPUT, &operands, T, C, OC, ops);
+}
+
+void matmul_gelu_backward_input(floatX* dinp, const floatX* pre_gelu, void* scratch, const floatX* dout,
+                                const floatX* weight, int T, int C, int OC, OpsContext* ops) {
+    if (T == 0) { return; }
+    const MatmulOperands operands = {weight, dout, dinp, NULL, (floatX*)pre_gelu};
+    if ((DGELU_IN_PLACE || pre_gelu != dinp) && multiply(MATMUL_INPUT_DGELU, &operands, T, C, OC, ops)) {
+        return;
+    }
+    matmul_backward_input((floatX*)scratch, dout, weight, T, C, OC, ops);
+    gelu_backward(dinp, (const floatX*)scratch, pre_gelu, (size_t)T * (size_t)C, ops);
+}
+
+void matmul_backward_weight(float* dweight, float* dbias, const floatX* dout, const floatX* inp, int T, int C,
+                            int OC, OpsContext* ops) {
+    if (T == 0) { return; }
+    const MatmulOperands operands = {inp, dout, dweight, NULL, NULL};
+    multiply_or_plain(MATMUL_WEIGHT, &operands, T, C, OC, ops);
+    if (dbias != NULL) { matmul_bias_backward(dbias, dout, T, OC, ops); }
+}

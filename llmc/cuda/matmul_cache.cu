@@ -1,0 +1,120 @@
+// matmul_cache.cu -- a hash table of fixed capacity (open addressing, linear probing) from shape bucket to
+// algorithm.
+#include "matmul_cache.h"
+
+#include <string.h>
+
+// A model has about 20 (kind, C, OC), and 128 to 64k tokens are 72 buckets.
+enum { MAX_ENTRIES = 8192, MAX_FILLED = MAX_ENTRIES * 3 / 4, NUM_ANSWERS = 4 };
+
+typedef struct {
+    int kind, T, C, OC, align_bytes, is_exact;  // T 0: empty
+} MatmulKey;
+
+struct MatmulCache {
+    MatmulKey keys[MAX_ENTRIES];
+    MatmulChoice choices[MAX_ENTRIES];
+    int num_filled;
+    MatmulChoice unsaved;  // the answer where the table is full
+    MatmulChoice none;     // found: 0
+    int without;           // MATMUL_NO_...
+    int64_t num_queries;
+};
+
+MatmulCache* matmul_cache_create(void) {
+    MatmulCache* cache = (MatmulCache*)calloc(1, sizeof *cache);
+    if (cache == NULL) {
+        fprintf(stderr, "no host memory for %zu bytes of matrix algorithms ---> free some\n", sizeof *cache);
+        exit(EXIT_FAILURE);
+    }
+    return cache;
+}
+
+void matmul_cache_free(MatmulCache* cache) {
+    free(cache);
+}
+
+int matmul_bucket(int T) {
+    int step = 1;
+    while (T > 16 * step) { step *= 2; }  // 8 step < T <= 16 step, or T <= 16
+    return (T + step - 1) / step * step;
+}
+
+static uint32_t hash(const MatmulKey* key) {
+    const int words[] = {key->kind, key->T, key->C, key->OC, key->align_bytes, key->is_exact};
+    uint64_t h = 0;
+    for (int word : words) {
+        h = (h ^ (uint64_t)(uint32_t)word) * 0x9e3779b97f4a7c15u;
+        h ^= h >> 29;
+    }
+    return (uint32_t)h;
+}
+
+static void ask(OpsContext* ops, const MatmulKey* key, MatmulChoice* choice) {
+    // Only the alignment of these matters: the heuristic does not look behind pointers.
+    void* aligned = (void*)(uintptr_t)key->align_bytes;
+    const MatmulOperands operands = {aligned, aligned, aligned, (const floatX*)aligned, (floatX*)aligned};
+    MatmulProblem problem;
+    matmul_problem_init(&problem, (MatmulKind)key->kind, &operands, key->T, key->C, key->OC);
+    cublasLtMatmulPreferenceOpaque_t preference;
+    CUBLAS_CHECK(cublasLtMatmulPreferenceInit(&preference));
+    const uint64_t workspace_bytes = ops->blas_workspace_bytes;
+    const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, align = (uint32_t)key->align_bytes;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t attribute;
+        const void* value;
+        size_t num_bytes;
+    } wishes[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes, sizeof workspace_bytes},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align, sizeof align},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align, sizeof align},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align, sizeof align},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align, sizeof align},
+    };
+    for (const auto& wish : wishes) {
+        CUBLAS_CHECK(
+            cublasLtMatmulPreferenceSetAttribute(&preference, wish.attribute, wish.value, wish.num_bytes));
+    }
+    cublasLtMatmulHeuristicResult_t answers[NUM_ANSWERS];
+    int num_answers = 0;
+    ops->matmuls->num_queries++;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(ops->blas, &problem.desc, &problem.a, &problem.b, &problem.d,
+                                       &problem.d, &preference, NUM_ANSWERS, answers, &num_answers);
+    choice->found = 0;
+    if (status != CUBLAS_STATUS_SUCCESS) { return; }  // NOT_SUPPORTED: no such combination
+    for (int i = num_answers - 1; i >= 0; i--) {      // best first
+        if (answers[i].state != CUBLAS_STATUS_SUCCESS) { continue; }
+        choice->algo = answers[i].algo;
+        choice->found = 1;
+    }
+}
+
+const MatmulChoice* matmul_cache_choose(OpsContext* ops, MatmulKind kind, int T, int C, int OC,
+                                        int align_bytes, int is_exact) {
+    MatmulCache* cache = ops->matmuls;
+    if (cache->without & MATMUL_NO_LIBRARY) { return &cache->none; }
+    if ((cache->without & MATMUL_NO_EPILOGUES) && matmul_kind_is_fused(kind)) { return &cache->none; }
+    const MatmulKey key = {kind, is_exact ? T : matmul_bucket(T), C, OC, align_bytes, is_exact};
+    uint32_t i = hash(&key) % MAX_ENTRIES;
+    for (; cache->keys[i].T != 0; i = (i + 1) % MAX_ENTRIES) {
+        if (memcmp(&cache->keys[i], &key, sizeof key) == 0) { return &cache->choices[i]; }
+    }
+    if (cache->num_filled == MAX_FILLED) {  // right, though asked for again each time
+        ask(ops, &key, &cache->unsaved);
+        return &cache->unsaved;
+    }
+    ask(ops, &key, &cache->choices[i]);
+    cache->keys[i] = key;
+    cache->num_filled++;
+    return &cache->choices[i];
+}
+
+void matmul_cache_restrict(OpsContext* ops, int without) {
+    ops->matmuls->without = without;
+}
+
+int64_t matmul_cache_num_queries(const OpsContext* ops) {
+    return ops->matmuls->num_queries;
+}

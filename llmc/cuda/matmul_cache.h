@@ -1,0 +1,48 @@
+/*
+matmul_cache.h -- which of cuBLASLt's algorithms serves a product, asked once per bucket of token counts.
+
+Token counts differ from micro-batch to micro-batch, and asking the heuristic costs the host 20 to 100
+microseconds: as much as a small product takes. So T is rounded up to one of eight steps per octave (at most
+12.5 % more), and the heuristic is asked for that T; every T of the bucket uses the answer.
+
+Is the answer valid for all of them? An algorithm is a tile, a number of stages and of splits; what it demands
+(alignment of leading dimensions and pointers) does not depend on T here, see matmul_problem.h, and what it
+takes (workspace) is largest for the largest T. cublasLtMatmul() checks it against the very problem before it
+queues anything, in every call. Where it refuses, the heuristic is asked for exactly that T, under a key of
+its own: so which algorithm a shape gets depends on the shape alone, not on what was asked before. The same
+shape gives the same bits in every run on the same kind of card and library: nothing is chosen by timing, and
+sums that split k go through the workspace in a fixed order (CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE), never
+through atomics or a bf16 output.
+*/
+#pragma once
+
+#include "matmul_problem.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct MatmulCache MatmulCache;
+
+typedef struct {
+    cublasLtMatmulAlgo_t algo;
+    int found;  // 0: cuBLASLt serves this not at all, or not with this epilogue
+} MatmulChoice;
+
+MatmulCache* matmul_cache_create(void);
+void matmul_cache_free(MatmulCache* cache);
+
+int matmul_bucket(int T);  // the largest T of T's bucket
+// align_bytes: a power of two, 2 to 16, that all pointers of the call are multiples of. is_exact: for this T
+// instead of its bucket.
+const MatmulChoice* matmul_cache_choose(OpsContext* ops, MatmulKind kind, int T, int C, int OC,
+                                        int align_bytes, int is_exact);
+
+// For tests and benchmarks: what the ways around the library cost, and that they are right.
+enum { MATMUL_NO_EPILOGUES = 1, MATMUL_NO_LIBRARY = 2 };
+void matmul_cache_restrict(OpsContext* ops, int without);  // 0: nothing is withheld
+int64_t matmul_cache_num_queries(const OpsContext* ops);   // of the heuristic so far
+
+#ifdef __cplusplus
+}
+#endif

@@ -5,7 +5,8 @@ profile_costs.c -- measures what a stage costs on this machine, and writes the f
 
 Start it with as many ranks per machine as training will have: all compute at the same time, so that what they
 share (memory bandwidth, cache) is in the times. What is measured: adapters/gpt2_profile.h. Transfers go
-between ranks 0 and 1. Every quantity is the mean over the ranks.
+between ranks 0 and 1, through the host. Every quantity is the mean over the ranks. The same file is
+./profile_costscu on GPUs.
 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,14 +24,15 @@ between ranks 0 and 1. Every quantity is the mean over the ranks.
 
 typedef struct {
     const char *model, *out;
-    int32_t max_tokens, vocab, threads;
+    int32_t seq_tokens, mb_tokens, vocab, threads;
     double seconds;
 } ProfileOptions;
 
 // clang-format off
 static const OptionSpec specs[] = {
     {"--model",   OPTION_STRING, offsetof(ProfileOptions, model),      "d12",       0, 0,    NULL, "DESC", "shape of the model, as the trainer's -e"},
-    {"--tokens",  OPTION_INT,    offsetof(ProfileOptions, max_tokens), "1024",      32, 1e6, NULL, "N", "longest sequence, as the trainer's -t"},
+    {"--tokens",  OPTION_INT,    offsetof(ProfileOptions, seq_tokens), "1024",      32, 1e6, NULL, "N", "longest sequence, as the trainer's -t"},
+    {"--mb-tokens", OPTION_INT,  offsetof(ProfileOptions, mb_tokens),  "0",         0, 1e6,  NULL, "N", "largest micro-batch to measure; 0: --tokens, on a GPU 16384 or more"},
     {"--vocab",   OPTION_INT,    offsetof(ProfileOptions, vocab),      "50257",     2, 1e7,  NULL, "N", "vocabulary of the data (257: the bytes tokenizer)"},
     {"--threads", OPTION_INT,    offsetof(ProfileOptions, threads),    "0",         0, 1024, NULL, "N", "cores of a rank; 0: OMP_NUM_THREADS, else all cores / ranks"},
     {"--seconds", OPTION_DOUBLE, offsetof(ProfileOptions, seconds),    "0.3",       0, 1e3,  NULL, "S", "time for one point"},
@@ -139,7 +141,7 @@ static Status average_over_ranks(Profiler* p) {
 static void print_summary(const Profiler* p) {
     printf("%10s %12s %12s %12s   one layer, ms\n", "tokens", "F", "B", "W");
     CostStage stage = {.layers = {0, 1}};
-    for (int32_t t = 32; t <= p->options.max_tokens; t *= 4) {
+    for (int32_t t = 32; t <= p->options.seq_tokens; t *= 4) {
         for (int whole = 0; whole < 2; whole++) {
             MbShape shape = {
                 .num_seqs = 1, .enc_tokens = t, .enc_squares = whole ? (int64_t)t * t : 32 * (int64_t)t};
@@ -152,22 +154,32 @@ static void print_summary(const Profiler* p) {
         }
     }
     printf("transfers: %.1f us + %.2f GB/s; update: %.2f ns per parameter\n", p->costs.comm_latency_ns / 1e3,
-           p->costs.comm_bytes_per_ns, p->costs.update_ns_per_byte * (double)sizeof(floatX));
+           p->costs.comm_bytes_per_ns, p->costs.update_ns_per_byte * (double)sizeof(float));
+}
+
+// A GPU is far from full with one sequence.
+static int32_t largest_micro_batch(const ProfileOptions* options, const OpsContext* ops) {
+    enum { GPU_TOKENS = 16384 };
+    int32_t num_tokens = options->mb_tokens;
+    if (num_tokens == 0 && ops_stream(ops) != NULL) { num_tokens = GPU_TOKENS; }
+    return num_tokens > options->seq_tokens ? num_tokens : options->seq_tokens;
 }
 
 static Status profile(Profiler* p) {
     char error[256];
     const ProfileOptions* options = &p->options;
-    if (!gpt2_config_parse(&p->config, options->model, options->vocab, options->max_tokens, error)) {
+    if (!gpt2_config_parse(&p->config, options->model, options->vocab, options->seq_tokens, error)) {
         return FAIL(STATUS_BAD_OPTION, "--model: %s", error);
     }
-    Gpt2Profile about = {.config = p->config,
-                         .max_tokens = options->max_tokens,
-                         .budget_ns = (int64_t)(options->seconds * 1e9)};
     OpsContext* ops = ops_create(p->num_threads);
-    Status status = gpt2_profile_measure(&p->costs, &about, ops, sync_ranks, p);
+    Gpt2Profile about = {.config = p->config,
+                         .max_tokens = largest_micro_batch(options, ops),
+                         .max_seq_tokens = options->seq_tokens,
+                         .budget_ns = (int64_t)(options->seconds * 1e9)};
+    gpt2_profile_measure(&p->costs, &about, ops, sync_ranks, p);
+    char signature[400];
+    dynapipe_gpt2_signature(signature, sizeof signature, &p->config, ops);
     ops_free(ops);
-    TRY(status);
     TRY(average_over_ranks(p));
     TRY(measure_transfers(p));
     if (p->transport.rank != 0) { return STATUS_OK; }
@@ -177,8 +189,6 @@ static Status profile(Profiler* p) {
     p->costs.recompute_is_job[RECOMPUTE_FULL] = true;
     gpt2_profile_set_recompute(&p->costs);
     p->costs.num_enc_layers = p->config.num_layers;
-    char signature[128];
-    dynapipe_gpt2_signature(signature, sizeof signature, &p->config, p->num_threads);
     TRY(cost_model_check(&p->costs));
     TRY(cost_model_save(&p->costs, options->out, signature));
     print_summary(p);

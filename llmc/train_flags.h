@@ -11,6 +11,10 @@ parses.
 #include <stdint.h>
 #include <stdio.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct {
     const char* train_pattern;  // -i
     const char* val_pattern;    // -j
@@ -45,3 +49,7 @@ typedef struct {
 const char* train_flags_parse(TrainFlags* out, int argc, char** argv);
 bool train_flags_want_help(int argc, char** argv);
 void train_flags_print(FILE* out);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,5 +1,6 @@
 // Any layout writes, any layout reads; broken files and full disks are told and harm nothing.
 #include "../llmc/checkpoint.h"
+#include "../llmc/floatx.h"
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -308,6 +309,60 @@ static void another_shape_is_told(void) {
     remove_checkpoint(2);
 }
 
+// What a bf16 build writes: a model of version 5, whose values are rounded, and a state with the exact ones
+// behind v.
+static void bf16_files_are_read(void) {
+    char model_path[CHECKPOINT_PATH_CHARS], state_path[CHECKPOINT_PATH_CHARS];
+    checkpoint_path(model_path, directory, CHECKPOINT_MODEL_FILE, 4);
+    checkpoint_path(state_path, directory, CHECKPOINT_STATE_FILE, 4);
+    const int32_t header[256] = {20240326, 5, 24, 50, 5, 2, 12, 64};
+    int64_t N = gpt2_num_params(&config);
+    FILE* file = fopen(model_path, "wb");
+    fwrite(header, sizeof header, 1, file);
+    for (int64_t i = 0; i < N; i++) {
+        uint16_t bits = floatx_bf16_bits(value_at(CHECKPOINT_PARAMS, i));
+        fwrite(&bits, sizeof bits, 1, file);
+    }
+    fclose(file);
+    Gpt2 model;
+    gpt2_init(&model, config, 2, 5, true, ops);
+    for (int body = 0; body < 2; body++) {
+        CHECK(checkpoint_read(model_path, body == 0 ? CHECKPOINT_PARAMS : CHECKPOINT_FLOATS, &model,
+                              model.params, 0, model.num_params, error));
+        int64_t num_wrong = 0;
+        for (int i = 0; i < model.num_slices; i++) {
+            const Gpt2TensorSlice* slice = &model.slices[i];
+            for (int64_t j = 0; j < slice->num_values; j++) {
+                float exact = value_at(CHECKPOINT_PARAMS, slice->file_offset + j);
+                num_wrong += model.params[slice->offset + j] != floatx_bf16_float(floatx_bf16_bits(exact));
+            }
+        }
+        CHECK_EQ(num_wrong, 0);
+    }
+    CheckpointRun run = {.step = 4, .has_master = true, .position = position, .position_bytes = 8};
+    CHECK(checkpoint_create_state(state_path, &config, &run, error));
+    for (CheckpointBody body = CHECKPOINT_M; body <= CHECKPOINT_MASTER; body++) {
+        CHECK(write_body(state_path, body, LAYOUTS[1], 3));
+    }
+    CHECK(checkpoint_commit(state_path, error));
+    for (CheckpointBody body = CHECKPOINT_M; body <= CHECKPOINT_MASTER; body++) {
+        check_body(state_path, body, LAYOUTS[2], 2);
+    }
+    CheckpointRun read = {0};
+    CHECK(checkpoint_read_run(&read, state_path, &config, error));
+    CHECK(read.has_master && read.step == 4 && read.position_bytes == 8);
+    free(read.position);
+    CHECK_EQ(truncate(state_path, 1024 + 12 * N - 4), 0);
+    must_say("cut master", checkpoint_read_run(&read, state_path, &config, error), "this model's state has");
+    remove_checkpoint(4);
+    write_checkpoint(4, LAYOUTS[0], 1);
+    must_say("no master",
+             checkpoint_read(state_path, CHECKPOINT_MASTER, &model, model.params, 0, model.num_params, error),
+             "has no master weights");
+    gpt2_free(&model);
+    remove_checkpoint(4);
+}
+
 // --- failing disks ---------------------------------------------------------------------------------------
 
 static void limit_file_bytes(rlim_t num_bytes) {
@@ -385,6 +440,7 @@ int main(void) {
     ops = ops_create(0);
     RUN(any_layout_writes_any_reads);
     RUN(files_are_llmcs);
+    RUN(bf16_files_are_read);
     RUN(broken_files_are_told);
     RUN(values_that_are_no_numbers_are_named);
     RUN(another_shape_is_told);

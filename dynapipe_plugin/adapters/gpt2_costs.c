@@ -1,9 +1,11 @@
 // gpt2_costs.c -- what a slice of GPT-2 costs: bytes asked of the model itself, times measured or estimated.
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "../plan/cost_model.h"
 #include "../run/session.h"
+#include "card_rates.h"
 #include "llmc_gpt2.h"
 
 // A slice without parameters, good for asking how many bytes it would need.
@@ -103,8 +105,11 @@ static void fill_bytes(CostModel* model, const Gpt2Config* config, OpsContext* o
     model->scratch_bytes.constant += rows.constant;
 }
 
-// Parameters, gradients, m and v (float32), the last two shared by the replicas with zero_stage 1. Of a tied
-// embedding the head has a copy of its own where it lies on another stage.
+// Per parameter: itself (floatX) and, in float32, its gradient, m, v, and its master where floatX is bf16;
+// the replicas share the last three with zero_stage 1. Of a tied embedding the head has a copy of its own
+// where it lies on another stage.
+enum { OPTIMIZER_FLOATS = sizeof(floatX) < sizeof(float) ? 3 : 2 };
+
 static void fill_state(CostModel* model, const Dynapipe* dp, const Gpt2Config* config, int zero_stage) {
     int64_t C = config->channels;
     int64_t layer = 12 * C * C + 13 * C;
@@ -113,26 +118,58 @@ static void fill_state(CostModel* model, const Dynapipe* dp, const Gpt2Config* c
     values[PART_ENC_LAYER] = layer;
     values[PART_EMBEDDING] = wte + (int64_t)config->max_seq_len * C;
     values[PART_HEAD] = (dp->num_stages > 1 ? wte : 0) + 2 * C;
-    model->tied_param_bytes = wte * (int64_t)sizeof(floatX);
+    model->tied_param_bytes = wte * (int64_t)sizeof(float);  // their gradients travel
     for (int part = 0; part < PART_COUNT; part++) {
-        int64_t optimizer = 2 * values[part];
+        int64_t optimizer = OPTIMIZER_FLOATS * values[part];
         if (zero_stage > 0) { optimizer = (optimizer + dp->num_replicas - 1) / dp->num_replicas; }
-        model->part_param_bytes[part] = values[part] * (int64_t)sizeof(floatX);
-        model->part_state_bytes[part] = (2 * values[part] + optimizer) * (int64_t)sizeof(floatX);
+        model->part_param_bytes[part] = values[part] * (int64_t)sizeof(float);
+        model->part_state_bytes[part] =
+            values[part] * (int64_t)sizeof(floatX) + (values[part] + optimizer) * (int64_t)sizeof(float);
     }
 }
 
-void dynapipe_gpt2_signature(char* out, size_t out_bytes, const Gpt2Config* config, int num_threads) {
-    snprintf(out, out_bytes, "gpt2 C %d NH %d Vp %d threads %d", config->channels, config->num_heads,
-             config->padded_vocab, num_threads);
+static bool is_gpu(const OpsContext* ops) {
+    return ops_stream(ops) != NULL;
 }
 
-// Rates of a present-day server core; they only set how the parts compare, until ./profile_costs has
-// measured.
-enum { UPDATE_PASSES = 9 };  // values read and written per parameter: zeroing 1, norm 1, AdamW 7
+void dynapipe_gpt2_signature(char* out, size_t out_bytes, const Gpt2Config* config, const OpsContext* ops) {
+    int n = snprintf(out, out_bytes, "gpt2 C %d NH %d Vp %d ", config->channels, config->num_heads,
+                     config->padded_vocab);
+    if (n < 0 || (size_t)n >= out_bytes) { return; }
+    if (!is_gpu(ops)) {
+        snprintf(out + n, out_bytes - (size_t)n, "threads %d", ops_num_threads(ops));
+        return;
+    }
+    n += snprintf(out + n, out_bytes - (size_t)n, "%s ", sizeof(floatX) == 2 ? "bf16" : "fp32");
+    const char* name = ops_device_name(ops);
+    for (; *name != '\0' && (size_t)n + 1 < out_bytes; name++) {
+        out[n++] = isalnum((unsigned char)*name) || *name == '-' || *name == '.' ? *name : '_';
+        out[n] = '\0';
+    }
+}
 
-static CostAnalytic analytic(const Dynapipe* dp, const Gpt2Config* config, int zero_stage) {
-    return (CostAnalytic){
+// Bytes read and written per parameter of an update: zeroing, norm and AdamW (gradient read; parameter, m and
+// v read and written) in float32, on bf16 the master in the parameter's place, and the parameter written.
+static const double UPDATE_BYTES =
+    9.0 * sizeof(float) + (sizeof(floatX) < sizeof(float) ? sizeof(floatX) : 0);
+
+// Of its data sheet's rates, what kernels reach on large micro-batches, roughly; a layer's job is some eight
+// launches.
+static void fill_card_rates(CostAnalytic* out, const OpsContext* ops) {
+    const CardRates* card = card_rates_find(ops_device_name(ops));
+    double tflop_per_s = sizeof(floatX) == 2 ? card->bf16_tflop_per_s : card->fp32_tflop_per_s;
+    out->flops_per_ns = 0.6 * tflop_per_s * 1e3;
+    out->attention_flops_per_ns = 0.3 * tflop_per_s * 1e3;
+    out->bytes_per_ns = 0.8 * card->memory_gb_per_s;
+    out->launch_ns = 25e3;
+    out->comm_bytes_per_ns = 0.8 * card->link_gb_per_s;
+}
+
+// On a CPU, rates of a present-day server core. All only set how the parts compare, until ./profile_costs has
+// measured.
+static CostAnalytic analytic(const Dynapipe* dp, const Gpt2Config* config, int zero_stage,
+                             const OpsContext* ops) {
+    CostAnalytic about = {
         .num_layers = config->num_layers,
         .channels = config->channels,
         .num_heads = config->num_heads,
@@ -148,28 +185,31 @@ static CostAnalytic analytic(const Dynapipe* dp, const Gpt2Config* config, int z
         .num_replicas = dp->num_replicas,
         .zero_stage = zero_stage,
     };
+    if (is_gpu(ops)) { fill_card_rates(&about, ops); }
+    return about;
 }
 
 int dynapipe_gpt2_costs(DynapipeCosts** out, const Dynapipe* dp, const Gpt2Config* config, int zero_stage) {
     DynapipeCosts* costs = calloc(1, sizeof(DynapipeCosts));
     if (costs == NULL) { return (int)FAIL(STATUS_NO_MEMORY, "no memory for a cost model"); }
     Status status = STATUS_OK;
+    OpsContext* ops = ops_create(dp->plan_threads);
     if (dp->options.costs != NULL) {
-        char signature[128];
-        dynapipe_gpt2_signature(signature, sizeof signature, config, dp->plan_threads);
+        char signature[400];
+        dynapipe_gpt2_signature(signature, sizeof signature, config, ops);
         status = cost_model_load(&costs->model, dp->options.costs, signature);
     } else {
-        CostAnalytic about = analytic(dp, config, zero_stage);
+        CostAnalytic about = analytic(dp, config, zero_stage, ops);
         cost_model_analytic_gpt(&costs->model, &about);
-        costs->model.update_ns_per_byte = UPDATE_PASSES / about.bytes_per_ns;
+        costs->model.update_ns_per_byte = UPDATE_BYTES / sizeof(float) / about.bytes_per_ns;
     }
     if (status != STATUS_OK) {
+        ops_free(ops);
         free(costs);
         return (int)status;
     }
     costs->model.num_enc_layers = config->num_layers;  // a profile is of layers, however many there are
     costs->model.num_dec_layers = 0;
-    OpsContext* ops = ops_create(dp->plan_threads);
     fill_bytes(&costs->model, config, ops);
     ops_free(ops);
     fill_state(&costs->model, dp, config, zero_stage);

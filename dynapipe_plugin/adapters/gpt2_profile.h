@@ -3,19 +3,20 @@ gpt2_profile.h -- measures the parts of a GPT-2 on this machine: what ./profile_
 
 Three slices are timed: a middle layer, the first layer with the embedding, whose part is the difference, and
 the head alone. Curves over tokens come from sequences of 32, the curve over squared lengths from what a
-single long sequence costs beyond them, the head's from the number of supervised rows. Every time is the lower
-quartile of a few runs.
+single long sequence costs beyond them (on a GPU: a full micro-batch of such sequences), the head's from the
+number of supervised rows. Every time is the lower quartile of a few runs; on a GPU a run is several jobs
+queued in a row. Ends the program where there is no memory for it.
 */
 #pragma once
 
 #include "../../llmc/gpt2.h"
-#include "../base/status.h"
 #include "../plan/cost_model.h"
 
 typedef struct {
     Gpt2Config config;
-    int32_t max_tokens;  // largest micro-batch measured, and longest sequence
-    int64_t budget_ns;   // spent on one point at most, after its first run
+    int32_t max_tokens;      // largest micro-batch measured
+    int32_t max_seq_tokens;  // longest sequence, at most max_tokens and config.max_seq_len
+    int64_t budget_ns;       // spent on one point at most, after its first run
 } Gpt2Profile;
 
 // Called before every point: ranks that measure together begin it together. NULL: alone.
@@ -23,8 +24,8 @@ typedef void Gpt2ProfileSync(void* ctx);
 
 // Times only: time_ns of every part and job, update_ns_per_byte. Bytes, rates of transfers and the rest stay
 // as they are.
-Status gpt2_profile_measure(CostModel* out, const Gpt2Profile* about, OpsContext* ops, Gpt2ProfileSync* sync,
-                            void* ctx);
+void gpt2_profile_measure(CostModel* out, const Gpt2Profile* about, OpsContext* ops, Gpt2ProfileSync* sync,
+                          void* ctx);
 
 // Full recompute costs another forward: from mode none to mode full.
 void gpt2_profile_set_recompute(CostModel* out);

@@ -84,7 +84,7 @@ DynapipeParams_v1 dynapipe_gpt2_params(const Gpt2* model) {
         .params = model->params,
         .grads = model->grads,
         .num_params = model->num_params,
-        .bytes_per_value = (int32_t)sizeof(floatX),
+        .bytes_per_value = (int32_t)sizeof(floatX),  // gradients are float32 whatever this is
     };
     bool alone = model->is_first && model->is_last;
     for (int i = 0; i < model->num_slices; i++) {

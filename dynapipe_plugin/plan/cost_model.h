@@ -76,10 +76,11 @@ typedef struct {
     double comm_latency_ns;           // of one transfer ...
     double comm_bytes_per_ns;         // ... and its rate; <= 0: free
     double reduce_bytes_per_ns;       // gradient all-reduce over replicas, per rank; <= 0: free
-    double update_ns_per_byte;  // zeroing, norm and optimizer, per byte of parameters that the rank updates
+    double update_ns_per_byte;  // zeroing, norm and optimizer, per byte of part_param_bytes that the rank
+                                // updates
     int64_t
         part_state_bytes[PART_COUNT];  // parameters, gradients and optimizer state of one such part, per rank
-    int64_t part_param_bytes[PART_COUNT];  // parameters alone (what gradient reduction moves)
+    int64_t part_param_bytes[PART_COUNT];  // their gradients, float32: what reduction moves
     int64_t tied_param_bytes;  // of parameters that first and last stage both have (GPT-2's embedding)
 } CostModel;
 

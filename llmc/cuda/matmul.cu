@@ -14,11 +14,6 @@ answer in matmul_cache.
 #include "matmul_cache.h"
 #include "matmul_plain.h"
 
-// A fused GELU gradient would read and write the same array where pre_gelu is dinp. Each value is read and
-// written by the same thread block, but cuBLASLt's manual promises in-place only for C and D. NEEDSWORK:
-// where a card at hand proves it right, 1 saves three passes of (T, C).
-enum { DGELU_IN_PLACE = 0 };
-
 static int alignment(const MatmulOperands* operands) {
     const uintptr_t bits = (uintptr_t)operands->a | (uintptr_t)operands->b | (uintptr_t)operands->d |
                            (uintptr_t)operands->bias | (uintptr_t)operands->aux;
@@ -82,9 +77,8 @@ void matmul_gelu_backward_input(floatX* dinp, const floatX* pre_gelu, void* scra
                                 const floatX* weight, int T, int C, int OC, OpsContext* ops) {
     if (T == 0) { return; }
     const MatmulOperands operands = {weight, dout, dinp, NULL, (floatX*)pre_gelu};
-    if ((DGELU_IN_PLACE || pre_gelu != dinp) && multiply(MATMUL_INPUT_DGELU, &operands, T, C, OC, ops)) {
-        return;
-    }
+    const bool may_fuse = pre_gelu != dinp || !(matmul_cache_restrictions(ops) & MATMUL_NO_IN_PLACE);
+    if (may_fuse && multiply(MATMUL_INPUT_DGELU, &operands, T, C, OC, ops)) { return; }
     matmul_backward_input((floatX*)scratch, dout, weight, T, C, OC, ops);
     gelu_backward(dinp, (const floatX*)scratch, pre_gelu, (size_t)T * (size_t)C, ops);
 }

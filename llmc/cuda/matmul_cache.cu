@@ -27,6 +27,7 @@ MatmulCache* matmul_cache_create(void) {
         fprintf(stderr, "no host memory for %zu bytes of matrix algorithms ---> free some\n", sizeof *cache);
         exit(EXIT_FAILURE);
     }
+    cache->without = MATMUL_RESTRICTIONS;
     return cache;
 }
 
@@ -113,6 +114,10 @@ const MatmulChoice* matmul_cache_choose(OpsContext* ops, MatmulKind kind, int T,
 
 void matmul_cache_restrict(OpsContext* ops, int without) {
     ops->matmuls->without = without;
+}
+
+int matmul_cache_restrictions(const OpsContext* ops) {
+    return ops->matmuls->without;
 }
 
 int64_t matmul_cache_num_queries(const OpsContext* ops) {

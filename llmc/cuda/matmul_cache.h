@@ -1,8 +1,8 @@
 /*
 matmul_cache.h -- which of cuBLASLt's algorithms serves a product, asked once per bucket of token counts.
 
-Token counts differ from micro-batch to micro-batch, and asking the heuristic costs the host 20 to 100
-microseconds: as much as a small product takes. So T is rounded up to one of eight steps per octave (at most
+Token counts differ from micro-batch to micro-batch, and asking the heuristic for each would cost the host
+more than a small product costs the card. So T is rounded up to one of eight steps per octave (at most
 12.5 % more), and the heuristic is asked for that T; every T of the bucket uses the answer.
 
 Is the answer valid for all of them? An algorithm is a tile, a number of stages and of splits; what it demands
@@ -38,10 +38,15 @@ int matmul_bucket(int T);  // the largest T of T's bucket
 const MatmulChoice* matmul_cache_choose(OpsContext* ops, MatmulKind kind, int T, int C, int OC,
                                         int align_bytes, int is_exact);
 
-// For tests and benchmarks: what the ways around the library cost, and that they are right.
-enum { MATMUL_NO_EPILOGUES = 1, MATMUL_NO_LIBRARY = 2 };
-void matmul_cache_restrict(OpsContext* ops, int without);  // 0: nothing is withheld
-int64_t matmul_cache_num_queries(const OpsContext* ops);   // of the heuristic so far
+// What is not to be used, a sum; for tests and benchmarks: that the ways around the library are right, and
+// what they cost. NO_IN_PLACE: GELU's gradient is not fused where it would overwrite its own auxiliary input
+// (pre_gelu is dinp). Each value is read and written by the same thread block, so nothing should go wrong,
+// but cuBLASLt's manual promises in-place for C and D only.
+enum { MATMUL_NO_EPILOGUES = 1, MATMUL_NO_LIBRARY = 2, MATMUL_NO_IN_PLACE = 4 };
+enum { MATMUL_RESTRICTIONS = MATMUL_NO_IN_PLACE };  // of a new context
+void matmul_cache_restrict(OpsContext* ops, int without);
+int matmul_cache_restrictions(const OpsContext* ops);
+int64_t matmul_cache_num_queries(const OpsContext* ops);  // of the heuristic so far
 
 #ifdef __cplusplus
 }

@@ -5,7 +5,8 @@
 // --- bias gradient -----------------------------------------------------------------------------------------
 // A warp reads 512 bytes of a row, 16 per thread, and walks down every 8th row of the block's chunk; the
 // warps of a block are added in shared memory, the blocks of a column by a second, tiny kernel: fixed order.
-// One read of dout: floor T * OC * sizeof(floatX) / bandwidth. Blocks for two waves of 4 per SM.
+// One read of dout: floor T * OC * sizeof(floatX) / bandwidth. 8 blocks of 256 threads fit on an SM: all run
+// at once.
 enum { SUM_WARPS = 8, SUM_THREADS = 32 * SUM_WARPS, MIN_CHUNK_ROWS = 4 * SUM_WARPS, SUM_BLOCKS_PER_SM = 8 };
 
 // N columns per thread. partials (gridDim.y, OC); where gridDim.y is 1, dbias += instead.

@@ -100,6 +100,28 @@ static void jobs_larger_than_the_ring_are_served(void) {
     staging_resize(ops, RING_BYTES);
 }
 
+// While there is room, the host does not wait: what was queued before 30 jobs is not done when they are
+// queued.
+static void the_host_runs_ahead(void) {
+    const bool is_emulator = strstr(ops_device_name(ops), "emulat") != NULL;
+    const size_t busy_bytes = (size_t)(is_emulator ? 16 << 10 : 256 << 20);  // on a card 0.1 ms each
+    char* busy = ops_alloc(ops, busy_bytes, "a test");
+    cudaStream_t stream = (cudaStream_t)ops_stream(ops);
+    cudaEvent_t done;
+    float losses[30];
+    CHECK(cudaEventCreateWithFlags(&done, cudaEventDisableTiming) == cudaSuccess);
+    for (int i = 0; i < 200; i++) { CHECK(cudaMemsetAsync(busy, i, busy_bytes, stream) == cudaSuccess); }
+    CHECK(cudaEventRecord(done, stream) == cudaSuccess);
+    for (int j = 0; j < 30; j++) {
+        (void)stage_job(j, 40);
+        ops_deliver(ops, losses + j, ops_results(ops, losses + j, 1), 1);
+    }
+    CHECK_EQ(cudaEventQuery(done), cudaErrorNotReady);
+    ops_sync(ops);
+    CHECK(cudaEventDestroy(done) == cudaSuccess);
+    ops_release(ops, busy);
+}
+
 // Losses of many micro-batches, each computed (copied) from what the job staged, with one ops_sync() at the
 // end.
 static void deliver_jobs(int num_jobs, int values_per_job) {
@@ -166,6 +188,7 @@ static void large_arrays_travel_in_pieces(void) {
 static void run_all(void) {
     RUN(arrays_arrive_while_the_ring_goes_round);
     RUN(arrays_arrive_from_the_default_ring);
+    RUN(the_host_runs_ahead);
     RUN(jobs_larger_than_the_ring_are_served);
     RUN(losses_arrive);
     RUN(many_losses_of_one_job_arrive);

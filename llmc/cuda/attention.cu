@@ -1,0 +1,157 @@
+/*
+attention.cu -- attention over ragged batches: the operations of ops.h, on kernels of one family.
+
+GPT-2's packed qkv is the general form with q, k, v in one row; causal, scale 1 / sqrt(HS). Kernels: bf16 in
+attention_forward.cu, attention_dq.cu, attention_dkv.cu; float32 in attention_fp32.cu. Here: checks, D =
+rowsum(dout out), and the last sum of the bias' gradient. No floating-point atomics anywhere: every value is
+written by one thread that adds in one order.
+
+Backward in two kernels that both compute the scores again, dq by queries and dk, dv by keys: 3 + 4 products
+where one kernel would do with 5, but that one must add dq from many blocks: by atomics (order by chance), by
+float32 copies of dq (one per tile of keys: memory grows with length), or block after block in turn.
+    Flops for P pairs (query, key) of a head: forward 4 P HS; backward 14 P HS, counted as 10 P HS.
+*/
+#include "attention.cuh"
+
+#include <math.h>
+
+static void check(const Attention& about) {
+    const int HS = about.head_size, vector = 16 / (int)sizeof(floatX);
+    if (HS < 8 || HS > 256 || HS % 8 != 0 || about.q_stride % vector != 0 || about.kv_stride % vector != 0) {
+        fprintf(
+            stderr,
+            "attention: head size %d, rows %d and %d values apart ---> head sizes 8 to 256 in steps of 8 on "
+            "a GPU, rows multiples of 16 bytes apart\n",
+            HS, about.q_stride, about.kv_stride);
+        exit(EXIT_FAILURE);
+    }
+    if (about.bias != NULL && (about.num_buckets < 4 || about.num_buckets > T5_MAX_BUCKETS ||
+                               about.max_distance > ATTENTION_MAX_DISTANCE)) {
+        fprintf(stderr, "attention: %d position buckets up to distance %d ---> 4 to %d buckets, up to %d\n",
+                about.num_buckets, about.max_distance, T5_MAX_BUCKETS, ATTENTION_MAX_DISTANCE);
+        exit(EXIT_FAILURE);
+    }
+}
+
+static AttentionCall call_of(const Attention* about) {
+    check(*about);
+    AttentionCall call = {};
+    call.about = *about;
+    if (about->bias != NULL) {
+        call.buckets = t5_buckets(about->num_buckets, about->max_distance, about->bias_bidirectional);
+    }
+    return call;
+}
+
+// 8 lanes for each row of a head, 16 bytes a lane and turn.
+__global__ static void delta_kernel(float* delta, const floatX* dout, const floatX* out, int num_rows, int NH,
+                                    int HS) {
+    constexpr int VECTOR = 16 / (int)sizeof(floatX);
+    const size_t row_head = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / 8;
+    const bool there = row_head < (size_t)num_rows * (size_t)NH;
+    float sum = 0.0f;
+    for (int c = (int)threadIdx.x % 8 * VECTOR; there && c < HS; c += 8 * VECTOR) {
+        alignas(16) floatX a[VECTOR], b[VECTOR];
+        *reinterpret_cast<uint4*>(a) = *reinterpret_cast<const uint4*>(dout + row_head * (size_t)HS + c);
+        *reinterpret_cast<uint4*>(b) = *reinterpret_cast<const uint4*>(out + row_head * (size_t)HS + c);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) { sum += (float)a[i] * (float)b[i]; }
+    }
+    for (int step = 4; step > 0; step /= 2) { sum += __shfl_xor_sync(0xffffffffu, sum, step); }
+    if (there && threadIdx.x % 8 == 0) {
+        delta[row_head % (size_t)NH * (size_t)num_rows + row_head / (size_t)NH] = sum;
+    }
+}
+
+enum { SUM_LANES = 8 };  // threads per bucket
+
+// dbias[bucket][head] += the partials (num_tiles, NH, num_buckets) of a head. One block a head.
+__global__ static void dbias_kernel(float* dbias, const float* partials, int num_tiles, int NH,
+                                    int num_buckets) {
+    __shared__ float sums[SUM_LANES][T5_MAX_BUCKETS];
+    const int h = (int)blockIdx.x, b = (int)threadIdx.x % num_buckets, part = (int)threadIdx.x / num_buckets;
+    float sum = 0.0f;
+    for (int tile = part; tile < num_tiles; tile += SUM_LANES) {
+        sum += partials[((size_t)tile * (size_t)NH + (size_t)h) * (size_t)num_buckets + (size_t)b];
+    }
+    sums[part][b] = sum;
+    __syncthreads();
+    if (part > 0) { return; }
+    for (int i = 1; i < SUM_LANES; i++) { sum += sums[i][b]; }
+    dbias[b * NH + h] += sum;
+}
+
+void attention_general_forward(floatX* out, float* lse, const Attention* about, OpsContext* ops) {
+    AttentionCall call = call_of(about);
+    call.out = out, call.lse = lse;
+    attention_launch_forward(&call, ops);
+}
+
+static size_t delta_floats(const Attention* about) {
+    return ((size_t)about->num_heads * (size_t)about->num_q_tokens + 63) / 64 * 64;
+}
+
+size_t attention_general_scratch_bytes(const Attention* about, const OpsContext* ops) {
+    (void)ops;
+    size_t num_floats = delta_floats(about);
+    if (about->bias != NULL) {
+        num_floats += (size_t)attention_num_tiles(about->num_q_tokens, about->num_seqs, ATTENTION_DQ_ROWS) *
+                      (size_t)about->num_heads * (size_t)about->num_buckets;
+    }
+    return num_floats * sizeof(float);
+}
+
+void attention_general_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias, void* scratch,
+                                const floatX* dout, const floatX* out, const float* lse,
+                                const Attention* about, OpsContext* ops) {
+    AttentionCall call = call_of(about);
+    const int NH = about->num_heads;
+    float* delta = (float*)scratch;
+    call.out = (floatX*)out, call.lse = (float*)lse, call.dout = dout, call.delta = delta;
+    call.dq = dq, call.dk = dk, call.dv = dv;
+    if (about->bias != NULL && dbias != NULL) { call.dbias_partials = delta + delta_floats(about); }
+    const size_t num_lanes = (size_t)about->num_q_tokens * (size_t)NH * 8;
+    if (num_lanes > 0) {
+        delta_kernel<<<(unsigned)((num_lanes + 127) / 128), 128, 0, ops->stream>>>(
+            delta, dout, out, about->num_q_tokens, NH, about->head_size);
+    }
+    attention_launch_dkv(&call, ops);
+    const int dq_rows = attention_launch_dq(&call, ops);
+    if (call.dbias_partials != NULL) {
+        const int num_tiles = (int)attention_num_tiles(about->num_q_tokens, about->num_seqs, dq_rows);
+        dbias_kernel<<<(unsigned)NH, (unsigned)(about->num_buckets * SUM_LANES), 0, ops->stream>>>(
+            dbias, call.dbias_partials, num_tiles, NH, about->num_buckets);
+    }
+}
+
+static Attention causal_attention(const floatX* qkv, const int32_t* cu_seqlens, int num_seqs, int T, int C,
+                                  int NH) {
+    Attention about = {};
+    about.q = qkv, about.k = qkv + C, about.v = qkv + 2 * C;
+    about.q_stride = about.kv_stride = 3 * C;
+    about.cu_q = about.cu_k = cu_seqlens;
+    about.num_seqs = num_seqs, about.num_q_tokens = about.num_k_tokens = T;
+    about.num_heads = NH, about.head_size = C / NH, about.causal = 1;
+    about.scale = 1.0f / sqrtf((float)(C / NH));
+    return about;
+}
+
+void attention_forward(floatX* out, float* lse, const floatX* qkv, const int32_t* cu_seqlens, int num_seqs,
+                       int T, int C, int NH, OpsContext* ops) {
+    const Attention about = causal_attention(qkv, cu_seqlens, num_seqs, T, C, NH);
+    attention_general_forward(out, lse, &about, ops);
+}
+
+size_t attention_backward_scratch_bytes(int T, int C, int NH, int max_seq_tokens, const OpsContext* ops) {
+    (void)max_seq_tokens;
+    Attention about = {};
+    about.num_q_tokens = T, about.num_heads = NH, about.head_size = C / NH;
+    return attention_general_scratch_bytes(&about, ops);
+}
+
+void attention_backward(floatX* dqkv, void* scratch, const floatX* dout, const floatX* qkv, const floatX* out,
+                        const float* lse, const int32_t* cu_seqlens, int num_seqs, int T, int C, int NH,
+                        OpsContext* ops) {
+    const Attention about = causal_attention(qkv, cu_seqlens, num_seqs, T, C, NH);
+    attention_general_backward(dqkv, dqkv + C, dqkv + 2 * C, NULL, scratch, dout, out, lse, &about, ops);
+}

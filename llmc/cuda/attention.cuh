@@ -1,0 +1,169 @@
+/*
+attention.cuh -- what all attention kernels share: their argument, which tile a block has, T5's bias.
+
+Sequence i has its tiles from block tile_start(i) = cu[i] / rows + i on: never fewer than ceil(length / rows)
+before tile_start(i + 1), so the host needs no lengths; blocks beyond a sequence's last tile have nothing to
+do. A tile is cut from the sequence's start: a sequence gives the same bits alone and in any batch.
+*/
+#pragma once
+
+#include "../t5_bucket.h"
+#include "context.h"
+#include "tensor_core.cuh"
+
+#define LOG2_E 1.4426950408889634f
+#define LN_2 0.6931471805599453f
+
+typedef struct {
+    Attention about;
+    T5Buckets buckets;  // where about.bias is set
+    floatX* out;        // forward writes out and lse, backward reads them
+    float* lse;
+    const floatX* dout;
+    const float* delta;  // (num_heads, num_q_tokens) rowsum(dout out)
+    floatX *dq, *dk, *dv;
+    float* dbias_partials;  // (blocks of dq, num_heads, num_buckets), or NULL
+} AttentionCall;
+
+enum {
+    ATTENTION_DQ_ROWS = 16,         // rows of q that a block of dq has, at least
+    ATTENTION_MAX_DISTANCE = 1024,  // of buckets: tables of twice as many floats lie in shared memory
+};
+
+// attention_forward.cu, attention_dq.cu, attention_dkv.cu: bf16; attention_fp32.cu: float32. Head size
+// checked.
+void attention_launch_forward(const AttentionCall* call, OpsContext* ops);
+int attention_launch_dq(const AttentionCall* call, OpsContext* ops);  // returns the rows of a block
+void attention_launch_dkv(const AttentionCall* call, OpsContext* ops);
+
+static inline unsigned attention_num_tiles(int num_tokens, int num_seqs, int rows) {
+    return (unsigned)(num_tokens / rows + num_seqs);
+}
+
+typedef struct {
+    int h;                // head
+    int num_tiles, tile;  // of the sequence; this block's
+    int q_begin, num_q;   // the sequence's rows
+    int k_begin, num_k;
+} AttentionPlace;
+
+// Block b has head b % NH of tile b / NH of the side `cu` (cu_q or cu_k); false: nothing to do.
+static __device__ __forceinline__ bool attention_place(AttentionPlace* place, const Attention& about,
+                                                       const int32_t* cu, int rows) {
+    const int tile = (int)blockIdx.x / about.num_heads, lane = (int)threadIdx.x % 32;
+    place->h = (int)blockIdx.x % about.num_heads;
+    int seq = 0,
+        num_left = about.num_seqs;  // the last i with tile_start(i) <= tile is in [seq, seq + num_left)
+    while (num_left > 1) {
+        const int step = (num_left + 31) / 32, i = seq + lane * step;
+        const bool before = lane * step < num_left && cu[i] / rows + i <= tile;
+        const int skip = (__popc(__ballot_sync(0xffffffffu, before)) - 1) * step;
+        seq += skip;
+        num_left = min(step, num_left - skip);
+    }
+    place->q_begin = about.cu_q[seq], place->num_q = about.cu_q[seq + 1] - place->q_begin;
+    place->k_begin = about.cu_k[seq], place->num_k = about.cu_k[seq + 1] - place->k_begin;
+    const int num_rows = cu == about.cu_q ? place->num_q : place->num_k;
+    place->tile = tile - (cu[seq] / rows + seq);
+    place->num_tiles = (num_rows + rows - 1) / rows;
+    return place->tile < place->num_tiles;
+}
+
+// Keys that any of rows q0 .. q0 + rows - 1 sees.
+static __device__ __forceinline__ int attention_keys_seen(const Attention& about, const AttentionPlace& place,
+                                                          int q0, int rows) {
+    return about.causal ? min(place.num_k, q0 + rows) : place.num_k;
+}
+
+// --- T5's position bias
+// -------------------------------------------------------------------------------------- Distances (key minus
+// query) beyond +- limit share a bucket with it.
+static __host__ __device__ __forceinline__ int bias_limit(const T5Buckets& t) {
+    return t.last_begin;
+}
+static __host__ __device__ __forceinline__ int bias_table_floats(const T5Buckets& t) {
+    return (2 * bias_limit(t) + 1 + 3) / 4 * 4;
+}
+
+// table[limit + distance] = bias of head h times log2 e. The caller synchronises.
+static __device__ __forceinline__ void bias_table_fill(float* table, const AttentionCall& x, int h) {
+    const int limit = bias_limit(x.buckets);
+    for (int i = (int)threadIdx.x; i <= 2 * limit; i += (int)blockDim.x) {
+        const int bucket = t5_bucket(&x.buckets, i - limit);
+        table[i] = x.about.bias[bucket * x.about.num_heads + h] * LOG2_E;
+    }
+}
+
+static __device__ __forceinline__ float bias_at(const float* table, int limit, int distance) {
+    return table[limit + max(-limit, min(limit, distance))];
+}
+
+// Sums of dS by distance, of one warp, each added up in one order.
+typedef struct {
+    float* sums;      // (2 limit + 1), shared memory of the warp
+    float low, high;  // this lane's part of distances <= -limit, >= limit
+    int limit;
+} DistanceSums;
+
+static __device__ __forceinline__ void distance_sums_begin(DistanceSums* s, float* sums, int limit) {
+    *s = {sums, 0.0f, 0.0f, limit};
+    for (int i = (int)threadIdx.x % 32; i <= 2 * limit; i += 32) { sums[i] = 0.0f; }
+    __syncwarp();
+}
+
+// 0: ds (r, c) has distances on both sides or within the limits; -1, +1: all are <= -limit, >= limit.
+static __device__ __forceinline__ int distance_sums_side(const DistanceSums* s, int distance, int rows,
+                                                         int columns) {
+    return distance + columns - 1 <= -s->limit ? -1 : distance - (rows - 1) >= s->limit ? 1 : 0;
+}
+
+// ds (rows, stride) in shared memory of the warp, written by it; element (0, 0) has this distance.
+static __device__ __forceinline__ void distance_sums_add(DistanceSums* s, const float* ds, int stride,
+                                                         int rows, int columns, int distance) {
+    __syncwarp();
+    for (int i = (int)threadIdx.x % 32; i < rows + columns - 1; i += 32) {
+        const int diagonal = i - (rows - 1), end = min(rows, columns - diagonal);
+        float sum = 0.0f;
+        for (int r = max(0, -diagonal); r < end; r++) { sum += ds[r * stride + r + diagonal]; }
+        const int d = distance + diagonal;
+        if (d <= -s->limit) {
+            s->low += sum;
+        } else if (d >= s->limit) {
+            s->high += sum;
+        } else {
+            s->sums[d + s->limit] += sum;
+        }
+    }
+    __syncwarp();
+}
+
+// All warps: sums (num_warps, stride) of the block become its partial of every bucket.
+static __device__ __forceinline__ void distance_sums_end(DistanceSums* s, const AttentionCall& x,
+                                                         const float* all, int stride, int num_warps) {
+    for (int step = 16; step > 0; step /= 2) {
+        s->low += __shfl_xor_sync(0xffffffffu, s->low, step);
+        s->high += __shfl_xor_sync(0xffffffffu, s->high, step);
+    }
+    if (threadIdx.x % 32 == 0) { s->sums[0] += s->low, s->sums[2 * s->limit] += s->high; }
+    __syncthreads();
+    const T5Buckets& t = x.buckets;
+    for (int b = (int)threadIdx.x; b < t.num_buckets; b += (int)blockDim.x) {
+        const bool after = b >= t.num_side_buckets;  // keys behind the query
+        const int side = after ? b - t.num_side_buckets : b;
+        const int near = t.begin[side],
+                  far = side + 1 < t.num_side_buckets ? t.begin[side + 1] - 1 : s->limit;
+        int from = after ? max(near, 1) : -far, to = after ? far : -near;
+        if (b == 0 && !t.bidirectional) { to = s->limit; }
+        float sum = 0.0f;
+        for (int w = 0; w < num_warps; w++) {
+            for (int d = from; d <= to; d++) { sum += all[w * stride + s->limit + d]; }
+        }
+        x.dbias_partials[(size_t)blockIdx.x * (size_t)t.num_buckets + (size_t)b] = sum;
+    }
+}
+
+static __device__ __forceinline__ void distance_sums_none(const AttentionCall& x) {
+    for (int b = (int)threadIdx.x; b < x.buckets.num_buckets; b += (int)blockDim.x) {
+        x.dbias_partials[(size_t)blockIdx.x * (size_t)x.buckets.num_buckets + (size_t)b] = 0.0f;
+    }
+}

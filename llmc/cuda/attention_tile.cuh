@@ -1,0 +1,172 @@
+/*
+attention_tile.cuh -- tiles in shared memory and products of tiles on tensor cores, for attention in bf16.
+
+A tile has rows of D bf16 in chunks of 16 bytes. Chunk c of row r lies at place c ^ f(r) of the row: the 8
+rows that one ldmatrix phase reads then lie in 8 different groups of 4 banks, and so do 8 chunks of a row. A
+warp has MT x 16 rows of the products; f32 accumulators of a product are the A fragments of the next one.
+*/
+#pragma once
+
+#include "attention.cuh"
+
+// Bytes from the tile's start to chunk `chunk` (8 values) of row `row`.
+template <int D> static __device__ __forceinline__ int tile_at(int row, int chunk) {
+    constexpr int chunks = D / 8;
+    static_assert(chunks % 4 == 0, "");
+    const int turn = chunks % 8 == 0 ? row & 7 : (row >> 1) & 3;
+    return (row * chunks + (chunk ^ turn)) * 16;
+}
+
+// Rows 0 .. ROWS - 1 of `from` (head size HS, row to row `stride` values), asynchronously; zeros beyond
+// num_rows, HS.
+template <int D, int ROWS, int THREADS>
+static __device__ __forceinline__ void tile_load(char* tile, const floatX* from, int stride, int num_rows,
+                                                 int HS) {
+    constexpr int chunks = D / 8;
+#pragma unroll
+    for (int i = (int)threadIdx.x; i < ROWS * chunks; i += THREADS) {
+        const int row = i / chunks, chunk = i % chunks;
+        const bool there = row < num_rows && chunk * 8 < HS;
+        cp_async_16(tile + tile_at<D>(row, chunk),
+                    there ? from + (size_t)row * (size_t)stride + chunk * 8 : from, there ? 16 : 0);
+    }
+}
+
+// 16 x 16 of a tile at (row0, 16 k) as an A fragment.
+template <int D>
+static __device__ __forceinline__ void load_a(uint32_t (&a)[4], const char* tile, int row0, int k) {
+    const int lane = (int)threadIdx.x % 32;
+    ldmatrix_x4(a, tile + tile_at<D>(row0 + lane % 16, 2 * k + lane / 16));
+}
+
+// A fragments of MT x 16 rows by D: kept in registers, or read again for every product.
+template <int D, int MT, bool IN_REGISTERS> struct RowFragments {
+    const char* tile;
+    int row0;
+    uint32_t kept[IN_REGISTERS ? D / 16 : 1][MT][4];
+
+    __device__ __forceinline__ void load() {
+        if constexpr (IN_REGISTERS) {
+#pragma unroll
+            for (int k = 0; k < D / 16; k++) {
+#pragma unroll
+                for (int m = 0; m < MT; m++) { load_a<D>(kept[k][m], tile, row0 + 16 * m, k); }
+            }
+        }
+    }
+    __device__ __forceinline__ void get(uint32_t (&a)[MT][4], int k) const {
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+            if constexpr (IN_REGISTERS) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) { a[m][i] = kept[k][m][i]; }
+            } else {
+                load_a<D>(a[m], tile, row0 + 16 * m, k);
+            }
+        }
+    }
+};
+
+// c (16 MT, N) = rows x (rows row0 .. row0 + N - 1 of tile b)^T
+template <int D, int MT, int N, bool IN_REGISTERS>
+static __device__ __forceinline__ void product_transposed(float (&c)[MT][N / 8][4],
+                                                          const RowFragments<D, MT, IN_REGISTERS>& rows,
+                                                          const char* b, int row0) {
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int n = 0; n < N / 8; n++) { c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0.0f; }
+    }
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        uint32_t a[MT][4];
+        rows.get(a, k);
+#pragma unroll
+        for (int n = 0; n < N / 16; n++) {
+            uint32_t r[4];
+            ldmatrix_x4(r, b + tile_at<D>(row0 + 16 * n + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                mma_bf16(c[m][2 * n], a[m], r[0], r[1]);
+                mma_bf16(c[m][2 * n + 1], a[m], r[2], r[3]);
+            }
+        }
+    }
+}
+
+// c (16 MT, D) += p (16 MT, K), rounded to bf16, x rows row0 .. row0 + K - 1 of tile b
+template <int D, int MT, int K>
+static __device__ __forceinline__ void product_add(float (&c)[MT][D / 8][4], const float (&p)[MT][K / 8][4],
+                                                   const char* b, int row0) {
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int k = 0; k < K / 16; k++) {
+        uint32_t a[MT][4];
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+            a[m][0] = pack_bf16(p[m][2 * k][0], p[m][2 * k][1]);
+            a[m][1] = pack_bf16(p[m][2 * k][2], p[m][2 * k][3]);
+            a[m][2] = pack_bf16(p[m][2 * k + 1][0], p[m][2 * k + 1][1]);
+            a[m][3] = pack_bf16(p[m][2 * k + 1][2], p[m][2 * k + 1][3]);
+        }
+#pragma unroll
+        for (int n = 0; n < D / 16; n++) {
+            uint32_t r[4];
+            ldmatrix_x4_trans(r, b + tile_at<D>(row0 + 16 * k + lane % 16, 2 * n + lane / 16));
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                mma_bf16(c[m][2 * n], a[m], r[0], r[1]);
+                mma_bf16(c[m][2 * n + 1], a[m], r[2], r[3]);
+            }
+        }
+    }
+}
+
+template <int D, int MT> static __device__ __forceinline__ void accumulators_zero(float (&c)[MT][D / 8][4]) {
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) { c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0.0f; }
+    }
+}
+
+// c (16 MT, D), row r times factor[m][r / 8], to rows of `to`, num_rows of them, in whole chunks through rows
+// row0 .. of a tile that only this warp still uses.
+template <int D, int MT>
+static __device__ __forceinline__ void
+accumulators_store(floatX* to, int stride, int num_rows, int HS, char* tile, int row0,
+                   const float (&c)[MT][D / 8][4], const float (&factor)[MT][2]) {
+    const int lane = (int)threadIdx.x % 32;
+    __syncwarp();
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int row = row0 + 16 * m + 8 * half + lane / 4;
+                *reinterpret_cast<uint32_t*>(tile + tile_at<D>(row, n) + lane % 4 * 4) =
+                    pack_bf16(c[m][n][2 * half] * factor[m][half], c[m][n][2 * half + 1] * factor[m][half]);
+            }
+        }
+    }
+    __syncwarp();
+    constexpr int chunks = D / 8;
+    for (int i = lane; i < 16 * MT * chunks; i += 32) {
+        const int row = i / chunks, chunk = i % chunks;
+        if (row < num_rows && chunk * 8 < HS) {
+            *reinterpret_cast<uint4*>(to + (size_t)row * (size_t)stride + chunk * 8) =
+                *reinterpret_cast<const uint4*>(tile + tile_at<D>(row0 + row, chunk));
+        }
+    }
+}
+
+// launch<D>(call, ops), D the head size padded: what the kernels are compiled for.
+#define ATTENTION_BY_HEAD_SIZE(HS, launch, call, ops) \
+    ((HS) <= 32    ? launch<32>(call, ops)            \
+     : (HS) <= 64  ? launch<64>(call, ops)            \
+     : (HS) <= 96  ? launch<96>(call, ops)            \
+     : (HS) <= 128 ? launch<128>(call, ops)           \
+     : (HS) <= 192 ? launch<192>(call, ops)           \
+                   : launch<256>(call, ops))

@@ -1,0 +1,295 @@
+/*
+device.cpp -- the devices (like an H200 in what they allow, with four SMs), errors, and what a launch may ask
+for.
+*/
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <map>
+
+#include "cuda_emu.h"
+#include "runtime.h"
+
+namespace emu {
+
+// CUDA C++ Programming Guide, "Compute Capabilities", 9.0.
+static constexpr int NUM_SMS = 4, SM_THREADS = 2048, SM_BLOCKS = 32, BLOCK_THREADS = 1024;
+static constexpr size_t STATIC_SHARED = 48 << 10, BLOCK_SHARED = 227 << 10, SM_SHARED = 228 << 10,
+                        RESERVED_SHARED = 1 << 10;
+
+static int device;
+static cudaError_t last_error;
+static std::map<const void*, int> max_shared_bytes;  // of kernels, by cudaFuncSetAttribute
+
+int current_device() {
+    return device;
+}
+
+cudaError_t error(cudaError_t code, const char* format, ...) {
+    last_error = code;
+    if (code == cudaErrorMemoryAllocation || code == cudaErrorNoDevice) {
+        return code;
+    }  // programs expect these
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, settings().rank >= 0 ? "[emu rank %d] " : "[emu] ", settings().rank);
+    vfprintf(stderr, format, args);
+    fprintf(stderr, "\n");
+    va_end(args);
+    return code;
+}
+
+// --- kernels
+// ---------------------------------------------------------------------------------------------------
+static size_t shared_limit(const void* function) {
+    auto found = max_shared_bytes.find(function);
+    return function == nullptr || found == max_shared_bytes.end()
+               ? STATIC_SHARED
+               : std::max(STATIC_SHARED, (size_t)found->second);
+}
+
+cudaError_t set_function_attribute(const void* function, cudaFuncAttribute attribute, int value) {
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) { return cudaSuccess; }  // hints
+    if (value < 0 || (size_t)value > BLOCK_SHARED) {
+        return error(cudaErrorInvalidValue,
+                     "cudaFuncSetAttribute: %d bytes of shared memory; a block can have %zu", value,
+                     BLOCK_SHARED);
+    }
+    max_shared_bytes[function] = value;
+    return cudaSuccess;
+}
+
+unsigned occupancy(const void* function, int block_threads, size_t shared_bytes) {
+    if (block_threads <= 0 || block_threads > BLOCK_THREADS || shared_bytes > shared_limit(function)) {
+        return 0;
+    }
+    const size_t by_threads = (size_t)(SM_THREADS / ((block_threads + 31) / 32 * 32));
+    const size_t by_shared = SM_SHARED / (shared_bytes + RESERVED_SHARED);
+    return (unsigned)std::min({by_threads, by_shared, (size_t)SM_BLOCKS});
+}
+
+static cudaError_t check_launch(const char* name, const Config& config, const void* function) {
+    const dim3 &g = config.grid, &b = config.block;
+    const uint64_t block_threads = (uint64_t)b.x * b.y * b.z;
+    if (block_threads == 0 || block_threads > BLOCK_THREADS || b.z > 64) {
+        return error(cudaErrorInvalidConfiguration,
+                     "launch of %s: blocks of (%u,%u,%u) threads; 1 to 1024 can be", name, b.x, b.y, b.z);
+    }
+    if (g.x == 0 || g.y == 0 || g.z == 0 || g.x > 0x7fffffff || g.y > 65535 || g.z > 65535) {
+        return error(cudaErrorInvalidConfiguration,
+                     "launch of %s: a grid of (%u,%u,%u) blocks; 1 to (2^31 - 1, 65535, 65535) can be", name,
+                     g.x, g.y, g.z);
+    }
+    if (config.shared_bytes > shared_limit(function)) {
+        return error(
+            cudaErrorInvalidValue,
+            "launch of %s: %zu bytes of shared memory, %zu can be ---> cudaFuncSetAttribute(function, "
+            "cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)%s",
+            name, config.shared_bytes, shared_limit(function),
+            function == nullptr ? " and give all template arguments at the launch" : "");
+    }
+    if (config.stream != nullptr && config.stream != cudaStreamLegacy &&
+        config.stream != cudaStreamPerThread && config.stream->device != device) {
+        return error(cudaErrorInvalidResourceHandle,
+                     "launch of %s: a stream of device %d, the current device is %d", name,
+                     config.stream->device, device);
+    }
+    return cudaSuccess;
+}
+
+void launch_closure(const char* name, const Config& config, const void* function, void (*run)(void*),
+                    void (*destroy)(void*), void* closure) {
+    if (check_launch(name, config, function) != cudaSuccess) {
+        destroy(closure);
+        return;
+    }
+    const Kernel kernel = {name, config.grid, config.block, config.shared_bytes, run, closure};
+    enqueue(config.stream, name, [=] {
+        run_grid(kernel);
+        destroy(closure);
+        return true;
+    });
+}
+
+}  // namespace emu
+
+using namespace emu;
+
+extern "C" {
+
+// --- errors
+// ------------------------------------------------------------------------------------------------------
+cudaError_t cudaGetLastError(void) {
+    return std::exchange(last_error, cudaSuccess);
+}
+cudaError_t cudaPeekAtLastError(void) {
+    return last_error;
+}
+#define EMU_ERRORS(X)                                                                                      \
+    X(cudaSuccess, "no error")                                                                             \
+    X(cudaErrorInvalidValue, "invalid argument")                                                           \
+    X(cudaErrorMemoryAllocation, "out of memory")                                                          \
+    X(cudaErrorInvalidConfiguration, "invalid configuration argument")                                     \
+    X(cudaErrorInvalidPitchValue, "invalid pitch argument")                                                \
+    X(cudaErrorNoDevice, "no CUDA-capable device is detected")                                             \
+    X(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version")         \
+    X(cudaErrorInvalidDevice, "invalid device ordinal")                                                    \
+    X(cudaErrorInvalidResourceHandle, "invalid resource handle")                                           \
+    X(cudaErrorNotReady, "device not ready")                                                               \
+    X(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled")                                 \
+    X(cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped") \
+    X(cudaErrorHostMemoryNotRegistered, "pointer does not correspond to a registered memory region")
+const char* cudaGetErrorString(cudaError_t code) {
+    switch (code) {
+#define X(name, text) \
+    case name: return text;
+        EMU_ERRORS(X)
+#undef X
+        default: return "unrecognized error code";
+    }
+}
+const char* cudaGetErrorName(cudaError_t code) {
+    switch (code) {
+#define X(name, text) \
+    case name: return #name;
+        EMU_ERRORS(X)
+#undef X
+        default: return "unrecognized error code";
+    }
+}
+
+// --- devices
+// -----------------------------------------------------------------------------------------------------
+cudaError_t cudaGetDeviceCount(int* num_devices) {
+    *num_devices = settings().num_devices;
+    return *num_devices > 0 ? cudaSuccess
+                            : error((cudaError_t)settings().no_device, "cudaGetDeviceCount: none");
+}
+cudaError_t cudaSetDevice(int idx) {
+    if (settings().num_devices == 0) { return error(cudaErrorNoDevice, "cudaSetDevice: none"); }
+    if (idx < 0 || idx >= settings().num_devices) {
+        return error(cudaErrorInvalidDevice, "cudaSetDevice(%d): there are %d", idx, settings().num_devices);
+    }
+    device = idx;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* idx) {
+    *idx = device;
+    return settings().num_devices > 0 ? cudaSuccess : error(cudaErrorNoDevice, "cudaGetDevice: none");
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* about, int idx) {
+    if (idx < 0 || idx >= settings().num_devices) {
+        return error(cudaErrorInvalidDevice, "cudaGetDeviceProperties(%d)", idx);
+    }
+    memset(about, 0, sizeof *about);
+    snprintf(about->name, sizeof about->name, "CUDA emulated on a CPU");
+    about->major = settings().capability / 10;
+    about->minor = settings().capability % 10;
+    about->multiProcessorCount = NUM_SMS;
+    about->warpSize = 32;
+    about->maxThreadsPerBlock = BLOCK_THREADS;
+    about->maxThreadsPerMultiProcessor = SM_THREADS;
+    about->maxBlocksPerMultiProcessor = SM_BLOCKS;
+    about->maxThreadsDim[0] = about->maxThreadsDim[1] = BLOCK_THREADS;
+    about->maxThreadsDim[2] = 64;
+    about->maxGridSize[0] = 0x7fffffff;
+    about->maxGridSize[1] = about->maxGridSize[2] = 65535;
+    about->sharedMemPerBlock = STATIC_SHARED;
+    about->sharedMemPerBlockOptin = BLOCK_SHARED;
+    about->sharedMemPerMultiprocessor = SM_SHARED;
+    about->reservedSharedMemPerBlock = RESERVED_SHARED;
+    about->regsPerBlock = about->regsPerMultiprocessor = 65536;
+    about->totalGlobalMem = settings().device_bytes;
+    about->l2CacheSize = 50 << 20;
+    about->memoryBusWidth = 5120;
+    about->asyncEngineCount = 3;
+    about->concurrentKernels = about->unifiedAddressing = about->canMapHostMemory = 1;
+    about->pciBusID = idx + 1;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int idx) {
+    cudaDeviceProp about;
+    const cudaError_t code = cudaGetDeviceProperties(&about, idx);
+    if (code != cudaSuccess) { return code; }
+    switch (attribute) {
+        case cudaDevAttrMultiProcessorCount: *value = about.multiProcessorCount; break;
+        case cudaDevAttrComputeCapabilityMajor: *value = about.major; break;
+        case cudaDevAttrComputeCapabilityMinor: *value = about.minor; break;
+        case cudaDevAttrWarpSize: *value = about.warpSize; break;
+        case cudaDevAttrMaxThreadsPerBlock: *value = about.maxThreadsPerBlock; break;
+        case cudaDevAttrMaxThreadsPerMultiProcessor: *value = about.maxThreadsPerMultiProcessor; break;
+        case cudaDevAttrMaxBlocksPerMultiprocessor: *value = about.maxBlocksPerMultiProcessor; break;
+        case cudaDevAttrMaxSharedMemoryPerBlock: *value = (int)about.sharedMemPerBlock; break;
+        case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)about.sharedMemPerBlockOptin; break;
+        case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+            *value = (int)about.sharedMemPerMultiprocessor;
+            break;
+        case cudaDevAttrReservedSharedMemoryPerBlock: *value = (int)about.reservedSharedMemPerBlock; break;
+        case cudaDevAttrMaxRegistersPerBlock: *value = about.regsPerBlock; break;
+        case cudaDevAttrL2CacheSize: *value = about.l2CacheSize; break;
+        case cudaDevAttrGlobalMemoryBusWidth: *value = about.memoryBusWidth; break;
+        case cudaDevAttrMemoryClockRate: *value = 3000000; break;  // kHz
+        case cudaDevAttrClockRate: *value = 1980000; break;
+        case cudaDevAttrPciBusId: *value = about.pciBusID; break;
+        case cudaDevAttrUnifiedAddressing:
+        case cudaDevAttrMemoryPoolsSupported: *value = 1; break;
+        default: *value = 0; break;
+    }
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetPCIBusId(char* text, int num_bytes, int idx) {
+    snprintf(text, (size_t)num_bytes, "0000:%02X:00.0", idx + 1);
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceReset(void) {
+    return cudaSuccess;
+}
+cudaError_t cudaSetDeviceFlags(unsigned) {
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) {
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceCanAccessPeer(int* can, int idx, int peer) {
+    *can = idx != peer;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
+    return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+cudaError_t cudaProfilerStart(void) {
+    return cudaSuccess;
+}
+cudaError_t cudaProfilerStop(void) {
+    return cudaSuccess;
+}
+
+// --- kernels
+// -----------------------------------------------------------------------------------------------------
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
+    return set_function_attribute(function, attribute, value);
+}
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* about, const void* function) {
+    memset(about, 0, sizeof *about);
+    about->maxThreadsPerBlock = BLOCK_THREADS;
+    about->maxDynamicSharedSizeBytes = (int)shared_limit(function);
+    about->numRegs = 32;
+    about->binaryVersion = about->ptxVersion = 90;
+    return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* num_blocks, const void* function,
+                                                          int block_threads, size_t shared_bytes) {
+    *num_blocks = (int)occupancy(function, block_threads, shared_bytes);
+    return cudaSuccess;
+}
+
+}  // extern "C"

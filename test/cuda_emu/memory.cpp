@@ -1,0 +1,339 @@
+/*
+memory.cpp -- device and pinned memory, copies.
+
+Device memory is host memory that is remembered: fresh it holds NaN bytes (0xff), copies are checked against
+its bounds. From pageable memory a copy takes a snapshot when it is issued, to pageable memory it waits, as
+CUDA does; with pinned memory it happens when its turn comes, so a buffer reused too early gives wrong
+numbers. Under AddressSanitizer every allocation is the heap's own, with its red zones.
+*/
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "fiber.h"
+#include "runtime.h"
+
+namespace emu {
+
+// Never freed: what a program leaves at its end is reachable, and no leak of its host memory.
+static auto& allocations = *new std::map<char*, Allocation>;
+static std::map<int, size_t> used_bytes;  // of each device
+
+const Allocation* find_allocation(const void* pointer) {
+    auto after = allocations.upper_bound((char*)const_cast<void*>(pointer));
+    if (after == allocations.begin()) { return nullptr; }
+    const Allocation& before = std::prev(after)->second;
+    return (const char*)pointer < before.begin + before.num_bytes ? &before : nullptr;
+}
+
+bool is_device_pointer(const void* pointer) {
+    const Allocation* found = find_allocation(pointer);
+    return found != nullptr && found->device >= 0;
+}
+
+bool is_pinned(const void* pointer) {
+    const Allocation* found = find_allocation(pointer);
+    return found != nullptr && found->device < 0;
+}
+
+const char* range_error(const void* pointer, size_t num_bytes) {
+    if (num_bytes == 0) { return nullptr; }
+    if (pointer == nullptr) { return "is NULL"; }
+    const Allocation* found = find_allocation(pointer);
+    if (found == nullptr) { return nullptr; }
+    return (const char*)pointer + num_bytes > found->begin + found->num_bytes ? "ends behind its allocation"
+                                                                              : nullptr;
+}
+
+// --- large allocations cost nothing until they are written
+// --------------------------------------------------------- They show the same few pages of 0xff again and
+// again, copied when they are written.
+static constexpr size_t PATTERN_BYTES = 16 << 20, MAPPED_FROM_BYTES = 32 << 20;
+
+static int pattern_file() {
+    static int file = -1;
+    if (file >= 0) { return file; }
+    file = memfd_create("emu", 0);
+    std::vector<char> pattern(1 << 20, (char)0xff);
+    for (size_t written = 0; file >= 0 && written < PATTERN_BYTES; written += pattern.size()) {
+        if (write(file, pattern.data(), pattern.size()) != (ssize_t)pattern.size()) {
+            fail("no memory for a pattern");
+        }
+    }
+    return file;
+}
+
+static char* map_device_memory(size_t num_bytes) {
+    void* memory =
+        mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) { return nullptr; }
+    for (size_t begin = 0; begin < num_bytes; begin += PATTERN_BYTES) {
+        const size_t part = num_bytes - begin < PATTERN_BYTES ? num_bytes - begin : PATTERN_BYTES;
+        if (mmap((char*)memory + begin, part, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
+                 pattern_file(), 0) == MAP_FAILED) {
+            fail("mmap of device memory");
+        }
+    }
+    return (char*)memory;
+}
+
+void fill_bytes(void* pointer, int value, size_t num_bytes) {
+    const Allocation* found = find_allocation(pointer);
+    if (value != 0 || num_bytes < MAPPED_FROM_BYTES || found == nullptr || !found->mapped) {
+        memset(pointer, value, num_bytes);
+        return;
+    }
+    const uintptr_t begin = ((uintptr_t)pointer + 4095) & ~(uintptr_t)4095;
+    const uintptr_t end = ((uintptr_t)pointer + num_bytes) & ~(uintptr_t)4095;
+    memset(pointer, 0, begin - (uintptr_t)pointer);
+    mmap((void*)begin, end - begin, PROT_READ | PROT_WRITE,
+         MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    memset((void*)end, 0, (uintptr_t)pointer + num_bytes - end);
+}
+
+// --- allocation
+// --------------------------------------------------------------------------------------------------
+static bool allocate(void** pointer, size_t num_bytes, int device) {
+    bool mapped = false;
+#ifndef EMU_ASAN
+    mapped = device >= 0 && num_bytes >= MAPPED_FROM_BYTES;
+#endif
+    if (mapped) {
+        *pointer = map_device_memory(num_bytes);
+    } else if (posix_memalign(pointer, 256, num_bytes) != 0) {
+        *pointer = nullptr;
+    }
+    if (*pointer == nullptr) { return false; }
+    if (!mapped) { memset(*pointer, 0xff, num_bytes); }
+    allocations[(char*)*pointer] = {(char*)*pointer, num_bytes, device, false, mapped};
+    used_bytes[device] += num_bytes;
+    return true;
+}
+
+static bool release(void* pointer) {
+    auto found = allocations.find((char*)pointer);
+    if (found == allocations.end()) { return false; }
+    const Allocation gone = found->second;
+    used_bytes[gone.device] -= gone.num_bytes;
+    allocations.erase(found);
+    if (gone.registered) { return true; }
+    if (gone.mapped) {
+        munmap(gone.begin, gone.num_bytes);
+    } else {
+        free(gone.begin);
+    }
+    return true;
+}
+
+// --- copies
+// ------------------------------------------------------------------------------------------------------
+static const char* kind_error(cudaMemcpyKind kind, const void* target, const void* source) {
+    const bool to_device = is_device_pointer(target), from_device = is_device_pointer(source);
+    switch (kind) {
+        case cudaMemcpyHostToHost:
+            return to_device || from_device ? "HostToHost with device memory" : nullptr;
+        case cudaMemcpyHostToDevice:
+            return !to_device || from_device ? "HostToDevice, but the memory is not so" : nullptr;
+        case cudaMemcpyDeviceToHost:
+            return to_device || !from_device ? "DeviceToHost, but the memory is not so" : nullptr;
+        case cudaMemcpyDeviceToDevice:
+            return !to_device || !from_device ? "DeviceToDevice with host memory" : nullptr;
+        default: return nullptr;
+    }
+}
+
+struct Copy {
+    char* target;
+    const char* source;
+    size_t target_pitch, source_pitch, width, height;  // bytes; rows
+};
+
+static size_t extent(size_t pitch, size_t width, size_t height) {
+    return height == 0 || width == 0 ? 0 : (height - 1) * pitch + width;
+}
+
+static void copy_rows(const Copy& copy) {
+    for (size_t i = 0; i < copy.height; i++) {
+        memmove(copy.target + i * copy.target_pitch, copy.source + i * copy.source_pitch, copy.width);
+    }
+}
+
+static cudaError_t issue_copy(Copy copy, cudaMemcpyKind kind, cudaStream_t stream, const char* what) {
+    const size_t source_bytes = extent(copy.source_pitch, copy.width, copy.height);
+    const size_t target_bytes = extent(copy.target_pitch, copy.width, copy.height);
+    if (source_bytes == 0) { return cudaSuccess; }
+    if (const char* wrong = range_error(copy.target, target_bytes)) {
+        return error(cudaErrorInvalidValue, "%s of %zu bytes: the target %s", what, target_bytes, wrong);
+    }
+    if (const char* wrong = range_error(copy.source, source_bytes)) {
+        return error(cudaErrorInvalidValue, "%s of %zu bytes: the source %s", what, source_bytes, wrong);
+    }
+    if (const char* wrong = kind_error(kind, copy.target, copy.source)) {
+        return error(cudaErrorInvalidValue, "%s of %zu bytes: %s", what, source_bytes, wrong);
+    }
+    if (find_allocation(copy.source) == nullptr) {
+        auto snapshot = std::make_shared<std::vector<char>>(copy.source, copy.source + source_bytes);
+        copy.source = snapshot->data();
+        enqueue(stream, "copy (snapshot)", [copy, snapshot] {
+            copy_rows(copy);
+            return true;
+        });
+    } else {
+        enqueue(stream, "copy", [copy] {
+            copy_rows(copy);
+            return true;
+        });
+    }
+    if (find_allocation(copy.target) == nullptr) { synchronize_stream(stream, "a copy to pageable memory"); }
+    return cudaSuccess;
+}
+
+}  // namespace emu
+
+using namespace emu;
+
+extern "C" {
+
+cudaError_t cudaMalloc(void** pointer, size_t num_bytes) {
+    *pointer = nullptr;
+    const int device = current_device();
+    if (num_bytes == 0) { return cudaSuccess; }
+    if (settings().num_devices == 0) { return error(cudaErrorNoDevice, "cudaMalloc: no device"); }
+    if (num_bytes > settings().device_bytes - used_bytes[device] || !allocate(pointer, num_bytes, device)) {
+        return error(cudaErrorMemoryAllocation, "cudaMalloc of %zu bytes: %zu of %zu are in use", num_bytes,
+                     used_bytes[device], settings().device_bytes);
+    }
+    return cudaSuccess;
+}
+cudaError_t cudaFree(void* pointer) {
+    if (pointer == nullptr) { return cudaSuccess; }
+    if (!is_device_pointer(pointer)) { return error(cudaErrorInvalidValue, "cudaFree: not from cudaMalloc"); }
+    synchronize_device(find_allocation(pointer)->device, "cudaFree");
+    return release(pointer) ? cudaSuccess
+                            : error(cudaErrorInvalidValue, "cudaFree: not the beginning of an allocation");
+}
+cudaError_t cudaMallocAsync(void** pointer, size_t num_bytes, cudaStream_t) {
+    return cudaMalloc(pointer, num_bytes);
+}
+cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
+    enqueue(stream, "cudaFreeAsync", [=] { return release(pointer) || true; });
+    return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+    *total_bytes = settings().device_bytes;
+    *free_bytes = *total_bytes - used_bytes[current_device()];
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void** pointer, size_t num_bytes, unsigned) {
+    *pointer = nullptr;
+    if (num_bytes == 0) { return cudaSuccess; }
+    return allocate(pointer, num_bytes, -1)
+               ? cudaSuccess
+               : error(cudaErrorMemoryAllocation, "cudaHostAlloc of %zu bytes", num_bytes);
+}
+cudaError_t cudaMallocHost(void** pointer, size_t num_bytes) {
+    return cudaHostAlloc(pointer, num_bytes, cudaHostAllocDefault);
+}
+cudaError_t cudaFreeHost(void* pointer) {
+    if (pointer == nullptr) { return cudaSuccess; }
+    if (!is_pinned(pointer)) { return error(cudaErrorInvalidValue, "cudaFreeHost: not from cudaMallocHost"); }
+    synchronize_device(current_device(), "cudaFreeHost");
+    return release(pointer) ? cudaSuccess : error(cudaErrorInvalidValue, "cudaFreeHost: not the beginning");
+}
+cudaError_t cudaHostRegister(void* pointer, size_t num_bytes, unsigned) {
+    if (find_allocation(pointer) != nullptr) {
+        return error(cudaErrorHostMemoryAlreadyRegistered, "cudaHostRegister: again");
+    }
+    allocations[(char*)pointer] = {(char*)pointer, num_bytes, -1, true, false};
+    used_bytes[-1] += num_bytes;
+    return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* pointer) {
+    auto found = allocations.find((char*)pointer);
+    if (found == allocations.end() || !found->second.registered) {
+        return error(cudaErrorHostMemoryNotRegistered, "cudaHostUnregister: not registered");
+    }
+    release(pointer);
+    return cudaSuccess;
+}
+cudaError_t cudaHostGetDevicePointer(void** device_pointer, void* host_pointer, unsigned) {
+    *device_pointer = host_pointer;
+    return is_pinned(host_pointer) ? cudaSuccess
+                                   : error(cudaErrorInvalidValue, "cudaHostGetDevicePointer: not pinned");
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* about, const void* pointer) {
+    const Allocation* found = find_allocation(pointer);
+    memset(about, 0, sizeof *about);
+    about->type = found == nullptr     ? cudaMemoryTypeUnregistered
+                  : found->device >= 0 ? cudaMemoryTypeDevice
+                                       : cudaMemoryTypeHost;
+    about->device = found != nullptr && found->device >= 0 ? found->device
+                    : found != nullptr                     ? current_device()
+                                                           : -1;
+    about->devicePointer = found != nullptr ? const_cast<void*>(pointer) : nullptr;
+    about->hostPointer = about->type == cudaMemoryTypeDevice ? nullptr : const_cast<void*>(pointer);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t num_bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+    return issue_copy({(char*)target, (const char*)source, num_bytes, num_bytes, num_bytes, 1}, kind, stream,
+                      "copy");
+}
+// Waits, but for copies within the device.
+cudaError_t cudaMemcpy(void* target, const void* source, size_t num_bytes, cudaMemcpyKind kind) {
+    const cudaError_t code = cudaMemcpyAsync(target, source, num_bytes, kind, nullptr);
+    if (!is_device_pointer(target) || !is_device_pointer(source)) {
+        synchronize_stream(nullptr, "cudaMemcpy");
+    }
+    return code;
+}
+cudaError_t cudaMemcpy2DAsync(void* target, size_t target_pitch, const void* source, size_t source_pitch,
+                              size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
+    if (width > target_pitch || width > source_pitch) {
+        return error(cudaErrorInvalidPitchValue, "cudaMemcpy2D: wider than its pitch");
+    }
+    return issue_copy({(char*)target, (const char*)source, target_pitch, source_pitch, width, height}, kind,
+                      stream, "2D copy");
+}
+cudaError_t cudaMemcpy2D(void* target, size_t target_pitch, const void* source, size_t source_pitch,
+                         size_t width, size_t height, cudaMemcpyKind kind) {
+    const cudaError_t code =
+        cudaMemcpy2DAsync(target, target_pitch, source, source_pitch, width, height, kind, nullptr);
+    synchronize_stream(nullptr, "cudaMemcpy2D");
+    return code;
+}
+cudaError_t cudaMemcpyPeerAsync(void* target, int, const void* source, int, size_t num_bytes,
+                                cudaStream_t stream) {
+    return cudaMemcpyAsync(target, source, num_bytes, cudaMemcpyDeviceToDevice, stream);
+}
+
+cudaError_t cudaMemset2DAsync(void* target, size_t pitch, int value, size_t width, size_t height,
+                              cudaStream_t stream) {
+    const size_t num_bytes = extent(pitch, width, height);
+    if (const char* wrong = range_error(target, num_bytes)) {
+        return error(cudaErrorInvalidValue, "memset of %zu bytes: the memory %s", num_bytes, wrong);
+    }
+    if (find_allocation(target) == nullptr && num_bytes > 0) {
+        return error(cudaErrorInvalidValue, "memset of pageable memory");
+    }
+    enqueue(stream, "memset", [=] {
+        for (size_t i = 0; i < height; i++) { fill_bytes((char*)target + i * pitch, value, width); }
+        return true;
+    });
+    return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* target, int value, size_t num_bytes, cudaStream_t stream) {
+    return cudaMemset2DAsync(target, num_bytes, value, num_bytes, 1, stream);
+}
+cudaError_t cudaMemset(void* target, int value, size_t num_bytes) {
+    return cudaMemsetAsync(target, value, num_bytes, nullptr);
+}
+cudaError_t cudaMemset2D(void* target, size_t pitch, int value, size_t width, size_t height) {
+    return cudaMemset2DAsync(target, pitch, value, width, height, nullptr);
+}
+
+}  // extern "C"

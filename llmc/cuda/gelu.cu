@@ -11,7 +11,7 @@ Written so, nothing cancels: the relative error stays near that of exp, also in 
 #define GELU_SCALE 1.5957691216f  // 2 sqrt(2 / pi)
 #define GELU_CUBIC (GELU_SCALE * 0.044715f)
 
-enum { GELU_THREADS = 256, GELU_LOADS = 2 };  // per thread and array: bytes in flight hide the latency
+constexpr int GELU_THREADS = 256, GELU_LOADS = 2;  // per thread and array: bytes in flight hide the latency
 
 // e = exp(-2 u). From 80 on, 1 / (1 + e) is below 2e-35 and e s still finite.
 static __device__ __forceinline__ float gelu_e(float x) {

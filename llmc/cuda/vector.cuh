@@ -17,7 +17,7 @@ the scalar form of the same kernel. Sums are in a fixed order, and every thread 
 
 #include "../ops.h"
 
-enum { FLOATX_PER_LOAD = 16 / sizeof(floatX), WARP_THREADS = 32 };
+constexpr int FLOATX_PER_LOAD = 16 / sizeof(floatX), WARP_THREADS = 32;
 
 // LOAD_ONCE: this data is not wanted again soon, evict it first. LOAD_READ_ONLY: no thread of this kernel
 // writes it, many read it (weights). The default may be read and written in place.
@@ -87,8 +87,18 @@ template <int N> static __device__ __forceinline__ Floats<N> to_floats(const Vec
 
 template <int N> static __device__ __forceinline__ Floats<N> to_floats(const Vec<__nv_bfloat16, N>& vec) {
     Floats<N> floats;
+    if constexpr (N % 2 == 0) {  // two by two, so that vec stays in registers of 32 bits: a shift, a mask
 #pragma unroll
-    for (int i = 0; i < N; i++) { floats[i] = __bfloat162float(vec[i]); }
+        for (int i = 0; i < N; i += 2) {
+            unsigned pair;
+            memcpy(&pair, (const char*)&vec + i * sizeof vec[0], sizeof pair);
+            floats[i] = __uint_as_float(pair << 16);
+            floats[i + 1] = __uint_as_float(pair & 0xffff0000u);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++) { floats[i] = __bfloat162float(vec[i]); }
+    }
     return floats;
 }
 
@@ -105,8 +115,7 @@ template <int N> struct FromFloats<__nv_bfloat16, N> {
 #pragma unroll
             for (int i = 0; i < N; i += 2) {
                 __nv_bfloat162 pair = __floats2bfloat162_rn(floats[i], floats[i + 1]);
-                vec[i] = pair.x;
-                vec[i + 1] = pair.y;
+                memcpy((char*)&vec + i * sizeof vec[0], &pair, sizeof pair);
             }
         } else {
 #pragma unroll
@@ -117,6 +126,19 @@ template <int N> struct FromFloats<__nv_bfloat16, N> {
 };
 template <class T, int N> static __device__ __forceinline__ Vec<T, N> from_floats(const Floats<N>& floats) {
     return FromFloats<T, N>::convert(floats);
+}
+
+// Hides from the compiler that `vec` is what it was: it converts again instead of keeping N floats in N
+// registers.
+template <class T, int N> static __device__ __forceinline__ void keep_packed(Vec<T, N>& vec) {
+    static_assert(sizeof vec % sizeof(unsigned) == 0);
+#pragma unroll
+    for (int i = 0; i < (int)(sizeof vec / sizeof(unsigned)); i++) {
+        unsigned word;
+        memcpy(&word, (char*)&vec + i * sizeof word, sizeof word);
+        asm volatile("" : "+r"(word));
+        memcpy((char*)&vec + i * sizeof word, &word, sizeof word);
+    }
 }
 
 template <int N, LoadHint hint = LOAD_NORMAL, class T>

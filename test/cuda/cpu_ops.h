@@ -36,6 +36,7 @@ Attention
     X(void, scatter_rows, (float* out, const float* inp, const int32_t* rows, int num_rows, int T, int C), (out, inp, rows, num_rows, T, C, cpu)) \
     X(void, fused_classifier, (float* losses, float* logits, const int32_t* targets, float dlogits_scale, int num_rows, int V, int Vp), (losses, logits, targets, dlogits_scale, num_rows, V, Vp, cpu)) \
     X(int32_t, argmax_row, (const float* logits, int V), (logits, V, cpu)) \
+    X(void, adamw_update, (float* params, float* m, float* v, const float* grads, size_t num_params, const void* about), (params, NULL, m, v, grads, num_params, 0, about, cpu)) \
     X(double, sum_of_squares, (const float* values, size_t num_values), (values, num_values, cpu))
 // clang-format on
 

@@ -3,6 +3,7 @@ dynapipe.h -- the one header a trainer includes.
 
     dynapipe_open(&dp, &argc, argv);            // takes the plugin's --options out of argv, joins the ranks
     dynapipe_open_data(dp, &run);               // sample files, the mixture, what a step is
+    dynapipe_use_stream(dp, stream);            // on a GPU
     dynapipe_choose_stages(dp, costs, &l0, &l1);       // which layers are mine
     dynapipe_attach(dp, &model_api, model, &params);   // a model of layers [l0, l1)
     for (;;) {
@@ -103,13 +104,15 @@ typedef struct DynapipeCosts DynapipeCosts;  // a cost model; adapters make it (
 
 // --- session ---------------------------------------------------------------------------------------------
 
-// Join the ranks (MPI) and read the options. After a failure *out (NULL only where memory ran out) is good
-// for dynapipe_abort() and dynapipe_close(), and dynapipe_error() has the message.
+// Join the ranks (MPI), read the options, on a GPU choose the device. After a failure *out (NULL only where
+// memory ran out) is good for dynapipe_abort() and dynapipe_close(), and dynapipe_error() has the message.
 int dynapipe_open(Dynapipe** out, int* argc, char*** argv);
 void dynapipe_close(Dynapipe* dp);  // NULL is fine
 const char* dynapipe_error(void);
 // Print `why` once and make every other rank stop too; returns only if this rank is alone.
 void dynapipe_abort(Dynapipe* dp, const char* why);
+// What the program should end with: 2 where this machine has not the GPUs that the run asks for.
+int dynapipe_exit_status(int error);
 void dynapipe_print_options(FILE* out);
 const char* dynapipe_option(const Dynapipe* dp,
                             const char* name);  // a string option's value, NULL if not given
@@ -151,6 +154,11 @@ int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes);
 int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32_t step);
 
 // --- model -----------------------------------------------------------------------------------------------
+
+// On which stream the model will compute (a cudaStream_t of the current device, which dynapipe_open() has
+// set), before dynapipe_choose_stages(). On a CPU: NULL, or no call at all. Connects the ranks' GPUs;
+// `stream` must live until dynapipe_close().
+int dynapipe_use_stream(Dynapipe* dp, void* stream);
 
 // Split the model over the stages for this mixture; layers [*layer_begin, *layer_end) are this rank's: none
 // where the last stage has the head alone, [L, L). Takes costs.

@@ -20,7 +20,7 @@ typedef struct {
     int32_t num_steps, pause_ns, fail_rank, fail_at_job;
     bool forward_only;
     ToyModel models[RANKS_MAX];
-    float losses[MAX_MBS][64];
+    float losses[MAX_MBS][TOY_MAX_ROWS];
 } Run;
 
 static void check_trace(ToyModel* model, const TraceRank* trace, int32_t num_instrs) {
@@ -104,25 +104,12 @@ static Status body(Transport* t, void* arg) {
     return status;
 }
 
-// The plain loop: all layers, one micro-batch after the other.
-static void run_directly(const ToyPlan* toy, ToyModel* model, float losses[MAX_MBS][64]) {
-    static _Alignas(64) unsigned char acts[1 << 20], scratch[1 << 16];
-    *model = (ToyModel){.layer_end = toy->num_layers, .is_first = true, .is_last = true};
-    for (int32_t m = 0; m < toy->plan.M; m++) {
-        const DynapipeBatch* batch = &toy->batches[m].batch;
-        toy_api.forward(model, batch, NULL, NULL, acts, scratch, losses[m], 1,
-                        DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD);
-        toy_api.backward_inputs(model, batch, NULL, acts, NULL, NULL, scratch);
-        toy_api.backward_weights(model, batch, acts, NULL, scratch);
-    }
-}
-
 // Differences in gradients (of num_steps equal steps) and losses.
 static int32_t count_differences(const Run* run) {
-    static float losses[MAX_MBS][64];
+    static float losses[MAX_MBS][TOY_MAX_ROWS];
     ToyModel direct;
     const ToyPlan* toy = run->toy;
-    run_directly(toy, &direct, losses);
+    toy_plan_run_directly(toy, &direct, losses);
     int32_t differences = 0, num_ranks = toy->plan.P * toy->plan.R;
     for (int32_t r = 0; r < num_ranks; r++) { differences += run->models[r].num_violations; }
     for (int32_t l = 0; l < toy->num_layers && !run->forward_only; l++) {

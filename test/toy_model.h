@@ -14,7 +14,7 @@ backward_weights. Every job scribbles over its scratch.
 
 #include "../dynapipe_plugin/dynapipe.h"
 
-enum { TOY_CHANNELS = 5, TOY_MAX_LAYERS = 16 };
+enum { TOY_CHANNELS = 5, TOY_MAX_LAYERS = 16, TOY_MAX_ROWS = 64 };
 
 typedef struct {
     int32_t layer_begin, layer_end;

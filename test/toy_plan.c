@@ -85,6 +85,24 @@ static void draw_lists(const Maker* mk) {
     }
 }
 
+// A receive may as well be posted behind jobs that do not need it, but not behind other transfers.
+static void delay_receives(const Maker* mk) {
+    Plan* plan = &mk->toy->plan;
+    for (int32_t r = 0; r < plan->P * plan->R; r++) {
+        PlanRank* list = &plan->ranks[r];
+        for (int32_t i = list->num_instrs - 2; i >= 0; i--) {
+            for (int32_t k = i; k + 1 < list->num_instrs; k++) {
+                PlanInstr receive = list->instrs[k], job = list->instrs[k + 1];
+                bool is_receive = receive.kind == INSTR_RECV_ACT || receive.kind == INSTR_RECV_GRAD;
+                bool may_move = is_receive && job.kind <= INSTR_REC && job.mb != receive.mb;
+                if (!may_move || rng_below(mk->rng, 3) == 0) { break; }
+                list->instrs[k] = job;
+                list->instrs[k + 1] = receive;
+            }
+        }
+    }
+}
+
 // --- buffers ---------------------------------------------------------------------------------------------
 static int32_t place_of(const PlanRank* list, InstrKind kind, int32_t m) {
     for (int32_t i = 0; i < list->num_instrs; i++) {
@@ -175,6 +193,7 @@ void toy_plan_make(ToyPlan* out, Rng* rng, int32_t P, int32_t R, int32_t M, Aren
         plan->ranks[r].buffers = ARENA_NEW(arena, PlanBuffer, 6 * M + 1);
     }
     draw_lists(&mk);
+    delay_receives(&mk);
     for (int32_t r = 0; r < P * R; r++) {
         PlanRank* list = &plan->ranks[r];
         if (list->num_instrs > 0) {
@@ -205,4 +224,16 @@ int32_t toy_plan_find(const ToyPlan* toy, int32_t rank, InstrKind kind, int32_t 
         if (list->instrs[i].kind == kind && (mb < 0 || list->instrs[i].mb == mb)) { return i; }
     }
     return -1;
+}
+
+void toy_plan_run_directly(const ToyPlan* toy, ToyModel* model, float losses[][TOY_MAX_ROWS]) {
+    static _Alignas(64) unsigned char acts[1 << 20], scratch[1 << 16];
+    *model = (ToyModel){.layer_end = toy->num_layers, .is_first = true, .is_last = true};
+    for (int32_t m = 0; m < toy->plan.M; m++) {
+        const DynapipeBatch* batch = &toy->batches[m].batch;
+        toy_api.forward(model, batch, NULL, NULL, acts, scratch, losses[m], 1,
+                        DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD);
+        toy_api.backward_inputs(model, batch, NULL, acts, NULL, NULL, scratch);
+        toy_api.backward_weights(model, batch, acts, NULL, scratch);
+    }
 }

@@ -28,3 +28,6 @@ ToyModel toy_plan_model(const ToyPlan* toy, int32_t rank);
 void toy_plan_remove(ToyPlan* toy, int32_t rank, int32_t idx);
 // First instruction of that kind on a rank, -1: none. mb -1: of any.
 int32_t toy_plan_find(const ToyPlan* toy, int32_t rank, InstrKind kind, int32_t mb);
+
+// The plain loop that every plan must agree with: all layers, one micro-batch after the other.
+void toy_plan_run_directly(const ToyPlan* toy, ToyModel* model, float losses[][TOY_MAX_ROWS]);

@@ -19,7 +19,9 @@ finds it (status_message) and prints it once. Callers in between only pass the v
     X(STATUS_MISMATCH,     "ranks disagree")                    \
     X(STATUS_COMM,         "communication failed")              \
     X(STATUS_IO,           "file operation failed")             \
-    X(STATUS_NO_MEMORY,    "host allocation failed")
+    X(STATUS_NO_MEMORY,    "allocation failed")                  \
+    X(STATUS_NO_DEVICE,    "too few GPUs")                       \
+    X(STATUS_DEVICE,       "the GPU failed")
 // clang-format on
 
 #define X(name, text) name,

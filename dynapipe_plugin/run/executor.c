@@ -7,37 +7,8 @@
 #include <string.h>
 
 #include "../base/clock.h"
-#include "transfers.h"
-
-enum {
-    FORWARD_TAG = TRANSPORT_TAG_END / 4,  // of all micro-batches: they pass a link in their order
-    SPARE_EVENTS = 8,
-    KEEP = DYNAPIPE_FORWARD_KEEP,
-    HEAD = DYNAPIPE_FORWARD_HEAD
-};
-
-typedef enum { LINK_IN, LINK_DOUT, LINK_OUT, LINK_DIN, LINK_COUNT } Link;
-
-// What this rank knows of one micro-batch in this step.
-typedef struct {
-    unsigned char* buffer[BUFFER_COUNT];  // NULL: none
-    int64_t buffer_bytes[BUFFER_COUNT];
-    int64_t boundary_bytes;
-    uint8_t transfer[LINK_COUNT];  // TransferState
-    uint32_t seen;                 // while checking: bit per InstrKind that the list had so far
-    bool present, has_wgt, has_rec;
-} MbState;
-
-struct Executor {
-    const DynapipeModel_v1* api;
-    void* model;
-    Transfers transfers;
-    MbState* mbs;
-    int32_t max_mbs;
-    int32_t rank, stage, num_stages;  // of the step in progress
-    unsigned char* scratch;
-    const ExecutorStep* step;
-};
+#include "executor_parts.h"
+#include "transfer_groups.h"
 
 static const uint8_t link_buffer[LINK_COUNT] = {BUFFER_IN, BUFFER_DOUT, BUFFER_OUT, BUFFER_DIN};
 
@@ -61,8 +32,19 @@ Status executor_create(Executor** out, const DynapipeModel_v1* api, void* model,
 void executor_free(Executor* ex) {
     if (ex == NULL) { return; }
     transfers_free(&ex->transfers);
+    free(ex->grouped);
+    free(ex->group_room);
     free(ex->mbs);
     free(ex);
+}
+
+void executor_use_device(Executor* ex, Device device) {
+    ex->device = device;
+    ex->transfers.jobs.device = device;
+}
+
+void executor_position(const Executor* ex, char* out, size_t out_bytes) {
+    transfers_position(&ex->transfers, out, out_bytes);
 }
 
 const TraceRank* executor_trace(const Executor* ex) {
@@ -77,8 +59,7 @@ void executor_trace_add(Executor* ex, TraceKind kind, int64_t begin_ns, int64_t 
     if (end_ns > trace->end_ns) { trace->end_ns = end_ns; }
 }
 
-// Room for a step of M micro-batches and num_instrs instructions; kept for the next.
-static Status reserve(Executor* ex, int32_t M, int32_t num_instrs) {
+Status executor_reserve(Executor* ex, int32_t M, int32_t num_instrs) {
     if (M > ex->max_mbs) {
         free(ex->mbs);
         ex->mbs = malloc((size_t)M * sizeof *ex->mbs);
@@ -86,7 +67,27 @@ static Status reserve(Executor* ex, int32_t M, int32_t num_instrs) {
         if (ex->mbs == NULL) { return FAIL(STATUS_NO_MEMORY, "executor: %d micro-batches", (int)M); }
     }
     if (M > 0) { memset(ex->mbs, 0, (size_t)M * sizeof *ex->mbs); }
-    return transfers_begin(&ex->transfers, num_instrs + SPARE_EVENTS);
+    return transfers_begin(&ex->transfers, num_instrs + EXECUTOR_SPARE_EVENTS);
+}
+
+// Groups of my list, where the transport has them.
+static Status find_groups(Executor* ex, const Plan* plan) {
+    if (ex->transfers.transport->api->group_begin == NULL) { return STATUS_OK; }
+    int32_t longest = 1;
+    for (int32_t r = 0; r < plan->P * plan->R; r++) {
+        if (plan->ranks[r].num_instrs > longest) { longest = plan->ranks[r].num_instrs; }
+    }
+    if (longest > ex->max_instrs) {
+        free(ex->grouped);
+        free(ex->group_room);
+        ex->grouped = malloc((size_t)longest);
+        ex->group_room = malloc((size_t)longest * sizeof *ex->group_room);
+        bool failed = ex->grouped == NULL || ex->group_room == NULL;
+        ex->max_instrs = failed ? 0 : longest;
+        if (failed) { return FAIL(STATUS_NO_MEMORY, "executor: %d instructions", (int)longest); }
+    }
+    transfer_groups_find(ex->grouped, plan, ex->rank, ex->group_room);
+    return STATUS_OK;
 }
 
 // --- checking a plan against the model -------------------------------------------------------------------
@@ -240,18 +241,25 @@ static Status prepare(Executor* ex, const PlanRank* rank, int32_t M) {
 }
 
 // --- instructions ----------------------------------------------------------------------------------------
-// before_ns: when the rank turned to this job.
-static TraceEvent* job_begin(Executor* ex, int32_t kind, int32_t mb, int64_t before_ns) {
+TraceEvent* executor_job_begin(Executor* ex, int32_t kind, int32_t mb, int64_t before_ns, Status* status) {
     TraceEvent* event = transfers_event(&ex->transfers, kind, mb, -1);
     event->wait_ns = event->begin_ns - before_ns;
+    *status = job_marks_open(&ex->transfers.jobs, (int32_t)(event - ex->transfers.trace.events));
+    const DynapipeDevice_v1* device = ex->device.api;
+    if (device != NULL && device->range_begin != NULL) {
+        char text[32];
+        snprintf(text, sizeof text, "%s mb %d", trace_kind_text(kind), (int)mb);
+        device->range_begin(ex->device.ctx, text);
+    }
     return event;
 }
 
-// rc: what the model returned.
-static Status job_end(Executor* ex, TraceEvent* event, int rc) {
+Status executor_job_end(Executor* ex, TraceEvent* event, int rc) {
+    const DynapipeDevice_v1* device = ex->device.api;
+    if (device != NULL && device->range_end != NULL) { device->range_end(ex->device.ctx); }
     event->end_ns = clock_now_ns();
-    ex->transfers.trace.busy_ns += event->end_ns - event->begin_ns;
-    if (rc == 0) { return STATUS_OK; }
+    if (device == NULL) { ex->transfers.trace.busy_ns += event->end_ns - event->begin_ns; }
+    if (rc == 0) { return job_marks_close(&ex->transfers.jobs); }
     Status status = rc > 0 && rc < STATUS_COUNT ? (Status)rc : STATUS_OUT_OF_RANGE;
     return FAIL(status, "rank %d: %s mb %d: the model %s returned error %d", (int)ex->rank,
                 trace_kind_text(event->kind), (int)event->mb, ex->api->name, rc);
@@ -293,8 +301,10 @@ static Status run_job(Executor* ex, const PlanInstr* instr) {
     const uint8_t* arrival = &mb->transfer[is_backward ? LINK_DOUT : LINK_IN];
     int64_t before_ns = clock_now_ns();
     if (reads_link) { TRY(transfers_wait(&ex->transfers, arrival, instr->kind, instr->mb)); }
-    TraceEvent* event = job_begin(ex, instr->kind, instr->mb, before_ns);
-    return job_end(ex, event, call_model(ex, instr));
+    Status status;
+    TraceEvent* event = executor_job_begin(ex, instr->kind, instr->mb, before_ns, &status);
+    TRY(status);
+    return executor_job_end(ex, event, call_model(ex, instr));
 }
 
 static Status run_transfer(Executor* ex, const PlanInstr* instr, Link link) {
@@ -314,7 +324,7 @@ static Status run_wait(Executor* ex, const PlanInstr* instr, Link link) {
 
 static Status run_instr(Executor* ex, const PlanInstr* instr) {
     bool moved = false;
-    TRY(transfers_poll(&ex->transfers, &moved));
+    if (ex->device.api == NULL) { TRY(transfers_poll(&ex->transfers, &moved)); }  // else the host runs ahead
     switch (instr->kind) {
         case INSTR_RECV_ACT: return run_transfer(ex, instr, LINK_IN);
         case INSTR_RECV_GRAD: return run_transfer(ex, instr, LINK_DOUT);
@@ -326,99 +336,62 @@ static Status run_instr(Executor* ex, const PlanInstr* instr) {
     }
 }
 
-Status executor_run(Executor* ex, const ExecutorStep* step) {
+static Status run_list(Executor* ex, const PlanRank* rank) {
+    const DynapipeTransport_v1* api = ex->transfers.transport->api;
+    for (int32_t i = 0; i < rank->num_instrs; i++) {
+        bool paired = api->group_begin != NULL && ex->grouped[i] && i + 1 < rank->num_instrs;
+        if (paired) { TRY(api->group_begin(ex->transfers.transport->ctx)); }
+        TRY(run_instr(ex, &rank->instrs[i]));
+        if (!paired) { continue; }
+        TRY(run_instr(ex, &rank->instrs[++i]));
+        TRY(api->group_end(ex->transfers.transport->ctx));
+    }
+    return STATUS_OK;
+}
+
+Status executor_start(Executor* ex, const ExecutorStep* step) {
     const Plan* plan = step->plan;
     int32_t num_ranks = ex->transfers.transport->num_ranks;
     if (plan->P < 1 || (int64_t)plan->P * plan->R != num_ranks) {
         return FAIL(STATUS_INVALID_PLAN, "the plan is for %d stages x %d replicas, %d ranks are running",
                     (int)plan->P, (int)plan->R, (int)num_ranks);
     }
-    if (plan->M >= FORWARD_TAG / 2) {
+    if (plan->M >= EXECUTOR_FORWARD_TAG / 2) {
         return FAIL(STATUS_OUT_OF_RANGE,
                     "%d micro-batches in a step, less than %d are supported ---> smaller -d or larger ones",
-                    (int)plan->M, FORWARD_TAG / 2);
+                    (int)plan->M, EXECUTOR_FORWARD_TAG / 2);
     }
     const PlanRank* rank = &plan->ranks[ex->rank];
     ex->step = step;
     ex->num_stages = plan->P;
     ex->stage = ex->rank % plan->P;
-    TRY(reserve(ex, plan->M, rank->num_instrs));
+    TRY(executor_reserve(ex, plan->M, rank->num_instrs));
     TRY(prepare(ex, rank, plan->M));
-    for (int32_t i = 0; i < rank->num_instrs; i++) { TRY(run_instr(ex, &rank->instrs[i])); }
+    TRY(find_groups(ex, plan));
+    return run_list(ex, rank);
+}
+
+Status executor_queue_begin(Executor* ex, TraceKind kind) {
+    TraceEvent* event = transfers_event(&ex->transfers, (int32_t)kind, -1, -1);
+    return job_marks_open(&ex->transfers.jobs, (int32_t)(event - ex->transfers.trace.events));
+}
+
+Status executor_queue_end(Executor* ex) {
+    return job_marks_close(&ex->transfers.jobs);
+}
+
+Status executor_finish(Executor* ex) {
     TRY(transfers_finish(&ex->transfers));
     ex->transfers.trace.end_ns = clock_now_ns();
-    return STATUS_OK;
+    TRY(job_marks_read(&ex->transfers.jobs, &ex->transfers.trace));
+    if (ex->api->finish == NULL) { return STATUS_OK; }
+    int rc = ex->api->finish(ex->model);
+    return rc == 0 ? STATUS_OK
+                   : FAIL(STATUS_COMM, "rank %d: the model %s returned error %d at the end of a step",
+                          (int)ex->rank, ex->api->name, rc);
 }
 
-// --- forward only ----------------------------------------------------------------------------------------
-
-// Arena of a forward pass: two inputs, two outputs, activations, scratch; each for the largest batch.
-typedef struct {
-    int64_t boundary_bytes, acts_bytes, scratch_bytes;  // rounded up to PLAN_BUFFER_ALIGN
-} ForwardLayout;
-
-static void raise_to(int64_t* largest, int64_t num_bytes) {
-    num_bytes = (num_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
-    if (num_bytes > *largest) { *largest = num_bytes; }
-}
-
-static ForwardLayout forward_layout(const Executor* ex, const DynapipeBatch* batches, int32_t num_batches) {
-    ForwardLayout layout = {0};
-    for (int32_t i = 0; i < num_batches; i++) {
-        raise_to(&layout.boundary_bytes, ex->api->boundary_bytes(ex->model, &batches[i]));
-        raise_to(&layout.acts_bytes, ex->api->acts_bytes(ex->model, &batches[i], HEAD));
-        raise_to(&layout.scratch_bytes, ex->api->scratch_bytes(ex->model, &batches[i]));
-    }
-    return layout;
-}
-
-int64_t executor_forward_bytes(const Executor* ex, const DynapipeBatch* batches, int32_t num_batches) {
-    ForwardLayout layout = forward_layout(ex, batches, num_batches);
-    return 4 * layout.boundary_bytes + layout.acts_bytes + layout.scratch_bytes;
-}
-
-static Status forward_receive(Executor* ex, const ExecutorForward* f, int32_t i, unsigned char* in) {
-    if (f->prev_rank < 0 || i >= f->num_batches) { return STATUS_OK; }
-    return transfers_post(&ex->transfers, INSTR_RECV_ACT, i, f->prev_rank, FORWARD_TAG, in,
-                          ex->api->boundary_bytes(ex->model, &f->batches[i]), &ex->mbs[i].transfer[LINK_IN]);
-}
-
-// Batch i: its input was posted while batch i - 1 ran; its output's place was last used by batch i - 2.
-static Status forward_one(Executor* ex, const ExecutorForward* f, const ForwardLayout* layout, int32_t i) {
-    const DynapipeBatch* batch = &f->batches[i];
-    unsigned char* arena = f->arena;
-    unsigned char* in[2] = {arena, arena + layout->boundary_bytes};
-    unsigned char* out = arena + (2 + i % 2) * layout->boundary_bytes;
-    unsigned char* acts = arena + 4 * layout->boundary_bytes;
-    int64_t before_ns = clock_now_ns();
-    TRY(forward_receive(ex, f, i + 1, in[(i + 1) % 2]));
-    if (f->prev_rank >= 0) {
-        TRY(transfers_wait(&ex->transfers, &ex->mbs[i].transfer[LINK_IN], INSTR_FWD, i));
-    }
-    if (f->next_rank >= 0 && i >= 2) {
-        TRY(transfers_wait(&ex->transfers, &ex->mbs[i - 2].transfer[LINK_OUT], INSTR_FWD, i));
-    }
-    TraceEvent* event = job_begin(ex, INSTR_FWD, i, before_ns);
-    int rc =
-        ex->api->forward(ex->model, batch, f->prev_rank < 0 ? NULL : in[i % 2], f->next_rank < 0 ? NULL : out,
-                         acts, acts + layout->acts_bytes, f->next_rank < 0 ? f->losses[i] : NULL, 0.0f, HEAD);
-    TRY(job_end(ex, event, rc));
-    if (f->next_rank < 0) { return STATUS_OK; }
-    return transfers_post(&ex->transfers, INSTR_SEND_ACT, i, f->next_rank, FORWARD_TAG, out,
-                          ex->api->boundary_bytes(ex->model, batch), &ex->mbs[i].transfer[LINK_OUT]);
-}
-
-Status executor_run_forward(Executor* ex, const ExecutorForward* f) {
-    int64_t needed_bytes = executor_forward_bytes(ex, f->batches, f->num_batches);
-    if (needed_bytes > f->arena_bytes) {
-        return FAIL(STATUS_OUT_OF_RANGE, "rank %d: forward needs %lld bytes, the arena has %lld",
-                    (int)ex->rank, (long long)needed_bytes, (long long)f->arena_bytes);
-    }
-    ForwardLayout layout = forward_layout(ex, f->batches, f->num_batches);
-    TRY(reserve(ex, f->num_batches, 3 * f->num_batches));
-    TRY(forward_receive(ex, f, 0, f->arena));
-    for (int32_t i = 0; i < f->num_batches; i++) { TRY(forward_one(ex, f, &layout, i)); }
-    TRY(transfers_finish(&ex->transfers));
-    ex->transfers.trace.end_ns = clock_now_ns();
-    return STATUS_OK;
+Status executor_run(Executor* ex, const ExecutorStep* step) {
+    TRY(executor_start(ex, step));
+    return executor_finish(ex);
 }

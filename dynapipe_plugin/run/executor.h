@@ -16,6 +16,9 @@ Memory: every buffer lies where the plan says, inside `arena`, which the caller 
 (plan->ranks[rank].arena_bytes); the executor never touches what lies in it, so it may be device memory. The
 step loop allocates nothing once a plan of the largest length was seen.
 
+On a device (executor_use_device) a job is queued, what it reads is joined to the queue (transport.h), and the
+host runs ahead; executor_finish() waits. No transfer is polled in between.
+
 Jobs:    fwd = forward; flags KEEP|HEAD, or 0 where this stage recomputes the micro-batch fully
          rec = forward again, KEEP|HEAD
          bwd = backward_inputs, and backward_weights at once unless the plan has a wgt for it on this rank
@@ -33,6 +36,7 @@ before freeing the arena.
 #include "../base/status.h"
 #include "../dynapipe.h"
 #include "../plan/plan.h"
+#include "device.h"
 #include "trace.h"
 #include "transport.h"
 
@@ -62,7 +66,22 @@ Status executor_create(Executor** out, const DynapipeModel_v1* api, void* model,
                        int64_t timeout_ns);
 void executor_free(Executor* executor);  // NULL is fine
 
-Status executor_run(Executor* executor, const ExecutorStep* step);
+// Where the model's values live, if not in this process; before the first step. `transport` has join() then.
+void executor_use_device(Executor* executor, Device device);
+
+// executor_start() goes through the list, executor_finish() waits until everything is done and losses are in
+// place. More may be queued on the device in between: it is waited for, too.
+Status executor_start(Executor* executor, const ExecutorStep* step);
+Status executor_finish(Executor* executor);
+Status executor_run(Executor* executor, const ExecutorStep* step);  // both
+
+// Around what else is queued on the device between start and finish (TRACE_REDUCE): into the record, with the
+// device's times.
+Status executor_queue_begin(Executor* executor, TraceKind kind);
+Status executor_queue_end(Executor* executor);
+
+// Where the rank stands in its list, as words: for the message that nothing moves any more.
+void executor_position(const Executor* executor, char* out, size_t out_bytes);
 
 // Bytes that executor_run_forward needs for the largest of these batches: two inputs and two outputs at the
 // stage's boundaries, activations, scratch.

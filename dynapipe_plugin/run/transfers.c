@@ -1,6 +1,9 @@
 #include "transfers.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "../base/clock.h"
 #include "backoff.h"
@@ -15,6 +18,10 @@ Status transfers_begin(Transfers* t, int32_t num_events) {
         t->max_events = failed ? 0 : num_events;
         if (failed) { return FAIL(STATUS_NO_MEMORY, "transfers: room for %d", (int)num_events); }
     }
+    if (t->transport->api->reserve != NULL) {
+        TRY(t->transport->api->reserve(t->transport->ctx, num_events));
+    }
+    TRY(job_marks_begin(&t->jobs, num_events));
     t->num_items = 0;
     t->last_progress_ns = clock_now_ns();
     t->trace = (TraceRank){.rank = t->transport->rank,
@@ -27,6 +34,7 @@ Status transfers_begin(Transfers* t, int32_t num_events) {
 void transfers_free(Transfers* t) {
     free(t->trace.events);
     free(t->items);
+    job_marks_free(&t->jobs);
     *t = (Transfers){0};
 }
 
@@ -51,26 +59,66 @@ Status transfers_post(Transfers* t, int32_t kind, int32_t mb, int32_t peer, int3
     return STATUS_OK;
 }
 
+static void note_done(Transfers* t, const Transfer* transfer) {
+    TraceEvent* event = &t->trace.events[transfer->event_idx];
+    const DynapipeTransport_v1* api = t->transport->api;
+    *transfer->state = TRANSFER_DONE;
+    t->last_progress_ns = event->end_ns = clock_now_ns();
+    if (api->when != NULL && api->when(t->transport->ctx, &event->begin_ns, &event->end_ns) != STATUS_OK) {
+        event->begin_ns = event->end_ns;
+    }
+}
+
 Status transfers_poll(Transfers* t, bool* moved) {
+    bool in_order = t->transport->api->join != NULL, stop = false;
     int32_t kept = 0;
-    Status status = STATUS_OK;
+    Status status = job_marks_poll(&t->jobs, moved);
     for (int32_t i = 0; i < t->num_items; i++) {
         Transfer transfer = t->items[i];
         int done = 0;
-        if (status == STATUS_OK) {
+        if (status == STATUS_OK && !stop) {
             status = t->transport->api->test(t->transport->ctx, transfer.request, &done);
         }
         if (!done) {  // done: gone, with an error too
             t->items[kept++] = transfer;
+            stop = in_order;
             continue;
         }
         *moved = true;
-        *transfer.state = TRANSFER_DONE;
-        t->last_progress_ns = clock_now_ns();
-        t->trace.events[transfer.event_idx].end_ns = t->last_progress_ns;
+        note_done(t, &transfer);
     }
     t->num_items = kept;
+    if (*moved) { t->last_progress_ns = clock_now_ns(); }
     return status;
+}
+
+static void append(char* out, size_t out_bytes, const char* fmt, ...) __attribute__((format(printf, 3, 4)));
+static void append(char* out, size_t out_bytes, const char* fmt, ...) {
+    size_t used = strlen(out);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(out + used, out_bytes - used, fmt, args);
+    va_end(args);
+}
+
+void transfers_position(const Transfers* t, char* out, size_t out_bytes) {
+    const JobMarks* jobs = &t->jobs;
+    const TraceEvent* events = t->trace.events;
+    out[0] = '\0';
+    if (jobs->num_done > 0) {
+        const TraceEvent* last = &events[jobs->jobs[jobs->num_done - 1].event_idx];
+        append(out, out_bytes, "after %s mb %d, ", trace_kind_text(last->kind), (int)last->mb);
+    }
+    append(out, out_bytes, "%d of %d queued jobs done", (int)jobs->num_done, (int)jobs->num_jobs);
+    if (jobs->num_done < jobs->num_jobs) {
+        const TraceEvent* next = &events[jobs->jobs[jobs->num_done].event_idx];
+        append(out, out_bytes, ", at %s mb %d", trace_kind_text(next->kind), (int)next->mb);
+    }
+    for (int32_t i = 0; i < t->num_items && i < 4; i++) {
+        const TraceEvent* event = &events[t->items[i].event_idx];
+        append(out, out_bytes, "%s %s mb %d with rank %d", i == 0 ? "; not through:" : ",",
+               trace_kind_text(event->kind), (int)event->mb, (int)event->peer);
+    }
 }
 
 static Status fail_stuck(const Transfers* t, const uint8_t* state, int32_t kind, int32_t mb) {
@@ -86,12 +134,36 @@ static Status fail_stuck(const Transfers* t, const uint8_t* state, int32_t kind,
         (int)missing.mb, (int)missing.peer, (double)t->timeout_ns / 1e9, (int)missing.peer);
 }
 
+// What is queued from here on waits for it. *joined also where it is through: then there is nothing to wait
+// for.
+static Status try_join(const Transfers* t, const uint8_t* state, int* joined) {
+    *joined = *state == TRANSFER_DONE;
+    for (int32_t i = t->num_items - 1; i >= 0 && !*joined; i--) {
+        if (t->items[i].state != state) { continue; }
+        return t->transport->api->join(t->transport->ctx, t->items[i].request, joined);
+    }
+    return STATUS_OK;
+}
+
+static Status is_over(const Transfers* t, const uint8_t* state, bool* over) {
+    if (t->transport->api->join == NULL) {
+        *over = *state == TRANSFER_DONE;
+        return STATUS_OK;
+    }
+    int joined;
+    TRY(try_join(t, state, &joined));
+    *over = joined != 0;
+    return STATUS_OK;
+}
+
 Status transfers_wait(Transfers* t, const uint8_t* state, int32_t kind, int32_t mb) {
     Backoff backoff = {0};
     int64_t begin_ns = clock_now_ns();
     t->last_progress_ns = begin_ns;
-    while (*state != TRANSFER_DONE) {
-        bool moved = false;
+    for (;;) {
+        bool over, moved = false;
+        TRY(is_over(t, state, &over));
+        if (over) { break; }
         TRY(transfers_poll(t, &moved));
         if (moved) {
             backoff = (Backoff){0};
@@ -102,11 +174,36 @@ Status transfers_wait(Transfers* t, const uint8_t* state, int32_t kind, int32_t 
             return fail_stuck(t, state, kind, mb);
         }
     }
-    t->trace.wait_ns += clock_now_ns() - begin_ns;
+    if (t->transport->api->join == NULL) { t->trace.wait_ns += clock_now_ns() - begin_ns; }
+    return STATUS_OK;
+}
+
+// Everything queued, transfers and jobs.
+static Status wait_for_device(Transfers* t) {
+    Backoff backoff = {0};
+    t->last_progress_ns = clock_now_ns();
+    while (t->num_items > 0 || t->jobs.num_done < t->jobs.num_jobs) {
+        bool moved = false;
+        TRY(transfers_poll(t, &moved));
+        if (moved) {
+            backoff = (Backoff){0};
+            continue;
+        }
+        backoff_pause(&backoff);
+        if (t->timeout_ns > 0 && clock_now_ns() - t->last_progress_ns > t->timeout_ns) {
+            char position[512];
+            transfers_position(t, position, sizeof position);
+            return FAIL(STATUS_COMM,
+                        "rank %d: nothing moved for %.1f s %s ---> see what the other ranks do, or raise "
+                        "--comm-timeout",
+                        (int)t->transport->rank, (double)t->timeout_ns / 1e9, position);
+        }
+    }
     return STATUS_OK;
 }
 
 Status transfers_finish(Transfers* t) {
+    if (t->jobs.device.api != NULL) { TRY(wait_for_device(t)); }
     while (t->num_items > 0) {
         Transfer last = t->items[t->num_items - 1];
         TraceEvent event = t->trace.events[last.event_idx];

@@ -7,6 +7,9 @@ transfers.h -- what one rank has in flight, and the record of what it did.
     TRY(transfers_poll(&t, &moved));                        // now and then
     TRY(transfers_wait(&t, &state, INSTR_FWD, mb));         // until it is TRANSFER_DONE
 
+On a device, transfers_wait() makes what is queued from there on wait (transport.h, join) and goes on: the
+host runs ahead, and transfers_finish() alone waits until transfers and jobs are done.
+
 For the executor: room is reserved once per step, then nothing allocates.
 */
 #pragma once
@@ -16,6 +19,7 @@ For the executor: room is reserved once per step, then nothing allocates.
 #include <stdint.h>
 
 #include "../base/status.h"
+#include "job_marks.h"
 #include "trace.h"
 #include "transport.h"
 
@@ -34,9 +38,10 @@ typedef struct {
     Transfer* items;
     int32_t num_items, max_events;  // max_events: room in both arrays
     TraceRank trace;
+    JobMarks jobs;  // what is queued on a device
 } Transfers;
 
-// Forget everything, make room for num_events records, begin a step.
+// Forget everything, make room for num_events records (transfers, jobs), begin a step.
 Status transfers_begin(Transfers* t, int32_t num_events);
 void transfers_free(Transfers* t);
 
@@ -47,12 +52,17 @@ TraceEvent* transfers_event(Transfers* t, int32_t kind, int32_t mb, int32_t peer
 Status transfers_post(Transfers* t, int32_t kind, int32_t mb, int32_t peer, int32_t tag, void* data,
                       int64_t num_bytes, uint8_t* state);
 
-// Test everything in flight once; *moved becomes true if something is done.
+// Test everything in flight once (on a device, where things end in their order: until one is not done);
+// *moved becomes true if something is done.
 Status transfers_poll(Transfers* t, bool* moved);
 
-// Until *state is TRANSFER_DONE. Where nothing moves for timeout_ns, STATUS_COMM: "rank 2: fwd mb 3 waits for
-// recv_act mb 3 with rank 1 ...", `kind` and `mb` being who waits.
+// Until *state is TRANSFER_DONE, on a device until it is joined. Where nothing moves for timeout_ns,
+// STATUS_COMM: "rank 2: fwd mb 3 waits for recv_act mb 3 with rank 1 ...", `kind` and `mb` being who waits.
 Status transfers_wait(Transfers* t, const uint8_t* state, int32_t kind, int32_t mb);
 
-// Until nothing is in flight.
+// Until nothing is in flight, and all jobs are done.
 Status transfers_finish(Transfers* t);
+
+// Where this rank stands, for a message: "after bwd mb 2 (5 of 12 jobs done), at wgt mb 2; recv_grad mb 3
+// with rank 1 under way".
+void transfers_position(const Transfers* t, char* out, size_t out_bytes);

@@ -2,7 +2,12 @@
 transport.h -- the ABI between the executor and whatever moves bytes between ranks.
 
 Published structs are never edited: a change means DynapipeTransport_v2 plus one adapter file that lifts v1.
-All calls come from one thread per rank. Requests are opaque; test() releases a finished one.
+(v1 is not published before the first release.) All calls come from one thread per rank. Requests are opaque;
+test() releases a finished one.
+
+Transports of device memory have join() and the members behind it. There a call means the place in the
+device's queue of work where it is made: isend: the data is ready once what is queued so far is done; irecv:
+the buffer is free by then. test() answers for the host, as everywhere.
 */
 #pragma once
 
@@ -28,6 +33,18 @@ typedef struct {
     void (*abort)(void* ctx, const char* why);
     // STATUS_COMM if requests are still in flight.
     Status (*close)(void* ctx);
+
+    // --- (optional, all NULL) device memory -------------------------------------------------------------
+    // Room for so many requests at a time, so that posting allocates nothing. None is in flight.
+    Status (*reserve)(void* ctx, int32_t num_requests);
+    // What is queued on the device from here on waits for that request, which lives on. Does not block:
+    // *joined is 0 where that is not possible yet; then test() requests, and ask again.
+    Status (*join)(void* ctx, void* request, int* joined);
+    // The transfers posted in between start as one: none waits for another of them.
+    Status (*group_begin)(void* ctx);
+    Status (*group_end)(void* ctx);
+    // When the request that test() was the last to release was under way, in clock_now_ns() time.
+    Status (*when)(void* ctx, int64_t* begin_ns, int64_t* end_ns);
 } DynapipeTransport_v1;
 
 // One rank's end of a transport.

@@ -1,0 +1,303 @@
+#include "lazy_device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../dynapipe_plugin/base/clock.h"
+
+enum { MAX_WORK = 4096 };
+
+typedef enum { WORK_FORWARD, WORK_BACKWARD_INPUTS, WORK_BACKWARD_WEIGHTS, WORK_MARK, WORK_JOIN } WorkKind;
+
+typedef struct {
+    WorkKind kind;
+    const DynapipeBatch* batch;
+    const void *in, *dout;
+    void *out, *acts, *din, *scratch;
+    float* losses;
+    float loss_scale;
+    int flags, idx;  // of the mark, or the transfer that is joined
+} Work;
+
+typedef struct {
+    int32_t peer, tag;
+    void* data;
+    size_t num_bytes;
+    bool is_send, is_done;
+    int after;      // work queued before it
+    int group;      // transfers of one group have one number
+    void* request;  // of the host's transport, once begun
+} Move;
+
+struct LazyDevice {
+    Transport* host;
+    ToyModel* toy;
+    Rng rng;
+    Work work[MAX_WORK];
+    int num_work, num_worked;
+    Move moves[MAX_WORK];
+    int num_moves, num_moved, group;
+    bool in_group, forgets, failed;
+    int num_groups, group_moves;
+    int32_t num_marks;
+    int64_t mark_ns[MAX_WORK];
+    bool mark_done[MAX_WORK];
+};
+
+// --- the queues ------------------------------------------------------------------------------------------
+static bool run_work(LazyDevice* lazy) {
+    if (lazy->num_worked == lazy->num_work) { return false; }
+    const Work* w = &lazy->work[lazy->num_worked];
+    if (w->kind == WORK_JOIN && !lazy->moves[w->idx].is_done) { return false; }
+    int rc = 0;
+    if (w->kind == WORK_FORWARD) {
+        rc = toy_api.forward(lazy->toy, w->batch, w->in, w->out, w->acts, w->scratch, w->losses,
+                             w->loss_scale, w->flags);
+    } else if (w->kind == WORK_BACKWARD_INPUTS) {
+        rc = toy_api.backward_inputs(lazy->toy, w->batch, w->in, w->acts, w->dout, w->din, w->scratch);
+    } else if (w->kind == WORK_BACKWARD_WEIGHTS) {
+        rc = toy_api.backward_weights(lazy->toy, w->batch, w->acts, w->dout, w->scratch);
+    } else if (w->kind == WORK_MARK) {
+        lazy->mark_done[w->idx] = true;
+        lazy->mark_ns[w->idx] = clock_now_ns();
+    }
+    lazy->failed |= rc != 0;
+    lazy->num_worked++;
+    return true;
+}
+
+// The transfer, or group, whose turn it is.
+static Status run_moves(LazyDevice* lazy, bool* moved) {
+    if (lazy->num_moved == lazy->num_moves ||
+        (lazy->in_group && lazy->moves[lazy->num_moved].group == lazy->group)) {
+        return STATUS_OK;
+    }
+    const DynapipeTransport_v1* api = lazy->host->api;
+    int group = lazy->moves[lazy->num_moved].group;
+    bool all_done = true;
+    for (int i = lazy->num_moved; i < lazy->num_moves && lazy->moves[i].group == group; i++) {
+        Move* m = &lazy->moves[i];
+        if (m->is_done) { continue; }
+        if (lazy->num_worked < m->after) { return STATUS_OK; }
+        if (m->request == NULL) {
+            TRY(m->is_send
+                    ? api->isend(lazy->host->ctx, m->peer, m->tag, m->data, m->num_bytes, &m->request)
+                    : api->irecv(lazy->host->ctx, m->peer, m->tag, m->data, m->num_bytes, &m->request));
+        }
+        int done;
+        TRY(api->test(lazy->host->ctx, m->request, &done));
+        m->is_done = done != 0;
+        all_done &= m->is_done;
+        *moved |= m->is_done;
+    }
+    while (all_done && lazy->num_moved < lazy->num_moves && lazy->moves[lazy->num_moved].group == group) {
+        lazy->num_moved++;
+    }
+    return STATUS_OK;
+}
+
+// A few things, chosen by lot.
+static Status run_some(LazyDevice* lazy) {
+    bool moved = false;
+    for (int tries = rng_between(&lazy->rng, 0, 3); tries > 0; tries--) {
+        if (rng_between(&lazy->rng, 0, 1) == 0) {
+            run_work(lazy);
+        } else {
+            TRY(run_moves(lazy, &moved));
+        }
+    }
+    return lazy->failed ? FAIL(STATUS_DEVICE, "lazy: a job failed") : STATUS_OK;
+}
+
+// --- the model -------------------------------------------------------------------------------------------
+static Work* queue(LazyDevice* lazy, Work work) {
+    if (lazy->num_work == MAX_WORK) { abort(); }
+    lazy->work[lazy->num_work] = work;
+    return &lazy->work[lazy->num_work++];
+}
+
+static int64_t lazy_acts_bytes(void* model, const DynapipeBatch* batch, int flags) {
+    return toy_api.acts_bytes(((LazyDevice*)model)->toy, batch, flags);
+}
+
+static int64_t lazy_scratch_bytes(void* model, const DynapipeBatch* batch) {
+    return toy_api.scratch_bytes(((LazyDevice*)model)->toy, batch);
+}
+
+static int64_t lazy_boundary_bytes(void* model, const DynapipeBatch* batch) {
+    return toy_api.boundary_bytes(((LazyDevice*)model)->toy, batch);
+}
+
+static int lazy_forward(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
+                        void* scratch, float* losses, float loss_scale, int flags) {
+    queue(model,
+          (Work){WORK_FORWARD, batch, in, NULL, out, acts, NULL, scratch, losses, loss_scale, flags, 0});
+    return 0;
+}
+
+static int lazy_backward_inputs(void* model, const DynapipeBatch* batch, const void* in, void* acts,
+                                const void* dout, void* din, void* scratch) {
+    queue(model, (Work){WORK_BACKWARD_INPUTS, batch, in, dout, NULL, acts, din, scratch, NULL, 0, 0, 0});
+    return 0;
+}
+
+static int lazy_backward_weights(void* model, const DynapipeBatch* batch, void* acts, const void* dout,
+                                 void* scratch) {
+    queue(model, (Work){WORK_BACKWARD_WEIGHTS, batch, NULL, dout, NULL, acts, NULL, scratch, NULL, 0, 0, 0});
+    return 0;
+}
+
+static void lazy_zero_gradients(void* model) {
+    toy_api.zero_gradients(((LazyDevice*)model)->toy);
+}
+
+// By now the executor has waited for everything.
+static int lazy_finish(void* model) {
+    const LazyDevice* lazy = model;
+    return lazy->num_worked == lazy->num_work && lazy->num_moved == lazy->num_moves ? 0 : 1;
+}
+
+const DynapipeModel_v1 lazy_model_api = {.name = "lazy toy",
+                                         .acts_bytes = lazy_acts_bytes,
+                                         .scratch_bytes = lazy_scratch_bytes,
+                                         .boundary_bytes = lazy_boundary_bytes,
+                                         .forward = lazy_forward,
+                                         .backward_inputs = lazy_backward_inputs,
+                                         .backward_weights = lazy_backward_weights,
+                                         .zero_gradients = lazy_zero_gradients,
+                                         .finish = lazy_finish};
+
+// --- the device ------------------------------------------------------------------------------------------
+static Status device_begin(void* ctx, int32_t num_marks) {
+    LazyDevice* lazy = ctx;
+    if (num_marks > MAX_WORK || lazy->num_worked < lazy->num_work) {
+        return FAIL(STATUS_DEVICE, "lazy: not idle");
+    }
+    lazy->num_work = lazy->num_worked = lazy->num_moves = lazy->num_moved = lazy->num_marks = 0;
+    lazy->group++;
+    memset(lazy->mark_done, 0, sizeof lazy->mark_done);
+    return STATUS_OK;
+}
+
+static Status device_mark(void* ctx, int32_t* out) {
+    LazyDevice* lazy = ctx;
+    *out = lazy->num_marks++;
+    queue(lazy, (Work){.kind = WORK_MARK, .idx = *out});
+    return STATUS_OK;
+}
+
+static Status device_is_done(void* ctx, int32_t mark, int* done) {
+    LazyDevice* lazy = ctx;
+    TRY(run_some(lazy));
+    *done = lazy->mark_done[mark];
+    return STATUS_OK;
+}
+
+static Status device_mark_ns(void* ctx, int32_t mark, int64_t* out_ns) {
+    *out_ns = ((LazyDevice*)ctx)->mark_ns[mark];
+    return STATUS_OK;
+}
+
+static Status device_settle(void* ctx) {
+    const LazyDevice* lazy = ctx;
+    return lazy->num_worked == lazy->num_work ? STATUS_OK : FAIL(STATUS_DEVICE, "lazy: not idle");
+}
+
+static const DynapipeDevice_v1 device_api = {.name = "lazy",
+                                             .begin = device_begin,
+                                             .mark = device_mark,
+                                             .is_done = device_is_done,
+                                             .mark_ns = device_mark_ns,
+                                             .settle = device_settle};
+
+// --- the transport ---------------------------------------------------------------------------------------
+static Status post(LazyDevice* lazy, Move move, void** request) {
+    if (!lazy->in_group) { lazy->group++; }
+    lazy->group_moves++;
+    move.after = lazy->num_work;
+    move.group = lazy->group;
+    lazy->moves[lazy->num_moves] = move;
+    *request = &lazy->moves[lazy->num_moves++];
+    return STATUS_OK;
+}
+
+static Status lazy_isend(void* ctx, int32_t peer, int32_t tag, const void* data, size_t num_bytes,
+                         void** request) {
+    Move move = {
+        .peer = peer, .tag = tag, .data = (void*)(uintptr_t)data, .num_bytes = num_bytes, .is_send = true};
+    return post(ctx, move, request);
+}
+
+static Status lazy_irecv(void* ctx, int32_t peer, int32_t tag, void* data, size_t num_bytes, void** request) {
+    return post(ctx, (Move){.peer = peer, .tag = tag, .data = data, .num_bytes = num_bytes}, request);
+}
+
+static Status lazy_test(void* ctx, void* request, int* done) {
+    TRY(run_some(ctx));
+    *done = ((const Move*)request)->is_done;
+    return STATUS_OK;
+}
+
+static Status lazy_join(void* ctx, void* request, int* joined) {
+    LazyDevice* lazy = ctx;
+    const Move* move = request;
+    // Now and then as with staging: not before the data is there.
+    *joined = move->is_done || rng_between(&lazy->rng, 0, 3) > 0;
+    if (*joined && !lazy->forgets) {
+        queue(lazy, (Work){.kind = WORK_JOIN, .idx = (int)(move - lazy->moves)});
+    }
+    return STATUS_OK;
+}
+
+static Status lazy_group_begin(void* ctx) {
+    LazyDevice* lazy = ctx;
+    lazy->in_group = true;
+    lazy->group++;
+    lazy->group_moves = 0;
+    return STATUS_OK;
+}
+
+static Status lazy_group_end(void* ctx) {
+    LazyDevice* lazy = ctx;
+    lazy->in_group = false;
+    lazy->num_groups++;
+    return lazy->group_moves == 2 ? STATUS_OK
+                                  : FAIL(STATUS_OUT_OF_RANGE, "lazy: a group of %d", lazy->group_moves);
+}
+
+static const DynapipeTransport_v1 transport_api = {.name = "lazy",
+                                                   .isend = lazy_isend,
+                                                   .irecv = lazy_irecv,
+                                                   .test = lazy_test,
+                                                   .join = lazy_join,
+                                                   .group_begin = lazy_group_begin,
+                                                   .group_end = lazy_group_end};
+
+LazyDevice* lazy_device_create(Transport* host, ToyModel* toy, uint64_t seed) {
+    LazyDevice* lazy = calloc(1, sizeof *lazy);
+    if (lazy == NULL) { abort(); }
+    lazy->host = host;
+    lazy->toy = toy;
+    lazy->rng = rng_seed(seed);
+    return lazy;
+}
+
+void lazy_device_free(LazyDevice* lazy) {
+    free(lazy);
+}
+
+Device lazy_device(LazyDevice* lazy) {
+    return (Device){&device_api, lazy};
+}
+
+Transport lazy_transport(LazyDevice* lazy) {
+    return (Transport){&transport_api, lazy, lazy->host->rank, lazy->host->num_ranks};
+}
+
+void lazy_device_forget_joins(LazyDevice* lazy) {
+    lazy->forgets = true;
+}
+
+int lazy_device_num_groups(const LazyDevice* lazy) {
+    return lazy->num_groups;
+}

@@ -1,0 +1,28 @@
+/*
+lazy_device.h -- a device that is late: its work runs only when somebody asks whether it is done, in any order
+that its queues allow. For the law "what a job reads was joined before it", without a GPU.
+
+Two queues, as on a GPU with NCCL: jobs (the model's calls, wrapped by lazy_model), and transfers, which run
+one after the other, each once the jobs queued before its post are done; a job queued after join(request)
+waits for that transfer. Groups run as one. A transfer is a pair of messages of the transport underneath
+(host), begun when its turn comes, never earlier: rendezvous.
+*/
+#pragma once
+
+#include <stdbool.h>
+
+#include "../dynapipe_plugin/base/rng.h"
+#include "../dynapipe_plugin/run/device.h"
+#include "../dynapipe_plugin/run/transport.h"
+#include "toy_model.h"
+
+typedef struct LazyDevice LazyDevice;
+
+// All of one rank. `host` and `toy` are borrowed.
+LazyDevice* lazy_device_create(Transport* host, ToyModel* toy, uint64_t seed);
+void lazy_device_free(LazyDevice* lazy);
+Device lazy_device(LazyDevice* lazy);
+Transport lazy_transport(LazyDevice* lazy);
+extern const DynapipeModel_v1 lazy_model_api;     // `model` is the LazyDevice*
+void lazy_device_forget_joins(LazyDevice* lazy);  // a fault: join() does nothing
+int lazy_device_num_groups(const LazyDevice* lazy);

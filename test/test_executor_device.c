@@ -1,0 +1,251 @@
+// test_executor_device.c -- on a device that is late, any plan still gives the gradients of the plain loop:
+// what a job reads was joined before it, what is reused was waited for, groups change nothing, and what hangs
+// is told.
+#include <stdbool.h>
+
+#include "../dynapipe_plugin/base/clock.h"
+#include "../dynapipe_plugin/run/executor.h"
+#include "../dynapipe_plugin/run/transfer_groups.h"
+#include "lazy_device.h"
+#include "ranks.h"
+#include "test.h"
+#include "toy_plan.h"
+
+static uint64_t seed;
+static RankResult results[RANKS_MAX];
+
+enum { MAX_MBS = 24, ARENA_BYTES = 4 << 20, NUM_STEPS = 2 };
+
+typedef struct {
+    ToyPlan* toy;
+    uint64_t seed;
+    bool forget_joins, forward_only;
+    int64_t timeout_ns;
+    int num_groups[RANKS_MAX];
+    char positions[RANKS_MAX][256];
+    ToyModel models[RANKS_MAX];
+    float losses[MAX_MBS][TOY_MAX_ROWS];
+} Run;
+
+static Status run_steps(const Run* run, Executor* executor, ToyModel* model, int32_t rank, void* arena,
+                        const DynapipeBatch* const* batches, float* const* losses) {
+    const Plan* plan = &run->toy->plan;
+    ExecutorStep step = {.plan = plan,
+                         .batches = batches,
+                         .losses = model->is_last ? losses : NULL,
+                         .loss_scale = 1,
+                         .arena = arena,
+                         .arena_bytes = plan->ranks[rank].arena_bytes};
+    for (int32_t k = 0; k < NUM_STEPS; k++) {
+        TRY(executor_start(executor, &step));
+        TRY(executor_queue_begin(executor, TRACE_REDUCE));
+        TRY(executor_queue_end(executor));
+        TRY(executor_finish(executor));
+        const TraceRank* trace = executor_trace(executor);
+        int64_t last_ns = trace->begin_ns;
+        for (int32_t i = 0; i < trace->num_events; i++) {
+            const TraceEvent* e = &trace->events[i];
+            bool is_job = e->kind <= INSTR_REC;
+            model->num_violations += e->end_ns < e->begin_ns || e->end_ns > trace->end_ns;
+            model->num_violations += is_job && e->begin_ns < last_ns;
+            last_ns = is_job ? e->end_ns : last_ns;
+        }
+    }
+    return STATUS_OK;
+}
+
+static Status run_forward(const Run* run, Executor* executor, const ToyModel* model, int32_t rank,
+                          void* arena, float* const* losses) {
+    DynapipeBatch batches[MAX_MBS];
+    for (int32_t m = 0; m < run->toy->plan.M; m++) { batches[m] = run->toy->batches[m].batch; }
+    ExecutorForward forward = {.batches = batches,
+                               .num_batches = run->toy->plan.M,
+                               .losses = model->is_last ? losses : NULL,
+                               .prev_rank = model->is_first ? -1 : rank - 1,
+                               .next_rank = model->is_last ? -1 : rank + 1,
+                               .arena = arena,
+                               .arena_bytes = ARENA_BYTES};
+    for (int32_t k = 0; k < NUM_STEPS; k++) { TRY(executor_run_forward(executor, &forward)); }
+    return STATUS_OK;
+}
+
+static Status body(Transport* t, void* arg) {
+    Run* run = arg;
+    const Plan* plan = &run->toy->plan;
+    ToyModel* model = &run->models[t->rank];
+    *model = toy_plan_model(run->toy, t->rank);
+    LazyDevice* lazy = lazy_device_create(t, model, run->seed + (uint64_t)t->rank);
+    if (run->forget_joins) { lazy_device_forget_joins(lazy); }
+    const DynapipeBatch* batches[MAX_MBS];
+    float* losses[MAX_MBS];
+    for (int32_t m = 0; m < plan->M; m++) {
+        bool is_mine = plan->mbs[m].replica == t->rank / plan->P;
+        batches[m] = is_mine ? &run->toy->batches[m].batch : NULL;
+        losses[m] = run->losses[m];
+    }
+    void* arena = aligned_alloc(PLAN_BUFFER_ALIGN, ARENA_BYTES);
+    memset(arena, 0xff, ARENA_BYTES);
+    Transport links = lazy_transport(lazy);
+    Executor* executor;
+    TRY(executor_create(&executor, &lazy_model_api, lazy, &links, run->timeout_ns));
+    executor_use_device(executor, lazy_device(lazy));
+    Status status = run->forward_only ? run_forward(run, executor, model, t->rank, arena, losses)
+                                      : run_steps(run, executor, model, t->rank, arena, batches, losses);
+    executor_position(executor, run->positions[t->rank], sizeof run->positions[0]);
+    run->num_groups[t->rank] = lazy_device_num_groups(lazy);
+    if (status != STATUS_OK) {
+        char why[1024];
+        snprintf(why, sizeof why, "%s", status_message());
+        t->api->abort(t->ctx, why);
+        status = FAIL(status, "%s", why);
+    }
+    executor_free(executor);
+    lazy_device_free(lazy);
+    free(arena);
+    return status;
+}
+
+static int32_t count_differences(const Run* run) {
+    static float losses[MAX_MBS][TOY_MAX_ROWS];
+    ToyModel direct;
+    const ToyPlan* toy = run->toy;
+    toy_plan_run_directly(toy, &direct, losses);
+    int32_t differences = 0, num_ranks = toy->plan.P * toy->plan.R;
+    for (int32_t r = 0; r < num_ranks; r++) { differences += run->models[r].num_violations; }
+    for (int32_t l = 0; l < toy->num_layers && !run->forward_only; l++) {
+        for (int32_t c = 0; c < TOY_CHANNELS; c++) {
+            float da = 0, db = 0;
+            for (int32_t r = 0; r < num_ranks; r++) {
+                da += run->models[r].da[l][c];
+                db += run->models[r].db[l][c];
+            }
+            differences += !(da == NUM_STEPS * direct.da[l][c]) + !(db == NUM_STEPS * direct.db[l][c]);
+        }
+    }
+    for (int32_t m = 0; m < toy->plan.M; m++) {
+        for (int32_t i = 0; i < toy->batches[m].batch.num_rows; i++) {
+            differences += !(run->losses[m][i] == losses[m][i]);
+        }
+    }
+    return differences;
+}
+
+// Runs a random plan; the number of differences, or of ranks that failed.
+static int32_t run_random(Rng* rng, Run* run, int32_t P, int32_t R, int print) {
+    Arena arena = {0};
+    ToyPlan toy;
+    toy_plan_make(&toy, rng, P, R, rng_between(rng, 0, 12), &arena);
+    run->toy = &toy;
+    run->seed = rng_u64(rng);
+    int failed = ranks_run(P * R, RANKS_PLAIN, body, run, results, print);
+    int32_t differences = failed > 0 ? failed : count_differences(run);
+    arena_free(&arena);
+    return differences;
+}
+
+static void a_late_device_gives_the_gradients_of_the_plain_loop(void) {
+    Rng rng = rng_seed(seed);
+    int num_groups = 0;
+    for (int trial = 0; trial < 100; trial++) {
+        Run run = {.timeout_ns = (int64_t)20 * 1000000000};
+        int32_t P = rng_between(&rng, 1, 5), R = rng_between(&rng, 1, P < 3 ? 3 : 1);
+        int32_t differences = run_random(&rng, &run, P, R, 1);
+        CHECK_EQ(differences, 0);
+        if (differences > 0) { printf("trial %d: P %d R %d\n", trial, P, R); }
+        for (int32_t r = 0; r < P * R; r++) { num_groups += run.num_groups[r]; }
+    }
+    printf("%d groups\n", num_groups);
+    CHECK(num_groups > 100);
+}
+
+static void forward_only_gives_the_same_losses(void) {
+    Rng rng = rng_seed(seed + 1);
+    for (int trial = 0; trial < 20; trial++) {
+        Run run = {.timeout_ns = (int64_t)20 * 1000000000, .forward_only = true};
+        CHECK_EQ(run_random(&rng, &run, rng_between(&rng, 1, 4), 1, 1), 0);
+    }
+}
+
+// Without join() jobs read what has not arrived: the device is late enough to show it.
+static void a_forgotten_join_shows(void) {
+    Rng rng = rng_seed(seed + 2);
+    int shown = 0;
+    for (int trial = 0; trial < 10; trial++) {
+        Run run = {.timeout_ns = (int64_t)20 * 1000000000, .forget_joins = true};
+        shown += run_random(&rng, &run, 3, 1, 0) > 0;
+    }
+    CHECK(shown >= 8);
+}
+
+// Both ends must call the same transfers a pair, or one of them would wait for ever.
+static void both_ends_of_a_link_form_the_same_groups(void) {
+    Rng rng = rng_seed(seed + 3);
+    Arena arena = {0};
+    int num_groups = 0;
+    for (int trial = 0; trial < 200; trial++) {
+        ToyPlan toy;
+        toy_plan_make(&toy, &rng, rng_between(&rng, 2, 5), 1, rng_between(&rng, 1, 12), &arena);
+        const Plan* plan = &toy.plan;
+        uint8_t grouped[2][512];
+        int32_t room[512];
+        for (int32_t r = 0; r + 1 < plan->P; r++) {
+            const PlanRank *a = &plan->ranks[r], *b = &plan->ranks[r + 1];
+            CHECK(a->num_instrs <= 512 && b->num_instrs <= 512);
+            transfer_groups_find(grouped[0], plan, r, room);
+            transfer_groups_find(grouped[1], plan, r + 1, room);
+            for (int32_t i = 0; i < a->num_instrs; i++) {
+                if (!grouped[0][i] || a->instrs[i].peer != r + 1) { continue; }
+                num_groups++;
+                int32_t k = 0;  // the same transfer there
+                for (; k < b->num_instrs; k++) {
+                    bool same_mb = b->instrs[k].mb == a->instrs[i].mb && b->instrs[k].peer == r;
+                    bool is_act = a->instrs[i].kind == INSTR_SEND_ACT;
+                    if (same_mb && b->instrs[k].kind == (is_act ? INSTR_RECV_ACT : INSTR_SEND_GRAD)) {
+                        break;
+                    }
+                }
+                CHECK(k < b->num_instrs && grouped[1][k]);
+            }
+        }
+        arena_reset(&arena);
+    }
+    CHECK(num_groups > 100);
+    arena_free(&arena);
+}
+
+// A send is missing: somebody waits for ever, and every rank can say where it stands.
+static void a_hang_is_told_with_positions(void) {
+    Rng rng = rng_seed(seed + 4);
+    Arena arena = {0};
+    ToyPlan toy;
+    toy_plan_make(&toy, &rng, 2, 1, 8, &arena);
+    // Rank 0 never sends the last activation of its list.
+    int32_t last = -1;
+    for (int32_t i = 0; i < toy.plan.ranks[0].num_instrs; i++) {
+        if (toy.plan.ranks[0].instrs[i].kind == INSTR_SEND_ACT) { last = i; }
+    }
+    int32_t mb = toy.plan.ranks[0].instrs[last].mb;
+    toy_plan_remove(&toy, 0, last);
+    int32_t wait = toy_plan_find(&toy, 0, INSTR_WAIT_ACT, mb);
+    if (wait >= 0) { toy_plan_remove(&toy, 0, wait); }
+    Run run = {.toy = &toy, .seed = seed, .timeout_ns = 300 * 1000000};
+    int64_t begin_ns = clock_now_ns();
+    CHECK_EQ(ranks_run(2, RANKS_PLAIN, body, &run, results, 0), 2);
+    CHECK(clock_now_ns() - begin_ns < (int64_t)5 * 1000000000);
+    CHECK_EQ(results[0].status, STATUS_COMM);
+    for (int32_t r = 0; r < 2; r++) {
+        CHECK(strstr(run.positions[r], "queued jobs done") != NULL);
+        CHECK(strstr(run.positions[r], "not through: ") != NULL);
+    }
+    arena_free(&arena);
+}
+
+int main(int argc, char** argv) {
+    seed = test_seed(argc, argv);
+    RUN(a_late_device_gives_the_gradients_of_the_plain_loop);
+    RUN(forward_only_gives_the_same_losses);
+    RUN(a_forgotten_join_shows);
+    RUN(both_ends_of_a_link_form_the_same_groups);
+    RUN(a_hang_is_told_with_positions);
+    return test_end();
+}

@@ -28,6 +28,9 @@ ifneq ($(BACKEND),cpu)
 LLMC_CUDA_FLAGS := -DLLMC_CUDA $(if $(filter BF16,$(PRECISION)),-DLLMC_BF16) $(if $(HAS_NCCL),,-DDYNAPIPE_NO_NCCL) \
                    $(addprefix -isystem ,$(filter-out /usr/include/,$(CUDA_INCLUDE))) $(if $(NCCL_HOME),-I$(NCCL_HOME)/include)
 CFLAGS_ALL      += $(LLMC_CUDA_FLAGS)
+DYNAPIPE_CUDA   := 1
+DYNAPIPE_NCCL   := $(HAS_NCCL)
+DYNAPIPE_CFLAGS += -DDYNAPIPE_CUDA $(if $(and $(filter cuda,$(BACKEND)),$(wildcard $(CUDA_INCLUDE)nvtx3/nvToolsExt.h)),-DDYNAPIPE_NVTX)
 CUDA_OPS_OBJS   := $(patsubst %.cu,$(OUT)/%.o,$(wildcard llmc/cuda/*.cu))
 LLMC_OBJS        = $(patsubst %.c,$(OUT)/%.o,$(wildcard llmc/*.c)) $(CUDA_OPS_OBJS)
 BLAS_LIBS       :=

@@ -20,7 +20,9 @@ struct Source {
 
 // Every rank finds the same errors in options and data; one says so, all end.
 static void check(Source* source, int code) {
-    if (code != 0) { source_die(source, dynapipe_error()); }
+    if (code == 0) { return; }
+    dynapipe_abort(source->dp, dynapipe_error());
+    exit(dynapipe_exit_status(code));
 }
 
 void source_die(Source* source, const char* why) {
@@ -37,8 +39,8 @@ Source* source_open(int* argc, char*** argv) {
 
 void source_close(Source* source) {
     token_text_free(&source->text);
+    dynapipe_close(source->dp);  // what it queued on the stream of ops is done
     ops_free(source->ops);
-    dynapipe_close(source->dp);
     free(source->task_loss);
     free(source);
 }
@@ -107,6 +109,7 @@ void source_layers(Source* source, const Gpt2Config* config, int* layer_begin, i
                    bool* is_last) {
     DynapipeCosts* costs;
     int32_t begin, end;
+    check(source, dynapipe_use_stream(source->dp, ops_stream(source_ops(source))));
     check(source, dynapipe_gpt2_costs(&costs, source->dp, config, source->flags.zero_stage));
     check(source, dynapipe_choose_stages(source->dp, costs, &begin, &end));
     if (source_is_main(source)) {

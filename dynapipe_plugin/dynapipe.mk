@@ -1,5 +1,6 @@
 # dynapipe.mk -- what a trainer's Makefile includes: objects, flags and libraries of the plugin and its loader.
 # Expects OUT (object folder). Needs MPI unless DYNAPIPE_NO_MPI=1 (then one process, loopback only).
+# DYNAPIPE_CUDA=1: for models on GPUs (dynapipe_plugin/cuda), with DYNAPIPE_NCCL=1 by NCCL, else through MPI alone.
 
 DYNAPIPE_DIR  ?= dynapipe_plugin
 DYNAPIPE_MPICC ?= $(shell command -v mpicc 2>/dev/null)
@@ -17,4 +18,7 @@ DYNAPIPE_CFLAGS :=
 DYNAPIPE_LIBS   :=
 DYNAPIPE_SRCS   := $(filter-out %/transport_mpi.c,$(DYNAPIPE_SRCS))
 endif
-DYNAPIPE_OBJS   := $(patsubst %.c,$(OUT)/%.o,$(DYNAPIPE_SRCS))
+# A build for GPUs sets these after including this file, and adds -DDYNAPIPE_CUDA (without NCCL: -DDYNAPIPE_NO_NCCL)
+# to DYNAPIPE_CFLAGS.
+DYNAPIPE_CUDA_SRCS = $(if $(DYNAPIPE_CUDA),$(filter-out $(if $(DYNAPIPE_NCCL),,%_nccl.c %/nccl_world.c),$(wildcard $(DYNAPIPE_DIR)/cuda/*.c)))
+DYNAPIPE_OBJS    = $(patsubst %.c,$(OUT)/%.o,$(DYNAPIPE_SRCS) $(DYNAPIPE_CUDA_SRCS))

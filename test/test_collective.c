@@ -52,9 +52,25 @@ static Status reduce_and_gather(Collective* c, const Case* it, float* values) {
         float expected = is_mine ? sum_in_order(it, c->num_ranks, k) : rough(it->seed, c->my_idx, k);
         EXPECT(values[k] == expected);
     }
-    TRY(collective_all_gather(c, values, n));
+    TRY(collective_all_gather(c, values, n, sizeof *values));
     for (int64_t k = 0; k < n; k++) { EXPECT(values[k] == sum_in_order(it, c->num_ranks, k)); }
     return STATUS_OK;
+}
+
+// Parameters of two bytes each: slices are of values, not of bytes.
+static Status gather_halves(Collective* c, const Case* it) {
+    int64_t n = it->num_values;
+    int64_t begin = collective_slice(n, c->num_ranks, c->my_idx);
+    int64_t end = collective_slice(n, c->num_ranks, c->my_idx + 1);
+    uint16_t* halves = calloc((size_t)n + 1, sizeof *halves);
+    EXPECT(halves != NULL);
+    for (int64_t k = begin; k < end; k++) { halves[k] = (uint16_t)(k * 7 + 1); }
+    Status status = collective_all_gather(c, halves, n, sizeof *halves);
+    bool right = true;
+    for (int64_t k = 0; k < n; k++) { right &= halves[k] == (uint16_t)(k * 7 + 1); }
+    free(halves);
+    EXPECT(right || status != STATUS_OK);
+    return status;
 }
 
 static Status reduce_body(Transport* t, void* arg) {
@@ -65,6 +81,7 @@ static Status reduce_body(Transport* t, void* arg) {
     EXPECT(values != NULL);
     Status status = reduce_and_gather(&c, it, values);
     if (status == STATUS_OK) { status = reduce_and_gather(&c, it, values); }
+    if (status == STATUS_OK) { status = gather_halves(&c, it); }
     free(values);
     collective_free(&c);
     return status;

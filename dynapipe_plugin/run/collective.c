@@ -296,28 +296,34 @@ Status collective_reduce_scatter_sum(Collective* c, float* values, int64_t num_v
     return STATUS_OK;
 }
 
-static Status post_all_gather(Collective* c, float* values, int64_t n, int64_t round, int64_t chunk) {
+static Status post_all_gather(Collective* c, unsigned char* values, int64_t n, int32_t bytes_per_value,
+                              int64_t round, int64_t chunk) {
     Span mine = slice_part(c, n, c->my_idx, round, chunk);
     for (int32_t d = 1; d < c->num_ranks; d++) {
         int32_t i = (c->my_idx + d) % c->num_ranks;
         Span theirs = slice_part(c, n, i, round, chunk);
-        if (span_bytes(theirs) > 0) {
-            TRY(post_receive(c, OP_ALL_GATHER, round, i, values + theirs.begin, span_bytes(theirs)));
+        size_t their_bytes = (size_t)(theirs.end - theirs.begin) * (size_t)bytes_per_value;
+        size_t my_bytes = (size_t)(mine.end - mine.begin) * (size_t)bytes_per_value;
+        if (their_bytes > 0) {
+            TRY(post_receive(c, OP_ALL_GATHER, round, i, values + theirs.begin * bytes_per_value,
+                             their_bytes));
         }
-        if (span_bytes(mine) > 0) {
-            TRY(post_send(c, OP_ALL_GATHER, round, i, values + mine.begin, span_bytes(mine)));
+        if (my_bytes > 0) {
+            TRY(post_send(c, OP_ALL_GATHER, round, i, values + mine.begin * bytes_per_value, my_bytes));
         }
     }
     return STATUS_OK;
 }
 
-Status collective_all_gather(Collective* c, float* values, int64_t num_values) {
+Status collective_all_gather(Collective* c, void* values, int64_t num_values, int32_t bytes_per_value) {
     if (c->num_ranks == 1 || num_values == 0) { return STATUS_OK; }
-    int64_t chunk = COLLECTIVE_CHUNK_BYTES / (int64_t)sizeof(float);
+    int64_t chunk = COLLECTIVE_CHUNK_BYTES / bytes_per_value;
     int64_t rounds = num_rounds(c, num_values, chunk);
-    TRY(post_all_gather(c, values, num_values, 0, chunk));
+    TRY(post_all_gather(c, values, num_values, bytes_per_value, 0, chunk));
     for (int64_t round = 0; round < rounds; round++) {
-        if (round + 1 < rounds) { TRY(post_all_gather(c, values, num_values, round + 1, chunk)); }
+        if (round + 1 < rounds) {
+            TRY(post_all_gather(c, values, num_values, bytes_per_value, round + 1, chunk));
+        }
         TRY(wait_round(c, OP_ALL_GATHER, round));
     }
     return STATUS_OK;

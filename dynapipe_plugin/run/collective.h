@@ -5,7 +5,7 @@ collective.h -- sums and copies among a group of ranks, on any transport, in one
     TRY(collective_init(&c, &transport, ranks, num_ranks, timeout_ns));
     collective_reduce_scatter_sum(&c, grads, n);   // my slice now holds the sum over the group
     ... update my slice of the parameters ...
-    collective_all_gather(&c, params, n);          // everybody has every slice
+    collective_all_gather(&c, params, n, 4);       // everybody has every slice
     collective_free(&c);
 
 Every sum is taken in the order of the group (value of ranks[0] first, then + ranks[1], ...), by one owner,
@@ -76,7 +76,7 @@ Status collective_all_reduce_sum(Collective* c, double* values, int32_t num_valu
 Status collective_reduce_scatter_sum(Collective* c, float* values, int64_t num_values);
 
 // Every member gets every slice from its owner.
-Status collective_all_gather(Collective* c, float* values, int64_t num_values);
+Status collective_all_gather(Collective* c, void* values, int64_t num_values, int32_t bytes_per_value);
 
 // Group of exactly two: both get values(ranks[0]) + values(ranks[1]), in that order. For tied parameters.
 Status collective_pair_sum(Collective* c, float* values, int64_t num_values);

@@ -99,6 +99,7 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv) {
     if (status == STATUS_OK) {
         status = collective_all_equal_u64(&dp->world, command_line, "hash of the command line");
     }
+    if (status == STATUS_OK) { status = session_device_find(dp); }
     if (status == STATUS_OK) { status = session_report_open(dp); }
     return status == STATUS_OK ? agree_on_threads(dp) : status;
 }
@@ -120,7 +121,8 @@ void dynapipe_close(Dynapipe* dp) {
     loader_close(dp->val);
     executor_free(dp->executor);
     session_noise_free(&dp->noise);
-    free(dp->memory);
+    session_release(dp);
+    session_device_close(dp);
     free(dp->task_names);
     free(dp->val_task);
     free(dp->task_sum);
@@ -149,6 +151,14 @@ void dynapipe_abort(Dynapipe* dp, const char* why) {
         return;
     }
     if (dp->transport.api->abort != NULL) { dp->transport.api->abort(dp->transport.ctx, message); }
+}
+
+int dynapipe_exit_status(int error) {
+    return error == STATUS_OK ? EXIT_SUCCESS : error == STATUS_NO_DEVICE ? 2 : EXIT_FAILURE;
+}
+
+int dynapipe_use_stream(Dynapipe* dp, void* stream) {
+    return (int)session_device_open(dp, stream);
 }
 
 void dynapipe_print_options(FILE* out) {

@@ -10,6 +10,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
     session_step.c     one step run: execute, reduce gradients
     session_eval.c     validation and generation on the same pipeline
     session_report.c   the step line, metrics.jsonl, plan and trace of one step
+    session_host.c     where values live and how they travel: this process. GPU builds: cuda/session_cuda.c
 */
 #pragma once
 
@@ -26,6 +27,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 #include "plan_ahead.h"
 #include "session_noise.h"
 #include "session_options.h"
+#include "sums.h"
 #include "trace.h"
 #include "transport.h"
 
@@ -55,10 +57,16 @@ typedef struct {
     int32_t num_steps, max_steps;
 } SessionSummary;
 
+typedef struct SessionDevice SessionDevice;
+
 struct Dynapipe {
     SessionOptions options;
     Transport transport;
     Collective world, replicas, ends;  // all ranks; my stage's replicas; first and last stage of my replica
+    SessionDevice* on;                 // session_device_*
+    Device device;                     // where the model's values live
+    Transport* links;  // what activations and gradients travel by: `transport` or the device's
+    Sums sums;
     int32_t stage, replica, num_stages, num_replicas;
     int32_t num_threads, plan_threads;  // of this rank; of the rank that has the most
 
@@ -81,7 +89,7 @@ struct Dynapipe {
     void* model;
     DynapipeParams_v1 params;
     Executor* executor;
-    void* memory;  // the arena of plan.h, on the heap
+    void* memory;  // the arena of plan.h, on the device
     int64_t memory_bytes;
 
     double *task_sum, *task_rows, *task_loss;         // [num_tasks], one allocation
@@ -101,7 +109,7 @@ enum {
     STAT_PIPELINE_NS,
     STAT_STEP_NS,
     STAT_PEAK_BYTES,  // planned: arena and model state
-    STAT_RSS_BYTES,   // measured: the process at its largest
+    STAT_RSS_BYTES,   // measured: the process at its largest; what the rank has taken of its GPU
     STAT_PLAN_NS,
     STAT_PLAN_WAIT_NS,
     SESSION_STATS
@@ -121,8 +129,23 @@ Status session_plan_get(Dynapipe* dp, int32_t step, SessionStep** out);
 // Grow the arena to `num_bytes`; outside the step loop it stays as it is. STATUS_INFEASIBLE: beyond the
 // limit.
 Status session_reserve(Dynapipe* dp, int64_t num_bytes);
+void session_release(Dynapipe* dp);  // the arena
 // What --memory-limit leaves this rank for its arena; INT64_MAX: no limit.
 int64_t session_arena_limit(const Dynapipe* dp);
+
+// session_host.c; where DYNAPIPE_CUDA is defined, cuda/session_cuda.c
+// At open: which card is this rank's, do they suffice for --transport. STATUS_NO_DEVICE on all ranks alike. A
+// collective.
+Status session_device_find(Dynapipe* dp);
+// Before the model is there: fills dp->device and dp->links, connects the ranks. `stream`: where the model
+// computes. A collective, once.
+Status session_device_open(Dynapipe* dp, void* stream);
+// --memory-limit where none was given: what is free on the card now, the same on all ranks. A collective.
+Status session_device_limit(Dynapipe* dp);
+Status session_sums_open(Dynapipe* dp);                 // dp->params is known: fills dp->sums
+int64_t session_device_used_bytes(const Dynapipe* dp);  // of memory, for the report
+void session_device_abort(Dynapipe* dp);                // what still runs there ends
+void session_device_close(Dynapipe* dp);
 
 // session_report.c
 // The files of --trace and --dump-plan can be written: found out before the first step, on all ranks alike.

@@ -167,6 +167,8 @@ static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs) {
                     dp->num_stages, num_layers, num_layers);
     }
     TRY(cost_model_check(&dp->costs));
+    if (dp->links == NULL) { TRY(session_device_open(dp, NULL)); }
+    TRY(session_device_limit(dp));
     fill_request(dp);
     if (dp->options.stage_split != NULL) { TRY(parse_stage_split(dp, dp->options.stage_split, num_layers)); }
     return session_stages_choose(dp);
@@ -182,10 +184,17 @@ int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t* layer_be
     return (int)status;
 }
 
+static Status attach(Dynapipe* dp) {
+    int64_t timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
+    TRY(session_sums_open(dp));
+    TRY(executor_create(&dp->executor, dp->api, dp->model, dp->links, timeout_ns));
+    executor_use_device(dp->executor, dp->device);
+    return STATUS_OK;
+}
+
 int dynapipe_attach(Dynapipe* dp, const DynapipeModel_v1* api, void* model, const DynapipeParams_v1* params) {
     dp->api = api;
     dp->model = model;
     dp->params = *params;
-    int64_t timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
-    return (int)executor_create(&dp->executor, api, model, &dp->transport, timeout_ns);
+    return (int)attach(dp);
 }

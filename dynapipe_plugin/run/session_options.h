@@ -8,6 +8,8 @@ session_options.h -- the plugin's command line: one table for parsing, ranges, d
 #include <stdio.h>
 #include "../base/status.h"
 
+typedef enum { TRANSPORT_CHOICE_AUTO, TRANSPORT_CHOICE_NCCL, TRANSPORT_CHOICE_MPI } TransportChoice;
+
 typedef struct {
     // layout of ranks
     int32_t stages, replicas;
@@ -28,6 +30,7 @@ typedef struct {
     int64_t seed;
     // runtime
     int32_t threads, comm_timeout_s;
+    int32_t transport;  // TransportChoice
     bool check;
     // looking inside
     const char *trace, *dump_plan, *dump_gradients;

@@ -93,6 +93,18 @@ int64_t session_arena_limit(const Dynapipe* dp) {
     return dp->options.memory_limit_bytes - cost_state_bytes(&dp->costs, &stage);
 }
 
+// More than asked, since the next step's plan is seldom exactly as large as this one's: on a GPU a quarter,
+// up to the limit (to grow there means to wait until it is idle); else an eighth, and where memory is
+// limited, what the plan was promised and no more.
+static int64_t arena_bytes_for(const Dynapipe* dp, int64_t num_bytes) {
+    bool on_gpu = dp->device.api != NULL;
+    int64_t limit_bytes = session_arena_limit(dp) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
+    int64_t more_bytes = on_gpu ? num_bytes / 4 : dp->options.memory_limit_bytes > 0 ? 0 : num_bytes / 8;
+    int64_t wanted_bytes =
+        (num_bytes + more_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
+    return on_gpu && wanted_bytes > limit_bytes && limit_bytes >= num_bytes ? limit_bytes : wanted_bytes;
+}
+
 Status session_reserve(Dynapipe* dp, int64_t num_bytes) {
     if (num_bytes <= dp->memory_bytes) { return STATUS_OK; }
     if (num_bytes > session_arena_limit(dp)) {
@@ -101,13 +113,13 @@ Status session_reserve(Dynapipe* dp, int64_t num_bytes) {
             "rank %d: %lld bytes beside the model's state are beyond --memory-limit %lld ---> raise it",
             dp->transport.rank, (long long)num_bytes, (long long)dp->options.memory_limit_bytes);
     }
-    // An eighth more than asked: the next step's plan is seldom exactly as large as this one's. Where memory
-    // is limited, what the plan was promised and no more.
-    int64_t wanted_bytes = num_bytes + (dp->options.memory_limit_bytes > 0 ? 0 : num_bytes / 8);
-    wanted_bytes = (wanted_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
-    free(dp->memory);
-    dp->memory_bytes = 0;
-    dp->memory = aligned_alloc(PLAN_BUFFER_ALIGN, (size_t)wanted_bytes);
+    session_release(dp);
+    int64_t wanted_bytes = arena_bytes_for(dp, num_bytes);
+    if (dp->device.api != NULL) {
+        TRY(dp->device.api->alloc(dp->device.ctx, &dp->memory, wanted_bytes));
+    } else {
+        dp->memory = aligned_alloc(PLAN_BUFFER_ALIGN, (size_t)wanted_bytes);
+    }
     if (dp->memory == NULL) {
         return FAIL(STATUS_NO_MEMORY,
                     "no memory for %lld bytes of activations ---> give --memory-limit, or a smaller -d",
@@ -115,6 +127,16 @@ Status session_reserve(Dynapipe* dp, int64_t num_bytes) {
     }
     dp->memory_bytes = wanted_bytes;
     return STATUS_OK;
+}
+
+void session_release(Dynapipe* dp) {
+    if (dp->device.api != NULL) {
+        dp->device.api->release(dp->device.ctx, dp->memory);
+    } else {
+        free(dp->memory);
+    }
+    dp->memory = NULL;
+    dp->memory_bytes = 0;
 }
 
 int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes) {

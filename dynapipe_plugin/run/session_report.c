@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "../base/clock.h"
@@ -25,8 +24,7 @@ static Status share_stats(Dynapipe* dp) {
     mine[STAT_STEP_NS] = (double)(clock_now_ns() - dp->step_begin_ns);
     mine[STAT_PEAK_BYTES] = (double)(dp->now->plan.ranks[dp->transport.rank].arena_bytes +
                                      dp->now->plan.ranks[dp->transport.rank].state_bytes);
-    struct rusage usage;
-    mine[STAT_RSS_BYTES] = getrusage(RUSAGE_SELF, &usage) == 0 ? (double)usage.ru_maxrss * 1024 : 0;
+    mine[STAT_RSS_BYTES] = (double)session_device_used_bytes(dp);
     mine[STAT_PLAN_NS] = (double)dp->now->plan_cpu_ns;
     mine[STAT_PLAN_WAIT_NS] = (double)planning.wait_ns;
     return collective_all_reduce_sum(&dp->world, dp->rank_stats, num_ranks * SESSION_STATS);

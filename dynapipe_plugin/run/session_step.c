@@ -6,6 +6,44 @@
 #include "../base/clock.h"
 #include "session.h"
 
+// First the copies of a tied parameter become one sum, then every parameter is summed over the replicas: its
+// owner's shard everywhere, the rest too where the optimizer is not shared.
+static Status reduce_gradients(Dynapipe* dp) {
+    const DynapipeParams_v1* params = &dp->params;
+    const Sums* sums = &dp->sums;
+    float* grads = params->grads;
+    if (dp->ends.num_ranks == 2 && params->tied_count > 0) {
+        TRY(sums->api->pair_sum(sums->ctx, grads + params->tied_begin, params->tied_count));
+    }
+    if (dp->num_replicas == 1) { return STATUS_OK; }
+    TRY(sums->api->reduce_scatter(sums->ctx, grads, params->num_params));
+    if (dp->run.zero_stage > 0) { return STATUS_OK; }
+    return sums->api->all_gather(sums->ctx, grads, params->num_params, (int32_t)sizeof *grads);
+}
+
+// Sums that are queued on a device follow the last job at once, and the host waits for all of it together.
+static Status run_and_reduce(Dynapipe* dp, const ExecutorStep* run) {
+    if (dp->sums.api->is_queued) {
+        TRY(executor_start(dp->executor, run));
+        TRY(executor_queue_begin(dp->executor, TRACE_REDUCE));
+        TRY(reduce_gradients(dp));
+        TRY(executor_queue_end(dp->executor));
+        return executor_finish(dp->executor);
+    }
+    TRY(executor_run(dp->executor, run));
+    int64_t reduce_begin_ns = clock_now_ns();
+    TRY(reduce_gradients(dp));
+    executor_trace_add(dp->executor, TRACE_REDUCE, reduce_begin_ns, clock_now_ns());
+    return STATUS_OK;
+}
+
+// Every rank says where it stands: the one that failed first is often not the one to blame.
+static void tell_position(Dynapipe* dp) {
+    char position[512];
+    executor_position(dp->executor, position, sizeof position);
+    fprintf(stderr, "[rank %d] step %d: %s\n", dp->transport.rank, dp->next_step + 1, position);
+}
+
 static Status run_pipeline(Dynapipe* dp, SessionStep* step) {
     const PlanRank* mine = &step->plan.ranks[dp->transport.rank];
     TRY(session_reserve(dp, mine->arena_bytes));
@@ -19,21 +57,25 @@ static Status run_pipeline(Dynapipe* dp, SessionStep* step) {
         .arena = dp->memory,
         .arena_bytes = dp->memory_bytes,
     };
-    return executor_run(dp->executor, &run);
+    Status status = run_and_reduce(dp, &run);
+    if (status != STATUS_OK && dp->device.api != NULL) {
+        char message[1024];
+        snprintf(message, sizeof message, "%s", status_message());
+        tell_position(dp);
+        session_device_abort(dp);
+        return FAIL(status, "%s", message);
+    }
+    return status;
 }
 
-// First the copies of a tied parameter become one sum, then every parameter is summed over the replicas: its
-// owner's shard everywhere, the rest too where the optimizer is not shared.
-static Status reduce_gradients(Dynapipe* dp) {
-    const DynapipeParams_v1* params = &dp->params;
-    float* grads = params->grads;
-    if (dp->ends.num_ranks == 2 && params->tied_count > 0) {
-        TRY(collective_pair_sum(&dp->ends, grads + params->tied_begin, params->tied_count));
+// Where the last job ended: sums follow it.
+static int64_t pipeline_end_ns(const TraceRank* trace) {
+    int64_t end_ns = trace->begin_ns;
+    for (int32_t i = 0; i < trace->num_events; i++) {
+        const TraceEvent* event = &trace->events[i];
+        if (event->kind < INSTR_COUNT && event->end_ns > end_ns) { end_ns = event->end_ns; }
     }
-    if (dp->num_replicas == 1) { return STATUS_OK; }
-    TRY(collective_reduce_scatter_sum(&dp->replicas, grads, params->num_params));
-    if (dp->run.zero_stage == 0) { TRY(collective_all_gather(&dp->replicas, grads, params->num_params)); }
-    return STATUS_OK;
+    return end_ns;
 }
 
 // Sum of losses and number of rows per task over my last-stage micro-batches; other ranks add zeros.
@@ -104,10 +146,7 @@ static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     TRY(collective_all_equal_u64(&dp->world, step->plan_hash, what));
     int64_t pipeline_begin_ns = clock_now_ns();
     TRY(run_pipeline(dp, step));
-    dp->pipeline_ns = clock_now_ns() - pipeline_begin_ns;
-    int64_t reduce_begin_ns = clock_now_ns();
-    TRY(reduce_gradients(dp));
-    executor_trace_add(dp->executor, TRACE_REDUCE, reduce_begin_ns, clock_now_ns());
+    dp->pipeline_ns = pipeline_end_ns(executor_trace(dp->executor)) - pipeline_begin_ns;
     dp->next_step++;
     TRY(gather_losses(dp, step, out));
     TRY(measure_noise(dp, step));
@@ -130,7 +169,8 @@ int dynapipe_share_params(Dynapipe* dp) {
     int64_t begin_ns = clock_now_ns();
     executor_trace_add(dp->executor, TRACE_UPDATE, dp->step_end_ns, begin_ns);
     if (dp->run.zero_stage == 0 || dp->num_replicas == 1) { return 0; }
-    Status status = collective_all_gather(&dp->replicas, dp->params.params, dp->params.num_params);
+    Status status = dp->sums.api->all_gather(dp->sums.ctx, dp->params.params, dp->params.num_params,
+                                             dp->params.bytes_per_value);
     executor_trace_add(dp->executor, TRACE_SHARE, begin_ns, clock_now_ns());
     return (int)status;
 }

@@ -41,7 +41,7 @@ static Status run_collective(Transport* t) {
         TRY(collective_barrier(&c));
         int64_t begin_ns = clock_now_ns();
         TRY(collective_reduce_scatter_sum(&c, values, n));
-        TRY(collective_all_gather(&c, values, n));
+        TRY(collective_all_gather(&c, values, n, sizeof *values));
         int64_t took_ns = clock_now_ns() - begin_ns;
         if (took_ns < best_ns) { best_ns = took_ns; }
         int32_t times = t->num_ranks * (t->num_ranks + 1) / 2;

@@ -1,0 +1,49 @@
+/*
+nccl_world.h -- the NCCL communicators of one rank: the pipeline's, its stage's replicas', the two ends'.
+
+All operations of a rank run on one stream of its own, in the order they were posted. NCCL promises nothing
+for two communicators that run at once on one GPU (each may hold what the other waits for), so that sums wait
+for the transfers before them costs nothing that one could have had; and the order is the same everywhere:
+the lists of plan.h (which pass plan_check's strictest rules), then the ends, then the replicas. No circle: a
+sum of stage s waits for transfers only, and for ranks of stage s that have nothing but transfers before it;
+the last stage's sum with the first comes after the transfers of both.
+
+Calls may block only while connections are made: open() makes all of them, every pair and direction of
+neighbours in one group. Hence blocking communicators; a non-blocking one starts a thread for every group.
+*/
+#pragma once
+
+#ifdef __cplusplus
+#include <nccl.h>
+#else
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wstrict-prototypes"  // nccl.h is written for C++
+#include <nccl.h>
+#pragma GCC diagnostic pop
+#endif
+
+#include "../run/collective.h"
+#include "device_cuda.h"
+
+typedef struct {
+    CudaDevice* device;  // borrowed
+    cudaStream_t stream;
+    ncclComm_t pipeline;        // all ranks, numbered as in the plan
+    ncclComm_t replicas, ends;  // NULL where the rank is alone, or no end
+    int32_t num_replicas, replica;
+    cudaEvent_t ready, done;  // of sums
+} NcclWorld;
+
+// A collective of all ranks (`world`, which bootstraps). rank = replica * num_stages + stage.
+Status nccl_world_open(NcclWorld** out, CudaDevice* device, Collective* world, int32_t num_stages,
+                       int32_t num_replicas);
+Status nccl_world_check(const NcclWorld* world);  // what failed in the background, e.g. a peer that died
+void nccl_world_abort(NcclWorld* world);          // what runs ends; the communicators are gone
+void nccl_world_close(NcclWorld* world);          // NULL is fine
+
+#define NCCL_TRY(call)                                                              \
+    do {                                                                            \
+        ncclResult_t nccl_result_ = (call);                                         \
+        if (nccl_result_ != ncclSuccess) { return nccl_fail(nccl_result_, #call); } \
+    } while (0)
+Status nccl_fail(ncclResult_t result, const char* call);

@@ -1,0 +1,217 @@
+// session_cuda.c -- a session on GPUs: which card is whose, what transfers and sums go by, how much memory
+// there is. Stands in for run/session_host.c.
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../base/hash.h"
+#include "../run/session.h"
+#include "device_cuda.h"
+#ifndef DYNAPIPE_NO_NCCL
+#include "nccl_world.h"
+#include "sums_nccl.h"
+#include "transport_nccl.h"
+#endif
+#include "sums_staged.h"
+#include "transport_staged.h"
+
+// Left free for what libraries load and allocate later (kernels, their local memory, NCCL's buffers): per
+// rank.
+#define MARGIN_BYTES (INT64_C(512) << 20)
+// Plans depend on the limit: rounded, it is the same from run to run.
+#define LIMIT_STEP_BYTES (INT64_C(64) << 20)
+
+struct SessionDevice {
+    CudaDevice* cuda;
+    Transport links;
+    int32_t num_sharing;  // ranks on the card that has the most
+    int64_t free_bytes;   // on my card, at the start
+    bool use_nccl;
+#ifndef DYNAPIPE_NO_NCCL
+    NcclWorld* nccl;
+#endif
+};
+
+// --- which card ------------------------------------------------------------------------------------------
+
+// What each rank knows of itself, for all to see; doubles hold 52 bits of a hash.
+typedef struct {
+    double *host, *num_cards, *card;  // [num_ranks] each
+} Ranks;
+
+static double as_double(uint64_t hash) {
+    return (double)(hash_finish(hash) >> 12);
+}
+
+static double host_hash(void) {
+    char name[256] = "";
+    gethostname(name, sizeof name - 1);
+    return as_double(hash_bytes(HASH_SEED, name, strlen(name)));
+}
+
+// Ranks below this one for which values[r] is equal.
+static int32_t count_equal(const double* values, int32_t begin, int32_t end, double value) {
+    int32_t count = 0;
+    for (int32_t r = begin; r < end; r++) { count += values[r] == value; }
+    return count;
+}
+
+static int32_t most_sharing(const Ranks* ranks, int32_t num_ranks) {
+    int32_t most = 1;
+    for (int32_t r = 0; r < num_ranks; r++) {
+        int32_t count = count_equal(ranks->card, 0, num_ranks, ranks->card[r]);
+        most = count > most ? count : most;
+    }
+    return most;
+}
+
+static int32_t count_cards(const Ranks* ranks, int32_t num_ranks) {
+    int32_t count = 0;
+    for (int32_t r = 0; r < num_ranks; r++) { count += count_equal(ranks->card, 0, r, ranks->card[r]) == 0; }
+    return count;
+}
+
+static Status find_cards(Dynapipe* dp, Ranks* ranks) {
+    int32_t num_ranks = dp->transport.num_ranks, me = dp->transport.rank;
+    int num_cards = 0;
+    cudaError_t error = cudaGetDeviceCount(&num_cards);
+    if (error != cudaSuccess) { num_cards = 0; }
+    ranks->host[me] = host_hash();
+    ranks->num_cards[me] = num_cards;
+    TRY(collective_all_reduce_sum(&dp->world, ranks->host, 2 * num_ranks));
+    for (int32_t r = 0; r < num_ranks; r++) {
+        if (ranks->num_cards[r] >= 1) { continue; }
+        return FAIL(
+            STATUS_NO_DEVICE,
+            "rank %d finds no GPU (%s) ---> make train_gpt2 trains on CPUs; nvidia-smi shows cards and "
+            "driver",
+            r, num_cards == 0 && error != cudaSuccess ? cudaGetErrorString(error) : "none there");
+    }
+    int32_t local_rank = count_equal(ranks->host, 0, me, ranks->host[me]);
+    int card = local_rank % num_cards;
+    CUDA_TRY(cudaSetDevice(card));
+    struct cudaDeviceProp about;
+    CUDA_TRY(cudaGetDeviceProperties(&about, card));
+    uint64_t hash = hash_bytes(HASH_SEED, &ranks->host[me], sizeof(double));
+    hash = hash_bytes(hash, &about.uuid, sizeof about.uuid);
+    hash = hash_bytes(hash, &about.pciBusID, sizeof about.pciBusID);
+    ranks->card[me] = as_double(hash_bytes(hash, &card, sizeof card));
+    return collective_all_reduce_sum(&dp->world, ranks->card, num_ranks);
+}
+
+static Status check_transport(const Dynapipe* dp, const Ranks* ranks) {
+    int32_t num_ranks = dp->transport.num_ranks, num_cards = count_cards(ranks, num_ranks);
+    SessionDevice* on = dp->on;
+    bool wanted = dp->options.transport != TRANSPORT_CHOICE_MPI;
+    on->num_sharing = most_sharing(ranks, num_ranks);
+    if (wanted && on->num_sharing > 1) {
+        return FAIL(
+            STATUS_NO_DEVICE,
+            "%d ranks on %d GPU%s, NCCL needs one for each ---> --transport mpi shares them, or mpirun "
+            "-np %d",
+            num_ranks, num_cards, num_cards == 1 ? "" : "s", num_cards);
+    }
+#ifndef DYNAPIPE_NO_NCCL
+    on->use_nccl = wanted && num_ranks > 1;
+#else
+    if (dp->options.transport == TRANSPORT_CHOICE_NCCL) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--transport nccl: built without NCCL ---> --transport mpi, or install libnccl-dev and "
+                    "make again");
+    }
+#endif
+    return STATUS_OK;
+}
+
+Status session_device_find(Dynapipe* dp) {
+    size_t num_ranks = (size_t)dp->transport.num_ranks;
+    dp->on = calloc(1, sizeof *dp->on);
+    double* values = calloc(3 * num_ranks, sizeof *values);
+    Ranks ranks = {values, values + num_ranks, values + 2 * num_ranks};
+    Status status = dp->on == NULL || values == NULL
+                        ? FAIL(STATUS_NO_MEMORY, "no memory for %zu ranks", num_ranks)
+                        : find_cards(dp, &ranks);
+    if (status == STATUS_OK) { status = check_transport(dp, &ranks); }
+    free(values);
+    if (status != STATUS_OK) { return status; }
+    size_t free_bytes, total_bytes;
+    CUDA_TRY(cudaMemGetInfo(&free_bytes, &total_bytes));
+    dp->on->free_bytes = (int64_t)free_bytes;
+    return STATUS_OK;
+}
+
+// --- device, links, sums ---------------------------------------------------------------------------------
+Status session_device_open(Dynapipe* dp, void* stream) {
+    SessionDevice* on = dp->on;
+    TRY(cuda_device_open(&dp->device, &on->cuda, (cudaStream_t)stream));
+    dp->links = &on->links;
+#ifndef DYNAPIPE_NO_NCCL
+    if (on->use_nccl) {
+        TRY(nccl_world_open(&on->nccl, on->cuda, &dp->world, dp->num_stages, dp->num_replicas));
+        return transport_nccl_open(&on->links, on->nccl, dp->transport.rank, dp->transport.num_ranks);
+    }
+#endif
+    return transport_staged_open(&on->links, on->cuda, &dp->transport, dp->stage > 0,
+                                 dp->stage < dp->num_stages - 1);
+}
+
+Status session_sums_open(Dynapipe* dp) {
+    const DynapipeParams_v1* params = &dp->params;
+#ifndef DYNAPIPE_NO_NCCL
+    if (dp->on->use_nccl) { return sums_nccl_open(&dp->sums, dp->on->nccl); }
+#endif
+    int32_t bytes_per_value = params->bytes_per_value > 4 ? params->bytes_per_value : 4;
+    int64_t num_values = dp->num_replicas > 1 ? params->num_params
+                         : dp->num_stages > 1 ? params->tied_count
+                                              : 0;
+    return sums_staged_open(&dp->sums, dp->on->cuda, &dp->replicas, &dp->ends, num_values * bytes_per_value);
+}
+
+// --- memory ----------------------------------------------------------------------------------------------
+Status session_device_limit(Dynapipe* dp) {
+    if (dp->options.memory_limit_bytes > 0) { return STATUS_OK; }
+    int32_t num_ranks = dp->transport.num_ranks;
+    double* limits = calloc((size_t)num_ranks, sizeof *limits);
+    if (limits == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
+    int64_t free_bytes = 0, total_bytes = 0;
+    Status status = collective_barrier(&dp->world);  // everybody's libraries are loaded
+    if (status == STATUS_OK) {
+        status = dp->device.api->memory_bytes(dp->device.ctx, &free_bytes, &total_bytes);
+    }
+    int64_t mine = free_bytes / dp->on->num_sharing - MARGIN_BYTES;
+    limits[dp->transport.rank] = mine > LIMIT_STEP_BYTES ? (double)mine : (double)LIMIT_STEP_BYTES;
+    if (status == STATUS_OK) { status = collective_all_reduce_sum(&dp->world, limits, num_ranks); }
+    double least = limits[0];
+    for (int32_t r = 1; r < num_ranks; r++) { least = limits[r] < least ? limits[r] : least; }
+    free(limits);
+    dp->options.memory_limit_bytes = (int64_t)least / LIMIT_STEP_BYTES * LIMIT_STEP_BYTES;
+    return status;
+}
+
+// Of a card that ranks share, an equal part.
+int64_t session_device_used_bytes(const Dynapipe* dp) {
+    int64_t free_bytes, total_bytes;
+    if (dp->device.api->memory_bytes(dp->device.ctx, &free_bytes, &total_bytes) != STATUS_OK) { return 0; }
+    return (dp->on->free_bytes - free_bytes) / dp->on->num_sharing;
+}
+
+// --- end -------------------------------------------------------------------------------------------------
+void session_device_abort(Dynapipe* dp) {
+#ifndef DYNAPIPE_NO_NCCL
+    if (dp->on != NULL && dp->on->nccl != NULL) { nccl_world_abort(dp->on->nccl); }
+#else
+    (void)dp;
+#endif
+}
+
+void session_device_close(Dynapipe* dp) {
+    if (dp->on == NULL) { return; }
+    sums_close(&dp->sums);
+    transport_close(&dp->on->links);
+#ifndef DYNAPIPE_NO_NCCL
+    nccl_world_close(dp->on->nccl);
+#endif
+    device_close(&dp->device);
+    free(dp->on);
+    dp->on = NULL;
+}

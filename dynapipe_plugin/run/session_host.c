@@ -1,0 +1,41 @@
+// session_host.c -- a session in this process's memory: ranks on CPUs.
+#include "session.h"
+
+#ifndef DYNAPIPE_CUDA
+#include <sys/resource.h>
+
+Status session_device_find(Dynapipe* dp) {
+    if (dp->options.transport != TRANSPORT_CHOICE_NCCL) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_OPTION,
+                "--transport nccl: this program computes on CPUs ---> leave it out, or make train_gpt2cu");
+}
+
+Status session_device_open(Dynapipe* dp, void* stream) {
+    (void)stream;
+    dp->links = &dp->transport;
+    return STATUS_OK;
+}
+
+Status session_device_limit(Dynapipe* dp) {
+    (void)dp;
+    return STATUS_OK;
+}
+
+Status session_sums_open(Dynapipe* dp) {
+    return sums_host_open(&dp->sums, &dp->replicas, &dp->ends);
+}
+
+int64_t session_device_used_bytes(const Dynapipe* dp) {
+    (void)dp;
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : 0;
+}
+
+void session_device_abort(Dynapipe* dp) {
+    (void)dp;
+}
+
+void session_device_close(Dynapipe* dp) {
+    sums_close(&dp->sums);
+}
+#endif

@@ -28,6 +28,16 @@ static TraceRank random_rank(Rng* rng, int32_t rank, Arena* arena) {
     return out;
 }
 
+// The same at another time: steps follow each other.
+static void move_rank(TraceRank* rank, int64_t by_ns) {
+    rank->begin_ns += by_ns;
+    rank->end_ns += by_ns;
+    for (int32_t i = 0; i < rank->num_events; i++) {
+        rank->events[i].begin_ns += by_ns;
+        rank->events[i].end_ns += by_ns;
+    }
+}
+
 static bool same_rank(const TraceRank* a, const TraceRank* b) {
     bool same = a->rank == b->rank && a->num_events == b->num_events && a->begin_ns == b->begin_ns &&
                 a->end_ns == b->end_ns && a->busy_ns == b->busy_ns && a->wait_ns == b->wait_ns;
@@ -128,6 +138,7 @@ static void the_file_is_json_with_every_event_once(void) {
         TraceRank ranks[4];
         for (int32_t r = 0; r < 4; r++) {
             ranks[3 - r] = random_rank(&rng, r, &arena);
+            move_rank(&ranks[3 - r], step * 10000000);
             for (int32_t i = 0; i < ranks[3 - r].num_events; i++) {
                 int32_t kind = ranks[3 - r].events[i].kind;
                 expected.num_jobs[2] += kind <= INSTR_REC;

@@ -69,7 +69,7 @@ OpsContext* ops_create(int num_threads) {
     // 32 MiB is what cuBLAS takes for itself on Hopper; split-K of a weight gradient uses more where it may.
     ops->blas_workspace_bytes = (size_t)(ops->capability >= 90 ? 64 : 32) << 20;
     CUDA_CHECK(cudaMalloc(&ops->blas_workspace, ops->blas_workspace_bytes));
-    ops->matmuls = matmul_cache_create();
+    ops->matmuls = matmul_cache_create(ops->capability);
     ops->staging = staging_create();
     return ops;
 }

@@ -7,9 +7,9 @@ matrix is 403 MB: 0.09 ms per pass at 4.3 TB/s (an H200's measured copy) beside 
 600 to 800 TFLOP/s. What is not fused is dbias: cuBLASLt's BGRADB overwrites where += is wanted, so that
 gradient is one more read of dout (0.09 ms here, a fifth of the product).
 
-Where cuBLASLt has no algorithm with the epilogue (bf16 auxiliary rows must be multiples of 8) the product
-and separate kernels do the same; where it has none at all, matmul_plain. Which, is part of the bucket's
-answer in matmul_cache.
+Where cuBLASLt has no algorithm with the epilogue (auxiliary rows must be multiples of 8 values), or a slow
+one (MATMUL_NO_GELU), the product and separate kernels do the same; where it has none at all, matmul_plain.
+Which, is part of the bucket's answer in matmul_cache.
 */
 #include "matmul_cache.h"
 #include "matmul_plain.h"

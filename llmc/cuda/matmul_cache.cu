@@ -21,13 +21,14 @@ struct MatmulCache {
     int64_t num_queries;
 };
 
-MatmulCache* matmul_cache_create(void) {
+MatmulCache* matmul_cache_create(int capability) {
     MatmulCache* cache = (MatmulCache*)calloc(1, sizeof *cache);
     if (cache == NULL) {
         fprintf(stderr, "no host memory for %zu bytes of matrix algorithms ---> free some\n", sizeof *cache);
         exit(EXIT_FAILURE);
     }
-    cache->without = MATMUL_RESTRICTIONS;
+    const bool has_fast_gelu = capability >= 90 && capability < 120;
+    cache->without = MATMUL_NO_IN_PLACE | (has_fast_gelu ? 0 : MATMUL_NO_GELU);
     return cache;
 }
 
@@ -97,6 +98,8 @@ const MatmulChoice* matmul_cache_choose(OpsContext* ops, MatmulKind kind, int T,
     MatmulCache* cache = ops->matmuls;
     if (cache->without & MATMUL_NO_LIBRARY) { return &cache->none; }
     if ((cache->without & MATMUL_NO_EPILOGUES) && matmul_kind_is_fused(kind)) { return &cache->none; }
+    const bool is_gelu = kind == MATMUL_FORWARD_GELU || kind == MATMUL_INPUT_DGELU;
+    if ((cache->without & MATMUL_NO_GELU) && is_gelu) { return &cache->none; }
     const MatmulKey key = {kind, is_exact ? T : matmul_bucket(T), C, OC, align_bytes, is_exact};
     uint32_t i = hash(&key) % MAX_ENTRIES;
     for (; cache->keys[i].T != 0; i = (i + 1) % MAX_ENTRIES) {

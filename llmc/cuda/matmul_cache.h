@@ -1,9 +1,10 @@
 /*
 matmul_cache.h -- which of cuBLASLt's algorithms serves a product, asked once per bucket of token counts.
 
-Token counts differ from micro-batch to micro-batch, and asking the heuristic for each would cost the host
-more than a small product costs the card. So T is rounded up to one of eight steps per octave (at most
-12.5 % more), and the heuristic is asked for that T; every T of the bucket uses the answer.
+Token counts differ from micro-batch to micro-batch, and asking the heuristic about a new one takes the host
+0.06 ms (ml-explore/mlx issue 3861): as long as a small product takes the card. So T is rounded up to one of
+eight steps per octave (at most 12.5 % more), and the heuristic is asked for that T; every T of the bucket
+uses the answer.
 
 Is the answer valid for all of them? An algorithm is a tile, a number of stages and of splits; what it demands
 (alignment of leading dimensions and pointers) does not depend on T here, see matmul_problem.h, and what it
@@ -29,7 +30,7 @@ typedef struct {
     int found;  // 0: cuBLASLt serves this not at all, or not with this epilogue
 } MatmulChoice;
 
-MatmulCache* matmul_cache_create(void);
+MatmulCache* matmul_cache_create(int capability);  // 10 major + minor of the card
 void matmul_cache_free(MatmulCache* cache);
 
 int matmul_bucket(int T);  // the largest T of T's bucket
@@ -38,14 +39,22 @@ int matmul_bucket(int T);  // the largest T of T's bucket
 const MatmulChoice* matmul_cache_choose(OpsContext* ops, MatmulKind kind, int T, int C, int OC,
                                         int align_bytes, int is_exact);
 
-// What is not to be used, a sum; for tests and benchmarks: that the ways around the library are right, and
-// what they cost. NO_IN_PLACE: GELU's gradient is not fused where it would overwrite its own auxiliary input
-// (pre_gelu is dinp). Each value is read and written by the same thread block, so nothing should go wrong,
-// but cuBLASLt's manual promises in-place for C and D only.
-enum { MATMUL_NO_EPILOGUES = 1, MATMUL_NO_LIBRARY = 2, MATMUL_NO_IN_PLACE = 4 };
-enum { MATMUL_RESTRICTIONS = MATMUL_NO_IN_PLACE };  // of a new context
+// What is not to be used, a sum. The first two for tests and benchmarks: that the ways around the library are
+// right, and what they cost.
+enum {
+    MATMUL_NO_EPILOGUES = 1,
+    MATMUL_NO_LIBRARY = 2,
+    // GELU's gradient is not fused where it would overwrite its own auxiliary input (pre_gelu is dinp). Each
+    // value is read and written by the same thread block, so nothing should go wrong, but cuBLASLt's manual
+    // promises in-place for C and D only.
+    MATMUL_NO_IN_PLACE = 4,
+    // No GELU epilogues: for bf16 they are slower than product and kernel on cards 8.x (karpathy/llm.c PR
+    // 338, 591: a kernel of their own behind the product, two writes per value) and 12.x (sgl-project/sglang
+    // PR 34350), faster on 9.0 (PR 591) and 10.0 (sglang PR 28168: 1.2 times).
+    MATMUL_NO_GELU = 8,
+};
 void matmul_cache_restrict(OpsContext* ops, int without);
-int matmul_cache_restrictions(const OpsContext* ops);
+int matmul_cache_restrictions(const OpsContext* ops);     // a new context's: what suits the card
 int64_t matmul_cache_num_queries(const OpsContext* ops);  // of the heuristic so far
 
 #ifdef __cplusplus

@@ -95,7 +95,7 @@ static __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
 
 static __device__ __forceinline__ char* dynamic_shared() {
 #ifdef CUDA_EMU
-    return (char*)emu::dyn_smem();
+    return (char*)emu::dynamic_shared();
 #else
     extern __shared__ __align__(128) char dynamic_shared_memory[];
     return dynamic_shared_memory;

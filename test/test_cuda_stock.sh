@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# Law: the stock trainer on a GPU (emulated here) is the CPU's. fp32: every loss within 1e-4. bf16: within 2e-3; a
+# logit of size 1 is off by 2^-8 at most, the mean over the 256 tokens of a step by some thirtieth of that, a norm or
+# a layer that was left out by far more than either. A run that stopped goes on bit for bit, and each build goes on
+# from the other's checkpoints, as close as its own rounding.
+# Law: the profiler measures that model and writes a cost file of that precision and card.
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. dev/mpi_env.sh
+export OMP_NUM_THREADS=1
+build=build/${BUILD:-release}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0
+
+if [ -z "$(make -s BACKEND=emu --eval 'print-cuda-include: ; @echo $(CUDA_INCLUDE)' print-cuda-include)" ]; then
+    echo "skip test_cuda_stock: no cuda_runtime.h ---> install the CUDA toolkit's headers, or set CUDA_HOME"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 77
+fi
+must_build() {
+    make -s -j2 "$@" >"$work/build.log" 2>&1 || { cat "$work/build.log"; exit 1; }
+}
+must_build "$build/train_gpt2" "$build/prepare_data" "$build/dev/make_tasks"
+for precision in FP32 BF16; do
+    out=$build-emu-${precision,,}
+    must_build BACKEND=emu PRECISION=$precision "$out/train_gpt2" "$out/profile_costs"
+done
+declare -A trainer=([cpu]=$build/train_gpt2 [fp32]=$build-emu-fp32/train_gpt2 [bf16]=$build-emu-bf16/train_gpt2)
+
+ok() {  # 0|1 (0: fine), what
+    if [ "$1" -eq 0 ]; then
+        passed=$((passed + 1))
+        echo "ok   $2"
+    else
+        failed=$((failed + 1))
+        echo "FAIL $2"
+    fi
+}
+
+run() {  # name, build, arguments...: output in $work/NAME.log, checkpoints in $work/NAME
+    local name=$1 which=$2
+    shift 2
+    timeout -k 5 120 "${trainer[$which]}" -i "$work/data/train.bin" -t 64 -b 2 -d 256 -c 0.1 -s 0 -o "$work/$name" \
+        "$@" >"$work/$name.log" 2>&1 || { echo "$name: the run failed"; tail -5 "$work/$name.log"; }
+}
+
+# Losses of training and validation, in the order of the log, those of steps > $2 only.
+losses() {  # name, step
+    awk -v after="$2" 'BEGIN {s = 0} /^step/ {s = $2; sub("/.*", "", s)} /^step|^val loss/ && s + 0 > after {
+        print $1, s, /^val/ ? $3 : $5}' "$work/$1.log"
+}
+
+agree() {  # name, name, tolerance, after step (default: all)
+    local worst
+    worst=$(paste <(losses "$1" "${4:--1}") <(losses "$2" "${4:--1}") |
+        awk '{d = $3 - $6; if (d < 0) d = -d; if (d > m) m = d; if (NF != 6 || $1 != $4 || $2 != $5) bad = 1}
+             END {print NR == 0 || bad ? "no such losses" : m + 0}')
+    awk -v d="$worst" -v t="$3" 'BEGIN {exit !(d ~ /^[0-9.e-]+$/ && d <= t)}'
+    ok $? "$1 against $2: losses differ by $worst, at most $3"
+}
+
+same_files() {  # directory, directory, step
+    local step
+    step=$(printf %08d "$3")
+    cmp "$work/$1/model_$step.bin" "$work/$2/model_$step.bin" &&
+        cmp "$work/$1/state_${step}_00000.bin" "$work/$2/state_${step}_00000.bin"
+    ok $? "$1 and $2: step $3 bit for bit"
+}
+
+from_step() {  # name, name: a directory with the other's checkpoint of step 3 alone
+    mkdir "$work/$2"
+    cp "$work/$1/"*00000003* "$work/$2/"
+}
+
+"$build/dev/make_tasks" --out "$work/tasks.jsonl" --samples 300 --seed 7 --max-tokens 120 >"$work/data.log" 2>&1 &&
+    "$build/prepare_data" --out "$work/data" "$work/tasks.jsonl" >>"$work/data.log" 2>&1 ||
+    { cat "$work/data.log"; exit 1; }
+model="-e l2c64h2 -x 5 -j $work/data/val.bin -v 3 -m 1"
+declare -A tolerance=([fp32]=1e-4 [bf16]=2e-3)
+run cpu cpu $model -n 3
+for precision in fp32 bf16; do
+    run $precision $precision $model -n 3
+    agree $precision cpu ${tolerance[$precision]}
+    grep -q "$precision on " "$work/$precision.log"
+    ok $? "$precision: the model's line names precision and card"
+
+    from_step $precision $precision-resumed
+    run $precision-resumed $precision $model -y 1
+    same_files $precision $precision-resumed 5
+
+    from_step cpu $precision-of-cpu
+    run $precision-of-cpu $precision $model -y 1
+    agree $precision-of-cpu cpu ${tolerance[$precision]} 3
+    from_step $precision cpu-of-$precision
+    run cpu-of-$precision cpu $model -y 1
+    agree cpu-of-$precision cpu ${tolerance[$precision]} 3
+
+    out=$build-emu-$precision
+    timeout -k 5 60 "$out/profile_costs" --model l2c64h2 --vocab 257 --tokens 64 --mb-tokens 128 --seconds 0 \
+        --out "$work/$precision.costs" >"$work/costs.log" 2>&1
+    grep -q "^signature gpt2 C 64 NH 2 Vp 384 $precision [A-Za-z0-9_.-]*$" "$work/$precision.costs" ||
+        { tail -3 "$work/costs.log"; false; }
+    ok $? "$precision: $(grep ^signature "$work/$precision.costs" 2>/dev/null)"
+done
+# The version of a model file is the precision's; a state of bf16 has float32 weights too.
+version() {
+    od -An -t d4 -j "$2" -N 4 "$1" | tr -d ' '
+}
+versions=
+for precision in cpu fp32 bf16; do
+    versions+=" $(version "$work/$precision/model_00000005.bin" 4)$(version "$work/$precision/state_00000005_00000.bin" 16)"
+done
+[ "$versions" = " 30 30 51" ]
+ok $? "versions and master weights:$versions"
+echo "$passed passed, $failed failed, 0 skipped"
+[ "$failed" -eq 0 ]

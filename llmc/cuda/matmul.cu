@@ -17,7 +17,8 @@ Which, is part of the bucket's answer in matmul_cache.
 static int alignment(const MatmulOperands* operands) {
     const uintptr_t bits = (uintptr_t)operands->a | (uintptr_t)operands->b | (uintptr_t)operands->d |
                            (uintptr_t)operands->bias | (uintptr_t)operands->aux;
-    int align_bytes = 16;  // what 128-bit loads and TMA want; more changes no kernel
+    int align_bytes =
+        16;  // what 128-bit loads and TMA want. NEEDSWORK: does a promise of 256 find faster kernels?
     while (bits % (uintptr_t)align_bytes != 0) { align_bytes /= 2; }
     return align_bytes;
 }

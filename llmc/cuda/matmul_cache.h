@@ -7,13 +7,13 @@ eight steps per octave (at most 12.5 % more), and the heuristic is asked for tha
 uses the answer.
 
 Is the answer valid for all of them? An algorithm is a tile, a number of stages and of splits; what it demands
-(alignment of leading dimensions and pointers) does not depend on T here, see matmul_problem.h, and what it
-takes (workspace) is largest for the largest T. cublasLtMatmul() checks it against the very problem before it
-queues anything, in every call. Where it refuses, the heuristic is asked for exactly that T, under a key of
-its own: so which algorithm a shape gets depends on the shape alone, not on what was asked before. The same
-shape gives the same bits in every run on the same kind of card and library: nothing is chosen by timing, and
-sums that split k go through the workspace in a fixed order (CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE), never
-through atomics or a bf16 output.
+(alignment of leading dimensions and pointers) does not depend on T here, see matmul_problem.h, and workspace
+should be largest for the largest T. Where that is wrong for some T, cublasLtMatmul() returns INVALID_VALUE or
+NOT_SUPPORTED (its manual), and the heuristic is asked for exactly that T, under a key of its own: so which
+algorithm a shape gets depends on the shape alone, not on what was asked before. Nothing is chosen by timing,
+and sums that split k go through the workspace in float32 (CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE), not
+through the output; so the same shape should give the same bits in every run on the same kind of card with the
+same library, as cuBLAS' manual promises for one stream. NEEDSWORK: none of this was seen on a card yet.
 */
 #pragma once
 
@@ -44,9 +44,9 @@ const MatmulChoice* matmul_cache_choose(OpsContext* ops, MatmulKind kind, int T,
 enum {
     MATMUL_NO_EPILOGUES = 1,
     MATMUL_NO_LIBRARY = 2,
-    // GELU's gradient is not fused where it would overwrite its own auxiliary input (pre_gelu is dinp). Each
-    // value is read and written by the same thread block, so nothing should go wrong, but cuBLASLt's manual
-    // promises in-place for C and D only.
+    // GELU's gradient is not fused where it would overwrite its own auxiliary input (pre_gelu is dinp):
+    // cuBLASLt's manual promises in-place for C and D only. NEEDSWORK: does it work? test_cuda_matmul tells
+    // on a card; fused, it saves three passes over (T, C).
     MATMUL_NO_IN_PLACE = 4,
     // No GELU epilogues: for bf16 they are slower than product and kernel on cards 8.x (karpathy/llm.c PR
     // 338, 591: a kernel of their own behind the product, two writes per value) and 12.x (sgl-project/sglang

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Every test of a CUDA kernel, test/cuda/test_cuda_*.c, on the emulator, in bf16 and float32, under two orders of streams
+# (EMU_SEED) and two seeds of inputs. Laws are in those files; here: they are built, without a warning, and hold.
+set -u
+cd "$(dirname "$0")/.."
+. dev/mpi_env.sh
+unset MAKEFLAGS MFLAGS BUILD BACKEND PRECISION CFLAGS
+passed=0 failed=0 skipped=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+skip() {  # what is missing, remedy
+    echo "skip kernels on the emulator: $1 ---> $2"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 77
+}
+command -v g++ >/dev/null || skip "no g++" "dev/setup.sh"
+echo '#include <cublasLt.h>
+#include <cuda_bf16.h>' >"$work/headers.cpp"
+# shellcheck disable=SC2016
+include=$(make -s BACKEND=emu --eval='print: ; @echo $(CUDA_INCLUDE)' print 2>/dev/null)
+g++ -std=c++17 ${include:+-I"$include"} -fsyntax-only "$work/headers.cpp" 2>/dev/null ||
+    skip "no CUDA headers (cuda_bf16.h, cublasLt.h)" "install the CUDA toolkit (12.0 or later), or set CUDA_HOME"
+
+count() {  # exit status, log, what: adds up the closing line
+    local p=0 f=0 s=0
+    read -r p f s < <(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p' "$2" | tail -1)
+    p=${p:-0} f=${f:-0} s=${s:-0}
+    if [ "$1" -ne 0 ] && [ "$1" -ne 77 ] && [ "$f" -eq 0 ]; then f=1; fi
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    if [ "$f" -eq 0 ]; then
+        echo "ok   $3: $p passed"
+    else
+        echo "FAIL $3: exit status $1"
+        grep -v '^ok ' "$2" | tail -20
+    fi
+}
+
+names=$(cd test/cuda && ls test_cuda_*.c | sed 's/\.c$//')
+for precision in BF16 FP32; do
+    out=build/release-emu-${precision,,}
+    # shellcheck disable=SC2086
+    if ! make -s -j2 BACKEND=emu PRECISION=$precision $(printf "$out/%s " $names) >"$work/build" 2>&1 ||
+        grep -q 'warning:' "$work/build"; then
+        failed=$((failed + 1))
+        echo "FAIL build of $precision"
+        grep -E -A5 'warning:|error:|\*\*\*' "$work/build" | head -30
+        continue
+    fi
+    for name in $names; do
+        for seed in 1 2; do
+            EMU_SEED=$seed timeout -k 5 120 "$out/$name" --seed "$seed" >"$work/log" 2>&1
+            count $? "$work/log" "$name, $precision, seed $seed"
+        done
+    done
+done
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]

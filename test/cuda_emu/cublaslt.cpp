@@ -24,12 +24,12 @@ namespace emu {
 static cublasStatus_t refuse(cublasStatus_t status, const char* format, ...)
     __attribute__((format(printf, 2, 3)));
 static cublasStatus_t refuse(cublasStatus_t status, const char* format, ...) {
+    char text[512];
     va_list args;
     va_start(args, format);
-    fprintf(stderr, "[emu] cublasLt: ");
-    vfprintf(stderr, format, args);
-    fprintf(stderr, "\n");
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    report("cublasLt: %s", text);
     return status;
 }
 
@@ -59,8 +59,7 @@ static MatrixLayout* layout_of(cublasLtMatrixLayout_t handle) {
     return (MatrixLayout*)handle;
 }
 
-// --- what the library refuses
-// ------------------------------------------------------------------------------------
+// --- what the library refuses ----------------------------------------------------------------
 static cublasStatus_t check_shapes(const Matmul& call) {
     const uint64_t m = call.m(), n = call.n(), k = call.k();
     const bool ta = call.about.transa != CUBLAS_OP_N, tb = call.about.transb != CUBLAS_OP_N;
@@ -222,8 +221,7 @@ const char* cublasLtGetStatusString(cublasStatus_t status) {
     }
 }
 
-// --- descriptors
-// -------------------------------------------------------------------------------------------------
+// --- descriptors -----------------------------------------------------------------------------
 cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t handle, size_t,
                                                cublasComputeType_t compute, cudaDataType_t scale) {
     new (handle) MatmulDesc{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr,
@@ -360,9 +358,9 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t h
                          num_bytes);
 }
 
-// --- heuristics, products
-// ------------------------------------------------------------------------------------------ Up to three
-// "algorithms", which all do the same; the first wants a workspace.
+// --- heuristics, products --------------------------------------------------------------------
+
+// Up to three "algorithms", which all do the same; the first wants a workspace.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,

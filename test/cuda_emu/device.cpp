@@ -3,7 +3,6 @@ device.cpp -- the devices (like an H200 in what they allow, with four SMs), erro
 for.
 */
 #include <algorithm>
-#include <cstdarg>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -26,22 +25,11 @@ int current_device() {
     return device;
 }
 
-cudaError_t error(cudaError_t code, const char* format, ...) {
+void remember_error(cudaError_t code) {
     last_error = code;
-    if (code == cudaErrorMemoryAllocation || code == cudaErrorNoDevice) {
-        return code;
-    }  // programs expect these
-    va_list args;
-    va_start(args, format);
-    fprintf(stderr, settings().rank >= 0 ? "[emu rank %d] " : "[emu] ", settings().rank);
-    vfprintf(stderr, format, args);
-    fprintf(stderr, "\n");
-    va_end(args);
-    return code;
 }
 
-// --- kernels
-// ---------------------------------------------------------------------------------------------------
+// --- kernels ---------------------------------------------------------------------------------
 static size_t shared_limit(const void* function) {
     auto found = max_shared_bytes.find(function);
     return function == nullptr || found == max_shared_bytes.end()
@@ -118,8 +106,7 @@ using namespace emu;
 
 extern "C" {
 
-// --- errors
-// ------------------------------------------------------------------------------------------------------
+// --- errors ----------------------------------------------------------------------------------
 cudaError_t cudaGetLastError(void) {
     return std::exchange(last_error, cudaSuccess);
 }
@@ -159,8 +146,7 @@ const char* cudaGetErrorName(cudaError_t code) {
     }
 }
 
-// --- devices
-// -----------------------------------------------------------------------------------------------------
+// --- devices ---------------------------------------------------------------------------------
 cudaError_t cudaGetDeviceCount(int* num_devices) {
     *num_devices = settings().num_devices;
     return *num_devices > 0 ? cudaSuccess
@@ -273,8 +259,7 @@ cudaError_t cudaProfilerStop(void) {
     return cudaSuccess;
 }
 
-// --- kernels
-// -----------------------------------------------------------------------------------------------------
+// --- kernels ---------------------------------------------------------------------------------
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
     return set_function_attribute(function, attribute, value);
 }

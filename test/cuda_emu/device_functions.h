@@ -15,8 +15,7 @@ unsigned occupancy(const void* function, int block_threads, size_t shared_bytes)
 cudaError_t set_function_attribute(const void* function, cudaFuncAttribute attribute, int value);
 }  // namespace emu
 
-// --- atomics: one thread runs at a time
-// -----------------------------------------------------------------------------
+// --- atomics: one thread runs at a time ------------------------------------------------------
 #define EMU_ATOMIC(name, expression)                                                     \
     template <class T> static inline T name(T* address, std::type_identity_t<T> value) { \
         const T old = *address;                                                          \
@@ -42,8 +41,7 @@ static inline T atomicCAS(T* address, std::type_identity_t<T> compare, std::type
 #define atomicAdd_block atomicAdd
 #define atomicAdd_system atomicAdd
 
-// --- loads and stores
-// ------------------------------------------------------------------------------------------------
+// --- loads and stores ------------------------------------------------------------------------
 #define EMU_LOAD(name)                                         \
     template <class T> static inline T name(const T* source) { \
         return *source;                                        \
@@ -66,8 +64,7 @@ static inline uint32_t __cvta_generic_to_shared(const void* pointer) {  // only 
     return (uint32_t)(uintptr_t)pointer;
 }
 
-// --- floating point; glibc owns the names __expf ..., hence macros
-// ------------------------------------------------------
+// --- floating point; glibc owns the names __expf ..., hence macros ---------------------------
 #define __expf(x) expf(x)
 #define __exp10f(x) powf(10.0f, x)
 #define __logf(x) logf(x)
@@ -95,7 +92,7 @@ static inline float __saturatef(float a) { return a > 0.0f ? (a < 1.0f ? a : 1.0
 static inline double __dadd_rn(double a, double b) { return a + b; }
 static inline double __dmul_rn(double a, double b) { return a * b; }
 
-// --- conversions, bits ------------------------------------------------------------------------------------------------
+// --- conversions, bits -----------------------------------------------------------------------
 static inline float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
 static inline float __uint_as_float(unsigned x) { float y; memcpy(&y, &x, 4); return y; }
 static inline int __float_as_int(float x) { int y; memcpy(&y, &x, 4); return y; }
@@ -146,8 +143,7 @@ static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shi
 }
 // clang-format on
 
-// --- time, traps
-// --------------------------------------------------------------------------------------------------------
+// --- time, traps -----------------------------------------------------------------------------
 static inline long long clock64() {
     timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -159,8 +155,7 @@ static inline void __trap() {
     emu::trap();
 }
 
-// --- as CUDA has them in the global namespace, for two types that differ
-// -------------------------------------------------
+// --- as CUDA has them in the global namespace, for two types that differ ---------------------
 template <class A, class B> static inline std::common_type_t<A, B> max(A a, B b) {
     using Common = std::common_type_t<A, B>;
     return (Common)a < (Common)b ? (Common)b : (Common)a;
@@ -170,8 +165,7 @@ template <class A, class B> static inline std::common_type_t<A, B> min(A a, B b)
     return (Common)b < (Common)a ? (Common)b : (Common)a;
 }
 
-// --- C++ forms of runtime calls: nvcc's cuda_runtime.h has them
-// ------------------------------------------------------------
+// --- C++ forms of runtime calls: nvcc's cuda_runtime.h has them ------------------------------
 template <class Function>
 static inline cudaError_t cudaFuncSetAttribute(Function* function, cudaFuncAttribute attribute, int value) {
     return emu::set_function_attribute((const void*)function, attribute, value);

@@ -12,6 +12,7 @@ leaves it open.
 #include <cstdarg>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "fiber.h"
@@ -68,8 +69,7 @@ static struct {
 } barrier;
 static size_t static_shared_bytes;  // of this block so far
 
-// --- order
-// ---------------------------------------------------------------------------------------------------
+// --- order -----------------------------------------------------------------------------------
 static struct {
     int first;
     bool down;
@@ -107,8 +107,7 @@ static void make_ready(int warp, uint32_t lanes) {
     if (lanes != 0) { ready_warps |= 1u << warp; }
 }
 
-// --- reports
-// -------------------------------------------------------------------------------------------------
+// --- reports ---------------------------------------------------------------------------------
 [[noreturn]] static void fail_in_kernel(const char* format, ...) __attribute__((format(printf, 1, 2)));
 static void fail_in_kernel(const char* format, ...) {
     char text[1024];
@@ -133,12 +132,13 @@ void trap() {
                 threads[i].where.line()}]
             .push_back(i);
     }
-    fprintf(stderr, "[emu] kernel %s, block (%u,%u,%u): %d of %d threads have ended, the others wait:\n",
-            kernel->name, blockIdx.x, blockIdx.y, blockIdx.z, num_threads - num_live, num_threads);
+    report("kernel %s, block (%u,%u,%u): %d of %d threads have ended, the others wait:", kernel->name,
+           blockIdx.x, blockIdx.y, blockIdx.z, num_threads - num_live, num_threads);
     for (const auto& [place, who] : places) {
-        fprintf(stderr, "[emu]   %4zu in %s:%u: thread", who.size(), place.first.c_str(), place.second);
-        for (size_t i = 0; i < who.size() && i < 8; i++) { fprintf(stderr, " %d", who[i]); }
-        fprintf(stderr, who.size() > 8 ? " ... %d\n" : "\n", who.back());
+        std::string numbers;
+        for (size_t i = 0; i < who.size() && i < 8; i++) { numbers += " " + std::to_string(who[i]); }
+        if (who.size() > 8) { numbers += " ... " + std::to_string(who.back()); }
+        report("  %zu in %s:%u: thread%s", who.size(), place.first.c_str(), place.second, numbers.c_str());
     }
     fail("kernel %s: divergent barrier ---> all threads of a block must reach the same __syncthreads(), all "
          "lanes of a "
@@ -152,8 +152,7 @@ static void check_same_place(const Where& first, const Where& mine, const char* 
                    mine.file_name(), mine.line(), first.file_name(), first.line());
 }
 
-// --- switching
-// -------------------------------------------------------------------------------------------------
+// --- switching -------------------------------------------------------------------------------
 static void thread_entry();
 
 static inline void become(Thread* thread) {
@@ -178,8 +177,7 @@ static void suspend(const char* what, const Where& where) {
     if (next != me) { fiber_switch(me->fiber, next->fiber); }
 }
 
-// --- exchanges
-// ---------------------------------------------------------------------------------------------------
+// --- exchanges -------------------------------------------------------------------------------
 static void complete(int warp, Exchange& exchange) {
     Slot* slots = exchange.slots[exchange.count & 1];
     if (exchange.arrived != ~0u) {
@@ -237,8 +235,7 @@ uint32_t live_lanes() {
     return warps[running->warp].live;
 }
 
-// --- barriers
-// ----------------------------------------------------------------------------------------------------
+// --- barriers --------------------------------------------------------------------------------
 static void open_barrier() {
     for (int w = 0; w < num_warps; w++) {
         if (warps[w].at_barrier != 0 && warps[w].at_barrier != warps[w].all) {
@@ -295,8 +292,7 @@ static void end_thread() {
     if (num_live > 0 && barrier.arrived == num_live) { open_barrier(); }
 }
 
-// --- blocks
-// ------------------------------------------------------------------------------------------------------
+// --- blocks ----------------------------------------------------------------------------------
 static char* shared_memory;
 static constexpr size_t SHARED_LIMIT = 227 << 10, CANARY_BYTES = 64;
 

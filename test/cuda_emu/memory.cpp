@@ -47,9 +47,9 @@ const char* range_error(const void* pointer, size_t num_bytes) {
                                                                               : nullptr;
 }
 
-// --- large allocations cost nothing until they are written
-// --------------------------------------------------------- They show the same few pages of 0xff again and
-// again, copied when they are written.
+// --- large allocations cost nothing until they are written -----------------------------------
+
+// They show the same few pages of 0xff again and again, copied when they are written.
 static constexpr size_t PATTERN_BYTES = 16 << 20, MAPPED_FROM_BYTES = 32 << 20;
 
 static int pattern_file() {
@@ -93,8 +93,7 @@ void fill_bytes(void* pointer, int value, size_t num_bytes) {
     memset((void*)end, 0, (uintptr_t)pointer + num_bytes - end);
 }
 
-// --- allocation
-// --------------------------------------------------------------------------------------------------
+// --- allocation ------------------------------------------------------------------------------
 static bool allocate(void** pointer, size_t num_bytes, int device) {
     bool mapped = false;
 #ifndef EMU_ASAN
@@ -127,8 +126,7 @@ static bool release(void* pointer) {
     return true;
 }
 
-// --- copies
-// ------------------------------------------------------------------------------------------------------
+// --- copies ----------------------------------------------------------------------------------
 static const char* kind_error(cudaMemcpyKind kind, const void* target, const void* source) {
     const bool to_device = is_device_pointer(target), from_device = is_device_pointer(source);
     switch (kind) {

@@ -49,8 +49,7 @@ static void read_file(void) {
     text[length] = '\0';
 }
 
-// --- the mask
-// --------------------------------------------------------------------------------------------------
+// --- the mask --------------------------------------------------------------------------------
 static bool is_word(char c) {
     return isalnum((unsigned char)c) || c == '_';
 }
@@ -100,8 +99,7 @@ static void make_mask(void) {
     }
 }
 
-// --- looking around in the mask
-// ----------------------------------------------------------------------------------
+// --- looking around in the mask --------------------------------------------------------------
 static size_t skip_space(size_t i) {
     while (i < length && (isspace((unsigned char)mask[i]) || mask[i] == '\\')) { i++; }
     return i;
@@ -153,8 +151,7 @@ static size_t name_begin(size_t end) {
     return i;
 }
 
-// --- writing
-// -----------------------------------------------------------------------------------------------------
+// --- writing ---------------------------------------------------------------------------------
 static void put(size_t begin, size_t end) {
     fwrite(text + begin, 1, end - begin, stdout);
 }

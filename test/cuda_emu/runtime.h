@@ -17,7 +17,7 @@ allow.
 
 namespace emu {
 
-// --- settings, from the environment ------------------------------------------------------------------------
+// --- settings, from the environment ----------------------------------------------------------
 struct Settings {
     uint32_t seed;    // EMU_SEED=1: order of streams, of blocks, and of threads between barriers
     bool eager;       // EMU_EAGER=1: everything runs when it is queued, threads in the order of their index
@@ -37,15 +37,17 @@ const Settings& settings();
 // 32 random bits of the run's seed.
 uint32_t random_bits();
 
-// --- errors
-// -------------------------------------------------------------------------------------------------- A
-// program that CUDA leaves undefined: say why, and end.
+// --- errors ----------------------------------------------------------------------------------
+
+// A program that CUDA leaves undefined: say why, and end.
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
+void report(const char* format, ...)
+    __attribute__((format(printf, 1, 2)));  // a line on stderr, with the rank
 // An error that CUDA reports: say why (CUDA does not), keep it for cudaGetLastError, return it.
 cudaError_t error(cudaError_t code, const char* format, ...) __attribute__((format(printf, 2, 3)));
+void remember_error(cudaError_t code);
 
-// --- streams
-// -------------------------------------------------------------------------------------------------
+// --- streams ---------------------------------------------------------------------------------
 struct Task {
     uint64_t issue;  // counts up over all streams of the process
     std::string name;
@@ -58,13 +60,13 @@ void enqueue(cudaStream_t stream, const char* name, std::function<bool()> step,
              std::function<std::string()> why = nullptr);
 // Run tasks until `done` says so; a hang is reported and ends the program.
 void run_until(const std::function<bool()>& done, const char* what);
+size_t num_queued_tasks();
 bool run_one_step();  // one task that can go on; false: there is none
 void synchronize_stream(cudaStream_t stream, const char* what);
 void synchronize_device(int device, const char* what);
 bool on_host_thread();  // of the CUDA calls (another thread must not run tasks)
 
-// --- devices, memory
-// -------------------------------------------------------------------------------------------
+// --- devices, memory -------------------------------------------------------------------------
 int current_device();
 struct Allocation {
     char* begin;
@@ -80,8 +82,7 @@ bool is_pinned(const void* pointer);
 const char* range_error(const void* pointer, size_t num_bytes);
 void fill_bytes(void* pointer, int value, size_t num_bytes);  // memset; a large zero fill takes no memory
 
-// --- kernels
-// ---------------------------------------------------------------------------------------------------
+// --- kernels ---------------------------------------------------------------------------------
 struct Kernel {
     const char* name;
     dim3 grid, block;

@@ -9,6 +9,7 @@ gives wrong numbers.
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <pthread.h>
 #include <time.h>
@@ -18,8 +19,7 @@ gives wrong numbers.
 
 namespace emu {
 
-// --- settings, errors
-// ------------------------------------------------------------------------------------------
+// --- settings, errors ------------------------------------------------------------------------
 static double number(const char* name, double otherwise) {
     const char* text = getenv(name);
     return text != nullptr && *text != '\0' ? atof(text) : otherwise;
@@ -53,24 +53,43 @@ uint32_t random_bits() {
     return (uint32_t)(state >> 32);
 }
 
-static void print_prefix() {
+static void report_args(const char* format, va_list args) {
+    char text[2048];  // one write, so that the lines of several ranks stay whole
+    const int rank = settings().rank;
+    const int prefix = rank >= 0 ? snprintf(text, sizeof text, "[emu rank %d] ", rank)
+                                 : snprintf(text, sizeof text, "[emu] ");
+    vsnprintf(text + prefix, sizeof text - (size_t)prefix - 1, format, args);
+    strcat(text, "\n");
     fflush(stdout);
-    if (settings().rank >= 0) {
-        fprintf(stderr, "[emu rank %d] ", settings().rank);
-    } else {
-        fprintf(stderr, "[emu] ");
-    }
+    fputs(text, stderr);
+}
+
+void report(const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    report_args(format, args);
+    va_end(args);
 }
 
 void fail(const char* format, ...) {
-    print_prefix();
     va_list args;
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    report_args(format, args);
     va_end(args);
-    fprintf(stderr, " (EMU_SEED=%u)\n", settings().seed);
+    report("(EMU_SEED=%u gives the same order again)", settings().seed);
     fflush(nullptr);
     _exit(70);
+}
+
+cudaError_t error(cudaError_t code, const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    remember_error(code);
+    const bool expected =
+        code == cudaErrorMemoryAllocation || settings().num_devices == 0;  // programs look for these
+    if (!expected) { report_args(format, args); }
+    va_end(args);
+    return code;
 }
 
 static double now_s() {
@@ -79,8 +98,7 @@ static double now_s() {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// --- the queues
-// --------------------------------------------------------------------------------------------------
+// --- the queues ------------------------------------------------------------------------------
 static auto& streams = *new std::vector<CUstream_st*>;  // default streams of the devices first; never freed
 static uint64_t num_issued;
 static size_t num_queued;
@@ -134,8 +152,7 @@ static bool may_run(const CUstream_st* stream) {
     return true;
 }
 
-// --- running
-// -----------------------------------------------------------------------------------------------------
+// --- running ---------------------------------------------------------------------------------
 static struct Profile {
     struct Line {
         long count = 0;
@@ -163,8 +180,7 @@ static bool step_stream(size_t idx) {
     }
     if (!done) { return false; }
     if (settings().trace) {
-        print_prefix();
-        fprintf(stderr, "stream %d: #%lu %s\n", stream->id, (unsigned long)task.issue, task.name.c_str());
+        report("stream %d: #%lu %s", stream->id, (unsigned long)task.issue, task.name.c_str());
     }
     stream->tasks.pop_front();
     num_queued--;
@@ -173,6 +189,10 @@ static bool step_stream(size_t idx) {
         streams.erase(streams.begin() + (long)idx);
     }
     return true;
+}
+
+size_t num_queued_tasks() {
+    return num_queued;
 }
 
 bool run_one_step() {
@@ -188,20 +208,16 @@ bool run_one_step() {
 }
 
 static void print_stream_heads(const char* what) {
-    print_prefix();
-    fprintf(stderr, "nothing has moved for %g s, waiting for %s; first of each stream:\n", settings().hang_s,
-            what);
+    report("nothing has moved for %g s, waiting for %s; first of each stream:", settings().hang_s, what);
     for (const CUstream_st* stream : streams) {
         if (stream->tasks.empty()) { continue; }
         const Task& task = stream->tasks.front();
         const std::string why = task.why          ? task.why()
                                 : may_run(stream) ? ""
                                                   : "behind the default stream's rules";
-        print_prefix();
-        fprintf(stderr, "  stream %d: #%lu %s %s (%zu queued)\n", stream->id, (unsigned long)task.issue,
-                task.name.c_str(), why.c_str(), stream->tasks.size());
+        report("  stream %d: #%lu %s %s (%zu queued)", stream->id, (unsigned long)task.issue,
+               task.name.c_str(), why.c_str(), stream->tasks.size());
     }
-    fflush(stderr);
 }
 
 void run_until(const std::function<bool()>& done, const char* what) {
@@ -264,8 +280,7 @@ void synchronize_device(int device, const char* what) {
 
 using namespace emu;
 
-// --- cudaStream*, cudaEvent*
-// ---------------------------------------------------------------------------------------
+// --- cudaStream*, cudaEvent* -----------------------------------------------------------------
 extern "C" {
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {

@@ -109,8 +109,7 @@ void ldmatrix_x2_trans(uint32_t r[2], const void* row, Where where) {
     ldmatrix(r, row, load<2, true>, 2, where);
 }
 
-// --- cp.async
-// ------------------------------------------------------------------------------------------------
+// --- cp.async --------------------------------------------------------------------------------
 struct AsyncCopy {
     char* target;
     const char* source;

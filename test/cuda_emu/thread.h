@@ -16,8 +16,7 @@ namespace emu {
 using Where = std::source_location;
 #define EMU_HERE emu::Where where = emu::Where::current()
 
-// --- launch
-// --------------------------------------------------------------------------------------------------
+// --- launch ----------------------------------------------------------------------------------
 struct Config {  // what stands between <<< and >>>
     dim3 grid, block;
     size_t shared_bytes;
@@ -67,8 +66,7 @@ struct TakeAddress {
 
 namespace emu {
 
-// --- shared memory
-// ---------------------------------------------------------------------------------------------
+// --- shared memory ---------------------------------------------------------------------------
 void* dynamic_shared();
 extern uint64_t block_number;  // of this block, counted over the process
 void begin_static_shared(void* variable, size_t num_bytes);
@@ -81,8 +79,7 @@ void begin_static_shared(void* variable, size_t num_bytes);
         }                                                            \
     }
 
-// --- what a warp does together
-// -----------------------------------------------------------------------------------
+// --- what a warp does together ---------------------------------------------------------------
 extern int lane;  // of the running thread
 
 struct alignas(16) Slot {
@@ -116,8 +113,7 @@ template <class T> T shuffle(uint32_t mask, T value, int source, const char* wha
 
 }  // namespace emu
 
-// --- barriers
-// ----------------------------------------------------------------------------------------------------
+// --- barriers --------------------------------------------------------------------------------
 static inline void __syncthreads(EMU_HERE) {
     emu::block_barrier(emu::VOTE_NONE, 0, where);
 }
@@ -140,8 +136,7 @@ static inline void __threadfence_block() {
 static inline void __threadfence_system() {
 }
 
-// --- shuffles: `width` lanes that follow each other are a group; a source outside of it is oneself
-// ------------------
+// --- shuffles: `width` lanes that follow each other are a group; a source outside of it is oneself ---
 template <class T> static inline T __shfl_sync(uint32_t mask, T value, int source, int width = 32, EMU_HERE) {
     const int first = emu::lane & ~(width - 1);
     return emu::shuffle(mask, value, first | (source & (width - 1)), "__shfl_sync", where);
@@ -165,8 +160,7 @@ static inline T __shfl_up_sync(uint32_t mask, T value, unsigned delta, int width
     return emu::shuffle(mask, value, there ? source : emu::lane, "__shfl_up_sync", where);
 }
 
-// --- votes, reductions over a mask
-// -----------------------------------------------------------------------------------
+// --- votes, reductions over a mask -----------------------------------------------------------
 namespace emu {
 // fold(result, lane's value, lane) over the lanes of the mask that are there.
 template <class T, class R, class Fold>

@@ -2,8 +2,8 @@
 attention_dkv.cu -- gradients of k and v, bf16 on tensor cores (FlashAttention-2: Dao 2023, algorithm 2, its
 loops over keys).
 
-A block of 4 warps has 64 keys of a head, a warp 16; tiles of QUERIES queries (q, dout, lse, D) pass through
-shared memory, the next one on its way while the warps work. All products are transposed, keys down:
+A block of 4 warps has KEYS keys of a head, a warp 16 MT; tiles of QUERIES queries (q, dout, lse, D) pass
+through shared memory, the next one on its way while the warps work. All products are transposed, keys down:
     s = k q^T,  p = 2^(s scale log2 e - lse log2 e),  dp = v dout^T,  ds = p (dp - D)
     dv += p dout,  dk += ds q,  at the end dk scale                 4 products, p and ds never leave registers
 Queries in steps of STEP: s and dp of 16 x STEP are all that is held besides dk, dv (and k, v where they fit).
@@ -16,17 +16,16 @@ launches, 5 products.
 enum Which { BOTH, DK, DV };
 
 template <int D> struct DkvShape {
-    static constexpr int WARPS = 4, KEYS = 16 * WARPS;
-    static constexpr int QUERIES = D <= 64 ? 64 : D <= 192 ? 32 : 16, STEP = D <= 64 ? 32 : 16;
-    static constexpr bool IN_REGISTERS = D <= 64;
+    static constexpr int WARPS = 4, MT = D <= 64 ? 2 : 1, KEYS = 16 * MT * WARPS;
+    static constexpr int QUERIES = D <= 64 ? 64 : D <= 192 ? 32 : 16, STEP = D <= 128 ? 32 : 16;
     static constexpr int K_BYTES = KEYS * D * 2, Q_BYTES = QUERIES * D * 2, SUMS_BYTES = 2 * QUERIES * 4;
     static constexpr int STAGE_BYTES = 2 * Q_BYTES + SUMS_BYTES;
     static constexpr int SHARED_BYTES = 2 * K_BYTES + 2 * STAGE_BYTES;  // and the table of the bias
 };
 
 // s (keys, queries) becomes p; lse (times log2 e) of the queries.
-template <bool BIAS, int N>
-static __device__ __forceinline__ void probabilities(float (&s)[1][N / 8][4], const float* lse, float factor,
+template <bool BIAS, int MT, int N>
+static __device__ __forceinline__ void probabilities(float (&s)[MT][N / 8][4], const float* lse, float factor,
                                                      const float* table, int limit, int distance,
                                                      bool masked) {
     const int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
@@ -34,37 +33,44 @@ static __device__ __forceinline__ void probabilities(float (&s)[1][N / 8][4], co
     for (int n = 0; n < N / 8; n++) {
         const float2 l = *reinterpret_cast<const float2*>(lse + 8 * n + 2 * t);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int away = distance + g + 8 * (i / 2) - (8 * n + 2 * t + i % 2);  // key minus query
-            const float bias = BIAS ? bias_at(table, limit, away) : 0.0f;
-            const float p = exp2_approx(s[0][n][i] * factor + (bias - (i % 2 ? l.y : l.x)));
-            s[0][n][i] = masked && away > 0 ? 0.0f : p;
+        for (int m = 0; m < MT; m++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int away =
+                    distance + 16 * m + g + 8 * (i / 2) - (8 * n + 2 * t + i % 2);  // key minus query
+                float x = s[m][n][i] * factor - (i % 2 ? l.y : l.x);
+                if (BIAS) { x += bias_at(table, limit, away); }
+                s[m][n][i] = masked && away > 0 ? 0.0f : exp2_approx(x);
+            }
         }
     }
 }
 
 // dp becomes ds.
-template <int N>
-static __device__ __forceinline__ void softmax_backward(float (&dp)[1][N / 8][4],
-                                                        const float (&p)[1][N / 8][4], const float* delta) {
+template <int MT, int N>
+static __device__ __forceinline__ void softmax_backward(float (&dp)[MT][N / 8][4],
+                                                        const float (&p)[MT][N / 8][4], const float* delta) {
     const int t = (int)threadIdx.x % 4;
 #pragma unroll
     for (int n = 0; n < N / 8; n++) {
         const float2 d = *reinterpret_cast<const float2*>(delta + 8 * n + 2 * t);
 #pragma unroll
-        for (int i = 0; i < 4; i++) { dp[0][n][i] = p[0][n][i] * (dp[0][n][i] - (i % 2 ? d.y : d.x)); }
+        for (int m = 0; m < MT; m++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) { dp[m][n][i] = p[m][n][i] * (dp[m][n][i] - (i % 2 ? d.y : d.x)); }
+        }
     }
 }
 
 template <int D, bool BIAS, Which WHICH>
 __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall x) {
     using S = DkvShape<D>;
-    constexpr int THREADS = 32 * S::WARPS, QUERIES = S::QUERIES, STEP = S::STEP;
+    constexpr int THREADS = 32 * S::WARPS, MT = S::MT, QUERIES = S::QUERIES, STEP = S::STEP;
     const Attention& about = x.about;
     AttentionPlace place;
     if (!attention_place(&place, about, about.cu_k, S::KEYS)) { return; }
     const int HS = about.head_size, warp = (int)threadIdx.x / 32;
-    const int k0 = place.tile * S::KEYS, num_rows = min(S::KEYS, place.num_k - k0), row0 = 16 * warp;
+    const int k0 = place.tile * S::KEYS, num_rows = min(S::KEYS, place.num_k - k0), row0 = 16 * MT * warp;
     const int first_step = about.causal ? k0 / QUERIES : 0, num_steps = (place.num_q + QUERIES - 1) / QUERIES;
     char *k_tile = dynamic_shared(), *v_tile = k_tile + S::K_BYTES, *stages = v_tile + S::K_BYTES;
     float* table = (float*)(stages + 2 * S::STAGE_BYTES);
@@ -91,20 +97,16 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
     if (first_step < num_steps) { load_queries(first_step); }
     if (BIAS) { bias_table_fill(table, x, place.h); }
 
-    RowFragments<D, 1, S::IN_REGISTERS> k_rows, v_rows;
+    RowFragments<D, MT, false> k_rows, v_rows;
     k_rows.tile = k_tile, v_rows.tile = v_tile, k_rows.row0 = v_rows.row0 = row0;
-    float dk[1][D / 8][4], dv[1][D / 8][4];  // the unused one of two costs nothing
-    if (WHICH != DV) { accumulators_zero<D, 1>(dk); }
-    if (WHICH != DK) { accumulators_zero<D, 1>(dv); }
+    float dk[MT][D / 8][4], dv[MT][D / 8][4];  // the unused one of two costs nothing
+    if (WHICH != DV) { accumulators_zero<D, MT>(dk); }
+    if (WHICH != DK) { accumulators_zero<D, MT>(dv); }
     const float factor = about.scale * LOG2_E;
     for (int step = first_step; step < num_steps; step++) {
         cp_async_wait_all();
         __syncthreads();  // this step's queries are there, and nobody reads the step before any more
         if (step + 1 < num_steps) { load_queries(step + 1); }
-        if (step == first_step) {
-            k_rows.load();
-            if (WHICH != DV) { v_rows.load(); }
-        }
         if (row0 >= num_rows) { continue; }
         const char* q_tile = stages + step % 2 * S::STAGE_BYTES;
         const char* dout_tile = q_tile + S::Q_BYTES;
@@ -113,29 +115,34 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
         for (int i = 0; i < QUERIES; i += STEP) {
             const int q0 = step * QUERIES + i, distance = k0 + row0 - q0;
             if (q0 >= place.num_q || (about.causal && distance > STEP - 1)) { continue; }
-            float p[1][STEP / 8][4];
-            product_transposed<D, 1, STEP>(p, k_rows, q_tile, i);
-            probabilities<BIAS, STEP>(p, lse + i, factor, table, BIAS ? bias_limit(x.buckets) : 0, distance,
-                                      about.causal && distance + 15 > 0);
-            if (WHICH != DK) { product_add<D, 1, STEP>(dv, p, dout_tile, i); }
+            float p[MT][STEP / 8][4];
+            product_transposed<D, MT, STEP>(p, k_rows, q_tile, i);
+            probabilities<BIAS, MT, STEP>(p, lse + i, factor, table, BIAS ? bias_limit(x.buckets) : 0,
+                                          distance, about.causal && distance + 16 * MT - 1 > 0);
+            if (WHICH != DK) { product_add<D, MT, STEP>(dv, p, dout_tile, i); }
             if (WHICH != DV) {
-                float ds[1][STEP / 8][4];
-                product_transposed<D, 1, STEP>(ds, v_rows, dout_tile, i);
-                softmax_backward<STEP>(ds, p, lse + QUERIES + i);
-                product_add<D, 1, STEP>(dk, ds, q_tile, i);
+                float ds[MT][STEP / 8][4];
+                product_transposed<D, MT, STEP>(ds, v_rows, dout_tile, i);
+                softmax_backward<MT, STEP>(ds, p, lse + QUERIES + i);
+                product_add<D, MT, STEP>(dk, ds, q_tile, i);
             }
         }
     }
     cp_async_wait_all();
     __syncthreads();
     if (row0 >= num_rows) { return; }
-    const float scales[1][2] = {{about.scale, about.scale}}, ones[1][2] = {{1.0f, 1.0f}};
+    float scales[MT][2], ones[MT][2];
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+        scales[m][0] = scales[m][1] = about.scale;
+        ones[m][0] = ones[m][1] = 1.0f;
+    }
     const size_t at = kv_at + (size_t)row0 * (size_t)about.kv_stride;
     if (WHICH != DV) {
-        accumulators_store<D, 1>(x.dk + at, about.kv_stride, num_rows - row0, HS, k_tile, row0, dk, scales);
+        accumulators_store<D, MT>(x.dk + at, about.kv_stride, num_rows - row0, HS, k_tile, row0, dk, scales);
     }
     if (WHICH != DK) {
-        accumulators_store<D, 1>(x.dv + at, about.kv_stride, num_rows - row0, HS, v_tile, row0, dv, ones);
+        accumulators_store<D, MT>(x.dv + at, about.kv_stride, num_rows - row0, HS, v_tile, row0, dv, ones);
     }
 }
 

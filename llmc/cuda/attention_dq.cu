@@ -15,7 +15,7 @@ the distances of a bucket. A block writes one partial per bucket; attention.cu a
 template <int D> struct DqShape {
     static constexpr int WARPS = 4, MT = D <= 64 ? 2 : 1, ROWS = 16 * MT * WARPS;
     static constexpr int KEYS = D <= 64 ? 64 : 32, STEP = D <= 64 ? 32 : 16;
-    static constexpr bool IN_REGISTERS = D <= 64;
+    static constexpr bool Q_IN_REGISTERS = D <= 64;
     static constexpr int Q_BYTES = ROWS * D * 2, K_BYTES = KEYS * D * 2, DS_STRIDE = STEP + 1;
     static constexpr int SHARED_BYTES = 2 * Q_BYTES + 4 * K_BYTES;
     // with a bias: its table, the sums by distance of each warp, and each warp's ds
@@ -29,6 +29,7 @@ template <bool BIAS, int MT, int N>
 static __device__ __forceinline__ void probabilities(float (&s)[MT][N / 8][4], const float (&lse)[MT][2],
                                                      float factor, const float* table, int limit,
                                                      int distance, int num_keys, bool causal) {
+    const bool masked = num_keys < N || (causal && distance + N - 1 > 0);  // of the warp
     const int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
 #pragma unroll
     for (int m = 0; m < MT; m++) {
@@ -37,9 +38,9 @@ static __device__ __forceinline__ void probabilities(float (&s)[MT][N / 8][4], c
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int key = 8 * n + 2 * t + i % 2, away = distance + key - (16 * m + g + 8 * (i / 2));
-                const float bias = BIAS ? bias_at(table, limit, away) : 0.0f;
-                const float p = exp2_approx(s[m][n][i] * factor + (bias - lse[m][i / 2]));
-                s[m][n][i] = key >= num_keys || (causal && away > 0) ? 0.0f : p;
+                float x = s[m][n][i] * factor - lse[m][i / 2];
+                if (BIAS) { x += bias_at(table, limit, away); }
+                s[m][n][i] = masked && (key >= num_keys || (causal && away > 0)) ? 0.0f : exp2_approx(x);
             }
         }
     }
@@ -109,7 +110,8 @@ __global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall 
     DistanceSums sums;
     if (BIAS) { distance_sums_begin(&sums, all_sums + warp * table_floats, limit); }
 
-    RowFragments<D, MT, S::IN_REGISTERS> q_rows, dout_rows;
+    RowFragments<D, MT, S::Q_IN_REGISTERS> q_rows;
+    RowFragments<D, MT, false> dout_rows;  // dq, s and dp leave no room for these too
     q_rows.tile = q_tile, dout_rows.tile = dout_tile, q_rows.row0 = dout_rows.row0 = row0;
     float dq[MT][D / 8][4], lse[MT][2], delta[MT][2];
     accumulators_zero<D, MT>(dq);
@@ -128,7 +130,7 @@ __global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall 
         cp_async_wait_all();
         __syncthreads();  // this step's keys are there, and nobody reads the step before any more
         if (step + 1 < num_steps) { load_keys(step + 1); }
-        if (step == 0) { q_rows.load(), dout_rows.load(); }
+        if (step == 0) { q_rows.load(); }
         if (row0 >= num_rows) { continue; }
         const char* k_tile = kv + step % 2 * 2 * S::K_BYTES;
 #pragma unroll 1

@@ -57,36 +57,56 @@ static __device__ __forceinline__ void add_bias(float (&s)[MT][N / 8][4], const 
     }
 }
 
+enum { MAX_GROWTH = 8 };  // powers of two that scores may exceed `max` by before all is scaled anew
+
 // Online softmax: s becomes p; max, sum (of this lane's columns) and o of each query move on. `factor` is of
-// s, in powers of two.
+// s, in powers of two. Any reference between max - MAX_GROWTH and max is as exact: p and sums are floating
+// point. So while no score of the warp exceeds its reference by more, o stays as it is as FlashAttention-4
+// does.
 template <int D, int MT, int N>
 static __device__ __forceinline__ void softmax_step(float (&s)[MT][N / 8][4], float (&o)[MT][D / 8][4],
                                                     float (&max)[MT][2], float (&sum)[MT][2], float factor) {
+    float next[MT][2];
+    bool grows = false;
 #pragma unroll
     for (int m = 0; m < MT; m++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            float next = max[m][half];
+            float top = max[m][half];
 #pragma unroll
             for (int n = 0; n < N / 8; n++) {
-                next = fmaxf(next, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+                top = fmaxf(top, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
             }
-            next = fmaxf(next, __shfl_xor_sync(0xffffffffu, next, 1));
-            next = fmaxf(next, __shfl_xor_sync(0xffffffffu, next, 2));
-            const float shrink = exp2_approx((max[m][half] - next) * factor), shift = next * factor;
-            max[m][half] = next;
-            float added = 0.0f;
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+            next[m][half] = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+            grows |= (next[m][half] - max[m][half]) * factor > (float)MAX_GROWTH;  // from -infinity too
+        }
+    }
+    if (__any_sync(0xffffffffu, grows)) {
 #pragma unroll
-            for (int n = 0; n < N / 8; n++) {
+        for (int m = 0; m < MT; m++) {
 #pragma unroll
-                for (int i = 2 * half; i < 2 * half + 2; i++) {
-                    s[m][n][i] = exp2_approx(s[m][n][i] * factor - shift);
-                    added += s[m][n][i];
+            for (int half = 0; half < 2; half++) {
+                const float shrink = exp2_approx((max[m][half] - next[m][half]) * factor);
+                max[m][half] = next[m][half];
+                sum[m][half] *= shrink;
+#pragma unroll
+                for (int n = 0; n < D / 8; n++) {
+                    o[m][n][2 * half] *= shrink, o[m][n][2 * half + 1] *= shrink;
                 }
             }
-            sum[m][half] = sum[m][half] * shrink + added;
+        }
+    }
 #pragma unroll
-            for (int n = 0; n < D / 8; n++) { o[m][n][2 * half] *= shrink, o[m][n][2 * half + 1] *= shrink; }
+    for (int m = 0; m < MT; m++) {
+        const float shift[2] = {max[m][0] * factor, max[m][1] * factor};
+#pragma unroll
+        for (int n = 0; n < N / 8; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                s[m][n][i] = exp2_approx(s[m][n][i] * factor - shift[i / 2]);
+                sum[m][i / 2] += s[m][n][i];
+            }
         }
     }
 }
@@ -107,15 +127,15 @@ __global__ static void __launch_bounds__(128) attention_forward_kernel(Attention
     char *q_tile = dynamic_shared(), *kv = q_tile + S::Q_BYTES;
     float* table = (float*)(kv + 4 * S::K_BYTES);
     const size_t k_at = (size_t)place.k_begin * (size_t)about.kv_stride + (size_t)(place.h * HS);
-    const floatX *k = about.k + k_at, *v = about.v + k_at;
     const floatX* q =
         about.q + (size_t)(place.q_begin + q0) * (size_t)about.q_stride + (size_t)(place.h * HS);
 
     auto load_keys = [&](int step) {
         char* to = kv + step % 2 * 2 * S::K_BYTES;
-        const size_t at = (size_t)(step * KEYS) * (size_t)about.kv_stride;
-        tile_load<D, KEYS, THREADS>(to, k + at, about.kv_stride, num_keys - step * KEYS, HS);
-        tile_load<D, KEYS, THREADS>(to + S::K_BYTES, v + at, about.kv_stride, num_keys - step * KEYS, HS);
+        const size_t at = k_at + (size_t)(step * KEYS) * (size_t)about.kv_stride;
+        tile_load<D, KEYS, THREADS>(to, about.k + at, about.kv_stride, num_keys - step * KEYS, HS);
+        tile_load<D, KEYS, THREADS>(to + S::K_BYTES, about.v + at, about.kv_stride, num_keys - step * KEYS,
+                                    HS);
     };
     tile_load<D, S::ROWS, THREADS>(q_tile, q, about.q_stride, num_rows, HS);
     if (num_steps > 0) { load_keys(0); }

@@ -59,10 +59,9 @@ static __device__ __forceinline__ void add_bias(float (&s)[MT][N / 8][4], const 
 
 enum { MAX_GROWTH = 8 };  // powers of two that scores may exceed `max` by before all is scaled anew
 
-// Online softmax: s becomes p; max, sum (of this lane's columns) and o of each query move on. `factor` is of
-// s, in powers of two. Any reference between max - MAX_GROWTH and max is as exact: p and sums are floating
-// point. So while no score of the warp exceeds its reference by more, o stays as it is as FlashAttention-4
-// does.
+// Online softmax: s becomes p; max (of s times factor, powers of two), sum (of this lane's columns) and o of
+// each query move on. Any reference from max - MAX_GROWTH to max gives the same precision, so o is scaled
+// only where a score of the warp exceeds its query's reference by more (an idea of FlashAttention-4).
 template <int D, int MT, int N>
 static __device__ __forceinline__ void softmax_step(float (&s)[MT][N / 8][4], float (&o)[MT][D / 8][4],
                                                     float (&max)[MT][2], float (&sum)[MT][2], float factor) {
@@ -72,14 +71,15 @@ static __device__ __forceinline__ void softmax_step(float (&s)[MT][N / 8][4], fl
     for (int m = 0; m < MT; m++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            float top = max[m][half];
+            float top = -INFINITY;
 #pragma unroll
             for (int n = 0; n < N / 8; n++) {
                 top = fmaxf(top, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
             }
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-            next[m][half] = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-            grows |= (next[m][half] - max[m][half]) * factor > (float)MAX_GROWTH;  // from -infinity too
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+            next[m][half] = fmaxf(max[m][half], top * factor);
+            grows |= next[m][half] - max[m][half] > (float)MAX_GROWTH;  // from -infinity too
         }
     }
     if (__any_sync(0xffffffffu, grows)) {
@@ -87,7 +87,7 @@ static __device__ __forceinline__ void softmax_step(float (&s)[MT][N / 8][4], fl
         for (int m = 0; m < MT; m++) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const float shrink = exp2_approx((max[m][half] - next[m][half]) * factor);
+                const float shrink = exp2_approx(max[m][half] - next[m][half]);
                 max[m][half] = next[m][half];
                 sum[m][half] *= shrink;
 #pragma unroll
@@ -99,12 +99,11 @@ static __device__ __forceinline__ void softmax_step(float (&s)[MT][N / 8][4], fl
     }
 #pragma unroll
     for (int m = 0; m < MT; m++) {
-        const float shift[2] = {max[m][0] * factor, max[m][1] * factor};
 #pragma unroll
         for (int n = 0; n < N / 8; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                s[m][n][i] = exp2_approx(s[m][n][i] * factor - shift[i / 2]);
+                s[m][n][i] = exp2_approx(s[m][n][i] * factor - max[m][i / 2]);
                 sum[m][i / 2] += s[m][n][i];
             }
         }
@@ -180,7 +179,7 @@ __global__ static void __launch_bounds__(128) attention_forward_kernel(Attention
             const int row = row0 + 16 * m + 8 * half + lane / 4;
             if (lane % 4 == 0 && row < num_rows) {
                 x.lse[(size_t)place.h * (size_t)about.num_q_tokens + (size_t)(place.q_begin + q0 + row)] =
-                    max[m][half] * (BIAS ? LN_2 : about.scale) + logf(all);
+                    max[m][half] * LN_2 + logf(all);
             }
         }
     }

@@ -78,7 +78,7 @@ static __device__ __forceinline__ void product_transposed(float (&c)[MT][N / 8][
 #pragma unroll
         for (int n = 0; n < N / 8; n++) { c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0.0f; }
     }
-#pragma unroll IN_REGISTERS ? D / 16 : 2  // less code where registers do not ask for all of it
+#pragma unroll IN_REGISTERS ? D / 16 : 2  // all of it spills in attention_dkv.cu
     for (int k = 0; k < D / 16; k++) {
         uint32_t a[MT][4];
         rows.get(a, k);

@@ -18,6 +18,9 @@ between ranks 0 and 1, through the host. Every quantity is the mean over the ran
 #include "dynapipe_plugin/base/options.h"
 #include "dynapipe_plugin/run/collective.h"
 #include "dynapipe_plugin/run/local_ranks.h"
+#ifdef LLMC_CUDA
+#include <cuda_runtime.h>
+#endif
 
 // A rank that waits longer for another is alone: one point takes seconds.
 #define TIMEOUT_NS INT64_C(300000000000)
@@ -69,6 +72,19 @@ static Status open_ranks(Profiler* p, int* argc, char*** argv) {
     free(ranks);
     p->num_threads = local_ranks_threads(p->options.threads, num_ranks);
     return status;
+}
+
+// A card for each rank of a machine; they share where there are more ranks, as in training. What is wrong
+// with a card, ops_create() says.
+static void choose_card(int32_t rank) {
+#ifdef LLMC_CUDA
+    int num_cards = 0;
+    if (cudaGetDeviceCount(&num_cards) == cudaSuccess && num_cards > 0) {
+        (void)cudaSetDevice(local_ranks_index(rank) % num_cards);
+    }
+#else
+    (void)rank;
+#endif
 }
 
 static void sync_ranks(void* ctx) {
@@ -171,6 +187,7 @@ static Status profile(Profiler* p) {
     if (!gpt2_config_parse(&p->config, options->model, options->vocab, options->seq_tokens, error)) {
         return FAIL(STATUS_BAD_OPTION, "--model: %s", error);
     }
+    choose_card(p->transport.rank);
     OpsContext* ops = ops_create(p->num_threads);
     Gpt2Profile about = {.config = p->config,
                          .max_tokens = largest_micro_batch(options, ops),

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Law: the stock trainer on a GPU (emulated here) is the CPU's. fp32: every loss within 1e-4. bf16: within 2e-3; a
 # logit of size 1 is off by 2^-8 at most, the mean over the 256 tokens of a step by some thirtieth of that, a norm or
-# a layer that was left out by far more than either. A run that stopped goes on bit for bit, and each build goes on
-# from the other's checkpoints, as close as its own rounding.
+# a layer that was left out by far more than either. A run that stopped goes on bit for bit, in whatever order the
+# streams run, and each build goes on from the other's checkpoints, as close as its own rounding.
 # Law: the profiler measures that model and writes a cost file of that precision and card.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -86,7 +86,7 @@ for precision in fp32 bf16; do
     ok $? "$precision: the model's line names precision and card"
 
     from_step $precision $precision-resumed
-    run $precision-resumed $precision $model -y 1
+    EMU_SEED=7 run $precision-resumed $precision $model -y 1
     same_files $precision $precision-resumed 5
 
     from_step cpu $precision-of-cpu
@@ -103,6 +103,13 @@ for precision in fp32 bf16; do
         { tail -3 "$work/costs.log"; false; }
     ok $? "$precision: $(grep ^signature "$work/$precision.costs" 2>/dev/null)"
 done
+EMU_NO_DEVICE=100 "${trainer[bf16]}" -i "$work/data/train.bin" -t 64 >"$work/none.log" 2>&1
+[ $? -eq 2 ] && grep -q -- "---> " "$work/none.log"
+ok $? "without a GPU: exit status 2, and what to do"
+EMU_DEVICE_BYTES=150e6 timeout -k 5 60 "$build-emu-bf16/profile_costs" --vocab 257 --tokens 64 --out "$work/none" \
+    >"$work/none.log" 2>&1
+[ $? -eq 1 ] && grep -q -- "--mb-tokens" "$work/none.log" && ! [ -e "$work/none" ]
+ok $? "profiler on a full card: $(head -c 120 "$work/none.log")"
 # The version of a model file is the precision's; a state of bf16 has float32 weights too.
 version() {
     od -An -t d4 -j "$2" -N 4 "$1" | tr -d ' '

@@ -9,6 +9,10 @@ positions at once.
 
 #include "../ops.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { SORT_TABLES = 2 };
 
 // Scratch of both tables: 16 bytes per token and 128 KiB.
@@ -16,3 +20,7 @@ size_t embedding_sort_bytes(int T);
 // order[i] (T) points into scratch afterwards: tokens by ids[i] (T). 0 <= id < 2^24; T > 0.
 void embedding_sort(const int32_t* order[SORT_TABLES], const int32_t* const ids[SORT_TABLES], void* scratch,
                     int T, OpsContext* ops);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,5 +1,6 @@
 // test_cuda_embedding.c -- embedding.cu and embedding_sort.cu against the CPU's, which adds token by token in
 // order.
+#include "../../llmc/cuda/embedding_sort.h"
 #include "cuda_test.h"
 
 #include <math.h>
@@ -83,10 +84,45 @@ static void backward_equals_the_cpus_and_repeats_its_bits(void) {
     }
 }
 
-// Small integers add up exactly in any order: every token must be counted once, exactly.
-static void integers_add_up_exactly(void) {
-    const Shape s = {2500, 8, 300, 40};
-    Pair tokens = ids_below(s.num_tokens, s.T), positions = ids_below(s.num_positions, s.T);
+// The law on which "no row is written by two threads" rests. Ids that differ in one byte, in two, in three.
+static void sort_is_by_id_and_stable(void) {
+    const int lengths[] = {1, 31, 257, 1024, 2500}, limits[] = {2, 300, 3 << 16, 1 << 24},
+              strides[] = {1, 256, 4352};
+    for (int i = 0; i < 18; i++) {
+        const int T = i == 5 ? 66000 : lengths[i % 5], limit = limits[i % 4],
+                  stride = limit > 4352 ? strides[i % 3] : 1;
+        Pair ids = pair_floats((size_t)T, 0), scratch = pair_floats(embedding_sort_bytes(T) / 4, NAN);
+        for (int t = 0; t < T; t++) {
+            ids.host_ints[t] = (int32_t)rng_below(&cuda_test_rng, (uint32_t)(limit / stride)) * stride;
+        }
+        pair_to_device(ids);
+        const int32_t *order[SORT_TABLES], *const both[SORT_TABLES] = {pair_i(ids), pair_i(ids)};
+        embedding_sort(order, both, scratch.device, T, cuda_test_ops);
+        int32_t* got = malloc((size_t)T * sizeof *got);
+        for (int table = 0; table < SORT_TABLES && got != NULL; table++) {
+            ops_download(cuda_test_ops, got, order[table], (size_t)T * sizeof *got);
+            int num_wrong = 0;  // strictly ascending pairs (id, t) of T tokens: a permutation, sorted, stable
+            for (int k = 0; k < T; k++) { num_wrong += got[k] < 0 || got[k] >= T; }
+            for (int k = 1; k < T && num_wrong == 0; k++) {
+                const int32_t a = ids.host_ints[got[k - 1]], b = ids.host_ints[got[k]];
+                num_wrong += a > b || (a == b && got[k - 1] >= got[k]);
+            }
+            CHECK_EQ(num_wrong, 0);
+        }
+        free(got);
+        pair_release();
+    }
+}
+
+// Small integers add up exactly in any order: every token must be counted once, exactly. Ids that share their
+// lower bytes lie mixed unless all three digits are sorted by, and stably.
+static void integers_add_up_exactly(int num_tokens, int stride) {
+    const Shape s = {2500, 8, num_tokens, 40};
+    int32_t ids[2500];
+    for (int t = 0; t < s.T; t++) {
+        ids[t] = (int32_t)rng_below(&cuda_test_rng, (uint32_t)(num_tokens / stride)) * stride;
+    }
+    Pair tokens = pair_ints(ids, (size_t)s.T), positions = ids_below(s.num_positions, s.T);
     Pair dout = pair_filled((size_t)(s.T * s.C), 0);
     for (int i = 0; i < s.T * s.C; i++) { dout.host[i] = (float)(rng_between(&cuda_test_rng, 0, 200) - 100); }
     pair_to_device(dout);
@@ -97,6 +133,13 @@ static void integers_add_up_exactly(void) {
     CHECK_PAIR(dwte, 0);
     CHECK_PAIR(dwpe, 0);
     pair_release();
+}
+
+static void integers_add_up_exactly_whatever_byte_differs(void) {
+    integers_add_up_exactly(300, 1);
+    integers_add_up_exactly(256 * 9, 256);
+    integers_add_up_exactly(65536 * 3, 17 * 256);  // two bytes
+    integers_add_up_exactly(65536 * 3, 65536);
 }
 
 static void scratch_is_linear_in_tokens(void) {
@@ -119,7 +162,8 @@ int main(int argc, char** argv) {
     cuda_test_begin(argc, argv);
     RUN(forward_equals_the_cpus);
     RUN(backward_equals_the_cpus_and_repeats_its_bits);
-    RUN(integers_add_up_exactly);
+    RUN(sort_is_by_id_and_stable);
+    RUN(integers_add_up_exactly_whatever_byte_differs);
     RUN(scratch_is_linear_in_tokens);
     RUN(no_tokens_is_no_work);
     cuda_test_end();

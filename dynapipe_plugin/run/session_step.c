@@ -37,11 +37,13 @@ static Status run_and_reduce(Dynapipe* dp, const ExecutorStep* run) {
     return STATUS_OK;
 }
 
-// Every rank says where it stands: the one that failed first is often not the one to blame.
-static void tell_position(Dynapipe* dp) {
+// Every rank says where it stands: the one that failed first is often not the one to blame. Now, since ending
+// what runs on a device may end the program.
+static void tell_position(const Dynapipe* dp, const char* message) {
     char position[512];
     executor_position(dp->executor, position, sizeof position);
-    fprintf(stderr, "[rank %d] step %d: %s\n", dp->transport.rank, dp->next_step + 1, position);
+    fprintf(stderr, "[rank %d] step %d, %s: %s\n", dp->transport.rank, dp->next_step + 1, position, message);
+    fflush(stderr);
 }
 
 static Status run_pipeline(Dynapipe* dp, SessionStep* step) {
@@ -61,7 +63,7 @@ static Status run_pipeline(Dynapipe* dp, SessionStep* step) {
     if (status != STATUS_OK && dp->device.api != NULL) {
         char message[1024];
         snprintf(message, sizeof message, "%s", status_message());
-        tell_position(dp);
+        tell_position(dp, message);
         session_device_abort(dp);
         return FAIL(status, "%s", message);
     }

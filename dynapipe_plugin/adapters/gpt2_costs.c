@@ -19,7 +19,8 @@ static Gpt2 probe(const Gpt2Config* config, int num_layers, bool is_first, bool 
 }
 
 // A straight line through what `ask` says at two counts that are multiples of the model's rounding (16), plus
-// 16 steps of slope, so that it is never below for a count in between.
+// 16 steps of slope, so that it is never below for a count in between; nor below for few tokens, where a part
+// of constant size (the embedding's sort on a GPU) may be the largest.
 typedef int64_t Ask(const Gpt2* model, int num_tokens, int num_rows);
 
 static void fit_line(CostFormula* out, Ask* ask, const Gpt2* model, CostFeature feature) {
@@ -29,6 +30,8 @@ static void fit_line(CostFormula* out, Ask* ask, const Gpt2* model, CostFeature 
     int64_t high = ask(model, rows ? 0 : HIGH, rows ? HIGH : 0);
     double slope = (double)(high - low) / (HIGH - LOW);
     double constant = (double)low - slope * LOW + slope * ROUNDING;
+    double least = (double)ask(model, rows ? 0 : ROUNDING, rows ? ROUNDING : 0);
+    if (least > constant) { constant = least; }
     out->constant += constant > 0 ? constant : 0;
     out->curves[feature] = (CostCurve){.num_knots = 1, .x = {1}, .y = {slope}};
 }

@@ -94,6 +94,10 @@ $(OUT)/%.o: %.cu $(EMU_REWRITE)
 endif
 
 ifneq ($(BACKEND),cpu)
+# The trainer with a fault in its transfers, for test/test_cuda_train.sh: NO_EVENT, SWAPPED_SEND.
+$(OUT)/train_gpt2-fault_%: $(OUT)/train_gpt2.o $(OUT)/train_dynapipe.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+	$(CC) $(CFLAGS_ALL) $(DYNAPIPE_CFLAGS) -DDYNAPIPE_FAULT_$* -c $(DYNAPIPE_DIR)/cuda/transport_nccl.c -o $(OUT)/fault_$*.o
+	$(LINK) $(CFLAGS_LINK) $(filter-out %/transport_nccl.o,$^) $(OUT)/fault_$*.o $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 # A CUDA kernel test: the operations of cuda/, and those of cpu/ behind names of their own (cpu_*).
 $(OUT)/test_cuda_%: $(OUT)/test/cuda/test_cuda_%.o $(OUT)/test/cuda/cuda_test.o $(OUT)/cpu_ops.o $(CUDA_OPS_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) -lopenblas $(DYNAPIPE_LIBS) $(LIBS) -o $@

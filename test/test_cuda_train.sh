@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# Laws of whole runs on emulated GPUs (test/cuda_emu): the trainer with kernels, streams, NCCL and staging learns what the CPU's
+# does, on 2 stages x 2 replicas, whatever order streams run in; what is missing or in the wrong place is caught; and without
+# the cards it asks for it says so and ends with status 2.
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/train_lib.sh"
+[ -n "$(command -v nvcc)$(ls /usr/local/cuda/include/cuda_runtime.h 2>/dev/null)" ] || {
+    echo "skip $(basename "$0" .sh): no CUDA toolkit here ---> install one for its headers"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 77
+}
+make_emulated() {  # precision, build, target...
+    local precision=$1 build=$2 out
+    out=build/$build-emu-${precision,,}
+    shift 2
+    make -s -j2 BACKEND=emu PRECISION="$precision" BUILD="$build" "${@/#/$out/}" >"$work/build.log" 2>&1 ||
+        { grep -iE 'error|undefined' "$work/build.log" | head; exit 1; }
+}
+make_emulated FP32 release train_gpt2-dynapipe train_gpt2-fault_NO_EVENT train_gpt2-fault_SWAPPED_SEND
+make_emulated BF16 release train_gpt2-dynapipe
+cpu=$trainer fp32=build/release-emu-fp32/train_gpt2 bf16=build/release-emu-bf16/train_gpt2
+
+make_data 300 120
+export EMU_DEVICES=4 EMU_HANG_S=60
+base="-i $work/data/train.bin -j $work/data/val.bin -e l4c64h2 -t 64 -d 200 -l 1e-3 -k constant -x 2 -v 0 -s 0 --robust on --effort 50 --comm-timeout 30"
+two="--stages 2 --stage-split 2,2"
+
+steps() {  # name of a run: its losses and norms, as printed
+    sed -nE 's/^step +([0-9]+).* loss ([^ ]+) .* norm ([^ ]+) .*/\2 \3/p; s/^val loss ([^ ]+).*/\1 0/p' "$work/$1.log"
+}
+# Largest relative difference of two runs' losses and norms; "none" where one has other steps than the other.
+difference() {
+    paste -d' ' <(steps "$1") <(steps "$2") | awk '
+        NF != 4 {bad = 1} {for (i = 1; i <= 2; i++) {d = $i - $(i + 2); if (d < 0) d = -d; d /= 1 + $i; if (!(d <= m)) m = d}}
+        END {if (bad || NR == 0) print "none"; else print m + 0}'
+}
+as_on_the_cpu() {  # name, bound, what
+    local d
+    d=$(difference "$1" "${4:-cpu}")
+    ok "$(awk -v d="$d" -v b="$2" 'BEGIN {print !(d != "none" && d == d + 0 && d < b)}')" "$3: within $2 of the CPU ($d)"
+    [ "$d" != none ] || tail -3 "$work/$1.log"
+}
+emulated() {  # name, program, arguments...
+    local name=$1 trainer=$2
+    shift 2
+    run "$name" 4 $base $two "$@"
+}
+
+trainer=$cpu run cpu 1 $base
+trainer=$cpu run cpu-val 1 $base -v 1 -m 2 -x 1
+
+# --- fp32: 1e-4 -----------------------------------------------------------------------------------------------
+EMU_SEED=1 emulated gpipe "$fp32-dynapipe" --schedule gpipe --split-backward off --recompute none
+as_on_the_cpu gpipe 1e-4 "gpipe"
+EMU_SEED=2 EMU_NCCL_SERIAL=1 emulated 1f1b "$fp32-dynapipe" --schedule 1f1b --split-backward on -z 1
+as_on_the_cpu 1f1b 1e-4 "1f1b, split backward, shared optimizer, NCCL in the most pessimistic order"
+EMU_SEED=3 EMU_NCCL_SERIAL=1 emulated adaptive "$fp32-dynapipe" --schedule adaptive --recompute full --trace "$work/trace.json" --show-step 2
+as_on_the_cpu adaptive 1e-4 "adaptive, recomputation"
+[ "$(grep -c '"ph": *"X"' "$work/trace.json")" -gt 20 ] && ! grep -q '"dur": *-' "$work/trace.json"
+ok $? "the trace has jobs and transfers in the device's time"
+EMU_SEED=4 EMU_DEVICES=1 emulated mpi "$fp32-dynapipe" --transport mpi -z 1 -v 1 -m 2 -x 1
+as_on_the_cpu mpi 1e-4 "four ranks on one GPU through MPI, and validation" cpu-val
+
+# --- bf16: activations have 8 bits, 2^-9 off each; over 4 layers about 1e-3 of a loss of 5.5, and 1e-2 of a norm --------------
+EMU_SEED=5 emulated bf16 "$bf16-dynapipe" --split-backward on -z 1
+as_on_the_cpu bf16 2e-2 "bf16"
+EMU_SEED=6 EMU_DEVICES=2 emulated bf16-mpi "$bf16-dynapipe" --transport mpi --recompute full
+as_on_the_cpu bf16-mpi 2e-2 "bf16, two GPUs for four ranks, recomputation"
+cmp -s <(steps bf16) <(steps gpipe)
+ok "$((! $?))" "bf16 is not fp32"
+
+# --- SANITIZE=1: under AddressSanitizer (minutes to build) ---------------------------------------------------------
+if [ -n "${SANITIZE:-}" ]; then
+    make_emulated BF16 asan train_gpt2-dynapipe
+    export ASAN_OPTIONS=detect_leaks=0  # MPI's
+    emulated asan build/asan-emu-bf16/train_gpt2-dynapipe -z 1
+    as_on_the_cpu asan 2e-2 "bf16 under AddressSanitizer, NCCL"
+    EMU_DEVICES=1 emulated asan-mpi build/asan-emu-bf16/train_gpt2-dynapipe --transport mpi
+    as_on_the_cpu asan-mpi 2e-2 "bf16 under AddressSanitizer, through MPI"
+fi
+
+# --- planted faults ---------------------------------------------------------------------------------------------
+for seed in 1 2 3; do
+    EMU_SEED=$seed emulated no-event "$fp32-fault_NO_EVENT"
+    d=$(difference no-event cpu)
+    awk -v d="$d" 'BEGIN {exit !(d == "none" || !(d < 1e-3))}' && break
+done
+awk -v d="$d" 'BEGIN {exit !(d == "none" || !(d < 1e-3))}'
+ok $? "a send that does not wait for its data is caught (seed $seed: $d)"
+emulated swapped "$fp32-fault_SWAPPED_SEND" --comm-timeout 3
+[ $? -ne 0 ] && grep -q 'nothing moved for 3.0 s' "$work/swapped.log"
+ok $? "a send out of order ends with a message: $(grep -om1 'rank .: nothing moved.*' "$work/swapped.log" | cut -c1-90)"
+[ "$(grep -oE '^\[rank [0-9]\] step [0-9]+, .*queued jobs done' "$work/swapped.log" | sort -u | wc -l)" -eq 4 ]
+ok $? "every rank says where it stands: $(grep -om1 '\[rank .*not through: [^-]*' "$work/swapped.log" | cut -c1-100)"
+
+# --- no cards ---------------------------------------------------------------------------------------------------
+EMU_DEVICES=0 emulated none "$fp32-dynapipe"
+[ $? -eq 2 ] && [ "$(grep -c 'finds no GPU.*--->' "$work/none.log")" -eq 1 ]
+ok $? "no GPU: status 2, $(grep -om1 'error.*' "$work/none.log")"
+EMU_DEVICES=1 emulated few "$fp32-dynapipe"
+[ $? -eq 2 ] && [ "$(grep -c 'error: .*---> --transport mpi' "$work/few.log")" -eq 1 ]
+ok $? "one GPU: status 2, $(grep -om1 'error.*' "$work/few.log")"
+finish

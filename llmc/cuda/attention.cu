@@ -11,13 +11,14 @@ where one kernel would do with 5, but that one must add dq from many blocks: by 
 float32 copies of dq (one per tile of keys: memory grows with length), or block after block in turn.
     Flops for P pairs (query, key) of a head: forward 4 P HS; backward 14 P HS, counted as 10 P HS.
 
-Head size 64, sm_90, counted, not measured; clocks of an SM for 64 x 64 pairs at full rate (4096 flops of mma,
-128 bytes of shared memory, 16 exp a clock):        mma  ldmatrix  exp   registers  shared memory  blocks per
-SM forward, 128 queries a block, tiles of 64 keys   256       256  256         242         48 KiB 2 dq, 128
-queries, tiles of 64 keys                384       512  256         244         64 KiB              2 dkv, 128
-keys, tiles of 64 queries               512       768  256         254         65 KiB              2 So on an
-H200 (132 SMs, 1.75 GHz) no more than 946 TFLOP/s forward and 473 backward, as counted above. mma.sync reaches
-some 60 % of the tensor cores' rate there; wgmma, which reads shared memory itself, would be next.
+Head size 64 on sm_90, counted, not measured: clocks of an SM for 64 x 64 pairs at full rate (4096 flops of
+mma, 128 bytes of shared memory, 16 exp a clock); 2 blocks of 4 warps on an SM, no spills:
+               mma  ldmatrix  exp  registers  shared KiB
+    forward    256       256  256        242          48     128 queries, tiles of 64 keys
+    dq         384       512  256        244          64     128 queries, tiles of 64 keys
+    dkv        512       768  256        254          65     128 keys, tiles of 64 queries
+So on an H200 (132 SMs, 1.75 GHz) at most 946 TFLOP/s forward and 473 backward. mma.sync reaches some 60 % of
+the tensor cores' rate there; wgmma, which reads shared memory itself, would be next.
 */
 #include "attention.cuh"
 

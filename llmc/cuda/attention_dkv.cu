@@ -6,9 +6,9 @@ A block of 4 warps has KEYS keys of a head, a warp 16 MT; tiles of QUERIES queri
 through shared memory, the next one on its way while the warps work. All products are transposed, keys down:
     s = k q^T,  p = 2^(s scale log2 e - lse log2 e),  dp = v dout^T,  ds = p (dp - D)
     dv += p dout,  dk += ds q,  at the end dk scale                 4 products, p and ds never leave registers
-Queries in steps of STEP: s and dp of 16 x STEP are all that is held besides dk, dv (and k, v where they fit).
-Padded queries have lse = infinity, so p = 0. Head sizes above 128: dk and dv (16 x D floats each) are two
-launches, 5 products.
+Queries in steps of STEP: s and dp of 16 MT x STEP are all that is held besides dk, dv; k and v are read again
+(32 keys a warp: 1.5 clocks of shared memory per mma, where 16 with k and v in registers need 2). Padded
+queries have lse = infinity, so p = 0. Head sizes above 128: dk and dv are two launches, 5 products.
 */
 #include "attention_tile.cuh"
 

@@ -2,11 +2,12 @@
 attention_fp32.cu -- attention in float32, without tensor cores (their float32 has 10 bits): PRECISION=FP32.
 
 LANES threads share a row (a query; in dkv a key) and hold its vectors in registers, every LANES-th chunk of
-16 bytes each; rows of the other side pass through shared memory in tiles, where a warp reads one row at a
-time. forward: s = q k (added up over LANES by shuffles), online softmax 8 keys at a time, o += p v dq:      p
-= 2^(s scale log2 e - lse log2 e),  ds = p (dout v - D),  dq += ds k       dkv: dv += p dout, dk += ds q One
-float4 from shared memory feeds 4 multiply-adds of 32 threads: at best about half the card's float32 rate. The
-bias and its gradient as in attention_dq.cu.
+16 bytes each; rows of the other side pass through shared memory in tiles, a warp reads one row at a time:
+    forward  s = q k (added up over LANES by shuffles), online softmax 8 keys at a time, o += p v
+    dq       p = 2^(s scale log2 e - lse log2 e),  ds = p (dout v - D),  dq += ds k
+    dkv      dv += p dout,  dk += ds q
+One float4 from shared memory feeds 4 multiply-adds of 32 threads: at best about half the card's float32
+rate. The bias and its gradient as in attention_dq.cu.
 */
 #include "attention.cuh"
 

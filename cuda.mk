@@ -38,15 +38,18 @@ CXX_WARN        := -Wall -Wextra -Wno-unused-parameter
 endif
 
 ifeq ($(BACKEND),cuda)
-# What this nvcc knows of what was asked for; PTX of the newest of them runs on later cards.
+# What this nvcc knows of what was asked for.
 GPU_ARCHS    ?= 80 90 100
 CARDS        := $(if $(filter native,$(GPU_ARCHS)),$(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv$(comma)noheader 2>/dev/null))))
 ASKED        := $(if $(filter native,$(GPU_ARCHS)),$(filter-out %N/A%,$(CARDS)),$(GPU_ARCHS))
 NVCC_KNOWS   := $(if $(NVCC),$(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code 2>/dev/null)))
 NVCC_RELEASE := $(if $(NVCC),$(shell $(NVCC) --version 2>/dev/null | sed -nE 's/.*release ([0-9]+\.[0-9]+).*/\1/p'))
-ARCHS        := $(filter $(NVCC_KNOWS),$(ASKED))
-GENCODE      := $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
-                $(if $(filter native,$(GPU_ARCHS)),,$(if $(ARCHS),-gencode arch=compute_$(lastword $(ARCHS))$(comma)code=compute_$(lastword $(ARCHS))))
+ARCHS        := $(shell printf '%s\n' $(filter $(NVCC_KNOWS),$(ASKED)) | sort -n)
+# One PTX, of the oldest card asked for, is what all of them are compiled from, and what later ones run: a third less to
+# compile than PTX for each. (GPU_ARCHS=native: that card's own.)
+VIRTUAL      := compute_$(firstword $(ARCHS))
+GENCODE      := $(foreach a,$(ARCHS),-gencode arch=$(VIRTUAL)$(comma)code=sm_$(a)) \
+                $(if $(filter native,$(GPU_ARCHS)),,$(if $(ARCHS),-gencode arch=$(VIRTUAL)$(comma)code=$(VIRTUAL)))
 # mpicc's flags are gcc's; nvcc wants to be told for whom they are.
 for_nvcc      = $(patsubst -Wl$(comma)%,-Xlinker %,$(patsubst -pthread,-Xcompiler -pthread,$(1)))
 NVCC_FLAGS   := -std=c++20 -O3 $(GENCODE) --threads 0 -Werror all-warnings $(if $(DEBUG),-lineinfo) $(LLMC_CUDA_FLAGS) \
@@ -131,9 +134,10 @@ cuda-found:
 	[ -n "$(CUDA_INCLUDE)" ] || fail "$(NVCC), but no cuda_runtime.h below $(CUDA_HOME)" "set CUDA_HOME=/path of the whole toolkit"; \
 	[ -n "$(CUBLASLT_LIB)" ] || fail "no libcublasLt.so in $(or $(CUDA_LIB),$(CUDA_HOME)) nor where $(CC) looks" "install libcublas-dev of CUDA $(NVCC_RELEASE)"; \
 	[ -n "$(ASKED)" ] || fail "GPU_ARCHS=native, but nvidia-smi shows no card here" "leave GPU_ARCHS out, or name the cards: GPU_ARCHS=90"; \
-	[ -n "$(ARCHS)" ] || fail "nvcc $(NVCC_RELEASE) compiles for none of: $(ASKED)" "GPU_ARCHS=... of $(NVCC_KNOWS), or a newer CUDA"
+	[ -n "$(ARCHS)" ] || fail "nvcc $(NVCC_RELEASE) compiles for none of: $(ASKED)" "GPU_ARCHS=... of $(NVCC_KNOWS), or a newer CUDA"; \
+	[ $(firstword $(ARCHS)) -ge 80 ] || fail "sm_$(firstword $(ARCHS)) has no bf16 on tensor cores" "GPU_ARCHS of 80 and later"
 	@echo "nvcc $(NVCC_RELEASE), $(PRECISION), cards $(ARCHS:%=sm_%)$(if $(DEBUG), with line numbers)"
-	@$(if $(filter-out $(ARCHS),$(ASKED)),echo "nvcc $(NVCC_RELEASE) does not know $(patsubst %,sm_%,$(filter-out $(ARCHS),$(ASKED))): later cards run the PTX of sm_$(lastword $(ARCHS)); older ones need an older CUDA",:)
+	@$(if $(filter-out $(ARCHS),$(ASKED)),echo "nvcc $(NVCC_RELEASE) does not know $(patsubst %,sm_%,$(filter-out $(ARCHS),$(ASKED))): later cards run the PTX of sm_$(firstword $(ARCHS)); older ones need an older CUDA",:)
 	@$(if $(NO_NCCL),echo "NCCL: left out (NO_NCCL)",$(if $(HAS_NCCL),echo "NCCL: $(NCCL_HEADER)",\
 	    echo "NCCL: no $(if $(NCCL_HEADER),libnccl.so,nccl.h) ---> built without: ranks talk through MPI (--transport mpi); libnccl-dev or NCCL_HOME=/path for GPU to GPU"))
 	@$(if $(DYNAPIPE),$(if $(DYNAPIPE_LIBS),echo "MPI: $(DYNAPIPE_MPICC)",echo "MPI: not found ---> built for one process; install libopenmpi-dev or set DYNAPIPE_MPICC=/path/mpicc"),:)

@@ -2,7 +2,8 @@
 # Registers, spills and shared memory of every CUDA kernel, as ptxas tells them, against dev/results/kernel_resources.md.
 #   dev/kernel_resources.sh            compares; fails where a kernel spills (more) or needs over 8 registers more
 #   dev/kernel_resources.sh --renew    writes the table anew
-# Compiles what is not compiled yet: bf16 for all cards, float32 for sm_90 (in a folder of its own).
+# Compiles what is not compiled yet: bf16 for all cards; float32 for sm_90 (in a folder of its own), and of that to compare only
+# the kernels that bf16 has not: the others are the same text with another type, and a minute of compiling.
 # A kernel that is new and does not spill is fine; another release of nvcc than the table's is not compared.
 set -eu
 cd "$(dirname "$0")/.."
@@ -14,7 +15,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 make -j"$jobs" BACKEND=cuda PRECISION=BF16 cuda-objects
-make -j"$jobs" BACKEND=cuda PRECISION=FP32 GPU_ARCHS=90 BUILD=release OUT=build/release-cuda-fp32-sm90 cuda-objects
+fp32=build/release-cuda-fp32-sm90 fp32_targets=$fp32/llmc/cuda/attention_fp32.o
+[ "${1:-}" != --renew ] || fp32_targets=cuda-objects
+make -j"$jobs" BACKEND=cuda PRECISION=FP32 GPU_ARCHS=90 OUT=$fp32 $fp32_targets
 release=$(sed -nE 's/^nvcc ([0-9.]+) .*/\1/p' build/release-cuda-bf16/nvcc_flags)
 
 # "file<tab>kernel<tab>build<tab>sm_N<tab>registers<tab>spilled<tab>loaded<tab>shared bytes", one line a kernel and card
@@ -35,7 +38,7 @@ read_ptxas() {  # build folder, its name
 }
 {
     read_ptxas build/release-cuda-bf16 bf16
-    read_ptxas build/release-cuda-fp32-sm90 fp32
+    read_ptxas $fp32 fp32
 } >"$work/raw"
 # Names without parameters, return types and the name of the hidden namespace.
 paste <(cut -f1 "$work/raw" | c++filt -p | sed -E 's/^void //; s/\(anonymous namespace\)::|[a-z_]*::_GLOBAL[^:]*:://g; s/__nv_bfloat16/bf16/g') \

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Laws of the GPU build, on a machine without a GPU: everything compiles and links for all cards without a warning; no kernel
+# takes more registers or spills more than dev/results/kernel_resources.md says; a program that finds no GPU says what would
+# work, once, with exit status 2; and the Makefile's errors name what to do.
+set -u
+cd "$(dirname "$0")/.."
+. dev/mpi_env.sh
+unset GPU_ARCHS PRECISION BACKEND NO_NCCL DEBUG
+passed=0 failed=0 skipped=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+if ! make -s BACKEND=cuda cuda-found DYNAPIPE=1 >"$work/found" 2>&1; then
+    echo "skip test_cuda_build: $(head -1 "$work/found")"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 77
+fi
+cat "$work/found"
+export JOBS=${JOBS:-2}
+
+ok() {  # 0|1 (0: fine), what, log
+    if [ "$1" -eq 0 ]; then
+        passed=$((passed + 1))
+        echo "ok   $2"
+    else
+        failed=$((failed + 1))
+        echo "FAIL $2"
+        [ -z "${3:-}" ] || tail -30 "$3"
+    fi
+}
+
+# --- all programs, all cards ---------------------------------------------------------------------------------
+programs=()
+build() {  # program, its make target's arguments...
+    local name=$1 begin=$SECONDS
+    shift
+    make -j"$JOBS" "$@" >"$work/$name.log" 2>&1 && ! grep -qi warning "$work/$name.log"
+    ok $? "make $*: without a warning, $((SECONDS - begin)) s" "$work/$name.log"
+}
+build stock train_gpt2cu
+build profiler profile_costscu
+build trainer train_gpt2cu DYNAPIPE=1
+stock=build/release-cuda-bf16/train_gpt2 trainer=build/release-cuda-bf16/train_gpt2-dynapipe profiler=build/release-cuda-bf16/profile_costs
+
+dev/kernel_resources.sh >"$work/resources.log" 2>&1
+rc=$?
+grep -E '^kernel_resources|^skip|^FAIL|^--->' "$work/resources.log"
+if [ $rc -eq 77 ]; then skipped=$((skipped + 1)); else ok $rc "registers and spills as in dev/results/kernel_resources.md" "$work/resources.log"; fi
+
+# --- no GPU: exit status 2, one message, what to do -----------------------------------------------------------
+no_gpu() {  # name, messages at most, command...
+    local name=$1 most=$2 rc said
+    shift 2
+    timeout -k 5 60 "$@" >"$work/$name.out" 2>&1 </dev/null
+    rc=$?
+    said=$(grep -c -- '--->' "$work/$name.out")
+    [ $rc -eq 2 ] && [ "$said" -ge 1 ] && [ "$said" -le "$most" ] && grep -qE -- '--->.*train_gpt2' "$work/$name.out"
+    ok $? "$name without a GPU: exit status $rc (2), $said message (at most $most) with a way out" "$work/$name.out"
+}
+if nvidia-smi -L >/dev/null 2>&1; then
+    echo "skip a machine with a GPU has no such errors ---> dev/gpu_check.sh for what it can show"
+    skipped=$((skipped + 1))
+else
+    make -s build/release/bench_lengths && build/release/bench_lengths --out "$work/train.bin" --samples 50 --vocab 300 >/dev/null
+    args=(-i "$work/train.bin" -e l2c64h2 -t 64 -b 1 -x 1 -v 0 -s 0)
+    no_gpu train_gpt2cu 1 "$stock" "${args[@]}"
+    no_gpu profile_costscu 1 "$profiler" --model l2c64h2
+    no_gpu train_gpt2cu-dynapipe 1 "$trainer" "${args[@]}"
+    command -v mpirun >/dev/null && no_gpu train_gpt2cu-2-ranks 2 mpirun --quiet -np 2 "$trainer" "${args[@]}"
+fi
+
+# --- the Makefile's errors ------------------------------------------------------------------------------------
+refuses() {  # what, what the message has, make's arguments...
+    local what=$1 has=$2
+    shift 2
+    make -s BACKEND=cuda cuda-found "$@" >"$work/refuse" 2>&1
+    [ $? -eq 2 ] && grep -qE -- "$has.*--->|--->.*$has" "$work/refuse"
+    ok $? "$what: $(grep -m1 -- '--->' "$work/refuse")" "$work/refuse"
+}
+refuses "no nvcc" "CUDA toolkit" NVCC=
+refuses "cards that nvcc does not know" "GPU_ARCHS=" GPU_ARCHS=70
+refuses "a toolkit without headers" "CUDA_HOME=" CUDA_HOME=/nowhere CC="gcc --sysroot=/nowhere"
+refuses "another precision" "BF16 or FP32" PRECISION=INT4
+nvidia-smi -L >/dev/null 2>&1 || refuses "native cards where there are none" "GPU_ARCHS=90" GPU_ARCHS=native
+# An old release: a file that answers as that nvcc would.
+printf '#!/bin/sh\ncase "$1" in --version) echo "release 11.8, V11.8.89";; *) echo sm_80;; esac\n' >"$work/nvcc"
+chmod +x "$work/nvcc"
+refuses "CUDA 11" "CUDA 12.0" NVCC="$work/nvcc"
+make -s BACKEND=cuda cuda-found NCCL_HOME=/nowhere NO_NCCL=1 2>&1 | grep -q "left out"
+ok $? "NO_NCCL=1 leaves NCCL out"
+
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]

@@ -6,7 +6,7 @@
 # A part that fails or runs out of its time does not stop the others; exit status 1 then. Needs nvcc, gcc, make, jansson, pcre2,
 # OpenBLAS (to compare with); without MPI (mpirun, mpicc; DYNAPIPE_MPICC, OPAL_PREFIX) only one rank; compute-sanitizer and PyTorch
 # (TORCH_PYTHON) where they are. LENGTHS_CSV: lengths of the mixture (default ../shared/data/lengths.csv, else made up).
-# Nothing is downloaded. On another prefix: CPATH, LIBRARY_PATH, LD_LIBRARY_PATH, PATH.
+# Nothing is downloaded. DEPS=FOLDER: unpacked Debian packages (dpkg -x libopenmpi-dev_*.deb FOLDER ...), for machines without.
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
@@ -15,6 +15,19 @@ OUT=${OUT:-out/gpu_check}
 mkdir -p "$OUT"
 OUT=$(cd "$OUT" && pwd)
 work=out/gpu_check.work
+PATH=$PATH:/usr/local/cuda/bin
+use_deps() {  # folder of unpacked packages
+    local usr=$1/usr lib
+    lib=$usr/lib/$(${CC:-gcc} -dumpmachine)
+    mkdir -p "$work/bin"
+    for tool in mpirun mpicc; do [ ! -e "$usr/bin/$tool.openmpi" ] || ln -sf "$usr/bin/$tool.openmpi" "$work/bin/$tool"; done
+    export PATH=$PWD/$work/bin:$usr/bin:$PATH CPATH=$usr/include:$usr/include/${lib##*/}${CPATH:+:$CPATH}
+    for folder in "$lib" "$lib"/openblas-* "$lib/openmpi/lib"; do
+        [ -d "$folder" ] && export LIBRARY_PATH=$folder${LIBRARY_PATH:+:$LIBRARY_PATH} LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    done
+    export OPAL_PREFIX=$usr OPAL_LIBDIR=$lib/openmpi/lib OPAL_INCLUDEDIR=$lib/openmpi/include
+}
+[ -z "${DEPS:-}" ] || use_deps "$(cd "$DEPS" && pwd)"
 cores=$(nproc)
 jobs=${JOBS:-$cores}
 backend=cuda total_s=${TOTAL_SECONDS:-470} tiny=()
@@ -36,6 +49,7 @@ can_link() {  # header, library
     printf '#include <%s>\nint main(void) { return 0; }\n' "$1" | ${CC:-gcc} -x c - -o "$work/probe" "-l$2" 2>/dev/null
 }
 part_needs() {
+    [ -z "${DEPS:-}" ] || mpicc --showme 2>&1
     local missing=() rc=0
     for tool in gcc make; do command -v $tool >/dev/null || missing+=("$tool"); done
     can_link jansson.h jansson || missing+=("jansson (libjansson-dev): metrics, data")

@@ -77,6 +77,10 @@ double bench_matmul_flops_per_ns(Bench* bench) {
     CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
     CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                       &workspace_bytes, sizeof workspace_bytes));
+    // As in training (llmc/cuda/matmul_cache.cu): the same bits every time.
+    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                                      &reductions, sizeof reductions));
     cublasLtMatmulHeuristicResult_t found[MAX_ALGORITHMS];
     int num_found = 0;
     CUBLAS_CHECK(cublasLtMatmulAlgoGetHeuristic(p.handle, p.about, p.layout, p.layout, p.layout, p.layout,

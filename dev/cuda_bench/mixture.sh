@@ -56,7 +56,7 @@ for model in $models; do
             [ "$policy" = dynamic ] && dynamic=$rate
             awk -v p="$policy" -v r="${rate:-0}" -v d="${dynamic:-0}" -v all="$(rates "$name" total_tokens | median)" \
                 -v t="$(field "$name" total_tokens | median)" -v c="$(field "$name" computed_tokens | median)" -v e="$(errors "$name" | median)" \
-                -v peak="$(field "$name" peak_bytes | largest)" -v used="$(field "$name" device_bytes | largest)" 'BEGIN {
+                -v peak="$(field "$name" peak_bytes | largest)" -v used="$(field "$name" rss_bytes | largest)" 'BEGIN {
                     if (!r) { printf "| %s | | | | | | | | |\n", p; exit }
                     printf "| %s | %.0f | %.2f x | %.0f | %.1f %% | %.1f %% | %.2f |", p, r, d / r, all, c ? 100 * (1 - t / c) : 0, e, peak / 1e9
                     if (used > 0) printf " %.2f | %+.1f %% |\n", used / 1e9, 100 * (peak / used - 1); else printf " | |\n"

@@ -48,7 +48,8 @@ typedef struct {
     OpsContext* ops;
 } Work;
 
-typedef enum { BYTES, FLOPS } Unit;
+// WIDE: bytes of an elementwise or normalising operation, which should go at the speed of a copy.
+typedef enum { WIDE, BYTES, FLOPS } Unit;
 
 // name, unit, how many, the call. W: the arrays, TC: T x C, X: bytes of a floatX.
 #define OPERATIONS(DO)                                                                                      \
@@ -57,25 +58,25 @@ typedef enum { BYTES, FLOPS } Unit;
     DO(embedding_backward, BYTES, X* TC + 8.0 * (double)(W->num_distinct + MAX_T) * W->C,                   \
        embedding_backward(W->f_weight, W->f_wpe, W->embedding_scratch, W->x4a, W->tokens, W->positions,     \
                           W->T, W->C, W->ops))                                                              \
-    DO(layernorm_forward, BYTES, 2 * X * TC + 8.0 * W->T,                                                   \
+    DO(layernorm_forward, WIDE, 2 * X * TC + 8.0 * W->T,                                                    \
        layernorm_forward(W->x4a, W->mean, W->rstd, W->x4b, W->bias, W->bias, W->T, W->C, W->ops))           \
-    DO(residual_layernorm_forward, BYTES, 4 * X * TC + 8.0 * W->T,                                          \
+    DO(residual_layernorm_forward, WIDE, 4 * X * TC + 8.0 * W->T,                                           \
        residual_layernorm_forward(W->x4a, W->x4b, W->mean, W->rstd, W->x4c, W->x4d, W->bias, W->bias, W->T, \
                                   W->C, W->ops))                                                            \
-    DO(layernorm_backward, BYTES, 4 * X * TC + 8.0 * W->T,                                                  \
+    DO(layernorm_backward, WIDE, 4 * X * TC + 8.0 * W->T,                                                   \
        layernorm_backward(W->x4a, W->f_bias, W->f_bias + W->C, W->x4b, W->x4c, W->x4d, W->bias, W->mean,    \
                           W->rstd, W->T, W->C, W->ops))                                                     \
-    DO(residual_forward, BYTES, 3 * X * TC, residual_forward(W->x4a, W->x4b, W->x4c, (size_t)TC, W->ops))   \
-    DO(gelu_forward, BYTES, 8 * X * TC, gelu_forward(W->x4a, W->x4b, 4 * (size_t)TC, W->ops))               \
-    DO(gelu_backward, BYTES, 12 * X * TC, gelu_backward(W->x4a, W->x4b, W->x4c, 4 * (size_t)TC, W->ops))    \
-    DO(gather_rows, BYTES, 2 * X * (double)W->rows * W->C,                                                  \
+    DO(residual_forward, WIDE, 3 * X * TC, residual_forward(W->x4a, W->x4b, W->x4c, (size_t)TC, W->ops))    \
+    DO(gelu_forward, WIDE, 8 * X * TC, gelu_forward(W->x4a, W->x4b, 4 * (size_t)TC, W->ops))                \
+    DO(gelu_backward, WIDE, 12 * X * TC, gelu_backward(W->x4a, W->x4b, W->x4c, 4 * (size_t)TC, W->ops))     \
+    DO(gather_rows, WIDE, 2 * X * (double)W->rows * W->C,                                                   \
        gather_rows(W->x4a, W->x4b, W->row_idx, W->rows, W->C, W->ops))                                      \
-    DO(scatter_rows, BYTES, X*(TC + (double)W->rows * W->C),                                                \
+    DO(scatter_rows, WIDE, X*(TC + (double)W->rows * W->C),                                                 \
        scatter_rows(W->x4a, W->x4b, W->row_idx, W->rows, W->T, W->C, W->ops))                               \
-    DO(fused_classifier, BYTES, 2 * X * (double)W->rows * W->Vp,                                            \
+    DO(fused_classifier, WIDE, 2 * X * (double)W->rows * W->Vp,                                             \
        fused_classifier(W->losses, W->logits, W->targets, 1e-3f, W->rows, W->V, W->Vp, W->ops))             \
-    DO(adamw_update, BYTES, (2 * X + 28) * (double)W->num_params, run_adamw(W))                             \
-    DO(sum_of_squares, BYTES, 4 * (double)W->num_params,                                                    \
+    DO(adamw_update, WIDE, (2 * X + 28) * (double)W->num_params, run_adamw(W))                              \
+    DO(sum_of_squares, WIDE, 4 * (double)W->num_params,                                                     \
        (void)sum_of_squares(W->grads, (size_t)W->num_params, W->ops))                                       \
     DO(matmul_qkv, FLOPS, 6 * TC * W->C,                                                                    \
        matmul_forward(W->x4a, W->x4b, W->weight, W->bias, W->T, W->C, 3 * W->C, W->ops))                    \
@@ -240,11 +241,13 @@ static void make_work(Work* w, Bench* bench) {
 
 typedef struct {
     double copy, matmul;  // bytes per ns, flops per ns
+    bool judges;          // not on the emulator
     int num_met, num_missed;
 } Verdict;
 
 static const char* verdict(Verdict* all, double value, double target) {
     bool met = value >= target;
+    if (!all->judges) { return ""; }
     if (met) {
         all->num_met++;
     } else {
@@ -268,8 +271,13 @@ static void measure_model(Work* w, Bench* bench, Verdict* all) {
         } else {
             double equal = bench_copy_bytes_per_ns(bench, (size_t)(amount / 2) + 1);
             double percent = 100 * rate / all->copy;
-            printf("| %s | %.1f | %.0f GB/s | %.0f %% | %.0f %% | %d %% | %s |\n", op->name, ns / 1e3, rate,
-                   percent, 100 * rate / equal, TARGET_PERCENT, verdict(all, percent, TARGET_PERCENT));
+            printf("| %s | %.1f | %.0f GB/s | %.0f %% | %.0f %% |", op->name, ns / 1e3, rate, percent,
+                   100 * rate / equal);
+            if (op->unit == WIDE) {
+                printf(" %d %% | %s |\n", TARGET_PERCENT, verdict(all, percent, TARGET_PERCENT));
+            } else {
+                printf(" | |\n");
+            }
         }
         fflush(stdout);
     }
@@ -335,7 +343,9 @@ int main(int argc, char** argv) {
     }
     bool tiny = strcmp(options.sizes, "tiny") == 0;
     Bench* bench = bench_open(tiny, options.seconds);
-    Verdict all = {.copy = bench_large_copy_bytes_per_ns(bench), .matmul = bench_matmul_flops_per_ns(bench)};
+    Verdict all = {.judges = !tiny,
+                   .copy = bench_large_copy_bytes_per_ns(bench),
+                   .matmul = bench_matmul_flops_per_ns(bench)};
     printf("## Operations on %s\n\nCeilings, measured: copy %.0f GB/s (read + written), %s product %.0f "
            "TFLOP/s.\n",
            ops_device_name(bench_ops(bench)), all.copy, sizeof(floatX) == 2 ? "bf16" : "float32",

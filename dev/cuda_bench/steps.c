@@ -207,7 +207,7 @@ static void measure(Trainer* t, const char* name, int num_steps, double ceiling)
            t->batch.num_seqs, t->batch.max_seq_tokens, best_ms, worst_ms, per_s, per_s * flops / 1e12,
            100 * per_s * flops / 1e9 / ceiling);
     for (int p = 0; p < NUM_PHASES; p++) { printf(" %.1f |", best_phase_ms[p]); }
-    printf(" %.3f | %s |\n", loss, target_text(name, per_s, t->num_micro > 1));
+    printf(" %.3f | %s |\n", loss, target_text(name, per_s, t->num_micro > 1 && !bench_tiny(t->bench)));
     fflush(stdout);
 }
 

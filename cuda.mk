@@ -96,6 +96,12 @@ $(OUT)/%.o: %.cu $(EMU_REWRITE)
 	$(CXX) $(EMU_CXXFLAGS) -iquote $(<D) -include $(EMU)/cuda_emu.h -c $(@:.o=.emu.cpp) -o $@
 endif
 
+# The emulator's own tests, run by test/test_cuda_emu.sh.
+ifeq ($(BACKEND),emu)
+$(OUT)/cuda_emu_%: $(OUT)/$(EMU)/tests/%.o $(EMU_OBJS)
+	$(CXX) $(EMU_CXXFLAGS) $^ -lopenblas $(DYNAPIPE_LIBS) $(LIBS) -o $@
+endif
+
 ifneq ($(BACKEND),cpu)
 # The trainer with a fault in its transfers, for test/test_cuda_train.sh: NO_EVENT, SWAPPED_SEND.
 $(OUT)/train_gpt2-fault_%: $(OUT)/train_gpt2.o $(OUT)/train_dynapipe.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
@@ -125,6 +131,9 @@ $(OUT)/bench_lengths: $(OUT)/dev/cuda_bench/bench_lengths.o $(DYNAPIPE_LOADER_OB
 	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(LIBS) -o $@
 
 # --- what was found, and what to do where something is missing -------------------------------------------------
+.PHONY: print-cuda-include
+print-cuda-include:
+	@echo "$(CUDA_INCLUDE)"
 .PHONY: cuda-found
 cuda-found:
 	@fail() { echo "$$1 ---> $$2" >&2; exit 2; }; \

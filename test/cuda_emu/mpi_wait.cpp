@@ -12,20 +12,22 @@ not, and a loop that runs tasks; a poll runs one task.
 
 namespace emu {
 
-static int wait(MPI_Request* request, MPI_Status* status, const char* what) {
-    int done = 0, code = MPI_SUCCESS;
-    run_until(
-        [&] {
-            if (done == 0) { code = PMPI_Test(request, &done, status); }
-            return done != 0 || code != MPI_SUCCESS;
-        },
-        what);
-    return code;
-}
-
 // With nothing queued a rank may wait like any other.
 static bool streams_wait() {
     return on_host_thread() && num_queued_tasks() > 0;
+}
+
+static int wait(MPI_Request* request, MPI_Status* status, const char* what) {
+    int done = 0, code = MPI_SUCCESS;
+    if (streams_wait()) {
+        run_until(
+            [&] {
+                code = PMPI_Test(request, &done, status);
+                return done != 0 || code != MPI_SUCCESS || num_queued_tasks() == 0;
+            },
+            what);
+    }
+    return done != 0 || code != MPI_SUCCESS ? code : PMPI_Wait(request, status);
 }
 
 }  // namespace emu
@@ -34,30 +36,25 @@ using namespace emu;
 
 extern "C" {
 
+// Collective calls never block, whatever is queued: MPI does not match the two forms with each other.
 int MPI_Barrier(MPI_Comm comm) {
     MPI_Request request;
-    if (!streams_wait()) { return PMPI_Barrier(comm); }
     const int code = PMPI_Ibarrier(comm, &request);
     return code != MPI_SUCCESS ? code : wait(&request, MPI_STATUS_IGNORE, "MPI_Barrier");
 }
 int MPI_Bcast(void* data, int count, MPI_Datatype type, int root, MPI_Comm comm) {
     MPI_Request request;
-    if (!streams_wait()) { return PMPI_Bcast(data, count, type, root, comm); }
     const int code = PMPI_Ibcast(data, count, type, root, comm, &request);
     return code != MPI_SUCCESS ? code : wait(&request, MPI_STATUS_IGNORE, "MPI_Bcast");
 }
 int MPI_Allreduce(const void* send, void* recv, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
     MPI_Request request;
-    if (!streams_wait()) { return PMPI_Allreduce(send, recv, count, type, op, comm); }
     const int code = PMPI_Iallreduce(send, recv, count, type, op, comm, &request);
     return code != MPI_SUCCESS ? code : wait(&request, MPI_STATUS_IGNORE, "MPI_Allreduce");
 }
 int MPI_Allgather(const void* send, int num_sent, MPI_Datatype send_type, void* recv, int num_received,
                   MPI_Datatype recv_type, MPI_Comm comm) {
     MPI_Request request;
-    if (!streams_wait()) {
-        return PMPI_Allgather(send, num_sent, send_type, recv, num_received, recv_type, comm);
-    }
     const int code =
         PMPI_Iallgather(send, num_sent, send_type, recv, num_received, recv_type, comm, &request);
     return code != MPI_SUCCESS ? code : wait(&request, MPI_STATUS_IGNORE, "MPI_Allgather");
@@ -75,7 +72,21 @@ int MPI_Recv(void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Co
     return code != MPI_SUCCESS ? code : wait(&request, status, "MPI_Recv");
 }
 int MPI_Wait(MPI_Request* request, MPI_Status* status) {
-    return streams_wait() ? wait(request, status, "MPI_Wait") : PMPI_Wait(request, status);
+    return wait(request, status, "MPI_Wait");
+}
+
+// Communicators are made, and MPI is left, together: nobody blocks in there before all have come.
+int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm* made) {
+    MPI_Barrier(comm);
+    return PMPI_Comm_split(comm, color, key, made);
+}
+int MPI_Comm_dup(MPI_Comm comm, MPI_Comm* made) {
+    MPI_Barrier(comm);
+    return PMPI_Comm_dup(comm, made);
+}
+int MPI_Finalize(void) {
+    MPI_Barrier(MPI_COMM_WORLD);
+    return PMPI_Finalize();
 }
 
 int MPI_Test(MPI_Request* request, int* done, MPI_Status* status) {

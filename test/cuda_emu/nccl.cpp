@@ -1,6 +1,6 @@
 /*
 nccl.cpp -- NCCL's calls: communicators, groups, operations. MPI is initialised by the program; a communicator
-of NCCL is one of MPI's of its own.
+of NCCL is one of MPI's of its own. Calls that block go through mpi_wait.cpp.
 */
 #include "nccl.h"
 
@@ -49,7 +49,7 @@ static MPI_Comm meet(const UniqueId& id, int num_ranks, int rank) {
     PMPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
     MPI_Comm mpi = MPI_COMM_NULL;
     if (num_ranks == world_ranks) {
-        PMPI_Comm_split(MPI_COMM_WORLD, 0, rank, &mpi);
+        MPI_Comm_split(MPI_COMM_WORLD, 0, rank, &mpi);
         return mpi;
     }
     std::vector<int> members((size_t)num_ranks);
@@ -57,18 +57,18 @@ static MPI_Comm meet(const UniqueId& id, int num_ranks, int rank) {
         members[(size_t)rank] = world_rank;
         for (int i = 1; i < num_ranks; i++) {
             int who[2];
-            PMPI_Recv(who, 2, MPI_INT, MPI_ANY_SOURCE, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            MPI_Recv(who, 2, MPI_INT, MPI_ANY_SOURCE, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
             members[(size_t)who[0]] = who[1];
         }
         for (int member : members) {
             if (member != world_rank) {
-                PMPI_Send(members.data(), num_ranks, MPI_INT, member, tag, MPI_COMM_WORLD);
+                MPI_Send(members.data(), num_ranks, MPI_INT, member, tag, MPI_COMM_WORLD);
             }
         }
     } else {
         int who[2] = {rank, world_rank};
-        PMPI_Send(who, 2, MPI_INT, id.world_rank, tag, MPI_COMM_WORLD);
-        PMPI_Recv(members.data(), num_ranks, MPI_INT, id.world_rank, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        MPI_Send(who, 2, MPI_INT, id.world_rank, tag, MPI_COMM_WORLD);
+        MPI_Recv(members.data(), num_ranks, MPI_INT, id.world_rank, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     }
     MPI_Group world, group;
     PMPI_Comm_group(MPI_COMM_WORLD, &world);
@@ -83,6 +83,7 @@ static ncclComm* new_comm(MPI_Comm mpi, const ncclConfig_t* config) {
     static int num_made;
     ncclComm* comm = new ncclComm{};
     comm->mpi = mpi;
+    PMPI_Comm_dup(mpi, &comm->control);
     PMPI_Comm_rank(mpi, &comm->rank);
     PMPI_Comm_size(mpi, &comm->num_ranks);
     comm->id = num_made++;
@@ -112,7 +113,7 @@ static ncclResult_t check_devices(ncclComm* comm) {
     }
     mine.device = comm->device;
     std::vector<Place> places((size_t)comm->num_ranks);
-    PMPI_Allgather(&mine, sizeof mine, MPI_BYTE, places.data(), sizeof mine, MPI_BYTE, comm->mpi);
+    MPI_Allgather(&mine, sizeof mine, MPI_BYTE, places.data(), sizeof mine, MPI_BYTE, comm->control);
     for (int i = 0; i < comm->num_ranks; i++) {
         for (int k = i + 1; k < comm->num_ranks; k++) {
             if (memcmp(&places[(size_t)i], &places[(size_t)k], sizeof mine) != 0) { continue; }
@@ -234,6 +235,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int num_ranks, ncclUniqueI
     const ncclResult_t result = check_devices(made);
     if (result != ncclSuccess) {
         PMPI_Comm_free(&made->mpi);
+        PMPI_Comm_free(&made->control);
         delete made;
         return result;
     }
@@ -247,7 +249,7 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* co
     *comm = nullptr;
     if (parent->polls_left > 0) { return refuse(ncclInvalidArgument, "the parent is still busy"); }
     MPI_Comm mpi = MPI_COMM_NULL;
-    PMPI_Comm_split(parent->mpi, color == NCCL_SPLIT_NOCOLOR ? MPI_UNDEFINED : color, key, &mpi);
+    MPI_Comm_split(parent->control, color == NCCL_SPLIT_NOCOLOR ? MPI_UNDEFINED : color, key, &mpi);
     if (mpi == MPI_COMM_NULL) { return ncclSuccess; }
     *comm = new_comm(mpi, config);
     if (config == nullptr) { (*comm)->blocking = parent->blocking; }
@@ -262,6 +264,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     ncclCommFinalize(comm);
     if (comm->aborted) { return ncclSuccess; }
     PMPI_Comm_free(&comm->mpi);
+    PMPI_Comm_free(&comm->control);
     delete comm;
     return ncclSuccess;
 }

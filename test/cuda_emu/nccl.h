@@ -24,7 +24,8 @@ that waits for its stream holds up all that were issued after it.
 #include "runtime.h"
 
 struct ncclComm {
-    MPI_Comm mpi;
+    MPI_Comm mpi;      // of the operations in its streams
+    MPI_Comm control;  // of calls that the host makes at once
     int rank, num_ranks;
     int id;      // the how manieth of this process
     int device;  // it was made for

@@ -196,13 +196,21 @@ size_t num_queued_tasks() {
 }
 
 bool run_one_step() {
-    static size_t favourite;
+    static int favourite = -1;  // id of a stream that goes first for a while; -1: none
     if (num_queued == 0) { return false; }
+    static std::vector<size_t> waiting;  // streams with tasks
+    waiting.clear();
+    for (size_t i = 0; i < streams.size(); i++) {
+        if (!streams[i]->tasks.empty()) { waiting.push_back(i); }
+    }
     const uint32_t bits = random_bits();
-    if ((bits & 15) == 0) { favourite = bits >> 8; }
-    const size_t n = streams.size(), begin = (bits & 16) != 0 ? favourite % n : (bits >> 8) % n;
-    for (size_t i = 0; i < n; i++) {
-        if (step_stream((begin + i) % n)) { return true; }
+    size_t begin = (bits >> 8) % waiting.size();
+    if ((bits & 7) == 0) { favourite = (bits & 8) != 0 ? streams[waiting[begin]]->id : -1; }
+    for (size_t i = 0; i < waiting.size() && (bits & 0xf0) != 0; i++) {
+        if (streams[waiting[i]]->id == favourite) { begin = i; }
+    }
+    for (size_t i = 0; i < waiting.size(); i++) {
+        if (step_stream(waiting[(begin + i) % waiting.size()])) { return true; }
     }
     return false;
 }

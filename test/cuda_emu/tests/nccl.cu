@@ -1,0 +1,153 @@
+/*
+nccl.cu -- NCCL on MPI. `nccl collectives`: every operation against a direct computation. `nccl ring`: every
+rank passes values on around a ring. Others are mistakes (test/test_cuda_emu.sh says what must happen):
+    swapped   a rank of the ring sends before it receives, like its neighbour
+    lengths   a receive is longer than its send      same-device   all ranks on device 0
+    two       two communicators in opposite orders: fine where they may run together, a deadlock where not
+*/
+#include <cuda_runtime.h>
+#include <mpi.h>
+#include <nccl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../test.h"
+
+static int rank, num_ranks;
+static ncclComm_t comm;
+static cudaStream_t stream;
+enum { N = 300 };
+
+static float* device_floats(size_t num_values) {
+    void* memory = nullptr;
+    CHECK_EQ(cudaMalloc(&memory, num_values * sizeof(float)), cudaSuccess);
+    return (float*)memory;
+}
+
+// Values of rank r: small integers, so that sums are exact in any order.
+static float value(int r, int i) {
+    return (float)((r * 31 + i * 7) % 64);
+}
+
+static void upload_mine(float* to, int num_values) {
+    float host[N * 8];
+    for (int i = 0; i < num_values; i++) { host[i] = value(rank, i); }
+    CHECK_EQ(cudaMemcpyAsync(to, host, (size_t)num_values * sizeof(float), cudaMemcpyHostToDevice, stream),
+             cudaSuccess);
+}
+
+static float sum_of(int i, int scale) {
+    float sum = 0.0f;
+    for (int r = 0; r < num_ranks; r++) { sum += value(r, i); }
+    return sum / (float)scale;
+}
+
+static void check_values(const float* from, int num_values, float (*expected)(int i)) {
+    float host[N * 8];
+    CHECK_EQ(cudaMemcpyAsync(host, from, (size_t)num_values * sizeof(float), cudaMemcpyDeviceToHost, stream),
+             cudaSuccess);
+    for (int i = 0; i < num_values; i++) { CHECK_EQ((double)host[i], (double)expected(i)); }
+}
+
+static void collectives_equal_direct_computation(void) {
+    float *a = device_floats(N * 8), *b = device_floats(N * 8);
+    upload_mine(a, N);
+    CHECK_EQ(ncclAllReduce(a, b, N, ncclFloat32, ncclSum, comm, stream), ncclSuccess);
+    check_values(b, N, [](int i) { return sum_of(i, 1); });
+    CHECK_EQ(ncclAllReduce(a, a, N, ncclFloat32, ncclAvg, comm, stream), ncclSuccess);
+    check_values(a, N, [](int i) { return sum_of(i, num_ranks); });
+    upload_mine(a, N);
+    CHECK_EQ(ncclAllReduce(a, b, N, ncclFloat32, ncclMax, comm, stream), ncclSuccess);
+    check_values(b, N, [](int i) {
+        float most = 0.0f;
+        for (int r = 0; r < num_ranks; r++) { most = value(r, i) > most ? value(r, i) : most; }
+        return most;
+    });
+    CHECK_EQ(ncclBroadcast(a, b, N, ncclFloat32, 1, comm, stream), ncclSuccess);
+    check_values(b, N, [](int i) { return value(1, i); });
+    CHECK_EQ(ncclAllGather(a, b, N, ncclFloat32, comm, stream), ncclSuccess);
+    check_values(b, N * num_ranks, [](int i) { return value(i / N, i % N); });
+    const size_t part = N / (size_t)num_ranks;
+    CHECK_EQ(ncclReduceScatter(a, a + part * (size_t)rank, part, ncclFloat32, ncclSum, comm, stream),
+             ncclSuccess);
+    check_values(a + part * (size_t)rank, (int)part,
+                 [](int i) { return sum_of(i + N / num_ranks * rank, 1); });
+    upload_mine(a, N);
+    CHECK_EQ(ncclReduce(a, b, N, ncclFloat32, ncclSum, 0, comm, stream), ncclSuccess);
+    if (rank == 0) {
+        check_values(b, N, [](int i) { return sum_of(i, 1); });
+    }
+    ncclComm_t half;
+    CHECK_EQ(ncclCommSplit(comm, rank % 2, -rank, &half, nullptr), ncclSuccess);
+    int half_ranks, half_rank;
+    CHECK_EQ(ncclCommCount(half, &half_ranks), ncclSuccess);
+    CHECK_EQ(ncclCommUserRank(half, &half_rank), ncclSuccess);
+    CHECK_EQ(half_ranks, num_ranks / 2);
+    CHECK_EQ(half_rank, num_ranks / 2 - 1 - rank / 2);
+    CHECK_EQ(ncclBroadcast(a, b, N, ncclFloat32, 0, half, stream), ncclSuccess);
+    check_values(b, N, [](int i) { return value(num_ranks - 2 + rank % 2, i); });
+    CHECK_EQ(ncclCommDestroy(half), ncclSuccess);
+}
+
+// Even ranks send first. MPI_Barrier: streams must go on while a host waits there.
+static void ring(bool swapped, int longer) {
+    float *mine = device_floats(N), *got = device_floats(2 * N);
+    const int next = (rank + 1) % num_ranks, previous = (rank + num_ranks - 1) % num_ranks;
+    const bool send_first = swapped || rank % 2 == 0;
+    upload_mine(mine, N);
+    for (int half = 0; half < 2; half++) {
+        if ((half == 0) == send_first) {
+            CHECK_EQ(ncclSend(mine, N, ncclFloat32, next, comm, stream), ncclSuccess);
+        } else {
+            CHECK_EQ(ncclRecv(got, (size_t)(N + longer), ncclFloat32, previous, comm, stream), ncclSuccess);
+        }
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    check_values(got, N, [](int i) { return value((rank + num_ranks - 1) % num_ranks, i); });
+}
+
+// Ranks 0 and 1 use two communicators, on two streams, in opposite orders.
+static void two_communicators(void) {
+    ncclComm_t other;
+    cudaStream_t second;
+    float *a = device_floats(N), *b = device_floats(N);
+    CHECK_EQ(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking), cudaSuccess);
+    CHECK_EQ(ncclCommSplit(comm, 0, rank, &other, nullptr), ncclSuccess);
+    upload_mine(a, N);
+    upload_mine(b, N);
+    CHECK_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    for (int i = 0; i < 2; i++) {
+        const bool first = (i == 0) == (rank % 2 == 0);
+        CHECK_EQ(ncclAllReduce(first ? a : b, first ? a : b, N, ncclFloat32, ncclSum, first ? comm : other,
+                               first ? stream : second),
+                 ncclSuccess);
+    }
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    check_values(a, N, [](int i) { return sum_of(i, 1); });
+    check_values(b, N, [](int i) { return sum_of(i, 1); });
+}
+
+int main(int argc, char** argv) {
+    const char* mode = argc > 1 ? argv[1] : "";
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &num_ranks);
+    CHECK_EQ(cudaSetDevice(strcmp(mode, "same-device") == 0 ? 0 : rank), cudaSuccess);
+    CHECK_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    ncclUniqueId id = {};
+    if (rank == 0) { CHECK_EQ(ncclGetUniqueId(&id), ncclSuccess); }
+    MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
+    if (ncclCommInitRank(&comm, num_ranks, id, rank) != ncclSuccess) {
+        MPI_Finalize();
+        return 1;
+    }
+    if (strcmp(mode, "collectives") == 0) { collectives_equal_direct_computation(); }
+    if (strcmp(mode, "ring") == 0) { ring(false, 0); }
+    if (strcmp(mode, "swapped") == 0) { ring(rank == 1, 0); }
+    if (strcmp(mode, "lengths") == 0) { ring(false, rank == 1 ? 1 : 0); }
+    if (strcmp(mode, "two") == 0) { two_communicators(); }
+    CHECK_EQ(ncclCommDestroy(comm), ncclSuccess);
+    MPI_Finalize();
+    return test_failures > 0;
+}

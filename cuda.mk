@@ -60,7 +60,9 @@ DYNAPIPE_LIBS := $(call for_nvcc,$(DYNAPIPE_LIBS))
 LINK         := $(NVCC) $(GENCODE) -Xcompiler -fopenmp
 CFLAGS_LINK  :=
 # Other flags than last time (cards, DEBUG, NCCL): everything of CUDA anew. Read by dev/kernel_resources.sh too.
-$(shell mkdir -p $(OUT); echo 'nvcc $(NVCC_RELEASE) $(NVCC_FLAGS)' | cmp -s - $(OUT)/nvcc_flags || echo 'nvcc $(NVCC_RELEASE) $(NVCC_FLAGS)' >$(OUT)/nvcc_flags)
+$(OUT)/nvcc_flags: FORCE
+	@mkdir -p $(@D)
+	@echo 'nvcc $(NVCC_RELEASE) $(NVCC_FLAGS)' | cmp -s - $@ || echo 'nvcc $(NVCC_RELEASE) $(NVCC_FLAGS)' >$@
 # Beside each object: what ptxas says of its kernels (registers, spills).
 $(OUT)/%.o: %.cu $(OUT)/nvcc_flags
 	@mkdir -p $(@D)

@@ -194,7 +194,7 @@ static Status wait_for_device(Transfers* t) {
             char position[512];
             transfers_position(t, position, sizeof position);
             return FAIL(STATUS_COMM,
-                        "rank %d: nothing moved for %.1f s %s ---> see what the other ranks do, or raise "
+                        "rank %d: nothing moved for %.1f s, %s ---> see what the other ranks do, or raise "
                         "--comm-timeout",
                         (int)t->transport->rank, (double)t->timeout_ns / 1e9, position);
         }

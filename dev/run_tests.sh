@@ -103,7 +103,13 @@ echo "built in $SECONDS s"
 for t in $tests; do echo "$t $out/$t"; done | run_all "$jobs"
 [ "${1:-}" = "--unit" ] && finish $broken
 shell_tests=$(cd test && ls test_*.sh | sed 's/\.sh$//')
-for t in $shell_tests; do grep -qw "$t" <<<"$alone" || echo "$t bash test/$t.sh"; done | run_all "$jobs"
+lines() {  # pattern of names
+    for t in $shell_tests; do [[ $t =~ $1 ]] && ! grep -qw "$t" <<<"$alone" && echo "$t bash test/$t.sh"; done
+}
+# what builds with nvcc or the emulator in a lane of its own: two such tests share their objects
+lines '^test_cuda' | run_all 1 &
+lines '^test_([^c]|c[^u])' | run_all $((jobs > 1 ? jobs - 1 : 1))
+wait
 for t in $alone; do echo "$t bash test/$t.sh"; done | run_all 1
 for c in layers headers lines; do echo "$c bash dev/check_$c.sh"; done | run_all 1
 finish $broken

@@ -5,8 +5,8 @@
 DYNAPIPE_DIR  ?= dynapipe_plugin
 DYNAPIPE_MPICC ?= $(shell command -v mpicc 2>/dev/null)
 
-DYNAPIPE_BASE_OBJS   := $(patsubst %.c,$(OUT)/%.o,$(wildcard $(DYNAPIPE_DIR)/base/*.c))
-DYNAPIPE_LOADER_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard dataloader/*.c))
+DYNAPIPE_BASE_OBJS    = $(patsubst %.c,$(DYNAPIPE_PLAN_OUT)/%.o,$(wildcard $(DYNAPIPE_DIR)/base/*.c))
+DYNAPIPE_LOADER_OBJS  = $(patsubst %.c,$(DYNAPIPE_PLAN_OUT)/%.o,$(wildcard dataloader/*.c))
 DYNAPIPE_SRCS        := $(wildcard $(DYNAPIPE_DIR)/base/*.c $(DYNAPIPE_DIR)/plan/*.c $(DYNAPIPE_DIR)/run/*.c \
                           $(DYNAPIPE_DIR)/adapters/*.c dataloader/*.c)
 
@@ -21,4 +21,8 @@ endif
 # A build for GPUs sets these after including this file, and adds -DDYNAPIPE_CUDA (without NCCL: -DDYNAPIPE_NO_NCCL)
 # to DYNAPIPE_CFLAGS.
 DYNAPIPE_CUDA_SRCS = $(if $(DYNAPIPE_CUDA),$(filter-out $(if $(DYNAPIPE_NCCL),,%_nccl.c %/nccl_world.c),$(wildcard $(DYNAPIPE_DIR)/cuda/*.c)))
-DYNAPIPE_OBJS    = $(patsubst %.c,$(OUT)/%.o,$(DYNAPIPE_SRCS) $(DYNAPIPE_CUDA_SRCS))
+# Planner and loader know nothing of where values live: another build's objects (DYNAPIPE_PLAN_OUT) serve as well.
+DYNAPIPE_PLAN_OUT ?= $(OUT)
+DYNAPIPE_PLAN_SRCS = $(filter $(DYNAPIPE_DIR)/base/% $(DYNAPIPE_DIR)/plan/% dataloader/%,$(DYNAPIPE_SRCS))
+DYNAPIPE_OBJS    = $(patsubst %.c,$(DYNAPIPE_PLAN_OUT)/%.o,$(DYNAPIPE_PLAN_SRCS)) \
+                   $(patsubst %.c,$(OUT)/%.o,$(filter-out $(DYNAPIPE_PLAN_SRCS),$(DYNAPIPE_SRCS)) $(DYNAPIPE_CUDA_SRCS))

@@ -5,7 +5,8 @@ profile_costs.c -- measures what a stage costs on this machine, and writes the f
 
 Start it with as many ranks per machine as training will have: all compute at the same time, so that what they
 share (memory bandwidth, cache) is in the times. What is measured: adapters/gpt2_profile.h. Transfers go
-between ranks 0 and 1, through the host. Every quantity is the mean over the ranks. The same file is
+between ranks 0 and 1 as in training (on GPUs by NCCL; --transport mpi: through the host). Every quantity is
+the mean over the ranks. The same file is
 ./profile_costscu on GPUs.
 */
 #include <stdio.h>
@@ -17,6 +18,7 @@ between ranks 0 and 1, through the host. Every quantity is the mean over the ran
 #include "dynapipe_plugin/base/clock.h"
 #include "dynapipe_plugin/base/options.h"
 #include "dynapipe_plugin/run/collective.h"
+#include "dynapipe_plugin/run/link_probe.h"
 #include "dynapipe_plugin/run/local_ranks.h"
 #ifdef LLMC_CUDA
 #include <cuda_runtime.h>
@@ -27,7 +29,7 @@ between ranks 0 and 1, through the host. Every quantity is the mean over the ran
 
 typedef struct {
     const char *model, *out;
-    int32_t seq_tokens, mb_tokens, vocab, threads;
+    int32_t seq_tokens, mb_tokens, vocab, threads, transport;
     double seconds;
 } ProfileOptions;
 
@@ -38,6 +40,7 @@ static const OptionSpec specs[] = {
     {"--mb-tokens", OPTION_INT,  offsetof(ProfileOptions, mb_tokens),  "0",         0, 1e6,  NULL, "N", "largest micro-batch to measure; 0: --tokens, on a GPU 16384 or more"},
     {"--vocab",   OPTION_INT,    offsetof(ProfileOptions, vocab),      "50257",     2, 1e7,  NULL, "N", "vocabulary of the data (257: the bytes tokenizer)"},
     {"--threads", OPTION_INT,    offsetof(ProfileOptions, threads),    "0",         0, 1024, NULL, "N", "cores of a rank; 0: OMP_NUM_THREADS, else all cores / ranks"},
+    {"--transport", OPTION_CHOICE, offsetof(ProfileOptions, transport), "auto", 0, 0, "auto|nccl|mpi", NULL, "between GPUs, as the trainer's; auto: mpi where ranks share a GPU, else nccl"},
     {"--seconds", OPTION_DOUBLE, offsetof(ProfileOptions, seconds),    "0.3",       0, 1e3,  NULL, "S", "time for one point"},
     {"--out",     OPTION_STRING, offsetof(ProfileOptions, out),        "costs.txt", 0, 0,    NULL, "FILE", "cost file to write"},
 };
@@ -47,7 +50,7 @@ enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
 typedef struct {
     ProfileOptions options;
     Transport transport;
-    Collective world, pair;  // all ranks; the first two
+    Collective world;  // all ranks
     int32_t num_threads;
     Gpt2Config config;
     CostModel costs;
@@ -66,9 +69,6 @@ static Status open_ranks(Profiler* p, int* argc, char*** argv) {
     if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     for (int32_t r = 0; r < num_ranks; r++) { ranks[r] = r; }
     Status status = collective_init(&p->world, &p->transport, ranks, num_ranks, TIMEOUT_NS);
-    if (status == STATUS_OK && num_ranks > 1 && p->transport.rank < 2) {
-        status = collective_init(&p->pair, &p->transport, ranks, 2, TIMEOUT_NS);
-    }
     free(ranks);
     p->num_threads = local_ranks_threads(p->options.threads, num_ranks);
     return status;
@@ -91,35 +91,15 @@ static void sync_ranks(void* ctx) {
     collective_barrier(&((Profiler*)ctx)->world);
 }
 
-// Half a round trip of small and of large messages between ranks 0 and 1, memory's own rate where there is
-// one rank.
-static Status measure_transfers(Profiler* p) {
-    enum { SMALL = 1024, LARGE = 4 << 20, RUNS = 9 };
-    char* data = malloc(LARGE);
-    if (data == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a message"); }
-    memset(data, 1, LARGE);
-    double best_ns[2] = {1e18, 1e18};
-    static const size_t bytes[2] = {SMALL, LARGE};
-    Status status = STATUS_OK;
-    for (int kind = 0; kind < 2 && p->pair.num_ranks == 2; kind++) {
-        for (int run = 0; run < RUNS && status == STATUS_OK; run++) {
-            int64_t begin_ns = clock_now_ns();
-            status = collective_broadcast(&p->pair, data, bytes[kind], 0);
-            if (status == STATUS_OK) { status = collective_broadcast(&p->pair, data, bytes[kind], 1); }
-            double ns = (double)(clock_now_ns() - begin_ns) / 2;
-            best_ns[kind] = ns < best_ns[kind] ? ns : best_ns[kind];
-        }
-    }
-    free(data);
-    p->costs.comm_latency_ns = 20e3;
-    p->costs.comm_bytes_per_ns = 3;
-    if (p->pair.num_ranks == 2 && status == STATUS_OK) {
-        p->costs.comm_latency_ns = best_ns[0];
-        double beyond_ns = best_ns[1] - best_ns[0];
-        p->costs.comm_bytes_per_ns = beyond_ns > 1 ? (LARGE - SMALL) / beyond_ns : 1e3;
-    }
+// Where there is one rank, memory's own rate.
+static Status measure_transfers(Profiler* p, OpsContext* ops) {
+    LinkCosts links;
+    TRY(link_probe(&links, &p->world, ops_stream(ops), (TransportChoice)p->options.transport));
+    bool known = links.bytes_per_ns > 0;
+    p->costs.comm_latency_ns = known ? links.latency_ns : 20e3;
+    p->costs.comm_bytes_per_ns = known ? links.bytes_per_ns : 3;
     p->costs.reduce_bytes_per_ns = p->costs.comm_bytes_per_ns;
-    return status;
+    return STATUS_OK;
 }
 
 // --- the mean over the ranks -----------------------------------------------------------------------------
@@ -196,9 +176,10 @@ static Status profile(Profiler* p) {
     gpt2_profile_measure(&p->costs, &about, ops, sync_ranks, p);
     char signature[400];
     dynapipe_gpt2_signature(signature, sizeof signature, &p->config, ops);
+    Status status = average_over_ranks(p);
+    if (status == STATUS_OK) { status = measure_transfers(p, ops); }
     ops_free(ops);
-    TRY(average_over_ranks(p));
-    TRY(measure_transfers(p));
+    TRY(status);
     if (p->transport.rank != 0) { return STATUS_OK; }
     for (int part = 0; part < PART_COUNT; part++) {
         p->costs.parts[RECOMPUTE_NONE][part].offered = p->costs.parts[RECOMPUTE_FULL][part].offered = true;
@@ -228,7 +209,6 @@ int main(int argc, char** argv) {
     if (status == STATUS_OK && help && p.transport.rank == 0) { print_help(); }
     if (status == STATUS_OK && !help) { status = profile(&p); }
     if (status != STATUS_OK && p.transport.rank == 0) { fprintf(stderr, "error: %s\n", status_message()); }
-    collective_free(&p.pair);
     collective_free(&p.world);
     transport_close(&p.transport);
     return status == STATUS_OK ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -17,7 +17,7 @@ make_emulated() {  # precision, build, target...
         { grep -iE 'error|undefined' "$work/build.log" | head; exit 1; }
 }
 make_emulated FP32 release train_gpt2-dynapipe train_gpt2-fault_NO_EVENT train_gpt2-fault_SWAPPED_SEND
-make_emulated BF16 release train_gpt2-dynapipe
+make_emulated BF16 release train_gpt2-dynapipe profile_costs
 cpu=$trainer fp32=build/release-emu-fp32/train_gpt2 bf16=build/release-emu-bf16/train_gpt2
 
 make_data 300 120
@@ -78,6 +78,14 @@ if [ -n "${SANITIZE:-}" ]; then
     EMU_DEVICES=1 emulated asan-mpi build/asan-emu-bf16/train_gpt2-dynapipe --transport mpi
     as_on_the_cpu asan-mpi 2e-2 "bf16 under AddressSanitizer, through MPI"
 fi
+
+# --- the profiler measures the links that training will use ----------------------------------------------------
+for transport in nccl mpi; do
+    EMU_DEVICES=2 timeout -k 5 60 mpirun -np 2 build/release-emu-bf16/profile_costs --model l2c64h2 --tokens 32 --mb-tokens 64 --vocab 257 \
+        --seconds 0.0001 --transport $transport --out "$work/costs.txt" >"$work/profile.log" 2>&1 &&
+        grep -qE '^transfers: [0-9.]+ us \+ [0-9.]+ GB/s' "$work/profile.log" && grep -q 'bf16 CUDA_emulated' "$work/costs.txt"
+    ok $? "profile_costs --transport $transport: $(grep -o '^transfers[^;]*' "$work/profile.log")"
+done
 
 # --- planted faults ---------------------------------------------------------------------------------------------
 for seed in 1 2 3; do

@@ -111,7 +111,7 @@ part_steps() {
 }
 
 # Losses of small runs against the CPU trainer's: same data, same seed, other plans (costs differ), so other orders of the same sums.
-# float32: 1e-4 of a loss of 5.5; bf16: 8 bits of mantissa in every activation and weight, seen on the emulator: a few 1e-3.
+# float32: 1e-4 of a loss of 5.5 (emulator: 2e-8); bf16, 8 bits of mantissa in every activation and weight: 5e-3 (emulator: 1.7e-4).
 losses() { sed -nE 's/.*"step":([0-9]+),"loss":([^,]+),.*/\1 \2/p' "$work/$1/metrics.jsonl" 2>/dev/null; }
 difference() {
     awk 'NR == FNR {a[$1] = $2; next} $1 in a {d = a[$1] - $2; if (d < 0) d = -d; if (d > m) m = d; n++}
@@ -140,7 +140,7 @@ part_train() {
     } >"$work/train.md"
     for precision in fp32 bf16; do
         folder=$fp32 tolerance=1e-4
-        [ $precision = bf16 ] && folder=$bf16 tolerance=2e-2
+        [ $precision = bf16 ] && folder=$bf16 tolerance=5e-3
         for ranks in 1x1 2x1 1x2 4x1 2x2; do
             stages=${ranks%x*} transport=default
             local options=(--stages "$stages") count=$((stages * ${ranks#*x}))

@@ -363,7 +363,7 @@ int main(int argc, char** argv) {
         models[i].rows = models[i].T / 2;
         measure_model(&models[i], bench, &all);
     }
-    printf("\nTargets met: %d of %d.\n", all.num_met, all.num_met + all.num_missed);
+    if (all.judges) printf("\nTargets met: %d of %d.\n", all.num_met, all.num_met + all.num_missed);
     bench_close(bench);
     return 0;
 }

@@ -44,7 +44,7 @@ stock=build/release-cuda-bf16/train_gpt2 trainer=build/release-cuda-bf16/train_g
 dev/kernel_resources.sh >"$work/resources.log" 2>&1
 rc=$?
 grep -E '^kernel_resources|^skip|^FAIL|^--->' "$work/resources.log"
-if [ $rc -eq 77 ]; then skipped=$((skipped + 1)); else ok $rc "registers and spills as in dev/results/kernel_resources.md" "$work/resources.log"; fi
+if [ $rc -eq 77 ]; then skipped=$((skipped + 1)); else ok $rc "registers and spills as in dev/results/kernel_resources.md" "$(grep -q "^FAIL" "$work/resources.log" || echo "$work/resources.log")"; fi
 
 # --- no GPU: exit status 2, one message, what to do -----------------------------------------------------------
 no_gpu() {  # name, messages at most, command...

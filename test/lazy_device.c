@@ -39,7 +39,7 @@ struct LazyDevice {
     int num_moves, num_moved, group;
     bool in_group, forgets, failed;
     int num_groups, group_moves;
-    int32_t num_marks;
+    int32_t num_marks, num_passed, most_marks;
     int64_t mark_ns[MAX_WORK];
     bool mark_done[MAX_WORK];
 };
@@ -59,6 +59,7 @@ static bool run_work(LazyDevice* lazy) {
         rc = toy_api.backward_weights(lazy->toy, w->batch, w->acts, w->dout, w->scratch);
     } else if (w->kind == WORK_MARK) {
         lazy->mark_done[w->idx] = true;
+        lazy->num_passed++;
         lazy->mark_ns[w->idx] = clock_now_ns();
     }
     lazy->failed |= rc != 0;
@@ -173,7 +174,8 @@ static Status device_begin(void* ctx, int32_t num_marks) {
     if (num_marks > MAX_WORK || lazy->num_worked < lazy->num_work) {
         return FAIL(STATUS_DEVICE, "lazy: not idle");
     }
-    lazy->num_work = lazy->num_worked = lazy->num_moves = lazy->num_moved = lazy->num_marks = 0;
+    lazy->num_work = lazy->num_worked = lazy->num_moves = lazy->num_moved = 0;
+    lazy->num_marks = lazy->num_passed = 0;
     lazy->group++;
     memset(lazy->mark_done, 0, sizeof lazy->mark_done);
     return STATUS_OK;
@@ -182,6 +184,9 @@ static Status device_begin(void* ctx, int32_t num_marks) {
 static Status device_mark(void* ctx, int32_t* out) {
     LazyDevice* lazy = ctx;
     *out = lazy->num_marks++;
+    if (lazy->num_marks - lazy->num_passed > lazy->most_marks) {
+        lazy->most_marks = lazy->num_marks - lazy->num_passed;
+    }
     queue(lazy, (Work){.kind = WORK_MARK, .idx = *out});
     return STATUS_OK;
 }
@@ -300,4 +305,8 @@ void lazy_device_forget_joins(LazyDevice* lazy) {
 
 int lazy_device_num_groups(const LazyDevice* lazy) {
     return lazy->num_groups;
+}
+
+int lazy_device_most_marks(const LazyDevice* lazy) {
+    return lazy->most_marks;
 }

@@ -25,4 +25,6 @@ Device lazy_device(LazyDevice* lazy);
 Transport lazy_transport(LazyDevice* lazy);
 extern const DynapipeModel_v1 lazy_model_api;     // `model` is the LazyDevice*
 void lazy_device_forget_joins(LazyDevice* lazy);  // a fault: join() does nothing
+// Marks queued and not passed, at most so far: two for each job.
+int lazy_device_most_marks(const LazyDevice* lazy);
 int lazy_device_num_groups(const LazyDevice* lazy);

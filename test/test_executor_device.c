@@ -6,6 +6,7 @@
 #include "../dynapipe_plugin/base/clock.h"
 #include "../dynapipe_plugin/run/executor.h"
 #include "../dynapipe_plugin/run/transfer_groups.h"
+#include "../dynapipe_plugin/run/transfers.h"
 #include "lazy_device.h"
 #include "ranks.h"
 #include "test.h"
@@ -21,7 +22,7 @@ typedef struct {
     uint64_t seed;
     bool forget_joins, forward_only;
     int64_t timeout_ns;
-    int num_groups[RANKS_MAX];
+    int num_groups[RANKS_MAX], most_marks[RANKS_MAX];
     char positions[RANKS_MAX][256];
     ToyModel models[RANKS_MAX];
     float losses[MAX_MBS][TOY_MAX_ROWS];
@@ -93,6 +94,7 @@ static Status body(Transport* t, void* arg) {
                                       : run_steps(run, executor, model, t->rank, arena, batches, losses);
     executor_position(executor, run->positions[t->rank], sizeof run->positions[0]);
     run->num_groups[t->rank] = lazy_device_num_groups(lazy);
+    run->most_marks[t->rank] = lazy_device_most_marks(lazy);
     if (status != STATUS_OK) {
         char why[1024];
         snprintf(why, sizeof why, "%s", status_message());
@@ -145,17 +147,22 @@ static int32_t run_random(Rng* rng, Run* run, int32_t P, int32_t R, int print) {
 
 static void a_late_device_gives_the_gradients_of_the_plain_loop(void) {
     Rng rng = rng_seed(seed);
-    int num_groups = 0;
+    int num_groups = 0, most_marks = 0;
     for (int trial = 0; trial < 100; trial++) {
         Run run = {.timeout_ns = (int64_t)20 * 1000000000};
         int32_t P = rng_between(&rng, 1, 5), R = rng_between(&rng, 1, P < 3 ? 3 : 1);
         int32_t differences = run_random(&rng, &run, P, R, 1);
         CHECK_EQ(differences, 0);
         if (differences > 0) { printf("trial %d: P %d R %d\n", trial, P, R); }
-        for (int32_t r = 0; r < P * R; r++) { num_groups += run.num_groups[r]; }
+        for (int32_t r = 0; r < P * R; r++) {
+            num_groups += run.num_groups[r];
+            if (run.most_marks[r] > most_marks) { most_marks = run.most_marks[r]; }
+        }
     }
-    printf("%d groups\n", num_groups);
+    printf("%d groups, %d marks ahead\n", num_groups, most_marks);
     CHECK(num_groups > 100);
+    // Those a device has left, the one being queued, and the sums behind the last.
+    CHECK_EQ(most_marks, 2 * (TRANSFERS_JOBS_AHEAD + 2));
 }
 
 static void forward_only_gives_the_same_losses(void) {

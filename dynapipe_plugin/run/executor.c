@@ -242,8 +242,10 @@ static Status prepare(Executor* ex, const PlanRank* rank, int32_t M) {
 
 // --- instructions ----------------------------------------------------------------------------------------
 TraceEvent* executor_job_begin(Executor* ex, int32_t kind, int32_t mb, int64_t before_ns, Status* status) {
+    *status = transfers_wait_for_room(&ex->transfers);
     TraceEvent* event = transfers_event(&ex->transfers, kind, mb, -1);
     event->wait_ns = event->begin_ns - before_ns;
+    if (*status != STATUS_OK) { return event; }
     *status = job_marks_open(&ex->transfers.jobs, (int32_t)(event - ex->transfers.trace.events));
     const DynapipeDevice_v1* device = ex->device.api;
     if (device != NULL && device->range_begin != NULL) {

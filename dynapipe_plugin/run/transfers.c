@@ -178,11 +178,11 @@ Status transfers_wait(Transfers* t, const uint8_t* state, int32_t kind, int32_t 
     return STATUS_OK;
 }
 
-// Everything queued, transfers and jobs.
-static Status wait_for_device(Transfers* t) {
+// Until a device has no more than so many transfers and jobs left.
+static Status wait_for_device(Transfers* t, int32_t most_items, int32_t most_jobs) {
     Backoff backoff = {0};
     t->last_progress_ns = clock_now_ns();
-    while (t->num_items > 0 || t->jobs.num_done < t->jobs.num_jobs) {
+    while (t->num_items > most_items || t->jobs.num_jobs - t->jobs.num_done > most_jobs) {
         bool moved = false;
         TRY(transfers_poll(t, &moved));
         if (moved) {
@@ -202,8 +202,12 @@ static Status wait_for_device(Transfers* t) {
     return STATUS_OK;
 }
 
+Status transfers_wait_for_room(Transfers* t) {
+    return wait_for_device(t, INT32_MAX, TRANSFERS_JOBS_AHEAD);  // without a device there are no jobs
+}
+
 Status transfers_finish(Transfers* t) {
-    if (t->jobs.device.api != NULL) { TRY(wait_for_device(t)); }
+    if (t->jobs.device.api != NULL) { TRY(wait_for_device(t, 0, 0)); }
     while (t->num_items > 0) {
         Transfer last = t->items[t->num_items - 1];
         TraceEvent event = t->trace.events[last.event_idx];

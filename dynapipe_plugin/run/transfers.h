@@ -8,7 +8,8 @@ transfers.h -- what one rank has in flight, and the record of what it did.
     TRY(transfers_wait(&t, &state, INSTR_FWD, mb));         // until it is TRANSFER_DONE
 
 On a device, transfers_wait() makes what is queued from there on wait (transport.h, join) and goes on: the
-host runs ahead, and transfers_finish() alone waits until transfers and jobs are done.
+host runs ahead by a few jobs (transfers_wait_for_room), and transfers_finish() alone waits until transfers
+and jobs are done.
 
 For the executor: room is reserved once per step, then nothing allocates.
 */
@@ -22,6 +23,11 @@ For the executor: room is reserved once per step, then nothing allocates.
 #include "job_marks.h"
 #include "trace.h"
 #include "transport.h"
+
+// Jobs that a device may still have to finish when another is queued: one it runs, one ready behind it. A
+// host further ahead would come to the end of the driver's queue of launches (about 1000) and wait inside a
+// launch, where no timeout reaches it.
+enum { TRANSFERS_JOBS_AHEAD = 2 };
 
 typedef enum { TRANSFER_NONE, TRANSFER_POSTED, TRANSFER_DONE } TransferState;
 
@@ -59,6 +65,9 @@ Status transfers_poll(Transfers* t, bool* moved);
 // Until *state is TRANSFER_DONE, on a device until it is joined. Where nothing moves for timeout_ns,
 // STATUS_COMM: "rank 2: fwd mb 3 waits for recv_act mb 3 with rank 1 ...", `kind` and `mb` being who waits.
 Status transfers_wait(Transfers* t, const uint8_t* state, int32_t kind, int32_t mb);
+
+// Until a device has at most TRANSFERS_JOBS_AHEAD jobs left; before queuing another.
+Status transfers_wait_for_room(Transfers* t);
 
 // Until nothing is in flight, and all jobs are done.
 Status transfers_finish(Transfers* t);

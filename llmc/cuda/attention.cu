@@ -123,6 +123,7 @@ void attention_general_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias
     if (num_lanes > 0) {
         delta_kernel<<<(unsigned)((num_lanes + 127) / 128), 128, 0, ops->stream>>>(
             delta, dout, out, about->num_q_tokens, NH, about->head_size);
+        CHECK_LAUNCH();
     }
     attention_launch_dkv(&call, ops);
     const int dq_rows = attention_launch_dq(&call, ops);
@@ -130,6 +131,7 @@ void attention_general_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias
         const int num_tiles = (int)attention_num_tiles(about->num_q_tokens, about->num_seqs, dq_rows);
         dbias_kernel<<<(unsigned)NH, (unsigned)(about->num_buckets * SUM_LANES), 0, ops->stream>>>(
             dbias, call.dbias_partials, num_tiles, NH, about->num_buckets);
+        CHECK_LAUNCH();
     }
 }
 

@@ -148,6 +148,7 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
 
 template <int D, bool BIAS, Which WHICH> static void launch_one(const AttentionCall* call, OpsContext* ops) {
     using S = DkvShape<D>;
+    static_assert(S::SHARED_BYTES <= SHARED_BYTES_OF_ALL_CARDS);
     const Attention& about = call->about;
     const int bytes = S::SHARED_BYTES + (BIAS ? bias_table_floats(call->buckets) * (int)sizeof(float) : 0);
     const unsigned num_tiles = attention_num_tiles(about.num_k_tokens, about.num_seqs, S::KEYS);
@@ -156,6 +157,7 @@ template <int D, bool BIAS, Which WHICH> static void launch_one(const AttentionC
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
     attention_dkv_kernel<D, BIAS, WHICH>
         <<<num_tiles*(unsigned)about.num_heads, 32 * S::WARPS, (size_t)bytes, ops->stream>>>(*call);
+    CHECK_LAUNCH();
 }
 
 template <int D, bool BIAS> static void launch_by_size(const AttentionCall* call, OpsContext* ops) {

@@ -14,7 +14,7 @@ the distances of a bucket. A block writes one partial per bucket; attention.cu a
 #ifdef LLMC_BF16
 template <int D> struct DqShape {
     static constexpr int WARPS = 4, MT = D <= 64 ? 2 : 1, ROWS = 16 * MT * WARPS;
-    static constexpr int KEYS = D <= 64 ? 64 : 32, STEP = D <= 64 ? 32 : 16;
+    static constexpr int KEYS = D <= 64 ? 64 : D <= 192 ? 32 : 16, STEP = D <= 64 ? 32 : 16;
     static constexpr bool Q_IN_REGISTERS = D <= 64;
     static constexpr int Q_BYTES = ROWS * D * 2, K_BYTES = KEYS * D * 2, DS_STRIDE = STEP + 1;
     static constexpr int SHARED_BYTES = 2 * Q_BYTES + 4 * K_BYTES;
@@ -172,6 +172,7 @@ __global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall 
 
 template <int D, bool BIAS> static int launch_one(const AttentionCall* call, OpsContext* ops) {
     using S = DqShape<D>;
+    static_assert(S::SHARED_BYTES <= SHARED_BYTES_OF_ALL_CARDS);
     const Attention& about = call->about;
     const int bytes = S::SHARED_BYTES + (BIAS ? S::bias_floats(call->buckets) * (int)sizeof(float) : 0);
     const unsigned num_tiles = attention_num_tiles(about.num_q_tokens, about.num_seqs, S::ROWS);
@@ -180,6 +181,7 @@ template <int D, bool BIAS> static int launch_one(const AttentionCall* call, Ops
                                     bytes));
     attention_dq_kernel<D, BIAS>
         <<<num_tiles*(unsigned)about.num_heads, 32 * S::WARPS, (size_t)bytes, ops->stream>>>(*call);
+    CHECK_LAUNCH();
     return S::ROWS;
 }
 

@@ -190,6 +190,7 @@ __global__ static void __launch_bounds__(128) attention_forward_kernel(Attention
 
 template <int D, bool BIAS> static void launch(const AttentionCall* call, OpsContext* ops) {
     using S = ForwardShape<D>;
+    static_assert(S::SHARED_BYTES <= SHARED_BYTES_OF_ALL_CARDS);
     const Attention& about = call->about;
     const int bytes = S::SHARED_BYTES + (BIAS ? bias_table_floats(call->buckets) * (int)sizeof(float) : 0);
     const unsigned num_tiles = attention_num_tiles(about.num_q_tokens, about.num_seqs, S::ROWS);
@@ -198,6 +199,7 @@ template <int D, bool BIAS> static void launch(const AttentionCall* call, OpsCon
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
     attention_forward_kernel<D, BIAS>
         <<<num_tiles*(unsigned)about.num_heads, 32 * S::WARPS, (size_t)bytes, ops->stream>>>(*call);
+    CHECK_LAUNCH();
 }
 
 template <int D> static void launch(const AttentionCall* call, OpsContext* ops) {

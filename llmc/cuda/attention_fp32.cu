@@ -272,6 +272,7 @@ template <int D, bool BIAS> static int launch_one(const AttentionCall* call, Ops
     if (num_blocks == 0) { return S::ROWS; }
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
     kernel<<<num_blocks, S::THREADS, (size_t)bytes, ops->stream>>>(*call);
+    CHECK_LAUNCH();
     return S::ROWS;
 }
 

@@ -162,6 +162,10 @@ accumulators_store(floatX* to, int stride, int num_rows, int HS, char* tile, int
     }
 }
 
+// Shared memory that a block of any card from sm_80 on can have (8.6, 8.9 and 12.0 have no more); the
+// kernels' tiles stay within, so that one shape serves all cards.
+enum { SHARED_BYTES_OF_ALL_CARDS = 99 << 10 };
+
 // launch<D>(call, ops), D the head size padded: what the kernels are compiled for.
 #define ATTENTION_BY_HEAD_SIZE(HS, launch, call, ops) \
     ((HS) <= 32    ? launch<32>(call, ops)            \

@@ -45,6 +45,7 @@ struct OpsContext {
 
 // Errors of a call into CUDA end the program: nothing that a trainer could do would mend them.
 #define CUDA_CHECK(call) ops_cuda_check((call), #call, __FILE__, __LINE__)
+#define CHECK_LAUNCH() CUDA_CHECK(cudaGetLastError())  // after every launch; costs nothing beside it
 #define CUBLAS_CHECK(call) ops_cublas_check((call), #call, __FILE__, __LINE__)
 
 static inline void ops_cuda_check(cudaError_t error, const char* call, const char* file, int line) {

@@ -6,9 +6,6 @@ launch.cuh -- the host's side of a launch: grids, which width of access fits, er
 #include "context.h"
 #include "vector.cuh"
 
-// After every launch; costs nothing beside it.
-#define CHECK_LAUNCH() CUDA_CHECK(cudaGetLastError())
-
 // Blocks for `num` items, `per_block` each; num > 0, since CUDA refuses an empty grid.
 static inline unsigned blocks_for(size_t num, size_t per_block) {
     return (unsigned)((num + per_block - 1) / per_block);

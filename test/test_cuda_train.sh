@@ -50,8 +50,11 @@ trainer=$cpu run cpu 1 $base
 trainer=$cpu run cpu-val 1 $base -v 1 -m 2 -x 1
 
 # --- fp32: 1e-4 -----------------------------------------------------------------------------------------------
-EMU_SEED=1 emulated gpipe "$fp32-dynapipe" --schedule gpipe --split-backward off --recompute none
+EMU_SEED=1 emulated gpipe "$fp32-dynapipe" --schedule gpipe --split-backward off --recompute none -o "$work/gpipe"
 as_on_the_cpu gpipe 1e-4 "gpipe"
+memory=$(sed -nE 's/.*"peak_bytes":\[([^]]*)\].*"rss_bytes":\[([^]]*)\].*/\1,\2/p' "$work/gpipe/metrics.jsonl")
+awk -F, '{n++; for (i = 1; i <= 4; i++) bad += !($(i + 4) > 0.9 * $i && $(i + 4) <= $i)} END {exit !(n == 2 && !bad)}' <<<"$memory"
+ok $? "memory of the cards: what was planned, never more (bytes planned, used: $(tail -1 <<<"$memory"))"
 EMU_SEED=2 EMU_NCCL_SERIAL=1 emulated 1f1b "$fp32-dynapipe" --schedule 1f1b --split-backward on -z 1
 as_on_the_cpu 1f1b 1e-4 "1f1b, split backward, shared optimizer, NCCL in the most pessimistic order"
 EMU_SEED=3 EMU_NCCL_SERIAL=1 emulated adaptive "$fp32-dynapipe" --schedule adaptive --recompute full --trace "$work/trace.json" --show-step 2

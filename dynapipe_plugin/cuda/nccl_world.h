@@ -22,6 +22,10 @@ neighbours in one group. Hence blocking communicators; a non-blocking one starts
 #pragma GCC diagnostic pop
 #endif
 
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 18, 1)
+#error "NCCL before 2.18 (ncclCommSplit) ---> a newer one, NCCL_HOME=/path; or NO_NCCL=1"
+#endif
+
 #include "../run/collective.h"
 #include "device_cuda.h"
 

@@ -25,7 +25,7 @@ struct SessionDevice {
     CudaDevice* cuda;
     Transport links;
     int32_t num_sharing;  // ranks on the card that has the most
-    int64_t free_bytes;   // on my card, at the start
+    int64_t free_bytes;   // on my card, before the model
     bool use_nccl;
 #ifndef DYNAPIPE_NO_NCCL
     NcclWorld* nccl;
@@ -65,11 +65,13 @@ static int32_t most_sharing(const Ranks* ranks, int32_t num_ranks) {
     return most;
 }
 
+#ifndef DYNAPIPE_NO_NCCL
 static int32_t count_cards(const Ranks* ranks, int32_t num_ranks) {
     int32_t count = 0;
     for (int32_t r = 0; r < num_ranks; r++) { count += count_equal(ranks->card, 0, r, ranks->card[r]) == 0; }
     return count;
 }
+#endif
 
 static Status find_cards(Dynapipe* dp, Ranks* ranks) {
     int32_t num_ranks = dp->transport.num_ranks, me = dp->transport.rank;
@@ -100,10 +102,17 @@ static Status find_cards(Dynapipe* dp, Ranks* ranks) {
 }
 
 static Status check_transport(const Dynapipe* dp, const Ranks* ranks) {
-    int32_t num_ranks = dp->transport.num_ranks, num_cards = count_cards(ranks, num_ranks);
+    int32_t num_ranks = dp->transport.num_ranks;
     SessionDevice* on = dp->on;
-    bool wanted = dp->options.transport != TRANSPORT_CHOICE_MPI;
     on->num_sharing = most_sharing(ranks, num_ranks);
+#ifdef DYNAPIPE_NO_NCCL
+    if (dp->options.transport != TRANSPORT_CHOICE_NCCL) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_OPTION,
+                "--transport nccl: built without NCCL ---> --transport mpi, or install libnccl-dev and make "
+                "again");
+#else
+    bool wanted = dp->options.transport != TRANSPORT_CHOICE_MPI;
+    int32_t num_cards = count_cards(ranks, num_ranks);
     if (wanted && on->num_sharing > 1) {
         return FAIL(
             STATUS_NO_DEVICE,
@@ -111,16 +120,9 @@ static Status check_transport(const Dynapipe* dp, const Ranks* ranks) {
             "-np %d",
             num_ranks, num_cards, num_cards == 1 ? "" : "s", num_cards);
     }
-#ifndef DYNAPIPE_NO_NCCL
     on->use_nccl = wanted && num_ranks > 1;
-#else
-    if (dp->options.transport == TRANSPORT_CHOICE_NCCL) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "--transport nccl: built without NCCL ---> --transport mpi, or install libnccl-dev and "
-                    "make again");
-    }
-#endif
     return STATUS_OK;
+#endif
 }
 
 Status session_device_find(Dynapipe* dp) {
@@ -133,11 +135,7 @@ Status session_device_find(Dynapipe* dp) {
                         : find_cards(dp, &ranks);
     if (status == STATUS_OK) { status = check_transport(dp, &ranks); }
     free(values);
-    if (status != STATUS_OK) { return status; }
-    size_t free_bytes, total_bytes;
-    CUDA_TRY(cudaMemGetInfo(&free_bytes, &total_bytes));
-    dp->on->free_bytes = (int64_t)free_bytes;
-    return STATUS_OK;
+    return status;
 }
 
 // --- device, links, sums ---------------------------------------------------------------------------------
@@ -168,31 +166,36 @@ Status session_sums_open(Dynapipe* dp) {
 }
 
 // --- memory ----------------------------------------------------------------------------------------------
+// What is left on the card now, before the model takes any of it and when everybody's libraries are loaded.
 Status session_device_limit(Dynapipe* dp) {
-    if (dp->options.memory_limit_bytes > 0) { return STATUS_OK; }
     int32_t num_ranks = dp->transport.num_ranks;
     double* limits = calloc((size_t)num_ranks, sizeof *limits);
     if (limits == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    int64_t free_bytes = 0, total_bytes = 0;
-    Status status = collective_barrier(&dp->world);  // everybody's libraries are loaded
+    int64_t total_bytes = 0;
+    Status status = collective_barrier(&dp->world);
     if (status == STATUS_OK) {
-        status = dp->device.api->memory_bytes(dp->device.ctx, &free_bytes, &total_bytes);
+        status = dp->device.api->memory_bytes(dp->device.ctx, &dp->on->free_bytes, &total_bytes);
     }
-    int64_t mine = free_bytes / dp->on->num_sharing - MARGIN_BYTES;
+    int64_t mine = dp->on->free_bytes / dp->on->num_sharing - MARGIN_BYTES;
     limits[dp->transport.rank] = mine > LIMIT_STEP_BYTES ? (double)mine : (double)LIMIT_STEP_BYTES;
+    // also behind a limit that was given: nobody allocates before all have looked
     if (status == STATUS_OK) { status = collective_all_reduce_sum(&dp->world, limits, num_ranks); }
     double least = limits[0];
     for (int32_t r = 1; r < num_ranks; r++) { least = limits[r] < least ? limits[r] : least; }
     free(limits);
-    dp->options.memory_limit_bytes = (int64_t)least / LIMIT_STEP_BYTES * LIMIT_STEP_BYTES;
+    if (dp->options.memory_limit_bytes == 0) {
+        dp->options.memory_limit_bytes = (int64_t)least / LIMIT_STEP_BYTES * LIMIT_STEP_BYTES;
+    }
     return status;
 }
 
-// Of a card that ranks share, an equal part.
+// What model and step took of the card, to compare with the plan: without what the arena has in reserve for
+// larger steps. Of a card that ranks share, an equal part.
 int64_t session_device_used_bytes(const Dynapipe* dp) {
     int64_t free_bytes, total_bytes;
     if (dp->device.api->memory_bytes(dp->device.ctx, &free_bytes, &total_bytes) != STATUS_OK) { return 0; }
-    return (dp->on->free_bytes - free_bytes) / dp->on->num_sharing;
+    int64_t reserve_bytes = dp->memory_bytes - dp->now->plan.ranks[dp->transport.rank].arena_bytes;
+    return (dp->on->free_bytes - free_bytes) / dp->on->num_sharing - reserve_bytes;
 }
 
 // --- end -------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ struct Request {
     int32_t tag;
     int64_t num_pieces, num_begun, num_copied, num_ended;  // copied: the copy is queued
     int32_t last_slot;                                     // of the last piece
-    bool is_done, is_linked;
+    bool is_done;
     struct Link* link;
 };
 
@@ -25,7 +25,6 @@ typedef struct {
     void* request;  // of the host transport; NULL: none
     Request* owner;
     int64_t piece;
-    bool is_under_way;  // send: with the host transport; receive: copied in
 } Slot;
 
 // One neighbour, one direction. Slots begun[..) hold pieces num_ended .. num_moved .. num_begun of the link.
@@ -107,7 +106,6 @@ static Status begin_pieces(Staged* staged, Link* link) {
         Slot* slot = &link->slots[idx];
         slot->owner = r;
         slot->piece = r->num_begun++;
-        slot->is_under_way = false;
         if (r->num_begun == r->num_pieces) { r->last_slot = idx; }
         link->num_begun++;
         if (link->is_receive) {

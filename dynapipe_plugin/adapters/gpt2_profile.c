@@ -121,9 +121,10 @@ static int compare_doubles(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-// With one thread its own time on a core: what else the machine does then stays out.
+// On a CPU with one thread its own time on a core: what else the machine does then stays out. (A thread that
+// waits for a GPU may sleep.)
 static int64_t job_clock_ns(const Gpt2* model) {
-    return ops_num_threads(model->ops) == 1 ? clock_cpu_ns() : clock_now_ns();
+    return ops_num_threads(model->ops) == 1 && !is_gpu(model) ? clock_cpu_ns() : clock_now_ns();
 }
 
 static void run_job(Bench* bench, const Gpt2Batch* batch, JobKind kind) {

@@ -117,6 +117,7 @@ difference() {
     awk 'NR == FNR {a[$1] = $2; next} $1 in a {d = a[$1] - $2; if (d < 0) d = -d; if (d > m) m = d; n++}
          END {if (n == 0) print "none"; else printf "%.2e\n", m}' <(losses "$1") <(losses "$2")
 }
+cards() { if [ -n "${EMULATED:-}" ]; then echo "${EMU_DEVICES:-8}"; else nvidia-smi -L | wc -l; fi; }
 train() {  # name, trainer, ranks, options...
     local name=$1 trainer=$2 ranks=$3 launcher=()
     shift 3
@@ -142,20 +143,24 @@ part_train() {
         folder=$fp32 tolerance=1e-4
         [ $precision = bf16 ] && folder=$bf16 tolerance=5e-3
         for ranks in 1x1 2x1 1x2 4x1 2x2; do
-            stages=${ranks%x*} transport=default
-            local options=(--stages "$stages") count=$((stages * ${ranks#*x}))
+            stages=${ranks%x*}
+            local count=$((stages * ${ranks#*x})) transports=(none)
             if [ $count -gt 1 ]; then
                 has_mpi || continue
-                transport=mpi
-                options+=(--transport mpi)
+                transports=(mpi)
+                [ "$(cards)" -lt $count ] || transports+=(nccl)  # a card each
             fi
-            name=train-$precision-$ranks
-            off=none
-            train "$name" "$folder/train_gpt2-dynapipe" $count "${options[@]}" && off=$(difference cpu "$name")
-            verdict=$(awk -v d="$off" -v t=$tolerance 'BEGIN {print d != "none" && d + 0 <= t + 0 ? "ok" : "**FAIL**"}')
-            [ "$verdict" = ok ] || rc=1
-            echo "$name: off by $off, $verdict"
-            echo "| $precision | $ranks | $transport | $off | $tolerance | $verdict |" >>"$work/train.md"
+            for transport in "${transports[@]}"; do
+                local options=(--stages "$stages")
+                [ "$transport" = none ] || options+=(--transport "$transport")
+                name=train-$precision-$ranks-$transport
+                off=none
+                train "$name" "$folder/train_gpt2-dynapipe" $count "${options[@]}" && off=$(difference cpu "$name")
+                verdict=$(awk -v d="$off" -v t=$tolerance 'BEGIN {print d != "none" && d + 0 <= t + 0 ? "ok" : "**FAIL**"}')
+                [ "$verdict" = ok ] || rc=1
+                echo "$name: off by $off, $verdict"
+                echo "| $precision | $ranks | $transport | $off | $tolerance | $verdict |" >>"$work/train.md"
+            done
         done
     done
     return $rc

@@ -2,14 +2,19 @@
 ops.h -- every operation of the trainer, with shapes: the kernel manual.
 
 Two implementations: cpu/ (float32, OpenBLAS + OpenMP; the reference) and cuda/ (bf16 or float32).
-Conventions: T    tokens of a micro-batch, of all sequences together, laid one after the other; no padding is
-assumed C    channels, NH heads, HS = C / NH; OC output channels of a matrix; V vocabulary, Vp its padded row
-length cu_seqlens (num_seqs + 1): sequence i is the rows [cu_seqlens[i], cu_seqlens[i + 1]); attention stays
-inside weights are (OC, C) row-major as in llm.c's checkpoints: y = x W^T + b Gradients of parameters and of
-inputs marked += are added, all other outputs are overwritten. Input gradient and weight gradient of a matrix
-are separate calls, so a schedule can put the second one where time is idle. Gradients of parameters are
-float32 in every build: a step adds up many micro-batches, and bf16 would lose the small ones. Everything is
-deterministic: the same call gives the same bits (for the same number of threads).
+Conventions:
+
+    T           tokens of a micro-batch, of all sequences together, laid one after the other; no padding
+    C           channels; NH heads, HS = C / NH; OC output channels of a matrix
+    V           vocabulary; Vp its padded row length
+    cu_seqlens  (num_seqs + 1) sequence i is the rows [cu_seqlens[i], cu_seqlens[i + 1])
+    weights     (OC, C) row-major as in llm.c's checkpoints: y = x W^T + b
+
+Attention stays inside a sequence. Gradients of parameters and of inputs marked += are added, all other
+outputs are overwritten. Input gradient and weight gradient of a matrix are separate calls, so a schedule can
+put the second one where time is idle. Gradients of parameters are float32 in every build: a step adds up many
+micro-batches, and bf16 would lose the small ones. Everything is deterministic: the same call gives the same
+bits (for the same number of threads).
 
 Pointers are memory of the device: on a GPU from ops_alloc(), on a CPU any. Operations are queued in the order
 of the calls; on a CPU a call that returned is done, on a GPU after ops_sync(). Nothing but ops_alloc()
@@ -130,8 +135,7 @@ void attention_backward(floatX* dqkv,  // (T, 3C); may not overlap qkv
                         const float* lse, const int32_t* cu_seqlens, int num_seqs, int T, int C, int NH,
                         OpsContext* ops);
 
-// --- attention in general: two sides, each ragged; T5's position bias
-// ---------------------------------------
+// --- attention in general: two sides, each ragged; T5's position bias --------------------------------------
 typedef struct {
     const floatX *q, *k, *v;     // token t's row begins at q + t * q_stride; heads side by side
     int q_stride, kv_stride;     // values

@@ -75,9 +75,8 @@ static __device__ __forceinline__ int attention_keys_seen(const Attention& about
     return about.causal ? min(place.num_k, q0 + rows) : place.num_k;
 }
 
-// --- T5's position bias
-// -------------------------------------------------------------------------------------- Distances (key minus
-// query) beyond +- limit share a bucket with it.
+// --- T5's position bias ------------------------------------------------------------------------------------
+// Distances (key minus query) beyond +- limit share a bucket with it.
 static __host__ __device__ __forceinline__ int bias_limit(const T5Buckets& t) {
     return t.last_begin;
 }

@@ -133,8 +133,7 @@ void fused_classifier(float* losses, floatX* logits, const int32_t* targets, flo
     }
 }
 
-// --- the largest logit, for generation
-// -----------------------------------------------------------------------
+// --- the largest logit, for generation ---------------------------------------------------------------------
 typedef struct {
     float value;
     int32_t idx;

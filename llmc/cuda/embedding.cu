@@ -4,10 +4,11 @@ embedding.cu -- sum of token and position embedding; backward adds rows where to
 Backward sorts the numbers of the tokens by id (embedding_sort.cu: linear, stable), so that what goes to one
 row of wte lies together, oldest first. Chunks of that order are summed side by side:
 
-    chunk 0: a a a b | chunk 1: b b b b | chunk 2: b c c d        a run that begins in a chunk: added to the
-gradient begins        head             head                  a run that began before:     a head, kept in
-partials
+    chunk 0: a a a b | chunk 1: b b b b | chunk 2: b c c d
+                       head               head
 
+A run that begins in a chunk is added to the gradient there; what a chunk has of a run that began before is a
+head, kept in partials,
 and a second kernel adds the heads of a run, in order, to the row that the chunk where it began has written.
 No row is written by two threads, no float is added atomically. The same for positions and wpe.
 */
@@ -17,8 +18,7 @@ No row is written by two threads, no float is added atomically. The same for pos
 constexpr int EMBED_THREADS = 256, EMBED_WARPS = EMBED_THREADS / WARP_THREADS, EMBED_UNROLL = 4;
 constexpr int CHUNK_TOKENS_MIN = 32, NUM_TABLES = SORT_TABLES;  // wte, wpe
 
-// --- forward: a warp per token
-// -------------------------------------------------------------------------------
+// --- forward: a warp per token -----------------------------------------------------------------------------
 template <int N>
 __global__ static void __launch_bounds__(EMBED_THREADS)
     embedding_forward_kernel(floatX* out, const int32_t* tokens, const int32_t* positions, const floatX* wte,
@@ -51,8 +51,7 @@ void embedding_forward(floatX* out, const int32_t* tokens, const int32_t* positi
     CHECK_LAUNCH();
 }
 
-// --- backward
-// ------------------------------------------------------------------------------------------------
+// --- backward ----------------------------------------------------------------------------------------------
 typedef struct {
     float* grads[NUM_TABLES];          // dwte, dwpe
     const int32_t* ids[NUM_TABLES];    // (T) tokens, positions

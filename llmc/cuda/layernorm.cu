@@ -181,8 +181,7 @@ void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, floa
     norm_forward<true>(&arrays, ops);
 }
 
-// --- the addition alone
-// --------------------------------------------------------------------------------------
+// --- the addition alone ------------------------------------------------------------------------------------
 constexpr int ADD_LOADS = 2;  // vectors per thread and array
 
 template <int N>

@@ -4,9 +4,9 @@ layernorm_backward.cu -- gradients of layer normalisation; every input is read o
     dx = dresidual + rstd (g - mean(g) - xhat mean(g xhat)),   g = dy w,   xhat = (x - mean) rstd
     dw += sum over rows of dy xhat,   db += sum over rows of dy
 
-A fixed number of blocks walks the rows. A row is done by 1 to 8 warps, so that a thread has at most 24
-columns: its share of w, dw and db stays in registers over all rows of the block. A block's sums go to
-ops->partials, and a second kernel adds those in order: the result depends on shape and card only.
+A fixed number of blocks walks the rows. A row is done by 1, 2, 4 or 12 warps, so that a thread has at most 32
+columns (float32: 16): its share of w, dw and db stays in registers over all rows of the block. A block's sums
+go to ops->partials, and a second kernel adds those in order: the result depends on shape and card only.
 */
 #include "launch.cuh"
 

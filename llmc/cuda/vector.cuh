@@ -35,8 +35,7 @@ template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16
 };
 template <int N> using Floats = Vec<float, N>;
 
-// --- loads and stores
-// --------------------------------------------------------------------------------------------
+// --- loads and stores --------------------------------------------------------------------------------------
 template <LoadHint hint, class Word> static __device__ __forceinline__ Word load_word(const Word* from) {
     if constexpr (hint == LOAD_ONCE) { return __ldcs(from); }
     if constexpr (hint == LOAD_READ_ONLY) { return __ldg(from); }
@@ -79,8 +78,7 @@ static __device__ __forceinline__ void store_vec(T* to, const Vec<T, N>& vec) {
     }
 }
 
-// --- conversion
-// ----------------------------------------------------------------------------------------------------
+// --- conversion --------------------------------------------------------------------------------------------
 template <int N> static __device__ __forceinline__ Floats<N> to_floats(const Vec<float, N>& vec) {
     return vec;
 }
@@ -168,8 +166,7 @@ static __device__ __forceinline__ float floatx_exp(float x) {
 #endif
 }
 
-// --- sums
-// ----------------------------------------------------------------------------------------------------------
+// --- sums --------------------------------------------------------------------------------------------------
 static __device__ __forceinline__ int warp_lane() {
     return (int)(threadIdx.x % WARP_THREADS);
 }

@@ -1,6 +1,6 @@
 # cuda.mk -- the GPU build: which nvcc, for which cards; and the same .cu files on a CPU, for tests (BACKEND=emu).
 # PRECISION=BF16|FP32   GPU_ARCHS="80 90 100" (nvcc's numbers) or native (this machine's cards only: quicker)
-# CUDA_HOME=/path   NVCC=/path/nvcc   NCCL_HOME=/path   NO_NCCL=1   DEBUG=1 (-lineinfo, for compute-sanitizer and Nsight)
+# NVCC_QUICK=1 (a third of the time, slow kernels: does it compile?)   CUDA_HOME=/path   NVCC=/path/nvcc   NCCL_HOME=/path   NO_NCCL=1   DEBUG=1 (-lineinfo, for compute-sanitizer and Nsight)
 # Objects of BACKEND=cuda and emu are C by $(CC), as everywhere, and C++ for the .cu files; both with LLMC_CUDA.
 
 comma := ,
@@ -53,7 +53,8 @@ GENCODE      := $(foreach a,$(ARCHS),-gencode arch=$(VIRTUAL)$(comma)code=sm_$(a
                 $(if $(filter native,$(GPU_ARCHS)),,$(if $(ARCHS),-gencode arch=$(VIRTUAL)$(comma)code=$(VIRTUAL)))
 # mpicc's flags are gcc's; nvcc wants to be told for whom they are.
 for_nvcc      = $(patsubst -Wl$(comma)%,-Xlinker %,$(patsubst -pthread,-Xcompiler -pthread,$(1)))
-NVCC_FLAGS   := -std=c++20 -O3 $(GENCODE) --threads 0 -Werror all-warnings $(if $(DEBUG),-lineinfo) $(LLMC_CUDA_FLAGS) \
+QUICK        := $(if $(NVCC_QUICK),$(if $(shell $(NVCC) --help 2>/dev/null | grep -e '--Ofast-compile'),-Ofc max,-Xptxas -O0))
+NVCC_FLAGS   := -std=c++20 -O3 $(QUICK) $(GENCODE) --threads 0 -Werror all-warnings $(if $(DEBUG),-lineinfo) $(LLMC_CUDA_FLAGS) \
                 $(addprefix -Xcompiler ,$(CXX_WARN)) -DOMPI_SKIP_MPICXX=1 $(call for_nvcc,$(DYNAPIPE_CFLAGS))
 CUDA_LIBS    := $(addprefix -L,$(CUDA_LIB)) -lcublasLt $(if $(HAS_NCCL),$(if $(NCCL_HOME),-L$(NCCL_HOME)/lib) -lnccl) \
                 $(foreach d,$(CUDA_LIB) $(and $(HAS_NCCL),$(NCCL_HOME),$(NCCL_HOME)/lib),-Xlinker -rpath$(comma)$(d))

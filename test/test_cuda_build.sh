@@ -16,6 +16,8 @@ if ! make -s BACKEND=cuda cuda-found DYNAPIPE=1 >"$work/found" 2>&1; then
 fi
 cat "$work/found"
 export JOBS=${JOBS:-2}
+# With optimization for one card, whose registers are compared; for the others quickly, without. FULL=1: all as for users (minutes).
+[ -n "${FULL:-}" ] || export GPU_ARCHS=90
 
 ok() {  # 0|1 (0: fine), what, log
     if [ "$1" -eq 0 ]; then
@@ -39,6 +41,8 @@ build() {  # program, its make target's arguments...
 build stock train_gpt2cu
 build profiler profile_costscu
 build trainer train_gpt2cu DYNAPIPE=1
+[ -n "${FULL:-}" ] ||
+    build others BACKEND=cuda PRECISION=BF16 NVCC_QUICK=1 GPU_ARCHS="80 100" OUT=build/release-cuda-bf16-quick cuda-objects
 stock=build/release-cuda-bf16/train_gpt2 trainer=build/release-cuda-bf16/train_gpt2-dynapipe profiler=build/release-cuda-bf16/profile_costs
 
 dev/kernel_resources.sh >"$work/resources.log" 2>&1
@@ -72,7 +76,7 @@ fi
 refuses() {  # what, what the message has, make's arguments...
     local what=$1 has=$2
     shift 2
-    make -s BACKEND=cuda cuda-found "$@" >"$work/refuse" 2>&1
+    env -u GPU_ARCHS make -s BACKEND=cuda cuda-found "$@" >"$work/refuse" 2>&1
     [ $? -eq 2 ] && grep -qE -- "$has.*--->|--->.*$has" "$work/refuse"
     ok $? "$what: $(grep -m1 -- '--->' "$work/refuse")" "$work/refuse"
 }

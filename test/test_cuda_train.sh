@@ -87,7 +87,9 @@ for transport in nccl mpi; do
     EMU_DEVICES=2 timeout -k 5 60 mpirun -np 2 build/release-emu-bf16/profile_costs --model l2c64h2 --tokens 32 --mb-tokens 64 --vocab 257 \
         --seconds 0.0001 --transport $transport --out "$work/costs.txt" >"$work/profile.log" 2>&1 &&
         grep -qE '^transfers: [0-9.]+ us \+ [0-9.]+ GB/s' "$work/profile.log" && grep -q 'bf16 CUDA_emulated' "$work/costs.txt"
-    ok $? "profile_costs --transport $transport: $(grep -o '^transfers[^;]*' "$work/profile.log")"
+    rc=$?
+    ok $rc "profile_costs --transport $transport: $(grep -o '^transfers[^;]*' "$work/profile.log")"
+    [ $rc -eq 0 ] || tail -5 "$work/profile.log"
 done
 
 # --- planted faults ---------------------------------------------------------------------------------------------

@@ -145,9 +145,10 @@ $(OUT)/%.o: %.c
 	$(CC) $(CFLAGS_ALL) $(DYNAPIPE_CFLAGS) -c $< -o $@
 
 # --- sanitizers, fuzzing, structure ---------------------------------------------------------------------------
-asan:                                      ## unit tests and one rank under address and undefined-behaviour sanitizers
+asan:                                      ## unit tests, one rank, and emulated GPUs under address and undefined-behaviour sanitizers
 	@$(MAKE) --no-print-directory BUILD=asan check
 	@SANITIZE=1 bash test/test_no_mpi.sh
+	@SANITIZE=1 bash test/test_cuda_train.sh || [ $$? -eq 77 ]
 tsan:                                      ## unit tests under the thread sanitizer
 	@$(MAKE) --no-print-directory BUILD=tsan check
 fuzz:                                      ## the parsers, SECONDS_EACH=60 (libFuzzer, clang)

@@ -185,9 +185,11 @@ static JobTimes bench_time(const Runner* runner, Bench* bench, int num_tokens, i
 // A GPU that did nothing runs at a low clock.
 static void warm_gpu(const Runner* runner, Bench* bench) {
     if (!is_gpu(&bench->model)) { return; }
+    Runner alone = *runner;
+    alone.sync = NULL;  // ranks may need different numbers of rounds
     int64_t begin_ns = clock_now_ns();
     do {
-        bench_time(runner, bench, runner->about->max_tokens, SHORT_TOKENS, 0);
+        bench_time(&alone, bench, runner->about->max_tokens, SHORT_TOKENS, 0);
     } while (clock_now_ns() - begin_ns < GPU_WARM_NS && runner->about->budget_ns > 0);
 }
 

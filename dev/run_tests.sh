@@ -86,7 +86,7 @@ rm -f "$out"/log/*.count
 tests=$(cd test && ls test_*.c 2>/dev/null | sed 's/\.c$//')
 targets=$(for t in $tests; do echo "$out/$t"; done)
 # what several shell tests build: here once, so that no two of them build it at a time
-[ "${1:-}" = --unit ] || targets+=" $out/train_gpt2 $out/train_gpt2-dynapipe $out/prepare_data $out/profile_costs $out/dev/make_tasks $out/dynapipe"
+[ "${1:-}" = --unit ] || targets+=" $out/train_gpt2 $out/train_gpt2-dynapipe $out/prepare_data $out/profile_costs $out/dev/make_tasks $out/dynapipe $out/tools/plain_gradients $out/tools/compare_checkpoints"
 echo "building ($out)"
 # shellcheck disable=SC2086
 if ! make --no-print-directory -s -j"$(nproc)" BUILD="$build" $targets >"$out/log/build.log" 2>&1; then
@@ -100,15 +100,21 @@ if grep -q 'warning:' "$out/log/build.log"; then
     echo "FAIL  build has warnings"
 fi
 echo "built in $SECONDS s"
-for t in $tests; do echo "$t $out/$t"; done | run_all "$jobs"
-[ "${1:-}" = "--unit" ] && finish $broken
+unit_tests() { for t in $tests; do echo "$t $out/$t"; done; }
+if [ "${1:-}" = "--unit" ]; then
+    unit_tests | run_all "$jobs"
+    finish $broken
+fi
 shell_tests=$(cd test && ls test_*.sh | sed 's/\.sh$//')
 lines() {  # pattern of names
     for t in $shell_tests; do [[ $t =~ $1 ]] && ! grep -qw "$t" <<<"$alone" && echo "$t bash test/$t.sh"; done
 }
-# what builds with nvcc or the emulator in a lane of its own: two such tests share their objects
+# what builds with nvcc or the emulator in a lane of its own, from the start: they take longest, and share their objects
 lines '^test_cuda' | run_all 1 &
-lines '^test_([^c]|c[^u])' | run_all $((jobs > 1 ? jobs - 1 : 1))
+{
+    unit_tests
+    lines '^test_([^c]|c[^u])'
+} | run_all $((jobs > 1 ? jobs - 1 : 1))
 wait
 for t in $alone; do echo "$t bash test/$t.sh"; done | run_all 1
 for c in layers headers lines; do echo "$c bash dev/check_$c.sh"; done | run_all 1

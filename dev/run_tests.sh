@@ -109,13 +109,12 @@ shell_tests=$(cd test && ls test_*.sh | sed 's/\.sh$//')
 lines() {  # pattern of names
     for t in $shell_tests; do [[ $t =~ $1 ]] && ! grep -qw "$t" <<<"$alone" && echo "$t bash test/$t.sh"; done
 }
-# What builds with nvcc or the emulator in a lane of its own, from the start: they take longest, and share their objects. One
-# more than cores, since tests of ranks wait a lot (for mpirun, for time-outs).
+# what builds with nvcc or the emulator in a lane of its own, from the start: they take longest, and share their objects
 lines '^test_cuda' | run_all 1 &
 {
     unit_tests
     lines '^test_([^c]|c[^u])'
-} | run_all "$jobs"
+} | run_all $((jobs > 1 ? jobs - 1 : 1))
 wait
 for t in $alone; do echo "$t bash test/$t.sh"; done | run_all 1
 for c in layers headers lines; do echo "$c bash dev/check_$c.sh"; done | run_all 1

@@ -69,16 +69,18 @@ float* ops_results(OpsContext* ops, float* host, size_t num_values);
 // ... and, queued behind their operations, the way to `host`, where they are after ops_sync().
 void ops_deliver(OpsContext* ops, float* host, const float* results, size_t num_values);
 void ops_sync(OpsContext* ops);
+// Queued like an operation; both on the device, not overlapping.
+void ops_copy(OpsContext* ops, void* to, const void* from, size_t num_bytes);
 
 // --- embedding ---------------------------------------------------------------------------------------------
 void embedding_forward(floatX* out,               // (T, C)  wte[tokens] + wpe[positions]
                        const int32_t* tokens,     // (T)     0 <= id < V
-                       const int32_t* positions,  // (T)
+                       const int32_t* positions,  // (T)     not read where wpe is NULL
                        const floatX* wte,         // (Vp, C)
-                       const floatX* wpe,         // (maxT, C)
+                       const floatX* wpe,         // (maxT, C), or NULL: no positions (T5)
                        int T, int C, OpsContext* ops);
 size_t embedding_backward_scratch_bytes(int T, int C, const OpsContext* ops);
-void embedding_backward(float* dwte, float* dwpe,  // +=
+void embedding_backward(float* dwte, float* dwpe,  // +=; dwpe NULL: no positions
                         void* scratch,
                         const floatX* dout,  // (T, C)
                         const int32_t* tokens, const int32_t* positions, int T, int C, OpsContext* ops);
@@ -99,6 +101,21 @@ void residual_forward(floatX* out, const floatX* a, const floatX* b, size_t num_
 void layernorm_backward(floatX* dinp, float* dweight, float* dbias, const floatX* dresidual,
                         const floatX* dout, const floatX* inp, const floatX* weight, const float* mean,
                         const float* rstd, int T, int C, OpsContext* ops);
+
+// --- RMS norm (eps 1e-6; Zhang, Sennrich 2019; T5's)
+// -------------------------------------------------------- out (T, C) = inp * rstd * weight * scale; rstd (T)
+// = (mean of squares + eps)^-1/2 in float32. `scale` is 1, or what follows the norm anyhow (T5's tied head:
+// C^-1/2). bf16: inp * rstd is rounded before the weight, as in Hugging Face's T5LayerNorm.
+void rmsnorm_forward(floatX* out, float* rstd, const floatX* inp, const floatX* weight, float scale, int T,
+                     int C, OpsContext* ops);
+// residual = a + b, out = rmsnorm(residual): one pass over memory.
+void residual_rmsnorm_forward(floatX* residual, floatX* out, float* rstd, const floatX* a, const floatX* b,
+                              const floatX* weight, float scale, int T, int C, OpsContext* ops);
+// dinp (T, C) = dresidual + gradient through the norm (dresidual may be dinp itself, or NULL for zero);
+// dweight (C) +=
+void rmsnorm_backward(floatX* dinp, float* dweight, const floatX* dresidual, const floatX* dout,
+                      const floatX* inp, const floatX* weight, const float* rstd, float scale, int T, int C,
+                      OpsContext* ops);
 
 // --- matrix products ---------------------------------------------------------------------------------------
 void matmul_forward(floatX* out,           // (T, OC)  inp W^T + bias
@@ -124,6 +141,25 @@ void gelu_forward(floatX* out, const floatX* inp, size_t num_values, OpsContext*
 // dinp = dout * gelu'(inp); dinp may be dout or inp itself.
 void gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t num_values, OpsContext* ops);
 
+// --- ReLU; gated GELU (Shazeer 2020: GEGLU, tanh approximation)
+// -----------------------------------------------
+void relu_forward(floatX* out, const floatX* inp, size_t num_values, OpsContext* ops);
+// dinp = inp > 0 ? dout : 0; dinp may be dout or inp itself.
+void relu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t num_values, OpsContext* ops);
+// inp (T, 2F): a | b in each row. out (T, F) = gelu(a) * b
+void gated_gelu_forward(floatX* out, const floatX* inp, int T, int F, OpsContext* ops);
+// dinp (T, 2F) may be inp itself.
+void gated_gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, int T, int F, OpsContext* ops);
+
+// --- dropout (Srivastava et al. 2014)
+// ------------------------------------------------------------------------ Which values fall is a hash
+// (dropout_bits.h) of a key of the token, the place in the model and the column: no state, nothing kept for
+// backward, the same whatever else is in the micro-batch. What stays is divided by 1 - p. keys (T): one
+// number for each token of a sample in a step, made by whoever draws the samples. place: one number for each
+// dropout of the model. out may be inp; backward is the same call on the gradient. p 0: a copy.
+void dropout_apply(floatX* out, const floatX* inp, const uint32_t* keys, uint32_t place, float p, int T,
+                   int C, OpsContext* ops);
+
 // --- causal self-attention over ragged sequences, online softmax, no T x T in memory ---------------------
 void attention_forward(floatX* out,        // (T, C)
                        float* lse,         // (NH, T)  log-sum-exp of the scaled scores, for backward
@@ -141,12 +177,24 @@ typedef struct {
     int q_stride, kv_stride;     // values
     const int32_t *cu_q, *cu_k;  // (num_seqs + 1); the same array where a sequence attends to itself
     int num_seqs, num_q_tokens, num_k_tokens, num_heads, head_size;  // head_size 32 to 256, a multiple of 8
-    int causal;   // token i of a sequence sees its tokens 0 .. i only
+    // (num_seqs) tokens of each sequence that are keys; its others, padding behind them, are seen by nobody
+    // and their dk, dv are 0. With k_lens only the beginnings are read of cu_k, which then need not be
+    // neighbours (a cache of keys and values). NULL: all.
+    const int32_t* k_lens;
+    // (num_seqs) the place among its keys of each sequence's first query (decoding behind a cache; forward
+    // only). NULL: 0.
+    const int32_t* q_starts;
+    int causal;   // the query at place i of a sequence sees its keys 0 .. i only
     float scale;  // of q k; T5: 1
     // T5 (Raffel et al. 2020): bias[bucket(j - i)][head] is added to the scaled score. NULL: none.
     const float* bias;              // (num_buckets, num_heads)
     int num_buckets, max_distance;  // 32, 128
     int bias_bidirectional;         // half the buckets for j > i (encoder); else these count as distance 0
+    // Dropout of the probabilities (after the softmax, not renormalised); 0: none. The bits are a hash of
+    // both tokens' keys, place and head.
+    float dropout;
+    uint32_t dropout_place;
+    const uint32_t *q_keys, *k_keys;  // (num_q_tokens), (num_k_tokens)
 } Attention;
 void attention_general_forward(floatX* out,  // (num_q_tokens, num_heads * head_size)
                                float* lse,   // (num_heads, num_q_tokens)
@@ -169,6 +217,11 @@ void scatter_rows(floatX* out, const floatX* inp, const int32_t* rows, int num_r
 void fused_classifier(float* losses, floatX* logits, const int32_t* targets, float dlogits_scale,
                       int num_rows, int V, int Vp, OpsContext* ops);
 int32_t argmax_row(const floatX* logits, int V, OpsContext* ops);
+// out (num_rows), host memory: the index of each row's largest value, the first of equals; waits for it.
+void argmax_rows(int32_t* out, const floatX* logits, int num_rows, int V, int Vp, OpsContext* ops);
+// dst[rows[i] * dst_stride + c] = src[i * src_stride + c] for c < width: new keys and values into a cache.
+void place_rows(floatX* dst, int dst_stride, const floatX* src, int src_stride, const int32_t* rows,
+                int num_rows, int width, OpsContext* ops);
 
 // --- optimizer ---------------------------------------------------------------------------------------------
 // Decoupled weight decay (Loshchilov, Hutter 2019), bias-corrected; t counts from 1. grads are multiplied by

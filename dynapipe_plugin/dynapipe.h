@@ -4,8 +4,8 @@ dynapipe.h -- the one header a trainer includes.
     dynapipe_open(&dp, &argc, argv);            // takes the plugin's --options out of argv, joins the ranks
     dynapipe_open_data(dp, &run);               // sample files, the mixture, what a step is
     dynapipe_use_stream(dp, stream);            // on a GPU
-    dynapipe_choose_stages(dp, costs, &l0, &l1);       // which layers are mine
-    dynapipe_attach(dp, &model_api, model, &params);   // a model of layers [l0, l1)
+    dynapipe_choose_stages(dp, costs, mine, DYNAPIPE_MAX_RANGES, &n);  // which blocks of the model are mine
+    for each of them: dynapipe_attach(dp, i, &model_api, model, &params);
     for (;;) {
         dynapipe_step(dp, &step);               // plan, run the pipeline, reduce: gradients of the mean loss
         ... clip, optimizer on dynapipe_shard() ...
@@ -28,7 +28,7 @@ means _v2 beside _v1. All calls of one Dynapipe come from one thread; planning r
 extern "C" {
 #endif
 
-// One micro-batch as the model sees it: sequences one after the other, no gaps. Host memory.
+// One micro-batch as the model sees it: sequences one after the other. Host memory.
 typedef struct {
     int32_t num_seqs;           // attention windows
     int32_t num_tokens;         // of all of them, padding included
@@ -37,14 +37,23 @@ typedef struct {
     const int32_t* cu_seqlens;  // (num_seqs + 1) window i is tokens [cu_seqlens[i], cu_seqlens[i+1])
     const int32_t* tokens;      // (num_tokens) ids
     const int32_t* positions;   // (num_tokens) restart at 0 in every sample (packed: in every window)
-    const int32_t* rows;        // (num_rows) which tokens are supervised, ascending
-    const int32_t* targets;     // (num_rows) the id to predict there
-    const int32_t* row_tasks;   // (num_rows) task of that row, for reports
-    // encoder-decoder models: the decoder side, same conventions; num_dec_tokens 0 elsewhere
+    const int32_t*
+        rows;  // (num_rows) which tokens are supervised (of the decoder, if there is one), ascending
+    const int32_t* targets;    // (num_rows) the id to predict there
+    const int32_t* row_tasks;  // (num_rows) task of that row, for reports
+    float loss_scale;  // multiplies the gradient of every row's loss: 1 / supervised tokens of the step
+    // (num_seqs) tokens of each window that are not padding (which lies behind them); NULL: all. What is
+    // causal may pass over it: nothing looks ahead, and padding is not supervised.
+    const int32_t* seq_lens;
+    // (num_tokens) a number for each token of a sample in this step, however samples are grouped: for dropout
+    const uint32_t* token_keys;
+    // encoder-decoder models: the decoder's side of the same windows, same conventions; 0 and NULL elsewhere
     int32_t num_dec_tokens, max_dec_seq_tokens;
     const int32_t* dec_cu_seqlens;
     const int32_t* dec_tokens;
     const int32_t* dec_positions;
+    const int32_t* dec_seq_lens;
+    const uint32_t* dec_token_keys;
 } DynapipeBatch;
 
 enum {
@@ -54,49 +63,73 @@ enum {
         2,  // the last stage computes losses (with KEEP: what backward needs of the head too)
 };
 
-// A model (a range of layers on this rank) as the executor drives it. All pointers are device memory where
-// values live (host memory in the CPU build); `batch` and `losses` are host memory. Return 0 or an error.
+// What generation keeps of the sequences it is at: keys and values of their tokens so far, a slot each.
+typedef struct {
+    int32_t num_slots, max_tokens;  // of a slot (a decoder's, where there is one)
+    int32_t max_enc_tokens;         // of a slot's encoder side; 0 without
+    const int32_t* slots;           // (batch.num_seqs) the slot of each sequence of the batch
+    const int32_t* num_before;      // (batch.num_seqs) tokens the slot has; the batch's come behind them
+    const int32_t* num_enc;         // (batch.num_seqs) encoder tokens of the slot, this batch's included
+    void* memory;                   // cache_bytes, where values live
+} DynapipeCache;
+
+// A model (one range of blocks on this rank) as the executor drives it. All pointers are device memory where
+// values live (host memory in the CPU build); batches, losses and ids are host memory. Return 0 or an error.
 typedef struct {
     const char* name;
 
     // Bytes that forward() needs for `acts` under `flags`, what any job needs for `scratch`, and what an
-    // activation or gradient at a stage boundary takes. Only the counts of `batch` are read.
+    // activation or gradient takes before (is_behind 0) and behind this range. Only counts are read of
+    // `batch`.
     int64_t (*acts_bytes)(void* model, const DynapipeBatch* batch, int flags);
     int64_t (*scratch_bytes)(void* model, const DynapipeBatch* batch);
-    int64_t (*boundary_bytes)(void* model, const DynapipeBatch* batch);
+    int64_t (*boundary_bytes)(void* model, const DynapipeBatch* batch, int is_behind);
 
-    // in: NULL on the first stage. out: NULL on the last. losses: (num_rows) cross entropy in nats, last
-    // stage with HEAD only. loss_scale multiplies the gradient of every row's loss (1 / supervised tokens of
-    // the step).
+    // in: NULL on the first range. out: NULL on the last. losses: (num_rows) cross entropy in nats, last
+    // range with HEAD only.
     int (*forward)(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
-                   void* scratch, float* losses, float loss_scale, int flags);
-    // Gradient of inputs. dout: NULL on the last stage; din: NULL on the first. Leaves in acts what
+                   void* scratch, float* losses, int flags);
+    // Gradient of inputs. dout: NULL on the last range; din: NULL on the first. Leaves in acts what
     // backward_weights needs. May add gradients of small parameters (norms) at once.
     int (*backward_inputs)(void* model, const DynapipeBatch* batch, const void* in, void* acts,
                            const void* dout, void* din, void* scratch);
-    // Adds to the gradients of weights. Called exactly once after backward_inputs of that micro-batch.
+    // Adds to the gradients of weights. Called exactly once after backward_inputs of that micro-batch. A
+    // model whose backward cannot be divided does all of it in backward_inputs and nothing here.
     int (*backward_weights)(void* model, const DynapipeBatch* batch, void* acts, const void* dout,
                             void* scratch);
 
     void (*zero_gradients)(void* model);
 
-    // (optional) last stage, inference: index of the largest logit of supervised row 0 of the last forward.
-    int32_t (*argmax_token)(void* model);
-
     // (optional, where the calls above only queue work on a device) Waits for all of it; the losses are in
     // place after it.
     int (*finish)(void* model);
+
+    // (optional, for generation) The new tokens of some sequences, behind what the cache has of them; in and
+    // out as in forward(), of these tokens. The last range writes the likeliest next token of each sequence
+    // to `next` (num_seqs) and waits for it. An encoder-decoder gets encoder tokens once, decoder tokens call
+    // by call.
+    int64_t (*cache_bytes)(void* model, const DynapipeCache* cache);
+    int64_t (*infer_bytes)(void* model, const DynapipeBatch* batch);  // of scratch
+    int (*infer)(void* model, const DynapipeBatch* batch, const DynapipeCache* cache, const void* in,
+                 void* out, void* scratch, int32_t* next);
 } DynapipeModel_v1;
 
-// The parameters of this rank's layers: one flat array, and one of gradients with the same layout.
+// A parameter that several ranges have a copy of (a tied embedding, a table of biases): values [begin, begin
+// + count) of this range's array. All copies bear the same number and have the same count; their gradients
+// become the sum of all, everywhere.
+typedef struct {
+    int32_t group;  // >= 0, the model's own numbering, the same on all ranks
+    int64_t begin, count;
+} DynapipeTied;
+
+// The parameters of one range: one flat array, and one of float32 gradients with the same layout.
 typedef struct {
     void* params;
     void* grads;
     int64_t num_params;
-    int32_t bytes_per_value;  // 4: float32
-    // Parameters that live on two stages: [tied_begin, tied_begin + tied_count) here is the same tensor as
-    // the other stage's. Gradients are summed over first and last stage. 0: none.
-    int64_t tied_begin, tied_count;
+    int32_t bytes_per_value;  // of params. 4: float32
+    int32_t num_tied;
+    const DynapipeTied* tied;  // [num_tied], copied
 } DynapipeParams_v1;
 
 typedef struct Dynapipe Dynapipe;
@@ -132,7 +165,8 @@ typedef struct {
     const char* train_pattern;  // sample files or llm.c token files
     const char* val_pattern;    // NULL: no validation
     int64_t batch_tokens;       // tokens of a step over all ranks, at most
-    int32_t max_seq_tokens;     // longest sequence
+    int32_t max_seq_tokens;     // longest sequence; of an encoder-decoder: longest input
+    int32_t max_target_tokens;  // > 0: an encoder-decoder model, and its longest target
     int32_t rows;               // samples per micro-batch of --batching padded
     int32_t num_steps;          // planning stops there; < 0: one pass over the data
     int32_t zero_stage;         // 1: optimizer state shared among replicas
@@ -160,10 +194,21 @@ int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32
 // `stream` must live until dynapipe_close().
 int dynapipe_use_stream(Dynapipe* dp, void* stream);
 
-// Split the model over the stages for this mixture; layers [*layer_begin, *layer_end) are this rank's: none
-// where the last stage has the head alone, [L, L). Takes costs.
-int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t* layer_begin, int32_t* layer_end);
-int dynapipe_attach(Dynapipe* dp, const DynapipeModel_v1* api, void* model, const DynapipeParams_v1* params);
+// Contiguous blocks [begin, end) of the model's chain: its embedding is block 0, then a block for each layer,
+// then the head. Of an encoder-decoder: encoder's embedding, its layers, decoder's embedding, its layers,
+// head. The head may be a range alone.
+typedef struct {
+    int32_t begin, end;
+} DynapipeRange;
+enum { DYNAPIPE_MAX_RANGES = 64 };
+
+// Place the model's blocks on the ranks for this mixture: out[*num_ranges] are this rank's, in the chain's
+// order (one, today). Takes costs.
+int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* out, int32_t max_ranges,
+                           int32_t* num_ranges);
+// The model of range `idx`; once for each. The first step needs all of them.
+int dynapipe_attach(Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api, void* model,
+                    const DynapipeParams_v1* params);
 
 // --- training --------------------------------------------------------------------------------------------
 
@@ -176,8 +221,8 @@ typedef struct {
 } DynapipeStep_v1;
 
 int dynapipe_step(Dynapipe* dp, DynapipeStep_v1* out);
-// The range of this rank's parameters whose reduced gradients it holds and which it updates.
-void dynapipe_shard(const Dynapipe* dp, int64_t* begin, int64_t* end);
+// Of range `idx`: the parameters whose reduced gradients this rank holds and which it updates.
+void dynapipe_shard(const Dynapipe* dp, int32_t idx, int64_t* begin, int64_t* end);
 // After the update, every step: with zero_stage 1, replicas exchange their shards of the parameters.
 int dynapipe_share_params(Dynapipe* dp);
 // Sum over all ranks, in rank order: the same bits everywhere.

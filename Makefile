@@ -29,6 +29,7 @@ BLAS_LIBS := -lopenblas
 TEXT_LIBS := -lpcre2-8 -ljansson
 
 LLMC_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard llmc/*.c llmc/cpu/*.c))
+TRAINER_OBJS = $(patsubst %.c,$(OUT)/%.o,$(wildcard trainer/trainer*.c))
 TEST_SRCS := $(wildcard test/test_*.c)
 TESTS     := $(patsubst test/%.c,%,$(TEST_SRCS))
 TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS),$(wildcard test/*.c)))
@@ -92,9 +93,9 @@ $(OUT)/train_gpt2.o: train_gpt2.cu
 	@echo "cc $<"
 	$(CC) -x c $(CFLAGS_ALL) -c $< -o $@
 endif
-$(OUT)/train_gpt2: $(OUT)/train_gpt2.o $(OUT)/train_stock.o $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
+$(OUT)/train_gpt2: $(OUT)/train_gpt2.o $(TRAINER_OBJS) $(OUT)/trainer/source_stock.o $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(if $(filter emu,$(BACKEND)),$(DYNAPIPE_LIBS)) $(TEXT_LIBS) $(LIBS) -o $@
-$(OUT)/train_gpt2-dynapipe: $(OUT)/train_gpt2.o $(OUT)/train_dynapipe.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+$(OUT)/train_gpt2-dynapipe: $(OUT)/train_gpt2.o $(TRAINER_OBJS) $(OUT)/trainer/source_dynapipe.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/prepare_data: $(OUT)/prepare_data.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(LIBS) -o $@

@@ -4,7 +4,7 @@ profile_costs.c -- measures what a stage costs on this machine, and writes the f
     mpirun -np 2 ./profile_costs --model d12 --tokens 2048 --out costs.txt
 
 Start it with as many ranks per machine as training will have: all compute at the same time, so that what they
-share (memory bandwidth, cache) is in the times. What is measured: adapters/gpt2_profile.h. Transfers go
+share (memory bandwidth, cache) is in the times. What is measured: adapters/model_profile.h. Transfers go
 between ranks 0 and 1 as in training (on GPUs by NCCL; --transport mpi: through the host). Every quantity is
 the mean over the ranks. The same file is
 ./profile_costscu on GPUs.
@@ -13,8 +13,8 @@ the mean over the ranks. The same file is
 #include <stdlib.h>
 #include <string.h>
 
-#include "dynapipe_plugin/adapters/gpt2_profile.h"
-#include "dynapipe_plugin/adapters/llmc_gpt2.h"
+#include "dynapipe_plugin/adapters/model_profile.h"
+#include "dynapipe_plugin/adapters/llmc_model.h"
 #include "dynapipe_plugin/base/clock.h"
 #include "dynapipe_plugin/base/options.h"
 #include "dynapipe_plugin/run/collective.h"
@@ -52,7 +52,7 @@ typedef struct {
     Transport transport;
     Collective world;  // all ranks
     int32_t num_threads;
-    Gpt2Config config;
+    ModelConfig config;
     CostModel costs;
 } Profiler;
 
@@ -164,18 +164,18 @@ static int32_t largest_micro_batch(const ProfileOptions* options, const OpsConte
 static Status profile(Profiler* p) {
     char error[256];
     const ProfileOptions* options = &p->options;
-    if (!gpt2_config_parse(&p->config, options->model, options->vocab, options->seq_tokens, error)) {
+    if (!model_parse(&p->config, &gpt2_kind, options->model, options->vocab, options->seq_tokens, error)) {
         return FAIL(STATUS_BAD_OPTION, "--model: %s", error);
     }
     choose_card(p->transport.rank);
     OpsContext* ops = ops_create(p->num_threads);
-    Gpt2Profile about = {.config = p->config,
-                         .max_tokens = largest_micro_batch(options, ops),
-                         .max_seq_tokens = options->seq_tokens,
-                         .budget_ns = (int64_t)(options->seconds * 1e9)};
-    gpt2_profile_measure(&p->costs, &about, ops, sync_ranks, p);
+    ModelProfile about = {.config = p->config,
+                          .max_tokens = largest_micro_batch(options, ops),
+                          .max_seq_tokens = options->seq_tokens,
+                          .budget_ns = (int64_t)(options->seconds * 1e9)};
+    model_profile_measure(&p->costs, &about, ops, sync_ranks, p);
     char signature[400];
-    dynapipe_gpt2_signature(signature, sizeof signature, &p->config, ops);
+    dynapipe_llmc_signature(signature, sizeof signature, &p->config, ops);
     Status status = average_over_ranks(p);
     if (status == STATUS_OK) { status = measure_transfers(p, ops); }
     ops_free(ops);
@@ -185,7 +185,7 @@ static Status profile(Profiler* p) {
         p->costs.parts[RECOMPUTE_NONE][part].offered = p->costs.parts[RECOMPUTE_FULL][part].offered = true;
     }
     p->costs.recompute_is_job[RECOMPUTE_FULL] = true;
-    gpt2_profile_set_recompute(&p->costs);
+    model_profile_set_recompute(&p->costs);
     p->costs.num_enc_layers = p->config.num_layers;
     TRY(cost_model_check(&p->costs));
     TRY(cost_model_save(&p->costs, options->out, signature));

@@ -29,9 +29,9 @@ typedef struct {
 } Options;
 
 typedef struct {
-    Gpt2 model;
+    Model model;
     Optimizer optimizer;
-    Gpt2Batch batch;
+    ModelBatch batch;
     int32_t *tokens, *positions, *targets, *rows, *cu_seqlens;
     float* losses;
     void *acts, *scratch;
@@ -70,16 +70,16 @@ static Options parse(int argc, char** argv) {
 
 static void trainer_init(Trainer* trainer, const Options* options, OpsContext* ops) {
     char error[LLMC_ERROR_CHARS];
-    Gpt2Config config;
-    if (!gpt2_config_parse(&config, options->model, 0, 0, error)) {
+    ModelConfig config;
+    if (!model_parse(&config, &gpt2_kind, options->model, 0, 0, error)) {
         fprintf(stderr, "%s\n", error);
         exit(1);
     }
     const int B = options->num_seqs, S = options->seq_tokens, T = B * S;
-    Gpt2* model = &trainer->model;
-    gpt2_init(model, config, 0, config.num_layers, true, ops);
+    Model* model = &trainer->model;
+    model_init(model, &config, 0, config.num_layers, true, ops);
     gpt2_init_random(model, 42);
-    gpt2_alloc_grads(model);
+    model_alloc_grads(model);
     optimizer_init(&trainer->optimizer, 0, model->num_params, 0.1f, 42, ops);
     mt19937_seed(&trainer->random, 1);
     size_t num_bytes = (size_t)T * sizeof(int32_t);
@@ -94,7 +94,7 @@ static void trainer_init(Trainer* trainer, const Options* options, OpsContext* o
         trainer->rows[t] = t;
     }
     for (int b = 0; b <= B; b++) { trainer->cu_seqlens[b] = b * S; }
-    trainer->batch = (Gpt2Batch){
+    trainer->batch = (ModelBatch){
         .num_seqs = B,
         .num_tokens = T,
         .num_rows = T,
@@ -104,8 +104,9 @@ static void trainer_init(Trainer* trainer, const Options* options, OpsContext* o
         .positions = trainer->positions,
         .rows = trainer->rows,
         .targets = trainer->targets,
+        .loss_scale = 1.0f / (float)T,
     };
-    trainer->acts = llmc_alloc((size_t)gpt2_acts_bytes(model, T, T, GPT2_KEEP | GPT2_HEAD), "activations");
+    trainer->acts = llmc_alloc((size_t)gpt2_acts_bytes(model, T, T, MODEL_KEEP | MODEL_HEAD), "activations");
     trainer->scratch = llmc_alloc((size_t)gpt2_scratch_bytes(model, T, T, S), "scratch");
 }
 
@@ -119,12 +120,12 @@ static void trainer_free(Trainer* trainer) {
     free(trainer->acts);
     free(trainer->scratch);
     optimizer_free(&trainer->optimizer);
-    gpt2_free(&trainer->model);
+    model_free(&trainer->model);
 }
 
 static double step(Trainer* trainer, int t, double phase_ms[NUM_PHASES]) {
-    Gpt2* model = &trainer->model;
-    const Gpt2Batch* batch = &trainer->batch;
+    Model* model = &trainer->model;
+    const ModelBatch* batch = &trainer->batch;
     const int T = batch->num_tokens;
     const uint32_t V = (uint32_t)model->config.vocab;
     for (int i = 0; i < T; i++) {
@@ -133,10 +134,10 @@ static double step(Trainer* trainer, int t, double phase_ms[NUM_PHASES]) {
     }
     double at_ms[NUM_PHASES + 1];
     at_ms[PHASE_zero] = now_ms(CLOCK_MONOTONIC);
-    gpt2_zero_grads(model);
+    model_zero_grads(model);
     at_ms[PHASE_forward] = now_ms(CLOCK_MONOTONIC);
-    gpt2_forward(model, batch, NULL, NULL, trainer->acts, trainer->scratch, trainer->losses, 1.0f / (float)T,
-                 GPT2_KEEP | GPT2_HEAD);
+    gpt2_forward(model, batch, NULL, NULL, trainer->acts, trainer->scratch, trainer->losses,
+                 MODEL_KEEP | MODEL_HEAD);
     at_ms[PHASE_backward_inputs] = now_ms(CLOCK_MONOTONIC);
     gpt2_backward_inputs(model, batch, NULL, trainer->acts, NULL, NULL, trainer->scratch);
     at_ms[PHASE_backward_weights] = now_ms(CLOCK_MONOTONIC);

@@ -104,6 +104,9 @@ typedef struct {
     // place after it.
     int (*finish)(void* model);
 
+    // (optional) last range, inference: index of the largest logit of supervised row 0 of the last forward.
+    int32_t (*argmax_token)(void* model);
+
     // (optional, for generation) The new tokens of some sequences, behind what the cache has of them; in and
     // out as in forward(), of these tokens. The last range writes the likeliest next token of each sequence
     // to `next` (num_seqs) and waits for it. An encoder-decoder gets encoder tokens once, decoder tokens call
@@ -133,7 +136,7 @@ typedef struct {
 } DynapipeParams_v1;
 
 typedef struct Dynapipe Dynapipe;
-typedef struct DynapipeCosts DynapipeCosts;  // a cost model; adapters make it (adapters/llmc_gpt2.h)
+typedef struct DynapipeCosts DynapipeCosts;  // a cost model; adapters make it (adapters/llmc_model.h)
 
 // --- session ---------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@
 #include "llmc_error.h"
 
 enum { HEADER_INTS = 256, HEADER_BYTES = 4 * HEADER_INTS };
-enum { MODEL_MAGIC = 20240326, MODEL_VERSION_FP32 = 3, MODEL_VERSION_BF16 = 5 };
+enum { MODEL_VERSION_FP32 = 3, MODEL_VERSION_BF16 = 5 };
 enum { STATE_MAGIC = 20240527, STATE_VERSION = 1, STATE_MASTER = 4, STATE_SHUFFLES = 5, STATE_STEP = 10 };
 #ifdef LLMC_BF16
 enum { MODEL_VERSION = MODEL_VERSION_BF16 };  // that this build writes
@@ -33,22 +33,22 @@ static int64_t value_bytes(int32_t model_version) {
     return model_version == MODEL_VERSION_BF16 ? 2 : 4;
 }
 
-static int64_t model_bytes(const Gpt2Config* config, int32_t version) {
-    return HEADER_BYTES + value_bytes(version) * gpt2_num_params(config);
+static int64_t model_bytes(const ModelConfig* config, int32_t version) {
+    return HEADER_BYTES + value_bytes(version) * model_num_params(config);
 }
 
 // Where the run's record begins in a state file.
-static int64_t state_bytes(const Gpt2Config* config, bool has_master) {
-    return HEADER_BYTES + (has_master ? 12 : 8) * gpt2_num_params(config);
+static int64_t state_bytes(const ModelConfig* config, bool has_master) {
+    return HEADER_BYTES + (has_master ? 12 : 8) * model_num_params(config);
 }
 
 static bool is_of_model_file(CheckpointBody body) {
     return body == CHECKPOINT_PARAMS || body == CHECKPOINT_FLOATS;
 }
 
-static int64_t body_offset(CheckpointBody body, const Gpt2Config* config) {
+static int64_t body_offset(CheckpointBody body, const ModelConfig* config) {
     int64_t num_before = body == CHECKPOINT_V ? 1 : body == CHECKPOINT_MASTER ? 2 : 0;
-    return HEADER_BYTES + 4 * num_before * gpt2_num_params(config);
+    return HEADER_BYTES + 4 * num_before * model_num_params(config);
 }
 
 // --- from device to file and back, a piece at a time -----------------------------------------------------
@@ -60,7 +60,7 @@ typedef struct {
     uint16_t halves[PIECE_VALUES];  // as a version 5 file has them
 } Piece;
 
-static void piece_download(Piece* piece, CheckpointBody body, const Gpt2* model, const void* values,
+static void piece_download(Piece* piece, CheckpointBody body, const Model* model, const void* values,
                            int64_t at, int64_t num_values) {
     if (body == CHECKPOINT_PARAMS) {
         device_values_download(model->ops, piece->values, (const floatX*)values + at, (size_t)num_values);
@@ -70,8 +70,8 @@ static void piece_download(Piece* piece, CheckpointBody body, const Gpt2* model,
     }
 }
 
-static void piece_upload(const Piece* piece, CheckpointBody body, const Gpt2* model, void* values, int64_t at,
-                         int64_t num_values) {
+static void piece_upload(const Piece* piece, CheckpointBody body, const Model* model, void* values,
+                         int64_t at, int64_t num_values) {
     if (body == CHECKPOINT_PARAMS) {
         device_values_upload(model->ops, (floatX*)values + at, piece->values, (size_t)num_values);
     } else {
@@ -100,24 +100,23 @@ static bool piece_read(Piece* piece, const CheckpointFile* file, int64_t num_val
 
 // --- writing ---------------------------------------------------------------------------------------------
 
-static bool create_model(const char* path, const Gpt2Config* config, int32_t version, char* error) {
-    int32_t header[HEADER_INTS] = {
-        MODEL_MAGIC,        version,           config->max_seq_len, config->vocab,
-        config->num_layers, config->num_heads, config->channels,    config->padded_vocab};
+static bool create_model(const char* path, const ModelConfig* config, int32_t version, char* error) {
+    int32_t header[HEADER_INTS] = {config->kind->checkpoint_magic, version};
+    config->kind->to_header(header, config);
     CheckpointFile file;
     return checkpoint_file_create(&file, path, model_bytes(config, version), error) &&
            checkpoint_file_write(&file, header, HEADER_BYTES, 0, error) && checkpoint_file_sync(&file, error);
 }
 
-bool checkpoint_create_model(const char* path, const Gpt2Config* config, char* error) {
+bool checkpoint_create_model(const char* path, const ModelConfig* config, char* error) {
     return create_model(path, config, MODEL_VERSION, error);
 }
 
-bool checkpoint_create_gradients(const char* path, const Gpt2Config* config, char* error) {
+bool checkpoint_create_gradients(const char* path, const ModelConfig* config, char* error) {
     return create_model(path, config, MODEL_VERSION_FP32, error);
 }
 
-bool checkpoint_create_state(const char* path, const Gpt2Config* config, const CheckpointRun* run,
+bool checkpoint_create_state(const char* path, const ModelConfig* config, const CheckpointRun* run,
                              char* error) {
     int32_t header[HEADER_INTS] = {STATE_MAGIC, STATE_VERSION, 1, 0};
     header[STATE_STEP] = run->step;
@@ -140,10 +139,11 @@ typedef struct {
 } Run;
 
 // The next run within [begin, end), from slice *idx on; false: none left. Neighbouring tensors are joined.
-static bool next_run(Run* out, const Gpt2* model, int64_t begin, int64_t end, bool with_tied_copy, int* idx) {
+static bool next_run(Run* out, const Model* model, int64_t begin, int64_t end, bool with_tied_copy,
+                     int* idx) {
     *out = (Run){0};
     for (; *idx < model->num_slices; (*idx)++) {
-        const Gpt2TensorSlice* slice = &model->slices[*idx];
+        const TensorSlice* slice = &model->slices[*idx];
         int64_t from = slice->offset > begin ? slice->offset : begin;
         int64_t to = slice->offset + slice->num_values < end ? slice->offset + slice->num_values : end;
         if (from >= to || (slice->tied_copy && !with_tied_copy)) { continue; }
@@ -166,7 +166,7 @@ static bool next_piece(Run* out, const Run* run) {
     return left > 0;
 }
 
-bool checkpoint_write(const char* path, CheckpointBody body, const Gpt2* model, const void* values,
+bool checkpoint_write(const char* path, CheckpointBody body, const Model* model, const void* values,
                       int64_t begin, int64_t end, char* error) {
     CheckpointFile file;
     if (!checkpoint_file_open_tmp(&file, path, error)) { return false; }
@@ -196,23 +196,22 @@ void checkpoint_abort(const char* path) {
 
 // --- reading ---------------------------------------------------------------------------------------------
 
-static bool check_model_header(const CheckpointFile* file, const int32_t* header, Gpt2Config* out,
-                               char* error) {
+static bool check_model_header(const CheckpointFile* file, const int32_t* header, const ModelKind* kind,
+                               ModelConfig* out, char* error) {
     const char* path = llmc_path_tail(file->path);
-    if (header[0] != MODEL_MAGIC) {
-        return llmc_fail(error, "%s: magic %d is not %d: no GPT-2 model ---> use a model_*.bin or gpt2_*.bin",
-                         path, header[0], MODEL_MAGIC);
+    if (header[0] != kind->checkpoint_magic) {
+        return llmc_fail(error, "%s: magic %d is not %d: no %s model ---> use a model_*.bin of this trainer",
+                         path, header[0], kind->checkpoint_magic, kind->name);
     }
     if (header[1] != MODEL_VERSION_FP32 && header[1] != MODEL_VERSION_BF16) {
         return llmc_fail(error,
                          "%s: version %d is not %d or %d ---> write the file anew with a current program",
                          path, header[1], MODEL_VERSION_FP32, MODEL_VERSION_BF16);
     }
-    Gpt2Config config = {.max_seq_len = header[2], .vocab = header[3], .num_layers = header[4]};
-    config.num_heads = header[5];
-    config.channels = header[6];
-    config.padded_vocab = header[7];
-    if (!gpt2_config_check(&config, path, error)) { return false; }
+    ModelConfig config;
+    kind->from_header(&config, header);
+    config.kind = kind;
+    if (!kind->check(&config, path, error)) { return false; }
     int64_t num_bytes = model_bytes(&config, header[1]);
     if (file->num_bytes != num_bytes) {
         return llmc_fail(error, "%s: %lld bytes, but its header asks for %lld ---> copy or download it again",
@@ -234,39 +233,24 @@ static bool open_and_read_header(CheckpointFile* file, const char* path, int32_t
     return false;
 }
 
-bool checkpoint_read_config(Gpt2Config* out, const char* path, char* error) {
+bool checkpoint_read_config(ModelConfig* out, const ModelKind* kind, const char* path, char* error) {
     CheckpointFile file;
     int32_t header[HEADER_INTS];
     if (!open_and_read_header(&file, path, header, error)) { return false; }
-    bool ok = check_model_header(&file, header, out, error);
+    bool ok = check_model_header(&file, header, kind, out, error);
     checkpoint_file_close(&file);
     return ok;
 }
 
-static bool check_same_config(const char* path, const Gpt2Config* theirs, const Gpt2Config* ours,
+static bool check_same_config(const char* path, const ModelConfig* theirs, const ModelConfig* ours,
                               char* error) {
-    const struct {
-        const char* name;
-        int theirs, ours;
-        const char* remedy;
-    } fields[] = {
-        {"vocabulary", theirs->vocab, ours->vocab, "use data made with this checkpoint's tokenizer"},
-        {"padded vocabulary", theirs->padded_vocab, ours->padded_vocab, "use another checkpoint"},
-        {"layers", theirs->num_layers, ours->num_layers, "give this checkpoint to -e, or leave -e out"},
-        {"channels", theirs->channels, ours->channels, "give this checkpoint to -e, or leave -e out"},
-        {"heads", theirs->num_heads, ours->num_heads, "give this checkpoint to -e, or leave -e out"},
-        {"longest sequence", theirs->max_seq_len, ours->max_seq_len, "start with the same -t"},
-    };
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        if (fields[i].theirs != fields[i].ours) {
-            return llmc_fail(error, "%s: %s is %d, this run's is %d ---> %s", llmc_path_tail(path),
-                             fields[i].name, fields[i].theirs, fields[i].ours, fields[i].remedy);
-        }
-    }
-    return true;
+    ModelDifference d;
+    return model_config_equal(theirs, ours, &d) ||
+           llmc_fail(error, "%s: %s is %d, this run's is %d ---> %s", llmc_path_tail(path), d.field, d.theirs,
+                     d.ours, d.remedy);
 }
 
-static bool check_state_header(const CheckpointFile* file, const int32_t* header, const Gpt2Config* config,
+static bool check_state_header(const CheckpointFile* file, const int32_t* header, const ModelConfig* config,
                                char* error) {
     const char* path = llmc_path_tail(file->path);
     if (header[0] != STATE_MAGIC) {
@@ -303,12 +287,12 @@ static bool check_has_master(const char* path, const int32_t* header, char* erro
            llmc_fail(error, "%s: has no master weights ---> use the model file's", llmc_path_tail(path));
 }
 
-static bool open_body(CheckpointFile* file, const char* path, CheckpointBody body, const Gpt2Config* config,
+static bool open_body(CheckpointFile* file, const char* path, CheckpointBody body, const ModelConfig* config,
                       int64_t* bytes_per_value, char* error) {
     int32_t header[HEADER_INTS];
     if (!open_and_read_header(file, path, header, error)) { return false; }
-    Gpt2Config theirs;
-    bool ok = is_of_model_file(body) ? check_model_header(file, header, &theirs, error) &&
+    ModelConfig theirs;
+    bool ok = is_of_model_file(body) ? check_model_header(file, header, config->kind, &theirs, error) &&
                                            check_same_config(path, &theirs, config, error)
                                      : check_state_header(file, header, config, error);
     if (ok && body == CHECKPOINT_MASTER) { ok = check_has_master(path, header, error); }
@@ -319,10 +303,10 @@ static bool open_body(CheckpointFile* file, const char* path, CheckpointBody bod
 
 // Values [begin, end) of the slice as read: a damaged one is told here, by its name, rather than as a loss
 // that is NaN.
-static bool check_finite(const char* path, const Gpt2* model, const float* values, int64_t begin, int64_t end,
-                         char* error) {
+static bool check_finite(const char* path, const Model* model, const float* values, int64_t begin,
+                         int64_t end, char* error) {
     for (int i = 0; i < model->num_slices; i++) {
-        const Gpt2TensorSlice* slice = &model->slices[i];
+        const TensorSlice* slice = &model->slices[i];
         int64_t from = slice->offset > begin ? slice->offset : begin;
         int64_t to = slice->offset + slice->num_values < end ? slice->offset + slice->num_values : end;
         for (int64_t j = from; j < to; j++) {
@@ -331,13 +315,13 @@ static bool check_finite(const char* path, const Gpt2* model, const float* value
             if (slice->layer >= 0) { snprintf(layer, sizeof layer, " of layer %d", slice->layer); }
             return llmc_fail(error, "%s: value %lld of %s%s is no finite number ---> use another checkpoint",
                              llmc_path_tail(path), (long long)(j - slice->offset),
-                             model->names[slice->tensor], layer);
+                             model->config.kind->tensor(&model->config, slice->tensor).name, layer);
         }
     }
     return true;
 }
 
-bool checkpoint_read(const char* path, CheckpointBody body, const Gpt2* model, void* values, int64_t begin,
+bool checkpoint_read(const char* path, CheckpointBody body, const Model* model, void* values, int64_t begin,
                      int64_t end, char* error) {
     CheckpointFile file;
     int64_t base = body_offset(body, &model->config), bytes;
@@ -389,7 +373,7 @@ static bool read_position(CheckpointRun* run, const CheckpointFile* file, int64_
     return true;
 }
 
-bool checkpoint_read_run(CheckpointRun* out, const char* path, const Gpt2Config* config, char* error) {
+bool checkpoint_read_run(CheckpointRun* out, const char* path, const ModelConfig* config, char* error) {
     CheckpointFile file;
     int32_t header[HEADER_INTS];
     if (!open_and_read_header(&file, path, header, error)) { return false; }

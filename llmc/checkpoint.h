@@ -15,20 +15,21 @@ and CHECKPOINT_FLOATS of model->grads. Files are written as PATH.tmp and renamed
 file survives whatever happens. Nothing here ends the program: false means that `error` (256 characters) names
 the file, the field and the remedy.
 
-Model file (llm.c's), little-endian: 256 int32 (magic 20240326, version, maxT, V, L, NH, C, Vp, zeros), then
-16 tensors in the order of GPT2_TENSORS, each with all its layers: float32 in version 3, bfloat16 in
-version 5. A build writes the version of its floatX and reads both. State file (llm.c's, of a single process):
-256 int32 (magic 20240527, version 1, processes 1, rank 0, has master weights, loader shuffles 0, [10] step,
-zeros), float32 m, float32 v, and float32 master weights where floatX is bf16, all in the model file's order.
-Behind them, where llm.c does not look: 8 bytes "llmcrun1", uint64 number of bytes, uint64 FNV-1a hash of
-them, and the bytes of CheckpointRun.
+Model file, little-endian: 256 int32 (magic and config of its kind, [1] the version), then the kind's tensors
+in their order, each with all its layers: float32 in version 3, bfloat16 in version 5. GPT-2's is llm.c's:
+magic 20240326, version, maxT, V, L, NH, C, Vp, zeros, and 16 tensors in the order of GPT2_TENSORS. A build
+writes the version of its floatX and reads both. State file (llm.c's, of a single process): 256 int32 (magic
+20240527, version 1, processes 1, rank 0, has master weights, loader shuffles 0, [10] step, zeros), float32 m,
+float32 v, and float32 master weights where floatX is bf16, all in the model file's order. Behind them, where
+llm.c does not look: 8 bytes "llmcrun1", uint64 number of bytes, uint64 FNV-1a hash of them, and the bytes of
+CheckpointRun.
 
 `values` are memory of the device: floatX for CHECKPOINT_PARAMS, float32 for the others.
 */
 #pragma once
 
 #include "checkpoint_file.h"
-#include "gpt2.h"
+#include "model.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -56,28 +57,29 @@ typedef enum { CHECKPOINT_MODEL_FILE, CHECKPOINT_STATE_FILE, CHECKPOINT_DONE_FIL
 void checkpoint_path(char out[CHECKPOINT_PATH_CHARS], const char* directory, CheckpointName name, int step);
 
 // --- writing ---------------------------------------------------------------------------------------------
-bool checkpoint_create_model(const char* path, const Gpt2Config* config, char* error);
-bool checkpoint_create_gradients(const char* path, const Gpt2Config* config, char* error);  // version 3
-bool checkpoint_create_state(const char* path, const Gpt2Config* config, const CheckpointRun* run,
+bool checkpoint_create_model(const char* path, const ModelConfig* config, char* error);
+bool checkpoint_create_gradients(const char* path, const ModelConfig* config, char* error);  // version 3
+bool checkpoint_create_state(const char* path, const ModelConfig* config, const CheckpointRun* run,
                              char* error);
 // values[i] belongs to model->params[begin + i], begin + i < end: parameters, gradients, or a replica's shard
 // of m or v. A tied copy is left to the first slice. Synced to disk on return; on failure PATH.tmp is
 // removed.
-bool checkpoint_write(const char* path, CheckpointBody body, const Gpt2* model, const void* values,
+bool checkpoint_write(const char* path, CheckpointBody body, const Model* model, const void* values,
                       int64_t begin, int64_t end, char* error);
 bool checkpoint_commit(const char* path, char* error);
 void checkpoint_abort(const char* path);
 
 // --- reading ---------------------------------------------------------------------------------------------
 // Header and length are checked by each of these.
-bool checkpoint_read_config(Gpt2Config* out, const char* path, char* error);  // of a model file
+// Of a model file, which must be of this kind.
+bool checkpoint_read_config(ModelConfig* out, const ModelKind* kind, const char* path, char* error);
 // As checkpoint_write; a tied copy is read too. PARAMS and FLOATS of a model file, whose shape must be
 // model->config, the others of a state file; MASTER only where it has one. A value that is NaN or infinite is
 // an error. `values` may be half filled on failure.
-bool checkpoint_read(const char* path, CheckpointBody body, const Gpt2* model, void* values, int64_t begin,
+bool checkpoint_read(const char* path, CheckpointBody body, const Model* model, void* values, int64_t begin,
                      int64_t end, char* error);
 // position stays NULL where llm.c wrote the file.
-bool checkpoint_read_run(CheckpointRun* out, const char* path, const Gpt2Config* config, char* error);
+bool checkpoint_read_run(CheckpointRun* out, const char* path, const ModelConfig* config, char* error);
 
 // --- a directory of checkpoints --------------------------------------------------------------------------
 bool checkpoint_mark_done(const char* directory, int step, char* error);

@@ -1,99 +1,93 @@
-// The slice's flat array has the tensors in checkpoint order, each with this slice's layers; for the whole
-// model it is the body of a checkpoint.
+// GPT-2 as a kind of model: its tensors in llm.c's order, its header, its functions.
 #include "gpt2.h"
 
-#include <assert.h>
-#include <stdlib.h>
+#include <stdio.h>
 
-#include "llmc_error.h"
-
-#define X(name, per_layer, rows, cols, decay) #name,
-static const char* const tensor_names[GPT2_NUM_TENSORS] = {GPT2_TENSORS(X)};
-#undef X
-
-typedef struct {
-    bool per_layer, decay;
-    int64_t num_values;  // of one layer
-} TensorShape;
-
-static void fill_shapes(TensorShape shapes[GPT2_NUM_TENSORS], const Gpt2Config* config) {
+static TensorInfo tensor_info(const ModelConfig* config, int tensor) {
     const int64_t C = config->channels, Vp = config->padded_vocab, maxT = config->max_seq_len;
-#define X(name, is_per_layer, rows, cols, is_decayed) \
-    shapes[GPT2_##name] =                             \
-        (TensorShape){.per_layer = is_per_layer, .decay = is_decayed, .num_values = (rows) * (cols)};
-    GPT2_TENSORS(X)
+    switch ((Gpt2Tensor)tensor) {
+#define X(name, per_layer, rows, cols, decay) \
+    case GPT2_##name:                         \
+        return (TensorInfo){#name, per_layer ? TENSOR_PER_LAYER : TENSOR_WHOLE, rows, cols, decay};
+        GPT2_TENSORS(X)
 #undef X
+        default: return (TensorInfo){0};
+    }
 }
 
-static bool has_tensor(const Gpt2* model, Gpt2Tensor tensor) {
+static bool has_tensor(const Model* model, int tensor) {
     switch (tensor) {
         case GPT2_wte: return model->is_first || model->is_last;
         case GPT2_wpe: return model->is_first;
-        case GPT2_lnfw:
-        case GPT2_lnfb: return model->is_last;
-        default: return model->layer_begin < model->layer_end;
+        default: return model->is_last;  // the final norm
     }
 }
 
-static void make_slices(Gpt2* model) {
-    TensorShape shapes[GPT2_NUM_TENSORS];
-    fill_shapes(shapes, &model->config);
-    int num_layers = model->layer_end - model->layer_begin;
-    model->slices =
-        llmc_alloc(sizeof *model->slices * (size_t)(GPT2_NUM_TENSORS * (num_layers + 1)), "tensor table");
-    int64_t file_offset = 0;
-    for (int t = 0; t < GPT2_NUM_TENSORS; t++) {
-        const TensorShape* shape = &shapes[t];
-        bool here = has_tensor(model, t);
-        model->slice_idx[t] = here ? model->num_slices : -1;
-        for (int l = 0; here && l < (shape->per_layer ? num_layers : 1); l++) {
-            int layer = shape->per_layer ? model->layer_begin + l : -1;
-            model->slices[model->num_slices++] = (Gpt2TensorSlice){
-                .tensor = t,
-                .layer = layer,
-                .offset = model->num_params,
-                .file_offset = file_offset + (layer > 0 ? layer : 0) * shape->num_values,
-                .num_values = shape->num_values,
-                .decay = shape->decay,
-                .tied_copy = t == GPT2_wte && !model->is_first,
-            };
-            model->num_params += shape->num_values;
-        }
-        file_offset += (shape->per_layer ? model->config.num_layers : 1) * shape->num_values;
-    }
+static bool is_copy(const Model* model, int tensor) {
+    return tensor == GPT2_wte && !model->is_first;
 }
 
-void gpt2_init(Gpt2* model, Gpt2Config config, int layer_begin, int layer_end, bool is_last,
-               OpsContext* ops) {
-    assert(0 <= layer_begin && layer_begin <= layer_end && layer_end <= config.num_layers);
-    assert(is_last ? layer_end == config.num_layers : layer_begin < layer_end);
-    *model = (Gpt2){
-        .config = config,
-        .layer_begin = layer_begin,
-        .layer_end = layer_end,
-        .is_first = layer_begin == 0,
-        .is_last = is_last,
-        .ops = ops,
-        .names = tensor_names,
-    };
-    make_slices(model);
-    model->params = ops_alloc(ops, (size_t)model->num_params * sizeof(floatX), "parameters");
+static bool is_tied(const ModelConfig* config, int tensor) {
+    (void)config;
+    return tensor == GPT2_wte;
 }
 
-void gpt2_alloc_grads(Gpt2* model) {
-    if (model->grads == NULL) {
-        model->grads = ops_alloc(model->ops, (size_t)model->num_params * sizeof(float), "gradients");
-    }
+// llm.c's: 256 int32 from [2] on.
+static void to_header(int32_t* header, const ModelConfig* config) {
+    header[2] = config->max_seq_len;
+    header[3] = config->vocab;
+    header[4] = config->num_layers;
+    header[5] = config->num_heads;
+    header[6] = config->channels;
+    header[7] = config->padded_vocab;
 }
 
-void gpt2_zero_grads(Gpt2* model) {
-    ops_zero(model->ops, model->grads, (size_t)model->num_params * sizeof(float));
+static void from_header(ModelConfig* out, const int32_t* header) {
+    *out = (ModelConfig){.max_seq_len = header[2],
+                         .vocab = header[3],
+                         .num_layers = header[4],
+                         .num_heads = header[5],
+                         .channels = header[6],
+                         .padded_vocab = header[7]};
 }
 
-void gpt2_free(Gpt2* model) {
-    if (model == NULL || model->ops == NULL) { return; }
-    ops_release(model->ops, model->params);
-    ops_release(model->ops, model->grads);
-    free(model->slices);
-    *model = (Gpt2){0};
+static void describe(char* out, size_t out_chars, const ModelConfig* config) {
+    snprintf(out, out_chars, "%d layers, %d channels, %d heads", config->num_layers, config->channels,
+             config->num_heads);
 }
+
+static int64_t acts_bytes(const Model* model, const ModelBatch* batch, int flags) {
+    return gpt2_acts_bytes(model, batch->num_tokens, batch->num_rows, flags);
+}
+
+static int64_t scratch_bytes(const Model* model, const ModelBatch* batch) {
+    return gpt2_scratch_bytes(model, batch->num_tokens, batch->num_rows, batch->max_seq_tokens);
+}
+
+static int64_t boundary_bytes(const Model* model, const ModelBatch* batch, int is_behind) {
+    (void)is_behind;
+    return gpt2_boundary_bytes(model, batch->num_tokens);
+}
+
+const ModelKind gpt2_kind = {
+    .name = "gpt2",
+    .title = "GPT-2",
+    .num_tensors = GPT2_NUM_TENSORS,
+    .checkpoint_magic = 20240326,
+    .parse = gpt2_config_parse,
+    .check = gpt2_config_check,
+    .to_header = to_header,
+    .from_header = from_header,
+    .describe = describe,
+    .tensor = tensor_info,
+    .has_tensor = has_tensor,
+    .is_copy = is_copy,
+    .is_tied = is_tied,
+    .init_random = gpt2_init_random,
+    .acts_bytes = acts_bytes,
+    .scratch_bytes = scratch_bytes,
+    .boundary_bytes = boundary_bytes,
+    .forward = gpt2_forward,
+    .backward_inputs = gpt2_backward_inputs,
+    .backward_weights = gpt2_backward_weights,
+};

@@ -23,38 +23,38 @@ static float* take_floats(char** cursor, int64_t num_values) {
 }
 
 // Bytes per token of one layer's own buffers with KEEP, in the order gpt2_acts_layer takes them.
-static int64_t layer_bytes(const Gpt2Config* config) {
+static int64_t layer_bytes(const ModelConfig* config) {
     return 11 * X_BYTES * config->channels + FLOAT_BYTES * (config->num_heads + 4);
 }
 
 // x_0 is kept by the first slice, x_L and dx_L by the last; see the picture in gpt2_acts.h.
-static int64_t stream_slots(const Gpt2* model) {
+static int64_t stream_slots(const Model* model) {
     return model->layer_end - model->layer_begin + model->is_first + model->is_last;
 }
 
 // Bytes per token without the head.
-static int64_t token_bytes(const Gpt2* model, int flags) {
+static int64_t token_bytes(const Model* model, int flags) {
     const int64_t C = model->config.channels, L = model->layer_end - model->layer_begin;
     if (L == 0) { return 0; }
-    if (!(flags & GPT2_KEEP)) { return 7 * C * X_BYTES + (model->config.num_heads + 2) * FLOAT_BYTES; }
+    if (!(flags & MODEL_KEEP)) { return 7 * C * X_BYTES + (model->config.num_heads + 2) * FLOAT_BYTES; }
     return L * layer_bytes(&model->config) + ((L + 1) * 4 + stream_slots(model)) * C * X_BYTES;
 }
 
 static int64_t head_rows(int num_rows, int flags) {
     int64_t rows = round_up_16(num_rows);
-    return flags & GPT2_KEEP || rows <= GPT2_HEAD_CHUNK_ROWS ? rows : GPT2_HEAD_CHUNK_ROWS;
+    return flags & MODEL_KEEP || rows <= GPT2_HEAD_CHUNK_ROWS ? rows : GPT2_HEAD_CHUNK_ROWS;
 }
 
-int64_t gpt2_acts_bytes(const Gpt2* model, int num_tokens, int num_rows, int flags) {
+int64_t gpt2_acts_bytes(const Model* model, int num_tokens, int num_rows, int flags) {
     int64_t num_bytes = round_up_16(num_tokens) * token_bytes(model, flags);
-    if (model->is_last && flags & GPT2_HEAD) {
+    if (model->is_last && flags & MODEL_HEAD) {
         int64_t row_values = 2 * model->config.channels + model->config.padded_vocab;
         num_bytes += head_rows(num_rows, flags) * (row_values * X_BYTES + 2 * FLOAT_BYTES);
     }
     return num_bytes;
 }
 
-int64_t gpt2_scratch_bytes(const Gpt2* model, int num_tokens, int num_rows, int max_seq_tokens) {
+int64_t gpt2_scratch_bytes(const Model* model, int num_tokens, int num_rows, int max_seq_tokens) {
     const int64_t C = model->config.channels, value = X_BYTES;
     int64_t tokens = round_up_16(num_tokens), rows = round_up_16(num_rows);
     if (model->layer_begin == model->layer_end) { return 2 * rows * C * value; }
@@ -69,11 +69,11 @@ int64_t gpt2_scratch_bytes(const Gpt2* model, int num_tokens, int num_rows, int 
     return embedding_bytes > num_bytes ? (embedding_bytes + 63) / 64 * 64 : num_bytes;
 }
 
-int64_t gpt2_boundary_bytes(const Gpt2* model, int num_tokens) {
+int64_t gpt2_boundary_bytes(const Model* model, int num_tokens) {
     return round_up_16(num_tokens) * model->config.channels * (int64_t)sizeof(floatX);
 }
 
-static Gpt2LayerActs shared_layer(const Gpt2* model, void* acts, int64_t T) {
+static Gpt2LayerActs shared_layer(const Model* model, void* acts, int64_t T) {
     const int64_t C = model->config.channels;
     char* cursor = acts;
     Gpt2LayerActs layer = {.x = take(&cursor, T * C), .residual2 = take(&cursor, T * C)};
@@ -87,12 +87,12 @@ static Gpt2LayerActs shared_layer(const Gpt2* model, void* acts, int64_t T) {
     return layer;
 }
 
-Gpt2LayerActs gpt2_acts_layer(const Gpt2* model, void* acts, int num_tokens, int local_layer, int flags) {
+Gpt2LayerActs gpt2_acts_layer(const Model* model, void* acts, int num_tokens, int local_layer, int flags) {
     const int64_t C = model->config.channels, T = round_up_16(num_tokens), l = local_layer;
     const int64_t L = model->layer_end - model->layer_begin;
     bool x_is_in = l == 0 && !model->is_first, x_next_is_out = l == L - 1 && !model->is_last;
     Gpt2LayerActs layer;
-    if (!(flags & GPT2_KEEP)) {
+    if (!(flags & MODEL_KEEP)) {
         layer = shared_layer(model, acts, T);
         if (x_is_in) { layer.x = NULL; }
         if (x_next_is_out) { layer.x_next = NULL; }
@@ -124,7 +124,7 @@ Gpt2LayerActs gpt2_acts_layer(const Gpt2* model, void* acts, int num_tokens, int
     return layer;
 }
 
-Gpt2HeadActs gpt2_acts_head(const Gpt2* model, void* acts, int num_tokens, int num_rows, int flags) {
+Gpt2HeadActs gpt2_acts_head(const Model* model, void* acts, int num_tokens, int num_rows, int flags) {
     const int64_t C = model->config.channels, R = head_rows(num_rows, flags);
     char* cursor = (char*)acts + round_up_16(num_tokens) * token_bytes(model, flags);
     Gpt2HeadActs head = {.num_rows = (int)R, .rows = take(&cursor, R * C), .lnf = take(&cursor, R * C)};
@@ -134,7 +134,7 @@ Gpt2HeadActs gpt2_acts_head(const Gpt2* model, void* acts, int num_tokens, int n
     return head;
 }
 
-Gpt2Scratch gpt2_scratch_split(const Gpt2* model, void* scratch, int num_tokens) {
+Gpt2Scratch gpt2_scratch_split(const Model* model, void* scratch, int num_tokens) {
     floatX* columns = scratch;
     return (Gpt2Scratch){.columns = columns,
                          .wide = columns + round_up_16(num_tokens) * model->config.channels};

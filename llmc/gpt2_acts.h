@@ -52,22 +52,14 @@ typedef struct {
     floatX* wide;     // (T, 4C) or attention's scratch; the embedding's backward has all of scratch
 } Gpt2Scratch;
 
-Gpt2LayerActs gpt2_acts_layer(const Gpt2* model, void* acts, int num_tokens, int local_layer, int flags);
-Gpt2HeadActs gpt2_acts_head(const Gpt2* model, void* acts, int num_tokens, int num_rows, int flags);
-Gpt2Scratch gpt2_scratch_split(const Gpt2* model, void* scratch, int num_tokens);
+Gpt2LayerActs gpt2_acts_layer(const Model* model, void* acts, int num_tokens, int local_layer, int flags);
+Gpt2HeadActs gpt2_acts_head(const Model* model, void* acts, int num_tokens, int num_rows, int flags);
+Gpt2Scratch gpt2_scratch_split(const Model* model, void* scratch, int num_tokens);
 
 // A copy of `batch` whose arrays are the device's, as long as one job's are (ops_stage); the others are NULL.
 // Begins a job's staging. An id out of range ends the program.
 enum { GPT2_BATCH_SEQS = 1, GPT2_BATCH_TOKENS = 2, GPT2_BATCH_ROWS = 4, GPT2_BATCH_TARGETS = 8 };
-Gpt2Batch gpt2_batch_stage(const Gpt2* model, const Gpt2Batch* batch, int arrays);
-
-// A tensor of a local layer (0 for those outside the layers).
-static inline floatX* gpt2_tensor(const Gpt2* model, Gpt2Tensor tensor, int local_layer) {
-    return model->params + model->slices[model->slice_idx[tensor] + local_layer].offset;
-}
-static inline float* gpt2_grad(const Gpt2* model, Gpt2Tensor tensor, int local_layer) {
-    return model->grads + model->slices[model->slice_idx[tensor] + local_layer].offset;
-}
+ModelBatch gpt2_batch_stage(const Model* model, const ModelBatch* batch, int arrays);
 
 #ifdef __cplusplus
 }

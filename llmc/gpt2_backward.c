@@ -3,25 +3,26 @@
 // among layers is free.
 #include "gpt2_acts.h"
 
-static const floatX* param(const Gpt2* model, Gpt2Tensor tensor, int l) {
-    return gpt2_tensor(model, tensor, l);
+static const floatX* param(const Model* model, Gpt2Tensor tensor, int l) {
+    return model_tensor(model, tensor, l);
 }
 
 // From dlogits to dx_L, which is zero but for the supervised rows.
-static void head_backward_inputs(Gpt2* model, const Gpt2Batch* batch, void* acts, floatX* dx, void* scratch) {
+static void head_backward_inputs(Model* model, const ModelBatch* batch, void* acts, floatX* dx,
+                                 void* scratch) {
     const int R = batch->num_rows, C = model->config.channels, Vp = model->config.padded_vocab;
     OpsContext* ops = model->ops;
-    Gpt2HeadActs head = gpt2_acts_head(model, acts, batch->num_tokens, R, GPT2_KEEP | GPT2_HEAD);
+    Gpt2HeadActs head = gpt2_acts_head(model, acts, batch->num_tokens, R, MODEL_KEEP | MODEL_HEAD);
     floatX *dlnf = scratch, *drows = dlnf + (int64_t)head.num_rows * C;
     if (R > 0) {
         matmul_backward_input(dlnf, head.logits, param(model, GPT2_wte, 0), R, C, Vp, ops);
-        layernorm_backward(drows, gpt2_grad(model, GPT2_lnfw, 0), gpt2_grad(model, GPT2_lnfb, 0), NULL, dlnf,
-                           head.rows, param(model, GPT2_lnfw, 0), head.mean, head.rstd, R, C, ops);
+        layernorm_backward(drows, model_grad(model, GPT2_lnfw, 0), model_grad(model, GPT2_lnfb, 0), NULL,
+                           dlnf, head.rows, param(model, GPT2_lnfw, 0), head.mean, head.rstd, R, C, ops);
     }
     scatter_rows(dx, drows, batch->rows, R, batch->num_tokens, C, ops);
 }
 
-static void layer_backward_inputs(Gpt2* model, const Gpt2Batch* batch, const Gpt2LayerActs* acts,
+static void layer_backward_inputs(Model* model, const ModelBatch* batch, const Gpt2LayerActs* acts,
                                   const floatX* x, const floatX* dx_next, floatX* dx,
                                   const Gpt2Scratch* scratch, int l) {
     const int T = batch->num_tokens, C = model->config.channels, NH = model->config.num_heads;
@@ -30,30 +31,30 @@ static void layer_backward_inputs(Gpt2* model, const Gpt2Batch* batch, const Gpt
     matmul_gelu_backward_input(dfch, acts->fch, scratch->wide, dx_next, param(model, GPT2_fcprojw, l), T,
                                4 * C, C, ops);
     matmul_backward_input(dcolumns, dfch, param(model, GPT2_fcw, l), T, C, 4 * C, ops);
-    layernorm_backward(acts->dresidual2, gpt2_grad(model, GPT2_ln2w, l), gpt2_grad(model, GPT2_ln2b, l),
+    layernorm_backward(acts->dresidual2, model_grad(model, GPT2_ln2w, l), model_grad(model, GPT2_ln2b, l),
                        dx_next, dcolumns, acts->residual2, param(model, GPT2_ln2w, l), acts->ln2_mean,
                        acts->ln2_rstd, T, C, ops);
     matmul_backward_input(dcolumns, acts->dresidual2, param(model, GPT2_attprojw, l), T, C, C, ops);
     attention_backward(acts->dqkv, scratch->wide, dcolumns, acts->qkv, acts->atty, acts->lse,
                        batch->cu_seqlens, batch->num_seqs, T, C, NH, ops);
     matmul_backward_input(dcolumns, acts->dqkv, param(model, GPT2_qkvw, l), T, C, 3 * C, ops);
-    layernorm_backward(dx, gpt2_grad(model, GPT2_ln1w, l), gpt2_grad(model, GPT2_ln1b, l), acts->dresidual2,
+    layernorm_backward(dx, model_grad(model, GPT2_ln1w, l), model_grad(model, GPT2_ln1b, l), acts->dresidual2,
                        dcolumns, x, param(model, GPT2_ln1w, l), acts->ln1_mean, acts->ln1_rstd, T, C, ops);
 }
 
-void gpt2_backward_inputs(Gpt2* model, const Gpt2Batch* batch, const floatX* in, void* acts,
-                          const floatX* dout, floatX* din, void* scratch) {
+void gpt2_backward_inputs(Model* model, const ModelBatch* batch, const void* in, void* acts, const void* dout,
+                          void* din, void* scratch) {
     const int T = batch->num_tokens, L = model->layer_end - model->layer_begin;
     Gpt2Scratch parts = gpt2_scratch_split(model, scratch, T);
-    Gpt2Batch staged =
+    ModelBatch staged =
         gpt2_batch_stage(model, batch, (L > 0 ? GPT2_BATCH_SEQS : 0) | (dout == NULL ? GPT2_BATCH_ROWS : 0));
     if (dout == NULL) {
-        floatX* dx = L > 0 ? gpt2_acts_layer(model, acts, T, L - 1, GPT2_KEEP).dx_next : din;
+        floatX* dx = L > 0 ? gpt2_acts_layer(model, acts, T, L - 1, MODEL_KEEP).dx_next : din;
         head_backward_inputs(model, &staged, acts, dx, scratch);
         dout = dx;
     }
     for (int l = L - 1; l >= 0; l--) {
-        Gpt2LayerActs layer = gpt2_acts_layer(model, acts, T, l, GPT2_KEEP);
+        Gpt2LayerActs layer = gpt2_acts_layer(model, acts, T, l, MODEL_KEEP);
         bool is_boundary = l == 0 && !model->is_first;
         floatX* dx = is_boundary ? din : layer.dx;
         layer_backward_inputs(model, &staged, &layer, is_boundary ? in : layer.x, dout, dx, &parts, l);
@@ -61,39 +62,39 @@ void gpt2_backward_inputs(Gpt2* model, const Gpt2Batch* batch, const floatX* in,
     }
 }
 
-static void layer_backward_weights(Gpt2* model, int T, const Gpt2LayerActs* acts, const floatX* dx_next,
+static void layer_backward_weights(Model* model, int T, const Gpt2LayerActs* acts, const floatX* dx_next,
                                    int l) {
     const int C = model->config.channels;
     OpsContext* ops = model->ops;
     const floatX* dfch = acts->fch;
-    matmul_backward_weight(gpt2_grad(model, GPT2_fcprojw, l), gpt2_grad(model, GPT2_fcprojb, l), dx_next,
+    matmul_backward_weight(model_grad(model, GPT2_fcprojw, l), model_grad(model, GPT2_fcprojb, l), dx_next,
                            acts->fch_gelu, T, 4 * C, C, ops);
-    matmul_backward_weight(gpt2_grad(model, GPT2_fcw, l), gpt2_grad(model, GPT2_fcb, l), dfch, acts->ln2, T,
+    matmul_backward_weight(model_grad(model, GPT2_fcw, l), model_grad(model, GPT2_fcb, l), dfch, acts->ln2, T,
                            C, 4 * C, ops);
-    matmul_backward_weight(gpt2_grad(model, GPT2_attprojw, l), gpt2_grad(model, GPT2_attprojb, l),
+    matmul_backward_weight(model_grad(model, GPT2_attprojw, l), model_grad(model, GPT2_attprojb, l),
                            acts->dresidual2, acts->atty, T, C, C, ops);
-    matmul_backward_weight(gpt2_grad(model, GPT2_qkvw, l), gpt2_grad(model, GPT2_qkvb, l), acts->dqkv,
+    matmul_backward_weight(model_grad(model, GPT2_qkvw, l), model_grad(model, GPT2_qkvb, l), acts->dqkv,
                            acts->ln1, T, C, 3 * C, ops);
 }
 
-void gpt2_backward_weights(Gpt2* model, const Gpt2Batch* batch, void* acts, const floatX* dout,
+void gpt2_backward_weights(Model* model, const ModelBatch* batch, void* acts, const void* dout,
                            void* scratch) {
     const int T = batch->num_tokens, R = batch->num_rows, L = model->layer_end - model->layer_begin;
     const int C = model->config.channels, Vp = model->config.padded_vocab;
     if (dout == NULL && R > 0) {
-        Gpt2HeadActs head = gpt2_acts_head(model, acts, T, R, GPT2_KEEP | GPT2_HEAD);
-        matmul_backward_weight(gpt2_grad(model, GPT2_wte, 0), NULL, head.logits, head.lnf, R, C, Vp,
+        Gpt2HeadActs head = gpt2_acts_head(model, acts, T, R, MODEL_KEEP | MODEL_HEAD);
+        matmul_backward_weight(model_grad(model, GPT2_wte, 0), NULL, head.logits, head.lnf, R, C, Vp,
                                model->ops);
     }
     for (int l = L - 1; l >= 0; l--) {
-        Gpt2LayerActs layer = gpt2_acts_layer(model, acts, T, l, GPT2_KEEP);
+        Gpt2LayerActs layer = gpt2_acts_layer(model, acts, T, l, MODEL_KEEP);
         bool is_dout = l == L - 1 && dout != NULL;
         layer_backward_weights(model, T, &layer, is_dout ? dout : layer.dx_next, l);
     }
     if (model->is_first) {
-        Gpt2LayerActs layer = gpt2_acts_layer(model, acts, T, 0, GPT2_KEEP);
-        Gpt2Batch staged = gpt2_batch_stage(model, batch, GPT2_BATCH_TOKENS);
-        embedding_backward(gpt2_grad(model, GPT2_wte, 0), gpt2_grad(model, GPT2_wpe, 0), scratch, layer.dx,
+        Gpt2LayerActs layer = gpt2_acts_layer(model, acts, T, 0, MODEL_KEEP);
+        ModelBatch staged = gpt2_batch_stage(model, batch, GPT2_BATCH_TOKENS);
+        embedding_backward(model_grad(model, GPT2_wte, 0), model_grad(model, GPT2_wpe, 0), scratch, layer.dx,
                            staged.tokens, staged.positions, T, C, model->ops);
     }
 }

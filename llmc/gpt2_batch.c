@@ -19,10 +19,10 @@ static const int32_t* stage(OpsContext* ops, const int32_t* values, int num_valu
     return num_values > 0 ? ops_stage(ops, values, (size_t)num_values) : NULL;
 }
 
-Gpt2Batch gpt2_batch_stage(const Gpt2* model, const Gpt2Batch* batch, int arrays) {
+ModelBatch gpt2_batch_stage(const Model* model, const ModelBatch* batch, int arrays) {
     const int T = batch->num_tokens, R = batch->num_rows;
     OpsContext* ops = model->ops;
-    Gpt2Batch staged = *batch;
+    ModelBatch staged = *batch;
     staged.cu_seqlens = staged.tokens = staged.positions = staged.rows = staged.targets = NULL;
     ops_stage_begin(ops);
     if (arrays & GPT2_BATCH_SEQS) { staged.cu_seqlens = stage(ops, batch->cu_seqlens, batch->num_seqs + 1); }

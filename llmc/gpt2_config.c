@@ -40,7 +40,7 @@ static bool parse_letter_and_count(const char** text, char letter, int* out) {
     return parse_count(text, out);
 }
 
-static bool parse_table(Gpt2Config* out, const char* text, bool is_gpt3) {
+static bool parse_table(ModelConfig* out, const char* text, bool is_gpt3) {
     int wanted;
     if (!parse_letter_and_count(&text, is_gpt3 ? 'c' : 'd', &wanted) || *text != '\0') { return false; }
     const Gpt2Row* rows = is_gpt3 ? gpt3_rows : gpt2_rows;
@@ -55,8 +55,8 @@ static bool parse_table(Gpt2Config* out, const char* text, bool is_gpt3) {
     return false;
 }
 
-bool gpt2_config_parse(Gpt2Config* out, const char* descriptor, int vocab, int max_seq_len, char* error) {
-    Gpt2Config config = {.vocab = vocab, .max_seq_len = max_seq_len};
+bool gpt2_config_parse(ModelConfig* out, const char* descriptor, int vocab, int max_seq_len, char* error) {
+    ModelConfig config = {.vocab = vocab, .max_seq_len = max_seq_len};
     bool is_gpt3 = strncmp(descriptor, "gpt3:", 5) == 0;
     const char* text = descriptor;
     if (is_gpt3 || strncmp(descriptor, "gpt2:", 5) == 0) { text += 5; }
@@ -84,7 +84,7 @@ bool gpt2_config_parse(Gpt2Config* out, const char* descriptor, int vocab, int m
     return true;
 }
 
-bool gpt2_config_check(const Gpt2Config* config, const char* what, char* error) {
+bool gpt2_config_check(const ModelConfig* config, const char* what, char* error) {
     const struct {
         const char* name;
         int value, max;
@@ -113,14 +113,4 @@ bool gpt2_config_check(const Gpt2Config* config, const char* what, char* error) 
             what, config->channels, config->num_heads);
     }
     return true;
-}
-
-int64_t gpt2_num_params(const Gpt2Config* config) {
-    const int64_t C = config->channels, Vp = config->padded_vocab, maxT = config->max_seq_len;
-    int64_t num_params = 0;
-#define X(name, per_layer, rows, cols, decay) \
-    num_params += (per_layer ? config->num_layers : 1) * (rows) * (cols);
-    GPT2_TENSORS(X)
-#undef X
-    return num_params;
 }

@@ -5,12 +5,12 @@
 
 #include "gpt2_acts.h"
 
-static const floatX* param(const Gpt2* model, Gpt2Tensor tensor, int l) {
-    return gpt2_tensor(model, tensor, l);
+static const floatX* param(const Model* model, Gpt2Tensor tensor, int l) {
+    return model_tensor(model, tensor, l);
 }
 
 // Up to fch_gelu. ln1 is there already: it is made with the sum that ends the layer below.
-static void layer_forward(const Gpt2* model, const Gpt2Batch* batch, const Gpt2LayerActs* acts,
+static void layer_forward(const Model* model, const ModelBatch* batch, const Gpt2LayerActs* acts,
                           const floatX* x, const Gpt2Scratch* scratch, int l) {
     const int T = batch->num_tokens, C = model->config.channels, NH = model->config.num_heads;
     OpsContext* ops = model->ops;
@@ -27,14 +27,14 @@ static void layer_forward(const Gpt2* model, const Gpt2Batch* batch, const Gpt2L
 }
 
 // x' + fcproj(gelu(fc(ln2 x'))) but for the sum: its second term is left in `columns`.
-static void mlp_output_forward(const Gpt2* model, const Gpt2LayerActs* acts, floatX* columns, int T, int l) {
+static void mlp_output_forward(const Model* model, const Gpt2LayerActs* acts, floatX* columns, int T, int l) {
     const int C = model->config.channels;
     matmul_forward(columns, acts->fch_gelu, param(model, GPT2_fcprojw, l), param(model, GPT2_fcprojb, l), T,
                    4 * C, C, model->ops);
 }
 
 // Final norm, logits and losses of `num_rows` supervised rows, from x_L.
-static void head_forward(Gpt2* model, const Gpt2HeadActs* head, const floatX* x, const int32_t* rows,
+static void head_forward(Model* model, const Gpt2HeadActs* head, const floatX* x, const int32_t* rows,
                          const int32_t* targets, int num_rows, float* losses, float dlogits_scale) {
     const int C = model->config.channels, Vp = model->config.padded_vocab;
     OpsContext* ops = model->ops;
@@ -45,13 +45,14 @@ static void head_forward(Gpt2* model, const Gpt2HeadActs* head, const floatX* x,
     fused_classifier(losses, head->logits, targets, dlogits_scale, num_rows, model->config.vocab, Vp, ops);
 }
 
-static void head_forward_all(Gpt2* model, const Gpt2Batch* batch, const floatX* x, void* acts, float* losses,
-                             float loss_scale, int flags) {
+static void head_forward_all(Model* model, const ModelBatch* batch, const floatX* x, void* acts,
+                             float* losses, int flags) {
+    const float loss_scale = batch->loss_scale;
     Gpt2HeadActs head = gpt2_acts_head(model, acts, batch->num_tokens, batch->num_rows, flags);
-    model->last_logits = flags & GPT2_KEEP ? NULL : head.logits;
+    model->last_logits = flags & MODEL_KEEP ? NULL : head.logits;
     if (batch->num_rows == 0) { return; }
     float* results = ops_results(model->ops, losses, (size_t)batch->num_rows);
-    if (flags & GPT2_KEEP) {
+    if (flags & MODEL_KEEP) {
         assert(loss_scale != 0.0f);  // 0 would leave logits where backward expects their gradients
         head_forward(model, &head, x, batch->rows, batch->targets, batch->num_rows, results, loss_scale);
         ops_deliver(model->ops, losses, results, (size_t)batch->num_rows);
@@ -68,7 +69,7 @@ static void head_forward_all(Gpt2* model, const Gpt2Batch* batch, const floatX* 
 }
 
 // From `in` (first slice: the tokens) to x_end; NULL: up to what backward needs.
-static void layers_forward(Gpt2* model, const Gpt2Batch* batch, const floatX* in, floatX* x_end, void* acts,
+static void layers_forward(Model* model, const ModelBatch* batch, const floatX* in, floatX* x_end, void* acts,
                            void* scratch, int flags) {
     const int T = batch->num_tokens, C = model->config.channels, L = model->layer_end - model->layer_begin;
     OpsContext* ops = model->ops;
@@ -100,12 +101,12 @@ static void layers_forward(Gpt2* model, const Gpt2Batch* batch, const floatX* in
     }
 }
 
-void gpt2_forward(Gpt2* model, const Gpt2Batch* batch, const floatX* in, floatX* out, void* acts,
-                  void* scratch, float* losses, float loss_scale, int flags) {
+void gpt2_forward(Model* model, const ModelBatch* batch, const void* in, void* out, void* acts, void* scratch,
+                  float* losses, int flags) {
     const int L = model->layer_end - model->layer_begin;
     if (model->is_last && flags == 0) { return; }  // nobody reads anything of it before the recompute
-    const bool with_head = model->is_last && flags & GPT2_HEAD;
-    Gpt2Batch staged =
+    const bool with_head = model->is_last && flags & MODEL_HEAD;
+    ModelBatch staged =
         gpt2_batch_stage(model, batch,
                          (L > 0 ? GPT2_BATCH_SEQS : 0) | (model->is_first ? GPT2_BATCH_TOKENS : 0) |
                              (with_head ? GPT2_BATCH_ROWS | GPT2_BATCH_TARGETS : 0));
@@ -116,5 +117,5 @@ void gpt2_forward(Gpt2* model, const Gpt2Batch* batch, const floatX* in, floatX*
         layers_forward(model, &staged, in, x_last, acts, scratch, flags);
         x_end = x_last;
     }
-    if (with_head) { head_forward_all(model, &staged, x_end, acts, losses, loss_scale, flags); }
+    if (with_head) { head_forward_all(model, &staged, x_end, acts, losses, flags); }
 }

@@ -12,27 +12,28 @@
 enum { OUTSIDE = -1 };  // the layer of a tensor that belongs to none
 
 // `values` has room for the largest tensor: normals are drawn in blocks of one.
-static void draw(Gpt2* model, Mt19937* generator, float* values, Gpt2Tensor tensor, int layer,
+static void draw(Model* model, Mt19937* generator, float* values, Gpt2Tensor tensor, int layer,
                  int64_t num_values, float std) {
     int local_layer = layer == OUTSIDE ? 0 : layer - model->layer_begin;
     bool here = model->slice_idx[tensor] >= 0 && local_layer >= 0 && layer < model->layer_end;
     if (here) {
         mt19937_normal(generator, values, (size_t)num_values, 0.0f, std);
-        device_values_upload(model->ops, gpt2_tensor(model, tensor, local_layer), values, (size_t)num_values);
+        device_values_upload(model->ops, model_tensor(model, tensor, local_layer), values,
+                             (size_t)num_values);
     } else {
         mt19937_normal_skip(generator, (size_t)num_values);
     }
 }
 
-static void fill_ones(Gpt2* model, Gpt2Tensor tensor) {
+static void fill_ones(Model* model, int tensor) {
     for (int i = 0; i < model->num_slices; i++) {
-        const Gpt2TensorSlice* slice = &model->slices[i];
+        const TensorSlice* slice = &model->slices[i];
         if (slice->tensor != tensor) { continue; }
         device_values_fill(model->ops, model->params + slice->offset, 1.0f, (size_t)slice->num_values);
     }
 }
 
-static float* alloc_largest_tensor(const Gpt2* model) {
+static float* alloc_largest_tensor(const Model* model) {
     int64_t num_values = 0;
     for (int i = 0; i < model->num_slices; i++) {
         if (model->slices[i].num_values > num_values) { num_values = model->slices[i].num_values; }
@@ -40,7 +41,7 @@ static float* alloc_largest_tensor(const Gpt2* model) {
     return llmc_alloc((size_t)num_values * sizeof(float), "a tensor's random values");
 }
 
-void gpt2_init_random(Gpt2* model, uint32_t seed) {
+void gpt2_init_random(Model* model, uint32_t seed) {
     const int64_t C = model->config.channels, V = model->config.vocab, maxT = model->config.max_seq_len;
     const int L = model->config.num_layers;
     ops_zero(model->ops, model->params, (size_t)model->num_params * sizeof(floatX));

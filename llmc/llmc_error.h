@@ -2,7 +2,8 @@
 llmc_error.h -- how llmc/ reports what a user can mend: return false, and put one line into `error`.
 
     char error[LLMC_ERROR_CHARS];
-    if (!checkpoint_read_config(path, &config, error)) { fprintf(stderr, "%s\n", error); exit(1); }
+    if (!checkpoint_read_config(&config, &gpt2_kind, path, error)) { fprintf(stderr, "%s\n", error); exit(1);
+}
 
 The line names file or option and field, and after "---> " the remedy. What no user can mend (no memory for
 the parameters, a bug) ends the program at once, as in llm.c.

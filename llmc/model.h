@@ -1,9 +1,9 @@
 /*
-model.h -- what all models here have in common: a transformer as a chain of blocks, any range of its layers as a
-slice, flat parameters, and a table of functions.
+model.h -- what all models here have in common: a transformer as a chain of blocks, any range of its layers as
+a slice, flat parameters, and a table of functions.
 
     ModelConfig config;
-    t5_kind.parse(&config, "t5:small", vocab, 512, error);
+    if (!model_parse(&config, &t5_kind, "t5:small", vocab, 512, error)) { ... }
     Model model;
     model_init(&model, &config, layer_begin, layer_end, is_last, ops);
     model_alloc_grads(&model);
@@ -12,8 +12,8 @@ slice, flat parameters, and a table of functions.
 
 A pipeline stage is a slice; the single-device model is the slice [0, L). Layers are numbered along the chain:
 GPT-2's L layers; T5's encoder layers [0, Le), then its decoder layers [Le, Le + Ld). The first slice has the
-embedding, the one where the decoder begins that stack's embedding, the last one the head; the head may be a slice
-alone, [L, L). Trainer, optimizer, checkpoints and profiler know nothing else of a model.
+embedding, the one where the decoder begins that stack's embedding, the last one the head; the head may be a
+slice alone, [L, L). Trainer, optimizer, checkpoints and profiler know nothing else of a model.
 
 A kind is one file of each: t5.h (the tensors), t5_config.c, t5_acts.c, t5_forward.c, t5_backward.c ...
 */
@@ -39,8 +39,8 @@ typedef struct {
     int padded_vocab;  // Vp: V rounded up to 128
     // of encoder-decoder models (T5); 0 elsewhere
     int num_dec_layers;
-    int head_size;     // HS; NH * HS need not be C
-    int ffn_channels;  // F
+    int head_size;                  // HS; NH * HS need not be C
+    int ffn_channels;               // F
     int num_buckets, max_distance;  // of the relative position bias
     bool gated;                     // feed-forward: gelu(x W0) * (x W1); else relu(x W)
     bool tied_head;                 // head = embedding, hidden states times C^-1/2
@@ -62,8 +62,8 @@ typedef struct {
     const uint32_t* dec_token_keys;
 } ModelBatch;
 
-// Keys and values of what was said so far, for generation: of each slot (a sequence) up to max_tokens tokens (a
-// decoder's, where there is one; the cross-attention's besides).
+// Keys and values of what was said so far, for generation: of each slot (a sequence) up to max_tokens tokens
+// (a decoder's, where there is one; the cross-attention's besides).
 typedef struct {
     int num_slots, max_tokens;
     int max_enc_tokens;         // of a slot's encoder side; 0 without
@@ -123,13 +123,14 @@ struct Model {
 // --- kinds -------------------------------------------------------------------------------------------------
 
 struct ModelKind {
-    const char* name;  // "gpt2", "t5"
-    bool has_decoder;  // two sides: batches have an encoder's and a decoder's
+    const char* name;   // "gpt2", "t5"
+    const char* title;  // "GPT-2", "T5"
+    bool has_decoder;   // two sides: batches have an encoder's and a decoder's
     int num_tensors;
     int checkpoint_magic;
 
-    // A descriptor ("d12", "flan-t5:base", "byt5:l2c64h4"). vocab and max_seq_len are the caller's; 0: the kind's
-    // defaults. false: `error` (256 characters) says what would be valid.
+    // A descriptor ("d12", "flan-t5:base", "byt5:l2c64h4"). vocab and max_seq_len are the caller's; 0: the
+    // kind's defaults. false: `error` (256 characters) says what would be valid.
     bool (*parse)(ModelConfig* out, const char* descriptor, int vocab, int max_seq_len, char* error);
     // Is this a model at all? false: `error` begins with `what` (a file or option) and names the field.
     bool (*check)(const ModelConfig* config, const char* what, char* error);
@@ -143,38 +144,47 @@ struct ModelKind {
     // Of a tensor outside the layers: has the slice one, and has one before it in the chain one?
     bool (*has_tensor)(const Model* model, int tensor);
     bool (*is_copy)(const Model* model, int tensor);
-    // The kind's usual initialisation; the whole model's draws are made and this slice's part kept, so that it does
-    // not depend on slices.
+    // May several slices have it?
+    bool (*is_tied)(const ModelConfig* config, int tensor);
+    // The kind's usual initialisation; the whole model's draws are made and this slice's part kept, so that
+    // it does not depend on slices.
     void (*init_random)(Model* model, uint32_t seed);
 
-    // Buffers, in bytes, from the counts of `batch` alone (all tokens, rows, num_seqs, longest): linear in the
-    // counts after rounding them up to 16. acts: kept for backward (KEEP) or of a forward that keeps nothing;
-    // scratch: of any job; boundary: the activation (and its gradient) before (0) or behind (1) this slice.
+    // Buffers, in bytes, from the counts of `batch` alone (all tokens, rows, num_seqs, longest): linear in
+    // the counts after rounding them up to 16. acts: kept for backward (KEEP) or of a forward that keeps
+    // nothing; scratch: of any job; boundary: the activation (and its gradient) before (0) or behind (1) this
+    // slice.
     int64_t (*acts_bytes)(const Model* model, const ModelBatch* batch, int flags);
     int64_t (*scratch_bytes)(const Model* model, const ModelBatch* batch);
     int64_t (*boundary_bytes)(const Model* model, const ModelBatch* batch, int is_behind);
 
-    // in: NULL on the first slice; out: NULL on the last. losses (num_rows): with HEAD on the last; host memory,
-    // there after ops_sync(). KEEP | HEAD: batch->loss_scale != 0. Flags 0: only `out` matters (on the last slice
-    // nothing does), and the same call with KEEP (and HEAD) later recomputes, bit for bit; `out` may then be NULL.
-    // A token, position or target out of range ends the program.
-    void (*forward)(Model* model, const ModelBatch* batch, const void* in, void* out, void* acts, void* scratch,
-                    float* losses, int flags);
-    // acts: of a forward with KEEP (and HEAD). dout: NULL on the last slice; din: NULL on the first. Turns acts into
-    // what backward_weights needs; small parameters' gradients (norms, bias tables) are added here.
-    void (*backward_inputs)(Model* model, const ModelBatch* batch, const void* in, void* acts, const void* dout,
-                            void* din, void* scratch);
+    // in: NULL on the first slice; out: NULL on the last. losses (num_rows): with HEAD on the last; host
+    // memory, there after ops_sync(). KEEP | HEAD: batch->loss_scale != 0. Flags 0: only `out` matters (on
+    // the last slice nothing does), and the same call with KEEP (and HEAD) later recomputes, bit for bit;
+    // `out` may then be NULL. A token, position or target out of range ends the program.
+    void (*forward)(Model* model, const ModelBatch* batch, const void* in, void* out, void* acts,
+                    void* scratch, float* losses, int flags);
+    // acts: of a forward with KEEP (and HEAD). dout: NULL on the last slice; din: NULL on the first. Turns
+    // acts into what backward_weights needs; small parameters' gradients (norms, bias tables) are added here.
+    void (*backward_inputs)(Model* model, const ModelBatch* batch, const void* in, void* acts,
+                            const void* dout, void* din, void* scratch);
     // Any time after backward_inputs, once, with the same dout.
-    void (*backward_weights)(Model* model, const ModelBatch* batch, void* acts, const void* dout, void* scratch);
+    void (*backward_weights)(Model* model, const ModelBatch* batch, void* acts, const void* dout,
+                             void* scratch);
 
     // Generation: the new tokens of some slots, behind what the cache has of them. The last slice writes the
     // likeliest next token of each sequence (after its last new one) to `next` (num_seqs, host). No dropout.
-    // (Encoder-decoder: a batch has encoder tokens, once, or decoder tokens, or both.) scratch: infer_bytes().
+    // (Encoder-decoder: a batch has encoder tokens, once, or decoder tokens, or both.) scratch:
+    // infer_bytes().
     int64_t (*cache_bytes)(const Model* model, const ModelCache* cache);
     int64_t (*infer_bytes)(const Model* model, const ModelBatch* batch);
     void (*infer)(Model* model, const ModelBatch* batch, const ModelCache* cache, const void* in, void* out,
                   void* scratch, int32_t* next);
 };
+
+// kind->parse, and sets out->kind.
+bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor, int vocab, int max_seq_len,
+                 char* error);
 
 // is_last: with the head; layer_end is the chain's end then. Only such a slice may have no layer.
 void model_init(Model* model, const ModelConfig* config, int layer_begin, int layer_end, bool is_last,

@@ -30,7 +30,7 @@ void optimizer_free(Optimizer* optimizer) {
     *optimizer = (Optimizer){0};
 }
 
-void optimizer_set_master(Optimizer* optimizer, const Gpt2* model) {
+void optimizer_set_master(Optimizer* optimizer, const Model* model) {
     if (optimizer->master == NULL || optimizer->master_is_set) { return; }
     device_values_to_floats(optimizer->ops, optimizer->master, model->params + optimizer->begin,
                             (size_t)(optimizer->end - optimizer->begin));
@@ -38,7 +38,7 @@ void optimizer_set_master(Optimizer* optimizer, const Gpt2* model) {
 }
 
 // The part of a tensor that lies in the optimizer's range; false: none.
-static bool intersect(const Optimizer* optimizer, const Gpt2TensorSlice* slice, int64_t* from, int64_t* to) {
+static bool intersect(const Optimizer* optimizer, const TensorSlice* slice, int64_t* from, int64_t* to) {
     int64_t slice_end = slice->offset + slice->num_values;
     *from = slice->offset > optimizer->begin ? slice->offset : optimizer->begin;
     *to = slice_end < optimizer->end ? slice_end : optimizer->end;
@@ -52,7 +52,7 @@ static const bool JOIN_NORMS = true;
 static const bool JOIN_NORMS = false;
 #endif
 
-double optimizer_sum_of_squares(const Optimizer* optimizer, const Gpt2* model) {
+double optimizer_sum_of_squares(const Optimizer* optimizer, const Model* model) {
     double sum = 0.0;
     int64_t begin = 0, end = 0;
     for (int i = 0; i < model->num_slices; i++) {
@@ -81,7 +81,8 @@ typedef struct {
     bool decay;
 } Run;
 
-static void update_run(Optimizer* optimizer, Gpt2* model, const Run* run, float lr, int t, float grad_scale) {
+static void update_run(Optimizer* optimizer, Model* model, const Run* run, float lr, int t,
+                       float grad_scale) {
     if (run->begin == run->end) { return; }
     int64_t at = run->begin - optimizer->begin;
     AdamwUpdate about = {.lr = lr,
@@ -98,11 +99,11 @@ static void update_run(Optimizer* optimizer, Gpt2* model, const Run* run, float 
                  model->ops);
 }
 
-void optimizer_update(Optimizer* optimizer, Gpt2* model, float lr, int t, float grad_scale) {
+void optimizer_update(Optimizer* optimizer, Model* model, float lr, int t, float grad_scale) {
     Run run = {.begin = optimizer->begin, .end = optimizer->begin};
     optimizer_set_master(optimizer, model);
     for (int i = 0; i < model->num_slices; i++) {
-        const Gpt2TensorSlice* slice = &model->slices[i];
+        const TensorSlice* slice = &model->slices[i];
         int64_t from, to;
         if (!intersect(optimizer, slice, &from, &to)) { continue; }
         int64_t file_offset = slice->file_offset + from - slice->offset;

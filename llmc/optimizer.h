@@ -7,11 +7,11 @@ in the whole model, not on who has it.
 
 With the state shared among R replicas (ZeRO 1, Rajbhandari et al. 2020) each has m and v of its range [begin,
 end) only, updates those parameters, and the caller gathers them. Weight decay applies to matrices
-(Gpt2TensorSlice.decay) alone.
+(TensorSlice.decay) alone.
 */
 #pragma once
 
-#include "gpt2.h"
+#include "model.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,17 +32,17 @@ void optimizer_init(Optimizer* optimizer, int64_t begin, int64_t end, float weig
                     OpsContext* ops);
 void optimizer_free(Optimizer* optimizer);  // before its ops
 // Begin with the parameters as they are, where that was not done yet (and there is a master).
-void optimizer_set_master(Optimizer* optimizer, const Gpt2* model);
+void optimizer_set_master(Optimizer* optimizer, const Model* model);
 
 // Sum of squares of the gradients in the range, tied copies left out: over all ranks' ranges this adds up to
 // the square of the whole model's norm, once a tied tensor's two gradients have been summed.
-double optimizer_sum_of_squares(const Optimizer* optimizer, const Gpt2* model);
+double optimizer_sum_of_squares(const Optimizer* optimizer, const Model* model);
 
 // min(1, max_norm / norm); llm.c clips at 1.
 float optimizer_clip_scale(double norm, float max_norm);
 
 // t: this update's number, from 1. Gradients are multiplied by grad_scale first.
-void optimizer_update(Optimizer* optimizer, Gpt2* model, float lr, int t, float grad_scale);
+void optimizer_update(Optimizer* optimizer, Model* model, float lr, int t, float grad_scale);
 
 #ifdef __cplusplus
 }

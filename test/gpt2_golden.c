@@ -41,12 +41,13 @@ void gpt2_golden_load(Gpt2Golden* out) {
     const int32_t* header = (const int32_t*)bytes;
     if (num_bytes < 4 * HEADER_INTS || header[0] != MAGIC) { give_up("wrong magic"); }
     *out = (Gpt2Golden){.memory = bytes};
-    out->config = (Gpt2Config){.max_seq_len = header[1], .vocab = header[2], .num_layers = header[3]};
+    out->config = (ModelConfig){
+        .kind = &gpt2_kind, .max_seq_len = header[1], .vocab = header[2], .num_layers = header[3]};
     out->config.num_heads = header[4];
     out->config.channels = header[5];
     out->config.padded_vocab = header[6];
-    Gpt2Batch* batch = &out->batch;
-    *batch = (Gpt2Batch){.num_seqs = header[7], .num_tokens = header[8], .num_rows = header[9]};
+    ModelBatch* batch = &out->batch;
+    *batch = (ModelBatch){.num_seqs = header[7], .num_tokens = header[8], .num_rows = header[9]};
     const char* cursor = bytes + 4 * HEADER_INTS;
     batch->cu_seqlens = take(&cursor, batch->num_seqs + 1);
     batch->tokens = take(&cursor, batch->num_tokens);
@@ -57,7 +58,7 @@ void gpt2_golden_load(Gpt2Golden* out) {
         int num_tokens = batch->cu_seqlens[i + 1] - batch->cu_seqlens[i];
         if (num_tokens > batch->max_seq_tokens) { batch->max_seq_tokens = num_tokens; }
     }
-    out->num_params = gpt2_num_params(&out->config);
+    out->num_params = model_num_params(&out->config);
     out->losses = take(&cursor, batch->num_rows);
     out->logits = take(&cursor, (int64_t)batch->num_rows * out->config.vocab);
     out->grads = take(&cursor, out->num_params);
@@ -77,9 +78,9 @@ static float param_value(int64_t idx) {
     return (float)((double)(x >> 40) * 0x1p-23 - 1.0);
 }
 
-void gpt2_golden_params(Gpt2* model) {
+void gpt2_golden_params(Model* model) {
     for (int i = 0; i < model->num_slices; i++) {
-        const Gpt2TensorSlice* slice = &model->slices[i];
+        const TensorSlice* slice = &model->slices[i];
         bool is_norm = slice->tensor == GPT2_ln1w || slice->tensor == GPT2_ln2w || slice->tensor == GPT2_lnfw;
         int64_t num_used = slice->tensor == GPT2_wte ? (int64_t)model->config.vocab * model->config.channels
                                                      : slice->num_values;
@@ -90,10 +91,10 @@ void gpt2_golden_params(Gpt2* model) {
     }
 }
 
-double gpt2_golden_worst_error(const Gpt2* model, const float* values, const float* whole) {
+double gpt2_golden_worst_error(const Model* model, const float* values, const float* whole) {
     double worst = 0.0;
     for (int i = 0; i < model->num_slices; i++) {
-        const Gpt2TensorSlice* slice = &model->slices[i];
+        const TensorSlice* slice = &model->slices[i];
         double largest = 0.0, difference = 0.0;
         for (int64_t j = 0; j < slice->num_values; j++) {
             double a = values[slice->offset + j], b = whole[slice->file_offset + j];

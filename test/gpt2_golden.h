@@ -6,8 +6,8 @@ gpt2_golden.h -- the small GPT-2 of dev/golden_gpt2.py: its batch, parameters, a
 #include "../llmc/gpt2.h"
 
 typedef struct {
-    Gpt2Config config;
-    Gpt2Batch batch;  // points into `memory`
+    ModelConfig config;
+    ModelBatch batch;  // points into `memory`
     const float *losses, *logits, *grads;
     int64_t num_params;
     void* memory;
@@ -18,8 +18,8 @@ void gpt2_golden_load(Gpt2Golden* out);
 void gpt2_golden_free(Gpt2Golden* golden);
 
 // The parameters the golden values belong to, or this slice's part of them (any config, any slice).
-void gpt2_golden_params(Gpt2* model);
+void gpt2_golden_params(Model* model);
 
 // Largest |a - b| over largest |b|, tensor by tensor; the worst of them. `values` lies as
 // model->params, `whole` as a checkpoint.
-double gpt2_golden_worst_error(const Gpt2* model, const float* values, const float* whole);
+double gpt2_golden_worst_error(const Model* model, const float* values, const float* whole);

@@ -6,12 +6,13 @@
 
 #include "../dynapipe_plugin/base/rng.h"
 
-const Gpt2Config gpt2_work_config = {.max_seq_len = 4 * GPT2_WORK_LONGEST,
-                                     .vocab = 131,
-                                     .num_layers = 5,
-                                     .num_heads = 3,
-                                     .channels = 36,
-                                     .padded_vocab = 256};
+const ModelConfig gpt2_work_config = {.kind = &gpt2_kind,
+                                      .max_seq_len = 4 * GPT2_WORK_LONGEST,
+                                      .vocab = 131,
+                                      .num_layers = 5,
+                                      .num_heads = 3,
+                                      .channels = 36,
+                                      .padded_vocab = 256};
 
 // Token `i` of sample `id`, also the target of row i - 1.
 static int32_t token_of(const Gpt2Work* work, int32_t id, int32_t i) {
@@ -59,6 +60,10 @@ static DynapipeBatch batch_make(const Gpt2Work* work, int32_t begin, int32_t end
                            .targets = targets};
 }
 
+static float loss_scale(const Gpt2Work* work) {
+    return work->num_rows > 0 ? (float)(1.0 / (double)work->num_rows) : 0.0f;
+}
+
 Gpt2Work gpt2_work_make(const Plan* plan, const PlanSample* samples, uint64_t seed, Arena* arena) {
     Gpt2Work work = {.plan = plan,
                      .samples = samples,
@@ -71,11 +76,8 @@ Gpt2Work gpt2_work_make(const Plan* plan, const PlanSample* samples, uint64_t se
         work.losses[m] = ARENA_NEW(arena, float, work.batches[m].num_rows);
         work.num_rows += work.batches[m].num_rows;
     }
+    for (int32_t m = 0; m < plan->M; m++) { work.batches[m].loss_scale = loss_scale(&work); }
     return work;
-}
-
-float gpt2_work_loss_scale(const Gpt2Work* work) {
-    return work->num_rows > 0 ? (float)(1.0 / (double)work->num_rows) : 0.0f;
 }
 
 void* gpt2_work_memory(int64_t num_bytes) {
@@ -85,17 +87,17 @@ void* gpt2_work_memory(int64_t num_bytes) {
     return memory;
 }
 
-void gpt2_work_run_plainly(Gpt2* model, const Gpt2Work* work, float** losses, Arena* arena) {
+void gpt2_work_run_plainly(Model* model, const Gpt2Work* work, float** losses, Arena* arena) {
     for (int32_t m = 0; m < work->plan->M; m++) {
         const PlanMicrobatch* mb = &work->plan->mbs[m];
         float* next = losses[m] = ARENA_NEW(arena, float, work->batches[m].num_rows);
         for (int32_t w = mb->sequence_begin; w < mb->sequence_end; w++) {
             DynapipeBatch b = batch_make(work, w, w + 1, false, arena);
-            const DynapipeModel_v1* api = &dynapipe_gpt2_model;
-            void* acts = gpt2_work_memory(api->acts_bytes(model, &b, GPT2_KEEP | GPT2_HEAD));
+            b.loss_scale = loss_scale(work);
+            const DynapipeModel_v1* api = &dynapipe_llmc_model;
+            void* acts = gpt2_work_memory(api->acts_bytes(model, &b, MODEL_KEEP | MODEL_HEAD));
             void* scratch = gpt2_work_memory(api->scratch_bytes(model, &b));
-            api->forward(model, &b, NULL, NULL, acts, scratch, next, gpt2_work_loss_scale(work),
-                         GPT2_KEEP | GPT2_HEAD);
+            api->forward(model, &b, NULL, NULL, acts, scratch, next, MODEL_KEEP | MODEL_HEAD);
             api->backward_inputs(model, &b, NULL, acts, NULL, NULL, scratch);
             api->backward_weights(model, &b, acts, NULL, scratch);
             next += b.num_rows;

@@ -7,12 +7,13 @@ rows of a sample are the supervised ones.
 */
 #pragma once
 
-#include "../dynapipe_plugin/adapters/llmc_gpt2.h"
+#include "../dynapipe_plugin/adapters/llmc_model.h"
+#include "../llmc/gpt2.h"
 #include "../dynapipe_plugin/plan/plan.h"
 
 enum { GPT2_WORK_LONGEST = 24 };  // tokens of a sample; a packed window holds up to four
 
-extern const Gpt2Config gpt2_work_config;
+extern const ModelConfig gpt2_work_config;
 
 typedef struct {
     const Plan* plan;           // borrowed, as are the samples
@@ -26,10 +27,8 @@ typedef struct {
 // All memory from `arena`.
 Gpt2Work gpt2_work_make(const Plan* plan, const PlanSample* samples, uint64_t seed, Arena* arena);
 
-float gpt2_work_loss_scale(const Gpt2Work* work);
-
 // Adds to the gradients of `model`, the slice of all layers; losses[m], [rows], are those of micro-batch m.
-void gpt2_work_run_plainly(Gpt2* model, const Gpt2Work* work, float** losses, Arena* arena);
+void gpt2_work_run_plainly(Model* model, const Gpt2Work* work, float** losses, Arena* arena);
 
 // Memory full of NaN, for the executor or a job. Free with free().
 void* gpt2_work_memory(int64_t num_bytes);

@@ -15,7 +15,6 @@ typedef struct {
     const void *in, *dout;
     void *out, *acts, *din, *scratch;
     float* losses;
-    float loss_scale;
     int flags, idx;  // of the mark, or the transfer that is joined
 } Work;
 
@@ -51,8 +50,7 @@ static bool run_work(LazyDevice* lazy) {
     if (w->kind == WORK_JOIN && !lazy->moves[w->idx].is_done) { return false; }
     int rc = 0;
     if (w->kind == WORK_FORWARD) {
-        rc = toy_api.forward(lazy->toy, w->batch, w->in, w->out, w->acts, w->scratch, w->losses,
-                             w->loss_scale, w->flags);
+        rc = toy_api.forward(lazy->toy, w->batch, w->in, w->out, w->acts, w->scratch, w->losses, w->flags);
     } else if (w->kind == WORK_BACKWARD_INPUTS) {
         rc = toy_api.backward_inputs(lazy->toy, w->batch, w->in, w->acts, w->dout, w->din, w->scratch);
     } else if (w->kind == WORK_BACKWARD_WEIGHTS) {
@@ -125,26 +123,25 @@ static int64_t lazy_scratch_bytes(void* model, const DynapipeBatch* batch) {
     return toy_api.scratch_bytes(((LazyDevice*)model)->toy, batch);
 }
 
-static int64_t lazy_boundary_bytes(void* model, const DynapipeBatch* batch) {
-    return toy_api.boundary_bytes(((LazyDevice*)model)->toy, batch);
+static int64_t lazy_boundary_bytes(void* model, const DynapipeBatch* batch, int is_behind) {
+    return toy_api.boundary_bytes(((LazyDevice*)model)->toy, batch, is_behind);
 }
 
 static int lazy_forward(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
-                        void* scratch, float* losses, float loss_scale, int flags) {
-    queue(model,
-          (Work){WORK_FORWARD, batch, in, NULL, out, acts, NULL, scratch, losses, loss_scale, flags, 0});
+                        void* scratch, float* losses, int flags) {
+    queue(model, (Work){WORK_FORWARD, batch, in, NULL, out, acts, NULL, scratch, losses, flags, 0});
     return 0;
 }
 
 static int lazy_backward_inputs(void* model, const DynapipeBatch* batch, const void* in, void* acts,
                                 const void* dout, void* din, void* scratch) {
-    queue(model, (Work){WORK_BACKWARD_INPUTS, batch, in, dout, NULL, acts, din, scratch, NULL, 0, 0, 0});
+    queue(model, (Work){WORK_BACKWARD_INPUTS, batch, in, dout, NULL, acts, din, scratch, NULL, 0, 0});
     return 0;
 }
 
 static int lazy_backward_weights(void* model, const DynapipeBatch* batch, void* acts, const void* dout,
                                  void* scratch) {
-    queue(model, (Work){WORK_BACKWARD_WEIGHTS, batch, NULL, dout, NULL, acts, NULL, scratch, NULL, 0, 0, 0});
+    queue(model, (Work){WORK_BACKWARD_WEIGHTS, batch, NULL, dout, NULL, acts, NULL, scratch, NULL, 0, 0});
     return 0;
 }
 

@@ -9,8 +9,18 @@
 #include "gpt2_golden.h"
 #include "test.h"
 
-static const Gpt2Config config = {
-    .max_seq_len = 24, .vocab = 50, .num_layers = 5, .num_heads = 2, .channels = 12, .padded_vocab = 64};
+#define GPT2(T, V, L, NH, C, Vp)                                                                           \
+    {                                                                                                      \
+        .kind = &gpt2_kind, .max_seq_len = T, .vocab = V, .num_layers = L, .num_heads = NH, .channels = C, \
+        .padded_vocab = Vp                                                                                 \
+    }
+static const ModelConfig config = {.kind = &gpt2_kind,
+                                   .max_seq_len = 24,
+                                   .vocab = 50,
+                                   .num_layers = 5,
+                                   .num_heads = 2,
+                                   .channels = 12,
+                                   .padded_vocab = 64};
 static OpsContext* ops;
 static char directory[] = "/tmp/test_checkpoint_XXXXXX";
 static char error[256];
@@ -36,10 +46,10 @@ static float value_at(CheckpointBody body, int64_t file_offset) {
     return (float)(file_offset * 3 + (int)body) * 0.25f;
 }
 
-static float* make_values(const Gpt2* model, CheckpointBody body) {
+static float* make_values(const Model* model, CheckpointBody body) {
     float* values = calloc((size_t)model->num_params, sizeof *values);
     for (int i = 0; i < model->num_slices; i++) {
-        const Gpt2TensorSlice* slice = &model->slices[i];
+        const TensorSlice* slice = &model->slices[i];
         for (int64_t j = 0; j < slice->num_values; j++) {
             // what a last slice's copy says must not reach the file
             values[slice->offset + j] = slice->tied_copy ? -1.0f : value_at(body, slice->file_offset + j);
@@ -52,23 +62,23 @@ static float* make_values(const Gpt2* model, CheckpointBody body) {
 static bool write_body(const char* path, CheckpointBody body, const int* cuts, int R) {
     bool ok = true;
     for (int s = 0; ok && cuts[s + 1] > 0; s++) {
-        Gpt2 model;
-        gpt2_init(&model, config, cuts[s], cuts[s + 1], cuts[s + 2] == 0, ops);
+        Model model;
+        model_init(&model, &config, cuts[s], cuts[s + 1], cuts[s + 2] == 0, ops);
         float* values = make_values(&model, body);
         for (int r = 0; ok && r < R; r++) {
             int64_t begin = model.num_params * r / R, end = model.num_params * (r + 1) / R;
             ok = checkpoint_write(path, body, &model, values + begin, begin, end, error);
         }
         free(values);
-        gpt2_free(&model);
+        model_free(&model);
     }
     return ok;
 }
 
 static void check_body(const char* path, CheckpointBody body, const int* cuts, int R) {
     for (int s = 0; cuts[s + 1] > 0; s++) {
-        Gpt2 model;
-        gpt2_init(&model, config, cuts[s], cuts[s + 1], cuts[s + 2] == 0, ops);
+        Model model;
+        model_init(&model, &config, cuts[s], cuts[s + 1], cuts[s + 2] == 0, ops);
         float* values = calloc((size_t)model.num_params, sizeof *values);
         for (int r = 0; r < R; r++) {
             int64_t begin = model.num_params * r / R, end = model.num_params * (r + 1) / R;
@@ -78,14 +88,14 @@ static void check_body(const char* path, CheckpointBody body, const int* cuts, i
         }
         int64_t num_wrong = 0;
         for (int i = 0; i < model.num_slices; i++) {
-            const Gpt2TensorSlice* slice = &model.slices[i];
+            const TensorSlice* slice = &model.slices[i];
             for (int64_t j = 0; j < slice->num_values; j++) {
                 num_wrong += values[slice->offset + j] != value_at(body, slice->file_offset + j);
             }
         }
         CHECK_EQ(num_wrong, 0);
         free(values);
-        gpt2_free(&model);
+        model_free(&model);
     }
 }
 
@@ -140,7 +150,7 @@ static void files_are_llmcs(void) {
     write_checkpoint(3, LAYOUTS[2], 2);
     static const int32_t model_header[10] = {20240326, 3, 24, 50, 5, 2, 12, 64},
                          state_header[11] = {20240527, 1, 1, 0, 0, 0, 0, 0, 0, 0, 3};
-    int64_t N = gpt2_num_params(&config);
+    int64_t N = model_num_params(&config);
     CHECK_EQ(N, 64 * 12 + 24 * 12 + 5 * (12 * 12 * 12 + 13 * 12) + 2 * 12);
     for (int is_state = 0; is_state < 2; is_state++) {
         FILE* file = fopen(path_of(is_state ? CHECKPOINT_STATE_FILE : CHECKPOINT_MODEL_FILE, 3), "rb");
@@ -159,8 +169,8 @@ static void files_are_llmcs(void) {
         CHECK_EQ(num_left, is_state ? 24 + (int)sizeof position : 0);
         fclose(file);
     }
-    Gpt2Config read = {0};
-    CHECK(checkpoint_read_config(&read, path_of(CHECKPOINT_MODEL_FILE, 3), error));
+    ModelConfig read = {0};
+    CHECK(checkpoint_read_config(&read, &gpt2_kind, path_of(CHECKPOINT_MODEL_FILE, 3), error));
     CHECK(memcmp(&read, &config, sizeof read) == 0);
     // a state that llm.c wrote ends with v, or goes on with its loader's shuffle
     int64_t length = 1024 + 8 * N;
@@ -207,9 +217,9 @@ static void check_poked(CheckpointName name, int int_idx, int32_t value, const c
     strcpy(path, path_of(name, 9));
     int32_t before = peek(path, 4L * int_idx);
     poke(path, 4L * int_idx, value);
-    Gpt2Config read;
+    ModelConfig read;
     CheckpointRun run;
-    bool ok = name == CHECKPOINT_MODEL_FILE ? checkpoint_read_config(&read, path, error)
+    bool ok = name == CHECKPOINT_MODEL_FILE ? checkpoint_read_config(&read, &gpt2_kind, path, error)
                                             : checkpoint_read_run(&run, path, &config, error);
     must_say(words, ok, words);
     CHECK(strstr(error, strrchr(path, '/')) != NULL);
@@ -231,12 +241,12 @@ static void broken_files_are_told(void) {
     check_poked(CHECKPOINT_STATE_FILE, 1, 2, "version 2 is not 1");
     check_poked(CHECKPOINT_STATE_FILE, 2, 8, "process 0 of 8 wrote it");
     check_poked(CHECKPOINT_STATE_FILE, 10, -1, "step -1");
-    int behind_v = (int)(1024 + 8 * gpt2_num_params(&config)) / 4;
+    int behind_v = (int)(1024 + 8 * model_num_params(&config)) / 4;
     check_poked(CHECKPOINT_STATE_FILE, behind_v + 2, 5, "the run's record has 24 bytes, not 5");
     check_poked(CHECKPOINT_STATE_FILE, behind_v + 7, 5, "damaged (hash)");
 
     char path[CHECKPOINT_PATH_CHARS];
-    Gpt2Config read;
+    ModelConfig read;
     CheckpointRun run;
     strcpy(path, path_of(CHECKPOINT_STATE_FILE, 9));
     CHECK_EQ(truncate(path, 4L * behind_v + 10), 0);
@@ -245,38 +255,41 @@ static void broken_files_are_told(void) {
     must_say("cut v", checkpoint_read_run(&run, path, &config, error), "but this model's state has");
     strcpy(path, path_of(CHECKPOINT_MODEL_FILE, 9));
     CHECK_EQ(truncate(path, 5000), 0);
-    must_say("cut body", checkpoint_read_config(&read, path, error), "5000 bytes, but its header asks for");
+    must_say("cut body", checkpoint_read_config(&read, &gpt2_kind, path, error),
+             "5000 bytes, but its header asks for");
     CHECK_EQ(truncate(path, 100), 0);
-    must_say("cut header", checkpoint_read_config(&read, path, error), "100 bytes are too few for a header");
-    must_say("a directory", checkpoint_read_config(&read, directory, error), "not a regular file");
+    must_say("cut header", checkpoint_read_config(&read, &gpt2_kind, path, error),
+             "100 bytes are too few for a header");
+    must_say("a directory", checkpoint_read_config(&read, &gpt2_kind, directory, error),
+             "not a regular file");
     remove_checkpoint(9);
-    must_say("absent", checkpoint_read_config(&read, path, error), "cannot open: No such file");
+    must_say("absent", checkpoint_read_config(&read, &gpt2_kind, path, error), "cannot open: No such file");
 }
 
 // One value of a body made `bits`; the slice that has it names it, the other slice is not concerned.
 static void check_damaged_value(CheckpointName name, CheckpointBody body, int64_t file_offset, int32_t bits,
                                 const char* words) {
-    int64_t body_begin = 1024 + (body == CHECKPOINT_V ? 4 * gpt2_num_params(&config) : 0);
+    int64_t body_begin = 1024 + (body == CHECKPOINT_V ? 4 * model_num_params(&config) : 0);
     poke(path_of(name, 9), (long)(body_begin + 4 * file_offset), bits);
     for (int s = 0; s < 2; s++) {
-        Gpt2 model;
-        gpt2_init(&model, config, LAYOUTS[1][s], LAYOUTS[1][s + 1], s == 1, ops);
+        Model model;
+        model_init(&model, &config, LAYOUTS[1][s], LAYOUTS[1][s + 1], s == 1, ops);
         float* values = calloc((size_t)model.num_params, sizeof *values);
         bool ok = checkpoint_read(path_of(name, 9), body, &model, values, 0, model.num_params, error);
         if (s == 0) { CHECK(ok); }
         if (s == 1) { must_say(words, ok, words); }
         free(values);
-        gpt2_free(&model);
+        model_free(&model);
     }
 }
 
 static void values_that_are_no_numbers_are_named(void) {
     const int32_t nan_bits = 0x7fc00000, infinity_bits = 0x7f800000;
-    Gpt2 last;
-    gpt2_init(&last, config, LAYOUTS[1][1], LAYOUTS[1][2], true, ops);
+    Model last;
+    model_init(&last, &config, LAYOUTS[1][1], LAYOUTS[1][2], true, ops);
     int64_t bias_offset = last.slices[last.slice_idx[GPT2_fcb] + 1].file_offset;
     int64_t norm_offset = last.slices[last.slice_idx[GPT2_lnfw]].file_offset;
-    gpt2_free(&last);
+    model_free(&last);
     write_checkpoint(9, LAYOUTS[1], 1);
     check_damaged_value(CHECKPOINT_MODEL_FILE, CHECKPOINT_PARAMS, bias_offset + 7, nan_bits,
                         "value 7 of fcb of layer 3 is no finite number");
@@ -288,23 +301,23 @@ static void values_that_are_no_numbers_are_named(void) {
 static void another_shape_is_told(void) {
     write_checkpoint(2, LAYOUTS[0], 1);
     const struct {
-        Gpt2Config config;
+        ModelConfig config;
         const char* words;
     } others[] = {
-        {{24, 51, 5, 2, 12, 64}, "vocabulary is 50, this run's is 51"},
-        {{24, 50, 5, 2, 12, 128}, "padded vocabulary is 64, this run's is 128"},
-        {{24, 50, 4, 2, 12, 64}, "layers is 5, this run's is 4"},
-        {{24, 50, 5, 2, 24, 64}, "channels is 12, this run's is 24"},
-        {{24, 50, 5, 3, 12, 64}, "heads is 2, this run's is 3"},
-        {{32, 50, 5, 2, 12, 64}, "longest sequence is 24, this run's is 32"},
+        {GPT2(24, 51, 5, 2, 12, 64), "vocabulary is 50, this run's is 51"},
+        {GPT2(24, 50, 5, 2, 12, 128), "padded vocabulary is 64, this run's is 128"},
+        {GPT2(24, 50, 4, 2, 12, 64), "layers is 5, this run's is 4"},
+        {GPT2(24, 50, 5, 2, 24, 64), "channels is 12, this run's is 24"},
+        {GPT2(24, 50, 5, 3, 12, 64), "heads is 2, this run's is 3"},
+        {GPT2(32, 50, 5, 2, 12, 64), "longest sequence is 24, this run's is 32"},
     };
     for (int i = 0; i < 6; i++) {
-        Gpt2 model;
-        gpt2_init(&model, others[i].config, 0, 2, false, ops);
+        Model model;
+        model_init(&model, &others[i].config, 0, 2, false, ops);
         bool ok = checkpoint_read(path_of(CHECKPOINT_MODEL_FILE, 2), CHECKPOINT_PARAMS, &model, model.params,
                                   0, model.num_params, error);
         must_say("other shape", ok, others[i].words);
-        gpt2_free(&model);
+        model_free(&model);
     }
     remove_checkpoint(2);
 }
@@ -316,7 +329,7 @@ static void bf16_files_are_read(void) {
     checkpoint_path(model_path, directory, CHECKPOINT_MODEL_FILE, 4);
     checkpoint_path(state_path, directory, CHECKPOINT_STATE_FILE, 4);
     const int32_t header[256] = {20240326, 5, 24, 50, 5, 2, 12, 64};
-    int64_t N = gpt2_num_params(&config);
+    int64_t N = model_num_params(&config);
     FILE* file = fopen(model_path, "wb");
     fwrite(header, sizeof header, 1, file);
     for (int64_t i = 0; i < N; i++) {
@@ -324,14 +337,14 @@ static void bf16_files_are_read(void) {
         fwrite(&bits, sizeof bits, 1, file);
     }
     fclose(file);
-    Gpt2 model;
-    gpt2_init(&model, config, 2, 5, true, ops);
+    Model model;
+    model_init(&model, &config, 2, 5, true, ops);
     for (int body = 0; body < 2; body++) {
         CHECK(checkpoint_read(model_path, body == 0 ? CHECKPOINT_PARAMS : CHECKPOINT_FLOATS, &model,
                               model.params, 0, model.num_params, error));
         int64_t num_wrong = 0;
         for (int i = 0; i < model.num_slices; i++) {
-            const Gpt2TensorSlice* slice = &model.slices[i];
+            const TensorSlice* slice = &model.slices[i];
             for (int64_t j = 0; j < slice->num_values; j++) {
                 float exact = value_at(CHECKPOINT_PARAMS, slice->file_offset + j);
                 num_wrong += model.params[slice->offset + j] != floatx_bf16_float(floatx_bf16_bits(exact));
@@ -359,7 +372,7 @@ static void bf16_files_are_read(void) {
     must_say("no master",
              checkpoint_read(state_path, CHECKPOINT_MASTER, &model, model.params, 0, model.num_params, error),
              "has no master weights");
-    gpt2_free(&model);
+    model_free(&model);
     remove_checkpoint(4);
 }
 

@@ -44,7 +44,6 @@ static Status run_steps(const Run* run, Executor* executor, ToyModel* model, Tra
     ExecutorStep step = {.plan = plan,
                          .batches = batches,
                          .losses = model->is_last ? losses : NULL,
-                         .loss_scale = 1,
                          .arena = arena,
                          .arena_bytes = run->arena_bytes > 0 ? run->arena_bytes : rank->arena_bytes};
     for (int32_t k = 0; k < run->num_steps; k++) {

@@ -34,7 +34,6 @@ static Status run_steps(const Run* run, Executor* executor, ToyModel* model, int
     ExecutorStep step = {.plan = plan,
                          .batches = batches,
                          .losses = model->is_last ? losses : NULL,
-                         .loss_scale = 1,
                          .arena = arena,
                          .arena_bytes = plan->ranks[rank].arena_bytes};
     for (int32_t k = 0; k < NUM_STEPS; k++) {

@@ -20,16 +20,16 @@ static RankResult results[RANKS_MAX];
 // float32 sums of some hundred terms in another order
 static const double SUM_TOLERANCE = 1e-5;
 
-enum { LONGEST = GPT2_WORK_LONGEST, MOST_SAMPLES = 24, MOST_RANKS = 8, KEEP_HEAD = GPT2_KEEP | GPT2_HEAD };
+enum { LONGEST = GPT2_WORK_LONGEST, MOST_SAMPLES = 24, MOST_RANKS = 8, KEEP_HEAD = MODEL_KEEP | MODEL_HEAD };
 
-static const Gpt2Config* const config = &gpt2_work_config;
+static const ModelConfig* const config = &gpt2_work_config;
 
 // --- the plan on its ranks -------------------------------------------------------------------------------
 
 typedef struct {
     const Gpt2Work* work;
     OpsContext* ops[MOST_RANKS];
-    Gpt2 models[MOST_RANKS];
+    Model models[MOST_RANKS];
 } Run;
 
 static Status body(Transport* t, void* arg) {
@@ -40,15 +40,14 @@ static Status body(Transport* t, void* arg) {
     for (int32_t m = 0; m < plan->M; m++) {
         batches[m] = plan->mbs[m].replica == t->rank / plan->P ? &run->work->batches[m] : NULL;
     }
-    Gpt2* model = &run->models[t->rank];
+    Model* model = &run->models[t->rank];
     ExecutorStep step = {.plan = plan,
                          .batches = batches,
                          .losses = model->is_last ? run->work->losses : NULL,
-                         .loss_scale = gpt2_work_loss_scale(run->work),
                          .arena = gpt2_work_memory(plan->ranks[t->rank].arena_bytes),
                          .arena_bytes = plan->ranks[t->rank].arena_bytes};
     Executor* executor = NULL;
-    Status status = executor_create(&executor, &dynapipe_gpt2_model, model, t, (int64_t)20 * 1000000000);
+    Status status = executor_create(&executor, &dynapipe_llmc_model, model, t, (int64_t)20 * 1000000000);
     if (status == STATUS_OK) { status = executor_run(executor, &step); }
     if (status != STATUS_OK) {  // nobody may write into the arena after it is freed
         char why[1024];
@@ -69,9 +68,9 @@ static int run_open(Run* run, const Gpt2Work* work, RanksKind kind, int print) {
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
         const StageLayers* layers = &plan->stages[r % plan->P];
         run->ops[r] = ops_create(1);
-        gpt2_init(&run->models[r], *config, layers->layer_begin, layers->layer_end,
-                  r % plan->P == plan->P - 1, run->ops[r]);
-        gpt2_alloc_grads(&run->models[r]);
+        model_init(&run->models[r], config, layers->layer_begin, layers->layer_end,
+                   r % plan->P == plan->P - 1, run->ops[r]);
+        model_alloc_grads(&run->models[r]);
         gpt2_golden_params(&run->models[r]);
     }
     for (int32_t m = 0; m < plan->M; m++) {
@@ -82,7 +81,7 @@ static int run_open(Run* run, const Gpt2Work* work, RanksKind kind, int print) {
 
 static void run_close(Run* run) {
     for (int32_t r = 0; r < run->work->plan->P * run->work->plan->R; r++) {
-        gpt2_free(&run->models[r]);
+        model_free(&run->models[r]);
         ops_free(run->ops[r]);
     }
 }
@@ -90,9 +89,9 @@ static void run_close(Run* run) {
 // --- the law ---------------------------------------------------------------------------------------------
 
 // Adds a slice's gradients to those of the whole model; both ends of a tied tensor add to the same place.
-static void add_grads(float* whole, const Gpt2* model) {
+static void add_grads(float* whole, const Model* model) {
     for (int i = 0; i < model->num_slices; i++) {
-        const Gpt2TensorSlice* slice = &model->slices[i];
+        const TensorSlice* slice = &model->slices[i];
         for (int64_t j = 0; j < slice->num_values; j++) {
             whole[slice->file_offset + j] += model->grads[slice->offset + j];
         }
@@ -112,19 +111,19 @@ static bool losses_agree(const Gpt2Work* work, float* const* losses) {
 // The worst relative error of a tensor's gradients against the plain loop; infinite where a loss differs.
 static double error_of(const Run* run, Arena* arena) {
     const Gpt2Work* work = run->work;
-    Gpt2 whole;
+    Model whole;
     OpsContext* ops = ops_create(1);
-    gpt2_init(&whole, *config, 0, config->num_layers, true, ops);
-    gpt2_alloc_grads(&whole);
+    model_init(&whole, config, 0, config->num_layers, true, ops);
+    model_alloc_grads(&whole);
     gpt2_golden_params(&whole);
     float** losses = ARENA_NEW(arena, float*, work->plan->M);
     gpt2_work_run_plainly(&whole, work, losses, arena);
-    float* summed = calloc((size_t)gpt2_num_params(config), sizeof(float));
+    float* summed = calloc((size_t)model_num_params(config), sizeof(float));
     for (int32_t r = 0; r < work->plan->P * work->plan->R; r++) { add_grads(summed, &run->models[r]); }
     double error =
         losses_agree(work, losses) ? gpt2_golden_worst_error(&whole, whole.grads, summed) : INFINITY;
     free(summed);
-    gpt2_free(&whole);
+    model_free(&whole);
     ops_free(ops);
     return error;
 }
@@ -180,13 +179,13 @@ static void check_plan(const Plan* plan, const PlanSample* samples, const char* 
 
 // --- plans from random times -----------------------------------------------------------------------------
 
-static Gpt2 probe(int32_t s, int32_t P, int32_t layer_begin, int32_t layer_end) {
-    return (Gpt2){.config = *config,
-                  .layer_begin = layer_begin,
-                  .layer_end = layer_end,
-                  .is_first = s == 0,
-                  .is_last = s == P - 1,
-                  .ops = ops_create(1)};
+static Model probe(int32_t s, int32_t P, int32_t layer_begin, int32_t layer_end) {
+    return (Model){.config = *config,
+                   .layer_begin = layer_begin,
+                   .layer_end = layer_end,
+                   .is_first = s == 0,
+                   .is_last = s == P - 1,
+                   .ops = ops_create(1)};
 }
 
 // Exactly what the model asks for.
@@ -200,9 +199,9 @@ static void exact_bytes(RankBytes* out, int64_t* scratch_bytes, const Plan* plan
         int32_t tokens = plan->sequences[w].enc_tokens;
         b.max_seq_tokens = tokens > b.max_seq_tokens ? tokens : b.max_seq_tokens;
     }
-    Gpt2 model = probe(s, plan->P, plan->stages[s].layer_begin, plan->stages[s].layer_end);
-    const DynapipeModel_v1* api = &dynapipe_gpt2_model;
-    int64_t boundary = api->boundary_bytes(&model, &b);
+    Model model = probe(s, plan->P, plan->stages[s].layer_begin, plan->stages[s].layer_end);
+    const DynapipeModel_v1* api = &dynapipe_llmc_model;
+    int64_t boundary = api->boundary_bytes(&model, &b, 1);
     *out = (RankBytes){.acts_bytes = api->acts_bytes(&model, &b, KEEP_HEAD),
                        .forward_bytes = api->acts_bytes(&model, &b, 0),
                        .in_bytes = s > 0 ? boundary : 0,
@@ -247,10 +246,10 @@ static CostFormula roomy(int64_t at_one_step, CostFeature feature) {
     return formula;
 }
 
-static void set_bytes(CostModel* costs, Gpt2* whole) {
+static void set_bytes(CostModel* costs, Model* whole) {
     enum { STEP = 16, LONG = 64 * LONGEST };
     DynapipeBatch one = {.num_seqs = 1, .num_tokens = STEP, .num_rows = STEP, .max_seq_tokens = 4 * LONGEST};
-    const DynapipeModel_v1* api = &dynapipe_gpt2_model;
+    const DynapipeModel_v1* api = &dynapipe_llmc_model;
     int64_t tokens = gpt2_acts_bytes(whole, STEP, 0, KEEP_HEAD),
             rows = gpt2_acts_bytes(whole, 0, STEP, KEEP_HEAD);
     for (int part = 0; part < PART_COUNT; part++) {
@@ -263,11 +262,11 @@ static void set_bytes(CostModel* costs, Gpt2* whole) {
     costs->stage_stored_bytes.constant += (double)rows;
     cost_formula_add_line(&costs->stage_stored_bytes, FEATURE_SUPERVISED, (double)rows / STEP);
     costs->stage_forward_bytes = roomy(api->acts_bytes(whole, &one, 0), FEATURE_ENC_TOKENS);
-    costs->boundary_bytes = roomy(api->boundary_bytes(whole, &one), FEATURE_ENC_TOKENS);
+    costs->boundary_bytes = roomy(api->boundary_bytes(whole, &one, 1), FEATURE_ENC_TOKENS);
     costs->scratch_bytes = roomy(api->scratch_bytes(whole, &one), FEATURE_ENC_TOKENS);
 }
 
-static void draw_problem(RandomProblem* out, Rng* rng, int trial, Gpt2* whole) {
+static void draw_problem(RandomProblem* out, Rng* rng, int trial, Model* whole) {
     random_cost_model(&out->costs, rng, config->num_layers, 0);
     set_bytes(&out->costs, whole);
     out->request = (PlanRequest){.batching = (Batching)(trial % BATCHING_COUNT),
@@ -297,7 +296,7 @@ static void plans_from_random_cost_models_give_the_gradients_of_one_slice(void) 
     static RandomProblem problem;
     Arena arena = {0};
     Rng rng = rng_seed(seed + 1);
-    Gpt2 whole = probe(0, 1, 0, config->num_layers);
+    Model whole = probe(0, 1, 0, config->num_layers);
     Seen seen = {0};
     for (int trial = 0; trial < 40 && test_failures == 0; trial++) {
         Plan plan;

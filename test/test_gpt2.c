@@ -23,17 +23,17 @@ static void* poisoned(int64_t num_bytes) {
 }
 
 typedef struct {
-    Gpt2 model;
+    Model model;
     void *acts, *scratch;
     floatX *in, *out, *din;  // boundary behind and before
 } Stage;
 
-static void stage_open(Stage* stage, Gpt2Config config, int begin, int end, bool is_last,
-                       const Gpt2Batch* batch) {
-    gpt2_init(&stage->model, config, begin, end, is_last, ops);
-    gpt2_alloc_grads(&stage->model);
+static void stage_open(Stage* stage, ModelConfig config, int begin, int end, bool is_last,
+                       const ModelBatch* batch) {
+    model_init(&stage->model, &config, begin, end, is_last, ops);
+    model_alloc_grads(&stage->model);
     gpt2_golden_params(&stage->model);
-    int flags = GPT2_KEEP | GPT2_HEAD;
+    int flags = MODEL_KEEP | MODEL_HEAD;
     stage->acts = poisoned(gpt2_acts_bytes(&stage->model, batch->num_tokens, batch->num_rows, flags));
     stage->scratch = poisoned(
         gpt2_scratch_bytes(&stage->model, batch->num_tokens, batch->num_rows, batch->max_seq_tokens));
@@ -42,7 +42,7 @@ static void stage_open(Stage* stage, Gpt2Config config, int begin, int end, bool
 }
 
 static void stage_close(Stage* stage) {
-    gpt2_free(&stage->model);
+    model_free(&stage->model);
     free(stage->acts);
     free(stage->scratch);
     free(stage->out);
@@ -50,28 +50,36 @@ static void stage_close(Stage* stage) {
 }
 
 // Add a slice's gradients to the whole model's; both ends of a tied tensor add to the same place.
-static void add_grads(const Gpt2* model, float* whole) {
+static void add_grads(const Model* model, float* whole) {
     for (int i = 0; i < model->num_slices; i++) {
-        const Gpt2TensorSlice* slice = &model->slices[i];
+        const TensorSlice* slice = &model->slices[i];
         for (int64_t j = 0; j < slice->num_values; j++) {
             whole[slice->file_offset + j] += model->grads[slice->offset + j];
         }
     }
 }
 
+// With this scale of every row's gradient.
+static void forward_scaled(Model* model, const ModelBatch* batch, const floatX* in, floatX* out, void* acts,
+                           void* scratch, float* losses, float scale, int flags) {
+    ModelBatch scaled = *batch;
+    scaled.loss_scale = scale;
+    gpt2_forward(model, &scaled, in, out, acts, scratch, losses, flags);
+}
+
 // All jobs of one micro-batch over slices [cuts[i], cuts[i + 1]), a 0 behind the last cut: losses (num_rows),
 // gradients added to `grads`. W runs after all of B, first slice first.
-static void run_chain(Gpt2Config config, const Gpt2Batch* batch, const int* cuts, int options, float scale,
+static void run_chain(ModelConfig config, const ModelBatch* batch, const int* cuts, int options, float scale,
                       float* losses, float* grads) {
     Stage stages[MAX_SLICES];
-    int P = 0, keep = GPT2_KEEP | GPT2_HEAD;
+    int P = 0, keep = MODEL_KEEP | MODEL_HEAD;
     for (; cuts[P + 1] > 0; P++) {
         Stage* s = &stages[P];
         stage_open(s, config, cuts[P], cuts[P + 1], cuts[P + 2] == 0, batch);
         const floatX* in = P > 0 ? stages[P - 1].out : NULL;
         floatX* out = s->model.is_last ? NULL : s->out;
-        gpt2_forward(&s->model, batch, in, out, s->acts, s->scratch, losses, scale,
-                     options & RECOMPUTE ? 0 : keep);
+        forward_scaled(&s->model, batch, in, out, s->acts, s->scratch, losses, scale,
+                       options & RECOMPUTE ? 0 : keep);
     }
     for (int p = P - 1; p >= 0; p--) {
         Stage* s = &stages[p];
@@ -79,7 +87,7 @@ static void run_chain(Gpt2Config config, const Gpt2Batch* batch, const int* cuts
         if (options & RECOMPUTE) {
             int64_t num_bytes = gpt2_acts_bytes(&s->model, batch->num_tokens, batch->num_rows, keep);
             memset(s->acts, 0xff, (size_t)num_bytes);
-            gpt2_forward(&s->model, batch, in, NULL, s->acts, s->scratch, losses, scale, keep);
+            forward_scaled(&s->model, batch, in, NULL, s->acts, s->scratch, losses, scale, keep);
         }
         gpt2_backward_inputs(&s->model, batch, in, s->acts, dout, p > 0 ? s->din : NULL, s->scratch);
     }
@@ -97,11 +105,11 @@ static void run_chain(Gpt2Config config, const Gpt2Batch* batch, const int* cuts
 static const int WHOLE[] = {0, 3, 0};
 
 // Worst relative error of any tensor of two whole-model gradients.
-static double worst_error(Gpt2Config config, const float* a, const float* b) {
-    Gpt2 model;
-    gpt2_init(&model, config, 0, config.num_layers, true, ops);
+static double worst_error(ModelConfig config, const float* a, const float* b) {
+    Model model;
+    model_init(&model, &config, 0, config.num_layers, true, ops);
     double error = gpt2_golden_worst_error(&model, a, b);
-    gpt2_free(&model);
+    model_free(&model);
     return error;
 }
 
@@ -121,7 +129,7 @@ static float* zeros(int64_t num_values) {
 static void pytorch_agrees(void) {
     Gpt2Golden golden;
     gpt2_golden_load(&golden);
-    const Gpt2Batch* batch = &golden.batch;
+    const ModelBatch* batch = &golden.batch;
     float *losses = zeros(batch->num_rows), *grads = zeros(golden.num_params);
     run_chain(golden.config, batch, WHOLE, 0, 1.0f / (float)batch->num_rows, losses, grads);
     CHECK(worst_loss_error(losses, golden.losses, batch->num_rows) < 1e-6);
@@ -138,13 +146,13 @@ static void pytorch_agrees(void) {
 static void logits_agree_with_pytorch(void) {
     Gpt2Golden golden;
     gpt2_golden_load(&golden);
-    const Gpt2Batch* batch = &golden.batch;
+    const ModelBatch* batch = &golden.batch;
     Stage stage;
     stage_open(&stage, golden.config, 0, 3, true, batch);
     float* losses = zeros(batch->num_rows);
     free(stage.acts);
-    stage.acts = poisoned(gpt2_acts_bytes(&stage.model, batch->num_tokens, batch->num_rows, GPT2_HEAD));
-    gpt2_forward(&stage.model, batch, NULL, NULL, stage.acts, stage.scratch, losses, 0.0f, GPT2_HEAD);
+    stage.acts = poisoned(gpt2_acts_bytes(&stage.model, batch->num_tokens, batch->num_rows, MODEL_HEAD));
+    forward_scaled(&stage.model, batch, NULL, NULL, stage.acts, stage.scratch, losses, 0.0f, MODEL_HEAD);
     CHECK(worst_loss_error(losses, golden.losses, batch->num_rows) < 1e-6);
     int V = golden.config.vocab, Vp = golden.config.padded_vocab;
     double difference = 0.0;
@@ -166,7 +174,7 @@ static void slices_make_the_whole(void) {
     static const int cuts[][6] = {{0, 1, 3}, {0, 2, 3}, {0, 1, 2, 3}, {0, 3}, {0, 3, 3}, {0, 1, 2, 3, 3}};
     Gpt2Golden golden;
     gpt2_golden_load(&golden);
-    const Gpt2Batch* batch = &golden.batch;
+    const ModelBatch* batch = &golden.batch;
     float scale = 1.0f / (float)batch->num_rows;
     for (int i = 0; i < 6; i++) {
         float *losses[2], *grads[2];
@@ -192,7 +200,7 @@ static void slices_make_the_whole(void) {
 enum { MAX_SEQS = 12, MAX_TOKENS = 800 };
 
 typedef struct {
-    Gpt2Batch batch;
+    ModelBatch batch;
     int32_t cu_seqlens[MAX_SEQS + 1], tokens[MAX_TOKENS], positions[MAX_TOKENS], rows[MAX_TOKENS],
         targets[MAX_TOKENS];
 } OwnBatch;
@@ -204,17 +212,17 @@ static uint32_t draw(uint32_t limit) {
 
 static void batch_begin(OwnBatch* own) {
     *own = (OwnBatch){0};
-    own->batch = (Gpt2Batch){.cu_seqlens = own->cu_seqlens,
-                             .tokens = own->tokens,
-                             .positions = own->positions,
-                             .rows = own->rows,
-                             .targets = own->targets};
+    own->batch = (ModelBatch){.cu_seqlens = own->cu_seqlens,
+                              .tokens = own->tokens,
+                              .positions = own->positions,
+                              .rows = own->rows,
+                              .targets = own->targets};
 }
 
 // Sequence i of `from`, and then `padding` more tokens.
-static void batch_add_sequence(OwnBatch* own, const Gpt2Batch* from, int i, int padding,
+static void batch_add_sequence(OwnBatch* own, const ModelBatch* from, int i, int padding,
                                int32_t padding_token) {
-    Gpt2Batch* batch = &own->batch;
+    ModelBatch* batch = &own->batch;
     int begin = from->cu_seqlens[i], end = from->cu_seqlens[i + 1], at = batch->num_tokens;
     for (int t = begin; t < end + padding; t++, batch->num_tokens++) {
         own->tokens[batch->num_tokens] = t < end ? from->tokens[t] : padding_token;
@@ -230,9 +238,9 @@ static void batch_add_sequence(OwnBatch* own, const Gpt2Batch* from, int i, int 
     if (seq_tokens > batch->max_seq_tokens) { batch->max_seq_tokens = seq_tokens; }
 }
 
-static void batch_random(OwnBatch* own, Gpt2Config config, int num_seqs, int percent_supervised) {
+static void batch_random(OwnBatch* own, ModelConfig config, int num_seqs, int percent_supervised) {
     batch_begin(own);
-    Gpt2Batch* batch = &own->batch;
+    ModelBatch* batch = &own->batch;
     for (int i = 0; i < num_seqs; i++) {
         int num_tokens = 1 + (int)draw((uint32_t)config.max_seq_len);
         for (int t = 0; t < num_tokens; t++, batch->num_tokens++) {
@@ -247,17 +255,22 @@ static void batch_random(OwnBatch* own, Gpt2Config config, int num_seqs, int per
     }
 }
 
-static const Gpt2Config odd_config = {
-    .max_seq_len = 61, .vocab = 131, .num_layers = 2, .num_heads = 3, .channels = 36, .padded_vocab = 256};
+static const ModelConfig odd_config = {.kind = &gpt2_kind,
+                                       .max_seq_len = 61,
+                                       .vocab = 131,
+                                       .num_layers = 2,
+                                       .num_heads = 3,
+                                       .channels = 36,
+                                       .padded_vocab = 256};
 
 // The law that planning rests on: how sequences are grouped does not matter, nor does padding behind them.
 static void grouping_and_padding_change_nothing(void) {
     static OwnBatch together, alone, padded;
     const int whole[] = {0, 2, 0}, cut[] = {0, 1, 2, 0}, head_alone[] = {0, 2, 2, 0};
-    int64_t num_params = gpt2_num_params(&odd_config);
+    int64_t num_params = model_num_params(&odd_config);
     for (int round = 0; round < 4; round++) {
         batch_random(&together, odd_config, 1 + (int)draw(8), 10 + (int)draw(90));
-        const Gpt2Batch* batch = &together.batch;
+        const ModelBatch* batch = &together.batch;
         if (batch->num_rows == 0) { continue; }
         float scale = 1.0f / (float)batch->num_rows;
         float *losses = zeros(batch->num_rows), *grads = zeros(num_params);
@@ -291,20 +304,20 @@ static void grouping_and_padding_change_nothing(void) {
 static void evaluation_in_chunks(void) {
     static OwnBatch own;
     batch_random(&own, odd_config, 9, 95);
-    const Gpt2Batch* batch = &own.batch;
+    const ModelBatch* batch = &own.batch;
     CHECK(batch->num_rows > 2 * GPT2_HEAD_CHUNK_ROWS);
     float *losses = zeros(batch->num_rows), *kept_losses = zeros(batch->num_rows);
     Stage stage;
     stage_open(&stage, odd_config, 0, 2, true, batch);
-    gpt2_forward(&stage.model, batch, NULL, NULL, stage.acts, stage.scratch, kept_losses, 1.0f,
-                 GPT2_KEEP | GPT2_HEAD);
+    forward_scaled(&stage.model, batch, NULL, NULL, stage.acts, stage.scratch, kept_losses, 1.0f,
+                   MODEL_KEEP | MODEL_HEAD);
     CHECK(stage.model.last_logits == NULL);
-    int64_t num_bytes = gpt2_acts_bytes(&stage.model, batch->num_tokens, batch->num_rows, GPT2_HEAD);
+    int64_t num_bytes = gpt2_acts_bytes(&stage.model, batch->num_tokens, batch->num_rows, MODEL_HEAD);
     CHECK(num_bytes <
-          gpt2_acts_bytes(&stage.model, batch->num_tokens, batch->num_rows, GPT2_KEEP | GPT2_HEAD));
+          gpt2_acts_bytes(&stage.model, batch->num_tokens, batch->num_rows, MODEL_KEEP | MODEL_HEAD));
     free(stage.acts);
     stage.acts = poisoned(num_bytes);
-    gpt2_forward(&stage.model, batch, NULL, NULL, stage.acts, stage.scratch, losses, 0.0f, GPT2_HEAD);
+    forward_scaled(&stage.model, batch, NULL, NULL, stage.acts, stage.scratch, losses, 0.0f, MODEL_HEAD);
     CHECK(worst_loss_error(losses, kept_losses, batch->num_rows) < 1e-6);
     double sum = 0.0;
     for (int v = 0; v < odd_config.vocab; v++) { sum += exp((double)stage.model.last_logits[v]); }
@@ -319,23 +332,25 @@ static void evaluation_in_chunks(void) {
 static void last_slice_without_head(void) {
     static OwnBatch own;
     batch_random(&own, odd_config, 5, 50);
-    const Gpt2Batch* batch = &own.batch;
+    const ModelBatch* batch = &own.batch;
     float* losses = zeros(batch->num_rows);
     Stage full, headless;
     stage_open(&full, odd_config, 0, 2, true, batch);
     stage_open(&headless, odd_config, 0, 2, true, batch);
     free(headless.acts);
-    headless.acts = poisoned(gpt2_acts_bytes(&headless.model, batch->num_tokens, batch->num_rows, GPT2_KEEP));
-    gpt2_forward(&full.model, batch, NULL, NULL, full.acts, full.scratch, losses, 1.0f,
-                 GPT2_KEEP | GPT2_HEAD);
-    gpt2_forward(&headless.model, batch, NULL, NULL, headless.acts, headless.scratch, NULL, 1.0f, GPT2_KEEP);
+    headless.acts =
+        poisoned(gpt2_acts_bytes(&headless.model, batch->num_tokens, batch->num_rows, MODEL_KEEP));
+    forward_scaled(&full.model, batch, NULL, NULL, full.acts, full.scratch, losses, 1.0f,
+                   MODEL_KEEP | MODEL_HEAD);
+    forward_scaled(&headless.model, batch, NULL, NULL, headless.acts, headless.scratch, NULL, 1.0f,
+                   MODEL_KEEP);
     gpt2_backward_inputs(&full.model, batch, NULL, full.acts, NULL, NULL, full.scratch);
-    const floatX* dout = gpt2_acts_layer(&full.model, full.acts, batch->num_tokens, 1, GPT2_KEEP).dx_next;
+    const floatX* dout = gpt2_acts_layer(&full.model, full.acts, batch->num_tokens, 1, MODEL_KEEP).dx_next;
     gpt2_backward_inputs(&headless.model, batch, NULL, headless.acts, dout, NULL, headless.scratch);
     gpt2_backward_weights(&headless.model, batch, headless.acts, dout, headless.scratch);
     gpt2_backward_weights(&full.model, batch, full.acts, NULL, full.scratch);
     for (int i = 0; i < full.model.num_slices; i++) {
-        const Gpt2TensorSlice* slice = &full.model.slices[i];
+        const TensorSlice* slice = &full.model.slices[i];
         if (slice->layer < 0 && slice->tensor != GPT2_wpe) { continue; }
         CHECK(memcmp(full.model.grads + slice->offset, headless.model.grads + slice->offset,
                      sizeof(floatX) * (size_t)slice->num_values) == 0);
@@ -350,7 +365,7 @@ static void nothing_supervised_gives_zero_gradients(void) {
     batch_random(&own, odd_config, 3, 0);
     CHECK_EQ(own.batch.num_rows, 0);
     const int cuts[2][5] = {{0, 1, 2}, {0, 2, 2}};
-    int64_t num_params = gpt2_num_params(&odd_config);
+    int64_t num_params = model_num_params(&odd_config);
     float *grads = zeros(num_params), loss = 5.0f;
     for (int i = 0; i < 2; i++) { run_chain(odd_config, &own.batch, cuts[i], 0, 1.0f, &loss, grads); }
     for (int64_t i = 0; i < num_params; i++) { CHECK(grads[i] == 0.0f); }
@@ -360,15 +375,16 @@ static void nothing_supervised_gives_zero_gradients(void) {
 
 static void bytes_are_linear(void) {
     for (int cut = 0; cut < 4; cut++) {
-        Gpt2 model;
-        Gpt2Config config = {.max_seq_len = 64,
-                             .vocab = 200,
-                             .num_layers = 4,
-                             .num_heads = 2,
-                             .channels = 24,
-                             .padded_vocab = 256};
-        gpt2_init(&model, config, cut & 1 ? 1 : 0, cut & 2 ? 3 : 4, !(cut & 2), ops);
-        int flags = GPT2_KEEP | GPT2_HEAD;
+        Model model;
+        ModelConfig config = {.kind = &gpt2_kind,
+                              .max_seq_len = 64,
+                              .vocab = 200,
+                              .num_layers = 4,
+                              .num_heads = 2,
+                              .channels = 24,
+                              .padded_vocab = 256};
+        model_init(&model, &config, cut & 1 ? 1 : 0, cut & 2 ? 3 : 4, !(cut & 2), ops);
+        int flags = MODEL_KEEP | MODEL_HEAD;
         int64_t token = gpt2_acts_bytes(&model, 16, 0, flags), row = gpt2_acts_bytes(&model, 0, 16, flags);
         CHECK(token > 0);
         CHECK_EQ(row > 0, model.is_last);
@@ -382,67 +398,69 @@ static void bytes_are_linear(void) {
             CHECK_EQ(gpt2_scratch_bytes(&model, (int)tokens, (int)rows, (int)tokens) % 64, 0);
         }
         CHECK(gpt2_acts_bytes(&model, 16, 0, 0) < token / 2);
-        gpt2_free(&model);
+        model_free(&model);
     }
 }
 
 // The head alone keeps nothing of a token, and all of a row.
 static void the_head_alone_keeps_rows_only(void) {
-    Gpt2 head, last;
-    gpt2_init(&head, odd_config, 2, 2, true, ops);
-    gpt2_init(&last, odd_config, 1, 2, true, ops);
+    Model head, last;
+    model_init(&head, &odd_config, 2, 2, true, ops);
+    model_init(&last, &odd_config, 1, 2, true, ops);
     CHECK_EQ(head.num_slices, 3);  // wte, lnfw, lnfb
     CHECK_EQ(head.num_params, 256 * 36 + 2 * 36);
-    for (int flags = GPT2_HEAD; flags <= (GPT2_HEAD | GPT2_KEEP); flags++) {
+    for (int flags = MODEL_HEAD; flags <= (MODEL_HEAD | MODEL_KEEP); flags++) {
         for (int rows = 0; rows < 300; rows += 7) {
             CHECK_EQ(gpt2_acts_bytes(&head, 500, rows, flags),
                      gpt2_acts_bytes(&last, 500, rows, flags) - gpt2_acts_bytes(&last, 500, 0, flags));
         }
     }
     CHECK_EQ(gpt2_acts_bytes(&head, 500, 300, 0), 0);
-    gpt2_free(&head);
-    gpt2_free(&last);
+    model_free(&head);
+    model_free(&last);
 }
 
 static void zeroed_gradients_are_zero(void) {
-    Gpt2Config config = {.max_seq_len = 1024,
-                         .vocab = 20000,
-                         .num_layers = 1,
-                         .num_heads = 2,
-                         .channels = 64,
-                         .padded_vocab = 20096};
-    Gpt2 model;
-    gpt2_init(&model, config, 0, 1, true, ops);
-    gpt2_alloc_grads(&model);
+    ModelConfig config = {.kind = &gpt2_kind,
+                          .max_seq_len = 1024,
+                          .vocab = 20000,
+                          .num_layers = 1,
+                          .num_heads = 2,
+                          .channels = 64,
+                          .padded_vocab = 20096};
+    Model model;
+    model_init(&model, &config, 0, 1, true, ops);
+    model_alloc_grads(&model);
     memset(model.grads, 0xff, (size_t)model.num_params * sizeof(floatX));
     CHECK(model.num_params > 1 << 20 && model.num_params % (1 << 20) != 0);
-    gpt2_zero_grads(&model);
+    model_zero_grads(&model);
     int64_t num_left = 0;
     for (int64_t i = 0; i < model.num_params; i++) { num_left += model.grads[i] != 0.0f; }
     CHECK_EQ(num_left, 0);
-    gpt2_free(&model);
+    model_free(&model);
 }
 
 static void random_init_is_cut_not_changed(void) {
-    Gpt2Config config = {.max_seq_len = 33,
-                         .vocab = 101,
-                         .num_layers = 3,
-                         .num_heads = 2,
-                         .channels = 10,
-                         .padded_vocab = 128};
-    Gpt2 whole, slice;
-    gpt2_init(&whole, config, 0, 3, true, ops);
-    CHECK_EQ(whole.num_params, gpt2_num_params(&config));
+    ModelConfig config = {.kind = &gpt2_kind,
+                          .max_seq_len = 33,
+                          .vocab = 101,
+                          .num_layers = 3,
+                          .num_heads = 2,
+                          .channels = 10,
+                          .padded_vocab = 128};
+    Model whole, slice;
+    model_init(&whole, &config, 0, 3, true, ops);
+    CHECK_EQ(whole.num_params, model_num_params(&config));
     gpt2_init_random(&whole, 42);
     for (int i = 101 * 10; i < 128 * 10; i++) { CHECK(whole.params[i] == 0.0f); }
     CHECK(whole.params[101 * 10 - 1] != 0.0f);
     for (int begin = 0; begin <= 3; begin++) {
         for (int end = begin; end <= 3; end++) {
             for (int is_last = begin == end; is_last <= (end == 3); is_last++) {
-                gpt2_init(&slice, config, begin, end, is_last, ops);
+                model_init(&slice, &config, begin, end, is_last, ops);
                 gpt2_init_random(&slice, 42);
                 CHECK(gpt2_golden_worst_error(&slice, slice.params, whole.params) == 0.0);
-                gpt2_free(&slice);
+                model_free(&slice);
             }
         }
     }
@@ -455,7 +473,7 @@ static void random_init_is_cut_not_changed(void) {
         for (int64_t i = 0; i < num_values; i++) { squares += (double)values[i] * (double)values[i]; }
         CHECK_NEAR(sqrt(squares / (double)num_values) * (k == 0 ? 1.0 : sqrt(6.0)), 0.02, 0.0015);
     }
-    gpt2_free(&whole);
+    model_free(&whole);
 }
 
 int main(int argc, char** argv) {

@@ -5,8 +5,8 @@
 
 static char error[256];
 
-static Gpt2Config parse(const char* descriptor) {
-    Gpt2Config config = {0};
+static ModelConfig parse(const char* descriptor) {
+    ModelConfig config = {0};
     bool ok = gpt2_config_parse(&config, descriptor, 0, 0, error);
     if (!ok) { printf("%s\n", error); }
     CHECK(ok);
@@ -38,8 +38,8 @@ static void tables_are_llmcs(void) {
         {"gpt3:c12288", 174604836864, 96, 12288, 96},
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        Gpt2Config config = parse(models[i].descriptor);
-        CHECK_EQ(gpt2_num_params(&config), models[i].num_params);
+        ModelConfig config = parse(models[i].descriptor);
+        CHECK_EQ(model_num_params(&config), models[i].num_params);
         CHECK_EQ(config.num_layers, models[i].num_layers);
         CHECK_EQ(config.channels, models[i].channels);
         CHECK_EQ(config.num_heads, models[i].num_heads);
@@ -50,7 +50,7 @@ static void tables_are_llmcs(void) {
 }
 
 static void free_shapes_take_the_callers_vocabulary(void) {
-    Gpt2Config config;
+    ModelConfig config;
     CHECK(gpt2_config_parse(&config, "l4c128h4", 257, 4096, error));
     CHECK_EQ(config.num_layers, 4);
     CHECK_EQ(config.channels, 128);
@@ -63,7 +63,7 @@ static void free_shapes_take_the_callers_vocabulary(void) {
 }
 
 static void fails_with(const char* descriptor, int vocab, int max_seq_len, const char* words) {
-    Gpt2Config config = {.num_layers = -5};
+    ModelConfig config = {.num_layers = -5};
     strcpy(error, "");
     bool ok = gpt2_config_parse(&config, descriptor, vocab, max_seq_len, error);
     if (ok || strstr(error, words) == NULL || strlen(error) > 254) {

@@ -7,18 +7,23 @@
 #include "test.h"
 
 static OpsContext* ops;
-static const Gpt2Config config = {
-    .max_seq_len = 20, .vocab = 50, .num_layers = 2, .num_heads = 2, .channels = 12, .padded_vocab = 64};
+static const ModelConfig config = {.kind = &gpt2_kind,
+                                   .max_seq_len = 20,
+                                   .vocab = 50,
+                                   .num_layers = 2,
+                                   .num_heads = 2,
+                                   .channels = 12,
+                                   .padded_vocab = 64};
 
-static void open_model(Gpt2* model, int begin, int end, bool is_last) {
-    gpt2_init(model, config, begin, end, is_last, ops);
-    gpt2_alloc_grads(model);
+static void open_model(Model* model, int begin, int end, bool is_last) {
+    model_init(model, &config, begin, end, is_last, ops);
+    model_alloc_grads(model);
     gpt2_golden_params(model);
 }
 
-static void fill_grads(Gpt2* model, int t) {
+static void fill_grads(Model* model, int t) {
     for (int i = 0; i < model->num_slices; i++) {
-        const Gpt2TensorSlice* slice = &model->slices[i];
+        const TensorSlice* slice = &model->slices[i];
         for (int64_t j = 0; j < slice->num_values; j++) {
             model->grads[slice->offset + j] =
                 (float)sin((double)((slice->file_offset + j) * (t + 3))) * 0.01f;
@@ -37,7 +42,7 @@ static bool is_matrix(Gpt2Tensor tensor) {
 
 static void adamw_is_the_textbooks(void) {
     const double lr = 1e-2, decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, clip = 0.5;
-    Gpt2 model;
+    Model model;
     open_model(&model, 0, 2, true);
     size_t n = (size_t)model.num_params;
     double *params = calloc(n, sizeof *params), *m = calloc(n, sizeof *m), *v = calloc(n, sizeof *v);
@@ -48,7 +53,7 @@ static void adamw_is_the_textbooks(void) {
         fill_grads(&model, t);
         optimizer_update(&optimizer, &model, (float)lr, t, (float)clip);
         for (int i = 0; i < model.num_slices; i++) {
-            const Gpt2TensorSlice* slice = &model.slices[i];
+            const TensorSlice* slice = &model.slices[i];
             for (int64_t j = slice->offset; j < slice->offset + slice->num_values; j++) {
                 double g = (double)model.grads[j] * clip;
                 m[j] = beta1 * m[j] + (1.0 - beta1) * g;
@@ -61,7 +66,7 @@ static void adamw_is_the_textbooks(void) {
         for (size_t i = 0; i < n; i++) { CHECK_NEAR(model.params[i], params[i], 1e-6); }
     }
     optimizer_free(&optimizer);
-    gpt2_free(&model);
+    model_free(&model);
     free(params);
     free(m);
     free(v);
@@ -69,7 +74,7 @@ static void adamw_is_the_textbooks(void) {
 
 // Replicas that each update a third end with the same bits as one that updates all.
 static void shards_make_the_whole(void) {
-    Gpt2 whole, sharded;
+    Model whole, sharded;
     open_model(&whole, 0, 2, true);
     open_model(&sharded, 0, 2, true);
     Optimizer all, shards[3];
@@ -91,12 +96,12 @@ static void shards_make_the_whole(void) {
     CHECK(memcmp(sharded.params, whole.params, sizeof(float) * (size_t)whole.num_params) == 0);
     optimizer_free(&all);
     for (int r = 0; r < 3; r++) { optimizer_free(&shards[r]); }
-    gpt2_free(&whole);
-    gpt2_free(&sharded);
+    model_free(&whole);
+    model_free(&sharded);
 }
 
 static void a_tied_tensor_counts_once(void) {
-    Gpt2 whole, stages[3];
+    Model whole, stages[3];
     open_model(&whole, 0, 2, true);
     fill_grads(&whole, 1);
     Optimizer all;
@@ -112,12 +117,12 @@ static void a_tied_tensor_counts_once(void) {
         optimizer_init(&optimizer, 0, stages[s].num_params, 0.0f, 42, ops);
         sum += optimizer_sum_of_squares(&optimizer, &stages[s]);
         optimizer_free(&optimizer);
-        gpt2_free(&stages[s]);
+        model_free(&stages[s]);
     }
     CHECK_NEAR(sum / plain, 1.0, 1e-12);
     CHECK_NEAR(optimizer_sum_of_squares(&all, &whole) / plain, 1.0, 1e-12);
     optimizer_free(&all);
-    gpt2_free(&whole);
+    model_free(&whole);
 }
 
 static void clipping(void) {

@@ -36,7 +36,8 @@ void toy_batch_init(ToyBatch* out, uint64_t seed, int32_t num_tokens) {
                                  .positions = out->positions,
                                  .rows = out->rows,
                                  .targets = out->targets,
-                                 .row_tasks = out->row_tasks};
+                                 .row_tasks = out->row_tasks,
+                                 .loss_scale = 1};
 }
 
 static int32_t num_layers(const ToyModel* toy) {
@@ -47,18 +48,19 @@ static int32_t width(const DynapipeBatch* batch) {  // floats of one activation
     return batch->num_tokens * C;
 }
 
-static int64_t toy_boundary_bytes(void* model, const DynapipeBatch* batch) {
+static int64_t toy_boundary_bytes(void* model, const DynapipeBatch* batch, int is_behind) {
     (void)model;
+    (void)is_behind;
     return (int64_t)width(batch) * (int64_t)sizeof(float);
 }
 
 // Kept: x and dy of every layer. Else: the activation in work.
 static int64_t toy_acts_bytes(void* model, const DynapipeBatch* batch, int flags) {
-    return toy_boundary_bytes(model, batch) * (flags & DYNAPIPE_FORWARD_KEEP ? 2 * num_layers(model) : 1);
+    return toy_boundary_bytes(model, batch, 0) * (flags & DYNAPIPE_FORWARD_KEEP ? 2 * num_layers(model) : 1);
 }
 
 static int64_t toy_scratch_bytes(void* model, const DynapipeBatch* batch) {
-    return toy_boundary_bytes(model, batch) + 4;
+    return toy_boundary_bytes(model, batch, 0) + 4;
 }
 
 static int begin_job(ToyModel* toy, const DynapipeBatch* batch) {
@@ -85,7 +87,7 @@ static void head(const DynapipeBatch* batch, const float* x, float* dy, float* l
 }
 
 static int toy_forward(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
-                       void* scratch, float* losses, float loss_scale, int flags) {
+                       void* scratch, float* losses, int flags) {
     ToyModel* toy = model;
     int32_t n = width(batch), L = num_layers(toy);
     bool keep = flags & DYNAPIPE_FORWARD_KEEP, with_head = toy->is_last && flags & DYNAPIPE_FORWARD_HEAD;
@@ -106,7 +108,7 @@ static int toy_forward(void* model, const DynapipeBatch* batch, const void* in, 
         }
     }
     if (out != NULL) { memcpy(out, x, (size_t)n * sizeof *x); }
-    if (with_head) { head(batch, x, keep ? saved + (2 * L - 1) * n : NULL, losses, loss_scale); }
+    if (with_head) { head(batch, x, keep ? saved + (2 * L - 1) * n : NULL, losses, batch->loss_scale); }
     scribble(scratch, batch);
     return 0;
 }

@@ -140,7 +140,7 @@ static void add_buffer(PlanRank* list, BufferKind kind, int32_t m, int64_t num_b
 static void add_mb_buffers(const ToyPlan* toy, PlanRank* list, int32_t s, int32_t m) {
     const DynapipeBatch* batch = &toy->batches[m].batch;
     ToyModel model = toy_plan_model(toy, s);
-    int64_t boundary = toy_api.boundary_bytes(&model, batch);
+    int64_t boundary = toy_api.boundary_bytes(&model, batch, 0);
     int32_t fwd = place_of(list, INSTR_FWD, m), rec = place_of(list, INSTR_REC, m);
     int32_t bwd = place_of(list, INSTR_BWD, m), wgt = place_of(list, INSTR_WGT, m);
     int32_t last = wgt < 0 ? bwd : wgt, never = list->num_instrs - 1;
@@ -231,7 +231,7 @@ void toy_plan_run_directly(const ToyPlan* toy, ToyModel* model, float losses[][T
     *model = (ToyModel){.layer_end = toy->num_layers, .is_first = true, .is_last = true};
     for (int32_t m = 0; m < toy->plan.M; m++) {
         const DynapipeBatch* batch = &toy->batches[m].batch;
-        toy_api.forward(model, batch, NULL, NULL, acts, scratch, losses[m], 1,
+        toy_api.forward(model, batch, NULL, NULL, acts, scratch, losses[m],
                         DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD);
         toy_api.backward_inputs(model, batch, NULL, acts, NULL, NULL, scratch);
         toy_api.backward_weights(model, batch, acts, NULL, scratch);

@@ -212,7 +212,7 @@ Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const
 
 // Rates of a present-day server core; they only set how the parts compare, until ./profile_costs has
 // measured.
-static void analytic_costs(CostModel* out, const Gpt2Config* config, int32_t num_replicas) {
+static void analytic_costs(CostModel* out, const ModelConfig* config, int32_t num_replicas) {
     enum { UPDATE_PASSES = 9 };  // values read and written per parameter: zeroing 1, norm 1, AdamW 7
     CostAnalytic about = {.num_layers = config->num_layers,
                           .channels = config->channels,
@@ -253,9 +253,9 @@ static void take_bytes(CostModel* out, const CostModel* model) {
     out->tied_param_bytes = model->tied_param_bytes;
 }
 
-// What ./profile_costs measured, as its file says (dynapipe_gpt2_signature): another width is another model;
+// What ./profile_costs measured, as its file says (dynapipe_llmc_signature): another width is another model;
 // the vocabulary, which --model does not name, is the file's.
-static Status take_signature(Gpt2Config* config, const char* path) {
+static Status take_signature(ModelConfig* config, const char* path) {
     char* text;
     int channels, num_heads, padded_vocab;
     TRY(file_read_text(&text, NULL, path));
@@ -277,7 +277,7 @@ static Status take_signature(Gpt2Config* config, const char* path) {
 
 Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t max_tokens) {
     char error[256];
-    Gpt2Config config;
+    ModelConfig config;
     const char* shape = options->model != NULL ? options->model : "d12";
     if (!gpt2_config_parse(&config, shape, 0, max_tokens, error)) {
         return FAIL(STATUS_BAD_OPTION, "--model: %s", error);

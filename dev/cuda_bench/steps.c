@@ -52,9 +52,9 @@ static const struct {
 typedef struct {
     Bench* bench;
     OpsContext* ops;
-    Gpt2 model;
+    Model model;
     Optimizer optimizer;
-    Gpt2Batch batch;
+    ModelBatch batch;
     int32_t* tokens;  // tokens, targets, positions, rows, cu_seqlens: host memory
     float* losses;
     void *acts, *scratch;
@@ -65,11 +65,11 @@ typedef struct {
 } Trainer;
 
 // The most sequences of a micro-batch that memory takes, with a tenth of what is free left alone.
-static int fitting_seqs(const Gpt2* model, int seq_tokens, int most) {
+static int fitting_seqs(const Model* model, int seq_tokens, int most) {
     size_t free_bytes = 0, total_bytes = 0;
     CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
     int n = most;
-    while (n > 1 && (double)(gpt2_acts_bytes(model, n * seq_tokens, n * seq_tokens, GPT2_KEEP | GPT2_HEAD) +
+    while (n > 1 && (double)(gpt2_acts_bytes(model, n * seq_tokens, n * seq_tokens, MODEL_KEEP | MODEL_HEAD) +
                              gpt2_scratch_bytes(model, n * seq_tokens, n * seq_tokens, seq_tokens)) >
                         0.9 * (double)free_bytes) {
         n /= 2;
@@ -79,18 +79,18 @@ static int fitting_seqs(const Gpt2* model, int seq_tokens, int most) {
 
 static void trainer_init(Trainer* t, Bench* bench, const char* descriptor, int seq_tokens) {
     char error[LLMC_ERROR_CHARS];
-    Gpt2Config config;
+    ModelConfig config;
     bool tiny = bench_tiny(bench);
-    if (!gpt2_config_parse(&config, descriptor, tiny ? 300 : 0, seq_tokens, error)) {
+    if (!model_parse(&config, &gpt2_kind, descriptor, tiny ? 300 : 0, seq_tokens, error)) {
         fprintf(stderr, "cuda_bench_steps: --models: %s\n", error);
         exit(EXIT_FAILURE);
     }
     t->bench = bench;
     t->ops = bench_ops(bench);
     t->rng = rng_seed(1);
-    gpt2_init(&t->model, config, 0, config.num_layers, true, t->ops);
+    model_init(&t->model, &config, 0, config.num_layers, true, t->ops);
     bench_fill(bench, t->model.params, (size_t)t->model.num_params, 0.02);
-    gpt2_alloc_grads(&t->model);
+    model_alloc_grads(&t->model);
     optimizer_init(&t->optimizer, 0, t->model.num_params, 0.1f, 42, t->ops);
     const int B = fitting_seqs(&t->model, seq_tokens, tiny ? 2 : MAX_SEQS), S = seq_tokens, T = B * S;
     t->tokens = llmc_alloc(((size_t)T * 4 + (size_t)B + 1) * sizeof(int32_t), "tokens");
@@ -100,18 +100,18 @@ static void trainer_init(Trainer* t, Bench* bench, const char* descriptor, int s
         rows[i] = i;
     }
     for (int b = 0; b <= B; b++) { cu[b] = b * S; }
-    t->batch = (Gpt2Batch){.num_seqs = B,
-                           .num_tokens = T,
-                           .num_rows = T,
-                           .max_seq_tokens = S,
-                           .cu_seqlens = cu,
-                           .tokens = t->tokens,
-                           .positions = positions,
-                           .rows = rows,
-                           .targets = targets_at};
+    t->batch = (ModelBatch){.num_seqs = B,
+                            .num_tokens = T,
+                            .num_rows = T,
+                            .max_seq_tokens = S,
+                            .cu_seqlens = cu,
+                            .tokens = t->tokens,
+                            .positions = positions,
+                            .rows = rows,
+                            .targets = targets_at};
     t->losses = llmc_alloc((size_t)T * MAX_MICRO * sizeof(float), "losses");
     t->acts =
-        ops_alloc(t->ops, (size_t)gpt2_acts_bytes(&t->model, T, T, GPT2_KEEP | GPT2_HEAD), "activations");
+        ops_alloc(t->ops, (size_t)gpt2_acts_bytes(&t->model, T, T, MODEL_KEEP | MODEL_HEAD), "activations");
     t->scratch = ops_alloc(t->ops, (size_t)gpt2_scratch_bytes(&t->model, T, T, S), "scratch");
     for (int i = 0; i < 3 * MAX_MICRO + 3; i++) { CUDA_CHECK(cudaEventCreate(&t->at[i])); }
 }
@@ -123,7 +123,7 @@ static void trainer_free(Trainer* t) {
     free(t->tokens);
     free(t->losses);
     optimizer_free(&t->optimizer);
-    gpt2_free(&t->model);
+    model_free(&t->model);
 }
 
 static void mark(Trainer* t) {
@@ -138,20 +138,21 @@ static double between_ms(const Trainer* t, int from, int to) {
 
 // Wall time; phase_ms: of the device. Returns the mean loss.
 static double step(Trainer* t, int number, double* wall_ms, double phase_ms[NUM_PHASES]) {
-    Gpt2* model = &t->model;
-    const Gpt2Batch* batch = &t->batch;
+    Model* model = &t->model;
+    const ModelBatch* batch = &t->batch;
     const int T = batch->num_tokens;
+    t->batch.loss_scale = 1.0f / (float)(T * t->num_micro);
     int64_t begin_ns = clock_now_ns();
     t->num_events = 0;
     mark(t);
-    gpt2_zero_grads(model);
+    model_zero_grads(model);
     mark(t);
     for (int micro = 0; micro < t->num_micro; micro++) {
         for (int i = 0; i < 2 * T; i++) {  // tokens and targets; a job's arrays may change once it is queued
             t->tokens[i] = (int32_t)rng_below(&t->rng, (uint32_t)model->config.vocab);
         }
         gpt2_forward(model, batch, NULL, NULL, t->acts, t->scratch, t->losses + (size_t)micro * (size_t)T,
-                     1.0f / (float)(T * t->num_micro), GPT2_KEEP | GPT2_HEAD);
+                     MODEL_KEEP | MODEL_HEAD);
         mark(t);
         gpt2_backward_inputs(model, batch, NULL, t->acts, NULL, NULL, t->scratch);
         mark(t);
@@ -190,7 +191,7 @@ static const char* target_text(const char* model, double tokens_per_s, bool coun
 
 // num_micro micro-batches a step: one, and as many as make half a million tokens (llm.c's step).
 static void measure(Trainer* t, const char* name, int num_steps, double ceiling) {
-    const Gpt2Config* c = &t->model.config;
+    const ModelConfig* c = &t->model.config;
     double flops = 6.0 * (double)t->model.num_params +
                    6.0 * c->num_layers * c->channels * (double)t->batch.max_seq_tokens;
     double best_ms = INFINITY, worst_ms = 0, wall_ms, phase_ms[NUM_PHASES], best_phase_ms[NUM_PHASES] = {0};

@@ -160,7 +160,7 @@ Status session_sums_open(Dynapipe* dp) {
 #endif
     int32_t bytes_per_value = params->bytes_per_value > 4 ? params->bytes_per_value : 4;
     int64_t num_values = dp->num_replicas > 1 ? params->num_params
-                         : dp->num_stages > 1 ? params->tied_count
+                         : dp->num_stages > 1 ? (params->num_tied > 0 ? params->tied[0].count : 0)
                                               : 0;
     return sums_staged_open(&dp->sums, dp->on->cuda, &dp->replicas, &dp->ends, num_values * bytes_per_value);
 }

@@ -179,7 +179,6 @@ static Status check_buffers(Executor* ex, const PlanInstr* instr) {
     MbState* mb = &ex->mbs[instr->mb];
     const DynapipeBatch* batch = ex->step->batches[instr->mb];
     bool is_first = ex->stage == 0, is_last = ex->stage == ex->num_stages - 1;
-    int64_t boundary = mb->boundary_bytes;
     switch (instr->kind) {
         case INSTR_FWD:
         case INSTR_REC: {
@@ -187,25 +186,28 @@ static Status check_buffers(Executor* ex, const PlanInstr* instr) {
             TRY(need_buffer(ex, instr, keeps ? BUFFER_ACTS : BUFFER_FORWARD,
                             ex->api->acts_bytes(ex->model, batch, keeps ? KEEP | HEAD : 0)));
             TRY(need_buffer(ex, instr, BUFFER_SCRATCH, ex->api->scratch_bytes(ex->model, batch)));
-            if (!is_first) { TRY(need_buffer(ex, instr, BUFFER_IN, boundary)); }
-            if (!is_last && instr->kind == INSTR_FWD) { TRY(need_buffer(ex, instr, BUFFER_OUT, boundary)); }
+            if (!is_first) { TRY(need_buffer(ex, instr, BUFFER_IN, mb->in_bytes)); }
+            if (!is_last && instr->kind == INSTR_FWD) {
+                TRY(need_buffer(ex, instr, BUFFER_OUT, mb->out_bytes));
+            }
             break;
         }
         case INSTR_BWD:
-            if (!is_first) { TRY(need_buffer(ex, instr, BUFFER_DIN, boundary)); }
-            if (!is_last) { TRY(need_buffer(ex, instr, BUFFER_DOUT, boundary)); }
+            if (!is_first) { TRY(need_buffer(ex, instr, BUFFER_DIN, mb->in_bytes)); }
+            if (!is_last) { TRY(need_buffer(ex, instr, BUFFER_DOUT, mb->out_bytes)); }
             break;
         case INSTR_RECV_ACT:
         case INSTR_SEND_GRAD:
         case INSTR_WAIT_GRAD:
             if (is_first) { return fail_instr(ex, instr, "the first stage has nobody before it"); }
-            TRY(need_buffer(ex, instr, instr->kind == INSTR_RECV_ACT ? BUFFER_IN : BUFFER_DIN, boundary));
+            TRY(need_buffer(ex, instr, instr->kind == INSTR_RECV_ACT ? BUFFER_IN : BUFFER_DIN, mb->in_bytes));
             break;
         case INSTR_SEND_ACT:
         case INSTR_RECV_GRAD:
         case INSTR_WAIT_ACT:
             if (is_last) { return fail_instr(ex, instr, "the last stage has nobody behind it"); }
-            TRY(need_buffer(ex, instr, instr->kind == INSTR_RECV_GRAD ? BUFFER_DOUT : BUFFER_OUT, boundary));
+            TRY(need_buffer(ex, instr, instr->kind == INSTR_RECV_GRAD ? BUFFER_DOUT : BUFFER_OUT,
+                            mb->out_bytes));
             break;
         default: break;
     }
@@ -228,7 +230,10 @@ static Status prepare(Executor* ex, const PlanRank* rank, int32_t M) {
         if (is_last && (step->losses == NULL || step->losses[instr->mb] == NULL) && batch->num_rows > 0) {
             return fail_instr(ex, instr, "nowhere to put its losses");
         }
-        if (!mb->present) { mb->boundary_bytes = ex->api->boundary_bytes(ex->model, batch); }
+        if (!mb->present) {
+            mb->in_bytes = ex->stage > 0 ? ex->api->boundary_bytes(ex->model, batch, 0) : 0;
+            mb->out_bytes = is_last ? 0 : ex->api->boundary_bytes(ex->model, batch, 1);
+        }
         mb->present = true;
         mb->has_wgt |= instr->kind == INSTR_WGT;
         mb->has_rec |= instr->kind == INSTR_REC;
@@ -281,13 +286,13 @@ static int call_model(Executor* ex, const PlanInstr* instr) {
         case INSTR_FWD:
             if (mb->has_rec) {
                 return api->forward(ex->model, batch, in, out, mb->buffer[BUFFER_FORWARD], ex->scratch, NULL,
-                                    step->loss_scale, 0);
+                                    0);
             }
             return api->forward(ex->model, batch, in, out, mb->buffer[BUFFER_ACTS], ex->scratch, losses,
-                                step->loss_scale, KEEP | HEAD);
+                                KEEP | HEAD);
         case INSTR_REC:  // its output went out long ago
             return api->forward(ex->model, batch, in, NULL, mb->buffer[BUFFER_ACTS], ex->scratch, losses,
-                                step->loss_scale, KEEP | HEAD);
+                                KEEP | HEAD);
         case INSTR_BWD:
             rc = api->backward_inputs(ex->model, batch, in, mb->buffer[BUFFER_ACTS], dout, din, ex->scratch);
             if (rc != 0 || mb->has_wgt) { return rc; }
@@ -312,8 +317,9 @@ static Status run_job(Executor* ex, const PlanInstr* instr) {
 static Status run_transfer(Executor* ex, const PlanInstr* instr, Link link) {
     MbState* mb = &ex->mbs[instr->mb];
     bool is_grad = link == LINK_DOUT || link == LINK_DIN;
+    int64_t num_bytes = link == LINK_IN || link == LINK_DIN ? mb->in_bytes : mb->out_bytes;
     return transfers_post(&ex->transfers, instr->kind, instr->mb, instr->peer, 2 * instr->mb + is_grad,
-                          mb->buffer[link_buffer[link]], mb->boundary_bytes, &mb->transfer[link]);
+                          mb->buffer[link_buffer[link]], num_bytes, &mb->transfer[link]);
 }
 
 static Status run_wait(Executor* ex, const PlanInstr* instr, Link link) {

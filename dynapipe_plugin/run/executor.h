@@ -3,8 +3,7 @@ executor.h -- runs one rank's instruction list of any valid plan over a model; k
 
     Executor* executor;
     TRY(executor_create(&executor, &model_api, model, &transport, timeout_ns));
-    ExecutorStep step = {.plan = &plan, .batches = ..., .losses = ..., .loss_scale = 1.0f / num_supervised,
-                         .arena = memory, .arena_bytes = ...};
+    ExecutorStep step = {.plan = &plan, .batches = ..., .losses = ..., .arena = memory, .arena_bytes = ...};
     TRY(executor_run(executor, &step));
     const TraceRank* trace = executor_trace(executor);
 
@@ -46,7 +45,6 @@ typedef struct {
     const Plan* plan;                     // P * R == transport->num_ranks; rank = replica * P + stage
     const DynapipeBatch* const* batches;  // [plan->M]; NULL where another replica runs the micro-batch
     float* const* losses;                 // [plan->M], losses[mb][num_rows]; last stage only, else NULL
-    float loss_scale;                     // 1 / supervised tokens of the step
     void* arena;                          // aligned to PLAN_BUFFER_ALIGN
     int64_t arena_bytes;
 } ExecutorStep;

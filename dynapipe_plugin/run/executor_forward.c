@@ -17,7 +17,8 @@ static void raise_to(int64_t* largest, int64_t num_bytes) {
 static ForwardLayout forward_layout(const Executor* ex, const DynapipeBatch* batches, int32_t num_batches) {
     ForwardLayout layout = {0};
     for (int32_t i = 0; i < num_batches; i++) {
-        raise_to(&layout.boundary_bytes, ex->api->boundary_bytes(ex->model, &batches[i]));
+        raise_to(&layout.boundary_bytes, ex->api->boundary_bytes(ex->model, &batches[i], 0));
+        raise_to(&layout.boundary_bytes, ex->api->boundary_bytes(ex->model, &batches[i], 1));
         raise_to(&layout.acts_bytes, ex->api->acts_bytes(ex->model, &batches[i], HEAD));
         raise_to(&layout.scratch_bytes, ex->api->scratch_bytes(ex->model, &batches[i]));
     }
@@ -32,7 +33,8 @@ int64_t executor_forward_bytes(const Executor* ex, const DynapipeBatch* batches,
 static Status forward_receive(Executor* ex, const ExecutorForward* f, int32_t i, unsigned char* in) {
     if (f->prev_rank < 0 || i >= f->num_batches) { return STATUS_OK; }
     return transfers_post(&ex->transfers, INSTR_RECV_ACT, i, f->prev_rank, EXECUTOR_FORWARD_TAG, in,
-                          ex->api->boundary_bytes(ex->model, &f->batches[i]), &ex->mbs[i].transfer[LINK_IN]);
+                          ex->api->boundary_bytes(ex->model, &f->batches[i], 0),
+                          &ex->mbs[i].transfer[LINK_IN]);
 }
 
 // Batch i: its input was posted while batch i - 1 ran; its output's place was last used by batch i - 2.
@@ -55,11 +57,11 @@ static Status forward_one(Executor* ex, const ExecutorForward* f, const ForwardL
     TRY(status);
     int rc =
         ex->api->forward(ex->model, batch, f->prev_rank < 0 ? NULL : in[i % 2], f->next_rank < 0 ? NULL : out,
-                         acts, acts + layout->acts_bytes, f->next_rank < 0 ? f->losses[i] : NULL, 0.0f, HEAD);
+                         acts, acts + layout->acts_bytes, f->next_rank < 0 ? f->losses[i] : NULL, HEAD);
     TRY(executor_job_end(ex, event, rc));
     if (f->next_rank < 0) { return STATUS_OK; }
     return transfers_post(&ex->transfers, INSTR_SEND_ACT, i, f->next_rank, EXECUTOR_FORWARD_TAG, out,
-                          ex->api->boundary_bytes(ex->model, batch), &ex->mbs[i].transfer[LINK_OUT]);
+                          ex->api->boundary_bytes(ex->model, batch, 1), &ex->mbs[i].transfer[LINK_OUT]);
 }
 
 Status executor_run_forward(Executor* ex, const ExecutorForward* f) {

@@ -21,7 +21,7 @@ typedef enum { LINK_IN, LINK_DOUT, LINK_OUT, LINK_DIN, LINK_COUNT } Link;
 typedef struct {
     unsigned char* buffer[BUFFER_COUNT];  // NULL: none
     int64_t buffer_bytes[BUFFER_COUNT];
-    int64_t boundary_bytes;
+    int64_t in_bytes, out_bytes;   // of the activation before and behind this stage
     uint8_t transfer[LINK_COUNT];  // TransferState
     uint32_t seen;                 // while checking: bit per InstrKind that the list had so far
     bool present, has_wgt, has_rec;

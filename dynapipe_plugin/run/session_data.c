@@ -174,13 +174,26 @@ static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs) {
     return session_stages_choose(dp);
 }
 
-int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t* layer_begin, int32_t* layer_end) {
+// The blocks of a stage: the embedding is block 0, the decoder's stands behind the encoder's layers.
+static DynapipeRange stage_blocks(const Dynapipe* dp, int32_t s) {
+    const StageLayers* layers = &dp->request.stages[s];
+    int32_t num_enc = dp->costs.num_enc_layers, num_dec = dp->costs.num_dec_layers;
+    bool is_last = s == dp->num_stages - 1;
+    int32_t begin = layers->layer_begin + 1, end = layers->layer_end + 1;
+    if (num_dec > 0 && layers->layer_begin > num_enc) { begin++; }
+    if (num_dec > 0 && layers->layer_end > num_enc) { end++; }
+    return (DynapipeRange){s == 0 ? 0 : begin, is_last ? end + 1 : end};
+}
+
+int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* out, int32_t max_ranges,
+                           int32_t* num_ranges) {
+    *num_ranges = 0;
     Status status = choose_stages(dp, costs);
     free(costs);
-    if (status == STATUS_OK) {
-        *layer_begin = dp->request.stages[dp->stage].layer_begin;
-        *layer_end = dp->request.stages[dp->stage].layer_end;
+    if (status == STATUS_OK && max_ranges < 1) {
+        status = FAIL(STATUS_OUT_OF_RANGE, "no room for this rank's range of blocks");
     }
+    if (status == STATUS_OK) { out[(*num_ranges)++] = stage_blocks(dp, dp->stage); }
     return (int)status;
 }
 
@@ -192,7 +205,9 @@ static Status attach(Dynapipe* dp) {
     return STATUS_OK;
 }
 
-int dynapipe_attach(Dynapipe* dp, const DynapipeModel_v1* api, void* model, const DynapipeParams_v1* params) {
+int dynapipe_attach(Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api, void* model,
+                    const DynapipeParams_v1* params) {
+    if (idx != 0) { return (int)FAIL(STATUS_OUT_OF_RANGE, "range %d: this rank has one", idx); }
     dp->api = api;
     dp->model = model;
     dp->params = *params;

@@ -32,6 +32,8 @@ static Status collate_mine(Dynapipe* dp, SessionStep* step) {
         TRY(collate(batch, dp->train, &step->batch, plan->sequences + mb->sequence_begin,
                     mb->sequence_end - mb->sequence_begin, plan->segments, dp->options.loss_on == 1,
                     &step->arena));
+        batch->loss_scale =
+            step->batch.supervised_tokens > 0 ? (float)(1.0 / (double)step->batch.supervised_tokens) : 0;
         step->batches[m] = batch;
         step->losses[m] = ARENA_NEW(&step->arena, float, batch->num_rows);
         if (step->losses[m] == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for losses"); }

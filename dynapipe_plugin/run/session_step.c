@@ -12,8 +12,8 @@ static Status reduce_gradients(Dynapipe* dp) {
     const DynapipeParams_v1* params = &dp->params;
     const Sums* sums = &dp->sums;
     float* grads = params->grads;
-    if (dp->ends.num_ranks == 2 && params->tied_count > 0) {
-        TRY(sums->api->pair_sum(sums->ctx, grads + params->tied_begin, params->tied_count));
+    if (dp->ends.num_ranks == 2 && params->num_tied > 0) {
+        TRY(sums->api->pair_sum(sums->ctx, grads + params->tied[0].begin, params->tied[0].count));
     }
     if (dp->num_replicas == 1) { return STATUS_OK; }
     TRY(sums->api->reduce_scatter(sums->ctx, grads, params->num_params));
@@ -54,8 +54,6 @@ static Status run_pipeline(Dynapipe* dp, SessionStep* step) {
         .plan = &step->plan,
         .batches = step->batches,
         .losses = step->losses,
-        .loss_scale =
-            step->batch.supervised_tokens > 0 ? (float)(1.0 / (double)step->batch.supervised_tokens) : 0,
         .arena = dp->memory,
         .arena_bytes = dp->memory_bytes,
     };
@@ -160,7 +158,8 @@ int dynapipe_step(Dynapipe* dp, DynapipeStep_v1* out) {
     return (int)run_step(dp, out);
 }
 
-void dynapipe_shard(const Dynapipe* dp, int64_t* begin, int64_t* end) {
+void dynapipe_shard(const Dynapipe* dp, int32_t idx, int64_t* begin, int64_t* end) {
+    (void)idx;
     bool shared = dp->run.zero_stage > 0 && dp->num_replicas > 1;
     int64_t n = dp->params.num_params;
     *begin = shared ? collective_slice(n, dp->num_replicas, dp->replica) : 0;

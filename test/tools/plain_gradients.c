@@ -8,8 +8,8 @@
 #include "../../dataloader/loader.h"
 #include "../../llmc/gpt2.h"
 
-static void write_checkpoint(const char* path, const Gpt2* model) {
-    const Gpt2Config* c = &model->config;
+static void write_checkpoint(const char* path, const Model* model) {
+    const ModelConfig* c = &model->config;
     int32_t header[256] = {20240326,     3,           c->max_seq_len, c->vocab, c->num_layers,
                            c->num_heads, c->channels, c->padded_vocab};
     FILE* file = fopen(path, "wb");
@@ -19,7 +19,7 @@ static void write_checkpoint(const char* path, const Gpt2* model) {
     int64_t written = 0;
     while (written < model->num_params) {
         for (int i = 0; i < model->num_slices; i++) {
-            const Gpt2TensorSlice* slice = &model->slices[i];
+            const TensorSlice* slice = &model->slices[i];
             if (slice->file_offset != written) { continue; }
             fwrite(model->grads + slice->offset, sizeof(float), (size_t)slice->num_values, file);
             written += slice->num_values;
@@ -29,7 +29,7 @@ static void write_checkpoint(const char* path, const Gpt2* model) {
     fclose(file);
 }
 
-static void add_sample(Gpt2* model, const Loader* loader, const LoaderBatch* batch, int i) {
+static void add_sample(Model* model, const Loader* loader, const LoaderBatch* batch, int i) {
     const LoaderSample* sample = &batch->samples[i];
     int n = sample->n_input + sample->n_target;
     int32_t* tokens = malloc(sizeof(int32_t) * (size_t)n);
@@ -45,14 +45,14 @@ static void add_sample(Gpt2* model, const Loader* loader, const LoaderBatch* bat
         targets[num_rows++] = tokens[t + 1];
     }
     int32_t cu_seqlens[2] = {0, n - 1};
-    Gpt2Batch one = {1, n - 1, num_rows, n - 1, cu_seqlens, tokens, positions, rows, targets};
+    ModelBatch one = {1, n - 1, num_rows, n - 1, cu_seqlens, tokens, positions, rows, targets};
+    one.loss_scale = (float)(1.0 / (double)batch->supervised_tokens);
     void* acts = aligned_alloc(
-        256, ((size_t)gpt2_acts_bytes(model, n - 1, num_rows, GPT2_KEEP | GPT2_HEAD) + 255) / 256 * 256);
+        256, ((size_t)gpt2_acts_bytes(model, n - 1, num_rows, MODEL_KEEP | MODEL_HEAD) + 255) / 256 * 256);
     void* scratch =
         aligned_alloc(256, ((size_t)gpt2_scratch_bytes(model, n - 1, num_rows, n - 1) + 255) / 256 * 256);
     float* losses = malloc(sizeof(float) * (size_t)(num_rows + 1));
-    gpt2_forward(model, &one, NULL, NULL, acts, scratch, losses,
-                 (float)(1.0 / (double)batch->supervised_tokens), GPT2_KEEP | GPT2_HEAD);
+    gpt2_forward(model, &one, NULL, NULL, acts, scratch, losses, MODEL_KEEP | MODEL_HEAD);
     gpt2_backward_inputs(model, &one, NULL, acts, NULL, NULL, scratch);
     gpt2_backward_weights(model, &one, acts, NULL, scratch);
     free(losses);
@@ -81,18 +81,18 @@ int main(int argc, char** argv) {
         return fprintf(stderr, "%s\n", status_message()), 2;
     }
     char error[256];
-    Gpt2Config config;
-    if (!gpt2_config_parse(&config, argv[2], loader_vocab(loader), atoi(argv[3]), error)) {
+    ModelConfig config;
+    if (!model_parse(&config, &gpt2_kind, argv[2], loader_vocab(loader), atoi(argv[3]), error)) {
         return fprintf(stderr, "%s\n", error), 2;
     }
-    Gpt2 model;
+    Model model;
     OpsContext* ops = ops_create(1);
-    gpt2_init(&model, config, 0, config.num_layers, true, ops);
-    gpt2_alloc_grads(&model);
+    model_init(&model, &config, 0, config.num_layers, true, ops);
+    model_alloc_grads(&model);
     gpt2_init_random(&model, (uint32_t)options.seed);
     for (int i = 0; i < batch.num_samples; i++) { add_sample(&model, loader, &batch, i); }
     write_checkpoint(argv[6], &model);
-    gpt2_free(&model);
+    model_free(&model);
     ops_free(ops);
     arena_free(&arena);
     loader_close(loader);

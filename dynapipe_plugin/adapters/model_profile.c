@@ -1,4 +1,4 @@
-#include "gpt2_profile.h"
+#include "model_profile.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ enum { MAX_QUEUED = 32, QUEUED_NS = 4000000, GPU_WARM_NS = 300000000 };
 // One slice with the buffers of its largest micro-batch: arrays and losses on the host, the rest on the
 // device.
 typedef struct {
-    Gpt2 model;
+    Model model;
     int32_t *tokens, *positions, *rows, *targets, *cu_seqlens;
     float* losses;
     floatX *in, *out, *dout, *din;
@@ -25,8 +25,8 @@ typedef struct {
 } Bench;
 
 typedef struct {
-    const Gpt2Profile* about;
-    Gpt2ProfileSync* sync;
+    const ModelProfile* about;
+    ModelProfileSync* sync;
     void* ctx;
 } Runner;
 
@@ -34,7 +34,7 @@ typedef struct {
     double ns[JOB_COUNT];  // F, B, W
 } JobTimes;
 
-static bool is_gpu(const Gpt2* model) {
+static bool is_gpu(const Model* model) {
     return ops_stream(model->ops) != NULL;
 }
 
@@ -44,11 +44,11 @@ static void bench_free(Bench* bench) {
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) { ops_release(ops, buffers[i]); }
     free(bench->tokens);
     free(bench->losses);
-    gpt2_free(&bench->model);
+    model_free(&bench->model);
 }
 
 // Small values that repeat, different enough from one another.
-static void fill_params(const Gpt2* model) {
+static void fill_params(const Model* model) {
     enum { PIECE = 1 << 20 };
     float* piece = llmc_alloc(PIECE * sizeof *piece, "parameters to measure");
     for (int64_t begin = 0; begin < model->num_params; begin += PIECE) {
@@ -69,14 +69,14 @@ static void fill_boundaries(Bench* bench, size_t num_values) {
     free(values);
 }
 
-static void bench_init(Bench* bench, const Gpt2Profile* about, int layer_begin, int layer_end, bool is_last,
+static void bench_init(Bench* bench, const ModelProfile* about, int layer_begin, int layer_end, bool is_last,
                        OpsContext* ops) {
     *bench = (Bench){0};
     int n = about->max_tokens;
-    gpt2_init(&bench->model, about->config, layer_begin, layer_end, is_last, ops);
-    gpt2_alloc_grads(&bench->model);
+    model_init(&bench->model, &about->config, layer_begin, layer_end, is_last, ops);
+    model_alloc_grads(&bench->model);
     fill_params(&bench->model);
-    const Gpt2* model = &bench->model;
+    const Model* model = &bench->model;
     char what[96];
     snprintf(what, sizeof what, "a micro-batch of %d tokens (a smaller --mb-tokens or --tokens needs less)",
              n);
@@ -85,7 +85,7 @@ static void bench_init(Bench* bench, const Gpt2Profile* about, int layer_begin, 
     bench->out = ops_alloc(ops, boundary_bytes, what);
     bench->dout = ops_alloc(ops, boundary_bytes, what);
     bench->din = ops_alloc(ops, boundary_bytes, what);
-    bench->acts = ops_alloc(ops, (size_t)gpt2_acts_bytes(model, n, n, GPT2_KEEP | GPT2_HEAD), what);
+    bench->acts = ops_alloc(ops, (size_t)gpt2_acts_bytes(model, n, n, MODEL_KEEP | MODEL_HEAD), what);
     bench->scratch = ops_alloc(ops, (size_t)gpt2_scratch_bytes(model, n, n, about->max_seq_tokens), what);
     fill_boundaries(bench, (size_t)n * (size_t)about->config.channels);
     size_t count = (size_t)n + 1;
@@ -98,7 +98,7 @@ static void bench_init(Bench* bench, const Gpt2Profile* about, int layer_begin, 
 }
 
 // A micro-batch of num_tokens in sequences of seq_tokens, the last num_rows of them supervised.
-static Gpt2Batch bench_batch(Bench* bench, int num_tokens, int seq_tokens, int num_rows) {
+static ModelBatch bench_batch(Bench* bench, int num_tokens, int seq_tokens, int num_rows) {
     int num_seqs = 0;
     for (int i = 0; i < num_tokens; i++) {
         if (i % seq_tokens == 0) { bench->cu_seqlens[num_seqs++] = i; }
@@ -110,10 +110,18 @@ static Gpt2Batch bench_batch(Bench* bench, int num_tokens, int seq_tokens, int n
         bench->rows[i] = num_tokens - num_rows + i;
         bench->targets[i] = (i * 17) % bench->model.config.vocab;
     }
-    return (Gpt2Batch){
-        num_seqs,          num_tokens,    num_rows,         seq_tokens < num_tokens ? seq_tokens : num_tokens,
-        bench->cu_seqlens, bench->tokens, bench->positions, bench->rows,
-        bench->targets};
+    return (ModelBatch){
+        .num_seqs = num_seqs,
+        .num_tokens = num_tokens,
+        .num_rows = num_rows,
+        .max_seq_tokens = seq_tokens < num_tokens ? seq_tokens : num_tokens,
+        .cu_seqlens = bench->cu_seqlens,
+        .tokens = bench->tokens,
+        .positions = bench->positions,
+        .rows = bench->rows,
+        .targets = bench->targets,
+        .loss_scale = 1e-3f,
+    };
 }
 
 static int compare_doubles(const void* a, const void* b) {
@@ -123,18 +131,18 @@ static int compare_doubles(const void* a, const void* b) {
 
 // On a CPU with one thread its own time on a core: what else the machine does then stays out. (A thread that
 // waits for a GPU may sleep.)
-static int64_t job_clock_ns(const Gpt2* model) {
+static int64_t job_clock_ns(const Model* model) {
     return ops_num_threads(model->ops) == 1 && !is_gpu(model) ? clock_cpu_ns() : clock_now_ns();
 }
 
-static void run_job(Bench* bench, const Gpt2Batch* batch, JobKind kind) {
-    Gpt2* model = &bench->model;
+static void run_job(Bench* bench, const ModelBatch* batch, JobKind kind) {
+    Model* model = &bench->model;
     const floatX *in = model->is_first ? NULL : bench->in, *dout = model->is_last ? NULL : bench->dout;
     floatX *out = model->is_last ? NULL : bench->out, *din = model->is_first ? NULL : bench->din;
     switch (kind) {
         case JOB_F:
-            gpt2_forward(model, batch, in, out, bench->acts, bench->scratch, bench->losses, 1e-3f,
-                         GPT2_KEEP | GPT2_HEAD);
+            gpt2_forward(model, batch, in, out, bench->acts, bench->scratch, bench->losses,
+                         MODEL_KEEP | MODEL_HEAD);
             break;
         case JOB_B: gpt2_backward_inputs(model, batch, in, bench->acts, dout, din, bench->scratch); break;
         default: gpt2_backward_weights(model, batch, bench->acts, dout, bench->scratch);
@@ -143,7 +151,7 @@ static void run_job(Bench* bench, const Gpt2Batch* batch, JobKind kind) {
 
 // Of one job of `num_queued` in a row. (B in a row finds its own output for fch: other values, the same
 // work.)
-static double time_job(Bench* bench, const Gpt2Batch* batch, JobKind kind, int num_queued) {
+static double time_job(Bench* bench, const ModelBatch* batch, JobKind kind, int num_queued) {
     ops_sync(bench->model.ops);
     int64_t begin_ns = job_clock_ns(&bench->model);
     for (int i = 0; i < num_queued; i++) { run_job(bench, batch, kind); }
@@ -161,7 +169,7 @@ static JobTimes bench_time(const Runner* runner, Bench* bench, int num_tokens, i
     static const JobKind kinds[3] = {JOB_F, JOB_B, JOB_W};
     double ns[3][MAX_RUNS], spent_ns = 0;
     int queued[3] = {1, 1, 1}, num_runs = 0;
-    Gpt2Batch batch = bench_batch(bench, num_tokens, seq_tokens, num_rows);
+    ModelBatch batch = bench_batch(bench, num_tokens, seq_tokens, num_rows);
     if (runner->sync != NULL) { runner->sync(runner->ctx); }
     for (int k = 0; k < 3; k++) { time_job(bench, &batch, kinds[k], 1); }  // warms caches
     for (int k = 0; k < 3 && is_gpu(&bench->model); k++) {
@@ -301,7 +309,7 @@ static double measure_update(const Runner* runner, Bench* bench) {
     for (int run = -1; run < MIN_RUNS; run++) {
         ops_sync(bench->model.ops);
         int64_t begin_ns = job_clock_ns(&bench->model);
-        gpt2_zero_grads(&bench->model);
+        model_zero_grads(&bench->model);
         double sum = optimizer_sum_of_squares(&optimizer, &bench->model);
         optimizer_update(&optimizer, &bench->model, 0, 1, optimizer_clip_scale(sum, 1));
         ops_sync(bench->model.ops);
@@ -312,10 +320,10 @@ static double measure_update(const Runner* runner, Bench* bench) {
     return ns[0] / (double)bench->model.num_params;
 }
 
-void gpt2_profile_measure(CostModel* out, const Gpt2Profile* about, OpsContext* ops, Gpt2ProfileSync* sync,
-                          void* ctx) {
+void model_profile_measure(CostModel* out, const ModelProfile* about, OpsContext* ops, ModelProfileSync* sync,
+                           void* ctx) {
     Runner runner = {about, sync, ctx};
-    Gpt2Profile three = *about;
+    ModelProfile three = *about;
     three.config.num_layers = 3;  // slices: a middle layer, the first layer, the head alone
     CostPartMode* parts = out->parts[RECOMPUTE_NONE];
     Bench bench;
@@ -332,7 +340,7 @@ void gpt2_profile_measure(CostModel* out, const Gpt2Profile* about, OpsContext* 
     bench_free(&bench);
 }
 
-void gpt2_profile_set_recompute(CostModel* out) {
+void model_profile_set_recompute(CostModel* out) {
     for (int part = 0; part < PART_COUNT; part++) {
         const CostPartMode* none = &out->parts[RECOMPUTE_NONE][part];
         CostPartMode* full = &out->parts[RECOMPUTE_FULL][part];

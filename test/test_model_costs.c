@@ -1,19 +1,25 @@
-// test_gpt2_costs.c -- the cost model's bytes are those of the model: state of every stage, tied copies
+// test_model_costs.c -- the cost model's bytes are those of the model: state of every stage, tied copies
 // included.
-#include "../dynapipe_plugin/adapters/llmc_gpt2.h"
+#include "../dynapipe_plugin/adapters/llmc_model.h"
 #include "../dynapipe_plugin/base/rng.h"
 #include "../dynapipe_plugin/run/session.h"
+#include "../llmc/gpt2.h"
 #include "test.h"
 
-static const Gpt2Config config = {
-    .max_seq_len = 64, .vocab = 250, .padded_vocab = 256, .num_layers = 5, .num_heads = 2, .channels = 32};
+static const ModelConfig config = {.kind = &gpt2_kind,
+                                   .max_seq_len = 64,
+                                   .vocab = 250,
+                                   .padded_vocab = 256,
+                                   .num_layers = 5,
+                                   .num_heads = 2,
+                                   .channels = 32};
 
 // Parameters of the slice that stage s of P has.
 static int64_t slice_params(const StageLayers* layers, bool is_last, OpsContext* ops) {
-    Gpt2 model;
-    gpt2_init(&model, config, layers->layer_begin, layers->layer_end, is_last, ops);
+    Model model;
+    model_init(&model, &config, layers->layer_begin, layers->layer_end, is_last, ops);
     int64_t num_params = model.num_params;
-    gpt2_free(&model);
+    model_free(&model);
     return num_params;
 }
 
@@ -22,7 +28,7 @@ static void state_is_that_of_the_slices(void) {
     for (int32_t P = 1; P <= 5; P++) {
         Dynapipe dp = {.num_stages = P, .num_replicas = 1, .plan_threads = 1};
         DynapipeCosts* costs = NULL;
-        CHECK_EQ(dynapipe_gpt2_costs(&costs, &dp, &config, 0), 0);
+        CHECK_EQ(dynapipe_llmc_costs(&costs, &dp, &config, 0), 0);
         for (int32_t s = 0; s <= P; s++) {  // s = P: the last stage with the head alone
             bool is_last = s >= P - 1;
             StageLayers layers = {config.num_layers * s / P, s < P ? config.num_layers * (s + 1) / P : 5};
@@ -41,7 +47,7 @@ static void replicas_share_moments(void) {
     OpsContext* ops = ops_create(1);
     Dynapipe dp = {.num_stages = 2, .num_replicas = 3, .plan_threads = 1};
     DynapipeCosts* costs = NULL;
-    CHECK_EQ(dynapipe_gpt2_costs(&costs, &dp, &config, 1), 0);
+    CHECK_EQ(dynapipe_llmc_costs(&costs, &dp, &config, 1), 0);
     for (int32_t s = 0; s < 2; s++) {
         StageLayers layers = {s * 2, s == 0 ? 2 : 5};
         CostStage stage = cost_stage_make(&costs->model, &layers, s, 2);
@@ -62,20 +68,20 @@ static void activations_are_those_of_the_slices(void) {
     Dynapipe dp = {.num_stages = P, .num_replicas = 1, .plan_threads = 1};
     DynapipeCosts* costs = NULL;
     Rng rng = rng_seed(9);
-    CHECK_EQ(dynapipe_gpt2_costs(&costs, &dp, &config, 0), 0);
+    CHECK_EQ(dynapipe_llmc_costs(&costs, &dp, &config, 0), 0);
     for (int32_t k = 0; k < 4 * P; k++) {
         int32_t s = k % P;
         StageLayers layers = {cuts[k / P][s], cuts[k / P][s + 1]};
         CostStage stage = cost_stage_make(&costs->model, &layers, s, P);
-        Gpt2 model;
-        gpt2_init(&model, config, layers.layer_begin, layers.layer_end, s == P - 1, ops);
+        Model model;
+        model_init(&model, &config, layers.layer_begin, layers.layer_end, s == P - 1, ops);
         int64_t num_layers = layers.layer_end - layers.layer_begin, C = config.channels;
         int64_t row = 4 * (2 * C + 2 + config.padded_vocab), slot = 4 * (num_layers > 0 ? 0 : 5 * C);
         int64_t token = 4 * (num_layers * (15 * C + 6) + 6 * C);
         for (int32_t i = 0; i < 200; i++) {
             int32_t tokens = rng_between(&rng, 1, 3000), rows = rng_between(&rng, 0, tokens);
             MbShape shape = {.num_seqs = 1, .enc_tokens = tokens, .supervised_tokens = rows};
-            int64_t asked = gpt2_acts_bytes(&model, tokens, rows, GPT2_KEEP | GPT2_HEAD);
+            int64_t asked = gpt2_acts_bytes(&model, tokens, rows, MODEL_KEEP | MODEL_HEAD);
             int64_t given = cost_stored_bytes(&costs->model, &stage, RECOMPUTE_NONE, &shape);
             int64_t rounding = 32 * (token + slot) + 32 * row;
             CHECK(given >= asked && given <= asked + slot * tokens + rounding);
@@ -84,7 +90,7 @@ static void activations_are_those_of_the_slices(void) {
             CHECK(cost_scratch_bytes(&costs->model, &stage, &shape) >=
                   gpt2_scratch_bytes(&model, tokens, rows, tokens));
         }
-        gpt2_free(&model);
+        model_free(&model);
     }
     free(costs);
     ops_free(ops);
@@ -94,7 +100,7 @@ static void activations_are_those_of_the_slices(void) {
 static void more_memory_never_hurts(void) {
     Dynapipe dp = {.num_stages = 1, .num_replicas = 1, .plan_threads = 1};
     DynapipeCosts* costs = NULL;
-    CHECK_EQ(dynapipe_gpt2_costs(&costs, &dp, &config, 0), 0);
+    CHECK_EQ(dynapipe_llmc_costs(&costs, &dp, &config, 0), 0);
     PlanSample samples[80];
     Rng rng = rng_seed(5);
     for (int32_t i = 0; i < 80; i++) {

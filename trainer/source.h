@@ -1,9 +1,9 @@
 /*
-train_source.h -- where a training step's gradients come from, for train_gpt2.cu.
+source.h -- where a training step's gradients come from.
 
-Two implementations, one is linked: train_dynapipe.c (the plugin: a task mixture on a pipeline of ranks) and
-train_stock.c (llm.c's loop: fixed-length batches, one process). Any failure ends the program with one message
-from one rank; so nothing here returns a status.
+Two implementations, one is linked: source_dynapipe.c (the plugin: a task mixture on a pipeline of ranks) and
+source_stock.c (llm.c's loop: fixed-length batches, one process). Any failure ends the program with one
+message from one rank; so nothing here returns a status.
 */
 #pragma once
 
@@ -12,8 +12,8 @@ from one rank; so nothing here returns a status.
 #include <stdint.h>
 #include <stdio.h>
 
-#include "llmc/gpt2.h"
-#include "llmc/train_flags.h"
+#include "../llmc/model.h"
+#include "../llmc/train_flags.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -27,12 +27,12 @@ typedef struct {
 } SourceStep;
 
 // Take the implementation's own --options out of argv (as MPI_Init does); join the ranks, if there are any.
-Source* source_open(int* argc, char*** argv);
+Source* source_open(int* argc, char*** argv, const ModelKind* kind);
 void source_close(Source* source);
-void source_print_usage(FILE* out);                // how to start the program
-void source_print_options(FILE* out);              // the --options
-bool source_is_main(const Source* source);         // the rank that prints and logs
-void source_die(Source* source, const char* why);  // on every rank; does not return
+void source_print_usage(FILE* out, const ModelKind* kind);  // how to start the program
+void source_print_options(FILE* out);                       // the --options
+bool source_is_main(const Source* source);                  // the rank that prints and logs
+void source_die(Source* source, const char* why);           // on every rank; does not return
 
 // The data that the flags name. Vocabulary for a new model; steps of the run.
 void source_open_data(Source* source, const TrainFlags* flags);
@@ -42,8 +42,9 @@ uint32_t source_seed(const Source* source);
 
 // The layers of this rank, is the head among what it has, and the model made of them.
 OpsContext* source_ops(Source* source);
-void source_layers(Source* source, const Gpt2Config* config, int* layer_begin, int* layer_end, bool* is_last);
-void source_attach(Source* source, Gpt2* model);
+void source_layers(Source* source, const ModelConfig* config, int* layer_begin, int* layer_end,
+                   bool* is_last);
+void source_attach(Source* source, Model* model);
 
 // Gradients of the mean loss, summed over all ranks that share them; *loss. Then the optimizer runs on
 // [begin, end).

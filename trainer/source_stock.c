@@ -1,20 +1,21 @@
-// train_stock.c -- gradients from llm.c's loop: fixed-length batches of rows x tokens, one process.
+// source_stock.c -- gradients from llm.c's loop: fixed-length batches of rows x tokens, one process.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "dataloader/token_stream.h"
-#include "llmc/llmc_error.h"
-#include "llmc/token_text.h"
-#include "train_source.h"
+#include "../dataloader/token_stream.h"
+#include "../llmc/llmc_error.h"
+#include "../llmc/token_text.h"
+#include "source.h"
 
 enum { STOCK_SEED = 42 };
 
 struct Source {
+    const ModelKind* kind;
     TrainFlags flags;
     OpsContext* ops;
-    Gpt2* model;
+    Model* model;
     TokenStream *train, *val;
     TokenText text;
     int num_steps, micro_steps;  // of the run; per optimizer step
@@ -37,11 +38,12 @@ static void check(Source* source, Status status) {
     if (status != STATUS_OK) { source_die(source, status_message()); }
 }
 
-Source* source_open(int* argc, char*** argv) {
+Source* source_open(int* argc, char*** argv, const ModelKind* kind) {
     (void)argc;
     (void)argv;
     Source* source = (Source*)calloc(1, sizeof(Source));
     if (source == NULL) { exit(EXIT_FAILURE); }
+    source->kind = kind;
     return source;
 }
 
@@ -59,11 +61,12 @@ void source_close(Source* source) {
     free(source);
 }
 
-void source_print_usage(FILE* out) {
+void source_print_usage(FILE* out, const ModelKind* kind) {
     fprintf(out,
-            "usage: ./train_gpt2 -i FILES [flags]\n"
-            "Trains a GPT-2 on fixed-length batches in one process. `make train_gpt2 DYNAPIPE=1` builds the\n"
-            "trainer of task mixtures on a dynamic pipeline, with --options.\n");
+            "usage: ./train_%s -i FILES [flags]\n"
+            "Trains a %s on fixed-length batches in one process. `make train_%s DYNAPIPE=1` builds the\n"
+            "trainer of task mixtures on a dynamic pipeline, with --options.\n",
+            kind->name, kind->title, kind->name);
 }
 
 void source_print_options(FILE* out) {
@@ -148,7 +151,7 @@ OpsContext* source_ops(Source* source) {
     return source->ops;
 }
 
-void source_layers(Source* source, const Gpt2Config* config, int* layer_begin, int* layer_end,
+void source_layers(Source* source, const ModelConfig* config, int* layer_begin, int* layer_end,
                    bool* is_last) {
     (void)source;
     *layer_begin = 0;
@@ -156,26 +159,30 @@ void source_layers(Source* source, const Gpt2Config* config, int* layer_begin, i
     *is_last = true;
 }
 
-void source_attach(Source* source, Gpt2* model) {
-    int n = source->flags.rows * source->flags.seq_tokens;
-    source->model = model;
-    source->acts =
-        ops_alloc(source->ops, (size_t)gpt2_acts_bytes(model, n, n, GPT2_KEEP | GPT2_HEAD), "activations");
-    source->scratch =
-        ops_alloc(source->ops, (size_t)gpt2_scratch_bytes(model, n, n, source->flags.seq_tokens), "scratch");
+static ModelBatch batch_of(const Source* source, float loss_scale) {
+    int B = source->flags.rows, T = source->flags.seq_tokens;
+    return (ModelBatch){
+        .num_seqs = B,
+        .num_tokens = B * T,
+        .num_rows = B * T,
+        .max_seq_tokens = T,
+        .cu_seqlens = source->cu_seqlens,
+        .tokens = source->inputs,
+        .positions = source->positions,
+        .rows = source->rows,
+        .targets = source->targets,
+        .loss_scale = loss_scale,
+    };
 }
 
-static Gpt2Batch batch_of(const Source* source) {
-    int B = source->flags.rows, T = source->flags.seq_tokens;
-    return (Gpt2Batch){B,
-                       B * T,
-                       B * T,
-                       T,
-                       source->cu_seqlens,
-                       source->inputs,
-                       source->positions,
-                       source->rows,
-                       source->targets};
+void source_attach(Source* source, Model* model) {
+    source->model = model;
+    ModelBatch batch = batch_of(source, 0);
+    source->acts =
+        ops_alloc(source->ops, (size_t)model->config.kind->acts_bytes(model, &batch, MODEL_KEEP | MODEL_HEAD),
+                  "activations");
+    source->scratch =
+        ops_alloc(source->ops, (size_t)model->config.kind->scratch_bytes(model, &batch), "scratch");
 }
 
 static float* losses_of(const Source* source, int micro) {
@@ -191,17 +198,18 @@ static double mean_loss(const Source* source, int micro) {
 
 double source_step(Source* source) {
     clock_gettime(CLOCK_MONOTONIC, &source->begin);
-    Gpt2Batch batch = batch_of(source);
-    float scale = 1.0f / (float)((double)batch.num_rows * source->micro_steps);
+    double num_rows = (double)source->flags.rows * source->flags.seq_tokens * source->micro_steps;
+    ModelBatch batch = batch_of(source, (float)(1.0 / num_rows));
+    const ModelKind* kind = source->kind;
     double loss = 0;
-    gpt2_zero_grads(source->model);
+    model_zero_grads(source->model);
     if (source->flags.overfit) { token_stream_reset(source->train); }
     for (int micro = 0; micro < source->micro_steps; micro++) {
         check(source, token_stream_next_batch(source->train, source->inputs, source->targets));
-        gpt2_forward(source->model, &batch, NULL, NULL, source->acts, source->scratch,
-                     losses_of(source, micro), scale, GPT2_KEEP | GPT2_HEAD);
-        gpt2_backward_inputs(source->model, &batch, NULL, source->acts, NULL, NULL, source->scratch);
-        gpt2_backward_weights(source->model, &batch, source->acts, NULL, source->scratch);
+        source->kind->forward(source->model, &batch, NULL, NULL, source->acts, source->scratch,
+                              losses_of(source, micro), MODEL_KEEP | MODEL_HEAD);
+        kind->backward_inputs(source->model, &batch, NULL, source->acts, NULL, NULL, source->scratch);
+        kind->backward_weights(source->model, &batch, source->acts, NULL, source->scratch);
     }
     ops_sync(source->ops);
     for (int micro = 0; micro < source->micro_steps; micro++) {
@@ -259,13 +267,13 @@ double source_validate(Source* source, int max_batches) {
     if (source->val == NULL) { return NAN; }
     int64_t available = token_stream_num_batches(source->val);
     int num_batches = max_batches < 0 || max_batches > available ? (int)available : max_batches;
-    Gpt2Batch batch = batch_of(source);
+    ModelBatch batch = batch_of(source, 0);
     double loss = 0;
     token_stream_reset(source->val);
     for (int i = 0; i < num_batches; i++) {
         check(source, token_stream_next_batch(source->val, source->inputs, source->targets));
-        gpt2_forward(source->model, &batch, NULL, NULL, source->acts, source->scratch, source->losses, 0,
-                     GPT2_HEAD);
+        source->kind->forward(source->model, &batch, NULL, NULL, source->acts, source->scratch,
+                              source->losses, MODEL_HEAD);
         ops_sync(source->ops);
         loss += mean_loss(source, 0) / num_batches;
     }
@@ -284,10 +292,10 @@ void source_show_samples(Source* source, int idx, int num_samples, int max_token
     while (num_tokens < limit) {
         row = num_tokens - 1;
         cu_seqlens[1] = num_tokens;
-        Gpt2Batch batch = {1,    num_tokens, 1, num_tokens, cu_seqlens, source->inputs, source->positions,
-                           &row, &target};
-        gpt2_forward(source->model, &batch, NULL, NULL, source->acts, source->scratch, source->losses, 0,
-                     GPT2_HEAD);
+        ModelBatch batch = {1,    num_tokens, 1, num_tokens, cu_seqlens, source->inputs, source->positions,
+                            &row, &target};
+        source->kind->forward(source->model, &batch, NULL, NULL, source->acts, source->scratch,
+                              source->losses, MODEL_HEAD);
         source->inputs[num_tokens++] =
             argmax_row(source->model->last_logits, source->model->config.vocab, source->ops);
     }

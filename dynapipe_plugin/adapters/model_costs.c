@@ -1,4 +1,4 @@
-// gpt2_costs.c -- what a slice of GPT-2 costs: bytes asked of the model itself, times measured or estimated.
+// model_costs.c -- what a slice of GPT-2 costs: bytes asked of the model itself, times measured or estimated.
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,24 +6,25 @@
 #include "../plan/cost_model.h"
 #include "../run/session.h"
 #include "card_rates.h"
-#include "llmc_gpt2.h"
+#include "../../llmc/gpt2.h"
+#include "llmc_model.h"
 
 // A slice without parameters, good for asking how many bytes it would need.
-static Gpt2 probe(const Gpt2Config* config, int num_layers, bool is_first, bool is_last, OpsContext* ops) {
-    return (Gpt2){.config = *config,
-                  .layer_begin = 0,
-                  .layer_end = num_layers,
-                  .is_first = is_first,
-                  .is_last = is_last,
-                  .ops = ops};
+static Model probe(const ModelConfig* config, int num_layers, bool is_first, bool is_last, OpsContext* ops) {
+    return (Model){.config = *config,
+                   .layer_begin = 0,
+                   .layer_end = num_layers,
+                   .is_first = is_first,
+                   .is_last = is_last,
+                   .ops = ops};
 }
 
 // A straight line through what `ask` says at two counts that are multiples of the model's rounding (16), plus
 // 16 steps of slope, so that it is never below for a count in between; nor below for few tokens, where a part
 // of constant size (the embedding's sort on a GPU) may be the largest.
-typedef int64_t Ask(const Gpt2* model, int num_tokens, int num_rows);
+typedef int64_t Ask(const Model* model, int num_tokens, int num_rows);
 
-static void fit_line(CostFormula* out, Ask* ask, const Gpt2* model, CostFeature feature) {
+static void fit_line(CostFormula* out, Ask* ask, const Model* model, CostFeature feature) {
     enum { LOW = 1600, HIGH = 3200, ROUNDING = 16 };
     bool rows = feature == FEATURE_SUPERVISED;
     int64_t low = ask(model, rows ? 0 : LOW, rows ? LOW : 0);
@@ -36,19 +37,19 @@ static void fit_line(CostFormula* out, Ask* ask, const Gpt2* model, CostFeature 
     out->curves[feature] = (CostCurve){.num_knots = 1, .x = {1}, .y = {slope}};
 }
 
-static int64_t ask_kept(const Gpt2* model, int num_tokens, int num_rows) {
-    return gpt2_acts_bytes(model, num_tokens, num_rows, GPT2_KEEP | GPT2_HEAD);
+static int64_t ask_kept(const Model* model, int num_tokens, int num_rows) {
+    return gpt2_acts_bytes(model, num_tokens, num_rows, MODEL_KEEP | MODEL_HEAD);
 }
 
-static int64_t ask_dropped(const Gpt2* model, int num_tokens, int num_rows) {
+static int64_t ask_dropped(const Model* model, int num_tokens, int num_rows) {
     return gpt2_acts_bytes(model, num_tokens, num_rows, 0);
 }
 
-static int64_t ask_scratch(const Gpt2* model, int num_tokens, int num_rows) {
+static int64_t ask_scratch(const Model* model, int num_tokens, int num_rows) {
     return gpt2_scratch_bytes(model, num_tokens, num_rows, num_tokens);
 }
 
-static int64_t ask_boundary(const Gpt2* model, int num_tokens, int num_rows) {
+static int64_t ask_boundary(const Model* model, int num_tokens, int num_rows) {
     (void)num_rows;
     return gpt2_boundary_bytes(model, num_tokens);
 }
@@ -63,9 +64,9 @@ static CostFormula formula_minus(const CostFormula* a, const CostFormula* b) {
 
 // The parts' bytes from slices that differ by that part: one layer more, with embedding, with head.
 static void fill_part_bytes(CostModel* model, RecomputeMode mode, Ask* ask, bool forward_only,
-                            const Gpt2Config* config, OpsContext* ops) {
-    Gpt2 one = probe(config, 1, false, false, ops), two = probe(config, 2, false, false, ops);
-    Gpt2 first = probe(config, 1, true, false, ops), last = probe(config, 1, false, true, ops);
+                            const ModelConfig* config, OpsContext* ops) {
+    Model one = probe(config, 1, false, false, ops), two = probe(config, 2, false, false, ops);
+    Model first = probe(config, 1, true, false, ops), last = probe(config, 1, false, true, ops);
     CostFormula of_one = {0}, of_two = {0}, of_first = {0}, of_rows = {0}, of_last = {0};
     fit_line(&of_one, ask, &one, FEATURE_ENC_TOKENS);
     fit_line(&of_two, ask, &two, FEATURE_ENC_TOKENS);
@@ -91,13 +92,13 @@ static void fill_part_bytes(CostModel* model, RecomputeMode mode, Ask* ask, bool
     }
 }
 
-static void fill_bytes(CostModel* model, const Gpt2Config* config, OpsContext* ops) {
+static void fill_bytes(CostModel* model, const ModelConfig* config, OpsContext* ops) {
     for (RecomputeMode mode = RECOMPUTE_NONE; mode < RECOMPUTE_COUNT; mode++) {
         if (mode == RECOMPUTE_SELECTIVE) { continue; }
         fill_part_bytes(model, mode, ask_kept, false, config, ops);
     }
     fill_part_bytes(model, RECOMPUTE_FULL, ask_dropped, true, config, ops);
-    Gpt2 whole = probe(config, config->num_layers, true, true, ops);
+    Model whole = probe(config, config->num_layers, true, true, ops);
     model->boundary_bytes = (CostFormula){0};
     model->scratch_bytes = (CostFormula){0};
     fit_line(&model->boundary_bytes, ask_boundary, &whole, FEATURE_ENC_TOKENS);
@@ -113,7 +114,7 @@ static void fill_bytes(CostModel* model, const Gpt2Config* config, OpsContext* o
 // where it lies on another stage.
 enum { OPTIMIZER_FLOATS = sizeof(floatX) < sizeof(float) ? 3 : 2 };
 
-static void fill_state(CostModel* model, const Dynapipe* dp, const Gpt2Config* config, int zero_stage) {
+static void fill_state(CostModel* model, const Dynapipe* dp, const ModelConfig* config, int zero_stage) {
     int64_t C = config->channels;
     int64_t layer = 12 * C * C + 13 * C;
     int64_t wte = (int64_t)config->padded_vocab * C;
@@ -135,7 +136,7 @@ static bool is_gpu(const OpsContext* ops) {
     return ops_stream(ops) != NULL;
 }
 
-void dynapipe_gpt2_signature(char* out, size_t out_bytes, const Gpt2Config* config, const OpsContext* ops) {
+void dynapipe_llmc_signature(char* out, size_t out_bytes, const ModelConfig* config, const OpsContext* ops) {
     int n = snprintf(out, out_bytes, "gpt2 C %d NH %d Vp %d ", config->channels, config->num_heads,
                      config->padded_vocab);
     if (n < 0 || (size_t)n >= out_bytes) { return; }
@@ -170,7 +171,7 @@ static void fill_card_rates(CostAnalytic* out, const OpsContext* ops) {
 
 // On a CPU, rates of a present-day server core. All only set how the parts compare, until ./profile_costs has
 // measured.
-static CostAnalytic analytic(const Dynapipe* dp, const Gpt2Config* config, int zero_stage,
+static CostAnalytic analytic(const Dynapipe* dp, const ModelConfig* config, int zero_stage,
                              const OpsContext* ops) {
     CostAnalytic about = {
         .num_layers = config->num_layers,
@@ -192,14 +193,14 @@ static CostAnalytic analytic(const Dynapipe* dp, const Gpt2Config* config, int z
     return about;
 }
 
-int dynapipe_gpt2_costs(DynapipeCosts** out, const Dynapipe* dp, const Gpt2Config* config, int zero_stage) {
+int dynapipe_llmc_costs(DynapipeCosts** out, const Dynapipe* dp, const ModelConfig* config, int zero_stage) {
     DynapipeCosts* costs = calloc(1, sizeof(DynapipeCosts));
     if (costs == NULL) { return (int)FAIL(STATUS_NO_MEMORY, "no memory for a cost model"); }
     Status status = STATUS_OK;
     OpsContext* ops = ops_create(dp->plan_threads);
     if (dp->options.costs != NULL) {
         char signature[400];
-        dynapipe_gpt2_signature(signature, sizeof signature, config, ops);
+        dynapipe_llmc_signature(signature, sizeof signature, config, ops);
         status = cost_model_load(&costs->model, dp->options.costs, signature);
     } else {
         CostAnalytic about = analytic(dp, config, zero_stage, ops);

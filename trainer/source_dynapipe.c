@@ -1,15 +1,17 @@
-// train_dynapipe.c -- gradients from the plugin: a task mixture on a dynamic pipeline of ranks.
+// source_dynapipe.c -- gradients from the plugin: a task mixture on a dynamic pipeline of ranks.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "dynapipe_plugin/adapters/llmc_gpt2.h"
-#include "dynapipe_plugin/dynapipe.h"
-#include "llmc/token_text.h"
-#include "train_source.h"
+#include "../dynapipe_plugin/adapters/llmc_model.h"
+#include "../dynapipe_plugin/dynapipe.h"
+#include "../llmc/token_text.h"
+#include "source.h"
 
 struct Source {
     Dynapipe* dp;
+    const ModelKind* kind;
+    DynapipeRange blocks;  // of this rank
     OpsContext* ops;
     TrainFlags flags;
     DynapipeDataInfo_v1 info;
@@ -30,9 +32,10 @@ void source_die(Source* source, const char* why) {
     exit(EXIT_FAILURE);
 }
 
-Source* source_open(int* argc, char*** argv) {
+Source* source_open(int* argc, char*** argv, const ModelKind* kind) {
     Source* source = (Source*)calloc(1, sizeof(Source));
     if (source == NULL) { exit(EXIT_FAILURE); }
+    source->kind = kind;
     check(source, dynapipe_open(&source->dp, argc, argv));
     return source;
 }
@@ -45,12 +48,13 @@ void source_close(Source* source) {
     free(source);
 }
 
-void source_print_usage(FILE* out) {
+void source_print_usage(FILE* out, const ModelKind* kind) {
     fprintf(out,
-            "usage: mpirun -np RANKS ./train_gpt2 -i FILES [flags] [--options]\n"
-            "Trains a GPT-2 on a mixture of tasks with samples of very different lengths. Every step a plan "
+            "usage: mpirun -np RANKS ./train_%s -i FILES [flags] [--options]\n"
+            "Trains a %s on a mixture of tasks with samples of very different lengths. Every step a plan "
             "says\n"
-            "which samples form a micro-batch and which rank runs what when. RANKS = stages x replicas.\n");
+            "which samples form a micro-batch and which rank runs what when. RANKS = stages x replicas.\n",
+            kind->name, kind->title);
 }
 
 void source_print_options(FILE* out) {
@@ -105,27 +109,26 @@ OpsContext* source_ops(Source* source) {
     return source->ops;
 }
 
-void source_layers(Source* source, const Gpt2Config* config, int* layer_begin, int* layer_end,
+void source_layers(Source* source, const ModelConfig* config, int* layer_begin, int* layer_end,
                    bool* is_last) {
     DynapipeCosts* costs;
-    int32_t begin, end;
+    int32_t num_ranges;
     check(source, dynapipe_use_stream(source->dp, ops_stream(source_ops(source))));
-    check(source, dynapipe_gpt2_costs(&costs, source->dp, config, source->flags.zero_stage));
-    check(source, dynapipe_choose_stages(source->dp, costs, &begin, &end));
+    check(source, dynapipe_llmc_costs(&costs, source->dp, config, source->flags.zero_stage));
+    check(source, dynapipe_choose_stages(source->dp, costs, &source->blocks, 1, &num_ranges));
     if (source_is_main(source)) {
         printf("ranks: %d = %d stages x %d replicas, threads per rank %d; %d steps of at most %lld tokens\n",
                dynapipe_num_ranks(source->dp), dynapipe_num_stages(source->dp),
                dynapipe_num_replicas(source->dp), dynapipe_threads(source->dp), source->info.num_steps,
                (long long)source->batch_tokens);
     }
-    *layer_begin = begin;
-    *layer_end = end;
-    *is_last = dynapipe_stage(source->dp) == dynapipe_num_stages(source->dp) - 1;
+    dynapipe_llmc_layers(layer_begin, layer_end, is_last, config, source->blocks);
 }
 
-void source_attach(Source* source, Gpt2* model) {
-    DynapipeParams_v1 params = dynapipe_gpt2_params(model);
-    check(source, dynapipe_attach(source->dp, &dynapipe_gpt2_model, model, &params));
+void source_attach(Source* source, Model* model) {
+    DynapipeTied tied[MODEL_MAX_TENSORS];
+    DynapipeParams_v1 params = dynapipe_llmc_params(model, tied);
+    check(source, dynapipe_attach(source->dp, 0, &dynapipe_llmc_model, model, &params));
 }
 
 double source_step(Source* source) {
@@ -135,7 +138,7 @@ double source_step(Source* source) {
 }
 
 void source_shard(const Source* source, int64_t* begin, int64_t* end) {
-    dynapipe_shard(source->dp, begin, end);
+    dynapipe_shard(source->dp, 0, begin, end);
 }
 
 void source_share_params(Source* source) {

@@ -1,0 +1,164 @@
+#include "llmc_model.h"
+
+// --- the model table -------------------------------------------------------------------------------------
+
+static ModelBatch model_batch(const DynapipeBatch* batch) {
+    return (ModelBatch){
+        .num_seqs = batch->num_seqs,
+        .num_tokens = batch->num_tokens,
+        .num_rows = batch->num_rows,
+        .max_seq_tokens = batch->max_seq_tokens,
+        .cu_seqlens = batch->cu_seqlens,
+        .tokens = batch->tokens,
+        .positions = batch->positions,
+        .rows = batch->rows,
+        .targets = batch->targets,
+        .loss_scale = batch->loss_scale,
+        .seq_lens = batch->seq_lens,
+        .token_keys = batch->token_keys,
+        .num_dec_tokens = batch->num_dec_tokens,
+        .max_dec_seq_tokens = batch->max_dec_seq_tokens,
+        .dec_cu_seqlens = batch->dec_cu_seqlens,
+        .dec_tokens = batch->dec_tokens,
+        .dec_positions = batch->dec_positions,
+        .dec_seq_lens = batch->dec_seq_lens,
+        .dec_token_keys = batch->dec_token_keys,
+    };
+}
+
+static ModelCache model_cache(const DynapipeCache* cache) {
+    return (ModelCache){
+        .num_slots = cache->num_slots,
+        .max_tokens = cache->max_tokens,
+        .max_enc_tokens = cache->max_enc_tokens,
+        .slots = cache->slots,
+        .num_before = cache->num_before,
+        .num_enc = cache->num_enc,
+        .memory = cache->memory,
+    };
+}
+
+_Static_assert((int)DYNAPIPE_FORWARD_KEEP == (int)MODEL_KEEP && (int)DYNAPIPE_FORWARD_HEAD == (int)MODEL_HEAD,
+               "both sides number their flags alike");
+
+static const ModelKind* kind_of(const void* model) {
+    return ((const Model*)model)->config.kind;
+}
+
+static int64_t acts_bytes(void* model, const DynapipeBatch* batch, int flags) {
+    ModelBatch view = model_batch(batch);
+    return kind_of(model)->acts_bytes(model, &view, flags);
+}
+
+static int64_t scratch_bytes(void* model, const DynapipeBatch* batch) {
+    ModelBatch view = model_batch(batch);
+    return kind_of(model)->scratch_bytes(model, &view);
+}
+
+static int64_t boundary_bytes(void* model, const DynapipeBatch* batch, int is_behind) {
+    ModelBatch view = model_batch(batch);
+    return kind_of(model)->boundary_bytes(model, &view, is_behind);
+}
+
+static int forward(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
+                   void* scratch, float* losses, int flags) {
+    ModelBatch view = model_batch(batch);
+    kind_of(model)->forward(model, &view, in, out, acts, scratch, losses, flags);
+    return 0;
+}
+
+static int backward_inputs(void* model, const DynapipeBatch* batch, const void* in, void* acts,
+                           const void* dout, void* din, void* scratch) {
+    ModelBatch view = model_batch(batch);
+    kind_of(model)->backward_inputs(model, &view, in, acts, dout, din, scratch);
+    return 0;
+}
+
+static int backward_weights(void* model, const DynapipeBatch* batch, void* acts, const void* dout,
+                            void* scratch) {
+    ModelBatch view = model_batch(batch);
+    kind_of(model)->backward_weights(model, &view, acts, dout, scratch);
+    return 0;
+}
+
+static void zero_gradients(void* model) {
+    model_zero_grads(model);
+}
+
+static int32_t argmax_token(void* model) {
+    const Model* m = model;
+    return argmax_row(m->last_logits, m->config.vocab, m->ops);
+}
+
+static int finish(void* model) {
+    ops_sync(((const Model*)model)->ops);
+    return 0;
+}
+
+static int64_t cache_bytes(void* model, const DynapipeCache* cache) {
+    ModelCache view = model_cache(cache);
+    return kind_of(model)->cache_bytes(model, &view);
+}
+
+static int64_t infer_bytes(void* model, const DynapipeBatch* batch) {
+    ModelBatch view = model_batch(batch);
+    return kind_of(model)->infer_bytes(model, &view);
+}
+
+static int infer(void* model, const DynapipeBatch* batch, const DynapipeCache* cache, const void* in,
+                 void* out, void* scratch, int32_t* next) {
+    ModelBatch view = model_batch(batch);
+    ModelCache cache_view = model_cache(cache);
+    kind_of(model)->infer(model, &view, &cache_view, in, out, scratch, next);
+    return 0;
+}
+
+const DynapipeModel_v1 dynapipe_llmc_model = {
+    .name = "llmc",
+    .acts_bytes = acts_bytes,
+    .scratch_bytes = scratch_bytes,
+    .boundary_bytes = boundary_bytes,
+    .forward = forward,
+    .backward_inputs = backward_inputs,
+    .backward_weights = backward_weights,
+    .zero_gradients = zero_gradients,
+    .argmax_token = argmax_token,
+    .finish = finish,
+    .cache_bytes = cache_bytes,
+    .infer_bytes = infer_bytes,
+    .infer = infer,
+};
+
+// --- parameters, blocks ----------------------------------------------------------------------------------
+
+DynapipeParams_v1 dynapipe_llmc_params(const Model* model, DynapipeTied tied[MODEL_MAX_TENSORS]) {
+    DynapipeParams_v1 params = {
+        .params = model->params,
+        .grads = model->grads,
+        .num_params = model->num_params,
+        .bytes_per_value = (int32_t)sizeof(floatX),  // gradients are float32 whatever this is
+        .tied = tied,
+    };
+    for (int i = 0; i < model->num_slices; i++) {
+        const TensorSlice* slice = &model->slices[i];
+        if (!slice->tied) { continue; }
+        tied[params.num_tied++] = (DynapipeTied){slice->tensor, slice->offset, slice->num_values};
+    }
+    return params;
+}
+
+// Blocks count the embeddings: 0, and behind the encoder's layers the decoder's.
+void dynapipe_llmc_layers(int* layer_begin, int* layer_end, bool* is_last, const ModelConfig* config,
+                          DynapipeRange blocks) {
+    int num_layers = model_num_layers(config), num_enc = config->num_layers;
+    int head = num_layers + 1 + (config->num_dec_layers > 0 ? 1 : 0);
+    int ends[2] = {blocks.begin, blocks.end};
+    *is_last = blocks.end > head;
+    for (int i = 0; i < 2; i++) {
+        int layer = ends[i] > 0 ? ends[i] - 1 : 0;  // without the embedding's block
+        if (config->num_dec_layers > 0 && ends[i] > num_enc + 1) { layer--; }
+        ends[i] = layer < num_layers ? layer : num_layers;
+    }
+    *layer_begin = ends[0];
+    *layer_end = ends[1];
+}

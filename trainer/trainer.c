@@ -1,0 +1,245 @@
+#include "trainer.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../llmc/llmc_error.h"
+
+// --- build -----------------------------------------------------------------------------------------------
+
+static bool ends_with(const char* text, const char* end) {
+    size_t length = strlen(text), end_length = strlen(end);
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+// errno says why not.
+static bool make_directory(const char* path) {
+    struct stat about;
+    if ((mkdir(path, 0755) != 0 && errno != EEXIST) || stat(path, &about) != 0) { return false; }
+    if (!S_ISDIR(about.st_mode)) {
+        errno = ENOTDIR;
+        return false;
+    }
+    return access(path, W_OK | X_OK) == 0;
+}
+
+static void check_flags(Trainer* t) {
+    TrainFlags* flags = &t->flags;
+    if (flags->train_pattern == NULL) {
+        source_die(t->source,
+                   "-i: no training data ---> -i DIR/train.bin; ./prepare_data makes it from JSONL");
+    }
+    if (flags->output_dir == NULL && (flags->resume || flags->checkpoint_every > 0)) {
+        source_die(t->source, "-y and -n need a directory ---> add -o DIR");
+    }
+    if (flags->output_dir != NULL && !make_directory(flags->output_dir)) {
+        char why[LLMC_ERROR_CHARS];
+        snprintf(why, sizeof why,
+                 "-o %.80s: %s ---> choose a directory whose parent exists and that you may write",
+                 flags->output_dir, strerror(errno));
+        source_die(t->source, why);
+    }
+}
+
+// -y 1 goes on with the checkpoint's model; an -e of another shape was meant for something else.
+static void warn_of_other_model(const Trainer* t, const ModelConfig* config, const char* path) {
+    const char* model = t->flags.model;
+    char error[LLMC_ERROR_CHARS];
+    ModelConfig asked;
+    bool known = ends_with(model, ".bin")
+                     ? checkpoint_read_config(&asked, t->kind, model, error)
+                     : model_parse(&asked, t->kind, model, config->vocab, config->max_seq_len, error);
+    ModelDifference difference;
+    if (known && config->kind->has_decoder) {
+        asked.tied_head = config->tied_head;
+    }  // a file decides by its tensors
+    bool same = known && model_config_equal(&asked, config, &difference);
+    if (same || !t->flags.model_given || !source_is_main(t->source)) { return; }
+    char shape[160];
+    config->kind->describe(shape, sizeof shape, config);
+    fprintf(
+        stderr,
+        "warning: -e %s is not used: -y 1 goes on with %s, %s ---> leave -e out; another -o for a new run\n",
+        model, path, shape);
+}
+
+// The model that -e or the checkpoint to resume from describes, this rank's layers of it, filled.
+static void build_model(Trainer* t) {
+    char path[CHECKPOINT_PATH_CHARS], error[LLMC_ERROR_CHARS];
+    const TrainFlags* flags = &t->flags;
+    ModelConfig config;
+    bool resumes = flags->resume && checkpoint_find_latest(flags->output_dir) >= 0;
+    bool from_file = resumes || ends_with(flags->model, ".bin");
+    if (resumes) {
+        checkpoint_path(path, flags->output_dir, CHECKPOINT_MODEL_FILE,
+                        checkpoint_find_latest(flags->output_dir));
+    } else {
+        snprintf(path, sizeof path, "%s", flags->model);
+    }
+    bool ok = from_file ? checkpoint_read_config(&config, t->kind, path, error)
+                        : model_parse(&config, t->kind, flags->model, source_vocab(t->source),
+                                      flags->seq_tokens, error);
+    if (!ok) { source_die(t->source, error); }
+    if (resumes) { warn_of_other_model(t, &config, path); }
+    if (config.vocab < source_vocab(t->source) || config.max_seq_len < flags->seq_tokens) {
+        snprintf(error, sizeof error,
+                 "-e %.80s: vocabulary %d and %d positions, the data has %d ids, -t is %d ---> "
+                 "another -e, data or -t",
+                 llmc_path_tail(path), config.vocab, config.max_seq_len, source_vocab(t->source),
+                 flags->seq_tokens);
+        source_die(t->source, error);
+    }
+    int layer_begin, layer_end;
+    bool is_last;
+    source_layers(t->source, &config, &layer_begin, &layer_end, &is_last);
+    model_init(&t->model, &config, layer_begin, layer_end, is_last, source_ops(t->source));
+    model_alloc_grads(&t->model);
+    if (!from_file) {
+        t->kind->init_random(&t->model, source_seed(t->source));
+    } else if (!checkpoint_read(path, CHECKPOINT_PARAMS, &t->model, t->model.params, 0, t->model.num_params,
+                                error)) {
+        source_die(t->source, error);
+    }
+    source_attach(t->source, &t->model);
+    if (source_is_main(t->source)) {
+        char shape[160];
+        t->kind->describe(shape, sizeof shape, &config);
+        printf("%s: %s, vocabulary %d, %lld parameters, %s; %s on %s\n", t->kind->name, shape, config.vocab,
+               (long long)model_num_params(&config), from_file ? path : "new",
+               sizeof(floatX) == 2 ? "bf16" : "fp32", ops_device_name(source_ops(t->source)));
+    }
+}
+
+static void build(Trainer* t) {
+    char error[LLMC_ERROR_CHARS];
+    check_flags(t);
+    source_open_data(t->source, &t->flags);
+    t->num_steps = source_num_steps(t->source);
+    t->lr_schedule.peak = (float)t->flags.lr;
+    t->lr_schedule.warmup_steps = t->flags.warmup_steps;
+    t->lr_schedule.num_steps = t->num_steps;
+    t->lr_schedule.final_fraction = (float)t->flags.final_lr_fraction;
+    if (!lr_schedule_parse(&t->lr_schedule.kind, t->flags.lr_scheduler, error)) {
+        char message[LLMC_ERROR_CHARS + 8];
+        snprintf(message, sizeof message, "-k: %s", error);
+        source_die(t->source, message);
+    }
+    build_model(t);
+    int64_t begin, end;
+    source_shard(t->source, &begin, &end);
+    optimizer_init(&t->optimizer, begin, end, (float)t->flags.weight_decay, source_seed(t->source),
+                   source_ops(t->source));
+    int latest = t->flags.output_dir != NULL ? checkpoint_find_latest(t->flags.output_dir) : -1;
+    if (t->flags.resume && latest >= 0) {
+        trainer_resume(t);
+    } else if (ends_with(t->flags.model, ".bin") &&
+               !trainer_read_master(t, t->flags.model, NULL, false, error)) {
+        source_die(t->source, error);
+    }
+    optimizer_set_master(&t->optimizer, &t->model);
+    if (!t->flags.resume && latest >= 0 && source_is_main(t->source)) {
+        fprintf(stderr,
+                "warning: -o %s has an earlier run's checkpoints, up to step %d ---> -y 1 goes on from them; "
+                "another -o keeps the runs apart\n",
+                t->flags.output_dir, latest);
+    }
+    if (source_is_main(t->source) && t->flags.output_dir != NULL &&
+        !logger_open(&t->logger, t->flags.output_dir, t->step > 0, error)) {
+        source_die(t->source, error);
+    }
+}
+
+// --- loop ------------------------------------------------------------------------------------------------
+
+// Squares of every parameter's gradient once: a shard each, and not the tied copy.
+static double gradient_norm(Trainer* t) {
+    double sum = source_owns_moments(t->source) ? optimizer_sum_of_squares(&t->optimizer, &t->model) : 0;
+    return sqrt(source_sum(t->source, sum));
+}
+
+static void train_step(Trainer* t) {
+    SourceStep about = {.loss = source_step(t->source), .norm = 0, .lr = 0, .loss_z = 0, .norm_z = 0};
+    if (t->step == 0) { trainer_dump_gradients(t); }
+    about.norm = gradient_norm(t);
+    about.lr = lr_schedule_at(&t->lr_schedule, t->step);
+    about.loss_z = outlier_update(&t->loss_outlier, about.loss);
+    about.norm_z = outlier_update(&t->norm_outlier, about.norm);
+    if (!isfinite(about.loss) || !isfinite(about.norm)) {
+        source_die(t->source,
+                   "the loss or its gradient is not a finite number ---> try a smaller -l or a longer -u");
+    }
+    bool skip = (t->flags.skip_loss_z > 0 && about.loss_z > t->flags.skip_loss_z) ||
+                (t->flags.skip_norm_z > 0 && about.norm_z > t->flags.skip_norm_z);
+    if (!skip) {
+        float clip = optimizer_clip_scale(about.norm, 1);
+        optimizer_update(&t->optimizer, &t->model, (float)about.lr, t->step + 1, clip);
+        source_share_params(t->source);
+    } else if (source_is_main(t->source)) {
+        printf("skipped the update of step %d: loss or norm is an outlier (-sl, -sg)\n", t->step + 1);
+    }
+    t->step++;
+    source_report(t->source, t->step, &about);
+    logger_train(&t->logger, t->step, (float)about.loss, (float)about.lr, (float)about.norm);
+}
+
+static bool every(int interval, int step, bool is_last) {
+    return interval > 0 && (step % interval == 0 || is_last);
+}
+
+enum { SAMPLES_AT_END = 4 };
+
+// As in llm.c: look at the model, then save it, then improve it; once more at the end.
+static void train(Trainer* t) {
+    const TrainFlags* flags = &t->flags;
+    int first_step = t->step;
+    for (;;) {
+        bool is_last = t->step >= t->num_steps;
+        if (every(flags->val_every, t->step, is_last)) {
+            double loss = source_validate(t->source, flags->val_batches);
+            if (!isnan(loss)) { logger_val(&t->logger, t->step, (float)loss); }
+        }
+        if (t->step > 0 && every(flags->sample_every, t->step, is_last)) {
+            source_show_samples(t->source, t->step, is_last ? SAMPLES_AT_END : 1, flags->sample_tokens);
+        }
+        bool wants_save =
+            flags->output_dir != NULL && (is_last || every(flags->checkpoint_every, t->step, false));
+        if (wants_save && t->step > first_step) { trainer_save(t); }
+        if (is_last) { break; }
+        train_step(t);
+    }
+}
+
+static void print_help(const ModelKind* kind) {
+    source_print_usage(stdout, kind);
+    printf("\nllm.c's flags, each with a value [default]:\n");
+    train_flags_print(stdout);
+    source_print_options(stdout);
+}
+
+int trainer_main(int argc, char** argv, const ModelKind* kind) {
+    Trainer* t = (Trainer*)calloc(1, sizeof(Trainer));
+    if (t == NULL) { return EXIT_FAILURE; }
+    t->kind = kind;
+    t->source = source_open(&argc, &argv, kind);
+    if (train_flags_want_help(argc, argv)) {
+        if (source_is_main(t->source)) { print_help(kind); }
+        source_close(t->source);
+        return EXIT_SUCCESS;
+    }
+    const char* error = train_flags_parse(&t->flags, argc, argv);
+    if (error != NULL) { source_die(t->source, error); }
+    build(t);
+    train(t);
+    bool failed = t->save_failed;
+    logger_close(&t->logger);
+    optimizer_free(&t->optimizer);
+    model_free(&t->model);
+    source_close(t->source);
+    free(t);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

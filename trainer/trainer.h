@@ -1,0 +1,55 @@
+/*
+trainer.h -- the trainer, for any kind of model: parse, build, loop, free. A program is trainer_main() of its
+kind.
+
+    trainer.c             the model that -e describes, the loop
+    trainer_checkpoint.c  saving, going on, gradients to a file
+    source.h              where a step's gradients come from: source_dynapipe.c (the plugin) or source_stock.c
+*/
+#pragma once
+
+#include "../llmc/checkpoint.h"
+#include "../llmc/logger.h"
+#include "../llmc/lr_schedule.h"
+#include "../llmc/model.h"
+#include "../llmc/optimizer.h"
+#include "../llmc/outlier.h"
+#include "../llmc/train_flags.h"
+#include "source.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    const ModelKind* kind;
+    TrainFlags flags;
+    Source* source;
+    Model model;
+    Optimizer optimizer;
+    LrSchedule lr_schedule;
+    Logger logger;
+    Outlier loss_outlier, norm_outlier;
+    int step, num_steps;  // optimizer steps done, of the run
+    bool save_failed;     // the last checkpoint could not be written
+} Trainer;
+
+// What main() returns.
+int trainer_main(int argc, char** argv, const ModelKind* kind);
+
+// trainer_checkpoint.c
+// Every rank learns whether all succeeded; the first that failed says why.
+bool trainer_all_succeeded(Trainer* t, bool ok, const char* what, const char* error);
+// Written aside, renamed when every rank's part is on disk. A full disk costs this checkpoint, not the run.
+void trainer_save(Trainer* t);
+// Goes on from the newest checkpoint in -o.
+void trainer_resume(Trainer* t);
+// The float32 weights behind a model file's: of its state, where that has them, else of the file itself.
+bool trainer_read_master(Trainer* t, const char* model_path, const char* state_path, bool state_has_master,
+                         char* error);
+// --dump-gradients. Asked for by name, so a run that cannot write them has failed.
+void trainer_dump_gradients(Trainer* t);
+
+#ifdef __cplusplus
+}
+#endif

@@ -53,7 +53,12 @@ void source_shard(const Source* source, int64_t* begin, int64_t* end);
 void source_share_params(Source* source);
 void source_report(Source* source, int step, const SourceStep* about);  // prints the step line
 
-double source_sum(Source* source, double value);  // over all ranks, the same bits everywhere
+// Sums over all ranks, the same bits everywhere.
+void source_sums(Source* source, double* values, int num_values);
+static inline double source_sum(Source* source, double value) {
+    source_sums(source, &value, 1);
+    return value;
+}
 bool source_owns_params(const Source* source);  // of all ranks with these parameters, the one that saves them
 bool source_owns_moments(const Source* source);  // of all ranks with this shard, the one that saves it
 

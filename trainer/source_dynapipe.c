@@ -76,6 +76,9 @@ void source_open_data(Source* source, const TrainFlags* flags) {
         .val_pattern = flags->val_pattern,
         .batch_tokens = source->batch_tokens,
         .max_seq_tokens = flags->seq_tokens,
+        .max_target_tokens = !source->kind->has_decoder ? 0
+                             : flags->target_tokens > 0 ? flags->target_tokens
+                                                        : flags->seq_tokens,
         .rows = flags->rows,
         .num_steps = flags->steps,
         .zero_stage = flags->zero_stage,
@@ -157,9 +160,8 @@ void source_report(Source* source, int step, const SourceStep* about) {
     check(source, dynapipe_report(source->dp, &report));
 }
 
-double source_sum(Source* source, double value) {
-    check(source, dynapipe_sum(source->dp, &value, 1));
-    return value;
+void source_sums(Source* source, double* values, int num_values) {
+    check(source, dynapipe_sum(source->dp, values, num_values));
 }
 
 bool source_owns_params(const Source* source) {

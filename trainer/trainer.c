@@ -99,6 +99,7 @@ static void build_model(Trainer* t) {
     source_layers(t->source, &config, &layer_begin, &layer_end, &is_last);
     model_init(&t->model, &config, layer_begin, layer_end, is_last, source_ops(t->source));
     model_alloc_grads(&t->model);
+    t->model.dropout = (float)flags->dropout;
     if (!from_file) {
         t->kind->init_random(&t->model, source_seed(t->source));
     } else if (!checkpoint_read(path, CHECKPOINT_PARAMS, &t->model, t->model.params, 0, t->model.num_params,
@@ -117,6 +118,12 @@ static void build_model(Trainer* t) {
 
 static void build(Trainer* t) {
     char error[LLMC_ERROR_CHARS];
+    OptimizerKind kind;
+    if (!optimizer_parse(&kind, t->flags.optimizer, error)) {
+        char message[LLMC_ERROR_CHARS + 16];
+        snprintf(message, sizeof message, "--optimizer: %s", error);
+        source_die(t->source, message);
+    }
     check_flags(t);
     source_open_data(t->source, &t->flags);
     t->num_steps = source_num_steps(t->source);
@@ -132,8 +139,12 @@ static void build(Trainer* t) {
     build_model(t);
     int64_t begin, end;
     source_shard(t->source, &begin, &end);
-    optimizer_init(&t->optimizer, begin, end, (float)t->flags.weight_decay, source_seed(t->source),
+    optimizer_init(&t->optimizer, kind, begin, end, (float)t->flags.weight_decay, source_seed(t->source),
                    source_ops(t->source));
+    if (kind == OPTIMIZER_ADAMW_SCALED) {
+        size_t num_tensors = (size_t)model_num_tensors(&t->model.config);
+        t->squares = (double*)llmc_alloc(num_tensors * sizeof(double), "sums by tensor");
+    }
     int latest = t->flags.output_dir != NULL ? checkpoint_find_latest(t->flags.output_dir) : -1;
     if (t->flags.resume && latest >= 0) {
         trainer_resume(t);
@@ -162,6 +173,16 @@ static double gradient_norm(Trainer* t) {
     return sqrt(source_sum(t->source, sum));
 }
 
+// Where the optimizer's steps depend on the size of each tensor: over all ranks that have parts of it.
+static void scale_steps(Trainer* t) {
+    if (t->squares == NULL) { return; }
+    int num_tensors = model_num_tensors(&t->model.config);
+    memset(t->squares, 0, (size_t)num_tensors * sizeof *t->squares);
+    if (source_owns_moments(t->source)) { optimizer_param_squares(&t->optimizer, &t->model, t->squares); }
+    source_sums(t->source, t->squares, num_tensors);
+    optimizer_set_scales(&t->optimizer, &t->model, t->squares);
+}
+
 static void train_step(Trainer* t) {
     SourceStep about = {.loss = source_step(t->source), .norm = 0, .lr = 0, .loss_z = 0, .norm_z = 0};
     if (t->step == 0) { trainer_dump_gradients(t); }
@@ -177,6 +198,7 @@ static void train_step(Trainer* t) {
                 (t->flags.skip_norm_z > 0 && about.norm_z > t->flags.skip_norm_z);
     if (!skip) {
         float clip = optimizer_clip_scale(about.norm, 1);
+        scale_steps(t);
         optimizer_update(&t->optimizer, &t->model, (float)about.lr, t->step + 1, clip);
         source_share_params(t->source);
     } else if (source_is_main(t->source)) {
@@ -233,11 +255,13 @@ int trainer_main(int argc, char** argv, const ModelKind* kind) {
     }
     const char* error = train_flags_parse(&t->flags, argc, argv);
     if (error != NULL) { source_die(t->source, error); }
+    if (t->flags.model == NULL) { t->flags.model = kind->usual; }
     build(t);
     train(t);
     bool failed = t->save_failed;
     logger_close(&t->logger);
     optimizer_free(&t->optimizer);
+    free(t->squares);
     model_free(&t->model);
     source_close(t->source);
     free(t);

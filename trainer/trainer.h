@@ -27,6 +27,7 @@ typedef struct {
     Source* source;
     Model model;
     Optimizer optimizer;
+    double* squares;  // of parameters by tensor; NULL where the optimizer does not ask
     LrSchedule lr_schedule;
     Logger logger;
     Outlier loss_outlier, norm_outlier;

@@ -91,7 +91,7 @@ static void trainer_init(Trainer* t, Bench* bench, const char* descriptor, int s
     model_init(&t->model, &config, 0, config.num_layers, true, t->ops);
     bench_fill(bench, t->model.params, (size_t)t->model.num_params, 0.02);
     model_alloc_grads(&t->model);
-    optimizer_init(&t->optimizer, 0, t->model.num_params, 0.1f, 42, t->ops);
+    optimizer_init(&t->optimizer, OPTIMIZER_ADAMW, 0, t->model.num_params, 0.1f, 42, t->ops);
     const int B = fitting_seqs(&t->model, seq_tokens, tiny ? 2 : MAX_SEQS), S = seq_tokens, T = B * S;
     t->tokens = llmc_alloc(((size_t)T * 4 + (size_t)B + 1) * sizeof(int32_t), "tokens");
     int32_t *targets_at = t->tokens + T, *positions = targets_at + T, *rows = positions + T, *cu = rows + T;

@@ -44,13 +44,13 @@ include cuda.mk
 .DEFAULT_GOAL := all
 MAKEFLAGS += --no-print-directory $(if $(V),,-s)
 .SECONDARY:
-.PHONY: all help run test check programs train_gpt2 train_gpt2cu profile_costscu prepare_data profile_costs make_tasks dynapipe asan tsan fuzz layers headers \
+.PHONY: all help run test check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu prepare_data profile_costs make_tasks dynapipe asan tsan fuzz layers headers \
         lines docs format format-check bench golden clean FORCE
 
 all: programs                              ## build every program
 
 programs: prepare_data profile_costs make_tasks dynapipe
-	@$(MAKE) --no-print-directory train_gpt2 DYNAPIPE=1
+	@$(MAKE) --no-print-directory train_gpt2 train_t5 DYNAPIPE=1
 
 help:                                      ## print this list
 	@awk -F':.*## ' '/^[a-z_0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -66,7 +66,9 @@ check:                                     ## unit tests only
 	@dev/run_tests.sh --unit
 
 # --- programs: linked under $(OUT), then put beside this Makefile ---------------------------------------------
-train_gpt2: $(OUT)/train_gpt2$(if $(DYNAPIPE),-dynapipe)   ## the trainer; DYNAPIPE=1: with the plugin, over MPI
+train_gpt2: $(OUT)/train_gpt2$(if $(DYNAPIPE),-dynapipe)   ## the trainer of GPT-2; DYNAPIPE=1: with the plugin, over MPI
+	@cp $< $@
+train_t5: $(OUT)/train_t5$(if $(DYNAPIPE),-dynapipe)       ## the trainer of T5, FLAN-T5, ByT5; DYNAPIPE=1 as above
 	@cp $< $@
 prepare_data: $(OUT)/prepare_data          ## JSONL -> sample files
 	@cp $< $@
@@ -79,23 +81,28 @@ dynapipe: $(OUT)/dynapipe                  ## the planner as a command: plan, ch
 	@cp $< $@
 
 # On NVIDIA GPUs. What nvcc is and for which cards: cuda.mk
+CUDA_OUT := $(OUT)-cuda-$(if $(filter BF16,$(PRECISION)),bf16,fp32)
 train_gpt2cu:                              ## the trainer on NVIDIA GPUs; DYNAPIPE=1 as above; PRECISION=BF16|FP32
-	@$(MAKE) BACKEND=cuda cuda-found $(OUT)-cuda-$(if $(filter BF16,$(PRECISION)),bf16,fp32)/train_gpt2$(if $(DYNAPIPE),-dynapipe)
-	@cp $(OUT)-cuda-$(if $(filter BF16,$(PRECISION)),bf16,fp32)/train_gpt2$(if $(DYNAPIPE),-dynapipe) $@
+	@$(MAKE) BACKEND=cuda cuda-found $(CUDA_OUT)/$(@:cu=)$(if $(DYNAPIPE),-dynapipe)
+	@cp $(CUDA_OUT)/$(@:cu=)$(if $(DYNAPIPE),-dynapipe) $@
+train_t5cu:                                ## the same for T5
+	@$(MAKE) BACKEND=cuda cuda-found $(CUDA_OUT)/$(@:cu=)$(if $(DYNAPIPE),-dynapipe)
+	@cp $(CUDA_OUT)/$(@:cu=)$(if $(DYNAPIPE),-dynapipe) $@
 profile_costscu:                           ## measure this machine's GPUs for the planner
-	@$(MAKE) BACKEND=cuda cuda-found $(OUT)-cuda-$(if $(filter BF16,$(PRECISION)),bf16,fp32)/profile_costs
-	@cp $(OUT)-cuda-$(if $(filter BF16,$(PRECISION)),bf16,fp32)/profile_costs $@
+	@$(MAKE) BACKEND=cuda cuda-found $(CUDA_OUT)/profile_costs
+	@cp $(CUDA_OUT)/profile_costs $@
 
 # The same file is CUDA for nvcc and plain C here. The stock trainer links neither the planner nor MPI.
 ifeq ($(BACKEND),cpu)
-$(OUT)/train_gpt2.o: train_gpt2.cu
+$(OUT)/train_gpt2.o $(OUT)/train_t5.o: $(OUT)/%.o: %.cu
 	@mkdir -p $(@D)
 	@echo "cc $<"
 	$(CC) -x c $(CFLAGS_ALL) -c $< -o $@
 endif
-$(OUT)/train_gpt2: $(OUT)/train_gpt2.o $(TRAINER_OBJS) $(OUT)/trainer/source_stock.o $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
+TRAINERS := train_gpt2 train_t5
+$(TRAINERS:%=$(OUT)/%): $(OUT)/%: $(OUT)/%.o $(TRAINER_OBJS) $(OUT)/trainer/source_stock.o $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(if $(filter emu,$(BACKEND)),$(DYNAPIPE_LIBS)) $(TEXT_LIBS) $(LIBS) -o $@
-$(OUT)/train_gpt2-dynapipe: $(OUT)/train_gpt2.o $(TRAINER_OBJS) $(OUT)/trainer/source_dynapipe.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+$(TRAINERS:%=$(OUT)/%-dynapipe): $(OUT)/%-dynapipe: $(OUT)/%.o $(TRAINER_OBJS) $(OUT)/trainer/source_dynapipe.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/prepare_data: $(OUT)/prepare_data.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(LIBS) -o $@
@@ -175,6 +182,6 @@ golden:                                    ## make the golden files of the tests
 bench:                                     ## the measurements of dev/results (minutes)
 	@dev/bench.sh
 clean:                                     ## remove what was built
-	rm -rf build train_gpt2 train_gpt2cu prepare_data profile_costs profile_costscu make_tasks dynapipe
+	rm -rf build train_gpt2 train_t5 train_gpt2cu train_t5cu prepare_data profile_costs profile_costscu make_tasks dynapipe
 
 -include $(shell find build -name '*.d' 2>/dev/null)

@@ -91,4 +91,7 @@ const ModelKind gpt2_kind = {
     .forward = gpt2_forward,
     .backward_inputs = gpt2_backward_inputs,
     .backward_weights = gpt2_backward_weights,
+    .cache_bytes = gpt2_cache_bytes,
+    .infer_bytes = gpt2_infer_bytes,
+    .infer = gpt2_infer,
 };

@@ -47,6 +47,7 @@ static const FlagSpec specs[] = {
     {"-a",  FLAG_INT,    FIELD(overfit),            "0",       0, 1,        "1: train on the same first batch in every step"},
     {"-z",  FLAG_INT,    FIELD(zero_stage),         "0",       0, 1,        "1: optimizer state shared among replicas (ZeRO-1)"},
     {"-r",  FLAG_INT,    FIELD(recompute),          "0",       0, 0,        "0: keep activations; with the plugin --recompute decides"},
+    {"--answers",   FLAG_INT,    FIELD(answers),    "8",       0, 1e6,      "validation samples of each task answered at every -v: exact match and ROUGE-L; 0: none"},
     {"--target-tokens", FLAG_INT, FIELD(target_tokens), "0",   0, 1e6,      "T5: longest target in tokens (-t is the longest input); 0: -t"},
     {"--dropout",   FLAG_DOUBLE, FIELD(dropout),    "0",       0, 0.99,     "share of activations and attention that is dropped while training"},
     {"--optimizer", FLAG_STRING, FIELD(optimizer),  "adamw",   0, 0,        "adamw, or adamw-scaled: steps by the size of each matrix, for T5 from scratch (-l 2e-2)"},

@@ -44,6 +44,7 @@ typedef struct {
     int32_t overfit;            // -a
     int32_t zero_stage;         // -z
     int32_t recompute;          // -r
+    int32_t answers;            // --answers
     int32_t target_tokens;      // --target-tokens
     double dropout;             // --dropout
     const char* optimizer;      // --optimizer

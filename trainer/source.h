@@ -62,7 +62,8 @@ static inline double source_sum(Source* source, double value) {
 bool source_owns_params(const Source* source);  // of all ranks with these parameters, the one that saves them
 bool source_owns_moments(const Source* source);  // of all ranks with this shard, the one that saves it
 
-double source_validate(Source* source, int max_batches);  // NaN where there is no validation data
+// After `step` steps; NaN where there is no validation data. The plugin also answers questions of it.
+double source_validate(Source* source, int step, int max_batches);
 // What the model answers to validation samples from `idx` on, on the main rank's terminal.
 void source_show_samples(Source* source, int idx, int num_samples, int max_tokens);
 

@@ -264,7 +264,8 @@ bool source_owns_moments(const Source* source) {
     return true;
 }
 
-double source_validate(Source* source, int max_batches) {
+double source_validate(Source* source, int step, int max_batches) {
+    (void)step;
     if (source->val == NULL) { return NAN; }
     int64_t available = token_stream_num_batches(source->val);
     int num_batches = max_batches < 0 || max_batches > available ? (int)available : max_batches;

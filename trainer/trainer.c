@@ -222,7 +222,7 @@ static void train(Trainer* t) {
     for (;;) {
         bool is_last = t->step >= t->num_steps;
         if (every(flags->val_every, t->step, is_last)) {
-            double loss = source_validate(t->source, flags->val_batches);
+            double loss = source_validate(t->source, t->step, flags->val_batches);
             if (!isnan(loss)) { logger_val(&t->logger, t->step, (float)loss); }
         }
         if (t->step > 0 && every(flags->sample_every, t->step, is_last)) {

@@ -8,7 +8,8 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
     session_noise.c    the noise that plans are chosen for
     session_plan.c     one step made ahead: batch -> plan -> collated micro-batches, in the background thread
     session_step.c     one step run: execute, reduce gradients
-    session_eval.c     validation and generation on the same pipeline
+    session_eval.c     validation on the same pipeline
+    session_generate.c answers, with a cache of keys and values
     session_report.c   the step line, metrics.jsonl, plan and trace of one step
     session_host.c     where values live and how they travel: this process. GPU builds: cuda/session_cuda.c
 */

@@ -102,6 +102,7 @@ int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out) {
         .num_tokens = loader_num_tokens(dp->train),
         .num_truncated = loader_num_truncated(dp->train),
         .num_skipped = loader_num_skipped(dp->train),
+        .num_val_samples = dp->val != NULL ? loader_num_samples(dp->val) : 0,
         .num_steps = dp->num_steps,
     };
     return 0;

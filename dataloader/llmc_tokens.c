@@ -146,6 +146,7 @@ Status llmc_tokens_parse(SampleFile* file, const void* data, size_t num_bytes, b
     file->vocab = format->vocab;
     file->eot_token = format->eot_token;
     file->tokenizer = format->tokenizer;
+    file->pad_token = -1;
     file->tokens = (const unsigned char*)data + LLMC_HEADER_BYTES;
     TRY(name_task(file));
     if (verify) { TRY(check_ids(file)); }

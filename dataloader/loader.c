@@ -394,6 +394,18 @@ int32_t loader_tokenizer(const Loader* loader) {
     return (int32_t)loader->shards.files[0].tokenizer;
 }
 
+int32_t loader_pad_token(const Loader* loader) {
+    return loader->shards.files[0].pad_token;
+}
+
+int32_t loader_input_end(const Loader* loader) {
+    return (int32_t)loader->shards.files[0].input_end;
+}
+
+uint64_t loader_vocab_hash(const Loader* loader) {
+    return loader->shards.files[0].vocab_hash;
+}
+
 int64_t loader_num_samples(const Loader* loader) {
     return loader->num_samples;
 }

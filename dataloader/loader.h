@@ -67,6 +67,9 @@ const char* loader_task_name(const Loader* loader, int32_t task);
 int32_t loader_vocab(const Loader* loader);
 int32_t loader_eot_token(const Loader* loader);
 int32_t loader_tokenizer(const Loader* loader);      // SampleTokenizer
+int32_t loader_pad_token(const Loader* loader);      // T5's decoder starts with it; -1: none
+int32_t loader_input_end(const Loader* loader);      // SampleInputEnd
+uint64_t loader_vocab_hash(const Loader* loader);    // 0: unknown
 int64_t loader_num_samples(const Loader* loader);    // that can be drawn: without skipped ones
 int64_t loader_num_tokens(const Loader* loader);     // run through the model, one pass over those samples
 int64_t loader_num_truncated(const Loader* loader);  // samples longer than max_seq_tokens

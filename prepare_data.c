@@ -254,14 +254,17 @@ static Status prepare_data(Prepare* prep) {
     TRY(each_file(prep, count_file));
     if (prep->num_samples == 0) { return fail_without_samples(prep); }
 
-    int32_t vocab = bpe_num_tokens(prep->bpe), eot_token = bpe_eot_token(prep->bpe);
-    SampleTokenizer tokenizer = bytes ? TOKENIZER_BYTES : TOKENIZER_GPT2;
+    SampleVocab vocab = {bpe_num_tokens(prep->bpe),
+                         bpe_eot_token(prep->bpe),
+                         -1,
+                         bytes ? TOKENIZER_BYTES : TOKENIZER_GPT2,
+                         INPUT_END_NEWLINE,
+                         0};
     char path[4096];
     snprintf(path, sizeof path, "%s/tokenizer.bin", options->out);
     TRY(file_make_directory(options->out));
-    shard_writer_init(&prep->train, options->out, "train", options->shard_tokens, vocab, eot_token,
-                      tokenizer);
-    shard_writer_init(&prep->val, options->out, "val", options->shard_tokens, vocab, eot_token, tokenizer);
+    shard_writer_init(&prep->train, options->out, "train", options->shard_tokens, &vocab);
+    shard_writer_init(&prep->val, options->out, "val", options->shard_tokens, &vocab);
     TRY(each_file(prep, write_file));
     TRY(shard_writer_finish(&prep->train));
     TRY(shard_writer_finish(&prep->val));

@@ -30,6 +30,10 @@ bool llmc_tokens_recognize(const void* data, size_t num_bytes) {
     return format_find(data, num_bytes) != NULL;
 }
 
+bool llmc_tokens_is(const SampleFile* file) {
+    return file->owned_index != NULL;
+}
+
 static int64_t strip_suffix(const char* name, int64_t length, const char* suffix) {
     int64_t suffix_length = (int64_t)strlen(suffix);
     bool ends =
@@ -146,6 +150,7 @@ Status llmc_tokens_parse(SampleFile* file, const void* data, size_t num_bytes, b
     file->vocab = format->vocab;
     file->eot_token = format->eot_token;
     file->tokenizer = format->tokenizer;
+    file->pad_token = -1;
     file->tokens = (const unsigned char*)data + LLMC_HEADER_BYTES;
     TRY(name_task(file));
     if (verify) { TRY(check_ids(file)); }
@@ -153,7 +158,7 @@ Status llmc_tokens_parse(SampleFile* file, const void* data, size_t num_bytes, b
 }
 
 Status llmc_tokens_cut(SampleFile* file, int32_t max_model_tokens) {
-    if (file->owned_index == NULL) { return STATUS_OK; }
+    if (!llmc_tokens_is(file)) { return STATUS_OK; }
     if (max_model_tokens < 1) {
         return FAIL(STATUS_OUT_OF_RANGE, "%s: pieces of %d tokens ---> use at least 1", file->path,
                     max_model_tokens);

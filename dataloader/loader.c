@@ -5,10 +5,10 @@
 
 #include "../dynapipe_plugin/base/hash.h"
 #include "mixture.h"
-#include "sample_shards.h"
+#include "sample_source.h"
 #include "shuffle.h"
 
-static const char POSITION_MAGIC[8] = "DPPOS\0\0\1";  // the last byte is the version
+static const char POSITION_MAGIC[8] = "DPPOS\0\0\2";  // the last byte is the version
 
 // What a position record holds, followed by `drawn` of every task and a hash of all before it.
 typedef struct {
@@ -17,6 +17,7 @@ typedef struct {
     int32_t shuffle;
     int64_t num_samples;
     uint64_t data_hash;
+    uint64_t options_hash;
     uint64_t seed;
     int64_t step;
     uint64_t point;
@@ -24,13 +25,12 @@ typedef struct {
 } PositionHead;
 
 struct Loader {
-    LoaderOptions options;  // without `weights`, which is only borrowed while opening
-    SampleShards shards;
+    SampleSource source;
     int64_t num_samples, num_tokens, num_truncated, num_skipped;
     int64_t* task_begin;  // [num_tasks + 1] into `order`
     uint32_t* order;      // [num_samples] ids by task, then in file order
     Mixture mixture;      // shuffle only
-    uint64_t data_hash;
+    uint64_t data_hash, options_hash;
     // the position
     uint64_t seed;
     int64_t step;
@@ -42,85 +42,48 @@ struct Loader {
     int64_t capacity;
 };
 
-static int32_t model_tokens(const LoaderSample* sample) {
-    return sample->n_input + sample->n_target - 1;
-}
-
-static int32_t supervised_tokens(const Loader* loader, const LoaderSample* sample) {
-    return loader->options.supervise_inputs || sample->n_input == 0 ? model_tokens(sample) : sample->n_target;
-}
-
-static LoaderSample whole_sample(const Loader* loader, int64_t id) {
-    int32_t f = sample_shards_file(&loader->shards, id);
-    SampleIndex index = loader->shards.files[f].index[id - loader->shards.first_sample[f]];
-    return (LoaderSample){.id = id,
-                          .task = loader->shards.task_of[f][index.task],
-                          .n_input = (int32_t)index.n_input,
-                          .n_target = (int32_t)index.n_target};
-}
-
-static bool too_long(const Loader* loader, const LoaderSample* sample) {
-    return model_tokens(sample) > loader->options.max_seq_tokens;
-}
-
-static LoaderSample truncated_sample(const Loader* loader, int64_t id) {
-    LoaderSample sample = whole_sample(loader, id);
-    if (!too_long(loader, &sample)) { return sample; }
-    int32_t spare = loader->options.max_seq_tokens + 1 - (sample.n_input > 0);  // for the target
-    if (sample.n_target > spare) { sample.n_target = spare; }
-    int32_t n_input = loader->options.max_seq_tokens + 1 - sample.n_target;
-    sample.first_token = sample.n_input - n_input;
-    sample.n_input = n_input;
-    return sample;
+static int64_t model_tokens(const PlanSample* lengths) {
+    return (int64_t)lengths->enc_tokens + lengths->dec_tokens;
 }
 
 // --- opening ---------------------------------------------------------------------------------------------
 
-static Status check_options(const LoaderOptions* options) {
-    if (options->batch_tokens < 1) {
-        return FAIL(STATUS_BAD_OPTION, "-d: %lld tokens in a batch ---> use 1 or more",
-                    (long long)options->batch_tokens);
-    }
-    if (options->max_seq_tokens < 1 || options->max_seq_tokens == INT32_MAX) {
-        return FAIL(STATUS_BAD_OPTION, "-t: %d tokens in a sequence ---> use 1 or more",
-                    options->max_seq_tokens);
-    }
-    return STATUS_OK;
-}
-
 // Count what can be drawn, then list it by task.
 static Status list_samples(Loader* loader, const char* pattern) {
-    const SampleShards* shards = &loader->shards;
-    int64_t num_ids = shards->first_sample[shards->num_files];
-    if (num_ids == 0) {
+    const SampleSource* source = &loader->source;
+    if (source->num_ids == 0) {
         return FAIL(STATUS_BAD_FORMAT, "%s: no samples ---> check the input of prepare_data", pattern);
     }
-    if (num_ids > UINT32_MAX) {
+    if (source->num_ids > UINT32_MAX) {
         return FAIL(STATUS_OUT_OF_RANGE, "%s: %lld samples, more than 2^32 - 1 ---> name fewer files",
-                    pattern, (long long)num_ids);
+                    pattern, (long long)source->num_ids);
     }
-    bool skip = loader->options.long_samples == LONG_SKIP;
-    for (int64_t id = 0; id < num_ids; id++) {
-        LoaderSample sample = whole_sample(loader, id);
-        bool is_long = too_long(loader, &sample);
-        loader->num_truncated += is_long && !skip;
-        loader->num_skipped += is_long && skip;
-        if (is_long && skip) { continue; }
+    LoaderSample sample;
+    for (int64_t id = 0; id < source->num_ids; id++) {
+        SampleFate fate = sample_source_get(source, id, &sample);
+        loader->num_truncated += fate == SAMPLE_TRUNCATED;
+        loader->num_skipped += fate == SAMPLE_SKIPPED;
+        if (fate == SAMPLE_SKIPPED) { continue; }
+        PlanSample lengths = sample_source_lengths(source, &sample);
         loader->num_samples++;
-        loader->num_tokens += is_long ? loader->options.max_seq_tokens : model_tokens(&sample);
+        loader->num_tokens += model_tokens(&lengths);
         loader->task_begin[sample.task + 1]++;
     }
     if (loader->num_samples == 0) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "%s: all %lld samples are longer than -t %d and skipped ---> raise -t, or truncate them",
-                    pattern, (long long)num_ids, loader->options.max_seq_tokens);
+        const LoaderOptions* options = &source->options;
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "%s: all %lld samples are longer than -t %d%s and skipped ---> raise %s, or truncate them",
+            pattern, (long long)source->num_ids, options->max_seq_tokens,
+            options->encoder_decoder ? " or the longest target" : "",
+            options->encoder_decoder ? "them" : "-t");
     }
     loader->order = malloc((size_t)loader->num_samples * sizeof *loader->order);
     if (loader->order == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for the order", pattern); }
-    for (int32_t k = 0; k < shards->num_tasks; k++) { loader->task_begin[k + 1] += loader->task_begin[k]; }
-    for (int64_t id = 0; id < num_ids; id++) {
-        LoaderSample sample = whole_sample(loader, id);
-        if (too_long(loader, &sample) && skip) { continue; }
+    int32_t num_tasks = source->shards.num_tasks;
+    for (int32_t k = 0; k < num_tasks; k++) { loader->task_begin[k + 1] += loader->task_begin[k]; }
+    for (int64_t id = 0; id < source->num_ids; id++) {
+        if (sample_source_get(source, id, &sample) == SAMPLE_SKIPPED) { continue; }
         uint64_t place = loader->drawn[sample.task]++;
         loader->order[loader->task_begin[sample.task] + (int64_t)place] = (uint32_t)id;
     }
@@ -130,8 +93,8 @@ static Status list_samples(Loader* loader, const char* pattern) {
 // What must be equal for a position to mean the same samples.
 static uint64_t hash_data(const Loader* loader) {
     uint64_t hash = HASH_SEED;
-    for (int32_t k = 0; k < loader->shards.num_tasks; k++) {
-        const char* name = loader->shards.task_names[k];
+    for (int32_t k = 0; k < loader->source.shards.num_tasks; k++) {
+        const char* name = loader->source.shards.task_names[k];
         hash = hash_bytes(hash, name, strlen(name));
         int64_t num_samples = loader->task_begin[k + 1] - loader->task_begin[k];
         hash = hash_bytes(hash, &num_samples, sizeof num_samples);
@@ -140,40 +103,45 @@ static uint64_t hash_data(const Loader* loader) {
     return hash_finish(hash);
 }
 
-static Status open_in(Loader* loader, const char* pattern, const char* weights) {
-    bool cut = loader->options.long_samples == LONG_TRUNCATE;
-    TRY(sample_shards_open(&loader->shards, pattern, cut ? loader->options.max_seq_tokens : 0, false));
-    int32_t num_tasks = loader->shards.num_tasks;
+// What makes other sequences of the same samples. -t shows in the data's number of tokens.
+static uint64_t hash_options(const LoaderOptions* options) {
+    int64_t fields[] = {options->encoder_decoder, options->encoder_decoder ? options->max_target_tokens : 0};
+    return hash_finish(hash_bytes(HASH_SEED, fields, sizeof fields));
+}
+
+static Status open_in(Loader* loader, const char* pattern, const LoaderOptions* options) {
+    TRY(sample_source_open(&loader->source, pattern, options));
+    int32_t num_tasks = loader->source.shards.num_tasks;
     loader->task_begin = calloc((size_t)num_tasks + 1, sizeof *loader->task_begin);
     loader->drawn = calloc((size_t)num_tasks + 1, sizeof *loader->drawn);
     int64_t* num_samples = calloc((size_t)num_tasks + 1, sizeof *num_samples);
     Status status = loader->task_begin == NULL || loader->drawn == NULL || num_samples == NULL
                         ? FAIL(STATUS_NO_MEMORY, "%s: no memory for %d tasks", pattern, num_tasks)
                         : list_samples(loader, pattern);
-    if (status == STATUS_OK && loader->options.shuffle) {
+    if (status == STATUS_OK && options->shuffle) {
         for (int32_t k = 0; k < num_tasks; k++) {
             num_samples[k] = loader->task_begin[k + 1] - loader->task_begin[k];
         }
-        LoaderOptions options = loader->options;
-        options.weights = weights;
-        status =
-            mixture_create(&loader->mixture, &options, num_tasks, loader->shards.task_names, num_samples);
+        status = mixture_create(&loader->mixture, options, num_tasks, loader->source.shards.task_names,
+                                num_samples);
     }
     free(num_samples);
     if (status == STATUS_OK) {
         loader->data_hash = hash_data(loader);
+        loader->options_hash = hash_options(options);
         loader_rewind(loader);
     }
     return status;
 }
 
 Status loader_open(Loader** out, const char* pattern, const LoaderOptions* options) {
-    TRY(check_options(options));
+    if (options->batch_tokens < 1) {
+        return FAIL(STATUS_BAD_OPTION, "-d: %lld tokens in a batch ---> use 1 or more",
+                    (long long)options->batch_tokens);
+    }
     Loader* loader = calloc(1, sizeof *loader);
     if (loader == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for a loader", pattern); }
-    loader->options = *options;
-    loader->options.weights = NULL;
-    Status status = open_in(loader, pattern, options->weights);
+    Status status = open_in(loader, pattern, options);
     if (status != STATUS_OK) {
         loader_close(loader);
         return status;
@@ -185,7 +153,7 @@ Status loader_open(Loader** out, const char* pattern, const LoaderOptions* optio
 void loader_close(Loader* loader) {
     if (loader == NULL) { return; }
     mixture_free(&loader->mixture);
-    sample_shards_close(&loader->shards);
+    sample_source_close(&loader->source);
     free(loader->task_begin);
     free(loader->order);
     free(loader->drawn);
@@ -197,13 +165,9 @@ void loader_close(Loader* loader) {
 
 // The next sample, without drawing it; false where a pass in file order has ended.
 static bool peek(Loader* loader, LoaderSample* out) {
-    if (!loader->options.shuffle) {
-        int64_t num_ids = loader->shards.first_sample[loader->shards.num_files];
-        for (; loader->next_id < num_ids; loader->next_id++) {
-            *out = whole_sample(loader, loader->next_id);
-            if (loader->options.long_samples == LONG_SKIP && too_long(loader, out)) { continue; }
-            *out = truncated_sample(loader, loader->next_id);
-            return true;
+    if (!loader->source.options.shuffle) {
+        for (; loader->next_id < loader->source.num_ids; loader->next_id++) {
+            if (sample_source_get(&loader->source, loader->next_id, out) != SAMPLE_SKIPPED) { return true; }
         }
         return false;
     }
@@ -212,12 +176,13 @@ static bool peek(Loader* loader, LoaderSample* out) {
     uint64_t num_samples = (uint64_t)(loader->task_begin[task + 1] - begin);
     uint64_t epoch = loader->drawn[task] / num_samples, place = loader->drawn[task] % num_samples;
     uint64_t key = rng_mix(rng_mix(loader->seed + (uint64_t)task * 0x9e3779b97f4a7c15u) + epoch);
-    *out = truncated_sample(loader, loader->order[begin + (int64_t)shuffle_index(num_samples, key, place)]);
+    int64_t n = begin + (int64_t)shuffle_index(num_samples, key, place);
+    sample_source_get(&loader->source, loader->order[n], out);
     return true;
 }
 
 static void draw(Loader* loader, const LoaderSample* sample) {
-    if (!loader->options.shuffle) {
+    if (!loader->source.options.shuffle) {
         loader->next_id++;
         return;
     }
@@ -238,14 +203,16 @@ static Status reserve_sample(Loader* loader, int64_t num_samples) {
 }
 
 static size_t position_bytes_of(const Loader* loader) {
-    return sizeof(PositionHead) + (size_t)loader->shards.num_tasks * sizeof(uint64_t) + sizeof(uint64_t);
+    return sizeof(PositionHead) + (size_t)loader->source.shards.num_tasks * sizeof(uint64_t) +
+           sizeof(uint64_t);
 }
 
 static void write_position(const Loader* loader, uint8_t* position) {
-    PositionHead head = {.num_tasks = loader->shards.num_tasks,
-                         .shuffle = loader->options.shuffle,
+    PositionHead head = {.num_tasks = loader->source.shards.num_tasks,
+                         .shuffle = loader->source.options.shuffle,
                          .num_samples = loader->num_samples,
                          .data_hash = loader->data_hash,
+                         .options_hash = loader->options_hash,
                          .seed = loader->seed,
                          .step = loader->step,
                          .point = loader->point,
@@ -260,15 +227,18 @@ static void write_position(const Loader* loader, uint8_t* position) {
 
 Status loader_next(Loader* loader, LoaderBatch* out, Arena* arena) {
     LoaderBatch batch = {.step = loader->step};
+    const SampleSource* source = &loader->source;
     LoaderSample sample;
     int64_t num_samples = 0;
     bool any = peek(loader, &sample);
-    while (any && num_samples < INT32_MAX &&
-           (num_samples == 0 || batch.num_tokens + model_tokens(&sample) <= loader->options.batch_tokens)) {
+    while (any && num_samples < INT32_MAX) {
+        PlanSample lengths = sample_source_lengths(source, &sample);
+        int64_t num_tokens = batch.num_tokens + model_tokens(&lengths);
+        if (num_samples > 0 && num_tokens > source->options.batch_tokens) { break; }
         TRY(reserve_sample(loader, num_samples));
         loader->samples[num_samples++] = sample;
-        batch.num_tokens += model_tokens(&sample);
-        batch.supervised_tokens += supervised_tokens(loader, &sample);
+        batch.num_tokens = num_tokens;
+        batch.supervised_tokens += lengths.supervised_tokens;
         draw(loader, &sample);
         any = peek(loader, &sample);
     }
@@ -284,8 +254,7 @@ Status loader_next(Loader* loader, LoaderBatch* out, Arena* arena) {
     }
     for (int64_t i = 0; i < num_samples; i++) {
         batch.samples[i] = loader->samples[i];
-        batch.lengths[i] = (PlanSample){.enc_tokens = model_tokens(&loader->samples[i]),
-                                        .supervised_tokens = supervised_tokens(loader, &loader->samples[i])};
+        batch.lengths[i] = sample_source_lengths(source, &batch.samples[i]);
     }
     write_position(loader, batch.position);
     *out = batch;
@@ -295,11 +264,11 @@ Status loader_next(Loader* loader, LoaderBatch* out, Arena* arena) {
 // --- position --------------------------------------------------------------------------------------------
 
 void loader_rewind(Loader* loader) {
-    loader->seed = loader->options.seed;
+    loader->seed = loader->source.options.seed;
     loader->step = 0;
     loader->point = mixture_start(loader->seed);
     loader->next_id = 0;
-    memset(loader->drawn, 0, (size_t)loader->shards.num_tasks * sizeof *loader->drawn);
+    memset(loader->drawn, 0, (size_t)loader->source.shards.num_tasks * sizeof *loader->drawn);
 }
 
 uint64_t loader_seed(const Loader* loader) {
@@ -315,10 +284,10 @@ Status loader_restore(Loader* loader, const uint8_t* position, size_t position_b
             position_bytes);
     }
     memcpy(&head, position, sizeof head);
-    if (head.num_tasks != loader->shards.num_tasks) {
+    if (head.num_tasks != loader->source.shards.num_tasks) {
         return FAIL(STATUS_MISMATCH,
                     "data position: saved with %d tasks, the data has %d ---> resume with the same data",
-                    head.num_tasks, loader->shards.num_tasks);
+                    head.num_tasks, loader->source.shards.num_tasks);
     }
     if (head.num_samples != loader->num_samples) {
         return FAIL(
@@ -332,10 +301,15 @@ Status loader_restore(Loader* loader, const uint8_t* position, size_t position_b
             STATUS_MISMATCH,
             "data position: saved with other task names or lengths ---> resume with the same data and -t");
     }
-    if ((head.shuffle != 0) != loader->options.shuffle) {
+    if ((head.shuffle != 0) != loader->source.options.shuffle) {
         return FAIL(STATUS_MISMATCH,
                     "data position: saved %s shuffling ---> resume with the same data options",
                     head.shuffle ? "with" : "without");
+    }
+    if (head.options_hash != loader->options_hash) {
+        return FAIL(STATUS_MISMATCH,
+                    "data position: saved with another longest target ---> resume with the same data "
+                    "options");
     }
     size_t hashed_bytes = position_bytes_of(loader) - sizeof(uint64_t);
     uint64_t hash = 0;
@@ -359,39 +333,44 @@ Status loader_sample(const Loader* loader, int64_t n, LoaderSample* out) {
     if (n < 0 || n >= loader->num_samples) {
         return FAIL(STATUS_OUT_OF_RANGE, "sample %lld of %lld", (long long)n, (long long)loader->num_samples);
     }
-    *out = truncated_sample(loader, loader->order[n]);
+    sample_source_get(&loader->source, loader->order[n], out);
     return STATUS_OK;
 }
 
 Status loader_read(const Loader* loader, const LoaderSample* sample, int32_t* out) {
-    const SampleShards* shards = &loader->shards;
-    if (sample->id < 0 || sample->id >= shards->first_sample[shards->num_files]) {
-        return FAIL(STATUS_OUT_OF_RANGE, "sample %lld of %lld", (long long)sample->id,
-                    (long long)shards->first_sample[shards->num_files]);
-    }
-    int32_t f = sample_shards_file(shards, sample->id);
-    return sample_file_read(&shards->files[f], sample->id - shards->first_sample[f], sample->first_token,
-                            (int64_t)sample->n_input + sample->n_target, out);
+    return sample_source_read(&loader->source, sample, out);
 }
 
 int32_t loader_num_tasks(const Loader* loader) {
-    return loader->shards.num_tasks;
+    return loader->source.shards.num_tasks;
 }
 
 const char* loader_task_name(const Loader* loader, int32_t task) {
-    return task >= 0 && task < loader->shards.num_tasks ? loader->shards.task_names[task] : "?";
+    return task >= 0 && task < loader->source.shards.num_tasks ? loader->source.shards.task_names[task] : "?";
 }
 
 int32_t loader_vocab(const Loader* loader) {
-    return loader->shards.files[0].vocab;
+    return loader->source.shards.files[0].vocab;
 }
 
 int32_t loader_eot_token(const Loader* loader) {
-    return loader->shards.files[0].eot_token;
+    return loader->source.shards.files[0].eot_token;
 }
 
 int32_t loader_tokenizer(const Loader* loader) {
-    return (int32_t)loader->shards.files[0].tokenizer;
+    return (int32_t)loader->source.shards.files[0].tokenizer;
+}
+
+int32_t loader_pad_token(const Loader* loader) {
+    return loader->source.shards.files[0].pad_token;
+}
+
+int32_t loader_input_end(const Loader* loader) {
+    return (int32_t)loader->source.shards.files[0].input_end;
+}
+
+uint64_t loader_vocab_hash(const Loader* loader) {
+    return loader->source.shards.files[0].vocab_hash;
 }
 
 int64_t loader_num_samples(const Loader* loader) {

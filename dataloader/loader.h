@@ -10,7 +10,8 @@ exactly, and a copy goes with every batch, so that planning may run ahead.
 A sample is too long where it runs more than max_seq_tokens tokens through the model. Truncated, it keeps the
 end of its input (the question usually stands there) and all of its target; where the target alone is too
 long, one token of input, if there is any, and the first tokens of the target. Documents of llm.c files are
-cut into consecutive pieces instead, and lose nothing (llmc_tokens.h).
+cut into consecutive pieces instead, and lose nothing (llmc_tokens.h). For an encoder-decoder the two sides
+have limits of their own: of a long input the end stays, of a long target the beginning.
 */
 #pragma once
 
@@ -27,7 +28,9 @@ typedef struct {
     int64_t batch_tokens;    // global batch, in tokens run through the model
     int32_t max_seq_tokens;  // -t: longest sequence; longer samples are truncated or skipped, and counted
     LongSamples long_samples;
-    bool supervise_inputs;  // loss on all tokens, not only on targets
+    bool supervise_inputs;  // loss on all tokens, not only on targets (encoder-decoders: on targets anyway)
+    bool encoder_decoder;   // inputs for an encoder, targets for a decoder; -t limits inputs then
+    int32_t max_target_tokens;  // encoder_decoder: longest target
     MixtureKind mixture;  // proportional: weight = min(examples, cap); temperature: that ^ (1 / temperature)
     int64_t mixture_cap;  // 0: none
     double temperature;
@@ -37,7 +40,8 @@ typedef struct {
 } LoaderOptions;
 
 // One drawn sample: tokens [first_token, first_token + n_input + n_target) of sample `id`. The model runs
-// n_input + n_target - 1 tokens: each predicts the next.
+// n_input + n_target - 1 tokens: each predicts the next. An encoder-decoder runs n_input (at least 1) and
+// n_target.
 typedef struct {
     int64_t id;  // of all samples of all files
     int32_t task;
@@ -49,7 +53,7 @@ typedef struct {
     int32_t num_samples;
     LoaderSample* samples;
     PlanSample* lengths;  // the same, as the planner sees them
-    int64_t num_tokens;   // run through the model, without padding
+    int64_t num_tokens;   // run through the model, both sides, without padding
     int64_t supervised_tokens;
     int64_t step;       // batches drawn before this one
     bool end;           // no shuffle: nothing left (num_samples may be 0)
@@ -67,9 +71,12 @@ const char* loader_task_name(const Loader* loader, int32_t task);
 int32_t loader_vocab(const Loader* loader);
 int32_t loader_eot_token(const Loader* loader);
 int32_t loader_tokenizer(const Loader* loader);      // SampleTokenizer
+int32_t loader_pad_token(const Loader* loader);      // T5's decoder starts with it; -1: none
+int32_t loader_input_end(const Loader* loader);      // SampleInputEnd
+uint64_t loader_vocab_hash(const Loader* loader);    // 0: unknown
 int64_t loader_num_samples(const Loader* loader);    // that can be drawn: without skipped ones
 int64_t loader_num_tokens(const Loader* loader);     // run through the model, one pass over those samples
-int64_t loader_num_truncated(const Loader* loader);  // samples longer than max_seq_tokens
+int64_t loader_num_truncated(const Loader* loader);  // samples longer than the limits
 int64_t loader_num_skipped(const Loader* loader);
 
 // Draw the next batch into the arena. Thread rule: one thread at a time. After an error: restore or close.

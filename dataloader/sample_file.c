@@ -54,9 +54,17 @@ static Status check_header(const char* path, const SampleFormatHeader* header) {
         return FAIL(STATUS_BAD_FORMAT, "%s: end-of-text token is %u, beyond the vocabulary of %u " AGAIN,
                     path, header->eot_token, header->vocab);
     }
-    if (header->tokenizer > TOKENIZER_GPT2) {
+    if (header->tokenizer > TOKENIZER_SENTENCEPIECE) {
         return FAIL(STATUS_BAD_FORMAT, "%s: tokenizer is %u, not 0 ... %d " AGAIN, path, header->tokenizer,
-                    TOKENIZER_GPT2);
+                    TOKENIZER_SENTENCEPIECE);
+    }
+    if (header->pad_token >= header->vocab && header->pad_token != UINT32_MAX) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: padding token is %u, beyond the vocabulary of %u " AGAIN, path,
+                    header->pad_token, header->vocab);
+    }
+    if (header->input_end > INPUT_END_NONE) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: end of the input is %u, not 0 ... %d " AGAIN, path,
+                    header->input_end, INPUT_END_NONE);
     }
     return STATUS_OK;
 }
@@ -173,6 +181,9 @@ static Status parse_own(SampleFile* file, const unsigned char* data, size_t num_
     file->vocab = (int32_t)header.vocab;
     file->eot_token = (int32_t)header.eot_token;
     file->tokenizer = (SampleTokenizer)header.tokenizer;
+    file->pad_token = header.pad_token == UINT32_MAX ? -1 : (int32_t)header.pad_token;
+    file->input_end = (SampleInputEnd)header.input_end;
+    file->vocab_hash = header.vocab_hash;
     file->bytes_per_token = (int32_t)header.bytes_per_token;
     size_t at = sizeof header;
     TRY(parse_names(file, data, num_bytes, &at));

@@ -1,23 +1,27 @@
 /*
 sample_file.h -- tokenised samples of many tasks in one file, memory-mapped.
 
-Byte layout, little-endian (version 1):
+Byte layout, little-endian (version 2):
     offset  bytes  field
     0       8      magic "DPSAMPLE"
-    8       4      version, 1
+    8       4      version, 2
     12      4      bytes per token, 2 or 4
     16      8      number of samples N
     24      8      number of tokens of all samples
     32      4      number of tasks K
     36      4      vocab: every token id is below it
     40      4      end-of-text token id
-    44      4      tokenizer: 0 unknown, 1 bytes, 2 gpt2
-    48      8      checksum: hash.h over everything behind the header, in one call
-    56      8      header checksum: hash.h over bytes 0 ... 55
-    64      ...    K task names, each uint16 length and that many bytes; then zeros up to a multiple of 8
+    44      4      tokenizer: a SampleTokenizer
+    48      4      padding token, with which T5's decoder starts as well; 2^32 - 1: none
+    52      4      what ends every input: a SampleInputEnd
+    56      8      hash of the vocabulary, all tokens' bytes; 0: unknown
+    64      8      checksum: hash.h over everything behind the header, in one call
+    72      8      header checksum: hash.h over bytes 0 ... 71
+    80      ...    K task names, each uint16 length and that many bytes; then zeros up to a multiple of 8
     ...     24*N   index, one SampleIndex a sample
-    ...     ...    tokens: input then target of each sample, without gaps; the end-of-text token ends every
-target llm.c's own token files (magic 20240520, uint16; 20240801, uint32) open as well, see llmc_tokens.h.
+    ...     ...    tokens: input then target of each sample, without gaps; a target ends with end-of-text
+
+llm.c's own token files (magic 20240520, uint16; 20240801, uint32) open as well, see llmc_tokens.h.
 */
 #pragma once
 
@@ -27,7 +31,32 @@ target llm.c's own token files (magic 20240520, uint16; 20240801, uint32) open a
 #include "../dynapipe_plugin/base/status.h"
 
 enum { SAMPLE_FILE_MAX_TASKS = 4096, SAMPLE_FILE_MAX_NAME = 255 };
-typedef enum { TOKENIZER_UNKNOWN, TOKENIZER_BYTES, TOKENIZER_GPT2 } SampleTokenizer;
+
+// What made tokens of the text; which of its vocabularies, says the vocabulary's hash.
+typedef enum {
+    TOKENIZER_UNKNOWN = 0,
+    TOKENIZER_BYTES = 1,          // the byte, and 256 for end-of-text
+    TOKENIZER_GPT2 = 2,           // byte-level BPE with GPT-2's split pattern
+    TOKENIZER_BYT5 = 3,           // the byte + 3
+    TOKENIZER_SENTENCEPIECE = 4,  // pieces, as of T5
+} SampleTokenizer;
+
+typedef enum {
+    INPUT_END_UNKNOWN = 0,
+    INPUT_END_NEWLINE = 1,
+    INPUT_END_EOT = 2,
+    INPUT_END_NONE = 3,
+} SampleInputEnd;
+
+// What a trainer must know of the tokens. T5: end-of-text is </s>, 1, the padding token 0.
+typedef struct {
+    int32_t num_tokens;  // every token id is below it
+    int32_t eot_token;   // ends every target
+    int32_t pad_token;   // T5's decoder starts with it; -1: none
+    SampleTokenizer tokenizer;
+    SampleInputEnd input_end;
+    uint64_t hash;  // of all tokens' bytes; 0: unknown
+} SampleVocab;
 
 typedef struct {
     uint64_t first_token;
@@ -42,8 +71,10 @@ typedef struct {
     FileMap map;
     const char* path;  // owned copy
     int64_t num_samples, num_tokens;
-    int32_t num_tasks, vocab, eot_token;
+    int32_t num_tasks, vocab, eot_token, pad_token;  // as in SampleVocab
     SampleTokenizer tokenizer;
+    SampleInputEnd input_end;
+    uint64_t vocab_hash;
     int64_t num_dropped;       // llm.c files: documents of a single token, which predict nothing
     const char** task_names;   // [num_tasks], NUL-terminated, owned
     const SampleIndex* index;  // [num_samples]; into the map, or owned for llm.c files
@@ -75,8 +106,7 @@ Status sample_file_read_tokens(const SampleFile* file, int64_t first, int64_t co
 // the vocabulary, is refused and not added; the writer can go on. After STATUS_IO finish fails as well.
 // Writes FILE.tmp (and keeps tokens in a nameless file beside it until then) and renames it in finish.
 typedef struct SampleWriter SampleWriter;
-Status sample_writer_open(SampleWriter** out, const char* path, int32_t vocab, int32_t eot_token,
-                          SampleTokenizer tokenizer);
+Status sample_writer_open(SampleWriter** out, const char* path, const SampleVocab* vocab);
 Status sample_writer_add(SampleWriter* writer, const char* task, const int32_t* input, int32_t n_input,
                          const int32_t* target, int32_t n_target);
 Status sample_writer_finish(SampleWriter* writer);  // frees it, also on failure

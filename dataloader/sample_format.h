@@ -4,7 +4,7 @@
 #include <stdint.h>
 
 #define SAMPLE_FORMAT_MAGIC "DPSAMPLE"
-enum { SAMPLE_FORMAT_VERSION = 1, SAMPLE_FORMAT_HEADER_BYTES = 64, SAMPLE_FORMAT_HASHED_BYTES = 56 };
+enum { SAMPLE_FORMAT_VERSION = 2, SAMPLE_FORMAT_HEADER_BYTES = 80, SAMPLE_FORMAT_HASHED_BYTES = 72 };
 
 typedef struct {
     char magic[8];
@@ -16,6 +16,9 @@ typedef struct {
     uint32_t vocab;
     uint32_t eot_token;
     uint32_t tokenizer;
+    uint32_t pad_token;  // UINT32_MAX: none
+    uint32_t input_end;
+    uint64_t vocab_hash;       // 0: unknown
     uint64_t checksum;         // of everything behind the header
     uint64_t header_checksum;  // of the bytes before it
 } SampleFormatHeader;

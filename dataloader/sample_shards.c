@@ -20,6 +20,23 @@ static Status check_agreement(const SampleFile* a, const SampleFile* b) {
         return FAIL(STATUS_MISMATCH, "%s has tokenizer %d, %s has %d ---> prepare both with one tokenizer",
                     a->path, (int)a->tokenizer, b->path, (int)b->tokenizer);
     }
+    if (a->pad_token != b->pad_token) {
+        return FAIL(STATUS_MISMATCH,
+                    "%s has padding token %d, %s has %d ---> prepare both with one tokenizer", a->path,
+                    a->pad_token, b->path, b->pad_token);
+    }
+    if (a->vocab_hash != b->vocab_hash && a->vocab_hash != 0 && b->vocab_hash != 0) {
+        return FAIL(STATUS_MISMATCH,
+                    "%s and %s have vocabularies of %d tokens each, but not the same ---> prepare both with "
+                    "one tokenizer",
+                    a->path, b->path, a->vocab);
+    }
+    if (a->input_end != b->input_end && a->input_end != INPUT_END_UNKNOWN &&
+        b->input_end != INPUT_END_UNKNOWN) {
+        return FAIL(STATUS_MISMATCH,
+                    "%s ends its inputs another way than %s ---> prepare both with one --input-end", a->path,
+                    b->path);
+    }
     return STATUS_OK;
 }
 

@@ -39,11 +39,15 @@ static Status open_token_file(SampleWriter* writer) {
     return STATUS_OK;
 }
 
-Status sample_writer_open(SampleWriter** out, const char* path, int32_t vocab, int32_t eot_token,
-                          SampleTokenizer tokenizer) {
-    if (vocab < 1 || eot_token < 0 || eot_token >= vocab) {
+Status sample_writer_open(SampleWriter** out, const char* path, const SampleVocab* vocab) {
+    int32_t num_tokens = vocab->num_tokens;
+    if (num_tokens < 1 || vocab->eot_token < 0 || vocab->eot_token >= num_tokens) {
         return FAIL(STATUS_OUT_OF_RANGE, "%s: end-of-text token %d outside the vocabulary of %d", path,
-                    eot_token, vocab);
+                    vocab->eot_token, num_tokens);
+    }
+    if (vocab->pad_token < -1 || vocab->pad_token >= num_tokens) {
+        return FAIL(STATUS_OUT_OF_RANGE, "%s: padding token %d outside the vocabulary of %d", path,
+                    vocab->pad_token, num_tokens);
     }
     SampleWriter* writer = calloc(1, sizeof *writer);
     size_t path_bytes = strlen(path) + 1;
@@ -55,10 +59,13 @@ Status sample_writer_open(SampleWriter** out, const char* path, int32_t vocab, i
     memcpy(writer->path, path, path_bytes);
     memcpy(writer->header.magic, SAMPLE_FORMAT_MAGIC, sizeof writer->header.magic);
     writer->header.version = SAMPLE_FORMAT_VERSION;
-    writer->header.bytes_per_token = vocab <= 65536 ? 2 : 4;
-    writer->header.vocab = (uint32_t)vocab;
-    writer->header.eot_token = (uint32_t)eot_token;
-    writer->header.tokenizer = (uint32_t)tokenizer;
+    writer->header.bytes_per_token = num_tokens <= 65536 ? 2 : 4;
+    writer->header.vocab = (uint32_t)num_tokens;
+    writer->header.eot_token = (uint32_t)vocab->eot_token;
+    writer->header.tokenizer = (uint32_t)vocab->tokenizer;
+    writer->header.pad_token = (uint32_t)vocab->pad_token;
+    writer->header.input_end = (uint32_t)vocab->input_end;
+    writer->header.vocab_hash = vocab->hash;
     Status status = open_token_file(writer);
     if (status != STATUS_OK) {
         sample_writer_abort(writer);

@@ -10,13 +10,8 @@
 enum { PATH_BYTES = 4096, ALONE = -1 };
 
 void shard_writer_init(ShardWriter* shards, const char* folder, const char* split, int64_t shard_tokens,
-                       int32_t vocab, int32_t eot_token, SampleTokenizer tokenizer) {
-    *shards = (ShardWriter){.folder = folder,
-                            .split = split,
-                            .shard_tokens = shard_tokens,
-                            .vocab = vocab,
-                            .eot_token = eot_token,
-                            .tokenizer = tokenizer};
+                       const SampleVocab* vocab) {
+    *shards = (ShardWriter){.folder = folder, .split = split, .shard_tokens = shard_tokens, .vocab = *vocab};
 }
 
 static Status shard_path(const ShardWriter* shards, int32_t number, char out[PATH_BYTES]) {
@@ -47,7 +42,7 @@ static Status open_file(ShardWriter* shards) {
         }
     }
     shards->tokens_in_file = 0;
-    return sample_writer_open(&shards->writer, path, shards->vocab, shards->eot_token, shards->tokenizer);
+    return sample_writer_open(&shards->writer, path, &shards->vocab);
 }
 
 Status shard_writer_add(ShardWriter* shards, const char* task, const int32_t* input, int32_t n_input,

@@ -16,8 +16,7 @@ since the glob would mix them in.
 typedef struct {
     const char *folder, *split;  // borrowed
     int64_t shard_tokens;        // limit of a file
-    int32_t vocab, eot_token;
-    SampleTokenizer tokenizer;
+    SampleVocab vocab;
     int64_t num_samples, num_tokens;  // of all files
     int64_t tokens_in_file;           // of the open one
     int32_t num_files;                // closed ones; after finish: all
@@ -27,7 +26,7 @@ typedef struct {
 
 // Opens no file before the first sample: a split without samples writes none.
 void shard_writer_init(ShardWriter* shards, const char* folder, const char* split, int64_t shard_tokens,
-                       int32_t vocab, int32_t eot_token, SampleTokenizer tokenizer);
+                       const SampleVocab* vocab);
 Status shard_writer_add(ShardWriter* shards, const char* task, const int32_t* input, int32_t n_input,
                         const int32_t* target, int32_t n_target);
 Status shard_writer_finish(ShardWriter* shards);

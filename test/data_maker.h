@@ -86,7 +86,8 @@ static inline void maker_write(const MadeData* data, int32_t begin, int32_t end,
     char path[512];
     snprintf(path, sizeof path, "%s/%s", dir, name);
     SampleWriter* writer;
-    CHECK_OK(sample_writer_open(&writer, path, data->vocab, data->vocab - 1, TOKENIZER_BYTES));
+    SampleVocab vocab = {data->vocab, data->vocab - 1, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 0};
+    CHECK_OK(sample_writer_open(&writer, path, &vocab));
     for (int32_t id = begin; id < end; id++) {
         MadeSample sample = data->samples[id];
         int32_t length = sample.n_input + sample.n_target;

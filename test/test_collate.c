@@ -109,8 +109,13 @@ static void every_layout_equals_its_definition(void) {
             DynapipeBatch got;
             CHECK_OK(loader_next(loader, &batch, &arena));
             deal(&windows, &rng, &batch, (Layout)layout);
+            CollateParams params = {.seed = 7,
+                                    .step = round,
+                                    .supervise_inputs = options.supervise_inputs,
+                                    .pad_token = -1,
+                                    .start_token = -1};
             CHECK_OK(collate(&got, loader, &batch, windows.sequences, windows.num_sequences, windows.segments,
-                             options.supervise_inputs, &arena));
+                             &params, &arena));
             check_batch(&got, &windows, &batch, options.supervise_inputs);
             if (layout != SLICED) { CHECK_EQ(got.num_rows, batch.supervised_tokens); }
         }
@@ -127,6 +132,7 @@ static void impossible_windows_are_refused(void) {
     LoaderBatch batch;
     CHECK_OK(loader_open(&loader, path, &options));
     CHECK_OK(loader_next(loader, &batch, &arena));
+    CollateParams params = {.pad_token = -1, .start_token = -1};
     int32_t n = batch.lengths[0].enc_tokens;
     struct {
         PlanSequence sequence;
@@ -142,19 +148,19 @@ static void impossible_windows_are_refused(void) {
         {{0, 1, n, 0}, {0, 0, 0}, "and 0 more"},
         {{0, 1, n - 1, 0}, {0, 0, n}, "sequence 0"},
         {{0, 0, n, 0}, {0, 0, n}, "sequence 0: 0 tokens"},
-        {{0, 1, n, 1}, {0, 0, n}, "decoder 1"},
+        {{0, 1, n, 1}, {0, 0, n}, "decoder 0 in 1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         DynapipeBatch got;
-        CHECK_FAILS(collate(&got, loader, &batch, &cases[i].sequence, 1, &cases[i].segment, false, &arena),
+        CHECK_FAILS(collate(&got, loader, &batch, &cases[i].sequence, 1, &cases[i].segment, &params, &arena),
                     STATUS_INVALID_PLAN, cases[i].words);
     }
     PlanSequence huge[2] = {{0, 1, INT32_MAX, 0}, {0, 1, INT32_MAX, 0}};
     PlanSegment whole = {0, 0, n};
     DynapipeBatch got;
-    CHECK_FAILS(collate(&got, loader, &batch, huge, 2, &whole, false, &arena), STATUS_INVALID_PLAN,
+    CHECK_FAILS(collate(&got, loader, &batch, huge, 2, &whole, &params, &arena), STATUS_INVALID_PLAN,
                 "2 sequences");
-    CHECK_OK(collate(&got, loader, &batch, NULL, 0, NULL, false, &arena));
+    CHECK_OK(collate(&got, loader, &batch, NULL, 0, NULL, &params, &arena));
     CHECK(got.num_tokens == 0 && got.num_rows == 0 && got.cu_seqlens[0] == 0);
     loader_close(loader);
     arena_free(&arena);

@@ -45,7 +45,7 @@ check "one sample" ./prepare_data --val-fraction 0 --out "$dir/one" "$dir/one.js
 file=$dir/one/train.bin
 check "magic" [ "$(head -c 8 "$file")" = DPSAMPLE ]
 check "vocabulary, end-of-text, tokenizer" [ "$(number "$file" 36 4) $(number "$file" 40 4) $(number "$file" 44 4)" = "257 256 1" ]
-check "lengths of input and target" [ "$(od -An -tu4 -j 80 -N 8 "$file" | tr -s ' ')" = " 2 2" ]
+check "lengths of input and target" [ "$(od -An -tu4 -j 96 -N 8 "$file" | tr -s ' ')" = " 2 2" ]
 check "tokens" [ "$(tail -c 8 "$file" | od -An -tu2 | tr -s ' ')" = " 98 10 99 256" ]
 check "no validation file" [ ! -e "$dir/one/val.bin" ]
 file=$dir/one/tokenizer.bin

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include "../dataloader/sample_format.h"
+#include "../dataloader/sample_shards.h"
 #include "../dynapipe_plugin/base/hash.h"
 #include "data_maker.h"
 
@@ -14,6 +15,8 @@ static void check_equal(const SampleFile* file, const MadeData* data) {
     CHECK_EQ(file->vocab, data->vocab);
     CHECK_EQ(file->eot_token, data->vocab - 1);
     CHECK_EQ(file->tokenizer, TOKENIZER_BYTES);
+    CHECK_EQ(file->pad_token, -1);
+    CHECK_EQ(file->input_end, INPUT_END_NEWLINE);
     CHECK_EQ(file->bytes_per_token, data->vocab <= 65536 ? 2 : 4);
     int64_t at = 0;
     for (int32_t id = 0; id < data->num_samples && test_failures == 0; id++) {
@@ -71,7 +74,7 @@ static SmallFile small_file(int32_t vocab) {
     maker_dir_create(dir);
     maker_write(&data, 0, 3, dir, "small.bin");
     snprintf(path, sizeof path, "%s/small.bin", dir);
-    SmallFile small = {.index_at = 80, .tokens_at = 80 + 3 * 24};  // names: 2 + 3 + 2 + 4 and 5 zeros
+    SmallFile small = {.index_at = 96, .tokens_at = 96 + 3 * 24};  // names: 2 + 3 + 2 + 4 and 5 zeros
     CHECK_OK(file_read_text(&text, &small.num_bytes, path));
     small.bytes = (unsigned char*)text;
     CHECK_EQ(small.num_bytes, small.tokens_at + 11u * (vocab <= 65536 ? 2 : 4));
@@ -137,7 +140,7 @@ static void lies_are_found_behind_good_checksums(void) {
         const char* words;
         bool only_verify;
     } lies[] = {
-        {8, 4, 2, "version 2, this program reads 1", false},
+        {8, 4, 1, "version 1, this program reads 2", false},
         {12, 4, 3, "bytes per token is 3", false},
         {16, 8, 4, "truncated", false},
         {16, 8, UINT64_MAX, "truncated", false},
@@ -153,23 +156,26 @@ static void lies_are_found_behind_good_checksums(void) {
         {36, 4, 0, "vocab is 0", false},
         {36, 4, 0x80000000u, "vocab is 2147483648", false},
         {40, 4, 300, "end-of-text token is 300, beyond the vocabulary of 300", false},
-        {44, 4, 3, "tokenizer is 3", false},
-        {64, 2, 0, "name of task 0: 0 bytes", false},
-        {64, 2, 256, "name of task 0: 256 bytes", false},
-        {64, 2, 200, "name of task 0: 200 bytes", false},
-        {66, 1, 0, "contains a zero byte", false},
-        {79, 1, 1, "is not 0", false},
-        {80, 8, 1, "index of sample 0: tokens 1", false},
-        {88, 4, 0xffffffffu, "index of sample 0", false},
-        {92, 4, 0xffffffffu, "index of sample 0", false},
-        {92, 4, 3, "index of sample 1", false},
-        {96, 4, 2, "task is 2 of 2", false},
-        {100, 4, 1, "last field 1", false},
-        {104, 8, 6, "index of sample 1", false},
-        {104, 8, UINT64_MAX - 2, "index of sample 1", false},
-        {140, 4, 0, "index of sample 2", false},
-        {152, 2, 300, "token id 300 beyond the vocabulary of 300", true},
-        {152 + 8, 2, 7, "target of sample 0 ends with token 7", true},
+        {44, 4, 5, "tokenizer is 5", false},
+        {48, 4, 300, "padding token is 300, beyond the vocabulary of 300", false},
+        {48, 4, 0xfffffffeu, "padding token is 4294967294", false},
+        {52, 4, 4, "end of the input is 4", false},
+        {80, 2, 0, "name of task 0: 0 bytes", false},
+        {80, 2, 256, "name of task 0: 256 bytes", false},
+        {80, 2, 200, "name of task 0: 200 bytes", false},
+        {82, 1, 0, "contains a zero byte", false},
+        {95, 1, 1, "is not 0", false},
+        {96, 8, 1, "index of sample 0: tokens 1", false},
+        {104, 4, 0xffffffffu, "index of sample 0", false},
+        {108, 4, 0xffffffffu, "index of sample 0", false},
+        {108, 4, 3, "index of sample 1", false},
+        {112, 4, 2, "task is 2 of 2", false},
+        {116, 4, 1, "last field 1", false},
+        {120, 8, 6, "index of sample 1", false},
+        {120, 8, UINT64_MAX - 2, "index of sample 1", false},
+        {156, 4, 0, "index of sample 2", false},
+        {168, 2, 300, "token id 300 beyond the vocabulary of 300", true},
+        {168 + 8, 2, 7, "target of sample 0 ends with token 7", true},
     };
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
         SmallFile small = small_file(300);
@@ -181,7 +187,7 @@ static void lies_are_found_behind_good_checksums(void) {
         free(small.bytes);
     }
     SmallFile small = small_file(300);
-    small.bytes[152 + 1] = 2;  // token 0 is 512 + something: only its reader notices
+    small.bytes[168 + 1] = 2;  // token 0 is 512 + something: only its reader notices
     repair_checksums(&small);
     SampleFile file;
     int32_t tokens[11];
@@ -213,11 +219,13 @@ static void writer_refuses_bad_samples_and_goes_on(void) {
     maker_dir_create(dir);
     snprintf(path, sizeof path, "%s/w.bin", dir);
     SampleWriter* writer;
-    CHECK_FAILS(sample_writer_open(&writer, path, 10, 10, TOKENIZER_BYTES), STATUS_OUT_OF_RANGE,
-                "end-of-text");
-    CHECK_FAILS(sample_writer_open(&writer, "/nowhere/w.bin", 10, 9, TOKENIZER_BYTES), STATUS_IO,
-                "/nowhere/w.bin");
-    CHECK_OK(sample_writer_open(&writer, path, 10, 9, TOKENIZER_BYTES));
+    SampleVocab vocab = {10, 9, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 0}, bad_eot = vocab, bad_pad = vocab;
+    bad_eot.eot_token = 10;
+    bad_pad.pad_token = 10;
+    CHECK_FAILS(sample_writer_open(&writer, path, &bad_eot), STATUS_OUT_OF_RANGE, "end-of-text");
+    CHECK_FAILS(sample_writer_open(&writer, path, &bad_pad), STATUS_OUT_OF_RANGE, "padding token 10");
+    CHECK_FAILS(sample_writer_open(&writer, "/nowhere/w.bin", &vocab), STATUS_IO, "/nowhere/w.bin");
+    CHECK_OK(sample_writer_open(&writer, path, &vocab));
     int32_t good[] = {1, 2, 9}, beyond[] = {1, 10, 9}, negative[] = {-1, 2, 9}, open_end[] = {1, 2, 3};
     memset(name, 'n', sizeof name);
     name[256] = '\0';
@@ -253,12 +261,75 @@ static void writer_refuses_bad_samples_and_goes_on(void) {
     CHECK_EQ(file.index[4096].task, 0);
     sample_file_close(&file);
     // An abandoned writer leaves what was there.
-    CHECK_OK(sample_writer_open(&writer, path, 10, 9, TOKENIZER_BYTES));
+    CHECK_OK(sample_writer_open(&writer, path, &vocab));
     CHECK_OK(sample_writer_add(writer, "a", good, 1, good, 3));
     sample_writer_abort(writer);
     CHECK_OK(sample_file_open(&file, path, true));
     CHECK_EQ(file.num_tokens, 5 + 3 + 4094 * 4 + 4);
     sample_file_close(&file);
+    maker_dir_remove(dir);
+}
+
+// Padding, end of the input and the vocabulary's hash come back as they were written.
+static void what_t5_needs_is_in_the_header(void) {
+    char dir[64], path[128];
+    maker_dir_create(dir);
+    snprintf(path, sizeof path, "%s/t5.bin", dir);
+    const SampleVocab vocabs[2] = {{32100, 1, 0, TOKENIZER_SENTENCEPIECE, INPUT_END_EOT, 0xfedcba9876543210u},
+                                   {300, 299, 298, TOKENIZER_BYT5, INPUT_END_NONE, 1}};
+    for (int i = 0; i < 2; i++) {
+        int32_t tokens[2] = {5, vocabs[i].eot_token};
+        SampleWriter* writer;
+        SampleFile file;
+        CHECK_OK(sample_writer_open(&writer, path, &vocabs[i]));
+        CHECK_OK(sample_writer_add(writer, "a", tokens, 2, tokens, 2));
+        CHECK_OK(sample_writer_finish(writer));
+        CHECK_OK(sample_file_open(&file, path, true));
+        CHECK(file.vocab == vocabs[i].num_tokens && file.eot_token == vocabs[i].eot_token);
+        CHECK(file.pad_token == vocabs[i].pad_token && file.tokenizer == vocabs[i].tokenizer);
+        CHECK(file.input_end == vocabs[i].input_end && file.vocab_hash == vocabs[i].hash);
+        sample_file_close(&file);
+    }
+    maker_dir_remove(dir);
+}
+
+// One field differs at a time; what is unknown agrees with anything.
+static void files_of_different_tokenizers_do_not_mix(void) {
+    const SampleVocab first = {300, 1, 0, TOKENIZER_BYT5, INPUT_END_EOT, 7};
+    static const struct {
+        SampleVocab vocab;
+        const char* words;  // NULL: it agrees
+    } others[] = {
+        {{300, 1, 0, TOKENIZER_BYT5, INPUT_END_EOT, 7}, NULL},
+        {{300, 1, 0, TOKENIZER_BYT5, INPUT_END_UNKNOWN, 0}, NULL},
+        {{301, 1, 0, TOKENIZER_BYT5, INPUT_END_EOT, 7}, "vocab 300"},
+        {{300, 2, 0, TOKENIZER_BYT5, INPUT_END_EOT, 7}, "end-of-text token 1"},
+        {{300, 1, 2, TOKENIZER_BYT5, INPUT_END_EOT, 7}, "padding token 0"},
+        {{300, 1, 0, TOKENIZER_GPT2, INPUT_END_EOT, 7}, "tokenizer 3"},
+        {{300, 1, 0, TOKENIZER_BYT5, INPUT_END_NONE, 7}, "ends its inputs another way"},
+        {{300, 1, 0, TOKENIZER_BYT5, INPUT_END_EOT, 8}, "but not the same"},
+    };
+    char dir[64], path[128];
+    maker_dir_create(dir);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        for (int f = 0; f < 2; f++) {
+            const SampleVocab* vocab = f == 0 ? &first : &others[i].vocab;
+            int32_t tokens[2] = {5, vocab->eot_token};
+            SampleWriter* writer;
+            snprintf(path, sizeof path, "%s/%d.bin", dir, f);
+            CHECK_OK(sample_writer_open(&writer, path, vocab));
+            CHECK_OK(sample_writer_add(writer, "a", tokens, 2, tokens, 2));
+            CHECK_OK(sample_writer_finish(writer));
+        }
+        snprintf(path, sizeof path, "%s/*.bin", dir);
+        SampleShards shards = {0};
+        if (others[i].words == NULL) {
+            CHECK_OK(sample_shards_open(&shards, path, 0, false));
+        } else {
+            CHECK_FAILS(sample_shards_open(&shards, path, 0, false), STATUS_MISMATCH, others[i].words);
+        }
+        sample_shards_close(&shards);
+    }
     maker_dir_remove(dir);
 }
 
@@ -301,7 +372,8 @@ static void a_full_disk_keeps_the_old_file(void) {
         limit = (struct rlimit){(rlim_t)num_bytes, before.rlim_max};
         SampleWriter* writer = NULL;
         setrlimit(RLIMIT_FSIZE, &limit);
-        Status status = sample_writer_open(&writer, path, 1000, 999, TOKENIZER_BYTES);
+        SampleVocab vocab = {1000, 999, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 0};
+        Status status = sample_writer_open(&writer, path, &vocab);
         if (status == STATUS_OK) { status = sample_writer_add(writer, "new", tokens, 0, tokens, 100000); }
         Status finished = writer == NULL ? STATUS_IO : sample_writer_finish(writer);
         setrlimit(RLIMIT_FSIZE, &before);
@@ -325,6 +397,8 @@ int main(int argc, char** argv) {
     RUN(lies_are_found_behind_good_checksums);
     RUN(other_files_are_named_for_what_they_are);
     RUN(writer_refuses_bad_samples_and_goes_on);
+    RUN(what_t5_needs_is_in_the_header);
+    RUN(files_of_different_tokenizers_do_not_mix);
     RUN(long_samples_are_written_whole);
     RUN(a_full_disk_keeps_the_old_file);
     return test_end();

@@ -111,7 +111,8 @@ static Status write_sample(SampleWriter* writer, const Length* length, int32_t v
 static Status write_samples(const Options* options, const Lengths* lengths, Rng* rng) {
     int64_t count = lengths->count < options->num_samples ? lengths->count : options->num_samples;
     SampleWriter* writer;
-    TRY(sample_writer_open(&writer, options->out, options->vocab, options->vocab - 1, TOKENIZER_UNKNOWN));
+    SampleVocab vocab = {.num_tokens = options->vocab, .eot_token = options->vocab - 1, .pad_token = -1};
+    TRY(sample_writer_open(&writer, options->out, &vocab));
     for (int64_t i = 0; i < count; i++) {
         const Length* length = &lengths->all[i * lengths->count / count];
         Status status = write_sample(writer, length, options->vocab, rng);

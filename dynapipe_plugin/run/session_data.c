@@ -14,6 +14,8 @@ static LoaderOptions loader_options(const Dynapipe* dp, bool shuffle) {
         .max_seq_tokens = dp->run.max_seq_tokens,
         .long_samples = (LongSamples)options->long_samples,
         .supervise_inputs = options->loss_on == 1,
+        .encoder_decoder = dp->run.max_target_tokens > 0,
+        .max_target_tokens = dp->run.max_target_tokens,
         .mixture = (MixtureKind)options->mixture,
         .mixture_cap = options->mixture_cap,
         .temperature = options->temperature,
@@ -21,6 +23,15 @@ static LoaderOptions loader_options(const Dynapipe* dp, bool shuffle) {
         .seed = (uint64_t)options->seed,
         .shuffle = shuffle,
     };
+}
+
+CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t step_idx) {
+    return (CollateParams){.seed = seed,
+                           .step = step_idx,
+                           .supervise_inputs = dp->options.loss_on == 1,
+                           .encoder_decoder = dp->run.max_target_tokens > 0,
+                           .pad_token = -1,
+                           .start_token = -1};
 }
 
 static Status check_validation_fits(const Dynapipe* dp) {

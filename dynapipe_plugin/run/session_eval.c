@@ -71,7 +71,8 @@ static Status add_micro_batch(Dynapipe* dp, EvalWork* work, const LoaderBatch* b
         sequences[i] = (PlanSequence){i, i + 1, sample->enc_tokens, sample->dec_tokens};
     }
     DynapipeBatch* out = &work->batches[work->num_batches];
-    TRY(collate(out, dp->val, batch, sequences, end - begin, segments, dp->options.loss_on == 1, arena));
+    CollateParams params = session_collate_params(dp, 0, 0);
+    TRY(collate(out, dp->val, batch, sequences, end - begin, segments, &params, arena));
     work->losses[work->num_batches] = ARENA_NEW(arena, float, out->num_rows);
     if (work->losses[work->num_batches] == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for losses"); }
     work->num_batches++;

@@ -16,13 +16,15 @@ static Status draw_batch(Dynapipe* dp, SessionStep* step) {
     return STATUS_OK;
 }
 
-static Status collate_mine(Dynapipe* dp, SessionStep* step) {
+static Status collate_mine(Dynapipe* dp, SessionStep* step, int64_t step_idx) {
     const Plan* plan = &step->plan;
     step->batches = ARENA_NEW(&step->arena, const DynapipeBatch*, plan->M);
     step->losses = ARENA_NEW(&step->arena, float*, plan->M);
     if (step->batches == NULL || step->losses == NULL) {
         return FAIL(STATUS_NO_MEMORY, "no memory for a step");
     }
+    // The seed of the data's order: a run that is resumed goes on with its own.
+    CollateParams params = session_collate_params(dp, loader_seed(dp->train), step_idx);
     for (int32_t m = 0; m < plan->M; m++) {
         const PlanMicrobatch* mb = &plan->mbs[m];
         step->computed_tokens += mb->shape.enc_tokens + mb->shape.dec_tokens;
@@ -30,8 +32,7 @@ static Status collate_mine(Dynapipe* dp, SessionStep* step) {
         DynapipeBatch* batch = ARENA_NEW(&step->arena, DynapipeBatch, 1);
         if (batch == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a micro-batch"); }
         TRY(collate(batch, dp->train, &step->batch, plan->sequences + mb->sequence_begin,
-                    mb->sequence_end - mb->sequence_begin, plan->segments, dp->options.loss_on == 1,
-                    &step->arena));
+                    mb->sequence_end - mb->sequence_begin, plan->segments, &params, &step->arena));
         batch->loss_scale =
             step->batch.supervised_tokens > 0 ? (float)(1.0 / (double)step->batch.supervised_tokens) : 0;
         step->batches[m] = batch;
@@ -55,7 +56,7 @@ static Status make_step(void* ctx, int64_t step_idx, int32_t slot) {
                   &step->arena));
     step->plan_cpu_ns = clock_cpu_ns() - begin_ns;
     step->plan_hash = plan_hash(&step->plan);
-    return collate_mine(dp, step);
+    return collate_mine(dp, step, step_idx);
 }
 
 Status session_plan_start(Dynapipe* dp) {

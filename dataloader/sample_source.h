@@ -1,0 +1,35 @@
+/*
+sample_source.h -- the samples of some files as a model gets them: within its limits, or skipped.
+
+A model with one stack reads a sample as one sequence, input then target, and runs all but its last token. An
+encoder-decoder's encoder reads the input (where it is empty, a single end-of-text token), its decoder a start
+token and the target without its last. loader.h says what becomes of samples that are too long.
+*/
+#pragma once
+
+#include <stdint.h>
+#include "../dynapipe_plugin/base/status.h"
+#include "../dynapipe_plugin/plan/plan_types.h"
+#include "loader.h"
+#include "sample_shards.h"
+
+typedef struct {
+    LoaderOptions options;  // without `weights`
+    SampleShards shards;
+    int64_t num_ids;  // samples have the ids below it
+} SampleSource;
+
+typedef enum { SAMPLE_WHOLE, SAMPLE_TRUNCATED, SAMPLE_SKIPPED } SampleFate;
+
+// Reads max_seq_tokens, long_samples, supervise_inputs, encoder_decoder, max_target_tokens.
+Status sample_source_open(SampleSource* out, const char* pattern, const LoaderOptions* options);
+void sample_source_close(SampleSource* source);  // an all-zero one is fine
+
+// Of id in [0, num_ids). `out` is filled unless the sample is skipped.
+SampleFate sample_source_get(const SampleSource* source, int64_t id, LoaderSample* out);
+
+// What the model runs of a sample, as the planner counts it.
+PlanSample sample_source_lengths(const SampleSource* source, const LoaderSample* sample);
+
+// Its n_input + n_target tokens.
+Status sample_source_read(const SampleSource* source, const LoaderSample* sample, int32_t* out);

@@ -66,7 +66,7 @@ void answers_score(double* exact_match, double* rouge_l, int num_tasks, const Dy
         free(right);
     }
     for (int t = 0; t < num_tasks; t++) {
-        double n = counts != NULL && counts[t] > 0 ? counts[t] : NAN;
+        double n = counts != NULL && counts[t] > 0 ? (double)counts[t] : (double)NAN;
         exact_match[t] /= n;
         rouge_l[t] /= n;
     }

@@ -230,7 +230,7 @@ void source_show_samples(Source* source, int idx, int num_samples, int max_token
         MOST_SHOWN = 16,
         STRIDE = 7919
     };  // samples are grouped by task: a long stride shows another each time
-    int64_t samples[MOST_SHOWN];
+    int64_t samples[MOST_SHOWN] = {0};
     const DynapipeAnswer_v1* answers;
     if (source->flags.val_pattern == NULL) { return; }
     num_samples = num_samples < MOST_SHOWN ? num_samples : MOST_SHOWN;

@@ -73,6 +73,7 @@ static Status add_micro_batch(Dynapipe* dp, EvalWork* work, const LoaderBatch* b
     DynapipeBatch* out = &work->batches[work->num_batches];
     CollateParams params = session_collate_params(dp, 0, 0);
     TRY(collate(out, dp->val, batch, sequences, end - begin, segments, &params, arena));
+    out->token_keys = out->dec_token_keys = NULL;  // nothing is dropped
     work->losses[work->num_batches] = ARENA_NEW(arena, float, out->num_rows);
     if (work->losses[work->num_batches] == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for losses"); }
     work->num_batches++;

@@ -122,11 +122,16 @@ static void call_add_prompt(Generation* g, Call* call, int32_t slot) {
     g->cu_seqlens[call->num_seqs + 1] = call->num_tokens;
 }
 
+static int32_t start_token(const Loader* loader) {
+    int32_t token = loader_pad_token(loader);
+    return token >= 0 ? token : loader_eot_token(loader);
+}
+
 // The token said last (an encoder-decoder's first: its start).
 static void call_add_token(Generation* g, Call* call, int32_t slot) {
     const DynapipeAnswer_v1* answer = &g->answers[g->sample_of[slot]];
     int32_t n = answer->num_answer;
-    int32_t token = n > 0 ? answer->answer[n - 1] : loader_start_token(g->dp->val);
+    int32_t token = n > 0 ? answer->answer[n - 1] : start_token(g->dp->val);
     int32_t position = g->has_decoder ? n : answer->num_prompt + n - 1;
     int32_t* count = g->has_decoder ? &call->num_dec_tokens : &call->num_tokens;
     (g->has_decoder ? g->dec_tokens : g->tokens)[*count] = token;

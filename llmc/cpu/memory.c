@@ -44,6 +44,10 @@ void ops_copy(OpsContext* ops, void* to, const void* from, size_t num_bytes) {
     }
 }
 
+void values_to_floats(float* out, const floatX* inp, size_t num_values, OpsContext* ops) {
+    ops_copy(ops, out, inp, num_values * sizeof *out);  // floatX is float here
+}
+
 void ops_upload(OpsContext* ops, void* memory, const void* host, size_t num_bytes) {
     (void)ops;
     if (num_bytes > 0) { memcpy(memory, host, num_bytes); }

@@ -27,8 +27,8 @@ typedef struct {
     void* memory;              // of the host
 } CacheRows;
 
-// Belongs to a job whose staging has begun. num_before NULL: none. Every sequence has a new token at least. A
-// slot that would overflow ends the program.
+// Belongs to a job whose staging has begun. num_before NULL: none. cu_seqlens NULL: nothing new; else every
+// sequence has a new token at least. A slot that would overflow ends the program.
 CacheRows cache_rows_stage(int num_seqs, const int32_t* cu_seqlens, const int32_t* slots,
                            const int32_t* num_before, int max_tokens, OpsContext* ops);
 void cache_rows_free(CacheRows* rows);  // after the job's last operation was queued

@@ -102,6 +102,7 @@ static void describe(char* out, size_t out_chars, const ModelConfig* config) {
 const ModelKind t5_kind = {
     .name = "t5",
     .title = "T5",
+    .usual = "t5:small",
     .has_decoder = true,
     .num_tensors = T5_NUM_TENSORS,
     .checkpoint_magic = 20191023,  // of the paper, arXiv 1910.10683
@@ -121,4 +122,7 @@ const ModelKind t5_kind = {
     .forward = t5_forward,
     .backward_inputs = t5_backward_inputs,
     .backward_weights = t5_backward_weights,
+    .cache_bytes = t5_cache_bytes,
+    .infer_bytes = t5_infer_bytes,
+    .infer = t5_infer,
 };

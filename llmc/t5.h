@@ -75,6 +75,11 @@ void t5_backward_inputs(Model* model, const ModelBatch* batch, const void* in, v
                         void* din, void* scratch);
 void t5_backward_weights(Model* model, const ModelBatch* batch, void* acts, const void* dout, void* scratch);
 
+int64_t t5_cache_bytes(const Model* model, const ModelCache* cache);
+int64_t t5_infer_bytes(const Model* model, const ModelBatch* batch);
+void t5_infer(Model* model, const ModelBatch* batch, const ModelCache* cache, const void* in, void* out,
+              void* scratch, int32_t* next);
+
 #ifdef __cplusplus
 }
 #endif

@@ -44,6 +44,7 @@ typedef struct {
 
 typedef struct {
     int num_seqs, num_rows;
+    float dropout;  // the model's, where KEYS were asked for and there are some; else 0
     T5BatchSide sides[2];
     const int32_t *rows, *targets;
 } T5Batch;

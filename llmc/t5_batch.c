@@ -39,6 +39,7 @@ T5Batch t5_batch_stage(const Model* model, const ModelBatch* batch, int arrays) 
     OpsContext* ops = model->ops;
     const int R = batch->num_rows;
     T5Batch staged = {.num_seqs = batch->num_seqs, .num_rows = R};
+    if (arrays & T5_BATCH_KEYS && batch->token_keys != NULL) { staged.dropout = model->dropout; }
     ops_stage_begin(ops);
     for (T5Side side = T5_ENC; side <= T5_DEC; side++) {
         const T5BatchSide host = host_side(batch, side);
@@ -50,8 +51,7 @@ T5Batch t5_batch_stage(const Model* model, const ModelBatch* batch, int arrays) 
             out->cu_seqlens = stage(ops, host.cu_seqlens, batch->num_seqs + 1);
             out->seq_lens = stage(ops, host.seq_lens, batch->num_seqs);
         }
-        if (arrays & T5_BATCH_KEYS && model->dropout > 0.0f &&
-            (has_layers || (side == T5_DEC && model->is_last))) {
+        if (staged.dropout > 0.0f && (has_layers || (side == T5_DEC && model->is_last))) {
             assert(host.keys != NULL);
             out->keys = (const uint32_t*)stage(ops, (const int32_t*)host.keys, host.num_tokens);
         }

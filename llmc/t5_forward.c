@@ -155,8 +155,7 @@ static const floatX* encoder_end_forward(const T5Job* job, const T5LayerActs* la
     return enc_out;
 }
 
-// Encoder layers from `in` on; returns enc_out where the encoder ends here.
-static const floatX* encoder_forward(const T5Job* job, const floatX* in, floatX* out) {
+const floatX* t5_encoder_forward(const T5Job* job, const floatX* in, floatX* out) {
     const T5LayerActs last = layers_forward(job, T5_ENC, in, NULL);
     if (t5_ends(job->model, T5_ENC)) { return encoder_end_forward(job, &last, out); }
     stack_output(job, T5_ENC, &last, out);
@@ -192,7 +191,7 @@ static const floatX* decoder_forward(const T5Job* job, const floatX* enc_out, co
 
 // keys[i] = those of row i: 32 bits, carried as values.
 static void gather_keys(const T5Job* job, uint32_t* keys, const int32_t* rows, int num_rows) {
-    if (job->model->dropout == 0.0f) { return; }
+    if (job->batch.dropout == 0.0f) { return; }
     gather_rows((floatX*)(void*)keys, (const floatX*)(const void*)job->batch.sides[T5_DEC].keys, rows,
                 num_rows, (int)(sizeof(uint32_t) / sizeof(floatX)), job->model->ops);
 }
@@ -250,7 +249,7 @@ void t5_forward(Model* model, const ModelBatch* batch, const void* in, void* out
         .flags = flags,
     };
     const floatX *enc_out = NULL, *x_end = in;
-    if (t5_num_layers(model, T5_ENC) > 0) { enc_out = encoder_forward(&job, in, out); }
+    if (t5_num_layers(model, T5_ENC) > 0) { enc_out = t5_encoder_forward(&job, in, out); }
     if (t5_num_layers(model, T5_DEC) > 0) { x_end = decoder_forward(&job, enc_out, in, out); }
     if (with_head) { head_forward_all(&job, x_end, losses); }
 }

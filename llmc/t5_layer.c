@@ -38,7 +38,7 @@ static Attention attention_about(const T5Job* job, T5Side q_side, T5Side k_side,
         .num_heads = job->model->config.num_heads,
         .head_size = job->model->config.head_size,
         .scale = 1.0f,
-        .dropout = job->model->dropout,
+        .dropout = job->batch.dropout,
         .dropout_place = place,
         .q_keys = q->keys,
         .k_keys = k->keys,
@@ -85,15 +85,15 @@ uint32_t t5_outer_place(const Model* model, T5Side side, T5OuterDrop drop) {
 }
 
 void t5_drop(const T5Job* job, floatX* x, const uint32_t* keys, uint32_t place, int num_rows, int width) {
-    const float p = job->model->dropout;
+    const float p = job->batch.dropout;
     if (p > 0.0f) { dropout_apply(x, x, keys, place, p, num_rows, width, job->model->ops); }
 }
 
 const floatX* t5_dropped(const T5Job* job, T5Side side, const floatX* dx, floatX* into, uint32_t place) {
     const Model* model = job->model;
     const T5BatchSide* batch = &job->batch.sides[side];
-    if (model->dropout == 0.0f) { return dx; }
-    dropout_apply(into, dx, batch->keys, place, model->dropout, batch->num_tokens, model->config.channels,
+    if (job->batch.dropout == 0.0f) { return dx; }
+    dropout_apply(into, dx, batch->keys, place, job->batch.dropout, batch->num_tokens, model->config.channels,
                   model->ops);
     return into;
 }

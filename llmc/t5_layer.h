@@ -44,6 +44,10 @@ void t5_load_layer_bias(const T5Job* job, T5Side side, int l);
 Attention t5_self_attention(const T5Job* job, const T5LayerActs* layer, T5Side side, int l);
 Attention t5_cross_attention(const T5Job* job, const T5LayerActs* layer, int l);
 
+// Encoder layers from `in` on, to `out` or this slice's own enc_out; returns enc_out where the encoder ends
+// here.
+const floatX* t5_encoder_forward(const T5Job* job, const floatX* in, floatX* out);
+
 // --- dropout
 // ---------------------------------------------------------------------------------------------------
 

@@ -137,6 +137,7 @@ static void add_losses(const Dynapipe* dp, const EvalWork* work, double* sums, d
 
 static Status validate(Dynapipe* dp, int32_t max_batches, double* loss, double* task_loss) {
     if (dp->val == NULL) { return FAIL(STATUS_BAD_OPTION, "no validation data ---> give -j"); }
+    TRY(session_need_model(dp));
     TRY(agree_on_tokens(dp));
     double* sums = calloc(2 * (size_t)dp->num_tasks + 1, sizeof(double));
     if (sums == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d tasks", dp->num_tasks); }
@@ -231,6 +232,8 @@ static Status generate(Dynapipe* dp, int32_t max_tokens, int32_t* out, int32_t* 
 int dynapipe_generate(Dynapipe* dp, int64_t idx, int32_t max_tokens, int32_t* out, int32_t* num_out,
                       const int32_t** prompt, int32_t* num_prompt, const int32_t** target,
                       int32_t* num_target) {
+    Status status = session_need_model(dp);
+    if (status != STATUS_OK) { return (int)status; }
     if (dp->val == NULL || dp->api->argmax_token == NULL) {
         return (int)FAIL(STATUS_BAD_OPTION,
                          "nothing to answer ---> give -j, and a model that has argmax_token");
@@ -238,7 +241,7 @@ int dynapipe_generate(Dynapipe* dp, int64_t idx, int32_t max_tokens, int32_t* ou
     arena_reset(&dp->eval_arena);
     LoaderSample sample;
     int32_t* tokens;
-    Status status = agree_on_tokens(dp);
+    status = agree_on_tokens(dp);
     if (status == STATUS_OK) { status = read_sample(dp, idx, &sample, &tokens); }
     if (status != STATUS_OK) { return (int)status; }
     *prompt = tokens;

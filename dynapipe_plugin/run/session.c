@@ -30,17 +30,11 @@ static Status place_ranks(Dynapipe* dp) {
 }
 
 // `ranks` has room for all.
-static Status make_groups(Dynapipe* dp, int32_t* ranks) {
+static Status group_replicas(Dynapipe* dp, int32_t* ranks) {
     int32_t P = dp->num_stages, R = dp->num_replicas;
     int64_t timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
     for (int32_t r = 0; r < R; r++) { ranks[r] = r * P + dp->stage; }
-    TRY(collective_init(&dp->replicas, &dp->transport, ranks, R, timeout_ns));
-    if (P > 1 && (dp->stage == 0 || dp->stage == P - 1)) {
-        ranks[0] = dp->replica * P;
-        ranks[1] = dp->replica * P + P - 1;
-        TRY(collective_init(&dp->ends, &dp->transport, ranks, 2, timeout_ns));
-    }
-    return STATUS_OK;
+    return collective_init(&dp->replicas, &dp->transport, ranks, R, timeout_ns);
 }
 
 // Hosts may have different cores or numbers of ranks, but every rank must make the same plan: with what the
@@ -93,7 +87,7 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv) {
         status = transport_check_open(&dp->transport, inner);
     }
     if (status == STATUS_OK) { status = place_ranks(dp); }
-    if (status == STATUS_OK) { status = make_groups(dp, ranks); }
+    if (status == STATUS_OK) { status = group_replicas(dp, ranks); }
     free(ranks);
     dp->world.timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
     if (status == STATUS_OK) {
@@ -128,7 +122,7 @@ void dynapipe_close(Dynapipe* dp) {
     free(dp->task_sum);
     free(dp->rank_stats);
     arena_free(&dp->eval_arena);
-    collective_free(&dp->ends);
+    tied_groups_free(&dp->tied);
     collective_free(&dp->replicas);
     collective_free(&dp->world);
     transport_close(&dp->transport);

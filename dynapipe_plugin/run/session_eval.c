@@ -139,6 +139,7 @@ static void add_losses(const Dynapipe* dp, const EvalWork* work, double* sums, d
 
 static Status validate(Dynapipe* dp, int32_t max_batches, double* loss, double* task_loss) {
     if (dp->val == NULL) { return FAIL(STATUS_BAD_OPTION, "no validation data ---> give -j"); }
+    TRY(session_need_model(dp));
     TRY(agree_on_tokens(dp));
     double* sums = calloc(2 * (size_t)dp->num_tasks + 1, sizeof(double));
     if (sums == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d tasks", dp->num_tasks); }

@@ -295,7 +295,7 @@ static void print_help(void) {
 
 static Status parse(PrepareOptions* options, int* argc, char** argv) {
     TRY(options_defaults(specs, NUM_SPECS, options));
-    TRY(options_take(specs, NUM_SPECS, options, argc, argv));
+    TRY(options_take(specs, NUM_SPECS, options, argc, argv, NULL));
     for (int i = 1; i < *argc; i++) {
         if (argv[i][0] == '-') {
             return FAIL(STATUS_BAD_OPTION, "%s: unknown option ---> --help lists all", argv[i]);

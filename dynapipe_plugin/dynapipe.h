@@ -1,7 +1,7 @@
 /*
 dynapipe.h -- the one header a trainer includes.
 
-    dynapipe_open(&dp, &argc, argv);            // takes the plugin's --options out of argv, joins the ranks
+    dynapipe_open(&dp, &argc, &argv, NULL);     // takes the plugin's --options out of argv, joins the ranks
     dynapipe_open_data(dp, &run);               // sample files, the mixture, what a step is
     dynapipe_use_stream(dp, stream);            // on a GPU
     dynapipe_choose_stages(dp, costs, mine, DYNAPIPE_MAX_RANGES, &n);  // which blocks of the model are mine
@@ -139,7 +139,9 @@ typedef struct DynapipeCosts DynapipeCosts;  // a cost model; adapters make it (
 
 // Join the ranks (MPI), read the options, on a GPU choose the device. After a failure *out (NULL only where
 // memory ran out) is good for dynapipe_abort() and dynapipe_close(), and dynapipe_error() has the message.
-int dynapipe_open(Dynapipe** out, int* argc, char*** argv);
+// own_options: names of the program's own --options, each with a value, NULL behind the last; they stay in
+// argv. NULL: it has none.
+int dynapipe_open(Dynapipe** out, int* argc, char*** argv, const char* const* own_options);
 void dynapipe_close(Dynapipe* dp);  // NULL is fine
 const char* dynapipe_error(void);
 // Print `why` once and make every other rank stop too; returns only if this rank is alone.

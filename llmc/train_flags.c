@@ -101,6 +101,16 @@ void train_flags_print(FILE* out) {
     }
 }
 
+const char* const* train_flags_words(void) {
+    static const char* words[NUM_SPECS + 1];
+    int n = 0;
+    for (int i = 0; i < NUM_SPECS; i++) {
+        if (strncmp(specs[i].name, "--", 2) == 0) { words[n++] = specs[i].name; }
+    }
+    words[n] = NULL;
+    return words;
+}
+
 bool train_flags_want_help(int argc, char** argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0) { return true; }

@@ -53,6 +53,8 @@ typedef struct {
 
 // NULL, or one line that says what is wrong with which flag and how to mend it.
 const char* train_flags_parse(TrainFlags* out, int argc, char** argv);
+// The flags that are words ("--dropout"), NULL behind the last.
+const char* const* train_flags_words(void);
 bool train_flags_want_help(int argc, char** argv);
 void train_flags_print(FILE* out);
 

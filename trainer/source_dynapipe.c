@@ -37,7 +37,7 @@ Source* source_open(int* argc, char*** argv, const ModelKind* kind) {
     Source* source = (Source*)calloc(1, sizeof(Source));
     if (source == NULL) { exit(EXIT_FAILURE); }
     source->kind = kind;
-    check(source, dynapipe_open(&source->dp, argc, argv));
+    check(source, dynapipe_open(&source->dp, argc, argv, train_flags_words()));
     return source;
 }
 

@@ -214,7 +214,7 @@ static void measure(Trainer* t, const char* name, int num_steps, double ceiling)
 
 static Status parse(Options* options, int argc, char** argv) {
     TRY(options_defaults(specs, NUM_SPECS, options));
-    TRY(options_take(specs, NUM_SPECS, options, &argc, argv));
+    TRY(options_take(specs, NUM_SPECS, options, &argc, argv, NULL));
     if (argc > 1) { return FAIL(STATUS_BAD_OPTION, "%s: no such option ---> one of these", argv[1]); }
     return STATUS_OK;
 }

@@ -72,7 +72,7 @@ static uint64_t command_line_hash(int argc, char** argv) {
     return hash_finish(hash);
 }
 
-static Status session_open(Dynapipe* dp, int* argc, char*** argv) {
+static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* const* own_options) {
     TRY(open_transport(dp, argc, argv));
     uint64_t command_line = command_line_hash(*argc, *argv);
     int32_t num_ranks = dp->transport.num_ranks;
@@ -80,7 +80,7 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv) {
     if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     for (int32_t i = 0; i < num_ranks; i++) { ranks[i] = i; }
     Status status = collective_init(&dp->world, &dp->transport, ranks, num_ranks, END_TOGETHER_NS);
-    if (status == STATUS_OK) { status = session_options_take(&dp->options, argc, *argv); }
+    if (status == STATUS_OK) { status = session_options_take(&dp->options, argc, *argv, own_options); }
     if (status == STATUS_OK) { status = session_noise_parse(&dp->noise, dp->options.robust); }
     if (status == STATUS_OK && dp->options.check) {
         Transport inner = dp->transport;
@@ -98,11 +98,11 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv) {
     return status == STATUS_OK ? agree_on_threads(dp) : status;
 }
 
-int dynapipe_open(Dynapipe** out, int* argc, char*** argv) {
+int dynapipe_open(Dynapipe** out, int* argc, char*** argv, const char* const* own_options) {
     *out = NULL;
     Dynapipe* dp = calloc(1, sizeof(Dynapipe));
     if (dp == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a session"); }
-    Status status = session_open(dp, argc, argv);
+    Status status = session_open(dp, argc, argv, own_options);
     *out = dp;  // also after a failure: the caller asks it for its rank, so that one rank alone complains
     return (int)status;
 }

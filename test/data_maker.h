@@ -20,6 +20,7 @@ typedef struct {
 
 typedef struct {
     int32_t vocab;  // the end-of-text token is vocab - 1
+    bool pairs;     // as for T5: padding is token 0
     int32_t num_samples;
     MadeSample* samples;
 } MadeData;
@@ -86,7 +87,8 @@ static inline void maker_write(const MadeData* data, int32_t begin, int32_t end,
     char path[512];
     snprintf(path, sizeof path, "%s/%s", dir, name);
     SampleWriter* writer;
-    SampleVocab vocab = {data->vocab, data->vocab - 1, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 0};
+    SampleVocab vocab = {data->vocab,     data->vocab - 1,   data->pairs ? 0 : -1,
+                         TOKENIZER_BYTES, INPUT_END_NEWLINE, 0};
     CHECK_OK(sample_writer_open(&writer, path, &vocab));
     for (int32_t id = begin; id < end; id++) {
         MadeSample sample = data->samples[id];

@@ -5,7 +5,7 @@
 
 static uint64_t seed;
 
-enum { NUM_SAMPLES = 120, LONGEST = 60, VOCAB = 400 };
+enum { NUM_SAMPLES = 120, LONGEST = 60, VOCAB = 400, MAX_BATCH = 600 };
 
 static char dir[64], path[80];
 static MadeData data;
@@ -13,8 +13,8 @@ static MadeData data;
 typedef enum { RAGGED, PADDED, PACKED, SLICED, NUM_LAYOUTS } Layout;
 
 typedef struct {
-    PlanSequence sequences[NUM_SAMPLES];
-    PlanSegment segments[2 * NUM_SAMPLES];
+    PlanSequence sequences[MAX_BATCH];
+    PlanSegment segments[MAX_BATCH];
     int32_t num_sequences, num_segments;
 } Windows;
 
@@ -58,8 +58,8 @@ static bool find_place(const Windows* windows, int32_t s, int32_t p, int32_t* sa
 }
 
 static void check_batch(const DynapipeBatch* got, const Windows* windows, const LoaderBatch* batch,
-                        bool supervise_inputs) {
-    int32_t at = 0, row = 0, longest = 0;
+                        const CollateParams* params) {
+    int32_t at = 0, row = 0, longest = 0, num_padding = 0;
     CHECK_EQ(got->num_seqs, windows->num_sequences);
     CHECK_EQ(got->cu_seqlens[0], 0);
     for (int32_t s = 0; s < windows->num_sequences && test_failures == 0; s++) {
@@ -71,11 +71,13 @@ static void check_batch(const DynapipeBatch* got, const Windows* windows, const 
             if (!real) {
                 CHECK_EQ(got->tokens[at], VOCAB - 1);
                 CHECK(row == got->num_rows || got->rows[row] > at);
+                num_padding++;
                 continue;
             }
             const LoaderSample* sample = &batch->samples[sample_idx];
             CHECK_EQ(got->tokens[at], maker_token(&data, sample->id, sample->first_token + i));
-            if (supervise_inputs || i + 1 >= sample->n_input) {
+            CHECK_EQ(got->token_keys[at], collate_token_key(params, sample_idx, i, false));
+            if (params->supervise_inputs || i + 1 >= sample->n_input) {
                 CHECK(row < got->num_rows);
                 CHECK_EQ(got->rows[row], at);
                 CHECK_EQ(got->targets[row], maker_token(&data, sample->id, sample->first_token + i + 1));
@@ -84,19 +86,24 @@ static void check_batch(const DynapipeBatch* got, const Windows* windows, const 
             }
         }
         CHECK_EQ(got->cu_seqlens[s + 1], at);
+        int32_t num_real = 0, sample_idx, i;
+        while (find_place(windows, s, num_real, &sample_idx, &i)) { num_real++; }
+        CHECK(got->seq_lens == NULL || got->seq_lens[s] == num_real);
         longest = windows->sequences[s].enc_tokens > longest ? windows->sequences[s].enc_tokens : longest;
     }
     CHECK_EQ(got->num_tokens, at);
     CHECK_EQ(got->num_rows, row);
     CHECK_EQ(got->max_seq_tokens, longest);
+    CHECK((got->seq_lens == NULL) == (num_padding == 0));
     CHECK_EQ(got->num_dec_tokens, 0);
+    CHECK(got->dec_tokens == NULL && got->dec_cu_seqlens == NULL && got->dec_seq_lens == NULL);
 }
 
 static void every_layout_equals_its_definition(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};
     for (int round = 0; round < 60 && test_failures == 0; round++) {
-        LoaderOptions options = {.batch_tokens = rng_between(&rng, 1, 600),
+        LoaderOptions options = {.batch_tokens = rng_between(&rng, 1, MAX_BATCH),
                                  .max_seq_tokens = rng_between(&rng, 5, LONGEST),
                                  .supervise_inputs = round % 2,
                                  .seed = (uint64_t)round,
@@ -116,7 +123,7 @@ static void every_layout_equals_its_definition(void) {
                                     .start_token = -1};
             CHECK_OK(collate(&got, loader, &batch, windows.sequences, windows.num_sequences, windows.segments,
                              &params, &arena));
-            check_batch(&got, &windows, &batch, options.supervise_inputs);
+            check_batch(&got, &windows, &batch, &params);
             if (layout != SLICED) { CHECK_EQ(got.num_rows, batch.supervised_tokens); }
         }
         loader_close(loader);

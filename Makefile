@@ -27,6 +27,13 @@ include dynapipe_plugin/dynapipe.mk
 LIBS      := -lm -lpthread
 BLAS_LIBS := -lopenblas
 TEXT_LIBS := -lpcre2-8 -ljansson
+# Text to tokens is for prepare_data alone; the sentencepiece library is C++, and all else works without it (SENTENCEPIECE=).
+ifeq ($(origin SENTENCEPIECE),undefined)
+SENTENCEPIECE := $(if $(shell command -v $(CXX)),$(firstword $(wildcard /usr/include/sentencepiece_processor.h /usr/local/include/sentencepiece_processor.h)))
+endif
+TOKENIZER_OBJS := $(patsubst %.c,$(OUT)/%.o,$(filter-out %/spiece_missing.c,$(wildcard dataloader/tokenizer/*.c)))
+SPIECE_OBJ     := $(OUT)/dataloader/tokenizer/$(if $(SENTENCEPIECE),spiece.o,spiece_missing.o)
+SPIECE_LIBS    := $(if $(SENTENCEPIECE),-lsentencepiece -lstdc++)
 
 LLMC_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard llmc/*.c llmc/cpu/*.c))
 TRAINER_OBJS = $(patsubst %.c,$(OUT)/%.o,$(wildcard trainer/trainer*.c))
@@ -105,7 +112,11 @@ $(TRAINERS:%=$(OUT)/%): $(OUT)/%: $(OUT)/%.o $(TRAINER_OBJS) $(OUT)/trainer/sour
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(if $(filter emu,$(BACKEND)),$(DYNAPIPE_LIBS)) $(TEXT_LIBS) $(LIBS) -o $@
 $(TRAINERS:%=$(OUT)/%-dynapipe): $(OUT)/%-dynapipe: $(OUT)/%.o $(TRAINER_OBJS) $(PLUGIN_TRAINER_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
-$(OUT)/prepare_data: $(OUT)/prepare_data.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
+$(OUT)/prepare_data: $(OUT)/prepare_data.o $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
+	$(if $(SENTENCEPIECE),,@echo "prepare_data: without SentencePiece ---> for T5's tokens: apt-get install libsentencepiece-dev g++, then make again")
+	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(SPIECE_LIBS) $(LIBS) -o $@
+# the same where there is no such library, for test/test_prepare_data.sh
+$(OUT)/prepare_data-plain: $(OUT)/prepare_data.o $(TOKENIZER_OBJS) $(OUT)/dataloader/tokenizer/spiece_missing.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/profile_costs: $(OUT)/profile_costs.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
@@ -136,6 +147,8 @@ $(OUT)/dev/naive_ops.o $(OUT)/dev/naive_ops_t5.o: DYNAPIPE_CFLAGS = -Ofast -marc
 # T5's buckets must not depend on what a compiler makes of a logarithm.
 $(OUT)/test/test_t5_bucket.o: DYNAPIPE_CFLAGS = -O3 -ffast-math $(ARCH) -ffp-contract=fast
 
+$(OUT)/test_tokenizer $(OUT)/test_hf_tokenizer: $(TOKENIZER_OBJS) $(SPIECE_OBJ)
+$(OUT)/test_tokenizer $(OUT)/test_hf_tokenizer: LIBS += $(SPIECE_LIBS)
 $(OUT)/test_%: $(OUT)/test/test_%.o $(OUT)/trainer/scores.o $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 
@@ -155,6 +168,10 @@ $(OUT)/%.o: %.c
 	@mkdir -p $(@D)
 	@echo "cc $<"
 	$(CC) $(CFLAGS_ALL) $(DYNAPIPE_CFLAGS) -c $< -o $@
+$(OUT)/dataloader/%.o: dataloader/%.cpp
+	@mkdir -p $(@D)
+	@echo "c++ $<"
+	$(CXX) -std=c++17 -g -MMD -MP -Wall -Wextra -Wshadow $(OPT) $(CXXFLAGS) -c $< -o $@
 
 # --- sanitizers, fuzzing, structure ---------------------------------------------------------------------------
 asan:                                      ## unit tests, one rank, and emulated GPUs under address and undefined-behaviour sanitizers
@@ -177,9 +194,10 @@ format:                                    ## clang-format everything
 	@clang-format -i $$(git ls-files '*.c' '*.h' '*.cu')
 format-check:                              ## fail if clang-format would change something
 	@clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h' '*.cu')
-golden:                                    ## make the golden files of the tests anew (PYTHON= with torch, numpy, tokenizers)
+golden:                                    ## make the golden files of the tests anew (PYTHON= with torch, numpy, tokenizers, transformers, sentencepiece, protobuf)
 	@$(or $(PYTHON),python3) dev/golden_gpt2.py
 	@$(or $(PYTHON),python3) dev/golden_bpe.py
+	@$(or $(PYTHON),python3) dev/golden_sentencepiece.py
 bench:                                     ## the measurements of dev/results (minutes)
 	@dev/bench.sh
 clean:                                     ## remove what was built

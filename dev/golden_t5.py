@@ -3,8 +3,8 @@
 Small models of each variant on a ragged batch whose encoder sequences are longer than the largest distance that
 buckets tell apart: logits and losses of all decoder tokens, and all gradients of sum(loss) / rows. Computed in
 float64, one sample at a time without padding; the same batch padded, with masks, and the float32 run must agree.
-Parameters are not stored: they are param_value(i) for the i-th value of the checkpoint's order, here and in
-test/t5_golden.c.
+Losses once more with dropout 0.25 at all of T5's places, its bits being those of llmc/dropout_bits.h. Parameters are
+not stored: they are param_value(i) for the i-th value of the checkpoint's order, here and in test/t5_golden.c.
 
     t5_v10.bin   ReLU, tied head, heads * head size = C
     t5_v11.bin   gated, head of its own, heads * head size < C, 2 + 3 layers
@@ -12,7 +12,8 @@ test/t5_golden.c.
     int32[16]: magic, V, C, NH, HS, F, encoder layers, decoder layers, gated, tied, biases per layer, buckets,
                max distance, sequences, encoder tokens, decoder tokens (all of them supervised)
     int32 cu_seqlens, tokens, decoder's cu_seqlens, tokens, targets
-    float32 losses, logits (rows, V), gradients
+    uint32 keys of encoder tokens, of decoder tokens
+    float32 losses, losses with dropout, logits (rows, V), gradients
 """
 import math
 import pathlib
@@ -25,6 +26,7 @@ from transformers.models.t5 import modeling_t5
 from transformers.models.umt5 import modeling_umt5
 
 MAGIC = 20191023
+DROPOUT = 0.25
 V, VP, NB, MAX_DISTANCE = 100, 128, 32, 128
 ENC_TOKENS, DEC_TOKENS = [150, 1, 37, 9, 70], [12, 1, 40, 3, 7]
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "test" / "golden"
@@ -39,6 +41,71 @@ VARIANTS = {
 def wide_norm(self, x):
     """T5LayerNorm takes its mean in float32 whatever the input's type; the golden values are float64's."""
     return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
+
+
+# --- dropout by counters (llmc/dropout_bits.h, llmc/t5_layer.h) ---------------------------------------------------
+
+DROPS = ["probabilities", "attention", "cross probabilities", "cross", "activation", "ffn"]
+keys = None  # (encoder's, decoder's) of the sample that runs; None: nothing drops
+
+
+def mix(x):
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & 0xFFFFFFFF
+    return x ^ (x >> 16)
+
+
+def row_bits(token_keys, place):
+    return mix(token_keys ^ mix(np.uint64((place * 0x9E3779B9 + 0x7F4A7C15) & 0xFFFFFFFF)))
+
+
+def kept(rows, columns):
+    """What stays of (rows, columns), divided by 1 - p."""
+    bits = mix((rows[..., None] + columns * np.uint64(0x9E3779B9)) & np.uint64(0xFFFFFFFF))
+    return torch.tensor((bits >= np.uint64(DROPOUT * 2 ** 32)) / (1.0 - DROPOUT))
+
+
+def drop(x, side, place):
+    if keys is None:
+        return x
+    return x * kept(row_bits(keys[side], place), np.arange(x.shape[-1], dtype=np.uint64))
+
+
+def attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, position_bias=None, **kwargs):
+    """eager_attention_forward with our dropout."""
+    scores = torch.matmul(query, key.transpose(2, 3)) * scaling + position_bias
+    weights = torch.nn.functional.softmax(scores if attention_mask is None else scores + attention_mask, dim=-1)
+    if keys is not None:
+        place, q_side, k_side = module.golden
+        heads = np.arange(query.shape[1], dtype=np.uint64)[:, None] * np.uint64(0x85EBCA6B)
+        rows = (row_bits(keys[q_side], place) + heads) & np.uint64(0xFFFFFFFF)
+        weights = weights * kept(rows, keys[k_side])
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+
+
+def place_dropouts(v, model):
+    """Numbers the places: DROPS of each layer of the chain, then those behind embedding and final norm."""
+    first_outer = (v["Le"] + v["Ld"]) * len(DROPS)
+    for side, stack in enumerate((model.encoder, model.decoder)):
+        calls = []
+
+        def outer(x, side=side, calls=calls):  # one module for both: embedding first
+            calls.append(0)
+            return drop(x, side, first_outer + 2 * ((len(calls) - 1) % 2) + side)
+        stack.dropout.forward = outer
+        for l, block in enumerate(stack.block):
+            def place(what, chain_layer=side * v["Le"] + l):
+                return chain_layer * len(DROPS) + DROPS.index(what)
+
+            def put(module, what, side=side, place=place):
+                module.forward = lambda x: drop(x, side, place(what))
+            block.layer[0].SelfAttention.golden = (place("probabilities"), side, side)
+            put(block.layer[0].dropout, "attention")
+            if side == 1:
+                block.layer[1].EncDecAttention.golden = (place("cross probabilities"), 1, 0)
+                put(block.layer[1].dropout, "cross")
+            put(block.layer[-1].DenseReluDense.dropout, "activation")
+            put(block.layer[-1].dropout, "ffn")
 
 
 modeling_t5.T5LayerNorm.forward = wide_norm
@@ -139,6 +206,24 @@ def run(v, samples, dtype):
     return losses.detach().double(), logits.detach().double(), gradients(v, model)
 
 
+def run_dropped(v, samples, sample_keys):
+    """Losses with dropout."""
+    global keys
+    model = make_model(v, torch.float64)
+    fill(v, model)
+    place_dropouts(v, model)
+    module = modeling_umt5 if v["per_layer"] else modeling_t5
+    theirs, module.eager_attention_forward = module.eager_attention_forward, attention
+    losses = []
+    with torch.no_grad():
+        for (enc, dec, target), keys in zip(samples, sample_keys):
+            logits = model(input_ids=enc[None], decoder_input_ids=dec[None]).logits[0]
+            losses.append(torch.nn.functional.cross_entropy(logits, target, reduction="none"))
+    keys = None
+    module.eager_attention_forward = theirs
+    return torch.cat(losses)
+
+
 def run_padded(v, samples):
     """Logits of the same samples in one padded batch."""
     model = make_model(v, torch.float64)
@@ -171,6 +256,10 @@ def make(name, v):
     for what, wide, narrow in zip(("losses", "logits", "gradients"), (losses, logits, grads),
                                   run(v, samples, torch.float32)):
         compare(what + ": float32 differs from float64 by", wide, narrow, 1e-5)
+    sample_keys = [[torch.randint(0, 2 ** 32, (len(s[i]),), generator=generator).numpy().astype(np.uint64)
+                    for i in (0, 1)] for s in samples]
+    dropped = run_dropped(v, samples, sample_keys)
+    assert (dropped - losses).abs().max() > 0.1
     header = [MAGIC, V, v["C"], v["NH"], v["HS"], v["F"], v["Le"], v["Ld"], v["gated"], v["tied"], v["per_layer"],
               NB, MAX_DISTANCE, len(samples), sum(ENC_TOKENS), sum(DEC_TOKENS)]
     with open(GOLDEN / f"t5_{name}.bin", "wb") as f:
@@ -179,7 +268,9 @@ def make(name, v):
             f.write(np.cumsum([0] + counts).astype("<i4").tobytes())
             f.write(torch.cat([s[part] for s in samples]).numpy().astype("<i4").tobytes())
         f.write(torch.cat([s[2] for s in samples]).numpy().astype("<i4").tobytes())
-        for floats in (losses, logits, grads):
+        for side in (0, 1):
+            f.write(np.concatenate([k[side] for k in sample_keys]).astype("<u4").tobytes())
+        for floats in (losses, dropped, logits, grads):
             f.write(floats.numpy().astype("<f4").tobytes())
 
 

@@ -82,6 +82,8 @@ void t5_golden_load(T5Golden* out, const char* name) {
     batch->dec_cu_seqlens = take(&cursor, batch->num_seqs + 1);
     batch->dec_tokens = take(&cursor, batch->num_dec_tokens);
     batch->targets = take(&cursor, batch->num_dec_tokens);
+    batch->token_keys = take(&cursor, batch->num_tokens);
+    batch->dec_token_keys = take(&cursor, batch->num_dec_tokens);
     batch->num_rows = batch->num_dec_tokens;
     batch->max_seq_tokens = longest(batch->cu_seqlens, batch->num_seqs);
     batch->max_dec_seq_tokens = longest(batch->dec_cu_seqlens, batch->num_seqs);
@@ -91,6 +93,7 @@ void t5_golden_load(T5Golden* out, const char* name) {
     batch->rows = out->rows;
     out->num_params = model_num_params(&out->config);
     out->losses = take(&cursor, batch->num_rows);
+    out->dropped_losses = take(&cursor, batch->num_rows);
     out->logits = take(&cursor, (int64_t)batch->num_rows * out->config.vocab);
     out->grads = take(&cursor, out->num_params);
     if (cursor != bytes + num_bytes) { give_up(path, "wrong length"); }

@@ -7,12 +7,14 @@ them.
 #include "../llmc/t5.h"
 
 enum { T5_NUM_GOLDENS = 3 };
+static const float T5_GOLDEN_DROPOUT = 0.25f;
 extern const char* const t5_golden_names[T5_NUM_GOLDENS];
 
 typedef struct {
     ModelConfig config;
     ModelBatch batch;  // points into `memory`; every decoder token is supervised
     const float *losses, *logits, *grads;
+    const float* dropped_losses;  // with T5_GOLDEN_DROPOUT and the batch's keys
     int64_t num_params;
     void* memory;
     int32_t* rows;

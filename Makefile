@@ -169,10 +169,11 @@ format:                                    ## clang-format everything
 	@clang-format -i $$(git ls-files '*.c' '*.h' '*.cu')
 format-check:                              ## fail if clang-format would change something
 	@clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h' '*.cu')
-golden:                                    ## make the golden files of the tests anew (PYTHON= with torch, numpy, tokenizers, safetensors)
+golden:                                    ## make the golden files of the tests anew (PYTHON= with torch, numpy, tokenizers, safetensors, transformers)
 	@$(or $(PYTHON),python3) dev/golden_gpt2.py
 	@$(or $(PYTHON),python3) dev/golden_bpe.py
 	@$(or $(PYTHON),python3) dev/golden_safetensors.py
+	@$(or $(PYTHON),python3) dev/golden_hf.py
 bench:                                     ## the measurements of dev/results (minutes)
 	@dev/bench.sh
 clean:                                     ## remove what was built

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <sys/stat.h>
 
+#include "../llmc/device_values.h"
 #include "../llmc/gpt2.h"
 #include "../llmc/llmc_error.h"
 #include "../llmc/safetensors.h"
@@ -94,6 +95,10 @@ static void padding_is_zero(void) {
     for (int i = 0; i < HF_GOLDEN_NUM; i++) {
         Model model;
         if (!load(&model, hf_golden_path(hf_golden_names[i]), 0, -1, true)) { continue; }
+        // whatever the memory had before
+        device_values_fill(ops, model.params, 3.0f, (size_t)model.num_params);
+        CHECK(hf_checkpoint_read(hf_golden_path(hf_golden_names[i]), CHECKPOINT_PARAMS, &model, model.params,
+                                 0, model.num_params, error));
         const int64_t C = model.config.channels, V = model.config.vocab, Vp = model.config.padded_vocab;
         const floatX* embedding = model_tensor(&model, 0, 0);
         int num_wrong = 0;

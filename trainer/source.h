@@ -37,6 +37,7 @@ void source_die(Source* source, const char* why);           // on every rank; do
 // The data that the flags name. Vocabulary for a new model; steps of the run.
 void source_open_data(Source* source, const TrainFlags* flags);
 int source_vocab(const Source* source);
+bool source_has_byt5_tokens(const Source* source);
 int source_num_steps(const Source* source);
 uint32_t source_seed(const Source* source);
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../dynapipe_plugin/adapters/llmc_model.h"
+#include "../dataloader/sample_file.h"
 #include "../dynapipe_plugin/dynapipe.h"
 #include "../llmc/token_text.h"
 #include "answers.h"
@@ -101,6 +102,10 @@ void source_open_data(Source* source, const TrainFlags* flags) {
 
 int source_vocab(const Source* source) {
     return source->info.vocab;
+}
+
+bool source_has_byt5_tokens(const Source* source) {
+    return source->info.tokenizer == TOKENIZER_BYT5;
 }
 
 int source_num_steps(const Source* source) {

@@ -137,6 +137,10 @@ int source_vocab(const Source* source) {
     return token_stream_vocab(source->train);
 }
 
+bool source_has_byt5_tokens(const Source* source) {
+    return token_stream_tokenizer(source->train) == TOKENIZER_BYT5;
+}
+
 int source_num_steps(const Source* source) {
     return source->num_steps;
 }

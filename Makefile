@@ -137,11 +137,11 @@ $(OUT)/tools/%: $(OUT)/test/tools/%.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 
 # The same trainer on llmc/cpu, and on plain loops with the flags that such trainers use.
 $(OUT)/dev/bench_single: $(OUT)/dev/bench_single.o $(LLMC_OBJS)
-	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(LIBS) -o $@
+	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/dev/bench_single_naive: $(OUT)/dev/bench_single.o $(OUT)/dev/naive_ops.o $(OUT)/dev/naive_ops_t5.o \
                                $(OUT)/llmc/cpu/memory.o $(OUT)/llmc/cpu/matmul_gelu.o \
                                $(filter-out $(OUT)/llmc/cpu/%,$(LLMC_OBJS))
-	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(LIBS) -o $@
+	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/dev/naive_ops.o $(OUT)/dev/naive_ops_t5.o: DYNAPIPE_CFLAGS = -Ofast -march=native -ffp-contract=fast -fopenmp
 
 # T5's buckets must not depend on what a compiler makes of a logarithm.
@@ -194,10 +194,11 @@ format:                                    ## clang-format everything
 	@clang-format -i $$(git ls-files '*.c' '*.h' '*.cu')
 format-check:                              ## fail if clang-format would change something
 	@clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h' '*.cu')
-golden:                                    ## make the golden files of the tests anew (PYTHON= with torch, numpy, tokenizers, transformers, sentencepiece, protobuf)
+golden:                                    ## make the golden files of the tests anew (PYTHON= with torch, numpy, tokenizers, transformers, sentencepiece, protobuf, safetensors)
 	@$(or $(PYTHON),python3) dev/golden_gpt2.py
 	@$(or $(PYTHON),python3) dev/golden_bpe.py
 	@$(or $(PYTHON),python3) dev/golden_sentencepiece.py
+	@$(or $(PYTHON),python3) dev/golden_safetensors.py
 bench:                                     ## the measurements of dev/results (minutes)
 	@dev/bench.sh
 clean:                                     ## remove what was built

@@ -199,6 +199,7 @@ golden:                                    ## make the golden files of the tests
 	@$(or $(PYTHON),python3) dev/golden_bpe.py
 	@$(or $(PYTHON),python3) dev/golden_sentencepiece.py
 	@$(or $(PYTHON),python3) dev/golden_safetensors.py
+	@$(or $(PYTHON),python3) dev/golden_hf.py
 bench:                                     ## the measurements of dev/results (minutes)
 	@dev/bench.sh
 clean:                                     ## remove what was built

@@ -1,18 +1,21 @@
-"""Make test/golden/hf_*: tiny random checkpoints as transformers saves them, for test/test_hf.c and test/test_hf_config.c.
+"""Make test/golden/hf_*: tiny random checkpoints as transformers saves them, for test_hf_checkpoint.c, test_hf_config.c.
 
     hf_t5        T5 1.0: ReLU, tied head; F32
     hf_flan      T5 1.1 (FLAN): gated, untied head, heads x d_kv is not d_model, 2 encoder and 1 decoder layers; BF16
     hf_byt5      ByT5: as FLAN, 3 encoder layers, vocabulary 384; F16
     hf_umt5      umT5: a bias table in each layer; F32, in shards
     hf_gpt2      GPT-2; F32, names with "transformer."; hf_gpt2_bare: as the first release has them, with attn.bias
+    hf_logits    what transformers computes of each, in float32, from encoder tokens (i * 7 + 3) % 48 + 2, decoder
+                 tokens 0 and (i * 5 + 2) % 48 + 2 (GPT-2: the encoder's); NAME_untied: with a head of its own put in
 
 A value is value(hash of tensor's Hugging Face name, index), in [-0.5, 0.5), a multiple of 2^-7 (so exact in every
-dtype): test/hf_golden.c computes the same without reading it. Norm weights are 1 more. Needs torch, transformers,
-safetensors. Config files are what transformers writes, less the version of transformers.
+dtype). Norm weights are 1 more. Needs torch, transformers, safetensors. Config files are what transformers writes, less
+the version of transformers.
 """
 import json
 import pathlib
 import shutil
+import tempfile
 
 import numpy as np
 import torch
@@ -70,18 +73,54 @@ def save(model, name, dtype=torch.float32, shard_bytes=None):
     return folder
 
 
+def put_in_head(folder, dtype):
+    path = next(p for p in sorted(folder.iterdir()) if p.suffix == ".safetensors" and "shared.weight" in load_file(p))
+    state = load_file(path)
+    shape = state["shared.weight"].shape
+    state["lm_head.weight"] = torch.from_numpy(values("lm_head.weight", shape.numel())).view(shape).to(dtype)
+    save_file(state, path, metadata={"format": "pt"})
+    path.chmod(0o644)
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        content = json.loads(index.read_text())
+        content["weight_map"]["lm_head.weight"] = path.name
+        index.write_text(json.dumps(content))
+
+
 def untie(model, name, dtype):
     """transformers 5 ties on construction; the released checkpoints of 1.1 are not: their head is put in by hand."""
     folder = save(model, name, dtype)
-    path = folder / "model.safetensors"
-    state = load_file(path)
-    head = values("lm_head.weight", state["shared.weight"].numel())
-    state["lm_head.weight"] = torch.from_numpy(head).view(state["shared.weight"].shape).to(dtype)
-    save_file(state, path, metadata={"format": "pt"})
-    path.chmod(0o644)
+    put_in_head(folder, dtype)
     config = json.loads((folder / "config.json").read_text())
     config["tie_word_embeddings"] = False
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def logits(folder):
+    tokens = torch.tensor([[(i * 7 + 3) % 48 + 2 for i in range(11)]])
+    start = torch.tensor([[0] + [(i * 5 + 2) % 48 + 2 for i in range(5)]])
+    with torch.no_grad():
+        if "gpt2" in folder.name:
+            return GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()(tokens).logits[0]
+        kind = UMT5ForConditionalGeneration if "umt5" in folder.name else T5ForConditionalGeneration
+        model = kind.from_pretrained(folder, dtype=torch.float32).eval()
+        return model(input_ids=tokens, decoder_input_ids=start).logits[0]
+
+
+def all_logits():
+    out = {}
+    for name in ("t5", "flan", "byt5", "umt5", "gpt2", "gpt2_bare"):
+        out[name] = logits(GOLDEN / f"hf_{name}")
+    for name in ("t5", "umt5"):
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = pathlib.Path(temporary) / name
+            shutil.copytree(GOLDEN / f"hf_{name}", folder)
+            put_in_head(folder, torch.float32)
+            out[f"{name}_untied"] = logits(folder)
+            assert (out[f"{name}_untied"] - out[name]).abs().max() > 0.1
+    path = GOLDEN / "hf_logits.safetensors"
+    save_file({name: value.contiguous().clone() for name, value in out.items()}, path)
+    path.chmod(0o644)
 
 
 def main():
@@ -107,6 +146,7 @@ def main():
     save_file(state, bare / "model.safetensors", metadata={"format": "pt"})
     (bare / "model.safetensors").chmod(0o644)
     shutil.copy(folder / "config.json", bare)
+    all_logits()
 
 
 if __name__ == "__main__":

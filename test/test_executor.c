@@ -173,10 +173,18 @@ typedef struct {
     Run run;
 } Wrong;
 
+static bool has_empty_batch(const ToyPlan* toy) {
+    bool is_empty = false;
+    for (int32_t m = 0; m < toy->plan.M; m++) { is_empty |= toy->batches[m].batch.num_tokens == 0; }
+    return is_empty;
+}
+
 static void wrong_open(Wrong* w, int32_t P) {
     Rng rng = rng_seed(seed + 2);
     *w = (Wrong){0};
-    toy_plan_make(&w->toy, &rng, P, 1, 6, &w->arena);
+    do {  // the tests below break what has bytes
+        toy_plan_make(&w->toy, &rng, P, 1, 6, &w->arena);
+    } while (has_empty_batch(&w->toy));
     w->run = (Run){.toy = &w->toy, .timeout_ns = 200 * 1000000, .num_steps = 1, .fail_rank = -1};
 }
 
@@ -265,13 +273,14 @@ static void a_missing_message_is_a_message_not_a_hang(void) {
     if (wait >= 0) { toy_plan_remove(&w.toy, 0, wait); }
     char words[96];
     snprintf(words, sizeof words, "rank 1: fwd mb %d waits for recv_act mb %d with rank 0", mb, mb);
-    // Rank 0 may give up first, over the gradient that never comes; both name what they wait for.
+    // Rank 0 may give up first, over what rank 1 does not come to; both name what they wait for.
     w.run.timeout_ns = 300 * 1000000;
     int failed = ranks_run(2, RANKS_PLAIN, body, &w.run, results, 0);
     CHECK_EQ(failed, 2);
     bool named = strstr(results[1].message, words) != NULL;
-    snprintf(words, sizeof words, "rank 0: bwd mb");
-    CHECK(named || strstr(results[0].message, words) != NULL);
+    const char* other = results[0].message;
+    CHECK(named ||
+          (strncmp(other, "rank 0: ", 8) == 0 && strstr(other, " with rank 1, nothing moved") != NULL));
     CHECK_EQ(results[0].status, STATUS_COMM);
     CHECK_EQ(results[1].status, STATUS_COMM);
     CHECK(strstr(results[1].message, "---> see what rank") != NULL);

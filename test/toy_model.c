@@ -40,27 +40,48 @@ void toy_batch_init(ToyBatch* out, uint64_t seed, int32_t num_tokens) {
                                  .loss_scale = 1};
 }
 
-static int32_t num_layers(const ToyModel* toy) {
-    return toy->layer_end - toy->layer_begin;
+// Channels of what goes into layer l.
+static int32_t width(int32_t l) {
+    static const int32_t widths[] = {5, 5, 8, 8, 3, 3, 3};
+    return l < 7 ? widths[l] : 6;
 }
 
-static int32_t width(const DynapipeBatch* batch) {  // floats of one activation
-    return batch->num_tokens * C;
+static int32_t widths_before(int32_t begin, int32_t l) {
+    int32_t sum = 0;
+    for (int32_t k = begin; k < l; k++) { sum += width(k); }
+    return sum;
+}
+
+// Kept of layer l: what goes in, and the gradient of what comes out, (tokens, width) each.
+static float* kept_x(const ToyModel* toy, const DynapipeBatch* batch, void* acts, int32_t l) {
+    return (float*)acts + batch->num_tokens * widths_before(toy->layer_begin, l);
+}
+
+static float* kept_dy(const ToyModel* toy, const DynapipeBatch* batch, void* acts, int32_t l) {
+    float* behind_x = kept_x(toy, batch, acts, toy->layer_end);
+    return behind_x + batch->num_tokens * widths_before(toy->layer_begin + 1, l + 1);
+}
+
+static int64_t floats(int64_t num_values) {
+    return num_values * (int64_t)sizeof(float);
 }
 
 static int64_t toy_boundary_bytes(void* model, const DynapipeBatch* batch, int is_behind) {
-    (void)model;
-    (void)is_behind;
-    return (int64_t)width(batch) * (int64_t)sizeof(float);
+    const ToyModel* toy = model;
+    return floats(batch->num_tokens * width(is_behind ? toy->layer_end : toy->layer_begin));
 }
 
-// Kept: x and dy of every layer. Else: the activation in work.
+// Else: the activation in work.
 static int64_t toy_acts_bytes(void* model, const DynapipeBatch* batch, int flags) {
-    return toy_boundary_bytes(model, batch, 0) * (flags & DYNAPIPE_FORWARD_KEEP ? 2 * num_layers(model) : 1);
+    const ToyModel* toy = model;
+    int32_t kept = widths_before(toy->layer_begin, toy->layer_end) +
+                   widths_before(toy->layer_begin + 1, toy->layer_end + 1);
+    return floats(batch->num_tokens * (flags & DYNAPIPE_FORWARD_KEEP ? kept : C));
 }
 
 static int64_t toy_scratch_bytes(void* model, const DynapipeBatch* batch) {
-    return toy_boundary_bytes(model, batch, 0) + 4;
+    (void)model;
+    return floats(batch->num_tokens * C) + 4;
 }
 
 static int begin_job(ToyModel* toy, const DynapipeBatch* batch) {
@@ -74,41 +95,70 @@ static void scribble(void* scratch, const DynapipeBatch* batch) {
     memset(scratch, 0xee, (size_t)toy_scratch_bytes(NULL, batch));
 }
 
-static void head(const DynapipeBatch* batch, const float* x, float* dy, float* losses, float loss_scale) {
-    if (dy != NULL) { memset(dy, 0, (size_t)width(batch) * sizeof *dy); }
+static void head(const DynapipeBatch* batch, const float* x, float* dy, int32_t channels, float* losses) {
+    if (dy != NULL) { memset(dy, 0, (size_t)(batch->num_tokens * channels) * sizeof *dy); }
     for (int32_t r = 0; r < batch->num_rows; r++) {
         float sum = 0, target = (float)batch->targets[r];
-        for (int32_t c = 0; c < C; c++) {
+        for (int32_t c = 0; c < channels; c++) {
             sum += x[batch->rows[r] * C + c];
-            if (dy != NULL) { dy[batch->rows[r] * C + c] = target * loss_scale; }
+            if (dy != NULL) { dy[batch->rows[r] * channels + c] = target * batch->loss_scale; }
         }
         losses[r] = sum * target;
+    }
+}
+
+// Rows of C values in scratch, of which `channels` count, to or from rows that are just as long.
+static void pack(float* to, const float* work, int32_t num_tokens, int32_t channels) {
+    for (int32_t i = 0; i < num_tokens * channels; i++) { to[i] = work[i / channels * C + i % channels]; }
+}
+
+static void unpack(float* work, const float* from, int32_t num_tokens, int32_t channels) {
+    for (int32_t i = 0; i < num_tokens * channels; i++) { work[i / channels * C + i % channels] = from[i]; }
+}
+
+static void layer_forward(float* x, int32_t l) {  // one token
+    float y[C];
+    for (int32_t c = 0; c < width(l + 1); c++) { y[c] = weight(l, c) * x[c % width(l)] + bias(l, c); }
+    memcpy(x, y, (size_t)width(l + 1) * sizeof *x);
+}
+
+static void layer_backward(float* grad, int32_t l) {
+    float dx[C] = {0};
+    for (int32_t c = 0; c < width(l + 1); c++) { dx[c % width(l)] += weight(l, c) * grad[c]; }
+    memcpy(grad, dx, (size_t)width(l) * sizeof *grad);
+}
+
+static void embed(float* x, const DynapipeBatch* batch) {
+    for (int32_t t = 0; t < batch->num_tokens; t++) {
+        for (int32_t c = 0; c < width(0); c++) {
+            x[t * C + c] = (float)(batch->tokens[t] + c + batch->positions[t] % 3);
+        }
     }
 }
 
 static int toy_forward(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
                        void* scratch, float* losses, int flags) {
     ToyModel* toy = model;
-    int32_t n = width(batch), L = num_layers(toy);
+    int32_t T = batch->num_tokens, end = toy->layer_end;
     bool keep = flags & DYNAPIPE_FORWARD_KEEP, with_head = toy->is_last && flags & DYNAPIPE_FORWARD_HEAD;
     int rc = begin_job(toy, batch);
     if (rc != 0) { return rc; }
     toy->num_violations +=
         (in == NULL) != toy->is_first || acts == NULL || scratch == NULL || (with_head && losses == NULL);
-    float *x = scratch, *saved = acts;
-    for (int32_t i = 0; i < n; i++) {
-        x[i] = toy->is_first ? (float)(batch->tokens[i / C] + i % C + batch->positions[i / C] % 3)
-                             : ((const float*)in)[i];
+    float* x = scratch;
+    if (toy->is_first) {
+        embed(x, batch);
+    } else {
+        unpack(x, in, T, width(toy->layer_begin));
     }
-    if (!keep) { memcpy(acts, x, (size_t)n * sizeof *x); }  // may be overwritten layer by layer
-    for (int32_t l = 0; l < L; l++) {
-        if (keep && (l > 0 || toy->is_first)) { memcpy(saved + l * n, x, (size_t)n * sizeof *x); }
-        for (int32_t i = 0; i < n; i++) {
-            x[i] = weight(toy->layer_begin + l, i % C) * x[i] + bias(toy->layer_begin + l, i % C);
-        }
+    if (!keep) { memset(acts, 0xee, (size_t)toy_acts_bytes(model, batch, flags)); }  // it may be used
+    for (int32_t l = toy->layer_begin; l < end; l++) {
+        bool is_in = l == toy->layer_begin && !toy->is_first;  // kept by the executor
+        if (keep && !is_in) { pack(kept_x(toy, batch, acts, l), x, T, width(l)); }
+        for (int32_t t = 0; t < T; t++) { layer_forward(x + t * C, l); }
     }
-    if (out != NULL) { memcpy(out, x, (size_t)n * sizeof *x); }
-    if (with_head) { head(batch, x, keep ? saved + (2 * L - 1) * n : NULL, losses, batch->loss_scale); }
+    if (out != NULL) { pack(out, x, T, width(end)); }
+    if (with_head) { head(batch, x, keep ? kept_dy(toy, batch, acts, end - 1) : NULL, width(end), losses); }
     scribble(scratch, batch);
     return 0;
 }
@@ -116,19 +166,19 @@ static int toy_forward(void* model, const DynapipeBatch* batch, const void* in, 
 static int toy_backward_inputs(void* model, const DynapipeBatch* batch, const void* in, void* acts,
                                const void* dout, void* din, void* scratch) {
     ToyModel* toy = model;
-    int32_t n = width(batch), L = num_layers(toy);
+    int32_t T = batch->num_tokens, begin = toy->layer_begin, last = toy->layer_end - 1;
     int rc = begin_job(toy, batch);
     if (rc != 0) { return rc; }
     toy->num_violations += (in == NULL) != toy->is_first || (dout == NULL) != toy->is_last ||
                            (din == NULL) != toy->is_first || acts == NULL || scratch == NULL;
-    float *x = acts, *dy = x + L * n, *grad = scratch;
-    if (!toy->is_first) { memcpy(x, in, (size_t)n * sizeof *x); }
-    memcpy(grad, toy->is_last ? (const void*)(dy + (L - 1) * n) : dout, (size_t)n * sizeof *grad);
-    for (int32_t l = L - 1; l >= 0; l--) {
-        if (l < L - 1) { memcpy(dy + l * n, grad, (size_t)n * sizeof *grad); }
-        for (int32_t i = 0; i < n; i++) { grad[i] *= weight(toy->layer_begin + l, i % C); }
+    float* grad = scratch;
+    if (!toy->is_first) { memcpy(acts, in, (size_t)toy_boundary_bytes(model, batch, 0)); }
+    unpack(grad, toy->is_last ? kept_dy(toy, batch, acts, last) : dout, T, width(last + 1));
+    for (int32_t l = last; l >= begin; l--) {
+        if (l < last) { pack(kept_dy(toy, batch, acts, l), grad, T, width(l + 1)); }
+        for (int32_t t = 0; t < T; t++) { layer_backward(grad + t * C, l); }
     }
-    if (din != NULL) { memcpy(din, grad, (size_t)n * sizeof *grad); }
+    if (din != NULL) { pack(din, grad, T, width(begin)); }
     scribble(scratch, batch);
     return 0;
 }
@@ -136,19 +186,19 @@ static int toy_backward_inputs(void* model, const DynapipeBatch* batch, const vo
 static int toy_backward_weights(void* model, const DynapipeBatch* batch, void* acts, const void* dout,
                                 void* scratch) {
     ToyModel* toy = model;
-    int32_t n = width(batch), L = num_layers(toy);
     int rc = begin_job(toy, batch);
     if (rc != 0) { return rc; }
     toy->num_violations += (dout == NULL) != toy->is_last || acts == NULL || scratch == NULL;
-    const float *x = acts, *kept = x + L * n;
-    for (int32_t l = 0; l < L; l++) {
-        const float* dy = l == L - 1 && !toy->is_last ? (const float*)dout : kept + l * n;
-        for (int32_t i = 0; i < n; i++) {
-            toy->da[toy->layer_begin + l][i % C] += x[l * n + i] * dy[i];
-            toy->db[toy->layer_begin + l][i % C] += dy[i];
+    for (int32_t l = toy->layer_begin; l < toy->layer_end; l++) {
+        bool is_out = l == toy->layer_end - 1 && !toy->is_last;
+        const float *x = kept_x(toy, batch, acts, l), *dy = is_out ? dout : kept_dy(toy, batch, acts, l);
+        for (int32_t i = 0; i < batch->num_tokens * width(l + 1); i++) {
+            int32_t t = i / width(l + 1), c = i % width(l + 1);
+            toy->da[l][c] += x[t * width(l) + c % width(l)] * dy[i];
+            toy->db[l][c] += dy[i];
         }
     }
-    memset(acts, 0xee, (size_t)(2 * L * n) * sizeof *x);  // once only
+    memset(acts, 0xee, (size_t)toy_acts_bytes(model, batch, DYNAPIPE_FORWARD_KEEP));  // once only
     scribble(scratch, batch);
     return 0;
 }

@@ -1,11 +1,12 @@
 /*
 toy_model.h -- a DynapipeModel_v1 whose sums are exact, so that any order of jobs must give the same bits.
 
-Layer l: y[t][c] = a[l][c] * x[t][c] + b[l][c], a in {-1, 1}, b small integers; x of the first layer comes
-from tokens and positions, the loss of a row is (sum over c of x) * target. All values are small integers, so
-float sums are exact; every gradient depends on the activations, on both ends of every message, and on memory
-that must stay whole exactly as long as plan.h says: `in` is read again by backward_inputs, `dout` by
-backward_weights. Every job scribbles over its scratch.
+Layer l: y[t][c] = a[l][c] * x[t][c % W(l)] + b[l][c] for c < W(l + 1), a in {-1, 1}, b small integers; widths
+W change along the chain, so that boundaries do. x of the first layer comes from tokens and positions, the
+loss of a row is (sum over c of x) * target. All values are small integers, so float sums are exact; every
+gradient depends on the activations, on both ends of every message, and on memory that must stay whole exactly
+as long as plan.h says: `in` is read again by backward_inputs, `dout` by backward_weights. Every job scribbles
+over its scratch.
 */
 #pragma once
 
@@ -14,7 +15,8 @@ backward_weights. Every job scribbles over its scratch.
 
 #include "../dynapipe_plugin/dynapipe.h"
 
-enum { TOY_CHANNELS = 5, TOY_MAX_LAYERS = 16, TOY_MAX_ROWS = 64 };
+enum { TOY_CHANNELS = 8, TOY_MAX_LAYERS = 16, TOY_MAX_ROWS = 64 };  // channels at the widest
+enum { TOY_SCRATCH_BYTES = 64 * TOY_CHANNELS * 4 + 4 };             // that any job needs
 
 typedef struct {
     int32_t layer_begin, layer_end;
@@ -28,7 +30,7 @@ typedef struct {
 
 extern const DynapipeModel_v1 toy_api;
 
-// num_tokens random tokens, the last half of them (at least one) supervised.
+// num_tokens random tokens, the last half of them (at least one) supervised; 0: an empty micro-batch.
 typedef struct {
     DynapipeBatch batch;
     int32_t tokens[64], positions[64], rows[64], targets[64], row_tasks[64], cu_seqlens[2];

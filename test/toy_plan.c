@@ -140,7 +140,8 @@ static void add_buffer(PlanRank* list, BufferKind kind, int32_t m, int64_t num_b
 static void add_mb_buffers(const ToyPlan* toy, PlanRank* list, int32_t s, int32_t m) {
     const DynapipeBatch* batch = &toy->batches[m].batch;
     ToyModel model = toy_plan_model(toy, s);
-    int64_t boundary = toy_api.boundary_bytes(&model, batch, 0);
+    int64_t before = toy_api.boundary_bytes(&model, batch, 0);
+    int64_t behind = toy_api.boundary_bytes(&model, batch, 1);
     int32_t fwd = place_of(list, INSTR_FWD, m), rec = place_of(list, INSTR_REC, m);
     int32_t bwd = place_of(list, INSTR_BWD, m), wgt = place_of(list, INSTR_WGT, m);
     int32_t last = wgt < 0 ? bwd : wgt, never = list->num_instrs - 1;
@@ -150,12 +151,12 @@ static void add_mb_buffers(const ToyPlan* toy, PlanRank* list, int32_t s, int32_
                rec < 0 ? fwd : rec, last + 1);
     if (rec >= 0) { add_buffer(list, BUFFER_FORWARD, m, toy_api.acts_bytes(&model, batch, 0), fwd, fwd + 1); }
     if (s > 0) {
-        add_buffer(list, BUFFER_IN, m, boundary, place_of(list, INSTR_RECV_ACT, m), bwd + 1);
-        add_buffer(list, BUFFER_DIN, m, boundary, bwd, (wait_grad < 0 ? never : wait_grad) + 1);
+        add_buffer(list, BUFFER_IN, m, before, place_of(list, INSTR_RECV_ACT, m), bwd + 1);
+        add_buffer(list, BUFFER_DIN, m, before, bwd, (wait_grad < 0 ? never : wait_grad) + 1);
     }
     if (s < toy->plan.P - 1) {
-        add_buffer(list, BUFFER_OUT, m, boundary, fwd, (wait_act < 0 ? never : wait_act) + 1);
-        add_buffer(list, BUFFER_DOUT, m, boundary, place_of(list, INSTR_RECV_GRAD, m), last + 1);
+        add_buffer(list, BUFFER_OUT, m, behind, fwd, (wait_act < 0 ? never : wait_act) + 1);
+        add_buffer(list, BUFFER_DOUT, m, behind, place_of(list, INSTR_RECV_GRAD, m), last + 1);
     }
 }
 
@@ -176,7 +177,8 @@ void toy_plan_make(ToyPlan* out, Rng* rng, int32_t P, int32_t R, int32_t M, Aren
             s == P - 1 ? most : rng_between(rng, plan->stages[s].layer_begin + 1, most);
     }
     for (int32_t m = 0; m < M; m++) {
-        toy_batch_init(&out->batches[m], rng_u64(rng), rng_between(rng, 1, 64));
+        int32_t num_tokens = rng_below(rng, 16) == 0 ? 0 : rng_between(rng, 1, 64);
+        toy_batch_init(&out->batches[m], rng_u64(rng), num_tokens);
         plan->mbs[m].replica = rng_between(rng, 0, R - 1);
         for (int32_t s = 0; s < P; s++) {
             Cell draw = {.split = rng_below(rng, 2),
@@ -197,7 +199,7 @@ void toy_plan_make(ToyPlan* out, Rng* rng, int32_t P, int32_t R, int32_t M, Aren
     for (int32_t r = 0; r < P * R; r++) {
         PlanRank* list = &plan->ranks[r];
         if (list->num_instrs > 0) {
-            add_buffer(list, BUFFER_SCRATCH, -1, 64 * 5 * 4 + 4, 0, list->num_instrs);
+            add_buffer(list, BUFFER_SCRATCH, -1, TOY_SCRATCH_BYTES, 0, list->num_instrs);
         }
         for (int32_t m = 0; m < M; m++) { add_mb_buffers(out, list, r % P, m); }
     }

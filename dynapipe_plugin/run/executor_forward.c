@@ -6,7 +6,7 @@
 
 // Arena of a forward pass: two inputs, two outputs, activations, scratch; each for the largest batch.
 typedef struct {
-    int64_t boundary_bytes, acts_bytes, scratch_bytes;  // rounded up to PLAN_BUFFER_ALIGN
+    int64_t in_bytes, out_bytes, acts_bytes, scratch_bytes;  // rounded up to PLAN_BUFFER_ALIGN
 } ForwardLayout;
 
 static void raise_to(int64_t* largest, int64_t num_bytes) {
@@ -17,8 +17,8 @@ static void raise_to(int64_t* largest, int64_t num_bytes) {
 static ForwardLayout forward_layout(const Executor* ex, const DynapipeBatch* batches, int32_t num_batches) {
     ForwardLayout layout = {0};
     for (int32_t i = 0; i < num_batches; i++) {
-        raise_to(&layout.boundary_bytes, ex->api->boundary_bytes(ex->model, &batches[i], 0));
-        raise_to(&layout.boundary_bytes, ex->api->boundary_bytes(ex->model, &batches[i], 1));
+        raise_to(&layout.in_bytes, ex->api->boundary_bytes(ex->model, &batches[i], 0));
+        raise_to(&layout.out_bytes, ex->api->boundary_bytes(ex->model, &batches[i], 1));
         raise_to(&layout.acts_bytes, ex->api->acts_bytes(ex->model, &batches[i], HEAD));
         raise_to(&layout.scratch_bytes, ex->api->scratch_bytes(ex->model, &batches[i]));
     }
@@ -27,7 +27,7 @@ static ForwardLayout forward_layout(const Executor* ex, const DynapipeBatch* bat
 
 int64_t executor_forward_bytes(const Executor* ex, const DynapipeBatch* batches, int32_t num_batches) {
     ForwardLayout layout = forward_layout(ex, batches, num_batches);
-    return 4 * layout.boundary_bytes + layout.acts_bytes + layout.scratch_bytes;
+    return 2 * (layout.in_bytes + layout.out_bytes) + layout.acts_bytes + layout.scratch_bytes;
 }
 
 static Status forward_receive(Executor* ex, const ExecutorForward* f, int32_t i, unsigned char* in) {
@@ -41,9 +41,9 @@ static Status forward_receive(Executor* ex, const ExecutorForward* f, int32_t i,
 static Status forward_one(Executor* ex, const ExecutorForward* f, const ForwardLayout* layout, int32_t i) {
     const DynapipeBatch* batch = &f->batches[i];
     unsigned char* arena = f->arena;
-    unsigned char* in[2] = {arena, arena + layout->boundary_bytes};
-    unsigned char* out = arena + (2 + i % 2) * layout->boundary_bytes;
-    unsigned char* acts = arena + 4 * layout->boundary_bytes;
+    unsigned char* in[2] = {arena, arena + layout->in_bytes};
+    unsigned char* out = arena + 2 * layout->in_bytes + i % 2 * layout->out_bytes;
+    unsigned char* acts = arena + 2 * (layout->in_bytes + layout->out_bytes);
     int64_t before_ns = clock_now_ns();
     TRY(forward_receive(ex, f, i + 1, in[(i + 1) % 2]));
     if (f->prev_rank >= 0) {

@@ -49,6 +49,10 @@ Status transfers_post(Transfers* t, int32_t kind, int32_t mb, int32_t peer, int3
                       int64_t num_bytes, uint8_t* state) {
     Transfer transfer = {.state = state, .event_idx = t->trace.num_events};
     transfers_event(t, kind, mb, peer);
+    if (num_bytes == 0) {
+        *state = TRANSFER_DONE;
+        return STATUS_OK;
+    }
     const DynapipeTransport_v1* api = t->transport->api;
     void* ctx = t->transport->ctx;
     bool is_receive = kind == INSTR_RECV_ACT || kind == INSTR_RECV_GRAD;

@@ -54,7 +54,8 @@ void transfers_free(Transfers* t);
 // A record that begins now.
 TraceEvent* transfers_event(Transfers* t, int32_t kind, int32_t mb, int32_t peer);
 
-// kind: INSTR_SEND_* or INSTR_RECV_*. Does not block.
+// kind: INSTR_SEND_* or INSTR_RECV_*. Does not block. Nothing travels where there are no bytes: done at once,
+// on both sides alike, which must have the number from the same counts.
 Status transfers_post(Transfers* t, int32_t kind, int32_t mb, int32_t peer, int32_t tag, void* data,
                       int64_t num_bytes, uint8_t* state);
 

@@ -27,9 +27,17 @@ include dynapipe_plugin/dynapipe.mk
 LIBS      := -lm -lpthread
 BLAS_LIBS := -lopenblas
 TEXT_LIBS := -lpcre2-8 -ljansson
+# Text to tokens is for prepare_data alone; the sentencepiece library is C++, and all else works without it (SENTENCEPIECE=).
+ifeq ($(origin SENTENCEPIECE),undefined)
+SENTENCEPIECE := $(if $(shell command -v $(CXX)),$(firstword $(wildcard /usr/include/sentencepiece_processor.h /usr/local/include/sentencepiece_processor.h)))
+endif
+TOKENIZER_OBJS := $(patsubst %.c,$(OUT)/%.o,$(filter-out %/spiece_missing.c,$(wildcard dataloader/tokenizer/*.c)))
+SPIECE_OBJ     := $(OUT)/dataloader/tokenizer/$(if $(SENTENCEPIECE),spiece.o,spiece_missing.o)
+SPIECE_LIBS    := $(if $(SENTENCEPIECE),-lsentencepiece -lstdc++)
 
 LLMC_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard llmc/*.c llmc/cpu/*.c))
 TRAINER_OBJS = $(patsubst %.c,$(OUT)/%.o,$(wildcard trainer/trainer*.c))
+PLUGIN_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_dynapipe answers scores)
 TEST_SRCS := $(wildcard test/test_*.c)
 TESTS     := $(patsubst test/%.c,%,$(TEST_SRCS))
 TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS),$(wildcard test/*.c)))
@@ -44,13 +52,13 @@ include cuda.mk
 .DEFAULT_GOAL := all
 MAKEFLAGS += --no-print-directory $(if $(V),,-s)
 .SECONDARY:
-.PHONY: all help run test check programs train_gpt2 train_gpt2cu profile_costscu prepare_data profile_costs make_tasks dynapipe asan tsan fuzz layers headers \
+.PHONY: all help run test check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu prepare_data profile_costs make_tasks dynapipe asan tsan fuzz layers headers \
         lines docs format format-check bench golden clean FORCE
 
 all: programs                              ## build every program
 
 programs: prepare_data profile_costs make_tasks dynapipe
-	@$(MAKE) --no-print-directory train_gpt2 DYNAPIPE=1
+	@$(MAKE) --no-print-directory train_gpt2 train_t5 DYNAPIPE=1
 
 help:                                      ## print this list
 	@awk -F':.*## ' '/^[a-z_0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -66,7 +74,9 @@ check:                                     ## unit tests only
 	@dev/run_tests.sh --unit
 
 # --- programs: linked under $(OUT), then put beside this Makefile ---------------------------------------------
-train_gpt2: $(OUT)/train_gpt2$(if $(DYNAPIPE),-dynapipe)   ## the trainer; DYNAPIPE=1: with the plugin, over MPI
+train_gpt2: $(OUT)/train_gpt2$(if $(DYNAPIPE),-dynapipe)   ## the trainer of GPT-2; DYNAPIPE=1: with the plugin, over MPI
+	@cp $< $@
+train_t5: $(OUT)/train_t5$(if $(DYNAPIPE),-dynapipe)       ## the trainer of T5, FLAN-T5, ByT5; DYNAPIPE=1 as above
 	@cp $< $@
 prepare_data: $(OUT)/prepare_data          ## JSONL -> sample files
 	@cp $< $@
@@ -79,25 +89,34 @@ dynapipe: $(OUT)/dynapipe                  ## the planner as a command: plan, ch
 	@cp $< $@
 
 # On NVIDIA GPUs. What nvcc is and for which cards: cuda.mk
+CUDA_OUT := $(OUT)-cuda-$(if $(filter BF16,$(PRECISION)),bf16,fp32)
 train_gpt2cu:                              ## the trainer on NVIDIA GPUs; DYNAPIPE=1 as above; PRECISION=BF16|FP32
-	@$(MAKE) BACKEND=cuda cuda-found $(OUT)-cuda-$(if $(filter BF16,$(PRECISION)),bf16,fp32)/train_gpt2$(if $(DYNAPIPE),-dynapipe)
-	@cp $(OUT)-cuda-$(if $(filter BF16,$(PRECISION)),bf16,fp32)/train_gpt2$(if $(DYNAPIPE),-dynapipe) $@
+	@$(MAKE) BACKEND=cuda cuda-found $(CUDA_OUT)/$(@:cu=)$(if $(DYNAPIPE),-dynapipe)
+	@cp $(CUDA_OUT)/$(@:cu=)$(if $(DYNAPIPE),-dynapipe) $@
+train_t5cu:                                ## the same for T5
+	@$(MAKE) BACKEND=cuda cuda-found $(CUDA_OUT)/$(@:cu=)$(if $(DYNAPIPE),-dynapipe)
+	@cp $(CUDA_OUT)/$(@:cu=)$(if $(DYNAPIPE),-dynapipe) $@
 profile_costscu:                           ## measure this machine's GPUs for the planner
-	@$(MAKE) BACKEND=cuda cuda-found $(OUT)-cuda-$(if $(filter BF16,$(PRECISION)),bf16,fp32)/profile_costs
-	@cp $(OUT)-cuda-$(if $(filter BF16,$(PRECISION)),bf16,fp32)/profile_costs $@
+	@$(MAKE) BACKEND=cuda cuda-found $(CUDA_OUT)/profile_costs
+	@cp $(CUDA_OUT)/profile_costs $@
 
 # The same file is CUDA for nvcc and plain C here. The stock trainer links neither the planner nor MPI.
 ifeq ($(BACKEND),cpu)
-$(OUT)/train_gpt2.o: train_gpt2.cu
+$(OUT)/train_gpt2.o $(OUT)/train_t5.o: $(OUT)/%.o: %.cu
 	@mkdir -p $(@D)
 	@echo "cc $<"
 	$(CC) -x c $(CFLAGS_ALL) -c $< -o $@
 endif
-$(OUT)/train_gpt2: $(OUT)/train_gpt2.o $(TRAINER_OBJS) $(OUT)/trainer/source_stock.o $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
+TRAINERS := train_gpt2 train_t5
+$(TRAINERS:%=$(OUT)/%): $(OUT)/%: $(OUT)/%.o $(TRAINER_OBJS) $(OUT)/trainer/source_stock.o $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(if $(filter emu,$(BACKEND)),$(DYNAPIPE_LIBS)) $(TEXT_LIBS) $(LIBS) -o $@
-$(OUT)/train_gpt2-dynapipe: $(OUT)/train_gpt2.o $(TRAINER_OBJS) $(OUT)/trainer/source_dynapipe.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+$(TRAINERS:%=$(OUT)/%-dynapipe): $(OUT)/%-dynapipe: $(OUT)/%.o $(TRAINER_OBJS) $(PLUGIN_TRAINER_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
-$(OUT)/prepare_data: $(OUT)/prepare_data.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
+$(OUT)/prepare_data: $(OUT)/prepare_data.o $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
+	$(if $(SENTENCEPIECE),,@echo "prepare_data: without SentencePiece ---> for T5's tokens: apt-get install libsentencepiece-dev g++, then make again")
+	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(SPIECE_LIBS) $(LIBS) -o $@
+# the same where there is no such library, for test/test_prepare_data.sh
+$(OUT)/prepare_data-plain: $(OUT)/prepare_data.o $(TOKENIZER_OBJS) $(OUT)/dataloader/tokenizer/spiece_missing.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/profile_costs: $(OUT)/profile_costs.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
@@ -118,14 +137,19 @@ $(OUT)/tools/%: $(OUT)/test/tools/%.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 
 # The same trainer on llmc/cpu, and on plain loops with the flags that such trainers use.
 $(OUT)/dev/bench_single: $(OUT)/dev/bench_single.o $(LLMC_OBJS)
-	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(LIBS) -o $@
-$(OUT)/dev/bench_single_naive: $(OUT)/dev/bench_single.o $(OUT)/dev/naive_ops.o \
+	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
+$(OUT)/dev/bench_single_naive: $(OUT)/dev/bench_single.o $(OUT)/dev/naive_ops.o $(OUT)/dev/naive_ops_t5.o \
                                $(OUT)/llmc/cpu/memory.o $(OUT)/llmc/cpu/matmul_gelu.o \
                                $(filter-out $(OUT)/llmc/cpu/%,$(LLMC_OBJS))
-	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(LIBS) -o $@
-$(OUT)/dev/naive_ops.o: DYNAPIPE_CFLAGS = -Ofast -march=native -ffp-contract=fast -fopenmp
+	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(TEXT_LIBS) $(LIBS) -o $@
+$(OUT)/dev/naive_ops.o $(OUT)/dev/naive_ops_t5.o: DYNAPIPE_CFLAGS = -Ofast -march=native -ffp-contract=fast -fopenmp
 
-$(OUT)/test_%: $(OUT)/test/test_%.o $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+# T5's buckets must not depend on what a compiler makes of a logarithm.
+$(OUT)/test/test_t5_bucket.o: DYNAPIPE_CFLAGS = -O3 -ffast-math $(ARCH) -ffp-contract=fast
+
+$(OUT)/test_tokenizer $(OUT)/test_hf_tokenizer: $(TOKENIZER_OBJS) $(SPIECE_OBJ)
+$(OUT)/test_tokenizer $(OUT)/test_hf_tokenizer: LIBS += $(SPIECE_LIBS)
+$(OUT)/test_%: $(OUT)/test/test_%.o $(OUT)/trainer/scores.o $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 
 # Run by test/test_mpi_transport.sh under mpirun; the second with messages cut in small chunks.
@@ -144,6 +168,10 @@ $(OUT)/%.o: %.c
 	@mkdir -p $(@D)
 	@echo "cc $<"
 	$(CC) $(CFLAGS_ALL) $(DYNAPIPE_CFLAGS) -c $< -o $@
+$(OUT)/dataloader/%.o: dataloader/%.cpp
+	@mkdir -p $(@D)
+	@echo "c++ $<"
+	$(CXX) -std=c++17 -g -MMD -MP -Wall -Wextra -Wshadow $(OPT) $(CXXFLAGS) -c $< -o $@
 
 # --- sanitizers, fuzzing, structure ---------------------------------------------------------------------------
 asan:                                      ## unit tests, one rank, and emulated GPUs under address and undefined-behaviour sanitizers
@@ -166,12 +194,11 @@ format:                                    ## clang-format everything
 	@clang-format -i $$(git ls-files '*.c' '*.h' '*.cu')
 format-check:                              ## fail if clang-format would change something
 	@clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h' '*.cu')
-golden:                                    ## make the golden files of the tests anew (PYTHON= with torch, numpy, tokenizers)
-	@$(or $(PYTHON),python3) dev/golden_gpt2.py
-	@$(or $(PYTHON),python3) dev/golden_bpe.py
+golden:                                    ## make the golden files of the tests anew (PYTHON= with torch, transformers, safetensors, sentencepiece, protobuf)
+	@for maker in dev/golden_*.py; do echo $$maker; $(or $(PYTHON),python3) $$maker || exit 1; done
 bench:                                     ## the measurements of dev/results (minutes)
 	@dev/bench.sh
 clean:                                     ## remove what was built
-	rm -rf build train_gpt2 train_gpt2cu prepare_data profile_costs profile_costscu make_tasks dynapipe
+	rm -rf build train_gpt2 train_t5 train_gpt2cu train_t5cu prepare_data profile_costs profile_costscu make_tasks dynapipe
 
 -include $(shell find build -name '*.d' 2>/dev/null)

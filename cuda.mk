@@ -114,7 +114,7 @@ $(DYNAPIPE_PLAN_OUT)/%.o: %.c
 	@echo "cc $<"
 	$(CC) $(filter-out $(LLMC_CUDA_FLAGS),$(CFLAGS_ALL)) $(filter-out -DDYNAPIPE_CUDA -DDYNAPIPE_NVTX,$(DYNAPIPE_CFLAGS)) -c $< -o $@
 # The trainer with a fault in its transfers, for test/test_cuda_train.sh: NO_EVENT, SWAPPED_SEND.
-$(OUT)/train_gpt2-fault_%: $(OUT)/train_gpt2.o $(TRAINER_OBJS) $(OUT)/trainer/source_dynapipe.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+$(OUT)/train_gpt2-fault_%: $(OUT)/train_gpt2.o $(TRAINER_OBJS) $(PLUGIN_TRAINER_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(CC) $(CFLAGS_ALL) $(DYNAPIPE_CFLAGS) -DDYNAPIPE_FAULT_$* -c $(DYNAPIPE_DIR)/cuda/transport_nccl.c -o $(OUT)/fault_$*.o
 	$(LINK) $(CFLAGS_LINK) $(filter-out %/transport_nccl.o,$^) $(OUT)/fault_$*.o $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 # A CUDA kernel test: the operations of cuda/, and those of cpu/ behind names of their own (cpu_*).
@@ -133,7 +133,7 @@ BENCH_OBJS := $(OUT)/dev/cuda_bench/bench.o $(OUT)/dev/cuda_bench/ceilings.o
 $(OUT)/cuda_bench_operations: $(OUT)/dev/cuda_bench/operations.o $(BENCH_OBJS) $(CUDA_OPS_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(LIBS) -o $@
 $(OUT)/cuda_bench_steps: $(OUT)/dev/cuda_bench/steps.o $(BENCH_OBJS) $(LLMC_OBJS) $(DYNAPIPE_BASE_OBJS)
-	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(LIBS) -o $@
+	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 endif
 
 # Lengths of a real mixture, random tokens.

@@ -1,13 +1,13 @@
 /*
 prepare_data.c -- JSONL of many tasks -> tokenised sample files for training.
 
-    ./prepare_data --tokenizer gpt2 --vocab vocab.json --merges merges.txt --out data tasks/one.jsonl
-tasks/two.jsonl
+    ./prepare_data --tokenizer gpt2 --vocab vocab.json --merges merges.txt --out data one.jsonl two.jsonl
 
-Each line is {"task": "name", "inputs": "text", "targets": "text"}. A sample's input tokens are those of the
-inputs and a newline, its target tokens those of the targets and the end-of-text token. Two passes over the
-files: the first counts and checks, the second tokenises and writes, so memory does not grow with the data
-(dataloader/task_table.h).
+Each line is {"task": "name", "inputs": "text", "targets": "text"}. A sample's target tokens are those of the
+targets and the end-of-text token. Its input tokens are those of the inputs and a newline for models that read
+both as one text; for encoder-decoder models, those of the inputs and the end-of-text token (--input-end). Two
+passes over the files: the first counts and checks, the second tokenises and writes, so memory does not grow
+with the data (dataloader/task_table.h).
 */
 #include <errno.h>
 #include <stdio.h>
@@ -16,21 +16,23 @@ files: the first counts and checks, the second tokenises and writes, so memory d
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "dataloader/bpe.h"
 #include "dataloader/jsonl.h"
 #include "dataloader/sample_file.h"
 #include "dataloader/shard_writer.h"
 #include "dataloader/task_table.h"
+#include "dataloader/tokenizer/tokenizer.h"
 #include "dynapipe_plugin/base/clock.h"
 #include "dynapipe_plugin/base/file_io.h"
 #include "dynapipe_plugin/base/hash.h"
 #include "dynapipe_plugin/base/options.h"
 
-enum { PREPARE_BAD_LINES_SHOWN = 10, TOKENIZER_CHOICE_BYTES = 0 };
+enum { PREPARE_BAD_LINES_SHOWN = 10 };
 
 typedef struct {
-    int32_t tokenizer;  // 0 bytes, 1 gpt2
-    const char *vocab, *merges, *out;
+    int32_t tokenizer;  // TokenizerChoice
+    const char *vocab, *merges, *model, *file, *out;
+    int32_t extra_ids;
+    int32_t input_end;  // 0: as suits the tokenizer, else a SampleInputEnd
     double val_fraction;
     int64_t seed, shard_tokens;
     bool strict;
@@ -38,9 +40,13 @@ typedef struct {
 
 // clang-format off
 static const OptionSpec specs[] = {
-    {"--tokenizer",    OPTION_CHOICE, offsetof(PrepareOptions, tokenizer),    "bytes", 0, 0, "bytes|gpt2", NULL, "how text becomes tokens"},
+    {"--tokenizer",    OPTION_CHOICE, offsetof(PrepareOptions, tokenizer),    "bytes", 0, 0, TOKENIZER_CHOICES, NULL, "how text becomes tokens"},
     {"--vocab",        OPTION_STRING, offsetof(PrepareOptions, vocab),        NULL,    0, 0, NULL, "FILE", "GPT-2's vocab.json, for --tokenizer gpt2"},
     {"--merges",       OPTION_STRING, offsetof(PrepareOptions, merges),       NULL,    0, 0, NULL, "FILE", "GPT-2's merges.txt, for --tokenizer gpt2"},
+    {"--model",        OPTION_STRING, offsetof(PrepareOptions, model),        NULL,    0, 0, NULL, "FILE", "T5's spiece.model, for --tokenizer sentencepiece"},
+    {"--extra-ids",    OPTION_INT,    offsetof(PrepareOptions, extra_ids),    "100",   0, 100000, NULL, "N", "for --tokenizer sentencepiece: sentinels behind the model's pieces (T5: 100, mT5: 0)"},
+    {"--file",         OPTION_STRING, offsetof(PrepareOptions, file),         NULL,    0, 0, NULL, "FILE", "tokenizer.json as of T5 or of GPT-2, for --tokenizer hf"},
+    {"--input-end",    OPTION_CHOICE, offsetof(PrepareOptions, input_end),    "auto",  0, 0, "auto|newline|eos|none", NULL, "what ends the inputs. auto: eos, the end-of-text token, for T5's and ByT5's tokens (encoder-decoder models), else newline"},
     {"--val-fraction", OPTION_DOUBLE, offsetof(PrepareOptions, val_fraction), "0.02",  0, 0.9, NULL, "X", "share of samples for validation, by task; 0: none"},
     {"--seed",         OPTION_INT64,  offsetof(PrepareOptions, seed),         "1",     0, 0, NULL, "N", "of the validation split"},
     {"--shard-tokens", OPTION_INT64,  offsetof(PrepareOptions, shard_tokens), "1G",    1, 1e15, NULL, "N", "begin a new numbered file beyond N tokens (K, M, G)"},
@@ -54,7 +60,8 @@ typedef struct {
     const PrepareOptions* options;
     char** paths;
     int num_paths;
-    Bpe* bpe;
+    Tokenizer* tokenizer;
+    SampleVocab vocab;
     BpeTokens input, target;  // of the sample at hand
     char* joined;             // its inputs and the newline
     size_t joined_bytes;
@@ -131,6 +138,11 @@ static void print_summary(Prepare* prep, int64_t time_ns) {
     if (prep->val.num_samples == 0 && prep->options->val_fraction > 0) {
         printf("no task has two samples: there is no validation file\n");
     }
+    const char* foreign = tokenizer_foreign_file(prep->tokenizer, prep->options->out);
+    if (foreign != NULL) {
+        printf("%s/%s is of another tokenizer ---> remove it, so that no export takes it for this one's\n",
+               prep->options->out, foreign);
+    }
 }
 
 // --- pass 1: count ---------------------------------------------------------------------------------------
@@ -162,7 +174,8 @@ static Status count_file(Prepare* prep, JsonlReader* reader) {
 
 // --- pass 2: tokenise and write --------------------------------------------------------------------------
 
-static Status tokenise(Prepare* prep, const JsonlSample* sample) {
+// The newline is text, and may be one token with what stands before it.
+static Status join_newline(Prepare* prep, const JsonlSample* sample) {
     size_t num_bytes = sample->inputs_bytes + 1;
     if (num_bytes > prep->joined_bytes) {
         char* joined = realloc(prep->joined, 2 * num_bytes);
@@ -172,10 +185,21 @@ static Status tokenise(Prepare* prep, const JsonlSample* sample) {
     }
     memcpy(prep->joined, sample->inputs, sample->inputs_bytes);
     prep->joined[sample->inputs_bytes] = '\n';
+    return STATUS_OK;
+}
+
+static Status tokenise(Prepare* prep, const JsonlSample* sample) {
+    Tokenizer* tokenizer = prep->tokenizer;
     prep->input.num_tokens = prep->target.num_tokens = 0;
-    TRY(bpe_encode(prep->bpe, prep->joined, num_bytes, &prep->input));
-    TRY(bpe_encode(prep->bpe, sample->targets, sample->targets_bytes, &prep->target));
-    return bpe_tokens_add(&prep->target, bpe_eot_token(prep->bpe));
+    if (prep->vocab.input_end == INPUT_END_NEWLINE) {
+        TRY(join_newline(prep, sample));
+        TRY(tokenizer_encode(tokenizer, prep->joined, sample->inputs_bytes + 1, &prep->input));
+    } else {
+        TRY(tokenizer_encode(tokenizer, sample->inputs, sample->inputs_bytes, &prep->input));
+    }
+    if (prep->vocab.input_end == INPUT_END_EOT) { TRY(bpe_tokens_add(&prep->input, prep->vocab.eot_token)); }
+    TRY(tokenizer_encode(tokenizer, sample->targets, sample->targets_bytes, &prep->target));
+    return bpe_tokens_add(&prep->target, prep->vocab.eot_token);
 }
 
 static Status write_file(Prepare* prep, JsonlReader* reader) {
@@ -189,9 +213,16 @@ static Status write_file(Prepare* prep, JsonlReader* reader) {
         int32_t task;
         TRY(task_table_find(&prep->tasks, sample.task, sample.task_bytes, &task));
         TRY(tokenise(prep, &sample));
-        task_table_add_length(&prep->tasks, task, prep->input.num_tokens + prep->target.num_tokens);
         bool held_out =
             task_table_holds_out(&prep->tasks, task, sample_hash(prep, &sample), prep->num_written++);
+        if (prep->input.num_tokens + prep->target.num_tokens < 2) {  // to SentencePiece, blanks are nothing
+            (void)FAIL(STATUS_BAD_FORMAT, "%s:%lld: no token but the end", reader->path,
+                       (long long)reader->line_number);
+            TRY(report_bad_line(prep));
+            prep->num_samples--;
+            continue;
+        }
+        task_table_add_length(&prep->tasks, task, prep->input.num_tokens + prep->target.num_tokens);
         TRY(shard_writer_add(held_out ? &prep->val : &prep->train, prep->tasks.rows[task].name,
                              prep->input.ids, (int32_t)prep->input.num_tokens, prep->target.ids,
                              (int32_t)prep->target.num_tokens));
@@ -244,31 +275,36 @@ static Status fail_without_samples(const Prepare* prep) {
                 names, (long long)prep->num_bad);
 }
 
+static Status open_tokenizer(Prepare* prep) {
+    const PrepareOptions* options = prep->options;
+    TokenizerOptions source = {.choice = (TokenizerChoice)options->tokenizer,
+                               .vocab = options->vocab,
+                               .merges = options->merges,
+                               .model = options->model,
+                               .extra_ids = options->extra_ids,
+                               .file = options->file};
+    TRY(tokenizer_open(&prep->tokenizer, &source));
+    prep->vocab = *tokenizer_vocab(prep->tokenizer);
+    if (options->input_end != 0) { prep->vocab.input_end = (SampleInputEnd)options->input_end; }
+    return STATUS_OK;
+}
+
 static Status prepare_data(Prepare* prep) {
     const PrepareOptions* options = prep->options;
-    bool bytes = options->tokenizer == TOKENIZER_CHOICE_BYTES;
     TRY(check_paths(prep));
-    TRY(bytes ? bpe_open_bytes(&prep->bpe) : bpe_open(&prep->bpe, options->vocab, options->merges));
+    TRY(open_tokenizer(prep));
     TRY(task_table_open(&prep->tasks, options->val_fraction, SAMPLE_FILE_MAX_TASKS));
     int64_t begin_ns = clock_now_ns();
     TRY(each_file(prep, count_file));
     if (prep->num_samples == 0) { return fail_without_samples(prep); }
 
-    SampleVocab vocab = {bpe_num_tokens(prep->bpe),
-                         bpe_eot_token(prep->bpe),
-                         -1,
-                         bytes ? TOKENIZER_BYTES : TOKENIZER_GPT2,
-                         INPUT_END_NEWLINE,
-                         0};
-    char path[4096];
-    snprintf(path, sizeof path, "%s/tokenizer.bin", options->out);
     TRY(file_make_directory(options->out));
-    shard_writer_init(&prep->train, options->out, "train", options->shard_tokens, &vocab);
-    shard_writer_init(&prep->val, options->out, "val", options->shard_tokens, &vocab);
+    shard_writer_init(&prep->train, options->out, "train", options->shard_tokens, &prep->vocab);
+    shard_writer_init(&prep->val, options->out, "val", options->shard_tokens, &prep->vocab);
     TRY(each_file(prep, write_file));
     TRY(shard_writer_finish(&prep->train));
     TRY(shard_writer_finish(&prep->val));
-    TRY(bpe_save_tokenizer(prep->bpe, path));
+    TRY(tokenizer_save(prep->tokenizer, options->out));
     print_summary(prep, clock_now_ns() - begin_ns);
     return STATUS_OK;
 }
@@ -279,7 +315,7 @@ static void prepare_free(Prepare* prep) {
     task_table_close(&prep->tasks);
     bpe_tokens_free(&prep->input);
     bpe_tokens_free(&prep->target);
-    bpe_close(prep->bpe);
+    tokenizer_close(prep->tokenizer);
     free(prep->joined);
 }
 
@@ -287,15 +323,41 @@ static void print_help(void) {
     printf("usage: prepare_data --out DIR [options] FILE.jsonl ...\n"
            "Reads lines {\"task\": \"name\", \"inputs\": \"text\", \"targets\": \"text\"} and writes "
            "DIR/train.bin and "
-           "DIR/val.bin\n(numbered files where they grow long) and DIR/tokenizer.bin. A newline is added to "
-           "the inputs, "
-           "the\nend-of-text token to the targets; without \"task\" the file's base name is the task.\n\n");
+           "DIR/val.bin\n(numbered files where they grow long) and DIR/tokenizer.bin. The "
+           "end-of-text token "
+           "ends the targets,\na newline or the same token the inputs (--input-end). Without \"task\" the "
+           "file's base name is the task.\n\n");
     options_print(specs, NUM_SPECS, stdout);
+}
+
+// Each tokenizer has its files, and no other's.
+static Status check_files(const PrepareOptions* options) {
+    const struct {
+        TokenizerChoice choice;
+        const char *tokenizer, *name, *path, *needs;
+    } files[] = {
+        {CHOICE_GPT2, "gpt2", "--vocab", options->vocab, "--vocab vocab.json --merges merges.txt"},
+        {CHOICE_GPT2, "gpt2", "--merges", options->merges, "--vocab vocab.json --merges merges.txt"},
+        {CHOICE_SENTENCEPIECE, "sentencepiece", "--model", options->model, "--model spiece.model"},
+        {CHOICE_HF, "hf", "--file", options->file, "--file tokenizer.json"},
+    };
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        bool chosen = options->tokenizer == (int32_t)files[i].choice;
+        if (!chosen && files[i].path != NULL) {
+            return FAIL(STATUS_BAD_OPTION, "%s: only for --tokenizer %s ---> leave it out, or choose %s",
+                        files[i].name, files[i].tokenizer, files[i].tokenizer);
+        }
+        if (chosen && files[i].path == NULL) {
+            return FAIL(STATUS_BAD_OPTION, "%s: missing ---> --tokenizer %s needs %s", files[i].name,
+                        files[i].tokenizer, files[i].needs);
+        }
+    }
+    return STATUS_OK;
 }
 
 static Status parse(PrepareOptions* options, int* argc, char** argv) {
     TRY(options_defaults(specs, NUM_SPECS, options));
-    TRY(options_take(specs, NUM_SPECS, options, argc, argv));
+    TRY(options_take(specs, NUM_SPECS, options, argc, argv, NULL));
     for (int i = 1; i < *argc; i++) {
         if (argv[i][0] == '-') {
             return FAIL(STATUS_BAD_OPTION, "%s: unknown option ---> --help lists all", argv[i]);
@@ -308,17 +370,7 @@ static Status parse(PrepareOptions* options, int* argc, char** argv) {
         return FAIL(STATUS_BAD_OPTION, "--out: missing ---> name the folder to write to");
     }
     if (strlen(options->out) > 4000) { return FAIL(STATUS_BAD_OPTION, "--out: path too long"); }
-    bool bytes = options->tokenizer == TOKENIZER_CHOICE_BYTES;
-    if (bytes && (options->vocab != NULL || options->merges != NULL)) {
-        return FAIL(STATUS_BAD_OPTION, "%s: only for --tokenizer gpt2 ---> leave it out, or choose gpt2",
-                    options->vocab != NULL ? "--vocab" : "--merges");
-    }
-    if (!bytes && (options->vocab == NULL || options->merges == NULL)) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "%s: missing ---> --tokenizer gpt2 needs --vocab vocab.json --merges merges.txt",
-                    options->vocab == NULL ? "--vocab" : "--merges");
-    }
-    return STATUS_OK;
+    return check_files(options);
 }
 
 int main(int argc, char** argv) {

@@ -63,7 +63,7 @@ static Status open_ranks(Profiler* p, int* argc, char*** argv) {
     TRY(transport_loopback_open(&p->transport, 1));
 #endif
     TRY(options_defaults(specs, NUM_SPECS, &p->options));
-    TRY(options_take(specs, NUM_SPECS, &p->options, argc, *argv));
+    TRY(options_take(specs, NUM_SPECS, &p->options, argc, *argv, NULL));
     int32_t num_ranks = p->transport.num_ranks;
     int32_t* ranks = malloc(sizeof(int32_t) * (size_t)num_ranks);
     if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }

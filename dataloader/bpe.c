@@ -6,9 +6,7 @@
 #include <string.h>
 #include <pcre2.h>
 
-#include "../dynapipe_plugin/base/file_io.h"
 #include "../dynapipe_plugin/base/hash.h"
-#include "bpe_vocab.h"
 
 // White space is spelled out: PCRE2's own \s has U+180E besides, which Unicode took out of it in version 6.3.
 #define SPACES \
@@ -285,11 +283,15 @@ static Status compile_split(Bpe* bpe) {
     return STATUS_OK;
 }
 
-Status bpe_open(Bpe** out, const char* vocab_path, const char* merges_path) {
+// Takes the vocabulary over, also on failure.
+static Status open_vocab(Bpe** out, BpeVocab* vocab, bool splits) {
     Bpe* bpe = calloc(1, sizeof *bpe);
-    if (bpe == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a tokenizer"); }
-    Status status = bpe_vocab_load(&bpe->vocab, vocab_path, merges_path);
-    if (status == STATUS_OK) { status = compile_split(bpe); }
+    if (bpe == NULL) {
+        bpe_vocab_free(vocab);
+        return FAIL(STATUS_NO_MEMORY, "no memory for a tokenizer");
+    }
+    bpe->vocab = *vocab;
+    Status status = splits ? compile_split(bpe) : STATUS_OK;
     if (status != STATUS_OK) {
         bpe_close(bpe);
         return status;
@@ -298,16 +300,22 @@ Status bpe_open(Bpe** out, const char* vocab_path, const char* merges_path) {
     return STATUS_OK;
 }
 
+Status bpe_open(Bpe** out, const char* vocab_path, const char* merges_path) {
+    BpeVocab vocab;
+    TRY(bpe_vocab_load(&vocab, vocab_path, merges_path));
+    return open_vocab(out, &vocab, true);
+}
+
+Status bpe_open_tables(Bpe** out, const BpeTable* vocab, const BpeTable* merges) {
+    BpeVocab tables;
+    TRY(bpe_vocab_parse(&tables, vocab, merges));
+    return open_vocab(out, &tables, true);
+}
+
 Status bpe_open_bytes(Bpe** out) {
-    Bpe* bpe = calloc(1, sizeof *bpe);
-    if (bpe == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a tokenizer"); }
-    Status status = bpe_vocab_bytes(&bpe->vocab);
-    if (status != STATUS_OK) {
-        bpe_close(bpe);
-        return status;
-    }
-    *out = bpe;
-    return STATUS_OK;
+    BpeVocab vocab;
+    TRY(bpe_vocab_bytes(&vocab));
+    return open_vocab(out, &vocab, false);
 }
 
 void bpe_close(Bpe* bpe) {
@@ -329,19 +337,4 @@ int32_t bpe_num_tokens(const Bpe* bpe) {
 
 int32_t bpe_eot_token(const Bpe* bpe) {
     return bpe->vocab.eot_token;
-}
-
-Status bpe_save_tokenizer(const Bpe* bpe, const char* path) {
-    FileWriter writer;
-    TRY(file_writer_open(&writer, path));
-    int32_t header[256] = {20240328, 2, bpe->vocab.num_tokens, bpe->vocab.eot_token};
-    file_writer_write(&writer, header, sizeof header);
-    for (int32_t token = 0; token < bpe->vocab.num_tokens; token++) {
-        int32_t num_bytes;
-        const unsigned char* text = bpe_token_text(bpe, token, &num_bytes);
-        unsigned char length = (unsigned char)num_bytes;
-        file_writer_write(&writer, &length, 1);
-        file_writer_write(&writer, text, (size_t)num_bytes);
-    }
-    return file_writer_commit(&writer);
 }

@@ -15,6 +15,7 @@ Thread rule: encoding writes the cache, so one Bpe, one thread; everything else 
 #include <stddef.h>
 #include <stdint.h>
 #include "../dynapipe_plugin/base/status.h"
+#include "bpe_vocab.h"
 
 typedef struct Bpe Bpe;
 
@@ -25,6 +26,7 @@ typedef struct {
 } BpeTokens;
 
 Status bpe_open(Bpe** out, const char* vocab_path, const char* merges_path);  // vocab.json and merges.txt
+Status bpe_open_tables(Bpe** out, const BpeTable* vocab, const BpeTable* merges);  // the same from memory
 Status bpe_open_bytes(Bpe** out);  // tokens 0 ... 255 are bytes, 256 is end-of-text
 void bpe_close(Bpe* bpe);          // NULL is fine
 
@@ -42,7 +44,3 @@ const unsigned char* bpe_token_text(const Bpe* bpe, int32_t token, int32_t* num_
 
 // Text of many tokens in malloc'ed, NUL-terminated memory that the caller frees.
 Status bpe_decode(const Bpe* bpe, const int32_t* tokens, int64_t num_tokens, char** text, size_t* num_bytes);
-
-// Write llm.c's gpt2_tokenizer.bin, version 2, little-endian: 256 int32 (0 magic 20240328, 1 version 2,
-// 2 vocabulary, 3 end-of-text token, then zeros), then one length byte and the raw bytes of every token.
-Status bpe_save_tokenizer(const Bpe* bpe, const char* path);

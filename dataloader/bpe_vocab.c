@@ -120,13 +120,10 @@ static Status fill_tokens(BpeVocab* vocab, TokenIndex* index, const char** words
     return STATUS_OK;
 }
 
-static Status load_tokens(BpeVocab* vocab, TokenIndex* index, const int16_t* byte_of, const char* path) {
-    char* text;
-    size_t text_bytes;
-    TRY(file_read_text(&text, &text_bytes, path));
+static Status load_tokens(BpeVocab* vocab, TokenIndex* index, const int16_t* byte_of, const BpeTable* table) {
+    const char* path = table->name;
     json_error_t error;
-    json_t* root = json_loadb(text, text_bytes, JSON_REJECT_DUPLICATES, &error);
-    free(text);
+    json_t* root = json_loadb(table->text, table->num_bytes, JSON_REJECT_DUPLICATES, &error);
     if (root == NULL) {
         return FAIL(STATUS_BAD_FORMAT, "%s: line %d: not JSON: %s", path, error.line, error.text);
     }
@@ -134,7 +131,7 @@ static Status load_tokens(BpeVocab* vocab, TokenIndex* index, const int16_t* byt
     Status status = STATUS_OK;
     const char** words = calloc(num_tokens + 1, sizeof words[0]);
     // Bytes spelled are never more than characters, and those never more than the bytes of the file.
-    vocab->text = malloc(text_bytes + 1);
+    vocab->text = malloc(table->num_bytes + 1);
     vocab->text_begin = calloc(num_tokens + 1, sizeof vocab->text_begin[0]);
     *index = (TokenIndex){.mask = slots_for(num_tokens) - 1};
     index->slots = malloc(((size_t)index->mask + 1) * sizeof index->slots[0]);
@@ -194,22 +191,19 @@ static Status add_merge(BpeVocab* vocab, const TokenIndex* index, const int16_t*
 }
 
 static Status load_merges(BpeVocab* vocab, const TokenIndex* index, const int16_t* byte_of,
-                          const char* path) {
-    char* text;
-    size_t text_bytes, num_lines = 1;
-    TRY(file_read_text(&text, &text_bytes, path));
+                          const BpeTable* table) {
+    const char *path = table->name, *text = table->text;
+    size_t text_bytes = table->num_bytes, num_lines = 1;
     for (size_t i = 0; i < text_bytes; i++) { num_lines += text[i] == '\n'; }
     vocab->merge_mask = slots_for(num_lines) - 1;
     vocab->merges = malloc(((size_t)vocab->merge_mask + 1) * sizeof vocab->merges[0]);
-    Status status = STATUS_OK;
     if (vocab->merges == NULL) {
-        status = FAIL(STATUS_NO_MEMORY, "%s: no memory for %zu merges", path, num_lines);
-    } else {
-        for (size_t i = 0; i <= vocab->merge_mask; i++) { vocab->merges[i].merged = -1; }
+        return FAIL(STATUS_NO_MEMORY, "%s: no memory for %zu merges", path, num_lines);
     }
+    for (size_t i = 0; i <= vocab->merge_mask; i++) { vocab->merges[i].merged = -1; }
     int32_t rank = 0;
     int line_number = 0;
-    for (const char *line = text, *end = text + text_bytes; status == STATUS_OK && line < end;) {
+    for (const char *line = text, *end = text + text_bytes; line < end;) {
         const char* newline = memchr(line, '\n', (size_t)(end - line));
         size_t line_bytes = (size_t)((newline != NULL ? newline : end) - line);
         const char* next = newline != NULL ? newline + 1 : end;
@@ -217,23 +211,37 @@ static Status load_merges(BpeVocab* vocab, const TokenIndex* index, const int16_
         if (line_bytes > 0 && line[line_bytes - 1] == '\r') { line_bytes--; }
         bool is_comment = line_bytes >= 8 && memcmp(line, "#version", 8) == 0;
         if (line_bytes > 0 && !is_comment) {
-            status = add_merge(vocab, index, byte_of, line, line_bytes, rank++, path, line_number);
+            TRY(add_merge(vocab, index, byte_of, line, line_bytes, rank++, path, line_number));
         }
         line = next;
     }
-    free(text);
-    return status;
+    return STATUS_OK;
 }
 
-Status bpe_vocab_load(BpeVocab* out, const char* vocab_path, const char* merges_path) {
+Status bpe_vocab_parse(BpeVocab* out, const BpeTable* vocab, const BpeTable* merges) {
     int16_t byte_of[ALPHABET_CHARS];
     TokenIndex index = {0};
     *out = (BpeVocab){0};
     fill_alphabet(byte_of);
-    Status status = load_tokens(out, &index, byte_of, vocab_path);
-    if (status == STATUS_OK) { status = load_merges(out, &index, byte_of, merges_path); }
+    Status status = load_tokens(out, &index, byte_of, vocab);
+    if (status == STATUS_OK) { status = load_merges(out, &index, byte_of, merges); }
     free(index.slots);
     if (status != STATUS_OK) { bpe_vocab_free(out); }
+    return status;
+}
+
+Status bpe_vocab_load(BpeVocab* out, const char* vocab_path, const char* merges_path) {
+    BpeTable tables[2] = {{.name = vocab_path}, {.name = merges_path}};
+    char* texts[2] = {NULL, NULL};
+    Status status = STATUS_OK;
+    *out = (BpeVocab){0};
+    for (int i = 0; i < 2 && status == STATUS_OK; i++) {
+        status = file_read_text(&texts[i], &tables[i].num_bytes, tables[i].name);
+        tables[i].text = texts[i];
+    }
+    if (status == STATUS_OK) { status = bpe_vocab_parse(out, &tables[0], &tables[1]); }
+    free(texts[0]);
+    free(texts[1]);
     return status;
 }
 

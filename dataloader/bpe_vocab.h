@@ -31,8 +31,15 @@ typedef struct {
     uint32_t merge_mask;    // slots - 1, a power of two minus one
 } BpeVocab;
 
+// One of the two tables as text; `name` stands in messages.
+typedef struct {
+    const char *name, *text;
+    size_t num_bytes;
+} BpeTable;
+
 // Messages name file, and token or line. On failure *out is all zero.
 Status bpe_vocab_load(BpeVocab* out, const char* vocab_path, const char* merges_path);
+Status bpe_vocab_parse(BpeVocab* out, const BpeTable* vocab, const BpeTable* merges);
 Status bpe_vocab_bytes(BpeVocab* out);  // id = byte, end-of-text 256, no merges
 void bpe_vocab_free(BpeVocab* vocab);   // an all-zero one is fine
 

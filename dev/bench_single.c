@@ -80,7 +80,7 @@ static void trainer_init(Trainer* trainer, const Options* options, OpsContext* o
     model_init(model, &config, 0, config.num_layers, true, ops);
     gpt2_init_random(model, 42);
     model_alloc_grads(model);
-    optimizer_init(&trainer->optimizer, 0, model->num_params, 0.1f, 42, ops);
+    optimizer_init(&trainer->optimizer, OPTIMIZER_ADAMW, 0, model->num_params, 0.1f, 42, ops);
     mt19937_seed(&trainer->random, 1);
     size_t num_bytes = (size_t)T * sizeof(int32_t);
     trainer->tokens = llmc_alloc(num_bytes, "tokens");

@@ -15,12 +15,13 @@ if ! clang -fsanitize=fuzzer "$out/probe.c" -o "$out/probe" >"$out/log/probe.log
     exit 77
 fi
 
-sources=$(ls dynapipe_plugin/base/*.c dynapipe_plugin/plan/*.c dataloader/*.c tool/problem.c tool/problem_json.c tool/problem_csv.c llmc/gpt2_config.c)
+sources=$(ls dynapipe_plugin/base/*.c dynapipe_plugin/plan/*.c dataloader/*.c tool/problem.c tool/problem_json.c tool/problem_csv.c llmc/gpt2_config.c \
+    llmc/safetensors.c llmc/checkpoint_file.c llmc/hf_config.c)
 build_lib() {
     local source object
     for source in $sources; do
         object=$out/obj/${source//\//_}.o
-        if [ ! -e "$object" ] || [ -n "$(find "$source" dynapipe_plugin dataloader tool -name '*.h' -newer "$object" -print -quit)" ] ||
+        if [ ! -e "$object" ] || [ -n "$(find "$source" dynapipe_plugin dataloader tool llmc -name '*.h' -newer "$object" -print -quit)" ] ||
             [ "$source" -nt "$object" ]; then
             echo "$source $object"
         fi

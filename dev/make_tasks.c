@@ -37,7 +37,7 @@ static void print_help(void) {
 
 static Status parse(MakeOptions* options, int argc, char** argv) {
     TRY(options_defaults(specs, NUM_SPECS, options));
-    TRY(options_take(specs, NUM_SPECS, options, &argc, argv));
+    TRY(options_take(specs, NUM_SPECS, options, &argc, argv, NULL));
     if (argc > 1) { return FAIL(STATUS_BAD_OPTION, "%s: not an option ---> --help lists all", argv[1]); }
     if (options->out == NULL) {
         return FAIL(STATUS_BAD_OPTION, "--out: missing ---> name the file to write");

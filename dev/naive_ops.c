@@ -1,6 +1,6 @@
 // ops.h in plain loops, as a reference trainer for CPUs has them: `omp parallel for` on matrix products and
 // attention, one thread elsewhere; eight rows share each weight read in the matrix products forward; nothing
-// else is tuned. For dev/bench_single.sh, to have something to be compared with.
+// else is tuned. For dev/bench_single.sh, to have something to be compared with. T5's: naive_ops_t5.c.
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
@@ -37,8 +37,9 @@ void embedding_forward(floatX* out, const int32_t* tokens, const int32_t* positi
                        const floatX* wpe, int T, int C, OpsContext* ops) {
     (void)ops;
     for (int t = 0; t < T; t++) {
-        const floatX *a = wte + (size_t)tokens[t] * C, *b = wpe + (size_t)positions[t] * C;
-        for (int c = 0; c < C; c++) { out[(size_t)t * C + c] = a[c] + b[c]; }
+        const floatX *a = wte + (size_t)tokens[t] * C,
+                     *b = wpe != NULL ? wpe + (size_t)positions[t] * C : NULL;
+        for (int c = 0; c < C; c++) { out[(size_t)t * C + c] = b != NULL ? a[c] + b[c] : a[c]; }
     }
 }
 
@@ -51,10 +52,10 @@ void embedding_backward(float* dwte, float* dwpe, void* scratch, const floatX* d
                         const int32_t* positions, int T, int C, OpsContext* ops) {
     (void)scratch, (void)ops;
     for (int t = 0; t < T; t++) {
-        floatX *a = dwte + (size_t)tokens[t] * C, *b = dwpe + (size_t)positions[t] * C;
+        floatX *a = dwte + (size_t)tokens[t] * C, *b = dwpe != NULL ? dwpe + (size_t)positions[t] * C : NULL;
         for (int c = 0; c < C; c++) {
             a[c] += dout[(size_t)t * C + c];
-            b[c] += dout[(size_t)t * C + c];
+            if (b != NULL) { b[c] += dout[(size_t)t * C + c]; }
         }
     }
 }
@@ -313,6 +314,18 @@ int32_t argmax_row(const floatX* logits, int V, OpsContext* ops) {
     int32_t best = 0;
     for (int32_t v = 1; v < V; v++) { best = logits[v] > logits[best] ? v : best; }
     return best;
+}
+
+void argmax_rows(int32_t* out, const floatX* logits, int num_rows, int V, int Vp, OpsContext* ops) {
+    for (int i = 0; i < num_rows; i++) { out[i] = argmax_row(logits + (size_t)i * Vp, V, ops); }
+}
+
+void place_rows(floatX* dst, int dst_stride, const floatX* src, int src_stride, const int32_t* rows,
+                int num_rows, int width, OpsContext* ops) {
+    (void)ops;
+    for (int i = 0; i < num_rows; i++) {
+        memcpy(dst + (size_t)rows[i] * dst_stride, src + (size_t)i * src_stride, (size_t)width * sizeof *dst);
+    }
 }
 
 // --- optimizer ---------------------------------------------------------------------------------------------

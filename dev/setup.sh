@@ -6,10 +6,10 @@ declare -A need=(
     [openmpi-bin]="command -v mpirun" [libopenmpi-dev]="command -v mpicc"
     [libopenblas-openmp-dev]="ls /usr/lib/*/openblas-openmp/libopenblas.so"
     [libpcre2-dev]="ls /usr/include/pcre2.h" [libjansson-dev]="ls /usr/include/jansson.h"
+    [libsentencepiece-dev]="ls /usr/include/sentencepiece_processor.h" [g++]="command -v g++"
 )
 if [ "${1:-}" = "--dev" ] || [ -n "${CI:-}" ]; then
     need+=([clang]="command -v clang" [clang-format]="command -v clang-format"
-           [g++]="command -v g++"
            [libclang-rt-14-dev]="find /usr/lib -name 'libclang_rt.fuzzer-x86_64.a' -print -quit | grep -q .")
 fi
 missing=()

@@ -1,7 +1,7 @@
 /*
 dynapipe.h -- the one header a trainer includes.
 
-    dynapipe_open(&dp, &argc, argv);            // takes the plugin's --options out of argv, joins the ranks
+    dynapipe_open(&dp, &argc, &argv, NULL);     // takes the plugin's --options out of argv, joins the ranks
     dynapipe_open_data(dp, &run);               // sample files, the mixture, what a step is
     dynapipe_use_stream(dp, stream);            // on a GPU
     dynapipe_choose_stages(dp, costs, mine, DYNAPIPE_MAX_RANGES, &n);  // which blocks of the model are mine
@@ -104,9 +104,6 @@ typedef struct {
     // place after it.
     int (*finish)(void* model);
 
-    // (optional) last range, inference: index of the largest logit of supervised row 0 of the last forward.
-    int32_t (*argmax_token)(void* model);
-
     // (optional, for generation) The new tokens of some sequences, behind what the cache has of them; in and
     // out as in forward(), of these tokens. The last range writes the likeliest next token of each sequence
     // to `next` (num_seqs) and waits for it. An encoder-decoder gets encoder tokens once, decoder tokens call
@@ -142,7 +139,9 @@ typedef struct DynapipeCosts DynapipeCosts;  // a cost model; adapters make it (
 
 // Join the ranks (MPI), read the options, on a GPU choose the device. After a failure *out (NULL only where
 // memory ran out) is good for dynapipe_abort() and dynapipe_close(), and dynapipe_error() has the message.
-int dynapipe_open(Dynapipe** out, int* argc, char*** argv);
+// own_options: names of the program's own --options, each with a value, NULL behind the last; they stay in
+// argv. NULL: it has none.
+int dynapipe_open(Dynapipe** out, int* argc, char*** argv, const char* const* own_options);
 void dynapipe_close(Dynapipe* dp);  // NULL is fine
 const char* dynapipe_error(void);
 // Print `why` once and make every other rank stop too; returns only if this rank is alone.
@@ -178,7 +177,9 @@ typedef struct {
 
 typedef struct {
     int32_t vocab, eot_token, num_tasks;
+    int32_t tokenizer;  // SampleTokenizer of dataloader/sample_file.h; 0: unknown
     int64_t num_samples, num_tokens, num_truncated, num_skipped;
+    int64_t num_val_samples;
     int32_t num_steps;  // of the run
 } DynapipeDataInfo_v1;
 
@@ -240,15 +241,34 @@ typedef struct {
 // One line on rank 0's terminal, one line in metrics.jsonl, the --trace and --print-plan of their step.
 int dynapipe_report(Dynapipe* dp, const DynapipeReport_v1* report);
 
+// A line of metrics.jsonl on the validation after `step` steps. Lists by task, NaN where there is nothing;
+// NULL: none.
+typedef struct {
+    int32_t step;
+    double loss;
+    const double *task_loss, *exact_match, *rouge_l;  // (num_tasks); shares of 1
+    const char* log_dir;                              // NULL: nowhere
+} DynapipeValidation_v1;
+int dynapipe_report_validation(Dynapipe* dp, const DynapipeValidation_v1* validation);
+
 // Mean loss over at most max_batches batches of the validation data (< 0: all), on the same pipeline.
 // task_loss: (num_tasks), NaN for none; may be NULL.
 int dynapipe_validate(Dynapipe* dp, int32_t max_batches, double* loss, double* task_loss);
 
-// Greedy continuation of the input of validation sample `idx`; collective. At most max_tokens ids go to `out`
-// on every rank. *prompt and *target become the sample's own tokens, valid until the next call.
-int dynapipe_generate(Dynapipe* dp, int64_t idx, int32_t max_tokens, int32_t* out, int32_t* num_out,
-                      const int32_t** prompt, int32_t* num_prompt, const int32_t** target,
-                      int32_t* num_target);
+// What the model answers to a validation sample; ids of the data's vocabulary.
+typedef struct {
+    int32_t task;
+    int32_t num_prompt, num_target, num_answer;
+    const int32_t *prompt, *target, *answer;  // the target ends with end-of-text, the answer without
+} DynapipeAnswer_v1;
+
+// Numbers of validation samples, up to per_task of each task, spread over it; samples that are plain text,
+// without an input, are left out. out: room for per_task * num_tasks.
+int dynapipe_pick_samples(const Dynapipe* dp, int32_t per_task, int64_t* out, int32_t* num_samples);
+// Greedy answers to these validation samples, at most max_tokens ids each; *out [num_samples] on every rank,
+// valid until the next call of this or of dynapipe_validate(). A collective.
+int dynapipe_generate(Dynapipe* dp, const int64_t* samples, int32_t num_samples, int32_t max_tokens,
+                      const DynapipeAnswer_v1** out);
 
 #ifdef __cplusplus
 }

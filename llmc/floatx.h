@@ -1,5 +1,6 @@
 /*
-floatx.h -- floatX and float on the host, in C and C++: conversion value by value and of arrays.
+floatx.h -- floatX and float on the host, in C and C++: conversion value by value and of arrays; float16 of
+files that others write.
 
 bf16 is the upper half of a float32; rounding is to nearest, ties to even; NaN stays NaN.
 */
@@ -20,6 +21,22 @@ static inline uint16_t floatx_bf16_bits(float value) {
 static inline float floatx_bf16_float(uint16_t half) {
     uint32_t bits = (uint32_t)half << 16;
     float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// IEEE 754 binary16: 1 sign, 5 exponent, 10 mantissa bits. Exact; subnormals, infinities and NaN included.
+static inline float floatx_f16_float(uint16_t half) {
+    uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = half >> 10 & 31u, mantissa = half & 1023u;
+    float value = (float)mantissa * 0x1p-24f;  // subnormal: exact, and normal in float32
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (exponent == 31) {
+        bits = 0x7f800000u | mantissa << 13;
+    } else if (exponent > 0) {
+        bits = (exponent + 112) << 23 | mantissa << 13;  // 112: difference of the biases 127 and 15
+    }
+    bits |= sign;
     memcpy(&value, &bits, sizeof value);
     return value;
 }

@@ -72,6 +72,7 @@ static int64_t boundary_bytes(const Model* model, const ModelBatch* batch, int i
 const ModelKind gpt2_kind = {
     .name = "gpt2",
     .title = "GPT-2",
+    .usual = "d12",
     .num_tensors = GPT2_NUM_TENSORS,
     .checkpoint_magic = 20240326,
     .parse = gpt2_config_parse,
@@ -90,4 +91,7 @@ const ModelKind gpt2_kind = {
     .forward = gpt2_forward,
     .backward_inputs = gpt2_backward_inputs,
     .backward_weights = gpt2_backward_weights,
+    .cache_bytes = gpt2_cache_bytes,
+    .infer_bytes = gpt2_infer_bytes,
+    .infer = gpt2_infer,
 };

@@ -68,6 +68,12 @@ void gpt2_backward_inputs(Model* model, const ModelBatch* batch, const void* in,
 void gpt2_backward_weights(Model* model, const ModelBatch* batch, void* acts, const void* dout,
                            void* scratch);
 
+// gpt2_infer.c; scratch: gpt2_infer_bytes().
+int64_t gpt2_cache_bytes(const Model* model, const ModelCache* cache);
+int64_t gpt2_infer_bytes(const Model* model, const ModelBatch* batch);
+void gpt2_infer(Model* model, const ModelBatch* batch, const ModelCache* cache, const void* in, void* out,
+                void* scratch, int32_t* next);
+
 #ifdef __cplusplus
 }
 #endif

@@ -62,6 +62,12 @@ int64_t gpt2_scratch_bytes(const Model* model, int num_tokens, int num_rows, int
     int64_t attention_bytes = (int64_t)attention_backward_scratch_bytes(
         (int)tokens, (int)C, model->config.num_heads, (int)round_up_16(max_seq_tokens), model->ops);
     if (attention_bytes > wide_bytes) { wide_bytes = attention_bytes; }
+    if (model->dropout > 0) {
+        ModelBatch counts = {.num_tokens = (int)tokens, .num_seqs = 1};
+        Attention about = gpt2_dropped_attention(model, &counts, NULL, 0);
+        int64_t dropped_bytes = (int64_t)attention_general_scratch_bytes(&about, model->ops);
+        if (dropped_bytes > wide_bytes) { wide_bytes = dropped_bytes; }
+    }
     if (model->is_last && rows > tokens) { wide_bytes += 2 * (rows - tokens) * C * value; }
     int64_t num_bytes = tokens * C * value + (wide_bytes + 63) / 64 * 64;
     if (!model->is_first) { return num_bytes; }

@@ -58,8 +58,29 @@ Gpt2Scratch gpt2_scratch_split(const Model* model, void* scratch, int num_tokens
 
 // A copy of `batch` whose arrays are the device's, as long as one job's are (ops_stage); the others are NULL.
 // Begins a job's staging. An id out of range ends the program.
-enum { GPT2_BATCH_SEQS = 1, GPT2_BATCH_TOKENS = 2, GPT2_BATCH_ROWS = 4, GPT2_BATCH_TARGETS = 8 };
+enum {
+    GPT2_BATCH_SEQS = 1,
+    GPT2_BATCH_TOKENS = 2,
+    GPT2_BATCH_ROWS = 4,
+    GPT2_BATCH_TARGETS = 8,
+    GPT2_BATCH_KEYS = 16,  // of dropout, where there is any
+};
 ModelBatch gpt2_batch_stage(const Model* model, const ModelBatch* batch, int arrays);
+
+// Dropout as in GPT-2 (Radford et al. 2019): of the embedding, of attention's probabilities, of what
+// attention and the feed-forward add. A place is a number for each of them.
+enum { GPT2_DROP_EMBEDDING = 0, GPT2_DROP_ATTENTION = 1, GPT2_DROP_ATTPROJ = 2, GPT2_DROP_FCPROJ = 3 };
+static inline uint32_t gpt2_drop_place(int layer, int which) {
+    return (uint32_t)(layer + 1) * 4 + (uint32_t)which;
+}
+static inline bool gpt2_drops(const Model* model, const ModelBatch* batch) {
+    return model->dropout > 0 && batch->token_keys != NULL;
+}
+// out = in with the values of this place dropped; a no-op in place where nothing is.
+void gpt2_drop(const Model* model, const ModelBatch* batch, floatX* out, const floatX* in, uint32_t place);
+// The layer's attention as the general operation, which can drop.
+Attention gpt2_dropped_attention(const Model* model, const ModelBatch* batch, const floatX* qkv,
+                                 int local_layer);
 
 #ifdef __cplusplus
 }

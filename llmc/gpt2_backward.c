@@ -28,15 +28,33 @@ static void layer_backward_inputs(Model* model, const ModelBatch* batch, const G
     const int T = batch->num_tokens, C = model->config.channels, NH = model->config.num_heads;
     OpsContext* ops = model->ops;
     floatX *dcolumns = scratch->columns, *dfch = acts->fch;
-    matmul_gelu_backward_input(dfch, acts->fch, scratch->wide, dx_next, param(model, GPT2_fcprojw, l), T,
+    const bool drops = gpt2_drops(model, batch);
+    const floatX* dfcproj = dx_next;
+    if (drops) {
+        gpt2_drop(model, batch, dcolumns, dx_next, gpt2_drop_place(model->layer_begin + l, GPT2_DROP_FCPROJ));
+        dfcproj = dcolumns;
+    }
+    matmul_gelu_backward_input(dfch, acts->fch, scratch->wide, dfcproj, param(model, GPT2_fcprojw, l), T,
                                4 * C, C, ops);
     matmul_backward_input(dcolumns, dfch, param(model, GPT2_fcw, l), T, C, 4 * C, ops);
     layernorm_backward(acts->dresidual2, model_grad(model, GPT2_ln2w, l), model_grad(model, GPT2_ln2b, l),
                        dx_next, dcolumns, acts->residual2, param(model, GPT2_ln2w, l), acts->ln2_mean,
                        acts->ln2_rstd, T, C, ops);
-    matmul_backward_input(dcolumns, acts->dresidual2, param(model, GPT2_attprojw, l), T, C, C, ops);
-    attention_backward(acts->dqkv, scratch->wide, dcolumns, acts->qkv, acts->atty, acts->lse,
-                       batch->cu_seqlens, batch->num_seqs, T, C, NH, ops);
+    const floatX* dattproj = acts->dresidual2;
+    if (drops) {
+        gpt2_drop(model, batch, scratch->wide, acts->dresidual2,
+                  gpt2_drop_place(model->layer_begin + l, GPT2_DROP_ATTPROJ));
+        dattproj = scratch->wide;
+    }
+    matmul_backward_input(dcolumns, dattproj, param(model, GPT2_attprojw, l), T, C, C, ops);
+    if (drops) {
+        Attention about = gpt2_dropped_attention(model, batch, acts->qkv, l);
+        attention_general_backward(acts->dqkv, acts->dqkv + C, acts->dqkv + 2 * C, NULL, scratch->wide,
+                                   dcolumns, acts->atty, acts->lse, &about, ops);
+    } else {
+        attention_backward(acts->dqkv, scratch->wide, dcolumns, acts->qkv, acts->atty, acts->lse,
+                           batch->cu_seqlens, batch->num_seqs, T, C, NH, ops);
+    }
     matmul_backward_input(dcolumns, acts->dqkv, param(model, GPT2_qkvw, l), T, C, 3 * C, ops);
     layernorm_backward(dx, model_grad(model, GPT2_ln1w, l), model_grad(model, GPT2_ln1b, l), acts->dresidual2,
                        dcolumns, x, param(model, GPT2_ln1w, l), acts->ln1_mean, acts->ln1_rstd, T, C, ops);
@@ -46,8 +64,8 @@ void gpt2_backward_inputs(Model* model, const ModelBatch* batch, const void* in,
                           void* din, void* scratch) {
     const int T = batch->num_tokens, L = model->layer_end - model->layer_begin;
     Gpt2Scratch parts = gpt2_scratch_split(model, scratch, T);
-    ModelBatch staged =
-        gpt2_batch_stage(model, batch, (L > 0 ? GPT2_BATCH_SEQS : 0) | (dout == NULL ? GPT2_BATCH_ROWS : 0));
+    ModelBatch staged = gpt2_batch_stage(
+        model, batch, (L > 0 ? GPT2_BATCH_SEQS | GPT2_BATCH_KEYS : 0) | (dout == NULL ? GPT2_BATCH_ROWS : 0));
     if (dout == NULL) {
         floatX* dx = L > 0 ? gpt2_acts_layer(model, acts, T, L - 1, MODEL_KEEP).dx_next : din;
         head_backward_inputs(model, &staged, acts, dx, scratch);
@@ -62,17 +80,26 @@ void gpt2_backward_inputs(Model* model, const ModelBatch* batch, const void* in,
     }
 }
 
-static void layer_backward_weights(Model* model, int T, const Gpt2LayerActs* acts, const floatX* dx_next,
-                                   int l) {
-    const int C = model->config.channels;
+static void layer_backward_weights(Model* model, const ModelBatch* batch, const Gpt2LayerActs* acts,
+                                   const floatX* dx_next, floatX* dropped, int l) {
+    const int C = model->config.channels, T = batch->num_tokens, layer = model->layer_begin + l;
     OpsContext* ops = model->ops;
-    const floatX* dfch = acts->fch;
+    const floatX *dfch = acts->fch, *dattproj = acts->dresidual2;
+    const bool drops = gpt2_drops(model, batch);
+    if (drops) {
+        gpt2_drop(model, batch, dropped, dx_next, gpt2_drop_place(layer, GPT2_DROP_FCPROJ));
+        dx_next = dropped;
+    }
     matmul_backward_weight(model_grad(model, GPT2_fcprojw, l), model_grad(model, GPT2_fcprojb, l), dx_next,
                            acts->fch_gelu, T, 4 * C, C, ops);
     matmul_backward_weight(model_grad(model, GPT2_fcw, l), model_grad(model, GPT2_fcb, l), dfch, acts->ln2, T,
                            C, 4 * C, ops);
-    matmul_backward_weight(model_grad(model, GPT2_attprojw, l), model_grad(model, GPT2_attprojb, l),
-                           acts->dresidual2, acts->atty, T, C, C, ops);
+    if (drops) {
+        gpt2_drop(model, batch, dropped, acts->dresidual2, gpt2_drop_place(layer, GPT2_DROP_ATTPROJ));
+        dattproj = dropped;
+    }
+    matmul_backward_weight(model_grad(model, GPT2_attprojw, l), model_grad(model, GPT2_attprojb, l), dattproj,
+                           acts->atty, T, C, C, ops);
     matmul_backward_weight(model_grad(model, GPT2_qkvw, l), model_grad(model, GPT2_qkvb, l), acts->dqkv,
                            acts->ln1, T, C, 3 * C, ops);
 }
@@ -86,14 +113,19 @@ void gpt2_backward_weights(Model* model, const ModelBatch* batch, void* acts, co
         matmul_backward_weight(model_grad(model, GPT2_wte, 0), NULL, head.logits, head.lnf, R, C, Vp,
                                model->ops);
     }
+    ModelBatch staged = gpt2_batch_stage(
+        model, batch, (L > 0 ? GPT2_BATCH_KEYS : 0) | (model->is_first ? GPT2_BATCH_TOKENS : 0));
+    floatX* dropped = gpt2_scratch_split(model, scratch, T).columns;
     for (int l = L - 1; l >= 0; l--) {
         Gpt2LayerActs layer = gpt2_acts_layer(model, acts, T, l, MODEL_KEEP);
         bool is_dout = l == L - 1 && dout != NULL;
-        layer_backward_weights(model, T, &layer, is_dout ? dout : layer.dx_next, l);
+        layer_backward_weights(model, &staged, &layer, is_dout ? dout : layer.dx_next, dropped, l);
     }
     if (model->is_first) {
         Gpt2LayerActs layer = gpt2_acts_layer(model, acts, T, 0, MODEL_KEEP);
-        ModelBatch staged = gpt2_batch_stage(model, batch, GPT2_BATCH_TOKENS);
+        if (gpt2_drops(model, &staged)) {
+            gpt2_drop(model, &staged, layer.dx, layer.dx, gpt2_drop_place(-1, GPT2_DROP_EMBEDDING));
+        }
         embedding_backward(model_grad(model, GPT2_wte, 0), model_grad(model, GPT2_wpe, 0), scratch, layer.dx,
                            staged.tokens, staged.positions, T, C, model->ops);
     }

@@ -24,6 +24,7 @@ ModelBatch gpt2_batch_stage(const Model* model, const ModelBatch* batch, int arr
     OpsContext* ops = model->ops;
     ModelBatch staged = *batch;
     staged.cu_seqlens = staged.tokens = staged.positions = staged.rows = staged.targets = NULL;
+    staged.token_keys = NULL;
     ops_stage_begin(ops);
     if (arrays & GPT2_BATCH_SEQS) { staged.cu_seqlens = stage(ops, batch->cu_seqlens, batch->num_seqs + 1); }
     if (arrays & GPT2_BATCH_TOKENS) {
@@ -35,6 +36,9 @@ ModelBatch gpt2_batch_stage(const Model* model, const ModelBatch* batch, int arr
     if (arrays & GPT2_BATCH_ROWS) {
         check_range("row", batch->rows, R, T);
         staged.rows = stage(ops, batch->rows, R);
+    }
+    if (arrays & GPT2_BATCH_KEYS && gpt2_drops(model, batch)) {
+        staged.token_keys = (const uint32_t*)stage(ops, (const int32_t*)batch->token_keys, T);
     }
     if (arrays & GPT2_BATCH_TARGETS) {
         check_range("target", batch->targets, R, model->config.vocab);

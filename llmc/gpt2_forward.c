@@ -14,11 +14,22 @@ static void layer_forward(const Model* model, const ModelBatch* batch, const Gpt
                           const floatX* x, const Gpt2Scratch* scratch, int l) {
     const int T = batch->num_tokens, C = model->config.channels, NH = model->config.num_heads;
     OpsContext* ops = model->ops;
+    const bool drops = gpt2_drops(model, batch);
     matmul_forward(acts->qkv, acts->ln1, param(model, GPT2_qkvw, l), param(model, GPT2_qkvb, l), T, C, 3 * C,
                    ops);
-    attention_forward(acts->atty, acts->lse, acts->qkv, batch->cu_seqlens, batch->num_seqs, T, C, NH, ops);
+    if (drops) {
+        Attention about = gpt2_dropped_attention(model, batch, acts->qkv, l);
+        attention_general_forward(acts->atty, acts->lse, &about, ops);
+    } else {
+        attention_forward(acts->atty, acts->lse, acts->qkv, batch->cu_seqlens, batch->num_seqs, T, C, NH,
+                          ops);
+    }
     matmul_forward(scratch->columns, acts->atty, param(model, GPT2_attprojw, l),
                    param(model, GPT2_attprojb, l), T, C, C, ops);
+    if (drops) {
+        gpt2_drop(model, batch, scratch->columns, scratch->columns,
+                  gpt2_drop_place(model->layer_begin + l, GPT2_DROP_ATTPROJ));
+    }
     residual_layernorm_forward(acts->residual2, acts->ln2, acts->ln2_mean, acts->ln2_rstd, x,
                                scratch->columns, param(model, GPT2_ln2w, l), param(model, GPT2_ln2b, l), T, C,
                                ops);
@@ -27,10 +38,14 @@ static void layer_forward(const Model* model, const ModelBatch* batch, const Gpt
 }
 
 // x' + fcproj(gelu(fc(ln2 x'))) but for the sum: its second term is left in `columns`.
-static void mlp_output_forward(const Model* model, const Gpt2LayerActs* acts, floatX* columns, int T, int l) {
-    const int C = model->config.channels;
+static void mlp_output_forward(const Model* model, const ModelBatch* batch, const Gpt2LayerActs* acts,
+                               floatX* columns, int l) {
+    const int C = model->config.channels, T = batch->num_tokens;
     matmul_forward(columns, acts->fch_gelu, param(model, GPT2_fcprojw, l), param(model, GPT2_fcprojb, l), T,
                    4 * C, C, model->ops);
+    if (gpt2_drops(model, batch)) {
+        gpt2_drop(model, batch, columns, columns, gpt2_drop_place(model->layer_begin + l, GPT2_DROP_FCPROJ));
+    }
 }
 
 // Final norm, logits and losses of `num_rows` supervised rows, from x_L.
@@ -79,6 +94,9 @@ static void layers_forward(Model* model, const ModelBatch* batch, const floatX* 
     if (model->is_first) {
         embedding_forward(layer.x, batch->tokens, batch->positions, param(model, GPT2_wte, 0),
                           param(model, GPT2_wpe, 0), T, C, ops);
+        if (gpt2_drops(model, batch)) {
+            gpt2_drop(model, batch, layer.x, layer.x, gpt2_drop_place(-1, GPT2_DROP_EMBEDDING));
+        }
         x = layer.x;
     }
     layernorm_forward(layer.ln1, layer.ln1_mean, layer.ln1_rstd, x, param(model, GPT2_ln1w, 0),
@@ -87,7 +105,7 @@ static void layers_forward(Model* model, const ModelBatch* batch, const floatX* 
         if (layer.fch_gelu == NULL) { layer.fch_gelu = parts.wide; }
         layer_forward(model, batch, &layer, x, &parts, l);
         if (l + 1 == L) { break; }
-        mlp_output_forward(model, &layer, parts.columns, T, l);
+        mlp_output_forward(model, batch, &layer, parts.columns, l);
         Gpt2LayerActs next = gpt2_acts_layer(model, acts, T, l + 1, flags);
         residual_layernorm_forward(next.x, next.ln1, next.ln1_mean, next.ln1_rstd, layer.residual2,
                                    parts.columns, param(model, GPT2_ln1w, l + 1),
@@ -96,7 +114,7 @@ static void layers_forward(Model* model, const ModelBatch* batch, const floatX* 
         x = layer.x;
     }
     if (x_end != NULL) {
-        mlp_output_forward(model, &layer, parts.columns, T, L - 1);
+        mlp_output_forward(model, batch, &layer, parts.columns, L - 1);
         residual_forward(x_end, layer.residual2, parts.columns, (size_t)T * (size_t)C, ops);
     }
 }
@@ -106,10 +124,10 @@ void gpt2_forward(Model* model, const ModelBatch* batch, const void* in, void* o
     const int L = model->layer_end - model->layer_begin;
     if (model->is_last && flags == 0) { return; }  // nobody reads anything of it before the recompute
     const bool with_head = model->is_last && flags & MODEL_HEAD;
-    ModelBatch staged =
-        gpt2_batch_stage(model, batch,
-                         (L > 0 ? GPT2_BATCH_SEQS : 0) | (model->is_first ? GPT2_BATCH_TOKENS : 0) |
-                             (with_head ? GPT2_BATCH_ROWS | GPT2_BATCH_TARGETS : 0));
+    ModelBatch staged = gpt2_batch_stage(model, batch,
+                                         (L > 0 ? GPT2_BATCH_SEQS | GPT2_BATCH_KEYS : 0) |
+                                             (model->is_first ? GPT2_BATCH_TOKENS : 0) |
+                                             (with_head ? GPT2_BATCH_ROWS | GPT2_BATCH_TARGETS : 0));
     const floatX* x_end = in;
     if (L > 0) {
         floatX* x_last =

@@ -55,7 +55,7 @@ typedef struct {
     const int32_t *rows, *targets;  // (num_rows) supervised tokens (of the decoder, where there is one)
     float loss_scale;               // of every row's gradient: 1 / supervised tokens of the step
     const int32_t* seq_lens;        // (num_seqs) tokens of each that are not padding; NULL: all
-    const uint32_t* token_keys;     // (num_tokens) of dropout; may be NULL without
+    const uint32_t* token_keys;     // (num_tokens) of dropout; NULL: nothing is dropped (evaluation)
     // the decoder's side of the same sequences; 0 and NULL elsewhere
     int num_dec_tokens, max_dec_seq_tokens;
     const int32_t *dec_cu_seqlens, *dec_tokens, *dec_positions, *dec_seq_lens;
@@ -125,6 +125,7 @@ struct Model {
 struct ModelKind {
     const char* name;   // "gpt2", "t5"
     const char* title;  // "GPT-2", "T5"
+    const char* usual;  // the descriptor where none is given: "d12"
     bool has_decoder;   // two sides: batches have an encoder's and a decoder's
     int num_tensors;
     int checkpoint_magic;

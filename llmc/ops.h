@@ -71,6 +71,8 @@ void ops_deliver(OpsContext* ops, float* host, const float* results, size_t num_
 void ops_sync(OpsContext* ops);
 // Queued like an operation; both on the device, not overlapping.
 void ops_copy(OpsContext* ops, void* to, const void* from, size_t num_bytes);
+// The same, into float32: tables of parameters that kernels read so.
+void values_to_floats(float* out, const floatX* inp, size_t num_values, OpsContext* ops);
 
 // --- embedding ---------------------------------------------------------------------------------------------
 void embedding_forward(floatX* out,               // (T, C)  wte[tokens] + wpe[positions]

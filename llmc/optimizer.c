@@ -1,11 +1,28 @@
 #include "optimizer.h"
 
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "device_values.h"
+#include "llmc_error.h"
 
 static const bool HAS_MASTER = sizeof(floatX) < sizeof(float);
 
-void optimizer_init(Optimizer* optimizer, int64_t begin, int64_t end, float weight_decay, uint32_t seed,
-                    OpsContext* ops) {
+bool optimizer_parse(OptimizerKind* out, const char* name, char* error) {
+    static const char* const names[] = {"adamw", "adamw-scaled"};
+    for (int i = 0; i < 2; i++) {
+        if (strcmp(name, names[i]) == 0) {
+            *out = (OptimizerKind)i;
+            return true;
+        }
+    }
+    return llmc_fail(error, "'%.40s' is no optimizer ---> adamw, or adamw-scaled (T5 from scratch)", name);
+}
+
+void optimizer_init(Optimizer* optimizer, OptimizerKind kind, int64_t begin, int64_t end, float weight_decay,
+                    uint32_t seed, OpsContext* ops) {
+    bool scaled = kind == OPTIMIZER_ADAMW_SCALED;
     size_t num_bytes = (size_t)(end - begin) * sizeof(float);
     *optimizer = (Optimizer){
         .ops = ops,
@@ -14,9 +31,10 @@ void optimizer_init(Optimizer* optimizer, int64_t begin, int64_t end, float weig
         .m = ops_alloc(ops, num_bytes, "optimizer state"),
         .v = ops_alloc(ops, num_bytes, "optimizer state"),
         .master = HAS_MASTER ? ops_alloc(ops, num_bytes, "float32 parameters") : NULL,
+        .kind = kind,
         .beta1 = 0.9f,
-        .beta2 = 0.95f,
-        .eps = 1e-8f,
+        .beta2 = scaled ? 0.999f : 0.95f,
+        .eps = scaled ? 1e-6f : 1e-8f,
         .weight_decay = weight_decay,
         .seed = seed,
     };
@@ -27,6 +45,7 @@ void optimizer_free(Optimizer* optimizer) {
     ops_release(optimizer->ops, optimizer->m);
     ops_release(optimizer->ops, optimizer->v);
     ops_release(optimizer->ops, optimizer->master);
+    free(optimizer->scales);
     *optimizer = (Optimizer){0};
 }
 
@@ -79,17 +98,19 @@ typedef struct {
     int64_t begin, end;   // in the flat array
     int64_t file_offset;  // of begin
     bool decay;
+    float scale;  // of the step
 } Run;
 
 static void update_run(Optimizer* optimizer, Model* model, const Run* run, float lr, int t,
                        float grad_scale) {
     if (run->begin == run->end) { return; }
     int64_t at = run->begin - optimizer->begin;
-    AdamwUpdate about = {.lr = lr,
+    float weight_decay = run->decay ? optimizer->weight_decay : 0.0f;
+    AdamwUpdate about = {.lr = lr * run->scale,
                          .beta1 = optimizer->beta1,
                          .beta2 = optimizer->beta2,
                          .eps = optimizer->eps,
-                         .weight_decay = run->decay ? optimizer->weight_decay : 0.0f,
+                         .weight_decay = weight_decay / run->scale,  // times lr * scale: as without
                          .grad_scale = grad_scale,
                          .t = t,
                          .seed = optimizer->seed + (uint32_t)t * 0x9e3779b9u};  // other bits every update
@@ -100,19 +121,48 @@ static void update_run(Optimizer* optimizer, Model* model, const Run* run, float
 }
 
 void optimizer_update(Optimizer* optimizer, Model* model, float lr, int t, float grad_scale) {
-    Run run = {.begin = optimizer->begin, .end = optimizer->begin};
+    Run run = {.begin = optimizer->begin, .end = optimizer->begin, .scale = 1};
     optimizer_set_master(optimizer, model);
     for (int i = 0; i < model->num_slices; i++) {
         const TensorSlice* slice = &model->slices[i];
         int64_t from, to;
         if (!intersect(optimizer, slice, &from, &to)) { continue; }
         int64_t file_offset = slice->file_offset + from - slice->offset;
-        bool joins = slice->decay == run.decay && file_offset == run.file_offset + run.end - run.begin;
+        float scale = optimizer->scales != NULL ? optimizer->scales[i] : 1.0f;
+        bool joins = slice->decay == run.decay && scale == run.scale &&
+                     file_offset == run.file_offset + run.end - run.begin;
         if (!joins) {
             update_run(optimizer, model, &run, lr, t, grad_scale);
-            run = (Run){.begin = from, .file_offset = file_offset, .decay = slice->decay};
+            run = (Run){.begin = from, .file_offset = file_offset, .decay = slice->decay, .scale = scale};
         }
         run.end = to;
     }
     update_run(optimizer, model, &run, lr, t, grad_scale);
+}
+
+void optimizer_param_squares(Optimizer* optimizer, const Model* model, double* squares) {
+    memset(squares, 0, sizeof *squares * (size_t)model_num_tensors(&model->config));
+    optimizer_set_master(optimizer, model);
+    // float32 parameters are their own master
+    const float* master = optimizer->master != NULL ? optimizer->master - optimizer->begin
+                                                    : (const float*)(const void*)model->params;
+    for (int i = 0; i < model->num_slices; i++) {
+        const TensorSlice* slice = &model->slices[i];
+        int64_t from, to;
+        if (slice->tied_copy || !intersect(optimizer, slice, &from, &to)) { continue; }
+        squares[model_tensor_number(&model->config, slice)] +=
+            sum_of_squares(master + from, (size_t)(to - from), model->ops);
+    }
+}
+
+void optimizer_set_scales(Optimizer* optimizer, const Model* model, const double* squares) {
+    static const float LEAST_RMS = 1e-3f;
+    if (optimizer->scales == NULL) {
+        optimizer->scales = (float*)llmc_alloc(sizeof(float) * (size_t)model->num_slices, "scales");
+    }
+    for (int i = 0; i < model->num_slices; i++) {
+        const TensorSlice* slice = &model->slices[i];
+        double rms = sqrt(squares[model_tensor_number(&model->config, slice)] / (double)slice->num_values);
+        optimizer->scales[i] = rms > (double)LEAST_RMS ? (float)rms : LEAST_RMS;
+    }
 }

@@ -1,6 +1,12 @@
 /*
 optimizer.h -- AdamW (Loshchilov, Hutter 2019; llm.c's form) over a range of a slice's flat parameters.
 
+Scaled, a tensor's step is multiplied by the root mean square of its values, at least 1e-3, as in Adafactor
+(Shazeer, Stern 2018, section 8: relative step sizes) but with Adam's moments (nanoT5: Nawrot 2023). T5, whose
+embedding begins with a deviation of 1 and whose matrices with far less, diverges without. Decay is not
+scaled. (Adafactor itself is not here: its moments are sums over rows and columns of whole matrices, and a
+replica's range cuts through them.)
+
 Moments are float32. Where parameters are bf16, a float32 master of each is what AdamW changes, and the
 parameter is its stochastic rounding (ops.h). The random bits depend on seed, update and the parameter's place
 in the whole model, not on who has it.
@@ -17,19 +23,27 @@ end) only, updates those parameters, and the caller gathers them. Weight decay a
 extern "C" {
 #endif
 
+typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_ADAMW_SCALED } OptimizerKind;
+
+// "adamw", "adamw-scaled". false: `error` says what there is.
+bool optimizer_parse(OptimizerKind* out, const char* name, char* error);
+
 typedef struct {
     OpsContext* ops;     // borrowed
     int64_t begin, end;  // of the slice's flat array
     float *m, *v;        // (end - begin) first and second moment, of the device
     float* master;       // (end - begin) parameters; NULL where they are float32 themselves
     bool master_is_set;  // no: the first update begins with the parameters as they are
+    OptimizerKind kind;
+    float* scales;  // [model->num_slices] of the step of each, or NULL; host memory
     float beta1, beta2, eps, weight_decay;
     uint32_t seed;  // of stochastic rounding
 } Optimizer;
 
-// llm.c's betas 0.9, 0.95 and eps 1e-8; 0 <= begin <= end <= num_params of the slice. m and v are zero.
-void optimizer_init(Optimizer* optimizer, int64_t begin, int64_t end, float weight_decay, uint32_t seed,
-                    OpsContext* ops);
+// llm.c's betas 0.9, 0.95 and eps 1e-8; scaled: nanoT5's 0.9, 0.999 and 1e-6. 0 <= begin <= end <= num_params
+// of the slice. m and v are zero.
+void optimizer_init(Optimizer* optimizer, OptimizerKind kind, int64_t begin, int64_t end, float weight_decay,
+                    uint32_t seed, OpsContext* ops);
 void optimizer_free(Optimizer* optimizer);  // before its ops
 // Begin with the parameters as they are, where that was not done yet (and there is a master).
 void optimizer_set_master(Optimizer* optimizer, const Model* model);
@@ -43,6 +57,12 @@ float optimizer_clip_scale(double norm, float max_norm);
 
 // t: this update's number, from 1. Gradients are multiplied by grad_scale first.
 void optimizer_update(Optimizer* optimizer, Model* model, float lr, int t, float grad_scale);
+
+// Scaled: before each update, squares[model_num_tensors()] of the range's parameters by tensor of the whole
+// model, tied copies left out, for the caller to sum over all ranges; the sums then go to
+// optimizer_set_scales().
+void optimizer_param_squares(Optimizer* optimizer, const Model* model, double* squares);
+void optimizer_set_scales(Optimizer* optimizer, const Model* model, const double* squares);
 
 #ifdef __cplusplus
 }

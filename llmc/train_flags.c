@@ -23,7 +23,7 @@ typedef struct {
 static const FlagSpec specs[] = {
     {"-i",  FLAG_STRING, FIELD(train_pattern),      NULL,      0, 0,        "training data: sample files (prepare_data) or llm.c token files; a glob"},
     {"-j",  FLAG_STRING, FIELD(val_pattern),        NULL,      0, 0,        "validation data"},
-    {"-e",  FLAG_STRING, FIELD(model),              "d12",     0, 0,        "checkpoint (.bin), or a new model: d12, gpt3:c768, l4c128h4 (layers, channels, heads)"},
+    {"-e",  FLAG_STRING, FIELD(model),              NULL,      0, 0,        "checkpoint (.bin), Hugging Face files (a folder or .safetensors), or a new model: d12, gpt3:c768, l4c128h4 (layers, channels, heads); t5:small, flan-t5:base, byt5:l2c64h4 [d12, t5:small]"},
     {"-o",  FLAG_STRING, FIELD(output_dir),         NULL,      0, 0,        "directory for main.log, metrics.jsonl and checkpoints"},
     {"-n",  FLAG_INT,    FIELD(checkpoint_every),   "0",       0, 2e9,      "checkpoint every n steps; 0: only at the end, if -o is given"},
     {"-nk", FLAG_INT,    FIELD(checkpoints_keep),   "0",       0, 2e9,      "keep only the newest n checkpoints; 0: all"},
@@ -47,6 +47,11 @@ static const FlagSpec specs[] = {
     {"-a",  FLAG_INT,    FIELD(overfit),            "0",       0, 1,        "1: train on the same first batch in every step"},
     {"-z",  FLAG_INT,    FIELD(zero_stage),         "0",       0, 1,        "1: optimizer state shared among replicas (ZeRO-1)"},
     {"-r",  FLAG_INT,    FIELD(recompute),          "0",       0, 0,        "0: keep activations; with the plugin --recompute decides"},
+    {"--answers",   FLAG_INT,    FIELD(answers),    "8",       0, 1e6,      "validation samples of each task answered at every -v: exact match and ROUGE-L; 0: none"},
+    {"--target-tokens", FLAG_INT, FIELD(target_tokens), "0",   0, 1e6,      "T5: longest target in tokens (-t is the longest input); 0: -t"},
+    {"--dropout",   FLAG_DOUBLE, FIELD(dropout),    "0",       0, 0.99,     "share of activations and attention that is dropped while training"},
+    {"--optimizer", FLAG_STRING, FIELD(optimizer),  "adamw",   0, 0,        "adamw, or adamw-scaled: steps by the size of each matrix, for T5 from scratch (-l 2e-2)"},
+    {"--export-hf", FLAG_STRING, FIELD(export_dir), NULL,      0, 0,        "at the end, write the model as Hugging Face's transformers loads it (-x 0: no training)"},
 };
 // clang-format on
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
@@ -90,10 +95,20 @@ static const char* set_value(TrainFlags* flags, const FlagSpec* spec, const char
 
 void train_flags_print(FILE* out) {
     for (int i = 0; i < NUM_SPECS; i++) {
-        fprintf(out, "  %-4s %s", specs[i].name, specs[i].help);
+        fprintf(out, "  %-*s %s", strlen(specs[i].name) <= 4 ? 4 : 15, specs[i].name, specs[i].help);
         if (specs[i].initial != NULL) { fprintf(out, " [%s]", specs[i].initial); }
         fprintf(out, "\n");
     }
+}
+
+const char* const* train_flags_words(void) {
+    static const char* words[NUM_SPECS + 1];
+    int n = 0;
+    for (int i = 0; i < NUM_SPECS; i++) {
+        if (strncmp(specs[i].name, "--", 2) == 0) { words[n++] = specs[i].name; }
+    }
+    words[n] = NULL;
+    return words;
 }
 
 bool train_flags_want_help(int argc, char** argv) {

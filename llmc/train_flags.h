@@ -1,5 +1,6 @@
 /*
-train_flags.h -- llm.c's command line: the letters, their meaning and defaults, in one table.
+train_flags.h -- llm.c's command line: the letters, their meaning and defaults, in one table. What llm.c has
+no letter for is a word.
 
 Every flag takes a value, as in llm.c. Where llm.c's parser looks at the first letter only, this one wants the
 whole flag: an unknown one, a missing value or one that is no number is an error. --help prints the table that
@@ -43,10 +44,17 @@ typedef struct {
     int32_t overfit;            // -a
     int32_t zero_stage;         // -z
     int32_t recompute;          // -r
+    int32_t answers;            // --answers
+    int32_t target_tokens;      // --target-tokens
+    double dropout;             // --dropout
+    const char* optimizer;      // --optimizer
+    const char* export_dir;     // --export-hf
 } TrainFlags;
 
 // NULL, or one line that says what is wrong with which flag and how to mend it.
 const char* train_flags_parse(TrainFlags* out, int argc, char** argv);
+// The flags that are words ("--dropout"), NULL behind the last.
+const char* const* train_flags_words(void);
 bool train_flags_want_help(int argc, char** argv);
 void train_flags_print(FILE* out);
 

@@ -69,8 +69,8 @@ void gpt2_golden_free(Gpt2Golden* golden) {
     free(golden->memory);
 }
 
-// Uniform in [-1, 1); splitmix64's mixer, as in dev/golden_gpt2.py.
-static float param_value(int64_t idx) {
+// splitmix64's mixer, as in dev/golden_gpt2.py.
+float gpt2_golden_value(int64_t idx) {
     uint64_t x = ((uint64_t)idx + 1) * 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -85,7 +85,7 @@ void gpt2_golden_params(Model* model) {
         int64_t num_used = slice->tensor == GPT2_wte ? (int64_t)model->config.vocab * model->config.channels
                                                      : slice->num_values;
         for (int64_t j = 0; j < slice->num_values; j++) {
-            float value = param_value(slice->file_offset + j) * 0.25f + (is_norm ? 1.0f : 0.0f);
+            float value = gpt2_golden_value(slice->file_offset + j) * 0.25f + (is_norm ? 1.0f : 0.0f);
             model->params[slice->offset + j] = j < num_used ? value : 0.0f;
         }
     }

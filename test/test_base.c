@@ -59,7 +59,21 @@ enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
 static Status take(TestOptions* options, int* argc, char** argv) {
     *options = (TestOptions){0};
     TRY(options_defaults(specs, NUM_SPECS, options));
-    return options_take(specs, NUM_SPECS, options, argc, argv);
+    return options_take(specs, NUM_SPECS, options, argc, argv, NULL);
+}
+
+// The host's own options stay, with their values, whichever way they are written.
+static void own_options_stay(void) {
+    char* argv[] = {"prog", "--dropout", "--check", "--stages", "3", "--out=x", "--check", NULL};
+    const char* const own[] = {"--dropout", "--out", NULL};
+    int argc = 7;
+    TestOptions options = {0};
+    CHECK_OK(options_defaults(specs, NUM_SPECS, &options));
+    CHECK_OK(options_take(specs, NUM_SPECS, &options, &argc, argv, own));
+    CHECK_EQ(argc, 4);
+    CHECK(strcmp(argv[1], "--dropout") == 0 && strcmp(argv[2], "--check") == 0 &&
+          strcmp(argv[3], "--out=x") == 0);
+    CHECK_EQ(options.stages, 3);
 }
 
 // Long options leave argv, everything else stays in order.
@@ -159,6 +173,7 @@ static void random_numbers_fill_their_range(void) {
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(arena_gives_zeroed_disjoint_memory);
+    RUN(own_options_stay);
     RUN(options_are_taken_out_of_argv);
     RUN(bad_options_name_what_is_valid);
     RUN(files_are_replaced_whole);

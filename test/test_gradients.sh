@@ -7,19 +7,6 @@ make_data 400 150
 model="-i $work/data/train.bin -e l4c32h4 -t 128 -d 3000 -x 1 -v 0 -s 0"
 "$build/tools/plain_gradients" "$work/data/train.bin" l4c32h4 128 3000 42 "$work/plain.bin" || exit 1
 
-agree() {  # name, ranks, options...
-    local name=$1 ranks=$2
-    shift 2
-    if ! run "$name" "$ranks" $model --dump-gradients "$work/$name.bin" --check "$@"; then
-        tail -5 "$work/$name.log"
-        ok 1 "$name: the run failed"
-        return
-    fi
-    "$build/tools/compare_checkpoints" "$work/$name.bin" "$work/plain.bin" 1e-5 >"$work/compare.log"
-    ok $? "$name: $(tail -1 "$work/compare.log")"
-    rm -f "$work/$name.bin"
-}
-
 for ranks in 1x1 4x1 2x2 1x4 3x1; do
     P=${ranks%x*} R=${ranks#*x}
     agree "ranks-$ranks" $((P * R)) --stages "$P" --replicas "$R"

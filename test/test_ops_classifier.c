@@ -90,6 +90,27 @@ static void argmax_is_the_first_maximum(void) {
     }
 }
 
+// Many rows at once, some with two equal maxima, padding columns larger than any: the first of a row's own.
+static void argmax_of_rows_is_each_rows(void) {
+    for (int i = 0; i < 20; i++) {
+        const int num_rows = rng_between(&ops_test_rng, 0, 40), V = rng_between(&ops_test_rng, 1, 700);
+        const int Vp = V + rng_between(&ops_test_rng, 0, 64);
+        float* x = ops_test_random((size_t)(num_rows * Vp), 1.0);
+        int32_t out[41], first[40];
+        for (int r = 0; r < num_rows; r++) {
+            for (int v = V; v < Vp; v++) { x[r * Vp + v] = 99.0f; }
+            first[r] = (int32_t)rng_below(&ops_test_rng, (uint32_t)V);
+            x[r * Vp + first[r]] = 10.0f;
+            x[r * Vp + first[r] + (int)rng_below(&ops_test_rng, (uint32_t)(V - first[r]))] = 10.0f;
+        }
+        out[num_rows] = -5;
+        argmax_rows(out, x, num_rows, V, Vp, ops);
+        for (int r = 0; r < num_rows; r++) { CHECK_EQ(out[r], first[r]); }
+        CHECK_EQ(out[num_rows], -5);
+        ops_test_release();
+    }
+}
+
 static void threads_do_not_change_bits(void) {
     enum { ROWS = 9, V = 1500 };
     OpsContext* one = ops_create(1);
@@ -113,6 +134,7 @@ int main(int argc, char** argv) {
     RUN(a_certain_target_keeps_its_gradient);
     RUN(a_nan_reaches_the_loss);
     RUN(argmax_is_the_first_maximum);
+    RUN(argmax_of_rows_is_each_rows);
     RUN(threads_do_not_change_bits);
     ops_free(ops);
     return test_end();

@@ -1,4 +1,5 @@
-// Laws of what moves rows: embedding (and its gradient, tokens repeating), gather and scatter.
+// Laws of what moves rows: embedding (and its gradient, tokens repeating), gather and scatter, rows placed in
+// a cache, a copy.
 #include "ops_test.h"
 
 static OpsContext* ops;
@@ -102,13 +103,72 @@ static void gather_and_scatter_are_inverse(void) {
     }
 }
 
+// Without positions (T5): rows of the one table, and its gradient; positions are not read.
+static void without_positions_a_row_is_the_tokens(void) {
+    enum { T = 300, C = 40 };
+    float *wte = ops_test_random(V * C, 1.0), *d = ops_test_random(T * C, 1.0), *out = ops_test_floats(T * C);
+    float *dwte = ops_test_random(V * C, 1.0), *dwte2 = ops_test_copy(dwte, V * C),
+          *dwpe = ops_test_floats(C);
+    int32_t tokens[T], positions[T] = {0};
+    for (int t = 0; t < T; t++) { tokens[t] = (int32_t)rng_below(&ops_test_rng, V); }
+    embedding_forward(out, tokens, NULL, wte, NULL, T, C, ops);
+    for (int t = 0; t < T; t++) { CHECK_SAME_BITS(out + t * C, wte + tokens[t] * C, C); }
+    embedding_backward(dwte, NULL, NULL, d, tokens, NULL, T, C, ops);
+    embedding_backward(dwte2, dwpe, NULL, d, tokens, positions, T, C, ops);
+    CHECK_SAME_BITS(dwte, dwte2, V * C);
+    ops_test_release();
+}
+
+// Rows land where they should, with either stride; what lies between and beside them stays.
+static void placed_rows_are_where_they_should_be(void) {
+    for (int k = 0; k < 20; k++) {
+        const int num_rows = rng_between(&ops_test_rng, 0, 60), width = rng_between(&ops_test_rng, 1, 300);
+        const int dst_stride = width + rng_between(&ops_test_rng, 0, 9),
+                  src_stride = width + rng_between(&ops_test_rng, 0, 9);
+        const size_t n = (size_t)(MAX_T * dst_stride);
+        float *dst = ops_test_random(n, 1.0), *kept = ops_test_copy(dst, n);
+        float* src = ops_test_random((size_t)((num_rows + 1) * src_stride), 1.0);
+        int32_t rows[60], from[MAX_T];
+        for (int t = 0; t < MAX_T; t++) { from[t] = -1; }
+        for (int i = 0; i < num_rows; i++) {
+            do { rows[i] = (int32_t)rng_below(&ops_test_rng, MAX_T); } while (from[rows[i]] >= 0);
+            from[rows[i]] = i;
+        }
+        place_rows(dst, dst_stride, src, src_stride, rows, num_rows, width, ops);
+        for (int t = 0; t < MAX_T; t++) {
+            for (int c = 0; c < dst_stride; c++) {
+                const bool placed = from[t] >= 0 && c < width;
+                CHECK(dst[t * dst_stride + c] ==
+                      (placed ? src[from[t] * src_stride + c] : kept[t * dst_stride + c]));
+            }
+        }
+        ops_test_release();
+    }
+}
+
+// Of one piece and of several.
+static void a_copy_is_the_same_bytes(void) {
+    for (int k = 0; k < 3; k++) {
+        const size_t num_bytes = (size_t[]){0, 1001, ((size_t)9 << 20) + 5}[k];
+        unsigned char *from = ops_test_alloc(num_bytes + 1), *to = ops_test_alloc(num_bytes + 1);
+        for (size_t i = 0; i < num_bytes; i++) { from[i] = (unsigned char)(i * 2654435761u >> 26); }
+        to[num_bytes] = 77;
+        ops_copy(ops, to, from, num_bytes);
+        CHECK(memcmp(to, from, num_bytes) == 0 && to[num_bytes] == 77);
+        ops_test_release();
+    }
+}
+
 int main(int argc, char** argv) {
     ops_test_rng = rng_seed(test_seed(argc, argv));
     ops = ops_create(2);
     RUN(embedding_adds_table_rows);
     RUN(no_addition_is_lost_under_threads);
     RUN(embedding_backward_does_not_depend_on_threads);
+    RUN(without_positions_a_row_is_the_tokens);
     RUN(gather_and_scatter_are_inverse);
+    RUN(placed_rows_are_where_they_should_be);
+    RUN(a_copy_is_the_same_bytes);
     ops_free(ops);
     return test_end();
 }

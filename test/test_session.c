@@ -13,7 +13,7 @@ static Dynapipe* session_of_one(void) {
     Dynapipe* dp = calloc(1, sizeof *dp);
     CHECK(dp != NULL);
     CHECK_OK(transport_loopback_open(&dp->transport, 1));
-    CHECK_OK(session_options_take(&dp->options, &argc, argv));
+    CHECK_OK(session_options_take(&dp->options, &argc, argv, NULL));
     dp->num_stages = dp->num_replicas = 1;
     return dp;
 }

@@ -14,18 +14,34 @@ for tool in mpicc mpirun ${needs:-}; do
     echo "0 passed, 0 failed, 1 skipped"
     exit 77
 done
-if ! make -s -j2 "$build/train_gpt2-dynapipe" "$build/train_gpt2" "$build/prepare_data" "$build/dev/make_tasks" \
+if ! make -s -j2 "$build/train_gpt2-dynapipe" "$build/train_gpt2" "$build/train_t5-dynapipe" "$build/train_t5" "$build/prepare_data" "$build/dev/make_tasks" \
         "$build/tools/plain_gradients" "$build/tools/compare_checkpoints" >"$work/build.log" 2>&1; then
     cat "$work/build.log"
     exit 1
 fi
 trainer=$build/train_gpt2-dynapipe
 
-# Small samples of all built-in tasks: $work/data/train.bin and val.bin, vocabulary 257.
-make_data() {  # samples, max tokens
+# Small samples of all built-in tasks: $work/data/train.bin and val.bin, vocabulary 257 (byt5: 384).
+make_data() {  # samples, max tokens[, tokenizer]
     "$build/dev/make_tasks" --out "$work/tasks.jsonl" --samples "$1" --seed 7 --max-tokens "$2" >"$work/data.log" 2>&1 &&
-        "$build/prepare_data" --out "$work/data" "$work/tasks.jsonl" >>"$work/data.log" 2>&1 ||
+        "$build/prepare_data" --tokenizer "${3:-bytes}" --out "$work/data" "$work/tasks.jsonl" >>"$work/data.log" 2>&1 ||
         { cat "$work/data.log"; exit 1; }
+}
+
+# Law of gradients: those of the run's first step ($work/NAME.bin) are the plain loop's ($work/plain.bin). $model: its
+# arguments.
+agree() {  # name, ranks, options...
+    local name=$1 ranks=$2
+    shift 2
+    # shellcheck disable=SC2086,SC2154
+    if ! run "$name" "$ranks" $model --dump-gradients "$work/$name.bin" --check "$@"; then
+        tail -5 "$work/$name.log"
+        ok 1 "$name: the run failed"
+        return
+    fi
+    "$build/tools/compare_checkpoints" "$work/$name.bin" "$work/plain.bin" 1e-5 >"$work/compare.log"
+    ok $? "$name: $(tail -1 "$work/compare.log")"
+    rm -f "$work/$name.bin"
 }
 
 # The trainer on N ranks; output in $work/NAME.log. A run may not take longer than two minutes.

@@ -83,6 +83,7 @@ static double metric_of(Metric metric, const json_t* value) {
 }
 
 static Status add_record(Metrics* metrics, json_t* record) {
+    if (json_object_get(record, "validation") != NULL) { return STATUS_OK; }  // main.log has its loss too
     double last = metrics->num_steps > 0 ? metrics->steps[metrics->num_steps - 1] : 0;
     double step = number_of(json_object_get(record, "step"));
     if (isnan(step)) { step = last + 1; }

@@ -21,7 +21,7 @@ static void print_help(const ToolUsage* usage, const char* command) {
 Status tool_take(const ToolUsage* usage, void* options, int* argc, char** argv, bool* help) {
     *help = false;
     TRY(options_defaults(usage->specs, usage->num_specs, options));
-    TRY(options_take(usage->specs, usage->num_specs, options, argc, argv));
+    TRY(options_take(usage->specs, usage->num_specs, options, argc, argv, NULL));
     for (int i = 1; i < *argc; i++) {
         if (strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0) { continue; }
         print_help(usage, argv[0]);

@@ -37,6 +37,7 @@ void source_die(Source* source, const char* why);           // on every rank; do
 // The data that the flags name. Vocabulary for a new model; steps of the run.
 void source_open_data(Source* source, const TrainFlags* flags);
 int source_vocab(const Source* source);
+bool source_has_byt5_tokens(const Source* source);
 int source_num_steps(const Source* source);
 uint32_t source_seed(const Source* source);
 
@@ -53,11 +54,17 @@ void source_shard(const Source* source, int64_t* begin, int64_t* end);
 void source_share_params(Source* source);
 void source_report(Source* source, int step, const SourceStep* about);  // prints the step line
 
-double source_sum(Source* source, double value);  // over all ranks, the same bits everywhere
+// Sums over all ranks, the same bits everywhere.
+void source_sums(Source* source, double* values, int num_values);
+static inline double source_sum(Source* source, double value) {
+    source_sums(source, &value, 1);
+    return value;
+}
 bool source_owns_params(const Source* source);  // of all ranks with these parameters, the one that saves them
 bool source_owns_moments(const Source* source);  // of all ranks with this shard, the one that saves it
 
-double source_validate(Source* source, int max_batches);  // NaN where there is no validation data
+// After `step` steps; NaN where there is no validation data. The plugin also answers questions of it.
+double source_validate(Source* source, int step, int max_batches);
 // What the model answers to validation samples from `idx` on, on the main rank's terminal.
 void source_show_samples(Source* source, int idx, int num_samples, int max_tokens);
 

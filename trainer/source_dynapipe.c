@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include "../dynapipe_plugin/adapters/llmc_model.h"
+#include "../dataloader/sample_file.h"
 #include "../dynapipe_plugin/dynapipe.h"
 #include "../llmc/token_text.h"
+#include "answers.h"
 #include "source.h"
 
 struct Source {
@@ -17,7 +19,7 @@ struct Source {
     DynapipeDataInfo_v1 info;
     int64_t batch_tokens;  // of a step
     TokenText text;
-    double* task_loss;
+    double *task_loss, *exact_match, *rouge_l;  // [num_tasks], one allocation
 };
 
 // Every rank finds the same errors in options and data; one says so, all end.
@@ -36,7 +38,7 @@ Source* source_open(int* argc, char*** argv, const ModelKind* kind) {
     Source* source = (Source*)calloc(1, sizeof(Source));
     if (source == NULL) { exit(EXIT_FAILURE); }
     source->kind = kind;
-    check(source, dynapipe_open(&source->dp, argc, argv));
+    check(source, dynapipe_open(&source->dp, argc, argv, train_flags_words()));
     return source;
 }
 
@@ -76,6 +78,9 @@ void source_open_data(Source* source, const TrainFlags* flags) {
         .val_pattern = flags->val_pattern,
         .batch_tokens = source->batch_tokens,
         .max_seq_tokens = flags->seq_tokens,
+        .max_target_tokens = !source->kind->has_decoder ? 0
+                             : flags->target_tokens > 0 ? flags->target_tokens
+                                                        : flags->seq_tokens,
         .rows = flags->rows,
         .num_steps = flags->steps,
         .zero_stage = flags->zero_stage,
@@ -83,7 +88,10 @@ void source_open_data(Source* source, const TrainFlags* flags) {
     };
     check(source, dynapipe_open_data(source->dp, &run));
     check(source, dynapipe_data_info(source->dp, &source->info));
-    source->task_loss = (double*)calloc((size_t)source->info.num_tasks, sizeof(double));
+    size_t num_tasks = (size_t)source->info.num_tasks;
+    source->task_loss = (double*)calloc(3 * num_tasks, sizeof(double));
+    source->exact_match = source->task_loss + num_tasks;
+    source->rouge_l = source->exact_match + num_tasks;
     token_text_find(&source->text, flags->train_pattern);
     if (!source_is_main(source)) { return; }
     const DynapipeDataInfo_v1* info = &source->info;
@@ -94,6 +102,10 @@ void source_open_data(Source* source, const TrainFlags* flags) {
 
 int source_vocab(const Source* source) {
     return source->info.vocab;
+}
+
+bool source_has_byt5_tokens(const Source* source) {
+    return source->info.tokenizer == TOKENIZER_BYT5;
 }
 
 int source_num_steps(const Source* source) {
@@ -157,9 +169,8 @@ void source_report(Source* source, int step, const SourceStep* about) {
     check(source, dynapipe_report(source->dp, &report));
 }
 
-double source_sum(Source* source, double value) {
-    check(source, dynapipe_sum(source->dp, &value, 1));
-    return value;
+void source_sums(Source* source, double* values, int num_values) {
+    check(source, dynapipe_sum(source->dp, values, num_values));
 }
 
 bool source_owns_params(const Source* source) {
@@ -170,81 +181,71 @@ bool source_owns_moments(const Source* source) {
     return dynapipe_replica(source->dp) == 0 || source->flags.zero_stage > 0;
 }
 
-// Losses of all tasks in columns, as many as a line takes.
-static void print_task_losses(const Source* source) {
-    enum { LINE_CHARS = 110, NAME_CHARS = 24 };
-    int name_chars = 1;
-    for (int t = 0; t < source->info.num_tasks; t++) {
-        int chars = (int)strlen(dynapipe_task_name(source->dp, t));
-        name_chars = chars > name_chars ? chars : name_chars;
+// --- validation, answers -----------------------------------------------------------------------------------
+
+// Answers to --answers samples of every task; false: none of them has a question.
+static bool score_answers(Source* source) {
+    int32_t num_samples = 0;
+    const DynapipeAnswer_v1* answers;
+    int64_t* samples =
+        (int64_t*)calloc((size_t)source->flags.answers * (size_t)source->info.num_tasks + 1, sizeof(int64_t));
+    if (samples == NULL) {
+        source_die(source, "no memory for samples to answer ---> give a smaller --answers");
     }
-    name_chars = name_chars > NAME_CHARS ? NAME_CHARS : name_chars;
-    int num_columns = LINE_CHARS / (name_chars + 9), column = 0;
-    for (int t = 0; t < source->info.num_tasks; t++) {
-        if (isnan(source->task_loss[t])) { continue; }
-        printf("%s  %-*.*s %6.3f", column % num_columns == 0 ? "\n" : "", name_chars, name_chars,
-               dynapipe_task_name(source->dp, t), source->task_loss[t]);
-        column++;
-    }
-    printf("\n");
+    check(source, dynapipe_pick_samples(source->dp, source->flags.answers, samples, &num_samples));
+    check(source, dynapipe_generate(source->dp, samples, num_samples, source->flags.sample_tokens, &answers));
+    free(samples);
+    answers_score(source->exact_match, source->rouge_l, source->info.num_tasks, answers, num_samples,
+                  &source->text, source->info.eot_token);
+    return num_samples > 0;
 }
 
-double source_validate(Source* source, int max_batches) {
+static void print_validation(const Source* source, double loss, bool with_scores) {
+    printf("val loss %f", loss);
+    if (with_scores) {
+        printf(" | exact match %.1f %%, ROUGE-L %.1f (%d answers a task)",
+               100 * answers_mean(source->exact_match, source->info.num_tasks),
+               100 * answers_mean(source->rouge_l, source->info.num_tasks), source->flags.answers);
+    }
+    answers_print_tasks(source->dp, source->info.num_tasks, source->task_loss,
+                        with_scores ? source->exact_match : NULL, with_scores ? source->rouge_l : NULL);
+    fflush(stdout);
+}
+
+double source_validate(Source* source, int step, int max_batches) {
     if (source->flags.val_pattern == NULL) { return NAN; }
     double loss;
     check(source, dynapipe_validate(source->dp, max_batches, &loss, source->task_loss));
-    if (source_is_main(source)) {
-        printf("val loss %f", loss);
-        print_task_losses(source);
-        fflush(stdout);
-    }
+    bool with_scores = source->flags.answers > 0 && score_answers(source);
+    if (source_is_main(source)) { print_validation(source, loss, with_scores); }
+    DynapipeValidation_v1 validation = {
+        .step = step,
+        .loss = loss,
+        .task_loss = source->task_loss,
+        .exact_match = with_scores ? source->exact_match : NULL,
+        .rouge_l = with_scores ? source->rouge_l : NULL,
+        .log_dir = source->flags.output_dir,
+    };
+    check(source, dynapipe_report_validation(source->dp, &validation));
     return loss;
 }
 
-// One line of the text's beginning (or its end, which in a long prompt says what it asks).
-static void print_excerpt(const Source* source, const char* title, const int32_t* tokens, int num_tokens,
-                          bool of_end) {
-    enum { EXCERPT_BYTES = 96 };
-    char* text = NULL;
-    size_t num_bytes = 0;
-    FILE* memory = open_memstream(&text, &num_bytes);
-    if (memory == NULL) { return; }
-    token_text_print(&source->text, memory, tokens, num_tokens);
-    if (fclose(memory) != 0) { return; }
-    while (num_bytes > 0 && text[num_bytes - 1] == '\n') { num_bytes--; }
-    size_t begin = of_end && num_bytes > EXCERPT_BYTES ? num_bytes - EXCERPT_BYTES : 0;
-    size_t end = num_bytes > begin + EXCERPT_BYTES ? begin + EXCERPT_BYTES : num_bytes;
-    while (begin > 0 && begin < end && ((uint8_t)text[begin] & 0xC0) == 0x80) { begin++; }  // whole letters
-    while (end < num_bytes && end > begin && ((uint8_t)text[end] & 0xC0) == 0x80) { end--; }
-    printf("  %-8s %s", title, begin > 0 ? "..." : "");
-    for (size_t i = begin; i < end; i++) {
-        text[i] == '\n' ? (void)fputs(" / ", stdout) : (void)fputc(text[i], stdout);
-    }
-    printf("%s\n", num_bytes == 0 ? "(nothing)" : end < num_bytes ? "..." : "");
-    free(text);
-}
-
-static void show_sample(Source* source, int idx, int max_tokens, int32_t* answer) {
-    int32_t num_answer, num_prompt, num_target;
-    const int32_t *prompt, *target;
-    check(source, dynapipe_generate(source->dp, idx, max_tokens, answer, &num_answer, &prompt, &num_prompt,
-                                    &target, &num_target));
-    if (source_is_main(source)) {
-        printf("\n");
-        if (num_target > 0 && target[num_target - 1] == source->info.eot_token) { num_target--; }
-        print_excerpt(source, "asked", prompt, num_prompt, true);
-        print_excerpt(source, "answers", answer, num_answer, false);
-        print_excerpt(source, "right", target, num_target, false);
-        fflush(stdout);
-    }
-}
-
 void source_show_samples(Source* source, int idx, int num_samples, int max_tokens) {
+    enum {
+        MOST_SHOWN = 16,
+        STRIDE = 7919
+    };  // samples are grouped by task: a long stride shows another each time
+    int64_t samples[MOST_SHOWN] = {0};
+    const DynapipeAnswer_v1* answers;
     if (source->flags.val_pattern == NULL) { return; }
-    int32_t* answer = (int32_t*)malloc(sizeof(int32_t) * (size_t)max_tokens);
-    if (answer == NULL) { source_die(source, "no memory for an answer ---> give a smaller -g"); }
-    for (int i = 0; i < num_samples; i++) { show_sample(source, idx + i, max_tokens, answer); }
-    free(answer);
+    num_samples = num_samples < MOST_SHOWN ? num_samples : MOST_SHOWN;
+    for (int i = 0; i < num_samples; i++) {
+        samples[i] = (int64_t)(idx + i) * STRIDE % source->info.num_val_samples;
+    }
+    check(source, dynapipe_generate(source->dp, samples, num_samples, max_tokens, &answers));
+    for (int i = 0; i < num_samples && source_is_main(source); i++) {
+        answers_show(&answers[i], &source->text, source->info.eot_token);
+    }
 }
 
 void source_position(const Source* source, const void** out, size_t* num_bytes) {

@@ -137,6 +137,10 @@ int source_vocab(const Source* source) {
     return token_stream_vocab(source->train);
 }
 
+bool source_has_byt5_tokens(const Source* source) {
+    return token_stream_tokenizer(source->train) == TOKENIZER_BYT5;
+}
+
 int source_num_steps(const Source* source) {
     return source->num_steps;
 }
@@ -248,9 +252,10 @@ void source_report(Source* source, int step, const SourceStep* about) {
     fflush(stdout);
 }
 
-double source_sum(Source* source, double value) {
+void source_sums(Source* source, double* values, int num_values) {
     (void)source;
-    return value;
+    (void)values;
+    (void)num_values;
 }
 
 bool source_owns_params(const Source* source) {
@@ -263,7 +268,8 @@ bool source_owns_moments(const Source* source) {
     return true;
 }
 
-double source_validate(Source* source, int max_batches) {
+double source_validate(Source* source, int step, int max_batches) {
+    (void)step;
     if (source->val == NULL) { return NAN; }
     int64_t available = token_stream_num_batches(source->val);
     int num_batches = max_batches < 0 || max_batches > available ? (int)available : max_batches;

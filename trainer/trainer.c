@@ -12,11 +12,6 @@
 
 // --- build -----------------------------------------------------------------------------------------------
 
-static bool ends_with(const char* text, const char* end) {
-    size_t length = strlen(text), end_length = strlen(end);
-    return length >= end_length && strcmp(text + length - end_length, end) == 0;
-}
-
 // errno says why not.
 static bool make_directory(const char* path) {
     struct stat about;
@@ -46,77 +41,14 @@ static void check_flags(Trainer* t) {
     }
 }
 
-// -y 1 goes on with the checkpoint's model; an -e of another shape was meant for something else.
-static void warn_of_other_model(const Trainer* t, const ModelConfig* config, const char* path) {
-    const char* model = t->flags.model;
-    char error[LLMC_ERROR_CHARS];
-    ModelConfig asked;
-    bool known = ends_with(model, ".bin")
-                     ? checkpoint_read_config(&asked, t->kind, model, error)
-                     : model_parse(&asked, t->kind, model, config->vocab, config->max_seq_len, error);
-    ModelDifference difference;
-    if (known && config->kind->has_decoder) {
-        asked.tied_head = config->tied_head;
-    }  // a file decides by its tensors
-    bool same = known && model_config_equal(&asked, config, &difference);
-    if (same || !t->flags.model_given || !source_is_main(t->source)) { return; }
-    char shape[160];
-    config->kind->describe(shape, sizeof shape, config);
-    fprintf(
-        stderr,
-        "warning: -e %s is not used: -y 1 goes on with %s, %s ---> leave -e out; another -o for a new run\n",
-        model, path, shape);
-}
-
-// The model that -e or the checkpoint to resume from describes, this rank's layers of it, filled.
-static void build_model(Trainer* t) {
-    char path[CHECKPOINT_PATH_CHARS], error[LLMC_ERROR_CHARS];
-    const TrainFlags* flags = &t->flags;
-    ModelConfig config;
-    bool resumes = flags->resume && checkpoint_find_latest(flags->output_dir) >= 0;
-    bool from_file = resumes || ends_with(flags->model, ".bin");
-    if (resumes) {
-        checkpoint_path(path, flags->output_dir, CHECKPOINT_MODEL_FILE,
-                        checkpoint_find_latest(flags->output_dir));
-    } else {
-        snprintf(path, sizeof path, "%s", flags->model);
-    }
-    bool ok = from_file ? checkpoint_read_config(&config, t->kind, path, error)
-                        : model_parse(&config, t->kind, flags->model, source_vocab(t->source),
-                                      flags->seq_tokens, error);
-    if (!ok) { source_die(t->source, error); }
-    if (resumes) { warn_of_other_model(t, &config, path); }
-    if (config.vocab < source_vocab(t->source) || config.max_seq_len < flags->seq_tokens) {
-        snprintf(error, sizeof error,
-                 "-e %.80s: vocabulary %d and %d positions, the data has %d ids, -t is %d ---> "
-                 "another -e, data or -t",
-                 llmc_path_tail(path), config.vocab, config.max_seq_len, source_vocab(t->source),
-                 flags->seq_tokens);
-        source_die(t->source, error);
-    }
-    int layer_begin, layer_end;
-    bool is_last;
-    source_layers(t->source, &config, &layer_begin, &layer_end, &is_last);
-    model_init(&t->model, &config, layer_begin, layer_end, is_last, source_ops(t->source));
-    model_alloc_grads(&t->model);
-    if (!from_file) {
-        t->kind->init_random(&t->model, source_seed(t->source));
-    } else if (!checkpoint_read(path, CHECKPOINT_PARAMS, &t->model, t->model.params, 0, t->model.num_params,
-                                error)) {
-        source_die(t->source, error);
-    }
-    source_attach(t->source, &t->model);
-    if (source_is_main(t->source)) {
-        char shape[160];
-        t->kind->describe(shape, sizeof shape, &config);
-        printf("%s: %s, vocabulary %d, %lld parameters, %s; %s on %s\n", t->kind->name, shape, config.vocab,
-               (long long)model_num_params(&config), from_file ? path : "new",
-               sizeof(floatX) == 2 ? "bf16" : "fp32", ops_device_name(source_ops(t->source)));
-    }
-}
-
 static void build(Trainer* t) {
     char error[LLMC_ERROR_CHARS];
+    OptimizerKind kind;
+    if (!optimizer_parse(&kind, t->flags.optimizer, error)) {
+        char message[LLMC_ERROR_CHARS + 16];
+        snprintf(message, sizeof message, "--optimizer: %s", error);
+        source_die(t->source, message);
+    }
     check_flags(t);
     source_open_data(t->source, &t->flags);
     t->num_steps = source_num_steps(t->source);
@@ -129,16 +61,19 @@ static void build(Trainer* t) {
         snprintf(message, sizeof message, "-k: %s", error);
         source_die(t->source, message);
     }
-    build_model(t);
+    ModelSource source = trainer_build_model(t);
     int64_t begin, end;
     source_shard(t->source, &begin, &end);
-    optimizer_init(&t->optimizer, begin, end, (float)t->flags.weight_decay, source_seed(t->source),
+    optimizer_init(&t->optimizer, kind, begin, end, (float)t->flags.weight_decay, source_seed(t->source),
                    source_ops(t->source));
+    if (kind == OPTIMIZER_ADAMW_SCALED) {
+        size_t num_tensors = (size_t)model_num_tensors(&t->model.config);
+        t->squares = (double*)llmc_alloc(num_tensors * sizeof(double), "sums by tensor");
+    }
     int latest = t->flags.output_dir != NULL ? checkpoint_find_latest(t->flags.output_dir) : -1;
-    if (t->flags.resume && latest >= 0) {
+    if (source == MODEL_RESUMED) {
         trainer_resume(t);
-    } else if (ends_with(t->flags.model, ".bin") &&
-               !trainer_read_master(t, t->flags.model, NULL, false, error)) {
+    } else if (!trainer_read_first_master(t, source, error)) {
         source_die(t->source, error);
     }
     optimizer_set_master(&t->optimizer, &t->model);
@@ -162,6 +97,16 @@ static double gradient_norm(Trainer* t) {
     return sqrt(source_sum(t->source, sum));
 }
 
+// Where the optimizer's steps depend on the size of each tensor: over all ranks that have parts of it.
+static void scale_steps(Trainer* t) {
+    if (t->squares == NULL) { return; }
+    int num_tensors = model_num_tensors(&t->model.config);
+    memset(t->squares, 0, (size_t)num_tensors * sizeof *t->squares);
+    if (source_owns_moments(t->source)) { optimizer_param_squares(&t->optimizer, &t->model, t->squares); }
+    source_sums(t->source, t->squares, num_tensors);
+    optimizer_set_scales(&t->optimizer, &t->model, t->squares);
+}
+
 static void train_step(Trainer* t) {
     SourceStep about = {.loss = source_step(t->source), .norm = 0, .lr = 0, .loss_z = 0, .norm_z = 0};
     if (t->step == 0) { trainer_dump_gradients(t); }
@@ -177,6 +122,7 @@ static void train_step(Trainer* t) {
                 (t->flags.skip_norm_z > 0 && about.norm_z > t->flags.skip_norm_z);
     if (!skip) {
         float clip = optimizer_clip_scale(about.norm, 1);
+        scale_steps(t);
         optimizer_update(&t->optimizer, &t->model, (float)about.lr, t->step + 1, clip);
         source_share_params(t->source);
     } else if (source_is_main(t->source)) {
@@ -200,7 +146,7 @@ static void train(Trainer* t) {
     for (;;) {
         bool is_last = t->step >= t->num_steps;
         if (every(flags->val_every, t->step, is_last)) {
-            double loss = source_validate(t->source, flags->val_batches);
+            double loss = source_validate(t->source, t->step, flags->val_batches);
             if (!isnan(loss)) { logger_val(&t->logger, t->step, (float)loss); }
         }
         if (t->step > 0 && every(flags->sample_every, t->step, is_last)) {
@@ -233,11 +179,14 @@ int trainer_main(int argc, char** argv, const ModelKind* kind) {
     }
     const char* error = train_flags_parse(&t->flags, argc, argv);
     if (error != NULL) { source_die(t->source, error); }
+    if (t->flags.model == NULL) { t->flags.model = kind->usual; }
     build(t);
     train(t);
+    trainer_export(t);
     bool failed = t->save_failed;
     logger_close(&t->logger);
     optimizer_free(&t->optimizer);
+    free(t->squares);
     model_free(&t->model);
     source_close(t->source);
     free(t);

@@ -2,13 +2,15 @@
 trainer.h -- the trainer, for any kind of model: parse, build, loop, free. A program is trainer_main() of its
 kind.
 
-    trainer.c             the model that -e describes, the loop
+    trainer.c             build, loop, free
+    trainer_model.c       the model that -e describes or names; --export-hf
     trainer_checkpoint.c  saving, going on, gradients to a file
     source.h              where a step's gradients come from: source_dynapipe.c (the plugin) or source_stock.c
 */
 #pragma once
 
 #include "../llmc/checkpoint.h"
+#include "../llmc/hf_checkpoint.h"
 #include "../llmc/logger.h"
 #include "../llmc/lr_schedule.h"
 #include "../llmc/model.h"
@@ -21,12 +23,18 @@ kind.
 extern "C" {
 #endif
 
+// Where the model comes from: a descriptor, a checkpoint, Hugging Face's files, -o's newest checkpoint.
+typedef enum { MODEL_NEW, MODEL_CHECKPOINT, MODEL_HF, MODEL_RESUMED } ModelSource;
+
 typedef struct {
     const ModelKind* kind;
     TrainFlags flags;
     Source* source;
     Model model;
+    HfConfig like;  // of the files that the model was read from ...
+    bool has_like;  // ... if these were Hugging Face's
     Optimizer optimizer;
+    double* squares;  // of parameters by tensor; NULL where the optimizer does not ask
     LrSchedule lr_schedule;
     Logger logger;
     Outlier loss_outlier, norm_outlier;
@@ -36,6 +44,14 @@ typedef struct {
 
 // What main() returns.
 int trainer_main(int argc, char** argv, const ModelKind* kind);
+
+// trainer_model.c
+// This rank's layers of the model that -e or the checkpoint to resume from describes, filled.
+ModelSource trainer_build_model(Trainer* t);
+// The float32 weights behind the parameters, where the optimizer keeps them and the model was read.
+bool trainer_read_first_master(Trainer* t, ModelSource source, char* error);
+// --export-hf, if it was given.
+void trainer_export(Trainer* t);
 
 // trainer_checkpoint.c
 // Every rank learns whether all succeeded; the first that failed says why.

@@ -130,7 +130,7 @@ static Status write_samples(const Options* options, const Lengths* lengths, Rng*
 static Status run(int argc, char** argv) {
     Options options;
     TRY(options_defaults(specs, NUM_SPECS, &options));
-    TRY(options_take(specs, NUM_SPECS, &options, &argc, argv));
+    TRY(options_take(specs, NUM_SPECS, &options, &argc, argv, NULL));
     if (argc > 1 || options.out == NULL) {
         return FAIL(STATUS_BAD_OPTION, "%s ---> --out FILE and the options below",
                     argc > 1 ? argv[1] : "--out: missing");

@@ -335,7 +335,7 @@ static void measure_attention(Bench* bench, Verdict* all) {
 int main(int argc, char** argv) {
     Options options;
     if (options_defaults(specs, NUM_SPECS, &options) != STATUS_OK ||
-        options_take(specs, NUM_SPECS, &options, &argc, argv) != STATUS_OK || argc > 1) {
+        options_take(specs, NUM_SPECS, &options, &argc, argv, NULL) != STATUS_OK || argc > 1) {
         fprintf(stderr, "cuda_bench_operations: %s\n",
                 argc > 1 ? "no such option ---> see below" : status_message());
         options_print(specs, NUM_SPECS, stderr);

@@ -91,7 +91,7 @@ static void trainer_init(Trainer* t, Bench* bench, const char* descriptor, int s
     model_init(&t->model, &config, 0, config.num_layers, true, t->ops);
     bench_fill(bench, t->model.params, (size_t)t->model.num_params, 0.02);
     model_alloc_grads(&t->model);
-    optimizer_init(&t->optimizer, 0, t->model.num_params, 0.1f, 42, t->ops);
+    optimizer_init(&t->optimizer, OPTIMIZER_ADAMW, 0, t->model.num_params, 0.1f, 42, t->ops);
     const int B = fitting_seqs(&t->model, seq_tokens, tiny ? 2 : MAX_SEQS), S = seq_tokens, T = B * S;
     t->tokens = llmc_alloc(((size_t)T * 4 + (size_t)B + 1) * sizeof(int32_t), "tokens");
     int32_t *targets_at = t->tokens + T, *positions = targets_at + T, *rows = positions + T, *cu = rows + T;
@@ -214,7 +214,7 @@ static void measure(Trainer* t, const char* name, int num_steps, double ceiling)
 
 static Status parse(Options* options, int argc, char** argv) {
     TRY(options_defaults(specs, NUM_SPECS, options));
-    TRY(options_take(specs, NUM_SPECS, options, &argc, argv));
+    TRY(options_take(specs, NUM_SPECS, options, &argc, argv, NULL));
     if (argc > 1) { return FAIL(STATUS_BAD_OPTION, "%s: no such option ---> one of these", argv[1]); }
     return STATUS_OK;
 }

@@ -85,11 +85,6 @@ static void zero_gradients(void* model) {
     model_zero_grads(model);
 }
 
-static int32_t argmax_token(void* model) {
-    const Model* m = model;
-    return argmax_row(m->last_logits, m->config.vocab, m->ops);
-}
-
 static int finish(void* model) {
     ops_sync(((const Model*)model)->ops);
     return 0;
@@ -122,7 +117,6 @@ const DynapipeModel_v1 dynapipe_llmc_model = {
     .backward_inputs = backward_inputs,
     .backward_weights = backward_weights,
     .zero_gradients = zero_gradients,
-    .argmax_token = argmax_token,
     .finish = finish,
     .cache_bytes = cache_bytes,
     .infer_bytes = infer_bytes,

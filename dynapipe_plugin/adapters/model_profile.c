@@ -303,7 +303,7 @@ static void measure_head(CostPartMode* part, const Runner* runner, Bench* bench)
 // Zeroing gradients, their norm, AdamW: what a parameter costs once a step.
 static double measure_update(const Runner* runner, Bench* bench) {
     Optimizer optimizer;
-    optimizer_init(&optimizer, 0, bench->model.num_params, 0, 0, bench->model.ops);
+    optimizer_init(&optimizer, OPTIMIZER_ADAMW, 0, bench->model.num_params, 0, 0, bench->model.ops);
     double ns[MIN_RUNS];
     if (runner->sync != NULL) { runner->sync(runner->ctx); }
     for (int run = -1; run < MIN_RUNS; run++) {

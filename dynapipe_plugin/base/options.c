@@ -122,7 +122,15 @@ static Status unknown_option(const OptionSpec* specs, int num_specs, const char*
     return FAIL(STATUS_BAD_OPTION, "%s: unknown option ---> --help lists all", name);
 }
 
-Status options_take(const OptionSpec* specs, int num_specs, void* options, int* argc, char** argv) {
+static bool is_listed(const char* const* names, const char* name) {
+    for (int i = 0; names != NULL && names[i] != NULL; i++) {
+        if (strcmp(names[i], name) == 0) { return true; }
+    }
+    return false;
+}
+
+Status options_take(const OptionSpec* specs, int num_specs, void* options, int* argc, char** argv,
+                    const char* const* left) {
     int kept = 1;
     for (int i = 1; i < *argc; i++) {
         const char* arg = argv[i];
@@ -139,6 +147,11 @@ Status options_take(const OptionSpec* specs, int num_specs, void* options, int* 
         if (name_length >= sizeof name) { name_length = sizeof name - 1; }
         memcpy(name, arg, name_length);
         name[name_length] = '\0';
+        if (is_listed(left, name)) {
+            argv[kept++] = argv[i];
+            if (arg[name_length] != '=' && i + 1 < *argc) { argv[kept++] = argv[++i]; }
+            continue;
+        }
         const OptionSpec* spec = NULL;
         for (int s = 0; s < num_specs && spec == NULL; s++) {
             if (strcmp(specs[s].name, name) == 0) { spec = &specs[s]; }

@@ -8,7 +8,8 @@
 
 // A transfer of the pipeline gets at most so many thread blocks: 2 to 4 fill a link of NVLink with messages
 // of 1 to 50 MB, and a receive that waits for its sender holds them while the model computes.
-enum { PIPELINE_CTAS = 4, WARM_UP_FLOATS = 8 };
+// Communicators for copies of parameters come when memory has been shared out: each with few buffers.
+enum { PIPELINE_CTAS = 4, HOLDERS_CTAS = 8, WARM_UP_FLOATS = 8 };
 
 Status nccl_fail(ncclResult_t result, const char* call) {
     return FAIL(STATUS_COMM, "%s: %s (%s) ---> NCCL_DEBUG=WARN says more; --transport mpi goes without NCCL",
@@ -24,8 +25,8 @@ static Status check_comm(ncclComm_t comm) {
 
 Status nccl_world_check(const NcclWorld* world) {
     TRY(check_comm(world->pipeline));
-    TRY(check_comm(world->replicas));
-    return check_comm(world->ends);
+    for (int32_t h = 0; h < world->num_holders; h++) { TRY(check_comm(world->holders[h])); }
+    return check_comm(world->replicas);
 }
 
 // --- warming up ------------------------------------------------------------------------------------------
@@ -35,17 +36,24 @@ static Status exchange(const NcclWorld* world, float* data, int32_t peer) {
     return STATUS_OK;
 }
 
-static Status warm_up_comms(const NcclWorld* world, float* data, int32_t rank, int32_t num_stages) {
+static Status warm_up_sum(const NcclWorld* world, float* data, ncclComm_t comm) {
+    if (comm == NULL) { return STATUS_OK; }
+    NCCL_TRY(ncclAllReduce(data, data + 1, 1, ncclFloat32, ncclSum, comm, world->stream));
+    return STATUS_OK;
+}
+
+// The neighbours in the pipeline, and the replicas of my stage.
+static Status warm_up_links(const NcclWorld* world, float* data, int32_t rank, int32_t num_stages) {
     int32_t stage = rank % num_stages;
     NCCL_TRY(ncclGroupStart());
     if (stage > 0) { TRY(exchange(world, data, rank - 1)); }
     if (stage < num_stages - 1) { TRY(exchange(world, data + 2, rank + 1)); }
     NCCL_TRY(ncclGroupEnd());
-    ncclComm_t sums[2] = {world->ends, world->replicas};
-    for (int i = 0; i < 2; i++) {
-        if (sums[i] == NULL) { continue; }
-        NCCL_TRY(ncclAllReduce(data + 4, data + 5, 1, ncclFloat32, ncclSum, sums[i], world->stream));
-    }
+    return warm_up_sum(world, data + 4, world->replicas);
+}
+
+static Status warm_up_holders(const NcclWorld* world, float* data) {
+    for (int32_t h = 0; h < world->num_holders; h++) { TRY(warm_up_sum(world, data, world->holders[h])); }
     return STATUS_OK;
 }
 
@@ -67,11 +75,12 @@ static Status wait_for_stream(const NcclWorld* world, int64_t timeout_ns) {
     }
 }
 
+// num_stages 0: what open_holders() made; else what open() made.
 static Status warm_up(NcclWorld* world, int32_t rank, int32_t num_stages, int64_t timeout_ns) {
     float* data;
     CUDA_TRY(cudaMalloc((void**)&data, WARM_UP_FLOATS * sizeof *data));
     CUDA_TRY(cudaMemsetAsync(data, 0, WARM_UP_FLOATS * sizeof *data, world->stream));
-    TRY(warm_up_comms(world, data, rank, num_stages));
+    TRY(num_stages > 0 ? warm_up_links(world, data, rank, num_stages) : warm_up_holders(world, data));
     TRY(wait_for_stream(world, timeout_ns));
     CUDA_TRY(cudaFree(data));
     return STATUS_OK;
@@ -89,10 +98,8 @@ static Status open_comms(NcclWorld* w, Collective* world, int32_t num_stages) {
     few.minCTAs = 1;
     few.maxCTAs = PIPELINE_CTAS;
     NCCL_TRY(ncclCommInitRankConfig(&w->pipeline, world->num_ranks, id, rank, &few));
-    bool is_end = num_stages > 1 && (stage == 0 || stage == num_stages - 1);
     int no_color = NCCL_SPLIT_NOCOLOR;
     NCCL_TRY(ncclCommSplit(w->pipeline, w->num_replicas > 1 ? stage : no_color, rank, &w->replicas, &config));
-    NCCL_TRY(ncclCommSplit(w->pipeline, is_end ? w->replica : no_color, rank, &w->ends, &config));
     return STATUS_OK;
 }
 
@@ -117,21 +124,49 @@ Status nccl_world_open(NcclWorld** out, CudaDevice* device, Collective* world, i
     return open_world(w, world, num_stages);
 }
 
-void nccl_world_abort(NcclWorld* w) {
-    ncclComm_t* comms[3] = {&w->replicas, &w->ends, &w->pipeline};
-    for (int i = 0; i < 3; i++) {
-        ncclComm_t comm = *comms[i];
-        *comms[i] = NULL;
-        if (comm != NULL) { (void)ncclCommAbort(comm); }
+// Every rank splits, also where it is none of them: a communicator for each set, of each replica its own.
+static Status split_holders(NcclWorld* w, const TiedGroups* tied, int32_t rank, int32_t num_stages) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 1;
+    config.minCTAs = 1;
+    config.maxCTAs = HOLDERS_CTAS;
+    for (int32_t h = 0; h < tied->num_holders; h++) {
+        bool is_mine = tied->holders[h].stages >> (rank % num_stages) & 1;
+        int color = is_mine ? w->replica : NCCL_SPLIT_NOCOLOR;
+        NCCL_TRY(ncclCommSplit(w->pipeline, color, rank, &w->holders[h], &config));
     }
+    return STATUS_OK;
+}
+
+Status nccl_world_open_holders(NcclWorld* w, Collective* ranks, const TiedGroups* tied, int32_t num_stages) {
+    if (tied->num_holders == 0) { return STATUS_OK; }
+    w->holders = calloc((size_t)tied->num_holders, sizeof(ncclComm_t));
+    if (w->holders == NULL) { return FAIL(STATUS_NO_MEMORY, "NCCL: no memory"); }
+    w->num_holders = tied->num_holders;
+    TRY(split_holders(w, tied, ranks->transport->rank, num_stages));
+    return warm_up(w, ranks->transport->rank, 0, ranks->timeout_ns);
+}
+
+static void abort_comm(ncclComm_t* place) {
+    ncclComm_t comm = *place;
+    *place = NULL;
+    if (comm != NULL) { (void)ncclCommAbort(comm); }
+}
+
+void nccl_world_abort(NcclWorld* w) {
+    abort_comm(&w->replicas);
+    for (int32_t h = 0; h < w->num_holders; h++) { abort_comm(&w->holders[h]); }
+    abort_comm(&w->pipeline);
 }
 
 void nccl_world_close(NcclWorld* w) {
     if (w == NULL) { return; }
-    ncclComm_t comms[3] = {w->replicas, w->ends, w->pipeline};
-    for (int i = 0; i < 3; i++) {
-        if (comms[i] != NULL) { (void)ncclCommDestroy(comms[i]); }
+    for (int32_t h = 0; h < w->num_holders; h++) {
+        if (w->holders[h] != NULL) { (void)ncclCommDestroy(w->holders[h]); }
     }
+    free(w->holders);
+    if (w->replicas != NULL) { (void)ncclCommDestroy(w->replicas); }
+    if (w->pipeline != NULL) { (void)ncclCommDestroy(w->pipeline); }
     if (w->ready != NULL) { (void)cudaEventDestroy(w->ready); }
     if (w->done != NULL) { (void)cudaEventDestroy(w->done); }
     if (w->stream != NULL) { (void)cudaStreamDestroy(w->stream); }

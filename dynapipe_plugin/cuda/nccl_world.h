@@ -1,15 +1,17 @@
 /*
-nccl_world.h -- the NCCL communicators of one rank: the pipeline's, its stage's replicas', the two ends'.
+nccl_world.h -- the NCCL communicators of one rank: the pipeline's, its stage's replicas', and one for each
+set of stages that have copies of the same parameters.
 
 All operations of a rank run on one stream of its own, in the order they were posted. NCCL promises nothing
 for two communicators that run at once on one GPU (each may hold what the other waits for), so that sums wait
 for the transfers before them costs nothing that one could have had; and the order is the same everywhere:
-the lists of plan.h (which pass plan_check's strictest rules), then the ends, then the replicas. No circle: a
-sum of stage s waits for transfers only, and for ranks of stage s that have nothing but transfers before it;
-the last stage's sum with the first comes after the transfers of both.
+the lists of plan.h (which pass plan_check's strictest rules), then tied groups, then the replicas. No circle:
+a sum over replicas waits for transfers and tied groups only, a tied group for transfers and for groups of
+smaller number (tied_groups.h).
 
-Calls may block only while connections are made: open() makes all of them, every pair and direction of
-neighbours in one group. Hence blocking communicators; a non-blocking one starts a thread for every group.
+Calls may block only while connections are made: open() makes those of the pipeline (every pair and direction
+of neighbours in one group) and the replicas, open_holders() the others. Hence blocking communicators; a
+non-blocking one starts a thread for every group.
 */
 #pragma once
 
@@ -27,13 +29,16 @@ neighbours in one group. Hence blocking communicators; a non-blocking one starts
 #endif
 
 #include "../run/collective.h"
+#include "../run/tied_groups.h"
 #include "device_cuda.h"
 
 typedef struct {
     CudaDevice* device;  // borrowed
     cudaStream_t stream;
-    ncclComm_t pipeline;        // all ranks, numbered as in the plan
-    ncclComm_t replicas, ends;  // NULL where the rank is alone, or no end
+    ncclComm_t pipeline;  // all ranks, numbered as in the plan
+    ncclComm_t replicas;  // NULL where the rank is alone
+    ncclComm_t* holders;  // [num_holders] those of TiedGroups.holders in my replica; NULL: I am none of them
+    int32_t num_holders;
     int32_t num_replicas, replica;
     cudaEvent_t ready, done;  // of sums
 } NcclWorld;
@@ -41,6 +46,9 @@ typedef struct {
 // A collective of all ranks (`world`, which bootstraps). rank = replica * num_stages + stage.
 Status nccl_world_open(NcclWorld** out, CudaDevice* device, Collective* world, int32_t num_stages,
                        int32_t num_replicas);
+// Once tied groups are known; a collective of all ranks too.
+Status nccl_world_open_holders(NcclWorld* world, Collective* ranks, const TiedGroups* tied,
+                               int32_t num_stages);
 Status nccl_world_check(const NcclWorld* world);  // what failed in the background, e.g. a peer that died
 void nccl_world_abort(NcclWorld* world);          // what runs ends; the communicators are gone
 void nccl_world_close(NcclWorld* world);          // NULL is fine

@@ -156,13 +156,14 @@ Status session_device_open(Dynapipe* dp, void* stream) {
 Status session_sums_open(Dynapipe* dp) {
     const DynapipeParams_v1* params = &dp->params;
 #ifndef DYNAPIPE_NO_NCCL
-    if (dp->on->use_nccl) { return sums_nccl_open(&dp->sums, dp->on->nccl); }
+    if (dp->on->use_nccl) {
+        TRY(nccl_world_open_holders(dp->on->nccl, &dp->world, &dp->tied, dp->num_stages));
+        return sums_nccl_open(&dp->sums, dp->on->nccl, &dp->tied);
+    }
 #endif
     int32_t bytes_per_value = params->bytes_per_value > 4 ? params->bytes_per_value : 4;
-    int64_t num_values = dp->num_replicas > 1 ? params->num_params
-                         : dp->num_stages > 1 ? (params->num_tied > 0 ? params->tied[0].count : 0)
-                                              : 0;
-    return sums_staged_open(&dp->sums, dp->on->cuda, &dp->replicas, &dp->ends, num_values * bytes_per_value);
+    int64_t num_values = dp->num_replicas > 1 ? params->num_params : tied_groups_longest(&dp->tied);
+    return sums_staged_open(&dp->sums, dp->on->cuda, &dp->replicas, &dp->tied, num_values * bytes_per_value);
 }
 
 // --- memory ----------------------------------------------------------------------------------------------

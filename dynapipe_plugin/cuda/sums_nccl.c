@@ -2,6 +2,28 @@
 
 #include <stdlib.h>
 
+typedef struct {
+    const NcclWorld* world;
+    const TiedGroups* tied;
+} NcclSums;
+
+// Who takes part in a sum, and which of them I am.
+typedef struct {
+    ncclComm_t comm;
+    cudaStream_t stream;
+    int32_t num_ranks, my_idx;
+} Members;
+
+static Members replicas_of(const NcclSums* sums) {
+    const NcclWorld* world = sums->world;
+    return (Members){world->replicas, world->stream, world->num_replicas, world->replica};
+}
+
+static Members holders_of(const NcclSums* sums, int32_t holders) {
+    const Collective* ranks = &sums->tied->holders[holders].ranks;
+    return (Members){sums->world->holders[holders], sums->world->stream, ranks->num_ranks, ranks->my_idx};
+}
+
 // The sum begins when what is queued on the compute stream so far is done ...
 static Status begin(const NcclWorld* world) {
     CUDA_TRY(cudaEventRecord(world->ready, world->device->compute));
@@ -16,83 +38,87 @@ static Status end(const NcclWorld* world) {
     return STATUS_OK;
 }
 
-// The two ends add a + b and b + a: the same bits.
-static Status pair_sum(void* ctx, float* values, int64_t num_values) {
-    const NcclWorld* world = ctx;
-    TRY(begin(world));
-    NCCL_TRY(
-        ncclAllReduce(values, values, (size_t)num_values, ncclFloat32, ncclSum, world->ends, world->stream));
-    return end(world);
-}
-
 // Slices of unequal length: one operation for each, all together.
-static Status reduce_slices(const NcclWorld* world, float* values, int64_t num_values) {
+static Status reduce_slices(Members m, float* values, int64_t num_values) {
     NCCL_TRY(ncclGroupStart());
-    for (int32_t r = 0; r < world->num_replicas; r++) {
-        int64_t from = collective_slice(num_values, world->num_replicas, r);
-        size_t count = (size_t)(collective_slice(num_values, world->num_replicas, r + 1) - from);
+    for (int32_t r = 0; r < m.num_ranks; r++) {
+        int64_t from = collective_slice(num_values, m.num_ranks, r);
+        size_t count = (size_t)(collective_slice(num_values, m.num_ranks, r + 1) - from);
         if (count == 0) { continue; }
-        NCCL_TRY(ncclReduce(values + from, values + from, count, ncclFloat32, ncclSum, r, world->replicas,
-                            world->stream));
+        NCCL_TRY(ncclReduce(values + from, values + from, count, ncclFloat32, ncclSum, r, m.comm, m.stream));
     }
     NCCL_TRY(ncclGroupEnd());
     return STATUS_OK;
+}
+
+static Status queue_reduce_scatter(Members m, float* values, int64_t num_values) {
+    if (num_values % m.num_ranks != 0) { return reduce_slices(m, values, num_values); }
+    int64_t count = num_values / m.num_ranks;
+    NCCL_TRY(ncclReduceScatter(values, values + count * m.my_idx, (size_t)count, ncclFloat32, ncclSum, m.comm,
+                               m.stream));
+    return STATUS_OK;
+}
+
+static Status broadcast_slices(Members m, unsigned char* values, int64_t num_values,
+                               int32_t bytes_per_value) {
+    NCCL_TRY(ncclGroupStart());
+    for (int32_t r = 0; r < m.num_ranks; r++) {
+        int64_t from = collective_slice(num_values, m.num_ranks, r) * bytes_per_value;
+        int64_t to = collective_slice(num_values, m.num_ranks, r + 1) * bytes_per_value;
+        if (to == from) { continue; }
+        NCCL_TRY(
+            ncclBroadcast(values + from, values + from, (size_t)(to - from), ncclChar, r, m.comm, m.stream));
+    }
+    NCCL_TRY(ncclGroupEnd());
+    return STATUS_OK;
+}
+
+static Status queue_all_gather(Members m, unsigned char* values, int64_t num_values,
+                               int32_t bytes_per_value) {
+    if (num_values % m.num_ranks != 0) { return broadcast_slices(m, values, num_values, bytes_per_value); }
+    int64_t num_bytes = num_values / m.num_ranks * bytes_per_value;
+    NCCL_TRY(
+        ncclAllGather(values + num_bytes * m.my_idx, values, (size_t)num_bytes, ncclChar, m.comm, m.stream));
+    return STATUS_OK;
+}
+
+// Not ncclAllReduce: that does not promise the same bits on all ranks. Here each value has one owner.
+static Status sum_copies(void* ctx, int32_t holders, float* values, int64_t num_values) {
+    const NcclSums* sums = ctx;
+    Members m = holders_of(sums, holders);
+    TRY(begin(sums->world));
+    TRY(queue_reduce_scatter(m, values, num_values));
+    TRY(queue_all_gather(m, (unsigned char*)values, num_values, (int32_t)sizeof *values));
+    return end(sums->world);
 }
 
 static Status reduce_scatter(void* ctx, float* values, int64_t num_values) {
-    const NcclWorld* world = ctx;
-    if (world->num_replicas == 1) { return STATUS_OK; }
-    TRY(begin(world));
-    if (num_values % world->num_replicas == 0) {
-        int64_t count = num_values / world->num_replicas;
-        NCCL_TRY(ncclReduceScatter(values, values + count * world->replica, (size_t)count, ncclFloat32,
-                                   ncclSum, world->replicas, world->stream));
-    } else {
-        TRY(reduce_slices(world, values, num_values));
-    }
-    return end(world);
-}
-
-static Status broadcast_slices(const NcclWorld* world, unsigned char* values, int64_t num_values,
-                               int32_t bytes_per_value) {
-    NCCL_TRY(ncclGroupStart());
-    for (int32_t r = 0; r < world->num_replicas; r++) {
-        int64_t from = collective_slice(num_values, world->num_replicas, r) * bytes_per_value;
-        int64_t to = collective_slice(num_values, world->num_replicas, r + 1) * bytes_per_value;
-        if (to == from) { continue; }
-        NCCL_TRY(ncclBroadcast(values + from, values + from, (size_t)(to - from), ncclChar, r,
-                               world->replicas, world->stream));
-    }
-    NCCL_TRY(ncclGroupEnd());
-    return STATUS_OK;
+    const NcclSums* sums = ctx;
+    if (sums->world->num_replicas == 1) { return STATUS_OK; }
+    TRY(begin(sums->world));
+    TRY(queue_reduce_scatter(replicas_of(sums), values, num_values));
+    return end(sums->world);
 }
 
 static Status all_gather(void* ctx, void* values, int64_t num_values, int32_t bytes_per_value) {
-    const NcclWorld* world = ctx;
-    if (world->num_replicas == 1) { return STATUS_OK; }
-    TRY(begin(world));
-    if (num_values % world->num_replicas == 0) {
-        int64_t num_bytes = num_values / world->num_replicas * bytes_per_value;
-        NCCL_TRY(ncclAllGather((unsigned char*)values + num_bytes * world->replica, values, (size_t)num_bytes,
-                               ncclChar, world->replicas, world->stream));
-    } else {
-        TRY(broadcast_slices(world, values, num_values, bytes_per_value));
-    }
-    return end(world);
-}
-
-static void close_nothing(void* ctx) {
-    (void)ctx;
+    const NcclSums* sums = ctx;
+    if (sums->world->num_replicas == 1) { return STATUS_OK; }
+    TRY(begin(sums->world));
+    TRY(queue_all_gather(replicas_of(sums), values, num_values, bytes_per_value));
+    return end(sums->world);
 }
 
 static const SumsApi nccl_sums = {.name = "nccl",
                                   .is_queued = true,
-                                  .pair_sum = pair_sum,
+                                  .sum_copies = sum_copies,
                                   .reduce_scatter = reduce_scatter,
                                   .all_gather = all_gather,
-                                  .close = close_nothing};
+                                  .close = free};
 
-Status sums_nccl_open(Sums* out, NcclWorld* world) {
-    *out = (Sums){&nccl_sums, world};
+Status sums_nccl_open(Sums* out, const NcclWorld* world, const TiedGroups* tied) {
+    NcclSums* sums = malloc(sizeof *sums);
+    if (sums == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for sums"); }
+    *sums = (NcclSums){.world = world, .tied = tied};
+    *out = (Sums){&nccl_sums, sums};
     return STATUS_OK;
 }

@@ -4,5 +4,5 @@
 #include "../run/sums.h"
 #include "nccl_world.h"
 
-// `world` is borrowed.
-Status sums_nccl_open(Sums* out, NcclWorld* world);
+// Both are borrowed; `world` has the communicators of `tied` (nccl_world_open_holders).
+Status sums_nccl_open(Sums* out, const NcclWorld* world, const TiedGroups* tied);

@@ -4,7 +4,8 @@
 
 typedef struct {
     CudaDevice* device;
-    Collective *replicas, *ends;
+    Collective* replicas;
+    TiedGroups* tied;
     unsigned char* mirror;  // pinned
     int64_t mirror_bytes;
 } Staged;
@@ -41,11 +42,11 @@ static Status upload(const Staged* s, void* values, Span span) {
     return STATUS_OK;
 }
 
-static Status pair_sum(void* ctx, float* values, int64_t num_values) {
+static Status sum_copies(void* ctx, int32_t holders, float* values, int64_t num_values) {
     Staged* s = ctx;
     Span all = {0, num_values * (int64_t)sizeof(float)};
     TRY(download(s, values, all));
-    TRY(collective_pair_sum(s->ends, (float*)(void*)s->mirror, num_values));
+    TRY(collective_sum_copies(&s->tied->holders[holders].ranks, (float*)(void*)s->mirror, num_values));
     return upload(s, values, all);
 }
 
@@ -72,16 +73,16 @@ static void staged_close(void* ctx) {
 }
 
 static const SumsApi staged_sums = {.name = "mpi",
-                                    .pair_sum = pair_sum,
+                                    .sum_copies = sum_copies,
                                     .reduce_scatter = reduce_scatter,
                                     .all_gather = all_gather,
                                     .close = staged_close};
 
-Status sums_staged_open(Sums* out, CudaDevice* device, Collective* replicas, Collective* ends,
+Status sums_staged_open(Sums* out, CudaDevice* device, Collective* replicas, TiedGroups* tied,
                         int64_t mirror_bytes) {
     Staged* s = calloc(1, sizeof *s);
     if (s == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for sums"); }
-    *s = (Staged){.device = device, .replicas = replicas, .ends = ends, .mirror_bytes = mirror_bytes};
+    *s = (Staged){.device = device, .replicas = replicas, .tied = tied, .mirror_bytes = mirror_bytes};
     cudaError_t error =
         mirror_bytes > 0 ? cudaMallocHost((void**)&s->mirror, (size_t)mirror_bytes) : cudaSuccess;
     if (error != cudaSuccess) {

@@ -5,6 +5,6 @@
 #include "../run/sums.h"
 #include "device_cuda.h"
 
-// Groups are borrowed. The mirror in pinned memory has room for arrays of at most mirror_bytes.
-Status sums_staged_open(Sums* out, CudaDevice* device, Collective* replicas, Collective* ends,
+// All are borrowed. The mirror in pinned memory has room for arrays of at most mirror_bytes.
+Status sums_staged_open(Sums* out, CudaDevice* device, Collective* replicas, TiedGroups* tied,
                         int64_t mirror_bytes);

@@ -12,15 +12,14 @@ typedef enum {
     OP_ALL_REDUCE,
     OP_REDUCE_SCATTER,
     OP_ALL_GATHER,
-    OP_PAIR_SUM,
     OP_BROADCAST,
     OP_GATHER,
     OP_CLOCK,
     OP_BARRIER
 } Op;
 
-static const char* const op_text[] = {"all_reduce", "reduce_scatter", "all_gather",   "pair_sum",
-                                      "broadcast",  "gather",         "clock_offset", "barrier"};
+static const char* const op_text[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
+                                      "gather",     "clock_offset",   "barrier"};
 
 enum { MIN_CHUNK_BYTES = 8 * 1024, CLOCK_TRIPS = 8, ADD_BLOCK_FLOATS = 1024 };
 
@@ -236,11 +235,13 @@ static int64_t num_rounds(const Collective* c, int64_t n, int64_t chunk) {
     return (longest + chunk - 1) / chunk;
 }
 
-static int64_t reduce_chunk_floats(const Collective* c) {
+static int64_t reduce_chunk_floats(const Collective* c, int64_t n) {
+    int64_t longest = (n + c->num_ranks - 1) / c->num_ranks;
     int64_t bytes = COLLECTIVE_TEMP_BYTES / (2 * (c->num_ranks - 1));
     if (bytes > COLLECTIVE_CHUNK_BYTES) { bytes = COLLECTIVE_CHUNK_BYTES; }
     if (bytes < MIN_CHUNK_BYTES) { bytes = MIN_CHUNK_BYTES; }
-    return bytes / (int64_t)sizeof(float);
+    int64_t chunk = bytes / (int64_t)sizeof(float);
+    return chunk < longest ? chunk : longest;
 }
 
 // Where the values of group index idx arrive, in this round: two halves of temp take turns.
@@ -285,7 +286,7 @@ static void add_in_order(const Collective* c, float* values, Span mine, int64_t 
 
 Status collective_reduce_scatter_sum(Collective* c, float* values, int64_t num_values) {
     if (c->num_ranks == 1 || num_values == 0) { return STATUS_OK; }
-    int64_t chunk = reduce_chunk_floats(c), rounds = num_rounds(c, num_values, chunk);
+    int64_t chunk = reduce_chunk_floats(c, num_values), rounds = num_rounds(c, num_values, chunk);
     TRY(need_temp(c, (size_t)(2 * (c->num_ranks - 1) * chunk) * sizeof(float)));
     TRY(post_reduce(c, values, num_values, 0, chunk));
     for (int64_t round = 0; round < rounds; round++) {
@@ -329,36 +330,9 @@ Status collective_all_gather(Collective* c, void* values, int64_t num_values, in
     return STATUS_OK;
 }
 
-static Status post_pair(Collective* c, float* values, int64_t n, int64_t round, int64_t chunk) {
-    int64_t begin = round * chunk, count = n - begin < chunk ? n - begin : chunk;
-    float* temp = (float*)(void*)c->temp + (round % 2) * chunk;
-    size_t num_bytes = (size_t)count * sizeof(float);
-    TRY(post_receive(c, OP_PAIR_SUM, round, 1 - c->my_idx, temp, num_bytes));
-    return post_send(c, OP_PAIR_SUM, round, 1 - c->my_idx, values + begin, num_bytes);
-}
-
-Status collective_pair_sum(Collective* c, float* values, int64_t num_values) {
-    if (c->num_ranks != 2) {
-        return FAIL(STATUS_OUT_OF_RANGE, "pair_sum: a group of %d ranks", (int)c->num_ranks);
-    }
-    if (num_values == 0) { return STATUS_OK; }
-    int64_t chunk = COLLECTIVE_CHUNK_BYTES / (int64_t)sizeof(float);
-    int64_t rounds = (num_values + chunk - 1) / chunk;
-    TRY(need_temp(c, 2 * COLLECTIVE_CHUNK_BYTES));
-    TRY(post_pair(c, values, num_values, 0, chunk));
-    for (int64_t round = 0; round < rounds; round++) {
-        if (round + 1 < rounds) { TRY(post_pair(c, values, num_values, round + 1, chunk)); }
-        TRY(wait_round(c, OP_PAIR_SUM, round));  // my values are sent: now they may change
-        const float* temp = (const float*)(void*)c->temp + (round % 2) * chunk;
-        int64_t begin = round * chunk, count = num_values - begin < chunk ? num_values - begin : chunk;
-        float* own = values + begin;
-        if (c->my_idx == 0) {
-            for (int64_t k = 0; k < count; k++) { own[k] = own[k] + temp[k]; }
-        } else {
-            for (int64_t k = 0; k < count; k++) { own[k] = temp[k] + own[k]; }
-        }
-    }
-    return STATUS_OK;
+Status collective_sum_copies(Collective* c, float* values, int64_t num_values) {
+    TRY(collective_reduce_scatter_sum(c, values, num_values));
+    return collective_all_gather(c, values, num_values, (int32_t)sizeof *values);
 }
 
 // --- bytes -----------------------------------------------------------------------------------------------

@@ -78,8 +78,8 @@ Status collective_reduce_scatter_sum(Collective* c, float* values, int64_t num_v
 // Every member gets every slice from its owner.
 Status collective_all_gather(Collective* c, void* values, int64_t num_values, int32_t bytes_per_value);
 
-// Group of exactly two: both get values(ranks[0]) + values(ranks[1]), in that order. For tied parameters.
-Status collective_pair_sum(Collective* c, float* values, int64_t num_values);
+// Both: every member gets the whole sum, the same bits. For copies of tied parameters.
+Status collective_sum_copies(Collective* c, float* values, int64_t num_values);
 
 // From group index `root_idx` to all. num_bytes must be equal everywhere.
 Status collective_broadcast(Collective* c, void* data, size_t num_bytes, int32_t root_idx);

@@ -86,6 +86,20 @@ void executor_position(const Executor* executor, char* out, size_t out_bytes);
 int64_t executor_forward_bytes(const Executor* executor, const DynapipeBatch* batches, int32_t num_batches);
 Status executor_run_forward(Executor* executor, const ExecutorForward* forward);
 
+// New tokens of some sequences over the stages of one replica (generation).
+typedef struct {
+    const DynapipeBatch* batch;    // the same on every stage of the replica
+    const DynapipeCache* cache;    // this stage's memory, at least executor_cache_bytes()
+    int32_t prev_rank, next_rank;  // transport ranks of the neighbour stages, -1: none
+    int32_t* next;                 // (num_seqs) the likeliest next tokens; last stage only
+    void* arena;                   // aligned to PLAN_BUFFER_ALIGN
+    int64_t arena_bytes;           // at least executor_infer_bytes()
+} ExecutorInfer;
+
+int64_t executor_infer_bytes(const Executor* executor, const DynapipeBatch* batch);
+int64_t executor_cache_bytes(const Executor* executor, const DynapipeCache* cache);
+Status executor_run_infer(Executor* executor, const ExecutorInfer* infer);
+
 // What the last executor_run (or executor_run_forward) did; valid until the next.
 const TraceRank* executor_trace(const Executor* executor);
 

@@ -30,17 +30,11 @@ static Status place_ranks(Dynapipe* dp) {
 }
 
 // `ranks` has room for all.
-static Status make_groups(Dynapipe* dp, int32_t* ranks) {
+static Status group_replicas(Dynapipe* dp, int32_t* ranks) {
     int32_t P = dp->num_stages, R = dp->num_replicas;
     int64_t timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
     for (int32_t r = 0; r < R; r++) { ranks[r] = r * P + dp->stage; }
-    TRY(collective_init(&dp->replicas, &dp->transport, ranks, R, timeout_ns));
-    if (P > 1 && (dp->stage == 0 || dp->stage == P - 1)) {
-        ranks[0] = dp->replica * P;
-        ranks[1] = dp->replica * P + P - 1;
-        TRY(collective_init(&dp->ends, &dp->transport, ranks, 2, timeout_ns));
-    }
-    return STATUS_OK;
+    return collective_init(&dp->replicas, &dp->transport, ranks, R, timeout_ns);
 }
 
 // Hosts may have different cores or numbers of ranks, but every rank must make the same plan: with what the
@@ -78,7 +72,7 @@ static uint64_t command_line_hash(int argc, char** argv) {
     return hash_finish(hash);
 }
 
-static Status session_open(Dynapipe* dp, int* argc, char*** argv) {
+static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* const* own_options) {
     TRY(open_transport(dp, argc, argv));
     uint64_t command_line = command_line_hash(*argc, *argv);
     int32_t num_ranks = dp->transport.num_ranks;
@@ -86,14 +80,14 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv) {
     if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     for (int32_t i = 0; i < num_ranks; i++) { ranks[i] = i; }
     Status status = collective_init(&dp->world, &dp->transport, ranks, num_ranks, END_TOGETHER_NS);
-    if (status == STATUS_OK) { status = session_options_take(&dp->options, argc, *argv); }
+    if (status == STATUS_OK) { status = session_options_take(&dp->options, argc, *argv, own_options); }
     if (status == STATUS_OK) { status = session_noise_parse(&dp->noise, dp->options.robust); }
     if (status == STATUS_OK && dp->options.check) {
         Transport inner = dp->transport;
         status = transport_check_open(&dp->transport, inner);
     }
     if (status == STATUS_OK) { status = place_ranks(dp); }
-    if (status == STATUS_OK) { status = make_groups(dp, ranks); }
+    if (status == STATUS_OK) { status = group_replicas(dp, ranks); }
     free(ranks);
     dp->world.timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
     if (status == STATUS_OK) {
@@ -104,11 +98,11 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv) {
     return status == STATUS_OK ? agree_on_threads(dp) : status;
 }
 
-int dynapipe_open(Dynapipe** out, int* argc, char*** argv) {
+int dynapipe_open(Dynapipe** out, int* argc, char*** argv, const char* const* own_options) {
     *out = NULL;
     Dynapipe* dp = calloc(1, sizeof(Dynapipe));
     if (dp == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a session"); }
-    Status status = session_open(dp, argc, argv);
+    Status status = session_open(dp, argc, argv, own_options);
     *out = dp;  // also after a failure: the caller asks it for its rank, so that one rank alone complains
     return (int)status;
 }
@@ -128,7 +122,7 @@ void dynapipe_close(Dynapipe* dp) {
     free(dp->task_sum);
     free(dp->rank_stats);
     arena_free(&dp->eval_arena);
-    collective_free(&dp->ends);
+    tied_groups_free(&dp->tied);
     collective_free(&dp->replicas);
     collective_free(&dp->world);
     transport_close(&dp->transport);

@@ -8,7 +8,8 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
     session_noise.c    the noise that plans are chosen for
     session_plan.c     one step made ahead: batch -> plan -> collated micro-batches, in the background thread
     session_step.c     one step run: execute, reduce gradients
-    session_eval.c     validation and generation on the same pipeline
+    session_eval.c     validation on the same pipeline
+    session_generate.c answers, with a cache of keys and values
     session_report.c   the step line, metrics.jsonl, plan and trace of one step
     session_host.c     where values live and how they travel: this process. GPU builds: cuda/session_cuda.c
 */
@@ -62,10 +63,10 @@ typedef struct SessionDevice SessionDevice;
 struct Dynapipe {
     SessionOptions options;
     Transport transport;
-    Collective world, replicas, ends;  // all ranks; my stage's replicas; first and last stage of my replica
-    SessionDevice* on;                 // session_device_*
-    Device device;                     // where the model's values live
-    Transport* links;  // what activations and gradients travel by: `transport` or the device's
+    Collective world, replicas;  // all ranks; my stage's replicas
+    SessionDevice* on;           // session_device_*
+    Device device;               // where the model's values live
+    Transport* links;            // what activations and gradients travel by: `transport` or the device's
     Sums sums;
     int32_t stage, replica, num_stages, num_replicas;
     int32_t num_threads, plan_threads;  // of this rank; of the rank that has the most
@@ -87,7 +88,8 @@ struct Dynapipe {
 
     const DynapipeModel_v1* api;
     void* model;
-    DynapipeParams_v1 params;
+    DynapipeParams_v1 params;  // `tied` is the caller's: gone after attach
+    TiedGroups tied;
     Executor* executor;
     void* memory;  // the arena of plan.h, on the device
     int64_t memory_bytes;
@@ -125,6 +127,9 @@ Status session_stages_choose(Dynapipe* dp);
 // a run that is resumed as the whole one.
 int64_t session_planning_ns(int64_t step_ns, int32_t num_threads, int32_t num_replicas);
 
+// session_data.c
+Status session_need_model(const Dynapipe* dp);  // STATUS_BAD_OPTION: a range of this rank has none
+
 // session_plan.c
 Status session_plan_start(Dynapipe* dp);  // begin planning from the loader's position; idempotent
 void session_plan_stop(Dynapipe* dp);
@@ -145,7 +150,7 @@ Status session_device_find(Dynapipe* dp);
 Status session_device_open(Dynapipe* dp, void* stream);
 // --memory-limit where none was given: what is free on the card now, the same on all ranks. A collective.
 Status session_device_limit(Dynapipe* dp);
-Status session_sums_open(Dynapipe* dp);                 // dp->params is known: fills dp->sums
+Status session_sums_open(Dynapipe* dp);                 // dp->params, dp->tied are known: fills dp->sums
 int64_t session_device_used_bytes(const Dynapipe* dp);  // of memory, for the report
 void session_device_abort(Dynapipe* dp);                // what still runs there ends
 void session_device_close(Dynapipe* dp);

@@ -108,11 +108,13 @@ int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out) {
     *out = (DynapipeDataInfo_v1){
         .vocab = loader_vocab(dp->train),
         .eot_token = loader_eot_token(dp->train),
+        .tokenizer = loader_tokenizer(dp->train),
         .num_tasks = dp->num_tasks,
         .num_samples = loader_num_samples(dp->train),
         .num_tokens = loader_num_tokens(dp->train),
         .num_truncated = loader_num_truncated(dp->train),
         .num_skipped = loader_num_skipped(dp->train),
+        .num_val_samples = dp->val != NULL ? loader_num_samples(dp->val) : 0,
         .num_steps = dp->num_steps,
     };
     return 0;
@@ -208,19 +210,54 @@ int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* ou
     return (int)status;
 }
 
-static Status attach(Dynapipe* dp) {
+// A rank has one range of blocks: the first and the last.
+enum { NUM_RANGES = 1 };
+
+static Status check_attach(const Dynapipe* dp, int32_t idx, const DynapipeParams_v1* params) {
+    if (dp->links == NULL) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "a model before its stage is known ---> dynapipe_choose_stages() comes before "
+                    "dynapipe_attach()");
+    }
+    if (idx < 0 || idx >= NUM_RANGES) {
+        return FAIL(STATUS_OUT_OF_RANGE, "a model for range %d: this rank has %d ---> 0 <= idx < *num_ranges",
+                    idx, NUM_RANGES);
+    }
+    if (dp->api != NULL) {
+        return FAIL(STATUS_OUT_OF_RANGE, "range %d has a model already ---> attach each range once", idx);
+    }
+    if (params->num_tied < 0 || (params->num_tied > 0 && params->tied == NULL)) {
+        return FAIL(STATUS_OUT_OF_RANGE, "range %d: %d tied groups, but no list of them", idx,
+                    params->num_tied);
+    }
+    return STATUS_OK;
+}
+
+static Status attach(Dynapipe* dp, const DynapipeModel_v1* api, void* model,
+                     const DynapipeParams_v1* params) {
     int64_t timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
+    dp->params = *params;
+    TRY(tied_groups_open(&dp->tied, &dp->world, dp->num_stages, params));
+    dp->params.num_tied = 0;
+    dp->params.tied = NULL;
     TRY(session_sums_open(dp));
-    TRY(executor_create(&dp->executor, dp->api, dp->model, dp->links, timeout_ns));
+    TRY(executor_create(&dp->executor, api, model, dp->links, timeout_ns));
     executor_use_device(dp->executor, dp->device);
+    dp->api = api;
+    dp->model = model;
     return STATUS_OK;
 }
 
 int dynapipe_attach(Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api, void* model,
                     const DynapipeParams_v1* params) {
-    if (idx != 0) { return (int)FAIL(STATUS_OUT_OF_RANGE, "range %d: this rank has one", idx); }
-    dp->api = api;
-    dp->model = model;
-    dp->params = *params;
-    return (int)attach(dp);
+    Status status = check_attach(dp, idx, params);
+    return (int)(status == STATUS_OK ? attach(dp, api, model, params) : status);
+}
+
+Status session_need_model(const Dynapipe* dp) {
+    if (dp->api != NULL) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_OPTION,
+                "rank %d: no model for range 0 of %d ---> dynapipe_attach() for each range that "
+                "dynapipe_choose_stages() gave",
+                dp->transport.rank, NUM_RANGES);
 }

@@ -1,4 +1,4 @@
-// session_eval.c -- validation and generation: forward only, on the stages as they stand.
+// session_eval.c -- validation: forward only, on the stages as they stand.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +73,7 @@ static Status add_micro_batch(Dynapipe* dp, EvalWork* work, const LoaderBatch* b
     DynapipeBatch* out = &work->batches[work->num_batches];
     CollateParams params = session_collate_params(dp, 0, 0);
     TRY(collate(out, dp->val, batch, sequences, end - begin, segments, &params, arena));
+    out->token_keys = out->dec_token_keys = NULL;  // nothing is dropped
     work->losses[work->num_batches] = ARENA_NEW(arena, float, out->num_rows);
     if (work->losses[work->num_batches] == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for losses"); }
     work->num_batches++;
@@ -138,6 +139,7 @@ static void add_losses(const Dynapipe* dp, const EvalWork* work, double* sums, d
 
 static Status validate(Dynapipe* dp, int32_t max_batches, double* loss, double* task_loss) {
     if (dp->val == NULL) { return FAIL(STATUS_BAD_OPTION, "no validation data ---> give -j"); }
+    TRY(session_need_model(dp));
     TRY(agree_on_tokens(dp));
     double* sums = calloc(2 * (size_t)dp->num_tasks + 1, sizeof(double));
     if (sums == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d tasks", dp->num_tasks); }
@@ -169,82 +171,4 @@ static Status validate(Dynapipe* dp, int32_t max_batches, double* loss, double* 
 
 int dynapipe_validate(Dynapipe* dp, int32_t max_batches, double* loss, double* task_loss) {
     return (int)validate(dp, max_batches, loss, task_loss);
-}
-
-// --- generation ------------------------------------------------------------------------------------------
-
-// The validation sample `idx`, tokens in the eval arena.
-static Status read_sample(Dynapipe* dp, int64_t idx, LoaderSample* out, int32_t** tokens) {
-    // Samples are grouped by task: a long stride shows another task each time.
-    TRY(loader_sample(dp->val, idx * 7919 % loader_num_samples(dp->val), out));
-    *tokens = ARENA_NEW(&dp->eval_arena, int32_t, out->n_input + out->n_target);
-    if (*tokens == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a sample"); }
-    return loader_read(dp->val, out, *tokens);
-}
-
-// One forward over the text so far, and the likeliest next token on every rank.
-static Status next_token(Dynapipe* dp, const int32_t* text, int32_t num_tokens, int32_t* positions,
-                         int32_t* out) {
-    int32_t cu_seqlens[2] = {0, num_tokens}, row = num_tokens - 1, target = 0, task = 0;
-    float loss;
-    float* losses[1] = {&loss};
-    DynapipeBatch batch = {
-        .num_seqs = 1,
-        .num_tokens = num_tokens,
-        .num_rows = 1,
-        .max_seq_tokens = num_tokens,
-        .cu_seqlens = cu_seqlens,
-        .tokens = text,
-        .positions = positions,
-        .rows = &row,
-        .targets = &target,
-        .row_tasks = &task,
-    };
-    TRY(run_forward(dp, &batch, losses, 1));
-    int32_t token = dp->stage == dp->num_stages - 1 ? dp->api->argmax_token(dp->model) : 0;
-    int32_t root = dp->num_stages - 1;  // the last stage of replica 0 speaks for all
-    TRY(collective_broadcast(&dp->world, &token, sizeof token, root));
-    *out = token;
-    return STATUS_OK;
-}
-
-static Status generate(Dynapipe* dp, int32_t max_tokens, int32_t* out, int32_t* num_out,
-                       const LoaderSample* sample, const int32_t* tokens) {
-    int32_t limit = dp->eval_tokens;  // a text that is longer is not continued
-    int32_t num_tokens = sample->n_input > 0 ? sample->n_input : 1;
-    int32_t most = dp->run.max_seq_tokens;
-    int32_t* text = ARENA_NEW(&dp->eval_arena, int32_t, most + 1);
-    int32_t* positions = ARENA_NEW(&dp->eval_arena, int32_t, most + 1);
-    if (text == NULL || positions == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for generation"); }
-    for (int32_t i = 0; i <= most; i++) { positions[i] = i; }
-    memcpy(text, tokens, sizeof(int32_t) * (size_t)num_tokens);
-    *num_out = 0;
-    while (*num_out < max_tokens && num_tokens <= limit) {
-        int32_t token;
-        TRY(next_token(dp, text, num_tokens, positions, &token));
-        if (token == loader_eot_token(dp->val)) { break; }
-        out[(*num_out)++] = token;
-        text[num_tokens++] = token;
-    }
-    return STATUS_OK;
-}
-
-int dynapipe_generate(Dynapipe* dp, int64_t idx, int32_t max_tokens, int32_t* out, int32_t* num_out,
-                      const int32_t** prompt, int32_t* num_prompt, const int32_t** target,
-                      int32_t* num_target) {
-    if (dp->val == NULL || dp->api->argmax_token == NULL) {
-        return (int)FAIL(STATUS_BAD_OPTION,
-                         "nothing to answer ---> give -j, and a model that has argmax_token");
-    }
-    arena_reset(&dp->eval_arena);
-    LoaderSample sample;
-    int32_t* tokens;
-    Status status = agree_on_tokens(dp);
-    if (status == STATUS_OK) { status = read_sample(dp, idx, &sample, &tokens); }
-    if (status != STATUS_OK) { return (int)status; }
-    *prompt = tokens;
-    *num_prompt = sample.n_input;
-    *target = tokens + sample.n_input;
-    *num_target = sample.n_target;
-    return (int)generate(dp, max_tokens, out, num_out, &sample, tokens);
 }

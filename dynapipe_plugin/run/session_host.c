@@ -22,7 +22,7 @@ Status session_device_limit(Dynapipe* dp) {
 }
 
 Status session_sums_open(Dynapipe* dp) {
-    return sums_host_open(&dp->sums, &dp->replicas, &dp->ends);
+    return sums_host_open(&dp->sums, &dp->replicas, &dp->tied);
 }
 
 int64_t session_device_used_bytes(const Dynapipe* dp) {

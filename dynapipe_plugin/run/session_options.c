@@ -49,10 +49,10 @@ static const OptionSpec specs[] = {
 // clang-format on
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
 
-Status session_options_take(SessionOptions* out, int* argc, char** argv) {
+Status session_options_take(SessionOptions* out, int* argc, char** argv, const char* const* own) {
     *out = (SessionOptions){0};
     TRY(options_defaults(specs, NUM_SPECS, out));
-    TRY(options_take(specs, NUM_SPECS, out, argc, argv));
+    TRY(options_take(specs, NUM_SPECS, out, argc, argv, own));
     if (out->mixture == 2 && out->weights == NULL) {
         return FAIL(STATUS_BAD_OPTION, "--mixture weights: no weights ---> add --weights task=2,other=0.5");
     }

@@ -38,7 +38,8 @@ typedef struct {
     bool print_plan;
 } SessionOptions;
 
-Status session_options_take(SessionOptions* out, int* argc, char** argv);
+// own: the program's own --options, as options_take.
+Status session_options_take(SessionOptions* out, int* argc, char** argv, const char* const* own);
 void session_options_print(FILE* out);
 // A string option's value by name; NULL if not given or no such option.
 const char* session_options_string(const SessionOptions* options, const char* name);

@@ -131,22 +131,44 @@ char* session_report_json(const Dynapipe* dp, const DynapipeReport_v1* report) {
     return text;
 }
 
-static Status write_record(Dynapipe* dp, const DynapipeReport_v1* report) {
-    if (report->log_dir == NULL) { return STATUS_OK; }
+// A fresh run's first line begins the file anew.
+static Status write_line(Dynapipe* dp, const char* log_dir, bool is_first, const char* text) {
     if (dp->metrics == NULL) {
         char path[4096];
-        snprintf(path, sizeof path, "%s/metrics.jsonl", report->log_dir);
-        dp->metrics = fopen(path, report->step > 1 ? "a" : "w");
+        snprintf(path, sizeof path, "%s/metrics.jsonl", log_dir);
+        dp->metrics = fopen(path, is_first ? "w" : "a");
         if (dp->metrics == NULL) {
             return FAIL(STATUS_IO, "%s: cannot write ---> is -o a directory you own?", path);
         }
     }
-    char* text = session_report_json(dp, report);
     bool written = text != NULL && fprintf(dp->metrics, "%s\n", text) > 0 && fflush(dp->metrics) == 0;
+    return written ? STATUS_OK
+                   : FAIL(STATUS_IO, "%s/metrics.jsonl: cannot write ---> is the disk full?", log_dir);
+}
+
+static Status write_record(Dynapipe* dp, const DynapipeReport_v1* report) {
+    if (report->log_dir == NULL) { return STATUS_OK; }
+    char* text = session_report_json(dp, report);
+    Status status = write_line(dp, report->log_dir, report->step <= 1, text);
     free(text);
-    return written
-               ? STATUS_OK
-               : FAIL(STATUS_IO, "%s/metrics.jsonl: cannot write ---> is the disk full?", report->log_dir);
+    return status;
+}
+
+int dynapipe_report_validation(Dynapipe* dp, const DynapipeValidation_v1* v) {
+    if (v->log_dir == NULL || dp->transport.rank != 0) { return STATUS_OK; }
+    json_t* record = json_pack("{s:i,s:o}", "validation", v->step, "loss", json_number_or_null(v->loss));
+    const char* const keys[3] = {"task_loss", "exact_match", "rouge_l"};
+    const double* const lists[3] = {v->task_loss, v->exact_match, v->rouge_l};
+    for (int i = 0; i < 3; i++) {
+        if (lists[i] != NULL) { json_object_set_new(record, keys[i], json_task_losses(dp, lists[i])); }
+    }
+    char* text = record != NULL
+                     ? json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17))
+                     : NULL;
+    json_decref(record);
+    Status status = write_line(dp, v->log_dir, v->step == 0, text);
+    free(text);
+    return (int)status;
 }
 
 // --- one step in detail ----------------------------------------------------------------------------------

@@ -6,14 +6,16 @@
 #include "../base/clock.h"
 #include "session.h"
 
-// First the copies of a tied parameter become one sum, then every parameter is summed over the replicas: its
-// owner's shard everywhere, the rest too where the optimizer is not shared.
+// First the copies of a tied parameter become one sum, group after group (tied_groups.h), then every
+// parameter is summed over the replicas: its owner's shard everywhere, the rest too where the optimizer is
+// not shared.
 static Status reduce_gradients(Dynapipe* dp) {
     const DynapipeParams_v1* params = &dp->params;
     const Sums* sums = &dp->sums;
     float* grads = params->grads;
-    if (dp->ends.num_ranks == 2 && params->num_tied > 0) {
-        TRY(sums->api->pair_sum(sums->ctx, grads + params->tied[0].begin, params->tied[0].count));
+    for (int32_t i = 0; i < dp->tied.num_groups; i++) {
+        const TiedGroup* group = &dp->tied.groups[i];
+        TRY(sums->api->sum_copies(sums->ctx, group->holders, grads + group->begin, group->count));
     }
     if (dp->num_replicas == 1) { return STATUS_OK; }
     TRY(sums->api->reduce_scatter(sums->ctx, grads, params->num_params));
@@ -135,6 +137,7 @@ static Status measure_noise(Dynapipe* dp, const SessionStep* step) {
 
 static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     SessionStep* step;
+    TRY(session_need_model(dp));
     if (dp->next_step >= dp->num_steps) {
         return FAIL(STATUS_OUT_OF_RANGE, "step %d: the run has %d steps", dp->next_step + 1, dp->num_steps);
     }
@@ -159,14 +162,15 @@ int dynapipe_step(Dynapipe* dp, DynapipeStep_v1* out) {
 }
 
 void dynapipe_shard(const Dynapipe* dp, int32_t idx, int64_t* begin, int64_t* end) {
-    (void)idx;
     bool shared = dp->run.zero_stage > 0 && dp->num_replicas > 1;
-    int64_t n = dp->params.num_params;
+    int64_t n = idx == 0 ? dp->params.num_params : 0;  // no other range has anything
     *begin = shared ? collective_slice(n, dp->num_replicas, dp->replica) : 0;
     *end = shared ? collective_slice(n, dp->num_replicas, dp->replica + 1) : n;
 }
 
 int dynapipe_share_params(Dynapipe* dp) {
+    Status has_model = session_need_model(dp);
+    if (has_model != STATUS_OK) { return (int)has_model; }
     int64_t begin_ns = clock_now_ns();
     executor_trace_add(dp->executor, TRACE_UPDATE, dp->step_end_ns, begin_ns);
     if (dp->run.zero_stage == 0 || dp->num_replicas == 1) { return 0; }

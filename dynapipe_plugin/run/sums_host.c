@@ -4,11 +4,12 @@
 #include "sums.h"
 
 typedef struct {
-    Collective *replicas, *ends;
+    Collective* replicas;
+    TiedGroups* tied;
 } HostSums;
 
-static Status pair_sum(void* ctx, float* values, int64_t num_values) {
-    return collective_pair_sum(((HostSums*)ctx)->ends, values, num_values);
+static Status sum_copies(void* ctx, int32_t holders, float* values, int64_t num_values) {
+    return collective_sum_copies(&((HostSums*)ctx)->tied->holders[holders].ranks, values, num_values);
 }
 
 static Status reduce_scatter(void* ctx, float* values, int64_t num_values) {
@@ -20,15 +21,15 @@ static Status all_gather(void* ctx, void* values, int64_t num_values, int32_t by
 }
 
 static const SumsApi host_sums = {.name = "host",
-                                  .pair_sum = pair_sum,
+                                  .sum_copies = sum_copies,
                                   .reduce_scatter = reduce_scatter,
                                   .all_gather = all_gather,
                                   .close = free};
 
-Status sums_host_open(Sums* out, Collective* replicas, Collective* ends) {
+Status sums_host_open(Sums* out, Collective* replicas, TiedGroups* tied) {
     HostSums* sums = malloc(sizeof *sums);
     if (sums == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for sums"); }
-    *sums = (HostSums){.replicas = replicas, .ends = ends};
+    *sums = (HostSums){.replicas = replicas, .tied = tied};
     *out = (Sums){&host_sums, sums};
     return STATUS_OK;
 }

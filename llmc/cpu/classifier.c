@@ -76,10 +76,20 @@ void fused_classifier(float* losses, floatX* logits, const int32_t* targets, flo
     }
 }
 
-int32_t argmax_row(const floatX* logits, int V, OpsContext* ops) {
-    (void)ops;
+static int32_t first_maximum(const floatX* logits, int V) {
     const float max = row_max(logits, V);
     int32_t i = 0;
     while (i < V - 1 && logits[i] != max) { i++; }
     return i;
+}
+
+int32_t argmax_row(const floatX* logits, int V, OpsContext* ops) {
+    (void)ops;
+    return first_maximum(logits, V);
+}
+
+void argmax_rows(int32_t* out, const floatX* logits, int num_rows, int V, int Vp, OpsContext* ops) {
+    const size_t num_values = (size_t)num_rows * (size_t)V;
+#pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
+    for (int i = 0; i < num_rows; i++) { out[i] = first_maximum(logits + (size_t)i * (size_t)Vp, V); }
 }

@@ -1,10 +1,13 @@
 /*
-embedding.c -- sum of token and position embedding; backward adds rows where tokens repeat.
+embedding.c -- sum of token and position embedding, where there are positions; backward adds rows where tokens
+repeat.
 
 Backward gives each thread a range of channels and lets it walk all tokens in order: no two threads write the
 same value, and the order of additions does not depend on the number of threads.
 */
 #include "context.h"
+
+#include <string.h>
 
 void embedding_forward(floatX* out, const int32_t* tokens, const int32_t* positions, const floatX* wte,
                        const floatX* wpe, int T, int C, OpsContext* ops) {
@@ -13,6 +16,10 @@ void embedding_forward(floatX* out, const int32_t* tokens, const int32_t* positi
     for (int t = 0; t < T; t++) {
         floatX* o = out + (size_t)t * (size_t)C;
         const floatX* a = wte + (size_t)tokens[t] * (size_t)C;
+        if (wpe == NULL) {
+            memcpy(o, a, (size_t)C * sizeof *o);
+            continue;
+        }
         const floatX* b = wpe + (size_t)positions[t] * (size_t)C;
 #pragma omp simd
         for (int c = 0; c < C; c++) { o[c] = a[c] + b[c]; }
@@ -24,12 +31,12 @@ static void embedding_add_channels(float* dwte, float* dwpe, const floatX* dout,
     for (int t = 0; t < T; t++) {
         const floatX* d = dout + (size_t)t * (size_t)C;
         float* a = dwte + (size_t)tokens[t] * (size_t)C;
+#pragma omp simd
+        for (int c = begin; c < end; c++) { a[c] += d[c]; }
+        if (dwpe == NULL) { continue; }
         float* b = dwpe + (size_t)positions[t] * (size_t)C;
 #pragma omp simd
-        for (int c = begin; c < end; c++) {
-            a[c] += d[c];
-            b[c] += d[c];
-        }
+        for (int c = begin; c < end; c++) { b[c] += d[c]; }
     }
 }
 

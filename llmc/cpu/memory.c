@@ -35,6 +35,19 @@ void ops_zero(OpsContext* ops, void* memory, size_t num_bytes) {
     }
 }
 
+void ops_copy(OpsContext* ops, void* to, const void* from, size_t num_bytes) {
+    const size_t piece = (size_t)4 << 20;
+#pragma omp parallel for num_threads(ops_num_threads(ops)) if (num_bytes > piece)
+    for (size_t begin = 0; begin < num_bytes; begin += piece) {
+        size_t left = num_bytes - begin;
+        memcpy((char*)to + begin, (const char*)from + begin, left < piece ? left : piece);
+    }
+}
+
+void values_to_floats(float* out, const floatX* inp, size_t num_values, OpsContext* ops) {
+    ops_copy(ops, out, inp, num_values * sizeof *out);  // floatX is float here
+}
+
 void ops_upload(OpsContext* ops, void* memory, const void* host, size_t num_bytes) {
     (void)ops;
     if (num_bytes > 0) { memcpy(memory, host, num_bytes); }

@@ -1,19 +1,23 @@
 // compare_checkpoints.c A B TOLERANCE -- largest relative difference per tensor of two version 3 checkpoints:
-// max |a - b| / max |b|. Knows the file format alone, nothing of the trainer. Exit 1 where a tensor is
-// beyond.
+// max |a - b| / max |b|. Exit 1 where a tensor is beyond.
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char* const names[16] = {"wte",      "wpe",      "ln1w", "ln1b", "qkvw", "qkvb",
-                                      "attprojw", "attprojb", "ln2w", "ln2b", "fcw",  "fcb",
-                                      "fcprojw",  "fcprojb",  "lnfw", "lnfb"};
+#include "../../llmc/gpt2.h"
+#include "../../llmc/t5.h"
+
+static const ModelKind* kind_of(const int32_t* header) {
+    return header[0] == gpt2_kind.checkpoint_magic ? &gpt2_kind
+           : header[0] == t5_kind.checkpoint_magic ? &t5_kind
+                                                   : NULL;
+}
 
 static int32_t read_file(const char* path, int32_t header[256], float** out, int64_t* num_values) {
     FILE* file = fopen(path, "rb");
-    if (file == NULL || fread(header, 4, 256, file) != 256 || header[0] != 20240326 || header[1] != 3) {
+    if (file == NULL || fread(header, 4, 256, file) != 256 || kind_of(header) == NULL || header[1] != 3) {
         return 0;
     }
     fseek(file, 0, SEEK_END);
@@ -33,32 +37,35 @@ int main(int argc, char** argv) {
     if (!read_file(argv[1], header_a, &a, &num_a) || !read_file(argv[2], header_b, &b, &num_b)) {
         return fprintf(stderr, "%s or %s: not a version 3 checkpoint\n", argv[1], argv[2]), 2;
     }
-    if (memcmp(header_a + 2, header_b + 2, 24) != 0 || num_a != num_b) {
+    if (memcmp(header_a, header_b, sizeof header_a) != 0 || num_a != num_b) {
         return fprintf(stderr, "%s and %s are of different models\n", argv[1], argv[2]), 2;
     }
-    int64_t maxT = header_a[2], L = header_a[4], C = header_a[6], Vp = header_a[7];
-    const int64_t counts[16] = {Vp * C,        maxT * C, L * C, L * C, L * 3 * C * C, L * 3 * C,
-                                L * C * C,     L * C,    L * C, L * C, L * 4 * C * C, L * 4 * C,
-                                L * 4 * C * C, L * C,    C,     C};
+    ModelConfig config;
+    kind_of(header_a)->from_header(&config, header_a);
+    config.kind = kind_of(header_a);
     double tolerance = atof(argv[3]), worst = 0;
     const char* worst_name = "";
     int bad = 0;
     int64_t at = 0;
-    for (int t = 0; t < 16; t++) {
+    for (int t = 0; t < config.kind->num_tensors; t++) {
+        const TensorInfo info = config.kind->tensor(&config, t);
+        int64_t layers = info.place == TENSOR_PER_LAYER       ? config.num_layers
+                         : info.place == TENSOR_PER_DEC_LAYER ? config.num_dec_layers
+                                                              : 1;
         double difference = 0, largest = 0;
-        for (int64_t i = 0; i < counts[t]; i++, at++) {
+        for (int64_t i = 0; i < layers * info.rows * info.cols; i++, at++) {
             double d = fabs((double)a[at] - (double)b[at]);
             difference = d > difference || isnan(d) ? d : difference;
             largest = fmax(largest, fabs((double)b[at]));
         }
         double relative = difference == 0 ? 0 : difference / largest;
         if (!(relative <= tolerance)) {
-            printf("%-8s differs by %.3g of its largest value %.3g\n", names[t], relative, largest);
+            printf("%-8s differs by %.3g of its largest value %.3g\n", info.name, relative, largest);
             bad = 1;
         }
         if (!(relative <= worst)) {
             worst = relative;
-            worst_name = names[t];
+            worst_name = info.name;
         }
     }
     if (at != num_a) {

@@ -1,17 +1,18 @@
 // plain_gradients.c -- the first step's gradients by the plainest loop there is: one process, one sample at a
 // time, no plan, no pipeline, no padding. What every batching, schedule and layout must agree with.
-//   plain_gradients DATA DESCRIPTOR MAX_TOKENS BATCH_TOKENS SEED OUT.bin
+//   plain_gradients DATA DESCRIPTOR MAX_TOKENS BATCH_TOKENS SEED OUT.bin [MAX_TARGET_TOKENS: a T5]
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../../dataloader/loader.h"
 #include "../../llmc/gpt2.h"
+#include "../../llmc/t5.h"
 
 static void write_checkpoint(const char* path, const Model* model) {
     const ModelConfig* c = &model->config;
-    int32_t header[256] = {20240326,     3,           c->max_seq_len, c->vocab, c->num_layers,
-                           c->num_heads, c->channels, c->padded_vocab};
+    int32_t header[256] = {c->kind->checkpoint_magic, 3};
+    c->kind->to_header(header, c);
     FILE* file = fopen(path, "wb");
     if (file == NULL) { exit(2); }
     fwrite(header, 4, 256, file);
@@ -29,35 +30,62 @@ static void write_checkpoint(const char* path, const Model* model) {
     fclose(file);
 }
 
+static void* room(int64_t num_bytes) {
+    return aligned_alloc(256, ((size_t)num_bytes + 255) / 256 * 256 + 256);
+}
+
+static void add_batch(Model* model, const ModelBatch* one) {
+    const ModelKind* kind = model->config.kind;
+    void *acts = room(kind->acts_bytes(model, one, MODEL_KEEP | MODEL_HEAD)),
+         *scratch = room(kind->scratch_bytes(model, one));
+    float* losses = room((int64_t)sizeof(float) * one->num_rows);
+    kind->forward(model, one, NULL, NULL, acts, scratch, losses, MODEL_KEEP | MODEL_HEAD);
+    kind->backward_inputs(model, one, NULL, acts, NULL, NULL, scratch);
+    kind->backward_weights(model, one, acts, NULL, scratch);
+    free(losses);
+    free(scratch);
+    free(acts);
+}
+
+// Decoder-only: input and target are one sequence. Else the decoder reads the start token (padding's id) and
+// the target without its last token.
 static void add_sample(Model* model, const Loader* loader, const LoaderBatch* batch, int i) {
     const LoaderSample* sample = &batch->samples[i];
-    int n = sample->n_input + sample->n_target;
-    int32_t* tokens = malloc(sizeof(int32_t) * (size_t)n);
-    int32_t* rows = malloc(sizeof(int32_t) * (size_t)n);
-    int32_t* targets = malloc(sizeof(int32_t) * (size_t)n);
-    int32_t* positions = malloc(sizeof(int32_t) * (size_t)n);
+    const bool two_sides = model->config.kind->has_decoder;
+    int n = sample->n_input + sample->n_target, num_rows = 0;
+    int32_t *tokens = room(4 * n), *rows = room(4 * n), *targets = room(4 * n), *positions = room(4 * n);
+    int32_t* said = room(4 * n);
     if (loader_read(loader, sample, tokens) != STATUS_OK) { exit(2); }
-    int num_rows = 0;
-    for (int t = 0; t < n - 1; t++) {
-        positions[t] = t;
+    for (int t = 0; t < n; t++) { positions[t] = t; }
+    for (int t = 0; two_sides && t < sample->n_target; t++) {
+        said[t] = t == 0 ? loader_pad_token(loader) : tokens[sample->n_input + t - 1];
+        rows[num_rows] = t;
+        targets[num_rows++] = tokens[sample->n_input + t];
+    }
+    for (int t = 0; !two_sides && t < n - 1; t++) {
         if (t + 1 < sample->n_input) { continue; }  // predicts a token of the input
         rows[num_rows] = t;
         targets[num_rows++] = tokens[t + 1];
     }
-    int32_t cu_seqlens[2] = {0, n - 1};
-    ModelBatch one = {1, n - 1, num_rows, n - 1, cu_seqlens, tokens, positions, rows, targets};
-    one.loss_scale = (float)(1.0 / (double)batch->supervised_tokens);
-    void* acts = aligned_alloc(
-        256, ((size_t)gpt2_acts_bytes(model, n - 1, num_rows, MODEL_KEEP | MODEL_HEAD) + 255) / 256 * 256);
-    void* scratch =
-        aligned_alloc(256, ((size_t)gpt2_scratch_bytes(model, n - 1, num_rows, n - 1) + 255) / 256 * 256);
-    float* losses = malloc(sizeof(float) * (size_t)(num_rows + 1));
-    gpt2_forward(model, &one, NULL, NULL, acts, scratch, losses, MODEL_KEEP | MODEL_HEAD);
-    gpt2_backward_inputs(model, &one, NULL, acts, NULL, NULL, scratch);
-    gpt2_backward_weights(model, &one, acts, NULL, scratch);
-    free(losses);
-    free(scratch);
-    free(acts);
+    int num_tokens = two_sides ? sample->n_input : n - 1, num_said = two_sides ? sample->n_target : 0;
+    int32_t cu_seqlens[2] = {0, num_tokens}, dec_cu_seqlens[2] = {0, num_said};
+    ModelBatch one = {.num_seqs = 1,
+                      .num_tokens = num_tokens,
+                      .num_rows = num_rows,
+                      .max_seq_tokens = num_tokens,
+                      .cu_seqlens = cu_seqlens,
+                      .tokens = tokens,
+                      .positions = positions,
+                      .rows = rows,
+                      .targets = targets,
+                      .loss_scale = (float)(1.0 / (double)batch->supervised_tokens),
+                      .num_dec_tokens = num_said,
+                      .max_dec_seq_tokens = num_said,
+                      .dec_cu_seqlens = dec_cu_seqlens,
+                      .dec_tokens = said,
+                      .dec_positions = positions};
+    add_batch(model, &one);
+    free(said);
     free(positions);
     free(targets);
     free(rows);
@@ -65,13 +93,15 @@ static void add_sample(Model* model, const Loader* loader, const LoaderBatch* ba
 }
 
 int main(int argc, char** argv) {
-    if (argc != 7) {
+    if (argc != 7 && argc != 8) {
         return fprintf(stderr, "usage: plain_gradients DATA DESCRIPTOR MAX_TOKENS BATCH_TOKENS SEED OUT\n"),
                2;
     }
     LoaderOptions options = {.batch_tokens = atoll(argv[4]),
                              .max_seq_tokens = atoi(argv[3]),
                              .seed = strtoull(argv[5], NULL, 10),
+                             .encoder_decoder = argc == 8,
+                             .max_target_tokens = argc == 8 ? atoi(argv[7]) : 0,
                              .shuffle = true};
     Loader* loader;
     LoaderBatch batch;
@@ -82,14 +112,15 @@ int main(int argc, char** argv) {
     }
     char error[256];
     ModelConfig config;
-    if (!model_parse(&config, &gpt2_kind, argv[2], loader_vocab(loader), atoi(argv[3]), error)) {
+    if (!model_parse(&config, argc == 8 ? &t5_kind : &gpt2_kind, argv[2], loader_vocab(loader), atoi(argv[3]),
+                     error)) {
         return fprintf(stderr, "%s\n", error), 2;
     }
     Model model;
     OpsContext* ops = ops_create(1);
-    model_init(&model, &config, 0, config.num_layers, true, ops);
+    model_init(&model, &config, 0, model_num_layers(&config), true, ops);
     model_alloc_grads(&model);
-    gpt2_init_random(&model, (uint32_t)options.seed);
+    config.kind->init_random(&model, (uint32_t)options.seed);
     for (int i = 0; i < batch.num_samples; i++) { add_sample(&model, loader, &batch, i); }
     write_checkpoint(argv[6], &model);
     model_free(&model);

@@ -1,0 +1,6 @@
+// spiece_missing.c -- linked instead of spiece.cpp where there is no sentencepiece library.
+#include "spiece.h"
+
+const SpieceLibrary* spiece_library(void) {
+    return NULL;
+}

@@ -1,0 +1,350 @@
+#include "tokenizer.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../../dynapipe_plugin/base/file_io.h"
+#include "../../dynapipe_plugin/base/hash.h"
+#include "hf_tokenizer.h"
+#include "spiece.h"
+
+enum {
+    MAX_TEXT_BYTES = 1 << 30,
+    MAX_TOKEN_BYTES = 255,
+    NUM_FILES = 4,
+    BYT5_FIRST_BYTE = 3,
+    BYT5_FIRST_SENTINEL = 259,
+    BYT5_TOKENS = 384,
+};
+
+static const char* const file_names[NUM_FILES] = {"vocab.json", "merges.txt", "spiece.model",
+                                                  "tokenizer.json"};
+
+struct Tokenizer {
+    SampleVocab vocab;
+    Bpe* bpe;                      // bytes, gpt2, hf as BPE; NULL for the others
+    const SpieceLibrary* library;  // of `pieces`
+    SpieceModel* pieces;           // sentencepiece, hf as Unigram; NULL for the others
+    const char* paths[NUM_FILES];  // of what was read, in the order of file_names; NULL: not read
+    unsigned char* text;           // bytes of all tokens, one after the other
+    uint32_t* text_begin;          // [num_tokens + 1]
+    size_t text_capacity;
+};
+
+// --- what tokens look like -------------------------------------------------------------------------------
+
+static Status start_texts(Tokenizer* t, int32_t num_tokens) {
+    t->text_begin = calloc((size_t)num_tokens + 1, sizeof t->text_begin[0]);
+    return t->text_begin != NULL ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "no memory for %d tokens", num_tokens);
+}
+
+// The text of the next token, vocab.num_tokens.
+static Status add_text(Tokenizer* t, const void* bytes, size_t num_bytes) {
+    int32_t token = t->vocab.num_tokens;
+    size_t begin = t->text_begin[token];
+    if (num_bytes < 1 || num_bytes > MAX_TOKEN_BYTES) {
+        return FAIL(STATUS_BAD_FORMAT, "token %d has %zu bytes, outside 1 ... %d ---> use another vocabulary",
+                    token, num_bytes, MAX_TOKEN_BYTES);
+    }
+    if (begin + num_bytes > t->text_capacity) {
+        size_t capacity = 2 * t->text_capacity + 4096;
+        unsigned char* grown = realloc(t->text, capacity);
+        if (grown == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for the text of %d tokens", token); }
+        t->text = grown;
+        t->text_capacity = capacity;
+    }
+    memcpy(t->text + begin, bytes, num_bytes);
+    t->text_begin[token + 1] = (uint32_t)(begin + num_bytes);
+    t->vocab.num_tokens++;
+    return STATUS_OK;
+}
+
+static Status add_sentinel(Tokenizer* t, int32_t number) {
+    char text[40];
+    return add_text(t, text, (size_t)snprintf(text, sizeof text, "<extra_id_%d>", number));
+}
+
+// U+2581 becomes a blank, "<0x41>" its byte.
+static Status add_piece(Tokenizer* t, int32_t id) {
+    const char* piece;
+    size_t num_bytes, length = 0;
+    unsigned char shown[MAX_TOKEN_BYTES];
+    SpieceKind kind = t->library->piece(t->pieces, id, &piece, &num_bytes);
+    unsigned byte;
+    if (kind == SPIECE_BYTE && num_bytes == 6 && sscanf(piece, "<0x%2x>", &byte) == 1) {
+        shown[0] = (unsigned char)byte;
+        return add_text(t, shown, 1);
+    }
+    if (num_bytes > MAX_TOKEN_BYTES || kind == SPIECE_SPECIAL) { return add_text(t, piece, num_bytes); }
+    for (size_t i = 0; i < num_bytes; length++) {
+        bool blank = num_bytes - i >= 3 && memcmp(piece + i, "\xe2\x96\x81", 3) == 0;
+        shown[length] = blank ? ' ' : (unsigned char)piece[i];
+        i += blank ? 3 : 1;
+    }
+    return add_text(t, shown, length);
+}
+
+// Lengths go in as well, so that "ab", "c" and "a", "bc" differ.
+static uint64_t hash_texts(const Tokenizer* t) {
+    uint64_t hash = HASH_SEED;
+    for (int32_t token = 0; token < t->vocab.num_tokens; token++) {
+        uint64_t num_bytes = t->text_begin[token + 1] - t->text_begin[token];
+        hash = hash_bytes(hash, &num_bytes, sizeof num_bytes);
+        hash = hash_bytes(hash, t->text + t->text_begin[token], num_bytes);
+    }
+    hash = hash_finish(hash);
+    return hash != 0 ? hash : 1;  // 0: unknown
+}
+
+// --- opening -----------------------------------------------------------------------------------------------
+
+static Status take_bpe(Tokenizer* t, SampleTokenizer kind) {
+    t->vocab.tokenizer = kind;
+    t->vocab.eot_token = bpe_eot_token(t->bpe);
+    t->vocab.pad_token = -1;
+    t->vocab.input_end = INPUT_END_NEWLINE;
+    int32_t num_tokens = bpe_num_tokens(t->bpe);
+    TRY(start_texts(t, num_tokens));
+    for (int32_t token = 0; token < num_tokens; token++) {
+        int32_t num_bytes;
+        const unsigned char* text = bpe_token_text(t->bpe, token, &num_bytes);
+        TRY(add_text(t, text, (size_t)num_bytes));
+    }
+    return STATUS_OK;
+}
+
+static Status open_byt5(Tokenizer* t) {
+    static const char* const specials[BYT5_FIRST_BYTE] = {"<pad>", "</s>", "<unk>"};
+    t->vocab.tokenizer = TOKENIZER_BYT5;
+    t->vocab.eot_token = 1;
+    t->vocab.pad_token = 0;
+    t->vocab.input_end = INPUT_END_EOT;
+    TRY(start_texts(t, BYT5_TOKENS));
+    for (int32_t token = 0; token < BYT5_TOKENS; token++) {
+        unsigned char byte = (unsigned char)(token - BYT5_FIRST_BYTE);
+        TRY(token < BYT5_FIRST_BYTE       ? add_text(t, specials[token], strlen(specials[token]))
+            : token < BYT5_FIRST_SENTINEL ? add_text(t, &byte, 1)
+                                          : add_sentinel(t, token - BYT5_FIRST_SENTINEL));
+    }
+    return STATUS_OK;
+}
+
+static Status take_pieces(Tokenizer* t, const char* name, int32_t extra_ids) {
+    t->vocab.tokenizer = TOKENIZER_SENTENCEPIECE;
+    t->vocab.eot_token = t->library->eos_token(t->pieces);
+    t->vocab.pad_token = t->library->pad_token(t->pieces);
+    t->vocab.input_end = INPUT_END_EOT;
+    if (t->vocab.eot_token < 0) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: no piece </s> to end a text with ---> use a model as of T5",
+                    name);
+    }
+    if (extra_ids > 0 && t->library->find(t->pieces, "<extra_id_0>") >= 0) {
+        return FAIL(STATUS_BAD_OPTION, "%s: has pieces <extra_id_0> ... of its own ---> --extra-ids 0", name);
+    }
+    int32_t num_pieces = t->library->num_pieces(t->pieces);
+    TRY(start_texts(t, num_pieces + extra_ids));
+    for (int32_t id = 0; id < num_pieces; id++) { TRY(add_piece(t, id)); }
+    for (int32_t number = extra_ids - 1; number >= 0; number--) { TRY(add_sentinel(t, number)); }
+    return STATUS_OK;
+}
+
+static Status find_library(Tokenizer* t, const char* what) {
+    t->library = spiece_library();
+    return t->library != NULL ? STATUS_OK
+                              : FAIL(STATUS_BAD_OPTION,
+                                     "%s: this program was built without SentencePiece ---> install "
+                                     "libsentencepiece-dev and g++, then make prepare_data again",
+                                     what);
+}
+
+static Status open_sentencepiece(Tokenizer* t, const TokenizerOptions* options) {
+    char* model;
+    size_t num_bytes;
+    TRY(find_library(t, "--tokenizer sentencepiece"));
+    TRY(file_read_text(&model, &num_bytes, options->model));
+    Status status = t->library->open(&t->pieces, model, num_bytes, options->model);
+    free(model);
+    TRY(status);
+    return take_pieces(t, options->model, options->extra_ids);
+}
+
+// Hugging Face splits words at white space whatever the character map makes of it, SentencePiece at blanks:
+// T5's map makes blanks of all of it.
+static Status check_white_space(Tokenizer* t, const char* name) {
+    static const char* const spaces[] = {"\t",           "\n",           "\r",           "\xc2\xa0",
+                                         "\xe1\x9a\x80", "\xe2\x80\x83", "\xe2\x80\xa8", "\xe3\x80\x80"};
+    const int32_t* ids;
+    int64_t num_ids, num_expected;
+    int32_t expected[16];
+    TRY(t->library->encode(t->pieces, "a a", 3, &ids, &num_expected));
+    if (num_expected > 16) { num_expected = 0; }  // of three characters: equal to nothing
+    memcpy(expected, ids, (size_t)num_expected * sizeof ids[0]);
+    for (size_t i = 0; i < sizeof spaces / sizeof spaces[0]; i++) {
+        char text[8];
+        int length = snprintf(text, sizeof text, "a%sa", spaces[i]);
+        TRY(t->library->encode(t->pieces, text, (size_t)length, &ids, &num_ids));
+        if (num_ids != num_expected || memcmp(ids, expected, (size_t)num_ids * sizeof ids[0]) != 0) {
+            return FAIL(
+                STATUS_BAD_FORMAT,
+                "%s: normalizer: precompiled_charsmap does not make blanks of all white space ---> a map as "
+                "T5's (nmt_nfkc) works",
+                name);
+        }
+    }
+    return STATUS_OK;
+}
+
+static Status take_hf_pieces(Tokenizer* t, const HfTokenizer* hf, const char* name) {
+    TRY(find_library(t, name));
+    TRY(t->library->open(&t->pieces, hf->model, hf->model_bytes, name));
+    TRY(take_pieces(t, name, 0));
+    return check_white_space(t, name);
+}
+
+static Status take_hf_bpe(Tokenizer* t, const HfTokenizer* hf, const char* name) {
+    char vocab_name[4200], merges_name[4200];
+    snprintf(vocab_name, sizeof vocab_name, "%s: model.vocab", name);
+    snprintf(merges_name, sizeof merges_name, "%s: model.merges", name);
+    BpeTable vocab = {vocab_name, hf->vocab, strlen(hf->vocab)};
+    BpeTable merges = {merges_name, hf->merges, strlen(hf->merges)};
+    TRY(bpe_open_tables(&t->bpe, &vocab, &merges));
+    return take_bpe(t, TOKENIZER_GPT2);
+}
+
+static Status open_hf(Tokenizer* t, const char* path) {
+    HfTokenizer hf;
+    TRY(hf_tokenizer_open(&hf, path));
+    Status status = hf.kind == HF_BPE ? take_hf_bpe(t, &hf, path) : take_hf_pieces(t, &hf, path);
+    hf_tokenizer_close(&hf);
+    return status;
+}
+
+static Status open_choice(Tokenizer* t, const TokenizerOptions* options) {
+    switch (options->choice) {
+        case CHOICE_BYTES: TRY(bpe_open_bytes(&t->bpe)); return take_bpe(t, TOKENIZER_BYTES);
+        case CHOICE_GPT2:
+            t->paths[0] = options->vocab;
+            t->paths[1] = options->merges;
+            TRY(bpe_open(&t->bpe, options->vocab, options->merges));
+            return take_bpe(t, TOKENIZER_GPT2);
+        case CHOICE_BYT5: return open_byt5(t);
+        case CHOICE_SENTENCEPIECE: t->paths[2] = options->model; return open_sentencepiece(t, options);
+        case CHOICE_HF: t->paths[3] = options->file; return open_hf(t, options->file);
+    }
+    return FAIL(STATUS_OUT_OF_RANGE, "tokenizer %d", (int)options->choice);
+}
+
+Status tokenizer_open(Tokenizer** out, const TokenizerOptions* options) {
+    Tokenizer* t = calloc(1, sizeof *t);
+    if (t == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a tokenizer"); }
+    Status status = open_choice(t, options);
+    if (status != STATUS_OK) {
+        tokenizer_close(t);
+        return status;
+    }
+    t->vocab.hash = hash_texts(t);
+    *out = t;
+    return STATUS_OK;
+}
+
+void tokenizer_close(Tokenizer* t) {
+    if (t == NULL) { return; }
+    bpe_close(t->bpe);
+    if (t->library != NULL) { t->library->close(t->pieces); }
+    free(t->text);
+    free(t->text_begin);
+    free(t);
+}
+
+// --- using -------------------------------------------------------------------------------------------------
+
+const SampleVocab* tokenizer_vocab(const Tokenizer* t) {
+    return &t->vocab;
+}
+
+static Status append(Tokenizer* t, const char* text, size_t num_bytes, BpeTokens* out) {
+    if (t->pieces == NULL) {
+        for (size_t i = 0; i < num_bytes; i++) {
+            TRY(bpe_tokens_add(out, (unsigned char)text[i] + BYT5_FIRST_BYTE));
+        }
+        return STATUS_OK;
+    }
+    const int32_t* ids;
+    int64_t num_ids;
+    TRY(t->library->encode(t->pieces, text, num_bytes, &ids, &num_ids));
+    for (int64_t i = 0; i < num_ids; i++) { TRY(bpe_tokens_add(out, ids[i])); }
+    return STATUS_OK;
+}
+
+Status tokenizer_encode(Tokenizer* t, const char* text, size_t num_bytes, BpeTokens* out) {
+    if (t->bpe != NULL) { return bpe_encode(t->bpe, text, num_bytes, out); }
+    if (num_bytes > MAX_TEXT_BYTES) {
+        return FAIL(STATUS_OUT_OF_RANGE, "a text of %zu bytes ---> split it into texts under %d bytes",
+                    num_bytes, MAX_TEXT_BYTES);
+    }
+    int64_t before = out->num_tokens;
+    Status status = append(t, text, num_bytes, out);
+    if (status != STATUS_OK) { out->num_tokens = before; }
+    return status;
+}
+
+const unsigned char* tokenizer_token_text(const Tokenizer* t, int32_t token, int32_t* num_bytes) {
+    if (token < 0 || token >= t->vocab.num_tokens) { return NULL; }
+    *num_bytes = (int32_t)(t->text_begin[token + 1] - t->text_begin[token]);
+    return t->text + t->text_begin[token];
+}
+
+// --- saving ------------------------------------------------------------------------------------------------
+
+static Status save_texts(const Tokenizer* t, const char* path) {
+    FileWriter writer;
+    TRY(file_writer_open(&writer, path));
+    int32_t header[256] = {20240328, 2, t->vocab.num_tokens, t->vocab.eot_token};
+    file_writer_write(&writer, header, sizeof header);
+    for (int32_t token = 0; token < t->vocab.num_tokens; token++) {
+        int32_t num_bytes;
+        const unsigned char* text = tokenizer_token_text(t, token, &num_bytes);
+        unsigned char length = (unsigned char)num_bytes;
+        file_writer_write(&writer, &length, 1);
+        file_writer_write(&writer, text, (size_t)num_bytes);
+    }
+    return file_writer_commit(&writer);
+}
+
+static Status copy_file(const char* from, const char* to) {
+    char* bytes;
+    size_t num_bytes;
+    FileWriter writer;
+    TRY(file_read_text(&bytes, &num_bytes, from));
+    Status status = file_writer_open(&writer, to);
+    if (status == STATUS_OK) {
+        file_writer_write(&writer, bytes, num_bytes);
+        status = file_writer_commit(&writer);
+    }
+    free(bytes);
+    return status;
+}
+
+Status tokenizer_save(const Tokenizer* t, const char* folder) {
+    char path[4200];
+    snprintf(path, sizeof path, "%s/tokenizer.bin", folder);
+    TRY(save_texts(t, path));
+    for (int i = 0; i < NUM_FILES; i++) {
+        if (t->paths[i] == NULL) { continue; }
+        snprintf(path, sizeof path, "%s/%s", folder, file_names[i]);
+        TRY(copy_file(t->paths[i], path));
+    }
+    return STATUS_OK;
+}
+
+const char* tokenizer_foreign_file(const Tokenizer* t, const char* folder) {
+    for (int i = 0; i < NUM_FILES; i++) {
+        char path[4200];
+        snprintf(path, sizeof path, "%s/%s", folder, file_names[i]);
+        if (t->paths[i] == NULL && access(path, F_OK) == 0) { return file_names[i]; }
+    }
+    return NULL;
+}

@@ -1,0 +1,47 @@
+/*
+tied_groups.h -- parameters that several stages have a copy of: who has which, and whom a rank sums with.
+
+    TRY(tied_groups_open(&tied, &world, num_stages, &params));    // everybody tells what it has
+    for (int32_t i = 0; i < tied.num_groups; i++) {               // ascending by number, on every rank
+        const TiedGroup* group = &tied.groups[i];
+        TRY(sums.api->sum_copies(sums.ctx, group->holders, grads + group->begin, group->count));
+    }
+    tied_groups_free(&tied);
+
+A sum waits for all ranks that have a copy, and for nobody else. Taken in ascending order no ranks wait for
+each other in a circle: of the groups that are not summed yet, all ranks that have a copy of the one with the
+smallest number have come to it, or are on the way with nothing but sums that are done before it.
+Replicas have their sums each, and only then sum over each other: that waits for groups, no group for that.
+*/
+#pragma once
+
+#include "../dynapipe.h"
+#include "collective.h"
+
+// A group that this rank has a copy of and another stage too.
+typedef struct {
+    int32_t group;         // the model's number
+    int32_t holders;       // index in TiedGroups.holders: who has copies
+    int64_t begin, count;  // mine: these values of my parameters
+} TiedGroup;
+
+// Stages with copies of the same groups.
+typedef struct {
+    uint64_t stages;   // bit s: stage s
+    Collective ranks;  // those stages in my replica, ascending; without members where I am none of them
+} TiedHolders;
+
+typedef struct {
+    TiedGroup* groups;  // [num_groups] ascending by number
+    int32_t num_groups;
+    TiedHolders* holders;  // [num_holders] of the whole run: the same list on every rank
+    int32_t num_holders;
+} TiedGroups;
+
+// A collective of all ranks (`world`; rank = replica * num_stages + stage); it checks what they tell, and
+// fails on all alike. STATUS_MISMATCH: copies of different length, replicas of a stage that differ.
+// STATUS_OUT_OF_RANGE: values beyond the parameters, a group twice on a rank, groups that overlap.
+Status tied_groups_open(TiedGroups* out, Collective* world, int32_t num_stages,
+                        const DynapipeParams_v1* params);
+void tied_groups_free(TiedGroups* tied);              // an all-zero one is fine
+int64_t tied_groups_longest(const TiedGroups* tied);  // values of my largest group

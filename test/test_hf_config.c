@@ -1,0 +1,206 @@
+// config.json of every family is read as transformers means it; what we do not run is refused by the field's
+// name; what we write is read back.
+#include "../llmc/hf_config.h"
+
+#include <unistd.h>
+
+#include "../llmc/llmc_error.h"
+#include "test.h"
+
+static char error[LLMC_ERROR_CHARS];
+
+static HfConfig parse(const char* text) {
+    HfConfig config = {0};
+    bool ok = hf_config_parse(&config, text, strlen(text), "config.json", error);
+    CHECK(ok);
+    if (!ok) { printf("%s\n", error); }
+    return config;
+}
+
+// --- defaults and shapes -----------------------------------------------------------------------------------
+
+typedef struct {
+    const char *text, *what;
+    int vocab, channels, num_heads, head_size, ffn, enc, dec;
+    bool gated, tied, scaled, per_layer;
+} Known;
+
+// Missing fields: t5-small of T5 1.0, mT5 small, umT5 small; given ones: FLAN-T5 small, ByT5 small (facts of
+// the papers).
+static const Known known[] = {
+    {"{\"model_type\": \"t5\"}", "t5", 32128, 512, 8, 64, 2048, 6, 6, false, true, true, false},
+    {"{\"model_type\": \"mt5\"}", "mt5", 250112, 512, 6, 64, 1024, 8, 8, true, true, false, false},
+    {"{\"model_type\": \"umt5\"}", "umt5", 250112, 512, 6, 64, 1024, 8, 8, true, true, true, true},
+    {"{\"model_type\": \"t5\", \"d_ff\": 1024, \"num_heads\": 6, \"num_layers\": 8, \"feed_forward_proj\": "
+     "\"gated-gelu\", \"tie_word_embeddings\": false, \"num_decoder_layers\": null}",
+     "flan-t5", 32128, 512, 6, 64, 1024, 8, 8, true, false, false, false},
+    {"{\"model_type\": \"t5\", \"vocab_size\": 384, \"d_model\": 1472, \"d_ff\": 3584, "
+     "\"num_attention_heads\": 6, "
+     "\"num_layers\": 12, \"num_decoder_layers\": 4, \"feed_forward_proj\": \"gated-gelu\", "
+     "\"scale_decoder_outputs\": false}",
+     "byt5", 384, 1472, 6, 64, 3584, 12, 4, true, true, false, false},
+};
+
+static void fields_have_the_defaults_of_transformers(void) {
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        const Known* k = &known[i];
+        const HfConfig config = parse(k->text);
+        const ModelConfig* shape = &config.shape;
+        CHECK_EQ(shape->vocab, k->vocab);
+        CHECK_EQ(shape->padded_vocab, (k->vocab + 127) / 128 * 128);
+        CHECK_EQ(shape->channels, k->channels);
+        CHECK_EQ(shape->num_heads, k->num_heads);
+        CHECK_EQ(shape->head_size, k->head_size);
+        CHECK_EQ(shape->ffn_channels, k->ffn);
+        CHECK_EQ(shape->num_layers, k->enc);
+        CHECK_EQ(shape->num_dec_layers, k->dec);
+        CHECK_EQ(shape->num_buckets, 32);
+        CHECK_EQ(shape->max_distance, 128);
+        CHECK_EQ(shape->gated, k->gated);
+        CHECK_EQ(shape->tied_head, k->tied);
+        CHECK_EQ(config.head_scaled, k->scaled);
+        CHECK_EQ(shape->bias_per_layer, k->per_layer);
+        CHECK(config.pad_token == 0 && config.eos_token == 1 && config.start_token == 0);
+    }
+    HfConfig config = parse("{\"model_type\": \"gpt2\", \"n_positions\": 512, \"pad_token_id\": 7}");
+    CHECK(config.type == HF_GPT2 && config.shape.vocab == 50257 && config.shape.padded_vocab == 50304);
+    CHECK(config.shape.max_seq_len == 512 && config.shape.channels == 768 && config.shape.num_layers == 12);
+    CHECK(config.shape.num_heads == 12 && config.shape.num_dec_layers == 0 && config.shape.tied_head);
+    CHECK(config.eos_token == 50256 && config.pad_token == 7 && config.start_token == HF_NO_TOKEN);
+}
+
+static void tokens_are_kept(void) {
+    HfConfig config = parse("{\"model_type\": \"t5\", \"pad_token_id\": 3, \"eos_token_id\": [2, 5], "
+                            "\"bos_token_id\": null, \"dropout_rate\": 0.25}");
+    CHECK(config.pad_token == 3 && config.eos_token == 2 && config.start_token == 3 &&
+          config.dropout == 0.25);
+    config = parse("{\"model_type\": \"t5\", \"pad_token_id\": 3, \"decoder_start_token_id\": 4}");
+    CHECK(config.start_token == 4);
+}
+
+// --- what is refused ---------------------------------------------------------------------------------------
+
+static void check_refused(const char* text, const char* words, int line) {
+    HfConfig config;
+    error[0] = '\0';
+    bool ok = hf_config_parse(&config, text, strlen(text), "config.json", error);
+    if (ok || strncmp(error, "config.json:", 12) != 0 || strstr(error, words) == NULL ||
+        strstr(error, " ---> ") == NULL) {
+        printf("%s:%d: %s, \"%s\" instead of \"%s\"\n", __FILE__, line, ok ? "accepted" : "refused", error,
+               words);
+        test_failures++;
+    }
+}
+#define T5_REFUSED(fields, words) check_refused("{\"model_type\": \"t5\", " fields "}", words, __LINE__)
+#define GPT2_REFUSED(fields, words) check_refused("{\"model_type\": \"gpt2\", " fields "}", words, __LINE__)
+
+static void other_models_are_refused(void) {
+    check_refused("", "JSON", __LINE__);
+    check_refused("[]", "no JSON object", __LINE__);
+    check_refused("{}", "model_type is missing", __LINE__);
+    check_refused("{\"model_type\": 5}", "model_type ---> must be a text", __LINE__);
+    check_refused("{\"model_type\": \"bert\"}", "model_type \"bert\" is not supported", __LINE__);
+    check_refused("{\"model_type\": \"t5\", \"model_type\": \"t5\"}", "duplicate", __LINE__);
+    T5_REFUSED("\"feed_forward_proj\": \"gated-silu\"", "feed_forward_proj is \"gated-silu\"");
+    T5_REFUSED("\"feed_forward_proj\": \"gelu\"", "feed_forward_proj is \"gelu\"");
+    T5_REFUSED("\"feed_forward_proj\": \"gated-relu\"", "feed_forward_proj is \"gated-relu\"");
+    T5_REFUSED("\"dense_act_fn\": \"silu\"", "dense_act_fn is \"silu\"");
+    T5_REFUSED("\"feed_forward_proj\": \"gated-gelu\", \"dense_act_fn\": \"gelu\"",
+               "dense_act_fn is \"gelu\"");
+    T5_REFUSED("\"is_gated_act\": true", "is_gated_act is true");
+    T5_REFUSED("\"layer_norm_epsilon\": 1e-5", "layer_norm_epsilon is 1e-05");
+    T5_REFUSED("\"is_encoder_decoder\": false", "is_encoder_decoder is false");
+    T5_REFUSED("\"is_decoder\": true", "is_decoder is true");
+    T5_REFUSED("\"architectures\": [\"T5EncoderModel\"]", "architectures: T5EncoderModel");
+    T5_REFUSED("\"architectures\": [\"T5ForTokenClassification\"]",
+               "architectures: T5ForTokenClassification");
+    T5_REFUSED("\"quantization_config\": {\"bits\": 8}", "quantization_config");
+    GPT2_REFUSED("\"activation_function\": \"relu\"", "activation_function is \"relu\"");
+    GPT2_REFUSED("\"activation_function\": \"gelu\"", "activation_function is \"gelu\"");
+    GPT2_REFUSED("\"layer_norm_epsilon\": 1e-6", "layer_norm_epsilon is 1e-06");
+    GPT2_REFUSED("\"scale_attn_by_inverse_layer_idx\": true", "scale_attn_by_inverse_layer_idx is true");
+    GPT2_REFUSED("\"scale_attn_weights\": false", "scale_attn_weights is false");
+    GPT2_REFUSED("\"add_cross_attention\": true", "add_cross_attention is true");
+    GPT2_REFUSED("\"tie_word_embeddings\": false", "tie_word_embeddings is false");
+    GPT2_REFUSED("\"n_inner\": 3000", "n_inner is 3000");
+    GPT2_REFUSED("\"n_head\": 7", "n_embd 768 is no multiple of n_head 7");
+}
+
+static void wrong_types_are_refused(void) {
+    T5_REFUSED("\"d_model\": \"512\"", "d_model --->");
+    T5_REFUSED("\"d_model\": 512.0", "d_model --->");
+    T5_REFUSED("\"d_model\": null", "d_model --->");
+    T5_REFUSED("\"hidden_size\": -1", "hidden_size --->");
+    T5_REFUSED("\"num_layers\": 0", "num_layers --->");
+    T5_REFUSED("\"num_decoder_layers\": 0", "num_decoder_layers --->");
+    T5_REFUSED("\"vocab_size\": 4294967297", "vocab_size --->");
+    T5_REFUSED("\"vocab_size\": 99999999999999999999999", "too big integer");
+    T5_REFUSED("\"feed_forward_proj\": null", "feed_forward_proj --->");
+    T5_REFUSED("\"tie_word_embeddings\": \"no\"", "tie_word_embeddings --->");
+    T5_REFUSED("\"layer_norm_epsilon\": \"1e-6\"", "layer_norm_epsilon --->");
+    T5_REFUSED("\"architectures\": \"T5ForConditionalGeneration\"", "architectures --->");
+    T5_REFUSED("\"architectures\": [1]", "architectures: what is no text");
+    T5_REFUSED("\"eos_token_id\": \"</s>\"", "eos_token_id --->");
+    T5_REFUSED("\"eos_token_id\": -5", "eos_token_id --->");
+    T5_REFUSED("\"dropout_rate\": 1", "dropout_rate --->");
+    GPT2_REFUSED("\"n_inner\": \"big\"", "n_inner --->");
+    GPT2_REFUSED("\"n_embd\": 1073741824, \"n_head\": 1", "n_inner is");
+}
+
+// --- files of transformers, and ours -----------------------------------------------------------------------
+
+static bool same(const HfConfig* a, const HfConfig* b) {
+    const ModelConfig *x = &a->shape, *y = &b->shape;
+    return a->type == b->type && x->max_seq_len == y->max_seq_len && x->vocab == y->vocab &&
+           x->num_layers == y->num_layers && x->num_heads == y->num_heads && x->channels == y->channels &&
+           x->padded_vocab == y->padded_vocab && x->num_dec_layers == y->num_dec_layers &&
+           x->head_size == y->head_size && x->ffn_channels == y->ffn_channels &&
+           x->num_buckets == y->num_buckets && x->max_distance == y->max_distance && x->gated == y->gated &&
+           x->tied_head == y->tied_head && x->bias_per_layer == y->bias_per_layer &&
+           a->head_scaled == b->head_scaled && a->pad_token == b->pad_token && a->bos_token == b->bos_token &&
+           a->eos_token == b->eos_token && a->start_token == b->start_token && a->dropout == b->dropout;
+}
+
+static void what_is_written_is_read_back(void) {
+    static const char* const folders[] = {"hf_t5", "hf_flan", "hf_byt5", "hf_umt5", "hf_gpt2"};
+    for (int i = 0; i < 5; i++) {
+        char path[256];
+        HfConfig config, back;
+        snprintf(path, sizeof path, "test/golden/%s", folders[i]);
+        CHECK(hf_config_read(&config, path, error));
+        snprintf(path, sizeof path, "test/golden/%s/model.safetensors", folders[i]);
+        CHECK(hf_config_read(&back, path, error) && same(&config, &back));
+        char* text = hf_config_text(&config, "float32");
+        CHECK(hf_config_parse(&back, text, strlen(text), "config.json", error));
+        CHECK(same(&config, &back));
+        free(text);
+        const HfConfig ours = hf_config_of_model(&config.shape, &config);
+        CHECK(same(&config, &ours));
+    }
+    HfConfig flan;
+    CHECK(hf_config_read(&flan, "test/golden/hf_flan", error));
+    CHECK(flan.shape.channels == 16 && flan.shape.num_heads == 3 && flan.shape.head_size == 8);
+    CHECK(flan.shape.num_layers == 2 && flan.shape.num_dec_layers == 1 && !flan.shape.tied_head &&
+          flan.shape.gated);
+}
+
+static void paths_are_told(void) {
+    HfConfig config;
+    CHECK(!hf_config_read(&config, "test/golden", error));
+    CHECK(strstr(error, "test/golden/config.json: cannot open") != NULL);
+    CHECK(!hf_config_read(&config, "model.safetensors", error));
+    CHECK(strstr(error, "./config.json: cannot open") != NULL);
+    CHECK(!hf_config_read(&config, "/model.safetensors", error));
+    CHECK(strncmp(error, "/config.json: cannot open", 25) == 0);
+}
+
+int main(int argc, char** argv) {
+    test_seed(argc, argv);
+    RUN(fields_have_the_defaults_of_transformers);
+    RUN(tokens_are_kept);
+    RUN(other_models_are_refused);
+    RUN(wrong_types_are_refused);
+    RUN(what_is_written_is_read_back);
+    RUN(paths_are_told);
+    return test_end();
+}

@@ -1,0 +1,275 @@
+// test_tied_groups.c -- copies of parameters on any stages: every copy gets the sum of all, in the order of
+// ranks, bit for bit; what is told wrongly is named on every rank.
+#include <stdbool.h>
+
+#include "../dynapipe_plugin/base/clock.h"
+#include "../dynapipe_plugin/base/rng.h"
+#include "../dynapipe_plugin/run/sums.h"
+#include "ranks.h"
+#include "test.h"
+
+static uint64_t seed;
+static RankResult results[RANKS_MAX];
+
+enum { MAX_GROUPS = 7, SECOND_NS = 1000000000 };
+
+// Which stages have which group, and where: drawn alike on every rank.
+typedef struct {
+    uint64_t seed;
+    int32_t num_stages, num_replicas, num_groups;
+    int32_t numbers[MAX_GROUPS];  // of the groups, distinct
+    int64_t counts[MAX_GROUPS];
+    bool has[MAX_GROUPS][RANKS_MAX];        // [stage]
+    int64_t begins[MAX_GROUPS][RANKS_MAX];  // [stage]
+    int64_t num_params[RANKS_MAX];          // [stage]
+    int32_t listed[RANKS_MAX][MAX_GROUPS];  // [stage] order in which it lists what it has, and all others
+} Case;
+
+static void shuffle(int32_t* out, int32_t num_values, Rng* rng) {
+    for (int32_t i = 0; i < num_values; i++) {
+        int32_t k = rng_between(rng, 0, i);
+        out[i] = out[k];
+        out[k] = i;
+    }
+}
+
+static void draw_case(Case* it, Rng* rng, int32_t P, int32_t R, int64_t longest) {
+    *it = (Case){.seed = rng_u64(rng), .num_stages = P, .num_replicas = R};
+    it->num_groups = rng_between(rng, 0, MAX_GROUPS);
+    shuffle(it->numbers, it->num_groups, rng);
+    for (int32_t g = 0; g < it->num_groups; g++) {
+        it->numbers[g] = it->numbers[g] * 3 + 1;
+        it->counts[g] = g == 0 ? longest : rng_between(rng, 1, 40);
+        uint32_t one_of = rng_below(rng, 3) + 1;  // 1: all of them
+        for (int32_t s = 0; s < P; s++) { it->has[g][s] = rng_below(rng, one_of) == 0; }
+    }
+    for (int32_t s = 0; s < P; s++) {
+        int32_t places[MAX_GROUPS];
+        shuffle(places, it->num_groups, rng);
+        shuffle(it->listed[s], it->num_groups, rng);
+        for (int32_t i = 0; i < it->num_groups; i++) {
+            int32_t g = places[i];
+            if (!it->has[g][s]) { continue; }
+            it->begins[g][s] = it->num_params[s] + rng_between(rng, 0, 3);
+            it->num_params[s] = it->begins[g][s] + it->counts[g];
+        }
+        it->num_params[s] += rng_between(rng, 0, 3);
+    }
+}
+
+static int32_t list_groups(const Case* it, int32_t stage, DynapipeTied* out) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < it->num_groups; i++) {
+        int32_t g = it->listed[stage][i];
+        if (!it->has[g][stage]) { continue; }
+        out[n++] = (DynapipeTied){it->numbers[g], it->begins[g][stage], it->counts[g]};
+    }
+    return n;
+}
+
+// Value k of a rank; sums of these are not exact, so the order of adding shows.
+static float rough(const Case* it, int32_t rank, int64_t k) {
+    uint64_t bits = rng_mix(it->seed + (uint64_t)rank * 7919 + (uint64_t)k * 104729);
+    return ((float)(bits >> 40) / 8388608.0f - 1.0f) * (bits & 1 ? 1.0f : 1e-3f);
+}
+
+// What value k of that rank is after the groups: of those that it belongs to, one by one.
+static float after_groups(const Case* it, int32_t rank, int64_t k) {
+    int32_t stage = rank % it->num_stages, first = rank - stage;
+    for (int32_t g = 0; g < it->num_groups; g++) {
+        int64_t at = k - it->begins[g][stage];
+        if (!it->has[g][stage] || at < 0 || at >= it->counts[g]) { continue; }
+        float sum = 0;
+        bool is_first = true;
+        for (int32_t s = 0; s < it->num_stages; s++) {
+            if (!it->has[g][s]) { continue; }
+            float value = rough(it, first + s, it->begins[g][s] + at);
+            sum = is_first ? value : sum + value;
+            is_first = false;
+        }
+        return sum;
+    }
+    return rough(it, rank, k);
+}
+
+static float after_replicas(const Case* it, int32_t stage, int64_t k) {
+    float sum = after_groups(it, stage, k);
+    for (int32_t r = 1; r < it->num_replicas; r++) { sum += after_groups(it, r * it->num_stages + stage, k); }
+    return sum;
+}
+
+static void arrive_late(Rng* rng) {
+    int64_t end_ns = clock_now_ns() + (rng_below(rng, 4) == 0 ? rng_between(rng, 0, 300000) : 0);
+    while (clock_now_ns() < end_ns) {}
+}
+
+static Status check_groups(const Case* it, const TiedGroups* tied, int32_t stage) {
+    int32_t expected = 0;
+    for (int32_t g = 0; g < it->num_groups; g++) {
+        int32_t copies = 0;
+        for (int32_t s = 0; s < it->num_stages; s++) { copies += it->has[g][s]; }
+        expected += copies > 1 && it->has[g][stage];
+    }
+    EXPECT(tied->num_groups == expected);
+    for (int32_t i = 1; i < tied->num_groups; i++) {
+        EXPECT(tied->groups[i - 1].group < tied->groups[i].group);
+    }
+    for (int32_t i = 1; i < tied->num_holders; i++) {
+        for (int32_t k = 0; k < i; k++) { EXPECT(tied->holders[i].stages != tied->holders[k].stages); }
+    }
+    return STATUS_OK;
+}
+
+// As session_step.c does it.
+static Status sum_all(const Case* it, const Sums* sums, const TiedGroups* tied, float* grads, int32_t rank) {
+    int32_t stage = rank % it->num_stages;
+    int64_t n = it->num_params[stage];
+    Rng rng = rng_seed(it->seed + (uint64_t)rank);
+    for (int64_t k = 0; k < n; k++) { grads[k] = rough(it, rank, k); }
+    for (int32_t i = 0; i < tied->num_groups; i++) {
+        const TiedGroup* group = &tied->groups[i];
+        arrive_late(&rng);
+        TRY(sums->api->sum_copies(sums->ctx, group->holders, grads + group->begin, group->count));
+    }
+    for (int64_t k = 0; k < n; k++) { EXPECT(grads[k] == after_groups(it, rank, k)); }
+    arrive_late(&rng);
+    TRY(sums->api->reduce_scatter(sums->ctx, grads, n));
+    TRY(sums->api->all_gather(sums->ctx, grads, n, (int32_t)sizeof *grads));
+    for (int64_t k = 0; k < n; k++) { EXPECT(grads[k] == after_replicas(it, stage, k)); }
+    return STATUS_OK;
+}
+
+static Status sums_body(Transport* t, void* arg) {
+    const Case* it = arg;
+    int32_t P = it->num_stages, stage = t->rank % P, ranks[RANKS_MAX];
+    Collective world, replicas;
+    for (int32_t r = 0; r < t->num_ranks; r++) { ranks[r] = r; }
+    TRY(collective_init(&world, t, ranks, t->num_ranks, (int64_t)20 * SECOND_NS));
+    for (int32_t r = 0; r < it->num_replicas; r++) { ranks[r] = r * P + stage; }
+    TRY(collective_init(&replicas, t, ranks, it->num_replicas, (int64_t)20 * SECOND_NS));
+    DynapipeTied list[MAX_GROUPS];
+    DynapipeParams_v1 params = {.num_params = it->num_params[stage], .bytes_per_value = 4, .tied = list};
+    params.num_tied = list_groups(it, stage, list);
+    TiedGroups tied;
+    Sums sums;
+    TRY(tied_groups_open(&tied, &world, P, &params));
+    memset(list, 0xee, sizeof list);  // copied, not kept
+    TRY(sums_host_open(&sums, &replicas, &tied));
+    float* grads = malloc((size_t)params.num_params * sizeof *grads + 1);
+    EXPECT(grads != NULL);
+    Status status = check_groups(it, &tied, stage);
+    for (int step = 0; status == STATUS_OK && step < 3; step++) {
+        status = sum_all(it, &sums, &tied, grads, t->rank);
+    }
+    free(grads);
+    sums_close(&sums);
+    tied_groups_free(&tied);
+    collective_free(&replicas);
+    collective_free(&world);
+    return status;
+}
+
+static void every_copy_gets_the_sum_of_all(void) {
+    Rng rng = rng_seed(seed);
+    int num_groups = 0;
+    for (int trial = 0; trial < 150; trial++) {
+        Case it;
+        int32_t P = rng_between(&rng, 1, 6), R = rng_between(&rng, 1, P < 3 ? 4 : 2);
+        draw_case(&it, &rng, P, R, trial % 50 == 0 ? 1000001 : rng_between(&rng, 1, 5000));
+        num_groups += it.num_groups;
+        RanksKind kind = trial % 50 == 0 ? RANKS_PLAIN : RANKS_CHECKED;
+        int failed = ranks_run(P * R, kind, sums_body, &it, results, 1);
+        CHECK_EQ(failed, 0);
+        if (failed > 0) { printf("trial %d: %d stages, %d replicas\n", trial, P, R); }
+    }
+    CHECK(num_groups > 100);
+}
+
+// --- what is told wrongly --------------------------------------------------------------------------------
+typedef struct {
+    DynapipeTied list[4][3];  // [rank]
+    int32_t num_tied[4];
+    int64_t num_params[4];
+    Status status;
+    const char* message;
+} Wrong;
+
+static Status wrong_body(Transport* t, void* arg) {
+    const Wrong* wrong = arg;
+    Collective world;
+    TiedGroups tied;
+    TRY(collective_init(&world, t, (int32_t[]){0, 1, 2, 3}, 4, (int64_t)20 * SECOND_NS));
+    DynapipeParams_v1 params = {.num_params = wrong->num_params[t->rank],
+                                .bytes_per_value = 4,
+                                .num_tied = wrong->num_tied[t->rank],
+                                .tied = wrong->list[t->rank]};
+    Status status = tied_groups_open(&tied, &world, 2, &params);
+    EXPECT(status == wrong->status);
+    if (status != STATUS_OK && strstr(status_message(), wrong->message) == NULL) {
+        return FAIL(STATUS_COUNT, "not \"%s\" but: %s", wrong->message, status_message());
+    }
+    TRY(collective_barrier(&world));  // everybody has heard of it, so all still work together
+    if (status == STATUS_OK) { tied_groups_free(&tied); }
+    collective_free(&world);
+    return STATUS_OK;
+}
+
+// Two stages, two replicas; the right thing is a group 5 of ten values on both.
+static void check_wrong(int32_t rank, int32_t num_tied, DynapipeTied first, DynapipeTied second,
+                        Status status, const char* message) {
+    Wrong wrong = {.status = status, .message = message};
+    for (int32_t r = 0; r < 4; r++) {
+        wrong.list[r][0] = (DynapipeTied){5, 20 * (r % 2), 10};
+        wrong.num_tied[r] = 1;
+        wrong.num_params[r] = 30;
+        if (r != rank) { continue; }
+        wrong.list[r][0] = first;
+        wrong.list[r][1] = second;
+        wrong.num_tied[r] = num_tied;
+    }
+    CHECK_EQ(ranks_run(4, RANKS_CHECKED, wrong_body, &wrong, results, 1), 0);
+}
+
+static void what_is_told_wrongly_is_named_everywhere(void) {
+    DynapipeTied none = {0}, right = {5, 0, 10};
+    check_wrong(-1, 0, none, none, STATUS_OK, "");
+    check_wrong(2, 1, (DynapipeTied){5, 21, 10}, none, STATUS_OUT_OF_RANGE,
+                "rank 2: tied group 5 is 10 values from 21, of 30 parameters --->");
+    check_wrong(1, 1, (DynapipeTied){5, -1, 10}, none, STATUS_OUT_OF_RANGE,
+                "rank 1: tied group 5 is 10 values");
+    check_wrong(0, 1, (DynapipeTied){5, 0, 0}, none, STATUS_OUT_OF_RANGE, "rank 0: tied group 5 is 0 values");
+    check_wrong(0, 1, (DynapipeTied){5, 1, INT64_MAX}, none, STATUS_OUT_OF_RANGE,
+                "rank 0: tied group 5 is 9223");
+    check_wrong(3, 1, (DynapipeTied){-5, 0, 10}, none, STATUS_OUT_OF_RANGE, "rank 3: tied group -5 is");
+    check_wrong(0, 2, right, (DynapipeTied){5, 10, 10}, STATUS_OUT_OF_RANGE,
+                "rank 0: tied group 5 is listed twice");
+    check_wrong(0, 2, right, (DynapipeTied){6, 9, 10}, STATUS_OUT_OF_RANGE,
+                "rank 0: tied groups 5 and 6 overlap");
+    check_wrong(1, 1, (DynapipeTied){5, 20, 9}, none, STATUS_MISMATCH,
+                "tied group 5: rank 0 has 10 values of it, rank 1 has 9 --->");
+}
+
+static void replicas_of_a_stage_are_laid_out_alike(void) {
+    Wrong wrong = {.status = STATUS_MISMATCH,
+                   .message = "ranks 1 and 3 are replicas of a stage, but one has 30"};
+    for (int32_t r = 0; r < 4; r++) {
+        wrong.list[r][0] = (DynapipeTied){5, 0, 10};
+        wrong.num_tied[r] = 1;
+        wrong.num_params[r] = 30;
+    }
+    wrong.num_params[3] = 31;
+    CHECK_EQ(ranks_run(4, RANKS_CHECKED, wrong_body, &wrong, results, 1), 0);
+    wrong.num_params[3] = 30;
+    wrong.list[3][0].begin = 1;
+    CHECK_EQ(ranks_run(4, RANKS_CHECKED, wrong_body, &wrong, results, 1), 0);
+    wrong.num_tied[3] = 0;
+    CHECK_EQ(ranks_run(4, RANKS_CHECKED, wrong_body, &wrong, results, 1), 0);
+}
+
+int main(int argc, char** argv) {
+    seed = test_seed(argc, argv);
+    RUN(every_copy_gets_the_sum_of_all);
+    RUN(what_is_told_wrongly_is_named_everywhere);
+    RUN(replicas_of_a_stage_are_laid_out_alike);
+    return test_end();
+}

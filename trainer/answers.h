@@ -1,0 +1,25 @@
+/*
+answers.h -- what a model answers to validation samples: shown, scored, summed up by task.
+*/
+#pragma once
+
+#include "../dynapipe_plugin/dynapipe.h"
+#include "../llmc/token_text.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// The question's end, the answer's and the right answer's beginning, on standard output.
+void answers_show(const DynapipeAnswer_v1* answer, const TokenText* text, int32_t eot_token);
+// Means by task (scores.h), shares of 1; NaN for tasks without an answer.
+void answers_score(double* exact_match, double* rouge_l, int num_tasks, const DynapipeAnswer_v1* answers,
+                   int num_answers, const TokenText* text, int32_t eot_token);
+double answers_mean(const double* by_task, int num_tasks);  // of those that are numbers
+// Losses (and scores, if not NULL) of all tasks in columns, as many as a line takes.
+void answers_print_tasks(const Dynapipe* dp, int num_tasks, const double* task_loss,
+                         const double* exact_match, const double* rouge_l);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,162 @@
+// trainer_model.c -- the model that -e describes or names: read from a checkpoint, from Hugging Face's files,
+// or new; and given back as Hugging Face's.
+#include <stdio.h>
+#include <string.h>
+
+#include "../llmc/llmc_error.h"
+#include "trainer.h"
+
+static bool ends_with(const char* text, const char* end) {
+    size_t length = strlen(text), end_length = strlen(end);
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+static ModelSource source_of(const char* model) {
+    return ends_with(model, ".bin") ? MODEL_CHECKPOINT : hf_checkpoint_is(model) ? MODEL_HF : MODEL_NEW;
+}
+
+// vocab, max_seq_len: of a new model. like (may be NULL): what Hugging Face's files say besides.
+static bool read_config(const Trainer* t, ModelConfig* out, HfConfig* like, ModelSource source,
+                        const char* path, int vocab, int max_seq_len, char* error) {
+    switch (source) {
+        case MODEL_RESUMED:
+        case MODEL_CHECKPOINT: return checkpoint_read_config(out, t->kind, path, error);
+        case MODEL_HF: return hf_checkpoint_read_config(out, like, t->kind, path, error);
+        default: return model_parse(out, t->kind, path, vocab, max_seq_len, error);
+    }
+}
+
+// -y 1 goes on with the checkpoint's model; an -e of another shape was meant for something else.
+static void warn_of_other_model(const Trainer* t, const ModelConfig* config, const char* path) {
+    const char* model = t->flags.model;
+    char error[LLMC_ERROR_CHARS];
+    ModelConfig asked;
+    bool known =
+        read_config(t, &asked, NULL, source_of(model), model, config->vocab, config->max_seq_len, error);
+    ModelDifference difference;
+    if (known && config->kind->has_decoder) {
+        asked.tied_head = config->tied_head;
+    }  // a file decides by its tensors
+    bool same = known && model_config_equal(&asked, config, &difference);
+    if (same || !t->flags.model_given || !source_is_main(t->source)) { return; }
+    char shape[160];
+    config->kind->describe(shape, sizeof shape, config);
+    fprintf(
+        stderr,
+        "warning: -e %s is not used: -y 1 goes on with %s, %s ---> leave -e out; another -o for a new run\n",
+        model, path, shape);
+}
+
+static void check_data_fits(const Trainer* t, const ModelConfig* config, const char* path) {
+    char why[LLMC_ERROR_CHARS];
+    int num_ids = source_vocab(t->source);
+    if (config->vocab < num_ids) {
+        snprintf(
+            why, sizeof why,
+            "-e %.80s: vocabulary %d, the data has %d ids ---> another -e, or data of this model's tokenizer",
+            llmc_path_tail(path), config->vocab, num_ids);
+        source_die(t->source, why);
+    }
+    // positions are parameters of GPT-2's; T5's are distances
+    if (!config->kind->has_decoder && config->max_seq_len < t->flags.seq_tokens) {
+        snprintf(why, sizeof why, "-e %.80s: %d positions, -t is %d ---> another -e, or -t %d",
+                 llmc_path_tail(path), config->max_seq_len, t->flags.seq_tokens, config->max_seq_len);
+        source_die(t->source, why);
+    }
+}
+
+static void fill_params(Trainer* t, ModelSource source, const char* path) {
+    char error[LLMC_ERROR_CHARS];
+    Model* m = &t->model;
+    bool ok = true;
+    switch (source) {
+        case MODEL_NEW: t->kind->init_random(m, source_seed(t->source)); break;
+        case MODEL_HF:
+            ok = hf_checkpoint_read(path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params, error);
+            break;
+        default: ok = checkpoint_read(path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params, error);
+    }
+    if (!ok) { source_die(t->source, error); }
+}
+
+static void print_model(const Trainer* t, ModelSource source, const char* path) {
+    char shape[160];
+    const ModelConfig* config = &t->model.config;
+    if (!source_is_main(t->source)) { return; }
+    t->kind->describe(shape, sizeof shape, config);
+    printf("%s: %s, vocabulary %d, %lld parameters, %s; %s on %s\n", t->kind->name, shape, config->vocab,
+           (long long)model_num_params(config), source == MODEL_NEW ? "new" : path,
+           sizeof(floatX) == 2 ? "bf16" : "fp32", ops_device_name(source_ops(t->source)));
+}
+
+ModelSource trainer_build_model(Trainer* t) {
+    char path[CHECKPOINT_PATH_CHARS], error[LLMC_ERROR_CHARS];
+    const TrainFlags* flags = &t->flags;
+    ModelConfig config;
+    ModelSource source = source_of(flags->model);
+    int latest = flags->resume ? checkpoint_find_latest(flags->output_dir) : -1;
+    snprintf(path, sizeof path, "%s", flags->model);
+    if (latest >= 0) {
+        source = MODEL_RESUMED;
+        checkpoint_path(path, flags->output_dir, CHECKPOINT_MODEL_FILE, latest);
+    }
+    if (!read_config(t, &config, &t->like, source, path, source_vocab(t->source), flags->seq_tokens, error)) {
+        source_die(t->source, error);
+    }
+    t->has_like = source == MODEL_HF;
+    if (source == MODEL_RESUMED) { warn_of_other_model(t, &config, path); }
+    check_data_fits(t, &config, path);
+    int layer_begin, layer_end;
+    bool is_last;
+    source_layers(t->source, &config, &layer_begin, &layer_end, &is_last);
+    model_init(&t->model, &config, layer_begin, layer_end, is_last, source_ops(t->source));
+    model_alloc_grads(&t->model);
+    t->model.dropout = (float)flags->dropout;
+    fill_params(t, source, path);
+    source_attach(t->source, &t->model);
+    print_model(t, source, path);
+    return source;
+}
+
+bool trainer_read_first_master(Trainer* t, ModelSource source, char* error) {
+    Optimizer* o = &t->optimizer;
+    if (source == MODEL_NEW || o->master == NULL) { return true; }
+    if (source == MODEL_CHECKPOINT) { return trainer_read_master(t, t->flags.model, NULL, false, error); }
+    o->master_is_set = true;
+    return hf_checkpoint_read(t->flags.model, CHECKPOINT_FLOATS, &t->model, o->master, o->begin, o->end,
+                              error);
+}
+
+// The folder of a path's file: where prepare_data put the tokenizer's files beside the data.
+static const char* folder_of(char out[CHECKPOINT_PATH_CHARS], const char* pattern) {
+    const char* slash = strrchr(pattern, '/');
+    snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s", slash != NULL ? (int)(slash - pattern) : 1,
+             slash != NULL ? pattern : ".");
+    return out;
+}
+
+void trainer_export(Trainer* t) {
+    char error[LLMC_ERROR_CHARS] = "", folder[CHECKPOINT_PATH_CHARS];
+    const char* directory = t->flags.export_dir;
+    if (directory == NULL) { return; }
+    bool is_main = source_is_main(t->source);
+    HfTokens tokens = {.folder = folder_of(folder, t->flags.train_pattern),
+                       .bytes = source_has_byt5_tokens(t->source)};
+    bool ok = !is_main || hf_checkpoint_create(directory, &t->model.config, t->has_like ? &t->like : NULL,
+                                               &tokens, error);
+    bool saved = trainer_all_succeeded(t, ok, "--export-hf", error);
+    if (saved) {
+        ok = !source_owns_params(t->source) || hf_checkpoint_write(directory, &t->model, error);
+        saved = trainer_all_succeeded(t, ok, "--export-hf", error);
+    }
+    if (saved) {
+        ok = !is_main || hf_checkpoint_commit(directory, error);
+        saved = trainer_all_succeeded(t, ok, "--export-hf", error);
+    }
+    if (!saved) {
+        if (is_main) { hf_checkpoint_abort(directory); }
+        t->save_failed = true;
+    } else if (is_main) {
+        printf("exported %s\n", directory);
+    }
+}

@@ -66,6 +66,10 @@ static int32_t token_at(const SampleFile* file, int64_t i) {
                                       : (int32_t)((const uint32_t*)file->tokens)[i];
 }
 
+bool llmc_tokens_begins(const SampleFile* file, int64_t sample) {
+    return token_at(file, (int64_t)file->index[sample].first_token) == file->eot_token;
+}
+
 // First end-of-text token at or after i, or the end of the file.
 static int64_t find_eot(const SampleFile* file, int64_t i) {
     if (file->bytes_per_token == 2) {

@@ -17,6 +17,7 @@ Documents of a single token are dropped and counted. The one task bears the file
 
 bool llmc_tokens_recognize(const void* data, size_t num_bytes);
 bool llmc_tokens_is(const SampleFile* file);  // was `file` opened (with its index) from such a file?
+bool llmc_tokens_begins(const SampleFile* file, int64_t sample);  // with end-of-text: all but a shard's first
 
 // Fill `file`, whose path is set, from the bytes of a token file. On failure the caller closes `file`.
 // with_index: find the documents, which reads the whole file. verify: check every token id.

@@ -59,8 +59,9 @@ static Status list_samples(Loader* loader, const char* pattern) {
                     pattern, (long long)source->num_ids);
     }
     LoaderSample sample;
+    loader->num_skipped = source->pieces.num_empty;
     for (int64_t id = 0; id < source->num_ids; id++) {
-        SampleFate fate = sample_source_get(source, id, &sample);
+        SampleFate fate = sample_source_get(source, id, 0, &sample);
         loader->num_truncated += fate == SAMPLE_TRUNCATED;
         loader->num_skipped += fate == SAMPLE_SKIPPED;
         if (fate == SAMPLE_SKIPPED) { continue; }
@@ -83,7 +84,7 @@ static Status list_samples(Loader* loader, const char* pattern) {
     int32_t num_tasks = source->shards.num_tasks;
     for (int32_t k = 0; k < num_tasks; k++) { loader->task_begin[k + 1] += loader->task_begin[k]; }
     for (int64_t id = 0; id < source->num_ids; id++) {
-        if (sample_source_get(source, id, &sample) == SAMPLE_SKIPPED) { continue; }
+        if (sample_source_get(source, id, 0, &sample) == SAMPLE_SKIPPED) { continue; }
         uint64_t place = loader->drawn[sample.task]++;
         loader->order[loader->task_begin[sample.task] + (int64_t)place] = (uint32_t)id;
     }
@@ -104,9 +105,18 @@ static uint64_t hash_data(const Loader* loader) {
 }
 
 // What makes other sequences of the same samples. -t shows in the data's number of tokens.
-static uint64_t hash_options(const LoaderOptions* options) {
-    int64_t fields[] = {options->encoder_decoder, options->encoder_decoder ? options->max_target_tokens : 0};
-    return hash_finish(hash_bytes(HASH_SEED, fields, sizeof fields));
+static uint64_t hash_options(const SampleSource* source) {
+    const LoaderOptions* options = &source->options;
+    const SpanCorruption* spans = &source->spans;  // zeros without
+    int64_t fields[] = {options->encoder_decoder ? options->max_target_tokens : 0,
+                        options->span_corruption,
+                        source->pieces.piece_tokens,
+                        spans->sentinel_first,
+                        spans->sentinel_step,
+                        spans->num_sentinels};
+    double shares[] = {spans->noise_density, spans->mean_span};
+    uint64_t hash = hash_bytes(HASH_SEED, fields, sizeof fields);
+    return hash_finish(hash_bytes(hash, shares, sizeof shares));
 }
 
 static Status open_in(Loader* loader, const char* pattern, const LoaderOptions* options) {
@@ -128,7 +138,7 @@ static Status open_in(Loader* loader, const char* pattern, const LoaderOptions* 
     free(num_samples);
     if (status == STATUS_OK) {
         loader->data_hash = hash_data(loader);
-        loader->options_hash = hash_options(options);
+        loader->options_hash = hash_options(&loader->source);
         loader_rewind(loader);
     }
     return status;
@@ -167,7 +177,9 @@ void loader_close(Loader* loader) {
 static bool peek(Loader* loader, LoaderSample* out) {
     if (!loader->source.options.shuffle) {
         for (; loader->next_id < loader->source.num_ids; loader->next_id++) {
-            if (sample_source_get(&loader->source, loader->next_id, out) != SAMPLE_SKIPPED) { return true; }
+            if (sample_source_get(&loader->source, loader->next_id, 0, out) != SAMPLE_SKIPPED) {
+                return true;
+            }
         }
         return false;
     }
@@ -177,7 +189,7 @@ static bool peek(Loader* loader, LoaderSample* out) {
     uint64_t epoch = loader->drawn[task] / num_samples, place = loader->drawn[task] % num_samples;
     uint64_t key = rng_mix(rng_mix(loader->seed + (uint64_t)task * 0x9e3779b97f4a7c15u) + epoch);
     int64_t n = begin + (int64_t)shuffle_index(num_samples, key, place);
-    sample_source_get(&loader->source, loader->order[n], out);
+    sample_source_get(&loader->source, loader->order[n], sample_source_pass(loader->seed, epoch), out);
     return true;
 }
 
@@ -308,8 +320,8 @@ Status loader_restore(Loader* loader, const uint8_t* position, size_t position_b
     }
     if (head.options_hash != loader->options_hash) {
         return FAIL(STATUS_MISMATCH,
-                    "data position: saved with another longest target ---> resume with the same data "
-                    "options");
+                    "data position: saved with another longest target or other span corruption ---> resume "
+                    "with the same data options");
     }
     size_t hashed_bytes = position_bytes_of(loader) - sizeof(uint64_t);
     uint64_t hash = 0;
@@ -333,7 +345,7 @@ Status loader_sample(const Loader* loader, int64_t n, LoaderSample* out) {
     if (n < 0 || n >= loader->num_samples) {
         return FAIL(STATUS_OUT_OF_RANGE, "sample %lld of %lld", (long long)n, (long long)loader->num_samples);
     }
-    sample_source_get(&loader->source, loader->order[n], out);
+    sample_source_get(&loader->source, loader->order[n], 0, out);
     return STATUS_OK;
 }
 

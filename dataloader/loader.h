@@ -12,6 +12,10 @@ end of its input (the question usually stands there) and all of its target; wher
 long, one token of input, if there is any, and the first tokens of the target. Documents of llm.c files are
 cut into consecutive pieces instead, and lose nothing (llmc_tokens.h). For an encoder-decoder the two sides
 have limits of their own: of a long input the end stays, of a long target the beginning.
+
+With span corruption (span_corruption.h) a sample is a piece of a text: input and target joined, or a document
+of an llm.c file, cut so that no side is too long. Which of its tokens are noise changes from epoch to epoch;
+without shuffling it is always the same, whatever the seed.
 */
 #pragma once
 
@@ -30,7 +34,10 @@ typedef struct {
     LongSamples long_samples;
     bool supervise_inputs;  // loss on all tokens, not only on targets (encoder-decoders: on targets anyway)
     bool encoder_decoder;   // inputs for an encoder, targets for a decoder; -t limits inputs then
-    int32_t max_target_tokens;  // encoder_decoder: longest target
+    int32_t max_target_tokens;              // encoder_decoder: longest target
+    bool span_corruption;                   // encoder_decoder: both sides are made of the samples' text
+    double noise_density, mean_noise_span;  // 0: 0.15; 3 tokens, of bytes 20
+    int32_t sentinel_first, sentinel_step;  // 0: those of the data's tokenizer
     MixtureKind mixture;  // proportional: weight = min(examples, cap); temperature: that ^ (1 / temperature)
     int64_t mixture_cap;  // 0: none
     double temperature;
@@ -41,12 +48,13 @@ typedef struct {
 
 // One drawn sample: tokens [first_token, first_token + n_input + n_target) of sample `id`. The model runs
 // n_input + n_target - 1 tokens: each predicts the next. An encoder-decoder runs n_input (at least 1) and
-// n_target.
+// n_target. With span corruption: of a piece of text that begins at first_token, both sides as corrupted.
 typedef struct {
-    int64_t id;  // of all samples of all files
+    int64_t id;  // of all samples (pieces) of all files
     int32_t task;
     int32_t first_token;  // > 0 where truncated
     int32_t n_input, n_target;
+    uint64_t noise_key;  // span corruption: says which spans; else 0
 } LoaderSample;
 
 typedef struct {
@@ -77,7 +85,7 @@ uint64_t loader_vocab_hash(const Loader* loader);    // 0: unknown
 int64_t loader_num_samples(const Loader* loader);    // that can be drawn: without skipped ones
 int64_t loader_num_tokens(const Loader* loader);     // run through the model, one pass over those samples
 int64_t loader_num_truncated(const Loader* loader);  // samples longer than the limits
-int64_t loader_num_skipped(const Loader* loader);
+int64_t loader_num_skipped(const Loader* loader);    // those, or texts without a token
 
 // Draw the next batch into the arena. Thread rule: one thread at a time. After an error: restore or close.
 Status loader_next(Loader* loader, LoaderBatch* out, Arena* arena);

@@ -3,7 +3,8 @@ sample_source.h -- the samples of some files as a model gets them: within its li
 
 A model with one stack reads a sample as one sequence, input then target, and runs all but its last token. An
 encoder-decoder's encoder reads the input (where it is empty, a single end-of-text token), its decoder a start
-token and the target without its last. loader.h says what becomes of samples that are too long.
+token and the target without its last. loader.h says what becomes of samples that are too long, and what a
+sample is with span corruption.
 */
 #pragma once
 
@@ -12,21 +13,28 @@ token and the target without its last. loader.h says what becomes of samples tha
 #include "../dynapipe_plugin/plan/plan_types.h"
 #include "loader.h"
 #include "sample_shards.h"
+#include "span_corruption.h"
+#include "text_pieces.h"
 
 typedef struct {
     LoaderOptions options;  // without `weights`
     SampleShards shards;
-    int64_t num_ids;  // samples have the ids below it
+    int64_t num_ids;       // samples have the ids below it
+    SpanCorruption spans;  // span corruption: as resolved for the data
+    TextPieces pieces;
 } SampleSource;
 
 typedef enum { SAMPLE_WHOLE, SAMPLE_TRUNCATED, SAMPLE_SKIPPED } SampleFate;
 
-// Reads max_seq_tokens, long_samples, supervise_inputs, encoder_decoder, max_target_tokens.
+// Reads max_seq_tokens, long_samples, supervise_inputs, encoder_decoder and what follows it, not mixture,
+// seed and shuffle.
 Status sample_source_open(SampleSource* out, const char* pattern, const LoaderOptions* options);
 void sample_source_close(SampleSource* source);  // an all-zero one is fine
 
-// Of id in [0, num_ids). `out` is filled unless the sample is skipped.
-SampleFate sample_source_get(const SampleSource* source, int64_t id, LoaderSample* out);
+// Of id in [0, num_ids). `out` is filled unless the sample is skipped. `pass`: any number, of this time
+// through the data; samples of another one have other spans.
+SampleFate sample_source_get(const SampleSource* source, int64_t id, uint64_t pass, LoaderSample* out);
+uint64_t sample_source_pass(uint64_t seed, uint64_t epoch);  // never 0, which is for data without shuffling
 
 // What the model runs of a sample, as the planner counts it.
 PlanSample sample_source_lengths(const SampleSource* source, const LoaderSample* sample);

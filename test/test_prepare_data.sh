@@ -30,9 +30,14 @@ check "--help of make_tasks" grep -q -- '--max-tokens' <(./make_tasks --help)
 good a b c >"$dir/one.jsonl"
 fails "--tokeniser: unknown option ---> did you mean --tokenizer?" ./prepare_data --tokeniser gpt2 --out "$dir/x" "$dir/one.jsonl"
 fails "-o: unknown option" ./prepare_data -o "$dir/x" "$dir/one.jsonl"
-fails "'gpt3' is none of bytes|gpt2" ./prepare_data --tokenizer gpt3 --out "$dir/x" "$dir/one.jsonl"
+fails "'gpt3' is none of bytes|gpt2|byt5|sentencepiece|hf" ./prepare_data --tokenizer gpt3 --out "$dir/x" "$dir/one.jsonl"
 fails "--merges: missing" ./prepare_data --tokenizer gpt2 --vocab v.json --out "$dir/x" "$dir/one.jsonl"
 fails "--vocab: only for --tokenizer gpt2" ./prepare_data --vocab v.json --out "$dir/x" "$dir/one.jsonl"
+fails "--model: missing ---> --tokenizer sentencepiece needs --model" ./prepare_data --tokenizer sentencepiece --out "$dir/x" "$dir/one.jsonl"
+fails "--file: missing ---> --tokenizer hf needs --file tokenizer.json" ./prepare_data --tokenizer hf --out "$dir/x" "$dir/one.jsonl"
+fails "--model: only for --tokenizer sentencepiece" ./prepare_data --tokenizer byt5 --model m --out "$dir/x" "$dir/one.jsonl"
+fails "--file: only for --tokenizer hf" ./prepare_data --tokenizer sentencepiece --model m --file t --out "$dir/x" "$dir/one.jsonl"
+fails "--extra-ids: -1 is outside" ./prepare_data --tokenizer sentencepiece --model m --extra-ids -1 --out "$dir/x" "$dir/one.jsonl"
 fails "--out: missing" ./prepare_data "$dir/one.jsonl"
 fails "name the .jsonl files" ./prepare_data --out "$dir/x"
 fails "--val-fraction: 2 is outside" ./prepare_data --val-fraction 2 --out "$dir/x" "$dir/one.jsonl"
@@ -58,6 +63,60 @@ check "tokenizer.bin end-of-text" [ "$(tail -c 13 "$file")" = "<|endoftext|>" ]
 check "gpt2" ./prepare_data --tokenizer gpt2 --vocab test/golden/bpe_tiny_vocab.json --merges test/golden/bpe_tiny_merges.txt \
     --val-fraction 0 --out "$dir/tiny" "$dir/one.jsonl" >/dev/null
 check "gpt2 vocabulary and kind" [ "$(number "$dir/tiny/train.bin" 36 4) $(number "$dir/tiny/train.bin" 44 4)" = "420 2" ]
+check "no padding; inputs end with a newline" [ "$(number "$dir/tiny/train.bin" 48 4) $(number "$dir/tiny/train.bin" 52 4)" = "4294967295 1" ]
+check "gpt2's files lie beside" cmp -s test/golden/bpe_tiny_merges.txt "$dir/tiny/merges.txt"
+check "tokenizer.json of a BPE" ./prepare_data --tokenizer hf --file test/golden/bpe_tiny_tokenizer.json --val-fraction 0 \
+    --out "$dir/tiny_hf" "$dir/one.jsonl" >/dev/null
+check "is the same data" cmp -s "$dir/tiny/train.bin" "$dir/tiny_hf/train.bin"
+
+# --- encoder-decoder models: the input ends as the target does, with </s>
+header() { echo $(number "$1" 36 4) $(number "$1" 40 4) $(number "$1" 44 4) $(number "$1" 48 4) $(number "$1" 52 4); }
+sample() { od -An -tu4 -j 96 -N 8 "$1"; tail -c "$((2 * $(tokens "$1")))" "$1" | od -An -tu2; }  # one of a task of one letter
+check "byt5" ./prepare_data --tokenizer byt5 --val-fraction 0 --out "$dir/byt5" "$dir/one.jsonl" >/dev/null
+check "byt5: vocabulary, end, kind, padding, end of input" [ "$(header "$dir/byt5/train.bin")" = "384 1 3 0 2" ]
+check "byt5: tokens" [ "$(echo $(sample "$dir/byt5/train.bin"))" = "2 2 101 1 102 1" ]
+check "byt5, newline" ./prepare_data --tokenizer byt5 --input-end newline --val-fraction 0 --out "$dir/newline" "$dir/one.jsonl" >/dev/null
+check "byt5, newline: tokens" [ "$(number "$dir/newline/train.bin" 52 4) $(echo $(sample "$dir/newline/train.bin"))" = "1 2 2 101 13 102 1" ]
+check "bytes, none" ./prepare_data --input-end none --val-fraction 0 --out "$dir/none" "$dir/one.jsonl" >/dev/null
+check "bytes, none: tokens" [ "$(number "$dir/none/train.bin" 52 4) $(echo $(sample "$dir/none/train.bin"))" = "3 1 2 98 99 256" ]
+make --no-print-directory -s build/release/prepare_data-plain || exit 1
+fails "built without SentencePiece ---> install libsentencepiece-dev" build/release/prepare_data-plain --tokenizer sentencepiece \
+    --model test/golden/spiece_tiny.model --out "$dir/x" "$dir/one.jsonl"
+check "all else works without it" build/release/prepare_data-plain --tokenizer byt5 --val-fraction 0 --out "$dir/plain" "$dir/one.jsonl" >/dev/null
+check "in the same way" cmp -s "$dir/plain/train.bin" "$dir/byt5/train.bin"
+if ldd ./prepare_data | grep -q sentencepiece; then
+    good t "The planner cuts the batch." "h" >"$dir/t5.jsonl"
+    check "sentencepiece" ./prepare_data --tokenizer sentencepiece --model test/golden/spiece_tiny.model --val-fraction 0 \
+        --out "$dir/t5" "$dir/t5.jsonl" >/dev/null
+    check "sentencepiece: vocabulary, end, kind, padding, end of input" [ "$(header "$dir/t5/train.bin")" = "320 1 4 0 2" ]
+    ids=$(grep -F '"text":"The planner cuts the batch.",' test/golden/spiece_texts.json | sed -E 's/.*"pieces":\[([0-9,]*)\].*/\1/; s/,/ /g')
+    check "sentencepiece: tokens are the golden ones" [ "$(echo $(sample "$dir/t5/train.bin"))" = "$(($(wc -w <<<"$ids") + 1)) 3 $ids 1 3 4 1" ]
+    check "spiece.model lies beside" cmp -s test/golden/spiece_tiny.model "$dir/t5/spiece.model"
+    check "tokenizer.bin" [ "$(od -An -tu4 -N 16 "$dir/t5/tokenizer.bin" | tr -s ' ')" = " 20240328 2 320 1" ]
+    check "hf" ./prepare_data --tokenizer hf --file test/golden/spiece_tiny_tokenizer.json --val-fraction 0 --out "$dir/t5" "$dir/t5.jsonl" >"$dir/log"
+    check "an earlier tokenizer's file is named" grep -q "$dir/t5/spiece.model is of another tokenizer ---> remove it" "$dir/log"
+    check "tokenizer.json lies beside" cmp -s test/golden/spiece_tiny_tokenizer.json "$dir/t5/tokenizer.json"
+    check "from spiece.model again" ./prepare_data --tokenizer sentencepiece --model "$dir/t5/spiece.model" --val-fraction 0 --out "$dir/t5_2" "$dir/t5.jsonl" >/dev/null
+    check "one model, one file of samples" cmp -s "$dir/t5/train.bin" "$dir/t5_2/train.bin"
+    check "other sentinels" ./prepare_data --tokenizer sentencepiece --model test/golden/spiece_tiny.model --extra-ids 0 --val-fraction 0 \
+        --out "$dir/t5_0" "$dir/t5.jsonl" >/dev/null
+    check "make another vocabulary" [ "$(header "$dir/t5_0/train.bin")" = "220 1 4 0 2" ]
+    { good t " " " "; printf '{"inputs": " ", "targets": ""}\n'; } >"$dir/blank.jsonl"
+    check "blanks are no tokens, but the ends are" ./prepare_data --tokenizer sentencepiece --model test/golden/spiece_tiny.model \
+        --val-fraction 0 --out "$dir/blank" "$dir/blank.jsonl" >/dev/null
+    check "two samples of two ends" [ "$(samples "$dir/blank/train.bin") $(tokens "$dir/blank/train.bin")" = "2 4" ]
+    good t " " " " a b c >"$dir/blank.jsonl"
+    check "without an end they are bad lines" ./prepare_data --tokenizer sentencepiece --model test/golden/spiece_tiny.model --input-end none \
+        --val-fraction 0 --out "$dir/blank" "$dir/blank.jsonl" >"$dir/log" 2>"$dir/err"
+    check "which are named and counted" grep -q "skipped $dir/blank.jsonl:1: no token but the end" "$dir/err"
+    check "and left out" [ "$(samples "$dir/blank/train.bin") $(grep -c '1 bad lines skipped' "$dir/log")" = "1 1" ]
+    fails "no SentencePiece model" ./prepare_data --tokenizer sentencepiece --model "$dir/one.jsonl" --out "$dir/x" "$dir/one.jsonl"
+else
+    skipped=$((skipped + 1))
+    echo "skip sentencepiece: prepare_data is built without it ---> dev/setup.sh"
+fi
+fails '"model" is no object' ./prepare_data --tokenizer hf --file test/golden/bpe_tiny_vocab.json --out "$dir/x" "$dir/one.jsonl"
+check "refused ones write nothing" [ ! -e "$dir/x" ]
 
 # --- bad lines
 {

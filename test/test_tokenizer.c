@@ -25,6 +25,7 @@ static Tokenizer* open_choice(TokenizerChoice choice) {
                                 .file = "test/golden/spiece_tiny_tokenizer.json"};
     Tokenizer* tokenizer = NULL;
     CHECK_OK(tokenizer_open(&tokenizer, &options));
+    if (tokenizer == NULL) { exit(1); }
     return tokenizer;
 }
 

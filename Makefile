@@ -177,8 +177,9 @@ format:                                    ## clang-format everything
 	@clang-format -i $$(git ls-files '*.c' '*.h' '*.cu')
 format-check:                              ## fail if clang-format would change something
 	@clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h' '*.cu')
-golden:                                    ## make the golden files of the tests anew (PYTHON= with torch, numpy, tokenizers)
+golden:                                    ## make the golden files of the tests anew (PYTHON= with torch, numpy, tokenizers, transformers)
 	@$(or $(PYTHON),python3) dev/golden_gpt2.py
+	@$(or $(PYTHON),python3) dev/golden_t5.py
 	@$(or $(PYTHON),python3) dev/golden_bpe.py
 bench:                                     ## the measurements of dev/results (minutes)
 	@dev/bench.sh

@@ -71,6 +71,19 @@ static void model_make(CostModel* out, Rng* rng, int32_t num_enc, int32_t num_de
     out->reduce_bytes_per_ns = rng_between(rng, 0, 10);
     out->update_ns_per_byte = rng_between(rng, 0, 3) * 0.1;
     out->tied_param_bytes = rng_between(rng, 0, 100000);
+    // not drawn: what follows stays as it was
+    int64_t head = out->part_state_bytes[PART_HEAD], embedding = out->part_state_bytes[PART_EMBEDDING];
+    int64_t less = head < embedding ? head : embedding;
+    out->tied_head_state_bytes = head % 2 && out->tied_param_bytes <= less / 4 ? less / 2 : 0;
+    if (num_dec == 0) { return; }
+    out->tied_stack_bytes = out->tied_param_bytes / 7;
+    for (int piece = PART_COUNT; piece < PIECE_COUNT; piece++) {
+        int i = piece - PART_COUNT;
+        out->part_state_bytes[piece] = head / (piece + 1);
+        out->part_param_bytes[piece] = out->part_state_bytes[piece] / 4;
+        out->once_stored_bytes[i] = out->parts[RECOMPUTE_NONE][i].stored_bytes;
+        out->once_forward_bytes[i] = out->parts[RECOMPUTE_FULL][i].forward_bytes;
+    }
 }
 
 void random_cost_model(CostModel* out, Rng* rng, int32_t num_enc_layers, int32_t num_dec_layers) {

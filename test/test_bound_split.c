@@ -21,6 +21,11 @@ static void random_tight_problem(Rng* rng, int round) {
     for (int part = 0; part < PART_COUNT; part++) {
         costs->part_state_bytes[part] = (int64_t)layer_bytes * rng_between(rng, 1, 20) / 10;
     }
+    const int64_t *state = costs->part_state_bytes, head = state[PART_HEAD],
+                  embedding = state[PART_EMBEDDING];
+    if (costs->tied_head_state_bytes > 0) {
+        costs->tied_head_state_bytes = head < embedding ? head : embedding;
+    }
     if (rng_below(rng, 2)) {  // a mode that keeps less
         for (int part = 0; part < PART_COUNT; part++) {
             CostFormula* stored = &costs->parts[RECOMPUTE_FULL][part].stored_bytes;

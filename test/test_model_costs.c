@@ -1,132 +1,299 @@
-// test_model_costs.c -- the cost model's bytes are those of the model: state of every stage, tied copies
-// included.
+// test_model_costs.c -- the cost model's bytes are those of the model, of every kind: what any slice asks
+// for, state of every stage, tied copies included.
 #include "../dynapipe_plugin/adapters/llmc_model.h"
 #include "../dynapipe_plugin/base/rng.h"
 #include "../dynapipe_plugin/run/session.h"
 #include "../llmc/gpt2.h"
+#include "../llmc/t5.h"
 #include "test.h"
 
-static const ModelConfig config = {.kind = &gpt2_kind,
-                                   .max_seq_len = 64,
-                                   .vocab = 250,
-                                   .padded_vocab = 256,
-                                   .num_layers = 5,
-                                   .num_heads = 2,
-                                   .channels = 32};
+enum { GPT2, T5, FLAN, UMT5, LOPSIDED, NUM_CONFIGS };
+static ModelConfig configs[NUM_CONFIGS];
+static OpsContext* ops;
 
-// Parameters of the slice that stage s of P has.
-static int64_t slice_params(const StageLayers* layers, bool is_last, OpsContext* ops) {
+static void configs_are_known(void) {
+    static const char* const descriptors[NUM_CONFIGS] = {"l5c32h2", "t5:l3d3c32h2", "flan-t5:l2d4c32h2k32f72",
+                                                         "umt5:l3d2c32h2", "byt5:l4d1c48h2k16f40"};
+    for (int i = 0; i < NUM_CONFIGS; i++) {
+        char error[256] = "";
+        CHECK(model_parse(&configs[i], i == GPT2 ? &gpt2_kind : &t5_kind, descriptors[i], 250, 64, error));
+        if (error[0] != '\0') { printf("     %s\n", error); }
+    }
+}
+
+static DynapipeCosts* costs_make(const ModelConfig* config, int32_t P, int32_t R, int zero_stage) {
+    Dynapipe dp = {.num_stages = P, .num_replicas = R, .plan_threads = 1};
+    DynapipeCosts* costs = NULL;
+    CHECK_EQ(dynapipe_llmc_costs(&costs, &dp, config, zero_stage), 0);
+    CHECK_OK(cost_model_check(&costs->model));
+    return costs;
+}
+
+// Stage [begin, end) of a chain of layers; the last where is_last, the first where it begins at 0.
+static CostStage stage_of(const CostModel* costs, int32_t begin, int32_t end, bool is_last) {
+    StageLayers layers = {begin, end};
+    int32_t P = is_last && begin == 0 ? 1 : 3;
+    return cost_stage_make(costs, &layers, begin == 0 ? 0 : is_last ? P - 1 : 1, P);
+}
+
+// A slice that a stage may have.
+static void draw_slice(Rng* rng, int32_t L, int32_t* begin, int32_t* end, bool* is_last) {
+    *begin = rng_between(rng, 0, L);
+    *end = *begin == L ? L : rng_between(rng, *begin + 1, L);
+    *is_last = *end == L && (*begin == L || rng_below(rng, 2));
+}
+
+// Parameters of the slice that a stage has.
+static int64_t slice_params(const ModelConfig* config, int32_t begin, int32_t end, bool is_last) {
     Model model;
-    model_init(&model, &config, layers->layer_begin, layers->layer_end, is_last, ops);
+    model_init(&model, config, begin, end, is_last, ops);
     int64_t num_params = model.num_params;
     model_free(&model);
     return num_params;
 }
 
+// --- state -------------------------------------------------------------------------------------------------
+
+// Every slice: parameters, gradients, m, v.
 static void state_is_that_of_the_slices(void) {
-    OpsContext* ops = ops_create(1);
-    for (int32_t P = 1; P <= 5; P++) {
-        Dynapipe dp = {.num_stages = P, .num_replicas = 1, .plan_threads = 1};
-        DynapipeCosts* costs = NULL;
-        CHECK_EQ(dynapipe_llmc_costs(&costs, &dp, &config, 0), 0);
-        for (int32_t s = 0; s <= P; s++) {  // s = P: the last stage with the head alone
-            bool is_last = s >= P - 1;
-            StageLayers layers = {config.num_layers * s / P, s < P ? config.num_layers * (s + 1) / P : 5};
-            if (P == 1 && s == P) { continue; }
-            CostStage stage = cost_stage_make(&costs->model, &layers, s < P ? s : P - 1, P);
-            // parameters, gradients, m, v
-            CHECK_EQ(cost_state_bytes(&costs->model, &stage), 16 * slice_params(&layers, is_last, ops));
+    for (int i = 0; i < NUM_CONFIGS; i++) {
+        int32_t L = model_num_layers(&configs[i]);
+        DynapipeCosts* costs = costs_make(&configs[i], 3, 1, 0);
+        for (int32_t begin = 0; begin <= L; begin++) {
+            for (int32_t end = begin < L ? begin + 1 : L; end <= L; end++) {
+                for (int is_last = begin == L; is_last <= (end == L); is_last++) {
+                    CostStage stage = stage_of(&costs->model, begin, end, is_last);
+                    CHECK_EQ(cost_state_bytes(&costs->model, &stage),
+                             16 * slice_params(&configs[i], begin, end, is_last));
+                }
+            }
         }
         free(costs);
     }
-    ops_free(ops);
 }
 
-// ZeRO-1 shares m and v, a part at a time: at most one value per part more than an equal share.
+// ZeRO-1 shares m and v, a piece at a time: at most one value per piece more than an equal share.
 static void replicas_share_moments(void) {
-    OpsContext* ops = ops_create(1);
-    Dynapipe dp = {.num_stages = 2, .num_replicas = 3, .plan_threads = 1};
-    DynapipeCosts* costs = NULL;
-    CHECK_EQ(dynapipe_llmc_costs(&costs, &dp, &config, 1), 0);
-    for (int32_t s = 0; s < 2; s++) {
-        StageLayers layers = {s * 2, s == 0 ? 2 : 5};
-        CostStage stage = cost_stage_make(&costs->model, &layers, s, 2);
-        int64_t num_params = slice_params(&layers, s == 1, ops),
-                bytes = cost_state_bytes(&costs->model, &stage);
-        int64_t least = 8 * num_params + (8 * num_params + 2) / 3;
-        CHECK(bytes >= least && bytes <= least + 4 * 4);
+    for (int i = 0; i < NUM_CONFIGS; i++) {
+        DynapipeCosts* costs = costs_make(&configs[i], 2, 3, 1);
+        int32_t L = model_num_layers(&configs[i]);
+        for (int32_t cut = 1; cut < L; cut++) {
+            for (int32_t s = 0; s < 2; s++) {
+                StageLayers layers = {s == 0 ? 0 : cut, s == 0 ? cut : L};
+                CostStage stage = cost_stage_make(&costs->model, &layers, s, 2);
+                int64_t num_params = slice_params(&configs[i], layers.layer_begin, layers.layer_end, s == 1),
+                        bytes = cost_state_bytes(&costs->model, &stage);
+                int64_t least = 8 * num_params + (8 * num_params + 2) / 3;
+                CHECK(bytes >= least && bytes <= least + 4 * (L + 5));
+            }
+        }
+        free(costs);
     }
-    free(costs);
-    ops_free(ops);
 }
 
-// What a stage is given for a micro-batch is never less than its slice asks for, and little more: per part 16
-// tokens and rows of rounding, and for the head alone the slots that only a stage with layers needs.
+// --- activations -------------------------------------------------------------------------------------------
+
+static ModelBatch draw_counts(Rng* rng, bool has_dec, MbShape* shape) {
+    ModelBatch counts = {.num_tokens = rng_between(rng, 1, 3000)};
+    counts.num_seqs = rng_between(rng, 1, rng_below(rng, 2) ? 5 : 200);
+    if (counts.num_seqs > counts.num_tokens) { counts.num_seqs = counts.num_tokens; }
+    counts.max_seq_tokens = rng_between(rng, 1, counts.num_tokens);
+    if (has_dec) {
+        counts.num_dec_tokens = rng_between(rng, 1, rng_below(rng, 2) ? 100 : 4000);
+        counts.max_dec_seq_tokens = rng_between(rng, 1, counts.num_dec_tokens);
+    }
+    counts.num_rows = rng_between(rng, 0, has_dec ? counts.num_dec_tokens : counts.num_tokens);
+    *shape = (MbShape){.num_seqs = counts.num_seqs,
+                       .enc_tokens = counts.num_tokens,
+                       .dec_tokens = counts.num_dec_tokens,
+                       .supervised_tokens = counts.num_rows};
+    return counts;
+}
+
+// What GPT-2's stages are given beyond what their slices ask for: per part 16 tokens and rows of rounding,
+// and for the head alone the slots that only a stage with layers needs.
+static int64_t gpt2_spare(const ModelConfig* config, int64_t num_layers, int64_t tokens) {
+    int64_t C = config->channels, slot = 4 * (num_layers > 0 ? 0 : 5 * C);
+    int64_t row = 4 * (2 * C + 2 + config->padded_vocab), token = 4 * (num_layers * (15 * C + 6) + 6 * C);
+    return slot * tokens + 32 * (token + slot) + 32 * row;
+}
+
+// T5's: rounding; the slot where a decoder begins, which every stage with its layers is given; the encoder's
+// output, which every stage where the encoder ends is; the decoder's, for the head alone.
+static int64_t t5_spare(const ModelConfig* config, int64_t num_layers, const ModelBatch* counts) {
+    int64_t C = config->channels, I = (int64_t)config->num_heads * config->head_size,
+            F = config->ffn_channels;
+    int64_t token = 4 * (num_layers + 1) * (8 * C + 8 * I + 3 * F + 2 * config->num_heads + 5);
+    int64_t row = 4 * (2 * C + 2 + config->padded_vocab),
+            enc_tokens = num_layers > 0 ? counts->num_tokens : 0;
+    return 32 * token + 32 * row + 4 * C * (counts->num_dec_tokens + enc_tokens);
+}
+
+// Any slice of any kind and any counts: never less than it asks for, and little more.
 static void activations_are_those_of_the_slices(void) {
-    OpsContext* ops = ops_create(1);
-    const int32_t P = 3, cuts[][4] = {{0, 1, 3, 5}, {0, 2, 4, 5}, {0, 3, 5, 5}, {0, 4, 5, 5}};
-    Dynapipe dp = {.num_stages = P, .num_replicas = 1, .plan_threads = 1};
-    DynapipeCosts* costs = NULL;
     Rng rng = rng_seed(9);
-    CHECK_EQ(dynapipe_llmc_costs(&costs, &dp, &config, 0), 0);
-    for (int32_t k = 0; k < 4 * P; k++) {
-        int32_t s = k % P;
-        StageLayers layers = {cuts[k / P][s], cuts[k / P][s + 1]};
-        CostStage stage = cost_stage_make(&costs->model, &layers, s, P);
+    for (int round = 0; round < 400; round++) {
+        const ModelConfig* config = &configs[round % NUM_CONFIGS];
+        const ModelKind* kind = config->kind;
+        int32_t begin, end;
+        bool is_last;
+        draw_slice(&rng, model_num_layers(config), &begin, &end, &is_last);
+        DynapipeCosts* costs = costs_make(config, 3, 1, 0);
+        CostStage stage = stage_of(&costs->model, begin, end, is_last);
         Model model;
-        model_init(&model, &config, layers.layer_begin, layers.layer_end, s == P - 1, ops);
-        int64_t num_layers = layers.layer_end - layers.layer_begin, C = config.channels;
-        int64_t row = 4 * (2 * C + 2 + config.padded_vocab), slot = 4 * (num_layers > 0 ? 0 : 5 * C);
-        int64_t token = 4 * (num_layers * (15 * C + 6) + 6 * C);
-        for (int32_t i = 0; i < 200; i++) {
-            int32_t tokens = rng_between(&rng, 1, 3000), rows = rng_between(&rng, 0, tokens);
-            MbShape shape = {.num_seqs = 1, .enc_tokens = tokens, .supervised_tokens = rows};
-            int64_t asked = gpt2_acts_bytes(&model, tokens, rows, MODEL_KEEP | MODEL_HEAD);
+        model_init(&model, config, begin, end, is_last, ops);
+        for (int32_t i = 0; i < 60; i++) {
+            MbShape shape;
+            ModelBatch counts = draw_counts(&rng, kind->has_decoder, &shape);
+            int64_t asked = kind->acts_bytes(&model, &counts, MODEL_KEEP | MODEL_HEAD);
             int64_t given = cost_stored_bytes(&costs->model, &stage, RECOMPUTE_NONE, &shape);
-            int64_t rounding = 32 * (token + slot) + 32 * row;
-            CHECK(given >= asked && given <= asked + slot * tokens + rounding);
-            CHECK(cost_forward_bytes(&costs->model, &stage, RECOMPUTE_FULL, &shape) >=
-                  gpt2_acts_bytes(&model, tokens, rows, 0));
-            CHECK(cost_scratch_bytes(&costs->model, &stage, &shape) >=
-                  gpt2_scratch_bytes(&model, tokens, rows, tokens));
+            int64_t spare = kind->has_decoder ? t5_spare(config, end - begin, &counts)
+                                              : gpt2_spare(config, end - begin, counts.num_tokens);
+            CHECK(given >= asked && given <= asked + spare);
+            CHECK_EQ(given, cost_stored_bytes(&costs->model, &stage, RECOMPUTE_FULL, &shape));
+            asked = kind->acts_bytes(&model, &counts, 0);
+            given = cost_forward_bytes(&costs->model, &stage, RECOMPUTE_FULL, &shape);
+            CHECK(given >= asked && (begin == end || given <= asked + spare));
+            CHECK(cost_scratch_bytes(&costs->model, &stage, &shape) >= kind->scratch_bytes(&model, &counts));
         }
         model_free(&model);
+        free(costs);
     }
-    free(costs);
-    ops_free(ops);
 }
+
+// The activation behind a slice; in front of a head alone there is only the decoder's, and both are priced.
+static void boundaries_are_those_of_the_slices(void) {
+    Rng rng = rng_seed(10);
+    for (int i = 0; i < NUM_CONFIGS; i++) {
+        const ModelKind* kind = configs[i].kind;
+        int32_t L = model_num_layers(&configs[i]);
+        DynapipeCosts* costs = costs_make(&configs[i], 3, 1, 0);
+        for (int32_t end = 1; end <= L; end++) {
+            CostStage stage = stage_of(&costs->model, end - 1, end, false);
+            Model model;
+            model_init(&model, &configs[i], end - 1, end, false, ops);
+            for (int k = 0; k < 50; k++) {
+                MbShape shape;
+                ModelBatch counts = draw_counts(&rng, kind->has_decoder, &shape);
+                int64_t asked = kind->boundary_bytes(&model, &counts, 1);
+                int64_t given = cost_boundary_bytes(&costs->model, &stage, &shape);
+                int64_t row = 4 * configs[i].channels;
+                int64_t more = kind->has_decoder && end == L ? row * (counts.num_tokens + 16) : 0;
+                CHECK(given >= asked && given <= asked + 2 * 16 * row + more);
+            }
+            model_free(&model);
+        }
+        free(costs);
+    }
+}
+
+// The rest of what is sent: the embedding's copies, and the biases of a stack.
+static void tied_gradients_are_those_of_the_kind(void) {
+    const int64_t wte = 256 * 32 * 4, biases = 32 * 2 * 4;
+    const int64_t tied[NUM_CONFIGS] = {wte, wte, wte, wte, 256 * 48 * 4};
+    const int64_t head[NUM_CONFIGS] = {4 * wte, 4 * wte, 0, 4 * wte, 0};
+    const int64_t stack[NUM_CONFIGS] = {0, biases, biases, 0, biases};
+    for (int i = 0; i < NUM_CONFIGS; i++) {
+        DynapipeCosts* costs = costs_make(&configs[i], 3, 1, 0);
+        CHECK_EQ(costs->model.tied_param_bytes, tied[i]);
+        CHECK_EQ(costs->model.tied_head_state_bytes, head[i]);
+        CHECK_EQ(costs->model.tied_stack_bytes, stack[i]);
+        free(costs);
+    }
+}
+
+// The estimate's own bytes, which ./dynapipe plans with, are these, but for what differs by where the decoder
+// begins and ends.
+static void estimated_bytes_are_near(void) {
+    Rng rng = rng_seed(11);
+    for (int i = T5; i < NUM_CONFIGS; i++) {
+        const ModelConfig* config = &configs[i];
+        int32_t L = model_num_layers(config);
+        CostAnalytic about = {.num_layers = config->num_layers,
+                              .num_dec_layers = config->num_dec_layers,
+                              .channels = config->channels,
+                              .num_heads = config->num_heads,
+                              .head_size = config->head_size,
+                              .ffn_channels = config->ffn_channels,
+                              .gated = config->gated,
+                              .tied_head = config->tied_head,
+                              .padded_vocab = config->padded_vocab,
+                              .bytes_per_value = 4,
+                              .flops_per_ns = 1,
+                              .attention_flops_per_ns = 1,
+                              .bytes_per_ns = 1};
+        CostModel* estimate = calloc(1, sizeof *estimate);
+        DynapipeCosts* costs = costs_make(config, 3, 1, 0);
+        cost_model_analytic(estimate, &about);
+        CHECK_OK(cost_model_check(estimate));
+        for (int k = 0; k < 300; k++) {
+            int32_t begin, end;
+            bool is_last;
+            MbShape shape;
+            draw_counts(&rng, true, &shape);
+            draw_slice(&rng, L, &begin, &end, &is_last);
+            CostStage stage = stage_of(estimate, begin, end, is_last);
+            for (RecomputeMode mode = RECOMPUTE_NONE; mode <= RECOMPUTE_FULL; mode += RECOMPUTE_FULL) {
+                double stored = (double)cost_stored_bytes(&costs->model, &stage, mode, &shape);
+                double forward = (double)cost_forward_bytes(&costs->model, &stage, mode, &shape);
+                double state = (double)cost_state_bytes(&costs->model, &stage);
+                double rounding = 16.0 * 4 * (config->padded_vocab + 100 * config->channels);
+                CHECK_NEAR(cost_stored_bytes(estimate, &stage, mode, &shape), stored,
+                           0.02 * stored + rounding);
+                CHECK_NEAR(cost_forward_bytes(estimate, &stage, mode, &shape), forward,
+                           0.02 * forward + rounding);
+                CHECK_NEAR(cost_state_bytes(estimate, &stage), state, i == UMT5 ? 0.01 * state : 0);
+            }
+            double scratch = (double)cost_scratch_bytes(&costs->model, &stage, &shape);
+            CHECK_NEAR(cost_scratch_bytes(estimate, &stage, &shape), scratch, 0.02 * scratch + 8192);
+            CHECK_EQ(cost_boundary_bytes(estimate, &stage, &shape),
+                     cost_boundary_bytes(&costs->model, &stage, &shape));
+        }
+        free(costs);
+        free(estimate);
+    }
+}
+
+// --- plans -------------------------------------------------------------------------------------------------
 
 // Where a batch fits into some memory, it fits into more, down to little above what its longest sample needs.
 static void more_memory_never_hurts(void) {
-    Dynapipe dp = {.num_stages = 1, .num_replicas = 1, .plan_threads = 1};
-    DynapipeCosts* costs = NULL;
-    CHECK_EQ(dynapipe_llmc_costs(&costs, &dp, &config, 0), 0);
-    PlanSample samples[80];
-    Rng rng = rng_seed(5);
-    for (int32_t i = 0; i < 80; i++) {
-        int32_t n = rng_between(&rng, 8, i % 10 == 0 ? 200 : 60);
-        samples[i] = (PlanSample){.enc_tokens = n, .supervised_tokens = rng_between(&rng, 1, n)};
+    for (int i = 0; i < 2; i++) {
+        DynapipeCosts* costs = costs_make(&configs[i], 1, 1, 0);
+        PlanSample samples[80];
+        Rng rng = rng_seed(5);
+        for (int32_t k = 0; k < 80; k++) {
+            int32_t n = rng_between(&rng, 8, k % 10 == 0 ? 200 : 60), m = rng_between(&rng, 1, n);
+            samples[k] =
+                (PlanSample){.enc_tokens = n, .dec_tokens = i == GPT2 ? 0 : m, .supervised_tokens = m};
+        }
+        PlanRequest request = {.recompute = RECOMPUTE_CHOICE_AUTO, .P = 1, .R = 1, .max_seq_tokens = 200};
+        request.stages[0] = (StageLayers){0, model_num_layers(&configs[i])};
+        int32_t num_fitting = 0;
+        for (int64_t limit_bytes = 2 << 20; limit_bytes < 12 << 20; limit_bytes += 100 * 1000) {
+            Arena arena = {0};
+            Plan plan;
+            request.memory_limit_bytes = limit_bytes;
+            Status status = plan_make(&plan, &request, &costs->model, samples, 80, &arena);
+            CHECK(num_fitting == 0 || status == STATUS_OK);
+            num_fitting += status == STATUS_OK;
+            arena_free(&arena);
+        }
+        CHECK(num_fitting > 70);
+        free(costs);
     }
-    PlanRequest request = {.recompute = RECOMPUTE_CHOICE_AUTO, .P = 1, .R = 1, .max_seq_tokens = 200};
-    request.stages[0] = (StageLayers){0, config.num_layers};
-    int32_t num_fitting = 0;
-    for (int64_t limit_bytes = 2 << 20; limit_bytes < 12 << 20; limit_bytes += 100 * 1000) {
-        Arena arena = {0};
-        Plan plan;
-        request.memory_limit_bytes = limit_bytes;
-        Status status = plan_make(&plan, &request, &costs->model, samples, 80, &arena);
-        CHECK(num_fitting == 0 || status == STATUS_OK);
-        num_fitting += status == STATUS_OK;
-        arena_free(&arena);
-    }
-    CHECK(num_fitting > 70);
-    free(costs);
 }
 
 int main(void) {
+    ops = ops_create(1);
+    RUN(configs_are_known);
     RUN(state_is_that_of_the_slices);
     RUN(replicas_share_moments);
     RUN(activations_are_those_of_the_slices);
+    RUN(boundaries_are_those_of_the_slices);
+    RUN(tied_gradients_are_those_of_the_kind);
+    RUN(estimated_bytes_are_near);
     RUN(more_memory_never_hurts);
+    ops_free(ops);
     return test_end();
 }

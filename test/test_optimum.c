@@ -313,6 +313,7 @@ static void bound_of_all_splits_is_below_the_optimum(void) {
         for (int part = 0; part < PART_COUNT; part++) {
             costs->part_state_bytes[part] = (int64_t)rng_between(&rng, 0, 20) * 1000000;
         }
+        costs->tied_head_state_bytes = 0;
         *request = (PlanRequest){.P = P,
                                  .R = rng_between(&rng, 1, 2),
                                  .layout = LAYOUT_RAGGED,

@@ -26,9 +26,9 @@ typedef struct {
 typedef struct {
     int32_t P, L;
     PartWork part[PART_COUNT];
-    double limit_bytes;     // INFINITY: none
-    double buffer_bytes;    // beside the longest sample
-    StageLayers stages[8];  // the split under trial
+    double limit_bytes;      // INFINITY: none
+    double buffer_bytes[2];  // beside the longest sample; of stages without and with decoder layers
+    StageLayers stages[8];   // the split under trial
     Grade best;
     int64_t num_fitting;
 } Brute;
@@ -63,8 +63,17 @@ static double stage_ns(const Brute* brute, int32_t s) {
     for (int32_t l = layers->layer_begin; l < layers->layer_end; l++) {
         count[l < costs.num_enc_layers ? PART_ENC_LAYER : PART_DEC_LAYER]++;
     }
-    bool begins_decoder = count[PART_DEC_LAYER] > 0 && layers->layer_begin <= costs.num_enc_layers;
+    bool has_dec = count[PART_DEC_LAYER] > 0,
+         begins_decoder = has_dec && layers->layer_begin <= costs.num_enc_layers;
+    bool ends_encoder =
+        costs.num_dec_layers > 0 && count[PART_ENC_LAYER] > 0 && layers->layer_end >= costs.num_enc_layers;
     PartWork sum = {.state_bytes = begins_decoder && s > 0 ? brute->part[PART_EMBEDDING].state_bytes : 0};
+    if (count[PART_ENC_LAYER] > 0) { sum.state_bytes += (double)costs.part_state_bytes[ONCE_ENC]; }
+    if (has_dec) { sum.state_bytes += (double)costs.part_state_bytes[ONCE_DEC]; }
+    if (ends_encoder) { sum.state_bytes += (double)costs.part_state_bytes[ONCE_ENC_END]; }
+    if (s == brute->P - 1 && (s == 0 || begins_decoder)) {  // one copy of a tied embedding
+        sum.state_bytes -= (double)costs.tied_head_state_bytes;
+    }
     for (int part = 0; part < PART_COUNT; part++) {
         const PartWork* one = &brute->part[part];
         sum.kept_ns += count[part] * one->kept_ns;
@@ -75,7 +84,7 @@ static double stage_ns(const Brute* brute, int32_t s) {
         sum.state_bytes += count[part] * one->state_bytes;
     }
     double room = brute->limit_bytes - sum.state_bytes, num_mbs = brute->P - s + 1;
-    if (sum.longest_bytes + brute->buffer_bytes > room || sum.lean_bytes * (num_mbs - 1) > room) {
+    if (sum.longest_bytes + brute->buffer_bytes[has_dec] > room || sum.lean_bytes * (num_mbs - 1) > room) {
         return INFINITY;
     }
     if (num_mbs * sum.kept_bytes <= room) { return sum.kept_ns; }
@@ -162,7 +171,9 @@ static void split_equals_brute_force(void) {
         for (int32_t i = 0; i < num && request.memory_rule == MEMORY_BUFFERS; i++) {
             double bytes = sample_value(&costs.scratch_bytes, &samples[i]) +
                            3 * sample_value(&costs.boundary_bytes, &samples[i]);
-            brute.buffer_bytes = fmax(brute.buffer_bytes, bytes);
+            double dec_bytes = bytes + 3 * sample_value(&costs.dec_boundary_bytes, &samples[i]);
+            brute.buffer_bytes[0] = fmax(brute.buffer_bytes[0], bytes);
+            brute.buffer_bytes[1] = fmax(brute.buffer_bytes[1], dec_bytes);
         }
         for (int part = 0; part < PART_COUNT; part++) { brute.part[part] = part_work(part, num, num_mbs); }
         if (rng_below(&rng, 3) > 0) {  // of what an even share of everything takes: 0.2 to 1.5 times

@@ -27,7 +27,7 @@ void dynapipe_llmc_layers(int* layer_begin, int* layer_end, bool* is_last, const
 int dynapipe_llmc_costs(DynapipeCosts** out, const Dynapipe* dp, const ModelConfig* config, int zero_stage);
 
 // The line that a cost file must carry to be used for this model: "gpt2 C 768 NH 12 Vp 50304 threads 1", on a
-// GPU "gpt2 C 768 NH 12 Vp 50304 bf16 NVIDIA_H200".
+// GPU "gpt2 C 768 NH 12 Vp 50304 bf16 NVIDIA_H200"; "t5 C 512 NH 6 HS 64 F 1024 gated Vp 32128 threads 1".
 void dynapipe_llmc_signature(char* out, size_t out_bytes, const ModelConfig* config, const OpsContext* ops);
 
 #ifdef __cplusplus

@@ -80,18 +80,19 @@ static void lightest_make(Split* out) {
     out->transfer_ns = (double)cost_transfer_ns(problem->costs, sent_bytes);
 }
 
-// The reduction of a stage adds up over its layers, but for rounding: half a nanosecond for each term.
+// The reduction of a stage adds up over its layers, but for rounding: half a nanosecond for each term. What
+// stages of one stack share besides is left out.
 static void reductions_make(Split* out) {
     const MicrobatchProblem* problem = out->lines->problem;
-    CostStage layer[2] = {{.layers = {0, 1}}, {.layers = {out->num_enc, out->num_enc + 1}}};
+    double ns_per_byte = cost_reduce_ns_per_byte(problem->costs, problem->R);
     for (int32_t s = 0; s < out->P; s++) {
         CostStage bare = {.has_embedding = s == 0, .has_head = s == out->P - 1};
         out->reduce_ns[s] = fmax((double)cost_reduce_ns(problem->costs, &bare, problem->R) - 1, 0);
     }
     for (int part = 0; part < PART_COUNT; part++) { out->price[PRICE_REDUCE][part] = 0; }
-    for (int i = 0; i < 2; i++) {
-        double ns = (double)cost_reduce_ns(problem->costs, &layer[i], problem->R) - 0.5;
-        out->price[PRICE_REDUCE][i == 0 ? PART_ENC_LAYER : PART_DEC_LAYER] = fmax(ns, 0);
+    for (int part = PART_ENC_LAYER; part <= PART_DEC_LAYER; part++) {
+        double ns = (double)problem->costs->part_param_bytes[part] * ns_per_byte;
+        out->price[PRICE_REDUCE][part] = fmax(ns - 0.5, 0);
     }
 }
 

@@ -4,7 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-const char* const cost_part_names[PART_COUNT] = {"embedding", "enc_layer", "dec_layer", "head"};
+const char* const cost_part_names[PIECE_COUNT] = {"embedding", "enc_layer", "dec_layer",    "head",
+                                                  "stage_enc", "stage_dec", "stage_enc_end"};
 const char* const cost_mode_names[RECOMPUTE_COUNT] = {"none", "selective", "full"};
 const char* const cost_feature_names[FEATURE_COUNT] = {
     "seqs", "enc_tokens", "enc_squares", "dec_tokens", "dec_squares", "cross_products", "supervised"};
@@ -60,10 +61,10 @@ void cost_formula_add_line(CostFormula* formula, CostFeature feature, double slo
 }
 
 // extra + sum of count * value: the same order of additions wherever a stage is priced.
-static int64_t parts_round(double extra, const int32_t count[PART_COUNT], const double value[PART_COUNT]) {
+static int64_t pieces_round(double extra, const int32_t count[PIECE_COUNT], const double value[PIECE_COUNT]) {
     double sum = extra;
-    for (int part = 0; part < PART_COUNT; part++) {
-        if (count[part] > 0) { sum += count[part] * value[part]; }
+    for (int piece = 0; piece < PIECE_COUNT; piece++) {
+        if (count[piece] > 0) { sum += count[piece] * value[piece]; }
     }
     return cost_round(sum);
 }
@@ -73,6 +74,13 @@ static const CostFormula* part_formula(const CostModel* model, RecomputeMode mod
     return quantity == COST_STORED    ? &m->stored_bytes
            : quantity == COST_FORWARD ? &m->forward_bytes
                                       : &m->time_ns[quantity];
+}
+
+// NULL: nothing.
+static const CostFormula* once_formula(const CostModel* model, int piece, int quantity) {
+    return quantity == COST_STORED    ? &model->once_stored_bytes[piece - PART_COUNT]
+           : quantity == COST_FORWARD ? &model->once_forward_bytes[piece - PART_COUNT]
+                                      : NULL;
 }
 
 static bool quantity_used(const CostModel* model, RecomputeMode mode, int quantity) {
@@ -88,14 +96,16 @@ static double stage_extra(const CostModel* model, int quantity, const double v[F
 static int64_t stage_quantity(const CostModel* model, const CostStage* stage, RecomputeMode mode,
                               int quantity, const MbShape* shape) {
     if (!quantity_used(model, mode, quantity)) { return 0; }
-    double v[FEATURE_COUNT], value[PART_COUNT] = {0};
-    int32_t count[PART_COUNT];
+    double v[FEATURE_COUNT], value[PIECE_COUNT] = {0};
+    int32_t count[PIECE_COUNT];
     cost_shape_features(v, shape);
     cost_stage_parts(count, model, stage);
-    for (int part = 0; part < PART_COUNT; part++) {
-        if (count[part] > 0) { value[part] = formula_value(part_formula(model, mode, part, quantity), v); }
+    for (int piece = 0; piece < PIECE_COUNT; piece++) {
+        const CostFormula* formula = piece < PART_COUNT ? part_formula(model, mode, piece, quantity)
+                                                        : once_formula(model, piece, quantity);
+        if (count[piece] > 0 && formula != NULL) { value[piece] = formula_value(formula, v); }
     }
-    return parts_round(stage_extra(model, quantity, v), count, value);
+    return pieces_round(stage_extra(model, quantity, v), count, value);
 }
 
 int64_t cost_job_ns(const CostModel* model, const CostStage* stage, JobKind kind, RecomputeMode mode,
@@ -118,14 +128,21 @@ int64_t cost_scratch_bytes(const CostModel* model, const CostStage* stage, const
     return cost_round(cost_formula_value(&model->scratch_bytes, shape));
 }
 
+// Does the head do with the copy of the embedding that its stage has anyhow?
+static bool head_has_no_copy(const CostModel* model, const CostStage* stage) {
+    return stage->has_head && model->tied_head_state_bytes > 0 &&
+           (stage->has_embedding || stage->has_dec_embedding);
+}
+
 int64_t cost_state_bytes(const CostModel* model, const CostStage* stage) {
-    int32_t count[PART_COUNT];
+    int32_t count[PIECE_COUNT];
     double sum = 0;
     cost_stage_parts(count, model, stage);
-    for (int part = 0; part < PART_COUNT; part++) {
-        sum += count[part] * (double)model->part_state_bytes[part];
+    for (int piece = 0; piece < PIECE_COUNT; piece++) {
+        sum += count[piece] * (double)model->part_state_bytes[piece];
     }
     if (stage->has_dec_embedding) { sum += (double)model->part_state_bytes[PART_EMBEDDING]; }
+    if (head_has_no_copy(model, stage)) { sum -= (double)model->tied_head_state_bytes; }
     return cost_round(sum);
 }
 
@@ -143,24 +160,47 @@ int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes) {
     return cost_round(model->comm_latency_ns + (double)num_bytes / model->comm_bytes_per_ns);
 }
 
-// First and last stage exchange a tied parameter's gradients; then a ring all-reduce, every rank sends
-// 2 (R - 1) / R of the bytes. The update follows.
-int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas) {
-    int32_t count[PART_COUNT];
-    double bytes = 0;
-    cost_stage_parts(count, model, stage);
-    for (int part = 0; part < PART_COUNT; part++) {
-        bytes += count[part] * (double)model->part_param_bytes[part];
-    }
+// Does the stage have a copy of the embedding, and another stage one too?
+static bool shares_embedding(const CostModel* model, const CostStage* stage) {
+    bool head_is_tied = model->tied_head_state_bytes > 0;
+    if (!stage->has_embedding) { return stage->has_dec_embedding || (stage->has_head && head_is_tied); }
+    bool decoder_begins_later =
+        model->num_dec_layers > 0 && stage->layers.layer_end <= model->num_enc_layers &&
+        stage->layers.layer_end > 0;  // a stage without layers (bounds) says nothing of those behind it
+    return decoder_begins_later || (head_is_tied && !stage->has_head);
+}
+
+// Gradients that the stage exchanges with other stages of its replica.
+static double tied_bytes(const CostModel* model, const CostStage* stage, const int32_t count[PIECE_COUNT]) {
+    double bytes = shares_embedding(model, stage) ? (double)model->tied_param_bytes : 0;
+    bool shares_enc = count[PART_ENC_LAYER] > 0 && count[PART_ENC_LAYER] < model->num_enc_layers;
+    bool shares_dec = count[PART_DEC_LAYER] > 0 && count[PART_DEC_LAYER] < model->num_dec_layers;
+    return bytes + (shares_enc + shares_dec) * (double)model->tied_stack_bytes;
+}
+
+// A ring all-reduce, every rank sends 2 (R - 1) / R of the bytes. The update follows.
+double cost_reduce_ns_per_byte(const CostModel* model, int32_t num_replicas) {
     double reduce_ns = 0;
     if (num_replicas > 1 && model->reduce_bytes_per_ns > 0) {
-        reduce_ns = bytes * 2 * (num_replicas - 1) / num_replicas / model->reduce_bytes_per_ns;
+        reduce_ns = 2.0 * (num_replicas - 1) / num_replicas / model->reduce_bytes_per_ns;
     }
-    bool shares_tied = stage->has_embedding != stage->has_head;
-    if (shares_tied && model->reduce_bytes_per_ns > 0) {
-        reduce_ns += 2 * (double)model->tied_param_bytes / model->reduce_bytes_per_ns;  // there and back
+    return reduce_ns + model->update_ns_per_byte;
+}
+
+// First the copies of tied parameters become one sum.
+int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas) {
+    int32_t count[PIECE_COUNT];
+    double bytes = 0, tied_ns = 0;
+    cost_stage_parts(count, model, stage);
+    for (int piece = 0; piece < PIECE_COUNT; piece++) {
+        bytes += count[piece] * (double)model->part_param_bytes[piece];
     }
-    return cost_round(reduce_ns + bytes * model->update_ns_per_byte);
+    if (stage->has_dec_embedding) { bytes += (double)model->part_param_bytes[PART_EMBEDDING]; }
+    if (head_has_no_copy(model, stage)) { bytes = fmax(bytes - (double)model->tied_param_bytes, 0); }
+    if (model->reduce_bytes_per_ns > 0) {
+        tied_ns = 2 * tied_bytes(model, stage, count) / model->reduce_bytes_per_ns;  // there and back
+    }
+    return cost_round(tied_ns + bytes * cost_reduce_ns_per_byte(model, num_replicas));
 }
 
 bool cost_mode_offered(const CostModel* model, RecomputeMode mode) {
@@ -260,18 +300,36 @@ static Status rates_check(const CostModel* model) {
                         rates[i].name, rates[i].value, LARGEST);
         }
     }
-    if (model->tied_param_bytes < 0 || model->tied_param_bytes > COST_LIMIT) {
-        return FAIL(STATUS_BAD_FORMAT, "reduce tied_bytes is %lld ---> give a number of bytes",
-                    (long long)model->tied_param_bytes);
-    }
-    for (int part = 0; part < PART_COUNT; part++) {
-        int64_t state = model->part_state_bytes[part], params = model->part_param_bytes[part];
+    for (int piece = 0; piece < PIECE_COUNT; piece++) {
+        int64_t state = model->part_state_bytes[piece], params = model->part_param_bytes[piece];
         if (state < 0 || state > COST_LIMIT || params < 0 || params > COST_LIMIT) {
             return FAIL(STATUS_BAD_FORMAT, "state %s: %lld and %lld bytes ---> give 0 to %lld",
-                        cost_part_names[part], (long long)state, (long long)params, (long long)COST_LIMIT);
+                        cost_part_names[piece], (long long)state, (long long)params, (long long)COST_LIMIT);
         }
     }
     return STATUS_OK;
+}
+
+static Status tied_check(const CostModel* model) {
+    const int64_t gradients[] = {model->tied_param_bytes, model->tied_stack_bytes};
+    for (int i = 0; i < 2; i++) {
+        if (gradients[i] < 0 || gradients[i] > COST_LIMIT) {
+            return FAIL(STATUS_BAD_FORMAT, "%s is %lld ---> give a number of bytes",
+                        i == 0 ? "reduce tied_bytes" : "tied stack_bytes", (long long)gradients[i]);
+        }
+    }
+    const int64_t *state = model->part_state_bytes, *params = model->part_param_bytes;
+    int64_t copy = model->tied_head_state_bytes, tied = copy > 0 ? model->tied_param_bytes : 0;
+    if (copy >= 0 && copy <= state[PART_HEAD] && copy <= state[PART_EMBEDDING] && tied <= params[PART_HEAD] &&
+        tied <= params[PART_EMBEDDING]) {
+        return STATUS_OK;
+    }
+    return FAIL(STATUS_BAD_FORMAT,
+                "tied head_state_bytes %lld, tied_bytes %lld ---> a tied head's copy is part of head and of "
+                "embedding: give at most their state %lld and %lld, params %lld and %lld",
+                (long long)copy, (long long)tied, (long long)state[PART_HEAD],
+                (long long)state[PART_EMBEDDING], (long long)params[PART_HEAD],
+                (long long)params[PART_EMBEDDING]);
 }
 
 Status cost_model_check(const CostModel* model) {
@@ -294,8 +352,13 @@ Status cost_model_check(const CostModel* model) {
     }
     TRY(formula_check(&model->stage_stored_bytes, "stage_stored"));
     TRY(formula_check(&model->stage_forward_bytes, "stage_forward"));
+    for (int i = 0; i < ONCE_COUNT; i++) {
+        TRY(formula_check(&model->once_stored_bytes[i], cost_part_names[PART_COUNT + i]));
+        TRY(formula_check(&model->once_forward_bytes[i], cost_part_names[PART_COUNT + i]));
+    }
     TRY(formula_check(&model->boundary_bytes, "boundary"));
     TRY(formula_check(&model->dec_boundary_bytes, "dec_boundary"));
     TRY(formula_check(&model->scratch_bytes, "scratch"));
-    return rates_check(model);
+    TRY(rates_check(model));
+    return tied_check(model);
 }

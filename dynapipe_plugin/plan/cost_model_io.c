@@ -6,12 +6,16 @@ cost_model_io.c -- the text of a cost model, "dynapipe-costs 1".
     layers 12 0                                              encoder (or all), decoder
     comm latency_ns 1000 bytes_per_ns 10
     reduce bytes_per_ns 10 update_ns_per_byte 0.5 tied_bytes 154533888
-    state enc_layer bytes 113427456 params 28356864          one line per part
+    tied head_state_bytes 618135552 stack_bytes 1024         where not 0
+    state enc_layer bytes 113427456 params 28356864          one line per part; stage_enc .. where not 0
     recompute none inside                                    one line per mode; "job": R is a job of its own
     part enc_layer mode none time F const 1200.5 floor 0 enc_tokens 128:1.2e6 256:2.3e6 enc_squares 1:35
     part enc_layer mode none stored const 0 floor 0 enc_tokens 1:49408
     boundary const 0 floor 0 enc_tokens 1:3072               also: dec_boundary scratch stage_stored
-stage_forward end
+                                                             stage_forward, and, where not 0, of stages with
+                                                             encoder layers stage_enc_stored and .._forward,
+                                                             stage_dec_.., stage_enc_end_..
+    end
 
 One fact per line, any order between the first line and "end", none twice; # begins a comment. A part offers a
 mode if it has lines for it, and then must have time F, B, W and stored; where the mode is a job also time R
@@ -26,15 +30,33 @@ and forward. Numbers are printed as short as reads back to the same double.
 #include "cost_model.h"
 
 static const char* const QUANTITY_NAMES[] = {"stored", "forward"};
-static const char* const EXTRA_NAMES[] = {"boundary", "dec_boundary", "scratch", "stage_stored",
-                                          "stage_forward"};
-enum { NUM_EXTRAS = 5, QUANTITY_STORED = JOB_COUNT, QUANTITY_FORWARD, QUANTITY_COUNT };
+static const char* const EXTRA_NAMES[] = {"boundary",
+                                          "dec_boundary",
+                                          "scratch",
+                                          "stage_stored",
+                                          "stage_forward",
+                                          "stage_enc_stored",
+                                          "stage_enc_forward",
+                                          "stage_dec_stored",
+                                          "stage_dec_forward",
+                                          "stage_enc_end_stored",
+                                          "stage_enc_end_forward"};
+// Those from FIRST_ONCE on are left out where they are 0.
+enum { NUM_EXTRAS = 11, FIRST_ONCE = 5, QUANTITY_STORED = JOB_COUNT, QUANTITY_FORWARD, QUANTITY_COUNT };
 
 static CostFormula* extra_formula(CostModel* model, int extra) {
     CostFormula* const formulas[] = {&model->boundary_bytes, &model->dec_boundary_bytes,
                                      &model->scratch_bytes, &model->stage_stored_bytes,
                                      &model->stage_forward_bytes};
-    return formulas[extra];
+    int once = (extra - FIRST_ONCE) / 2;
+    if (extra < FIRST_ONCE) { return formulas[extra]; }
+    return (extra - FIRST_ONCE) % 2 == 0 ? &model->once_stored_bytes[once] : &model->once_forward_bytes[once];
+}
+
+static bool formula_is_zero(const CostFormula* formula) {
+    bool is_zero = formula->constant == 0 && formula->floor == 0;
+    for (int f = 0; f < FEATURE_COUNT; f++) { is_zero &= formula->curves[f].num_knots == 0; }
+    return is_zero;
 }
 
 static CostFormula* part_formula(CostModel* model, int mode, int part, int quantity) {
@@ -90,9 +112,15 @@ void cost_model_print(const CostModel* model, const char* signature, FILE* out) 
     number_print(m->update_ns_per_byte, out);
     fprintf(out, " tied_bytes %lld", (long long)m->tied_param_bytes);
     fputc('\n', out);
-    for (int part = 0; part < PART_COUNT; part++) {
-        fprintf(out, "state %s bytes %lld params %lld\n", cost_part_names[part],
-                (long long)m->part_state_bytes[part], (long long)m->part_param_bytes[part]);
+    if (m->tied_head_state_bytes != 0 || m->tied_stack_bytes != 0) {
+        fprintf(out, "tied head_state_bytes %lld stack_bytes %lld\n", (long long)m->tied_head_state_bytes,
+                (long long)m->tied_stack_bytes);
+    }
+    for (int piece = 0; piece < PIECE_COUNT; piece++) {
+        int64_t state = m->part_state_bytes[piece], params = m->part_param_bytes[piece];
+        if (piece >= PART_COUNT && state == 0 && params == 0) { continue; }
+        fprintf(out, "state %s bytes %lld params %lld\n", cost_part_names[piece], (long long)state,
+                (long long)params);
     }
     for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
         fprintf(out, "recompute %s %s\n", cost_mode_names[mode],
@@ -110,6 +138,7 @@ void cost_model_print(const CostModel* model, const char* signature, FILE* out) 
         }
     }
     for (int extra = 0; extra < NUM_EXTRAS; extra++) {
+        if (extra >= FIRST_ONCE && formula_is_zero(extra_formula(m, extra))) { continue; }
         fputs(EXTRA_NAMES[extra], out);
         formula_print(extra_formula(m, extra), out);
     }
@@ -267,7 +296,7 @@ static Status formula_parse(Reader* r, CostFormula* out) {
 
 // What has been said so far: nothing may be said twice, and what is needed must have been said.
 typedef struct {
-    bool signature, layers, comm, reduce, state[PART_COUNT], mode[RECOMPUTE_COUNT], extra[NUM_EXTRAS];
+    bool signature, layers, comm, reduce, tied, state[PIECE_COUNT], mode[RECOMPUTE_COUNT], extra[NUM_EXTRAS];
     bool part[RECOMPUTE_COUNT][PART_COUNT][QUANTITY_COUNT];
 } Seen;
 
@@ -339,13 +368,19 @@ static Status header_line_parse(Reader* r, CostModel* out, Seen* seen, int key) 
             return reader_int(r, &out->tied_param_bytes, COST_LIMIT);
         case 3:  // state
             reader_word(r);
-            TRY(word_choose(r, &which, cost_part_names, PART_COUNT,
-                            "embedding, enc_layer, dec_layer or head"));
+            TRY(word_choose(r, &which, cost_part_names, PIECE_COUNT,
+                            "embedding, enc_layer, dec_layer, head, stage_enc, stage_dec or stage_enc_end"));
             TRY(once(r, &seen->state[which]));
             TRY(reader_expect(r, "bytes"));
             TRY(reader_int(r, &out->part_state_bytes[which], COST_LIMIT));
             TRY(reader_expect(r, "params"));
             return reader_int(r, &out->part_param_bytes[which], COST_LIMIT);
+        case 4:  // tied
+            TRY(once(r, &seen->tied));
+            TRY(reader_expect(r, "head_state_bytes"));
+            TRY(reader_int(r, &out->tied_head_state_bytes, COST_LIMIT));
+            TRY(reader_expect(r, "stack_bytes"));
+            return reader_int(r, &out->tied_stack_bytes, COST_LIMIT);
         default:  // recompute
             reader_word(r);
             TRY(word_choose(r, &which, cost_mode_names, RECOMPUTE_COUNT, "none, selective or full"));
@@ -357,7 +392,7 @@ static Status header_line_parse(Reader* r, CostModel* out, Seen* seen, int key) 
 }
 
 static Status line_parse(Reader* r, CostModel* out, Seen* seen, const char* signature) {
-    static const char* const keys[] = {"layers", "comm", "reduce", "state", "recompute"};
+    static const char* const keys[] = {"layers", "comm", "reduce", "state", "tied", "recompute"};
     int key = 0;
     if (word_is(r, "signature")) {
         TRY(once(r, &seen->signature));
@@ -371,9 +406,9 @@ static Status line_parse(Reader* r, CostModel* out, Seen* seen, const char* sign
         }
     }
     TRY(word_choose(
-        r, &key, keys, 5,
-        "signature, layers, comm, reduce, state, recompute, part, boundary, dec_boundary, scratch, "
-        "stage_stored, stage_forward or end"));
+        r, &key, keys, 6,
+        "signature, layers, comm, reduce, state, tied, recompute, part, boundary, dec_boundary, scratch, "
+        "stage_stored, stage_forward, stage_enc_stored .. stage_enc_end_forward or end"));
     return header_line_parse(r, out, seen, key);
 }
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 // Slots: part[][] and stage[] of CostParts in their order, then these.
-enum { SLOT_STAGE = PART_COUNT * COST_QUANTITIES, SLOT_REST = SLOT_STAGE + COST_QUANTITIES };
+enum { SLOT_STAGE = PIECE_COUNT * COST_QUANTITIES, SLOT_REST = SLOT_STAGE + COST_QUANTITIES };
 enum { SLOT_BOUNDARY = SLOT_REST, SLOT_DEC_BOUNDARY, SLOT_SCRATCH };
 
 // --- making a table ---------------------------------------------------------------------------------------
@@ -27,7 +27,8 @@ static void add_formula(CostModeTable* table, const CostFormula* formula, int32_
 }
 
 static void mode_init(CostModeTable* table, const CostModel* model, RecomputeMode mode) {
-    bool has[PART_COUNT] = {true, model->num_enc_layers > 0, model->num_dec_layers > 0, true};
+    bool has_enc = model->num_enc_layers > 0, has_dec = model->num_dec_layers > 0;
+    bool has[PIECE_COUNT] = {true, has_enc, has_dec, true, has_enc, has_dec, has_enc && has_dec};
     bool is_job = model->recompute_is_job[mode];
     table->num_sums = table->num_terms = 0;
     for (int32_t part = 0; part < PART_COUNT; part++) {
@@ -39,6 +40,12 @@ static void mode_init(CostModeTable* table, const CostModel* model, RecomputeMod
         }
         add_formula(table, &m->stored_bytes, slot + COST_STORED);
         if (is_job) { add_formula(table, &m->forward_bytes, slot + COST_FORWARD); }
+    }
+    for (int32_t piece = PART_COUNT; piece < PIECE_COUNT; piece++) {
+        int32_t slot = piece * COST_QUANTITIES, i = piece - PART_COUNT;
+        if (!has[piece]) { continue; }
+        add_formula(table, &model->once_stored_bytes[i], slot + COST_STORED);
+        if (is_job) { add_formula(table, &model->once_forward_bytes[i], slot + COST_FORWARD); }
     }
     add_formula(table, &model->stage_stored_bytes, SLOT_STAGE + COST_STORED);
     if (is_job) { add_formula(table, &model->stage_forward_bytes, SLOT_STAGE + COST_FORWARD); }
@@ -86,12 +93,16 @@ static int64_t boundary_of_stage(const CostModel* model, const CostStage* stage,
 }
 
 // All but boundary_bytes, which does not depend on counts alone.
-static void jobs_of_counts(CostJobs* out, const int32_t count[PART_COUNT], const CostParts* parts) {
+static void jobs_of_counts(CostJobs* out, const int32_t count[PIECE_COUNT], const CostParts* parts) {
     double sum[COST_QUANTITIES];
     memcpy(sum, parts->stage, sizeof sum);
     for (int part = 0; part < PART_COUNT; part++) {
         if (count[part] == 0) { continue; }
         for (int q = 0; q < COST_QUANTITIES; q++) { sum[q] += count[part] * parts->part[part][q]; }
+    }
+    for (int piece = PART_COUNT; piece < PIECE_COUNT; piece++) {
+        if (count[piece] == 0) { continue; }
+        for (int q = COST_STORED; q < COST_QUANTITIES; q++) { sum[q] += parts->part[piece][q]; }
     }
     for (int kind = 0; kind < JOB_COUNT; kind++) { out->job_ns[kind] = cost_round(sum[kind]); }
     out->stored_bytes = cost_round(sum[COST_STORED]);
@@ -101,7 +112,7 @@ static void jobs_of_counts(CostJobs* out, const int32_t count[PART_COUNT], const
 
 void cost_jobs_of_stage(CostJobs* out, const CostModel* model, const CostStage* stage,
                         const CostParts* parts) {
-    int32_t count[PART_COUNT];
+    int32_t count[PIECE_COUNT];
     cost_stage_parts(count, model, stage);
     jobs_of_counts(out, count, parts);
     out->boundary_bytes = boundary_of_stage(model, stage, parts);
@@ -109,7 +120,7 @@ void cost_jobs_of_stage(CostJobs* out, const CostModel* model, const CostStage* 
 
 void cost_jobs_of_stages(CostJobs* out, const CostModel* model, const CostStage* stages, int32_t P,
                          const CostParts* parts) {
-    int32_t count[2][PART_COUNT];
+    int32_t count[2][PIECE_COUNT];
     for (int32_t s = 0; s < P; s++) {
         int32_t *here = count[s % 2], *before = count[(s + 1) % 2];
         cost_stage_parts(here, model, &stages[s]);

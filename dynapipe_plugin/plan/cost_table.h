@@ -2,7 +2,7 @@
 cost_table.h -- a cost model made ready for inner loops: what is zero is left out, the rest lies together.
 
     CostTable   one cost model, all recompute modes                    once per batch
-    CostParts   one micro-batch in one mode: every quantity per part   once per micro-batch and mode
+    CostParts   one micro-batch in one mode: every quantity per piece  once per micro-batch and mode
     CostJobs    that micro-batch on one stage, in integers             once per stage, or per move of a layer
 
 A CostModel is 200 KiB, most of it knots that are not there; a table holds 16 KiB and touches about 2. The
@@ -14,10 +14,10 @@ numbers are those of cost_job_ns and its kin, to the last bit (test_cost_table).
 
 // ns or bytes; 0 where the mode has no such job, or the model no such layers.
 typedef struct {
-    double part[PART_COUNT][COST_QUANTITIES];  // of one such part
-    double stage[COST_QUANTITIES];             // once per stage, on top (bytes only)
-    int64_t enc_boundary_bytes;                // sent behind a stage that ends within encoder layers ...
-    int64_t dec_boundary_bytes;                // ... and behind one that ends within decoder layers
+    double part[PIECE_COUNT][COST_QUANTITIES];  // of one such part, and what a stage has once
+    double stage[COST_QUANTITIES];              // on every stage (bytes only)
+    int64_t enc_boundary_bytes;                 // sent behind a stage that ends within encoder layers ...
+    int64_t dec_boundary_bytes;                 // ... and behind one that ends within decoder layers
     int64_t scratch_bytes;
 } CostParts;
 
@@ -41,7 +41,7 @@ typedef struct {
     int32_t slot;                  // which value this is (cost_table.c)
 } CostSum;
 
-enum { COST_TABLE_SLOTS = (PART_COUNT + 1) * COST_QUANTITIES + 3 };
+enum { COST_TABLE_SLOTS = (PIECE_COUNT + 1) * COST_QUANTITIES + 3 };
 
 typedef struct {
     int32_t num_sums, num_terms;

@@ -130,8 +130,13 @@ static double any_split_chain(const BoundLines* lines, const PlanSample* sample)
 static void any_split_chains(LowerBound* out, const BoundLines* lines) {
     const MicrobatchProblem* problem = lines->problem;
     const BoundBatch* batch = lines->batch;
-    CostStage first = cost_stage_make(problem->costs, &(StageLayers){0, 1}, 0, problem->P);
-    double reduce = (double)cost_reduce_ns(problem->costs, &first, problem->R), longest = 0;
+    // of the first stage without its layers but one: what it shares with other stages depends on these
+    const CostModel* costs = problem->costs;
+    CostStage bare = {.has_embedding = true, .has_head = problem->P == 1};
+    int first_part = costs->num_enc_layers > 0 ? PART_ENC_LAYER : PART_DEC_LAYER;
+    double reduce = fmax((double)cost_reduce_ns(costs, &bare, problem->R) - 1, 0) +
+                    (double)costs->part_param_bytes[first_part] * cost_reduce_ns_per_byte(costs, problem->R);
+    double longest = 0;
     for (int32_t i = 0; i < batch->num_most; i++) {
         double time = reduce + any_split_chain(lines, &batch->samples[batch->most[i]]);
         if (time > longest) { longest = time, out->chain_sample = batch->first[batch->most[i]]; }

@@ -21,7 +21,7 @@ static bool formula_is_zero(const CostFormula* formula) {
 
 static void slow_choose(MicrobatchPricer* out) {
     const MicrobatchProblem* problem = out->problem;
-    int32_t counts[PLAN_MAX_STAGES][PART_COUNT];
+    int32_t counts[PLAN_MAX_STAGES][PIECE_COUNT];
     for (int32_t s = 0; s < problem->P; s++) {
         cost_stage_parts(counts[s], problem->costs, &problem->stages[s]);
         for (int part = 0; part < PART_COUNT; part++) {
@@ -31,6 +31,7 @@ static void slow_choose(MicrobatchPricer* out) {
             }
             if (!takes_time) { counts[s][part] = 0; }
         }
+        for (int piece = PART_COUNT; piece < PIECE_COUNT; piece++) { counts[s][piece] = 0; }
     }
     for (int32_t s = 0; s < problem->P; s++) {
         bool needed = true;
@@ -85,10 +86,10 @@ void microbatch_pricer_make(MicrobatchPricer* out, const MicrobatchProblem* prob
 // --- prices -----------------------------------------------------------------------------------------------
 
 // The same additions in the same order as cost_jobs_of_stage.
-static int64_t quantity_round(const CostParts* parts, const int32_t count[PART_COUNT], int quantity) {
+static int64_t quantity_round(const CostParts* parts, const int32_t count[PIECE_COUNT], int quantity) {
     double sum = parts->stage[quantity];
-    for (int part = 0; part < PART_COUNT; part++) {
-        if (count[part] > 0) { sum += count[part] * parts->part[part][quantity]; }
+    for (int piece = 0; piece < PIECE_COUNT; piece++) {
+        if (count[piece] > 0) { sum += count[piece] * parts->part[piece][quantity]; }
     }
     return cost_round(sum);
 }
@@ -142,7 +143,7 @@ static double slope_below(const CostCurve* curve) {
 }
 
 static double line_of_stage(double slope[FEATURE_COUNT], const MicrobatchPricer* pricer,
-                            const int32_t count[PART_COUNT]) {
+                            const int32_t count[PIECE_COUNT]) {
     double constant = 0;
     const CostPartMode* parts = pricer->problem->costs->parts[pricer->mode];
     for (int f = 0; f < FEATURE_COUNT; f++) { slope[f] = 0; }

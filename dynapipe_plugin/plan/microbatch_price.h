@@ -11,7 +11,7 @@ typedef enum { BOUNDARY_NONE, BOUNDARY_ENC, BOUNDARY_DEC } BoundaryKind;
 
 // Stages alike in parts and neighbours; what the tightest of them has.
 typedef struct {
-    int32_t count[PART_COUNT];
+    int32_t count[PIECE_COUNT];
     BoundaryKind in, out;
     int64_t alone_limit_bytes, held_limit_bytes;
 } PriceMemory;
@@ -19,9 +19,9 @@ typedef struct {
 typedef struct {
     const MicrobatchProblem* problem;  // borrowed
     RecomputeMode mode;
-    bool is_job;                                // the mode drops activations
-    int32_t num_slow, num_memory;               // of these
-    int32_t slow[PLAN_MAX_STAGES][PART_COUNT];  // parts of stages that no other stage dominates
+    bool is_job;                                 // the mode drops activations
+    int32_t num_slow, num_memory;                // of these
+    int32_t slow[PLAN_MAX_STAGES][PIECE_COUNT];  // parts of stages that no other stage dominates
     PriceMemory memory[PLAN_MAX_STAGES];
 } MicrobatchPricer;
 

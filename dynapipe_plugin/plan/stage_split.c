@@ -29,21 +29,22 @@ typedef struct {
     int64_t kept_ns, kept_bytes;  // nothing recomputed
     int64_t lean_ns, lean_bytes;  // in the mode that keeps least
     int64_t longest_bytes;        // the longest sample alone, in that mode
-    int64_t state_bytes;
 } PartCost;
 
 typedef struct {
-    int32_t P, L, num_enc_layers;
+    int32_t P, L;
+    const CostModel* costs;
     PartCost part[PART_COUNT];
     int64_t memory_limit_bytes;  // INT64_MAX: none
-    int64_t buffer_bytes;        // scratch and transfers of the longest sample, where they count
+    int64_t buffer_bytes[2];     // scratch and transfers of the longest sample, where they count; of stages
+                                 // without and with decoder layers
 } Split;
 
 // What a stage takes. Where P - s + 1 average micro-batches are more than its memory holds, the share of them
 // that must be recomputed is.
-static int64_t stage_cost(const Split* split, int32_t s, const int32_t count[PART_COUNT],
-                          int64_t more_bytes) {
-    PartCost sum = {.state_bytes = more_bytes};
+static int64_t stage_cost(const Split* split, int32_t s, const int32_t count[PIECE_COUNT],
+                          int64_t state_bytes) {
+    PartCost sum = {0};
     for (int part = 0; part < PART_COUNT; part++) {
         const PartCost* one = &split->part[part];
         sum.kept_ns += count[part] * one->kept_ns;
@@ -51,11 +52,10 @@ static int64_t stage_cost(const Split* split, int32_t s, const int32_t count[PAR
         sum.kept_bytes += count[part] * one->kept_bytes;
         sum.lean_bytes += count[part] * one->lean_bytes;
         sum.longest_bytes += count[part] * one->longest_bytes;
-        sum.state_bytes += count[part] * one->state_bytes;
     }
-    int64_t free_bytes = split->memory_limit_bytes - sum.state_bytes, in_flight = split->P - s + 1;
-    if (free_bytes < sum.longest_bytes + split->buffer_bytes ||
-        free_bytes < sum.lean_bytes * (in_flight - 1)) {
+    int64_t free_bytes = split->memory_limit_bytes - state_bytes, in_flight = split->P - s + 1;
+    int64_t buffer_bytes = split->buffer_bytes[count[PART_DEC_LAYER] > 0];
+    if (free_bytes < sum.longest_bytes + buffer_bytes || free_bytes < sum.lean_bytes * (in_flight - 1)) {
         return TOO_LARGE;
     }
     int64_t over_bytes = in_flight * sum.kept_bytes - free_bytes;
@@ -66,14 +66,11 @@ static int64_t stage_cost(const Split* split, int32_t s, const int32_t count[PAR
 }
 
 static int64_t stage_time(const Split* split, int32_t s, int32_t begin, int32_t end) {
-    int32_t enc_end = end < split->num_enc_layers ? end : split->num_enc_layers;
-    int32_t num_enc = enc_end > begin ? enc_end - begin : 0, num_dec = end - begin - num_enc;
-    int32_t count[PART_COUNT] = {[PART_EMBEDDING] = s == 0,
-                                 [PART_ENC_LAYER] = num_enc,
-                                 [PART_DEC_LAYER] = num_dec,
-                                 [PART_HEAD] = s == split->P - 1};
-    bool second_embedding = s > 0 && num_dec > 0 && begin <= split->num_enc_layers;
-    return stage_cost(split, s, count, second_embedding ? split->part[PART_EMBEDDING].state_bytes : 0);
+    StageLayers layers = {begin, end};
+    CostStage stage = cost_stage_make(split->costs, &layers, s, split->P);
+    int32_t count[PIECE_COUNT];
+    cost_stage_parts(count, split->costs, &stage);
+    return stage_cost(split, s, count, cost_state_bytes(split->costs, &stage));
 }
 
 // The smallest possible time of the slowest stage. best[l]: of the first p stages on the first l layers.
@@ -159,6 +156,17 @@ static int leanest_mode(const CostModel* costs, const MbShape* average) {
     return leanest;
 }
 
+static void buffers_add(Split* split, const MbShape* alone) {
+    const CostModel* costs = split->costs;
+    double bytes = cost_formula_value(&costs->scratch_bytes, alone) +
+                   3 * cost_formula_value(&costs->boundary_bytes, alone);
+    for (int dec = 0; dec < 2; dec++) {
+        if (dec) { bytes += 3 * cost_formula_value(&costs->dec_boundary_bytes, alone); }
+        int64_t buffer_bytes = rounded(bytes);
+        if (buffer_bytes > split->buffer_bytes[dec]) { split->buffer_bytes[dec] = buffer_bytes; }
+    }
+}
+
 // The mix in chunks of about an average micro-batch, evenly mixed.
 static void parts_make(Split* split, const CostModel* costs, const PlanSample* samples, int32_t num_samples,
                        int32_t num_chunks, bool counts_buffers) {
@@ -182,15 +190,10 @@ static void parts_make(Split* split, const CostModel* costs, const PlanSample* s
     for (int part = 0; part < PART_COUNT; part++) {
         split->part[part].kept_ns = rounded(kept_ns[part]);
         split->part[part].lean_ns = rounded(lean_ns[part]);
-        split->part[part].state_bytes = costs->part_state_bytes[part];
         for (int32_t i = 0; i < num_samples; i++) {
             MbShape alone = {0};
             add_shape(&alone, &samples[i]);
-            int64_t buffer_bytes = counts_buffers
-                                       ? rounded(cost_formula_value(&costs->scratch_bytes, &alone) +
-                                                 3 * cost_formula_value(&costs->boundary_bytes, &alone))
-                                       : 0;
-            if (buffer_bytes > split->buffer_bytes) { split->buffer_bytes = buffer_bytes; }
+            if (counts_buffers && part == 0) { buffers_add(split, &alone); }
             int64_t bytes = rounded(cost_formula_value(&costs->parts[lean][part].stored_bytes, &alone));
             if (bytes > split->part[part].longest_bytes) { split->part[part].longest_bytes = bytes; }
         }
@@ -206,7 +209,7 @@ Status stage_split_make(StageLayers* out, const PlanRequest* request, const Cost
         return FAIL(STATUS_BAD_OPTION, "--stages %d: the model has %d layers ---> give 1 to %d", P, L,
                     L < PLAN_MAX_STAGES ? L : PLAN_MAX_STAGES);
     }
-    Split split = {.P = P, .L = L, .num_enc_layers = costs->num_enc_layers};
+    Split split = {.P = P, .L = L, .costs = costs};
     int64_t limit_bytes = request->memory_limit_bytes,
             num_chunks = (int64_t)CHUNKS_PER_STAGE * P * request->R * num_batches;
     split.memory_limit_bytes = limit_bytes > 0 ? limit_bytes : INT64_MAX;

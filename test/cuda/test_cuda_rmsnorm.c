@@ -1,5 +1,6 @@
 // test_cuda_rmsnorm.c -- rmsnorm.cu against the CPU's over random and chosen shapes, and its roundings in
 // bf16.
+#include "../../llmc/cuda/context.h"
 #include "cuda_test.h"
 
 #include <math.h>
@@ -176,6 +177,21 @@ static void backward_repeats_its_bits_also_in_place(void) {
     }
 }
 
+// On a card of 132 SMs the last sum goes over more blocks than it has slices, in several turns.
+static void many_blocks_add_up(void) {
+    const int num_sms = cuda_test_ops->num_sms;
+    cuda_test_ops->num_sms = 132;
+    const Backward x = backward_inputs((Shape){900, 24}, 0.5f);
+    Pair dinp = pair_filled(900 * 24, NAN), dw = pair_random_floats(24, 1.0);
+    run_backward(&x, dinp, dw, NULL, pair_x(x.dout));
+    cpu_rmsnorm_backward(dinp.host, dw.host, NULL, x.dout.host, x.inp.host, x.weight.host, x.rstd.host,
+                         x.scale, x.T, x.C);
+    CHECK_PAIR(dinp, ROW_TOLERANCE + 10 * FLOAT_EPS);
+    CHECK_PAIR(dw, FLOAT_EPS * (16 + 2 * sqrt(900.0)));
+    cuda_test_ops->num_sms = num_sms;
+    pair_release();
+}
+
 static void no_rows_is_no_work(void) {
     Pair x = pair_filled(16, 1), dw = pair_floats(8, 2);
     rmsnorm_forward(pair_x(x), NULL, pair_x(x), pair_x(x), 1.0f, 0, 8, cuda_test_ops);
@@ -195,6 +211,7 @@ int main(int argc, char** argv) {
     RUN(residual_norm_is_the_norm_of_the_written_sum);
     RUN(backward_equals_the_cpus);
     RUN(backward_repeats_its_bits_also_in_place);
+    RUN(many_blocks_add_up);
     RUN(no_rows_is_no_work);
     cuda_test_end();
     return test_end();

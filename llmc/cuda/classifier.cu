@@ -171,14 +171,6 @@ __global__ static void __launch_bounds__(CLASSIFIER_THREADS)
     if (warp_lane() == 0) { out[blockIdx.x] = mine.idx; }
 }
 
-int32_t argmax_row(const floatX* logits, int V, OpsContext* ops) {
-    int32_t* idx = (int32_t*)ops->sum;  // pinned: the kernel writes it where the host reads it
-    argmax_kernel<<<1, CLASSIFIER_THREADS, 0, ops->stream>>>(idx, logits, V, V);
-    CHECK_LAUNCH();
-    ops_sync(ops);
-    return *idx;
-}
-
 void argmax_rows(int32_t* out, const floatX* logits, int num_rows, int V, int Vp, OpsContext* ops) {
     for (int first = 0; first < num_rows; first += OPS_PARTIAL_FLOATS) {  // once
         const int num = min_int(num_rows - first, OPS_PARTIAL_FLOATS);

@@ -43,7 +43,6 @@ Attention
     X(void, gather_rows, (float* out, const float* inp, const int32_t* rows, int num_rows, int C), (out, inp, rows, num_rows, C, cpu)) \
     X(void, scatter_rows, (float* out, const float* inp, const int32_t* rows, int num_rows, int T, int C), (out, inp, rows, num_rows, T, C, cpu)) \
     X(void, fused_classifier, (float* losses, float* logits, const int32_t* targets, float dlogits_scale, int num_rows, int V, int Vp), (losses, logits, targets, dlogits_scale, num_rows, V, Vp, cpu)) \
-    X(int32_t, argmax_row, (const float* logits, int V), (logits, V, cpu)) \
     X(void, argmax_rows, (int32_t* out, const float* logits, int num_rows, int V, int Vp), (out, logits, num_rows, V, Vp, cpu)) \
     X(void, place_rows, (float* dst, int dst_stride, const float* src, int src_stride, const int32_t* rows, int num_rows, int width), (dst, dst_stride, src, src_stride, rows, num_rows, width, cpu)) \
     X(void, adamw_update, (float* params, float* m, float* v, const float* grads, size_t num_params, const void* about), (params, NULL, m, v, grads, num_params, 0, about, cpu)) \

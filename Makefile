@@ -38,6 +38,7 @@ SPIECE_LIBS    := $(if $(SENTENCEPIECE),-lsentencepiece -lstdc++)
 LLMC_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard llmc/*.c llmc/cpu/*.c))
 TRAINER_OBJS = $(patsubst %.c,$(OUT)/%.o,$(wildcard trainer/trainer*.c))
 PLUGIN_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_dynapipe answers scores)
+STOCK_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_stock stock_stream stock_answer answers scores)
 TEST_SRCS := $(wildcard test/test_*.c)
 TESTS     := $(patsubst test/%.c,%,$(TEST_SRCS))
 TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS),$(wildcard test/*.c)))
@@ -108,7 +109,7 @@ $(OUT)/train_gpt2.o $(OUT)/train_t5.o: $(OUT)/%.o: %.cu
 	$(CC) -x c $(CFLAGS_ALL) -c $< -o $@
 endif
 TRAINERS := train_gpt2 train_t5
-$(TRAINERS:%=$(OUT)/%): $(OUT)/%: $(OUT)/%.o $(TRAINER_OBJS) $(OUT)/trainer/source_stock.o $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
+$(TRAINERS:%=$(OUT)/%): $(OUT)/%: $(OUT)/%.o $(TRAINER_OBJS) $(STOCK_TRAINER_OBJS) $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(if $(filter emu,$(BACKEND)),$(DYNAPIPE_LIBS)) $(TEXT_LIBS) $(LIBS) -o $@
 $(TRAINERS:%=$(OUT)/%-dynapipe): $(OUT)/%-dynapipe: $(OUT)/%.o $(TRAINER_OBJS) $(PLUGIN_TRAINER_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@

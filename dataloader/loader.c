@@ -349,6 +349,11 @@ Status loader_sample(const Loader* loader, int64_t n, LoaderSample* out) {
     return STATUS_OK;
 }
 
+bool loader_sample_by_id(const Loader* loader, int64_t id, uint64_t pass, LoaderSample* out) {
+    return id >= 0 && id < loader->source.num_ids &&
+           sample_source_get(&loader->source, id, pass, out) != SAMPLE_SKIPPED;
+}
+
 Status loader_read(const Loader* loader, const LoaderSample* sample, int32_t* out) {
     return sample_source_read(&loader->source, sample, out);
 }

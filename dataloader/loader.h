@@ -100,5 +100,10 @@ loader_seed(const Loader* loader);  // of the order that is drawn: the options',
 // one. Read-only: any thread.
 Status loader_sample(const Loader* loader, int64_t n, LoaderSample* out);
 
+// Sample `id` of all in the files (pieces, with span corruption), for streams with an order of their own;
+// false where it is skipped or there is none. `pass`: any number, of this time through the data, which
+// decides what is noise; 0: as without shuffling. Read-only: any thread.
+bool loader_sample_by_id(const Loader* loader, int64_t id, uint64_t pass, LoaderSample* out);
+
 // Tokens of a drawn sample, n_input + n_target of them. Read-only: any thread.
 Status loader_read(const Loader* loader, const LoaderSample* sample, int32_t* out);

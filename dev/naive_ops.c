@@ -309,15 +309,14 @@ void fused_classifier(float* losses, floatX* logits, const int32_t* targets, flo
     }
 }
 
-int32_t argmax_row(const floatX* logits, int V, OpsContext* ops) {
-    (void)ops;
-    int32_t best = 0;
-    for (int32_t v = 1; v < V; v++) { best = logits[v] > logits[best] ? v : best; }
-    return best;
-}
-
 void argmax_rows(int32_t* out, const floatX* logits, int num_rows, int V, int Vp, OpsContext* ops) {
-    for (int i = 0; i < num_rows; i++) { out[i] = argmax_row(logits + (size_t)i * Vp, V, ops); }
+    (void)ops;
+    for (int i = 0; i < num_rows; i++) {
+        const floatX* row = logits + (size_t)i * Vp;
+        int32_t best = 0;
+        for (int32_t v = 1; v < V; v++) { best = row[v] > row[best] ? v : best; }
+        out[i] = best;
+    }
 }
 
 void place_rows(floatX* dst, int dst_stride, const floatX* src, int src_stride, const int32_t* rows,

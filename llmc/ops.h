@@ -218,7 +218,6 @@ void scatter_rows(floatX* out, const floatX* inp, const int32_t* rows, int num_r
 // (softmax - onehot) * dlogits_scale in place, columns V..Vp-1 zero.
 void fused_classifier(float* losses, floatX* logits, const int32_t* targets, float dlogits_scale,
                       int num_rows, int V, int Vp, OpsContext* ops);
-int32_t argmax_row(const floatX* logits, int V, OpsContext* ops);
 // out (num_rows), host memory: the index of each row's largest value, the first of equals; waits for it.
 void argmax_rows(int32_t* out, const floatX* logits, int num_rows, int V, int Vp, OpsContext* ops);
 // dst[rows[i] * dst_stride + c] = src[i * src_stride + c] for c < width: new keys and values into a cache.

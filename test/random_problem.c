@@ -132,6 +132,7 @@ void random_problem(RandomProblem* out, Rng* rng, int32_t num_samples) {
     equal_stages(&out->request, num_enc + num_dec);
     Rng copy = *rng, fork = rng_seed(rng_u64(&copy));  // what follows is drawn as before
     if (P > 1 && rng_below(&fork, 4) == 0) { head_alone_stages(&out->request, num_enc + num_dec); }
+    if (decoder && rng_below(&fork, 2)) { out->request.max_target_tokens = rng_between(&fork, 1, 200); }
     out->num_samples = num_samples;
     random_samples(out->samples, num_samples, rng, (int)rng_below(rng, 4), decoder);
 }

@@ -38,7 +38,8 @@ static int32_t next_of_text(Model* model, const int32_t* text, int num_tokens) {
     void* scratch = llmc_alloc((size_t)gpt2_kind.scratch_bytes(model, &batch), "scratch");
     float loss;
     gpt2_forward(model, &batch, NULL, NULL, acts, scratch, &loss, MODEL_HEAD);
-    int32_t next = argmax_row(model->last_logits, config.vocab, ops);
+    int32_t next;
+    argmax_rows(&next, model->last_logits, 1, config.vocab, config.padded_vocab, ops);
     free(acts);
     free(scratch);
     return next;

@@ -303,6 +303,12 @@ static void sentinels_are_the_tokenizers(void) {
         }
         CHECK_EQ(num_spans, cases[i].num_spans);
         loader_close(loader);
+        options.mean_noise_span = 0;  // 225 of the 1500 tokens are noise
+        loader = open_loader(path, &options);
+        CHECK_OK(loader_sample(loader, 0, &sample));
+        int32_t usual = cases[i].tokenizer == TOKENIZER_BYT5 ? 11 : 75;
+        CHECK_EQ(sample.n_target, 225 + (usual < num_spans ? usual : num_spans) + 1);
+        loader_close(loader);
     }
 }
 

@@ -25,7 +25,7 @@ static int64_t interval_ns(const MicrobatchProblem* mp, const int32_t* order, in
         const PlanSample* s = &mp->samples[order[k]];
         bool padded = o->layout == LAYOUT_PADDED;
         mb_shape_add(&shape, padded ? microbatch_pad_tokens(mp, enc) : s->enc_tokens,
-                     padded ? microbatch_pad_tokens(mp, dec) : s->dec_tokens, s->supervised_tokens);
+                     padded ? microbatch_pad_targets(mp, dec) : s->dec_tokens, s->supervised_tokens);
     }
     MicrobatchCost cost = microbatch_cost(mp, o->mode, o->share, &shape);
     return cost.fits_held || (o->single_alone && end == begin + 1 && cost.fits_alone) ? cost.work_ns : -1;

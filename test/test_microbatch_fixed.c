@@ -16,16 +16,29 @@ static const PlanSample* sample_of(const MicrobatchList* list, int32_t segment) 
     return &problem.samples[list->segments[segment].sample_idx];
 }
 
-static int64_t window_of(void) {
-    int64_t window = problem.request.max_seq_tokens;
+static int64_t longest_of(bool is_dec) {
+    int64_t longest = 0;
     for (int32_t i = 0; i < problem.num_samples; i++) {
-        window = largest(window, largest(problem.samples[i].enc_tokens, problem.samples[i].dec_tokens));
+        const PlanSample* sample = &problem.samples[i];
+        longest = largest(longest, is_dec ? sample->dec_tokens : sample->enc_tokens);
     }
-    return window;
+    return longest;
+}
+
+// Of one side; without a limit of its own the decoder's is as long as the encoder's.
+static int64_t window_of(bool is_dec) {
+    int64_t limit = problem.request.max_target_tokens, longest = longest_of(is_dec);
+    if (limit == 0) { return largest(largest(longest, longest_of(!is_dec)), problem.request.max_seq_tokens); }
+    return largest(longest, is_dec ? limit : problem.request.max_seq_tokens);
+}
+
+// What a window may hold: the default budget.
+static int64_t room_of_window(void) {
+    return window_of(false) + (problem.request.max_target_tokens > 0 ? window_of(true) : 0);
 }
 
 static int64_t budget_of(void) {
-    return problem.request.mb_tokens > 0 ? problem.request.mb_tokens : window_of();
+    return problem.request.mb_tokens > 0 ? problem.request.mb_tokens : room_of_window();
 }
 
 // Tokens of the samples, without padding.
@@ -40,13 +53,14 @@ static int64_t real_tokens(const MicrobatchList* list, const Microbatch* mb) {
 }
 
 static void packed_law(const MicrobatchList* list) {
-    int64_t window = window_of();
+    int64_t window = window_of(false), dec_window = window_of(true);
+    int64_t num_windows = largest(1, budget_of() / room_of_window());
     int32_t next = 0;
     for (int32_t m = 0; m < list->num_mbs; m++) {
         const Microbatch* mb = &list->mbs[m];
         CHECK_EQ(mb->layout, LAYOUT_PACKED);
-        CHECK(mb->shape.num_seqs <= largest(1, budget_of() / window));
-        CHECK(m == list->num_mbs - 1 || mb->shape.num_seqs == largest(1, budget_of() / window));
+        CHECK(mb->shape.num_seqs <= num_windows);
+        CHECK(m == list->num_mbs - 1 || mb->shape.num_seqs == num_windows);
         CHECK_EQ(mb->shape.enc_squares, mb->shape.num_seqs * window * window);
         for (int32_t q = mb->sequence_begin; q < mb->sequence_end; q++) {
             const PlanSequence* sequence = &list->sequences[q];
@@ -56,10 +70,10 @@ static void packed_law(const MicrobatchList* list) {
                 enc += sample_of(list, i)->enc_tokens;
                 dec += sample_of(list, i)->dec_tokens;
             }
-            CHECK(enc <= window && dec <= window);
+            CHECK(enc <= window && dec <= dec_window && sequence->dec_tokens <= dec_window);
             if (q + 1 < list->num_sequences) {  // next-fit: the following sample had no room
                 const PlanSample* following = &problem.samples[next];
-                CHECK(enc + following->enc_tokens > window || dec + following->dec_tokens > window);
+                CHECK(enc + following->enc_tokens > window || dec + following->dec_tokens > dec_window);
             }
         }
     }
@@ -82,15 +96,20 @@ static void padded_law(const MicrobatchList* list, const MicrobatchProblem* mp) 
     int32_t next = 0;
     for (int32_t m = 0; m < list->num_mbs; m++) {
         const Microbatch* mb = &list->mbs[m];
-        int64_t enc = 0;
+        int64_t enc = 0, dec = 0;
         CHECK_EQ(mb->layout, LAYOUT_PADDED);
         CHECK(m == list->num_mbs - 1 || mb->shape.num_seqs == list->mbs[0].shape.num_seqs);
         if (problem.request.mb_samples > 0) { CHECK(mb->shape.num_seqs <= problem.request.mb_samples); }
         for (int32_t q = mb->sequence_begin; q < mb->sequence_end; q++) {
             CHECK_EQ(list->segments[list->sequences[q].segment_begin].sample_idx, next);
+            dec = largest(dec, problem.samples[next].dec_tokens);
             enc = largest(enc, problem.samples[next++].enc_tokens);
         }
         CHECK_EQ(mb->shape.enc_tokens, mb->shape.num_seqs * microbatch_pad_tokens(mp, (int32_t)enc));
+        int64_t rounded = (dec + 7) / 8 * 8, limit = problem.request.max_target_tokens;
+        if (limit == 0) { limit = problem.request.max_seq_tokens; }
+        limit = limit == 0 ? rounded : largest(limit, dec);
+        CHECK_EQ(mb->shape.dec_tokens, mb->shape.num_seqs * (rounded < limit ? rounded : limit));
     }
 }
 

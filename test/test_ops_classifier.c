@@ -78,18 +78,6 @@ static void a_nan_reaches_the_loss(void) {
     CHECK(isnan(loss));
 }
 
-static void argmax_is_the_first_maximum(void) {
-    for (int i = 0; i < 50; i++) {
-        const int V = rng_between(&ops_test_rng, 1, 700);
-        float* x = ops_test_random((size_t)V, 1.0);
-        const uint32_t first = rng_below(&ops_test_rng, (uint32_t)V);
-        x[first] = 10.0f;
-        if (i % 2) { x[first + rng_below(&ops_test_rng, (uint32_t)V - first)] = 10.0f; }
-        CHECK_EQ(argmax_row(x, V, ops), first);
-        ops_test_release();
-    }
-}
-
 // Many rows at once, some with two equal maxima, padding columns larger than any: the first of a row's own.
 static void argmax_of_rows_is_each_rows(void) {
     for (int i = 0; i < 20; i++) {
@@ -133,7 +121,6 @@ int main(int argc, char** argv) {
     RUN(no_rows_is_nothing_to_do);
     RUN(a_certain_target_keeps_its_gradient);
     RUN(a_nan_reaches_the_loss);
-    RUN(argmax_is_the_first_maximum);
     RUN(argmax_of_rows_is_each_rows);
     RUN(threads_do_not_change_bits);
     ops_free(ops);

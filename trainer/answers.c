@@ -83,12 +83,12 @@ double answers_mean(const double* by_task, int num_tasks) {
     return n > 0 ? sum / n : NAN;
 }
 
-void answers_print_tasks(const Dynapipe* dp, int num_tasks, const double* task_loss,
+void answers_print_tasks(const char* const* names, int num_tasks, const double* task_loss,
                          const double* exact_match, const double* rouge_l) {
     enum { LINE_CHARS = 110, NAME_CHARS = 24 };
     int name_chars = 1, column = 0;
     for (int t = 0; t < num_tasks; t++) {
-        int chars = (int)strlen(dynapipe_task_name(dp, t));
+        int chars = (int)strlen(names[t]);
         name_chars = chars > name_chars ? chars : name_chars;
     }
     name_chars = name_chars > NAME_CHARS ? NAME_CHARS : name_chars;
@@ -96,8 +96,8 @@ void answers_print_tasks(const Dynapipe* dp, int num_tasks, const double* task_l
     int num_columns = LINE_CHARS / (name_chars + (with_scores ? 20 : 9));
     for (int t = 0; t < num_tasks; t++) {
         if (isnan(task_loss[t])) { continue; }
-        printf("%s  %-*.*s %6.3f", column++ % num_columns == 0 ? "\n" : "", name_chars, name_chars,
-               dynapipe_task_name(dp, t), task_loss[t]);
+        printf("%s  %-*.*s %6.3f", column++ % num_columns == 0 ? "\n" : "", name_chars, name_chars, names[t],
+               task_loss[t]);
         if (!with_scores) { continue; }
         if (isnan(exact_match[t])) {
             printf("%11s", "");

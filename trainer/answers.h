@@ -17,7 +17,7 @@ void answers_score(double* exact_match, double* rouge_l, int num_tasks, const Dy
                    int num_answers, const TokenText* text, int32_t eot_token);
 double answers_mean(const double* by_task, int num_tasks);  // of those that are numbers
 // Losses (and scores, if not NULL) of all tasks in columns, as many as a line takes.
-void answers_print_tasks(const Dynapipe* dp, int num_tasks, const double* task_loss,
+void answers_print_tasks(const char* const* names, int num_tasks, const double* task_loss,
                          const double* exact_match, const double* rouge_l);
 
 #ifdef __cplusplus

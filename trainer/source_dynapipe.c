@@ -19,6 +19,7 @@ struct Source {
     DynapipeDataInfo_v1 info;
     int64_t batch_tokens;  // of a step
     TokenText text;
+    const char** task_names;                    // [num_tasks]
     double *task_loss, *exact_match, *rouge_l;  // [num_tasks], one allocation
 };
 
@@ -47,6 +48,7 @@ void source_close(Source* source) {
     dynapipe_close(source->dp);  // what it queued on the stream of ops is done
     ops_free(source->ops);
     free(source->task_loss);
+    free(source->task_names);
     free(source);
 }
 
@@ -92,6 +94,13 @@ void source_open_data(Source* source, const TrainFlags* flags) {
     source->task_loss = (double*)calloc(3 * num_tasks, sizeof(double));
     source->exact_match = source->task_loss + num_tasks;
     source->rouge_l = source->exact_match + num_tasks;
+    source->task_names = (const char**)calloc(num_tasks, sizeof(char*));
+    if (source->task_loss == NULL || source->task_names == NULL) {
+        source_die(source, "no memory for tasks");
+    }
+    for (int t = 0; t < source->info.num_tasks; t++) {
+        source->task_names[t] = dynapipe_task_name(source->dp, t);
+    }
     token_text_find(&source->text, flags->train_pattern);
     if (!source_is_main(source)) { return; }
     const DynapipeDataInfo_v1* info = &source->info;
@@ -207,7 +216,7 @@ static void print_validation(const Source* source, double loss, bool with_scores
                100 * answers_mean(source->exact_match, source->info.num_tasks),
                100 * answers_mean(source->rouge_l, source->info.num_tasks), source->flags.answers);
     }
-    answers_print_tasks(source->dp, source->info.num_tasks, source->task_loss,
+    answers_print_tasks(source->task_names, source->info.num_tasks, source->task_loss,
                         with_scores ? source->exact_match : NULL, with_scores ? source->rouge_l : NULL);
     fflush(stdout);
 }

@@ -4,10 +4,12 @@
 #include <string.h>
 #include <time.h>
 
-#include "../dataloader/token_stream.h"
 #include "../llmc/llmc_error.h"
 #include "../llmc/token_text.h"
+#include "answers.h"
 #include "source.h"
+#include "stock_answer.h"
+#include "stock_stream.h"
 
 enum { STOCK_SEED = 42 };
 
@@ -16,26 +18,20 @@ struct Source {
     TrainFlags flags;
     OpsContext* ops;
     Model* model;
-    TokenStream *train, *val;
+    StockStream train, val;
     TokenText text;
     int num_steps, micro_steps;  // of the run; per optimizer step
     int step;                    // done
     int64_t position;            // batches drawn
     struct timespec begin;       // of the step at hand
-    // one batch; the losses of all batches of a step; and, on the device, the buffers of forward and backward
-    int32_t *inputs, *targets, *positions, *rows, *cu_seqlens;
-    float* losses;
-    void *acts, *scratch;
+    float* losses;               // of all batches of a step
+    void *acts, *scratch;        // on the device
 };
 
 void source_die(Source* source, const char* why) {
     (void)source;
     fprintf(stderr, "error: %s\n", why);
     exit(EXIT_FAILURE);
-}
-
-static void check(Source* source, Status status) {
-    if (status != STATUS_OK) { source_die(source, status_message()); }
 }
 
 Source* source_open(int* argc, char*** argv, const ModelKind* kind) {
@@ -48,15 +44,14 @@ Source* source_open(int* argc, char*** argv, const ModelKind* kind) {
 }
 
 void source_close(Source* source) {
-    token_stream_close(source->train);
-    token_stream_close(source->val);
+    stock_stream_close(&source->train);
+    stock_stream_close(&source->val);
     token_text_free(&source->text);
     if (source->ops != NULL) {
         ops_release(source->ops, source->acts);
         ops_release(source->ops, source->scratch);
     }
     ops_free(source->ops);
-    free(source->inputs);
     free(source->losses);
     free(source);
 }
@@ -78,67 +73,52 @@ bool source_is_main(const Source* source) {
     return true;
 }
 
-// inputs, targets, positions, rows and cu_seqlens lie in one allocation.
-static void allocate_batch(Source* source) {
-    int B = source->flags.rows, T = source->flags.seq_tokens;
-    size_t n = (size_t)B * (size_t)T;
-    source->inputs = (int32_t*)llmc_alloc((4 * n + (size_t)B + 1) * sizeof(int32_t), "a batch");
-    source->losses = (float*)llmc_alloc(n * (size_t)source->micro_steps * sizeof(float), "losses");
-    source->targets = source->inputs + n;
-    source->positions = source->targets + n;
-    source->rows = source->positions + n;
-    source->cu_seqlens = source->rows + n;
-    for (size_t i = 0; i < n; i++) {
-        source->positions[i] = (int32_t)(i % (size_t)T);
-        source->rows[i] = (int32_t)i;
-    }
-    for (int b = 0; b <= B; b++) { source->cu_seqlens[b] = b * T; }
+static void open_validation(Source* source) {
+    const TrainFlags* flags = &source->flags;
+    if (flags->val_pattern == NULL) { return; }
+    stock_stream_open(&source->val, flags, source->kind, flags->val_pattern, false, 0);
+    int val_vocab = stock_stream_vocab(&source->val), train_vocab = stock_stream_vocab(&source->train);
+    if (val_vocab == train_vocab) { return; }
+    char why[160];
+    snprintf(why, sizeof why,
+             "-j: vocabulary of %d, but the training data has %d ---> prepare both with the same tokenizer",
+             val_vocab, train_vocab);
+    source_die(source, why);
 }
 
 void source_open_data(Source* source, const TrainFlags* flags) {
     source->flags = *flags;
-    int64_t rows_tokens = (int64_t)flags->rows * flags->seq_tokens;
+    stock_stream_open(&source->train, flags, source->kind, flags->train_pattern, true, STOCK_SEED);
+    ModelBatch shape = stock_stream_shape(&source->train);
+    int64_t rows_tokens = shape.num_tokens + shape.num_dec_tokens;
     int64_t batch_tokens = flags->batch_tokens > 0 ? flags->batch_tokens : rows_tokens;
     if (batch_tokens % rows_tokens != 0) {
         char why[160];
-        snprintf(why, sizeof why, "-d %lld: not a multiple of -b %d x -t %d ---> give one",
-                 (long long)batch_tokens, flags->rows, flags->seq_tokens);
+        snprintf(why, sizeof why, "-d %lld: not a multiple of the %lld tokens of -b %d rows ---> give one",
+                 (long long)batch_tokens, (long long)rows_tokens, flags->rows);
         source_die(source, why);
     }
     if (flags->zero_stage > 0) {
         source_die(source, "-z 1: nothing to share with in one process ---> leave -z out");
     }
     source->micro_steps = (int)(batch_tokens / rows_tokens);
-    check(source, token_stream_open(&source->train, flags->train_pattern, flags->rows, flags->seq_tokens,
-                                    true, STOCK_SEED));
-    if (flags->val_pattern != NULL) {
-        check(source,
-              token_stream_open(&source->val, flags->val_pattern, flags->rows, flags->seq_tokens, false, 0));
-        int val_vocab = token_stream_vocab(source->val), train_vocab = token_stream_vocab(source->train);
-        if (val_vocab != train_vocab) {
-            char why[160];
-            snprintf(why, sizeof why,
-                     "-j: vocabulary of %d, but the training data has %d ---> prepare both with the same "
-                     "tokenizer",
-                     val_vocab, train_vocab);
-            source_die(source, why);
-        }
-    }
-    int64_t epoch_steps = token_stream_num_batches(source->train) / source->micro_steps;
+    open_validation(source);
+    int64_t epoch_steps = stock_stream_num_batches(&source->train) / source->micro_steps;
     source->num_steps = flags->steps >= 0 ? flags->steps : (int)epoch_steps;
     token_text_find(&source->text, flags->train_pattern);
-    allocate_batch(source);
-    printf("%lld training tokens, %lld batches of %d x %d\n",
-           (long long)token_stream_num_tokens(source->train),
-           (long long)token_stream_num_batches(source->train), flags->rows, flags->seq_tokens);
+    size_t num_losses = (size_t)shape.num_rows * (size_t)source->micro_steps;
+    source->losses = (float*)llmc_alloc(num_losses * sizeof(float), "losses");
+    printf("%lld training tokens, %lld batches of %d rows\n",
+           (long long)stock_stream_num_tokens(&source->train),
+           (long long)stock_stream_num_batches(&source->train), flags->rows);
 }
 
 int source_vocab(const Source* source) {
-    return token_stream_vocab(source->train);
+    return stock_stream_vocab(&source->train);
 }
 
 bool source_has_byt5_tokens(const Source* source) {
-    return token_stream_tokenizer(source->train) == TOKENIZER_BYT5;
+    return stock_stream_tokenizer(&source->train) == TOKENIZER_BYT5;
 }
 
 int source_num_steps(const Source* source) {
@@ -159,68 +139,51 @@ void source_layers(Source* source, const ModelConfig* config, int* layer_begin, 
                    bool* is_last) {
     (void)source;
     *layer_begin = 0;
-    *layer_end = config->num_layers;
+    *layer_end = model_num_layers(config);
     *is_last = true;
 }
 
-static ModelBatch batch_of(const Source* source, float loss_scale) {
-    int B = source->flags.rows, T = source->flags.seq_tokens;
-    return (ModelBatch){
-        .num_seqs = B,
-        .num_tokens = B * T,
-        .num_rows = B * T,
-        .max_seq_tokens = T,
-        .cu_seqlens = source->cu_seqlens,
-        .tokens = source->inputs,
-        .positions = source->positions,
-        .rows = source->rows,
-        .targets = source->targets,
-        .loss_scale = loss_scale,
-    };
-}
-
 void source_attach(Source* source, Model* model) {
+    ModelBatch shape = stock_stream_shape(&source->train);
+    int64_t acts_bytes = source->kind->acts_bytes(model, &shape, MODEL_KEEP | MODEL_HEAD);
     source->model = model;
-    ModelBatch batch = batch_of(source, 0);
-    source->acts =
-        ops_alloc(source->ops, (size_t)model->config.kind->acts_bytes(model, &batch, MODEL_KEEP | MODEL_HEAD),
-                  "activations");
-    source->scratch =
-        ops_alloc(source->ops, (size_t)model->config.kind->scratch_bytes(model, &batch), "scratch");
+    source->acts = ops_alloc(source->ops, (size_t)acts_bytes, "activations");
+    source->scratch = ops_alloc(source->ops, (size_t)source->kind->scratch_bytes(model, &shape), "scratch");
 }
 
-static float* losses_of(const Source* source, int micro) {
-    return source->losses + (size_t)micro * (size_t)source->flags.rows * (size_t)source->flags.seq_tokens;
-}
-
-static double mean_loss(const Source* source, int micro) {
-    int n = source->flags.rows * source->flags.seq_tokens;
-    double sum = 0;
-    for (int i = 0; i < n; i++) { sum += losses_of(source, micro)[i]; }
-    return sum / n;
+// Supervised tokens of the step at hand: batches of pairs have more or less of them, so they are drawn twice.
+static int64_t count_rows(Source* source) {
+    int64_t position = stock_stream_position(&source->train), num_rows = 0;
+    if (!source->kind->has_decoder) {
+        return (int64_t)stock_stream_shape(&source->train).num_rows * source->micro_steps;
+    }
+    for (int micro = 0; micro < source->micro_steps; micro++) {
+        num_rows += stock_stream_next(&source->train).num_rows;
+    }
+    stock_stream_seek(&source->train, position);
+    return num_rows;
 }
 
 double source_step(Source* source) {
-    clock_gettime(CLOCK_MONOTONIC, &source->begin);
-    double num_rows = (double)source->flags.rows * source->flags.seq_tokens * source->micro_steps;
-    ModelBatch batch = batch_of(source, (float)(1.0 / num_rows));
     const ModelKind* kind = source->kind;
-    double loss = 0;
+    clock_gettime(CLOCK_MONOTONIC, &source->begin);
     model_zero_grads(source->model);
-    if (source->flags.overfit) { token_stream_reset(source->train); }
+    if (source->flags.overfit) { stock_stream_reset(&source->train); }
+    int64_t num_rows = count_rows(source), at = 0;
     for (int micro = 0; micro < source->micro_steps; micro++) {
-        check(source, token_stream_next_batch(source->train, source->inputs, source->targets));
-        source->kind->forward(source->model, &batch, NULL, NULL, source->acts, source->scratch,
-                              losses_of(source, micro), MODEL_KEEP | MODEL_HEAD);
+        ModelBatch batch = stock_stream_next(&source->train);
+        batch.loss_scale = (float)(1.0 / (double)num_rows);
+        kind->forward(source->model, &batch, NULL, NULL, source->acts, source->scratch, source->losses + at,
+                      MODEL_KEEP | MODEL_HEAD);
         kind->backward_inputs(source->model, &batch, NULL, source->acts, NULL, NULL, source->scratch);
         kind->backward_weights(source->model, &batch, source->acts, NULL, source->scratch);
+        at += batch.num_rows;
     }
     ops_sync(source->ops);
-    for (int micro = 0; micro < source->micro_steps; micro++) {
-        loss += mean_loss(source, micro) / source->micro_steps;
-    }
-    source->position = token_stream_position(source->train);
-    return loss;
+    double loss = 0;
+    for (int64_t i = 0; i < at; i++) { loss += (double)source->losses[i]; }
+    source->position = stock_stream_position(&source->train);
+    return loss / (double)num_rows;
 }
 
 void source_shard(const Source* source, int64_t* begin, int64_t* end) {
@@ -244,7 +207,8 @@ void source_report(Source* source, int step, const SourceStep* about) {
     clock_gettime(CLOCK_MONOTONIC, &now);
     double ms = (double)(now.tv_sec - source->begin.tv_sec) * 1e3 +
                 (double)(now.tv_nsec - source->begin.tv_nsec) / 1e6;
-    double tokens = (double)source->micro_steps * source->flags.rows * source->flags.seq_tokens;
+    ModelBatch shape = stock_stream_shape(&source->train);
+    double tokens = (double)source->micro_steps * (shape.num_tokens + shape.num_dec_tokens);
     char loss_z[24], norm_z[24];
     printf("step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.2e | %.2f ms | %.0f tok/s\n", step,
            source->num_steps, about->loss, z_text(loss_z, sizeof loss_z, about->loss_z), about->norm,
@@ -270,44 +234,74 @@ bool source_owns_moments(const Source* source) {
 
 double source_validate(Source* source, int step, int max_batches) {
     (void)step;
-    if (source->val == NULL) { return NAN; }
-    int64_t available = token_stream_num_batches(source->val);
+    if (source->flags.val_pattern == NULL) { return NAN; }
+    int64_t available = stock_stream_num_batches(&source->val);
     int num_batches = max_batches < 0 || max_batches > available ? (int)available : max_batches;
-    ModelBatch batch = batch_of(source, 0);
-    double loss = 0;
-    token_stream_reset(source->val);
+    double loss = 0, num_rows = 0;
+    stock_stream_reset(&source->val);
     for (int i = 0; i < num_batches; i++) {
-        check(source, token_stream_next_batch(source->val, source->inputs, source->targets));
+        ModelBatch batch = stock_stream_next(&source->val);
+        batch.token_keys = batch.dec_token_keys = NULL;  // nothing is dropped
         source->kind->forward(source->model, &batch, NULL, NULL, source->acts, source->scratch,
                               source->losses, MODEL_HEAD);
         ops_sync(source->ops);
-        loss += mean_loss(source, 0) / num_batches;
+        for (int r = 0; r < batch.num_rows; r++) { loss += (double)source->losses[r]; }
+        num_rows += batch.num_rows;
     }
-    printf("val loss %f\n", loss);
-    return loss;
+    printf("val loss %f\n", loss / num_rows);
+    return loss / num_rows;
 }
 
 // As in llm.c: text that begins with nothing but the end-of-text token. Greedy, so that two runs compare.
-void source_show_samples(Source* source, int idx, int num_samples, int max_tokens) {
-    (void)idx;
-    (void)num_samples;
+static void show_text(Source* source, int max_tokens) {
+    int32_t eot = stock_stream_eot_token(&source->train);
+    int32_t* said = (int32_t*)llmc_alloc(sizeof(int32_t) * (size_t)max_tokens, "a sample");
     int limit = source->flags.seq_tokens < max_tokens ? source->flags.seq_tokens : max_tokens;
-    source->inputs[0] = token_stream_eot_token(source->train);
-    int32_t row = 0, target = 0, cu_seqlens[2] = {0, 0};
-    int num_tokens = 1;
-    while (num_tokens < limit) {
-        row = num_tokens - 1;
-        cu_seqlens[1] = num_tokens;
-        ModelBatch batch = {1,    num_tokens, 1, num_tokens, cu_seqlens, source->inputs, source->positions,
-                            &row, &target};
-        source->kind->forward(source->model, &batch, NULL, NULL, source->acts, source->scratch,
-                              source->losses, MODEL_HEAD);
-        source->inputs[num_tokens++] =
-            argmax_row(source->model->last_logits, source->model->config.vocab, source->ops);
-    }
+    StockQuestion question = {.prompt = &eot, .num_prompt = 1, .end_token = -1, .max_tokens = limit - 1};
+    int num_said = stock_answer(source->model, &question, said);
     printf("  sample  ");
-    token_text_print(&source->text, stdout, source->inputs + 1, num_tokens - 1);
+    token_text_print(&source->text, stdout, said, num_said);
     printf("\n");
+    free(said);
+}
+
+// A validation sample, its answer, the right one.
+static void show_answer(Source* source, int64_t idx, int max_tokens) {
+    const Loader* loader = pair_stream_loader(source->val.pairs);
+    LoaderSample sample;
+    int32_t* tokens = NULL;
+    Status status = loader_sample(loader, idx % loader_num_samples(loader), &sample);
+    if (status == STATUS_OK) {
+        size_t num_tokens = (size_t)(sample.n_input + sample.n_target + max_tokens + 1);
+        tokens = (int32_t*)llmc_alloc(sizeof(int32_t) * num_tokens, "an answer");
+        status = loader_read(loader, &sample, tokens);
+    }
+    if (status != STATUS_OK) { source_die(source, status_message()); }
+    int32_t *said = tokens + sample.n_input + sample.n_target, eot = stock_stream_eot_token(&source->val);
+    StockQuestion question = {.prompt = sample.n_input > 0 ? tokens : &eot,
+                              .num_prompt = sample.n_input > 0 ? sample.n_input : 1,
+                              .start_token = stock_stream_start_token(&source->val),
+                              .end_token = eot,
+                              .max_tokens = max_tokens};
+    DynapipeAnswer_v1 answer = {.num_prompt = question.num_prompt,
+                                .num_target = sample.n_target,
+                                .num_answer = stock_answer(source->model, &question, said),
+                                .prompt = question.prompt,
+                                .target = tokens + sample.n_input,
+                                .answer = said};
+    answers_show(&answer, &source->text, eot);
+    free(tokens);
+}
+
+void source_show_samples(Source* source, int idx, int num_samples, int max_tokens) {
+    enum { STRIDE = 7919 };  // samples are grouped by task: a long stride shows another each time
+    if (!source->kind->has_decoder) {
+        show_text(source, max_tokens);
+        return;
+    }
+    for (int i = 0; i < num_samples && source->val.pairs != NULL; i++) {
+        show_answer(source, (int64_t)(idx + i) * STRIDE, max_tokens);
+    }
 }
 
 void source_position(const Source* source, const void** out, size_t* num_bytes) {
@@ -323,7 +317,7 @@ void source_restore(Source* source, const void* position, size_t num_bytes, int 
     }
     memcpy(&source->position, position, num_bytes);
     source->step = step;
-    token_stream_seek(source->train, source->position);
+    stock_stream_seek(&source->train, source->position);
 }
 
 const char* source_dump_gradients(const Source* source) {

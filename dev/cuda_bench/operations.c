@@ -1,6 +1,6 @@
 /*
-operations.c -- every operation of ops.h at the shapes of GPT-2: time, and what part of the card's ceiling
-that is.
+operations.c -- every operation of ops.h at the shapes of GPT-2, attention also at T5's: time, and what part
+of the card's ceiling that is.
 
     cuda_bench_operations [--sizes tiny] [--seconds 0.02]
 
@@ -52,60 +52,74 @@ typedef struct {
 typedef enum { WIDE, BYTES, FLOPS } Unit;
 
 // name, unit, how many, the call. W: the arrays, TC: T x C, X: bytes of a floatX.
-#define OPERATIONS(DO)                                                                                      \
-    DO(embedding_forward, BYTES, X*(TC + (double)(W->num_distinct + MAX_T) * W->C),                         \
-       embedding_forward(W->x4a, W->tokens, W->positions, W->weight, W->wpe, W->T, W->C, W->ops))           \
-    DO(embedding_backward, BYTES, X* TC + 8.0 * (double)(W->num_distinct + MAX_T) * W->C,                   \
-       embedding_backward(W->f_weight, W->f_wpe, W->embedding_scratch, W->x4a, W->tokens, W->positions,     \
-                          W->T, W->C, W->ops))                                                              \
-    DO(layernorm_forward, WIDE, 2 * X * TC + 8.0 * W->T,                                                    \
-       layernorm_forward(W->x4a, W->mean, W->rstd, W->x4b, W->bias, W->bias, W->T, W->C, W->ops))           \
-    DO(residual_layernorm_forward, WIDE, 4 * X * TC + 8.0 * W->T,                                           \
-       residual_layernorm_forward(W->x4a, W->x4b, W->mean, W->rstd, W->x4c, W->x4d, W->bias, W->bias, W->T, \
-                                  W->C, W->ops))                                                            \
-    DO(layernorm_backward, WIDE, 4 * X * TC + 8.0 * W->T,                                                   \
-       layernorm_backward(W->x4a, W->f_bias, W->f_bias + W->C, W->x4b, W->x4c, W->x4d, W->bias, W->mean,    \
-                          W->rstd, W->T, W->C, W->ops))                                                     \
-    DO(residual_forward, WIDE, 3 * X * TC, residual_forward(W->x4a, W->x4b, W->x4c, (size_t)TC, W->ops))    \
-    DO(gelu_forward, WIDE, 8 * X * TC, gelu_forward(W->x4a, W->x4b, 4 * (size_t)TC, W->ops))                \
-    DO(gelu_backward, WIDE, 12 * X * TC, gelu_backward(W->x4a, W->x4b, W->x4c, 4 * (size_t)TC, W->ops))     \
-    DO(gather_rows, WIDE, 2 * X * (double)W->rows * W->C,                                                   \
-       gather_rows(W->x4a, W->x4b, W->row_idx, W->rows, W->C, W->ops))                                      \
-    DO(scatter_rows, WIDE, X*(TC + (double)W->rows * W->C),                                                 \
-       scatter_rows(W->x4a, W->x4b, W->row_idx, W->rows, W->T, W->C, W->ops))                               \
-    DO(fused_classifier, WIDE, 2 * X * (double)W->rows * W->Vp,                                             \
-       fused_classifier(W->losses, W->logits, W->targets, 1e-3f, W->rows, W->V, W->Vp, W->ops))             \
-    DO(adamw_update, WIDE, (2 * X + 28) * (double)W->num_params, run_adamw(W))                              \
-    DO(sum_of_squares, WIDE, 4 * (double)W->num_params,                                                     \
-       (void)sum_of_squares(W->grads, (size_t)W->num_params, W->ops))                                       \
-    DO(matmul_qkv, FLOPS, 6 * TC * W->C,                                                                    \
-       matmul_forward(W->x4a, W->x4b, W->weight, W->bias, W->T, W->C, 3 * W->C, W->ops))                    \
-    DO(matmul_attproj, FLOPS, 2 * TC * W->C,                                                                \
-       matmul_forward(W->x4a, W->x4b, W->weight, W->bias, W->T, W->C, W->C, W->ops))                        \
-    DO(matmul_gelu_fc, FLOPS, 8 * TC * W->C,                                                                \
-       matmul_gelu_forward(W->x4a, W->x4b, W->x4c, W->weight, W->bias, W->T, W->C, 4 * W->C, W->ops))       \
-    DO(matmul_fcproj, FLOPS, 8 * TC * W->C,                                                                 \
-       matmul_forward(W->x4a, W->x4b, W->weight, W->bias, W->T, 4 * W->C, W->C, W->ops))                    \
-    DO(matmul_head, FLOPS, 2 * (double)W->rows * W->Vp * W->C,                                              \
-       matmul_forward(W->logits, W->x4b, W->weight, NULL, W->rows, W->C, W->Vp, W->ops))                    \
-    DO(matmul_input_qkv, FLOPS, 6 * TC * W->C,                                                              \
-       matmul_backward_input(W->x4a, W->x4b, W->weight, W->T, W->C, 3 * W->C, W->ops))                      \
-    DO(matmul_gelu_input_fcproj, FLOPS, 8 * TC * W->C,                                                      \
-       matmul_gelu_backward_input(W->x4a, W->x4b, W->x4d, W->x4c, W->weight, W->T, 4 * W->C, W->C, W->ops)) \
-    DO(matmul_input_fc, FLOPS, 8 * TC * W->C,                                                               \
-       matmul_backward_input(W->x4a, W->x4b, W->weight, W->T, W->C, 4 * W->C, W->ops))                      \
-    DO(matmul_weight_qkv, FLOPS, 6 * TC * W->C,                                                             \
-       matmul_backward_weight(W->f_weight, W->f_bias, W->x4a, W->x4b, W->T, W->C, 3 * W->C, W->ops))        \
-    DO(matmul_weight_fc, FLOPS, 8 * TC * W->C,                                                              \
-       matmul_backward_weight(W->f_weight, W->f_bias, W->x4a, W->x4b, W->T, W->C, 4 * W->C, W->ops))        \
-    DO(matmul_weight_fcproj, FLOPS, 8 * TC * W->C,                                                          \
-       matmul_backward_weight(W->f_weight, W->f_bias, W->x4a, W->x4b, W->T, 4 * W->C, W->C, W->ops))        \
-    DO(matmul_weight_head, FLOPS, 2 * (double)W->rows * W->Vp * W->C,                                       \
-       matmul_backward_weight(W->f_weight, NULL, W->logits, W->x4b, W->rows, W->C, W->Vp, W->ops))          \
-    DO(attention_forward, FLOPS, 4 * (double)W->C * (double)W->num_pairs,                                   \
-       attention_forward(W->x4a, W->lse, W->x4b, W->cu, W->num_seqs, W->T, W->C, W->NH, W->ops))            \
-    DO(attention_backward, FLOPS, 10 * (double)W->C * (double)W->num_pairs,                                 \
-       attention_backward(W->x4d, W->attention_scratch, W->x4c, W->x4b, W->x4a, W->lse, W->cu, W->num_seqs, \
+#define OPERATIONS(DO)                                                                                       \
+    DO(embedding_forward, BYTES, X*(TC + (double)(W->num_distinct + MAX_T) * W->C),                          \
+       embedding_forward(W->x4a, W->tokens, W->positions, W->weight, W->wpe, W->T, W->C, W->ops))            \
+    DO(embedding_backward, BYTES, X* TC + 8.0 * (double)(W->num_distinct + MAX_T) * W->C,                    \
+       embedding_backward(W->f_weight, W->f_wpe, W->embedding_scratch, W->x4a, W->tokens, W->positions,      \
+                          W->T, W->C, W->ops))                                                               \
+    DO(layernorm_forward, WIDE, 2 * X * TC + 8.0 * W->T,                                                     \
+       layernorm_forward(W->x4a, W->mean, W->rstd, W->x4b, W->bias, W->bias, W->T, W->C, W->ops))            \
+    DO(residual_layernorm_forward, WIDE, 4 * X * TC + 8.0 * W->T,                                            \
+       residual_layernorm_forward(W->x4a, W->x4b, W->mean, W->rstd, W->x4c, W->x4d, W->bias, W->bias, W->T,  \
+                                  W->C, W->ops))                                                             \
+    DO(layernorm_backward, WIDE, 4 * X * TC + 8.0 * W->T,                                                    \
+       layernorm_backward(W->x4a, W->f_bias, W->f_bias + W->C, W->x4b, W->x4c, W->x4d, W->bias, W->mean,     \
+                          W->rstd, W->T, W->C, W->ops))                                                      \
+    DO(residual_forward, WIDE, 3 * X * TC, residual_forward(W->x4a, W->x4b, W->x4c, (size_t)TC, W->ops))     \
+    DO(gelu_forward, WIDE, 8 * X * TC, gelu_forward(W->x4a, W->x4b, 4 * (size_t)TC, W->ops))                 \
+    DO(gelu_backward, WIDE, 12 * X * TC, gelu_backward(W->x4a, W->x4b, W->x4c, 4 * (size_t)TC, W->ops))      \
+    DO(rmsnorm_forward, WIDE, 2 * X * TC + 4.0 * W->T,                                                       \
+       rmsnorm_forward(W->x4a, W->rstd, W->x4b, W->bias, 1.0f, W->T, W->C, W->ops))                          \
+    DO(residual_rmsnorm_forward, WIDE, 4 * X * TC + 4.0 * W->T,                                              \
+       residual_rmsnorm_forward(W->x4a, W->x4b, W->rstd, W->x4c, W->x4d, W->bias, 1.0f, W->T, W->C, W->ops)) \
+    DO(rmsnorm_backward, WIDE, 4 * X * TC + 4.0 * W->T,                                                      \
+       rmsnorm_backward(W->x4a, W->f_bias, W->x4b, W->x4c, W->x4d, W->bias, W->rstd, 1.0f, W->T, W->C,       \
+                        W->ops))                                                                             \
+    DO(relu_forward, WIDE, 8 * X * TC, relu_forward(W->x4a, W->x4b, 4 * (size_t)TC, W->ops))                 \
+    DO(relu_backward, WIDE, 12 * X * TC, relu_backward(W->x4a, W->x4b, W->x4c, 4 * (size_t)TC, W->ops))      \
+    DO(gated_gelu_forward, WIDE, 6 * X * TC, gated_gelu_forward(W->x4a, W->x4b, W->T, 2 * W->C, W->ops))     \
+    DO(gated_gelu_backward, WIDE, 10 * X * TC,                                                               \
+       gated_gelu_backward(W->x4a, W->x4c, W->x4b, W->T, 2 * W->C, W->ops))                                  \
+    DO(dropout_apply, WIDE, 8 * X * TC,                                                                      \
+       dropout_apply(W->x4a, W->x4b, (const uint32_t*)W->tokens, 1, 0.1f, W->T, 4 * W->C, W->ops))           \
+    DO(gather_rows, WIDE, 2 * X * (double)W->rows * W->C,                                                    \
+       gather_rows(W->x4a, W->x4b, W->row_idx, W->rows, W->C, W->ops))                                       \
+    DO(scatter_rows, WIDE, X*(TC + (double)W->rows * W->C),                                                  \
+       scatter_rows(W->x4a, W->x4b, W->row_idx, W->rows, W->T, W->C, W->ops))                                \
+    DO(fused_classifier, WIDE, 2 * X * (double)W->rows * W->Vp,                                              \
+       fused_classifier(W->losses, W->logits, W->targets, 1e-3f, W->rows, W->V, W->Vp, W->ops))              \
+    DO(adamw_update, WIDE, (2 * X + 28) * (double)W->num_params, run_adamw(W))                               \
+    DO(sum_of_squares, WIDE, 4 * (double)W->num_params,                                                      \
+       (void)sum_of_squares(W->grads, (size_t)W->num_params, W->ops))                                        \
+    DO(matmul_qkv, FLOPS, 6 * TC * W->C,                                                                     \
+       matmul_forward(W->x4a, W->x4b, W->weight, W->bias, W->T, W->C, 3 * W->C, W->ops))                     \
+    DO(matmul_attproj, FLOPS, 2 * TC * W->C,                                                                 \
+       matmul_forward(W->x4a, W->x4b, W->weight, W->bias, W->T, W->C, W->C, W->ops))                         \
+    DO(matmul_gelu_fc, FLOPS, 8 * TC * W->C,                                                                 \
+       matmul_gelu_forward(W->x4a, W->x4b, W->x4c, W->weight, W->bias, W->T, W->C, 4 * W->C, W->ops))        \
+    DO(matmul_fcproj, FLOPS, 8 * TC * W->C,                                                                  \
+       matmul_forward(W->x4a, W->x4b, W->weight, W->bias, W->T, 4 * W->C, W->C, W->ops))                     \
+    DO(matmul_head, FLOPS, 2 * (double)W->rows * W->Vp * W->C,                                               \
+       matmul_forward(W->logits, W->x4b, W->weight, NULL, W->rows, W->C, W->Vp, W->ops))                     \
+    DO(matmul_input_qkv, FLOPS, 6 * TC * W->C,                                                               \
+       matmul_backward_input(W->x4a, W->x4b, W->weight, W->T, W->C, 3 * W->C, W->ops))                       \
+    DO(matmul_gelu_input_fcproj, FLOPS, 8 * TC * W->C,                                                       \
+       matmul_gelu_backward_input(W->x4a, W->x4b, W->x4d, W->x4c, W->weight, W->T, 4 * W->C, W->C, W->ops))  \
+    DO(matmul_input_fc, FLOPS, 8 * TC * W->C,                                                                \
+       matmul_backward_input(W->x4a, W->x4b, W->weight, W->T, W->C, 4 * W->C, W->ops))                       \
+    DO(matmul_weight_qkv, FLOPS, 6 * TC * W->C,                                                              \
+       matmul_backward_weight(W->f_weight, W->f_bias, W->x4a, W->x4b, W->T, W->C, 3 * W->C, W->ops))         \
+    DO(matmul_weight_fc, FLOPS, 8 * TC * W->C,                                                               \
+       matmul_backward_weight(W->f_weight, W->f_bias, W->x4a, W->x4b, W->T, W->C, 4 * W->C, W->ops))         \
+    DO(matmul_weight_fcproj, FLOPS, 8 * TC * W->C,                                                           \
+       matmul_backward_weight(W->f_weight, W->f_bias, W->x4a, W->x4b, W->T, 4 * W->C, W->C, W->ops))         \
+    DO(matmul_weight_head, FLOPS, 2 * (double)W->rows * W->Vp * W->C,                                        \
+       matmul_backward_weight(W->f_weight, NULL, W->logits, W->x4b, W->rows, W->C, W->Vp, W->ops))           \
+    DO(attention_forward, FLOPS, 4 * (double)W->C * (double)W->num_pairs,                                    \
+       attention_forward(W->x4a, W->lse, W->x4b, W->cu, W->num_seqs, W->T, W->C, W->NH, W->ops))             \
+    DO(attention_backward, FLOPS, 10 * (double)W->C * (double)W->num_pairs,                                  \
+       attention_backward(W->x4d, W->attention_scratch, W->x4c, W->x4b, W->x4a, W->lse, W->cu, W->num_seqs,  \
                           W->T, W->C, W->NH, W->ops))
 
 static void run_adamw(const Work* w) {
@@ -332,6 +346,114 @@ static void measure_attention(Bench* bench, Verdict* all) {
     bench_free_memory(bench);
 }
 
+// --- T5's attention: position bias, two sides, padding, dropout --------------------------------------------
+typedef struct {
+    Attention about;
+    floatX *out, *dout, *dq, *dkv;
+    float *lse, *dbias;
+    void* scratch;
+    OpsContext* ops;
+} General;
+
+static void run_general_forward(void* ctx) {
+    const General* x = ctx;
+    attention_general_forward(x->out, x->lse, &x->about, x->ops);
+}
+
+static void run_general_backward(void* ctx) {
+    const General* x = ctx;
+    attention_general_backward(x->dq, x->dkv, x->dkv + x->about.num_heads * x->about.head_size, x->dbias,
+                               x->scratch, x->dout, x->out, x->lse, &x->about, x->ops);
+}
+
+// (num_seqs + 1) beginnings of equal sequences.
+static int32_t* equal_sequences(Bench* bench, int num_seqs, int len) {
+    int32_t* cu = allocate_ints((size_t)num_seqs + 1);
+    for (int i = 0; i <= num_seqs; i++) { cu[i] = i * len; }
+    int32_t* memory = bench_ints(bench, cu, (size_t)num_seqs + 1);
+    free(cu);
+    return memory;
+}
+
+typedef struct {
+    const char* what;
+    int num_q, num_k, causal, bias;  // tokens of each sequence
+    bool padded;                     // a quarter of the keys
+    float dropout;
+} GeneralKind;
+
+// Arrays of one kind; returns how many pairs (query, key) attend.
+static double make_general(General* x, Bench* bench, const GeneralKind* kind, int num_seqs, int NH) {
+    const int C = 64 * NH, num_keys = kind->padded ? kind->num_k * 3 / 4 : kind->num_k;
+    const size_t Tq = (size_t)(num_seqs * kind->num_q), Tk = (size_t)(num_seqs * kind->num_k);
+    int32_t* lens = allocate_ints(Tq > Tk ? Tq : Tk);
+    for (size_t i = 0; i < Tq || i < Tk; i++) { lens[i] = num_keys; }
+    floatX* kv = bench_random(bench, 2 * Tk * (size_t)C, 1);
+    const uint32_t* keys = (const uint32_t*)bench_random_floats(bench, Tq > Tk ? Tq : Tk, 1);
+    *x = (General){.about = {.q = bench_random(bench, Tq * (size_t)C, 0.125),
+                             .k = kv,
+                             .v = kv + C,
+                             .q_stride = C,
+                             .kv_stride = 2 * C,
+                             .cu_q = equal_sequences(bench, num_seqs, kind->num_q),
+                             .cu_k = equal_sequences(bench, num_seqs, kind->num_k),
+                             .num_seqs = num_seqs,
+                             .num_q_tokens = (int)Tq,
+                             .num_k_tokens = (int)Tk,
+                             .num_heads = NH,
+                             .head_size = 64,
+                             .k_lens = kind->padded ? bench_ints(bench, lens, (size_t)num_seqs) : NULL,
+                             .causal = kind->causal,
+                             .scale = 1.0f,
+                             .bias = kind->bias ? bench_random_floats(bench, 32 * (size_t)NH, 1) : NULL,
+                             .num_buckets = 32,
+                             .max_distance = 128,
+                             .bias_bidirectional = !kind->causal,
+                             .dropout = kind->dropout,
+                             .q_keys = keys,
+                             .k_keys = keys},
+                   .out = bench_random(bench, Tq * (size_t)C, 1),
+                   .dout = bench_random(bench, Tq * (size_t)C, 1),
+                   .dq = bench_random(bench, Tq * (size_t)C, 1),
+                   .dkv = bench_random(bench, 2 * Tk * (size_t)C, 1),
+                   .lse = bench_memory(bench, Tq * (size_t)NH * sizeof(float)),
+                   .dbias = bench_memory(bench, 32 * (size_t)NH * sizeof(float)),
+                   .ops = bench_ops(bench)};
+    x->scratch = bench_memory(bench, attention_general_scratch_bytes(&x->about, x->ops));
+    free(lens);
+    const double len = kind->num_q;
+    return num_seqs * (kind->causal ? len * (len + 1) / 2 : len * num_keys);
+}
+
+static void measure_t5_attention(Bench* bench, const Verdict* all) {
+    const bool tiny = bench_tiny(bench);
+    const int num_seqs = tiny ? 2 : 128, NH = tiny ? 2 : 12, enc = tiny ? 40 : 512, dec = tiny ? 9 : 114;
+    const GeneralKind kinds[] = {{"encoder, without bias", enc, enc, 0, 0, false, 0},
+                                 {"encoder", enc, enc, 0, 1, false, 0},
+                                 {"encoder, dropout", enc, enc, 0, 1, false, 0.1f},
+                                 {"encoder, a quarter padding", enc, enc, 0, 1, true, 0},
+                                 {"decoder", dec, dec, 1, 1, false, 0},
+                                 {"decoder, dropout", dec, dec, 1, 1, false, 0.1f},
+                                 {"cross", dec, enc, 0, 0, false, 0},
+                                 {"cross, dropout", dec, enc, 0, 0, false, 0.1f}};
+    printf("\n### T5's attention, head size 64, %d heads, %d sequences of %d and %d tokens\n\n", NH, num_seqs,
+           enc, dec);
+    printf("| kind | pass | time, us | TFLOP/s | of the ceiling |\n|---|---|---:|---:|---:|\n");
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        General x;
+        const double num_pairs = make_general(&x, bench, &kinds[k], num_seqs, NH);
+        for (int pass = 0; pass < 2; pass++) {
+            const double amount = (pass == 0 ? 4 : 10) * 64.0 * NH * num_pairs;
+            const double ns =
+                bench_ns(bench, pass == 0 ? run_general_forward : run_general_backward, &x, true);
+            printf("| %s | %s | %.0f | %.0f | %.0f %% |\n", kinds[k].what, pass == 0 ? "forward" : "backward",
+                   ns / 1e3, amount / ns / 1e3, 100 * amount / ns / all->matmul);
+            fflush(stdout);
+        }
+        bench_free_memory(bench);
+    }
+}
+
 int main(int argc, char** argv) {
     Options options;
     if (options_defaults(specs, NUM_SPECS, &options) != STATUS_OK ||
@@ -357,6 +479,7 @@ int main(int argc, char** argv) {
         {.name = "tiny", .T = 48, .C = 64, .NH = 2, .num_params = 5000},
     };
     measure_attention(bench, &all);
+    measure_t5_attention(bench, &all);
     for (int i = tiny ? 3 : 0; i < (tiny ? 4 : 3); i++) {
         models[i].V = tiny ? 200 : V;
         models[i].Vp = (models[i].V + 127) / 128 * 128;

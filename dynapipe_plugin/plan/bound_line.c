@@ -25,10 +25,11 @@ static BoundExtent extent_make(const MicrobatchProblem* problem, const BoundBatc
         enc = fmax(enc, own[FEATURE_ENC_TOKENS]);
         dec = fmax(dec, own[FEATURE_DEC_TOKENS]);
     }
-    // Packing and padding: up to N windows, each as long as all samples of it or as max_seq_tokens.
+    // Packing and padding: up to N windows, each as long as all samples of it or as the sides' limits.
     double N = problem->num_samples, window = problem->request->max_seq_tokens;
+    double dec_window = fmax(window, problem->request->max_target_tokens);
     double longest_enc = fmax(fmax(window, e.total[FEATURE_ENC_TOKENS]), enc + PAD_MULTIPLE);
-    double longest_dec = fmax(fmax(window, e.total[FEATURE_DEC_TOKENS]), dec + PAD_MULTIPLE);
+    double longest_dec = fmax(fmax(dec_window, e.total[FEATURE_DEC_TOKENS]), dec + PAD_MULTIPLE);
     e.largest[FEATURE_SEQS] = N;
     e.largest[FEATURE_ENC_TOKENS] = N * longest_enc;
     e.largest[FEATURE_ENC_SQUARES] = N * longest_enc * longest_enc;

@@ -222,11 +222,19 @@ void microbatch_list_close(MicrobatchList* list, const MicrobatchProblem* proble
     mb->work_ns = microbatch_work_ns(problem, mb->mode, &mb->shape);
 }
 
-int32_t microbatch_pad_tokens(const MicrobatchProblem* problem, int32_t num_tokens) {
+static int32_t round_up(int32_t num_tokens, int64_t limit) {
     int64_t rounded = ((int64_t)num_tokens + PAD_MULTIPLE - 1) / PAD_MULTIPLE * PAD_MULTIPLE;
-    int64_t limit = problem->request->max_seq_tokens > 0 ? problem->request->max_seq_tokens : rounded;
-    if (limit < num_tokens) { limit = num_tokens; }
-    return (int32_t)(rounded < limit ? rounded : limit);
+    if (limit <= 0 || limit > rounded) { limit = rounded; }
+    return (int32_t)(limit < num_tokens ? num_tokens : limit);
+}
+
+int32_t microbatch_pad_tokens(const MicrobatchProblem* problem, int32_t num_tokens) {
+    return round_up(num_tokens, problem->request->max_seq_tokens);
+}
+
+int32_t microbatch_pad_targets(const MicrobatchProblem* problem, int32_t num_tokens) {
+    int32_t limit = problem->request->max_target_tokens;
+    return limit > 0 ? round_up(num_tokens, limit) : microbatch_pad_tokens(problem, num_tokens);
 }
 
 void microbatch_list_append(MicrobatchList* list, const MicrobatchProblem* problem, MbLayout layout,
@@ -238,7 +246,7 @@ void microbatch_list_append(MicrobatchList* list, const MicrobatchProblem* probl
         dec = sample->dec_tokens > dec ? sample->dec_tokens : dec;
     }
     enc = microbatch_pad_tokens(problem, enc);
-    dec = microbatch_pad_tokens(problem, dec);
+    dec = microbatch_pad_targets(problem, dec);
     microbatch_list_open(list, layout, mode);
     for (int32_t i = 0; i < num; i++) {
         const PlanSample* sample = &problem->samples[ids[i]];

@@ -122,11 +122,12 @@ void microbatch_list_add(MicrobatchList* list, const MicrobatchProblem* problem,
 void microbatch_list_close(MicrobatchList* list, const MicrobatchProblem* problem);
 
 // One micro-batch of these samples, one sequence each: ragged, or padded to the longest (rounded up to
-// PAD_MULTIPLE, never beyond max_seq_tokens).
+// PAD_MULTIPLE, never beyond max_seq_tokens; of the decoder's side max_target_tokens).
 enum { PAD_MULTIPLE = 8 };
 void microbatch_list_append(MicrobatchList* list, const MicrobatchProblem* problem, MbLayout layout,
                             RecomputeMode mode, const int32_t* ids, int32_t num);
 int32_t microbatch_pad_tokens(const MicrobatchProblem* problem, int32_t num_tokens);
+int32_t microbatch_pad_targets(const MicrobatchProblem* problem, int32_t num_tokens);
 
 // The recompute mode of a finished list: the first in which every micro-batch keeps to its share of memory,
 // else the first in which each fits alone. `unit` names its micro-batches in the message.

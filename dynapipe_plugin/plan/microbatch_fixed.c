@@ -1,8 +1,9 @@
 /*
 microbatch_fixed.c -- the baselines that people use today, none of which looks at the pipeline.
 
-    packed         next-fit, in the order the samples came, into windows of max_seq_tokens; each window is
-padded to that length and attends across its samples; mb_tokens / max_seq_tokens windows per micro-batch
+    packed         next-fit, in the order the samples came, into windows of max_seq_tokens (of the decoder's
+side max_target_tokens; both must fit); each window is padded to that length, the decoder's to the longest of
+its micro-batch, and attends across its samples; as many windows per micro-batch as mb_tokens hold
     packed-ragged  best fit decreasing into packs of mb_tokens, one pack per micro-batch, attention per sample
     padded         mb_samples samples in the order they came, padded to their longest
     tokens         sorted by length, a new micro-batch where the budget of mb_tokens would be exceeded
@@ -21,24 +22,30 @@ static int64_t tokens_of(const PlanSample* sample) {
     return (int64_t)sample->enc_tokens + sample->dec_tokens;
 }
 
-static int64_t longest_tokens(const MicrobatchProblem* problem) {
-    int64_t longest = 0;
-    for (int32_t i = 0; i < problem->num_samples; i++) {
-        const PlanSample* s = &problem->samples[i];
-        int64_t tokens = s->enc_tokens > s->dec_tokens ? s->enc_tokens : s->dec_tokens;
-        longest = tokens > longest ? tokens : longest;
-    }
-    return longest;
+static int64_t max_of(int64_t a, int64_t b) {
+    return a > b ? a : b;
 }
 
-// The window of `packed`; never shorter than the longest sample.
-static int32_t window_tokens(const MicrobatchProblem* problem) {
-    int64_t longest = longest_tokens(problem), max = problem->request->max_seq_tokens;
-    return (int32_t)(max > longest ? max : longest);
+// The windows of `packed`, never shorter than the longest sample; `both` is what one may hold. Without a
+// limit of its own the decoder's side has the encoder's, and mb_tokens counts one of these.
+typedef struct {
+    int64_t enc, dec, both;
+} Window;
+
+static Window window_tokens(const MicrobatchProblem* problem) {
+    const PlanRequest* request = problem->request;
+    Window w = {.enc = request->max_seq_tokens, .dec = request->max_target_tokens};
+    for (int32_t i = 0; i < problem->num_samples; i++) {
+        w.enc = max_of(w.enc, problem->samples[i].enc_tokens);
+        w.dec = max_of(w.dec, problem->samples[i].dec_tokens);
+    }
+    w.both = w.enc + w.dec;
+    if (request->max_target_tokens <= 0) { w.enc = w.dec = w.both = max_of(w.enc, w.dec); }
+    return w;
 }
 
 static int64_t budget_tokens(const MicrobatchProblem* problem) {
-    return problem->request->mb_tokens > 0 ? problem->request->mb_tokens : window_tokens(problem);
+    return problem->request->mb_tokens > 0 ? problem->request->mb_tokens : window_tokens(problem).both;
 }
 
 Status microbatch_list_choose_mode(MicrobatchList* list, const MicrobatchProblem* problem, const char* unit) {
@@ -84,13 +91,13 @@ static Status reserve(MicrobatchList* out, const MicrobatchProblem* problem, int
 // --- packed -----------------------------------------------------------------------------------------------
 
 // The end of the window that begins with sample `begin`: next-fit, both lengths must fit.
-static int32_t window_end(const MicrobatchProblem* problem, int32_t begin, int64_t window,
+static int32_t window_end(const MicrobatchProblem* problem, int32_t begin, Window window,
                           int64_t* dec_tokens) {
     int64_t enc = 0, dec = 0;
     int32_t end = begin;
     for (; end < problem->num_samples; end++) {
         const PlanSample* sample = &problem->samples[end];
-        if (enc + sample->enc_tokens > window || dec + sample->dec_tokens > window) { break; }
+        if (enc + sample->enc_tokens > window.enc || dec + sample->dec_tokens > window.dec) { break; }
         enc += sample->enc_tokens;
         dec += sample->dec_tokens;
     }
@@ -103,19 +110,20 @@ Status microbatch_packed_build(MicrobatchList* out, const MicrobatchProblem* pro
     (void)taper;
     int32_t* order;
     TRY(reserve(out, problem, &order, arena));
-    int32_t window = window_tokens(problem);
-    int64_t num_windows = budget_tokens(problem) / window, N = problem->num_samples;
+    Window window = window_tokens(problem);
+    int64_t num_windows = budget_tokens(problem) / window.both, N = problem->num_samples;
     for (int32_t begin = 0; begin < N;) {
         int64_t dec, longest_dec = 0;
         int32_t end = begin;
         for (int64_t w = 0; w < (num_windows > 0 ? num_windows : 1) && end < N; w++) {
             end = window_end(problem, end, window, &dec);
-            longest_dec = dec > longest_dec ? dec : longest_dec;
+            longest_dec = max_of(dec, longest_dec);
         }
         microbatch_list_open(out, LAYOUT_PACKED, problem->modes[0]);
         for (int32_t next; begin < end; begin = next) {
             next = window_end(problem, begin, window, &dec);
-            microbatch_list_add(out, problem, order + begin, next - begin, window, (int32_t)longest_dec);
+            microbatch_list_add(out, problem, order + begin, next - begin, (int32_t)window.enc,
+                                (int32_t)longest_dec);
         }
         microbatch_list_close(out, problem);
     }
@@ -246,7 +254,7 @@ Status microbatch_tokens_build(MicrobatchList* out, const MicrobatchProblem* pro
             enc = sample->enc_tokens > enc ? sample->enc_tokens : enc;
             dec = sample->dec_tokens > dec ? sample->dec_tokens : dec;
             int64_t longest =
-                (int64_t)microbatch_pad_tokens(problem, enc) + microbatch_pad_tokens(problem, dec);
+                (int64_t)microbatch_pad_tokens(problem, enc) + microbatch_pad_targets(problem, dec);
             sum += tokens_of(sample);
             if (end > begin && (layout == LAYOUT_PADDED ? longest * (end - begin + 1) : sum) > budget) {
                 break;

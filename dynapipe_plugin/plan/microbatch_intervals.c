@@ -9,13 +9,6 @@ enum { MAX_INTERVALS = 1 << 26 };
 
 // --- one interval, growing to the left --------------------------------------------------------------------
 
-static int32_t pad_longest(int32_t* longest, int32_t num_tokens, int32_t pad,
-                           const MicrobatchProblem* problem) {
-    if (num_tokens <= *longest) { return pad; }
-    *longest = num_tokens;
-    return microbatch_pad_tokens(problem, num_tokens);
-}
-
 void interval_grow(GrowingInterval* interval, const MicrobatchProblem* problem, MbLayout layout,
                    const PlanSample* sample) {
     GrowingInterval* g = interval;
@@ -23,8 +16,14 @@ void interval_grow(GrowingInterval* interval, const MicrobatchProblem* problem, 
         mb_shape_add(&g->shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
         return;
     }
-    g->enc_pad = pad_longest(&g->enc, sample->enc_tokens, g->enc_pad, problem);
-    g->dec_pad = pad_longest(&g->dec, sample->dec_tokens, g->dec_pad, problem);
+    if (sample->enc_tokens > g->enc) {
+        g->enc = sample->enc_tokens;
+        g->enc_pad = microbatch_pad_tokens(problem, g->enc);
+    }
+    if (sample->dec_tokens > g->dec) {
+        g->dec = sample->dec_tokens;
+        g->dec_pad = microbatch_pad_targets(problem, g->dec);
+    }
     int64_t num = g->shape.num_seqs + 1, enc = g->enc_pad, dec = g->dec_pad;
     g->shape = (MbShape){.num_seqs = num,
                          .enc_tokens = num * enc,

@@ -102,7 +102,7 @@ Status microbatch_kk_build(MicrobatchList* out, const MicrobatchProblem* problem
         longest = both > longest ? both : longest;
     }
     int64_t most = N < PLAN_MAX_REPLICAS ? N : PLAN_MAX_REPLICAS;  // that largest differencing takes
-    if (budget <= 0) { budget = problem->request->max_seq_tokens; }
+    if (budget <= 0) { budget = problem->request->max_seq_tokens + problem->request->max_target_tokens; }
     if (budget < longest) { budget = longest; }
     int64_t num_groups = ((tokens + budget - 1) / budget + R - 1) / R * R;
     for (;;) {

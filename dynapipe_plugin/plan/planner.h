@@ -57,11 +57,12 @@ typedef struct {
     bool choose_stages;                   // the search may move layers: `stages` is where it begins
     int64_t memory_limit_bytes;           // per rank, model state included; 0: no limit
     MemoryRule memory_rule;
-    int32_t noise_permille;  // finalists are judged by the P90 of their makespan under it; 0: exact times
-    int32_t max_seq_tokens;  // longest sequence the model takes; padding never goes beyond
-    int32_t mb_tokens;       // budget of packed, packed-ragged and tokens; 0: max_seq_tokens
-    int32_t mb_samples;      // of padded; 0: chosen so that an average micro-batch has mb_tokens
-    int32_t effort;          // simulations the search may spend; 0: the default
+    int32_t noise_permille;     // finalists are judged by the P90 of their makespan under it; 0: exact times
+    int32_t max_seq_tokens;     // longest sequence the model takes; padding never goes beyond
+    int32_t max_target_tokens;  // of the decoder's side, where it has a limit of its own; 0: max_seq_tokens
+    int32_t mb_tokens;   // budget of packed, packed-ragged, tokens and kk; 0: the longest, both sides' limits
+    int32_t mb_samples;  // of padded; 0: chosen so that an average micro-batch has mb_tokens
+    int32_t effort;      // simulations the search may spend; 0: the default
 } PlanRequest;
 
 // Fill `out`, all memory from `arena`. Returns STATUS_INFEASIBLE with stage, bytes over and a remedy where

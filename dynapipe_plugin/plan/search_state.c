@@ -91,7 +91,7 @@ static void shape_padded(SearchState* state, int32_t m) {
         dec = sample->dec_tokens > dec ? sample->dec_tokens : dec;
     }
     enc = microbatch_pad_tokens(state->problem, enc);
-    dec = microbatch_pad_tokens(state->problem, dec);
+    dec = microbatch_pad_targets(state->problem, dec);
     state->shape[m] = (MbShape){0};
     for (int32_t i = state->head[m]; i >= 0; i = state->next[i]) {
         mb_shape_add(&state->shape[m], enc, dec, sample_at(state, i)->supervised_tokens);

@@ -3,7 +3,8 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 
     session.c          open, close, ranks, sums, errors
     session_options.c  the option table
-    session_data.c     data, what is asked of the planner, the model put in
+    session_data.c     data, what is asked of the planner
+    session_model.c    the model put in
     session_stages.c   the stage split and the effort of plans, for the mixture
     session_noise.c    the noise that plans are chosen for
     session_plan.c     one step made ahead: batch -> plan -> collated micro-batches, in the background thread
@@ -99,7 +100,8 @@ struct Dynapipe {
     DynapipeStep_v1 last;                             // what the step now at hand returned
     int64_t step_begin_ns, step_end_ns, pipeline_ns;  // of dynapipe_step; of the executor
     Arena eval_arena;
-    int32_t eval_tokens;  // that a forward pass may have, on every rank; 0: not known yet
+    int32_t eval_tokens;         // that a forward pass may have, on every rank; 0: not known yet
+    int32_t eval_target_tokens;  // and of the decoder's
     FILE* metrics;
     SessionSummary summary;
     int32_t steps_reported;
@@ -127,7 +129,7 @@ Status session_stages_choose(Dynapipe* dp);
 // a run that is resumed as the whole one.
 int64_t session_planning_ns(int64_t step_ns, int32_t num_threads, int32_t num_replicas);
 
-// session_data.c
+// session_model.c
 Status session_need_model(const Dynapipe* dp);  // STATUS_BAD_OPTION: a range of this rank has none
 
 // session_plan.c

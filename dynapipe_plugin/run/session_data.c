@@ -1,4 +1,4 @@
-// session_data.c -- the data of a run, what it asks of the planner, and the model put into the session.
+// session_data.c -- the data of a run, and what it asks of the planner.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +16,11 @@ static LoaderOptions loader_options(const Dynapipe* dp, bool shuffle) {
         .supervise_inputs = options->loss_on == 1,
         .encoder_decoder = dp->run.max_target_tokens > 0,
         .max_target_tokens = dp->run.max_target_tokens,
+        .span_corruption = options->span_corruption == 1,
+        .noise_density = options->noise_density,
+        .mean_noise_span = options->mean_noise_span,
+        .sentinel_first = options->sentinel_first,
+        .sentinel_step = options->sentinel_step,
         .mixture = (MixtureKind)options->mixture,
         .mixture_cap = options->mixture_cap,
         .temperature = options->temperature,
@@ -167,6 +172,7 @@ static void fill_request(Dynapipe* dp) {
     request->R = dp->num_replicas;
     request->memory_limit_bytes = options->memory_limit_bytes;
     request->max_seq_tokens = dp->run.max_seq_tokens;
+    request->max_target_tokens = dp->run.max_target_tokens;
     request->mb_tokens = options->mb_tokens;
     request->mb_samples = options->mb_tokens > 0 ? 0 : dp->run.rows;
     request->effort = options->effort;
@@ -208,56 +214,4 @@ int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* ou
     }
     if (status == STATUS_OK) { out[(*num_ranges)++] = stage_blocks(dp, dp->stage); }
     return (int)status;
-}
-
-// A rank has one range of blocks: the first and the last.
-enum { NUM_RANGES = 1 };
-
-static Status check_attach(const Dynapipe* dp, int32_t idx, const DynapipeParams_v1* params) {
-    if (dp->links == NULL) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "a model before its stage is known ---> dynapipe_choose_stages() comes before "
-                    "dynapipe_attach()");
-    }
-    if (idx < 0 || idx >= NUM_RANGES) {
-        return FAIL(STATUS_OUT_OF_RANGE, "a model for range %d: this rank has %d ---> 0 <= idx < *num_ranges",
-                    idx, NUM_RANGES);
-    }
-    if (dp->api != NULL) {
-        return FAIL(STATUS_OUT_OF_RANGE, "range %d has a model already ---> attach each range once", idx);
-    }
-    if (params->num_tied < 0 || (params->num_tied > 0 && params->tied == NULL)) {
-        return FAIL(STATUS_OUT_OF_RANGE, "range %d: %d tied groups, but no list of them", idx,
-                    params->num_tied);
-    }
-    return STATUS_OK;
-}
-
-static Status attach(Dynapipe* dp, const DynapipeModel_v1* api, void* model,
-                     const DynapipeParams_v1* params) {
-    int64_t timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
-    dp->params = *params;
-    TRY(tied_groups_open(&dp->tied, &dp->world, dp->num_stages, params));
-    dp->params.num_tied = 0;
-    dp->params.tied = NULL;
-    TRY(session_sums_open(dp));
-    TRY(executor_create(&dp->executor, api, model, dp->links, timeout_ns));
-    executor_use_device(dp->executor, dp->device);
-    dp->api = api;
-    dp->model = model;
-    return STATUS_OK;
-}
-
-int dynapipe_attach(Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api, void* model,
-                    const DynapipeParams_v1* params) {
-    Status status = check_attach(dp, idx, params);
-    return (int)(status == STATUS_OK ? attach(dp, api, model, params) : status);
-}
-
-Status session_need_model(const Dynapipe* dp) {
-    if (dp->api != NULL) { return STATUS_OK; }
-    return FAIL(STATUS_BAD_OPTION,
-                "rank %d: no model for range 0 of %d ---> dynapipe_attach() for each range that "
-                "dynapipe_choose_stages() gave",
-                dp->transport.rank, NUM_RANGES);
 }

@@ -7,10 +7,23 @@
 
 // --- memory ----------------------------------------------------------------------------------------------
 
+// Tokens of the decoder that go with so many of the encoder: the same part of the longest target, 0 without.
+static int32_t target_tokens(const Dynapipe* dp, int32_t num_tokens) {
+    int64_t longest = dp->run.max_seq_tokens, part = (int64_t)dp->run.max_target_tokens * num_tokens;
+    return (int32_t)((part + longest - 1) / longest);
+}
+
 // Of a forward pass, all tokens in one sequence and supervised: the most that so many tokens can need.
 static int64_t forward_bytes(const Dynapipe* dp, int32_t num_tokens) {
+    int32_t num_targets = target_tokens(dp, num_tokens);
     DynapipeBatch batch = {
-        .num_seqs = 1, .num_tokens = num_tokens, .num_rows = num_tokens, .max_seq_tokens = num_tokens};
+        .num_seqs = 1,
+        .num_tokens = num_tokens,
+        .num_rows = dp->run.max_target_tokens > 0 ? num_targets : num_tokens,
+        .max_seq_tokens = num_tokens,
+        .num_dec_tokens = num_targets,
+        .max_dec_seq_tokens = num_targets,
+    };
     return executor_forward_bytes(dp->executor, &batch, 1);
 }
 
@@ -30,6 +43,7 @@ static Status agree_on_tokens(Dynapipe* dp) {
     if (dp->eval_tokens > 0) { return STATUS_OK; }
     if (dp->options.memory_limit_bytes == 0) {
         dp->eval_tokens = dp->run.max_seq_tokens;
+        dp->eval_target_tokens = dp->run.max_target_tokens;
         return STATUS_OK;
     }
     int32_t num_ranks = dp->transport.num_ranks;
@@ -47,6 +61,7 @@ static Status agree_on_tokens(Dynapipe* dp) {
                     (long long)dp->options.memory_limit_bytes);
     }
     dp->eval_tokens = least;
+    dp->eval_target_tokens = target_tokens(dp, least);
     return STATUS_OK;
 }
 
@@ -80,6 +95,20 @@ static Status add_micro_batch(Dynapipe* dp, EvalWork* work, const LoaderBatch* b
     return STATUS_OK;
 }
 
+static Status check_fits(const Dynapipe* dp, const PlanSample* sample) {
+    if (sample->enc_tokens <= dp->eval_tokens && sample->dec_tokens <= dp->eval_target_tokens) {
+        return STATUS_OK;
+    }
+    char what[64], room[64];
+    bool has_decoder = dp->run.max_target_tokens > 0;
+    snprintf(what, sizeof what, has_decoder ? "%d + %d" : "%d", sample->enc_tokens, sample->dec_tokens);
+    snprintf(room, sizeof room, has_decoder ? "%d + %d" : "%d", dp->eval_tokens, dp->eval_target_tokens);
+    return FAIL(STATUS_INFEASIBLE,
+                "-j: a sample of %s tokens, but --memory-limit %lld leaves room for %s ---> raise it, "
+                "a smaller -t, or -v 0",
+                what, (long long)dp->options.memory_limit_bytes, room);
+}
+
 static Status split_batch(Dynapipe* dp, EvalWork* work, const LoaderBatch* batch) {
     work->batches = ARENA_NEW(&dp->eval_arena, DynapipeBatch, batch->num_samples);
     work->losses = ARENA_NEW(&dp->eval_arena, float*, batch->num_samples);
@@ -88,25 +117,21 @@ static Status split_batch(Dynapipe* dp, EvalWork* work, const LoaderBatch* batch
         return FAIL(STATUS_NO_MEMORY, "no memory for validation");
     }
     int32_t mb_idx = 0, begin = 0;
-    int64_t tokens = 0;
+    int64_t tokens = 0, targets = 0;
     for (int32_t i = 0; i <= batch->num_samples; i++) {
-        int32_t next_tokens = i < batch->num_samples ? batch->lengths[i].enc_tokens : 0;
-        if (next_tokens > dp->eval_tokens) {
-            return FAIL(
-                STATUS_INFEASIBLE,
-                "-j: a sample of %d tokens, but --memory-limit %lld leaves room for %d ---> raise it, a "
-                "smaller -t, or -v 0",
-                next_tokens, (long long)dp->options.memory_limit_bytes, dp->eval_tokens);
-        }
-        bool full = i == batch->num_samples || (i > begin && tokens + next_tokens > dp->eval_tokens);
+        PlanSample next = i < batch->num_samples ? batch->lengths[i] : (PlanSample){0};
+        TRY(check_fits(dp, &next));
+        bool full = i == batch->num_samples || tokens + next.enc_tokens > dp->eval_tokens ||
+                    targets + next.dec_tokens > dp->eval_target_tokens;
         if (full && i > begin) {
             if (mb_idx++ % dp->num_replicas == dp->replica) {
                 TRY(add_micro_batch(dp, work, batch, begin, i));
             }
             begin = i;
-            tokens = 0;
+            tokens = targets = 0;
         }
-        tokens += next_tokens;
+        tokens += next.enc_tokens;
+        targets += next.dec_tokens;
     }
     return STATUS_OK;
 }

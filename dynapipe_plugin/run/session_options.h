@@ -24,6 +24,9 @@ typedef struct {
     const char* robust;
     // data
     int32_t long_samples, loss_on, mixture;
+    int32_t span_corruption;
+    double noise_density, mean_noise_span;
+    int32_t sentinel_first, sentinel_step;
     int64_t mixture_cap;
     double temperature;
     const char* weights;

@@ -83,11 +83,6 @@ static int32_t first_maximum(const floatX* logits, int V) {
     return i;
 }
 
-int32_t argmax_row(const floatX* logits, int V, OpsContext* ops) {
-    (void)ops;
-    return first_maximum(logits, V);
-}
-
 void argmax_rows(int32_t* out, const floatX* logits, int num_rows, int V, int Vp, OpsContext* ops) {
     const size_t num_values = (size_t)num_rows * (size_t)V;
 #pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)

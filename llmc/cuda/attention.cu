@@ -40,12 +40,18 @@ static void check(const Attention& about) {
                 about.num_buckets, about.max_distance, T5_MAX_BUCKETS, ATTENTION_MAX_DISTANCE);
         exit(EXIT_FAILURE);
     }
+    if (about.dropout > 0.0f && (about.q_keys == NULL || about.k_keys == NULL)) {
+        fprintf(stderr, "attention: dropout without the tokens' keys ---> set q_keys and k_keys\n");
+        exit(EXIT_FAILURE);
+    }
 }
 
 static AttentionCall call_of(const Attention* about) {
     check(*about);
     AttentionCall call = {};
     call.about = *about;
+    call.drop_below = dropout_threshold(about->dropout);
+    call.keep_scale = 1.0f / (1.0f - about->dropout);
     if (about->bias != NULL) {
         call.buckets = t5_buckets(about->num_buckets, about->max_distance, about->bias_bidirectional);
     }
@@ -90,6 +96,27 @@ __global__ static void dbias_kernel(float* dbias, const float* partials, int num
     dbias[b * NH + h] += sum;
 }
 
+// dk, dv = 0 of what is behind the k_lens[i] keys of each sequence. A warp per row; width: values of all
+// heads.
+__global__ static void zero_padding_kernel(floatX* dk, floatX* dv, Attention about, int width) {
+    constexpr int VECTOR = 16 / (int)sizeof(floatX);
+    const int t = (int)(blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    if (t >= about.num_k_tokens) { return; }
+    int seq = 0, num_left = about.num_seqs;  // the last one that begins at t or before
+    while (num_left > 1) {
+        const int half = num_left / 2;
+        const bool before = about.cu_k[seq + half] <= t;
+        seq += before ? half : 0;
+        num_left = before ? num_left - half : half;
+    }
+    if (t < about.cu_k[seq] + about.k_lens[seq]) { return; }
+    const size_t row = (size_t)t * (size_t)about.kv_stride;
+    for (int c = (int)threadIdx.x % 32 * VECTOR; c < width; c += 32 * VECTOR) {
+        *reinterpret_cast<uint4*>(dk + row + c) = make_uint4(0, 0, 0, 0);
+        *reinterpret_cast<uint4*>(dv + row + c) = make_uint4(0, 0, 0, 0);
+    }
+}
+
 void attention_general_forward(floatX* out, float* lse, const Attention* about, OpsContext* ops) {
     AttentionCall call = call_of(about);
     call.out = out, call.lse = lse;
@@ -114,6 +141,10 @@ void attention_general_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias
                                 const floatX* dout, const floatX* out, const float* lse,
                                 const Attention* about, OpsContext* ops) {
     AttentionCall call = call_of(about);
+    if (about->q_starts != NULL) {
+        fprintf(stderr, "attention: q_starts in backward ---> only forward knows queries behind a cache\n");
+        exit(EXIT_FAILURE);
+    }
     const int NH = about->num_heads;
     float* delta = (float*)scratch;
     call.out = (floatX*)out, call.lse = (float*)lse, call.dout = dout, call.delta = delta;
@@ -126,6 +157,11 @@ void attention_general_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias
         CHECK_LAUNCH();
     }
     attention_launch_dkv(&call, ops);
+    if (about->k_lens != NULL && about->num_k_tokens > 0) {
+        zero_padding_kernel<<<(unsigned)((about->num_k_tokens + 3) / 4), 128, 0, ops->stream>>>(
+            dk, dv, *about, NH * about->head_size);
+        CHECK_LAUNCH();
+    }
     const int dq_rows = attention_launch_dq(&call, ops);
     if (call.dbias_partials != NULL) {
         const int num_tiles = (int)attention_num_tiles(about->num_q_tokens, about->num_seqs, dq_rows);

@@ -1,5 +1,5 @@
 /*
-attention.cuh -- what all attention kernels share: their argument, which tile a block has, T5's bias.
+attention.cuh -- what all attention kernels share: their argument, which tile a block has, T5's bias, dropout.
 
 Sequence i has its tiles from block tile_start(i) = cu[i] / rows + i on: never fewer than ceil(length / rows)
 before tile_start(i + 1), so the host needs no lengths; blocks beyond a sequence's last tile have nothing to
@@ -7,6 +7,7 @@ do. A tile is cut from the sequence's start: a sequence gives the same bits alon
 */
 #pragma once
 
+#include "../dropout_bits.h"
 #include "../t5_bucket.h"
 #include "context.h"
 #include "tensor_core.cuh"
@@ -23,6 +24,8 @@ typedef struct {
     const float* delta;  // (num_heads, num_q_tokens) rowsum(dout out)
     floatX *dq, *dk, *dv;
     float* dbias_partials;  // (blocks of dq, num_heads, num_buckets), or NULL
+    uint32_t drop_below;    // probabilities whose bits are below this fall; 0: no dropout
+    float keep_scale;       // of the others
 } AttentionCall;
 
 enum {
@@ -36,20 +39,27 @@ void attention_launch_forward(const AttentionCall* call, OpsContext* ops);
 int attention_launch_dq(const AttentionCall* call, OpsContext* ops);  // returns the rows of a block
 void attention_launch_dkv(const AttentionCall* call, OpsContext* ops);
 
+// The head size that kernels with dropout are compiled for, where others have D: half as many to compile.
+constexpr int attention_dropout_size(int D) {
+    return D <= 64 ? 64 : D <= 128 ? 128 : 256;
+}
+
 static inline unsigned attention_num_tiles(int num_tokens, int num_seqs, int rows) {
     return (unsigned)(num_tokens / rows + num_seqs);
 }
 
 typedef struct {
-    int h;                // head
+    int h, seq;           // head, sequence
     int num_tiles, tile;  // of the sequence; this block's
     int q_begin, num_q;   // the sequence's rows
-    int k_begin, num_k;
+    int k_begin, num_k;   // those that are keys
 } AttentionPlace;
 
-// Block b has head b % NH of tile b / NH of the side `cu` (cu_q or cu_k); false: nothing to do.
+// Block b has head b % NH of tile b / NH of the queries, or with KEYS of the keys; false: nothing to do.
+template <bool KEYS>
 static __device__ __forceinline__ bool attention_place(AttentionPlace* place, const Attention& about,
-                                                       const int32_t* cu, int rows) {
+                                                       int rows) {
+    const int32_t* cu = KEYS ? about.cu_k : about.cu_q;
     const int tile = (int)blockIdx.x / about.num_heads, lane = (int)threadIdx.x % 32;
     place->h = (int)blockIdx.x % about.num_heads;
     int seq = 0,
@@ -62,17 +72,37 @@ static __device__ __forceinline__ bool attention_place(AttentionPlace* place, co
         num_left = min(step, num_left - skip);
     }
     place->q_begin = about.cu_q[seq], place->num_q = about.cu_q[seq + 1] - place->q_begin;
-    place->k_begin = about.cu_k[seq], place->num_k = about.cu_k[seq + 1] - place->k_begin;
-    const int num_rows = cu == about.cu_q ? place->num_q : place->num_k;
+    place->k_begin = about.cu_k[seq];
+    place->num_k = about.k_lens != NULL ? about.k_lens[seq] : about.cu_k[seq + 1] - place->k_begin;
+    const int num_rows = KEYS ? place->num_k : place->num_q;
+    place->seq = seq;
     place->tile = tile - (cu[seq] / rows + seq);
     place->num_tiles = (num_rows + rows - 1) / rows;
     return place->tile < place->num_tiles;
 }
 
-// Keys that any of rows q0 .. q0 + rows - 1 sees.
+// Forward: the block's first query, by its place among the keys, where q_starts[i] of the sequence's queries
+// are missing in front: `place` counts them from here on, but they have no rows.
+static __device__ __forceinline__ int attention_first_query(AttentionPlace* place, const Attention& about,
+                                                            int rows) {
+    const int num_missing = about.q_starts != NULL ? about.q_starts[place->seq] : 0;
+    place->q_begin -= num_missing, place->num_q += num_missing;
+    return num_missing + (place->num_tiles - 1 - place->tile) * rows;
+}
+
+// Keys that any of the queries at places q0 .. q0 + rows - 1 sees.
 static __device__ __forceinline__ int attention_keys_seen(const Attention& about, const AttentionPlace& place,
                                                           int q0, int rows) {
     return about.causal ? min(place.num_k, q0 + rows) : place.num_k;
+}
+
+// --- dropout of probabilities ------------------------------------------------------------------------------
+// Of query `token` (of all) and head h; then of its probability of the key token with this key.
+static __device__ __forceinline__ uint32_t drop_row(const AttentionCall& x, int token, int h) {
+    return dropout_head_row(x.about.q_keys[token], x.about.dropout_place, (uint32_t)h);
+}
+static __device__ __forceinline__ bool drops(const AttentionCall& x, uint32_t row, uint32_t k_key) {
+    return dropout_bits(row, k_key) < x.drop_below;
 }
 
 // --- T5's position bias ------------------------------------------------------------------------------------

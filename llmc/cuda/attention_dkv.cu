@@ -9,16 +9,19 @@ through shared memory, the next one on its way while the warps work. All product
 Queries in steps of STEP: s and dp of 16 MT x STEP are all that is held besides dk, dv; k and v are read again
 (32 keys a warp: 1.5 clocks of shared memory per mma, where 16 with k and v in registers need 2). Padded
 queries have lse = infinity, so p = 0. Head sizes above 128: dk and dv are two launches, 5 products.
+Dropout: dp and p of what fell are 0 in the products; the bits are found once for both, which holds p and ds
+at once, so steps are shorter.
 */
 #include "attention_tile.cuh"
 
 #ifdef LLMC_BF16
 enum Which { BOTH, DK, DV };
 
-template <int D> struct DkvShape {
+template <int D, bool DROPOUT> struct DkvShape {
     static constexpr int WARPS = 4, MT = D <= 64 ? 2 : 1, KEYS = 16 * MT * WARPS;
-    static constexpr int QUERIES = D <= 64 ? 64 : D <= 192 ? 32 : 16, STEP = D <= 128 ? 32 : 16;
-    static constexpr int K_BYTES = KEYS * D * 2, Q_BYTES = QUERIES * D * 2, SUMS_BYTES = 2 * QUERIES * 4;
+    static constexpr int QUERIES = D <= 64 ? 64 : D <= 192 ? 32 : 16, STEP = D <= 128 && !DROPOUT ? 32 : 16;
+    static constexpr int K_BYTES = KEYS * D * 2, Q_BYTES = QUERIES * D * 2,
+                         SUMS_BYTES = (DROPOUT ? 3 : 2) * QUERIES * 4;  // lse, D, hashes
     static constexpr int STAGE_BYTES = 2 * Q_BYTES + SUMS_BYTES;
     static constexpr int SHARED_BYTES = 2 * K_BYTES + 2 * STAGE_BYTES;  // and the table of the bias
 };
@@ -62,13 +65,37 @@ static __device__ __forceinline__ void softmax_backward(float (&dp)[MT][N / 8][4
     }
 }
 
-template <int D, bool BIAS, Which WHICH>
+// The same with dropout: p of what fell is 0 for the product with dout. Hashes drop_rows of the queries, keys
+// of this lane's key tokens.
+template <int MT, int N>
+static __device__ __forceinline__ void
+softmax_backward_dropped(float (&dp)[MT][N / 8][4], float (&p)[MT][N / 8][4], const float* delta,
+                         const uint32_t* drop_rows, const uint32_t (&k_keys)[MT][2], const AttentionCall& x) {
+    const int t = (int)threadIdx.x % 4;
+#pragma unroll
+    for (int n = 0; n < N / 8; n++) {
+        const float2 d = *reinterpret_cast<const float2*>(delta + 8 * n + 2 * t);
+        const uint2 row = *reinterpret_cast<const uint2*>(drop_rows + 8 * n + 2 * t);
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const bool falls = drops(x, i % 2 ? row.y : row.x, k_keys[m][i / 2]);
+                const float kept = falls ? 0.0f : dp[m][n][i] * x.keep_scale;
+                dp[m][n][i] = p[m][n][i] * (kept - (i % 2 ? d.y : d.x));
+                if (falls) { p[m][n][i] = 0.0f; }
+            }
+        }
+    }
+}
+
+template <int D, bool BIAS, bool DROPOUT, Which WHICH>
 __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall x) {
-    using S = DkvShape<D>;
+    using S = DkvShape<D, DROPOUT>;
     constexpr int THREADS = 32 * S::WARPS, MT = S::MT, QUERIES = S::QUERIES, STEP = S::STEP;
     const Attention& about = x.about;
     AttentionPlace place;
-    if (!attention_place(&place, about, about.cu_k, S::KEYS)) { return; }
+    if (!attention_place<true>(&place, about, S::KEYS)) { return; }
     const int HS = about.head_size, warp = (int)threadIdx.x / 32;
     const int k0 = place.tile * S::KEYS, num_rows = min(S::KEYS, place.num_k - k0), row0 = 16 * MT * warp;
     const int first_step = about.causal ? k0 / QUERIES : 0, num_steps = (place.num_q + QUERIES - 1) / QUERIES;
@@ -90,6 +117,9 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
         for (int i = (int)threadIdx.x; i < QUERIES; i += THREADS) {
             sums[i] = i < num_queries ? x.lse[sums_at + row + (size_t)i] * LOG2_E : INFINITY;
             sums[QUERIES + i] = i < num_queries ? x.delta[sums_at + row + (size_t)i] : 0.0f;
+            if (DROPOUT) {
+                ((uint32_t*)sums)[2 * QUERIES + i] = i < num_queries ? drop_row(x, (int)row + i, place.h) : 0;
+            }
         }
     };
     tile_load<D, S::KEYS, THREADS>(k_tile, about.k + kv_at, about.kv_stride, num_rows, HS);
@@ -102,6 +132,15 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
     float dk[MT][D / 8][4], dv[MT][D / 8][4];  // the unused one of two costs nothing
     if (WHICH != DV) { accumulators_zero<D, MT>(dk); }
     if (WHICH != DK) { accumulators_zero<D, MT>(dv); }
+    uint32_t k_keys[MT][2];
+#pragma unroll
+    for (int m = 0; m < MT && DROPOUT; m++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int r = row0 + 16 * m + 8 * half + (int)threadIdx.x % 32 / 4;
+            k_keys[m][half] = r < num_rows ? about.k_keys[place.k_begin + k0 + r] : 0;
+        }
+    }
     const float factor = about.scale * LOG2_E;
     for (int step = first_step; step < num_steps; step++) {
         cp_async_wait_all();
@@ -119,6 +158,15 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
             product_transposed<D, MT, STEP>(p, k_rows, q_tile, i);
             probabilities<BIAS, MT, STEP>(p, lse + i, factor, table, BIAS ? bias_limit(x.buckets) : 0,
                                           distance, about.causal && distance + 16 * MT - 1 > 0);
+            if constexpr (DROPOUT) {
+                float ds[MT][STEP / 8][4];
+                product_transposed<D, MT, STEP>(ds, v_rows, dout_tile, i);  // not for DV: nobody reads it
+                softmax_backward_dropped<MT, STEP>(ds, p, lse + QUERIES + i,
+                                                   (const uint32_t*)lse + 2 * QUERIES + i, k_keys, x);
+                if (WHICH != DK) { product_add<D, MT, STEP>(dv, p, dout_tile, i); }
+                if (WHICH != DV) { product_add<D, MT, STEP>(dk, ds, q_tile, i); }
+                continue;
+            }
             if (WHICH != DK) { product_add<D, MT, STEP>(dv, p, dout_tile, i); }
             if (WHICH != DV) {
                 float ds[MT][STEP / 8][4];
@@ -131,46 +179,56 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
     cp_async_wait_all();
     __syncthreads();
     if (row0 >= num_rows) { return; }
-    float scales[MT][2], ones[MT][2];
+    float scales[MT][2], keep_scales[MT][2];
 #pragma unroll
     for (int m = 0; m < MT; m++) {
         scales[m][0] = scales[m][1] = about.scale;
-        ones[m][0] = ones[m][1] = 1.0f;
+        keep_scales[m][0] = keep_scales[m][1] = DROPOUT ? x.keep_scale : 1.0f;
     }
     const size_t at = kv_at + (size_t)row0 * (size_t)about.kv_stride;
     if (WHICH != DV) {
         accumulators_store<D, MT>(x.dk + at, about.kv_stride, num_rows - row0, HS, k_tile, row0, dk, scales);
     }
     if (WHICH != DK) {
-        accumulators_store<D, MT>(x.dv + at, about.kv_stride, num_rows - row0, HS, v_tile, row0, dv, ones);
+        accumulators_store<D, MT>(x.dv + at, about.kv_stride, num_rows - row0, HS, v_tile, row0, dv,
+                                  keep_scales);
     }
 }
 
-template <int D, bool BIAS, Which WHICH> static void launch_one(const AttentionCall* call, OpsContext* ops) {
-    using S = DkvShape<D>;
+template <int D, bool BIAS, bool DROPOUT, Which WHICH>
+static void launch_one(const AttentionCall* call, OpsContext* ops) {
+    using S = DkvShape<D, DROPOUT>;
     static_assert(S::SHARED_BYTES <= SHARED_BYTES_OF_ALL_CARDS);
     const Attention& about = call->about;
     const int bytes = S::SHARED_BYTES + (BIAS ? bias_table_floats(call->buckets) * (int)sizeof(float) : 0);
     const unsigned num_tiles = attention_num_tiles(about.num_k_tokens, about.num_seqs, S::KEYS);
     if (num_tiles == 0) { return; }
-    CUDA_CHECK(cudaFuncSetAttribute(attention_dkv_kernel<D, BIAS, WHICH>,
+    CUDA_CHECK(cudaFuncSetAttribute(attention_dkv_kernel<D, BIAS, DROPOUT, WHICH>,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    attention_dkv_kernel<D, BIAS, WHICH>
+    attention_dkv_kernel<D, BIAS, DROPOUT, WHICH>
         <<<num_tiles*(unsigned)about.num_heads, 32 * S::WARPS, (size_t)bytes, ops->stream>>>(*call);
     CHECK_LAUNCH();
 }
 
-template <int D, bool BIAS> static void launch_by_size(const AttentionCall* call, OpsContext* ops) {
+template <int D, bool BIAS, bool DROPOUT>
+static void launch_by_size(const AttentionCall* call, OpsContext* ops) {
     if constexpr (D <= 128) {
-        launch_one<D, BIAS, BOTH>(call, ops);
+        launch_one<D, BIAS, DROPOUT, BOTH>(call, ops);
     } else {
-        launch_one<D, BIAS, DK>(call, ops);
-        launch_one<D, BIAS, DV>(call, ops);
+        launch_one<D, BIAS, DROPOUT, DK>(call, ops);
+        launch_one<D, BIAS, DROPOUT, DV>(call, ops);
     }
 }
 
 template <int D> static void launch(const AttentionCall* call, OpsContext* ops) {
-    call->about.bias != NULL ? launch_by_size<D, true>(call, ops) : launch_by_size<D, false>(call, ops);
+    constexpr int DROPOUT_D = attention_dropout_size(D);
+    if (call->drop_below > 0) {
+        call->about.bias != NULL ? launch_by_size<DROPOUT_D, true, true>(call, ops)
+                                 : launch_by_size<DROPOUT_D, false, true>(call, ops);
+    } else {
+        call->about.bias != NULL ? launch_by_size<D, true, false>(call, ops)
+                                 : launch_by_size<D, false, false>(call, ops);
+    }
 }
 
 void attention_launch_dkv(const AttentionCall* call, OpsContext* ops) {

@@ -8,16 +8,18 @@ keys pass through shared memory:
 dbias: ds is the gradient of the bias at its distance j - i. Tiles further than the buckets' last distance add
 up in registers; others pass through shared memory of the warp, where each lane sums whole diagonals, and then
 the distances of a bucket. A block writes one partial per bucket; attention.cu adds these up in their order.
+Dropout: dp of what fell is 0, of the others dp / (1 - p); D is the same sum of dout out.
 */
 #include "attention_tile.cuh"
 
 #ifdef LLMC_BF16
-template <int D> struct DqShape {
+template <int D, bool DROPOUT> struct DqShape {
     static constexpr int WARPS = 4, MT = D <= 64 ? 2 : 1, ROWS = 16 * MT * WARPS;
-    static constexpr int KEYS = D <= 64 ? 64 : D <= 192 ? 32 : 16, STEP = D <= 64 ? 32 : 16;
-    static constexpr bool Q_IN_REGISTERS = D <= 64;
+    static constexpr int KEYS = D <= 64 ? 64 : D <= 192 ? 32 : 16, STEP = D == 64 ? 32 : 16;
+    static constexpr bool Q_IN_REGISTERS = D <= 64 && !DROPOUT;
     static constexpr int Q_BYTES = ROWS * D * 2, K_BYTES = KEYS * D * 2, DS_STRIDE = STEP + 1;
-    static constexpr int SHARED_BYTES = 2 * Q_BYTES + 4 * K_BYTES;
+    static constexpr int DROP_BYTES = DROPOUT ? 2 * KEYS * 4 : 0;  // the keys' keys
+    static constexpr int SHARED_BYTES = 2 * Q_BYTES + 4 * K_BYTES + DROP_BYTES;
     // with a bias: its table, the sums by distance of each warp, and each warp's ds
     static int bias_floats(const T5Buckets& t) {
         return (1 + WARPS) * bias_table_floats(t) + WARPS * 16 * DS_STRIDE;
@@ -46,6 +48,30 @@ static __device__ __forceinline__ void probabilities(float (&s)[MT][N / 8][4], c
     }
 }
 
+// dp becomes ds.
+template <bool DROPOUT, int MT, int N>
+static __device__ __forceinline__ void
+softmax_backward(float (&dp)[MT][N / 8][4], const float (&p)[MT][N / 8][4], const float (&delta)[MT][2],
+                 const uint32_t (&drop_rows)[MT][2], const uint32_t* k_keys, const AttentionCall& x) {
+    const int t = (int)threadIdx.x % 4;
+#pragma unroll
+    for (int n = 0; n < N / 8; n++) {
+        uint2 key = make_uint2(0, 0);
+        if (DROPOUT) { key = *reinterpret_cast<const uint2*>(k_keys + 8 * n + 2 * t); }
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float d = dp[m][n][i];
+                if (DROPOUT) {
+                    d = drops(x, drop_rows[m][i / 2], i % 2 ? key.y : key.x) ? 0.0f : d * x.keep_scale;
+                }
+                dp[m][n][i] = p[m][n][i] * (d - delta[m][i / 2]);
+            }
+        }
+    }
+}
+
 // What ds (16 MT, N) of the warp adds to dbias; element (0, 0) has this distance.
 template <int MT, int N, int STRIDE>
 static __device__ __forceinline__ void bias_backward(DistanceSums* sums, float* stage,
@@ -69,13 +95,13 @@ static __device__ __forceinline__ void bias_backward(DistanceSums* sums, float* 
     }
 }
 
-template <int D, bool BIAS>
+template <int D, bool BIAS, bool DROPOUT>
 __global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall x) {
-    using S = DqShape<D>;
+    using S = DqShape<D, DROPOUT>;
     constexpr int THREADS = 32 * S::WARPS, MT = S::MT, KEYS = S::KEYS, STEP = S::STEP;
     const Attention& about = x.about;
     AttentionPlace place;
-    if (!attention_place(&place, about, about.cu_q, S::ROWS)) {
+    if (!attention_place<false>(&place, about, S::ROWS)) {
         if (BIAS && x.dbias_partials != NULL) { distance_sums_none(x); }
         return;
     }
@@ -85,7 +111,8 @@ __global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall 
     const int num_keys = attention_keys_seen(about, place, q0, num_rows),
               num_steps = (num_keys + KEYS - 1) / KEYS;
     char *q_tile = dynamic_shared(), *dout_tile = q_tile + S::Q_BYTES, *kv = dout_tile + S::Q_BYTES;
-    float *table = (float*)(kv + 4 * S::K_BYTES), *all_sums = table;
+    uint32_t* k_keys = (uint32_t*)(kv + 4 * S::K_BYTES);
+    float *table = (float*)(kv + 4 * S::K_BYTES + S::DROP_BYTES), *all_sums = table;
     const int table_floats = BIAS ? bias_table_floats(x.buckets) : 0,
               limit = BIAS ? bias_limit(x.buckets) : 0;
     all_sums += table_floats;
@@ -100,6 +127,10 @@ __global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall 
         tile_load<D, KEYS, THREADS>(to, about.k + at, about.kv_stride, num_keys - step * KEYS, HS);
         tile_load<D, KEYS, THREADS>(to + S::K_BYTES, about.v + at, about.kv_stride, num_keys - step * KEYS,
                                     HS);
+        if (DROPOUT) {
+            load_k_keys<KEYS, THREADS>(k_keys + step % 2 * KEYS, x, place.k_begin + step * KEYS,
+                                       num_keys - step * KEYS);
+        }
     };
     tile_load<D, S::ROWS, THREADS>(q_tile, about.q + row * (size_t)about.q_stride + head_at, about.q_stride,
                                    num_rows, HS);
@@ -125,6 +156,8 @@ __global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall 
             delta[m][half] = r < num_rows ? x.delta[at] : 0.0f;
         }
     }
+    uint32_t drop_rows[MT][2];
+    if (DROPOUT) { load_drop_rows<MT>(drop_rows, x, place, first); }
     const float factor = about.scale * LOG2_E;
     for (int step = 0; step < num_steps; step++) {
         cp_async_wait_all();
@@ -142,16 +175,7 @@ __global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall 
             probabilities<BIAS, MT, STEP>(p, lse, factor, table, limit, distance, place.num_k - k0,
                                           about.causal);
             product_transposed<D, MT, STEP>(ds, dout_rows, k_tile + S::K_BYTES, i);
-#pragma unroll
-            for (int m = 0; m < MT; m++) {
-#pragma unroll
-                for (int n = 0; n < STEP / 8; n++) {
-#pragma unroll
-                    for (int e = 0; e < 4; e++) {
-                        ds[m][n][e] = p[m][n][e] * (ds[m][n][e] - delta[m][e / 2]);
-                    }
-                }
-            }
+            softmax_backward<DROPOUT, MT, STEP>(ds, p, delta, drop_rows, k_keys + step % 2 * KEYS + i, x);
             if (BIAS && x.dbias_partials != NULL) {
                 bias_backward<MT, STEP, S::DS_STRIDE>(&sums, stage, ds, distance);
             }
@@ -170,23 +194,29 @@ __global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall 
     if (BIAS && x.dbias_partials != NULL) { distance_sums_end(&sums, x, all_sums, table_floats, S::WARPS); }
 }
 
-template <int D, bool BIAS> static int launch_one(const AttentionCall* call, OpsContext* ops) {
-    using S = DqShape<D>;
+template <int D, bool BIAS, bool DROPOUT> static int launch_one(const AttentionCall* call, OpsContext* ops) {
+    using S = DqShape<D, DROPOUT>;
     static_assert(S::SHARED_BYTES <= SHARED_BYTES_OF_ALL_CARDS);
     const Attention& about = call->about;
     const int bytes = S::SHARED_BYTES + (BIAS ? S::bias_floats(call->buckets) * (int)sizeof(float) : 0);
     const unsigned num_tiles = attention_num_tiles(about.num_q_tokens, about.num_seqs, S::ROWS);
     if (num_tiles == 0) { return S::ROWS; }
-    CUDA_CHECK(cudaFuncSetAttribute(attention_dq_kernel<D, BIAS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    bytes));
-    attention_dq_kernel<D, BIAS>
+    CUDA_CHECK(cudaFuncSetAttribute(attention_dq_kernel<D, BIAS, DROPOUT>,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    attention_dq_kernel<D, BIAS, DROPOUT>
         <<<num_tiles*(unsigned)about.num_heads, 32 * S::WARPS, (size_t)bytes, ops->stream>>>(*call);
     CHECK_LAUNCH();
     return S::ROWS;
 }
 
 template <int D> static int launch(const AttentionCall* call, OpsContext* ops) {
-    return call->about.bias != NULL ? launch_one<D, true>(call, ops) : launch_one<D, false>(call, ops);
+    constexpr int DROPOUT_D = attention_dropout_size(D);
+    if (call->drop_below > 0) {
+        return call->about.bias != NULL ? launch_one<DROPOUT_D, true, true>(call, ops)
+                                        : launch_one<DROPOUT_D, false, true>(call, ops);
+    }
+    return call->about.bias != NULL ? launch_one<D, true, false>(call, ops)
+                                    : launch_one<D, false, false>(call, ops);
 }
 
 int attention_launch_dq(const AttentionCall* call, OpsContext* ops) {

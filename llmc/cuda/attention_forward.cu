@@ -8,16 +8,19 @@ Nothing is exchanged between warps. Causal: tiles beyond a warp's last query are
 diagonal or the sequence's end are masked; a sequence's last queries, which see the most keys, come first.
 MT = 2 reads each k and v fragment once for 32 queries: with 16 the shared memory (128 bytes a clock: 64
 clocks for a 64 x 64 tile of k) would be slower than the tensor cores (32 mma of 4096 flops).
+Dropout: p that falls is 0 in the product with v, but counts in the sum; then q is read from shared memory for
+every tile, which frees the registers that the rows' hashes need.
 */
 #include "attention_tile.cuh"
 
 #ifdef LLMC_BF16
-template <int D> struct ForwardShape {
+template <int D, bool DROPOUT> struct ForwardShape {
     static constexpr int WARPS = 4, MT = D <= 128 ? 2 : 1, ROWS = 16 * MT * WARPS;
     static constexpr int KEYS = D <= 64 ? 64 : 32;
-    static constexpr bool Q_IN_REGISTERS = D <= 64;
+    static constexpr bool Q_IN_REGISTERS = D <= 64 && !DROPOUT;
     static constexpr int Q_BYTES = ROWS * D * 2, K_BYTES = KEYS * D * 2;
-    static constexpr int SHARED_BYTES = Q_BYTES + 4 * K_BYTES;  // and the table of the bias
+    static constexpr int DROP_BYTES = DROPOUT ? 2 * KEYS * 4 : 0;            // the keys' keys
+    static constexpr int SHARED_BYTES = Q_BYTES + 4 * K_BYTES + DROP_BYTES;  // and the table of the bias
 };
 
 // Accumulators of scores with keys k0 .. of this lane's queries: those beyond num_k or in the future are
@@ -110,31 +113,55 @@ static __device__ __forceinline__ void softmax_step(float (&s)[MT][N / 8][4], fl
     }
 }
 
-template <int D, bool BIAS>
+// p of this lane's queries (hashes drop_rows) and of keys with these keys: what falls is 0.
+template <int MT, int N>
+static __device__ __forceinline__ void drop_probabilities(float (&p)[MT][N / 8][4],
+                                                          const uint32_t (&drop_rows)[MT][2],
+                                                          const uint32_t* k_keys, const AttentionCall& x) {
+    const int t = (int)threadIdx.x % 4;
+#pragma unroll
+    for (int n = 0; n < N / 8; n++) {
+        const uint2 key = *reinterpret_cast<const uint2*>(k_keys + 8 * n + 2 * t);
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                if (drops(x, drop_rows[m][i / 2], i % 2 ? key.y : key.x)) { p[m][n][i] = 0.0f; }
+            }
+        }
+    }
+}
+
+template <int D, bool BIAS, bool DROPOUT>
 __global__ static void __launch_bounds__(128) attention_forward_kernel(AttentionCall x) {
-    using S = ForwardShape<D>;
+    using S = ForwardShape<D, DROPOUT>;
     constexpr int THREADS = 32 * S::WARPS, MT = S::MT, KEYS = S::KEYS;
     const Attention& about = x.about;
     AttentionPlace place;
-    if (!attention_place(&place, about, about.cu_q, S::ROWS)) { return; }
+    if (!attention_place<false>(&place, about, S::ROWS)) { return; }
     const int HS = about.head_size, warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    const int q0 = (place.num_tiles - 1 - place.tile) * S::ROWS, num_rows = min(S::ROWS, place.num_q - q0);
+    const int q0 = attention_first_query(&place, about, S::ROWS), num_rows = min(S::ROWS, place.num_q - q0);
     const int row0 = 16 * MT * warp,
               first = q0 + row0;  // this warp's first query, in the tile and in the sequence
     const int num_keys = attention_keys_seen(about, place, q0, num_rows),
               num_steps = (num_keys + KEYS - 1) / KEYS;
     char *q_tile = dynamic_shared(), *kv = q_tile + S::Q_BYTES;
-    float* table = (float*)(kv + 4 * S::K_BYTES);
-    const size_t k_at = (size_t)place.k_begin * (size_t)about.kv_stride + (size_t)(place.h * HS);
+    uint32_t* k_keys = (uint32_t*)(kv + 4 * S::K_BYTES);
+    float* table = (float*)(kv + 4 * S::K_BYTES + S::DROP_BYTES);
     const floatX* q =
         about.q + (size_t)(place.q_begin + q0) * (size_t)about.q_stride + (size_t)(place.h * HS);
 
     auto load_keys = [&](int step) {
         char* to = kv + step % 2 * 2 * S::K_BYTES;
-        const size_t at = k_at + (size_t)(step * KEYS) * (size_t)about.kv_stride;
+        const size_t at =
+            (size_t)(place.k_begin + step * KEYS) * (size_t)about.kv_stride + (size_t)(place.h * HS);
         tile_load<D, KEYS, THREADS>(to, about.k + at, about.kv_stride, num_keys - step * KEYS, HS);
         tile_load<D, KEYS, THREADS>(to + S::K_BYTES, about.v + at, about.kv_stride, num_keys - step * KEYS,
                                     HS);
+        if (DROPOUT) {
+            load_k_keys<KEYS, THREADS>(k_keys + step % 2 * KEYS, x, place.k_begin + step * KEYS,
+                                       num_keys - step * KEYS);
+        }
     };
     tile_load<D, S::ROWS, THREADS>(q_tile, q, about.q_stride, num_rows, HS);
     if (num_steps > 0) { load_keys(0); }
@@ -146,6 +173,8 @@ __global__ static void __launch_bounds__(128) attention_forward_kernel(Attention
     accumulators_zero<D, MT>(o);
 #pragma unroll
     for (int m = 0; m < MT; m++) { max[m][0] = max[m][1] = -INFINITY, sum[m][0] = sum[m][1] = 0.0f; }
+    uint32_t drop_rows[MT][2];
+    if (DROPOUT) { load_drop_rows<MT>(drop_rows, x, place, first); }
     const float factor = about.scale * LOG2_E;
     for (int step = 0; step < num_steps; step++) {
         cp_async_wait_all();
@@ -162,6 +191,7 @@ __global__ static void __launch_bounds__(128) attention_forward_kernel(Attention
             mask_scores<MT, KEYS>(s, first, k0, place.num_k, about.causal);
         }
         softmax_step<D, MT, KEYS>(s, o, max, sum, BIAS ? 1.0f : factor);
+        if (DROPOUT) { drop_probabilities<MT, KEYS>(s, drop_rows, k_keys + step % 2 * KEYS, x); }
         product_add<D, MT, KEYS>(o, s, k_tile + S::K_BYTES, 0);
     }
     cp_async_wait_all();
@@ -175,35 +205,43 @@ __global__ static void __launch_bounds__(128) attention_forward_kernel(Attention
         for (int half = 0; half < 2; half++) {
             float all = sum[m][half] + __shfl_xor_sync(0xffffffffu, sum[m][half], 1);
             all += __shfl_xor_sync(0xffffffffu, all, 2);
-            inverse[m][half] = all > 0.0f ? 1.0f / all : 0.0f;
+            inverse[m][half] = all > 0.0f ? 1.0f / all : 0.0f;  // no key at all: 0, lse too
+            if (DROPOUT) { inverse[m][half] *= x.keep_scale; }
             const int row = row0 + 16 * m + 8 * half + lane / 4;
             if (lane % 4 == 0 && row < num_rows) {
                 x.lse[(size_t)place.h * (size_t)about.num_q_tokens + (size_t)(place.q_begin + q0 + row)] =
-                    max[m][half] * LN_2 + logf(all);
+                    all > 0.0f ? max[m][half] * LN_2 + logf(all) : 0.0f;
             }
         }
     }
     const int out_stride = about.num_heads * HS;
-    floatX* out = x.out + (size_t)(place.q_begin + q0 + row0) * (size_t)out_stride + (size_t)(place.h * HS);
+    floatX* out = x.out + (size_t)(place.q_begin + first) * (size_t)out_stride + (size_t)(place.h * HS);
     accumulators_store<D, MT>(out, out_stride, num_rows - row0, HS, q_tile, row0, o, inverse);
 }
 
-template <int D, bool BIAS> static void launch(const AttentionCall* call, OpsContext* ops) {
-    using S = ForwardShape<D>;
+template <int D, bool BIAS, bool DROPOUT> static void launch_one(const AttentionCall* call, OpsContext* ops) {
+    using S = ForwardShape<D, DROPOUT>;
     static_assert(S::SHARED_BYTES <= SHARED_BYTES_OF_ALL_CARDS);
     const Attention& about = call->about;
     const int bytes = S::SHARED_BYTES + (BIAS ? bias_table_floats(call->buckets) * (int)sizeof(float) : 0);
     const unsigned num_tiles = attention_num_tiles(about.num_q_tokens, about.num_seqs, S::ROWS);
     if (num_tiles == 0) { return; }
-    CUDA_CHECK(cudaFuncSetAttribute(attention_forward_kernel<D, BIAS>,
+    CUDA_CHECK(cudaFuncSetAttribute(attention_forward_kernel<D, BIAS, DROPOUT>,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    attention_forward_kernel<D, BIAS>
+    attention_forward_kernel<D, BIAS, DROPOUT>
         <<<num_tiles*(unsigned)about.num_heads, 32 * S::WARPS, (size_t)bytes, ops->stream>>>(*call);
     CHECK_LAUNCH();
 }
 
 template <int D> static void launch(const AttentionCall* call, OpsContext* ops) {
-    call->about.bias != NULL ? launch<D, true>(call, ops) : launch<D, false>(call, ops);
+    constexpr int DROPOUT_D = attention_dropout_size(D);
+    if (call->drop_below > 0) {
+        call->about.bias != NULL ? launch_one<DROPOUT_D, true, true>(call, ops)
+                                 : launch_one<DROPOUT_D, false, true>(call, ops);
+    } else {
+        call->about.bias != NULL ? launch_one<D, true, false>(call, ops)
+                                 : launch_one<D, false, false>(call, ops);
+    }
 }
 
 void attention_launch_forward(const AttentionCall* call, OpsContext* ops) {

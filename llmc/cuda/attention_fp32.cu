@@ -6,6 +6,7 @@ LANES threads share a row (a query; in dkv a key) and hold its vectors in regist
     forward  s = q k (added up over LANES by shuffles), online softmax 8 keys at a time, o += p v
     dq       p = 2^(s scale log2 e - lse log2 e),  ds = p (dout v - D),  dq += ds k
     dkv      dv += p dout,  dk += ds q
+    dropout as in the kernels of bf16; every lane of a row finds the same bits
 One float4 from shared memory feeds 4 multiply-adds of 32 threads: at best about half the card's float32
 rate. The bias and its gradient as in attention_dq.cu.
 */
@@ -19,7 +20,7 @@ template <int PADDED> struct Shape {
     static constexpr int COLUMNS = D <= 128 ? 32 : 16;  // rows of a tile in shared memory
     static constexpr int TILE_FLOATS = COLUMNS * D;
     static constexpr int STAGE = WARP_ROWS * (COLUMNS + 1);  // ds of a warp
-    static constexpr int SHARED_BYTES = (2 * TILE_FLOATS + 2 * COLUMNS) * 4;
+    static constexpr int SHARED_BYTES = (2 * TILE_FLOATS + 3 * COLUMNS) * 4;
     static int bias_bytes(const T5Buckets& t) {
         return ((1 + THREADS / 32) * bias_table_floats(t) + THREADS / 32 * STAGE) * 4;
     }
@@ -96,16 +97,17 @@ static __device__ __forceinline__ void tile_load(float* tile, const float* from,
     }
 }
 
-template <int D, bool BIAS>
+template <int D, bool BIAS, bool DROPOUT>
 __global__ static void __launch_bounds__(128) attention_forward_kernel(AttentionCall x) {
     using S = Shape<D>;
     const Attention& about = x.about;
     AttentionPlace place;
-    if (!attention_place(&place, about, about.cu_q, S::ROWS)) { return; }
-    const int HS = about.head_size, q0 = (place.num_tiles - 1 - place.tile) * S::ROWS;
+    if (!attention_place<false>(&place, about, S::ROWS)) { return; }
+    const int HS = about.head_size, q0 = attention_first_query(&place, about, S::ROWS);
     const int i = q0 + (int)threadIdx.x / S::LANES, row = place.q_begin + i;  // query of the sequence; of all
     const int num_keys = attention_keys_seen(about, place, q0, S::ROWS);
     const int my_keys = about.causal ? min(i + 1, place.num_k) : place.num_k;
+    const uint32_t hash = DROPOUT && i < place.num_q ? drop_row(x, row, place.h) : 0;
     float *k_tile = (float*)dynamic_shared(), *v_tile = k_tile + S::TILE_FLOATS,
           *table = v_tile + S::TILE_FLOATS;
     const size_t head_at = (size_t)(place.h * HS);
@@ -135,26 +137,31 @@ __global__ static void __launch_bounds__(128) attention_forward_kernel(Attention
             o.scale(shrink);
 #pragma unroll
             for (int j = 0; j < GROUP; j++) {
-                const float p = exp2f(s[j] - max);
+                const int key = k0 + j0 + j;
+                float p = exp2f(s[j] - max);
                 sum += p;
+                if (DROPOUT && key < my_keys && drops(x, hash, about.k_keys[place.k_begin + key])) {
+                    p = 0.0f;
+                }
                 o.add(p, v_tile + (j0 + j) * D);
             }
         }
     }
     if (i >= place.num_q) { return; }
     o.store(x.out + ((size_t)row * (size_t)about.num_heads + (size_t)place.h) * (size_t)HS, HS,
-            sum > 0.0f ? 1.0f / sum : 0.0f);
+            sum > 0.0f ? (DROPOUT ? x.keep_scale : 1.0f) / sum : 0.0f);  // no key at all: 0, lse too
     if (threadIdx.x % S::LANES == 0) {
-        x.lse[(size_t)place.h * (size_t)about.num_q_tokens + (size_t)row] = max * LN_2 + logf(sum);
+        x.lse[(size_t)place.h * (size_t)about.num_q_tokens + (size_t)row] =
+            sum > 0.0f ? max * LN_2 + logf(sum) : 0.0f;
     }
 }
 
-template <int D, bool BIAS>
+template <int D, bool BIAS, bool DROPOUT>
 __global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall x) {
     using S = Shape<D>;
     const Attention& about = x.about;
     AttentionPlace place;
-    if (!attention_place(&place, about, about.cu_q, S::ROWS)) {
+    if (!attention_place<false>(&place, about, S::ROWS)) {
         if (BIAS && x.dbias_partials != NULL) { distance_sums_none(x); }
         return;
     }
@@ -177,6 +184,7 @@ __global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall 
     }
     const size_t head_at = (size_t)(place.h * HS), out_stride = (size_t)about.num_heads * (size_t)HS;
     const size_t sums_at = (size_t)place.h * (size_t)about.num_q_tokens + (size_t)row;
+    const uint32_t hash = DROPOUT && there ? drop_row(x, row, place.h) : 0;
     const float lse = there ? x.lse[sums_at] * LOG2_E : INFINITY, delta = there ? x.delta[sums_at] : 0.0f;
     Row<S> q, dout, dq;
     q.load(about.q + (size_t)row * (size_t)about.q_stride + head_at, HS, there);
@@ -193,7 +201,11 @@ __global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall 
         const int side = BIAS ? distance_sums_side(&sums, distance, S::WARP_ROWS, S::COLUMNS) : 0;
         for (int j = 0; j < S::COLUMNS; j++) {
             const int key = k0 + j;
-            const float s = q.dot(k_tile + j * D) * about.scale * LOG2_E, dp = dout.dot(v_tile + j * D);
+            const float s = q.dot(k_tile + j * D) * about.scale * LOG2_E;
+            float dp = dout.dot(v_tile + j * D);
+            if (DROPOUT && key < my_keys) {
+                dp = drops(x, hash, about.k_keys[place.k_begin + key]) ? 0.0f : dp * x.keep_scale;
+            }
             const float bias = BIAS ? bias_at(table, limit, key - i) : 0.0f;
             const float ds = key < my_keys ? exp2f(s + bias - lse) * (dp - delta) : 0.0f;
             dq.add(ds, k_tile + j * D);
@@ -213,16 +225,18 @@ __global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall 
     }
 }
 
-template <int D, bool BIAS>
+template <int D, bool BIAS, bool DROPOUT>
 __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall x) {
     using S = Shape<D>;
     const Attention& about = x.about;
     AttentionPlace place;
-    if (!attention_place(&place, about, about.cu_k, S::ROWS)) { return; }
+    if (!attention_place<true>(&place, about, S::ROWS)) { return; }
     const int HS = about.head_size, k0 = place.tile * S::ROWS;
     const int j = k0 + (int)threadIdx.x / S::LANES, row = place.k_begin + j;  // key of the sequence; of all
     float *q_tile = (float*)dynamic_shared(), *dout_tile = q_tile + S::TILE_FLOATS;
-    float *lse = dout_tile + S::TILE_FLOATS, *delta = lse + S::COLUMNS, *table = delta + S::COLUMNS;
+    float *lse = dout_tile + S::TILE_FLOATS, *delta = lse + S::COLUMNS, *table = delta + 2 * S::COLUMNS;
+    uint32_t* hashes = (uint32_t*)(delta + S::COLUMNS);
+    const uint32_t k_key = DROPOUT && j < place.num_k ? about.k_keys[row] : 0;
     const int out_stride = about.num_heads * HS, limit = BIAS ? bias_limit(x.buckets) : 0;
     const size_t head_at = (size_t)(place.h * HS), at = (size_t)row * (size_t)about.kv_stride + head_at;
     if (BIAS) { bias_table_fill(table, x, place.h); }
@@ -241,14 +255,17 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
             const size_t sum = (size_t)place.h * (size_t)about.num_q_tokens + q_row + (size_t)c;
             lse[c] = c < num_queries ? x.lse[sum] * LOG2_E : INFINITY;
             delta[c] = c < num_queries ? x.delta[sum] : 0.0f;
+            if (DROPOUT) { hashes[c] = c < num_queries ? drop_row(x, (int)q_row + c, place.h) : 0; }
         }
         __syncthreads();
         for (int i = 0; i < S::COLUMNS && i < num_queries; i++) {
-            const float s = k.dot(q_tile + i * D) * about.scale * LOG2_E, dp = v.dot(dout_tile + i * D);
+            const float s = k.dot(q_tile + i * D) * about.scale * LOG2_E;
+            float dp = v.dot(dout_tile + i * D), kept = 1.0f;
+            if (DROPOUT) { kept = drops(x, hashes[i], k_key) ? 0.0f : x.keep_scale, dp *= kept; }
             const int away = j - (q0 + i);
             const float bias = BIAS ? bias_at(table, limit, away) : 0.0f;
             const float p = about.causal && away > 0 ? 0.0f : exp2f(s + bias - lse[i]);
-            dv.add(p, dout_tile + i * D);
+            dv.add(DROPOUT ? p * kept : p, dout_tile + i * D);
             dk.add(p * (dp - delta[i]), q_tile + i * D);
         }
     }
@@ -259,16 +276,17 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
 
 typedef void (*Kernel)(AttentionCall);
 
-template <int D, bool BIAS> static int launch_one(const AttentionCall* call, OpsContext* ops, char which) {
+template <int D, bool BIAS, bool DROPOUT>
+static int launch_one(const AttentionCall* call, OpsContext* ops, char which) {
     using S = Shape<D>;
     const Attention& about = call->about;
     const int bytes = S::SHARED_BYTES + (BIAS ? S::bias_bytes(call->buckets) : 0);
     const int num_tokens = which == 'k' ? about.num_k_tokens : about.num_q_tokens;
     const unsigned num_blocks =
         attention_num_tiles(num_tokens, about.num_seqs, S::ROWS) * (unsigned)about.num_heads;
-    const Kernel kernel = which == 'f'   ? attention_forward_kernel<D, BIAS>
-                          : which == 'q' ? attention_dq_kernel<D, BIAS>
-                                         : attention_dkv_kernel<D, BIAS>;
+    const Kernel kernel = which == 'f'   ? attention_forward_kernel<D, BIAS, DROPOUT>
+                          : which == 'q' ? attention_dq_kernel<D, BIAS, DROPOUT>
+                                         : attention_dkv_kernel<D, BIAS, DROPOUT>;
     if (num_blocks == 0) { return S::ROWS; }
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
     kernel<<<num_blocks, S::THREADS, (size_t)bytes, ops->stream>>>(*call);
@@ -277,8 +295,13 @@ template <int D, bool BIAS> static int launch_one(const AttentionCall* call, Ops
 }
 
 template <int D> static int launch(const AttentionCall* call, OpsContext* ops, char which) {
-    return call->about.bias != NULL ? launch_one<D, true>(call, ops, which)
-                                    : launch_one<D, false>(call, ops, which);
+    constexpr int DROPOUT_D = attention_dropout_size(D);
+    if (call->drop_below > 0) {
+        return call->about.bias != NULL ? launch_one<DROPOUT_D, true, true>(call, ops, which)
+                                        : launch_one<DROPOUT_D, false, true>(call, ops, which);
+    }
+    return call->about.bias != NULL ? launch_one<D, true, false>(call, ops, which)
+                                    : launch_one<D, false, false>(call, ops, which);
 }
 
 static int launch_by_head_size(const AttentionCall* call, OpsContext* ops, char which) {

@@ -162,6 +162,30 @@ accumulators_store(floatX* to, int stride, int num_rows, int HS, char* tile, int
     }
 }
 
+// --- dropout -----------------------------------------------------------------------------------------------
+// The keys of N key tokens from `token` (of all) on, 0 beyond num_tokens.
+template <int N, int THREADS>
+static __device__ __forceinline__ void load_k_keys(uint32_t* to, const AttentionCall& x, int token,
+                                                   int num_tokens) {
+    for (int i = (int)threadIdx.x; i < N; i += THREADS) {
+        to[i] = i < num_tokens ? x.about.k_keys[token + i] : 0;
+    }
+}
+
+// Hashes of this lane's rows of 16 MT queries, from query `first` of the sequence on.
+template <int MT>
+static __device__ __forceinline__ void load_drop_rows(uint32_t (&rows)[MT][2], const AttentionCall& x,
+                                                      const AttentionPlace& place, int first) {
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int i = first + 16 * m + 8 * half + (int)threadIdx.x % 32 / 4;
+            rows[m][half] = i < place.num_q ? drop_row(x, place.q_begin + i, place.h) : 0;
+        }
+    }
+}
+
 // Shared memory that a block of any card from sm_80 on can have (8.6, 8.9 and 12.0 have no more); the
 // kernels' tiles stay within, so that one shape serves all cards.
 enum { SHARED_BYTES_OF_ALL_CARDS = 99 << 10 };

@@ -153,12 +153,14 @@ static __device__ __forceinline__ Largest warp_largest(Largest mine) {
     return mine;
 }
 
+// A block per row (V of Vp values): out[row] = the index.
 __global__ static void __launch_bounds__(CLASSIFIER_THREADS)
-    argmax_kernel(int32_t* idx, const floatX* logits, int V) {
+    argmax_kernel(int32_t* out, const floatX* logits, int V, int Vp) {
     __shared__ Largest of_warps[WARP_THREADS];
+    const floatX* row = logits + (size_t)blockIdx.x * (size_t)Vp;
     Largest mine = {-INFINITY, V - 1};
     for (int v = (int)threadIdx.x; v < V; v += (int)blockDim.x) {
-        mine = larger(mine, Largest{(float)logits[v], v});
+        mine = larger(mine, Largest{(float)row[v], v});
     }
     mine = warp_largest(mine);
     if (warp_lane() == 0) { of_warps[warp_idx()] = mine; }
@@ -166,13 +168,16 @@ __global__ static void __launch_bounds__(CLASSIFIER_THREADS)
     if (warp_idx() > 0) { return; }
     const bool is_warp = warp_lane() < (int)blockDim.x / WARP_THREADS;
     mine = warp_largest(is_warp ? of_warps[warp_lane()] : Largest{-INFINITY, V - 1});
-    if (warp_lane() == 0) { *idx = mine.idx; }
+    if (warp_lane() == 0) { out[blockIdx.x] = mine.idx; }
 }
 
-int32_t argmax_row(const floatX* logits, int V, OpsContext* ops) {
-    int32_t* idx = (int32_t*)ops->sum;  // pinned: the kernel writes it where the host reads it
-    argmax_kernel<<<1, CLASSIFIER_THREADS, 0, ops->stream>>>(idx, logits, V);
-    CHECK_LAUNCH();
-    ops_sync(ops);
-    return *idx;
+void argmax_rows(int32_t* out, const floatX* logits, int num_rows, int V, int Vp, OpsContext* ops) {
+    for (int first = 0; first < num_rows; first += OPS_PARTIAL_FLOATS) {  // once
+        const int num = min_int(num_rows - first, OPS_PARTIAL_FLOATS);
+        int32_t* idx = (int32_t*)ops->partials;
+        argmax_kernel<<<(unsigned)num, CLASSIFIER_THREADS, 0, ops->stream>>>(
+            idx, logits + (size_t)first * (size_t)Vp, V, Vp);
+        CHECK_LAUNCH();
+        ops_download(ops, out + first, idx, (size_t)num * sizeof *out);
+    }
 }

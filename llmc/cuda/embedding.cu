@@ -19,44 +19,53 @@ constexpr int EMBED_THREADS = 256, EMBED_WARPS = EMBED_THREADS / WARP_THREADS, E
 constexpr int CHUNK_TOKENS_MIN = 32, NUM_TABLES = SORT_TABLES;  // wte, wpe
 
 // --- forward: a warp per token -----------------------------------------------------------------------------
-template <int N>
+template <int N, bool POSITIONS>
 __global__ static void __launch_bounds__(EMBED_THREADS)
     embedding_forward_kernel(floatX* out, const int32_t* tokens, const int32_t* positions, const floatX* wte,
                              const floatX* wpe, int T, int C) {
     const int t = (int)blockIdx.x * EMBED_WARPS + warp_idx();
     if (t >= T) { return; }
-    const floatX *a = wte + (size_t)tokens[t] * (size_t)C, *b = wpe + (size_t)positions[t] * (size_t)C;
+    const floatX *a = wte + (size_t)tokens[t] * (size_t)C,
+                 *b = POSITIONS ? wpe + (size_t)positions[t] * (size_t)C : NULL;
     floatX* o = out + (size_t)t * (size_t)C;
 #pragma unroll 4
     for (int c = warp_lane() * N; c < C; c += WARP_THREADS * N) {
         Floats<N> sum = load_floats<N, LOAD_READ_ONLY>(a + c);
-        const Floats<N> other = load_floats<N, LOAD_READ_ONLY>(b + c);
+        if (POSITIONS) {
+            const Floats<N> other = load_floats<N, LOAD_READ_ONLY>(b + c);
 #pragma unroll
-        for (int i = 0; i < N; i++) { sum[i] += other[i]; }
+            for (int i = 0; i < N; i++) { sum[i] += other[i]; }
+        }
         store_floats(o + c, sum);
     }
+}
+
+template <int N, bool POSITIONS>
+static void launch_forward(floatX* out, const int32_t* tokens, const int32_t* positions, const floatX* wte,
+                           const floatX* wpe, int T, int C, OpsContext* ops) {
+    embedding_forward_kernel<N, POSITIONS>
+        <<<blocks_for((size_t)T, EMBED_WARPS), EMBED_THREADS, 0, ops->stream>>>(out, tokens, positions, wte,
+                                                                                wpe, T, C);
+    CHECK_LAUNCH();
 }
 
 void embedding_forward(floatX* out, const int32_t* tokens, const int32_t* positions, const floatX* wte,
                        const floatX* wpe, int T, int C, OpsContext* ops) {
     if (T == 0) { return; }
-    const unsigned num_blocks = blocks_for((size_t)T, EMBED_WARPS);
-    if (vectors_fit(C, out, wte, wpe)) {
-        embedding_forward_kernel<FLOATX_PER_LOAD>
-            <<<num_blocks, EMBED_THREADS, 0, ops->stream>>>(out, tokens, positions, wte, wpe, T, C);
-    } else {
-        embedding_forward_kernel<1>
-            <<<num_blocks, EMBED_THREADS, 0, ops->stream>>>(out, tokens, positions, wte, wpe, T, C);
-    }
-    CHECK_LAUNCH();
+    const bool whole = vectors_fit(C, out, wte, wpe);
+    const auto launch = wpe != NULL
+                            ? (whole ? launch_forward<FLOATX_PER_LOAD, true> : launch_forward<1, true>)
+                            : (whole ? launch_forward<FLOATX_PER_LOAD, false> : launch_forward<1, false>);
+    launch(out, tokens, positions, wte, wpe, T, C, ops);
 }
 
 // --- backward ----------------------------------------------------------------------------------------------
 typedef struct {
+    int num_tables;                    // 1: no positions
     float* grads[NUM_TABLES];          // dwte, dwpe
     const int32_t* ids[NUM_TABLES];    // (T) tokens, positions
     const int32_t* order[NUM_TABLES];  // (T) numbers of tokens, by id and then as they come
-    float* heads;                      // (NUM_TABLES, num_chunks, C)
+    float* heads;                      // (num_tables, num_chunks, C)
     const floatX* dout;                // (T, C)
     int T, C, chunk_tokens, num_chunks;
 } EmbeddingSums;
@@ -152,7 +161,7 @@ __global__ static void __launch_bounds__(EMBED_THREADS) add_heads_kernel(Embeddi
 
 template <int N> static void launch_sums(const EmbeddingSums* about, OpsContext* ops) {
     const dim3 grid(blocks_for((size_t)about->num_chunks, EMBED_WARPS),
-                    blocks_for((size_t)about->C, WARP_THREADS * N), NUM_TABLES);
+                    blocks_for((size_t)about->C, WARP_THREADS * N), (unsigned)about->num_tables);
     sum_chunks_kernel<N><<<grid, EMBED_THREADS, 0, ops->stream>>>(*about);
     CHECK_LAUNCH();
     if (about->num_chunks == 1) { return; }
@@ -168,9 +177,11 @@ size_t embedding_backward_scratch_bytes(int T, int C, const OpsContext* ops) {
 void embedding_backward(float* dwte, float* dwpe, void* scratch, const floatX* dout, const int32_t* tokens,
                         const int32_t* positions, int T, int C, OpsContext* ops) {
     if (T == 0) { return; }
-    EmbeddingSums about = {{dwte, dwpe}, {tokens, positions}, {NULL, NULL}, ops->partials, dout, T, C, 0, 0};
-    embedding_sort(about.order, about.ids, scratch, T, ops);
-    const int max_chunks = OPS_PARTIAL_FLOATS / (NUM_TABLES * C);
+    const int num_tables = dwpe != NULL ? NUM_TABLES : 1;
+    EmbeddingSums about = {
+        num_tables, {dwte, dwpe}, {tokens, positions}, {NULL, NULL}, ops->partials, dout, T, C, 0, 0};
+    embedding_sort(about.order, about.ids, num_tables, scratch, T, ops);
+    const int max_chunks = OPS_PARTIAL_FLOATS / (num_tables * C);
     const int tokens_at_least = (T + max_chunks - 1) / max_chunks;
     about.chunk_tokens = tokens_at_least > CHUNK_TOKENS_MIN ? tokens_at_least : CHUNK_TOKENS_MIN;
     about.num_chunks = (T + about.chunk_tokens - 1) / about.chunk_tokens;

@@ -127,16 +127,16 @@ size_t embedding_sort_bytes(int T) {
     return SORT_TABLES * table_bytes(T);
 }
 
-void embedding_sort(const int32_t* order[SORT_TABLES], const int32_t* const ids[SORT_TABLES], void* scratch,
-                    int T, OpsContext* ops) {
+void embedding_sort(const int32_t* order[SORT_TABLES], const int32_t* const ids[SORT_TABLES], int num_tables,
+                    void* scratch, int T, OpsContext* ops) {
     const int most = (T + SORT_MAX_BLOCKS - 1) / SORT_MAX_BLOCKS;
     SortPass pass = {};
     pass.T = T;
     pass.block_tokens = most > SORT_BLOCK_TOKENS ? most : SORT_BLOCK_TOKENS;
-    const dim3 grid(blocks_for((size_t)T, (size_t)pass.block_tokens), SORT_TABLES);
+    const dim3 grid(blocks_for((size_t)T, (size_t)pass.block_tokens), (unsigned)num_tables);
     for (int digit = 0; digit < SORT_PASSES; digit++) {
         pass.shift = digit * SORT_BITS;
-        for (int i = 0; i < SORT_TABLES; i++) {
+        for (int i = 0; i < num_tables; i++) {
             char* own = (char*)scratch + (size_t)i * table_bytes(T);
             pass.ids[i] = ids[i];
             pass.from[i] = digit == 0 ? NULL : pass.to[i];

@@ -1,6 +1,6 @@
 /*
-embedding_sort.h -- the numbers 0 .. T-1 of tokens ordered by id, equal ids as they come; for tokens and
-positions at once.
+embedding_sort.h -- the numbers 0 .. T-1 of tokens ordered by id, equal ids as they come; for tokens alone, or
+tokens and positions at once.
 */
 #pragma once
 
@@ -17,9 +17,10 @@ enum { SORT_TABLES = 2 };
 
 // Scratch of both tables: 16 bytes per token and 128 KiB.
 size_t embedding_sort_bytes(int T);
-// order[i] (T) points into scratch afterwards: tokens by ids[i] (T). 0 <= id < 2^24; T > 0.
-void embedding_sort(const int32_t* order[SORT_TABLES], const int32_t* const ids[SORT_TABLES], void* scratch,
-                    int T, OpsContext* ops);
+// For i < num_tables order[i] (T) points into scratch afterwards: tokens by ids[i] (T). 0 <= id < 2^24; T >
+// 0.
+void embedding_sort(const int32_t* order[SORT_TABLES], const int32_t* const ids[SORT_TABLES], int num_tables,
+                    void* scratch, int T, OpsContext* ops);
 
 #ifdef __cplusplus
 }

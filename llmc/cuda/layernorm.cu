@@ -4,22 +4,12 @@ fused in.
 
     y = (x - mean) rstd w + b,   rstd = 1 / sqrt(var + 1e-5)
 
-A row is read once and stays in registers: up to 8 vectors of 16 bytes per thread, by a warp where that is
-enough (C <= 2048 in bf16), else by a block. Variance in a second pass over the registers: no cancellation.
-Other C (not whole vectors, or huge) take a kernel that walks the row in the cache.
+A row is read once and stays in registers (norm_rows.cuh). Variance in a second pass over the registers: no
+cancellation. Other C (not whole vectors, or huge) take a kernel that walks the row in the cache.
 */
-#include "launch.cuh"
+#include "norm_rows.cuh"
 
-constexpr int NORM_THREADS = 256, NORM_MAX_VECTORS = 8;
-
-// Of the threads that share a row: a warp, or the whole block.
-template <int THREADS> static __device__ __forceinline__ float row_sum(float value, float* shared) {
-    if constexpr (THREADS == WARP_THREADS) { return warp_sum(value); }
-    return block_sum(value, shared);
-}
-
-// THREADS per row, K vectors each. With RESIDUAL x = a + b, rounded to floatX and written: the backward pass
-// reads it so. residual may be a or b.
+// THREADS per row, K vectors each.
 template <int K, int THREADS, bool RESIDUAL>
 __global__ static void __launch_bounds__(NORM_THREADS)
     layernorm_rows_kernel(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
@@ -31,30 +21,7 @@ __global__ static void __launch_bounds__(NORM_THREADS)
     const int first = (int)(threadIdx.x % THREADS) * N;
     const size_t row = (size_t)t * (size_t)C;
     Vec<floatX, N> x[K];
-#pragma unroll
-    for (int k = 0; k < K; k++) {
-        const int c = first + k * THREADS * N;
-        if (c < C) { x[k] = load_vec<N, LOAD_ONCE>(a + row + c); }
-    }
-    if constexpr (RESIDUAL) {
-        Vec<floatX, N> y[K];
-#pragma unroll
-        for (int k = 0; k < K; k++) {
-            const int c = first + k * THREADS * N;
-            if (c < C) { y[k] = load_vec<N, LOAD_ONCE>(b + row + c); }
-        }
-#pragma unroll
-        for (int k = 0; k < K; k++) {
-            const int c = first + k * THREADS * N;
-            if (c >= C) { continue; }
-            Floats<N> sum = to_floats(x[k]);
-            const Floats<N> other = to_floats(y[k]);
-#pragma unroll
-            for (int i = 0; i < N; i++) { sum[i] += other[i]; }
-            x[k] = from_floats<floatX>(sum);
-            store_vec(residual + row + c, x[k]);
-        }
-    }
+    row_load<K, THREADS, RESIDUAL>(x, residual, a, b, row, first, C);
     float sum = 0.0f, squares = 0.0f;
 #pragma unroll
     for (int k = 0; k < K; k++) {
@@ -140,32 +107,10 @@ template <bool RESIDUAL> static void launch_any(const NormArrays* x, OpsContext*
 
 template <bool RESIDUAL> static void norm_forward(const NormArrays* x, OpsContext* ops) {
     if (x->T == 0) { return; }
-    const int vectors = x->C / FLOATX_PER_LOAD;
-    const int per_lane = (vectors + WARP_THREADS - 1) / WARP_THREADS;
-    const int per_thread = (vectors + NORM_THREADS - 1) / NORM_THREADS;
-    if (!vectors_fit(x->C, x->residual, x->out, x->a, x->b, x->weight, x->bias) ||
-        per_thread > NORM_MAX_VECTORS) {
-        launch_any<RESIDUAL>(x, ops);
-        return;
-    }
-    switch (per_lane) {
-        case 1: launch_rows<1, WARP_THREADS, RESIDUAL>(x, ops); return;
-        case 2: launch_rows<2, WARP_THREADS, RESIDUAL>(x, ops); return;
-        case 3: launch_rows<3, WARP_THREADS, RESIDUAL>(x, ops); return;
-        case 4: launch_rows<4, WARP_THREADS, RESIDUAL>(x, ops); return;
-        case 5:
-        case 6: launch_rows<6, WARP_THREADS, RESIDUAL>(x, ops); return;
-        case 7:
-        case 8: launch_rows<8, WARP_THREADS, RESIDUAL>(x, ops); return;
-        default: break;
-    }
-    if (per_thread <= 2) {
-        launch_rows<2, NORM_THREADS, RESIDUAL>(x, ops);
-    } else if (per_thread <= 4) {
-        launch_rows<4, NORM_THREADS, RESIDUAL>(x, ops);
-    } else {
-        launch_rows<NORM_MAX_VECTORS, NORM_THREADS, RESIDUAL>(x, ops);
-    }
+    const bool launched =
+        vectors_fit(x->C, x->residual, x->out, x->a, x->b, x->weight, x->bias) &&
+        norm_by_columns(x->C, [&](auto shape) { launch_rows<shape.K, shape.THREADS, RESIDUAL>(x, ops); });
+    if (!launched) { launch_any<RESIDUAL>(x, ops); }
 }
 
 void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp, const floatX* weight,

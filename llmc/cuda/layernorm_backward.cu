@@ -4,16 +4,10 @@ layernorm_backward.cu -- gradients of layer normalisation; every input is read o
     dx = dresidual + rstd (g - mean(g) - xhat mean(g xhat)),   g = dy w,   xhat = (x - mean) rstd
     dw += sum over rows of dy xhat,   db += sum over rows of dy
 
-A fixed number of blocks walks the rows. A row is done by 1, 2, 4 or 12 warps, so that a thread has at most 32
-columns (float32: 16): its share of w, dw and db stays in registers over all rows of the block. A block's sums
-go to ops->partials, and a second kernel adds those in order: the result depends on shape and card only.
+Rows are walked and the weights' gradients summed as norm_backward.cuh says: the result depends on shape and
+card only.
 */
-#include "launch.cuh"
-
-// One block of 12 warps per SM: 168 registers a thread, and 3 arrays x 4 vectors x 384 threads of loads in
-// flight.
-constexpr int BACKWARD_THREADS = 384, BACKWARD_WARPS = BACKWARD_THREADS / WARP_THREADS;
-constexpr int COLUMNS_PER_THREAD = sizeof(floatX) == 2 ? 32 : 16, SUM_COLUMNS = 32, SUM_SLICES = 16;
+#include "norm_backward.cuh"
 
 typedef struct {
     floatX* dinp;
@@ -24,65 +18,15 @@ typedef struct {
     int T, C;
 } NormBackward;
 
-// Sums over the WARPS warps of a row. `shared` alternates between two places, so one barrier is enough: who
-// writes a place again has passed the barrier of the other, behind everybody's reads of this one.
-template <int WARPS>
-static __device__ __forceinline__ float2 row_sums(float2 sums, float2 (*shared)[BACKWARD_WARPS], int round) {
-    sums.x = warp_sum(sums.x);
-    sums.y = warp_sum(sums.y);
-    if constexpr (WARPS > 1) {
-        float2* place = shared[round & 1];
-        if (warp_lane() == 0) { place[warp_idx()] = sums; }
-        __syncthreads();
-        const int first = warp_idx() / WARPS * WARPS;
-        sums = place[first];
-#pragma unroll
-        for (int w = 1; w < WARPS; w++) {
-            sums.x += place[first + w].x;
-            sums.y += place[first + w].y;
-        }
-    }
-    return sums;
-}
-
-// Adds up what the groups of threads with the same columns have, in the order of the groups; `totals` (2, C).
-template <int K, int GROUPS, int N>
-static __device__ __forceinline__ void write_partials(float* partials, float* totals, const Floats<N>* dw,
-                                                      const Floats<N>* db, int group, int first, int C) {
-    constexpr int STRIDE = BACKWARD_THREADS / GROUPS * N;
-    for (int turn = 0; turn < GROUPS; turn++) {
-        float* into = turn == GROUPS - 1 ? partials : totals;
-        if (turn == group) {
-#pragma unroll
-            for (int k = 0; k < K; k++) {
-                const int c = first + k * STRIDE;
-                if (c >= C) { continue; }
-                Floats<N> w = dw[k], b = db[k];
-                if (turn > 0) {
-                    const Floats<N> w0 = load_vec<N>(totals + c), b0 = load_vec<N>(totals + C + c);
-#pragma unroll
-                    for (int i = 0; i < N; i++) {
-                        w[i] += w0[i];
-                        b[i] += b0[i];
-                    }
-                }
-                store_vec(into + c, w);
-                store_vec(into + C + c, b);
-            }
-        }
-        if (GROUPS > 1) { __syncthreads(); }
-    }
-}
-
 template <int WARPS, int K>
 __global__ static void __launch_bounds__(BACKWARD_THREADS) layernorm_backward_kernel(NormBackward about) {
     constexpr int N = FLOATX_PER_LOAD, THREADS = WARPS * WARP_THREADS, GROUPS = BACKWARD_THREADS / THREADS;
-    __shared__ float2 shared[2][BACKWARD_WARPS];
+    __shared__ Floats<2> shared[2][BACKWARD_WARPS];
     extern __shared__ float totals[];  // (2, C) where there are several groups
     const int C = about.C, T = about.T;
     const int group = (int)threadIdx.x / THREADS, first = (int)threadIdx.x % THREADS * N;
     Vec<floatX, N> weight[K];
-    Floats<N> dw[K], db[K];
+    Floats<N> sums_of[2][K], (&dw)[K] = sums_of[0], (&db)[K] = sums_of[1];
 #pragma unroll
     for (int k = 0; k < K; k++) {
         const int c = first + k * THREADS * N;
@@ -107,7 +51,7 @@ __global__ static void __launch_bounds__(BACKWARD_THREADS) layernorm_backward_ke
                 }
             }
         }
-        float2 sums = make_float2(0.0f, 0.0f);
+        Floats<2> sums = floats_of<2>(0.0f);
 #pragma unroll
         for (int k = 0; k < K; k++) {
             if (first + k * THREADS * N >= end) { continue; }
@@ -115,14 +59,14 @@ __global__ static void __launch_bounds__(BACKWARD_THREADS) layernorm_backward_ke
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 const float xhat = (x[i] - m) * r, g = d[i] * w[i];
-                sums.x += g;
-                sums.y += g * xhat;
+                sums[0] += g;
+                sums[1] += g * xhat;
                 dw[k][i] += d[i] * xhat;
                 db[k][i] += d[i];
             }
         }
         sums = row_sums<WARPS>(sums, shared, round);
-        const float mean_g = sums.x / (float)C, mean_gx = sums.y / (float)C;
+        const float mean_g = sums[0] / (float)C, mean_gx = sums[1] / (float)C;
 #pragma unroll
         for (int k = 0; k < K; k++) {
             const int c = first + k * THREADS * N;
@@ -138,7 +82,7 @@ __global__ static void __launch_bounds__(BACKWARD_THREADS) layernorm_backward_ke
             store_floats(about.dinp + row + c, dx);
         }
     }
-    write_partials<K, GROUPS>(about.partials + (size_t)blockIdx.x * 2 * (size_t)C, totals, dw, db, group,
+    write_partials<K, GROUPS>(about.partials + (size_t)blockIdx.x * 2 * (size_t)C, totals, sums_of, group,
                               first, C);
 }
 
@@ -171,28 +115,6 @@ __global__ static void __launch_bounds__(BACKWARD_THREADS) layernorm_backward_an
     }
 }
 
-// dweight, dbias (C) += column sums of partials (num_blocks, 2 C): SUM_SLICES of the blocks side by side.
-__global__ static void __launch_bounds__(SUM_COLUMNS* SUM_SLICES)
-    layernorm_sum_partials_kernel(float* dweight, float* dbias, const float* partials, int num_blocks,
-                                  int C) {
-    __shared__ float slices[SUM_SLICES][SUM_COLUMNS];
-    const int column = (int)threadIdx.x % SUM_COLUMNS, slice = (int)threadIdx.x / SUM_COLUMNS;
-    const int c = (int)blockIdx.x * SUM_COLUMNS + column;
-    float sum = 0.0f;
-    if (c < 2 * C) {
-#pragma unroll 8
-        for (int b = slice; b < num_blocks; b += SUM_SLICES) {
-            sum += partials[(size_t)b * 2 * (size_t)C + c];
-        }
-    }
-    slices[slice][column] = sum;
-    __syncthreads();
-    if (slice != 0 || c >= 2 * C) { return; }
-    for (int s = 1; s < SUM_SLICES; s++) { sum += slices[s][column]; }
-    float* to = c < C ? dweight + c : dbias + (c - C);
-    *to += sum;
-}
-
 template <int WARPS, int K>
 static void launch_backward(const NormBackward* about, int num_blocks, OpsContext* ops) {
     const size_t shared_bytes = WARPS < BACKWARD_WARPS ? 2 * (size_t)about->C * sizeof(float) : 0;
@@ -200,44 +122,19 @@ static void launch_backward(const NormBackward* about, int num_blocks, OpsContex
     CHECK_LAUNCH();
 }
 
-template <int WARPS>
-static void launch_backward_of(const NormBackward* about, int num_blocks, OpsContext* ops) {
-    constexpr int MAX_K = COLUMNS_PER_THREAD / FLOATX_PER_LOAD;
-    constexpr int VECTOR_COLUMNS = WARPS * WARP_THREADS * FLOATX_PER_LOAD;  // of a row, side by side
-    switch ((about->C + VECTOR_COLUMNS - 1) / VECTOR_COLUMNS) {
-        case 1: launch_backward<WARPS, 1>(about, num_blocks, ops); return;
-        case 2: launch_backward<WARPS, 2>(about, num_blocks, ops); return;
-        case 3: launch_backward<WARPS, 3>(about, num_blocks, ops); return;
-        default: launch_backward<WARPS, MAX_K>(about, num_blocks, ops); return;
-    }
-}
-
 void layernorm_backward(floatX* dinp, float* dweight, float* dbias, const floatX* dresidual,
                         const floatX* dout, const floatX* inp, const floatX* weight, const float* mean,
                         const float* rstd, int T, int C, OpsContext* ops) {
     if (T == 0) { return; }
     const NormBackward about = {dinp, ops->partials, dresidual, dout, inp, weight, mean, rstd, T, C};
-    const int max_columns = COLUMNS_PER_THREAD * WARP_THREADS;  // of one warp
-    int warps = 1;
-    while (warps < BACKWARD_WARPS && C > warps * max_columns) {
-        warps = warps == 4 ? BACKWARD_WARPS : warps * 2;
-    }
-    const bool any = C > warps * max_columns || !vectors_fit(C, dinp, dresidual, dout, inp, weight);
-    const int rows_per_block = any ? 1 : BACKWARD_WARPS / warps;
-    int num_blocks = min_int(ops->num_sms, (T + rows_per_block - 1) / rows_per_block);
-    num_blocks = min_int(num_blocks, OPS_PARTIAL_FLOATS / (2 * C));
-    if (any) {
+    const int warps = vectors_fit(C, dinp, dresidual, dout, inp, weight) ? norm_backward_warps(C) : 0;
+    const int num_blocks = norm_backward_blocks(T, C, warps, 2, ops);
+    if (warps == 0) {
         layernorm_backward_any_kernel<<<num_blocks, BACKWARD_THREADS, 0, ops->stream>>>(about);
         CHECK_LAUNCH();
     } else {
-        switch (warps) {
-            case 1: launch_backward_of<1>(&about, num_blocks, ops); break;
-            case 2: launch_backward_of<2>(&about, num_blocks, ops); break;
-            case 4: launch_backward_of<4>(&about, num_blocks, ops); break;
-            default: launch_backward_of<BACKWARD_WARPS>(&about, num_blocks, ops); break;
-        }
+        norm_backward_by_columns(
+            C, [&](auto shape) { launch_backward<shape.WARPS, shape.K>(&about, num_blocks, ops); });
     }
-    layernorm_sum_partials_kernel<<<blocks_for(2 * (size_t)C, SUM_COLUMNS), SUM_COLUMNS * SUM_SLICES, 0,
-                                    ops->stream>>>(dweight, dbias, ops->partials, num_blocks, C);
-    CHECK_LAUNCH();
+    norm_sum_partials(dweight, dbias, num_blocks, C, ops);
 }

@@ -35,6 +35,11 @@ void ops_zero(OpsContext* ops, void* memory, size_t num_bytes) {
     if (num_bytes > 0) { CUDA_CHECK(cudaMemsetAsync(memory, 0, num_bytes, ops->stream)); }
 }
 
+void ops_copy(OpsContext* ops, void* to, const void* from, size_t num_bytes) {
+    if (num_bytes == 0) { return; }
+    CUDA_CHECK(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyDeviceToDevice, ops->stream));
+}
+
 static size_t piece_bytes(size_t num_bytes, size_t begin) {
     const size_t left = num_bytes - begin, most = OPS_BOUNCE_BYTES;
     return left < most ? left : most;

@@ -1,5 +1,6 @@
 /*
-rows.cu -- pick and put back the supervised rows, so that the head works on those only.
+rows.cu -- pick and put back the supervised rows, so that the head works on those only; new keys and values
+into a cache.
 
 A warp per row. Scattering first inverts `rows`, so that every value of the output is written once: the row,
 or zeros.
@@ -92,4 +93,28 @@ void scatter_rows(floatX* out, const floatX* inp, const int32_t* rows, int num_r
     for (int first = 0; first < T; first += OPS_PARTIAL_FLOATS) {  // once, short of 4 million tokens
         scatter_range(out, inp, rows, num_rows, first, min_int(T - first, OPS_PARTIAL_FLOATS), C, ops);
     }
+}
+
+template <int N>
+__global__ static void __launch_bounds__(ROWS_THREADS)
+    place_rows_kernel(floatX* dst, int dst_stride, const floatX* src, int src_stride, const int32_t* rows,
+                      int num_rows, int width) {
+    const int i = (int)blockIdx.x * ROWS_WARPS + warp_idx();
+    if (i >= num_rows) { return; }
+    copy_row<N>(dst + (size_t)rows[i] * (size_t)dst_stride, src + (size_t)i * (size_t)src_stride, width);
+}
+
+void place_rows(floatX* dst, int dst_stride, const floatX* src, int src_stride, const int32_t* rows,
+                int num_rows, int width, OpsContext* ops) {
+    if (num_rows == 0) { return; }
+    const unsigned num_blocks = blocks_for((size_t)num_rows, ROWS_WARPS);
+    const bool whole = dst_stride % FLOATX_PER_LOAD == 0 && src_stride % FLOATX_PER_LOAD == 0;
+    if (whole && vectors_fit(width, dst, src)) {
+        place_rows_kernel<FLOATX_PER_LOAD><<<num_blocks, ROWS_THREADS, 0, ops->stream>>>(
+            dst, dst_stride, src, src_stride, rows, num_rows, width);
+    } else {
+        place_rows_kernel<1><<<num_blocks, ROWS_THREADS, 0, ops->stream>>>(dst, dst_stride, src, src_stride,
+                                                                           rows, num_rows, width);
+    }
+    CHECK_LAUNCH();
 }

@@ -19,6 +19,9 @@ Attention
     X(void, residual_layernorm_forward, (float* residual, float* out, float* mean, float* rstd, const float* a, const float* b, const float* weight, const float* bias, int T, int C), (residual, out, mean, rstd, a, b, weight, bias, T, C, cpu)) \
     X(void, residual_forward, (float* out, const float* a, const float* b, size_t num_values), (out, a, b, num_values, cpu)) \
     X(void, layernorm_backward, (float* dinp, float* dweight, float* dbias, const float* dresidual, const float* dout, const float* inp, const float* weight, const float* mean, const float* rstd, int T, int C), (dinp, dweight, dbias, dresidual, dout, inp, weight, mean, rstd, T, C, cpu)) \
+    X(void, rmsnorm_forward, (float* out, float* rstd, const float* inp, const float* weight, float scale, int T, int C), (out, rstd, inp, weight, scale, T, C, cpu)) \
+    X(void, residual_rmsnorm_forward, (float* residual, float* out, float* rstd, const float* a, const float* b, const float* weight, float scale, int T, int C), (residual, out, rstd, a, b, weight, scale, T, C, cpu)) \
+    X(void, rmsnorm_backward, (float* dinp, float* dweight, const float* dresidual, const float* dout, const float* inp, const float* weight, const float* rstd, float scale, int T, int C), (dinp, dweight, dresidual, dout, inp, weight, rstd, scale, T, C, cpu)) \
     X(void, matmul_forward, (float* out, const float* inp, const float* weight, const float* bias, int T, int C, int OC), (out, inp, weight, bias, T, C, OC, cpu)) \
     X(void, matmul_backward_input, (float* dinp, const float* dout, const float* weight, int T, int C, int OC), (dinp, dout, weight, T, C, OC, cpu)) \
     X(void, matmul_backward_weight, (float* dweight, float* dbias, const float* dout, const float* inp, int T, int C, int OC), (dweight, dbias, dout, inp, T, C, OC, cpu)) \
@@ -26,6 +29,11 @@ Attention
     X(void, matmul_gelu_backward_input, (float* dinp, const float* pre_gelu, void* scratch, const float* dout, const float* weight, int T, int C, int OC), (dinp, pre_gelu, scratch, dout, weight, T, C, OC, cpu)) \
     X(void, gelu_forward, (float* out, const float* inp, size_t num_values), (out, inp, num_values, cpu)) \
     X(void, gelu_backward, (float* dinp, const float* dout, const float* inp, size_t num_values), (dinp, dout, inp, num_values, cpu)) \
+    X(void, relu_forward, (float* out, const float* inp, size_t num_values), (out, inp, num_values, cpu)) \
+    X(void, relu_backward, (float* dinp, const float* dout, const float* inp, size_t num_values), (dinp, dout, inp, num_values, cpu)) \
+    X(void, gated_gelu_forward, (float* out, const float* inp, int T, int F), (out, inp, T, F, cpu)) \
+    X(void, gated_gelu_backward, (float* dinp, const float* dout, const float* inp, int T, int F), (dinp, dout, inp, T, F, cpu)) \
+    X(void, dropout_apply, (float* out, const float* inp, const uint32_t* keys, uint32_t place, float p, int T, int C), (out, inp, keys, place, p, T, C, cpu)) \
     X(void, attention_forward, (float* out, float* lse, const float* qkv, const int32_t* cu_seqlens, int num_seqs, int T, int C, int NH), (out, lse, qkv, cu_seqlens, num_seqs, T, C, NH, cpu)) \
     X(size_t, attention_backward_scratch_bytes, (int T, int C, int NH, int max_seq_tokens), (T, C, NH, max_seq_tokens, cpu)) \
     X(void, attention_backward, (float* dqkv, void* scratch, const float* dout, const float* qkv, const float* out, const float* lse, const int32_t* cu_seqlens, int num_seqs, int T, int C, int NH), (dqkv, scratch, dout, qkv, out, lse, cu_seqlens, num_seqs, T, C, NH, cpu)) \
@@ -35,7 +43,8 @@ Attention
     X(void, gather_rows, (float* out, const float* inp, const int32_t* rows, int num_rows, int C), (out, inp, rows, num_rows, C, cpu)) \
     X(void, scatter_rows, (float* out, const float* inp, const int32_t* rows, int num_rows, int T, int C), (out, inp, rows, num_rows, T, C, cpu)) \
     X(void, fused_classifier, (float* losses, float* logits, const int32_t* targets, float dlogits_scale, int num_rows, int V, int Vp), (losses, logits, targets, dlogits_scale, num_rows, V, Vp, cpu)) \
-    X(int32_t, argmax_row, (const float* logits, int V), (logits, V, cpu)) \
+    X(void, argmax_rows, (int32_t* out, const float* logits, int num_rows, int V, int Vp), (out, logits, num_rows, V, Vp, cpu)) \
+    X(void, place_rows, (float* dst, int dst_stride, const float* src, int src_stride, const int32_t* rows, int num_rows, int width), (dst, dst_stride, src, src_stride, rows, num_rows, width, cpu)) \
     X(void, adamw_update, (float* params, float* m, float* v, const float* grads, size_t num_params, const void* about), (params, NULL, m, v, grads, num_params, 0, about, cpu)) \
     X(double, sum_of_squares, (const float* values, size_t num_values), (values, num_values, cpu))
 // clang-format on

@@ -105,6 +105,13 @@ Pair pair_ints(const int32_t* values, size_t num_values) {
     return pair;
 }
 
+Pair pair_copy_of(Pair from) {
+    Pair pair = pair_new(from.num_values, from.bytes_per_value);
+    memcpy(pair.host, from.host, from.num_values * sizeof(float));
+    pair_to_device(pair);
+    return pair;
+}
+
 float* pair_download(Pair pair) {
     float* values = downloads[num_downloads++ % MAX_ARRAYS] = must_alloc(pair.num_values * sizeof(float));
     if (pair.bytes_per_value == 4) {
@@ -153,6 +160,10 @@ bool pair_close(Pair pair, double tolerance, const char* what) {
     printf("%s[%zu of %zu]: %g, the CPU has %g: off by %.3g of the values' size, tolerance %.3g\n", what,
            worst_idx, pair.num_values, (double)got[worst_idx], (double)ref[worst_idx], worst, tolerance);
     return false;
+}
+
+bool pair_same_bits(Pair a, Pair b) {
+    return memcmp(pair_download(a), pair_download(b), a.num_values * sizeof(float)) == 0;
 }
 
 int ragged_random(int32_t* cu_seqlens, int num_seqs, int max_len) {

@@ -44,6 +44,7 @@ Pair pair_filled(size_t num_values, float value);       // floatX; NaN: shows wh
 Pair pair_floats(size_t num_values, float value);       // float32 on the device
 Pair pair_random_floats(size_t num_values, double deviation);
 Pair pair_ints(const int32_t* values, size_t num_values);
+Pair pair_copy_of(Pair from);    // of the host's values
 void pair_to_device(Pair pair);  // after the host's values were changed (rounds them to floatX)
 void pair_release(void);         // all of them; fails where a guard was overwritten
 
@@ -60,6 +61,8 @@ static inline int32_t* pair_i(Pair pair) {
 // The device's values, in host memory until pair_release(); waits for the device.
 float* pair_download(Pair pair);
 bool pair_close(Pair pair, double tolerance, const char* what);
+// The same values on the device, bit for bit.
+bool pair_same_bits(Pair a, Pair b);
 #define CHECK_PAIR(pair, tolerance) CHECK(pair_close((pair), (tolerance), #pair))
 
 // cu_seqlens (num_seqs + 1) of random lengths 1 .. max_len, every fourth of them 1; returns the tokens in

@@ -84,6 +84,30 @@ static void backward_equals_the_cpus_and_repeats_its_bits(void) {
     }
 }
 
+// T5 has no positions: `out` is wte's rows exactly, and dwte what it is with positions, bit for bit.
+static void without_positions_it_is_the_rows_of_wte(void) {
+    for (int i = 0; i < NUM_CHOSEN + NUM_RANDOM; i++) {
+        const Shape s = shape_of(i);
+        const size_t n = (size_t)s.T * (size_t)s.C, num_wte = (size_t)s.num_tokens * (size_t)s.C;
+        Pair tokens = ids_below(s.num_tokens, s.T), positions = ids_below(1, s.T);
+        Pair wte = pair_random(num_wte, 1.0), out = pair_filled(n, NAN), dout = pair_random(n, 1.0);
+        embedding_forward(pair_x(out), pair_i(tokens), NULL, pair_x(wte), NULL, s.T, s.C, cuda_test_ops);
+        cpu_embedding_forward(out.host, tokens.host_ints, NULL, wte.host, NULL, s.T, s.C);
+        CHECK_PAIR(out, 0);
+        Pair dwte = pair_floats(num_wte, 0.5f), with = pair_floats(num_wte, 0.5f),
+             dwpe = pair_floats((size_t)s.C, 0);
+        const size_t num_bytes = embedding_backward_scratch_bytes(s.T, s.C, cuda_test_ops);
+        Pair scratch = pair_floats((num_bytes + 3) / 4, NAN);
+        embedding_backward(pair_f(dwte), NULL, scratch.device, pair_x(dout), pair_i(tokens), NULL, s.T, s.C,
+                           cuda_test_ops);
+        run_backward(with, dwpe, dout, tokens, positions, s);
+        cpu_embedding_backward(dwte.host, NULL, dout.host, tokens.host_ints, NULL, s.T, s.C);
+        CHECK_PAIR(dwte, FLOAT_EPS * (8 + 4 * sqrt((double)s.T)));
+        CHECK(pair_same_bits(dwte, with));
+        pair_release();
+    }
+}
+
 // The law on which "no row is written by two threads" rests. Ids that differ in one byte, in two, in three.
 static void sort_is_by_id_and_stable(void) {
     const int lengths[] = {1, 31, 257, 1024, 2500}, limits[] = {2, 300, 3 << 16, 1 << 24},
@@ -97,7 +121,7 @@ static void sort_is_by_id_and_stable(void) {
         }
         pair_to_device(ids);
         const int32_t *order[SORT_TABLES], *const both[SORT_TABLES] = {pair_i(ids), pair_i(ids)};
-        embedding_sort(order, both, scratch.device, T, cuda_test_ops);
+        embedding_sort(order, both, SORT_TABLES, scratch.device, T, cuda_test_ops);
         int32_t* got = malloc((size_t)T * sizeof *got);
         for (int table = 0; table < SORT_TABLES && got != NULL; table++) {
             ops_download(cuda_test_ops, got, order[table], (size_t)T * sizeof *got);
@@ -162,6 +186,7 @@ int main(int argc, char** argv) {
     cuda_test_begin(argc, argv);
     RUN(forward_equals_the_cpus);
     RUN(backward_equals_the_cpus_and_repeats_its_bits);
+    RUN(without_positions_it_is_the_rows_of_wte);
     RUN(sort_is_by_id_and_stable);
     RUN(integers_add_up_exactly_whatever_byte_differs);
     RUN(scratch_is_linear_in_tokens);

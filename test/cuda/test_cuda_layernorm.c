@@ -35,17 +35,6 @@ static Pair values_around(size_t num_values, float mean) {
     return pair;
 }
 
-static Pair copy_of(Pair from) {
-    Pair pair = pair_filled(from.num_values, 0);
-    memcpy(pair.host, from.host, from.num_values * sizeof(float));
-    pair_to_device(pair);
-    return pair;
-}
-
-static bool same_bits(Pair a, Pair b) {
-    return memcmp(pair_download(a), pair_download(b), a.num_values * sizeof(float)) == 0;
-}
-
 static void forward_equals_the_cpus(void) {
     for (int i = 0; i < NUM_CHOSEN + NUM_RANDOM; i++) {
         const int T = shape_of(i).T, C = shape_of(i).C;
@@ -82,15 +71,15 @@ static void residual_norm_is_the_norm_of_the_written_sum(void) {
         CHECK_PAIR(y, ROW_TOLERANCE + 4 * FLOAT_EPS * sqrt((double)C));
         CHECK_PAIR(rstd, 4 * FLOAT_EPS * (4 + sqrt((double)C / 8)));
         // in place over either addend; and the same sum by the addition alone, apart and in place
-        Pair a2 = copy_of(a), b2 = copy_of(b), y2 = pair_filled(n, NAN), a3 = copy_of(a);
+        Pair a2 = pair_copy_of(a), b2 = pair_copy_of(b), y2 = pair_filled(n, NAN), a3 = pair_copy_of(a);
         residual_layernorm_forward(pair_x(a2), pair_x(y2), pair_f(mean), pair_f(rstd), pair_x(a2), pair_x(b),
                                    pair_x(w), pair_x(bias), T, C, cuda_test_ops);
-        CHECK(same_bits(a2, sum) && same_bits(y2, y));
+        CHECK(pair_same_bits(a2, sum) && pair_same_bits(y2, y));
         residual_layernorm_forward(pair_x(b2), pair_x(y2), pair_f(mean), pair_f(rstd), pair_x(a), pair_x(b2),
                                    pair_x(w), pair_x(bias), T, C, cuda_test_ops);
-        CHECK(same_bits(b2, sum) && same_bits(y2, y));
+        CHECK(pair_same_bits(b2, sum) && pair_same_bits(y2, y));
         residual_forward(pair_x(a3), pair_x(a3), pair_x(b), n, cuda_test_ops);
-        CHECK(same_bits(a3, sum));
+        CHECK(pair_same_bits(a3, sum));
         pair_release();
     }
 }
@@ -147,12 +136,13 @@ static void backward_repeats_its_bits_also_in_place(void) {
         const size_t n = (size_t)x.T * (size_t)x.C, C = (size_t)x.C;
         Pair dinp = pair_filled(n, NAN), dw = pair_floats(C, 0), db = pair_floats(C, 0);
         run_backward(&x, dinp, dw, db, pair_x(x.dresidual), pair_x(x.dout));
-        Pair over_residual = copy_of(x.dresidual), over_dout = copy_of(x.dout), dw2 = pair_floats(C, 0);
+        Pair over_residual = pair_copy_of(x.dresidual), over_dout = pair_copy_of(x.dout),
+             dw2 = pair_floats(C, 0);
         Pair db2 = pair_floats(C, 0), dw3 = pair_floats(C, 0), db3 = pair_floats(C, 0);
         run_backward(&x, over_residual, dw2, db2, pair_x(over_residual), pair_x(x.dout));
         run_backward(&x, over_dout, dw3, db3, pair_x(x.dresidual), pair_x(over_dout));
-        CHECK(same_bits(dinp, over_residual) && same_bits(dw, dw2) && same_bits(db, db2));
-        CHECK(same_bits(dinp, over_dout) && same_bits(dw, dw3) && same_bits(db, db3));
+        CHECK(pair_same_bits(dinp, over_residual) && pair_same_bits(dw, dw2) && pair_same_bits(db, db2));
+        CHECK(pair_same_bits(dinp, over_dout) && pair_same_bits(dw, dw3) && pair_same_bits(db, db3));
         pair_release();
     }
 }

@@ -64,10 +64,45 @@ static void a_row_named_twice_is_the_last_one(void) {
     pair_release();
 }
 
+// Rows of a cache that are not named, and columns beside, stay.
+static void place_puts_rows_where_they_belong(void) {
+    for (int i = 0; i < NUM_SHAPES; i++) {
+        const Case x = random_case(i);
+        const int step = i % 2 == 0 ? 8 : 1, width = x.C, at = i % 3 * step;  // columns before and behind
+        const int dst_stride = at + width + i % 4 * step, src_stride = at + width + i % 2 * step;
+        Pair dst = pair_random((size_t)x.T * (size_t)dst_stride, 1.0);
+        Pair src = pair_random((size_t)x.num_rows * (size_t)src_stride, 1.0),
+             rows = pair_ints(x.rows, (size_t)x.num_rows);
+        place_rows(pair_x(dst) + at, dst_stride, pair_x(src) + at, src_stride, pair_i(rows), x.num_rows,
+                   width, cuda_test_ops);
+        cpu_place_rows(dst.host + at, dst_stride, src.host + at, src_stride, x.rows, x.num_rows, width);
+        CHECK_PAIR(dst, 0);
+        pair_release();
+    }
+}
+
+// Queued in the order of the calls, any number of bytes.
+static void a_copy_is_queued_like_an_operation(void) {
+    Pair x = pair_random(1001, 1.0), y = pair_filled(1001, NAN), z = pair_filled(1001, NAN);
+    const size_t num_bytes = 1001 * sizeof(floatX);
+    ops_copy(cuda_test_ops, y.device, x.device, num_bytes);
+    ops_copy(cuda_test_ops, z.device, y.device, num_bytes);
+    ops_zero(cuda_test_ops, y.device, num_bytes);
+    CHECK(pair_same_bits(x, z));
+    ops_copy(cuda_test_ops, (char*)z.device + 1, (char*)x.device + 3, 500);
+    ops_copy(cuda_test_ops, z.device, x.device, 0);
+    char got[501], from[503];
+    ops_download(cuda_test_ops, got, z.device, sizeof got);
+    ops_download(cuda_test_ops, from, x.device, sizeof from);
+    CHECK(memcmp(got + 1, from + 3, 500) == 0 && got[0] == from[0]);
+    pair_release();
+}
+
 static void no_tokens_is_no_work(void) {
     Pair x = pair_filled(8, 1);
     gather_rows(pair_x(x), pair_x(x), NULL, 0, 8, cuda_test_ops);
     scatter_rows(pair_x(x), pair_x(x), NULL, 0, 0, 8, cuda_test_ops);
+    place_rows(pair_x(x), 8, pair_x(x), 8, NULL, 0, 8, cuda_test_ops);
     CHECK_PAIR(x, 0);
     pair_release();
 }
@@ -77,6 +112,8 @@ int main(int argc, char** argv) {
     RUN(gather_picks_rows);
     RUN(scatter_puts_rows_back_and_zeros_between);
     RUN(a_row_named_twice_is_the_last_one);
+    RUN(place_puts_rows_where_they_belong);
+    RUN(a_copy_is_queued_like_an_operation);
     RUN(no_tokens_is_no_work);
     cuda_test_end();
     return test_end();

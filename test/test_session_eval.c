@@ -1,0 +1,172 @@
+// test_session_eval.c -- validation cuts its data so that every row is counted once and both sides of a
+// micro-batch keep to what memory allows.
+#include <math.h>
+
+#include "../dynapipe_plugin/run/session.h"
+#include "data_maker.h"
+#include "test.h"
+
+enum { LONGEST_INPUT = 40, LONGEST_TARGET = 14, ENC_BYTES = 640, DEC_BYTES = 1280 };
+
+// A model that only counts.
+typedef struct {
+    int32_t num_calls, num_rows, most_tokens, most_dec_tokens;
+    int64_t most_bytes;
+} Counter;
+
+static int64_t acts_bytes(void* model, const DynapipeBatch* batch, int flags) {
+    (void)model;
+    (void)flags;
+    return (int64_t)batch->num_tokens * ENC_BYTES + (int64_t)batch->num_dec_tokens * DEC_BYTES;
+}
+
+static int64_t no_bytes(void* model, const DynapipeBatch* batch) {
+    (void)model;
+    (void)batch;
+    return 0;
+}
+
+static int64_t boundary_bytes(void* model, const DynapipeBatch* batch, int is_behind) {
+    (void)model;
+    (void)batch;
+    (void)is_behind;
+    return 0;
+}
+
+static int forward(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
+                   void* scratch, float* losses, int flags) {
+    (void)in;
+    (void)out;
+    (void)acts;
+    (void)scratch;
+    (void)flags;
+    Counter* counter = model;
+    int64_t num_bytes = acts_bytes(model, batch, 0);
+    counter->num_calls++;
+    counter->num_rows += batch->num_rows;
+    if (batch->num_tokens > counter->most_tokens) { counter->most_tokens = batch->num_tokens; }
+    if (batch->num_dec_tokens > counter->most_dec_tokens) {
+        counter->most_dec_tokens = batch->num_dec_tokens;
+    }
+    if (num_bytes > counter->most_bytes) { counter->most_bytes = num_bytes; }
+    for (int32_t i = 0; i < batch->num_rows; i++) { losses[i] = (float)batch->row_tasks[i] + 1; }
+    return batch->token_keys != NULL || batch->dec_token_keys != NULL;  // nothing is dropped here
+}
+
+static const DynapipeModel_v1 counter_api = {.name = "counter",
+                                             .acts_bytes = acts_bytes,
+                                             .scratch_bytes = no_bytes,
+                                             .boundary_bytes = boundary_bytes,
+                                             .forward = forward};
+
+// Samples of two tasks; the one of task 0 that is longest on both sides comes first.
+static MadeData make_data(Rng* rng, int32_t num_samples) {
+    MadeData data = {.vocab = 60, .pairs = true, .num_samples = num_samples};
+    data.samples = calloc((size_t)num_samples, sizeof *data.samples);
+    for (int32_t i = 0; i < num_samples; i++) {
+        data.samples[i] = (MadeSample){i % 2, rng_between(rng, 1, LONGEST_INPUT / 2),
+                                       rng_between(rng, 1, LONGEST_TARGET / 2)};
+    }
+    data.samples[0] = (MadeSample){0, LONGEST_INPUT, LONGEST_TARGET};
+    return data;
+}
+
+// A session of one rank with these validation data and the counter in it.
+static Dynapipe* open_session(const char* path, Counter* counter, int32_t max_target_tokens) {
+    char* argv[] = {"test", NULL};
+    int argc = 1, rank = 0;
+    Dynapipe* dp = calloc(1, sizeof *dp);
+    CHECK(dp != NULL);
+    CHECK_OK(transport_loopback_open(&dp->transport, 1));
+    CHECK_OK(session_options_take(&dp->options, &argc, argv, NULL));
+    CHECK_OK(collective_init(&dp->world, &dp->transport, &rank, 1, 0));
+    CHECK_OK(collective_init(&dp->replicas, &dp->transport, &rank, 1, 0));
+    dp->num_stages = dp->num_replicas = dp->request.P = 1;
+    DynapipeRun_v1 run = {.train_pattern = path,
+                          .val_pattern = path,
+                          .batch_tokens = 200,
+                          .max_seq_tokens =
+                              max_target_tokens > 0 ? LONGEST_INPUT : LONGEST_INPUT + LONGEST_TARGET,
+                          .max_target_tokens = max_target_tokens,
+                          .num_steps = 1};
+    CHECK_OK((Status)dynapipe_open_data(dp, &run));
+    CHECK_OK(session_device_open(dp, NULL));
+    DynapipeParams_v1 params = {.bytes_per_value = 4};
+    CHECK_OK((Status)dynapipe_attach(dp, 0, &counter_api, counter, &params));
+    return dp;
+}
+
+static void check_validation(const char* path, const MadeData* data, int32_t max_target_tokens) {
+    Counter counter = {0};
+    Dynapipe* dp = open_session(path, &counter, max_target_tokens);
+    int32_t num_targets[2] = {0};
+    for (int32_t i = 0; i < data->num_samples; i++) {
+        num_targets[data->samples[i].task] += data->samples[i].n_target;
+    }
+    double loss, task_loss[2];
+    CHECK_OK((Status)dynapipe_validate(dp, -1, &loss, task_loss));
+    CHECK_EQ(counter.num_rows, num_targets[0] + num_targets[1]);
+    CHECK_EQ(task_loss[0], 1.0);
+    CHECK_EQ(task_loss[1], 2.0);
+    CHECK(fabs(loss * counter.num_rows - num_targets[0] - 2.0 * num_targets[1]) < 1e-9);
+    CHECK(counter.most_tokens <= dp->run.max_seq_tokens && counter.most_dec_tokens <= max_target_tokens);
+    CHECK(counter.num_calls < data->num_samples);  // several a time
+    dynapipe_close(dp);
+}
+
+static void every_row_is_counted_once(void) {
+    char dir[64], path[128];
+    Rng rng = rng_seed(1);
+    maker_dir_create(dir);
+    snprintf(path, sizeof path, "%s/val.bin", dir);
+    MadeData data = make_data(&rng, 60);
+    maker_write(&data, 0, 60, dir, "val.bin");
+    check_validation(path, &data, LONGEST_TARGET);
+    check_validation(path, &data, 0);
+    maker_free(&data);
+    maker_dir_remove(dir);
+}
+
+// As much as the longest pair takes: nothing changes. A byte less: a sample that does not fit is named, with
+// both sides of what would.
+static void a_memory_limit_counts_both_sides(void) {
+    char dir[64], path[128];
+    Rng rng = rng_seed(2);
+    maker_dir_create(dir);
+    snprintf(path, sizeof path, "%s/val.bin", dir);
+    MadeData data = make_data(&rng, 40);
+    maker_write(&data, 0, 40, dir, "val.bin");
+    int64_t longest_bytes = LONGEST_INPUT * ENC_BYTES + LONGEST_TARGET * DEC_BYTES;
+    Counter counter = {0};
+    Dynapipe* dp = open_session(path, &counter, LONGEST_TARGET);
+    double loss;
+    dp->options.memory_limit_bytes = longest_bytes;
+    CHECK_OK((Status)dynapipe_validate(dp, -1, &loss, NULL));
+    CHECK_EQ(dp->eval_tokens, LONGEST_INPUT);
+    CHECK_EQ(dp->eval_target_tokens, LONGEST_TARGET);
+    CHECK(counter.most_bytes <= longest_bytes);
+    dynapipe_close(dp);
+    dp = open_session(path, &counter, LONGEST_TARGET);
+    dp->options.memory_limit_bytes = longest_bytes - 1;
+    CHECK_FAILS((Status)dynapipe_validate(dp, -1, &loss, NULL), STATUS_INFEASIBLE,
+                "a sample of 40 + 14 tokens, but --memory-limit");
+    CHECK(strstr(status_message(), "leaves room for 39 + 14 --->") != NULL);
+    dynapipe_close(dp);
+    // Without that sample, half of the memory.
+    maker_write(&data, 1, 40, dir, "val.bin");
+    counter = (Counter){0};
+    dp = open_session(path, &counter, LONGEST_TARGET);
+    dp->options.memory_limit_bytes = longest_bytes / 2 + DEC_BYTES;
+    CHECK_OK((Status)dynapipe_validate(dp, -1, &loss, NULL));
+    CHECK(counter.most_bytes <= dp->options.memory_limit_bytes && counter.num_calls > 1);
+    CHECK(counter.most_tokens <= dp->eval_tokens && counter.most_dec_tokens <= dp->eval_target_tokens);
+    dynapipe_close(dp);
+    maker_free(&data);
+    maker_dir_remove(dir);
+}
+
+int main(void) {
+    RUN(every_row_is_counted_once);
+    RUN(a_memory_limit_counts_both_sides);
+    return test_end();
+}

@@ -16,7 +16,7 @@ if ! clang -fsanitize=fuzzer "$out/probe.c" -o "$out/probe" >"$out/log/probe.log
 fi
 
 sources=$(ls dynapipe_plugin/base/*.c dynapipe_plugin/plan/*.c dataloader/*.c dataloader/tokenizer/hf_*.c tool/problem.c tool/problem_json.c \
-    tool/problem_csv.c llmc/gpt2_config.c llmc/safetensors.c llmc/checkpoint_file.c llmc/hf_config.c)
+    tool/problem_csv.c llmc/gpt2_config.c llmc/t5_config.c llmc/safetensors.c llmc/checkpoint_file.c llmc/hf_config.c)
 build_lib() {
     local source object
     for source in $sources; do

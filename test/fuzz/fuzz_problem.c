@@ -45,15 +45,20 @@ static void plan(Problem* problem, Arena* arena) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
-    static const ProblemOptions options = {.stages = 2, .batch_tokens = 500, .model = "l2c16h2"};
+    static const ProblemOptions both[] = {
+        {.stages = 2, .batch_tokens = 500, .model = "l2c16h2"},
+        {.stages = 2, .batch_tokens = 500, .max_target_tokens = 50, .model = "t5:l2d1c32h1"},
+    };
     static Problem problem;
-    static CostModel costs;
+    static CostModel costs_of[2];
+    const ProblemOptions* options = &both[num_bytes % 2];
+    CostModel* costs = &costs_of[num_bytes % 2];
     Arena arena = {0};
-    REQUIRE(costs.num_enc_layers > 0 || problem_csv_costs(&costs, &options, 0) == STATUS_OK);
+    REQUIRE(costs->num_enc_layers > 0 || problem_csv_costs(costs, options) == STATUS_OK);
     const char* text = (const char*)data;
     bool json = num_bytes > 0 && text[0] == '{';
     Status status = json ? problem_json_parse(&problem, text, num_bytes, "fuzz.json", &arena)
-                         : problem_csv_parse(&problem, text, num_bytes, "fuzz.csv", &options, &costs, &arena);
+                         : problem_csv_parse(&problem, text, num_bytes, "fuzz.csv", options, costs, &arena);
     if (status == STATUS_OK) {
         require_sane(&problem);
         plan(&problem, &arena);

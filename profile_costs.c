@@ -2,6 +2,7 @@
 profile_costs.c -- measures what a stage costs on this machine, and writes the file that --costs reads.
 
     mpirun -np 2 ./profile_costs --model d12 --tokens 2048 --out costs.txt
+    mpirun -np 2 ./profile_costs --model flan-t5:base --tokens 1024 --target-tokens 256 --out costs.txt
 
 Start it with as many ranks per machine as training will have: all compute at the same time, so that what they
 share (memory bandwidth, cache) is in the times. What is measured: adapters/model_profile.h. Transfers go
@@ -17,9 +18,11 @@ the mean over the ranks. The same file is
 #include "dynapipe_plugin/adapters/llmc_model.h"
 #include "dynapipe_plugin/base/clock.h"
 #include "dynapipe_plugin/base/options.h"
+#include "dynapipe_plugin/plan/planner.h"
 #include "dynapipe_plugin/run/collective.h"
 #include "dynapipe_plugin/run/link_probe.h"
 #include "dynapipe_plugin/run/local_ranks.h"
+#include "llmc/models.h"
 #ifdef LLMC_CUDA
 #include <cuda_runtime.h>
 #endif
@@ -29,7 +32,7 @@ the mean over the ranks. The same file is
 
 typedef struct {
     const char *model, *out;
-    int32_t seq_tokens, mb_tokens, vocab, threads, transport;
+    int32_t seq_tokens, target_tokens, mb_tokens, vocab, threads, transport;
     double seconds;
 } ProfileOptions;
 
@@ -37,8 +40,9 @@ typedef struct {
 static const OptionSpec specs[] = {
     {"--model",   OPTION_STRING, offsetof(ProfileOptions, model),      "d12",       0, 0,    NULL, "DESC", "shape of the model, as the trainer's -e"},
     {"--tokens",  OPTION_INT,    offsetof(ProfileOptions, seq_tokens), "1024",      32, 1e6, NULL, "N", "longest sequence, as the trainer's -t"},
+    {"--target-tokens", OPTION_INT, offsetof(ProfileOptions, target_tokens), "0", 0, 1e6, NULL, "N", "of an encoder-decoder model: longest target, as the trainer's; 0: a quarter of --tokens"},
     {"--mb-tokens", OPTION_INT,  offsetof(ProfileOptions, mb_tokens),  "0",         0, 1e6,  NULL, "N", "largest micro-batch to measure; 0: --tokens, on a GPU 16384 or more"},
-    {"--vocab",   OPTION_INT,    offsetof(ProfileOptions, vocab),      "50257",     2, 1e7,  NULL, "N", "vocabulary of the data (257: the bytes tokenizer)"},
+    {"--vocab",   OPTION_INT,    offsetof(ProfileOptions, vocab),      "0",         0, 1e7,  NULL, "N", "vocabulary of the data (257: the bytes tokenizer); 0: the model's own"},
     {"--threads", OPTION_INT,    offsetof(ProfileOptions, threads),    "0",         0, 1024, NULL, "N", "cores of a rank; 0: OMP_NUM_THREADS, else all cores / ranks"},
     {"--transport", OPTION_CHOICE, offsetof(ProfileOptions, transport), "auto", 0, 0, "auto|nccl|mpi", NULL, "between GPUs, as the trainer's; auto: mpi where ranks share a GPU, else nccl"},
     {"--seconds", OPTION_DOUBLE, offsetof(ProfileOptions, seconds),    "0.3",       0, 1e3,  NULL, "S", "time for one point"},
@@ -134,20 +138,45 @@ static Status average_over_ranks(Profiler* p) {
     return status;
 }
 
-static void print_summary(const Profiler* p) {
-    printf("%10s %12s %12s %12s   one layer, ms\n", "tokens", "F", "B", "W");
-    CostStage stage = {.layers = {0, 1}};
+static void print_row(const Profiler* p, int part, const char* tokens, const MbShape* shape,
+                      const char* what) {
+    printf("%12s", tokens);
+    for (JobKind kind = JOB_F; kind <= JOB_W; kind++) {
+        printf(" %12.3f",
+               cost_formula_value(&p->costs.parts[RECOMPUTE_NONE][part].time_ns[kind], shape) / 1e6);
+    }
+    printf("   %s\n", what);
+}
+
+static void print_layer(const Profiler* p) {
     for (int32_t t = 32; t <= p->options.seq_tokens; t *= 4) {
-        for (int whole = 0; whole < 2; whole++) {
-            MbShape shape = {
-                .num_seqs = 1, .enc_tokens = t, .enc_squares = whole ? (int64_t)t * t : 32 * (int64_t)t};
-            if (whole && t == 32) { continue; }
-            printf("%10d", t);
-            for (JobKind kind = JOB_F; kind <= JOB_W; kind++) {
-                printf(" %12.3f", (double)cost_job_ns(&p->costs, &stage, kind, RECOMPUTE_NONE, &shape) / 1e6);
-            }
-            printf("   %s\n", whole ? "one sequence" : "sequences of 32");
-        }
+        char text[32];
+        MbShape whole = {.num_seqs = 1, .enc_tokens = t, .enc_squares = (int64_t)t * t}, parts = whole;
+        parts.enc_squares = 32 * (int64_t)t;
+        snprintf(text, sizeof text, "%d", t);
+        print_row(p, PART_ENC_LAYER, text, &parts, "sequences of 32");
+        if (t > 32) { print_row(p, PART_ENC_LAYER, text, &whole, "one sequence"); }
+    }
+}
+
+static void print_decoder_layer(const Profiler* p, int32_t max_target_tokens) {
+    for (int32_t t = 32; t <= p->options.seq_tokens; t *= 4) {
+        char text[32];
+        MbShape shape = {0};
+        int32_t target = t / 4 < max_target_tokens ? t / 4 : max_target_tokens;
+        mb_shape_add(&shape, t, target, target);
+        snprintf(text, sizeof text, "%d + %d", t, target);
+        print_row(p, PART_DEC_LAYER, text, &shape, "one sequence");
+    }
+}
+
+static void print_summary(const Profiler* p, int32_t max_target_tokens) {
+    const bool has_dec = p->config.kind->has_decoder;
+    printf("%12s %12s %12s %12s   one %slayer, ms\n", "tokens", "F", "B", "W", has_dec ? "encoder " : "");
+    print_layer(p);
+    if (has_dec) {
+        printf("%12s %12s %12s %12s   one decoder layer, ms\n", "tokens", "F", "B", "W");
+        print_decoder_layer(p, max_target_tokens);
     }
     printf("transfers: %.1f us + %.2f GB/s; update: %.2f ns per parameter\n", p->costs.comm_latency_ns / 1e3,
            p->costs.comm_bytes_per_ns, p->costs.update_ns_per_byte * (double)sizeof(float));
@@ -158,20 +187,34 @@ static int32_t largest_micro_batch(const ProfileOptions* options, const OpsConte
     enum { GPU_TOKENS = 16384 };
     int32_t num_tokens = options->mb_tokens;
     if (num_tokens == 0 && ops_stream(ops) != NULL) { num_tokens = GPU_TOKENS; }
-    return num_tokens > options->seq_tokens ? num_tokens : options->seq_tokens;
+    int32_t longest =
+        options->target_tokens > options->seq_tokens ? options->target_tokens : options->seq_tokens;
+    return num_tokens > longest ? num_tokens : longest;
+}
+
+static int32_t longest_target(const ProfileOptions* options, const ModelKind* kind) {
+    if (!kind->has_decoder) { return 0; }
+    return options->target_tokens > 0 ? options->target_tokens : (options->seq_tokens + 3) / 4;
 }
 
 static Status profile(Profiler* p) {
     char error[256];
     const ProfileOptions* options = &p->options;
-    if (!model_parse(&p->config, &gpt2_kind, options->model, options->vocab, options->seq_tokens, error)) {
+    const ModelKind* kind = models_kind_of(options->model);
+    if (!model_parse(&p->config, kind, options->model, options->vocab, options->seq_tokens, error)) {
         return FAIL(STATUS_BAD_OPTION, "--model: %s", error);
+    }
+    int32_t max_target_tokens = longest_target(options, kind);
+    if (options->target_tokens > 0 && !kind->has_decoder) {
+        return FAIL(STATUS_BAD_OPTION, "--target-tokens: %s has no decoder ---> leave it out",
+                    options->model);
     }
     choose_card(p->transport.rank);
     OpsContext* ops = ops_create(p->num_threads);
     ModelProfile about = {.config = p->config,
                           .max_tokens = largest_micro_batch(options, ops),
                           .max_seq_tokens = options->seq_tokens,
+                          .max_target_tokens = max_target_tokens,
                           .budget_ns = (int64_t)(options->seconds * 1e9)};
     model_profile_measure(&p->costs, &about, ops, sync_ranks, p);
     char signature[400];
@@ -187,9 +230,10 @@ static Status profile(Profiler* p) {
     p->costs.recompute_is_job[RECOMPUTE_FULL] = true;
     model_profile_set_recompute(&p->costs);
     p->costs.num_enc_layers = p->config.num_layers;
+    p->costs.num_dec_layers = p->config.num_dec_layers;
     TRY(cost_model_check(&p->costs));
     TRY(cost_model_save(&p->costs, options->out, signature));
-    print_summary(p);
+    print_summary(p, max_target_tokens);
     printf("wrote %s (%s)\n", options->out, signature);
     return STATUS_OK;
 }

@@ -195,14 +195,13 @@ void attention_general_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias
     (void)scratch, (void)ops;
     const int HS = about->head_size, width = about->num_heads * HS;
     if (about->bias == NULL) { dbias = NULL; }
+    for (int j = 0; j < about->num_k_tokens; j++) {
+        memset(dk + (size_t)j * about->kv_stride, 0, (size_t)width * sizeof *dk);
+        memset(dv + (size_t)j * about->kv_stride, 0, (size_t)width * sizeof *dv);
+    }
     for (int seq = 0; seq < about->num_seqs; seq++) {
         for (int h = 0; h < about->num_heads; h++) {
             const Head x = head_of(about, seq, h);
-            // with k_lens the tokens behind them, padding, get zeros too
-            for (int j = x.k_begin; j < about->cu_k[seq + 1]; j++) {
-                memset(dk + at(&x, j, about->kv_stride), 0, (size_t)HS * sizeof *dk);
-                memset(dv + at(&x, j, about->kv_stride), 0, (size_t)HS * sizeof *dv);
-            }
             for (int i = 0; i < x.num_q; i++) {
                 const int row = x.q_begin + i;
                 const floatX* d = dout + at(&x, row, width);

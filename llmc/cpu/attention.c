@@ -47,9 +47,8 @@ void attention_scores(float* s, const AttentionHead* head, const float* qT, int 
     }
 }
 
-// One tile of keys: s becomes p; max and sum of each query (lane) move on, shrink = exp(old max - new max).
-static void softmax_tile(float* restrict s, float* restrict max, float* restrict sum, float* restrict shrink,
-                         int num_keys, int num_lanes, bool diagonal) {
+void attention_softmax_tile(float* restrict s, float* restrict max, float* restrict sum,
+                            float* restrict shrink, int num_keys, int num_lanes, bool diagonal) {
     float next[TILE];
     for (int t = 0; t < num_lanes; t++) { next[t] = max[t]; }
     for (int j = 0; j < num_keys; j++) {
@@ -85,7 +84,7 @@ static void attention_forward_tile(floatX* out, float* lse, const AttentionHead*
         const bool diagonal = k0 == q0;
         const int num_keys = diagonal ? num_queries : TILE;
         attention_scores(s, head, qT, k0, num_keys, num_queries, diagonal);
-        softmax_tile(s, max, sum, shrink, num_keys, num_lanes, diagonal);
+        attention_softmax_tile(s, max, sum, shrink, num_keys, num_lanes, diagonal);
         for (int t = 0; k0 > 0 && t < num_queries; t++) {
             for (int c = 0; c < HSp; c++) { o[t * HSp + c] *= shrink[t]; }
         }

@@ -304,7 +304,7 @@ static void print_loss_cell(const Report* report, double loss) {
     if (isfinite(loss)) {
         fprintf(report->out, "<td>%.3f</td>", loss);
     } else {
-        fprintf(report->out, "<td>&#8211;</td>");
+        fprintf(report->out, "<td>–</td>");
     }
 }
 

@@ -1,6 +1,7 @@
 // models.h -- the kinds of model there are, and which one a descriptor names.
 #pragma once
 
+#include <stdio.h>
 #include <string.h>
 
 #include "model.h"
@@ -14,6 +15,17 @@ static inline bool models_is_t5(const char* descriptor) {
     const char* colon = strchr(descriptor, ':');
     const char* found = strstr(descriptor, "t5");
     return found != NULL && (colon == NULL || found < colon);
+}
+
+// What costs of a model depend on besides its vocabulary: "gpt2 C 768 NH 12", "t5 C 512 NH 6 HS 64 F 1024
+// gated".
+static inline void models_signature(char* out, size_t out_bytes, const ModelConfig* config) {
+    if (config->head_size == 0) {
+        snprintf(out, out_bytes, "gpt2 C %d NH %d", config->channels, config->num_heads);
+    } else {
+        snprintf(out, out_bytes, "t5 C %d NH %d HS %d F %d%s", config->channels, config->num_heads,
+                 config->head_size, config->ffn_channels, config->gated ? " gated" : "");
+    }
 }
 
 // gpt2_kind where it is none of T5's: its parse() says what would be valid.

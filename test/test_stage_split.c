@@ -262,11 +262,137 @@ static void too_many_stages_are_refused(void) {
     CHECK_OK(stage_split_make(stages, &(PlanRequest){.P = 3, .R = 1}, &costs, samples, 4, 1));
 }
 
+// --- T5 ----------------------------------------------------------------------------------------------------
+
+// Flops only, so that costs are linear.
+static void t5_costs(int32_t num_enc, int32_t num_dec, int32_t padded_vocab) {
+    CostAnalytic about = {.num_layers = num_enc,
+                          .num_dec_layers = num_dec,
+                          .channels = 64,
+                          .num_heads = 4,
+                          .head_size = 16,
+                          .ffn_channels = 160,
+                          .gated = true,
+                          .tied_head = true,
+                          .padded_vocab = padded_vocab,
+                          .bytes_per_value = 4,
+                          .flops_per_ns = 1e-3,
+                          .attention_flops_per_ns = 1e-3,
+                          .bytes_per_ns = 1e12};
+    cost_model_analytic(&costs, &about);
+    CHECK_OK(cost_model_check(&costs));
+}
+
+// Cuts inside the encoder, inside the decoder, a stage with both, the head alone: wherever the slowest stage
+// is fastest, by trying them all.
+static void cuts_of_t5_lie_anywhere(void) {
+    static const struct {
+        int32_t num_enc, num_dec, P, enc_tokens, dec_tokens, padded_vocab;
+    } cases[] = {
+        {12, 4, 4, 500, 110, 384},                               // ByT5: cuts inside the encoder only
+        {2, 12, 4, 60, 200, 384},                                // inside the decoder only
+        {6, 6, 3, 200, 180, 384},                                // a stage with both
+        {6, 6, 2, 300, 300, 384},   {4, 4, 4, 200, 150, 12000},  // a head of more than a stage
+        {3, 5, 5, 100, 100, 32128},
+    };
+    int num_enc_cuts = 0, num_dec_cuts = 0, num_both = 0, num_alone = 0, num_between = 0;
+    Rng rng = rng_seed(seed + 1);
+    for (int i = 0; i < 6; i++) {
+        for (int round = 0; round < 20; round++) {
+            int32_t P = cases[i].P, L = cases[i].num_enc + cases[i].num_dec, num = 24;
+            StageLayers stages[PLAN_MAX_STAGES];
+            t5_costs(cases[i].num_enc, cases[i].num_dec, cases[i].padded_vocab);
+            for (int32_t k = 0; k < num; k++) {
+                int32_t dec = rng_between(&rng, 1, 2 * cases[i].dec_tokens);
+                samples[k] = (PlanSample){rng_between(&rng, 1, 2 * cases[i].enc_tokens), dec, dec};
+            }
+            PlanRequest request = {.P = P, .R = 1};
+            CHECK_OK(stage_split_make(stages, &request, &costs, samples, num, 1));
+            check_is_a_split(stages, P, L);
+            Brute brute = {.P = P, .L = L, .limit_bytes = INFINITY};
+            for (int part = 0; part < PART_COUNT; part++) {
+                brute.part[part] = part_work(part, num, fmin(4 * P, num));
+            }
+            brute_force(&brute);
+            memcpy(brute.stages, stages, sizeof brute.stages);
+            CHECK_NEAR(grade_of(&brute).slowest / brute.best.slowest, 1, 1e-5);
+            CHECK_NEAR(grade_of(&brute).squares / brute.best.squares, 1, 1e-5);
+            for (int32_t s = 0; s < P; s++) {
+                int32_t end = stages[s].layer_end, enc = cases[i].num_enc;
+                num_enc_cuts += s < P - 1 && end < enc;
+                num_dec_cuts += s < P - 1 && end > enc && end < L;
+                num_between += end == enc;
+                num_both += stages[s].layer_begin < enc && end > enc;
+                num_alone += stages[s].layer_begin == end;
+            }
+        }
+    }
+    printf(
+        "     cuts inside the encoder %d, the decoder %d, between %d; stages with both %d, head alone %d\n",
+        num_enc_cuts, num_dec_cuts, num_between, num_both, num_alone);
+    CHECK(num_enc_cuts > 50 && num_dec_cuts > 50 && num_both > 30 && num_alone > 15 && num_between > 0);
+}
+
+static double slowest_ns(const StageLayers stages[3], int64_t limit_bytes) {
+    double slowest = 0;
+    MbShape shape = {0};
+    mb_shape_add(&shape, 400, 100, 100);
+    for (int32_t s = 0; s < 3; s++) {
+        CostStage stage = cost_stage_make(&costs, &stages[s], s, 3);
+        double ns = 0;
+        for (JobKind kind = JOB_F; kind <= JOB_W; kind++) {
+            ns += (double)cost_job_ns(&costs, &stage, kind, RECOMPUTE_NONE, &shape);
+        }
+        slowest = cost_state_bytes(&costs, &stage) > limit_bytes ? INFINITY : fmax(slowest, ns);
+    }
+    return slowest;
+}
+
+// Where the decoder begins, the stage has the embedding as well: of little memory it has fewer layers, or the
+// decoder begins on the first or on the last stage, which have one anyhow. (Activations take no memory here.)
+static void the_decoders_embedding_takes_memory(void) {
+    StageLayers stages[PLAN_MAX_STAGES];
+    int num_moved = 0, num_limits = 0;
+    t5_costs(3, 9, 5000);
+    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
+        for (int part = 0; part < PART_COUNT; part++) {
+            costs.parts[mode][part].stored_bytes = costs.parts[mode][part].forward_bytes = (CostFormula){0};
+        }
+    }
+    PlanSample one = {400, 100, 100};
+    PlanRequest request = {.P = 3, .R = 1, .memory_rule = MEMORY_ACTIVATIONS};
+    CHECK_OK(stage_split_make(stages, &request, &costs, &one, 1, 1));
+    StageLayers unlimited = stages[1];
+    CHECK(unlimited.layer_begin <= 3 && unlimited.layer_end > 3);  // the decoder begins in the middle
+    int64_t embedding = costs.part_state_bytes[PART_EMBEDDING],
+            layer = costs.part_state_bytes[PART_DEC_LAYER];
+    for (int64_t limit = embedding; limit < embedding + 9 * layer; limit += layer / 5) {
+        request.memory_limit_bytes = limit;
+        double fastest = INFINITY;
+        for (int32_t a = 1; a < 12; a++) {
+            for (int32_t b = a + 1; b <= 12; b++) {
+                StageLayers tried[3] = {{0, a}, {a, b}, {b, 12}};
+                fastest = fmin(fastest, slowest_ns(tried, limit));
+            }
+        }
+        if (isinf(fastest)) { continue; }
+        CHECK_OK(stage_split_make(stages, &request, &costs, &one, 1, 1));
+        CHECK_NEAR(slowest_ns(stages, limit) / fastest, 1, 1e-6);
+        num_limits++;
+        num_moved +=
+            stages[1].layer_begin != unlimited.layer_begin || stages[1].layer_end != unlimited.layer_end;
+    }
+    printf("     %d limits, of which %d move the middle stage\n", num_limits, num_moved);
+    CHECK(num_limits > 10 && num_moved > 3 && num_moved < num_limits);
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(split_equals_brute_force);
     RUN(heavy_head_leaves_the_rest_even);
     RUN(slowest_stage_goes_before_evenness);
     RUN(too_many_stages_are_refused);
+    RUN(cuts_of_t5_lie_anywhere);
+    RUN(the_decoders_embedding_takes_memory);
     return test_end();
 }

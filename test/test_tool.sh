@@ -250,7 +250,7 @@ tool plan $lengths $common --policy packed --text "$work/plan.txt" && tool check
 ok $? "packed"
 tool plan $lengths --stages 2 --batch-tokens 2000 --costs test/fuzz/corpus/cost_model/analytic; ok $? "measured costs"
 printf 'dynapipe-costs 1\nsignature gpt2 C 96 NH 4 Vp 384 threads 1\n' >"$work/narrow"
-refuses 2 "96 channels" plan $lengths --costs "$work/narrow" --model l4c64h4
+refuses 2 "C 96 NH 4" plan $lengths --costs "$work/narrow" --model l4c64h4
 refuses 2 "--batch 99" plan $lengths --batch 99
 refuses 2 "--stages 7" plan $lengths --model l4c64h4 --stages 7
 refuses 2 "--model" plan $lengths --model l4c65h4
@@ -263,6 +263,35 @@ printf '1,2\n3,-4\n' >"$work/bad.csv"; refuses 2 "bad.csv:2" plan "$work/bad.csv
 printf '1,2\n0,0\n' >"$work/bad.csv"; refuses 2 "bad.csv:2" plan "$work/bad.csv"
 printf '1,2\n99999999999999999999,0\n' >"$work/bad.csv"; refuses 2 "bad.csv:2" plan "$work/bad.csv"
 printf 'n_input\n' >"$work/bad.csv"; refuses 2 "0 batches" plan "$work/bad.csv"
+
+# --- lengths of an encoder-decoder model
+common="--model t5:l3d3c64h4 --batch-tokens 2000 --stages 3"
+for options in "" "--policy padded" "--policy packed" "--policy dynapipe" "--policy tokens --layout padded" \
+    "--policy packed-ragged --replicas 2" "--memory-limit 90M" "--max-target-tokens 16 --policy padded"; do
+    # shellcheck disable=SC2086
+    tool plan $lengths $common $options --text "$work/plan.txt" && tool check "$work/plan.txt"; ok $? "T5 $options"
+    # the text form's sequences: both limits, and a decoder's side for each
+    awk '/^  seq / {n++; if ($3 < 1 || $5 < 1 || $5 > ('"$([[ "$options" == *16* ]] && echo 16 || echo 10000)"')) bad = 1} END {exit bad || n == 0}' "$work/plan.txt"
+    ok $? "T5 $options: lengths of both sides"
+done
+# shellcheck disable=SC2086
+tool plan $lengths $common --explain --json "$work/plan.json" && cp "$work/out" "$work/shown"; ok $? "T5: the published form"
+grep -q '^- Stages: encoder+decoder layers [0-9]+[0-9]' "$work/shown"; ok $? "T5: $(grep -o '^- Stages[^,;]*' "$work/shown")"
+# input and target of the first batch, counted here (an empty target is its end token)
+awk -F, 'NR > 1 {m = $3 > 0 ? $3 : 1; if (n + $2 + m > 2000) exit; n += $2 + m; i += $2; t += m} END {print i "+" t " " t}' $lengths >"$work/want"
+awk '/^  mb /{on = 1; next} on && /^$/ {exit} on {split($7, tokens, "+"); i += tokens[1]; t += tokens[2]; rows += $10} END {print i "+" t " " rows}' "$work/shown" |
+    cmp -s - "$work/want"; ok $? "T5: the table has all tokens of both sides, the decoder's supervised ($(cat "$work/want"))"
+[ -z "$have_python" ] || { python3 -c 'import json, sys; l = json.load(open(sys.argv[1]))["stage_layers"]
+sys.exit([sum(x) for x in zip(*l)] != [3, 3] or any(d > 0 and l[s + 1][0] > 0 for s, (e, d) in enumerate(l[:-1])))' "$work/plan.json"
+    ok $? "T5: encoder layers, then decoder layers, in the published form"; }
+printf 'n_input,n_target\n400,20\n300,30\n500,10\n' >"$work/deep.csv"
+tool plan "$work/deep.csv" --model byt5:l12d4c64h4 --stages 4 --explain && grep -q '^- Stages: encoder+decoder layers [1-9]*+0 [1-9]*+0 [1-9]*+0 [1-9]*+4' "$work/out"
+ok $? "T5: long inputs, a deep encoder: all cuts in it: $(grep -o '^- Stages[^,;]*' "$work/out")"
+printf 'dynapipe-costs 1\nsignature t5 C 64 NH 4 HS 16 F 160 gated Vp 384 threads 1\n' >"$work/gated"
+refuses 2 'C 64 NH 4 HS 16 F 256"' plan $lengths --costs "$work/gated" --model t5:l3d3c64h4
+refuses 2 "--max-target-tokens" plan $lengths --max-target-tokens 16
+refuses 2 "--model" plan $lengths --model t5:huge
+refuses 2 "--max-target-tokens" plan test/problems/t5_small.json --max-target-tokens 16
 
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ]

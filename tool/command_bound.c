@@ -43,8 +43,10 @@ static void print_stages(const MicrobatchProblem* batch) {
     for (int32_t s = 0; s < batch->P; s++) {
         StageLayers layers = batch->stages[s].layers;
         double mean_ns = (double)sum_ns / batch->P, free_mb = (double)batch->available_bytes[s] / 1e6;
-        printf("  %5d  %6d  %12.3f  %9.0f %%  %15.1f  ", s, layers.layer_end - layers.layer_begin,
-               (double)work_ns[s] / 1e6, mean_ns > 0 ? 100.0 * (double)work_ns[s] / mean_ns : 100.0,
+        char layers_text[PROBLEM_LAYERS_CHARS];
+        problem_layers_text(layers_text, batch->costs, &layers);
+        printf("  %5d  %6s  %12.3f  %9.0f %%  %15.1f  ", s, layers_text, (double)work_ns[s] / 1e6,
+               mean_ns > 0 ? 100.0 * (double)work_ns[s] / mean_ns : 100.0,
                (double)cost_state_bytes(batch->costs, &batch->stages[s]) / 1e6);
         if (batch->request->memory_limit_bytes > 0) {
             printf("%20.1f\n", free_mb);

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "../dynapipe_plugin/plan/plan_words.h"
+#include "problem.h"
 
 static double ms(int64_t ns) {
     return (double)ns / 1e6;
@@ -48,9 +49,11 @@ static void explain_microbatches(const Plan* plan, FILE* out) {
 
 static void explain_stages(const PlanExplain* about, FILE* out) {
     const Plan* plan = about->plan;
-    fprintf(out, "- Stages: layers");
+    fprintf(out, about->costs->num_dec_layers > 0 ? "- Stages: encoder+decoder layers" : "- Stages: layers");
     for (int32_t s = 0; s < plan->P; s++) {
-        fprintf(out, " %d", plan->stages[s].layer_end - plan->stages[s].layer_begin);
+        char layers[PROBLEM_LAYERS_CHARS];
+        problem_layers_text(layers, about->costs, &plan->stages[s]);
+        fprintf(out, " %s", layers);
     }
     fprintf(out, "%s",
             about->request->choose_stages ? ", chosen so that embedding and head fit in" : ", as given");

@@ -9,15 +9,16 @@
 
 // What a published problem says itself.
 static Status refuse_options(const ProblemOptions* options, const char* name) {
-    const char* given = options->stages         ? "--stages"
-                        : options->replicas     ? "--replicas"
-                        : options->batch_tokens ? "--batch-tokens"
-                        : options->batch        ? "--batch"
-                        : options->max_tokens   ? "--max-tokens"
-                        : options->shuffle      ? "--shuffle"
-                        : options->costs        ? "--costs"
-                        : options->model        ? "--model"
-                                                : NULL;
+    const char* given = options->stages              ? "--stages"
+                        : options->replicas          ? "--replicas"
+                        : options->batch_tokens      ? "--batch-tokens"
+                        : options->batch             ? "--batch"
+                        : options->max_tokens        ? "--max-tokens"
+                        : options->max_target_tokens ? "--max-target-tokens"
+                        : options->shuffle           ? "--shuffle"
+                        : options->costs             ? "--costs"
+                        : options->model             ? "--model"
+                                                     : NULL;
     if (given == NULL) { return STATUS_OK; }
     return FAIL(STATUS_BAD_OPTION, "%s: %s says that itself ---> leave it out, or edit the file", given,
                 name);
@@ -33,7 +34,7 @@ static Status parse(Problem* out, const char* text, size_t num_bytes, const char
     } else {
         CostModel* costs = ARENA_NEW(arena, CostModel, 1);
         if (costs == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for costs", path); }
-        TRY(problem_csv_costs(costs, options, options->max_tokens));
+        TRY(problem_csv_costs(costs, options));
         TRY(problem_csv_parse(out, text, num_bytes, path, options, costs, arena));
     }
     if (options->memory_limit_bytes > 0) { out->request.memory_limit_bytes = options->memory_limit_bytes; }
@@ -97,4 +98,15 @@ Status problem_split_stages(Problem* problem, const char* text) {
     }
     return strcmp(text, "equal") == 0 ? split_equal(request, num_layers)
                                       : split_list(request, num_layers, text);
+}
+
+void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const CostModel* costs, const StageLayers* layers) {
+    CostStage stage = {.layers = *layers};
+    int32_t count[PIECE_COUNT];
+    cost_stage_parts(count, costs, &stage);
+    if (costs->num_dec_layers == 0) {
+        snprintf(out, PROBLEM_LAYERS_CHARS, "%d", count[PART_ENC_LAYER]);
+    } else {
+        snprintf(out, PROBLEM_LAYERS_CHARS, "%d+%d", count[PART_ENC_LAYER], count[PART_DEC_LAYER]);
+    }
 }

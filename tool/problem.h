@@ -3,8 +3,8 @@ problem.h -- a planning problem from a file: samples, costs, stages, memory limi
 
     PROBLEM.json   the published form: lengths, cost formulas per layer, stages, replicas, memory limit
                    (problem_json.c has the formulas). The rule for memory is MEMORY_ACTIVATIONS.
-    LENGTHS.csv    one sample a line: n_input[,n_target] (problem_csv.c). Stages, costs and the size of the
-                   batch come from options. The rule for memory is MEMORY_BUFFERS, as in training.
+    LENGTHS.csv    one sample a line: n_input[,n_target] (problem_csv.c). Model, stages, costs and the size of
+the batch come from options. The rule for memory is MEMORY_BUFFERS, as in training.
 
 Every malformed input is STATUS_BAD_FORMAT with file, field or line, and what is expected there.
 */
@@ -32,7 +32,7 @@ typedef struct {
 
 // What the command line says about a problem. 0 or NULL: not given.
 typedef struct {
-    int32_t stages, replicas, batch_tokens, batch, max_tokens;
+    int32_t stages, replicas, batch_tokens, batch, max_tokens, max_target_tokens;
     int64_t memory_limit_bytes, shuffle;
     const char *costs, *model;
 } ProblemOptions;
@@ -46,10 +46,11 @@ typedef struct {
     {"--replicas",     OPTION_INT,    offsetof(Type, field.replicas),     NULL, 1, 512, NULL, "R", "for lengths: replicas of the pipeline; default 1"}, \
     {"--batch-tokens", OPTION_INT,    offsetof(Type, field.batch_tokens), NULL, 1, 1e9, NULL, "N", "for lengths: tokens of a global batch; default 65536"}, \
     {"--batch",        OPTION_INT,    offsetof(Type, field.batch),        NULL, 1, 1e9, NULL, "K", "for lengths: plan the K-th such batch; default 1"}, \
-    {"--max-tokens",   OPTION_INT,    offsetof(Type, field.max_tokens),   NULL, 1, PROBLEM_MAX_TOKENS, NULL, "N", "for lengths: longer samples are cut to this"}, \
+    {"--max-tokens",   OPTION_INT,    offsetof(Type, field.max_tokens),   NULL, 1, PROBLEM_MAX_TOKENS, NULL, "N", "for lengths: longer samples (of two sides: inputs) are cut to this"}, \
+    {"--max-target-tokens", OPTION_INT, offsetof(Type, field.max_target_tokens), NULL, 1, PROBLEM_MAX_TOKENS, NULL, "N", "for lengths of an encoder-decoder model: longer targets are cut to this; default --max-tokens"}, \
     {"--shuffle",      OPTION_INT64,  offsetof(Type, field.shuffle),      NULL, 1, 9e18, NULL, "SEED", "for lengths: shuffle the file's samples first; default: file order"}, \
     {"--costs",        OPTION_STRING, offsetof(Type, field.costs),        NULL, 0, 0,   NULL, "FILE", "for lengths: measured by ./profile_costs; default: an analytic estimate"}, \
-    {"--model",        OPTION_STRING, offsetof(Type, field.model),        NULL, 0, 0,   NULL, "DESC", "for lengths: shape of the model, as the trainer's -e; default d12"}
+    {"--model",        OPTION_STRING, offsetof(Type, field.model),        NULL, 0, 0,   NULL, "DESC", "for lengths: shape of the model, as the trainer's -e: d12 (default), flan-t5:base, ..."}
 // clang-format on
 
 // By the contents: a file that begins with '{' is JSON. Samples live in `arena`.
@@ -61,8 +62,12 @@ Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const
                          const ProblemOptions* options, const CostModel* costs, Arena* arena);
 
 // Costs for a file of lengths: --costs and --model, or an analytic estimate.
-Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t max_tokens);
+Status problem_csv_costs(CostModel* out, const ProblemOptions* options);
 
 // --stage-split: "equal" (layers_per_stage each), "auto" (stage_split_make on this batch; the search may go
 // on from there), or layers of each stage "L,L,..", which fixes them.
 Status problem_split_stages(Problem* problem, const char* text);
+
+// "8", or of a model with two stacks "5+3": layers of encoder and decoder.
+enum { PROBLEM_LAYERS_CHARS = 32 };
+void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const CostModel* costs, const StageLayers* layers);

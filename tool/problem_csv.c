@@ -4,7 +4,8 @@ problem_csv.c -- a planning problem from a file of lengths: one sample a line, n
 A first line with letters names the columns: n_input or input_tokens, n_target or target_tokens; others are
 passed over. The batch is --batch-tokens tokens of consecutive samples (those before it are earlier batches).
 A decoder-only model runs on input and target as one sequence and learns the target (all of it where the file
-has no targets); an encoder-decoder model, if --costs is of one, has them apart.
+has no targets); an encoder-decoder model, by --model or --costs, has them apart: n_input and n_target are
+tokens of its encoder and decoder, and where one is 0 there is an end token.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,8 @@ has no targets); an encoder-decoder model, if --costs is of one, has them apart.
 #include "../dynapipe_plugin/base/file_io.h"
 #include "../dynapipe_plugin/base/rng.h"
 #include "../llmc/gpt2.h"
+#include "../llmc/models.h"
+#include "../llmc/t5.h"
 #include "problem.h"
 
 enum { DEFAULT_STAGES = 4, DEFAULT_BATCH_TOKENS = 65536, MAX_LINES = 1 << 26, MAX_COLUMNS = 64 };
@@ -132,14 +135,29 @@ static int32_t least(int32_t a, int32_t b) {
     return a < b ? a : b;
 }
 
-static PlanSample sample_make(const Lengths* lengths, bool encoder_decoder, bool has_targets, int32_t most) {
+// How the file's lengths become samples.
+typedef struct {
+    bool encoder_decoder, has_targets;
+    int32_t most, most_target;  // tokens of a sequence, of the decoder's side
+} Cut;
+
+static Cut cut_make(const Problem* problem, const Reader* r, const ProblemOptions* options) {
+    int32_t most = options->max_tokens ? options->max_tokens : PROBLEM_MAX_TOKENS;
+    return (Cut){problem->encoder_decoder, r->target_column >= 0, most,
+                 options->max_target_tokens ? options->max_target_tokens : most};
+}
+
+static PlanSample sample_make(const Lengths* lengths, const Cut* cut) {
     int32_t input = lengths->num_input, target = lengths->num_target;
-    if (encoder_decoder) {
-        PlanSample apart = {least(input, most), least(target, most), least(target, most)};
-        if (apart.enc_tokens == 0) { apart.enc_tokens = 1; }  // an end token
+    if (cut->encoder_decoder) {
+        PlanSample apart = {least(input, cut->most), least(target, cut->most_target), 0};
+        if (apart.enc_tokens == 0) { apart.enc_tokens = 1; }
+        if (apart.dec_tokens == 0) { apart.dec_tokens = 1; }
+        apart.supervised_tokens = apart.dec_tokens;
         return apart;
     }
-    int32_t tokens = least(input + target, most);
+    bool has_targets = cut->has_targets;
+    int32_t tokens = least(input + target, cut->most);
     int32_t supervised = !has_targets ? tokens : tokens > input ? tokens - input : 0;
     return (PlanSample){tokens, 0, supervised};
 }
@@ -157,12 +175,12 @@ static void shuffle(Lengths* lengths, int32_t num, uint64_t seed) {
 // Samples [begin, end) of the file: the K-th batch. A batch ends before the sample that would not fit.
 static Status cut_batch(Problem* out, const Reader* r, const Lengths* lengths, int32_t num,
                         const ProblemOptions* options, Arena* arena) {
-    int32_t most = options->max_tokens ? options->max_tokens : PROBLEM_MAX_TOKENS;
+    const Cut cut = cut_make(out, r, options);
     int32_t batch_tokens = options->batch_tokens ? options->batch_tokens : DEFAULT_BATCH_TOKENS;
     int32_t wanted = options->batch ? options->batch : 1, batch = 1, begin = 0, end = 0;
     int64_t tokens = 0;
     for (; end < num; end++) {
-        PlanSample sample = sample_make(&lengths[end], out->encoder_decoder, r->target_column >= 0, most);
+        PlanSample sample = sample_make(&lengths[end], &cut);
         if (end > begin && tokens + sample.enc_tokens + sample.dec_tokens > batch_tokens) {
             if (batch == wanted) { break; }
             batch++;
@@ -178,13 +196,17 @@ static Status cut_batch(Problem* out, const Reader* r, const Lengths* lengths, i
     out->num_samples = end - begin;
     out->samples = ARENA_NEW(arena, PlanSample, out->num_samples);
     if (out->samples == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for a batch", r->name); }
-    int32_t longest = 1;
+    int32_t longest = 1, longest_target = 0;
     for (int32_t i = 0; i < out->num_samples; i++) {
-        out->samples[i] = sample_make(&lengths[begin + i], out->encoder_decoder, r->target_column >= 0, most);
+        out->samples[i] = sample_make(&lengths[begin + i], &cut);
         if (out->samples[i].enc_tokens > longest) { longest = out->samples[i].enc_tokens; }
-        if (out->samples[i].dec_tokens > longest) { longest = out->samples[i].dec_tokens; }
+        if (out->samples[i].dec_tokens > longest_target) { longest_target = out->samples[i].dec_tokens; }
     }
     out->request.max_seq_tokens = options->max_tokens ? options->max_tokens : longest;
+    if (!out->encoder_decoder) { return STATUS_OK; }
+    out->request.max_target_tokens = options->max_target_tokens ? options->max_target_tokens
+                                     : options->max_tokens      ? options->max_tokens
+                                                                : longest_target;
     return STATUS_OK;
 }
 
@@ -199,6 +221,11 @@ Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const
     if (options->shuffle != 0) { shuffle(lengths, num_lines, (uint64_t)options->shuffle); }
     out->costs = *costs;
     out->encoder_decoder = costs->num_dec_layers > 0;
+    if (options->max_target_tokens && !out->encoder_decoder) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--max-target-tokens: the model has no decoder beside its encoder ---> --max-tokens, or "
+                    "--model t5:...");
+    }
     out->request = (PlanRequest){.P = options->stages ? options->stages : DEFAULT_STAGES,
                                  .R = options->replicas ? options->replicas : 1,
                                  .recompute = RECOMPUTE_CHOICE_AUTO,
@@ -215,6 +242,11 @@ Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const
 static void analytic_costs(CostModel* out, const ModelConfig* config, int32_t num_replicas) {
     enum { UPDATE_PASSES = 9 };  // values read and written per parameter: zeroing 1, norm 1, AdamW 7
     CostAnalytic about = {.num_layers = config->num_layers,
+                          .num_dec_layers = config->num_dec_layers,
+                          .head_size = config->head_size,
+                          .ffn_channels = config->ffn_channels,
+                          .gated = config->gated,
+                          .tied_head = config->tied_head,
                           .channels = config->channels,
                           .num_heads = config->num_heads,
                           .padded_vocab = config->padded_vocab,
@@ -227,7 +259,7 @@ static void analytic_costs(CostModel* out, const ModelConfig* config, int32_t nu
                           .comm_latency_ns = 20e3,
                           .comm_bytes_per_ns = 3,
                           .num_replicas = num_replicas};
-    cost_model_analytic_gpt(out, &about);
+    cost_model_analytic(out, &about);
     out->update_ns_per_byte = UPDATE_PASSES / about.bytes_per_ns;
 }
 
@@ -246,42 +278,56 @@ static void take_bytes(CostModel* out, const CostModel* model) {
     }
     out->stage_stored_bytes = model->stage_stored_bytes;
     out->stage_forward_bytes = model->stage_forward_bytes;
+    memcpy(out->once_stored_bytes, model->once_stored_bytes, sizeof out->once_stored_bytes);
+    memcpy(out->once_forward_bytes, model->once_forward_bytes, sizeof out->once_forward_bytes);
     out->boundary_bytes = model->boundary_bytes;
+    out->dec_boundary_bytes = model->dec_boundary_bytes;
     out->scratch_bytes = model->scratch_bytes;
     memcpy(out->part_state_bytes, model->part_state_bytes, sizeof out->part_state_bytes);
     memcpy(out->part_param_bytes, model->part_param_bytes, sizeof out->part_param_bytes);
     out->tied_param_bytes = model->tied_param_bytes;
+    out->tied_head_state_bytes = model->tied_head_state_bytes;
+    out->tied_stack_bytes = model->tied_stack_bytes;
 }
 
-// What ./profile_costs measured, as its file says (dynapipe_llmc_signature): another width is another model;
+// What ./profile_costs measured, as its file says (dynapipe_llmc_signature): another shape is another model;
 // the vocabulary, which --model does not name, is the file's.
 static Status take_signature(ModelConfig* config, const char* path) {
-    char* text;
-    int channels, num_heads, padded_vocab;
+    char *text, ours[160];
+    int padded_vocab = 0;
     TRY(file_read_text(&text, NULL, path));
-    const char* line = strstr(text, "\nsignature gpt2 ");
-    int num = line == NULL
-                  ? 0
-                  : sscanf(line, "\nsignature gpt2 C %d NH %d Vp %d", &channels, &num_heads, &padded_vocab);
-    free(text);
-    if (num != 3 || padded_vocab < 1) { return STATUS_OK; }
-    if (channels != config->channels || num_heads != config->num_heads) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "--costs %s: measured on %d channels, %d heads, --model has %d, %d ---> give the --model "
-                    "it was measured on, or run ./profile_costs --model",
-                    path, channels, num_heads, config->channels, config->num_heads);
+    const char* line = strstr(text, "\nsignature ");
+    const char* theirs = line != NULL ? line + strlen("\nsignature ") : "";
+    const char* end = theirs + strcspn(theirs, "\n");
+    const char* vocab = strstr(theirs, " Vp ");
+    bool is_known = (strncmp(theirs, "gpt2 ", 5) == 0 || strncmp(theirs, "t5 ", 3) == 0) && vocab != NULL &&
+                    vocab < end && sscanf(vocab, " Vp %d", &padded_vocab) == 1 && padded_vocab > 0;
+    models_signature(ours, sizeof ours, config);
+    int shape_chars = is_known ? (int)(vocab - theirs) : 0;
+    bool same = (int)strlen(ours) == shape_chars && strncmp(ours, theirs, (size_t)shape_chars) == 0;
+    Status status = STATUS_OK;
+    if (is_known && !same) {
+        status = FAIL(STATUS_BAD_OPTION,
+                      "--costs %s: measured on \"%.*s\", --model has \"%s\" ---> give the --model it was "
+                      "measured on, or run ./profile_costs --model",
+                      path, shape_chars < 100 ? shape_chars : 100, theirs, ours);
     }
-    config->padded_vocab = padded_vocab;
-    return STATUS_OK;
+    free(text);
+    if (is_known) { config->padded_vocab = padded_vocab; }
+    return status;
 }
 
-Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t max_tokens) {
+static Status model_config(ModelConfig* out, const ProblemOptions* options) {
     char error[256];
-    ModelConfig config;
     const char* shape = options->model != NULL ? options->model : "d12";
-    if (!gpt2_config_parse(&config, shape, 0, max_tokens, error)) {
-        return FAIL(STATUS_BAD_OPTION, "--model: %s", error);
-    }
+    bool is_known = models_is_t5(shape) ? t5_config_parse(out, shape, 0, options->max_tokens, error)
+                                        : gpt2_config_parse(out, shape, 0, options->max_tokens, error);
+    return is_known ? STATUS_OK : FAIL(STATUS_BAD_OPTION, "--model: %s", error);
+}
+
+Status problem_csv_costs(CostModel* out, const ProblemOptions* options) {
+    ModelConfig config;
+    TRY(model_config(&config, options));
     if (options->costs != NULL && options->model != NULL) { TRY(take_signature(&config, options->costs)); }
     analytic_costs(out, &config, options->replicas ? options->replicas : 1);
     if (options->costs == NULL) { return cost_model_check(out); }
@@ -297,5 +343,6 @@ Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t 
     }
     take_bytes(out, &model);
     out->num_enc_layers = config.num_layers;
+    out->num_dec_layers = config.num_dec_layers;
     return cost_model_check(out);
 }

@@ -44,28 +44,41 @@ static int64_t ask_boundary_behind(const Model* model, const ModelBatch* counts)
 }
 
 // All tokens may be of one sequence.
-static ModelBatch counts_of(CostFeature feature, int count) {
-    ModelBatch counts = {0};
+static void set_count(ModelBatch* counts, CostFeature feature, int count) {
     switch (feature) {
-        case FEATURE_SEQS: counts.num_seqs = count; break;
-        case FEATURE_ENC_TOKENS: counts.num_tokens = counts.max_seq_tokens = count; break;
-        case FEATURE_DEC_TOKENS: counts.num_dec_tokens = counts.max_dec_seq_tokens = count; break;
-        default: counts.num_rows = count;
+        case FEATURE_SEQS: counts->num_seqs = count; break;
+        case FEATURE_ENC_TOKENS: counts->num_tokens = counts->max_seq_tokens = count; break;
+        case FEATURE_DEC_TOKENS: counts->num_dec_tokens = counts->max_dec_seq_tokens = count; break;
+        default: counts->num_rows = count;
     }
-    return counts;
 }
 
-// One feature at a time, the others 0: bytes are sums, or the largest of several sums, so that together they
-// need no more. The slope is that of many; to the constant goes what there is above that line at few (a part
-// of constant size, the embedding's sort on a GPU, may be the largest) and the model's rounding of counts.
-static void fit_feature(Lines* out, Ask* ask, const Model* model, CostFeature feature) {
+static double ask_at(Ask* ask, const Model* model, ModelBatch others, CostFeature feature, int count) {
+    set_count(&others, feature, count);
+    return (double)ask(model, &others);
+}
+
+// One feature at a time: bytes are sums, or the largest of several sums, so that together they need no more.
+// The slope is that of many, with nothing of the others or with some of each, whichever is steeper (attention
+// has shares of queries only where there are many keys). To the constant goes what there is above that line
+// at few (a part of constant size, the embedding's sort on a GPU, may be the largest) and the model's
+// rounding.
+static void fit_feature(Lines* out, Ask* ask, const Model* model, CostFeature feature,
+                        const ModelBatch* some) {
     enum { MANY = 1 << 20, ROUNDING = 16 };
-    ModelBatch none = {0}, half = counts_of(feature, MANY / 2), many = counts_of(feature, MANY);
-    double base = (double)ask(model, &none), at_half = (double)ask(model, &half);
-    double slope = fmax(((double)ask(model, &many) - at_half) / (MANY / 2), 0), above = 0;
-    for (int count = ROUNDING; count <= MANY; count *= 2) {
-        ModelBatch counts = counts_of(feature, count);
-        above = fmax(above, (double)ask(model, &counts) - base - slope * count);
+    const ModelBatch others[2] = {{0}, *some};
+    double slope = 0, above = 0;
+    for (int i = 0; i < 2; i++) {
+        double rise =
+            ask_at(ask, model, others[i], feature, MANY) - ask_at(ask, model, others[i], feature, MANY / 2);
+        slope = fmax(slope, rise / (MANY / 2));
+    }
+    const double nothing = ask_at(ask, model, others[0], feature, 0);
+    for (int power = ROUNDING; power <= MANY; power *= 2) {
+        for (int count = power; count <= power + ROUNDING; count += ROUNDING) {  // at a threshold, and beyond
+            double more = ask_at(ask, model, others[0], feature, count) - nothing;
+            above = fmax(above, more - slope * count);
+        }
     }
     out->slope[feature] = slope;
     out->constant += above + slope * ROUNDING;
@@ -74,9 +87,12 @@ static void fit_feature(Lines* out, Ask* ask, const Model* model, CostFeature fe
 static Lines fit(Ask* ask, Model model) {
     static const CostFeature features[] = {FEATURE_SEQS, FEATURE_ENC_TOKENS, FEATURE_DEC_TOKENS,
                                            FEATURE_SUPERVISED};
-    ModelBatch none = {0};
+    enum { SOME = 4096 };
+    ModelBatch none = {0}, some = {0};
     Lines lines = {.constant = (double)ask(&model, &none)};
-    for (int i = 0; i < 4; i++) { fit_feature(&lines, ask, &model, features[i]); }
+    for (int i = 0; i < 4; i++) { set_count(&some, features[i], SOME); }
+    if (!model.config.kind->has_decoder) { set_count(&some, FEATURE_DEC_TOKENS, 0); }
+    for (int i = 0; i < 4; i++) { fit_feature(&lines, ask, &model, features[i], &some); }
     return lines;
 }
 

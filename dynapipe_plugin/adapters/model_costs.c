@@ -7,6 +7,7 @@
 #include "../plan/cost_model.h"
 #include "../run/session.h"
 #include "card_rates.h"
+#include "../../llmc/models.h"
 #include "llmc_model.h"
 #include "model_bytes.h"
 
@@ -19,14 +20,9 @@ static bool is_gpu(const OpsContext* ops) {
 }
 
 void dynapipe_llmc_signature(char* out, size_t out_bytes, const ModelConfig* config, const OpsContext* ops) {
-    int n =
-        snprintf(out, out_bytes, "%s C %d NH %d ", config->kind->name, config->channels, config->num_heads);
-    if (n < 0 || (size_t)n >= out_bytes) { return; }
-    if (config->head_size > 0) {
-        n += snprintf(out + n, out_bytes - (size_t)n, "HS %d F %d%s ", config->head_size,
-                      config->ffn_channels, config->gated ? " gated" : "");
-    }
-    n += snprintf(out + n, out_bytes - (size_t)n, "Vp %d ", config->padded_vocab);
+    char shape[160];
+    models_signature(shape, sizeof shape, config);
+    int n = snprintf(out, out_bytes, "%s Vp %d ", shape, config->padded_vocab);
     if (n < 0 || (size_t)n >= out_bytes) { return; }
     if (!is_gpu(ops)) {
         snprintf(out + n, out_bytes - (size_t)n, "threads %d", ops_num_threads(ops));

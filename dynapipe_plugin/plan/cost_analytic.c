@@ -203,8 +203,9 @@ static void t5_stage_bytes(CostModel* out, const CostAnalytic* a) {
     add_rounded_line(&out->scratch_bytes, FEATURE_ENC_TOKENS, C * value + wide);
     add_rounded_line(&out->scratch_bytes, FEATURE_DEC_TOKENS, C * value + wide);
     add_rounded_line(&out->scratch_bytes, FEATURE_SUPERVISED, 2 * C * value);
-    cost_formula_add_line(&out->scratch_bytes, FEATURE_SEQS, NUM_BUCKETS * a->num_heads * 4);
-    out->scratch_bytes.constant += 2 * NUM_BUCKETS * a->num_heads * 4;
+    // of attention: sums of biases and turns of each head, and of a thread up to 512 keys and their gradients
+    cost_formula_add_line(&out->scratch_bytes, FEATURE_SEQS, (NUM_BUCKETS * 8 + 4) * a->num_heads);
+    out->scratch_bytes.constant += 2 * NUM_BUCKETS * a->num_heads * 4 + 512.0 * 3 * 4 * a->head_size;
 }
 
 void cost_model_analytic_t5(CostModel* out, const CostAnalytic* a) {

@@ -97,25 +97,48 @@ static const char* recompute_summary(const Plan* plan, const PlanMicrobatch* mb)
     return plan_recompute_words[mb->recompute[0]];
 }
 
+static bool has_two_sides(const Plan* plan) {
+    for (int32_t m = 0; m < plan->M; m++) {
+        if (plan->mbs[m].shape.dec_tokens > 0) { return true; }
+    }
+    return false;
+}
+
+// "512", or of an encoder-decoder model "512+114".
+static void counts_print(char out[48], int64_t enc, int64_t dec, bool two) {
+    if (two) {
+        snprintf(out, 48, "%" PRId64 "+%" PRId64, enc, dec);
+    } else {
+        snprintf(out, 48, "%" PRId64, enc);
+    }
+}
+
 void plan_print_microbatches(const Plan* plan, FILE* out) {
     fprintf(out, "%d micro-batches of %d samples, %d stages x %d replicas, policy %s, schedule %s\n", plan->M,
             plan->N, plan->P, plan->R, plan->policy, plan->schedule);
     fprintf(out, "predicted %.3f ms, bound %.3f ms (%.2f x)\n", (double)plan->makespan_ns / 1e6,
             (double)plan->bound_ns / 1e6,
             plan->bound_ns > 0 ? (double)plan->makespan_ns / (double)plan->bound_ns : 1.0);
-    fprintf(out, "  mb     replica  layout  sequences  longest   tokens  padding  supervised  recompute\n");
+    const bool two = has_two_sides(plan);
+    fprintf(out, "  mb     replica  layout  sequences  %*s  %*s  padding  supervised  recompute\n",
+            two ? 11 : 7, "longest", two ? 13 : 7, "tokens");
     int32_t first = 0;
     for (int32_t m = 0; m < plan->M; m++) {
         const PlanMicrobatch* mb = &plan->mbs[m];
         if (m > 0 && mb->replica != mb[-1].replica) { first = m; }
-        int32_t longest = 0;
+        int32_t longest = 0, longest_dec = 0;
         for (int32_t i = mb->sequence_begin; i < mb->sequence_end; i++) {
-            if (plan->sequences[i].enc_tokens > longest) { longest = plan->sequences[i].enc_tokens; }
+            const PlanSequence* seq = &plan->sequences[i];
+            if (seq->enc_tokens > longest) { longest = seq->enc_tokens; }
+            if (seq->dec_tokens > longest_dec) { longest_dec = seq->dec_tokens; }
         }
+        char longest_text[48], tokens_text[48];
+        counts_print(longest_text, longest, longest_dec, two);
+        counts_print(tokens_text, mb->shape.enc_tokens, mb->shape.dec_tokens, two);
         int64_t tokens = mb->shape.enc_tokens, padding = tokens - real_tokens(plan, mb);
-        fprintf(out, "  %-4d %c %7d  %-6s  %9" PRId64 "  %7d  %7" PRId64 "  %5.1f %%  %10" PRId64 "  %s\n", m,
+        fprintf(out, "  %-4d %c %7d  %-6s  %9" PRId64 "  %*s  %*s  %5.1f %%  %10" PRId64 "  %s\n", m,
                 timeline_letter(m - first), mb->replica, plan_layout_words[mb->layout], mb->shape.num_seqs,
-                longest, tokens + mb->shape.dec_tokens,
+                two ? 11 : 7, longest_text, two ? 13 : 7, tokens_text,
                 tokens > 0 ? 100.0 * (double)padding / (double)tokens : 0.0, mb->shape.supervised_tokens,
                 recompute_summary(plan, mb));
     }

@@ -53,7 +53,7 @@ include cuda.mk
 .DEFAULT_GOAL := all
 MAKEFLAGS += --no-print-directory $(if $(V),,-s)
 .SECONDARY:
-.PHONY: all help run test check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu prepare_data profile_costs make_tasks dynapipe asan tsan fuzz layers headers \
+.PHONY: all help run run-t5 test check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu prepare_data profile_costs make_tasks dynapipe asan tsan fuzz layers headers \
         lines docs format format-check bench golden clean FORCE
 
 all: programs                              ## build every program
@@ -66,6 +66,9 @@ help:                                      ## print this list
 
 run:                                       ## set up, build, make a task mixture, train on 4 ranks, compare (DATA="path/*.jsonl" for your own)
 	@dev/demo.sh
+
+run-t5:                                    ## the same for T5: train a small ByT5-shaped model until it answers, export it
+	@dev/demo_t5.sh
 
 test:                                      ## set-up and every test that needs no GPU (under 10 minutes on 2 cores)
 	@dev/setup.sh

@@ -1,10 +1,11 @@
 """Make test/golden/t5_*.bin with Hugging Face's T5 and umT5 (python dev/golden_t5.py; transformers 5.23).
 
-Small models of each variant on a ragged batch whose encoder sequences are longer than the largest distance that
-buckets tell apart: logits and losses of all decoder tokens, and all gradients of sum(loss) / rows. Computed in
-float64, one sample at a time without padding; the same batch padded, with masks, and the float32 run must agree.
-Losses once more with dropout 0.25 at all of T5's places, its bits being those of llmc/dropout_bits.h. Parameters are
-not stored: they are param_value(i) for the i-th value of the checkpoint's order, here and in test/t5_golden.c.
+Small models of each variant on a ragged batch whose encoder sequences are longer than the largest distance
+that buckets tell apart: logits and losses of all decoder tokens, and all gradients of sum(loss) / rows.
+Computed in float64, one sample at a time without padding; the same batch padded, with masks, and the float32
+run must agree. Losses once more with dropout 0.25 at all of T5's places, its bits being those of
+llmc/dropout_bits.h. Parameters are not stored: they are param_value(i) for the i-th value of the checkpoint's
+order, here and in test/t5_golden.c.
 
     t5_v10.bin   ReLU, tied head, heads * head size = C
     t5_v11.bin   gated, head of its own, heads * head size < C, 2 + 3 layers
@@ -39,11 +40,11 @@ VARIANTS = {
 
 
 def wide_norm(self, x):
-    """T5LayerNorm takes its mean in float32 whatever the input's type; the golden values are float64's."""
+    """T5LayerNorm takes its mean in float32 whatever the input's type; golden values are float64's."""
     return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
 
 
-# --- dropout by counters (llmc/dropout_bits.h, llmc/t5_layer.h) ---------------------------------------------------
+# --- dropout by counters (llmc/dropout_bits.h, llmc/t5_layer.h) -----------------------------------------
 
 DROPS = ["probabilities", "attention", "cross probabilities", "cross", "activation", "ffn"]
 keys = None  # (encoder's, decoder's) of the sample that runs; None: nothing drops
@@ -71,10 +72,13 @@ def drop(x, side, place):
     return x * kept(row_bits(keys[side], place), np.arange(x.shape[-1], dtype=np.uint64))
 
 
-def attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, position_bias=None, **kwargs):
+def attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, position_bias=None,
+              **kwargs):
     """eager_attention_forward with our dropout."""
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling + position_bias
-    weights = torch.nn.functional.softmax(scores if attention_mask is None else scores + attention_mask, dim=-1)
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = torch.nn.functional.softmax(scores, dim=-1)
     if keys is not None:
         place, q_side, k_side = module.golden
         heads = np.arange(query.shape[1], dtype=np.uint64)[:, None] * np.uint64(0x85EBCA6B)
@@ -123,7 +127,7 @@ def param_values(begin, count):
 
 
 def file_order(v):
-    """Tensors as in llmc/t5.h: name, layers (0: one outside them), shape, and its parts in the model."""
+    """Tensors as in llmc/t5.h: name, layers (0: one outside them), shape, its parts in the model."""
     C, F, I, wide = v["C"], v["F"], v["NH"] * v["HS"], 2 if v["gated"] else 1
     wi = ["wi_0", "wi_1"] if v["gated"] else ["wi"]
 
@@ -150,10 +154,11 @@ def file_order(v):
 
 def make_model(v, dtype):
     config = (UMT5Config if v["per_layer"] else T5Config)(
-        vocab_size=V, d_model=v["C"], d_kv=v["HS"], d_ff=v["F"], num_layers=v["Le"], num_decoder_layers=v["Ld"],
-        num_heads=v["NH"], relative_attention_num_buckets=NB, relative_attention_max_distance=MAX_DISTANCE,
-        feed_forward_proj="gated-gelu" if v["gated"] else "relu", tie_word_embeddings=bool(v["tied"]),
-        dropout_rate=0.0, attn_implementation="eager")
+        vocab_size=V, d_model=v["C"], d_kv=v["HS"], d_ff=v["F"], num_heads=v["NH"], num_layers=v["Le"],
+        num_decoder_layers=v["Ld"], relative_attention_num_buckets=NB,
+        relative_attention_max_distance=MAX_DISTANCE, tie_word_embeddings=bool(v["tied"]),
+        feed_forward_proj="gated-gelu" if v["gated"] else "relu", dropout_rate=0.0,
+        attn_implementation="eager")
     model = (UMT5ForConditionalGeneration if v["per_layer"] else T5ForConditionalGeneration)(config)
     model = model.to(dtype).train()
     if not v["tied"]:
@@ -164,7 +169,7 @@ def make_model(v, dtype):
 
 
 def parts_in_order(v, model):
-    """Yields (index of the first value, parameter, name) of each part; shared and head are short of padding rows."""
+    """(index of the first value, parameter, name) of each part; shared and head lack rows of padding."""
     params = dict(model.named_parameters())
     at = 0
     for name, layers, shape, parts in file_order(v):
@@ -200,8 +205,10 @@ def gradients(v, model):
 def run(v, samples, dtype):
     model = make_model(v, dtype)
     fill(v, model)
-    logits = torch.cat([model(input_ids=enc[None], decoder_input_ids=dec[None]).logits[0] for enc, dec, _ in samples])
-    losses = torch.nn.functional.cross_entropy(logits, torch.cat([t for _, _, t in samples]), reduction="none")
+    logits = torch.cat([model(input_ids=enc[None], decoder_input_ids=dec[None]).logits[0]
+                        for enc, dec, _ in samples])
+    targets = torch.cat([target for _, _, target in samples])
+    losses = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
     (losses.sum() / len(losses)).backward()
     return losses.detach().double(), logits.detach().double(), gradients(v, model)
 
@@ -260,8 +267,8 @@ def make(name, v):
                     for i in (0, 1)] for s in samples]
     dropped = run_dropped(v, samples, sample_keys)
     assert (dropped - losses).abs().max() > 0.1
-    header = [MAGIC, V, v["C"], v["NH"], v["HS"], v["F"], v["Le"], v["Ld"], v["gated"], v["tied"], v["per_layer"],
-              NB, MAX_DISTANCE, len(samples), sum(ENC_TOKENS), sum(DEC_TOKENS)]
+    header = [MAGIC, V, v["C"], v["NH"], v["HS"], v["F"], v["Le"], v["Ld"], v["gated"], v["tied"],
+              v["per_layer"], NB, MAX_DISTANCE, len(samples), sum(ENC_TOKENS), sum(DEC_TOKENS)]
     with open(GOLDEN / f"t5_{name}.bin", "wb") as f:
         f.write(struct.pack("<16i", *header))
         for counts, part in ((ENC_TOKENS, 0), (DEC_TOKENS, 1)):

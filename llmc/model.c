@@ -1,5 +1,5 @@
-// The slice's flat array has the tensors in checkpoint order, each with this slice's layers; for the whole model it
-// is the body of a checkpoint.
+// The slice's flat array has the tensors in checkpoint order, each with this slice's layers; for the whole
+// model it is the body of a checkpoint.
 #include "model.h"
 
 #include <assert.h>
@@ -33,9 +33,7 @@ static void local_range(const Model* model, int tensor, const TensorInfo* info, 
             *begin = model_dec_begin(model);
             *end = model_dec_end(model);
             break;
-        default:
-            *begin = 0;
-            *end = model->config.kind->has_tensor(model, tensor) ? 1 : 0;
+        default: *begin = 0; *end = model->config.kind->has_tensor(model, tensor) ? 1 : 0;
     }
     if (info->rows == 0) { *end = *begin; }
 }

@@ -143,8 +143,7 @@ void gelu_forward(floatX* out, const floatX* inp, size_t num_values, OpsContext*
 // dinp = dout * gelu'(inp); dinp may be dout or inp itself.
 void gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t num_values, OpsContext* ops);
 
-// --- ReLU; gated GELU (Shazeer 2020: GEGLU, tanh approximation)
-// -----------------------------------------------
+// --- ReLU; gated GELU (Shazeer 2020: GEGLU, tanh approximation) -------------------------------------------
 void relu_forward(floatX* out, const floatX* inp, size_t num_values, OpsContext* ops);
 // dinp = inp > 0 ? dout : 0; dinp may be dout or inp itself.
 void relu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t num_values, OpsContext* ops);

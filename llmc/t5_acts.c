@@ -31,8 +31,7 @@ static float* take_floats(char** cursor, int64_t num_values) {
     return (float*)(void*)begin;
 }
 
-// --- where the parts of acts begin, in bytes
-// -----------------------------------------------------------------
+// --- where the parts of acts begin, in bytes --------------------------------------------------------------
 
 typedef struct {
     int64_t T, layer_bytes;
@@ -121,8 +120,7 @@ int64_t t5_acts_bytes(const Model* model, const ModelBatch* batch, int flags) {
     return map_acts(model, batch, flags).end;
 }
 
-// --- one layer, the encoder's end, the head
-// --------------------------------------------------------------------
+// --- one layer, the encoder's end, the head ---------------------------------------------------------------
 
 static T5LayerActs own_buffers(const Model* model, char* cursor, const StackMap* stack, T5Side side) {
     const int64_t C = model->config.channels, I = t5_inner(model), NH = model->config.num_heads, T = stack->T;
@@ -224,8 +222,7 @@ T5HeadActs t5_acts_head(const Model* model, void* acts, const ModelBatch* batch,
     return head;
 }
 
-// --- scratch, boundaries
-// -----------------------------------------------------------------------------------------
+// --- scratch, boundaries ----------------------------------------------------------------------------------
 
 // The two stacks' bias tables, first in every scratch.
 static int64_t bias_bytes(const Model* model) {

@@ -55,8 +55,7 @@ typedef struct {
 enum { T5_BATCH_SEQS = 1, T5_BATCH_KEYS = 2, T5_BATCH_TOKENS = 4, T5_BATCH_ROWS = 8, T5_BATCH_TARGETS = 16 };
 T5Batch t5_batch_stage(const Model* model, const ModelBatch* batch, int arrays);
 
-// --- memory
-// --------------------------------------------------------------------------------------------------
+// --- memory -----------------------------------------------------------------------------------------------
 
 // One layer's buffers; T are its own stack's tokens, Te the encoder's. F2: F, gated 2F.
 typedef struct {
@@ -106,8 +105,7 @@ T5HeadActs t5_acts_head(const Model* model, void* acts, const ModelBatch* batch,
 T5Scratch t5_scratch_split(const Model* model, void* scratch, const ModelBatch* batch, T5Side side);
 floatX* t5_scratch_rows(const Model* model, void* scratch);  // 2 (num_rows, C), of the head's backward
 
-// --- what this slice has
-// -------------------------------------------------------------------------------------
+// --- what this slice has ----------------------------------------------------------------------------------
 
 static inline int t5_num_layers(const Model* m, T5Side side) {
     return side == T5_ENC ? model_enc_end(m) - model_enc_begin(m) : model_dec_end(m) - model_dec_begin(m);

@@ -11,8 +11,7 @@ static float* grad(const T5Job* job, T5Tensor tensor, int l) {
     return model_grad(job->model, tensor, l);
 }
 
-// --- inputs
-// ------------------------------------------------------------------------------------------------------
+// --- inputs -----------------------------------------------------------------------------------------------
 
 // From dlogits to dx_n, which is zero but for the supervised rows.
 static void head_backward_inputs(const T5Job* job, floatX* dx) {
@@ -169,8 +168,7 @@ void t5_backward_inputs(Model* model, const ModelBatch* batch, const void* in, v
     }
 }
 
-// --- weights
-// -----------------------------------------------------------------------------------------------------
+// --- weights ----------------------------------------------------------------------------------------------
 
 // dweight (C, num_inputs) += of a matrix whose output went through dropout into the stream.
 static void output_backward_weight(const T5Job* job, T5Side side, float* dweight, const floatX* dstream,

@@ -186,8 +186,7 @@ static const floatX* decoder_forward(const T5Job* job, const floatX* enc_out, co
     return NULL;
 }
 
-// --- the head
-// ----------------------------------------------------------------------------------------------------
+// --- the head ---------------------------------------------------------------------------------------------
 
 // keys[i] = those of row i: 32 bits, carried as values.
 static void gather_keys(const T5Job* job, uint32_t* keys, const int32_t* rows, int num_rows) {

@@ -214,7 +214,7 @@ static void infer_decoder(Infer* f, const floatX* in, floatX* out, const floatX*
         const int64_t in_dec = t5_boundary_dec_values(model, model->layer_begin, Te);
         const int64_t out_dec = t5_boundary_dec_values(model, model->layer_end, Te);
         if (enc_out == NULL) { enc_out = in; }
-        if (out != NULL && Te > 0) {
+        if (out != NULL && out_dec > 0) {  // layers behind this slice look at the encoder
             ops_copy(model->ops, out, enc_out, (size_t)Te * (size_t)model->config.channels * sizeof(floatX));
         }
         x = decoder_layers(f, in != NULL ? in + in_dec : NULL, out != NULL ? out + out_dec : NULL, enc_out);

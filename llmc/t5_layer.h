@@ -34,8 +34,7 @@ typedef struct {
     int flags;
 } T5Job;
 
-// --- attention
-// -------------------------------------------------------------------------------------------------
+// --- attention --------------------------------------------------------------------------------------------
 
 // The stack's bias table, as floats in scratch: for all layers before the first, umT5's again before each.
 void t5_load_bias(const T5Job* job, T5Side side);
@@ -48,8 +47,7 @@ Attention t5_cross_attention(const T5Job* job, const T5LayerActs* layer, int l);
 // here.
 const floatX* t5_encoder_forward(const T5Job* job, const floatX* in, floatX* out);
 
-// --- dropout
-// ---------------------------------------------------------------------------------------------------
+// --- dropout ----------------------------------------------------------------------------------------------
 
 // The places of one layer of the chain; those outside the layers are numbered behind its last.
 typedef enum {

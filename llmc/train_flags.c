@@ -47,11 +47,11 @@ static const FlagSpec specs[] = {
     {"-a",  FLAG_INT,    FIELD(overfit),            "0",       0, 1,        "1: train on the same first batch in every step"},
     {"-z",  FLAG_INT,    FIELD(zero_stage),         "0",       0, 1,        "1: optimizer state shared among replicas (ZeRO-1)"},
     {"-r",  FLAG_INT,    FIELD(recompute),          "0",       0, 0,        "0: keep activations; with the plugin --recompute decides"},
-    {"--answers",   FLAG_INT,    FIELD(answers),    "8",       0, 1e6,      "validation samples of each task answered at every -v: exact match and ROUGE-L; 0: none"},
-    {"--target-tokens", FLAG_INT, FIELD(target_tokens), "0",   0, 1e6,      "T5: longest target in tokens (-t is the longest input); 0: -t"},
-    {"--dropout",   FLAG_DOUBLE, FIELD(dropout),    "0",       0, 0.99,     "share of activations and attention that is dropped while training"},
-    {"--optimizer", FLAG_STRING, FIELD(optimizer),  "adamw",   0, 0,        "adamw, or adamw-scaled: steps by the size of each matrix, for T5 from scratch (-l 2e-2)"},
-    {"--export-hf", FLAG_STRING, FIELD(export_dir), NULL,      0, 0,        "at the end, write the model as Hugging Face's transformers loads it (-x 0: no training)"},
+    {"--answers",   FLAG_INT,    FIELD(answers),    "8",       0, 1e6,      "N: validation samples of each task answered at every -v: exact match and ROUGE-L; 0: none"},
+    {"--target-tokens", FLAG_INT, FIELD(target_tokens), "0",   0, 1e6,      "N: T5's longest target (-t is the longest input); 0: -t"},
+    {"--dropout",   FLAG_DOUBLE, FIELD(dropout),    "0",       0, 0.99,     "P: share of activations and attention that is dropped while training"},
+    {"--optimizer", FLAG_STRING, FIELD(optimizer),  "adamw",   0, 0,        "NAME: adamw, or adamw-scaled: steps by the size of each matrix, for T5 from scratch (-l 2e-2)"},
+    {"--export-hf", FLAG_STRING, FIELD(export_dir), NULL,      0, 0,        "DIR: at the end, write the model as Hugging Face's transformers loads it (-x 0: no training)"},
 };
 // clang-format on
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
@@ -93,10 +93,33 @@ static const char* set_value(TrainFlags* flags, const FlagSpec* spec, const char
     return NULL;
 }
 
+enum { HELP_COLUMN = 7, HELP_CHARS = 100 };  // where explanations begin; where lines end
+
+// Words of `text` in lines of HELP_CHARS, the first at `column`; returns the column behind the last.
+static int print_words(FILE* out, const char* text, int column) {
+    while (*text != '\0') {
+        int chars = (int)strcspn(text, " ");
+        if (column > HELP_COLUMN && column + 1 + chars > HELP_CHARS) {
+            fprintf(out, "\n%*s", HELP_COLUMN, "");
+            column = HELP_COLUMN;
+        } else if (column > HELP_COLUMN) {
+            column += fprintf(out, " ");
+        }
+        column += fprintf(out, "%.*s", chars, text);
+        text += chars + strspn(text + chars, " ");
+    }
+    return column;
+}
+
 void train_flags_print(FILE* out) {
     for (int i = 0; i < NUM_SPECS; i++) {
-        fprintf(out, "  %-*s %s", strlen(specs[i].name) <= 4 ? 4 : 15, specs[i].name, specs[i].help);
-        if (specs[i].initial != NULL) { fprintf(out, " [%s]", specs[i].initial); }
+        int column = fprintf(out, "  %-*s", HELP_COLUMN - 2, specs[i].name);
+        column = print_words(out, specs[i].help, column);
+        if (specs[i].initial != NULL) {
+            char initial[40];
+            snprintf(initial, sizeof initial, "[%s]", specs[i].initial);
+            print_words(out, initial, column);
+        }
         fprintf(out, "\n");
     }
 }

@@ -111,8 +111,7 @@ double t5_chain_worst_loss(const float* a, const float* b, int num_rows) {
     return worst;
 }
 
-// --- samples
-// -------------------------------------------------------------------------------------------------
+// --- samples ----------------------------------------------------------------------------------------------
 
 void t5_samples_begin(T5Samples* out) {
     *out = (T5Samples){0};

@@ -6,8 +6,7 @@ small micro-batches from samples that are functions of a seed.
 
 #include "t5_golden.h"
 
-// --- slices
-// --------------------------------------------------------------------------------------------------
+// --- slices -----------------------------------------------------------------------------------------------
 
 enum { T5_CHAIN_MAX_SLICES = 9 };
 
@@ -38,8 +37,7 @@ double t5_chain_worst_loss(const float* a, const float* b, int num_rows);
 void* t5_chain_poisoned(int64_t num_bytes);  // full of NaN; free()
 float* t5_chain_zeros(int64_t num_values);
 
-// --- samples
-// -------------------------------------------------------------------------------------------------
+// --- samples ----------------------------------------------------------------------------------------------
 
 enum { T5_SAMPLES_MAX_SEQS = 12, T5_SAMPLES_MAX_TOKENS = 2400 };
 

@@ -16,7 +16,7 @@ make_emulated() {  # precision, build, target...
     make -s -j2 BACKEND=emu PRECISION="$precision" BUILD="$build" "${@/#/$out/}" >"$work/build.log" 2>&1 ||
         { grep -iE 'error|undefined' "$work/build.log" | head; exit 1; }
 }
-make_emulated FP32 release train_gpt2-dynapipe train_gpt2-fault_NO_EVENT train_gpt2-fault_SWAPPED_SEND
+make_emulated FP32 release train_gpt2-dynapipe train_gpt2-fault_NO_EVENT train_gpt2-fault_SWAPPED_SEND cuda_sums
 make_emulated BF16 release train_gpt2-dynapipe profile_costs
 cpu=$trainer fp32=build/release-emu-fp32/train_gpt2 bf16=build/release-emu-bf16/train_gpt2
 
@@ -81,6 +81,16 @@ if [ -n "${SANITIZE:-}" ]; then
     EMU_DEVICES=1 emulated asan-mpi build/asan-emu-bf16/train_gpt2-dynapipe --transport mpi
     as_on_the_cpu asan-mpi 2e-2 "bf16 under AddressSanitizer, through MPI"
 fi
+
+# --- sums alone: tied groups on random stages, then replicas -------------------------------------------------------
+for transport in nccl mpi; do
+    for ranks in 3 4; do
+        EMU_SEED=$ranks EMU_NCCL_SERIAL=1 timeout -k 5 60 mpirun -np $ranks build/release-emu-fp32/cuda_sums $transport >"$work/sums.log" 2>&1
+        rc=$?
+        ok $rc "tied groups of $ranks ranks by $transport are the sums of plain loops"
+        [ $rc -eq 0 ] || head -3 "$work/sums.log"
+    done
+done
 
 # --- the profiler measures the links that training will use ----------------------------------------------------
 for transport in nccl mpi; do

@@ -307,6 +307,27 @@ static void odd_logs_work(void) {
     metrics_free(&metrics);
 }
 
+static void answers_are_means_over_tasks(void) {
+    XmlTree tree;
+    Metrics metrics;
+    CHECK(load_and_parse(
+        &tree, &metrics,
+        "{\"validation\":0,\"loss\":5,\"exact_match\":{\"a\":0,\"b\":0.5},\"rouge_l\":{\"a\":0.25,\"b\":0.75}"
+        "}\n"
+        "{\"step\":1,\"loss\":4,\"task_loss\":{\"b\":4}}\n{\"validation\":1,\"loss\":4}\n"
+        "{\"validation\":9,\"exact_match\":{\"b\":0.1},\"rouge_l\":{}}\n"
+        "{\"validation\":1,\"exact_match\":{\"b\":1,\"a\":0},\"rouge_l\":{\"b\":1,\"a\":0.5}}\n"));
+    CHECK_EQ(metrics.num_steps, 1);
+    CHECK_EQ(metrics.num_scores, 2);  // the run went back before step 9
+    CHECK(metrics.score_steps[0] == 0 && metrics.score_steps[1] == 1);
+    CHECK(metrics.exact_match[0] == 0.25 && metrics.exact_match[1] == 0.5 && metrics.rouge_l[1] == 0.75);
+    CHECK_EQ(metrics.num_tasks, 2);
+    CHECK(metrics.tasks[0].exact_match == 0 && metrics.tasks[1].exact_match == 1 &&
+          metrics.tasks[1].rouge_l == 1 && isnan(metrics.tasks[0].losses[0]));
+    xml_tree_free(&tree);
+    metrics_free(&metrics);
+}
+
 static void errors_name_file_line_and_remedy(void) {
     static const struct {
         const char *log, *words;
@@ -356,6 +377,7 @@ int main(int argc, char** argv) {
     RUN(long_runs_are_thinned_out);
     RUN(hostile_names_stay_text);
     RUN(odd_logs_work);
+    RUN(answers_are_means_over_tasks);
     RUN(errors_name_file_line_and_remedy);
     RUN(the_command_writes_a_page);
     unlink(metrics_path);

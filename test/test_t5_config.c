@@ -154,8 +154,7 @@ static void headers_carry_all_of_it(void) {
     CHECK(strcmp(text, "2 + 3 layers, 64 channels, 4 heads of 16, gated feed-forward of 160") == 0);
 }
 
-// --- initial values
-// ------------------------------------------------------------------------------------------
+// --- initial values ---------------------------------------------------------------------------------------
 
 static double std_of(const Model* model, T5Tensor tensor, int layer, int64_t begin_row, int64_t num_rows) {
     const int64_t cols = t5_kind.tensor(&model->config, tensor).cols;

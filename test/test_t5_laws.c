@@ -52,12 +52,12 @@ static T5Sample sample_random(int id, int percent_supervised) {
                       .percent_supervised = percent_supervised};
 }
 
-// Of num_samples; gives a batch of all of them, with `padding` added behind each.
+// A batch of these samples; padded: to the longest, and then some.
 static void batch_of(T5Samples* out, const T5Sample* samples, int num_samples, bool padded) {
     int enc = 0, dec = 0;
     for (int i = 0; i < num_samples && padded; i++) {
-        enc = samples[i].num_enc > enc ? samples[i].num_enc : enc;
-        dec = samples[i].num_dec > dec ? samples[i].num_dec : dec;
+        enc = samples[i].num_enc >= enc ? samples[i].num_enc + 1 : enc;
+        dec = samples[i].num_dec >= dec ? samples[i].num_dec + 2 : dec;
     }
     t5_samples_begin(out);
     for (int i = 0; i < num_samples; i++) { t5_samples_add(out, &samples[i], enc, dec); }
@@ -115,7 +115,7 @@ static void padding_may_hold_anything(void) {
     const int64_t num_params = model_num_params(&config);
     T5Sample samples[3];
     for (int i = 0; i < 3; i++) { samples[i] = sample_random(i, 100); }
-    samples[0].num_enc = 31, samples[0].num_dec = 17;  // the other two are shorter or longer
+    samples[0].num_enc = 31, samples[0].num_dec = 17;
     batch_of(&own, samples, 3, true);
     float *losses[2], *grads[2];
     for (int k = 0; k < 2; k++) {

@@ -1,109 +1,21 @@
 // test_tied_groups.c -- copies of parameters on any stages: every copy gets the sum of all, in the order of
 // ranks, bit for bit; what is told wrongly is named on every rank.
-#include <stdbool.h>
-
 #include "../dynapipe_plugin/base/clock.h"
-#include "../dynapipe_plugin/base/rng.h"
-#include "../dynapipe_plugin/run/sums.h"
 #include "ranks.h"
 #include "test.h"
+#include "tied_case.h"
 
 static uint64_t seed;
 static RankResult results[RANKS_MAX];
 
-enum { MAX_GROUPS = 7, SECOND_NS = 1000000000 };
-
-// Which stages have which group, and where: drawn alike on every rank.
-typedef struct {
-    uint64_t seed;
-    int32_t num_stages, num_replicas, num_groups;
-    int32_t numbers[MAX_GROUPS];  // of the groups, distinct
-    int64_t counts[MAX_GROUPS];
-    bool has[MAX_GROUPS][RANKS_MAX];        // [stage]
-    int64_t begins[MAX_GROUPS][RANKS_MAX];  // [stage]
-    int64_t num_params[RANKS_MAX];          // [stage]
-    int32_t listed[RANKS_MAX][MAX_GROUPS];  // [stage] order in which it lists what it has, and all others
-} Case;
-
-static void shuffle(int32_t* out, int32_t num_values, Rng* rng) {
-    for (int32_t i = 0; i < num_values; i++) {
-        int32_t k = rng_between(rng, 0, i);
-        out[i] = out[k];
-        out[k] = i;
-    }
-}
-
-static void draw_case(Case* it, Rng* rng, int32_t P, int32_t R, int64_t longest) {
-    *it = (Case){.seed = rng_u64(rng), .num_stages = P, .num_replicas = R};
-    it->num_groups = rng_between(rng, 0, MAX_GROUPS);
-    shuffle(it->numbers, it->num_groups, rng);
-    for (int32_t g = 0; g < it->num_groups; g++) {
-        it->numbers[g] = it->numbers[g] * 3 + 1;
-        it->counts[g] = g == 0 ? longest : rng_between(rng, 1, 40);
-        uint32_t one_of = rng_below(rng, 3) + 1;  // 1: all of them
-        for (int32_t s = 0; s < P; s++) { it->has[g][s] = rng_below(rng, one_of) == 0; }
-    }
-    for (int32_t s = 0; s < P; s++) {
-        int32_t places[MAX_GROUPS];
-        shuffle(places, it->num_groups, rng);
-        shuffle(it->listed[s], it->num_groups, rng);
-        for (int32_t i = 0; i < it->num_groups; i++) {
-            int32_t g = places[i];
-            if (!it->has[g][s]) { continue; }
-            it->begins[g][s] = it->num_params[s] + rng_between(rng, 0, 3);
-            it->num_params[s] = it->begins[g][s] + it->counts[g];
-        }
-        it->num_params[s] += rng_between(rng, 0, 3);
-    }
-}
-
-static int32_t list_groups(const Case* it, int32_t stage, DynapipeTied* out) {
-    int32_t n = 0;
-    for (int32_t i = 0; i < it->num_groups; i++) {
-        int32_t g = it->listed[stage][i];
-        if (!it->has[g][stage]) { continue; }
-        out[n++] = (DynapipeTied){it->numbers[g], it->begins[g][stage], it->counts[g]};
-    }
-    return n;
-}
-
-// Value k of a rank; sums of these are not exact, so the order of adding shows.
-static float rough(const Case* it, int32_t rank, int64_t k) {
-    uint64_t bits = rng_mix(it->seed + (uint64_t)rank * 7919 + (uint64_t)k * 104729);
-    return ((float)(bits >> 40) / 8388608.0f - 1.0f) * (bits & 1 ? 1.0f : 1e-3f);
-}
-
-// What value k of that rank is after the groups: of those that it belongs to, one by one.
-static float after_groups(const Case* it, int32_t rank, int64_t k) {
-    int32_t stage = rank % it->num_stages, first = rank - stage;
-    for (int32_t g = 0; g < it->num_groups; g++) {
-        int64_t at = k - it->begins[g][stage];
-        if (!it->has[g][stage] || at < 0 || at >= it->counts[g]) { continue; }
-        float sum = 0;
-        bool is_first = true;
-        for (int32_t s = 0; s < it->num_stages; s++) {
-            if (!it->has[g][s]) { continue; }
-            float value = rough(it, first + s, it->begins[g][s] + at);
-            sum = is_first ? value : sum + value;
-            is_first = false;
-        }
-        return sum;
-    }
-    return rough(it, rank, k);
-}
-
-static float after_replicas(const Case* it, int32_t stage, int64_t k) {
-    float sum = after_groups(it, stage, k);
-    for (int32_t r = 1; r < it->num_replicas; r++) { sum += after_groups(it, r * it->num_stages + stage, k); }
-    return sum;
-}
+enum { SECOND_NS = 1000000000 };
 
 static void arrive_late(Rng* rng) {
     int64_t end_ns = clock_now_ns() + (rng_below(rng, 4) == 0 ? rng_between(rng, 0, 300000) : 0);
     while (clock_now_ns() < end_ns) {}
 }
 
-static Status check_groups(const Case* it, const TiedGroups* tied, int32_t stage) {
+static Status check_groups(const TiedCase* it, const TiedGroups* tied, int32_t stage) {
     int32_t expected = 0;
     for (int32_t g = 0; g < it->num_groups; g++) {
         int32_t copies = 0;
@@ -121,35 +33,36 @@ static Status check_groups(const Case* it, const TiedGroups* tied, int32_t stage
 }
 
 // As session_step.c does it.
-static Status sum_all(const Case* it, const Sums* sums, const TiedGroups* tied, float* grads, int32_t rank) {
+static Status sum_all(const TiedCase* it, const Sums* sums, const TiedGroups* tied, float* grads,
+                      int32_t rank) {
     int32_t stage = rank % it->num_stages;
     int64_t n = it->num_params[stage];
     Rng rng = rng_seed(it->seed + (uint64_t)rank);
-    for (int64_t k = 0; k < n; k++) { grads[k] = rough(it, rank, k); }
+    for (int64_t k = 0; k < n; k++) { grads[k] = tied_case_value(it, true, rank, k); }
     for (int32_t i = 0; i < tied->num_groups; i++) {
         const TiedGroup* group = &tied->groups[i];
         arrive_late(&rng);
         TRY(sums->api->sum_copies(sums->ctx, group->holders, grads + group->begin, group->count));
     }
-    for (int64_t k = 0; k < n; k++) { EXPECT(grads[k] == after_groups(it, rank, k)); }
+    for (int64_t k = 0; k < n; k++) { EXPECT(grads[k] == tied_case_after_groups(it, true, rank, k)); }
     arrive_late(&rng);
     TRY(sums->api->reduce_scatter(sums->ctx, grads, n));
     TRY(sums->api->all_gather(sums->ctx, grads, n, (int32_t)sizeof *grads));
-    for (int64_t k = 0; k < n; k++) { EXPECT(grads[k] == after_replicas(it, stage, k)); }
+    for (int64_t k = 0; k < n; k++) { EXPECT(grads[k] == tied_case_after_replicas(it, true, stage, k)); }
     return STATUS_OK;
 }
 
 static Status sums_body(Transport* t, void* arg) {
-    const Case* it = arg;
+    const TiedCase* it = arg;
     int32_t P = it->num_stages, stage = t->rank % P, ranks[RANKS_MAX];
     Collective world, replicas;
     for (int32_t r = 0; r < t->num_ranks; r++) { ranks[r] = r; }
     TRY(collective_init(&world, t, ranks, t->num_ranks, (int64_t)20 * SECOND_NS));
     for (int32_t r = 0; r < it->num_replicas; r++) { ranks[r] = r * P + stage; }
     TRY(collective_init(&replicas, t, ranks, it->num_replicas, (int64_t)20 * SECOND_NS));
-    DynapipeTied list[MAX_GROUPS];
+    DynapipeTied list[TIED_CASE_GROUPS];
     DynapipeParams_v1 params = {.num_params = it->num_params[stage], .bytes_per_value = 4, .tied = list};
-    params.num_tied = list_groups(it, stage, list);
+    params.num_tied = tied_case_list(it, stage, list);
     TiedGroups tied;
     Sums sums;
     TRY(tied_groups_open(&tied, &world, P, &params));
@@ -173,9 +86,9 @@ static void every_copy_gets_the_sum_of_all(void) {
     Rng rng = rng_seed(seed);
     int num_groups = 0;
     for (int trial = 0; trial < 150; trial++) {
-        Case it;
+        TiedCase it;
         int32_t P = rng_between(&rng, 1, 6), R = rng_between(&rng, 1, P < 3 ? 4 : 2);
-        draw_case(&it, &rng, P, R, trial % 50 == 0 ? 1000001 : rng_between(&rng, 1, 5000));
+        tied_case_draw(&it, &rng, P, R, trial % 50 == 0 ? 1000001 : rng_between(&rng, 1, 5000));
         num_groups += it.num_groups;
         RanksKind kind = trial % 50 == 0 ? RANKS_PLAIN : RANKS_CHECKED;
         int failed = ranks_run(P * R, kind, sums_body, &it, results, 1);

@@ -2,6 +2,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,8 +54,10 @@ static Status find_task(MetricsTask** out, Metrics* metrics, const char* name) {
         return STATUS_OK;
     }
     MetricsTask* task = &metrics->tasks[metrics->num_tasks];
-    *task =
-        (MetricsTask){.name = strdup(name), .losses = malloc(sizeof(double) * (size_t)metrics->max_steps)};
+    *task = (MetricsTask){.name = strdup(name),
+                          .losses = malloc(sizeof(double) * (size_t)metrics->max_steps),
+                          .exact_match = NAN,
+                          .rouge_l = NAN};
     metrics->num_tasks++;
     if (task->name == NULL || task->losses == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for tasks"); }
     for (int32_t i = 0; i < metrics->max_steps; i++) { task->losses[i] = NAN; }
@@ -82,8 +85,48 @@ static double metric_of(Metric metric, const json_t* value) {
     return metric == METRIC_IDLE ? sum / (double)num_values : largest;
 }
 
+// Sets a field of every task that has a value; returns the mean of the values.
+static Status add_task_scores(double* mean, Metrics* metrics, const json_t* by_task, size_t field) {
+    double sum = 0;
+    int32_t n = 0;
+    const char* name;
+    json_t* value;
+    json_object_foreach((json_t*)(uintptr_t)by_task, name, value) {
+        MetricsTask* task;
+        TRY(find_task(&task, metrics, name));
+        if (task != NULL) { *(double*)(void*)((char*)task + field) = number_of(value); }
+        sum += number_of(value);
+        n++;
+    }
+    *mean = n > 0 ? sum / n : NAN;
+    return STATUS_OK;
+}
+
+// What the model answered after so many steps. (The loss is in main.log, too.)
+static Status add_scores(Metrics* metrics, const json_t* record) {
+    const json_t *exact = json_object_get(record, "exact_match"), *rouge = json_object_get(record, "rouge_l");
+    double step = number_of(json_object_get(record, "validation"));
+    if (exact == NULL || rouge == NULL || isnan(step)) { return STATUS_OK; }
+    if (!make_room(metrics)) { return FAIL(STATUS_NO_MEMORY, "no memory for tasks"); }
+    int32_t* count = &metrics->num_scores;
+    while (*count > 0 && metrics->score_steps[*count - 1] >= step) { (*count)--; }
+    if (*count == metrics->max_scores) {
+        int32_t max = *count > 0 ? 2 * *count : 64;
+        if (!grow_doubles(&metrics->score_steps, max) || !grow_doubles(&metrics->exact_match, max) ||
+            !grow_doubles(&metrics->rouge_l, max)) {
+            return FAIL(STATUS_NO_MEMORY, "no memory for %d validations", max);
+        }
+        metrics->max_scores = max;
+    }
+    metrics->score_steps[*count] = step;
+    TRY(add_task_scores(&metrics->exact_match[*count], metrics, exact, offsetof(MetricsTask, exact_match)));
+    TRY(add_task_scores(&metrics->rouge_l[*count], metrics, rouge, offsetof(MetricsTask, rouge_l)));
+    (*count)++;
+    return STATUS_OK;
+}
+
 static Status add_record(Metrics* metrics, json_t* record) {
-    if (json_object_get(record, "validation") != NULL) { return STATUS_OK; }  // main.log has its loss too
+    if (json_object_get(record, "validation") != NULL) { return add_scores(metrics, record); }
     double last = metrics->num_steps > 0 ? metrics->steps[metrics->num_steps - 1] : 0;
     double step = number_of(json_object_get(record, "step"));
     if (isnan(step)) { step = last + 1; }
@@ -234,5 +277,8 @@ void metrics_free(Metrics* metrics) {
     }
     free(metrics->validation_steps);
     free(metrics->validation_losses);
+    free(metrics->score_steps);
+    free(metrics->exact_match);
+    free(metrics->rouge_l);
     *metrics = (Metrics){0};
 }

@@ -174,6 +174,26 @@ static Status print_loss(const Report* report) {
     return line_chart_print(report->out, &chart);
 }
 
+// Means over the tasks, in percent.
+static Status print_scores(const Report* report) {
+    const Metrics* metrics = report->metrics;
+    if (metrics->num_scores == 0) { return STATUS_OK; }
+    LineChart chart = chart_of(report, "Answers to validation samples, mean of the tasks", "%");
+    const double* const lists[2] = {metrics->exact_match, metrics->rouge_l};
+    static const char* const names[2] = {"exact match", "ROUGE-L"};
+    for (int i = 0; i < 2; i++) {
+        double* percent = ARENA_NEW(report->arena, double, metrics->num_scores);
+        if (percent == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a chart ---> free memory"); }
+        for (int32_t k = 0; k < metrics->num_scores; k++) { percent[k] = 100 * lists[i][k]; }
+        chart.series[chart.num_series++] = (ChartSeries){.name = names[i],
+                                                         .steps = metrics->score_steps,
+                                                         .values = percent,
+                                                         .num_points = metrics->num_scores,
+                                                         .dots = metrics->num_scores <= 60};
+    }
+    return line_chart_print(report->out, &chart);
+}
+
 // In the unit that suits the median of `first`.
 static Status print_times(const Report* report, const char* title, const Metric* metrics,
                           const char* const* names, int32_t num_series) {
@@ -214,6 +234,7 @@ static Status print_charts(const Report* report) {
     static const char* const plan_names[] = {"planning, in the background", "steps waited for it"};
     fprintf(report->out, "<div class=\"charts\">\n");
     TRY(print_loss(report));
+    TRY(print_scores(report));
     TRY(print_one(report, "Throughput", "supervised tokens/s", derive(report, supervised_per_s)));
     TRY(print_times(report, "Step time", step_times, step_names, 3));
     TRY(print_ratio(report));
@@ -283,7 +304,7 @@ static void print_loss_cell(const Report* report, double loss) {
     if (isfinite(loss)) {
         fprintf(report->out, "<td>%.3f</td>", loss);
     } else {
-        fprintf(report->out, "<td>&#8211;</td>");
+        fprintf(report->out, "<td>–</td>");
     }
 }
 
@@ -299,8 +320,14 @@ static Status print_task(const Report* report, const MetricsTask* task, double t
     fprintf(report->out, "</td>");
     print_loss_cell(report, before);
     print_loss_cell(report, now);
-    fprintf(report->out, isfinite(now / before) ? "<td>%.0f %%</td></tr>\n" : "<td></td></tr>\n",
-            100 * now / before);
+    fprintf(report->out, isfinite(now / before) ? "<td>%.0f %%</td>" : "<td></td>", 100 * now / before);
+    if (report->metrics->num_scores > 0) {
+        const double scores[2] = {task->exact_match, task->rouge_l};
+        for (int i = 0; i < 2; i++) {
+            fprintf(report->out, isfinite(scores[i]) ? "<td>%.0f %%</td>" : "<td></td>", 100 * scores[i]);
+        }
+    }
+    fprintf(report->out, "</tr>\n");
     return STATUS_OK;
 }
 
@@ -316,8 +343,9 @@ static Status print_tasks(const Report* report) {
         report->out,
         "<h2>Loss per task</h2>\n<table><tr><th>task</th><th class=\"line\">all lines from 0 to %.3g</th>",
         isfinite(top) ? top : 1);
-    fprintf(report->out, "<th>first %d step%s</th><th>last %d</th><th>last / first</th></tr>\n", span,
-            span == 1 ? "" : "s", span);
+    fprintf(report->out, "<th>first %d step%s</th><th>last %d</th><th>last / first</th>%s</tr>\n", span,
+            span == 1 ? "" : "s", span,
+            metrics->num_scores > 0 ? "<th>exact match</th><th>ROUGE-L</th>" : "");
     for (int32_t t = 0; t < metrics->num_tasks; t++) {
         TRY(print_task(report, &metrics->tasks[t], isfinite(top) && top > 0 ? top : 1));
     }
@@ -367,6 +395,10 @@ Status report_html_print(FILE* out, const Metrics* metrics, const char* name) {
     if (v > 0) {
         report.first_step = fmin(report.first_step, metrics->validation_steps[0]);
         report.last_step = fmax(report.last_step, metrics->validation_steps[v - 1]);
+    }
+    if (metrics->num_scores > 0) {
+        report.first_step = fmin(report.first_step, metrics->score_steps[0]);
+        report.last_step = fmax(report.last_step, metrics->score_steps[metrics->num_scores - 1]);
     }
     if (report.first_step == report.last_step) {
         report.first_step -= 0.5;

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "../dataloader/sample_file.h"
 #include "../llmc/llmc_error.h"
 #include "../llmc/token_text.h"
 #include "answers.h"

@@ -14,8 +14,7 @@ enum { MIN_RUNS = 3, MAX_RUNS = 15 };
 // training.
 enum { MAX_QUEUED = 32, QUEUED_NS = 4000000, GPU_WARM_NS = 300000000 };
 
-// --- memory
-// --------------------------------------------------------------------------------------------------
+// --- memory -----------------------------------------------------------------------------------------------
 
 void model_bench_free(Bench* bench) {
     OpsContext* ops = bench->model.ops;
@@ -95,8 +94,7 @@ void model_bench_init(Bench* bench, const ModelConfig* config, int layer_begin, 
     alloc_arrays(bench);
 }
 
-// --- micro-batches
-// -------------------------------------------------------------------------------------------
+// --- micro-batches ----------------------------------------------------------------------------------------
 
 // The number of sequences.
 static int fill_side(const BenchArrays* arrays, const BenchSide* side, int vocab) {
@@ -147,8 +145,7 @@ static ModelBatch batch_make(Bench* bench, const BenchShape* shape) {
     return batch;
 }
 
-// --- times
-// ---------------------------------------------------------------------------------------------------
+// --- times ------------------------------------------------------------------------------------------------
 
 static int compare_doubles(const void* a, const void* b) {
     double x = *(const double*)a, y = *(const double*)b;

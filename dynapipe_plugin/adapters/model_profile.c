@@ -23,8 +23,7 @@ static void bench_open(Bench* bench, const Runner* runner, int layer_begin, int 
     bench->ctx = runner->ctx;
 }
 
-// --- shapes
-// ----------------------------------------------------------------------------------------------------
+// --- shapes -----------------------------------------------------------------------------------------------
 
 typedef enum { ENCODER, DECODER } Side;  // a model with one stack has the first
 
@@ -47,8 +46,7 @@ static BenchShape short_shape(const Bench* bench, Side side, int num_tokens) {
     return side_shape(bench, side, num_tokens, SHORT_TOKENS, 1);
 }
 
-// --- curves
-// ----------------------------------------------------------------------------------------------------
+// --- curves -----------------------------------------------------------------------------------------------
 
 static void curve_add(CostCurve* curve, double x, double y) {
     if (curve->num_knots == COST_MAX_KNOTS) { return; }
@@ -121,8 +119,7 @@ static void measure_squares(CostPartMode* layer, Bench* bench, Side side, int32_
     }
 }
 
-// --- cross-attention
-// -------------------------------------------------------------------------------------------
+// --- cross-attention --------------------------------------------------------------------------------------
 
 // Keys and values: of encoder tokens, in every decoder layer.
 static void measure_keys(CostPartMode* layer, Bench* bench) {
@@ -158,8 +155,7 @@ static void measure_products(CostPartMode* layer, Bench* bench, const ModelProfi
     }
 }
 
-// --- embeddings, head
-// ------------------------------------------------------------------------------------------
+// --- embeddings, head -------------------------------------------------------------------------------------
 
 // What the stack's first layer takes beyond one in the middle.
 static void measure_embedding(CostPartMode* part, const CostPartMode* layer, Bench* bench, Side side) {
@@ -197,8 +193,7 @@ static void measure_head(CostPartMode* part, Bench* bench, Side side) {
     }
 }
 
-// --- all
-// -------------------------------------------------------------------------------------------------------
+// --- all --------------------------------------------------------------------------------------------------
 
 static void measure_decoder(CostPartMode* parts, const Runner* runner, Bench* bench) {
     CostPartMode* layer = &parts[PART_DEC_LAYER];

@@ -44,6 +44,7 @@ static void add_values(float* o, const float* p, const AttentionGeneral* x, cons
 
 static void forward_tile(floatX* out, float* lse, const AttentionGeneral* x, int q0, OpsContext* ops) {
     const Attention* a = x->about;
+    const size_t stride = (size_t)a->kv_stride;
     float *s = ops_tile(ops, 0), *qT = ops_tile(ops, 1), *v = ops_tile(ops, 2);
     float *o = ops_tile(ops, 3), max[TILE], sum[TILE], shrink[TILE];
     uint32_t rows[TILE];
@@ -54,8 +55,11 @@ static void forward_tile(floatX* out, float* lse, const AttentionGeneral* x, int
     for (int t = 0; t < TILE; t++) { max[t] = -INFINITY, sum[t] = 0.0f; }
     for (int k0 = 0; k0 < k_end; k0 += TILE) {
         const AttentionGeneralTile tile = attention_general_tile(x, q0, num_queries, k0, k_end);
-        attention_general_scores(s, x, &tile, attention_general_row(a->k, a->kv_stride, x->k_begin + k0, x),
-                                 (size_t)a->kv_stride, qT);
+        const floatX* k = attention_general_row(a->k, a->kv_stride, x->k_begin + k0, x);
+        tile_prefetch(k, stride, tile.num_keys, HS);
+        tile_prefetch(attention_general_row(a->v, a->kv_stride, x->k_begin + k0, x), stride, tile.num_keys,
+                      HS);
+        attention_general_scores(s, x, &tile, k, stride, qT);
         attention_softmax_tile(s, max, sum, shrink, tile.num_keys, tile.num_lanes, tile.diagonal);
         if (a->dropout > 0.0f) {
             if (k0 == 0) { attention_general_dropout_rows(rows, x, &tile); }

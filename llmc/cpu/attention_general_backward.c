@@ -108,6 +108,10 @@ static void load_queries(Queries* y, const Task* x, int q0, int num_queries) {
     const floatX* d = attention_general_row(x->all->dout, width, token, head);
     y->s = ops_tile(ops, 0), y->dp = ops_tile(ops, 1), y->q = ops_tile(ops, 2), y->qT = ops_tile(ops, 3);
     y->d = ops_tile(ops, 4), y->dT = ops_tile(ops, 5), y->dq = ops_tile(ops, 6);
+    tile_prefetch(d, (size_t)width, num_queries, head->HS);
+    tile_prefetch(attention_general_row(x->all->out, width, token, head), (size_t)width, num_queries,
+                  head->HS);
+    tile_prefetch(q, (size_t)a->q_stride, num_queries, head->HS);
     load_query_sums(y, x, q0, num_queries);
     tile_pack(y->q, q, (size_t)a->q_stride, num_queries, head->HS, a->scale);
     tile_pack(y->d, d, (size_t)width, num_queries, head->HS, 1.0f);
@@ -152,6 +156,7 @@ static void backward_tile(Queries* y, Task* x, const AttentionGeneralTile* tile)
     const size_t HSp = (size_t)head->HSp, at = (size_t)(tile->k0 - x->first_key) * HSp;
     const int HS = head->HS, num_queries = tile->num_queries, num_keys = tile->num_keys;
     const floatX* v = attention_general_row(a->v, a->kv_stride, head->k_begin + tile->k0, head);
+    tile_prefetch(v, (size_t)a->kv_stride, num_keys, HS);
     attention_general_scores(y->s, head, tile, x->k + at, HSp, y->qT);
     tile_product(y->dp, TILE, v, (size_t)a->kv_stride, 1, y->dT, TILE, num_keys, num_queries, HS, false,
                  tile->diagonal ? TILE_C_UPPER : TILE_DENSE);

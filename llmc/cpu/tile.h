@@ -39,6 +39,13 @@ static inline int tile_upper_begin(int i) {
     return i / TILE_ROWS * TILE_ROWS / TILE_LANES * TILE_LANES;
 }
 
+// Requests rows from memory, all at once: those of one head lie too far apart for the CPU to foresee.
+static inline void tile_prefetch(const float* rows, size_t stride, int num_rows, int C) {
+    for (int t = 0; t < num_rows; t++) {
+        for (int c = 0; c < C; c += TILE_LANES) { __builtin_prefetch(rows + (size_t)t * stride + c); }
+    }
+}
+
 // out (C, out_stride) = scale * transpose of inp (num_rows, C); columns num_rows .. round_up(num_rows) are 0.
 void tile_transpose(float* out, size_t out_stride, const float* inp, size_t inp_stride, int num_rows, int C,
                     float scale);

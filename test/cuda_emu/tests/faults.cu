@@ -40,8 +40,7 @@ static int missing_event(float* out) {
     return wrong;
 }
 
-// --- a value is changed before its neighbour has read it
-// --------------------------------------------------------
+// --- a value is changed before its neighbour has read it --------------------------------------------------
 __global__ static void shift(float* out, bool skip) {
     __shared__ float values[N];
     values[threadIdx.x] = (float)threadIdx.x;
@@ -122,8 +121,7 @@ static int off_by_one_in_shared_memory(float* out) {
     return 0;
 }
 
-// --- half a warp waits for the other half, which has gone by
-// ------------------------------------------------
+// --- half a warp waits for the other half, which has gone by ----------------------------------------------
 __global__ static void diverge(float* out, int num_waiting) {
     if ((int)threadIdx.x < num_waiting) { __syncthreads(); }
     __shfl_sync(~0u, 0, 0);

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# make run-t5: set up, build, make a small task mixture, train a small ByT5-shaped model (bytes in, bytes out) on a pipeline
+# from scratch until it answers, and write it as Hugging Face's transformers loads it. DATA="path/*.jsonl" for your own data;
+# STEPS, MODEL, RANKS, TOKENS, TARGET_TOKENS (longest input and target), RUN_DIR are further wishes.
+set -eu
+cd "$(dirname "$0")/.."
+. dev/mpi_env.sh
+cores=$(nproc)
+# 2 stages, and as many replicas as there are cores for them
+ranks=${RANKS:-$((cores < 4 ? 2 : cores < 8 ? 4 : 8))}
+steps=${STEPS:-400} model=${MODEL:-byt5:l2c128h4} tokens=${TOKENS:-256} targets=${TARGET_TOKENS:-64} out=${RUN_DIR:-out/demo-t5}
+data=$out-data
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > ranks ? cores / ranks : 1))}
+
+part=0
+say() {
+    part=$((part + 1))
+    if [ -t 1 ]; then printf '\n\033[1m%d. %s\033[0m\n' $part "$*"; else printf '\n%d. %s\n' $part "$*"; fi
+}
+
+dev/setup.sh
+say "Build"
+begin=$SECONDS
+make -s -j"$cores" programs >/dev/null
+echo "./train_t5, ./prepare_data, ./profile_costs, ./make_tasks in $((SECONDS - begin)) s"
+
+mkdir -p "$out" "$data"
+if [ -n "${DATA:-}" ]; then
+    say "Data: $DATA, as ByT5's bytes"
+    # shellcheck disable=SC2086
+    ./prepare_data --tokenizer byt5 --out "$data" $DATA
+else
+    say "Data: made-up tasks with answers to learn, as ByT5's bytes"
+    [ -e "$data/tasks.jsonl" ] || ./make_tasks --out "$data/tasks.jsonl" --samples 30000 --max-tokens "$tokens" >/dev/null
+    ./prepare_data --tokenizer byt5 --out "$data" "$data/tasks.jsonl"
+fi
+
+say "Measure what the model's layers cost on this machine"
+mpirun -np "$ranks" ./profile_costs --model "$model" --tokens "$tokens" --target-tokens "$targets" --vocab 384 --seconds 0.1 \
+    --out "$out/costs.txt" | tail -2
+
+say "Train $steps steps on $ranks ranks, 2 stages: the encoder's layers come first, then the decoder's"
+rm -f "$out"/*.bin "$out"/DONE* "$out"/metrics.jsonl
+validation=()
+if ls "$data"/val*.bin >/dev/null 2>&1; then validation=(-j "$data/val*.bin" --answers 16); fi
+mpirun -np "$ranks" ./train_t5 -i "$data/train*.bin" "${validation[@]}" -e "$model" -t "$tokens" --target-tokens "$targets" -d 8192 \
+    -x "$steps" --optimizer adamw-scaled -l 2e-2 -u 40 -q 0.05 -z 1 --stages 2 --costs "$out/costs.txt" -o "$out" \
+    -v $((steps / 4)) -m 2 -s "$steps" -g 40 --export-hf "$out/hf"
+
+say "Done in $SECONDS s"
+echo "$out: metrics.jsonl (losses, exact match and ROUGE-L by task), main.log, costs.txt, a checkpoint; $out/hf: the model for transformers"
+echo "Next: DATA='path/*.jsonl' make run-t5; or fine-tune a FLAN-T5: ./train_t5 -e DIRECTORY of its files (README)"

@@ -1,0 +1,129 @@
+// sums_main.c -- sums between GPUs against plain loops: tied groups on random stages, then replicas, by NCCL
+// and through pinned memory, queued behind work that is not done yet; test/test_cuda_train.sh drives it.
+//     mpirun -np 4 cuda_sums nccl|mpi
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../dynapipe_plugin/cuda/sums_nccl.h"
+#include "../../dynapipe_plugin/cuda/sums_staged.h"
+#include "../tied_case.h"
+
+enum { NUM_CASES = 12, NUM_STEPS = 2 };
+
+typedef struct {
+    bool by_nccl;
+    CudaDevice* cuda;
+    cudaStream_t stream;
+    Collective world, replicas;
+    TiedGroups tied;
+    NcclWorld* nccl;
+    Sums sums;
+    float *grads, *host, *late;  // on the device; here; on the device, to keep it busy
+} Rank;
+
+static Status open_sums(Rank* rank, const TiedCase* it, int32_t me) {
+    int32_t stage = me % it->num_stages, ranks[RANKS_MAX];
+    for (int32_t r = 0; r < it->num_replicas; r++) { ranks[r] = r * it->num_stages + stage; }
+    TRY(collective_init(&rank->replicas, rank->world.transport, ranks, it->num_replicas,
+                        rank->world.timeout_ns));
+    DynapipeTied list[TIED_CASE_GROUPS];
+    int64_t n = it->num_params[stage];
+    DynapipeParams_v1 params = {.num_params = n, .bytes_per_value = 4, .tied = list};
+    params.num_tied = tied_case_list(it, stage, list);
+    TRY(tied_groups_open(&rank->tied, &rank->world, it->num_stages, &params));
+    rank->host = malloc((size_t)n * sizeof(float) + 1);
+    CUDA_TRY(cudaMalloc((void**)&rank->grads, (size_t)n * sizeof(float) + 4));
+    CUDA_TRY(cudaMalloc((void**)&rank->late, (size_t)n * sizeof(float) + 4));
+    if (!rank->by_nccl) {
+        return sums_staged_open(&rank->sums, rank->cuda, &rank->replicas, &rank->tied, n * 4);
+    }
+    TRY(nccl_world_open(&rank->nccl, rank->cuda, &rank->world, it->num_stages, it->num_replicas));
+    TRY(nccl_world_open_holders(rank->nccl, &rank->world, &rank->tied, it->num_stages));
+    return sums_nccl_open(&rank->sums, rank->nccl, &rank->tied);
+}
+
+static void close_sums(Rank* rank) {
+    sums_close(&rank->sums);
+    nccl_world_close(rank->nccl);
+    rank->nccl = NULL;
+    (void)cudaFree(rank->grads);
+    (void)cudaFree(rank->late);
+    free(rank->host);
+    tied_groups_free(&rank->tied);
+    collective_free(&rank->replicas);
+}
+
+// As session_step.c does it; gradients come into their array by a copy that is queued just before.
+static Status sum_once(Rank* rank, const TiedCase* it, int32_t me) {
+    int32_t stage = me % it->num_stages;
+    int64_t n = it->num_params[stage];
+    size_t num_bytes = (size_t)n * sizeof(float);
+    for (int64_t k = 0; k < n; k++) { rank->host[k] = tied_case_value(it, !rank->by_nccl, me, k); }
+    CUDA_TRY(cudaMemcpy(rank->late, rank->host, num_bytes, cudaMemcpyHostToDevice));
+    CUDA_TRY(cudaMemsetAsync(rank->grads, 0xff, num_bytes, rank->stream));
+    CUDA_TRY(cudaMemcpyAsync(rank->grads, rank->late, num_bytes, cudaMemcpyDeviceToDevice, rank->stream));
+    for (int32_t i = 0; i < rank->tied.num_groups; i++) {
+        const TiedGroup* group = &rank->tied.groups[i];
+        TRY(rank->sums.api->sum_copies(rank->sums.ctx, group->holders, rank->grads + group->begin,
+                                       group->count));
+    }
+    TRY(rank->sums.api->reduce_scatter(rank->sums.ctx, rank->grads, n));
+    TRY(rank->sums.api->all_gather(rank->sums.ctx, rank->grads, n, (int32_t)sizeof(float)));
+    CUDA_TRY(cudaMemcpyAsync(rank->host, rank->grads, num_bytes, cudaMemcpyDeviceToHost, rank->stream));
+    CUDA_TRY(cudaStreamSynchronize(rank->stream));
+    for (int64_t k = 0; k < n; k++) {
+        EXPECT(rank->host[k] == tied_case_after_replicas(it, !rank->by_nccl, stage, k));
+    }
+    return STATUS_OK;
+}
+
+static Status run_cases(Rank* rank, int32_t num_ranks, int32_t me) {
+    Rng rng = rng_seed(5);  // alike on all ranks
+    int32_t num_groups = 0;
+    for (int c = 0; c < NUM_CASES; c++) {
+        TiedCase it;
+        int32_t R = c % 3 == 0 && num_ranks % 2 == 0 ? 2 : 1;
+        tied_case_draw(&it, &rng, num_ranks / R, R, rng_between(&rng, 1, c == 1 ? 300000 : 3000));
+        Status status = open_sums(rank, &it, me);
+        for (int step = 0; step < NUM_STEPS && status == STATUS_OK; step++) {
+            status = sum_once(rank, &it, me);
+        }
+        TRY(status);
+        num_groups += rank->tied.num_groups;
+        close_sums(rank);
+    }
+    EXPECT(num_groups > 0);
+    return STATUS_OK;
+}
+
+static Status run(Transport* t, bool by_nccl) {
+    Rank rank = {.by_nccl = by_nccl};
+    int32_t ranks[RANKS_MAX];
+    int num_devices;
+    Device device;
+    for (int32_t r = 0; r < t->num_ranks; r++) { ranks[r] = r; }
+    TRY(collective_init(&rank.world, t, ranks, t->num_ranks, (int64_t)20 * 1000000000));
+    CUDA_TRY(cudaGetDeviceCount(&num_devices));
+    CUDA_TRY(cudaSetDevice(t->rank % num_devices));
+    CUDA_TRY(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking));
+    TRY(cuda_device_open(&device, &rank.cuda, rank.stream));
+    TRY(run_cases(&rank, t->num_ranks, t->rank));
+    device_close(&device);
+    CUDA_TRY(cudaStreamDestroy(rank.stream));
+    collective_free(&rank.world);
+    return STATUS_OK;
+}
+
+int main(int argc, char** argv) {
+    Transport transport;
+    Status status = transport_mpi_open(&transport, &argc, &argv);
+    if (status == STATUS_OK && transport.num_ranks > RANKS_MAX) { return 1; }
+    if (status == STATUS_OK) { status = run(&transport, argc > 1 && strcmp(argv[1], "nccl") == 0); }
+    if (status != STATUS_OK) {
+        fprintf(stderr, "rank %d: %s\n", transport.rank, status_message());
+        transport.api->abort(transport.ctx, "cuda_sums");
+        return 1;
+    }
+    return transport_close(&transport) == STATUS_OK ? 0 : 1;
+}

@@ -204,6 +204,9 @@ static Status profile(Profiler* p) {
     if (!model_parse(&p->config, kind, options->model, options->vocab, options->seq_tokens, error)) {
         return FAIL(STATUS_BAD_OPTION, "--model: %s", error);
     }
+    if (!attention_check(model_head_size(&p->config), p->config.num_buckets, p->config.max_distance, error)) {
+        return FAIL(STATUS_BAD_OPTION, "--model %s: %s", options->model, error);
+    }
     int32_t max_target_tokens = longest_target(options, kind);
     if (options->target_tokens > 0 && !kind->has_decoder) {
         return FAIL(STATUS_BAD_OPTION, "--target-tokens: %s has no decoder ---> leave it out",

@@ -195,6 +195,9 @@ void model_zero_grads(Model* model);
 void model_free(Model* model);
 int64_t model_num_params(const ModelConfig* config);  // of the whole model, tied tensors counted once
 int model_num_layers(const ModelConfig* config);      // of the whole chain
+static inline int model_head_size(const ModelConfig* config) {
+    return config->head_size > 0 ? config->head_size : config->channels / config->num_heads;
+}
 // One number for each tensor of the whole model (of each layer), for sums by tensor over slices.
 int model_num_tensors(const ModelConfig* config);
 int model_tensor_number(const ModelConfig* config, const TensorSlice* slice);

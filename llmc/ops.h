@@ -22,6 +22,7 @@ allocates; scratch comes from the caller.
 */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -173,11 +174,15 @@ void attention_backward(floatX* dqkv,  // (T, 3C); may not overlap qkv
                         OpsContext* ops);
 
 // --- attention in general: two sides, each ragged; T5's position bias --------------------------------------
+// Are there such heads (in both forms) and such a bias (num_buckets 0: none) on this device? false: `error`
+// (256 characters) says what would do. To ask before a model is built: the operations end the program.
+bool attention_check(int head_size, int num_buckets, int max_distance, char* error);
+
 typedef struct {
     const floatX *q, *k, *v;     // token t's row begins at q + t * q_stride; heads side by side
     int q_stride, kv_stride;     // values
     const int32_t *cu_q, *cu_k;  // (num_seqs + 1); the same array where a sequence attends to itself
-    int num_seqs, num_q_tokens, num_k_tokens, num_heads, head_size;  // head_size 32 to 256, a multiple of 8
+    int num_seqs, num_q_tokens, num_k_tokens, num_heads, head_size;  // attention_check()
     // (num_seqs) tokens of each sequence that are keys; its others, padding behind them, are seen by nobody
     // and their dk, dv are 0. With k_lens only the beginnings are read of cu_k, which then need not be
     // neighbours (a cache of keys and values). NULL: all.

@@ -49,6 +49,7 @@ refuses "---> at most -d" "a step of more samples than anybody plans" 2 $good --
 refuses "--robust 5%" "noise that is no number" 1 $good --robust 5%
 refuses "'-Q'" "unknown flag" 1 $good -Q 1
 refuses "l4c33h4" "impossible model" 1 -i "$work/data/train.bin" -e l4c33h4
+refuses "-e l1c300h1: head size 300" "heads larger than attention has" 2 -i "$work/data/train.bin" -e l1c300h1
 refuses "-k: " "unknown lr schedule" 1 $good -k zigzag
 : >"$work/empty.jsonl"
 "$build/prepare_data" --out "$work/empty" "$work/empty.jsonl" >"$work/bad.log" 2>&1

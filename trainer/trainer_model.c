@@ -65,6 +65,13 @@ static void check_data_fits(const Trainer* t, const ModelConfig* config, const c
     }
 }
 
+static void check_device_fits(const Trainer* t, const ModelConfig* config, const char* path) {
+    char what[LLMC_ERROR_CHARS], why[2 * LLMC_ERROR_CHARS];
+    if (attention_check(model_head_size(config), config->num_buckets, config->max_distance, what)) { return; }
+    snprintf(why, sizeof why, "-e %.80s: %s", llmc_path_tail(path), what);
+    source_die(t->source, why);
+}
+
 static void fill_params(Trainer* t, ModelSource source, const char* path) {
     char error[LLMC_ERROR_CHARS];
     Model* m = &t->model;
@@ -106,6 +113,7 @@ ModelSource trainer_build_model(Trainer* t) {
     t->has_like = source == MODEL_HF;
     if (source == MODEL_RESUMED) { warn_of_other_model(t, &config, path); }
     check_data_fits(t, &config, path);
+    check_device_fits(t, &config, path);
     int layer_begin, layer_end;
     bool is_last;
     source_layers(t->source, &config, &layer_begin, &layer_end, &is_last);

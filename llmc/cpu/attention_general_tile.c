@@ -4,6 +4,7 @@ gradient. How a tile lies and what a window is: attention_general.h.
 */
 #include "attention_general.h"
 #include "../dropout_bits.h"
+#include "../llmc_error.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -14,13 +15,22 @@ static int min_int(int a, int b) {
     return a < b ? a : b;
 }
 
+bool attention_check(int head_size, int num_buckets, int max_distance, char* error) {
+    (void)max_distance;
+    if (head_size < 1 || head_size > OPS_TILE_COLUMNS) {
+        return llmc_fail(error, "head size %d ---> must be 1 to %d", head_size, OPS_TILE_COLUMNS);
+    }
+    if (num_buckets == 0 || (num_buckets >= 4 && num_buckets <= T5_MAX_BUCKETS)) { return true; }
+    return llmc_fail(error, "%d position buckets ---> must be 4 to %d", num_buckets, T5_MAX_BUCKETS);
+}
+
 void attention_general_check(const Attention* about) {
-    const bool buckets_fit =
-        about->bias == NULL || (about->num_buckets >= 4 && about->num_buckets <= T5_MAX_BUCKETS);
-    if (about->head_size > 0 && about->head_size <= OPS_TILE_COLUMNS && buckets_fit) { return; }
-    fprintf(stderr,
-            "attention: head size %d, %d position buckets ---> head sizes up to %d, 4 to %d buckets\n",
-            about->head_size, about->num_buckets, OPS_TILE_COLUMNS, T5_MAX_BUCKETS);
+    char error[LLMC_ERROR_CHARS];
+    if (attention_check(about->head_size, about->bias != NULL ? about->num_buckets : 0, about->max_distance,
+                        error)) {
+        return;
+    }
+    fprintf(stderr, "attention: %s\n", error);
     exit(1);
 }
 

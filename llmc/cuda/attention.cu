@@ -20,24 +20,35 @@ mma, 128 bytes of shared memory, 16 exp a clock); 2 blocks of 4 warps on an SM, 
 So on an H200 (132 SMs, 1.75 GHz) at most 946 TFLOP/s forward and 473 backward. mma.sync reaches some 60 % of
 the tensor cores' rate there; wgmma, which reads shared memory itself, would be next.
 */
+#include "../llmc_error.h"
 #include "attention.cuh"
 
 #include <math.h>
 
+bool attention_check(int head_size, int num_buckets, int max_distance, char* error) {
+    if (head_size < 8 || head_size > 256 || head_size % 8 != 0) {
+        return llmc_fail(error, "head size %d ---> on a GPU 8 to 256 in steps of 8; or train on the CPU",
+                         head_size);
+    }
+    if (num_buckets == 0 ||
+        (num_buckets >= 4 && num_buckets <= T5_MAX_BUCKETS && max_distance <= ATTENTION_MAX_DISTANCE)) {
+        return true;
+    }
+    return llmc_fail(error, "%d position buckets up to distance %d ---> on a GPU 4 to %d buckets, up to %d",
+                     num_buckets, max_distance, T5_MAX_BUCKETS, ATTENTION_MAX_DISTANCE);
+}
+
 static void check(const Attention& about) {
-    const int HS = about.head_size, vector = 16 / (int)sizeof(floatX);
-    if (HS < 8 || HS > 256 || HS % 8 != 0 || about.q_stride % vector != 0 || about.kv_stride % vector != 0) {
-        fprintf(
-            stderr,
-            "attention: head size %d, rows %d and %d values apart ---> head sizes 8 to 256 in steps of 8 on "
-            "a GPU, rows multiples of 16 bytes apart\n",
-            HS, about.q_stride, about.kv_stride);
+    const int vector = 16 / (int)sizeof(floatX);
+    char error[LLMC_ERROR_CHARS];
+    if (!attention_check(about.head_size, about.bias != NULL ? about.num_buckets : 0, about.max_distance,
+                         error)) {
+        fprintf(stderr, "attention: %s\n", error);
         exit(EXIT_FAILURE);
     }
-    if (about.bias != NULL && (about.num_buckets < 4 || about.num_buckets > T5_MAX_BUCKETS ||
-                               about.max_distance > ATTENTION_MAX_DISTANCE)) {
-        fprintf(stderr, "attention: %d position buckets up to distance %d ---> 4 to %d buckets, up to %d\n",
-                about.num_buckets, about.max_distance, T5_MAX_BUCKETS, ATTENTION_MAX_DISTANCE);
+    if (about.q_stride % vector != 0 || about.kv_stride % vector != 0) {
+        fprintf(stderr, "attention: rows %d and %d values apart ---> multiples of 16 bytes\n", about.q_stride,
+                about.kv_stride);
         exit(EXIT_FAILURE);
     }
     if (about.dropout > 0.0f && (about.q_keys == NULL || about.k_keys == NULL)) {

@@ -154,7 +154,9 @@ static int compare_doubles(const void* a, const void* b) {
 
 // On a CPU with one thread its own time on a core: what else the machine does then stays out. (A thread that
 // waits for a GPU may sleep.)
-static int64_t job_clock_ns(const Model* model) {
+static int64_t job_clock_ns(const Bench* bench) {
+    const Model* model = &bench->model;
+    if (bench->clock_ns != NULL) { return bench->clock_ns(); }
     return ops_num_threads(model->ops) == 1 && ops_stream(model->ops) == NULL ? clock_cpu_ns()
                                                                               : clock_now_ns();
 }
@@ -178,10 +180,10 @@ static void run_job(Bench* bench, const ModelBatch* batch, JobKind job) {
 // work.)
 static double time_job(Bench* bench, const ModelBatch* batch, JobKind kind, int num_queued) {
     ops_sync(bench->model.ops);
-    int64_t begin_ns = job_clock_ns(&bench->model);
+    int64_t begin_ns = job_clock_ns(bench);
     for (int i = 0; i < num_queued; i++) { run_job(bench, batch, kind); }
     ops_sync(bench->model.ops);
-    return (double)(job_clock_ns(&bench->model) - begin_ns) / num_queued;
+    return (double)(job_clock_ns(bench) - begin_ns) / num_queued;
 }
 
 static int queue_length(const Bench* bench, double job_ns) {
@@ -232,12 +234,12 @@ double model_bench_update_ns(Bench* bench) {
     if (bench->sync != NULL) { bench->sync(bench->ctx); }
     for (int run = -1; run < MIN_RUNS; run++) {
         ops_sync(bench->model.ops);
-        int64_t begin_ns = job_clock_ns(&bench->model);
+        int64_t begin_ns = job_clock_ns(bench);
         model_zero_grads(&bench->model);
         double sum = optimizer_sum_of_squares(&optimizer, &bench->model);
         optimizer_update(&optimizer, &bench->model, 0, 1, optimizer_clip_scale(sum, 1));
         ops_sync(bench->model.ops);
-        if (run >= 0) { ns[run] = (double)(job_clock_ns(&bench->model) - begin_ns); }
+        if (run >= 0) { ns[run] = (double)(job_clock_ns(bench) - begin_ns); }
     }
     optimizer_free(&optimizer);
     qsort(ns, MIN_RUNS, sizeof(double), compare_doubles);

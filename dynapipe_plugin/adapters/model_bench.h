@@ -35,6 +35,7 @@ typedef struct {
     int64_t budget_ns;  // spent on one point at most, after its first run
     ModelBenchSync* sync;
     void* ctx;
+    int64_t (*clock_ns)(void);  // NULL: what suits the machine
     BenchArrays enc, dec;
     int32_t *ints, *rows, *targets;
     float* losses;

@@ -21,6 +21,7 @@ static void bench_open(Bench* bench, const Runner* runner, int layer_begin, int 
     bench->budget_ns = runner->about->budget_ns;
     bench->sync = runner->sync;
     bench->ctx = runner->ctx;
+    bench->clock_ns = runner->about->clock_ns;
 }
 
 // --- shapes -----------------------------------------------------------------------------------------------

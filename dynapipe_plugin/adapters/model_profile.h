@@ -22,6 +22,7 @@ typedef struct {
     int32_t max_seq_tokens;     // longest sequence, at most max_tokens and what the model takes
     int32_t max_target_tokens;  // longest of the decoder's side; 0 of models without
     int64_t budget_ns;          // spent on one point at most, after its first run
+    int64_t (*clock_ns)(void);  // what the model takes is measured by; NULL: the machine's
 } ModelProfile;
 
 // Times only: time_ns of every part and job, update_ns_per_byte. Bytes, rates of transfers and the rest stay

@@ -5,8 +5,9 @@
 
 #include <string.h>
 
-// Slots: part[][] and stage[] of CostParts in their order, then these.
-enum { SLOT_STAGE = PIECE_COUNT * COST_QUANTITIES, SLOT_REST = SLOT_STAGE + COST_QUANTITIES };
+// Slots: part[][], stage[] and once[][] of CostParts in their order, then these.
+enum { SLOT_STAGE = PART_COUNT * COST_QUANTITIES, SLOT_ONCE = SLOT_STAGE + COST_QUANTITIES };
+enum { SLOT_REST = SLOT_ONCE + 2 * ONCE_COUNT };
 enum { SLOT_BOUNDARY = SLOT_REST, SLOT_DEC_BOUNDARY, SLOT_SCRATCH };
 
 // --- making a table ---------------------------------------------------------------------------------------
@@ -41,12 +42,13 @@ static void mode_init(CostModeTable* table, const CostModel* model, RecomputeMod
         add_formula(table, &m->stored_bytes, slot + COST_STORED);
         if (is_job) { add_formula(table, &m->forward_bytes, slot + COST_FORWARD); }
     }
-    for (int32_t piece = PART_COUNT; piece < PIECE_COUNT; piece++) {
-        int32_t slot = piece * COST_QUANTITIES, i = piece - PART_COUNT;
-        if (!has[piece]) { continue; }
-        add_formula(table, &model->once_stored_bytes[i], slot + COST_STORED);
-        if (is_job) { add_formula(table, &model->once_forward_bytes[i], slot + COST_FORWARD); }
+    int32_t num_others = table->num_sums;
+    for (int32_t i = 0; i < ONCE_COUNT; i++) {
+        if (!has[PART_COUNT + i]) { continue; }
+        add_formula(table, &model->once_stored_bytes[i], SLOT_ONCE + 2 * i);
+        if (is_job) { add_formula(table, &model->once_forward_bytes[i], SLOT_ONCE + 2 * i + 1); }
     }
+    table->has_once = table->num_sums > num_others;
     add_formula(table, &model->stage_stored_bytes, SLOT_STAGE + COST_STORED);
     if (is_job) { add_formula(table, &model->stage_forward_bytes, SLOT_STAGE + COST_FORWARD); }
     add_formula(table, &model->boundary_bytes, SLOT_BOUNDARY);
@@ -77,6 +79,8 @@ static void parts_evaluate(CostParts* out, const CostModeTable* table, const MbS
     }
     memcpy(out->part, value, sizeof out->part);
     memcpy(out->stage, value + SLOT_STAGE, sizeof out->stage);
+    memcpy(out->once, value + SLOT_ONCE, sizeof out->once);
+    out->has_once = table->has_once;
     out->enc_boundary_bytes = cost_round(value[SLOT_BOUNDARY]);
     out->dec_boundary_bytes = cost_round(value[SLOT_BOUNDARY] + value[SLOT_DEC_BOUNDARY]);
     out->scratch_bytes = cost_round(value[SLOT_SCRATCH]);
@@ -100,9 +104,10 @@ static void jobs_of_counts(CostJobs* out, const int32_t count[PIECE_COUNT], cons
         if (count[part] == 0) { continue; }
         for (int q = 0; q < COST_QUANTITIES; q++) { sum[q] += count[part] * parts->part[part][q]; }
     }
-    for (int piece = PART_COUNT; piece < PIECE_COUNT; piece++) {
-        if (count[piece] == 0) { continue; }
-        for (int q = COST_STORED; q < COST_QUANTITIES; q++) { sum[q] += parts->part[piece][q]; }
+    for (int i = 0; parts->has_once && i < ONCE_COUNT; i++) {
+        if (count[PART_COUNT + i] == 0) { continue; }
+        sum[COST_STORED] += parts->once[i][0];
+        sum[COST_FORWARD] += parts->once[i][1];
     }
     for (int kind = 0; kind < JOB_COUNT; kind++) { out->job_ns[kind] = cost_round(sum[kind]); }
     out->stored_bytes = cost_round(sum[COST_STORED]);

@@ -14,10 +14,12 @@ numbers are those of cost_job_ns and its kin, to the last bit (test_cost_table).
 
 // ns or bytes; 0 where the mode has no such job, or the model no such layers.
 typedef struct {
-    double part[PIECE_COUNT][COST_QUANTITIES];  // of one such part, and what a stage has once
-    double stage[COST_QUANTITIES];              // on every stage (bytes only)
-    int64_t enc_boundary_bytes;                 // sent behind a stage that ends within encoder layers ...
-    int64_t dec_boundary_bytes;                 // ... and behind one that ends within decoder layers
+    double part[PART_COUNT][COST_QUANTITIES];  // of one such part
+    double stage[COST_QUANTITIES];             // on every stage (bytes only)
+    double once[ONCE_COUNT][2];                // stored, forward bytes of ONCE_ENC + i, where has_once
+    bool has_once;
+    int64_t enc_boundary_bytes;  // sent behind a stage that ends within encoder layers ...
+    int64_t dec_boundary_bytes;  // ... and behind one that ends within decoder layers
     int64_t scratch_bytes;
 } CostParts;
 
@@ -41,10 +43,11 @@ typedef struct {
     int32_t slot;                  // which value this is (cost_table.c)
 } CostSum;
 
-enum { COST_TABLE_SLOTS = (PIECE_COUNT + 1) * COST_QUANTITIES + 3 };
+enum { COST_TABLE_SLOTS = (PART_COUNT + 1) * COST_QUANTITIES + 2 * ONCE_COUNT + 3 };
 
 typedef struct {
     int32_t num_sums, num_terms;
+    bool has_once;  // is there anything that a stage has once?
     CostSum sums[COST_TABLE_SLOTS];
     CostTerm terms[COST_TABLE_SLOTS * FEATURE_COUNT];
 } CostModeTable;

@@ -88,8 +88,11 @@ void microbatch_pricer_make(MicrobatchPricer* out, const MicrobatchProblem* prob
 // The same additions in the same order as cost_jobs_of_stage.
 static int64_t quantity_round(const CostParts* parts, const int32_t count[PIECE_COUNT], int quantity) {
     double sum = parts->stage[quantity];
-    for (int piece = 0; piece < PIECE_COUNT; piece++) {
-        if (count[piece] > 0) { sum += count[piece] * parts->part[piece][quantity]; }
+    for (int part = 0; part < PART_COUNT; part++) {
+        if (count[part] > 0) { sum += count[part] * parts->part[part][quantity]; }
+    }
+    for (int i = 0; parts->has_once && quantity >= COST_STORED && i < ONCE_COUNT; i++) {
+        if (count[PART_COUNT + i] > 0) { sum += parts->once[i][quantity - COST_STORED]; }
     }
     return cost_round(sum);
 }

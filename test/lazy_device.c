@@ -41,6 +41,7 @@ struct LazyDevice {
     int32_t num_marks, num_passed, most_marks;
     int64_t mark_ns[MAX_WORK];
     bool mark_done[MAX_WORK];
+    float losses[TOY_MAX_ROWS];  // of infer()
 };
 
 // --- the queues ------------------------------------------------------------------------------------------
@@ -145,6 +146,24 @@ static int lazy_backward_weights(void* model, const DynapipeBatch* batch, void* 
     return 0;
 }
 
+static int64_t lazy_infer_bytes(void* model, const DynapipeBatch* batch) {
+    return lazy_acts_bytes(model, batch, DYNAPIPE_FORWARD_HEAD) + lazy_scratch_bytes(model, batch);
+}
+
+// Forward; the last stage waits for its result in here, where transfers do not move. next (num_rows): losses.
+static int lazy_infer(void* model, const DynapipeBatch* batch, const DynapipeCache* cache, const void* in,
+                      void* out, void* scratch, int32_t* next) {
+    LazyDevice* lazy = model;
+    (void)cache;
+    unsigned char* behind_acts =
+        (unsigned char*)scratch + lazy_acts_bytes(model, batch, DYNAPIPE_FORWARD_HEAD);
+    lazy_forward(model, batch, in, out, scratch, behind_acts, lazy->losses, DYNAPIPE_FORWARD_HEAD);
+    if (!lazy->toy->is_last) { return 0; }
+    while (run_work(lazy)) {}
+    for (int32_t r = 0; r < batch->num_rows; r++) { next[r] = (int32_t)lazy->losses[r]; }
+    return lazy->num_worked == lazy->num_work ? 0 : 1;
+}
+
 static void lazy_zero_gradients(void* model) {
     toy_api.zero_gradients(((LazyDevice*)model)->toy);
 }
@@ -163,7 +182,9 @@ const DynapipeModel_v1 lazy_model_api = {.name = "lazy toy",
                                          .backward_inputs = lazy_backward_inputs,
                                          .backward_weights = lazy_backward_weights,
                                          .zero_gradients = lazy_zero_gradients,
-                                         .finish = lazy_finish};
+                                         .finish = lazy_finish,
+                                         .infer_bytes = lazy_infer_bytes,
+                                         .infer = lazy_infer};
 
 // --- the device ------------------------------------------------------------------------------------------
 static Status device_begin(void* ctx, int32_t num_marks) {

@@ -17,6 +17,7 @@ int64_t executor_cache_bytes(const Executor* ex, const DynapipeCache* cache) {
 }
 
 // in and out are empty where the batch has no tokens for the layers on that side (an encoder that is done).
+// The model waits for `next` inside the call, where no deadline is looked at: what it reads is here before.
 Status executor_run_infer(Executor* ex, const ExecutorInfer* f) {
     int64_t in_bytes = f->prev_rank < 0 ? 0 : ex->api->boundary_bytes(ex->model, f->batch, 0);
     int64_t out_bytes = f->next_rank < 0 ? 0 : ex->api->boundary_bytes(ex->model, f->batch, 1);
@@ -34,6 +35,7 @@ Status executor_run_infer(Executor* ex, const ExecutorInfer* f) {
         TRY(transfers_post(&ex->transfers, INSTR_RECV_ACT, 0, f->prev_rank, EXECUTOR_FORWARD_TAG, in,
                            in_bytes, arrived));
         TRY(transfers_wait(&ex->transfers, arrived, INSTR_FWD, 0));
+        TRY(transfers_finish(&ex->transfers));
     }
     Status status;
     TraceEvent* event = executor_job_begin(ex, INSTR_FWD, 0, before_ns, &status);

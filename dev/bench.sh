@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
-# Every measurement of dev/results in turn (make bench). TORCH_PYTHON: a python with PyTorch, for comparison.
+# Every measurement of dev/results in turn (make bench), of GPT-2 and of T5. TORCH_PYTHON: a python with PyTorch and
+# transformers, for comparison.
 set -eu
 cd "$(dirname "$0")"
 for bench in bench_*.sh; do
     echo "--- $bench"
     "./$bench"
 done
+echo "--- bench_single.sh, bench_pipeline.sh of T5"
+MODEL=t5:small ./bench_single.sh
+MODEL=t5:l4c256h4 ./bench_pipeline.sh

@@ -1,36 +1,63 @@
 #!/usr/bin/env bash
-# Dynamic micro-batches against packing and padding on a pipeline of ranks, real task mixture, longest 2048 and 4096 tokens:
-# tokens/s, predicted against measured step time, stages chosen, what planning in the background costs. Writes dev/results/pipeline.md (2 stages),
-# pipeline4.md (4) and so on.
-#   STAGES=2 LENGTHS="2048 4096" MODEL=l8c256h4 BATCH=16384 STEPS=4 ROUNDS=2 dev/bench_pipeline.sh
+# Dynamic micro-batches against DynaPipe's, packing and padding on a pipeline of ranks, real task mixture: tokens/s, predicted
+# against measured step time, stages chosen, what planning in the background costs. Writes dev/results/pipeline.md (2 stages),
+# pipeline4.md (4) and so on; of a T5 pipeline_t5.md, pipeline4_t5.md.
+#   STAGES=2 LENGTHS="2048 4096" MODEL=l8c256h4 BATCH=16384 STEPS=4 ROUNDS=2 POLICIES="dynamic packed-ragged packed padded kk" dev/bench_pipeline.sh
+#   MODEL=t5:l4c256h4 LENGTHS="1024+256 4096+512" STEPS=3 dev/bench_pipeline.sh          inputs + targets; T5 takes some 10 minutes on 2 cores
+# TOKENIZER=gpt2|byt5 (bytes: texts four times as long)  SHARED=../shared: where data/*.jsonl and tokenizer/ are; without them the built-in tasks
 set -eu
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
-lengths=${LENGTHS:-2048 4096} model=${MODEL:-l8c256h4} batch=${BATCH:-16384} steps=${STEPS:-4} rounds=${ROUNDS:-2}
-stages=${STAGES:-2} policies="dynamic packed-ragged packed padded kk"
+model=${MODEL:-l8c256h4} batch=${BATCH:-16384} rounds=${ROUNDS:-2} stages=${STAGES:-2} shared=${SHARED:-../shared}
+case $model in
+    *:*)
+        trainer=train_t5 kind=_t5 input_end=eos bytes=byt5 bytes_vocab=384
+        lengths=${LENGTHS:-1024+256 4096+512} steps=${STEPS:-3} policies=${POLICIES:-dynamic dynapipe dynapipe-padded packed-ragged packed padded}
+        ;;
+    *)
+        trainer=train_gpt2 kind='' input_end=newline bytes=bytes bytes_vocab=257
+        lengths=${LENGTHS:-2048 4096} steps=${STEPS:-4} policies=${POLICIES:-dynamic packed-ragged packed padded kk}
+        ;;
+esac
 cores=$(getconf _NPROCESSORS_ONLN)
-out=out/bench result=dev/results/pipeline${STAGES:-2}.md
-[ "$stages" -ne 2 ] || result=dev/results/pipeline.md
+out=out/bench result=dev/results/pipeline$stages$kind.md
+[ "$stages" -ne 2 ] || result=dev/results/pipeline$kind.md
 make -s programs
 mkdir -p $out dev/results
 
-if [ -d ../shared/data ]; then
-    data="the texts of ../shared/data (30 tasks, GPT-2 tokens)" vocab=50257
-    [ -e $out/data/train.bin ] || ./prepare_data --tokenizer gpt2 --vocab ../shared/tokenizer/vocab.json \
-        --merges ../shared/tokenizer/merges.txt --out $out/data ../shared/data/*.jsonl >$out/data.log 2>&1
+tokenizer=${TOKENIZER:-gpt2}
+[ "$tokenizer" = gpt2 ] || tokenizer=$bytes
+[ -d "$shared/data" ] || tokenizer=$bytes
+flags=(--input-end $input_end --tokenizer "$tokenizer")
+if [ "$tokenizer" = gpt2 ]; then
+    tokens="GPT-2 tokens" vocab=50257
+    flags+=(--vocab "$shared/tokenizer/vocab.json" --merges "$shared/tokenizer/merges.txt")
 else
-    data="the built-in tasks (bytes)" vocab=257
-    [ -e $out/data/train.bin ] || { ./make_tasks --out $out/tasks.jsonl --max-tokens 5000 && ./prepare_data --out $out/data $out/tasks.jsonl; } >$out/data.log 2>&1
+    tokens=bytes vocab=$bytes_vocab
 fi
+if [ -d "$shared/data" ]; then
+    about="the texts of ../shared/data (30 tasks, $tokens)" texts=("$shared"/data/*.jsonl) data=$out/data-$tokenizer-$input_end
+else
+    about="the built-in tasks ($tokens)" texts=("$out/tasks.jsonl") data=$out/data-made-$tokenizer
+    [ -e $out/tasks.jsonl ] || ./make_tasks --out $out/tasks.jsonl --max-tokens 5000 >$out/data.log 2>&1
+fi
+[ -e "$data/train.bin" ] || ./prepare_data "${flags[@]}" --out "$data" "${texts[@]}" >$out/data.log 2>&1 || { tail -5 $out/data.log; exit 1; }
 
 train() {  # name, options: metrics in $out/name/metrics.jsonl
     local name=$1
     shift
     rm -rf "${out:?}/$name"
     mkdir -p "$out/$name"
-    timeout -k 10 1200 mpirun -np "$stages" ./train_gpt2 -i $out/data/train.bin -e "$model" -d "$batch" -v 0 -s 0 --stages "$stages" \
+    timeout -k 10 1200 mpirun -np "$stages" ./$trainer -i "$data/train.bin" -e "$model" -d "$batch" -v 0 -s 0 --stages "$stages" \
         -o "$out/$name" -n 0 --dump-plan "$out/$name/plan.txt" --show-step "$steps" "$@" >"$out/$name.log" 2>&1 || { tail -5 "$out/$name.log"; exit 1; }
     rm -f "$out/$name"/*.bin
+}
+batching() {  # policy: the trainer's options
+    case $1 in
+        before) echo --batching dynamic --plan-before ;;
+        *-padded) echo --batching "${1%-padded}" --layout padded ;;
+        *) echo --batching "$1" ;;
+    esac
 }
 
 # Field of every step but the first of a run (buffers grow there), one a line.
@@ -43,13 +70,14 @@ split() {
     printf '%s: %s layers, %d of %d backward passes split' "$2" "$(sed -nE 's/^stages: ([0-9,]+) .*/\1/p' "$out/$1.log")" \
         "$(grep -cE '^ *wgt' "$plan")" "$(grep -cE '^ *bwd' "$plan")"
 }
-errors() { paste <(field "$1" predicted_ms) <(field "$1" step_ms) | awk '{e = $1 / $2 - 1; print 100 * (e < 0 ? -e : e)}'; }
+# Percent, with its sign: below zero, steps took longer than predicted.
+errors() { paste <(field "$1" predicted_ms) <(field "$1" step_ms) | awk '{print 100 * ($1 / $2 - 1)}'; }
 
 {
     echo "# Pipeline of $stages ranks on one machine"
     echo
-    echo "\`dev/bench_pipeline.sh\` at commit $(git rev-parse --short HEAD): $model, V $vocab, $batch tokens a step, $stages stages, one thread a rank,"
-    echo "$rounds interleaved rounds of $steps steps, the first of each left out. Data: $data."
+    echo "\`${MODEL:+MODEL=$model }dev/bench_pipeline.sh\` at commit $(git rev-parse --short HEAD): $model, V $vocab, $batch tokens a step, $stages stages, one thread a rank,"
+    echo "$rounds interleaved rounds of $steps steps, the first of each left out. Data: $about."
     echo "Machine: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $cores cores, load $(cut -d' ' -f1 /proc/loadavg) at the start."
     if [ "$stages" -gt "$cores" ]; then
         echo
@@ -59,12 +87,14 @@ errors() { paste <(field "$1" predicted_ms) <(field "$1" step_ms) | awk '{e = $1
 } >$result.tmp
 
 for longest in $lengths; do
-    mpirun -np $((stages < cores ? stages : cores)) ./profile_costs --model "$model" --tokens "$longest" --vocab $vocab --seconds "${SECONDS_A_POINT:-0.1}" --out $out/costs-"$longest".txt >$out/profile-"$longest".log
+    target=${longest#*+} options=(-t "${longest%+*}")
+    profile=(--model "$model" --tokens "${longest%+*}" --vocab $vocab --seconds "${SECONDS_A_POINT:-0.1}" --out $out/costs-"$longest$kind".txt)
+    if [ -n "$kind" ]; then options+=(--target-tokens "$target") profile+=(--target-tokens "$target"); fi
+    mpirun -np $((stages < cores ? stages : cores)) ./profile_costs "${profile[@]}" >$out/profile-"$longest$kind".log
     for round in $(seq "$rounds"); do
-        for policy in $policies before; do
-            batching=$policy extra=
-            if [ $policy = before ]; then batching=dynamic extra=--plan-before; fi
-            train "$longest-$policy-$round" -t "$longest" -x "$steps" --costs $out/costs-"$longest".txt --batching $batching $extra
+        for policy in $policies $([ -n "$kind" ] || echo before); do
+            # shellcheck disable=SC2046
+            train "$longest-$policy-$round" "${options[@]}" -x "$steps" --costs $out/costs-"$longest$kind".txt $(batching "$policy")
             echo "longest $longest, round $round, $policy: $(rates "$longest-$policy-$round" | median) tokens/s"
         done
     done
@@ -72,20 +102,22 @@ for longest in $lengths; do
     dynamic=$(all rates dynamic | median)
     {
         echo
-        echo "## Longest $longest"
+        echo "## Longest ${longest/+/ + }"
         echo
-        echo "| batching | tokens/s | dynamic is faster by | padding | predicted step time off by (median) |"
+        echo "| batching | tokens/s | dynamic is faster by | padding | predicted / measured step time - 1 (median) |"
         echo "|---|---|---|---|---|"
         for policy in $policies; do
-            rate=$(all rates $policy | median)
-            padding=$(paste <(all field $policy total_tokens) <(all field $policy computed_tokens) | awk '{t += $1; c += $2} END {printf "%.1f %%", 100 * (1 - t / c)}')
-            awk -v p=$policy -v r="$rate" -v d="$dynamic" -v pad="$padding" -v e="$(all errors $policy | median)" \
-                'BEGIN {printf "| %s | %.0f | %.2f x | %s | %.1f %% |\n", p, r, d / r, pad, e}'
+            rate=$(all rates "$policy" | median)
+            padding=$(paste <(all field "$policy" total_tokens) <(all field "$policy" computed_tokens) | awk '{t += $1; c += $2} END {printf "%.1f %%", 100 * (1 - t / c)}')
+            awk -v p="$policy" -v r="$rate" -v d="$dynamic" -v pad="$padding" -v e="$(all errors "$policy" | median)" \
+                'BEGIN {printf "| %s | %.0f | %.2f x | %s | %+.1f %% |\n", p, r, d / r, pad, e}'
         done
         echo
-        awk -v a="$(all field dynamic step_ms | median)" -v b="$(all field before step_ms | median)" -v p="$(all field dynamic plan_ms | median)" \
-            -v w="$(all field dynamic plan_wait_ms | median)" 'BEGIN {
-            printf "Planning in the background: median step %.1f ms; with all plans made before the first step %.1f ms (ratio %.4f).\n", a, b, a / b
+        if [ -z "$kind" ]; then
+            awk -v a="$(all field dynamic step_ms | median)" -v b="$(all field before step_ms | median)" 'BEGIN {
+                printf "Planning in the background: median step %.1f ms; with all plans made before the first step %.1f ms (ratio %.4f).\n", a, b, a / b}'
+        fi
+        awk -v p="$(all field dynamic plan_ms | median)" -v w="$(all field dynamic plan_wait_ms | median)" 'BEGIN {
             printf "A plan takes %.1f ms of a core; steps wait %.3f ms for it (median).\n", p, w}'
         echo "$(split "$longest-dynamic-$rounds" dynamic); $(split "$longest-packed-ragged-$rounds" packed-ragged)."
     } >>$result.tmp

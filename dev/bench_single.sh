@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
-# A training step of one process, three ways in turn: llmc/cpu, plain OpenMP loops (dev/naive_ops.c), PyTorch.
+# A training step of one process, three ways in turn: llmc/cpu, plain OpenMP loops (dev/naive_ops*.c), PyTorch.
 # They take turns step by step (A B C A B C ...), so that whatever else the machine does hits all alike.
-#   ROUNDS=15 (3 at least; none begins after SECONDS_MAX=180)  TORCH_PYTHON=python3
-#   OMP_NUM_THREADS=(all cores)  ARGS="-b 4 -t 64"
-# Writes dev/results/single.md. Some 9 seconds a round on 2 idle cores, and 20 to begin. On a busy machine
-# OMP_WAIT_POLICY=passive keeps waiting threads from spinning; the CPU times then are what each step needs.
+#   MODEL=d12 (t5:small ...: against transformers, three kinds of batch)  ARGS="-b 4 -t 64" (one batch, T5: instead of the three)
+#   ROUNDS=15 (T5: 9; 3 at least; none begins after SECONDS_MAX=180 of a batch, T5: 60)  OMP_NUM_THREADS=(all cores)
+#   TORCH_PYTHON=python3  ATTENTION=sdpa (T5: of transformers; eager; "sdpa eager")
+# Writes dev/results/single.md, single_t5.md. On 2 idle cores GPT-2 takes some 9 seconds a round and 20 to begin, T5 five minutes
+# in all. On a busy machine OMP_WAIT_POLICY=passive keeps waiting threads from spinning; the CPU times then are what a step needs.
 set -eu
 cd "$(dirname "$0")/.."
-rounds=${ROUNDS:-15}
-seconds_max=${SECONDS_MAX:-180}
-args=${ARGS:--b 4 -t 64}
+. dev/mpi_env.sh
+model=${MODEL:-d12}
+case $model in *:*) is_t5=1 ;; *) is_t5= ;; esac
+rounds_max=${ROUNDS:-$([ -n "$is_t5" ] && echo 9 || echo 15)}
+seconds_max=${SECONDS_MAX:-$([ -n "$is_t5" ] && echo 60 || echo 180)}
+attention=${ATTENTION:-sdpa}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$(nproc)}
 python=${TORCH_PYTHON:-python3}
 out=build/release/dev
@@ -18,11 +22,13 @@ work=$(mktemp -d)
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true; wait; rm -rf "$work"' EXIT
 
-declare -A to from
+# --- programs that wait for their turn, and the rounds of one batch ------------------------------------------------
+declare -A to from label
 programs=()
-start() {  # name command...: a program that waits for its turn
+start() {  # name command...
     local name=$1 line
     shift
+    rm -f "$work/$name".*
     mkfifo "$work/$name.in" "$work/$name.out"
     "$@" <"$work/$name.in" >"$work/$name.out" 2>"$work/$name.err" &
     pids+=($!)
@@ -33,91 +39,160 @@ start() {  # name command...: a program that waits for its turn
         return 1
     fi
     case "$line" in
-        "{"*) programs+=("$name"); echo "$line" | tee -a "$work/$name.log";;
-        *) echo "$line";;  # why it is skipped
+        "{"*) programs+=("$name"); echo "$line" | tee -a "$work/$name.log" >&2;;
+        *) echo "$line" >&2;;  # why it is skipped
     esac
 }
-# shellcheck disable=SC2086
-start single "$out/bench_single" $args
-# shellcheck disable=SC2086
-start naive "$out/bench_single_naive" $args
-if command -v "$python" >/dev/null; then
-    # shellcheck disable=SC2086
-    start torch "$python" dev/bench_torch.py $args
-else
-    echo "bench_single: no PyTorch: $python not found ---> set TORCH_PYTHON"
-fi
-
-load_begin=$(cut -d' ' -f1 /proc/loadavg)
-for ((round = 1; round <= rounds; round++)); do
-    [ "$round" -le 3 ] || [ "$SECONDS" -lt "$seconds_max" ] || break
-    for name in "${programs[@]}"; do
-        echo step >&"${to[$name]}"
-        read -r -t 600 line <&"${from[$name]}"
-        echo "$line" >>"$work/$name.log"
+stop() {  # all of them
+    local name
+    for name in "${!to[@]}"; do exec {to[$name]}>&- {from[$name]}<&-; done
+    wait "${pids[@]}" || true
+    pids=() programs=() to=() from=()
+}
+start_torch() {  # options
+    local kind
+    if ! command -v "$python" >/dev/null; then
+        echo "bench_single: no PyTorch: $python not found ---> set TORCH_PYTHON" >&2
+    elif [ -z "$is_t5" ]; then
+        start torch "$python" dev/bench_torch.py "$@"
+    else
+        for kind in $attention; do
+            start "torch_$kind" "$python" dev/bench_torch.py --weights "$work/weights" --attention "$kind" "$@"
+        done
+    fi
+}
+turns() {
+    local name line begin=$SECONDS
+    for ((rounds = 1; rounds <= rounds_max; rounds++)); do
+        [ "$rounds" -le 3 ] || [ $((SECONDS - begin)) -lt "$seconds_max" ] || break
+        for name in "${programs[@]}"; do
+            echo step >&"${to[$name]}"
+            read -r -t 600 line <&"${from[$name]}"
+            echo "$line" >>"$work/$name.log"
+        done
+        [ ! -t 2 ] || printf '\rround %d of %d ' "$rounds" "$rounds_max" >&2
     done
-    [ ! -t 2 ] || printf '\rround %d of %d ' "$round" "$rounds" >&2
-done
-[ ! -t 2 ] || echo >&2
-rounds=$((round - 1))
+    [ ! -t 2 ] || echo >&2
+    rounds=$((rounds - 1))
+}
 
+# --- what they said ------------------------------------------------------------------------------------------------
 values() { sed -nE "s/.*\"$2\": ([0-9.]+).*/\1/p" "$work/$1.log"; }  # program key
 median() {  # digits
     sort -g | awk -v digits="$1" '{v[NR] = $1}
         END {printf "%.*f", digits, (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2}'
 }
 ratio() { paste <(values "$1" "$2") <(values single "$2") | awk '{print $1 / $2}' | median 2; }  # program key
-row() {  # program label
+row() {  # program
     local ms least cpu
     ms=$(values "$1" step_ms | median 1)
     least=$(values "$1" step_ms | sort -g | head -1)
     cpu=$(values "$1" cpu_ms | median 1)
-    awk -v name="$2" -v ms="$ms" -v least="$least" -v tokens="$tokens" -v cpu="$cpu" \
+    awk -v name="${label[$1]}" -v ms="$ms" -v least="$least" -v tokens="$(values single tokens)" -v cpu="$cpu" \
         -v ratio="$(ratio "$1" step_ms)" -v cpu_ratio="$(ratio "$1" cpu_ms)" \
         'BEGIN {printf "| %s | %.0f | %.0f | %.0f | %s | %.0f | %s |\n",
                 name, ms, least, 1e3 * tokens / ms, ratio, cpu, cpu_ratio}'
 }
-# The plain loops are the same trainer: the same weights and tokens must give the same losses.
-paste <(values single loss) <(values naive loss) |
-    awk '{d = $1 - $2; if (d * d > 4e-6) bad = 1} END {exit bad || NR < 2}' ||
-    { echo "bench_single: losses of llmc/cpu and of the plain loops differ" >&2; exit 1; }
-
-tokens=$(values single tokens)
-torch_log=$work/torch.log
-[ -e "$torch_log" ] || torch_log=/dev/null
-torch=$(sed -nE '1s/.*"version": "([^"]*)".*"adamw": "([^"]*)".*/\1, \2 AdamW/p' "$torch_log")
-declare -A label=([single]="this repository (llmc/cpu)" [naive]="plain OpenMP loops (dev/naive_ops.c)"
-                  [torch]="PyTorch $torch")
-phases=""
-for phase in zero forward backward_inputs backward_weights norm adamw; do
-    phases+="${phases:+, }${phase//_/ } $(values single ${phase}_ms | median 0)"
-done
+# The same weights and tokens give the same losses: of the first step within 1e-5 of it, then within 1e-3, since AdamW turns what
+# rounding leaves of a tiny gradient into a step of full length. (PyTorch's GPT-2 draws weights and tokens of its own.)
+losses_agree() {  # program
+    paste <(values single loss) <(values "$1" loss) |
+        awk '{d = ($1 - $2) / $1; if (d < 0) d = -d; if (!(d < (NR == 1 ? 1e-5 : 1e-3))) bad = 1} END {exit bad || NR < 2}' ||
+        { echo "bench_single: losses of llmc/cpu and of $1 differ" >&2; exit 1; }
+}
+table() {
+    local name version phases="" phase
+    label=([single]="this repository (llmc/cpu)" [naive]="plain OpenMP loops (dev/naive_ops.c)")
+    for name in "${programs[@]}"; do
+        case $name in torch*)
+            version=$(sed -nE '1s/.*"version": "([^"]*)".*"adamw": "([^"]*)".*/\1, \2 AdamW/p' "$work/$name.log")
+            label[$name]="PyTorch $version"
+            [ -z "$is_t5" ] || label[$name]="$(sed -nE '1s/.*"transformers": "([^"]*)".*/transformers \1/p' "$work/$name.log") ${name#torch_}, PyTorch $version";;
+        esac
+        case $name in single | torch) ;; *) losses_agree "$name";; esac
+    done
+    echo "| program | ms / step | least | tokens / s | times ours | CPU ms / step | times ours |"
+    echo "|---|---:|---:|---:|---:|---:|---:|"
+    for name in "${programs[@]}"; do row "$name"; done
+    for phase in zero forward backward_inputs backward_weights norm adamw; do
+        phases+="${phases:+, }${phase//_/ } $(values single ${phase}_ms | median 0)"
+    done
+    echo
+    echo "A step of this repository, in ms: $phases."
+}
 cpu=$(sed -nE 's/^model name\s*: //p' /proc/cpuinfo | head -1)
-load_end=$(cut -d' ' -f1 /proc/loadavg)
-environment="ROUNDS=$rounds OMP_NUM_THREADS=$OMP_NUM_THREADS ARGS=\"$args\""
-[ -z "${OMP_WAIT_POLICY:-}" ] || environment+=" OMP_WAIT_POLICY=$OMP_WAIT_POLICY"
-mkdir -p dev/results
-{
+environment() { echo "${MODEL:+MODEL=$model }ROUNDS=$rounds OMP_NUM_THREADS=$OMP_NUM_THREADS${OMP_WAIT_POLICY:+ OMP_WAIT_POLICY=$OMP_WAIT_POLICY}"; }
+load() { cut -d' ' -f1 /proc/loadavg; }
+footer() {
+    echo
+    echo "$cpu, $(nproc) cores; commit $(git describe --always --dirty)."
+    echo "Load average $load_begin when the turns began, $(load) at the end (of which up to $OMP_NUM_THREADS are its own)."
+}
+load_begin=$(load)
+
+# --- GPT-2 ---------------------------------------------------------------------------------------------------------
+gpt2() {
+    local args=${ARGS:--b 4 -t 64} title="GPT-2 $model"
+    [ "$model" != d12 ] || title="GPT-2 of 12 layers x 768 channels"
+    # shellcheck disable=SC2086
+    start single "$out/bench_single" -e "$model" $args
+    # shellcheck disable=SC2086
+    start naive "$out/bench_single_naive" -e "$model" $args
+    # shellcheck disable=SC2086
+    [ "$model" != d12 ] || start_torch $args
+    load_begin=$(load)
+    turns
     cat <<END
 # Single process: one training step, three ways
 
-    $environment dev/bench_single.sh
+    $(environment) ARGS="$args" dev/bench_single.sh
 
-GPT-2 of 12 layers x 768 channels, V 50257, float32, $tokens random tokens a step ($args): zero gradients,
+$title, V 50257, float32, $(values single tokens) random tokens a step ($args): zero gradients,
 forward, backward, global norm, AdamW. The programs take turns step by step. Medians over the rounds; a ratio
 is the median of its rounds' ratios. CPU time is that of all threads, waiting in a loop included.
 
-| program | ms / step | least | tokens / s | times ours | CPU ms / step | times ours |
-|---|---:|---:|---:|---:|---:|---:|
 END
-    for name in "${programs[@]}"; do row "$name" "${label[$name]}"; done
+    table
+    footer
+}
+
+# --- T5 ------------------------------------------------------------------------------------------------------------
+batch() {  # title, its meaning, with or without the plain loops, options
+    local title=$1 about=$2 naive=$3
+    shift 3
+    start single "$out/bench_single" -e "$model" "$@" --export "$work/weights"
+    [ -z "$naive" ] || start naive "$out/bench_single_naive" -e "$model" "$@"
+    start_torch "$@"
+    turns
+    printf '\n## %s\n\n`%s`, %d tokens a step, %d rounds: %s\n\n' "$title" "$*" "$(values single tokens)" "$rounds" "$about"
+    table
+    stop
+}
+t5() {
     cat <<END
+# Single process: one training step of T5, against transformers
 
-A step of this repository, in ms: $phases.
+    MODEL=$model OMP_NUM_THREADS=$OMP_NUM_THREADS${OMP_WAIT_POLICY:+ OMP_WAIT_POLICY=$OMP_WAIT_POLICY}${ARGS:+ ARGS="$ARGS"} dev/bench_single.sh
 
-$cpu, $(nproc) cores; commit $(git describe --always --dirty).
-Load average $load_begin when the turns began, $load_end at the end (of which up to $OMP_NUM_THREADS are its own).
+$model, float32, no dropout; random tokens, those of encoder and decoder counted: zero gradients, forward, backward, global norm,
+AdamW. All programs begin with the same weights and get the same tokens: losses of the first step agree within 1e-5, of the others
+within 1e-3. They take turns step by step. Medians over the rounds; a ratio is the median of its rounds' ratios. CPU time is that
+of all threads, waiting in a loop included.
 END
-} >"$work/single.md"
-cp "$work/single.md" dev/results/single.md
-cat dev/results/single.md
+    if [ -n "${ARGS:-}" ]; then
+        # shellcheck disable=SC2086
+        batch "One batch" "as asked for." 1 $ARGS
+    else
+        batch "Sequences of equal length" "4 of 128 tokens in, 32 out." 1 -b 4 -t 128 --target 32
+        batch "One long sequence" "1024 tokens in, 256 out." "" -b 1 -t 1024 --target 256
+        batch "Sequences of unequal lengths" "as in a mixture of tasks; transformers pads to 512 + 96, here nothing is padded." "" \
+            --lengths 512+96,16+4,300+48,128+32,64+8,40+16,24+4,200+24
+    fi
+    footer
+}
+
+mkdir -p dev/results
+if [ -n "$is_t5" ]; then name=single_t5; else name=single; fi
+if [ -n "$is_t5" ]; then t5 >"$work/result"; else gpt2 >"$work/result"; fi
+cp "$work/result" "dev/results/$name.md"
+cat "dev/results/$name.md"

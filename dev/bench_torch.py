@@ -3,9 +3,13 @@
 of standard input, one JSON line each; without PyTorch one line that says so.
 
     yes | head -5 | bench_torch.py [-b 4] [-t 64] [--compile]       threads: OMP_NUM_THREADS
+    yes | head -5 | bench_torch.py --weights DIR [-b 4] [-t 128] [--target 32] [--lengths 512+96,16+4]
 
 GPT-2 of 12 layers, 768 channels, V 50257, tied head, float32; fused attention, cross entropy, global-norm
 clipping, AdamW with decay on matrices only (fused where this PyTorch has it).
+
+--weights: the T5 of transformers that `bench_single --export DIR` wrote, on bench_single's tokens, so that losses
+must agree; dropout 0, --attention sdpa or eager. Sequences of unequal lengths are padded to the longest.
 """
 import argparse
 import json
@@ -60,9 +64,58 @@ class Gpt2(nn.Module):
         return F.cross_entropy(logits.view(-1, V), targets.view(-1))
 
 
+class Gpt2Batches:
+    """Random tokens; each call is a batch."""
+    def __init__(self, args):
+        self.shape = (args.b, args.t or 64)
+        self.num_tokens = self.shape[0] * self.shape[1]
+
+    def __call__(self):
+        return [torch.randint(V, self.shape) for _ in range(2)]
+
+
+class T5Batches:
+    """bench_single's tokens: those of all inputs, then of all targets, padded where lengths differ."""
+    def __init__(self, args, vocab):
+        lengths = args.lengths or ",".join([f"{args.t or 128}+{args.target}"] * args.b)
+        self.sides = list(zip(*(map(int, pair.split("+")) for pair in lengths.split(","))))
+        self.num_tokens = sum(map(sum, self.sides))
+        self.generator, self.vocab = torch.Generator().manual_seed(1), vocab
+
+    def draw(self, side, padding):
+        tokens = torch.randint(self.vocab, (sum(self.sides[side]),), generator=self.generator)
+        return nn.utils.rnn.pad_sequence(tokens.split(self.sides[side]), batch_first=True, padding_value=padding)
+
+    def __call__(self):
+        inputs, labels = self.draw(0, 0), self.draw(1, -100)
+        decoder_inputs = F.pad(labels[:, :-1].clamp(min=0), (1, 0))
+        mask = None
+        if len(set(self.sides[0])) > 1:
+            mask = (torch.arange(inputs.shape[1]) < torch.tensor(self.sides[0])[:, None]).long()
+        return inputs, mask, decoder_inputs, labels
+
+
+class T5(nn.Module):
+    def __init__(self, args):
+        super().__init__()
+        from transformers import AutoConfig, AutoModelForSeq2SeqLM, __version__
+        config = AutoConfig.from_pretrained(args.weights)
+        config.dropout_rate = 0.0
+        self.model = AutoModelForSeq2SeqLM.from_pretrained(args.weights, config=config, dtype=torch.float32,
+                                                           attn_implementation=args.attention).train()
+        self.vocab, self.version = config.vocab_size, __version__
+
+    def forward(self, inputs, mask, decoder_inputs, labels):
+        return self.model(input_ids=inputs, attention_mask=mask, decoder_input_ids=decoder_inputs, labels=labels,
+                          use_cache=False).loss
+
+
 def make_optimizer(model):
-    groups = [{"params": [p for p in model.parameters() if p.dim() == 2], "weight_decay": 0.1},
-              {"params": [p for p in model.parameters() if p.dim() != 2], "weight_decay": 0.0}]
+    def decays(name, param):
+        return param.dim() == 2 and "relative_attention_bias" not in name
+    params = list(model.named_parameters())
+    groups = [{"params": [p for name, p in params if decays(name, p)], "weight_decay": 0.1},
+              {"params": [p for name, p in params if not decays(name, p)], "weight_decay": 0.0}]
     options = {"lr": 3e-4, "betas": (0.9, 0.95), "eps": 1e-8}
     try:
         return torch.optim.AdamW(groups, fused=True, **options), "fused"
@@ -73,20 +126,32 @@ def make_optimizer(model):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("-b", type=int, default=4)
-    parser.add_argument("-t", type=int, default=64)
+    parser.add_argument("-t", type=int)
+    parser.add_argument("--target", type=int, default=32)
+    parser.add_argument("--lengths")
+    parser.add_argument("--weights")
+    parser.add_argument("--attention", default="sdpa")
     parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count())))
     torch.manual_seed(42)
-    model = Gpt2()
+    if args.weights:
+        try:
+            model = T5(args)
+        except ImportError:
+            print("bench_torch: skipped, no transformers here ---> set TORCH_PYTHON to a python that has it")
+            raise SystemExit(0)
+        batches, about = T5Batches(args, model.vocab), {"transformers": model.version}
+    else:
+        model, batches, about = Gpt2(), Gpt2Batches(args), {}
     optimizer, form = make_optimizer(model)
     forward = torch.compile(model) if args.compile else model
 
     def step():
-        tokens, targets = (torch.randint(V, (args.b, args.t)) for _ in range(2))
+        batch = batches()
         moments = [time.perf_counter()]
         optimizer.zero_grad(set_to_none=True)
-        loss = forward(tokens, targets)
+        loss = forward(*batch)
         moments.append(time.perf_counter())
         loss.backward()
         moments.append(time.perf_counter())
@@ -98,8 +163,8 @@ def main():
 
     for _ in range(2 if args.compile else 1):  # the second call may compile again
         _, loss = step()
-    tokens = args.b * args.t
-    print(json.dumps({"program": "torch_compile" if args.compile else "torch", "version": torch.__version__,
+    tokens = batches.num_tokens
+    print(json.dumps({"program": "torch_compile" if args.compile else "torch", "version": torch.__version__, **about,
                       "adamw": form, "threads": torch.get_num_threads(), "tokens": tokens, "loss": loss}),
           flush=True)
     for _ in sys.stdin:

@@ -102,7 +102,7 @@ def layernorm():
 def gpt2_step():
     batch, tokens = (1, 16) if TINY else (32, 1024)
     torch.manual_seed(42)
-    model = bench_torch.Model().to(DEVICE)
+    model = bench_torch.Gpt2().to(DEVICE)
     optimizer, form = bench_torch.make_optimizer(model)
     data = torch.randint(bench_torch.V, (2, batch, tokens), device=DEVICE)
     # eager: compilation would take a good part of the run

@@ -178,6 +178,7 @@ typedef struct {
 typedef struct {
     int32_t vocab, eot_token, num_tasks;
     int32_t tokenizer;  // SampleTokenizer of dataloader/sample_file.h; 0: unknown
+    int32_t pad_token;  // an encoder-decoder's decoder starts with it; -1: none, then with eot_token
     int64_t num_samples, num_tokens, num_truncated, num_skipped;
     int64_t num_val_samples;
     int32_t num_steps;  // of the run

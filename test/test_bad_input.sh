@@ -4,17 +4,6 @@
 make_data 300 200
 good="-i $work/data/train.bin -e l4c32h4 -t 128 -d 2000 -x 1 -v 0 -s 0"
 
-refuses() {  # words expected, what, ranks, arguments...
-    local words=$1 what=$2 ranks=$3
-    shift 3
-    run bad "$ranks" "$@"
-    local code=$?
-    [ $code -ne 0 ] && [ $code -ne 124 ] && grep -qF -- "$words" "$work/bad.log" && [ "$(grep -cF -- "$words" "$work/bad.log")" -eq 1 ]
-    local verdict=$?
-    ok $verdict "$what: $(grep -m1 -F -- "$words" "$work/bad.log" | sed "s|$work/||g")"
-    [ $verdict -eq 0 ] || head -5 "$work/bad.log"
-}
-
 head -c 5000 "$work/data/train.bin" >"$work/short.bin"
 refuses "short.bin" "truncated sample file" 1 -i "$work/short.bin" -e l2c32h4
 (printf 'NOTMAGIC'; tail -c +9 "$work/data/train.bin") >"$work/magic.bin"

@@ -61,6 +61,19 @@ ok() {  # 0|1 (0: fine), what
     fi
 }
 
+# The run ends with an error, which one line says, once, with these words.
+refuses() {  # words expected, what, ranks, arguments...
+    local words=$1 what=$2 ranks=$3
+    shift 3
+    # mpirun's waits for processes that it has killed, 1 s each time, are half a minute of such a test
+    OMPI_MCA_odls_base_sigkill_timeout=0 run bad "$ranks" "$@"
+    local code=$?
+    [ $code -ne 0 ] && [ $code -ne 124 ] && grep -qF -- "$words" "$work/bad.log" && [ "$(grep -cF -- "$words" "$work/bad.log")" -eq 1 ]
+    local verdict=$?
+    ok $verdict "$what: $(grep -m1 -F -- "$words" "$work/bad.log" | sed "s|$work/||g")"
+    [ $verdict -eq 0 ] || head -5 "$work/bad.log"
+}
+
 losses() {  # name of a run with -o $work/NAME: "step loss" lines, all digits
     sed -E 's/.*"step":([0-9]+),"loss":([^,]+),.*/\1 \2/' "$work/$1/metrics.jsonl"
 }

@@ -38,6 +38,8 @@ void source_die(Source* source, const char* why);           // on every rank; do
 void source_open_data(Source* source, const TrainFlags* flags);
 int source_vocab(const Source* source);
 bool source_has_byt5_tokens(const Source* source);
+int source_eot_token(const Source* source);
+int source_pad_token(const Source* source);  // -1: none; a decoder then starts with the end-of-text token
 int source_num_steps(const Source* source);
 uint32_t source_seed(const Source* source);
 

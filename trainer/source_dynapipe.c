@@ -117,6 +117,14 @@ bool source_has_byt5_tokens(const Source* source) {
     return source->info.tokenizer == TOKENIZER_BYT5;
 }
 
+int source_eot_token(const Source* source) {
+    return source->info.eot_token;
+}
+
+int source_pad_token(const Source* source) {
+    return source->info.pad_token;
+}
+
 int source_num_steps(const Source* source) {
     return source->info.num_steps;
 }

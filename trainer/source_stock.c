@@ -122,6 +122,14 @@ bool source_has_byt5_tokens(const Source* source) {
     return stock_stream_tokenizer(&source->train) == TOKENIZER_BYT5;
 }
 
+int source_eot_token(const Source* source) {
+    return stock_stream_eot_token(&source->train);
+}
+
+int source_pad_token(const Source* source) {
+    return stock_stream_pad_token(&source->train);
+}
+
 int source_num_steps(const Source* source) {
     return source->num_steps;
 }
@@ -312,9 +320,12 @@ void source_position(const Source* source, const void** out, size_t* num_bytes) 
 
 void source_restore(Source* source, const void* position, size_t num_bytes, int step) {
     if (num_bytes != sizeof source->position) {
-        source_die(
-            source,
-            "the checkpoint was saved by the plugin's build ---> resume with it: make train_gpt2 DYNAPIPE=1");
+        char why[160];
+        snprintf(
+            why, sizeof why,
+            "the checkpoint was saved by the plugin's build ---> resume with it: make train_%s DYNAPIPE=1",
+            source->kind->name);
+        source_die(source, why);
     }
     memcpy(&source->position, position, num_bytes);
     source->step = step;

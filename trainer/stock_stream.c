@@ -128,8 +128,12 @@ int32_t stock_stream_eot_token(const StockStream* s) {
                             : token_stream_eot_token(s->tokens);
 }
 
+int32_t stock_stream_pad_token(const StockStream* s) {
+    return s->pairs != NULL ? loader_pad_token(pair_stream_loader(s->pairs)) : -1;
+}
+
 int32_t stock_stream_start_token(const StockStream* s) {
-    int32_t pad = s->pairs != NULL ? loader_pad_token(pair_stream_loader(s->pairs)) : -1;
+    int32_t pad = stock_stream_pad_token(s);
     return pad >= 0 ? pad : stock_stream_eot_token(s);
 }
 

@@ -38,6 +38,7 @@ int64_t stock_stream_num_batches(const StockStream* stream);  // of one epoch
 int64_t stock_stream_num_tokens(const StockStream* stream);   // of all files, or run through the model
 int32_t stock_stream_vocab(const StockStream* stream);
 int32_t stock_stream_eot_token(const StockStream* stream);
+int32_t stock_stream_pad_token(const StockStream* stream);    // -1: none
 int32_t stock_stream_start_token(const StockStream* stream);  // of a decoder
 int32_t stock_stream_tokenizer(const StockStream* stream);
 

@@ -23,6 +23,16 @@ static bool make_directory(const char* path) {
     return access(path, W_OK | X_OK) == 0;
 }
 
+// path: NULL where the flag was not given
+static void must_be_directory(Trainer* t, const char* flag, const char* path) {
+    char why[LLMC_ERROR_CHARS];
+    if (path == NULL || make_directory(path)) { return; }
+    snprintf(why, sizeof why,
+             "%s %.80s: %s ---> choose a directory whose parent exists and that you may write", flag, path,
+             strerror(errno));
+    source_die(t->source, why);
+}
+
 static void check_flags(Trainer* t) {
     TrainFlags* flags = &t->flags;
     if (flags->train_pattern == NULL) {
@@ -32,13 +42,8 @@ static void check_flags(Trainer* t) {
     if (flags->output_dir == NULL && (flags->resume || flags->checkpoint_every > 0)) {
         source_die(t->source, "-y and -n need a directory ---> add -o DIR");
     }
-    if (flags->output_dir != NULL && !make_directory(flags->output_dir)) {
-        char why[LLMC_ERROR_CHARS];
-        snprintf(why, sizeof why,
-                 "-o %.80s: %s ---> choose a directory whose parent exists and that you may write",
-                 flags->output_dir, strerror(errno));
-        source_die(t->source, why);
-    }
+    must_be_directory(t, "-o", flags->output_dir);
+    must_be_directory(t, "--export-hf", flags->export_dir);  // now, not after hours of training
 }
 
 static void build(Trainer* t) {

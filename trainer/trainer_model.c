@@ -2,6 +2,7 @@
 // or new; and given back as Hugging Face's.
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "../llmc/llmc_error.h"
 #include "trainer.h"
@@ -15,6 +16,26 @@ static ModelSource source_of(const char* model) {
     return ends_with(model, ".bin") ? MODEL_CHECKPOINT : hf_checkpoint_is(model) ? MODEL_HF : MODEL_NEW;
 }
 
+static bool is_directory(const char* path) {
+    struct stat about;
+    return stat(path, &about) == 0 && S_ISDIR(about.st_mode);
+}
+
+// What is no descriptor may have been meant as a path.
+static bool parse_new(ModelConfig* out, const ModelKind* kind, const char* text, int vocab, int max_seq_len,
+                      char* error) {
+    if (model_parse(out, kind, text, vocab, max_seq_len, error)) { return true; }
+    if (is_directory(text)) {
+        return llmc_fail(error,
+                         "-e %.80s: a folder without config.json ---> one that transformers saved, with "
+                         "config.json and *.safetensors; or a model_*.bin",
+                         llmc_path_tail(text));
+    }
+    bool is_path = strchr(text, '/') != NULL || ends_with(text, ".safetensors");
+    return is_path &&
+           llmc_fail(error, "-e %.80s: no such file or folder ---> check the path", llmc_path_tail(text));
+}
+
 // vocab, max_seq_len: of a new model. like (may be NULL): what Hugging Face's files say besides.
 static bool read_config(const Trainer* t, ModelConfig* out, HfConfig* like, ModelSource source,
                         const char* path, int vocab, int max_seq_len, char* error) {
@@ -22,22 +43,24 @@ static bool read_config(const Trainer* t, ModelConfig* out, HfConfig* like, Mode
         case MODEL_RESUMED:
         case MODEL_CHECKPOINT: return checkpoint_read_config(out, t->kind, path, error);
         case MODEL_HF: return hf_checkpoint_read_config(out, like, t->kind, path, error);
-        default: return model_parse(out, t->kind, path, vocab, max_seq_len, error);
+        default: return parse_new(out, t->kind, path, vocab, max_seq_len, error);
     }
 }
 
-// -y 1 goes on with the checkpoint's model; an -e of another shape was meant for something else.
-static void warn_of_other_model(const Trainer* t, const ModelConfig* config, const char* path) {
+// -y 1 goes on with the checkpoint's model; an -e of another shape was meant for something else. One of the
+// same shape still says what an export has besides weights.
+static void compare_with_asked(Trainer* t, const ModelConfig* config, const char* path) {
     const char* model = t->flags.model;
     char error[LLMC_ERROR_CHARS];
     ModelConfig asked;
-    bool known =
-        read_config(t, &asked, NULL, source_of(model), model, config->vocab, config->max_seq_len, error);
+    ModelSource source = source_of(model);
+    bool known = read_config(t, &asked, &t->like, source, model, config->vocab, config->max_seq_len, error);
     ModelDifference difference;
     if (known && config->kind->has_decoder) {
         asked.tied_head = config->tied_head;
     }  // a file decides by its tensors
     bool same = known && model_config_equal(&asked, config, &difference);
+    t->has_like = same && source == MODEL_HF;
     if (same || !t->flags.model_given || !source_is_main(t->source)) { return; }
     char shape[160];
     config->kind->describe(shape, sizeof shape, config);
@@ -72,6 +95,31 @@ static void check_device_fits(const Trainer* t, const ModelConfig* config, const
     source_die(t->source, why);
 }
 
+// Hugging Face's files say which tokens begin and end what the model writes: with others it has to unlearn
+// its own, and without padding in the data there is nothing to begin with.
+static void check_tokens_fit(const Trainer* t, const char* path) {
+    char why[LLMC_ERROR_CHARS];
+    int pad = source_pad_token(t->source), eot = source_eot_token(t->source);
+    const HfConfig* like = &t->like;
+    if (!t->has_like) { return; }
+    if (t->kind->has_decoder && pad < 0) {
+        snprintf(
+            why, sizeof why,
+            "-e %.80s: its decoder starts with token %d, the data has no padding token ---> data of this "
+            "model's tokenizer: prepare_data --tokenizer sentencepiece, byt5 or hf",
+            llmc_path_tail(path), like->start_token);
+        source_die(t->source, why);
+    }
+    bool other_start = t->kind->has_decoder && like->start_token != pad;
+    bool other_end = like->eos_token != HF_NO_TOKEN && like->eos_token != eot;
+    if ((!other_start && !other_end) || !source_is_main(t->source)) { return; }
+    fprintf(stderr,
+            "warning: -e %s %s with token %d, the data with %d ---> was it made with this model's "
+            "tokenizer? (prepare_data --tokenizer)\n",
+            llmc_path_tail(path), other_start ? "starts answers" : "ends texts",
+            other_start ? like->start_token : like->eos_token, other_start ? pad : eot);
+}
+
 static void fill_params(Trainer* t, ModelSource source, const char* path) {
     char error[LLMC_ERROR_CHARS];
     Model* m = &t->model;
@@ -94,6 +142,10 @@ static void print_model(const Trainer* t, ModelSource source, const char* path) 
     printf("%s: %s, vocabulary %d, %lld parameters, %s; %s on %s\n", t->kind->name, shape, config->vocab,
            (long long)model_num_params(config), source == MODEL_NEW ? "new" : path,
            sizeof(floatX) == 2 ? "bf16" : "fp32", ops_device_name(source_ops(t->source)));
+    if (t->kind->has_decoder && source_pad_token(t->source) < 0) {
+        printf("the data has no padding token: the decoder starts with end-of-text (%d)\n",
+               source_eot_token(t->source));
+    }
 }
 
 ModelSource trainer_build_model(Trainer* t) {
@@ -111,9 +163,10 @@ ModelSource trainer_build_model(Trainer* t) {
         source_die(t->source, error);
     }
     t->has_like = source == MODEL_HF;
-    if (source == MODEL_RESUMED) { warn_of_other_model(t, &config, path); }
+    if (source == MODEL_RESUMED) { compare_with_asked(t, &config, path); }
     check_data_fits(t, &config, path);
     check_device_fits(t, &config, path);
+    check_tokens_fit(t, path);
     int layer_begin, layer_end;
     bool is_last;
     source_layers(t->source, &config, &layer_begin, &layer_end, &is_last);
@@ -143,15 +196,29 @@ static const char* folder_of(char out[CHECKPOINT_PATH_CHARS], const char* patter
     return out;
 }
 
+// What config.json says of tokens where none was read: as the data has them.
+static HfConfig config_of_data(const Trainer* t) {
+    HfConfig out = hf_config_of_model(&t->model.config, NULL);
+    int pad = source_pad_token(t->source);
+    out.eos_token = source_eot_token(t->source);
+    if (t->kind->has_decoder) {
+        out.pad_token = pad >= 0 ? pad : HF_NO_TOKEN;
+        out.start_token = pad >= 0 ? pad : out.eos_token;
+    } else {
+        out.bos_token = out.eos_token;
+    }
+    return out;
+}
+
 void trainer_export(Trainer* t) {
     char error[LLMC_ERROR_CHARS] = "", folder[CHECKPOINT_PATH_CHARS];
     const char* directory = t->flags.export_dir;
     if (directory == NULL) { return; }
     bool is_main = source_is_main(t->source);
+    const HfConfig like = t->has_like ? t->like : config_of_data(t);
     HfTokens tokens = {.folder = folder_of(folder, t->flags.train_pattern),
                        .bytes = source_has_byt5_tokens(t->source)};
-    bool ok = !is_main || hf_checkpoint_create(directory, &t->model.config, t->has_like ? &t->like : NULL,
-                                               &tokens, error);
+    bool ok = !is_main || hf_checkpoint_create(directory, &t->model.config, &like, &tokens, error);
     bool saved = trainer_all_succeeded(t, ok, "--export-hf", error);
     if (saved) {
         ok = !source_owns_params(t->source) || hf_checkpoint_write(directory, &t->model, error);

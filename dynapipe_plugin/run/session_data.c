@@ -114,6 +114,7 @@ int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out) {
         .vocab = loader_vocab(dp->train),
         .eot_token = loader_eot_token(dp->train),
         .tokenizer = loader_tokenizer(dp->train),
+        .pad_token = loader_pad_token(dp->train),
         .num_tasks = dp->num_tasks,
         .num_samples = loader_num_samples(dp->train),
         .num_tokens = loader_num_tokens(dp->train),

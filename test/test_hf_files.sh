@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Hugging Face files in and out of whole runs: any number of ranks exports the same bytes, what is read again goes on with the
+# same loss, bit for bit, and a checkpoint's model becomes the same files. That transformers computes the same from what we
+# write is test_hf_export.c's law, and dev/check_hf_export.py's.
+. "$(dirname "$0")/train_lib.sh"
+golden=test/golden
+"$build/dev/make_tasks" --out "$work/tasks.jsonl" --samples 300 --seed 7 --max-tokens 120 >"$work/data.log" 2>&1
+# 50 tokens, as the golden models have: the characters that a tokenizer of ours begins with
+mkdir "$work/tokenizer"
+python3 - $golden/spiece_tiny_tokenizer.json "$work/tokenizer/tokenizer.json" <<'END'
+import json, sys
+t = json.load(open(sys.argv[1]))
+pieces = t["model"]["vocab"]
+t["model"]["vocab"] = (pieces[:3] + [p for p in pieces[3:220] if len(p[0]) == 1])[:50]
+t["added_tokens"] = [a for a in t["added_tokens"] if a["id"] < 3]
+json.dump(t, open(sys.argv[2], "w"))
+END
+"$build/prepare_data" --tokenizer hf --file "$work/tokenizer/tokenizer.json" --out "$work/data" "$work/tasks.jsonl" >>"$work/data.log" 2>&1 &&
+    "$build/prepare_data" --tokenizer byt5 --out "$work/bytes" "$work/tasks.jsonl" >>"$work/data.log" 2>&1 || { cat "$work/data.log"; exit 1; }
+
+same_files() {  # folder, folder: as many, and each the same
+    diff -rq "$work/$1" "$work/$2" >"$work/diff.log" && [ -e "$work/$1/model.safetensors" ] && [ -e "$work/$1/config.json" ]
+}
+
+for model in t5 flan byt5 umt5 gpt2; do
+    trainer=$build/train_t5-dynapipe data=data ranks=3 sides="--target-tokens 40"
+    case $model in
+        byt5) data=bytes ;;
+        gpt2) trainer=$build/train_gpt2-dynapipe ranks=2 sides="" ;;
+    esac
+    options="-i $work/$data/train.bin -t 20 $sides -d 600 -v 0 -s 0"
+    # shellcheck disable=SC2086
+    exported() {  # name, ranks, arguments...: in $work/NAME.hf
+        local name=$1 ranks=$2
+        shift 2
+        run "$name" "$ranks" $options --export-hf "$work/$name.hf" "$@" || { tail -3 "$work/$name.log"; ok 1 "$name: the run failed"; }
+    }
+    exported $model-1 1 -e $golden/hf_$model -x 0
+    exported $model-many $ranks -e $golden/hf_$model -x 0 --stages $ranks
+    same_files $model-1.hf $model-many.hf
+    ok $? "$model: 1 and $ranks ranks export the same bytes: $(cd "$work/$model-1.hf" && ls | tr '\n' ' ')"
+    exported $model-again 1 -e "$work/$model-many.hf/model.safetensors" -x 0
+    same_files $model-1.hf $model-again.hf
+    ok $? "$model: what was exported, read and exported again, is the same bytes"
+    # every step on the first batch: the loss of step 3 is that of a run that begins with what 2 steps made
+    exported $model-trained $ranks -e $golden/hf_$model -x 2 -a 1 -l 1e-2 --stages $ranks -o "$work/$model-trained"
+    cp -r "$work/$model-trained" "$work/$model-on"
+    for run in on fresh; do
+        from="-e $work/$model-trained.hf -x 1" folder="$work/$model-fresh"
+        [ $run = on ] && from="-e $golden/hf_$model -x 3 -y 1" folder="$work/$model-on"
+        # shellcheck disable=SC2086
+        run $model-$run $ranks $options $from -a 1 -l 1e-2 --stages $ranks -o "$folder"
+    done
+    on=$(losses $model-on | tail -1) fresh=$(losses $model-fresh | tail -1)
+    [ "${on%% *}" = 3 ] && [ "${fresh%% *}" = 1 ] && [ "${on#* }" = "${fresh#* }" ] && [ "${on#* }" != "$(losses $model-on | head -1 | cut -d' ' -f2)" ]
+    ok $? "$model: read again after 2 steps, the next loss is the same, bit for bit: $on, $fresh"
+    exported $model-converted 1 -e "$work/$model-trained/model_00000002.bin" -x 0
+    if [ $model != gpt2 ]; then  # its data has other tokens, see below
+        same_files $model-trained.hf $model-converted.hf
+        ok $? "$model: a checkpoint of our own becomes the same files"
+    fi
+    cmp -s "$work/$model-trained.hf/model.safetensors" "$work/$model-converted.hf/model.safetensors" &&
+        ! cmp -s "$work/$model-trained.hf/model.safetensors" "$work/$model-1.hf/model.safetensors"
+    ok $? "$model: the same weights, and not those before training"
+done
+
+cmp -s "$work/data/tokenizer.json" "$work/flan-trained.hf/tokenizer.json" && grep -q ByT5Tokenizer "$work/byt5-1.hf/tokenizer_config.json"
+ok $? "the tokenizer of the data goes along"
+# gpt2's config says 49; this data ends texts with 1, as its own export says
+grep -q 'warning: .*hf_gpt2 ends texts with token 49, the data with 1 --->' "$work/gpt2-1.log" && ! grep -q warning "$work/flan-1.log"
+ok $? "other tokens than the model's: $(grep -o 'warning:.*' "$work/gpt2-1.log")"
+grep -q '"eos_token_id": 49' "$work/gpt2-trained.hf/config.json" && grep -q '"eos_token_id": 1,' "$work/gpt2-converted.hf/config.json"
+ok $? "what the first files said of tokens stays; without any the data says it"
+
+# The stock trainer reads and writes them too.
+"$build/train_t5" -i "$work/data/train.bin" -t 20 --target-tokens 40 -b 2 -e $golden/hf_t5 -x 0 -s 0 --export-hf "$work/stock.hf" >"$work/stock.log" 2>&1
+same_files stock.hf t5-1.hf
+ok $? "the stock trainer exports the same files"
+finish

@@ -129,8 +129,8 @@ static void profile(const ModelConfig* config, int32_t max_tokens, int32_t max_t
 
 // --- tests -------------------------------------------------------------------------------------------------
 
-// Every feature by itself, then micro-batches of several sequences of any lengths. (The jobs move a clock of their own,
-// so what else the machine does is in nobody's time.)
+// Every feature by itself, then micro-batches of several sequences of any lengths. (The jobs move a clock of
+// their own, so what else the machine does is in nobody's time.)
 static void every_feature_finds_its_time(void) {
     ModelConfig config = {
         .kind = &clock_kind, .num_layers = 6, .num_dec_layers = 6, .vocab = 100, .channels = 16};

@@ -16,10 +16,13 @@ make_emulated() {  # precision, build, target...
     make -s -j2 BACKEND=emu PRECISION="$precision" BUILD="$build" "${@/#/$out/}" >"$work/build.log" 2>&1 ||
         { grep -iE 'error|undefined' "$work/build.log" | head; exit 1; }
 }
-make_emulated FP32 release train_gpt2-dynapipe train_gpt2-fault_NO_EVENT train_gpt2-fault_SWAPPED_SEND cuda_sums
-make_emulated BF16 release train_gpt2-dynapipe profile_costs
-cpu=$trainer fp32=build/release-emu-fp32/train_gpt2 bf16=build/release-emu-bf16/train_gpt2
+make_emulated FP32 release train_gpt2-dynapipe train_t5-dynapipe train_gpt2-fault_NO_EVENT train_gpt2-fault_SWAPPED_SEND cuda_sums
+make_emulated BF16 release train_gpt2-dynapipe train_t5-dynapipe profile_costs
+release=build/release-emu cpu=$trainer
+fp32=$release-fp32/train_gpt2 bf16=$release-bf16/train_gpt2
 
+make_data 300 120 byt5
+mv "$work/data" "$work/pairs"
 make_data 300 120
 export EMU_DEVICES=4 EMU_HANG_S=60
 base="-i $work/data/train.bin -j $work/data/val.bin -e l4c64h2 -t 64 -d 200 -l 1e-3 -k constant -x 2 -v 0 -s 0 --robust on --effort 50 --comm-timeout 30"
@@ -40,6 +43,16 @@ as_on_the_cpu() {  # name, bound, what
     ok "$(awk -v d="$d" -v b="$2" 'BEGIN {print !(d != "none" && d == d + 0 && d < b)}')" "$3: within $2 of the CPU ($d)"
     [ "$d" != none ] || tail -3 "$work/$1.log"
 }
+# What the model answered, to the last letter: argmax of logits that are the CPU's within 1e-6 or so.
+answers() {
+    LC_ALL=C sed -nE 's/^val loss [^|]*\| (exact match.*)/\1/p; /^  (asked|answers) /p' "$work/$1.log"
+}
+same_answers() {  # name, name of the CPU's, what
+    local num
+    num=$(answers "$2" | grep -ac '^  answers  .')
+    [ "$num" -gt 0 ] && cmp -s <(answers "$1") <(answers "$2")
+    ok $? "$3: the CPU's answers, $num shown"
+}
 emulated() {  # name, program, arguments...
     local name=$1 trainer=$2
     shift 2
@@ -47,7 +60,8 @@ emulated() {  # name, program, arguments...
 }
 
 trainer=$cpu run cpu 1 $base
-trainer=$cpu run cpu-val 1 $base -v 1 -m 2 -x 1
+validate="-v 1 -m 2 -x 1 --answers 1 -g 8 -s 1"
+trainer=$cpu run cpu-val 1 $base $validate
 
 # --- fp32: 1e-4 -----------------------------------------------------------------------------------------------
 EMU_SEED=1 emulated gpipe "$fp32-dynapipe" --schedule gpipe --split-backward off --recompute none -o "$work/gpipe"
@@ -61,8 +75,9 @@ EMU_SEED=3 EMU_NCCL_SERIAL=1 emulated adaptive "$fp32-dynapipe" --schedule adapt
 as_on_the_cpu adaptive 1e-4 "adaptive, recomputation"
 [ "$(grep -c '"ph": *"X"' "$work/trace.json")" -gt 20 ] && ! grep -q '"dur": *-' "$work/trace.json"
 ok $? "the trace has jobs and transfers in the device's time"
-EMU_SEED=4 EMU_DEVICES=1 emulated mpi "$fp32-dynapipe" --transport mpi -z 1 -v 1 -m 2 -x 1
+EMU_SEED=4 EMU_DEVICES=1 emulated mpi "$fp32-dynapipe" --transport mpi -z 1 $validate
 as_on_the_cpu mpi 1e-4 "four ranks on one GPU through MPI, and validation" cpu-val
+same_answers mpi cpu-val "four ranks on one GPU through MPI"
 
 # --- bf16: activations have 8 bits, 2^-9 off each; over 4 layers about 1e-3 of a loss of 5.5, and 1e-2 of a norm --------------
 EMU_SEED=5 emulated bf16 "$bf16-dynapipe" --split-backward on -z 1
@@ -72,14 +87,41 @@ as_on_the_cpu bf16-mpi 2e-2 "bf16, two GPUs for four ranks, recomputation"
 cmp -s <(steps bf16) <(steps gpipe)
 ok "$((! $?))" "bf16 is not fp32"
 
+# --- T5: two stacks, tensors that three stages share, dropout, a cache of keys and values for answers ---------------------
+pairs="-i $work/pairs/train.bin -j $work/pairs/val.bin -t 64 --target-tokens 24 -d 200 -l 1e-3 -k constant -x 2 -v 2 -m 1 --answers 1 -g 6 -s 2
+    --dropout 0.1 --effort 50 --comm-timeout 30 --check"
+tied="$pairs -e t5:l2d2c64h2k32f128 --optimizer adamw-scaled"
+t5() {  # name, ranks, build, arguments...
+    trainer=$3/train_t5-dynapipe run "$1" "$2" --dump-gradients "$work/$1.bin" "${@:4}"
+}
+t5_as_on_the_cpu() {  # name, what
+    as_on_the_cpu "$1" 1e-4 "$2" cpu-t5
+    "$build/tools/compare_checkpoints" "$work/$1.bin" "$work/cpu-t5.bin" 1e-5 >"$work/compare.log"
+    ok $? "$2: gradients, $(tail -1 "$work/compare.log")"
+    same_answers "$1" cpu-t5 "$2"
+}
+t5 cpu-t5 1 "$build" $tied
+EMU_SEED=7 EMU_NCCL_SERIAL=1 t5 t5 3 $release-fp32 $tied --stages 3 --stage-split 1,2,1 --recompute full
+t5_as_on_the_cpu t5 "T5 on three stages by NCCL, recomputation"
+EMU_SEED=8 EMU_DEVICES=1 t5 t5-mpi 3 $release-fp32 $tied --stages 3 --stage-split 2,2,0 --batching padded --split-backward on --transport mpi
+t5_as_on_the_cpu t5-mpi "T5 on three stages through MPI, padded, the head alone, split backward"
+t5 cpu-gated 1 "$build" $pairs -e flan-t5:l2d2c64h2k32f128
+EMU_SEED=9 t5 t5-bf16 4 $release-bf16 $pairs -e flan-t5:l2d2c64h2k32f128 --stages 2 -z 1
+as_on_the_cpu t5-bf16 2e-2 "T5 in bf16, gated, 2 stages x 2 replicas, shared optimizer" cpu-gated
+t5 heads 2 $release-fp32 $pairs -e t5:l2d2c64h2k20f128 --stages 2
+[ $? -eq 1 ] && [ "$(grep -c 'head size 20 ---> on a GPU' "$work/heads.log")" -eq 1 ]
+ok $? "heads that a GPU cannot have: $(grep -om1 'error.*' "$work/heads.log")"
+
 # --- SANITIZE=1: under AddressSanitizer (minutes to build) ---------------------------------------------------------
 if [ -n "${SANITIZE:-}" ]; then
-    make_emulated BF16 asan train_gpt2-dynapipe
+    make_emulated BF16 asan train_gpt2-dynapipe train_t5-dynapipe
     export ASAN_OPTIONS=detect_leaks=0  # MPI's
     emulated asan build/asan-emu-bf16/train_gpt2-dynapipe -z 1
     as_on_the_cpu asan 2e-2 "bf16 under AddressSanitizer, NCCL"
     EMU_DEVICES=1 emulated asan-mpi build/asan-emu-bf16/train_gpt2-dynapipe --transport mpi
     as_on_the_cpu asan-mpi 2e-2 "bf16 under AddressSanitizer, through MPI"
+    t5 asan-t5 3 build/asan-emu-bf16 $pairs -e flan-t5:l2d2c64h2k32f128 --stages 3
+    as_on_the_cpu asan-t5 2e-2 "T5 in bf16 under AddressSanitizer, NCCL" cpu-gated
 fi
 
 # --- sums alone: tied groups on random stages, then replicas -------------------------------------------------------

@@ -41,9 +41,11 @@ build() {  # program, its make target's arguments...
 build stock train_gpt2cu
 build profiler profile_costscu
 build trainer train_gpt2cu DYNAPIPE=1
+build t5-stock train_t5cu
+build t5-trainer train_t5cu DYNAPIPE=1
 [ -n "${FULL:-}" ] ||
     build others BACKEND=cuda PRECISION=BF16 NVCC_QUICK=1 GPU_ARCHS="80 100" OUT=build/release-cuda-bf16-quick cuda-objects
-stock=build/release-cuda-bf16/train_gpt2 trainer=build/release-cuda-bf16/train_gpt2-dynapipe profiler=build/release-cuda-bf16/profile_costs
+stock=build/release-cuda-bf16/train_gpt2 trainer=build/release-cuda-bf16/train_gpt2-dynapipe t5=build/release-cuda-bf16/train_t5 profiler=build/release-cuda-bf16/profile_costs
 
 dev/kernel_resources.sh >"$work/resources.log" 2>&1
 rc=$?
@@ -57,7 +59,7 @@ no_gpu() {  # name, messages at most, command...
     timeout -k 5 60 "$@" >"$work/$name.out" 2>&1 </dev/null
     rc=$?
     said=$(grep -c -- '--->' "$work/$name.out")
-    [ $rc -eq 2 ] && [ "$said" -ge 1 ] && [ "$said" -le "$most" ] && grep -qE -- '--->.*train_gpt2' "$work/$name.out"
+    [ $rc -eq 2 ] && [ "$said" -ge 1 ] && [ "$said" -le "$most" ] && grep -qE -- '--->.*train_gpt2, make train_t5' "$work/$name.out"
     ok $? "$name without a GPU: exit status $rc (2), $said message (at most $most) with a way out" "$work/$name.out"
 }
 if nvidia-smi -L >/dev/null 2>&1; then
@@ -69,6 +71,8 @@ else
     no_gpu train_gpt2cu 1 "$stock" "${args[@]}"
     no_gpu profile_costscu 1 "$profiler" --model l2c64h2
     no_gpu train_gpt2cu-dynapipe 1 "$trainer" "${args[@]}"
+    no_gpu train_t5cu 1 "$t5" "${args[@]}" -e t5:l1d1c64h2
+    no_gpu train_t5cu-dynapipe 1 "$t5-dynapipe" "${args[@]}" -e t5:l1d1c64h2
     command -v mpirun >/dev/null && no_gpu train_gpt2cu-2-ranks 1 mpirun --quiet -np 2 "$trainer" "${args[@]}"
 fi
 

@@ -85,8 +85,8 @@ static Status find_cards(Dynapipe* dp, Ranks* ranks) {
         if (ranks->num_cards[r] >= 1) { continue; }
         return FAIL(
             STATUS_NO_DEVICE,
-            "rank %d finds no GPU (%s) ---> make train_gpt2 trains on CPUs; nvidia-smi shows cards and "
-            "driver",
+            "rank %d finds no GPU (%s) ---> make train_gpt2, make train_t5: the same on CPUs; nvidia-smi "
+            "shows cards and driver",
             r, num_cards == 0 && error != cudaSuccess ? cudaGetErrorString(error) : "none there");
     }
     int32_t local_rank = count_equal(ranks->host, 0, me, ranks->host[me]);

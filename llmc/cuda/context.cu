@@ -9,7 +9,7 @@
 enum { MIN_CAPABILITY = 80 };  // bf16 on tensor cores and cp.async: Ampere and later
 
 static void die(const char* why, const char* what_to_do) {
-    fprintf(stderr, "%s ---> %s; ./train_gpt2 trains on the CPU (make train_gpt2)\n", why, what_to_do);
+    fprintf(stderr, "%s ---> %s; make train_gpt2, make train_t5: the same on the CPU\n", why, what_to_do);
     exit(2);
 }
 

@@ -321,7 +321,7 @@ Status loader_restore(Loader* loader, const uint8_t* position, size_t position_b
     if (head.options_hash != loader->options_hash) {
         return FAIL(STATUS_MISMATCH,
                     "data position: saved with another longest target or other span corruption ---> resume "
-                    "with the same data options");
+                    "with the same --target-tokens (without it: -t) and --span-corruption options");
     }
     size_t hashed_bytes = position_bytes_of(loader) - sizeof(uint64_t);
     uint64_t hash = 0;

@@ -48,7 +48,9 @@ typedef struct {
     bool bytes;          // ByT5's tokens: a tokenizer without files
 } HfTokens;
 
-// The directory is made if it is not there. like (may be NULL): the checkpoint's that training began from.
+// Made if it is not there; false where nothing can be exported to it.
+bool hf_checkpoint_make_directory(const char* directory, char* error);
+// Makes the directory, too. like (may be NULL): the checkpoint's that training began from.
 bool hf_checkpoint_create(const char* directory, const ModelConfig* config, const HfConfig* like,
                           const HfTokens* tokens, char* error);
 bool hf_checkpoint_write(const char* directory, const Model* model, char* error);

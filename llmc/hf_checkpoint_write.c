@@ -122,7 +122,7 @@ static bool make_layout(Safetensors* out, const ModelConfig* config, char* error
     return ok;
 }
 
-static bool make_directory(const char* directory, char* error) {
+bool hf_checkpoint_make_directory(const char* directory, char* error) {
     char index[CHECKPOINT_PATH_CHARS];
     if (!join(index, directory, "model.safetensors.index.json", error)) { return false; }
     if (exists(index)) {
@@ -139,7 +139,7 @@ bool hf_checkpoint_create(const char* directory, const ModelConfig* config, cons
     const HfConfig theirs = hf_config_of_model(config, like);
     char path[CHECKPOINT_PATH_CHARS];
     Safetensors layout;
-    if (!make_directory(directory, error) || !join(path, directory, WEIGHTS, error) ||
+    if (!hf_checkpoint_make_directory(directory, error) || !join(path, directory, WEIGHTS, error) ||
         !make_layout(&layout, config, error)) {
         return false;
     }

@@ -110,6 +110,8 @@ for place in "$work/data/train.bin" "$work/nowhere/out" /proc/out; do
     # at once, not behind a million steps
     refuses "--export-hf $place" "an export to ${place#"$work/"}" 2 $good --stages 2 -x 1000000 --export-hf "$place"
 done
+mkdir "$work/shards" && echo '{}' >"$work/shards/model.safetensors.index.json"
+refuses "has the shards of another model" "an export to a folder of shards, at once" 2 $good --stages 2 -x 1000000 --export-hf "$work/shards"
 refuses "--memory-limit" "memory for not one sample" 2 $good --stages 2 --memory-limit 300K
 refuses "leaves room for" "a sample of validation that no memory is left for" 1 \
     $good -j "$work/data/train.bin" -v 1 -x 0 --answers 0 --memory-limit 1400K

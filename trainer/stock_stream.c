@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "../dataloader/collate.h"
 #include "../llmc/llmc_error.h"
 
 static void check(Status status) {
@@ -28,9 +29,11 @@ static void open_tokens(StockStream* s, const char* pattern, bool shuffle, uint6
 
 void stock_stream_open(StockStream* out, const TrainFlags* flags, const ModelKind* kind, const char* pattern,
                        bool shuffle, uint64_t seed) {
-    *out = (StockStream){.rows = flags->rows, .seq_tokens = flags->seq_tokens};
+    *out = (StockStream){.rows = flags->rows, .seq_tokens = flags->seq_tokens, .seed = seed};
     if (!kind->has_decoder) {
         open_tokens(out, pattern, shuffle, seed);
+        size_t n = (size_t)out->rows * (size_t)out->seq_tokens;
+        if (flags->dropout > 0) { out->keys = llmc_alloc(n * sizeof(uint32_t), "keys of dropout"); }
         return;
     }
     out->target_tokens = flags->target_tokens > 0 ? flags->target_tokens : flags->seq_tokens;
@@ -48,6 +51,7 @@ void stock_stream_close(StockStream* s) {
     token_stream_close(s->tokens);
     pair_stream_close(s->pairs);
     free(s->inputs);
+    free(s->keys);
     *s = (StockStream){0};
 }
 
@@ -86,8 +90,18 @@ static ModelBatch next_pairs(StockStream* s) {
                         .dec_token_keys = b.dec_token_keys};
 }
 
+// Of the batch to come, a row being a sample.
+static void fill_keys(StockStream* s) {
+    const CollateParams params = {.seed = s->seed, .step = token_stream_position(s->tokens)};
+    for (int b = 0; b < s->rows && s->keys != NULL; b++) {
+        uint32_t* row = s->keys + (size_t)b * (size_t)s->seq_tokens;
+        for (int t = 0; t < s->seq_tokens; t++) { row[t] = collate_token_key(&params, b, t, false); }
+    }
+}
+
 ModelBatch stock_stream_next(StockStream* s) {
     if (s->pairs != NULL) { return next_pairs(s); }
+    fill_keys(s);
     check(token_stream_next_batch(s->tokens, s->inputs, s->targets));
     ModelBatch batch = stock_stream_shape(s);
     batch.cu_seqlens = s->cu_seqlens;
@@ -95,6 +109,7 @@ ModelBatch stock_stream_next(StockStream* s) {
     batch.positions = s->positions;
     batch.rows = s->every_row;
     batch.targets = s->targets;
+    batch.token_keys = s->keys;
     return batch;
 }
 

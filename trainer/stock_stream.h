@@ -20,6 +20,8 @@ typedef struct {
     PairStream* pairs;
     int rows, seq_tokens, target_tokens;
     int32_t *inputs, *targets, *positions, *every_row, *cu_seqlens;  // one allocation; of `tokens`
+    uint32_t* keys;                                                  // of dropout; NULL without
+    uint64_t seed;
 } StockStream;
 
 void stock_stream_open(StockStream* out, const TrainFlags* flags, const ModelKind* kind, const char* pattern,

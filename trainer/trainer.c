@@ -44,6 +44,10 @@ static void check_flags(Trainer* t) {
     }
     must_be_directory(t, "-o", flags->output_dir);
     must_be_directory(t, "--export-hf", flags->export_dir);  // now, not after hours of training
+    char why[LLMC_ERROR_CHARS], message[LLMC_ERROR_CHARS + 16];
+    if (flags->export_dir == NULL || hf_checkpoint_make_directory(flags->export_dir, why)) { return; }
+    snprintf(message, sizeof message, "--export-hf %s", why);
+    source_die(t->source, message);
 }
 
 static void build(Trainer* t) {

@@ -200,10 +200,10 @@ static int32_t longest_target(const ProfileOptions* options, const ModelKind* ki
 static Status profile(Profiler* p) {
     char error[256];
     const ProfileOptions* options = &p->options;
-    const ModelKind* kind = models_kind_of(options->model);
-    if (!model_parse(&p->config, kind, options->model, options->vocab, options->seq_tokens, error)) {
+    if (!models_read_config(&p->config, options->model, options->vocab, options->seq_tokens, error)) {
         return FAIL(STATUS_BAD_OPTION, "--model: %s", error);
     }
+    const ModelKind* kind = p->config.kind;
     if (!attention_check(model_head_size(&p->config), p->config.num_buckets, p->config.max_distance, error)) {
         return FAIL(STATUS_BAD_OPTION, "--model %s: %s", options->model, error);
     }

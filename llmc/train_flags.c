@@ -47,7 +47,7 @@ static const FlagSpec specs[] = {
     {"-a",  FLAG_INT,    FIELD(overfit),            "0",       0, 1,        "1: train on the same first batch in every step"},
     {"-z",  FLAG_INT,    FIELD(zero_stage),         "0",       0, 1,        "1: optimizer state shared among replicas (ZeRO-1)"},
     {"-r",  FLAG_INT,    FIELD(recompute),          "0",       0, 0,        "0: keep activations; with the plugin --recompute decides"},
-    {"--answers",   FLAG_INT,    FIELD(answers),    "8",       0, 1e6,      "N: validation samples of each task answered at every -v: exact match and ROUGE-L; 0: none"},
+    {"--answers",   FLAG_INT,    FIELD(answers),    "8",       0, 1e6,      "N: with the plugin, validation samples of each task answered at every -v (256 in all at most): exact match and ROUGE-L; 0: none"},
     {"--target-tokens", FLAG_INT, FIELD(target_tokens), "0",   0, 1e6,      "N: T5's longest target (-t is the longest input); 0: -t"},
     {"--dropout",   FLAG_DOUBLE, FIELD(dropout),    "0",       0, 0.99,     "P: share of activations and attention that is dropped while training"},
     {"--optimizer", FLAG_STRING, FIELD(optimizer),  "adamw",   0, 0,        "NAME: adamw, or adamw-scaled: steps by the size of each matrix, for T5 from scratch (-l 2e-2)"},

@@ -190,6 +190,27 @@ static void real_kinds_have_their_curves(void) {
     }
 }
 
+static void files_name_their_kind(void) {
+    char error[256];
+    ModelConfig config;
+    const struct {
+        const char* path;
+        const ModelKind* kind;
+        int channels;
+    } files[] = {{"test/golden/hf_t5", &t5_kind, 0},
+                 {"test/golden/hf_gpt2/model.safetensors", &gpt2_kind, 0},
+                 {"byt5:l2c64h4", &t5_kind, 64},
+                 {"l2c32h4", &gpt2_kind, 32}};
+    for (int i = 0; i < 4; i++) {
+        CHECK(models_read_config(&config, files[i].path, 0, 0, error));
+        CHECK(config.kind == files[i].kind);
+        CHECK(config.channels > 0 && (files[i].channels == 0 || config.channels == files[i].channels));
+    }
+    CHECK(!models_read_config(&config, "test/golden/t5_v10.bin", 0, 0, error));  // no checkpoint
+    CHECK(strstr(error, "t5_v10.bin") != NULL && strstr(error, "--->") != NULL);
+    CHECK(!models_read_config(&config, "test/golden/none.bin", 0, 0, error));
+}
+
 static void descriptors_name_their_kind(void) {
     static const char* const t5[] = {"t5:small",     "t5v1.1:xl", "flan-t5:base",
                                      "byt5:l2c64h4", "mt5:x",     "umt5:"};
@@ -205,6 +226,7 @@ int main(void) {
     RUN(every_feature_finds_its_time);
     RUN(real_kinds_have_their_curves);
     RUN(descriptors_name_their_kind);
+    RUN(files_name_their_kind);
     ops_free(ops);
     return test_end();
 }

@@ -200,16 +200,23 @@ bool source_owns_moments(const Source* source) {
 
 // --- validation, answers -----------------------------------------------------------------------------------
 
-// Answers to --answers samples of every task; false: none of them has a question.
+// --answers of each task, fewer where there are many tasks.
+static int answers_per_task(const Source* source) {
+    enum { MOST_ANSWERS = 256 };
+    int most = MOST_ANSWERS / source->info.num_tasks;
+    return source->flags.answers < most ? source->flags.answers : most > 1 ? most : 1;
+}
+
+// Answers to samples of every task; false: none of them has a question.
 static bool score_answers(Source* source) {
-    int32_t num_samples = 0;
+    int32_t num_samples = 0, per_task = answers_per_task(source);
     const DynapipeAnswer_v1* answers;
     int64_t* samples =
-        (int64_t*)calloc((size_t)source->flags.answers * (size_t)source->info.num_tasks + 1, sizeof(int64_t));
+        (int64_t*)calloc((size_t)per_task * (size_t)source->info.num_tasks + 1, sizeof(int64_t));
     if (samples == NULL) {
         source_die(source, "no memory for samples to answer ---> give a smaller --answers");
     }
-    check(source, dynapipe_pick_samples(source->dp, source->flags.answers, samples, &num_samples));
+    check(source, dynapipe_pick_samples(source->dp, per_task, samples, &num_samples));
     check(source, dynapipe_generate(source->dp, samples, num_samples, source->flags.sample_tokens, &answers));
     free(samples);
     answers_score(source->exact_match, source->rouge_l, source->info.num_tasks, answers, num_samples,
@@ -222,7 +229,7 @@ static void print_validation(const Source* source, double loss, bool with_scores
     if (with_scores) {
         printf(" | exact match %.1f %%, ROUGE-L %.1f (%d answers a task)",
                100 * answers_mean(source->exact_match, source->info.num_tasks),
-               100 * answers_mean(source->rouge_l, source->info.num_tasks), source->flags.answers);
+               100 * answers_mean(source->rouge_l, source->info.num_tasks), answers_per_task(source));
     }
     answers_print_tasks(source->task_names, source->info.num_tasks, source->task_loss,
                         with_scores ? source->exact_match : NULL, with_scores ? source->rouge_l : NULL);

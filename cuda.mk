@@ -1,6 +1,6 @@
 # cuda.mk -- the GPU build: which nvcc, for which cards; and the same .cu files on a CPU, for tests (BACKEND=emu).
 # PRECISION=BF16|FP32   GPU_ARCHS="80 90 100" (nvcc's numbers) or native (this machine's cards only: quicker)
-# NVCC_QUICK=1 (a third of the time, slow kernels: does it compile?)   CUDA_HOME=/path   NVCC=/path/nvcc   NCCL_HOME=/path   NO_NCCL=1   DEBUG=1 (-lineinfo, for compute-sanitizer and Nsight)
+# PTX_ARCH=80 KEEP_PTX=1 OTHER_CARDS="80 100" cuda-other-cards (test/test_cuda_build.sh)   CUDA_HOME=/path   NVCC=/path/nvcc   NCCL_HOME=/path   NO_NCCL=1   DEBUG=1 (-lineinfo, for compute-sanitizer and Nsight)
 # Objects of BACKEND=cuda and emu are C by $(CC), as everywhere, and C++ for the .cu files; both with LLMC_CUDA.
 
 comma := ,
@@ -48,13 +48,12 @@ NVCC_RELEASE := $(if $(NVCC),$(shell $(NVCC) --version 2>/dev/null | sed -nE 's/
 ARCHS        := $(shell printf '%s\n' $(filter $(NVCC_KNOWS),$(ASKED)) | sort -n)
 # One PTX, of the oldest card asked for, is what all of them are compiled from, and what later ones run: a third less to
 # compile than PTX for each. (GPU_ARCHS=native: that card's own.)
-VIRTUAL      := compute_$(firstword $(ARCHS))
+VIRTUAL      := compute_$(or $(PTX_ARCH),$(firstword $(ARCHS)))
 GENCODE      := $(foreach a,$(ARCHS),-gencode arch=$(VIRTUAL)$(comma)code=sm_$(a)) \
                 $(if $(filter native,$(GPU_ARCHS)),,$(if $(ARCHS),-gencode arch=$(VIRTUAL)$(comma)code=$(VIRTUAL)))
 # mpicc's flags are gcc's; nvcc wants to be told for whom they are.
 for_nvcc      = $(patsubst -Wl$(comma)%,-Xlinker %,$(patsubst -pthread,-Xcompiler -pthread,$(1)))
-QUICK        := $(if $(NVCC_QUICK),$(if $(shell $(NVCC) --help 2>/dev/null | grep -e '--Ofast-compile'),-Ofc max,-Xptxas -O0))
-NVCC_FLAGS   := -std=c++20 -O3 $(QUICK) $(GENCODE) --threads 0 -Werror all-warnings $(if $(DEBUG),-lineinfo) $(LLMC_CUDA_FLAGS) \
+NVCC_FLAGS   := -std=c++20 -O3 $(GENCODE) --threads 0 -Werror all-warnings $(if $(DEBUG),-lineinfo) $(LLMC_CUDA_FLAGS) \
                 $(addprefix -Xcompiler ,$(CXX_WARN)) -DOMPI_SKIP_MPICXX=1 $(call for_nvcc,$(DYNAPIPE_CFLAGS))
 CUDA_LIBS    := $(addprefix -L,$(CUDA_LIB)) -lcublasLt $(if $(HAS_NCCL),$(if $(NCCL_HOME),-L$(NCCL_HOME)/lib) -lnccl) \
                 $(foreach d,$(CUDA_LIB) $(and $(HAS_NCCL),$(NCCL_HOME),$(NCCL_HOME)/lib),-Xlinker -rpath$(comma)$(d))
@@ -67,12 +66,21 @@ $(OUT)/nvcc_flags: FORCE
 	@echo 'nvcc $(NVCC_RELEASE) $(NVCC_FLAGS)' | cmp -s - $@ || echo 'nvcc $(NVCC_RELEASE) $(NVCC_FLAGS)' >$@
 # Beside each object: what ptxas says of its kernels (registers, spills).
 $(OUT)/%.o: %.cu $(OUT)/nvcc_flags
-	@mkdir -p $(@D)
+	@mkdir -p $(@D) $(if $(KEEP_PTX),$(@:.o=.kept))
 	@echo "nvcc $<"
-	$(NVCC) $(NVCC_FLAGS) -Xptxas -v -MMD -MP -MF $(@:.o=.d) -c $< -o $@ 2>$(@:.o=.ptxas); rc=$$?; \
+	$(NVCC) $(NVCC_FLAGS) -Xptxas -v $(if $(KEEP_PTX),--keep --keep-dir $(@:.o=.kept)) -MMD -MP -MF $(@:.o=.d) -c $< -o $@ 2>$(@:.o=.ptxas); rc=$$?; \
 	    grep -vE '^ptxas info|^ +[0-9]+ bytes stack frame' $(@:.o=.ptxas) >&2; exit $$rc
-.PHONY: cuda-objects
+	$(if $(KEEP_PTX),@cat $(@:.o=.kept)/*.ptx >$(@:.o=.ptx); rm -r $(@:.o=.kept))
+.PHONY: cuda-objects cuda-other-cards
 cuda-objects: $(CUDA_OPS_OBJS) $(patsubst %.cu,$(OUT)/%.o,$(wildcard $(DYNAPIPE_DIR)/cuda/*.cu))
+# Is the PTX fit for more cards? Without optimization: a sixth of the time of compiling for them.
+cuda-other-cards: $(CUDA_OPS_OBJS:.o=.cards)
+$(OUT)/%.ptx: $(OUT)/%.o
+	@[ $@ -nt $< ] || $(NVCC) $(filter-out -gencode arch=%,$(NVCC_FLAGS)) -arch=$(VIRTUAL) -ptx $*.cu -o $@
+$(OUT)/%.cards: $(OUT)/%.ptx
+	@echo "ptxas $*"
+	@for card in $(OTHER_CARDS); do $(NVCC) -cubin -arch=sm_$$card -Werror all-warnings -Xptxas -O0 $< -o $@.tmp || exit 1; done
+	@mv $@.tmp $@
 endif
 
 # The emulator: CUDA's real headers, g++, and test/cuda_emu in place of driver, cuBLASLt and NCCL.
@@ -123,7 +131,11 @@ $(OUT)/cuda_sums: $(OUT)/test/mpi/sums_main.o $(OUT)/test/tied_case.o $(EMU_OBJS
 # A CUDA kernel test: the operations of cuda/, and those of cpu/ behind names of their own (cpu_*).
 $(OUT)/test_cuda_%: $(OUT)/test/cuda/test_cuda_%.o $(OUT)/test/cuda/cuda_test.o $(OUT)/cpu_ops.o $(CUDA_OPS_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) -lopenblas $(DYNAPIPE_LIBS) $(LIBS) -o $@
-CPU_OBJS := $(patsubst %.c,$(OUT)/cpu/%.o,$(wildcard llmc/cpu/*.c)) $(OUT)/cpu/test/cuda/cpu_ops.o
+CPU_OBJS := $(patsubst %.c,$(DYNAPIPE_PLAN_OUT)/%.o,$(wildcard llmc/cpu/*.c)) $(OUT)/cpu/test/cuda/cpu_ops.o
+$(DYNAPIPE_PLAN_OUT)/llmc/cpu/%.o: llmc/cpu/%.c
+	@mkdir -p $(@D)
+	@echo "cc $<"
+	$(CC) $(filter-out $(LLMC_CUDA_FLAGS),$(CFLAGS_ALL)) $(CFLAGS_llmc) -c $< -o $@
 $(OUT)/cpu/%.o: %.c
 	@mkdir -p $(@D)
 	@echo "cc $<"

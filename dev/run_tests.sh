@@ -86,7 +86,7 @@ rm -f "$out"/log/*.count
 tests=$(cd test && ls test_*.c 2>/dev/null | sed 's/\.c$//')
 targets=$(for t in $tests; do echo "$out/$t"; done)
 # what several shell tests build: here once, so that no two of them build it at a time
-[ "${1:-}" = --unit ] || targets+=" $out/train_gpt2 $out/train_gpt2-dynapipe $out/prepare_data $out/profile_costs $out/dev/make_tasks $out/dynapipe $out/tools/plain_gradients $out/tools/compare_checkpoints"
+[ "${1:-}" = --unit ] || targets+=" $out/train_gpt2 $out/train_gpt2-dynapipe $out/train_t5 $out/train_t5-dynapipe $out/prepare_data $out/profile_costs $out/dev/make_tasks $out/dynapipe $out/tools/plain_gradients $out/tools/compare_checkpoints"
 echo "building ($out)"
 # shellcheck disable=SC2086
 if ! make --no-print-directory -s -j"$(nproc)" BUILD="$build" $targets >"$out/log/build.log" 2>&1; then

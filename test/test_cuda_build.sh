@@ -5,7 +5,7 @@
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
-unset GPU_ARCHS PRECISION BACKEND NO_NCCL DEBUG
+unset GPU_ARCHS PTX_ARCH KEEP_PTX PRECISION BACKEND NO_NCCL DEBUG
 passed=0 failed=0 skipped=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -16,8 +16,9 @@ if ! make -s BACKEND=cuda cuda-found DYNAPIPE=1 >"$work/found" 2>&1; then
 fi
 cat "$work/found"
 export JOBS=${JOBS:-2}
-# With optimization for one card, whose registers are compared; for the others quickly, without. FULL=1: all as for users (minutes).
-[ -n "${FULL:-}" ] || export GPU_ARCHS=90
+# From the PTX that users' builds have, with optimization for one card, whose registers are compared; for the others quickly,
+# without. FULL=1: all as for users (minutes).
+[ -n "${FULL:-}" ] || export GPU_ARCHS=90 PTX_ARCH=80 KEEP_PTX=1
 
 ok() {  # 0|1 (0: fine), what, log
     if [ "$1" -eq 0 ]; then
@@ -44,7 +45,7 @@ build trainer train_gpt2cu DYNAPIPE=1
 build t5-stock train_t5cu
 build t5-trainer train_t5cu DYNAPIPE=1
 [ -n "${FULL:-}" ] ||
-    build others BACKEND=cuda PRECISION=BF16 NVCC_QUICK=1 GPU_ARCHS="80 100" OUT=build/release-cuda-bf16-quick cuda-objects
+    build others BACKEND=cuda OTHER_CARDS="80 100" cuda-other-cards
 stock=build/release-cuda-bf16/train_gpt2 trainer=build/release-cuda-bf16/train_gpt2-dynapipe t5=build/release-cuda-bf16/train_t5 profiler=build/release-cuda-bf16/profile_costs
 
 dev/kernel_resources.sh >"$work/resources.log" 2>&1

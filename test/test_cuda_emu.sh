@@ -88,6 +88,7 @@ if [ -z "$mpi" ]; then
     finish
 fi
 export EMU_HANG_S=0.7
+export OMPI_MCA_odls_base_sigkill_timeout=0  # mpirun's wait for processes that it has killed, 1 s each time
 for seed in 1 2; do
     expect "collectives, seed $seed" 0 "" env EMU_SEED=$seed mpirun -np 4 $out/cuda_emu_nccl collectives
 done

@@ -36,6 +36,7 @@ for np in 1 2 4; do
     grep floats "$log"
 done
 expect "messages in chunks" 0 "passed" mpirun -np 3 "$out/mpi_transport_chunks" exchange
+export OMPI_MCA_odls_base_sigkill_timeout=0  # mpirun's wait for processes that it has killed, 1 s each time
 for lengths in "8 16" "16 8" "0 1" "1048576 524288" "524288 1048576"; do
     words="expects ${lengths#* } bytes, tag 3, but rank 0 sends"
     expect "unequal lengths: $lengths" bad "$words ${lengths% *}" mpirun -np 2 "$out/mpi_transport" mismatch $lengths
@@ -43,6 +44,7 @@ for lengths in "8 16" "16 8" "0 1" "1048576 524288" "524288 1048576"; do
 done
 expect "closing with requests in flight" bad "closes with 1 requests in flight" mpirun -np 2 "$out/mpi_transport" in-flight
 
+unset OMPI_MCA_odls_base_sigkill_timeout
 # A rank that fails, and one that is killed: all end within 10 seconds, and the first says why.
 begin=$SECONDS
 expect "a rank gives up" bad "rank 1: the disk is full" mpirun -np 4 "$out/mpi_transport" abort

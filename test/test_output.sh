@@ -14,12 +14,17 @@ ok $? "a timeline row per rank"
 [ "$(grep -c '^  right ' "$work/seen.log")" -eq 4 ] && [ "$(grep -c '^val loss' "$work/seen.log")" -eq 2 ]
 ok $? "answers at the end, validation at both ends"
 
+grep '^{"step":' "$work/seen/metrics.jsonl" >"$work/steps.jsonl"
 missing=
 for field in step loss task_loss supervised_tokens total_tokens computed_tokens step_ms plan_ms predicted_ms bound_ms noise_permille idle peak_bytes rss_bytes; do
-    [ "$(grep -c "\"$field\":" "$work/seen/metrics.jsonl")" -eq 3 ] || missing+=" $field"
+    [ "$(grep -c "\"$field\":" "$work/steps.jsonl")" -eq 3 ] || missing+=" $field"
 done
-ok $([ -z "$missing" ]; echo $?) "metrics.jsonl: every field in every record$missing"
-awk '{ sub(/.*"rss_bytes":\[/, ""); n = split($0, rss, /[],]/); for (i = 1; i <= 4; i++) if (rss[i] < 1e6) exit 1 }' "$work/seen/metrics.jsonl"
+ok $([ -z "$missing" ]; echo $?) "metrics.jsonl: every field in every step's record$missing"
+for field in loss task_loss exact_match rouge_l; do
+    [ "$(grep '^{"validation":[03],' "$work/seen/metrics.jsonl" | grep -c "\"$field\":")" -eq 2 ] || missing+=" $field"
+done
+ok $([ -z "$missing" ]; echo $?) "and in both validations'$missing"
+awk '{ sub(/.*"rss_bytes":\[/, ""); n = split($0, rss, /[],]/); for (i = 1; i <= 4; i++) if (rss[i] < 1e6) bad = 1 } END { exit bad || NR != 3 }' "$work/steps.jsonl"
 ok $? "every rank's measured memory"
 
 events() { grep -c "\"pid\":$1,.*\"name\":\"$2" "$work/trace.json"; }

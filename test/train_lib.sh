@@ -75,7 +75,7 @@ refuses() {  # words expected, what, ranks, arguments...
 }
 
 losses() {  # name of a run with -o $work/NAME: "step loss" lines, all digits
-    sed -E 's/.*"step":([0-9]+),"loss":([^,]+),.*/\1 \2/' "$work/$1/metrics.jsonl"
+    sed -nE 's/.*"step":([0-9]+),"loss":([^,]+),.*/\1 \2/p' "$work/$1/metrics.jsonl"
 }
 
 # Largest |a - b| of two runs' losses, over the steps that both have.

@@ -76,7 +76,7 @@ ok $? "1x1 validates and answers: $(grep -m1 'val loss' "$work/looks.log")"
 check_looks looks-3x1 3 --stages 3
 check_looks looks-2x2 4 --stages 2
 check_looks looks-memory 1 --memory-limit 1900K
-check_looks looks-memory-2x1 2 --stages 2 --stage-split 4,0 --memory-limit 1900K
+check_looks looks-memory-2x1 2 --stages 2 --stage-split 4,0 --memory-limit 1700K
 
 # --- texts with corrupted spans ---------------------------------------------------------------------------------
 texts="-i $work/data/train.bin -d 2000 -e byt5:l2d2c32h4 -t 100 --target-tokens 40 -l 1e-3 -k constant -v 0 -s 0 --span-corruption on"

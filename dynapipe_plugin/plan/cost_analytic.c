@@ -7,10 +7,11 @@ has measured.
 Flops of one layer's forward, multiply and add, I = heads * head size, F2 = F, or 2 F where gated:
     GPT-2     24 C^2 per token, 2 C T^2 per sequence (scores and values, causal half)
     encoder   2 (4 C I + C F2 + F C) per token, 4 I T^2 per sequence
-    decoder   2 (6 C I + C F2 + F C) per token, 2 I T^2 and 4 I T_enc T per sequence, and 4 C I per *encoder*
-token: the keys and values of cross-attention B repeats the matrix products for inputs and 5/2 of attention
-(scores again, dV, dP, dQ, dK), W repeats them for weights. Head: 2 C Vp per supervised row for each of F, B,
-W. The decoder's embedding is priced with the encoder's.
+    decoder   2 (6 C I + C F2 + F C) per token, 2 I T^2 and 4 I T_enc T per sequence
+              4 C I per *encoder* token (keys and values of cross-attention)
+B repeats the matrix products for inputs and 5/2 of attention (scores again, dV, dP, dQ, dK), W repeats them
+for weights. Head: 2 C Vp per supervised row for each of F, B, W. The decoder's embedding is priced with the
+encoder's.
 
 Bytes are those that llmc/gpt2 and llmc/t5 keep (gpt2_acts.h, t5_acts.h), counts rounded up to 16.
 */

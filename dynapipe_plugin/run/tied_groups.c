@@ -44,7 +44,9 @@ static Status tell(unsigned char** out, Collective* world, const DynapipeParams_
     TRY(pack(&mine, &num_bytes, params, arena));
     TRY(collective_gather_bytes(world, mine, num_bytes, of_rank, arena));
     uint64_t total_bytes = 0;
-    for (int32_t r = 0; r < world->num_ranks; r++) { total_bytes += of_rank[r].num_bytes; }
+    for (int32_t r = 0; world->my_idx == 0 && r < world->num_ranks; r++) {
+        total_bytes += of_rank[r].num_bytes;  // rank 0 alone has them
+    }
     TRY(collective_broadcast(world, &total_bytes, sizeof total_bytes, 0));
     *out = arena_alloc(arena, total_bytes);
     if (*out == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for groups of %d ranks", world->num_ranks); }

@@ -3,7 +3,7 @@ optimizer.h -- AdamW (Loshchilov, Hutter 2019; llm.c's form) over a range of a s
 
 Scaled, a tensor's step is multiplied by the root mean square of its values, at least 1e-3, as in Adafactor
 (Shazeer, Stern 2018, section 8: relative step sizes) but with Adam's moments (nanoT5: Nawrot 2023). T5, whose
-embedding begins with a deviation of 1 and whose matrices with far less, diverges without. Decay is not
+embedding begins with a deviation of 1 and whose matrices with far less, wants it from scratch. Decay is not
 scaled. (Adafactor itself is not here: its moments are sums over rows and columns of whole matrices, and a
 replica's range cuts through them.)
 

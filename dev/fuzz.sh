@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # dev/fuzz.sh SECONDS: every test/fuzz/fuzz_*.c under libFuzzer with address and undefined-behaviour sanitizers, SECONDS each.
 # Seeds come from test/fuzz/corpus/NAME, words from test/fuzz/NAME.dict; finds stay in build/fuzz/corpus/NAME, crashing inputs in build/fuzz.
-# Exit 0: nothing found; 1: a crash, a hang or a build error; 77: clang has no fuzzer runtime here.
+# FUZZ_OPT=-O0 compiles in a quarter of the time. Exit 0: nothing found; 1: a crash, a hang or a build error; 77: clang has no fuzzer runtime here.
 set -u
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
 out=build/fuzz
-flags="-std=gnu11 -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
-mkdir -p "$out/log" "$out/obj"
+opt=${FUZZ_OPT:--O1}
+flags="-std=gnu11 -g $opt -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+objects_at=$out/obj$opt
+mkdir -p "$out/log" "$objects_at"
 
 echo 'int LLVMFuzzerTestOneInput(const char* d, long n); int LLVMFuzzerTestOneInput(const char* d, long n) { return d[n - n]; }' >"$out/probe.c"
 if ! clang -fsanitize=fuzzer "$out/probe.c" -o "$out/probe" >"$out/log/probe.log" 2>&1; then
@@ -20,7 +22,7 @@ sources=$(ls dynapipe_plugin/base/*.c dynapipe_plugin/plan/*.c dataloader/*.c da
 build_lib() {
     local source object
     for source in $sources; do
-        object=$out/obj/${source//\//_}.o
+        object=$objects_at/${source//\//_}.o
         if [ ! -e "$object" ] || [ -n "$(find "$source" dynapipe_plugin dataloader tool llmc -name '*.h' -newer "$object" -print -quit)" ] ||
             [ "$source" -nt "$object" ]; then
             echo "$source $object"
@@ -32,7 +34,7 @@ if ! build_lib >"$out/log/build.log" 2>&1; then
     echo "FAIL fuzz: the library does not build"
     exit 1
 fi
-objects=$(for source in $sources; do echo "$out/obj/${source//\//_}.o"; done)
+objects=$(for source in $sources; do echo "$objects_at/${source//\//_}.o"; done)
 
 failed=0
 for target in test/fuzz/fuzz_*.c; do

@@ -66,18 +66,23 @@ hf missing "decoder.block.0.layer.2.DenseReluDense.wo.weight" "a tensor too few"
 hf extra "decoder.block.9.layer.0.SelfAttention.q.weight" "a tensor too many"
 hf turned "DenseReluDense.wo.weight" "a shape turned round" 2
 hf larger "DenseReluDense.wo.weight" "a shape larger than its bytes"
-hf overlap "overlap" "offsets that overlap"
+hf overlap "data_offsets overlap" "offsets that overlap"
 hf twice "belong to none" "offsets of another tensor"
 hf beyond "DenseReluDense.wo.weight" "offsets beyond the end"
 hf ints "I16" "whole numbers"
 hf nan "decoder.block.0.layer.2.DenseReluDense.wo.weight" "a value that is no number" 2
-for name in long-header short-header no-json cut cut-header empty; do hf $name "$name/model.safetensors" "safetensors file, $name"; done
+hf long-header "header of 4611686018427387904 bytes" "a header longer than the file"
+hf short-header "short-header/model.safetensors: header: " "a header of which a part is read"
+hf no-json "no-json/model.safetensors: header: " "a header that is no JSON"
+hf cut "cut/model.safetensors: encoder.block.1.layer.0.SelfAttention.o.weight: data_offsets end at" "a file that was cut off"
+hf cut-header "cut-header/model.safetensors: header of" "a file that was cut off in its header"
+hf empty "empty/model.safetensors: 0 bytes" "an empty file"
 hf bart 'model_type "bart"' "another kind of model" 2
 hf wider "shared.weight: shape [384, 16], config.json asks for [384, 32]" "a config that is not the tensors'"
 hf deeper "encoder.block.3" "a config of more layers"
 hf swish "feed_forward_proj" "an unknown activation"
 hf no-layers "encoder.block.3" "a config without num_layers, so with the usual 6"
-hf no-weights "no-weights" "a folder without weights"
+hf no-weights "has no model.safetensors" "a folder without weights"
 hf no-config "a folder without config.json" "a folder without config.json" 2
 refuses "no such file or folder" "a path that is not there" 1 $from -e "$work/hf/nowhere"
 refuses 'model_type "gpt2" is no T5 ---> train it with train_gpt2' "GPT-2's files for train_t5" 2 $from -e $golden/hf_gpt2 --stages 2

@@ -32,25 +32,6 @@ static bool is_tied(const ModelConfig* config, int tensor) {
     return tensor == GPT2_wte;
 }
 
-// llm.c's: 256 int32 from [2] on.
-static void to_header(int32_t* header, const ModelConfig* config) {
-    header[2] = config->max_seq_len;
-    header[3] = config->vocab;
-    header[4] = config->num_layers;
-    header[5] = config->num_heads;
-    header[6] = config->channels;
-    header[7] = config->padded_vocab;
-}
-
-static void from_header(ModelConfig* out, const int32_t* header) {
-    *out = (ModelConfig){.max_seq_len = header[2],
-                         .vocab = header[3],
-                         .num_layers = header[4],
-                         .num_heads = header[5],
-                         .channels = header[6],
-                         .padded_vocab = header[7]};
-}
-
 static void describe(char* out, size_t out_chars, const ModelConfig* config) {
     snprintf(out, out_chars, "%d layers, %d channels, %d heads", config->num_layers, config->channels,
              config->num_heads);
@@ -77,8 +58,8 @@ const ModelKind gpt2_kind = {
     .checkpoint_magic = 20240326,
     .parse = gpt2_config_parse,
     .check = gpt2_config_check,
-    .to_header = to_header,
-    .from_header = from_header,
+    .to_header = model_to_header,
+    .from_header = model_from_header,
     .describe = describe,
     .tensor = tensor_info,
     .has_tensor = has_tensor,

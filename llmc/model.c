@@ -134,6 +134,24 @@ int model_tensor_number(const ModelConfig* config, const TensorSlice* slice) {
     return number;
 }
 
+void model_to_header(int32_t* header, const ModelConfig* config) {
+    header[2] = config->max_seq_len;
+    header[3] = config->vocab;
+    header[4] = config->num_layers;
+    header[5] = config->num_heads;
+    header[6] = config->channels;
+    header[7] = config->padded_vocab;
+}
+
+void model_from_header(ModelConfig* out, const int32_t* header) {
+    *out = (ModelConfig){.max_seq_len = header[2],
+                         .vocab = header[3],
+                         .num_layers = header[4],
+                         .num_heads = header[5],
+                         .channels = header[6],
+                         .padded_vocab = header[7]};
+}
+
 static const char MODEL_REMEDY[] = "give this checkpoint to -e, or leave -e out";
 
 bool model_config_equal(const ModelConfig* theirs, const ModelConfig* ours, ModelDifference* difference) {

@@ -202,6 +202,11 @@ static inline int model_head_size(const ModelConfig* config) {
 int model_num_tensors(const ModelConfig* config);
 int model_tensor_number(const ModelConfig* config, const TensorSlice* slice);
 
+// What every kind's checkpoint header begins with, as llm.c's: [2] maxT, V, L, NH, C, [7] Vp. From: the rest
+// is zero.
+void model_to_header(int32_t* header, const ModelConfig* config);
+void model_from_header(ModelConfig* out, const int32_t* header);
+
 // Do two configs describe the same model? false: `field` names one that differs, with both values.
 typedef struct {
     const char *field, *remedy;

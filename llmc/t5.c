@@ -58,12 +58,7 @@ static bool is_tied(const ModelConfig* config, int tensor) {
 
 // Words 2 to 7 are llm.c's.
 static void to_header(int32_t* header, const ModelConfig* config) {
-    header[2] = config->max_seq_len;
-    header[3] = config->vocab;
-    header[4] = config->num_layers;
-    header[5] = config->num_heads;
-    header[6] = config->channels;
-    header[7] = config->padded_vocab;
+    model_to_header(header, config);
     header[8] = config->num_dec_layers;
     header[9] = config->head_size;
     header[10] = config->ffn_channels;
@@ -75,22 +70,15 @@ static void to_header(int32_t* header, const ModelConfig* config) {
 }
 
 static void from_header(ModelConfig* out, const int32_t* header) {
-    *out = (ModelConfig){
-        .max_seq_len = header[2],
-        .vocab = header[3],
-        .num_layers = header[4],
-        .num_heads = header[5],
-        .channels = header[6],
-        .padded_vocab = header[7],
-        .num_dec_layers = header[8],
-        .head_size = header[9],
-        .ffn_channels = header[10],
-        .num_buckets = header[11],
-        .max_distance = header[12],
-        .gated = header[13] != 0,
-        .tied_head = header[14] != 0,
-        .bias_per_layer = header[15] != 0,
-    };
+    model_from_header(out, header);
+    out->num_dec_layers = header[8];
+    out->head_size = header[9];
+    out->ffn_channels = header[10];
+    out->num_buckets = header[11];
+    out->max_distance = header[12];
+    out->gated = header[13] != 0;
+    out->tied_head = header[14] != 0;
+    out->bias_per_layer = header[15] != 0;
 }
 
 static void describe(char* out, size_t out_chars, const ModelConfig* config) {

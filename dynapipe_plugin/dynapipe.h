@@ -4,6 +4,7 @@ dynapipe.h -- the one header a trainer includes.
     dynapipe_open(&dp, &argc, &argv, NULL);     // takes the plugin's --options out of argv, joins the ranks
     dynapipe_open_data(dp, &run);               // sample files, the mixture, what a step is
     dynapipe_use_stream(dp, stream);            // on a GPU
+    dynapipe_measure(dp, &blocks, &costs);      // what its parts cost here; once for a model and machine
     dynapipe_choose_stages(dp, costs, mine, DYNAPIPE_MAX_RANGES, &n);  // which blocks of the model are mine
     for each of them: dynapipe_attach(dp, i, &model_api, model, &params);
     for (;;) {
@@ -16,7 +17,9 @@ dynapipe.h -- the one header a trainer includes.
 
 Works from C99 and C++17. Every name begins with dynapipe/Dynapipe/DYNAPIPE. Functions return 0 or an error
 code; dynapipe_error() then says what happened and what to do. Published structs are never edited: a change
-means _v2 beside _v1. All calls of one Dynapipe come from one thread; planning runs in a thread of its own.
+means _v2 beside _v1 (DynapipeBatch, which only the plugin makes, may grow at its end). Start a struct of
+these as zeros: what is 0 or NULL is the common case. All calls of one Dynapipe come from one thread; planning
+runs in a thread of its own. How to bring a model of your own: doc/porting.md.
 */
 #pragma once
 
@@ -28,12 +31,18 @@ means _v2 beside _v1. All calls of one Dynapipe come from one thread; planning r
 extern "C" {
 #endif
 
-// One micro-batch as the model sees it: sequences one after the other. Host memory.
+// Which shape of these structs and functions a program was compiled with; dynapipe_open() compares it with
+// the library's.
+#define DYNAPIPE_INTERFACE 1
+
+// One micro-batch as the model sees it: sequences one after the other. Host memory, the same object with the
+// same contents in all calls about this micro-batch, from forward to backward_weights.
 typedef struct {
     int32_t num_seqs;           // attention windows
     int32_t num_tokens;         // of all of them, padding included
     int32_t num_rows;           // supervised tokens
     int32_t max_seq_tokens;     // longest window
+    int64_t num_squares;        // sum of squared lengths of the windows, padding included
     const int32_t* cu_seqlens;  // (num_seqs + 1) window i is tokens [cu_seqlens[i], cu_seqlens[i+1])
     const int32_t* tokens;      // (num_tokens) ids
     const int32_t* positions;   // (num_tokens) restart at 0 in every sample (packed: in every window)
@@ -49,6 +58,7 @@ typedef struct {
     const uint32_t* token_keys;
     // encoder-decoder models: the decoder's side of the same windows, same conventions; 0 and NULL elsewhere
     int32_t num_dec_tokens, max_dec_seq_tokens;
+    int64_t num_dec_squares, num_cross;  // of the decoder's windows; sum of encoder length * decoder length
     const int32_t* dec_cu_seqlens;
     const int32_t* dec_tokens;
     const int32_t* dec_positions;
@@ -80,7 +90,7 @@ typedef struct {
 
     // Bytes that forward() needs for `acts` under `flags`, what any job needs for `scratch`, and what an
     // activation or gradient takes before (is_behind 0) and behind this range. Only counts are read of
-    // `batch`.
+    // `batch` (num_*, max_*). Never less for more of anything.
     int64_t (*acts_bytes)(void* model, const DynapipeBatch* batch, int flags);
     int64_t (*scratch_bytes)(void* model, const DynapipeBatch* batch);
     int64_t (*boundary_bytes)(void* model, const DynapipeBatch* batch, int is_behind);
@@ -93,8 +103,8 @@ typedef struct {
     // backward_weights needs. May add gradients of small parameters (norms) at once.
     int (*backward_inputs)(void* model, const DynapipeBatch* batch, const void* in, void* acts,
                            const void* dout, void* din, void* scratch);
-    // Adds to the gradients of weights. Called exactly once after backward_inputs of that micro-batch. A
-    // model whose backward cannot be divided does all of it in backward_inputs and nothing here.
+    // Adds to the gradients of weights. Called exactly once after backward_inputs of that micro-batch. NULL:
+    // a model whose backward cannot be divided, which does all of it in backward_inputs.
     int (*backward_weights)(void* model, const DynapipeBatch* batch, void* acts, const void* dout,
                             void* scratch);
 
@@ -122,18 +132,64 @@ typedef struct {
     int64_t begin, count;
 } DynapipeTied;
 
-// The parameters of one range: one flat array, and one of float32 gradients with the same layout.
+typedef enum { DYNAPIPE_FLOAT32, DYNAPIPE_BFLOAT16, DYNAPIPE_FLOAT16 } DynapipeType;
+
+// The parameters of one range: one flat array, and one of gradients with the same layout.
 typedef struct {
     void* params;
     void* grads;
     int64_t num_params;
-    int32_t bytes_per_value;  // of params. 4: float32
+    int32_t param_type, grad_type;  // DynapipeType
     int32_t num_tied;
     const DynapipeTied* tied;  // [num_tied], copied
 } DynapipeParams_v1;
 
+// Contiguous blocks [begin, end) of the model's chain: its embedding is block 0, then a block for each layer,
+// then the head. Of an encoder-decoder: encoder's embedding, its layers, decoder's embedding, its layers,
+// head. The head may be a range alone, the embedding may not.
+typedef struct {
+    int32_t begin, end;
+} DynapipeRange;
+enum { DYNAPIPE_MAX_RANGES = 64 };
+
+// What a model's kernels ask of a micro-batch. All zeros: ragged, nothing. `padded`: all windows of a
+// micro-batch have one length T, a multiple of seq_multiple, and num_seqs * T is one of tokens_multiple (0:
+// 1).
+typedef struct {
+    int32_t padded;
+    int32_t seq_multiple, tokens_multiple;
+    int64_t max_squares;     // num_squares of a micro-batch, at most: where kernels count in int; 0: any
+    int32_t head_has_layer;  // 1: the head is never a range alone
+} DynapipeShapes_v1;
+
+// A model as a chain that can be cut: how a range of its blocks is made. For dynapipe_measure() and
+// dynapipe_check_model(), which make small ranges and give them back; the ranges of training are the
+// program's.
+typedef struct {
+    const DynapipeModel_v1* api;
+    void* ctx;  // the first argument of the functions below
+    // One line, no blanks at its ends, that names everything its times depend on besides the ranks: "gpt2 C
+    // 768 NH 12 Vp 50304 bf16 NVIDIA_H200 threads 1", without the number of layers. Measurements are kept
+    // under it.
+    const char* signature;
+    int32_t num_layers, num_dec_layers;  // all layers of a stack alike
+    int32_t vocab;                       // ids of made-up batches are below it
+    int32_t max_seq_tokens;              // longest sequence that the model takes; 0: any
+    int32_t optimizer_bytes;             // for each parameter, besides itself and its gradient
+    DynapipeShapes_v1 shapes;
+    // A range. has_values 1: with parameters and gradients where values live, the same values in every range
+    // that has the block. 0: to be asked for bytes and counts only; params->params and ->grads are not looked
+    // at. params->tied stays the maker's until drop(). Returns 0 or an error.
+    int (*make)(void* ctx, DynapipeRange blocks, int has_values, void** model, DynapipeParams_v1* params);
+    void (*drop)(void* ctx, void* model);
+    // (optional) What a step ends with, once: norm of the gradients, optimizer. Its time is part of a step's.
+    int (*update)(void* ctx, void* model);
+    // (optional) How the program reports that a function above failed; NULL: "error N".
+    const char* (*why)(void* ctx);
+} DynapipeBlocks_v1;
+
 typedef struct Dynapipe Dynapipe;
-typedef struct DynapipeCosts DynapipeCosts;  // a cost model; adapters make it (adapters/llmc_model.h)
+typedef struct DynapipeCosts DynapipeCosts;  // a cost model: dynapipe_measure() makes it
 
 // --- session ---------------------------------------------------------------------------------------------
 
@@ -141,7 +197,11 @@ typedef struct DynapipeCosts DynapipeCosts;  // a cost model; adapters make it (
 // memory ran out) is good for dynapipe_abort() and dynapipe_close(), and dynapipe_error() has the message.
 // own_options: names of the program's own --options, each with a value, NULL behind the last; they stay in
 // argv. NULL: it has none.
-int dynapipe_open(Dynapipe** out, int* argc, char*** argv, const char* const* own_options);
+int dynapipe_open_as(int32_t header_interface, Dynapipe** out, int* argc, char*** argv,
+                     const char* const* own_options);
+static inline int dynapipe_open(Dynapipe** out, int* argc, char*** argv, const char* const* own_options) {
+    return dynapipe_open_as(DYNAPIPE_INTERFACE, out, argc, argv, own_options);
+}
 void dynapipe_close(Dynapipe* dp);  // NULL is fine
 const char* dynapipe_error(void);
 // Print `why` once and make every other rank stop too; returns only if this rank is alone.
@@ -158,8 +218,10 @@ int32_t dynapipe_stage(const Dynapipe* dp);
 int32_t dynapipe_num_stages(const Dynapipe* dp);
 int32_t dynapipe_replica(const Dynapipe* dp);
 int32_t dynapipe_num_replicas(const Dynapipe* dp);
-uint32_t dynapipe_seed(const Dynapipe* dp);    // --seed
-int32_t dynapipe_threads(const Dynapipe* dp);  // cores for this rank's model
+uint32_t dynapipe_seed(const Dynapipe* dp);  // --seed
+// Cores for this rank's model. The plugin sets nobody's threads: a program with OpenMP calls
+// omp_set_num_threads() with it.
+int32_t dynapipe_threads(const Dynapipe* dp);
 
 // --- data ------------------------------------------------------------------------------------------------
 
@@ -199,13 +261,17 @@ int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32
 // `stream` must live until dynapipe_close().
 int dynapipe_use_stream(Dynapipe* dp, void* stream);
 
-// Contiguous blocks [begin, end) of the model's chain: its embedding is block 0, then a block for each layer,
-// then the head. Of an encoder-decoder: encoder's embedding, its layers, decoder's embedding, its layers,
-// head. The head may be a range alone.
-typedef struct {
-    int32_t begin, end;
-} DynapipeRange;
-enum { DYNAPIPE_MAX_RANGES = 64 };
+// What the model costs on these ranks, in time and bytes, by running it: small ranges of it, on made-up
+// batches of the shapes the data has, on all ranks at once. Seconds, once: the numbers are kept in a file
+// under blocks->signature and the ranks (--costs names another, or one to use as it is). After
+// dynapipe_open_data() and dynapipe_use_stream(). *out goes to dynapipe_choose_stages(). A collective.
+int dynapipe_measure(Dynapipe* dp, const DynapipeBlocks_v1* blocks, DynapipeCosts** out);
+
+// Is this model what the plugin takes it for? On tiny batches: bytes as promised and no byte beyond them, the
+// forward again gives the same, the divided backward gives the joint one's, gradients are those of finite
+// differences, ranges compose to the whole, grouping and padding change nothing. One line for each finding to
+// `out` (NULL: nowhere); an error if there is one. For a porter's test, on a small model; one rank is enough.
+int dynapipe_check_model(Dynapipe* dp, const DynapipeBlocks_v1* blocks, FILE* out);
 
 // Place the model's blocks on the ranks for this mixture: out[*num_ranges] are this rank's, in the chain's
 // order (one, today). Takes costs.
@@ -228,6 +294,14 @@ typedef struct {
 int dynapipe_step(Dynapipe* dp, DynapipeStep_v1* out);
 // Of range `idx`: the parameters whose reduced gradients this rank holds and which it updates.
 void dynapipe_shard(const Dynapipe* dp, int32_t idx, int64_t* begin, int64_t* end);
+// Of range `idx`: the values that this rank counts where all of the model count once, ascending: its shard,
+// without tied copies that another rank counts. So the norm of the gradients is the root of dynapipe_sum() of
+// their squares over these.
+typedef struct {
+    int64_t begin, end;
+} DynapipeSpan;
+int dynapipe_counted(const Dynapipe* dp, int32_t idx, DynapipeSpan* out, int32_t max_spans,
+                     int32_t* num_spans);
 // After the update, every step: with zero_stage 1, replicas exchange their shards of the parameters.
 int dynapipe_share_params(Dynapipe* dp);
 // Sum over all ranks, in rank order: the same bits everywhere.

@@ -91,7 +91,7 @@ static Dynapipe* open_session(const char* path, Counter* counter, int32_t max_ta
                           .num_steps = 1};
     CHECK_OK((Status)dynapipe_open_data(dp, &run));
     CHECK_OK(session_device_open(dp, NULL));
-    DynapipeParams_v1 params = {.bytes_per_value = 4};
+    DynapipeParams_v1 params = {0};
     CHECK_OK((Status)dynapipe_attach(dp, 0, &counter_api, counter, &params));
     return dp;
 }

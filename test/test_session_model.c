@@ -46,7 +46,6 @@ static DynapipeParams_v1 params_of(ToyModel* toy, const DynapipeTied* tied, int3
     return (DynapipeParams_v1){.params = toy->da,
                                .grads = toy->da,
                                .num_params = sizeof toy->da / sizeof(float),
-                               .bytes_per_value = 4,
                                .num_tied = num_tied,
                                .tied = tied};
 }

@@ -61,7 +61,7 @@ static Status sums_body(Transport* t, void* arg) {
     for (int32_t r = 0; r < it->num_replicas; r++) { ranks[r] = r * P + stage; }
     TRY(collective_init(&replicas, t, ranks, it->num_replicas, (int64_t)20 * SECOND_NS));
     DynapipeTied list[TIED_CASE_GROUPS];
-    DynapipeParams_v1 params = {.num_params = it->num_params[stage], .bytes_per_value = 4, .tied = list};
+    DynapipeParams_v1 params = {.num_params = it->num_params[stage], .tied = list};
     params.num_tied = tied_case_list(it, stage, list);
     TiedGroups tied;
     Sums sums;
@@ -113,7 +113,6 @@ static Status wrong_body(Transport* t, void* arg) {
     TiedGroups tied;
     TRY(collective_init(&world, t, (int32_t[]){0, 1, 2, 3}, 4, (int64_t)20 * SECOND_NS));
     DynapipeParams_v1 params = {.num_params = wrong->num_params[t->rank],
-                                .bytes_per_value = 4,
                                 .num_tied = wrong->num_tied[t->rank],
                                 .tied = wrong->list[t->rank]};
     Status status = tied_groups_open(&tied, &world, 2, &params);

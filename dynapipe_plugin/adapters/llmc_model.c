@@ -130,7 +130,8 @@ DynapipeParams_v1 dynapipe_llmc_params(const Model* model, DynapipeTied tied[MOD
         .params = model->params,
         .grads = model->grads,
         .num_params = model->num_params,
-        .bytes_per_value = (int32_t)sizeof(floatX),  // gradients are float32 whatever this is
+        .param_type = sizeof(floatX) == 2 ? DYNAPIPE_BFLOAT16 : DYNAPIPE_FLOAT32,
+        .grad_type = DYNAPIPE_FLOAT32,
         .tied = tied,
     };
     for (int i = 0; i < model->num_slices; i++) {

@@ -161,7 +161,7 @@ Status session_sums_open(Dynapipe* dp) {
         return sums_nccl_open(&dp->sums, dp->on->nccl, &dp->tied);
     }
 #endif
-    int32_t bytes_per_value = params->bytes_per_value > 4 ? params->bytes_per_value : 4;
+    int32_t bytes_per_value = session_type_bytes(DYNAPIPE_FLOAT32);
     int64_t num_values = dp->num_replicas > 1 ? params->num_params : tied_groups_longest(&dp->tied);
     return sums_staged_open(&dp->sums, dp->on->cuda, &dp->replicas, &dp->tied, num_values * bytes_per_value);
 }

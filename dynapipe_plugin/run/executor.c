@@ -295,9 +295,11 @@ static int call_model(Executor* ex, const PlanInstr* instr) {
                                 KEEP | HEAD);
         case INSTR_BWD:
             rc = api->backward_inputs(ex->model, batch, in, mb->buffer[BUFFER_ACTS], dout, din, ex->scratch);
-            if (rc != 0 || mb->has_wgt) { return rc; }
+            if (rc != 0 || mb->has_wgt || api->backward_weights == NULL) { return rc; }
             return api->backward_weights(ex->model, batch, mb->buffer[BUFFER_ACTS], dout, ex->scratch);
-        default: return api->backward_weights(ex->model, batch, mb->buffer[BUFFER_ACTS], dout, ex->scratch);
+        default:
+            if (api->backward_weights == NULL) { return 0; }
+            return api->backward_weights(ex->model, batch, mb->buffer[BUFFER_ACTS], dout, ex->scratch);
     }
 }
 

@@ -98,11 +98,18 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* co
     return status == STATUS_OK ? agree_on_threads(dp) : status;
 }
 
-int dynapipe_open(Dynapipe** out, int* argc, char*** argv, const char* const* own_options) {
+int dynapipe_open_as(int32_t header_interface, Dynapipe** out, int* argc, char*** argv,
+                     const char* const* own_options) {
     *out = NULL;
     Dynapipe* dp = calloc(1, sizeof(Dynapipe));
     if (dp == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a session"); }
     Status status = session_open(dp, argc, argv, own_options);
+    if (status == STATUS_OK && header_interface != DYNAPIPE_INTERFACE) {
+        status = FAIL(STATUS_MISMATCH,
+                      "the program was compiled with interface %d of dynapipe.h, the plugin's library is of "
+                      "interface %d ---> compile both from the same dynapipe_plugin/ (make clean, then make)",
+                      header_interface, DYNAPIPE_INTERFACE);
+    }
     *out = dp;  // also after a failure: the caller asks it for its rank, so that one rank alone complains
     return (int)status;
 }

@@ -119,6 +119,11 @@ enum {
     SESSION_STATS
 };
 
+// Of a value of DynapipeType.
+static inline int32_t session_type_bytes(int32_t type) {
+    return type == DYNAPIPE_FLOAT32 ? 4 : 2;
+}
+
 // session_data.c
 CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t step_idx);
 

@@ -175,7 +175,7 @@ int dynapipe_share_params(Dynapipe* dp) {
     executor_trace_add(dp->executor, TRACE_UPDATE, dp->step_end_ns, begin_ns);
     if (dp->run.zero_stage == 0 || dp->num_replicas == 1) { return 0; }
     Status status = dp->sums.api->all_gather(dp->sums.ctx, dp->params.params, dp->params.num_params,
-                                             dp->params.bytes_per_value);
+                                             session_type_bytes(dp->params.param_type));
     executor_trace_add(dp->executor, TRACE_SHARE, begin_ns, clock_now_ns());
     return (int)status;
 }

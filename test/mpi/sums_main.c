@@ -29,7 +29,7 @@ static Status open_sums(Rank* rank, const TiedCase* it, int32_t me) {
                         rank->world.timeout_ns));
     DynapipeTied list[TIED_CASE_GROUPS];
     int64_t n = it->num_params[stage];
-    DynapipeParams_v1 params = {.num_params = n, .bytes_per_value = 4, .tied = list};
+    DynapipeParams_v1 params = {.num_params = n, .tied = list};
     params.num_tied = tied_case_list(it, stage, list);
     TRY(tied_groups_open(&rank->tied, &rank->world, it->num_stages, &params));
     rank->host = malloc((size_t)n * sizeof(float) + 1);

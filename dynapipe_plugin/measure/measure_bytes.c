@@ -16,8 +16,7 @@ enum {
     EDGE_ROWS = 3,
     NUM_POWERS = 13,
     NUM_STEPS = 8,
-    MOST_TOKENS = 1 << 17,
-    ROUNDING = 16
+    MOST_TOKENS = 1 << 17
 };
 
 // Counts to ask with, arrays NULL; and what the planner sees of such a micro-batch.

@@ -43,5 +43,5 @@ END {
     if (status && !ENVIRON["force"]) exit 1
     for (i = 1; i <= num_lines; i++) if (!dropped[i]) last = i
     for (i = 1; i <= num_lines; i++)
-        if (!dropped[i]) printf "%s%s", lines[i], i == last && ends_bare(i) ? "" : "\n"
+        if (!dropped[i]) printf "%s%s", lines[i], (i == last && ends_bare(i)) ? "" : "\n"
 }

@@ -20,7 +20,8 @@ build() { make --no-print-directory -j"$(nproc)" "$@" >"$work/said" 2>&1; }
 has() { grep -qE -- "$1" "$work/said"; }
 compiled() { grep -cE '^cc (dynapipe_plugin|dataloader)/' "$work/said"; }
 
-tree=$work/tree
+tree="$work/a tree"
+ln -s "a tree" "$work/tree"
 foreign_tree "$tree" '$^'
 cp -r dynapipe_plugin dataloader "$tree"
 cd "$tree" || exit 1

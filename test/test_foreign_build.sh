@@ -141,6 +141,11 @@ rm -rf build/dynapipe
 ! build train_gpt2 DYNAPIPE=1 DYNAPIPE_OBJCOPY= && has "no objcopy --->"
 ok $? "no objcopy: said"
 
+sed -i.lines '/dynapipe_plugin/d' train_gpt2.c
+! build train_gpt2 DYNAPIPE=1 && has "train_gpt2.c has no line of the plugin --->.*install.sh"
+ok $? "a trainer without our lines: $(grep -m1 -- '--->' "$work/said")"
+mv train_gpt2.c.lines train_gpt2.c
+
 # --- CUDA ----------------------------------------------------------------------------------------------------------
 if command -v nvcc >/dev/null; then
     foreign_makefile Makefile '$^'

@@ -7,7 +7,7 @@ DYNAPIPE_MPICC ?= $(shell command -v mpicc 2>/dev/null)
 
 DYNAPIPE_BASE_OBJS    = $(patsubst %.c,$(DYNAPIPE_PLAN_OUT)/%.o,$(wildcard $(DYNAPIPE_DIR)/base/*.c))
 DYNAPIPE_LOADER_OBJS  = $(patsubst %.c,$(DYNAPIPE_PLAN_OUT)/%.o,$(wildcard dataloader/*.c))
-DYNAPIPE_SRCS        := $(wildcard $(DYNAPIPE_DIR)/base/*.c $(DYNAPIPE_DIR)/plan/*.c $(DYNAPIPE_DIR)/run/*.c \
+DYNAPIPE_SRCS        := $(wildcard $(DYNAPIPE_DIR)/base/*.c $(DYNAPIPE_DIR)/plan/*.c $(DYNAPIPE_DIR)/run/*.c $(DYNAPIPE_DIR)/check/*.c \
                           $(DYNAPIPE_DIR)/adapters/*.c dataloader/*.c)
 
 ifneq ($(if $(DYNAPIPE_NO_MPI),,$(DYNAPIPE_MPICC)),)

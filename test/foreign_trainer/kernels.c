@@ -29,7 +29,9 @@ void rmsnorm_backward(float* dinp, float* dweight, const float* dout, const floa
             dweight[c] += dout[c] * inp[c] * s;
             dot += dout[c] * weight[c] * inp[c];
         }
-        for (int c = 0; c < C; c++) { dinp[c] += s * (dout[c] * weight[c] - inp[c] * s * s * dot / (float)C); }
+        for (int c = 0; c < C; c++) {
+            dinp[c] += s * (dout[c] * weight[c] - inp[c] * s * s * dot / (float)C);
+        }
     }
 }
 
@@ -56,8 +58,8 @@ static void matmul_backward_inp(float* dinp, const float* dout, const float* wei
     }
 }
 
-void matmul_backward(float* dinp, float* dweight, const float* dout, const float* inp, const float* weight, int N,
-                     int C, int OC) {
+void matmul_backward(float* dinp, float* dweight, const float* dout, const float* inp, const float* weight,
+                     int N, int C, int OC) {
     if (dinp) { matmul_backward_inp(dinp, dout, weight, N, C, OC); }
     if (!dweight) { return; }
 #pragma omp parallel for
@@ -151,7 +153,8 @@ void swiglu_backward(float* gate, float* up, const float* dout, int n) {
     }
 }
 
-void crossentropy_forward_backward(float* losses, float* logits, const int* targets, float scale, int N, int V) {
+void crossentropy_forward_backward(float* losses, float* logits, const int* targets, float scale, int N,
+                                   int V) {
     for (int n = 0; n < N; n++, logits += V) {
         float largest = -1e30f, sum = 0;
         for (int v = 0; v < V; v++) { largest = logits[v] > largest ? logits[v] : largest; }

@@ -1,8 +1,9 @@
 /*
-kernels.h -- the operations of train_llama, each with its backward: plain loops, float32, one thread or OpenMP.
+kernels.h -- the operations of train_llama, each with its backward: plain loops, float32, one thread or
+OpenMP.
 
-Rows (N) are tokens in any arrangement, except where a T says that they are one sequence. Backward functions add
-to the gradients they are given (zero them first), unless a comment says otherwise.
+Rows (N) are tokens in any arrangement, except where a T says that they are one sequence. Backward functions
+add to the gradients they are given (zero them first), unless a comment says otherwise.
 */
 #pragma once
 
@@ -16,10 +17,11 @@ void rmsnorm_backward(float* dinp, float* dweight, const float* dout, const floa
 
 // out (N, OC) = inp (N, C) times the rows of weight (OC, C). Backward: dinp or dweight may be NULL.
 void matmul_forward(float* out, const float* inp, const float* weight, int N, int C, int OC);
-void matmul_backward(float* dinp, float* dweight, const float* dout, const float* inp, const float* weight, int N,
-                     int C, int OC);
+void matmul_backward(float* dinp, float* dweight, const float* dout, const float* inp, const float* weight,
+                     int N, int C, int OC);
 
-// Turns the heads of a sequence x (T, NH, HS) by their positions, in place; direction -1: back (the backward).
+// Turns the heads of a sequence x (T, NH, HS) by their positions, in place; direction -1: back (the
+// backward).
 void rope(float* x, int T, int NH, int HS, int direction);
 
 // Causal, of one sequence: q and out (T, NH, HS), k and v (T, NKV, HS), att (NH, T, T). Heads share keys and
@@ -34,4 +36,5 @@ void swiglu_forward(float* out, const float* gate, const float* up, int n);
 void swiglu_backward(float* gate, float* up, const float* dout, int n);
 
 // logits (N, V) become gradients of scale * loss; losses (N) in nats.
-void crossentropy_forward_backward(float* losses, float* logits, const int* targets, float scale, int N, int V);
+void crossentropy_forward_backward(float* losses, float* logits, const int* targets, float scale, int N,
+                                   int V);

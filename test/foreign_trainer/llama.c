@@ -141,8 +141,8 @@ static void block_forward(const Llama* model, int l, BlockActs* a, float* x, flo
     for (int b = 0; b < B; b++) {
         rope(a->q + b * T * C, T, c.num_heads, HS, 1);
         rope(a->k + b * T * KC, T, c.num_kv_heads, HS, 1);
-        attention_forward(a->ao + b * T * C, a->att + b * T * T * c.num_heads, a->q + b * T * C, a->k + b * T * KC,
-                          a->v + b * T * KC, T, c.num_heads, c.num_kv_heads, HS);
+        attention_forward(a->ao + b * T * C, a->att + b * T * T * c.num_heads, a->q + b * T * C,
+                          a->k + b * T * KC, a->v + b * T * KC, T, c.num_heads, c.num_kv_heads, HS);
     }
     matmul_forward(room, a->ao, p->wo + l * C * C, N, C, C);
     add(x, room, NC);
@@ -171,9 +171,9 @@ static void block_backward(Llama* model, int l, BlockActs* a, float* dx, float* 
     memset(dh, 0, (size_t)(N * C) * sizeof *dh);
     matmul_backward(dh, g->wo + l * C * C, dx, a->ao, p->wo + l * C * C, N, C, C);
     for (int b = 0; b < B; b++) {
-        attention_backward(dq + b * T * C, dk + b * T * KC, dv + b * T * KC, datt, dh + b * T * C, a->q + b * T * C,
-                           a->k + b * T * KC, a->v + b * T * KC, a->att + b * T * T * c.num_heads, T, c.num_heads,
-                           c.num_kv_heads, HS);
+        attention_backward(dq + b * T * C, dk + b * T * KC, dv + b * T * KC, datt, dh + b * T * C,
+                           a->q + b * T * C, a->k + b * T * KC, a->v + b * T * KC,
+                           a->att + b * T * T * c.num_heads, T, c.num_heads, c.num_kv_heads, HS);
         rope(dq + b * T * C, T, c.num_heads, HS, -1);
         rope(dk + b * T * KC, T, c.num_kv_heads, HS, -1);
     }
@@ -184,7 +184,8 @@ static void block_backward(Llama* model, int l, BlockActs* a, float* dx, float* 
     rmsnorm_backward(dx, g->norm1 + l * C, dh, a->x, p->norm1 + l * C, a->r1, N, C);
 }
 
-double llama_forward_backward(Llama* model, const int* tokens, const int* targets, int B, int T, float scale) {
+double llama_forward_backward(Llama* model, const int* tokens, const int* targets, int B, int T,
+                              float scale) {
     LlamaConfig c = model->config;
     int N = B * T, C = c.channels, KC = C / c.num_heads * c.num_kv_heads;
     BlockActs a;
@@ -211,7 +212,8 @@ double llama_forward_backward(Llama* model, const int* tokens, const int* target
     for (int n = 0; n < N; n++) {
         int target = targets[n] >= 0 ? targets[n] : 0;
         float of_row = targets[n] >= 0 ? scale : 0;
-        crossentropy_forward_backward(&model->losses[n], logits + n * c.vocab_size, &target, of_row, 1, c.vocab_size);
+        crossentropy_forward_backward(&model->losses[n], logits + n * c.vocab_size, &target, of_row, 1,
+                                      c.vocab_size);
         sum += targets[n] >= 0 ? (double)model->losses[n] : 0;
     }
     float* dx = room + of_room - NC;

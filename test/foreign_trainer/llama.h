@@ -1,6 +1,6 @@
 /*
-llama.h -- a small Llama: RoPE, RMS norm, SwiGLU, heads that share keys and values; head tied to the embedding or
-not. Parameters are one flat array, gradients another. Fixed length: B sequences of T tokens.
+llama.h -- a small Llama: RoPE, RMS norm, SwiGLU, heads that share keys and values; head tied to the embedding
+or not. Parameters are one flat array, gradients another. Fixed length: B sequences of T tokens.
 */
 #pragma once
 
@@ -17,14 +17,14 @@ enum { LLAMA_EMBEDDING = 1, LLAMA_HEAD = 2 };
 
 // Tensors of all layers lie together, as llm.c has them: (L, ...).
 typedef struct {
-    float* wte;              // (V, C)
-    float *norm1, *norm2;    // (L, C)
-    float *wq, *wo;          // (L, C, C)
-    float *wk, *wv;          // (L, KC, C), KC = channels / num_heads * num_kv_heads
-    float *wgate, *wup;      // (L, F, C)
-    float* wdown;            // (L, C, F)
-    float* normf;            // (C)
-    float* head;             // (V, C); tied: the embedding where that is here too
+    float* wte;            // (V, C)
+    float *norm1, *norm2;  // (L, C)
+    float *wq, *wo;        // (L, C, C)
+    float *wk, *wv;        // (L, KC, C), KC = channels / num_heads * num_kv_heads
+    float *wgate, *wup;    // (L, F, C)
+    float* wdown;          // (L, C, F)
+    float* normf;          // (C)
+    float* head;           // (V, C); tied: the embedding where that is here too
 } LlamaTensors;
 
 // Points into `memory` for a model of config.num_layers layers and these parts; returns the number of values.
@@ -44,7 +44,8 @@ typedef struct {
 
 void llama_build(Llama* model, LlamaConfig config, unsigned seed);
 void llama_free(Llama* model);
-// Gradients of scale * (sum of losses) are added. targets (B, T): -1 where there is no loss. Returns that sum.
+// Gradients of scale * (sum of losses) are added. targets (B, T): -1 where there is no loss. Returns that
+// sum.
 double llama_forward_backward(Llama* model, const int* tokens, const int* targets, int B, int T, float scale);
 
 // One step for values [begin, end) of these arrays; step counts from 1.

@@ -93,7 +93,7 @@ Status checker_batch(Checker* c, CheckerBatch* out, const CheckerSequence* seque
 // A length as the model takes it.
 int32_t checker_length(const Checker* c, int32_t num_tokens);
 enum { CHECKER_STANDARD = 3, CHECKER_MOST_SEQUENCES = 4 };
-// One sequence; four, of which one is not supervised; a longer and a short one.
+// One sequence; four, of which one is not supervised; a longer and a short one, which fill round sizes.
 int32_t checker_standard(const Checker* c, CheckerSequence out[CHECKER_MOST_SEQUENCES], int32_t idx);
 
 // --- chains and jobs -------------------------------------------------------------------------------------

@@ -178,6 +178,17 @@ print_diffs() {
     done < <(edited_files)
 }
 
+count_lines() {  # "train_gpt2.c 6, Makefile 1": lines that are new or changed there
+    local name file count counts=''
+    while read -r name; do
+        file=${meant[$name]:-$name}
+        [ -e "$work/new/${name//\//%}" ] || continue
+        count=$(diff "$tree/$file" "$work/new/${name//\//%}" | grep -c '^>')
+        [ "$count" -eq 0 ] || counts+="${counts:+, }$file $count"
+    done < <(edited_files)
+    [ -z "$counts" ] || say "lines added or changed: $counts"
+}
+
 put_in_place() {  # what work_out has made; its record beside
     local name file key
     while read -r name; do
@@ -255,9 +266,11 @@ install() {
     work_out_all
     if [ -n "$apply" ]; then
         print_reports "added   " 1
+        count_lines
         put_in_place
     else
         print_reports "to add  " 1
+        count_lines
         print_diffs
         [ "$num_add" -eq 0 ] || say "to have these lines added: install.sh --apply $tree"
     fi
@@ -292,7 +305,7 @@ remove() {
         rm -rf "$work/record" && mkdir "$work/record"
         put_in_place
         print_reports "" '' >/dev/null
-        found+=$(awk -F'|' '$1 == "removed" { n++ } END { if (n) print " and " n " edits made by hand" }' "$work"/report/* /dev/null)
+        found+=$(cat "$work"/report/* 2>/dev/null | awk -F'|' '$1 == "removed" { n++ } END { if (n) print " and " n " edits made by hand" }')
     fi
     [ -z "$found" ] || say "lines out of:$found"
     remove_folders "$changed"

@@ -160,7 +160,12 @@ tree_of() {  # name: a new tree with a little trainer, its path in $tree
 }
 keep() { cp -rp "$tree" "$tree.was"; }
 as_it_was() { diff -r "$tree" "$tree.was" >"$work/said" 2>&1; ok $? "$1: the tree is as it was"; }
-run() { bash "$installer" "$@" >"$work/said" 2>&1; }
+run() {
+    bash "$installer" "$@" >"$work/said" 2>&1
+    local rc=$?
+    ! grep -qE '^(awk|.*: line [0-9]+):' "$work/said" || ok 1 "no complaint of a program"
+    return $rc
+}
 
 expected_main() {
     cat <<'END'
@@ -197,6 +202,8 @@ where_lines_go() {
     is "printing" $? 0
     cmp -s "$tree/little.c" "$tree.was/little.c"
     ok $? "printing adds no line"
+    grep -q "^lines added or changed: little.c 10, Makefile 1$" "$work/said"
+    ok $? "and says how many lines"
     [ -e "$tree/dynapipe_plugin/install/scan.awk" ] && [ -e "$tree/dataloader/b.c" ] && cmp -s "$plugin/LICENSE" "$tree/dynapipe_plugin/LICENSE"
     ok $? "folders and licence are copied"
     sed -n '/^--- a/,/^[^-+ @]/p' "$work/said" | patch -s -p1 -d "$tree"

@@ -55,7 +55,7 @@ typedef struct {
     double tolerance;       // relative, of sums of gradients in another order
     double epsilon;         // of the coarsest type that values are kept in
     bool is_fast;           // no guards, no garbage: for the thousands of forwards of finite differences
-    bool guards_are_known;  // to be written over: said once
+    bool guards_are_known;  // to be written over: nothing more is run
 } Checker;
 
 // Of this process, zeroed. NULL: no memory.

@@ -14,6 +14,7 @@ typedef struct {
     int64_t most_bytes;
     ShapeRules rules;  // that every batch must keep
     int32_t num_padded;
+    bool answers;  // has infer()
 } Counter;
 
 static int64_t acts_bytes(void* model, const DynapipeBatch* batch, int flags) {
@@ -78,6 +79,34 @@ static int forward(void* model, const DynapipeBatch* batch, const void* in, void
     return batch->token_keys != NULL || batch->dec_token_keys != NULL;  // nothing is dropped here
 }
 
+static int64_t cache_bytes(void* model, const DynapipeCache* cache) {
+    (void)model;
+    return cache->num_slots;
+}
+
+static int infer(void* model, const DynapipeBatch* batch, const DynapipeCache* cache, const void* in,
+                 void* out, void* scratch, int32_t* next) {
+    Counter* counter = model;
+    int64_t squares = 0, dec_squares = 0, cross = 0;
+    (void)cache;
+    (void)in;
+    (void)out;
+    (void)scratch;
+    for (int32_t i = 0; i < batch->num_seqs; i++) {
+        int64_t enc = batch->cu_seqlens[i + 1] - batch->cu_seqlens[i];
+        int64_t dec = batch->num_dec_tokens > 0 ? batch->dec_cu_seqlens[i + 1] - batch->dec_cu_seqlens[i] : 0;
+        squares += enc * enc;
+        dec_squares += dec * dec;
+        cross += enc * dec;
+        next[i] = 3;
+    }
+    CHECK_EQ(batch->num_squares, squares);
+    CHECK_EQ(batch->num_dec_squares, dec_squares);
+    CHECK_EQ(batch->num_cross, cross);
+    counter->num_calls++;
+    return 0;
+}
+
 static const DynapipeModel_v1 counter_api = {.name = "counter",
                                              .acts_bytes = acts_bytes,
                                              .scratch_bytes = no_bytes,
@@ -98,6 +127,13 @@ static MadeData make_data(Rng* rng, int32_t num_samples) {
 
 // A session of one rank with these validation data and the counter in it.
 static Dynapipe* open_session(const char* path, Counter* counter, int32_t max_target_tokens) {
+    static DynapipeModel_v1 api;
+    api = counter_api;
+    if (counter->answers) {
+        api.infer = infer;
+        api.infer_bytes = no_bytes;
+        api.cache_bytes = cache_bytes;
+    }
     char* argv[] = {"test", NULL};
     int argc = 1, rank = 0;
     Dynapipe* dp = calloc(1, sizeof *dp);
@@ -118,7 +154,7 @@ static Dynapipe* open_session(const char* path, Counter* counter, int32_t max_ta
     CHECK_OK((Status)dynapipe_open_data(dp, &run));
     CHECK_OK(session_device_open(dp, NULL));
     DynapipeParams_v1 params = {0};
-    CHECK_OK((Status)dynapipe_attach(dp, 0, &counter_api, counter, &params));
+    CHECK_OK((Status)dynapipe_attach(dp, 0, &api, counter, &params));
     return dp;
 }
 
@@ -173,6 +209,27 @@ static void a_sample_beyond_the_kernels_is_named(void) {
     CHECK_FAILS((Status)dynapipe_validate(dp, -1, &loss, NULL), STATUS_INFEASIBLE,
                 "a sample of 40 + 14 tokens, more squared than the model's kernels count (1599) --->");
     dynapipe_close(dp);
+    maker_free(&data);
+    maker_dir_remove(dir);
+}
+
+static void generation_counts_its_windows(void) {
+    char dir[64], path[128];
+    Rng rng = rng_seed(5);
+    maker_dir_create(dir);
+    snprintf(path, sizeof path, "%s/val.bin", dir);
+    MadeData data = make_data(&rng, 30);
+    maker_write(&data, 0, 30, dir, "val.bin");
+    for (int sides = 1; sides <= 2; sides++) {
+        Counter counter = {.answers = true};
+        Dynapipe* dp = open_session(path, &counter, sides == 2 ? LONGEST_TARGET : 0);
+        const DynapipeAnswer_v1* answers;
+        int64_t samples[] = {3, 0, 7, 20};
+        CHECK_OK((Status)dynapipe_generate(dp, samples, 4, 5, &answers));
+        CHECK_EQ(answers[0].num_answer, 5);
+        CHECK_EQ(counter.num_calls, 5);
+        dynapipe_close(dp);
+    }
     maker_free(&data);
     maker_dir_remove(dir);
 }
@@ -237,6 +294,7 @@ int main(void) {
     RUN(every_row_is_counted_once);
     RUN(a_memory_limit_counts_both_sides);
     RUN(a_sample_beyond_the_kernels_is_named);
+    RUN(generation_counts_its_windows);
     RUN(a_model_without_infer_says_so);
     return test_end();
 }

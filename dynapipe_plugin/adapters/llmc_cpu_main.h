@@ -4,11 +4,10 @@ llmc_cpu_main.h -- llm.c's CPU trainer behind the plugin's interface, and what m
 Included in the tree's train_gpt2.c just before main(), behind llmc_cpu.h. In main():
 
     int main(int argc, char** argv) {
-        DYNAPIPE_OPEN(argc, argv)                       // first: takes the --options out of argv, joins the
-ranks
-        ...                                             // model and data loaders, as ever
-        for (int step = DYNAPIPE_FIRST(&model, 0, 40); step <= DYNAPIPE_LAST(40); step++) {
-            if (DYNAPIPE_WHOLE(step > 0 && step % 20 == 0)) { ... samples of the model's text ... }
+        DYNAPIPE_OPEN(argc, argv)                // joins the ranks, takes the --options out of argv
+        ...                                      // model and data loaders, as ever
+        for (int step = DYNAPIPE_FIRST(&model, 0); DYNAPIPE_STEPS_OR(step) step <= 40; step++) {
+            if (DYNAPIPE_WHOLE_AND step > 0 && step % 20 == 0) { ... samples of the model's text ... }
 
 DYNAPIPE_FIRST measures the model, leaves this rank its slice of it, and goes on from a checkpoint if told to.
 
@@ -21,9 +20,9 @@ above mean nothing and cost nothing.
 #pragma once
 #ifndef DYNAPIPE
 #define DYNAPIPE_OPEN(argc, argv)
-#define DYNAPIPE_FIRST(model, first, last) first
-#define DYNAPIPE_LAST(last) last
-#define DYNAPIPE_WHOLE(condition) condition
+#define DYNAPIPE_FIRST(model, first) first
+#define DYNAPIPE_STEPS_OR(step)
+#define DYNAPIPE_WHOLE_AND
 #else
 
 #ifdef _OPENMP
@@ -107,7 +106,7 @@ static inline int dynapipe_cpu_next_batch(const void* loader) {
     return dynapipe_cpu_is_on();
 }
 
-static inline void dynapipe_cpu_open_data(const GPT2* model, int own_steps) {
+static inline void dynapipe_cpu_open_data(const GPT2* model) {
     const DynapipeLlmcOptions* options = dynapipe_cpu_options();
     int num_ranks = dynapipe_num_ranks(dynapipe_llmc_session(dynapipe_cpu.run));
     int64_t rows = dynapipe_cpu.rows, seq_tokens = dynapipe_cpu.seq_tokens;
@@ -121,7 +120,7 @@ static inline void dynapipe_cpu_open_data(const GPT2* model, int own_steps) {
     about.max_seq_tokens = options->max_tokens > 0 ? options->max_tokens : (int32_t)seq_tokens;
     about.rows = (int32_t)rows;
     about.batch_tokens = options->batch_tokens > 0 ? options->batch_tokens : rows * seq_tokens * num_ranks;
-    about.num_steps = options->steps != 0 ? options->steps : own_steps;
+    about.num_steps = options->steps > 0 ? options->steps : -1;
     dynapipe_llmc_open_data(dynapipe_cpu.run, &about, model->config.max_seq_len, model->config.vocab_size);
 }
 
@@ -208,18 +207,21 @@ static inline void dynapipe_cpu_resume(GPT2* model) {
 
 // --- the loop --------------------------------------------------------------------------------------------
 
-static inline int dynapipe_cpu_first(GPT2* model, int first, int last) {
+static inline int dynapipe_cpu_first(GPT2* model, int first) {
     if (!dynapipe_cpu_is_on()) { return first; }
-    dynapipe_cpu_open_data(model, last + 1 - first);
+    dynapipe_cpu_open_data(model);
     dynapipe_cpu_cut(model);
     if (dynapipe_cpu_options()->resume) { dynapipe_cpu_resume(model); }
-    return first + dynapipe_cpu.step;
+    return dynapipe_cpu.step;
 }
 
-static inline int dynapipe_cpu_last(int last) {
-    int steps = dynapipe_cpu_options()->steps;
-    if (!dynapipe_cpu_is_on()) { return steps > 0 ? steps - 1 : last; }
-    return dynapipe_llmc_num_steps(dynapipe_cpu.run) - 1;
+static inline int dynapipe_cpu_counts_steps(void) {
+    return dynapipe_cpu_is_on() || dynapipe_cpu_options()->steps > 0;
+}
+
+static inline int dynapipe_cpu_has_step(int step) {
+    return step <
+           (dynapipe_cpu_is_on() ? dynapipe_llmc_num_steps(dynapipe_cpu.run) : dynapipe_cpu_options()->steps);
 }
 
 // Sampling and the like is rank 0's, and only where it has all of the model.
@@ -252,7 +254,7 @@ static inline int dynapipe_cpu_run_forward(GPT2* model, const char* targets) {
     if (is_sampling) {
         if (dynapipe_llmc_is_whole(dynapipe_cpu.run)) { return 0; }
         dynapipe_llmc_die(dynapipe_cpu.run,
-                          "a forward pass of the whole model, which is cut: DYNAPIPE_WHOLE is "
+                          "a forward pass of the whole model, which is cut: DYNAPIPE_WHOLE_AND is "
                           "missing ---> dynapipe_plugin/install.sh --check says where");
     }
     if (dynapipe_cpu.loader == dynapipe_cpu.val_loader) {
@@ -314,9 +316,9 @@ static inline void dynapipe_cpu_close(void) {
 // --- main's words, and what its calls mean ---------------------------------------------------------------
 
 #define DYNAPIPE_OPEN(argc, argv) dynapipe_cpu_open(&argc, &argv);
-#define DYNAPIPE_FIRST(model, first, last) dynapipe_cpu_first(model, first, last)
-#define DYNAPIPE_LAST(last) dynapipe_cpu_last(last)
-#define DYNAPIPE_WHOLE(condition) ((condition) && dynapipe_cpu_whole())
+#define DYNAPIPE_FIRST(model, first) dynapipe_cpu_first(model, first)
+#define DYNAPIPE_STEPS_OR(step) dynapipe_cpu_counts_steps() ? dynapipe_cpu_has_step(step):
+#define DYNAPIPE_WHOLE_AND dynapipe_cpu_whole()&&
 
 #define gpt2_build_from_checkpoint(model, path) \
     (gpt2_build_from_checkpoint)(model, dynapipe_cpu_model_path(path))

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../base/file_io.h"
 #include "../base/options.h"
 #include "llmc_session.h"
 
@@ -70,6 +71,9 @@ static void take_options(DynapipeLlmc* run, int* argc, char** argv) {
     }
     if (run->options.resume && run->options.output_dir == NULL) {
         dynapipe_llmc_die(run, "--resume 1: from where? ---> add --output-dir DIR");
+    }
+    if (run->options.output_dir != NULL && run->dp != NULL && llmc_is_main(run)) {
+        dynapipe_llmc_check(run, (int)file_make_directory(run->options.output_dir));
     }
 }
 

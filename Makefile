@@ -165,6 +165,11 @@ $(OUT)/test_tokenizer $(OUT)/test_hf_tokenizer: LIBS += $(SPIECE_LIBS)
 $(OUT)/test_%: $(OUT)/test/test_%.o $(OUT)/trainer/scores.o $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 
+# The same file as C++, for test/test_interface.sh.
+$(OUT)/interface_cxx: test/test_interface.c $(DYNAPIPE_DIR)/dynapipe.h $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+	$(CXX) -std=c++17 -g -Wall -Wextra -Wpedantic $(OPT) -x c++ -c $< -o $@.o
+	$(CXX) $(OPT) -fopenmp $@.o $(filter %.o,$^) $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
+
 # Run by test/test_mpi_transport.sh under mpirun; the second with messages cut in small chunks.
 $(OUT)/mpi_transport: $(OUT)/test/mpi/transport_main.o $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@

@@ -229,7 +229,7 @@ static Status measure_points(Points* p, Measure* m, CostModel* out, bool with_up
     double update_ns;
     if (status == STATUS_OK && with_update) {
         status = bench_update_ns(&update_ns, &bench);
-        int32_t bytes_per_value = session_type_bytes(bench.model.params.grad_type);
+        int32_t bytes_per_value = collective_type_bytes((DynapipeType)bench.model.params.grad_type);
         if (status == STATUS_OK) { out->update_ns_per_byte = update_ns / bytes_per_value; }
     }
     bench_free(&bench);

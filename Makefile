@@ -30,7 +30,7 @@ DYNAPIPE_LIBS     := $(DYNAPIPE_MPI_LIBS)
 DYNAPIPE_PLAN_OUT ?= $(OUT)
 DYNAPIPE_BASE_OBJS   = $(DYNAPIPE_BASE_SRCS:%.c=$(DYNAPIPE_PLAN_OUT)/%.o)
 DYNAPIPE_LOADER_OBJS = $(DYNAPIPE_LOADER_SRCS:%.c=$(DYNAPIPE_PLAN_OUT)/%.o)
-DYNAPIPE_OBJS        = $(DYNAPIPE_PLAN_SRCS:%.c=$(DYNAPIPE_PLAN_OUT)/%.o) $(DYNAPIPE_RUN_SRCS:%.c=$(OUT)/%.o) $(DYNAPIPE_OWN_SRCS:%.c=$(OUT)/%.o) \
+DYNAPIPE_OBJS        = $(DYNAPIPE_PLAN_SRCS:%.c=$(DYNAPIPE_PLAN_OUT)/%.o) $(DYNAPIPE_RUN_SRCS:%.c=$(OUT)/%.o) \
                        $(if $(DYNAPIPE_CUDA),$(patsubst %.c,$(OUT)/%.o,$(call dynapipe_cuda_srcs,$(DYNAPIPE_NCCL))))
 
 LIBS      := -lm -lpthread
@@ -164,7 +164,7 @@ $(OUT)/test/test_t5_bucket.o: DYNAPIPE_CFLAGS = -O3 -ffast-math $(ARCH) -ffp-con
 
 $(OUT)/test_tokenizer $(OUT)/test_hf_tokenizer: $(TOKENIZER_OBJS) $(SPIECE_OBJ)
 $(OUT)/test_tokenizer $(OUT)/test_hf_tokenizer: LIBS += $(SPIECE_LIBS)
-$(OUT)/test_%: $(OUT)/test/test_%.o $(OUT)/trainer/scores.o $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+$(OUT)/test_%: $(OUT)/test/test_%.o $(OUT)/trainer/scores.o $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS) $(OUT)/$(DYNAPIPE_DIR)/adapters/llmc_tensors.o
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 
 # The same file as C++, for test/test_interface.sh.

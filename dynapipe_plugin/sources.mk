@@ -19,9 +19,8 @@ DYNAPIPE_RUN_SRCS      = $(filter-out $(if $(DYNAPIPE_HAS_MPI),,%/transport_mpi.
                              $(foreach d,run measure check,$(wildcard $(DYNAPIPE_DIR)/$(d)/*.c)))
 # $(call dynapipe_cuda_srcs,1 where there is NCCL)
 dynapipe_cuda_srcs     = $(filter-out $(if $(1),,%_nccl.c %/nccl_world.c),$(wildcard $(DYNAPIPE_DIR)/cuda/*.c))
-# Between the plugin and the trainers of llm.c's family; this project's own have no use for it, but for what knows llmc/.
-DYNAPIPE_OWN_SRCS     := $(wildcard $(addprefix $(DYNAPIPE_DIR)/adapters/,card_rates.c llmc_model.c model_*.c))
-DYNAPIPE_ADAPTER_SRCS := $(filter-out $(DYNAPIPE_OWN_SRCS),$(wildcard $(DYNAPIPE_DIR)/adapters/*.c))
+# Between the plugin and the trainers of llm.c's family; this project's own have no use for it.
+DYNAPIPE_ADAPTER_SRCS := $(wildcard $(DYNAPIPE_DIR)/adapters/*.c)
 
 # --- MPI: any that has a compiler wrapper or a pkg-config file ---------------------------------------------------
 dynapipe_mpicc_asked := $(DYNAPIPE_MPICC)

@@ -40,8 +40,11 @@ static MbShape draw(Rng* rng, DynapipeBatch* batch, bool has_dec, bool padded) {
     int32_t most = rng_between(rng, 1, LONGEST), most_dec = rng_between(rng, 1, LONGEST_TARGET);
     *batch = (DynapipeBatch){.num_seqs = num_seqs};
     if (padded) {
-        most = (most + 3) / 4 * 4, most_dec = (most_dec + 3) / 4 * 4;
-        batch->num_seqs = num_seqs = (num_seqs + 3) / 4 * 4;
+        // tokens become a multiple of 16 by more windows, or by longer ones
+        int32_t multiple = rng_below(rng, 2) ? 4 : 16;
+        most = (most + multiple - 1) / multiple * multiple;
+        most_dec = (most_dec + multiple - 1) / multiple * multiple;
+        if (multiple == 4) { batch->num_seqs = num_seqs = (num_seqs + 3) / 4 * 4; }
     }
     for (int32_t i = 0; i < num_seqs; i++) {
         int32_t n = padded ? most : rng_between(rng, 1, most);

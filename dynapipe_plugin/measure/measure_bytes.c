@@ -121,12 +121,22 @@ static void shape_make(MeasureShape* out, Rng* rng, const MeasureLengths* length
     out->crossed = rng_below(rng, 2) > 0;
 }
 
+// Tokens become what padded kernels take by more windows (measure_shape_fit) or by longer ones: here.
+static void lengthen(MeasureShape* shape, const DynapipeBlocks_v1* blocks) {
+    shape->enc.long_tokens = measure_padded_tokens(blocks, shape->enc.long_tokens);
+    shape->dec.long_tokens = measure_padded_tokens(blocks, shape->dec.long_tokens);
+}
+
 static void shapes_make(AskShape shapes[NUM_SHAPES], const DynapipeBlocks_v1* blocks,
-                        const MeasureLengths* lengths) {
+                        const MeasureLengths* wanted) {
     Rng rng = rng_seed(1);
+    const MeasureLengths padded = {measure_padded_tokens(blocks, wanted->seq_tokens),
+                                   measure_padded_tokens(blocks, wanted->target_tokens)};
+    const MeasureLengths* lengths = &padded;
     for (int32_t i = 0; i < NUM_SHAPES; i++) {
         MeasureShape shape;
         shape_make(&shape, &rng, lengths, i);
+        if (i / 2 % 2) { lengthen(&shape, blocks); }
         measure_shape_fit(&shape, blocks, lengths);
         int32_t num_tokens = measure_side_tokens(lengths->target_tokens > 0 ? &shape.dec : &shape.enc);
         const int32_t rows[EDGE_ROWS] = {0, 1, num_tokens};

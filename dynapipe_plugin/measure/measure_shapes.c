@@ -14,6 +14,13 @@ static int32_t gcd(int32_t a, int32_t b) {
     return b == 0 ? a : gcd(b, a % b);
 }
 
+int32_t measure_padded_tokens(const DynapipeBlocks_v1* blocks, int32_t num_tokens) {
+    const DynapipeShapes_v1* shapes = &blocks->shapes;
+    int32_t of_seq = shapes->seq_multiple > 0 ? shapes->seq_multiple : 1;
+    int32_t of_tokens = shapes->tokens_multiple > 0 ? shapes->tokens_multiple : 1;
+    return shapes->padded ? round_up(num_tokens, of_seq / gcd(of_seq, of_tokens) * of_tokens) : num_tokens;
+}
+
 // The longest window that a side may have: padding goes beyond what the data has, not beyond the model.
 static int32_t longest_window(const DynapipeBlocks_v1* blocks, int32_t wanted) {
     int32_t multiple = blocks->shapes.padded ? blocks->shapes.seq_multiple : 1;

@@ -27,6 +27,9 @@ static inline int32_t measure_side_tokens(const MeasureSide* side) {
 // must be, not too many squares.
 void measure_shape_fit(MeasureShape* shape, const DynapipeBlocks_v1* blocks, const MeasureLengths* lengths);
 
+// A window of at least so many tokens of which any number is a micro-batch that the model takes.
+int32_t measure_padded_tokens(const DynapipeBlocks_v1* blocks, int32_t num_tokens);
+
 // Counts alone, arrays NULL.
 void measure_shape_counts(DynapipeBatch* out, const MeasureShape* shape);
 // What the planner sees of it.

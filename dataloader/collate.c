@@ -102,8 +102,12 @@ static Status measure(DynapipeBatch* out, int32_t* longest_sample, const LoaderB
                         (long long)used_tokens, sequence->enc_tokens, (long long)used_dec_tokens,
                         sequence->dec_tokens);
         }
-        num_tokens += sequence->enc_tokens;
-        num_dec_tokens += sequence->dec_tokens;
+        int64_t enc = sequence->enc_tokens, dec = sequence->dec_tokens;
+        num_tokens += enc;
+        num_dec_tokens += dec;
+        out->num_squares += enc * enc;
+        out->num_dec_squares += dec * dec;
+        out->num_cross += enc * dec;
         out->max_seq_tokens = (int32_t)max_of(sequence->enc_tokens, out->max_seq_tokens);
         out->max_dec_seq_tokens = (int32_t)max_of(sequence->dec_tokens, out->max_dec_seq_tokens);
     }

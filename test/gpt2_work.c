@@ -30,6 +30,7 @@ static DynapipeBatch batch_make(const Gpt2Work* work, int32_t begin, int32_t end
             *tokens = ARENA_NEW(arena, int32_t, most);
     int32_t *positions = ARENA_NEW(arena, int32_t, most), *rows = ARENA_NEW(arena, int32_t, most);
     int32_t *targets = ARENA_NEW(arena, int32_t, most), num_tokens = 0, num_rows = 0, longest = 0;
+    int64_t num_squares = 0;
     for (int32_t w = begin; w < end; w++) {
         const PlanSequence* window = &plan->sequences[w];
         int32_t first = num_tokens;
@@ -48,11 +49,13 @@ static DynapipeBatch batch_make(const Gpt2Work* work, int32_t begin, int32_t end
         for (int32_t i = first; i < num_tokens; i++) { positions[i] = i - first; }
         cu_seqlens[w - begin + 1] = num_tokens;
         longest = num_tokens - first > longest ? num_tokens - first : longest;
+        num_squares += (int64_t)(num_tokens - first) * (num_tokens - first);
     }
     return (DynapipeBatch){.num_seqs = end - begin,
                            .num_tokens = num_tokens,
                            .num_rows = num_rows,
                            .max_seq_tokens = longest,
+                           .num_squares = num_squares,
                            .cu_seqlens = cu_seqlens,
                            .tokens = tokens,
                            .positions = positions,

@@ -60,6 +60,7 @@ static bool find_place(const Windows* windows, int32_t s, int32_t p, int32_t* sa
 static void check_batch(const DynapipeBatch* got, const Windows* windows, const LoaderBatch* batch,
                         const CollateParams* params) {
     int32_t at = 0, row = 0, longest = 0, num_padding = 0;
+    int64_t num_squares = 0;
     CHECK_EQ(got->num_seqs, windows->num_sequences);
     CHECK_EQ(got->cu_seqlens[0], 0);
     for (int32_t s = 0; s < windows->num_sequences && test_failures == 0; s++) {
@@ -90,10 +91,13 @@ static void check_batch(const DynapipeBatch* got, const Windows* windows, const 
         while (find_place(windows, s, num_real, &sample_idx, &i)) { num_real++; }
         CHECK(got->seq_lens == NULL || got->seq_lens[s] == num_real);
         longest = windows->sequences[s].enc_tokens > longest ? windows->sequences[s].enc_tokens : longest;
+        num_squares += (int64_t)windows->sequences[s].enc_tokens * windows->sequences[s].enc_tokens;
     }
     CHECK_EQ(got->num_tokens, at);
     CHECK_EQ(got->num_rows, row);
     CHECK_EQ(got->max_seq_tokens, longest);
+    CHECK_EQ(got->num_squares, num_squares);
+    CHECK(got->num_dec_squares == 0 && got->num_cross == 0);
     CHECK((got->seq_lens == NULL) == (num_padding == 0));
     CHECK_EQ(got->num_dec_tokens, 0);
     CHECK(got->dec_tokens == NULL && got->dec_cu_seqlens == NULL && got->dec_seq_lens == NULL);

@@ -121,6 +121,19 @@ static void check_side(const DynapipeBatch* got, const Windows* windows, const L
     if (is_decoder) { CHECK_EQ(got->num_rows, row); }
 }
 
+static void check_squares(const DynapipeBatch* got, const Windows* windows) {
+    int64_t enc = 0, dec = 0, cross = 0;
+    for (int32_t s = 0; s < windows->num_sequences; s++) {
+        int64_t num_enc = windows->sequences[s].enc_tokens, num_dec = windows->sequences[s].dec_tokens;
+        enc += num_enc * num_enc;
+        dec += num_dec * num_dec;
+        cross += num_enc * num_dec;
+    }
+    CHECK_EQ(got->num_squares, enc);
+    CHECK_EQ(got->num_dec_squares, dec);
+    CHECK_EQ(got->num_cross, cross);
+}
+
 static LoaderOptions pair_options(void) {
     return (LoaderOptions){.batch_tokens = 500,
                            .max_seq_tokens = LONGEST,
@@ -159,6 +172,7 @@ static void both_sides_equal_their_definition(void) {
             CHECK_EQ(got.num_seqs, windows.num_sequences);
             check_side(&got, &windows, &batch, &params, false);
             check_side(&got, &windows, &batch, &params, true);
+            check_squares(&got, &windows);
             CHECK_EQ(got.num_rows, batch.supervised_tokens);
             for (int32_t i = 0; i < batch.num_samples; i++) {
                 const MadeSample* made = &data.samples[batch.samples[i].id];

@@ -194,7 +194,8 @@ static void exact_bytes(RankBytes* out, int64_t* scratch_bytes, const Plan* plan
     (void)context;
     const PlanMicrobatch* mb = &plan->mbs[m];
     DynapipeBatch b = {.num_tokens = (int32_t)mb->shape.enc_tokens,
-                       .num_rows = (int32_t)mb->shape.supervised_tokens};
+                       .num_rows = (int32_t)mb->shape.supervised_tokens,
+                       .num_squares = mb->shape.enc_squares};
     for (int32_t w = mb->sequence_begin; w < mb->sequence_end; w++) {
         int32_t tokens = plan->sequences[w].enc_tokens;
         b.max_seq_tokens = tokens > b.max_seq_tokens ? tokens : b.max_seq_tokens;
@@ -248,7 +249,11 @@ static CostFormula roomy(int64_t at_one_step, CostFeature feature) {
 
 static void set_bytes(CostModel* costs, Model* whole) {
     enum { STEP = 16, LONG = 64 * LONGEST };
-    DynapipeBatch one = {.num_seqs = 1, .num_tokens = STEP, .num_rows = STEP, .max_seq_tokens = 4 * LONGEST};
+    DynapipeBatch one = {.num_seqs = 1,
+                         .num_tokens = STEP,
+                         .num_rows = STEP,
+                         .max_seq_tokens = 4 * LONGEST,
+                         .num_squares = STEP * 4 * LONGEST};
     const DynapipeModel_v1* api = &dynapipe_llmc_model;
     int64_t tokens = gpt2_acts_bytes(whole, STEP, 0, KEEP_HEAD),
             rows = gpt2_acts_bytes(whole, 0, STEP, KEEP_HEAD);

@@ -31,6 +31,7 @@ void toy_batch_init(ToyBatch* out, uint64_t seed, int32_t num_tokens) {
                                  .num_tokens = num_tokens,
                                  .num_rows = num_rows,
                                  .max_seq_tokens = num_tokens,
+                                 .num_squares = (int64_t)num_tokens * num_tokens,
                                  .cu_seqlens = out->cu_seqlens,
                                  .tokens = out->tokens,
                                  .positions = out->positions,

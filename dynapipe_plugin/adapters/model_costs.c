@@ -85,6 +85,7 @@ static CostAnalytic analytic(const Dynapipe* dp, const ModelConfig* config, int 
 int dynapipe_llmc_costs(DynapipeCosts** out, const Dynapipe* dp, const ModelConfig* config, int zero_stage) {
     DynapipeCosts* costs = calloc(1, sizeof(DynapipeCosts));
     if (costs == NULL) { return (int)FAIL(STATUS_NO_MEMORY, "no memory for a cost model"); }
+    costs->has_weights_job = true;
     Status status = STATUS_OK;
     OpsContext* ops = ops_create(dp->plan_threads);
     if (dp->options.costs != NULL) {

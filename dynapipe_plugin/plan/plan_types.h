@@ -47,6 +47,16 @@ typedef struct {
 
 typedef enum { LAYOUT_RAGGED, LAYOUT_PADDED, LAYOUT_PACKED, LAYOUT_COUNT } MbLayout;
 
+// What a model's kernels ask of a micro-batch (DynapipeShapes_v1); all zeros: nothing. `padded`: its
+// sequences have one length, a multiple of seq_multiple, and together tokens in a multiple of tokens_multiple
+// (0: 1); of the decoder's side alike.
+typedef struct {
+    bool padded;
+    int32_t seq_multiple, tokens_multiple;
+    int64_t max_squares;  // of enc_squares, dec_squares and cross_products, each; 0: any
+    bool head_has_layer;  // the last stage has a layer, too
+} ShapeRules;
+
 // F forward, B gradient of inputs (and of weights where W is not a job of its own), W gradient of weights,
 // R forward again, before B, of a micro-batch whose activations were dropped.
 typedef enum { JOB_F, JOB_B, JOB_W, JOB_R, JOB_COUNT } JobKind;

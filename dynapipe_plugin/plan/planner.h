@@ -49,6 +49,7 @@ typedef enum {
 typedef struct {
     Batching batching;
     MbLayout layout;  // RAGGED or PADDED, for dynamic, dynapipe and tokens
+    ShapeRules rules;
     ScheduleChoice schedule;
     RecomputeChoice recompute;
     SplitBackward split_backward;

@@ -33,8 +33,11 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 #include "trace.h"
 #include "transport.h"
 
+// What dynapipe_measure() found out, for dynapipe_choose_stages() to take.
 struct DynapipeCosts {
     CostModel model;
+    DynapipeShapes_v1 shapes;  // what the kernels ask of a micro-batch (DynapipeBlocks_v1)
+    bool has_weights_job;      // the model has backward_weights: schedules may divide its backward
 };
 
 // Everything about one step, made before the step begins.

@@ -21,8 +21,11 @@ static int64_t forward_bytes(const Dynapipe* dp, int32_t num_tokens) {
         .num_tokens = num_tokens,
         .num_rows = dp->run.max_target_tokens > 0 ? num_targets : num_tokens,
         .max_seq_tokens = num_tokens,
+        .num_squares = (int64_t)num_tokens * num_tokens,
         .num_dec_tokens = num_targets,
         .max_dec_seq_tokens = num_targets,
+        .num_dec_squares = (int64_t)num_targets * num_targets,
+        .num_cross = (int64_t)num_tokens * num_targets,
     };
     return executor_forward_bytes(dp->executor, &batch, 1);
 }

@@ -46,8 +46,11 @@ static void size_cache(Generation* g, int32_t num_slots) {
                            .num_tokens = g->prefill_tokens,
                            .num_rows = num_slots,
                            .max_seq_tokens = g->longest_prompt,
+                           .num_squares = (int64_t)g->prefill_tokens * g->longest_prompt,
                            .num_dec_tokens = g->has_decoder ? num_slots : 0,
-                           .max_dec_seq_tokens = g->has_decoder ? 1 : 0};
+                           .max_dec_seq_tokens = g->has_decoder ? 1 : 0,
+                           .num_dec_squares = g->has_decoder ? num_slots : 0,
+                           .num_cross = g->has_decoder ? g->prefill_tokens : 0};
     g->call_bytes = executor_infer_bytes(dp->executor, &batch);
 }
 
@@ -104,6 +107,7 @@ static Status allocate(Generation* g) {
 
 typedef struct {
     int32_t num_seqs, num_tokens, num_dec_tokens, longest;
+    int64_t num_squares, num_cross;  // of the windows of this call alone, not of what the cache has
 } Call;
 
 static void call_begin(Generation* g, Call* call) {
@@ -150,6 +154,9 @@ static void call_add(Generation* g, Call* call, int32_t slot, bool with_prompt) 
     g->cu_seqlens[call->num_seqs + 1] = call->num_tokens;
     if (with_prompt) { call_add_prompt(g, call, slot); }
     if (!with_prompt || g->has_decoder) { call_add_token(g, call, slot); }
+    int64_t num_new = call->num_tokens - g->cu_seqlens[call->num_seqs];
+    call->num_squares += num_new * num_new;
+    call->num_cross += g->has_decoder ? num_new : 0;  // of the decoder, one token each
     call->num_seqs++;
 }
 
@@ -161,11 +168,14 @@ static Status call_run(Generation* g, const Call* call) {
                            .num_tokens = call->num_tokens,
                            .num_rows = call->num_seqs,
                            .max_seq_tokens = call->longest,
+                           .num_squares = call->num_squares,
                            .cu_seqlens = g->cu_seqlens,
                            .tokens = g->tokens,
                            .positions = g->positions,
                            .num_dec_tokens = call->num_dec_tokens,
                            .max_dec_seq_tokens = call->num_dec_tokens > 0 ? 1 : 0,
+                           .num_dec_squares = call->num_dec_tokens,
+                           .num_cross = call->num_cross,
                            .dec_cu_seqlens = g->dec_cu_seqlens,
                            .dec_tokens = g->dec_tokens,
                            .dec_positions = g->dec_positions};

@@ -13,8 +13,11 @@ static DynapipeBatch probe_batch(const Dynapipe* dp, int32_t num_tokens, int32_t
                            .num_tokens = num_tokens,
                            .num_rows = has_decoder ? num_dec : num_tokens,
                            .max_seq_tokens = num_tokens,
+                           .num_squares = (int64_t)num_tokens * num_tokens,
                            .num_dec_tokens = num_dec,
-                           .max_dec_seq_tokens = num_dec};
+                           .max_dec_seq_tokens = num_dec,
+                           .num_dec_squares = (int64_t)num_dec * num_dec,
+                           .num_cross = (int64_t)num_tokens * num_dec};
 }
 
 // bytes: (2, num_ranks) before and behind every rank's blocks.

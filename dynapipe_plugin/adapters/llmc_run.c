@@ -1,0 +1,226 @@
+// llmc_run.c -- session, options, data and steps of a run inside a trainer of llm.c's family. Its
+// checkpoints: llmc_checkpoint.c.
+#include "llmc_run.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../base/options.h"
+#include "llmc_session.h"
+
+// --- options ---------------------------------------------------------------------------------------------
+
+#define FIELD(f) offsetof(DynapipeLlmcOptions, f)
+// clang-format off
+static const OptionSpec specs[] = {
+    {"--train-data",       OPTION_STRING, FIELD(train_data),       NULL, 0, 0, NULL, "FILES", "samples to train on: a pattern of sample files or llm.c's token files; default: the program's own"},
+    {"--val-data",         OPTION_STRING, FIELD(val_data),         NULL, 0, 0, NULL, "FILES", "the same for validation; default: the program's own, and with --train-data none"},
+    {"--model",            OPTION_STRING, FIELD(model),            NULL, 0, 0, NULL, "FILE", "checkpoint to begin with; default: the program's own"},
+    {"--batch-tokens",     OPTION_INT64,  FIELD(batch_tokens),     "0",  0, 1e18, NULL, "N", "tokens of a step over all ranks; 0: the program's batch for each rank"},
+    {"--max-tokens",       OPTION_INT,    FIELD(max_tokens),       "0",  0, 1e9, NULL, "N", "longest sample; 0: the longest the model takes"},
+    {"--steps",            OPTION_INT,    FIELD(steps),            "0", -1, 2e9, NULL, "N", "steps; 0: as many as the program makes by itself, -1: one pass over the data"},
+    {"--val-batches",      OPTION_INT,    FIELD(val_batches),     "-1", -1, 2e9, NULL, "N", "batches of --batch-tokens of a validation; -1: all of the data"},
+    {"--lr",               OPTION_DOUBLE, FIELD(lr),               "0",  0, 1e3, NULL, "X", "learning rate; 0: the program's"},
+    {"--output-dir",       OPTION_STRING, FIELD(output_dir),       NULL, 0, 0, NULL, "DIR", "checkpoints and metrics.jsonl"},
+    {"--checkpoint-every", OPTION_INT,    FIELD(checkpoint_every), "0",  0, 2e9, NULL, "N", "steps between checkpoints; 0: one at the end"},
+    {"--resume",           OPTION_INT,    FIELD(resume),           "0",  0, 1, NULL, "0|1", "1: go on from the newest checkpoint in --output-dir"},
+};
+// clang-format on
+enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
+
+static const char* const FIXED_LENGTH = "--fixed-length";
+
+// An option without a value, so it is taken out before others look at argv.
+static bool take_fixed_length(int* argc, char** argv) {
+    int kept = 1;
+    for (int i = 1; i < *argc; i++) {
+        if (strcmp(argv[i], FIXED_LENGTH) != 0) { argv[kept++] = argv[i]; }
+    }
+    bool found = kept < *argc;
+    argv[kept] = NULL;
+    *argc = kept;
+    return found;
+}
+
+static void print_help(const char* program) {
+    printf("usage: mpirun -np RANKS %s --train-data FILES [--options]\n"
+           "This trainer with the plugin: a mixture of tasks with samples of very different lengths, on a "
+           "pipeline of ranks.\n"
+           "  %-26s the program's own loop as it was, in one process, without the plugin\n",
+           program, FIXED_LENGTH);
+    options_print(specs, NUM_SPECS, stdout);
+    printf("\n");
+    dynapipe_print_options(stdout);
+}
+
+// The program has no arguments of its own, so what is left is a slip.
+static void take_options(DynapipeLlmc* run, int* argc, char** argv) {
+    for (int i = 1; i < *argc; i++) {
+        if (strcmp(argv[i], "--help") != 0) { continue; }
+        if (run->dp == NULL || dynapipe_rank(run->dp) == 0) { print_help(argv[0]); }
+        dynapipe_llmc_close(run);
+        exit(EXIT_SUCCESS);
+    }
+    dynapipe_llmc_check(run, (int)options_take(specs, NUM_SPECS, &run->options, argc, argv, NULL));
+    if (*argc > 1) {
+        dynapipe_llmc_check(
+            run, (int)FAIL(STATUS_BAD_OPTION, "%s: not an option ---> --help lists them all", argv[1]));
+    }
+    if (run->options.resume && run->options.output_dir == NULL) {
+        dynapipe_llmc_die(run, "--resume 1: from where? ---> add --output-dir DIR");
+    }
+}
+
+// --- session ---------------------------------------------------------------------------------------------
+
+DynapipeLlmc* dynapipe_llmc_open(int* argc, char*** argv, int has_options) {
+    const char* own[NUM_SPECS + 1] = {NULL};
+    for (int i = 0; i < NUM_SPECS && has_options; i++) { own[i] = specs[i].name; }
+    DynapipeLlmc* run = calloc(1, sizeof(DynapipeLlmc));
+    if (run == NULL) {
+        dynapipe_abort(NULL, "no memory for a run");
+        exit(EXIT_FAILURE);
+    }
+    dynapipe_llmc_check(run, (int)options_defaults(specs, NUM_SPECS, &run->options));
+    if (!take_fixed_length(argc, *argv)) {
+        dynapipe_llmc_check(run, dynapipe_open(&run->dp, argc, argv, own));
+    }
+    if (has_options) { take_options(run, argc, *argv); }
+    return run;
+}
+
+int dynapipe_llmc_is_on(const DynapipeLlmc* run) {
+    return run != NULL && run->dp != NULL;
+}
+
+const DynapipeLlmcOptions* dynapipe_llmc_options(const DynapipeLlmc* run) {
+    return &run->options;
+}
+
+Dynapipe* dynapipe_llmc_session(const DynapipeLlmc* run) {
+    return run->dp;
+}
+
+void dynapipe_llmc_close(DynapipeLlmc* run) {
+    if (run == NULL) { return; }
+    dynapipe_close(run->dp);
+    free(run->task_loss);
+    free(run);
+}
+
+void dynapipe_llmc_check(DynapipeLlmc* run, int code) {
+    if (code == 0) { return; }
+    dynapipe_abort(run->dp, dynapipe_error());
+    exit(dynapipe_exit_status(code));
+}
+
+void dynapipe_llmc_die(DynapipeLlmc* run, const char* why) {
+    dynapipe_abort(run->dp, why);
+    exit(EXIT_FAILURE);
+}
+
+void dynapipe_llmc_say_once(DynapipeLlmc* run, const char* line) {
+    for (int i = 0; i < run->num_said; i++) {
+        if (run->said[i] == line) { return; }
+    }
+    if (run->num_said < LLMC_MAX_SAID) { run->said[run->num_said++] = line; }
+    if (!llmc_is_main(run)) { return; }
+    printf("%s\n", line);
+    fflush(stdout);
+}
+
+// --- data, model -----------------------------------------------------------------------------------------
+
+static void check_data_fits(DynapipeLlmc* run, int32_t model_tokens, int32_t model_vocab) {
+    if (run->about.max_seq_tokens > model_tokens) {
+        dynapipe_llmc_check(run, (int)FAIL(STATUS_BAD_OPTION,
+                                           "samples of up to %d tokens (--max-tokens, -t), but the model "
+                                           "takes %d ---> give at most that",
+                                           run->about.max_seq_tokens, model_tokens));
+    }
+    if (run->info.vocab > model_vocab) {
+        dynapipe_llmc_check(run, (int)FAIL(STATUS_BAD_OPTION,
+                                           "the data has %d ids, the model %d ---> data of this model's "
+                                           "tokenizer, or another model",
+                                           run->info.vocab, model_vocab));
+    }
+}
+
+void dynapipe_llmc_open_data(DynapipeLlmc* run, const DynapipeRun_v1* about, int32_t model_tokens,
+                             int32_t model_vocab) {
+    run->about = *about;
+    dynapipe_llmc_check(run, dynapipe_open_data(run->dp, about));
+    dynapipe_llmc_check(run, dynapipe_data_info(run->dp, &run->info));
+    check_data_fits(run, model_tokens, model_vocab);
+    run->task_loss = calloc((size_t)run->info.num_tasks + 1, sizeof(double));
+    if (run->task_loss == NULL) { dynapipe_llmc_die(run, "no memory for the tasks' losses"); }
+    if (!llmc_is_main(run)) { return; }
+    printf("data: %lld samples of %d tasks, %lld tokens; %lld longer than %d truncated, %lld skipped\n",
+           (long long)run->info.num_samples, run->info.num_tasks, (long long)run->info.num_tokens,
+           (long long)run->info.num_truncated, about->max_seq_tokens, (long long)run->info.num_skipped);
+}
+
+int32_t dynapipe_llmc_num_steps(const DynapipeLlmc* run) {
+    return run->info.num_steps;
+}
+
+DynapipeRange dynapipe_llmc_place(DynapipeLlmc* run, const DynapipeBlocks_v1* blocks) {
+    DynapipeCosts* costs;
+    DynapipeRange mine;
+    int32_t num_ranges;
+    dynapipe_llmc_check(run, dynapipe_measure(run->dp, blocks, &costs));
+    dynapipe_llmc_check(run, dynapipe_choose_stages(run->dp, costs, &mine, 1, &num_ranges));
+    if (llmc_is_main(run)) {
+        printf("ranks: %d = %d stages x %d replicas, threads per rank %d; %d steps of at most %lld tokens\n",
+               dynapipe_num_ranks(run->dp), dynapipe_num_stages(run->dp), dynapipe_num_replicas(run->dp),
+               dynapipe_threads(run->dp), run->info.num_steps, (long long)run->about.batch_tokens);
+        fflush(stdout);
+    }
+    return mine;
+}
+
+void dynapipe_llmc_attach(DynapipeLlmc* run, const DynapipeModel_v1* api, void* model,
+                          const DynapipeParams_v1* params) {
+    dynapipe_llmc_check(run, dynapipe_attach(run->dp, 0, api, model, params));
+}
+
+int dynapipe_llmc_is_whole(DynapipeLlmc* run) {
+    if (dynapipe_num_stages(run->dp) == 1) { return 1; }
+    dynapipe_llmc_say_once(run, "what runs the whole model on one rank (samples of its text, multiple-choice "
+                                "questions) is passed over: it lies on several stages ---> run it on a "
+                                "checkpoint, with --stages 1");
+    return 0;
+}
+
+// --- training --------------------------------------------------------------------------------------------
+
+double dynapipe_llmc_step(DynapipeLlmc* run) {
+    DynapipeStep_v1 step;
+    dynapipe_llmc_check(run, dynapipe_step(run->dp, &step));
+    return step.loss;
+}
+
+double dynapipe_llmc_norm(DynapipeLlmc* run, double counted_squares) {
+    dynapipe_llmc_check(run, dynapipe_sum(run->dp, &counted_squares, 1));
+    return sqrt(counted_squares);
+}
+
+void dynapipe_llmc_end_step(DynapipeLlmc* run, const DynapipeReport_v1* report) {
+    dynapipe_llmc_check(run, dynapipe_share_params(run->dp));
+    dynapipe_llmc_check(run, dynapipe_report(run->dp, report));
+}
+
+double dynapipe_llmc_validate(DynapipeLlmc* run, int32_t max_batches, int32_t step, const char* log_dir) {
+    if (run->about.val_pattern == NULL) {
+        dynapipe_llmc_say_once(run, "no validation data: its loss is nan ---> name some (--val-data, -j)");
+        return NAN;
+    }
+    double loss;
+    dynapipe_llmc_check(run, dynapipe_validate(run->dp, max_batches, &loss, run->task_loss));
+    DynapipeValidation_v1 validation = {
+        .step = step, .loss = loss, .task_loss = run->task_loss, .log_dir = log_dir};
+    dynapipe_llmc_check(run, dynapipe_report_validation(run->dp, &validation));
+    return loss;
+}

@@ -1,0 +1,117 @@
+/*
+llmc_run.h -- a run of the plugin inside a trainer of llm.c's family: what its CPU and CUDA adapters share.
+
+    DynapipeLlmc* run = dynapipe_llmc_open(&argc, &argv, has_options);
+    if (!dynapipe_llmc_is_on(run)) { ... their own loop, as ever (--fixed-length) ... }
+    dynapipe_llmc_open_data(run, &about);
+    blocks = dynapipe_llmc_place(run, &model);          // measures it, chooses this rank's blocks
+    dynapipe_llmc_attach(run, &api, slice, &params);
+    step = dynapipe_llmc_latest(run, directory);        // dynapipe_llmc_resume() where there is one
+    for (;;) {
+        loss = dynapipe_llmc_step(run);
+        ... their optimizer on the slice ...
+        dynapipe_llmc_end_step(run, &report);
+        dynapipe_llmc_save(run, &checkpoint, step);
+    }
+    dynapipe_llmc_close(run);
+
+Belongs to a program, so it behaves like one: what fails is said once, on rank 0, and the program ends.
+Includes nothing of llm.c and calls nothing of it: kernels and types are the including file's.
+*/
+#pragma once
+
+#include "llmc_tensors.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct DynapipeLlmc DynapipeLlmc;
+
+// What a trainer without flags of its own is told by --options (dynapipe_llmc_open with has_options). What
+// was not given is 0, NULL or as said here.
+typedef struct {
+    const char *train_data, *val_data;  // patterns of files; NULL: those that the program names itself
+    const char* model;                  // checkpoint to begin with; NULL: the program's
+    int64_t batch_tokens;               // of a step over all ranks
+    int32_t max_tokens;                 // of a sample
+    int32_t steps;                      // 0: as many as the program makes itself; -1: one pass over the data
+    int32_t val_batches;                // of a validation; -1: all
+    double lr;                          // 0: the program's
+    const char* output_dir;             // checkpoints, metrics.jsonl
+    int32_t checkpoint_every;           // steps; 0: at the end only
+    int32_t resume;                     // 1: go on from the newest checkpoint in output_dir
+} DynapipeLlmcOptions;
+
+// --- session ---------------------------------------------------------------------------------------------
+
+// Takes --fixed-length, with has_options those above, and the plugin's own options out of argv. With
+// --fixed-length nothing is opened: MPI, too, is left to the program.
+DynapipeLlmc* dynapipe_llmc_open(int* argc, char*** argv, int has_options);
+int dynapipe_llmc_is_on(const DynapipeLlmc* run);  // NULL: no
+const DynapipeLlmcOptions* dynapipe_llmc_options(const DynapipeLlmc* run);
+Dynapipe* dynapipe_llmc_session(const DynapipeLlmc* run);  // NULL where it is not on
+void dynapipe_llmc_close(DynapipeLlmc* run);               // NULL is fine
+// Ends the program on all ranks: `code` of a dynapipe_*() call, if it is not 0; or for a reason of one's own.
+void dynapipe_llmc_check(DynapipeLlmc* run, int code);
+void dynapipe_llmc_die(DynapipeLlmc* run, const char* why);
+// A line that rank 0 prints, once a run for each text (a pointer to a literal).
+void dynapipe_llmc_say_once(DynapipeLlmc* run, const char* line);
+
+// --- data, model -----------------------------------------------------------------------------------------
+
+// Opens the data and says what is in it. model_tokens, model_vocab: longest sequence and ids of the model,
+// which the data has to keep to.
+void dynapipe_llmc_open_data(DynapipeLlmc* run, const DynapipeRun_v1* about, int32_t model_tokens,
+                             int32_t model_vocab);
+int32_t dynapipe_llmc_num_steps(const DynapipeLlmc* run);
+DynapipeRange dynapipe_llmc_place(DynapipeLlmc* run, const DynapipeBlocks_v1* blocks);
+void dynapipe_llmc_attach(DynapipeLlmc* run, const DynapipeModel_v1* api, void* model,
+                          const DynapipeParams_v1* params);
+// Can this rank run the whole model (to sample from it, say)? If not, that is said once.
+int dynapipe_llmc_is_whole(DynapipeLlmc* run);
+
+// --- training --------------------------------------------------------------------------------------------
+
+// Gradients of the mean loss over the supervised tokens of the next batch; the loss.
+double dynapipe_llmc_step(DynapipeLlmc* run);
+// Norm of the gradients of the whole model, from the squares that this rank counts (dynapipe_counted()).
+double dynapipe_llmc_norm(DynapipeLlmc* run, double counted_squares);
+// After the update: shares parameters, prints the step's line, writes metrics.jsonl.
+void dynapipe_llmc_end_step(DynapipeLlmc* run, const DynapipeReport_v1* report);
+// Mean loss over the validation data; NaN, said once, where there is none. step: updates made so far.
+double dynapipe_llmc_validate(DynapipeLlmc* run, int32_t max_batches, int32_t step, const char* log_dir);
+
+// --- checkpoints -----------------------------------------------------------------------------------------
+
+// llm.c's: model_%08d.bin of the whole model and state_%08d_00000.bin of one process, with the position in
+// the data behind it, and an empty DONE_%08d when both are there. Written by all ranks together, each its
+// slice, and read so: what 4 stages wrote 2 x 2 go on from, and llm.c, too (a fixed-length run starts at its
+// own data's begin).
+typedef struct {
+    const char* directory;
+    const DynapipeTensors* tensors;
+    const DynapipeSlice* slice;
+    const void* model_header;  // what a model file begins with, of the whole model
+    int32_t model_header_bytes;
+    int32_t param_bytes;  // of a value of params
+    void* params;         // the slice's
+    float *m, *v;         // the slice's
+    float* master;        // the slice's; NULL: none
+    const DynapipeCopies* copies;
+    uint64_t rng_states[2];  // of llm.c's state file: the model's, and before the last update; 0: none
+} DynapipeLlmcCheckpoint;
+
+void dynapipe_llmc_save(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* checkpoint, int32_t step);
+// The newest step that is DONE; -1: none, then a run starts afresh.
+int32_t dynapipe_llmc_latest(DynapipeLlmc* run, const char* directory);
+// Reads that step into the arrays (and rng_states), and goes to its position in the data.
+void dynapipe_llmc_resume(DynapipeLlmc* run, DynapipeLlmcCheckpoint* checkpoint, int32_t step);
+// Where --dump-gradients FILE is given: the slice's gradients (param_bytes a value) in a file like a model's.
+// After the first step; otherwise nothing happens.
+void dynapipe_llmc_dump_gradients(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* checkpoint,
+                                  const void* grads);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,22 @@
+// llmc_session.h -- the inside of a DynapipeLlmc: what llmc_run.c and llmc_checkpoint.c share.
+#pragma once
+
+#include "../base/status.h"
+#include "llmc_run.h"
+
+enum { LLMC_MAX_SAID = 16 };
+
+struct DynapipeLlmc {
+    Dynapipe* dp;  // NULL: --fixed-length
+    DynapipeLlmcOptions options;
+    DynapipeRun_v1 about;
+    DynapipeDataInfo_v1 info;
+    double* task_loss;  // [info.num_tasks]
+    const char* said[LLMC_MAX_SAID];
+    int num_said;
+    int has_dumped;  // --dump-gradients is done
+};
+
+static inline int llmc_is_main(const DynapipeLlmc* run) {
+    return dynapipe_rank(run->dp) == 0;
+}

@@ -22,11 +22,20 @@ CFLAGS_llmc = $(if $(filter release,$(BUILD)),-O3) $(ARCH) $(WIDE) -ffp-contract
 # Whole AVX-512 registers where there are any: compilers prefer halves by default (gelu and norms 20-28 % faster).
 WIDE      := $(if $(shell $(CC) $(ARCH) -mprefer-vector-width=512 -dM -E -x c /dev/null 2>/dev/null | grep AVX512F),-mprefer-vector-width=512)
 
-include dynapipe_plugin/dynapipe.mk
+# The plugin: its sources, MPI and libraries as in anybody's tree. Planner and loader know nothing of where values live: another
+# build's objects (DYNAPIPE_PLAN_OUT, set by cuda.mk) serve as well. DYNAPIPE_NO_MPI=1: one process.
+include dynapipe_plugin/sources.mk
+DYNAPIPE_CFLAGS   := $(if $(DYNAPIPE_HAS_MPI),-DDYNAPIPE_MPI $(DYNAPIPE_MPI_CFLAGS)) $(DYNAPIPE_TEXT_CFLAGS)
+DYNAPIPE_LIBS     := $(DYNAPIPE_MPI_LIBS)
+DYNAPIPE_PLAN_OUT ?= $(OUT)
+DYNAPIPE_BASE_OBJS   = $(DYNAPIPE_BASE_SRCS:%.c=$(DYNAPIPE_PLAN_OUT)/%.o)
+DYNAPIPE_LOADER_OBJS = $(DYNAPIPE_LOADER_SRCS:%.c=$(DYNAPIPE_PLAN_OUT)/%.o)
+DYNAPIPE_OBJS        = $(DYNAPIPE_PLAN_SRCS:%.c=$(DYNAPIPE_PLAN_OUT)/%.o) $(DYNAPIPE_RUN_SRCS:%.c=$(OUT)/%.o) $(DYNAPIPE_OWN_SRCS:%.c=$(OUT)/%.o) \
+                       $(if $(DYNAPIPE_CUDA),$(patsubst %.c,$(OUT)/%.o,$(call dynapipe_cuda_srcs,$(DYNAPIPE_NCCL))))
 
 LIBS      := -lm -lpthread
 BLAS_LIBS := -lopenblas
-TEXT_LIBS := -lpcre2-8 -ljansson
+TEXT_LIBS := $(DYNAPIPE_TEXT_LIBS)
 # Text to tokens is for prepare_data alone; the sentencepiece library is C++, and all else works without it (SENTENCEPIECE=).
 ifeq ($(origin SENTENCEPIECE),undefined)
 SENTENCEPIECE := $(if $(shell command -v $(CXX)),$(firstword $(wildcard /usr/include/sentencepiece_processor.h /usr/local/include/sentencepiece_processor.h)))

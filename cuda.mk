@@ -4,23 +4,18 @@
 # Objects of BACKEND=cuda and emu are C by $(CC), as everywhere, and C++ for the .cu files; both with LLMC_CUDA.
 
 comma := ,
-empty :=
-space := $(empty) $(empty)
 ifeq ($(filter BF16 FP32,$(PRECISION)),)
 $(error PRECISION=$(PRECISION) ---> BF16 or FP32)
 endif
 
 NVCC      ?= $(firstword $(if $(CUDA_HOME),$(wildcard $(CUDA_HOME)/bin/nvcc)) $(shell command -v nvcc 2>/dev/null) \
                $(wildcard /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc) $(lastword $(sort $(wildcard /usr/local/cuda-*/bin/nvcc))))
-CUDA_HOME ?= $(if $(NVCC),$(patsubst %/bin/,%,$(dir $(realpath $(shell command -v $(NVCC))))))
-CUDA_INCLUDE := $(firstword $(dir $(wildcard $(CUDA_HOME)/include/cuda_runtime.h /usr/include/cuda_runtime.h)))
-CUDA_LIB     := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib $(CUDA_HOME)/targets/x86_64-linux/lib))
-# A toolkit of a distribution or of wheels has its libraries where only the C compiler looks.
-find_library  = $(or $(firstword $(foreach d,$(2),$(wildcard $(d)/lib$(1).so))),$(filter /%,$(shell $(CC) -print-file-name=lib$(1).so)))
-CUBLASLT_LIB := $(if $(filter cuda,$(BACKEND)),$(call find_library,cublasLt,$(CUDA_LIB)))
-NCCL_HEADER  := $(if $(NO_NCCL),,$(firstword $(wildcard $(addsuffix /nccl.h,$(if $(NCCL_HOME),$(NCCL_HOME)/include) \
-                  $(CUDA_HOME)/include /usr/include /usr/local/include))))
-NCCL_LIB     := $(if $(NCCL_HEADER),$(call find_library,nccl,$(if $(NCCL_HOME),$(NCCL_HOME)/lib) $(CUDA_LIB)))
+CUDA_HOME ?= $(call dynapipe_cuda_home,$(NVCC))
+CUDA_INCLUDE := $(call dynapipe_cuda_include,$(CUDA_HOME))
+CUDA_LIB     := $(call dynapipe_cuda_lib,$(CUDA_HOME))
+CUBLASLT_LIB := $(if $(filter cuda,$(BACKEND)),$(call dynapipe_find_library,cublasLt,$(CUDA_LIB)))
+NCCL_HEADER  := $(call dynapipe_nccl_header,$(CUDA_HOME))
+NCCL_LIB     := $(if $(NCCL_HEADER),$(call dynapipe_find_library,nccl,$(if $(NCCL_HOME),$(NCCL_HOME)/lib) $(CUDA_LIB)))
 # The emulator needs the header alone.
 HAS_NCCL     := $(if $(filter emu,$(BACKEND)),$(NCCL_HEADER),$(and $(NCCL_HEADER),$(NCCL_LIB)))
 
@@ -51,13 +46,11 @@ ARCHS        := $(shell printf '%s\n' $(filter $(NVCC_KNOWS),$(ASKED)) | sort -n
 VIRTUAL      := compute_$(or $(PTX_ARCH),$(firstword $(ARCHS)))
 GENCODE      := $(foreach a,$(ARCHS),-gencode arch=$(VIRTUAL)$(comma)code=sm_$(a)) \
                 $(if $(filter native,$(GPU_ARCHS)),,$(if $(ARCHS),-gencode arch=$(VIRTUAL)$(comma)code=$(VIRTUAL)))
-# mpicc's flags are gcc's; nvcc wants to be told for whom they are.
-for_nvcc      = $(patsubst -Wl$(comma)%,-Xlinker %,$(patsubst -pthread,-Xcompiler -pthread,$(1)))
 NVCC_FLAGS   := -std=c++20 -O3 $(GENCODE) --threads 0 -Werror all-warnings $(if $(DEBUG),-lineinfo) $(LLMC_CUDA_FLAGS) \
-                $(addprefix -Xcompiler ,$(CXX_WARN)) -DOMPI_SKIP_MPICXX=1 $(call for_nvcc,$(DYNAPIPE_CFLAGS))
+                $(addprefix -Xcompiler ,$(CXX_WARN)) -DOMPI_SKIP_MPICXX=1 $(call dynapipe_for_nvcc,$(DYNAPIPE_CFLAGS))
 CUDA_LIBS    := $(addprefix -L,$(CUDA_LIB)) -lcublasLt $(if $(HAS_NCCL),$(if $(NCCL_HOME),-L$(NCCL_HOME)/lib) -lnccl) \
                 $(foreach d,$(CUDA_LIB) $(and $(HAS_NCCL),$(NCCL_HOME),$(NCCL_HOME)/lib),-Xlinker -rpath$(comma)$(d))
-DYNAPIPE_LIBS := $(call for_nvcc,$(DYNAPIPE_LIBS))
+DYNAPIPE_LIBS := $(call dynapipe_for_nvcc,$(DYNAPIPE_LIBS))
 LINK         := $(NVCC) $(GENCODE) -Xcompiler -fopenmp
 CFLAGS_LINK  :=
 # Other flags than last time (cards, DEBUG, NCCL): everything of CUDA anew. Read by dev/kernel_resources.sh too.

@@ -147,8 +147,8 @@ void random_problem_limit_memory(RandomProblem* problem, int32_t percent) {
     }
     for (int32_t i = 0; i < problem->num_samples; i++) {
         MbShape shape = {0};
-        mb_shape_add(&shape, microbatch_pad_tokens(&mp, problem->samples[i].enc_tokens),
-                     microbatch_pad_tokens(&mp, problem->samples[i].dec_tokens),
+        mb_shape_add(&shape, microbatch_pad_tokens(&mp, problem->samples[i].enc_tokens, 1),
+                     microbatch_pad_tokens(&mp, problem->samples[i].dec_tokens, 1),
                      problem->samples[i].supervised_tokens);
         for (int32_t s = 0; s < mp.P; s++) {
             int64_t state = cost_state_bytes(&problem->costs, &mp.stages[s]);

@@ -24,11 +24,22 @@ static int64_t interval_ns(const MicrobatchProblem* mp, const int32_t* order, in
     for (int32_t k = begin; k < end; k++) {
         const PlanSample* s = &mp->samples[order[k]];
         bool padded = o->layout == LAYOUT_PADDED;
-        mb_shape_add(&shape, padded ? microbatch_pad_tokens(mp, enc) : s->enc_tokens,
-                     padded ? microbatch_pad_targets(mp, dec) : s->dec_tokens, s->supervised_tokens);
+        mb_shape_add(&shape, padded ? microbatch_pad_tokens(mp, enc, end - begin) : s->enc_tokens,
+                     padded ? microbatch_pad_targets(mp, dec, end - begin) : s->dec_tokens,
+                     s->supervised_tokens);
     }
     MicrobatchCost cost = microbatch_cost(mp, o->mode, o->share, &shape);
     return cost.fits_held || (o->single_alone && end == begin + 1 && cost.fits_alone) ? cost.work_ns : -1;
+}
+
+// Kernels that ask for lengths in multiples and count squares up to a limit; sometimes for tokens in
+// multiples, with which a longer interval may take less: then the answer need not be the best.
+static void draw_rules(Rng* rng, int round) {
+    ShapeRules* rules = &problem.request.rules;
+    if (round % 2 == 0) { return; }
+    rules->seq_multiple = rng_between(rng, 0, 40);
+    rules->max_squares = rng_below(rng, 2) ? rng_between(rng, 10000, 1000000) : 0;
+    rules->tokens_multiple = round % 4 == 3 ? rng_between(rng, 1, 48) : 0;
 }
 
 // The least R * ((P - 1) * longest t) + sum over all 2^(N-1) consecutive partitions; -1: none is feasible.
@@ -62,6 +73,7 @@ static void dp_equals_brute_force(void) {
         if (rng_below(&rng, 2)) { random_problem_limit_memory(&problem, (int32_t)rng_below(&rng, 300) - 40); }
         if (problem.request.memory_limit_bytes > 0 && rng_below(&rng, 3) == 0) { problem.request.P = 1; }
         equal_stages(&problem.request, problem.costs.num_enc_layers + problem.costs.num_dec_layers);
+        draw_rules(&rng, round);
         if (microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, N)) { continue; }
         CHECK_OK(sample_order_make(order, problem.samples, N, &arena));
         MicrobatchDpOptions o = {.ramp_percent = rng_below(&rng, 2) ? 100 : 40,
@@ -71,7 +83,8 @@ static void dp_equals_brute_force(void) {
                                  .layout = rng_below(&rng, 2) ? LAYOUT_RAGGED : LAYOUT_PADDED};
         int64_t best = brute_force(&mp, order, &o);
         Status status = microbatch_dp_cut(&cuts, &mp, order, &o, &arena);
-        CHECK_EQ(status, best < 0 ? STATUS_INFEASIBLE : STATUS_OK);
+        bool is_exact = problem.request.rules.tokens_multiple == 0;
+        if (is_exact || best < 0) { CHECK_EQ(status, best < 0 ? STATUS_INFEASIBLE : STATUS_OK); }
         infeasible += best < 0;
         if (best < 0 || status != STATUS_OK) { continue; }
         int64_t sum = 0, longest = 0;
@@ -84,9 +97,10 @@ static void dp_equals_brute_force(void) {
         CHECK_EQ(cuts.cut[0], 0);
         CHECK_EQ(cuts.cut[cuts.num_mbs], N);
         CHECK_EQ(sum, cuts.sum_ns);
-        CHECK_EQ(longest, cuts.cap_ns);
-        CHECK_EQ(o.ramp_percent * longest * (mp.P - 1) * mp.R / 100 + sum, best);
-        CHECK_EQ(cuts.objective_ns, best / mp.R);
+        CHECK(is_exact ? longest == cuts.cap_ns : longest <= cuts.cap_ns);
+        int64_t found = o.ramp_percent * longest * (mp.P - 1) * mp.R / 100 + sum;
+        CHECK(is_exact ? found == best : found >= best);
+        CHECK(is_exact ? cuts.objective_ns == found / mp.R : cuts.objective_ns >= found / mp.R);
         several += cuts.num_mbs > 1;
         arena_reset(&arena);
     }

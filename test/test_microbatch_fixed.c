@@ -105,7 +105,8 @@ static void padded_law(const MicrobatchList* list, const MicrobatchProblem* mp) 
             dec = largest(dec, problem.samples[next].dec_tokens);
             enc = largest(enc, problem.samples[next++].enc_tokens);
         }
-        CHECK_EQ(mb->shape.enc_tokens, mb->shape.num_seqs * microbatch_pad_tokens(mp, (int32_t)enc));
+        CHECK_EQ(mb->shape.enc_tokens,
+                 mb->shape.num_seqs * microbatch_pad_tokens(mp, (int32_t)enc, mb->shape.num_seqs));
         int64_t rounded = (dec + 7) / 8 * 8, limit = problem.request.max_target_tokens;
         if (limit == 0) { limit = problem.request.max_seq_tokens; }
         limit = limit == 0 ? rounded : largest(limit, dec);

@@ -15,12 +15,12 @@ ok() {  # 0|1 (0: fine), what
     if [ "$1" -eq 0 ]; then passed=$((passed + 1)); echo "ok   $2"; else failed=$((failed + 1)); echo "FAIL $2"; fi
 }
 
-# Every program of this machine but MPI's.
+# Every program of this machine but what tells of MPI.
 mkdir "$work/bin"
 IFS=: read -ra folders <<<"$PATH"
 for folder in "${folders[@]}"; do
     for program in "$folder"/*; do
-        case ${program##*/} in mpi* | ompi* | orte* | oshcc) continue ;; esac
+        case ${program##*/} in mpi* | ompi* | orte* | oshcc | pkg-config | pkgconf) continue ;; esac
         [ -e "$work/bin/${program##*/}" ] || echo "$program"
     done
 done | xargs ln -s -t "$work/bin" 2>/dev/null

@@ -157,7 +157,7 @@ static void set_stages(SearchState* state, Mirror* mirror, Rng* rng) {
         int32_t num = s == P - 1 ? L - begin : rng_between(rng, 1, most < 1 ? 1 : most);
         stages[s] = (StageLayers){begin, begin + num};
         begin += num;
-        if (!stage_may_have(&stages[s], s, P)) { return; }
+        if (!stage_may_have(&stages[s], s, P, false)) { return; }
     }
     PlanRequest request = about.request;
     MicrobatchProblem other;

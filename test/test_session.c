@@ -103,10 +103,82 @@ static void not_a_number_is_null(void) {
     dynapipe_close(dp);
 }
 
+// Costs of a model of that many layers, as dynapipe_measure() makes them.
+static DynapipeCosts* costs_of(int32_t num_layers, DynapipeShapes_v1 shapes, bool has_weights_job) {
+    CostAnalytic about = {.num_layers = num_layers,
+                          .channels = 64,
+                          .num_heads = 2,
+                          .padded_vocab = 128,
+                          .max_tokens = 64,
+                          .bytes_per_value = 4,
+                          .flops_per_ns = 60,
+                          .attention_flops_per_ns = 15,
+                          .bytes_per_ns = 8,
+                          .launch_ns = 20e3,
+                          .comm_bytes_per_ns = 3,
+                          .num_replicas = 1};
+    DynapipeCosts* costs = calloc(1, sizeof *costs);
+    CHECK(costs != NULL);
+    cost_model_analytic_gpt(&costs->model, &about);
+    costs->shapes = shapes;
+    costs->has_weights_job = has_weights_job;
+    return costs;
+}
+
+static Dynapipe* session_with_data(const char* train, int32_t num_stages) {
+    Dynapipe* dp = session_of_one();
+    DynapipeRun_v1 run = {.train_pattern = train, .batch_tokens = 100, .max_seq_tokens = 18, .num_steps = 1};
+    CHECK_OK((Status)dynapipe_open_data(dp, &run));
+    dp->num_stages = num_stages;
+    dp->transport.num_ranks = 8;  // as far as messages go
+    return dp;
+}
+
+// What kernels ask for reaches the planner, or is refused before anything is planned.
+static void what_the_model_asks_for_is_obeyed_or_refused(void) {
+    char dir[64], train[128];
+    DynapipeRange range;
+    int32_t num_ranges;
+    maker_dir_create(dir);
+    write_two_tasks(dir, "train.bin", 0, 1);
+    snprintf(train, sizeof train, "%s/train.bin", dir);
+    Dynapipe* dp = session_with_data(train, 1);
+    DynapipeShapes_v1 shapes = {1, 2, 6, 4000, 1};
+    CHECK_OK((Status)dynapipe_choose_stages(dp, costs_of(2, shapes, false), &range, 1, &num_ranges));
+    CHECK_EQ(dp->request.split_backward, SPLIT_BACKWARD_OFF);
+    const ShapeRules* rules = &dp->request.rules;
+    CHECK(rules->padded && rules->head_has_layer && rules->max_squares == 4000);
+    CHECK(rules->seq_multiple == 2 && rules->tokens_multiple == 6);
+    CHECK(range.begin == 0 && range.end == 4);
+    shapes.seq_multiple = 4;
+    CHECK_FAILS((Status)dynapipe_choose_stages(dp, costs_of(2, shapes, true), &range, 1, &num_ranges),
+                STATUS_BAD_OPTION, "-t 18: the model's kernels take windows of a multiple of 12 tokens");
+    dp->options.split_backward = SPLIT_BACKWARD_ON;
+    CHECK_FAILS((Status)dynapipe_choose_stages(dp, costs_of(2, (DynapipeShapes_v1){0}, false), &range, 1,
+                                               &num_ranges),
+                STATUS_BAD_OPTION, "--split-backward on: the model's backward cannot be divided");
+    dynapipe_close(dp);
+    dp = session_with_data(train, 8);
+    CHECK_FAILS((Status)dynapipe_choose_stages(dp, costs_of(2, shapes, true), &range, 1, &num_ranges),
+                STATUS_BAD_OPTION,
+                "--stages 8: the model has 2 layers, and every stage needs one ---> at most --stages 2, on 8 "
+                "ranks --stages 2 --replicas 4");
+    CHECK_FAILS((Status)dynapipe_choose_stages(dp, costs_of(7, shapes, true), &range, 1, &num_ranges),
+                STATUS_BAD_OPTION, "at most --stages 7, on 8 ranks --stages 4 --replicas 2");
+    dp->num_stages = 2;
+    dp->options.stage_split = "3,0";
+    shapes = (DynapipeShapes_v1){.head_has_layer = 1};
+    CHECK_FAILS((Status)dynapipe_choose_stages(dp, costs_of(3, shapes, true), &range, 1, &num_ranges),
+                STATUS_BAD_OPTION, "each at least 1 (this model's head needs one, too)");
+    dynapipe_close(dp);
+    maker_dir_remove(dir);
+}
+
 int main(void) {
     RUN(tasks_have_one_number_by_name);
     RUN(the_arena_keeps_to_a_memory_limit);
     RUN(not_a_number_is_null);
     RUN(planning_takes_its_share_of_a_step);
+    RUN(what_the_model_asks_for_is_obeyed_or_refused);
     return test_end();
 }

@@ -12,6 +12,9 @@ enum { LONGEST_INPUT = 40, LONGEST_TARGET = 14, ENC_BYTES = 640, DEC_BYTES = 128
 typedef struct {
     int32_t num_calls, num_rows, most_tokens, most_dec_tokens;
     int64_t most_bytes;
+    ShapeRules rules;  // that every batch must keep
+    int32_t num_padded;
+    bool answers;  // has infer()
 } Counter;
 
 static int64_t acts_bytes(void* model, const DynapipeBatch* batch, int flags) {
@@ -33,6 +36,22 @@ static int64_t boundary_bytes(void* model, const DynapipeBatch* batch, int is_be
     return 0;
 }
 
+// Windows of one side as the rules have them.
+static void check_side(const ShapeRules* rules, const int32_t* cu_seqlens, int32_t num_seqs, int32_t longest,
+                       int64_t num_squares) {
+    int64_t squares = 0;
+    for (int32_t i = 0; i < num_seqs; i++) {
+        int32_t n = cu_seqlens[i + 1] - cu_seqlens[i];
+        squares += (int64_t)n * n;
+        if (!rules->padded) { continue; }
+        CHECK_EQ(n, longest);
+        CHECK_EQ(n % rules->seq_multiple, 0);
+        CHECK_EQ(n * num_seqs % rules->tokens_multiple, 0);
+    }
+    CHECK_EQ(squares, num_squares);
+    if (rules->max_squares > 0) { CHECK(squares <= rules->max_squares); }
+}
+
 static int forward(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
                    void* scratch, float* losses, int flags) {
     (void)in;
@@ -42,6 +61,13 @@ static int forward(void* model, const DynapipeBatch* batch, const void* in, void
     (void)flags;
     Counter* counter = model;
     int64_t num_bytes = acts_bytes(model, batch, 0);
+    check_side(&counter->rules, batch->cu_seqlens, batch->num_seqs, batch->max_seq_tokens,
+               batch->num_squares);
+    if (batch->num_dec_tokens > 0) {
+        check_side(&counter->rules, batch->dec_cu_seqlens, batch->num_seqs, batch->max_dec_seq_tokens,
+                   batch->num_dec_squares);
+    }
+    counter->num_padded += batch->seq_lens != NULL;
     counter->num_calls++;
     counter->num_rows += batch->num_rows;
     if (batch->num_tokens > counter->most_tokens) { counter->most_tokens = batch->num_tokens; }
@@ -51,6 +77,34 @@ static int forward(void* model, const DynapipeBatch* batch, const void* in, void
     if (num_bytes > counter->most_bytes) { counter->most_bytes = num_bytes; }
     for (int32_t i = 0; i < batch->num_rows; i++) { losses[i] = (float)batch->row_tasks[i] + 1; }
     return batch->token_keys != NULL || batch->dec_token_keys != NULL;  // nothing is dropped here
+}
+
+static int64_t cache_bytes(void* model, const DynapipeCache* cache) {
+    (void)model;
+    return cache->num_slots;
+}
+
+static int infer(void* model, const DynapipeBatch* batch, const DynapipeCache* cache, const void* in,
+                 void* out, void* scratch, int32_t* next) {
+    Counter* counter = model;
+    int64_t squares = 0, dec_squares = 0, cross = 0;
+    (void)cache;
+    (void)in;
+    (void)out;
+    (void)scratch;
+    for (int32_t i = 0; i < batch->num_seqs; i++) {
+        int64_t enc = batch->cu_seqlens[i + 1] - batch->cu_seqlens[i];
+        int64_t dec = batch->num_dec_tokens > 0 ? batch->dec_cu_seqlens[i + 1] - batch->dec_cu_seqlens[i] : 0;
+        squares += enc * enc;
+        dec_squares += dec * dec;
+        cross += enc * dec;
+        next[i] = 3;
+    }
+    CHECK_EQ(batch->num_squares, squares);
+    CHECK_EQ(batch->num_dec_squares, dec_squares);
+    CHECK_EQ(batch->num_cross, cross);
+    counter->num_calls++;
+    return 0;
 }
 
 static const DynapipeModel_v1 counter_api = {.name = "counter",
@@ -73,6 +127,13 @@ static MadeData make_data(Rng* rng, int32_t num_samples) {
 
 // A session of one rank with these validation data and the counter in it.
 static Dynapipe* open_session(const char* path, Counter* counter, int32_t max_target_tokens) {
+    static DynapipeModel_v1 api;
+    api = counter_api;
+    if (counter->answers) {
+        api.infer = infer;
+        api.infer_bytes = no_bytes;
+        api.cache_bytes = cache_bytes;
+    }
     char* argv[] = {"test", NULL};
     int argc = 1, rank = 0;
     Dynapipe* dp = calloc(1, sizeof *dp);
@@ -82,6 +143,7 @@ static Dynapipe* open_session(const char* path, Counter* counter, int32_t max_ta
     CHECK_OK(collective_init(&dp->world, &dp->transport, &rank, 1, 0));
     CHECK_OK(collective_init(&dp->replicas, &dp->transport, &rank, 1, 0));
     dp->num_stages = dp->num_replicas = dp->request.P = 1;
+    dp->request.rules = counter->rules;
     DynapipeRun_v1 run = {.train_pattern = path,
                           .val_pattern = path,
                           .batch_tokens = 200,
@@ -92,12 +154,13 @@ static Dynapipe* open_session(const char* path, Counter* counter, int32_t max_ta
     CHECK_OK((Status)dynapipe_open_data(dp, &run));
     CHECK_OK(session_device_open(dp, NULL));
     DynapipeParams_v1 params = {0};
-    CHECK_OK((Status)dynapipe_attach(dp, 0, &counter_api, counter, &params));
+    CHECK_OK((Status)dynapipe_attach(dp, 0, &api, counter, &params));
     return dp;
 }
 
-static void check_validation(const char* path, const MadeData* data, int32_t max_target_tokens) {
-    Counter counter = {0};
+static void check_validation(const char* path, const MadeData* data, int32_t max_target_tokens,
+                             ShapeRules rules) {
+    Counter counter = {.rules = rules};
     Dynapipe* dp = open_session(path, &counter, max_target_tokens);
     int32_t num_targets[2] = {0};
     for (int32_t i = 0; i < data->num_samples; i++) {
@@ -111,6 +174,7 @@ static void check_validation(const char* path, const MadeData* data, int32_t max
     CHECK(fabs(loss * counter.num_rows - num_targets[0] - 2.0 * num_targets[1]) < 1e-9);
     CHECK(counter.most_tokens <= dp->run.max_seq_tokens && counter.most_dec_tokens <= max_target_tokens);
     CHECK(counter.num_calls < data->num_samples);  // several a time
+    CHECK_EQ(counter.num_padded > 0, rules.padded);
     dynapipe_close(dp);
 }
 
@@ -121,8 +185,69 @@ static void every_row_is_counted_once(void) {
     snprintf(path, sizeof path, "%s/val.bin", dir);
     MadeData data = make_data(&rng, 60);
     maker_write(&data, 0, 60, dir, "val.bin");
-    check_validation(path, &data, LONGEST_TARGET);
-    check_validation(path, &data, 0);
+    check_validation(path, &data, LONGEST_TARGET, (ShapeRules){0});
+    check_validation(path, &data, 0, (ShapeRules){0});
+    // 40 + 14, and together 54, are multiples of 2; half of the squares that the tokens alone would let
+    check_validation(path, &data, LONGEST_TARGET, (ShapeRules){true, 2, 2, 0, false});
+    check_validation(path, &data, 0, (ShapeRules){true, 1, 6, 0, false});
+    check_validation(path, &data, 0, (ShapeRules){.max_squares = 54 * 54});
+    maker_free(&data);
+    maker_dir_remove(dir);
+}
+
+// The longest sample alone is more than the kernels count.
+static void a_sample_beyond_the_kernels_is_named(void) {
+    char dir[64], path[128];
+    Rng rng = rng_seed(3);
+    maker_dir_create(dir);
+    snprintf(path, sizeof path, "%s/val.bin", dir);
+    MadeData data = make_data(&rng, 10);
+    maker_write(&data, 0, 10, dir, "val.bin");
+    Counter counter = {.rules = {.max_squares = LONGEST_INPUT * LONGEST_INPUT - 1}};
+    Dynapipe* dp = open_session(path, &counter, LONGEST_TARGET);
+    double loss;
+    CHECK_FAILS((Status)dynapipe_validate(dp, -1, &loss, NULL), STATUS_INFEASIBLE,
+                "a sample of 40 + 14 tokens, more squared than the model's kernels count (1599) --->");
+    dynapipe_close(dp);
+    maker_free(&data);
+    maker_dir_remove(dir);
+}
+
+static void generation_counts_its_windows(void) {
+    char dir[64], path[128];
+    Rng rng = rng_seed(5);
+    maker_dir_create(dir);
+    snprintf(path, sizeof path, "%s/val.bin", dir);
+    MadeData data = make_data(&rng, 30);
+    maker_write(&data, 0, 30, dir, "val.bin");
+    for (int sides = 1; sides <= 2; sides++) {
+        Counter counter = {.answers = true};
+        Dynapipe* dp = open_session(path, &counter, sides == 2 ? LONGEST_TARGET : 0);
+        const DynapipeAnswer_v1* answers;
+        int64_t samples[] = {3, 0, 7, 20};
+        CHECK_OK((Status)dynapipe_generate(dp, samples, 4, 5, &answers));
+        CHECK_EQ(answers[0].num_answer, 5);
+        CHECK_EQ(counter.num_calls, 5);
+        dynapipe_close(dp);
+    }
+    maker_free(&data);
+    maker_dir_remove(dir);
+}
+
+static void a_model_without_infer_says_so(void) {
+    char dir[64], path[128];
+    Rng rng = rng_seed(4);
+    maker_dir_create(dir);
+    snprintf(path, sizeof path, "%s/val.bin", dir);
+    MadeData data = make_data(&rng, 10);
+    maker_write(&data, 0, 10, dir, "val.bin");
+    Counter counter = {0};
+    Dynapipe* dp = open_session(path, &counter, LONGEST_TARGET);
+    const DynapipeAnswer_v1* answers;
+    int64_t sample = 0;
+    CHECK_FAILS((Status)dynapipe_generate(dp, &sample, 1, 5, &answers), STATUS_BAD_OPTION,
+                "the model counter cannot answer: it has no infer()");
+    dynapipe_close(dp);
     maker_free(&data);
     maker_dir_remove(dir);
 }
@@ -168,5 +293,8 @@ static void a_memory_limit_counts_both_sides(void) {
 int main(void) {
     RUN(every_row_is_counted_once);
     RUN(a_memory_limit_counts_both_sides);
+    RUN(a_sample_beyond_the_kernels_is_named);
+    RUN(generation_counts_its_windows);
+    RUN(a_model_without_infer_says_so);
     return test_end();
 }

@@ -62,7 +62,7 @@ static void check_is_a_split(const StageLayers* stages, int32_t P, int32_t L) {
     CHECK_EQ(stages[0].layer_begin, 0);
     CHECK_EQ(stages[P - 1].layer_end, L);
     for (int32_t s = 0; s < P; s++) {
-        CHECK(stage_may_have(&stages[s], s, P));
+        CHECK(stage_may_have(&stages[s], s, P, false));
         if (s > 0) { CHECK_EQ(stages[s].layer_begin, stages[s - 1].layer_end); }
     }
 }
@@ -87,7 +87,8 @@ static void no_neighbour_is_faster(void) {
                 memcpy(stages, choice.stages, sizeof stages);
                 stages[s].layer_end += step;
                 stages[s + 1].layer_begin += step;
-                if (!stage_may_have(&stages[s], s, P) || !stage_may_have(&stages[s + 1], s + 1, P)) {
+                if (!stage_may_have(&stages[s], s, P, false) ||
+                    !stage_may_have(&stages[s + 1], s + 1, P, false)) {
                     continue;
                 }
                 int64_t ns = planned_ns(&about, stages);

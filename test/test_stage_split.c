@@ -25,6 +25,7 @@ typedef struct {
 
 typedef struct {
     int32_t P, L;
+    bool head_has_layer;
     PartWork part[PART_COUNT];
     double limit_bytes;      // INFINITY: none
     double buffer_bytes[2];  // beside the longest sample; of stages without and with decoder layers
@@ -111,7 +112,7 @@ static void try_all(Brute* brute, int32_t s, int32_t begin) {
             try_all(brute, s + 1, end);
             continue;
         }
-        if (!stage_may_have(&brute->stages[s], s, brute->P)) { continue; }
+        if (!stage_may_have(&brute->stages[s], s, brute->P, brute->head_has_layer)) { continue; }
         Grade grade = grade_of(brute), best = brute->best;
         if (isinf(grade.slowest)) { continue; }
         brute->num_fitting++;
@@ -147,7 +148,7 @@ static void check_is_a_split(const StageLayers* stages, int32_t P, int32_t L) {
     CHECK_EQ(stages[0].layer_begin, 0);
     CHECK_EQ(stages[P - 1].layer_end, L);
     for (int32_t s = 0; s < P; s++) {
-        CHECK(stage_may_have(&stages[s], s, P));
+        CHECK(stage_may_have(&stages[s], s, P, false));
         if (s > 0) { CHECK_EQ(stages[s].layer_begin, stages[s - 1].layer_end); }
     }
 }
@@ -165,8 +166,10 @@ static void split_equals_brute_force(void) {
         random_samples(samples, num, &rng, (int)rng_below(&rng, 4), dec > 0);
         PlanRequest request = {
             .P = P, .R = rng_between(&rng, 1, 2), .memory_rule = (MemoryRule)rng_below(&rng, 2)};
+        request.rules.head_has_layer = round % 4 == 3;
         CHECK_OK(stage_split_make(free, &request, &costs, samples, num, 1));
         Brute brute = {.P = P, .L = L, .limit_bytes = INFINITY};
+        brute.head_has_layer = request.rules.head_has_layer;
         double num_mbs = fmin(4 * P * request.R, num);
         for (int32_t i = 0; i < num && request.memory_rule == MEMORY_BUFFERS; i++) {
             double bytes = sample_value(&costs.scratch_bytes, &samples[i]) +
@@ -195,6 +198,7 @@ static void split_equals_brute_force(void) {
         Grade found = grade_of(&brute);
         CHECK_NEAR(found.slowest / brute.best.slowest, 1, 1e-5);
         CHECK_NEAR(found.squares / brute.best.squares, 1, 1e-5);
+        CHECK(!brute.head_has_layer || P == 1 || stages[P - 1].layer_begin < L);
         num_alone += stages[P - 1].layer_begin == L;
         num_limited += request.memory_limit_bytes > 0 && !isinf(brute.limit_bytes);
         num_impossible += request.memory_limit_bytes > 0 && isinf(brute.limit_bytes);

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "shape_rules.h"
+
 void bound_features(double out[FEATURE_COUNT], const PlanSample* s) {
     double enc = s->enc_tokens, dec = s->dec_tokens;
     out[FEATURE_SEQS] = 0;
@@ -28,8 +30,9 @@ static BoundExtent extent_make(const MicrobatchProblem* problem, const BoundBatc
     // Packing and padding: up to N windows, each as long as all samples of it or as the sides' limits.
     double N = problem->num_samples, window = problem->request->max_seq_tokens;
     double dec_window = fmax(window, problem->request->max_target_tokens);
-    double longest_enc = fmax(fmax(window, e.total[FEATURE_ENC_TOKENS]), enc + PAD_MULTIPLE);
-    double longest_dec = fmax(fmax(dec_window, e.total[FEATURE_DEC_TOKENS]), dec + PAD_MULTIPLE);
+    double padding = fmax(PAD_MULTIPLE, (double)shape_rules_multiple(&problem->request->rules, 1));
+    double longest_enc = fmax(fmax(window, e.total[FEATURE_ENC_TOKENS]), enc + padding);
+    double longest_dec = fmax(fmax(dec_window, e.total[FEATURE_DEC_TOKENS]), dec + padding);
     e.largest[FEATURE_SEQS] = N;
     e.largest[FEATURE_ENC_TOKENS] = N * longest_enc;
     e.largest[FEATURE_ENC_SQUARES] = N * longest_enc * longest_enc;

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "shape_rules.h"
+
 const BatchingPolicy batching_policies[BATCHING_COUNT] = {
     [BATCHING_DYNAMIC] = {"dynamic", "sizes and order chosen per step for this pipeline (default)",
                           microbatch_dynamic_build, microbatch_dynamic_candidates},
@@ -121,7 +123,8 @@ void microbatch_jobs(CostJobs* out, const MicrobatchProblem* problem, RecomputeM
 MicrobatchCost microbatch_cost(const MicrobatchProblem* problem, RecomputeMode mode, MicrobatchShare share,
                                const MbShape* shape) {
     CostJobs jobs[PLAN_MAX_STAGES];
-    MicrobatchCost cost = {.fits_alone = true, .fits_held = true};
+    MicrobatchCost cost = {.fits_alone = shape_rules_allow(&problem->request->rules, shape),
+                           .fits_held = true};
     microbatch_jobs(jobs, problem, mode, shape);
     for (int32_t s = 0; s < problem->P; s++) {
         int64_t work_ns = jobs_work_ns(&jobs[s]), in_bytes = s > 0 ? jobs[s - 1].boundary_bytes : 0;
@@ -145,7 +148,21 @@ int64_t microbatch_alone_bytes(const MicrobatchProblem* problem, int32_t s, Reco
     return alone_bytes(problem, mode, &jobs[s], s > 0 ? jobs[s - 1].boundary_bytes : 0);
 }
 
+static Status too_many_squares(const MicrobatchProblem* problem, const MbShape* shape, const char* what) {
+    return FAIL(
+        STATUS_INFEASIBLE,
+        "%s (%lld + %lld tokens with padding): squared lengths of %lld and %lld, products of %lld; the "
+        "model's kernels count up to %lld of each (max_squares) ---> a smaller -t, or cut samples "
+        "shorter",
+        what, (long long)shape->enc_tokens, (long long)shape->dec_tokens, (long long)shape->enc_squares,
+        (long long)shape->dec_squares, (long long)shape->cross_products,
+        (long long)problem->request->rules.max_squares);
+}
+
 Status microbatch_infeasible(const MicrobatchProblem* problem, const MbShape* shape, const char* what) {
+    if (!shape_rules_allow(&problem->request->rules, shape)) {
+        return too_many_squares(problem, shape, what);
+    }
     RecomputeMode best_mode = problem->modes[0];
     int64_t best_over = INT64_MAX, best_alone = 0;
     int32_t best_stage = 0;
@@ -222,19 +239,15 @@ void microbatch_list_close(MicrobatchList* list, const MicrobatchProblem* proble
     mb->work_ns = microbatch_work_ns(problem, mb->mode, &mb->shape);
 }
 
-static int32_t round_up(int32_t num_tokens, int64_t limit) {
-    int64_t rounded = ((int64_t)num_tokens + PAD_MULTIPLE - 1) / PAD_MULTIPLE * PAD_MULTIPLE;
-    if (limit <= 0 || limit > rounded) { limit = rounded; }
-    return (int32_t)(limit < num_tokens ? num_tokens : limit);
+int32_t microbatch_pad_tokens(const MicrobatchProblem* problem, int32_t num_tokens, int64_t num_seqs) {
+    const PlanRequest* request = problem->request;
+    return shape_rules_pad(&request->rules, num_tokens, num_seqs, request->max_seq_tokens);
 }
 
-int32_t microbatch_pad_tokens(const MicrobatchProblem* problem, int32_t num_tokens) {
-    return round_up(num_tokens, problem->request->max_seq_tokens);
-}
-
-int32_t microbatch_pad_targets(const MicrobatchProblem* problem, int32_t num_tokens) {
-    int32_t limit = problem->request->max_target_tokens;
-    return limit > 0 ? round_up(num_tokens, limit) : microbatch_pad_tokens(problem, num_tokens);
+int32_t microbatch_pad_targets(const MicrobatchProblem* problem, int32_t num_tokens, int64_t num_seqs) {
+    const PlanRequest* request = problem->request;
+    if (request->max_target_tokens <= 0) { return microbatch_pad_tokens(problem, num_tokens, num_seqs); }
+    return shape_rules_pad(&request->rules, num_tokens, num_seqs, request->max_target_tokens);
 }
 
 void microbatch_list_append(MicrobatchList* list, const MicrobatchProblem* problem, MbLayout layout,
@@ -245,8 +258,8 @@ void microbatch_list_append(MicrobatchList* list, const MicrobatchProblem* probl
         enc = sample->enc_tokens > enc ? sample->enc_tokens : enc;
         dec = sample->dec_tokens > dec ? sample->dec_tokens : dec;
     }
-    enc = microbatch_pad_tokens(problem, enc);
-    dec = microbatch_pad_targets(problem, dec);
+    enc = microbatch_pad_tokens(problem, enc, num);
+    dec = microbatch_pad_targets(problem, dec, num);
     microbatch_list_open(list, layout, mode);
     for (int32_t i = 0; i < num; i++) {
         const PlanSample* sample = &problem->samples[ids[i]];

@@ -99,7 +99,7 @@ int64_t microbatch_alone_bytes(const MicrobatchProblem* problem, int32_t s, Reco
 // Everything about one shape at once, each part of the cost model evaluated once: for inner loops.
 typedef struct {
     int64_t work_ns;
-    bool fits_alone;  // alone <= available on every stage
+    bool fits_alone;  // alone <= available on every stage, and the kernels take it
     bool fits_held;   // and held <= available / share on every stage
 } MicrobatchCost;
 
@@ -121,13 +121,13 @@ void microbatch_list_add(MicrobatchList* list, const MicrobatchProblem* problem,
                          int32_t num, int32_t enc_tokens, int32_t dec_tokens);
 void microbatch_list_close(MicrobatchList* list, const MicrobatchProblem* problem);
 
-// One micro-batch of these samples, one sequence each: ragged, or padded to the longest (rounded up to
-// PAD_MULTIPLE, never beyond max_seq_tokens; of the decoder's side max_target_tokens).
-enum { PAD_MULTIPLE = 8 };
+// One micro-batch of these samples, one sequence each: ragged, or padded to the longest (shape_rules.h; of
+// the decoder's side up to max_target_tokens).
 void microbatch_list_append(MicrobatchList* list, const MicrobatchProblem* problem, MbLayout layout,
                             RecomputeMode mode, const int32_t* ids, int32_t num);
-int32_t microbatch_pad_tokens(const MicrobatchProblem* problem, int32_t num_tokens);
-int32_t microbatch_pad_targets(const MicrobatchProblem* problem, int32_t num_tokens);
+// What the longest of num_seqs samples is padded to; num_seqs 0: at least, among any number.
+int32_t microbatch_pad_tokens(const MicrobatchProblem* problem, int32_t num_tokens, int64_t num_seqs);
+int32_t microbatch_pad_targets(const MicrobatchProblem* problem, int32_t num_tokens, int64_t num_seqs);
 
 // The recompute mode of a finished list: the first in which every micro-batch keeps to its share of memory,
 // else the first in which each fits alone. `unit` names its micro-batches in the message.

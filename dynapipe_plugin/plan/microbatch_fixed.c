@@ -9,6 +9,8 @@ its micro-batch, and attends across its samples; as many windows per micro-batch
     tokens         sorted by length, a new micro-batch where the budget of mb_tokens would be exceeded
 (computed tokens: padding counts in layout padded)
 
+Where kernels count squared lengths up to a limit (ShapeRules), a micro-batch ends before it would exceed it.
+
 The first recompute mode in which every micro-batch keeps to its share of memory is taken, else the first in
 which each fits alone.
 */
@@ -17,6 +19,7 @@ which each fits alone.
 
 #include "microbatch.h"
 #include "sample_order.h"
+#include "shape_rules.h"
 
 static int64_t tokens_of(const PlanSample* sample) {
     return (int64_t)sample->enc_tokens + sample->dec_tokens;
@@ -81,6 +84,20 @@ Status microbatch_list_choose_mode(MicrobatchList* list, const MicrobatchProblem
                 unit);
 }
 
+static bool kernels_take(const MicrobatchProblem* problem, const MbShape* shape) {
+    return shape_rules_allow(&problem->request->rules, shape);
+}
+
+// `num` sequences of these lengths.
+static MbShape equal_sequences(int64_t num, int64_t enc, int64_t dec) {
+    return (MbShape){.num_seqs = num,
+                     .enc_tokens = num * enc,
+                     .enc_squares = num * enc * enc,
+                     .dec_tokens = num * dec,
+                     .dec_squares = num * dec * dec,
+                     .cross_products = num * enc * dec};
+}
+
 static Status reserve(MicrobatchList* out, const MicrobatchProblem* problem, int32_t** order, Arena* arena) {
     *order = ARENA_NEW(arena, int32_t, problem->num_samples);
     if (!*order) { return FAIL(STATUS_NO_MEMORY, "order of %d samples", problem->num_samples); }
@@ -116,8 +133,11 @@ Status microbatch_packed_build(MicrobatchList* out, const MicrobatchProblem* pro
         int64_t dec, longest_dec = 0;
         int32_t end = begin;
         for (int64_t w = 0; w < (num_windows > 0 ? num_windows : 1) && end < N; w++) {
-            end = window_end(problem, end, window, &dec);
+            int32_t next = window_end(problem, end, window, &dec);
+            MbShape shape = equal_sequences(w + 1, window.enc, max_of(dec, longest_dec));
+            if (w > 0 && !kernels_take(problem, &shape)) { break; }
             longest_dec = max_of(dec, longest_dec);
+            end = next;
         }
         microbatch_list_open(out, LAYOUT_PACKED, problem->modes[0]);
         for (int32_t next; begin < end; begin = next) {
@@ -172,6 +192,17 @@ static int32_t rooms_take(Rooms* rooms, int64_t needed, int64_t* room) {
     return pack;
 }
 
+// The pack that was taken if its sequences and the sample are not too many squares for the kernels; else -1,
+// and the pack stays where it was.
+static int32_t pack_with(Rooms* rooms, int32_t pack, int64_t room, const MbShape* shape,
+                         const MicrobatchProblem* problem, const PlanSample* sample) {
+    MbShape grown = *shape;
+    mb_shape_add(&grown, sample->enc_tokens, sample->dec_tokens, 0);
+    if (kernels_take(problem, &grown)) { return pack; }
+    rooms_put(rooms, room, pack);
+    return -1;
+}
+
 static Status rooms_make(Rooms* out, int64_t budget, int32_t num_packs, Arena* arena) {
     out->leaves = 1;
     while (out->leaves <= budget) { out->leaves *= 2; }
@@ -198,12 +229,16 @@ Status microbatch_packed_ragged_build(MicrobatchList* out, const MicrobatchProbl
     TRY(rooms_make(&rooms, budget, N, arena));
     int32_t *pack_of = ARENA_NEW(arena, int32_t, N), *ids = ARENA_NEW(arena, int32_t, N);
     int32_t* begin = ARENA_NEW(arena, int32_t, N + 2);
-    if (!pack_of || !ids || !begin) { return FAIL(STATUS_NO_MEMORY, "packs of %d samples", N); }
+    MbShape* shapes = ARENA_NEW(arena, MbShape, N);
+    if (!pack_of || !ids || !begin || !shapes) { return FAIL(STATUS_NO_MEMORY, "packs of %d samples", N); }
     for (int32_t k = 0; k < N; k++) {
-        int64_t room = 0, tokens = tokens_of(&problem->samples[order[k]]);
+        const PlanSample* sample = &problem->samples[order[k]];
+        int64_t room = 0, tokens = tokens_of(sample);
         int32_t pack = tokens <= budget ? rooms_take(&rooms, tokens, &room) : -1;
+        if (pack >= 0) { pack = pack_with(&rooms, pack, room, &shapes[pack], problem, sample); }
         if (pack < 0) { pack = num_packs++, room = tokens <= budget ? budget : tokens; }
         rooms_put(&rooms, room - tokens, pack);
+        mb_shape_add(&shapes[pack], sample->enc_tokens, sample->dec_tokens, 0);
         pack_of[k] = pack;
         begin[pack + 2]++;
     }
@@ -218,6 +253,20 @@ Status microbatch_packed_ragged_build(MicrobatchList* out, const MicrobatchProbl
 
 // --- padded, tokens ---------------------------------------------------------------------------------------
 
+typedef struct {
+    int32_t enc, dec;
+} Longest;
+
+static void longest_add(Longest* longest, const PlanSample* sample) {
+    longest->enc = (int32_t)max_of(sample->enc_tokens, longest->enc);
+    longest->dec = (int32_t)max_of(sample->dec_tokens, longest->dec);
+}
+
+static MbShape longest_padded(const Longest* longest, const MicrobatchProblem* problem, int64_t num) {
+    return equal_sequences(num, microbatch_pad_tokens(problem, longest->enc, num),
+                           microbatch_pad_targets(problem, longest->dec, num));
+}
+
 Status microbatch_padded_build(MicrobatchList* out, const MicrobatchProblem* problem,
                                const MicrobatchTaper* taper, Arena* arena) {
     (void)taper;
@@ -230,10 +279,14 @@ Status microbatch_padded_build(MicrobatchList* out, const MicrobatchProblem* pro
         num = budget_tokens(problem) * N / total;
         num = num > 0 ? num : 1;
     }
-    for (int64_t begin = 0; begin < N; begin += num) {
-        int64_t end = begin + num < N ? begin + num : N;
-        microbatch_list_append(out, problem, LAYOUT_PADDED, problem->modes[0], order + begin,
-                               (int32_t)(end - begin));
+    for (int32_t begin = 0, end; begin < N; begin = end) {
+        Longest longest = {0};
+        for (end = begin; end < N && end - begin < num; end++) {
+            longest_add(&longest, &problem->samples[order[end]]);
+            MbShape shape = longest_padded(&longest, problem, end - begin + 1);
+            if (end > begin && !kernels_take(problem, &shape)) { break; }
+        }
+        microbatch_list_append(out, problem, LAYOUT_PADDED, problem->modes[0], order + begin, end - begin);
     }
     return microbatch_list_choose_mode(out, problem, "--batching padded: micro-batch");
 }
@@ -247,18 +300,15 @@ Status microbatch_tokens_build(MicrobatchList* out, const MicrobatchProblem* pro
     MbLayout layout = problem->request->layout == LAYOUT_PADDED ? LAYOUT_PADDED : LAYOUT_RAGGED;
     int64_t budget = budget_tokens(problem);
     for (int32_t begin = 0, end; begin < N; begin = end) {
-        int64_t sum = 0;
-        int32_t enc = 0, dec = 0;
+        MbShape shape = {0};
+        Longest longest = {0};
         for (end = begin; end < N; end++) {
             const PlanSample* sample = &problem->samples[order[end]];
-            enc = sample->enc_tokens > enc ? sample->enc_tokens : enc;
-            dec = sample->dec_tokens > dec ? sample->dec_tokens : dec;
-            int64_t longest =
-                (int64_t)microbatch_pad_tokens(problem, enc) + microbatch_pad_targets(problem, dec);
-            sum += tokens_of(sample);
-            if (end > begin && (layout == LAYOUT_PADDED ? longest * (end - begin + 1) : sum) > budget) {
-                break;
-            }
+            longest_add(&longest, sample);
+            mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, 0);
+            if (layout == LAYOUT_PADDED) { shape = longest_padded(&longest, problem, end - begin + 1); }
+            bool is_full = shape.enc_tokens + shape.dec_tokens > budget || !kernels_take(problem, &shape);
+            if (end > begin && is_full) { break; }
         }
         microbatch_list_append(out, problem, layout, problem->modes[0], order + begin, end - begin);
     }

@@ -16,15 +16,11 @@ void interval_grow(GrowingInterval* interval, const MicrobatchProblem* problem, 
         mb_shape_add(&g->shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
         return;
     }
-    if (sample->enc_tokens > g->enc) {
-        g->enc = sample->enc_tokens;
-        g->enc_pad = microbatch_pad_tokens(problem, g->enc);
-    }
-    if (sample->dec_tokens > g->dec) {
-        g->dec = sample->dec_tokens;
-        g->dec_pad = microbatch_pad_targets(problem, g->dec);
-    }
-    int64_t num = g->shape.num_seqs + 1, enc = g->enc_pad, dec = g->dec_pad;
+    if (sample->enc_tokens > g->enc) { g->enc = sample->enc_tokens; }
+    if (sample->dec_tokens > g->dec) { g->dec = sample->dec_tokens; }
+    int64_t num = g->shape.num_seqs + 1;
+    int64_t enc = microbatch_pad_tokens(problem, g->enc, num);
+    int64_t dec = microbatch_pad_targets(problem, g->dec, num);
     g->shape = (MbShape){.num_seqs = num,
                          .enc_tokens = num * enc,
                          .enc_squares = num * enc * enc,
@@ -36,16 +32,27 @@ void interval_grow(GrowingInterval* interval, const MicrobatchProblem* problem, 
 
 // --- the line below ---------------------------------------------------------------------------------------
 
+// What a sample has in any micro-batch at least.
+static void shape_least(MbShape* shape, const Intervals* intervals, const PlanSample* sample) {
+    const MicrobatchProblem* problem = intervals->problem;
+    int32_t enc = sample->enc_tokens, dec = sample->dec_tokens;
+    if (intervals->options->layout == LAYOUT_PADDED) {
+        enc = microbatch_pad_tokens(problem, enc, 0);
+        dec = microbatch_pad_targets(problem, dec, 0);
+    }
+    mb_shape_add(shape, enc, dec, sample->supervised_tokens);
+}
+
 // Rounded down, 1 ns for each job that was rounded to nearest.
 static void line_make(Intervals* out) {
     double constant, slope[FEATURE_COUNT];
     microbatch_price_line(&constant, slope, &out->pricer);
     bool usable = constant < (double)COST_LIMIT / 2;
     for (int32_t n = 1; n <= out->N && usable; n++) {
-        GrowingInterval g = {0};
+        MbShape shape = {0};
         double features[FEATURE_COUNT], sum = 0;
-        interval_grow(&g, out->problem, out->options->layout, &out->problem->samples[out->order[n - 1]]);
-        cost_shape_features(features, &g.shape);
+        shape_least(&shape, out, &out->problem->samples[out->order[n - 1]]);
+        cost_shape_features(features, &shape);
         for (int f = 0; f < FEATURE_COUNT; f++) { sum += slope[f] * features[f]; }
         usable = sum < (double)COST_LIMIT / 2;
         if (!usable) { break; }

@@ -9,7 +9,8 @@ be part of an optimum. For that a line lies below every t:
     t(i, n) >= per_mb_ns + line_ns[n] - line_ns[i]
 
 (the constant and the slopes of the cost model at every sample's own length: what padding adds is not
-counted).
+counted). Kernels that ask for tokens in multiples (shape_rules.h) can take less time for a longer interval
+of short samples: a row may then end too early, and the optimum is one of the intervals known.
 */
 #pragma once
 
@@ -18,8 +19,7 @@ counted).
 
 typedef struct {
     MbShape shape;
-    int32_t enc, dec;          // longest, where padded
-    int32_t enc_pad, dec_pad;  // rounded up
+    int32_t enc, dec;  // longest, where padded
 } GrowingInterval;
 
 typedef struct {

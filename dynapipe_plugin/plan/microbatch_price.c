@@ -116,7 +116,8 @@ static void fits_set(MicrobatchCost* cost, const MicrobatchPricer* pricer, const
 }
 
 MicrobatchCost microbatch_price(const MicrobatchPricer* pricer, const MbShape* shape) {
-    MicrobatchCost cost = {.fits_alone = true, .fits_held = true};
+    const ShapeRules* rules = &pricer->problem->request->rules;
+    MicrobatchCost cost = {.fits_alone = shape_rules_allow(rules, shape), .fits_held = true};
     CostParts parts;
     cost_parts(&parts, &pricer->problem->table, pricer->mode, shape);
     for (int32_t i = 0; i < pricer->num_slow; i++) {

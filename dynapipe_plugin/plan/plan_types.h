@@ -64,11 +64,12 @@ typedef enum { JOB_F, JOB_B, JOB_W, JOB_R, JOB_COUNT } JobKind;
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_COUNT } RecomputeMode;
 
 // A contiguous range of layers. Encoder layers come first in the numbering. The first stage has the embedding
-// too, the last one the head; that one may have no layer at all (a large vocabulary is worth many).
+// too, the last one the head; that one may have no layer at all (a large vocabulary is worth many), unless
+// the model's head needs one.
 typedef struct {
     int32_t layer_begin, layer_end;  // half-open, over all layers of the model
 } StageLayers;
 
-static inline bool stage_may_have(const StageLayers* layers, int32_t s, int32_t P) {
-    return layers->layer_end - layers->layer_begin >= (s == P - 1 && P > 1 ? 0 : 1);
+static inline bool stage_may_have(const StageLayers* layers, int32_t s, int32_t P, bool head_has_layer) {
+    return layers->layer_end - layers->layer_begin >= (s == P - 1 && P > 1 && !head_has_layer ? 0 : 1);
 }

@@ -9,6 +9,7 @@
 #include "plan_assemble.h"
 #include "policy_drafts.h"
 #include "search.h"
+#include "shape_rules.h"
 
 enum { POLICY_EFFORT = 300, MAX_SEARCHES = 6, BASELINES_MAX_SAMPLES = 4096 };
 
@@ -32,13 +33,11 @@ static Status check_request(const PlanRequest* request, const CostModel* costs) 
         return FAIL(STATUS_BAD_OPTION, "--memory-limit %lld ---> 0 (none) or a number of bytes",
                     (long long)request->memory_limit_bytes);
     }
-    if ((uint32_t)request->batching >= BATCHING_COUNT || (uint32_t)request->schedule >= SCHEDULE_COUNT) {
-        return FAIL(STATUS_OUT_OF_RANGE, "plan_make: no such batching or schedule");
-    }
     int32_t num_layers = costs->num_enc_layers + costs->num_dec_layers, next_layer = 0;
     for (int32_t s = 0; s < request->P; s++) {
         StageLayers layers = request->stages[s];
-        if (layers.layer_begin != next_layer || !stage_may_have(&layers, s, request->P)) {
+        if (layers.layer_begin != next_layer ||
+            !stage_may_have(&layers, s, request->P, request->rules.head_has_layer)) {
             return FAIL(STATUS_OUT_OF_RANGE,
                         "plan_make: stage %d has layers %d ... %d, expected to begin at %d", s,
                         layers.layer_begin, layers.layer_end, next_layer);
@@ -132,6 +131,7 @@ static Status finish(Plan* out, Planner* planner, Arena* arena) {
     }
     plan.bound_ns = planner->bound.bound_ns;
     TRY(plan_check(&plan, problem->samples, problem->num_samples));
+    TRY(shape_rules_check_plan(&planner->request.rules, &plan));
     *out = plan;
     return STATUS_OK;
 }
@@ -267,6 +267,11 @@ int32_t plan_effort(const PlanRequest* request, int64_t planning_ns) {
 Status plan_make(Plan* out, const PlanRequest* request, const CostModel* costs, const PlanSample* samples,
                  int32_t num_samples, Arena* arena) {
     Planner planner = {.request = *request};
+    if ((uint32_t)request->batching >= BATCHING_COUNT || (uint32_t)request->schedule >= SCHEDULE_COUNT) {
+        return FAIL(STATUS_OUT_OF_RANGE, "plan_make: no such batching or schedule");
+    }
+    TRY(shape_rules_check(request));
+    if (request->rules.padded) { planner.request.layout = LAYOUT_PADDED; }
     if (request->choose_stages) {
         TRY(stage_split_make(planner.request.stages, request, costs, samples, num_samples, 1));
     }

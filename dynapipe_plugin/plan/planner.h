@@ -77,8 +77,8 @@ int32_t plan_effort(const PlanRequest* request, int64_t planning_ns);
 
 // Layers onto request->P stages: minimise the slowest stage for the samples of `num_batches` global batches,
 // embedding and head priced in, within request->memory_limit_bytes (exact: dynamic program over contiguous
-// ranges). Every stage gets at least one layer, but the last may have the head alone. request->stages and
-// batching are not looked at.
+// ranges). Every stage gets at least one layer, but the last may have the head alone (where the rules let
+// it). request->stages and batching are not looked at.
 Status stage_split_make(StageLayers* out, const PlanRequest* request, const CostModel* costs,
                         const PlanSample* samples, int32_t num_samples, int32_t num_batches);
 

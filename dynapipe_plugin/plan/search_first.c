@@ -135,18 +135,21 @@ static Status try_cuts(Firsts* firsts, const ModeRule* rule) {
     return STATUS_OK;
 }
 
-// Micro-batches of equal size of which stage s can keep P - s, where nothing is recomputed; of the first
-// replica.
+// Micro-batches of equal size of which stage s can keep P - s, where nothing is recomputed, and of no more
+// squares than the kernels count; of the first replica.
 static int64_t mbs_to_keep(const Firsts* firsts) {
     const Search* search = firsts->search;
     const MicrobatchProblem* problem = search->problem;
     MbShape all = {0};
     CostParts parts;
     int64_t most = 0;
-    if (problem->request->memory_limit_bytes == 0) { return 0; }
+    if (problem->request->memory_limit_bytes == 0 && problem->request->rules.max_squares == 0) { return 0; }
     for (int32_t i = 0; i < firsts->share[0].num_ids[0]; i++) {
         const PlanSample* sample = &problem->samples[firsts->share[0].ids[0][i]];
         mb_shape_add(&all, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
+    }
+    if (problem->request->rules.max_squares > 0) {
+        most = all.enc_squares / problem->request->rules.max_squares + 1;
     }
     cost_parts(&parts, &problem->table, problem->modes[0], &all);
     for (int32_t s = 0; s < problem->P; s++) {
@@ -218,14 +221,15 @@ typedef struct {
 } Tuned;
 
 // One layer from stage `from` to stage `to`; those between shift. False where a stage would be left empty.
-static bool shift_layer(StageLayers* out, const StageLayers* in, int32_t P, int32_t from, int32_t to) {
-    memcpy(out, in, sizeof *out * (size_t)P);
+static bool shift_layer(StageLayers* out, const Tuned* tuned, int32_t from, int32_t to) {
+    const PlanRequest* request = tuned->firsts->search->problem->request;
+    memcpy(out, tuned->stages, sizeof *out * (size_t)request->P);
     int32_t by = from < to ? -1 : 1, low = from < to ? from : to, high = from < to ? to : from;
     for (int32_t s = low; s < high; s++) {
         out[s].layer_end += by;
         out[s + 1].layer_begin += by;
     }
-    return stage_may_have(&out[from], from, P);
+    return stage_may_have(&out[from], from, request->P, request->rules.head_has_layer);
 }
 
 static int64_t slowest_ns(const SearchState* states, int32_t num) {
@@ -268,9 +272,7 @@ static Status tune_stages(Tuned* tuned) {
         for (int32_t pair = 0; pair < P * P; pair++) {
             StageLayers shifted[PLAN_MAX_STAGES] = {{0}};
             bool better;
-            if (pair / P == pair % P || !shift_layer(shifted, tuned->stages, P, pair / P, pair % P)) {
-                continue;
-            }
+            if (pair / P == pair % P || !shift_layer(shifted, tuned, pair / P, pair % P)) { continue; }
             TRY(try_stages(&better, tuned, shifted));
             any |= better;
         }

@@ -176,8 +176,9 @@ static bool draw_stages(Local* local, Move* move) {
         stages[s].layer_end += by;
         stages[s + 1].layer_begin += by;
     }
-    if (!stage_may_have(&stages[first], first, state->P) ||
-        !stage_may_have(&stages[last + 1], last + 1, state->P)) {
+    const bool head_has_layer = state->problem->request->rules.head_has_layer;
+    if (!stage_may_have(&stages[first], first, state->P, head_has_layer) ||
+        !stage_may_have(&stages[last + 1], last + 1, state->P, head_has_layer)) {
         return false;
     }
     search_state_assign(&local->spare, state);

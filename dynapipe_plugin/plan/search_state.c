@@ -5,6 +5,7 @@
 
 #include "pipe_problem.h"
 #include "pipe_schedule.h"
+#include "shape_rules.h"
 
 static int64_t align_up(int64_t num_bytes) {
     return (num_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
@@ -84,14 +85,14 @@ static void chain_out(SearchState* state, int32_t i) {
 
 // Every sequence as long as the longest, which only a look at all of them tells.
 static void shape_padded(SearchState* state, int32_t m) {
-    int32_t enc = 0, dec = 0;
+    int32_t enc = 0, dec = 0, num = state->count[m];
     for (int32_t i = state->head[m]; i >= 0; i = state->next[i]) {
         const PlanSample* sample = sample_at(state, i);
         enc = sample->enc_tokens > enc ? sample->enc_tokens : enc;
         dec = sample->dec_tokens > dec ? sample->dec_tokens : dec;
     }
-    enc = microbatch_pad_tokens(state->problem, enc);
-    dec = microbatch_pad_targets(state->problem, dec);
+    enc = microbatch_pad_tokens(state->problem, enc, num);
+    dec = microbatch_pad_targets(state->problem, dec, num);
     state->shape[m] = (MbShape){0};
     for (int32_t i = state->head[m]; i >= 0; i = state->next[i]) {
         mb_shape_add(&state->shape[m], enc, dec, sample_at(state, i)->supervised_tokens);
@@ -346,6 +347,13 @@ Status search_state_init(SearchState* out, const MicrobatchProblem* problem, MbL
 
 Status search_state_simulate(int64_t* makespan_ns, const SearchState* state, int64_t cutoff_ns,
                              int64_t* budget, Arena* scratch) {
+    const ShapeRules* rules = &state->problem->request->rules;
+    *makespan_ns = INT64_MAX;
+    for (int32_t m = 0; m < state->M && rules->max_squares > 0; m++) {
+        if (shape_rules_allow(rules, &state->shape[m])) { continue; }
+        --*budget;  // for looking
+        return STATUS_OK;
+    }
     arena_reset(scratch);
     return pipe_adaptive_makespan(makespan_ns, &state->pipe, state->order, &state->rule, cutoff_ns, budget,
                                   scratch);

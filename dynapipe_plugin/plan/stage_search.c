@@ -90,13 +90,13 @@ static Status try_batch_split(StageSearch* search, const StageBatch* batch) {
 }
 
 // One layer from stage `from` to stage `to`; those between keep their number of layers. False: none to give.
-static bool move_layer(StageLayers* stages, int32_t P, int32_t from, int32_t to) {
+static bool move_layer(StageLayers* stages, const PlanRequest* request, int32_t from, int32_t to) {
     int32_t first = from < to ? from : to, last = from < to ? to : from, step = from < to ? -1 : 1;
     for (int32_t s = first; s < last; s++) {
         stages[s].layer_end += step;
         stages[s + 1].layer_begin += step;
     }
-    return stage_may_have(&stages[from], from, P);
+    return stage_may_have(&stages[from], from, request->P, request->rules.head_has_layer);
 }
 
 static Status try_neighbours(StageSearch* search) {
@@ -109,7 +109,7 @@ static Status try_neighbours(StageSearch* search) {
                 int32_t to = from + side * distance;
                 StageLayers stages[PLAN_MAX_STAGES];
                 memcpy(stages, centre, sizeof stages);
-                if (to < 0 || to >= P || !move_layer(stages, P, from, to)) { continue; }
+                if (to < 0 || to >= P || !move_layer(stages, &search->request, from, to)) { continue; }
                 TRY(try_split(search, stages));
             }
         }

@@ -3,7 +3,7 @@ stage_split.c -- contiguous layers onto P stages, embedding and head priced in; 
 stage_split_make).
 
     g(p, l) = min { max(g(p-1, k), time of layers k..l-1 as stage p-1) : p-1 <= k < l }     the slowest stage
-                  (k <= l for p = P: the last stage may have the head alone)
+                  (k <= l for p = P: the last stage may have the head alone, unless head_has_layer)
     h(p, l) = min { h(p-1, k) + (that time)^2 : that time <= g(P, L) }                       among those:
 evenest
 
@@ -33,6 +33,7 @@ typedef struct {
 
 typedef struct {
     int32_t P, L;
+    bool head_has_layer;
     const CostModel* costs;
     PartCost part[PART_COUNT];
     int64_t memory_limit_bytes;  // INT64_MAX: none
@@ -73,13 +74,18 @@ static int64_t stage_time(const Split* split, int32_t s, int32_t begin, int32_t 
     return stage_cost(split, s, count, cost_state_bytes(split->costs, &stage));
 }
 
+// The head alone: not the first stage.
+static bool may_be_empty(const Split* split, int32_t p) {
+    return p == split->P - 1 && !split->head_has_layer;
+}
+
 // The smallest possible time of the slowest stage. best[l]: of the first p stages on the first l layers.
 static int64_t slowest_make(const Split* split, int64_t* best, int64_t* next) {
     for (int32_t l = 1; l <= split->L; l++) { best[l] = stage_time(split, 0, 0, l); }
     for (int32_t p = 1; p < split->P; p++) {
         for (int32_t l = p + 1; l <= split->L; l++) {
             next[l] = INT64_MAX;
-            for (int32_t k = p; k < l + (p == split->P - 1); k++) {
+            for (int32_t k = p; k < l + may_be_empty(split, p); k++) {
                 int64_t last = stage_time(split, p, k, l), slowest = best[k] > last ? best[k] : last;
                 next[l] = slowest < next[l] ? slowest : next[l];
             }
@@ -108,7 +114,7 @@ static void evenest_make(const Split* split, int64_t slowest_ns, int64_t* best, 
         for (int32_t l = 0; l <= L; l++) {
             next[l] = -1;
             // ascending: ties keep the smaller k, fewer layers before
-            for (int32_t k = p; k < l + (p == split->P - 1); k++) {
+            for (int32_t k = p; k < l + may_be_empty(split, p); k++) {
                 int64_t time_ns = stage_time(split, p, k, l);
                 if (best[k] < 0 || time_ns > slowest_ns) { continue; }
                 int64_t sum = best[k] + squared(time_ns, slowest_ns);
@@ -209,7 +215,7 @@ Status stage_split_make(StageLayers* out, const PlanRequest* request, const Cost
         return FAIL(STATUS_BAD_OPTION, "--stages %d: the model has %d layers ---> give 1 to %d", P, L,
                     L < PLAN_MAX_STAGES ? L : PLAN_MAX_STAGES);
     }
-    Split split = {.P = P, .L = L, .costs = costs};
+    Split split = {.P = P, .L = L, .head_has_layer = request->rules.head_has_layer, .costs = costs};
     int64_t limit_bytes = request->memory_limit_bytes,
             num_chunks = (int64_t)CHUNKS_PER_STAGE * P * request->R * num_batches;
     split.memory_limit_bytes = limit_bytes > 0 ? limit_bytes : INT64_MAX;

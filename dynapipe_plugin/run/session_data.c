@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../plan/shape_rules.h"
 #include "session.h"
 
 enum { MAX_STEP_SAMPLES = 1 << 20 };  // the search grows with them; beyond, -d is a slip of the finger
@@ -134,18 +135,19 @@ const char* dynapipe_task_name(const Dynapipe* dp, int32_t task) {
 
 // "4,4,3,1" -> layers of each stage; the last one of several may have the head alone.
 static Status parse_stage_split(Dynapipe* dp, const char* text, int32_t num_layers) {
+    const bool head_has_layer = dp->request.rules.head_has_layer;
     int32_t begin = 0, s = 0;
     for (const char* at = text; *at != '\0'; s++) {
         char* end;
         long layers = strtol(at, &end, 10);
         bool is_number = end != at && layers >= 0 && layers <= num_layers && (*end == ',' || *end == '\0');
         StageLayers stage = {begin, begin + (is_number ? (int32_t)layers : 0)};
-        if (!is_number || s >= dp->num_stages || !stage_may_have(&stage, s, dp->num_stages)) {
-            return FAIL(
-                STATUS_BAD_OPTION,
-                "--stage-split %s ---> give %d numbers that add up to %d layers, each at least 1, the "
-                "last one of several may be 0 (the head alone)",
-                text, dp->num_stages, num_layers);
+        if (!is_number || s >= dp->num_stages || !stage_may_have(&stage, s, dp->num_stages, head_has_layer)) {
+            return FAIL(STATUS_BAD_OPTION,
+                        "--stage-split %s ---> give %d numbers that add up to %d layers, each at least 1%s",
+                        text, dp->num_stages, num_layers,
+                        head_has_layer ? " (this model's head needs one, too)"
+                                       : ", the last one of several may be 0 (the head alone)");
         }
         dp->request.stages[s] = stage;
         begin += (int32_t)layers;
@@ -161,14 +163,24 @@ static Status parse_stage_split(Dynapipe* dp, const char* text, int32_t num_laye
     return STATUS_OK;
 }
 
-static void fill_request(Dynapipe* dp) {
+static ShapeRules rules_of(const DynapipeShapes_v1* shapes) {
+    return (ShapeRules){.padded = shapes->padded != 0,
+                        .seq_multiple = shapes->seq_multiple,
+                        .tokens_multiple = shapes->tokens_multiple,
+                        .max_squares = shapes->max_squares,
+                        .head_has_layer = shapes->head_has_layer != 0};
+}
+
+static void fill_request(Dynapipe* dp, const DynapipeCosts* costs) {
     const SessionOptions* options = &dp->options;
     PlanRequest* request = &dp->request;
     request->batching = (Batching)options->batching;
     request->layout = (MbLayout)options->layout;
+    request->rules = rules_of(&costs->shapes);
     request->schedule = (ScheduleChoice)options->schedule;
     request->recompute = (RecomputeChoice)options->recompute;
-    request->split_backward = (SplitBackward)options->split_backward;
+    request->split_backward =
+        costs->has_weights_job ? (SplitBackward)options->split_backward : SPLIT_BACKWARD_OFF;
     request->P = dp->num_stages;
     request->R = dp->num_replicas;
     request->memory_limit_bytes = options->memory_limit_bytes;
@@ -179,17 +191,35 @@ static void fill_request(Dynapipe* dp) {
     request->effort = options->effort;
 }
 
-static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs) {
-    dp->costs = costs->model;
-    int32_t num_layers = dp->costs.num_enc_layers + dp->costs.num_dec_layers;
+// Can this model be run on so many stages, and with these options?
+static Status check_model(const Dynapipe* dp, const DynapipeCosts* costs) {
+    int32_t num_layers = costs->model.num_enc_layers + costs->model.num_dec_layers;
+    int32_t num_ranks = dp->transport.num_ranks, P = num_layers < num_ranks ? num_layers : num_ranks;
+    while (P > 1 && num_ranks % P != 0) { P--; }
     if (dp->num_stages > num_layers) {
-        return FAIL(STATUS_BAD_OPTION, "--stages %d: the model has %d layers ---> at most %d stages",
-                    dp->num_stages, num_layers, num_layers);
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "--stages %d: the model has %d layers, and every stage needs one ---> at most --stages %d, "
+            "on %d ranks --stages %d --replicas %d",
+            dp->num_stages, num_layers, num_layers, num_ranks, P, num_ranks / P);
     }
+    if (!costs->has_weights_job && dp->options.split_backward == SPLIT_BACKWARD_ON) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--split-backward on: the model's backward cannot be divided (it has no "
+                    "backward_weights) ---> --split-backward auto");
+    }
+    return STATUS_OK;
+}
+
+static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs) {
+    int32_t num_layers = costs->model.num_enc_layers + costs->model.num_dec_layers;
+    TRY(check_model(dp, costs));
+    dp->costs = costs->model;
     TRY(cost_model_check(&dp->costs));
     if (dp->links == NULL) { TRY(session_device_open(dp, NULL)); }
     TRY(session_device_limit(dp));
-    fill_request(dp);
+    fill_request(dp, costs);
+    TRY(shape_rules_check(&dp->request));
     if (dp->options.stage_split != NULL) { TRY(parse_stage_split(dp, dp->options.stage_split, num_layers)); }
     return session_stages_choose(dp);
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../plan/shape_rules.h"
 #include "session.h"
 
 // --- memory ----------------------------------------------------------------------------------------------
@@ -70,16 +71,47 @@ static Status agree_on_tokens(Dynapipe* dp) {
 
 // --- validation ------------------------------------------------------------------------------------------
 
-// Ragged micro-batches of a validation batch in the order the samples came, dealt to the replicas in turn.
+// Micro-batches of a validation batch in the order the samples came, dealt to the replicas in turn; ragged,
+// unless the model's kernels take padded windows only.
 typedef struct {
     DynapipeBatch* batches;
     float** losses;
     int32_t num_batches;
 } EvalWork;
 
+// A micro-batch while it is filled.
+typedef struct {
+    int32_t enc, dec;          // longest
+    int32_t enc_pad, dec_pad;  // what they are padded to, where they are
+    MbShape shape;
+} Filling;
+
+static Filling filling_with(const Dynapipe* dp, Filling filling, const PlanSample* sample) {
+    const ShapeRules* rules = &dp->request.rules;
+    int64_t num = filling.shape.num_seqs + 1;
+    if (sample->enc_tokens > filling.enc) { filling.enc = sample->enc_tokens; }
+    if (sample->dec_tokens > filling.dec) { filling.dec = sample->dec_tokens; }
+    if (!rules->padded) {
+        mb_shape_add(&filling.shape, sample->enc_tokens, sample->dec_tokens, 0);
+        return filling;
+    }
+    filling.enc_pad = shape_rules_pad(rules, filling.enc, num, dp->run.max_seq_tokens);
+    filling.dec_pad = shape_rules_pad(rules, filling.dec, num, dp->run.max_target_tokens);
+    filling.shape = (MbShape){0};
+    for (int64_t i = 0; i < num; i++) { mb_shape_add(&filling.shape, filling.enc_pad, filling.dec_pad, 0); }
+    return filling;
+}
+
+static bool filling_fits(const Dynapipe* dp, const Filling* filling) {
+    return filling->shape.enc_tokens <= dp->eval_tokens &&
+           filling->shape.dec_tokens <= dp->eval_target_tokens &&
+           shape_rules_allow(&dp->request.rules, &filling->shape);
+}
+
 static Status add_micro_batch(Dynapipe* dp, EvalWork* work, const LoaderBatch* batch, int32_t begin,
-                              int32_t end) {
+                              const Filling* filling) {
     Arena* arena = &dp->eval_arena;
+    int32_t end = begin + (int32_t)filling->shape.num_seqs;
     PlanSequence* sequences = ARENA_NEW(arena, PlanSequence, end - begin);
     PlanSegment* segments = ARENA_NEW(arena, PlanSegment, end - begin);
     if (sequences == NULL || segments == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for validation"); }
@@ -87,6 +119,9 @@ static Status add_micro_batch(Dynapipe* dp, EvalWork* work, const LoaderBatch* b
         const PlanSample* sample = &batch->lengths[begin + i];
         segments[i] = (PlanSegment){begin + i, 0, sample->enc_tokens};
         sequences[i] = (PlanSequence){i, i + 1, sample->enc_tokens, sample->dec_tokens};
+        if (!dp->request.rules.padded) { continue; }
+        sequences[i].enc_tokens = filling->enc_pad;
+        sequences[i].dec_tokens = filling->dec_pad;
     }
     DynapipeBatch* out = &work->batches[work->num_batches];
     CollateParams params = session_collate_params(dp, 0, 0);
@@ -99,12 +134,19 @@ static Status add_micro_batch(Dynapipe* dp, EvalWork* work, const LoaderBatch* b
 }
 
 static Status check_fits(const Dynapipe* dp, const PlanSample* sample) {
-    if (sample->enc_tokens <= dp->eval_tokens && sample->dec_tokens <= dp->eval_target_tokens) {
-        return STATUS_OK;
+    Filling alone = filling_with(dp, (Filling){0}, sample);
+    if (filling_fits(dp, &alone)) { return STATUS_OK; }
+    if (!shape_rules_allow(&dp->request.rules, &alone.shape)) {
+        return FAIL(
+            STATUS_INFEASIBLE,
+            "-j: a sample of %d + %d tokens, more squared than the model's kernels count (%lld) ---> a "
+            "smaller -t, or -v 0",
+            sample->enc_tokens, sample->dec_tokens, (long long)dp->request.rules.max_squares);
     }
     char what[64], room[64];
     bool has_decoder = dp->run.max_target_tokens > 0;
-    snprintf(what, sizeof what, has_decoder ? "%d + %d" : "%d", sample->enc_tokens, sample->dec_tokens);
+    int32_t enc = (int32_t)alone.shape.enc_tokens, dec = (int32_t)alone.shape.dec_tokens;
+    snprintf(what, sizeof what, has_decoder ? "%d + %d" : "%d", enc, dec);
     snprintf(room, sizeof room, has_decoder ? "%d + %d" : "%d", dp->eval_tokens, dp->eval_target_tokens);
     return FAIL(STATUS_INFEASIBLE,
                 "-j: a sample of %s tokens, but --memory-limit %lld leaves room for %s ---> raise it, "
@@ -119,22 +161,18 @@ static Status split_batch(Dynapipe* dp, EvalWork* work, const LoaderBatch* batch
     if (work->batches == NULL || work->losses == NULL) {
         return FAIL(STATUS_NO_MEMORY, "no memory for validation");
     }
-    int32_t mb_idx = 0, begin = 0;
-    int64_t tokens = 0, targets = 0;
-    for (int32_t i = 0; i <= batch->num_samples; i++) {
-        PlanSample next = i < batch->num_samples ? batch->lengths[i] : (PlanSample){0};
-        TRY(check_fits(dp, &next));
-        bool full = i == batch->num_samples || tokens + next.enc_tokens > dp->eval_tokens ||
-                    targets + next.dec_tokens > dp->eval_target_tokens;
-        if (full && i > begin) {
-            if (mb_idx++ % dp->num_replicas == dp->replica) {
-                TRY(add_micro_batch(dp, work, batch, begin, i));
-            }
-            begin = i;
-            tokens = targets = 0;
+    int32_t mb_idx = 0;
+    for (int32_t begin = 0, end; begin < batch->num_samples; begin = end) {
+        TRY(check_fits(dp, &batch->lengths[begin]));
+        Filling filling = filling_with(dp, (Filling){0}, &batch->lengths[begin]);
+        for (end = begin + 1; end < batch->num_samples; end++) {
+            Filling grown = filling_with(dp, filling, &batch->lengths[end]);
+            if (!filling_fits(dp, &grown)) { break; }
+            filling = grown;
         }
-        tokens += next.enc_tokens;
-        targets += next.dec_tokens;
+        if (mb_idx++ % dp->num_replicas == dp->replica) {
+            TRY(add_micro_batch(dp, work, batch, begin, &filling));
+        }
     }
     return STATUS_OK;
 }

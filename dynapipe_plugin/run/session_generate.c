@@ -317,8 +317,12 @@ static Status make_pipeline(Generation* g) {
 
 static Status generate(Generation* g, const int64_t* samples) {
     Dynapipe* dp = g->dp;
-    if (dp->val == NULL || dp->api->infer == NULL) {
-        return FAIL(STATUS_BAD_OPTION, "nothing to answer ---> give -j, and a model that has infer()");
+    if (dp->val == NULL) { return FAIL(STATUS_BAD_OPTION, "nothing to answer ---> give -j"); }
+    if (dp->api->infer == NULL || dp->api->infer_bytes == NULL || dp->api->cache_bytes == NULL) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "the model %s cannot answer: it has no infer() with infer_bytes() and cache_bytes() ---> "
+                    "-s 0 and --answers 0, or give it these",
+                    dp->api->name);
     }
     arena_reset(&dp->eval_arena);
     g->answers = ARENA_NEW(&dp->eval_arena, DynapipeAnswer_v1, g->num_samples);

@@ -1,0 +1,127 @@
+#include "shape_rules.h"
+
+#include <stdio.h>
+
+static int64_t greatest_divisor(int64_t a, int64_t b) {
+    while (b != 0) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+static int64_t at_least_one(int32_t multiple) {
+    return multiple > 1 ? multiple : 1;
+}
+
+int64_t shape_rules_multiple(const ShapeRules* rules, int64_t num_seqs) {
+    int64_t seq = at_least_one(rules->seq_multiple), tokens = at_least_one(rules->tokens_multiple);
+    int64_t rest = tokens / greatest_divisor(tokens, num_seqs);
+    return seq / greatest_divisor(seq, rest) * rest;
+}
+
+int32_t shape_rules_pad(const ShapeRules* rules, int32_t num_tokens, int64_t num_seqs, int64_t max_tokens) {
+    bool asked = rules->seq_multiple > 0 || rules->tokens_multiple > 0;
+    int64_t multiple = asked ? shape_rules_multiple(rules, num_seqs) : PAD_MULTIPLE;
+    int64_t rounded = ((int64_t)num_tokens + multiple - 1) / multiple * multiple;
+    if (asked || max_tokens <= 0 || max_tokens > rounded) { return (int32_t)rounded; }
+    return (int32_t)(max_tokens < num_tokens ? num_tokens : max_tokens);
+}
+
+bool shape_rules_allow(const ShapeRules* rules, const MbShape* shape) {
+    int64_t most = rules->max_squares;
+    return most <= 0 ||
+           (shape->enc_squares <= most && shape->dec_squares <= most && shape->cross_products <= most);
+}
+
+// --- a request -------------------------------------------------------------------------------------------
+
+// A sequence of max_tokens is padded to itself, alone or among others: then none is padded beyond it.
+static Status check_longest(const ShapeRules* rules, const char* option, int64_t max_tokens) {
+    int64_t multiple = shape_rules_multiple(rules, 1), below = max_tokens / multiple * multiple;
+    bool asked = rules->seq_multiple > 0 || rules->tokens_multiple > 0;
+    if (!asked || max_tokens <= 0 || below == max_tokens) { return STATUS_OK; }
+    char shorter[64] = "";
+    if (below > 0) { snprintf(shorter, sizeof shorter, "%s %lld or ", option, (long long)below); }
+    return FAIL(STATUS_BAD_OPTION,
+                "%s %lld: the model's kernels take windows of a multiple of %lld tokens (seq_multiple %d, "
+                "tokens_multiple %d) ---> %s%s %lld",
+                option, (long long)max_tokens, (long long)multiple, rules->seq_multiple,
+                rules->tokens_multiple, shorter, option, (long long)(below + multiple));
+}
+
+static Status check_padded(const PlanRequest* request) {
+    static const char* const ragged[BATCHING_COUNT] = {
+        [BATCHING_PACKED] = "packed", [BATCHING_PACKED_RAGGED] = "packed-ragged", [BATCHING_KK] = "kk"};
+    const char* name = ragged[request->batching];
+    if (name != NULL) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--batching %s: the model's kernels take padded windows only, one sample in each ---> "
+                    "--batching dynamic, dynapipe, padded or tokens",
+                    name);
+    }
+    TRY(check_longest(&request->rules, "-t", request->max_seq_tokens));
+    return check_longest(&request->rules, "--target-tokens", request->max_target_tokens);
+}
+
+Status shape_rules_check(const PlanRequest* request) {
+    const ShapeRules* rules = &request->rules;
+    bool in_range = rules->seq_multiple >= 0 && rules->seq_multiple <= SHAPE_MAX_MULTIPLE &&
+                    rules->tokens_multiple >= 0 && rules->tokens_multiple <= SHAPE_MAX_MULTIPLE &&
+                    rules->max_squares >= 0;
+    bool is_ragged = !rules->padded && (rules->seq_multiple > 1 || rules->tokens_multiple > 1);
+    if (!in_range || is_ragged) {
+        return FAIL(
+            STATUS_OUT_OF_RANGE,
+            "shapes of the model: seq_multiple %d, tokens_multiple %d, max_squares %lld, padded %d ---> "
+            "multiples of 0 to %d, of padded windows only; squares of 0 or more",
+            rules->seq_multiple, rules->tokens_multiple, (long long)rules->max_squares, rules->padded,
+            SHAPE_MAX_MULTIPLE);
+    }
+    return rules->padded ? check_padded(request) : STATUS_OK;
+}
+
+// --- a plan ----------------------------------------------------------------------------------------------
+
+static bool is_multiple(int64_t num_tokens, int32_t multiple) {
+    return num_tokens % at_least_one(multiple) == 0;
+}
+
+// One window's side among those of its micro-batch.
+static bool side_is_padded(const ShapeRules* rules, int32_t num_tokens, int32_t first_tokens,
+                           int64_t num_seqs) {
+    return num_tokens == first_tokens && is_multiple(num_tokens, rules->seq_multiple) &&
+           is_multiple(num_tokens * num_seqs, rules->tokens_multiple);
+}
+
+static Status check_microbatch(const ShapeRules* rules, const Plan* plan, int32_t m) {
+    const PlanMicrobatch* mb = &plan->mbs[m];
+    if (!shape_rules_allow(rules, &mb->shape)) {
+        return FAIL(STATUS_INVALID_PLAN,
+                    "micro-batch %d: squares of %lld and %lld, products of %lld, at most %lld", m,
+                    (long long)mb->shape.enc_squares, (long long)mb->shape.dec_squares,
+                    (long long)mb->shape.cross_products, (long long)rules->max_squares);
+    }
+    const PlanSequence* first = &plan->sequences[mb->sequence_begin];
+    for (int32_t i = mb->sequence_begin; i < mb->sequence_end && rules->padded; i++) {
+        const PlanSequence* seq = &plan->sequences[i];
+        bool is_whole = seq->segment_end - seq->segment_begin == 1;
+        if (!is_whole || !side_is_padded(rules, seq->enc_tokens, first->enc_tokens, mb->shape.num_seqs) ||
+            !side_is_padded(rules, seq->dec_tokens, first->dec_tokens, mb->shape.num_seqs)) {
+            return FAIL(STATUS_INVALID_PLAN,
+                        "micro-batch %d, sequence %d: %d + %d tokens, one of %lld, are not what the kernels "
+                        "take",
+                        m, i, seq->enc_tokens, seq->dec_tokens, (long long)mb->shape.num_seqs);
+        }
+    }
+    return STATUS_OK;
+}
+
+Status shape_rules_check_plan(const ShapeRules* rules, const Plan* plan) {
+    if (!stage_may_have(&plan->stages[plan->P - 1], plan->P - 1, plan->P, rules->head_has_layer)) {
+        return FAIL(STATUS_INVALID_PLAN, "plan: the last stage has the head alone, which needs a layer");
+    }
+    for (int32_t m = 0; m < plan->M; m++) { TRY(check_microbatch(rules, plan, m)); }
+    return STATUS_OK;
+}

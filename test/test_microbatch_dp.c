@@ -108,6 +108,30 @@ static void dp_equals_brute_force(void) {
     arena_free(&arena);
 }
 
+// An interval that has grown sample by sample costs what the micro-batch costs that it becomes.
+static void intervals_are_priced_as_they_will_be(void) {
+    Rng rng = rng_seed(seed + 4);
+    Arena arena = {0};
+    for (int round = 0; round < 200; round++) {
+        MicrobatchProblem mp;
+        MicrobatchList list;
+        int32_t order[10], N = rng_between(&rng, 1, 10);
+        random_problem(&problem, &rng, N);
+        draw_rules(&rng, round);
+        CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, N));
+        CHECK_OK(sample_order_make(order, problem.samples, N, &arena));
+        CHECK_OK(microbatch_list_reserve(&list, N, N * N, &arena));
+        GrowingInterval grown = {0};
+        for (int32_t i = N - 1; i >= 0; i--) {
+            interval_grow(&grown, &mp, LAYOUT_PADDED, &mp.samples[order[i]]);
+            microbatch_list_append(&list, &mp, LAYOUT_PADDED, mp.modes[0], order + i, N - i);
+            CHECK(memcmp(&grown.shape, &list.mbs[N - 1 - i].shape, sizeof grown.shape) == 0);
+        }
+        arena_reset(&arena);
+    }
+    arena_free(&arena);
+}
+
 // Thinned caps: the same as looking at every kept cap in turn, first best.
 static void thinned_caps_equal_enumeration(void) {
     Rng rng = rng_seed(seed + 1);
@@ -327,6 +351,7 @@ static void too_little_memory_names_the_sample(void) {
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(dp_equals_brute_force);
+    RUN(intervals_are_priced_as_they_will_be);
     RUN(thinned_caps_equal_enumeration);
     RUN(price_equals_cost);
     RUN(stopping_early_loses_nothing);

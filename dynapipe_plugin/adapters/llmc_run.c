@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../base/file_io.h"
 #include "../base/options.h"
 #include "llmc_session.h"
 
@@ -19,8 +20,8 @@ static const OptionSpec specs[] = {
     {"--val-data",         OPTION_STRING, FIELD(val_data),         NULL, 0, 0, NULL, "FILES", "the same for validation; default: the program's own, and with --train-data none"},
     {"--model",            OPTION_STRING, FIELD(model),            NULL, 0, 0, NULL, "FILE", "checkpoint to begin with; default: the program's own"},
     {"--batch-tokens",     OPTION_INT64,  FIELD(batch_tokens),     "0",  0, 1e18, NULL, "N", "tokens of a step over all ranks; 0: the program's batch for each rank"},
-    {"--max-tokens",       OPTION_INT,    FIELD(max_tokens),       "0",  0, 1e9, NULL, "N", "longest sample; 0: the longest the model takes"},
-    {"--steps",            OPTION_INT,    FIELD(steps),            "0", -1, 2e9, NULL, "N", "steps; 0: as many as the program makes by itself, -1: one pass over the data"},
+    {"--max-tokens",       OPTION_INT,    FIELD(max_tokens),       "0",  0, 1e9, NULL, "N", "longest sample; 0: the program's sequence length"},
+    {"--steps",            OPTION_INT,    FIELD(steps),            "0",  0, 2e9, NULL, "N", "steps; 0: one pass over the data, with --fixed-length the program's own number"},
     {"--val-batches",      OPTION_INT,    FIELD(val_batches),     "-1", -1, 2e9, NULL, "N", "batches of --batch-tokens of a validation; -1: all of the data"},
     {"--lr",               OPTION_DOUBLE, FIELD(lr),               "0",  0, 1e3, NULL, "X", "learning rate; 0: the program's"},
     {"--output-dir",       OPTION_STRING, FIELD(output_dir),       NULL, 0, 0, NULL, "DIR", "checkpoints and metrics.jsonl"},
@@ -70,6 +71,9 @@ static void take_options(DynapipeLlmc* run, int* argc, char** argv) {
     }
     if (run->options.resume && run->options.output_dir == NULL) {
         dynapipe_llmc_die(run, "--resume 1: from where? ---> add --output-dir DIR");
+    }
+    if (run->options.output_dir != NULL && run->dp != NULL && llmc_is_main(run)) {
+        dynapipe_llmc_check(run, (int)file_make_directory(run->options.output_dir));
     }
 }
 

@@ -35,7 +35,7 @@ typedef struct {
     const char* model;                  // checkpoint to begin with; NULL: the program's
     int64_t batch_tokens;               // of a step over all ranks
     int32_t max_tokens;                 // of a sample
-    int32_t steps;                      // 0: as many as the program makes itself; -1: one pass over the data
+    int32_t steps;                      // 0: one pass over the data (--fixed-length: the program's)
     int32_t val_batches;                // of a validation; -1: all
     double lr;                          // 0: the program's
     const char* output_dir;             // checkpoints, metrics.jsonl

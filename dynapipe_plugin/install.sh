@@ -1,0 +1,346 @@
+#!/usr/bin/env bash
+# install.sh -- DynaPipe in somebody else's llm.c: copies the plugin there and says which lines to add, or adds them.
+#
+#     dynapipe_plugin/install.sh /path/to/their/llm.c              copy, and print the lines as a diff with a reason for each
+#     dynapipe_plugin/install.sh --apply /path/to/their/llm.c      copy, and add the lines
+#     dynapipe_plugin/install.sh --check /path/to/their/llm.c      what is still missing? (exit status 1: something is)
+#     dynapipe_plugin/install.sh --remove /path/to/their/llm.c     lines and folders out again: the tree as it was
+#
+# Exit status: 0, 1 (something is missing or was refused), 2 (no tree of a known family, wrong usage).
+#
+# What goes where is in tables, adapters/*.edits, one for each family of trees. A table is plain text; blank lines and lines that
+# begin with # say nothing. A family:
+#
+#     tree    llm.c's CPU trainer                             its name in messages
+#     has     train_gpt2.c gpt2_forward gpt2_update main      a file, and functions that it defines; more lines: more files.
+#                                                             Where there is no such file, the one other of its kind in
+#                                                             the root that defines them all is meant, everywhere below
+#     lacks   train_gpt2.c gpt2_backward_and_reduce           functions that it must not define
+#     build   make train_gpt2 DYNAPIPE=1                      said at the end
+#     start   mpirun -np 2 ./train_gpt2                       said at the end
+#
+# and its edits, each beginning with a line "edit FILE":
+#
+#     edit    train_gpt2.c
+#     in      gpt2_forward                                    within the definition of this function; without: anywhere
+#     at      above                                           the line above the definition (and above // lines on it); or
+#                                                             below (it), first or last (line of its body);
+#                                                             without `in`: top, bottom of the file
+#     +#include "dynapipe_plugin/adapters/llmc_cpu.h"         a line to add, as it is behind the +; as many as needed
+#     why     the calls that a slice of the model treats differently
+#
+# In place of `at`, a line that has some piece of C:
+#
+#     before  PATTERN     lines are added before it           after   PATTERN     behind the end of that statement
+#                         (with its indentation, where the first has none of its own; those that begin with # without)
+#     replace PATTERN     and  with TEXT: the piece itself becomes TEXT
+#
+# A pattern is C with blanks where one likes: "main()" is found in "main ( )"; words match whole words; "..." stands for anything
+# on that line; comments are not looked at. Several before (after, replace) lines: the first that the file has. One match is
+# needed; of several, `pick first|last|each` says which. `optional`: nothing is wrong where the pattern or function is not
+# there. `there PATTERN`: what serves as well as `with`. Edits at one place stand in the table's order; one that two tables
+# have is made once. `edit Makefile` means whichever make would read.
+set -u
+export LC_ALL=C
+
+source=$(cd "$(dirname "$0")/.." && pwd -P)
+awk_files=$source/dynapipe_plugin/install
+folders="dynapipe_plugin dataloader"
+
+say() { printf '%s\n' "$*"; }
+die() { printf 'install.sh: %s ---> %s\n' "$2" "$3" >&2; exit "$1"; }  # exit status, what is wrong, what to do
+usage() {
+    cat <<'END'
+install.sh [--apply | --check | --remove] [--link] [--only TABLE] [--force] /path/to/their/llm.c
+  (nothing)      copy dynapipe_plugin/ and dataloader/ there; print which lines to add where, and why
+  --apply        and add them
+  --check        say what is there and what is missing; change nothing
+  --remove       take lines and folders out again
+  --link         link the two folders instead of copying them
+  --only TABLE   of adapters/TABLE.edits alone: llmc_cpu, llmc_cuda, ...; may be given again
+  --force        --remove: also where our lines or files were changed: what is left of ours goes, what was changed stays
+END
+}
+
+# --- which family ----------------------------------------------------------------------------------------------
+lines_of() { awk -v word="$2" '$1 == word { sub(/^[^ \t]+[ \t]+/, ""); sub(/\r$/, ""); print }' "$1"; }  # table, first word
+
+functions_of() {  # file of the tree: the functions that it defines
+    local kept=$work/functions/${1//\//%}
+    [ -e "$kept" ] || awk -f "$awk_files/scan.awk" -f "$awk_files/functions.awk" <"$tree/$1" >"$kept"
+    cat "$kept"
+}
+
+not_defined() {  # file, functions...: the first that it does not define; nothing if it has all
+    local file=$1 name
+    shift
+    for name; do functions_of "$file" | grep -qx -- "$name" || { say "$name"; return; }; done
+}
+
+# Which file of the tree a table's file is: that one, or the only other of its kind that defines the functions.
+find_file() {  # file, functions...
+    local file=$1 other found='' count=0
+    shift
+    if [ -f "$tree/$file" ] && [ -z "$(not_defined "$file" "$@")" ]; then say "$file"; return; fi
+    for other in "$tree"/*."${file##*.}"; do
+        [ -f "$other" ] || continue
+        other=${other##*/}
+        [ -n "$(not_defined "$other" "$@")" ] || { found=$other count=$((count + 1)); }
+    done
+    [ $count -ne 1 ] || say "$found"
+}
+
+# Sets why_not and, in meant[], which file is which; 0: the tree is of this family.
+is_family() {  # table
+    local file names real missing
+    why_not=''
+    while read -r file names; do
+        # shellcheck disable=SC2086
+        real=$(find_file "$file" $names)
+        if [ -z "$real" ]; then
+            if [ -f "$tree/$file" ]; then missing=$(not_defined "$file" $names); why_not="$file defines no $missing()"
+            else why_not="there is no $file, nor another file that defines $names"; fi
+            return 1
+        fi
+        meant[$file]=$real
+    done < <(lines_of "$1" has)
+    while read -r file names; do
+        for missing in $names; do
+            if functions_of "${meant[$file]:-$file}" | grep -qx -- "$missing"; then why_not="$file defines $missing()"; return 1; fi
+        done
+    done < <(lines_of "$1" lacks)
+}
+
+recognise() {
+    local table name
+    declare -gA meant=()
+    tables='' looked_for=''
+    for table in "$source"/dynapipe_plugin/adapters/*.edits; do
+        [ -e "$table" ] || continue
+        name=${table##*/}
+        [ -z "$only" ] || [[ " $only " == *" ${name%.edits} "* ]] || continue
+        if is_family "$table"; then
+            tables+=$table$'\n'
+            say "recognised: $(lines_of "$table" tree)"
+        else
+            looked_for+="  $(lines_of "$table" tree): $why_not"$'\n'
+        fi
+    done
+    [ -n "$tables" ] || { printf '%s' "$looked_for" >&2; die 2 "$tree is no tree that has a table" "doc/porting.md says how to bring any other trainer"; }
+    [ -f "$tree/GNUmakefile" ] && meant[Makefile]=GNUmakefile || { [ -f "$tree/makefile" ] && meant[Makefile]=makefile; }
+    return 0
+}
+
+# --- the lines -------------------------------------------------------------------------------------------------
+edited_files() {  # table files' names, as edits name them, each once
+    local table
+    while read -r table; do [ -z "$table" ] || lines_of "$table" edit; done <<<"$tables" | awk '{ sub(/[ \t]+$/, "") } !seen[$0]++'
+}
+
+bare_end() { [ -z "$(tail -c1 "$1")" ] || echo 1; }  # file whose last line has no newline: 1
+
+# What becomes of one file: $work/new/NAME, $work/report/NAME, $work/record/NAME.
+work_out() {  # table's name of the file, add|remove
+    local file=${meant[$1]:-$1} key=${1//\//%} crlf='' plain=1
+    if [ ! -f "$tree/$file" ]; then
+        [ "$2" = remove ] || say "missing|0|$file is not there|no such file" >"$work/report/$key"
+        return
+    fi
+    case $file in *.c | *.h | *.cu | *.cuh | *.cpp | *.cc | *.hpp) plain='' ;; esac
+    head -1 "$tree/$file" | grep -q $'\r$' && crlf=1
+    tables=$tables table_file=$1 plain=$plain mode=$2 crlf=$crlf no_newline=$(bare_end "$tree/$file") report=$work/report/$key record=$work/record/$key \
+        awk -f "$awk_files/scan.awk" -f "$awk_files/edits.awk" <"$tree/$file" >"$work/new/$key" || exit 2
+}
+
+# The reports as text. Sets num_add, num_there, num_open (not placed).
+print_reports() {  # words for add, say there too (1)
+    local name file key state line why detail
+    num_add=0 num_there=0 num_open=0
+    while read -r name; do
+        file=${meant[$name]:-$name} key=${name//\//%}
+        [ -e "$work/report/$key" ] || continue
+        while IFS='|' read -r state line why detail; do
+            case $state in
+                add) num_add=$((num_add + 1)); say "$1 $file:$line: $why" ;;
+                there) num_there=$((num_there + 1)); [ -z "$2" ] || say "there    $file:$line: $why" ;;
+                missing | unclear) num_open=$((num_open + 1)); say "by hand  $file: $why: $detail" ;;
+                line) say "         | $line${why:+|$why}${detail:+|$detail}" ;;
+            esac
+        done <"$work/report/$key"
+    done < <(edited_files)
+}
+
+print_diffs() {
+    local name file
+    while read -r name; do
+        file=${meant[$name]:-$name}
+        [ -e "$work/new/${name//\//%}" ] && diff -u -L "a/$file" -L "b/$file" "$tree/$file" "$work/new/${name//\//%}"
+    done < <(edited_files)
+}
+
+put_in_place() {  # what work_out has made; its record beside
+    local name file key
+    while read -r name; do
+        file=${meant[$name]:-$name} key=${name//\//%}
+        [ -e "$work/new/$key" ] && ! cmp -s "$work/new/$key" "$tree/$file" || continue
+        [ -w "$tree/$file" ] || die 1 "$tree/$file cannot be written" "its permissions"
+        if [ -e "$work/record/$key" ]; then mkdir -p "$state/lines" && cat "$work/record/$key" >>"$state/lines/${file//\//%}" || exit 1; fi
+        cat "$work/new/$key" >"$tree/$file" || exit 1
+    done < <(edited_files)
+}
+
+# --- the folders -----------------------------------------------------------------------------------------------
+files_in() { (cd "$1" && find "$2" -type f ! -name '*.o' ! -name '*.d' | sort); }  # tree, folder
+
+# Files of ours that the user changed or added: those are not ours to replace or delete.
+changed_files() {
+    local folder
+    [ -e "$state/files" ] || return 0
+    (cd "$tree" && while read -r sum size file; do
+        [ ! -e "$file" ] || [ "$(cksum <"$file")" = "$sum $size" ] || say "$file"
+    done <"$state/files")
+    for folder in $folders; do
+        [ ! -d "$tree/$folder" ] || [ -L "$tree/$folder" ] || (cd "$tree" && find "$folder" -type f) | while read -r file; do
+            awk -v file="$file" '{ sub(/^[^ ]+ [^ ]+ /, "") } $0 == file { found = 1 } END { exit !found }' "$state/files" || say "$file"
+        done
+    done
+}
+
+is_ours() { [ "$tree/dynapipe_plugin" -ef "$source/dynapipe_plugin" ]; }
+
+place_folders() {
+    local folder changed
+    if is_ours && [ ! -L "$tree/dynapipe_plugin" ]; then return; fi  # run from within the tree
+    for folder in $folders; do
+        [ ! -e "$tree/$folder" ] || [ -L "$tree/$folder" ] || [ -e "$state/files" ] || diff -r "$source/$folder" "$tree/$folder" >/dev/null 2>&1 ||
+            die 1 "$tree/$folder is there and is not ours" "move it out of the way: the plugin has a folder of this name"
+    done
+    changed=$(changed_files)
+    [ -z "$changed" ] || die 1 "changed or added in the folders: $(tr '\n' ' ' <<<"$changed")" "keep that elsewhere, then again: a new copy would replace it"
+    mkdir -p "$state" || exit 1
+    for folder in $folders; do rm -rf "${tree:?}/$folder" && place_folder "$folder" || exit 1; done
+    if [ -n "$link" ]; then rm -f "$state/files"; else
+        (cd "$tree" && find $folders -type f | sort | while read -r file; do say "$(cksum <"$file") $file"; done) >"$state/files"
+    fi
+    say "$([ -n "$link" ] && echo linked || echo copied): dynapipe_plugin/ and dataloader/"
+}
+
+place_folder() {  # folder
+    local file
+    if [ -n "$link" ]; then ln -s "$source/$1" "$tree/$1"; return; fi
+    files_in "$source" "$1" | while read -r file; do
+        mkdir -p "$tree/${file%/*}" && cp -p "$source/$file" "$tree/$file" || exit 1
+    done || return 1
+    if [ "$1" = dynapipe_plugin ] && [ -e "$source/LICENSE" ]; then cp -p "$source/LICENSE" "$tree/$1/LICENSE"; fi
+}
+
+# --- what is asked for -----------------------------------------------------------------------------------------
+work_out_all() {
+    local name
+    while read -r name; do work_out "$name" add; done < <(edited_files)
+}
+
+check() {
+    local folder missing=0
+    for folder in $folders; do [ -e "$tree/$folder" ] && say "there    $folder/" || { say "missing  $folder/"; missing=1; }; done
+    work_out_all
+    print_reports "missing " 1
+    [ $((num_add + num_open + missing)) -eq 0 ] || { say "$((num_add + num_open)) of $((num_add + num_open + num_there)) edits are missing ---> install.sh $tree says how"; exit 1; }
+    say "all is there"
+}
+
+install() {
+    local table
+    place_folders
+    work_out_all
+    if [ -n "$apply" ]; then
+        print_reports "added   " 1
+        put_in_place
+    else
+        print_reports "to add  " 1
+        print_diffs
+        [ "$num_add" -eq 0 ] || say "to have these lines added: install.sh --apply $tree"
+    fi
+    [ "$num_open" -eq 0 ] || { say "$num_open places were not found ---> put the lines marked | there by hand; --check knows them afterwards"; exit 1; }
+    while read -r table; do [ -z "$table" ] || { lines_of "$table" build; lines_of "$table" start; } | sed 's/^/then: /'; done <<<"$tables"
+}
+
+# Lines first, all or none; then the folders.
+remove() {
+    local record file lost='' name changed folder found=''
+    for record in "$state"/lines/*; do
+        [ -e "$record" ] || continue
+        file=${record##*/} file=${file//%//}
+        [ -f "$tree/$file" ] || continue
+        if ! record=$record force=$force no_newline=$(bare_end "$tree/$file") awk -f "$awk_files/undo.awk" <"$tree/$file" >"$work/undone" 2>"$work/lost"; then
+            lost+="$file: changed since they were added:"$'\n'"$(cat "$work/lost")"$'\n'
+            [ -n "$force" ] || continue
+        fi
+        cp "$work/undone" "$work/undo/${file//\//%}"
+    done
+    changed=$(changed_files)
+    [ -z "$lost" ] || printf '%s' "$lost" >&2
+    [ -z "$lost$changed" ] || [ -n "$force" ] || die 1 "not all is as it was put there${changed:+; changed or added in the folders: $(tr '\n' ' ' <<<"$changed")}" \
+        "put it back and try again, or --remove --force: what is left of ours goes, what was changed stays"
+    for record in "$work"/undo/*; do
+        [ -e "$record" ] || continue
+        file=${record##*/} file=${file//%//}
+        cat "$record" >"$tree/$file" && found+=" $file"
+    done
+    if [ -n "$tables" ]; then  # what was put there by hand
+        while read -r name; do work_out "$name" remove; done < <(edited_files)
+        rm -rf "$work/record" && mkdir "$work/record"
+        put_in_place
+        print_reports "" '' >/dev/null
+        found+=$(awk -F'|' '$1 == "removed" { n++ } END { if (n) print " and " n " edits made by hand" }' "$work"/report/* /dev/null)
+    fi
+    [ -z "$found" ] || say "lines out of:$found"
+    remove_folders "$changed"
+    rm -rf "$state"
+}
+
+remove_folders() {  # files to keep
+    local folder
+    if is_ours && [ ! -L "$tree/dynapipe_plugin" ] && [ ! -e "$state/files" ]; then say "dynapipe_plugin/ and dataloader/ are this very copy: left"; return; fi
+    for folder in $folders; do
+        if [ -L "$tree/$folder" ]; then rm "$tree/$folder"
+        elif [ -e "$state/files" ] && [ -z "$1" ]; then rm -rf "${tree:?}/$folder"
+        elif [ -e "$state/files" ]; then
+            (cd "$tree" && sed -E 's/^[^ ]+ [^ ]+ //' "$state/files" | while read -r file; do grep -qxF -- "$file" <<<"$1" || rm -f "$file"; done
+             find "$folder" -type d -empty -delete 2>/dev/null)
+        elif [ -d "$tree/$folder" ]; then say "$folder/ was not copied by install.sh: left"; fi
+    done
+    rm -rf "$tree/build/dynapipe"
+    rmdir "$tree/build" 2>/dev/null
+    say "removed: dynapipe_plugin/, dataloader/, build/dynapipe/"
+}
+
+main() {
+    local command=install
+    apply='' link='' only='' force='' tree=''
+    while [ $# -gt 0 ]; do
+        case $1 in
+            --apply) apply=1 ;;
+            --link) link=1 ;;
+            --force) force=1 ;;
+            --check | --remove) command=${1#--} ;;
+            --only) only+=" ${2:-}"; [ $# -lt 2 ] || shift ;;
+            -h | --help) usage; exit 0 ;;
+            -*) usage >&2; die 2 "$1 is no option" "one of the above" ;;
+            *) [ -z "$tree" ] || die 2 "two trees: $tree and $1" "one at a time (a path with blanks in quotes)"; tree=$1 ;;
+        esac
+        shift
+    done
+    [ -n "$tree" ] || { usage >&2; die 2 "which tree?" "the path of an llm.c"; }
+    [ -d "$tree" ] || die 2 "$tree is no folder" "the root of an llm.c"
+    tree=$(cd "$tree" && pwd -P)
+    state=$tree/.dynapipe
+    [ ! "$tree" -ef "$source" ] || [ -e "$state" ] || [ ! -d "$source/trainer" ] || die 2 "$tree is DynaPipe itself" "the path of an llm.c"
+    work=$(mktemp -d) || exit 2
+    trap 'rm -rf "$work"' EXIT
+    mkdir "$work"/{functions,new,report,record,undo}
+    if [ "$command" = remove ]; then (recognise) >/dev/null 2>&1 && recognise >/dev/null || tables=''; else recognise; fi
+    $command
+    exit
+}
+main "$@"

@@ -1,0 +1,475 @@
+#!/usr/bin/env bash
+# Laws of dynapipe_plugin/install.sh, on made-up trees and tables: lines go where functions say, however the file is written
+# (functions moved, renamed files, CRLF, no last newline, blanks in paths); twice is once; --remove leaves every byte as it
+# was, or says what somebody changed and touches nothing; a tree of no family is refused with what was looked for.
+# AWK=path: one awk; without, every awk of this machine.
+set -u
+cd "$(dirname "$0")/.."
+passed=0 failed=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export LC_ALL=C
+
+ok() {  # 0|1 (0: fine), what
+    if [ "$1" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAIL $awk_name: $2"; [ ! -e "$work/said" ] || sed 's/^/    /' "$work/said"; fi
+}
+is() { [ "$2" = "$3" ]; ok $? "$1: expected '$3', got '$2'"; }  # what, got, expected
+
+# --- a plugin of a few files, with tables of our own --------------------------------------------------------------
+plugin="$work/the plugin"
+mkdir -p "$plugin/dynapipe_plugin/adapters" "$plugin/dataloader"
+cp -r dynapipe_plugin/install.sh dynapipe_plugin/install "$plugin/dynapipe_plugin/"
+echo "int a;" >"$plugin/dynapipe_plugin/a.c"
+echo "int b;" >"$plugin/dataloader/b.c"
+echo "licence" >"$plugin/LICENSE"
+cat >"$plugin/dynapipe_plugin/adapters/little.edits" <<'END'
+# a family
+tree    a little trainer
+has     little.c net_forward net_update main
+lacks   little.c net_backward_and_reduce
+build   make little DYNAPIPE=1
+start   mpirun -np 2 ./little
+
+edit    little.c
+in      net_forward
+at      above
++#include "dynapipe_plugin/adapters/little.h"
+why     calls of a slice
+
+edit    little.c
+in      main
+at      above
++#include "dynapipe_plugin/adapters/little_main.h"
+why     calls of main
+
+edit    little.c
+in      main
+replace main()
+replace main(void)
+with    main(int argc, char** argv)
+there   main(int ... argv
+why     the options
+
+edit    little.c
+in      main
+at      first
++    LITTLE_OPEN(&argc, &argv);
++    if (!little_ok) { return 1; }
+why     joins the ranks
+
+edit    little.c
+in      main
+replace net_forward(
+with    LITTLE_CALL(net_forward,
+pick    each
+why     one step is many forwards
+
+edit    little.c
+in      main
+after   net_update(
++LITTLE_SHARE();
++#if 1
+why     replicas exchange
+
+edit    little.c
+in      main
+before  return 0;
+pick    last
++    LITTLE_CLOSE();
+why     ends the ranks
+
+edit    little.c
+in      net_free
+at      last
++    LITTLE_FREE(net);
+optional
+why     where there is one
+
+edit    Makefile
+at      bottom
++-include dynapipe_plugin/dynapipe.mk
+why     objects and flags
+END
+cat >"$plugin/dynapipe_plugin/adapters/big.edits" <<'END'
+tree    a big trainer
+has     big.cu net_forward net_backward_and_reduce main
+
+edit    big.cu
+in      net_forward
+at      below
++// dynapipe: below
+why     a mark
+
+edit    Makefile
+at      bottom
++-include dynapipe_plugin/dynapipe.mk
+why     objects and flags
+END
+installer="$plugin/dynapipe_plugin/install.sh"
+
+# --- trees --------------------------------------------------------------------------------------------------------
+little() {  # file, main's arguments
+    cat >"$1" <<END
+// a trainer; net_forward( is in this comment, main() too
+#include <stdio.h>
+/* int net_forward(int x) {
+   old */
+typedef struct { int x; } Net;
+void net_forward(Net* net);
+const char* text = "int net_forward() { }";
+#ifdef FAST
+void helper(Net* net) {
+#else
+void helper(Net* net, int slow) {
+#endif
+    net->x = '{';
+}
+
+// what a net does
+// to its inputs
+__attribute__((noinline))
+static void
+net_forward(Net* net)
+{
+    printf("} %d", net->x);
+}
+static void net_update(Net* net, int a, int b) {
+    net->x++; // }
+}
+int main($2)
+{
+    Net net;
+    for (int i = 0; i < 3; i++) {
+        net_forward (&net); net_forward(&net); /* net_forward(&net) */
+        if (net.x) return 0;
+        net_update(&net,
+                   i, ")"[0]);
+    }
+    net_forward(&net);
+	return 0;
+}
+END
+}
+tree_of() {  # name: a new tree with a little trainer, its path in $tree
+    tree="$work/trees/$1"
+    rm -rf "$tree" "$work/trees/$1.was"
+    mkdir -p "$tree"
+    little "$tree/little.c" ""
+    printf 'little: little.c\n\tcc $^ -o $@\n' >"$tree/Makefile"
+    echo "notes" >"$tree/README"
+}
+keep() { cp -rp "$tree" "$tree.was"; }
+as_it_was() { diff -r "$tree" "$tree.was" >"$work/said" 2>&1; ok $? "$1: the tree is as it was"; }
+run() { bash "$installer" "$@" >"$work/said" 2>&1; }
+
+expected_main() {
+    cat <<'END'
+#include "dynapipe_plugin/adapters/little_main.h"
+int main(int argc, char** argv)
+{
+    LITTLE_OPEN(&argc, &argv);
+    if (!little_ok) { return 1; }
+    Net net;
+    for (int i = 0; i < 3; i++) {
+        LITTLE_CALL(net_forward, &net); LITTLE_CALL(net_forward, &net); /* net_forward(&net) */
+        if (net.x) return 0;
+        net_update(&net,
+                   i, ")"[0]);
+        LITTLE_SHARE();
+#if 1
+    }
+    LITTLE_CALL(net_forward, &net);
+    LITTLE_CLOSE();
+	return 0;
+}
+END
+}
+
+where_lines_go() {
+    tree_of "plain tree"
+    keep
+    run --check "$tree"
+    is "--check of a bare tree" $? 1
+    grep -q "8 of 8 edits are missing" "$work/said"
+    ok $? "--check counts what is missing"
+    as_it_was "--check"
+    run "$tree"
+    is "printing" $? 0
+    cmp -s "$tree/little.c" "$tree.was/little.c"
+    ok $? "printing adds no line"
+    [ -e "$tree/dynapipe_plugin/install/scan.awk" ] && [ -e "$tree/dataloader/b.c" ] && cmp -s "$plugin/LICENSE" "$tree/dynapipe_plugin/LICENSE"
+    ok $? "folders and licence are copied"
+    sed -n '/^--- a/,/^[^-+ @]/p' "$work/said" | patch -s -p1 -d "$tree"
+    ok $? "what it prints is a patch"
+    cp -r "$tree" "$work/patched"
+    sed -i '/little_main.h/,$!d' "$work/patched/little.c"
+    is "lines of main" "$(cat "$work/patched/little.c")" "$(expected_main)"
+    is "the include stands above what is said of the function" "$(grep -n -A1 'little.h"' "$tree/little.c" | tail -1)" "17-// what a net does"
+    run --check "$tree"
+    is "--check knows lines that were put there by hand" $? 0
+    run --remove "$tree"
+    is "--remove of lines made by hand, but for blanks" "$(tr -d ' ' <"$tree/little.c")" "$(tr -d ' ' <"$tree.was/little.c")"
+    cp "$tree.was/little.c" "$tree/"
+    as_it_was "--remove of lines made by hand"
+    rm -rf "$work/patched"
+
+    run --apply "$tree"
+    is "--apply" $? 0
+    grep -q "then: make little DYNAPIPE=1" "$work/said"
+    ok $? "--apply says what to build"
+    is "lines of main" "$(sed '/little_main.h/,$!d' "$tree/little.c")" "$(expected_main)"
+    cp -r "$tree" "$tree.once"
+    run --apply "$tree"
+    is "--apply again" $? 0
+    diff -r "$tree" "$tree.once" >"$work/said"
+    ok $? "twice is once"
+    rm -rf "$tree.once"
+    run --check "$tree"
+    is "--check after --apply" $? 0
+    run --remove "$tree"
+    is "--remove" $? 0
+    as_it_was "--remove"
+}
+
+however_it_is_written() {
+    tree_of crlf
+    sed -i 's/$/\r/' "$tree/little.c"
+    keep
+    run --apply "$tree"
+    is "CRLF: --apply" $? 0
+    is "CRLF: every line ends so" "$(grep -vc $'\r$' "$tree/little.c")" 0
+    run --check "$tree"
+    is "CRLF: --check" $? 0
+    run --remove "$tree"
+    as_it_was "CRLF"
+
+    tree_of "no newline"
+    printf 'little: little.c\n\tcc $^' >"$tree/Makefile"
+    printf '%s' "$(cat "$tree/little.c")" >"$tree/little.c"
+    keep
+    run --apply "$tree"
+    is "no last newline: Makefile" "$(tail -1 "$tree/Makefile")" "-include dynapipe_plugin/dynapipe.mk"
+    run --remove "$tree"
+    as_it_was "no last newline"
+
+    tree_of void
+    little "$tree/little.c" " void "
+    keep
+    run --apply "$tree"
+    is "main( void ): its second way" "$(grep -c 'int main(int argc, char\*\* argv)' "$tree/little.c")" 1
+    run --remove "$tree"
+    as_it_was "main( void )"
+
+    tree_of options
+    little "$tree/little.c" "int argc, char *argv[]"
+    run --apply "$tree"
+    is "main that has options: --apply" $? 0
+    is "main that has options stays" "$(grep -c 'int main(int argc, char \*argv\[\])' "$tree/little.c")" 1
+
+    tree_of renamed
+    mv "$tree/little.c" "$tree/trainer.c"
+    echo "int other(void) { return 1; }" >"$tree/other.c"
+    keep
+    run --apply "$tree"
+    is "a renamed file: --apply" $? 0
+    grep -q LITTLE_CLOSE "$tree/trainer.c"
+    ok $? "a renamed file is found by its functions"
+    run --remove "$tree"
+    as_it_was "a renamed file"
+
+    tree_of GNU
+    mv "$tree/Makefile" "$tree/GNUmakefile"
+    printf '# -include dynapipe_plugin/dynapipe.mk\n' >>"$tree/GNUmakefile"
+    keep
+    run --apply "$tree"
+    is "the file that make reads, past a comment" "$(grep -c '^-include dynapipe' "$tree/GNUmakefile")" 1
+    run --remove "$tree"
+    as_it_was "GNUmakefile"
+
+    tree_of both
+    cat >"$tree/big.cu" <<'END'
+template <typename T = int>
+void __launch_bounds__(32) net_forward(T x) { x = 1; }
+extern "C" {
+void net_backward_and_reduce() {
+    int many = 1'000'000; // '
+}
+}
+int main() { return 0; }
+END
+    keep
+    run --apply "$tree"
+    is "two families: --apply" $? 0
+    is "two families: the Makefile's line once" "$(grep -c dynapipe "$tree/Makefile")" 1
+    is "below a definition" "$(sed -n 3p "$tree/big.cu")" "// dynapipe: below"
+    run --remove "$tree"
+    as_it_was "two families"
+    run --apply --only big "$tree"
+    cmp -s "$tree/little.c" "$tree.was/little.c"
+    ok $? "--only leaves the other family's file alone"
+}
+
+a_place_is_missing() {
+    tree_of "no update"
+    sed -i '/^int main/,$s/net_update(/net_step(/' "$tree/little.c"
+    run --apply "$tree"
+    is "a missing anchor" $? 1
+    grep -q "by hand  little.c: replicas exchange: no line with  net_update(  in main()" "$work/said" && grep -q '| .*LITTLE_SHARE' "$work/said"
+    ok $? "a missing anchor: which, and the line to put there"
+    grep -q LITTLE_CLOSE "$tree/little.c"
+    ok $? "a missing anchor: the others are placed"
+    run --check "$tree"
+    is "a missing anchor: --check" $? 1
+
+    tree_of "two updates"
+    sed -i 's/^    Net net;/    Net net; net_update(\&net, 1, 2);/' "$tree/little.c"
+    run --apply "$tree"
+    is "an anchor of two lines" $? 1
+    grep -q "2 lines with  net_update(" "$work/said"
+    ok $? "an anchor of two lines: said"
+
+    tree_of "two mains"
+    printf '#ifdef OTHER\nint main(void) {\n    return 0;\n}\n#endif\n' >>"$tree/little.c"
+    run --apply "$tree"
+    is "two mains" $? 1
+    grep -q "main() is defined 2 times" "$work/said"
+    ok $? "two mains: said"
+}
+
+somebody_changed_it() {
+    tree_of changed
+    run --apply "$tree"
+    sed -i 's/    LITTLE_CLOSE();/    LITTLE_CLOSE(); cleanup();/; s/^int main/\/\/ mine\nint main/' "$tree/little.c"
+    keep
+    run --remove "$tree"
+    is "a changed line: --remove" $? 1
+    grep -q "LITTLE_CLOSE" "$work/said" && grep -q -- "--->" "$work/said"
+    ok $? "a changed line: which, and what to do"
+    as_it_was "a changed line, refused"
+    sed -i 's/ cleanup();//' "$tree/little.c"
+    run --remove "$tree"
+    is "put back: --remove" $? 0
+    little "$work/expected" ""
+    sed -i 's/^int main/\/\/ mine\nint main/' "$work/expected"
+    diff "$work/expected" "$tree/little.c" >"$work/said"
+    ok $? "other lines than ours may change, and stay"
+
+    tree_of "changed folder"
+    run --apply "$tree"
+    echo "int mine;" >>"$tree/dynapipe_plugin/a.c"
+    echo "new" >"$tree/dataloader/new file.c"
+    keep
+    run --remove "$tree"
+    is "a changed copy: --remove" $? 1
+    grep -q "dynapipe_plugin/a.c dataloader/new file.c" "$work/said"
+    ok $? "a changed copy: which files"
+    as_it_was "a changed copy, refused"
+    run "$tree"
+    is "a changed copy: copying again" $? 1
+    as_it_was "a changed copy, not replaced"
+    run --remove --force "$tree"
+    is "--force" $? 0
+    is "--force: what was changed stays" "$(cd "$tree" && find . -type f | sort | tr '\n' ' ')" \
+        "./Makefile ./README ./dataloader/new file.c ./dynapipe_plugin/a.c ./little.c "
+
+    tree_of "a folder of theirs"
+    mkdir "$tree/dataloader"
+    echo "theirs" >"$tree/dataloader/theirs.c"
+    keep
+    run --apply "$tree"
+    is "a folder of theirs" $? 1
+    as_it_was "a folder of theirs"
+}
+
+links_and_copies() {
+    tree_of "links here"
+    keep
+    run --link --apply "$tree"
+    is "--link" $? 0
+    [ -L "$tree/dynapipe_plugin" ] && [ "$tree/dynapipe_plugin/a.c" -ef "$plugin/dynapipe_plugin/a.c" ]
+    ok $? "--link makes links"
+    run --check "$tree"
+    is "--link: --check" $? 0
+    run --apply "$tree"
+    [ ! -L "$tree/dynapipe_plugin" ] && [ -e "$tree/dataloader/b.c" ]
+    ok $? "a link becomes a copy"
+    run --link "$tree"
+    [ -L "$tree/dataloader" ]
+    ok $? "and a link again"
+    run --remove "$tree"
+    as_it_was "--link"
+    [ -e "$plugin/dynapipe_plugin/a.c" ]
+    ok $? "--remove of links leaves what they point at"
+
+    run --apply "$tree"
+    mkdir -p "$tree/build/dynapipe/plan"
+    (cd "$tree" && bash dynapipe_plugin/install.sh --check . >"$work/said" 2>&1)
+    is "the copy's own install.sh" $? 0
+    (cd "$tree" && bash dynapipe_plugin/install.sh --remove . >"$work/said" 2>&1)
+    is "the copy removes itself" $? 0
+    as_it_was "the copy removed itself and its objects"
+    run --remove "$tree"
+    is "--remove where nothing is" $? 0
+    as_it_was "--remove where nothing is"
+    echo "int c;" >"$plugin/dynapipe_plugin/c.c"
+    run "$tree"
+    rm "$plugin/dynapipe_plugin/c.c"
+    run "$tree"
+    [ ! -e "$tree/dynapipe_plugin/c.c" ]
+    ok $? "a later copy replaces the earlier"
+    run --remove "$tree"
+    as_it_was "a later copy"
+}
+
+wrong_use() {
+    tree_of unknown
+    sed -i 's/net_update/net_learn/' "$tree/little.c"
+    keep
+    run --apply "$tree"
+    is "an unknown tree" $? 2
+    grep -q "a little trainer: little.c defines no net_update()" "$work/said" && grep -q "a big trainer: there is no big.cu" "$work/said" && grep -q "doc/porting.md" "$work/said"
+    ok $? "an unknown tree: what was looked for"
+    as_it_was "an unknown tree"
+    run
+    is "no tree" $? 2
+    run "$work/nowhere"
+    is "no folder" $? 2
+    run --frobnicate "$tree"
+    is "no option" $? 2
+    bash dynapipe_plugin/install.sh . >"$work/said" 2>&1
+    is "DynaPipe itself" $? 2
+    run --help
+    is "--help" $? 0
+}
+
+tables_of_ours() {  # every table in adapters/ can be read, has a reason for each edit and no line over 110
+    local table
+    for table in dynapipe_plugin/adapters/*.edits; do
+        [ -e "$table" ] || continue
+        awk '/^edit/ { edits++ } /^why/ { reasons++ } /^tree/ { trees++ } /^has/ { has++ } length($0) > 130 { long++ }
+             END { exit !(edits && edits == reasons && trees == 1 && has && !long) }' "$table"
+        ok $? "$table: one tree, a why for each edit"
+    done
+}
+
+# --- with each awk -------------------------------------------------------------------------------------------------
+path=$PATH
+for awk_name in ${AWK:-mawk gawk busybox original-awk}; do
+    program=$(command -v "$awk_name") || { [ -n "${AWK:-}" ] && awk_name=awk ok 1 "no $AWK"; continue; }
+    mkdir -p "$work/bin"
+    [ "$(basename "$program")" = busybox ] && printf '#!/bin/sh\nexec %s awk "$@"\n' "$program" >"$work/bin/awk" || printf '#!/bin/sh\nexec %s "$@"\n' "$program" >"$work/bin/awk"
+    chmod +x "$work/bin/awk"
+    PATH=$work/bin:$path
+    before=$passed
+    where_lines_go
+    however_it_is_written
+    a_place_is_missing
+    somebody_changed_it
+    links_and_copies
+    wrong_use
+    echo "ok   with $awk_name: $((passed - before)) checks"
+done
+awk_name=any
+tables_of_ours
+echo "$passed passed, $failed failed, 0 skipped"
+[ "$failed" -eq 0 ]

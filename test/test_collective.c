@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdbool.h>
 
+#include "../dynapipe_plugin/base/half.h"
 #include "../dynapipe_plugin/base/rng.h"
 #include "../dynapipe_plugin/run/collective.h"
 #include "ranks.h"
@@ -33,27 +34,47 @@ static float rough(uint64_t run_seed, int32_t idx, int64_t k) {
 typedef struct {
     uint64_t seed;
     int64_t num_values;
+    DynapipeType type;
 } Case;
 
-static float sum_in_order(const Case* c, int32_t num_ranks, int64_t k) {
-    float sum = rough(c->seed, 0, k);
-    for (int32_t i = 1; i < num_ranks; i++) { sum += rough(c->seed, i, k); }
-    return sum;
+static void store(const Case* it, void* values, int64_t k, float value) {
+    if (it->type == DYNAPIPE_FLOAT32) { ((float*)values)[k] = value; }
+    if (it->type == DYNAPIPE_BFLOAT16) { ((uint16_t*)values)[k] = half_to_bfloat16(value); }
+    if (it->type == DYNAPIPE_FLOAT16) { ((uint16_t*)values)[k] = half_to_float16(value); }
 }
 
-static Status reduce_and_gather(Collective* c, const Case* it, float* values) {
+static float load(const Case* it, const void* values, int64_t k) {
+    if (it->type == DYNAPIPE_FLOAT32) { return ((const float*)values)[k]; }
+    uint16_t half = ((const uint16_t*)values)[k];
+    return it->type == DYNAPIPE_BFLOAT16 ? half_from_bfloat16(half) : half_from_float16(half);
+}
+
+static float rounded(const Case* it, float value) {
+    float room;
+    store(it, &room, 0, value);
+    return load(it, &room, 0);
+}
+
+// Added as floats, rounded once.
+static float sum_in_order(const Case* c, int32_t num_ranks, int64_t k) {
+    float sum = rounded(c, rough(c->seed, 0, k));
+    for (int32_t i = 1; i < num_ranks; i++) { sum += rounded(c, rough(c->seed, i, k)); }
+    return rounded(c, sum);
+}
+
+static Status reduce_and_gather(Collective* c, const Case* it, void* values) {
     int64_t n = it->num_values;
     int64_t begin = collective_slice(n, c->num_ranks, c->my_idx);
     int64_t end = collective_slice(n, c->num_ranks, c->my_idx + 1);
-    for (int64_t k = 0; k < n; k++) { values[k] = rough(it->seed, c->my_idx, k); }
-    TRY(collective_reduce_scatter_sum(c, values, n));
+    for (int64_t k = 0; k < n; k++) { store(it, values, k, rough(it->seed, c->my_idx, k)); }
+    TRY(collective_reduce_scatter_sum(c, values, n, it->type));
     for (int64_t k = 0; k < n; k++) {
         bool is_mine = k >= begin && k < end;
-        float expected = is_mine ? sum_in_order(it, c->num_ranks, k) : rough(it->seed, c->my_idx, k);
-        EXPECT(values[k] == expected);
+        float kept = rounded(it, rough(it->seed, c->my_idx, k));
+        EXPECT(load(it, values, k) == (is_mine ? sum_in_order(it, c->num_ranks, k) : kept));
     }
-    TRY(collective_all_gather(c, values, n, sizeof *values));
-    for (int64_t k = 0; k < n; k++) { EXPECT(values[k] == sum_in_order(it, c->num_ranks, k)); }
+    TRY(collective_all_gather(c, values, n, collective_type_bytes(it->type)));
+    for (int64_t k = 0; k < n; k++) { EXPECT(load(it, values, k) == sum_in_order(it, c->num_ranks, k)); }
     return STATUS_OK;
 }
 
@@ -77,7 +98,7 @@ static Status reduce_body(Transport* t, void* arg) {
     const Case* it = arg;
     Collective c;
     TRY(group_init(&c, t, it->seed));
-    float* values = malloc((size_t)it->num_values * sizeof *values + 1);
+    void* values = malloc((size_t)it->num_values * sizeof(float) + 1);
     EXPECT(values != NULL);
     Status status = reduce_and_gather(&c, it, values);
     if (status == STATUS_OK) { status = reduce_and_gather(&c, it, values); }
@@ -93,7 +114,7 @@ static void sums_are_those_of_the_group_order(void) {
     for (int32_t R = 1; R <= 5; R++) {
         for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
             if (lengths[i] > 400000 && R > 3) { continue; }
-            Case it = {seed + i * 31 + (uint64_t)R, lengths[i]};
+            Case it = {seed + i * 31 + (uint64_t)R, lengths[i], (DynapipeType)((i + (size_t)R) % 3)};
             CHECK_EQ(ranks_run(R, i < 7 ? RANKS_CHECKED : RANKS_PLAIN, reduce_body, &it, results, 1), 0);
         }
     }
@@ -148,11 +169,11 @@ static Status copies_body(Transport* t, void* arg) {
     int32_t ranks[3] = {3, 0, 4};  // of 5, a later one first
     if (t->rank == 1 || t->rank == 2) { return STATUS_OK; }
     TRY(collective_init(&c, t, ranks, 3, (int64_t)20 * SECOND_NS));
-    float* values = malloc((size_t)it->num_values * sizeof *values + 1);
+    void* values = malloc((size_t)it->num_values * sizeof(float) + 1);
     EXPECT(values != NULL);
-    for (int64_t k = 0; k < it->num_values; k++) { values[k] = rough(it->seed, c.my_idx, k); }
-    TRY(collective_sum_copies(&c, values, it->num_values));
-    for (int64_t k = 0; k < it->num_values; k++) { EXPECT(values[k] == sum_in_order(it, 3, k)); }
+    for (int64_t k = 0; k < it->num_values; k++) { store(it, values, k, rough(it->seed, c.my_idx, k)); }
+    TRY(collective_sum_copies(&c, values, it->num_values, it->type));
+    for (int64_t k = 0; k < it->num_values; k++) { EXPECT(load(it, values, k) == sum_in_order(it, 3, k)); }
     free(values);
     collective_free(&c);
     return STATUS_OK;
@@ -160,8 +181,8 @@ static Status copies_body(Transport* t, void* arg) {
 
 static void all_copies_get_the_same_sum(void) {
     int64_t lengths[] = {0, 1, 262144, 262145, 1000001};
-    for (size_t i = 0; i < 5; i++) {
-        Case it = {seed + i, lengths[i]};
+    for (size_t i = 0; i < 15; i++) {
+        Case it = {seed + i, lengths[i % 5], (DynapipeType)(i / 5)};
         CHECK_EQ(ranks_run(5, RANKS_CHECKED, copies_body, &it, results, 1), 0);
     }
 }
@@ -200,7 +221,7 @@ static void bytes_reach_everybody_and_come_back(void) {
     int64_t lengths[] = {0, 1, 1 << 20, (5 << 19) + 1};
     for (int32_t R = 1; R <= 4; R++) {
         for (size_t i = 0; i < 4; i++) {
-            Case it = {seed + i, lengths[i]};
+            Case it = {seed + i, lengths[i], DYNAPIPE_FLOAT32};
             CHECK_EQ(ranks_run(R, RANKS_CHECKED, bytes_body, &it, results, 1), 0);
         }
     }
@@ -233,7 +254,7 @@ static Status absent_body(Transport* t, void* arg) {
     TRY(collective_init(&c, t, ranks, 2, SECOND_NS / 20));
     Status status;
     if (t->rank == 0) {
-        status = collective_reduce_scatter_sum(&c, values, 100);
+        status = collective_reduce_scatter_sum(&c, values, 100, DYNAPIPE_FLOAT32);
     } else {  // alive, but busy with something else
         TRY(t->api->irecv(t->ctx, 0, 1, values, 4, &request));
         status = ranks_wait(t, request);

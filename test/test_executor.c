@@ -19,6 +19,7 @@ typedef struct {
     int64_t arena_bytes;  // 0: what the plan says
     int32_t num_steps, pause_ns, fail_rank, fail_at_job;
     bool forward_only;
+    bool is_joint;  // the model has no backward_weights
     ToyModel models[RANKS_MAX];
     float losses[MAX_MBS][TOY_MAX_ROWS];
 } Run;
@@ -88,7 +89,7 @@ static Status body(Transport* t, void* arg) {
     }
     void* arena = aligned_alloc(PLAN_BUFFER_ALIGN, ARENA_BYTES);
     Executor* executor;
-    TRY(executor_create(&executor, &toy_api, model, t, run->timeout_ns));
+    TRY(executor_create(&executor, run->is_joint ? &toy_api_joint : &toy_api, model, t, run->timeout_ns));
     memset(arena, 0xff, ARENA_BYTES);
     Status status = run->forward_only ? run_forward(run, executor, model, t, arena, losses)
                                       : run_steps(run, executor, model, t, arena, batches, losses);
@@ -140,6 +141,7 @@ static void any_plan_gives_the_gradients_of_the_plain_loop(void) {
         toy_plan_make(&toy, &rng, P, R, M, &arena);
         Run run = {.toy = &toy, .timeout_ns = (int64_t)20 * 1000000000, .num_steps = 2};
         run.pause_ns = trial % 3 == 0 ? 3000 : 0;
+        run.is_joint = trial % 4 == 3;
         RanksKind kind = trial % 2 == 0 ? RANKS_CHECKED : RANKS_PLAIN;
         int failed = ranks_run(P * R, kind, body, &run, results, 1);
         CHECK_EQ(failed, 0);
@@ -262,6 +264,9 @@ static void instructions_that_break_the_rules_are_refused(void) {
     wrong_open(&w, 2);
     w.toy.plan.R = 2;
     wrong_close(&w, 0, STATUS_INVALID_PLAN, "2 stages x 2 replicas, 2 ranks");
+    wrong_open(&w, 2);
+    w.toy.plan.mbs[1].shape.enc_squares++;
+    wrong_close(&w, 0, STATUS_INVALID_PLAN, "rank 0: mb 1: a batch of 1 sequences, ");
 }
 
 static void a_missing_message_is_a_message_not_a_hang(void) {

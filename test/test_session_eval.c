@@ -107,11 +107,29 @@ static int infer(void* model, const DynapipeBatch* batch, const DynapipeCache* c
     return 0;
 }
 
+static int backward_inputs(void* model, const DynapipeBatch* batch, const void* in, void* acts,
+                           const void* dout, void* din, void* scratch) {
+    (void)model;
+    (void)batch;
+    (void)in;
+    (void)acts;
+    (void)dout;
+    (void)din;
+    (void)scratch;
+    return 1;
+}
+
+static void zero_gradients(void* model) {
+    (void)model;
+}
+
 static const DynapipeModel_v1 counter_api = {.name = "counter",
                                              .acts_bytes = acts_bytes,
                                              .scratch_bytes = no_bytes,
                                              .boundary_bytes = boundary_bytes,
-                                             .forward = forward};
+                                             .forward = forward,
+                                             .backward_inputs = backward_inputs,
+                                             .zero_gradients = zero_gradients};
 
 // Samples of two tasks; the one of task 0 that is longest on both sides comes first.
 static MadeData make_data(Rng* rng, int32_t num_samples) {

@@ -33,22 +33,28 @@ static Status check_groups(const TiedCase* it, const TiedGroups* tied, int32_t s
 }
 
 // As session_step.c does it.
-static Status sum_all(const TiedCase* it, const Sums* sums, const TiedGroups* tied, float* grads,
+static Status sum_all(const TiedCase* it, const Sums* sums, const TiedGroups* tied, unsigned char* grads,
                       int32_t rank) {
+    const int32_t bytes_per_value = collective_type_bytes(it->type);
     int32_t stage = rank % it->num_stages;
     int64_t n = it->num_params[stage];
     Rng rng = rng_seed(it->seed + (uint64_t)rank);
-    for (int64_t k = 0; k < n; k++) { grads[k] = tied_case_value(it, true, rank, k); }
+    for (int64_t k = 0; k < n; k++) { tied_case_store(it, grads, k, tied_case_value(it, true, rank, k)); }
     for (int32_t i = 0; i < tied->num_groups; i++) {
         const TiedGroup* group = &tied->groups[i];
         arrive_late(&rng);
-        TRY(sums->api->sum_copies(sums->ctx, group->holders, grads + group->begin, group->count));
+        TRY(sums->api->sum_copies(sums->ctx, group->holders, grads + group->begin * bytes_per_value,
+                                  group->count, it->type));
     }
-    for (int64_t k = 0; k < n; k++) { EXPECT(grads[k] == tied_case_after_groups(it, true, rank, k)); }
+    for (int64_t k = 0; k < n; k++) {
+        EXPECT(tied_case_load(it, grads, k) == tied_case_after_groups(it, true, rank, k));
+    }
     arrive_late(&rng);
-    TRY(sums->api->reduce_scatter(sums->ctx, grads, n));
-    TRY(sums->api->all_gather(sums->ctx, grads, n, (int32_t)sizeof *grads));
-    for (int64_t k = 0; k < n; k++) { EXPECT(grads[k] == tied_case_after_replicas(it, true, stage, k)); }
+    TRY(sums->api->reduce_scatter(sums->ctx, grads, n, it->type));
+    TRY(sums->api->all_gather(sums->ctx, grads, n, bytes_per_value));
+    for (int64_t k = 0; k < n; k++) {
+        EXPECT(tied_case_load(it, grads, k) == tied_case_after_replicas(it, true, stage, k));
+    }
     return STATUS_OK;
 }
 
@@ -61,14 +67,15 @@ static Status sums_body(Transport* t, void* arg) {
     for (int32_t r = 0; r < it->num_replicas; r++) { ranks[r] = r * P + stage; }
     TRY(collective_init(&replicas, t, ranks, it->num_replicas, (int64_t)20 * SECOND_NS));
     DynapipeTied list[TIED_CASE_GROUPS];
-    DynapipeParams_v1 params = {.num_params = it->num_params[stage], .tied = list};
+    DynapipeParams_v1 params = {.num_params = it->num_params[stage], .grad_type = (int32_t)it->type};
+    params.tied = list;
     params.num_tied = tied_case_list(it, stage, list);
     TiedGroups tied;
     Sums sums;
     TRY(tied_groups_open(&tied, &world, P, &params));
     memset(list, 0xee, sizeof list);  // copied, not kept
     TRY(sums_host_open(&sums, &replicas, &tied));
-    float* grads = malloc((size_t)params.num_params * sizeof *grads + 1);
+    unsigned char* grads = malloc((size_t)params.num_params * sizeof(float) + 1);
     EXPECT(grads != NULL);
     Status status = check_groups(it, &tied, stage);
     for (int step = 0; status == STATUS_OK && step < 3; step++) {

@@ -1,5 +1,7 @@
 #include "tied_case.h"
 
+#include "../dynapipe_plugin/base/half.h"
+
 static void shuffle(int32_t* out, int32_t num_values, Rng* rng) {
     for (int32_t i = 0; i < num_values; i++) {
         int32_t k = rng_between(rng, 0, i);
@@ -11,6 +13,7 @@ static void shuffle(int32_t* out, int32_t num_values, Rng* rng) {
 void tied_case_draw(TiedCase* out, Rng* rng, int32_t num_stages, int32_t num_replicas, int64_t longest) {
     int32_t P = num_stages;
     *out = (TiedCase){.seed = rng_u64(rng), .num_stages = P, .num_replicas = num_replicas};
+    out->type = (DynapipeType)rng_below(rng, 3);
     out->num_groups = rng_between(rng, 0, TIED_CASE_GROUPS);
     shuffle(out->numbers, out->num_groups, rng);
     for (int32_t g = 0; g < out->num_groups; g++) {
@@ -43,10 +46,28 @@ int32_t tied_case_list(const TiedCase* it, int32_t stage, DynapipeTied out[TIED_
     return n;
 }
 
+void tied_case_store(const TiedCase* it, void* values, int64_t k, float value) {
+    if (it->type == DYNAPIPE_FLOAT32) { ((float*)values)[k] = value; }
+    if (it->type == DYNAPIPE_BFLOAT16) { ((uint16_t*)values)[k] = half_to_bfloat16(value); }
+    if (it->type == DYNAPIPE_FLOAT16) { ((uint16_t*)values)[k] = half_to_float16(value); }
+}
+
+float tied_case_load(const TiedCase* it, const void* values, int64_t k) {
+    if (it->type == DYNAPIPE_FLOAT32) { return ((const float*)values)[k]; }
+    uint16_t half = ((const uint16_t*)values)[k];
+    return it->type == DYNAPIPE_BFLOAT16 ? half_from_bfloat16(half) : half_from_float16(half);
+}
+
+static float rounded(const TiedCase* it, float value) {
+    float room;
+    tied_case_store(it, &room, 0, value);
+    return tied_case_load(it, &room, 0);
+}
+
 float tied_case_value(const TiedCase* it, bool is_rough, int32_t rank, int64_t k) {
     uint64_t bits = rng_mix(it->seed + (uint64_t)rank * 7919 + (uint64_t)k * 104729);
     if (!is_rough) { return (float)(bits % 64) - 20; }
-    return ((float)(bits >> 40) / 8388608.0f - 1.0f) * (bits & 1 ? 1.0f : 1e-3f);
+    return rounded(it, ((float)(bits >> 40) / 8388608.0f - 1.0f) * (bits & 1 ? 1.0f : 1e-3f));
 }
 
 float tied_case_after_groups(const TiedCase* it, bool is_rough, int32_t rank, int64_t k) {
@@ -62,7 +83,7 @@ float tied_case_after_groups(const TiedCase* it, bool is_rough, int32_t rank, in
             sum = is_first ? value : sum + value;
             is_first = false;
         }
-        return sum;
+        return rounded(it, sum);
     }
     return tied_case_value(it, is_rough, rank, k);
 }
@@ -72,5 +93,5 @@ float tied_case_after_replicas(const TiedCase* it, bool is_rough, int32_t stage,
     for (int32_t r = 1; r < it->num_replicas; r++) {
         sum += tied_case_after_groups(it, is_rough, r * it->num_stages + stage, k);
     }
-    return sum;
+    return rounded(it, sum);
 }

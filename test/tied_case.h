@@ -15,6 +15,7 @@ enum { TIED_CASE_GROUPS = 7 };
 // Which stages have which group, and where.
 typedef struct {
     uint64_t seed;
+    DynapipeType type;  // of gradients: what the functions below return is representable
     int32_t num_stages, num_replicas, num_groups;
     int32_t numbers[TIED_CASE_GROUPS];  // of the groups, distinct
     int64_t counts[TIED_CASE_GROUPS];
@@ -28,6 +29,10 @@ typedef struct {
 void tied_case_draw(TiedCase* out, Rng* rng, int32_t num_stages, int32_t num_replicas, int64_t longest);
 // What a stage tells; how many.
 int32_t tied_case_list(const TiedCase* it, int32_t stage, DynapipeTied out[TIED_CASE_GROUPS]);
+
+// Value k of an array of that type.
+void tied_case_store(const TiedCase* it, void* values, int64_t k, float value);
+float tied_case_load(const TiedCase* it, const void* values, int64_t k);
 
 // Value k of a rank's gradients. is_rough: sums are not exact, so the order of adding shows; else small
 // integers.

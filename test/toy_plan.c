@@ -160,6 +160,13 @@ static void add_mb_buffers(const ToyPlan* toy, PlanRank* list, int32_t s, int32_
     }
 }
 
+static MbShape shape_of(const DynapipeBatch* batch) {
+    return (MbShape){.num_seqs = batch->num_seqs,
+                     .enc_tokens = batch->num_tokens,
+                     .enc_squares = batch->num_squares,
+                     .supervised_tokens = batch->num_rows};
+}
+
 void toy_plan_make(ToyPlan* out, Rng* rng, int32_t P, int32_t R, int32_t M, Arena* arena) {
     *out = (ToyPlan){.batches = ARENA_NEW(arena, ToyBatch, M),
                      .num_layers = rng_between(rng, P, TOY_MAX_LAYERS)};
@@ -179,6 +186,7 @@ void toy_plan_make(ToyPlan* out, Rng* rng, int32_t P, int32_t R, int32_t M, Aren
     for (int32_t m = 0; m < M; m++) {
         int32_t num_tokens = rng_below(rng, 16) == 0 ? 0 : rng_between(rng, 1, 64);
         toy_batch_init(&out->batches[m], rng_u64(rng), num_tokens);
+        plan->mbs[m].shape = shape_of(&out->batches[m].batch);
         plan->mbs[m].replica = rng_between(rng, 0, R - 1);
         for (int32_t s = 0; s < P; s++) {
             Cell draw = {.split = rng_below(rng, 2),

@@ -161,7 +161,9 @@ Status session_sums_open(Dynapipe* dp) {
         return sums_nccl_open(&dp->sums, dp->on->nccl, &dp->tied);
     }
 #endif
-    int32_t bytes_per_value = session_type_bytes(DYNAPIPE_FLOAT32);
+    int32_t grad_bytes = collective_type_bytes((DynapipeType)params->grad_type);
+    int32_t param_bytes = collective_type_bytes((DynapipeType)params->param_type);
+    int32_t bytes_per_value = grad_bytes > param_bytes ? grad_bytes : param_bytes;
     int64_t num_values = dp->num_replicas > 1 ? params->num_params : tied_groups_longest(&dp->tied);
     return sums_staged_open(&dp->sums, dp->on->cuda, &dp->replicas, &dp->tied, num_values * bytes_per_value);
 }

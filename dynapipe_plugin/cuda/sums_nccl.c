@@ -38,24 +38,29 @@ static Status end(const NcclWorld* world) {
     return STATUS_OK;
 }
 
+static ncclDataType_t nccl_type(DynapipeType type) {
+    return type == DYNAPIPE_FLOAT32 ? ncclFloat32 : type == DYNAPIPE_BFLOAT16 ? ncclBfloat16 : ncclFloat16;
+}
+
 // Slices of unequal length: one operation for each, all together.
-static Status reduce_slices(Members m, float* values, int64_t num_values) {
+static Status reduce_slices(Members m, unsigned char* values, int64_t num_values, DynapipeType type) {
     NCCL_TRY(ncclGroupStart());
     for (int32_t r = 0; r < m.num_ranks; r++) {
         int64_t from = collective_slice(num_values, m.num_ranks, r);
         size_t count = (size_t)(collective_slice(num_values, m.num_ranks, r + 1) - from);
         if (count == 0) { continue; }
-        NCCL_TRY(ncclReduce(values + from, values + from, count, ncclFloat32, ncclSum, r, m.comm, m.stream));
+        unsigned char* slice = values + from * collective_type_bytes(type);
+        NCCL_TRY(ncclReduce(slice, slice, count, nccl_type(type), ncclSum, r, m.comm, m.stream));
     }
     NCCL_TRY(ncclGroupEnd());
     return STATUS_OK;
 }
 
-static Status queue_reduce_scatter(Members m, float* values, int64_t num_values) {
-    if (num_values % m.num_ranks != 0) { return reduce_slices(m, values, num_values); }
+static Status queue_reduce_scatter(Members m, unsigned char* values, int64_t num_values, DynapipeType type) {
+    if (num_values % m.num_ranks != 0) { return reduce_slices(m, values, num_values, type); }
     int64_t count = num_values / m.num_ranks;
-    NCCL_TRY(ncclReduceScatter(values, values + count * m.my_idx, (size_t)count, ncclFloat32, ncclSum, m.comm,
-                               m.stream));
+    unsigned char* mine = values + count * m.my_idx * collective_type_bytes(type);
+    NCCL_TRY(ncclReduceScatter(values, mine, (size_t)count, nccl_type(type), ncclSum, m.comm, m.stream));
     return STATUS_OK;
 }
 
@@ -83,20 +88,20 @@ static Status queue_all_gather(Members m, unsigned char* values, int64_t num_val
 }
 
 // Not ncclAllReduce: that does not promise the same bits on all ranks. Here each value has one owner.
-static Status sum_copies(void* ctx, int32_t holders, float* values, int64_t num_values) {
+static Status sum_copies(void* ctx, int32_t holders, void* values, int64_t num_values, DynapipeType type) {
     const NcclSums* sums = ctx;
     Members m = holders_of(sums, holders);
     TRY(begin(sums->world));
-    TRY(queue_reduce_scatter(m, values, num_values));
-    TRY(queue_all_gather(m, (unsigned char*)values, num_values, (int32_t)sizeof *values));
+    TRY(queue_reduce_scatter(m, values, num_values, type));
+    TRY(queue_all_gather(m, values, num_values, collective_type_bytes(type)));
     return end(sums->world);
 }
 
-static Status reduce_scatter(void* ctx, float* values, int64_t num_values) {
+static Status reduce_scatter(void* ctx, void* values, int64_t num_values, DynapipeType type) {
     const NcclSums* sums = ctx;
     if (sums->world->num_replicas == 1) { return STATUS_OK; }
     TRY(begin(sums->world));
-    TRY(queue_reduce_scatter(replicas_of(sums), values, num_values));
+    TRY(queue_reduce_scatter(replicas_of(sums), values, num_values, type));
     return end(sums->world);
 }
 

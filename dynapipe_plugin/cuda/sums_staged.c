@@ -42,20 +42,20 @@ static Status upload(const Staged* s, void* values, Span span) {
     return STATUS_OK;
 }
 
-static Status sum_copies(void* ctx, int32_t holders, float* values, int64_t num_values) {
+static Status sum_copies(void* ctx, int32_t holders, void* values, int64_t num_values, DynapipeType type) {
     Staged* s = ctx;
-    Span all = {0, num_values * (int64_t)sizeof(float)};
+    Span all = {0, num_values * collective_type_bytes(type)};
     TRY(download(s, values, all));
-    TRY(collective_sum_copies(&s->tied->holders[holders].ranks, (float*)(void*)s->mirror, num_values));
+    TRY(collective_sum_copies(&s->tied->holders[holders].ranks, s->mirror, num_values, type));
     return upload(s, values, all);
 }
 
-static Status reduce_scatter(void* ctx, float* values, int64_t num_values) {
+static Status reduce_scatter(void* ctx, void* values, int64_t num_values, DynapipeType type) {
     Staged* s = ctx;
     if (s->replicas->num_ranks == 1) { return STATUS_OK; }
-    TRY(download(s, values, (Span){0, num_values * (int64_t)sizeof(float)}));
-    TRY(collective_reduce_scatter_sum(s->replicas, (float*)(void*)s->mirror, num_values));
-    return upload(s, values, my_slice(s, num_values, (int32_t)sizeof(float)));
+    TRY(download(s, values, (Span){0, num_values * collective_type_bytes(type)}));
+    TRY(collective_reduce_scatter_sum(s->replicas, s->mirror, num_values, type));
+    return upload(s, values, my_slice(s, num_values, collective_type_bytes(type)));
 }
 
 static Status all_gather(void* ctx, void* values, int64_t num_values, int32_t bytes_per_value) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../base/clock.h"
+#include "../base/half.h"
 #include "backoff.h"
 
 typedef enum {
@@ -214,8 +215,17 @@ Status collective_all_equal_u64(Collective* c, uint64_t value, const char* what)
 
 // --- many values -----------------------------------------------------------------------------------------
 typedef struct {
-    int64_t begin, end;  // floats
+    int64_t begin, end;  // values
 } Span;
+
+// An array that is summed, and how it travels.
+typedef struct {
+    unsigned char* values;
+    int64_t num_values;
+    DynapipeType type;
+    int32_t bytes_per_value;
+    int64_t chunk;  // values of a message
+} Summed;
 
 // Part `round` of the slice of group index idx.
 static Span slice_part(const Collective* c, int64_t n, int32_t idx, int64_t round, int64_t chunk) {
@@ -226,8 +236,8 @@ static Span slice_part(const Collective* c, int64_t n, int32_t idx, int64_t roun
     return part;
 }
 
-static size_t span_bytes(Span span) {
-    return (size_t)(span.end - span.begin) * sizeof(float);
+static size_t span_bytes(Span span, int32_t bytes_per_value) {
+    return (size_t)(span.end - span.begin) * (size_t)bytes_per_value;
 }
 
 static int64_t num_rounds(const Collective* c, int64_t n, int64_t chunk) {
@@ -235,64 +245,95 @@ static int64_t num_rounds(const Collective* c, int64_t n, int64_t chunk) {
     return (longest + chunk - 1) / chunk;
 }
 
-static int64_t reduce_chunk_floats(const Collective* c, int64_t n) {
+static int64_t reduce_chunk(const Collective* c, int64_t n, int32_t bytes_per_value) {
     int64_t longest = (n + c->num_ranks - 1) / c->num_ranks;
     int64_t bytes = COLLECTIVE_TEMP_BYTES / (2 * (c->num_ranks - 1));
     if (bytes > COLLECTIVE_CHUNK_BYTES) { bytes = COLLECTIVE_CHUNK_BYTES; }
     if (bytes < MIN_CHUNK_BYTES) { bytes = MIN_CHUNK_BYTES; }
-    int64_t chunk = bytes / (int64_t)sizeof(float);
+    int64_t chunk = bytes / bytes_per_value;
     return chunk < longest ? chunk : longest;
 }
 
 // Where the values of group index idx arrive, in this round: two halves of temp take turns.
-static float* reduce_temp(const Collective* c, int64_t round, int32_t idx, int64_t chunk) {
+static unsigned char* reduce_temp(const Collective* c, const Summed* a, int64_t round, int32_t idx) {
     int32_t row = idx < c->my_idx ? idx : idx - 1;
     int64_t rows_before = (round % 2) * (c->num_ranks - 1) + row;
-    return (float*)(void*)c->temp + rows_before * chunk;
+    return c->temp + rows_before * a->chunk * a->bytes_per_value;
 }
 
-static Status post_reduce(Collective* c, const float* values, int64_t n, int64_t round, int64_t chunk) {
-    Span mine = slice_part(c, n, c->my_idx, round, chunk);
+static Status post_reduce(Collective* c, const Summed* a, int64_t round) {
+    size_t my_bytes =
+        span_bytes(slice_part(c, a->num_values, c->my_idx, round, a->chunk), a->bytes_per_value);
     for (int32_t i = 0; i < c->num_ranks; i++) {
-        if (i == c->my_idx || span_bytes(mine) == 0) { continue; }
-        float* temp = reduce_temp(c, round, i, chunk);
-        TRY(post_receive(c, OP_REDUCE_SCATTER, round, i, temp, span_bytes(mine)));
+        if (i == c->my_idx || my_bytes == 0) { continue; }
+        TRY(post_receive(c, OP_REDUCE_SCATTER, round, i, reduce_temp(c, a, round, i), my_bytes));
     }
     for (int32_t d = 1; d < c->num_ranks; d++) {  // each rank begins with another peer
         int32_t i = (c->my_idx + d) % c->num_ranks;
-        Span theirs = slice_part(c, n, i, round, chunk);
-        if (span_bytes(theirs) == 0) { continue; }
-        TRY(post_send(c, OP_REDUCE_SCATTER, round, i, values + theirs.begin, span_bytes(theirs)));
+        Span theirs = slice_part(c, a->num_values, i, round, a->chunk);
+        size_t their_bytes = span_bytes(theirs, a->bytes_per_value);
+        if (their_bytes == 0) { continue; }
+        TRY(post_send(c, OP_REDUCE_SCATTER, round, i, a->values + theirs.begin * a->bytes_per_value,
+                      their_bytes));
     }
     return STATUS_OK;
 }
 
-static void add_in_order(const Collective* c, float* values, Span mine, int64_t round, int64_t chunk) {
-    float sum[ADD_BLOCK_FLOATS];
-    for (int64_t begin = mine.begin; begin < mine.end; begin += ADD_BLOCK_FLOATS) {
-        int64_t count = mine.end - begin < ADD_BLOCK_FLOATS ? mine.end - begin : ADD_BLOCK_FLOATS;
-        for (int32_t i = 0; i < c->num_ranks; i++) {
-            const float* from =
-                i == c->my_idx ? values + begin : reduce_temp(c, round, i, chunk) + (begin - mine.begin);
-            if (i == 0) {
-                memcpy(sum, from, (size_t)count * sizeof *sum);
-            } else {
-                for (int64_t k = 0; k < count; k++) { sum[k] += from[k]; }
-            }
-        }
-        memcpy(values + begin, sum, (size_t)count * sizeof *sum);
+// `from` as floats: itself, or in `room`.
+static const float* as_floats(float* room, const unsigned char* from, int64_t count, DynapipeType type) {
+    if (type == DYNAPIPE_FLOAT32) { return (const float*)(const void*)from; }
+    for (int64_t k = 0; k < count; k++) {
+        uint16_t half;
+        memcpy(&half, from + 2 * k, sizeof half);
+        room[k] = type == DYNAPIPE_BFLOAT16 ? half_from_bfloat16(half) : half_from_float16(half);
+    }
+    return room;
+}
+
+static void store_floats(unsigned char* to, const float* sum, int64_t count, DynapipeType type) {
+    if (type == DYNAPIPE_FLOAT32) {
+        memcpy(to, sum, (size_t)count * sizeof *sum);
+        return;
+    }
+    for (int64_t k = 0; k < count; k++) {
+        uint16_t half = type == DYNAPIPE_BFLOAT16 ? half_to_bfloat16(sum[k]) : half_to_float16(sum[k]);
+        memcpy(to + 2 * k, &half, sizeof half);
     }
 }
 
-Status collective_reduce_scatter_sum(Collective* c, float* values, int64_t num_values) {
+static void add_in_order(const Collective* c, const Summed* a, int64_t round) {
+    float sum[ADD_BLOCK_FLOATS], room[ADD_BLOCK_FLOATS];
+    Span mine = slice_part(c, a->num_values, c->my_idx, round, a->chunk);
+    for (int64_t begin = mine.begin; begin < mine.end; begin += ADD_BLOCK_FLOATS) {
+        int64_t count = mine.end - begin < ADD_BLOCK_FLOATS ? mine.end - begin : ADD_BLOCK_FLOATS;
+        unsigned char* my_values = a->values + begin * a->bytes_per_value;
+        for (int32_t i = 0; i < c->num_ranks; i++) {
+            const unsigned char* from =
+                i == c->my_idx ? my_values
+                               : reduce_temp(c, a, round, i) + (begin - mine.begin) * a->bytes_per_value;
+            const float* floats = as_floats(room, from, count, a->type);
+            if (i == 0) { memcpy(sum, floats, (size_t)count * sizeof *sum); }
+            for (int64_t k = 0; k < count && i > 0; k++) { sum[k] += floats[k]; }
+        }
+        store_floats(my_values, sum, count, a->type);
+    }
+}
+
+Status collective_reduce_scatter_sum(Collective* c, void* values, int64_t num_values, DynapipeType type) {
     if (c->num_ranks == 1 || num_values == 0) { return STATUS_OK; }
-    int64_t chunk = reduce_chunk_floats(c, num_values), rounds = num_rounds(c, num_values, chunk);
-    TRY(need_temp(c, (size_t)(2 * (c->num_ranks - 1) * chunk) * sizeof(float)));
-    TRY(post_reduce(c, values, num_values, 0, chunk));
+    int32_t bytes_per_value = collective_type_bytes(type);
+    Summed array = {.values = values,
+                    .num_values = num_values,
+                    .type = type,
+                    .bytes_per_value = bytes_per_value,
+                    .chunk = reduce_chunk(c, num_values, bytes_per_value)};
+    int64_t rounds = num_rounds(c, num_values, array.chunk);
+    TRY(need_temp(c, (size_t)(2 * (c->num_ranks - 1) * array.chunk * bytes_per_value)));
+    TRY(post_reduce(c, &array, 0));
     for (int64_t round = 0; round < rounds; round++) {
-        if (round + 1 < rounds) { TRY(post_reduce(c, values, num_values, round + 1, chunk)); }
+        if (round + 1 < rounds) { TRY(post_reduce(c, &array, round + 1)); }
         TRY(wait_round(c, OP_REDUCE_SCATTER, round));
-        add_in_order(c, values, slice_part(c, num_values, c->my_idx, round, chunk), round, chunk);
+        add_in_order(c, &array, round);
     }
     return STATUS_OK;
 }
@@ -303,8 +344,8 @@ static Status post_all_gather(Collective* c, unsigned char* values, int64_t n, i
     for (int32_t d = 1; d < c->num_ranks; d++) {
         int32_t i = (c->my_idx + d) % c->num_ranks;
         Span theirs = slice_part(c, n, i, round, chunk);
-        size_t their_bytes = (size_t)(theirs.end - theirs.begin) * (size_t)bytes_per_value;
-        size_t my_bytes = (size_t)(mine.end - mine.begin) * (size_t)bytes_per_value;
+        size_t their_bytes = span_bytes(theirs, bytes_per_value),
+               my_bytes = span_bytes(mine, bytes_per_value);
         if (their_bytes > 0) {
             TRY(post_receive(c, OP_ALL_GATHER, round, i, values + theirs.begin * bytes_per_value,
                              their_bytes));
@@ -330,9 +371,9 @@ Status collective_all_gather(Collective* c, void* values, int64_t num_values, in
     return STATUS_OK;
 }
 
-Status collective_sum_copies(Collective* c, float* values, int64_t num_values) {
-    TRY(collective_reduce_scatter_sum(c, values, num_values));
-    return collective_all_gather(c, values, num_values, (int32_t)sizeof *values);
+Status collective_sum_copies(Collective* c, void* values, int64_t num_values, DynapipeType type) {
+    TRY(collective_reduce_scatter_sum(c, values, num_values, type));
+    return collective_all_gather(c, values, num_values, collective_type_bytes(type));
 }
 
 // --- bytes -----------------------------------------------------------------------------------------------

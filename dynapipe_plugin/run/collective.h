@@ -3,15 +3,16 @@ collective.h -- sums and copies among a group of ranks, on any transport, in one
 
     Collective c = {0};
     TRY(collective_init(&c, &transport, ranks, num_ranks, timeout_ns));
-    collective_reduce_scatter_sum(&c, grads, n);   // my slice now holds the sum over the group
+    collective_reduce_scatter_sum(&c, grads, n, DYNAPIPE_FLOAT32);  // my slice: the sum over the group
     ... update my slice of the parameters ...
     collective_all_gather(&c, params, n, 4);       // everybody has every slice
     collective_free(&c);
 
 Every sum is taken in the order of the group (value of ranks[0] first, then + ranks[1], ...), by one owner,
-and handed to the others as bytes: the result is the same on all ranks and in every run, bit for bit.
-All members call the same operations in the same order. Several groups may share one transport as long as two
-groups that share two or more ranks do not run at the same time.
+and handed to the others as bytes: the result is the same on all ranks and in every run, bit for bit. Values
+of 16 bits are added as floats, and the sum is rounded once, to nearest even. All members call the same
+operations in the same order. Several groups may share one transport as long as two groups that share two or
+more ranks do not run at the same time.
 
 Slices: index i of the group owns [n * i / R, n * (i + 1) / R) (collective_slice).
 
@@ -31,6 +32,7 @@ freeing the memory that was passed in.
 
 #include "../base/arena.h"
 #include "../base/status.h"
+#include "../dynapipe.h"
 #include "transport.h"
 
 // Tags at and above this one belong to this module; the executor's lie below.
@@ -73,13 +75,18 @@ static inline int64_t collective_slice(int64_t num_values, int32_t num_ranks, in
 Status collective_all_reduce_sum(Collective* c, double* values, int32_t num_values);
 
 // values[my slice] becomes the sum over the group; the rest of `values` is unchanged.
-Status collective_reduce_scatter_sum(Collective* c, float* values, int64_t num_values);
+Status collective_reduce_scatter_sum(Collective* c, void* values, int64_t num_values, DynapipeType type);
 
 // Every member gets every slice from its owner.
 Status collective_all_gather(Collective* c, void* values, int64_t num_values, int32_t bytes_per_value);
 
 // Both: every member gets the whole sum, the same bits. For copies of tied parameters.
-Status collective_sum_copies(Collective* c, float* values, int64_t num_values);
+Status collective_sum_copies(Collective* c, void* values, int64_t num_values, DynapipeType type);
+
+// Of one value.
+static inline int32_t collective_type_bytes(DynapipeType type) {
+    return type == DYNAPIPE_FLOAT32 ? 4 : 2;
+}
 
 // From group index `root_idx` to all. num_bytes must be equal everywhere.
 Status collective_broadcast(Collective* c, void* data, size_t num_bytes, int32_t root_idx);

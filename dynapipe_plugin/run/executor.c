@@ -214,6 +214,25 @@ static Status check_buffers(Executor* ex, const PlanInstr* instr) {
     return STATUS_OK;
 }
 
+// What the plan was made for is what the model gets.
+static Status check_counts(const Executor* ex, int32_t m, const DynapipeBatch* b) {
+    const MbShape* shape = &ex->step->plan->mbs[m].shape;
+    bool is_same = b->num_seqs == shape->num_seqs && b->num_tokens == shape->enc_tokens &&
+                   b->num_squares == shape->enc_squares && b->num_dec_tokens == shape->dec_tokens &&
+                   b->num_dec_squares == shape->dec_squares && b->num_cross == shape->cross_products &&
+                   b->num_rows == shape->supervised_tokens;
+    if (is_same) { return STATUS_OK; }
+    return FAIL(
+        STATUS_INVALID_PLAN,
+        "rank %d: mb %d: a batch of %d sequences, %d + %d tokens (squares %lld + %lld, products %lld) "
+        "and %d rows, the plan has %lld, %lld + %lld (%lld + %lld, %lld) and %lld",
+        (int)ex->rank, (int)m, (int)b->num_seqs, (int)b->num_tokens, (int)b->num_dec_tokens,
+        (long long)b->num_squares, (long long)b->num_dec_squares, (long long)b->num_cross, (int)b->num_rows,
+        (long long)shape->num_seqs, (long long)shape->enc_tokens, (long long)shape->dec_tokens,
+        (long long)shape->enc_squares, (long long)shape->dec_squares, (long long)shape->cross_products,
+        (long long)shape->supervised_tokens);
+}
+
 static Status prepare(Executor* ex, const PlanRank* rank, int32_t M) {
     const ExecutorStep* step = ex->step;
     bool is_last = ex->stage == ex->num_stages - 1;
@@ -231,6 +250,7 @@ static Status prepare(Executor* ex, const PlanRank* rank, int32_t M) {
             return fail_instr(ex, instr, "nowhere to put its losses");
         }
         if (!mb->present) {
+            TRY(check_counts(ex, instr->mb, batch));
             mb->in_bytes = ex->stage > 0 ? ex->api->boundary_bytes(ex->model, batch, 0) : 0;
             mb->out_bytes = is_last ? 0 : ex->api->boundary_bytes(ex->model, batch, 1);
         }

@@ -4,7 +4,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
     session.c          open, close, ranks, sums, errors
     session_options.c  the option table
     session_data.c     data, what is asked of the planner
-    session_model.c    the model put in
+    session_model.c    the model put in, what of it a rank counts
     session_stages.c   the stage split and the effort of plans, for the mixture
     session_noise.c    the noise that plans are chosen for
     session_plan.c     one step made ahead: batch -> plan -> collated micro-batches, in the background thread
@@ -121,11 +121,6 @@ enum {
     STAT_PLAN_WAIT_NS,
     SESSION_STATS
 };
-
-// Of a value of DynapipeType.
-static inline int32_t session_type_bytes(int32_t type) {
-    return type == DYNAPIPE_FLOAT32 ? 4 : 2;
-}
 
 // session_data.c
 CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t step_idx);

@@ -60,7 +60,54 @@ static Status check_boundaries(Dynapipe* dp, const DynapipeModel_v1* api, void* 
 // A rank has one range of blocks: the first and the last.
 enum { NUM_RANGES = 1 };
 
-static Status check_attach(const Dynapipe* dp, int32_t idx, const DynapipeParams_v1* params) {
+static Status check_api(int32_t idx, const DynapipeModel_v1* api) {
+    const char* missing = NULL;
+    if (api == NULL) {
+        return FAIL(STATUS_OUT_OF_RANGE, "range %d: no table of functions ---> a DynapipeModel_v1", idx);
+    }
+    if (api->acts_bytes == NULL) { missing = "acts_bytes"; }
+    if (api->scratch_bytes == NULL) { missing = "scratch_bytes"; }
+    if (api->boundary_bytes == NULL) { missing = "boundary_bytes"; }
+    if (api->forward == NULL) { missing = "forward"; }
+    if (api->backward_inputs == NULL) { missing = "backward_inputs"; }
+    if (api->zero_gradients == NULL) { missing = "zero_gradients"; }
+    if (api->name == NULL) { missing = "name"; }
+    if (missing == NULL) { return STATUS_OK; }
+    return FAIL(
+        STATUS_OUT_OF_RANGE,
+        "range %d: the model %s has no %s ---> of DynapipeModel_v1 only backward_weights, finish, and "
+        "what generation needs may be NULL",
+        idx, api->name != NULL ? api->name : "without a name", missing);
+}
+
+static bool is_type(int32_t type) {
+    return type == DYNAPIPE_FLOAT32 || type == DYNAPIPE_BFLOAT16 || type == DYNAPIPE_FLOAT16;
+}
+
+static Status check_params(int32_t idx, const DynapipeParams_v1* params) {
+    if (params == NULL || params->num_params < 0 ||
+        (params->num_params > 0 && (params->params == NULL || params->grads == NULL))) {
+        return FAIL(STATUS_OUT_OF_RANGE,
+                    "range %d: %lld parameters, but no array of them or of their gradients ---> "
+                    "DynapipeParams_v1.params and .grads",
+                    idx, params != NULL ? (long long)params->num_params : 0);
+    }
+    if (!is_type(params->param_type) || !is_type(params->grad_type)) {
+        return FAIL(STATUS_OUT_OF_RANGE,
+                    "range %d: parameters of type %d, gradients of type %d ---> DYNAPIPE_FLOAT32 (%d), "
+                    "DYNAPIPE_BFLOAT16 (%d) or DYNAPIPE_FLOAT16 (%d)",
+                    idx, params->param_type, params->grad_type, DYNAPIPE_FLOAT32, DYNAPIPE_BFLOAT16,
+                    DYNAPIPE_FLOAT16);
+    }
+    if (params->num_tied < 0 || (params->num_tied > 0 && params->tied == NULL)) {
+        return FAIL(STATUS_OUT_OF_RANGE, "range %d: %d tied groups, but no list of them", idx,
+                    params->num_tied);
+    }
+    return STATUS_OK;
+}
+
+static Status check_attach(const Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api,
+                           const DynapipeParams_v1* params) {
     if (dp->links == NULL) {
         return FAIL(STATUS_BAD_OPTION,
                     "a model before its stage is known ---> dynapipe_choose_stages() comes before "
@@ -73,11 +120,8 @@ static Status check_attach(const Dynapipe* dp, int32_t idx, const DynapipeParams
     if (dp->api != NULL) {
         return FAIL(STATUS_OUT_OF_RANGE, "range %d has a model already ---> attach each range once", idx);
     }
-    if (params->num_tied < 0 || (params->num_tied > 0 && params->tied == NULL)) {
-        return FAIL(STATUS_OUT_OF_RANGE, "range %d: %d tied groups, but no list of them", idx,
-                    params->num_tied);
-    }
-    return STATUS_OK;
+    TRY(check_api(idx, api));
+    return check_params(idx, params);
 }
 
 static Status attach(Dynapipe* dp, const DynapipeModel_v1* api, void* model,
@@ -98,7 +142,7 @@ static Status attach(Dynapipe* dp, const DynapipeModel_v1* api, void* model,
 
 int dynapipe_attach(Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api, void* model,
                     const DynapipeParams_v1* params) {
-    Status status = check_attach(dp, idx, params);
+    Status status = check_attach(dp, idx, api, params);
     return (int)(status == STATUS_OK ? attach(dp, api, model, params) : status);
 }
 
@@ -108,4 +152,55 @@ Status session_need_model(const Dynapipe* dp) {
                 "rank %d: no model for range 0 of %d ---> dynapipe_attach() for each range that "
                 "dynapipe_choose_stages() gave",
                 dp->transport.rank, NUM_RANGES);
+}
+
+// --- what is counted -------------------------------------------------------------------------------------
+
+// The first stage of those with copies counts them.
+static bool counts_group(const Dynapipe* dp, const TiedGroup* group) {
+    uint64_t stages = dp->tied.holders[group->holders].stages;
+    return (stages & ((UINT64_C(1) << dp->stage) - 1)) == 0;
+}
+
+// Of the copies that another stage counts, the first that ends behind `at`; NULL: none.
+static const TiedGroup* next_left_out(const Dynapipe* dp, int64_t at) {
+    const TiedGroup* next = NULL;
+    for (int32_t i = 0; i < dp->tied.num_groups; i++) {
+        const TiedGroup* group = &dp->tied.groups[i];
+        if (counts_group(dp, group) || group->begin + group->count <= at) { continue; }
+        if (next == NULL || group->begin < next->begin) { next = group; }
+    }
+    return next;
+}
+
+static Status add_span(DynapipeSpan* out, int32_t max_spans, int32_t* num_spans, int64_t begin, int64_t end) {
+    if (begin >= end) { return STATUS_OK; }
+    if (*num_spans == max_spans) {
+        return FAIL(STATUS_OUT_OF_RANGE, "room for %d spans ---> one more than the range has tied groups",
+                    max_spans);
+    }
+    out[(*num_spans)++] = (DynapipeSpan){begin, end};
+    return STATUS_OK;
+}
+
+static Status count_values(const Dynapipe* dp, int32_t idx, DynapipeSpan* out, int32_t max_spans,
+                           int32_t* num_spans) {
+    int64_t begin, end;
+    TRY(session_need_model(dp));
+    dynapipe_shard(dp, idx, &begin, &end);
+    bool all_have_it = dp->run.zero_stage == 0 || dp->num_replicas == 1;
+    if (all_have_it && dp->replica > 0) { return STATUS_OK; }  // the first replica's are the same
+    while (begin < end) {
+        const TiedGroup* group = next_left_out(dp, begin);
+        int64_t until = group != NULL && group->begin < end ? group->begin : end;
+        TRY(add_span(out, max_spans, num_spans, begin, until));
+        begin = until < end ? group->begin + group->count : end;
+    }
+    return STATUS_OK;
+}
+
+int dynapipe_counted(const Dynapipe* dp, int32_t idx, DynapipeSpan* out, int32_t max_spans,
+                     int32_t* num_spans) {
+    *num_spans = 0;
+    return (int)count_values(dp, idx, out, max_spans, num_spans);
 }

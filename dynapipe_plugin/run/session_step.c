@@ -12,15 +12,18 @@
 static Status reduce_gradients(Dynapipe* dp) {
     const DynapipeParams_v1* params = &dp->params;
     const Sums* sums = &dp->sums;
-    float* grads = params->grads;
+    const DynapipeType type = (DynapipeType)params->grad_type;
+    const int32_t bytes_per_value = collective_type_bytes(type);
+    unsigned char* grads = params->grads;
     for (int32_t i = 0; i < dp->tied.num_groups; i++) {
         const TiedGroup* group = &dp->tied.groups[i];
-        TRY(sums->api->sum_copies(sums->ctx, group->holders, grads + group->begin, group->count));
+        unsigned char* copy = grads + group->begin * bytes_per_value;
+        TRY(sums->api->sum_copies(sums->ctx, group->holders, copy, group->count, type));
     }
     if (dp->num_replicas == 1) { return STATUS_OK; }
-    TRY(sums->api->reduce_scatter(sums->ctx, grads, params->num_params));
+    TRY(sums->api->reduce_scatter(sums->ctx, grads, params->num_params, type));
     if (dp->run.zero_stage > 0) { return STATUS_OK; }
-    return sums->api->all_gather(sums->ctx, grads, params->num_params, (int32_t)sizeof *grads);
+    return sums->api->all_gather(sums->ctx, grads, params->num_params, bytes_per_value);
 }
 
 // Sums that are queued on a device follow the last job at once, and the host waits for all of it together.
@@ -175,7 +178,7 @@ int dynapipe_share_params(Dynapipe* dp) {
     executor_trace_add(dp->executor, TRACE_UPDATE, dp->step_end_ns, begin_ns);
     if (dp->run.zero_stage == 0 || dp->num_replicas == 1) { return 0; }
     Status status = dp->sums.api->all_gather(dp->sums.ctx, dp->params.params, dp->params.num_params,
-                                             session_type_bytes(dp->params.param_type));
+                                             collective_type_bytes((DynapipeType)dp->params.param_type));
     executor_trace_add(dp->executor, TRACE_SHARE, begin_ns, clock_now_ns());
     return (int)status;
 }

@@ -8,12 +8,12 @@ typedef struct {
     TiedGroups* tied;
 } HostSums;
 
-static Status sum_copies(void* ctx, int32_t holders, float* values, int64_t num_values) {
-    return collective_sum_copies(&((HostSums*)ctx)->tied->holders[holders].ranks, values, num_values);
+static Status sum_copies(void* ctx, int32_t holders, void* values, int64_t num_values, DynapipeType type) {
+    return collective_sum_copies(&((HostSums*)ctx)->tied->holders[holders].ranks, values, num_values, type);
 }
 
-static Status reduce_scatter(void* ctx, float* values, int64_t num_values) {
-    return collective_reduce_scatter_sum(((HostSums*)ctx)->replicas, values, num_values);
+static Status reduce_scatter(void* ctx, void* values, int64_t num_values, DynapipeType type) {
+    return collective_reduce_scatter_sum(((HostSums*)ctx)->replicas, values, num_values, type);
 }
 
 static Status all_gather(void* ctx, void* values, int64_t num_values, int32_t bytes_per_value) {

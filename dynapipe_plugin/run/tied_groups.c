@@ -5,17 +5,18 @@
 
 #include "../plan/plan_types.h"
 
-// What one rank tells, as it travels: num_params, number of groups, and (group, begin, count) of each.
+// What one rank tells, as it travels: num_params, number of groups, types, and (group, begin, count) of each
+// group.
 typedef struct {
     int64_t group, begin, count;
 } Row;
 
 typedef struct {
-    int64_t num_params, num_rows;
+    int64_t num_params, num_rows, param_type, grad_type;
     const Row* rows;
 } Table;
 
-enum { HEAD_VALUES = 2, ROW_VALUES = 3 };
+enum { HEAD_VALUES = 4, ROW_VALUES = 3 };
 
 // --- telling ---------------------------------------------------------------------------------------------
 static Status pack(int64_t** out, size_t* num_bytes, const DynapipeParams_v1* params, Arena* arena) {
@@ -24,6 +25,8 @@ static Status pack(int64_t** out, size_t* num_bytes, const DynapipeParams_v1* pa
     if (values == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d groups", params->num_tied); }
     values[0] = params->num_params;
     values[1] = params->num_tied;
+    values[2] = params->param_type;
+    values[3] = params->grad_type;
     for (int32_t i = 0; i < params->num_tied; i++) {
         int64_t* row = values + HEAD_VALUES + i * ROW_VALUES;
         row[0] = params->tied[i].group;
@@ -65,7 +68,7 @@ static Status read_tables(Table** out, Collective* world, const DynapipeParams_v
     TRY(tell(&bytes, world, params, arena));
     const int64_t* at = (const int64_t*)(const void*)bytes;
     for (int32_t r = 0; r < world->num_ranks; r++) {
-        tables[r] = (Table){at[0], at[1], (const Row*)(const void*)(at + HEAD_VALUES)};
+        tables[r] = (Table){at[0], at[1], at[2], at[3], (const Row*)(const void*)(at + HEAD_VALUES)};
         at += HEAD_VALUES + at[1] * ROW_VALUES;
     }
     *out = tables;
@@ -135,9 +138,21 @@ static Status check_replica(const Table* tables, int32_t rank, int32_t first) {
                 (long long)mine->num_params, (long long)mine->num_rows);
 }
 
+// Sums among copies and replicas are of values of one type.
+static Status check_types(const Table* tables, int32_t rank) {
+    const Table *mine = &tables[rank], *first = &tables[0];
+    if (mine->param_type == first->param_type && mine->grad_type == first->grad_type) { return STATUS_OK; }
+    return FAIL(
+        STATUS_MISMATCH,
+        "ranks 0 and %d: parameters of type %d and %d, gradients of type %d and %d ---> all ranks need "
+        "the same: param_type and grad_type of DynapipeParams_v1",
+        rank, (int)first->param_type, (int)mine->param_type, (int)first->grad_type, (int)mine->grad_type);
+}
+
 static Status check_tables(const Table* tables, int32_t num_ranks, int32_t num_stages) {
     for (int32_t r = 0; r < num_ranks; r++) { TRY(check_rank(&tables[r], r)); }
     for (int32_t r = 0; r < num_ranks; r++) { TRY(check_lengths(tables, r)); }
+    for (int32_t r = 0; r < num_ranks; r++) { TRY(check_types(tables, r)); }
     for (int32_t r = num_stages; r < num_ranks; r++) { TRY(check_replica(tables, r, r % num_stages)); }
     return STATUS_OK;
 }

@@ -4,7 +4,7 @@ tied_groups.h -- parameters that several stages have a copy of: who has which, a
     TRY(tied_groups_open(&tied, &world, num_stages, &params));    // everybody tells what it has
     for (int32_t i = 0; i < tied.num_groups; i++) {               // ascending by number, on every rank
         const TiedGroup* group = &tied.groups[i];
-        TRY(sums.api->sum_copies(sums.ctx, group->holders, grads + group->begin, group->count));
+        TRY(sums.api->sum_copies(sums.ctx, group->holders, begin, group->count, type));
     }
     tied_groups_free(&tied);
 

@@ -19,7 +19,7 @@ typedef struct {
     TiedGroups tied;
     NcclWorld* nccl;
     Sums sums;
-    float *grads, *host, *late;  // on the device; here; on the device, to keep it busy
+    unsigned char *grads, *host, *late;  // on the device; here; on the device, to keep it busy
 } Rank;
 
 static Status open_sums(Rank* rank, const TiedCase* it, int32_t me) {
@@ -29,7 +29,7 @@ static Status open_sums(Rank* rank, const TiedCase* it, int32_t me) {
                         rank->world.timeout_ns));
     DynapipeTied list[TIED_CASE_GROUPS];
     int64_t n = it->num_params[stage];
-    DynapipeParams_v1 params = {.num_params = n, .tied = list};
+    DynapipeParams_v1 params = {.num_params = n, .grad_type = (int32_t)it->type, .tied = list};
     params.num_tied = tied_case_list(it, stage, list);
     TRY(tied_groups_open(&rank->tied, &rank->world, it->num_stages, &params));
     rank->host = malloc((size_t)n * sizeof(float) + 1);
@@ -58,22 +58,25 @@ static void close_sums(Rank* rank) {
 static Status sum_once(Rank* rank, const TiedCase* it, int32_t me) {
     int32_t stage = me % it->num_stages;
     int64_t n = it->num_params[stage];
-    size_t num_bytes = (size_t)n * sizeof(float);
-    for (int64_t k = 0; k < n; k++) { rank->host[k] = tied_case_value(it, !rank->by_nccl, me, k); }
+    int32_t bytes_per_value = collective_type_bytes(it->type);
+    size_t num_bytes = (size_t)(n * bytes_per_value);
+    for (int64_t k = 0; k < n; k++) {
+        tied_case_store(it, rank->host, k, tied_case_value(it, !rank->by_nccl, me, k));
+    }
     CUDA_TRY(cudaMemcpy(rank->late, rank->host, num_bytes, cudaMemcpyHostToDevice));
     CUDA_TRY(cudaMemsetAsync(rank->grads, 0xff, num_bytes, rank->stream));
     CUDA_TRY(cudaMemcpyAsync(rank->grads, rank->late, num_bytes, cudaMemcpyDeviceToDevice, rank->stream));
     for (int32_t i = 0; i < rank->tied.num_groups; i++) {
         const TiedGroup* group = &rank->tied.groups[i];
-        TRY(rank->sums.api->sum_copies(rank->sums.ctx, group->holders, rank->grads + group->begin,
-                                       group->count));
+        unsigned char* copy = rank->grads + group->begin * bytes_per_value;
+        TRY(rank->sums.api->sum_copies(rank->sums.ctx, group->holders, copy, group->count, it->type));
     }
-    TRY(rank->sums.api->reduce_scatter(rank->sums.ctx, rank->grads, n));
-    TRY(rank->sums.api->all_gather(rank->sums.ctx, rank->grads, n, (int32_t)sizeof(float)));
+    TRY(rank->sums.api->reduce_scatter(rank->sums.ctx, rank->grads, n, it->type));
+    TRY(rank->sums.api->all_gather(rank->sums.ctx, rank->grads, n, bytes_per_value));
     CUDA_TRY(cudaMemcpyAsync(rank->host, rank->grads, num_bytes, cudaMemcpyDeviceToHost, rank->stream));
     CUDA_TRY(cudaStreamSynchronize(rank->stream));
     for (int64_t k = 0; k < n; k++) {
-        EXPECT(rank->host[k] == tied_case_after_replicas(it, !rank->by_nccl, stage, k));
+        EXPECT(tied_case_load(it, rank->host, k) == tied_case_after_replicas(it, !rank->by_nccl, stage, k));
     }
     return STATUS_OK;
 }

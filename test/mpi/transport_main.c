@@ -40,7 +40,7 @@ static Status run_collective(Transport* t) {
         for (int64_t k = 0; k < n; k++) { values[k] = (float)(k % 1000 * (t->rank + 1)); }
         TRY(collective_barrier(&c));
         int64_t begin_ns = clock_now_ns();
-        TRY(collective_reduce_scatter_sum(&c, values, n));
+        TRY(collective_reduce_scatter_sum(&c, values, n, DYNAPIPE_FLOAT32));
         TRY(collective_all_gather(&c, values, n, sizeof *values));
         int64_t took_ns = clock_now_ns() - begin_ns;
         if (took_ns < best_ns) { best_ns = took_ns; }

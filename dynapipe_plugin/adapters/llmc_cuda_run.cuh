@@ -132,19 +132,6 @@ static void dynapipe_cuda_step(DYNAPIPE_TREE_MODEL* model, int micro_step) {
     model->mean_loss = (float)dynapipe_llmc_step(dynapipe_cuda_run);
 }
 
-static float dynapipe_cuda_norm(DYNAPIPE_TREE_MODEL* model) {
-    enum { MAX_SPANS = 256 };
-    DynapipeSpan spans[MAX_SPANS];
-    int32_t num_spans;
-    dynapipe_llmc_check(dynapipe_cuda_run,
-                        dynapipe_counted(dynapipe_cuda_session(), 0, spans, MAX_SPANS, &num_spans));
-    double squares = 0.0;
-    for (int i = 0; i < num_spans; i++) {
-        squares += dynapipe_cuda_sum_squares(model->grads_memory, spans[i]);
-    }
-    return (float)dynapipe_llmc_norm(dynapipe_cuda_run, squares);
-}
-
 static void dynapipe_cuda_end_step(int step, float lr, float norm, float loss_z, float norm_z) {
     DynapipeReport_v1 report = {};
     report.step = dynapipe_cuda.num_steps = step + 1;
@@ -180,12 +167,16 @@ static void dynapipe_cuda_from_host(void* values, const void* host, size_t num_b
     cudaCheck(cudaMemcpy(values, host, num_bytes, cudaMemcpyHostToDevice));
 }
 
-static DynapipeLlmcCheckpoint dynapipe_cuda_checkpoint(DYNAPIPE_TREE_MODEL* model, const char* directory) {
+// header: what its model file begins with.
+static DynapipeLlmcCheckpoint dynapipe_cuda_checkpoint(DYNAPIPE_TREE_MODEL* model, const char* directory,
+                                                       const std::string& header) {
     static const DynapipeCopies copies = {dynapipe_cuda_to_host, dynapipe_cuda_from_host};
     DynapipeLlmcCheckpoint checkpoint = {};
     checkpoint.directory = directory;
     checkpoint.tensors = &dynapipe_cuda_model.tensors;
     checkpoint.slice = &dynapipe_cuda.mine.slice;
+    checkpoint.model_header = header.data();
+    checkpoint.model_header_bytes = (int32_t)header.size();
     checkpoint.param_bytes = (int32_t)sizeof(floatX);
     checkpoint.params = model->params_memory;
     checkpoint.m = model->m_memory;
@@ -198,9 +189,8 @@ static DynapipeLlmcCheckpoint dynapipe_cuda_checkpoint(DYNAPIPE_TREE_MODEL* mode
 }
 
 // What a model file of theirs begins with: their writer, on a model of all layers and no values.
-static std::string dynapipe_cuda_header(const DYNAPIPE_TREE_MODEL* model, const char* directory) {
-    std::string path =
-        std::string(directory) + "/header" + std::to_string(multi_gpu_config.process_rank) + ".tmp";
+static std::string dynapipe_cuda_header(const DYNAPIPE_TREE_MODEL* model, const std::string& beside) {
+    std::string path = beside + ".header" + std::to_string(multi_gpu_config.process_rank);
     DYNAPIPE_TREE_MODEL empty = *model;
     empty.config.num_layers = dynapipe_cuda.num_layers;
     empty.num_parameters_bytes = 0;
@@ -214,10 +204,8 @@ static std::string dynapipe_cuda_header(const DYNAPIPE_TREE_MODEL* model, const 
 }
 
 static void dynapipe_cuda_save(const char* directory, int step, DYNAPIPE_TREE_MODEL* model) {
-    std::string header = dynapipe_cuda_header(model, directory);
-    DynapipeLlmcCheckpoint checkpoint = dynapipe_cuda_checkpoint(model, directory);
-    checkpoint.model_header = header.data();
-    checkpoint.model_header_bytes = (int32_t)header.size();
+    std::string header = dynapipe_cuda_header(model, std::string(directory) + "/model");
+    DynapipeLlmcCheckpoint checkpoint = dynapipe_cuda_checkpoint(model, directory, header);
     cudaCheck(cudaDeviceSynchronize());
     dynapipe_llmc_save(dynapipe_cuda_run, &checkpoint, step);
 }
@@ -226,15 +214,39 @@ static void dynapipe_cuda_save(const char* directory, int step, DYNAPIPE_TREE_MO
 static void dynapipe_cuda_resume(int* step, DYNAPIPE_TREE_MODEL* model, const char* filename) {
     std::string directory(filename);
     directory.resize(directory.rfind('/'));
-    std::string header = dynapipe_cuda_header(model, directory.c_str());
-    DynapipeLlmcCheckpoint checkpoint = dynapipe_cuda_checkpoint(model, directory.c_str());
-    checkpoint.model_header = header.data();
-    checkpoint.model_header_bytes = (int32_t)header.size();
+    std::string header = dynapipe_cuda_header(model, directory + "/model");
+    DynapipeLlmcCheckpoint checkpoint = dynapipe_cuda_checkpoint(model, directory.c_str(), header);
     *step = dynapipe_llmc_latest(dynapipe_cuda_run, directory.c_str());
     dynapipe_llmc_resume(dynapipe_cuda_run, &checkpoint, *step);
     model->rng_state = checkpoint.rng_states[0];
     model->rng_state_last_update = checkpoint.rng_states[1];
     dynapipe_cuda.num_steps = *step;
+}
+
+// The first step's gradients, where --dump-gradients asks for them.
+static void dynapipe_cuda_dump(DYNAPIPE_TREE_MODEL* model) {
+    const char* path = dynapipe_option(dynapipe_cuda_session(), "--dump-gradients");
+    static bool has_dumped;
+    if (path == NULL || has_dumped) { return; }
+    has_dumped = true;
+    std::string header = dynapipe_cuda_header(model, path);
+    DynapipeLlmcCheckpoint checkpoint = dynapipe_cuda_checkpoint(model, NULL, header);
+    dynapipe_llmc_dump_gradients(dynapipe_cuda_run, &checkpoint, model->grads_memory);
+}
+
+// Of all ranks, each parameter once.
+static float dynapipe_cuda_norm(DYNAPIPE_TREE_MODEL* model) {
+    enum { MAX_SPANS = 256 };
+    DynapipeSpan spans[MAX_SPANS];
+    int32_t num_spans;
+    dynapipe_llmc_check(dynapipe_cuda_run,
+                        dynapipe_counted(dynapipe_cuda_session(), 0, spans, MAX_SPANS, &num_spans));
+    double squares = 0.0;
+    for (int i = 0; i < num_spans; i++) {
+        squares += dynapipe_cuda_sum_squares(model->grads_memory, spans[i]);
+    }
+    dynapipe_cuda_dump(model);
+    return (float)dynapipe_llmc_norm(dynapipe_cuda_run, squares);
 }
 
 // --- the end ---------------------------------------------------------------------------------------------

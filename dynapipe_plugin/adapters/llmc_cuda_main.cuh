@@ -19,7 +19,7 @@ them are theirs. Without -DDYNAPIPE the words above mean nothing and cost nothin
 #ifndef DYNAPIPE
 #define DYNAPIPE_OPEN(argc, argv)
 #define DYNAPIPE_START(...)
-#define DYNAPIPE_WHOLE(condition) (condition)
+#define DYNAPIPE_WHOLE(condition) condition
 #else
 
 #include <algorithm>

@@ -4,9 +4,11 @@ llmc_cuda_main.cuh -- llm.c's CUDA trainer with the plugin: what main() says, an
 Included in the tree's train_gpt2.cu (train_llama3.cu) just before main(), behind llmc_cuda.cuh. In main():
 
     DYNAPIPE_OPEN(argc, argv)                        // first; takes the --options out of argv
+    DYNAPIPE_BATCH(tokens_per_fwdbwd, total_batch_size)  // -d may be any number: one call makes a whole step
     ...                                              // model and loaders are there:
     DYNAPIPE_START(model, max_steps, total_batch_size, val_max_steps, overfit_single_batch, output_log_dir)
     if (DYNAPIPE_WHOLE(...)) { ... }                 // what needs the whole model on this rank
+    DYNAPIPE_TOKENS(tokens_processed)                // of a step
 
 The loop's calls keep their names and mean: multi_gpu_config_*: the plugin's ranks; dataloader_*: nothing, the
 plugin has the data (-i, -j: sample files or llm.c's); gpt2_forward() and gpt2_backward_and_reduce() on
@@ -18,7 +20,9 @@ them are theirs. Without -DDYNAPIPE the words above mean nothing and cost nothin
 #pragma once
 #ifndef DYNAPIPE
 #define DYNAPIPE_OPEN(argc, argv)
+#define DYNAPIPE_BATCH(tokens_per_call, batch_tokens)
 #define DYNAPIPE_START(...)
+#define DYNAPIPE_TOKENS(tokens)
 #define DYNAPIPE_WHOLE(condition) condition
 #else
 
@@ -48,6 +52,10 @@ them are theirs. Without -DDYNAPIPE the words above mean nothing and cost nothin
 // --- their names in main() -------------------------------------------------------------------------------
 
 #define DYNAPIPE_OPEN(argc, argv) dynapipe_cuda_run = dynapipe_llmc_open(&(argc), &(argv), 0);
+#define DYNAPIPE_BATCH(tokens_per_call, batch_tokens) \
+    if (dynapipe_cuda_is_on() && (batch_tokens) > 0) { tokens_per_call = batch_tokens; }
+#define DYNAPIPE_TOKENS(tokens) \
+    if (dynapipe_cuda_is_on()) { tokens = (size_t)dynapipe_cuda.batch_tokens; }
 #define DYNAPIPE_START(model, ...) dynapipe_cuda_start(&(model), __VA_ARGS__);
 #define DYNAPIPE_WHOLE(condition) \
     ((condition) && (!dynapipe_cuda_is_on() || dynapipe_llmc_is_whole(dynapipe_cuda_run)))
@@ -88,6 +96,8 @@ them are theirs. Without -DDYNAPIPE the words above mean nothing and cost nothin
     DYNAPIPE_UNLESS_OURS(inputs, dynapipe_cuda_validate(), gpt2_validate(model, inputs, __VA_ARGS__))
 #define gpt2_calculate_grad_norm(model, config) \
     DYNAPIPE_OR(dynapipe_cuda_norm(model), gpt2_calculate_grad_norm(model, config))
+#define gpt2_estimate_mfu(model, num_tokens, seconds) \
+    gpt2_estimate_mfu(model, dynapipe_cuda_rank_tokens(num_tokens), seconds)
 #define llama3_allocate_state(model, B, T) dynapipe_cuda_allocate(model, B, T)
 #define llama3_forward(model, inputs, ...) \
     DYNAPIPE_UNLESS_OURS(inputs, (void)0, llama3_forward(model, inputs, __VA_ARGS__))
@@ -98,5 +108,7 @@ them are theirs. Without -DDYNAPIPE the words above mean nothing and cost nothin
     DYNAPIPE_UNLESS_OURS(inputs, dynapipe_cuda_validate(), llama3_validate(model, inputs, __VA_ARGS__))
 #define llama3_calculate_grad_norm(model, config) \
     DYNAPIPE_OR(dynapipe_cuda_norm(model), llama3_calculate_grad_norm(model, config))
+#define llama3_estimate_mfu(model, num_tokens, seconds) \
+    llama3_estimate_mfu(model, dynapipe_cuda_rank_tokens(num_tokens), seconds)
 
 #endif

@@ -11,8 +11,9 @@ typedef struct {
     DynapipeCudaRange mine;  // its view: their model, with other activations
     int num_layers;          // of the whole model
     const char *train_pattern, *val_pattern, *log_dir;
-    DataLoader* train_loader;
+    DataLoader *train_loader, *val_loader;
     int rows, max_tokens;  // -b, -t
+    int64_t batch_tokens;  // of a step over all ranks, at most
     int val_max_batches;
     int num_steps;       // updates made so far
     bool has_validated;  // val_loss is of now
@@ -51,8 +52,6 @@ static int dynapipe_cuda_zero_stage(int zero_stage) {
 // The first is for training, the second for validation. Nothing is opened.
 static void dynapipe_cuda_loader(DataLoader* loader, const char* pattern, int B, int T) {
     memset((void*)loader, 0, sizeof *loader);
-    loader->num_tokens =
-        (size_t)B * T * dynapipe_num_ranks(dynapipe_cuda_session());  // a batch, as they count
     if (dynapipe_cuda.train_pattern == NULL) {
         dynapipe_cuda.train_pattern = pattern;
         dynapipe_cuda.train_loader = loader;
@@ -60,6 +59,7 @@ static void dynapipe_cuda_loader(DataLoader* loader, const char* pattern, int B,
         dynapipe_cuda.max_tokens = T;
     } else {
         dynapipe_cuda.val_pattern = pattern;
+        dynapipe_cuda.val_loader = loader;
     }
 }
 
@@ -95,12 +95,14 @@ static void dynapipe_cuda_start(DYNAPIPE_TREE_MODEL* model, int max_steps, int64
     all->stream = main_stream;
     all->max_tokens = std::min(dynapipe_cuda.max_tokens, model->config.max_seq_len / 8 * 8);
     dynapipe_cuda.num_layers = model->config.num_layers;
+    dynapipe_cuda.batch_tokens = batch_tokens;
     dynapipe_cuda.val_max_batches = val_max_batches;
     dynapipe_cuda.log_dir = log_dir;
     dynapipe_llmc_check(dynapipe_cuda_run, dynapipe_cuda_tensors(&all->tensors, &model->config));
     dynapipe_llmc_check(dynapipe_cuda_run, dynapipe_use_stream(dynapipe_cuda_session(), main_stream));
     DynapipeRun_v1 about = dynapipe_cuda_about(max_steps, batch_tokens, overfit);
     dynapipe_llmc_open_data(dynapipe_cuda_run, &about, model->config.max_seq_len, model->config.vocab_size);
+    dynapipe_cuda.val_loader->num_tokens = (size_t)batch_tokens;  // so that they count one batch
     dynapipe_cuda.train_loader->num_tokens =
         (size_t)dynapipe_llmc_num_steps(dynapipe_cuda_run) * (size_t)batch_tokens;
     DYNAPIPE_TREE_PREPARE(model, all->max_tokens);
@@ -130,6 +132,12 @@ static void dynapipe_cuda_allocate(DYNAPIPE_TREE_MODEL* model, int B, int T) {
 static void dynapipe_cuda_step(DYNAPIPE_TREE_MODEL* model, int micro_step) {
     if (micro_step > 0) { return; }
     model->mean_loss = (float)dynapipe_llmc_step(dynapipe_cuda_run);
+}
+
+// That a rank works on, for the flops of its slice.
+static int dynapipe_cuda_rank_tokens(int num_tokens) {
+    if (!dynapipe_cuda_is_on()) { return num_tokens; }
+    return (int)(dynapipe_cuda.batch_tokens / dynapipe_num_replicas(dynapipe_cuda_session()));
 }
 
 static void dynapipe_cuda_end_step(int step, float lr, float norm, float loss_z, float norm_z) {

@@ -30,7 +30,7 @@ DYNAPIPE_LIBS     := $(DYNAPIPE_MPI_LIBS)
 DYNAPIPE_PLAN_OUT ?= $(OUT)
 DYNAPIPE_BASE_OBJS   = $(DYNAPIPE_BASE_SRCS:%.c=$(DYNAPIPE_PLAN_OUT)/%.o)
 DYNAPIPE_LOADER_OBJS = $(DYNAPIPE_LOADER_SRCS:%.c=$(DYNAPIPE_PLAN_OUT)/%.o)
-DYNAPIPE_OBJS        = $(DYNAPIPE_PLAN_SRCS:%.c=$(DYNAPIPE_PLAN_OUT)/%.o) $(DYNAPIPE_RUN_SRCS:%.c=$(OUT)/%.o) $(DYNAPIPE_OWN_SRCS:%.c=$(OUT)/%.o) \
+DYNAPIPE_OBJS        = $(DYNAPIPE_PLAN_SRCS:%.c=$(DYNAPIPE_PLAN_OUT)/%.o) $(DYNAPIPE_RUN_SRCS:%.c=$(OUT)/%.o) \
                        $(if $(DYNAPIPE_CUDA),$(patsubst %.c,$(OUT)/%.o,$(call dynapipe_cuda_srcs,$(DYNAPIPE_NCCL))))
 
 LIBS      := -lm -lpthread
@@ -46,7 +46,9 @@ SPIECE_LIBS    := $(if $(SENTENCEPIECE),-lsentencepiece -lstdc++)
 
 LLMC_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard llmc/*.c llmc/cpu/*.c))
 TRAINER_OBJS = $(patsubst %.c,$(OUT)/%.o,$(wildcard trainer/trainer*.c))
-PLUGIN_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_dynapipe answers scores)
+# this repository's models as the plugin takes them
+LLMC_BLOCKS_OBJS = $(patsubst %,$(OUT)/trainer/%.o,llmc_model llmc_blocks)
+PLUGIN_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_dynapipe answers scores) $(LLMC_BLOCKS_OBJS)
 STOCK_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_stock stock_stream stock_answer answers scores)
 TEST_SRCS := $(wildcard test/test_*.c)
 TESTS     := $(patsubst test/%.c,%,$(TEST_SRCS))
@@ -131,7 +133,7 @@ $(OUT)/prepare_data: $(OUT)/prepare_data.o $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(DYN
 # the same where there is no such library, for test/test_prepare_data.sh
 $(OUT)/prepare_data-plain: $(OUT)/prepare_data.o $(TOKENIZER_OBJS) $(OUT)/dataloader/tokenizer/spiece_missing.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(LIBS) -o $@
-$(OUT)/profile_costs: $(OUT)/profile_costs.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+$(OUT)/profile_costs: $(OUT)/profile_costs.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(patsubst %.c,$(OUT)/%.o,$(wildcard dev/tasks*.c)) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
@@ -144,7 +146,7 @@ $(OUT)/dynapipe: $(OUT)/dynapipe.o $(TOOL_OBJS) $(DYNAPIPE_BASE_OBJS) $(OUT)/$(D
 $(OUT)/plan_dump: $(OUT)/test/tools/plan_dump.o $(OUT)/test/random_problem.o $(DYNAPIPE_BASE_OBJS) \
         $(patsubst %.c,$(OUT)/%.o,$(wildcard $(DYNAPIPE_DIR)/plan/*.c))
 	$(CC) $(CFLAGS_ALL) $^ $(LIBS) -o $@
-$(OUT)/tools/%: $(OUT)/test/tools/%.o $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+$(OUT)/tools/%: $(OUT)/test/tools/%.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 
@@ -162,15 +164,20 @@ $(OUT)/test/test_t5_bucket.o: DYNAPIPE_CFLAGS = -O3 -ffast-math $(ARCH) -ffp-con
 
 $(OUT)/test_tokenizer $(OUT)/test_hf_tokenizer: $(TOKENIZER_OBJS) $(SPIECE_OBJ)
 $(OUT)/test_tokenizer $(OUT)/test_hf_tokenizer: LIBS += $(SPIECE_LIBS)
-$(OUT)/test_%: $(OUT)/test/test_%.o $(OUT)/trainer/scores.o $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+$(OUT)/test_%: $(OUT)/test/test_%.o $(OUT)/trainer/scores.o $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 
+# The same file as C++, for test/test_interface.sh.
+$(OUT)/interface_cxx: test/test_interface.c $(DYNAPIPE_DIR)/dynapipe.h $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+	$(CXX) -std=c++17 -g -Wall -Wextra -Wpedantic $(OPT) -x c++ -c $< -o $@.o
+	$(CXX) $(OPT) -fopenmp $@.o $(filter %.o,$^) $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
+
 # Run by test/test_mpi_transport.sh under mpirun; the second with messages cut in small chunks.
-$(OUT)/mpi_transport: $(OUT)/test/mpi/transport_main.o $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+$(OUT)/mpi_transport: $(OUT)/test/mpi/transport_main.o $(TEST_LIB) $(LLMC_BLOCKS_OBJS) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/mpi_transport_chunks: $(OUT)/mpi_transport $(DYNAPIPE_DIR)/run/transport_mpi.c
 	$(CC) $(CFLAGS_ALL) $(DYNAPIPE_CFLAGS) -DTRANSPORT_MPI_CHUNK_BYTES=65536 -fopenmp \
-	    $(DYNAPIPE_DIR)/run/transport_mpi.c $(OUT)/test/mpi/transport_main.o $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) \
+	    $(DYNAPIPE_DIR)/run/transport_mpi.c $(OUT)/test/mpi/transport_main.o $(TEST_LIB) $(LLMC_BLOCKS_OBJS) $(TOOL_LINK) $(LLMC_OBJS) \
 	    $(filter-out %/transport_mpi.o,$(DYNAPIPE_OBJS)) $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 
 $(OUT)/llmc/%.o: llmc/%.c

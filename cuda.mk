@@ -119,7 +119,7 @@ $(OUT)/train_gpt2-fault_%: $(OUT)/train_gpt2.o $(TRAINER_OBJS) $(PLUGIN_TRAINER_
 	$(CC) $(CFLAGS_ALL) $(DYNAPIPE_CFLAGS) -DDYNAPIPE_FAULT_$* -c $(DYNAPIPE_DIR)/cuda/transport_nccl.c -o $(OUT)/fault_$*.o
 	$(LINK) $(CFLAGS_LINK) $(filter-out %/transport_nccl.o,$^) $(OUT)/fault_$*.o $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 # Sums between GPUs, for test/test_cuda_train.sh.
-$(OUT)/cuda_sums: $(OUT)/test/mpi/sums_main.o $(OUT)/test/tied_case.o $(EMU_OBJS) $(filter-out $(OUT)/$(DYNAPIPE_DIR)/adapters/%,$(DYNAPIPE_OBJS))
+$(OUT)/cuda_sums: $(OUT)/test/mpi/sums_main.o $(OUT)/test/tied_case.o $(EMU_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 # A CUDA kernel test: the operations of cuda/, and those of cpu/ behind names of their own (cpu_*).
 $(OUT)/test_cuda_%: $(OUT)/test/cuda/test_cuda_%.o $(OUT)/test/cuda/cuda_test.o $(OUT)/cpu_ops.o $(CUDA_OPS_OBJS) $(DYNAPIPE_BASE_OBJS)

@@ -17,9 +17,10 @@ dynapipe.h -- the one header a trainer includes.
 
 Works from C99 and C++17. Every name begins with dynapipe/Dynapipe/DYNAPIPE. Functions return 0 or an error
 code; dynapipe_error() then says what happened and what to do. Published structs are never edited: a change
-means _v2 beside _v1 (DynapipeBatch, which only the plugin makes, may grow at its end). Start a struct of
-these as zeros: what is 0 or NULL is the common case. All calls of one Dynapipe come from one thread; planning
-runs in a thread of its own. How to bring a model of your own: doc/porting.md.
+means _v2 beside _v1 (DynapipeBatch, which only the plugin makes, may grow at its end); test/test_interface.c
+keeps their sizes, places and numbers. Start a struct of these as zeros: what is 0 or NULL is the common case.
+All calls of one Dynapipe come from one thread; planning runs in a thread of its own. How to bring a model of
+your own: doc/porting.md.
 */
 #pragma once
 
@@ -152,9 +153,9 @@ typedef struct {
 } DynapipeRange;
 enum { DYNAPIPE_MAX_RANGES = 64 };
 
-// What a model's kernels ask of a micro-batch. All zeros: ragged, nothing. `padded`: all windows of a
-// micro-batch have one length T, a multiple of seq_multiple, and num_seqs * T is one of tokens_multiple (0:
-// 1).
+// What a model's kernels ask of a micro-batch (not of infer(), whose windows are as they come). All zeros:
+// ragged, nothing. `padded`: all windows of a micro-batch have one length T, a multiple of seq_multiple, and
+// num_seqs * T is one of tokens_multiple (0: 1).
 typedef struct {
     int32_t padded;
     int32_t seq_multiple, tokens_multiple;

@@ -292,7 +292,7 @@ remove() {
         rm -rf "$work/record" && mkdir "$work/record"
         put_in_place
         print_reports "" '' >/dev/null
-        found+=$(awk -F'|' '$1 == "removed" { n++ } END { if (n) print " and " n " edits made by hand" }' "$work"/report/* /dev/null)
+        found+=$(cat "$work"/report/* 2>/dev/null | awk -F'|' '$1 == "removed" { n++ } END { if (n) print " and " n " edits made by hand" }')
     fi
     [ -z "$found" ] || say "lines out of:$found"
     remove_folders "$changed"

@@ -19,11 +19,11 @@ DYNAPIPE_RUN_SRCS      = $(filter-out $(if $(DYNAPIPE_HAS_MPI),,%/transport_mpi.
                              $(foreach d,run measure check,$(wildcard $(DYNAPIPE_DIR)/$(d)/*.c)))
 # $(call dynapipe_cuda_srcs,1 where there is NCCL)
 dynapipe_cuda_srcs     = $(filter-out $(if $(1),,%_nccl.c %/nccl_world.c),$(wildcard $(DYNAPIPE_DIR)/cuda/*.c))
-# Between the plugin and the trainers of llm.c's family; this project's own have no use for it, but for what knows llmc/.
-DYNAPIPE_OWN_SRCS     := $(wildcard $(addprefix $(DYNAPIPE_DIR)/adapters/,card_rates.c llmc_model.c model_*.c))
-DYNAPIPE_ADAPTER_SRCS := $(filter-out $(DYNAPIPE_OWN_SRCS),$(wildcard $(DYNAPIPE_DIR)/adapters/*.c))
+# Between the plugin and the trainers of llm.c's family; this project's own have no use for it.
+DYNAPIPE_ADAPTER_SRCS := $(wildcard $(DYNAPIPE_DIR)/adapters/*.c)
 
 # --- MPI: any that has a compiler wrapper or a pkg-config file ---------------------------------------------------
+dynapipe_mpicc_asked := $(DYNAPIPE_MPICC)
 DYNAPIPE_MPICC ?= $(firstword $(foreach w,mpicc mpicc.openmpi mpicc.mpich mpiicx mpiicc,$(shell command -v $(w) 2>/dev/null)))
 ifneq ($(DYNAPIPE_NO_MPI),)
 override DYNAPIPE_MPI_CFLAGS :=
@@ -32,6 +32,7 @@ else ifeq ($(origin DYNAPIPE_MPI_LIBS),undefined)
 # Open MPI, MPICH and Intel MPI all answer to -show with the command that they would run; -Xlinker X comes as one word.
 dynapipe_show := $(if $(DYNAPIPE_MPICC),$(shell $(DYNAPIPE_MPICC) -show 2>/dev/null | sed 's/-Xlinker  */-Wl,/g; s/-isystem  */-I/g'))
 ifeq ($(filter -l%,$(dynapipe_show)),)
+$(if $(dynapipe_mpicc_asked),$(error DYNAPIPE_MPICC=$(DYNAPIPE_MPICC) does not say with -show how it links ---> another wrapper, or set DYNAPIPE_MPI_CFLAGS and DYNAPIPE_MPI_LIBS))
 dynapipe_mpi_package := $(if $(DYNAPIPE_MPICC),,$(firstword $(foreach p,ompi-c mpich mpi-c impi,$(shell pkg-config --exists $(p) 2>/dev/null && echo $(p)))))
 dynapipe_show := $(if $(dynapipe_mpi_package),$(shell pkg-config --cflags --libs $(dynapipe_mpi_package)))
 endif

@@ -7,7 +7,7 @@ rows of a sample are the supervised ones.
 */
 #pragma once
 
-#include "../dynapipe_plugin/adapters/llmc_model.h"
+#include "../trainer/llmc_model.h"
 #include "../llmc/gpt2.h"
 #include "../dynapipe_plugin/plan/plan.h"
 

@@ -258,7 +258,8 @@ static void broken_texts_are_refused(void) {
     static const struct {
         const char *from, *to, *words;
     } edits[] = {
-        {"dynapipe-costs 1", "dynapipe-costs 2", "costs:1:2: \"2\""},
+        {"dynapipe-costs 1", "dynapipe-costs 3", "costs:1:2: \"3\""},
+        {"dynapipe-costs 1", "dynapipe-costs 2", "no line \"measured\""},
         {"signature toy", "# signature", "no line \"signature"},
         {"layers 2 0", "layers 0 0", "layers: 0 and 0"},
         {"layers 2 0", "layers 2000 0", "costs:3:2"},

@@ -5,6 +5,7 @@
 #include "../dynapipe_plugin/run/session.h"
 #include "data_maker.h"
 #include "test.h"
+#include "toy_model.h"
 
 // A session of one rank, as far as `open` takes it, with the options' defaults.
 static Dynapipe* session_of_one(void) {
@@ -174,11 +175,63 @@ static void what_the_model_asks_for_is_obeyed_or_refused(void) {
     maker_dir_remove(dir);
 }
 
+// --- a step
+// --------------------------------------------------------------------------------------------------
+
+static const DynapipeShapes_v1 step_shapes = {1, 2, 6, 1200, 1};
+static int32_t num_forwards;
+
+// The toy, if its batch is what it asked for.
+static int checked_forward(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
+                           void* scratch, float* losses, int flags) {
+    int32_t T = batch->max_seq_tokens;
+    bool padded = true;
+    for (int32_t i = 0; i < batch->num_seqs; i++) {
+        padded &= batch->cu_seqlens[i + 1] - batch->cu_seqlens[i] == T;
+    }
+    num_forwards++;
+    if (!padded || T % 2 != 0 || batch->num_tokens % 6 != 0 || batch->num_squares > 1200) { return 1; }
+    if (batch->num_squares != (int64_t)batch->num_seqs * T * T) { return 2; }
+    return toy_api_joint.forward(model, batch, in, out, acts, scratch, losses, flags);
+}
+
+// Data, planning, collation, a model whose backward is one job: what the kernels ask for arrives there.
+static void a_step_keeps_what_the_model_asks_for(void) {
+    char dir[64], train[128];
+    DynapipeRange range;
+    DynapipeStep_v1 step;
+    int32_t num_ranges, rank = 0;
+    static ToyModel toy = {.layer_end = 2, .is_first = true, .is_last = true};
+    DynapipeModel_v1 api = toy_api_joint;
+    api.forward = checked_forward;
+    DynapipeParams_v1 params = {
+        .params = toy.da, .grads = toy.da, .num_params = sizeof toy.da / sizeof(float)};
+    maker_dir_create(dir);
+    write_two_tasks(dir, "train.bin", 0, 1);
+    snprintf(train, sizeof train, "%s/train.bin", dir);
+    Dynapipe* dp = session_with_data(train, 1);
+    dp->transport.num_ranks = dp->plan_threads = 1;
+    CHECK_OK(collective_init(&dp->world, &dp->transport, &rank, 1, 0));
+    CHECK_OK(collective_init(&dp->replicas, &dp->transport, &rank, 1, 0));
+    CHECK_OK((Status)dynapipe_choose_stages(dp, costs_of(2, step_shapes, false), &range, 1, &num_ranges));
+    CHECK_OK((Status)dynapipe_attach(dp, 0, &api, &toy, &params));
+    CHECK_OK((Status)dynapipe_step(dp, &step));
+    CHECK(num_forwards > 0 && toy.num_violations == 0);
+    CHECK(step.computed_tokens > step.total_tokens && step.computed_tokens % 6 == 0);
+    for (int32_t r = 0; r < dp->now->plan.ranks[0].num_instrs; r++) {
+        CHECK(dp->now->plan.ranks[0].instrs[r].kind != INSTR_WGT);
+    }
+    CHECK_OK((Status)dynapipe_share_params(dp));
+    dynapipe_close(dp);
+    maker_dir_remove(dir);
+}
+
 int main(void) {
     RUN(tasks_have_one_number_by_name);
     RUN(the_arena_keeps_to_a_memory_limit);
     RUN(not_a_number_is_null);
     RUN(planning_takes_its_share_of_a_step);
     RUN(what_the_model_asks_for_is_obeyed_or_refused);
+    RUN(a_step_keeps_what_the_model_asks_for);
     return test_end();
 }

@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/adapters/llmc_model.h"
 #include "../dataloader/sample_file.h"
 #include "../dynapipe_plugin/dynapipe.h"
 #include "../llmc/token_text.h"
 #include "answers.h"
+#include "llmc_model.h"
 #include "source.h"
 
 struct Source {
@@ -143,7 +143,9 @@ void source_layers(Source* source, const ModelConfig* config, int* layer_begin, 
     DynapipeCosts* costs;
     int32_t num_ranges;
     check(source, dynapipe_use_stream(source->dp, ops_stream(source_ops(source))));
-    check(source, dynapipe_llmc_costs(&costs, source->dp, config, source->flags.zero_stage));
+    LlmcBlocks about;
+    DynapipeBlocks_v1 blocks = dynapipe_llmc_blocks(&about, config, source_ops(source));
+    check(source, dynapipe_measure(source->dp, &blocks, &costs));
     check(source, dynapipe_choose_stages(source->dp, costs, &source->blocks, 1, &num_ranges));
     if (source_is_main(source)) {
         printf("ranks: %d = %d stages x %d replicas, threads per rank %d; %d steps of at most %lld tokens\n",

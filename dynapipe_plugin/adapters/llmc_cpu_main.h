@@ -207,6 +207,13 @@ static inline void dynapipe_cpu_resume(GPT2* model) {
 
 // --- the loop --------------------------------------------------------------------------------------------
 
+static inline void dynapipe_cpu_need_model(void) {
+    if (!dynapipe_cpu_is_on() || dynapipe_cpu.mine != NULL) { return; }
+    dynapipe_llmc_die(dynapipe_cpu.run,
+                      "a step before the model is cut: DYNAPIPE_FIRST is missing in the training "
+                      "loop ---> dynapipe_plugin/install.sh --check says where");
+}
+
 static inline int dynapipe_cpu_first(GPT2* model, int first) {
     if (!dynapipe_cpu_is_on()) { return first; }
     dynapipe_cpu_open_data(model);
@@ -216,6 +223,7 @@ static inline int dynapipe_cpu_first(GPT2* model, int first) {
 }
 
 static inline int dynapipe_cpu_counts_steps(void) {
+    dynapipe_cpu_need_model();
     return dynapipe_cpu_is_on() || dynapipe_cpu_options()->steps > 0;
 }
 
@@ -246,11 +254,7 @@ static inline float dynapipe_cpu_validate(void) {
 static inline int dynapipe_cpu_run_forward(GPT2* model, const char* targets) {
     int is_sampling = strcmp(targets, "NULL") == 0 || strcmp(targets, "nullptr") == 0;
     if (!dynapipe_cpu_is_on()) { return 0; }
-    if (dynapipe_cpu.mine == NULL) {
-        dynapipe_llmc_die(dynapipe_cpu.run,
-                          "a step before the model is cut: DYNAPIPE_FIRST is missing in the "
-                          "training loop ---> dynapipe_plugin/install.sh --check says where");
-    }
+    dynapipe_cpu_need_model();
     if (is_sampling) {
         if (dynapipe_llmc_is_whole(dynapipe_cpu.run)) { return 0; }
         dynapipe_llmc_die(dynapipe_cpu.run,

@@ -53,7 +53,8 @@ static inline int dynapipe_cpu_find_slots(DynapipeCpuModel* model) {
     ParameterTensors params;
     ActivationTensors acts;
     if (DYNAPIPE_CPU_PARAMS != NUM_PARAMETER_TENSORS || DYNAPIPE_CPU_ACTS != NUM_ACTIVATION_TENSORS ||
-        DYNAPIPE_CPU_ACTS > DYNAPIPE_MAX_TENSORS || DYNAPIPE_CPU_PARAMS > DYNAPIPE_MAX_TENSORS) {
+        (int)DYNAPIPE_CPU_ACTS > (int)DYNAPIPE_MAX_TENSORS ||
+        (int)DYNAPIPE_CPU_PARAMS > (int)DYNAPIPE_MAX_TENSORS) {
         return -1;
     }
     for (int i = 0; i < DYNAPIPE_MAX_TENSORS; i++) { ones[i] = 1; }

@@ -27,6 +27,7 @@ static const OptionSpec specs[] = {
     {"--output-dir",       OPTION_STRING, FIELD(output_dir),       NULL, 0, 0, NULL, "DIR", "checkpoints and metrics.jsonl"},
     {"--checkpoint-every", OPTION_INT,    FIELD(checkpoint_every), "0",  0, 2e9, NULL, "N", "steps between checkpoints; 0: one at the end"},
     {"--resume",           OPTION_INT,    FIELD(resume),           "0",  0, 1, NULL, "0|1", "1: go on from the newest checkpoint in --output-dir"},
+    {"--check-model",      OPTION_INT,    FIELD(check_model),      "0",  0, 1, NULL, "0|1", "1: only check that this tree's functions do what the plugin takes them for, on a small model"},
 };
 // clang-format on
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
@@ -170,10 +171,18 @@ int32_t dynapipe_llmc_num_steps(const DynapipeLlmc* run) {
     return run->info.num_steps;
 }
 
+// Says what it found and ends the program.
+static void check_model(DynapipeLlmc* run, const DynapipeBlocks_v1* blocks) {
+    dynapipe_llmc_check(run, dynapipe_check_model(run->dp, blocks, llmc_is_main(run) ? stdout : NULL));
+    dynapipe_llmc_close(run);
+    exit(EXIT_SUCCESS);
+}
+
 DynapipeRange dynapipe_llmc_place(DynapipeLlmc* run, const DynapipeBlocks_v1* blocks) {
     DynapipeCosts* costs;
     DynapipeRange mine;
     int32_t num_ranges;
+    if (run->options.check_model) { check_model(run, blocks); }
     dynapipe_llmc_check(run, dynapipe_measure(run->dp, blocks, &costs));
     dynapipe_llmc_check(run, dynapipe_choose_stages(run->dp, costs, &mine, 1, &num_ranges));
     if (llmc_is_main(run)) {

@@ -41,6 +41,7 @@ typedef struct {
     const char* output_dir;             // checkpoints, metrics.jsonl
     int32_t checkpoint_every;           // steps; 0: at the end only
     int32_t resume;                     // 1: go on from the newest checkpoint in output_dir
+    int32_t check_model;                // 1: dynapipe_check_model() in place of training
 } DynapipeLlmcOptions;
 
 // --- session ---------------------------------------------------------------------------------------------

@@ -60,6 +60,13 @@ static Status device_memory_bytes(void* ctx, int64_t* free_bytes, int64_t* total
     return STATUS_OK;
 }
 
+static Status device_copy(void* ctx, void* to, const void* from, int64_t num_bytes) {
+    const CudaDevice* device = ctx;
+    CUDA_TRY(cudaStreamSynchronize(device->compute));
+    CUDA_TRY(cudaMemcpy(to, from, (size_t)num_bytes, cudaMemcpyDefault));
+    return STATUS_OK;
+}
+
 static Status device_begin(void* ctx, int32_t num_marks) {
     CudaDevice* device = ctx;
     device->num_marks = 0;
@@ -126,6 +133,7 @@ static const DynapipeDevice_v1 cuda_device = {
     .alloc = device_alloc,
     .release = device_release,
     .memory_bytes = device_memory_bytes,
+    .copy = device_copy,
     .begin = device_begin,
     .mark = device_mark,
     .is_done = device_is_done,

@@ -169,6 +169,13 @@ Status session_sums_open(Dynapipe* dp) {
 }
 
 // --- memory ----------------------------------------------------------------------------------------------
+Status session_device_write(const Dynapipe* dp, void* to, const void* from, size_t num_bytes) {
+    cudaStream_t stream = (cudaStream_t)dp->stream;
+    CUDA_TRY(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyHostToDevice, stream));
+    CUDA_TRY(cudaStreamSynchronize(stream));
+    return STATUS_OK;
+}
+
 // What is left on the card now, before the model takes any of it and when everybody's libraries are loaded.
 Status session_device_limit(Dynapipe* dp) {
     int32_t num_ranks = dp->transport.num_ranks;

@@ -68,8 +68,16 @@ typedef struct {
     CostFormula forward_bytes;       // held only while F runs, where the mode drops activations
 } CostPartMode;
 
+// How times were measured; all 0: nobody says. Of windows up to seq_tokens, and target_tokens of a decoder's.
+typedef struct {
+    int32_t interface;  // DYNAPIPE_INTERFACE
+    int32_t num_ranks, ranks_per_host;
+    int32_t seq_tokens, target_tokens;
+} CostMeasured;
+
 typedef struct {
     int32_t num_enc_layers, num_dec_layers;
+    CostMeasured measured;
     // true: F drops its activations and a job R brings them back. false: backward recomputes inside, what
     // stored_bytes says is held from F on, and there is no job R.
     bool recompute_is_job[RECOMPUTE_COUNT];
@@ -87,7 +95,7 @@ typedef struct {
     double update_ns_per_byte;  // zeroing, norm and optimizer, per byte of part_param_bytes that the rank
                                 // updates
     int64_t part_state_bytes[PIECE_COUNT];  // parameters, gradients and optimizer state of one, per rank
-    int64_t part_param_bytes[PIECE_COUNT];  // their gradients, float32: what reduction moves
+    int64_t part_param_bytes[PIECE_COUNT];  // their gradients: what reduction moves
     // The embedding's gradients that its copies exchange: of the first stage, of the one where the decoder
     // begins, and, where the head is tied, of the last.
     int64_t tied_param_bytes;
@@ -131,7 +139,8 @@ CostStage cost_stage_make(const CostModel* model, const StageLayers* layers, int
 // Every curve ascending and finite, rates sane. Names the part and field at fault.
 Status cost_model_check(const CostModel* model);
 
-// The versioned text file ("dynapipe-costs 1") that ./profile_costs writes. print(parse(text)) == text for
+// The versioned text file ("dynapipe-costs 2"; 1 where nobody says how it was measured) that is kept of a
+// measurement. print(parse(text)) == text for
 // text that print made. A file measured on another model shape is refused: `signature` (one line of words
 // such as "gpt2 C 768 NH 12 V 50304 threads 1") must match the file's unless NULL.
 Status cost_model_load(CostModel* out, const char* path, const char* signature);
@@ -149,9 +158,9 @@ extern const char* const cost_job_names[JOB_COUNT];          // "F", "B", "W", "
 // shape, one curve, how many of each piece a stage has, and the one rounding.
 void cost_shape_features(double out[FEATURE_COUNT], const MbShape* shape);
 double cost_curve_value(const CostCurve* curve, double v);
-static inline void cost_stage_parts(int32_t count[PIECE_COUNT], const CostModel* model,
-                                    const CostStage* stage) {
-    int32_t begin = stage->layers.layer_begin, end = stage->layers.layer_end, enc = model->num_enc_layers;
+static inline void cost_stage_count(int32_t count[PIECE_COUNT], int32_t num_enc_layers,
+                                    int32_t num_dec_layers, const CostStage* stage) {
+    int32_t begin = stage->layers.layer_begin, end = stage->layers.layer_end, enc = num_enc_layers;
     int32_t enc_end = end < enc ? end : enc, dec_begin = begin > enc ? begin : enc;
     count[PART_EMBEDDING] = stage->has_embedding;
     count[PART_ENC_LAYER] = enc_end > begin ? enc_end - begin : 0;
@@ -159,7 +168,11 @@ static inline void cost_stage_parts(int32_t count[PIECE_COUNT], const CostModel*
     count[PART_HEAD] = stage->has_head;
     count[ONCE_ENC] = count[PART_ENC_LAYER] > 0;
     count[ONCE_DEC] = count[PART_DEC_LAYER] > 0;
-    count[ONCE_ENC_END] = model->num_dec_layers > 0 && enc_end == enc && begin < enc;
+    count[ONCE_ENC_END] = num_dec_layers > 0 && enc_end == enc && begin < enc;
+}
+static inline void cost_stage_parts(int32_t count[PIECE_COUNT], const CostModel* model,
+                                    const CostStage* stage) {
+    cost_stage_count(count, model->num_enc_layers, model->num_dec_layers, stage);
 }
 // Not-a-number can only come from overflow: as large as it gets.
 static inline int64_t cost_round(double value) {

@@ -1,8 +1,9 @@
 /*
-cost_model_io.c -- the text of a cost model, "dynapipe-costs 1".
+cost_model_io.c -- the text of a cost model, "dynapipe-costs 1" or 2.
 
-    dynapipe-costs 1
+    dynapipe-costs 2
     signature gpt2 C 768 NH 12 V 50304 threads 1
+    measured interface 1 ranks 4 per_host 2 tokens 1024 targets 0   version 2 has this line, version 1 has not
     layers 12 0                                              encoder (or all), decoder
     comm latency_ns 1000 bytes_per_ns 10
     reduce bytes_per_ns 10 update_ns_per_byte 0.5 tied_bytes 154533888
@@ -28,6 +29,7 @@ and forward. Numbers are printed as short as reads back to the same double.
 
 #include "../base/file_io.h"
 #include "cost_model.h"
+#include "cost_reader.h"
 
 static const char* const QUANTITY_NAMES[] = {"stored", "forward"};
 static const char* const EXTRA_NAMES[] = {"boundary",
@@ -101,7 +103,13 @@ static void formula_print(const CostFormula* formula, FILE* out) {
 
 void cost_model_print(const CostModel* model, const char* signature, FILE* out) {
     CostModel* m = (CostModel*)model;  // only read; spares a const twin of the two look-ups
-    fprintf(out, "dynapipe-costs 1\nsignature %s\n", signature ? signature : "any");
+    const CostMeasured* measured = &m->measured;
+    fprintf(out, "dynapipe-costs %d\nsignature %s\n", measured->interface > 0 ? 2 : 1,
+            signature ? signature : "any");
+    if (measured->interface > 0) {
+        fprintf(out, "measured interface %d ranks %d per_host %d tokens %d targets %d\n", measured->interface,
+                measured->num_ranks, measured->ranks_per_host, measured->seq_tokens, measured->target_tokens);
+    }
     fprintf(out, "layers %d %d\ncomm latency_ns ", m->num_enc_layers, m->num_dec_layers);
     number_print(m->comm_latency_ns, out);
     fputs(" bytes_per_ns ", out);
@@ -172,153 +180,66 @@ Status cost_model_save(const CostModel* model, const char* path, const char* sig
 
 // --- parse ------------------------------------------------------------------------------------------------
 
-// Reads words of one line after the other, never past the terminating 0.
-typedef struct {
-    const char* name;    // of the file, for messages
-    const char* cursor;  // after the last word
-    const char* word;    // the last word, not terminated
-    int word_bytes;
-    int line, field;
-} Reader;
-
-static Status reader_fail(const Reader* r, const char* expected) {
-    int shown = r->word_bytes < 40 ? r->word_bytes : 40;
-    return FAIL(STATUS_BAD_FORMAT, "%s:%d:%d: \"%.*s\" ---> expected %s", r->name, r->line, r->field, shown,
-                r->word, expected);
-}
-
-// false at the end of the line
-static bool reader_word(Reader* r) {
-    const char* p = r->cursor;
-    while (*p == ' ' || *p == '\t' || *p == '\r') { p++; }
-    r->word = p;
-    if (*p != '#') {
-        while (*p && !strchr(" \t\r\n#", *p)) { p++; }
-    }
-    r->word_bytes = p - r->word < 4096 ? (int)(p - r->word) : 4096;
-    r->cursor = p;
-    r->field += r->word_bytes > 0;
-    return r->word_bytes > 0;
-}
-
-// Step to the next line that has words, and onto its first word; false at the end of the text.
-static bool reader_line(Reader* r, const char* line) {
-    for (; *line; line += *line == '\n') {
-        r->cursor = line;
-        r->line++;
-        r->field = 0;
-        if (reader_word(r)) { return true; }
-        line += strcspn(line, "\n");
-    }
-    r->word = "";
-    r->word_bytes = 0;
-    return false;
-}
-
-static bool word_is(const Reader* r, const char* text) {
-    return strlen(text) == (size_t)r->word_bytes && memcmp(r->word, text, (size_t)r->word_bytes) == 0;
-}
-
-static Status reader_expect(Reader* r, const char* text) {
-    reader_word(r);
-    return word_is(r, text) ? STATUS_OK : reader_fail(r, text);
-}
-
-static Status word_choose(const Reader* r, int* out, const char* const* names, int num_names,
-                          const char* what) {
-    for (int i = 0; i < num_names; i++) {
-        if (word_is(r, names[i])) {
-            *out = i;
-            return STATUS_OK;
-        }
-    }
-    return reader_fail(r, what);
-}
-
-static Status digits_number(const Reader* r, double* out, const char* digits, int num_digits) {
-    char text[64], *end;
-    bool plain = num_digits > 0 && num_digits < (int)sizeof text;
-    for (int i = 0; plain && i < num_digits; i++) { plain = strchr("0123456789.eE+-", digits[i]) != NULL; }
-    if (plain) {
-        memcpy(text, digits, (size_t)num_digits);
-        text[num_digits] = 0;
-        *out = strtod(text, &end);
-        if (*end == 0 && isfinite(*out)) { return STATUS_OK; }
-    }
-    return reader_fail(r, "a finite decimal number");
-}
-
-static Status reader_number(Reader* r, double* out) {
-    reader_word(r);
-    return digits_number(r, out, r->word, r->word_bytes);
-}
-
-static Status reader_int(Reader* r, int64_t* out, int64_t max) {
-    double v;
-    TRY(reader_number(r, &v));
-    if (!(v >= 0 && v <= (double)max && v == floor(v))) { return reader_fail(r, "a whole number in range"); }
-    *out = (int64_t)v;
-    return STATUS_OK;
-}
-
-static Status knot_parse(Reader* r, CostCurve* curve) {
+static Status knot_parse(CostReader* r, CostCurve* curve) {
     const char* colon = memchr(r->word, ':', (size_t)r->word_bytes);
-    if (curve->num_knots == COST_MAX_KNOTS) { return reader_fail(r, "at most 24 knots per curve"); }
+    if (curve->num_knots == COST_MAX_KNOTS) { return cost_reader_fail(r, "at most 24 knots per curve"); }
     int before = (int)(colon - r->word);
-    TRY(digits_number(r, &curve->x[curve->num_knots], r->word, before));
-    TRY(digits_number(r, &curve->y[curve->num_knots], colon + 1, r->word_bytes - before - 1));
+    TRY(cost_reader_digits(r, &curve->x[curve->num_knots], r->word, before));
+    TRY(cost_reader_digits(r, &curve->y[curve->num_knots], colon + 1, r->word_bytes - before - 1));
     curve->num_knots++;
     return STATUS_OK;
 }
 
 // const N floor N (feature x:y x:y ...)...
-static Status formula_parse(Reader* r, CostFormula* out) {
+static Status formula_parse(CostReader* r, CostFormula* out) {
     CostCurve* curve = NULL;
-    TRY(reader_expect(r, "const"));
-    TRY(reader_number(r, &out->constant));
-    TRY(reader_expect(r, "floor"));
-    TRY(reader_number(r, &out->floor));
-    while (reader_word(r)) {
+    TRY(cost_reader_expect(r, "const"));
+    TRY(cost_reader_number(r, &out->constant));
+    TRY(cost_reader_expect(r, "floor"));
+    TRY(cost_reader_number(r, &out->floor));
+    while (cost_reader_word(r)) {
         if (memchr(r->word, ':', (size_t)r->word_bytes) && curve) {
             TRY(knot_parse(r, curve));
             continue;
         }
-        if (curve && curve->num_knots == 0) { return reader_fail(r, "a knot x:y"); }
+        if (curve && curve->num_knots == 0) { return cost_reader_fail(r, "a knot x:y"); }
         int feature = 0;
-        TRY(word_choose(
+        TRY(cost_reader_choose(
             r, &feature, cost_feature_names, FEATURE_COUNT,
             "a feature: seqs enc_tokens enc_squares dec_tokens dec_squares cross_products supervised"));
         curve = &out->curves[feature];
-        if (curve->num_knots > 0) { return reader_fail(r, "every feature once"); }
+        if (curve->num_knots > 0) { return cost_reader_fail(r, "every feature once"); }
     }
-    return curve && curve->num_knots == 0 ? reader_fail(r, "a knot x:y") : STATUS_OK;
+    return curve && curve->num_knots == 0 ? cost_reader_fail(r, "a knot x:y") : STATUS_OK;
 }
 
 // What has been said so far: nothing may be said twice, and what is needed must have been said.
 typedef struct {
-    bool signature, layers, comm, reduce, tied, state[PIECE_COUNT], mode[RECOMPUTE_COUNT], extra[NUM_EXTRAS];
+    int32_t version;
+    bool signature, measured, layers, comm, reduce, tied, state[PIECE_COUNT], mode[RECOMPUTE_COUNT],
+        extra[NUM_EXTRAS];
     bool part[RECOMPUTE_COUNT][PART_COUNT][QUANTITY_COUNT];
 } Seen;
 
-static Status once(const Reader* r, bool* seen) {
-    if (*seen) { return reader_fail(r, "every fact once; this one was given before"); }
+static Status once(const CostReader* r, bool* seen) {
+    if (*seen) { return cost_reader_fail(r, "every fact once; this one was given before"); }
     *seen = true;
     return STATUS_OK;
 }
 
-static Status part_parse(Reader* r, CostModel* out, Seen* seen) {
+static Status part_parse(CostReader* r, CostModel* out, Seen* seen) {
     int part = 0, mode = 0, quantity = 0;
-    reader_word(r);
-    TRY(word_choose(r, &part, cost_part_names, PART_COUNT, "embedding, enc_layer, dec_layer or head"));
-    TRY(reader_expect(r, "mode"));
-    reader_word(r);
-    TRY(word_choose(r, &mode, cost_mode_names, RECOMPUTE_COUNT, "none, selective or full"));
-    reader_word(r);
-    if (word_is(r, "time")) {
-        reader_word(r);
-        TRY(word_choose(r, &quantity, cost_job_names, JOB_COUNT, "F, B, W or R"));
+    cost_reader_word(r);
+    TRY(cost_reader_choose(r, &part, cost_part_names, PART_COUNT, "embedding, enc_layer, dec_layer or head"));
+    TRY(cost_reader_expect(r, "mode"));
+    cost_reader_word(r);
+    TRY(cost_reader_choose(r, &mode, cost_mode_names, RECOMPUTE_COUNT, "none, selective or full"));
+    cost_reader_word(r);
+    if (cost_reader_is(r, "time")) {
+        cost_reader_word(r);
+        TRY(cost_reader_choose(r, &quantity, cost_job_names, JOB_COUNT, "F, B, W or R"));
     } else {
-        TRY(word_choose(r, &quantity, QUANTITY_NAMES, 2, "time, stored or forward"));
+        TRY(cost_reader_choose(r, &quantity, QUANTITY_NAMES, 2, "time, stored or forward"));
         quantity += JOB_COUNT;
     }
     TRY(once(r, &seen->part[mode][part][quantity]));
@@ -326,7 +247,7 @@ static Status part_parse(Reader* r, CostModel* out, Seen* seen) {
     return formula_parse(r, part_formula(out, mode, part, quantity));
 }
 
-static Status signature_parse(Reader* r, const char* signature) {
+static Status signature_parse(CostReader* r, const char* signature) {
     const char* begin = r->cursor + strspn(r->cursor, " \t");
     size_t num_bytes = strcspn(begin, "\r\n#");
     while (num_bytes > 0 && strchr(" \t", begin[num_bytes - 1])) { num_bytes--; }
@@ -334,92 +255,120 @@ static Status signature_parse(Reader* r, const char* signature) {
         int shown = num_bytes < 160 ? (int)num_bytes : 160;
         return FAIL(
             STATUS_MISMATCH,
-            "%s:%d: costs of \"%.*s\", but this run is \"%s\" ---> run ./profile_costs for this model",
+            "%s:%d: costs of \"%.*s\", but this run is \"%s\" ---> leave out --costs (the model is measured "
+            "then), or run ./profile_costs for this model",
             r->name, r->line, shown, begin, signature);
     }
     r->cursor = begin + num_bytes;
     return STATUS_OK;
 }
 
-static Status header_line_parse(Reader* r, CostModel* out, Seen* seen, int key) {
+static Status measured_parse(CostReader* r, CostMeasured* out) {
+    const struct {
+        const char* word;
+        int32_t* value;
+    } facts[] = {{"interface", &out->interface},
+                 {"ranks", &out->num_ranks},
+                 {"per_host", &out->ranks_per_host},
+                 {"tokens", &out->seq_tokens},
+                 {"targets", &out->target_tokens}};
+    for (int i = 0; i < 5; i++) {
+        int64_t number = 0;
+        TRY(cost_reader_expect(r, facts[i].word));
+        TRY(cost_reader_int(r, &number, INT32_MAX));
+        *facts[i].value = (int32_t)number;
+    }
+    return out->interface > 0 ? STATUS_OK : cost_reader_fail(r, "an interface from 1 on");
+}
+
+static Status header_line_parse(CostReader* r, CostModel* out, Seen* seen, int key) {
     int64_t number = 0;
     int which = 0;
     switch (key) {
         case 0:  // layers
             TRY(once(r, &seen->layers));
-            TRY(reader_int(r, &number, COST_MAX_LAYERS));
+            TRY(cost_reader_int(r, &number, COST_MAX_LAYERS));
             out->num_enc_layers = (int32_t)number;
-            TRY(reader_int(r, &number, COST_MAX_LAYERS));
+            TRY(cost_reader_int(r, &number, COST_MAX_LAYERS));
             out->num_dec_layers = (int32_t)number;
             return STATUS_OK;
         case 1:  // comm
             TRY(once(r, &seen->comm));
-            TRY(reader_expect(r, "latency_ns"));
-            TRY(reader_number(r, &out->comm_latency_ns));
-            TRY(reader_expect(r, "bytes_per_ns"));
-            return reader_number(r, &out->comm_bytes_per_ns);
+            TRY(cost_reader_expect(r, "latency_ns"));
+            TRY(cost_reader_number(r, &out->comm_latency_ns));
+            TRY(cost_reader_expect(r, "bytes_per_ns"));
+            return cost_reader_number(r, &out->comm_bytes_per_ns);
         case 2:  // reduce
             TRY(once(r, &seen->reduce));
-            TRY(reader_expect(r, "bytes_per_ns"));
-            TRY(reader_number(r, &out->reduce_bytes_per_ns));
-            TRY(reader_expect(r, "update_ns_per_byte"));
-            TRY(reader_number(r, &out->update_ns_per_byte));
-            TRY(reader_expect(r, "tied_bytes"));
-            return reader_int(r, &out->tied_param_bytes, COST_LIMIT);
+            TRY(cost_reader_expect(r, "bytes_per_ns"));
+            TRY(cost_reader_number(r, &out->reduce_bytes_per_ns));
+            TRY(cost_reader_expect(r, "update_ns_per_byte"));
+            TRY(cost_reader_number(r, &out->update_ns_per_byte));
+            TRY(cost_reader_expect(r, "tied_bytes"));
+            return cost_reader_int(r, &out->tied_param_bytes, COST_LIMIT);
         case 3:  // state
-            reader_word(r);
-            TRY(word_choose(r, &which, cost_part_names, PIECE_COUNT,
-                            "embedding, enc_layer, dec_layer, head, stage_enc, stage_dec or stage_enc_end"));
+            cost_reader_word(r);
+            TRY(cost_reader_choose(
+                r, &which, cost_part_names, PIECE_COUNT,
+                "embedding, enc_layer, dec_layer, head, stage_enc, stage_dec or stage_enc_end"));
             TRY(once(r, &seen->state[which]));
-            TRY(reader_expect(r, "bytes"));
-            TRY(reader_int(r, &out->part_state_bytes[which], COST_LIMIT));
-            TRY(reader_expect(r, "params"));
-            return reader_int(r, &out->part_param_bytes[which], COST_LIMIT);
+            TRY(cost_reader_expect(r, "bytes"));
+            TRY(cost_reader_int(r, &out->part_state_bytes[which], COST_LIMIT));
+            TRY(cost_reader_expect(r, "params"));
+            return cost_reader_int(r, &out->part_param_bytes[which], COST_LIMIT);
         case 4:  // tied
             TRY(once(r, &seen->tied));
-            TRY(reader_expect(r, "head_state_bytes"));
-            TRY(reader_int(r, &out->tied_head_state_bytes, COST_LIMIT));
-            TRY(reader_expect(r, "stack_bytes"));
-            return reader_int(r, &out->tied_stack_bytes, COST_LIMIT);
+            TRY(cost_reader_expect(r, "head_state_bytes"));
+            TRY(cost_reader_int(r, &out->tied_head_state_bytes, COST_LIMIT));
+            TRY(cost_reader_expect(r, "stack_bytes"));
+            return cost_reader_int(r, &out->tied_stack_bytes, COST_LIMIT);
         default:  // recompute
-            reader_word(r);
-            TRY(word_choose(r, &which, cost_mode_names, RECOMPUTE_COUNT, "none, selective or full"));
+            cost_reader_word(r);
+            TRY(cost_reader_choose(r, &which, cost_mode_names, RECOMPUTE_COUNT, "none, selective or full"));
             TRY(once(r, &seen->mode[which]));
-            reader_word(r);
-            out->recompute_is_job[which] = word_is(r, "job");
-            return word_is(r, "job") || word_is(r, "inside") ? STATUS_OK : reader_fail(r, "job or inside");
+            cost_reader_word(r);
+            out->recompute_is_job[which] = cost_reader_is(r, "job");
+            return cost_reader_is(r, "job") || cost_reader_is(r, "inside")
+                       ? STATUS_OK
+                       : cost_reader_fail(r, "job or inside");
     }
 }
 
-static Status line_parse(Reader* r, CostModel* out, Seen* seen, const char* signature) {
+static Status line_parse(CostReader* r, CostModel* out, Seen* seen, const char* signature) {
     static const char* const keys[] = {"layers", "comm", "reduce", "state", "tied", "recompute"};
     int key = 0;
-    if (word_is(r, "signature")) {
+    if (cost_reader_is(r, "signature")) {
         TRY(once(r, &seen->signature));
         return signature_parse(r, signature);
     }
-    if (word_is(r, "part")) { return part_parse(r, out, seen); }
+    if (cost_reader_is(r, "measured") && seen->version == 2) {
+        TRY(once(r, &seen->measured));
+        return measured_parse(r, &out->measured);
+    }
+    if (cost_reader_is(r, "part")) { return part_parse(r, out, seen); }
     for (int extra = 0; extra < NUM_EXTRAS; extra++) {
-        if (word_is(r, EXTRA_NAMES[extra])) {
+        if (cost_reader_is(r, EXTRA_NAMES[extra])) {
             TRY(once(r, &seen->extra[extra]));
             return formula_parse(r, extra_formula(out, extra));
         }
     }
-    TRY(word_choose(
+    TRY(cost_reader_choose(
         r, &key, keys, 6,
-        "signature, layers, comm, reduce, state, tied, recompute, part, boundary, dec_boundary, scratch, "
+        "signature, measured, layers, comm, reduce, state, tied, recompute, part, boundary, "
+        "dec_boundary, scratch, "
         "stage_stored, stage_forward, stage_enc_stored .. stage_enc_end_forward or end"));
     return header_line_parse(r, out, seen, key);
 }
 
-static Status missing(const Reader* r, const char* what, const char* a, const char* b) {
+static Status missing(const CostReader* r, const char* what, const char* a, const char* b) {
     return FAIL(STATUS_BAD_FORMAT, "%s: no line \"%s%s%s\" ---> run ./profile_costs to write a whole file",
                 r->name, what, a, b);
 }
 
-static Status all_there(const Reader* r, const CostModel* model, const Seen* seen) {
+static Status all_there(const CostReader* r, const CostModel* model, const Seen* seen) {
     if (!seen->signature) { return missing(r, "signature", "", ""); }
     if (!seen->layers) { return missing(r, "layers", "", ""); }
+    if (seen->version == 2 && !seen->measured) { return missing(r, "measured", "", ""); }
     for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
         for (int part = 0; part < PART_COUNT; part++) {
             for (int q = 0; q < QUANTITY_COUNT && model->parts[mode][part].offered; q++) {
@@ -439,17 +388,21 @@ static Status all_there(const Reader* r, const CostModel* model, const Seen* see
     return STATUS_OK;
 }
 
-static Status text_parse(CostModel* out, Reader* r, const char* text, const char* signature) {
+static Status text_parse(CostModel* out, CostReader* r, const char* text, const char* signature) {
     Seen seen = {0};
     bool ended = false;
-    if (!reader_line(r, text) || !word_is(r, "dynapipe-costs")) { return reader_fail(r, "dynapipe-costs 1"); }
-    TRY(reader_expect(r, "1"));
-    if (reader_word(r)) { return reader_fail(r, "the end of the line"); }
-    while (reader_line(r, r->cursor + strcspn(r->cursor, "\n") + (strchr(r->cursor, '\n') != NULL))) {
-        if (ended) { return reader_fail(r, "nothing after end"); }
-        ended = word_is(r, "end");
+    if (!cost_reader_line(r, text) || !cost_reader_is(r, "dynapipe-costs")) {
+        return cost_reader_fail(r, "dynapipe-costs");
+    }
+    cost_reader_word(r);
+    if (!cost_reader_is(r, "1") && !cost_reader_is(r, "2")) { return cost_reader_fail(r, "version 1 or 2"); }
+    seen.version = cost_reader_is(r, "2") ? 2 : 1;
+    if (cost_reader_word(r)) { return cost_reader_fail(r, "the end of the line"); }
+    while (cost_reader_line(r, r->cursor + strcspn(r->cursor, "\n") + (strchr(r->cursor, '\n') != NULL))) {
+        if (ended) { return cost_reader_fail(r, "nothing after end"); }
+        ended = cost_reader_is(r, "end");
         if (!ended) { TRY(line_parse(r, out, &seen, signature)); }
-        if (reader_word(r)) { return reader_fail(r, "the end of the line"); }
+        if (cost_reader_word(r)) { return cost_reader_fail(r, "the end of the line"); }
     }
     if (!ended) { return missing(r, "end", "", ""); }
     TRY(all_there(r, out, &seen));
@@ -462,7 +415,7 @@ static Status text_parse(CostModel* out, Reader* r, const char* text, const char
 Status cost_model_parse(CostModel* out, const char* text, const char* name, const char* signature) {
     CostModel* model = calloc(1, sizeof *model);
     if (!model) { return FAIL(STATUS_NO_MEMORY, "%s: cost model", name); }
-    Reader reader = {.name = name, .cursor = text, .word = ""};
+    CostReader reader = {.name = name, .cursor = text, .word = ""};
     Status status = text_parse(model, &reader, text, signature);
     if (status == STATUS_OK) { *out = *model; }
     free(model);

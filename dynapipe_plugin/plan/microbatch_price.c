@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "shape_rules.h"
+
 // --- which stages matter ----------------------------------------------------------------------------------
 
 // At least as many of every part that takes time: never faster, since no part has negative costs.

@@ -24,6 +24,9 @@ typedef struct {
     Status (*alloc)(void* ctx, void** out, int64_t num_bytes);  // STATUS_NO_MEMORY
     void (*release)(void* ctx, void* memory);                   // NULL is fine
     Status (*memory_bytes)(void* ctx, int64_t* free_bytes, int64_t* total_bytes);
+    // Between any two places, this process's memory or the device's: waits for what is queued, then for the
+    // copy.
+    Status (*copy)(void* ctx, void* to, const void* from, int64_t num_bytes);
 
     Status (*begin)(void* ctx, int32_t num_marks);
     Status (*mark)(void* ctx, int32_t* out);

@@ -136,8 +136,8 @@ static Status need_buffer(const Executor* ex, const PlanInstr* instr, BufferKind
     bool is_missing = kind == BUFFER_SCRATCH ? ex->scratch == NULL : mb->buffer[kind] == NULL;
     if (num_bytes <= (is_missing ? 0 : mb->buffer_bytes[kind])) { return STATUS_OK; }
     return FAIL(STATUS_INVALID_PLAN,
-                "rank %d: %s mb %d needs %lld bytes of %s, the plan gives %lld ---> the cost file belongs to "
-                "another model: make it again with ./profile_costs",
+                "rank %d: %s mb %d needs %lld bytes of %s, the plan gives %lld ---> its bytes must come from counts "
+                "as dynapipe.h says: see what dynapipe_check_model() finds",
                 (int)ex->rank, trace_kind_text(instr->kind), (int)instr->mb, (long long)num_bytes,
                 buffer_text[kind], (long long)(is_missing ? 0 : mb->buffer_bytes[kind]));
 }

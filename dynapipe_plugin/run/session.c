@@ -159,6 +159,7 @@ int dynapipe_exit_status(int error) {
 }
 
 int dynapipe_use_stream(Dynapipe* dp, void* stream) {
+    dp->stream = stream;
     return (int)session_device_open(dp, stream);
 }
 

@@ -70,6 +70,7 @@ struct Dynapipe {
     Collective world, replicas;  // all ranks; my stage's replicas
     SessionDevice* on;           // session_device_*
     Device device;               // where the model's values live
+    void* stream;                // dynapipe_use_stream()
     Transport* links;            // what activations and gradients travel by: `transport` or the device's
     Sums sums;
     int32_t stage, replica, num_stages, num_replicas;
@@ -153,6 +154,8 @@ Status session_device_find(Dynapipe* dp);
 // Before the model is there: fills dp->device and dp->links, connects the ranks. `stream`: where the model
 // computes. A collective, once.
 Status session_device_open(Dynapipe* dp, void* stream);
+// Bytes of this process into memory where values live; they are there when it returns.
+Status session_device_write(const Dynapipe* dp, void* to, const void* from, size_t num_bytes);
 // --memory-limit where none was given: what is free on the card now, the same on all ranks. A collective.
 Status session_device_limit(Dynapipe* dp);
 Status session_sums_open(Dynapipe* dp);                 // dp->params, dp->tied are known: fills dp->sums

@@ -2,6 +2,7 @@
 #include "session.h"
 
 #ifndef DYNAPIPE_CUDA
+#include <string.h>
 #include <sys/resource.h>
 
 Status session_device_find(Dynapipe* dp) {
@@ -13,6 +14,12 @@ Status session_device_find(Dynapipe* dp) {
 Status session_device_open(Dynapipe* dp, void* stream) {
     (void)stream;
     dp->links = &dp->transport;
+    return STATUS_OK;
+}
+
+Status session_device_write(const Dynapipe* dp, void* to, const void* from, size_t num_bytes) {
+    (void)dp;
+    memcpy(to, from, num_bytes);
     return STATUS_OK;
 }
 

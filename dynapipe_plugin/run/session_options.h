@@ -10,6 +10,8 @@ session_options.h -- the plugin's command line: one table for parsing, ranges, d
 
 typedef enum { TRANSPORT_CHOICE_AUTO, TRANSPORT_CHOICE_NCCL, TRANSPORT_CHOICE_MPI } TransportChoice;
 
+typedef enum { MEASURE_AUTO, MEASURE_AGAIN } MeasureChoice;
+
 typedef struct {
     // layout of ranks
     int32_t stages, replicas;
@@ -18,6 +20,8 @@ typedef struct {
     int32_t batching, layout, schedule, recompute, split_backward;
     int64_t memory_limit_bytes;
     const char* costs;
+    int32_t measure;  // MeasureChoice
+    double measure_seconds;
     int32_t effort, plan_ahead;
     bool plan_before;
     int32_t mb_tokens;

@@ -281,7 +281,6 @@ static int compare_doubles(const void* a, const void* b) {
 
 // Why a prediction may be far off.
 static const char* prediction_excuse(const Dynapipe* dp) {
-    if (dp->options.costs == NULL) { return ", an estimate without --costs"; }
     bool shares =
         (int64_t)local_ranks_count(dp->transport.num_ranks) * dp->num_threads > sysconf(_SC_NPROCESSORS_ONLN);
     return shares ? ", the ranks share cores" : "";

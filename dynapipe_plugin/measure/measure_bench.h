@@ -1,0 +1,59 @@
+/*
+measure_bench.h -- one range of a model with the buffers of its largest micro-batch, and the time of its jobs
+on micro-batches of chosen shape, mean over the ranks.
+
+Every time is the lower quartile of a few runs; on a GPU a run is several jobs queued in a row. All ranks
+measure the same point at the same time, so that what they share (memory bandwidth, caches) is in the times,
+and all learn the same numbers: what is decided by them is decided alike.
+*/
+#pragma once
+
+#include "../run/session.h"
+#include "measure_ranges.h"
+#include "measure_shapes.h"
+
+// What is measured, for whom, and how far it has come.
+typedef struct {
+    Dynapipe* dp;
+    const DynapipeBlocks_v1* blocks;
+    MeasureLengths lengths;     // longest windows measured
+    int32_t max_tokens;         // largest micro-batch measured, of either side
+    int64_t budget_ns;          // for all points
+    int64_t (*clock_ns)(void);  // what the model takes is measured by; NULL: the machine's
+    int32_t num_points, points_done;
+    int64_t begin_ns;      // by clock_now_ns()
+    int64_t spent_ns;      // since then, mean over the ranks, after the last point
+    bool shows;            // a line on the terminal that grows ...
+    int64_t next_show_ns;  // ... from here on
+} Measure;
+
+static inline bool measure_is_gpu(const Measure* m) {
+    return m->dp->device.api != NULL;
+}
+
+typedef struct {
+    Measure* measure;
+    MeasureModel model;
+    bool is_first, is_last;
+    MeasureArrays arrays;
+    float* losses;  // host
+    void *in, *out, *dout, *din, *acts, *scratch;
+} Bench;
+
+typedef struct {
+    double ns[JOB_COUNT];  // F, B, W
+} BenchTimes;
+
+// With buffers for any of these shapes. A collective; after a failure, too, bench_free().
+Status bench_init(Bench* bench, Measure* m, MeasureSlice slice, const MeasureShape* shapes,
+                  int32_t num_shapes);
+void bench_free(Bench* bench);
+
+// A GPU that did nothing runs at a low clock: keeps it busy for a while. Each rank by itself.
+Status bench_warm(Bench* bench, const MeasureShape* shape);
+
+// A collective. The point's share of what is left of the budget decides how often each job runs.
+Status bench_time(BenchTimes* out, Bench* bench, const MeasureShape* shape);
+
+// Zeroing gradients and blocks->update: ns that a parameter of this range costs once a step. A collective.
+Status bench_update_ns(double* out, Bench* bench);

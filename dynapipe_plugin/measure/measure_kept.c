@@ -1,0 +1,76 @@
+#include "measure_kept.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../base/file_io.h"
+#include "../base/hash.h"
+
+static bool folder(char out[MEASURE_PATH_CHARS]) {
+    static const struct {
+        const char *variable, *below;
+    } places[] = {{"DYNAPIPE_CACHE", ""}, {"XDG_CACHE_HOME", "/dynapipe"}, {"HOME", "/.cache/dynapipe"}};
+    for (int i = 0; i < 3; i++) {
+        const char* value = getenv(places[i].variable);
+        if (value == NULL || value[0] == '\0') { continue; }
+        int n = snprintf(out, MEASURE_PATH_CHARS, "%s%s", value, places[i].below);
+        return n > 0 && n < MEASURE_PATH_CHARS;
+    }
+    return false;
+}
+
+// To be read by people: the signature's words; and a hash of the whole key, for what they leave out.
+bool measure_kept_path(char out[MEASURE_PATH_CHARS], const char* signature, const CostMeasured* about) {
+    enum { MOST_SHOWN = 100 };
+    int32_t numbers[] = {about->interface, about->num_ranks, about->ranks_per_host, 0};
+    uint64_t hash = hash_bytes(HASH_SEED, numbers, sizeof numbers);
+    hash = hash_finish(hash_bytes(hash, signature, strlen(signature)));
+    char words[MOST_SHOWN + 1];
+    size_t n = 0;
+    for (const char* at = signature; *at != '\0' && n < MOST_SHOWN; at++) {
+        words[n++] = isalnum((unsigned char)*at) || *at == '-' || *at == '.' ? *at : '_';
+    }
+    words[n] = '\0';
+    if (!folder(out)) { return false; }
+    size_t used = strlen(out);
+    int more = snprintf(out + used, MEASURE_PATH_CHARS - used, "/%s_ranks_%d_%016llx.costs", words,
+                        about->num_ranks, (unsigned long long)hash);
+    return more > 0 && used + (size_t)more < MEASURE_PATH_CHARS;
+}
+
+static bool serves(const CostMeasured* kept, const CostMeasured* wanted) {
+    return kept->interface == wanted->interface && kept->num_ranks == wanted->num_ranks &&
+           kept->ranks_per_host == wanted->ranks_per_host && kept->seq_tokens >= wanted->seq_tokens &&
+           kept->target_tokens >= wanted->target_tokens;
+}
+
+bool measure_kept_load(CostModel* out, char* why, const char* path, const char* signature,
+                       const CostMeasured* about) {
+    why[0] = '\0';
+    if (access(path, F_OK) != 0) { return false; }
+    CostModel* kept = malloc(sizeof *kept);
+    bool is_read = kept != NULL && cost_model_load(kept, path, signature) == STATUS_OK;
+    if (!is_read) { snprintf(why, 256, "%s", kept != NULL ? status_message() : "no memory"); }
+    bool is_good = is_read && serves(&kept->measured, about);
+    if (is_good) { *out = *kept; }
+    free(kept);
+    return is_good;
+}
+
+// Written beside under a name of this process's own, then renamed: of several runs that end at once, one is
+// kept whole.
+Status measure_kept_save(const CostModel* model, const char* path, const char* signature) {
+    char parent[MEASURE_PATH_CHARS], mine[MEASURE_PATH_CHARS + 32];
+    snprintf(parent, sizeof parent, "%s", path);
+    *strrchr(parent, '/') = '\0';
+    TRY(file_make_directory(parent));
+    snprintf(mine, sizeof mine, "%s.%ld", path, (long)getpid());
+    TRY(cost_model_save(model, mine, signature));
+    if (rename(mine, path) == 0) { return STATUS_OK; }
+    Status status = FAIL(STATUS_IO, "%s: %s", path, strerror(errno));
+    (void)unlink(mine);
+    return status;
+}

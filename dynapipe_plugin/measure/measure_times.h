@@ -1,0 +1,24 @@
+/*
+measure_times.h -- the times of a cost model: what the parts of a model take on these ranks.
+
+Ranges are timed: a middle layer (of a chain of one, that), the first layer with the embedding, whose part is
+the difference, and the head alone (or, where it is never alone, with the last layer); of an encoder-decoder
+both kinds of layer. Each point tells of one feature:
+    tokens          windows of 32, a decoder's beside one token of the encoder each
+    squares         a single long window (on a GPU: a full micro-batch of them)
+    keys, values    of a decoder layer's cross-attention: windows of 32 beside one token of the decoder each
+    cross products  long windows on both sides
+    rows            of the head: from the number of supervised rows
+A feature's curve goes through what its points take beyond all other features of their shape; a few rounds of
+that find all of them (Gauss-Seidel).
+*/
+#pragma once
+
+#include "measure_bench.h"
+
+// time_ns of every part and job, update_ns_per_byte; the rest stays as it is. A collective; all ranks get the
+// same bits.
+Status measure_times(CostModel* out, Measure* m);
+
+// Full recompute costs another forward: from mode none to mode full.
+void measure_times_set_recompute(CostModel* out);

@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Laws of the adapter for llm.c's CPU trainer, in a made-up tree of its family (test/foreign_llmc, which has a parameter and an
+# activation of its own) that install.sh --apply has been at: without DYNAPIPE=1 the program is the same, with --fixed-length it
+# does the same, and with the plugin gradients and losses are those of the tree's own functions, fed one sample at a time.
+. "$(dirname "$0")/train_lib.sh"
+make_data 300 120
+export DYNAPIPE_CACHE=$work/cache
+root=$PWD tree=$work/tree
+make_tree() { make -C "$tree" --no-print-directory -j"$(nproc)" train_gpt2 DYNAPIPE_OUT="$root/$build/foreign_llmc" "$@" >"$work/make.log" 2>&1 || { cat "$work/make.log"; exit 1; }; }
+cp -r test/foreign_llmc "$tree"
+make_tree CFLAGS="-O2 -D__LINE__=0 -w" && cp "$tree/train_gpt2" "$work/bare"
+dynapipe_plugin/install.sh --link --apply "$tree" >"$work/install.log" && dynapipe_plugin/install.sh --check "$tree" >>"$work/install.log"
+ok $? "install.sh --apply finds every line: $(diff "$tree/train_gpt2.c" test/foreign_llmc/train_gpt2.c | grep -c '^<') in train_gpt2.c"
+make_tree CFLAGS="-O2 -D__LINE__=0 -w" && cmp -s "$tree/train_gpt2" "$work/bare"
+ok $? "without DYNAPIPE=1: the same program, byte for byte"
+
+make_tree DYNAPIPE=1
+trainer=$tree/train_gpt2 plan=$build/foreign_llmc/plan
+gcc -O2 -I. test/foreign_llmc/one_by_one.c "$plan"/dataloader/*.o "$plan"/dynapipe_plugin/base/*.o -lpcre2-8 -ljansson -lm -lpthread -o "$work/one_by_one" || exit 1
+"$work/one_by_one" new "$tree/model.bin"
+"$work/one_by_one" tokens "$tree/train.tok" 5000
+"$work/one_by_one" tokens "$tree/val.tok" 900
+
+# --- their own loop ---------------------------------------------------------------------------------------------
+(cd "$tree" && "$work/bare" >"$work/bare.log" && ./train_gpt2 --fixed-length >"$work/fixed.log")
+cmp -s "$work/bare.log" "$work/fixed.log"
+ok $? "--fixed-length: every digit of $(grep -c 'loss' "$work/bare.log") losses, every token, as without the plugin"
+(cd "$tree" && ./train_gpt2 --fixed-length --steps 4 --model model.bin >"$work/fixed4.log")
+[ "$(grep 'train loss' "$work/bare.log" | head -4)" = "$(grep 'train loss' "$work/fixed4.log")" ]
+ok $? "--fixed-length takes --steps and --model"
+
+# --- gradients and losses ---------------------------------------------------------------------------------------
+data="--train-data $work/data/train.bin --model $tree/model.bin --max-tokens 120 --batch-tokens 1200 --lr 1e-3 --robust off"
+gradients='' runs=''
+train() {  # name, ranks, options...
+    local name=$1 ranks=$2
+    shift 2
+    # shellcheck disable=SC2086
+    run "$name" "$ranks" $data --steps 6 --check --output-dir "$work/$name" --dump-gradients "$work/$name.bin" "$@" && gradients+=" $work/$name.bin" runs+=" $name" && return
+    tail -5 "$work/$name.log"
+    ok 1 "$name: the run failed"
+}
+for ranks in 1x1 2x1 4x1 1x2 2x2; do train "$ranks" $((${ranks%x*} * ${ranks#*x})) --stages "${ranks%x*}"; done
+train padded 2 --stages 2 --batching padded
+train layout-padded 2 --stages 2 --layout padded
+train packed-ragged 2 --stages 2 --batching packed-ragged
+train recompute 4 --stages 2 --recompute full --batching tokens --mb-tokens 200
+train gpipe 3 --stages 3 --schedule gpipe --mb-tokens 300 --batching tokens
+# shellcheck disable=SC2086
+"$work/one_by_one" "$work/data/train.bin" "$tree/model.bin" 120 1200 6 1e-3 $gradients >"$work/plain.log" 2>"$work/plain.txt"
+ok $? "gradients: $(sed "s|$work/||; s|.bin:.*difference||" "$work/plain.txt" | awk '{print $1, $2}' | tr '\n' ',')"
+for name in $runs; do
+    worst=$(awk 'NR == FNR {plain[FNR] = $5; next} {d = ($2 - plain[$1]) / plain[$1]; if (d < 0) d = -d; if (d > m) m = d; n++} END {print n == 6 ? m + 0 : 1}' \
+        <(grep 'train loss' "$work/plain.log") <(losses "$name"))
+    awk -v worst="$worst" 'BEGIN {exit worst < 1e-5 ? 0 : 1}'
+    ok $? "$name: losses of 6 steps are the plain loop's, within $worst"
+done
+first=$(losses 1x1 | head -1) last=$(losses 1x1 | tail -1)
+awk -v a="${first#* }" -v b="${last#* }" 'BEGIN {exit b < a - 0.1 ? 0 : 1}'
+ok $? "the loss falls: from ${first#* } to ${last#* }"
+
+# --- what main() does besides -----------------------------------------------------------------------------------
+# shellcheck disable=SC2086
+run whole 2 $data --steps 9 --val-data "$work/data/val.bin"
+[ "$(grep -c 'likeliest tokens' "$work/whole.log")" -eq 1 ]
+ok $? "two replicas of the whole model: its text is sampled once"
+# shellcheck disable=SC2086
+run cut 2 $data --steps 9 --val-data "$work/data/val.bin" --stages 2
+[ "$(grep -c 'likeliest tokens' "$work/cut.log")" -eq 0 ] && [ "$(grep -c 'is passed over' "$work/cut.log")" -eq 1 ]
+ok $? "a cut one: passed over, said once"
+[ "$(grep -c 'val loss [0-9]' "$work/cut.log")" -eq 3 ] && [ "$(grep 'val loss' "$work/cut.log" | cut -c1-14)" = "$(grep 'val loss' "$work/whole.log" | cut -c1-14)" ]
+ok $? "validation: 3 times the same by 2x1 and 1x2, $(grep -m1 'val loss' "$work/cut.log")"
+# shellcheck disable=SC2086
+run check 1 $data --check-model 1
+[ $? -eq 0 ] && ! grep -q '^FAIL' "$work/check.log" && [ "$(grep -c '^ok ' "$work/check.log")" -ge 8 ]
+ok $? "--check-model 1: $(grep -c '^ok ' "$work/check.log") laws hold"
+
+# --- checkpoints ------------------------------------------------------------------------------------------------
+half() { run "$1" "$2" $data --steps 3 --output-dir "$work/$1" --stages "$3" && run "$1-on" "$4" $data --steps 6 --resume 1 --output-dir "$work/$1" --stages "$5"; }
+half same 2 2 2 2 && cmp -s "$work/same/model_00000006.bin" "$work/2x1/model_00000006.bin" && cmp -s "$work/same/state_00000006_00000.bin" "$work/2x1/state_00000006_00000.bin"
+ok $? "3 steps and 3 more are 6: model and state, byte for byte"
+half other 4 4 4 2 && awk -v d="$(loss_difference other 2x2)" 'BEGIN {exit d < 1e-5 ? 0 : 1}' && grep -q 'resumed from .*step 3' "$work/other-on.log"
+ok $? "4 stages write, 2 x 2 go on: losses within $(loss_difference other 2x2)"
+run again 1 --train-data "$work/data/train.bin" --max-tokens 120 --batch-tokens 1200 --steps 1 --model "$work/2x1/model_00000006.bin"
+grep -q 'step 0: train loss' "$work/again.log"
+ok $? "a written model is one to begin with"
+
+# --- wrong use --------------------------------------------------------------------------------------------------
+# shellcheck disable=SC2086
+{
+    refuses "the model takes 128" "longer samples than the model" 2 $data --max-tokens 129 --stages 2
+    refuses "not an option" "a word that is no option" 2 $data oops
+    refuses "from where?" "--resume without a folder" 1 $data --resume 1
+    cp -r "$work/same" "$work/damaged" && printf 'x' | dd of="$work/damaged/state_00000006_00000.bin" bs=1 seek=0 conv=notrunc 2>/dev/null
+    refuses "magic" "a damaged state" 2 $data --stages 2 --resume 1 --output-dir "$work/damaged"
+    for missing in "DYNAPIPE_FIRST is missing|s/DYNAPIPE_FIRST(&model, 0)/0/" "DYNAPIPE_WHOLE_AND is missing|s/DYNAPIPE_WHOLE_AND //" \
+        "cannot be cut|s/C, *C, *L \* C}/C, C, L * L * C \/ 4}/"; do
+        cp "$tree/train_gpt2.c" "$work/kept.c"
+        sed -i "${missing#*|}" "$tree/train_gpt2.c"
+        cmp -s "$tree/train_gpt2.c" "$work/kept.c" && ok 1 "${missing%|*}: nothing was changed"
+        make_tree DYNAPIPE=1
+        refuses "${missing%|*}" "a tree where that is so" 2 --train-data "$work/data/train.bin" --model "$tree/model.bin" --stages 2 --steps 9
+        cp "$work/kept.c" "$tree/train_gpt2.c"
+    done
+}
+
+# --- languages --------------------------------------------------------------------------------------------------
+gcc -std=c99 -Wall -Wextra -Werror -D_POSIX_C_SOURCE=200809L -DDYNAPIPE -c "$tree/train_gpt2.c" -o "$work/c99.o"
+ok $? "C99, no warning"
+g++ -x c++ -std=c++17 -Wall -Wextra -Werror -Wno-missing-field-initializers -O2 -DDYNAPIPE -c "$tree/train_gpt2.c" -o "$work/cxx.o"
+ok $? "C++17, no warning"
+libs=$(cd "$tree" && printf 'include Makefile\nshow:\n\t@echo $(DYNAPIPE_LIBS)\n' | make -s --no-print-directory -f - show DYNAPIPE=1 DYNAPIPE_OUT="$root/$build/foreign_llmc")
+# shellcheck disable=SC2086
+g++ "$work/cxx.o" $libs -o "$tree/train_gpt2" && train as-cxx 2 --stages 2 && awk -v d="$(loss_difference as-cxx 2x1)" 'BEGIN {exit d < 1e-6 ? 0 : 1}'
+ok $? "and the same losses of it"
+dynapipe_plugin/install.sh --remove "$tree" >"$work/install.log" && diff -r test/foreign_llmc "$tree" | grep -v '^Only in .*tree: ' >"$work/rest"
+[ ! -s "$work/rest" ]
+ok $? "install.sh --remove: the tree as it was"
+finish

@@ -1,0 +1,169 @@
+#!/usr/bin/env bash
+# Laws of dynapipe_plugin/dynapipe.mk in a Makefile of llm.c's kind: nothing changes without DYNAPIPE=1; with it the trainer has
+# the plugin, over whatever MPI there is, whatever flags and style of rule the tree has; what is missing is said by its name.
+# MPICH beside Open MPI (mpicc.mpich, mpiexec.mpich on PATH): built and run with that too.
+set -u
+cd "$(dirname "$0")/.."
+. dev/mpi_env.sh
+. test/foreign_tree.sh
+unset BUILD CFLAGS MAKEFLAGS CC DYNAPIPE
+passed=0 failed=0 skipped=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export DYNAPIPE_OPT=-O0  # quick
+
+ok() {  # 0|1 (0: fine), what
+    if [ "$1" -eq 0 ]; then passed=$((passed + 1)); echo "ok   $2"; else failed=$((failed + 1)); echo "FAIL $2"; tail -20 "$work/said" | sed 's/^/    /'; fi
+}
+skip() { skipped=$((skipped + 1)); echo "skip $1 ---> $2"; }
+build() { make --no-print-directory -j"$(nproc)" "$@" >"$work/said" 2>&1; }
+has() { grep -qE -- "$1" "$work/said"; }
+compiled() { grep -cE '^cc (dynapipe_plugin|dataloader)/' "$work/said"; }
+
+tree=$work/tree
+foreign_tree "$tree" '$^'
+cp -r dynapipe_plugin dataloader "$tree"
+cd "$tree" || exit 1
+cp Makefile Makefile.bare
+line="-include dynapipe_plugin/dynapipe.mk"
+
+# --- without DYNAPIPE=1 ------------------------------------------------------------------------------------------
+for place in end top; do
+    same=0
+    for arguments in "" train_gpt2 train_gpt2cu train_gpt2amd "train_gpt2 DYNAPIPE=0" "train_gpt2 CFLAGS=-O1 NO_USE_MPI=1"; do
+        # shellcheck disable=SC2086
+        make -n -f Makefile.bare $arguments >"$work/bare" 2>&1
+        [ $place = end ] && { cat Makefile.bare; echo "$line"; } >Makefile || { echo "$line"; cat Makefile.bare; } >Makefile
+        # shellcheck disable=SC2086
+        make -n $arguments >"$work/said" 2>&1
+        cmp -s "$work/bare" "$work/said" || same=1
+    done
+    ok $same "without DYNAPIPE=1 make does the same, line for line (ours at the $place)"
+    make -n DYNAPIPE=1 train_gpt2amd >"$work/said" 2>&1
+    make -n -f Makefile.bare train_gpt2amd >"$work/bare" 2>&1
+    cmp -s "$work/bare" "$work/said"
+    ok $? "with it, a target that is not ours does the same (ours at the $place)"
+    make -n DYNAPIPE=1 2>&1 | tail -1 >"$work/said"
+    has 'train_gpt2.c .*-o train_gpt2$'
+    ok $? "the default target is the tree's (ours at the $place)"
+done
+{ cat Makefile.bare; echo "$line"; } >Makefile
+build train_gpt2 && ./train_gpt2 >"$work/said" && has "^1 batch"
+ok $? "the tree's own trainer"
+[ ! -e build/dynapipe ]
+ok $? "without DYNAPIPE=1 nothing is built of ours"
+
+# --- with it -----------------------------------------------------------------------------------------------------
+build train_gpt2 DYNAPIPE=1 V=1
+ok $? "make train_gpt2 DYNAPIPE=1"
+! grep -E 'dynapipe_plugin/.*\.c|dataloader/.*\.c' "$work/said" | grep -E -- '-Ofast|-ffast-math' && has '-ffp-contract=off .*plan/planner.c' && ! has warning:
+ok $? "our objects have none of the tree's flags; no warning"
+if command -v mpirun >/dev/null; then
+    timeout 60 mpirun --quiet -np 2 ./train_gpt2 >"$work/said" 2>&1 && has "^2 ranks, sum 3"
+    ok $? "two ranks: $(tail -1 "$work/said")"
+else
+    skip "two ranks" "no mpirun"
+fi
+timeout 60 ./train_gpt2 >"$work/said" 2>&1 && has "^1 ranks, sum 1"
+ok $? "one process: $(tail -1 "$work/said")"
+build train_gpt2 DYNAPIPE=1
+[ "$(compiled)" -eq 0 ]
+ok $? "again: nothing of ours is compiled"
+touch dynapipe_plugin/run/transport.h
+build train_gpt2 DYNAPIPE=1
+[ "$(compiled)" -gt 2 ] && [ "$(compiled)" -lt 40 ]
+ok $? "a header changed: what includes it is compiled ($(compiled) files)"
+build train_gpt2 DYNAPIPE=1 CFLAGS="-O0 -g" LDLIBS=-lm && timeout 60 ./train_gpt2 >"$work/said" 2>&1 && has "1 ranks"
+ok $? "flags on the command line: ours are added to them"
+foreign_makefile Makefile '$<'
+echo "$line" >>Makefile
+build train_gpt2 DYNAPIPE=1 && timeout 60 ./train_gpt2 >"$work/said" 2>&1 && has "1 ranks"
+ok $? "rules with \$<"
+printf 'my_own: $(DYNAPIPE_LIB)\n\t$(CC) $(DYNAPIPE_CPPFLAGS) train_gpt2.c $(DYNAPIPE_LIBS) -o $@\n' >>Makefile
+build my_own DYNAPIPE=1 && timeout 60 ./my_own >"$work/said" 2>&1 && has "1 ranks"
+ok $? "a rule of one's own, by our variables"
+if command -v clang >/dev/null; then
+    build train_gpt2 DYNAPIPE=1 CC=clang && ! has warning: && timeout 60 ./train_gpt2 >"$work/said" 2>&1 && has "1 ranks"
+    ok $? "CC=clang: other flags than last time, all anew, no warning"
+fi
+mkdir -p "$work/sub/inner"
+foreign_makefile "$work/sub/inner/Makefile" '$^'
+echo "include ../../tree/dynapipe_plugin/dynapipe.mk" >>"$work/sub/inner/Makefile"
+build -C "$work/sub/inner" DYNAPIPE=1 build/dynapipe/plan/dataloader/loader.o build/dynapipe/run/dynapipe_plugin/run/session.o
+ok $? "a tree that has the plugin elsewhere (../../)"
+
+# --- MPI ---------------------------------------------------------------------------------------------------------
+build train_gpt2 DYNAPIPE=1 DYNAPIPE_NO_MPI=1
+[ "$(grep -c 'built for one process' "$work/said")" -eq 1 ]
+ok $? "without MPI: said once"
+! ldd train_gpt2 | grep -q libmpi && timeout 60 ./train_gpt2 >"$work/said" 2>&1 && has "1 ranks"
+ok $? "without MPI: one process"
+! build train_gpt2 DYNAPIPE=1 DYNAPIPE_MPICC=/nowhere/mpicc && has "DYNAPIPE_MPICC=/nowhere/mpicc .*--->"
+ok $? "a wrapper that is none: $(grep -m1 -o 'DYNAPIPE_MPICC=.*' "$work/said" | cut -c1-90)"
+# Wrappers as MPICH's and Intel's answer: quotes, -Xlinker, flags that concern neither headers nor libraries.
+printf '#!/bin/sh\n[ "$1" = -show ] || exit 1\necho gcc -g -Werror -I"/some/include" -L"/some/lib" -Xlinker -rpath -Xlinker "/some/lib" -lmpifort -lmpi -pthread\n' >"$work/mpicc"
+chmod +x "$work/mpicc"
+make -pn DYNAPIPE=1 DYNAPIPE_MPICC="$work/mpicc" 2>/dev/null | grep -E '^DYNAPIPE_MPI_(CFLAGS|LIBS) ' >"$work/said"
+has 'CFLAGS := -I/some/include -pthread$' && has 'LIBS := -L/some/lib -Wl,-rpath -Wl,/some/lib -lmpifort -lmpi -pthread$'
+ok $? "a wrapper's answer is taken apart"
+make -pn DYNAPIPE=1 DYNAPIPE_MPI_CFLAGS=-I/mine DYNAPIPE_MPI_LIBS=-lmine 2>/dev/null | grep -E '^DYNAPIPE_MPI_(CFLAGS|LIBS) ' >"$work/said"
+has 'CFLAGS = -I/mine$' && has 'LIBS = -lmine$'
+ok $? "DYNAPIPE_MPI_CFLAGS and DYNAPIPE_MPI_LIBS count more than any wrapper"
+if command -v mpicc.mpich >/dev/null && command -v mpiexec.mpich >/dev/null; then
+    build train_gpt2 DYNAPIPE=1 DYNAPIPE_MPICC=mpicc.mpich && ldd train_gpt2 | grep -q libmpich
+    ok $? "MPICH: built"
+    timeout 60 mpiexec.mpich -np 2 ./train_gpt2 >"$work/said" 2>&1 && has "^2 ranks, sum 3"
+    ok $? "MPICH: two ranks: $(tail -1 "$work/said")"
+else
+    skip "MPICH" "no mpicc.mpich here (libmpich-dev, mpich)"
+fi
+
+# --- what is missing -----------------------------------------------------------------------------------------------
+# A compiler that lacks a header.
+cat >"$work/cc" <<'END'
+#!/bin/sh
+case "$*" in *-fsyntax-only*)
+    input=$(cat)
+    case $input in *"$LACKS"*) exit 1 ;; esac
+    printf '%s\n' "$input" | gcc "$@" ;;
+*) exec gcc "$@" ;; esac
+END
+chmod +x "$work/cc"
+for missing in "pcre2.h libpcre2-dev" "jansson.h libjansson-dev" "mpi.h mpi"; do
+    read -r header package <<<"$missing"
+    [ "$header" != mpi.h ] || command -v mpicc >/dev/null || continue
+    rm -rf build/dynapipe
+    ! LACKS=$header build train_gpt2 DYNAPIPE=1 CC="$work/cc" && has "no $header.*--->.*$package"
+    ok $? "no $header: $(grep -m1 -- '--->' "$work/said" | cut -c1-100)"
+done
+rm -rf build/dynapipe
+! build train_gpt2 DYNAPIPE=1 DYNAPIPE_OBJCOPY= && has "no objcopy --->"
+ok $? "no objcopy: said"
+
+# --- CUDA ----------------------------------------------------------------------------------------------------------
+if command -v nvcc >/dev/null; then
+    foreign_makefile Makefile '$^'
+    echo "$line" >>Makefile
+    for arguments in "" "NO_NCCL=1 NO_USE_MPI=1" "NO_MULTI_GPU=1 DYNAPIPE_NO_MPI=1"; do
+        # shellcheck disable=SC2086
+        build train_gpt2cu DYNAPIPE=1 $arguments
+        ok $? "make train_gpt2cu DYNAPIPE=1 $arguments: $(grep -h '^dynapipe: ' "$work/said" | tr '\n' ';')"
+    done
+    if nvidia-smi -L >/dev/null 2>&1; then
+        ./train_gpt2cu >"$work/said" 2>&1 && has "1 ranks"
+        ok $? "one process on a GPU"
+    else
+        ./train_gpt2cu >"$work/said" 2>&1
+        [ $? -eq 2 ] && has -- "--->"
+        ok $? "without a GPU: $(tail -1 "$work/said")"
+    fi
+    mkdir -p "$work/openmpi/lib" "$work/openmpi/include"
+    if command -v mpicc >/dev/null; then
+        ! build train_gpt2cu DYNAPIPE=1 OPENMPI_DIR="$work/openmpi" && has "OPENMPI_DIR=.*--->.*NO_USE_MPI=1"
+        ok $? "two MPIs in one program are refused"
+    fi
+else
+    skip "CUDA" "no nvcc here"
+fi
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,34 @@
+/*
+llmc_model.h -- this repository's own models (llmc/model.h, any kind) as the plugin takes them: model table,
+parameters, and ranges that can be made and measured.
+*/
+#pragma once
+
+#include "../dynapipe_plugin/dynapipe.h"
+#include "../llmc/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+extern const DynapipeModel_v1 dynapipe_llmc_model;  // `model` is a Model*
+// `tied` is filled and stays with the result.
+DynapipeParams_v1 dynapipe_llmc_params(const Model* model, DynapipeTied tied[MODEL_MAX_TENSORS]);
+// The slice (model_init) that a range of blocks is.
+void dynapipe_llmc_layers(int* layer_begin, int* layer_end, bool* is_last, const ModelConfig* config,
+                          DynapipeRange blocks);
+
+// What the functions of dynapipe_llmc_blocks() work with; lives as long as its result.
+typedef struct {
+    ModelConfig config;
+    OpsContext* ops;  // borrowed
+    char signature[400];
+} LlmcBlocks;
+
+// Ranges have small made-up values, the same in every range; those of a model of a few million parameters are
+// its usual initialisation.
+DynapipeBlocks_v1 dynapipe_llmc_blocks(LlmcBlocks* ctx, const ModelConfig* config, OpsContext* ops);
+
+#ifdef __cplusplus
+}
+#endif

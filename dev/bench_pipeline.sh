@@ -88,7 +88,7 @@ errors() { paste <(field "$1" predicted_ms) <(field "$1" step_ms) | awk '{print 
 
 for longest in $lengths; do
     target=${longest#*+} options=(-t "${longest%+*}")
-    profile=(--model "$model" --tokens "${longest%+*}" --vocab $vocab --seconds "${SECONDS_A_POINT:-0.1}" --out $out/costs-"$longest$kind".txt)
+    profile=(--model "$model" --tokens "${longest%+*}" --vocab $vocab --seconds "${PROFILE_SECONDS:-8}" --out $out/costs-"$longest$kind".txt)
     if [ -n "$kind" ]; then options+=(--target-tokens "$target") profile+=(--target-tokens "$target"); fi
     mpirun -np $((stages < cores ? stages : cores)) ./profile_costs "${profile[@]}" >$out/profile-"$longest$kind".log
     for round in $(seq "$rounds"); do

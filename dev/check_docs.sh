@@ -11,6 +11,7 @@ cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
 renewed=$(mktemp) scratch=$(mktemp -d)
 trap 'rm -rf "$renewed" "$scratch"' EXIT
+export DYNAPIPE_CACHE=$scratch/build/costs
 
 program() {
     case $1 in

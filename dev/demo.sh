@@ -36,7 +36,7 @@ flags=(-i "$data/train*.bin" -e "$model" -t "$tokens" -d 8192 -z 1 --stages 2 --
 cores=$(nproc) ranks=$(($(nproc) < 4 ? 2 : 4))
 say "Measure what the model's layers cost on this machine"
 mpirun -np "$ranks" ./profile_costs --model "$model" --tokens "$tokens" --vocab 257 --threads $((cores < 4 ? 1 : cores / 4)) \
-    --seconds 0.1 --out "$out/costs.txt" | tail -2
+    --out "$out/costs.txt" | tail -2
 
 say "Train $steps steps on 4 ranks: a pipeline of 2 stages, twice"
 rm -f "$out"/*.bin "$out"/DONE* "$out"/metrics.jsonl

@@ -36,7 +36,7 @@ else
 fi
 
 say "Measure what the model's layers cost on this machine"
-mpirun -np "$ranks" ./profile_costs --model "$model" --tokens "$tokens" --target-tokens "$targets" --vocab 384 --seconds 0.1 \
+mpirun -np "$ranks" ./profile_costs --model "$model" --tokens "$tokens" --target-tokens "$targets" --vocab 384 \
     --out "$out/costs.txt" | tail -2
 
 say "Train $steps steps on $ranks ranks, 2 stages: the encoder's layers come first, then the decoder's"

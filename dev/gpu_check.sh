@@ -213,7 +213,7 @@ part_mixture() {
     [ -e "$csv" ] && source=(--lengths "$csv")
     export TRAINER=$bf16/train_gpt2-dynapipe PROFILER=$bf16/profile_costs DATA=$work/mixture.bin WORK=$work/mixture
     if [ -n "${EMULATED:-}" ]; then
-        export MODELS=l2c64h2 LONGEST=128 BATCH=600 MB_TOKENS=200 STEPS=4 RUN_SECONDS=90 VOCAB=300 SECONDS_A_POINT=0.001
+        export MODELS=l2c64h2 LONGEST=128 BATCH=600 MB_TOKENS=200 STEPS=4 RUN_SECONDS=90 VOCAB=300 PROFILE_SECONDS=0.1
     fi
     build/release/bench_lengths "${source[@]}" --out "$DATA" --vocab "${VOCAB:-50257}" --samples "${SAMPLES:-20000}" || return 1
     dev/cuda_bench/mixture.sh >"$work/mixture.md"

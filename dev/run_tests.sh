@@ -9,10 +9,12 @@ cd "$(dirname "$0")/.."
 unset MAKEFLAGS MFLAGS  # of a make above: its variables are in the environment too, its jobserver is not for us
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 build=${BUILD:-release}
+# what a model costs is measured for the tests alone, not kept where the user's runs find it
+export DYNAPIPE_CACHE=$PWD/build/costs
 out=build/$build$([[ "${CC:-gcc}" == clang* ]] && echo -clang)
 limit_s=${TEST_SECONDS:-300}
 jobs=${TEST_JOBS:-$(nproc)}
-alone="test_planner_targets test_failures test_output"
+alone="test_planner_targets test_failures test_output test_measured_runs"
 mkdir -p "$out/log"
 
 # Sets p, f and s from a test's exit status and its log. A status that its closing line does not explain is a failure.

@@ -8,6 +8,7 @@ cd "$(dirname "$0")/.."
 unset GPU_ARCHS PTX_ARCH KEEP_PTX PRECISION BACKEND NO_NCCL DEBUG
 passed=0 failed=0 skipped=0
 work=$(mktemp -d)
+export DYNAPIPE_CACHE=$work/costs
 trap 'rm -rf "$work"' EXIT
 if ! make -s BACKEND=cuda cuda-found DYNAPIPE=1 >"$work/found" 2>&1; then
     echo "skip test_cuda_build: $(head -1 "$work/found")"

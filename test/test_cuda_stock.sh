@@ -10,6 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export OMP_NUM_THREADS=1
 build=build/${BUILD:-release}
 work=$(mktemp -d)
+export DYNAPIPE_CACHE=$work/costs
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
 

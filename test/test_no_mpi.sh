@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 unset BUILD CFLAGS
 passed=0 failed=0
 work=$(mktemp -d)
+export DYNAPIPE_CACHE=$work/costs
 trap 'rm -rf "$work"' EXIT
 build=no-mpi${SANITIZE:+-asan}
 out=build/$build opt=-O0

@@ -6,6 +6,7 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 build=build/${BUILD:-release}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+export DYNAPIPE_CACHE=$work/costs  # measured once a test: its runs plan alike
 passed=0 failed=0
 
 for tool in mpicc mpirun ${needs:-}; do

@@ -8,7 +8,7 @@
 set -u
 : "${TRAINER:?}" "${PROFILER:?}" "${DATA:?}" "${WORK:?}"
 models=${MODELS:-d12 d24} lengths=${LONGEST:-2048 8192} batch=${BATCH:-131072} steps=${STEPS:-10} limit_s=${RUN_SECONDS:-30}
-mb_tokens=${MB_TOKENS:-16384} vocab=${VOCAB:-50257} point_s=${SECONDS_A_POINT:-0.02}
+mb_tokens=${MB_TOKENS:-16384} vocab=${VOCAB:-50257} profile_s=${PROFILE_SECONDS:-10}
 policies="dynamic packed-ragged packed padded"
 launcher=()
 command -v mpirun >/dev/null && launcher=(mpirun --quiet -np 1)
@@ -39,7 +39,7 @@ echo "$(basename "$TRAINER"), $batch tokens a step, $steps steps (the first two 
 for model in $models; do
     for longest in $lengths; do
         costs=$WORK/costs-$model-$longest.txt
-        timeout -k 5 $((3 * limit_s)) "${launcher[@]}" "$PROFILER" --model "$model" --tokens "$longest" --vocab "$vocab" --seconds "$point_s" --out "$costs" \
+        timeout -k 5 $((3 * limit_s)) "${launcher[@]}" "$PROFILER" --model "$model" --tokens "$longest" --vocab "$vocab" --seconds "$profile_s" --out "$costs" \
             >"$WORK/profile-$model-$longest.log" 2>&1 || { echo "mixture: no profile of $model: $(tail -1 "$WORK/profile-$model-$longest.log")" >&2; failed=1; continue; }
         echo
         echo "### $model, longest $longest"

@@ -9,7 +9,7 @@
 #endif
 #include "transport_staged.h"
 
-// Ranks of one machine take its cards in turn (session_cuda.c does, and ./profile_costs).
+// Ranks of one machine take its cards in turn (session_cuda.c).
 static Status ranks_share_cards(int32_t* share, Collective* world) {
     int num_cards = 0;
     CUDA_TRY(cudaGetDeviceCount(&num_cards));

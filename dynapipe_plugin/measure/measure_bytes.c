@@ -10,7 +10,14 @@
 
 // --- shapes to ask at --------------------------------------------------------------------------------------
 
-enum { NUM_SHAPES = 400, NUM_EDGES = 4, NUM_POWERS = 13, MOST_TOKENS = 1 << 17, ROUNDING = 16 };
+enum {
+    NUM_SHAPES = 1500,
+    NUM_EDGES = 4,
+    NUM_POWERS = 13,
+    NUM_STEPS = 8,
+    MOST_TOKENS = 1 << 17,
+    ROUNDING = 16
+};
 
 // Counts to ask with, arrays NULL; and what the planner sees of a micro-batch that may ask for as much.
 typedef struct {
@@ -18,12 +25,12 @@ typedef struct {
     double x[FEATURE_COUNT];
 } AskShape;
 
-// A whole number up to `most`, all magnitudes alike, at thresholds of powers of two and right beside them.
+// A whole number up to `most`, all magnitudes alike; half of them at powers of two and right beside them.
 static int32_t draw_count(Rng* rng, int32_t most) {
     int32_t power = 0;
     while (power < 30 && (1 << (power + 1)) <= most) { power++; }
-    int32_t n = (1 << rng_between(rng, 0, power)) + rng_between(rng, -1, 1);
-    if (rng_below(rng, 4) == 0) { n += n / 2; }
+    int32_t n = 1 << rng_between(rng, 0, power);
+    n += rng_below(rng, 2) ? rng_between(rng, 0, n - 1) : rng_between(rng, -1, 1);
     return n < 1 ? 1 : n > most ? most : n;
 }
 
@@ -64,11 +71,13 @@ static MeasureSide few_windows(int32_t num_tokens, int32_t longest) {
     return (MeasureSide){num_seqs, num_tokens - (num_seqs - 1) * window, window};
 }
 
-// Powers of two, and one more, of tokens on one side, windows of a token on the other; or on both: where
-// kernels work in another way from some size on.
+// Tokens in as few windows as that takes on one side, windows of a token on the other; or on both: eight
+// steps from each power of two to the next, and one token more, where kernels may begin to work in another
+// way.
 static void threshold_make(MeasureShape* out, const MeasureLengths* lengths, int32_t i) {
-    int32_t num_tokens = (1 << (4 + i / 2 % NUM_POWERS)) + i % 2;
-    int32_t sides = i / 2 / NUM_POWERS;
+    int32_t power = i / 2 / NUM_STEPS % NUM_POWERS, step = i / 2 % NUM_STEPS;
+    int32_t num_tokens = (NUM_STEPS + step) * (1 << (power + 1)) + i % 2;
+    int32_t sides = i / 2 / NUM_STEPS / NUM_POWERS;
     const MeasureSide none = {0};
     MeasureSide enc = few_windows(num_tokens, lengths->seq_tokens);
     MeasureSide dec = lengths->target_tokens > 0 ? few_windows(num_tokens, lengths->target_tokens) : none;
@@ -92,7 +101,7 @@ static bool is_edge(const MeasureLengths* lengths, int32_t i) {
 
 static bool is_threshold(const MeasureLengths* lengths, int32_t i) {
     return !is_edge(lengths, i) &&
-           i - num_edges(lengths) < 2 * NUM_POWERS * (lengths->target_tokens > 0 ? 3 : 1);
+           i - num_edges(lengths) < 2 * NUM_POWERS * NUM_STEPS * (lengths->target_tokens > 0 ? 3 : 1);
 }
 
 static void shape_make(MeasureShape* out, Rng* rng, const MeasureLengths* lengths, int32_t i) {

@@ -84,6 +84,15 @@ static void pivot(Tableau* t, int32_t pivot_row, int32_t column) {
     }
 }
 
+// Where lines rise with squares they are bent along the lengths of windows: between two points that they
+// touch they may lie below what is straight. A little more then.
+static void lift(double slope[NUM_UNKNOWNS]) {
+    const double LITTLE = 1.0 / 256;
+    bool is_bent =
+        slope[FEATURE_ENC_SQUARES] > 0 || slope[FEATURE_DEC_SQUARES] > 0 || slope[FEATURE_CROSS_PRODUCTS] > 0;
+    for (int32_t k = 0; k < NUM_UNKNOWNS && is_bent; k++) { slope[k] += LITTLE * slope[k]; }
+}
+
 // Bytes above which no point may lie: what rounding of numbers and of the last pivots left goes to the
 // constant.
 static void raise_constant(CostFormula* out, double slope[NUM_UNKNOWNS], const MeasurePoint* points,
@@ -125,6 +134,7 @@ Status measure_lines_fit(CostFormula* out, const MeasurePoint* points, int32_t n
         slope[k] = largest.x[k] > 0 && dual > 1e-12 ? tidy(dual * largest.y / largest.x[k]) : 0;
     }
     free(t.cell);
+    lift(slope);
     raise_constant(out, slope, points, num_points);
     return STATUS_OK;
 }

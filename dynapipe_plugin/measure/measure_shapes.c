@@ -43,20 +43,43 @@ static int64_t squares_of(const MeasureSide* side) {
     return side->num_seqs > 0 ? l * l + (side->num_seqs - 1) * s * s : 0;
 }
 
+// The number of windows that both sides take: a multiple of this.
+static int32_t seqs_step(const DynapipeBlocks_v1* blocks, const MeasureShape* shape) {
+    int32_t of_enc = seqs_multiple(blocks, &shape->enc), of_dec = seqs_multiple(blocks, &shape->dec);
+    return of_enc / gcd(of_enc, of_dec) * of_dec;
+}
+
+static void set_seqs(MeasureShape* shape, int32_t num_seqs) {
+    shape->enc.num_seqs = num_seqs;
+    if (shape->dec.num_seqs > 0) { shape->dec.num_seqs = num_seqs; }
+}
+
+static int64_t most_squares(const MeasureShape* shape) {
+    int64_t enc = squares_of(&shape->enc), dec = squares_of(&shape->dec);
+    return enc > dec ? enc : dec;
+}
+
+static void shorten(MeasureSide* side) {
+    side->long_tokens = (side->long_tokens + 1) / 2;
+}
+
+// Fewer windows, then shorter ones.
 void measure_shape_fit(MeasureShape* shape, const DynapipeBlocks_v1* blocks, const MeasureLengths* lengths) {
-    MeasureSide *enc = &shape->enc, *dec = &shape->dec;
-    fit_windows(enc, blocks, lengths->seq_tokens);
-    fit_windows(dec, blocks, lengths->target_tokens);
-    int32_t of_enc = seqs_multiple(blocks, enc), of_dec = seqs_multiple(blocks, dec);
-    int32_t step = of_enc / gcd(of_enc, of_dec) * of_dec;
-    int32_t num_seqs = round_up(enc->num_seqs, step);
-    int64_t most = blocks->shapes.max_squares;
-    for (;;) {
-        enc->num_seqs = num_seqs;
-        if (dec->num_seqs > 0) { dec->num_seqs = num_seqs; }
-        bool fits = most <= 0 || (squares_of(enc) <= most && squares_of(dec) <= most);
-        if (fits || num_seqs <= step) { return; }
-        num_seqs = round_up(num_seqs / 2, step);
+    const int64_t most = blocks->shapes.max_squares;
+    enum { HALVINGS = 31 };
+    int32_t num_seqs = shape->enc.num_seqs;
+    for (int i = 0; i < HALVINGS; i++) {
+        fit_windows(&shape->enc, blocks, lengths->seq_tokens);
+        fit_windows(&shape->dec, blocks, lengths->target_tokens);
+        int32_t step = seqs_step(blocks, shape);
+        for (;; num_seqs /= 2) {
+            num_seqs = round_up(num_seqs, step);
+            set_seqs(shape, num_seqs);
+            if (most <= 0 || most_squares(shape) <= most) { return; }
+            if (num_seqs == step) { break; }
+        }
+        shorten(&shape->enc);
+        shorten(&shape->dec);
     }
 }
 

@@ -5,7 +5,7 @@
 
 #include "../base/clock.h"
 
-enum { SHORT_TOKENS = 32, MAX_POINTS = 5 * COST_MAX_KNOTS, NUM_ROUNDS = 8 };
+enum { SHORT_TOKENS = 32, MAX_POINTS = 5 * COST_MAX_KNOTS, NUM_ROUNDS = 20 };
 
 typedef enum { ENCODER, DECODER } Side;  // a model with one stack has the first
 
@@ -22,6 +22,7 @@ typedef struct {
     MeasureSlice slice;
     CostPart part, base;
     bool has_base;
+    CostFeature main;  // what a job costs however little it has to do stands in this one's curve
     int32_t num_points;
     Point points[MAX_POINTS];
 } Points;
@@ -138,7 +139,8 @@ static void add_head(Points* p, const Measure* m, Side side) {
 
 static void curve_add(CostCurve* curve, double x, double y) {
     double floor = curve->num_knots > 0 ? curve->y[curve->num_knots - 1] : 0;
-    if (curve->num_knots == COST_MAX_KNOTS) { return; }
+    bool ascends = curve->num_knots == 0 || x > curve->x[curve->num_knots - 1];
+    if (curve->num_knots == COST_MAX_KNOTS || !ascends) { return; }
     curve->x[curve->num_knots] = x;
     curve->y[curve->num_knots++] = y > floor ? y : floor;  // costs never fall as a shape grows
 }
@@ -155,10 +157,10 @@ static bool is_quadratic(CostFeature feature) {
            feature == FEATURE_CROSS_PRODUCTS;
 }
 
-// Through what the feature's points take beyond the others' curves. Attention has no weights; a GPU takes
-// nothing more below the first length measured.
+// Through what the feature's points take beyond the others' curves; from 0 on, but for the main one.
+// Attention has no weights.
 static void fit_feature(CostPartMode* part, const Points* p, const CostPartMode* base, CostFeature feature,
-                        JobKind job, bool is_gpu) {
+                        JobKind job) {
     CostCurve* curve = &part->time_ns[job].curves[feature];
     CostCurve fitted = {0};
     curve->num_knots = 0;
@@ -168,21 +170,20 @@ static void fit_feature(CostPartMode* part, const Points* p, const CostPartMode*
         if (point->feature != feature || !point->is_known) { continue; }
         double known = time_at(part, job, &point->shape);
         if (base != NULL) { known += time_at(base, job, &point->shape); }
-        bool begins = is_gpu && is_quadratic(feature) && fitted.num_knots == 0;
-        if (begins) { curve_add(&fitted, 1, 0); }
+        if (feature != p->main && fitted.num_knots == 0) { curve_add(&fitted, 1, 0); }
         curve_add(&fitted, feature_of(&point->shape, feature), point->times.ns[job] - known);
     }
     *curve = fitted;
 }
 
-static void fit_part(CostModel* out, const Points* p, bool is_gpu) {
+static void fit_part(CostModel* out, const Points* p) {
     CostPartMode* part = &out->parts[RECOMPUTE_NONE][p->part];
     const CostPartMode* base = p->has_base ? &out->parts[RECOMPUTE_NONE][p->base] : NULL;
     CostPartMode fitted = {0};
     for (int round = 0; round < NUM_ROUNDS; round++) {
         for (int f = 0; f < FEATURE_COUNT; f++) {
             for (JobKind job = JOB_F; job <= JOB_W; job++) {
-                fit_feature(&fitted, p, base, (CostFeature)f, job, is_gpu);
+                fit_feature(&fitted, p, base, (CostFeature)f, job);
             }
         }
     }
@@ -233,7 +234,7 @@ static Status measure_points(Points* p, Measure* m, CostModel* out, bool with_up
         if (status == STATUS_OK) { out->update_ns_per_byte = update_ns / bytes_per_value; }
     }
     bench_free(&bench);
-    if (status == STATUS_OK) { fit_part(out, p, measure_is_gpu(m)); }
+    if (status == STATUS_OK) { fit_part(out, p); }
     return status;
 }
 
@@ -253,11 +254,13 @@ static void list_stack(Points* layer, Points* embedding, const Measure* m, Side 
     int32_t first = side == ENCODER ? 0 : m->blocks->num_layers;
     layer->slice = layer_slice(m->blocks, first);
     layer->part = side == ENCODER ? PART_ENC_LAYER : PART_DEC_LAYER;
+    layer->main = tokens_of(side);
     add_tokens(layer, m, side, 1);
     add_squares(layer, m, side);
     if (side == DECODER) { add_cross(layer, m); }
     if (layer->slice.begin == first) { return; }  // the embedding is in it
     *embedding = (Points){.slice = {first, first + 1, false}, .part = PART_EMBEDDING};
+    embedding->main = tokens_of(side);
     embedding->base = layer->part;
     embedding->has_base = true;
     add_tokens(embedding, m, side, 2);
@@ -267,6 +270,7 @@ static void list_head(Points* head, const Measure* m, Side side) {
     int32_t L = measure_num_layers(m->blocks);
     head->slice = (MeasureSlice){L, L, true};
     head->part = PART_HEAD;
+    head->main = FEATURE_SUPERVISED;
     if (!measure_slice_valid(m->blocks, head->slice)) {
         head->slice = (MeasureSlice){L - 1, L, true};
         head->base = side == ENCODER ? PART_ENC_LAYER : PART_DEC_LAYER;

@@ -1,5 +1,5 @@
 /*
-cost_analytic.c -- costs of a GPT-2 or a T5 from its shape: a roofline that stands in until ./profile_costs
+cost_analytic.c -- costs of a GPT-2 or a T5 from its shape: a roofline that stands in where nobody
 has measured.
 
     time  = launch + max(bytes of weights / bandwidth, flops / rate + bytes of activations / bandwidth)

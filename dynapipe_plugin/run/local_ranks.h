@@ -1,7 +1,7 @@
 /*
 local_ranks.h -- how many ranks share this machine, and how many of its cores are one rank's.
 
-The trainer and ./profile_costs must agree: a cost file is for a number of threads per rank.
+Costs are measured for a number of threads per rank, and for ranks that share a machine.
 */
 #pragma once
 

@@ -1,68 +1,49 @@
 // test_check_llmc.c -- this repository's own models pass dynapipe_check_model().
-#include <stdlib.h>
-
-#include "../dynapipe_plugin/adapters/llmc_model.h"
 #include "../dynapipe_plugin/run/session.h"
 #include "../llmc/gpt2.h"
 #include "../llmc/llmc_error.h"
 #include "../llmc/t5.h"
+#include "../trainer/llmc_model.h"
 #include "test.h"
 
 static Dynapipe* dp;
 
+// The trainer's blocks, with dropout: which must be the same wherever a token stands.
 typedef struct {
-    ModelConfig config;
-    OpsContext* ops;
+    LlmcBlocks inner;
+    DynapipeBlocks_v1 blocks;
     float dropout;
 } Maker;
 
-typedef struct {
-    Model model;
-    DynapipeTied tied[MODEL_MAX_TENSORS];
-} Made;
-
 static int make(void* ctx, DynapipeRange blocks, int has_values, void** model, DynapipeParams_v1* params) {
-    const Maker* maker = ctx;
-    Made* made = calloc(1, sizeof *made);
-    int layer_begin, layer_end;
-    bool is_last;
-    dynapipe_llmc_layers(&layer_begin, &layer_end, &is_last, &maker->config, blocks);
-    model_init(&made->model, &maker->config, layer_begin, layer_end, is_last, maker->ops);
-    made->model.dropout = maker->dropout;
-    if (has_values) {
-        model_alloc_grads(&made->model);
-        maker->config.kind->init_random(&made->model, 42);
-    }
-    *params = dynapipe_llmc_params(&made->model, made->tied);
-    *model = made;
-    return 0;
+    Maker* maker = ctx;
+    int code = maker->blocks.make(maker->blocks.ctx, blocks, has_values, model, params);
+    if (code == 0) { ((Model*)*model)->dropout = maker->dropout; }
+    return code;
 }
 
 static void drop(void* ctx, void* model) {
-    (void)ctx;
-    model_free(&((Made*)model)->model);
-    free(model);
+    Maker* maker = ctx;
+    maker->blocks.drop(maker->blocks.ctx, model);
 }
 
 static void passes(const ModelKind* kind, const char* descriptor, float dropout) {
     char error[LLMC_ERROR_CHARS];
-    Maker maker = {.ops = ops_create(1), .dropout = dropout};
-    CHECK(model_parse(&maker.config, kind, descriptor, 50, 32, error));
-    DynapipeBlocks_v1 blocks = {.api = &dynapipe_llmc_model,
-                                .ctx = &maker,
-                                .signature = descriptor,
-                                .num_layers = maker.config.num_layers,
-                                .num_dec_layers = maker.config.num_dec_layers,
-                                .vocab = 50,
-                                .max_seq_tokens = 32,
-                                .make = make,
-                                .drop = drop};
-    CHECK_EQ(dynapipe_use_stream(dp, ops_stream(maker.ops)), 0);
+    ModelConfig config;
+    OpsContext* ops = ops_create(1);
+    CHECK(model_parse(&config, kind, descriptor, 50, 32, error));
+    Maker maker = {.dropout = dropout};
+    maker.blocks = dynapipe_llmc_blocks(&maker.inner, &config, ops);
+    DynapipeBlocks_v1 blocks = maker.blocks;
+    blocks.ctx = &maker;
+    blocks.make = make;
+    blocks.drop = drop;
+    CHECK_EQ(dynapipe_use_stream(dp, ops_stream(ops)), 0);
     if (dynapipe_check_model(dp, &blocks, stdout) != 0) {
         printf("%s: %s\n", descriptor, dynapipe_error());
         test_failures++;
     }
-    ops_free(maker.ops);
+    ops_free(ops);
 }
 
 static void gpt2_passes(void) {

@@ -1,7 +1,7 @@
 // llama_dynapipe.h -- the Llama of llama.h as DynaPipe takes it.
 #pragma once
 
-#include "dynapipe_plugin/dynapipe.h"
+#include "../../dynapipe_plugin/dynapipe.h"
 
 #include "llama.h"
 

@@ -111,7 +111,7 @@ static Data read_lines(const char* path) {
         data.targets = (int*)grown(data.targets, most);
         data.begins = (int*)grown(data.begins, (size_t)(data.num_lines + 2) * sizeof(int));
         for (int t = 0; t < n; t++) {
-            int next = t + 1 < n ? (unsigned char)line[t + 1] : END_OF_TEXT;
+            int next = t + 1 < n ? (unsigned char)line[t + 1] : (int)END_OF_TEXT;
             data.tokens[data.num_tokens] = (unsigned char)line[t];
             data.targets[data.num_tokens++] = t + 1 >= question ? next : -1;
         }

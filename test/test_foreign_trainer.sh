@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# test/foreign_trainer, a trainer that knows nothing of this one but dynapipe.h, as C11 and as C++17: its model passes the
+# checker, 2 stages x 2 replicas give the losses of its own loop fed one sample at a time, a run goes on from its checkpoint. It
+# guards the interface: where it no longer builds, v1 was broken.
+needs=g++
+. "$(dirname "$0")/train_lib.sh"
+trainer_dir=test/foreign_trainer
+lib=build/${BUILD:-release}/foreign
+export DYNAPIPE_CACHE=$work/cache
+
+build() {  # name, arguments of make...
+    local name=$1
+    shift
+    make --no-print-directory -s -j2 -C $trainer_dir CC=gcc DYNAPIPE_OUT="$PWD/$lib" OUT="$work/$name" "$@" >"$work/$name.build" 2>&1 &&
+        ! grep -E 'warning:|error:' "$work/$name.build"
+    ok $? "$name builds, without a warning"
+    [ -x "$work/$name/train_llama" ] || { cat "$work/$name.build"; finish; }
+}
+
+# Steps of 60 lines: letters, then the first half of them backwards. What goes to prepare_data and what its own loop reads.
+make_lines() {
+    awk 'BEGIN {
+        srand(5)
+        for (i = 0; i < 60; i++) {
+            n = 2 + int(50 * rand() ^ 3); text = answer = ""
+            for (k = 0; k < n; k++) text = text sprintf("%c", 97 + int(8 * rand()))
+            for (k = n; k > n / 2; k--) answer = answer substr(text, k, 1)
+            printf "%s?\t%s\n", text, answer
+        }}' >"$work/lines.tsv"
+    awk -F'\t' '{printf "{\"task\": \"mirror\", \"inputs\": \"%s\", \"targets\": \"%s\"}\n", $1, $2}' \
+        "$work/lines.tsv" >"$work/lines.jsonl"
+    "$build/prepare_data" --val-fraction 0 --out "$work/data" "$work/lines.jsonl" >"$work/data.log" 2>&1
+}
+
+on_ranks() {  # name, program, ranks, arguments...
+    local name=$1 program=$2 ranks=$3
+    shift 3
+    timeout -k 5 120 mpirun -np "$ranks" "$work/$program/train_llama" -i "$work/data/train.bin" -t 128 -d "$tokens" \
+        --check "$@" >"$work/$name.log" 2>&1
+}
+
+# Largest relative difference of losses and norms, step by step; "none" where a step is missing.
+difference() {  # log, log
+    awk '$1 != "step" {next} NR == FNR {loss[$2] = $4; norm[$2] = $6; steps++; next}
+         function off(a, b) {d = a > b ? a - b : b - a; return d / (b > 0 ? b : 1)}
+         {n++; d1 = off($4, loss[$2]); d2 = off($6, norm[$2]); m = d1 > m ? d1 : m; m = d2 > m ? d2 : m}
+         END {if (n == 0 || n != steps) print "none"; else print m + 0}' "$1" "$2"
+}
+
+equal() {  # log, log, what
+    local d
+    d=$(difference "$1" "$2")
+    [ "$d" != none ] && awk -v d="$d" 'BEGIN {exit !(d <= 1e-5)}'
+    ok $? "$3: losses and norms differ by $d"
+}
+
+falls() {  # log, what
+    local first last
+    first=$(awk '$1 == "step" {print $4; exit}' "$1") last=$(awk '$1 == "step" {l = $4} END {print l}' "$1")
+    awk -v a="$first" -v b="$last" 'BEGIN {exit !(a != "" && b < 0.97 * a)}'
+    ok $? "$2: the loss falls, $first to $last"
+}
+
+! grep -h '#include "' $trainer_dir/*.[ch] | grep -vE '"(../../dynapipe_plugin/dynapipe|kernels|llama|llama_dynapipe|train_llama)\.h"'
+ok $? "it includes dynapipe.h, and nothing else of this project"
+
+build own
+build c DYNAPIPE=1
+build cpp COMPILE='g++ -x c++ -std=c++17' DYNAPIPE=1 DYNAPIPE_CC=gcc
+make_lines
+ok $? "lines for both: $(tail -1 "$work/data.log" | sed "s|$work/||")"
+tokens=$(awk -F'\t' '{n += length($1) + length($2) + 1} END {print n}' "$work/lines.tsv")
+
+"$work/own/train_llama" -i "$work/lines.tsv" -b 4 -t 64 -x 12 >"$work/fixed.log" 2>&1
+falls "$work/fixed.log" "its own fixed-length loop"
+for case in "c 0" "cpp 1"; do
+    read -r program tied <<<"$case"
+    "$work/$program/train_llama" -c 1 -w "$tied" -L 3 -C 16 -F 24 >"$work/check.log" 2>&1
+    ok $? "$program, tied $tied: the checker finds nothing in $(grep -c '^ok ' "$work/check.log") laws"
+    grep -v '^ok ' "$work/check.log"
+    "$work/own/train_llama" -i "$work/lines.tsv" -1 -x 6 -w "$tied" >"$work/own.log" 2>&1
+    on_ranks "$program" "$program" 4 -x 6 -w "$tied" --stages 2 -j "$work/data/train.bin"
+    equal "$work/$program.log" "$work/own.log" "$program, tied $tied, 2 stages x 2 replicas against its own loop, a sample at a time"
+    falls "$work/$program.log" "$program, tied $tied"
+    grep -q '^validation loss [0-9]' "$work/$program.log"
+    ok $? "$program: $(grep '^validation' "$work/$program.log")"
+done
+on_ranks first c 4 -x 3 --stages 2 -o "$work/state" && on_ranks second c 4 -x 6 --stages 2 -o "$work/state" -y 1
+cat "$work/first.log" "$work/second.log" >"$work/resumed.log"
+equal "$work/resumed.log" "$work/c.log" "3 steps, and 3 more from the checkpoint"
+
+# Mistakes of a porter, put in: each is found, by the words that fit.
+planted() {  # words, sed expression
+    sed "$2" $trainer_dir/llama_dynapipe.c >"$work/planted/llama_dynapipe.c"
+    ! cmp -s "$work/planted/llama_dynapipe.c" $trainer_dir/llama_dynapipe.c &&
+        make --no-print-directory -s -C $trainer_dir CC=gcc CFLAGS='-O1 -fopenmp -I.' DYNAPIPE_OUT="$PWD/$lib" OUT="$work/planted" DYNAPIPE=1 \
+            SOURCES="train_llama.c llama.c kernels.c train_dynapipe.c $work/planted/llama_dynapipe.c" >"$work/planted.log" 2>&1 &&
+        "$work/planted/train_llama" -c 1 -L 2 -C 16 -F 24 >"$work/planted.log" 2>&1
+    [ $? -eq 1 ] && grep '^FAIL' "$work/planted.log" | grep -qF -- "$1"
+    ok $? "planted: $(grep -m1 '^FAIL' "$work/planted.log" | cut -c 1-150)"
+}
+mkdir "$work/planted"
+planted 'by the gradients it would by' '/rope(r.dq + begin/,/-1);/d'
+planted 'behind its scratch' 's/int64_t of_token = 3 \* c->channels + c->hidden/int64_t of_token = 2 * c->channels + c->hidden/'
+planted 'is not a number' 's/matmul_backward(NULL, g->wdown + l \* C \* F, a.dy,/matmul_backward(NULL, g->wdown + l * C * F, (float*)scratch,/'
+finish

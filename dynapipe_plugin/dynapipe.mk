@@ -23,8 +23,14 @@ dynapipe_goal := $(.DEFAULT_GOAL)
 include $(dir $(lastword $(MAKEFILE_LIST)))sources.mk
 
 DYNAPIPE_OUT     ?= build/dynapipe
-DYNAPIPE_TARGETS ?= $(patsubst %.c,%,$(wildcard train_gpt2.c))
-DYNAPIPE_CUDA_TARGETS ?= $(patsubst %.cu,%cu,$(wildcard train_gpt2.cu train_llama3.cu))
+ifeq ($(origin DYNAPIPE_TARGETS),undefined)
+DYNAPIPE_TARGETS := $(patsubst %.c,%,$(wildcard train_gpt2.c))
+$(foreach t,$(DYNAPIPE_TARGETS),$(eval $(t): | dynapipe-lines-of-$(t).c))
+endif
+ifeq ($(origin DYNAPIPE_CUDA_TARGETS),undefined)
+DYNAPIPE_CUDA_TARGETS := $(patsubst %.cu,%cu,$(wildcard train_gpt2.cu train_llama3.cu))
+$(foreach t,$(DYNAPIPE_CUDA_TARGETS),$(eval $(t): | dynapipe-lines-of-$(t:cu=.cu)))
+endif
 DYNAPIPE_CC      ?= $(CC)
 DYNAPIPE_OPT     ?= -O2
 DYNAPIPE_LD      ?= $(LD)
@@ -116,6 +122,9 @@ dynapipe_two_mpis = $(if $(and $(DYNAPIPE_HAS_MPI),$(filter -DUSE_MPI,$(NVCC_FLA
 
 # --- targets ----------------------------------------------------------------------------------------------------
 .PHONY: dynapipe dynapipecu dynapipe-always
+# (a trainer without our lines would build, and train as ever)
+dynapipe-lines-of-%:
+	@grep -q dynapipe_plugin/ $* || $(call dynapipe_fail,$* has no line of the plugin,bash $(DYNAPIPE_DIR)/install.sh . says which; --apply adds them)
 dynapipe: $(DYNAPIPE_LIB)
 dynapipecu: $(DYNAPIPE_CUDA_LIB)
 # (override: they are added to what a command line sets, too)

@@ -178,6 +178,17 @@ print_diffs() {
     done < <(edited_files)
 }
 
+count_lines() {  # "train_gpt2.c 6, Makefile 1": lines that are new or changed there
+    local name file count counts=''
+    while read -r name; do
+        file=${meant[$name]:-$name}
+        [ -e "$work/new/${name//\//%}" ] || continue
+        count=$(diff "$tree/$file" "$work/new/${name//\//%}" | grep -c '^>')
+        [ "$count" -eq 0 ] || counts+="${counts:+, }$file $count"
+    done < <(edited_files)
+    [ -z "$counts" ] || say "lines added or changed: $counts"
+}
+
 put_in_place() {  # what work_out has made; its record beside
     local name file key
     while read -r name; do
@@ -255,9 +266,11 @@ install() {
     work_out_all
     if [ -n "$apply" ]; then
         print_reports "added   " 1
+        count_lines
         put_in_place
     else
         print_reports "to add  " 1
+        count_lines
         print_diffs
         [ "$num_add" -eq 0 ] || say "to have these lines added: install.sh --apply $tree"
     fi

@@ -20,7 +20,8 @@ build() { make --no-print-directory -j"$(nproc)" "$@" >"$work/said" 2>&1; }
 has() { grep -qE -- "$1" "$work/said"; }
 compiled() { grep -cE '^cc (dynapipe_plugin|dataloader)/' "$work/said"; }
 
-tree=$work/tree
+tree="$work/a tree"
+ln -s "a tree" "$work/tree"
 foreign_tree "$tree" '$^'
 cp -r dynapipe_plugin dataloader "$tree"
 cd "$tree" || exit 1
@@ -139,6 +140,11 @@ done
 rm -rf build/dynapipe
 ! build train_gpt2 DYNAPIPE=1 DYNAPIPE_OBJCOPY= && has "no objcopy --->"
 ok $? "no objcopy: said"
+
+sed -i.lines '/dynapipe_plugin/d' train_gpt2.c
+! build train_gpt2 DYNAPIPE=1 && has "train_gpt2.c has no line of the plugin --->.*install.sh"
+ok $? "a trainer without our lines: $(grep -m1 -- '--->' "$work/said")"
+mv train_gpt2.c.lines train_gpt2.c
 
 # --- CUDA ----------------------------------------------------------------------------------------------------------
 if command -v nvcc >/dev/null; then

@@ -202,6 +202,8 @@ where_lines_go() {
     is "printing" $? 0
     cmp -s "$tree/little.c" "$tree.was/little.c"
     ok $? "printing adds no line"
+    grep -q "^lines added or changed: little.c 10, Makefile 1$" "$work/said"
+    ok $? "and says how many lines"
     [ -e "$tree/dynapipe_plugin/install/scan.awk" ] && [ -e "$tree/dataloader/b.c" ] && cmp -s "$plugin/LICENSE" "$tree/dynapipe_plugin/LICENSE"
     ok $? "folders and licence are copied"
     sed -n '/^--- a/,/^[^-+ @]/p' "$work/said" | patch -s -p1 -d "$tree"

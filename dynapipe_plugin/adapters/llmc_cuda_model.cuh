@@ -162,11 +162,12 @@ static int dynapipe_cuda_begin(DynapipeCudaJob* job, DynapipeCudaPlaces* places,
     return 0;
 }
 
-// dlogits of tokens that are not supervised: none.
-__global__ static void dynapipe_cuda_mask(floatX* dlogits, const int* is_row, size_t num_values) {
-    if (is_row[blockIdx.x] != 0) { return; }
-    for (size_t i = threadIdx.x; i < num_values; i += blockDim.x) {
-        dlogits[blockIdx.x * num_values + i] = (floatX)0.0f;
+// dlogits (num_tokens, Vp): none of tokens that are not supervised, nor behind the vocabulary, where their
+// classifier leaves the logits: 0 only as long as that part of the table is.
+__global__ static void dynapipe_cuda_mask(floatX* dlogits, const int* is_row, size_t V, size_t Vp) {
+    floatX* row = dlogits + blockIdx.x * Vp;
+    for (size_t i = (is_row[blockIdx.x] != 0 ? V : 0) + threadIdx.x; i < Vp; i += blockDim.x) {
+        row[i] = (floatX)0.0f;
     }
 }
 
@@ -179,7 +180,8 @@ static void dynapipe_cuda_classify(DynapipeCudaRange* range, const DynapipeCudaP
     cudaCheck(cudaMemsetAsync(view->acts.losses, 0, sizeof(float) * (size_t)n, all->stream));
     fused_classifier(view->acts.output, view->acts.losses, batch->loss_scale, view->targets, batch->num_seqs,
                      batch->max_seq_tokens, view->config.vocab_size, Vp, True, all->stream);
-    dynapipe_cuda_mask<<<n, 256, 0, all->stream>>>(view->acts.output, places->rows, (size_t)Vp);
+    dynapipe_cuda_mask<<<n, 256, 0, all->stream>>>(view->acts.output, places->rows,
+                                                   (size_t)view->config.vocab_size, (size_t)Vp);
     cudaCheck(cudaGetLastError());
     if (losses != NULL) {
         dynapipe_staging_deliver(&all->staging, losses, view->acts.losses, batch, all->stream);

@@ -65,9 +65,14 @@ static void dynapipe_cuda_loader(DataLoader* loader, const char* pattern, int B,
 
 // --- the model -------------------------------------------------------------------------------------------
 
-// Their classifier never ends where a row has fewer than 1024 packs of 16 bytes.
+// llm.c's classifier never ends where a row has fewer than 1024 packs of 16 bytes. A tree with another one
+// defines this as 1.
+#ifndef DYNAPIPE_TREE_LEAST_VOCAB
+#define DYNAPIPE_TREE_LEAST_VOCAB (1024 * (int)x128::size)
+#endif
+
 static void dynapipe_cuda_check_model(const DYNAPIPE_TREE_MODEL* model) {
-    if (model->config.vocab_size >= 1024 * (int)x128::size) { return; }
+    if (model->config.vocab_size >= DYNAPIPE_TREE_LEAST_VOCAB) { return; }
     dynapipe_llmc_die(dynapipe_cuda_run,
                       "llm.c's fused_classifier() never ends on so small a vocabulary (under 4096 ids "
                       "in float32, 8192 in 16 bits) ---> a larger one");

@@ -153,12 +153,12 @@ static int64_t acts_bytes(void* model, const DynapipeBatch* b, int flags) {
     int32_t num_enc = range->enc, num_dec = range->dec;
     if ((flags & DYNAPIPE_FORWARD_KEEP) == 0) { num_enc = num_enc > 0, num_dec = num_dec > 0; }
     int64_t bytes = num_enc * layer_bytes(enc, enc, 0) + num_dec * layer_bytes(dec, enc, cross);
-    if (range->enc > 0) { bytes += up(8 * enc.T, 64) + 100; }
+    if (range->enc > 0) { bytes += up(8 * enc.T, 64) + up(b->num_seqs, 16) * 3000; }
     if (range->dec > 0) { bytes += up(8 * dec.T, 64) + up(16 * enc.T, 64); }
     if (range->embedding) { bytes += larger(3000, 12 * enc.T); }
     if (range->ends_enc) { bytes += up(96 * enc.T, 256); }
     bool losses = range->head && flags & DYNAPIPE_FORWARD_HEAD;
-    if (losses) { bytes += up(b->num_rows, 64) * 400 + larger(100 * b->num_seqs, 2000); }
+    if (losses) { bytes += up(b->num_rows, 16) * 4000 + larger(100 * b->num_seqs, 2000); }
     return bytes;
 }
 

@@ -1,4 +1,5 @@
-// test_check_llmc.c -- this repository's own models pass dynapipe_check_model().
+// test_check_llmc.c -- this repository's own models pass dynapipe_check_model(); test/test_cuda_check.sh runs
+// it on the emulator, too.
 #include "../dynapipe_plugin/run/session.h"
 #include "../llmc/gpt2.h"
 #include "../llmc/llmc_error.h"
@@ -7,6 +8,7 @@
 #include "test.h"
 
 static Dynapipe* dp;
+static OpsContext* ops;
 
 // The trainer's blocks, with dropout: which must be the same wherever a token stands.
 typedef struct {
@@ -30,7 +32,6 @@ static void drop(void* ctx, void* model) {
 static void passes(const ModelKind* kind, const char* descriptor, float dropout) {
     char error[LLMC_ERROR_CHARS];
     ModelConfig config;
-    OpsContext* ops = ops_create(1);
     CHECK(model_parse(&config, kind, descriptor, 50, 32, error));
     Maker maker = {.dropout = dropout};
     maker.blocks = dynapipe_llmc_blocks(&maker.inner, &config, ops);
@@ -38,12 +39,10 @@ static void passes(const ModelKind* kind, const char* descriptor, float dropout)
     blocks.ctx = &maker;
     blocks.make = make;
     blocks.drop = drop;
-    CHECK_EQ(dynapipe_use_stream(dp, ops_stream(ops)), 0);
     if (dynapipe_check_model(dp, &blocks, stdout) != 0) {
         printf("%s: %s\n", descriptor, dynapipe_error());
         test_failures++;
     }
-    ops_free(ops);
 }
 
 static void gpt2_passes(void) {
@@ -62,13 +61,27 @@ static void flan_t5_with_dropout_passes(void) {
     passes(&t5_kind, "flan-t5:l2c32h4", 0.2F);
 }
 
-int main(void) {
-    Dynapipe session = {.num_stages = 1, .num_replicas = 1};  // without MPI
+// On a GPU, the whole session; else without MPI.
+int main(int argc, char** argv) {
+#ifdef DYNAPIPE_CUDA
+    CHECK_EQ(dynapipe_open(&dp, &argc, &argv, NULL), 0);
+#else
+    Dynapipe session = {.num_stages = 1, .num_replicas = 1};
     dp = &session;
+    (void)argc;
+    (void)argv;
+#endif
+    ops = ops_create(1);
+    CHECK_EQ(dynapipe_use_stream(dp, ops_stream(ops)), 0);
     RUN(gpt2_passes);
     RUN(gpt2_with_dropout_passes);
     RUN(t5_passes);
     RUN(flan_t5_with_dropout_passes);
+#ifdef DYNAPIPE_CUDA
+    dynapipe_close(dp);
+#else
     session_device_close(dp);
+#endif
+    ops_free(ops);
     return test_end();
 }

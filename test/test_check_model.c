@@ -120,6 +120,18 @@ static void every_mistake_is_named(void) {
     }
 }
 
+// Rounded to 8 bits: finite differences see little then, the other laws as much as before.
+static void sixteen_bits_hide_no_disorder(void) {
+    static const TinyFault faults[] = {TINY_DIN_HALVED, TINY_GRADIENTS_ASSIGNED, TINY_LOSS_IS_SCALED,
+                                       TINY_STATE_IN_MODEL, TINY_MEAN_OVER_ROWS};
+    for (int i = 0; i < 5; i++) {
+        Tiny tiny = {.fault = faults[i], .param_type = DYNAPIPE_BFLOAT16};
+        DynapipeBlocks_v1 blocks = tiny_blocks(&tiny);
+        CHECK(check(&blocks) != 0);
+        if (lines_with("FAIL ") == 0) { printf("%s\n", fault_names[faults[i]]); }
+    }
+}
+
 static void a_table_with_holes_is_named(void) {
     Tiny tiny = {0};
     DynapipeBlocks_v1 blocks = tiny_blocks(&tiny);
@@ -140,6 +152,7 @@ int main(void) {
     RUN(shapes_are_kept_to);
     RUN(sixteen_bits_pass);
     RUN(every_mistake_is_named);
+    RUN(sixteen_bits_hide_no_disorder);
     RUN(a_table_with_holes_is_named);
     session_device_close(dp);
     return test_end();

@@ -224,7 +224,7 @@ static void buffers_too_small_for_the_model_are_refused(void) {
         char words[64];
         snprintf(words, sizeof words, "needs %lld bytes", needed);
         wrong_close(&w, 1, STATUS_INVALID_PLAN, words);
-        CHECK(strstr(results[1].message, "---> the cost file") != NULL);
+        CHECK(strstr(results[1].message, "---> its bytes must come from counts") != NULL);
     }
     wrong_open(&w, 2);
     buffer_of(&w, 0, BUFFER_SCRATCH, -1)->num_bytes = 8;

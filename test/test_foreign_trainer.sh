@@ -64,6 +64,13 @@ falls() {  # log, what
 ! grep -h '#include "' $trainer_dir/*.[ch] | grep -vE '"(../../dynapipe_plugin/dynapipe|kernels|llama|llama_dynapipe|train_llama)\.h"'
 ok $? "it includes dynapipe.h, and nothing else of this project"
 
+# What doc/porting.md names is there: functions of the interface, and of the example.
+missing=$(grep -oE '`[a-z_]+\(\)`' doc/porting.md | tr -d '`()' | sort -u | while read -r name; do
+    grep -qE "[ *(]$name\)?\(" dynapipe_plugin/dynapipe.h $trainer_dir/*.[ch] || echo "$name"
+done)
+[ -z "$missing" ]
+ok $? "every function that doc/porting.md names is there ${missing//$'\n'/ }"
+
 build own
 build c DYNAPIPE=1
 build cpp COMPILE='g++ -x c++ -std=c++17' DYNAPIPE=1 DYNAPIPE_CC=gcc

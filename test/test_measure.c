@@ -127,6 +127,8 @@ static void longer_sequences_are_measured(void) {
     write_data(100);
     expect(run_start(4, NULL, NULL), 4, false);
     CHECK_EQ(run_start(4, NULL, NULL)->costs[0].measured.seq_tokens, 512);
+    expect(run_start(4, "--measure", "again"), 4, true);  // runs of both kinds do not take turns
+    CHECK_EQ(run_start(4, NULL, NULL)->costs[0].measured.seq_tokens, 512);
 }
 
 static void write_text(const char* path, const char* text) {

@@ -77,7 +77,7 @@ static void ask(Sums sums[4], MeasureSlice slice, Rng* rng) {
     CostStage stage = measure_slice_stage(blocks, slice);
     MeasureModel range;
     CHECK_OK(measure_make(&range, blocks, slice, false));
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < 400; i++) {
         DynapipeBatch batch;
         MbShape shape = draw(rng, &batch, blocks->num_dec_layers > 0, blocks->shapes.padded);
         add(&sums[0], cost_stored_bytes(&costs, &stage, RECOMPUTE_NONE, &shape),

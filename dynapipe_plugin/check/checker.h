@@ -55,7 +55,7 @@ typedef struct {
     double tolerance;       // relative, of sums of gradients in another order
     double epsilon;         // of the coarsest type that values are kept in
     bool is_fast;           // no guards, no garbage: for the thousands of forwards of finite differences
-    bool guards_are_known;  // to be written over: said once
+    bool guards_are_known;  // to be written over: nothing more is run
 } Checker;
 
 // Of this process, zeroed. NULL: no memory.
@@ -93,7 +93,7 @@ Status checker_batch(Checker* c, CheckerBatch* out, const CheckerSequence* seque
 // A length as the model takes it.
 int32_t checker_length(const Checker* c, int32_t num_tokens);
 enum { CHECKER_STANDARD = 3, CHECKER_MOST_SEQUENCES = 4 };
-// One sequence; four, of which one is not supervised; a longer and a short one.
+// One sequence; four, of which one is not supervised; a longer and a short one, which fill round sizes.
 int32_t checker_standard(const Checker* c, CheckerSequence out[CHECKER_MOST_SEQUENCES], int32_t idx);
 
 // --- chains and jobs -------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ int32_t checker_standard(const Checker* c, CheckerSequence out[CHECKER_MOST_SEQU
     } standard[CHECKER_STANDARD] = {
         {1, {{1, 7, 4, 3}}},
         {4, {{2, 5, 3, 2}, {3, 1, 2, 1}, {4, 3, 1, 0}, {5, 4, 5, 4}}},
-        {2, {{6, 19, 2, 5}, {7, 2, 17, 1}}},
+        {2, {{6, 30, 2, 15}, {7, 2, 30, 1}}},  // 32 tokens, 16 rows: what sizes are rounded up to
     };
     bool has_decoder = c->blocks->num_dec_layers > 0;
     for (int32_t i = 0; i < standard[idx].num_sequences; i++) {

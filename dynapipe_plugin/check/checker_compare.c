@@ -8,7 +8,9 @@ bool checker_differ(const float* expected, const float* found, int64_t num_value
                     CheckerDifference* out) {
     double squares = 0, worst = 0;
     *out = (CheckerDifference){0};
-    for (int64_t i = 0; i < num_values; i++) { squares += (double)expected[i] * expected[i]; }
+    for (int64_t i = 0; i < num_values; i++) {
+        if (isfinite(expected[i])) { squares += (double)expected[i] * expected[i]; }
+    }
     double typical = num_values > 0 ? sqrt(squares / (double)num_values) : 0;
     for (int64_t i = 0; i < num_values; i++) {
         double a = expected[i], b = found[i], larger = fabs(a) > fabs(b) ? fabs(a) : fabs(b);

@@ -6,14 +6,19 @@
 #include "checker.h"
 #include "../plan/plan.h"
 
-enum { GUARD_BYTES = 16 * PLAN_BUFFER_ALIGN, GUARD_PATTERN = 0xa5, SPOILED = 0xff };
+enum { LEAST_GUARD_BYTES = 16 * PLAN_BUFFER_ALIGN, GUARD_PATTERN = 0xa5, SPOILED = 0xff };
+
+// As long as the buffer and some more: who forgets one of several arrays stays inside.
+static int64_t guard_bytes(int64_t num_bytes) {
+    return (num_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN + LEAST_GUARD_BYTES;
+}
 
 Status checker_no_memory(void) {
     return FAIL(STATUS_NO_MEMORY, "no memory to check the model ---> check a smaller one");
 }
 
 static void free_memory(const Checker* c, const CheckerBuffer* buffer) {
-    unsigned char* whole = buffer->memory - GUARD_BYTES;
+    unsigned char* whole = buffer->memory - guard_bytes(buffer->num_bytes);
     if (c->device.api != NULL && !buffer->on_host) {
         c->device.api->release(c->device.ctx, whole);
     } else {
@@ -64,8 +69,7 @@ Status checker_buffer(Checker* c, CheckerBuffer** out, int64_t num_bytes, bool o
                     "scratch_bytes() and boundary_bytes() are never negative",
                     (long long)num_bytes);
     }
-    int64_t rounded = (num_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
-    int64_t whole_bytes = rounded + 2 * GUARD_BYTES;
+    int64_t guard = guard_bytes(num_bytes), whole_bytes = 3 * guard;
     CheckerBuffer* buffer = CHECKER_NEW(c, CheckerBuffer, 1);
     if (buffer == NULL) { return checker_no_memory(); }
     void* whole = NULL;
@@ -75,7 +79,7 @@ Status checker_buffer(Checker* c, CheckerBuffer** out, int64_t num_bytes, bool o
         whole = aligned_alloc(PLAN_BUFFER_ALIGN, (size_t)whole_bytes);
     }
     if (whole == NULL) { return checker_no_memory(); }
-    *buffer = (CheckerBuffer){(unsigned char*)whole + GUARD_BYTES, num_bytes, on_host, c->buffers};
+    *buffer = (CheckerBuffer){(unsigned char*)whole + guard, num_bytes, on_host, c->buffers};
     c->buffers = buffer;
     *out = buffer;
     TRY(fill(c, whole, GUARD_PATTERN, whole_bytes));
@@ -88,15 +92,19 @@ Status checker_buffer_spoil(const Checker* c, const CheckerBuffer* buffer) {
 
 Status checker_buffer_damage(const Checker* c, const CheckerBuffer* buffer, int64_t* before,
                              int64_t* behind) {
-    unsigned char guards[2][GUARD_BYTES];
-    TRY(checker_copy(c, guards[0], buffer->memory - GUARD_BYTES, GUARD_BYTES));
-    TRY(checker_copy(c, guards[1], buffer->memory + buffer->num_bytes, GUARD_BYTES));
+    int64_t guard = guard_bytes(buffer->num_bytes);
+    unsigned char* guards = malloc((size_t)(2 * guard));
+    if (guards == NULL) { return checker_no_memory(); }
+    unsigned char* last = guards + guard;
+    Status status = checker_copy(c, guards, buffer->memory - guard, guard);
+    if (status == STATUS_OK) { status = checker_copy(c, last, buffer->memory + buffer->num_bytes, guard); }
     *before = *behind = 0;
-    for (int i = 0; i < GUARD_BYTES; i++) {
-        if (guards[1][i] != GUARD_PATTERN) { *behind = i + 1; }
-        if (guards[0][GUARD_BYTES - 1 - i] != GUARD_PATTERN) { *before = i + 1; }
+    for (int64_t i = 0; i < guard && status == STATUS_OK; i++) {
+        if (last[i] != GUARD_PATTERN) { *behind = i + 1; }
+        if (guards[guard - 1 - i] != GUARD_PATTERN) { *before = i + 1; }
     }
-    return STATUS_OK;
+    free(guards);
+    return status;
 }
 
 // --- values ----------------------------------------------------------------------------------------------

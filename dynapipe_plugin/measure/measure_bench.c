@@ -31,7 +31,8 @@ static Status take_memory(const Dynapipe* dp, void** out, int64_t num_bytes, con
     if (status == STATUS_OK) { return status; }
     *out = NULL;
     return FAIL(STATUS_NO_MEMORY,
-                "no memory to measure with: %lld bytes of %s ---> shorter sequences (-t) need less",
+                "no memory to measure with: %lld bytes of %s ---> shorter sequences (-t; of profile_costs "
+                "--tokens, --mb-tokens) need less",
                 (long long)num_bytes, what);
 }
 

@@ -13,13 +13,13 @@
 enum {
     NUM_SHAPES = 1500,
     NUM_EDGES = 4,
+    EDGE_ROWS = 3,
     NUM_POWERS = 13,
     NUM_STEPS = 8,
-    MOST_TOKENS = 1 << 17,
-    ROUNDING = 16
+    MOST_TOKENS = 1 << 17
 };
 
-// Counts to ask with, arrays NULL; and what the planner sees of a micro-batch that may ask for as much.
+// Counts to ask with, arrays NULL; and what the planner sees of such a micro-batch.
 typedef struct {
     DynapipeBatch batch;
     double x[FEATURE_COUNT];
@@ -56,9 +56,9 @@ static MeasureSide edge_side(int32_t which, int32_t num_seqs, int32_t longest) {
 
 static const int32_t many[NUM_EDGES] = {1, 17, 257, 8192};
 
-// i < 2 * NUM_EDGES^2 (two sides: ^3)
+// i < EDGE_ROWS * NUM_EDGES^2 (two sides: ^3)
 static void edge_make(MeasureShape* out, const MeasureLengths* lengths, int32_t i) {
-    int32_t num_seqs = many[i / 2 % NUM_EDGES], rest = i / 2 / NUM_EDGES;
+    int32_t num_seqs = many[i / EDGE_ROWS % NUM_EDGES], rest = i / EDGE_ROWS / NUM_EDGES;
     out->enc = edge_side(rest, num_seqs, lengths->seq_tokens);
     if (lengths->target_tokens > 0) {
         out->dec = edge_side(rest / NUM_EDGES, num_seqs, lengths->target_tokens);
@@ -91,7 +91,7 @@ static void threshold_make(MeasureShape* out, const MeasureLengths* lengths, int
 }
 
 static int32_t num_edges(const MeasureLengths* lengths) {
-    return 2 * NUM_EDGES * NUM_EDGES * (lengths->target_tokens > 0 ? NUM_EDGES : 1);
+    return EDGE_ROWS * NUM_EDGES * NUM_EDGES * (lengths->target_tokens > 0 ? NUM_EDGES : 1);
 }
 
 // Edges come first, then thresholds, the others are drawn.
@@ -121,19 +121,6 @@ static void shape_make(MeasureShape* out, Rng* rng, const MeasureLengths* length
     out->crossed = rng_below(rng, 2) > 0;
 }
 
-static int32_t up(int32_t n) {
-    return (n + ROUNDING - 1) / ROUNDING * ROUNDING;
-}
-
-// Kernels round counts up, each model others: where windows may be of any length, asked as if this one did,
-// so that lines lie above whatever is between the shapes.
-static void round_up(DynapipeBatch* batch) {
-    batch->num_seqs = up(batch->num_seqs);
-    batch->num_tokens = up(batch->num_tokens);
-    batch->num_rows = up(batch->num_rows);
-    batch->num_dec_tokens = up(batch->num_dec_tokens);
-}
-
 static void shapes_make(AskShape shapes[NUM_SHAPES], const DynapipeBlocks_v1* blocks,
                         const MeasureLengths* lengths) {
     Rng rng = rng_seed(1);
@@ -142,13 +129,12 @@ static void shapes_make(AskShape shapes[NUM_SHAPES], const DynapipeBlocks_v1* bl
         shape_make(&shape, &rng, lengths, i);
         measure_shape_fit(&shape, blocks, lengths);
         int32_t num_tokens = measure_side_tokens(lengths->target_tokens > 0 ? &shape.dec : &shape.enc);
-        const int32_t rows[] = {0, num_tokens, draw_count(&rng, num_tokens)};
-        int32_t drawn = rng_between(&rng, 0, 2);
-        shape.num_rows = rows[is_edge(lengths, i) ? i % 2 : is_threshold(lengths, i) ? 0 : drawn];
+        const int32_t rows[EDGE_ROWS] = {0, 1, num_tokens};
+        int32_t drawn = rng_below(&rng, 3) ? draw_count(&rng, num_tokens) : num_tokens;
+        shape.num_rows = is_edge(lengths, i) ? rows[i % EDGE_ROWS] : is_threshold(lengths, i) ? 0 : drawn;
         measure_shape_counts(&shapes[i].batch, &shape);
         MbShape features = measure_batch_shape(&shapes[i].batch);
         cost_shape_features(shapes[i].x, &features);
-        if (!blocks->shapes.padded) { round_up(&shapes[i].batch); }
     }
 }
 

@@ -84,13 +84,13 @@ static void pivot(Tableau* t, int32_t pivot_row, int32_t column) {
     }
 }
 
-// Where lines rise with squares they are bent along the lengths of windows: between two points that they
-// touch they may lie below what is straight. A little more then.
+// Between the points, slopes are a little off where they stand for steps. And where lines rise with squares
+// they are bent along the lengths of windows: between two points that they touch they may lie below what is
+// straight.
 static void lift(double slope[NUM_UNKNOWNS]) {
-    const double LITTLE = 1.0 / 256;
     bool is_bent =
         slope[FEATURE_ENC_SQUARES] > 0 || slope[FEATURE_DEC_SQUARES] > 0 || slope[FEATURE_CROSS_PRODUCTS] > 0;
-    for (int32_t k = 0; k < NUM_UNKNOWNS && is_bent; k++) { slope[k] += LITTLE * slope[k]; }
+    for (int32_t k = 0; k < NUM_UNKNOWNS; k++) { slope[k] += slope[k] / (is_bent ? 256 : 4096); }
 }
 
 // Bytes above which no point may lie: what rounding of numbers and of the last pivots left goes to the

@@ -135,11 +135,12 @@ static Status need_buffer(const Executor* ex, const PlanInstr* instr, BufferKind
     const MbState* mb = &ex->mbs[instr->mb];
     bool is_missing = kind == BUFFER_SCRATCH ? ex->scratch == NULL : mb->buffer[kind] == NULL;
     if (num_bytes <= (is_missing ? 0 : mb->buffer_bytes[kind])) { return STATUS_OK; }
-    return FAIL(STATUS_INVALID_PLAN,
-                "rank %d: %s mb %d needs %lld bytes of %s, the plan gives %lld ---> its bytes must come from counts "
-                "as dynapipe.h says: see what dynapipe_check_model() finds",
-                (int)ex->rank, trace_kind_text(instr->kind), (int)instr->mb, (long long)num_bytes,
-                buffer_text[kind], (long long)(is_missing ? 0 : mb->buffer_bytes[kind]));
+    return FAIL(
+        STATUS_INVALID_PLAN,
+        "rank %d: %s mb %d needs %lld bytes of %s, the plan gives %lld ---> its bytes must come from counts "
+        "as dynapipe.h says: see what dynapipe_check_model() finds",
+        (int)ex->rank, trace_kind_text(instr->kind), (int)instr->mb, (long long)num_bytes, buffer_text[kind],
+        (long long)(is_missing ? 0 : mb->buffer_bytes[kind]));
 }
 
 // Each instruction once per micro-batch, after what it builds on, and with the right neighbour.

@@ -86,6 +86,11 @@ vals() { grep -o '^val loss [0-9.]*' "$work/$1.log" | cut -c1-14 | tr '\n' ' '; 
 [ "$(vals 1x1)" = "$(vals 2x2)" ] && [ "$(vals 2x1 | wc -w)" -eq 9 ]
 ok $? "validation, too: $(vals 2x2)"
 
+# shellcheck disable=SC2086
+run check 1 $data --check-model 1
+[ $? -eq 0 ] && ! grep -q '^FAIL' "$work/check.log" && [ "$(grep -c '^ok ' "$work/check.log")" -ge 8 ]
+ok $? "--check-model 1: $(grep -c '^ok ' "$work/check.log") laws hold"
+
 # --- what main() does besides -----------------------------------------------------------------------------------
 rm -f "$work"/2x2/*_00000006*
 # shellcheck disable=SC2086

@@ -55,6 +55,8 @@ for seed in 1 2 3; do
     expect "streams, seed $seed" 0 "" env EMU_SEED=$seed $out/cuda_emu_streams
 done
 expect "kernel language, in the order of indices" 0 "" env EMU_EAGER=1 $out/cuda_emu_kernels
+expect "a larger device" 0 "" env EMU_SMS=132 $out/cuda_emu_kernels
+expect "allocations that end as a GPU's do" 0 "" env EMU_GRANULE_BYTES=512 $out/cuda_emu_streams
 expect "kernel language under AddressSanitizer" 0 "" $asan/cuda_emu_kernels
 expect "no device" bad "no CUDA-capable device" env EMU_DEVICES=0 $out/cuda_emu_faults device right
 expect "no driver" bad "driver version is insufficient" env EMU_NO_DEVICE=35 $out/cuda_emu_faults device right

@@ -31,6 +31,7 @@ static const OptionSpec specs[] = {
 };
 // clang-format on
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
+enum { FIRST_COMMON = NUM_SPECS - 1 };  // from here on: also of programs with flags of their own
 
 static const char* const FIXED_LENGTH = "--fixed-length";
 
@@ -82,7 +83,8 @@ static void take_options(DynapipeLlmc* run, int* argc, char** argv) {
 
 DynapipeLlmc* dynapipe_llmc_open(int* argc, char*** argv, int has_options) {
     const char* own[NUM_SPECS + 1] = {NULL};
-    for (int i = 0; i < NUM_SPECS && has_options; i++) { own[i] = specs[i].name; }
+    int first = has_options ? 0 : FIRST_COMMON;
+    for (int i = first; i < NUM_SPECS; i++) { own[i - first] = specs[i].name; }
     DynapipeLlmc* run = calloc(1, sizeof(DynapipeLlmc));
     if (run == NULL) {
         dynapipe_abort(NULL, "no memory for a run");
@@ -92,7 +94,12 @@ DynapipeLlmc* dynapipe_llmc_open(int* argc, char*** argv, int has_options) {
     if (!take_fixed_length(argc, *argv)) {
         dynapipe_llmc_check(run, dynapipe_open(&run->dp, argc, argv, own));
     }
-    if (has_options) { take_options(run, argc, *argv); }
+    if (has_options) {
+        take_options(run, argc, *argv);
+    } else if (run->dp != NULL) {
+        dynapipe_llmc_check(run, (int)options_take(specs + FIRST_COMMON, NUM_SPECS - FIRST_COMMON,
+                                                   &run->options, argc, *argv, NULL));
+    }
     return run;
 }
 

@@ -46,7 +46,8 @@ typedef struct {
 
 // --- session ---------------------------------------------------------------------------------------------
 
-// Takes --fixed-length, with has_options those above, and the plugin's own options out of argv. With
+// Takes --fixed-length, with has_options those above (without: --check-model), and the plugin's own out of
+// argv. With
 // --fixed-length nothing is opened: MPI, too, is left to the program.
 DynapipeLlmc* dynapipe_llmc_open(int* argc, char*** argv, int has_options);
 int dynapipe_llmc_is_on(const DynapipeLlmc* run);  // NULL: no

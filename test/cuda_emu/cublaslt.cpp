@@ -6,7 +6,8 @@ Refused, with the reason on stderr (cuBLASLt documentation, cublasLtMatmul(), an
 types that do not go together, shapes that do not fit, operands less aligned than the algorithm was promised,
 an epilogue without its pointers, an aux matrix whose leading dimension is not a multiple of 8, too little
 workspace. Besides, an algorithm runs only what its heuristic was asked for, or less in m, n and k; nothing
-else with EMU_CUBLASLT_PICKY=1. Reduction schemes that may differ from run to run are not accepted.
+else with EMU_CUBLASLT_PICKY=1. Reduction schemes that may differ from run to run are not accepted without
+EMU_CUBLASLT_ANY=1, for programs that leave the choice to the library.
 */
 #include "cublaslt.h"
 
@@ -383,7 +384,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     *num_found = 0;
     const cublasStatus_t status = check_problem(call);
     if (status != CUBLAS_STATUS_SUCCESS) { return status; }
-    if ((preference->reduction_schemes &
+    if (!settings().any_reduction &&
+        (preference->reduction_schemes &
          (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE)) != 0) {
         return refuse(CUBLAS_STATUS_NOT_SUPPORTED,
                       "reduction schemes that change with the run, or round to the output's type ---> "

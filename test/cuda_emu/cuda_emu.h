@@ -14,11 +14,16 @@ a process. Shared memory in an included file (not .cu) works, but starts with wh
 */
 #pragma once
 
+// C++20 puts std::lerp into the global namespace, where programs of C++17 have one of their own.
+#define lerp emu_std_lerp
+#include <cmath>
+#include <math.h>
+#undef lerp
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>

@@ -1,5 +1,5 @@
 /*
-device.cpp -- the devices (like an H200 in what they allow, with four SMs), errors, and what a launch may ask
+device.cpp -- the devices (like an H200 in what they allow, with few SMs), errors, and what a launch may ask
 for.
 */
 #include <algorithm>
@@ -13,7 +13,7 @@ for.
 namespace emu {
 
 // CUDA C++ Programming Guide, "Compute Capabilities", 9.0.
-static constexpr int NUM_SMS = 4, SM_THREADS = 2048, SM_BLOCKS = 32, BLOCK_THREADS = 1024;
+static constexpr int SM_THREADS = 2048, SM_BLOCKS = 32, BLOCK_THREADS = 1024;
 static constexpr size_t STATIC_SHARED = 48 << 10, BLOCK_SHARED = 227 << 10, SM_SHARED = 228 << 10,
                         RESERVED_SHARED = 1 << 10;
 
@@ -172,7 +172,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* about, int idx) {
     snprintf(about->name, sizeof about->name, "CUDA emulated on a CPU");
     about->major = settings().capability / 10;
     about->minor = settings().capability % 10;
-    about->multiProcessorCount = NUM_SMS;
+    about->multiProcessorCount = settings().num_sms;
     about->warpSize = 32;
     about->maxThreadsPerBlock = BLOCK_THREADS;
     about->maxThreadsPerMultiProcessor = SM_THREADS;

@@ -1,5 +1,5 @@
 /*
-memory.cpp -- device and pinned memory, copies.
+memory.cpp -- device, pinned and managed memory, copies.
 
 Device memory is host memory that is remembered: fresh it holds NaN bytes (0xff), copies are checked against
 its bounds. From pageable memory a copy takes a snapshot when it is issued, to pageable memory it waits, as
@@ -96,6 +96,8 @@ void fill_bytes(void* pointer, int value, size_t num_bytes) {
 // --- allocation ------------------------------------------------------------------------------
 static bool allocate(void** pointer, size_t num_bytes, int device) {
     bool mapped = false;
+    const size_t granule = settings().granule_bytes;
+    num_bytes = (num_bytes + granule - 1) / granule * granule;
 #ifndef EMU_ASAN
     mapped = device >= 0 && num_bytes >= MAPPED_FROM_BYTES;
 #endif
@@ -106,7 +108,7 @@ static bool allocate(void** pointer, size_t num_bytes, int device) {
     }
     if (*pointer == nullptr) { return false; }
     if (!mapped) { memset(*pointer, 0xff, num_bytes); }
-    allocations[(char*)*pointer] = {(char*)*pointer, num_bytes, device, false, mapped};
+    allocations[(char*)*pointer] = {(char*)*pointer, num_bytes, device, false, mapped, false};
     used_bytes[device] += num_bytes;
     return true;
 }
@@ -127,7 +129,13 @@ static bool release(void* pointer) {
 }
 
 // --- copies ----------------------------------------------------------------------------------
+static bool is_managed(const void* pointer) {
+    const Allocation* found = find_allocation(pointer);
+    return found != nullptr && found->managed;
+}
+
 static const char* kind_error(cudaMemcpyKind kind, const void* target, const void* source) {
+    if (is_managed(target) || is_managed(source)) { return nullptr; }
     const bool to_device = is_device_pointer(target), from_device = is_device_pointer(source);
     switch (kind) {
         case cudaMemcpyHostToHost:
@@ -207,8 +215,10 @@ cudaError_t cudaMalloc(void** pointer, size_t num_bytes) {
 }
 cudaError_t cudaFree(void* pointer) {
     if (pointer == nullptr) { return cudaSuccess; }
-    if (!is_device_pointer(pointer)) { return error(cudaErrorInvalidValue, "cudaFree: not from cudaMalloc"); }
-    synchronize_device(find_allocation(pointer)->device, "cudaFree");
+    if (!is_device_pointer(pointer) && !is_managed(pointer)) {
+        return error(cudaErrorInvalidValue, "cudaFree: not from cudaMalloc");
+    }
+    synchronize_device(is_managed(pointer) ? current_device() : find_allocation(pointer)->device, "cudaFree");
     return release(pointer) ? cudaSuccess
                             : error(cudaErrorInvalidValue, "cudaFree: not the beginning of an allocation");
 }
@@ -223,6 +233,29 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
     *total_bytes = settings().device_bytes;
     *free_bytes = *total_bytes - used_bytes[current_device()];
     return cudaSuccess;
+}
+
+// In the memory of the host, and not counted as the device's, which it may exceed.
+cudaError_t cudaMallocManaged(void** pointer, size_t num_bytes, unsigned) {
+    *pointer = nullptr;
+    if (num_bytes == 0) { return error(cudaErrorInvalidValue, "cudaMallocManaged of 0 bytes"); }
+    if (settings().num_devices == 0) { return error(cudaErrorNoDevice, "cudaMallocManaged: no device"); }
+    if (!allocate(pointer, num_bytes, -1)) {
+        return error(cudaErrorMemoryAllocation, "cudaMallocManaged of %zu bytes", num_bytes);
+    }
+    allocations[(char*)*pointer].managed = true;
+    return cudaSuccess;
+}
+static cudaError_t check_advice(const void* pointer, size_t num_bytes, const char* what) {
+    const char* wrong = is_managed(pointer) ? range_error(pointer, num_bytes) : "is not managed";
+    return wrong == nullptr ? cudaSuccess : error(cudaErrorInvalidValue, "%s: the memory %s", what, wrong);
+}
+cudaError_t cudaMemAdvise(const void* pointer, size_t num_bytes, cudaMemoryAdvise, cudaMemLocation) {
+    return check_advice(pointer, num_bytes, "cudaMemAdvise");
+}
+cudaError_t cudaMemPrefetchAsync(const void* pointer, size_t num_bytes, cudaMemLocation, unsigned,
+                                 cudaStream_t) {
+    return check_advice(pointer, num_bytes, "cudaMemPrefetchAsync");
 }
 
 cudaError_t cudaHostAlloc(void** pointer, size_t num_bytes, unsigned) {
@@ -245,7 +278,7 @@ cudaError_t cudaHostRegister(void* pointer, size_t num_bytes, unsigned) {
     if (find_allocation(pointer) != nullptr) {
         return error(cudaErrorHostMemoryAlreadyRegistered, "cudaHostRegister: again");
     }
-    allocations[(char*)pointer] = {(char*)pointer, num_bytes, -1, true, false};
+    allocations[(char*)pointer] = {(char*)pointer, num_bytes, -1, true, false, false};
     used_bytes[-1] += num_bytes;
     return cudaSuccess;
 }
@@ -266,6 +299,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* about, const void* p
     const Allocation* found = find_allocation(pointer);
     memset(about, 0, sizeof *about);
     about->type = found == nullptr     ? cudaMemoryTypeUnregistered
+                  : found->managed     ? cudaMemoryTypeManaged
                   : found->device >= 0 ? cudaMemoryTypeDevice
                                        : cudaMemoryTypeHost;
     about->device = found != nullptr && found->device >= 0 ? found->device

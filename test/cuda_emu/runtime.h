@@ -25,8 +25,12 @@ struct Settings {
     int num_devices;  // EMU_DEVICES=8; 0: none
     int no_device;    // EMU_NO_DEVICE=code: cudaGetDeviceCount fails with it (35: no driver)
     int capability;   // EMU_CAPABILITY=90
-    size_t device_bytes;  // EMU_DEVICE_BYTES=8 GiB, each
-    bool nccl_serial;     // EMU_NCCL_SERIAL=1: NCCL operations of all communicators one after the other
+    int num_sms;      // EMU_SMS=4: few blocks where a program fills the device
+    size_t device_bytes;   // EMU_DEVICE_BYTES=8 GiB, each
+    size_t granule_bytes;  // EMU_GRANULE_BYTES=1: of an allocation's end; 512, a GPU's, hides what is just
+                           // beyond
+    bool any_reduction;    // EMU_CUBLASLT_ANY=1: also reduction schemes that differ from run to run
+    bool nccl_serial;      // EMU_NCCL_SERIAL=1: NCCL operations of all communicators one after the other
     bool nccl_check;  // EMU_NCCL_CHECK=0: lengths that do not match behave as on a GPU (silence, or a hang)
     bool trace;       // EMU_TRACE=1: a line for every task that ends
     bool profile;     // EMU_PROFILE=1: time per kernel, at the end
@@ -71,11 +75,12 @@ int current_device();
 struct Allocation {
     char* begin;
     size_t num_bytes;
-    int device;       // -1: of the host (pinned)
+    int device;       // -1: of the host (pinned, or managed)
     bool registered;  // cudaHostRegister
     bool mapped;      // made by mmap
+    bool managed;     // cudaMallocManaged: a copy may call it either side's
 };
-const Allocation* find_allocation(const void* pointer);  // device or pinned; nullptr: pageable, or nobody's
+const Allocation* find_allocation(const void* pointer);  // nullptr: pageable, or nobody's
 bool is_device_pointer(const void* pointer);
 bool is_pinned(const void* pointer);
 // nullptr, or what is wrong with these bytes, in words.

@@ -152,6 +152,26 @@ static void shared_memory_starts_as_nan(void) {
     for (int i = 0; i < 8; i++) { CHECK(out[i] != out[i]); }
 }
 
+// A program of C++17 may have a lerp, and a device as many multiprocessors as the run says.
+__device__ static float lerp(float a, float b, float weight) {
+    return b + weight * (a - b);
+}
+__global__ static void mix(float* out) {
+    out[threadIdx.x] = lerp((float)threadIdx.x, 8.0f, 0.5f);
+}
+static void programs_have_their_own_names(void) {
+    float* out = shared_array<float>(8);
+    mix<<<1, 8>>>(out);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    for (int i = 0; i < 8; i++) { CHECK_EQ((int)(2 * out[i]), i + 8); }
+}
+static void the_device_is_as_large_as_asked(void) {
+    const char* asked = getenv("EMU_SMS");
+    int num_sms = 0;
+    CHECK_EQ(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, 0), cudaSuccess);
+    CHECK_EQ(num_sms, asked != nullptr ? atoi(asked) : 4);
+}
+
 // --- tensor cores ---------------------------------------------------------------------------------
 // out (16 x 8) = a (16 x 16) b (16 x 8): a by cp.async and ldmatrix, b row-major (.trans) and column-major.
 __global__ static void tensor_product(float* out, const __nv_bfloat16* a, const __nv_bfloat16* b,
@@ -228,6 +248,8 @@ int main(void) {
     RUN(lanes_exchange_values);
     RUN(shared_memory_has_its_limits);
     RUN(shared_memory_starts_as_nan);
+    RUN(programs_have_their_own_names);
+    RUN(the_device_is_as_large_as_asked);
     RUN(tensor_cores_multiply);
     RUN(copies_are_pending_until_waited_for);
     return test_end();

@@ -94,9 +94,9 @@ static void memory_is_checked(void) {
     int *values = device_array(N), host[N];
     CHECK_EQ(cudaMemcpy(host, values, sizeof host, cudaMemcpyDeviceToHost), cudaSuccess);
     for (int i = 0; i < N; i++) { CHECK_EQ(host[i], -1); }  // NaN bytes
-    CHECK_EQ(cudaMemcpy(values + 1, host, sizeof host, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
+    CHECK_EQ(cudaMemcpy(values + 100, host, sizeof host, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
     CHECK_EQ(cudaMemcpy(values, host, sizeof host, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
-    CHECK_EQ(cudaMemset(values + N - 1, 0, 8), cudaErrorInvalidValue);
+    CHECK_EQ(cudaMemset(values + N - 1, 0, 800), cudaErrorInvalidValue);
     size_t free_bytes, total_bytes, before;
     CHECK_EQ(cudaMemGetInfo(&before, &total_bytes), cudaSuccess);
     void* large = nullptr;
@@ -113,6 +113,41 @@ static void memory_is_checked(void) {
     cudaGetLastError();
 }
 
+// Either side may touch it, and a copy may call it either's.
+static void managed_memory_is_of_both_sides(void) {
+    void* memory = nullptr;
+    CHECK_EQ(cudaMallocManaged(&memory, N * sizeof(int), cudaMemAttachGlobal), cudaSuccess);
+    int *values = (int*)memory, host[N];
+    for (int i = 0; i < N; i++) { values[i] = i; }
+    add<<<N / 100, 100>>>(values, N, 1);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    for (int i = 0; i < N; i++) { CHECK_EQ(values[i], 3 * i + 1); }
+    CHECK_EQ(cudaMemset(values, 0, sizeof(int)), cudaSuccess);
+    CHECK_EQ(cudaMemcpy(host, values, sizeof host, cudaMemcpyDeviceToHost), cudaSuccess);
+    CHECK_EQ(host[0] + host[1], 4);
+    CHECK_EQ(cudaMemcpy(values, host, sizeof host, cudaMemcpyHostToDevice), cudaSuccess);
+    const cudaMemLocation at_host = {cudaMemLocationTypeHost, 0};
+    CHECK_EQ(cudaMemAdvise(values, sizeof host, cudaMemAdviseSetPreferredLocation, at_host), cudaSuccess);
+    CHECK_EQ(cudaMemAdvise(host, sizeof host, cudaMemAdviseSetPreferredLocation, at_host),
+             cudaErrorInvalidValue);
+    CHECK_EQ(cudaMemPrefetchAsync(values + 100, sizeof host, at_host, 0, 0), cudaErrorInvalidValue);
+    cudaPointerAttributes about;
+    CHECK_EQ(cudaPointerGetAttributes(&about, values), cudaSuccess);
+    CHECK_EQ(about.type, cudaMemoryTypeManaged);
+    CHECK_EQ(cudaFree(values), cudaSuccess);
+    cudaGetLastError();
+}
+
+// A write just behind an allocation is seen, unless allocations end where a GPU's do.
+static void allocations_end_where_the_run_says(void) {
+    const char* granule = getenv("EMU_GRANULE_BYTES");
+    int* value = device_array(1);
+    CHECK_EQ(cudaMemset(value, 0, 16), granule != nullptr ? cudaSuccess : cudaErrorInvalidValue);
+    CHECK_EQ(cudaMemset(value, 0, 513), cudaErrorInvalidValue);
+    CHECK_EQ(cudaFree(value), cudaSuccess);
+    cudaGetLastError();
+}
+
 static void devices_are_apart(void) {
     int num_devices = 0, device = -1;
     size_t free_bytes[2], total_bytes;
@@ -122,7 +157,7 @@ static void devices_are_apart(void) {
     CHECK_EQ(cudaSetDevice(1), cudaSuccess);
     int* values = device_array(N);
     CHECK_EQ(cudaMemGetInfo(&free_bytes[1], &total_bytes), cudaSuccess);
-    CHECK_EQ(total_bytes - free_bytes[1], N * sizeof(int));
+    CHECK_EQ((total_bytes - free_bytes[1]) / sizeof(int) / N, 1);
     cudaPointerAttributes about;
     CHECK_EQ(cudaPointerGetAttributes(&about, values + 3), cudaSuccess);
     CHECK_EQ(about.type, cudaMemoryTypeDevice);
@@ -163,6 +198,8 @@ int main(void) {
     RUN(copies_from_pageable_memory_take_a_snapshot);
     RUN(rows_are_copied_with_their_pitch);
     RUN(memory_is_checked);
+    RUN(managed_memory_is_of_both_sides);
+    RUN(allocations_end_where_the_run_says);
     RUN(devices_are_apart);
     RUN(host_functions_and_times_follow_the_stream);
     return test_end();

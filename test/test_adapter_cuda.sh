@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# Laws of the adapter for CUDA trainers, in a made-up tree of llm.c's family (test/foreign_llmc_cuda, the same model as
+# test/foreign_llmc) that install.sh --apply has been at, on the emulator: without the plugin the preprocessed text is the tree's
+# own, with --fixed-length it does the same, and with the plugin gradients and losses are those of the CPU tree's own functions,
+# fed one sample at a time.
+. "$(dirname "$0")/train_lib.sh"
+skip() {
+    echo "skip adapter for CUDA: $1"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 77
+}
+command -v g++ >/dev/null || skip "no g++ ---> dev/setup.sh"
+include=$(make --no-print-directory -s BACKEND=emu print-cuda-include)
+[ -n "$include" ] || skip "no CUDA headers (cuda_runtime.h) ---> install the CUDA toolkit, or set CUDA_HOME"
+root=$PWD tree=$work/tree emu=build/release-emu-fp32 plain_tree=test/foreign_llmc_cuda
+env -u BUILD make --no-print-directory -s -j2 BACKEND=emu PRECISION=FP32 $emu/cuda_emu_kernels >"$work/emu.log" 2>&1 || { cat "$work/emu.log"; exit 1; }
+make_data 300 120
+mpi=$(mpicc --showme:compile) mpi_libs=$(mpicc --showme:link)
+
+# --- the tree, with and without ---------------------------------------------------------------------------------
+cp -r $plain_tree "$tree"
+dynapipe_plugin/install.sh --link --apply "$tree" >"$work/install.log" && dynapipe_plugin/install.sh --check "$tree" >>"$work/install.log"
+ok $? "install.sh --apply finds every line: $(diff "$tree/train_gpt2.cu" $plain_tree/train_gpt2.cu | grep -c '^<') in train_gpt2.cu"
+text_of() { (cd "$1" && g++ -x c++ -std=c++17 -E -P -D__LINE__=0 -isystem "$include" -w train_gpt2.cu) | tr -d ' \n'; }
+[ "$(text_of "$tree" | cksum)" = "$(text_of $plain_tree | cksum)" ] && [ "$(text_of "$tree" | wc -c)" -gt 100000 ]
+ok $? "without DYNAPIPE=1: the same text, once preprocessed"
+
+# The tree as C++ for the emulator.
+build_tree() {  # where to, from, flags...
+    local to=$1 from=$2 file
+    shift 2
+    mkdir -p "$to/dynapipe_plugin/adapters"
+    cp dynapipe_plugin/*.h "$to/dynapipe_plugin" && cp dynapipe_plugin/adapters/*.h "$to/dynapipe_plugin/adapters"
+    for file in train_gpt2.cu kernels.cuh trainer.cuh; do $emu/cuda_emu/rewrite "$from/$file" >"$to/$file" || return; done
+    for file in dynapipe_plugin/adapters/*.cuh; do $emu/cuda_emu/rewrite "$file" >"$to/$file" || return; done
+    # shellcheck disable=SC2086
+    g++ -std=gnu++20 -O1 -fno-strict-aliasing -DCUDA_EMU -Wall -Wno-unused-function -Wno-unknown-pragmas -isystem "$include" -I. \
+        -include test/cuda_emu/cuda_emu.h "$@" -x c++ -c "$to/train_gpt2.cu" -o "$to/trainer.o" &&
+        g++ "$to/trainer.o" $library $emu/cuda_emu/*.o -o "$to/trainer" -fopenmp -lopenblas $mpi_libs -ljansson -lpcre2-8 -lm -lpthread
+}
+library='' && build_tree "$work/bare" $plain_tree >"$work/make.log" 2>&1 || { cat "$work/make.log"; exit 1; }
+make -C "$tree" --no-print-directory -j2 dynapipecu DYNAPIPE=1 DYNAPIPE_OUT="$root/$build/foreign_llmc_cuda" >"$work/make.log" 2>&1 || { cat "$work/make.log"; exit 1; }
+library=$build/foreign_llmc_cuda/libdynapipe_cuda.a
+# shellcheck disable=SC2086
+build_tree "$work/with" "$tree" -DDYNAPIPE -DDYNAPIPE_TREE_LEAST_VOCAB=1 -Werror $mpi >"$work/make.log" 2>&1
+ok $? "with it: as C++, without a warning"
+[ -x "$work/with/trainer" ] || { cat "$work/make.log"; exit 1; }
+trainer=$work/with/trainer plan=$build/foreign_llmc_cuda/plan
+gcc -O2 -I. test/foreign_llmc/one_by_one.c "$plan"/dataloader/*.o "$plan"/dynapipe_plugin/base/*.o -lpcre2-8 -ljansson -lm -lpthread -o "$work/one_by_one" || exit 1
+"$work/one_by_one" new "$tree/model.bin"
+"$work/one_by_one" tokens "$tree/train.tok" 5000
+"$work/one_by_one" tokens "$tree/val.tok" 900
+export EMU_HANG_S=30
+(cd "$tree" && "$work/bare/trainer" >"$work/bare.log" && "$trainer" --fixed-length >"$work/fixed.log")
+cmp -s "$work/bare.log" "$work/fixed.log" && [ "$(grep -c 'train loss' "$work/bare.log")" -eq 6 ]
+ok $? "--fixed-length: every digit as without the plugin"
+
+# --- gradients and losses ---------------------------------------------------------------------------------------
+data="-i $work/data/train.bin -j $work/data/val.bin -e $tree/model.bin -b 2 -t 128 -d 1200 -x 6 -l 1e-3 --robust off"
+gradients='' runs=''
+train() {  # name, ranks, options...
+    local name=$1 ranks=$2
+    shift 2
+    # shellcheck disable=SC2086
+    run "$name" "$ranks" $data --check -o "$work/$name" --dump-gradients "$work/$name.bin" "$@" && gradients+=" $work/$name.bin" runs+=" $name" && return
+    tail -5 "$work/$name.log"
+    ok 1 "$name: the run failed"
+}
+for ranks in 1x1 2x1 1x2 2x2; do train "$ranks" $((${ranks%x*} * ${ranks#*x})) --stages "${ranks%x*}" -n 3; done
+EMU_SEED=7 train other-order 4 --stages 4 -r 0
+train staged 2 --stages 2 --transport mpi
+train few-tokens 2 --stages 2 --batching tokens --mb-tokens 200
+# shellcheck disable=SC2086
+"$work/one_by_one" "$work/data/train.bin" "$tree/model.bin" 128 1200 6 1e-3 $gradients >"$work/plain.log" 2>"$work/plain.txt"
+ok $? "gradients: $(sed "s|$work/||; s|.bin:.*difference||" "$work/plain.txt" | awk '{print $1, $2}' | tr '\n' ',')"
+for name in $runs; do
+    worst=$(awk 'NR == FNR {plain[FNR] = $5; next} {d = ($2 - plain[$1]) / plain[$1]; if (d < 0) d = -d; if (d > m) m = d; n++} END {print n == 6 ? m + 0 : 1}' \
+        <(grep 'train loss' "$work/plain.log") <(losses "$name"))
+    awk -v worst="$worst" 'BEGIN {exit worst < 1e-5 ? 0 : 1}'
+    ok $? "$name: losses of 6 steps are the plain loop's, within $worst"
+done
+norms() { grep -o 'train loss.*norm [0-9.]*' "$work/$1.log" | sed 's/.*norm //' | cut -c1-6 | tr '\n' ' '; }
+[ "$(norms 1x1)" = "$(norms 2x2)" ] && [ "$(norms 1x1)" = "$(norms other-order)" ] && [ "$(norms 1x1 | wc -w)" -eq 6 ]
+ok $? "norms do not depend on how many hold a tensor: $(norms 2x2)"
+vals() { grep -o '^val loss [0-9.]*' "$work/$1.log" | cut -c1-14 | tr '\n' ' '; }
+[ "$(vals 1x1)" = "$(vals 2x2)" ] && [ "$(vals 2x1 | wc -w)" -eq 9 ]
+ok $? "validation, too: $(vals 2x2)"
+
+# shellcheck disable=SC2086
+run check 1 $data --check-model 1
+[ $? -eq 0 ] && ! grep -q '^FAIL' "$work/check.log" && [ "$(grep -c '^ok ' "$work/check.log")" -ge 8 ]
+ok $? "--check-model 1: $(grep -c '^ok ' "$work/check.log") laws hold"
+
+# --- what main() does besides -----------------------------------------------------------------------------------
+rm -f "$work"/2x2/*_00000006*
+# shellcheck disable=SC2086
+run on 2 $data -o "$work/2x2" -n 3 -y 1 --stages 2
+[ "$(grep -m1 'train loss' "$work/on.log" | cut -d: -f1)" = "step 3" ] && awk -v d="$(loss_difference 2x1 2x2)" 'BEGIN {exit d < 1e-5 ? 0 : 1}'
+ok $? "2 x 2 write, 2 x 1 go on: losses within $(loss_difference 2x1 2x2)"
+# shellcheck disable=SC2086
+run whole 2 $data -s 5 -z 1 && run cut 2 $data -s 5 --stages 2
+[ "$(grep -c "first token's logit" "$work/whole.log")" -eq 1 ] && [ "$(grep -c 'keeps all of its stage' "$work/whole.log")" -eq 1 ]
+ok $? "two replicas of the whole model: one samples; -z 1 falls back, said once"
+[ "$(grep -c "first token's logit" "$work/cut.log")" -eq 0 ] && [ "$(grep -c 'is passed over' "$work/cut.log")" -eq 1 ]
+ok $? "a cut one: passed over, said once"
+# shellcheck disable=SC2086
+refuses "multiple of 16 tokens" "a longest sample that its kernels cannot take" 2 $data -t 120 --stages 2
+# shellcheck disable=SC2086
+build_tree "$work/small" "$tree" -DDYNAPIPE $mpi >"$work/make.log" 2>&1 && trainer=$work/small/trainer refuses "never ends on so small a vocabulary" "llm.c's classifier, were it this tree's" 1 $data
+
+# --- nvcc -------------------------------------------------------------------------------------------------------
+if command -v nvcc >/dev/null; then
+    nvcc -std=c++17 -Werror all-warnings -DDYNAPIPE -DOMPI_SKIP_MPICXX=1 -c "$tree/train_gpt2.cu" -o "$work/nvcc.o" 2>"$work/nvcc.log"
+    ok $? "nvcc compiles it: $(head -1 "$work/nvcc.log")"
+fi
+! grep -nE 'asm|0xffffffff|warpSize|__shfl' dynapipe_plugin/adapters/*.cuh
+ok $? "no PTX and no width of a warp in the adapter: hipify takes it"
+finish

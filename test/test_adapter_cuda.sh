@@ -79,6 +79,10 @@ for name in $runs; do
     awk -v worst="$worst" 'BEGIN {exit worst < 1e-5 ? 0 : 1}'
     ok $? "$name: losses of 6 steps are the plain loop's, within $worst"
 done
+# Law of measuring: what a step ends with takes its time, 1 ns a parameter and more. (Zeroing gradients takes a tenth.)
+update=$(cat "$DYNAPIPE_CACHE"/* | sed -nE 's/.*update_ns_per_byte ([0-9.e+-]+).*/\1/p' | sort -g | head -1)
+awk -v ns="$update" 'BEGIN {exit !(4 * ns > 1)}'
+ok $? "the optimizer was measured: $update ns for each byte of a gradient"
 norms() { grep -o 'train loss.*norm [0-9.]*' "$work/$1.log" | sed 's/.*norm //' | cut -c1-6 | tr '\n' ' '; }
 [ "$(norms 1x1)" = "$(norms 2x2)" ] && [ "$(norms 1x1)" = "$(norms other-order)" ] && [ "$(norms 1x1 | wc -w)" -eq 6 ]
 ok $? "norms do not depend on how many hold a tensor: $(norms 2x2)"

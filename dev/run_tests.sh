@@ -6,7 +6,7 @@
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
-unset MAKEFLAGS MFLAGS  # of a make above: its variables are in the environment too, its jobserver is not for us
+unset MAKEFLAGS MFLAGS MAKELEVEL  # of a make above: its variables are in the environment too, its jobserver is not for us
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 build=${BUILD:-release}
 # what a model costs is measured for the tests alone, not kept where the user's runs find it

@@ -12,9 +12,10 @@
 # begin with # say nothing. A family:
 #
 #     tree    llm.c's CPU trainer                             its name in messages
-#     has     train_gpt2.c gpt2_forward gpt2_update main      a file, and functions that it defines; more lines: more files.
-#                                                             Where there is no such file, the one other of its kind in
-#                                                             the root that defines them all is meant, everywhere below
+#     has     train_gpt2.c gpt2_forward gpt2_update main      a file, and functions that it defines; more lines: more of
+#                                                             them, or more files. Where there is no such file, the one
+#                                                             other of its kind in the root that defines them all is
+#                                                             meant, everywhere below
 #     lacks   train_gpt2.c gpt2_backward_and_reduce           functions that it must not define
 #     build   make train_gpt2 DYNAPIPE=1                      said at the end
 #     start   mpirun -np 2 ./train_gpt2                       said at the end; more lines: one after the other
@@ -65,6 +66,10 @@ END
 # --- which family ----------------------------------------------------------------------------------------------
 lines_of() { awk -v word="$2" '$1 == word { sub(/^[^ \t]+[ \t]+/, ""); sub(/\r$/, ""); print }' "$1"; }  # table, first word
 
+wanted_files() {  # table: of each file that it needs, on one line, the name and all functions
+    lines_of "$1" has | awk '{ file = $1; if (!(file in all)) order[++n] = file; $1 = ""; all[file] = all[file] $0 } END { for (i = 1; i <= n; i++) print order[i] all[order[i]] }'
+}
+
 functions_of() {  # file of the tree: the functions that it defines
     local kept=$work/functions/${1//\//%}
     [ -e "$kept" ] || awk -f "$awk_files/scan.awk" -f "$awk_files/functions.awk" <"$tree/$1" >"$kept"
@@ -103,7 +108,7 @@ is_family() {  # table
             return 1
         fi
         meant[$file]=$real
-    done < <(lines_of "$1" has)
+    done < <(wanted_files "$1")
     while read -r file names; do
         for missing in $names; do
             if functions_of "${meant[$file]:-$file}" | grep -qx -- "$missing"; then why_not="$file defines $missing()"; return 1; fi

@@ -7,7 +7,7 @@ set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
 . test/foreign_tree.sh
-unset BUILD CFLAGS MAKEFLAGS CC DYNAPIPE
+unset BUILD CFLAGS MAKEFLAGS MFLAGS MAKELEVEL CC DYNAPIPE  # (a make that runs this test is not the one meant)
 passed=0 failed=0 skipped=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

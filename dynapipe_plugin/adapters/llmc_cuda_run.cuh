@@ -292,6 +292,7 @@ static void dynapipe_cuda_close(void) {
     dynapipe_cuda_end_step();
     cudaCheck(cudaDeviceSynchronize());
     dynapipe_staging_free(&dynapipe_cuda_model.staging);
+    dynapipe_rooms_free(&dynapipe_cuda_model.rooms);
     dynapipe_llmc_close(dynapipe_cuda_run);
     dynapipe_cuda_run = NULL;
 }

@@ -209,6 +209,7 @@ static int dynapipe_cuda_forward(void* model, const DynapipeBatch* batch, const 
     dynapipe_cuda_job = &job;
     DYNAPIPE_TREE(forward)(view, (int*)batch->tokens, B, T);
     dynapipe_cuda_job = NULL;
+    dynapipe_cuda_expect(&job, true, 1);
     if (out != NULL) {
         const floatX* last =
             view->acts.residual3 + (size_t)(view->config.num_layers - 1) * B * T * view->config.channels;
@@ -239,6 +240,7 @@ static int dynapipe_cuda_backward(void* model, const DynapipeBatch* batch, const
     dynapipe_cuda_job = &job;
     DYNAPIPE_TREE(backward_and_reduce)(view, (int*)batch->tokens, batch->tokens, 3, 1);
     dynapipe_cuda_job = NULL;
+    dynapipe_cuda_expect(&job, false, 1);
     cudaCheck(cudaEventRecord(room->is_read, job.stream));
     return 0;
 }

@@ -4,7 +4,7 @@ functions. Part of llmc_cuda_main.cuh.
 */
 #pragma once
 
-#include "llmc_cuda_blocks.cuh"
+#include "llmc_cuda_check.cuh"
 
 typedef struct {
     DynapipeModel_v1 api;
@@ -106,6 +106,8 @@ static void dynapipe_cuda_start(DYNAPIPE_TREE_MODEL* model, int max_steps, int64
     dynapipe_cuda.val_max_batches = val_max_batches;
     dynapipe_cuda.log_dir = log_dir;
     dynapipe_llmc_check(dynapipe_cuda_run, dynapipe_cuda_tensors(&all->tensors, &model->config));
+    dynapipe_cuda_check_params(model);
+    dynapipe_cuda_check_acts(model);
     dynapipe_llmc_check(dynapipe_cuda_run, dynapipe_use_stream(dynapipe_cuda_session(), main_stream));
     DynapipeRun_v1 about = dynapipe_cuda_about(max_steps, batch_tokens, overfit);
     dynapipe_llmc_open_data(dynapipe_cuda_run, &about, model->config.max_seq_len, model->config.vocab_size);
@@ -115,6 +117,7 @@ static void dynapipe_cuda_start(DYNAPIPE_TREE_MODEL* model, int max_steps, int64
     DYNAPIPE_TREE_PREPARE(model, all->max_tokens);
     dynapipe_cuda.api = dynapipe_cuda_api();
     DynapipeBlocks_v1 blocks = dynapipe_cuda_blocks(all, &dynapipe_cuda.api);
+    dynapipe_cuda_check_tree(&blocks.shapes);
     dynapipe_cuda.mine.slice = dynapipe_cuda_cut(model, dynapipe_llmc_place(dynapipe_cuda_run, &blocks));
 }
 

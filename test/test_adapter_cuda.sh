@@ -90,13 +90,15 @@ ok $? "the optimizer was measured: $update ns for each byte of a gradient"
 norms() { grep -o 'train loss.*norm [0-9.]*' "$work/$1.log" | sed 's/.*norm //' | cut -c1-6 | tr '\n' ' '; }
 [ "$(norms 1x1)" = "$(norms 2x2)" ] && [ "$(norms 1x1)" = "$(norms other-order)" ] && [ "$(norms 1x1 | wc -w)" -eq 6 ]
 ok $? "norms do not depend on how many hold a tensor: $(norms 2x2)"
+[ "$(norms plain)" = "$(norms 2x2)" ]
+ok $? "and are the plain loop's: $(norms plain)"
 vals() { grep -o '^val loss [0-9.]*' "$work/$1.log" | cut -c1-14 | tr '\n' ' '; }
 [ "$(vals 1x1)" = "$(vals 2x2)" ] && [ "$(vals 2x1 | wc -w)" -eq 9 ]
 ok $? "validation, too: $(vals 2x2)"
 
 # shellcheck disable=SC2086
 run check 1 $data --check-model 1
-[ $? -eq 0 ] && ! grep -q '^FAIL' "$work/check.log" && [ "$(grep -c '^ok ' "$work/check.log")" -ge 8 ]
+[ $? -eq 0 ] && ! grep -q '^FAIL' "$work/check.log" && [ "$(grep -c '^ok ' "$work/check.log")" -ge 8 ] && grep -q '^ok .*gpt2_validate()' "$work/check.log"
 ok $? "--check-model 1: $(grep -c '^ok ' "$work/check.log") laws hold"
 
 # --- what main() does besides -----------------------------------------------------------------------------------
@@ -115,6 +117,39 @@ ok $? "a cut one: passed over, said once"
 refuses "multiple of 16 tokens" "a longest sample that its kernels cannot take" 2 $data -t 120 --stages 2
 # shellcheck disable=SC2086
 build_tree "$work/small" "$tree" -DDYNAPIPE $mpi >"$work/make.log" 2>&1 && trainer=$work/small/trainer refuses "never ends on so small a vocabulary" "llm.c's classifier, were it this tree's" 1 $data
+
+# --- forks of the tree ------------------------------------------------------------------------------------------
+cp -r "$tree" "$work/fork_tree" && sed -i -f $plain_tree/fork.sed "$work/fork_tree/train_gpt2.cu"
+# shellcheck disable=SC2086
+build_tree "$work/fork" "$work/fork_tree" -DDYNAPIPE -DDYNAPIPE_TREE_LEAST_VOCAB=1 $mpi >"$work/make.log" 2>&1 || cat "$work/make.log"
+trainer=$work/fork/trainer
+# shellcheck disable=SC2086
+run fork-whole 1 $data -o "$work/fork-whole" && run fork-cut 2 $data -o "$work/fork-cut" --stages 2
+ok $? "rank 0 alone logs, main() has other names: two ranks go on"
+[ "$(norms fork-whole)" = "$(norms fork-cut)" ] && [ "$(norms fork-cut | wc -w)" -eq 6 ] && awk -v d="$(loss_difference fork-whole fork-cut)" 'BEGIN {exit d < 1e-5 ? 0 : 1}'
+ok $? "a tied head in the middle of a slice (two spans) counts once: $(norms fork-cut)"
+# shellcheck disable=SC2086
+FORK=outlier run outlier 2 $data -o "$work/outlier" --stages 2 && [ "$(losses outlier | wc -l)" -eq 6 ] && [ "$(norms outlier | wc -w)" -eq 6 ]
+ok $? "an update passed over: all of $(losses outlier | wc -l) steps are reported"
+forked() {  # what, words
+    # shellcheck disable=SC2086
+    FORK=$1 refuses "$2" "a fork's $1" 2 $data --stages 2
+}
+forked encoder_forward "made 0 calls of encoder_forward()"
+forked encoder_backward "made 0 calls of encoder_backward()"
+forked fused_classifier "made 0 calls of fused_classifier()"
+forked layernorm_backward "made 0 calls of layernorm_backward()"
+forked head_forward "made 0 calls of matmul_forward_cublaslt() with the head's weights"
+forked head_backward "made 0 calls of matmul_backward() with the head's weights"
+forked positions "by gpt2_validate() on the whole model"
+forked order "is not at that tensor of fill_in_parameter_sizes()"
+forked total "do not add up to num_parameters"
+sed -i 's/ \*gatew;/ *gatew, *more;/' "$work/fork/train_gpt2.cu"
+# shellcheck disable=SC2086
+g++ -std=gnu++20 -DCUDA_EMU -w -isystem "$include" -I. -include test/cuda_emu/cuda_emu.h -DDYNAPIPE $mpi -x c++ -fsyntax-only "$work/fork/train_gpt2.cu" 2>&1 |
+    grep -q "error.*ParameterTensors has other tensors than NUM_PARAMETER_TENSORS says"
+ok $? "a tensor that is not in NUM_PARAMETER_TENSORS: does not compile, in words"
+trainer=$work/with/trainer
 
 # --- nvcc -------------------------------------------------------------------------------------------------------
 if command -v nvcc >/dev/null; then

@@ -8,6 +8,13 @@ Their builder has made the whole model on every rank (any checkpoint, any start)
 
 #include "llmc_cuda_model.cuh"
 
+// Place of a tensor in their table, which is that of its pointer (dynapipe_cuda_check_params()).
+#define DYNAPIPE_CUDA_SLOT(tensor) (offsetof(ParameterTensors, tensor) / sizeof(floatX*))
+static_assert(
+    sizeof(ParameterTensors) == NUM_PARAMETER_TENSORS * sizeof(floatX*),
+    "ParameterTensors has other tensors than NUM_PARAMETER_TENSORS says ---> the plugin takes it for "
+    "pointers alone, one for each tensor of fill_in_parameter_sizes()");
+
 static void dynapipe_cuda_sizes(size_t* sizes, DYNAPIPE_TREE_CONFIG config, int num_layers) {
     size_t sizeofs[NUM_PARAMETER_TENSORS];
     config.num_layers = num_layers;
@@ -19,9 +26,11 @@ static int dynapipe_cuda_tensors(DynapipeTensors* out, const DYNAPIPE_TREE_CONFI
     int32_t where[NUM_PARAMETER_TENSORS];
     dynapipe_cuda_sizes(sizes_of_1, *config, 1);
     dynapipe_cuda_sizes(sizes_of_2, *config, 2);
-    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) { where[i] = DYNAPIPE_TENSOR_LAST; }  // the final norm
-    where[0] = DYNAPIPE_TENSOR_FIRST | (DYNAPIPE_TREE_HEAD_TENSOR == 0 ? DYNAPIPE_TENSOR_LAST : 0);
-    where[1] = DYNAPIPE_TREE_SLOT_1;
+    memset(where, 0, sizeof where);  // of the layers, or unknown
+    where[DYNAPIPE_CUDA_SLOT(wte)] = where[DYNAPIPE_CUDA_SLOT(DYNAPIPE_TREE_POSITIONS)] =
+        DYNAPIPE_TENSOR_FIRST;
+    where[DYNAPIPE_CUDA_SLOT(lnfw)] = where[DYNAPIPE_CUDA_SLOT(lnfb)] = DYNAPIPE_TENSOR_LAST;
+    where[DYNAPIPE_CUDA_SLOT(DYNAPIPE_TREE_HEAD)] |= DYNAPIPE_TENSOR_LAST;
     return dynapipe_tensors_init(out, NUM_PARAMETER_TENSORS, config->num_layers, sizes_of_1, sizes_of_2,
                                  where);
 }
@@ -196,9 +205,9 @@ static int64_t dynapipe_cuda_common_divisor(int64_t a, int64_t b) {
 // What their kernels ask: attention works in fours of a window's tokens and counts in int; GELU in whole
 // blocks of 512 times 16 bytes, of (tokens, width of the feed-forward); residual sums in rows of 8.
 static DynapipeShapes_v1 dynapipe_cuda_shapes(const DynapipeCudaModel* all) {
-    enum { GELU_BLOCK = 512 * (int)x128::size, SUM_ROWS = 16, FCPROJW = 12 };
+    enum { GELU_BLOCK = 512 * (int)x128::size, SUM_ROWS = 16 };
     const DYNAPIPE_TREE_CONFIG* config = &all->whole->config;
-    int64_t width = all->tensors.count[FCPROJW] / config->channels;
+    int64_t width = all->tensors.count[DYNAPIPE_CUDA_SLOT(fcprojw)] / config->channels;
     int64_t tokens = GELU_BLOCK / dynapipe_cuda_common_divisor(GELU_BLOCK, width);
     DynapipeShapes_v1 shapes = {};
     shapes.padded = 1;
@@ -219,7 +228,8 @@ static DynapipeBlocks_v1 dynapipe_cuda_blocks(DynapipeCudaModel* all, const Dyna
     snprintf(all->signature, sizeof all->signature,
              "%s C %d NH %d Vp %d layer %lld %s recompute %d gelu %d %s", DYNAPIPE_TREE_NAME,
              model->config.channels, model->config.num_heads, model->config.padded_vocab_size,
-             (long long)all->tensors.count[10], type, model->recompute, model->gelu_fusion, deviceProp.name);
+             (long long)all->tensors.count[DYNAPIPE_CUDA_SLOT(fcw)], type, model->recompute,
+             model->gelu_fusion, deviceProp.name);
     DynapipeBlocks_v1 blocks = {};
     blocks.api = api;
     blocks.ctx = all;

@@ -13,9 +13,10 @@ Included in the tree's train_gpt2.cu (train_llama3.cu) just before main(), behin
 The loop's calls keep their names and mean: multi_gpu_config_*: the plugin's ranks; dataloader_*: nothing, the
 plugin has the data (-i, -j: sample files or llm.c's); gpt2_forward() and gpt2_backward_and_reduce() on
 training tokens: together one step of all ranks, its loss in mean_loss; gpt2_validate(): the validation; the
-norm: of all ranks; gpt2_update(): theirs, on this rank's slice; logger_log_train(): also the end of the step;
-write_checkpoint(), load_state(): files of one process, written and read by all. With --fixed-length all of
-them are theirs. Without -DDYNAPIPE the words above mean nothing and cost nothing.
+norm: of all ranks; gpt2_update(): theirs, on this rank's slice, and the end of the step (where it is passed
+over, the next call of all ranks is that); write_checkpoint(), load_state(): files of one process, written and
+read by all. With --fixed-length all of them are theirs. Without -DDYNAPIPE the words above mean nothing and
+cost nothing.
 */
 #pragma once
 #ifndef DYNAPIPE
@@ -27,7 +28,9 @@ them are theirs. Without -DDYNAPIPE the words above mean nothing and cost nothin
 #else
 
 #include <algorithm>
+#include <cmath>
 #include <string>
+#include <vector>
 
 #include "llmc_cuda.cuh"
 
@@ -71,11 +74,7 @@ them are theirs. Without -DDYNAPIPE the words above mean nothing and cost nothin
 #define dataloader_reset(loader) DYNAPIPE_OR(dynapipe_cuda_reset(), dataloader_reset(loader))
 #define dataloader_next_batch(loader) DYNAPIPE_OR((void)0, dataloader_next_batch(loader))
 #define dataloader_free(loader) DYNAPIPE_OR((void)0, dataloader_free(loader))
-#define logger_log_train(logger, step, loss, lr, norm)                                       \
-    do {                                                                                     \
-        logger_log_train(logger, step, loss, lr, norm);                                      \
-        if (dynapipe_cuda_is_on()) { dynapipe_cuda_end_step(step, lr, norm, zloss, zgrad); } \
-    } while (0)
+#define update_detector(...) dynapipe_cuda_z(update_detector(__VA_ARGS__))
 #define write_checkpoint(directory, step, model, ...)       \
     DYNAPIPE_OR(dynapipe_cuda_save(directory, step, model), \
                 write_checkpoint(directory, step, model, __VA_ARGS__))
@@ -96,6 +95,7 @@ them are theirs. Without -DDYNAPIPE the words above mean nothing and cost nothin
     DYNAPIPE_UNLESS_OURS(inputs, dynapipe_cuda_validate(), gpt2_validate(model, inputs, __VA_ARGS__))
 #define gpt2_calculate_grad_norm(model, config) \
     DYNAPIPE_OR(dynapipe_cuda_norm(model), gpt2_calculate_grad_norm(model, config))
+#define gpt2_update(...) dynapipe_cuda_update(__VA_ARGS__)
 #define gpt2_estimate_mfu(model, num_tokens, seconds) \
     gpt2_estimate_mfu(model, dynapipe_cuda_rank_tokens(num_tokens), seconds)
 #define llama3_allocate_state(model, B, T) dynapipe_cuda_allocate(model, B, T)
@@ -108,6 +108,7 @@ them are theirs. Without -DDYNAPIPE the words above mean nothing and cost nothin
     DYNAPIPE_UNLESS_OURS(inputs, dynapipe_cuda_validate(), llama3_validate(model, inputs, __VA_ARGS__))
 #define llama3_calculate_grad_norm(model, config) \
     DYNAPIPE_OR(dynapipe_cuda_norm(model), llama3_calculate_grad_norm(model, config))
+#define llama3_update(...) dynapipe_cuda_update(__VA_ARGS__)
 #define llama3_estimate_mfu(model, num_tokens, seconds) \
     llama3_estimate_mfu(model, dynapipe_cuda_rank_tokens(num_tokens), seconds)
 

@@ -30,6 +30,7 @@ typedef struct {
     cudaStream_t stream;
     DynapipeTensors tensors;
     DynapipeCudaStaging staging;
+    DynapipeRooms rooms;
     char signature[512], why[256];
 } DynapipeCudaModel;
 
@@ -248,28 +249,12 @@ static int dynapipe_cuda_forward(void* model, const DynapipeBatch* batch, const 
         dynapipe_cuda_job = NULL;
     }
     view->config.num_layers = range->slice.num_layers;
+    dynapipe_cuda_expect(&job, true, range->slice.num_layers / kept);
     if (out != NULL) {
         cudaCheck(cudaMemcpyAsync(out, last, job.dout_bytes, cudaMemcpyDeviceToDevice, all->stream));
     }
     if (has_head) { dynapipe_cuda_classify(range, &places, batch, losses); }
     return 0;
-}
-
-// Room of their preparation of the embedding's gradient, on the host.
-static void dynapipe_cuda_room(DYNAPIPE_TREE_MODEL* view, int num_tokens) {
-    static int capacity;
-    static int* workload_indices;
-    static int4* bucket_info;
-    if (num_tokens > capacity) {
-        size_t num_groups = CEIL_DIV(view->config.channels, 32 * (int)x128::size);
-        capacity = num_tokens + num_tokens / 2;
-        free(workload_indices);
-        free(bucket_info);
-        workload_indices = (int*)mallocCheck(sizeof(int) * capacity * num_groups);
-        bucket_info = (int4*)mallocCheck(sizeof(int4) * capacity * num_groups);
-    }
-    view->workload_indices = workload_indices;
-    view->bucket_info = bucket_info;
 }
 
 // All of their backward. grad_accum_steps and micro_step: neither the first of a step, which would clear
@@ -283,10 +268,17 @@ static int dynapipe_cuda_backward(void* model, const DynapipeBatch* batch, const
     if (code != 0) { return code; }
     job.dout = dout;
     if (!range->slice.has_first) { range->view.acts.scratch_btc = (floatX*)din; }
-    dynapipe_cuda_room(&range->view, batch->num_tokens);
+    DYNAPIPE_TREE_MODEL* view = &range->view;
+    int num_groups = CEIL_DIV(view->config.channels, 32 * (int)x128::size);
+    DynapipeRoom* room =
+        dynapipe_rooms_next(&dynapipe_cuda_model.rooms, (size_t)batch->num_tokens * num_groups);
+    view->bucket_info = room->buckets;
+    view->workload_indices = room->indices;
     dynapipe_cuda_job = &job;
-    DYNAPIPE_TREE(backward_and_reduce)(&range->view, (int*)batch->tokens, batch->tokens, 3, 1);
+    DYNAPIPE_TREE(backward_and_reduce)(view, (int*)batch->tokens, batch->tokens, 3, 1);
     dynapipe_cuda_job = NULL;
+    dynapipe_cuda_expect(&job, false, 1);
+    cudaCheck(cudaEventRecord(room->is_read, job.stream));
     return 0;
 }
 

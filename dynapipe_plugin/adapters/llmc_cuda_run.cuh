@@ -4,7 +4,7 @@ functions. Part of llmc_cuda_main.cuh.
 */
 #pragma once
 
-#include "llmc_cuda_blocks.cuh"
+#include "llmc_cuda_check.cuh"
 
 typedef struct {
     DynapipeModel_v1 api;
@@ -15,8 +15,10 @@ typedef struct {
     int rows, max_tokens;  // -b, -t
     int64_t batch_tokens;  // of a step over all ranks, at most
     int val_max_batches;
-    int num_steps;       // updates made so far
-    bool has_validated;  // val_loss is of now
+    int num_steps;             // made and reported so far
+    bool is_open;              // a step is made, and not reported yet
+    DynapipeReport_v1 report;  // of that step
+    bool has_validated;        // val_loss is of now
     float val_loss;
 } DynapipeCudaMain;
 
@@ -104,6 +106,8 @@ static void dynapipe_cuda_start(DYNAPIPE_TREE_MODEL* model, int max_steps, int64
     dynapipe_cuda.val_max_batches = val_max_batches;
     dynapipe_cuda.log_dir = log_dir;
     dynapipe_llmc_check(dynapipe_cuda_run, dynapipe_cuda_tensors(&all->tensors, &model->config));
+    dynapipe_cuda_check_params(model);
+    dynapipe_cuda_check_acts(model);
     dynapipe_llmc_check(dynapipe_cuda_run, dynapipe_use_stream(dynapipe_cuda_session(), main_stream));
     DynapipeRun_v1 about = dynapipe_cuda_about(max_steps, batch_tokens, overfit);
     dynapipe_llmc_open_data(dynapipe_cuda_run, &about, model->config.max_seq_len, model->config.vocab_size);
@@ -113,6 +117,7 @@ static void dynapipe_cuda_start(DYNAPIPE_TREE_MODEL* model, int max_steps, int64
     DYNAPIPE_TREE_PREPARE(model, all->max_tokens);
     dynapipe_cuda.api = dynapipe_cuda_api();
     DynapipeBlocks_v1 blocks = dynapipe_cuda_blocks(all, &dynapipe_cuda.api);
+    dynapipe_cuda_check_tree(&blocks.shapes);
     dynapipe_cuda.mine.slice = dynapipe_cuda_cut(model, dynapipe_llmc_place(dynapipe_cuda_run, &blocks));
 }
 
@@ -134,9 +139,39 @@ static void dynapipe_cuda_allocate(DYNAPIPE_TREE_MODEL* model, int B, int T) {
 
 // --- the loop --------------------------------------------------------------------------------------------
 
+// Parameters and report of the step made last. Called by all ranks: behind the update, or where that was
+// passed over (an outlier) at their next call.
+static void dynapipe_cuda_end_step(void) {
+    if (!dynapipe_cuda.is_open) { return; }
+    DynapipeReport_v1* report = &dynapipe_cuda.report;
+    report->step = ++dynapipe_cuda.num_steps;
+    report->log_dir = dynapipe_cuda.log_dir;
+    dynapipe_cuda.is_open = false;
+    dynapipe_llmc_end_step(dynapipe_cuda_run, report);
+}
+
 static void dynapipe_cuda_step(DYNAPIPE_TREE_MODEL* model, int micro_step) {
     if (micro_step > 0) { return; }
+    dynapipe_cuda_end_step();
     model->mean_loss = (float)dynapipe_llmc_step(dynapipe_cuda_run);
+    dynapipe_cuda.report = {};
+    dynapipe_cuda.report.norm = dynapipe_cuda.report.loss_z = dynapipe_cuda.report.norm_z = NAN;
+    dynapipe_cuda.is_open = true;
+}
+
+// A z-score of theirs: of the loss, or behind the norm of that.
+static double dynapipe_cuda_z(double z) {
+    DynapipeReport_v1* report = &dynapipe_cuda.report;
+    (std::isnan(report->norm) ? report->loss_z : report->norm_z) = (float)z;
+    return z;
+}
+
+template <class Rate, class... Rest>
+static void dynapipe_cuda_update(DYNAPIPE_TREE_MODEL* model, Rate rate, Rest... rest) {
+    DYNAPIPE_TREE(update)(model, rate, rest...);
+    if (!dynapipe_cuda_is_on()) { return; }
+    dynapipe_cuda.report.lr = (float)rate;
+    dynapipe_cuda_end_step();
 }
 
 // That a rank works on, for the flops of its slice.
@@ -145,23 +180,13 @@ static int dynapipe_cuda_rank_tokens(int num_tokens) {
     return (int)(dynapipe_cuda.batch_tokens / dynapipe_num_replicas(dynapipe_cuda_session()));
 }
 
-static void dynapipe_cuda_end_step(int step, float lr, float norm, float loss_z, float norm_z) {
-    DynapipeReport_v1 report = {};
-    report.step = dynapipe_cuda.num_steps = step + 1;
-    report.norm = norm;
-    report.lr = lr;
-    report.loss_z = loss_z;
-    report.norm_z = norm_z;
-    report.log_dir = dynapipe_cuda.log_dir;
-    dynapipe_llmc_end_step(dynapipe_cuda_run, &report);
-}
-
 static void dynapipe_cuda_reset(void) {
     dynapipe_cuda.has_validated = false;
 }
 
 // All of the validation at the first call behind a reset; the same for each batch that they count.
 static float dynapipe_cuda_validate(void) {
+    dynapipe_cuda_end_step();
     if (!dynapipe_cuda.has_validated) {
         dynapipe_cuda.val_loss = (float)dynapipe_llmc_validate(
             dynapipe_cuda_run, dynapipe_cuda.val_max_batches, dynapipe_cuda.num_steps, dynapipe_cuda.log_dir);
@@ -217,6 +242,7 @@ static std::string dynapipe_cuda_header(const DYNAPIPE_TREE_MODEL* model, const 
 }
 
 static void dynapipe_cuda_save(const char* directory, int step, DYNAPIPE_TREE_MODEL* model) {
+    dynapipe_cuda_end_step();
     std::string header = dynapipe_cuda_header(model, std::string(directory) + "/model");
     DynapipeLlmcCheckpoint checkpoint = dynapipe_cuda_checkpoint(model, directory, header);
     cudaCheck(cudaDeviceSynchronize());
@@ -259,15 +285,17 @@ static float dynapipe_cuda_norm(DYNAPIPE_TREE_MODEL* model) {
         squares += dynapipe_cuda_sum_squares(model->grads_memory, spans[i]);
     }
     dynapipe_cuda_dump(model);
-    return (float)dynapipe_llmc_norm(dynapipe_cuda_run, squares);
+    return dynapipe_cuda.report.norm = (float)dynapipe_llmc_norm(dynapipe_cuda_run, squares);
 }
 
 // --- the end ---------------------------------------------------------------------------------------------
 
 // While the stream still lives.
 static void dynapipe_cuda_close(void) {
+    dynapipe_cuda_end_step();
     cudaCheck(cudaDeviceSynchronize());
     dynapipe_staging_free(&dynapipe_cuda_model.staging);
+    dynapipe_rooms_free(&dynapipe_cuda_model.rooms);
     dynapipe_llmc_close(dynapipe_cuda_run);
     dynapipe_cuda_run = NULL;
 }

@@ -1,6 +1,7 @@
 /*
 llmc_cuda_staging.cuh -- pinned memory between a batch and the device: ids and targets on their way there,
-losses on their way back. Part of llmc_cuda_main.cuh.
+losses on their way back; and what their backward of the embedding prepares on the host. Part of
+llmc_cuda_main.cuh.
 
 Nothing is given back before finish(), so the host never waits in between; there it all begins anew. More is
 asked of the driver only where a step needs more than any step before.
@@ -100,4 +101,53 @@ static void dynapipe_staging_free(DynapipeCudaStaging* s) {
     free(s->chunk_bytes);
     free(s->deliveries);
     memset(s, 0, sizeof *s);
+}
+
+// --- their preparation of the embedding's gradient -------------------------------------------------------
+
+// Written by the host, then read in the order of the stream: two by turns, so the host waits for the job
+// before the last one at most, which leaves work to the device.
+enum { DYNAPIPE_NUM_ROOMS = 2 };
+typedef struct {
+    int* indices;  // (capacity) pinned
+    int4* buckets;
+    size_t capacity;
+    cudaEvent_t is_read;  // NULL: never used
+} DynapipeRoom;
+
+typedef struct {
+    DynapipeRoom rooms[DYNAPIPE_NUM_ROOMS];
+    int next;
+} DynapipeRooms;
+
+static void dynapipe_room_free(DynapipeRoom* room) {
+    if (room->capacity == 0) { return; }
+    cudaCheck(cudaFreeHost(room->indices));
+    cudaCheck(cudaFreeHost(room->buckets));
+    room->capacity = 0;
+}
+
+// Record is_read behind the copies.
+static DynapipeRoom* dynapipe_rooms_next(DynapipeRooms* all, size_t num_items) {
+    DynapipeRoom* room = &all->rooms[all->next];
+    all->next = (all->next + 1) % DYNAPIPE_NUM_ROOMS;
+    if (room->is_read == NULL) {
+        cudaCheck(cudaEventCreateWithFlags(&room->is_read, cudaEventDisableTiming));
+    } else {
+        cudaCheck(cudaEventSynchronize(room->is_read));
+    }
+    if (num_items <= room->capacity) { return room; }
+    dynapipe_room_free(room);
+    room->capacity = num_items + num_items / 2;
+    cudaCheck(cudaMallocHost((void**)&room->indices, room->capacity * sizeof(int)));
+    cudaCheck(cudaMallocHost((void**)&room->buckets, room->capacity * sizeof(int4)));
+    return room;
+}
+
+static void dynapipe_rooms_free(DynapipeRooms* all) {
+    for (DynapipeRoom& room : all->rooms) {
+        if (room.is_read != NULL) { cudaCheck(cudaEventDestroy(room.is_read)); }
+        dynapipe_room_free(&room);
+        room = {};
+    }
 }

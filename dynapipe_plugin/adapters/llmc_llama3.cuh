@@ -12,8 +12,7 @@ Included in the tree's train_llama3.cu behind its other headers, with llmc_cuda_
 #define DYNAPIPE_TREE_CONFIG LLama3Config
 #define DYNAPIPE_TREE_NAME "llama3"
 #define DYNAPIPE_TREE_HEAD wlmhead
-#define DYNAPIPE_TREE_HEAD_TENSOR 1
-#define DYNAPIPE_TREE_SLOT_1 DYNAPIPE_TENSOR_LAST
+#define DYNAPIPE_TREE_POSITIONS wte
 #define DYNAPIPE_TREE_PREPARE(model, T) dynapipe_llama3_prepare(model, T)
 
 #include "llmc_cuda.cuh"

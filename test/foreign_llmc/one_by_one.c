@@ -91,6 +91,14 @@ static bool is_close(const GPT2* model, const char* path) {
     return ended && worst < 1e-5;
 }
 
+static double norm_of(const GPT2* model) {
+    double squares = 0;
+    for (size_t i = 0; i < model->num_parameters; i++) {
+        squares += (double)model->grads_memory[i] * model->grads_memory[i];
+    }
+    return sqrt(squares);
+}
+
 int main(int argc, char** argv) {
     if (argc == 3 && strcmp(argv[1], "new") == 0) { return write_new(argv[2]), 0; }
     if (argc == 4 && strcmp(argv[1], "tokens") == 0) { return write_tokens(argv[2], atoi(argv[3])), 0; }
@@ -114,7 +122,8 @@ int main(int argc, char** argv) {
             loss +=
                 add_sample(&model, loader, &batch.samples[i], (float)(1.0 / (double)batch.supervised_tokens));
         }
-        printf("step %d: train loss %.9g\n", step, loss / (double)batch.supervised_tokens);
+        printf("step %d: train loss %.9g, norm %.9g\n", step, loss / (double)batch.supervised_tokens,
+               norm_of(&model));
         for (int i = 7; i < argc && step == 0; i++) { all_close &= is_close(&model, argv[i]); }
         gpt2_update(&model, strtof(argv[6], NULL), 0.9f, 0.999f, 1e-8f, 0, step + 1);
         gpt2_zero_grad(&model);

@@ -76,9 +76,12 @@ void encoder_forward(floatX* out, const int* tokens, const floatX* wte, const fl
 void encoder_backward(floatX* dwte, floatX* dwpe, floatX* scratch, int* indices, int4* buckets,
                       const floatX* dout, const int* tokens, const int* host_tokens, int B, int T, int C,
                       unsigned int seed, cudaStream_t stream) {
-    assert(scratch != NULL && indices != NULL && buckets != NULL && host_tokens != NULL);
-    indices[B * T - 1] = (int)seed;  // as theirs: room for all tokens
-    FOR_EACH(encode_back, C, stream, dwte, dwpe, dout, tokens, B * T, T);
+    assert(scratch != NULL && indices != NULL && buckets != NULL && tokens != NULL);
+    (void)seed;
+    for (int i = 0; i < B * T; i++) { indices[i] = host_tokens[i]; }
+    // as theirs: prepared on the host, read in the order of the stream
+    cudaCheck(cudaMemcpyAsync(scratch, indices, sizeof(int) * B * T, cudaMemcpyHostToDevice, stream));
+    FOR_EACH(encode_back, C, stream, dwte, dwpe, dout, (int*)scratch, B * T, T);
 }
 
 // --- norms -----------------------------------------------------------------------------------------------

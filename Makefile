@@ -36,13 +36,10 @@ DYNAPIPE_OBJS        = $(DYNAPIPE_PLAN_SRCS:%.c=$(DYNAPIPE_PLAN_OUT)/%.o) $(DYNA
 LIBS      := -lm -lpthread
 BLAS_LIBS := -lopenblas
 TEXT_LIBS := $(DYNAPIPE_TEXT_LIBS)
-# Text to tokens is for prepare_data alone; the sentencepiece library is C++, and all else works without it (SENTENCEPIECE=).
-ifeq ($(origin SENTENCEPIECE),undefined)
-SENTENCEPIECE := $(if $(shell command -v $(CXX)),$(firstword $(wildcard /usr/include/sentencepiece_processor.h /usr/local/include/sentencepiece_processor.h)))
-endif
-TOKENIZER_OBJS := $(patsubst %.c,$(OUT)/%.o,$(filter-out %/spiece_missing.c,$(wildcard dataloader/tokenizer/*.c)))
-SPIECE_OBJ     := $(OUT)/dataloader/tokenizer/$(if $(SENTENCEPIECE),spiece.o,spiece_missing.o)
-SPIECE_LIBS    := $(if $(SENTENCEPIECE),-lsentencepiece -lstdc++)
+TOKENIZER_OBJS := $(DYNAPIPE_TOKENIZER_SRCS:%.c=$(OUT)/%.o)
+SPIECE_OBJ     := $(OUT)/$(basename $(DYNAPIPE_SPIECE_SRC)).o
+SPIECE_LIBS    := $(DYNAPIPE_SPIECE_LIBS)
+PREPARE_OBJ    := $(DYNAPIPE_PREPARE_SRC:%.c=$(OUT)/%.o)
 
 LLMC_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard llmc/*.c llmc/cpu/*.c))
 TRAINER_OBJS = $(patsubst %.c,$(OUT)/%.o,$(wildcard trainer/trainer*.c))
@@ -127,11 +124,11 @@ $(TRAINERS:%=$(OUT)/%): $(OUT)/%: $(OUT)/%.o $(TRAINER_OBJS) $(STOCK_TRAINER_OBJ
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(if $(filter emu,$(BACKEND)),$(DYNAPIPE_LIBS)) $(TEXT_LIBS) $(LIBS) -o $@
 $(TRAINERS:%=$(OUT)/%-dynapipe): $(OUT)/%-dynapipe: $(OUT)/%.o $(TRAINER_OBJS) $(PLUGIN_TRAINER_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
-$(OUT)/prepare_data: $(OUT)/prepare_data.o $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
-	$(if $(SENTENCEPIECE),,@echo "prepare_data: without SentencePiece ---> for T5's tokens: apt-get install libsentencepiece-dev g++, then make again")
+$(OUT)/prepare_data: $(PREPARE_OBJ) $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
+	$(dynapipe_say_spiece)
 	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(SPIECE_LIBS) $(LIBS) -o $@
 # the same where there is no such library, for test/test_prepare_data.sh
-$(OUT)/prepare_data-plain: $(OUT)/prepare_data.o $(TOKENIZER_OBJS) $(OUT)/dataloader/tokenizer/spiece_missing.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
+$(OUT)/prepare_data-plain: $(PREPARE_OBJ) $(TOKENIZER_OBJS) $(OUT)/dataloader/tokenizer/spiece_missing.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/profile_costs: $(OUT)/profile_costs.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@

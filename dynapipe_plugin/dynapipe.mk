@@ -5,7 +5,10 @@
 # Nothing changes without DYNAPIPE=1. With it train_gpt2 (CPU), train_gpt2cu and train_llama3cu (nvcc), whichever the tree has
 # the sources of, get -DDYNAPIPE and are linked with the plugin's library, which is built first:
 #
-#     make train_gpt2 DYNAPIPE=1 && mpirun -np 2 ./train_gpt2
+#     make train_gpt2 prepare_data DYNAPIPE=1
+#     ./prepare_data --out data/mine mine.jsonl && mpirun -np 2 ./train_gpt2 ...
+#
+# prepare_data makes sample files of JSONL; it is the plugin's own program, and uses nothing of the tree.
 #
 # It adds to the variables of llm.c's rules, for these targets alone: CFLAGS and LDLIBS, NVCC_FLAGS and NVCC_LDLIBS. Programs of
 # other names or with other rules, before the line above:
@@ -16,7 +19,8 @@
 # $(DYNAPIPE_LIB) or $(DYNAPIPE_CUDA_LIB). The library alone: make dynapipe DYNAPIPE=1, or dynapipecu.
 #
 # More may be set: DYNAPIPE_OUT (build/dynapipe), DYNAPIPE_CC (a C11 compiler; $(CC)), DYNAPIPE_OPT (-O2), DYNAPIPE_LD, DYNAPIPE_AR,
-# DYNAPIPE_OBJCOPY, what sources.mk names (MPI, CUDA_HOME, NCCL_HOME, NO_NCCL=1), V=1 (show the commands).
+# DYNAPIPE_OBJCOPY, DYNAPIPE_CXX (for SentencePiece alone; $(CXX)), what sources.mk names (MPI, SENTENCEPIECE=, CUDA_HOME, NCCL_HOME,
+# NO_NCCL=1), V=1 (show the commands).
 
 ifneq ($(filter-out 0,$(DYNAPIPE)),)
 dynapipe_goal := $(.DEFAULT_GOAL)
@@ -32,6 +36,7 @@ DYNAPIPE_CUDA_TARGETS := $(patsubst %.cu,%cu,$(wildcard train_gpt2.cu train_llam
 $(foreach t,$(DYNAPIPE_CUDA_TARGETS),$(eval $(t): | dynapipe-lines-of-$(t:cu=.cu)))
 endif
 DYNAPIPE_CC      ?= $(CC)
+DYNAPIPE_CXX     ?= $(CXX)
 DYNAPIPE_OPT     ?= -O2
 DYNAPIPE_LD      ?= $(LD)
 DYNAPIPE_AR      ?= $(AR)
@@ -65,15 +70,17 @@ DYNAPIPE_CUDA_LIBS = $(DYNAPIPE_CUDA_LIB) $(call dynapipe_for_nvcc,$(DYNAPIPE_MP
                      $(if $(DYNAPIPE_NCCL),$(if $(NCCL_HOME),-L$(NCCL_HOME)/lib -Xlinker -rpath$(dynapipe_comma)$(NCCL_HOME)/lib) -lnccl) -lm -lpthread
 
 # $(call dynapipe_objs,folder of objects,sources)
-dynapipe_objs = $(patsubst $(DYNAPIPE_ROOT)%.c,$(DYNAPIPE_OUT)/$(1)/%.o,$(2))
+dynapipe_objs = $(patsubst $(DYNAPIPE_ROOT)%,$(DYNAPIPE_OUT)/$(1)/%.o,$(basename $(2)))
 dynapipe_plan_objs := $(call dynapipe_objs,plan,$(DYNAPIPE_PLAN_SRCS))
 dynapipe_run_objs  := $(call dynapipe_objs,run,$(DYNAPIPE_RUN_SRCS) $(DYNAPIPE_ADAPTER_SRCS))
 dynapipe_cuda_objs := $(call dynapipe_objs,cuda,$(DYNAPIPE_RUN_SRCS) $(DYNAPIPE_ADAPTER_SRCS) $(call dynapipe_cuda_srcs,$(DYNAPIPE_NCCL)))
+dynapipe_text_objs := $(call dynapipe_objs,plan,$(DYNAPIPE_PREPARE_SRC) $(DYNAPIPE_TOKENIZER_SRCS) $(filter %.c,$(DYNAPIPE_SPIECE_SRC)))
+dynapipe_spiece_obj := $(call dynapipe_objs,plan,$(filter %.cpp,$(DYNAPIPE_SPIECE_SRC)))
 dynapipe_quiet := $(if $(V),,@)
 
 # One rule for each folder of objects; other flags than last time: all of them anew.
 define dynapipe_compile
-$(dynapipe_$(1)_objs): $(DYNAPIPE_OUT)/$(1)/%.o: $(DYNAPIPE_ROOT)%.c $(DYNAPIPE_OUT)/$(1)/flags
+$(dynapipe_$(1)_objs) $(2): $(DYNAPIPE_OUT)/$(1)/%.o: $(DYNAPIPE_ROOT)%.c $(DYNAPIPE_OUT)/$(1)/flags
 	@mkdir -p $$(@D)
 	@echo "cc $$<"
 	$$(dynapipe_quiet)$$(DYNAPIPE_CC) $$(dynapipe_flags_$(1)) -MMD -MP -c $$< -o $$@
@@ -94,7 +101,8 @@ $(1): $(2)
 	$$(dynapipe_quiet)$$(DYNAPIPE_OBJCOPY) --wildcard --keep-global-symbol='dynapipe_*' $$(@:.a=.o)
 	$$(dynapipe_quiet)$$(DYNAPIPE_AR) rcs $$@ $$(@:.a=.o)
 endef
-$(foreach kind,plan run cuda,$(eval $(call dynapipe_compile,$(kind))))
+$(eval $(call dynapipe_compile,plan,$(dynapipe_text_objs)))
+$(foreach kind,run cuda,$(eval $(call dynapipe_compile,$(kind))))
 $(eval $(call dynapipe_library,$(DYNAPIPE_LIB),$(dynapipe_plan_objs) $(dynapipe_run_objs)))
 $(eval $(call dynapipe_library,$(DYNAPIPE_CUDA_LIB),$(dynapipe_plan_objs) $(dynapipe_cuda_objs)))
 
@@ -121,12 +129,24 @@ dynapipe_two_mpis = $(if $(and $(DYNAPIPE_HAS_MPI),$(filter -DUSE_MPI,$(NVCC_FLA
     $(realpath $(patsubst -I%,%,$(filter -I%,$(DYNAPIPE_MPI_CFLAGS))))),,$(call dynapipe_fail,this tree links the MPI of OPENMPI_DIR=$(OPENMPI_DIR)$(dynapipe_comma) the plugin that of $(DYNAPIPE_MPICC),NO_USE_MPI=1$(dynapipe_comma) or OPENMPI_DIR or DYNAPIPE_MPICC so that both are one);))
 
 # --- targets ----------------------------------------------------------------------------------------------------
-.PHONY: dynapipe dynapipecu dynapipe-always
+.PHONY: dynapipe dynapipecu prepare_data dynapipe-always
 # (a trainer without our lines would build, and train as ever)
 dynapipe-lines-of-%:
 	@grep -q dynapipe_plugin/ $* || $(call dynapipe_fail,$* has no line of the plugin,bash $(DYNAPIPE_DIR)/install.sh . says which; --apply adds them)
 dynapipe: $(DYNAPIPE_LIB)
 dynapipecu: $(DYNAPIPE_CUDA_LIB)
+# (kept below DYNAPIPE_OUT too: by that install.sh --remove knows it)
+prepare_data: $(DYNAPIPE_OUT)/prepare_data
+	@cp $< $@
+$(DYNAPIPE_OUT)/prepare_data: $(dynapipe_text_objs) $(dynapipe_spiece_obj) $(call dynapipe_objs,plan,$(DYNAPIPE_LOADER_SRCS) $(DYNAPIPE_BASE_SRCS))
+	$(dynapipe_say_spiece)
+	$(dynapipe_quiet)$(DYNAPIPE_CC) $^ $(DYNAPIPE_TEXT_LIBS) $(DYNAPIPE_SPIECE_LIBS) -lm -lpthread -o $@
+ifneq ($(dynapipe_spiece_obj),)
+$(dynapipe_spiece_obj): $(DYNAPIPE_SPIECE_SRC) $(DYNAPIPE_OUT)/plan/flags
+	@mkdir -p $(@D)
+	@echo "c++ $<"
+	$(dynapipe_quiet)$(DYNAPIPE_CXX) -std=c++17 -g -fPIC $(DYNAPIPE_OPT) -MMD -MP -c $< -o $@
+endif
 # (override: they are added to what a command line sets, too)
 ifneq ($(strip $(DYNAPIPE_TARGETS)),)
 $(DYNAPIPE_TARGETS): $(DYNAPIPE_LIB)
@@ -139,6 +159,6 @@ $(DYNAPIPE_CUDA_TARGETS): override NVCC_FLAGS += $(DYNAPIPE_CPPFLAGS)
 $(DYNAPIPE_CUDA_TARGETS): override NVCC_LDLIBS += $(DYNAPIPE_CUDA_LIBS)
 endif
 
--include $(patsubst %.o,%.d,$(dynapipe_plan_objs) $(dynapipe_run_objs) $(dynapipe_cuda_objs))
+-include $(patsubst %.o,%.d,$(dynapipe_plan_objs) $(dynapipe_text_objs) $(dynapipe_spiece_obj) $(dynapipe_run_objs) $(dynapipe_cuda_objs))
 .DEFAULT_GOAL := $(dynapipe_goal)
 endif

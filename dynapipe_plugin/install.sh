@@ -17,7 +17,7 @@
 #                                                             the root that defines them all is meant, everywhere below
 #     lacks   train_gpt2.c gpt2_backward_and_reduce           functions that it must not define
 #     build   make train_gpt2 DYNAPIPE=1                      said at the end
-#     start   mpirun -np 2 ./train_gpt2                       said at the end
+#     start   mpirun -np 2 ./train_gpt2                       said at the end; more lines: one after the other
 #
 # and its edits, each beginning with a line "edit FILE":
 #
@@ -276,6 +276,7 @@ install() {
     fi
     [ "$num_open" -eq 0 ] || { say "$num_open places were not found ---> put the lines marked | there by hand; --check knows them afterwards"; exit 1; }
     while read -r table; do [ -z "$table" ] || { lines_of "$table" build; lines_of "$table" start; } | sed 's/^/then: /'; done <<<"$tables"
+    say 'mine.jsonl has a line {"task": "name", "inputs": "text", "targets": "text"} for each sample; ./prepare_data --help: other tokenizers'
 }
 
 # Lines first, all or none; then the folders.
@@ -323,6 +324,7 @@ remove_folders() {  # files to keep
              find "$folder" -type d -empty -delete 2>/dev/null)
         elif [ -d "$tree/$folder" ]; then say "$folder/ was not copied by install.sh: left"; fi
     done
+    if cmp -s "$tree/prepare_data" "$tree/build/dynapipe/prepare_data"; then rm "$tree/prepare_data"; fi
     rm -rf "$tree/build/dynapipe"
     rmdir "$tree/build" 2>/dev/null
     say "removed: dynapipe_plugin/, dataloader/, build/dynapipe/"

@@ -2,7 +2,7 @@
 # dynapipe.mk (anybody's Makefile) and by this project's own; makes no rule.
 #
 # May be set before: DYNAPIPE_MPICC (a compiler wrapper), or DYNAPIPE_MPI_CFLAGS and DYNAPIPE_MPI_LIBS; DYNAPIPE_NO_MPI=1: for
-# one process. DYNAPIPE_TEXT_LIBS. CUDA_HOME, NCCL_HOME, NO_NCCL=1.
+# one process. DYNAPIPE_TEXT_LIBS. SENTENCEPIECE= (none). CUDA_HOME, NCCL_HOME, NO_NCCL=1.
 
 # Where this file lies, as make sees it: "dynapipe_plugin"; what lies beside it has DYNAPIPE_ROOT in front ("" or "../../").
 DYNAPIPE_DIR  := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
@@ -21,6 +21,17 @@ DYNAPIPE_RUN_SRCS      = $(filter-out $(if $(DYNAPIPE_HAS_MPI),,%/transport_mpi.
 dynapipe_cuda_srcs     = $(filter-out $(if $(1),,%_nccl.c %/nccl_world.c),$(wildcard $(DYNAPIPE_DIR)/cuda/*.c))
 # Between the plugin and the trainers of llm.c's family; this project's own have no use for it.
 DYNAPIPE_ADAPTER_SRCS := $(wildcard $(DYNAPIPE_DIR)/adapters/*.c)
+
+# --- text to tokens -----------------------------------------------------------------------------------------------
+# Is for the program prepare_data alone. The sentencepiece library is C++, and all else works without it (SENTENCEPIECE=).
+ifeq ($(origin SENTENCEPIECE),undefined)
+SENTENCEPIECE := $(if $(shell command -v $(CXX)),$(firstword $(wildcard /usr/include/sentencepiece_processor.h /usr/local/include/sentencepiece_processor.h)))
+endif
+DYNAPIPE_PREPARE_SRC    := $(DYNAPIPE_ROOT)dataloader/tool/prepare_data.c
+DYNAPIPE_TOKENIZER_SRCS := $(filter-out %/spiece_missing.c,$(wildcard $(DYNAPIPE_ROOT)dataloader/tokenizer/*.c))
+DYNAPIPE_SPIECE_SRC      = $(DYNAPIPE_ROOT)dataloader/tokenizer/$(if $(SENTENCEPIECE),spiece.cpp,spiece_missing.c)
+DYNAPIPE_SPIECE_LIBS     = $(if $(SENTENCEPIECE),-lsentencepiece -lstdc++)
+dynapipe_say_spiece      = $(if $(SENTENCEPIECE),,@echo "prepare_data: without SentencePiece ---> for T5's tokens: apt-get install libsentencepiece-dev g++, then make again")
 
 # --- MPI: any that has a compiler wrapper or a pkg-config file ---------------------------------------------------
 dynapipe_mpicc_asked := $(DYNAPIPE_MPICC)

@@ -76,6 +76,7 @@ static const struct {
     {TINY_FORWARD_COUNTS,
      "of the same forward again (1 sequence of 7 tokens), differs from byte 0 of 168 on"},
     {TINY_FLAGS_0_LEAVE_OUT_BIAS, "with flags 0 (1 sequence of 7 tokens), differs from byte"},
+    {TINY_FLAGS_0_STAY_AT_A_LAYER, "out of blocks [0, 3), with flags 0 (1 sequence of 7 tokens), differs"},
     {TINY_FORWARD_ADDS_GRADIENTS, "forward changed gradients"},
     {TINY_NO_ACTS_WITHOUT_OUT, "after a recomputed forward: gradients of blocks [0, 2)"},
     {TINY_STATE_IN_MODEL, "two micro-batches under way at once"},

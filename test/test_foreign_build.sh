@@ -87,6 +87,36 @@ if command -v clang >/dev/null; then
     build train_gpt2 DYNAPIPE=1 CC=clang && ! has warning: && timeout 60 ./train_gpt2 >"$work/said" 2>&1 && has "1 ranks"
     ok $? "CC=clang: other flags than last time, all anew, no warning"
 fi
+
+# --- sample files --------------------------------------------------------------------------------------------------
+# Four samples: two bytes or one, a newline, one byte, an end; what a model sees of each is one token less.
+make_samples() { rm -rf data && printf '{"task": "t", "inputs": "%s", "targets": "x"}\n' ab c d e >mine.jsonl && ./prepare_data --val-fraction 0 --out data/mine mine.jsonl >"$work/said" 2>&1; }
+cat >reader.c <<'END'
+#include "dynapipe_plugin/dynapipe.h"
+int main(int argc, char** argv) {
+    Dynapipe* dp;
+    DynapipeRun_v1 run = {.train_pattern = "data/mine/train.bin", .batch_tokens = 64, .max_seq_tokens = 16, .num_steps = 1};
+    DynapipeDataInfo_v1 info;
+    if (dynapipe_open(&dp, &argc, &argv, NULL) != 0 || dynapipe_open_data(dp, &run) != 0 || dynapipe_data_info(dp, &info) != 0) {
+        return fprintf(stderr, "%s\n", dynapipe_error()), 1;
+    }
+    printf("%d samples, %d tokens, ids below %d\n", (int)info.num_samples, (int)info.num_tokens, (int)info.vocab);
+    dynapipe_close(dp);
+}
+END
+build my_reader DYNAPIPE=1 -f - <<'END'
+include Makefile
+my_reader: $(DYNAPIPE_LIB)
+	$(CC) reader.c $(DYNAPIPE_LIBS) -o $@
+END
+ok $? "a reader of sample files, by the library alone"
+build prepare_data DYNAPIPE=1 && make_samples && timeout 60 ./my_reader >"$work/said" 2>&1 && has "^4 samples, 13 tokens, ids below 257"
+ok $? "make prepare_data DYNAPIPE=1 makes them: $(tail -1 "$work/said")"
+build prepare_data DYNAPIPE=1 SENTENCEPIECE= && has "without SentencePiece --->" && ! ldd prepare_data | grep -q sentencepiece && make_samples && timeout 60 ./my_reader >"$work/said" 2>&1 && has "^4 samples, 13 tokens"
+ok $? "without SentencePiece: the same"
+rm prepare_data
+! build prepare_data
+ok $? "without DYNAPIPE=1 there is no such target"
 mkdir -p "$work/sub/inner"
 foreign_makefile "$work/sub/inner/Makefile" '$^'
 echo "include ../../tree/dynapipe_plugin/dynapipe.mk" >>"$work/sub/inner/Makefile"

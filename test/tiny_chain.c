@@ -226,8 +226,9 @@ static int tiny_forward(void* model, const DynapipeBatch* batch, const void* in,
     if (has(range, TINY_FORWARD_ADDS_GRADIENTS)) { range->grads[0] += 1; }
     for (int32_t l = range->layer_begin; l < range->layer_end; l++) {
         float* kept = keep ? acts_of(range, batch, acts, l) : NULL;
+        int32_t used = flags == 0 && has(range, TINY_FLAGS_0_STAY_AT_A_LAYER) ? range->layer_begin : l;
         mean_forward(range, batch, m, x);
-        layer_forward(range, l, y, x, m, T, flags != 0 || !has(range, TINY_FLAGS_0_LEAVE_OUT_BIAS));
+        layer_forward(range, used, y, x, m, T, flags != 0 || !has(range, TINY_FLAGS_0_LEAVE_OUT_BIAS));
         if (keep) { memcpy(kept, x, 3 * bytes); }  // x, m, y
         if (has(range, TINY_STATE_IN_MODEL)) { memcpy(range->kept, x, bytes); }
         for (int32_t i = 0; i < T * C; i++) { x[i] += y[i]; }

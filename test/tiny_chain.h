@@ -21,6 +21,7 @@ entropy. W in backward_weights, b in backward_inputs.
     X(LOSS_IS_SCALED) X(MEAN_OVER_ROWS) X(TIED_NOT_LISTED) X(TIED_ELSEWHERE) X(DIN_HALVED) X(LAYERS_FROM_0)        \
     X(HEAD_NOT_ALONE) X(NO_PARAMS) X(FEWER_PARAMS_WITHOUT_VALUES) X(ACROSS_WINDOWS) X(ROWS_REVERSED)               \
     X(PADDING_IS_SEEN) X(NO_BIAS_GRADIENT) X(SLOPE_OF_TANH) X(NO_GRADIENT_OF_MEAN) X(FORWARD_FAILS)                 \
+    X(FLAGS_0_STAY_AT_A_LAYER)                                                                                     \
     X(NUM_TINY_FAULTS)
 // clang-format on
 #define X(name) TINY_##name,

@@ -32,7 +32,8 @@ typedef struct {
 typedef struct {
     const DynapipeCpuRange* range;
     const DynapipeBatch* batch;
-    int has_head;  // losses are asked for, or came from here
+    int has_first;  // the embedding is a part of it
+    int has_head;   // losses are asked for, or came from here
     GPT2 view;
     float* att;        // (L, NH * num_squares) kept from forward to backward
     float* rows;       // (num_rows, C) inputs of the head, of supervised tokens; kept
@@ -53,7 +54,7 @@ static inline int dynapipe_cpu_window(const DynapipeCpuJob* job, int i, int* num
 static inline void dynapipe_cpu_encode(const DynapipeCpuJob* job) {
     const GPT2* v = &job->view;
     int C = v->config.channels, T;
-    for (int i = 0; i < job->batch->num_seqs && job->range->slice.has_first; i++) {
+    for (int i = 0; i < job->batch->num_seqs && job->has_first; i++) {
         int t = dynapipe_cpu_window(job, i, &T);
         float* wpe = v->params.wpe + (size_t)job->batch->positions[t] * C;
         encoder_forward(v->acts.encoded + (size_t)t * C, v->inputs + t, v->params.wte, wpe, 1, T, C);
@@ -137,7 +138,7 @@ static inline void dynapipe_cpu_attend_backward(const DynapipeCpuJob* job, float
 static inline void dynapipe_cpu_encode_backward(const DynapipeCpuJob* job) {
     const GPT2* v = &job->view;
     int C = v->config.channels, T;
-    for (int i = 0; i < job->batch->num_seqs && job->range->slice.has_first; i++) {
+    for (int i = 0; i < job->batch->num_seqs && job->has_first; i++) {
         int t = dynapipe_cpu_window(job, i, &T);
         float* dwpe = v->grads.wpe + (size_t)job->batch->positions[t] * C;
         encoder_backward(v->grads.wte, dwpe, v->grads_acts.encoded + (size_t)t * C, v->inputs + t, 1, T, C);

@@ -277,9 +277,8 @@ static inline float dynapipe_cpu_norm(const GPT2* model) {
     dynapipe_llmc_check(dynapipe_cpu.run, dynapipe_counted(dynapipe_llmc_session(dynapipe_cpu.run), 0, spans,
                                                            MOST_SPANS, &num_spans));
     for (int32_t s = 0; s < num_spans; s++) {
-        for (int64_t i = spans[s].begin; i < spans[s].end; i++) {
-            squares += (double)model->grads_memory[i] * model->grads_memory[i];
-        }
+        squares +=
+            dynapipe_cpu_sum_squares(model->grads_memory + spans[s].begin, spans[s].end - spans[s].begin);
     }
     return (float)dynapipe_llmc_norm(dynapipe_cpu.run, squares);
 }

@@ -2,9 +2,10 @@
 llmc_cpu_model.h -- the model of llm.c's CPU trainer as DynapipeModel_v1 and DynapipeBlocks_v1, over their
 gpt2_forward() and gpt2_backward() as llmc_cpu.h wraps them. Part of llmc_cpu_main.h, behind their functions.
 
-acts:    their activations of n tokens | att (L, NH * squares) | inputs of the head (rows, C) | inputs,
-targets scratch: gradients of activations | preatt, or dpreatt and datt, of one window | gradient of the
-head's inputs
+acts:    their activations of n tokens | att (L, NH * squares) | inputs of the head (rows, C) | ids, targets
+scratch: gradients of activations | preatt, or dpreatt and datt, of one window | gradient of the head's inputs
+Without a backward to come (validation, a forward that is made again) the activations are of one layer: their
+gpt2_forward() is called for one after the other.
 */
 #pragma once
 #ifdef DYNAPIPE
@@ -90,16 +91,33 @@ static inline int dynapipe_cpu_find_tensors(DynapipeCpuModel* model) {
 
 // --- memory of a micro-batch -----------------------------------------------------------------------------
 
+enum { DYNAPIPE_CPU_BACKWARD = DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD };
+
+// Layers with activations of their own. Where nothing is kept for a backward, one serves all of them.
+static inline int dynapipe_cpu_kept_layers(const DynapipeCpuRange* range, int flags) {
+    return (flags & DYNAPIPE_FORWARD_KEEP) != 0 ? range->slice.num_layers : 1;
+}
+
+// Rows of which the head's activations are there.
+static inline size_t dynapipe_cpu_num_rows(const DynapipeCpuRange* range, const DynapipeBatch* batch,
+                                           int flags) {
+    return range->slice.has_last && flags != 0 ? (size_t)batch->num_rows : 0;
+}
+
 // Values of each slot, of activations or of their gradients; in *total of all. Their own numbers, but where
 // llmc_cpu.h has another place (att), nothing to keep, or supervised tokens only.
 static inline void dynapipe_cpu_act_sizes(size_t* sizes, size_t* total, const DynapipeCpuRange* range,
-                                          const DynapipeBatch* batch, int is_gradient) {
+                                          const DynapipeBatch* batch, int flags, int is_gradient) {
+    GPT2Config config = range->model.config;
     const int* slot = dynapipe_cpu_model.act_slot;
-    size_t num_rows = range->slice.has_last ? (size_t)batch->num_rows : 0;
-    size_t Vp = (size_t)range->model.config.padded_vocab_size;
-    fill_in_activation_sizes(sizes, range->model.config, batch->num_tokens, 1);
-    if (!range->slice.has_first) { sizes[slot[DYNAPIPE_CPU_ACT(encoded)]] = 0; }
-    if (!range->slice.has_last) {
+    size_t num_rows = dynapipe_cpu_num_rows(range, batch, flags), Vp = (size_t)config.padded_vocab_size;
+    config.num_layers = dynapipe_cpu_kept_layers(range, flags);
+    fill_in_activation_sizes(sizes, config, batch->num_tokens, 1);
+    // (what a layer leaves to the next, too, where one place serves all)
+    if (!range->slice.has_first && (flags & DYNAPIPE_FORWARD_KEEP) != 0) {
+        sizes[slot[DYNAPIPE_CPU_ACT(encoded)]] = 0;
+    }
+    if (!range->slice.has_last || flags == 0) {
         sizes[slot[DYNAPIPE_CPU_ACT(lnf)]] = 0;
         sizes[slot[DYNAPIPE_CPU_ACT(lnf_mean)]] = 0;
         sizes[slot[DYNAPIPE_CPU_ACT(lnf_rstd)]] = 0;
@@ -122,29 +140,31 @@ static inline void dynapipe_cpu_point(float** members, int num_members, const in
     }
 }
 
-static inline size_t dynapipe_cpu_att_values(const DynapipeCpuRange* range, const DynapipeBatch* batch) {
-    const GPT2Config* config = &range->model.config;
-    return (size_t)config->num_layers * config->num_heads * (size_t)batch->num_squares;
+static inline size_t dynapipe_cpu_att_values(const DynapipeCpuRange* range, const DynapipeBatch* batch,
+                                             int flags) {
+    return (size_t)dynapipe_cpu_kept_layers(range, flags) * range->model.config.num_heads *
+           (size_t)batch->num_squares;
 }
 
-static inline size_t dynapipe_cpu_row_values(const DynapipeCpuRange* range, const DynapipeBatch* batch) {
-    return range->slice.has_last ? (size_t)batch->num_rows * range->model.config.channels : 0;
+static inline size_t dynapipe_cpu_row_values(const DynapipeCpuRange* range, const DynapipeBatch* batch,
+                                             int flags) {
+    return dynapipe_cpu_num_rows(range, batch, flags) * range->model.config.channels;
 }
 
 static inline int64_t dynapipe_cpu_acts_bytes(void* range_, const DynapipeBatch* batch, int flags) {
     const DynapipeCpuRange* range = (const DynapipeCpuRange*)range_;
     size_t sizes[DYNAPIPE_CPU_ACTS], total;
-    (void)flags;
-    dynapipe_cpu_act_sizes(sizes, &total, range, batch, 0);
-    total += dynapipe_cpu_att_values(range, batch) + dynapipe_cpu_row_values(range, batch);
+    dynapipe_cpu_act_sizes(sizes, &total, range, batch, flags, 0);
+    total += dynapipe_cpu_att_values(range, batch, flags) + dynapipe_cpu_row_values(range, batch, flags);
     return (int64_t)(total * sizeof(float) + 2 * (size_t)batch->num_tokens * sizeof(int));
 }
 
 static inline int64_t dynapipe_cpu_scratch_bytes(void* range_, const DynapipeBatch* batch) {
     const DynapipeCpuRange* range = (const DynapipeCpuRange*)range_;
     size_t sizes[DYNAPIPE_CPU_ACTS], total, T = (size_t)batch->max_seq_tokens;
-    dynapipe_cpu_act_sizes(sizes, &total, range, batch, 1);
-    total += 2 * (size_t)range->model.config.num_heads * T * T + dynapipe_cpu_row_values(range, batch);
+    dynapipe_cpu_act_sizes(sizes, &total, range, batch, DYNAPIPE_CPU_BACKWARD, 1);
+    total += 2 * (size_t)range->model.config.num_heads * T * T +
+             dynapipe_cpu_row_values(range, batch, DYNAPIPE_CPU_BACKWARD);
     return (int64_t)(total * sizeof(float));
 }
 
@@ -156,10 +176,10 @@ static inline int64_t dynapipe_cpu_boundary_bytes(void* range, const DynapipeBat
 
 // --- forward and backward --------------------------------------------------------------------------------
 
-// The view on this memory. Returns the values of the gradients of activations, which scratch begins with.
+// The view on this memory, of all layers or of the first. Returns the values of the gradients of activations,
+// which scratch begins with.
 static inline size_t dynapipe_cpu_begin(DynapipeCpuJob* job, const DynapipeCpuRange* range,
-                                        const DynapipeBatch* batch, const void* in, void* acts_,
-                                        void* scratch_) {
+                                        const DynapipeBatch* batch, void* acts_, void* scratch_, int flags) {
     float *acts = (float*)acts_, *scratch = (float*)scratch_;
     const int* slot = dynapipe_cpu_model.act_slot;
     size_t sizes[DYNAPIPE_CPU_ACTS], total, total_grads, T = (size_t)batch->max_seq_tokens;
@@ -168,19 +188,20 @@ static inline size_t dynapipe_cpu_begin(DynapipeCpuJob* job, const DynapipeCpuRa
     job->range = range;
     job->batch = batch;
     *view = range->model;
+    job->has_first = range->slice.has_first;
+    view->config.num_layers = dynapipe_cpu_kept_layers(range, flags);
     view->batch_size = batch->num_tokens;
     view->seq_len = 1;
     view->mean_loss = 0.0f;  // to their backward: a forward was there
-    dynapipe_cpu_act_sizes(sizes, &total, range, batch, 0);
+    dynapipe_cpu_act_sizes(sizes, &total, range, batch, flags, 0);
     dynapipe_cpu_point((float**)&view->acts, DYNAPIPE_CPU_ACTS, slot, sizes, acts);
     view->acts_memory = acts;
     view->num_activations = total;
-    if (in != NULL) { view->acts.encoded = (float*)in; }
     job->att = acts + total;
-    job->rows = job->att + dynapipe_cpu_att_values(range, batch);
-    view->inputs = (int*)(job->rows + dynapipe_cpu_row_values(range, batch));
+    job->rows = job->att + dynapipe_cpu_att_values(range, batch, flags);
+    view->inputs = (int*)(job->rows + dynapipe_cpu_row_values(range, batch, flags));
     view->targets = view->inputs + batch->num_tokens;
-    dynapipe_cpu_act_sizes(sizes, &total_grads, range, batch, 1);
+    dynapipe_cpu_act_sizes(sizes, &total_grads, range, batch, DYNAPIPE_CPU_BACKWARD, 1);
     dynapipe_cpu_point((float**)&view->grads_acts, DYNAPIPE_CPU_ACTS, slot, sizes, scratch);
     view->grads_acts_memory = scratch;
     job->attention = scratch + total_grads;
@@ -194,21 +215,44 @@ static inline float* dynapipe_cpu_last_layer(const DynapipeCpuJob* job, float* t
     return tensor + (size_t)(job->view.config.num_layers - 1) * layer_values;
 }
 
+// A view of one layer goes on to layer l of the range.
+static inline void dynapipe_cpu_next_layer(DynapipeCpuJob* job, int l, float* in) {
+    const DynapipeCpuModel* all = &dynapipe_cpu_model;
+    const ParameterTensors* begin = &job->range->model.params;
+    for (int i = 0; i < DYNAPIPE_CPU_PARAMS; i++) {
+        int slot = all->param_slot[i];
+        if (all->tensors.where[slot] != DYNAPIPE_TENSOR_LAYERS) { continue; }
+        ((float**)&job->view.params)[i] = ((float* const*)begin)[i] + l * all->tensors.count[slot];
+    }
+    job->has_first = 0;
+    job->view.acts.encoded = in;
+}
+
+static inline void dynapipe_cpu_call_forward(DynapipeCpuJob* job) {
+    int* tokens = (int*)job->batch->tokens;  // legal targets, too
+    dynapipe_cpu_job = job;
+    gpt2_forward(&job->view, tokens, job->has_head ? tokens : NULL, job->batch->num_tokens, 1);
+    dynapipe_cpu_job = NULL;
+}
+
 static inline int dynapipe_cpu_forward(void* range, const DynapipeBatch* batch, const void* in, void* out,
                                        void* acts, void* scratch, float* losses, int flags) {
     DynapipeCpuJob job;
-    int* tokens = (int*)batch->tokens;
-    dynapipe_cpu_begin(&job, (const DynapipeCpuRange*)range, batch, in, acts, scratch);
-    job.has_head = job.range->slice.has_last && (flags & DYNAPIPE_FORWARD_HEAD) != 0;
+    const DynapipeCpuRange* mine = (const DynapipeCpuRange*)range;
+    int num_layers = mine->slice.num_layers, kept = dynapipe_cpu_kept_layers(mine, flags);
+    int has_head = mine->slice.has_last && (flags & DYNAPIPE_FORWARD_HEAD) != 0;
+    size_t num_bytes = (size_t)dynapipe_cpu_boundary_bytes(range, batch, 1);
+    dynapipe_cpu_begin(&job, mine, batch, acts, scratch, flags);
+    float *between = job.view.acts.encoded, *last = dynapipe_cpu_last_layer(&job, job.view.acts.residual3);
+    if (in != NULL) { job.view.acts.encoded = (float*)in; }
     job.losses = losses;
     memset(job.view.acts.losses, 0, sizeof(float) * (size_t)batch->num_tokens);  // they add these up
-    dynapipe_cpu_job = &job;
-    gpt2_forward(&job.view, tokens, job.has_head ? tokens : NULL, batch->num_tokens, 1);  // legal targets
-    dynapipe_cpu_job = NULL;
-    if (out != NULL) {
-        memcpy(out, dynapipe_cpu_last_layer(&job, job.view.acts.residual3),
-               (size_t)dynapipe_cpu_boundary_bytes(range, batch, 1));
+    for (int l = 0; l < num_layers; l += kept) {
+        if (l > 0) { dynapipe_cpu_next_layer(&job, l, (float*)memcpy(between, last, num_bytes)); }
+        job.has_head = has_head && l + kept == num_layers;
+        dynapipe_cpu_call_forward(&job);
     }
+    if (out != NULL) { memcpy(out, last, num_bytes); }
     return 0;
 }
 
@@ -216,8 +260,10 @@ static inline int dynapipe_cpu_backward(void* range, const DynapipeBatch* batch,
                                         const void* dout, void* din, void* scratch) {
     DynapipeCpuJob job;
     size_t num_bytes = (size_t)dynapipe_cpu_boundary_bytes(range, batch, 1);
-    size_t num_grads = dynapipe_cpu_begin(&job, (const DynapipeCpuRange*)range, batch, in, acts, scratch);
-    job.has_head = job.range->slice.has_last;
+    const DynapipeCpuRange* mine = (const DynapipeCpuRange*)range;
+    size_t num_grads = dynapipe_cpu_begin(&job, mine, batch, acts, scratch, DYNAPIPE_CPU_BACKWARD);
+    if (in != NULL) { job.view.acts.encoded = (float*)in; }
+    job.has_head = mine->slice.has_last;
     memset(scratch, 0, sizeof(float) * num_grads);
     if (dout != NULL) {
         memcpy(dynapipe_cpu_last_layer(&job, job.view.grads_acts.residual3), dout, num_bytes);
@@ -312,10 +358,18 @@ static inline int dynapipe_cpu_make(void* ctx, DynapipeRange blocks, int has_val
     return 0;
 }
 
-// Without a learning rate: what it takes is asked for, not a step.
+static inline double dynapipe_cpu_sum_squares(const float* values, int64_t num_values) {
+    double squares = 0;
+    for (int64_t i = 0; i < num_values; i++) { squares += (double)values[i] * values[i]; }
+    return squares;
+}
+
+// A step of no length, behind the norm of the gradients. Their update makes its memory at the first call.
 static inline int dynapipe_cpu_time_update(void* ctx, void* range) {
-    (void)ctx;
-    gpt2_update(&((DynapipeCpuRange*)range)->model, 0.0f, 0.9f, 0.999f, 1e-8f, 0.0f, 1);
+    GPT2* model = &((DynapipeCpuRange*)range)->model;
+    volatile double squares = dynapipe_cpu_sum_squares(model->grads_memory, (int64_t)model->num_parameters);
+    (void)ctx, (void)squares;  // (volatile: it is to be computed)
+    gpt2_update(model, 0.0f, 0.9f, 0.999f, 1e-8f, 0.0f, 1);
     return 0;
 }
 

@@ -73,6 +73,90 @@ static DynapipeParams_v1 dynapipe_cuda_params(const DynapipeCudaRange* range) {
     return params;
 }
 
+// --- what a step ends with -------------------------------------------------------------------------------
+
+// Sums of squares of a range's values, one for each block: the same for the same values.
+enum { DYNAPIPE_SQUARE_BLOCKS = 64, DYNAPIPE_SQUARE_THREADS = 256 };
+__global__ static void dynapipe_cuda_squares(double* sums, const floatX* values, size_t num_values) {
+    __shared__ double part[DYNAPIPE_SQUARE_THREADS];
+    double sum = 0.0;
+    for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < num_values;
+         i += (size_t)gridDim.x * blockDim.x) {
+        float value = (float)values[i];
+        sum += (double)value * value;
+    }
+    part[threadIdx.x] = sum;
+    for (int half = DYNAPIPE_SQUARE_THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.x < half) { part[threadIdx.x] += part[threadIdx.x + half]; }
+    }
+    if (threadIdx.x == 0) { sums[blockIdx.x] = part[0]; }
+}
+
+static double dynapipe_cuda_sum_squares(const void* values, DynapipeSpan span) {
+    static double *there, here[DYNAPIPE_SQUARE_BLOCKS];
+    cudaStream_t stream = dynapipe_cuda_model.stream;
+    if (there == NULL) { cudaCheck(cudaMalloc((void**)&there, sizeof here)); }
+    dynapipe_cuda_squares<<<DYNAPIPE_SQUARE_BLOCKS, DYNAPIPE_SQUARE_THREADS, 0, stream>>>(
+        there, (const floatX*)values + span.begin, (size_t)(span.end - span.begin));
+    cudaCheck(cudaGetLastError());
+    cudaCheck(cudaMemcpyAsync(here, there, sizeof here, cudaMemcpyDeviceToHost, stream));
+    cudaCheck(cudaStreamSynchronize(stream));
+    double sum = 0.0;
+    for (int i = 0; i < DYNAPIPE_SQUARE_BLOCKS; i++) { sum += here[i]; }
+    return sum;
+}
+
+// Master weights begin as the parameters.
+__global__ static void dynapipe_cuda_widen(float* to, const floatX* from, size_t num_values) {
+    for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < num_values;
+         i += (size_t)gridDim.x * blockDim.x) {
+        to[i] = (float)from[i];
+    }
+}
+
+// What their first update would do, tensor by tensor.
+static void dynapipe_cuda_begin_state(DYNAPIPE_TREE_MODEL* model) {
+    size_t num_bytes = model->num_parameters * sizeof(float);
+    cudaCheck(cudaMemset(model->m_memory, 0, num_bytes));
+    cudaCheck(cudaMemset(model->v_memory, 0, num_bytes));
+    if (model->master_weights != NULL) {
+        dynapipe_cuda_widen<<<1024, 256, 0, dynapipe_cuda_model.stream>>>(
+            model->master_weights, (const floatX*)model->params_memory, model->num_parameters);
+        cudaCheck(cudaGetLastError());
+    }
+    cudaCheck(cudaDeviceSynchronize());
+    model->init_state = false;
+}
+
+// A step of no length. A fork whose update has other parameters defines this before.
+#ifndef DYNAPIPE_TREE_UPDATE
+#define DYNAPIPE_TREE_UPDATE(model) \
+    DYNAPIPE_TREE(update)(model, 0.0f, 0.9f, 0.95f, 1e-8f, 0.0f, 1.0f, 1, &multi_gpu_config)
+#endif
+
+static float* dynapipe_cuda_floats(size_t num_values) {
+    float* values;
+    cudaCheck(cudaMalloc((void**)&values, std::max(num_values, (size_t)1) * sizeof(float)));
+    return values;
+}
+
+// Only ranges that are measured with it have its state: most are not.
+static int dynapipe_cuda_time_update(void* ctx, void* model) {
+    (void)ctx;
+    DynapipeCudaRange* range = (DynapipeCudaRange*)model;
+    DYNAPIPE_TREE_MODEL* view = &range->view;
+    if (view->m_memory == NULL) {
+        view->m_memory = dynapipe_cuda_floats(view->num_parameters);
+        view->v_memory = dynapipe_cuda_floats(view->num_parameters);
+        if (view->use_master_weights) { view->master_weights = dynapipe_cuda_floats(view->num_parameters); }
+        dynapipe_cuda_begin_state(view);
+    }
+    dynapipe_cuda_sum_squares(view->grads_memory, {0, range->slice.num_values});
+    DYNAPIPE_TREE_UPDATE(view);
+    return 0;
+}
+
 // --- DynapipeBlocks_v1 -----------------------------------------------------------------------------------
 
 static void dynapipe_cuda_drop(void* ctx, void* model) {
@@ -81,6 +165,9 @@ static void dynapipe_cuda_drop(void* ctx, void* model) {
     if (range->owns_values) {
         cudaCheck(cudaFree(range->view.params_memory));
         cudaCheck(cudaFree(range->view.grads_memory));
+        cudaCheck(cudaFree(range->view.m_memory));
+        cudaCheck(cudaFree(range->view.v_memory));
+        cudaCheck(cudaFree(range->view.master_weights));
     }
     free(range);
 }
@@ -93,6 +180,7 @@ static int dynapipe_cuda_make(void* ctx, DynapipeRange blocks, int has_values, v
     range->view = *all->whole;
     range->owns_values = has_values != 0;
     range->view.params_memory = range->view.grads_memory = NULL;
+    range->view.m_memory = range->view.v_memory = range->view.master_weights = NULL;
     dynapipe_cuda_shrink(&range->view, &range->slice);
     if (has_values) {
         range->view.params_memory = dynapipe_cuda_values((size_t)range->slice.num_values);
@@ -154,6 +242,7 @@ static DynapipeBlocks_v1 dynapipe_cuda_blocks(DynapipeCudaModel* all, const Dyna
     blocks.shapes = dynapipe_cuda_shapes(all);
     blocks.make = dynapipe_cuda_make;
     blocks.drop = dynapipe_cuda_drop;
+    blocks.update = dynapipe_cuda_time_update;
     blocks.why = dynapipe_cuda_why;
     return blocks;
 }
@@ -173,58 +262,4 @@ static DynapipeSlice dynapipe_cuda_cut(DYNAPIPE_TREE_MODEL* model, DynapipeRange
     dynapipe_cuda_shrink(model, &slice);
     dynapipe_cuda_point(&model->params, &slice, model->params_memory);
     return slice;
-}
-
-// Sums of squares of a range's values, one for each block: the same for the same values.
-enum { DYNAPIPE_SQUARE_BLOCKS = 64, DYNAPIPE_SQUARE_THREADS = 256 };
-__global__ static void dynapipe_cuda_squares(double* sums, const floatX* values, size_t num_values) {
-    __shared__ double part[DYNAPIPE_SQUARE_THREADS];
-    double sum = 0.0;
-    for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < num_values;
-         i += (size_t)gridDim.x * blockDim.x) {
-        float value = (float)values[i];
-        sum += (double)value * value;
-    }
-    part[threadIdx.x] = sum;
-    for (int half = DYNAPIPE_SQUARE_THREADS / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if ((int)threadIdx.x < half) { part[threadIdx.x] += part[threadIdx.x + half]; }
-    }
-    if (threadIdx.x == 0) { sums[blockIdx.x] = part[0]; }
-}
-
-static double dynapipe_cuda_sum_squares(const void* values, DynapipeSpan span) {
-    static double *there, here[DYNAPIPE_SQUARE_BLOCKS];
-    cudaStream_t stream = dynapipe_cuda_model.stream;
-    if (there == NULL) { cudaCheck(cudaMalloc((void**)&there, sizeof here)); }
-    dynapipe_cuda_squares<<<DYNAPIPE_SQUARE_BLOCKS, DYNAPIPE_SQUARE_THREADS, 0, stream>>>(
-        there, (const floatX*)values + span.begin, (size_t)(span.end - span.begin));
-    cudaCheck(cudaGetLastError());
-    cudaCheck(cudaMemcpyAsync(here, there, sizeof here, cudaMemcpyDeviceToHost, stream));
-    cudaCheck(cudaStreamSynchronize(stream));
-    double sum = 0.0;
-    for (int i = 0; i < DYNAPIPE_SQUARE_BLOCKS; i++) { sum += here[i]; }
-    return sum;
-}
-
-// Master weights begin as the parameters.
-__global__ static void dynapipe_cuda_widen(float* to, const floatX* from, size_t num_values) {
-    for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < num_values;
-         i += (size_t)gridDim.x * blockDim.x) {
-        to[i] = (float)from[i];
-    }
-}
-
-// What their first update would do, tensor by tensor.
-static void dynapipe_cuda_begin_state(DYNAPIPE_TREE_MODEL* model) {
-    size_t num_bytes = model->num_parameters * sizeof(float);
-    cudaCheck(cudaMemset(model->m_memory, 0, num_bytes));
-    cudaCheck(cudaMemset(model->v_memory, 0, num_bytes));
-    if (model->master_weights != NULL) {
-        dynapipe_cuda_widen<<<1024, 256, 0, dynapipe_cuda_model.stream>>>(
-            model->master_weights, (const floatX*)model->params_memory, model->num_parameters);
-        cudaCheck(cudaGetLastError());
-    }
-    cudaCheck(cudaDeviceSynchronize());
-    model->init_state = false;
 }

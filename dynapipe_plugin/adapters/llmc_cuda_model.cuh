@@ -6,6 +6,9 @@ their places in the caller's buffers, forward and backward. Part of llmc_cuda_ma
     scratch  of one call: what stands behind `output` in their table, `output` without logits, and what their
              recompute (-r) makes again
 
+Without a backward to come (validation, a forward that is made again) acts are of one layer: their forward is
+called for one after the other.
+
 The first range reads ids, the others find their input in `in`; the gradient of the residual stream grows in
 `din`. Losses and dlogits of tokens that are not supervised are cleared behind their classifier.
 */
@@ -60,7 +63,19 @@ static void dynapipe_cuda_point_view(DYNAPIPE_TREE_MODEL* view, const DynapipeSl
 typedef struct {
     int64_t acts, scratch;  // bytes so far
     int *inputs, *targets, *rows;
+    floatX* between;  // what a layer leaves to the next, where one place serves all
 } DynapipeCudaPlaces;
+
+enum { DYNAPIPE_CUDA_BACKWARD = DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD };
+
+static bool dynapipe_cuda_has_head(const DynapipeSlice* slice, int flags) {
+    return slice->has_last && (flags & DYNAPIPE_FORWARD_HEAD) != 0;
+}
+
+// Layers with activations of their own.
+static int dynapipe_cuda_kept_layers(const DynapipeSlice* slice, int flags) {
+    return (flags & DYNAPIPE_FORWARD_KEEP) != 0 ? slice->num_layers : 1;
+}
 
 static char* dynapipe_cuda_place(char* base, int64_t* num_bytes, int64_t more) {
     char* at = base == NULL ? NULL : base + *num_bytes;
@@ -77,8 +92,10 @@ static int64_t dynapipe_cuda_output_bytes(int channels) {
 }
 
 static DynapipeCudaPlaces dynapipe_cuda_lay_out(const DynapipeSlice* slice, DYNAPIPE_TREE_MODEL* view, int B,
-                                                int T, bool has_head, char* acts, char* scratch) {
+                                                int T, int flags, char* acts, char* scratch) {
     DYNAPIPE_TREE_CONFIG config = view->config;
+    bool has_head = dynapipe_cuda_has_head(slice, flags);
+    config.num_layers = dynapipe_cuda_kept_layers(slice, flags);
     if (!has_head) { config.padded_vocab_size = 0; }
     TensorSpec specs[NUM_ACTIVATION_TENSORS];
     fill_in_activation_sizes(&view->acts, specs, B, T, config, view->recompute);
@@ -90,8 +107,8 @@ static DynapipeCudaPlaces dynapipe_cuda_lay_out(const DynapipeSlice* slice, DYNA
         bool is_output = pointer == (void**)&view->acts.output, is_lnf = pointer == (void**)&view->acts.lnf;
         bool is_again = pointer == (void**)&view->acts.fch_gelu && view->recompute >= 1;
         if (is_output) { num_bytes = std::max(num_bytes, dynapipe_cuda_output_bytes(config.channels)); }
-        if (!slice->has_first &&
-            (pointer == (void**)&view->acts.encoded || pointer == (void**)&view->acts.scratch_btc)) {
+        bool is_in = pointer == (void**)&view->acts.encoded && (flags & DYNAPIPE_FORWARD_KEEP) != 0;
+        if (!slice->has_first && (is_in || pointer == (void**)&view->acts.scratch_btc)) {
             num_bytes = 0;  // the caller's in and din
         }
         bool is_scratch = is_behind || is_again || ((is_output || is_lnf) && !has_head);
@@ -103,22 +120,23 @@ static DynapipeCudaPlaces dynapipe_cuda_lay_out(const DynapipeSlice* slice, DYNA
     if (slice->has_first) { places.inputs = (int*)dynapipe_cuda_place(acts, &places.acts, id_bytes); }
     if (has_head) { places.targets = (int*)dynapipe_cuda_place(acts, &places.acts, 2 * id_bytes); }
     places.rows = places.targets == NULL ? NULL : places.targets + (size_t)B * T;
+    places.between = (floatX*)view->acts.encoded;
     return places;
 }
 
-static DynapipeCudaPlaces dynapipe_cuda_bytes(void* model, const DynapipeBatch* batch, bool has_head) {
+static DynapipeCudaPlaces dynapipe_cuda_bytes(void* model, const DynapipeBatch* batch, int flags) {
     DynapipeCudaRange* range = (DynapipeCudaRange*)model;
     DYNAPIPE_TREE_MODEL view = range->view;
-    return dynapipe_cuda_lay_out(&range->slice, &view, batch->num_seqs, batch->max_seq_tokens,
-                                 has_head && range->slice.has_last, NULL, NULL);
+    return dynapipe_cuda_lay_out(&range->slice, &view, batch->num_seqs, batch->max_seq_tokens, flags, NULL,
+                                 NULL);
 }
 
 static int64_t dynapipe_cuda_acts_bytes(void* model, const DynapipeBatch* batch, int flags) {
-    return dynapipe_cuda_bytes(model, batch, (flags & DYNAPIPE_FORWARD_HEAD) != 0).acts;
+    return dynapipe_cuda_bytes(model, batch, flags).acts;
 }
 
 static int64_t dynapipe_cuda_scratch_bytes(void* model, const DynapipeBatch* batch) {
-    return dynapipe_cuda_bytes(model, batch, false).scratch;
+    return dynapipe_cuda_bytes(model, batch, DYNAPIPE_FORWARD_KEEP).scratch;  // without a head: `output`, too
 }
 
 static int64_t dynapipe_cuda_boundary_bytes(void* model, const DynapipeBatch* batch, int is_behind) {
@@ -128,10 +146,11 @@ static int64_t dynapipe_cuda_boundary_bytes(void* model, const DynapipeBatch* ba
 
 // --- jobs ------------------------------------------------------------------------------------------------
 
-// The view with its tensors in the caller's buffers, for B sequences of T tokens each.
+// The view with its tensors in the caller's buffers, for B sequences of T tokens each; without KEEP of the
+// first layer.
 static int dynapipe_cuda_begin(DynapipeCudaJob* job, DynapipeCudaPlaces* places, DynapipeCudaRange* range,
                                const DynapipeBatch* batch, const void* in, void* acts, void* scratch,
-                               bool has_head) {
+                               int flags) {
     DYNAPIPE_TREE_MODEL* view = &range->view;
     int B = batch->num_seqs, T = batch->max_seq_tokens;
     if ((int64_t)B * T != batch->num_tokens) {
@@ -142,8 +161,10 @@ static int dynapipe_cuda_begin(DynapipeCudaJob* job, DynapipeCudaPlaces* places,
             B, T, batch->num_tokens);
         return 1;
     }
-    *places = dynapipe_cuda_lay_out(&range->slice, view, B, T, has_head, (char*)acts, (char*)scratch);
+    *places = dynapipe_cuda_lay_out(&range->slice, view, B, T, flags, (char*)acts, (char*)scratch);
     if (!range->slice.has_first) { view->acts.encoded = (floatX*)in; }
+    view->config.num_layers = dynapipe_cuda_kept_layers(&range->slice, flags);
+    dynapipe_cuda_point_view(view, &range->slice);
     view->batch_size = B;
     view->seq_len = T;
     view->inputs = places->inputs;
@@ -151,7 +172,7 @@ static int dynapipe_cuda_begin(DynapipeCudaJob* job, DynapipeCudaPlaces* places,
     *job = {};
     job->stream = dynapipe_cuda_model.stream;
     job->has_first = range->slice.has_first;
-    job->has_head = has_head;
+    job->has_head = dynapipe_cuda_has_head(&range->slice, flags);
     job->head = view->params.DYNAPIPE_TREE_HEAD;
     job->dhead = view->grads.DYNAPIPE_TREE_HEAD;
     job->dlnf = view->grads.lnfw;
@@ -188,31 +209,48 @@ static void dynapipe_cuda_classify(DynapipeCudaRange* range, const DynapipeCudaP
     }
 }
 
+// A view of one layer goes on to layer l of the range, whose input the one before has left in `last`.
+static void dynapipe_cuda_next_layer(DynapipeCudaRange* range, DynapipeCudaJob* job, floatX* between,
+                                     const floatX* last, int l) {
+    const DynapipeTensors* tensors = &dynapipe_cuda_model.tensors;
+    floatX** params = (floatX**)&range->view.params;
+    dynapipe_cuda_point_view(&range->view, &range->slice);
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
+        if (tensors->where[i] == DYNAPIPE_TENSOR_LAYERS) { params[i] += l * tensors->count[i]; }
+    }
+    cudaCheck(cudaMemcpyAsync(between, last, job->dout_bytes, cudaMemcpyDeviceToDevice, job->stream));
+    range->view.acts.encoded = between;
+    job->has_first = false;
+}
+
 static int dynapipe_cuda_forward(void* model, const DynapipeBatch* batch, const void* in, void* out,
                                  void* acts, void* scratch, float* losses, int flags) {
     DynapipeCudaRange* range = (DynapipeCudaRange*)model;
     DYNAPIPE_TREE_MODEL* view = &range->view;
     DynapipeCudaModel* all = &dynapipe_cuda_model;
-    bool has_head = range->slice.has_last && (flags & DYNAPIPE_FORWARD_HEAD) != 0;
+    bool has_head = dynapipe_cuda_has_head(&range->slice, flags);
     DynapipeCudaJob job;
     DynapipeCudaPlaces places;
-    int code = dynapipe_cuda_begin(&job, &places, range, batch, in, acts, scratch, has_head);
+    int code = dynapipe_cuda_begin(&job, &places, range, batch, in, acts, scratch, flags);
     if (code != 0) { return code; }
-    int B = view->batch_size, T = view->seq_len;
+    int B = view->batch_size, T = view->seq_len, kept = view->config.num_layers;
+    const floatX* last = view->acts.residual3 + (size_t)(kept - 1) * B * T * view->config.channels;
     dynapipe_staging_ids(&all->staging, places.inputs, places.targets, batch, all->stream);
 #ifndef ENABLE_CUDNN
     // they write what lies on and below the diagonal, and multiply by all of it
     cudaCheck(cudaMemsetAsync(
-        view->acts.att, 0,
-        sizeof(floatX) * view->config.num_layers * B * view->config.num_heads * (size_t)T * T, all->stream));
+        view->acts.att, 0, sizeof(floatX) * kept * B * view->config.num_heads * (size_t)T * T, all->stream));
 #endif
-    dynapipe_cuda_job = &job;
-    DYNAPIPE_TREE(forward)(view, (int*)batch->tokens, B, T);
-    dynapipe_cuda_job = NULL;
-    dynapipe_cuda_expect(&job, true, 1);
+    for (int l = 0; l < range->slice.num_layers; l += kept) {
+        if (l > 0) { dynapipe_cuda_next_layer(range, &job, places.between, last, l); }
+        job.has_head = has_head && l + kept == range->slice.num_layers;
+        dynapipe_cuda_job = &job;
+        DYNAPIPE_TREE(forward)(view, (int*)batch->tokens, B, T);
+        dynapipe_cuda_job = NULL;
+    }
+    dynapipe_cuda_expect(&job, true, range->slice.num_layers / kept);
+    view->config.num_layers = range->slice.num_layers;
     if (out != NULL) {
-        const floatX* last =
-            view->acts.residual3 + (size_t)(view->config.num_layers - 1) * B * T * view->config.channels;
         cudaCheck(cudaMemcpyAsync(out, last, job.dout_bytes, cudaMemcpyDeviceToDevice, all->stream));
     }
     if (has_head) { dynapipe_cuda_classify(range, &places, batch, losses); }
@@ -226,8 +264,7 @@ static int dynapipe_cuda_backward(void* model, const DynapipeBatch* batch, const
     DynapipeCudaRange* range = (DynapipeCudaRange*)model;
     DynapipeCudaJob job;
     DynapipeCudaPlaces places;
-    int code =
-        dynapipe_cuda_begin(&job, &places, range, batch, in, acts, scratch, range->slice.has_last != 0);
+    int code = dynapipe_cuda_begin(&job, &places, range, batch, in, acts, scratch, DYNAPIPE_CUDA_BACKWARD);
     if (code != 0) { return code; }
     job.dout = dout;
     if (!range->slice.has_first) { range->view.acts.scratch_btc = (floatX*)din; }

@@ -6,18 +6,26 @@
 
 #include "checker.h"
 
-// The standard micro-batches on their way through the chain of smallest ranges.
+// How the model is cut: into the smallest ranges, or into few, in which several layers come to share a place.
+typedef enum { CUT_SMALL, CUT_LARGE } Cut;
+
+// The standard micro-batches on their way through the chain.
 typedef struct {
     CheckerChain chain;
     CheckerBatch batches[CHECKER_STANDARD];
     CheckerWork works[CHECKER_STANDARD];
 } Setting;
 
-static Status set_up(Checker* c, Setting** out) {
+static Status set_up(Checker* c, Setting** out, Cut cut) {
     Setting* s = CHECKER_NEW(c, Setting, 1);
     int32_t* cuts = CHECKER_NEW(c, int32_t, c->num_blocks);
     if (s == NULL || cuts == NULL) { return checker_no_memory(); }
-    TRY(checker_chain(c, &s->chain, cuts, checker_cuts(c, cuts)));
+    int32_t num_cuts = checker_cuts(c, cuts), middle = num_cuts / 2;
+    if (cut == CUT_LARGE) {
+        cuts += middle;
+        num_cuts = num_cuts > 2;
+    }
+    TRY(checker_chain(c, &s->chain, cuts, num_cuts));
     for (int32_t i = 0; i < CHECKER_STANDARD; i++) {
         CheckerSequence sequences[CHECKER_MOST_SEQUENCES];
         TRY(checker_batch(c, &s->batches[i], sequences, checker_standard(c, sequences, i), 0));
@@ -100,10 +108,10 @@ static Status check_all_numbers(Checker* c, const Setting* s) {
 }
 
 // Guards are looked at behind every call (checker_run.c).
-Status checker_law_bytes(Checker* c) {
+static Status check_bytes(Checker* c, Cut cut) {
     Setting* s;
     float *params, *gradients;
-    TRY(set_up(c, &s));
+    TRY(set_up(c, &s, cut));
     TRY(checker_params(c, &s->chain, &params));
     checker_zero_gradients(c, &s->chain);
     TRY(checker_gradients(c, &s->chain, &gradients));
@@ -119,6 +127,11 @@ Status checker_law_bytes(Checker* c) {
     }
     TRY(check_untouched(c, s, params, false, "forward, backward_inputs or backward_weights"));
     return check_all_numbers(c, s);
+}
+
+Status checker_law_bytes(Checker* c) {
+    TRY(check_bytes(c, CUT_SMALL));
+    return check_bytes(c, CUT_LARGE);
 }
 
 // --- the forward again -----------------------------------------------------------------------------------
@@ -178,9 +191,9 @@ static Status check_forward_again(Checker* c, const Setting* s, CheckerWork* wor
                              "with KEEP, acts must hold all that backward reads, also where out is NULL");
 }
 
-Status checker_law_forward(Checker* c) {
+static Status check_forwards(Checker* c, Cut cut) {
     Setting* s;
-    TRY(set_up(c, &s));
+    TRY(set_up(c, &s, cut));
     for (int32_t i = 0; i < CHECKER_STANDARD; i++) {
         TRY(check_forward_again(c, s, &s->works[i]));
         CheckerBatch evaluated = s->batches[i];
@@ -192,13 +205,18 @@ Status checker_law_forward(Checker* c) {
     return STATUS_OK;
 }
 
+Status checker_law_forward(Checker* c) {
+    TRY(check_forwards(c, CUT_SMALL));
+    return check_forwards(c, CUT_LARGE);
+}
+
 // --- backward --------------------------------------------------------------------------------------------
 
 // F1 B1 W1 F2 B2 W2 against F1 F2 B1 B2 W2 W1, each in its own acts.
 Status checker_law_divided(Checker* c) {
     Setting* s;
     float *joint, *divided;
-    TRY(set_up(c, &s));
+    TRY(set_up(c, &s, CUT_SMALL));
     CheckerWork *one = &s->works[1], *other = &s->works[2];
     checker_zero_gradients(c, &s->chain);
     TRY(checker_step(c, one));
@@ -262,7 +280,7 @@ static Status check_loss_scale(Checker* c, Setting* s, const float* gradients) {
 Status checker_law_sums(Checker* c) {
     Setting* s;
     float *one, *other, *both;
-    TRY(set_up(c, &s));
+    TRY(set_up(c, &s, CUT_SMALL));
     TRY(check_zeroed(c, s));
     TRY(gradients_of(c, &s->chain, &s->works[1], &one));
     TRY(check_loss_scale(c, s, one));

@@ -134,9 +134,7 @@ Status measure_fresh(CostModel* out, Measure* m) {
     Dynapipe* dp = m->dp;
     const bool is_main = dp->transport.rank == 0;
     m->shows = is_main && isatty(STDOUT_FILENO);
-    Status status = measure_times(out, m);
-    if (m->next_show_ns > 0) { printf("\r\033[K"); }
-    TRY(status);
+    TRY(measure_times(out, m));
     TRY(measure_links(out, dp));
     for (int part = 0; part < PART_COUNT; part++) {
         out->parts[RECOMPUTE_NONE][part].offered = out->parts[RECOMPUTE_FULL][part].offered = true;

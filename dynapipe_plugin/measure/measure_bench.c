@@ -13,7 +13,7 @@ enum { MIN_RUNS = 2, MAX_RUNS = 9 };
 enum { MAX_QUEUED = 32, QUEUED_NS = 4000000, GPU_WARM_NS = 300000000 };
 // A first run as long as this is not much longer than the next ones, for want of warm caches: it counts.
 enum { LONG_RUN_NS = 20000000, POINT_NS = 40000000 };
-enum { SHOW_AFTER_NS = 800000000, SHOW_EVERY_NS = 200000000 };
+enum { SHOW_EVERY_NS = 2000000000 };
 
 // --- memory ------------------------------------------------------------------------------------------------
 
@@ -246,11 +246,11 @@ static Status time_here(BenchTimes* out, Bench* bench, const MeasureShape* shape
 
 // --- all ranks ---------------------------------------------------------------------------------------------
 
-// Now and then, and nothing of what is done in a moment.
+// Whole lines: what mpirun starts finds a terminal even where its output becomes a file.
 static void show_progress(Measure* m) {
-    if (!m->shows || m->spent_ns < SHOW_AFTER_NS || m->spent_ns < m->next_show_ns) { return; }
-    m->next_show_ns = m->spent_ns + SHOW_EVERY_NS;
-    printf("\rmeasuring %s: %d of %d points, %.1f s ", m->blocks->signature, m->points_done, m->num_points,
+    if (!m->shows || m->spent_ns - m->shown_ns < SHOW_EVERY_NS) { return; }
+    m->shown_ns = m->spent_ns;
+    printf("measuring %s: %d of %d points, %.1f s\n", m->blocks->signature, m->points_done, m->num_points,
            (double)m->spent_ns / 1e9);
     fflush(stdout);
 }

@@ -21,10 +21,10 @@ typedef struct {
     int64_t budget_ns;          // for all points
     int64_t (*clock_ns)(void);  // what the model takes is measured by; NULL: the machine's
     int32_t num_points, points_done;
-    int64_t begin_ns;      // by clock_now_ns()
-    int64_t spent_ns;      // since then, mean over the ranks, after the last point
-    bool shows;            // a line on the terminal that grows ...
-    int64_t next_show_ns;  // ... from here on
+    int64_t begin_ns;  // by clock_now_ns()
+    int64_t spent_ns;  // since then, mean over the ranks, after the last point
+    bool shows;        // how far it has come, now and then
+    int64_t shown_ns;  // what was spent when it last did
 } Measure;
 
 static inline bool measure_is_gpu(const Measure* m) {

@@ -78,8 +78,9 @@ static bool is_close(const GPT2* model, const char* path) {
         for (size_t k = 0; k < model->param_sizes[i]; k++, at++) {
             float value;
             if (fread(&value, sizeof value, 1, file) != 1) { return false; }
+            double off = fabs((double)(value - model->grads_memory[at]));
             largest = fmax(largest, fabs((double)model->grads_memory[at]));
-            difference = fmax(difference, fabs((double)(value - model->grads_memory[at])));
+            difference = isnan(off) ? INFINITY : fmax(difference, off);  // fmax() passes over a NaN
         }
         if (difference / largest > worst) { worst = difference / largest, worst_tensor = i; }
     }

@@ -16,15 +16,15 @@ with the data (dataloader/task_table.h).
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "dataloader/jsonl.h"
-#include "dataloader/sample_file.h"
-#include "dataloader/shard_writer.h"
-#include "dataloader/task_table.h"
-#include "dataloader/tokenizer/tokenizer.h"
-#include "dynapipe_plugin/base/clock.h"
-#include "dynapipe_plugin/base/file_io.h"
-#include "dynapipe_plugin/base/hash.h"
-#include "dynapipe_plugin/base/options.h"
+#include "../jsonl.h"
+#include "../sample_file.h"
+#include "../shard_writer.h"
+#include "../task_table.h"
+#include "../tokenizer/tokenizer.h"
+#include "../../dynapipe_plugin/base/clock.h"
+#include "../../dynapipe_plugin/base/file_io.h"
+#include "../../dynapipe_plugin/base/hash.h"
+#include "../../dynapipe_plugin/base/options.h"
 
 enum { PREPARE_BAD_LINES_SHOWN = 10 };
 

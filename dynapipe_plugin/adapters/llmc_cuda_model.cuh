@@ -248,8 +248,8 @@ static int dynapipe_cuda_forward(void* model, const DynapipeBatch* batch, const 
         DYNAPIPE_TREE(forward)(view, (int*)batch->tokens, B, T);
         dynapipe_cuda_job = NULL;
     }
-    view->config.num_layers = range->slice.num_layers;
     dynapipe_cuda_expect(&job, true, range->slice.num_layers / kept);
+    view->config.num_layers = range->slice.num_layers;
     if (out != NULL) {
         cudaCheck(cudaMemcpyAsync(out, last, job.dout_bytes, cudaMemcpyDeviceToDevice, all->stream));
     }

@@ -144,11 +144,18 @@ static void what_the_model_asks_for_is_obeyed_or_refused(void) {
     write_two_tasks(dir, "train.bin", 0, 1);
     snprintf(train, sizeof train, "%s/train.bin", dir);
     Dynapipe* dp = session_with_data(train, 1);
-    DynapipeShapes_v1 shapes = {1, 2, 6, 4000, 1};
+    DynapipeShapes_v1 shapes = {.padded = 1,
+                                .seq_multiple = 2,
+                                .tokens_multiple = 6,
+                                .max_squares = 4000,
+                                .head_has_layer = 1,
+                                .max_tokens = 900,
+                                .max_seqs = 50};
     CHECK_OK((Status)dynapipe_choose_stages(dp, costs_of(2, shapes, false), &range, 1, &num_ranges));
     CHECK_EQ(dp->request.split_backward, SPLIT_BACKWARD_OFF);
     const ShapeRules* rules = &dp->request.rules;
     CHECK(rules->padded && rules->head_has_layer && rules->max_squares == 4000);
+    CHECK(rules->max_tokens == 900 && rules->max_seqs == 50);
     CHECK(rules->seq_multiple == 2 && rules->tokens_multiple == 6);
     CHECK(range.begin == 0 && range.end == 4);
     shapes.seq_multiple = 4;
@@ -178,7 +185,8 @@ static void what_the_model_asks_for_is_obeyed_or_refused(void) {
 // --- a step
 // --------------------------------------------------------------------------------------------------
 
-static const DynapipeShapes_v1 step_shapes = {1, 2, 6, 1200, 1};
+static const DynapipeShapes_v1 step_shapes = {
+    .padded = 1, .seq_multiple = 2, .tokens_multiple = 6, .max_squares = 1200, .head_has_layer = 1};
 static int32_t num_forwards;
 
 // The toy, if its batch is what it asked for.

@@ -126,6 +126,8 @@ enum {
 // session_data.c
 CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t step_idx);
 
+ShapeRules session_rules(const DynapipeShapes_v1* shapes);  // the planner's
+
 // session_stages.c
 // The best split for the mixture, or with --stage-split the one given; fills request.stages and effort.
 Status session_stages_choose(Dynapipe* dp);

@@ -47,6 +47,23 @@ static Status open_session(Dynapipe* dp, Transport* transport, Start* start) {
     return (Status)dynapipe_open_data(dp, &run);
 }
 
+// Does the loader stand where the run was restored to?
+static Status measure_restored(int* code, Dynapipe* dp, const DynapipeBlocks_v1* blocks,
+                               DynapipeCosts** costs) {
+    Arena arena = {0};
+    LoaderBatch batch;
+    const uint8_t* now;
+    size_t num_bytes;
+    for (int i = 0; i < 3; i++) { TRY(loader_next(dp->train, &batch, &arena)); }
+    loader_rewind(dp->train);
+    TRY((Status)dynapipe_restore(dp, batch.position, batch.position_bytes, 3));
+    *code = dynapipe_measure(dp, blocks, costs);
+    TRY(loader_position(dp->train, &now, &num_bytes, &arena));
+    EXPECT(num_bytes == batch.position_bytes && memcmp(now, batch.position, num_bytes) == 0);
+    arena_free(&arena);
+    return STATUS_OK;
+}
+
 static Status start_body(Transport* t, void* arg) {
     Start* start = arg;
     ClockModel model;
@@ -55,7 +72,7 @@ static Status start_body(Transport* t, void* arg) {
     EXPECT(dp != NULL);
     TRY(open_session(dp, t, start));
     clock_model_init(&model, 4, 0, false, false);
-    start->status[t->rank] = dynapipe_measure(dp, &model.blocks, &costs);
+    TRY(measure_restored(&start->status[t->rank], dp, &model.blocks, &costs));
     start->num_jobs[t->rank] = model.num_jobs;
     snprintf(start->message[t->rank], sizeof start->message[0], "%s", status_message());
     EXPECT((costs != NULL) == (start->status[t->rank] == 0));

@@ -182,8 +182,80 @@ static void what_the_model_asks_for_is_obeyed_or_refused(void) {
     maker_dir_remove(dir);
 }
 
-// --- a step
-// --------------------------------------------------------------------------------------------------
+// --- where the data stands -------------------------------------------------------------------------------
+
+static bool stands_at(const Dynapipe* dp, const LoaderBatch* batch) {
+    const uint8_t* now;
+    size_t num_bytes;
+    Arena arena = {0};
+    CHECK_OK(loader_position(dp->train, &now, &num_bytes, &arena));
+    bool is_same = num_bytes == batch->position_bytes && memcmp(now, batch->position, num_bytes) == 0;
+    arena_free(&arena);
+    return is_same;
+}
+
+// A program that goes on restores before its stages are chosen, or after; the stages are those of the start.
+static void a_position_outlives_the_choice_of_stages(void) {
+    char dir[64], train[128];
+    DynapipeRange range;
+    int32_t num_ranges;
+    Arena arena = {0};
+    LoaderBatch batch;
+    maker_dir_create(dir);
+    write_two_tasks(dir, "train.bin", 0, 1);
+    snprintf(train, sizeof train, "%s/train.bin", dir);
+    Dynapipe* dp = session_with_data(train, 1);
+    for (int i = 0; i < 3; i++) { CHECK_OK(loader_next(dp->train, &batch, &arena)); }
+    dynapipe_close(dp);
+    for (int restored_first = 0; restored_first < 2; restored_first++) {
+        dp = session_with_data(train, 1);
+        CHECK(!stands_at(dp, &batch));
+        if (restored_first) {
+            CHECK_OK((Status)dynapipe_restore(dp, batch.position, batch.position_bytes, 3));
+        }
+        CHECK_OK((Status)dynapipe_choose_stages(dp, costs_of(2, (DynapipeShapes_v1){0}, true), &range, 1,
+                                                &num_ranges));
+        if (!restored_first) {
+            CHECK_OK((Status)dynapipe_restore(dp, batch.position, batch.position_bytes, 3));
+        }
+        CHECK(stands_at(dp, &batch));
+        CHECK_EQ(dp->next_step, 3);
+        dynapipe_close(dp);
+    }
+    arena_free(&arena);
+    maker_dir_remove(dir);
+}
+
+// The mixture is that of the run's first batches, wherever the loader stands.
+static void the_mixture_is_that_of_the_start(void) {
+    char dir[64], train[128];
+    StageBatch first[SESSION_MIXTURE], later[SESSION_MIXTURE];
+    int32_t num_first, num_later;
+    Arena arena = {0};
+    LoaderBatch batch;
+    maker_dir_create(dir);
+    Rng rng = rng_seed(7);
+    MadeData data = maker_random(&rng, 60, 2, 16, 50);
+    maker_write(&data, 0, 60, dir, "train.bin");
+    snprintf(train, sizeof train, "%s/train.bin", dir);
+    Dynapipe* dp = session_with_data(train, 1);
+    CHECK_OK(session_mixture(first, &num_first, dp, &arena));
+    for (int i = 0; i < 3; i++) { CHECK_OK(loader_next(dp->train, &batch, &arena)); }
+    CHECK_OK(session_mixture(later, &num_later, dp, &arena));
+    CHECK(stands_at(dp, &batch));
+    CHECK(num_first == SESSION_MIXTURE && num_later == num_first);
+    for (int32_t b = 0; b < num_first; b++) {
+        CHECK_EQ(first[b].num_samples, later[b].num_samples);
+        size_t num_bytes = (size_t)first[b].num_samples * sizeof *first[b].samples;
+        CHECK(memcmp(first[b].samples, later[b].samples, num_bytes) == 0);
+    }
+    dynapipe_close(dp);
+    maker_free(&data);
+    arena_free(&arena);
+    maker_dir_remove(dir);
+}
+
+// --- a step ----------------------------------------------------------------------------------------------
 
 static const DynapipeShapes_v1 step_shapes = {
     .padded = 1, .seq_multiple = 2, .tokens_multiple = 6, .max_squares = 1200, .head_has_layer = 1};
@@ -240,6 +312,8 @@ int main(void) {
     RUN(not_a_number_is_null);
     RUN(planning_takes_its_share_of_a_step);
     RUN(what_the_model_asks_for_is_obeyed_or_refused);
+    RUN(a_position_outlives_the_choice_of_stages);
+    RUN(the_mixture_is_that_of_the_start);
     RUN(a_step_keeps_what_the_model_asks_for);
     return test_end();
 }

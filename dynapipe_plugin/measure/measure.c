@@ -53,22 +53,19 @@ static int32_t less(int64_t a, int64_t b) {
     return (int32_t)(a < b ? a : b);
 }
 
-// The first batches of the run; the loader goes back to where it was.
 static Status longest_samples(MeasureLengths* out, Dynapipe* dp) {
-    enum { NUM_BATCHES = 4 };
+    StageBatch batches[SESSION_MIXTURE];
+    int32_t num_batches;
     Arena arena = {0};
-    Status status = STATUS_OK;
+    Status status = session_mixture(batches, &num_batches, dp, &arena);
     *out = (MeasureLengths){0};
-    for (int b = 0; b < NUM_BATCHES && status == STATUS_OK; b++) {
-        LoaderBatch batch;
-        status = loader_next(dp->train, &batch, &arena);
-        for (int32_t i = 0; status == STATUS_OK && i < batch.num_samples; i++) {
-            const PlanSample* sample = &batch.lengths[i];
+    for (int32_t b = 0; b < num_batches; b++) {
+        for (int32_t i = 0; i < batches[b].num_samples; i++) {
+            const PlanSample* sample = &batches[b].samples[i];
             if (sample->enc_tokens > out->seq_tokens) { out->seq_tokens = sample->enc_tokens; }
             if (sample->dec_tokens > out->target_tokens) { out->target_tokens = sample->dec_tokens; }
         }
     }
-    loader_rewind(dp->train);
     arena_free(&arena);
     return status;
 }

@@ -52,6 +52,8 @@ static bool side_is_wrong(const ClockModel* about, const int32_t* cu_seqlens, co
     }
     if (shapes->padded) { wrong |= num_tokens % shapes->tokens_multiple != 0; }
     if (shapes->max_squares > 0) { wrong |= squares > shapes->max_squares; }
+    if (shapes->max_tokens > 0) { wrong |= num_tokens > shapes->max_tokens; }
+    if (shapes->max_seqs > 0) { wrong |= num_seqs > shapes->max_seqs; }
     for (int32_t i = 0; i < num_tokens && !wrong; i++) { wrong |= tokens[i] >= about->blocks.vocab; }
     return wrong || sum != squares;
 }

@@ -45,6 +45,11 @@ static void a_right_model_passes(void) {
 static void shapes_are_kept_to(void) {
     passes(&(Tiny){0}, &(DynapipeShapes_v1){.padded = 1});
     passes(&(Tiny){0}, &(DynapipeShapes_v1){.padded = 1, .seq_multiple = 4, .tokens_multiple = 16});
+    passes(&(Tiny){.max_tokens = 9}, NULL);
+    passes(&(Tiny){.max_seqs = 1}, NULL);
+    passes(&(Tiny){.max_tokens = 32, .max_seqs = 2},
+           &(DynapipeShapes_v1){
+               .padded = 1, .seq_multiple = 4, .tokens_multiple = 16, .max_tokens = 32, .max_seqs = 2});
     passes(&(Tiny){.fault = TINY_HEAD_NOT_ALONE}, &(DynapipeShapes_v1){.head_has_layer = 1});
 }
 
@@ -136,10 +141,18 @@ static void a_table_with_holes_is_named(void) {
     Tiny tiny = {0};
     DynapipeBlocks_v1 blocks = tiny_blocks(&tiny);
     tiny.api.zero_gradients = NULL;
-    CHECK(check(&blocks) != 0 && strstr(dynapipe_error(), "api->zero_gradients is NULL") != NULL);
+    CHECK(check(&blocks) != 0 && strstr(dynapipe_error(), "the model tiny has no zero_gradients") != NULL);
     blocks = tiny_blocks(&tiny);
     blocks.num_layers = 1;
     CHECK(check(&blocks) != 0 && strstr(dynapipe_error(), "check one of at least 2 layers") != NULL);
+    blocks = tiny_blocks(&tiny);
+    blocks.shapes.padded = 1;
+    blocks.shapes.seq_multiple = 65536;
+    blocks.shapes.tokens_multiple = 65535;
+    CHECK(check(&blocks) != 0 && strstr(dynapipe_error(), "multiple of 4294901760 tokens") != NULL);
+    blocks = tiny_blocks(&tiny);
+    blocks.shapes.reserved[3] = 1;
+    CHECK(check(&blocks) != 0 && strstr(dynapipe_error(), "DynapipeShapes_v1.reserved[3] is set") != NULL);
     blocks = tiny_blocks(&tiny);
     blocks.make = NULL;
     CHECK(dynapipe_check_model(dp, &blocks, NULL) != 0 && strstr(dynapipe_error(), "make is NULL") != NULL);

@@ -257,13 +257,41 @@ static void no_words(ClockModel* model) {
     model->blocks.vocab = 0;
 }
 
+static void nothing(void) {
+}
+
+static void model_of_another_header(ClockModel* model) {
+    model->api.reserved[7] = nothing;
+}
+
+static void blocks_of_another_header(ClockModel* model) {
+    model->blocks.reserved[0] = nothing;
+}
+
+static void number_of_another_header(ClockModel* model) {
+    model->blocks.reserved_numbers[3] = 1;
+}
+
+static void shapes_of_another_header(ClockModel* model) {
+    model->blocks.shapes.reserved[1] = -1;
+}
+
+static void long_multiples(ClockModel* model) {
+    model->blocks.shapes = (DynapipeShapes_v1){.padded = 1, .seq_multiple = 65536, .tokens_multiple = 65535};
+}
+
 static void models_that_are_none_are_refused(void) {
-    check_blocks(no_forward, "is NULL --->");
+    check_blocks(no_forward, "the model clock has no forward --->");
     check_blocks(no_drop, "is NULL --->");
     check_blocks(two_lines, "signature --->");
     check_blocks(blank_at_end, "signature --->");
     check_blocks(no_layers, "0 layers");
     check_blocks(no_words, "vocabulary of 0");
+    check_blocks(model_of_another_header, "DynapipeModel_v1.reserved[7] is set");
+    check_blocks(blocks_of_another_header, "DynapipeBlocks_v1.reserved[0] is set");
+    check_blocks(number_of_another_header, "DynapipeBlocks_v1.reserved_numbers[3] is set");
+    check_blocks(shapes_of_another_header, "DynapipeShapes_v1.reserved[1] is set");
+    check_blocks(long_multiples, "a window alone for a multiple of 4294901760 tokens");
 }
 
 // Before the data are known; a decoder without targets.

@@ -109,7 +109,8 @@ static void every_feature_finds_its_time(void) {
     }
 }
 
-// Windows of a length that is a multiple of 4, tokens of 16, squares not above 2^20.
+// Windows of a length that is a multiple of 4, tokens of 16, squares not above 2^17; or few windows and
+// tokens.
 static void padded_layouts_are_kept_to(void) {
     static ClockModel model;
     for (int has_dec = 0; has_dec < 2; has_dec++) {
@@ -118,6 +119,13 @@ static void padded_layouts_are_kept_to(void) {
         model.blocks.max_seq_tokens = 300;
         measure(&model.blocks, 500, has_dec ? 200 : 0, clock_model_ns);
         check_parts(&model, 0.05);
+        CHECK_EQ(model.num_wrong, 0);
+    }
+    for (int padded = 0; padded < 2; padded++) {
+        clock_model_init(&model, 4, 0, padded, false);
+        model.blocks.shapes.max_seqs = 3;
+        model.blocks.shapes.max_tokens = 400;
+        measure(&model.blocks, 300, 0, clock_model_ns);
         CHECK_EQ(model.num_wrong, 0);
     }
 }

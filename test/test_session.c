@@ -182,6 +182,21 @@ static void what_the_model_asks_for_is_obeyed_or_refused(void) {
     maker_dir_remove(dir);
 }
 
+// What a program leaves in members that are kept for later came from another header, or from nowhere.
+static void members_kept_for_later_are_zero(void) {
+    Dynapipe* dp = session_of_one();
+    DynapipeRun_v1 run = {.batch_tokens = 1, .reserved = {0, 0, 1}};
+    CHECK_FAILS((Status)dynapipe_open_data(dp, &run), STATUS_OUT_OF_RANGE,
+                "DynapipeRun_v1.reserved[2] is set");
+    DynapipeReport_v1 report = {.step = 1, .reserved = {-1}};
+    CHECK_FAILS((Status)dynapipe_report(dp, &report), STATUS_OUT_OF_RANGE,
+                "DynapipeReport_v1.reserved[0] is set");
+    DynapipeValidation_v1 validation = {.step = 1, .reserved = {0, 0, 0, 5}};
+    CHECK_FAILS((Status)dynapipe_report_validation(dp, &validation), STATUS_OUT_OF_RANGE,
+                "DynapipeValidation_v1.reserved[3] is set");
+    dynapipe_close(dp);
+}
+
 // --- where the data stands -------------------------------------------------------------------------------
 
 static bool stands_at(const Dynapipe* dp, const LoaderBatch* batch) {
@@ -312,6 +327,7 @@ int main(void) {
     RUN(not_a_number_is_null);
     RUN(planning_takes_its_share_of_a_step);
     RUN(what_the_model_asks_for_is_obeyed_or_refused);
+    RUN(members_kept_for_later_are_zero);
     RUN(a_position_outlives_the_choice_of_stages);
     RUN(the_mixture_is_that_of_the_start);
     RUN(a_step_keeps_what_the_model_asks_for);

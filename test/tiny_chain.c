@@ -215,6 +215,9 @@ static int tiny_forward(void* model, const DynapipeBatch* batch, const void* in,
     bool keep = (flags & DYNAPIPE_FORWARD_KEEP) &&
                 !(has(range, TINY_NO_ACTS_WITHOUT_OUT) && out == NULL && !range->is_last);
     float *x = scratch, *m = x + T * C, *y = m + T * C;
+    const Tiny* tiny = range->tiny;
+    if (tiny->max_tokens > 0 && T > tiny->max_tokens) { return 8; }
+    if (tiny->max_seqs > 0 && batch->num_seqs > tiny->max_seqs) { return 9; }
     if (has(range, TINY_FORWARD_FAILS) && range->is_last) { return 5; }
     for (int32_t i = 0; i < T * C && range->is_first; i++) {
         x[i] = param(range, batch->tokens[i / C] * C + i % C);
@@ -377,6 +380,7 @@ DynapipeBlocks_v1 tiny_blocks(Tiny* tiny) {
                                .num_layers = L,
                                .vocab = V,
                                .max_seq_tokens = 32,
+                               .shapes = {.max_tokens = tiny->max_tokens, .max_seqs = tiny->max_seqs},
                                .make = tiny_make,
                                .drop = tiny_drop,
                                .why = tiny_why};

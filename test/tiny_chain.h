@@ -31,6 +31,7 @@ typedef struct {
     TinyFault fault;
     bool no_weights_job;  // backward_inputs does all
     int32_t param_type;
+    int32_t max_tokens, max_seqs;  // of a batch; 0: any
     DynapipeModel_v1 api;
 } Tiny;
 

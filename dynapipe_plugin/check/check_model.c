@@ -1,6 +1,8 @@
 // check_model.c -- dynapipe_check_model(): every law on a model, a line said for each.
 #include <string.h>
 
+#include "../plan/shape_rules.h"
+#include "../run/interface.h"
 #include "../run/session.h"
 #include "checker.h"
 
@@ -22,23 +24,9 @@ static const struct {
 enum { NUM_LAWS = sizeof laws / sizeof laws[0] };
 
 static Status check_blocks(const DynapipeBlocks_v1* blocks) {
-    const DynapipeModel_v1* api = blocks->api;
-    const char* missing = api == NULL                    ? "api"
-                          : blocks->make == NULL         ? "make"
-                          : blocks->drop == NULL         ? "drop"
-                          : api->acts_bytes == NULL      ? "api->acts_bytes"
-                          : api->scratch_bytes == NULL   ? "api->scratch_bytes"
-                          : api->boundary_bytes == NULL  ? "api->boundary_bytes"
-                          : api->forward == NULL         ? "api->forward"
-                          : api->backward_inputs == NULL ? "api->backward_inputs"
-                          : api->zero_gradients == NULL  ? "api->zero_gradients"
-                                                         : NULL;
-    if (missing != NULL) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "%s is NULL ---> only backward_weights, finish, generation, update and "
-                    "why may be",
-                    missing);
-    }
+    TRY(interface_check_blocks(blocks));
+    ShapeRules rules = session_rules(&blocks->shapes);
+    TRY(shape_rules_valid(&rules));
     if (blocks->num_layers < 2 || blocks->num_dec_layers < 0 || blocks->vocab < 2) {
         return FAIL(
             STATUS_BAD_OPTION,

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include "../base/clock.h"
+#include "../plan/shape_rules.h"
+#include "../run/interface.h"
 #include "../run/link_probe.h"
 #include "measure_agree.h"
 #include "measure_kept.h"
@@ -13,15 +15,7 @@
 // --- what to measure ---------------------------------------------------------------------------------------
 
 Status measure_check(const DynapipeBlocks_v1* blocks) {
-    const DynapipeModel_v1* api = blocks->api;
-    bool has_all = api != NULL && blocks->make != NULL && blocks->drop != NULL && api->acts_bytes != NULL &&
-                   api->scratch_bytes != NULL && api->boundary_bytes != NULL && api->forward != NULL &&
-                   api->backward_inputs != NULL && api->zero_gradients != NULL;
-    if (!has_all) {
-        return FAIL(STATUS_OUT_OF_RANGE,
-                    "DynapipeBlocks_v1: make, drop, api, or a function of api is NULL ---> only those that "
-                    "dynapipe.h calls optional may be");
-    }
+    TRY(interface_check_blocks(blocks));
     const char* line = blocks->signature;
     if (line == NULL || line[0] == '\0' || strpbrk(line, "\n\r#") != NULL || line[0] == ' ' ||
         line[strlen(line) - 1] == ' ') {
@@ -35,11 +29,8 @@ Status measure_check(const DynapipeBlocks_v1* blocks) {
                     "%s: %d layers, %d of a decoder, vocabulary of %d ---> give at least 1, 0, 1", line,
                     blocks->num_layers, blocks->num_dec_layers, blocks->vocab);
     }
-    const DynapipeShapes_v1* shapes = &blocks->shapes;
-    if (shapes->seq_multiple < 0 || shapes->tokens_multiple < 0 || shapes->max_squares < 0) {
-        return FAIL(STATUS_OUT_OF_RANGE, "%s: shapes below 0 ---> 0 means that any will do", line);
-    }
-    return STATUS_OK;
+    ShapeRules rules = session_rules(&blocks->shapes);
+    return shape_rules_valid(&rules);
 }
 
 static int32_t up_to_power(int32_t n) {

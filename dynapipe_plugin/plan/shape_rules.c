@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-static int64_t greatest_divisor(int64_t a, int64_t b) {
+int64_t shape_greatest_divisor(int64_t a, int64_t b) {
     while (b != 0) {
         int64_t rest = a % b;
         a = b;
@@ -17,14 +17,22 @@ static int64_t at_least_one(int32_t multiple) {
 
 int64_t shape_rules_multiple(const ShapeRules* rules, int64_t num_seqs) {
     int64_t seq = at_least_one(rules->seq_multiple), tokens = at_least_one(rules->tokens_multiple);
-    int64_t rest = tokens / greatest_divisor(tokens, num_seqs);
-    return seq / greatest_divisor(seq, rest) * rest;
+    int64_t rest = tokens / shape_greatest_divisor(tokens, num_seqs);
+    return seq / shape_greatest_divisor(seq, rest) * rest;
+}
+
+static int64_t round_up(int64_t num_tokens, int64_t multiple) {
+    return (num_tokens + multiple - 1) / multiple * multiple;
+}
+
+int64_t shape_rules_round(const ShapeRules* rules, int64_t num_tokens, int64_t num_seqs) {
+    return round_up(num_tokens, shape_rules_multiple(rules, num_seqs));
 }
 
 int32_t shape_rules_pad(const ShapeRules* rules, int32_t num_tokens, int64_t num_seqs, int64_t max_tokens) {
     bool asked = rules->seq_multiple > 0 || rules->tokens_multiple > 0;
     int64_t multiple = asked ? shape_rules_multiple(rules, num_seqs) : PAD_MULTIPLE;
-    int64_t rounded = ((int64_t)num_tokens + multiple - 1) / multiple * multiple;
+    int64_t rounded = round_up(num_tokens, multiple);
     if (asked || max_tokens <= 0 || max_tokens > rounded) { return (int32_t)rounded; }
     return (int32_t)(max_tokens < num_tokens ? num_tokens : max_tokens);
 }

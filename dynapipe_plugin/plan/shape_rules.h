@@ -15,8 +15,11 @@ always the best.
 
 enum { PAD_MULTIPLE = 8, SHAPE_MAX_MULTIPLE = 1 << 16, SHAPE_MAX_WINDOW = 1 << 24, SHAPE_WORDS = 256 };
 
+int64_t shape_greatest_divisor(int64_t a, int64_t b);  // of both; that of 0 and b is b
 // What T(num_seqs) is a multiple of; num_seqs 0: the least of any number of sequences.
 int64_t shape_rules_multiple(const ShapeRules* rules, int64_t num_seqs);
+// num_tokens rounded up to that.
+int64_t shape_rules_round(const ShapeRules* rules, int64_t num_tokens, int64_t num_seqs);
 // T. max_tokens: the longest sequence that the model takes (0: any), which rules keep to by themselves
 // (shape_rules_check).
 int32_t shape_rules_pad(const ShapeRules* rules, int32_t num_tokens, int64_t num_seqs, int64_t max_tokens);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../plan/shape_rules.h"
+#include "interface.h"
 #include "session.h"
 
 enum { MAX_STEP_SAMPLES = 1 << 20 };  // the search grows with them; beyond, -d is a slip of the finger
@@ -88,6 +89,7 @@ static Status check_step_fits(const Dynapipe* dp) {
 }
 
 static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
+    TRY(interface_check_run(run));
     dp->run = *run;
     LoaderOptions options = loader_options(dp, true);
     TRY(loader_open(&dp->train, run->train_pattern, &options));

@@ -8,11 +8,13 @@
 #include "ranks.h"
 #include "test.h"
 
-enum { MOST_RANKS = 4 };
+enum { MOST_RANKS = 4, MORE_BYTES = 50000 };
 
 // One start of a program on some ranks, and what came out.
 typedef struct {
     const char* option[3];  // of the command line, NULL behind the last
+    bool asks_for_more;     // each rank's model asks for more bytes than the one before
+    bool shares_update;     // replicas instead of stages, of which each updates its share
     int32_t num_jobs[MOST_RANKS];
     int status[MOST_RANKS];
     char message[MOST_RANKS][512];
@@ -38,12 +40,19 @@ static Status open_session(Dynapipe* dp, Transport* transport, Start* start) {
     dp->transport = *transport;
     dp->num_stages = transport->num_ranks;
     dp->num_replicas = 1;
+    if (start->shares_update) {
+        dp->num_replicas = dp->num_stages;
+        dp->num_stages = 1;
+    }
     TRY(session_options_take(&dp->options, &argc, argv, NULL));
     for (int32_t r = 0; r < transport->num_ranks; r++) { ranks[r] = r; }
     TRY(collective_init(&dp->world, &dp->transport, ranks, transport->num_ranks, INT64_C(20000000000)));
     snprintf(pattern, sizeof pattern, "%s/train.bin", data_dir);
-    DynapipeRun_v1 run = {
-        .train_pattern = pattern, .batch_tokens = 4096, .max_seq_tokens = 1024, .num_steps = 1};
+    DynapipeRun_v1 run = {.train_pattern = pattern,
+                          .batch_tokens = 4096,
+                          .max_seq_tokens = 1024,
+                          .num_steps = 1,
+                          .zero_stage = start->shares_update};
     return (Status)dynapipe_open_data(dp, &run);
 }
 
@@ -72,6 +81,7 @@ static Status start_body(Transport* t, void* arg) {
     EXPECT(dp != NULL);
     TRY(open_session(dp, t, start));
     clock_model_init(&model, 4, 0, false, false);
+    if (start->asks_for_more) { model.more_bytes = MORE_BYTES * t->rank; }
     TRY(measure_restored(&start->status[t->rank], dp, &model.blocks, &costs));
     start->num_jobs[t->rank] = model.num_jobs;
     snprintf(start->message[t->rank], sizeof start->message[0], "%s", status_message());
@@ -135,6 +145,45 @@ static void the_next_start_measures_nothing(void) {
     CHECK(start->about.has_weights_job);
     expect(run_start(2, NULL, NULL), 2, false);
     CHECK_EQ(maker_dir_count(cache_dir), 2);
+}
+
+// Ranks with other kernels: what a plan gives is enough for the neediest, everywhere.
+static void the_neediest_rank_decides(void) {
+    const MbShape shape = {1, 100, 10000, 0, 0, 0, 100};
+    const CostStage stages[] = {{{0, 1}, true, false, false}, {{3, 4}, false, true, false}};
+    CostModel alike = run_start(4, NULL, NULL)->costs[0];
+    static Start start;
+    start = (Start){.asks_for_more = true};
+    CHECK_EQ(ranks_run(4, RANKS_CHECKED, start_body, &start, results, 1), 0);
+    expect(&start, 4, false);
+    const CostModel* other = &start.costs[0];
+    const int64_t most = 3 * MORE_BYTES;
+    for (int i = 0; i < 2; i++) {
+        const CostStage* s = &stages[i];
+        CHECK(cost_scratch_bytes(other, s, &shape) - cost_scratch_bytes(&alike, s, &shape) >= most);
+        if (!s->has_head) {
+            CHECK(cost_boundary_bytes(other, s, &shape) - cost_boundary_bytes(&alike, s, &shape) >= most);
+        }
+        CHECK(cost_stored_bytes(other, s, RECOMPUTE_FULL, &shape) -
+                  cost_stored_bytes(&alike, s, RECOMPUTE_FULL, &shape) >=
+              most);
+        CHECK(cost_forward_bytes(other, s, RECOMPUTE_FULL, &shape) -
+                  cost_forward_bytes(&alike, s, RECOMPUTE_FULL, &shape) >=
+              most);
+    }
+}
+
+// Replicas that share the optimizer's state share its time, now and when it is found in a file.
+static void a_shared_update_is_divided(void) {
+    static Start start;
+    double whole = run_start(2, "--measure", "again")->costs[0].update_ns_per_byte;
+    CHECK(whole > 0);
+    for (int i = 0; i < 2; i++) {
+        start = (Start){.shares_update = true};
+        CHECK_EQ(ranks_run(2, RANKS_CHECKED, start_body, &start, results, 1), 0);
+        expect(&start, 2, false);
+        CHECK(start.costs[0].update_ns_per_byte == whole / 2);
+    }
 }
 
 static void longer_sequences_are_measured(void) {
@@ -310,6 +359,8 @@ int main(void) {
     maker_dir_create(cache_dir);
     setenv("DYNAPIPE_CACHE", cache_dir, 1);
     RUN(the_next_start_measures_nothing);
+    RUN(the_neediest_rank_decides);
+    RUN(a_shared_update_is_divided);
     RUN(longer_sequences_are_measured);
     RUN(what_is_of_no_use_is_measured_anew);
     RUN(without_a_folder_it_is_measured_each_time);

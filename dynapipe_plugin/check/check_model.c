@@ -16,6 +16,7 @@ static const struct {
     {"gradients add, loss_scale scales them alone", checker_law_sums},
     {"a forward again gives the same", checker_law_forward},
     {"backward divided and delayed gives the joint one's gradients", checker_law_divided},
+    {"jobs queued and waited for once give the same", checker_law_queued},
     {"every cut gives the whole's losses and gradients", checker_law_cuts},
     {"grouping samples changes nothing", checker_law_grouping},
     {"padding changes nothing", checker_law_padding},

@@ -275,6 +275,15 @@ Status loader_next(Loader* loader, LoaderBatch* out, Arena* arena) {
 
 // --- position --------------------------------------------------------------------------------------------
 
+Status loader_position(const Loader* loader, const uint8_t** out, size_t* num_bytes, Arena* arena) {
+    *num_bytes = position_bytes_of(loader);
+    uint8_t* position = ARENA_NEW(arena, uint8_t, *num_bytes);
+    if (position == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for the position in the data"); }
+    write_position(loader, position);
+    *out = position;
+    return STATUS_OK;
+}
+
 void loader_rewind(Loader* loader) {
     loader->seed = loader->source.options.seed;
     loader->step = 0;

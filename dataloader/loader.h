@@ -89,6 +89,8 @@ int64_t loader_num_skipped(const Loader* loader);    // those, or texts without 
 
 // Draw the next batch into the arena. Thread rule: one thread at a time. After an error: restore or close.
 Status loader_next(Loader* loader, LoaderBatch* out, Arena* arena);
+// Where it stands now, for loader_restore(); in the arena.
+Status loader_position(const Loader* loader, const uint8_t** out, size_t* num_bytes, Arena* arena);
 // Go on behind a batch, on the seed it was drawn with. Other tasks, samples or truncation than the position
 // was saved with are STATUS_MISMATCH, a damaged record STATUS_BAD_FORMAT; the loader then stays where it was.
 Status loader_restore(Loader* loader, const uint8_t* position, size_t position_bytes);

@@ -17,8 +17,9 @@ dynapipe.h -- the one header a trainer includes.
 
 Works from C99 and C++17. Every name begins with dynapipe/Dynapipe/DYNAPIPE. Functions return 0 or an error
 code; dynapipe_error() then says what happened and what to do. Published structs are never edited: a change
-means _v2 beside _v1 (DynapipeBatch, which only the plugin makes, may grow at its end); test/test_interface.c
-keeps their sizes, places and numbers. Start a struct of these as zeros: what is 0 or NULL is the common case.
+means _v2 beside _v1 (DynapipeBatch and DynapipeCache, which only the plugin makes, may grow at their end);
+test/test_interface.c keeps their sizes, places and numbers. Start a struct of these as zeros: what is 0 or
+NULL is the common case, and `reserved` members are refused with anything else.
 All calls of one Dynapipe come from one thread; planning runs in a thread of its own. How to bring a model of
 your own: doc/porting.md.
 */
@@ -41,12 +42,12 @@ extern "C" {
 typedef struct {
     int32_t num_seqs;           // attention windows
     int32_t num_tokens;         // of all of them, padding included
-    int32_t num_rows;           // supervised tokens
+    int32_t num_rows;           // supervised tokens; at least 1, but 0 in infer(), or where bytes are asked
     int32_t max_seq_tokens;     // longest window
     int64_t num_squares;        // sum of squared lengths of the windows, padding included
     const int32_t* cu_seqlens;  // (num_seqs + 1) window i is tokens [cu_seqlens[i], cu_seqlens[i+1])
     const int32_t* tokens;      // (num_tokens) ids
-    const int32_t* positions;   // (num_tokens) restart at 0 in every sample (packed: in every window)
+    const int32_t* positions;   // (num_tokens) restart at 0 in every window; infer(): behind the cache's
     const int32_t*
         rows;  // (num_rows) which tokens are supervised (of the decoder, if there is one), ascending
     const int32_t* targets;    // (num_rows) the id to predict there
@@ -55,7 +56,8 @@ typedef struct {
     // (num_seqs) tokens of each window that are not padding (which lies behind them); NULL: all. What is
     // causal may pass over it: nothing looks ahead, and padding is not supervised.
     const int32_t* seq_lens;
-    // (num_tokens) a number for each token of a sample in this step, however samples are grouped: for dropout
+    // (num_tokens) a number for each token of a sample in this step, however samples are grouped: for
+    // dropout. NULL in validation and generation: nothing is dropped.
     const uint32_t* token_keys;
     // encoder-decoder models: the decoder's side of the same windows, same conventions; 0 and NULL elsewhere
     int32_t num_dec_tokens, max_dec_seq_tokens;
@@ -67,6 +69,8 @@ typedef struct {
     const uint32_t* dec_token_keys;
 } DynapipeBatch;
 
+// Combinations that come: 0 (training, will be done again before backward), KEEP | HEAD (training), HEAD
+// (validation).
 enum {
     DYNAPIPE_FORWARD_KEEP =
         1,  // acts must serve a later backward; else they may be overwritten layer by layer
@@ -86,22 +90,28 @@ typedef struct {
 
 // A model (one range of blocks on this rank) as the executor drives it. All pointers are device memory where
 // values live (host memory in the CPU build); batches, losses and ids are host memory. Return 0 or an error.
+// acts, scratch, in, out, din and dout lie at multiples of 256 bytes. `acts` may lie at another place, with
+// the same contents, from one call about a micro-batch to the next: nothing in it may point into it.
 typedef struct {
     const char* name;
 
     // Bytes that forward() needs for `acts` under `flags`, what any job needs for `scratch`, and what an
     // activation or gradient takes before (is_behind 0) and behind this range. Only counts are read of
-    // `batch` (num_*, max_*). Never less for more of anything.
+    // `batch` (num_*, max_*). Never less for more of anything. dynapipe_measure() covers sums of terms linear
+    // in the counts, the largest of several sums, and rounding up. Of a ragged model it takes max_seq_tokens
+    // as num_tokens and its square as num_squares, which are no less; num_seqs * max_seq_tokens and the like
+    // are counts of padded models only: in another, a step may stop for want of bytes, and says so.
     int64_t (*acts_bytes)(void* model, const DynapipeBatch* batch, int flags);
     int64_t (*scratch_bytes)(void* model, const DynapipeBatch* batch);
     int64_t (*boundary_bytes)(void* model, const DynapipeBatch* batch, int is_behind);
 
-    // in: NULL on the first range. out: NULL on the last. losses: (num_rows) cross entropy in nats, last
-    // range with HEAD only.
+    // in: NULL on the first range. out: NULL on the last, and may be NULL where a forward is done again
+    // (KEEP). losses: (num_rows) cross entropy in nats, last range with HEAD only.
     int (*forward)(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
                    void* scratch, float* losses, int flags);
     // Gradient of inputs. dout: NULL on the last range; din: NULL on the first. Leaves in acts what
-    // backward_weights needs. May add gradients of small parameters (norms) at once.
+    // backward_weights needs: `in` is gone then, `dout` stays. May add gradients of small parameters (norms)
+    // at once.
     int (*backward_inputs)(void* model, const DynapipeBatch* batch, const void* in, void* acts,
                            const void* dout, void* din, void* scratch);
     // Adds to the gradients of weights. Called exactly once after backward_inputs of that micro-batch. NULL:
@@ -123,6 +133,7 @@ typedef struct {
     int64_t (*infer_bytes)(void* model, const DynapipeBatch* batch);  // of scratch
     int (*infer)(void* model, const DynapipeBatch* batch, const DynapipeCache* cache, const void* in,
                  void* out, void* scratch, int32_t* next);
+    void (*reserved[8])(void);  // NULL
 } DynapipeModel_v1;
 
 // A parameter that several ranges have a copy of (a tied embedding, a table of biases): values [begin, begin
@@ -143,6 +154,7 @@ typedef struct {
     int32_t param_type, grad_type;  // DynapipeType
     int32_t num_tied;
     const DynapipeTied* tied;  // [num_tied], copied
+    int64_t reserved[4];       // 0
 } DynapipeParams_v1;
 
 // Contiguous blocks [begin, end) of the model's chain: its embedding is block 0, then a block for each layer,
@@ -161,6 +173,9 @@ typedef struct {
     int32_t seq_multiple, tokens_multiple;
     int64_t max_squares;     // num_squares of a micro-batch, at most: where kernels count in int; 0: any
     int32_t head_has_layer;  // 1: the head is never a range alone
+    int32_t max_tokens;      // num_tokens of a micro-batch, and num_dec_tokens, at most; 0: any
+    int32_t max_seqs;        // num_seqs of a micro-batch, at most; 0: any
+    int64_t reserved[4];     // 0
 } DynapipeShapes_v1;
 
 // A model as a chain that can be cut: how a range of its blocks is made. For dynapipe_measure() and
@@ -180,13 +195,15 @@ typedef struct {
     DynapipeShapes_v1 shapes;
     // A range. has_values 1: with parameters and gradients where values live, the same values in every range
     // that has the block. 0: to be asked for bytes and counts only; params->params and ->grads are not looked
-    // at. params->tied stays the maker's until drop(). Returns 0 or an error.
+    // at. *params comes as zeros; params->tied stays the maker's until drop(). Returns 0 or an error.
     int (*make)(void* ctx, DynapipeRange blocks, int has_values, void** model, DynapipeParams_v1* params);
     void (*drop)(void* ctx, void* model);
     // (optional) What a step ends with, once: norm of the gradients, optimizer. Its time is part of a step's.
     int (*update)(void* ctx, void* model);
     // (optional) How the program reports that a function above failed; NULL: "error N".
     const char* (*why)(void* ctx);
+    void (*reserved[4])(void);    // NULL
+    int64_t reserved_numbers[4];  // 0
 } DynapipeBlocks_v1;
 
 typedef struct Dynapipe Dynapipe;
@@ -236,6 +253,7 @@ typedef struct {
     int32_t num_steps;          // planning stops there; < 0: one pass over the data
     int32_t zero_stage;         // 1: optimizer state shared among replicas
     int32_t overfit;            // 1: every step trains on the first batch
+    int64_t reserved[4];        // 0
 } DynapipeRun_v1;
 
 typedef struct {
@@ -244,7 +262,8 @@ typedef struct {
     int32_t pad_token;  // an encoder-decoder's decoder starts with it; -1: none, then with eot_token
     int64_t num_samples, num_tokens, num_truncated, num_skipped;
     int64_t num_val_samples;
-    int32_t num_steps;  // of the run
+    int32_t num_steps;    // of the run
+    int64_t reserved[4];  // zeros
 } DynapipeDataInfo_v1;
 
 int dynapipe_open_data(Dynapipe* dp, const DynapipeRun_v1* run);
@@ -264,7 +283,7 @@ int dynapipe_use_stream(Dynapipe* dp, void* stream);
 
 // What the model costs on these ranks, in time and bytes, by running it: small ranges of it, on made-up
 // batches of the shapes the data has, on all ranks at once. Seconds, once: the numbers are kept in a file
-// under blocks->signature and the ranks (--costs names another, or one to use as it is). After
+// under blocks->signature and the ranks (--costs names a file to use as it is instead). After
 // dynapipe_open_data() and dynapipe_use_stream(). *out goes to dynapipe_choose_stages(). A collective.
 int dynapipe_measure(Dynapipe* dp, const DynapipeBlocks_v1* blocks, DynapipeCosts** out);
 
@@ -290,6 +309,7 @@ typedef struct {
     int64_t total_tokens;       // without padding
     int64_t computed_tokens;    // with padding
     const double* task_loss;    // (num_tasks) mean; NaN where the step had none of that task
+    int64_t reserved[4];        // zeros
 } DynapipeStep_v1;
 
 int dynapipe_step(Dynapipe* dp, DynapipeStep_v1* out);
@@ -313,6 +333,7 @@ typedef struct {
     double norm, lr;
     double loss_z, norm_z;  // standard deviations above the recent mean; NaN: too early to say
     const char* log_dir;    // where metrics.jsonl goes; NULL: nowhere
+    int64_t reserved[4];    // 0
 } DynapipeReport_v1;
 // One line on rank 0's terminal, one line in metrics.jsonl, the --trace and --print-plan of their step.
 int dynapipe_report(Dynapipe* dp, const DynapipeReport_v1* report);
@@ -324,6 +345,7 @@ typedef struct {
     double loss;
     const double *task_loss, *exact_match, *rouge_l;  // (num_tasks); shares of 1
     const char* log_dir;                              // NULL: nowhere
+    int64_t reserved[4];                              // 0
 } DynapipeValidation_v1;
 int dynapipe_report_validation(Dynapipe* dp, const DynapipeValidation_v1* validation);
 

@@ -52,6 +52,8 @@ static bool side_is_wrong(const ClockModel* about, const int32_t* cu_seqlens, co
     }
     if (shapes->padded) { wrong |= num_tokens % shapes->tokens_multiple != 0; }
     if (shapes->max_squares > 0) { wrong |= squares > shapes->max_squares; }
+    if (shapes->max_tokens > 0) { wrong |= num_tokens > shapes->max_tokens; }
+    if (shapes->max_seqs > 0) { wrong |= num_seqs > shapes->max_seqs; }
     for (int32_t i = 0; i < num_tokens && !wrong; i++) { wrong |= tokens[i] >= about->blocks.vocab; }
     return wrong || sum != squares;
 }
@@ -152,7 +154,8 @@ static int64_t acts_bytes(void* model, const DynapipeBatch* b, int flags) {
                         : b->num_cross;
     int32_t num_enc = range->enc, num_dec = range->dec;
     if ((flags & DYNAPIPE_FORWARD_KEEP) == 0) { num_enc = num_enc > 0, num_dec = num_dec > 0; }
-    int64_t bytes = num_enc * layer_bytes(enc, enc, 0) + num_dec * layer_bytes(dec, enc, cross);
+    int64_t bytes = range->about->more_bytes;
+    bytes += num_enc * layer_bytes(enc, enc, 0) + num_dec * layer_bytes(dec, enc, cross);
     if (range->enc > 0) { bytes += up(8 * enc.T, 64) + up(b->num_seqs, 16) * 3000; }
     if (range->dec > 0) { bytes += up(8 * dec.T, 64) + up(16 * enc.T, 64); }
     if (range->embedding) { bytes += larger(3000, 12 * enc.T); }
@@ -168,7 +171,7 @@ static int64_t scratch_bytes(void* model, const DynapipeBatch* b) {
     int64_t longest = larger(b->max_seq_tokens, b->max_dec_seq_tokens);
     int64_t bytes = larger(larger(enc.T * 40, 4096), longest * 100);
     if (range->head) { bytes = larger(bytes, up(b->num_rows, 64) * 48 + up(b->num_seqs, 128) * 8); }
-    return bytes;
+    return bytes + range->about->more_bytes;
 }
 
 static int64_t boundary_bytes(void* model, const DynapipeBatch* b, int is_behind) {
@@ -177,7 +180,8 @@ static int64_t boundary_bytes(void* model, const DynapipeBatch* b, int is_behind
     Count dec =
         count_of(range->about, b->num_seqs, b->max_dec_seq_tokens, b->num_dec_tokens, b->num_dec_squares);
     bool both = is_behind ? range->dec > 0 : range->dec > 0 && !range->dec_embedding;
-    return 96 * (enc.T + (both || (range->head && range->enc + range->dec == 0) ? dec.T : 0));
+    return range->about->more_bytes +
+           96 * (enc.T + (both || (range->head && range->enc + range->dec == 0) ? dec.T : 0));
 }
 
 // --- ranges ------------------------------------------------------------------------------------------------

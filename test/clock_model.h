@@ -15,6 +15,7 @@ typedef struct {
     DynapipeModel_v1 api;
     double ns[PART_COUNT][FEATURE_COUNT];  // of a job F; B takes twice that, W half of what is not quadratic
     double slower;                         // times that: another rank's share of a machine
+    int64_t more_bytes;                    // that acts, scratch, boundaries ask for: another rank's kernels
     int32_t num_made;                      // ranges with values
     int32_t num_jobs;
     int32_t num_wrong;  // calls with a batch, a buffer or a range that must not be

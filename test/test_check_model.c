@@ -33,18 +33,24 @@ static void passes(Tiny* tiny, const DynapipeShapes_v1* shapes) {
     DynapipeBlocks_v1 blocks = tiny_blocks(tiny);
     if (shapes != NULL) { blocks.shapes = *shapes; }
     CHECK_EQ(check(&blocks), 0);
-    CHECK_EQ(lines_with("ok   "), 10);
+    CHECK_EQ(lines_with("ok   "), 11);
     if (lines_with("FAIL ") > 0) { printf("%s", said); }
 }
 
 static void a_right_model_passes(void) {
     passes(&(Tiny){0}, NULL);
     passes(&(Tiny){.no_weights_job = true}, NULL);
+    passes(&(Tiny){.is_queued = true}, NULL);
 }
 
 static void shapes_are_kept_to(void) {
     passes(&(Tiny){0}, &(DynapipeShapes_v1){.padded = 1});
     passes(&(Tiny){0}, &(DynapipeShapes_v1){.padded = 1, .seq_multiple = 4, .tokens_multiple = 16});
+    passes(&(Tiny){.max_tokens = 9}, NULL);
+    passes(&(Tiny){.max_seqs = 1}, NULL);
+    passes(&(Tiny){.max_tokens = 32, .max_seqs = 2},
+           &(DynapipeShapes_v1){
+               .padded = 1, .seq_multiple = 4, .tokens_multiple = 16, .max_tokens = 32, .max_seqs = 2});
     passes(&(Tiny){.fault = TINY_HEAD_NOT_ALONE}, &(DynapipeShapes_v1){.head_has_layer = 1});
 }
 
@@ -82,6 +88,8 @@ static const struct {
     {TINY_STATE_IN_MODEL, "two micro-batches under way at once"},
     {TINY_STATE_IN_SCRATCH, "gradients of blocks [0, 2): value 66 of 144 is not a number"},
     {TINY_WEIGHTS_READ_IN, "gradients of blocks [2, 3): value 0 of 78 is not a number"},
+    {TINY_POINTER_IN_ACTS, "acts may move: no pointer into them is kept"},
+    {TINY_ONE_STAGING, "losses of jobs that are waited for once (2 sequences of 30, 2 tokens)"},
     {TINY_GRADIENTS_ASSIGNED, "gradients are added (+=)"},
     {TINY_ZEROES_HALF, "zero_gradients left"},
     {TINY_LOSS_IS_SCALED, "losses are cross entropies in nats; loss_scale belongs to gradients alone"},
@@ -97,6 +105,7 @@ static const struct {
     {TINY_ROWS_REVERSED, "losses stand in the order of batch->rows"},
     {TINY_PADDING_IS_SEEN, "padded to 10, against 1 sequence of 7 tokens, losses"},
     {TINY_NO_BIAS_GRADIENT, "by the gradients it would by"},
+    {TINY_BIAS_GRADIENT_3_PERCENT, "by the gradients it would by"},
     {TINY_SLOPE_OF_TANH, "by the gradients it would by"},
     {TINY_NO_GRADIENT_OF_MEAN, "by the gradients it would by"},
     {TINY_FORWARD_FAILS, "forward of blocks [4, 5) returned error 5 (1 sequence of 7 tokens) tiny words"},
@@ -107,7 +116,7 @@ static void every_mistake_is_named(void) {
     int num_findings = (int)(sizeof findings / sizeof findings[0]);
     CHECK_EQ(num_findings, TINY_NUM_TINY_FAULTS - 1);
     for (int i = 0; i < num_findings; i++) {
-        Tiny tiny = {.fault = findings[i].fault};
+        Tiny tiny = {.fault = findings[i].fault, .is_queued = findings[i].fault == TINY_ONE_STAGING};
         DynapipeBlocks_v1 blocks = tiny_blocks(&tiny);
         bool failed = check(&blocks) != 0 && lines_with("FAIL ") > 0;
         const char* line = strstr(said, "FAIL ");
@@ -137,10 +146,18 @@ static void a_table_with_holes_is_named(void) {
     Tiny tiny = {0};
     DynapipeBlocks_v1 blocks = tiny_blocks(&tiny);
     tiny.api.zero_gradients = NULL;
-    CHECK(check(&blocks) != 0 && strstr(dynapipe_error(), "api->zero_gradients is NULL") != NULL);
+    CHECK(check(&blocks) != 0 && strstr(dynapipe_error(), "the model tiny has no zero_gradients") != NULL);
     blocks = tiny_blocks(&tiny);
     blocks.num_layers = 1;
     CHECK(check(&blocks) != 0 && strstr(dynapipe_error(), "check one of at least 2 layers") != NULL);
+    blocks = tiny_blocks(&tiny);
+    blocks.shapes.padded = 1;
+    blocks.shapes.seq_multiple = 65536;
+    blocks.shapes.tokens_multiple = 65535;
+    CHECK(check(&blocks) != 0 && strstr(dynapipe_error(), "multiple of 4294901760 tokens") != NULL);
+    blocks = tiny_blocks(&tiny);
+    blocks.shapes.reserved[3] = 1;
+    CHECK(check(&blocks) != 0 && strstr(dynapipe_error(), "DynapipeShapes_v1.reserved[3] is set") != NULL);
     blocks = tiny_blocks(&tiny);
     blocks.make = NULL;
     CHECK(dynapipe_check_model(dp, &blocks, NULL) != 0 && strstr(dynapipe_error(), "make is NULL") != NULL);

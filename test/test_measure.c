@@ -8,11 +8,13 @@
 #include "ranks.h"
 #include "test.h"
 
-enum { MOST_RANKS = 4 };
+enum { MOST_RANKS = 4, MORE_BYTES = 50000 };
 
 // One start of a program on some ranks, and what came out.
 typedef struct {
     const char* option[3];  // of the command line, NULL behind the last
+    bool asks_for_more;     // each rank's model asks for more bytes than the one before
+    bool shares_update;     // replicas instead of stages, of which each updates its share
     int32_t num_jobs[MOST_RANKS];
     int status[MOST_RANKS];
     char message[MOST_RANKS][512];
@@ -38,13 +40,37 @@ static Status open_session(Dynapipe* dp, Transport* transport, Start* start) {
     dp->transport = *transport;
     dp->num_stages = transport->num_ranks;
     dp->num_replicas = 1;
+    if (start->shares_update) {
+        dp->num_replicas = dp->num_stages;
+        dp->num_stages = 1;
+    }
     TRY(session_options_take(&dp->options, &argc, argv, NULL));
     for (int32_t r = 0; r < transport->num_ranks; r++) { ranks[r] = r; }
     TRY(collective_init(&dp->world, &dp->transport, ranks, transport->num_ranks, INT64_C(20000000000)));
     snprintf(pattern, sizeof pattern, "%s/train.bin", data_dir);
-    DynapipeRun_v1 run = {
-        .train_pattern = pattern, .batch_tokens = 4096, .max_seq_tokens = 1024, .num_steps = 1};
+    DynapipeRun_v1 run = {.train_pattern = pattern,
+                          .batch_tokens = 4096,
+                          .max_seq_tokens = 1024,
+                          .num_steps = 1,
+                          .zero_stage = start->shares_update};
     return (Status)dynapipe_open_data(dp, &run);
+}
+
+// Does the loader stand where the run was restored to?
+static Status measure_restored(int* code, Dynapipe* dp, const DynapipeBlocks_v1* blocks,
+                               DynapipeCosts** costs) {
+    Arena arena = {0};
+    LoaderBatch batch;
+    const uint8_t* now;
+    size_t num_bytes;
+    for (int i = 0; i < 3; i++) { TRY(loader_next(dp->train, &batch, &arena)); }
+    loader_rewind(dp->train);
+    TRY((Status)dynapipe_restore(dp, batch.position, batch.position_bytes, 3));
+    *code = dynapipe_measure(dp, blocks, costs);
+    TRY(loader_position(dp->train, &now, &num_bytes, &arena));
+    EXPECT(num_bytes == batch.position_bytes && memcmp(now, batch.position, num_bytes) == 0);
+    arena_free(&arena);
+    return STATUS_OK;
 }
 
 static Status start_body(Transport* t, void* arg) {
@@ -55,7 +81,8 @@ static Status start_body(Transport* t, void* arg) {
     EXPECT(dp != NULL);
     TRY(open_session(dp, t, start));
     clock_model_init(&model, 4, 0, false, false);
-    start->status[t->rank] = dynapipe_measure(dp, &model.blocks, &costs);
+    if (start->asks_for_more) { model.more_bytes = MORE_BYTES * t->rank; }
+    TRY(measure_restored(&start->status[t->rank], dp, &model.blocks, &costs));
     start->num_jobs[t->rank] = model.num_jobs;
     snprintf(start->message[t->rank], sizeof start->message[0], "%s", status_message());
     EXPECT((costs != NULL) == (start->status[t->rank] == 0));
@@ -118,6 +145,45 @@ static void the_next_start_measures_nothing(void) {
     CHECK(start->about.has_weights_job);
     expect(run_start(2, NULL, NULL), 2, false);
     CHECK_EQ(maker_dir_count(cache_dir), 2);
+}
+
+// Ranks with other kernels: what a plan gives is enough for the neediest, everywhere.
+static void the_neediest_rank_decides(void) {
+    const MbShape shape = {1, 100, 10000, 0, 0, 0, 100};
+    const CostStage stages[] = {{{0, 1}, true, false, false}, {{3, 4}, false, true, false}};
+    CostModel alike = run_start(4, NULL, NULL)->costs[0];
+    static Start start;
+    start = (Start){.asks_for_more = true};
+    CHECK_EQ(ranks_run(4, RANKS_CHECKED, start_body, &start, results, 1), 0);
+    expect(&start, 4, false);
+    const CostModel* other = &start.costs[0];
+    const int64_t most = 3 * MORE_BYTES;
+    for (int i = 0; i < 2; i++) {
+        const CostStage* s = &stages[i];
+        CHECK(cost_scratch_bytes(other, s, &shape) - cost_scratch_bytes(&alike, s, &shape) >= most);
+        if (!s->has_head) {
+            CHECK(cost_boundary_bytes(other, s, &shape) - cost_boundary_bytes(&alike, s, &shape) >= most);
+        }
+        CHECK(cost_stored_bytes(other, s, RECOMPUTE_FULL, &shape) -
+                  cost_stored_bytes(&alike, s, RECOMPUTE_FULL, &shape) >=
+              most);
+        CHECK(cost_forward_bytes(other, s, RECOMPUTE_FULL, &shape) -
+                  cost_forward_bytes(&alike, s, RECOMPUTE_FULL, &shape) >=
+              most);
+    }
+}
+
+// Replicas that share the optimizer's state share its time, now and when it is found in a file.
+static void a_shared_update_is_divided(void) {
+    static Start start;
+    double whole = run_start(2, "--measure", "again")->costs[0].update_ns_per_byte;
+    CHECK(whole > 0);
+    for (int i = 0; i < 2; i++) {
+        start = (Start){.shares_update = true};
+        CHECK_EQ(ranks_run(2, RANKS_CHECKED, start_body, &start, results, 1), 0);
+        expect(&start, 2, false);
+        CHECK(start.costs[0].update_ns_per_byte == whole / 2);
+    }
 }
 
 static void longer_sequences_are_measured(void) {
@@ -240,13 +306,41 @@ static void no_words(ClockModel* model) {
     model->blocks.vocab = 0;
 }
 
+static void nothing(void) {
+}
+
+static void model_of_another_header(ClockModel* model) {
+    model->api.reserved[7] = nothing;
+}
+
+static void blocks_of_another_header(ClockModel* model) {
+    model->blocks.reserved[0] = nothing;
+}
+
+static void number_of_another_header(ClockModel* model) {
+    model->blocks.reserved_numbers[3] = 1;
+}
+
+static void shapes_of_another_header(ClockModel* model) {
+    model->blocks.shapes.reserved[1] = -1;
+}
+
+static void long_multiples(ClockModel* model) {
+    model->blocks.shapes = (DynapipeShapes_v1){.padded = 1, .seq_multiple = 65536, .tokens_multiple = 65535};
+}
+
 static void models_that_are_none_are_refused(void) {
-    check_blocks(no_forward, "is NULL --->");
+    check_blocks(no_forward, "the model clock has no forward --->");
     check_blocks(no_drop, "is NULL --->");
     check_blocks(two_lines, "signature --->");
     check_blocks(blank_at_end, "signature --->");
     check_blocks(no_layers, "0 layers");
     check_blocks(no_words, "vocabulary of 0");
+    check_blocks(model_of_another_header, "DynapipeModel_v1.reserved[7] is set");
+    check_blocks(blocks_of_another_header, "DynapipeBlocks_v1.reserved[0] is set");
+    check_blocks(number_of_another_header, "DynapipeBlocks_v1.reserved_numbers[3] is set");
+    check_blocks(shapes_of_another_header, "DynapipeShapes_v1.reserved[1] is set");
+    check_blocks(long_multiples, "a window alone for a multiple of 4294901760 tokens");
 }
 
 // Before the data are known; a decoder without targets.
@@ -265,6 +359,8 @@ int main(void) {
     maker_dir_create(cache_dir);
     setenv("DYNAPIPE_CACHE", cache_dir, 1);
     RUN(the_next_start_measures_nothing);
+    RUN(the_neediest_rank_decides);
+    RUN(a_shared_update_is_divided);
     RUN(longer_sequences_are_measured);
     RUN(what_is_of_no_use_is_measured_anew);
     RUN(without_a_folder_it_is_measured_each_time);

@@ -32,13 +32,15 @@ static int64_t interval_ns(const MicrobatchProblem* mp, const int32_t* order, in
     return cost.fits_held || (o->single_alone && end == begin + 1 && cost.fits_alone) ? cost.work_ns : -1;
 }
 
-// Kernels that ask for lengths in multiples and count squares up to a limit; sometimes for tokens in
-// multiples, with which a longer interval may take less: then the answer need not be the best.
+// Kernels that ask for lengths in multiples and take sequences, tokens and squares up to a limit; sometimes
+// for tokens in multiples, with which a longer interval may take less: then the answer need not be the best.
 static void draw_rules(Rng* rng, int round) {
     ShapeRules* rules = &problem.request.rules;
     if (round % 2 == 0) { return; }
     rules->seq_multiple = rng_between(rng, 0, 40);
     rules->max_squares = rng_below(rng, 2) ? rng_between(rng, 10000, 1000000) : 0;
+    rules->max_seqs = rng_below(rng, 4) ? 0 : rng_between(rng, 1, 6);
+    rules->max_tokens = rng_below(rng, 4) ? 0 : rng_between(rng, 200, 2000);
     rules->tokens_multiple = round % 4 == 3 ? rng_between(rng, 1, 48) : 0;
 }
 

@@ -144,11 +144,18 @@ static void what_the_model_asks_for_is_obeyed_or_refused(void) {
     write_two_tasks(dir, "train.bin", 0, 1);
     snprintf(train, sizeof train, "%s/train.bin", dir);
     Dynapipe* dp = session_with_data(train, 1);
-    DynapipeShapes_v1 shapes = {1, 2, 6, 4000, 1};
+    DynapipeShapes_v1 shapes = {.padded = 1,
+                                .seq_multiple = 2,
+                                .tokens_multiple = 6,
+                                .max_squares = 4000,
+                                .head_has_layer = 1,
+                                .max_tokens = 900,
+                                .max_seqs = 50};
     CHECK_OK((Status)dynapipe_choose_stages(dp, costs_of(2, shapes, false), &range, 1, &num_ranges));
     CHECK_EQ(dp->request.split_backward, SPLIT_BACKWARD_OFF);
     const ShapeRules* rules = &dp->request.rules;
     CHECK(rules->padded && rules->head_has_layer && rules->max_squares == 4000);
+    CHECK(rules->max_tokens == 900 && rules->max_seqs == 50);
     CHECK(rules->seq_multiple == 2 && rules->tokens_multiple == 6);
     CHECK(range.begin == 0 && range.end == 4);
     shapes.seq_multiple = 4;
@@ -175,10 +182,98 @@ static void what_the_model_asks_for_is_obeyed_or_refused(void) {
     maker_dir_remove(dir);
 }
 
-// --- a step
-// --------------------------------------------------------------------------------------------------
+// What a program leaves in members that are kept for later came from another header, or from nowhere.
+static void members_kept_for_later_are_zero(void) {
+    Dynapipe* dp = session_of_one();
+    DynapipeRun_v1 run = {.batch_tokens = 1, .reserved = {0, 0, 1}};
+    CHECK_FAILS((Status)dynapipe_open_data(dp, &run), STATUS_OUT_OF_RANGE,
+                "DynapipeRun_v1.reserved[2] is set");
+    DynapipeReport_v1 report = {.step = 1, .reserved = {-1}};
+    CHECK_FAILS((Status)dynapipe_report(dp, &report), STATUS_OUT_OF_RANGE,
+                "DynapipeReport_v1.reserved[0] is set");
+    DynapipeValidation_v1 validation = {.step = 1, .reserved = {0, 0, 0, 5}};
+    CHECK_FAILS((Status)dynapipe_report_validation(dp, &validation), STATUS_OUT_OF_RANGE,
+                "DynapipeValidation_v1.reserved[3] is set");
+    dynapipe_close(dp);
+}
 
-static const DynapipeShapes_v1 step_shapes = {1, 2, 6, 1200, 1};
+// --- where the data stands -------------------------------------------------------------------------------
+
+static bool stands_at(const Dynapipe* dp, const LoaderBatch* batch) {
+    const uint8_t* now;
+    size_t num_bytes;
+    Arena arena = {0};
+    CHECK_OK(loader_position(dp->train, &now, &num_bytes, &arena));
+    bool is_same = num_bytes == batch->position_bytes && memcmp(now, batch->position, num_bytes) == 0;
+    arena_free(&arena);
+    return is_same;
+}
+
+// A program that goes on restores before its stages are chosen, or after; the stages are those of the start.
+static void a_position_outlives_the_choice_of_stages(void) {
+    char dir[64], train[128];
+    DynapipeRange range;
+    int32_t num_ranges;
+    Arena arena = {0};
+    LoaderBatch batch;
+    maker_dir_create(dir);
+    write_two_tasks(dir, "train.bin", 0, 1);
+    snprintf(train, sizeof train, "%s/train.bin", dir);
+    Dynapipe* dp = session_with_data(train, 1);
+    for (int i = 0; i < 3; i++) { CHECK_OK(loader_next(dp->train, &batch, &arena)); }
+    dynapipe_close(dp);
+    for (int restored_first = 0; restored_first < 2; restored_first++) {
+        dp = session_with_data(train, 1);
+        CHECK(!stands_at(dp, &batch));
+        if (restored_first) {
+            CHECK_OK((Status)dynapipe_restore(dp, batch.position, batch.position_bytes, 3));
+        }
+        CHECK_OK((Status)dynapipe_choose_stages(dp, costs_of(2, (DynapipeShapes_v1){0}, true), &range, 1,
+                                                &num_ranges));
+        if (!restored_first) {
+            CHECK_OK((Status)dynapipe_restore(dp, batch.position, batch.position_bytes, 3));
+        }
+        CHECK(stands_at(dp, &batch));
+        CHECK_EQ(dp->next_step, 3);
+        dynapipe_close(dp);
+    }
+    arena_free(&arena);
+    maker_dir_remove(dir);
+}
+
+// The mixture is that of the run's first batches, wherever the loader stands.
+static void the_mixture_is_that_of_the_start(void) {
+    char dir[64], train[128];
+    StageBatch first[SESSION_MIXTURE], later[SESSION_MIXTURE];
+    int32_t num_first, num_later;
+    Arena arena = {0};
+    LoaderBatch batch;
+    maker_dir_create(dir);
+    Rng rng = rng_seed(7);
+    MadeData data = maker_random(&rng, 60, 2, 16, 50);
+    maker_write(&data, 0, 60, dir, "train.bin");
+    snprintf(train, sizeof train, "%s/train.bin", dir);
+    Dynapipe* dp = session_with_data(train, 1);
+    CHECK_OK(session_mixture(first, &num_first, dp, &arena));
+    for (int i = 0; i < 3; i++) { CHECK_OK(loader_next(dp->train, &batch, &arena)); }
+    CHECK_OK(session_mixture(later, &num_later, dp, &arena));
+    CHECK(stands_at(dp, &batch));
+    CHECK(num_first == SESSION_MIXTURE && num_later == num_first);
+    for (int32_t b = 0; b < num_first; b++) {
+        CHECK_EQ(first[b].num_samples, later[b].num_samples);
+        size_t num_bytes = (size_t)first[b].num_samples * sizeof *first[b].samples;
+        CHECK(memcmp(first[b].samples, later[b].samples, num_bytes) == 0);
+    }
+    dynapipe_close(dp);
+    maker_free(&data);
+    arena_free(&arena);
+    maker_dir_remove(dir);
+}
+
+// --- a step ----------------------------------------------------------------------------------------------
+
+static const DynapipeShapes_v1 step_shapes = {
+    .padded = 1, .seq_multiple = 2, .tokens_multiple = 6, .max_squares = 1200, .head_has_layer = 1};
 static int32_t num_forwards;
 
 // The toy, if its batch is what it asked for.
@@ -232,6 +327,9 @@ int main(void) {
     RUN(not_a_number_is_null);
     RUN(planning_takes_its_share_of_a_step);
     RUN(what_the_model_asks_for_is_obeyed_or_refused);
+    RUN(members_kept_for_later_are_zero);
+    RUN(a_position_outlives_the_choice_of_stages);
+    RUN(the_mixture_is_that_of_the_start);
     RUN(a_step_keeps_what_the_model_asks_for);
     return test_end();
 }

@@ -50,6 +50,7 @@ static void check_side(const ShapeRules* rules, const int32_t* cu_seqlens, int32
     }
     CHECK_EQ(squares, num_squares);
     if (rules->max_squares > 0) { CHECK(squares <= rules->max_squares); }
+    if (rules->max_seqs > 0) { CHECK(num_seqs <= rules->max_seqs); }
 }
 
 static int forward(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
@@ -206,9 +207,10 @@ static void every_row_is_counted_once(void) {
     check_validation(path, &data, LONGEST_TARGET, (ShapeRules){0});
     check_validation(path, &data, 0, (ShapeRules){0});
     // 40 + 14, and together 54, are multiples of 2; half of the squares that the tokens alone would let
-    check_validation(path, &data, LONGEST_TARGET, (ShapeRules){true, 2, 2, 0, false});
-    check_validation(path, &data, 0, (ShapeRules){true, 1, 6, 0, false});
+    check_validation(path, &data, LONGEST_TARGET, (ShapeRules){.padded = true, .seq_multiple = 2, .tokens_multiple = 2});
+    check_validation(path, &data, 0, (ShapeRules){.padded = true, .seq_multiple = 1, .tokens_multiple = 6});
     check_validation(path, &data, 0, (ShapeRules){.max_squares = 54 * 54});
+    check_validation(path, &data, 0, (ShapeRules){.max_seqs = 2});
     maker_free(&data);
     maker_dir_remove(dir);
 }
@@ -225,7 +227,8 @@ static void a_sample_beyond_the_kernels_is_named(void) {
     Dynapipe* dp = open_session(path, &counter, LONGEST_TARGET);
     double loss;
     CHECK_FAILS((Status)dynapipe_validate(dp, -1, &loss, NULL), STATUS_INFEASIBLE,
-                "a sample of 40 + 14 tokens, more squared than the model's kernels count (1599) --->");
+                "a sample of 40 + 14 tokens: squared lengths of 1600 and 196, products of 560; the model's "
+                "kernels count up to 1599 of each (max_squares) --->");
     dynapipe_close(dp);
     maker_free(&data);
     maker_dir_remove(dir);

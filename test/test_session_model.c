@@ -135,7 +135,7 @@ static Status incomplete_body(Transport* t, void* arg) {
     TRY(session_on(&dp, t));
     ToyModel toy = toy_of(dp.stage);
     const DynapipeParams_v1 right = params_of(&toy, NULL, 0);
-    TRY(refuses(&dp, NULL, &toy, &right, "range 0: no table of functions"));
+    TRY(refuses(&dp, NULL, &toy, &right, "no table of functions (api)"));
 #define WITHOUT(member)                                                                \
     do {                                                                               \
         DynapipeModel_v1 api = toy_api;                                                \
@@ -160,6 +160,12 @@ static Status incomplete_body(Transport* t, void* arg) {
     params = right;
     params.num_params = -1;
     TRY(refuses(&dp, &toy_api, &toy, &params, "-1 parameters, but no array"));
+    params = right;
+    params.reserved[3] = 1;
+    TRY(refuses(&dp, &toy_api, &toy, &params, "DynapipeParams_v1.reserved[3] is set"));
+    DynapipeModel_v1 newer = toy_api;
+    newer.reserved[0] = (void (*)(void))(uintptr_t)1;
+    TRY(refuses(&dp, &newer, &toy, &right, "DynapipeModel_v1.reserved[0] is set"));
     params = right;
     params.grad_type = 3;
     TRY(refuses(&dp, &toy_api, &toy, &params, "gradients of type 3 ---> DYNAPIPE_FLOAT32 (0)"));

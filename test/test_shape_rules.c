@@ -52,8 +52,8 @@ static ShapeRules draw_rules(Rng* rng, bool padded) {
     return rules;
 }
 
-// Squares that the longest sample keeps to alone, if the draw says so.
-static int64_t draw_squares(Rng* rng, const ShapeRules* rules) {
+// Limits that the longest sample keeps to alone.
+static void draw_limits(Rng* rng, ShapeRules* rules) {
     int64_t longest = 1;
     for (int32_t i = 0; i < problem.num_samples; i++) {
         const PlanSample* s = &problem.samples[i];
@@ -61,7 +61,9 @@ static int64_t draw_squares(Rng* rng, const ShapeRules* rules) {
         n = shape_rules_pad(rules, n, 1, 0);
         longest = n > longest ? n : longest;
     }
-    return longest * longest * rng_between(rng, 100, 400) / 100;
+    if (rng_below(rng, 2)) { rules->max_squares = longest * longest * rng_between(rng, 100, 400) / 100; }
+    if (rng_below(rng, 3) == 0) { rules->max_tokens = longest * rng_between(rng, 100, 400) / 100; }
+    if (rng_below(rng, 3) == 0) { rules->max_seqs = rng_between(rng, 1, 5); }
 }
 
 static void draw_problem(Rng* rng, int32_t round) {
@@ -79,7 +81,7 @@ static void draw_problem(Rng* rng, int32_t round) {
     for (int32_t i = 0; i < problem.num_samples; i++) {  // a giant would be padded for a long time
         if (problem.samples[i].enc_tokens > 4096) { problem.samples[i].enc_tokens = 4096; }
     }
-    if (rng_below(rng, 2)) { request->rules.max_squares = draw_squares(rng, &request->rules); }
+    draw_limits(rng, &request->rules);
     if (4096 % shape_rules_multiple(&request->rules, 1) != 0) { request->max_seq_tokens = 0; }
     if (round % 3 == 0) { random_problem_limit_memory(&problem, rng_between(rng, 50, 300)); }
     if (request->rules.head_has_layer && !request->choose_stages) {
@@ -96,7 +98,7 @@ static void check_microbatch(const Plan* plan, int32_t m) {
     const ShapeRules* rules = &problem.request.rules;
     const PlanMicrobatch* mb = &plan->mbs[m];
     const PlanSequence* first = &plan->sequences[mb->sequence_begin];
-    int64_t enc = 0, dec = 0, cross = 0, longest_enc = 0, longest_dec = 0;
+    int64_t enc = 0, dec = 0, cross = 0, enc_tokens = 0, dec_tokens = 0, longest_enc = 0, longest_dec = 0;
     int32_t num = mb->sequence_end - mb->sequence_begin;
     for (int32_t i = mb->sequence_begin; i < mb->sequence_end; i++) {
         const PlanSequence* seq = &plan->sequences[i];
@@ -104,6 +106,8 @@ static void check_microbatch(const Plan* plan, int32_t m) {
         enc += (int64_t)seq->enc_tokens * seq->enc_tokens;
         dec += (int64_t)seq->dec_tokens * seq->dec_tokens;
         cross += (int64_t)seq->enc_tokens * seq->dec_tokens;
+        enc_tokens += seq->enc_tokens;
+        dec_tokens += seq->dec_tokens;
         longest_enc = sample->enc_tokens > longest_enc ? sample->enc_tokens : longest_enc;
         longest_dec = sample->dec_tokens > longest_dec ? sample->dec_tokens : longest_dec;
         if (!rules->padded) { continue; }
@@ -113,6 +117,8 @@ static void check_microbatch(const Plan* plan, int32_t m) {
     if (rules->max_squares > 0) {
         CHECK(enc <= rules->max_squares && dec <= rules->max_squares && cross <= rules->max_squares);
     }
+    if (rules->max_tokens > 0) { CHECK(enc_tokens <= rules->max_tokens && dec_tokens <= rules->max_tokens); }
+    if (rules->max_seqs > 0) { CHECK(num <= rules->max_seqs); }
     if (rules->padded && (rules->seq_multiple > 0 || rules->tokens_multiple > 0)) {
         CHECK_EQ(first->enc_tokens, least_length(rules, (int32_t)longest_enc, num));
         CHECK_EQ(first->dec_tokens, least_length(rules, (int32_t)longest_dec, num));
@@ -123,7 +129,8 @@ static void check_microbatch(const Plan* plan, int32_t m) {
 static void plans_keep_the_rules(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};
-    int32_t num_plans = 0, num_padded = 0, num_limited = 0;
+    int32_t num_plans = 0, num_padded = 0;
+    int32_t num_squares = 0, num_tokens = 0, num_seqs = 0;
     for (int32_t round = 0; round < 600 && test_failures == 0; round++) {
         Plan plan;
         arena_reset(&arena);
@@ -136,7 +143,8 @@ static void plans_keep_the_rules(void) {
             continue;
         }
         if (status == STATUS_INFEASIBLE) {
-            bool packed = problem.request.batching == BATCHING_PACKED && rules->max_squares > 0;
+            bool limited = rules->max_squares > 0 || rules->max_tokens > 0;
+            bool packed = problem.request.batching == BATCHING_PACKED && limited;
             CHECK(packed || problem.request.memory_limit_bytes > 0);
             continue;
         }
@@ -148,26 +156,31 @@ static void plans_keep_the_rules(void) {
         CHECK(!rules->head_has_layer || last->layer_end > last->layer_begin);
         num_plans++;
         num_padded += rules->padded;
-        num_limited += rules->max_squares > 0;
+        num_squares += rules->max_squares > 0;
+        num_tokens += rules->max_tokens > 0;
+        num_seqs += rules->max_seqs > 0;
         if (test_failures > 0) { printf("round %d, batching %d\n", round, problem.request.batching); }
     }
-    printf("     %d plans, %d padded, %d with a limit on squares\n", num_plans, num_padded, num_limited);
-    CHECK(num_plans > 300 && num_padded > 80 && num_limited > 120);
+    printf("     %d plans, %d padded, limits: %d on squares, %d on tokens, %d on sequences\n", num_plans,
+           num_padded, num_squares, num_tokens, num_seqs);
+    CHECK(num_plans > 300 && num_padded > 80 && num_squares > 120 && num_tokens > 80 && num_seqs > 80);
     arena_free(&arena);
 }
 
 // A thousand like samples, of which a micro-batch may have four.
-static void a_limit_on_squares_is_kept_by_the_search(void) {
+static void a_limit_is_kept_by_the_search(void) {
     Rng rng = rng_seed(seed + 1);
     Arena arena = {0};
-    for (int round = 0; round < 4; round++) {
+    static const ShapeRules limits[] = {
+        {.max_squares = 4 * 96 * 96 + 5}, {.max_tokens = 4 * 96 + 5}, {.max_seqs = 4}};
+    for (int round = 0; round < 6; round++) {
         Plan plan;
         random_problem(&problem, &rng, 1000);
         problem.request.batching = BATCHING_DYNAMIC;
         problem.request.effort = 200;
         problem.request.layout = round % 2 ? LAYOUT_PADDED : LAYOUT_RAGGED;
         for (int32_t i = 0; i < 1000; i++) { problem.samples[i] = (PlanSample){96, 0, 10}; }
-        problem.request.rules.max_squares = 4 * 96 * 96 + 5;
+        problem.request.rules = limits[round / 2];
         CHECK_OK(make(&plan, &arena));
         CHECK(plan.M >= 250 && plan.M < 600);
         CHECK_OK(shape_rules_check_plan(&problem.request.rules, &plan));
@@ -202,7 +215,17 @@ static void a_plan_that_breaks_a_rule_is_found(void) {
     rules.tokens_multiple = 1 << 14;
     CHECK_FAILS(shape_rules_check_plan(&rules, &plan), STATUS_INVALID_PLAN, "are not what the kernels take");
     rules = (ShapeRules){.max_squares = 1};
-    CHECK_FAILS(shape_rules_check_plan(&rules, &plan), STATUS_INVALID_PLAN, "micro-batch 0: squares of");
+    CHECK_FAILS(shape_rules_check_plan(&rules, &plan), STATUS_INVALID_PLAN,
+                "micro-batch 0: squared lengths of");
+    rules = (ShapeRules){.max_tokens = 1};
+    CHECK_FAILS(shape_rules_check_plan(&rules, &plan), STATUS_INVALID_PLAN,
+                "tokens, the model's kernels take 1 of each (max_tokens)");
+    rules = (ShapeRules){.max_seqs = 1};
+    bool has_more = false;
+    for (int32_t m = 0; m < plan.M; m++) { has_more |= plan.mbs[m].shape.num_seqs > 1; }
+    CHECK(has_more);
+    CHECK_FAILS(shape_rules_check_plan(&rules, &plan), STATUS_INVALID_PLAN,
+                "sequences, the model's kernels take 1 (max_seqs)");
     int32_t last = plan.P - 1;
     plan.stages[last].layer_begin = plan.stages[last].layer_end;
     rules = (ShapeRules){.head_has_layer = true};
@@ -241,11 +264,18 @@ static void what_cannot_be_is_said(void) {
     CHECK_FAILS(make(&plan, &arena), STATUS_OUT_OF_RANGE, "seq_multiple -1");
     request->rules = (ShapeRules){.padded = true, .tokens_multiple = 1 << 20};
     CHECK_FAILS(make(&plan, &arena), STATUS_OUT_OF_RANGE, "tokens_multiple 1048576");
+    request->rules = (ShapeRules){.padded = true, .seq_multiple = 65536, .tokens_multiple = 65535};
+    CHECK_FAILS(make(&plan, &arena), STATUS_OUT_OF_RANGE,
+                "a window alone for a multiple of 4294901760 tokens");
+    request->rules = (ShapeRules){.max_seqs = -1};
+    CHECK_FAILS(make(&plan, &arena), STATUS_OUT_OF_RANGE, "max_tokens 0, max_seqs -1 ---> 0 or more");
+    request->rules = (ShapeRules){.max_tokens = -2};
+    CHECK_FAILS(make(&plan, &arena), STATUS_OUT_OF_RANGE, "max_tokens -2");
     arena_free(&arena);
 }
 
-// One sample is more than the kernels count: every batching names it, or the micro-batch that it is in.
-static void a_sample_of_too_many_squares_is_named(void) {
+// One sample is more than the kernels take: every batching names it, or the micro-batch that it is in.
+static void a_sample_that_is_too_much_is_named(void) {
     Arena arena = {0};
     Rng rng = rng_seed(seed + 4);
     random_problem(&problem, &rng, 20);
@@ -256,13 +286,16 @@ static void a_sample_of_too_many_squares_is_named(void) {
     request->mb_tokens = 0;
     for (int32_t i = 0; i < 20; i++) { problem.samples[i] = (PlanSample){40, 0, 5}; }
     problem.samples[7].enc_tokens = 2000;
-    request->rules = (ShapeRules){.max_squares = 2000 * 2000 - 1};
-    for (int batching = 0; batching < BATCHING_COUNT; batching++) {
+    for (int i = 0; i < 2 * BATCHING_COUNT; i++) {
         Plan plan;
+        const int batching = i / 2;
+        request->rules =
+            i % 2 ? (ShapeRules){.max_tokens = 1999} : (ShapeRules){.max_squares = 2000 * 2000 - 1};
         request->batching = (Batching)batching;
         const char* name = batching == BATCHING_PACKED ? "from sample" : "sample 7";
         CHECK_FAILS(make(&plan, &arena), STATUS_INFEASIBLE, name);
-        CHECK(strstr(status_message(), "(max_squares) ---> a smaller -t") != NULL);
+        const char* words = i % 2 ? "(max_tokens) ---> a smaller -t" : "(max_squares) ---> a smaller -t";
+        CHECK(strstr(status_message(), words) != NULL);
     }
     arena_free(&arena);
 }
@@ -271,9 +304,9 @@ int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(padding_is_the_least_that_serves);
     RUN(plans_keep_the_rules);
-    RUN(a_limit_on_squares_is_kept_by_the_search);
+    RUN(a_limit_is_kept_by_the_search);
     RUN(a_plan_that_breaks_a_rule_is_found);
     RUN(what_cannot_be_is_said);
-    RUN(a_sample_of_too_many_squares_is_named);
+    RUN(a_sample_that_is_too_much_is_named);
     return test_end();
 }

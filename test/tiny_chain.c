@@ -18,6 +18,9 @@ typedef struct {
     DynapipeTied tied[2];
     int32_t num_calls;
     float kept[64 * C];  // for faults: what belongs in acts
+    struct TinyJob* queue;
+    int32_t num_queued;
+    int32_t staged[64];  // for a fault: the tokens of the micro-batch that came last
     const float* in;
 } Range;
 
@@ -72,6 +75,7 @@ static int64_t tiny_acts_bytes(void* model, const DynapipeBatch* batch, int flag
     if (has(range, TINY_ACTS_TOO_FEW) && keep) { kept--; }
     if (has(range, TINY_FEWER_BYTES_FOR_MORE_ROWS)) { kept += 1000 - 2 * R * V; }
     if (has(range, TINY_NEGATIVE_BYTES)) { return -1; }
+    if (has(range, TINY_POINTER_IN_ACTS)) { return keep ? floats(kept) + 16 : 0; }
     return keep ? floats(kept) : 0;
 }
 
@@ -94,6 +98,12 @@ static int64_t tiny_boundary_bytes(void* model, const DynapipeBatch* batch, int 
 // them (T, C) and the gradient of logits (R, V). backward_inputs turns y into the gradient before tanh.
 static float* acts_of(const Range* range, const DynapipeBatch* batch, void* acts, int32_t l) {
     return (float*)acts + (int64_t)(l - range->layer_begin) * 3 * batch->num_tokens * C;
+}
+
+// For a fault: behind all of them, where the last layer's x lies.
+static unsigned char* kept_pointer(const Range* range, const DynapipeBatch* batch, void* acts) {
+    int64_t behind = range->is_last ? (int64_t)batch->num_tokens * C + (int64_t)batch->num_rows * V : 0;
+    return (unsigned char*)(acts_of(range, batch, acts, range->layer_end) + behind);
 }
 
 static int32_t window_begin(const Range* range, const DynapipeBatch* batch, int32_t t) {
@@ -144,7 +154,8 @@ static void layer_backward(const Range* range, const DynapipeBatch* batch, int32
         y[i] = dx[i] * (1 - y[i] * (has(range, TINY_SLOPE_OF_TANH) ? 1 : y[i]));
     }
     for (int32_t i = 0; i < T * C && !has(range, TINY_NO_BIAS_GRADIENT); i++) {
-        range->grads[at + 2 * C * C + i % C] += y[i];
+        range->grads[at + 2 * C * C + i % C] +=
+            has(range, TINY_BIAS_GRADIENT_3_PERCENT) ? 1.03F * y[i] : y[i];
     }
     for (int32_t t = 0; t < T; t++) {
         for (int32_t k = 0; k < C; k++) {
@@ -215,6 +226,9 @@ static int tiny_forward(void* model, const DynapipeBatch* batch, const void* in,
     bool keep = (flags & DYNAPIPE_FORWARD_KEEP) &&
                 !(has(range, TINY_NO_ACTS_WITHOUT_OUT) && out == NULL && !range->is_last);
     float *x = scratch, *m = x + T * C, *y = m + T * C;
+    const Tiny* tiny = range->tiny;
+    if (tiny->max_tokens > 0 && T > tiny->max_tokens) { return 8; }
+    if (tiny->max_seqs > 0 && batch->num_seqs > tiny->max_seqs) { return 9; }
     if (has(range, TINY_FORWARD_FAILS) && range->is_last) { return 5; }
     for (int32_t i = 0; i < T * C && range->is_first; i++) {
         x[i] = param(range, batch->tokens[i / C] * C + i % C);
@@ -230,6 +244,9 @@ static int tiny_forward(void* model, const DynapipeBatch* batch, const void* in,
         mean_forward(range, batch, m, x);
         layer_forward(range, used, y, x, m, T, flags != 0 || !has(range, TINY_FLAGS_0_LEAVE_OUT_BIAS));
         if (keep) { memcpy(kept, x, 3 * bytes); }  // x, m, y
+        if (keep && has(range, TINY_POINTER_IN_ACTS)) {
+            memcpy(kept_pointer(range, batch, acts), &kept, sizeof kept);
+        }
         if (has(range, TINY_STATE_IN_MODEL)) { memcpy(range->kept, x, bytes); }
         for (int32_t i = 0; i < T * C; i++) { x[i] += y[i]; }
     }
@@ -251,6 +268,7 @@ static int tiny_backward_weights(void* model, const DynapipeBatch* batch, void* 
     for (int32_t l = range->layer_begin; l < range->layer_end; l++) {
         const float *x = acts_of(range, batch, acts, l), *m = x + T * C, *dz = m + T * C;
         if (has(range, TINY_STATE_IN_MODEL)) { x = range->kept; }
+        if (has(range, TINY_POINTER_IN_ACTS)) { memcpy(&x, kept_pointer(range, batch, acts), sizeof x); }
         if (has(range, TINY_STATE_IN_SCRATCH)) { dz = (const float*)scratch + 2 * T * C; }
         if (has(range, TINY_WEIGHTS_READ_IN) && range->in != NULL) { x = range->in; }
         for (int32_t i = 0; i < C * C; i++) {
@@ -296,6 +314,83 @@ static int tiny_backward_inputs(void* model, const DynapipeBatch* batch, const v
         if (din != NULL) { ((float*)din)[i] = has(range, TINY_DIN_HALVED) ? dx[i] / 2 : dx[i]; }
     }
     return range->tiny->no_weights_job ? tiny_backward_weights(model, batch, acts, dout, scratch) : 0;
+}
+
+// --- a queue ---------------------------------------------------------------------------------------------
+
+typedef enum { TINY_F, TINY_B, TINY_W } TinyJobKind;
+
+// A call that waits for finish(). Batches live as long as their micro-batch.
+typedef struct TinyJob {
+    TinyJobKind kind;
+    const DynapipeBatch* batch;
+    const void *in, *dout;
+    void *out, *acts, *scratch, *din;
+    float* losses;
+    int flags;
+} TinyJob;
+
+enum { MOST_JOBS = 16 };
+
+static int enqueue(Range* range, TinyJob job) {
+    if (range->queue == NULL) { range->queue = calloc(MOST_JOBS, sizeof *range->queue); }
+    if (range->queue == NULL || range->num_queued == MOST_JOBS) { return 4; }
+    size_t num_tokens = (size_t)job.batch->num_tokens;
+    memcpy(range->staged, job.batch->tokens, num_tokens * sizeof(int32_t));
+    range->queue[range->num_queued++] = job;
+    return 0;
+}
+
+static int run_queued(Range* range, const TinyJob* job) {
+    DynapipeBatch batch = *job->batch;
+    if (has(range, TINY_ONE_STAGING)) { batch.tokens = range->staged; }
+    if (job->kind == TINY_F) {
+        return tiny_forward(range, &batch, job->in, job->out, job->acts, job->scratch, job->losses,
+                            job->flags);
+    }
+    if (job->kind == TINY_W) {
+        return tiny_backward_weights(range, &batch, job->acts, job->dout, job->scratch);
+    }
+    return tiny_backward_inputs(range, &batch, job->in, job->acts, job->dout, job->din, job->scratch);
+}
+
+static int queued_finish(void* model) {
+    Range* range = model;
+    int code = 0;
+    for (int32_t i = 0; i < range->num_queued && code == 0; i++) {
+        code = run_queued(range, &range->queue[i]);
+    }
+    range->num_queued = 0;
+    return code;
+}
+
+static int queued_forward(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
+                          void* scratch, float* losses, int flags) {
+    return enqueue(model, (TinyJob){.kind = TINY_F,
+                                    .batch = batch,
+                                    .in = in,
+                                    .out = out,
+                                    .acts = acts,
+                                    .scratch = scratch,
+                                    .losses = losses,
+                                    .flags = flags});
+}
+
+static int queued_backward_inputs(void* model, const DynapipeBatch* batch, const void* in, void* acts,
+                                  const void* dout, void* din, void* scratch) {
+    return enqueue(model, (TinyJob){.kind = TINY_B,
+                                    .batch = batch,
+                                    .in = in,
+                                    .acts = acts,
+                                    .dout = dout,
+                                    .din = din,
+                                    .scratch = scratch});
+}
+
+static int queued_backward_weights(void* model, const DynapipeBatch* batch, void* acts, const void* dout,
+                                   void* scratch) {
+    return enqueue(model,
+                   (TinyJob){.kind = TINY_W, .batch = batch, .acts = acts, .dout = dout, .scratch = scratch});
 }
 
 static void tiny_zero_gradients(void* model) {
@@ -355,6 +450,7 @@ static void tiny_drop(void* ctx, void* model) {
     (void)ctx;
     free(range->params);
     free(range->grads);
+    free(range->queue);
     free(range);
 }
 
@@ -372,12 +468,19 @@ DynapipeBlocks_v1 tiny_blocks(Tiny* tiny) {
                                    .backward_inputs = tiny_backward_inputs,
                                    .backward_weights = tiny->no_weights_job ? NULL : tiny_backward_weights,
                                    .zero_gradients = tiny_zero_gradients};
+    if (tiny->is_queued) {
+        tiny->api.forward = queued_forward;
+        tiny->api.backward_inputs = queued_backward_inputs;
+        tiny->api.backward_weights = queued_backward_weights;
+        tiny->api.finish = queued_finish;
+    }
     return (DynapipeBlocks_v1){.api = &tiny->api,
                                .ctx = tiny,
                                .signature = "tiny",
                                .num_layers = L,
                                .vocab = V,
                                .max_seq_tokens = 32,
+                               .shapes = {.max_tokens = tiny->max_tokens, .max_seqs = tiny->max_seqs},
                                .make = tiny_make,
                                .drop = tiny_drop,
                                .why = tiny_why};

@@ -20,6 +20,7 @@ entropy. W in backward_weights, b in backward_inputs.
     X(STATE_IN_MODEL) X(STATE_IN_SCRATCH) X(WEIGHTS_READ_IN) X(GRADIENTS_ASSIGNED) X(ZEROES_HALF)                  \
     X(LOSS_IS_SCALED) X(MEAN_OVER_ROWS) X(TIED_NOT_LISTED) X(TIED_ELSEWHERE) X(DIN_HALVED) X(LAYERS_FROM_0)        \
     X(HEAD_NOT_ALONE) X(NO_PARAMS) X(FEWER_PARAMS_WITHOUT_VALUES) X(ACROSS_WINDOWS) X(ROWS_REVERSED)               \
+    X(POINTER_IN_ACTS) X(ONE_STAGING) X(BIAS_GRADIENT_3_PERCENT)               \
     X(PADDING_IS_SEEN) X(NO_BIAS_GRADIENT) X(SLOPE_OF_TANH) X(NO_GRADIENT_OF_MEAN) X(FORWARD_FAILS)                 \
     X(FLAGS_0_STAY_AT_A_LAYER)                                                                                     \
     X(NUM_TINY_FAULTS)
@@ -31,7 +32,9 @@ typedef enum { TINY_FAULTS(X) } TinyFault;
 typedef struct {
     TinyFault fault;
     bool no_weights_job;  // backward_inputs does all
+    bool is_queued;       // jobs are done in finish(), as if there were a device
     int32_t param_type;
+    int32_t max_tokens, max_seqs;  // of a batch; 0: any
     DynapipeModel_v1 api;
 } Tiny;
 

@@ -68,9 +68,9 @@ static int32_t newest_done(const char* directory) {
 }
 
 int32_t dynapipe_llmc_latest(DynapipeLlmc* run, const char* directory) {
-    double step = llmc_is_main(run) ? newest_done(directory) : 0;
+    double step = dynapipe_llmc_is_main(run) ? newest_done(directory) : 0;
     dynapipe_llmc_check(run, dynapipe_sum(run->dp, &step, 1));
-    if (step < 0 && llmc_is_main(run)) {
+    if (step < 0 && dynapipe_llmc_is_main(run)) {
         printf("%s: no finished checkpoint to go on from: a new run begins\n", directory);
         fflush(stdout);
     }
@@ -189,7 +189,7 @@ static void drop_tmp(const char* path) {
 
 void dynapipe_llmc_save(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* c, int32_t step) {
     Paths paths = paths_of(c->directory, step);
-    bool is_main = llmc_is_main(run);
+    bool is_main = dynapipe_llmc_is_main(run);
     Status status = is_main ? file_make_directory(c->directory) : STATUS_OK;
     if (is_main && status == STATUS_OK) { status = create_model(c, paths.model); }
     if (is_main && status == STATUS_OK) { status = create_state(run, c, paths.state, step); }
@@ -211,7 +211,7 @@ void dynapipe_llmc_dump_gradients(DynapipeLlmc* run, const DynapipeLlmcCheckpoin
     const char* path = dynapipe_option(run->dp, "--dump-gradients");
     if (path == NULL || run->has_dumped) { return; }
     run->has_dumped = 1;
-    bool is_main = llmc_is_main(run);
+    bool is_main = dynapipe_llmc_is_main(run);
     char tmp[PATH_CHARS + 8];
     bool saved = all_succeeded(run, is_main ? create_model(c, path) : STATUS_OK, "gradients");
     Status status = STATUS_OK;
@@ -312,7 +312,7 @@ static Status resume(DynapipeLlmc* run, DynapipeLlmcCheckpoint* c, int32_t step)
     }
     memcpy(c->rng_states, &header[STATE_RNG], sizeof c->rng_states);
     TRY(restore_position(run, paths.state, state_bytes(c, c->master != NULL), header[STATE_STEP]));
-    if (llmc_is_main(run)) { printf("resumed from %s, step %d\n", paths.state, header[STATE_STEP]); }
+    if (dynapipe_llmc_is_main(run)) { printf("resumed from %s, step %d\n", paths.state, header[STATE_STEP]); }
     return STATUS_OK;
 }
 

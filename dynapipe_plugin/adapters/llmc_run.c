@@ -91,7 +91,7 @@ static void take_options(DynapipeLlmc* run, int* argc, char** argv) {
     if (run->options.resume && run->options.output_dir == NULL) {
         dynapipe_llmc_die(run, "--resume 1: from where? ---> add --output-dir DIR");
     }
-    if (run->options.output_dir != NULL && run->dp != NULL && llmc_is_main(run)) {
+    if (run->options.output_dir != NULL && run->dp != NULL && dynapipe_llmc_is_main(run)) {
         dynapipe_llmc_check(run, (int)file_make_directory(run->options.output_dir));
     }
 }
@@ -164,8 +164,8 @@ void dynapipe_llmc_say_once(DynapipeLlmc* run, const char* line) {
     for (int i = 0; i < run->num_said; i++) {
         if (run->said[i] == line) { return; }
     }
-    if (run->num_said < LLMC_MAX_SAID) { run->said[run->num_said++] = line; }
-    if (!llmc_is_main(run)) { return; }
+    if (run->num_said < DYNAPIPE_LLMC_MAX_SAID) { run->said[run->num_said++] = line; }
+    if (!dynapipe_llmc_is_main(run)) { return; }
     printf("%s\n", line);
     fflush(stdout);
 }
@@ -195,7 +195,7 @@ void dynapipe_llmc_open_data(DynapipeLlmc* run, const DynapipeRun_v1* about, int
     check_data_fits(run, model_tokens, model_vocab);
     run->task_loss = calloc((size_t)run->info.num_tasks + 1, sizeof(double));
     if (run->task_loss == NULL) { dynapipe_llmc_die(run, "no memory for the tasks' losses"); }
-    if (!llmc_is_main(run)) { return; }
+    if (!dynapipe_llmc_is_main(run)) { return; }
     printf("data: %lld samples of %d tasks, %lld tokens; %lld longer than %d truncated%s, %lld skipped\n",
            (long long)run->info.num_samples, run->info.num_tasks, (long long)run->info.num_tokens,
            (long long)run->info.num_truncated, about->max_seq_tokens,
@@ -208,7 +208,8 @@ int32_t dynapipe_llmc_num_steps(const DynapipeLlmc* run) {
 
 // Says what it found and ends the program.
 static void check_model(DynapipeLlmc* run, const DynapipeBlocks_v1* blocks) {
-    dynapipe_llmc_check(run, dynapipe_check_model(run->dp, blocks, llmc_is_main(run) ? stdout : NULL));
+    dynapipe_llmc_check(run,
+                        dynapipe_check_model(run->dp, blocks, dynapipe_llmc_is_main(run) ? stdout : NULL));
     dynapipe_llmc_close(run);
     exit(EXIT_SUCCESS);
 }
@@ -220,7 +221,7 @@ DynapipeRange dynapipe_llmc_place(DynapipeLlmc* run, const DynapipeBlocks_v1* bl
     if (run->options.check_model) { check_model(run, blocks); }
     dynapipe_llmc_check(run, dynapipe_measure(run->dp, blocks, &costs));
     dynapipe_llmc_check(run, dynapipe_choose_stages(run->dp, costs, &mine, 1, &num_ranges));
-    if (llmc_is_main(run)) {
+    if (dynapipe_llmc_is_main(run)) {
         printf("ranks: %d = %d stages x %d replicas, threads per rank %d; %d steps of at most %lld tokens\n",
                dynapipe_num_ranks(run->dp), dynapipe_num_stages(run->dp), dynapipe_num_replicas(run->dp),
                dynapipe_threads(run->dp), run->info.num_steps, (long long)run->about.batch_tokens);

@@ -4,7 +4,7 @@
 #include "../base/status.h"
 #include "llmc_run.h"
 
-enum { LLMC_MAX_SAID = 16 };
+enum { DYNAPIPE_LLMC_MAX_SAID = 16 };
 
 struct DynapipeLlmc {
     Dynapipe* dp;  // NULL: --fixed-length
@@ -12,12 +12,12 @@ struct DynapipeLlmc {
     DynapipeRun_v1 about;
     DynapipeDataInfo_v1 info;
     double* task_loss;  // [info.num_tasks]
-    const char* said[LLMC_MAX_SAID];
+    const char* said[DYNAPIPE_LLMC_MAX_SAID];
     int num_said;
     int has_dumped;  // --dump-gradients is done
     int has_warned;  // of another run's checkpoints in the same folder
 };
 
-static inline int llmc_is_main(const DynapipeLlmc* run) {
+static inline int dynapipe_llmc_is_main(const DynapipeLlmc* run) {
     return dynapipe_rank(run->dp) == 0;
 }

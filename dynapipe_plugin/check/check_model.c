@@ -1,6 +1,8 @@
 // check_model.c -- dynapipe_check_model(): every law on a model, a line said for each.
 #include <string.h>
 
+#include "../plan/shape_rules.h"
+#include "../run/interface.h"
 #include "../run/session.h"
 #include "checker.h"
 
@@ -14,6 +16,7 @@ static const struct {
     {"gradients add, loss_scale scales them alone", checker_law_sums},
     {"a forward again gives the same", checker_law_forward},
     {"backward divided and delayed gives the joint one's gradients", checker_law_divided},
+    {"jobs queued and waited for once give the same", checker_law_queued},
     {"every cut gives the whole's losses and gradients", checker_law_cuts},
     {"grouping samples changes nothing", checker_law_grouping},
     {"padding changes nothing", checker_law_padding},
@@ -22,23 +25,9 @@ static const struct {
 enum { NUM_LAWS = sizeof laws / sizeof laws[0] };
 
 static Status check_blocks(const DynapipeBlocks_v1* blocks) {
-    const DynapipeModel_v1* api = blocks->api;
-    const char* missing = api == NULL                    ? "api"
-                          : blocks->make == NULL         ? "make"
-                          : blocks->drop == NULL         ? "drop"
-                          : api->acts_bytes == NULL      ? "api->acts_bytes"
-                          : api->scratch_bytes == NULL   ? "api->scratch_bytes"
-                          : api->boundary_bytes == NULL  ? "api->boundary_bytes"
-                          : api->forward == NULL         ? "api->forward"
-                          : api->backward_inputs == NULL ? "api->backward_inputs"
-                          : api->zero_gradients == NULL  ? "api->zero_gradients"
-                                                         : NULL;
-    if (missing != NULL) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "%s is NULL ---> only backward_weights, finish, generation, update and "
-                    "why may be",
-                    missing);
-    }
+    TRY(interface_check_blocks(blocks));
+    ShapeRules rules = session_rules(&blocks->shapes);
+    TRY(shape_rules_valid(&rules));
     if (blocks->num_layers < 2 || blocks->num_dec_layers < 0 || blocks->vocab < 2) {
         return FAIL(
             STATUS_BAD_OPTION,

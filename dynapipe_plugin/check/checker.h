@@ -9,7 +9,7 @@ laws that its results must keep.
     checker_run.c        a micro-batch through them, job by job, as the executor would
     checker_compare.c    are two arrays of values the same?
     checker_ranges.c     laws: sizes add up; bytes grow with counts
-    checker_jobs.c       laws: bytes kept to; forward again; divided backward; gradients add
+    checker_jobs.c       laws: bytes kept to; forward again; divided, queued backward; gradients add
     checker_groups.c     laws: cuts, grouping, padding
     checker_slopes.c     law: gradients are those of finite differences
 
@@ -55,6 +55,7 @@ typedef struct {
     double tolerance;       // relative, of sums of gradients in another order
     double epsilon;         // of the coarsest type that values are kept in
     bool is_fast;           // no guards, no garbage: for the thousands of forwards of finite differences
+    bool is_queued;         // finish() is not called behind every job
     bool guards_are_known;  // to be written over: nothing more is run
 } Checker;
 
@@ -134,6 +135,9 @@ Status checker_forward(Checker* c, CheckerWork* work, int flags, bool again);
 Status checker_backward_inputs(Checker* c, CheckerWork* work);   // last to first
 Status checker_backward_weights(Checker* c, CheckerWork* work);  // nothing where there is no such job
 Status checker_step(Checker* c, CheckerWork* work);              // forward and both backwards
+// What backward finds in acts lies elsewhere from now on, and where it lay is rubbish.
+Status checker_move_acts(Checker* c, CheckerWork* work);
+Status checker_finish(Checker* c, const CheckerWork* work);  // of all ranges, where there is such a function
 const float* checker_losses(const CheckerWork* work);
 // `out` of all ranges but the last, as bytes here.
 Status checker_outputs(Checker* c, const CheckerWork* work, unsigned char** out, int64_t* num_bytes);
@@ -158,6 +162,7 @@ Status checker_law_counts(Checker* c);
 Status checker_law_bytes(Checker* c);
 Status checker_law_forward(Checker* c);
 Status checker_law_divided(Checker* c);
+Status checker_law_queued(Checker* c);
 Status checker_law_sums(Checker* c);
 Status checker_law_cuts(Checker* c);
 Status checker_law_grouping(Checker* c);

@@ -1,14 +1,59 @@
 // checker_batch.c -- made-up micro-batches, small, as the model's shapes ask for them.
 #include <stdio.h>
 
+#include "../plan/shape_rules.h"
+#include "../run/session.h"
 #include "checker.h"
 
 // Gradients of a row's loss are multiplied by it: a power of two, so that doubling it is exact.
 #define LOSS_SCALE 0.125F
 
+// --- lengths ---------------------------------------------------------------------------------------------
+
 int32_t checker_length(const Checker* c, int32_t num_tokens) {
     int32_t most = c->blocks->max_seq_tokens;
     return most > 0 && num_tokens > most ? most : num_tokens;
+}
+
+static int32_t length_of(const CheckerSequence* sequence, bool is_decoder) {
+    return is_decoder ? sequence->num_dec_tokens : sequence->num_tokens;
+}
+
+// What windows are padded to; 0: they are not.
+static int32_t padded_tokens(const Checker* c, const CheckerSequence* sequences, int32_t num_sequences,
+                             bool is_decoder, int32_t padding) {
+    const ShapeRules rules = session_rules(&c->blocks->shapes);
+    int32_t longest = 0, most = c->blocks->max_seq_tokens;
+    if (!rules.padded && padding == 0) { return 0; }
+    for (int32_t i = 0; i < num_sequences; i++) {
+        int32_t length = length_of(&sequences[i], is_decoder);
+        if (length > longest) { longest = length; }
+    }
+    longest += padding;
+    if (most > 0 && longest > most) { longest = most; }
+    return (int32_t)shape_rules_round(&rules, longest, num_sequences);
+}
+
+// Not more than the kernels take at a time?
+static bool is_allowed(const Checker* c, const CheckerSequence* sequences, int32_t num_sequences,
+                       int32_t padding) {
+    const ShapeRules rules = session_rules(&c->blocks->shapes);
+    const bool has_decoder = c->blocks->num_dec_layers > 0;
+    int32_t T = padded_tokens(c, sequences, num_sequences, false, padding);
+    int32_t dec_T = has_decoder ? padded_tokens(c, sequences, num_sequences, true, padding) : 0;
+    MbShape shape = {0};
+    for (int32_t i = 0; i < num_sequences; i++) {
+        int32_t length = length_of(&sequences[i], false), dec_length = length_of(&sequences[i], true);
+        mb_shape_add(&shape, T > 0 ? T : length, dec_T > 0 ? dec_T : dec_length, 0);
+    }
+    return shape_rules_allow(&rules, &shape);
+}
+
+static void shorten(CheckerSequence* sequence, int32_t num_tokens, bool has_decoder) {
+    if (sequence->num_tokens > num_tokens) { sequence->num_tokens = num_tokens; }
+    if (sequence->num_dec_tokens > num_tokens) { sequence->num_dec_tokens = num_tokens; }
+    int32_t supervised = length_of(sequence, has_decoder);
+    if (sequence->num_rows > supervised) { sequence->num_rows = supervised; }
 }
 
 int32_t checker_standard(const Checker* c, CheckerSequence out[CHECKER_MOST_SEQUENCES], int32_t idx) {
@@ -20,37 +65,18 @@ int32_t checker_standard(const Checker* c, CheckerSequence out[CHECKER_MOST_SEQU
         {4, {{2, 5, 3, 2}, {3, 1, 2, 1}, {4, 3, 1, 0}, {5, 4, 5, 4}}},
         {2, {{6, 30, 2, 15}, {7, 2, 30, 1}}},  // 32 tokens, 16 rows: what sizes are rounded up to
     };
-    bool has_decoder = c->blocks->num_dec_layers > 0;
-    for (int32_t i = 0; i < standard[idx].num_sequences; i++) {
-        CheckerSequence one = standard[idx].sequences[i];
-        one.num_tokens = checker_length(c, one.num_tokens);
-        one.num_dec_tokens = has_decoder ? checker_length(c, one.num_dec_tokens) : 0;
-        int32_t supervised = has_decoder ? one.num_dec_tokens : one.num_tokens;
-        if (one.num_rows > supervised) { one.num_rows = supervised; }
-        out[i] = one;
-    }
-    return standard[idx].num_sequences;
-}
-
-// --- lengths ---------------------------------------------------------------------------------------------
-
-// What windows are padded to; 0: they are not.
-static int32_t padded_tokens(const Checker* c, const CheckerSequence* sequences, int32_t num_sequences,
-                             bool is_decoder, int32_t padding) {
-    const DynapipeShapes_v1* shapes = &c->blocks->shapes;
-    int32_t seq_multiple = shapes->seq_multiple > 1 ? shapes->seq_multiple : 1;
-    int32_t tokens_multiple = shapes->tokens_multiple > 1 ? shapes->tokens_multiple : 1;
-    int32_t longest = 0, most = c->blocks->max_seq_tokens;
-    if (!shapes->padded && padding == 0) { return 0; }
+    const bool has_decoder = c->blocks->num_dec_layers > 0;
+    int32_t num_sequences = standard[idx].num_sequences, longest = 0;
     for (int32_t i = 0; i < num_sequences; i++) {
-        int32_t length = is_decoder ? sequences[i].num_dec_tokens : sequences[i].num_tokens;
-        if (length > longest) { longest = length; }
+        out[i] = standard[idx].sequences[i];
+        if (!has_decoder) { out[i].num_dec_tokens = 0; }
+        shorten(&out[i], checker_length(c, INT32_MAX), has_decoder);
+        if (out[i].num_tokens > longest) { longest = out[i].num_tokens; }
+        if (out[i].num_dec_tokens > longest) { longest = out[i].num_dec_tokens; }
     }
-    longest += padding;
-    if (most > 0 && longest > most) { longest = most; }
-    int32_t T = (longest + seq_multiple - 1) / seq_multiple * seq_multiple;
-    while ((int64_t)T * num_sequences % tokens_multiple != 0) { T += seq_multiple; }
-    return T;
+    while (num_sequences > 1 && !is_allowed(c, out, num_sequences, 0)) { num_sequences--; }
+    while (longest > 1 && !is_allowed(c, out, num_sequences, 0)) { shorten(&out[0], --longest, has_decoder); }
+    return num_sequences;
 }
 
 // One side of a micro-batch being filled.
@@ -65,7 +91,7 @@ static Status make_side(Checker* c, Side* side, const CheckerSequence* sequences
                         bool is_decoder, int32_t T) {
     int32_t most = 0;
     for (int32_t i = 0; i < num_sequences; i++) {
-        int32_t length = is_decoder ? sequences[i].num_dec_tokens : sequences[i].num_tokens;
+        int32_t length = length_of(&sequences[i], is_decoder);
         most += T > 0 ? T : length;
     }
     *side = (Side){.cu_seqlens = CHECKER_NEW(c, int32_t, num_sequences + 1),
@@ -78,7 +104,7 @@ static Status make_side(Checker* c, Side* side, const CheckerSequence* sequences
     }
     for (int32_t i = 0; i < num_sequences; i++) {
         Rng rng = rng_seed((uint64_t)sequences[i].id * 2 + is_decoder);
-        int32_t length = is_decoder ? sequences[i].num_dec_tokens : sequences[i].num_tokens;
+        int32_t length = length_of(&sequences[i], is_decoder);
         int32_t window = T > 0 ? T : length;
         for (int32_t t = 0; t < window; t++) {
             int32_t at = side->num_tokens + t;
@@ -148,6 +174,7 @@ Status checker_batch(Checker* c, CheckerBatch* out, const CheckerSequence* seque
                      int32_t padding) {
     bool has_decoder = c->blocks->num_dec_layers > 0;
     Side enc, dec = {0};
+    while (padding > 0 && !is_allowed(c, sequences, num_sequences, padding)) { padding--; }
     int32_t T = padded_tokens(c, sequences, num_sequences, false, padding);
     TRY(make_side(c, &enc, sequences, num_sequences, false, T));
     if (c->blocks->max_seq_tokens > 0 && enc.longest > c->blocks->max_seq_tokens) {

@@ -1,6 +1,7 @@
 // checker_chain.c -- ranges of the model as make() gives them, and the whole model out of several.
 #include <string.h>
 
+#include "../run/interface.h"
 #include "checker.h"
 
 static const char* why(const Checker* c) {
@@ -11,6 +12,7 @@ static const char* why(const Checker* c) {
 
 static Status check_params(const CheckerRange* range) {
     const DynapipeParams_v1* params = &range->params;
+    TRY(interface_check_params(params));
     int begin = range->blocks.begin, end = range->blocks.end;
     bool types_are_known = params->param_type >= DYNAPIPE_FLOAT32 && params->param_type <= DYNAPIPE_FLOAT16 &&
                            params->grad_type >= DYNAPIPE_FLOAT32 && params->grad_type <= DYNAPIPE_FLOAT16;

@@ -212,7 +212,7 @@ Status checker_law_forward(Checker* c) {
 
 // --- backward --------------------------------------------------------------------------------------------
 
-// F1 B1 W1 F2 B2 W2 against F1 F2 B1 B2 W2 W1, each in its own acts.
+// F1 B1 W1 F2 B2 W2 against F1 F2 B1 B2 W2 W1, each in its own acts, which lie elsewhere before B1 and W2.
 Status checker_law_divided(Checker* c) {
     Setting* s;
     float *joint, *divided;
@@ -225,16 +225,68 @@ Status checker_law_divided(Checker* c) {
     checker_zero_gradients(c, &s->chain);
     TRY(checker_forward(c, one, CHECKER_KEEP, false));
     TRY(checker_forward(c, other, CHECKER_KEEP, false));
+    TRY(checker_move_acts(c, one));
     TRY(checker_backward_inputs(c, one));
     TRY(checker_backward_inputs(c, other));
+    TRY(checker_move_acts(c, other));
     TRY(checker_backward_weights(c, other));
     TRY(checker_backward_weights(c, one));
     TRY(checker_gradients(c, &s->chain, &divided));
-    return compare_gradients(&s->chain, joint, divided, c->tolerance,
-                             "two micro-batches under way at once, weights' gradients last",
-                             "what backward needs lies in that micro-batch's acts: not in scratch (another "
-                             "job writes there), not in "
-                             "the model, not in `in` (gone after backward_inputs)");
+    return compare_gradients(
+        &s->chain, joint, divided, c->tolerance,
+        "two micro-batches under way at once, weights' gradients last",
+        "what backward needs lies in that micro-batch's acts: not in scratch (another "
+        "job writes there), not in "
+        "the model, not in `in` (gone after backward_inputs); acts may move: no pointer into "
+        "them is kept");
+}
+
+static Status queue_jobs(Checker* c, CheckerWork* one, CheckerWork* other) {
+    TRY(checker_forward(c, one, CHECKER_KEEP, false));
+    TRY(checker_forward(c, other, CHECKER_KEEP, false));
+    TRY(checker_backward_inputs(c, one));
+    TRY(checker_backward_inputs(c, other));
+    TRY(checker_backward_weights(c, other));
+    return checker_backward_weights(c, one);
+}
+
+// The jobs of two micro-batches one behind the other, in the same scratch, as a stage runs them, and waited
+// for once. (The whole model: what its ranges hand on would be waited for.)
+Status checker_law_queued(Checker* c) {
+    static const char* const remedy =
+        "a job may still be queued when the next one is called: what kernels read (copies of tokens, rows, "
+        "targets and so on) is that micro-batch's own until finish(), or is copied in the queue's order";
+    CheckerChain whole;
+    CheckerBatch batches[2];
+    CheckerWork works[2];
+    float *waited, *queued, *losses[2];
+    TRY(checker_chain(c, &whole, NULL, 0));
+    checker_zero_gradients(c, &whole);
+    for (int i = 0; i < 2; i++) {
+        CheckerSequence sequences[CHECKER_MOST_SEQUENCES];
+        TRY(checker_batch(c, &batches[i], sequences, checker_standard(c, sequences, i + 1), 0));
+        TRY(checker_work(c, &works[i], &whole, &batches[i]));
+        TRY(checker_step(c, &works[i]));
+        losses[i] = CHECKER_NEW(c, float, batches[i].batch.num_rows);
+        if (losses[i] == NULL) { return checker_no_memory(); }
+        memcpy(losses[i], checker_losses(&works[i]), (size_t)batches[i].batch.num_rows * sizeof(float));
+        TRY(checker_buffer_spoil(c, works[i].losses));
+    }
+    TRY(checker_gradients(c, &whole, &waited));
+    checker_zero_gradients(c, &whole);
+    bool is_larger = works[0].scratch[0]->num_bytes > works[1].scratch[0]->num_bytes;
+    works[is_larger].scratch[0] = works[!is_larger].scratch[0];
+    c->is_fast = c->is_queued = true;
+    Status status = queue_jobs(c, &works[0], &works[1]);
+    c->is_queued = false;
+    if (status == STATUS_OK) { status = checker_finish(c, &works[0]); }
+    c->is_fast = false;
+    TRY(status);
+    for (int i = 0; i < 2; i++) {
+        TRY(compare_losses(&works[i], losses[i], "jobs that are waited for once", remedy, c->tolerance));
+    }
+    TRY(checker_gradients(c, &whole, &queued));
+    return compare_gradients(&whole, waited, queued, c->tolerance, "jobs that are waited for once", remedy);
 }
 
 // Gradients that are not numbers, then zero_gradients().
@@ -243,7 +295,7 @@ static Status check_zeroed(Checker* c, const Setting* s) {
         const DynapipeParams_v1* params = &s->chain.ranges[r]->params;
         float* rubbish = CHECKER_NEW(c, float, params->num_params);
         if (rubbish == NULL) { return checker_no_memory(); }
-        for (int64_t i = 0; i < params->num_params; i++) { rubbish[i] = 1e30F; }
+        for (int64_t i = 0; i < params->num_params; i++) { rubbish[i] = NAN; }
         TRY(checker_write_values(c, params->grads, rubbish, params->grad_type, params->num_params));
     }
     float* found;

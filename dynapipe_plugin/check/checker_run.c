@@ -92,7 +92,7 @@ static Status check_const(Checker* c, const Job* job) {
 static Status end_job(Checker* c, const Job* job, int code) {
     const DynapipeModel_v1* api = c->blocks->api;
     const char* function = job->function;
-    if (code == 0 && api->finish != NULL) {
+    if (code == 0 && api->finish != NULL && !c->is_queued) {
         code = api->finish(job->range->model);
         if (code != 0) { function = "finish"; }
     }
@@ -226,6 +226,25 @@ Status checker_step(Checker* c, CheckerWork* work) {
     TRY(checker_forward(c, work, CHECKER_KEEP, false));
     TRY(checker_backward_inputs(c, work));
     return checker_backward_weights(c, work);
+}
+
+Status checker_move_acts(Checker* c, CheckerWork* work) {
+    for (int32_t r = 0; r < work->chain->num_ranges; r++) {
+        CheckerBuffer *from = work->acts[r][CHECKER_KEEP], *to;
+        TRY(checker_buffer(c, &to, from->num_bytes, false));
+        TRY(checker_copy(c, to->memory, from->memory, from->num_bytes));
+        TRY(checker_buffer_spoil(c, from));
+        work->acts[r][CHECKER_KEEP] = to;
+    }
+    return STATUS_OK;
+}
+
+Status checker_finish(Checker* c, const CheckerWork* work) {
+    for (int32_t r = 0; r < work->chain->num_ranges; r++) {
+        Job job = {.function = "forward or backward", .range = work->chain->ranges[r], .of = work->of};
+        TRY(end_job(c, &job, 0));
+    }
+    return STATUS_OK;
 }
 
 // --- what came out ---------------------------------------------------------------------------------------

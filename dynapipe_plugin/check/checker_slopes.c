@@ -100,13 +100,14 @@ static Status check_direction(Slopes* s, const signed char* signs, int64_t begin
     static const double steps[NUM_STEPS] = {1, 0.25, 4, 0x1p-4, 0x1p-6, 0x1p-8},
                         coarse_steps[NUM_STEPS] = {1, 0.5, 4, 2, 0.25, 0.125};
     double step = first_step(s, begin, count), share = s->is_coarse ? 0.2 : 0.01;
+    const double seen = s->is_coarse ? 0.3 : 0.01;  // a short step agrees with anything, for noise
     Slope first = {0};
     for (int i = 0; i < NUM_STEPS; i++) {
         Slope slope;
         TRY(measure(s, &slope, signs, begin, count, step * (s->is_coarse ? coarse_steps : steps)[i]));
         double larger = fmax(slope.usual, fmax(fabs(slope.slope), fabs(slope.measured)));
         bool agrees = fabs(slope.slope - slope.measured) <= share * larger + slope.noise;
-        bool is_seen = slope.noise <= 0.3 * larger;
+        bool is_seen = slope.noise <= seen * larger;
         if (agrees && (is_seen || i == WIDEST)) { return STATUS_OK; }
         if (i == 0) { first = slope; }
     }

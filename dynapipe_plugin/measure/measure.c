@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include "../base/clock.h"
+#include "../plan/shape_rules.h"
+#include "../run/interface.h"
 #include "../run/link_probe.h"
 #include "measure_agree.h"
 #include "measure_kept.h"
@@ -13,15 +15,7 @@
 // --- what to measure ---------------------------------------------------------------------------------------
 
 Status measure_check(const DynapipeBlocks_v1* blocks) {
-    const DynapipeModel_v1* api = blocks->api;
-    bool has_all = api != NULL && blocks->make != NULL && blocks->drop != NULL && api->acts_bytes != NULL &&
-                   api->scratch_bytes != NULL && api->boundary_bytes != NULL && api->forward != NULL &&
-                   api->backward_inputs != NULL && api->zero_gradients != NULL;
-    if (!has_all) {
-        return FAIL(STATUS_OUT_OF_RANGE,
-                    "DynapipeBlocks_v1: make, drop, api, or a function of api is NULL ---> only those that "
-                    "dynapipe.h calls optional may be");
-    }
+    TRY(interface_check_blocks(blocks));
     const char* line = blocks->signature;
     if (line == NULL || line[0] == '\0' || strpbrk(line, "\n\r#") != NULL || line[0] == ' ' ||
         line[strlen(line) - 1] == ' ') {
@@ -35,11 +29,8 @@ Status measure_check(const DynapipeBlocks_v1* blocks) {
                     "%s: %d layers, %d of a decoder, vocabulary of %d ---> give at least 1, 0, 1", line,
                     blocks->num_layers, blocks->num_dec_layers, blocks->vocab);
     }
-    const DynapipeShapes_v1* shapes = &blocks->shapes;
-    if (shapes->seq_multiple < 0 || shapes->tokens_multiple < 0 || shapes->max_squares < 0) {
-        return FAIL(STATUS_OUT_OF_RANGE, "%s: shapes below 0 ---> 0 means that any will do", line);
-    }
-    return STATUS_OK;
+    ShapeRules rules = session_rules(&blocks->shapes);
+    return shape_rules_valid(&rules);
 }
 
 static int32_t up_to_power(int32_t n) {
@@ -53,22 +44,19 @@ static int32_t less(int64_t a, int64_t b) {
     return (int32_t)(a < b ? a : b);
 }
 
-// The first batches of the run; the loader goes back to where it was.
 static Status longest_samples(MeasureLengths* out, Dynapipe* dp) {
-    enum { NUM_BATCHES = 4 };
+    StageBatch batches[SESSION_MIXTURE];
+    int32_t num_batches;
     Arena arena = {0};
-    Status status = STATUS_OK;
+    Status status = session_mixture(batches, &num_batches, dp, &arena);
     *out = (MeasureLengths){0};
-    for (int b = 0; b < NUM_BATCHES && status == STATUS_OK; b++) {
-        LoaderBatch batch;
-        status = loader_next(dp->train, &batch, &arena);
-        for (int32_t i = 0; status == STATUS_OK && i < batch.num_samples; i++) {
-            const PlanSample* sample = &batch.lengths[i];
+    for (int32_t b = 0; b < num_batches; b++) {
+        for (int32_t i = 0; i < batches[b].num_samples; i++) {
+            const PlanSample* sample = &batches[b].samples[i];
             if (sample->enc_tokens > out->seq_tokens) { out->seq_tokens = sample->enc_tokens; }
             if (sample->dec_tokens > out->target_tokens) { out->target_tokens = sample->dec_tokens; }
         }
     }
-    loader_rewind(dp->train);
     arena_free(&arena);
     return status;
 }

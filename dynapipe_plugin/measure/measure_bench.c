@@ -303,9 +303,13 @@ Status bench_time(BenchTimes* out, Bench* bench, const MeasureShape* shape) {
 Status bench_warm(Bench* bench, const MeasureShape* shape) {
     if (!measure_is_gpu(bench->measure) || bench->measure->clock_ns != NULL) { return STATUS_OK; }
     int64_t begin_ns = clock_now_ns();
+    double values[NUM_SUMS] = {0};
     BenchTimes times;
-    do { TRY(time_here(&times, bench, shape, POINT_NS)); } while (clock_now_ns() - begin_ns < GPU_WARM_NS);
-    return STATUS_OK;
+    Status status;
+    do {
+        status = time_here(&times, bench, shape, POINT_NS);
+    } while (status == STATUS_OK && clock_now_ns() - begin_ns < GPU_WARM_NS);
+    return agree(values, bench->measure, status);
 }
 
 static Status update_once(double* ns, Bench* bench) {

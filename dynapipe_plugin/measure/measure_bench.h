@@ -49,7 +49,7 @@ Status bench_init(Bench* bench, Measure* m, MeasureSlice slice, const MeasureSha
                   int32_t num_shapes);
 void bench_free(Bench* bench);
 
-// A GPU that did nothing runs at a low clock: keeps it busy for a while. Each rank by itself.
+// A GPU that did nothing runs at a low clock: keeps it busy for a while. A collective.
 Status bench_warm(Bench* bench, const MeasureShape* shape);
 
 // A collective. The point's share of what is left of the budget decides how often each job runs.

@@ -1,5 +1,7 @@
 #include "measure_ranges.h"
 
+#include "../run/interface.h"
+
 bool measure_slice_valid(const DynapipeBlocks_v1* blocks, MeasureSlice slice) {
     int32_t L = measure_num_layers(blocks);
     bool head_alone_fits = !blocks->shapes.head_has_layer;
@@ -40,9 +42,13 @@ Status measure_make(MeasureModel* out, const DynapipeBlocks_v1* blocks, MeasureS
     *out = (MeasureModel){0};
     DynapipeRange range = measure_slice_blocks(blocks, slice);
     int error = blocks->make(blocks->ctx, range, has_values, &out->model, &out->params);
-    if (error == 0) { return STATUS_OK; }
-    *out = (MeasureModel){0};
-    return measure_failed(blocks, "make", error);
+    if (error != 0) {
+        *out = (MeasureModel){0};
+        return measure_failed(blocks, "make", error);
+    }
+    Status status = interface_check_params(&out->params);
+    if (status != STATUS_OK) { measure_drop(blocks, out); }
+    return status;
 }
 
 void measure_drop(const DynapipeBlocks_v1* blocks, MeasureModel* model) {

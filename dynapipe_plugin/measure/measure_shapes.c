@@ -3,46 +3,47 @@
 #include <stdlib.h>
 
 #include "../base/rng.h"
+#include "../plan/shape_rules.h"
+#include "../run/session.h"
 
 // --- what a model takes ------------------------------------------------------------------------------------
 
-static int32_t round_up(int32_t n, int32_t multiple) {
-    return multiple > 1 ? (n + multiple - 1) / multiple * multiple : n;
-}
-
-static int32_t gcd(int32_t a, int32_t b) {
-    return b == 0 ? a : gcd(b, a % b);
+static int32_t round_up(int32_t n, int64_t multiple) {
+    return (int32_t)((n + multiple - 1) / multiple * multiple);
 }
 
 int32_t measure_padded_tokens(const DynapipeBlocks_v1* blocks, int32_t num_tokens) {
-    const DynapipeShapes_v1* shapes = &blocks->shapes;
-    int32_t of_seq = shapes->seq_multiple > 0 ? shapes->seq_multiple : 1;
-    int32_t of_tokens = shapes->tokens_multiple > 0 ? shapes->tokens_multiple : 1;
-    return shapes->padded ? round_up(num_tokens, of_seq / gcd(of_seq, of_tokens) * of_tokens) : num_tokens;
+    const ShapeRules rules = session_rules(&blocks->shapes);
+    return rules.padded ? (int32_t)shape_rules_round(&rules, num_tokens, 1) : num_tokens;
+}
+
+// What a window's length is a multiple of. Where the number of windows has a limit, any number of them will
+// do then (seqs_multiple 1).
+static int64_t window_multiple(const ShapeRules* rules) {
+    return rules->padded ? shape_rules_multiple(rules, rules->max_seqs > 0 ? 1 : 0) : 1;
 }
 
 // The longest window that a side may have: padding goes beyond what the data has, not beyond the model.
-static int32_t longest_window(const DynapipeBlocks_v1* blocks, int32_t wanted) {
-    int32_t multiple = blocks->shapes.padded ? blocks->shapes.seq_multiple : 1;
+static int32_t longest_window(const DynapipeBlocks_v1* blocks, int64_t multiple, int32_t wanted) {
     int32_t longest = round_up(wanted, multiple), most = blocks->max_seq_tokens;
-    if (most > 0 && longest > most) { longest = multiple > 1 ? most / multiple * multiple : most; }
+    if (most > 0 && longest > most) { longest = (int32_t)(most / multiple * multiple); }
     return longest > 0 ? longest : 1;
 }
 
-static void fit_windows(MeasureSide* side, const DynapipeBlocks_v1* blocks, int32_t wanted) {
+static void fit_windows(MeasureSide* side, const DynapipeBlocks_v1* blocks, const ShapeRules* rules,
+                        int32_t wanted) {
     if (wanted == 0) { return; }
-    int32_t longest = longest_window(blocks, wanted);
-    if (blocks->shapes.padded) {
-        side->long_tokens = side->short_tokens = round_up(side->long_tokens, blocks->shapes.seq_multiple);
-    }
+    int64_t multiple = window_multiple(rules);
+    int32_t longest = longest_window(blocks, multiple, wanted);
+    if (rules->padded) { side->long_tokens = side->short_tokens = round_up(side->long_tokens, multiple); }
     if (side->long_tokens > longest) { side->long_tokens = longest; }
     if (side->short_tokens > side->long_tokens) { side->short_tokens = side->long_tokens; }
 }
 
 // So many windows of this length that tokens are a multiple.
-static int32_t seqs_multiple(const DynapipeBlocks_v1* blocks, const MeasureSide* side) {
-    int32_t multiple = blocks->shapes.padded ? blocks->shapes.tokens_multiple : 1;
-    return multiple > 1 && side->num_seqs > 0 ? multiple / gcd(multiple, side->long_tokens) : 1;
+static int64_t seqs_multiple(const ShapeRules* rules, const MeasureSide* side) {
+    int64_t multiple = rules->padded && rules->tokens_multiple > 1 ? rules->tokens_multiple : 1;
+    return side->num_seqs > 0 ? multiple / shape_greatest_divisor(multiple, side->long_tokens) : 1;
 }
 
 static int64_t squares_of(const MeasureSide* side) {
@@ -51,9 +52,9 @@ static int64_t squares_of(const MeasureSide* side) {
 }
 
 // The number of windows that both sides take: a multiple of this.
-static int32_t seqs_step(const DynapipeBlocks_v1* blocks, const MeasureShape* shape) {
-    int32_t of_enc = seqs_multiple(blocks, &shape->enc), of_dec = seqs_multiple(blocks, &shape->dec);
-    return of_enc / gcd(of_enc, of_dec) * of_dec;
+static int32_t seqs_step(const ShapeRules* rules, const MeasureShape* shape) {
+    int64_t of_enc = seqs_multiple(rules, &shape->enc), of_dec = seqs_multiple(rules, &shape->dec);
+    return (int32_t)(of_enc / shape_greatest_divisor(of_enc, of_dec) * of_dec);
 }
 
 static void set_seqs(MeasureShape* shape, int32_t num_seqs) {
@@ -61,9 +62,11 @@ static void set_seqs(MeasureShape* shape, int32_t num_seqs) {
     if (shape->dec.num_seqs > 0) { shape->dec.num_seqs = num_seqs; }
 }
 
-static int64_t most_squares(const MeasureShape* shape) {
-    int64_t enc = squares_of(&shape->enc), dec = squares_of(&shape->dec);
-    return enc > dec ? enc : dec;
+static bool is_allowed(const ShapeRules* rules, const MeasureShape* shape) {
+    DynapipeBatch counts;
+    measure_shape_counts(&counts, shape);
+    MbShape features = measure_batch_shape(&counts);
+    return shape_rules_allow(rules, &features);
 }
 
 static void shorten(MeasureSide* side) {
@@ -72,17 +75,18 @@ static void shorten(MeasureSide* side) {
 
 // Fewer windows, then shorter ones.
 void measure_shape_fit(MeasureShape* shape, const DynapipeBlocks_v1* blocks, const MeasureLengths* lengths) {
-    const int64_t most = blocks->shapes.max_squares;
+    const ShapeRules rules = session_rules(&blocks->shapes);
     enum { HALVINGS = 31 };
     int32_t num_seqs = shape->enc.num_seqs;
+    if (rules.max_seqs > 0 && num_seqs > rules.max_seqs) { num_seqs = (int32_t)rules.max_seqs; }
     for (int i = 0; i < HALVINGS; i++) {
-        fit_windows(&shape->enc, blocks, lengths->seq_tokens);
-        fit_windows(&shape->dec, blocks, lengths->target_tokens);
-        int32_t step = seqs_step(blocks, shape);
+        fit_windows(&shape->enc, blocks, &rules, lengths->seq_tokens);
+        fit_windows(&shape->dec, blocks, &rules, lengths->target_tokens);
+        int32_t step = seqs_step(&rules, shape);
         for (;; num_seqs /= 2) {
             num_seqs = round_up(num_seqs, step);
             set_seqs(shape, num_seqs);
-            if (most <= 0 || most_squares(shape) <= most) { return; }
+            if (is_allowed(&rules, shape)) { return; }
             if (num_seqs == step) { break; }
         }
         shorten(&shape->enc);

@@ -148,21 +148,16 @@ int64_t microbatch_alone_bytes(const MicrobatchProblem* problem, int32_t s, Reco
     return alone_bytes(problem, mode, &jobs[s], s > 0 ? jobs[s - 1].boundary_bytes : 0);
 }
 
-static Status too_many_squares(const MicrobatchProblem* problem, const MbShape* shape, const char* what) {
-    return FAIL(
-        STATUS_INFEASIBLE,
-        "%s (%lld + %lld tokens with padding): squared lengths of %lld and %lld, products of %lld; the "
-        "model's kernels count up to %lld of each (max_squares) ---> a smaller -t, or cut samples "
-        "shorter",
-        what, (long long)shape->enc_tokens, (long long)shape->dec_tokens, (long long)shape->enc_squares,
-        (long long)shape->dec_squares, (long long)shape->cross_products,
-        (long long)problem->request->rules.max_squares);
+static Status kernels_cannot(const MicrobatchProblem* problem, const MbShape* shape, const char* what) {
+    char words[SHAPE_WORDS];
+    shape_rules_say(words, &problem->request->rules, shape);
+    return FAIL(STATUS_INFEASIBLE,
+                "%s (%lld + %lld tokens with padding): %s ---> a smaller -t, or cut samples shorter", what,
+                (long long)shape->enc_tokens, (long long)shape->dec_tokens, words);
 }
 
 Status microbatch_infeasible(const MicrobatchProblem* problem, const MbShape* shape, const char* what) {
-    if (!shape_rules_allow(&problem->request->rules, shape)) {
-        return too_many_squares(problem, shape, what);
-    }
+    if (!shape_rules_allow(&problem->request->rules, shape)) { return kernels_cannot(problem, shape, what); }
     RecomputeMode best_mode = problem->modes[0];
     int64_t best_over = INT64_MAX, best_alone = 0;
     int32_t best_stage = 0;

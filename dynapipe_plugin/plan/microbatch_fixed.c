@@ -9,7 +9,8 @@ its micro-batch, and attends across its samples; as many windows per micro-batch
     tokens         sorted by length, a new micro-batch where the budget of mb_tokens would be exceeded
 (computed tokens: padding counts in layout padded)
 
-Where kernels count squared lengths up to a limit (ShapeRules), a micro-batch ends before it would exceed it.
+Where kernels take sequences, tokens or squared lengths up to a limit (ShapeRules), a micro-batch ends before
+it would exceed it.
 
 The first recompute mode in which every micro-batch keeps to its share of memory is taken, else the first in
 which each fits alone.
@@ -192,7 +193,13 @@ static int32_t rooms_take(Rooms* rooms, int64_t needed, int64_t* room) {
     return pack;
 }
 
-// The pack that was taken if its sequences and the sample are not too many squares for the kernels; else -1,
+static bool takes_another(const MicrobatchProblem* problem, const MbShape* pack) {
+    MbShape grown = *pack;
+    mb_shape_add(&grown, 1, 0, 0);
+    return kernels_take(problem, &grown);
+}
+
+// The pack that was taken if its sequences and the sample are not too much for the kernels; else -1,
 // and the pack stays where it was.
 static int32_t pack_with(Rooms* rooms, int32_t pack, int64_t room, const MbShape* shape,
                          const MicrobatchProblem* problem, const PlanSample* sample) {
@@ -237,8 +244,8 @@ Status microbatch_packed_ragged_build(MicrobatchList* out, const MicrobatchProbl
         int32_t pack = tokens <= budget ? rooms_take(&rooms, tokens, &room) : -1;
         if (pack >= 0) { pack = pack_with(&rooms, pack, room, &shapes[pack], problem, sample); }
         if (pack < 0) { pack = num_packs++, room = tokens <= budget ? budget : tokens; }
-        rooms_put(&rooms, room - tokens, pack);
         mb_shape_add(&shapes[pack], sample->enc_tokens, sample->dec_tokens, 0);
+        if (takes_another(problem, &shapes[pack])) { rooms_put(&rooms, room - tokens, pack); }
         pack_of[k] = pack;
         begin[pack + 2]++;
     }

@@ -54,6 +54,8 @@ typedef struct {
     bool padded;
     int32_t seq_multiple, tokens_multiple;
     int64_t max_squares;  // of enc_squares, dec_squares and cross_products, each; 0: any
+    int64_t max_tokens;   // of enc_tokens and dec_tokens, each; 0: any
+    int64_t max_seqs;     // 0: any
     bool head_has_layer;  // the last stage has a layer, too
 } ShapeRules;
 

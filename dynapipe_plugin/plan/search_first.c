@@ -4,6 +4,7 @@
 
 #include "pipe_schedule.h"
 #include "replica_balance.h"
+#include "shape_rules.h"
 
 enum { MAX_PROBES = 2, NUM_TUNED = 3, MAX_FIRST = 100 };
 
@@ -136,21 +137,19 @@ static Status try_cuts(Firsts* firsts, const ModeRule* rule) {
 }
 
 // Micro-batches of equal size of which stage s can keep P - s, where nothing is recomputed, and of no more
-// squares than the kernels count; of the first replica.
+// sequences, tokens and squares than the kernels take; of the first replica.
 static int64_t mbs_to_keep(const Firsts* firsts) {
     const Search* search = firsts->search;
     const MicrobatchProblem* problem = search->problem;
     MbShape all = {0};
     CostParts parts;
-    int64_t most = 0;
-    if (problem->request->memory_limit_bytes == 0 && problem->request->rules.max_squares == 0) { return 0; }
+    const ShapeRules* rules = &problem->request->rules;
+    if (problem->request->memory_limit_bytes == 0 && !shape_rules_limit(rules)) { return 0; }
     for (int32_t i = 0; i < firsts->share[0].num_ids[0]; i++) {
         const PlanSample* sample = &problem->samples[firsts->share[0].ids[0][i]];
         mb_shape_add(&all, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
     }
-    if (problem->request->rules.max_squares > 0) {
-        most = all.enc_squares / problem->request->rules.max_squares + 1;
-    }
+    int64_t most = shape_rules_least_mbs(rules, &all);
     cost_parts(&parts, &problem->table, problem->modes[0], &all);
     for (int32_t s = 0; s < problem->P; s++) {
         CostJobs jobs;

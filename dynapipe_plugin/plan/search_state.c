@@ -349,7 +349,7 @@ Status search_state_simulate(int64_t* makespan_ns, const SearchState* state, int
                              int64_t* budget, Arena* scratch) {
     const ShapeRules* rules = &state->problem->request->rules;
     *makespan_ns = INT64_MAX;
-    for (int32_t m = 0; m < state->M && rules->max_squares > 0; m++) {
+    for (int32_t m = 0; m < state->M && shape_rules_limit(rules); m++) {
         if (shape_rules_allow(rules, &state->shape[m])) { continue; }
         --*budget;  // for looking
         return STATUS_OK;

@@ -23,6 +23,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 #include "../dynapipe.h"
 #include "../plan/cost_model.h"
 #include "../plan/planner.h"
+#include "../plan/stage_search.h"
 #include "collective.h"
 #include "executor.h"
 #include "local_ranks.h"
@@ -126,7 +127,13 @@ enum {
 // session_data.c
 CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t step_idx);
 
+ShapeRules session_rules(const DynapipeShapes_v1* shapes);  // the planner's
+
 // session_stages.c
+enum { SESSION_MIXTURE = 4 };
+// The first batches of the run, wherever the loader stands; it stays there: a run that is resumed is measured
+// and cut as the whole one.
+Status session_mixture(StageBatch out[SESSION_MIXTURE], int32_t* num_batches, Dynapipe* dp, Arena* arena);
 // The best split for the mixture, or with --stage-split the one given; fills request.stages and effort.
 Status session_stages_choose(Dynapipe* dp);
 // Time to plan a step of that length with --effort 0. Of predicted times, no clock: all ranks plan alike, and

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../plan/shape_rules.h"
+#include "interface.h"
 #include "session.h"
 
 enum { MAX_STEP_SAMPLES = 1 << 20 };  // the search grows with them; beyond, -d is a slip of the finger
@@ -88,6 +89,7 @@ static Status check_step_fits(const Dynapipe* dp) {
 }
 
 static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
+    TRY(interface_check_run(run));
     dp->run = *run;
     LoaderOptions options = loader_options(dp, true);
     TRY(loader_open(&dp->train, run->train_pattern, &options));
@@ -163,11 +165,13 @@ static Status parse_stage_split(Dynapipe* dp, const char* text, int32_t num_laye
     return STATUS_OK;
 }
 
-static ShapeRules rules_of(const DynapipeShapes_v1* shapes) {
+ShapeRules session_rules(const DynapipeShapes_v1* shapes) {
     return (ShapeRules){.padded = shapes->padded != 0,
                         .seq_multiple = shapes->seq_multiple,
                         .tokens_multiple = shapes->tokens_multiple,
                         .max_squares = shapes->max_squares,
+                        .max_tokens = shapes->max_tokens,
+                        .max_seqs = shapes->max_seqs,
                         .head_has_layer = shapes->head_has_layer != 0};
 }
 
@@ -176,7 +180,7 @@ static void fill_request(Dynapipe* dp, const DynapipeCosts* costs) {
     PlanRequest* request = &dp->request;
     request->batching = (Batching)options->batching;
     request->layout = (MbLayout)options->layout;
-    request->rules = rules_of(&costs->shapes);
+    request->rules = session_rules(&costs->shapes);
     request->schedule = (ScheduleChoice)options->schedule;
     request->recompute = (RecomputeChoice)options->recompute;
     request->split_backward =

@@ -137,11 +137,10 @@ static Status check_fits(const Dynapipe* dp, const PlanSample* sample) {
     Filling alone = filling_with(dp, (Filling){0}, sample);
     if (filling_fits(dp, &alone)) { return STATUS_OK; }
     if (!shape_rules_allow(&dp->request.rules, &alone.shape)) {
-        return FAIL(
-            STATUS_INFEASIBLE,
-            "-j: a sample of %d + %d tokens, more squared than the model's kernels count (%lld) ---> a "
-            "smaller -t, or -v 0",
-            sample->enc_tokens, sample->dec_tokens, (long long)dp->request.rules.max_squares);
+        char words[SHAPE_WORDS];
+        shape_rules_say(words, &dp->request.rules, &alone.shape);
+        return FAIL(STATUS_INFEASIBLE, "-j: a sample of %d + %d tokens: %s ---> a smaller -t, or -v 0",
+                    sample->enc_tokens, sample->dec_tokens, words);
     }
     char what[64], room[64];
     bool has_decoder = dp->run.max_target_tokens > 0;

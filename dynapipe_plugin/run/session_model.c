@@ -1,6 +1,7 @@
 // session_model.c -- the model put into the session: what each rank tells of it, compared with the others.
 #include <stdlib.h>
 
+#include "interface.h"
 #include "session.h"
 
 // --- boundaries ------------------------------------------------------------------------------------------
@@ -60,26 +61,6 @@ static Status check_boundaries(Dynapipe* dp, const DynapipeModel_v1* api, void* 
 // A rank has one range of blocks: the first and the last.
 enum { NUM_RANGES = 1 };
 
-static Status check_api(int32_t idx, const DynapipeModel_v1* api) {
-    const char* missing = NULL;
-    if (api == NULL) {
-        return FAIL(STATUS_OUT_OF_RANGE, "range %d: no table of functions ---> a DynapipeModel_v1", idx);
-    }
-    if (api->acts_bytes == NULL) { missing = "acts_bytes"; }
-    if (api->scratch_bytes == NULL) { missing = "scratch_bytes"; }
-    if (api->boundary_bytes == NULL) { missing = "boundary_bytes"; }
-    if (api->forward == NULL) { missing = "forward"; }
-    if (api->backward_inputs == NULL) { missing = "backward_inputs"; }
-    if (api->zero_gradients == NULL) { missing = "zero_gradients"; }
-    if (api->name == NULL) { missing = "name"; }
-    if (missing == NULL) { return STATUS_OK; }
-    return FAIL(
-        STATUS_OUT_OF_RANGE,
-        "range %d: the model %s has no %s ---> of DynapipeModel_v1 only backward_weights, finish, and "
-        "what generation needs may be NULL",
-        idx, api->name != NULL ? api->name : "without a name", missing);
-}
-
 static bool is_type(int32_t type) {
     return type == DYNAPIPE_FLOAT32 || type == DYNAPIPE_BFLOAT16 || type == DYNAPIPE_FLOAT16;
 }
@@ -103,7 +84,7 @@ static Status check_params(int32_t idx, const DynapipeParams_v1* params) {
         return FAIL(STATUS_OUT_OF_RANGE, "range %d: %d tied groups, but no list of them", idx,
                     params->num_tied);
     }
-    return STATUS_OK;
+    return interface_check_params(params);
 }
 
 static Status check_attach(const Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api,
@@ -120,7 +101,7 @@ static Status check_attach(const Dynapipe* dp, int32_t idx, const DynapipeModel_
     if (dp->api != NULL) {
         return FAIL(STATUS_OUT_OF_RANGE, "range %d has a model already ---> attach each range once", idx);
     }
-    TRY(check_api(idx, api));
+    TRY(interface_check_model(api));
     return check_params(idx, params);
 }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "../base/clock.h"
+#include "interface.h"
 #include "session.h"
 
 enum { SUMMARY_SKIP_STEPS = 2 };  // the first steps grow buffers and warm caches
@@ -155,6 +156,7 @@ static Status write_record(Dynapipe* dp, const DynapipeReport_v1* report) {
 }
 
 int dynapipe_report_validation(Dynapipe* dp, const DynapipeValidation_v1* v) {
+    if (interface_check_validation(v) != STATUS_OK) { return STATUS_OUT_OF_RANGE; }
     if (v->log_dir == NULL || dp->transport.rank != 0) { return STATUS_OK; }
     json_t* record = json_pack("{s:i,s:o}", "validation", v->step, "loss", json_number_or_null(v->loss));
     const char* const keys[3] = {"task_loss", "exact_match", "rouge_l"};
@@ -310,6 +312,7 @@ void session_report_close(Dynapipe* dp) {
 }
 
 static Status make_report(Dynapipe* dp, const DynapipeReport_v1* report) {
+    TRY(interface_check_report(report));
     TRY(share_stats(dp));
     add_to_summary(dp);
     if (report->step == dp->options.show_step) { TRY(show_step(dp, report->step)); }

@@ -4,27 +4,29 @@
 #include <string.h>
 
 #include "../base/clock.h"
-#include "../plan/stage_search.h"
 #include "session.h"
 
-enum { MIXTURE_BATCHES = 4, LEAST_PLANNING_NS = 1000000, MOST_PLANNING_NS = 400000000 };
+enum { LEAST_PLANNING_NS = 1000000, MOST_PLANNING_NS = 400000000 };
 
 // What x ms of search leave undone is worth about x0 / x of the step, x0 = 0.1 ms (doc/decisions.md).
 #define PLANNING_LOSS_NS INT64_C(100000)
 
-// The first batches of the run; the loader goes back to where it was.
-static Status sample_mixture(StageBatch* out, int32_t* num_batches, Dynapipe* dp, Arena* arena) {
-    Status status = STATUS_OK;
+Status session_mixture(StageBatch out[SESSION_MIXTURE], int32_t* num_batches, Dynapipe* dp, Arena* arena) {
+    const uint8_t* position;
+    size_t num_bytes;
     *num_batches = 0;
-    for (int b = 0; b < MIXTURE_BATCHES && status == STATUS_OK; b++) {
+    TRY(loader_position(dp->train, &position, &num_bytes, arena));
+    loader_rewind(dp->train);
+    Status status = STATUS_OK;
+    for (int b = 0; b < SESSION_MIXTURE && status == STATUS_OK; b++) {
         LoaderBatch batch;
         status = loader_next(dp->train, &batch, arena);
         if (status == STATUS_OK && batch.num_samples > 0) {
             out[(*num_batches)++] = (StageBatch){batch.lengths, batch.num_samples};
         }
     }
-    loader_rewind(dp->train);
-    return status;
+    TRY(status);
+    return loader_restore(dp->train, position, num_bytes);
 }
 
 // With x of planning a step loses x / threads (ranks plan on cores that compute) + replicas * x0 / x * step:
@@ -54,14 +56,14 @@ static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t 
 }
 
 Status session_stages_choose(Dynapipe* dp) {
-    StageBatch batches[MIXTURE_BATCHES];
+    StageBatch batches[SESSION_MIXTURE];
     StageChoice choice;
     Arena arena = {0};
     int32_t num_batches;
     PlanRequest request = dp->request;
     request.choose_stages = dp->options.stage_split == NULL;
     int64_t begin_ns = clock_now_ns();
-    Status status = sample_mixture(batches, &num_batches, dp, &arena);
+    Status status = session_mixture(batches, &num_batches, dp, &arena);
     if (status == STATUS_OK) { status = stage_search(&choice, &request, &dp->costs, batches, num_batches); }
     arena_free(&arena);
     TRY(status);

@@ -2,10 +2,10 @@
 // update, in one process, fed the samples of each step one at a time. Also makes its files.
 //   one_by_one new MODEL.bin                                        parameters of a small model
 //   one_by_one tokens FILE N                                        N tokens
-//   one_by_one DATA MODEL MAX_TOKENS BATCH_TOKENS STEPS LR GRADIENTS.bin..    losses of the steps; the first
-//   step's
-//       gradients against these files: largest difference of each tensor by its largest value, exit 1 beyond
-//       1e-5
+//   one_by_one DATA MODEL MAX_TOKENS BATCH_TOKENS STEPS LR GRADIENTS.bin..
+//       losses and norms of the steps; the first step's gradients against these files: largest difference of
+//       each tensor by its largest value, exit 1 beyond 1e-5
+//   one_by_one loss DATA MODEL MAX_TOKENS BATCH_TOKENS N         mean loss of the first N batches, unshuffled
 #include "../../dataloader/loader.h"
 
 #define TESTING

@@ -70,7 +70,22 @@ static int32_t newest_done(const char* directory) {
 int32_t dynapipe_llmc_latest(DynapipeLlmc* run, const char* directory) {
     double step = llmc_is_main(run) ? newest_done(directory) : 0;
     dynapipe_llmc_check(run, dynapipe_sum(run->dp, &step, 1));
+    if (step < 0 && llmc_is_main(run)) {
+        printf("%s: no finished checkpoint to go on from: a new run begins\n", directory);
+        fflush(stdout);
+    }
     return (int32_t)step;
+}
+
+// A run that goes on here later would take that one's.
+static void warn_of_later(DynapipeLlmc* run, const char* directory, int32_t step) {
+    int32_t newest = newest_done(directory);
+    if (newest <= step || run->has_warned) { return; }
+    run->has_warned = 1;
+    fprintf(stderr,
+            "warning: %s has checkpoints up to step %d of another run, and the newest is what a run goes on "
+            "from ---> take another folder, or remove them\n",
+            directory, newest);
 }
 
 // --- writing ---------------------------------------------------------------------------------------------
@@ -185,6 +200,7 @@ void dynapipe_llmc_save(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* c, int3
     if (saved) {
         printf("saved %s\n", paths.model);
         fflush(stdout);
+        warn_of_later(run, c->directory, step);
     } else {
         drop_tmp(paths.model);
         drop_tmp(paths.state);

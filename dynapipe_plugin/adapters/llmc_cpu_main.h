@@ -305,14 +305,21 @@ static inline float dynapipe_cpu_train(void) {
     return dynapipe_cpu.loss;
 }
 
+// Whose targets these are; where they were copied, those of the loader that was asked last.
+static inline int dynapipe_cpu_is_validation(const int* targets) {
+    if (targets == dynapipe_cpu.no_tokens[0] || targets == dynapipe_cpu.no_tokens[1]) {
+        return targets == dynapipe_cpu.no_tokens[1];
+    }
+    return dynapipe_cpu.loader == dynapipe_cpu.val_loader;
+}
+
 // Returns 1: done; 0: theirs is to run.
 static inline int dynapipe_cpu_run_forward(GPT2* model, const int* inputs, const int* targets) {
     if (!dynapipe_cpu_is_on()) { return 0; }
     dynapipe_cpu_need_model();
     dynapipe_cpu_check_forward_args(inputs, targets);
     if (targets == NULL) { return 0; }
-    model->mean_loss =
-        dynapipe_cpu.loader == dynapipe_cpu.val_loader ? dynapipe_cpu_validate() : dynapipe_cpu_train();
+    model->mean_loss = dynapipe_cpu_is_validation(targets) ? dynapipe_cpu_validate() : dynapipe_cpu_train();
     return 1;
 }
 
@@ -338,6 +345,11 @@ static inline float dynapipe_cpu_rate(float theirs) {
 
 static inline void dynapipe_cpu_before_update(const GPT2* model) {
     if (!dynapipe_cpu_is_on()) { return; }
+    if (!dynapipe_cpu.has_stepped) {
+        dynapipe_llmc_die(dynapipe_cpu.run,
+                          "gpt2_update() without a gpt2_forward() of training tokens since the last one: no "
+                          "gradients ---> ask the training loader, then forward, backward, update");
+    }
     int32_t header[256];
     DynapipeLlmcCheckpoint checkpoint = dynapipe_cpu_checkpoint(model, header);
     dynapipe_llmc_dump_gradients(dynapipe_cpu.run, &checkpoint, model->grads_memory);

@@ -58,6 +58,16 @@ static void print_help(const char* program) {
     dynapipe_print_options(stdout);
 }
 
+static bool is_own(const char* word) {
+    for (int i = 0; i < NUM_SPECS; i++) {
+        size_t length = strlen(specs[i].name);
+        if (strncmp(word, specs[i].name, length) == 0 && (word[length] == '\0' || word[length] == '=')) {
+            return true;
+        }
+    }
+    return false;
+}
+
 // The program has no arguments of its own, so what is left is a slip.
 static void take_options(DynapipeLlmc* run, int* argc, char** argv) {
     for (int i = 1; i < *argc; i++) {
@@ -65,6 +75,13 @@ static void take_options(DynapipeLlmc* run, int* argc, char** argv) {
         if (run->dp == NULL || dynapipe_rank(run->dp) == 0) { print_help(argv[0]); }
         dynapipe_llmc_close(run);
         exit(EXIT_SUCCESS);
+    }
+    for (int i = 1; i < *argc && run->dp == NULL; i++) {
+        if (strncmp(argv[i], "--", 2) != 0 || is_own(argv[i])) { continue; }
+        dynapipe_llmc_check(run, (int)FAIL(STATUS_BAD_OPTION,
+                                           "%s: means nothing with --fixed-length, the program's own loop "
+                                           "---> leave one of the two out",
+                                           argv[i]));
     }
     dynapipe_llmc_check(run, (int)options_take(specs, NUM_SPECS, &run->options, argc, argv, NULL));
     if (*argc > 1) {
@@ -81,7 +98,7 @@ static void take_options(DynapipeLlmc* run, int* argc, char** argv) {
 
 // --- session ---------------------------------------------------------------------------------------------
 
-DynapipeLlmc* dynapipe_llmc_open(int* argc, char*** argv, int has_options) {
+DynapipeLlmc* dynapipe_llmc_open_as(int32_t header_interface, int* argc, char*** argv, int has_options) {
     const char* own[NUM_SPECS + 1] = {NULL};
     int first = has_options ? 0 : FIRST_COMMON;
     for (int i = first; i < NUM_SPECS; i++) { own[i - first] = specs[i].name; }
@@ -92,7 +109,7 @@ DynapipeLlmc* dynapipe_llmc_open(int* argc, char*** argv, int has_options) {
     }
     dynapipe_llmc_check(run, (int)options_defaults(specs, NUM_SPECS, &run->options));
     if (!take_fixed_length(argc, *argv)) {
-        dynapipe_llmc_check(run, dynapipe_open(&run->dp, argc, argv, own));
+        dynapipe_llmc_check(run, dynapipe_open_as(header_interface, &run->dp, argc, argv, own));
     }
     if (has_options) {
         take_options(run, argc, *argv);
@@ -107,11 +124,21 @@ int dynapipe_llmc_is_on(const DynapipeLlmc* run) {
     return run != NULL && run->dp != NULL;
 }
 
+// Each rank alone says so: none has joined the others.
+static void need_open(const DynapipeLlmc* run) {
+    if (run != NULL) { return; }
+    fprintf(stderr, "error: the plugin is asked before DYNAPIPE_OPEN, the first line of main() ---> "
+                    "dynapipe_plugin/install.sh --check says which lines are missing\n");
+    exit(EXIT_FAILURE);
+}
+
 const DynapipeLlmcOptions* dynapipe_llmc_options(const DynapipeLlmc* run) {
+    need_open(run);
     return &run->options;
 }
 
 Dynapipe* dynapipe_llmc_session(const DynapipeLlmc* run) {
+    need_open(run);
     return run->dp;
 }
 
@@ -169,9 +196,10 @@ void dynapipe_llmc_open_data(DynapipeLlmc* run, const DynapipeRun_v1* about, int
     run->task_loss = calloc((size_t)run->info.num_tasks + 1, sizeof(double));
     if (run->task_loss == NULL) { dynapipe_llmc_die(run, "no memory for the tasks' losses"); }
     if (!llmc_is_main(run)) { return; }
-    printf("data: %lld samples of %d tasks, %lld tokens; %lld longer than %d truncated, %lld skipped\n",
+    printf("data: %lld samples of %d tasks, %lld tokens; %lld longer than %d truncated%s, %lld skipped\n",
            (long long)run->info.num_samples, run->info.num_tasks, (long long)run->info.num_tokens,
-           (long long)run->info.num_truncated, about->max_seq_tokens, (long long)run->info.num_skipped);
+           (long long)run->info.num_truncated, about->max_seq_tokens,
+           run->info.num_truncated > 0 ? " (--max-tokens, -t)" : "", (long long)run->info.num_skipped);
 }
 
 int32_t dynapipe_llmc_num_steps(const DynapipeLlmc* run) {

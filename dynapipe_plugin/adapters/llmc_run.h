@@ -48,8 +48,12 @@ typedef struct {
 
 // Takes --fixed-length, with has_options those above (without: --check-model), and the plugin's own out of
 // argv. With --fixed-length nothing is opened: MPI, too, is left to the program.
-DynapipeLlmc* dynapipe_llmc_open(int* argc, char*** argv, int has_options);
+DynapipeLlmc* dynapipe_llmc_open_as(int32_t header_interface, int* argc, char*** argv, int has_options);
+static inline DynapipeLlmc* dynapipe_llmc_open(int* argc, char*** argv, int has_options) {
+    return dynapipe_llmc_open_as(DYNAPIPE_INTERFACE, argc, argv, has_options);
+}
 int dynapipe_llmc_is_on(const DynapipeLlmc* run);  // NULL: no
+// Of these two NULL ends the program: the tree lacks the line that opens the run.
 const DynapipeLlmcOptions* dynapipe_llmc_options(const DynapipeLlmc* run);
 Dynapipe* dynapipe_llmc_session(const DynapipeLlmc* run);  // NULL where it is not on
 void dynapipe_llmc_close(DynapipeLlmc* run);               // NULL is fine

@@ -15,6 +15,7 @@ struct DynapipeLlmc {
     const char* said[LLMC_MAX_SAID];
     int num_said;
     int has_dumped;  // --dump-gradients is done
+    int has_warned;  // of another run's checkpoints in the same folder
 };
 
 static inline int llmc_is_main(const DynapipeLlmc* run) {

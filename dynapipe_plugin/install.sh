@@ -17,6 +17,8 @@
 #                                                             other of its kind in the root that defines them all is
 #                                                             meant, everywhere below
 #     lacks   train_gpt2.c gpt2_backward_and_reduce           functions that it must not define
+#     calls   train_gpt2.c gpt2_forward attention_forward     a function of it, and those that this must call, wherever they
+#                                                             are defined; more lines: more functions
 #     build   make train_gpt2 DYNAPIPE=1                      said at the end
 #     start   mpirun -np 2 ./train_gpt2                       said at the end; more lines: one after the other
 #
@@ -76,6 +78,13 @@ functions_of() {  # file of the tree: the functions that it defines
     cat "$kept"
 }
 
+not_called() {  # file, function, functions...: the first that it does not call; nothing if it calls all
+    local file=$1 fn=$2 name called
+    shift 2
+    called=$(fn=$fn names=$* awk -f "$awk_files/scan.awk" -f "$awk_files/calls.awk" <"$tree/$file")
+    for name; do grep -qx -- "$name" <<<"$called" || { say "$name"; return; }; done
+}
+
 not_defined() {  # file, functions...: the first that it does not define; nothing if it has all
     local file=$1 name
     shift
@@ -97,7 +106,7 @@ find_file() {  # file, functions...
 
 # Sets why_not and, in meant[], which file is which; 0: the tree is of this family.
 is_family() {  # table
-    local file names real missing
+    local file names fn real missing
     why_not=''
     while read -r file names; do
         # shellcheck disable=SC2086
@@ -114,6 +123,11 @@ is_family() {  # table
             if functions_of "${meant[$file]:-$file}" | grep -qx -- "$missing"; then why_not="$file defines $missing()"; return 1; fi
         done
     done < <(lines_of "$1" lacks)
+    while read -r file fn names; do
+        # shellcheck disable=SC2086
+        missing=$(not_called "${meant[$file]:-$file}" "$fn" $names)
+        if [ -n "$missing" ]; then why_not="$fn() of ${meant[$file]:-$file} does not call $missing()"; return 1; fi
+    done < <(lines_of "$1" calls)
 }
 
 recognise() {

@@ -54,10 +54,12 @@ printf '\000\000\300\177' | dd of="$work/nan.bin" bs=4 seek=1000 conv=notrunc 2>
 ! "$work/one_by_one" "$work/data/train.bin" "$tree/model.bin" 120 1200 1 1e-3 "$work/nan.bin" >/dev/null 2>"$work/nan.txt" && grep -q 'difference inf ' "$work/nan.txt"
 ok $? "a gradient that is not a number would be seen"
 for name in $runs; do
-    worst=$(awk 'NR == FNR {plain[FNR] = $5; next} {d = ($2 - plain[$1]) / plain[$1]; if (d < 0) d = -d; if (!(d < 1)) d = 1; if (d > m) m = d; n++} END {print n == 6 ? m + 0 : 1}' \
-        <(grep 'train loss' "$work/plain.log") <(losses "$name"))
-    awk -v worst="$worst" 'BEGIN {exit worst < 1e-5 ? 0 : 1}'
+    worst=$(plain_difference "$name" 1e-5)
     ok $? "$name: losses of 6 steps are the plain loop's, within $worst"
+done
+for name in 1x1 2x2 4x1; do
+    norm=$(paste -d' ' <(sed -nE 's/.*"norm":([^,]+),.*/\1/p' "$work/$name/metrics.jsonl") <(sed -n 's/.* norm //p' "$work/plain.log") | within 1e-5 6 relative)
+    ok $? "$name: norms of 6 steps are the plain loop's, within $norm"
 done
 # Law of forwards without a backward to come: activations of one layer, here of two, and none of a head.
 awk '/^rank/ {r = $2} /buffer forward/ {f[r, $4] = $8} /buffer acts/ {n++; bad += !(f[r, $4] > 0 && f[r, $4] < 0.6 * $8)} END {exit n < 4 || bad}' "$work/recompute.plan"
@@ -82,16 +84,22 @@ ok $? "a cut one: passed over, said once"
 [ "$(grep -c 'val loss [0-9]' "$work/cut.log")" -eq 3 ] && [ "$(grep 'val loss' "$work/cut.log" | cut -c1-14)" = "$(grep 'val loss' "$work/whole.log" | cut -c1-14)" ]
 ok $? "validation: 3 times the same by 2x1 and 1x2, $(grep -m1 'val loss' "$work/cut.log")"
 # shellcheck disable=SC2086
+for batches in 1 3; do
+    run "val$batches" 2 $data --steps 1 --val-data "$work/data/train.bin" --val-batches $batches --stages 2
+    val=$(echo "$(sed -n 's/^val loss //p' "$work/val$batches.log") $("$work/one_by_one" loss "$work/data/train.bin" "$tree/model.bin" 120 1200 $batches | sed -n 's/^mean loss //p')" | within 1e-5 1 relative)
+    ok $? "--val-batches $batches: the loss of these by the tree's own functions, within $val"
+done
+# shellcheck disable=SC2086
 run check 1 $data --check-model 1
-[ $? -eq 0 ] && ! grep -q '^FAIL' "$work/check.log" && [ "$(grep -c '^ok ' "$work/check.log")" -ge 8 ]
+[ $? -eq 0 ] && ! grep -q '^FAIL' "$work/check.log" && [ "$(grep -c '^ok ' "$work/check.log")" -ge 11 ] && grep -q "^ok .*program's own" "$work/check.log"
 ok $? "--check-model 1: $(grep -c '^ok ' "$work/check.log") laws hold"
 
 # --- checkpoints ------------------------------------------------------------------------------------------------
 half() { run "$1" "$2" $data --steps 3 --output-dir "$work/$1" --stages "$3" && run "$1-on" "$4" $data --steps 6 --resume 1 --output-dir "$work/$1" --stages "$5"; }
 half same 2 2 2 2 && cmp -s "$work/same/model_00000006.bin" "$work/2x1/model_00000006.bin" && cmp -s "$work/same/state_00000006_00000.bin" "$work/2x1/state_00000006_00000.bin"
 ok $? "3 steps and 3 more are 6: model and state, byte for byte"
-half other 4 4 4 2 && awk -v d="$(loss_difference other 2x2)" 'BEGIN {exit d < 1e-5 ? 0 : 1}' && grep -q 'resumed from .*step 3' "$work/other-on.log"
-ok $? "4 stages write, 2 x 2 go on: losses within $(loss_difference other 2x2)"
+half other 4 4 4 2 && difference=$(loss_difference other 2x2 1e-5) && grep -q 'resumed from .*step 3' "$work/other-on.log"
+ok $? "4 stages write, 2 x 2 go on: losses within $difference"
 run again 1 --train-data "$work/data/train.bin" --max-tokens 120 --batch-tokens 1200 --steps 1 --model "$work/2x1/model_00000006.bin"
 grep -q 'step 0: train loss' "$work/again.log"
 ok $? "a written model is one to begin with"
@@ -104,16 +112,54 @@ ok $? "a written model is one to begin with"
     refuses "from where?" "--resume without a folder" 1 $data --resume 1
     cp -r "$work/same" "$work/damaged" && printf 'x' | dd of="$work/damaged/state_00000006_00000.bin" bs=1 seek=0 conv=notrunc 2>/dev/null
     refuses "magic" "a damaged state" 2 $data --stages 2 --resume 1 --output-dir "$work/damaged"
-    for missing in "DYNAPIPE_FIRST is missing|s/DYNAPIPE_FIRST(&model, 0)/0/" "DYNAPIPE_WHOLE_AND is missing|s/DYNAPIPE_WHOLE_AND //" \
-        "cannot be cut|s/C, *C, *L \* C}/C, C, L * L * C \/ 4}/"; do
+    refuses "not a finite number" "a loss that is none" 2 $data --stages 2 --lr 1000 --output-dir "$work/wild" --checkpoint-every 1
+    [ -e "$work/wild/DONE_00000001" ] && [ ! -e "$work/wild/model_00000002.bin" ]
+    ok $? "and no checkpoint of it"
+    forks=(
+        "DYNAPIPE_FIRST is missing|s/DYNAPIPE_FIRST(&model, 0)/0/"
+        "DYNAPIPE_WHOLE_AND is missing|s/DYNAPIPE_WHOLE_AND //"
+        "layers that are all alike|s/C, *C, *L \* C}/C, C, L * L * C \/ 4}/"
+        "one tensor for each size|s/^    return malloc_and_point(&acts->encoded.*/    float* m = malloc_and_point(\&acts->encoded, sizes, NUM_ACTIVATION_TENSORS); acts->ln2 = acts->ln1; return m;/"
+        "one tensor for each size|s/printf(\"layers/model->num_parameters -= 3; &/"
+        "0 calls of encoder_forward()|s/\bencoder_forward\b/my_&/"
+        "0 calls of attention_forward(), its slice of 4 layers|s/\battention_forward\b/my_&/"
+        "0 calls of layernorm_forward()|s/\blayernorm_forward\b/my_&/"
+        "0 calls of crossentropy_forward()|s/\bcrossentropy_forward\b/my_&/"
+        "0 calls of encoder_backward()|s/\bencoder_backward\b/my_&/"
+        "0 calls of attention_backward()|s/\battention_backward\b/my_&/"
+        "not computed token by token|s/^ *attention_forward(atty/for (size_t i = 0; i < N * 3 * C; i++) { qkv[i] *= cosf(i \/ (3 * C) % T); } &/"
+        "not computed token by token|s/mean_loss += a.losses/mean_loss += 1.01f * a.losses/"
+        "gradients of norm|s/d.wpe, g.encoded/d.wpe + (T > 1 ? C : 0), g.encoded/; s/matmul_backward(g.lnf, d.wte/d.lnfb[0] += B; &/"
+        "tokens without targets|s/train_loader.inputs, train_loader.targets/train_loader.inputs, NULL/"
+        "gpt2_update() without|s/^ *gpt2_forward(&model, train_loader.*//"
+    )
+    for fork in "${forks[@]}"; do
         cp "$tree/train_gpt2.c" "$work/kept.c"
-        sed -i "${missing#*|}" "$tree/train_gpt2.c"
-        cmp -s "$tree/train_gpt2.c" "$work/kept.c" && ok 1 "${missing%|*}: nothing was changed"
+        sed -i "${fork#*|}" "$tree/train_gpt2.c"
+        cmp -s "$tree/train_gpt2.c" "$work/kept.c" && ok 1 "${fork%%|*}: nothing was changed"
         make_tree DYNAPIPE=1
-        refuses "${missing%|*}" "a tree where that is so" 2 --train-data "$work/data/train.bin" --model "$tree/model.bin" --stages 2 --steps 9
+        refuses "${fork%%|*}" "a tree where that is so" 2 --train-data "$work/data/train.bin" --model "$tree/model.bin" --stages 2 --steps 9
         cp "$work/kept.c" "$tree/train_gpt2.c"
     done
 }
+cp -r test/foreign_llmc "$work/other-tree" && sed -i 's/\battention_forward\b/flash_forward/' "$work/other-tree/train_gpt2.c"
+dynapipe_plugin/install.sh "$work/other-tree" >"$work/refused.log" 2>&1
+[ $? -eq 2 ] && grep -q 'gpt2_forward() of train_gpt2.c does not call attention_forward()' "$work/refused.log"
+ok $? "install.sh: $(grep -o 'gpt2_forward() of.*' "$work/refused.log")"
+
+# --- a main() of another manner ---------------------------------------------------------------------------------
+cp "$tree/train_gpt2.c" "$work/kept.c"
+again="dataloader_next_batch(\&train_loader); gpt2_forward(\&model, train_loader.inputs, train_loader.targets, B, T); gpt2_backward(\&model);"
+sed -i "/^int main/,\$ {s/^ *gpt2_backward(&model);/& $again/; s/gpt2_forward(&model, text, NULL/int* none = NULL; gpt2_forward(\&model, text, none/}" "$tree/train_gpt2.c"
+sed -i '/^int main/,$ s/gpt2_forward(&model, val_loader.inputs, val_loader.targets/int *in = val_loader.inputs, *NULLS = val_loader.targets; gpt2_forward(\&model, in, NULLS/' "$tree/train_gpt2.c"
+make_tree DYNAPIPE=1
+# shellcheck disable=SC2086
+run micro 1 $data --steps 9 --val-data "$work/data/val.bin" --output-dir "$work/micro"
+difference=$(loss_difference micro 1x1 1e-6) && [ "$(losses micro | wc -l)" -eq 9 ] && [ "$(grep -c 'several training batches' "$work/micro.log")" -eq 1 ]
+ok $? "two batches for an update are one step, said once: losses within $difference"
+[ "$(grep -c 'likeliest tokens' "$work/micro.log")" -eq 1 ] && [ "$(grep 'val loss' "$work/micro.log" | cut -c1-14)" = "$(grep 'val loss' "$work/whole.log" | cut -c1-14)" ]
+ok $? "targets are what their value is, however spelled"
+cp "$work/kept.c" "$tree/train_gpt2.c"
 
 # --- languages --------------------------------------------------------------------------------------------------
 gcc -std=c99 -Wall -Wextra -Werror -D_POSIX_C_SOURCE=200809L -DDYNAPIPE -c "$tree/train_gpt2.c" -o "$work/c99.o"
@@ -122,7 +168,7 @@ g++ -x c++ -std=c++17 -Wall -Wextra -Werror -Wno-missing-field-initializers -O2 
 ok $? "C++17, no warning"
 libs=$(cd "$tree" && printf 'include Makefile\nshow:\n\t@echo $(DYNAPIPE_LIBS)\n' | make -s --no-print-directory -f - show DYNAPIPE=1 DYNAPIPE_OUT="$root/$build/foreign_llmc")
 # shellcheck disable=SC2086
-g++ "$work/cxx.o" $libs -o "$tree/train_gpt2" && train as-cxx 2 --stages 2 && awk -v d="$(loss_difference as-cxx 2x1)" 'BEGIN {exit d < 1e-6 ? 0 : 1}'
+g++ "$work/cxx.o" $libs -o "$tree/train_gpt2" && train as-cxx 2 --stages 2 && loss_difference as-cxx 2x1 1e-6 >/dev/null
 ok $? "and the same losses of it"
 dynapipe_plugin/install.sh --remove "$tree" >"$work/install.log" && diff -r test/foreign_llmc "$tree" | grep -v '^Only in .*tree: ' >"$work/rest"
 [ ! -s "$work/rest" ]

@@ -28,6 +28,7 @@ tree    a little trainer
 has     little.c net_forward main
 has     little.c net_update
 lacks   little.c net_backward_and_reduce
+calls   little.c main net_forward net_update
 build   make little DYNAPIPE=1
 start   mpirun -np 2 ./little
 
@@ -439,6 +440,14 @@ wrong_use() {
     grep -q "a little trainer: little.c defines no net_update()" "$work/said" && grep -q "a big trainer: there is no big.cu" "$work/said" && grep -q "doc/porting.md" "$work/said"
     ok $? "an unknown tree: what was looked for"
     as_it_was "an unknown tree"
+    tree_of another_call
+    sed -i '/^int main/,$ s/net_forward *(&net)/net_fast(\&net)/g' "$tree/little.c"
+    keep
+    run --apply "$tree"
+    is "a function that calls another" $? 2
+    grep -q "main() of little.c does not call net_forward()" "$work/said"
+    ok $? "a function that calls another: which"
+    as_it_was "a function that calls another"
     run
     is "no tree" $? 2
     run "$work/nowhere"

@@ -79,10 +79,25 @@ losses() {  # name of a run with -o $work/NAME: "step loss" lines, all digits
     sed -nE 's/.*"step":([0-9]+),"loss":([^,]+),.*/\1 \2/p' "$work/$1/metrics.jsonl"
 }
 
-# Largest |a - b| of two runs' losses, over the steps that both have.
-loss_difference() {
-    awk 'NR == FNR {a[$1] = $2; next} $1 in a {d = a[$1] - $2; if (d < 0) d = -d; if (d > m) m = d; n++}
-         END {if (n == 0) print "none"; else print m + 0}' <(losses "$1") <(losses "$2")
+# Largest difference of the pairs on stdin, "a b" a line. Fails unless it is at most the limit and all are finite numbers (which
+# awk's < does not ask for: a nan is beyond no limit), and there are so many of them (0: any number but none).
+within() {  # limit, pairs, absolute|relative (to b)
+    awk -v limit="$1" -v pairs="$2" -v kind="$3" '
+        function is_number(x) {return x ~ /^[-+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?$/}
+        NF != 2 || !is_number($1) || !is_number($2) {if (bad == "") bad = "no two numbers: " $0; next}
+        {d = $1 - $2; if (d < 0) d = -d; b = $2 < 0 ? -$2 : $2; if (kind == "relative" && b > 0) d /= b; if (d > m) m = d; n++}
+        END {if (bad == "" && (n == 0 || (pairs > 0 && n != pairs))) bad = n + 0 " pairs"
+             print bad == "" ? m + 0 : bad; exit bad != "" || m + 0 > limit + 0}'
+}
+
+# Of two runs' losses, over the steps that both have.
+loss_difference() {  # name, name, limit
+    awk 'NR == FNR {a[$1] = $2; next} $1 in a {print a[$1], $2}' <(losses "$1") <(losses "$2") | within "$3" 0 absolute
+}
+
+# Of a run's losses of 6 steps and the plain loop's ($work/plain.log), which adapters' tests have.
+plain_difference() {  # name, limit
+    awk 'NR == FNR {plain[FNR] = $5; next} {print $2, plain[$1]}' <(grep 'train loss' "$work/plain.log") <(losses "$1") | within "$2" 6 relative
 }
 
 finish() {

@@ -7,12 +7,13 @@ between is not edited: the calls named below are wrapped by macros that do as ev
 
     encoder_*        the range with the embedding only, window by window (positions begin anew)
     attention_*      window by window: tokens of all windows lie one after the other, without padding
-    final layernorm, head, softmax, cross entropy: the range with the head only, these on supervised tokens
-only
+    final layernorm, head, softmax, cross entropy: the range with the head only; all but the layernorm on
+                     supervised tokens only
 
 A slice is a GPT2 of theirs ("view") with its layers only, with a micro-batch of n tokens as B = n, T = 1: all
 else that they compute is token by token. Tensors of activations have the places and sizes that their own
-tables say, so what a fork adds there works. Without -DDYNAPIPE this file is empty.
+tables say, so what a fork adds there works. A call that is not made under these names would be computed with
+T = 1, so each of them is counted. Without -DDYNAPIPE this file is empty.
 */
 #pragma once
 #ifdef DYNAPIPE
@@ -28,6 +29,17 @@ typedef struct {
     GPT2 model;
 } DynapipeCpuRange;
 
+// Wrapped calls of one forward or backward.
+enum {
+    DYNAPIPE_CPU_ENCODER,
+    DYNAPIPE_CPU_ATTENTION,
+    DYNAPIPE_CPU_FINAL_NORM,
+    DYNAPIPE_CPU_HEAD,
+    DYNAPIPE_CPU_SOFTMAX,
+    DYNAPIPE_CPU_LOSS,
+    DYNAPIPE_CPU_CALLS
+};
+
 // One call of their forward or backward.
 typedef struct {
     const DynapipeCpuRange* range;
@@ -40,6 +52,7 @@ typedef struct {
     float* attention;  // (2, NH, T, T) scratch for the longest window
     float* drows;      // (num_rows, C) scratch
     float* losses;     // (num_rows) of forward
+    int calls[DYNAPIPE_CPU_CALLS];
 } DynapipeCpuJob;
 
 static DynapipeCpuJob* dynapipe_cpu_job;  // NULL: their own loop
@@ -51,7 +64,8 @@ static inline int dynapipe_cpu_window(const DynapipeCpuJob* job, int i, int* num
     return job->batch->cu_seqlens[i];
 }
 
-static inline void dynapipe_cpu_encode(const DynapipeCpuJob* job) {
+static inline void dynapipe_cpu_encode(DynapipeCpuJob* job) {
+    job->calls[DYNAPIPE_CPU_ENCODER]++;
     const GPT2* v = &job->view;
     int C = v->config.channels, T;
     for (int i = 0; i < job->batch->num_seqs && job->has_first; i++) {
@@ -67,7 +81,8 @@ static inline size_t dynapipe_cpu_layer(const DynapipeCpuJob* job, const float* 
     return (size_t)(att - job->view.acts.att) / layer_values;
 }
 
-static inline void dynapipe_cpu_attend(const DynapipeCpuJob* job, float* out, const float* att, float* qkv) {
+static inline void dynapipe_cpu_attend(DynapipeCpuJob* job, float* out, const float* att, float* qkv) {
+    job->calls[DYNAPIPE_CPU_ATTENTION]++;
     int C = job->view.config.channels, NH = job->view.config.num_heads, T;
     float* place = job->att + dynapipe_cpu_layer(job, att) * NH * (size_t)job->batch->num_squares;
     for (int i = 0; i < job->batch->num_seqs; i++) {
@@ -77,7 +92,8 @@ static inline void dynapipe_cpu_attend(const DynapipeCpuJob* job, float* out, co
     }
 }
 
-static inline void dynapipe_cpu_head(const DynapipeCpuJob* job, const float* lnf, float* weight) {
+static inline void dynapipe_cpu_head(DynapipeCpuJob* job, const float* lnf, float* weight) {
+    job->calls[DYNAPIPE_CPU_HEAD]++;
     int C = job->view.config.channels, num_rows = job->batch->num_rows;
     if (!job->has_head || num_rows == 0) { return; }
     for (int i = 0; i < num_rows; i++) {
@@ -87,22 +103,31 @@ static inline void dynapipe_cpu_head(const DynapipeCpuJob* job, const float* lnf
                    job->view.config.padded_vocab_size);
 }
 
-static inline void dynapipe_cpu_softmax(const DynapipeCpuJob* job) {
+static inline void dynapipe_cpu_softmax(DynapipeCpuJob* job) {
+    job->calls[DYNAPIPE_CPU_SOFTMAX]++;
     const GPT2* v = &job->view;
     if (!job->has_head || job->batch->num_rows == 0) { return; }
     softmax_forward(v->acts.probs, v->acts.logits, job->batch->num_rows, 1, v->config.vocab_size,
                     v->config.padded_vocab_size);
 }
 
-static inline void dynapipe_cpu_losses(const DynapipeCpuJob* job) {
+static inline void dynapipe_cpu_losses(DynapipeCpuJob* job) {
+    job->calls[DYNAPIPE_CPU_LOSS]++;
     if (!job->has_head || job->batch->num_rows == 0) { return; }
     crossentropy_forward(job->losses, job->view.acts.probs, (int*)job->batch->targets, job->batch->num_rows,
                          1, job->view.config.padded_vocab_size);
 }
 
+// The final layernorm, of forward and backward: is it passed over?
+static inline int dynapipe_cpu_passes_norm(DynapipeCpuJob* job) {
+    job->calls[DYNAPIPE_CPU_FINAL_NORM]++;
+    return !job->has_head;
+}
+
 // --- calls of their backward -----------------------------------------------------------------------------
 
-static inline void dynapipe_cpu_dlogits(const DynapipeCpuJob* job, float* dlosses) {
+static inline void dynapipe_cpu_dlogits(DynapipeCpuJob* job, float* dlosses) {
+    job->calls[DYNAPIPE_CPU_LOSS]++;
     const GPT2* v = &job->view;
     if (!job->has_head || job->batch->num_rows == 0) { return; }
     for (int i = 0; i < job->batch->num_rows; i++) { dlosses[i] = job->batch->loss_scale; }
@@ -110,8 +135,9 @@ static inline void dynapipe_cpu_dlogits(const DynapipeCpuJob* job, float* dlosse
                                   job->batch->num_rows, 1, v->config.vocab_size, v->config.padded_vocab_size);
 }
 
-static inline void dynapipe_cpu_head_backward(const DynapipeCpuJob* job, float* dlnf, float* dweight,
+static inline void dynapipe_cpu_head_backward(DynapipeCpuJob* job, float* dlnf, float* dweight,
                                               float* weight) {
+    job->calls[DYNAPIPE_CPU_HEAD]++;
     int C = job->view.config.channels, num_rows = job->batch->num_rows;
     if (!job->has_head || num_rows == 0) { return; }
     memset(job->drows, 0, sizeof(float) * (size_t)num_rows * C);
@@ -122,8 +148,9 @@ static inline void dynapipe_cpu_head_backward(const DynapipeCpuJob* job, float* 
     }
 }
 
-static inline void dynapipe_cpu_attend_backward(const DynapipeCpuJob* job, float* dqkv, float* dout,
-                                                float* qkv, const float* att) {
+static inline void dynapipe_cpu_attend_backward(DynapipeCpuJob* job, float* dqkv, float* dout, float* qkv,
+                                                const float* att) {
+    job->calls[DYNAPIPE_CPU_ATTENTION]++;
     int C = job->view.config.channels, NH = job->view.config.num_heads, T;
     float* place = job->att + dynapipe_cpu_layer(job, att) * NH * (size_t)job->batch->num_squares;
     for (int i = 0; i < job->batch->num_seqs; i++) {
@@ -135,7 +162,8 @@ static inline void dynapipe_cpu_attend_backward(const DynapipeCpuJob* job, float
     }
 }
 
-static inline void dynapipe_cpu_encode_backward(const DynapipeCpuJob* job) {
+static inline void dynapipe_cpu_encode_backward(DynapipeCpuJob* job) {
+    job->calls[DYNAPIPE_CPU_ENCODER]++;
     const GPT2* v = &job->view;
     int C = v->config.channels, T;
     for (int i = 0; i < job->batch->num_seqs && job->has_first; i++) {
@@ -150,7 +178,8 @@ static inline void dynapipe_cpu_encode_backward(const DynapipeCpuJob* job) {
 // Is this the view's own tensor? A tensor that a slice lacks has an address of its own all the same.
 #define DYNAPIPE_CPU_IS(pointer, tensor) \
     (dynapipe_cpu_job != NULL && (pointer) == dynapipe_cpu_job->view.tensor)
-#define DYNAPIPE_CPU_LACKS(pointer, tensor) (DYNAPIPE_CPU_IS(pointer, tensor) && !dynapipe_cpu_job->has_head)
+#define DYNAPIPE_CPU_PASSES(pointer, tensor) \
+    (DYNAPIPE_CPU_IS(pointer, tensor) && dynapipe_cpu_passes_norm(dynapipe_cpu_job))
 
 #define encoder_forward(...) \
     (dynapipe_cpu_job != NULL ? dynapipe_cpu_encode(dynapipe_cpu_job) : (encoder_forward)(__VA_ARGS__))
@@ -158,7 +187,7 @@ static inline void dynapipe_cpu_encode_backward(const DynapipeCpuJob* job) {
     (dynapipe_cpu_job != NULL ? dynapipe_cpu_attend(dynapipe_cpu_job, out, att, qkv) \
                               : (attention_forward)(out, preatt, att, qkv, __VA_ARGS__))
 #define layernorm_forward(out, ...) \
-    (DYNAPIPE_CPU_LACKS(out, acts.lnf) ? (void)0 : (layernorm_forward)(out, __VA_ARGS__))
+    (DYNAPIPE_CPU_PASSES(out, acts.lnf) ? (void)0 : (layernorm_forward)(out, __VA_ARGS__))
 #define matmul_forward(out, inp, weight, ...)                                             \
     (DYNAPIPE_CPU_IS(out, acts.logits) ? dynapipe_cpu_head(dynapipe_cpu_job, inp, weight) \
                                        : (matmul_forward)(out, inp, weight, __VA_ARGS__))
@@ -175,7 +204,7 @@ static inline void dynapipe_cpu_encode_backward(const DynapipeCpuJob* job) {
          ? dynapipe_cpu_head_backward(dynapipe_cpu_job, dinp, dweight, weight) \
          : (matmul_backward)(dinp, dweight, dbias, dout, inp, weight, __VA_ARGS__))
 #define layernorm_backward(dinp, dweight, ...) \
-    (DYNAPIPE_CPU_LACKS(dweight, grads.lnfw) ? (void)0 : (layernorm_backward)(dinp, dweight, __VA_ARGS__))
+    (DYNAPIPE_CPU_PASSES(dweight, grads.lnfw) ? (void)0 : (layernorm_backward)(dinp, dweight, __VA_ARGS__))
 #define attention_backward(dqkv, dpreatt, datt, dout, qkv, att, ...)                                 \
     (dynapipe_cpu_job != NULL ? dynapipe_cpu_attend_backward(dynapipe_cpu_job, dqkv, dout, qkv, att) \
                               : (attention_backward)(dqkv, dpreatt, datt, dout, qkv, att, __VA_ARGS__))

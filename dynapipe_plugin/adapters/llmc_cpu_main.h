@@ -9,13 +9,14 @@ Included in the tree's train_gpt2.c just before main(), behind llmc_cpu.h. In ma
         for (int step = DYNAPIPE_FIRST(&model, 0); DYNAPIPE_STEPS_OR(step) step <= 40; step++) {
             if (DYNAPIPE_WHOLE_AND step > 0 && step % 20 == 0) { ... samples of the model's text ... }
 
-DYNAPIPE_FIRST measures the model, leaves this rank its slice of it, and goes on from a checkpoint if told to.
+DYNAPIPE_FIRST checks (llmc_cpu_probe.h) and measures the model, leaves this rank its slice of it, and goes on
+from a checkpoint if told to.
 
 The loop's calls keep their names and mean: dataloader_*: nothing, the plugin has the data; gpt2_forward() on
-training tokens: a step of all ranks (mean_loss is its loss), on validation tokens: the validation, on none:
-theirs; gpt2_zero_grad(), gpt2_backward(): done in the step; gpt2_update(): theirs, on this rank's slice, then
-the report and maybe a checkpoint. With --fixed-length all of them are theirs. Without -DDYNAPIPE the words
-above mean nothing and cost nothing.
+training tokens: the first after an update is a step of all ranks, and mean_loss its loss, the others nothing;
+on validation tokens: the validation; without targets: theirs; gpt2_zero_grad(), gpt2_backward(): done in the
+step; gpt2_update(): theirs, on this rank's slice, then the report and maybe a checkpoint. With --fixed-length
+all of them are theirs. Without -DDYNAPIPE the words above mean nothing and cost nothing.
 */
 #pragma once
 #ifndef DYNAPIPE
@@ -30,7 +31,7 @@ above mean nothing and cost nothing.
 #endif
 #include <math.h>
 #include <stdio.h>
-#include "llmc_cpu_model.h"
+#include "llmc_cpu_probe.h"
 
 typedef struct {
     DynapipeLlmc* run;
@@ -42,6 +43,8 @@ typedef struct {
     int rows, seq_tokens;                            // the tree's B and T
     int first_step, step;                            // updates made before this run, and by now
     int validated_step;                              // that val_loss is of; -1: none
+    int has_stepped;                                 // since the last update
+    int* no_tokens[2];                               // (B, T) zeros: what loaders hold, training's and other
     float val_loss, loss, norm, lr;
 } DynapipeCpuMain;
 
@@ -98,6 +101,9 @@ static inline int dynapipe_cpu_loader(void* loader, size_t loader_bytes, const c
     }
     if (!dynapipe_cpu_is_on()) { return 0; }
     memset(loader, 0, loader_bytes);
+    int** no_tokens = &dynapipe_cpu.no_tokens[loader == dynapipe_cpu.val_loader];
+    if (*no_tokens == NULL) { *no_tokens = (int*)calloc((size_t)B * (size_t)T, sizeof(int)); }
+    if (*no_tokens == NULL) { dynapipe_llmc_die(dynapipe_cpu.run, "no memory for a batch"); }
     return 1;
 }
 
@@ -126,6 +132,20 @@ static inline void dynapipe_cpu_open_data(const GPT2* model) {
 
 // --- the cut ---------------------------------------------------------------------------------------------
 
+// By rank 0, as all have the same model; the others wait, or end with it.
+static inline void dynapipe_cpu_probe(const GPT2* model) {
+    Dynapipe* session = dynapipe_llmc_session(dynapipe_cpu.run);
+    double done = 0;
+    if (dynapipe_rank(session) == 0 && dynapipe_probe(model) != 0) {
+        dynapipe_llmc_die(dynapipe_cpu.run, dynapipe_cpu_why(NULL));
+    }
+    dynapipe_llmc_check(dynapipe_cpu.run, dynapipe_sum(session, &done, 1));
+    if (dynapipe_cpu_options()->check_model) {
+        printf(
+            "ok   sequences alone in the program's own gpt2_forward() and gpt2_backward() give the same\n");
+    }
+}
+
 // From here on their struct is this rank's slice: what they update, zero and free.
 static inline void dynapipe_cpu_cut(GPT2* model) {
     DynapipeRange blocks;
@@ -137,10 +157,13 @@ static inline void dynapipe_cpu_cut(GPT2* model) {
 #endif
     int code = dynapipe_cpu_describe(model, num_threads);
     if (code < 0) {
-        dynapipe_llmc_die(dynapipe_cpu.run, "ParameterTensors or ActivationTensors have members that are no "
-                                            "tensors: this tree's model cannot be cut ---> doc/porting.md");
+        dynapipe_llmc_die(dynapipe_cpu.run,
+                          "ParameterTensors or ActivationTensors are not one tensor for each "
+                          "size that fill_in_*_sizes() says, or these are not "
+                          "num_parameters: this model cannot be cut ---> doc/porting.md");
     }
     dynapipe_llmc_check(dynapipe_cpu.run, code);
+    dynapipe_cpu_probe(model);
     dynapipe_cpu.api = dynapipe_cpu_api();
     DynapipeBlocks_v1 description = dynapipe_cpu_blocks(&dynapipe_cpu.api);
     blocks = dynapipe_llmc_place(dynapipe_cpu.run, &description);
@@ -249,23 +272,54 @@ static inline float dynapipe_cpu_validate(void) {
     return dynapipe_cpu.val_loss;
 }
 
-// `targets`: main's words for them, as the pointers of loaders that nobody opened are NULL themselves.
-// Returns 1: done; 0: theirs is to run.
-static inline int dynapipe_cpu_run_forward(GPT2* model, const char* targets) {
-    int is_sampling = strcmp(targets, "NULL") == 0 || strcmp(targets, "nullptr") == 0;
-    if (!dynapipe_cpu_is_on()) { return 0; }
-    dynapipe_cpu_need_model();
-    if (is_sampling) {
-        if (dynapipe_llmc_is_whole(dynapipe_cpu.run)) { return 0; }
+// What it is by the values of its arguments: `inputs` are no_tokens where they are a loader's.
+static inline void dynapipe_cpu_check_forward_args(const int* inputs, const int* targets) {
+    int is_loaders = inputs == dynapipe_cpu.no_tokens[0] || inputs == dynapipe_cpu.no_tokens[1];
+    if (targets == NULL && inputs != NULL && is_loaders) {
+        dynapipe_llmc_die(dynapipe_cpu.run,
+                          "gpt2_forward() of a loader's tokens without targets: the plugin has the data, and "
+                          "tokens only in its steps ---> run that with --fixed-length");
+    }
+    if (targets == NULL && !dynapipe_llmc_is_whole(dynapipe_cpu.run)) {
         dynapipe_llmc_die(dynapipe_cpu.run,
                           "a forward pass of the whole model, which is cut: DYNAPIPE_WHOLE_AND is "
                           "missing ---> dynapipe_plugin/install.sh --check says where");
     }
-    if (dynapipe_cpu.loader == dynapipe_cpu.val_loader) {
-        model->mean_loss = dynapipe_cpu_validate();
-    } else {
-        model->mean_loss = dynapipe_cpu.loss = (float)dynapipe_llmc_step(dynapipe_cpu.run);
+    if (targets != NULL && dynapipe_cpu.loader == NULL) {
+        dynapipe_llmc_die(dynapipe_cpu.run,
+                          "gpt2_forward() with targets before dataloader_next_batch(): is it "
+                          "a step or validation? ---> ask a loader first");
     }
+}
+
+// The first training forward after an update has all of its tokens, however often they go on to accumulate.
+static inline float dynapipe_cpu_train(void) {
+    if (dynapipe_cpu.has_stepped) {
+        dynapipe_llmc_say_once(dynapipe_cpu.run,
+                               "several training batches for one gpt2_update(): the first is a step of "
+                               "--batch-tokens tokens, the others are passed over");
+    } else {
+        dynapipe_cpu.loss = (float)dynapipe_llmc_step(dynapipe_cpu.run);
+        dynapipe_cpu.has_stepped = 1;
+    }
+    return dynapipe_cpu.loss;
+}
+
+// Whose targets these are; where they were copied, those of the loader that was asked last.
+static inline int dynapipe_cpu_is_validation(const int* targets) {
+    if (targets == dynapipe_cpu.no_tokens[0] || targets == dynapipe_cpu.no_tokens[1]) {
+        return targets == dynapipe_cpu.no_tokens[1];
+    }
+    return dynapipe_cpu.loader == dynapipe_cpu.val_loader;
+}
+
+// Returns 1: done; 0: theirs is to run.
+static inline int dynapipe_cpu_run_forward(GPT2* model, const int* inputs, const int* targets) {
+    if (!dynapipe_cpu_is_on()) { return 0; }
+    dynapipe_cpu_need_model();
+    dynapipe_cpu_check_forward_args(inputs, targets);
+    if (targets == NULL) { return 0; }
+    model->mean_loss = dynapipe_cpu_is_validation(targets) ? dynapipe_cpu_validate() : dynapipe_cpu_train();
     return 1;
 }
 
@@ -290,6 +344,11 @@ static inline float dynapipe_cpu_rate(float theirs) {
 
 static inline void dynapipe_cpu_before_update(const GPT2* model) {
     if (!dynapipe_cpu_is_on()) { return; }
+    if (!dynapipe_cpu.has_stepped) {
+        dynapipe_llmc_die(dynapipe_cpu.run,
+                          "gpt2_update() without a gpt2_forward() of training tokens since the last one: no "
+                          "gradients ---> ask the training loader, then forward, backward, update");
+    }
     int32_t header[256];
     DynapipeLlmcCheckpoint checkpoint = dynapipe_cpu_checkpoint(model, header);
     dynapipe_llmc_dump_gradients(dynapipe_cpu.run, &checkpoint, model->grads_memory);
@@ -300,6 +359,7 @@ static inline void dynapipe_cpu_after_update(const GPT2* model) {
     if (!dynapipe_cpu_is_on()) { return; }
     DynapipeReport_v1 report;
     memset(&report, 0, sizeof report);
+    dynapipe_cpu.has_stepped = 0;
     report.step = ++dynapipe_cpu.step;
     report.norm = dynapipe_cpu.norm;
     report.lr = dynapipe_cpu.lr;
@@ -311,6 +371,10 @@ static inline void dynapipe_cpu_after_update(const GPT2* model) {
 
 static inline void dynapipe_cpu_close(void) {
     dynapipe_llmc_close(dynapipe_cpu.run);
+    for (int i = 0; i < 2; i++) {
+        free(dynapipe_cpu.no_tokens[i]);
+        dynapipe_cpu.no_tokens[i] = NULL;
+    }
     free(dynapipe_cpu.mine);  // what it points to is the model's
     dynapipe_cpu.run = NULL;
     dynapipe_cpu.mine = NULL;
@@ -325,17 +389,18 @@ static inline void dynapipe_cpu_close(void) {
 
 #define gpt2_build_from_checkpoint(model, path) \
     (gpt2_build_from_checkpoint)(model, dynapipe_cpu_model_path(path))
-#define dataloader_init(loader, pattern, ...)                            \
-    (dynapipe_cpu_loader(loader, sizeof *(loader), pattern, __VA_ARGS__) \
-         ? (void)0                                                       \
+#define dataloader_init(loader, pattern, ...)                                      \
+    (dynapipe_cpu_loader(loader, sizeof *(loader), pattern, __VA_ARGS__)           \
+         ? (void)((loader)->inputs = (loader)->targets =                           \
+                      dynapipe_cpu.no_tokens[(loader) == dynapipe_cpu.val_loader]) \
          : (dataloader_init)(loader, dynapipe_cpu_data(loader, pattern), __VA_ARGS__))
 #define dataloader_reset(loader) (dynapipe_cpu_is_on() ? (void)0 : (dataloader_reset)(loader))
 #define dataloader_next_batch(loader) \
     (dynapipe_cpu_next_batch(loader) ? (void)0 : (dataloader_next_batch)(loader))
 #define dataloader_free(loader) (dynapipe_cpu_is_on() ? (void)0 : (dataloader_free)(loader))
-#define gpt2_forward(model, inputs, targets, ...)        \
-    (dynapipe_cpu_run_forward(model, #targets) ? (void)0 \
-                                               : (gpt2_forward)(model, inputs, targets, __VA_ARGS__))
+#define gpt2_forward(model, inputs, targets, ...)               \
+    (dynapipe_cpu_run_forward(model, inputs, targets) ? (void)0 \
+                                                      : (gpt2_forward)(model, inputs, targets, __VA_ARGS__))
 #define gpt2_zero_grad(model) (dynapipe_cpu_is_on() ? (void)0 : (gpt2_zero_grad)(model))
 #define gpt2_backward(model) (dynapipe_cpu_is_on() ? (void)0 : (gpt2_backward)(model))
 #define gpt2_update(model, rate, ...)                                                               \

@@ -2,7 +2,8 @@
 llmc_cpu_model.h -- the model of llm.c's CPU trainer as DynapipeModel_v1 and DynapipeBlocks_v1, over their
 gpt2_forward() and gpt2_backward() as llmc_cpu.h wraps them. Part of llmc_cpu_main.h, behind their functions.
 
-acts:    their activations of n tokens | att (L, NH * squares) | inputs of the head (rows, C) | ids, targets
+acts:    their activations of n tokens | att (L, NH * squares) | inputs of the head (rows, C) |
+         inputs, targets (n each)
 scratch: gradients of activations | preatt, or dpreatt and datt, of one window | gradient of the head's inputs
 Without a backward to come (validation, a forward that is made again) the activations are of one layer: their
 gpt2_forward() is called for one after the other.
@@ -10,6 +11,7 @@ gpt2_forward() is called for one after the other.
 #pragma once
 #ifdef DYNAPIPE
 
+#include <stdint.h>
 #include <stdio.h>
 #include "llmc_cpu.h"
 
@@ -40,6 +42,7 @@ typedef struct {
     int param_slot[DYNAPIPE_CPU_PARAMS], act_slot[DYNAPIPE_CPU_ACTS];
     int num_threads;
     char signature[192];
+    char why[256];  // the last make(), forward() or backward failed
 } DynapipeCpuModel;
 
 static DynapipeCpuModel dynapipe_cpu_model;
@@ -48,11 +51,25 @@ static float dynapipe_cpu_nothing[DYNAPIPE_MAX_TENSORS];
 
 // --- their tables ----------------------------------------------------------------------------------------
 
-// With one value in each slot, a tensor's place is its slot.
+// With one value in each slot, a tensor's place is its slot. Returns 1 if each slot is one tensor's.
+static inline int dynapipe_cpu_slots(int* slot, float* const* members, int num_members, const float* memory) {
+    char is_taken[DYNAPIPE_MAX_TENSORS];
+    memset(is_taken, 0, sizeof is_taken);
+    for (int i = 0; i < num_members; i++) {
+        uintptr_t at = ((uintptr_t)members[i] - (uintptr_t)memory) / sizeof(float);
+        if (at >= (uintptr_t)num_members || is_taken[at]) { return 0; }
+        is_taken[at] = 1;
+        slot[i] = (int)at;
+    }
+    return 1;
+}
+
 static inline int dynapipe_cpu_find_slots(DynapipeCpuModel* model) {
     size_t ones[DYNAPIPE_MAX_TENSORS];
     ParameterTensors params;
     ActivationTensors acts;
+    memset(&params, 0, sizeof params);
+    memset(&acts, 0, sizeof acts);
     if (DYNAPIPE_CPU_PARAMS != NUM_PARAMETER_TENSORS || DYNAPIPE_CPU_ACTS != NUM_ACTIVATION_TENSORS ||
         (int)DYNAPIPE_CPU_ACTS > (int)DYNAPIPE_MAX_TENSORS ||
         (int)DYNAPIPE_CPU_PARAMS > (int)DYNAPIPE_MAX_TENSORS) {
@@ -61,15 +78,12 @@ static inline int dynapipe_cpu_find_slots(DynapipeCpuModel* model) {
     for (int i = 0; i < DYNAPIPE_MAX_TENSORS; i++) { ones[i] = 1; }
     float* params_memory = malloc_and_point_parameters(&params, ones);
     float* acts_memory = malloc_and_point_activations(&acts, ones);
-    for (int i = 0; i < DYNAPIPE_CPU_PARAMS; i++) {
-        model->param_slot[i] = (int)(((float**)&params)[i] - params_memory);
-    }
-    for (int i = 0; i < DYNAPIPE_CPU_ACTS; i++) {
-        model->act_slot[i] = (int)(((float**)&acts)[i] - acts_memory);
-    }
+    int are_slots =
+        dynapipe_cpu_slots(model->param_slot, (float**)&params, DYNAPIPE_CPU_PARAMS, params_memory) &&
+        dynapipe_cpu_slots(model->act_slot, (float**)&acts, DYNAPIPE_CPU_ACTS, acts_memory);
     free(params_memory);
     free(acts_memory);
-    return 0;
+    return are_slots ? 0 : -1;
 }
 
 static inline int dynapipe_cpu_find_tensors(DynapipeCpuModel* model) {
@@ -85,8 +99,10 @@ static inline int dynapipe_cpu_find_tensors(DynapipeCpuModel* model) {
     where[model->param_slot[DYNAPIPE_CPU_PARAM(wpe)]] = DYNAPIPE_TENSOR_FIRST;
     where[model->param_slot[DYNAPIPE_CPU_PARAM(lnfw)]] = DYNAPIPE_TENSOR_LAST;
     where[model->param_slot[DYNAPIPE_CPU_PARAM(lnfb)]] = DYNAPIPE_TENSOR_LAST;
-    return dynapipe_tensors_init(&model->tensors, DYNAPIPE_CPU_PARAMS, model->config.num_layers, sizes_of_1,
-                                 sizes_of_2, where);
+    int code = dynapipe_tensors_init(&model->tensors, DYNAPIPE_CPU_PARAMS, model->config.num_layers,
+                                     sizes_of_1, sizes_of_2, where);
+    if (code != 0) { return code; }
+    return (size_t)dynapipe_tensors_total(&model->tensors) == model->whole->num_parameters ? 0 : -1;
 }
 
 // --- memory of a micro-batch -----------------------------------------------------------------------------
@@ -209,6 +225,45 @@ static inline size_t dynapipe_cpu_begin(DynapipeCpuJob* job, const DynapipeCpuRa
     return total_grads;
 }
 
+// Of so many layers each forward and backward makes its calls, whatever the slice does in them; those of the
+// losses only where these are asked for. Returns 0, or 1: some are missing or too many, so that this tree
+// computes in another way than the slice takes it for.
+static inline int dynapipe_cpu_check_calls(const DynapipeCpuJob* job, const char* function,
+                                           const char* const names[DYNAPIPE_CPU_CALLS]) {
+    for (int i = 0; i < DYNAPIPE_CPU_CALLS; i++) {
+        int is_of_losses = i == DYNAPIPE_CPU_SOFTMAX || i == DYNAPIPE_CPU_LOSS;
+        int wanted = i == DYNAPIPE_CPU_ATTENTION ? job->view.config.num_layers : 1;
+        if (names[i] == NULL || job->calls[i] == wanted || (is_of_losses && !job->has_head)) { continue; }
+        snprintf(
+            dynapipe_cpu_model.why, sizeof dynapipe_cpu_model.why,
+            "%s() made %d calls of %s, its slice of %d layers needs %d: this tree's model is computed in "
+            "another way ---> doc/porting.md, CPU trainer",
+            function, job->calls[i], names[i], job->view.config.num_layers, wanted);
+        return 1;
+    }
+    return 0;
+}
+
+static inline int dynapipe_cpu_check_forward(const DynapipeCpuJob* job) {
+    static const char* const names[DYNAPIPE_CPU_CALLS] = {"encoder_forward()",
+                                                          "attention_forward()",
+                                                          "layernorm_forward() to acts.lnf",
+                                                          "matmul_forward() to acts.logits",
+                                                          "softmax_forward()",
+                                                          "crossentropy_forward()"};
+    return dynapipe_cpu_check_calls(job, "gpt2_forward", names);
+}
+
+static inline int dynapipe_cpu_check_backward(const DynapipeCpuJob* job) {
+    static const char* const names[DYNAPIPE_CPU_CALLS] = {"encoder_backward()",
+                                                          "attention_backward()",
+                                                          "layernorm_backward() to grads.lnfw",
+                                                          "matmul_backward() to grads_acts.lnf",
+                                                          NULL,
+                                                          "crossentropy_softmax_backward()"};
+    return dynapipe_cpu_check_calls(job, "gpt2_backward", names);
+}
+
 // What the last of the layers is of a (L, n, C) tensor.
 static inline float* dynapipe_cpu_last_layer(const DynapipeCpuJob* job, float* tensor) {
     size_t layer_values = (size_t)job->batch->num_tokens * job->view.config.channels;
@@ -250,7 +305,9 @@ static inline int dynapipe_cpu_forward(void* range, const DynapipeBatch* batch, 
     for (int l = 0; l < num_layers; l += kept) {
         if (l > 0) { dynapipe_cpu_next_layer(&job, l, (float*)memcpy(between, last, num_bytes)); }
         job.has_head = has_head && l + kept == num_layers;
+        memset(job.calls, 0, sizeof job.calls);
         dynapipe_cpu_call_forward(&job);
+        if (dynapipe_cpu_check_forward(&job) != 0) { return 1; }
     }
     if (out != NULL) { memcpy(out, last, num_bytes); }
     return 0;
@@ -275,7 +332,7 @@ static inline int dynapipe_cpu_backward(void* range, const DynapipeBatch* batch,
     dynapipe_cpu_job = &job;
     gpt2_backward(&job.view);
     dynapipe_cpu_job = NULL;
-    return 0;
+    return dynapipe_cpu_check_backward(&job);
 }
 
 static inline void dynapipe_cpu_zero_gradients(void* range_) {
@@ -375,7 +432,7 @@ static inline int dynapipe_cpu_time_update(void* ctx, void* range) {
 
 static inline const char* dynapipe_cpu_why(void* ctx) {
     (void)ctx;
-    return "no memory for a range of the model";
+    return dynapipe_cpu_model.why[0] != '\0' ? dynapipe_cpu_model.why : "no memory for a range of the model";
 }
 
 static inline DynapipeBlocks_v1 dynapipe_cpu_blocks(const DynapipeModel_v1* api) {
@@ -400,8 +457,9 @@ static inline DynapipeBlocks_v1 dynapipe_cpu_blocks(const DynapipeModel_v1* api)
 }
 
 // Ranges of `whole` from now on. Returns 0, or an error as dynapipe_tensors_init(); -1: this tree's structs
-// are others than its tables.
+// are others than its tables, or than its num_parameters.
 static inline int dynapipe_cpu_describe(const GPT2* whole, int num_threads) {
+    memset(&dynapipe_cpu_model, 0, sizeof dynapipe_cpu_model);
     dynapipe_cpu_model.whole = whole;
     dynapipe_cpu_model.config = whole->config;
     dynapipe_cpu_model.num_threads = num_threads;

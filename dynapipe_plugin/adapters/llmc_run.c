@@ -245,14 +245,26 @@ int dynapipe_llmc_is_whole(DynapipeLlmc* run) {
 
 // --- training --------------------------------------------------------------------------------------------
 
+int dynapipe_llmc_is_close(double a, double b, double limit) {
+    return isfinite(a) && isfinite(b) && fabs(a - b) <= limit;
+}
+
+static void need_finite(DynapipeLlmc* run, double value) {
+    if (isfinite(value)) { return; }
+    dynapipe_llmc_die(run, "the loss or its gradient is not a finite number ---> try a smaller learning rate "
+                           "(--lr, -l) or a longer warmup (-u)");
+}
+
 double dynapipe_llmc_step(DynapipeLlmc* run) {
     DynapipeStep_v1 step;
     dynapipe_llmc_check(run, dynapipe_step(run->dp, &step));
+    need_finite(run, step.loss);
     return step.loss;
 }
 
 double dynapipe_llmc_norm(DynapipeLlmc* run, double counted_squares) {
     dynapipe_llmc_check(run, dynapipe_sum(run->dp, &counted_squares, 1));
+    need_finite(run, counted_squares);
     return sqrt(counted_squares);
 }
 

@@ -47,8 +47,7 @@ typedef struct {
 // --- session ---------------------------------------------------------------------------------------------
 
 // Takes --fixed-length, with has_options those above (without: --check-model), and the plugin's own out of
-// argv. With
-// --fixed-length nothing is opened: MPI, too, is left to the program.
+// argv. With --fixed-length nothing is opened: MPI, too, is left to the program.
 DynapipeLlmc* dynapipe_llmc_open_as(int32_t header_interface, int* argc, char*** argv, int has_options);
 static inline DynapipeLlmc* dynapipe_llmc_open(int* argc, char*** argv, int has_options) {
     return dynapipe_llmc_open_as(DYNAPIPE_INTERFACE, argc, argv, has_options);
@@ -63,6 +62,8 @@ void dynapipe_llmc_check(DynapipeLlmc* run, int code);
 void dynapipe_llmc_die(DynapipeLlmc* run, const char* why);
 // A line that rank 0 prints, once a run for each text (a pointer to a literal).
 void dynapipe_llmc_say_once(DynapipeLlmc* run, const char* line);
+// |a - b| <= limit, and all are finite numbers. Here, as trees are compiled with -ffast-math.
+int dynapipe_llmc_is_close(double a, double b, double limit);
 
 // --- data, model -----------------------------------------------------------------------------------------
 
@@ -79,7 +80,8 @@ int dynapipe_llmc_is_whole(DynapipeLlmc* run);
 
 // --- training --------------------------------------------------------------------------------------------
 
-// Gradients of the mean loss over the supervised tokens of the next batch; the loss.
+// Gradients of the mean loss over the supervised tokens of the next batch; the loss. A loss, or norm below,
+// that is no finite number ends the program, before anything is made of it.
 double dynapipe_llmc_step(DynapipeLlmc* run);
 // Norm of the gradients of the whole model, from the squares that this rank counts (dynapipe_counted()).
 double dynapipe_llmc_norm(DynapipeLlmc* run, double counted_squares);

@@ -40,7 +40,7 @@ function read_table(name,    line, word, rest, of_file, number) {
                 fn[E] = where[E] = pick[E] = why[E] = with[E] = ""
                 num_texts[E] = num_anchors[E] = num_proofs[E] = optional[E] = 0
             }
-        } else if (word ~ /^(tree|has|lacks|build|start)$/) {
+        } else if (word ~ /^(tree|has|lacks|calls|build|start)$/) {
             end_edit()
             of_file = 0
         } else if (!of_file) {

@@ -2,10 +2,10 @@
 // update, in one process, fed the samples of each step one at a time. Also makes its files.
 //   one_by_one new MODEL.bin                                        parameters of a small model
 //   one_by_one tokens FILE N                                        N tokens
-//   one_by_one DATA MODEL MAX_TOKENS BATCH_TOKENS STEPS LR GRADIENTS.bin..    losses of the steps; the first
-//   step's
-//       gradients against these files: largest difference of each tensor by its largest value, exit 1 beyond
-//       1e-5
+//   one_by_one DATA MODEL MAX_TOKENS BATCH_TOKENS STEPS LR GRADIENTS.bin..
+//       losses and norms of the steps; the first step's gradients against these files: largest difference of
+//       each tensor by its largest value, exit 1 beyond 1e-5
+//   one_by_one loss DATA MODEL MAX_TOKENS BATCH_TOKENS N         mean loss of the first N batches, unshuffled
 #include "../../dataloader/loader.h"
 
 #define TESTING
@@ -91,7 +91,8 @@ static bool is_close(const GPT2* model, const char* path) {
     return ended && worst < 1e-5;
 }
 
-static double norm_of(const GPT2* model) {
+// Of the parameters' gradients, the tied matrix once.
+static double gradient_norm(const GPT2* model) {
     double squares = 0;
     for (size_t i = 0; i < model->num_parameters; i++) {
         squares += (double)model->grads_memory[i] * model->grads_memory[i];
@@ -99,9 +100,37 @@ static double norm_of(const GPT2* model) {
     return sqrt(squares);
 }
 
+// Mean loss over the supervised tokens of the first batches, in the data's order.
+static int print_loss(char** argv) {
+    LoaderOptions options = {.batch_tokens = atoll(argv[3]), .max_seq_tokens = atoi(argv[2])};
+    Loader* loader;
+    LoaderBatch batch;
+    Arena arena = {0};
+    GPT2 model;
+    double loss = 0;
+    int64_t num_rows = 0;
+    if (loader_open(&loader, argv[0], &options) != STATUS_OK) { return 2; }
+    gpt2_build_from_checkpoint(&model, argv[1]);
+    for (int i = 0; i < atoi(argv[4]); i++) {
+        arena_reset(&arena);
+        if (loader_next(loader, &batch, &arena) != STATUS_OK) { return 2; }
+        for (int k = 0; k < batch.num_samples; k++) {
+            loss += add_sample(&model, loader, &batch.samples[k], 1);
+        }
+        num_rows += batch.supervised_tokens;
+    }
+    printf("mean loss %.9g\n", loss / (double)num_rows);
+    arena_free(&arena);
+    loader_close(loader);
+    model.inputs = model.targets = NULL;
+    gpt2_free(&model);
+    return 0;
+}
+
 int main(int argc, char** argv) {
     if (argc == 3 && strcmp(argv[1], "new") == 0) { return write_new(argv[2]), 0; }
     if (argc == 4 && strcmp(argv[1], "tokens") == 0) { return write_tokens(argv[2], atoi(argv[3])), 0; }
+    if (argc == 7 && strcmp(argv[1], "loss") == 0) { return print_loss(argv + 2); }
     if (argc < 7) { return 2; }
     LoaderOptions options = {
         .batch_tokens = atoll(argv[4]), .max_seq_tokens = atoi(argv[3]), .seed = 42, .shuffle = true};
@@ -122,8 +151,8 @@ int main(int argc, char** argv) {
             loss +=
                 add_sample(&model, loader, &batch.samples[i], (float)(1.0 / (double)batch.supervised_tokens));
         }
-        printf("step %d: train loss %.9g, norm %.9g\n", step, loss / (double)batch.supervised_tokens,
-               norm_of(&model));
+        printf("step %d: train loss %.9g norm %.9g\n", step, loss / (double)batch.supervised_tokens,
+               gradient_norm(&model));
         for (int i = 7; i < argc && step == 0; i++) { all_close &= is_close(&model, argv[i]); }
         gpt2_update(&model, strtof(argv[6], NULL), 0.9f, 0.999f, 1e-8f, 0, step + 1);
         gpt2_zero_grad(&model);

@@ -207,7 +207,8 @@ static void every_row_is_counted_once(void) {
     check_validation(path, &data, LONGEST_TARGET, (ShapeRules){0});
     check_validation(path, &data, 0, (ShapeRules){0});
     // 40 + 14, and together 54, are multiples of 2; half of the squares that the tokens alone would let
-    check_validation(path, &data, LONGEST_TARGET, (ShapeRules){.padded = true, .seq_multiple = 2, .tokens_multiple = 2});
+    check_validation(path, &data, LONGEST_TARGET,
+                     (ShapeRules){.padded = true, .seq_multiple = 2, .tokens_multiple = 2});
     check_validation(path, &data, 0, (ShapeRules){.padded = true, .seq_multiple = 1, .tokens_multiple = 6});
     check_validation(path, &data, 0, (ShapeRules){.max_squares = 54 * 54});
     check_validation(path, &data, 0, (ShapeRules){.max_seqs = 2});

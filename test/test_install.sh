@@ -27,7 +27,7 @@ cat >"$plugin/dynapipe_plugin/adapters/little.edits" <<'END'
 tree    a little trainer
 has     little.c net_forward net_update main
 lacks   little.c net_backward_and_reduce
-calls   little.c main net_forward net_update
+calls   little.c main net_forward
 build   make little DYNAPIPE=1
 start   mpirun -np 2 ./little
 

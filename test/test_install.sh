@@ -28,7 +28,7 @@ tree    a little trainer
 has     little.c net_forward main
 has     little.c net_update
 lacks   little.c net_backward_and_reduce
-calls   little.c main net_forward net_update
+calls   little.c main net_forward
 build   make little DYNAPIPE=1
 start   mpirun -np 2 ./little
 

@@ -6,17 +6,20 @@
 # the sources of, get -DDYNAPIPE and are linked with the plugin's library, which is built first:
 #
 #     make train_gpt2 prepare_data DYNAPIPE=1
-#     ./prepare_data --out data/mine mine.jsonl && mpirun -np 2 ./train_gpt2 ...
+#     ./prepare_data --out data/mine mine.jsonl && mpirun -np 2 ./train_gpt2 --stages 2 ...
 #
 # prepare_data makes sample files of JSONL; it is the plugin's own program, and uses nothing of the tree.
 #
+# A trainer of these that lacks one of the plugin's lines is not built (install.sh --check), nor is another train_..., which would be
+# stock in silence.
 # It adds to the variables of llm.c's rules, for these targets alone: CFLAGS and LDLIBS, NVCC_FLAGS and NVCC_LDLIBS. Programs of
 # other names or with other rules, before the line above:
 #
 #     DYNAPIPE_TARGETS = my_trainer       DYNAPIPE_CUDA_TARGETS = my_trainer_cu
 #
 # and a rule of one's own uses $(DYNAPIPE_CPPFLAGS) and $(DYNAPIPE_LIBS), or $(DYNAPIPE_CUDA_LIBS) with nvcc, and depends on
-# $(DYNAPIPE_LIB) or $(DYNAPIPE_CUDA_LIB). The library alone: make dynapipe DYNAPIPE=1, or dynapipecu.
+# $(DYNAPIPE_LIB) or $(DYNAPIPE_CUDA_LIB). With these lists of one's own nobody looks for lines: who ports by hand writes
+# DYNAPIPE_TARGETS = train_gpt2. The library alone: make dynapipe DYNAPIPE=1, or dynapipecu.
 #
 # More may be set: DYNAPIPE_OUT (build/dynapipe), DYNAPIPE_CC (a C11 compiler; $(CC)), DYNAPIPE_OPT (-O2), DYNAPIPE_LD, DYNAPIPE_AR,
 # DYNAPIPE_OBJCOPY, DYNAPIPE_CXX (for SentencePiece alone; $(CXX)), what sources.mk names (MPI, SENTENCEPIECE=, CUDA_HOME, NCCL_HOME,
@@ -29,12 +32,21 @@ include $(dir $(lastword $(MAKEFILE_LIST)))sources.mk
 DYNAPIPE_OUT     ?= build/dynapipe
 ifeq ($(origin DYNAPIPE_TARGETS),undefined)
 DYNAPIPE_TARGETS := $(patsubst %.c,%,$(wildcard train_gpt2.c))
-$(foreach t,$(DYNAPIPE_TARGETS),$(eval $(t): | dynapipe-lines-of-$(t).c))
+dynapipe_trainers := $(addsuffix .c,$(DYNAPIPE_TARGETS))
+$(foreach t,$(DYNAPIPE_TARGETS),$(eval $(t): | $(DYNAPIPE_OUT)/lines/$(t).c))
 endif
 ifeq ($(origin DYNAPIPE_CUDA_TARGETS),undefined)
 DYNAPIPE_CUDA_TARGETS := $(patsubst %.cu,%cu,$(wildcard train_gpt2.cu train_llama3.cu))
-$(foreach t,$(DYNAPIPE_CUDA_TARGETS),$(eval $(t): | dynapipe-lines-of-$(t:cu=.cu)))
+dynapipe_trainers += $(DYNAPIPE_CUDA_TARGETS:cu=.cu)
+$(foreach t,$(DYNAPIPE_CUDA_TARGETS),$(eval $(t): | $(DYNAPIPE_OUT)/lines/$(t:cu=.cu)))
 endif
+# What has no plugin must not look as if it had: asked for, it is refused; as a part of more (all), it is said.
+dynapipe_with    := $(patsubst ./%,%,$(DYNAPIPE_TARGETS) $(DYNAPIPE_CUDA_TARGETS))
+dynapipe_strange := $(filter-out $(dynapipe_with),$(filter train_% %amd,$(patsubst ./%,%,$(MAKECMDGOALS))))
+$(if $(dynapipe_strange),$(error dynapipe: $(dynapipe_strange) would be built without the plugin$(if $(filter %amd,$(dynapipe_strange)), (HIP is not supported)) \
+---> without DYNAPIPE=1; or, a trainer that calls the plugin: DYNAPIPE_TARGETS or DYNAPIPE_CUDA_TARGETS = its name))
+dynapipe_stock   := $(filter-out $(dynapipe_with),train_gpt2fp32cu train_gpt2amd train_gpt2_fp32amd)
+$(foreach t,$(dynapipe_stock),$(eval $(t): | dynapipe-not-in-$(t)))
 DYNAPIPE_CC      ?= $(CC)
 DYNAPIPE_CXX     ?= $(CXX)
 DYNAPIPE_OPT     ?= -O2
@@ -130,9 +142,17 @@ dynapipe_two_mpis = $(if $(and $(DYNAPIPE_HAS_MPI),$(filter -DUSE_MPI,$(NVCC_FLA
 
 # --- targets ----------------------------------------------------------------------------------------------------
 .PHONY: dynapipe dynapipecu prepare_data dynapipe-always
-# (a trainer without our lines would build, and train as ever)
-dynapipe-lines-of-%:
+# A trainer without our lines would build, and train as ever; with one missing, in a way of its own. Looked for when the file is
+# newer than the last time; one that no table of install.sh knows needs any line.
+$(addprefix $(DYNAPIPE_OUT)/lines/,$(dynapipe_trainers)): $(DYNAPIPE_OUT)/lines/%: % $(wildcard $(DYNAPIPE_DIR)/adapters/*.edits $(DYNAPIPE_DIR)/install.sh)
+	@mkdir -p $(@D)
 	@grep -q dynapipe_plugin/ $* || $(call dynapipe_fail,$* has no line of the plugin,bash $(DYNAPIPE_DIR)/install.sh . says which; --apply adds them)
+	@bash $(DYNAPIPE_DIR)/install.sh --check --file $* . >$@.said 2>&1; \
+	if [ $$? -eq 1 ]; then grep -E '^(missing|by hand)' $@.said >&2; $(call dynapipe_fail,$* lacks lines of the plugin,bash \
+	    $(DYNAPIPE_DIR)/install.sh . says which; --apply adds them; ported by hand: $(if $(filter %.cu,$*),DYNAPIPE_CUDA_TARGETS = $(*:.cu=cu),DYNAPIPE_TARGETS = $(*:.c=)) in the Makefile); fi
+	@touch $@
+dynapipe-not-in-%:
+	@echo "dynapipe: $* is built without the plugin$(if $(filter %amd,$*), (HIP is not supported))"
 dynapipe: $(DYNAPIPE_LIB)
 dynapipecu: $(DYNAPIPE_CUDA_LIB)
 # (kept below DYNAPIPE_OUT too: by that install.sh --remove knows it)

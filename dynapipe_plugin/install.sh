@@ -47,20 +47,21 @@ set -u
 export LC_ALL=C
 
 source=$(cd "$(dirname "$0")/.." && pwd -P)
-awk_files=$source/dynapipe_plugin/install
+parts=$source/dynapipe_plugin/install
 folders="dynapipe_plugin dataloader"
 
 say() { printf '%s\n' "$*"; }
 die() { printf 'install.sh: %s ---> %s\n' "$2" "$3" >&2; exit "$1"; }  # exit status, what is wrong, what to do
 usage() {
     cat <<'END'
-install.sh [--apply | --check | --remove] [--link] [--only TABLE] [--force] /path/to/their/llm.c
+install.sh [--apply | --check | --remove] [--link] [--only TABLE] [--file FILE] [--force] /path/to/their/llm.c
   (nothing)      copy dynapipe_plugin/ and dataloader/ there; print which lines to add where, and why
   --apply        and add them
   --check        say what is there and what is missing; change nothing
   --remove       take lines and folders out again
   --link         link the two folders instead of copying them
   --only TABLE   of adapters/TABLE.edits alone: llmc_cpu, llmc_cuda, ...; may be given again
+  --file FILE    --check: of this file of the tree alone (what dynapipe.mk asks before it builds)
   --force        --remove: also where our lines or files were changed: what is left of ours goes, what was changed stays
 END
 }
@@ -74,7 +75,7 @@ wanted_files() {  # table: of each file that it needs, on one line, the name and
 
 functions_of() {  # file of the tree: the functions that it defines
     local kept=$work/functions/${1//\//%}
-    [ -e "$kept" ] || awk -f "$awk_files/scan.awk" -f "$awk_files/functions.awk" <"$tree/$1" >"$kept"
+    [ -e "$kept" ] || awk -f "$parts/scan.awk" -f "$parts/functions.awk" <"$tree/$1" >"$kept"
     cat "$kept"
 }
 
@@ -145,30 +146,40 @@ recognise() {
             looked_for+="  $(lines_of "$table" tree): $why_not"$'\n'
         fi
     done
-    [ -n "$tables" ] || { printf '%s' "$looked_for" >&2; die 2 "$tree is no tree that has a table" "doc/porting.md says how to bring any other trainer"; }
+    [ -n "$tables" ] || { printf '%s' "$looked_for" >&2; die 2 "$tree is no tree of ${only:+the family}${only:-a family that has a table}" "doc/porting.md says how to bring any other trainer"; }
     [ -f "$tree/GNUmakefile" ] && meant[Makefile]=GNUmakefile || { [ -f "$tree/makefile" ] && meant[Makefile]=makefile; }
-    return 0
+    if grep -qs hipcc "$tree/${meant[Makefile]:-Makefile}"; then
+        say "note: HIP targets (train_gpt2amd, ...) are not supported ---> the plugin runs in the CPU and CUDA targets alone"
+    fi
+}
+
+check_only() {  # is there a table of every name?
+    local name known=''
+    for name in "$source"/dynapipe_plugin/adapters/*.edits; do name=${name##*/}; known+=" ${name%.edits}"; done
+    for name in $only; do [[ "$known " == *" $name "* ]] || die 2 "--only $name: there is no such table" "one of:$known"; done
 }
 
 # --- the lines -------------------------------------------------------------------------------------------------
 edited_files() {  # table files' names, as edits name them, each once
-    local table
-    while read -r table; do [ -z "$table" ] || lines_of "$table" edit; done <<<"$tables" | awk '{ sub(/[ \t]+$/, "") } !seen[$0]++'
+    local table name
+    while read -r table; do [ -z "$table" ] || lines_of "$table" edit; done <<<"$tables" | awk '{ sub(/[ \t]+$/, "") } !seen[$0]++' |
+        while read -r name; do [ -n "$one_file" ] && [ "${meant[$name]:-$name}" != "$one_file" ] || say "$name"; done
 }
 
+is_plain() { case $1 in *.c | *.h | *.cu | *.cuh | *.cpp | *.cc | *.hpp) ;; *) echo 1 ;; esac; }  # file that is no C: 1
 bare_end() { [ -z "$(tail -c1 "$1")" ] || echo 1; }  # file whose last line has no newline: 1
 
 # What becomes of one file: $work/new/NAME, $work/report/NAME, $work/record/NAME.
-work_out() {  # table's name of the file, add|remove
-    local file=${meant[$1]:-$1} key=${1//\//%} crlf='' plain=1
-    if [ ! -f "$tree/$file" ]; then
-        [ "$2" = remove ] || say "missing|0|$file is not there|no such file" >"$work/report/$key"
+work_out() {  # folder that it is read from, table's name of the file, add|remove
+    local file=${meant[$2]:-$2} key=${2//\//%} crlf='' record=''
+    if [ ! -f "$1/$file" ]; then
+        [ "$3" = remove ] || say "missing|0|$file is not there|no such file" >"$work/report/$key"
         return
     fi
-    case $file in *.c | *.h | *.cu | *.cuh | *.cpp | *.cc | *.hpp) plain='' ;; esac
-    head -1 "$tree/$file" | grep -q $'\r$' && crlf=1
-    tables=$tables table_file=$1 plain=$plain mode=$2 crlf=$crlf no_newline=$(bare_end "$tree/$file") report=$work/report/$key record=$work/record/$key \
-        awk -f "$awk_files/scan.awk" -f "$awk_files/edits.awk" <"$tree/$file" >"$work/new/$key" || exit 2
+    head -1 "$1/$file" | grep -q $'\r$' && crlf=1
+    [ "$3" = remove ] || record=$work/record/$key
+    tables=$tables table_file=$2 plain=$(is_plain "$file") mode=$3 crlf=$crlf no_newline=$(bare_end "$1/$file") report=$work/report/$key record=$record \
+        awk -f "$parts/scan.awk" -f "$parts/edits.awk" <"$1/$file" >"$work/new/$key" || exit 2
 }
 
 # The reports as text. Sets num_add, num_there, num_open (not placed).
@@ -208,15 +219,47 @@ count_lines() {  # "train_gpt2.c 6, Makefile 1": lines that are new or changed t
     [ -z "$counts" ] || say "lines added or changed: $counts"
 }
 
-put_in_place() {  # what work_out has made; its record beside
+put_in_place() {  # what work_out has made, its record beside; not yet
     local name file key
     while read -r name; do
         file=${meant[$name]:-$name} key=${name//\//%}
         [ -e "$work/new/$key" ] && ! cmp -s "$work/new/$key" "$tree/$file" || continue
-        [ -w "$tree/$file" ] || die 1 "$tree/$file cannot be written" "its permissions"
-        if [ -e "$work/record/$key" ]; then mkdir -p "$state/lines" && cat "$work/record/$key" >>"$state/lines/${file//\//%}" || exit 1; fi
-        cat "$work/new/$key" >"$tree/$file" || exit 1
+        to_write "$work/new/$key" "$file"
+        [ -e "$work/record/$key" ] || continue
+        cat "$state/lines/${file//\//%}" "$work/record/$key" >"$work/records/$key" 2>/dev/null
+        to_write "$work/records/$key" ".dynapipe/lines/${file//\//%}"
     done < <(edited_files)
+}
+
+# --- writing: all or none --------------------------------------------------------------------------------------
+new_texts=() new_files=()
+to_write() { cmp -s "$1" "$tree/$2" || { new_texts+=("$1"); new_files+=("$2"); }; }  # new text, file of the tree
+
+# Before anything is written: may all of it be?
+check_writable() {
+    local file folder closed=''
+    for file in "${new_files[@]}"; do [ ! -e "$tree/$file" ] || [ -w "$tree/$file" ] || closed+=" $file"; done
+    [ -w "$tree" ] || closed+=" $tree"
+    for folder in $folders .dynapipe; do
+        [ ! -d "$tree/$folder" ] || [ -L "$tree/$folder" ] || closed+=$(cd "$tree" && find "$folder" -type d | while read -r file; do [ -w "$file" ] || printf ' %s' "$file"; done)
+    done
+    [ -z "$closed" ] || die 1 "cannot be written:$closed" "nothing was changed: their permissions"
+}
+
+write_all() {
+    local i
+    for i in "${!new_files[@]}"; do
+        [ ! -e "$tree/${new_files[i]}" ] || cp -p "$tree/${new_files[i]}" "$work/backup/$i" || { put_back "$i"; }
+        mkdir -p "$(dirname "$tree/${new_files[i]}")" && cat "${new_texts[i]}" >"$tree/${new_files[i]}" || put_back "$((i + 1))"
+    done
+}
+
+put_back() {  # how many
+    local i
+    for ((i = 0; i < $1; i++)); do
+        if [ -e "$work/backup/$i" ]; then cat "$work/backup/$i" >"$tree/${new_files[i]}"; else rm -f "$tree/${new_files[i]}"; fi
+    done
+    die 1 "${new_files[$1 - ($1 > 0)]} could not be written" "room on the disk; the tree's own files are as they were"
 }
 
 # --- the folders -----------------------------------------------------------------------------------------------
@@ -238,7 +281,7 @@ changed_files() {
 
 is_ours() { [ "$tree/dynapipe_plugin" -ef "$source/dynapipe_plugin" ]; }
 
-place_folders() {
+check_folders() {  # is there room for ours?
     local folder changed
     if is_ours && [ ! -L "$tree/dynapipe_plugin" ]; then return; fi  # run from within the tree
     for folder in $folders; do
@@ -247,6 +290,11 @@ place_folders() {
     done
     changed=$(changed_files)
     [ -z "$changed" ] || die 1 "changed or added in the folders: $(tr '\n' ' ' <<<"$changed")" "keep that elsewhere, then again: a new copy would replace it"
+}
+
+place_folders() {
+    local folder
+    if is_ours && [ ! -L "$tree/dynapipe_plugin" ]; then return; fi
     mkdir -p "$state" || exit 1
     for folder in $folders; do rm -rf "${tree:?}/$folder" && place_folder "$folder" || exit 1; done
     if [ -n "$link" ]; then rm -f "$state/files"; else
@@ -267,12 +315,16 @@ place_folder() {  # folder
 # --- what is asked for -----------------------------------------------------------------------------------------
 work_out_all() {
     local name
-    while read -r name; do work_out "$name" add; done < <(edited_files)
+    while read -r name; do work_out "$tree" "$name" add; done < <(edited_files)
 }
 
 check() {
     local folder missing=0
-    for folder in $folders; do [ -e "$tree/$folder" ] && say "there    $folder/" || { say "missing  $folder/"; missing=1; }; done
+    if [ -n "$one_file" ]; then
+        [ -n "$(edited_files)" ] || die 2 "no table has edits of $one_file" "a file that --check names"
+    else
+        for folder in $folders; do [ -e "$tree/$folder" ] && say "there    $folder/" || { say "missing  $folder/"; missing=1; }; done
+    fi
     work_out_all
     print_reports "missing " 1
     [ $((num_add + num_open + missing)) -eq 0 ] || { say "$((num_add + num_open)) of $((num_add + num_open + num_there)) edits are missing ---> install.sh $tree says how"; exit 1; }
@@ -281,13 +333,19 @@ check() {
 
 install() {
     local table
-    place_folders
     work_out_all
+    [ -z "$apply" ] || put_in_place
+    check_folders
+    check_writable
+    place_folders
     if [ -n "$apply" ]; then
+        count_lines >"$work/counts"
+        write_all
+        rm -rf "$state/shown"
         print_reports "added   " 1
-        count_lines
-        put_in_place
+        cat "$work/counts"
     else
+        keep_shown
         print_reports "to add  " 1
         count_lines
         print_diffs
@@ -298,66 +356,30 @@ install() {
     say 'mine.jsonl has a line {"task": "name", "inputs": "text", "targets": "text"} for each sample; ./prepare_data --help: other tokenizers'
 }
 
-# Lines first, all or none; then the folders.
-remove() {
-    local record file lost='' name changed folder found=''
-    for record in "$state"/lines/*; do
-        [ -e "$record" ] || continue
-        file=${record##*/} file=${file//%//}
-        [ -f "$tree/$file" ] || continue
-        if ! record=$record force=$force no_newline=$(bare_end "$tree/$file") awk -f "$awk_files/undo.awk" <"$tree/$file" >"$work/undone" 2>"$work/lost"; then
-            lost+="$file: changed since they were added:"$'\n'"$(cat "$work/lost")"$'\n'
-            [ -n "$force" ] || continue
-        fi
-        cp "$work/undone" "$work/undo/${file//\//%}"
-    done
-    changed=$(changed_files)
-    [ -z "$lost" ] || printf '%s' "$lost" >&2
-    [ -z "$lost$changed" ] || [ -n "$force" ] || die 1 "not all is as it was put there${changed:+; changed or added in the folders: $(tr '\n' ' ' <<<"$changed")}" \
-        "put it back and try again, or --remove --force: what is left of ours goes, what was changed stays"
-    for record in "$work"/undo/*; do
-        [ -e "$record" ] || continue
-        file=${record##*/} file=${file//%//}
-        cat "$record" >"$tree/$file" && found+=" $file"
-    done
-    if [ -n "$tables" ]; then  # what was put there by hand
-        while read -r name; do work_out "$name" remove; done < <(edited_files)
-        rm -rf "$work/record" && mkdir "$work/record"
-        put_in_place
-        print_reports "" '' >/dev/null
-        found+=$(cat "$work"/report/* 2>/dev/null | awk -F'|' '$1 == "removed" { n++ } END { if (n) print " and " n " edits made by hand" }')
-    fi
-    [ -z "$found" ] || say "lines out of:$found"
-    remove_folders "$changed"
-    rm -rf "$state"
+# Who applies the printed diff has the same lines as by --apply: so --remove knows what was there before.
+keep_shown() {
+    local name file
+    while read -r name; do
+        file=${meant[$name]:-$name}
+        [ -e "$work/record/${name//\//%}" ] || continue
+        mkdir -p "$state/shown" && cp "$work/record/${name//\//%}" "$state/shown/${file//\//%}" || exit 1
+    done < <(edited_files)
 }
 
-remove_folders() {  # files to keep
-    local folder
-    if is_ours && [ ! -L "$tree/dynapipe_plugin" ] && [ ! -e "$state/files" ]; then say "dynapipe_plugin/ and dataloader/ are this very copy: left"; return; fi
-    for folder in $folders; do
-        if [ -L "$tree/$folder" ]; then rm "$tree/$folder"
-        elif [ -e "$state/files" ] && [ -z "$1" ]; then rm -rf "${tree:?}/$folder"
-        elif [ -e "$state/files" ]; then
-            (cd "$tree" && sed -E 's/^[^ ]+ [^ ]+ //' "$state/files" | while read -r file; do grep -qxF -- "$file" <<<"$1" || rm -f "$file"; done
-             find "$folder" -type d -empty -delete 2>/dev/null)
-        elif [ -d "$tree/$folder" ]; then say "$folder/ was not copied by install.sh: left"; fi
-    done
-    if cmp -s "$tree/prepare_data" "$tree/build/dynapipe/prepare_data"; then rm "$tree/prepare_data"; fi
-    rm -rf "$tree/build/dynapipe"
-    rmdir "$tree/build" 2>/dev/null
-    say "removed: dynapipe_plugin/, dataloader/, build/dynapipe/"
-}
+. "$parts/remove.sh"
 
 main() {
-    local command=install
-    apply='' link='' only='' force='' tree=''
+    local command='' wanted
+    apply='' link='' only='' one_file='' force='' tree=''
     while [ $# -gt 0 ]; do
         case $1 in
-            --apply) apply=1 ;;
+            --apply | --check | --remove)
+                wanted=${1#--}
+                [ -z "$command" ] || [ "$command" = "$wanted" ] || die 2 "--$command and --$wanted" "one of them at a time"
+                command=$wanted ;;
             --link) link=1 ;;
             --force) force=1 ;;
-            --check | --remove) command=${1#--} ;;
+            --file) one_file=${2:-}; [ $# -lt 2 ] || shift ;;
             --only) only+=" ${2:-}"; [ $# -lt 2 ] || shift ;;
             -h | --help) usage; exit 0 ;;
             -*) usage >&2; die 2 "$1 is no option" "one of the above" ;;
@@ -365,6 +387,10 @@ main() {
         esac
         shift
     done
+    [ "$command" != apply ] || apply=1
+    [ -n "$command" ] && [ "$command" != apply ] || command=install
+    [ -z "$one_file" ] || [ "$command" = check ] || die 2 "--file without --check" "--check --file $one_file"
+    check_only
     [ -n "$tree" ] || { usage >&2; die 2 "which tree?" "the path of an llm.c"; }
     [ -d "$tree" ] || die 2 "$tree is no folder" "the root of an llm.c"
     tree=$(cd "$tree" && pwd -P)
@@ -372,7 +398,7 @@ main() {
     [ ! "$tree" -ef "$source" ] || [ -e "$state" ] || [ ! -d "$source/trainer" ] || die 2 "$tree is DynaPipe itself" "the path of an llm.c"
     work=$(mktemp -d) || exit 2
     trap 'rm -rf "$work"' EXIT
-    mkdir "$work"/{functions,new,report,record,undo}
+    mkdir "$work"/{functions,new,report,record,records,stage,backup}
     if [ "$command" = remove ]; then (recognise) >/dev/null 2>&1 && recognise >/dev/null || tables=''; else recognise; fi
     $command
     exit

@@ -40,10 +40,18 @@ for place in end top; do
         cmp -s "$work/bare" "$work/said" || same=1
     done
     ok $same "without DYNAPIPE=1 make does the same, line for line (ours at the $place)"
-    make -n DYNAPIPE=1 train_gpt2amd >"$work/said" 2>&1
-    make -n -f Makefile.bare train_gpt2amd >"$work/bare" 2>&1
+    make -n DYNAPIPE=1 profile_gpt2cu >"$work/said" 2>&1
+    make -n -f Makefile.bare profile_gpt2cu >"$work/bare" 2>&1
     cmp -s "$work/bare" "$work/said"
-    ok $? "with it, a target that is not ours does the same (ours at the $place)"
+    ok $? "with it, a target that is no trainer does the same (ours at the $place)"
+    make -n DYNAPIPE=1 DYNAPIPE_TARGETS=./train_gpt2 train_gpt2 2>&1 | grep -- '-o train_gpt2$' >"$work/said" && has -DDYNAPIPE
+    ok $? "a target is the same with ./ before it (ours at the $place)"
+    for other in train_gpt2amd train_other ./test_gpt2amd; do
+        ! make -n DYNAPIPE=1 $other >"$work/said" 2>&1 && has "dynapipe: ${other#./} would be built without the plugin.* --->" && ! has hipcc
+        ok $? "with it, $other, which has no plugin, is refused (ours at the $place)"
+    done
+    make -n DYNAPIPE=1 all >"$work/said" 2>&1 && has "dynapipe: train_gpt2fp32cu is built without the plugin" && has "echo stock"
+    ok $? "with it, a stock trainer among others is built, and said to be stock (ours at the $place)"
     for level in 0 1; do  # from a shell, and from another make's recipe, which says which folder it enters and leaves
         MAKELEVEL=$level make -n DYNAPIPE=1 >"$work/dry" 2>&1
         grep -E -- ' -o [^ ]+$' "$work/dry" | tail -1 >"$work/said"
@@ -178,6 +186,51 @@ sed -i.lines '/dynapipe_plugin/d' train_gpt2.c
 ! build train_gpt2 DYNAPIPE=1 && has "train_gpt2.c has no line of the plugin --->.*install.sh"
 ok $? "a trainer without our lines: $(grep -m1 -- '--->' "$work/said")"
 mv train_gpt2.c.lines train_gpt2.c
+
+# A trainer of a known family, with all lines but one: the bodies do not matter, only what stands in which function.
+mkdir -p "$work/family" && cd "$work/family" || exit 1
+cat >train_gpt2.c <<'END'
+typedef struct { int n; } GPT2;
+void gpt2_build_from_checkpoint(GPT2* model) { model->n = 0; }
+void gpt2_forward(GPT2* model) { model->n++; }
+void gpt2_zero_grad(GPT2* model) { model->n = 0; }
+void gpt2_backward(GPT2* model) { model->n--; }
+void gpt2_update(GPT2* model) { model->n = 1; }
+void gpt2_free(GPT2* model) { model->n = 0; }
+int main() {
+    GPT2 model;
+    gpt2_build_from_checkpoint(&model);
+    for (int step = 0; step <= 40; step++) {
+        if (step > 0 && step % 20 == 0) { gpt2_forward(&model); }
+        gpt2_update(&model);
+    }
+    return 0;
+}
+END
+foreign_makefile Makefile '$^'
+cp -r "$tree/dynapipe_plugin" "$tree/dataloader" .
+bash dynapipe_plugin/install.sh --apply . >"$work/said" 2>&1
+ok $? "install.sh knows the family"
+cp train_gpt2.c whole.c
+is_quiet() { ! grep -vq '^---- a tree ----$' "$work/said"; }
+guard() { make --no-print-directory build/dynapipe/lines/train_gpt2.c DYNAPIPE=1 "$@" >"$work/said" 2>&1; }
+guard && is_quiet
+ok $? "all lines are there: not a word"
+guard && make --no-print-directory -n build/dynapipe/lines/train_gpt2.c DYNAPIPE=1 | tail -1 | grep -q "up to date"
+ok $? "looked for once"
+for gone in 'include.*llmc_cpu\.h' 'include.*llmc_cpu_main' DYNAPIPE_OPEN; do
+    grep -v "$gone" whole.c >train_gpt2.c
+    ! build train_gpt2 DYNAPIPE=1 && has '^missing ' && has "train_gpt2.c lacks lines of the plugin --->.*install.sh" && [ ! -e train_gpt2 ]
+    ok $? "a line is missing ($gone): $(grep -m1 '^missing' "$work/said" | cut -c1-90)"
+done
+for gone in 's/DYNAPIPE_WHOLE_AND//' 's/DYNAPIPE_FIRST(&model, 0)/0/; s/DYNAPIPE_STEPS_OR(step)//' 's/^\( *\)\(DYNAPIPE_OPEN\)/\1\/\/ \2/'; do
+    sed "$gone" whole.c >train_gpt2.c
+    ! guard && has "lacks lines of the plugin"
+    ok $? "a line is not as it should be ($gone)"
+done
+! guard && make -n train_gpt2 DYNAPIPE=1 DYNAPIPE_TARGETS=train_gpt2 >"$work/said" 2>&1 && ! has install.sh && has ' -o train_gpt2$'
+ok $? "DYNAPIPE_TARGETS of one's own: ported by hand, not looked at"
+cd "$tree" || exit 1
 
 # --- CUDA ----------------------------------------------------------------------------------------------------------
 if command -v nvcc >/dev/null; then

@@ -15,151 +15,9 @@ ok() {  # 0|1 (0: fine), what
 }
 is() { [ "$2" = "$3" ]; ok $? "$1: expected '$3', got '$2'"; }  # what, got, expected
 
-# --- a plugin of a few files, with tables of our own --------------------------------------------------------------
-plugin="$work/the plugin"
-mkdir -p "$plugin/dynapipe_plugin/adapters" "$plugin/dataloader"
-cp -r dynapipe_plugin/install.sh dynapipe_plugin/install "$plugin/dynapipe_plugin/"
-echo "int a;" >"$plugin/dynapipe_plugin/a.c"
-echo "int b;" >"$plugin/dataloader/b.c"
-echo "licence" >"$plugin/LICENSE"
-cat >"$plugin/dynapipe_plugin/adapters/little.edits" <<'END'
-# a family
-tree    a little trainer
-has     little.c net_forward main
-has     little.c net_update
-lacks   little.c net_backward_and_reduce
-calls   little.c main net_forward
-build   make little DYNAPIPE=1
-start   mpirun -np 2 ./little
+. test/install_tree.sh
 
-edit    little.c
-in      net_forward
-at      above
-+#include "dynapipe_plugin/adapters/little.h"
-why     calls of a slice
-
-edit    little.c
-in      main
-at      above
-+#include "dynapipe_plugin/adapters/little_main.h"
-why     calls of main
-
-edit    little.c
-in      main
-replace main()
-replace main(void)
-with    main(int argc, char** argv)
-there   main(int ... argv
-why     the options
-
-edit    little.c
-in      main
-at      first
-+    LITTLE_OPEN(&argc, &argv);
-+    if (!little_ok) { return 1; }
-why     joins the ranks
-
-edit    little.c
-in      main
-replace net_forward(
-with    LITTLE_CALL(net_forward,
-pick    each
-why     one step is many forwards
-
-edit    little.c
-in      main
-after   net_update(
-+LITTLE_SHARE();
-+#if 1
-why     replicas exchange
-
-edit    little.c
-in      main
-before  return 0;
-pick    last
-+    LITTLE_CLOSE();
-why     ends the ranks
-
-edit    little.c
-in      net_free
-at      last
-+    LITTLE_FREE(net);
-optional
-why     where there is one
-
-edit    Makefile
-at      bottom
-+-include dynapipe_plugin/dynapipe.mk
-why     objects and flags
-END
-cat >"$plugin/dynapipe_plugin/adapters/big.edits" <<'END'
-tree    a big trainer
-has     big.cu net_forward net_backward_and_reduce main
-
-edit    big.cu
-in      net_forward
-at      below
-+// dynapipe: below
-why     a mark
-
-edit    Makefile
-at      bottom
-+-include dynapipe_plugin/dynapipe.mk
-why     objects and flags
-END
-installer="$plugin/dynapipe_plugin/install.sh"
-
-# --- trees --------------------------------------------------------------------------------------------------------
-little() {  # file, main's arguments
-    cat >"$1" <<END
-// a trainer; net_forward( is in this comment, main() too
-#include <stdio.h>
-/* int net_forward(int x) {
-   old */
-typedef struct { int x; } Net;
-void net_forward(Net* net);
-const char* text = "int net_forward() { }";
-#ifdef FAST
-void helper(Net* net) {
-#else
-void helper(Net* net, int slow) {
-#endif
-    net->x = '{';
-}
-
-// what a net does
-// to its inputs
-__attribute__((noinline))
-static void
-net_forward(Net* net)
-{
-    printf("} %d", net->x);
-}
-static void net_update(Net* net, int a, int b) {
-    net->x++; // }
-}
-int main($2)
-{
-    Net net;
-    for (int i = 0; i < 3; i++) {
-        net_forward (&net); net_forward(&net); /* net_forward(&net) */
-        if (net.x) return 0;
-        net_update(&net,
-                   i, ")"[0]);
-    }
-    net_forward(&net);
-	return 0;
-}
-END
-}
-tree_of() {  # name: a new tree with a little trainer, its path in $tree
-    tree="$work/trees/$1"
-    rm -rf "$tree" "$work/trees/$1.was"
-    mkdir -p "$tree"
-    little "$tree/little.c" ""
-    printf 'little: little.c\n\tcc $^ -o $@\n' >"$tree/Makefile"
-    echo "notes" >"$tree/README"
-}
+# --- what is asked of it ------------------------------------------------------------------------------------------
 keep() { cp -rp "$tree" "$tree.was"; }
 as_it_was() { diff -r "$tree" "$tree.was" >"$work/said" 2>&1; ok $? "$1: the tree is as it was"; }
 run() {
@@ -177,9 +35,9 @@ int main(int argc, char** argv)
     LITTLE_OPEN(&argc, &argv);
     if (!little_ok) { return 1; }
     Net net;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; DYNAPIPE_STEPS(i < 3); i++) {
         LITTLE_CALL(net_forward, &net); LITTLE_CALL(net_forward, &net); /* net_forward(&net) */
-        if (net.x) return 0;
+        if (DYNAPIPE_WHOLE_AND net.x) return 0;
         net_update(&net,
                    i, ")"[0]);
         LITTLE_SHARE();
@@ -197,26 +55,36 @@ where_lines_go() {
     keep
     run --check "$tree"
     is "--check of a bare tree" $? 1
-    grep -q "8 of 8 edits are missing" "$work/said"
+    grep -q "10 of 10 edits are missing" "$work/said"
     ok $? "--check counts what is missing"
     as_it_was "--check"
     run "$tree"
     is "printing" $? 0
     cmp -s "$tree/little.c" "$tree.was/little.c"
     ok $? "printing adds no line"
-    grep -q "^lines added or changed: little.c 10, Makefile 1$" "$work/said"
+    grep -q "^lines added or changed: little.c 12, Makefile 1$" "$work/said"
     ok $? "and says how many lines"
     [ -e "$tree/dynapipe_plugin/install/scan.awk" ] && [ -e "$tree/dataloader/b.c" ] && cmp -s "$plugin/LICENSE" "$tree/dynapipe_plugin/LICENSE"
     ok $? "folders and licence are copied"
     sed -n '/^--- a/,/^[^-+ @]/p' "$work/said" | patch -s -p1 -d "$tree"
     ok $? "what it prints is a patch"
     cp -r "$tree" "$work/patched"
+    cp "$work/patched/little.c" "$work/patched/little.c.whole"
     sed -i '/little_main.h/,$!d' "$work/patched/little.c"
     is "lines of main" "$(cat "$work/patched/little.c")" "$(expected_main)"
     is "the include stands above what is said of the function" "$(grep -n -A1 'little.h"' "$tree/little.c" | tail -1)" "17-// what a net does"
     run --check "$tree"
     is "--check knows lines that were put there by hand" $? 0
     run --remove "$tree"
+    is "--remove of the printed patch" $? 0
+    as_it_was "--remove of the printed patch"
+    cp "$work/patched/Makefile" "$tree/"
+    cp "$work/patched/little.c.whole" "$tree/little.c"
+    run --remove "$tree"
+    is "--remove of lines whose records are gone" $? 0
+    grep -q "left     little.c: main(int argc, char\*\* argv)" "$work/said"
+    ok $? "--remove without records: what the tree may have had is said, and stays"
+    sed -i 's/^int main(.*/int main()/' "$tree/little.c"
     is "--remove of lines made by hand, but for blanks" "$(tr -d ' ' <"$tree/little.c")" "$(tr -d ' ' <"$tree.was/little.c")"
     cp "$tree.was/little.c" "$tree/"
     as_it_was "--remove of lines made by hand"
@@ -390,6 +258,47 @@ somebody_changed_it() {
     as_it_was "a folder of theirs"
 }
 
+nothing_is_left() {  # after --remove, or it says what
+    tree_of "edited near"
+    run --apply "$tree"
+    sed -i 's/if (DYNAPIPE_WHOLE_AND net.x)/if (DYNAPIPE_WHOLE_AND net.x > 5)/' "$tree/little.c"
+    run --remove --force "$tree"
+    is "--force where the line around ours changed" $? 0
+    little "$work/expected" ""
+    sed -i 's/if (net.x)/if (net.x > 5)/' "$work/expected"
+    diff "$work/expected" "$tree/little.c" >"$work/said"
+    ok $? "--force: ours goes, theirs stays"
+
+    tree_of "moved into their own"
+    run --apply "$tree"
+    sed -i 's/DYNAPIPE_STEPS(i < 3)/DYNAPIPE_STEPS(i < 7)/' "$tree/little.c"
+    keep
+    run --remove "$tree"
+    is "ours within what they wrote: --remove" $? 1
+    as_it_was "ours within what they wrote, refused"
+    rm -rf "$tree/.dynapipe/lines" "$tree.was/.dynapipe/lines"
+    run --remove "$tree"
+    is "the same, without records: --remove" $? 1
+    grep -q "little.c: .*DYNAPIPE_STEPS(i < 7)" "$work/said" && grep -q -- "--->" "$work/said"
+    ok $? "what would be left is named"
+    as_it_was "ours within what they wrote, without records, refused"
+    run --remove --force "$tree"
+    is "the same: --remove --force" $? 1
+    grep -q "still there.*" "$work/said" && grep -q "DYNAPIPE_STEPS(i < 7)" "$work/said" && ! grep -q LITTLE_ "$tree/little.c"
+    ok $? "--force: all else goes, and what is left is named"
+
+    tree_of "records gone"
+    keep
+    run --apply "$tree"
+    rm -rf "$tree/.dynapipe"
+    run --remove "$tree"
+    is "--remove without .dynapipe" $? 0
+    [ ! -e "$tree/dataloader" ] && [ ! -e "$tree/dynapipe_plugin" ]
+    ok $? "folders as ours are go without a record"
+    ! grep -qE 'DYNAPIPE|LITTLE' "$tree/little.c"
+    ok $? "--remove without .dynapipe: no word of ours is left"
+}
+
 links_and_copies() {
     tree_of "links here"
     keep
@@ -412,7 +321,7 @@ links_and_copies() {
 
     run --apply "$tree"
     mkdir -p "$tree/build/dynapipe/plan"
-    echo "a program" | tee "$tree/prepare_data" >"$tree/build/dynapipe/prepare_data"
+    touch "$tree/build/dynapipe/plan/flags" "$tree/build/dynapipe/plan/a.o" "$tree/build/dynapipe/plan/a.d" "$tree/build/dynapipe/libdynapipe.a"
     (cd "$tree" && bash dynapipe_plugin/install.sh --check . >"$work/said" 2>&1)
     is "the copy's own install.sh" $? 0
     (cd "$tree" && bash dynapipe_plugin/install.sh --remove . >"$work/said" 2>&1)
@@ -429,6 +338,72 @@ links_and_copies() {
     ok $? "a later copy replaces the earlier"
     run --remove "$tree"
     as_it_was "a later copy"
+}
+
+only_what_is_ours() {  # is removed, and only what was done is said
+    tree_of "never installed"
+    mkdir -p "$tree/build/dynapipe/plan" "$tree/.dynapipe" "$tree/build/dynapipe/lines"
+    rmdir "$tree/.dynapipe"
+    touch "$tree/build/dynapipe/mine" "$tree/build/dynapipe/libdynapipe.a"
+    keep
+    run --remove "$tree"
+    is "--remove where it never was" $? 0
+    ! grep -q "^removed" "$work/said" && grep -q "nothing of the plugin" "$work/said"
+    ok $? "--remove where it never was: says so"
+    as_it_was "--remove where it never was"
+    mkdir "$tree/dataloader"
+    echo "theirs" >"$tree/dataloader/theirs.c"
+    rm -rf "$tree.was"
+    keep
+    run --remove "$tree"
+    grep -q "^dataloader/ was not put there" "$work/said" && ! grep -q "^removed" "$work/said"
+    ok $? "--remove: a folder of theirs is left, and said to be"
+    as_it_was "--remove: a folder of theirs"
+    rm -rf "$tree/dataloader"
+    run --apply "$tree"
+    touch "$tree/build/dynapipe/plan/flags" "$tree/build/dynapipe/plan/a.o" "$tree/build/dynapipe/plan/theirs"
+    run --remove "$tree"
+    is "the user's own file among objects" "$(cd "$tree/build" && find . -type f | sort | tr '\n' ' ')" "./dynapipe/mine ./dynapipe/plan/theirs "
+    grep -q "^removed: dynapipe_plugin/, dataloader/$" "$work/said"
+    ok $? "the user's own file among objects: build/dynapipe/ is not said to be removed"
+}
+
+not_writable() {  # all or nothing, and nothing is said to be done
+    local what
+    as_user=""
+    if [ "$(id -u)" -eq 0 ]; then
+        command -v setpriv >/dev/null || { echo "skip trees that are read-only ---> run as another user than root, or install setpriv"; return; }
+        mkdir -p "$work/for user"
+        chown 65534:65534 "$work/for user"
+        chmod 755 "$work"
+        as_user="setpriv --reuid=65534 --regid=65534 --clear-groups"
+        $as_user test -r "$installer" || { echo "skip trees that are read-only ---> a TMPDIR that everybody may enter"; return; }
+    fi
+    for what in little.c Makefile . dataloader .dynapipe; do
+        tree_of "read-only"
+        case $what in dataloader | .dynapipe) run "$tree" ;; esac
+        keep
+        [ -z "$as_user" ] || chown -R 65534:65534 "$tree"
+        chmod a-w "$tree/$what"
+        ! $as_user test -w "$tree/$what" || { echo "skip trees that are read-only ---> a file system with permissions"; return; }
+        TMPDIR="${as_user:+$work/for user}" $as_user bash "$installer" --apply "$tree" >"$work/said" 2>&1
+        is "$what is read-only: --apply" $? 1
+        grep -q "cannot be written: .*$what.*--->" "$work/said" || [ "$what" = . ] && grep -q "cannot be written" "$work/said"
+        ok $? "$what is read-only: said"
+        ! grep -qE "^(added|copied)" "$work/said"
+        ok $? "$what is read-only: nothing is said to be added"
+        chmod u+w "$tree/$what"
+        as_it_was "$what is read-only"
+        run --apply "$tree"
+        rm -rf "$tree.was"
+        keep
+        [ -z "$as_user" ] || chown -R 65534:65534 "$tree"
+        chmod a-w "$tree/$what"
+        TMPDIR="${as_user:+$work/for user}" $as_user bash "$installer" --remove "$tree" >"$work/said" 2>&1
+        is "$what is read-only: --remove" $? 1
+        chmod u+w "$tree/$what"
+        as_it_was "$what is read-only: --remove"
+    done
 }
 
 wrong_use() {
@@ -452,6 +427,36 @@ wrong_use() {
     is "no tree" $? 2
     run "$work/nowhere"
     is "no folder" $? 2
+    run --only nosuch "$tree"
+    is "--only a table that is not there" $? 2
+    grep -q -- "--only nosuch: there is no such table ---> one of: big little" "$work/said"
+    ok $? "--only: which tables there are"
+    run --only big "$tree"
+    grep -q "is no tree of the family big" "$work/said"
+    ok $? "--only a table of another family: which"
+    run --apply --remove "$tree"
+    is "--apply --remove" $? 2
+    grep -q -- "--apply and --remove ---> one of them" "$work/said"
+    ok $? "--apply --remove: said"
+    run --check --apply "$tree"
+    is "--check --apply" $? 2
+    as_it_was "wrong use"
+    tree_of hip
+    printf 'ampd: little.c\n\thipcc $^ -o $@\n' >>"$tree/Makefile"
+    run "$tree"
+    is "a tree that has HIP targets" $? 0
+    grep -q "HIP targets .* are not supported --->" "$work/said"
+    ok $? "a tree that has HIP targets: said"
+    run --check --file little.c "$tree"
+    is "--check --file: lines are missing" $? 1
+    grep -q "9 of 9 edits" "$work/said"
+    ok $? "--check --file: of this file alone"
+    run --apply "$tree"
+    sed -i '/^-include/d' "$tree/Makefile"
+    run --check --file little.c "$tree"
+    is "--check --file: all is there" $? 0
+    run --check --file nosuch.c "$tree"
+    is "--check --file of none" $? 2
     run --frobnicate "$tree"
     is "no option" $? 2
     bash dynapipe_plugin/install.sh . >"$work/said" 2>&1
@@ -485,6 +490,9 @@ for awk_name in ${AWK:-mawk gawk busybox original-awk}; do
     however_it_is_written
     a_place_is_missing
     somebody_changed_it
+    nothing_is_left
+    only_what_is_ours
+    not_writable
     links_and_copies
     wrong_use
     echo "ok   with $awk_name: $((passed - before)) checks"

@@ -3,7 +3,7 @@
 # stdin: the file. stdout: the file as it should be. Environment: tables (names of table files, a line each), table_file (what
 # they call this file), plain=1 (no C), mode=add|remove, crlf=1 (lines end so), no_newline=1 (the last has none), report, record
 # (files to append to). report, a line for each edit: STATE|line|why|detail, STATE being there, add, missing, unclear, passed
-# (optional, not needed) or removed; after missing and unclear its lines as line|TEXT. record, for undo.awk: "insert N" or
+# (optional, not needed), removed or kept (not ours for certain); after missing and unclear its lines as line|TEXT. record, for undo.awk: "insert N" or
 # "change", then the lines, "+" before what is new, "-" before what was.
 
 function fail(what) { print "install.sh: " what > "/dev/stderr"; failed = 1; exit 3 }
@@ -175,10 +175,12 @@ function add_lines(e,    a, i) {
 
 function place(e) { return fn[e] == "" ? "" : "  in " fn[e] "()" }
 
-# Line i with every match of `old` that is no part of a match of `new` replaced by it; "" where there is none.
-function replaced(i, old, new,    line, from, out, done, n, k) {
+# Line i with every match of `old` replaced by `new`; "" where there is none. Where `new` has `old` in it, what is part of a match
+# of `new` has been replaced already; the other way round (taking out) it is what makes the match.
+function replaced(i, old, new,    line, is_wrapped, from, out, done, n, k) {
+    is_wrapped = find_pattern(squeeze(new), old, 1)
     line = squeeze(code[i])
-    for (from = 1; find_pattern(line, new, from); from = match_end)
+    for (from = 1; is_wrapped && find_pattern(line, new, from); from = match_end)
         for (k = match_begin; k < match_end; k++) line = substr(line, 1, k - 1) "\001" substr(line, k + 1)
     done = 1
     n = 0
@@ -224,7 +226,10 @@ function is_replaced(e,    i, p) {
 }
 
 function take_out(e,    i, new_line) {
-    if (where[e] == "replace") {
+    if (where[e] == "replace" && num_proofs[e]) {  # may have been the tree's own: it compiles without us, too
+        i = is_replaced(e)
+        if (i) say("kept", i, e, with[e])
+    } else if (where[e] == "replace") {
         for (i = first_line; i <= last_line; i++)
             if ((new_line = replaced(i, with[e], anchor[e, 1])) != "") { changed[i] = new_line; say("removed", i, e, "") }
     } else if (is_inserted(e)) {

@@ -82,7 +82,7 @@ functions_of() {  # file of the tree: the functions that it defines
 not_called() {  # file, function, functions...: the first that it does not call; nothing if it calls all
     local file=$1 fn=$2 name called
     shift 2
-    called=$(fn=$fn names=$* awk -f "$awk_files/scan.awk" -f "$awk_files/calls.awk" <"$tree/$file")
+    called=$(fn=$fn names=$* awk -f "$parts/scan.awk" -f "$parts/calls.awk" <"$tree/$file")
     for name; do grep -qx -- "$name" <<<"$called" || { say "$name"; return; }; done
 }
 

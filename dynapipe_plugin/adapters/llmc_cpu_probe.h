@@ -92,8 +92,8 @@ static inline void dynapipe_probe_theirs(DynapipeCpuProbe* probe, const GPT2* wh
 static inline int dynapipe_probe_ours(DynapipeCpuProbe* probe, void* acts, void* scratch, int has_gradients) {
     const DynapipeBatch* batch = &probe->batch;
     float losses[DYNAPIPE_PROBE_TOKENS];
-    if (dynapipe_cpu_forward(&probe->range, batch, NULL, NULL, acts, scratch, losses,
-                             DYNAPIPE_FORWARD_HEAD) != 0) {
+    int flags = DYNAPIPE_FORWARD_HEAD | (has_gradients ? DYNAPIPE_FORWARD_KEEP : 0);
+    if (dynapipe_cpu_forward(&probe->range, batch, NULL, NULL, acts, scratch, losses, flags) != 0) {
         return 1;
     }
     for (int i = 0; i < batch->num_seqs; i++) {
@@ -175,7 +175,10 @@ static inline int dynapipe_probe(const GPT2* whole) {
     probe->range.slice = dynapipe_tensors_slice(&dynapipe_cpu_model.tensors, all);
     probe->range.model = *whole;
     dynapipe_probe_make_up(probe, DYNAPIPE_PROBE_SEQS);
-    void* acts = malloc((size_t)dynapipe_cpu_acts_bytes(&probe->range, &probe->batch, 0));
+    int head = DYNAPIPE_FORWARD_HEAD, keep = head | DYNAPIPE_FORWARD_KEEP;
+    int64_t kept_bytes = dynapipe_cpu_acts_bytes(&probe->range, &probe->batch, keep);
+    int64_t passing_bytes = dynapipe_cpu_acts_bytes(&probe->range, &probe->batch, head);
+    void* acts = malloc((size_t)(kept_bytes > passing_bytes ? kept_bytes : passing_bytes));
     void* scratch = malloc((size_t)dynapipe_cpu_scratch_bytes(&probe->range, &probe->batch));
     int code = acts == NULL || scratch == NULL ? 1 : dynapipe_probe_with(probe, whole, acts, scratch);
     free(acts);

@@ -159,3 +159,14 @@ tree_of() {  # name: a new tree with a little trainer, its path in $tree
     printf 'little: little.c\n\tcc $^ -o $@\n' >"$tree/Makefile"
     echo "notes" >"$tree/README"
 }
+
+# --- trying it ------------------------------------------------------------------------------------------------------
+run() {
+    bash "$installer" "$@" >"$work/said" 2>&1
+    local rc=$?
+    ! grep -qE '^(awk|.*: line [0-9]+):' "$work/said" || ok 1 "no complaint of a program"
+    return $rc
+}
+
+keep() { cp -rp "$tree" "$tree.was"; }
+as_it_was() { diff -r "$tree" "$tree.was" >"$work/said" 2>&1; ok $? "$1: the tree is as it was"; }

@@ -18,15 +18,6 @@ is() { [ "$2" = "$3" ]; ok $? "$1: expected '$3', got '$2'"; }  # what, got, exp
 . test/install_tree.sh
 
 # --- what is asked of it ------------------------------------------------------------------------------------------
-keep() { cp -rp "$tree" "$tree.was"; }
-as_it_was() { diff -r "$tree" "$tree.was" >"$work/said" 2>&1; ok $? "$1: the tree is as it was"; }
-run() {
-    bash "$installer" "$@" >"$work/said" 2>&1
-    local rc=$?
-    ! grep -qE '^(awk|.*: line [0-9]+):' "$work/said" || ok 1 "no complaint of a program"
-    return $rc
-}
-
 expected_main() {
     cat <<'END'
 #include "dynapipe_plugin/adapters/little_main.h"

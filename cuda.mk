@@ -8,9 +8,14 @@ ifeq ($(filter BF16 FP32,$(PRECISION)),)
 $(error PRECISION=$(PRECISION) ---> BF16 or FP32)
 endif
 
-NVCC      ?= $(firstword $(if $(CUDA_HOME),$(wildcard $(CUDA_HOME)/bin/nvcc)) $(shell command -v nvcc 2>/dev/null) \
-               $(wildcard /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc) $(lastword $(sort $(wildcard /usr/local/cuda-*/bin/nvcc))))
-CUDA_HOME ?= $(call dynapipe_cuda_home,$(NVCC))
+# (each expanded once: they follow from each other)
+ifeq ($(origin NVCC),undefined)
+NVCC := $(firstword $(if $(CUDA_HOME),$(wildcard $(CUDA_HOME)/bin/nvcc)) $(shell command -v nvcc 2>/dev/null) \
+          $(wildcard /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc) $(lastword $(sort $(wildcard /usr/local/cuda-*/bin/nvcc))))
+endif
+ifeq ($(origin CUDA_HOME),undefined)
+CUDA_HOME := $(call dynapipe_cuda_home,$(NVCC))
+endif
 CUDA_INCLUDE := $(call dynapipe_cuda_include,$(CUDA_HOME))
 CUDA_LIB     := $(call dynapipe_cuda_lib,$(CUDA_HOME))
 CUBLASLT_LIB := $(if $(filter cuda,$(BACKEND)),$(call dynapipe_find_library,cublasLt,$(CUDA_LIB)))

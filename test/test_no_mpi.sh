@@ -28,6 +28,8 @@ done | xargs ln -s -t "$work/bin" 2>/dev/null
 export PATH=$work/bin
 ! command -v mpicc >/dev/null
 ok $? "no mpicc on PATH"
+env -i PATH="$PATH" HOME="$work" make --no-print-directory -n prepare_data >/dev/null 2>"$work/bare.log" && [ ! -s "$work/bare.log" ]
+ok $? "make needs nothing of the environment but PATH: $(head -1 "$work/bare.log")"
 
 make --no-print-directory -s -j"$(nproc)" BUILD=$build OPT="$opt" $out/train_gpt2 $out/train_gpt2-dynapipe $out/prepare_data $out/dev/make_tasks \
     >"$work/build.log" 2>&1 || { cat "$work/build.log"; ok 1 "the programs build"; echo "$passed passed, $failed failed, 0 skipped"; exit 1; }

@@ -137,7 +137,7 @@ ok $? "a written model is one to begin with"
         cp "$tree/train_gpt2.c" "$work/kept.c"
         sed -i "${fork#*|}" "$tree/train_gpt2.c"
         cmp -s "$tree/train_gpt2.c" "$work/kept.c" && ok 1 "${fork%%|*}: nothing was changed"
-        make_tree DYNAPIPE=1
+        make_tree DYNAPIPE=1 DYNAPIPE_TARGETS=train_gpt2
         refuses "${fork%%|*}" "a tree where that is so" 2 --train-data "$work/data/train.bin" --model "$tree/model.bin" --stages 2 --steps 9
         cp "$work/kept.c" "$tree/train_gpt2.c"
     done
@@ -152,7 +152,7 @@ cp "$tree/train_gpt2.c" "$work/kept.c"
 again="dataloader_next_batch(\&train_loader); gpt2_forward(\&model, train_loader.inputs, train_loader.targets, B, T); gpt2_backward(\&model);"
 sed -i "/^int main/,\$ {s/^ *gpt2_backward(&model);/& $again/; s/gpt2_forward(&model, text, NULL/int* none = NULL; gpt2_forward(\&model, text, none/}" "$tree/train_gpt2.c"
 sed -i '/^int main/,$ s/gpt2_forward(&model, val_loader.inputs, val_loader.targets/int *in = val_loader.inputs, *NULLS = val_loader.targets; gpt2_forward(\&model, in, NULLS/' "$tree/train_gpt2.c"
-make_tree DYNAPIPE=1
+make_tree DYNAPIPE=1 DYNAPIPE_TARGETS=train_gpt2
 # shellcheck disable=SC2086
 run micro 1 $data --steps 9 --val-data "$work/data/val.bin" --output-dir "$work/micro"
 difference=$(loss_difference micro 1x1 1e-6) && [ "$(losses micro | wc -l)" -eq 9 ] && [ "$(grep -c 'several training batches' "$work/micro.log")" -eq 1 ]

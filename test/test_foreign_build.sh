@@ -192,9 +192,26 @@ mkdir -p "$work/family" && cd "$work/family" || exit 1
 cat >train_gpt2.c <<'END'
 typedef struct { int n; } GPT2;
 void gpt2_build_from_checkpoint(GPT2* model) { model->n = 0; }
-void gpt2_forward(GPT2* model) { model->n++; }
+void encoder_forward(GPT2* model) { model->n++; }
+void layernorm_forward(GPT2* model) { model->n++; }
+void matmul_forward(GPT2* model) { model->n++; }
+void attention_forward(GPT2* model) { model->n++; }
+void softmax_forward(GPT2* model) { model->n++; }
+void crossentropy_forward(GPT2* model) { model->n++; }
+void crossentropy_softmax_backward(GPT2* model) { model->n++; }
+void matmul_backward(GPT2* model) { model->n++; }
+void layernorm_backward(GPT2* model) { model->n++; }
+void attention_backward(GPT2* model) { model->n++; }
+void encoder_backward(GPT2* model) { model->n++; }
+void gpt2_forward(GPT2* model) {
+    encoder_forward(model), layernorm_forward(model), matmul_forward(model), attention_forward(model);
+    softmax_forward(model), crossentropy_forward(model);
+}
 void gpt2_zero_grad(GPT2* model) { model->n = 0; }
-void gpt2_backward(GPT2* model) { model->n--; }
+void gpt2_backward(GPT2* model) {
+    crossentropy_softmax_backward(model), matmul_backward(model), layernorm_backward(model);
+    attention_backward(model), encoder_backward(model);
+}
 void gpt2_update(GPT2* model) { model->n = 1; }
 void gpt2_free(GPT2* model) { model->n = 0; }
 int main() {

@@ -1,5 +1,18 @@
 # Sourced by tests of the plugin in somebody else's tree: makes one. A trainer in llm.c's manner (one source file, everything
 # phony, -Ofast), written here, that has functions and macros of the family's names and only joins the ranks and adds numbers.
+# It also counts what a test says: ok, skip; $work is its folder.
+set -u
+. dev/mpi_env.sh
+unset BUILD CFLAGS MAKEFLAGS MFLAGS MAKELEVEL CC DYNAPIPE  # (a make that runs this test is not the one meant)
+passed=0 failed=0 skipped=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export DYNAPIPE_OPT=-O0  # quick
+
+ok() {  # 0|1 (0: fine), what
+    if [ "$1" -eq 0 ]; then passed=$((passed + 1)); echo "ok   $2"; else failed=$((failed + 1)); echo "FAIL $2"; tail -20 "$work/said" | sed 's/^/    /'; fi
+}
+skip() { skipped=$((skipped + 1)); echo "skip $1 ---> $2"; }
 
 # Macros and functions that trees of this family define for themselves, in any file that includes everything.
 family_macros="HEADER_SIZE CEIL_DIV True False NUM_PARAMETER_TENSORS NUM_ACTIVATION_TENSORS WARP_SIZE fopenCheck freadCheck mallocCheck

@@ -2,20 +2,8 @@
 # Laws of dynapipe_plugin/dynapipe.mk in a Makefile of llm.c's kind: nothing changes without DYNAPIPE=1; with it the trainer has
 # the plugin, over whatever MPI there is, whatever flags and style of rule the tree has; what is missing is said by its name.
 # MPICH beside Open MPI (mpicc.mpich, mpiexec.mpich on PATH): built and run with that too.
-set -u
-cd "$(dirname "$0")/.."
-. dev/mpi_env.sh
+cd "$(dirname "$0")/.." || exit 1
 . test/foreign_tree.sh
-unset BUILD CFLAGS MAKEFLAGS MFLAGS MAKELEVEL CC DYNAPIPE  # (a make that runs this test is not the one meant)
-passed=0 failed=0 skipped=0
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-export DYNAPIPE_OPT=-O0  # quick
-
-ok() {  # 0|1 (0: fine), what
-    if [ "$1" -eq 0 ]; then passed=$((passed + 1)); echo "ok   $2"; else failed=$((failed + 1)); echo "FAIL $2"; tail -20 "$work/said" | sed 's/^/    /'; fi
-}
-skip() { skipped=$((skipped + 1)); echo "skip $1 ---> $2"; }
 build() { make --no-print-directory -j"$(nproc)" "$@" >"$work/said" 2>&1; }
 has() { grep -qE -- "$1" "$work/said"; }
 compiled() { grep -cE '^cc (dynapipe_plugin|dataloader)/' "$work/said"; }

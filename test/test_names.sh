@@ -3,20 +3,8 @@
 # of any name, even of every name that ours call each other by; headers that a trainer includes define DYNAPIPE* macros alone;
 # no header of the tree takes the place of one of ours; dynapipe.h compiles as C99, C11, C++17 and by nvcc beside headers full
 # of the family's names, in several files of one program.
-set -u
-cd "$(dirname "$0")/.."
-. dev/mpi_env.sh
+cd "$(dirname "$0")/.." || exit 1
 . test/foreign_tree.sh
-unset BUILD CFLAGS MAKEFLAGS MFLAGS MAKELEVEL CC DYNAPIPE  # (a make that runs this test is not the one meant)
-passed=0 failed=0 skipped=0
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-export DYNAPIPE_OPT=-O0  # quick
-
-ok() {  # 0|1 (0: fine), what
-    if [ "$1" -eq 0 ]; then passed=$((passed + 1)); echo "ok   $2"; else failed=$((failed + 1)); echo "FAIL $2"; tail -20 "$work/said" | sed 's/^/    /'; fi
-}
-skip() { skipped=$((skipped + 1)); echo "skip $1 ---> $2"; }
 none() { ok "$([ -s "$work/said" ]; echo $((1 - $?)))" "$1"; }  # $work/said has nothing
 exported() { nm -g --defined-only "$@" 2>/dev/null | awk 'NF == 3 { print $3 }' | sort -u; }
 

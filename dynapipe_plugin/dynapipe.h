@@ -335,7 +335,8 @@ typedef struct {
     const char* log_dir;    // where metrics.jsonl goes; NULL: nowhere
     int64_t reserved[4];    // 0
 } DynapipeReport_v1;
-// One line on rank 0's terminal, one line in metrics.jsonl, the --trace and --print-plan of their step.
+// One line on rank 0's terminal, one line in metrics.jsonl, the --trace and --print-plan of their step. A
+// line of metrics.jsonl that cannot be written is no error: a warning on rank 0.
 int dynapipe_report(Dynapipe* dp, const DynapipeReport_v1* report);
 
 // A line of metrics.jsonl on the validation after `step` steps. Lists by task, NaN where there is nothing;
@@ -348,6 +349,8 @@ typedef struct {
     int64_t reserved[4];                              // 0
 } DynapipeValidation_v1;
 int dynapipe_report_validation(Dynapipe* dp, const DynapipeValidation_v1* validation);
+// Lines of metrics.jsonl that could not be written so far, on rank 0, for the program's exit status.
+int64_t dynapipe_lost_lines(const Dynapipe* dp);
 
 // Mean loss over at most max_batches batches of the validation data (< 0: all), on the same pipeline.
 // task_loss: (num_tasks), NaN for none; may be NULL.

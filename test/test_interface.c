@@ -54,6 +54,7 @@ KEEP(int, dynapipe_share_params, (Dynapipe*));
 KEEP(int, dynapipe_sum, (Dynapipe*, double*, int32_t));
 KEEP(int, dynapipe_report, (Dynapipe*, const DynapipeReport_v1*));
 KEEP(int, dynapipe_report_validation, (Dynapipe*, const DynapipeValidation_v1*));
+KEEP(int64_t, dynapipe_lost_lines, (const Dynapipe*));
 KEEP(int, dynapipe_validate, (Dynapipe*, int32_t, double*, double*));
 KEEP(int, dynapipe_pick_samples, (const Dynapipe*, int32_t, int64_t*, int32_t*));
 KEEP(int, dynapipe_generate, (Dynapipe*, const int64_t*, int32_t, int32_t, const DynapipeAnswer_v1**));

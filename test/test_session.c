@@ -89,7 +89,7 @@ static void not_a_number_is_null(void) {
     dp->now = &step;
     dp->last.loss = NAN;
     dp->last.task_loss = losses;
-    char* text = session_report_json(dp, &report);
+    char* text = session_metrics_json(dp, &report);
     CHECK(text != NULL);
     CHECK(
         strstr(
@@ -209,6 +209,14 @@ static bool stands_at(const Dynapipe* dp, const LoaderBatch* batch) {
     return is_same;
 }
 
+// As dynapipe_position() gives it out after a step.
+static Status restore(Dynapipe* dp, const LoaderBatch* batch, int32_t step) {
+    const void* position = batch->position;
+    size_t num_bytes = batch->position_bytes;
+    TRY(session_settings_add(dp, &position, &num_bytes));
+    return (Status)dynapipe_restore(dp, position, num_bytes, step);
+}
+
 // A program that goes on restores before its stages are chosen, or after; the stages are those of the start.
 static void a_position_outlives_the_choice_of_stages(void) {
     char dir[64], train[128];
@@ -225,16 +233,14 @@ static void a_position_outlives_the_choice_of_stages(void) {
     for (int restored_first = 0; restored_first < 2; restored_first++) {
         dp = session_with_data(train, 1);
         CHECK(!stands_at(dp, &batch));
-        if (restored_first) {
-            CHECK_OK((Status)dynapipe_restore(dp, batch.position, batch.position_bytes, 3));
-        }
+        if (restored_first) { CHECK_OK(restore(dp, &batch, 3)); }
         CHECK_OK((Status)dynapipe_choose_stages(dp, costs_of(2, (DynapipeShapes_v1){0}, true), &range, 1,
                                                 &num_ranges));
-        if (!restored_first) {
-            CHECK_OK((Status)dynapipe_restore(dp, batch.position, batch.position_bytes, 3));
-        }
+        if (!restored_first) { CHECK_OK(restore(dp, &batch, 3)); }
         CHECK(stands_at(dp, &batch));
         CHECK_EQ(dp->next_step, 3);
+        CHECK_FAILS((Status)dynapipe_restore(dp, batch.position, batch.position_bytes, 3), STATUS_BAD_FORMAT,
+                    "position in the data is not one that this program saved --->");
         dynapipe_close(dp);
     }
     arena_free(&arena);

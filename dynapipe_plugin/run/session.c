@@ -124,6 +124,7 @@ void dynapipe_close(Dynapipe* dp) {
     session_noise_free(&dp->noise);
     session_release(dp);
     session_device_close(dp);
+    free(dp->position);
     free(dp->task_names);
     free(dp->val_task);
     free(dp->task_sum);

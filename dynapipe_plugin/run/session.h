@@ -11,7 +11,9 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
     session_step.c     one step run: execute, reduce gradients
     session_eval.c     validation on the same pipeline
     session_generate.c answers, with a cache of keys and values
-    session_report.c   the step line, metrics.jsonl, plan and trace of one step
+    session_report.c   the step line, plan and trace of one step, the run as a whole
+    session_metrics.c  metrics.jsonl
+    session_settings.c options kept beside the position in the data
     session_host.c     where values live and how they travel: this process. GPU builds: cuda/session_cuda.c
 */
 #pragma once
@@ -20,6 +22,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 #include "../../dataloader/collate.h"
 #include "../../dataloader/loader.h"
 #include "../base/arena.h"
+#include "../base/line_log.h"
 #include "../dynapipe.h"
 #include "../plan/cost_model.h"
 #include "../plan/planner.h"
@@ -88,7 +91,7 @@ struct Dynapipe {
     PlanAhead* ahead;
     SessionStep* slots;
     int32_t num_slots;
-    int32_t first_step, num_steps;  // steps are counted from 0 here
+    int32_t first_step, num_steps;  // steps are counted from 0 here; the first: 0, or where a run goes on
     int32_t next_step;
     SessionStep* now;  // the step last run
 
@@ -107,7 +110,9 @@ struct Dynapipe {
     Arena eval_arena;
     int32_t eval_tokens;         // that a forward pass may have, on every rank; 0: not known yet
     int32_t eval_target_tokens;  // and of the decoder's
-    FILE* metrics;
+    LineLog metrics;
+    int64_t num_unopened;  // lines lost as metrics could not even be opened
+    void* position;        // dynapipe_position()'s last
     SessionSummary summary;
     int32_t steps_reported;
 };
@@ -173,7 +178,20 @@ void session_device_close(Dynapipe* dp);
 // session_report.c
 // The files of --trace and --dump-plan can be written: found out before the first step, on all ranks alike.
 Status session_report_open(Dynapipe* dp);
+// The run has the step that --trace, --dump-plan and --print-plan are to show.
+Status session_report_check(const Dynapipe* dp);
+void session_report_close(Dynapipe* dp);
+double session_stat_max(const Dynapipe* dp, int32_t stat);   // of all ranks
+double session_rank_idle(const Dynapipe* dp, int32_t rank);  // share of the step's pipeline
+
+// session_metrics.c
 // One line of metrics.jsonl, for the caller to free; NULL: no memory. What is not a finite number is null
 // there.
-char* session_report_json(const Dynapipe* dp, const DynapipeReport_v1* report);
-void session_report_close(Dynapipe* dp);
+char* session_metrics_json(const Dynapipe* dp, const DynapipeReport_v1* report);
+void session_metrics_write(Dynapipe* dp, const DynapipeReport_v1* report);
+
+// session_settings.c
+// Puts the options before the position in the data, in memory of dp's; takes them off again, and says on rank
+// 0 what differs.
+Status session_settings_add(Dynapipe* dp, const void** position, size_t* num_bytes);
+Status session_settings_take(const Dynapipe* dp, const void** position, size_t* num_bytes);

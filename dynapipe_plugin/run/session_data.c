@@ -102,6 +102,7 @@ static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
     int64_t steps = run->num_steps;
     if (steps < 0) { steps = (loader_num_tokens(dp->train) + run->batch_tokens - 1) / run->batch_tokens; }
     dp->num_steps = (int32_t)(steps < INT32_MAX ? steps : INT32_MAX);
+    TRY(session_report_check(dp));
     size_t ranks = (size_t)dp->transport.num_ranks;
     dp->rank_stats = calloc(ranks * SESSION_STATS + 1, sizeof(double));
     if (dp->rank_stats == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %zu ranks", ranks); }

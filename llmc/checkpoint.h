@@ -92,6 +92,11 @@ int checkpoint_find_latest(const char* directory);
 // a multiple of `keep_multiples_of` (0: no such exception). A step loses its mark first. Later steps are an
 // earlier run's: they neither count nor go.
 void checkpoint_prune(const char* directory, int step, int keep_newest, int keep_multiples_of);
+// Files that were never renamed, as a killed run leaves them; not while a run is at work there. How many
+// went.
+int checkpoint_remove_leftovers(const char* directory);
+// Of every step, marked done or not; the marks first. How many were marked.
+int checkpoint_remove_all(const char* directory);
 
 #ifdef __cplusplus
 }

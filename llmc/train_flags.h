@@ -48,11 +48,22 @@ typedef struct {
     int32_t target_tokens;      // --target-tokens
     double dropout;             // --dropout
     const char* optimizer;      // --optimizer
+    int32_t overwrite;          // --overwrite
     const char* export_dir;     // --export-hf
 } TrainFlags;
 
 // NULL, or one line that says what is wrong with which flag and how to mend it.
 const char* train_flags_parse(TrainFlags* out, int argc, char** argv);
+
+// The idx-th flag, from 0, of those that what is learned depends on; false: there are no more.
+typedef struct {
+    const char* name;
+    bool is_text;
+    const char* text;  // NULL: not given
+    double number;
+} TrainSetting;
+bool train_flags_setting(const TrainFlags* flags, int idx, TrainSetting* out);
+
 // The flags that are words ("--dropout"), NULL behind the last.
 const char* const* train_flags_words(void);
 bool train_flags_want_help(int argc, char** argv);

@@ -41,6 +41,7 @@ bool source_has_byt5_tokens(const Source* source);
 int source_eot_token(const Source* source);
 int source_pad_token(const Source* source);  // -1: none; a decoder then starts with the end-of-text token
 int source_num_steps(const Source* source);
+int64_t source_batch_tokens(const Source* source);  // of a step, over all ranks
 uint32_t source_seed(const Source* source);
 
 // The layers of this rank, is the head among what it has, and the model made of them.
@@ -55,6 +56,9 @@ double source_step(Source* source);
 void source_shard(const Source* source, int64_t* begin, int64_t* end);
 void source_share_params(Source* source);
 void source_report(Source* source, int step, const SourceStep* about);  // prints the step line
+
+// Of its own logs, lines that could not be written so far; on the main rank.
+int64_t source_lost_lines(const Source* source);
 
 // Sums over all ranks, the same bits everywhere.
 void source_sums(Source* source, double* values, int num_values);

@@ -129,6 +129,10 @@ int source_num_steps(const Source* source) {
     return source->info.num_steps;
 }
 
+int64_t source_batch_tokens(const Source* source) {
+    return source->batch_tokens;
+}
+
 uint32_t source_seed(const Source* source) {
     return dynapipe_seed(source->dp);
 }
@@ -186,6 +190,10 @@ void source_report(Source* source, int step, const SourceStep* about) {
         .log_dir = source->flags.output_dir,
     };
     check(source, dynapipe_report(source->dp, &report));
+}
+
+int64_t source_lost_lines(const Source* source) {
+    return dynapipe_lost_lines(source->dp);
 }
 
 void source_sums(Source* source, double* values, int num_values) {

@@ -134,6 +134,11 @@ int source_num_steps(const Source* source) {
     return source->num_steps;
 }
 
+int64_t source_batch_tokens(const Source* source) {
+    ModelBatch shape = stock_stream_shape(&source->train);
+    return (int64_t)(shape.num_tokens + shape.num_dec_tokens) * source->micro_steps;
+}
+
 uint32_t source_seed(const Source* source) {
     (void)source;
     return STOCK_SEED;
@@ -223,6 +228,11 @@ void source_report(Source* source, int step, const SourceStep* about) {
            source->num_steps, about->loss, z_text(loss_z, sizeof loss_z, about->loss_z), about->norm,
            z_text(norm_z, sizeof norm_z, about->norm_z), about->lr, ms, tokens * 1e3 / ms);
     fflush(stdout);
+}
+
+int64_t source_lost_lines(const Source* source) {
+    (void)source;
+    return 0;
 }
 
 void source_sums(Source* source, double* values, int num_values) {

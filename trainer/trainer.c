@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../dynapipe_plugin/base/standard_output.h"
 #include "../llmc/llmc_error.h"
 
 // --- build -----------------------------------------------------------------------------------------------
@@ -59,6 +60,7 @@ static void build(Trainer* t) {
         source_die(t->source, message);
     }
     check_flags(t);
+    trainer_open_output(t);
     source_open_data(t->source, &t->flags);
     t->num_steps = source_num_steps(t->source);
     t->lr_schedule.peak = (float)t->flags.lr;
@@ -79,23 +81,13 @@ static void build(Trainer* t) {
         size_t num_tensors = (size_t)model_num_tensors(&t->model.config);
         t->squares = (double*)llmc_alloc(num_tensors * sizeof(double), "sums by tensor");
     }
-    int latest = t->flags.output_dir != NULL ? checkpoint_find_latest(t->flags.output_dir) : -1;
     if (source == MODEL_RESUMED) {
         trainer_resume(t);
     } else if (!trainer_read_first_master(t, source, error)) {
         source_die(t->source, error);
     }
     optimizer_set_master(&t->optimizer, &t->model);
-    if (!t->flags.resume && latest >= 0 && source_is_main(t->source)) {
-        fprintf(stderr,
-                "warning: -o %s has an earlier run's checkpoints, up to step %d ---> -y 1 goes on from them; "
-                "another -o keeps the runs apart\n",
-                t->flags.output_dir, latest);
-    }
-    if (source_is_main(t->source) && t->flags.output_dir != NULL &&
-        !logger_open(&t->logger, t->flags.output_dir, t->step > 0, error)) {
-        source_die(t->source, error);
-    }
+    trainer_begin_output(t, source);
 }
 
 // --- loop ------------------------------------------------------------------------------------------------
@@ -140,6 +132,7 @@ static void train_step(Trainer* t) {
     t->step++;
     source_report(t->source, t->step, &about);
     logger_train(&t->logger, t->step, (float)about.loss, (float)about.lr, (float)about.norm);
+    trainer_check_printed(t);
 }
 
 static bool every(int interval, int step, bool is_last) {
@@ -179,12 +172,13 @@ static void print_help(const ModelKind* kind) {
 int trainer_main(int argc, char** argv, const ModelKind* kind) {
     Trainer* t = (Trainer*)calloc(1, sizeof(Trainer));
     if (t == NULL) { return EXIT_FAILURE; }
+    standard_output_open(true);
     t->kind = kind;
     t->source = source_open(&argc, &argv, kind);
     if (train_flags_want_help(argc, argv)) {
         if (source_is_main(t->source)) { print_help(kind); }
         source_close(t->source);
-        return EXIT_SUCCESS;
+        return standard_output_close(EXIT_SUCCESS, EXIT_FAILURE);
     }
     const char* error = train_flags_parse(&t->flags, argc, argv);
     if (error != NULL) { source_die(t->source, error); }
@@ -192,12 +186,12 @@ int trainer_main(int argc, char** argv, const ModelKind* kind) {
     build(t);
     train(t);
     trainer_export(t);
-    bool failed = t->save_failed;
-    logger_close(&t->logger);
+    bool failed = t->save_failed || trainer_has_lost(t);
+    trainer_close_output(t);
     optimizer_free(&t->optimizer);
     free(t->squares);
     model_free(&t->model);
     source_close(t->source);
     free(t);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return standard_output_close(failed ? EXIT_FAILURE : EXIT_SUCCESS, EXIT_FAILURE);
 }

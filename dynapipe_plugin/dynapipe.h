@@ -241,6 +241,21 @@ uint32_t dynapipe_seed(const Dynapipe* dp);  // --seed
 // omp_set_num_threads() with it.
 int32_t dynapipe_threads(const Dynapipe* dp);
 
+// --- ending early ----------------------------------------------------------------------------------------
+
+// SIGTERM, SIGINT and SIGUSR1 are noted from now on, in place of ending the program (a second SIGINT still
+// does); on all ranks, or on none. NULL: before dynapipe_open(), so that what comes while it waits for the
+// other ranks is noted too. Not called: signals do what they always did.
+void dynapipe_watch_signals(Dynapipe* dp);
+// The signal by which all ranks agree to end, whichever of them got it; 0: none. Agreed on in
+// dynapipe_report() (in the message that it sends anyway), in dynapipe_choose_stages(), and between batches
+// in dynapipe_validate() and dynapipe_generate(), which then break off: the loss is NaN, answers are not
+// whole. After that a program saves and ends, with status 130 for SIGINT, else 0.
+int32_t dynapipe_stop_signal(const Dynapipe* dp);
+// Wall clock since dynapipe_open(), by rank 0's clock at the last dynapipe_report(): the same on all ranks,
+// so that they may save by it.
+double dynapipe_seconds(const Dynapipe* dp);
+
 // --- data ------------------------------------------------------------------------------------------------
 
 typedef struct {

@@ -86,6 +86,8 @@ bool checkpoint_mark_done(const char* directory, int step, char* error);
 // Before a step is committed over an earlier run's: a mark never stands beside a model of one run and a state
 // of the other.
 void checkpoint_unmark(const char* directory, int step);
+// A step's files, its mark first.
+void checkpoint_remove(const char* directory, int step);
 // The largest step that is marked done; -1: none (or no such directory).
 int checkpoint_find_latest(const char* directory);
 // Of the steps up to `step`, delete what is done but not among the newest `keep_newest` (0: keep all) and not

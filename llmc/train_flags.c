@@ -15,45 +15,44 @@ typedef struct {
     size_t offset;
     const char* initial;  // NULL: none
     double min, max;
-    bool shapes_run;  // what is learned depends on it: kept in checkpoints
     const char* help;
 } FlagSpec;
 
 #define FIELD(f) offsetof(TrainFlags, f)
 // clang-format off
 static const FlagSpec specs[] = {
-    {"-i",  FLAG_STRING, FIELD(train_pattern),      NULL,      0, 0,        true,  "training data: sample files (prepare_data) or llm.c token files; a glob"},
-    {"-j",  FLAG_STRING, FIELD(val_pattern),        NULL,      0, 0,        true,  "validation data"},
-    {"-e",  FLAG_STRING, FIELD(model),              NULL,      0, 0,        false, "checkpoint (.bin), Hugging Face files (a folder or .safetensors), or a new model: d12, gpt3:c768, l4c128h4 (layers, channels, heads); t5:small, flan-t5:base, byt5:l2c64h4 [d12, t5:small]"},
-    {"-o",  FLAG_STRING, FIELD(output_dir),         NULL,      0, 0,        false, "directory for main.log, metrics.jsonl and checkpoints"},
-    {"-n",  FLAG_INT,    FIELD(checkpoint_every),   "0",       0, 2e9,      false, "checkpoint every n steps; 0: only at the end, if -o is given"},
-    {"-nk", FLAG_INT,    FIELD(checkpoints_keep),   "0",       0, 2e9,      false, "keep only the newest n checkpoints; 0: all"},
-    {"-nm", FLAG_INT,    FIELD(checkpoints_major),  "0",       0, 2e9,      false, "never delete checkpoints of steps divisible by n"},
-    {"-y",  FLAG_INT,    FIELD(resume),             "0",       0, 1,        false, "1: go on from the newest checkpoint in -o"},
-    {"-b",  FLAG_INT,    FIELD(rows),               "4",       1, 1e6,      true,  "rows: sequences of a batch (stock), samples per micro-batch (--batching padded)"},
-    {"-t",  FLAG_INT,    FIELD(seq_tokens),         "1024",    1, 1e6,      true,  "longest sequence in tokens"},
-    {"-d",  FLAG_INT64,  FIELD(batch_tokens),       "0",       0, 1e12,     true,  "tokens per optimizer step; 0: b * t * ranks"},
-    {"-x",  FLAG_INT,    FIELD(steps),              "-1",      -1, 2e9,     true,  "optimizer steps; -1: one pass over the data"},
-    {"-k",  FLAG_STRING, FIELD(lr_scheduler),       "cosine",  0, 0,        true,  "lr schedule: cosine, linear, constant, wsd"},
-    {"-l",  FLAG_DOUBLE, FIELD(lr),                 "3e-4",    0, 1e3,      true,  "peak learning rate"},
-    {"-u",  FLAG_INT,    FIELD(warmup_steps),       "0",       0, 2e9,      true,  "lr warm-up steps"},
-    {"-q",  FLAG_DOUBLE, FIELD(final_lr_fraction),  "1.0",     0, 1,        true,  "final lr as a fraction of the peak"},
-    {"-c",  FLAG_DOUBLE, FIELD(weight_decay),       "0",       0, 1e3,      true,  "weight decay"},
-    {"-sl", FLAG_DOUBLE, FIELD(skip_loss_z),        "0",       0, 1e6,      true,  "skip the update if the loss lies this many standard deviations high; 0: never"},
-    {"-sg", FLAG_DOUBLE, FIELD(skip_norm_z),        "0",       0, 1e6,      true,  "the same for the gradient norm"},
-    {"-v",  FLAG_INT,    FIELD(val_every),          "20",      0, 2e9,      false, "validate every n steps; 0: never"},
-    {"-m",  FLAG_INT,    FIELD(val_batches),        "20",      -1, 2e9,     false, "validation batches at most; -1: all"},
-    {"-s",  FLAG_INT,    FIELD(sample_every),       "20",      0, 2e9,      false, "show what the model answers every n steps; 0: never"},
-    {"-g",  FLAG_INT,    FIELD(sample_tokens),      "64",      1, 1e6,      false, "tokens of such an answer at most"},
-    {"-a",  FLAG_INT,    FIELD(overfit),            "0",       0, 1,        true,  "1: train on the same first batch in every step"},
-    {"-z",  FLAG_INT,    FIELD(zero_stage),         "0",       0, 1,        false, "1: optimizer state shared among replicas (ZeRO-1)"},
-    {"-r",  FLAG_INT,    FIELD(recompute),          "0",       0, 0,        false, "0: keep activations; with the plugin --recompute decides"},
-    {"--answers",   FLAG_INT,    FIELD(answers),    "8",       0, 1e6,      false, "N: with the plugin, validation samples of each task answered at every -v (256 in all at most): exact match and ROUGE-L; 0: none"},
-    {"--target-tokens", FLAG_INT, FIELD(target_tokens), "0",   0, 1e6,      true,  "N: T5's longest target (-t is the longest input); 0: -t"},
-    {"--dropout",   FLAG_DOUBLE, FIELD(dropout),    "0",       0, 0.99,     true,  "P: share of activations and attention that is dropped while training"},
-    {"--optimizer", FLAG_STRING, FIELD(optimizer),  "adamw",   0, 0,        true,  "NAME: adamw, or adamw-scaled: steps by the size of each matrix, for T5 from scratch (-l 2e-2)"},
-    {"--overwrite", FLAG_INT,   FIELD(overwrite),  "0",       0, 1,        false, "1: a new run takes the place of an earlier one in -o, whose checkpoints and logs go when its first step begins"},
-    {"--export-hf", FLAG_STRING, FIELD(export_dir), NULL,      0, 0,        false, "DIR: at the end, write the model as Hugging Face's transformers loads it (-x 0: no training)"},
+    {"-i",  FLAG_STRING, FIELD(train_pattern),      NULL,      0, 0,        "training data: sample files (prepare_data) or llm.c token files; a glob"},
+    {"-j",  FLAG_STRING, FIELD(val_pattern),        NULL,      0, 0,        "validation data"},
+    {"-e",  FLAG_STRING, FIELD(model),              NULL,      0, 0,        "checkpoint (.bin), Hugging Face files (a folder or .safetensors), or a new model: d12, gpt3:c768, l4c128h4 (layers, channels, heads); t5:small, flan-t5:base, byt5:l2c64h4 [d12, t5:small]"},
+    {"-o",  FLAG_STRING, FIELD(output_dir),         NULL,      0, 0,        "directory for main.log, metrics.jsonl and checkpoints"},
+    {"-n",  FLAG_STRING, FIELD(checkpoint_every),   NULL,      0, 0,        "checkpoint every n steps, or by time: 90s, 10m, 2h; 0: only at the end, if -o is given [10m, and only the newest two of these are kept]"},
+    {"-nk", FLAG_INT,    FIELD(checkpoints_keep),   "0",       0, 2e9,      "keep only the newest n checkpoints; 0: all"},
+    {"-nm", FLAG_INT,    FIELD(checkpoints_major),  "0",       0, 2e9,      "never delete checkpoints of steps divisible by n"},
+    {"-y",  FLAG_INT,    FIELD(resume),             "0",       0, 1,        "1: go on from the newest checkpoint in -o"},
+    {"-b",  FLAG_INT,    FIELD(rows),               "4",       1, 1e6,      "rows: sequences of a batch (stock), samples per micro-batch (--batching padded)"},
+    {"-t",  FLAG_INT,    FIELD(seq_tokens),         "1024",    1, 1e6,      "longest sequence in tokens"},
+    {"-d",  FLAG_INT64,  FIELD(batch_tokens),       "0",       0, 1e12,     "tokens per optimizer step; 0: b * t * ranks"},
+    {"-x",  FLAG_INT,    FIELD(steps),              "-1",      -1, 2e9,     "optimizer steps; -1: one pass over the data"},
+    {"-k",  FLAG_STRING, FIELD(lr_scheduler),       "cosine",  0, 0,        "lr schedule: cosine, linear, constant, wsd"},
+    {"-l",  FLAG_DOUBLE, FIELD(lr),                 "3e-4",    0, 1e3,      "peak learning rate"},
+    {"-u",  FLAG_INT,    FIELD(warmup_steps),       "0",       0, 2e9,      "lr warm-up steps"},
+    {"-q",  FLAG_DOUBLE, FIELD(final_lr_fraction),  "1.0",     0, 1,        "final lr as a fraction of the peak"},
+    {"-c",  FLAG_DOUBLE, FIELD(weight_decay),       "0",       0, 1e3,      "weight decay"},
+    {"-sl", FLAG_DOUBLE, FIELD(skip_loss_z),        "0",       0, 1e6,      "skip the update if the loss lies this many standard deviations high; 0: never"},
+    {"-sg", FLAG_DOUBLE, FIELD(skip_norm_z),        "0",       0, 1e6,      "the same for the gradient norm"},
+    {"-v",  FLAG_INT,    FIELD(val_every),          "20",      0, 2e9,      "validate every n steps; 0: never"},
+    {"-m",  FLAG_INT,    FIELD(val_batches),        "20",      -1, 2e9,     "validation batches at most; -1: all"},
+    {"-s",  FLAG_INT,    FIELD(sample_every),       "20",      0, 2e9,      "show what the model answers every n steps; 0: never"},
+    {"-g",  FLAG_INT,    FIELD(sample_tokens),      "64",      1, 1e6,      "tokens of such an answer at most"},
+    {"-a",  FLAG_INT,    FIELD(overfit),            "0",       0, 1,        "1: train on the same first batch in every step"},
+    {"-z",  FLAG_INT,    FIELD(zero_stage),         "0",       0, 1,        "1: optimizer state shared among replicas (ZeRO-1)"},
+    {"-r",  FLAG_INT,    FIELD(recompute),          "0",       0, 0,        "0: keep activations; with the plugin --recompute decides"},
+    {"--answers",   FLAG_INT,    FIELD(answers),    "8",       0, 1e6,      "N: with the plugin, validation samples of each task answered at every -v (256 in all at most): exact match and ROUGE-L; 0: none"},
+    {"--target-tokens", FLAG_INT, FIELD(target_tokens), "0",   0, 1e6,      "N: T5's longest target (-t is the longest input); 0: -t"},
+    {"--dropout",   FLAG_DOUBLE, FIELD(dropout),    "0",       0, 0.99,     "P: share of activations and attention that is dropped while training"},
+    {"--optimizer", FLAG_STRING, FIELD(optimizer),  "adamw",   0, 0,        "NAME: adamw, or adamw-scaled: steps by the size of each matrix, for T5 from scratch (-l 2e-2)"},
+    {"--overwrite", FLAG_INT,    FIELD(overwrite),  "0",       0, 1,        "1: a new run takes the place of an earlier one in -o, whose checkpoints and logs go when its first step begins"},
+    {"--export-hf", FLAG_STRING, FIELD(export_dir), NULL,      0, 0,        "DIR: at the end, write the model as Hugging Face's transformers loads it (-x 0: no training)"},
 };
 // clang-format on
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
@@ -166,22 +165,32 @@ const char* train_flags_parse(TrainFlags* out, int argc, char** argv) {
     return NULL;
 }
 
+// What is learned depends on these; -e and -y have messages of their own.
+static const char* const settings[] = {"-i",        "-j",         "-b",  "-t", "-d",
+                                       "-x",        "-k",         "-l",  "-u", "-q",
+                                       "-c",        "-sl",        "-sg", "-a", "--target-tokens",
+                                       "--dropout", "--optimizer"};
+enum { NUM_SETTINGS = sizeof settings / sizeof settings[0] };
+
+static const FlagSpec* find(const char* name) {
+    const FlagSpec* spec = specs;
+    while (strcmp(spec->name, name) != 0) { spec++; }
+    return spec;
+}
+
 bool train_flags_setting(const TrainFlags* flags, int idx, TrainSetting* out) {
-    for (int i = 0; i < NUM_SPECS; i++) {
-        const FlagSpec* spec = &specs[i];
-        if (!spec->shapes_run || idx-- > 0) { continue; }
-        const void* field = (const char*)flags + spec->offset;
-        *out = (TrainSetting){.name = spec->name};
-        switch (spec->type) {
-            case FLAG_INT: out->number = *(const int32_t*)field; break;
-            case FLAG_INT64: out->number = (double)*(const int64_t*)field; break;
-            case FLAG_DOUBLE: out->number = *(const double*)field; break;
-            case FLAG_STRING:
-                out->is_text = true;
-                out->text = *(const char* const*)field;
-                break;
-        }
-        return true;
+    if (idx >= NUM_SETTINGS) { return false; }
+    const FlagSpec* spec = find(settings[idx]);
+    const void* field = (const char*)flags + spec->offset;
+    *out = (TrainSetting){.name = spec->name};
+    switch (spec->type) {
+        case FLAG_INT: out->number = *(const int32_t*)field; break;
+        case FLAG_INT64: out->number = (double)*(const int64_t*)field; break;
+        case FLAG_DOUBLE: out->number = *(const double*)field; break;
+        case FLAG_STRING:
+            out->is_text = true;
+            out->text = *(const char* const*)field;
+            break;
     }
-    return false;
+    return true;
 }

@@ -22,7 +22,8 @@ typedef struct {
     const char* model;          // -e  checkpoint, or descriptor
     bool model_given;           // -e was there
     const char* output_dir;     // -o
-    int32_t checkpoint_every;   // -n
+    // -n: steps or a time, for the trainer to read; NULL: not given
+    const char* checkpoint_every;
     int32_t checkpoints_keep;   // -nk
     int32_t checkpoints_major;  // -nm
     int32_t resume;             // -y

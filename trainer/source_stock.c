@@ -2,9 +2,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "../dataloader/sample_file.h"
+#include "../dynapipe_plugin/base/clock.h"
+#include "../dynapipe_plugin/base/stop_signal.h"
 #include "../llmc/llmc_error.h"
 #include "../llmc/token_text.h"
 #include "answers.h"
@@ -24,7 +25,7 @@ struct Source {
     int num_steps, micro_steps;  // of the run; per optimizer step
     int step;                    // done
     int64_t position;            // batches drawn
-    struct timespec begin;       // of the step at hand
+    int64_t open_ns, begin_ns;   // of the run, of the step at hand
     float* losses;               // of all batches of a step
     void *acts, *scratch;        // on the device
 };
@@ -41,6 +42,8 @@ Source* source_open(int* argc, char*** argv, const ModelKind* kind) {
     Source* source = (Source*)calloc(1, sizeof(Source));
     if (source == NULL) { exit(EXIT_FAILURE); }
     source->kind = kind;
+    source->open_ns = clock_now_ns();
+    stop_signal_watch();
     return source;
 }
 
@@ -72,6 +75,15 @@ void source_print_options(FILE* out) {
 bool source_is_main(const Source* source) {
     (void)source;
     return true;
+}
+
+int source_stop_signal(const Source* source) {
+    (void)source;
+    return stop_signal_seen();
+}
+
+double source_seconds(const Source* source) {
+    return (double)(clock_now_ns() - source->open_ns) / 1e9;
 }
 
 static void open_validation(Source* source) {
@@ -180,7 +192,7 @@ static int64_t count_rows(Source* source) {
 
 double source_step(Source* source) {
     const ModelKind* kind = source->kind;
-    clock_gettime(CLOCK_MONOTONIC, &source->begin);
+    source->begin_ns = clock_now_ns();
     model_zero_grads(source->model);
     if (source->flags.overfit) { stock_stream_reset(&source->train); }
     int64_t num_rows = count_rows(source), at = 0;
@@ -217,10 +229,7 @@ static const char* z_text(char* out, size_t out_bytes, double z) {
 }
 
 void source_report(Source* source, int step, const SourceStep* about) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    double ms = (double)(now.tv_sec - source->begin.tv_sec) * 1e3 +
-                (double)(now.tv_nsec - source->begin.tv_nsec) / 1e6;
+    double ms = (double)(clock_now_ns() - source->begin_ns) / 1e6;
     ModelBatch shape = stock_stream_shape(&source->train);
     double tokens = (double)source->micro_steps * (shape.num_tokens + shape.num_dec_tokens);
     char loss_z[24], norm_z[24];
@@ -259,6 +268,7 @@ double source_validate(Source* source, int step, int max_batches) {
     double loss = 0, num_rows = 0;
     stock_stream_reset(&source->val);
     for (int i = 0; i < num_batches; i++) {
+        if (stop_signal_seen() != 0) { return NAN; }
         ModelBatch batch = stock_stream_next(&source->val);
         batch.token_keys = batch.dec_token_keys = NULL;  // nothing is dropped
         source->kind->forward(source->model, &batch, NULL, NULL, source->acts, source->scratch,
@@ -318,7 +328,7 @@ void source_show_samples(Source* source, int idx, int num_samples, int max_token
         show_text(source, max_tokens);
         return;
     }
-    for (int i = 0; i < num_samples && source->val.pairs != NULL; i++) {
+    for (int i = 0; i < num_samples && source->val.pairs != NULL && stop_signal_seen() == 0; i++) {
         show_answer(source, (int64_t)(idx + i) * STRIDE, max_tokens);
     }
 }

@@ -10,6 +10,7 @@ kind.
 */
 #pragma once
 
+#include "../dynapipe_plugin/base/save_interval.h"
 #include "../llmc/checkpoint.h"
 #include "../llmc/hf_checkpoint.h"
 #include "../llmc/lr_schedule.h"
@@ -27,6 +28,10 @@ extern "C" {
 // Where the model comes from: a descriptor, a checkpoint, Hugging Face's files, -o's newest checkpoint.
 typedef enum { MODEL_NEW, MODEL_CHECKPOINT, MODEL_HF, MODEL_RESUMED } ModelSource;
 
+// Checkpoints that nobody asked for must not fill a disk: a run keeps so many of its own (with -n or -nk,
+// what these say). Two, as the newest may turn out damaged.
+enum { TIMED_KEPT = 2 };
+
 typedef struct {
     const ModelKind* kind;
     TrainFlags flags;
@@ -42,7 +47,11 @@ typedef struct {
     bool warned_of_output;  // standard output is lost
     Outlier loss_outlier, norm_outlier;
     int step, num_steps;  // optimizer steps done, of the run
-    bool save_failed;     // the last checkpoint could not be written
+    SaveInterval save_every;
+    int saved_step;               // the last that was saved, or gone on from
+    double saved_s;               // when, by source_seconds()
+    int timed_steps[TIMED_KEPT];  // saved without anybody's -n, newest first; 0: none
+    bool save_failed;             // the last checkpoint could not be written
 } Trainer;
 
 // What main() returns.

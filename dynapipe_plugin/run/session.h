@@ -11,6 +11,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
     session_step.c     one step run: execute, reduce gradients
     session_eval.c     validation on the same pipeline
     session_generate.c answers, with a cache of keys and values
+    session_stop.c     ending early, agreed by the ranks; the time
     session_report.c   the step line, plan and trace of one step, the run as a whole
     session_metrics.c  metrics.jsonl
     session_settings.c options kept beside the position in the data
@@ -79,6 +80,10 @@ struct Dynapipe {
     Sums sums;
     int32_t stage, replica, num_stages, num_replicas;
     int32_t num_threads, plan_threads;  // of this rank; of the rank that has the most
+    int64_t open_ns;                    // when the session was opened
+    double seconds;                     // since then, by rank 0's clock, at the last report
+    bool watches_signals;               // dynapipe_watch_signals(): on all ranks alike
+    int32_t stop_signal;                // that the ranks agree to end by; 0: none
 
     DynapipeRun_v1 run;
     Loader *train, *val;
@@ -126,6 +131,8 @@ enum {
     STAT_RSS_BYTES,   // measured: the process at its largest; what the rank has taken of its GPU
     STAT_PLAN_NS,
     STAT_PLAN_WAIT_NS,
+    STAT_STOP_SIGNAL,  // that this rank has seen
+    STAT_SECONDS,      // since the session was opened
     SESSION_STATS
 };
 
@@ -174,6 +181,16 @@ Status session_sums_open(Dynapipe* dp);                 // dp->params, dp->tied 
 int64_t session_device_used_bytes(const Dynapipe* dp);  // of memory, for the report
 void session_device_abort(Dynapipe* dp);                // what still runs there ends
 void session_device_close(Dynapipe* dp);
+
+// session_stop.c
+// What a rank contributes where the ranks agree, and what all make of it: of each rank the signal it has
+// seen, `stride` values apart.
+double session_stop_mine(const Dynapipe* dp);
+double session_seconds_mine(const Dynapipe* dp);
+void session_stop_take(Dynapipe* dp, const double* of_ranks, int32_t stride);
+// Outside the steps, whose report does it: has any rank seen a signal? A collective where signals are watched
+// and none is agreed on yet.
+Status session_stop_agree(Dynapipe* dp);
 
 // session_report.c
 // The files of --trace and --dump-plan can be written: found out before the first step, on all ranks alike.

@@ -249,5 +249,5 @@ int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* ou
         status = FAIL(STATUS_OUT_OF_RANGE, "no room for this rank's range of blocks");
     }
     if (status == STATUS_OK) { out[(*num_ranges)++] = stage_blocks(dp, dp->stage); }
-    return (int)status;
+    return status == STATUS_OK ? (int)session_stop_agree(dp) : (int)status;
 }

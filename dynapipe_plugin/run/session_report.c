@@ -27,7 +27,12 @@ static Status share_stats(Dynapipe* dp) {
     mine[STAT_RSS_BYTES] = (double)session_device_used_bytes(dp);
     mine[STAT_PLAN_NS] = (double)dp->now->plan_cpu_ns;
     mine[STAT_PLAN_WAIT_NS] = (double)planning.wait_ns;
-    return collective_all_reduce_sum(&dp->world, dp->rank_stats, num_ranks * SESSION_STATS);
+    mine[STAT_STOP_SIGNAL] = session_stop_mine(dp);
+    mine[STAT_SECONDS] = session_seconds_mine(dp);
+    TRY(collective_all_reduce_sum(&dp->world, dp->rank_stats, num_ranks * SESSION_STATS));
+    session_stop_take(dp, dp->rank_stats + STAT_STOP_SIGNAL, SESSION_STATS);
+    dp->seconds = dp->rank_stats[STAT_SECONDS];  // rank 0's
+    return STATUS_OK;
 }
 
 double session_stat_max(const Dynapipe* dp, int32_t stat) {
@@ -211,7 +216,7 @@ static void print_summary(const Dynapipe* dp) {
     printf(
         "steps %d to %d: %.4g ms each | %.0f tok/s, %.0f supervised | pad %.1f%% | idle %.1f%% | waited for "
         "plans %.1f%% of the time\n",
-        dp->num_steps - run->num_steps + 1, dp->num_steps, run->ns / run->num_steps / 1e6,
+        dp->next_step - run->num_steps + 1, dp->next_step, run->ns / run->num_steps / 1e6,
         run->total * 1e9 / run->ns, run->supervised * 1e9 / run->ns,
         padding_percent(run->total, run->computed), 100 * run->idle / run->num_steps,
         100 * run->plan_wait_ns / run->ns);

@@ -289,7 +289,7 @@ static void show_text(Source* source, int max_tokens) {
     StockQuestion question = {.prompt = &eot, .num_prompt = 1, .end_token = -1, .max_tokens = limit - 1};
     int num_said = stock_answer(source->model, &question, said);
     printf("  sample  ");
-    token_text_print(&source->text, stdout, said, num_said);
+    answers_print_text(&source->text, said, num_said);
     printf("\n");
     free(said);
 }

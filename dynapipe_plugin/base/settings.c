@@ -37,8 +37,14 @@ static const char* find(const char* settings, const char* name, size_t name_char
     return NULL;
 }
 
-static void print_value(FILE* out, const char* value, size_t num_chars) {
-    num_chars > 0 ? (void)fprintf(out, "%.*s", (int)num_chars, value) : (void)fputs("not given", out);
+// In one piece, so that what others print meanwhile stands before or behind it.
+static void print_difference(FILE* out, const char* name, size_t name_chars, const char* value,
+                             size_t num_chars, const char* before, size_t num_before) {
+    static const char NONE[] = "not given";
+    if (num_chars == 0) { value = NONE, num_chars = sizeof NONE - 1; }
+    if (num_before == 0) { before = NONE, num_before = sizeof NONE - 1; }
+    fprintf(out, "warning: %.*s is %.*s, saved with %.*s\n", (int)name_chars, name, (int)num_chars, value,
+            (int)num_before, before);
 }
 
 int settings_print_differences(FILE* out, const char* saved, const char* now) {
@@ -50,11 +56,7 @@ int settings_print_differences(FILE* out, const char* saved, const char* now) {
         bool differs = value != NULL && before != NULL &&
                        (num_chars != num_before || strncmp(value, before, num_chars) != 0);
         if (differs) {
-            fprintf(out, "warning: %.*s is ", (int)name_chars, line);
-            print_value(out, value, num_chars);
-            fprintf(out, ", saved with ");
-            print_value(out, before, num_before);
-            fprintf(out, "\n");
+            print_difference(out, line, name_chars, value, num_chars, before, num_before);
             num_differences++;
         }
         line += line_chars + (line[line_chars] == '\n');

@@ -39,10 +39,9 @@ mpirun -np "$ranks" ./profile_costs --model "$model" --tokens "$tokens" --vocab 
     --out "$out/costs.txt" | tail -2
 
 say "Train $steps steps on 4 ranks: a pipeline of 2 stages, twice"
-rm -f "$out"/*.bin "$out"/DONE* "$out"/metrics.jsonl
 validation=()
 if ls "$data"/val*.bin >/dev/null 2>&1; then validation=(-j "$data/val*.bin"); fi
-mpirun -np 4 ./train_gpt2 "${flags[@]}" "${validation[@]}" -x "$steps" -l 2e-3 -u 10 -q 0.1 -o "$out" \
+mpirun -np 4 ./train_gpt2 "${flags[@]}" "${validation[@]}" -x "$steps" -l 2e-3 -u 10 -q 0.1 -o "$out" --overwrite 1 \
     -v $((steps / 2)) -m 2 -s "$steps" -g 32 --print-plan --show-step 3
 
 say "Loss per task: the mean of the first 5 steps, of the last 5, and what is left"
@@ -52,7 +51,7 @@ say "Ways to form micro-batches: same data, same model, same $ranks ranks, 2 x $
 for round in 1 2; do
     for batching in dynamic packed-ragged packed padded; do
         log=$compare/$batching.$round.log
-        if ! mpirun -np "$ranks" ./train_gpt2 "${flags[@]}" -x "$compare_steps" -v 0 -s 0 -o "$compare/$batching" \
+        if ! mpirun -np "$ranks" ./train_gpt2 "${flags[@]}" -x "$compare_steps" -v 0 -s 0 -o "$compare/$batching" --overwrite 1 \
                 --batching $batching >"$log" 2>&1; then
             tail -3 "$log"
             exit 1

@@ -9,6 +9,7 @@
 
 #include "../base/file_io.h"
 #include "../base/options.h"
+#include "../base/standard_output.h"
 #include "llmc_session.h"
 
 // --- options ---------------------------------------------------------------------------------------------
@@ -109,6 +110,7 @@ DynapipeLlmc* dynapipe_llmc_open_as(int32_t header_interface, int* argc, char***
     }
     dynapipe_llmc_check(run, (int)options_defaults(specs, NUM_SPECS, &run->options));
     if (!take_fixed_length(argc, *argv)) {
+        standard_output_open(true);
         dynapipe_llmc_check(run, dynapipe_open_as(header_interface, &run->dp, argc, argv, own));
     }
     if (has_options) {
@@ -271,6 +273,7 @@ double dynapipe_llmc_norm(DynapipeLlmc* run, double counted_squares) {
 void dynapipe_llmc_end_step(DynapipeLlmc* run, const DynapipeReport_v1* report) {
     dynapipe_llmc_check(run, dynapipe_share_params(run->dp));
     dynapipe_llmc_check(run, dynapipe_report(run->dp, report));
+    if (dynapipe_llmc_is_main(run)) { standard_output_warn(&run->warned_of_output); }
 }
 
 double dynapipe_llmc_validate(DynapipeLlmc* run, int32_t max_batches, int32_t step, const char* log_dir) {

@@ -1,6 +1,8 @@
 // llmc_session.h -- the inside of a DynapipeLlmc: what llmc_run.c and llmc_checkpoint.c share.
 #pragma once
 
+#include <stdbool.h>
+
 #include "../base/status.h"
 #include "llmc_run.h"
 
@@ -14,8 +16,9 @@ struct DynapipeLlmc {
     double* task_loss;  // [info.num_tasks]
     const char* said[DYNAPIPE_LLMC_MAX_SAID];
     int num_said;
-    int has_dumped;  // --dump-gradients is done
-    int has_warned;  // of another run's checkpoints in the same folder
+    bool warned_of_output;  // standard output is lost
+    int has_dumped;         // --dump-gradients is done
+    int has_warned;         // of another run's checkpoints in the same folder
 };
 
 static inline int dynapipe_llmc_is_main(const DynapipeLlmc* run) {

@@ -147,6 +147,11 @@ dynapipe_plugin/install.sh "$work/other-tree" >"$work/refused.log" 2>&1
 [ $? -eq 2 ] && grep -q 'gpt2_forward() of train_gpt2.c does not call attention_forward()' "$work/refused.log"
 ok $? "install.sh: $(grep -o 'gpt2_forward() of.*' "$work/refused.log")"
 
+# shellcheck disable=SC2086
+timeout 60 "$trainer" $data --steps 2 --output-dir "$work/unheard" >/dev/full 2>"$work/unheard.log"
+[ $? -eq 1 ] && [ -e "$work/unheard/DONE_00000002" ] && [ "$(grep -c '^warning: standard output: cannot be written' "$work/unheard.log")" -eq 1 ]
+ok $? "a full disk behind standard output: the run goes on, saves, and ends with status 1"
+
 # --- a main() of another manner ---------------------------------------------------------------------------------
 cp "$tree/train_gpt2.c" "$work/kept.c"
 again="dataloader_next_batch(\&train_loader); gpt2_forward(\&model, train_loader.inputs, train_loader.targets, B, T); gpt2_backward(\&model);"

@@ -27,6 +27,7 @@ static void both_values_are_said(void) {
         {"-l=1\n", "-l=10\n", "warning: -l is 10, saved with 1\n", 1},
         {"-l=10\n", "-l=1\n", "warning: -l is 1, saved with 10\n", 1},
         {"-l=1\n-lr=2\n", "-lr=2\n-l=1\n", "", 0},
+        {"-lr=2\n-l=1\n", "-l=1\n-lr=2\n", "", 0},
         {"--weights=\n", "--weights=a=1,b=2\n", "warning: --weights is a=1,b=2, saved with not given\n", 1},
         {"--weights=a=1\n", "--weights=\n", "warning: --weights is not given, saved with a=1\n", 1},
         {"", "-l=1\n", "", 0},  // what is new says nothing of the saved run

@@ -146,9 +146,11 @@ Dynapipe* dynapipe_llmc_session(const DynapipeLlmc* run) {
 
 void dynapipe_llmc_close(DynapipeLlmc* run) {
     if (run == NULL) { return; }
+    bool has_lost = run->dp != NULL && (run->warned_of_output || dynapipe_lost_lines(run->dp) > 0);
     dynapipe_close(run->dp);
     free(run->task_loss);
     free(run);
+    if (has_lost) { exit(EXIT_FAILURE); }  // warned of when it happened; main() would return 0
 }
 
 void dynapipe_llmc_check(DynapipeLlmc* run, int code) {

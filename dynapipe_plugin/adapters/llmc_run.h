@@ -56,7 +56,9 @@ int dynapipe_llmc_is_on(const DynapipeLlmc* run);  // NULL: no
 // Of these two NULL ends the program: the tree lacks the line that opens the run.
 const DynapipeLlmcOptions* dynapipe_llmc_options(const DynapipeLlmc* run);
 Dynapipe* dynapipe_llmc_session(const DynapipeLlmc* run);  // NULL where it is not on
-void dynapipe_llmc_close(DynapipeLlmc* run);               // NULL is fine
+// The last call about it; NULL is fine. Where lines of metrics.jsonl or on standard output were lost, the
+// program ends here, with status 1.
+void dynapipe_llmc_close(DynapipeLlmc* run);
 // Ends the program on all ranks: `code` of a dynapipe_*() call, if it is not 0; or for a reason of one's own.
 void dynapipe_llmc_check(DynapipeLlmc* run, int code);
 void dynapipe_llmc_die(DynapipeLlmc* run, const char* why);

@@ -17,6 +17,7 @@ for name in TERM INT USR1 HUP; do
     trap "signal=$name; [ -z \"\$mpirun\" ] || tell" "$name"
 done
 host=$(uname -n)
+shared=${OMPI_MCA_btl_vader_backing_directory:-/dev/shm}
 session=${TMPDIR:-/tmp}/ompi.${host%%.*}.$(id -u)
 
 # Nobody has it mapped or open. What belongs to others is not looked at: names have the user's number.
@@ -26,7 +27,7 @@ is_unused() {
 
 clean() {
     local file pid unused=()
-    for file in /dev/shm/vader_segment."${host%%.*}"*."$(id -u)".*; do
+    for file in "$shared"/vader_segment."${host%%.*}"*."$(id -u)".*; do
         [ -O "$file" ] && is_unused "$file" && unused+=("$file")
     done
     if [ ${#unused[@]} -gt 0 ]; then

@@ -42,7 +42,7 @@ typedef struct {
     MixtureKind mixture;  // proportional: weight = min(examples, cap); temperature: that ^ (1 / temperature)
     int64_t mixture_cap;  // 0: none
     double temperature;
-    const char* weights;  // MIXTURE_WEIGHTS: "task=2,other=0.5"; unnamed tasks 0
+    const char* weights;  // MIXTURE_WEIGHTS: "task=2,other=0.5"; unnamed tasks 0 (mixture.h)
     uint64_t seed;
     bool shuffle;  // false: every sample once, in file order (validation)
 } LoaderOptions;

@@ -198,8 +198,6 @@ Status jsonl_next(JsonlReader* reader, JsonlSample* out) {
     json_error_t error;
     size_t flags = JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL;
     reader->root = json_loadb(line, line_bytes, flags, &error);
-    if (reader->root == NULL) {
-        return FAIL_LINE("not JSON at byte %d: %s", error.position, error.text);
-    }
+    if (reader->root == NULL) { return FAIL_LINE("not JSON at byte %d: %s", error.position, error.text); }
     return take_sample(reader, reader->root, out);
 }

@@ -51,6 +51,7 @@ typedef struct {
     const char* optimizer;      // --optimizer
     int32_t overwrite;          // --overwrite
     const char* export_dir;     // --export-hf
+    int32_t verify;             // --verify
 } TrainFlags;
 
 // NULL, or one line that says what is wrong with which flag and how to mend it.

@@ -198,6 +198,10 @@ void dynapipe_llmc_save(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* c, int3
     if (!dynapipe_llmc_begin_save(run, step)) { return; }
     Paths paths = paths_of(c->directory, step);
     bool is_main = dynapipe_llmc_is_main(run);
+    const void* position;
+    size_t num_bytes;
+    dynapipe_llmc_check(run,
+                        dynapipe_position(run->dp, &position, &num_bytes));  // this rank's data is verified
     Status status = is_main ? file_make_directory(c->directory) : STATUS_OK;
     if (is_main && status == STATUS_OK) { status = create_model(c, paths.model); }
     if (is_main && status == STATUS_OK) { status = create_state(run, c, paths.state, step); }

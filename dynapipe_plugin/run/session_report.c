@@ -110,12 +110,25 @@ Status session_report_open(Dynapipe* dp) {
     return STATUS_OK;
 }
 
+// The first option that shows a step; NULL: none does.
+static const char* shows_step(const SessionOptions* options) {
+    return options->trace != NULL       ? "--trace"
+           : options->dump_plan != NULL ? "--dump-plan"
+           : options->print_plan        ? "--print-plan"
+                                        : NULL;
+}
+
+void session_report_goes_on(const Dynapipe* dp) {
+    const char* name = shows_step(&dp->options);
+    if (name == NULL || dp->options.show_step > dp->first_step || dp->transport.rank != 0) { return; }
+    fprintf(stderr,
+            "warning: %s: step %d (--show-step) is done, the run goes on with step %d: nothing is shown\n",
+            name, dp->options.show_step, dp->first_step + 1);
+}
+
 Status session_report_check(const Dynapipe* dp) {
     const SessionOptions* options = &dp->options;
-    const char* name = options->trace != NULL       ? "--trace"
-                       : options->dump_plan != NULL ? "--dump-plan"
-                       : options->print_plan        ? "--print-plan"
-                                                    : NULL;
+    const char* name = shows_step(options);
     if (name == NULL || options->show_step <= dp->num_steps) { return STATUS_OK; }
     return FAIL(STATUS_BAD_OPTION,
                 "%s: shows step %d (--show-step), the run has %d ---> a --show-step of at most that, or more "

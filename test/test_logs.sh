@@ -60,6 +60,30 @@ run again 2 $plugin -x 2 -o "$work/cut" --overwrite 1
 [ $? -eq 0 ] && [ "$(records cut)" = "validation 0 step 1 step 2 validation 2" ] && [ "$(cd "$work/cut" && echo DONE* model*)" = "DONE_00000002 model_00000002.bin" ]
 ok $? "--overwrite 1: $(grep -m1 'are removed' "$work/again.log" | sed "s|$work/||g")"
 
+run behind 2 $plugin -x 3 -y 1 -o "$work/cut" --print-plan
+[ $? -eq 0 ] && grep -q '^warning: --print-plan: step 2 (--show-step) is done, the run goes on with step 3' "$work/behind.log"
+ok $? "a plan to show behind which a run goes on: $(grep -m1 '^warning: --print' "$work/behind.log")"
+mkdir "$work/export"
+touch "$work/export/config.json.tmp" "$work/export/model.safetensors.tmp" "$work/export/mine.tmp"
+flock "$work/export" "$build/train_gpt2" $stock -e l9c17h4 --export-hf "$work/export" >/dev/null 2>&1
+[ "$(cd "$work/export" && echo *.tmp)" = "config.json.tmp mine.tmp model.safetensors.tmp" ]
+ok $? "--export-hf: a folder in use is left alone"
+"$build/train_gpt2" $stock -e l9c17h4 --export-hf "$work/export" >/dev/null 2>&1
+[ "$(cd "$work/export" && echo *.tmp)" = mine.tmp ]
+ok $? "else what a killed run left goes"
+
+# --- names ---------------------------------------------------------------------------------------------------------
+for name in '\\u001b[31mred' 'h\\u00f6her=1,2' 'zw\\u00f6lf-zw\\u00f6lf-zw\\u00f6lf-zw\\u00f6lf'; do
+    for i in 1 2 3 4 5 6; do
+        printf '{"task": "%b", "inputs": "q %s\\u001b[2J", "targets": "a\\u0007\\u001b[1m%s"}\n' "$name" $i $i
+    done
+done >"$work/odd.jsonl"
+"$build/prepare_data" --tokenizer bytes --val-fraction 0.3 --out "$work/odd" "$work/odd.jsonl" >"$work/odd-data.log" 2>&1
+run odd 1 -i "$work/odd/train.bin" -j "$work/odd/val.bin" -e l2c16h2 -t 64 -d 120 -x 1 -v 1 -m 2 -s 1 -g 8 -o "$work/odd-run"
+[ $? -eq 0 ] && ! grep -q $'[\001-\010\013-\037\177]' "$work/odd-data.log" "$work/odd.log" "$work/odd-run/metrics.jsonl" &&
+    grep '^{"validation":1,' "$work/odd-run/metrics.jsonl" | grep -F '"\\x1b[31mred":' | grep -F '"höher=1,2":' | grep -qF '"zwölf-zwölf-zwölf-zwölf":'
+ok $? "control characters of names and texts reach no terminal, and every task is in metrics.jsonl"
+
 # --- lines that cannot be written --------------------------------------------------------------------------------
 # A limit on file sizes stands in for a full disk: metrics.jsonl has 150 bytes left, checkpoints fit.
 { head -c $((20000 * 1024 - 150 - 1)) /dev/zero | tr '\0' x; echo; } >"$work/cut/metrics.jsonl"

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "../base/printable.h"
 #include "interface.h"
@@ -75,11 +76,23 @@ static size_t record_key(int64_t* step, const char* line, size_t num_bytes) {
     return is_ours && (size_t)num_chars <= num_bytes ? (size_t)num_chars : 0;
 }
 
-// Of a run that goes on, records behind its checkpoint's step go: it writes them again. A fresh run's file is
-// empty.
+// A fresh run of a program that does not ask whose folder it is: the earlier run's records stay beside its
+// own.
+static void keep_earlier(const char* path) {
+    char old[LINE_LOG_PATH_CHARS + 32];
+    struct stat about;
+    if (stat(path, &about) != 0 || about.st_size == 0) { return; }
+    snprintf(old, sizeof old, "%s.old", path);
+    if (rename(path, old) == 0) {
+        fprintf(stderr, "warning: %s is an earlier run's: kept as metrics.jsonl.old\n", path);
+    }
+}
+
+// Of a run that goes on, records behind its checkpoint's step go: it writes them again.
 static Status open_metrics(Dynapipe* dp, const char* log_dir) {
     char path[LINE_LOG_PATH_CHARS + 16];
     snprintf(path, sizeof path, "%.*s/metrics.jsonl", LINE_LOG_PATH_CHARS, log_dir);
+    if (dp->first_step == 0) { keep_earlier(path); }
     TRY(line_log_open(&dp->metrics, path, record_key, false));
     Status status = line_log_cut(&dp->metrics, dp->first_step > 0 ? dp->first_step : -1);
     if (status != STATUS_OK) { line_log_close(&dp->metrics); }

@@ -5,7 +5,7 @@
 # memory is left. Prints a count by fault and moment. Round k is ROUNDS 1, SEED + k - 1: a failing round says how to run it alone.
 #
 # Moments are aimed at by test/tools/fault_shim.c (preloaded: the n-th message of the pipeline, of sums, write, fsync, rename), others
-# by the log and a random wait. FAULTS="kill int ..." takes these alone. KEEP=1 keeps the folder.
+# by the log and a random wait. FAULTS="kill int ..." takes these alone; IN_TURN=1: one after the other. KEEP=1 keeps the folder.
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
@@ -58,16 +58,19 @@ draw() {
     ranks=${layout%% *}
     # shellcheck disable=SC2086
     fault=$(pick $faults)
+    [ -z "${IN_TURN:-}" ] || fault=$(cut -d' ' -f$((1 + (round - 1) % $(wc -w <<<"$faults"))) <<<"$faults")
     case $fault in
         all) moment=$(pick start planning step) ;;
         full) moment=write ;;
         flip) moment=$(pick model state) ;;
         *) moment=$(pick start planning pipeline sums validation write sync rename) ;;
     esac
+    local links=pipeline  # one stage has no messages but sums
+    [[ $layout != *"--stages 1"* ]] || links=sums
     case $moment in
-        pipeline) at=pipeline:$((1 + RANDOM % 60)) ;;
+        pipeline) at=$links:$((1 + RANDOM % 60)) ;;
         sums) at=sums:$((1 + RANDOM % 150)) ;;
-        validation) at=pipeline:$((1 + RANDOM % 80)) more=(-v 1 -m -1 --answers 20) ;;  # most of the messages, then
+        validation) at=$links:$((1 + RANDOM % 80)) more=(-v 1 -m -1 --answers 20) ;;  # most of the messages, then
         write) at=write:$((1 + RANDOM % 16)) ;;
         sync) at=sync:$((1 + RANDOM % 12)) ;;
         rename) at=rename:$((1 + RANDOM % 13)) ;;
@@ -81,7 +84,13 @@ draw() {
 # The fault from outside, where the shim has none.
 strike() {
     case $moment in
-        start) pause 0.8 ;;
+        start)
+            for _ in $(seq 500); do
+                [ -z "$(ranks_alive)" ] && kill -0 "$job" 2>/dev/null || break
+                sleep 0.02
+            done
+            pause 0.5
+            ;;
         planning) await '^data: '; pause 0.4 ;;
         step) await "^step +$((1 + RANDOM % (steps - 1)))/"; pause 0.1 ;;
     esac
@@ -115,6 +124,14 @@ go_on() {
         kill -0 "$job" 2>/dev/null || return
         sleep 0.05
     done
+}
+
+# What a run ends with that is let alone, on as many ranks.
+whole() {
+    [ -e "$work/whole${layout// /}/DONE_$last" ] && return
+    train "$work/whole${layout// /}" "$layout" >"$work/whole.log" 2>&1 && return
+    tail -5 "$work/whole.log"
+    exit 1
 }
 
 wrong() {
@@ -170,6 +187,7 @@ with open(sys.argv[1], 'r+b') as f:
 go_round() {
     dir=$work/round$round status=0 resume=()
     draw
+    whole
     # shellcheck disable=SC2086
     if [ -n "$at" ]; then
         LD_PRELOAD=$work/fault.so FAULT_AT=$at FAULT_DO=$fault FAULT_RANK=$victim FAULT_MARK=$dir.mark \
@@ -208,9 +226,6 @@ go_round() {
 }
 
 echo "seed $seed, $rounds rounds"
-for layout in "${layouts[@]}"; do
-    train "$work/whole${layout// /}" "$layout" >"$work/whole.log" 2>&1 || { tail -5 "$work/whole.log"; exit 1; }
-done
 failed=0 begin=$SECONDS
 for ((round = 1; round <= rounds; round++)); do
     round_seed=$((seed + round - 1)) good=1

@@ -105,6 +105,15 @@ stopped() {  # exit status, expected, signal said, name
     run counted 2 $base --stages 2 -x 6 -o "$work/counted" -n 3
     [ "$(cd "$work/counted" && echo DONE_*)" = "DONE_00000003 DONE_00000006" ]
     ok $? "-n 3: $(cd "$work/counted" && echo DONE_*)"
+    # ten minutes in three thousandths of a second: the newest two by the clock and the last are left, and what was there before
+    gcc -shared -fPIC -O1 test/tools/fast_clock.c -o "$work/fast_clock.so" -ldl
+    model="-i $work/data/train.bin -e l2c32h2 -t 64 -v 0 -s 0 -o $work/hours"
+    "$build/train_gpt2" $model -x 3 >"$work/hours.log" 2>&1
+    LD_PRELOAD=$work/fast_clock.so FAST_CLOCK=200000 timeout 60 "$build/train_gpt2" $model -x 40 -y 1 >"$work/hours.log" 2>&1
+    done_files=$(cd "$work/hours" && echo DONE_*) by_clock=$(grep '^saved' "$work/hours.log" | sed -n 's/.*model_0*\([1-9][0-9]*\).bin/\1/p')
+    expected="DONE_00000003 $(printf 'DONE_%08d ' $(tail -3 <<<"$by_clock"))"
+    [ "$(wc -l <<<"$by_clock")" -gt 4 ] && [ "$done_files " = "$expected" ]
+    ok $? "no -n: $(wc -l <<<"$by_clock") checkpoints, left are $done_files"
     refuses "-n: '5x'" "an interval that is none" 2 $base -n 5x -o "$work/counted"
     refuses "-y and -n need a directory" "a time without a directory" 2 $base -n 5m
 }

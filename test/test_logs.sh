@@ -33,6 +33,15 @@ ok $? "-y 1 with nothing but logs: $(grep -m1 'no checkpoint there' "$work/logs-
 [ "$(records logs-only)" = "validation 0 step 1 step 2 validation 2" ] && [ "$(lines logs-only)" = "0 tel 1 trl 2 trl 2 tel" ]
 ok $? "a new run's logs: $(records logs-only)"
 
+cp -r "$work/whole" "$work/model"
+rm "$work"/model/DONE* "$work"/model/main.log "$work"/model/metrics.jsonl "$work"/model/state*
+"$build/train_gpt2" $stock -e "$work/model/model_00000006.bin" -x 1 -o "$work/model" >"$work/model.log" 2>&1
+[ $? -eq 0 ] && cmp -s "$work"/whole/model_00000006.bin "$work"/model/model_00000006.bin
+ok $? "a model that somebody put there is left alone"
+refuses "empties -o" "a run that would overwrite what it begins with" 1 $plugin --stages 1 -e "$work/model/model_00000006.bin" -x 1 -o "$work/model" --overwrite 1
+[ -e "$work/model/model_00000006.bin" ]
+ok $? "and it is still there"
+
 # --- going on ----------------------------------------------------------------------------------------------------
 # As a run killed in the middle of its 5th step's record leaves it, after the checkpoint of step 4.
 cp -r "$work/whole" "$work/cut"

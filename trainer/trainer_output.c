@@ -1,6 +1,7 @@
 // trainer_output.c -- the folder of -o: whose it is, what of an earlier run stays there; what a run that goes
 // on does otherwise; whether all that was printed and logged has arrived.
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,12 +28,24 @@ static bool has_bytes(const char* directory, const char* name) {
 
 // --- opening -----------------------------------------------------------------------------------------------
 
+static bool is_in(const char* directory, const char* file) {
+    char folder[PATH_MAX], path[PATH_MAX];
+    if (realpath(directory, folder) == NULL || realpath(file, path) == NULL) { return false; }
+    size_t num_chars = strlen(folder);
+    return strncmp(folder, path, num_chars) == 0 && path[num_chars] == '/';
+}
+
 // What is there goes, if at all, when all else has been found right (trainer_begin_output).
 static bool check_earlier_run(const Trainer* t, char* error) {
     const TrainFlags* flags = &t->flags;
     const char* directory = flags->output_dir;
     int latest = checkpoint_find_latest(directory);
     bool has_logs = has_bytes(directory, "main.log") || has_bytes(directory, "metrics.jsonl");
+    if (flags->overwrite && is_in(directory, flags->model)) {
+        return llmc_fail(error,
+                         "--overwrite 1: empties -o %s, and -e lies there ---> another -o, or move the model",
+                         llmc_path_tail(directory));
+    }
     if ((latest < 0 && !has_logs) || flags->overwrite) { return true; }
     if (flags->resume && latest < 0) {
         printf("-o %s: no checkpoint there to go on from: a new run, in place of the logs of one that saved "
@@ -87,9 +100,10 @@ void trainer_open_output(Trainer* t) {
 
 // --- beginning ---------------------------------------------------------------------------------------------
 
-static void remove_earlier_run(const char* directory) {
+// Its checkpoints only if that was asked for: a model that somebody put there to begin with (-e) has no mark.
+static void remove_earlier_run(const char* directory, bool overwrite) {
     char path[CHECKPOINT_PATH_CHARS];
-    int num_removed = checkpoint_remove_all(directory);
+    int num_removed = overwrite ? checkpoint_remove_all(directory) : 0;
     snprintf(path, sizeof path, "%.*s/metrics.jsonl", CHECKPOINT_PATH_CHARS - 32, directory);
     unlink(path);
     if (num_removed > 0) {
@@ -102,7 +116,7 @@ void trainer_begin_output(Trainer* t, ModelSource source) {
     const char* directory = t->flags.output_dir;
     bool is_new = source != MODEL_RESUMED, ok = true;
     if (directory != NULL && source_is_main(t->source)) {
-        if (is_new) { remove_earlier_run(directory); }
+        if (is_new) { remove_earlier_run(directory, t->flags.overwrite != 0); }
         ok = logger_cut(&t->logger, is_new ? -1 : t->step, error);
     }
     agree(t, ok, error);

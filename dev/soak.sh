@@ -5,7 +5,8 @@
 # memory is left. Prints a count by fault and moment. Round k is ROUNDS 1, SEED + k - 1: a failing round says how to run it alone.
 #
 # Moments are aimed at by test/tools/fault_shim.c (preloaded: the n-th message of the pipeline, of sums, write, fsync, rename), others
-# by the log and a random wait. FAULTS="kill int ..." takes these alone; IN_TURN=1: one after the other. KEEP=1 keeps the folder.
+# by the log and a random wait. FAULTS="kill int ..." takes these alone, IN_TURN=1 one after the other, MOMENTS="rename ..."
+# these moments. KEEP=1 keeps the folder.
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
@@ -59,11 +60,12 @@ draw() {
     # shellcheck disable=SC2086
     fault=$(pick $faults)
     [ -z "${IN_TURN:-}" ] || fault=$(cut -d' ' -f$((1 + (round - 1) % $(wc -w <<<"$faults"))) <<<"$faults")
+    # shellcheck disable=SC2086
     case $fault in
         all) moment=$(pick start planning step) ;;
         full) moment=write ;;
         flip) moment=$(pick model state) ;;
-        *) moment=$(pick start planning pipeline sums validation write sync rename) ;;
+        *) moment=$(pick ${MOMENTS:-start planning pipeline sums validation write sync rename}) ;;
     esac
     local links=pipeline  # one stage has no messages but sums
     [[ $layout != *"--stages 1"* ]] || links=sums
@@ -136,7 +138,8 @@ whole() {
 
 wrong() {
     echo "FAIL round $round: $1 ($fault at $moment ${at:-}, rank $victim of $layout; status $status)"
-    echo "     again alone: dev/soak.sh 1 $round_seed"
+    if [ -n "${IN_TURN:-}" ]; then faults=$fault; fi
+    echo "     again alone: FAULTS=\"$faults\"${MOMENTS:+ MOMENTS=\"$MOMENTS\"} dev/soak.sh 1 $round_seed"
     tail -5 "$dir.log" "$dir.on.log" 2>/dev/null | cut -c1-300
     good=0
 }

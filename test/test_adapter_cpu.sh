@@ -95,6 +95,10 @@ run check 1 $data --check-model 1
 ok $? "--check-model 1: $(grep -c '^ok ' "$work/check.log") laws hold"
 
 # --- checkpoints ------------------------------------------------------------------------------------------------
+# shellcheck disable=SC2086
+timeout 60 "$trainer" $data --steps 2 --output-dir "$work/unheard" >/dev/full 2>"$work/unheard.log"
+[ $? -eq 1 ] && [ -e "$work/unheard/DONE_00000002" ] && [ "$(grep -c '^warning: standard output: cannot be written' "$work/unheard.log")" -eq 1 ]
+ok $? "a full disk behind standard output: the run goes on, saves, and ends with status 1"
 half() { run "$1" "$2" $data --steps 3 --output-dir "$work/$1" --stages "$3" && run "$1-on" "$4" $data --steps 6 --resume 1 --output-dir "$work/$1" --stages "$5"; }
 half same 2 2 2 2 && cmp -s "$work/same/model_00000006.bin" "$work/2x1/model_00000006.bin" && cmp -s "$work/same/state_00000006_00000.bin" "$work/2x1/state_00000006_00000.bin"
 ok $? "3 steps and 3 more are 6: model and state, byte for byte"
@@ -171,11 +175,6 @@ cp -r test/foreign_llmc "$work/other-tree" && sed -i 's/\battention_forward\b/fl
 dynapipe_plugin/install.sh "$work/other-tree" >"$work/refused.log" 2>&1
 [ $? -eq 2 ] && grep -q 'gpt2_forward() of train_gpt2.c does not call attention_forward()' "$work/refused.log"
 ok $? "install.sh: $(grep -o 'gpt2_forward() of.*' "$work/refused.log")"
-
-# shellcheck disable=SC2086
-timeout 60 "$trainer" $data --steps 2 --output-dir "$work/unheard" >/dev/full 2>"$work/unheard.log"
-[ $? -eq 1 ] && [ -e "$work/unheard/DONE_00000002" ] && [ "$(grep -c '^warning: standard output: cannot be written' "$work/unheard.log")" -eq 1 ]
-ok $? "a full disk behind standard output: the run goes on, saves, and ends with status 1"
 
 # --- a main() of another manner ---------------------------------------------------------------------------------
 cp "$tree/train_gpt2.c" "$work/kept.c"

@@ -21,20 +21,37 @@ template <int D, bool DROPOUT> struct DkvShape {
     static constexpr int WARPS = 4, MT = D <= 64 ? 2 : 1, KEYS = 16 * MT * WARPS;
     static constexpr int QUERIES = D <= 64 ? 64 : D <= 192 ? 32 : 16, STEP = D <= 128 && !DROPOUT ? 32 : 16;
     static constexpr int K_BYTES = KEYS * D * 2, Q_BYTES = QUERIES * D * 2,
-                         SUMS_BYTES = (DROPOUT ? 3 : 2) * QUERIES * 4;  // lse, D, hashes
-    static constexpr int STAGE_BYTES = 2 * Q_BYTES + SUMS_BYTES;
+                         SUMS_BYTES = (DROPOUT ? 3 : 2) * QUERIES * 4;                // lse, D, hashes
+    static constexpr int STAGE_BYTES = (2 * Q_BYTES + SUMS_BYTES + 127) / 128 * 128;  // tile_further()
     static constexpr int SHARED_BYTES = 2 * K_BYTES + 2 * STAGE_BYTES;  // and the table of the bias
 };
 
-// s (keys, queries) becomes p; lse (times log2 e) of the queries.
+// Scores (keys, queries) of keys in the future are -infinity; `distance` from the first query to the first
+// key.
+template <int MT, int N>
+static __device__ __forceinline__ void mask_future(float (&s)[MT][N / 8][4], int distance) {
+    const int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int n = 0; n < N / 8; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                if (distance + 16 * m + g + 8 * (i / 2) > 8 * n + 2 * t + i % 2) { s[m][n][i] = -INFINITY; }
+            }
+        }
+    }
+}
+
+// s (keys, queries) becomes p; lse of the queries.
 template <bool BIAS, int MT, int N>
 static __device__ __forceinline__ void probabilities(float (&s)[MT][N / 8][4], const float* lse, float factor,
-                                                     const float* table, int limit, int distance,
-                                                     bool masked) {
+                                                     const float* table, int limit, int distance) {
     const int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
 #pragma unroll
     for (int n = 0; n < N / 8; n++) {
-        const float2 l = *reinterpret_cast<const float2*>(lse + 8 * n + 2 * t);
+        float2 l = *reinterpret_cast<const float2*>(lse + 8 * n + 2 * t);
+        l.x = __fmul_rn(l.x, LOG2_E), l.y = __fmul_rn(l.y, LOG2_E);
 #pragma unroll
         for (int m = 0; m < MT; m++) {
 #pragma unroll
@@ -43,7 +60,7 @@ static __device__ __forceinline__ void probabilities(float (&s)[MT][N / 8][4], c
                     distance + 16 * m + g + 8 * (i / 2) - (8 * n + 2 * t + i % 2);  // key minus query
                 float x = s[m][n][i] * factor - (i % 2 ? l.y : l.x);
                 if (BIAS) { x += bias_at(table, limit, away); }
-                s[m][n][i] = masked && away > 0 ? 0.0f : exp2_approx(x);
+                s[m][n][i] = exp2_approx(x);
             }
         }
     }
@@ -105,6 +122,7 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
     const size_t kv_at = (size_t)(place.k_begin + k0) * (size_t)about.kv_stride + head_at;
     const int out_stride = about.num_heads * HS;
 
+    uint32_t q_key = 0;  // of this thread's query of the tile that is on its way
     auto load_queries = [&](int step) {
         char* to = stages + step % 2 * S::STAGE_BYTES;
         const int q0 = step * QUERIES, num_queries = place.num_q - q0;
@@ -113,14 +131,15 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
                                        num_queries, HS);
         tile_load<D, QUERIES, THREADS>(to + S::Q_BYTES, x.dout + row * (size_t)out_stride + head_at,
                                        out_stride, num_queries, HS);
-        float* sums = (float*)(to + 2 * S::Q_BYTES);
-        for (int i = (int)threadIdx.x; i < QUERIES; i += THREADS) {
-            sums[i] = i < num_queries ? x.lse[sums_at + row + (size_t)i] * LOG2_E : INFINITY;
-            sums[QUERIES + i] = i < num_queries ? x.delta[sums_at + row + (size_t)i] : 0.0f;
-            if (DROPOUT) {
-                ((uint32_t*)sums)[2 * QUERIES + i] = i < num_queries ? drop_row(x, (int)row + i, place.h) : 0;
-            }
+        static_assert(2 * QUERIES <= THREADS);
+        const int i = (int)threadIdx.x % QUERIES, which = (int)threadIdx.x / QUERIES;
+        float* sum = (float*)(to + 2 * S::Q_BYTES) + threadIdx.x;
+        if (which < 2 && i < num_queries) {
+            cp_async_4(sum, (which ? x.delta : x.lse) + sums_at + row + (size_t)i, 4);
+        } else if (which < 2) {
+            *sum = which ? 0.0f : INFINITY;
         }
+        if (DROPOUT && which == 0) { q_key = i < num_queries ? about.q_keys[row + (size_t)i] : 0; }
     };
     tile_load<D, S::KEYS, THREADS>(k_tile, about.k + kv_at, about.kv_stride, num_rows, HS);
     tile_load<D, S::KEYS, THREADS>(v_tile, about.v + kv_at, about.kv_stride, num_rows, HS);
@@ -128,7 +147,7 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
     if (BIAS) { bias_table_fill(table, x, place.h); }
 
     RowFragments<D, MT, false> k_rows, v_rows;
-    k_rows.tile = k_tile, v_rows.tile = v_tile, k_rows.row0 = v_rows.row0 = row0;
+    k_rows.at = lane_of_a<D>(k_tile, row0), v_rows.at = lane_of_a<D>(v_tile, row0);
     float dk[MT][D / 8][4], dv[MT][D / 8][4];  // the unused one of two costs nothing
     if (WHICH != DV) { accumulators_zero<D, MT>(dk); }
     if (WHICH != DK) { accumulators_zero<D, MT>(dv); }
@@ -144,6 +163,10 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
     const float factor = about.scale * LOG2_E;
     for (int step = first_step; step < num_steps; step++) {
         cp_async_wait_all();
+        if (DROPOUT && threadIdx.x < QUERIES) {
+            uint32_t* hashes = (uint32_t*)(stages + step % 2 * S::STAGE_BYTES + 2 * S::Q_BYTES) + 2 * QUERIES;
+            hashes[threadIdx.x] = dropout_head_row(q_key, about.dropout_place, (uint32_t)place.h);
+        }
         __syncthreads();  // this step's queries are there, and nobody reads the step before any more
         if (step + 1 < num_steps) { load_queries(step + 1); }
         if (row0 >= num_rows) { continue; }
@@ -156,8 +179,9 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
             if (q0 >= place.num_q || (about.causal && distance > STEP - 1)) { continue; }
             float p[MT][STEP / 8][4];
             product_transposed<D, MT, STEP>(p, k_rows, q_tile, i);
+            if (about.causal && distance + 16 * MT - 1 > 0) { mask_future<MT, STEP>(p, distance); }
             probabilities<BIAS, MT, STEP>(p, lse + i, factor, table, BIAS ? bias_limit(x.buckets) : 0,
-                                          distance, about.causal && distance + 16 * MT - 1 > 0);
+                                          distance);
             if constexpr (DROPOUT) {
                 float ds[MT][STEP / 8][4];
                 product_transposed<D, MT, STEP>(ds, v_rows, dout_tile, i);  // not for DV: nobody reads it

@@ -30,8 +30,7 @@ template <int D, bool DROPOUT> struct DqShape {
 template <bool BIAS, int MT, int N>
 static __device__ __forceinline__ void probabilities(float (&s)[MT][N / 8][4], const float (&lse)[MT][2],
                                                      float factor, const float* table, int limit,
-                                                     int distance, int num_keys, bool causal) {
-    const bool masked = num_keys < N || (causal && distance + N - 1 > 0);  // of the warp
+                                                     int distance) {
     const int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
 #pragma unroll
     for (int m = 0; m < MT; m++) {
@@ -42,7 +41,7 @@ static __device__ __forceinline__ void probabilities(float (&s)[MT][N / 8][4], c
                 const int key = 8 * n + 2 * t + i % 2, away = distance + key - (16 * m + g + 8 * (i / 2));
                 float x = s[m][n][i] * factor - lse[m][i / 2];
                 if (BIAS) { x += bias_at(table, limit, away); }
-                s[m][n][i] = masked && (key >= num_keys || (causal && away > 0)) ? 0.0f : exp2_approx(x);
+                s[m][n][i] = exp2_approx(x);
             }
         }
     }
@@ -143,7 +142,7 @@ __global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall 
 
     RowFragments<D, MT, S::Q_IN_REGISTERS> q_rows;
     RowFragments<D, MT, false> dout_rows;  // dq, s and dp leave no room for these too
-    q_rows.tile = q_tile, dout_rows.tile = dout_tile, q_rows.row0 = dout_rows.row0 = row0;
+    q_rows.at = lane_of_a<D>(q_tile, row0), dout_rows.at = lane_of_a<D>(dout_tile, row0);
     float dq[MT][D / 8][4], lse[MT][2], delta[MT][2];
     accumulators_zero<D, MT>(dq);
 #pragma unroll
@@ -172,8 +171,10 @@ __global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall 
             if (k0 >= num_keys || (about.causal && distance > 16 * MT - 1)) { continue; }
             float p[MT][STEP / 8][4], ds[MT][STEP / 8][4];
             product_transposed<D, MT, STEP>(p, q_rows, k_tile, i);
-            probabilities<BIAS, MT, STEP>(p, lse, factor, table, limit, distance, place.num_k - k0,
-                                          about.causal);
+            if (k0 + STEP > place.num_k || (about.causal && distance + STEP - 1 > 0)) {
+                mask_scores<MT, STEP>(p, first, k0, place.num_k, about.causal);
+            }
+            probabilities<BIAS, MT, STEP>(p, lse, factor, table, limit, distance);
             product_transposed<D, MT, STEP>(ds, dout_rows, k_tile + S::K_BYTES, i);
             softmax_backward<DROPOUT, MT, STEP>(ds, p, delta, drop_rows, k_keys + step % 2 * KEYS + i, x);
             if (BIAS && x.dbias_partials != NULL) {

@@ -23,25 +23,6 @@ template <int D, bool DROPOUT> struct ForwardShape {
     static constexpr int SHARED_BYTES = Q_BYTES + 4 * K_BYTES + DROP_BYTES;  // and the table of the bias
 };
 
-// Accumulators of scores with keys k0 .. of this lane's queries: those beyond num_k or in the future are
-// -infinity.
-template <int MT, int N>
-static __device__ __forceinline__ void mask_scores(float (&s)[MT][N / 8][4], int row0, int k0, int num_k,
-                                                   int causal) {
-    const int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
-#pragma unroll
-    for (int m = 0; m < MT; m++) {
-#pragma unroll
-        for (int n = 0; n < N / 8; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int key = k0 + 8 * n + 2 * t + i % 2, row = row0 + 16 * m + g + 8 * (i / 2);
-                if (key >= num_k || (causal && key > row)) { s[m][n][i] = -INFINITY; }
-            }
-        }
-    }
-}
-
 // s becomes scaled scores plus bias, times log2 e.
 template <int MT, int N>
 static __device__ __forceinline__ void add_bias(float (&s)[MT][N / 8][4], const float* table, int limit,
@@ -168,7 +149,7 @@ __global__ static void __launch_bounds__(128) attention_forward_kernel(Attention
     if (BIAS) { bias_table_fill(table, x, place.h); }
 
     RowFragments<D, MT, S::Q_IN_REGISTERS> rows;
-    rows.tile = q_tile, rows.row0 = row0;
+    rows.at = lane_of_a<D>(q_tile, row0);
     float o[MT][D / 8][4], max[MT][2], sum[MT][2];
     accumulators_zero<D, MT>(o);
 #pragma unroll

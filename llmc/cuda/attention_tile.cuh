@@ -18,31 +18,46 @@ template <int D> static __device__ __forceinline__ int tile_at(int row, int chun
 }
 
 // Rows 0 .. ROWS - 1 of `from` (head size HS, row to row `stride` values), asynchronously; zeros beyond
-// num_rows, HS.
+// num_rows, HS. `width` threads share a row, each with the same chunk of every width: what differs from copy
+// to copy are constants and the row's address.
 template <int D, int ROWS, int THREADS>
 static __device__ __forceinline__ void tile_load(char* tile, const floatX* from, int stride, int num_rows,
                                                  int HS) {
-    constexpr int chunks = D / 8;
+    constexpr int chunks = D / 8, width = chunks & -chunks, step = THREADS / width;  // rows of one copy
+    static_assert(ROWS % step == 0);
+    const int row = (int)(threadIdx.x / width), chunk = (int)(threadIdx.x % width);
+    const floatX* at = from + (size_t)row * (size_t)stride + chunk * 8;
+    char* to = tile + tile_at<D>(row, chunk);
 #pragma unroll
-    for (int i = (int)threadIdx.x; i < ROWS * chunks; i += THREADS) {
-        const int row = i / chunks, chunk = i % chunks;
-        const bool there = row < num_rows && chunk * 8 < HS;
-        cp_async_16(tile + tile_at<D>(row, chunk),
-                    there ? from + (size_t)row * (size_t)stride + chunk * 8 : from, there ? 16 : 0);
+    for (int c = 0; c < chunks; c += width) {
+        const int num_left = (c + chunk) * 8 < HS ? num_rows - row : 0;
+#pragma unroll
+        for (int r = 0; r < ROWS; r += step) {
+            // the row's turn of chunks comes again after 8 rows
+            char* place = step % 8 == 0 ? to + (r * chunks + c) * 16 : tile + tile_at<D>(row + r, chunk + c);
+            cp_async_16(place, at + (size_t)r * (size_t)stride + c * 8, r < num_left ? 16 : 0);
+        }
     }
 }
 
-// 16 x 16 of a tile at (row0, 16 k) as an A fragment.
-template <int D>
-static __device__ __forceinline__ void load_a(uint32_t (&a)[4], const char* tile, int row0, int k) {
+// Address of chunk 2 k + c of a row (c 0 or 1, k constant) from that of chunk c: the row's turn is of the
+// lowest bits, which tiles at multiples of 128 bytes leave to it, so a constant is flipped there and another
+// added. One address a lane is all that a product keeps, then; one a chunk, kept from step to step, took too
+// many registers.
+template <int D> static __device__ __forceinline__ SharedAddress tile_further(SharedAddress at, int k) {
+    constexpr int turning = D / 8 % 8 == 0 ? 4 : 2;  // pairs of chunks
+    return (at ^ (SharedAddress)(k % turning * 32)) + (SharedAddress)(k / turning * turning * 32);
+}
+
+// This lane's address for A fragments of rows row0 .. row0 + 15; also for B fragments by ldmatrix_x4_trans.
+template <int D> static __device__ __forceinline__ SharedAddress lane_of_a(const char* tile, int row0) {
     const int lane = (int)threadIdx.x % 32;
-    ldmatrix_x4(a, tile + tile_at<D>(row0 + lane % 16, 2 * k + lane / 16));
+    return shared_address(tile + tile_at<D>(row0 + lane % 16, lane / 16));
 }
 
 // A fragments of MT x 16 rows by D: kept in registers, or read again for every product.
 template <int D, int MT, bool IN_REGISTERS> struct RowFragments {
-    const char* tile;
-    int row0;
+    SharedAddress at;  // lane_of_a()
     uint32_t kept[IN_REGISTERS ? D / 16 : 1][MT][4];
 
     __device__ __forceinline__ void load() {
@@ -50,7 +65,7 @@ template <int D, int MT, bool IN_REGISTERS> struct RowFragments {
 #pragma unroll
             for (int k = 0; k < D / 16; k++) {
 #pragma unroll
-                for (int m = 0; m < MT; m++) { load_a<D>(kept[k][m], tile, row0 + 16 * m, k); }
+                for (int m = 0; m < MT; m++) { read(kept[k][m], m, k); }
             }
         }
     }
@@ -61,9 +76,12 @@ template <int D, int MT, bool IN_REGISTERS> struct RowFragments {
 #pragma unroll
                 for (int i = 0; i < 4; i++) { a[m][i] = kept[k][m][i]; }
             } else {
-                load_a<D>(a[m], tile, row0 + 16 * m, k);
+                read(a[m], m, k);
             }
         }
+    }
+    __device__ __forceinline__ void read(uint32_t (&a)[4], int m, int k) const {
+        ldmatrix_x4(a, tile_further<D>(at, k) + m * 16 * D * 2);
     }
 };
 
@@ -73,19 +91,20 @@ static __device__ __forceinline__ void product_transposed(float (&c)[MT][N / 8][
                                                           const RowFragments<D, MT, IN_REGISTERS>& rows,
                                                           const char* b, int row0) {
     const int lane = (int)threadIdx.x % 32;
+    const SharedAddress at = shared_address(b + tile_at<D>(row0 + lane % 8 + lane / 16 * 8, lane / 8 % 2));
 #pragma unroll
     for (int m = 0; m < MT; m++) {
 #pragma unroll
         for (int n = 0; n < N / 8; n++) { c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0.0f; }
     }
-#pragma unroll IN_REGISTERS ? D / 16 : 2  // all of it spills in attention_dkv.cu
+#pragma unroll IN_REGISTERS ? D / 16 : 2  // 4 at once spill in attention_dkv.cu
     for (int k = 0; k < D / 16; k++) {
         uint32_t a[MT][4];
         rows.get(a, k);
 #pragma unroll
         for (int n = 0; n < N / 16; n++) {
             uint32_t r[4];
-            ldmatrix_x4(r, b + tile_at<D>(row0 + 16 * n + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+            ldmatrix_x4(r, tile_further<D>(at, k) + n * 16 * D * 2);
 #pragma unroll
             for (int m = 0; m < MT; m++) {
                 mma_bf16(c[m][2 * n], a[m], r[0], r[1]);
@@ -99,7 +118,7 @@ static __device__ __forceinline__ void product_transposed(float (&c)[MT][N / 8][
 template <int D, int MT, int K>
 static __device__ __forceinline__ void product_add(float (&c)[MT][D / 8][4], const float (&p)[MT][K / 8][4],
                                                    const char* b, int row0) {
-    const int lane = (int)threadIdx.x % 32;
+    const SharedAddress at = lane_of_a<D>(b, row0);
 #pragma unroll
     for (int k = 0; k < K / 16; k++) {
         uint32_t a[MT][4];
@@ -113,7 +132,7 @@ static __device__ __forceinline__ void product_add(float (&c)[MT][D / 8][4], con
 #pragma unroll
         for (int n = 0; n < D / 16; n++) {
             uint32_t r[4];
-            ldmatrix_x4_trans(r, b + tile_at<D>(row0 + 16 * k + lane % 16, 2 * n + lane / 16));
+            ldmatrix_x4_trans(r, tile_further<D>(at, n) + k * 16 * D * 2);
 #pragma unroll
             for (int m = 0; m < MT; m++) {
                 mma_bf16(c[m][2 * n], a[m], r[0], r[1]);
@@ -128,6 +147,25 @@ template <int D, int MT> static __device__ __forceinline__ void accumulators_zer
     for (int m = 0; m < MT; m++) {
 #pragma unroll
         for (int n = 0; n < D / 8; n++) { c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0.0f; }
+    }
+}
+
+// Accumulators of scores with keys k0 .. of this lane's queries: those beyond num_k or in the future are
+// -infinity.
+template <int MT, int N>
+static __device__ __forceinline__ void mask_scores(float (&s)[MT][N / 8][4], int row0, int k0, int num_k,
+                                                   int causal) {
+    const int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int n = 0; n < N / 8; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int key = k0 + 8 * n + 2 * t + i % 2, row = row0 + 16 * m + g + 8 * (i / 2);
+                if (key >= num_k || (causal && key > row)) { s[m][n][i] = -INFINITY; }
+            }
+        }
     }
 }
 
@@ -163,13 +201,13 @@ accumulators_store(floatX* to, int stride, int num_rows, int HS, char* tile, int
 }
 
 // --- dropout -----------------------------------------------------------------------------------------------
-// The keys of N key tokens from `token` (of all) on, 0 beyond num_tokens.
+// The keys of N key tokens from `token` (of all) on, asynchronously; 0 beyond num_tokens.
 template <int N, int THREADS>
 static __device__ __forceinline__ void load_k_keys(uint32_t* to, const AttentionCall& x, int token,
                                                    int num_tokens) {
-    for (int i = (int)threadIdx.x; i < N; i += THREADS) {
-        to[i] = i < num_tokens ? x.about.k_keys[token + i] : 0;
-    }
+    static_assert(N <= THREADS);
+    const int i = (int)threadIdx.x;
+    if (i < N) { cp_async_4(to + i, x.about.k_keys + token + i, i < num_tokens ? 4 : 0); }
 }
 
 // Hashes of this lane's rows of 16 MT queries, from query `first` of the sequence on.

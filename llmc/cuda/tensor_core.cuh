@@ -28,30 +28,38 @@ static __device__ __forceinline__ void mma_bf16(float (&c)[4], const uint32_t (&
 #endif
 }
 
-#ifndef CUDA_EMU
-static __device__ __forceinline__ uint32_t shared_address(const void* smem) {
-    return (uint32_t)__cvta_generic_to_shared(smem);
-}
-#endif
-
-static __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* smem_row) {
+// A place in shared memory as ldmatrix wants it, 32 bits on a card: cheap to compute with.
 #ifdef CUDA_EMU
-    emu::ldmatrix_x4(r, smem_row);
+typedef uintptr_t SharedAddress;
+#else
+typedef uint32_t SharedAddress;
+#endif
+static __device__ __forceinline__ SharedAddress shared_address(const void* smem) {
+#ifdef CUDA_EMU
+    return (SharedAddress)smem;
+#else
+    return (SharedAddress)__cvta_generic_to_shared(smem);
+#endif
+}
+
+static __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], SharedAddress row) {
+#ifdef CUDA_EMU
+    emu::ldmatrix_x4(r, (const void*)row);
 #else
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(smem_row))
+                 : "r"(row)
                  : "memory");
 #endif
 }
 
-static __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* smem_row) {
+static __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], SharedAddress row) {
 #ifdef CUDA_EMU
-    emu::ldmatrix_x4_trans(r, smem_row);
+    emu::ldmatrix_x4_trans(r, (const void*)row);
 #else
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(smem_row))
+                 : "r"(row)
                  : "memory");
 #endif
 }
@@ -62,6 +70,18 @@ static __device__ __forceinline__ void cp_async_16(void* smem, const void* gmem,
     emu::cp_async_16(smem, gmem, num_bytes);
 #else
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(shared_address(smem)), "l"(gmem), "r"(num_bytes)
+                 : "memory");
+#endif
+}
+
+// 4 bytes; 0: zero.
+static __device__ __forceinline__ void cp_async_4(void* smem, const void* gmem, int num_bytes) {
+#ifdef CUDA_EMU
+    emu::cp_async_4(smem, gmem, num_bytes);
+#else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
                  :
                  : "r"(shared_address(smem)), "l"(gmem), "r"(num_bytes)
                  : "memory");

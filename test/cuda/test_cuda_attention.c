@@ -76,8 +76,12 @@ static void edges_of_tiles_equal_the_cpus(void) {
     static const int lengths[] = {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129};
     Ragged r = ragged_of(lengths, 14, 1, 64);
     check(&r, 1.0);
-    r = ragged_of((int[]){1, 65, 1, 33, 64}, 5, 1, 128);
-    check(&r, 1.0);
+    // the other sizes that kernels are compiled for, and one between
+    static const int HSs[] = {32, 96, 128, 192, 232, 256};
+    for (int i = 0; i < 6; i++) {
+        r = ragged_of((int[]){1, 65, 1, 33, 16, 64, 15}, 7, 1, HSs[i]);
+        check(&r, 1.0);
+    }
 }
 
 static void many_short_sequences_equal_the_cpus(void) {

@@ -235,6 +235,27 @@ static void long_distances_share_a_bucket(void) {
     check(&s);
 }
 
+// The softmax does not see a constant, but 2 to its power is infinite: nothing may multiply it with the zeros
+// behind a sequence's end.
+static void a_huge_bias_stays_out_of_padding(void) {
+    const Shape s = {.kind = BIAS | BIDIRECTIONAL,
+                     .num_seqs = 3,
+                     .NH = 1,
+                     .HS = 64,
+                     .cu_q = {0, 1, 71, 74},
+                     .cu_k = {0, 1, 71, 74}};
+    const Arrays a = arrays_of(&s);
+    for (size_t i = 0; i < a.bias.num_values; i++) { a.bias.host[i] += 100.0f; }
+    pair_to_device(a.bias);
+    device_run(&s, &a, true, true);
+    cpu_run(&s, &a, false);
+    CHECK_ATTENTION(a.out, 1.0);
+    cpu_run(&s, &a, true);
+    CHECK_ATTENTION(a.dq, 1.0);
+    CHECK_ATTENTION(a.dkv, 1.0);
+    pair_release();
+}
+
 static void check_rows(Pair all, Pair one, size_t begin) {
     const float *a = pair_download(all), *b = pair_download(one);
     CHECK(memcmp(a + begin, b, one.num_values * sizeof(float)) == 0);
@@ -298,6 +319,7 @@ int main(int argc, char** argv) {
     RUN(empty_sequences_are_zeros);
     RUN(queries_behind_a_cache_equal_the_cpus);
     RUN(long_distances_share_a_bucket);
+    RUN(a_huge_bias_stays_out_of_padding);
     RUN(a_batch_is_its_sequences_one_by_one);
     RUN(the_same_call_gives_the_same_bits);
     cuda_test_end();

@@ -113,8 +113,8 @@ void ldmatrix_x2_trans(uint32_t r[2], const void* row, Where where) {
 struct AsyncCopy {
     char* target;
     const char* source;
-    int num_bytes;  // the rest of 16 is zero
-    int group;
+    int num_bytes;  // the rest of `size` is zero
+    int size, group;
 };
 struct AsyncCopies {  // of one thread, oldest first
     std::vector<AsyncCopy> pending;
@@ -133,16 +133,24 @@ static AsyncCopies& my_copies() {
     return mine;
 }
 
-void cp_async_16(void* smem, const void* gmem, int src_bytes, Where where) {
-    if (((uintptr_t)smem & 15) != 0 || (src_bytes > 0 && ((uintptr_t)gmem & 15) != 0) || src_bytes < 0 ||
-        src_bytes > 16) {
-        fail("cp.async at %s:%u in kernel %s: %d bytes from %p to %p ---> 0 to 16 bytes, addresses at "
-             "multiples of 16",
-             where.file_name(), where.line(), running_kernel, src_bytes, gmem, smem);
+static void cp_async(void* smem, const void* gmem, int size, int src_bytes, Where where) {
+    const uintptr_t below = (uintptr_t)size - 1;
+    if (((uintptr_t)smem & below) != 0 || (src_bytes > 0 && ((uintptr_t)gmem & below) != 0) ||
+        src_bytes < 0 || src_bytes > size) {
+        fail("cp.async at %s:%u in kernel %s: %d bytes from %p to %p ---> 0 to %d bytes, addresses at "
+             "multiples of %d",
+             where.file_name(), where.line(), running_kernel, src_bytes, gmem, smem, size, size);
     }
     AsyncCopies& mine = my_copies();
-    memset(smem, 0xff, 16);
-    mine.pending.push_back({(char*)smem, (const char*)gmem, src_bytes, mine.num_groups});
+    memset(smem, 0xff, (size_t)size);
+    mine.pending.push_back({(char*)smem, (const char*)gmem, src_bytes, size, mine.num_groups});
+}
+
+void cp_async_16(void* smem, const void* gmem, int src_bytes, Where where) {
+    cp_async(smem, gmem, 16, src_bytes, where);
+}
+void cp_async_4(void* smem, const void* gmem, int src_bytes, Where where) {
+    cp_async(smem, gmem, 4, src_bytes, where);
 }
 
 void cp_async_commit() {
@@ -156,7 +164,7 @@ void cp_async_wait(int pending_groups) {
          done++) {
         const AsyncCopy& copy = mine.pending[done];
         if (copy.num_bytes > 0) { memcpy(copy.target, copy.source, (size_t)copy.num_bytes); }
-        memset(copy.target + copy.num_bytes, 0, (size_t)(16 - copy.num_bytes));
+        memset(copy.target + copy.num_bytes, 0, (size_t)(copy.size - copy.num_bytes));
     }
     mine.pending.erase(mine.pending.begin(), mine.pending.begin() + (long)done);
 }

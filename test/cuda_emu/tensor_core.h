@@ -25,9 +25,10 @@ void ldmatrix_x4_trans(uint32_t r[4], const void* smem_row, EMU_HERE);
 void ldmatrix_x2(uint32_t r[2], const void* smem_row, EMU_HERE);
 void ldmatrix_x2_trans(uint32_t r[2], const void* smem_row, EMU_HERE);
 
-// cp.async of 16 bytes, those beyond src_bytes zero. Until this thread has waited for its group, smem holds
-// NaN bytes; other threads may read it after a barrier behind that.
+// cp.async of 16 (4) bytes, those beyond src_bytes zero. Until this thread has waited for its group, smem
+// holds NaN bytes; other threads may read it after a barrier behind that.
 void cp_async_16(void* smem, const void* gmem, int src_bytes = 16, EMU_HERE);
+void cp_async_4(void* smem, const void* gmem, int src_bytes = 4, EMU_HERE);
 void cp_async_commit();
 void cp_async_wait(int pending_groups);  // the newest of them may remain under way
 void cp_async_wait_all();

@@ -217,7 +217,7 @@ static void tensor_cores_multiply(void) {
 }
 
 __global__ static void copy_groups(uint4* out, const uint4* in) {
-    __shared__ uint4 tile[3];
+    __shared__ uint4 tile[4];
     for (int i = 0; i < 3; i++) {
         emu::cp_async_16(&tile[i], &in[i], i == 2 ? 4 : 16);
         emu::cp_async_commit();
@@ -225,13 +225,17 @@ __global__ static void copy_groups(uint4* out, const uint4* in) {
     emu::cp_async_wait(2);
     out[0] = tile[0];
     out[1] = tile[1];  // still under way
-    emu::cp_async_wait(0);
+    emu::cp_async_4(&tile[3].x, &in[1].y, 4);
+    emu::cp_async_4(&tile[3].y, &in[1].z, 0);
+    out[4] = tile[3];
+    emu::cp_async_wait_all();
     out[2] = tile[1];
     out[3] = tile[2];
+    out[5] = tile[3];
 }
 
 static void copies_are_pending_until_waited_for(void) {
-    uint4 *in = shared_array<uint4>(3), *out = shared_array<uint4>(4);
+    uint4 *in = shared_array<uint4>(3), *out = shared_array<uint4>(6);
     for (unsigned i = 0; i < 3; i++) { in[i] = make_uint4(4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3); }
     copy_groups<<<1, 1>>>(out, in);
     CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -240,6 +244,10 @@ static void copies_are_pending_until_waited_for(void) {
     CHECK_EQ(out[2].y, 5);
     CHECK_EQ(out[3].x, 8);
     CHECK_EQ(out[3].y, 0);
+    CHECK_EQ(out[4].x, 0xffffffff);
+    CHECK_EQ(out[5].x, 5);
+    CHECK_EQ(out[5].y, 0);
+    CHECK_EQ(out[5].z, 0xffffffff);  // 4 bytes and no more
 }
 
 int main(void) {

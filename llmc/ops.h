@@ -51,6 +51,11 @@ void ops_free(OpsContext* ops);
 int ops_num_threads(const OpsContext* ops);          // 1 on a GPU
 void* ops_stream(const OpsContext* ops);             // cudaStream_t of all operations; NULL on a CPU
 const char* ops_device_name(const OpsContext* ops);  // "NVIDIA H200"; "cpu"
+#ifdef LLMC_CUDA
+// From here on, a line for each distinct matrix product: which algorithm of cuBLASLt serves it. Behind what
+// the file has; "1": standard output.
+void ops_log_kernels(OpsContext* ops, const char* path);
+#endif
 
 // --- memory, order -----------------------------------------------------------------------------------------
 // Zeroed memory of the device; where there is none the program ends, and the message says what for.

@@ -52,6 +52,9 @@ static const FlagSpec specs[] = {
     {"--dropout",   FLAG_DOUBLE, FIELD(dropout),    "0",       0, 0.99,     "P: share of activations and attention that is dropped while training"},
     {"--optimizer", FLAG_STRING, FIELD(optimizer),  "adamw",   0, 0,        "NAME: adamw, or adamw-scaled: steps by the size of each matrix, for T5 from scratch (-l 2e-2)"},
     {"--export-hf", FLAG_STRING, FIELD(export_dir), NULL,      0, 0,        "DIR: at the end, write the model as Hugging Face's transformers loads it (-x 0: no training)"},
+#ifdef LLMC_CUDA
+    {"--log-kernels", FLAG_STRING, FIELD(log_kernels), NULL,   0, 0,        "FILE: add a line for each distinct matrix product, which algorithm of cuBLASLt serves it; 1: to standard output"},
+#endif
 };
 // clang-format on
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };

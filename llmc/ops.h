@@ -81,8 +81,9 @@ void ops_copy(OpsContext* ops, void* to, const void* from, size_t num_bytes);
 void values_to_floats(float* out, const floatX* inp, size_t num_values, OpsContext* ops);
 
 // --- embedding ---------------------------------------------------------------------------------------------
-void embedding_forward(floatX* out,               // (T, C)  wte[tokens] + wpe[positions]
-                       const int32_t* tokens,     // (T)     0 <= id < V
+enum { OPS_MAX_IDS = 1 << 24 };                // of tokens, of positions: a GPU sorts by three bytes of them
+void embedding_forward(floatX* out,            // (T, C)  wte[tokens] + wpe[positions]
+                       const int32_t* tokens,  // (T)     0 <= id < V <= OPS_MAX_IDS
                        const int32_t* positions,  // (T)     not read where wpe is NULL
                        const floatX* wte,         // (Vp, C)
                        const floatX* wpe,         // (maxT, C), or NULL: no positions (T5)

@@ -187,15 +187,29 @@ static void drop_tmp(const char* path) {
     unlink(tmp_of(tmp, path));
 }
 
+void dynapipe_llmc_remove(const char* directory, int32_t step) {
+    Paths paths = paths_of(directory, step);
+    unlink(paths.done);
+    unlink(paths.state);
+    unlink(paths.model);
+}
+
 void dynapipe_llmc_save(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* c, int32_t step) {
+    if (!dynapipe_llmc_begin_save(run, step)) { return; }
     Paths paths = paths_of(c->directory, step);
     bool is_main = dynapipe_llmc_is_main(run);
+    const void* position;
+    size_t num_bytes;
+    dynapipe_llmc_check(run,
+                        dynapipe_position(run->dp, &position, &num_bytes));  // this rank's data is verified
     Status status = is_main ? file_make_directory(c->directory) : STATUS_OK;
     if (is_main && status == STATUS_OK) { status = create_model(c, paths.model); }
     if (is_main && status == STATUS_OK) { status = create_state(run, c, paths.state, step); }
     bool saved = all_succeeded(run, status, "checkpoint");
     saved = saved && all_succeeded(run, write_slices(run, c, &paths), "checkpoint");
     saved = saved && all_succeeded(run, is_main ? commit(&paths) : STATUS_OK, "checkpoint");
+    run->save_failed = !saved;
+    if (saved) { dynapipe_llmc_saved(run, c->directory, step); }
     if (!is_main) { return; }
     if (saved) {
         printf("saved %s\n", paths.model);
@@ -318,4 +332,5 @@ static Status resume(DynapipeLlmc* run, DynapipeLlmcCheckpoint* c, int32_t step)
 
 void dynapipe_llmc_resume(DynapipeLlmc* run, DynapipeLlmcCheckpoint* c, int32_t step) {
     dynapipe_llmc_check(run, (int)resume(run, c, step));
+    run->first_step = run->tried_step = run->saved_step = step;
 }

@@ -1,5 +1,6 @@
 # make help          lists the targets
 # BUILD=release|asan|tsan|cover    CC=gcc|clang    DYNAPIPE=1 (train_gpt2 with the plugin and MPI)    V=1 (show commands)
+# WERROR=1           a warning ends the build: in make test, not for users, whose compilers may be newer than ours
 
 BUILD     ?= release
 ifeq ($(origin CC),default)
@@ -9,7 +10,8 @@ BACKEND   ?= cpu
 PRECISION ?= BF16
 BACKEND_SUFFIX := $(if $(filter-out cpu,$(BACKEND)),-$(BACKEND)-$(if $(filter BF16,$(PRECISION)),bf16,fp32))
 OUT       := build/$(BUILD)$(if $(filter clang%,$(CC)),-clang)$(BACKEND_SUFFIX)
-WARN      := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes
+WERROR_FLAG := $(if $(filter-out 0,$(WERROR)),-Werror)
+WARN      := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes $(WERROR_FLAG)
 CFLAGS_release := -O2
 CFLAGS_asan    := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 CFLAGS_tsan    := -O1 -fsanitize=thread
@@ -188,7 +190,7 @@ $(OUT)/%.o: %.c
 $(OUT)/dataloader/%.o: dataloader/%.cpp
 	@mkdir -p $(@D)
 	@echo "c++ $<"
-	$(CXX) -std=c++17 -g -MMD -MP -Wall -Wextra -Wshadow $(OPT) $(CXXFLAGS) -c $< -o $@
+	$(CXX) -std=c++17 -g -MMD -MP -Wall -Wextra -Wshadow $(WERROR_FLAG) $(OPT) $(CXXFLAGS) -c $< -o $@
 
 # --- sanitizers, fuzzing, structure ---------------------------------------------------------------------------
 asan:                                      ## unit tests, one rank, and emulated GPUs under address and undefined-behaviour sanitizers

@@ -6,6 +6,7 @@
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
+export WERROR=1  # for every make below, tests' own too
 unset MAKEFLAGS MFLAGS MAKELEVEL  # of a make above: its variables are in the environment too, its jobserver is not for us
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 build=${BUILD:-release}

@@ -89,12 +89,12 @@ bool gpt2_config_check(const ModelConfig* config, const char* what, char* error)
         const char* name;
         int value, max;
     } fields[] = {
-        {"the longest sequence", config->max_seq_len, 1 << 24},
-        {"the vocabulary", config->vocab, 1 << 26},
+        {"the longest sequence", config->max_seq_len, OPS_MAX_IDS},
+        {"the vocabulary", config->vocab, OPS_MAX_IDS},
         {"layers", config->num_layers, 1 << 12},
         {"heads", config->num_heads, 1 << 12},
         {"channels", config->channels, 1 << 16},
-        {"the padded vocabulary", config->padded_vocab, 1 << 26},
+        {"the padded vocabulary", config->padded_vocab, OPS_MAX_IDS},
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         if (fields[i].value < 1 || fields[i].value > fields[i].max) {

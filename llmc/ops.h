@@ -51,6 +51,11 @@ void ops_free(OpsContext* ops);
 int ops_num_threads(const OpsContext* ops);          // 1 on a GPU
 void* ops_stream(const OpsContext* ops);             // cudaStream_t of all operations; NULL on a CPU
 const char* ops_device_name(const OpsContext* ops);  // "NVIDIA H200"; "cpu"
+#ifdef LLMC_CUDA
+// From here on, a line for each distinct matrix product: which algorithm of cuBLASLt serves it. Behind what
+// the file has; "1": standard output.
+void ops_log_kernels(OpsContext* ops, const char* path);
+#endif
 
 // --- memory, order -----------------------------------------------------------------------------------------
 // Zeroed memory of the device; where there is none the program ends, and the message says what for.
@@ -76,8 +81,9 @@ void ops_copy(OpsContext* ops, void* to, const void* from, size_t num_bytes);
 void values_to_floats(float* out, const floatX* inp, size_t num_values, OpsContext* ops);
 
 // --- embedding ---------------------------------------------------------------------------------------------
-void embedding_forward(floatX* out,               // (T, C)  wte[tokens] + wpe[positions]
-                       const int32_t* tokens,     // (T)     0 <= id < V
+enum { OPS_MAX_IDS = 1 << 24 };                // of tokens, of positions: a GPU sorts by three bytes of them
+void embedding_forward(floatX* out,            // (T, C)  wte[tokens] + wpe[positions]
+                       const int32_t* tokens,  // (T)     0 <= id < V <= OPS_MAX_IDS
                        const int32_t* positions,  // (T)     not read where wpe is NULL
                        const floatX* wte,         // (Vp, C)
                        const floatX* wpe,         // (maxT, C), or NULL: no positions (T5)

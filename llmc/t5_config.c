@@ -167,8 +167,8 @@ bool t5_config_check(const ModelConfig* config, const char* what, char* error) {
         const char* name;
         int value, min, max;
     } fields[] = {
-        {"the longest sequence", config->max_seq_len, 1, 1 << 24},
-        {"the vocabulary", config->vocab, 2, 1 << 26},  // pad and end
+        {"the longest sequence", config->max_seq_len, 1, OPS_MAX_IDS},
+        {"the vocabulary", config->vocab, 2, OPS_MAX_IDS},  // pad and end
         {"encoder layers", config->num_layers, 1, 1 << 12},
         {"decoder layers", config->num_dec_layers, 1, 1 << 12},
         {"heads", config->num_heads, 1, 1 << 12},
@@ -177,7 +177,7 @@ bool t5_config_check(const ModelConfig* config, const char* what, char* error) {
         {"feed-forward channels", config->ffn_channels, 1, 1 << 18},
         {"position buckets", config->num_buckets, 4, T5_MAX_BUCKETS},
         {"the buckets' distance", config->max_distance, config->num_buckets / 2 + 1, 1 << 24},
-        {"the padded vocabulary", config->padded_vocab, 1, 1 << 26},
+        {"the padded vocabulary", config->padded_vocab, 1, OPS_MAX_IDS},
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         if (fields[i].value < fields[i].min || fields[i].value > fields[i].max) {

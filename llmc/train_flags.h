@@ -52,6 +52,7 @@ typedef struct {
     int32_t overwrite;          // --overwrite
     const char* export_dir;     // --export-hf
     int32_t verify;             // --verify
+    const char* log_kernels;    // --log-kernels, in builds for GPUs
 } TrainFlags;
 
 // NULL, or one line that says what is wrong with which flag and how to mend it.

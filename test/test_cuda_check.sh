@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# This repository's models under dynapipe_check_model() where values live on a GPU: the emulator's, in bf16.
+# This repository's models under dynapipe_check_model() where values live on a GPU: the emulator's, in bf16. And dev/gpu_check.sh,
+# which nobody runs here: what it makes of a machine that has what it needs, or has not, with stand-ins for the machine's tools.
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
@@ -14,5 +15,75 @@ command -v mpicc >/dev/null || skip "no mpicc" "dev/setup.sh"
 [ -n "$(command -v nvcc)$(ls /usr/local/cuda/include/cuda_runtime.h 2>/dev/null)" ] ||
     skip "no CUDA toolkit here" "install one for its headers"
 out=build/release-emu-bf16
-make -s -j2 BACKEND=emu PRECISION=BF16 $out/cuda_check 2>&1 || exit 1
-exec $out/cuda_check
+make -s -j2 BACKEND=emu PRECISION=BF16 $out/cuda_check $out/cuda_bench_steps 2>&1 || exit 1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+$out/cuda_check >"$work/log" 2>&1
+rc=$?
+cat "$work/log"
+read -r passed failed skipped < <(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p' "$work/log" | tail -1)
+[ $rc -eq 0 ] || [ "${failed:=0}" -gt 0 ] || failed=1
+ok() {  # 0|1 (0: fine), what
+    if [ "$1" -eq 0 ]; then passed=$((passed + 1)); echo "ok   $2"; else failed=$((failed + 1)); echo "FAIL $2"; tail -5 "$work/gpu_check.log"; fi
+}
+
+# --- dev/gpu_check.sh --------------------------------------------------------------------------------------------
+export GPU_CHECK_WORK=$work/parts OUT=$work/out
+mkdir -p "$work/bin" "$work/parts"
+stand_in() {  # tool, its script
+    printf '#!/bin/sh\n%s\n' "$2" >"$work/bin/$1" && chmod +x "$work/bin/$1"
+}
+gpu_check() {  # part: output in gpu_check.log
+    PATH=$work/bin:$PATH timeout -k 5 60 dev/gpu_check.sh "$@" >"$work/gpu_check.log" 2>&1
+}
+# One card with 40 GiB free; /dev/shm as a container has it.
+# shellcheck disable=SC2016
+stand_in nvidia-smi 'case "$*" in -L) seq ${CARDS:-1};; *memory.free*) echo ${FREE:-40960};; *compute_cap*) echo 9.0;; *) echo "NVIDIA Stand-in";; esac'
+# shellcheck disable=SC2016
+stand_in df 'printf "Filesystem 1024-blocks Used Available Capacity Mounted\nshm 65536 0 ${SHM_KIB:-65536} 0%% /dev/shm\n"'
+gpu_check --part needs
+grep -q '^2 ranks on 1 card(s): at most 80 s and 19456 MiB each' "$work/gpu_check.log" &&
+    grep -q '^4 ranks on 1 card(s): at most 160 s and 9216 MiB each' "$work/gpu_check.log"
+ok $? "four ranks on one card: $(grep -om1 '^4 ranks.*' "$work/gpu_check.log")"
+grep -q '^/dev/shm has 64 MiB free ---> docker run --shm-size' "$work/gpu_check.log"
+ok $? "a small /dev/shm: $(grep -om1 '^/dev/shm.*' "$work/gpu_check.log" | cut -c1-90)"
+CARDS=4 FREE=4096 gpu_check --part needs
+[ $? -ne 0 ] && grep -q '^4 ranks on 4 card(s): at most 40 s and 3072 MiB each' "$work/gpu_check.log"
+ok $? "with four cards it is a failure, and each rank has its own"
+SHM_KIB=4000000 FREE=4096 gpu_check --part needs
+! grep -q '^/dev/shm' "$work/gpu_check.log" && grep -q '^4 ranks on 1 card(s): 4096 MiB are too little, left out --->' "$work/gpu_check.log"
+ok $? "a card that others fill: $(grep -om1 '^4 ranks.*' "$work/gpu_check.log")"
+
+# One test hangs, the others are through.
+# shellcheck disable=SC2016
+stand_in compute-sanitizer 'case "$*" in *racecheck*test_cuda_gelu*) sleep 20;; esac; echo "========= ERROR SUMMARY: 0 errors"'
+SANITIZER_SECONDS=1 gpu_check sanitizer
+[ $? -eq 1 ] && grep -q '^- racecheck test_cuda_gelu: \*\*out of time\*\*' "$work"/out/gpu-*.md && grep -q '^- memcheck test_cuda_gelu: ERROR SUMMARY: 0' "$work"/out/gpu-*.md
+ok $? "a sanitizer that runs out of time is a failure: $(grep -hom1 'racecheck test_cuda_gelu.*' "$work"/out/gpu-*.md)"
+
+# Targets: PyTorch's where it is there, else a list's.
+tables() {
+    printf '| all 1024 | 64 | forward | 900 | 200 | 30 %% | 190 | yes |\n| all 1024 | 64 | backward | 900 | 100 | 30 %% | 90 | yes |\n' >"$work/operations.md"
+    printf '| 1 ... 2048 | 64 | forward | 900 | 200 | 30 %% | 190 | yes |\n' >>"$work/operations.md"
+    printf '| d12 | 1 x 64 x 1024 | 9 | 9 | 410000 | 300 | 40 %% | 1 | 1 | 1 | 1 | 10.9 | 400000 | yes |\n' >"$work/steps.md"
+    dev/cuda_bench/against_torch.sh "$1" "$work/operations.md" "$work/steps.md"
+    cat "$work/operations.md" "$work/steps.md" >"$work/gpu_check.log"
+}
+printf '| cuDNN | 1024 | 9 | 900 | 9 | 900 |\n| flash | 1024 | 9 | 229 | 9 | 150 |\n\n### GPT-2 124M, a step of 32 x 1024 tokens\n\n70.0 ms, 468114 tokens/s.\n' >"$work/torch.md"
+tables "$work/torch.md"
+grep -q 'forward .* 195 (85 % of PyTorch) | yes |' "$work/operations.md" && grep -q 'backward .* 128 (85 % of PyTorch) | \*\*no\*\* |' "$work/operations.md" &&
+    grep -q '1 ... 2048 .* 190 (no reference) | yes |' "$work/operations.md" && grep -q ' 468114 (PyTorch) | \*\*no\*\* |' "$work/steps.md"
+ok $? "targets are PyTorch's of the same run"
+tables "$work/nowhere"
+[ "$(cat "$work/operations.md" "$work/steps.md" | grep -c '(no reference) | yes |')" -eq 4 ]
+ok $? "without PyTorch they are the list's, and say so"
+
+# A product on plain tiles in a part that measures.
+mkdir -p "$work/parts"
+EMULATED=1 EMU_CUBLASLT_REFUSE=15:192 gpu_check steps
+[ $? -eq 1 ] && grep -q 'steps | .*cuBLASLt refused [0-9]* products' "$work"/out/gpu-emulator.md
+ok $? "a product that cuBLASLt refuses is a failure: $(grep -hom1 'cuBLASLt refused [0-9]* products' "$work"/out/gpu-emulator.md)"
+EMULATED=1 gpu_check steps
+ok $? "the same where it serves them all"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]

@@ -100,7 +100,13 @@ expect "one swapped send: a hang, with the head of each stream" bad "rank 0\].*n
     mpirun -np 2 $out/cuda_emu_nccl swapped
 expect "lengths that differ" bad "ncclRecv of 1204 bytes from rank 0 .*meets an ncclSend of 1200" mpirun -np 2 $out/cuda_emu_nccl lengths
 expect "the same as on a GPU: a hang" bad "under way: recv 1204 B from 0" env EMU_NCCL_CHECK=0 mpirun -np 2 $out/cuda_emu_nccl lengths
+expect "connections are made by first use" 0 "" mpirun -np 3 $out/cuda_emu_nccl late
+expect "with NCCL_RUNTIME_CONNECT=0 only those of sends" 0 "" env NCCL_RUNTIME_CONNECT=0 mpirun -np 3 $out/cuda_emu_nccl late
+expect "a swapped send without a connection: hosts that wait for each other" bad "waiting for the other ranks of a connection" \
+    mpirun -np 2 $out/cuda_emu_nccl cold
+expect "no memory left to connect" bad "no room to connect" env EMU_DEVICE_BYTES=1e6 mpirun -np 2 $out/cuda_emu_nccl collectives
 expect "two ranks on a device" bad "Duplicate GPU" mpirun -np 2 $out/cuda_emu_nccl same-device
+export NCCL_RUNTIME_CONNECT=0  # or the hosts would wait for each other
 expect "two communicators at a time" 0 "" mpirun -np 2 $out/cuda_emu_nccl two
 expect "one after the other: a deadlock" bad "not begun: all-reduce" env EMU_NCCL_SERIAL=1 mpirun -np 2 $out/cuda_emu_nccl two
 finish

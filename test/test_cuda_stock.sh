@@ -131,6 +131,24 @@ done
 [ -n "$(answers t5)" ] && cmp -s <(answers t5) <(answers t5-fp32)
 ok $? "t5-fp32 answers what t5 does, $(answers t5 | grep -ac .) times"
 
+# A product that cuBLASLt refuses: plain tiles, said once for each shape; another status is an error.
+refuse="-e l1c64h2 -x 2 -v 0"
+run served fp32 $refuse --log-kernels "$work/served.kernels"
+EMU_CUBLASLT_REFUSE=15 run refused fp32 $refuse --log-kernels "$work/refused.kernels"
+grep -qE '^dW \+= dy\^T x, T up to [0-9]+, C 64, OC 192, float32, aligned to 16 bytes: cublasLt algorithm 1, tile 0, .* split-k 1, .*workspace [0-9]+ bytes$' "$work/served.kernels" &&
+    [ -z "$(sort "$work/served.kernels" | uniq -d)" ] && grep -q '^dx = dy W, .*: plain_kernel' "$work/refused.kernels" && ! grep -q plain_kernel "$work/served.kernels"
+ok $? "--log-kernels names $(grep -c . "$work/served.kernels") products, each once: $(head -1 "$work/served.kernels" | cut -c1-100)"
+agree refused served 1e-4
+said=$(grep -c 'warning: cuBLASLt has no algorithm for .* C .* ---> plain tiles' "$work/refused.log")
+[ "$said" -gt 0 ] && [ "$(grep 'warning: cuBLASLt has no' "$work/refused.log" | sed 's/T [0-9]*,//' | sort | uniq -d | wc -l)" -eq 0 ] &&
+    grep -qE 'warning: [0-9]+ matrix products ran on plain tiles' "$work/refused.log" && ! grep -q 'plain tiles' "$work/served.log"
+ok $? "products that cuBLASLt refuses: $said shapes said, $(grep -oE '[0-9]+ matrix products' "$work/refused.log")"
+for where in REFUSE REFUSE_CALL; do
+    env EMU_CUBLASLT_$where=14 OMP_NUM_THREADS=1 timeout -k 5 60 "${trainer[fp32]}" -i "$work/data/train.bin" -t 64 $refuse >"$work/error.log" 2>&1
+    [ $? -eq 1 ] && [ "$(grep -c 'CUBLAS_STATUS_INTERNAL_ERROR.*--->' "$work/error.log")" -eq 1 ]
+    ok $? "any other status is an error: $(grep -om1 'CUBLAS_STATUS.*' "$work/error.log")"
+done
+
 EMU_NO_DEVICE=100 "${trainer[bf16]}" -i "$work/data/train.bin" -t 64 >"$work/none.log" 2>&1
 [ $? -eq 2 ] && grep -q -- "---> " "$work/none.log"
 ok $? "without a GPU: exit status 2, and what to do"

@@ -91,6 +91,7 @@ static void the_rest_is_refused_with_a_remedy(void) {
     fails_with("l1c100000h1", 0, 0, "channels 100000 ---> must be");
     fails_with("d12", -1, 0, "the vocabulary -1 ---> must be");
     fails_with("d12", 0, -7, "the longest sequence -7 ---> must be");
+    fails_with("d12", (1 << 24) + 1, 0, "the vocabulary 16777217 ---> must be 1 to 16777216");
     fails_with("d12", 2147483647, 0, "the vocabulary 2147483647 ---> must be");
 }
 

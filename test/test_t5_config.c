@@ -116,6 +116,7 @@ static void the_rest_is_refused_with_a_remedy(void) {
     fails_with("t5:l5000c8h1", 0, 0, "encoder layers 5000 ---> must be 1 to 4096");
     fails_with("t5:l1d5000c8h1", 0, 0, "decoder layers 5000 ---> must be 1 to 4096");
     fails_with("t5:l1c100000h1k8", 0, 0, "channels 100000 ---> must be");
+    fails_with("t5:small", (1 << 24) + 1, 0, "the vocabulary 16777217 ---> must be 2 to 16777216");
     fails_with("t5:l1c512h1", 0, 0, "the head size 512 ---> must be 1 to 256");
     fails_with("t5:l1c8h1f999999", 0, 0, "feed-forward channels 999999 ---> must be");
     fails_with("t5:small", -1, 0, "the vocabulary -1 ---> must be");

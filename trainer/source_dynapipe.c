@@ -81,6 +81,9 @@ double source_seconds(const Source* source) {
 }
 
 void source_open_data(Source* source, const TrainFlags* flags) {
+#ifdef LLMC_CUDA
+    if (flags->log_kernels != NULL) { ops_log_kernels(source_ops(source), flags->log_kernels); }
+#endif
     source->flags = *flags;
     int64_t rank_tokens = (int64_t)flags->rows * flags->seq_tokens;
     source->batch_tokens =

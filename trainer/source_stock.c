@@ -123,6 +123,9 @@ void source_verify_data(Source* source) {
 }
 
 void source_open_data(Source* source, const TrainFlags* flags) {
+#ifdef LLMC_CUDA
+    if (flags->log_kernels != NULL) { ops_log_kernels(source_ops(source), flags->log_kernels); }
+#endif
     source->flags = *flags;
     stock_stream_open(&source->train, flags, source->kind, flags->train_pattern, true, STOCK_SEED);
     ModelBatch shape = stock_stream_shape(&source->train);

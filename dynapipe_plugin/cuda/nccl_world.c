@@ -9,7 +9,7 @@
 // A transfer of the pipeline gets at most so many thread blocks: 2 to 4 fill a link of NVLink with messages
 // of 1 to 50 MB, and a receive that waits for its sender holds them while the model computes.
 // Communicators for copies of parameters come when memory has been shared out: each with few buffers.
-enum { PIPELINE_CTAS = 4, HOLDERS_CTAS = 8, WARM_UP_FLOATS = 8 };
+enum { PIPELINE_CTAS = 4, HOLDERS_CTAS = 8, LINK_FLOATS = 4 };
 
 Status nccl_fail(ncclResult_t result, const char* call) {
     return FAIL(STATUS_COMM, "%s: %s (%s) ---> NCCL_DEBUG=WARN says more; --transport mpi goes without NCCL",
@@ -36,9 +36,15 @@ static Status exchange(const NcclWorld* world, float* data, int32_t peer) {
     return STATUS_OK;
 }
 
+// What sums_nccl.c uses: kernels are loaded, and who does not come is found out here.
 static Status warm_up_sum(const NcclWorld* world, float* data, ncclComm_t comm) {
     if (comm == NULL) { return STATUS_OK; }
-    NCCL_TRY(ncclAllReduce(data, data + 1, 1, ncclFloat32, ncclSum, comm, world->stream));
+    int me;
+    NCCL_TRY(ncclCommUserRank(comm, &me));
+    NCCL_TRY(ncclReduceScatter(data, data + me, 1, ncclFloat32, ncclSum, comm, world->stream));
+    NCCL_TRY(ncclAllGather(data + me, data, 1, ncclFloat32, comm, world->stream));
+    NCCL_TRY(ncclReduce(data, data, 1, ncclFloat32, ncclSum, 0, comm, world->stream));
+    NCCL_TRY(ncclBroadcast(data, data, 1, ncclFloat32, 0, comm, world->stream));
     return STATUS_OK;
 }
 
@@ -49,7 +55,7 @@ static Status warm_up_links(const NcclWorld* world, float* data, int32_t rank, i
     if (stage > 0) { TRY(exchange(world, data, rank - 1)); }
     if (stage < num_stages - 1) { TRY(exchange(world, data + 2, rank + 1)); }
     NCCL_TRY(ncclGroupEnd());
-    return warm_up_sum(world, data + 4, world->replicas);
+    return warm_up_sum(world, data + LINK_FLOATS, world->replicas);
 }
 
 static Status warm_up_holders(const NcclWorld* world, float* data) {
@@ -76,12 +82,17 @@ static Status wait_for_stream(const NcclWorld* world, int64_t timeout_ns) {
 }
 
 // num_stages 0: what open_holders() made; else what open() made.
-static Status warm_up(NcclWorld* world, int32_t rank, int32_t num_stages, int64_t timeout_ns) {
+static Status warm_up(NcclWorld* world, const Collective* ranks, int32_t num_stages) {
     float* data;
-    CUDA_TRY(cudaMalloc((void**)&data, WARM_UP_FLOATS * sizeof *data));
-    CUDA_TRY(cudaMemsetAsync(data, 0, WARM_UP_FLOATS * sizeof *data, world->stream));
-    TRY(num_stages > 0 ? warm_up_links(world, data, rank, num_stages) : warm_up_holders(world, data));
-    TRY(wait_for_stream(world, timeout_ns));
+    size_t num_bytes = (size_t)(LINK_FLOATS + ranks->num_ranks) * sizeof *data;
+    CUDA_TRY(cudaMalloc((void**)&data, num_bytes));
+    CUDA_TRY(cudaMemsetAsync(data, 0, num_bytes, world->stream));
+    call_watch_begin(world->watch, "NCCL: connecting neighbours");
+    Status status = num_stages > 0 ? warm_up_links(world, data, ranks->transport->rank, num_stages)
+                                   : warm_up_holders(world, data);
+    call_watch_end(world->watch);
+    TRY(status);
+    TRY(wait_for_stream(world, ranks->timeout_ns));
     CUDA_TRY(cudaFree(data));
     return STATUS_OK;
 }
@@ -90,6 +101,7 @@ static Status warm_up(NcclWorld* world, int32_t rank, int32_t num_stages, int64_
 static Status open_comms(NcclWorld* w, Collective* world, int32_t num_stages) {
     int32_t rank = world->transport->rank, stage = rank % num_stages;
     ncclUniqueId id;
+    if (setenv("NCCL_RUNTIME_CONNECT", "0", 0) != 0) { return FAIL(STATUS_NO_MEMORY, "setenv"); }
     if (rank == 0) { NCCL_TRY(ncclGetUniqueId(&id)); }
     TRY(collective_broadcast(world, &id, sizeof id, 0));
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -109,8 +121,12 @@ static Status open_world(NcclWorld* w, Collective* world, int32_t num_stages) {
     CUDA_TRY(cudaStreamCreateWithPriority(&w->stream, cudaStreamNonBlocking, highest));
     CUDA_TRY(cudaEventCreateWithFlags(&w->ready, cudaEventDisableTiming));
     CUDA_TRY(cudaEventCreateWithFlags(&w->done, cudaEventDisableTiming));
-    TRY(open_comms(w, world, num_stages));
-    return warm_up(w, world->transport->rank, num_stages, world->timeout_ns);
+    TRY(call_watch_open(&w->watch, world->transport, world->timeout_ns));
+    call_watch_begin(w->watch, "NCCL: connecting all ranks");
+    Status status = open_comms(w, world, num_stages);
+    call_watch_end(w->watch);
+    TRY(status);
+    return warm_up(w, world, num_stages);
 }
 
 Status nccl_world_open(NcclWorld** out, CudaDevice* device, Collective* world, int32_t num_stages,
@@ -143,8 +159,11 @@ Status nccl_world_open_holders(NcclWorld* w, Collective* ranks, const TiedGroups
     w->holders = calloc((size_t)tied->num_holders, sizeof(ncclComm_t));
     if (w->holders == NULL) { return FAIL(STATUS_NO_MEMORY, "NCCL: no memory"); }
     w->num_holders = tied->num_holders;
-    TRY(split_holders(w, tied, ranks->transport->rank, num_stages));
-    return warm_up(w, ranks->transport->rank, 0, ranks->timeout_ns);
+    call_watch_begin(w->watch, "NCCL: connecting ranks that have copies of parameters");
+    Status status = split_holders(w, tied, ranks->transport->rank, num_stages);
+    call_watch_end(w->watch);
+    TRY(status);
+    return warm_up(w, ranks, 0);
 }
 
 static void abort_comm(ncclComm_t* place) {
@@ -161,6 +180,7 @@ void nccl_world_abort(NcclWorld* w) {
 
 void nccl_world_close(NcclWorld* w) {
     if (w == NULL) { return; }
+    call_watch_close(w->watch);
     for (int32_t h = 0; h < w->num_holders; h++) {
         if (w->holders[h] != NULL) { (void)ncclCommDestroy(w->holders[h]); }
     }

@@ -9,9 +9,14 @@ the lists of plan.h (which pass plan_check's strictest rules), then tied groups,
 a sum over replicas waits for transfers and tied groups only, a tied group for transfers and for groups of
 smaller number (tied_groups.h).
 
-Calls may block only while connections are made: open() makes those of the pipeline (every pair and direction
-of neighbours in one group) and the replicas, open_holders() the others. Hence blocking communicators; a
-non-blocking one starts a thread for every group.
+Connections are made before the first step, not in it, where they would block and take memory that the plan
+has: NCCL since 2.22 makes those of an algorithm when a collective first uses it, which depends on its length.
+So NCCL_RUNTIME_CONNECT=0, unless the user says otherwise: with the communicator come all algorithms of
+collectives. It does not cover sends and receives: open() passes a value over every pair and direction of
+neighbours, in one group, which connects all their channels whatever the length.
+
+Hence blocking communicators (a non-blocking one starts a thread for every group); call_watch.h sees to calls
+that do not come back.
 */
 #pragma once
 
@@ -30,10 +35,12 @@ non-blocking one starts a thread for every group.
 
 #include "../run/collective.h"
 #include "../run/tied_groups.h"
+#include "call_watch.h"
 #include "device_cuda.h"
 
 typedef struct {
     CudaDevice* device;  // borrowed
+    CallWatch* watch;    // of calls that may connect
     cudaStream_t stream;
     ncclComm_t pipeline;  // all ranks, numbered as in the plan
     ncclComm_t replicas;  // NULL where the rank is alone

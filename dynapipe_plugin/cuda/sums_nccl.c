@@ -28,11 +28,14 @@ static Members holders_of(const NcclSums* sums, int32_t holders) {
 static Status begin(const NcclWorld* world) {
     CUDA_TRY(cudaEventRecord(world->ready, world->device->compute));
     CUDA_TRY(cudaStreamWaitEvent(world->stream, world->ready, 0));
+    call_watch_begin(world->watch, "NCCL: a sum of gradients");
     return STATUS_OK;
 }
 
 // ... and what is queued from here on waits for it.
-static Status end(const NcclWorld* world) {
+static Status end(const NcclWorld* world, Status queued) {
+    call_watch_end(world->watch);
+    TRY(queued);
     CUDA_TRY(cudaEventRecord(world->done, world->stream));
     CUDA_TRY(cudaStreamWaitEvent(world->device->compute, world->done, 0));
     return STATUS_OK;
@@ -92,25 +95,25 @@ static Status sum_copies(void* ctx, int32_t holders, void* values, int64_t num_v
     const NcclSums* sums = ctx;
     Members m = holders_of(sums, holders);
     TRY(begin(sums->world));
-    TRY(queue_reduce_scatter(m, values, num_values, type));
-    TRY(queue_all_gather(m, values, num_values, collective_type_bytes(type)));
-    return end(sums->world);
+    Status status = queue_reduce_scatter(m, values, num_values, type);
+    if (status == STATUS_OK) {
+        status = queue_all_gather(m, values, num_values, collective_type_bytes(type));
+    }
+    return end(sums->world, status);
 }
 
 static Status reduce_scatter(void* ctx, void* values, int64_t num_values, DynapipeType type) {
     const NcclSums* sums = ctx;
     if (sums->world->num_replicas == 1) { return STATUS_OK; }
     TRY(begin(sums->world));
-    TRY(queue_reduce_scatter(replicas_of(sums), values, num_values, type));
-    return end(sums->world);
+    return end(sums->world, queue_reduce_scatter(replicas_of(sums), values, num_values, type));
 }
 
 static Status all_gather(void* ctx, void* values, int64_t num_values, int32_t bytes_per_value) {
     const NcclSums* sums = ctx;
     if (sums->world->num_replicas == 1) { return STATUS_OK; }
     TRY(begin(sums->world));
-    TRY(queue_all_gather(replicas_of(sums), values, num_values, bytes_per_value));
-    return end(sums->world);
+    return end(sums->world, queue_all_gather(replicas_of(sums), values, num_values, bytes_per_value));
 }
 
 static const SumsApi nccl_sums = {.name = "nccl",

@@ -55,17 +55,9 @@ static Status nccl_reserve(void* ctx, int32_t num_requests) {
     return STATUS_OK;
 }
 
-// All operations collected, as one.
-static Status start_ops(Nccl* nccl) {
-    cudaStream_t stream = nccl->world->stream;
+static Status queue_ops(const Nccl* nccl) {
     ncclComm_t comm = nccl->world->pipeline;
-#ifndef DYNAPIPE_FAULT_NO_EVENT  // a fault for test_cuda_train.sh to find
-    CUDA_TRY(cudaEventRecord(nccl->ready, nccl->world->device->compute));
-    CUDA_TRY(cudaStreamWaitEvent(stream, nccl->ready, 0));
-#endif
-    for (int32_t i = 0; i < nccl->num_ops; i++) {
-        CUDA_TRY(cudaEventRecord(nccl->ops[i].request->begin, stream));
-    }
+    cudaStream_t stream = nccl->world->stream;
     NCCL_TRY(ncclGroupStart());
     for (int32_t i = 0; i < nccl->num_ops; i++) {
         const Op* op = &nccl->ops[i];
@@ -73,6 +65,23 @@ static Status start_ops(Nccl* nccl) {
                                     : ncclRecv(op->target, op->num_bytes, ncclChar, op->peer, comm, stream));
     }
     NCCL_TRY(ncclGroupEnd());
+    return STATUS_OK;
+}
+
+// All operations collected, as one.
+static Status start_ops(Nccl* nccl) {
+    cudaStream_t stream = nccl->world->stream;
+#ifndef DYNAPIPE_FAULT_NO_EVENT  // a fault for test_cuda_train.sh to find
+    CUDA_TRY(cudaEventRecord(nccl->ready, nccl->world->device->compute));
+    CUDA_TRY(cudaStreamWaitEvent(stream, nccl->ready, 0));
+#endif
+    for (int32_t i = 0; i < nccl->num_ops; i++) {
+        CUDA_TRY(cudaEventRecord(nccl->ops[i].request->begin, stream));
+    }
+    call_watch_begin(nccl->world->watch, "NCCL: a transfer");
+    Status status = queue_ops(nccl);
+    call_watch_end(nccl->world->watch);
+    TRY(status);
     for (int32_t i = 0; i < nccl->num_ops; i++) {
         CUDA_TRY(cudaEventRecord(nccl->ops[i].request->done, stream));
         nccl->ops[i].request->is_posted = true;

@@ -59,7 +59,7 @@ static inline void ops_cuda_check(cudaError_t error, const char* call, const cha
 
 static inline void ops_cublas_check(cublasStatus_t status, const char* call, const char* file, int line) {
     if (status == CUBLAS_STATUS_SUCCESS) { return; }
-    fprintf(stderr, "%s:%d: %s: cuBLASLt status %d ---> CUBLASLT_LOG_LEVEL=5 prints the reason\n", file, line,
-            call, (int)status);
+    fprintf(stderr, "%s:%d: %s: %s (%d) ---> CUBLASLT_LOG_LEVEL=5 prints the reason\n", file, line, call,
+            cublasLtGetStatusString(status), (int)status);
     exit(EXIT_FAILURE);
 }

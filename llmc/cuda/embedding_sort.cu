@@ -12,7 +12,7 @@ result. Time and scratch are linear in T.
 constexpr int SORT_THREADS = 256, SORT_WARPS = SORT_THREADS / WARP_THREADS, SORT_BITS = 8, SORT_PASSES = 3;
 constexpr int SORT_DIGITS = 1 << SORT_BITS;  // = SORT_THREADS: a thread for each
 constexpr int SORT_MAX_BLOCKS = 64, SORT_BLOCK_TOKENS = 1024;
-static_assert(SORT_DIGITS == SORT_THREADS);
+static_assert(SORT_DIGITS == SORT_THREADS && OPS_MAX_IDS == 1 << SORT_BITS * SORT_PASSES);
 
 typedef struct {
     const int32_t* ids[SORT_TABLES];   // (T)

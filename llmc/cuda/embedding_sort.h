@@ -17,8 +17,8 @@ enum { SORT_TABLES = 2 };
 
 // Scratch of both tables: 16 bytes per token and 128 KiB.
 size_t embedding_sort_bytes(int T);
-// For i < num_tables order[i] (T) points into scratch afterwards: tokens by ids[i] (T). 0 <= id < 2^24; T >
-// 0.
+// For i < num_tables order[i] (T) points into scratch afterwards: tokens by ids[i] (T). T > 0; 0 <= id <
+// OPS_MAX_IDS.
 void embedding_sort(const int32_t* order[SORT_TABLES], const int32_t* const ids[SORT_TABLES], int num_tables,
                     void* scratch, int T, OpsContext* ops);
 

@@ -8,8 +8,8 @@ matrix is 403 MB: 0.09 ms per pass at 4.3 TB/s (an H200's measured copy) beside 
 gradient is one more read of dout (0.09 ms here, a fifth of the product).
 
 Where cuBLASLt has no algorithm with the epilogue (auxiliary rows must be multiples of 8 values), or a slow
-one (MATMUL_NO_GELU), the product and separate kernels do the same; where it has none at all, matmul_plain.
-Which, is part of the bucket's answer in matmul_cache.
+one (MATMUL_NO_GELU), the product and separate kernels do the same; where it has none at all, matmul_plain,
+which is counted and said. Which, is part of the bucket's answer in matmul_cache.
 */
 #include "matmul_cache.h"
 #include "matmul_plain.h"
@@ -23,30 +23,38 @@ static int alignment(const MatmulOperands* operands) {
     return align_bytes;
 }
 
-// false: cuBLASLt does not serve it, nothing was queued.
-static bool multiply(MatmulKind kind, const MatmulOperands* operands, int T, int C, int OC, OpsContext* ops) {
+// NULL: done. Else nothing was queued, and why: in words where cuBLASLt was asked, "" where it was not to be.
+static const char* refused(MatmulKind kind, const MatmulOperands* operands, int T, int C, int OC,
+                           OpsContext* ops) {
     const int align_bytes = alignment(operands);
     const float alpha = 1.0f;
     MatmulProblem problem;
     cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
     for (int is_exact = 0; is_exact <= 1; is_exact++) {
         const MatmulChoice* choice = matmul_cache_choose(ops, kind, T, C, OC, align_bytes, is_exact);
-        if (!choice->found) { return false; }
+        if (!choice->found) { return choice->why != NULL ? choice->why : ""; }
         if (!is_exact) { matmul_problem_init(&problem, kind, operands, T, C, OC); }
         status = cublasLtMatmul(ops->blas, &problem.desc, &alpha, operands->a, &problem.a, operands->b,
                                 &problem.b, &problem.beta, operands->d, &problem.d, operands->d, &problem.d,
                                 &choice->algo, ops->blas_workspace, ops->blas_workspace_bytes, ops->stream);
-        if (status == CUBLAS_STATUS_SUCCESS) { return true; }
+        if (status == CUBLAS_STATUS_SUCCESS) { return NULL; }
         // The algorithm of the bucket does not suit this T.
         if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE) { break; }
     }
-    CUBLAS_CHECK(status);
-    return false;
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED) { CUBLAS_CHECK(status); }
+    return "does not take its own algorithm";
+}
+
+static bool multiply(MatmulKind kind, const MatmulOperands* operands, int T, int C, int OC, OpsContext* ops) {
+    return refused(kind, operands, T, C, OC, ops) == NULL;
 }
 
 static void multiply_or_plain(MatmulKind kind, const MatmulOperands* operands, int T, int C, int OC,
                               OpsContext* ops) {
-    if (!multiply(kind, operands, T, C, OC, ops)) { matmul_plain(kind, operands, T, C, OC, ops); }
+    const char* why = refused(kind, operands, T, C, OC, ops);
+    if (why == NULL) { return; }
+    if (why[0] != '\0') { matmul_cache_count_plain(ops, kind, T, C, OC, alignment(operands), why); }
+    matmul_plain(kind, operands, T, C, OC, ops);
 }
 
 void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int T, int C,

@@ -5,7 +5,7 @@
 #include <string.h>
 
 // A model has about 20 (kind, C, OC), and 128 to 64k tokens are 72 buckets.
-enum { MAX_ENTRIES = 8192, MAX_FILLED = MAX_ENTRIES * 3 / 4, NUM_ANSWERS = 4 };
+enum { MAX_ENTRIES = 8192, MAX_FILLED = MAX_ENTRIES * 3 / 4, NUM_ANSWERS = 4, MAX_SAID = 32 };
 
 typedef struct {
     int kind, T, C, OC, align_bytes, is_exact;  // T 0: empty
@@ -18,7 +18,10 @@ struct MatmulCache {
     MatmulChoice unsaved;  // the answer where the table is full
     MatmulChoice none;     // found: 0
     int without;           // MATMUL_NO_...
-    int64_t num_queries;
+    int64_t num_queries, num_plain;
+    MatmulKey said[MAX_SAID];  // T, is_exact: 0
+    int num_said;
+    FILE* log;  // NULL: none
 };
 
 MatmulCache* matmul_cache_create(int capability) {
@@ -33,6 +36,13 @@ MatmulCache* matmul_cache_create(int capability) {
 }
 
 void matmul_cache_free(MatmulCache* cache) {
+    if (cache->num_plain > 0) {
+        fprintf(stderr,
+                "warning: %lld matrix products ran on plain tiles, which cuBLASLt refused ---> see the "
+                "warnings above\n",
+                (long long)cache->num_plain);
+    }
+    if (cache->log != NULL && cache->log != stdout) { fclose(cache->log); }
     free(cache);
 }
 
@@ -84,13 +94,63 @@ static void ask(OpsContext* ops, const MatmulKey* key, MatmulChoice* choice) {
     const cublasStatus_t status =
         cublasLtMatmulAlgoGetHeuristic(ops->blas, &problem.desc, &problem.a, &problem.b, &problem.d,
                                        &problem.d, &preference, NUM_ANSWERS, answers, &num_answers);
-    choice->found = 0;
-    if (status != CUBLAS_STATUS_SUCCESS) { return; }  // NOT_SUPPORTED: no such combination
-    for (int i = num_answers - 1; i >= 0; i--) {      // best first
+    *choice = (MatmulChoice){};
+    choice->why = "has no algorithm";
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) { return; }  // no such combination
+    CUBLAS_CHECK(status);
+    for (int i = num_answers - 1; i >= 0; i--) {  // best first
         if (answers[i].state != CUBLAS_STATUS_SUCCESS) { continue; }
-        choice->algo = answers[i].algo;
-        choice->found = 1;
+        *choice = (MatmulChoice){answers[i].algo, 1, NULL, answers[i].workspaceSize};
     }
+}
+
+static uint32_t algo_value(const cublasLtMatmulAlgo_t* algo, cublasLtMatmulAlgoConfigAttributes_t attribute,
+                           size_t num_bytes) {
+    uint32_t value = 0;
+    size_t written;
+    CUBLAS_CHECK(cublasLtMatmulAlgoConfigGetAttribute(algo, attribute, &value, num_bytes, &written));
+    return value;
+}
+
+// One write a line: several ranks may have the file.
+static void log_answer(FILE* log, const MatmulKey* key, const MatmulChoice* choice) {
+    char line[512];
+    int n = snprintf(line, sizeof line, "%s, T %s%d, C %d, OC %d, %s, aligned to %d bytes: ",
+                     matmul_kind_text((MatmulKind)key->kind), key->is_exact ? "" : "up to ", key->T, key->C,
+                     key->OC, sizeof(floatX) == 2 ? "bf16" : "float32", key->align_bytes);
+    if (!choice->found) {
+        snprintf(line + n, sizeof line - (size_t)n, "%s\n",
+                 matmul_kind_is_fused((MatmulKind)key->kind)
+                     ? "not in one; product, then bias or gelu kernels"
+                     : "plain_kernel of matmul_plain.cu");
+    } else {
+        const cublasLtMatmulAlgo_t* algo = &choice->algo;
+        snprintf(
+            line + n, sizeof line - (size_t)n,
+            "cublasLt algorithm %u, tile %u, stages %u, split-k %u, reduction %u, cluster %u, workspace %zu "
+            "bytes\n",
+            algo_value(algo, CUBLASLT_ALGO_CONFIG_ID, 4), algo_value(algo, CUBLASLT_ALGO_CONFIG_TILE_ID, 4),
+            algo_value(algo, CUBLASLT_ALGO_CONFIG_STAGES_ID, 4),
+            algo_value(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4),
+            algo_value(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4),
+            algo_value(algo, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2), choice->workspace_bytes);
+    }
+    fputs(line, log);
+    fflush(log);
+}
+
+void ops_log_kernels(OpsContext* ops, const char* path) {
+    FILE* log = strcmp(path, "1") == 0 ? stdout : fopen(path, "a");
+    if (log == NULL) {
+        fprintf(stderr, "--log-kernels %s: cannot be written ---> another name\n", path);
+        exit(EXIT_FAILURE);
+    }
+    ops->matmuls->log = log;
+}
+
+// cuBLASLt.h on EPILOGUE_AUX_LD, EPILOGUE_AUX_POINTER.
+static bool aux_fits(MatmulKind kind, int C, int OC, int align_bytes) {
+    return (kind == MATMUL_FORWARD_GELU ? OC : C) % 8 == 0 && align_bytes == 16;
 }
 
 const MatmulChoice* matmul_cache_choose(OpsContext* ops, MatmulKind kind, int T, int C, int OC,
@@ -99,7 +159,9 @@ const MatmulChoice* matmul_cache_choose(OpsContext* ops, MatmulKind kind, int T,
     if (cache->without & MATMUL_NO_LIBRARY) { return &cache->none; }
     if ((cache->without & MATMUL_NO_EPILOGUES) && matmul_kind_is_fused(kind)) { return &cache->none; }
     const bool is_gelu = kind == MATMUL_FORWARD_GELU || kind == MATMUL_INPUT_DGELU;
-    if ((cache->without & MATMUL_NO_GELU) && is_gelu) { return &cache->none; }
+    if (is_gelu && ((cache->without & MATMUL_NO_GELU) || !aux_fits(kind, C, OC, align_bytes))) {
+        return &cache->none;
+    }
     const MatmulKey key = {kind, is_exact ? T : matmul_bucket(T), C, OC, align_bytes, is_exact};
     uint32_t i = hash(&key) % MAX_ENTRIES;
     for (; cache->keys[i].T != 0; i = (i + 1) % MAX_ENTRIES) {
@@ -110,6 +172,7 @@ const MatmulChoice* matmul_cache_choose(OpsContext* ops, MatmulKind kind, int T,
         return &cache->unsaved;
     }
     ask(ops, &key, &cache->choices[i]);
+    if (cache->log != NULL) { log_answer(cache->log, &key, &cache->choices[i]); }
     cache->keys[i] = key;
     cache->num_filled++;
     return &cache->choices[i];
@@ -125,4 +188,25 @@ int matmul_cache_restrictions(const OpsContext* ops) {
 
 int64_t matmul_cache_num_queries(const OpsContext* ops) {
     return ops->matmuls->num_queries;
+}
+
+void matmul_cache_count_plain(OpsContext* ops, MatmulKind kind, int T, int C, int OC, int align_bytes,
+                              const char* why) {
+    MatmulCache* cache = ops->matmuls;
+    const MatmulKey key = {kind, 0, C, OC, align_bytes, 0};
+    cache->num_plain++;
+    for (int i = 0; i < cache->num_said; i++) {
+        if (memcmp(&cache->said[i], &key, sizeof key) == 0) { return; }
+    }
+    if (cache->num_said == MAX_SAID) { return; }
+    cache->said[cache->num_said++] = key;
+    fprintf(
+        stderr,
+        "warning: cuBLASLt %s for %s, T %d, C %d, OC %d, %s, pointers aligned to %d bytes ---> plain tiles "
+        "stand in, some 100 times slower; multiples of 8 channels are served everywhere\n",
+        why, matmul_kind_text(kind), T, C, OC, sizeof(floatX) == 2 ? "bf16" : "float32", align_bytes);
+}
+
+int64_t matmul_cache_num_plain(const OpsContext* ops) {
+    return ops->matmuls->num_plain;
 }

@@ -27,7 +27,9 @@ typedef struct MatmulCache MatmulCache;
 
 typedef struct {
     cublasLtMatmulAlgo_t algo;
-    int found;  // 0: cuBLASLt serves this not at all, or not with this epilogue
+    int found;        // 0: cuBLASLt serves this not at all, or not with this epilogue
+    const char* why;  // not, where it was asked; else NULL
+    size_t workspace_bytes;
 } MatmulChoice;
 
 MatmulCache* matmul_cache_create(int capability);  // 10 major + minor of the card
@@ -56,6 +58,12 @@ enum {
 void matmul_cache_restrict(OpsContext* ops, int without);
 int matmul_cache_restrictions(const OpsContext* ops);     // a new context's: what suits the card
 int64_t matmul_cache_num_queries(const OpsContext* ops);  // of the heuristic so far
+
+// matmul_plain() stands in for a product that the library refuses, some hundred times slower: counted, and
+// said on stderr once for a kind, C, OC and alignment. matmul_cache_free() says how many there were.
+void matmul_cache_count_plain(OpsContext* ops, MatmulKind kind, int T, int C, int OC, int align_bytes,
+                              const char* why);
+int64_t matmul_cache_num_plain(const OpsContext* ops);
 
 #ifdef __cplusplus
 }

@@ -31,6 +31,12 @@ int matmul_kind_is_fused(MatmulKind kind) {
     return kinds[kind].epilogue != CUBLASLT_EPILOGUE_DEFAULT;
 }
 
+const char* matmul_kind_text(MatmulKind kind) {
+    static const char* const texts[MATMUL_NUM_KINDS] = {"y = x W^T", "y = x W^T + b",   "y = gelu(x W^T + b)",
+                                                        "dx = dy W", "dx = dy W gelu'", "dW += dy^T x"};
+    return texts[kind];
+}
+
 static void set(MatmulProblem* problem, cublasLtMatmulDescAttributes_t attribute, const void* value,
                 size_t num_bytes) {
     CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(&problem->desc, attribute, value, num_bytes));

@@ -48,6 +48,7 @@ typedef struct {
 void matmul_problem_init(MatmulProblem* problem, MatmulKind kind, const MatmulOperands* operands, int T,
                          int C, int OC);
 int matmul_kind_is_fused(MatmulKind kind);  // it has an epilogue
+const char* matmul_kind_text(MatmulKind kind);
 
 #ifdef __cplusplus
 }

@@ -262,6 +262,29 @@ static void a_refused_token_count_is_asked_for_itself(void) {
     pair_release();
 }
 
+// A shape that the library refuses: plain tiles, right, and counted; so where it refuses only the call.
+static void refused_products_are_counted(void) {
+    static const char* const names[] = {"EMU_CUBLASLT_REFUSE", "EMU_CUBLASLT_REFUSE_CALL"};
+    if (strstr(ops_device_name(ops), "emulat") == NULL) { return; }
+    for (int i = 0; i < 2; i++) {
+        OpsContext* mine = ops_create(1);
+        Pair x = pair_random(20 * 16, 1.0), w = pair_random(8 * 16, 1.0), b = pair_random(8, 1.0);
+        Pair out = pair_filled(20 * 8, NAN);
+        ops_sync(ops);
+        setenv(names[i], "15", 1);  // CUBLAS_STATUS_NOT_SUPPORTED
+        matmul_forward(pair_x(out), pair_x(x), pair_x(w), pair_x(b), 20, 16, 8, mine);
+        matmul_forward(pair_x(out), pair_x(x), pair_x(w), NULL, 12, 16, 8, mine);
+        matmul_forward(pair_x(out), pair_x(x), pair_x(w), pair_x(b), 20, 16, 8, mine);
+        unsetenv(names[i]);
+        CHECK_EQ(matmul_cache_num_plain(mine), 3);  // the epilogue is asked for first, and not counted
+        ops_free(mine);
+        cpu_matmul_forward(out.host, x.host, w.host, b.host, 20, 16, 8);
+        CHECK_PAIR(out, tolerance(16, out.num_values));
+        pair_release();
+    }
+    CHECK_EQ(matmul_cache_num_plain(ops), 0);  // odd shapes, odd pointers, tests without the library: none
+}
+
 static void equal_calls_give_equal_bits(void) {
     const int T = 700, C = 48, OC = 40;
     Pair d = pair_random((size_t)T * OC, 1.0), x = pair_random((size_t)T * C, 1.0);
@@ -292,6 +315,7 @@ int main(int argc, char** argv) {
     RUN(one_question_per_bucket);
     RUN(a_full_table_still_serves);
     RUN(a_refused_token_count_is_asked_for_itself);
+    RUN(refused_products_are_counted);
     RUN(equal_calls_give_equal_bits);
     cuda_test_end();
     return test_end();

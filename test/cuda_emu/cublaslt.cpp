@@ -6,8 +6,9 @@ Refused, with the reason on stderr (cuBLASLt documentation, cublasLtMatmul(), an
 types that do not go together, shapes that do not fit, operands less aligned than the algorithm was promised,
 an epilogue without its pointers, an aux matrix whose leading dimension is not a multiple of 8, too little
 workspace. Besides, an algorithm runs only what its heuristic was asked for, or less in m, n and k; nothing
-else with EMU_CUBLASLT_PICKY=1. Reduction schemes that may differ from run to run are not accepted without
-EMU_CUBLASLT_ANY=1, for programs that leave the choice to the library.
+else with EMU_CUBLASLT_PICKY=1. EMU_CUBLASLT_REFUSE=15: the heuristic answers with that status
+(cublasStatus_t), EMU_CUBLASLT_REFUSE_CALL=15: the product. Reduction schemes that may differ from run to run
+are not accepted without EMU_CUBLASLT_ANY=1, for programs that leave the choice to the library.
 */
 #include "cublaslt.h"
 
@@ -171,6 +172,16 @@ static cublasStatus_t check_operands(const Matmul& call, const uint8_t alignment
     return CUBLAS_STATUS_SUCCESS;
 }
 
+// At every call: a test may set it. "15:64": only where D has 64 rows.
+static cublasStatus_t told_to_refuse(const char* name, const Matmul& call) {
+    const char* status = getenv(name);
+    const char* rows = status != nullptr ? strchr(status, ':') : nullptr;
+    if (status == nullptr || (rows != nullptr && (uint64_t)atoi(rows + 1) != call.m())) {
+        return CUBLAS_STATUS_SUCCESS;
+    }
+    return (cublasStatus_t)atoi(status);
+}
+
 static cublasStatus_t check_algo(const Matmul& call, const MatmulAlgo& algo) {
     const char* picky = getenv("EMU_CUBLASLT_PICKY");  // at every call: a test may set it
     const bool larger = call.m() > algo.m || call.n() > algo.n || call.k() > algo.k;
@@ -218,6 +229,7 @@ const char* cublasLtGetStatusString(cublasStatus_t status) {
         case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
         case CUBLAS_STATUS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
         case CUBLAS_STATUS_EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
+        case CUBLAS_STATUS_INTERNAL_ERROR: return "CUBLAS_STATUS_INTERNAL_ERROR";
         default: return "CUBLAS_STATUS_?";
     }
 }
@@ -382,7 +394,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                          0};
     const MatmulPreference* preference = (const MatmulPreference*)handle;
     *num_found = 0;
-    const cublasStatus_t status = check_problem(call);
+    cublasStatus_t status = told_to_refuse("EMU_CUBLASLT_REFUSE", call);
+    if (status == CUBLAS_STATUS_SUCCESS) { status = check_problem(call); }
     if (status != CUBLAS_STATUS_SUCCESS) { return status; }
     if (!settings().any_reduction &&
         (preference->reduction_schemes &
@@ -404,6 +417,23 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
         results[i].wavesCount = 1.0f;
         *num_found = i + 1;
     }
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void* value, size_t num_bytes, size_t* written) {
+    const uint32_t about = attribute == CUBLASLT_ALGO_CONFIG_ID ? 1 + (uint32_t)((const MatmulAlgo*)algo)->idx
+                           : attribute == CUBLASLT_ALGO_CONFIG_SPLITK_NUM ? 1u
+                                                                          : 0u;
+    *written =
+        attribute == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID || attribute == CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID
+            ? 2
+            : 4;
+    if (num_bytes != *written) {
+        return refuse(CUBLAS_STATUS_INVALID_VALUE, "attribute %d has not %zu bytes", (int)attribute,
+                      num_bytes);
+    }
+    memcpy(value, &about, num_bytes);
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
@@ -448,7 +478,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
         workspace_bytes};
     static const uint8_t usual_alignment[4] = {16, 16, 16, 16};
     const MatmulAlgo* algo = (const MatmulAlgo*)opaque;  // NULL: the library chooses
-    cublasStatus_t status = check_problem(call);
+    cublasStatus_t status = told_to_refuse("EMU_CUBLASLT_REFUSE_CALL", call);
+    if (status == CUBLAS_STATUS_SUCCESS) { status = check_problem(call); }
     if (status == CUBLAS_STATUS_SUCCESS && algo != nullptr) { status = check_algo(call, *algo); }
     if (status == CUBLAS_STATUS_SUCCESS) {
         status = check_operands(call, algo != nullptr ? algo->alignment : usual_alignment);

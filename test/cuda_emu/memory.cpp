@@ -250,10 +250,17 @@ static cudaError_t check_advice(const void* pointer, size_t num_bytes, const cha
     const char* wrong = is_managed(pointer) ? range_error(pointer, num_bytes) : "is not managed";
     return wrong == nullptr ? cudaSuccess : error(cudaErrorInvalidValue, "%s: the memory %s", what, wrong);
 }
-cudaError_t cudaMemAdvise(const void* pointer, size_t num_bytes, cudaMemoryAdvise, cudaMemLocation) {
+#if CUDART_VERSION >= 13000
+#define MEMORY_PLACE cudaMemLocation
+#define PREFETCH_FLAGS , unsigned
+#else  // a device's number
+#define MEMORY_PLACE int
+#define PREFETCH_FLAGS
+#endif
+cudaError_t cudaMemAdvise(const void* pointer, size_t num_bytes, cudaMemoryAdvise, MEMORY_PLACE) {
     return check_advice(pointer, num_bytes, "cudaMemAdvise");
 }
-cudaError_t cudaMemPrefetchAsync(const void* pointer, size_t num_bytes, cudaMemLocation, unsigned,
+cudaError_t cudaMemPrefetchAsync(const void* pointer, size_t num_bytes, MEMORY_PLACE PREFETCH_FLAGS,
                                  cudaStream_t) {
     return check_advice(pointer, num_bytes, "cudaMemPrefetchAsync");
 }

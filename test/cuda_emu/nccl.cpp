@@ -99,6 +99,22 @@ static ncclResult_t answer(ncclComm* comm) {
     return comm->polls_left > 0 ? ncclInProgress : ncclSuccess;
 }
 
+static void free_comm(ncclComm* comm) {
+    nccl_disconnect(comm);
+    PMPI_Comm_free(&comm->mpi);
+    PMPI_Comm_free(&comm->control);
+    delete comm;
+}
+
+static ncclResult_t start(ncclComm* made, ncclComm_t* out) {
+    if (!nccl_connect_at_start(made)) {
+        free_comm(made);
+        return refuse(ncclUnhandledCudaError, "Cuda failure 2 'out of memory': no room for a communicator");
+    }
+    *out = made;
+    return answer(made);
+}
+
 // NCCL 2.28 refuses two ranks on one card (init.cc): same host (NCCL_HOSTID counts as its name), same device.
 static ncclResult_t check_devices(ncclComm* comm) {
     struct Place {
@@ -126,7 +142,11 @@ static ncclResult_t check_devices(ncclComm* comm) {
 }
 
 // --- operations ------------------------------------------------------------------------------
-static void flush_group() {
+static ncclResult_t no_memory() {
+    return refuse(ncclUnhandledCudaError, "Cuda failure 2 'out of memory': no room to connect");
+}
+
+static ncclResult_t flush_group() {
     while (!open_group.empty()) {  // communicator by communicator, in the order of their first operations
         ncclComm* comm = open_group[0].comm;
         std::vector<NcclOp> mine, others;
@@ -136,9 +156,11 @@ static void flush_group() {
                 fail("one group, one communicator, two streams: not emulated ---> use one stream");
             }
         }
-        nccl_enqueue(mine);
         open_group = others;
+        if (!nccl_connect(comm, mine)) { return no_memory(); }
+        nccl_enqueue(mine);
     }
+    return ncclSuccess;
 }
 
 static const char* memory_error(const void* pointer, size_t num_bytes) {
@@ -178,8 +200,8 @@ static ncclResult_t add(const NcclOp& op) {
     if (wrong != nullptr) { return refuse(ncclInvalidArgument, "the memory of an operation %s", wrong); }
     open_group.push_back(op);
     if (group_depth > 0) { return ncclSuccess; }
-    flush_group();
-    return answer(comm);
+    const ncclResult_t result = flush_group();
+    return result == ncclSuccess ? answer(comm) : result;
 }
 
 }  // namespace emu
@@ -234,13 +256,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int num_ranks, ncclUniqueI
     ncclComm* made = new_comm(meet(id, num_ranks, rank), config);
     const ncclResult_t result = check_devices(made);
     if (result != ncclSuccess) {
-        PMPI_Comm_free(&made->mpi);
-        PMPI_Comm_free(&made->control);
-        delete made;
+        free_comm(made);
         return result;
     }
-    *comm = made;
-    return answer(made);
+    return start(made, comm);
 }
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int num_ranks, ncclUniqueId id, int rank) {
     return ncclCommInitRankConfig(comm, num_ranks, id, rank, nullptr);
@@ -251,9 +270,9 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* co
     MPI_Comm mpi = MPI_COMM_NULL;
     MPI_Comm_split(parent->control, color == NCCL_SPLIT_NOCOLOR ? MPI_UNDEFINED : color, key, &mpi);
     if (mpi == MPI_COMM_NULL) { return ncclSuccess; }
-    *comm = new_comm(mpi, config);
-    if (config == nullptr) { (*comm)->blocking = parent->blocking; }
-    return answer(*comm);
+    ncclComm* made = new_comm(mpi, config);
+    if (config == nullptr) { made->blocking = parent->blocking; }
+    return start(made, comm);
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     run_until([=] { return comm->aborted || comm->done == comm->issued; }, "ncclCommFinalize");
@@ -262,10 +281,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     if (comm == nullptr) { return ncclSuccess; }
     ncclCommFinalize(comm);
-    if (comm->aborted) { return ncclSuccess; }
-    PMPI_Comm_free(&comm->mpi);
-    PMPI_Comm_free(&comm->control);
-    delete comm;
+    if (!comm->aborted) { free_comm(comm); }
     return ncclSuccess;
 }
 // What it has queued ends without having happened. (The handle is kept: tasks name it.)
@@ -315,10 +331,9 @@ ncclResult_t ncclGroupEnd() {
     if (--group_depth > 0 || open_group.empty()) { return ncclSuccess; }
     std::vector<ncclComm*> comms;
     for (const NcclOp& op : open_group) { comms.push_back(op.comm); }
-    flush_group();
-    ncclResult_t result = ncclSuccess;
+    ncclResult_t result = flush_group();
     for (ncclComm* comm : comms) {
-        if (answer(comm) != ncclSuccess) { result = ncclInProgress; }
+        if (result == ncclSuccess && answer(comm) != ncclSuccess) { result = ncclInProgress; }
     }
     return result;
 }

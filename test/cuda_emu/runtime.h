@@ -32,9 +32,10 @@ struct Settings {
     bool any_reduction;    // EMU_CUBLASLT_ANY=1: also reduction schemes that differ from run to run
     bool nccl_serial;      // EMU_NCCL_SERIAL=1: NCCL operations of all communicators one after the other
     bool nccl_check;  // EMU_NCCL_CHECK=0: lengths that do not match behave as on a GPU (silence, or a hang)
-    bool trace;       // EMU_TRACE=1: a line for every task that ends
-    bool profile;     // EMU_PROFILE=1: time per kernel, at the end
-    int rank;         // of mpirun; -1 without
+    size_t nccl_connect_bytes;  // EMU_NCCL_CONNECT_BYTES=4 MiB: device memory that a connection takes
+    bool trace;                 // EMU_TRACE=1: a line for every task that ends
+    bool profile;               // EMU_PROFILE=1: time per kernel, at the end
+    int rank;                   // of mpirun; -1 without
 };
 const Settings& settings();
 

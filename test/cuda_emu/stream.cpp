@@ -39,6 +39,7 @@ const Settings& settings() {
         .any_reduction = number("EMU_CUBLASLT_ANY", 0) != 0,
         .nccl_serial = number("EMU_NCCL_SERIAL", 0) != 0,
         .nccl_check = number("EMU_NCCL_CHECK", 1) != 0,
+        .nccl_connect_bytes = (size_t)number("EMU_NCCL_CONNECT_BYTES", 4 << 20),
         .trace = number("EMU_TRACE", 0) != 0,
         .profile = number("EMU_PROFILE", 0) != 0,
         .rank = (int)number("OMPI_COMM_WORLD_RANK", number("PMI_RANK", -1)),

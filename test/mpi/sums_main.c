@@ -1,9 +1,11 @@
 // sums_main.c -- sums between GPUs against plain loops: tied groups on random stages, then replicas, by NCCL
 // and through pinned memory, queued behind work that is not done yet; test/test_cuda_train.sh drives it.
 //     mpirun -np 4 cuda_sums nccl|mpi
+//     mpirun -np 2 cuda_sums alone     rank 1 does not come to its first sum
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../../dynapipe_plugin/cuda/sums_nccl.h"
 #include "../../dynapipe_plugin/cuda/sums_staged.h"
@@ -81,17 +83,29 @@ static Status sum_once(Rank* rank, const TiedCase* it, int32_t me) {
     return STATUS_OK;
 }
 
+static int64_t free_bytes(void) {
+    size_t left = 0, total;
+    (void)cudaMemGetInfo(&left, &total);
+    return (int64_t)left;
+}
+
+// No sum takes memory: what is there before the first step is there after it.
+static Status sum_often(Rank* rank, const TiedCase* it, int32_t me) {
+    int64_t before_bytes = free_bytes();
+    for (int step = 0; step < NUM_STEPS; step++) { TRY(sum_once(rank, it, me)); }
+    EXPECT(free_bytes() == before_bytes);
+    return STATUS_OK;
+}
+
 static Status run_cases(Rank* rank, int32_t num_ranks, int32_t me) {
     Rng rng = rng_seed(5);  // alike on all ranks
     int32_t num_groups = 0;
     for (int c = 0; c < NUM_CASES; c++) {
         TiedCase it;
         int32_t R = c % 3 == 0 && num_ranks % 2 == 0 ? 2 : 1;
-        tied_case_draw(&it, &rng, num_ranks / R, R, rng_between(&rng, 1, c == 1 ? 300000 : 3000));
+        tied_case_draw(&it, &rng, num_ranks / R, R, c < 2 ? 300000 : rng_between(&rng, 1, 3000));
         Status status = open_sums(rank, &it, me);
-        for (int step = 0; step < NUM_STEPS && status == STATUS_OK; step++) {
-            status = sum_once(rank, &it, me);
-        }
+        if (status == STATUS_OK) { status = sum_often(rank, &it, me); }
         TRY(status);
         num_groups += rank->tied.num_groups;
         close_sums(rank);
@@ -100,18 +114,30 @@ static Status run_cases(Rank* rank, int32_t num_ranks, int32_t me) {
     return STATUS_OK;
 }
 
-static Status run(Transport* t, bool by_nccl) {
-    Rank rank = {.by_nccl = by_nccl};
+// The first sum over replicas where connections are made late: the host waits inside, for ever.
+static Status wait_alone(Rank* rank, int32_t me) {
+    enum { NUM_VALUES = 1 << 16 };
+    float* grads;
+    CUDA_TRY(cudaMalloc((void**)&grads, NUM_VALUES * sizeof *grads));
+    TRY(nccl_world_open(&rank->nccl, rank->cuda, &rank->world, 1, rank->world.num_ranks));
+    TRY(sums_nccl_open(&rank->sums, rank->nccl, &rank->tied));
+    if (me == 1) { sleep(10); }
+    return rank->sums.api->reduce_scatter(rank->sums.ctx, grads, NUM_VALUES, DYNAPIPE_FLOAT32);
+}
+
+static Status run(Transport* t, const char* mode) {
+    bool alone = strcmp(mode, "alone") == 0;
+    Rank rank = {.by_nccl = alone || strcmp(mode, "nccl") == 0};
     int32_t ranks[RANKS_MAX];
     int num_devices;
     Device device;
     for (int32_t r = 0; r < t->num_ranks; r++) { ranks[r] = r; }
-    TRY(collective_init(&rank.world, t, ranks, t->num_ranks, (int64_t)20 * 1000000000));
+    TRY(collective_init(&rank.world, t, ranks, t->num_ranks, (int64_t)(alone ? 1 : 20) * 1000000000));
     CUDA_TRY(cudaGetDeviceCount(&num_devices));
     CUDA_TRY(cudaSetDevice(t->rank % num_devices));
     CUDA_TRY(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking));
     TRY(cuda_device_open(&device, &rank.cuda, rank.stream));
-    TRY(run_cases(&rank, t->num_ranks, t->rank));
+    TRY(alone ? wait_alone(&rank, t->rank) : run_cases(&rank, t->num_ranks, t->rank));
     device_close(&device);
     CUDA_TRY(cudaStreamDestroy(rank.stream));
     collective_free(&rank.world);
@@ -122,7 +148,7 @@ int main(int argc, char** argv) {
     Transport transport;
     Status status = transport_mpi_open(&transport, &argc, &argv);
     if (status == STATUS_OK && transport.num_ranks > RANKS_MAX) { return 1; }
-    if (status == STATUS_OK) { status = run(&transport, argc > 1 && strcmp(argv[1], "nccl") == 0); }
+    if (status == STATUS_OK) { status = run(&transport, argc > 1 ? argv[1] : ""); }
     if (status != STATUS_OK) {
         fprintf(stderr, "rank %d: %s\n", transport.rank, status_message());
         transport.api->abort(transport.ctx, "cuda_sums");

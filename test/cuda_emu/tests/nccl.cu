@@ -3,6 +3,8 @@ nccl.cu -- NCCL on MPI. `nccl collectives`: every operation against a direct com
 rank passes values on around a ring. Others are mistakes (test/test_cuda_emu.sh says what must happen):
     swapped   a rank of the ring sends before it receives, like its neighbour
     lengths   a receive is longer than its send      same-device   all ranks on device 0
+    late      memory grows with the first operation of a kind and length, and not again
+    cold      the swapped ring without connections made before: the hosts wait for each other
     two       two communicators in opposite orders: fine where they may run together, a deadlock where not
 */
 #include <cuda_runtime.h>
@@ -90,6 +92,42 @@ static void collectives_equal_direct_computation(void) {
     CHECK_EQ(ncclCommDestroy(half), ncclSuccess);
 }
 
+// Both directions with both neighbours, in one group.
+static void connect_neighbours(void) {
+    float* data = device_floats(4);
+    const int next = (rank + 1) % num_ranks, previous = (rank + num_ranks - 1) % num_ranks;
+    CHECK_EQ(ncclGroupStart(), ncclSuccess);
+    CHECK_EQ(ncclSend(data, 1, ncclFloat32, next, comm, stream), ncclSuccess);
+    CHECK_EQ(ncclRecv(data + 1, 1, ncclFloat32, previous, comm, stream), ncclSuccess);
+    CHECK_EQ(ncclSend(data + 2, 1, ncclFloat32, previous, comm, stream), ncclSuccess);
+    CHECK_EQ(ncclRecv(data + 3, 1, ncclFloat32, next, comm, stream), ncclSuccess);
+    CHECK_EQ(ncclGroupEnd(), ncclSuccess);
+    CHECK_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+}
+
+static size_t free_bytes(void) {
+    size_t left, total;
+    CHECK_EQ(cudaMemGetInfo(&left, &total), cudaSuccess);
+    return left;
+}
+
+static void connections_are_made_by_first_use(void) {
+    enum { SHORT = 10, LONG = 4096 };
+    const bool early = getenv("NCCL_RUNTIME_CONNECT") != nullptr;
+    float* data = device_floats(LONG);
+    for (int i = 0; i < 4; i++) {  // short and long, first and again
+        const int count = i % 2 == 0 ? SHORT : LONG;
+        const size_t before = free_bytes();
+        CHECK_EQ(ncclAllReduce(data, data, (size_t)count, ncclFloat32, ncclSum, comm, stream), ncclSuccess);
+        CHECK_EQ(free_bytes() < before, i < 2 && !early);
+    }
+    for (int i = 0; i < 2; i++) {
+        const size_t before = free_bytes();
+        connect_neighbours();
+        CHECK_EQ(before - free_bytes() > 1 << 20, i == 0);
+    }
+}
+
 // Even ranks send first. MPI_Barrier: streams must go on while a host waits there.
 static void ring(bool swapped, int longer) {
     float *mine = device_floats(N), *got = device_floats(2 * N);
@@ -144,6 +182,9 @@ int main(int argc, char** argv) {
     }
     if (strcmp(mode, "collectives") == 0) { collectives_equal_direct_computation(); }
     if (strcmp(mode, "ring") == 0) { ring(false, 0); }
+    if (strcmp(mode, "late") == 0) { connections_are_made_by_first_use(); }
+    if (strcmp(mode, "cold") == 0) { ring(rank == 1, 0); }
+    if (strcmp(mode, "swapped") == 0 || strcmp(mode, "lengths") == 0) { connect_neighbours(); }
     if (strcmp(mode, "swapped") == 0) { ring(rank == 1, 0); }
     if (strcmp(mode, "lengths") == 0) { ring(false, rank == 1 ? 1 : 0); }
     if (strcmp(mode, "two") == 0) { two_communicators(); }

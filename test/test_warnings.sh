@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Law: a warning does not stop a user's build, whose compiler may be newer than any that was tried; it stops that of the tests.
+set -u
+cd "$(dirname "$0")/.."
+unset MAKEFLAGS MFLAGS BUILD BACKEND CFLAGS CC WERROR
+passed=0 failed=0 skipped=0
+work=$(mktemp -d)
+trap 'rm -rf "$work" build/warnings' EXIT
+ok() {  # 0|1 (0: fine), what
+    if [ "$1" -eq 0 ]; then passed=$((passed + 1)); echo "ok   $2"; else failed=$((failed + 1)); echo "FAIL $2"; tail -5 "$work/log"; fi
+}
+# In front of every file: what -Wall has something to say of.
+echo 'static int nobody_calls_this(int x) { int nobody_reads_this; return x; }' >"$work/warn.h"
+build() {  # make's arguments...
+    make --no-print-directory -s OUT="$work/out" CFLAGS="-include $work/warn.h" "$@" "$work/out/dev/tasks.o" >"$work/log" 2>&1
+}
+build && grep -q 'warning: .*nobody_reads_this' "$work/log" && [ -s "$work/out/dev/tasks.o" ]
+ok $? "make: a warning is said, and the build goes on"
+rm -rf "$work/out"
+build WERROR=1
+[ $? -ne 0 ] && grep -q 'error: .*nobody_reads_this.*-Werror' "$work/log"
+ok $? "make WERROR=1: it is an error"
+CFLAGS="-include $work/warn.h" BUILD=warnings dev/run_tests.sh --unit >"$work/log" 2>&1
+[ $? -ne 0 ] && grep -q 'error: .*-Werror' build/warnings/log/build.log && ! ls build/warnings/test_* >/dev/null 2>&1
+ok $? "make test, make check: their build ends there"
+
+flags() {  # make's arguments...: what nvcc gets
+    # shellcheck disable=SC2016
+    make --no-print-directory -s BACKEND=cuda --eval='print: ; @echo $(NVCC_FLAGS)' "$@" print
+}
+if make -s BACKEND=cuda cuda-found >"$work/log" 2>&1; then
+    ! flags | grep -q Werror && flags WERROR=1 | grep -q -- '-Werror all-warnings'
+    ok $? "nvcc: the same"
+else
+    echo "skip nvcc: $(head -1 "$work/log")"
+    skipped=1
+fi
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]

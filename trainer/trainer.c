@@ -242,6 +242,7 @@ int trainer_main(int argc, char** argv, const ModelKind* kind) {
     build(t);
     int stop_signal = train(t);
     if (stop_signal == 0) { trainer_export(t); }
+    if (stop_signal == 0) { stop_signal = stop_signal_seen(); }  // too late to change more than the status
     bool failed = t->save_failed || trainer_has_lost(t);
     trainer_close_output(t);
     optimizer_free(&t->optimizer);

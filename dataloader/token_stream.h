@@ -12,6 +12,7 @@ order.
 #include <stdbool.h>
 #include <stdint.h>
 #include "../dynapipe_plugin/base/status.h"
+#include "sample_shards.h"
 
 typedef struct TokenStream TokenStream;
 
@@ -33,3 +34,4 @@ int64_t token_stream_num_tokens(const TokenStream* stream);   // of all files
 int32_t token_stream_vocab(const TokenStream* stream);
 int32_t token_stream_eot_token(const TokenStream* stream);
 int32_t token_stream_tokenizer(const TokenStream* stream);  // SampleTokenizer
+SampleShards* token_stream_shards(TokenStream* stream);     // the files; for sample_verify.h

@@ -70,6 +70,8 @@ double source_validate(Source* source, int step, int max_batches);
 // What the model answers to validation samples from `idx` on, on the main rank's terminal.
 void source_show_samples(Source* source, int idx, int num_samples, int max_tokens);
 
+// Before a checkpoint, on every rank: this rank's part of the data is as it was written.
+void source_verify_data(Source* source);
 // Position in the data, for checkpoints. Valid until the next step.
 void source_position(const Source* source, const void** out, size_t* num_bytes);
 void source_restore(Source* source, const void* position, size_t num_bytes, int step);

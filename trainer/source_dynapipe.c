@@ -87,6 +87,7 @@ void source_open_data(Source* source, const TrainFlags* flags) {
         .num_steps = flags->steps,
         .zero_stage = flags->zero_stage,
         .overfit = flags->overfit,
+        .skip_verify = flags->verify == 0,
     };
     check(source, dynapipe_open_data(source->dp, &run));
     check(source, dynapipe_data_info(source->dp, &source->info));
@@ -276,6 +277,12 @@ void source_show_samples(Source* source, int idx, int num_samples, int max_token
 
 void source_position(const Source* source, const void** out, size_t* num_bytes) {
     check((Source*)(uintptr_t)source, dynapipe_position(source->dp, out, num_bytes));
+}
+
+void source_verify_data(Source* source) {
+    const void* position;
+    size_t num_bytes;
+    source_position(source, &position, &num_bytes);  // waits for it
 }
 
 void source_restore(Source* source, const void* position, size_t num_bytes, int step) {

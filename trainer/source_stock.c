@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "../dataloader/sample_file.h"
+#include "../dataloader/sample_verify.h"
 #include "../llmc/llmc_error.h"
 #include "../llmc/token_text.h"
 #include "answers.h"
@@ -20,10 +21,11 @@ struct Source {
     OpsContext* ops;
     Model* model;
     StockStream train, val;
+    SampleVerify* verify;  // NULL with --verify 0
     TokenText text;
     int num_steps, micro_steps;  // of the run; per optimizer step
     int step;                    // done
-    int64_t position;            // batches drawn
+    int64_t* position;           // of checkpoints: batches drawn, then the content_ids of -i's files
     struct timespec begin;       // of the step at hand
     float* losses;               // of all batches of a step
     void *acts, *scratch;        // on the device
@@ -33,6 +35,10 @@ void source_die(Source* source, const char* why) {
     (void)source;
     fprintf(stderr, "error: %s\n", why);
     exit(EXIT_FAILURE);
+}
+
+static void check(Source* source, Status status) {
+    if (status != STATUS_OK) { source_die(source, status_message()); }
 }
 
 Source* source_open(int* argc, char*** argv, const ModelKind* kind) {
@@ -45,6 +51,7 @@ Source* source_open(int* argc, char*** argv, const ModelKind* kind) {
 }
 
 void source_close(Source* source) {
+    sample_verify_stop(source->verify);
     stock_stream_close(&source->train);
     stock_stream_close(&source->val);
     token_text_free(&source->text);
@@ -54,6 +61,7 @@ void source_close(Source* source) {
     }
     ops_free(source->ops);
     free(source->losses);
+    free(source->position);
     free(source);
 }
 
@@ -78,13 +86,28 @@ static void open_validation(Source* source) {
     const TrainFlags* flags = &source->flags;
     if (flags->val_pattern == NULL) { return; }
     stock_stream_open(&source->val, flags, source->kind, flags->val_pattern, false, 0);
-    int val_vocab = stock_stream_vocab(&source->val), train_vocab = stock_stream_vocab(&source->train);
-    if (val_vocab == train_vocab) { return; }
-    char why[160];
-    snprintf(why, sizeof why,
-             "-j: vocabulary of %d, but the training data has %d ---> prepare both with the same tokenizer",
-             val_vocab, train_vocab);
-    source_die(source, why);
+    check(source,
+          sample_shards_check_vocab(stock_stream_shards(&source->train), stock_stream_shards(&source->val)));
+}
+
+static size_t position_bytes(Source* source) {
+    return (size_t)(1 + stock_stream_shards(&source->train)->num_files) * sizeof(int64_t);
+}
+
+// The data is read through beside the training, as with the plugin (sample_verify.h).
+static void open_verification(Source* source) {
+    SampleShards* shards[2] = {stock_stream_shards(&source->train)};
+    bool has_val = source->flags.val_pattern != NULL;
+    if (has_val) { shards[1] = stock_stream_shards(&source->val); }
+    source->position = (int64_t*)llmc_alloc(position_bytes(source), "the position");
+    memset(source->position, 0, position_bytes(source));
+    if (source->flags.verify == 0) { return; }
+    check(source, sample_verify_start(&source->verify, shards, has_val ? 2 : 1, 0, 1));
+}
+
+void source_verify_data(Source* source) {
+    check(source, sample_verify_wait(source->verify));
+    sample_shards_write_contents(stock_stream_shards(&source->train), source->position + 1);
 }
 
 void source_open_data(Source* source, const TrainFlags* flags) {
@@ -104,6 +127,7 @@ void source_open_data(Source* source, const TrainFlags* flags) {
     }
     source->micro_steps = (int)(batch_tokens / rows_tokens);
     open_validation(source);
+    open_verification(source);
     int64_t epoch_steps = stock_stream_num_batches(&source->train) / source->micro_steps;
     source->num_steps = flags->steps >= 0 ? flags->steps : (int)epoch_steps;
     token_text_find(&source->text, flags->train_pattern);
@@ -176,6 +200,7 @@ static int64_t count_rows(Source* source) {
 double source_step(Source* source) {
     const ModelKind* kind = source->kind;
     clock_gettime(CLOCK_MONOTONIC, &source->begin);
+    check(source, sample_verify_damage(source->verify));
     model_zero_grads(source->model);
     if (source->flags.overfit) { stock_stream_reset(&source->train); }
     int64_t num_rows = count_rows(source), at = 0;
@@ -191,7 +216,8 @@ double source_step(Source* source) {
     ops_sync(source->ops);
     double loss = 0;
     for (int64_t i = 0; i < at; i++) { loss += (double)source->losses[i]; }
-    source->position = stock_stream_position(&source->train);
+    source->position[0] = stock_stream_position(&source->train);
+    if (++source->step == source->num_steps) { check(source, sample_verify_wait(source->verify)); }
     return loss / (double)num_rows;
 }
 
@@ -314,12 +340,13 @@ void source_show_samples(Source* source, int idx, int num_samples, int max_token
 }
 
 void source_position(const Source* source, const void** out, size_t* num_bytes) {
-    *out = &source->position;
-    *num_bytes = sizeof source->position;
+    *out = source->position;
+    *num_bytes = position_bytes((Source*)(uintptr_t)source);
 }
 
 void source_restore(Source* source, const void* position, size_t num_bytes, int step) {
-    if (num_bytes != sizeof source->position) {
+    const SampleShards* shards = stock_stream_shards(&source->train);
+    if (num_bytes >= 5 && memcmp(position, "DPPOS", 5) == 0) {
         char why[160];
         snprintf(
             why, sizeof why,
@@ -327,9 +354,13 @@ void source_restore(Source* source, const void* position, size_t num_bytes, int 
             source->kind->name);
         source_die(source, why);
     }
-    memcpy(&source->position, position, num_bytes);
+    // Of llm.c's files it is known once they were read.
+    check(source, sample_verify_wait(source->verify));
+    int64_t num_ids = (int64_t)(num_bytes / sizeof(int64_t)) - 1;
+    check(source, sample_shards_check_contents(shards, (const int64_t*)position + 1, num_ids));
+    memcpy(source->position, position, position_bytes(source));
     source->step = step;
-    stock_stream_seek(&source->train, source->position);
+    stock_stream_seek(&source->train, source->position[0]);
 }
 
 const char* source_dump_gradients(const Source* source) {

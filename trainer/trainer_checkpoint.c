@@ -42,6 +42,7 @@ void trainer_save(Trainer* t) {
     char model_path[CHECKPOINT_PATH_CHARS], state_path[CHECKPOINT_PATH_CHARS], error[LLMC_ERROR_CHARS] = "";
     const char* directory = t->flags.output_dir;
     bool is_main = source_is_main(t->source), ok = true;
+    source_verify_data(t->source);
     checkpoint_path(model_path, directory, CHECKPOINT_MODEL_FILE, t->step);
     checkpoint_path(state_path, directory, CHECKPOINT_STATE_FILE, t->step);
     if (is_main) { ok = create_files(t, model_path, state_path, error); }

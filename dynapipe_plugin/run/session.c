@@ -118,6 +118,7 @@ void dynapipe_close(Dynapipe* dp) {
     if (dp == NULL) { return; }
     session_plan_stop(dp);
     session_report_close(dp);
+    session_verify_stop(dp);
     loader_close(dp->train);
     loader_close(dp->val);
     executor_free(dp->executor);

@@ -4,6 +4,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
     session.c          open, close, ranks, sums, errors
     session_options.c  the option table
     session_data.c     data, what is asked of the planner
+    session_verify.c   the data is the same on all ranks, and as it was written
     session_model.c    the model put in, what of it a rank counts
     session_stages.c   the stage split and the effort of plans, for the mixture
     session_noise.c    the noise that plans are chosen for
@@ -19,6 +20,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 #include <pthread.h>
 #include "../../dataloader/collate.h"
 #include "../../dataloader/loader.h"
+#include "../../dataloader/sample_verify.h"
 #include "../base/arena.h"
 #include "../dynapipe.h"
 #include "../plan/cost_model.h"
@@ -79,6 +81,7 @@ struct Dynapipe {
 
     DynapipeRun_v1 run;
     Loader *train, *val;
+    SampleVerify* verify;     // NULL: not asked for
     int32_t num_tasks;        // of the training data, then those that only the validation data has
     const char** task_names;  // [num_tasks] borrowed from the loaders
     int32_t* val_task;        // the validation data's tasks among these
@@ -128,6 +131,13 @@ enum {
 CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t step_idx);
 
 ShapeRules session_rules(const DynapipeShapes_v1* shapes);  // the planner's
+
+// session_verify.c
+// Behind loader_open(): STATUS_MISMATCH with the file's name where two ranks have other contents, or -i and
+// -j another tokenizer; then begins to verify. A collective.
+Status session_verify_start(Dynapipe* dp);
+Status session_verify_wait(const Dynapipe* dp);  // until this rank's part is verified
+void session_verify_stop(Dynapipe* dp);
 
 // session_stages.c
 enum { SESSION_MIXTURE = 4 };

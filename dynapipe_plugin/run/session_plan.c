@@ -153,6 +153,8 @@ int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes) {
     if (dp->now == NULL) {
         return (int)FAIL(STATUS_OUT_OF_RANGE, "no step has run: there is no position to save");
     }
+    Status status = session_verify_wait(dp);
+    if (status != STATUS_OK) { return (int)status; }
     *out = dp->now->batch.position;
     *num_bytes = dp->now->batch.position_bytes;
     return (int)session_noise_position((SessionNoise*)(uintptr_t)&dp->noise, out, num_bytes);

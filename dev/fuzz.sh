@@ -2,8 +2,9 @@
 # dev/fuzz.sh [SECONDS | --runs N] [NAME...]: test/fuzz/fuzz_NAME.c (all of them) under libFuzzer with address and undefined-behaviour
 # sanitizers, SECONDS [60] or N executions each. Seeds come from test/fuzz/corpus/NAME, words from test/fuzz/NAME.dict, flags from a
 # target's line "// libFuzzer: FLAGS"; finds stay in build/fuzz/corpus/NAME and are gone on from, crashing inputs in build/fuzz. What was
-# executed is counted in build/fuzz/corpus.txt (name, executions, seconds, coverage). dev/fuzz.sh --keep [NAME...]: test/fuzz/corpus/NAME becomes the
-# fewest inputs, each below 4 KiB, that cover what was found.
+# executed is counted in build/fuzz/corpus.txt (name, executions, seconds, coverage, exit status).
+# dev/fuzz.sh --keep [NAME...]: test/fuzz/corpus/NAME becomes the fewest inputs, each below 4 KiB, that cover what was found.
+# dev/fuzz.sh --table: what has been counted so far, as in dev/results/fuzz.md.
 # FUZZ_OPT=-O0 compiles in a quarter of the time [-O2]; FUZZ_JOBS=N runs N targets at once [1]; FUZZ_FOUND=FOLDER keeps finds elsewhere.
 # Exit 0: nothing found; 1: a crash, a hang or a build error; 77: clang has no fuzzer runtime here.
 set -u
@@ -11,6 +12,7 @@ cd "$(dirname "$0")/.."
 task=fuzz limit=-max_total_time=60
 case ${1:-} in
     --keep) task=keep; shift;;
+    --table) task=table; shift;;
     --runs) limit=-runs=$2; shift 2;;
     [0-9]*) limit=-max_total_time=$1; shift;;
 esac
@@ -23,6 +25,16 @@ mkdir -p "$out/log" "$objects_at"
 # a fifth of the time goes into the stacks of allocations and what is kept of freed memory
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 export ASAN_OPTIONS=${ASAN_OPTIONS:-malloc_context_size=2:quarantine_size_mb=16}
+
+if [ $task = table ]; then
+    echo "| parser | executions | seconds | executions/s | coverage | stopped by a find |"
+    echo "|---|---|---|---|---|---|"
+    sort "$found.txt" | awk '{ if ($1 != name) { show(); name = $1; runs = seconds = finds = cover = 0 }
+               runs += $2; seconds += $3; if ($4 > cover) cover = $4; finds += $5 != 0; all += $2; all_seconds += $3; all_finds += $5 != 0 }
+        function show() { if (name != "") printf "| %s | %d | %d | %d | %d | %d |\n", name, runs, seconds, runs / (seconds > 0 ? seconds : 1), cover, finds }
+        END { show(); printf "| **all** | %d | %d | %d | | %d |\n", all, all_seconds, all / (all_seconds > 0 ? all_seconds : 1), all_finds }'
+    exit 0
+fi
 
 echo 'int LLVMFuzzerTestOneInput(const char* d, long n); int LLVMFuzzerTestOneInput(const char* d, long n) { return d[n - n]; }' >"$out/probe.c"
 if ! clang -fsanitize=fuzzer "$out/probe.c" -o "$out/probe" >"$out/log/probe.log" 2>&1; then
@@ -76,13 +88,13 @@ run_target() {
         -print_final_stats=1 -artifact_prefix="$out/$name-" >"$log" 2>&1
     rc=$?
     runs=$(awk '/number_of_executed_units/ {runs = $2} END {print runs}' "$log")
-    cover=$(grep -aoE 'cov: [0-9]+' "$log" | tail -1)
-    echo "$name ${runs:-0} $((SECONDS - began)) ${cover#cov: } $rc" >>"$found.txt"
+    cover=$(grep -aoE 'cov: [0-9]+' "$log" | tail -1 | cut -d' ' -f2)
+    echo "$name ${runs:-0} $((SECONDS - began)) ${cover:-0} $rc" >>"$found.txt"
     if [ $rc -eq 0 ]; then
-        printf 'ok   %-16s %9s runs, %s, %s s\n' "$name" "${runs:-0}" "$cover" $((SECONDS - began))
+        printf 'ok   %-17s %9s runs, coverage %s, %s s\n' "$name" "${runs:-0}" "$cover" $((SECONDS - began))
     else
         grep -aE 'ERROR|SUMMARY|Test unit written' "$log" | head -5
-        printf 'FAIL %-16s %9s runs; the input is %s*, the log %s\n' "$name" "${runs:-0}" "$out/$name-" "$log"
+        printf 'FAIL %-17s %9s runs; the input is %s*, the log %s\n' "$name" "${runs:-0}" "$out/$name-" "$log"
     fi
     return $rc
 }

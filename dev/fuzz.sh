@@ -58,11 +58,13 @@ build_lib() {
 }
 # shellcheck disable=SC2012
 newest_header=$(find dynapipe_plugin dataloader tool llmc test/fuzz/memory_files.h -name '*.h' -printf '%T@ %p\n' | sort -n | tail -1 | cut -d' ' -f2)
-if ! build_lib >"$out/log/build.log" 2>&1; then
+exec 9>"$out/lock"  # of several of these at once, one builds
+if ! { flock 9 && build_lib; } >"$out/log/build.log" 2>&1; then
     tail -20 "$out/log/build.log"
     echo "FAIL fuzz: the library does not build"
     exit 1
 fi
+exec 9>&-
 
 # Calls that open and read files find those of test/fuzz/memory_files.h.
 wrapped=$(sed -n 's/^WRAP(\([a-z]*\)).*/-Wl,--wrap=\1/p' test/fuzz/memory_files.c)
@@ -109,12 +111,13 @@ keep_corpus() {
         echo "FAIL $name: see $out/log/$name.log, $name.merge.log"
         return 1
     }
-    local file
-    for file in "$kept"/*; do
-        case ${file##*/} in *[!0-9a-f]*) ;; *) rm -f "$file";; esac  # named by hand: stays
+    local file by_hand
+    for file in "$kept"/*; do  # libFuzzer names files by their SHA-1; those named by hand stay
+        case ${file##*/} in *[!0-9a-f]*) ;; ?????????????*) rm -f "$file";; esac
     done
+    by_hand=$(sha1sum "$kept"/* 2>/dev/null)
     for file in "$fresh"/*; do
-        cmp -s "$file" "$kept"/* 2>/dev/null || cp -n "$file" "$kept/${file##*/}"
+        case $by_hand in *"${file##*/}"*) ;; *) cp "$file" "$kept";; esac
     done
     rm -rf "$fresh"
     echo "$name: $(find "$kept" -type f | wc -l) files, $(du -sb "$kept" | cut -f1) bytes"

@@ -1,6 +1,7 @@
 // problem.c -- which form a file has, and what both share: memory limit and stage split.
 #include "problem.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -30,7 +30,8 @@ if [ $task = table ]; then
     echo "| parser | executions | seconds | executions/s | coverage | stopped by a find |"
     echo "|---|---|---|---|---|---|"
     sort "$found.txt" | awk '{ if ($1 != name) { show(); name = $1; runs = seconds = finds = cover = 0 }
-               runs += $2; seconds += $3; if ($4 > cover) cover = $4; finds += $5 != 0; all += $2; all_seconds += $3; all_finds += $5 != 0 }
+               runs += $2; seconds += $3; if ($4 > cover) cover = $4; finds += is_find($5); all += $2; all_seconds += $3; all_finds += is_find($5) }
+        function is_find(status) { return status != 0 && status != 72 }  # 72: stopped by somebody
         function show() { if (name != "") printf "| %s | %d | %d | %d | %d | %d |\n", name, runs, seconds, runs / (seconds > 0 ? seconds : 1), cover, finds }
         END { show(); printf "| **all** | %d | %d | %d | | %d |\n", all, all_seconds, all / (all_seconds > 0 ? all_seconds : 1), all_finds }'
     exit 0
@@ -86,7 +87,7 @@ run_target() {
         return 1
     fi
     # shellcheck disable=SC2086
-    "$out/fuzz_$name" "$found/$name" $seeds $words -max_len=4096 $more "$limit" -timeout=10 -rss_limit_mb=2048 \
+    "$out/fuzz_$name" "$found/$name" $seeds $words -max_len=4096 $more "$limit" -timeout=60 -rss_limit_mb=2048 \
         -print_final_stats=1 -artifact_prefix="$out/$name-" >"$log" 2>&1
     rc=$?
     runs=$(awk '/number_of_executed_units/ {runs = $2} END {print runs}' "$log")
@@ -107,7 +108,7 @@ keep_corpus() {
     rm -rf "$fresh"
     mkdir -p "$fresh" "$kept"
     build_target "$name" >"$out/log/$name.log" 2>&1 &&
-        "$out/fuzz_$name" -merge=1 -max_len=4095 -timeout=10 "$fresh" "$kept" "$found/$name" >"$out/log/$name.merge.log" 2>&1 || {
+        "$out/fuzz_$name" -merge=1 -max_len=4095 -timeout=60 "$fresh" "$kept" "$found/$name" >"$out/log/$name.merge.log" 2>&1 || {
         echo "FAIL $name: see $out/log/$name.log, $name.merge.log"
         return 1
     }

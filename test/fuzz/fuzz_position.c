@@ -4,8 +4,8 @@ noise that ranks agreed on behind it): refused, or batches can be drawn from the
 out again.
 
 The first byte of an input: bit 0 begins with a true record and takes the rest as changes to it (pairs of
-place and value); bit 1 puts the record's hash right, which random bytes never meet; bit 2: of a loader in file
-order.
+place and value); bit 1 puts the record's hash right, which random bytes never meet; bit 2: of a loader in
+file order.
 */
 // libFuzzer: -max_len=256
 #include <stdio.h>

@@ -241,6 +241,21 @@ uint32_t dynapipe_seed(const Dynapipe* dp);  // --seed
 // omp_set_num_threads() with it.
 int32_t dynapipe_threads(const Dynapipe* dp);
 
+// --- ending early ----------------------------------------------------------------------------------------
+
+// SIGTERM, SIGINT and SIGUSR1 are noted from now on, in place of ending the program (a second SIGINT still
+// does); on all ranks, or on none. NULL: before dynapipe_open(), so that what comes while it waits for the
+// other ranks is noted too. Not called: signals do what they always did.
+void dynapipe_watch_signals(Dynapipe* dp);
+// The signal by which all ranks agree to end, whichever of them got it; 0: none. Agreed on in
+// dynapipe_report() (in the message that it sends anyway), in dynapipe_choose_stages(), and between batches
+// in dynapipe_validate() and dynapipe_generate(), which then break off: the loss is NaN, answers are not
+// whole. After that a program saves and ends, with status 130 for SIGINT, else 0.
+int32_t dynapipe_stop_signal(const Dynapipe* dp);
+// Wall clock since dynapipe_open(), by rank 0's clock at the last dynapipe_report(): the same on all ranks,
+// so that they may save by it.
+double dynapipe_seconds(const Dynapipe* dp);
+
 // --- data ------------------------------------------------------------------------------------------------
 
 typedef struct {
@@ -340,7 +355,8 @@ typedef struct {
     const char* log_dir;    // where metrics.jsonl goes; NULL: nowhere
     int64_t reserved[4];    // 0
 } DynapipeReport_v1;
-// One line on rank 0's terminal, one line in metrics.jsonl, the --trace and --print-plan of their step.
+// One line on rank 0's terminal, one line in metrics.jsonl, the --trace and --print-plan of their step. A
+// line of metrics.jsonl that cannot be written is no error: a warning on rank 0.
 int dynapipe_report(Dynapipe* dp, const DynapipeReport_v1* report);
 
 // A line of metrics.jsonl on the validation after `step` steps. Lists by task, NaN where there is nothing;
@@ -353,6 +369,8 @@ typedef struct {
     int64_t reserved[4];                              // 0
 } DynapipeValidation_v1;
 int dynapipe_report_validation(Dynapipe* dp, const DynapipeValidation_v1* validation);
+// Lines of metrics.jsonl that could not be written so far, on rank 0, for the program's exit status.
+int64_t dynapipe_lost_lines(const Dynapipe* dp);
 
 // Mean loss over at most max_batches batches of the validation data (< 0: all), on the same pipeline.
 // task_loss: (num_tasks), NaN for none; may be NULL.

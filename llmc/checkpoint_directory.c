@@ -71,6 +71,16 @@ static int descending(const void* a, const void* b) {
     return (y > x) - (y < x);
 }
 
+void checkpoint_remove(const char* directory, int step) {
+    static const CheckpointName order[] = {CHECKPOINT_DONE_FILE, CHECKPOINT_STATE_FILE,
+                                           CHECKPOINT_MODEL_FILE};
+    for (int k = 0; k < 3; k++) {
+        char path[CHECKPOINT_PATH_CHARS];
+        checkpoint_path(path, directory, order[k], step);
+        unlink(path);
+    }
+}
+
 void checkpoint_prune(const char* directory, int step, int keep_newest, int keep_multiples_of) {
     if (keep_newest <= 0) { return; }
     int* steps;
@@ -81,13 +91,7 @@ void checkpoint_prune(const char* directory, int step, int keep_newest, int keep
     if (num_steps > 0) { qsort(steps, (size_t)num_steps, sizeof *steps, descending); }
     for (int i = keep_newest; i < num_steps; i++) {
         if (keep_multiples_of > 0 && steps[i] % keep_multiples_of == 0) { continue; }
-        static const CheckpointName order[] = {CHECKPOINT_DONE_FILE, CHECKPOINT_STATE_FILE,
-                                               CHECKPOINT_MODEL_FILE};
-        for (int k = 0; k < 3; k++) {
-            char path[CHECKPOINT_PATH_CHARS];
-            checkpoint_path(path, directory, order[k], steps[i]);
-            unlink(path);
-        }
+        checkpoint_remove(directory, steps[i]);
     }
     free(steps);
 }

@@ -2,10 +2,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "../dataloader/sample_file.h"
 #include "../dataloader/sample_verify.h"
+#include "../dynapipe_plugin/base/clock.h"
+#include "../dynapipe_plugin/base/stop_signal.h"
 #include "../llmc/llmc_error.h"
 #include "../llmc/token_text.h"
 #include "answers.h"
@@ -26,7 +27,7 @@ struct Source {
     int num_steps, micro_steps;  // of the run; per optimizer step
     int step;                    // done
     int64_t* position;           // of checkpoints: batches drawn, then the content_ids of -i's files
-    struct timespec begin;       // of the step at hand
+    int64_t open_ns, begin_ns;   // of the run, of the step at hand
     float* losses;               // of all batches of a step
     void *acts, *scratch;        // on the device
 };
@@ -47,6 +48,8 @@ Source* source_open(int* argc, char*** argv, const ModelKind* kind) {
     Source* source = (Source*)calloc(1, sizeof(Source));
     if (source == NULL) { exit(EXIT_FAILURE); }
     source->kind = kind;
+    source->open_ns = clock_now_ns();
+    stop_signal_watch();
     return source;
 }
 
@@ -80,6 +83,15 @@ void source_print_options(FILE* out) {
 bool source_is_main(const Source* source) {
     (void)source;
     return true;
+}
+
+int source_stop_signal(const Source* source) {
+    (void)source;
+    return stop_signal_seen();
+}
+
+double source_seconds(const Source* source) {
+    return (double)(clock_now_ns() - source->open_ns) / 1e9;
 }
 
 static void open_validation(Source* source) {
@@ -158,6 +170,11 @@ int source_num_steps(const Source* source) {
     return source->num_steps;
 }
 
+int64_t source_batch_tokens(const Source* source) {
+    ModelBatch shape = stock_stream_shape(&source->train);
+    return (int64_t)(shape.num_tokens + shape.num_dec_tokens) * source->micro_steps;
+}
+
 uint32_t source_seed(const Source* source) {
     (void)source;
     return STOCK_SEED;
@@ -199,7 +216,7 @@ static int64_t count_rows(Source* source) {
 
 double source_step(Source* source) {
     const ModelKind* kind = source->kind;
-    clock_gettime(CLOCK_MONOTONIC, &source->begin);
+    source->begin_ns = clock_now_ns();
     check(source, sample_verify_damage(source->verify));
     model_zero_grads(source->model);
     if (source->flags.overfit) { stock_stream_reset(&source->train); }
@@ -238,10 +255,7 @@ static const char* z_text(char* out, size_t out_bytes, double z) {
 }
 
 void source_report(Source* source, int step, const SourceStep* about) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    double ms = (double)(now.tv_sec - source->begin.tv_sec) * 1e3 +
-                (double)(now.tv_nsec - source->begin.tv_nsec) / 1e6;
+    double ms = (double)(clock_now_ns() - source->begin_ns) / 1e6;
     ModelBatch shape = stock_stream_shape(&source->train);
     double tokens = (double)source->micro_steps * (shape.num_tokens + shape.num_dec_tokens);
     char loss_z[24], norm_z[24];
@@ -249,6 +263,11 @@ void source_report(Source* source, int step, const SourceStep* about) {
            source->num_steps, about->loss, z_text(loss_z, sizeof loss_z, about->loss_z), about->norm,
            z_text(norm_z, sizeof norm_z, about->norm_z), about->lr, ms, tokens * 1e3 / ms);
     fflush(stdout);
+}
+
+int64_t source_lost_lines(const Source* source) {
+    (void)source;
+    return 0;
 }
 
 void source_sums(Source* source, double* values, int num_values) {
@@ -275,6 +294,7 @@ double source_validate(Source* source, int step, int max_batches) {
     double loss = 0, num_rows = 0;
     stock_stream_reset(&source->val);
     for (int i = 0; i < num_batches; i++) {
+        if (stop_signal_seen() != 0) { return NAN; }
         ModelBatch batch = stock_stream_next(&source->val);
         batch.token_keys = batch.dec_token_keys = NULL;  // nothing is dropped
         source->kind->forward(source->model, &batch, NULL, NULL, source->acts, source->scratch,
@@ -295,7 +315,7 @@ static void show_text(Source* source, int max_tokens) {
     StockQuestion question = {.prompt = &eot, .num_prompt = 1, .end_token = -1, .max_tokens = limit - 1};
     int num_said = stock_answer(source->model, &question, said);
     printf("  sample  ");
-    token_text_print(&source->text, stdout, said, num_said);
+    answers_print_text(&source->text, said, num_said);
     printf("\n");
     free(said);
 }
@@ -334,7 +354,7 @@ void source_show_samples(Source* source, int idx, int num_samples, int max_token
         show_text(source, max_tokens);
         return;
     }
-    for (int i = 0; i < num_samples && source->val.pairs != NULL; i++) {
+    for (int i = 0; i < num_samples && source->val.pairs != NULL && stop_signal_seen() == 0; i++) {
         show_answer(source, (int64_t)(idx + i) * STRIDE, max_tokens);
     }
 }

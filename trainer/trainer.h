@@ -5,18 +5,20 @@ kind.
     trainer.c             build, loop, free
     trainer_model.c       the model that -e describes or names; --export-hf
     trainer_checkpoint.c  saving, going on, gradients to a file
+    trainer_output.c      the folder of -o, its logs and the run's settings
     source.h              where a step's gradients come from: source_dynapipe.c (the plugin) or source_stock.c
 */
 #pragma once
 
+#include "../dynapipe_plugin/base/save_interval.h"
 #include "../llmc/checkpoint.h"
 #include "../llmc/hf_checkpoint.h"
-#include "../llmc/logger.h"
 #include "../llmc/lr_schedule.h"
 #include "../llmc/model.h"
 #include "../llmc/optimizer.h"
 #include "../llmc/outlier.h"
 #include "../llmc/train_flags.h"
+#include "logger.h"
 #include "source.h"
 
 #ifdef __cplusplus
@@ -25,6 +27,10 @@ extern "C" {
 
 // Where the model comes from: a descriptor, a checkpoint, Hugging Face's files, -o's newest checkpoint.
 typedef enum { MODEL_NEW, MODEL_CHECKPOINT, MODEL_HF, MODEL_RESUMED } ModelSource;
+
+// Checkpoints that nobody asked for must not fill a disk: a run keeps so many of its own (with -n or -nk,
+// what these say). Two, as the newest may turn out damaged.
+enum { TIMED_KEPT = 2 };
 
 typedef struct {
     const ModelKind* kind;
@@ -37,9 +43,15 @@ typedef struct {
     double* squares;  // of parameters by tensor; NULL where the optimizer does not ask
     LrSchedule lr_schedule;
     Logger logger;
+    int export_lock;        // of --export-hf's folder; -1: none
+    bool warned_of_output;  // standard output is lost
     Outlier loss_outlier, norm_outlier;
     int step, num_steps;  // optimizer steps done, of the run
-    bool save_failed;     // the last checkpoint could not be written
+    SaveInterval save_every;
+    int saved_step;               // the last that was saved, or gone on from
+    double saved_s;               // when, by source_seconds()
+    int timed_steps[TIMED_KEPT];  // saved without anybody's -n, newest first; 0: none
+    bool save_failed;             // the last checkpoint could not be written
 } Trainer;
 
 // What main() returns.
@@ -65,6 +77,20 @@ bool trainer_read_master(Trainer* t, const char* model_path, const char* state_p
                          char* error);
 // --dump-gradients. Asked for by name, so a run that cannot write them has failed.
 void trainer_dump_gradients(Trainer* t);
+
+// trainer_output.c
+// Locks -o for this run, and refuses the place of an earlier one unless that is wanted. Nothing of it is
+// touched but what a killed run left unfinished.
+void trainer_open_output(Trainer* t);
+// All is well, the first step is next: what the new run takes the place of goes; a resumed one's logs go back
+// to its step.
+void trainer_begin_output(Trainer* t, ModelSource source);
+// For checkpoints (CheckpointRun.settings); NULL: no memory. What differs is said by the main rank.
+char* trainer_settings(const Trainer* t);
+void trainer_compare_settings(const Trainer* t, const char* saved);
+void trainer_check_printed(Trainer* t);   // once a step
+bool trainer_has_lost(const Trainer* t);  // lines of a log
+void trainer_close_output(Trainer* t);
 
 #ifdef __cplusplus
 }

@@ -26,6 +26,7 @@ with the data (dataloader/task_table.h).
 #include "../../dynapipe_plugin/base/hash.h"
 #include "../../dynapipe_plugin/base/options.h"
 #include "../../dynapipe_plugin/base/printable.h"
+#include "../../dynapipe_plugin/base/standard_output.h"
 
 enum { PREPARE_BAD_LINES_SHOWN = 10 };
 
@@ -375,10 +376,11 @@ static Status parse(PrepareOptions* options, int* argc, char** argv) {
 }
 
 int main(int argc, char** argv) {
+    standard_output_open(false);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             print_help();
-            return 0;
+            return standard_output_close(0, 1);
         }
     }
     PrepareOptions options = {0};
@@ -394,5 +396,5 @@ int main(int argc, char** argv) {
         fprintf(stderr, "prepare_data: %s\n", status_message());
     }
     prepare_free(&prep);
-    return status == STATUS_OK ? 0 : 1;
+    return standard_output_close(status == STATUS_OK ? 0 : 1, 1);
 }

@@ -187,7 +187,15 @@ static void drop_tmp(const char* path) {
     unlink(tmp_of(tmp, path));
 }
 
+void dynapipe_llmc_remove(const char* directory, int32_t step) {
+    Paths paths = paths_of(directory, step);
+    unlink(paths.done);
+    unlink(paths.state);
+    unlink(paths.model);
+}
+
 void dynapipe_llmc_save(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* c, int32_t step) {
+    if (!dynapipe_llmc_begin_save(run, step)) { return; }
     Paths paths = paths_of(c->directory, step);
     bool is_main = dynapipe_llmc_is_main(run);
     const void* position;
@@ -200,6 +208,8 @@ void dynapipe_llmc_save(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* c, int3
     bool saved = all_succeeded(run, status, "checkpoint");
     saved = saved && all_succeeded(run, write_slices(run, c, &paths), "checkpoint");
     saved = saved && all_succeeded(run, is_main ? commit(&paths) : STATUS_OK, "checkpoint");
+    run->save_failed = !saved;
+    if (saved) { dynapipe_llmc_saved(run, c->directory, step); }
     if (!is_main) { return; }
     if (saved) {
         printf("saved %s\n", paths.model);
@@ -322,4 +332,5 @@ static Status resume(DynapipeLlmc* run, DynapipeLlmcCheckpoint* c, int32_t step)
 
 void dynapipe_llmc_resume(DynapipeLlmc* run, DynapipeLlmcCheckpoint* c, int32_t step) {
     dynapipe_llmc_check(run, (int)resume(run, c, step));
+    run->first_step = run->tried_step = run->saved_step = step;
 }

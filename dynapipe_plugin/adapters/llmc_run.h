@@ -11,7 +11,8 @@ llmc_run.h -- a run of the plugin inside a trainer of llm.c's family: what its C
         loss = dynapipe_llmc_step(run);
         ... their optimizer on the slice ...
         dynapipe_llmc_end_step(run, &report);
-        dynapipe_llmc_save(run, &checkpoint, step);
+        if (dynapipe_llmc_is_due(run, step)) { dynapipe_llmc_save(run, &checkpoint, step); }
+        if (dynapipe_llmc_is_told_to_end(run)) { dynapipe_llmc_end(run, directory, step); }
     }
     dynapipe_llmc_close(run);
 
@@ -39,15 +40,15 @@ typedef struct {
     int32_t val_batches;                // of a validation; -1: all
     double lr;                          // 0: the program's
     const char* output_dir;             // checkpoints, metrics.jsonl
-    int32_t checkpoint_every;           // steps; 0: at the end only
+    const char* checkpoint_every;       // steps, or a time (base/save_interval.h); NULL: not given
     int32_t resume;                     // 1: go on from the newest checkpoint in output_dir
     int32_t check_model;                // 1: dynapipe_check_model() in place of training
 } DynapipeLlmcOptions;
 
 // --- session ---------------------------------------------------------------------------------------------
 
-// Takes --fixed-length, with has_options those above (without: --check-model), and the plugin's own out of
-// argv. With --fixed-length nothing is opened: MPI, too, is left to the program.
+// Takes --fixed-length, with has_options those above (without: --checkpoint-every, --check-model), and the
+// plugin's own out of argv. With --fixed-length nothing is opened: MPI, too, is left to the program.
 DynapipeLlmc* dynapipe_llmc_open_as(int32_t header_interface, int* argc, char*** argv, int has_options);
 static inline DynapipeLlmc* dynapipe_llmc_open(int* argc, char*** argv, int has_options) {
     return dynapipe_llmc_open_as(DYNAPIPE_INTERFACE, argc, argv, has_options);
@@ -56,7 +57,9 @@ int dynapipe_llmc_is_on(const DynapipeLlmc* run);  // NULL: no
 // Of these two NULL ends the program: the tree lacks the line that opens the run.
 const DynapipeLlmcOptions* dynapipe_llmc_options(const DynapipeLlmc* run);
 Dynapipe* dynapipe_llmc_session(const DynapipeLlmc* run);  // NULL where it is not on
-void dynapipe_llmc_close(DynapipeLlmc* run);               // NULL is fine
+// The last call about it; NULL is fine. Where lines of metrics.jsonl or on standard output were lost, the
+// program ends here, with status 1.
+void dynapipe_llmc_close(DynapipeLlmc* run);
 // Ends the program on all ranks: `code` of a dynapipe_*() call, if it is not 0; or for a reason of one's own.
 void dynapipe_llmc_check(DynapipeLlmc* run, int code);
 void dynapipe_llmc_die(DynapipeLlmc* run, const char* why);
@@ -110,6 +113,7 @@ typedef struct {
     uint64_t rng_states[2];  // of llm.c's state file: the model's, and before the last update; 0: none
 } DynapipeLlmcCheckpoint;
 
+// Of a step that is saved already: nothing.
 void dynapipe_llmc_save(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* checkpoint, int32_t step);
 // The newest step that is DONE; -1: none, then a run starts afresh.
 int32_t dynapipe_llmc_latest(DynapipeLlmc* run, const char* directory);
@@ -119,6 +123,15 @@ void dynapipe_llmc_resume(DynapipeLlmc* run, DynapipeLlmcCheckpoint* checkpoint,
 // After the first step; otherwise nothing happens.
 void dynapipe_llmc_dump_gradients(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* checkpoint,
                                   const void* grads);
+
+// --- ending early ----------------------------------------------------------------------------------------
+
+// Is a checkpoint of `step` due, by --checkpoint-every or as a signal ends the run? For runs with a folder.
+int dynapipe_llmc_is_due(DynapipeLlmc* run, int32_t step);
+// A signal came, and all ranks know it: `step` is to be saved, and then
+int dynapipe_llmc_is_told_to_end(const DynapipeLlmc* run);
+// says what happened and how to go on, closes the run and ends the program. directory: NULL: none.
+void dynapipe_llmc_end(DynapipeLlmc* run, const char* directory, int32_t step);
 
 #ifdef __cplusplus
 }

@@ -105,6 +105,7 @@ static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
     int64_t steps = run->num_steps;
     if (steps < 0) { steps = loader_num_batches(dp->train); }
     dp->num_steps = (int32_t)(steps < INT32_MAX ? steps : INT32_MAX);
+    TRY(session_report_check(dp));
     size_t ranks = (size_t)dp->transport.num_ranks;
     dp->rank_stats = calloc(ranks * SESSION_STATS + 1, sizeof(double));
     if (dp->rank_stats == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %zu ranks", ranks); }
@@ -223,5 +224,5 @@ int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* ou
         status = FAIL(STATUS_OUT_OF_RANGE, "no room for this rank's range of blocks");
     }
     if (status == STATUS_OK) { out[(*num_ranges)++] = stage_blocks(dp, dp->stage); }
-    return (int)status;
+    return status == STATUS_OK ? (int)session_stop_agree(dp) : (int)status;
 }

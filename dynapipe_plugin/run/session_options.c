@@ -88,3 +88,15 @@ const char* session_options_string(const SessionOptions* options, const char* na
     if (spec == NULL || spec->type != OPTION_STRING) { return NULL; }
     return *(const char* const*)((const char*)options + spec->offset);
 }
+
+// --seed has a message of its own: the one saved is used (session_plan.c).
+static const char* const settings[] = {
+    "--batching",        "--layout",        "--mb-tokens",       "--long-samples",   "--loss-on",
+    "--span-corruption", "--noise-density", "--mean-noise-span", "--sentinel-first", "--sentinel-step",
+    "--mixture",         "--mixture-cap",   "--temperature",     "--weights"};
+
+void session_options_settings(const SessionOptions* options, FILE* out) {
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        options_add_setting(specs, NUM_SPECS, options, settings[i], out);
+    }
+}

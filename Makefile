@@ -199,7 +199,7 @@ asan:                                      ## unit tests, one rank, and emulated
 	@SANITIZE=1 bash test/test_cuda_train.sh || [ $$? -eq 77 ]
 tsan:                                      ## unit tests under the thread sanitizer
 	@$(MAKE) --no-print-directory BUILD=tsan check
-fuzz:                                      ## the parsers, SECONDS_EACH=60 (libFuzzer, clang)
+fuzz:                                      ## whatever reads files and options, SECONDS_EACH=60 (libFuzzer, clang)
 	@dev/fuzz.sh $(or $(SECONDS_EACH),60)
 layers:                                    ## fail if an #include points up in dev/layers.txt
 	@dev/check_layers.sh

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <jansson.h>
 
-enum { READ_BYTES = 1 << 18 };
+enum { READ_BYTES = 1 << 16 };
 
 static char* base_name(const char* path) {
     const char* slash = strrchr(path, '/');

@@ -1,15 +1,41 @@
 #!/usr/bin/env bash
-# dev/fuzz.sh SECONDS: every test/fuzz/fuzz_*.c under libFuzzer with address and undefined-behaviour sanitizers, SECONDS each.
-# Seeds come from test/fuzz/corpus/NAME, words from test/fuzz/NAME.dict; finds stay in build/fuzz/corpus/NAME, crashing inputs in build/fuzz.
-# FUZZ_OPT=-O0 compiles in a quarter of the time. Exit 0: nothing found; 1: a crash, a hang or a build error; 77: clang has no fuzzer runtime here.
+# dev/fuzz.sh [SECONDS | --runs N] [NAME...]: test/fuzz/fuzz_NAME.c (all of them) under libFuzzer with address and undefined-behaviour
+# sanitizers, SECONDS [60] or N executions each. Seeds come from test/fuzz/corpus/NAME, words from test/fuzz/NAME.dict, flags from a
+# target's line "// libFuzzer: FLAGS"; finds stay in build/fuzz/corpus/NAME and are gone on from, crashing inputs in build/fuzz. What was
+# executed is counted in build/fuzz/corpus.txt (name, executions, seconds, coverage, exit status).
+# dev/fuzz.sh --keep [NAME...]: test/fuzz/corpus/NAME becomes the fewest inputs, each below 4 KiB, that cover what was found.
+# dev/fuzz.sh --table: what has been counted so far, as in dev/results/fuzz.md.
+# FUZZ_OPT=-O0 compiles in a quarter of the time [-O2]; FUZZ_JOBS=N runs N targets at once [1]; FUZZ_FOUND=FOLDER keeps finds elsewhere.
+# Exit 0: nothing found; 1: a crash, a hang or a build error; 77: clang has no fuzzer runtime here.
 set -u
 cd "$(dirname "$0")/.."
-seconds=${1:-60}
+task=fuzz limit=-max_total_time=60
+case ${1:-} in
+    --keep) task=keep; shift;;
+    --table) task=table; shift;;
+    --runs) limit=-runs=$2; shift 2;;
+    [0-9]*) limit=-max_total_time=$1; shift;;
+esac
 out=build/fuzz
-opt=${FUZZ_OPT:--O1}
+opt=${FUZZ_OPT:--O2}
 flags="-std=gnu11 -g $opt -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 objects_at=$out/obj$opt
+found=${FUZZ_FOUND:-$out/corpus}
 mkdir -p "$out/log" "$objects_at"
+# a fifth of the time goes into the stacks of allocations and what is kept of freed memory
+export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+export ASAN_OPTIONS=${ASAN_OPTIONS:-malloc_context_size=2:quarantine_size_mb=16}
+
+if [ $task = table ]; then
+    echo "| parser | executions | seconds | executions/s | coverage | stopped by a find |"
+    echo "|---|---|---|---|---|---|"
+    sort "$found.txt" | awk '{ if ($1 != name) { show(); name = $1; runs = seconds = finds = cover = 0 }
+               runs += $2; seconds += $3; if ($4 > cover) cover = $4; finds += is_find($5); all += $2; all_seconds += $3; all_finds += is_find($5) }
+        function is_find(status) { return status != 0 && status != 72 }  # 72: stopped by somebody
+        function show() { if (name != "") printf "| %s | %d | %d | %d | %d | %d |\n", name, runs, seconds, runs / (seconds > 0 ? seconds : 1), cover, finds }
+        END { show(); printf "| **all** | %d | %d | %d | | %d |\n", all, all_seconds, all / (all_seconds > 0 ? all_seconds : 1), all_finds }'
+    exit 0
+fi
 
 echo 'int LLVMFuzzerTestOneInput(const char* d, long n); int LLVMFuzzerTestOneInput(const char* d, long n) { return d[n - n]; }' >"$out/probe.c"
 if ! clang -fsanitize=fuzzer "$out/probe.c" -o "$out/probe" >"$out/log/probe.log" 2>&1; then
@@ -17,53 +43,100 @@ if ! clang -fsanitize=fuzzer "$out/probe.c" -o "$out/probe" >"$out/log/probe.log
     exit 77
 fi
 
-sources=$(ls dynapipe_plugin/base/*.c dynapipe_plugin/plan/*.c dataloader/*.c dataloader/tokenizer/hf_*.c tool/problem.c tool/problem_json.c \
-    tool/problem_csv.c llmc/gpt2_config.c llmc/t5_config.c llmc/safetensors.c llmc/checkpoint_file.c llmc/hf_config.c)
+# Everything that parses, in an archive: a target is linked with what it needs, since whatever is linked costs time in each execution.
+sources=$(ls dynapipe_plugin/base/*.c dynapipe_plugin/plan/*.c dynapipe_plugin/run/session_options.c dynapipe_plugin/run/session_noise.c \
+    dynapipe_plugin/run/trace.c dynapipe_plugin/run/trace_noise.c dynapipe_plugin/measure/measure_kept.c dataloader/*.c dataloader/tokenizer/hf_*.c tool/*.c \
+    llmc/*.c llmc/cpu/*.c test/fuzz/memory_files.c)
+object_of() { echo "$objects_at/${1//\//_}.o"; }
 build_lib() {
     local source object
     for source in $sources; do
-        object=$objects_at/${source//\//_}.o
-        if [ ! -e "$object" ] || [ -n "$(find "$source" dynapipe_plugin dataloader tool llmc -name '*.h' -newer "$object" -print -quit)" ] ||
-            [ "$source" -nt "$object" ]; then
-            echo "$source $object"
-        fi
-    done | xargs -r -P "$(nproc)" -L 1 sh -c "clang $flags -fsanitize=fuzzer-no-link -c \$0 -o \$1"
+        object=$(object_of "$source")
+        [ "$source" -nt "$object" ] || [ "$newest_header" -nt "$object" ] && echo "$source $object"
+    done | xargs -r -P "$(nproc)" -L 1 sh -c "clang $flags -fopenmp -fsanitize=fuzzer-no-link -c \$0 -o \$1" || return 1
+    rm -f "$objects_at/parsers.new"
+    for source in $sources; do object_of "$source"; done | xargs ar rcs "$objects_at/parsers.new" && mv "$objects_at/parsers.new" "$objects_at/parsers.a"
 }
-if ! build_lib >"$out/log/build.log" 2>&1; then
+# shellcheck disable=SC2012
+newest_header=$(find dynapipe_plugin dataloader tool llmc test/fuzz/memory_files.h -name '*.h' -printf '%T@ %p\n' | sort -n | tail -1 | cut -d' ' -f2)
+exec 9>"$out/lock"  # of several of these at once, one builds
+if ! { flock 9 && build_lib; } >"$out/log/build.log" 2>&1; then
     tail -20 "$out/log/build.log"
     echo "FAIL fuzz: the library does not build"
     exit 1
 fi
-objects=$(for source in $sources; do echo "$objects_at/${source//\//_}.o"; done)
+exec 9>&-
 
-failed=0
-for target in test/fuzz/fuzz_*.c; do
-    name=$(basename "$target" .c)
-    name=${name#fuzz_}
-    log=$out/log/$name.log
-    seeds=test/fuzz/corpus/$name
-    [ -d "$seeds" ] || seeds=
-    words=
-    [ -e "test/fuzz/$name.dict" ] && words=-dict=test/fuzz/$name.dict
-    mkdir -p "$out/corpus/$name"
+# Calls that open and read files find those of test/fuzz/memory_files.h.
+wrapped=$(sed -n 's/^WRAP(\([a-z]*\)).*/-Wl,--wrap=\1/p' test/fuzz/memory_files.c)
+build_target() {
     # shellcheck disable=SC2086
-    if ! clang $flags -fsanitize=fuzzer "$target" $objects -lpcre2-8 -ljansson -lm -lpthread -o "$out/fuzz_$name" >"$log" 2>&1; then
+    clang $flags -fsanitize=fuzzer $wrapped "test/fuzz/fuzz_$1.c" "$objects_at/parsers.a" -lpcre2-8 -ljansson -lopenblas -fopenmp -lm -lpthread \
+        -o "$out/fuzz_$1.new" && mv "$out/fuzz_$1.new" "$out/fuzz_$1"
+}
+
+run_target() {
+    local name=$1 log=$out/log/$1.log seeds=test/fuzz/corpus/$1 words='' more began=$SECONDS rc runs cover
+    [ -d "$seeds" ] || seeds=
+    [ -e "test/fuzz/$name.dict" ] && words=-dict=test/fuzz/$name.dict
+    more=$(sed -n 's/^.*libFuzzer: *//p' "test/fuzz/fuzz_$name.c")
+    mkdir -p "$found/$name"
+    if ! build_target "$name" >"$log" 2>&1; then
         tail -20 "$log"
         echo "FAIL $name: does not build"
-        failed=1
-        continue
+        return 1
     fi
-    "$out/fuzz_$name" "$out/corpus/$name" $seeds $words -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
-        -max_len=16384 -print_final_stats=1 -artifact_prefix="$out/$name-" >"$log" 2>&1
+    # shellcheck disable=SC2086
+    "$out/fuzz_$name" "$found/$name" $seeds $words -max_len=4096 $more "$limit" -timeout=60 -rss_limit_mb=2048 \
+        -print_final_stats=1 -artifact_prefix="$out/$name-" >"$log" 2>&1
     rc=$?
-    runs=$(awk '/number_of_executed_units/ {print $2}' "$log")
-    cover=$(grep -oE 'cov: [0-9]+' "$log" | tail -1)
+    runs=$(awk '/number_of_executed_units/ {runs = $2} END {print runs}' "$log")
+    cover=$(grep -aoE 'cov: [0-9]+' "$log" | tail -1 | cut -d' ' -f2)
+    echo "$name ${runs:-0} $((SECONDS - began)) ${cover:-0} $rc" >>"$found.txt"
     if [ $rc -eq 0 ]; then
-        printf 'ok   %-12s %9s runs, %s, %s s\n' "$name" "${runs:-0}" "$cover" "$seconds"
+        printf 'ok   %-17s %9s runs, coverage %s, %s s\n' "$name" "${runs:-0}" "$cover" $((SECONDS - began))
     else
-        failed=1
-        grep -E 'ERROR|SUMMARY|Test unit written' "$log" | head -5
-        printf 'FAIL %-12s %9s runs; the input is %s*, the log %s\n' "$name" "${runs:-0}" "$out/$name-" "$log"
+        grep -aE 'ERROR|SUMMARY|Test unit written' "$log" | head -5
+        printf 'FAIL %-17s %9s runs; the input is %s*, the log %s\n' "$name" "${runs:-0}" "$out/$name-" "$log"
     fi
+    return $rc
+}
+
+# Merged anew: what is in test/fuzz/corpus first, so that it stays where it still covers something.
+keep_corpus() {
+    local name=$1 kept=test/fuzz/corpus/$1 fresh=$out/keep_$1
+    rm -rf "$fresh"
+    mkdir -p "$fresh" "$kept"
+    build_target "$name" >"$out/log/$name.log" 2>&1 &&
+        "$out/fuzz_$name" -merge=1 -max_len=4095 -timeout=60 "$fresh" "$kept" "$found/$name" >"$out/log/$name.merge.log" 2>&1 || {
+        echo "FAIL $name: see $out/log/$name.log, $name.merge.log"
+        return 1
+    }
+    local file by_hand
+    for file in "$kept"/*; do  # libFuzzer names files by their SHA-1; those named by hand stay
+        case ${file##*/} in *[!0-9a-f]*) ;; ?????????????*) rm -f "$file";; esac
+    done
+    by_hand=$(sha1sum "$kept"/* 2>/dev/null)
+    for file in "$fresh"/*; do
+        case $by_hand in *"${file##*/}"*) ;; *) cp "$file" "$kept";; esac
+    done
+    rm -rf "$fresh"
+    echo "$name: $(find "$kept" -type f | wc -l) files, $(du -sb "$kept" | cut -f1) bytes"
+}
+
+names=("$@")
+if [ ${#names[@]} -eq 0 ]; then
+    for target in test/fuzz/fuzz_*.c; do
+        target=$(basename "$target" .c)
+        names+=("${target#fuzz_}")
+    done
+fi
+failed=0 running=0
+for name in "${names[@]}"; do
+    if [ $task = keep ]; then keep_corpus "$name" || failed=1; continue; fi
+    if [ $running -ge "${FUZZ_JOBS:-1}" ]; then wait -n || failed=1; running=$((running - 1)); fi
+    run_target "$name" &
+    running=$((running + 1))
 done
+while [ $running -gt 0 ]; do wait -n || failed=1; running=$((running - 1)); done
 exit $failed

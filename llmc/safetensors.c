@@ -293,11 +293,22 @@ static bool ends_with(const char* text, const char* end) {
     return num_text >= num_end && strcmp(text + num_text - num_end, end) == 0;
 }
 
+// Most models are one file: room for 1, 2, 4 ... of them, doubled where it is used up.
+static void make_room_for_file(Safetensors* out) {
+    size_t n = (size_t)out->num_files;
+    if (n > 0 && (n & (n - 1)) != 0) { return; }
+    CheckpointFile* files = llmc_alloc((n > 0 ? 2 * n : 1) * sizeof *files, "open files");
+    if (n > 0) { memcpy(files, out->files, n * sizeof *files); }
+    free(out->files);
+    out->files = files;
+}
+
 static bool open_one(Safetensors* out, const char* path, char* error) {
     if (out->num_files == SAFETENSORS_MAX_FILES) {
         return llmc_fail(error, "%s: more than %d files ---> save the model in fewer shards",
                          llmc_path_tail(path), SAFETENSORS_MAX_FILES);
     }
+    make_room_for_file(out);
     if (!checkpoint_file_open(&out->files[out->num_files], path, error)) { return false; }
     out->num_files++;
     return read_header(out, out->num_files - 1, error);
@@ -400,7 +411,7 @@ bool safetensors_open(Safetensors* out, const char* path, char* error) {
         if (!find_in_directory(found, path, error)) { return false; }
         path = found;
     }
-    Safetensors file = {.files = llmc_alloc(SAFETENSORS_MAX_FILES * sizeof(CheckpointFile), "open files")};
+    Safetensors file = {0};
     bool ok = ends_with(path, ".json") ? open_index(&file, path, error) : open_one(&file, path, error);
     if (!ok) {
         safetensors_close(&file);

@@ -390,6 +390,27 @@ static void the_decoders_embedding_takes_memory(void) {
     CHECK(num_limits > 10 && num_moved > 3 && num_moved < num_limits);
 }
 
+static void lists_are_read(void) {
+    const char* good = "4,4,3,1";
+    StageLayers out[4];
+    CHECK_OK(stage_split_parse(out, 4, 12, true, good));
+    CHECK_EQ(out[2].layer_begin, 8);
+    CHECK_EQ(out[2].layer_end, 11);
+    CHECK_EQ(out[3].layer_end, 12);
+    CHECK_OK(stage_split_parse(out, 2, 12, false, "12,0"));
+    CHECK_EQ(stage_split_parse(out, 2, 12, true, "12,0"), STATUS_BAD_OPTION);
+    CHECK_OK(stage_split_parse(out, 1, 12, false, "12"));
+    CHECK_EQ(stage_split_parse(out, 1, 0, false, "0"), STATUS_BAD_OPTION);
+    const char* bad[] = {"",         "4,4,4",    "4,4,3,1,", "4,4,3,1,0", "4,4,,4",
+                         "4,4,3, 1", "+4,4,3,1", "0,4,4,4",  "4,4,-3,7",  "4,4,3,2",
+                         "4,4,3,1 ", "x",        "4;4;3;1",  "12,0,0,0",  "4,4,3,99999999999999999999"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        CHECK_EQ(stage_split_parse(out, 4, 12, false, bad[i]), STATUS_BAD_OPTION);
+        CHECK(strstr(status_message(), bad[i]) != NULL &&
+              strstr(status_message(), "---> give 4 numbers") != NULL);
+    }
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(split_equals_brute_force);
@@ -398,5 +419,6 @@ int main(int argc, char** argv) {
     RUN(too_many_stages_are_refused);
     RUN(cuts_of_t5_lie_anywhere);
     RUN(the_decoders_embedding_takes_memory);
+    RUN(lists_are_read);
     return test_end();
 }

@@ -243,8 +243,8 @@ static Status load_validations(Metrics* metrics, const char* metrics_path) {
         if (sscanf(line, "s:%lf tel:%lf", &step, &loss) == 2 && isfinite(step)) {
             status = add_validation(metrics, step, loss);
         }
-        line = strchr(line, '\n');
-        line += line != NULL;
+        char* newline = strchr(line, '\n');
+        line = newline != NULL ? newline + 1 : NULL;
     }
     free(text);
     return status;

@@ -63,31 +63,6 @@ static Status split_equal(PlanRequest* request, int32_t num_layers) {
     return STATUS_OK;
 }
 
-static Status split_list(PlanRequest* request, int32_t num_layers, const char* text) {
-    int32_t next_layer = 0, s = 0;
-    const char* at = text;
-    for (; *at != '\0' && s < request->P; s++) {
-        char* end;
-        long fewest = s == request->P - 1 && s > 0 ? 0 : 1;  // the last stage may hold the head alone
-        long layers = isdigit((unsigned char)*at) ? strtol(at, &end, 10) : -1;
-        if (layers < fewest || layers > num_layers || (*end != ',' && *end != '\0')) {
-            return FAIL(STATUS_BAD_OPTION,
-                        "--stage-split '%s' ---> auto, equal, or layers of each stage, at least 1, the last "
-                        "may be 0: "
-                        "9,8,8,7",
-                        text);
-        }
-        request->stages[s] = (StageLayers){next_layer, next_layer + (int32_t)layers};
-        next_layer += (int32_t)layers;
-        at = *end == ',' && end[1] != '\0' ? end + 1 : end;
-    }
-    if (s != request->P || *at != '\0' || next_layer != num_layers) {
-        return FAIL(STATUS_BAD_OPTION, "--stage-split '%s' ---> needs %d numbers that add up to %d layers",
-                    text, request->P, num_layers);
-    }
-    return STATUS_OK;
-}
-
 Status problem_split_stages(Problem* problem, const char* text) {
     PlanRequest* request = &problem->request;
     int32_t num_layers = problem->costs.num_enc_layers + problem->costs.num_dec_layers;
@@ -97,7 +72,8 @@ Status problem_split_stages(Problem* problem, const char* text) {
                                 problem->num_samples, 1);
     }
     return strcmp(text, "equal") == 0 ? split_equal(request, num_layers)
-                                      : split_list(request, num_layers, text);
+                                      : stage_split_parse(request->stages, request->P, num_layers,
+                                                          request->rules.head_has_layer, text);
 }
 
 void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const CostModel* costs, const StageLayers* layers) {

@@ -82,5 +82,10 @@ int32_t plan_effort(const PlanRequest* request, int64_t planning_ns);
 Status stage_split_make(StageLayers* out, const PlanRequest* request, const CostModel* costs,
                         const PlanSample* samples, int32_t num_samples, int32_t num_batches);
 
+// "4,4,3,1": layers of each of P stages, digits only, that add up to num_layers; the last of several may be
+// 0, the head alone, unless head_has_layer. STATUS_BAD_OPTION says which numbers it must be.
+Status stage_split_parse(StageLayers* out, int32_t P, int32_t num_layers, bool head_has_layer,
+                         const char* text);
+
 // The shape of one sequence list, from lengths; used by every pass and by run/ for evaluation batches.
 void mb_shape_add(MbShape* shape, int32_t enc_tokens, int32_t dec_tokens, int32_t supervised_tokens);

@@ -13,6 +13,7 @@ in chunks of a typical micro-batch, all jobs, nothing recomputed. Where memory i
 its model state beside the longest sample (with scratch and transfers, where buffers count), and beside P - s
 typical micro-batches, in the leanest recompute mode.
 */
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -243,4 +244,28 @@ Status stage_split_make(StageLayers* out, const PlanRequest* request, const Cost
     free(next);
     free(from);
     return status;
+}
+
+Status stage_split_parse(StageLayers* out, int32_t P, int32_t num_layers, bool head_has_layer,
+                         const char* text) {
+    int32_t begin = 0, s = 0;
+    bool good = true;
+    for (const char* at = text; good && s < P; s++) {
+        char* end = NULL;
+        long layers = isdigit((unsigned char)*at) ? strtol(at, &end, 10) : -1;
+        good = layers >= 0 && layers <= num_layers - begin && *end == (s < P - 1 ? ',' : '\0');
+        if (!good) { break; }
+        out[s] = (StageLayers){begin, begin + (int32_t)layers};
+        good = stage_may_have(&out[s], s, P, head_has_layer);
+        begin += (int32_t)layers;
+        at = end + 1;
+    }
+    if (good && begin == num_layers) { return STATUS_OK; }
+    return FAIL(
+        STATUS_BAD_OPTION,
+        "--stage-split %.60s ---> give %d numbers that add up to %d layers, such as 4,4,3: each at least 1%s",
+        text, P, num_layers,
+        head_has_layer ? " (this model's head needs one, too)"
+        : P > 1        ? ", but the last may be 0 (the head alone)"
+                       : "");
 }

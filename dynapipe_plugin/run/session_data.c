@@ -137,38 +137,6 @@ const char* dynapipe_task_name(const Dynapipe* dp, int32_t task) {
     return task >= 0 && task < dp->num_tasks ? dp->task_names[task] : "?";
 }
 
-// --- stage split -----------------------------------------------------------------------------------------
-
-// "4,4,3,1" -> layers of each stage; the last one of several may have the head alone.
-static Status parse_stage_split(Dynapipe* dp, const char* text, int32_t num_layers) {
-    const bool head_has_layer = dp->request.rules.head_has_layer;
-    int32_t begin = 0, s = 0;
-    for (const char* at = text; *at != '\0'; s++) {
-        char* end;
-        long layers = strtol(at, &end, 10);
-        bool is_number = end != at && layers >= 0 && layers <= num_layers && (*end == ',' || *end == '\0');
-        StageLayers stage = {begin, begin + (is_number ? (int32_t)layers : 0)};
-        if (!is_number || s >= dp->num_stages || !stage_may_have(&stage, s, dp->num_stages, head_has_layer)) {
-            return FAIL(STATUS_BAD_OPTION,
-                        "--stage-split %s ---> give %d numbers that add up to %d layers, each at least 1%s",
-                        text, dp->num_stages, num_layers,
-                        head_has_layer ? " (this model's head needs one, too)"
-                                       : ", the last one of several may be 0 (the head alone)");
-        }
-        dp->request.stages[s] = stage;
-        begin += (int32_t)layers;
-        at = *end == ',' ? end + 1 : end;
-    }
-    if (s != dp->num_stages || begin != num_layers) {
-        return FAIL(
-            STATUS_BAD_OPTION,
-            "--stage-split %s: %d stages with %d layers, the run has %d stages and %d layers ---> give "
-            "one number for each stage, the layers' sum",
-            text, s, begin, dp->num_stages, num_layers);
-    }
-    return STATUS_OK;
-}
-
 ShapeRules session_rules(const DynapipeShapes_v1* shapes) {
     return (ShapeRules){.padded = shapes->padded != 0,
                         .seq_multiple = shapes->seq_multiple,
@@ -228,7 +196,11 @@ static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs) {
     TRY(session_device_limit(dp));
     fill_request(dp, costs);
     TRY(shape_rules_check(&dp->request));
-    if (dp->options.stage_split != NULL) { TRY(parse_stage_split(dp, dp->options.stage_split, num_layers)); }
+    const char* split = dp->options.stage_split;
+    if (split != NULL) {
+        const bool head_has_layer = dp->request.rules.head_has_layer;
+        TRY(stage_split_parse(dp->request.stages, dp->num_stages, num_layers, head_has_layer, split));
+    }
     return session_stages_choose(dp);
 }
 

@@ -4,16 +4,9 @@
 #include <string.h>
 
 #include "../../dataloader/bpe.h"
-
-#define REQUIRE(condition)                      \
-    do {                                        \
-        if (!(condition)) { __builtin_trap(); } \
-    } while (0)
+#include "fuzz.h"
 
 static Bpe* bpe;
-
-int LLVMFuzzerInitialize(int* argc, char*** argv);
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes);
 
 int LLVMFuzzerInitialize(int* argc, char*** argv) {
     (void)argc;

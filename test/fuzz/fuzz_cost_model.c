@@ -3,13 +3,7 @@
 #include <string.h>
 
 #include "../../dynapipe_plugin/plan/cost_model.h"
-
-#define REQUIRE(condition)                      \
-    do {                                        \
-        if (!(condition)) { __builtin_trap(); } \
-    } while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes);
+#include "fuzz.h"
 
 static char* text_of(const CostModel* model) {
     char* text = NULL;
@@ -23,10 +17,7 @@ static char* text_of(const CostModel* model) {
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     static CostModel model, again;
-    char* text = malloc(num_bytes + 1);
-    REQUIRE(text != NULL);
-    if (num_bytes > 0) { memcpy(text, data, num_bytes); }
-    text[num_bytes] = 0;
+    char* text = fuzz_text(data, num_bytes);
     Status status = cost_model_parse(&model, text, "fuzz.txt", NULL);
     if (status != STATUS_OK) {
         REQUIRE(status == STATUS_BAD_FORMAT && strncmp(status_message(), "fuzz.txt:", 9) == 0);

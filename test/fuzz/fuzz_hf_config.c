@@ -5,13 +5,7 @@
 
 #include "../../llmc/hf_config.h"
 #include "../../llmc/llmc_error.h"
-
-#define REQUIRE(condition)                      \
-    do {                                        \
-        if (!(condition)) { __builtin_trap(); } \
-    } while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes);
+#include "fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     HfConfig config, back;

@@ -5,13 +5,7 @@
 
 #include "../../dataloader/bpe_vocab.h"
 #include "../../dataloader/tokenizer/hf_tokenizer.h"
-
-#define REQUIRE(condition)                      \
-    do {                                        \
-        if (!(condition)) { __builtin_trap(); } \
-    } while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes);
+#include "fuzz.h"
 
 static uint64_t take_varint(const unsigned char** at, const unsigned char* end) {
     uint64_t value = 0;

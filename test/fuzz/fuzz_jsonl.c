@@ -4,13 +4,7 @@
 #include <string.h>
 
 #include "../../dataloader/jsonl.h"
-
-#define REQUIRE(condition)                      \
-    do {                                        \
-        if (!(condition)) { __builtin_trap(); } \
-    } while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes);
+#include "fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     if (num_bytes == 0) { return 0; }

@@ -4,13 +4,11 @@
 #include <string.h>
 
 #include "../../dynapipe_plugin/plan/replay.h"
+#include "../../tool/plan_diff.h"
+#include "../../tool/plan_verify.h"
+#include "fuzz.h"
 
-#define REQUIRE(condition)                      \
-    do {                                        \
-        if (!(condition)) { __builtin_trap(); } \
-    } while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes);
+enum { MOST_SAMPLES = 10000 };
 
 static char* print_text(const Plan* plan) {
     char* text = NULL;
@@ -33,38 +31,39 @@ static Status parse_repaired(Plan* plan, char* text, Arena* arena) {
     return plan_parse(plan, text, "fuzz.plan", arena);
 }
 
-// The batch that the plan's segments claim to be made of, so that plan_check gets as far as it can.
-static Status check(const Plan* plan, Arena* arena) {
-    if (plan->N > 10000) { return plan_check(plan, NULL, 0); }
-    PlanSample* samples = ARENA_NEW(arena, PlanSample, plan->N);
-    for (int32_t m = 0; m < plan->M && plan->mbs[m].shape.supervised_tokens < 10000; m++) {
-        for (int32_t i = plan->mbs[m].sequence_begin; i < plan->mbs[m].sequence_end; i++) {
-            const PlanSequence* sequence = &plan->sequences[i];
-            for (int32_t k = sequence->segment_begin; k < sequence->segment_end; k++) {
-                const PlanSegment* segment = &plan->segments[k];
-                if (segment->sample_idx < 0 || segment->sample_idx >= plan->N) { continue; }
-                samples[segment->sample_idx].enc_tokens = segment->num_tokens;
-                samples[segment->sample_idx].dec_tokens = sequence->dec_tokens;
-            }
-        }
-        if (plan->mbs[m].sequence_begin < plan->mbs[m].sequence_end) {
-            const PlanSequence* first = &plan->sequences[plan->mbs[m].sequence_begin];
-            int32_t sample = plan->segments[first->segment_begin].sample_idx;
-            if (first->segment_begin < first->segment_end && sample >= 0 && sample < plan->N) {
-                samples[sample].supervised_tokens = (int32_t)plan->mbs[m].shape.supervised_tokens;
-            }
-        }
-    }
-    return plan_check(plan, samples, plan->N);
+static Problem problem;  // what the seed "of_problem" is a plan of
+
+int LLVMFuzzerInitialize(int* argc, char*** argv) {
+    static Arena arena;
+    const ProblemOptions none = {0};
+    (void)argc;
+    (void)argv;
+    REQUIRE(problem_load(&problem, "test/fuzz/corpus/problem/one_sample", &none, &arena) == STATUS_OK);
+    return 0;
+}
+
+// What the tool does with a plan: replay, show, compare, hold against its problem. A plan that breaks a rule
+// is told so, with words.
+static void use(const Plan* plan, const Plan* same, Arena* arena) {
+    ReplayResult result;
+    const ReplayNoise noise = {
+        .noise_permille = 1000, .trials = 2, .slow_permille = REPLAY_MAX_SLOW_PERMILLE};
+    (void)plan_replay(&result, plan, &noise, arena);
+    if (plan->N > MOST_SAMPLES || plan_verify_structure(plan, arena) != STATUS_OK) { return; }
+    int32_t num_differences = -1;
+    FILE* nowhere = fopen("/dev/null", "we");
+    REQUIRE(nowhere != NULL);
+    plan_print_table(plan, nowhere);
+    plan_print_timeline(plan, 80, nowhere);
+    REQUIRE(plan_diff(plan, same, nowhere, &num_differences, arena) == STATUS_OK && num_differences == 0);
+    fclose(nowhere);
+    (void)plan_verify_problem(plan, &problem, arena);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
-    Arena arena = {0};
+    static Arena arena;
     Plan plan, again;
-    char* text = malloc(num_bytes + 1);
-    REQUIRE(text != NULL);
-    if (num_bytes > 0) { memcpy(text, data, num_bytes); }
-    text[num_bytes] = '\0';
+    char* text = fuzz_text(data, num_bytes);
     if (parse_repaired(&plan, text, &arena) == STATUS_OK) {
         char* printed = print_text(&plan);
         REQUIRE(plan_parse(&again, printed, "printed.plan", &arena) == STATUS_OK);
@@ -72,18 +71,9 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
         REQUIRE(strcmp(printed, reprinted) == 0 && plan_hash(&plan) == plan_hash(&again));
         free(printed);
         free(reprinted);
-        ReplayResult result;
-        ReplayNoise noise = {.noise_permille = 1000, .trials = 2, .slow_permille = REPLAY_MAX_SLOW_PERMILLE};
-        (void)plan_replay(&result, &plan, &noise, &arena);
-        if (check(&plan, &arena) == STATUS_OK) {
-            FILE* nowhere = fopen("/dev/null", "we");
-            REQUIRE(nowhere != NULL);
-            plan_print_table(&plan, nowhere);
-            plan_print_timeline(&plan, 80, nowhere);
-            fclose(nowhere);
-        }
+        use(&plan, &again, &arena);
     }
     free(text);
-    arena_free(&arena);
+    arena_reset(&arena);
     return 0;
 }

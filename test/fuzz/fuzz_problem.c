@@ -5,15 +5,9 @@
 
 #include "../../dynapipe_plugin/plan/microbatch.h"
 #include "../../tool/problem.h"
-
-#define REQUIRE(condition)                      \
-    do {                                        \
-        if (!(condition)) { __builtin_trap(); } \
-    } while (0)
+#include "fuzz.h"
 
 enum { MAX_SAMPLES = 24, MAX_RANKS = 16, EFFORT = 8 };  // of what is planned too
-
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes);
 
 static void require_sane(const Problem* problem) {
     const PlanRequest* request = &problem->request;
@@ -53,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     static CostModel costs_of[2];
     const ProblemOptions* options = &both[num_bytes % 2];
     CostModel* costs = &costs_of[num_bytes % 2];
-    Arena arena = {0};
+    static Arena arena;
     REQUIRE(costs->num_enc_layers > 0 || problem_csv_costs(costs, options) == STATUS_OK);
     const char* text = (const char*)data;
     bool json = num_bytes > 0 && text[0] == '{';
@@ -66,6 +60,6 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
         REQUIRE(status == STATUS_BAD_FORMAT || status == STATUS_BAD_OPTION || status == STATUS_OUT_OF_RANGE);
         REQUIRE(strstr(status_message(), "--->") != NULL);
     }
-    arena_free(&arena);
+    arena_reset(&arena);
     return 0;
 }

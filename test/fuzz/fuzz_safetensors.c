@@ -1,22 +1,9 @@
 // fuzz_safetensors.c -- any bytes as a safetensors file: refused with a remedy, or every tensor lies in the
 // file, none on another, and can be read to its end.
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE  // memfd_create
-#endif
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "../../llmc/llmc_error.h"
 #include "../../llmc/safetensors.h"
-
-#define REQUIRE(condition)                      \
-    do {                                        \
-        if (!(condition)) { __builtin_trap(); } \
-    } while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes);
+#include "fuzz.h"
+#include "memory_files.h"
 
 static void require_sane(const Safetensors* file, size_t num_bytes) {
     int64_t sum_bytes = 0;
@@ -36,18 +23,14 @@ static void require_sane(const Safetensors* file, size_t num_bytes) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
-    static int memory = -1;
-    if (memory < 0) { memory = memfd_create("fuzz.safetensors", 0); }
-    REQUIRE(memory >= 0 && ftruncate(memory, 0) == 0);
-    REQUIRE(pwrite(memory, data, num_bytes, 0) == (ssize_t)num_bytes);
-    char path[64], error[LLMC_ERROR_CHARS] = "";
-    snprintf(path, sizeof path, "/proc/self/fd/%d", memory);
+    char error[LLMC_ERROR_CHARS] = "";
     Safetensors file;
-    if (safetensors_open(&file, path, error)) {
+    memory_files_set("memory/a.safetensors", data, num_bytes);
+    if (safetensors_open(&file, "memory/a.safetensors", error)) {
         require_sane(&file, num_bytes);
         safetensors_close(&file);
     } else {
-        REQUIRE(strstr(error, " ---> ") != NULL);
+        REQUIRE(fuzz_has_remedy(error));
     }
     return 0;
 }

@@ -11,8 +11,7 @@ checksums, so bit 0 puts both right first: the checks behind them are what is to
 #include "../../dataloader/sample_file.h"
 #include "../../dataloader/sample_format.h"
 #include "../../dynapipe_plugin/base/hash.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes);
+#include "fuzz.h"
 
 // Where the tokens begin if names and index are as the header says; 0: they do not fit.
 static size_t find_tokens(const SampleFormatHeader* header, const unsigned char* bytes, size_t num_bytes,
@@ -55,16 +54,16 @@ static void repair(unsigned char* bytes, size_t num_bytes) {
 static void use(SampleFile* file, bool verified) {
     int32_t tokens[64];
     for (int64_t s = 0; s < file->num_samples; s++) {
-        if (file->index[s].task >= (uint32_t)file->num_tasks) { abort(); }
+        REQUIRE(file->index[s].task < (uint32_t)file->num_tasks);
         int64_t length = (int64_t)file->index[s].n_input + file->index[s].n_target;
         int64_t count = length < 64 ? length : 64;
         Status status = sample_file_read(file, s, length - count, count, tokens);
-        if (status != STATUS_OK && (verified || status != STATUS_BAD_FORMAT)) { abort(); }
+        REQUIRE(status == STATUS_OK || (!verified && status == STATUS_BAD_FORMAT));
     }
     for (int32_t k = 0; k < file->num_tasks; k++) {
-        if (strlen(file->task_names[k]) > SAMPLE_FILE_MAX_NAME) { abort(); }
+        REQUIRE(strlen(file->task_names[k]) <= SAMPLE_FILE_MAX_NAME);
     }
-    if (llmc_tokens_cut(file, 3) != STATUS_OK) { abort(); }
+    REQUIRE(llmc_tokens_cut(file, 3) == STATUS_OK);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {

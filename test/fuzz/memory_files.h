@@ -1,0 +1,21 @@
+/*
+memory_files.h -- files that are in memory only, for parsers that take paths: a hundred times faster than real
+ones.
+
+    memory_files_set("memory/a.bin", data, num_bytes);      // borrowed until set or cleared again
+    checkpoint_read_config(&config, kind, "memory/a.bin", error);
+
+dev/fuzz.sh links the targets so that open(), fstat(), stat(), access(), read(), pread(), mmap(), munmap(),
+close() and fopen() come here (--wrap). Names that begin with "memory/" are found here or not at all, others
+are the system's. Reading only.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { MEMORY_FILES_MAX = 8 };
+
+void memory_files_set(const char* name, const void* data, size_t num_bytes);
+void memory_files_only(bool only);  // the system's files cannot be opened while true

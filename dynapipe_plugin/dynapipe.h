@@ -263,7 +263,8 @@ typedef struct {
     int64_t num_samples, num_tokens, num_truncated, num_skipped;
     int64_t num_val_samples;
     int32_t num_steps;    // of the run
-    int64_t reserved[4];  // zeros
+    uint64_t vocab_hash;  // of all tokens' bytes; 0: unknown
+    int64_t reserved[3];  // zeros
 } DynapipeDataInfo_v1;
 
 int dynapipe_open_data(Dynapipe* dp, const DynapipeRun_v1* run);

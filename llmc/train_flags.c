@@ -28,7 +28,7 @@ static const FlagSpec specs[] = {
     {"-n",  FLAG_INT,    FIELD(checkpoint_every),   "0",       0, 2e9,      "checkpoint every n steps; 0: only at the end, if -o is given"},
     {"-nk", FLAG_INT,    FIELD(checkpoints_keep),   "0",       0, 2e9,      "keep only the newest n checkpoints; 0: all"},
     {"-nm", FLAG_INT,    FIELD(checkpoints_major),  "0",       0, 2e9,      "never delete checkpoints of steps divisible by n"},
-    {"-y",  FLAG_INT,    FIELD(resume),             "0",       0, 1,        "1: go on from the newest checkpoint in -o"},
+    {"-y",  FLAG_INT,    FIELD(resume),             "0",       0, 2e9,      "1: go on from the newest checkpoint in -o; N > 1: from that of step N"},
     {"-b",  FLAG_INT,    FIELD(rows),               "4",       1, 1e6,      "rows: sequences of a batch (stock), samples per micro-batch (--batching padded)"},
     {"-t",  FLAG_INT,    FIELD(seq_tokens),         "1024",    1, 1e6,      "longest sequence in tokens"},
     {"-d",  FLAG_INT64,  FIELD(batch_tokens),       "0",       0, 1e12,     "tokens per optimizer step; 0: b * t * ranks"},
@@ -52,6 +52,7 @@ static const FlagSpec specs[] = {
     {"--dropout",   FLAG_DOUBLE, FIELD(dropout),    "0",       0, 0.99,     "P: share of activations and attention that is dropped while training"},
     {"--optimizer", FLAG_STRING, FIELD(optimizer),  "adamw",   0, 0,        "NAME: adamw, or adamw-scaled: steps by the size of each matrix, for T5 from scratch (-l 2e-2)"},
     {"--export-hf", FLAG_STRING, FIELD(export_dir), NULL,      0, 0,        "DIR: at the end, write the model as Hugging Face's transformers loads it (-x 0: no training)"},
+    {"--verify",    FLAG_INT,    FIELD(verify),     "1",       0, 1,        "0|1: 0 takes checkpoints and data without comparing their sums with those that were saved"},
 };
 // clang-format on
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };

@@ -49,6 +49,7 @@ typedef struct {
     double dropout;             // --dropout
     const char* optimizer;      // --optimizer
     const char* export_dir;     // --export-hf
+    int32_t verify;             // --verify
 } TrainFlags;
 
 // NULL, or one line that says what is wrong with which flag and how to mend it.

@@ -78,7 +78,9 @@ static inline void dynapipe_cpu_open(int* argc, char*** argv) {
 
 static inline const char* dynapipe_cpu_model_path(const char* theirs) {
     const char* path = dynapipe_cpu_options()->model;
-    return path != NULL ? path : theirs;
+    if (path == NULL) { path = theirs; }
+    if (dynapipe_cpu_is_on()) { dynapipe_llmc_check_model_file(dynapipe_cpu.run, path); }
+    return path;
 }
 
 static inline const char* dynapipe_cpu_data(const void* loader, const char* theirs) {
@@ -242,6 +244,7 @@ static inline int dynapipe_cpu_first(GPT2* model, int first) {
     dynapipe_cpu_open_data(model);
     dynapipe_cpu_cut(model);
     if (dynapipe_cpu_options()->resume) { dynapipe_cpu_resume(model); }
+    dynapipe_llmc_begin(dynapipe_cpu.run, dynapipe_cpu_options()->output_dir);
     return dynapipe_cpu.step;
 }
 

@@ -1,5 +1,5 @@
 // llmc_run.c -- session, options, data and steps of a run inside a trainer of llm.c's family. Its
-// checkpoints: llmc_checkpoint.c.
+// checkpoints: llmc_checkpoint.c, llmc_resume.c.
 #include "llmc_run.h"
 
 #include <math.h>
@@ -26,12 +26,14 @@ static const OptionSpec specs[] = {
     {"--lr",               OPTION_DOUBLE, FIELD(lr),               "0",  0, 1e3, NULL, "X", "learning rate; 0: the program's"},
     {"--output-dir",       OPTION_STRING, FIELD(output_dir),       NULL, 0, 0, NULL, "DIR", "checkpoints and metrics.jsonl"},
     {"--checkpoint-every", OPTION_INT,    FIELD(checkpoint_every), "0",  0, 2e9, NULL, "N", "steps between checkpoints; 0: one at the end"},
-    {"--resume",           OPTION_INT,    FIELD(resume),           "0",  0, 1, NULL, "0|1", "1: go on from the newest checkpoint in --output-dir"},
+    {"--resume",           OPTION_INT,    FIELD(resume),           "0",  0, 2e9, NULL, "N", "1: go on from the newest checkpoint in --output-dir; N > 1: from that of step N"},
+    {"--verify",           OPTION_INT,    FIELD(verify),           "1",  0, 1, NULL, "0|1", "0: take checkpoints without comparing their sums with those that were saved"},
+    {"--overwrite",        OPTION_INT,    FIELD(overwrite),        "0",  0, 1, NULL, "0|1", "1: a new run may replace an earlier one's checkpoints in the same folder"},
     {"--check-model",      OPTION_INT,    FIELD(check_model),      "0",  0, 1, NULL, "0|1", "1: only check that this tree's functions do what the plugin takes them for, on a small model"},
 };
 // clang-format on
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
-enum { FIRST_COMMON = NUM_SPECS - 1 };  // from here on: also of programs with flags of their own
+enum { FIRST_COMMON = NUM_SPECS - 3 };  // from here on: also of programs with flags of their own
 
 static const char* const FIXED_LENGTH = "--fixed-length";
 

@@ -1,5 +1,7 @@
-// llmc_session.h -- the inside of a DynapipeLlmc: what llmc_run.c and llmc_checkpoint.c share.
+// llmc_session.h -- the inside of a DynapipeLlmc: what llmc_run.c, llmc_checkpoint.c and llmc_resume.c share.
 #pragma once
+
+#include <stdbool.h>
 
 #include "../base/status.h"
 #include "llmc_run.h"
@@ -15,7 +17,7 @@ struct DynapipeLlmc {
     const char* said[DYNAPIPE_LLMC_MAX_SAID];
     int num_said;
     int has_dumped;  // --dump-gradients is done
-    int has_warned;  // of another run's checkpoints in the same folder
+    int has_begun;   // from a checkpoint, or anew in a folder that may have some
 };
 
 static inline int dynapipe_llmc_is_main(const DynapipeLlmc* run) {

@@ -6,6 +6,7 @@ dynapipe.c -- the planner as a command: plan a batch, check and compare plans, a
 */
 #include <string.h>
 
+#include "dynapipe_plugin/base/standard_output.h"
 #include "tool/tool.h"
 
 // clang-format off
@@ -30,7 +31,7 @@ static void print_help(FILE* out) {
             "differ, a plan breaks a rule); 2 wrong option or malformed file; 3 nothing fits in memory.\n");
 }
 
-int main(int argc, char** argv) {
+static int run_command(int argc, char** argv) {
     if (argc < 2) {
         print_help(stderr);
         return TOOL_ERROR;
@@ -44,4 +45,9 @@ int main(int argc, char** argv) {
     }
     return tool_fail(
         FAIL(STATUS_BAD_OPTION, "%s: no such command ---> ./dynapipe --help lists them", argv[1]));
+}
+
+int main(int argc, char** argv) {
+    standard_output_open(false);
+    return standard_output_close(run_command(argc, argv), TOOL_ERROR);
 }

@@ -14,6 +14,7 @@ have. The same file is ./profile_costscu on GPUs.
 #include <string.h>
 
 #include "dynapipe_plugin/base/options.h"
+#include "dynapipe_plugin/base/standard_output.h"
 #include "dynapipe_plugin/measure/measure.h"
 #include "llmc/models.h"
 #include "trainer/llmc_model.h"
@@ -164,9 +165,10 @@ static Status run(Profiler* p, int* argc, char*** argv) {
 
 int main(int argc, char** argv) {
     Profiler p = {0};
+    standard_output_open(false);
     Status status = run(&p, &argc, &argv);
     if (status != STATUS_OK) { dynapipe_abort(p.dp, dynapipe_error()); }
     dynapipe_close(p.dp);  // what it has on the stream of ops is done
     ops_free(p.ops);
-    return dynapipe_exit_status((int)status);
+    return standard_output_close(dynapipe_exit_status((int)status), EXIT_FAILURE);
 }

@@ -114,13 +114,6 @@ static bool is_blank(const char* line, size_t num_bytes) {
     return true;
 }
 
-// Reasons quote the line: keep control characters and broken UTF-8 away from the terminal.
-static void make_printable(char* text) {
-    for (; *text != '\0'; text++) {
-        if ((unsigned char)*text < 0x20 || (unsigned char)*text >= 0x7f) { *text = '?'; }
-    }
-}
-
 static const char* type_name(const json_t* value) {
     static const char* const names[] = {
         [JSON_OBJECT] = "an object", [JSON_ARRAY] = "an array", [JSON_STRING] = "a string",
@@ -205,9 +198,6 @@ Status jsonl_next(JsonlReader* reader, JsonlSample* out) {
     json_error_t error;
     size_t flags = JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL;
     reader->root = json_loadb(line, line_bytes, flags, &error);
-    if (reader->root == NULL) {
-        make_printable(error.text);
-        return FAIL_LINE("not JSON at byte %d: %s", error.position, error.text);
-    }
+    if (reader->root == NULL) { return FAIL_LINE("not JSON at byte %d: %s", error.position, error.text); }
     return take_sample(reader, reader->root, out);
 }

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../dynapipe_plugin/base/hash.h"
+
 enum { LLMC_HEADER_BYTES = 1024 };
 
 typedef struct {
@@ -122,6 +124,23 @@ static Status check_ids(const SampleFile* file) {
     return STATUS_OK;
 }
 
+uint64_t llmc_tokens_content_id(const SampleFile* file, const uint64_t* chunk_hashes) {
+    int64_t header[2] = {file->num_tokens, file->vocab};
+    size_t hashes_bytes = (size_t)sample_file_num_chunks(file) * sizeof *chunk_hashes;
+    uint64_t hash = hash_bytes(HASH_SEED, header, sizeof header);
+    return hash_finish(hash_bytes(hash, chunk_hashes, hashes_bytes));
+}
+
+static Status find_content_id(SampleFile* file) {
+    int64_t num_chunks = sample_file_num_chunks(file);
+    uint64_t* hashes = malloc(((size_t)num_chunks + 1) * sizeof *hashes);
+    if (hashes == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its hashes", file->path); }
+    for (int64_t c = 0; c < num_chunks; c++) { hashes[c] = sample_file_chunk_hash(file, c); }
+    file->content_id = llmc_tokens_content_id(file, hashes);
+    free(hashes);
+    return STATUS_OK;
+}
+
 Status llmc_tokens_parse(SampleFile* file, const void* data, size_t num_bytes, bool with_index, bool verify) {
     const LlmcFormat* format = format_find(data, num_bytes);
     int32_t header[3] = {0};
@@ -155,10 +174,13 @@ Status llmc_tokens_parse(SampleFile* file, const void* data, size_t num_bytes, b
     file->eot_token = format->eot_token;
     file->tokenizer = format->tokenizer;
     file->pad_token = -1;
+    file->tokens_at = LLMC_HEADER_BYTES;
     file->tokens = (const unsigned char*)data + LLMC_HEADER_BYTES;
     TRY(name_task(file));
     if (verify) { TRY(check_ids(file)); }
-    return with_index ? build_index(file, 0) : STATUS_OK;
+    if (!with_index) { return STATUS_OK; }
+    TRY(find_content_id(file));
+    return build_index(file, 0);
 }
 
 Status llmc_tokens_cut(SampleFile* file, int32_t max_model_tokens) {

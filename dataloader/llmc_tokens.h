@@ -20,8 +20,12 @@ bool llmc_tokens_is(const SampleFile* file);  // was `file` opened (with its ind
 bool llmc_tokens_begins(const SampleFile* file, int64_t sample);  // with end-of-text: all but a shard's first
 
 // Fill `file`, whose path is set, from the bytes of a token file. On failure the caller closes `file`.
-// with_index: find the documents, which reads the whole file. verify: check every token id.
+// with_index: find the documents, which reads the whole file, and gives it a content_id. verify: check every
+// token id.
 Status llmc_tokens_parse(SampleFile* file, const void* data, size_t num_bytes, bool with_index, bool verify);
+
+// The content_id of a file whose chunks have these hashes: these files store none.
+uint64_t llmc_tokens_content_id(const SampleFile* file, const uint64_t* chunk_hashes);
 
 // Cut every document into consecutive pieces that run at most max_model_tokens tokens through the model. The
 // last token of a piece is the input of the next, so every token is still predicted once. Does nothing to

@@ -8,13 +8,15 @@
 #include "sample_source.h"
 #include "shuffle.h"
 
-static const char POSITION_MAGIC[8] = "DPPOS\0\0\2";  // the last byte is the version
+static const char POSITION_MAGIC[8] = "DPPOS\0\0\3";  // the last byte is the version
 
-// What a position record holds, followed by `drawn` of every task and a hash of all before it.
+// What a position record holds, followed by the content_id of every file, `drawn` of every task, and a hash
+// of all before it.
 typedef struct {
     char magic[8];
     int32_t num_tasks;
     int32_t shuffle;
+    int64_t num_files;
     int64_t num_samples;
     uint64_t data_hash;
     uint64_t options_hash;
@@ -27,9 +29,10 @@ typedef struct {
 struct Loader {
     SampleSource source;
     int64_t num_samples, num_tokens, num_truncated, num_skipped;
-    int64_t* task_begin;  // [num_tasks + 1] into `order`
-    uint32_t* order;      // [num_samples] ids by task, then in file order
-    Mixture mixture;      // shuffle only
+    int64_t num_alone, alone_tokens, longest_tokens;  // samples that are a batch alone; the longest of all
+    int64_t* task_begin;                              // [num_tasks + 1] into `order`
+    uint32_t* order;                                  // [num_samples] ids by task, then in file order
+    Mixture mixture;                                  // shuffle only
     uint64_t data_hash, options_hash;
     // the position
     uint64_t seed;
@@ -47,6 +50,14 @@ static int64_t model_tokens(const PlanSample* lengths) {
 }
 
 // --- opening ---------------------------------------------------------------------------------------------
+
+static void count_tokens(Loader* loader, int64_t num_tokens) {
+    bool alone = num_tokens > loader->source.options.batch_tokens;
+    loader->num_tokens += num_tokens;
+    loader->num_alone += alone;
+    loader->alone_tokens += alone ? num_tokens : 0;
+    if (num_tokens > loader->longest_tokens) { loader->longest_tokens = num_tokens; }
+}
 
 // Count what can be drawn, then list it by task.
 static Status list_samples(Loader* loader, const char* pattern) {
@@ -67,7 +78,7 @@ static Status list_samples(Loader* loader, const char* pattern) {
         if (fate == SAMPLE_SKIPPED) { continue; }
         PlanSample lengths = sample_source_lengths(source, &sample);
         loader->num_samples++;
-        loader->num_tokens += model_tokens(&lengths);
+        count_tokens(loader, model_tokens(&lengths));
         loader->task_begin[sample.task + 1]++;
     }
     if (loader->num_samples == 0) {
@@ -215,13 +226,15 @@ static Status reserve_sample(Loader* loader, int64_t num_samples) {
 }
 
 static size_t position_bytes_of(const Loader* loader) {
-    return sizeof(PositionHead) + (size_t)loader->source.shards.num_tasks * sizeof(uint64_t) +
-           sizeof(uint64_t);
+    const SampleShards* shards = &loader->source.shards;
+    return sizeof(PositionHead) +
+           ((size_t)shards->num_files + (size_t)shards->num_tasks + 1) * sizeof(uint64_t);
 }
 
 static void write_position(const Loader* loader, uint8_t* position) {
     PositionHead head = {.num_tasks = loader->source.shards.num_tasks,
                          .shuffle = loader->source.options.shuffle,
+                         .num_files = loader->source.shards.num_files,
                          .num_samples = loader->num_samples,
                          .data_hash = loader->data_hash,
                          .options_hash = loader->options_hash,
@@ -232,7 +245,9 @@ static void write_position(const Loader* loader, uint8_t* position) {
     memcpy(head.magic, POSITION_MAGIC, sizeof head.magic);
     size_t hashed_bytes = position_bytes_of(loader) - sizeof(uint64_t);
     memcpy(position, &head, sizeof head);
-    memcpy(position + sizeof head, loader->drawn, hashed_bytes - sizeof head);
+    sample_shards_write_contents(&loader->source.shards, position + sizeof head);
+    size_t drawn_bytes = (size_t)head.num_tasks * sizeof *loader->drawn;
+    memcpy(position + hashed_bytes - drawn_bytes, loader->drawn, drawn_bytes);
     uint64_t hash = hash_finish(hash_bytes(HASH_SEED, position, hashed_bytes));
     memcpy(position + hashed_bytes, &hash, sizeof hash);
 }
@@ -296,6 +311,21 @@ uint64_t loader_seed(const Loader* loader) {
     return loader->seed;
 }
 
+// A record says itself how long it is: damage is told from other data before these are compared.
+static Status check_record(const uint8_t* position, size_t position_bytes, const PositionHead* head) {
+    bool counts = head->num_tasks >= 0 && head->num_files >= 0 && head->num_files <= INT32_MAX;
+    size_t words = counts ? (size_t)head->num_files + (size_t)head->num_tasks : 0;
+    size_t hashed_bytes = sizeof *head + words * sizeof(uint64_t);
+    uint64_t hash = 0;
+    bool whole = counts && position_bytes == hashed_bytes + sizeof hash;
+    if (whole) { memcpy(&hash, position + hashed_bytes, sizeof hash); }
+    if (!whole || hash != hash_finish(hash_bytes(HASH_SEED, position, hashed_bytes)) || head->next_id < 0 ||
+        head->step < 0) {
+        return FAIL(STATUS_BAD_FORMAT, "data position: damaged record ---> resume from an older checkpoint");
+    }
+    return STATUS_OK;
+}
+
 Status loader_restore(Loader* loader, const uint8_t* position, size_t position_bytes) {
     PositionHead head;
     if (position_bytes < sizeof head || memcmp(position, POSITION_MAGIC, sizeof head.magic) != 0) {
@@ -305,6 +335,8 @@ Status loader_restore(Loader* loader, const uint8_t* position, size_t position_b
             position_bytes);
     }
     memcpy(&head, position, sizeof head);
+    TRY(check_record(position, position_bytes, &head));
+    TRY(sample_shards_check_contents(&loader->source.shards, position + sizeof head, head.num_files));
     if (head.num_tasks != loader->source.shards.num_tasks) {
         return FAIL(STATUS_MISMATCH,
                     "data position: saved with %d tasks, the data has %d ---> resume with the same data",
@@ -332,19 +364,12 @@ Status loader_restore(Loader* loader, const uint8_t* position, size_t position_b
                     "data position: saved with another longest target or other span corruption ---> resume "
                     "with the same --target-tokens (without it: -t) and --span-corruption options");
     }
-    size_t hashed_bytes = position_bytes_of(loader) - sizeof(uint64_t);
-    uint64_t hash = 0;
-    if (position_bytes == position_bytes_of(loader)) { memcpy(&hash, position + hashed_bytes, sizeof hash); }
-    if (position_bytes != position_bytes_of(loader) ||
-        hash != hash_finish(hash_bytes(HASH_SEED, position, hashed_bytes)) || head.next_id < 0 ||
-        head.step < 0) {
-        return FAIL(STATUS_BAD_FORMAT, "data position: damaged record ---> resume from an older checkpoint");
-    }
     loader->seed = head.seed;
     loader->step = head.step;
     loader->point = head.point;
     loader->next_id = head.next_id;
-    memcpy(loader->drawn, position + sizeof head, hashed_bytes - sizeof head);
+    size_t drawn_bytes = (size_t)head.num_tasks * sizeof *loader->drawn;
+    memcpy(loader->drawn, position + position_bytes - sizeof(uint64_t) - drawn_bytes, drawn_bytes);
     return STATUS_OK;
 }
 
@@ -396,7 +421,11 @@ int32_t loader_input_end(const Loader* loader) {
 }
 
 uint64_t loader_vocab_hash(const Loader* loader) {
-    return loader->source.shards.files[0].vocab_hash;
+    return loader->source.shards.known->vocab_hash;
+}
+
+SampleShards* loader_shards(Loader* loader) {
+    return &loader->source.shards;
 }
 
 int64_t loader_num_samples(const Loader* loader) {
@@ -413,4 +442,18 @@ int64_t loader_num_truncated(const Loader* loader) {
 
 int64_t loader_num_skipped(const Loader* loader) {
     return loader->num_skipped;
+}
+
+int64_t loader_num_alone(const Loader* loader) {
+    return loader->num_alone;
+}
+
+int64_t loader_longest_tokens(const Loader* loader) {
+    return loader->longest_tokens;
+}
+
+int64_t loader_num_batches(const Loader* loader) {
+    int64_t batch_tokens = loader->source.options.batch_tokens;
+    int64_t shared_tokens = loader->num_tokens - loader->alone_tokens;
+    return loader->num_alone + shared_tokens / batch_tokens + (shared_tokens % batch_tokens != 0);
 }

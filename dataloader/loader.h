@@ -24,6 +24,7 @@ without shuffling it is always the same, whatever the seed.
 #include "../dynapipe_plugin/base/arena.h"
 #include "../dynapipe_plugin/base/status.h"
 #include "../dynapipe_plugin/plan/plan_types.h"
+#include "sample_shards.h"
 
 typedef enum { MIXTURE_PROPORTIONAL, MIXTURE_TEMPERATURE, MIXTURE_WEIGHTS } MixtureKind;
 typedef enum { LONG_TRUNCATE, LONG_SKIP } LongSamples;
@@ -41,7 +42,7 @@ typedef struct {
     MixtureKind mixture;  // proportional: weight = min(examples, cap); temperature: that ^ (1 / temperature)
     int64_t mixture_cap;  // 0: none
     double temperature;
-    const char* weights;  // MIXTURE_WEIGHTS: "task=2,other=0.5"; unnamed tasks 0
+    const char* weights;  // MIXTURE_WEIGHTS: "task=2,other=0.5"; unnamed tasks 0 (mixture.h)
     uint64_t seed;
     bool shuffle;  // false: every sample once, in file order (validation)
 } LoaderOptions;
@@ -78,21 +79,26 @@ int32_t loader_num_tasks(const Loader* loader);
 const char* loader_task_name(const Loader* loader, int32_t task);
 int32_t loader_vocab(const Loader* loader);
 int32_t loader_eot_token(const Loader* loader);
-int32_t loader_tokenizer(const Loader* loader);      // SampleTokenizer
-int32_t loader_pad_token(const Loader* loader);      // T5's decoder starts with it; -1: none
-int32_t loader_input_end(const Loader* loader);      // SampleInputEnd
-uint64_t loader_vocab_hash(const Loader* loader);    // 0: unknown
-int64_t loader_num_samples(const Loader* loader);    // that can be drawn: without skipped ones
-int64_t loader_num_tokens(const Loader* loader);     // run through the model, one pass over those samples
-int64_t loader_num_truncated(const Loader* loader);  // samples longer than the limits
-int64_t loader_num_skipped(const Loader* loader);    // those, or texts without a token
+int32_t loader_tokenizer(const Loader* loader);       // SampleTokenizer
+int32_t loader_pad_token(const Loader* loader);       // T5's decoder starts with it; -1: none
+int32_t loader_input_end(const Loader* loader);       // SampleInputEnd
+uint64_t loader_vocab_hash(const Loader* loader);     // 0: unknown
+SampleShards* loader_shards(Loader* loader);          // the files; for sample_verify.h
+int64_t loader_num_samples(const Loader* loader);     // that can be drawn: without skipped ones
+int64_t loader_num_tokens(const Loader* loader);      // run through the model, one pass over those samples
+int64_t loader_num_truncated(const Loader* loader);   // samples longer than the limits
+int64_t loader_num_skipped(const Loader* loader);     // those, or texts without a token
+int64_t loader_num_alone(const Loader* loader);       // samples longer than batch_tokens: each a batch alone
+int64_t loader_longest_tokens(const Loader* loader);  // run through the model, of one sample
+int64_t loader_num_batches(const Loader* loader);     // that one pass over those samples takes, at least
 
 // Draw the next batch into the arena. Thread rule: one thread at a time. After an error: restore or close.
 Status loader_next(Loader* loader, LoaderBatch* out, Arena* arena);
 // Where it stands now, for loader_restore(); in the arena.
 Status loader_position(const Loader* loader, const uint8_t** out, size_t* num_bytes, Arena* arena);
-// Go on behind a batch, on the seed it was drawn with. Other tasks, samples or truncation than the position
-// was saved with are STATUS_MISMATCH, a damaged record STATUS_BAD_FORMAT; the loader then stays where it was.
+// Go on behind a batch, on the seed it was drawn with. Other contents of a file, tasks, samples or truncation
+// than the position was saved with are STATUS_MISMATCH, a damaged record STATUS_BAD_FORMAT; the loader then
+// stays where it was. Files may have other names, in the same order.
 Status loader_restore(Loader* loader, const uint8_t* position, size_t position_bytes);
 void loader_rewind(Loader* loader);
 uint64_t

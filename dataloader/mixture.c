@@ -1,22 +1,63 @@
 #include "mixture.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "../dynapipe_plugin/base/printable.h"
 #include "../dynapipe_plugin/base/rng.h"
 
 // Shares are rounded to 2^-31 of the whole: equal on all machines, whatever their pow() does to the last bit.
 static const double SHARE_UNITS = 2147483648.0;
 
-static Status find_named(const char* entry, size_t name_bytes, int32_t num_tasks,
-                         const char* const* task_names, int32_t* task) {
+// "task=2": of which task, how much, and how long that is.
+typedef struct {
+    int32_t task;
+    double weight;
+    size_t num_bytes;  // 0: nothing of the kind
+} WeightEntry;
+
+static bool has_odd_bytes(const char* name) {
+    while (*name >= 0x20 && *name < 0x7f) { name++; }
+    return *name != '\0';
+}
+
+// Does `text` begin with this spelling of task k's name, "=" and a weight, up to a comma or the end? Names
+// may have
+// "=" and "," themselves: of two that fit, the longer one is meant.
+static void try_spelling(WeightEntry* best, const char* text, const char* spelling, int32_t k) {
+    size_t name_bytes = strlen(spelling);
+    if (strncmp(text, spelling, name_bytes) != 0 || text[name_bytes] != '=') { return; }
+    const char* number = text + name_bytes + 1;
+    char* end;
+    double weight = strtod(number, &end);
+    bool is_weight = end != number && (*end == ',' || *end == '\0') && weight >= 0 && weight <= 1e30;
+    size_t num_bytes = (size_t)(end - text);
+    if (is_weight && num_bytes > best->num_bytes) { *best = (WeightEntry){k, weight, num_bytes}; }
+}
+
+// A name may be written as it is, or as it is printed (printable.h).
+static WeightEntry find_entry(const char* text, int32_t num_tasks, const char* const* task_names) {
+    WeightEntry best = {0};
     for (int32_t k = 0; k < num_tasks; k++) {
-        if (strlen(task_names[k]) == name_bytes && memcmp(task_names[k], entry, name_bytes) == 0) {
-            *task = k;
-            return STATUS_OK;
-        }
+        try_spelling(&best, text, task_names[k], k);
+        if (has_odd_bytes(task_names[k])) { try_spelling(&best, text, PRINTABLE(task_names[k]), k); }
+    }
+    return best;
+}
+
+// No entry begins at `text`: a name that the data has not, or no number behind it.
+static Status refuse_entry(const char* text, int32_t num_tasks, const char* const* task_names) {
+    size_t entry_bytes = strcspn(text, ","), name_bytes = entry_bytes;
+    while (name_bytes > 0 && text[name_bytes - 1] != '=') { name_bytes--; }
+    const char* number = text + name_bytes;
+    char* end = NULL;
+    double weight = name_bytes > 0 ? strtod(number, &end) : 0;
+    if (name_bytes < 2 || end != text + entry_bytes || end == number || !(weight >= 0) || weight > 1e30) {
+        return FAIL(STATUS_BAD_OPTION, "mixture weights: '%.*s' ---> write task=number, number >= 0",
+                    (int)entry_bytes, text);
     }
     char known[512] = "";
     for (int32_t k = 0; k < num_tasks && strlen(known) < 400; k++) {
@@ -24,7 +65,7 @@ static Status find_named(const char* entry, size_t name_bytes, int32_t num_tasks
                  task_names[k]);
     }
     return FAIL(STATUS_BAD_OPTION, "mixture weights: no task '%.*s' in the data ---> the data has %s%s",
-                (int)name_bytes, entry, known, num_tasks > 0 && strlen(known) >= 400 ? ", ..." : "");
+                (int)name_bytes - 1, text, known, num_tasks > 0 && strlen(known) >= 400 ? ", ..." : "");
 }
 
 // "task=2,other=0.5"
@@ -33,26 +74,16 @@ static Status parse_weights(double* raw, const char* text, int32_t num_tasks, co
         return FAIL(STATUS_BAD_OPTION, "mixture weights: none given ---> give task=2,other=0.5");
     }
     for (int32_t k = 0; k < num_tasks; k++) { raw[k] = -1; }
-    for (const char* entry = text;; entry++) {
-        size_t entry_bytes = strcspn(entry, ","), name_bytes = entry_bytes;
-        while (name_bytes > 0 && entry[name_bytes - 1] != '=') { name_bytes--; }
-        const char* number = entry + name_bytes;
-        char* end = NULL;
-        double weight = name_bytes > 0 ? strtod(number, &end) : 0;
-        if (name_bytes < 2 || end != entry + entry_bytes || end == number || !(weight >= 0) ||
-            weight > 1e30) {
-            return FAIL(STATUS_BAD_OPTION, "mixture weights: '%.*s' ---> write task=number, number >= 0",
-                        (int)entry_bytes, entry);
-        }
-        int32_t task = 0;
-        TRY(find_named(entry, name_bytes - 1, num_tasks, task_names, &task));
-        if (raw[task] >= 0) {
+    for (const char* at = text;; at++) {
+        WeightEntry entry = find_entry(at, num_tasks, task_names);
+        if (entry.num_bytes == 0) { return refuse_entry(at, num_tasks, task_names); }
+        if (raw[entry.task] >= 0) {
             return FAIL(STATUS_BAD_OPTION, "mixture weights: task '%s' twice ---> name it once",
-                        task_names[task]);
+                        task_names[entry.task]);
         }
-        raw[task] = weight;
-        entry += entry_bytes;
-        if (*entry == '\0') { break; }
+        raw[entry.task] = entry.weight;
+        at += entry.num_bytes;
+        if (*at == '\0') { break; }
     }
     for (int32_t k = 0; k < num_tasks; k++) { raw[k] = raw[k] > 0 ? raw[k] : 0; }
     return STATUS_OK;

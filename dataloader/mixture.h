@@ -17,6 +17,10 @@ typedef struct {
     uint64_t* upto;  // [num_tasks] sum of the shares of tasks 0 ... k; at least 1, below 2^32
 } Mixture;
 
+// Weights are "task=2,other=0.5". Names need no quoting: they are looked for among the data's, the longest
+// that fits first, so they may have "=" and "," in them. One with control characters or broken UTF-8 may be
+// written as it is printed (\x1b).
+//
 // num_samples[k] can be drawn from task k; a task without samples has no share. Messages name the option of
 // the trainer and the task.
 Status mixture_create(Mixture* out, const LoaderOptions* options, int32_t num_tasks,

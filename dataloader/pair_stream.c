@@ -120,3 +120,7 @@ int64_t pair_stream_num_batches(const PairStream* stream) {
 const Loader* pair_stream_loader(const PairStream* stream) {
     return stream->loader;
 }
+
+SampleShards* pair_stream_shards(PairStream* stream) {
+    return loader_shards(stream->loader);
+}

@@ -31,3 +31,4 @@ void pair_stream_seek(PairStream* stream, int64_t position);
 
 int64_t pair_stream_num_batches(const PairStream* stream);   // that an epoch fills, at least 1
 const Loader* pair_stream_loader(const PairStream* stream);  // its samples: vocabulary, counts, reading
+SampleShards* pair_stream_shards(PairStream* stream);        // its files; for sample_verify.h

@@ -144,12 +144,8 @@ static Status check_index(const SampleFile* file) {
     return STATUS_OK;
 }
 
-static Status check_contents(const SampleFile* file, const unsigned char* data, size_t num_bytes,
-                             uint64_t checksum) {
-    const unsigned char* body = data + SAMPLE_FORMAT_HEADER_BYTES;
-    if (hash_finish(hash_bytes(HASH_SEED, body, num_bytes - SAMPLE_FORMAT_HEADER_BYTES)) != checksum) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: checksum does not match, the file is damaged " AGAIN, file->path);
-    }
+static Status check_contents(const SampleFile* file) {
+    for (int64_t c = 0; c < sample_file_num_chunks(file); c++) { TRY(sample_file_check_chunk(file, c)); }
     for (int64_t i = 0; i < file->num_samples; i++) {
         int64_t length = (int64_t)file->index[i].n_input + file->index[i].n_target;
         int32_t piece[1024], last = -1;
@@ -190,7 +186,10 @@ static Status parse_own(SampleFile* file, const unsigned char* data, size_t num_
     uint64_t left_bytes = num_bytes - at, index_bytes = header.num_samples * sizeof(SampleIndex);
     bool fits = header.num_samples <= left_bytes / sizeof(SampleIndex) &&
                 header.num_tokens <= (left_bytes - index_bytes) / header.bytes_per_token;
-    if (!fits || left_bytes - index_bytes != header.num_tokens * header.bytes_per_token) {
+    uint64_t tokens_bytes = fits ? header.num_tokens * header.bytes_per_token : 0;
+    uint64_t front_bytes = index_bytes + sample_format_num_chunks(tokens_bytes) * sizeof(uint64_t);
+    fits = fits && front_bytes + tokens_bytes <= left_bytes;
+    if (!fits || front_bytes + tokens_bytes != left_bytes) {
         return FAIL(
             STATUS_BAD_FORMAT,
             "%s: %s: %llu bytes behind the task names do not match %llu samples and %llu tokens of %u "
@@ -199,13 +198,22 @@ static Status parse_own(SampleFile* file, const unsigned char* data, size_t num_
             (unsigned long long)header.num_samples, (unsigned long long)header.num_tokens,
             header.bytes_per_token);
     }
+    const unsigned char* front = data + sizeof header;
     file->num_tokens = (int64_t)header.num_tokens;
-    file->tokens = data + at + index_bytes;
+    file->chunk_hashes = (const uint64_t*)(const void*)(data + at + index_bytes);
+    file->tokens_at = (int64_t)(at + front_bytes);
+    file->tokens = data + file->tokens_at;
+    file->content_id = header.header_checksum;
+    if (hash_finish(hash_bytes(HASH_SEED, front, at + front_bytes - sizeof header)) != header.checksum) {
+        return FAIL(STATUS_BAD_FORMAT,
+                    "%s: checksum of task names and index does not match, the file is damaged " AGAIN,
+                    file->path);
+    }
     if (!with_index) { return STATUS_OK; }
     file->num_samples = (int64_t)header.num_samples;
     file->index = (const SampleIndex*)(const void*)(data + at);
     TRY(check_index(file));
-    return verify ? check_contents(file, data, num_bytes, header.checksum) : STATUS_OK;
+    return verify ? check_contents(file) : STATUS_OK;
 }
 
 static Status parse(SampleFile* out, const char* path, const void* data, size_t num_bytes, bool with_index,
@@ -260,6 +268,37 @@ void sample_file_close(SampleFile* file) {
     free(file->owned_index);
     *file = (SampleFile){0};
 }
+
+// --- chunks ------------------------------------------------------------------------------------------------
+
+static uint64_t tokens_bytes(const SampleFile* file) {
+    return (uint64_t)file->num_tokens * (uint64_t)file->bytes_per_token;
+}
+
+int64_t sample_file_num_chunks(const SampleFile* file) {
+    return (int64_t)sample_format_num_chunks(tokens_bytes(file));
+}
+
+uint64_t sample_file_chunk_hash(const SampleFile* file, int64_t chunk) {
+    const unsigned char* begin = (const unsigned char*)file->tokens + chunk * SAMPLE_FORMAT_CHUNK_BYTES;
+    return sample_format_chunk_hash(begin, sample_format_chunk_bytes(tokens_bytes(file), (uint64_t)chunk));
+}
+
+Status sample_file_check_chunk(const SampleFile* file, int64_t chunk) {
+    if (file->chunk_hashes == NULL || sample_file_chunk_hash(file, chunk) == file->chunk_hashes[chunk]) {
+        return STATUS_OK;
+    }
+    int64_t begin = file->tokens_at + chunk * SAMPLE_FORMAT_CHUNK_BYTES;
+    int64_t num_bytes = (int64_t)sample_format_chunk_bytes(tokens_bytes(file), (uint64_t)chunk);
+    return FAIL(
+        STATUS_BAD_FORMAT,
+        "%s: bytes %lld ... %lld are not as they were written, the file is damaged ---> run prepare_data "
+        "again, or copy the file again from where it is whole",
+        file->path, (long long)begin, (long long)(begin + num_bytes - 1));
+}
+
+// --- tokens
+// --------------------------------------------------------------------------------------------------
 
 Status sample_file_read_tokens(const SampleFile* file, int64_t first, int64_t count, int32_t* out) {
     if (first < 0 || count < 0 || count > file->num_tokens || first > file->num_tokens - count) {

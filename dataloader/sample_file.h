@@ -1,10 +1,10 @@
 /*
 sample_file.h -- tokenised samples of many tasks in one file, memory-mapped.
 
-Byte layout, little-endian (version 2):
+Byte layout, little-endian (version 3):
     offset  bytes  field
     0       8      magic "DPSAMPLE"
-    8       4      version, 2
+    8       4      version, 3
     12      4      bytes per token, 2 or 4
     16      8      number of samples N
     24      8      number of tokens of all samples
@@ -15,11 +15,15 @@ Byte layout, little-endian (version 2):
     48      4      padding token, with which T5's decoder starts as well; 2^32 - 1: none
     52      4      what ends every input: a SampleInputEnd
     56      8      hash of the vocabulary, all tokens' bytes; 0: unknown
-    64      8      checksum: hash.h over everything behind the header, in one call
+    64      8      checksum: hash.h over everything between header and tokens, in one call
     72      8      header checksum: hash.h over bytes 0 ... 71
     80      ...    K task names, each uint16 length and that many bytes; then zeros up to a multiple of 8
     ...     24*N   index, one SampleIndex a sample
+    ...     8*C    hash.h of each chunk of 1 MiB of the tokens (the last is shorter)
     ...     ...    tokens: input then target of each sample, without gaps; a target ends with end-of-text
+
+All but the tokens is checked whenever a file is opened; chunks can be checked in any order, by several ranks
+(sample_verify.h). The header checksum covers all of it, hash over hash: equal ones, equal contents.
 
 llm.c's own token files (magic 20240520, uint16; 20240801, uint32) open as well, see llmc_tokens.h.
 */
@@ -75,16 +79,20 @@ typedef struct {
     SampleTokenizer tokenizer;
     SampleInputEnd input_end;
     uint64_t vocab_hash;
+    uint64_t content_id;       // equal: the same samples. 0: an llm.c file's that nobody has read yet
     int64_t num_dropped;       // llm.c files: documents of a single token, which predict nothing
     const char** task_names;   // [num_tasks], NUL-terminated, owned
     const SampleIndex* index;  // [num_samples]; into the map, or owned for llm.c files
     const void* tokens;
+    int64_t tokens_at;  // byte of the file
     int32_t bytes_per_token;
+    const uint64_t*
+        chunk_hashes;  // [sample_file_num_chunks()] into the map; NULL: an llm.c file, which has none
     SampleIndex* owned_index;
 } SampleFile;
 
-// `verify` also reads the whole file: checksum, and every token id below vocab. Without it the header, sizes
-// and every index entry are checked. Messages name file, field and remedy.
+// `verify` also reads the whole file: every chunk, and every token id below vocab. Without it all but the
+// tokens is checked. Messages name file, field and remedy.
 Status sample_file_open(SampleFile* out, const char* path, bool verify);
 void sample_file_close(SampleFile* file);  // an all-zero file is fine
 
@@ -101,6 +109,12 @@ Status sample_file_read(const SampleFile* file, int64_t sample, int64_t first, i
 
 // The same for tokens [first, first + count) of the whole file.
 Status sample_file_read_tokens(const SampleFile* file, int64_t first, int64_t count, int32_t* out);
+
+// Chunks of the tokens, counted from 0. Read-only: any thread.
+int64_t sample_file_num_chunks(const SampleFile* file);
+uint64_t sample_file_chunk_hash(const SampleFile* file, int64_t chunk);
+// Is the chunk as it was written? STATUS_BAD_FORMAT names the bytes. An llm.c file's always is.
+Status sample_file_check_chunk(const SampleFile* file, int64_t chunk);
 
 // Tokens are 2 bytes where vocab <= 65536. A sample that breaks a rule of SampleIndex, or has an id outside
 // the vocabulary, is refused and not added; the writer can go on. After STATUS_IO finish fails as well.

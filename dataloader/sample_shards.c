@@ -6,7 +6,7 @@
 
 #include "llmc_tokens.h"
 
-static Status check_agreement(const SampleFile* a, const SampleFile* b) {
+static Status check_vocab(const SampleFile* a, const SampleFile* b) {
     if (a->vocab != b->vocab) {
         return FAIL(STATUS_MISMATCH, "%s has vocab %d, %s has %d ---> prepare both with one tokenizer",
                     a->path, a->vocab, b->path, b->vocab);
@@ -31,6 +31,11 @@ static Status check_agreement(const SampleFile* a, const SampleFile* b) {
                     "one tokenizer",
                     a->path, b->path, a->vocab);
     }
+    return STATUS_OK;
+}
+
+static Status check_agreement(const SampleFile* a, const SampleFile* b) {
+    TRY(check_vocab(a, b));
     if (a->input_end != b->input_end && a->input_end != INPUT_END_UNKNOWN &&
         b->input_end != INPUT_END_UNKNOWN) {
         return FAIL(STATUS_MISMATCH,
@@ -69,7 +74,9 @@ static Status open_file(SampleShards* shards, const char* path, int32_t cut_toke
     SampleFile* file = &shards->files[shards->num_files];
     TRY(tokens_only ? sample_file_open_tokens(file, path) : sample_file_open(file, path, false));
     int32_t f = shards->num_files++;
-    if (f > 0) { TRY(check_agreement(&shards->files[0], file)); }
+    if (f == 0) { shards->known = file; }
+    if (f > 0) { TRY(check_agreement(shards->known, file)); }
+    if (shards->known->vocab_hash == 0 && file->vocab_hash != 0) { shards->known = file; }
     if (cut_tokens > 0) { TRY(llmc_tokens_cut(file, cut_tokens)); }
     shards->first_sample[f + 1] = shards->first_sample[f] + file->num_samples;
     return unite_tasks(shards, file, &shards->task_of[f]);
@@ -124,6 +131,37 @@ void sample_shards_close(SampleShards* shards) {
     free(shards->task_of);
     free(shards->task_names);
     *shards = (SampleShards){0};
+}
+
+Status sample_shards_check_vocab(const SampleShards* a, const SampleShards* b) {
+    return check_vocab(a->known, b->known);
+}
+
+void sample_shards_write_contents(const SampleShards* shards, void* ids) {
+    unsigned char* at = ids;
+    for (int32_t f = 0; f < shards->num_files; f++, at += sizeof(uint64_t)) {
+        memcpy(at, &shards->files[f].content_id, sizeof(uint64_t));
+    }
+}
+
+Status sample_shards_check_contents(const SampleShards* shards, const void* ids, int64_t num_ids) {
+    if (num_ids != shards->num_files) {
+        return FAIL(STATUS_MISMATCH,
+                    "%s: saved with %lld files of data, now it is one of %d ---> resume with the same data",
+                    shards->files[0].path, (long long)num_ids, shards->num_files);
+    }
+    const unsigned char* at = ids;
+    for (int32_t f = 0; f < shards->num_files; f++, at += sizeof(uint64_t)) {
+        const SampleFile* file = &shards->files[f];
+        uint64_t id;
+        memcpy(&id, at, sizeof id);
+        if (id == file->content_id || id == 0 || file->content_id == 0) { continue; }
+        return FAIL(STATUS_MISMATCH,
+                    "%s: saved with other contents of this file (%016llx, now %016llx) ---> resume with the "
+                    "same data",
+                    file->path, (unsigned long long)id, (unsigned long long)file->content_id);
+    }
+    return STATUS_OK;
 }
 
 int32_t sample_shards_file(const SampleShards* shards, int64_t id) {

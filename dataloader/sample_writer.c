@@ -10,7 +10,7 @@
 #include "sample_file.h"
 #include "sample_format.h"
 
-enum { NAME_SLOTS = 2 * SAMPLE_FILE_MAX_TASKS, COPY_BYTES = 1 << 20 };  // COPY_BYTES: a multiple of 8
+enum { NAME_SLOTS = 2 * SAMPLE_FILE_MAX_TASKS, COPY_BYTES = SAMPLE_FORMAT_CHUNK_BYTES };
 
 struct SampleWriter {
     char* path;
@@ -188,35 +188,40 @@ static unsigned char* build_names(const SampleWriter* writer, size_t* num_bytes)
     return section;
 }
 
-// Go through the tokens once: hash them, or append them to `file`.
-static Status copy_tokens(SampleWriter* writer, uint64_t* hash, FileWriter* file) {
-    uint64_t left_bytes = writer->header.num_tokens * writer->header.bytes_per_token;
+static uint64_t tokens_bytes(const SampleWriter* writer) {
+    return writer->header.num_tokens * writer->header.bytes_per_token;
+}
+
+// Go through the tokens once, chunk by chunk: hash them, or append them to `file`.
+static Status copy_tokens(SampleWriter* writer, uint64_t* hashes, FileWriter* file) {
     rewind(writer->tokens);
-    while (left_bytes > 0) {
-        size_t piece_bytes = left_bytes < COPY_BYTES ? (size_t)left_bytes : COPY_BYTES;
+    for (uint64_t c = 0; c < sample_format_num_chunks(tokens_bytes(writer)); c++) {
+        size_t piece_bytes = sample_format_chunk_bytes(tokens_bytes(writer), c);
         if (fread(writer->copy, 1, piece_bytes, writer->tokens) != piece_bytes) {
             return FAIL(STATUS_IO, "%s: cannot read back the tokens: %s ---> free space and start again",
                         writer->path, strerror(errno));
         }
         if (file != NULL) { file_writer_write(file, writer->copy, piece_bytes); }
-        if (hash != NULL) { *hash = hash_bytes(*hash, writer->copy, piece_bytes); }
-        left_bytes -= piece_bytes;
+        if (hashes != NULL) { hashes[c] = sample_format_chunk_hash(writer->copy, piece_bytes); }
     }
     return STATUS_OK;
 }
 
-static Status write_file(SampleWriter* writer, const unsigned char* names, size_t names_bytes) {
+static Status write_file(SampleWriter* writer, const unsigned char* names, size_t names_bytes,
+                         uint64_t* hashes) {
     size_t index_bytes = (size_t)writer->header.num_samples * sizeof(SampleIndex);
-    uint64_t hash = hash_bytes(hash_bytes(HASH_SEED, names, names_bytes), writer->index, index_bytes);
-    TRY(copy_tokens(writer, &hash, NULL));
+    size_t hashes_bytes = (size_t)sample_format_num_chunks(tokens_bytes(writer)) * sizeof *hashes;
+    TRY(copy_tokens(writer, hashes, NULL));
     SampleFormatHeader* header = &writer->header;
-    header->checksum = hash_finish(hash);
+    uint64_t hash = hash_bytes(hash_bytes(HASH_SEED, names, names_bytes), writer->index, index_bytes);
+    header->checksum = hash_finish(hash_bytes(hash, hashes, hashes_bytes));
     header->header_checksum = hash_finish(hash_bytes(HASH_SEED, header, SAMPLE_FORMAT_HASHED_BYTES));
     FileWriter file;
     TRY(file_writer_open(&file, writer->path));
     file_writer_write(&file, header, sizeof *header);
     file_writer_write(&file, names, names_bytes);
     file_writer_write(&file, writer->index, index_bytes);
+    file_writer_write(&file, hashes, hashes_bytes);
     Status status = copy_tokens(writer, NULL, &file);
     if (status != STATUS_OK) {
         file_writer_abort(&file);
@@ -228,13 +233,16 @@ static Status write_file(SampleWriter* writer, const unsigned char* names, size_
 Status sample_writer_finish(SampleWriter* writer) {
     size_t names_bytes = 0;
     unsigned char* names = build_names(writer, &names_bytes);
+    uint64_t* hashes = calloc((size_t)sample_format_num_chunks(tokens_bytes(writer)) + 1, sizeof *hashes);
     fflush(writer->tokens);
     Status status = check_write(writer);
     if (status == STATUS_OK) {
-        status = names == NULL ? FAIL(STATUS_NO_MEMORY, "%s: no memory for the task names", writer->path)
-                               : write_file(writer, names, names_bytes);
+        status = names == NULL || hashes == NULL
+                     ? FAIL(STATUS_NO_MEMORY, "%s: no memory for task names and hashes", writer->path)
+                     : write_file(writer, names, names_bytes, hashes);
     }
     free(names);
+    free(hashes);
     sample_writer_abort(writer);
     return status;
 }

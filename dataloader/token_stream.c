@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "../dynapipe_plugin/base/rng.h"
-#include "sample_shards.h"
 #include "shuffle.h"
 
 struct TokenStream {
@@ -129,4 +128,8 @@ int32_t token_stream_eot_token(const TokenStream* stream) {
 
 int32_t token_stream_tokenizer(const TokenStream* stream) {
     return (int32_t)stream->shards.files[0].tokenizer;
+}
+
+SampleShards* token_stream_shards(TokenStream* stream) {
+    return &stream->shards;
 }

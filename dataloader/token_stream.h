@@ -12,6 +12,7 @@ order.
 #include <stdbool.h>
 #include <stdint.h>
 #include "../dynapipe_plugin/base/status.h"
+#include "sample_shards.h"
 
 typedef struct TokenStream TokenStream;
 
@@ -34,3 +35,4 @@ int32_t token_stream_vocab(const TokenStream* stream);
 uint64_t token_stream_vocab_hash(const TokenStream* stream);  // 0: unknown
 int32_t token_stream_eot_token(const TokenStream* stream);
 int32_t token_stream_tokenizer(const TokenStream* stream);  // SampleTokenizer
+SampleShards* token_stream_shards(TokenStream* stream);     // the files; for sample_verify.h

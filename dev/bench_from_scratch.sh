@@ -30,7 +30,7 @@ for way in $ways; do
     optimizer=${way%:*} lr=${way#*:} name=${way/:/-}
     rm -rf "${out:?}/$name"
     mkdir -p "$out/$name"
-    if ! mpirun -np 2 ./train_t5 -i "$out/data/train.bin" -j "$out/data/val.bin" -e "$model" -t 256 --target-tokens 64 -d "$batch" -x "$steps" \
+    if ! dynapipe_plugin/mpirun.sh -np 2 ./train_t5 -i "$out/data/train.bin" -j "$out/data/val.bin" -e "$model" -t 256 --target-tokens 64 -d "$batch" -x "$steps" \
             --optimizer "$optimizer" -l "$lr" -u $((steps / 10)) -q 0.05 --replicas 2 -v "$steps" -m 4 -s 0 --answers 16 -g 40 -n 0 -o "$out/$name" \
             >"$out/$name.log" 2>&1; then
         echo "| $optimizer | $lr |$(for s in $shown; do printf ' %s |' "$(loss_at "$name" "$s")"; done) $(grep -m1 error "$out/$name.log" | cut -c1-60) | |" >>$result.tmp

@@ -48,7 +48,7 @@ train() {  # name, options: metrics in $out/name/metrics.jsonl
     shift
     rm -rf "${out:?}/$name"
     mkdir -p "$out/$name"
-    timeout -k 10 1200 mpirun -np "$stages" ./$trainer -i "$data/train.bin" -e "$model" -d "$batch" -v 0 -s 0 --stages "$stages" \
+    timeout -k 10 1200 dynapipe_plugin/mpirun.sh -np "$stages" ./$trainer -i "$data/train.bin" -e "$model" -d "$batch" -v 0 -s 0 --stages "$stages" \
         -o "$out/$name" -n 0 --dump-plan "$out/$name/plan.txt" --show-step "$steps" "$@" >"$out/$name.log" 2>&1 || { tail -5 "$out/$name.log"; exit 1; }
     rm -f "$out/$name"/*.bin
 }
@@ -90,7 +90,7 @@ for longest in $lengths; do
     target=${longest#*+} options=(-t "${longest%+*}")
     profile=(--model "$model" --tokens "${longest%+*}" --vocab $vocab --seconds "${PROFILE_SECONDS:-8}" --out $out/costs-"$longest$kind".txt)
     if [ -n "$kind" ]; then options+=(--target-tokens "$target") profile+=(--target-tokens "$target"); fi
-    mpirun -np $((stages < cores ? stages : cores)) ./profile_costs "${profile[@]}" >$out/profile-"$longest$kind".log
+    dynapipe_plugin/mpirun.sh -np $((stages < cores ? stages : cores)) ./profile_costs "${profile[@]}" >$out/profile-"$longest$kind".log
     for round in $(seq "$rounds"); do
         for policy in $policies $([ -n "$kind" ] || echo before); do
             # shellcheck disable=SC2046

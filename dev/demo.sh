@@ -35,14 +35,13 @@ flags=(-i "$data/train*.bin" -e "$model" -t "$tokens" -d 8192 -z 1 --stages 2 --
 # the table needs ranks with a core each: where ranks take turns on a core, one's idle time is another's
 cores=$(nproc) ranks=$(($(nproc) < 4 ? 2 : 4))
 say "Measure what the model's layers cost on this machine"
-mpirun -np "$ranks" ./profile_costs --model "$model" --tokens "$tokens" --vocab 257 --threads $((cores < 4 ? 1 : cores / 4)) \
+dynapipe_plugin/mpirun.sh -np "$ranks" ./profile_costs --model "$model" --tokens "$tokens" --vocab 257 --threads $((cores < 4 ? 1 : cores / 4)) \
     --out "$out/costs.txt" | tail -2
 
 say "Train $steps steps on 4 ranks: a pipeline of 2 stages, twice"
-rm -f "$out"/*.bin "$out"/DONE* "$out"/metrics.jsonl
 validation=()
 if ls "$data"/val*.bin >/dev/null 2>&1; then validation=(-j "$data/val*.bin"); fi
-mpirun -np 4 ./train_gpt2 "${flags[@]}" "${validation[@]}" -x "$steps" -l 2e-3 -u 10 -q 0.1 -o "$out" \
+dynapipe_plugin/mpirun.sh -np 4 ./train_gpt2 "${flags[@]}" "${validation[@]}" -x "$steps" -l 2e-3 -u 10 -q 0.1 -o "$out" --overwrite 1 \
     -v $((steps / 2)) -m 2 -s "$steps" -g 32 --print-plan --show-step 3
 
 say "Loss per task: the mean of the first 5 steps, of the last 5, and what is left"
@@ -52,7 +51,7 @@ say "Ways to form micro-batches: same data, same model, same $ranks ranks, 2 x $
 for round in 1 2; do
     for batching in dynamic packed-ragged packed padded; do
         log=$compare/$batching.$round.log
-        if ! mpirun -np "$ranks" ./train_gpt2 "${flags[@]}" -x "$compare_steps" -v 0 -s 0 -o "$compare/$batching" \
+        if ! dynapipe_plugin/mpirun.sh -np "$ranks" ./train_gpt2 "${flags[@]}" -x "$compare_steps" -v 0 -s 0 -o "$compare/$batching" --overwrite 1 \
                 --batching $batching >"$log" 2>&1; then
             tail -3 "$log"
             exit 1

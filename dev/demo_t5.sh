@@ -36,15 +36,14 @@ else
 fi
 
 say "Measure what the model's layers cost on this machine"
-mpirun -np "$ranks" ./profile_costs --model "$model" --tokens "$tokens" --target-tokens "$targets" --vocab 384 \
+dynapipe_plugin/mpirun.sh -np "$ranks" ./profile_costs --model "$model" --tokens "$tokens" --target-tokens "$targets" --vocab 384 \
     --out "$out/costs.txt" | tail -2
 
 say "Train $steps steps on $ranks ranks, 2 stages: the encoder's layers come first, then the decoder's"
-rm -f "$out"/*.bin "$out"/DONE* "$out"/metrics.jsonl
 validation=()
 if ls "$data"/val*.bin >/dev/null 2>&1; then validation=(-j "$data/val*.bin" --answers 16); fi
-mpirun -np "$ranks" ./train_t5 -i "$data/train*.bin" "${validation[@]}" -e "$model" -t "$tokens" --target-tokens "$targets" -d 8192 \
-    -x "$steps" --optimizer adamw-scaled -l 2e-2 -u 40 -q 0.05 -z 1 --stages 2 --costs "$out/costs.txt" -o "$out" \
+dynapipe_plugin/mpirun.sh -np "$ranks" ./train_t5 -i "$data/train*.bin" "${validation[@]}" -e "$model" -t "$tokens" --target-tokens "$targets" -d 8192 \
+    -x "$steps" --optimizer adamw-scaled -l 2e-2 -u 40 -q 0.05 -z 1 --stages 2 --costs "$out/costs.txt" -o "$out" --overwrite 1 \
     -v $((steps / 4)) -m 2 -s "$steps" -g 40 --export-hf "$out/hf"
 
 say "Done in $SECONDS s"

@@ -7,6 +7,7 @@
 
 #include "../dynapipe_plugin/base/file_io.h"
 #include "../dynapipe_plugin/base/options.h"
+#include "../dynapipe_plugin/base/standard_output.h"
 #include "tasks.h"
 
 enum { MAX_TASKS = 32 };
@@ -104,15 +105,16 @@ static Status make_tasks(const MakeOptions* options) {
 }
 
 int main(int argc, char** argv) {
+    standard_output_open(false);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             print_help();
-            return 0;
+            return standard_output_close(0, 1);
         }
     }
     MakeOptions options = {0};
     Status status = parse(&options, argc, argv);
     if (status == STATUS_OK) { status = make_tasks(&options); }
     if (status != STATUS_OK) { fprintf(stderr, "make_tasks: %s\n", status_message()); }
-    return status == STATUS_OK ? 0 : 1;
+    return standard_output_close(status == STATUS_OK ? 0 : 1, 1);
 }

@@ -241,6 +241,21 @@ uint32_t dynapipe_seed(const Dynapipe* dp);  // --seed
 // omp_set_num_threads() with it.
 int32_t dynapipe_threads(const Dynapipe* dp);
 
+// --- ending early ----------------------------------------------------------------------------------------
+
+// SIGTERM, SIGINT and SIGUSR1 are noted from now on, in place of ending the program (a second SIGINT still
+// does); on all ranks, or on none. NULL: before dynapipe_open(), so that what comes while it waits for the
+// other ranks is noted too. Not called: signals do what they always did.
+void dynapipe_watch_signals(Dynapipe* dp);
+// The signal by which all ranks agree to end, whichever of them got it; 0: none. Agreed on in
+// dynapipe_report() (in the message that it sends anyway), in dynapipe_choose_stages(), and between batches
+// in dynapipe_validate() and dynapipe_generate(), which then break off: the loss is NaN, answers are not
+// whole. After that a program saves and ends, with status 130 for SIGINT, else 0.
+int32_t dynapipe_stop_signal(const Dynapipe* dp);
+// Wall clock since dynapipe_open(), by rank 0's clock at the last dynapipe_report(): the same on all ranks,
+// so that they may save by it.
+double dynapipe_seconds(const Dynapipe* dp);
+
 // --- data ------------------------------------------------------------------------------------------------
 
 typedef struct {
@@ -253,7 +268,8 @@ typedef struct {
     int32_t num_steps;          // planning stops there; < 0: one pass over the data
     int32_t zero_stage;         // 1: optimizer state shared among replicas
     int32_t overfit;            // 1: every step trains on the first batch
-    int64_t reserved[4];        // 0
+    int64_t skip_verify;        // 1: sample files are not read through to find damage
+    int64_t reserved[3];        // 0
 } DynapipeRun_v1;
 
 typedef struct {
@@ -267,11 +283,15 @@ typedef struct {
     int64_t reserved[3];  // zeros
 } DynapipeDataInfo_v1;
 
+// The data must be the same files on all ranks. Beside the training they read through all of it, each a part:
+// a rank that finds a damaged file says so in its next dynapipe_step(). The last step ends when this is done.
 int dynapipe_open_data(Dynapipe* dp, const DynapipeRun_v1* run);
 int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out);
 const char* dynapipe_task_name(const Dynapipe* dp, int32_t task);
 
-// The position in the data after the last step, for a checkpoint. Valid until the next step.
+// The position in the data after the last step, for a checkpoint. Valid until the next step. Waits until this
+// rank's part of the data is verified: where all ranks ask before one writes, no checkpoint stands on damaged
+// data. dynapipe_restore() refuses the position of a run on other contents.
 int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes);
 int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32_t step);
 
@@ -336,7 +356,8 @@ typedef struct {
     const char* log_dir;    // where metrics.jsonl goes; NULL: nowhere
     int64_t reserved[4];    // 0
 } DynapipeReport_v1;
-// One line on rank 0's terminal, one line in metrics.jsonl, the --trace and --print-plan of their step.
+// One line on rank 0's terminal, one line in metrics.jsonl, the --trace and --print-plan of their step. A
+// line of metrics.jsonl that cannot be written is no error: a warning on rank 0.
 int dynapipe_report(Dynapipe* dp, const DynapipeReport_v1* report);
 
 // A line of metrics.jsonl on the validation after `step` steps. Lists by task, NaN where there is nothing;
@@ -349,6 +370,8 @@ typedef struct {
     int64_t reserved[4];                              // 0
 } DynapipeValidation_v1;
 int dynapipe_report_validation(Dynapipe* dp, const DynapipeValidation_v1* validation);
+// Lines of metrics.jsonl that could not be written so far, on rank 0, for the program's exit status.
+int64_t dynapipe_lost_lines(const Dynapipe* dp);
 
 // Mean loss over at most max_batches batches of the validation data (< 0: all), on the same pipeline.
 // task_loss: (num_tasks), NaN for none; may be NULL.

@@ -96,6 +96,8 @@ bool checkpoint_mark_done(const char* directory, int step, char* error);
 // Before a step is committed over an earlier run's: a mark never stands beside a model of one run and a state
 // of the other.
 void checkpoint_unmark(const char* directory, int step);
+// A step's files, its mark first.
+void checkpoint_remove(const char* directory, int step);
 // Once `step` is saved, later marks are of a run that was left (-y STEP, --overwrite): they go, before the
 // mark of `step` comes, so that the newest mark is always one of the run that wrote last. Their files stay
 // until they are written anew.
@@ -109,6 +111,11 @@ bool checkpoint_has_done(const char* directory, int step);
 // a multiple of `keep_multiples_of` (0: no such exception). A step loses its mark first. Later steps are an
 // earlier run's: they neither count nor go.
 void checkpoint_prune(const char* directory, int step, int keep_newest, int keep_multiples_of);
+// Files that were never renamed, as a killed run leaves them; not while a run is at work there. How many
+// went.
+int checkpoint_remove_leftovers(const char* directory);
+// Of every step, marked done or not; the marks first. How many were marked.
+int checkpoint_remove_all(const char* directory);
 
 #ifdef __cplusplus
 }

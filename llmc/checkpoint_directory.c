@@ -89,6 +89,16 @@ void checkpoint_unmark_later(const char* directory, int step) {
     free(steps);
 }
 
+void checkpoint_remove(const char* directory, int step) {
+    static const CheckpointName order[] = {CHECKPOINT_DONE_FILE, CHECKPOINT_STATE_FILE,
+                                           CHECKPOINT_MODEL_FILE};
+    for (int k = 0; k < 3; k++) {
+        char path[CHECKPOINT_PATH_CHARS];
+        checkpoint_path(path, directory, order[k], step);
+        unlink(path);
+    }
+}
+
 void checkpoint_prune(const char* directory, int step, int keep_newest, int keep_multiples_of) {
     if (keep_newest <= 0) { return; }
     int* steps;
@@ -96,13 +106,7 @@ void checkpoint_prune(const char* directory, int step, int keep_newest, int keep
     while (num_steps > 0 && steps[num_steps - 1] > step) { num_steps--; }
     for (int i = 0; i < num_steps - keep_newest; i++) {
         if (keep_multiples_of > 0 && steps[i] % keep_multiples_of == 0) { continue; }
-        static const CheckpointName order[] = {CHECKPOINT_DONE_FILE, CHECKPOINT_STATE_FILE,
-                                               CHECKPOINT_MODEL_FILE};
-        for (int k = 0; k < 3; k++) {
-            char path[CHECKPOINT_PATH_CHARS];
-            checkpoint_path(path, directory, order[k], steps[i]);
-            unlink(path);
-        }
+        checkpoint_remove(directory, steps[i]);
     }
     free(steps);
 }

@@ -25,7 +25,7 @@ static const FlagSpec specs[] = {
     {"-j",  FLAG_STRING, FIELD(val_pattern),        NULL,      0, 0,        "validation data"},
     {"-e",  FLAG_STRING, FIELD(model),              NULL,      0, 0,        "checkpoint (.bin), Hugging Face files (a folder or .safetensors), or a new model: d12, gpt3:c768, l4c128h4 (layers, channels, heads); t5:small, flan-t5:base, byt5:l2c64h4 [d12, t5:small]"},
     {"-o",  FLAG_STRING, FIELD(output_dir),         NULL,      0, 0,        "directory for main.log, metrics.jsonl and checkpoints"},
-    {"-n",  FLAG_INT,    FIELD(checkpoint_every),   "0",       0, 2e9,      "checkpoint every n steps; 0: only at the end, if -o is given"},
+    {"-n",  FLAG_STRING, FIELD(checkpoint_every),   NULL,      0, 0,        "checkpoint every n steps, or by time: 90s, 10m, 2h; 0: only at the end, if -o is given [10m, and only the newest two of these are kept]"},
     {"-nk", FLAG_INT,    FIELD(checkpoints_keep),   "0",       0, 2e9,      "keep only the newest n checkpoints; 0: all"},
     {"-nm", FLAG_INT,    FIELD(checkpoints_major),  "0",       0, 2e9,      "never delete checkpoints of steps divisible by n"},
     {"-y",  FLAG_INT,    FIELD(resume),             "0",       0, 2e9,      "1: go on from the newest checkpoint in -o; N > 1: from that of step N"},
@@ -51,6 +51,7 @@ static const FlagSpec specs[] = {
     {"--target-tokens", FLAG_INT, FIELD(target_tokens), "0",   0, 1e6,      "N: T5's longest target (-t is the longest input); 0: -t"},
     {"--dropout",   FLAG_DOUBLE, FIELD(dropout),    "0",       0, 0.99,     "P: share of activations and attention that is dropped while training"},
     {"--optimizer", FLAG_STRING, FIELD(optimizer),  "adamw",   0, 0,        "NAME: adamw, or adamw-scaled: steps by the size of each matrix, for T5 from scratch (-l 2e-2)"},
+    {"--overwrite", FLAG_INT,    FIELD(overwrite),  "0",       0, 1,        "1: a new run takes the place of an earlier one in -o, whose checkpoints and logs go when its first step begins"},
     {"--export-hf", FLAG_STRING, FIELD(export_dir), NULL,      0, 0,        "DIR: at the end, write the model as Hugging Face's transformers loads it (-x 0: no training)"},
     {"--verify",    FLAG_INT,    FIELD(verify),     "1",       0, 1,        "0|1: 0 takes checkpoints and data without comparing their sums with those that were saved"},
 };
@@ -163,4 +164,34 @@ const char* train_flags_parse(TrainFlags* out, int argc, char** argv) {
         out->model_given |= spec->offset == FIELD(model);
     }
     return NULL;
+}
+
+// What is learned depends on these; -e and -y have messages of their own.
+static const char* const settings[] = {"-i",        "-j",         "-b",  "-t", "-d",
+                                       "-x",        "-k",         "-l",  "-u", "-q",
+                                       "-c",        "-sl",        "-sg", "-a", "--target-tokens",
+                                       "--dropout", "--optimizer"};
+enum { NUM_SETTINGS = sizeof settings / sizeof settings[0] };
+
+static const FlagSpec* find(const char* name) {
+    const FlagSpec* spec = specs;
+    while (strcmp(spec->name, name) != 0) { spec++; }
+    return spec;
+}
+
+bool train_flags_setting(const TrainFlags* flags, int idx, TrainSetting* out) {
+    if (idx >= NUM_SETTINGS) { return false; }
+    const FlagSpec* spec = find(settings[idx]);
+    const void* field = (const char*)flags + spec->offset;
+    *out = (TrainSetting){.name = spec->name};
+    switch (spec->type) {
+        case FLAG_INT: out->number = *(const int32_t*)field; break;
+        case FLAG_INT64: out->number = (double)*(const int64_t*)field; break;
+        case FLAG_DOUBLE: out->number = *(const double*)field; break;
+        case FLAG_STRING:
+            out->is_text = true;
+            out->text = *(const char* const*)field;
+            break;
+    }
+    return true;
 }

@@ -22,7 +22,8 @@ typedef struct {
     const char* model;          // -e  checkpoint, or descriptor
     bool model_given;           // -e was there
     const char* output_dir;     // -o
-    int32_t checkpoint_every;   // -n
+    // -n: steps or a time, for the trainer to read; NULL: not given
+    const char* checkpoint_every;
     int32_t checkpoints_keep;   // -nk
     int32_t checkpoints_major;  // -nm
     int32_t resume;             // -y
@@ -48,12 +49,23 @@ typedef struct {
     int32_t target_tokens;      // --target-tokens
     double dropout;             // --dropout
     const char* optimizer;      // --optimizer
+    int32_t overwrite;          // --overwrite
     const char* export_dir;     // --export-hf
     int32_t verify;             // --verify
 } TrainFlags;
 
 // NULL, or one line that says what is wrong with which flag and how to mend it.
 const char* train_flags_parse(TrainFlags* out, int argc, char** argv);
+
+// The idx-th flag, from 0, of those that what is learned depends on; false: there are no more.
+typedef struct {
+    const char* name;
+    bool is_text;
+    const char* text;  // NULL: not given
+    double number;
+} TrainSetting;
+bool train_flags_setting(const TrainFlags* flags, int idx, TrainSetting* out);
+
 // The flags that are words ("--dropout"), NULL behind the last.
 const char* const* train_flags_words(void);
 bool train_flags_want_help(int argc, char** argv);

@@ -104,6 +104,31 @@ run again 1 --train-data "$work/data/train.bin" --max-tokens 120 --batch-tokens 
 grep -q 'step 0: train loss' "$work/again.log"
 ok $? "a written model is one to begin with"
 
+# --- told to end ------------------------------------------------------------------------------------------------
+# shellcheck disable=SC2086
+{
+    start '^step +2/' told 2 $data --steps 100000 --stages 2 --output-dir "$work/told"
+    kill -TERM "$(ranks_of "$job" | tail -1)"
+    wait "$job"
+    ok $? "SIGTERM to one rank: exit status 0"
+    step=$(stopped_after SIGTERM told)
+    run until 2 $data --steps "${step:-1}" --stages 2 --output-dir "$work/until"
+    file=$(printf '%08d' "${step:-1}")
+    cmp "$work/told/model_$file.bin" "$work/until/model_$file.bin" && cmp "$work/told/state_${file}_00000.bin" "$work/until/state_${file}_00000.bin" && [ -e "$work/told/DONE_$file" ]
+    ok $? "step $step is saved, byte for byte what a run of as many steps ends with"
+    start '^step +2/' told-int 2 $data --steps 100000 --stages 2
+    kill -INT "$(ranks_of "$job" | head -1)"
+    wait "$job"
+    [ $? -eq 130 ] && grep -q 'stopped by SIGINT.*nothing is saved' "$work/told-int.log"
+    ok $? "SIGINT, no folder: 130, $(grep 'stopped by' "$work/told-int.log")"
+    start '^saved' timed 2 $data --steps 100000 --stages 2 --output-dir "$work/timed" --checkpoint-every 1s
+    kill -TERM "$(ranks_of "$job" | tail -1)"
+    wait "$job"
+    [ $? -eq 0 ] && [ "$(grep -c '^saved' "$work/timed.log")" -ge 2 ] && ! grep '^saved' "$work/timed.log" | sort | uniq -d | grep .
+    ok $? "--checkpoint-every 1s: saved $(grep -c '^saved' "$work/timed.log") times, no step twice"
+    refuses "--checkpoint-every: '5x'" "an interval that is none" 2 $data --stages 2 --checkpoint-every 5x --output-dir "$work/timed"
+}
+
 # --- wrong use --------------------------------------------------------------------------------------------------
 # shellcheck disable=SC2086
 {
@@ -159,6 +184,11 @@ cp -r test/foreign_llmc "$work/other-tree" && sed -i 's/\battention_forward\b/fl
 dynapipe_plugin/install.sh "$work/other-tree" >"$work/refused.log" 2>&1
 [ $? -eq 2 ] && grep -q 'gpt2_forward() of train_gpt2.c does not call attention_forward()' "$work/refused.log"
 ok $? "install.sh: $(grep -o 'gpt2_forward() of.*' "$work/refused.log")"
+
+# shellcheck disable=SC2086
+timeout 60 "$trainer" $data --steps 2 --output-dir "$work/unheard" >/dev/full 2>"$work/unheard.log"
+[ $? -eq 1 ] && [ -e "$work/unheard/DONE_00000002" ] && [ "$(grep -c '^warning: standard output: cannot be written' "$work/unheard.log")" -eq 1 ]
+ok $? "a full disk behind standard output: the run goes on, saves, and ends with status 1"
 
 # --- a main() of another manner ---------------------------------------------------------------------------------
 cp "$tree/train_gpt2.c" "$work/kept.c"

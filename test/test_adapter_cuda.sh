@@ -117,6 +117,22 @@ refuses "multiple of 16 tokens" "a longest sample that its kernels cannot take" 
 # shellcheck disable=SC2086
 build_tree "$work/small" "$tree" -DDYNAPIPE $mpi >"$work/make.log" 2>&1 && trainer=$work/small/trainer refuses "never ends on so small a vocabulary" "llm.c's classifier, were it this tree's" 1 $data
 
+# --- told to end ------------------------------------------------------------------------------------------------
+# shellcheck disable=SC2086
+{
+    start '^step +2/' told 2 $data -x 100000 --stages 2 -o "$work/told"
+    kill -USR1 "$(ranks_of "$job" | tail -1)"
+    wait "$job"
+    ok $? "SIGUSR1 to one rank: exit status 0"
+    step=$(stopped_after SIGUSR1 told)
+    file=$(printf '%08d' "${step:-1}")
+    run until 2 $data -x "${step:-1}" --stages 2 -n 1 -o "$work/until"
+    cmp "$work/told/model_$file.bin" "$work/until/model_$file.bin" && cmp "$work/told/state_${file}_00000.bin" "$work/until/state_${file}_00000.bin" && [ -e "$work/told/DONE_$file" ]
+    ok $? "step $step is saved without a -n, byte for byte what a run of as many steps ends with"
+    grep -q "^step  *${step:-1}/.*train loss\|^step $((${step:-1} - 1)): train loss" "$work/told.log"
+    ok $? "their own line of that step is there"
+}
+
 # --- forks of the tree ------------------------------------------------------------------------------------------
 cp -r "$tree" "$work/fork_tree" && sed -i -f $plain_tree/fork.sed "$work/fork_tree/train_gpt2.cu"
 # shellcheck disable=SC2086

@@ -47,13 +47,13 @@ ok $(($? != 0 ? 0 : 1)) "empty JSONL: $(tail -1 "$work/bad.log" | sed "s|$work/|
 # A token id beyond the vocabulary: the last token of the file, behind the checksum's back (read on demand).
 cp "$work/data/train.bin" "$work/token.bin"
 for at in $(seq 2 2 4000); do printf '\xff\xff'; done | dd of="$work/token.bin" bs=1 seek=$(($(stat -c %s "$work/token.bin") - 4000)) conv=notrunc 2>/dev/null
-refuses "beyond the vocabulary" "token id beyond the vocabulary" 1 -i "$work/token.bin" -e l2c32h4 -t 128 -d 100000 -x 3 -v 0 -s 0
+refuses "beyond the vocabulary" "token id beyond the vocabulary" 1 -i "$work/token.bin" --verify 0 -e l2c32h4 -t 128 -d 100000 -x 3 -v 0 -s 0
 # llm.c's tokens know 50257 ids, this model's embedding 257.
 python3 - "$work/llmc.bin" <<'EOF'
 import struct, sys
 open(sys.argv[1], "wb").write(struct.pack("<256i", 20240520, 1, 4096, *[0] * 253) + struct.pack("<4096H", *[50000] * 4096))
 EOF
 timeout -k 5 60 "$build/train_gpt2" -i "$work/data/train.bin" -j "$work/llmc.bin" -e l2c32h4 -b 2 -t 64 -x 1 >"$work/bad.log" 2>&1
-[ $? -eq 1 ] && grep -q -- '-j: vocabulary of 50257' "$work/bad.log"
+[ $? -eq 1 ] && grep -q -- 'llmc.bin has 50257' "$work/bad.log"
 ok $? "stock trainer, validation data of another vocabulary: $(tail -1 "$work/bad.log")"
 finish

@@ -137,7 +137,7 @@ refuses "would be sentinels" "sentinels that the text has" 1 $good --span-corrup
 refuses "--noise-density" "noise of all tokens" 1 $good --span-corruption on --noise-density 1
 refuses "--mean-noise-span" "spans of less than nothing" 1 $good --span-corruption on --mean-noise-span -2
 timeout -k 5 60 "$build/train_t5" -i "$work/data/train.bin" -j "$work/plain/train.bin" -e byt5:l2d2c32h4 -b 2 -t 64 -x 1 >"$work/bad.log" 2>&1
-[ $? -eq 1 ] && [ "$(grep -c -- '-j: vocabulary of 257' "$work/bad.log")" -eq 1 ]
+[ $? -eq 1 ] && [ "$(grep -c -- 'plain/train.bin has 257' "$work/bad.log")" -eq 1 ]
 ok $? "stock trainer, validation data of another vocabulary: $(grep -m1 error "$work/bad.log")"
 timeout -k 5 60 "$build/train_t5" -i "$work/data/train.bin" -e "$work/hf/missing" -b 2 -t 64 -x 1 >"$work/bad.log" 2>&1
 [ $? -eq 1 ] && [ "$(grep -c 'DenseReluDense.wo.weight' "$work/bad.log")" -eq 1 ]

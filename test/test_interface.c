@@ -51,9 +51,13 @@ KEEP(int, dynapipe_step, (Dynapipe*, DynapipeStep_v1*));
 KEEP(void, dynapipe_shard, (const Dynapipe*, int32_t, int64_t*, int64_t*));
 KEEP(int, dynapipe_counted, (const Dynapipe*, int32_t, DynapipeSpan*, int32_t, int32_t*));
 KEEP(int, dynapipe_share_params, (Dynapipe*));
+KEEP(void, dynapipe_watch_signals, (Dynapipe*));
+KEEP(int32_t, dynapipe_stop_signal, (const Dynapipe*));
+KEEP(double, dynapipe_seconds, (const Dynapipe*));
 KEEP(int, dynapipe_sum, (Dynapipe*, double*, int32_t));
 KEEP(int, dynapipe_report, (Dynapipe*, const DynapipeReport_v1*));
 KEEP(int, dynapipe_report_validation, (Dynapipe*, const DynapipeValidation_v1*));
+KEEP(int64_t, dynapipe_lost_lines, (const Dynapipe*));
 KEEP(int, dynapipe_validate, (Dynapipe*, int32_t, double*, double*));
 KEEP(int, dynapipe_pick_samples, (const Dynapipe*, int32_t, int64_t*, int32_t*));
 KEEP(int, dynapipe_generate, (Dynapipe*, const int64_t*, int32_t, int32_t, const DynapipeAnswer_v1**));
@@ -187,7 +191,8 @@ static const Pin pins[] = {
     PLACE(DynapipeRun_v1, num_steps, 36),
     PLACE(DynapipeRun_v1, zero_stage, 40),
     PLACE(DynapipeRun_v1, overfit, 44),
-    PLACE(DynapipeRun_v1, reserved, 48),
+    PLACE(DynapipeRun_v1, skip_verify, 48),
+    PLACE(DynapipeRun_v1, reserved, 56),
     SIZE(DynapipeDataInfo_v1, 104),
     PLACE(DynapipeDataInfo_v1, vocab, 0),
     PLACE(DynapipeDataInfo_v1, eot_token, 4),

@@ -1,6 +1,11 @@
 // test_measure.c -- dynapipe_measure(): all ranks end with one cost model; the next start measures nothing, a
 // start that needs more measures again; damaged files, folders that cannot be written, --costs, and models
 // that are none.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
 #include "../dynapipe_plugin/measure/measure.h"
 #include "../dynapipe_plugin/measure/measure_kept.h"
 #include "clock_model.h"
@@ -65,7 +70,10 @@ static Status measure_restored(int* code, Dynapipe* dp, const DynapipeBlocks_v1*
     size_t num_bytes;
     for (int i = 0; i < 3; i++) { TRY(loader_next(dp->train, &batch, &arena)); }
     loader_rewind(dp->train);
-    TRY((Status)dynapipe_restore(dp, batch.position, batch.position_bytes, 3));
+    const void* position = batch.position;
+    num_bytes = batch.position_bytes;
+    TRY(session_settings_add(dp, &position, &num_bytes));
+    TRY((Status)dynapipe_restore(dp, position, num_bytes, 3));
     *code = dynapipe_measure(dp, blocks, costs);
     TRY(loader_position(dp->train, &now, &num_bytes, &arena));
     EXPECT(num_bytes == batch.position_bytes && memcmp(now, batch.position, num_bytes) == 0);
@@ -354,6 +362,49 @@ static void calls_out_of_order_are_refused(void) {
     CHECK_FAILS(measure_wanted(&m, &dp, &model.blocks), STATUS_BAD_OPTION, "4 decoder layers");
 }
 
+// Of processes that were killed while they kept what they had measured; not what may still be written.
+static void leftovers_go_after_an_hour(void) {
+    static const struct {
+        const char* name;
+        bool is_old, goes;
+    } files[] = {{"a.costs.123.tmp", true, true}, {"a.costs.123", true, true},
+                 {"b.costs.7", false, false},     {"b.costs", true, false},
+                 {"a.costs.old", true, false},    {"a.costs.12.gz", true, false}};
+    CostAnalytic about = {.num_layers = 2,
+                          .channels = 8,
+                          .num_heads = 1,
+                          .padded_vocab = 8,
+                          .flops_per_ns = 1,
+                          .attention_flops_per_ns = 1,
+                          .bytes_per_ns = 1,
+                          .comm_bytes_per_ns = 1,
+                          .bytes_per_value = 4,
+                          .max_tokens = 8,
+                          .num_replicas = 1};
+    CostModel* model = calloc(1, sizeof *model);
+    char folder[128], path[256];
+    struct timespec times[2] = {{.tv_sec = time(NULL) - 4000}, {.tv_sec = time(NULL) - 4000}};
+    snprintf(folder, sizeof folder, "%s/left", cache_dir);
+    CHECK(model != NULL && mkdir(folder, 0755) == 0);
+    cost_model_analytic(model, &about);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, files[i].name);
+        FILE* file = fopen(path, "w");
+        CHECK(file != NULL && fclose(file) == 0);
+        CHECK(!files[i].is_old || utimensat(AT_FDCWD, path, times, 0) == 0);
+    }
+    snprintf(path, sizeof path, "%s/new.costs", folder);
+    CHECK_OK(measure_kept_save(model, path, "a model"));
+    CHECK(unlink(path) == 0);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, files[i].name);
+        CHECK_EQ(access(path, F_OK) != 0, files[i].goes);
+        unlink(path);
+    }
+    CHECK(rmdir(folder) == 0);
+    free(model);
+}
+
 int main(void) {
     maker_dir_create(data_dir);
     maker_dir_create(cache_dir);
@@ -366,6 +417,7 @@ int main(void) {
     RUN(without_a_folder_it_is_measured_each_time);
     RUN(a_file_that_is_named_is_taken_or_refused);
     RUN(folders_are_looked_for_in_order);
+    RUN(leftovers_go_after_an_hour);
     RUN(models_that_are_none_are_refused);
     RUN(calls_out_of_order_are_refused);
     maker_dir_remove(data_dir);

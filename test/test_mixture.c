@@ -54,6 +54,40 @@ static void weights_are_taken_as_given(void) {
     check_shares(&options, (double[K]){2, 0.5, 1, 0, 0});
 }
 
+// Names of any bytes, some within others.
+static void names_of_any_bytes_are_weighed(void) {
+    static const char* const odd[] = {"a",   "a=1",    "a=1,b", "b",       ",",           "=",
+                                      "ä ö", "\xff\n", "b=",    "a=1,b=2", "\x1b[31mred", "中,文=1"};
+    enum { NUM_ODD = sizeof odd / sizeof odd[0] };
+    static const struct {
+        const char* text;
+        double weights[NUM_ODD];
+    } cases[] = {
+        {"a=2,b=3", {2, 0, 0, 3}},
+        {"b=3,a=1", {1, 0, 0, 3}},
+        {"a=1=4,a=1,b=5", {0, 4, 5}},
+        {"a=1,b=2", {0, 0, 2}},
+        {"a=1,b=2=7,,=1,==2", {0, 0, 0, 0, 1, 2, 0, 0, 0, 7}},
+        {"ä ö=1,中,文=1=3,b==1", {0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 3}},
+        {"\xff\n=1,\x1b[31mred=2", {0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 2}},
+        {"\\xff\\x0a=1,\\x1b[31mred=2", {0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 2}},
+    };
+    int64_t one[NUM_ODD];
+    for (int k = 0; k < NUM_ODD; k++) { one[k] = 1; }
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        LoaderOptions options = {.mixture = MIXTURE_WEIGHTS, .weights = cases[i].text};
+        Mixture mixture = {0};
+        CHECK_OK(mixture_create(&mixture, &options, NUM_ODD, odd, one));
+        double whole = 0, upto = 0;
+        for (int k = 0; k < NUM_ODD; k++) { whole += cases[i].weights[k]; }
+        for (int k = 0; k < NUM_ODD && mixture.upto != NULL; k++) {
+            upto += cases[i].weights[k] / whole;
+            CHECK_NEAR((double)mixture.upto[k] / 2147483648.0, upto, 1e-8);
+        }
+        mixture_free(&mixture);
+    }
+}
+
 static void a_small_share_is_still_a_share(void) {
     LoaderOptions options = {.mixture = MIXTURE_WEIGHTS, .weights = "sort=1,add=1e-20"};
     Mixture mixture;
@@ -114,6 +148,7 @@ int main(int argc, char** argv) {
     RUN(proportional_follows_the_examples);
     RUN(temperature_flattens);
     RUN(weights_are_taken_as_given);
+    RUN(names_of_any_bytes_are_weighed);
     RUN(a_small_share_is_still_a_share);
     RUN(shares_are_cut_at_their_edges);
     RUN(bad_mixtures_name_the_remedy);

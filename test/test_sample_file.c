@@ -64,7 +64,7 @@ static void what_is_written_is_read(void) {
 // The bytes of a file with three samples of two tasks, and where its sections begin.
 typedef struct {
     unsigned char* bytes;
-    size_t num_bytes, index_at, tokens_at;
+    size_t num_bytes, hashes_at, tokens_at;
 } SmallFile;
 
 static SmallFile small_file(int32_t vocab) {
@@ -74,7 +74,8 @@ static SmallFile small_file(int32_t vocab) {
     maker_dir_create(dir);
     maker_write(&data, 0, 3, dir, "small.bin");
     snprintf(path, sizeof path, "%s/small.bin", dir);
-    SmallFile small = {.index_at = 96, .tokens_at = 96 + 3 * 24};  // names: 2 + 3 + 2 + 4 and 5 zeros
+    // names: 2 + 3 + 2 + 4 and 5 zeros; the index; one chunk
+    SmallFile small = {.hashes_at = 96 + 3 * 24, .tokens_at = 96 + 3 * 24 + 8};
     CHECK_OK(file_read_text(&text, &small.num_bytes, path));
     small.bytes = (unsigned char*)text;
     CHECK_EQ(small.num_bytes, small.tokens_at + 11u * (vocab <= 65536 ? 2 : 4));
@@ -109,14 +110,14 @@ static void every_wrong_length_is_refused(void) {
     }
 }
 
-// Header, names' frame and index are guarded without reading the tokens, everything with `verify`.
+// All but the tokens is guarded by every reader, these by their chunk.
 static void every_flipped_bit_is_found(void) {
     SmallFile small = small_file(300);
     for (size_t bit = 0; bit < 8 * small.num_bytes; bit++) {
         small.bytes[bit / 8] ^= (unsigned char)(1 << bit % 8);
         CHECK_FAILS(parse(&small, small.num_bytes, true), STATUS_BAD_FORMAT, "small.bin");
         Status quick = parse(&small, small.num_bytes, false);
-        if (bit / 8 < SAMPLE_FORMAT_HEADER_BYTES) { CHECK_EQ(quick, STATUS_BAD_FORMAT); }
+        CHECK_EQ(quick, bit / 8 < small.tokens_at ? STATUS_BAD_FORMAT : STATUS_OK);
         small.bytes[bit / 8] ^= (unsigned char)(1 << bit % 8);
     }
     CHECK_OK(parse(&small, small.num_bytes, true));
@@ -126,8 +127,11 @@ static void every_flipped_bit_is_found(void) {
 static void repair_checksums(SmallFile* small) {
     SampleFormatHeader header;
     memcpy(&header, small->bytes, sizeof header);
+    uint64_t chunk =
+        sample_format_chunk_hash(small->bytes + small->tokens_at, small->num_bytes - small->tokens_at);
+    memcpy(small->bytes + small->hashes_at, &chunk, sizeof chunk);
     header.checksum =
-        hash_finish(hash_bytes(HASH_SEED, small->bytes + sizeof header, small->num_bytes - sizeof header));
+        hash_finish(hash_bytes(HASH_SEED, small->bytes + sizeof header, small->tokens_at - sizeof header));
     header.header_checksum = hash_finish(hash_bytes(HASH_SEED, &header, SAMPLE_FORMAT_HASHED_BYTES));
     memcpy(small->bytes, &header, sizeof header);
 }
@@ -140,7 +144,7 @@ static void lies_are_found_behind_good_checksums(void) {
         const char* words;
         bool only_verify;
     } lies[] = {
-        {8, 4, 1, "version 1, this program reads 2", false},
+        {8, 4, 2, "version 2, this program reads 3", false},
         {12, 4, 3, "bytes per token is 3", false},
         {16, 8, 4, "truncated", false},
         {16, 8, UINT64_MAX, "truncated", false},
@@ -174,8 +178,8 @@ static void lies_are_found_behind_good_checksums(void) {
         {120, 8, 6, "index of sample 1", false},
         {120, 8, UINT64_MAX - 2, "index of sample 1", false},
         {156, 4, 0, "index of sample 2", false},
-        {168, 2, 300, "token id 300 beyond the vocabulary of 300", true},
-        {168 + 8, 2, 7, "target of sample 0 ends with token 7", true},
+        {176, 2, 300, "token id 300 beyond the vocabulary of 300", true},
+        {176 + 8, 2, 7, "target of sample 0 ends with token 7", true},
     };
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
         SmallFile small = small_file(300);
@@ -187,7 +191,7 @@ static void lies_are_found_behind_good_checksums(void) {
         free(small.bytes);
     }
     SmallFile small = small_file(300);
-    small.bytes[168 + 1] = 2;  // token 0 is 512 + something: only its reader notices
+    small.bytes[small.tokens_at + 1] = 2;  // token 0 is 512 + something: only its reader notices
     repair_checksums(&small);
     SampleFile file;
     int32_t tokens[11];

@@ -89,7 +89,7 @@ static void not_a_number_is_null(void) {
     dp->now = &step;
     dp->last.loss = NAN;
     dp->last.task_loss = losses;
-    char* text = session_report_json(dp, &report);
+    char* text = session_metrics_json(dp, &report);
     CHECK(text != NULL);
     CHECK(
         strstr(
@@ -101,6 +101,44 @@ static void not_a_number_is_null(void) {
     dp->task_names = NULL;
     dp->rank_stats = NULL;
     dp->now = NULL;
+    dynapipe_close(dp);
+}
+
+// JSON is UTF-8, names are bytes: none is left out for that.
+static void every_task_is_in_the_record(void) {
+    Dynapipe* dp = session_of_one();
+    const char* names[] = {"h\xc3\xb6her=1,2", "\xff\x1b[31m", "a\"b\\"};
+    double losses[] = {1, 2, 3}, stats[SESSION_STATS] = {0};
+    SessionStep step = {0};
+    DynapipeReport_v1 report = {.step = 1};
+    dp->num_tasks = 3;
+    dp->task_names = names;
+    dp->rank_stats = stats;
+    dp->now = &step;
+    dp->last.task_loss = losses;
+    char* text = session_metrics_json(dp, &report);
+    CHECK(text != NULL && strstr(text, "\"task_loss\":{\"h\xc3\xb6her=1,2\":1.0,\"\\\\xff\\\\x1b[31m\":2.0,"
+                                       "\"a\\\"b\\\\\":3.0}") != NULL);
+    free(text);
+    dp->task_names = NULL;
+    dp->rank_stats = NULL;
+    dp->now = NULL;
+    dynapipe_close(dp);
+}
+
+// What a run is asked to show it must have: all steps are counted from 1.
+static void a_step_to_show_is_one_of_the_run(void) {
+    Dynapipe* dp = session_of_one();
+    dp->num_steps = 3;
+    dp->options.show_step = 4;
+    CHECK_OK(session_report_check(dp));  // nothing is shown
+    dp->options.print_plan = true;
+    CHECK_FAILS(session_report_check(dp), STATUS_BAD_OPTION,
+                "--print-plan: shows step 4 (--show-step), the run has 3 --->");
+    dp->options.trace = "x";
+    CHECK_FAILS(session_report_check(dp), STATUS_BAD_OPTION, "--trace: shows step 4");
+    dp->options.show_step = 3;
+    CHECK_OK(session_report_check(dp));
     dynapipe_close(dp);
 }
 
@@ -209,6 +247,14 @@ static bool stands_at(const Dynapipe* dp, const LoaderBatch* batch) {
     return is_same;
 }
 
+// As dynapipe_position() gives it out after a step.
+static Status restore(Dynapipe* dp, const LoaderBatch* batch, int32_t step) {
+    const void* position = batch->position;
+    size_t num_bytes = batch->position_bytes;
+    TRY(session_settings_add(dp, &position, &num_bytes));
+    return (Status)dynapipe_restore(dp, position, num_bytes, step);
+}
+
 // A program that goes on restores before its stages are chosen, or after; the stages are those of the start.
 static void a_position_outlives_the_choice_of_stages(void) {
     char dir[64], train[128];
@@ -225,16 +271,14 @@ static void a_position_outlives_the_choice_of_stages(void) {
     for (int restored_first = 0; restored_first < 2; restored_first++) {
         dp = session_with_data(train, 1);
         CHECK(!stands_at(dp, &batch));
-        if (restored_first) {
-            CHECK_OK((Status)dynapipe_restore(dp, batch.position, batch.position_bytes, 3));
-        }
+        if (restored_first) { CHECK_OK(restore(dp, &batch, 3)); }
         CHECK_OK((Status)dynapipe_choose_stages(dp, costs_of(2, (DynapipeShapes_v1){0}, true), &range, 1,
                                                 &num_ranges));
-        if (!restored_first) {
-            CHECK_OK((Status)dynapipe_restore(dp, batch.position, batch.position_bytes, 3));
-        }
+        if (!restored_first) { CHECK_OK(restore(dp, &batch, 3)); }
         CHECK(stands_at(dp, &batch));
         CHECK_EQ(dp->next_step, 3);
+        CHECK_FAILS((Status)dynapipe_restore(dp, batch.position, batch.position_bytes, 3), STATUS_BAD_FORMAT,
+                    "position in the data is not one that this program saved --->");
         dynapipe_close(dp);
     }
     arena_free(&arena);
@@ -325,6 +369,8 @@ int main(void) {
     RUN(tasks_have_one_number_by_name);
     RUN(the_arena_keeps_to_a_memory_limit);
     RUN(not_a_number_is_null);
+    RUN(every_task_is_in_the_record);
+    RUN(a_step_to_show_is_one_of_the_run);
     RUN(planning_takes_its_share_of_a_step);
     RUN(what_the_model_asks_for_is_obeyed_or_refused);
     RUN(members_kept_for_later_are_zero);

@@ -1,6 +1,7 @@
 // test_session_eval.c -- validation cuts its data so that every row is counted once and both sides of a
 // micro-batch keep to what memory allows.
 #include <math.h>
+#include <signal.h>
 
 #include "../dynapipe_plugin/run/session.h"
 #include "data_maker.h"
@@ -14,7 +15,8 @@ typedef struct {
     int64_t most_bytes;
     ShapeRules rules;  // that every batch must keep
     int32_t num_padded;
-    bool answers;  // has infer()
+    bool answers;      // has infer()
+    int32_t raise_at;  // a signal comes in this call; 0: none
 } Counter;
 
 static int64_t acts_bytes(void* model, const DynapipeBatch* batch, int flags) {
@@ -69,7 +71,7 @@ static int forward(void* model, const DynapipeBatch* batch, const void* in, void
                    batch->num_dec_squares);
     }
     counter->num_padded += batch->seq_lens != NULL;
-    counter->num_calls++;
+    if (++counter->num_calls == counter->raise_at) { raise(SIGUSR1); }
     counter->num_rows += batch->num_rows;
     if (batch->num_tokens > counter->most_tokens) { counter->most_tokens = batch->num_tokens; }
     if (batch->num_dec_tokens > counter->most_dec_tokens) {
@@ -312,11 +314,46 @@ static void a_memory_limit_counts_both_sides(void) {
     maker_dir_remove(dir);
 }
 
+// It is seen between batches, and what was asked for is not there: no loss of half the data. Last of all, as
+// the process has seen a signal from then on.
+static void a_signal_breaks_off(void) {
+    char dir[64], path[128];
+    Rng rng = rng_seed(6);
+    maker_dir_create(dir);
+    snprintf(path, sizeof path, "%s/val.bin", dir);
+    MadeData data = make_data(&rng, 120);
+    maker_write(&data, 0, 120, dir, "val.bin");
+    Counter whole = {0}, counter = {.answers = true};
+    Dynapipe* dp = open_session(path, &whole, LONGEST_TARGET);
+    double loss;
+    dynapipe_watch_signals(dp);
+    CHECK_OK((Status)dynapipe_validate(dp, -1, &loss, NULL));
+    CHECK(isfinite(loss));
+    CHECK_EQ(dynapipe_stop_signal(dp), 0);
+    dynapipe_close(dp);
+    dp = open_session(path, &counter, LONGEST_TARGET);
+    dynapipe_watch_signals(dp);
+    counter.raise_at = 2;
+    CHECK_OK((Status)dynapipe_validate(dp, -1, &loss, NULL));
+    CHECK(isnan(loss));
+    CHECK_EQ(dynapipe_stop_signal(dp), SIGUSR1);
+    CHECK(counter.num_calls >= 2 && counter.num_calls < whole.num_calls / 2);
+    const DynapipeAnswer_v1* answers;
+    int64_t samples[] = {3, 0};
+    counter.num_calls = 0;
+    CHECK_OK((Status)dynapipe_generate(dp, samples, 2, 5, &answers));
+    CHECK_EQ(counter.num_calls, 0);
+    dynapipe_close(dp);
+    maker_free(&data);
+    maker_dir_remove(dir);
+}
+
 int main(void) {
     RUN(every_row_is_counted_once);
     RUN(a_memory_limit_counts_both_sides);
     RUN(a_sample_beyond_the_kernels_is_named);
     RUN(generation_counts_its_windows);
     RUN(a_model_without_infer_says_so);
+    RUN(a_signal_breaks_off);
     return test_end();
 }

@@ -52,6 +52,34 @@ run() {  # name, ranks, arguments...
     timeout -k 5 120 mpirun -np "$ranks" "$trainer" "$@" >"$work/$name.log" 2>&1
 }
 
+# Waits until a file has such a line, a minute at most.
+await() {  # pattern, file
+    for _ in $(seq 600); do
+        grep -qsE -- "$1" "$2" && return
+        sleep 0.1
+    done
+    return 1
+}
+
+# As run(), in the background ($job), until the log has such a line.
+start() {  # pattern, name, ranks, arguments...
+    local pattern=$1 name=$2 ranks=$3
+    shift 3
+    timeout -k 5 120 mpirun -np "$ranks" "$trainer" "$@" >"$work/$name.log" 2>&1 &
+    job=$!
+    await "$pattern" "$work/$name.log"
+}
+
+# Of the run in the background: its ranks, in the order of their start (one process without mpirun: itself).
+ranks_of() {  # $job
+    pgrep -P "$(pgrep -P "$1")"
+}
+
+# The step after which the log says that the run was stopped by this signal.
+stopped_after() {  # signal, name
+    sed -nE "s/^stopped by $1 after step ([0-9]+) of .*, saved in .* ---> .*/\\1/p" "$work/$2.log"
+}
+
 ok() {  # 0|1 (0: fine), what
     if [ "$1" -eq 0 ]; then
         passed=$((passed + 1))

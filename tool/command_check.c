@@ -1,6 +1,7 @@
 // command_check.c -- ./dynapipe check: every rule a plan must keep.
 #include <inttypes.h>
 
+#include "../dynapipe_plugin/base/printable.h"
 #include "plan_file.h"
 #include "problem_command.h"
 #include "plan_verify.h"
@@ -40,8 +41,8 @@ static Status run(const void* taken, const char* path, Problem* problem, Arena* 
     }
     printf("%s: valid%s; %d micro-batches of %d samples, %d stages x %d replicas, %.3f ms, hash %016" PRIx64
            "\n",
-           path, options->problem_path != NULL ? ", times and memory as the problem has them" : "", plan.M,
-           plan.N, plan.P, plan.R, (double)plan.makespan_ns / 1e6, plan_hash(&plan));
+           PRINTABLE(path), options->problem_path != NULL ? ", times and memory as the problem has them" : "",
+           plan.M, plan.N, plan.P, plan.R, (double)plan.makespan_ns / 1e6, plan_hash(&plan));
     return STATUS_OK;
 }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "../dynapipe_plugin/base/file_io.h"
+#include "../dynapipe_plugin/base/printable.h"
 
 enum { MAX_PATH_BYTES = 4096 };
 
@@ -41,7 +42,8 @@ static bool make_room(Metrics* metrics) {
 }
 
 // Its losses so far are NAN. NULL with tasks_left counted where there are too many.
-static Status find_task(MetricsTask** out, Metrics* metrics, const char* name) {
+static Status find_task(MetricsTask** out, Metrics* metrics, const char* key) {
+    const char* name = PRINTABLE(key);
     *out = NULL;
     for (int32_t t = 0; t < metrics->num_tasks; t++) {
         if (strcmp(metrics->tasks[t].name, name) == 0) {

@@ -11,6 +11,7 @@ tokens of its encoder and decoder, and where one is 0 there is an end token.
 #include <string.h>
 
 #include "../dynapipe_plugin/base/file_io.h"
+#include "../dynapipe_plugin/base/printable.h"
 #include "../dynapipe_plugin/base/rng.h"
 #include "../llmc/gpt2.h"
 #include "../llmc/models.h"
@@ -189,9 +190,18 @@ static Status cut_batch(Problem* out, const Reader* r, const Lengths* lengths, i
         }
         tokens += sample.enc_tokens + sample.dec_tokens;
     }
-    if (batch < wanted || num == 0 || end - begin > PROBLEM_MAX_SAMPLES) {
+    if (end - begin > PROBLEM_MAX_SAMPLES) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--batch-tokens %d: %d samples of %s in a batch ---> at most %d: give less", batch_tokens,
+                    end - begin, r->name, PROBLEM_MAX_SAMPLES);
+    }
+    if (batch < wanted || num == 0) {
         return FAIL(STATUS_BAD_OPTION, "--batch %d: %s has %d batches of %d tokens ---> give 1 to %d", wanted,
                     r->name, num > 0 ? batch : 0, batch_tokens, batch);
+    }
+    if (options->batch_tokens && batch == 1 && tokens < batch_tokens && end == num) {
+        fprintf(stderr, "warning: --batch-tokens %d: %s has %lld in all, so the batch is smaller\n",
+                batch_tokens, PRINTABLE(r->name), (long long)tokens);
     }
     out->num_samples = end - begin;
     out->samples = ARENA_NEW(arena, PlanSample, out->num_samples);

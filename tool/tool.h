@@ -14,7 +14,7 @@ from its own name on, prints its answer on stdout and errors on stderr, and retu
 enum {
     TOOL_OK = 0,     // done
     TOOL_NO = 1,     // diff: they differ; check: the plan breaks a rule
-    TOOL_ERROR = 2,  // wrong option, malformed or missing file, no memory on this host
+    TOOL_ERROR = 2,  // wrong option, malformed or missing file, no memory on this host, lost output
     TOOL_INFEASIBLE =
         3,  // nothing fits in the devices' memory; the message says where, by how much, and what would
 };

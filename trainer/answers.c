@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../dynapipe_plugin/base/printable.h"
 #include "scores.h"
 
 // malloc'ed and terminated; without the end-of-text token.
@@ -15,6 +16,28 @@ static char* text_of(const TokenText* text, const int32_t* tokens, int num_token
     if (num_tokens > 0 && tokens[num_tokens - 1] == eot_token) { num_tokens--; }
     token_text_print(text, memory, tokens, num_tokens);
     return fclose(memory) == 0 ? out : NULL;
+}
+
+// Text as it was learned or made up: nothing in it may steer the terminal.
+static void print_lines(const char* text, size_t num_bytes, const char* line_end) {
+    enum { ESCAPED = 4 };  // a byte as \xNN
+    while (num_bytes > 0) {
+        const char* end = (const char*)memchr(text, '\n', num_bytes);
+        size_t line_bytes = end != NULL ? (size_t)(end - text) : num_bytes;
+        char* line = (char*)malloc(ESCAPED * line_bytes + 1);
+        if (line == NULL) { return; }
+        fputs(printable_bytes(line, ESCAPED * line_bytes + 1, text, line_bytes), stdout);
+        free(line);
+        if (end != NULL) { fputs(line_end, stdout); }
+        text += line_bytes + (end != NULL);
+        num_bytes -= line_bytes + (end != NULL);
+    }
+}
+
+void answers_print_text(const TokenText* text, const int32_t* tokens, int num_tokens) {
+    char* said = text_of(text, tokens, num_tokens, -1);
+    if (said != NULL) { print_lines(said, strlen(said), "\n"); }
+    free(said);
 }
 
 // One line of the text's beginning (or its end, which in a long prompt says what it asks).
@@ -29,9 +52,7 @@ static void print_excerpt(const char* title, char* text, bool of_end) {
     }  // whole letters
     while (end < num_bytes && end > begin && ((unsigned char)text[end] & 0xC0) == 0x80) { end--; }
     printf("  %-8s %s", title, begin > 0 ? "..." : "");
-    for (size_t i = begin; i < end; i++) {
-        text[i] == '\n' ? (void)fputs(" / ", stdout) : (void)fputc(text[i], stdout);
-    }
+    if (end > begin) { print_lines(text + begin, end - begin, " / "); }
     printf("%s\n", num_bytes == 0 ? "(nothing)" : end < num_bytes ? "..." : "");
 }
 
@@ -83,12 +104,31 @@ double answers_mean(const double* by_task, int num_tasks) {
     return n > 0 ? sum / n : NAN;
 }
 
+static bool begins_letter(char byte) {
+    return ((unsigned char)byte & 0xC0) != 0x80;
+}
+
+static int count_letters(const char* text) {
+    int num_letters = 0;
+    for (; *text != '\0'; text++) { num_letters += begins_letter(*text); }
+    return num_letters;
+}
+
+// In a column so many letters wide.
+static void print_name(const char* name, int num_letters) {
+    int letters = 0, bytes = 0;
+    while (name[bytes] != '\0' && letters + begins_letter(name[bytes]) <= num_letters) {
+        letters += begins_letter(name[bytes++]);
+    }
+    printf("%.*s%*s", bytes, name, num_letters - letters, "");
+}
+
 void answers_print_tasks(const char* const* names, int num_tasks, const double* task_loss,
                          const double* exact_match, const double* rouge_l) {
     enum { LINE_CHARS = 110, NAME_CHARS = 24 };
     int name_chars = 1, column = 0;
     for (int t = 0; t < num_tasks; t++) {
-        int chars = (int)strlen(names[t]);
+        int chars = count_letters(PRINTABLE(names[t]));
         name_chars = chars > name_chars ? chars : name_chars;
     }
     name_chars = name_chars > NAME_CHARS ? NAME_CHARS : name_chars;
@@ -96,8 +136,9 @@ void answers_print_tasks(const char* const* names, int num_tasks, const double* 
     int num_columns = LINE_CHARS / (name_chars + (with_scores ? 20 : 9));
     for (int t = 0; t < num_tasks; t++) {
         if (isnan(task_loss[t])) { continue; }
-        printf("%s  %-*.*s %6.3f", column++ % num_columns == 0 ? "\n" : "", name_chars, name_chars, names[t],
-               task_loss[t]);
+        printf("%s  ", column++ % num_columns == 0 ? "\n" : "");
+        print_name(PRINTABLE(names[t]), name_chars);
+        printf(" %6.3f", task_loss[t]);
         if (!with_scores) { continue; }
         if (isnan(exact_match[t])) {
             printf("%11s", "");

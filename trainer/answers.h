@@ -12,6 +12,8 @@ extern "C" {
 
 // The question's end, the answer's and the right answer's beginning, on standard output.
 void answers_show(const DynapipeAnswer_v1* answer, const TokenText* text, int32_t eot_token);
+// A text on standard output, as far as it does not steer the terminal.
+void answers_print_text(const TokenText* text, const int32_t* tokens, int num_tokens);
 // Means by task (scores.h), shares of 1; NaN for tasks without an answer.
 void answers_score(double* exact_match, double* rouge_l, int num_tasks, const DynapipeAnswer_v1* answers,
                    int num_answers, const TokenText* text, int32_t eot_token);

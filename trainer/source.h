@@ -34,6 +34,8 @@ void source_print_options(FILE* out);                       // the --options
 bool source_is_main(const Source* source);                  // the rank that prints and logs, rank 0
 int source_rank(const Source* source);
 int source_num_ranks(const Source* source);
+int source_stop_signal(const Source* source);  // by which all ranks agree to end, saving; 0: none
+double source_seconds(const Source* source);   // wall clock of the run at the last report, on all ranks alike
 void source_die(Source* source, const char* why);  // on every rank; does not return
 
 // The data that the flags name. Vocabulary for a new model; steps of the run.
@@ -44,6 +46,7 @@ bool source_has_byt5_tokens(const Source* source);
 int source_eot_token(const Source* source);
 int source_pad_token(const Source* source);  // -1: none; a decoder then starts with the end-of-text token
 int source_num_steps(const Source* source);
+int64_t source_batch_tokens(const Source* source);  // of a step, over all ranks
 uint32_t source_seed(const Source* source);
 
 // The layers of this rank, is the head among what it has, and the model made of them.
@@ -59,6 +62,9 @@ void source_shard(const Source* source, int64_t* begin, int64_t* end);
 void source_share_params(Source* source);
 void source_report(Source* source, int step, const SourceStep* about);  // prints the step line
 
+// Of its own logs, lines that could not be written so far; on the main rank.
+int64_t source_lost_lines(const Source* source);
+
 // Sums over all ranks, the same bits everywhere.
 void source_sums(Source* source, double* values, int num_values);
 static inline double source_sum(Source* source, double value) {
@@ -68,11 +74,14 @@ static inline double source_sum(Source* source, double value) {
 bool source_owns_params(const Source* source);  // of all ranks with these parameters, the one that saves them
 bool source_owns_moments(const Source* source);  // of all ranks with this shard, the one that saves it
 
-// After `step` steps; NaN where there is no validation data. The plugin also answers questions of it.
+// After `step` steps; NaN where there is no validation data, or where it broke off for a signal. The plugin
+// also answers questions of it.
 double source_validate(Source* source, int step, int max_batches);
 // What the model answers to validation samples from `idx` on, on the main rank's terminal.
 void source_show_samples(Source* source, int idx, int num_samples, int max_tokens);
 
+// Before a checkpoint, on every rank: this rank's part of the data is as it was written.
+void source_verify_data(Source* source);
 // Position in the data, for checkpoints. Valid until the next step.
 void source_position(const Source* source, const void** out, size_t* num_bytes);
 void source_restore(Source* source, const void* position, size_t num_bytes, int step);

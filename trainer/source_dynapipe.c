@@ -39,7 +39,9 @@ Source* source_open(int* argc, char*** argv, const ModelKind* kind) {
     Source* source = (Source*)calloc(1, sizeof(Source));
     if (source == NULL) { exit(EXIT_FAILURE); }
     source->kind = kind;
+    dynapipe_watch_signals(NULL);
     check(source, dynapipe_open(&source->dp, argc, argv, train_flags_words()));
+    dynapipe_watch_signals(source->dp);
     return source;
 }
 
@@ -78,6 +80,14 @@ int source_num_ranks(const Source* source) {
     return dynapipe_num_ranks(source->dp);
 }
 
+int source_stop_signal(const Source* source) {
+    return dynapipe_stop_signal(source->dp);
+}
+
+double source_seconds(const Source* source) {
+    return dynapipe_seconds(source->dp);
+}
+
 void source_open_data(Source* source, const TrainFlags* flags) {
     source->flags = *flags;
     int64_t rank_tokens = (int64_t)flags->rows * flags->seq_tokens;
@@ -95,6 +105,7 @@ void source_open_data(Source* source, const TrainFlags* flags) {
         .num_steps = flags->steps,
         .zero_stage = flags->zero_stage,
         .overfit = flags->overfit,
+        .skip_verify = flags->verify == 0,
     };
     check(source, dynapipe_open_data(source->dp, &run));
     check(source, dynapipe_data_info(source->dp, &source->info));
@@ -139,6 +150,10 @@ int source_pad_token(const Source* source) {
 
 int source_num_steps(const Source* source) {
     return source->info.num_steps;
+}
+
+int64_t source_batch_tokens(const Source* source) {
+    return source->batch_tokens;
 }
 
 uint32_t source_seed(const Source* source) {
@@ -200,6 +215,10 @@ void source_report(Source* source, int step, const SourceStep* about) {
     check(source, dynapipe_report(source->dp, &report));
 }
 
+int64_t source_lost_lines(const Source* source) {
+    return dynapipe_lost_lines(source->dp);
+}
+
 void source_sums(Source* source, double* values, int num_values) {
     check(source, dynapipe_sum(source->dp, values, num_values));
 }
@@ -255,6 +274,7 @@ double source_validate(Source* source, int step, int max_batches) {
     double loss;
     check(source, dynapipe_validate(source->dp, max_batches, &loss, source->task_loss));
     bool with_scores = source->flags.answers > 0 && score_answers(source);
+    if (source_stop_signal(source) != 0) { return NAN; }
     if (source_is_main(source)) { print_validation(source, loss, with_scores); }
     DynapipeValidation_v1 validation = {
         .step = step,
@@ -281,6 +301,7 @@ void source_show_samples(Source* source, int idx, int num_samples, int max_token
         samples[i] = (int64_t)(idx + i) * STRIDE % source->info.num_val_samples;
     }
     check(source, dynapipe_generate(source->dp, samples, num_samples, max_tokens, &answers));
+    if (source_stop_signal(source) != 0) { return; }
     for (int i = 0; i < num_samples && source_is_main(source); i++) {
         answers_show(&answers[i], &source->text, source->info.eot_token);
     }
@@ -288,6 +309,12 @@ void source_show_samples(Source* source, int idx, int num_samples, int max_token
 
 void source_position(const Source* source, const void** out, size_t* num_bytes) {
     check((Source*)(uintptr_t)source, dynapipe_position(source->dp, out, num_bytes));
+}
+
+void source_verify_data(Source* source) {
+    const void* position;
+    size_t num_bytes;
+    source_position(source, &position, &num_bytes);  // waits for it
 }
 
 void source_restore(Source* source, const void* position, size_t num_bytes, int step) {

@@ -2,9 +2,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "../dataloader/sample_file.h"
+#include "../dataloader/sample_verify.h"
+#include "../dynapipe_plugin/base/clock.h"
+#include "../dynapipe_plugin/base/stop_signal.h"
 #include "../llmc/llmc_error.h"
 #include "../llmc/token_text.h"
 #include "answers.h"
@@ -20,11 +22,12 @@ struct Source {
     OpsContext* ops;
     Model* model;
     StockStream train, val;
+    SampleVerify* verify;  // NULL with --verify 0
     TokenText text;
     int num_steps, micro_steps;  // of the run; per optimizer step
     int step;                    // done
-    int64_t position;            // batches drawn
-    struct timespec begin;       // of the step at hand
+    int64_t* position;           // of checkpoints: batches drawn, then the content_ids of -i's files
+    int64_t open_ns, begin_ns;   // of the run, of the step at hand
     float* losses;               // of all batches of a step
     void *acts, *scratch;        // on the device
 };
@@ -35,16 +38,23 @@ void source_die(Source* source, const char* why) {
     exit(EXIT_FAILURE);
 }
 
+static void check(Source* source, Status status) {
+    if (status != STATUS_OK) { source_die(source, status_message()); }
+}
+
 Source* source_open(int* argc, char*** argv, const ModelKind* kind) {
     (void)argc;
     (void)argv;
     Source* source = (Source*)calloc(1, sizeof(Source));
     if (source == NULL) { exit(EXIT_FAILURE); }
     source->kind = kind;
+    source->open_ns = clock_now_ns();
+    stop_signal_watch();
     return source;
 }
 
 void source_close(Source* source) {
+    sample_verify_stop(source->verify);
     stock_stream_close(&source->train);
     stock_stream_close(&source->val);
     token_text_free(&source->text);
@@ -54,6 +64,7 @@ void source_close(Source* source) {
     }
     ops_free(source->ops);
     free(source->losses);
+    free(source->position);
     free(source);
 }
 
@@ -84,17 +95,41 @@ int source_num_ranks(const Source* source) {
     return 1;
 }
 
+int source_stop_signal(const Source* source) {
+    (void)source;
+    return stop_signal_seen();
+}
+
+double source_seconds(const Source* source) {
+    return (double)(clock_now_ns() - source->open_ns) / 1e9;
+}
+
 static void open_validation(Source* source) {
     const TrainFlags* flags = &source->flags;
     if (flags->val_pattern == NULL) { return; }
     stock_stream_open(&source->val, flags, source->kind, flags->val_pattern, false, 0);
-    int val_vocab = stock_stream_vocab(&source->val), train_vocab = stock_stream_vocab(&source->train);
-    if (val_vocab == train_vocab) { return; }
-    char why[160];
-    snprintf(why, sizeof why,
-             "-j: vocabulary of %d, but the training data has %d ---> prepare both with the same tokenizer",
-             val_vocab, train_vocab);
-    source_die(source, why);
+    check(source,
+          sample_shards_check_vocab(stock_stream_shards(&source->train), stock_stream_shards(&source->val)));
+}
+
+static size_t position_bytes(Source* source) {
+    return (size_t)(1 + stock_stream_shards(&source->train)->num_files) * sizeof(int64_t);
+}
+
+// The data is read through beside the training, as with the plugin (sample_verify.h).
+static void open_verification(Source* source) {
+    SampleShards* shards[2] = {stock_stream_shards(&source->train)};
+    bool has_val = source->flags.val_pattern != NULL;
+    if (has_val) { shards[1] = stock_stream_shards(&source->val); }
+    source->position = (int64_t*)llmc_alloc(position_bytes(source), "the position");
+    memset(source->position, 0, position_bytes(source));
+    if (source->flags.verify == 0) { return; }
+    check(source, sample_verify_start(&source->verify, shards, has_val ? 2 : 1, 0, 1));
+}
+
+void source_verify_data(Source* source) {
+    check(source, sample_verify_wait(source->verify));
+    sample_shards_write_contents(stock_stream_shards(&source->train), source->position + 1);
 }
 
 void source_open_data(Source* source, const TrainFlags* flags) {
@@ -114,6 +149,7 @@ void source_open_data(Source* source, const TrainFlags* flags) {
     }
     source->micro_steps = (int)(batch_tokens / rows_tokens);
     open_validation(source);
+    open_verification(source);
     int64_t epoch_steps = stock_stream_num_batches(&source->train) / source->micro_steps;
     source->num_steps = flags->steps >= 0 ? flags->steps : (int)epoch_steps;
     token_text_find(&source->text, flags->train_pattern);
@@ -146,6 +182,11 @@ int source_pad_token(const Source* source) {
 
 int source_num_steps(const Source* source) {
     return source->num_steps;
+}
+
+int64_t source_batch_tokens(const Source* source) {
+    ModelBatch shape = stock_stream_shape(&source->train);
+    return (int64_t)(shape.num_tokens + shape.num_dec_tokens) * source->micro_steps;
 }
 
 uint32_t source_seed(const Source* source) {
@@ -189,7 +230,8 @@ static int64_t count_rows(Source* source) {
 
 double source_step(Source* source) {
     const ModelKind* kind = source->kind;
-    clock_gettime(CLOCK_MONOTONIC, &source->begin);
+    source->begin_ns = clock_now_ns();
+    check(source, sample_verify_damage(source->verify));
     model_zero_grads(source->model);
     if (source->flags.overfit) { stock_stream_reset(&source->train); }
     int64_t num_rows = count_rows(source), at = 0;
@@ -205,7 +247,8 @@ double source_step(Source* source) {
     ops_sync(source->ops);
     double loss = 0;
     for (int64_t i = 0; i < at; i++) { loss += (double)source->losses[i]; }
-    source->position = stock_stream_position(&source->train);
+    source->position[0] = stock_stream_position(&source->train);
+    if (++source->step == source->num_steps) { check(source, sample_verify_wait(source->verify)); }
     return loss / (double)num_rows;
 }
 
@@ -226,10 +269,7 @@ static const char* z_text(char* out, size_t out_bytes, double z) {
 }
 
 void source_report(Source* source, int step, const SourceStep* about) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    double ms = (double)(now.tv_sec - source->begin.tv_sec) * 1e3 +
-                (double)(now.tv_nsec - source->begin.tv_nsec) / 1e6;
+    double ms = (double)(clock_now_ns() - source->begin_ns) / 1e6;
     ModelBatch shape = stock_stream_shape(&source->train);
     double tokens = (double)source->micro_steps * (shape.num_tokens + shape.num_dec_tokens);
     char loss_z[24], norm_z[24];
@@ -237,6 +277,11 @@ void source_report(Source* source, int step, const SourceStep* about) {
            source->num_steps, about->loss, z_text(loss_z, sizeof loss_z, about->loss_z), about->norm,
            z_text(norm_z, sizeof norm_z, about->norm_z), about->lr, ms, tokens * 1e3 / ms);
     fflush(stdout);
+}
+
+int64_t source_lost_lines(const Source* source) {
+    (void)source;
+    return 0;
 }
 
 void source_sums(Source* source, double* values, int num_values) {
@@ -263,6 +308,7 @@ double source_validate(Source* source, int step, int max_batches) {
     double loss = 0, num_rows = 0;
     stock_stream_reset(&source->val);
     for (int i = 0; i < num_batches; i++) {
+        if (stop_signal_seen() != 0) { return NAN; }
         ModelBatch batch = stock_stream_next(&source->val);
         batch.token_keys = batch.dec_token_keys = NULL;  // nothing is dropped
         source->kind->forward(source->model, &batch, NULL, NULL, source->acts, source->scratch,
@@ -283,7 +329,7 @@ static void show_text(Source* source, int max_tokens) {
     StockQuestion question = {.prompt = &eot, .num_prompt = 1, .end_token = -1, .max_tokens = limit - 1};
     int num_said = stock_answer(source->model, &question, said);
     printf("  sample  ");
-    token_text_print(&source->text, stdout, said, num_said);
+    answers_print_text(&source->text, said, num_said);
     printf("\n");
     free(said);
 }
@@ -322,18 +368,19 @@ void source_show_samples(Source* source, int idx, int num_samples, int max_token
         show_text(source, max_tokens);
         return;
     }
-    for (int i = 0; i < num_samples && source->val.pairs != NULL; i++) {
+    for (int i = 0; i < num_samples && source->val.pairs != NULL && stop_signal_seen() == 0; i++) {
         show_answer(source, (int64_t)(idx + i) * STRIDE, max_tokens);
     }
 }
 
 void source_position(const Source* source, const void** out, size_t* num_bytes) {
-    *out = &source->position;
-    *num_bytes = sizeof source->position;
+    *out = source->position;
+    *num_bytes = position_bytes((Source*)(uintptr_t)source);
 }
 
 void source_restore(Source* source, const void* position, size_t num_bytes, int step) {
-    if (num_bytes != sizeof source->position) {
+    const SampleShards* shards = stock_stream_shards(&source->train);
+    if (num_bytes >= 5 && memcmp(position, "DPPOS", 5) == 0) {
         char why[160];
         snprintf(
             why, sizeof why,
@@ -341,9 +388,13 @@ void source_restore(Source* source, const void* position, size_t num_bytes, int 
             source->kind->name);
         source_die(source, why);
     }
-    memcpy(&source->position, position, num_bytes);
+    // Of llm.c's files it is known once they were read.
+    check(source, sample_verify_wait(source->verify));
+    int64_t num_ids = (int64_t)(num_bytes / sizeof(int64_t)) - 1;
+    check(source, sample_shards_check_contents(shards, (const int64_t*)position + 1, num_ids));
+    memcpy(source->position, position, position_bytes(source));
     source->step = step;
-    stock_stream_seek(&source->train, source->position);
+    stock_stream_seek(&source->train, source->position[0]);
 }
 
 const char* source_dump_gradients(const Source* source) {

@@ -161,3 +161,7 @@ int32_t stock_stream_tokenizer(const StockStream* s) {
     return s->pairs != NULL ? loader_tokenizer(pair_stream_loader(s->pairs))
                             : token_stream_tokenizer(s->tokens);
 }
+
+SampleShards* stock_stream_shards(StockStream* s) {
+    return s->pairs != NULL ? pair_stream_shards(s->pairs) : token_stream_shards(s->tokens);
+}

@@ -44,6 +44,7 @@ int32_t stock_stream_eot_token(const StockStream* stream);
 int32_t stock_stream_pad_token(const StockStream* stream);    // -1: none
 int32_t stock_stream_start_token(const StockStream* stream);  // of a decoder
 int32_t stock_stream_tokenizer(const StockStream* stream);
+SampleShards* stock_stream_shards(StockStream* stream);  // the files
 
 #ifdef __cplusplus
 }

@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../dynapipe_plugin/base/standard_output.h"
+#include "../dynapipe_plugin/base/stop_signal.h"
 #include "../llmc/llmc_error.h"
 
 // --- build -----------------------------------------------------------------------------------------------
@@ -39,7 +41,12 @@ static void check_flags(Trainer* t) {
         source_die(t->source,
                    "-i: no training data ---> -i DIR/train.bin; ./prepare_data makes it from JSONL");
     }
-    if (flags->output_dir == NULL && (flags->resume || flags->checkpoint_every > 0)) {
+    const char* every = flags->checkpoint_every != NULL ? flags->checkpoint_every : SAVE_INTERVAL_USUAL;
+    if (save_interval_parse(&t->save_every, "-n", every) != STATUS_OK) {
+        source_die(t->source, status_message());
+    }
+    bool wants_saves = flags->checkpoint_every != NULL && t->save_every.steps + t->save_every.seconds > 0;
+    if (flags->output_dir == NULL && (flags->resume || wants_saves)) {
         source_die(t->source, "-y and -n need a directory ---> add -o DIR");
     }
     must_be_directory(t, "-o", flags->output_dir);
@@ -59,6 +66,7 @@ static void build(Trainer* t) {
         source_die(t->source, message);
     }
     check_flags(t);
+    trainer_open_output(t);
     source_open_data(t->source, &t->flags);
     t->num_steps = source_num_steps(t->source);
     t->lr_schedule.peak = (float)t->flags.lr;
@@ -79,23 +87,13 @@ static void build(Trainer* t) {
         size_t num_tensors = (size_t)model_num_tensors(&t->model.config);
         t->squares = (double*)llmc_alloc(num_tensors * sizeof(double), "sums by tensor");
     }
-    int latest = t->flags.output_dir != NULL ? checkpoint_find_latest(t->flags.output_dir) : -1;
     if (source == MODEL_RESUMED) {
         trainer_resume(t);
     } else if (!trainer_read_first_master(t, source, error)) {
         source_die(t->source, error);
     }
     optimizer_set_master(&t->optimizer, &t->model);
-    if (!t->flags.resume && latest >= 0 && source_is_main(t->source)) {
-        fprintf(stderr,
-                "warning: -o %s has an earlier run's checkpoints, up to step %d ---> -y 1 goes on from them; "
-                "another -o keeps the runs apart\n",
-                t->flags.output_dir, latest);
-    }
-    if (source_is_main(t->source) && t->flags.output_dir != NULL &&
-        !logger_open(&t->logger, t->flags.output_dir, t->step > 0, error)) {
-        source_die(t->source, error);
-    }
+    trainer_begin_output(t, source);
 }
 
 // --- loop ------------------------------------------------------------------------------------------------
@@ -140,31 +138,82 @@ static void train_step(Trainer* t) {
     t->step++;
     source_report(t->source, t->step, &about);
     logger_train(&t->logger, t->step, (float)about.loss, (float)about.lr, (float)about.norm);
+    trainer_check_printed(t);
 }
 
 static bool every(int interval, int step, bool is_last) {
     return interval > 0 && (step % interval == 0 || is_last);
 }
 
+// Of what the clock alone had saved, the oldest goes.
+static void forget_timed(Trainer* t) {
+    const TrainFlags* flags = &t->flags;
+    if (flags->checkpoint_every != NULL || flags->checkpoints_keep > 0 || t->save_failed) { return; }
+    int oldest = t->timed_steps[TIMED_KEPT - 1];
+    memmove(t->timed_steps + 1, t->timed_steps, sizeof(int) * (TIMED_KEPT - 1));
+    t->timed_steps[0] = t->step;
+    bool is_major = flags->checkpoints_major > 0 && oldest % flags->checkpoints_major == 0;
+    if (oldest > 0 && !is_major && source_is_main(t->source)) {
+        checkpoint_remove(flags->output_dir, oldest);
+    }
+}
+
+// At the end, for a signal, or because it is time; no step twice.
+static void maybe_save(Trainer* t, bool is_end) {
+    double now_s = source_seconds(t->source);
+    bool is_due = is_end || save_interval_is_due(&t->save_every, t->step, now_s - t->saved_s);
+    if (t->flags.output_dir == NULL || t->step == t->saved_step || !is_due) { return; }
+    trainer_save(t);
+    t->saved_step = t->step;
+    t->saved_s = now_s;
+    if (!is_end) { forget_timed(t); }
+}
+
 enum { SAMPLES_AT_END = 4 };
 
-// As in llm.c: look at the model, then save it, then improve it; once more at the end.
-static void train(Trainer* t) {
+static void look_at_model(Trainer* t, bool is_last) {
     const TrainFlags* flags = &t->flags;
-    int first_step = t->step;
+    if (every(flags->val_every, t->step, is_last)) {
+        double loss = source_validate(t->source, t->step, flags->val_batches);
+        if (!isnan(loss)) { logger_val(&t->logger, t->step, (float)loss); }
+    }
+    if (t->step > 0 && every(flags->sample_every, t->step, is_last)) {
+        source_show_samples(t->source, t->step, is_last ? SAMPLES_AT_END : 1, flags->sample_tokens);
+    }
+}
+
+// Told to end before the last step.
+static void say_stopped(const Trainer* t, int first_step) {
+    const char *name = stop_signal_name(source_stop_signal(t->source)), *directory = t->flags.output_dir;
+    if (!source_is_main(t->source)) { return; }
+    if (t->step == first_step) {
+        printf("stopped by %s before the first step of this run: nothing to save\n", name);
+    } else if (directory == NULL) {
+        printf("stopped by %s after step %d of %d, nothing is saved ---> -o DIR saves\n", name, t->step,
+               t->num_steps);
+    } else if (t->save_failed) {
+        printf("stopped by %s after step %d of %d, which is not saved ---> -y 1 goes on from the newest that "
+               "%s has\n",
+               name, t->step, t->num_steps, directory);
+    } else {
+        printf("stopped by %s after step %d of %d, saved in %s ---> the same command with -y 1 goes on from "
+               "there\n",
+               name, t->step, t->num_steps, directory);
+    }
+    fflush(stdout);
+}
+
+// As in llm.c: look at the model, then save it, then improve it; once more at the end. A signal ends it at
+// the next step's end, or in the middle of a look, and what was done is saved. Returns the signal, 0: none.
+static int train(Trainer* t) {
+    int first_step = t->saved_step = t->step;
     for (;;) {
         bool is_last = t->step >= t->num_steps;
-        if (every(flags->val_every, t->step, is_last)) {
-            double loss = source_validate(t->source, t->step, flags->val_batches);
-            if (!isnan(loss)) { logger_val(&t->logger, t->step, (float)loss); }
-        }
-        if (t->step > 0 && every(flags->sample_every, t->step, is_last)) {
-            source_show_samples(t->source, t->step, is_last ? SAMPLES_AT_END : 1, flags->sample_tokens);
-        }
-        bool wants_save =
-            flags->output_dir != NULL && (is_last || every(flags->checkpoint_every, t->step, false));
-        if (wants_save && t->step > first_step) { trainer_save(t); }
-        if (is_last) { break; }
+        if (source_stop_signal(t->source) == 0) { look_at_model(t, is_last); }
+        int stop_signal = source_stop_signal(t->source);
+        maybe_save(t, is_last || stop_signal != 0);
+        if (stop_signal != 0 && !is_last) { say_stopped(t, first_step); }
+        if (stop_signal != 0 || is_last) { return stop_signal; }
         train_step(t);
     }
 }
@@ -179,25 +228,26 @@ static void print_help(const ModelKind* kind) {
 int trainer_main(int argc, char** argv, const ModelKind* kind) {
     Trainer* t = (Trainer*)calloc(1, sizeof(Trainer));
     if (t == NULL) { return EXIT_FAILURE; }
+    standard_output_open(true);
     t->kind = kind;
     t->source = source_open(&argc, &argv, kind);
     if (train_flags_want_help(argc, argv)) {
         if (source_is_main(t->source)) { print_help(kind); }
         source_close(t->source);
-        return EXIT_SUCCESS;
+        return standard_output_close(EXIT_SUCCESS, EXIT_FAILURE);
     }
     const char* error = train_flags_parse(&t->flags, argc, argv);
     if (error != NULL) { source_die(t->source, error); }
     if (t->flags.model == NULL) { t->flags.model = kind->usual; }
     build(t);
-    train(t);
-    trainer_export(t);
-    bool failed = t->save_failed;
-    logger_close(&t->logger);
+    int stop_signal = train(t);
+    if (stop_signal == 0) { trainer_export(t); }
+    bool failed = t->save_failed || trainer_has_lost(t);
+    trainer_close_output(t);
     optimizer_free(&t->optimizer);
     free(t->squares);
     model_free(&t->model);
     source_close(t->source);
     free(t);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return standard_output_close(failed ? EXIT_FAILURE : stop_signal_exit_status(stop_signal), EXIT_FAILURE);
 }

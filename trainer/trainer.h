@@ -6,18 +6,20 @@ kind.
     trainer_model.c       the model that -e describes or names; --export-hf
     trainer_checkpoint.c  saving, going on, gradients to a file
     trainer_verify.c      is what the run begins with what was saved, and the same on every rank?
+    trainer_output.c      the folder of -o, its logs and the run's settings
     source.h              where a step's gradients come from: source_dynapipe.c (the plugin) or source_stock.c
 */
 #pragma once
 
+#include "../dynapipe_plugin/base/save_interval.h"
 #include "../llmc/checkpoint.h"
 #include "../llmc/hf_checkpoint.h"
-#include "../llmc/logger.h"
 #include "../llmc/lr_schedule.h"
 #include "../llmc/model.h"
 #include "../llmc/optimizer.h"
 #include "../llmc/outlier.h"
 #include "../llmc/train_flags.h"
+#include "logger.h"
 #include "source.h"
 
 #ifdef __cplusplus
@@ -33,6 +35,10 @@ typedef struct {
     uint64_t model_sum, state_sum;
 } Verification;
 
+// Checkpoints that nobody asked for must not fill a disk: a run keeps so many of its own (with -n or -nk,
+// what these say). Two, as the newest may turn out damaged.
+enum { TIMED_KEPT = 2 };
+
 typedef struct {
     const ModelKind* kind;
     TrainFlags flags;
@@ -44,11 +50,17 @@ typedef struct {
     double* squares;  // of parameters by tensor; NULL where the optimizer does not ask
     LrSchedule lr_schedule;
     Logger logger;
+    int export_lock;        // of --export-hf's folder; -1: none
+    bool warned_of_output;  // standard output is lost
     Outlier loss_outlier, norm_outlier;
     int step, num_steps;  // optimizer steps done, of the run
     int resume_step;      // of the checkpoint in -o that the run goes on from; -1: none
     Verification begun;
-    bool save_failed;  // the last checkpoint could not be written
+    SaveInterval save_every;
+    int saved_step;               // the last that was saved, or gone on from
+    double saved_s;               // when, by source_seconds()
+    int timed_steps[TIMED_KEPT];  // saved without anybody's -n, newest first; 0: none
+    bool save_failed;             // the last checkpoint could not be written
 } Trainer;
 
 // What main() returns.
@@ -87,6 +99,20 @@ void trainer_check_sums(Trainer* t, const char* model_path, const char* state_pa
 void trainer_die_of_checkpoint(Trainer* t, const char* error);
 // The sums over all ranks, mod 2^64; are all `ok`? A collective.
 bool trainer_add_sums(Trainer* t, bool ok, uint64_t* model_sum, uint64_t* state_sum);
+
+// trainer_output.c
+// Locks -o for this run, and refuses the place of an earlier one unless that is wanted. Nothing of it is
+// touched but what a killed run left unfinished.
+void trainer_open_output(Trainer* t);
+// All is well, the first step is next: what the new run takes the place of goes; a resumed one's logs go back
+// to its step.
+void trainer_begin_output(Trainer* t, ModelSource source);
+// For checkpoints (CheckpointRun.settings); NULL: no memory. What differs is said by the main rank.
+char* trainer_settings(const Trainer* t);
+void trainer_compare_settings(const Trainer* t, const char* saved);
+void trainer_check_printed(Trainer* t);   // once a step
+bool trainer_has_lost(const Trainer* t);  // lines of a log
+void trainer_close_output(Trainer* t);
 
 #ifdef __cplusplus
 }

@@ -30,9 +30,12 @@ static bool create_files(Trainer* t, Saving* saving, char* error) {
     CheckpointRun run = {.step = t->step,
                          .has_master = t->optimizer.master != NULL,
                          .position = (uint8_t*)(uintptr_t)position,
-                         .position_bytes = position_bytes};
-    return checkpoint_create_model(saving->model_path, &t->model.config, error) &&
-           checkpoint_create_state(saving->state_path, &t->model.config, &run, &saving->state_sum, error);
+                         .position_bytes = position_bytes,
+                         .settings = trainer_settings(t)};
+    bool ok = checkpoint_create_model(saving->model_path, &t->model.config, error) &&
+              checkpoint_create_state(saving->state_path, &t->model.config, &run, &saving->state_sum, error);
+    free(run.settings);
+    return ok;
 }
 
 static bool write_slices(Trainer* t, Saving* saving, char* error) {
@@ -87,6 +90,7 @@ static bool save(Trainer* t, Saving* saving) {
 void trainer_save(Trainer* t) {
     Saving saving = {.model_sum = 0};
     const char* directory = t->flags.output_dir;
+    source_verify_data(t->source);
     checkpoint_path(saving.model_path, directory, CHECKPOINT_MODEL_FILE, t->step);
     checkpoint_path(saving.state_path, directory, CHECKPOINT_STATE_FILE, t->step);
     bool saved = save(t, &saving);
@@ -151,6 +155,7 @@ void trainer_resume(Trainer* t) {
     }
     t->step = run.step;
     source_restore(t->source, run.position, run.position_bytes, run.step);
+    trainer_compare_settings(t, run.settings);
     free(run.position);
     free(run.settings);
     if (source_is_main(t->source)) { printf("resumed from %s, step %d\n", path, t->step); }

@@ -25,6 +25,8 @@ with the data (dataloader/task_table.h).
 #include "../../dynapipe_plugin/base/file_io.h"
 #include "../../dynapipe_plugin/base/hash.h"
 #include "../../dynapipe_plugin/base/options.h"
+#include "../../dynapipe_plugin/base/printable.h"
+#include "../../dynapipe_plugin/base/standard_output.h"
 
 enum { PREPARE_BAD_LINES_SHOWN = 10 };
 
@@ -123,14 +125,14 @@ static void print_summary(Prepare* prep, int64_t time_ns) {
     for (int32_t i = 0; i < tasks->num_tasks; i++) {
         const TaskRow* row = &tasks->rows[i];
         num_tokens += row->num_tokens;
-        printf("%-32s %10lld %14lld %8lld %8lld %8lld\n", row->name, (long long)row->num_lengths,
+        printf("%-32s %10lld %14lld %8lld %8lld %8lld\n", PRINTABLE(row->name), (long long)row->num_lengths,
                (long long)row->num_tokens, (long long)task_table_quantile(row, 0.5),
                (long long)task_table_quantile(row, 0.9), (long long)row->longest_tokens);
     }
     printf("%-32s %10lld %14lld\n", "all", (long long)prep->num_samples, (long long)num_tokens);
-    printf("%s: %lld samples for training, %lld for validation, in %d and %d files", prep->options->out,
-           (long long)prep->train.num_samples, (long long)prep->val.num_samples, prep->train.num_files,
-           prep->val.num_files);
+    printf("%s: %lld samples for training, %lld for validation, in %d and %d files",
+           PRINTABLE(prep->options->out), (long long)prep->train.num_samples,
+           (long long)prep->val.num_samples, prep->train.num_files, prep->val.num_files);
     if (prep->num_bad > 0) { printf("; %lld bad lines skipped", (long long)prep->num_bad); }
     int32_t num_removed = prep->train.num_removed + prep->val.num_removed;
     if (num_removed > 0) { printf("; %d files of an earlier run removed", num_removed); }
@@ -141,7 +143,7 @@ static void print_summary(Prepare* prep, int64_t time_ns) {
     const char* foreign = tokenizer_foreign_file(prep->tokenizer, prep->options->out);
     if (foreign != NULL) {
         printf("%s/%s is of another tokenizer ---> remove it, so that no export takes it for this one's\n",
-               prep->options->out, foreign);
+               PRINTABLE(prep->options->out), foreign);
     }
 }
 
@@ -374,10 +376,11 @@ static Status parse(PrepareOptions* options, int* argc, char** argv) {
 }
 
 int main(int argc, char** argv) {
+    standard_output_open(false);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             print_help();
-            return 0;
+            return standard_output_close(0, 1);
         }
     }
     PrepareOptions options = {0};
@@ -393,5 +396,5 @@ int main(int argc, char** argv) {
         fprintf(stderr, "prepare_data: %s\n", status_message());
     }
     prepare_free(&prep);
-    return status == STATUS_OK ? 0 : 1;
+    return standard_output_close(status == STATUS_OK ? 0 : 1, 1);
 }

@@ -203,9 +203,20 @@ static void drop_tmp(const char* path) {
     unlink(tmp_of(tmp, path));
 }
 
+void dynapipe_llmc_remove(const char* directory, int32_t step) {
+    LlmcPaths paths = llmc_paths_of(directory, step);
+    unlink(paths.done);
+    unlink(paths.state);
+    unlink(paths.model);
+}
+
 static bool save(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* c, const LlmcPaths* paths, int32_t step) {
     bool is_main = dynapipe_llmc_is_main(run);
     LlmcSums sums = {0, 0};
+    const void* position;
+    size_t num_bytes;
+    dynapipe_llmc_check(run,
+                        dynapipe_position(run->dp, &position, &num_bytes));  // this rank's data is verified
     Status status = is_main ? file_make_directory(c->directory) : STATUS_OK;
     if (is_main && status == STATUS_OK) { status = create_model(c, paths->model); }
     if (is_main && status == STATUS_OK) { status = create_state(run, c, paths->state, step, &sums.state); }
@@ -217,8 +228,11 @@ static bool save(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* c, const LlmcP
 }
 
 void dynapipe_llmc_save(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* c, int32_t step) {
+    if (!dynapipe_llmc_begin_save(run, step)) { return; }
     LlmcPaths paths = llmc_paths_of(c->directory, step);
     bool saved = save(run, c, &paths, step);
+    run->save_failed = !saved;
+    if (saved) { dynapipe_llmc_saved(run, c->directory, step); }
     if (!dynapipe_llmc_is_main(run)) { return; }
     if (saved) {
         printf("saved %s\n", paths.model);

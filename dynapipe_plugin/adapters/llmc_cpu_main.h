@@ -38,6 +38,7 @@ typedef struct {
     int is_on;  // 0: --fixed-length
     DynapipeModel_v1 api;
     DynapipeCpuRange* mine;                          // NULL before DYNAPIPE_FIRST
+    const GPT2* whole;                               // their struct: of this rank's slice, since then
     const char *train_pattern, *val_pattern;         // the tree's, where no option names others
     const void *train_loader, *val_loader, *loader;  // the last: whose batch was asked for last
     int rows, seq_tokens;                            // the tree's B and T
@@ -210,8 +211,8 @@ static inline void dynapipe_cpu_save(const GPT2* model) {
     const DynapipeLlmcOptions* options = dynapipe_cpu_options();
     int32_t header[256];
     int is_last = dynapipe_cpu.step == dynapipe_llmc_num_steps(dynapipe_cpu.run);
-    int is_due = options->checkpoint_every > 0 && dynapipe_cpu.step % options->checkpoint_every == 0;
-    if (options->output_dir == NULL || !(is_due || is_last)) { return; }
+    if (options->output_dir == NULL || dynapipe_cpu.step == dynapipe_cpu.first_step) { return; }
+    if (!dynapipe_llmc_is_due(dynapipe_cpu.run, dynapipe_cpu.step) && !is_last) { return; }
     DynapipeLlmcCheckpoint checkpoint = dynapipe_cpu_checkpoint(model, header);
     dynapipe_llmc_save(dynapipe_cpu.run, &checkpoint, dynapipe_cpu.step);
 }
@@ -230,6 +231,13 @@ static inline void dynapipe_cpu_resume(GPT2* model) {
     dynapipe_cpu.step = step;
 }
 
+// Told to end by a signal: saves what is not saved yet, and does not return.
+static inline void dynapipe_cpu_end_if_told(const GPT2* model) {
+    if (!dynapipe_llmc_is_told_to_end(dynapipe_cpu.run)) { return; }
+    dynapipe_cpu_save(model);
+    dynapipe_llmc_end(dynapipe_cpu.run, dynapipe_cpu_options()->output_dir, dynapipe_cpu.step);
+}
+
 // --- the loop --------------------------------------------------------------------------------------------
 
 static inline void dynapipe_cpu_need_model(void) {
@@ -245,6 +253,8 @@ static inline int dynapipe_cpu_first(GPT2* model, int first) {
     dynapipe_cpu_cut(model);
     if (dynapipe_cpu_options()->resume) { dynapipe_cpu_resume(model); }
     dynapipe_llmc_begin(dynapipe_cpu.run, dynapipe_cpu_options()->output_dir);
+    dynapipe_cpu.whole = model;
+    dynapipe_cpu.first_step = dynapipe_cpu.step;
     return dynapipe_cpu.step;
 }
 
@@ -253,7 +263,9 @@ static inline int dynapipe_cpu_counts_steps(void) {
     return dynapipe_cpu_is_on() || dynapipe_cpu_options()->steps > 0;
 }
 
+// Their loop's condition: behind the last step's report and their line of it.
 static inline int dynapipe_cpu_has_step(int step) {
+    if (dynapipe_cpu_is_on()) { dynapipe_cpu_end_if_told(dynapipe_cpu.whole); }
     return step <
            (dynapipe_cpu_is_on() ? dynapipe_llmc_num_steps(dynapipe_cpu.run) : dynapipe_cpu_options()->steps);
 }
@@ -270,6 +282,7 @@ static inline float dynapipe_cpu_validate(void) {
         const DynapipeLlmcOptions* options = dynapipe_cpu_options();
         dynapipe_cpu.val_loss = (float)dynapipe_llmc_validate(dynapipe_cpu.run, options->val_batches,
                                                               dynapipe_cpu.step, options->output_dir);
+        dynapipe_cpu_end_if_told(dynapipe_cpu.whole);
         dynapipe_cpu.validated_step = dynapipe_cpu.step;
     }
     return dynapipe_cpu.val_loss;

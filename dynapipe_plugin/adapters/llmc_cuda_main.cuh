@@ -72,7 +72,7 @@ cost nothing.
     DYNAPIPE_OR(dynapipe_cuda_loader(loader, pattern, B, T), \
                 dataloader_init(loader, pattern, B, T, __VA_ARGS__))
 #define dataloader_reset(loader) DYNAPIPE_OR(dynapipe_cuda_reset(), dataloader_reset(loader))
-#define dataloader_next_batch(loader) DYNAPIPE_OR((void)0, dataloader_next_batch(loader))
+#define dataloader_next_batch(loader) DYNAPIPE_OR(dynapipe_cuda_end_if_told(), dataloader_next_batch(loader))
 #define dataloader_free(loader) DYNAPIPE_OR((void)0, dataloader_free(loader))
 #define update_detector(...) dynapipe_cuda_z(update_detector(__VA_ARGS__))
 #define write_checkpoint(directory, step, model, ...)       \

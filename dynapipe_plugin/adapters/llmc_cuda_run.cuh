@@ -18,7 +18,9 @@ typedef struct {
     int num_steps;             // made and reported so far
     bool is_open;              // a step is made, and not reported yet
     DynapipeReport_v1 report;  // of that step
-    bool has_validated;        // val_loss is of now
+    int first_step;            // made before this run
+    DYNAPIPE_TREE_MODEL* model;
+    bool has_validated;  // val_loss is of now
     float val_loss;
 } DynapipeCudaMain;
 
@@ -99,6 +101,7 @@ static void dynapipe_cuda_start(DYNAPIPE_TREE_MODEL* model, int max_steps, int64
     if (!dynapipe_cuda_is_on()) { return; }
     dynapipe_cuda_check_model(model);
     all->whole = model;
+    dynapipe_cuda.model = model;
     all->stream = main_stream;
     all->max_tokens = std::min(dynapipe_cuda.max_tokens, model->config.max_seq_len / 8 * 8);
     dynapipe_cuda.num_layers = model->config.num_layers;
@@ -137,7 +140,7 @@ static void dynapipe_cuda_allocate(DYNAPIPE_TREE_MODEL* model, int B, int T) {
     dynapipe_llmc_attach(dynapipe_cuda_run, &dynapipe_cuda.api, mine, &params);
 }
 
-// --- the loop --------------------------------------------------------------------------------------------
+// --- the end of a step -----------------------------------------------------------------------------------
 
 // Parameters and report of the step made last. Called by all ranks: behind the update, or where that was
 // passed over (an outlier) at their next call.
@@ -148,52 +151,6 @@ static void dynapipe_cuda_end_step(void) {
     report->log_dir = dynapipe_cuda.log_dir;
     dynapipe_cuda.is_open = false;
     dynapipe_llmc_end_step(dynapipe_cuda_run, report);
-}
-
-static void dynapipe_cuda_step(DYNAPIPE_TREE_MODEL* model, int micro_step) {
-    if (micro_step > 0) { return; }
-    dynapipe_cuda_end_step();
-    dynapipe_llmc_begin(dynapipe_cuda_run, dynapipe_cuda.log_dir);
-    model->mean_loss = (float)dynapipe_llmc_step(dynapipe_cuda_run);
-    dynapipe_cuda.report = {};
-    dynapipe_cuda.report.norm = dynapipe_cuda.report.loss_z = dynapipe_cuda.report.norm_z = NAN;
-    dynapipe_cuda.is_open = true;
-}
-
-// A z-score of theirs: of the loss, or behind the norm of that.
-static double dynapipe_cuda_z(double z) {
-    DynapipeReport_v1* report = &dynapipe_cuda.report;
-    (std::isnan(report->norm) ? report->loss_z : report->norm_z) = (float)z;
-    return z;
-}
-
-template <class Rate, class... Rest>
-static void dynapipe_cuda_update(DYNAPIPE_TREE_MODEL* model, Rate rate, Rest... rest) {
-    DYNAPIPE_TREE(update)(model, rate, rest...);
-    if (!dynapipe_cuda_is_on()) { return; }
-    dynapipe_cuda.report.lr = (float)rate;
-    dynapipe_cuda_end_step();
-}
-
-// That a rank works on, for the flops of its slice.
-static int dynapipe_cuda_rank_tokens(int num_tokens) {
-    if (!dynapipe_cuda_is_on()) { return num_tokens; }
-    return (int)(dynapipe_cuda.batch_tokens / dynapipe_num_replicas(dynapipe_cuda_session()));
-}
-
-static void dynapipe_cuda_reset(void) {
-    dynapipe_cuda.has_validated = false;
-}
-
-// All of the validation at the first call behind a reset; the same for each batch that they count.
-static float dynapipe_cuda_validate(void) {
-    dynapipe_cuda_end_step();
-    if (!dynapipe_cuda.has_validated) {
-        dynapipe_cuda.val_loss = (float)dynapipe_llmc_validate(
-            dynapipe_cuda_run, dynapipe_cuda.val_max_batches, dynapipe_cuda.num_steps, dynapipe_cuda.log_dir);
-    }
-    dynapipe_cuda.has_validated = true;
-    return dynapipe_cuda.val_loss;
 }
 
 // --- checkpoints -----------------------------------------------------------------------------------------
@@ -242,12 +199,36 @@ static std::string dynapipe_cuda_header(const DYNAPIPE_TREE_MODEL* model, const 
     return header;
 }
 
-static void dynapipe_cuda_save(const char* directory, int step, DYNAPIPE_TREE_MODEL* model) {
-    dynapipe_cuda_end_step();
+// Without a look at what is open: `step` is made and reported.
+static void dynapipe_cuda_write(const char* directory, int step, DYNAPIPE_TREE_MODEL* model) {
     std::string header = dynapipe_cuda_header(model, std::string(directory) + "/model");
     DynapipeLlmcCheckpoint checkpoint = dynapipe_cuda_checkpoint(model, directory, header);
     cudaCheck(cudaDeviceSynchronize());
     dynapipe_llmc_save(dynapipe_cuda_run, &checkpoint, step);
+}
+
+// By the clock, or as a signal ends the run.
+static void dynapipe_cuda_save_if_due(void) {
+    int step = dynapipe_cuda.num_steps;
+    if (dynapipe_cuda.log_dir == NULL || step == dynapipe_cuda.first_step) { return; }
+    if (!dynapipe_llmc_is_due(dynapipe_cuda_run, step)) { return; }
+    dynapipe_cuda_write(dynapipe_cuda.log_dir, step, dynapipe_cuda.model);
+}
+
+// Told to end by a signal: saves what is not saved yet, and does not return. Where their loop calls us next,
+// behind its own lines about the step.
+static void dynapipe_cuda_end_if_told(void) {
+    if (!dynapipe_llmc_is_told_to_end(dynapipe_cuda_run)) { return; }
+    dynapipe_cuda_end_step();
+    dynapipe_cuda_save_if_due();
+    cudaCheck(cudaDeviceSynchronize());
+    dynapipe_llmc_end(dynapipe_cuda_run, dynapipe_cuda.log_dir, dynapipe_cuda.num_steps);
+}
+
+static void dynapipe_cuda_save(const char* directory, int step, DYNAPIPE_TREE_MODEL* model) {
+    dynapipe_cuda_end_step();
+    dynapipe_cuda_write(directory, step, model);
+    dynapipe_cuda_end_if_told();
 }
 
 // filename: of their state in the checkpoint's folder; which step is looked up there.
@@ -260,7 +241,59 @@ static void dynapipe_cuda_resume(int* step, DYNAPIPE_TREE_MODEL* model, const ch
     dynapipe_llmc_resume(dynapipe_cuda_run, &checkpoint, *step);
     model->rng_state = checkpoint.rng_states[0];
     model->rng_state_last_update = checkpoint.rng_states[1];
-    dynapipe_cuda.num_steps = *step;
+    dynapipe_cuda.num_steps = dynapipe_cuda.first_step = *step;
+}
+
+// --- the loop --------------------------------------------------------------------------------------------
+
+static void dynapipe_cuda_step(DYNAPIPE_TREE_MODEL* model, int micro_step) {
+    if (micro_step > 0) { return; }
+    dynapipe_cuda_end_step();
+    dynapipe_cuda_end_if_told();
+    dynapipe_llmc_begin(dynapipe_cuda_run, dynapipe_cuda.log_dir);
+    model->mean_loss = (float)dynapipe_llmc_step(dynapipe_cuda_run);
+    dynapipe_cuda.report = {};
+    dynapipe_cuda.report.norm = dynapipe_cuda.report.loss_z = dynapipe_cuda.report.norm_z = NAN;
+    dynapipe_cuda.is_open = true;
+}
+
+// A z-score of theirs: of the loss, or behind the norm of that.
+static double dynapipe_cuda_z(double z) {
+    DynapipeReport_v1* report = &dynapipe_cuda.report;
+    (std::isnan(report->norm) ? report->loss_z : report->norm_z) = (float)z;
+    return z;
+}
+
+template <class Rate, class... Rest>
+static void dynapipe_cuda_update(DYNAPIPE_TREE_MODEL* model, Rate rate, Rest... rest) {
+    DYNAPIPE_TREE(update)(model, rate, rest...);
+    if (!dynapipe_cuda_is_on()) { return; }
+    dynapipe_cuda.report.lr = (float)rate;
+    dynapipe_cuda_end_step();
+    dynapipe_cuda_save_if_due();
+}
+
+// That a rank works on, for the flops of its slice.
+static int dynapipe_cuda_rank_tokens(int num_tokens) {
+    if (!dynapipe_cuda_is_on()) { return num_tokens; }
+    return (int)(dynapipe_cuda.batch_tokens / dynapipe_num_replicas(dynapipe_cuda_session()));
+}
+
+static void dynapipe_cuda_reset(void) {
+    dynapipe_cuda_end_if_told();
+    dynapipe_cuda.has_validated = false;
+}
+
+// All of the validation at the first call behind a reset; the same for each batch that they count.
+static float dynapipe_cuda_validate(void) {
+    dynapipe_cuda_end_step();
+    if (!dynapipe_cuda.has_validated) {
+        dynapipe_cuda.val_loss = (float)dynapipe_llmc_validate(
+            dynapipe_cuda_run, dynapipe_cuda.val_max_batches, dynapipe_cuda.num_steps, dynapipe_cuda.log_dir);
+        dynapipe_cuda_end_if_told();
+    }
+    dynapipe_cuda.has_validated = true;
+    return dynapipe_cuda.val_loss;
 }
 
 // The first step's gradients, where --dump-gradients asks for them.

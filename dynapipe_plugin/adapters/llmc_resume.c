@@ -265,4 +265,5 @@ void dynapipe_llmc_resume(DynapipeLlmc* run, DynapipeLlmcCheckpoint* c, int32_t 
     free(model_header);
     if (status == STATUS_BAD_FORMAT || status == STATUS_IO) { die_of_checkpoint(run, c->directory, step); }
     dynapipe_llmc_check(run, (int)status);
+    run->first_step = run->tried_step = run->saved_step = step;
 }

@@ -9,6 +9,7 @@
 
 #include "../base/file_io.h"
 #include "../base/options.h"
+#include "../base/standard_output.h"
 #include "llmc_session.h"
 
 // --- options ---------------------------------------------------------------------------------------------
@@ -25,15 +26,15 @@ static const OptionSpec specs[] = {
     {"--val-batches",      OPTION_INT,    FIELD(val_batches),     "-1", -1, 2e9, NULL, "N", "batches of --batch-tokens of a validation; -1: all of the data"},
     {"--lr",               OPTION_DOUBLE, FIELD(lr),               "0",  0, 1e3, NULL, "X", "learning rate; 0: the program's"},
     {"--output-dir",       OPTION_STRING, FIELD(output_dir),       NULL, 0, 0, NULL, "DIR", "checkpoints and metrics.jsonl"},
-    {"--checkpoint-every", OPTION_INT,    FIELD(checkpoint_every), "0",  0, 2e9, NULL, "N", "steps between checkpoints; 0: one at the end"},
     {"--resume",           OPTION_INT,    FIELD(resume),           "0",  0, 2e9, NULL, "N", "1: go on from the newest checkpoint in --output-dir; N > 1: from that of step N"},
-    {"--verify",           OPTION_INT,    FIELD(verify),           "1",  0, 1, NULL, "0|1", "0: take checkpoints without comparing their sums with those that were saved"},
+    {"--checkpoint-every", OPTION_STRING, FIELD(checkpoint_every), NULL, 0, 0, NULL, "N", "steps between checkpoints, or a time: 90s, 10m, 2h; 0: one at the end; default: 10m (besides the program's own), the newest two of these are kept"},
+    {"--verify",           OPTION_INT,    FIELD(verify),           "1",  0, 1, NULL, "0|1", "0: take checkpoints and data without comparing their sums with those that were saved"},
     {"--overwrite",        OPTION_INT,    FIELD(overwrite),        "0",  0, 1, NULL, "0|1", "1: a new run may replace an earlier one's checkpoints in the same folder"},
     {"--check-model",      OPTION_INT,    FIELD(check_model),      "0",  0, 1, NULL, "0|1", "1: only check that this tree's functions do what the plugin takes them for, on a small model"},
 };
 // clang-format on
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
-enum { FIRST_COMMON = NUM_SPECS - 3 };  // from here on: also of programs with flags of their own
+enum { FIRST_COMMON = NUM_SPECS - 4 };  // from here on: also of programs with flags of their own
 
 static const char* const FIXED_LENGTH = "--fixed-length";
 
@@ -111,7 +112,10 @@ DynapipeLlmc* dynapipe_llmc_open_as(int32_t header_interface, int* argc, char***
     }
     dynapipe_llmc_check(run, (int)options_defaults(specs, NUM_SPECS, &run->options));
     if (!take_fixed_length(argc, *argv)) {
+        standard_output_open(true);
+        dynapipe_watch_signals(NULL);
         dynapipe_llmc_check(run, dynapipe_open_as(header_interface, &run->dp, argc, argv, own));
+        dynapipe_watch_signals(run->dp);
     }
     if (has_options) {
         take_options(run, argc, *argv);
@@ -119,6 +123,7 @@ DynapipeLlmc* dynapipe_llmc_open_as(int32_t header_interface, int* argc, char***
         dynapipe_llmc_check(run, (int)options_take(specs + FIRST_COMMON, NUM_SPECS - FIRST_COMMON,
                                                    &run->options, argc, *argv, NULL));
     }
+    dynapipe_llmc_watch(run);
     return run;
 }
 
@@ -146,9 +151,11 @@ Dynapipe* dynapipe_llmc_session(const DynapipeLlmc* run) {
 
 void dynapipe_llmc_close(DynapipeLlmc* run) {
     if (run == NULL) { return; }
+    bool has_lost = run->dp != NULL && (run->warned_of_output || dynapipe_lost_lines(run->dp) > 0);
     dynapipe_close(run->dp);
     free(run->task_loss);
     free(run);
+    if (has_lost) { exit(EXIT_FAILURE); }  // warned of when it happened; main() would return 0
 }
 
 void dynapipe_llmc_check(DynapipeLlmc* run, int code) {
@@ -192,7 +199,8 @@ static void check_data_fits(DynapipeLlmc* run, int32_t model_tokens, int32_t mod
 void dynapipe_llmc_open_data(DynapipeLlmc* run, const DynapipeRun_v1* about, int32_t model_tokens,
                              int32_t model_vocab) {
     run->about = *about;
-    dynapipe_llmc_check(run, dynapipe_open_data(run->dp, about));
+    run->about.skip_verify = run->options.verify == 0;
+    dynapipe_llmc_check(run, dynapipe_open_data(run->dp, &run->about));
     dynapipe_llmc_check(run, dynapipe_data_info(run->dp, &run->info));
     check_data_fits(run, model_tokens, model_vocab);
     run->task_loss = calloc((size_t)run->info.num_tasks + 1, sizeof(double));
@@ -273,6 +281,7 @@ double dynapipe_llmc_norm(DynapipeLlmc* run, double counted_squares) {
 void dynapipe_llmc_end_step(DynapipeLlmc* run, const DynapipeReport_v1* report) {
     dynapipe_llmc_check(run, dynapipe_share_params(run->dp));
     dynapipe_llmc_check(run, dynapipe_report(run->dp, report));
+    if (dynapipe_llmc_is_main(run)) { standard_output_warn(&run->warned_of_output); }
 }
 
 double dynapipe_llmc_validate(DynapipeLlmc* run, int32_t max_batches, int32_t step, const char* log_dir) {
@@ -282,6 +291,7 @@ double dynapipe_llmc_validate(DynapipeLlmc* run, int32_t max_batches, int32_t st
     }
     double loss;
     dynapipe_llmc_check(run, dynapipe_validate(run->dp, max_batches, &loss, run->task_loss));
+    if (dynapipe_llmc_is_told_to_end(run)) { return NAN; }
     DynapipeValidation_v1 validation = {
         .step = step, .loss = loss, .task_loss = run->task_loss, .log_dir = log_dir};
     dynapipe_llmc_check(run, dynapipe_report_validation(run->dp, &validation));

@@ -11,7 +11,8 @@ llmc_run.h -- a run of the plugin inside a trainer of llm.c's family: what its C
         loss = dynapipe_llmc_step(run);
         ... their optimizer on the slice ...
         dynapipe_llmc_end_step(run, &report);
-        dynapipe_llmc_save(run, &checkpoint, step);
+        if (dynapipe_llmc_is_due(run, step)) { dynapipe_llmc_save(run, &checkpoint, step); }
+        if (dynapipe_llmc_is_told_to_end(run)) { dynapipe_llmc_end(run, directory, step); }
     }
     dynapipe_llmc_close(run);
 
@@ -39,16 +40,16 @@ typedef struct {
     int32_t val_batches;                // of a validation; -1: all
     double lr;                          // 0: the program's
     const char* output_dir;             // checkpoints, metrics.jsonl
-    int32_t checkpoint_every;           // steps; 0: at the end only
+    const char* checkpoint_every;       // steps, or a time (base/save_interval.h); NULL: not given
     int32_t resume;                     // 1: go on from the newest checkpoint in output_dir; > 1: that step's
-    int32_t verify;                     // 0: checkpoints are taken without a look at their sums
+    int32_t verify;                     // 0: checkpoints and data are taken without a look at their sums
     int32_t overwrite;                  // 1: a new run may replace an earlier one's checkpoints
     int32_t check_model;                // 1: dynapipe_check_model() in place of training
 } DynapipeLlmcOptions;
 
 // --- session ---------------------------------------------------------------------------------------------
 
-// Takes --fixed-length, with has_options those above (without: the last three), and the plugin's own out of
+// Takes --fixed-length, with has_options those above (without: the last four), and the plugin's own out of
 // argv. With --fixed-length nothing is opened: MPI, too, is left to the program.
 DynapipeLlmc* dynapipe_llmc_open_as(int32_t header_interface, int* argc, char*** argv, int has_options);
 static inline DynapipeLlmc* dynapipe_llmc_open(int* argc, char*** argv, int has_options) {
@@ -58,7 +59,9 @@ int dynapipe_llmc_is_on(const DynapipeLlmc* run);  // NULL: no
 // Of these two NULL ends the program: the tree lacks the line that opens the run.
 const DynapipeLlmcOptions* dynapipe_llmc_options(const DynapipeLlmc* run);
 Dynapipe* dynapipe_llmc_session(const DynapipeLlmc* run);  // NULL where it is not on
-void dynapipe_llmc_close(DynapipeLlmc* run);               // NULL is fine
+// The last call about it; NULL is fine. Where lines of metrics.jsonl or on standard output were lost, the
+// program ends here, with status 1.
+void dynapipe_llmc_close(DynapipeLlmc* run);
 // Ends the program on all ranks: `code` of a dynapipe_*() call, if it is not 0; or for a reason of one's own.
 void dynapipe_llmc_check(DynapipeLlmc* run, int code);
 void dynapipe_llmc_die(DynapipeLlmc* run, const char* why);
@@ -118,7 +121,7 @@ void dynapipe_llmc_begin(DynapipeLlmc* run, const char* directory);
 // A model file to begin with: if it is sealed, is it what was saved? Its kind and shape are the program's to
 // look at. A collective.
 void dynapipe_llmc_check_model_file(DynapipeLlmc* run, const char* path);
-// Marks of later steps, another run's, go.
+// Of a step that is saved already: nothing. Marks of later steps, another run's, go.
 void dynapipe_llmc_save(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* checkpoint, int32_t step);
 // The newest step that is DONE, or --resume's; -1: none, then a run starts afresh.
 int32_t dynapipe_llmc_latest(DynapipeLlmc* run, const char* directory);
@@ -129,6 +132,15 @@ void dynapipe_llmc_resume(DynapipeLlmc* run, DynapipeLlmcCheckpoint* checkpoint,
 // After the first step; otherwise nothing happens.
 void dynapipe_llmc_dump_gradients(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* checkpoint,
                                   const void* grads);
+
+// --- ending early ----------------------------------------------------------------------------------------
+
+// Is a checkpoint of `step` due, by --checkpoint-every or as a signal ends the run? For runs with a folder.
+int dynapipe_llmc_is_due(DynapipeLlmc* run, int32_t step);
+// A signal came, and all ranks know it: `step` is to be saved, and then
+int dynapipe_llmc_is_told_to_end(const DynapipeLlmc* run);
+// says what happened and how to go on, closes the run and ends the program. directory: NULL: none.
+void dynapipe_llmc_end(DynapipeLlmc* run, const char* directory, int32_t step);
 
 #ifdef __cplusplus
 }

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "settings.h"
+
 // Position of `word` among "a|b|c", -1 if it is none of them.
 static int choice_index(const char* choices, const char* word) {
     int idx = 0;
@@ -208,5 +210,28 @@ void options_print(const OptionSpec* specs, int num_specs, FILE* out) {
             print_words(initial, column, out);
         }
         fprintf(out, "\n");
+    }
+}
+
+static void add_choice(FILE* out, const char* name, const char* choices, int32_t idx) {
+    char word[64];
+    for (; idx > 0; idx--) { choices += strcspn(choices, "|") + 1; }
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(choices, "|"), choices);
+    settings_add(out, name, word);
+}
+
+void options_add_setting(const OptionSpec* specs, int num_specs, const void* options, const char* name,
+                         FILE* out) {
+    for (int i = 0; i < num_specs; i++) {
+        if (strcmp(specs[i].name, name) != 0) { continue; }
+        const void* field = (const char*)options + specs[i].offset;
+        switch (specs[i].type) {
+            case OPTION_BOOL: settings_add(out, name, *(const bool*)field ? "on" : "off"); break;
+            case OPTION_INT: settings_add_number(out, name, *(const int32_t*)field); break;
+            case OPTION_INT64: settings_add_number(out, name, (double)*(const int64_t*)field); break;
+            case OPTION_DOUBLE: settings_add_number(out, name, *(const double*)field); break;
+            case OPTION_STRING: settings_add(out, name, *(const char* const*)field); break;
+            case OPTION_CHOICE: add_choice(out, name, specs[i].choices, *(const int32_t*)field); break;
+        }
     }
 }

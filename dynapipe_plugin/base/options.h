@@ -44,3 +44,7 @@ Status options_take(const OptionSpec* specs, int num_specs, void* options, int* 
                     const char* const* left);
 
 void options_print(const OptionSpec* specs, int num_specs, FILE* out);
+
+// "name=value" of the option called `name` (settings.h); nothing where there is none.
+void options_add_setting(const OptionSpec* specs, int num_specs, const void* options, const char* name,
+                         FILE* out);

@@ -3,6 +3,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "printable.h"
+
 static _Thread_local char last_message[1024];
 
 const char* status_text(Status status) {
@@ -21,10 +23,11 @@ const char* status_message(void) {
 Status status_fail(Status status, const char* fmt, ...) {
     va_list args;
     va_start(args, fmt);
-    // The arguments may point into the buffer itself (a message wrapped into a longer one).
+    // The arguments may point into the buffer itself (a message wrapped into a longer one). They may also be
+    // names of files and tasks, which must not steer the terminal that the message ends on.
     char message[sizeof last_message];
     vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
-    snprintf(last_message, sizeof last_message, "%s", message);
+    printable(last_message, sizeof last_message, message);
     return status;
 }

@@ -38,7 +38,8 @@ const char* status_text(Status status);  // the short text of the table above
 const char* status_message(void);
 
 // Record "message" for this thread and hand the status back. A message names file, line or field and says
-// what to do; a remedy stands last, after "---> ".
+// what to do; a remedy stands last, after "---> ". Control characters of names in it become \xNN
+// (printable.h).
 #define FAIL(status, ...) status_fail((status), __VA_ARGS__)
 Status status_fail(Status status, const char* fmt, ...) __attribute__((format(printf, 2, 3)));
 

@@ -1,9 +1,12 @@
 #include "measure_kept.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../base/file_io.h"
@@ -60,6 +63,26 @@ bool measure_kept_load(CostModel* out, char* why, const char* path, const char* 
     return is_good;
 }
 
+// "X.costs.1234" and "X.costs.1234.tmp" that nobody has written to for an hour: of runs that were killed.
+// (Their numbers are of processes on other machines, too.)
+static void remove_leftovers(const char* folder) {
+    enum { AN_HOUR_S = 3600 };
+    DIR* dir = opendir(folder);
+    if (dir == NULL) { return; }
+    for (const struct dirent* entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
+        char path[2 * MEASURE_PATH_CHARS];
+        struct stat about;
+        const char* number = strstr(entry->d_name, ".costs.");
+        if (number == NULL) { continue; }
+        const char* rest = number + strlen(".costs.");
+        size_t num_digits = strspn(rest, "0123456789");
+        bool is_ours = num_digits > 0 && (rest[num_digits] == '\0' || strcmp(rest + num_digits, ".tmp") == 0);
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        if (is_ours && stat(path, &about) == 0 && time(NULL) - about.st_mtime > AN_HOUR_S) { unlink(path); }
+    }
+    closedir(dir);
+}
+
 // Written beside under a name of this process's own, then renamed: of several runs that end at once, one is
 // kept whole.
 Status measure_kept_save(const CostModel* model, const char* path, const char* signature) {
@@ -67,6 +90,7 @@ Status measure_kept_save(const CostModel* model, const char* path, const char* s
     snprintf(parent, sizeof parent, "%s", path);
     *strrchr(parent, '/') = '\0';
     TRY(file_make_directory(parent));
+    remove_leftovers(parent);
     snprintf(mine, sizeof mine, "%s.%ld", path, (long)getpid());
     TRY(cost_model_save(model, mine, signature));
     if (rename(mine, path) == 0) { return STATUS_OK; }

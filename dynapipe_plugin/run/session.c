@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../base/clock.h"
 #include "../base/hash.h"
 
 // How long a rank that gives up waits for the others to do the same.
@@ -103,6 +104,7 @@ int dynapipe_open_as(int32_t header_interface, Dynapipe** out, int* argc, char**
     *out = NULL;
     Dynapipe* dp = calloc(1, sizeof(Dynapipe));
     if (dp == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a session"); }
+    dp->open_ns = clock_now_ns();
     Status status = session_open(dp, argc, argv, own_options);
     if (status == STATUS_OK && header_interface != DYNAPIPE_INTERFACE) {
         status = FAIL(STATUS_MISMATCH,
@@ -118,12 +120,14 @@ void dynapipe_close(Dynapipe* dp) {
     if (dp == NULL) { return; }
     session_plan_stop(dp);
     session_report_close(dp);
+    session_verify_stop(dp);
     loader_close(dp->train);
     loader_close(dp->val);
     executor_free(dp->executor);
     session_noise_free(&dp->noise);
     session_release(dp);
     session_device_close(dp);
+    free(dp->position);
     free(dp->task_names);
     free(dp->val_task);
     free(dp->task_sum);

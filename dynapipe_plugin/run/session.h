@@ -4,6 +4,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
     session.c          open, close, ranks, sums, errors
     session_options.c  the option table
     session_data.c     data, what is asked of the planner
+    session_verify.c   the data is the same on all ranks, and as it was written
     session_model.c    the model put in, what of it a rank counts
     session_stages.c   the stage split and the effort of plans, for the mixture
     session_noise.c    the noise that plans are chosen for
@@ -11,7 +12,10 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
     session_step.c     one step run: execute, reduce gradients
     session_eval.c     validation on the same pipeline
     session_generate.c answers, with a cache of keys and values
-    session_report.c   the step line, metrics.jsonl, plan and trace of one step
+    session_stop.c     ending early, agreed by the ranks; the time
+    session_report.c   the step line, plan and trace of one step, the run as a whole
+    session_metrics.c  metrics.jsonl
+    session_settings.c options kept beside the position in the data
     session_host.c     where values live and how they travel: this process. GPU builds: cuda/session_cuda.c
 */
 #pragma once
@@ -19,7 +23,9 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 #include <pthread.h>
 #include "../../dataloader/collate.h"
 #include "../../dataloader/loader.h"
+#include "../../dataloader/sample_verify.h"
 #include "../base/arena.h"
+#include "../base/line_log.h"
 #include "../dynapipe.h"
 #include "../plan/cost_model.h"
 #include "../plan/planner.h"
@@ -76,9 +82,14 @@ struct Dynapipe {
     Sums sums;
     int32_t stage, replica, num_stages, num_replicas;
     int32_t num_threads, plan_threads;  // of this rank; of the rank that has the most
+    int64_t open_ns;                    // when the session was opened
+    double seconds;                     // since then, by rank 0's clock, at the last report
+    bool watches_signals;               // dynapipe_watch_signals(): on all ranks alike
+    int32_t stop_signal;                // that the ranks agree to end by; 0: none
 
     DynapipeRun_v1 run;
     Loader *train, *val;
+    SampleVerify* verify;     // NULL: not asked for
     int32_t num_tasks;        // of the training data, then those that only the validation data has
     const char** task_names;  // [num_tasks] borrowed from the loaders
     int32_t* val_task;        // the validation data's tasks among these
@@ -88,7 +99,7 @@ struct Dynapipe {
     PlanAhead* ahead;
     SessionStep* slots;
     int32_t num_slots;
-    int32_t first_step, num_steps;  // steps are counted from 0 here
+    int32_t first_step, num_steps;  // steps are counted from 0 here; the first: 0, or where a run goes on
     int32_t next_step;
     SessionStep* now;  // the step last run
 
@@ -107,7 +118,9 @@ struct Dynapipe {
     Arena eval_arena;
     int32_t eval_tokens;         // that a forward pass may have, on every rank; 0: not known yet
     int32_t eval_target_tokens;  // and of the decoder's
-    FILE* metrics;
+    LineLog metrics;
+    int64_t num_unopened;  // lines lost as metrics could not even be opened
+    void* position;        // dynapipe_position()'s last
     SessionSummary summary;
     int32_t steps_reported;
 };
@@ -121,6 +134,8 @@ enum {
     STAT_RSS_BYTES,   // measured: the process at its largest; what the rank has taken of its GPU
     STAT_PLAN_NS,
     STAT_PLAN_WAIT_NS,
+    STAT_STOP_SIGNAL,  // that this rank has seen
+    STAT_SECONDS,      // since the session was opened
     SESSION_STATS
 };
 
@@ -128,6 +143,13 @@ enum {
 CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t step_idx);
 
 ShapeRules session_rules(const DynapipeShapes_v1* shapes);  // the planner's
+
+// session_verify.c
+// Behind loader_open(): STATUS_MISMATCH with the file's name where two ranks have other contents, or -i and
+// -j another tokenizer; then begins to verify. A collective.
+Status session_verify_start(Dynapipe* dp);
+Status session_verify_wait(const Dynapipe* dp);  // until this rank's part is verified
+void session_verify_stop(Dynapipe* dp);
 
 // session_stages.c
 enum { SESSION_MIXTURE = 4 };
@@ -170,10 +192,35 @@ int64_t session_device_used_bytes(const Dynapipe* dp);  // of memory, for the re
 void session_device_abort(Dynapipe* dp);                // what still runs there ends
 void session_device_close(Dynapipe* dp);
 
+// session_stop.c
+// What a rank contributes where the ranks agree, and what all make of it: of each rank the signal it has
+// seen, `stride` values apart.
+double session_stop_mine(const Dynapipe* dp);
+double session_seconds_mine(const Dynapipe* dp);
+void session_stop_take(Dynapipe* dp, const double* of_ranks, int32_t stride);
+// Outside the steps, whose report does it: has any rank seen a signal? A collective where signals are watched
+// and none is agreed on yet.
+Status session_stop_agree(Dynapipe* dp);
+
 // session_report.c
 // The files of --trace and --dump-plan can be written: found out before the first step, on all ranks alike.
 Status session_report_open(Dynapipe* dp);
+// The run has the step that --trace, --dump-plan and --print-plan are to show.
+Status session_report_check(const Dynapipe* dp);
+// It goes on behind dp->first_step steps: says where the step to show is one of these.
+void session_report_goes_on(const Dynapipe* dp);
+void session_report_close(Dynapipe* dp);
+double session_stat_max(const Dynapipe* dp, int32_t stat);   // of all ranks
+double session_rank_idle(const Dynapipe* dp, int32_t rank);  // share of the step's pipeline
+
+// session_metrics.c
 // One line of metrics.jsonl, for the caller to free; NULL: no memory. What is not a finite number is null
 // there.
-char* session_report_json(const Dynapipe* dp, const DynapipeReport_v1* report);
-void session_report_close(Dynapipe* dp);
+char* session_metrics_json(const Dynapipe* dp, const DynapipeReport_v1* report);
+void session_metrics_write(Dynapipe* dp, const DynapipeReport_v1* report);
+
+// session_settings.c
+// Puts the options before the position in the data, in memory of dp's; takes them off again, and says on rank
+// 0 what differs.
+Status session_settings_add(Dynapipe* dp, const void** position, size_t* num_bytes);
+Status session_settings_take(const Dynapipe* dp, const void** position, size_t* num_bytes);

@@ -41,16 +41,6 @@ CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t 
                            .start_token = -1};
 }
 
-static Status check_validation_fits(const Dynapipe* dp) {
-    if (loader_vocab(dp->train) != loader_vocab(dp->val)) {
-        return FAIL(
-            STATUS_BAD_OPTION,
-            "-j %s: vocabulary of %d, but the training data has %d ---> prepare both with the same tokenizer",
-            dp->run.val_pattern, loader_vocab(dp->val), loader_vocab(dp->train));
-    }
-    return STATUS_OK;
-}
-
 // The training data's tasks in its order, then those that only the validation data has.
 static Status number_tasks(Dynapipe* dp) {
     int32_t num_train = loader_num_tasks(dp->train);
@@ -88,6 +78,18 @@ static Status check_step_fits(const Dynapipe* dp) {
         (long long)loader_num_samples(dp->train), most_tokens, MAX_STEP_SAMPLES);
 }
 
+// The loader lets a long sample be a batch alone, whatever -d says.
+static void warn_of_long_samples(const Dynapipe* dp) {
+    if (loader_num_alone(dp->train) == 0 || dp->transport.rank != 0) { return; }
+    long long longest = loader_longest_tokens(dp->train);
+    fprintf(stderr,
+            "warning: -d %lld: %lld of %lld samples are longer, up to %lld tokens; each of them is a step "
+            "alone ---> -d "
+            "%lld or more, or a shorter -t\n",
+            (long long)dp->run.batch_tokens, (long long)loader_num_alone(dp->train),
+            (long long)loader_num_samples(dp->train), longest, longest);
+}
+
 static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
     TRY(interface_check_run(run));
     dp->run = *run;
@@ -97,11 +99,13 @@ static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
     if (run->val_pattern != NULL) {
         options = loader_options(dp, false);
         TRY(loader_open(&dp->val, run->val_pattern, &options));
-        TRY(check_validation_fits(dp));
     }
+    TRY(session_verify_start(dp));
+    warn_of_long_samples(dp);
     int64_t steps = run->num_steps;
-    if (steps < 0) { steps = (loader_num_tokens(dp->train) + run->batch_tokens - 1) / run->batch_tokens; }
+    if (steps < 0) { steps = loader_num_batches(dp->train); }
     dp->num_steps = (int32_t)(steps < INT32_MAX ? steps : INT32_MAX);
+    TRY(session_report_check(dp));
     size_t ranks = (size_t)dp->transport.num_ranks;
     dp->rank_stats = calloc(ranks * SESSION_STATS + 1, sizeof(double));
     if (dp->rank_stats == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %zu ranks", ranks); }
@@ -249,5 +253,5 @@ int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* ou
         status = FAIL(STATUS_OUT_OF_RANGE, "no room for this rank's range of blocks");
     }
     if (status == STATUS_OK) { out[(*num_ranges)++] = stage_blocks(dp, dp->stage); }
-    return (int)status;
+    return status == STATUS_OK ? (int)session_stop_agree(dp) : (int)status;
 }

@@ -246,14 +246,14 @@ static Status answer_mine(Generation* g) {
     Dynapipe* dp = g->dp;
     int32_t* mine = ARENA_NEW(&dp->eval_arena, int32_t, g->num_slots);
     if (mine == NULL) { return no_memory(); }
-    int32_t num = 0;
-    for (int32_t i = dp->replica; i < g->num_samples; i += dp->num_replicas) {
-        mine[num++] = i;
-        bool last = i + dp->num_replicas >= g->num_samples;
-        if (num == g->num_slots || last) {
-            TRY(answer_together(g, mine, num));
-            num = 0;
-        }
+    // as many groups on every replica (the last may be empty): before each, the ranks look for a signal
+    int32_t most = (g->num_samples + dp->num_replicas - 1) / dp->num_replicas, next = dp->replica;
+    for (int32_t begin = 0; begin < most; begin += g->num_slots) {
+        TRY(session_stop_agree(dp));
+        if (dp->stop_signal != 0) { break; }
+        int32_t num = 0;
+        for (; num < g->num_slots && next < g->num_samples; next += dp->num_replicas) { mine[num++] = next; }
+        if (num > 0) { TRY(answer_together(g, mine, num)); }
     }
     return STATUS_OK;
 }

@@ -42,7 +42,7 @@ static const OptionSpec specs[] = {
     {"--mixture",        OPTION_CHOICE, FIELD(mixture),    "proportional", 0, 0, "proportional|temperature|weights", NULL, "weights of the tasks"},
     {"--mixture-cap",    OPTION_INT64,  FIELD(mixture_cap), "0", 0, 1e18, NULL, "N", "examples of a task that count at most; 0: all"},
     {"--temperature",    OPTION_DOUBLE, FIELD(temperature), "2", 0.01, 100, NULL, "X", "for --mixture temperature: weight ^ (1 / X)"},
-    {"--weights",        OPTION_STRING, FIELD(weights),    NULL, 0, 0, NULL, "T=W,..", "for --mixture weights; a task that is not named gets 0"},
+    {"--weights",        OPTION_STRING, FIELD(weights),    NULL, 0, 0, NULL, "T=W,..", "for --mixture weights; a task that is not named gets 0. Names of the data may have = and , in them: the longest that fits is meant"},
     {"--seed",           OPTION_INT64,  FIELD(seed),       "42", 0, 9e18, NULL, "N", "of the data order and of new parameters"},
     {"--threads",        OPTION_INT,    FIELD(threads),    "0",  0, 1024, NULL, "N", "cores of a rank; 0: OMP_NUM_THREADS, else all cores / ranks"},
     {"--transport",      OPTION_CHOICE, FIELD(transport),  "auto", 0, 0, "auto|nccl|mpi", NULL, "between GPUs. mpi: through the host's memory, so that ranks can share a GPU; auto: nccl"},
@@ -87,4 +87,16 @@ const char* session_options_string(const SessionOptions* options, const char* na
     const OptionSpec* spec = find(name);
     if (spec == NULL || spec->type != OPTION_STRING) { return NULL; }
     return *(const char* const*)((const char*)options + spec->offset);
+}
+
+// --seed has a message of its own: the one saved is used (session_plan.c).
+static const char* const settings[] = {
+    "--batching",        "--layout",        "--mb-tokens",       "--long-samples",   "--loss-on",
+    "--span-corruption", "--noise-density", "--mean-noise-span", "--sentinel-first", "--sentinel-step",
+    "--mixture",         "--mixture-cap",   "--temperature",     "--weights"};
+
+void session_options_settings(const SessionOptions* options, FILE* out) {
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        options_add_setting(specs, NUM_SPECS, options, settings[i], out);
+    }
 }

@@ -153,16 +153,23 @@ int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes) {
     if (dp->now == NULL) {
         return (int)FAIL(STATUS_OUT_OF_RANGE, "no step has run: there is no position to save");
     }
+    Status status = session_verify_wait(dp);
+    if (status != STATUS_OK) { return (int)status; }
     *out = dp->now->batch.position;
     *num_bytes = dp->now->batch.position_bytes;
-    return (int)session_noise_position((SessionNoise*)(uintptr_t)&dp->noise, out, num_bytes);
+    Dynapipe* mine = (Dynapipe*)(uintptr_t)dp;  // what is given out is kept there
+    status = session_noise_position(&mine->noise, out, num_bytes);
+    return (int)(status == STATUS_OK ? session_settings_add(mine, out, num_bytes) : status);
 }
 
 int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32_t step) {
     session_plan_stop(dp);
-    dp->next_step = step;
+    dp->next_step = dp->first_step = step;
+    Status status = session_settings_take(dp, &position, &num_bytes);
+    if (status != STATUS_OK) { return (int)status; }
+    session_report_goes_on(dp);
     session_noise_restore(&dp->noise, position, &num_bytes);
-    Status status = loader_restore(dp->train, position, num_bytes);
+    status = loader_restore(dp->train, position, num_bytes);
     uint64_t seed = loader_seed(dp->train), option = (uint64_t)dp->options.seed;
     if (status == STATUS_OK && seed != option && dp->run.overfit == 0 && dp->transport.rank == 0) {
         fprintf(

@@ -1,7 +1,6 @@
-// session_report.c -- what a user sees of a step: one line, one JSON record, and on demand its plan and
-// timelines.
+// session_report.c -- what a user sees of a step: one line, and on demand its plan and timelines; at the end,
+// what the run was like.
 #include <errno.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,10 +27,15 @@ static Status share_stats(Dynapipe* dp) {
     mine[STAT_RSS_BYTES] = (double)session_device_used_bytes(dp);
     mine[STAT_PLAN_NS] = (double)dp->now->plan_cpu_ns;
     mine[STAT_PLAN_WAIT_NS] = (double)planning.wait_ns;
-    return collective_all_reduce_sum(&dp->world, dp->rank_stats, num_ranks * SESSION_STATS);
+    mine[STAT_STOP_SIGNAL] = session_stop_mine(dp);
+    mine[STAT_SECONDS] = session_seconds_mine(dp);
+    TRY(collective_all_reduce_sum(&dp->world, dp->rank_stats, num_ranks * SESSION_STATS));
+    session_stop_take(dp, dp->rank_stats + STAT_STOP_SIGNAL, SESSION_STATS);
+    dp->seconds = dp->rank_stats[STAT_SECONDS];  // rank 0's
+    return STATUS_OK;
 }
 
-static double stat_max(const Dynapipe* dp, int32_t stat) {
+double session_stat_max(const Dynapipe* dp, int32_t stat) {
     double best = 0;
     for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
         best = fmax(best, dp->rank_stats[r * SESSION_STATS + stat]);
@@ -39,14 +43,14 @@ static double stat_max(const Dynapipe* dp, int32_t stat) {
     return best;
 }
 
-static double rank_idle(const Dynapipe* dp, int32_t rank) {
-    double span_ns = stat_max(dp, STAT_PIPELINE_NS);
+double session_rank_idle(const Dynapipe* dp, int32_t rank) {
+    double span_ns = session_stat_max(dp, STAT_PIPELINE_NS);
     return span_ns > 0 ? 1 - dp->rank_stats[rank * SESSION_STATS + STAT_BUSY_NS] / span_ns : 0;
 }
 
 static double mean_idle(const Dynapipe* dp) {
     double sum = 0;
-    for (int32_t r = 0; r < dp->transport.num_ranks; r++) { sum += rank_idle(dp, r); }
+    for (int32_t r = 0; r < dp->transport.num_ranks; r++) { sum += session_rank_idle(dp, r); }
     return sum / dp->transport.num_ranks;
 }
 
@@ -65,7 +69,7 @@ static double padding_percent(double total_tokens, double computed_tokens) {
 
 static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
     const DynapipeStep_v1* last = &dp->last;
-    double step_ns = stat_max(dp, STAT_STEP_NS), step_ms = step_ns / 1e6;
+    double step_ns = session_stat_max(dp, STAT_STEP_NS), step_ms = step_ns / 1e6;
     int decimals = step_ms >= 1000 ? 0 : step_ms >= 100 ? 1 : 2;
     char loss_z[24], norm_z[24];
     printf("step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.2e | %6.*f ms | %5.0f tok/s, %5.0f supervised | "
@@ -74,103 +78,8 @@ static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
            report->norm, z_text(norm_z, sizeof norm_z, report->norm_z), report->lr, decimals, step_ms,
            (double)last->total_tokens * 1e9 / step_ns, (double)last->supervised_tokens * 1e9 / step_ns,
            padding_percent((double)last->total_tokens, (double)last->computed_tokens), 100 * mean_idle(dp),
-           100 * trace_idle_predicted(NULL, &dp->now->plan), stat_max(dp, STAT_PLAN_NS) / 1e6);
+           100 * trace_idle_predicted(NULL, &dp->now->plan), session_stat_max(dp, STAT_PLAN_NS) / 1e6);
     fflush(stdout);
-}
-
-// --- metrics.jsonl ---------------------------------------------------------------------------------------
-
-// JSON has no NaN and no infinity: a run that diverges writes null.
-static json_t* json_number_or_null(double value) {
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
-static json_t* json_per_rank(const Dynapipe* dp, int32_t stat) {
-    json_t* list = json_array();
-    for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
-        double value = dp->rank_stats[r * SESSION_STATS + stat];
-        json_array_append_new(list, stat == STAT_BUSY_NS ? json_real(rank_idle(dp, r))
-                                                         : json_integer((json_int_t)value));
-    }
-    return list;
-}
-
-static json_t* json_task_losses(const Dynapipe* dp, const double* task_loss) {
-    json_t* object = json_object();
-    for (int32_t t = 0; t < dp->num_tasks; t++) {
-        if (!isnan(task_loss[t])) {
-            json_object_set_new(object, dynapipe_task_name(dp, t), json_number_or_null(task_loss[t]));
-        }
-    }
-    return object;
-}
-
-char* session_report_json(const Dynapipe* dp, const DynapipeReport_v1* report) {
-    const DynapipeStep_v1* last = &dp->last;
-    const Plan* plan = &dp->now->plan;
-    json_t* record =
-        json_pack("{s:i,s:o,s:o,s:o,s:f,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:i,s:o,s:o,s:o}",  //
-                  "step", report->step, "loss", json_number_or_null(last->loss),                //
-                  "task_loss", json_task_losses(dp, last->task_loss),                           //
-                  "norm", json_number_or_null(report->norm), "lr", report->lr,                  //
-                  "supervised_tokens", (json_int_t)last->supervised_tokens,                     //
-                  "total_tokens", (json_int_t)last->total_tokens,                               //
-                  "computed_tokens", (json_int_t)last->computed_tokens,                         //
-                  "step_ms", stat_max(dp, STAT_STEP_NS) / 1e6,                                  //
-                  "pipeline_ms", stat_max(dp, STAT_PIPELINE_NS) / 1e6,                          //
-                  "plan_ms", stat_max(dp, STAT_PLAN_NS) / 1e6,                                  //
-                  "plan_wait_ms", stat_max(dp, STAT_PLAN_WAIT_NS) / 1e6,                        //
-                  "predicted_ms", (double)plan->makespan_ns / 1e6,                              //
-                  "bound_ms", (double)plan->bound_ns / 1e6,                                     //
-                  "noise_permille", dp->now->noise_permille,                                    //
-                  "idle", json_per_rank(dp, STAT_BUSY_NS),                                      //
-                  "peak_bytes", json_per_rank(dp, STAT_PEAK_BYTES),                             //
-                  "rss_bytes", json_per_rank(dp, STAT_RSS_BYTES));
-    if (record == NULL) { return NULL; }
-    char* text = json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
-    json_decref(record);
-    return text;
-}
-
-// A fresh run's first line begins the file anew.
-static Status write_line(Dynapipe* dp, const char* log_dir, bool is_first, const char* text) {
-    if (dp->metrics == NULL) {
-        char path[4096];
-        snprintf(path, sizeof path, "%s/metrics.jsonl", log_dir);
-        dp->metrics = fopen(path, is_first ? "w" : "a");
-        if (dp->metrics == NULL) {
-            return FAIL(STATUS_IO, "%s: cannot write ---> is -o a directory you own?", path);
-        }
-    }
-    bool written = text != NULL && fprintf(dp->metrics, "%s\n", text) > 0 && fflush(dp->metrics) == 0;
-    return written ? STATUS_OK
-                   : FAIL(STATUS_IO, "%s/metrics.jsonl: cannot write ---> is the disk full?", log_dir);
-}
-
-static Status write_record(Dynapipe* dp, const DynapipeReport_v1* report) {
-    if (report->log_dir == NULL) { return STATUS_OK; }
-    char* text = session_report_json(dp, report);
-    Status status = write_line(dp, report->log_dir, report->step <= 1, text);
-    free(text);
-    return status;
-}
-
-int dynapipe_report_validation(Dynapipe* dp, const DynapipeValidation_v1* v) {
-    if (interface_check_validation(v) != STATUS_OK) { return STATUS_OUT_OF_RANGE; }
-    if (v->log_dir == NULL || dp->transport.rank != 0) { return STATUS_OK; }
-    json_t* record = json_pack("{s:i,s:o}", "validation", v->step, "loss", json_number_or_null(v->loss));
-    const char* const keys[3] = {"task_loss", "exact_match", "rouge_l"};
-    const double* const lists[3] = {v->task_loss, v->exact_match, v->rouge_l};
-    for (int i = 0; i < 3; i++) {
-        if (lists[i] != NULL) { json_object_set_new(record, keys[i], json_task_losses(dp, lists[i])); }
-    }
-    char* text = record != NULL
-                     ? json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17))
-                     : NULL;
-    json_decref(record);
-    Status status = write_line(dp, v->log_dir, v->step == 0, text);
-    free(text);
-    return (int)status;
 }
 
 // --- one step in detail ----------------------------------------------------------------------------------
@@ -199,6 +108,32 @@ Status session_report_open(Dynapipe* dp) {
                     names[i], paths[i], strerror(error[i]));
     }
     return STATUS_OK;
+}
+
+// The first option that shows a step; NULL: none does.
+static const char* shows_step(const SessionOptions* options) {
+    return options->trace != NULL       ? "--trace"
+           : options->dump_plan != NULL ? "--dump-plan"
+           : options->print_plan        ? "--print-plan"
+                                        : NULL;
+}
+
+void session_report_goes_on(const Dynapipe* dp) {
+    const char* name = shows_step(&dp->options);
+    if (name == NULL || dp->options.show_step > dp->first_step || dp->transport.rank != 0) { return; }
+    fprintf(stderr,
+            "warning: %s: step %d (--show-step) is done, the run goes on with step %d: nothing is shown\n",
+            name, dp->options.show_step, dp->first_step + 1);
+}
+
+Status session_report_check(const Dynapipe* dp) {
+    const SessionOptions* options = &dp->options;
+    const char* name = shows_step(options);
+    if (name == NULL || options->show_step <= dp->num_steps) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_OPTION,
+                "%s: shows step %d (--show-step), the run has %d ---> a --show-step of at most that, or more "
+                "steps",
+                name, options->show_step, dp->num_steps);
 }
 
 static Status write_trace(Dynapipe* dp, int32_t step) {
@@ -264,16 +199,16 @@ static void add_to_summary(Dynapipe* dp) {
         summary->errors = errors;
         summary->max_steps = max_steps;
     }
-    double measured_ns = stat_max(dp, STAT_STEP_NS);
+    double measured_ns = session_stat_max(dp, STAT_STEP_NS);
     summary->errors[summary->num_steps++] = fabs((double)dp->now->plan.makespan_ns / measured_ns - 1);
     summary->ns += measured_ns;
     summary->supervised += (double)dp->last.supervised_tokens;
     summary->total += (double)dp->last.total_tokens;
     summary->computed += (double)dp->last.computed_tokens;
     summary->idle += mean_idle(dp);
-    summary->plan_wait_ns += stat_max(dp, STAT_PLAN_WAIT_NS);
-    summary->peak_bytes = fmax(summary->peak_bytes, stat_max(dp, STAT_PEAK_BYTES));
-    summary->rss_bytes = fmax(summary->rss_bytes, stat_max(dp, STAT_RSS_BYTES));
+    summary->plan_wait_ns += session_stat_max(dp, STAT_PLAN_WAIT_NS);
+    summary->peak_bytes = fmax(summary->peak_bytes, session_stat_max(dp, STAT_PEAK_BYTES));
+    summary->rss_bytes = fmax(summary->rss_bytes, session_stat_max(dp, STAT_RSS_BYTES));
 }
 
 static int compare_doubles(const void* a, const void* b) {
@@ -294,7 +229,7 @@ static void print_summary(const Dynapipe* dp) {
     printf(
         "steps %d to %d: %.4g ms each | %.0f tok/s, %.0f supervised | pad %.1f%% | idle %.1f%% | waited for "
         "plans %.1f%% of the time\n",
-        dp->num_steps - run->num_steps + 1, dp->num_steps, run->ns / run->num_steps / 1e6,
+        dp->next_step - run->num_steps + 1, dp->next_step, run->ns / run->num_steps / 1e6,
         run->total * 1e9 / run->ns, run->supervised * 1e9 / run->ns,
         padding_percent(run->total, run->computed), 100 * run->idle / run->num_steps,
         100 * run->plan_wait_ns / run->ns);
@@ -307,8 +242,7 @@ static void print_summary(const Dynapipe* dp) {
 void session_report_close(Dynapipe* dp) {
     if (dp->transport.rank == 0 && dp->summary.num_steps > 0) { print_summary(dp); }
     free(dp->summary.errors);
-    if (dp->metrics != NULL) { fclose(dp->metrics); }
-    dp->metrics = NULL;
+    line_log_close(&dp->metrics);
 }
 
 static Status make_report(Dynapipe* dp, const DynapipeReport_v1* report) {
@@ -318,7 +252,8 @@ static Status make_report(Dynapipe* dp, const DynapipeReport_v1* report) {
     if (report->step == dp->options.show_step) { TRY(show_step(dp, report->step)); }
     if (dp->transport.rank != 0) { return STATUS_OK; }
     print_line(dp, report);
-    return write_record(dp, report);
+    session_metrics_write(dp, report);
+    return STATUS_OK;
 }
 
 int dynapipe_report(Dynapipe* dp, const DynapipeReport_v1* report) {

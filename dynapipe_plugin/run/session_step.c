@@ -141,6 +141,7 @@ static Status measure_noise(Dynapipe* dp, const SessionStep* step) {
 static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     SessionStep* step;
     TRY(session_need_model(dp));
+    TRY(sample_verify_damage(dp->verify));
     if (dp->next_step >= dp->num_steps) {
         return FAIL(STATUS_OUT_OF_RANGE, "step %d: the run has %d steps", dp->next_step + 1, dp->num_steps);
     }
@@ -154,6 +155,7 @@ static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     TRY(run_pipeline(dp, step));
     dp->pipeline_ns = pipeline_end_ns(executor_trace(dp->executor)) - pipeline_begin_ns;
     dp->next_step++;
+    if (dp->next_step == dp->num_steps) { TRY(session_verify_wait(dp)); }
     TRY(gather_losses(dp, step, out));
     TRY(measure_noise(dp, step));
     dp->step_end_ns = clock_now_ns();

@@ -14,13 +14,39 @@ checksums, so bit 0 puts both right first: the checks behind them are what is to
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes);
 
+// Where the tokens begin if names and index are as the header says; 0: they do not fit.
+static size_t find_tokens(const SampleFormatHeader* header, const unsigned char* bytes, size_t num_bytes,
+                          size_t* hashes_at) {
+    size_t at = sizeof *header;
+    for (uint32_t k = 0; k < header->num_tasks; k++) {
+        if (at > num_bytes - 2) { return 0; }
+        at += 2 + (bytes[at] | (size_t)bytes[at + 1] << 8);
+    }
+    at = (at + 7) / 8 * 8;
+    if (at > num_bytes || header->num_samples > (num_bytes - at) / sizeof(SampleIndex)) { return 0; }
+    *hashes_at = at + (size_t)header->num_samples * sizeof(SampleIndex);
+    if (header->num_tokens > num_bytes || header->bytes_per_token > 4) { return 0; }
+    uint64_t num_chunks = sample_format_num_chunks(header->num_tokens * header->bytes_per_token);
+    size_t tokens_at = *hashes_at + (size_t)num_chunks * sizeof(uint64_t);
+    return tokens_at <= num_bytes ? tokens_at : 0;
+}
+
 static void repair(unsigned char* bytes, size_t num_bytes) {
     SampleFormatHeader header;
+    size_t hashes_at = 0;
     if (num_bytes < sizeof header) { return; }
     memcpy(&header, bytes, sizeof header);
     memcpy(header.magic, SAMPLE_FORMAT_MAGIC, sizeof header.magic);
     header.version = SAMPLE_FORMAT_VERSION;
-    header.checksum = hash_finish(hash_bytes(HASH_SEED, bytes + sizeof header, num_bytes - sizeof header));
+    size_t tokens_at = find_tokens(&header, bytes, num_bytes, &hashes_at);
+    if (tokens_at > hashes_at) {  // inputs are shorter than a chunk: there is one at most
+        uint64_t hash = sample_format_chunk_hash(bytes + tokens_at, num_bytes - tokens_at);
+        memcpy(bytes + hashes_at, &hash, sizeof hash);
+    }
+    if (tokens_at > 0) {
+        header.checksum =
+            hash_finish(hash_bytes(HASH_SEED, bytes + sizeof header, tokens_at - sizeof header));
+    }
     header.header_checksum = hash_finish(hash_bytes(HASH_SEED, &header, SAMPLE_FORMAT_HASHED_BYTES));
     memcpy(bytes, &header, sizeof header);
 }

@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# mpirun.sh -- mpirun, for runs that are told to end and save first. Takes mpirun's arguments and does what it does; besides:
+#
+#   SIGTERM, SIGINT (Ctrl-C), SIGUSR1, SIGHUP   reach the ranks as SIGUSR1, which finish their step, save and end. Exit status 0,
+#                             for SIGINT 130. A second SIGINT ends them now.
+#   mpirun is killed          its ranks on this host end too, and what Open MPI leaves behind then is removed: shared memory in
+#                             /dev/shm and the folder of the session, as long as nobody uses them
+#   mpirun.sh --clean         does only that, for all runs of this user that have died
+#
+# Open MPI's own mpirun (4.1) answers SIGTERM and SIGINT with SIGCONT at once, SIGTERM a second later, SIGKILL another second
+# later (odls_base_sigkill_timeout), and exit status 1, whatever the ranks do. SIGUSR1 it hands on and waits. MPIRUN: the command
+# to use in place of mpirun.
+set -u
+mpirun='' told='' signal=''
+for name in TERM INT USR1 HUP; do
+    # shellcheck disable=SC2064
+    trap "signal=$name; [ -z \"\$mpirun\" ] || tell" "$name"
+done
+host=$(uname -n)
+shared=${OMPI_MCA_btl_vader_backing_directory:-/dev/shm}
+session=${TMPDIR:-/tmp}/ompi.${host%%.*}.$(id -u)
+
+# Nobody has it mapped or open. What belongs to others is not looked at: names have the user's number.
+is_unused() {
+    ! grep -qsF -- "$1" /proc/[0-9]*/maps && ! find /proc/[0-9]*/fd -lname "$1*" -print -quit 2>/dev/null | grep -q .
+}
+
+clean() {
+    local file pid unused=()
+    for file in "$shared"/vader_segment."${host%%.*}"*."$(id -u)".*; do
+        [ -O "$file" ] && is_unused "$file" && unused+=("$file")
+    done
+    if [ ${#unused[@]} -gt 0 ]; then
+        sleep 0.2  # a run that starts now has made its file and is about to map it
+        for file in "${unused[@]}"; do
+            if is_unused "$file"; then rm -f "$file"; fi
+        done
+    fi
+    for file in "$session"/pid.*; do
+        pid=${file##*.}
+        if [ -O "$file" ] && ! kill -0 "$pid" 2>/dev/null; then rm -rf "$file"; fi
+    done
+    rmdir "$session" 2>/dev/null
+}
+
+if [ "${1:-}" = --clean ]; then
+    clean
+    exit 0
+fi
+
+# Processes on this host that mpirun started: its environment goes to them.
+ranks() {
+    grep -lsz "^DYNAPIPE_MPIRUN=$$\$" /proc/[0-9]*/environ 2>/dev/null | sed -E 's|/proc/([0-9]+)/.*|\1|' | grep -vx "$mpirun"
+}
+
+# SIGUSR1 is handed on from the moment that mpirun, and noted from the moment that the ranks catch it: before, it kills.
+catches_usr1() {
+    local caught
+    caught=$(awk '/^SigCgt/ {print $2}' "/proc/$1/status" 2>/dev/null)
+    [ -n "$caught" ] && (((0x$caught & 0x200) != 0))
+}
+is_ready() {
+    local all rank
+    all=$(ranks)
+    [ -n "$all" ] && catches_usr1 "$mpirun" || return 1
+    for rank in $all; do catches_usr1 "$rank" || return 1; done
+}
+
+tell() {
+    local first=$told
+    told=$signal signal=''
+    if [ -n "$first" ] && [ "$told" = INT ]; then
+        echo "mpirun.sh: SIGINT again: the ranks end now" >&2
+        kill -TERM "$mpirun" 2>/dev/null
+        return
+    fi
+    [ -z "$first" ] || return
+    echo "mpirun.sh: SIG$told: the ranks finish their step, save and end (Ctrl-C again: at once)" >&2
+    for _ in $(seq 50); do
+        is_ready && break
+        kill -0 "$mpirun" 2>/dev/null && [ -z "$signal" ] || break
+        sleep 0.1
+    done
+    kill -USR1 "$mpirun" 2>/dev/null
+}
+
+[ ! -t 0 ] || exec </dev/null  # a job in the background may not read from a terminal
+set -m                         # a process group of its own: Ctrl-C is for this script alone
+DYNAPIPE_MPIRUN=$$ "${MPIRUN:-mpirun}" "$@" &
+mpirun=$!
+[ -z "$signal" ] || tell
+while :; do
+    wait "$mpirun"  # ends for a signal, too
+    status=$?
+    kill -0 "$mpirun" 2>/dev/null || break
+done
+
+# Its ranks notice that mpirun is gone, most often at once.
+for _ in $(seq 50); do
+    [ -n "$(ranks)" ] || break
+    sleep 0.1
+done
+left=$(ranks)
+# shellcheck disable=SC2086
+[ -z "$left" ] || kill -KILL $left 2>/dev/null
+clean
+if [ $status -eq 0 ] && [ "$told" = INT ]; then status=130; fi
+exit $status

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# dev/soak.sh, a few rounds with one of each fault: what must hold is said there. Hundreds of rounds: dev/results/soak.md.
+cd "$(dirname "$0")/.." || exit 1
+for tool in mpicc mpirun pgrep python3; do
+    command -v "$tool" >/dev/null && continue
+    echo "skip soak: no $tool here ---> dev/setup.sh"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 77
+done
+FAULTS="kill mpirun stop full kill term all int usr1 kill" IN_TURN=1 dev/soak.sh 10

@@ -118,6 +118,10 @@ int32_t token_stream_vocab(const TokenStream* stream) {
     return stream->shards.files[0].vocab;
 }
 
+uint64_t token_stream_vocab_hash(const TokenStream* stream) {
+    return stream->shards.files[0].vocab_hash;
+}
+
 int32_t token_stream_eot_token(const TokenStream* stream) {
     return stream->shards.files[0].eot_token;
 }

@@ -32,6 +32,7 @@ void token_stream_seek(TokenStream* stream, int64_t position);
 int64_t token_stream_num_batches(const TokenStream* stream);  // of one epoch
 int64_t token_stream_num_tokens(const TokenStream* stream);   // of all files
 int32_t token_stream_vocab(const TokenStream* stream);
+uint64_t token_stream_vocab_hash(const TokenStream* stream);  // 0: unknown
 int32_t token_stream_eot_token(const TokenStream* stream);
 int32_t token_stream_tokenizer(const TokenStream* stream);  // SampleTokenizer
 SampleShards* token_stream_shards(TokenStream* stream);     // the files; for sample_verify.h

@@ -279,7 +279,8 @@ typedef struct {
     int64_t num_samples, num_tokens, num_truncated, num_skipped;
     int64_t num_val_samples;
     int32_t num_steps;    // of the run
-    int64_t reserved[4];  // zeros
+    uint64_t vocab_hash;  // of all tokens' bytes; 0: unknown
+    int64_t reserved[3];  // zeros
 } DynapipeDataInfo_v1;
 
 // The data must be the same files on all ranks. Beside the training they read through all of it, each a part:

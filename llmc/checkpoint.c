@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "checkpoint_record.h"
 #include "device_values.h"
 #include "floatx.h"
 #include "llmc_error.h"
@@ -16,18 +17,6 @@ enum { MODEL_VERSION = MODEL_VERSION_BF16 };  // that this build writes
 #else
 enum { MODEL_VERSION = MODEL_VERSION_FP32 };
 #endif
-
-typedef struct {
-    char magic[8];
-    uint64_t num_bytes, hash;
-} RunHeader;
-static const char RUN_MAGIC[8] = {'l', 'l', 'm', 'c', 'r', 'u', 'n', '1'};
-
-static uint64_t fnv1a(const uint8_t* bytes, size_t num_bytes) {
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < num_bytes; i++) { hash = (hash ^ bytes[i]) * 0x100000001b3u; }
-    return hash;
-}
 
 static int64_t value_bytes(int32_t model_version) {
     return model_version == MODEL_VERSION_BF16 ? 2 : 4;
@@ -46,9 +35,10 @@ static bool is_of_model_file(CheckpointBody body) {
     return body == CHECKPOINT_PARAMS || body == CHECKPOINT_FLOATS;
 }
 
-static int64_t body_offset(CheckpointBody body, const ModelConfig* config) {
+// Where a body's values begin among those of its file.
+static int64_t body_begin(CheckpointBody body, const ModelConfig* config) {
     int64_t num_before = body == CHECKPOINT_V ? 1 : body == CHECKPOINT_MASTER ? 2 : 0;
-    return HEADER_BYTES + 4 * num_before * model_num_params(config);
+    return num_before * model_num_params(config);
 }
 
 // --- from device to file and back, a piece at a time -----------------------------------------------------
@@ -79,30 +69,60 @@ static void piece_upload(const Piece* piece, CheckpointBody body, const Model* m
     }
 }
 
-static bool piece_write(Piece* piece, CheckpointFile* file, int64_t num_values, int64_t bytes_per_value,
-                        int64_t offset, char* error) {
-    if (bytes_per_value == 4) {
-        return checkpoint_file_write(file, piece->values, 4 * num_values, offset, error);
-    }
-    for (int64_t i = 0; i < num_values; i++) { piece->halves[i] = floatx_bf16_bits(piece->values[i]); }
-    return checkpoint_file_write(file, piece->halves, 2 * num_values, offset, error);
+// A file's values of one or another length, and the sum of those that went by.
+typedef struct {
+    CheckpointFile file;
+    int64_t bytes_per_value;
+    int64_t begin;  // of the body, in values
+    uint64_t* sum;  // NULL: nobody asks
+} Body;
+
+static void body_add(const Body* body, const Piece* piece, int64_t first, int64_t num_values) {
+    if (body->sum == NULL) { return; }
+    const void* values = body->bytes_per_value == 4 ? (const void*)piece->values : piece->halves;
+    checkpoint_seal_add(body->sum, body->begin + first, values, num_values, body->bytes_per_value);
 }
 
-static bool piece_read(Piece* piece, const CheckpointFile* file, int64_t num_values, int64_t bytes_per_value,
-                       int64_t offset, char* error) {
-    if (bytes_per_value == 4) {
-        return checkpoint_file_read(file, piece->values, 4 * num_values, offset, error);
+static int64_t body_byte(const Body* body, int64_t first) {
+    return HEADER_BYTES + body->bytes_per_value * (body->begin + first);
+}
+
+static bool piece_write(Piece* piece, Body* body, int64_t first, int64_t num_values, char* error) {
+    const void* values = piece->values;
+    if (body->bytes_per_value == 2) {
+        for (int64_t i = 0; i < num_values; i++) { piece->halves[i] = floatx_bf16_bits(piece->values[i]); }
+        values = piece->halves;
     }
-    if (!checkpoint_file_read(file, piece->halves, 2 * num_values, offset, error)) { return false; }
-    for (int64_t i = 0; i < num_values; i++) { piece->values[i] = floatx_bf16_float(piece->halves[i]); }
+    body_add(body, piece, first, num_values);
+    return checkpoint_file_write(&body->file, values, body->bytes_per_value * num_values,
+                                 body_byte(body, first), error);
+}
+
+static bool piece_read(Piece* piece, const Body* body, int64_t first, int64_t num_values, char* error) {
+    void* values = body->bytes_per_value == 4 ? (void*)piece->values : piece->halves;
+    if (!checkpoint_file_read(&body->file, values, body->bytes_per_value * num_values, body_byte(body, first),
+                              error)) {
+        return false;
+    }
+    body_add(body, piece, first, num_values);
+    if (body->bytes_per_value == 2) {
+        for (int64_t i = 0; i < num_values; i++) { piece->values[i] = floatx_bf16_float(piece->halves[i]); }
+    }
     return true;
 }
 
 // --- writing ---------------------------------------------------------------------------------------------
 
-static bool create_model(const char* path, const ModelConfig* config, int32_t version, char* error) {
-    int32_t header[HEADER_INTS] = {config->kind->checkpoint_magic, version};
+static void fill_model_header(int32_t* header, const ModelConfig* config, int32_t version) {
+    memset(header, 0, HEADER_BYTES);
     config->kind->to_header(header, config);
+    header[0] = config->kind->checkpoint_magic;
+    header[1] = version;
+}
+
+static bool create_model(const char* path, const ModelConfig* config, int32_t version, char* error) {
+    int32_t header[HEADER_INTS];
+    fill_model_header(header, config, version);
     CheckpointFile file;
     return checkpoint_file_create(&file, path, model_bytes(config, version), error) &&
            checkpoint_file_write(&file, header, HEADER_BYTES, 0, error) && checkpoint_file_sync(&file, error);
@@ -117,18 +137,17 @@ bool checkpoint_create_gradients(const char* path, const ModelConfig* config, ch
 }
 
 bool checkpoint_create_state(const char* path, const ModelConfig* config, const CheckpointRun* run,
-                             char* error) {
-    int32_t header[HEADER_INTS] = {STATE_MAGIC, STATE_VERSION, 1, 0};
+                             uint64_t* sum, char* error) {
+    int32_t header[HEADER_INTS] = {STATE_MAGIC, STATE_VERSION, 1, 0}, model[HEADER_INTS];
     header[STATE_STEP] = run->step;
     header[STATE_MASTER] = run->has_master;
-    RunHeader about = {.num_bytes = run->position_bytes, .hash = fnv1a(run->position, run->position_bytes)};
-    memcpy(about.magic, RUN_MAGIC, sizeof about.magic);
-    int64_t at = state_bytes(config, run->has_master), num_bytes = (int64_t)run->position_bytes;
+    fill_model_header(model, config, MODEL_VERSION);
+    memcpy(&header[CHECKPOINT_STATE_MODEL], model, sizeof(int32_t) * CHECKPOINT_STATE_MODEL_INTS);
+    int64_t at = state_bytes(config, run->has_master), num_values = (at - HEADER_BYTES) / 4;
     CheckpointFile file;
-    return checkpoint_file_create(&file, path, at + (int64_t)sizeof about + num_bytes, error) &&
+    return checkpoint_file_create(&file, path, at + checkpoint_record_bytes(run), error) &&
            checkpoint_file_write(&file, header, HEADER_BYTES, 0, error) &&
-           checkpoint_file_write(&file, &about, sizeof about, at, error) &&
-           checkpoint_file_write(&file, run->position, num_bytes, at + (int64_t)sizeof about, error) &&
+           checkpoint_record_write(&file, run, at, num_values, sum, error) &&
            checkpoint_file_sync(&file, error);
 }
 
@@ -138,15 +157,15 @@ typedef struct {
     int64_t file_offset;        // in the body, in values
 } Run;
 
-// The next run within [begin, end), from slice *idx on; false: none left. Neighbouring tensors are joined.
-static bool next_run(Run* out, const Model* model, int64_t begin, int64_t end, bool with_tied_copy,
-                     int* idx) {
+// The next run within [begin, end), from slice *idx on, of what this slice counts or of its copies of what an
+// earlier one counts; false: none left. Neighbouring tensors are joined.
+static bool next_run(Run* out, const Model* model, int64_t begin, int64_t end, bool tied_copies, int* idx) {
     *out = (Run){0};
     for (; *idx < model->num_slices; (*idx)++) {
         const TensorSlice* slice = &model->slices[*idx];
         int64_t from = slice->offset > begin ? slice->offset : begin;
         int64_t to = slice->offset + slice->num_values < end ? slice->offset + slice->num_values : end;
-        if (from >= to || (slice->tied_copy && !with_tied_copy)) { continue; }
+        if (from >= to || slice->tied_copy != tied_copies) { continue; }
         int64_t file_offset = slice->file_offset + from - slice->offset;
         if (out->num_values == 0) { *out = (Run){.begin = from, .file_offset = file_offset}; }
         bool joins =
@@ -167,11 +186,11 @@ static bool next_piece(Run* out, const Run* run) {
 }
 
 bool checkpoint_write(const char* path, CheckpointBody body, const Model* model, const void* values,
-                      int64_t begin, int64_t end, char* error) {
-    CheckpointFile file;
-    if (!checkpoint_file_open_tmp(&file, path, error)) { return false; }
-    int64_t base = body_offset(body, &model->config);
-    int64_t bytes = body == CHECKPOINT_PARAMS ? value_bytes(MODEL_VERSION) : 4;
+                      int64_t begin, int64_t end, uint64_t* sum, char* error) {
+    Body out = {.bytes_per_value = body == CHECKPOINT_PARAMS ? value_bytes(MODEL_VERSION) : 4,
+                .begin = body_begin(body, &model->config),
+                .sum = sum};
+    if (!checkpoint_file_open_tmp(&out.file, path, error)) { return false; }
     Piece* piece = llmc_alloc(sizeof *piece, "values to save");
     bool ok = true;
     Run run;
@@ -179,11 +198,11 @@ bool checkpoint_write(const char* path, CheckpointBody body, const Model* model,
         Run part = {.begin = run.begin, .file_offset = run.file_offset};
         while (ok && next_piece(&part, &run)) {
             piece_download(piece, body, model, values, part.begin - begin, part.num_values);
-            ok = piece_write(piece, &file, part.num_values, bytes, base + bytes * part.file_offset, error);
+            ok = piece_write(piece, &out, part.file_offset, part.num_values, error);
         }
     }
     free(piece);
-    return ok && checkpoint_file_sync(&file, error);
+    return ok && checkpoint_file_sync(&out.file, error);
 }
 
 bool checkpoint_commit(const char* path, char* error) {
@@ -287,8 +306,9 @@ static bool check_has_master(const char* path, const int32_t* header, char* erro
            llmc_fail(error, "%s: has no master weights ---> use the model file's", llmc_path_tail(path));
 }
 
-static bool open_body(CheckpointFile* file, const char* path, CheckpointBody body, const ModelConfig* config,
-                      int64_t* bytes_per_value, char* error) {
+static bool open_body(Body* out, const char* path, CheckpointBody body, const ModelConfig* config,
+                      char* error) {
+    CheckpointFile* file = &out->file;
     int32_t header[HEADER_INTS];
     if (!open_and_read_header(file, path, header, error)) { return false; }
     ModelConfig theirs;
@@ -297,7 +317,8 @@ static bool open_body(CheckpointFile* file, const char* path, CheckpointBody bod
                                      : check_state_header(file, header, config, error);
     if (ok && body == CHECKPOINT_MASTER) { ok = check_has_master(path, header, error); }
     if (!ok) { checkpoint_file_close(file); }
-    *bytes_per_value = is_of_model_file(body) ? value_bytes(header[1]) : 4;
+    out->bytes_per_value = is_of_model_file(body) ? value_bytes(header[1]) : 4;
+    out->begin = body_begin(body, config);
     return ok;
 }
 
@@ -321,59 +342,40 @@ static bool check_finite(const char* path, const Model* model, const float* valu
     return true;
 }
 
-bool checkpoint_read(const char* path, CheckpointBody body, const Model* model, void* values, int64_t begin,
-                     int64_t end, char* error) {
-    CheckpointFile file;
-    int64_t base = body_offset(body, &model->config), bytes;
-    if (!open_body(&file, path, body, &model->config, &bytes, error)) { return false; }
-    Piece* piece = llmc_alloc(sizeof *piece, "values to load");
-    bool ok = true;
-    Run run;
-    for (int idx = 0; ok && next_run(&run, model, begin, end, true, &idx);) {
-        Run part = {.begin = run.begin, .file_offset = run.file_offset};
-        while (ok && next_piece(&part, &run)) {
-            int64_t part_end = part.begin + part.num_values;
-            ok = piece_read(piece, &file, part.num_values, bytes, base + bytes * part.file_offset, error) &&
-                 check_finite(path, model, piece->values, part.begin, part_end, error);
-            if (ok) { piece_upload(piece, body, model, values, part.begin - begin, part.num_values); }
+static bool read_run(const Body* in, Piece* piece, CheckpointBody body, const Model* model, void* values,
+                     int64_t begin, const Run* run, char* error) {
+    Run part = {.begin = run->begin, .file_offset = run->file_offset};
+    while (next_piece(&part, run)) {
+        if (!piece_read(piece, in, part.file_offset, part.num_values, error) ||
+            !check_finite(in->file.path, model, piece->values, part.begin, part.begin + part.num_values,
+                          error)) {
+            return false;
         }
+        piece_upload(piece, body, model, values, part.begin - begin, part.num_values);
     }
-    free(piece);
-    checkpoint_file_close(&file);
-    return ok;
-}
-
-// The record behind v or the master weights. llm.c's own files end there, or go on with its loader's state.
-static bool read_position(CheckpointRun* run, const CheckpointFile* file, int64_t at, char* error) {
-    const char* path = llmc_path_tail(file->path);
-    RunHeader about = {0};
-    int64_t left = file->num_bytes - at - (int64_t)sizeof about;
-    if (file->num_bytes == at) { return true; }
-    if (left < 0 || !checkpoint_file_read(file, &about, sizeof about, at, error)) {
-        return llmc_fail(error, "%s: the run's record at its end is cut off ---> use another checkpoint",
-                         path);
-    }
-    if (memcmp(about.magic, RUN_MAGIC, sizeof about.magic) != 0) { return true; }
-    if (about.num_bytes != (uint64_t)left) {
-        return llmc_fail(error, "%s: the run's record has %lld bytes, not %llu ---> use another checkpoint",
-                         path, (long long)left, (unsigned long long)about.num_bytes);
-    }
-    uint8_t* position = malloc((size_t)left + 1);
-    if (position == NULL) { return llmc_fail(error, "%s: no memory for %lld bytes", path, (long long)left); }
-    if (!checkpoint_file_read(file, position, left, at + (int64_t)sizeof about, error)) {
-        free(position);
-        return false;
-    }
-    if (fnv1a(position, (size_t)left) != about.hash) {
-        free(position);
-        return llmc_fail(error, "%s: the run's record is damaged (hash) ---> use another checkpoint", path);
-    }
-    run->position = position;
-    run->position_bytes = (size_t)left;
     return true;
 }
 
-bool checkpoint_read_run(CheckpointRun* out, const char* path, const ModelConfig* config, char* error) {
+bool checkpoint_read(const char* path, CheckpointBody body, const Model* model, void* values, int64_t begin,
+                     int64_t end, uint64_t* sum, char* error) {
+    Body in = {.sum = NULL};
+    if (!open_body(&in, path, body, &model->config, error)) { return false; }
+    Piece* piece = llmc_alloc(sizeof *piece, "values to load");
+    bool ok = true;
+    Run run;
+    for (int copies = 0; copies < 2; copies++) {
+        in.sum = copies ? NULL : sum;
+        for (int idx = 0; ok && next_run(&run, model, begin, end, copies, &idx);) {
+            ok = read_run(&in, piece, body, model, values, begin, &run, error);
+        }
+    }
+    free(piece);
+    checkpoint_file_close(&in.file);
+    return ok;
+}
+
+bool checkpoint_read_run(CheckpointRun* out, const char* path, const ModelConfig* config, uint64_t* sum,
+                         char* error) {
     CheckpointFile file;
     int32_t header[HEADER_INTS];
     if (!open_and_read_header(&file, path, header, error)) { return false; }
@@ -384,7 +386,8 @@ bool checkpoint_read_run(CheckpointRun* out, const char* path, const ModelConfig
         run.has_master = header[STATE_MASTER] != 0;
         // llm.c's shuffling: what follows is its loader's
         bool is_ours = header[STATE_SHUFFLES] == 0;
-        ok = !is_ours || read_position(&run, &file, state_bytes(config, run.has_master), error);
+        int64_t at = state_bytes(config, run.has_master), num_values = (at - HEADER_BYTES) / 4;
+        ok = !is_ours || checkpoint_record_read(&run, &file, at, num_values, sum, error);
     }
     checkpoint_file_close(&file);
     if (ok) { *out = run; }

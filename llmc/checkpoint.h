@@ -2,13 +2,17 @@
 checkpoint.h -- llm.c's checkpoints, written and read by any number of ranks: 4 stages write, 2 x 2 read.
 
     rank 0:      checkpoint_create_model(model_path, &config), checkpoint_create_state(state_path, &config,
-&run)
+&run, &state_sum)
     -- barrier --
     each rank:   checkpoint_write(model_path, CHECKPOINT_PARAMS, ...) of its slice (one replica is enough),
 and checkpoint_write(state_path, CHECKPOINT_M, _V and, if the optimizer has one, _MASTER, ...) of its range
-    -- barrier, with "did all succeed?" --
-    rank 0:      checkpoint_commit(model_path), checkpoint_commit(state_path), checkpoint_mark_done(directory,
-step) or, where somebody failed, checkpoint_abort() of both
+    -- barrier, with "did all succeed?"; the sums of all ranks are added --
+    rank 0:      checkpoint_seal_write() of both, checkpoint_commit(model_path),
+checkpoint_commit(state_path), checkpoint_mark_done(directory, step) or, where somebody failed,
+checkpoint_abort() of both
+
+Going on: checkpoint_seal_read() of both files and checkpoint_seal_check_pair(); every value is read and
+summed once (as it was written); the sums of all ranks are added, checkpoint_seal_check() of both.
 
 Gradients in the form of a model file (for comparing runs): as model_path, with checkpoint_create_gradients()
 and CHECKPOINT_FLOATS of model->grads. Files are written as PATH.tmp and renamed by commit, so that an old
@@ -16,19 +20,21 @@ file survives whatever happens. Nothing here ends the program: false means that 
 the file, the field and the remedy.
 
 Model file, little-endian: 256 int32 (magic and config of its kind, [1] the version), then the kind's tensors
-in their order, each with all its layers: float32 in version 3, bfloat16 in version 5. GPT-2's is llm.c's:
+in their order, each with all its layers: float32 in version 3, bfloat16 in version 5. A header's last 12 ints
+are its seal (checkpoint_seal.h), zeros where llm.c wrote the file. GPT-2's is llm.c's:
 magic 20240326, version, maxT, V, L, NH, C, Vp, zeros, and 16 tensors in the order of GPT2_TENSORS. A build
 writes the version of its floatX and reads both. State file (llm.c's, of a single process): 256 int32 (magic
-20240527, version 1, processes 1, rank 0, has master weights, loader shuffles 0, [10] step, zeros), float32 m,
-float32 v, and float32 master weights where floatX is bf16, all in the model file's order. Behind them, where
-llm.c does not look: 8 bytes "llmcrun1", uint64 number of bytes, uint64 FNV-1a hash of them, and the bytes of
-CheckpointRun.
+20240527, version 1, processes 1, rank 0, has master weights, loader shuffles 0, [10] step, [200..239] the
+first 40 of its model file's, zeros), float32 m, float32 v, and float32 master weights where floatX is bf16,
+all in the model file's order. Behind them, where llm.c does not look: 8 bytes "llmcrun2", uint64 bytes of the
+position, uint64 bytes of the settings, uint64 FNV-1a hash of both, and both.
 
 `values` are memory of the device: floatX for CHECKPOINT_PARAMS, float32 for the others.
 */
 #pragma once
 
 #include "checkpoint_file.h"
+#include "checkpoint_seal.h"
 #include "model.h"
 
 #ifdef __cplusplus
@@ -50,6 +56,7 @@ typedef struct {
     uint8_t*
         position;  // opaque, e.g. where the data loader stands; borrowed for create, free() it after read
     size_t position_bytes;  // 0: none
+    char* settings;         // lines "name=value" of the run's options; as position; NULL: none
 } CheckpointRun;
 
 // model_%08d.bin, state_%08d_00000.bin, DONE_%08d in `directory`.
@@ -59,13 +66,15 @@ void checkpoint_path(char out[CHECKPOINT_PATH_CHARS], const char* directory, Che
 // --- writing ---------------------------------------------------------------------------------------------
 bool checkpoint_create_model(const char* path, const ModelConfig* config, char* error);
 bool checkpoint_create_gradients(const char* path, const ModelConfig* config, char* error);  // version 3
+// *sum, here and below, grows by the sum of what this call has written or read (checkpoint_seal.h), each
+// value of the file counted by the one slice that writes it; NULL: nobody asks.
 bool checkpoint_create_state(const char* path, const ModelConfig* config, const CheckpointRun* run,
-                             char* error);
+                             uint64_t* sum, char* error);
 // values[i] belongs to model->params[begin + i], begin + i < end: parameters, gradients, or a replica's shard
 // of m or v. A tied copy is left to the first slice. Synced to disk on return; on failure PATH.tmp is
 // removed.
 bool checkpoint_write(const char* path, CheckpointBody body, const Model* model, const void* values,
-                      int64_t begin, int64_t end, char* error);
+                      int64_t begin, int64_t end, uint64_t* sum, char* error);
 bool checkpoint_commit(const char* path, char* error);
 void checkpoint_abort(const char* path);
 
@@ -77,9 +86,10 @@ bool checkpoint_read_config(ModelConfig* out, const ModelKind* kind, const char*
 // model->config, the others of a state file; MASTER only where it has one. A value that is NaN or infinite is
 // an error. `values` may be half filled on failure.
 bool checkpoint_read(const char* path, CheckpointBody body, const Model* model, void* values, int64_t begin,
-                     int64_t end, char* error);
-// position stays NULL where llm.c wrote the file.
-bool checkpoint_read_run(CheckpointRun* out, const char* path, const ModelConfig* config, char* error);
+                     int64_t end, uint64_t* sum, char* error);
+// position stays NULL where llm.c wrote the file. *sum: the record's part, for one rank of all.
+bool checkpoint_read_run(CheckpointRun* out, const char* path, const ModelConfig* config, uint64_t* sum,
+                         char* error);
 
 // --- a directory of checkpoints --------------------------------------------------------------------------
 bool checkpoint_mark_done(const char* directory, int step, char* error);
@@ -88,8 +98,15 @@ bool checkpoint_mark_done(const char* directory, int step, char* error);
 void checkpoint_unmark(const char* directory, int step);
 // A step's files, its mark first.
 void checkpoint_remove(const char* directory, int step);
-// The largest step that is marked done; -1: none (or no such directory).
-int checkpoint_find_latest(const char* directory);
+// Once `step` is saved, later marks are of a run that was left (-y STEP, --overwrite): they go, before the
+// mark of `step` comes, so that the newest mark is always one of the run that wrote last. Their files stay
+// until they are written anew.
+void checkpoint_unmark_later(const char* directory, int step);
+// Steps that are marked done, ascending; free() the array. Returns how many (0: or no such directory).
+int checkpoint_list_done(const char* directory, int** out);
+int checkpoint_find_latest(const char* directory);            // -1: none
+int checkpoint_find_before(const char* directory, int step);  // the largest below `step`; -1: none
+bool checkpoint_has_done(const char* directory, int step);
 // Of the steps up to `step`, delete what is done but not among the newest `keep_newest` (0: keep all) and not
 // a multiple of `keep_multiples_of` (0: no such exception). A step loses its mark first. Later steps are an
 // earlier run's: they neither count nor go.

@@ -1,6 +1,7 @@
 // Which checkpoints a directory has (checkpoint.h): the empty file DONE_%08d says that a step's files are
 // complete.
 #include <dirent.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,8 +36,12 @@ void checkpoint_unmark(const char* directory, int step) {
     unlink(path);
 }
 
-// Steps that are marked done, in no order; free() the array. Returns how many.
-static int list_done(const char* directory, int** out) {
+static int ascending(const void* a, const void* b) {
+    int x = *(const int*)a, y = *(const int*)b;
+    return (x > y) - (x < y);
+}
+
+int checkpoint_list_done(const char* directory, int** out) {
     int num_steps = 0, num_allocated = 0;
     *out = NULL;
     DIR* dir = opendir(directory);
@@ -55,20 +60,33 @@ static int list_done(const char* directory, int** out) {
         (*out)[num_steps++] = step;
     }
     closedir(dir);
+    if (num_steps > 0) { qsort(*out, (size_t)num_steps, sizeof **out, ascending); }
     return num_steps;
 }
 
 int checkpoint_find_latest(const char* directory) {
-    int* steps;
-    int num_steps = list_done(directory, &steps), latest = -1;
-    for (int i = 0; i < num_steps; i++) { latest = steps[i] > latest ? steps[i] : latest; }
-    free(steps);
-    return latest;
+    return checkpoint_find_before(directory, INT_MAX);
 }
 
-static int descending(const void* a, const void* b) {
-    int x = *(const int*)a, y = *(const int*)b;
-    return (y > x) - (y < x);
+int checkpoint_find_before(const char* directory, int step) {
+    int* steps;
+    int num_steps = checkpoint_list_done(directory, &steps), found = -1;
+    for (int i = 0; i < num_steps && steps[i] < step; i++) { found = steps[i]; }
+    free(steps);
+    return found;
+}
+
+bool checkpoint_has_done(const char* directory, int step) {
+    return step >= 0 && step < INT_MAX && checkpoint_find_before(directory, step + 1) == step;
+}
+
+void checkpoint_unmark_later(const char* directory, int step) {
+    int* steps;
+    int num_steps = checkpoint_list_done(directory, &steps);
+    for (int i = 0; i < num_steps; i++) {
+        if (steps[i] > step) { checkpoint_unmark(directory, steps[i]); }
+    }
+    free(steps);
 }
 
 void checkpoint_remove(const char* directory, int step) {
@@ -84,12 +102,9 @@ void checkpoint_remove(const char* directory, int step) {
 void checkpoint_prune(const char* directory, int step, int keep_newest, int keep_multiples_of) {
     if (keep_newest <= 0) { return; }
     int* steps;
-    int num_done = list_done(directory, &steps), num_steps = 0;
-    for (int i = 0; i < num_done; i++) {
-        if (steps[i] <= step) { steps[num_steps++] = steps[i]; }
-    }
-    if (num_steps > 0) { qsort(steps, (size_t)num_steps, sizeof *steps, descending); }
-    for (int i = keep_newest; i < num_steps; i++) {
+    int num_steps = checkpoint_list_done(directory, &steps);
+    while (num_steps > 0 && steps[num_steps - 1] > step) { num_steps--; }
+    for (int i = 0; i < num_steps - keep_newest; i++) {
         if (keep_multiples_of > 0 && steps[i] % keep_multiples_of == 0) { continue; }
         checkpoint_remove(directory, steps[i]);
     }

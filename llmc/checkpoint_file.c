@@ -86,7 +86,7 @@ bool checkpoint_file_create(CheckpointFile* out, const char* path, int64_t num_b
     char tmp[CHECKPOINT_PATH_CHARS];
     tmp_path(tmp, path);
     unlink(tmp);
-    out->fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    out->fd = open(tmp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (out->fd < 0) {
         return llmc_fail(error, "%s.tmp: cannot create: %s ---> choose a writable directory",
                          llmc_path_tail(path), strerror(errno));
@@ -115,7 +115,7 @@ bool checkpoint_file_open_tmp(CheckpointFile* out, const char* path, char* error
     if (!set_path(out, path, error)) { return false; }
     char tmp[CHECKPOINT_PATH_CHARS];
     tmp_path(tmp, path);
-    return open_file(out, tmp, O_WRONLY, "another rank failed, or -o is not shared by all machines", error);
+    return open_file(out, tmp, O_RDWR, "another rank failed, or -o is not shared by all machines", error);
 }
 
 bool checkpoint_file_open(CheckpointFile* out, const char* path, char* error) {

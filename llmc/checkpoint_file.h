@@ -25,7 +25,7 @@ typedef struct {
 
 // PATH.tmp: an old one is dropped; num_bytes are reserved on disk.
 bool checkpoint_file_create(CheckpointFile* out, const char* path, int64_t num_bytes, char* error);
-bool checkpoint_file_open_tmp(CheckpointFile* out, const char* path, char* error);  // for writing
+bool checkpoint_file_open_tmp(CheckpointFile* out, const char* path, char* error);  // for reading and writing
 bool checkpoint_file_open(CheckpointFile* out, const char* path, char* error);      // PATH, for reading
 bool checkpoint_file_read(const CheckpointFile* file, void* data, int64_t num_bytes, int64_t offset,
                           char* error);

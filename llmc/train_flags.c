@@ -28,7 +28,7 @@ static const FlagSpec specs[] = {
     {"-n",  FLAG_STRING, FIELD(checkpoint_every),   NULL,      0, 0,        "checkpoint every n steps, or by time: 90s, 10m, 2h; 0: only at the end, if -o is given [10m, and only the newest two of these are kept]"},
     {"-nk", FLAG_INT,    FIELD(checkpoints_keep),   "0",       0, 2e9,      "keep only the newest n checkpoints; 0: all"},
     {"-nm", FLAG_INT,    FIELD(checkpoints_major),  "0",       0, 2e9,      "never delete checkpoints of steps divisible by n"},
-    {"-y",  FLAG_INT,    FIELD(resume),             "0",       0, 1,        "1: go on from the newest checkpoint in -o"},
+    {"-y",  FLAG_INT,    FIELD(resume),             "0",       0, 2e9,      "1: go on from the newest checkpoint in -o; N > 1: from that of step N"},
     {"-b",  FLAG_INT,    FIELD(rows),               "4",       1, 1e6,      "rows: sequences of a batch (stock), samples per micro-batch (--batching padded)"},
     {"-t",  FLAG_INT,    FIELD(seq_tokens),         "1024",    1, 1e6,      "longest sequence in tokens"},
     {"-d",  FLAG_INT64,  FIELD(batch_tokens),       "0",       0, 1e12,     "tokens per optimizer step; 0: b * t * ranks"},

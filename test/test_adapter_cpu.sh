@@ -141,6 +141,19 @@ ok $? "a written model is one to begin with"
     refuses "from where?" "--resume without a folder" 1 $data --resume 1
     cp -r "$work/same" "$work/damaged" && printf 'x' | dd of="$work/damaged/state_00000006_00000.bin" bs=1 seek=0 conv=notrunc 2>/dev/null
     refuses "magic" "a damaged state" 2 $data --stages 2 --resume 1 --output-dir "$work/damaged"
+    cp -r "$work/same" "$work/flipped" && printf 'x' | dd of="$work/flipped/state_00000006_00000.bin" bs=1 seek=9999 conv=notrunc 2>/dev/null
+    refuses "state_00000006_00000.bin: its contents are not those that were saved" "a damaged value" 2 $data --stages 2 --resume 1 --output-dir "$work/flipped"
+    run older 2 $data --stages 2 --steps 6 --resume 3 --output-dir "$work/flipped"
+    grep -q -- '---> --resume 3 goes on from step 3' "$work/bad.log" && cmp -s "$work/flipped/state_00000006_00000.bin" "$work/2x1/state_00000006_00000.bin"
+    ok $? "--resume 3, as it says: 3 steps and 3 more again"
+    cp "$work/other/state_00000006_00000.bin" "$work/flipped" && cp "$work/same/model_00000003.bin" "$work/flipped.bin"
+    refuses "saved beside other weights" "the state of another run" 2 $data --stages 2 --resume 1 --output-dir "$work/flipped"
+    refuses "up to step 6" "a new run in that folder" 2 $data --stages 2 --steps 1 --output-dir "$work/flipped"
+    run over 2 $data --stages 2 --steps 1 --overwrite 1 --output-dir "$work/flipped"
+    [ "$(cd "$work/flipped" && echo DONE_*)" = DONE_00000001 ]
+    ok $? "--overwrite 1: and its checkpoint is the newest then"
+    printf 'x' | dd of="$work/flipped.bin" bs=1 seek=9999 conv=notrunc 2>/dev/null
+    refuses "flipped.bin: its contents" "a damaged --model" 2 --train-data "$work/data/train.bin" --max-tokens 120 --batch-tokens 1200 --steps 1 --model "$work/flipped.bin"
     refuses "not a finite number" "a loss that is none" 2 $data --stages 2 --lr 1000 --output-dir "$work/wild" --checkpoint-every 1
     [ -e "$work/wild/DONE_00000001" ] && [ ! -e "$work/wild/model_00000002.bin" ]
     ok $? "and no checkpoint of it"

@@ -12,6 +12,7 @@ refuses "nothing-here.bin" "no such file" 2 -i "$work/nothing-here.bin" -e l2c32
 run small 1 -i "$work/data/train.bin" -e l2c32h4 -t 128 -d 1000 -x 1 -v 0 -s 0 -o "$work/model"
 cp "$work/model/model_00000001.bin" "$work/vocab.bin"
 printf '\xc8\0\0\0' | dd of="$work/vocab.bin" bs=1 seek=12 conv=notrunc 2>/dev/null # V of the header
+dd if=/dev/zero of="$work/vocab.bin" bs=4 seek=244 count=12 conv=notrunc 2>/dev/null                # as if llm.c had written it
 cp "$work/model/model_00000001.bin" "$work/nan.bin"
 printf '\0\0\xc0\x7f' | dd of="$work/nan.bin" bs=1 seek=1028 conv=notrunc 2>/dev/null # the second parameter
 refuses "value 1 of wte is no finite number" "NaN in a checkpoint" 2 -i "$work/data/train.bin" -e "$work/nan.bin" -t 128 --stages 2

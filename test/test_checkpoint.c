@@ -67,7 +67,7 @@ static bool write_body(const char* path, CheckpointBody body, const int* cuts, i
         float* values = make_values(&model, body);
         for (int r = 0; ok && r < R; r++) {
             int64_t begin = model.num_params * r / R, end = model.num_params * (r + 1) / R;
-            ok = checkpoint_write(path, body, &model, values + begin, begin, end, error);
+            ok = checkpoint_write(path, body, &model, values + begin, begin, end, NULL, error);
         }
         free(values);
         model_free(&model);
@@ -82,7 +82,7 @@ static void check_body(const char* path, CheckpointBody body, const int* cuts, i
         float* values = calloc((size_t)model.num_params, sizeof *values);
         for (int r = 0; r < R; r++) {
             int64_t begin = model.num_params * r / R, end = model.num_params * (r + 1) / R;
-            bool ok = checkpoint_read(path, body, &model, values + begin, begin, end, error);
+            bool ok = checkpoint_read(path, body, &model, values + begin, begin, end, NULL, error);
             CHECK(ok);
             if (!ok) { printf("%s\n", error); }
         }
@@ -110,7 +110,7 @@ static void write_checkpoint(int step, const int* cuts, int R) {
     checkpoint_path(state_path, directory, CHECKPOINT_STATE_FILE, step);
     CheckpointRun run = {.step = step, .position = position, .position_bytes = sizeof position};
     CHECK(checkpoint_create_model(model_path, &config, error));
-    CHECK(checkpoint_create_state(state_path, &config, &run, error));
+    CHECK(checkpoint_create_state(state_path, &config, &run, NULL, error));
     CHECK(write_body(model_path, CHECKPOINT_PARAMS, cuts, 1));
     CHECK(write_body(state_path, CHECKPOINT_M, cuts, R));
     CHECK(write_body(state_path, CHECKPOINT_V, cuts, R));
@@ -135,7 +135,7 @@ static void any_layout_writes_any_reads(void) {
             }
         }
         CheckpointRun run = {0};
-        CHECK(checkpoint_read_run(&run, path_of(CHECKPOINT_STATE_FILE, writer + 1), &config, error));
+        CHECK(checkpoint_read_run(&run, path_of(CHECKPOINT_STATE_FILE, writer + 1), &config, NULL, error));
         CHECK_EQ(run.step, writer + 1);
         CHECK_EQ(run.position_bytes, sizeof position);
         CHECK(run.position != NULL && memcmp(run.position, position, sizeof position) == 0);
@@ -166,7 +166,7 @@ static void files_are_llmcs(void) {
         }
         int num_left = 0;
         while (fgetc(file) != EOF) { num_left++; }
-        CHECK_EQ(num_left, is_state ? 24 + (int)sizeof position : 0);
+        CHECK_EQ(num_left, is_state ? 32 + (int)sizeof position : 0);
         fclose(file);
     }
     ModelConfig read = {0};
@@ -179,7 +179,7 @@ static void files_are_llmcs(void) {
         CHECK_EQ(truncate(state_path, length), 0);
         CHECK_EQ(truncate(state_path, length + 3000 * k), 0);
         CheckpointRun run = {.step = -1};
-        CHECK(checkpoint_read_run(&run, state_path, &config, error));
+        CHECK(checkpoint_read_run(&run, state_path, &config, NULL, error));
         CHECK_EQ(run.step, 3);
         CHECK(run.position == NULL);
         check_body(state_path, CHECKPOINT_V, LAYOUTS[1], 2);
@@ -220,7 +220,7 @@ static void check_poked(CheckpointName name, int int_idx, int32_t value, const c
     ModelConfig read;
     CheckpointRun run;
     bool ok = name == CHECKPOINT_MODEL_FILE ? checkpoint_read_config(&read, &gpt2_kind, path, error)
-                                            : checkpoint_read_run(&run, path, &config, error);
+                                            : checkpoint_read_run(&run, path, &config, NULL, error);
     must_say(words, ok, words);
     CHECK(strstr(error, strrchr(path, '/')) != NULL);
     poke(path, 4L * int_idx, before);
@@ -242,17 +242,17 @@ static void broken_files_are_told(void) {
     check_poked(CHECKPOINT_STATE_FILE, 2, 8, "process 0 of 8 wrote it");
     check_poked(CHECKPOINT_STATE_FILE, 10, -1, "step -1");
     int behind_v = (int)(1024 + 8 * model_num_params(&config)) / 4;
-    check_poked(CHECKPOINT_STATE_FILE, behind_v + 2, 5, "the run's record has 24 bytes, not 5");
-    check_poked(CHECKPOINT_STATE_FILE, behind_v + 7, 5, "damaged (hash)");
+    check_poked(CHECKPOINT_STATE_FILE, behind_v + 2, 5, "the run's record has 24 bytes, not 5 + 0");
+    check_poked(CHECKPOINT_STATE_FILE, behind_v + 9, 5, "damaged (hash)");
 
     char path[CHECKPOINT_PATH_CHARS];
     ModelConfig read;
     CheckpointRun run;
     strcpy(path, path_of(CHECKPOINT_STATE_FILE, 9));
     CHECK_EQ(truncate(path, 4L * behind_v + 10), 0);
-    must_say("cut record", checkpoint_read_run(&run, path, &config, error), "cut off");
+    must_say("cut record", checkpoint_read_run(&run, path, &config, NULL, error), "cut off");
     CHECK_EQ(truncate(path, 4L * behind_v - 1), 0);
-    must_say("cut v", checkpoint_read_run(&run, path, &config, error), "but this model's state has");
+    must_say("cut v", checkpoint_read_run(&run, path, &config, NULL, error), "but this model's state has");
     strcpy(path, path_of(CHECKPOINT_MODEL_FILE, 9));
     CHECK_EQ(truncate(path, 5000), 0);
     must_say("cut body", checkpoint_read_config(&read, &gpt2_kind, path, error),
@@ -275,7 +275,7 @@ static void check_damaged_value(CheckpointName name, CheckpointBody body, int64_
         Model model;
         model_init(&model, &config, LAYOUTS[1][s], LAYOUTS[1][s + 1], s == 1, ops);
         float* values = calloc((size_t)model.num_params, sizeof *values);
-        bool ok = checkpoint_read(path_of(name, 9), body, &model, values, 0, model.num_params, error);
+        bool ok = checkpoint_read(path_of(name, 9), body, &model, values, 0, model.num_params, NULL, error);
         if (s == 0) { CHECK(ok); }
         if (s == 1) { must_say(words, ok, words); }
         free(values);
@@ -315,7 +315,7 @@ static void another_shape_is_told(void) {
         Model model;
         model_init(&model, &others[i].config, 0, 2, false, ops);
         bool ok = checkpoint_read(path_of(CHECKPOINT_MODEL_FILE, 2), CHECKPOINT_PARAMS, &model, model.params,
-                                  0, model.num_params, error);
+                                  0, model.num_params, NULL, error);
         must_say("other shape", ok, others[i].words);
         model_free(&model);
     }
@@ -341,7 +341,7 @@ static void bf16_files_are_read(void) {
     model_init(&model, &config, 2, 5, true, ops);
     for (int body = 0; body < 2; body++) {
         CHECK(checkpoint_read(model_path, body == 0 ? CHECKPOINT_PARAMS : CHECKPOINT_FLOATS, &model,
-                              model.params, 0, model.num_params, error));
+                              model.params, 0, model.num_params, NULL, error));
         int64_t num_wrong = 0;
         for (int i = 0; i < model.num_slices; i++) {
             const TensorSlice* slice = &model.slices[i];
@@ -353,7 +353,7 @@ static void bf16_files_are_read(void) {
         CHECK_EQ(num_wrong, 0);
     }
     CheckpointRun run = {.step = 4, .has_master = true, .position = position, .position_bytes = 8};
-    CHECK(checkpoint_create_state(state_path, &config, &run, error));
+    CHECK(checkpoint_create_state(state_path, &config, &run, NULL, error));
     for (CheckpointBody body = CHECKPOINT_M; body <= CHECKPOINT_MASTER; body++) {
         CHECK(write_body(state_path, body, LAYOUTS[1], 3));
     }
@@ -362,15 +362,17 @@ static void bf16_files_are_read(void) {
         check_body(state_path, body, LAYOUTS[2], 2);
     }
     CheckpointRun read = {0};
-    CHECK(checkpoint_read_run(&read, state_path, &config, error));
+    CHECK(checkpoint_read_run(&read, state_path, &config, NULL, error));
     CHECK(read.has_master && read.step == 4 && read.position_bytes == 8);
     free(read.position);
     CHECK_EQ(truncate(state_path, 1024 + 12 * N - 4), 0);
-    must_say("cut master", checkpoint_read_run(&read, state_path, &config, error), "this model's state has");
+    must_say("cut master", checkpoint_read_run(&read, state_path, &config, NULL, error),
+             "this model's state has");
     remove_checkpoint(4);
     write_checkpoint(4, LAYOUTS[0], 1);
     must_say("no master",
-             checkpoint_read(state_path, CHECKPOINT_MASTER, &model, model.params, 0, model.num_params, error),
+             checkpoint_read(state_path, CHECKPOINT_MASTER, &model, model.params, 0, model.num_params, NULL,
+                             error),
              "has no master weights");
     model_free(&model);
     remove_checkpoint(4);

@@ -49,4 +49,64 @@ ok $? "and goes on training"
 ok $? "the old checkpoint survives"
 ! ls "$work/full" | grep -q 'tmp$'
 ok $? "nothing half-written is left"
+
+# --- checkpoints that are not what was saved -----------------------------------------------------------------------
+base="-i $work/data/train.bin -e l4c32h4 -t 128 -d 2000 -v 0 -s 0"
+damage() { printf 'x' | dd of="$1" bs=1 seek="$2" conv=notrunc 2>/dev/null; }
+step6() { cp "$work/kept"/*_00000006* "$work/seal"; }
+run seal 4 $base --stages 4 -x 6 -n 2 -o "$work/seal" && cp -r "$work/seal" "$work/kept"
+damage "$work/seal/state_00000006_00000.bin" 54321
+refuses "state_00000006_00000.bin: its contents are not those that were saved" "a damaged value" 4 $base --stages 2 -z 1 -x 8 -y 1 -o "$work/seal"
+grep -q -- '---> -y 4 goes on from step 4' "$work/bad.log"
+ok $? "and which step is a whole one"
+run taken 1 $base -x 6 -y 1 --verify 0 -o "$work/seal"
+[ $? -eq 0 ] && grep -q -- '--verify 0: .*is taken as it is' "$work/taken.log"
+ok $? "--verify 0 takes it, and says so"
+refuses "-y 3: no finished checkpoint of that step" "a step that is not there" 2 $base --stages 2 -x 6 -y 3 -o "$work/seal"
+grep -q -- '---> one of those there are: -y 2, 4, 6' "$work/bad.log"
+ok $? "and which there are"
+damage "$work/seal/model_00000004.bin" 1000
+refuses "model_00000004.bin: its header is not the one that was sealed" "a damaged header, -y 4" 2 $base --stages 2 -x 6 -y 4 -o "$work/seal"
+cp "$work/kept/model_00000004.bin" "$work/seal"
+run older 4 $base --stages 4 -x 5 -y 4 -o "$work/seal"
+[ "$(cd "$work/seal" && echo DONE_*)" = "DONE_00000002 DONE_00000004 DONE_00000005" ]
+ok $? "-y 4 goes on from there: the damaged one is no longer the newest"
+run newer 4 $base --stages 4 -x 6 -y 1 -o "$work/seal"
+cmp -s "$work/seal/model_00000006.bin" "$work/kept/model_00000006.bin" && cmp -s "$work/seal/state_00000006_00000.bin" "$work/kept/state_00000006_00000.bin"
+ok $? "and ends where the first run did, bit for bit"
+step6 && cp "$work/kept/state_00000004_00000.bin" "$work/seal/state_00000006_00000.bin"
+refuses "sealed at step 4, not 6 as its name says" "the state of another step" 2 $base --stages 2 -x 8 -y 1 -o "$work/seal"
+step6 && printf '\7' | dd of="$work/seal/state_00000006_00000.bin" bs=4 seek=10 conv=notrunc 2>/dev/null
+refuses "step 7 in its header, but it was sealed at step 6" "an edited step" 2 $base --stages 2 -x 8 -y 1 -o "$work/seal"
+cp "$work/kept/model_00000006.bin" "$work/begin.bin" && damage "$work/begin.bin" 20000
+from="-i $work/data/train.bin -t 128 -d 2000 -x 1 -v 0 -s 0 --stages 2"
+refuses "begin.bin: its contents are not those that were saved" "a damaged -e" 2 $from -e "$work/begin.bin"
+dd if=/dev/zero of="$work/begin.bin" bs=4 seek=244 count=12 conv=notrunc 2>/dev/null
+run plain 2 $from -e "$work/begin.bin"
+[ $? -eq 0 ] && grep -q 'begin.bin: not sealed' "$work/plain.log"
+ok $? "llm.c's own has no seal: $(grep -o 'not sealed.*' "$work/plain.log")"
+
+# --- ranks that look at different folders: each in its own, on the same command line ----------------------------------
+mkdir "$work/rank0" "$work/rank1" && cp -r "$work/kept" "$work/rank0/out" && cp -r "$work/kept" "$work/rank1/out"
+apart() {  # words, what, arguments...
+    local words=$1 what=$2
+    shift 2
+    local trainer_path=$PWD/$trainer
+    timeout -k 5 60 mpirun -np 1 -wdir "$work/rank0" "$trainer_path" "$@" : -np 1 -wdir "$work/rank1" "$trainer_path" "$@" >"$work/bad.log" 2>&1
+    [ $? -ne 0 ] && [ "$(grep -cF -- "$words" "$work/bad.log")" -eq 1 ]
+    ok $? "$what: $(grep -m1 error "$work/bad.log")"
+}
+rm "$work/rank1/out/DONE_00000006"
+apart "rank 1 finds a checkpoint of step 4 there, rank 0 of step 6" "another newest step" $base --stages 2 -x 8 -y 1 -o out
+cp "$work/kept/DONE_00000006" "$work/rank1/out" && cp "$work/kept/state_00000004_00000.bin" "$work/rank1/out/state_00000006_00000.bin"
+apart "state_00000006_00000.bin: rank 1 has another file there than rank 0" "another state" $base --stages 2 -x 8 -y 1 -o out
+cp "$work/rank0/out/model_00000006.bin" "$work/rank0/begin.bin" && cp "$work/rank0/out/model_00000004.bin" "$work/rank1/begin.bin"
+apart "begin.bin: rank 1 has another file there than rank 0" "another -e" $from -e begin.bin
+rm "$work/rank1/begin.bin"
+apart "begin.bin: rank 1 cannot read it" "an -e that one rank lacks" $from -e begin.bin
+
+# --- a model of other tokens ----------------------------------------------------------------------------------------
+"$build/prepare_data" --tokenizer byt5 --out "$work/byt5" "$work/tasks.jsonl" >"$work/byt5.log" 2>&1
+run byt5 1 -i "$work/byt5/train.bin" -e l2c32h4 -t 128 -d 1000 -x 1 -v 0 -s 0 -o "$work/byt5"
+refuses "trained on tokens of vocabulary" "-e of another tokenizer than the data's" 2 $from -e "$work/byt5/model_00000001.bin"
 finish

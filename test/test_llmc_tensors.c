@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include "../dynapipe_plugin/adapters/llmc_tensors.h"
+
+#include "../dynapipe_plugin/adapters/llmc_seal.h"
 #include "../dynapipe_plugin/base/rng.h"
 #include "../dynapipe_plugin/base/status.h"
 #include "test.h"
@@ -119,25 +121,31 @@ static void files_hold_the_whole(void) {
     for (int i = 0; i < MODELS; i++) {
         Case it = make_case(&rng);
         const DynapipeCopies* way = ways[i % 2];
+        uint64_t sum = 0, written = 0, expected = 0;
+        DynapipeBody body = {.at = AT, .value_bytes = 4, .file_at = AT - 8, .sum = &sum};
+        dynapipe_seal_add(&expected, 2, it.whole, it.total, 4);
         float* read = malloc(sizeof(float) * (size_t)(it.total + 1));
         CHECK(ftruncate(fd, 0) == 0 && ftruncate(fd, AT + 4 * it.total) == 0);
         for (int32_t s = 0; s < it.num_stages; s++) {
             CHECK_OK(
-                (Status)dynapipe_tensors_write(path, AT, 4, &it.slices[s], &it.tensors, it.part[s], way));
+                (Status)dynapipe_tensors_write(path, &body, &it.slices[s], &it.tensors, it.part[s], way));
         }
         CHECK_EQ(pread(fd, read, (size_t)(4 * it.total), AT), 4 * it.total);
         CHECK(memcmp(read, it.whole, (size_t)(4 * it.total)) == 0);
+        written = sum;
+        sum = 0;
         cut(&it, &rng);  // others read it
         for (int32_t s = 0; s < it.num_stages; s++) {
             const DynapipeSlice* slice = &it.slices[s];
             float* part = calloc((size_t)slice->num_values + 1, sizeof(float));
-            CHECK_OK((Status)dynapipe_tensors_read(path, AT, 4, slice, &it.tensors, part, way));
+            CHECK_OK((Status)dynapipe_tensors_read(path, &body, slice, &it.tensors, part, way));
             for (int32_t t = 0; t < it.tensors.num_tensors; t++) {
                 CHECK(memcmp(part + slice->begin[t], it.whole + slice->whole[t],
                              4 * (size_t)slice->count[t]) == 0);
             }
             free(part);
         }
+        CHECK(written == expected && sum == expected);
         free(read);
         free_case(&it);
     }
@@ -159,7 +167,8 @@ static void what_cannot_be_cut_is_refused(void) {
                 "at least 1");
     DynapipeSlice slice = dynapipe_tensors_slice(&tensors, (DynapipeRange){0, 5});
     float values[18];
-    CHECK_FAILS((Status)dynapipe_tensors_read("/no/such/file", 0, 4, &slice, &tensors, values, NULL),
+    DynapipeBody body = {.value_bytes = 4};
+    CHECK_FAILS((Status)dynapipe_tensors_read("/no/such/file", &body, &slice, &tensors, values, NULL),
                 STATUS_IO, "the same folder");
 }
 

@@ -31,7 +31,9 @@ Source* source_open(int* argc, char*** argv, const ModelKind* kind);
 void source_close(Source* source);
 void source_print_usage(FILE* out, const ModelKind* kind);  // how to start the program
 void source_print_options(FILE* out);                       // the --options
-bool source_is_main(const Source* source);                  // the rank that prints and logs
+bool source_is_main(const Source* source);                  // the rank that prints and logs, rank 0
+int source_rank(const Source* source);
+int source_num_ranks(const Source* source);
 int source_stop_signal(const Source* source);  // by which all ranks agree to end, saving; 0: none
 double source_seconds(const Source* source);   // wall clock of the run at the last report, on all ranks alike
 void source_die(Source* source, const char* why);  // on every rank; does not return
@@ -39,6 +41,7 @@ void source_die(Source* source, const char* why);  // on every rank; does not re
 // The data that the flags name. Vocabulary for a new model; steps of the run.
 void source_open_data(Source* source, const TrainFlags* flags);
 int source_vocab(const Source* source);
+uint64_t source_vocab_hash(const Source* source);  // of all tokens' bytes; 0: unknown
 bool source_has_byt5_tokens(const Source* source);
 int source_eot_token(const Source* source);
 int source_pad_token(const Source* source);  // -1: none; a decoder then starts with the end-of-text token

@@ -72,6 +72,14 @@ bool source_is_main(const Source* source) {
     return dynapipe_rank(source->dp) == 0;
 }
 
+int source_rank(const Source* source) {
+    return dynapipe_rank(source->dp);
+}
+
+int source_num_ranks(const Source* source) {
+    return dynapipe_num_ranks(source->dp);
+}
+
 int source_stop_signal(const Source* source) {
     return dynapipe_stop_signal(source->dp);
 }
@@ -125,6 +133,10 @@ void source_open_data(Source* source, const TrainFlags* flags) {
 
 int source_vocab(const Source* source) {
     return source->info.vocab;
+}
+
+uint64_t source_vocab_hash(const Source* source) {
+    return source->info.vocab_hash;
 }
 
 bool source_has_byt5_tokens(const Source* source) {

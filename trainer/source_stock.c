@@ -85,6 +85,16 @@ bool source_is_main(const Source* source) {
     return true;
 }
 
+int source_rank(const Source* source) {
+    (void)source;
+    return 0;
+}
+
+int source_num_ranks(const Source* source) {
+    (void)source;
+    return 1;
+}
+
 int source_stop_signal(const Source* source) {
     (void)source;
     return stop_signal_seen();
@@ -155,6 +165,10 @@ void source_open_data(Source* source, const TrainFlags* flags) {
 
 int source_vocab(const Source* source) {
     return stock_stream_vocab(&source->train);
+}
+
+uint64_t source_vocab_hash(const Source* source) {
+    return stock_stream_vocab_hash(&source->train);
 }
 
 bool source_has_byt5_tokens(const Source* source) {

@@ -138,6 +138,11 @@ int32_t stock_stream_vocab(const StockStream* s) {
     return s->pairs != NULL ? loader_vocab(pair_stream_loader(s->pairs)) : token_stream_vocab(s->tokens);
 }
 
+uint64_t stock_stream_vocab_hash(const StockStream* s) {
+    return s->pairs != NULL ? loader_vocab_hash(pair_stream_loader(s->pairs))
+                            : token_stream_vocab_hash(s->tokens);
+}
+
 int32_t stock_stream_eot_token(const StockStream* s) {
     return s->pairs != NULL ? loader_eot_token(pair_stream_loader(s->pairs))
                             : token_stream_eot_token(s->tokens);

@@ -39,6 +39,7 @@ void stock_stream_seek(StockStream* stream, int64_t position);
 int64_t stock_stream_num_batches(const StockStream* stream);  // of one epoch
 int64_t stock_stream_num_tokens(const StockStream* stream);   // of all files, or run through the model
 int32_t stock_stream_vocab(const StockStream* stream);
+uint64_t stock_stream_vocab_hash(const StockStream* stream);  // 0: unknown
 int32_t stock_stream_eot_token(const StockStream* stream);
 int32_t stock_stream_pad_token(const StockStream* stream);    // -1: none
 int32_t stock_stream_start_token(const StockStream* stream);  // of a decoder

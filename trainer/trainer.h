@@ -5,6 +5,7 @@ kind.
     trainer.c             build, loop, free
     trainer_model.c       the model that -e describes or names; --export-hf
     trainer_checkpoint.c  saving, going on, gradients to a file
+    trainer_verify.c      is what the run begins with what was saved, and the same on every rank?
     trainer_output.c      the folder of -o, its logs and the run's settings
     source.h              where a step's gradients come from: source_dynapipe.c (the plugin) or source_stock.c
 */
@@ -28,6 +29,12 @@ extern "C" {
 // Where the model comes from: a descriptor, a checkpoint, Hugging Face's files, -o's newest checkpoint.
 typedef enum { MODEL_NEW, MODEL_CHECKPOINT, MODEL_HF, MODEL_RESUMED } ModelSource;
 
+// The seals of the files that a run begins with, and the sums of what this rank read of them.
+typedef struct {
+    CheckpointSeal model, state;
+    uint64_t model_sum, state_sum;
+} Verification;
+
 // Checkpoints that nobody asked for must not fill a disk: a run keeps so many of its own (with -n or -nk,
 // what these say). Two, as the newest may turn out damaged.
 enum { TIMED_KEPT = 2 };
@@ -47,6 +54,8 @@ typedef struct {
     bool warned_of_output;  // standard output is lost
     Outlier loss_outlier, norm_outlier;
     int step, num_steps;  // optimizer steps done, of the run
+    int resume_step;      // of the checkpoint in -o that the run goes on from; -1: none
+    Verification begun;
     SaveInterval save_every;
     int saved_step;               // the last that was saved, or gone on from
     double saved_s;               // when, by source_seconds()
@@ -70,13 +79,26 @@ void trainer_export(Trainer* t);
 bool trainer_all_succeeded(Trainer* t, bool ok, const char* what, const char* error);
 // Written aside, renamed when every rank's part is on disk. A full disk costs this checkpoint, not the run.
 void trainer_save(Trainer* t);
-// Goes on from the newest checkpoint in -o.
+// Goes on from resume_step, whose model is there.
 void trainer_resume(Trainer* t);
 // The float32 weights behind a model file's: of its state, where that has them, else of the file itself.
 bool trainer_read_master(Trainer* t, const char* model_path, const char* state_path, bool state_has_master,
                          char* error);
 // --dump-gradients. Asked for by name, so a run that cannot write them has failed.
 void trainer_dump_gradients(Trainer* t);
+
+// trainer_verify.c. What fails ends the run on all ranks.
+// Sets resume_step; all ranks found the same files. A collective.
+void trainer_find_begin(Trainer* t, ModelSource source);
+// Of a checkpoint: its header, with -y its state's, are those that were sealed, of one checkpoint, and of the
+// data's vocabulary.
+void trainer_read_seals(Trainer* t, ModelSource source, const char* model_path);
+// Once all values were read: are they those that were saved? state_path: NULL without. A collective.
+void trainer_check_sums(Trainer* t, const char* model_path, const char* state_path);
+// This checkpoint cannot be gone on from; which one can.
+void trainer_die_of_checkpoint(Trainer* t, const char* error);
+// The sums over all ranks, mod 2^64; are all `ok`? A collective.
+bool trainer_add_sums(Trainer* t, bool ok, uint64_t* model_sum, uint64_t* state_sum);
 
 // trainer_output.c
 // Locks -o for this run, and refuses the place of an earlier one unless that is wanted. Nothing of it is

@@ -124,14 +124,17 @@ static void fill_params(Trainer* t, ModelSource source, const char* path) {
     char error[LLMC_ERROR_CHARS];
     Model* m = &t->model;
     bool ok = true;
+    uint64_t* sum = source_owns_params(t->source) ? &t->begun.model_sum : NULL;
     switch (source) {
         case MODEL_NEW: t->kind->init_random(m, source_seed(t->source)); break;
         case MODEL_HF:
             ok = hf_checkpoint_read(path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params, error);
             break;
-        default: ok = checkpoint_read(path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params, error);
+        default: ok = checkpoint_read(path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params, sum, error);
     }
+    if (!ok && source == MODEL_RESUMED) { trainer_die_of_checkpoint(t, error); }
     if (!ok) { source_die(t->source, error); }
+    if (source == MODEL_CHECKPOINT) { trainer_check_sums(t, path, NULL); }
 }
 
 static void print_model(const Trainer* t, ModelSource source, const char* path) {
@@ -153,15 +156,17 @@ ModelSource trainer_build_model(Trainer* t) {
     const TrainFlags* flags = &t->flags;
     ModelConfig config;
     ModelSource source = source_of(flags->model);
-    int latest = flags->resume ? checkpoint_find_latest(flags->output_dir) : -1;
+    trainer_find_begin(t, source);
     snprintf(path, sizeof path, "%s", flags->model);
-    if (latest >= 0) {
+    if (t->resume_step >= 0) {
         source = MODEL_RESUMED;
-        checkpoint_path(path, flags->output_dir, CHECKPOINT_MODEL_FILE, latest);
+        checkpoint_path(path, flags->output_dir, CHECKPOINT_MODEL_FILE, t->resume_step);
     }
     if (!read_config(t, &config, &t->like, source, path, source_vocab(t->source), flags->seq_tokens, error)) {
+        if (source == MODEL_RESUMED) { trainer_die_of_checkpoint(t, error); }
         source_die(t->source, error);
     }
+    if (source == MODEL_RESUMED || source == MODEL_CHECKPOINT) { trainer_read_seals(t, source, path); }
     t->has_like = source == MODEL_HF;
     if (source == MODEL_RESUMED) { compare_with_asked(t, &config, path); }
     check_data_fits(t, &config, path);

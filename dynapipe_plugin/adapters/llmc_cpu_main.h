@@ -79,7 +79,9 @@ static inline void dynapipe_cpu_open(int* argc, char*** argv) {
 
 static inline const char* dynapipe_cpu_model_path(const char* theirs) {
     const char* path = dynapipe_cpu_options()->model;
-    return path != NULL ? path : theirs;
+    if (path == NULL) { path = theirs; }
+    if (dynapipe_cpu_is_on()) { dynapipe_llmc_check_model_file(dynapipe_cpu.run, path); }
+    return path;
 }
 
 static inline const char* dynapipe_cpu_data(const void* loader, const char* theirs) {
@@ -250,6 +252,7 @@ static inline int dynapipe_cpu_first(GPT2* model, int first) {
     dynapipe_cpu_open_data(model);
     dynapipe_cpu_cut(model);
     if (dynapipe_cpu_options()->resume) { dynapipe_cpu_resume(model); }
+    dynapipe_llmc_begin(dynapipe_cpu.run, dynapipe_cpu_options()->output_dir);
     dynapipe_cpu.whole = model;
     dynapipe_cpu.first_step = dynapipe_cpu.step;
     return dynapipe_cpu.step;

@@ -250,6 +250,7 @@ static void dynapipe_cuda_step(DYNAPIPE_TREE_MODEL* model, int micro_step) {
     if (micro_step > 0) { return; }
     dynapipe_cuda_end_step();
     dynapipe_cuda_end_if_told();
+    dynapipe_llmc_begin(dynapipe_cuda_run, dynapipe_cuda.log_dir);
     model->mean_loss = (float)dynapipe_llmc_step(dynapipe_cuda_run);
     dynapipe_cuda.report = {};
     dynapipe_cuda.report.norm = dynapipe_cuda.report.loss_z = dynapipe_cuda.report.norm_z = NAN;

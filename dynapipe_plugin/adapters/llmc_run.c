@@ -1,5 +1,5 @@
 // llmc_run.c -- session, options, data and steps of a run inside a trainer of llm.c's family. Its
-// checkpoints: llmc_checkpoint.c.
+// checkpoints: llmc_checkpoint.c, llmc_resume.c.
 #include "llmc_run.h"
 
 #include <math.h>
@@ -26,13 +26,15 @@ static const OptionSpec specs[] = {
     {"--val-batches",      OPTION_INT,    FIELD(val_batches),     "-1", -1, 2e9, NULL, "N", "batches of --batch-tokens of a validation; -1: all of the data"},
     {"--lr",               OPTION_DOUBLE, FIELD(lr),               "0",  0, 1e3, NULL, "X", "learning rate; 0: the program's"},
     {"--output-dir",       OPTION_STRING, FIELD(output_dir),       NULL, 0, 0, NULL, "DIR", "checkpoints and metrics.jsonl"},
-    {"--resume",           OPTION_INT,    FIELD(resume),           "0",  0, 1, NULL, "0|1", "1: go on from the newest checkpoint in --output-dir"},
+    {"--resume",           OPTION_INT,    FIELD(resume),           "0",  0, 2e9, NULL, "N", "1: go on from the newest checkpoint in --output-dir; N > 1: from that of step N"},
     {"--checkpoint-every", OPTION_STRING, FIELD(checkpoint_every), NULL, 0, 0, NULL, "N", "steps between checkpoints, or a time: 90s, 10m, 2h; 0: one at the end; default: 10m (besides the program's own), the newest two of these are kept"},
+    {"--verify",           OPTION_INT,    FIELD(verify),           "1",  0, 1, NULL, "0|1", "0: take checkpoints and data without comparing their sums with those that were saved"},
+    {"--overwrite",        OPTION_INT,    FIELD(overwrite),        "0",  0, 1, NULL, "0|1", "1: a new run may replace an earlier one's checkpoints in the same folder"},
     {"--check-model",      OPTION_INT,    FIELD(check_model),      "0",  0, 1, NULL, "0|1", "1: only check that this tree's functions do what the plugin takes them for, on a small model"},
 };
 // clang-format on
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
-enum { FIRST_COMMON = NUM_SPECS - 2 };  // from here on: also of programs with flags of their own
+enum { FIRST_COMMON = NUM_SPECS - 4 };  // from here on: also of programs with flags of their own
 
 static const char* const FIXED_LENGTH = "--fixed-length";
 
@@ -197,7 +199,8 @@ static void check_data_fits(DynapipeLlmc* run, int32_t model_tokens, int32_t mod
 void dynapipe_llmc_open_data(DynapipeLlmc* run, const DynapipeRun_v1* about, int32_t model_tokens,
                              int32_t model_vocab) {
     run->about = *about;
-    dynapipe_llmc_check(run, dynapipe_open_data(run->dp, about));
+    run->about.skip_verify = run->options.verify == 0;
+    dynapipe_llmc_check(run, dynapipe_open_data(run->dp, &run->about));
     dynapipe_llmc_check(run, dynapipe_data_info(run->dp, &run->info));
     check_data_fits(run, model_tokens, model_vocab);
     run->task_loss = calloc((size_t)run->info.num_tasks + 1, sizeof(double));

@@ -41,14 +41,16 @@ typedef struct {
     double lr;                          // 0: the program's
     const char* output_dir;             // checkpoints, metrics.jsonl
     const char* checkpoint_every;       // steps, or a time (base/save_interval.h); NULL: not given
-    int32_t resume;                     // 1: go on from the newest checkpoint in output_dir
+    int32_t resume;                     // 1: go on from the newest checkpoint in output_dir; > 1: that step's
+    int32_t verify;                     // 0: checkpoints and data are taken without a look at their sums
+    int32_t overwrite;                  // 1: a new run may replace an earlier one's checkpoints
     int32_t check_model;                // 1: dynapipe_check_model() in place of training
 } DynapipeLlmcOptions;
 
 // --- session ---------------------------------------------------------------------------------------------
 
-// Takes --fixed-length, with has_options those above (without: --checkpoint-every, --check-model), and the
-// plugin's own out of argv. With --fixed-length nothing is opened: MPI, too, is left to the program.
+// Takes --fixed-length, with has_options those above (without: the last four), and the plugin's own out of
+// argv. With --fixed-length nothing is opened: MPI, too, is left to the program.
 DynapipeLlmc* dynapipe_llmc_open_as(int32_t header_interface, int* argc, char*** argv, int has_options);
 static inline DynapipeLlmc* dynapipe_llmc_open(int* argc, char*** argv, int has_options) {
     return dynapipe_llmc_open_as(DYNAPIPE_INTERFACE, argc, argv, has_options);
@@ -113,11 +115,18 @@ typedef struct {
     uint64_t rng_states[2];  // of llm.c's state file: the model's, and before the last update; 0: none
 } DynapipeLlmcCheckpoint;
 
-// Of a step that is saved already: nothing.
+// A new run, before its first step: refused where the folder has finished checkpoints, unless --overwrite 1.
+// Nothing after dynapipe_llmc_latest(), a second time, or without a folder.
+void dynapipe_llmc_begin(DynapipeLlmc* run, const char* directory);
+// A model file to begin with: if it is sealed, is it what was saved? Its kind and shape are the program's to
+// look at. A collective.
+void dynapipe_llmc_check_model_file(DynapipeLlmc* run, const char* path);
+// Of a step that is saved already: nothing. Marks of later steps, another run's, go.
 void dynapipe_llmc_save(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* checkpoint, int32_t step);
-// The newest step that is DONE; -1: none, then a run starts afresh.
+// The newest step that is DONE, or --resume's; -1: none, then a run starts afresh.
 int32_t dynapipe_llmc_latest(DynapipeLlmc* run, const char* directory);
-// Reads that step into the arrays (and rng_states), and goes to its position in the data.
+// Reads that step into the arrays (and rng_states), and goes to its position in the data. What is not what
+// was saved (llmc_seal.h) ends the program, unless --verify 0.
 void dynapipe_llmc_resume(DynapipeLlmc* run, DynapipeLlmcCheckpoint* checkpoint, int32_t step);
 // Where --dump-gradients FILE is given: the slice's gradients (param_bytes a value) in a file like a model's.
 // After the first step; otherwise nothing happens.

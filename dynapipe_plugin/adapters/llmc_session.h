@@ -1,4 +1,5 @@
-// llmc_session.h -- the inside of a DynapipeLlmc: what llmc_run.c, llmc_checkpoint.c and llmc_stop.c share.
+// llmc_session.h -- the inside of a DynapipeLlmc: what llmc_run.c, llmc_checkpoint.c, llmc_resume.c and
+// llmc_stop.c share.
 #pragma once
 
 #include <stdbool.h>
@@ -20,7 +21,7 @@ struct DynapipeLlmc {
     int num_said;
     bool warned_of_output;  // standard output is lost
     int has_dumped;         // --dump-gradients is done
-    int has_warned;         // of another run's checkpoints in the same folder
+    int has_begun;          // from a checkpoint, or anew in a folder that may have some
     SaveInterval save_every;
     int32_t first_step;              // that this run began with
     int32_t tried_step, saved_step;  // last tried to save; last saved or gone on from; -1: none

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "../base/status.h"
+#include "llmc_seal.h"
 
 // --- what there is ---------------------------------------------------------------------------------------
 
@@ -105,9 +106,20 @@ typedef struct {
     const DynapipeCopies* copies;
     bool is_reading;
     char* piece;  // [PIECE_BYTES]; NULL: values are in host memory
+    int32_t value_bytes;
+    int64_t begin_byte;  // in the file, of the body that `sum` is of
+    uint64_t* sum;       // of the values that go by; NULL: nobody asks
 } Mover;
 
+static void add_to_sum(const Mover* mover, const char* host, int64_t num_bytes, int64_t at) {
+    if (mover->sum == NULL) { return; }
+    int64_t first = (at - mover->begin_byte) / mover->value_bytes;
+    dynapipe_seal_add(mover->sum, first, host, num_bytes / mover->value_bytes, mover->value_bytes);
+}
+
 static Status move_bytes(const Mover* mover, char* host, int64_t num_bytes, int64_t at) {
+    const char* values = host;
+    const int64_t all_bytes = num_bytes, first_byte = at;
     while (num_bytes > 0) {
         ssize_t moved = mover->is_reading ? pread(mover->fd, host, (size_t)num_bytes, (off_t)at)
                                           : pwrite(mover->fd, host, (size_t)num_bytes, (off_t)at);
@@ -122,6 +134,7 @@ static Status move_bytes(const Mover* mover, char* host, int64_t num_bytes, int6
         num_bytes -= moved;
         at += moved;
     }
+    add_to_sum(mover, values, all_bytes, first_byte);
     return STATUS_OK;
 }
 
@@ -136,19 +149,21 @@ static Status move_values(const Mover* mover, char* values, int64_t num_bytes, i
     return STATUS_OK;
 }
 
-static Status move_tensors(const Mover* mover, int64_t at, int32_t value_bytes, const DynapipeSlice* slice,
+static Status move_tensors(const Mover* mover, int64_t at, const DynapipeSlice* slice,
                            const DynapipeTensors* tensors, char* values) {
+    Mover uncounted = *mover;
+    uncounted.sum = NULL;
     for (int32_t i = 0; i < tensors->num_tensors; i++) {
         bool is_copy = is_tied(tensors, i) && !slice->has_first;
         if (slice->count[i] == 0 || (is_copy && !mover->is_reading)) { continue; }
-        TRY(move_values(mover, values + slice->begin[i] * value_bytes, slice->count[i] * value_bytes,
-                        at + slice->whole[i] * value_bytes));
+        TRY(move_values(is_copy ? &uncounted : mover, values + slice->begin[i] * mover->value_bytes,
+                        slice->count[i] * mover->value_bytes, at + slice->whole[i] * mover->value_bytes));
     }
     return STATUS_OK;
 }
 
-static Status move_slice(Mover* mover, int64_t at, int32_t value_bytes, const DynapipeSlice* slice,
-                         const DynapipeTensors* tensors, char* values) {
+static Status move_slice(Mover* mover, int64_t at, const DynapipeSlice* slice, const DynapipeTensors* tensors,
+                         char* values) {
     mover->fd = open(mover->path, mover->is_reading ? O_RDONLY : O_WRONLY);
     if (mover->fd < 0) {
         return FAIL(STATUS_IO, "%s: %s ---> all ranks must see the same folder", mover->path,
@@ -157,7 +172,7 @@ static Status move_slice(Mover* mover, int64_t at, int32_t value_bytes, const Dy
     if (mover->copies != NULL) { mover->piece = malloc(PIECE_BYTES); }
     Status status = mover->copies != NULL && mover->piece == NULL
                         ? FAIL(STATUS_NO_MEMORY, "no memory for a piece of %s", mover->path)
-                        : move_tensors(mover, at, value_bytes, slice, tensors, values);
+                        : move_tensors(mover, at, slice, tensors, values);
     if (status == STATUS_OK && !mover->is_reading && fsync(mover->fd) != 0) {
         status = FAIL(STATUS_IO, "%s: %s ---> free room on that disk", mover->path, strerror(errno));
     }
@@ -166,14 +181,23 @@ static Status move_slice(Mover* mover, int64_t at, int32_t value_bytes, const Dy
     return status;
 }
 
-int dynapipe_tensors_write(const char* path, int64_t at, int32_t value_bytes, const DynapipeSlice* slice,
+int dynapipe_tensors_write(const char* path, const DynapipeBody* body, const DynapipeSlice* slice,
                            const DynapipeTensors* tensors, const void* values, const DynapipeCopies* copies) {
-    Mover mover = {.path = path, .copies = copies};
-    return (int)move_slice(&mover, at, value_bytes, slice, tensors, (char*)(uintptr_t)values);
+    Mover mover = {.path = path,
+                   .copies = copies,
+                   .value_bytes = body->value_bytes,
+                   .begin_byte = body->file_at,
+                   .sum = body->sum};
+    return (int)move_slice(&mover, body->at, slice, tensors, (char*)(uintptr_t)values);
 }
 
-int dynapipe_tensors_read(const char* path, int64_t at, int32_t value_bytes, const DynapipeSlice* slice,
+int dynapipe_tensors_read(const char* path, const DynapipeBody* body, const DynapipeSlice* slice,
                           const DynapipeTensors* tensors, void* values, const DynapipeCopies* copies) {
-    Mover mover = {.path = path, .copies = copies, .is_reading = true};
-    return (int)move_slice(&mover, at, value_bytes, slice, tensors, values);
+    Mover mover = {.path = path,
+                   .copies = copies,
+                   .is_reading = true,
+                   .value_bytes = body->value_bytes,
+                   .begin_byte = body->file_at,
+                   .sum = body->sum};
+    return (int)move_slice(&mover, body->at, slice, tensors, values);
 }

@@ -58,11 +58,21 @@ typedef struct {
     void (*from_host)(void* values, const void* host, size_t num_bytes);
 } DynapipeCopies;
 
-// The slice's values to and from a file in which the whole model's begin at byte `at`, value_bytes each. Of a
-// tied tensor the last's copy is read but not written (the first's is). The file is there and long enough.
-int dynapipe_tensors_write(const char* path, int64_t at, int32_t value_bytes, const DynapipeSlice* slice,
+// The whole model's values in a file, from byte `at` on. *sum grows by that of the values that go by
+// (llmc_seal.h), as values of a body that begins at byte file_at; without a tied tensor's copy. NULL: nobody
+// asks.
+typedef struct {
+    int64_t at;
+    int32_t value_bytes;
+    int64_t file_at;
+    uint64_t* sum;
+} DynapipeBody;
+
+// The slice's values to and from such a file. Of a tied tensor the last's copy is read but not written (the
+// first's is). The file is there and long enough.
+int dynapipe_tensors_write(const char* path, const DynapipeBody* body, const DynapipeSlice* slice,
                            const DynapipeTensors* tensors, const void* values, const DynapipeCopies* copies);
-int dynapipe_tensors_read(const char* path, int64_t at, int32_t value_bytes, const DynapipeSlice* slice,
+int dynapipe_tensors_read(const char* path, const DynapipeBody* body, const DynapipeSlice* slice,
                           const DynapipeTensors* tensors, void* values, const DynapipeCopies* copies);
 
 #ifdef __cplusplus

@@ -129,6 +129,7 @@ int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out) {
         .num_skipped = loader_num_skipped(dp->train),
         .num_val_samples = dp->val != NULL ? loader_num_samples(dp->val) : 0,
         .num_steps = dp->num_steps,
+        .vocab_hash = loader_vocab_hash(dp->train),
     };
     return 0;
 }

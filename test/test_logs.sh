@@ -65,6 +65,14 @@ ok $? "with the same options it says nothing"
 run other 2 $plugin -x 6 -y 1 -o "$work/cut" --mixture temperature --temperature 3 --loss-on all --batching padded
 [ "$(grep -c '^warning: .* is .*, saved with ' "$work/other.log")" -eq 4 ] && grep -q '^warning: --temperature is 3, saved with 2$' "$work/other.log"
 ok $? "each option that differs is said once: $(grep '^warning' "$work/other.log" | xargs)"
+"$build/train_gpt2" $stock -x 1 -o "$work/settings" >/dev/null 2>&1 && "$build/train_gpt2" $stock -x 1 -y 1 -o "$work/settings" >"$work/settings.log" 2>&1
+[ $? -eq 0 ] && ! grep '^warning' "$work/settings.log"
+ok $? "the trainer's flags, the same: nothing is said"
+others="-j $work/data/val.bin -b 4 -t 32 -d 256 -x 2 -k linear -l 1e-3 -u 1 -q 0.5 -c 0.1 -sl 9 -sg 8 -a 1 --dropout 0.1 --optimizer adamw-scaled"
+"$build/train_gpt2" $stock $others -y 1 -o "$work/settings" >"$work/settings.log" 2>&1
+[ "$(sed -nE 's/^warning: (-[^ ]+) is .*, saved with .*/\1/p' "$work/settings.log" | xargs)" = "$(printf '%s\n' $others | grep '^-' | xargs)" ] &&
+    grep -q '^warning: -l is 0.001, saved with 0.0003$' "$work/settings.log"
+ok $? "others, each said once: $(grep -c '^warning: .*, saved with ' "$work/settings.log") flags"
 run again 2 $plugin -x 2 -o "$work/cut" --overwrite 1
 [ $? -eq 0 ] && [ "$(records cut)" = "validation 0 step 1 step 2 validation 2" ] && [ "$(cd "$work/cut" && echo DONE* model*)" = "DONE_00000002 model_00000002.bin" ]
 ok $? "--overwrite 1: $(grep -m1 'are removed' "$work/again.log" | sed "s|$work/||g")"

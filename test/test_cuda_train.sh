@@ -59,6 +59,14 @@ emulated() {  # name, program, arguments...
     run "$name" 4 $base $two "$@"
 }
 
+# What two steps took of the cards, from metrics.jsonl: bytes planned, bytes used.
+memory_as_planned() {  # name of a run with -o
+    local memory
+    memory=$(sed -nE 's/.*"peak_bytes":\[([^]]*)\].*"rss_bytes":\[([^]]*)\].*/\1,\2/p' "$work/$1/metrics.jsonl")
+    awk -F, '{n++; for (i = 1; i <= 4; i++) bad += !($(i + 4) > 0.9 * $i && $(i + 4) <= $i)} END {exit !(n == 2 && !bad)}' <<<"$memory"
+    ok $? "$1: memory of the cards: what was planned, never more (bytes planned, used: $(tail -1 <<<"$memory"))"
+}
+
 trainer=$cpu run cpu 1 $base
 validate="-v 1 -m 2 -x 1 --answers 1 -g 8 -s 1"
 trainer=$cpu run cpu-val 1 $base $validate
@@ -66,9 +74,7 @@ trainer=$cpu run cpu-val 1 $base $validate
 # --- fp32: 1e-4 -----------------------------------------------------------------------------------------------
 EMU_SEED=1 emulated gpipe "$fp32-dynapipe" --schedule gpipe --split-backward off --recompute none -o "$work/gpipe"
 as_on_the_cpu gpipe 1e-4 "gpipe"
-memory=$(sed -nE 's/.*"peak_bytes":\[([^]]*)\].*"rss_bytes":\[([^]]*)\].*/\1,\2/p' "$work/gpipe/metrics.jsonl")
-awk -F, '{n++; for (i = 1; i <= 4; i++) bad += !($(i + 4) > 0.9 * $i && $(i + 4) <= $i)} END {exit !(n == 2 && !bad)}' <<<"$memory"
-ok $? "memory of the cards: what was planned, never more (bytes planned, used: $(tail -1 <<<"$memory"))"
+memory_as_planned gpipe
 EMU_SEED=2 EMU_NCCL_SERIAL=1 emulated 1f1b "$fp32-dynapipe" --schedule 1f1b --split-backward on -z 1
 as_on_the_cpu 1f1b 1e-4 "1f1b, split backward, shared optimizer, NCCL in the most pessimistic order"
 EMU_SEED=3 EMU_NCCL_SERIAL=1 emulated adaptive "$fp32-dynapipe" --schedule adaptive --recompute full --trace "$work/trace.json" --show-step 2
@@ -83,7 +89,8 @@ same_answers mpi cpu-val "four ranks on one GPU through MPI"
 connections() {  # name, arguments...
     EMU_DEVICE_BYTES=12e9 EMU_NCCL_CONNECT_BYTES=6e8 emulated "$1" "$fp32-dynapipe" --comm-timeout 10 "${@:2}"
 }
-connections early
+connections early -o "$work/early"
+memory_as_planned early  # connections are not the model's
 as_on_the_cpu early 1e-4 "connections before memory is counted, those for copies of parameters taken from the limit"
 NCCL_RUNTIME_CONNECT=1 connections late
 [ $? -ne 0 ] && grep -q 'no room to connect' "$work/late.log" && ! grep -q '^step .*1/' "$work/late.log"

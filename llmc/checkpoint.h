@@ -98,10 +98,10 @@ bool checkpoint_mark_done(const char* directory, int step, char* error);
 void checkpoint_unmark(const char* directory, int step);
 // A step's files, its mark first.
 void checkpoint_remove(const char* directory, int step);
-// Once `step` is saved, later marks are of a run that was left (-y STEP, --overwrite): they go, before the
-// mark of `step` comes, so that the newest mark is always one of the run that wrote last. Their files stay
-// until they are written anew.
-void checkpoint_unmark_later(const char* directory, int step);
+// Once `step` is written, later checkpoints are of a run that was left (-y STEP, --overwrite): they go,
+// before the mark of `step` comes, so that the newest mark is always one of the run that wrote last. Returns
+// how many.
+int checkpoint_remove_later(const char* directory, int step);
 // Steps that are marked done, ascending; free() the array. Returns how many (0: or no such directory).
 int checkpoint_list_done(const char* directory, int** out);
 int checkpoint_find_latest(const char* directory);            // -1: none
@@ -114,8 +114,8 @@ void checkpoint_prune(const char* directory, int step, int keep_newest, int keep
 // Files that were never renamed, as a killed run leaves them; not while a run is at work there. How many
 // went.
 int checkpoint_remove_leftovers(const char* directory);
-// Of every step, marked done or not; the marks first. How many were marked.
-int checkpoint_remove_all(const char* directory);
+// Of every step but this one, marked done or not; the marks first. How many were marked.
+int checkpoint_remove_others(const char* directory, int step);
 
 #ifdef __cplusplus
 }

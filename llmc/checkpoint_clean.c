@@ -1,4 +1,5 @@
 // What goes of a directory of checkpoints (checkpoint.h): what a killed run left, what an earlier run saved.
+#include <ctype.h>
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,8 +20,18 @@ static FileKind kind_of(const char* name, const char** tail) {
     return num_chars > 0 ? kind : FILE_OTHER;
 }
 
-// Removes files of that kind that end in `tail`; returns how many.
-static int remove_files(const char* directory, FileKind kind, const char* tail) {
+static bool is_of_step(const char* name, int step) {
+    char digits[16];
+    int num_chars = snprintf(digits, sizeof digits, "_%08d", step);
+    const char* at = strchr(name, '_');
+    return at != NULL && strncmp(at, digits, (size_t)num_chars) == 0 &&
+           !isdigit((unsigned char)at[num_chars]);
+}
+
+enum { NO_STEP = -1 };
+
+// Removes files of that kind that end in `tail`, but not those of step `kept`; returns how many.
+static int remove_files(const char* directory, FileKind kind, const char* tail, int kept) {
     DIR* dir = opendir(directory);
     int num_removed = 0;
     if (dir == NULL) { return 0; }
@@ -28,6 +39,7 @@ static int remove_files(const char* directory, FileKind kind, const char* tail) 
         const char* rest;
         char path[CHECKPOINT_PATH_CHARS];
         if (kind_of(entry->d_name, &rest) != kind || strcmp(rest, tail) != 0) { continue; }
+        if (kept != NO_STEP && is_of_step(entry->d_name, kept)) { continue; }
         int num_chars = snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
         if (num_chars < CHECKPOINT_PATH_CHARS && unlink(path) == 0) { num_removed++; }
     }
@@ -36,11 +48,12 @@ static int remove_files(const char* directory, FileKind kind, const char* tail) 
 }
 
 int checkpoint_remove_leftovers(const char* directory) {
-    return remove_files(directory, FILE_MARK, ".tmp") + remove_files(directory, FILE_VALUES, ".tmp");
+    return remove_files(directory, FILE_MARK, ".tmp", NO_STEP) +
+           remove_files(directory, FILE_VALUES, ".tmp", NO_STEP);
 }
 
-int checkpoint_remove_all(const char* directory) {
-    int num_marks = remove_files(directory, FILE_MARK, "");
-    remove_files(directory, FILE_VALUES, "");
+int checkpoint_remove_others(const char* directory, int step) {
+    int num_marks = remove_files(directory, FILE_MARK, "", step);
+    remove_files(directory, FILE_VALUES, "", step);
     return num_marks;
 }

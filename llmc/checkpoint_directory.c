@@ -80,15 +80,6 @@ bool checkpoint_has_done(const char* directory, int step) {
     return step >= 0 && step < INT_MAX && checkpoint_find_before(directory, step + 1) == step;
 }
 
-void checkpoint_unmark_later(const char* directory, int step) {
-    int* steps;
-    int num_steps = checkpoint_list_done(directory, &steps);
-    for (int i = 0; i < num_steps; i++) {
-        if (steps[i] > step) { checkpoint_unmark(directory, steps[i]); }
-    }
-    free(steps);
-}
-
 void checkpoint_remove(const char* directory, int step) {
     static const CheckpointName order[] = {CHECKPOINT_DONE_FILE, CHECKPOINT_STATE_FILE,
                                            CHECKPOINT_MODEL_FILE};
@@ -97,6 +88,17 @@ void checkpoint_remove(const char* directory, int step) {
         checkpoint_path(path, directory, order[k], step);
         unlink(path);
     }
+}
+
+// All marks before any file: the newest mark is never one whose step is half gone.
+int checkpoint_remove_later(const char* directory, int step) {
+    int* steps;
+    int num_steps = checkpoint_list_done(directory, &steps), first = 0;
+    while (first < num_steps && steps[first] <= step) { first++; }
+    for (int i = first; i < num_steps; i++) { checkpoint_unmark(directory, steps[i]); }
+    for (int i = first; i < num_steps; i++) { checkpoint_remove(directory, steps[i]); }
+    free(steps);
+    return num_steps - first;
 }
 
 void checkpoint_prune(const char* directory, int step, int keep_newest, int keep_multiples_of) {

@@ -68,7 +68,10 @@ static void what_was_never_renamed_goes(void) {
 
 static void an_earlier_runs_checkpoints_go(void) {
     make(unfinished, UNFINISHED);
-    CHECK_EQ(checkpoint_remove_all(directory), 2);  // that were marked
+    CHECK_EQ(checkpoint_remove_others(directory, 2), 1);  // that was marked
+    CHECK_EQ(count_there(saved, SAVED), 3);
+    CHECK_EQ(checkpoint_find_latest(directory), 2);
+    CHECK_EQ(checkpoint_remove_others(directory, 3), 1);
     CHECK_EQ(count_there(saved, SAVED), 0);
     CHECK_EQ(count_there(unfinished, UNFINISHED), UNFINISHED);
     CHECK_EQ(count_there(others, OTHERS), OTHERS);

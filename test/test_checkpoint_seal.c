@@ -452,7 +452,7 @@ static void steps_before_are_found(void) {
     CHECK_EQ(checkpoint_find_before(directory, 40), 30);
     CHECK_EQ(checkpoint_find_before(directory, 10), -1);
     CHECK(checkpoint_has_done(directory, 30) && !checkpoint_has_done(directory, 35));
-    checkpoint_unmark_later(directory, 20);
+    CHECK_EQ(checkpoint_remove_later(directory, 20), 2);
     CHECK_EQ(checkpoint_find_latest(directory), 20);
     CHECK(checkpoint_has_done(directory, 10));
     for (int step = 10; step <= 20; step += 10) { remove_checkpoint(step); }

@@ -247,6 +247,7 @@ int trainer_main(int argc, char** argv, const ModelKind* kind) {
     trainer_close_output(t);
     optimizer_free(&t->optimizer);
     free(t->squares);
+    free(t->saved_model_name);
     model_free(&t->model);
     source_close(t->source);
     free(t);

@@ -1,5 +1,6 @@
 // trainer_output.c -- the folder of -o: whose it is, what of an earlier run stays there; what a run that goes
 // on does otherwise; whether all that was printed and logged has arrived.
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -69,14 +70,22 @@ static void remove_leftovers(const char* directory) {
     }
 }
 
-// The folder itself is locked as long as this program runs, as it has no log.
-static void open_export(Trainer* t) {
+// The folder itself is locked as long as this program runs, as it has no log. Where locks are unknown (some
+// network file systems), all is as it was without.
+static bool open_export(Trainer* t, char* error) {
     const char* directory = t->flags.export_dir;
-    if (directory == NULL) { return; }
+    if (directory == NULL) { return true; }
     t->export_lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (t->export_lock >= 0 && flock(t->export_lock, LOCK_EX | LOCK_NB) == 0) {
+    if (t->export_lock < 0) { return true; }
+    if (flock(t->export_lock, LOCK_EX | LOCK_NB) == 0) {
         hf_checkpoint_abort(directory);
+        return true;
     }
+    return errno != EWOULDBLOCK ||
+           llmc_fail(error,
+                     "--export-hf %s: another run will write there ---> another folder, or wait until that "
+                     "run has ended",
+                     llmc_path_tail(directory));
 }
 
 void trainer_open_output(Trainer* t) {
@@ -90,9 +99,9 @@ void trainer_open_output(Trainer* t) {
                    "one of the two");
     }
     if (source_is_main(t->source)) {
-        open_export(t);
-        ok = flags->output_dir == NULL ||
-             (logger_open(&t->logger, flags->output_dir, error) && check_earlier_run(t, error));
+        ok = open_export(t, error);
+        ok = ok && (flags->output_dir == NULL ||
+                    (logger_open(&t->logger, flags->output_dir, error) && check_earlier_run(t, error)));
         if (ok && flags->output_dir != NULL) { remove_leftovers(flags->output_dir); }
     }
     agree(t, ok, error);

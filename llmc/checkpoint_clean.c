@@ -8,15 +8,25 @@
 
 typedef enum { FILE_OTHER, FILE_MARK, FILE_VALUES } FileKind;
 
-// *tail: behind the name of a checkpoint's file, "" or ".tmp".
+// Exactly what checkpoint_path() writes: model_1.bin is somebody's own. *tail: behind the name of a
+// checkpoint's file, "" or ".tmp".
 static FileKind kind_of(const char* name, const char** tail) {
-    int num_chars = 0;
-    (void)sscanf(name, "DONE_%*8[0-9]%n", &num_chars);
-    FileKind kind = num_chars > 0 ? FILE_MARK : FILE_VALUES;
-    if (num_chars == 0) { (void)sscanf(name, "model_%*8[0-9].bin%n", &num_chars); }
-    if (num_chars == 0) { (void)sscanf(name, "state_%*8[0-9]_%*5[0-9].bin%n", &num_chars); }
-    *tail = name + num_chars;
-    return num_chars > 0 ? kind : FILE_OTHER;
+    static const struct {
+        const char *before, *behind;
+        FileKind kind;
+    } forms[] = {
+        {"DONE_", "", FILE_MARK}, {"model_", ".bin", FILE_VALUES}, {"state_", "_00000.bin", FILE_VALUES}};
+    for (int i = 0; i < 3; i++) {
+        size_t before = strlen(forms[i].before), behind = strlen(forms[i].behind);
+        int step, num_digits = 0;
+        if (strncmp(name, forms[i].before, before) == 0) {
+            num_digits = checkpoint_step_parse(name + before, CHECKPOINT_STEP_DIGITS, &step);
+        }
+        *tail = name + before + num_digits + behind;
+        if (num_digits == 0 || strncmp(*tail - behind, forms[i].behind, behind) != 0) { continue; }
+        return forms[i].kind;
+    }
+    return FILE_OTHER;
 }
 
 // Removes files of that kind that end in `tail`; returns how many.

@@ -332,6 +332,25 @@ static void foreign_record_is_refused(void) {
     remove_checkpoint(50);
 }
 
+// A record of ours that is older is not taken for a file of llm.c's, which has none.
+static void records_of_other_versions_are_refused(void) {
+    Saved saved = usual(&gpt2_config);
+    save(&saved, &layouts[0]);
+    const char* path = path_of(CHECKPOINT_STATE_FILE, STEP);
+    long at = (long)(length_of(path) - (int64_t)(32 + strlen(saved.position) + strlen(saved.settings)));
+    for (const char* version = "13\n"; *version != '\0'; version++) {
+        CheckpointRun run;
+        edit(path, at + 7, version, 1);
+        must_say(checkpoint_read_run(&run, path, saved.config, NULL, error),
+                 "the run's record is of another version of this trainer ('");
+    }
+    must_say(false, "('?', this one reads '2') ---> ");
+    CheckpointRun run;
+    edit(path, at, "x", 1);  // not ours
+    CHECK(checkpoint_read_run(&run, path, saved.config, NULL, error) && run.position == NULL);
+    remove_checkpoint(STEP);
+}
+
 static void other_lengths_are_refused(void) {
     Saved saved = usual(&gpt2_config);
     for (int name = 0; name < 2; name++) {
@@ -416,6 +435,35 @@ static void unsealed_files_are_read(void) {
 
 // --- other ranks' files ------------------------------------------------------------------------------------
 
+static void put(const char* name, const char* text) {
+    char path[300];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE* file = fopen(path, "w");
+    CHECK(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
+}
+
+// Shards that have changed their names are another model.
+static void names_of_a_folder_count(void) {
+    static const char* const names[] = {"a.safetensors", "b.safetensors", "c.safetensors"};
+    put(names[0], "one");
+    put(names[1], "another");
+    uint64_t before = checkpoint_fingerprint(directory);
+    CHECK(before != 0);
+    put(names[0], "another");
+    put(names[1], "one");
+    CHECK(checkpoint_fingerprint(directory) != before);
+    put(names[0], "one");
+    char from[300], to[300];
+    snprintf(from, sizeof from, "%s/%s", directory, names[1]);
+    snprintf(to, sizeof to, "%s/%s", directory, names[2]);
+    put(names[1], "another");
+    CHECK(checkpoint_fingerprint(directory) == before);
+    CHECK(rename(from, to) == 0 && checkpoint_fingerprint(directory) != before);
+    CHECK(unlink(to) == 0);
+    snprintf(from, sizeof from, "%s/%s", directory, names[0]);
+    CHECK(unlink(from) == 0);
+}
+
 static void fingerprints_tell_files_apart(void) {
     Saved saved = usual(&gpt2_config);
     save(&saved, &layouts[0]);
@@ -437,6 +485,7 @@ static void fingerprints_tell_files_apart(void) {
     CHECK(checkpoint_fingerprint(path) != before);
     CHECK_EQ(checkpoint_fingerprint("/nowhere/at/all"), 0);
     remove_checkpoint(STEP);
+    names_of_a_folder_count();
     CHECK(checkpoint_fingerprint("test/golden/hf_flan") != 0);
     CHECK(checkpoint_fingerprint("test/golden/hf_flan") != checkpoint_fingerprint("test/golden/hf_t5"));
 }
@@ -452,7 +501,9 @@ static void steps_before_are_found(void) {
     CHECK_EQ(checkpoint_find_before(directory, 40), 30);
     CHECK_EQ(checkpoint_find_before(directory, 10), -1);
     CHECK(checkpoint_has_done(directory, 30) && !checkpoint_has_done(directory, 35));
+    CHECK(checkpoint_mark_done(directory, 21, error));
     checkpoint_unmark_later(directory, 20);
+    CHECK(!checkpoint_has_done(directory, 21));
     CHECK_EQ(checkpoint_find_latest(directory), 20);
     CHECK(checkpoint_has_done(directory, 10));
     for (int step = 10; step <= 20; step += 10) { remove_checkpoint(step); }
@@ -467,6 +518,7 @@ int main(int argc, char** argv) {
     RUN(every_flipped_bit_is_refused);
     RUN(moved_values_are_refused);
     RUN(foreign_record_is_refused);
+    RUN(records_of_other_versions_are_refused);
     RUN(other_lengths_are_refused);
     RUN(foreign_parts_are_refused);
     RUN(edited_headers_are_refused);

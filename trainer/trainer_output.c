@@ -148,6 +148,7 @@ char* trainer_settings(const Trainer* t) {
             settings_add_number(memory, setting.name, setting.number);
         }
     }
+    checkpoint_timed_print(&t->timed, memory);
     return fclose(memory) == 0 ? text : NULL;
 }
 

@@ -1,9 +1,10 @@
-// Laws of what goes of a directory of checkpoints: all that is meant, nothing else.
+// Laws of a directory of checkpoints: which there are, and what goes: all that is meant, nothing else.
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "../llmc/checkpoint.h"
+#include "../llmc/checkpoint_seal.h"
 #include "../llmc/checkpoint_timed.h"
 #include "test.h"
 
@@ -90,6 +91,56 @@ static void an_earlier_runs_checkpoints_go(void) {
     CHECK_EQ(count_there(unfinished, UNFINISHED), UNFINISHED);
     CHECK_EQ(count_there(others, OTHERS), OTHERS);
     CHECK_EQ(checkpoint_find_latest(directory), -1);
+}
+
+// --- which there are
+// ----------------------------------------------------------------------------------------
+
+static void steps_before_are_found(void) {
+    char error[256];
+    for (int step = 10; step <= 40; step += 10) { CHECK(checkpoint_mark_done(directory, step, error)); }
+    int* steps;
+    CHECK_EQ(checkpoint_list_done(directory, &steps), 4);
+    for (int i = 0; i < 4; i++) { CHECK_EQ(steps[i], 10 * (i + 1)); }
+    free(steps);
+    CHECK_EQ(checkpoint_find_before(directory, 40), 30);
+    CHECK_EQ(checkpoint_find_before(directory, 10), -1);
+    CHECK(checkpoint_has_done(directory, 30) && !checkpoint_has_done(directory, 35));
+    CHECK(checkpoint_mark_done(directory, 21, error));
+    checkpoint_unmark_later(directory, 20);
+    CHECK(!checkpoint_has_done(directory, 21));
+    CHECK_EQ(checkpoint_find_latest(directory), 20);
+    CHECK(checkpoint_has_done(directory, 10));
+    for (int step = 10; step <= 20; step += 10) { checkpoint_remove(directory, step); }
+}
+
+static void put(const char* name, const char* text) {
+    char path[256];
+    path_of(path, name);
+    FILE* file = fopen(path, "w");
+    CHECK(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
+}
+
+// Shards that have changed their names are another model.
+static void names_of_a_folder_count(void) {
+    static const char* const names[] = {"a.safetensors", "b.safetensors", "c.safetensors"};
+    put(names[0], "one");
+    put(names[1], "another");
+    uint64_t before = checkpoint_fingerprint(directory);
+    CHECK(before != 0);
+    put(names[0], "another");
+    put(names[1], "one");
+    CHECK(checkpoint_fingerprint(directory) != before);
+    put(names[0], "one");
+    char from[256], to[256];
+    path_of(from, names[1]);
+    path_of(to, names[2]);
+    put(names[1], "another");
+    CHECK(checkpoint_fingerprint(directory) == before);
+    CHECK(rename(from, to) == 0 && checkpoint_fingerprint(directory) != before);
+    CHECK(unlink(to) == 0);
+    path_of(from, names[0]);
+    CHECK(unlink(from) == 0);
 }
 
 // --- by the clock ------------------------------------------------------------------------------------------
@@ -179,6 +230,8 @@ int main(void) {
     if (mkdtemp(directory) == NULL) { return 1; }
     RUN(what_was_never_renamed_goes);
     RUN(an_earlier_runs_checkpoints_go);
+    RUN(steps_before_are_found);
+    RUN(names_of_a_folder_count);
     RUN(pieces_of_a_run_forget_what_the_last_one_saved);
     RUN(a_multiple_is_kept);
     RUN(other_settings_have_no_such_line);

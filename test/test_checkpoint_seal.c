@@ -435,35 +435,6 @@ static void unsealed_files_are_read(void) {
 
 // --- other ranks' files ------------------------------------------------------------------------------------
 
-static void put(const char* name, const char* text) {
-    char path[300];
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    FILE* file = fopen(path, "w");
-    CHECK(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
-}
-
-// Shards that have changed their names are another model.
-static void names_of_a_folder_count(void) {
-    static const char* const names[] = {"a.safetensors", "b.safetensors", "c.safetensors"};
-    put(names[0], "one");
-    put(names[1], "another");
-    uint64_t before = checkpoint_fingerprint(directory);
-    CHECK(before != 0);
-    put(names[0], "another");
-    put(names[1], "one");
-    CHECK(checkpoint_fingerprint(directory) != before);
-    put(names[0], "one");
-    char from[300], to[300];
-    snprintf(from, sizeof from, "%s/%s", directory, names[1]);
-    snprintf(to, sizeof to, "%s/%s", directory, names[2]);
-    put(names[1], "another");
-    CHECK(checkpoint_fingerprint(directory) == before);
-    CHECK(rename(from, to) == 0 && checkpoint_fingerprint(directory) != before);
-    CHECK(unlink(to) == 0);
-    snprintf(from, sizeof from, "%s/%s", directory, names[0]);
-    CHECK(unlink(from) == 0);
-}
-
 static void fingerprints_tell_files_apart(void) {
     Saved saved = usual(&gpt2_config);
     save(&saved, &layouts[0]);
@@ -485,28 +456,8 @@ static void fingerprints_tell_files_apart(void) {
     CHECK(checkpoint_fingerprint(path) != before);
     CHECK_EQ(checkpoint_fingerprint("/nowhere/at/all"), 0);
     remove_checkpoint(STEP);
-    names_of_a_folder_count();
     CHECK(checkpoint_fingerprint("test/golden/hf_flan") != 0);
     CHECK(checkpoint_fingerprint("test/golden/hf_flan") != checkpoint_fingerprint("test/golden/hf_t5"));
-}
-
-// --- older steps -------------------------------------------------------------------------------------------
-
-static void steps_before_are_found(void) {
-    for (int step = 10; step <= 40; step += 10) { CHECK(checkpoint_mark_done(directory, step, error)); }
-    int* steps;
-    CHECK_EQ(checkpoint_list_done(directory, &steps), 4);
-    for (int i = 0; i < 4; i++) { CHECK_EQ(steps[i], 10 * (i + 1)); }
-    free(steps);
-    CHECK_EQ(checkpoint_find_before(directory, 40), 30);
-    CHECK_EQ(checkpoint_find_before(directory, 10), -1);
-    CHECK(checkpoint_has_done(directory, 30) && !checkpoint_has_done(directory, 35));
-    CHECK(checkpoint_mark_done(directory, 21, error));
-    checkpoint_unmark_later(directory, 20);
-    CHECK(!checkpoint_has_done(directory, 21));
-    CHECK_EQ(checkpoint_find_latest(directory), 20);
-    CHECK(checkpoint_has_done(directory, 10));
-    for (int step = 10; step <= 20; step += 10) { remove_checkpoint(step); }
 }
 
 int main(int argc, char** argv) {
@@ -524,7 +475,6 @@ int main(int argc, char** argv) {
     RUN(edited_headers_are_refused);
     RUN(unsealed_files_are_read);
     RUN(fingerprints_tell_files_apart);
-    RUN(steps_before_are_found);
     ops_free(ops);
     if (rmdir(directory) != 0) { printf("%s: something was left behind\n", directory); }
     return test_end();

@@ -1,15 +1,13 @@
 /*
 checkpoint.h -- llm.c's checkpoints, written and read by any number of ranks: 4 stages write, 2 x 2 read.
 
-    rank 0:      checkpoint_create_model(model_path, &config), checkpoint_create_state(state_path, &config,
-&run, &state_sum)
+    rank 0:      checkpoint_create_model(model_path, ...), checkpoint_create_state(state_path, ...)
     -- barrier --
     each rank:   checkpoint_write(model_path, CHECKPOINT_PARAMS, ...) of its slice (one replica is enough),
-and checkpoint_write(state_path, CHECKPOINT_M, _V and, if the optimizer has one, _MASTER, ...) of its range
+                 checkpoint_write(state_path, CHECKPOINT_M, ...) of its range; _V; _MASTER if any
     -- barrier, with "did all succeed?"; the sums of all ranks are added --
-    rank 0:      checkpoint_seal_write() of both, checkpoint_commit(model_path),
-checkpoint_commit(state_path), checkpoint_mark_done(directory, step) or, where somebody failed,
-checkpoint_abort() of both
+    rank 0:      checkpoint_seal_write() of both, checkpoint_commit() of both, checkpoint_mark_done()
+                 or, where somebody failed, checkpoint_abort() of both
 
 Going on: checkpoint_seal_read() of both files and checkpoint_seal_check_pair(); every value is read and
 summed once (as it was written); the sums of all ranks are added, checkpoint_seal_check() of both.
@@ -60,8 +58,11 @@ typedef struct {
 } CheckpointRun;
 
 // model_%08d.bin, state_%08d_00000.bin, DONE_%08d in `directory`.
+enum { CHECKPOINT_STEP_DIGITS = 8 };  // at least
 typedef enum { CHECKPOINT_MODEL_FILE, CHECKPOINT_STATE_FILE, CHECKPOINT_DONE_FILE } CheckpointName;
 void checkpoint_path(char out[CHECKPOINT_PATH_CHARS], const char* directory, CheckpointName name, int step);
+// How many characters at `text` are a step as it is written with at least so many digits; 0: none are.
+int checkpoint_step_parse(const char* text, int least_digits, int* step);
 
 // --- writing ---------------------------------------------------------------------------------------------
 bool checkpoint_create_model(const char* path, const ModelConfig* config, char* error);

@@ -1,5 +1,4 @@
 // What goes of a directory of checkpoints (checkpoint.h): what a killed run left, what an earlier run saved.
-#include <ctype.h>
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,23 +8,25 @@
 
 typedef enum { FILE_OTHER, FILE_MARK, FILE_VALUES } FileKind;
 
-// *tail: behind the name of a checkpoint's file, "" or ".tmp".
-static FileKind kind_of(const char* name, const char** tail) {
-    int num_chars = 0;
-    (void)sscanf(name, "DONE_%*8[0-9]%n", &num_chars);
-    FileKind kind = num_chars > 0 ? FILE_MARK : FILE_VALUES;
-    if (num_chars == 0) { (void)sscanf(name, "model_%*8[0-9].bin%n", &num_chars); }
-    if (num_chars == 0) { (void)sscanf(name, "state_%*8[0-9]_%*5[0-9].bin%n", &num_chars); }
-    *tail = name + num_chars;
-    return num_chars > 0 ? kind : FILE_OTHER;
-}
-
-static bool is_of_step(const char* name, int step) {
-    char digits[16];
-    int num_chars = snprintf(digits, sizeof digits, "_%08d", step);
-    const char* at = strchr(name, '_');
-    return at != NULL && strncmp(at, digits, (size_t)num_chars) == 0 &&
-           !isdigit((unsigned char)at[num_chars]);
+// Exactly what checkpoint_path() writes: model_1.bin is somebody's own. *tail: behind the name of a
+// checkpoint's file, "" or ".tmp".
+static FileKind kind_of(const char* name, const char** tail, int* step) {
+    static const struct {
+        const char *before, *behind;
+        FileKind kind;
+    } forms[] = {
+        {"DONE_", "", FILE_MARK}, {"model_", ".bin", FILE_VALUES}, {"state_", "_00000.bin", FILE_VALUES}};
+    for (int i = 0; i < 3; i++) {
+        size_t before = strlen(forms[i].before), behind = strlen(forms[i].behind);
+        int num_digits = 0;
+        if (strncmp(name, forms[i].before, before) == 0) {
+            num_digits = checkpoint_step_parse(name + before, CHECKPOINT_STEP_DIGITS, step);
+        }
+        *tail = name + before + num_digits + behind;
+        if (num_digits == 0 || strncmp(*tail - behind, forms[i].behind, behind) != 0) { continue; }
+        return forms[i].kind;
+    }
+    return FILE_OTHER;
 }
 
 enum { NO_STEP = -1 };
@@ -38,8 +39,10 @@ static int remove_files(const char* directory, FileKind kind, const char* tail, 
     for (const struct dirent* entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
         const char* rest;
         char path[CHECKPOINT_PATH_CHARS];
-        if (kind_of(entry->d_name, &rest) != kind || strcmp(rest, tail) != 0) { continue; }
-        if (kept != NO_STEP && is_of_step(entry->d_name, kept)) { continue; }
+        int step;
+        if (kind_of(entry->d_name, &rest, &step) != kind || strcmp(rest, tail) != 0 || step == kept) {
+            continue;
+        }
         int num_chars = snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
         if (num_chars < CHECKPOINT_PATH_CHARS && unlink(path) == 0) { num_removed++; }
     }

@@ -13,13 +13,30 @@
 void checkpoint_path(char out[CHECKPOINT_PATH_CHARS], const char* directory, CheckpointName name, int step) {
     char file_name[64] = "";
     switch (name) {
-        case CHECKPOINT_MODEL_FILE: snprintf(file_name, sizeof file_name, "model_%08d.bin", step); break;
-        case CHECKPOINT_STATE_FILE:
-            snprintf(file_name, sizeof file_name, "state_%08d_00000.bin", step);
+        case CHECKPOINT_MODEL_FILE:
+            snprintf(file_name, sizeof file_name, "model_%0*d.bin", CHECKPOINT_STEP_DIGITS, step);
             break;
-        case CHECKPOINT_DONE_FILE: snprintf(file_name, sizeof file_name, "DONE_%08d", step); break;
+        case CHECKPOINT_STATE_FILE:
+            snprintf(file_name, sizeof file_name, "state_%0*d_00000.bin", CHECKPOINT_STEP_DIGITS, step);
+            break;
+        case CHECKPOINT_DONE_FILE:
+            snprintf(file_name, sizeof file_name, "DONE_%0*d", CHECKPOINT_STEP_DIGITS, step);
+            break;
     }
     snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s/%s", CHECKPOINT_PATH_CHARS - 70, directory, file_name);
+}
+
+int checkpoint_step_parse(const char* text, int least_digits, int* step) {
+    char again[24];
+    char* end = NULL;
+    if (*text < '0' || *text > '9') { return 0; }
+    long long value = strtoll(text, &end, 10);
+    int num_digits = snprintf(again, sizeof again, "%0*lld", least_digits, value);
+    if (value > INT_MAX || end - text != num_digits || strncmp(text, again, (size_t)num_digits) != 0) {
+        return 0;
+    }
+    *step = (int)value;
+    return num_digits;
 }
 
 bool checkpoint_mark_done(const char* directory, int step, char* error) {
@@ -47,10 +64,11 @@ int checkpoint_list_done(const char* directory, int** out) {
     DIR* dir = opendir(directory);
     if (dir == NULL) { return 0; }
     for (const struct dirent* entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
-        int step, num_chars = 0;
-        bool is_done = sscanf(entry->d_name, "DONE_%9d%n", &step, &num_chars) == 1 && step >= 0 &&
-                       entry->d_name[num_chars] == '\0';
-        if (!is_done) { continue; }
+        int step, num_digits = 0;
+        if (strncmp(entry->d_name, "DONE_", 5) == 0) {
+            num_digits = checkpoint_step_parse(entry->d_name + 5, CHECKPOINT_STEP_DIGITS, &step);
+        }
+        if (num_digits == 0 || entry->d_name[5 + num_digits] != '\0') { continue; }
         if (num_steps == num_allocated) {
             num_allocated = 2 * num_allocated + 16;
             int* longer = realloc(*out, sizeof **out * (size_t)num_allocated);

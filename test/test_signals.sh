@@ -114,6 +114,38 @@ stopped() {  # exit status, expected, signal said, name
     expected="DONE_00000003 $(printf 'DONE_%08d ' $(tail -3 <<<"$by_clock"))"
     [ "$(wc -l <<<"$by_clock")" -gt 4 ] && [ "$done_files " = "$expected" ]
     ok $? "no -n: $(wc -l <<<"$by_clock") checkpoints, left are $done_files"
+    # the run's next pieces go on forgetting, one of them told to end; its last steps are nobody's to forget
+    model="$model -y 1 --export-hf $work/hours.hf"
+    (set -m; exec env LD_PRELOAD="$work/fast_clock.so" FAST_CLOCK=200000 timeout --foreground 60 "$build/train_gpt2" $model -x 400000 >"$work/hours.log" 2>&1) &
+    job=$!
+    await '^saved' "$work/hours.log"
+    pkill -TERM -P "$job"
+    wait "$job"
+    status=$? done_files=$(cd "$work/hours" && echo DONE_*)
+    [ $status -eq 0 ] && [[ $done_files == "DONE_00000003 DONE_00000040 DONE_"*" DONE_$(newest hours)" ]] && [ "$(wc -w <<<"$done_files")" -eq 4 ]
+    ok $? "no -n, stopped by SIGTERM: left are $done_files"
+    grep -qF "$work/hours.hf: not exported yet" "$work/hours.log" && [ ! -e "$work/hours.hf/config.json" ]
+    ok $? "a run that is told to end says that nothing is exported"
+    steps=$((10#$(newest hours) + 3))
+    LD_PRELOAD=$work/fast_clock.so FAST_CLOCK=200000 timeout 60 "$build/train_gpt2" $model -x $steps >"$work/hours.log" 2>&1
+    done_files=$(cd "$work/hours" && echo DONE_*)
+    [[ $done_files == "DONE_00000003 DONE_00000040 DONE_"*" DONE_$(printf %08d $steps)" ]] && [ "$(wc -w <<<"$done_files")" -le 5 ] && [ -e "$work/hours.hf/config.json" ]
+    ok $? "and the next piece forgets and exports: left are $done_files"
+    # a signal during the last step, which takes a while: all is complete
+    model="-i $work/data/train.bin -e l4c128h4 -t 1024 -b 8 -x 2 -v 1 -s 1"
+    (set -m; exec timeout --foreground 60 "$build/train_gpt2" $model -o "$work/last" --export-hf "$work/last.hf" >"$work/last.log" 2>&1) &
+    job=$!
+    await '^step +1/2' "$work/last.log"
+    pkill -USR1 -P "$job"
+    wait "$job"
+    [ $? -eq 0 ] && grep -q '^SIGUSR1 after the last step: the run is complete' "$work/last.log" && [ -e "$work/last/DONE_00000002" ] && [ -e "$work/last.hf/config.json" ]
+    ok $? "a signal in the last step: $(grep -m1 'SIGUSR1' "$work/last.log"), $(grep '^exported' "$work/last.log" | sed "s|$work/||")"
+    flock "$work/last.hf" "$build/train_gpt2" $model --export-hf "$work/last.hf" >"$work/two.log" 2>&1
+    [ $? -ne 0 ] && grep -qF -- "--export-hf $work/last.hf: another run will write there ---> " "$work/two.log" && ! grep -q '^step' "$work/two.log"
+    ok $? "an export to where another run will: $(grep -m1 'another run' "$work/two.log" | sed "s|$work/||")"
+    "$build/train_gpt2" -i "$work/data/train.bin" -e l2c32h2 -t 128 -v 0 -s 0 -x 40000 -y 1 -o "$work/rank-TERM" >"$work/bad.log" 2>&1
+    [ $? -ne 0 ] && grep -q "the checkpoint was saved by the plugin's build --->" "$work/bad.log"
+    ok $? "stock on a plugin's checkpoint: $(grep -m1 -e '--->' "$work/bad.log")"
     refuses "-n: '5x'" "an interval that is none" 2 $base -n 5x -o "$work/counted"
     refuses "-y and -n need a directory" "a time without a directory" 2 $base -n 5m
 }

@@ -13,6 +13,7 @@ kind.
 
 #include "../dynapipe_plugin/base/save_interval.h"
 #include "../llmc/checkpoint.h"
+#include "../llmc/checkpoint_timed.h"
 #include "../llmc/hf_checkpoint.h"
 #include "../llmc/lr_schedule.h"
 #include "../llmc/model.h"
@@ -35,10 +36,6 @@ typedef struct {
     uint64_t model_sum, state_sum;
 } Verification;
 
-// Checkpoints that nobody asked for must not fill a disk: a run keeps so many of its own (with -n or -nk,
-// what these say). Two, as the newest may turn out damaged.
-enum { TIMED_KEPT = 2 };
-
 typedef struct {
     const ModelKind* kind;
     TrainFlags flags;
@@ -57,13 +54,13 @@ typedef struct {
     int resume_step;      // of the checkpoint in -o that the run goes on from; -1: none
     Verification begun;
     SaveInterval save_every;
-    int saved_step;               // the last that was saved, or gone on from
-    double saved_s;               // when, by source_seconds()
-    int timed_steps[TIMED_KEPT];  // saved without anybody's -n, newest first; 0: none
-    bool warned_of_model;         // -e was said to differ, with its shape
-    char* saved_model_name;       // that the run which goes on began with; NULL: the flag's
-    bool replaces_earlier;        // --overwrite 1, and nothing saved yet: the earlier run is still there
-    bool save_failed;             // the last checkpoint could not be written
+    int saved_step;          // the last that was saved, or gone on from
+    double saved_s;          // when, by source_seconds()
+    CheckpointTimed timed;   // without -n and -nk, else what these say: saved by the clock or for a signal
+    bool warned_of_model;    // -e was said to differ, with its shape
+    char* saved_model_name;  // that the run which goes on began with; NULL: the flag's
+    bool replaces_earlier;   // --overwrite 1, and nothing saved yet: the earlier run is still there
+    bool save_failed;        // the last checkpoint could not be written
 } Trainer;
 
 // What main() returns.

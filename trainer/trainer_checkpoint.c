@@ -160,7 +160,11 @@ void trainer_resume(Trainer* t) {
     }
     t->step = run.step;
     source_restore(t->source, run.position, run.position_bytes, run.step);
+    checkpoint_timed_read(&t->timed, run.settings);  // before settings are compared: it is one
     trainer_compare_settings(t, run.settings);
+    if (source_is_main(t->source)) {
+        checkpoint_timed_forget(&t->timed, t->flags.output_dir, t->flags.checkpoints_major);
+    }
     free(run.position);
     free(run.settings);
     if (source_is_main(t->source)) { printf("resumed from %s, step %d\n", path, t->step); }

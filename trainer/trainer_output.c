@@ -1,5 +1,6 @@
 // trainer_output.c -- the folder of -o: whose it is, what of an earlier run stays there; what a run that goes
 // on does otherwise; whether all that was printed and logged has arrived.
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -135,14 +136,22 @@ static void remove_leftovers(const char* directory) {
     }
 }
 
-// The folder itself is locked as long as this program runs, as it has no log.
-static void open_export(Trainer* t) {
+// The folder itself is locked as long as this program runs, as it has no log. Where locks are unknown (some
+// network file systems), all is as it was without.
+static bool open_export(Trainer* t, char* error) {
     const char* directory = t->flags.export_dir;
-    if (directory == NULL) { return; }
+    if (directory == NULL) { return true; }
     t->export_lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (t->export_lock >= 0 && flock(t->export_lock, LOCK_EX | LOCK_NB) == 0) {
+    if (t->export_lock < 0) { return true; }
+    if (flock(t->export_lock, LOCK_EX | LOCK_NB) == 0) {
         hf_checkpoint_abort(directory);
+        return true;
     }
+    return errno != EWOULDBLOCK ||
+           llmc_fail(error,
+                     "--export-hf %s: another run will write there ---> another folder, or wait until that "
+                     "run has ended",
+                     llmc_path_tail(directory));
 }
 
 // Under main.log's lock nobody else's logs are touched.
@@ -158,10 +167,8 @@ static bool open_logs(Trainer* t, char* error) {
 // it: known now, not when the first checkpoint fails.
 static void check_shared(Trainer* t) {
     char path[CHECKPOINT_PATH_CHARS], why[LLMC_ERROR_CHARS];
-    double number = source_is_main(t->source) ? (double)getpid() : 0;
-    number = source_sum(t->source, number);
-    snprintf(path, sizeof path, "%.*s/ranks_%.0f.tmp", CHECKPOINT_PATH_CHARS - 40, t->flags.output_dir,
-             number);
+    checkpoint_path(path, t->flags.output_dir, CHECKPOINT_DONE_FILE, 0);
+    strncat(path, ".tmp", sizeof path - strlen(path) - 1);  // a name that leftovers have, too
     int fd = source_is_main(t->source) ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644) : -1;
     if (fd >= 0) { close(fd); }
     source_sum(t->source, 0);  // it is there
@@ -186,8 +193,8 @@ void trainer_open_output(Trainer* t) {
                    "one of the two");
     }
     if (source_is_main(t->source)) {
-        open_export(t);
-        ok = flags->output_dir == NULL || (open_logs(t, error) && check_earlier_run(t, error));
+        ok = open_export(t, error);
+        ok = ok && (flags->output_dir == NULL || (open_logs(t, error) && check_earlier_run(t, error)));
         if (ok && flags->output_dir != NULL) { remove_leftovers(flags->output_dir); }
     }
     agree(t, ok, error);
@@ -232,6 +239,7 @@ char* trainer_settings(const Trainer* t) {
             settings_add_number(memory, setting.name, setting.number);
         }
     }
+    checkpoint_timed_print(&t->timed, memory);
     return fclose(memory) == 0 ? text : NULL;
 }
 

@@ -239,7 +239,8 @@ char* trainer_settings(const Trainer* t) {
             settings_add_number(memory, setting.name, setting.number);
         }
     }
-    checkpoint_timed_print(&t->timed, memory);
+    // A run that is complete has the bytes of one that was never stopped.
+    if (t->step < t->num_steps) { checkpoint_timed_print(&t->timed, memory); }
     return fclose(memory) == 0 ? text : NULL;
 }
 

@@ -112,8 +112,7 @@ static Status create_state(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* c, c
     if (c->model_header_bytes == LLMC_HEADER_BYTES) {
         memcpy(&header[DYNAPIPE_SEAL_STATE_MODEL], c->model_header, 4 * DYNAPIPE_SEAL_STATE_MODEL_INTS);
     }
-    LlmcRecord record = {.position_bytes = num_bytes, .hash = llmc_record_hash(position, num_bytes)};
-    memcpy(record.magic, LLMC_RECORD_MAGIC, sizeof record.magic);
+    LlmcRecord record = dynapipe_record_of(position, num_bytes);
     dynapipe_seal_add(sum, llmc_state_values(c), &record.hash, 2, 4);
     int64_t at = LLMC_HEADER_BYTES + 4 * llmc_state_values(c), behind = at + (int64_t)sizeof record;
     Part parts[] = {

@@ -10,8 +10,7 @@
 #include "../base/file_io.h"
 #include "llmc_checkpoint.h"
 
-// --- which
-// ---------------------------------------------------------------------------------------------------
+// --- which -----------------------------------------------------------------------------------------------
 
 // --resume 1 and a program's own flag: the newest.
 static int32_t step_asked_for(const DynapipeLlmc* run, const char* directory) {
@@ -50,8 +49,7 @@ void dynapipe_llmc_begin(DynapipeLlmc* run, const char* directory) {
                                        directory, newest));
 }
 
-// --- a model file to begin with
-// ------------------------------------------------------------------------------
+// --- a model file to begin with --------------------------------------------------------------------------
 
 // This rank's share of the body's sum.
 static uint64_t share_of_sum(const DynapipeLlmc* run, const FileMap* map) {
@@ -141,22 +139,13 @@ static Status restore_position(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* 
                                int32_t step, uint64_t* sum) {
     FileMap map;
     TRY(file_map_open(&map, path));
-    LlmcRecord record = {.hash = 0};
+    LlmcRecord record;
     int64_t at = LLMC_HEADER_BYTES + 4 * llmc_state_values(c);
-    int64_t left = (int64_t)map.num_bytes - at - (int64_t)sizeof record;
-    if (left > 0) { memcpy(&record, map.data + at, sizeof record); }
-    const uint8_t* position = map.data + at + sizeof record;
-    Status status;
-    if (left <= 0 || memcmp(record.magic, LLMC_RECORD_MAGIC, sizeof record.magic) != 0 ||
-        record.position_bytes != (uint64_t)left || record.settings_bytes != 0 ||
-        record.hash != llmc_record_hash(position, (size_t)left)) {
-        status = FAIL(STATUS_BAD_FORMAT,
-                      "%s: no position in the data, or a damaged one ---> begin with its model file, without "
-                      "resuming",
-                      path);
-    } else {
+    Status status = dynapipe_record_read(&record, map.data + at, (int64_t)map.num_bytes - at, path);
+    if (status == STATUS_OK) {
         dynapipe_seal_add(sum, llmc_state_values(c), &record.hash, 2, 4);
-        status = (Status)dynapipe_restore(run->dp, position, (size_t)left, step);
+        const uint8_t* position = map.data + at + sizeof record;
+        status = (Status)dynapipe_restore(run->dp, position, (size_t)record.position_bytes, step);
     }
     file_map_close(&map);
     return status;

@@ -36,6 +36,7 @@ MatmulCache* matmul_cache_create(int capability) {
 }
 
 void matmul_cache_free(MatmulCache* cache) {
+    if (cache == NULL) { return; }
     if (cache->num_plain > 0) {
         fprintf(stderr,
                 "warning: %lld matrix products ran on plain tiles, which cuBLASLt refused ---> see the "

@@ -85,9 +85,13 @@ static void note_damage(SampleVerify* verify, Status status) {
     pthread_mutex_unlock(&verify->lock);
 }
 
+static bool is_told(int (*told)(void)) {
+    return told != NULL && told() != 0;
+}
+
 // Takes chunks until there are none, one is damaged, or somebody stops it.
-static void work(SampleVerify* verify) {
-    while (!atomic_load(&verify->stop) && !atomic_load(&verify->is_damaged)) {
+static void work(SampleVerify* verify, int (*told)(void)) {
+    while (!atomic_load(&verify->stop) && !atomic_load(&verify->is_damaged) && !is_told(told)) {
         int64_t chunk = atomic_fetch_add(&verify->next, 1);
         if (chunk >= verify->end) { return; }
         Status status = check_chunk(verify, chunk);
@@ -102,7 +106,7 @@ static void work(SampleVerify* verify) {
 
 static void* run_thread(void* ctx) {
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), VERIFY_NICENESS);  // of this thread alone, on Linux
-    work(ctx);
+    work(ctx, NULL);
     return NULL;
 }
 
@@ -171,9 +175,10 @@ Status sample_verify_damage(SampleVerify* verify) {
     return FAIL(verify->status, "%s", verify->message);
 }
 
-Status sample_verify_wait(SampleVerify* verify) {
+Status sample_verify_wait(SampleVerify* verify, int (*told)(void)) {
     if (verify == NULL) { return STATUS_OK; }
-    work(verify);
+    work(verify, told);
+    if (is_told(told)) { return sample_verify_damage(verify); }
     pthread_mutex_lock(&verify->lock);
     while (atomic_load(&verify->num_left) > 0 && !atomic_load(&verify->is_damaged)) {
         pthread_cond_wait(&verify->done, &verify->lock);

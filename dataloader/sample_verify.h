@@ -4,7 +4,7 @@ together.
 
     sample_verify_start(&v, shards, num_shards, rank, num_ranks);  // a thread of low priority reads my part
     every step:             TRY(sample_verify_damage(v));         // what it has found so far
-    before a checkpoint:    TRY(sample_verify_wait(v));           // all of my part
+    before a checkpoint:    TRY(sample_verify_wait(v, told));     // all of my part
     sample_verify_stop(v);                                        // also before its end
 
 Each chunk of the files (sample_file.h) is read by one rank. A rank that waits takes chunks as well, at its
@@ -28,7 +28,8 @@ void sample_verify_stop(SampleVerify* verify);  // NULL is fine
 // STATUS_BAD_FORMAT with file and bytes, once a chunk was found damaged. No waiting. NULL: STATUS_OK.
 Status sample_verify_damage(SampleVerify* verify);
 
-// The same when the whole part has been read. One thread at a time.
-Status sample_verify_wait(SampleVerify* verify);
+// The same when the whole part has been read, or as soon as told() gives something else than 0 (NULL: never),
+// which is asked before each chunk. One thread at a time.
+Status sample_verify_wait(SampleVerify* verify, int (*told)(void));
 
 int64_t sample_verify_left_bytes(const SampleVerify* verify);  // not yet read of this part, about

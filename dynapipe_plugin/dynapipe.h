@@ -284,14 +284,16 @@ typedef struct {
 } DynapipeDataInfo_v1;
 
 // The data must be the same files on all ranks. Beside the training they read through all of it, each a part:
-// a rank that finds a damaged file says so in its next dynapipe_step(). The last step ends when this is done.
+// a rank that finds a damaged file says so in its next dynapipe_step(). The last step ends when this is done,
+// or the run is told to end.
 int dynapipe_open_data(Dynapipe* dp, const DynapipeRun_v1* run);
 int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out);
 const char* dynapipe_task_name(const Dynapipe* dp, int32_t task);
 
 // The position in the data after the last step, for a checkpoint. Valid until the next step. Waits until this
 // rank's part of the data is verified: where all ranks ask before one writes, no checkpoint stands on damaged
-// data. dynapipe_restore() refuses the position of a run on other contents.
+// data. A run that is told to end does not wait, and says so. dynapipe_restore() refuses the position of a
+// run on other contents.
 int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes);
 int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32_t step);
 

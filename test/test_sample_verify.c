@@ -48,7 +48,7 @@ static int parts_with_damage(SampleShards* shards, int32_t num_parts, char messa
     for (int32_t p = 0; p < num_parts; p++) {
         SampleVerify* verify;
         CHECK_OK(sample_verify_start(&verify, &shards, 1, p, num_parts));
-        Status status = sample_verify_wait(verify);
+        Status status = sample_verify_wait(verify, NULL);
         CHECK(status == STATUS_OK || status == STATUS_BAD_FORMAT);
         CHECK_EQ(sample_verify_damage(verify), status);
         CHECK(status != STATUS_OK || sample_verify_left_bytes(verify) == 0);
@@ -127,13 +127,49 @@ static void it_can_be_stopped_at_any_time(void) {
         CHECK_OK(sample_verify_start(&verify, twice, round % 3, 0, 1));
         if (round % 4 == 1) { usleep(300); }
         CHECK_OK(sample_verify_damage(verify));
-        if (round % 4 == 2) { CHECK_OK(sample_verify_wait(verify)); }
-        if (round % 4 == 2) { CHECK_OK(sample_verify_wait(verify)); }
+        if (round % 4 == 2) { CHECK_OK(sample_verify_wait(verify, NULL)); }
+        if (round % 4 == 2) { CHECK_OK(sample_verify_wait(verify, NULL)); }
         sample_verify_stop(verify);
     }
     sample_verify_stop(NULL);
     CHECK_OK(sample_verify_damage(NULL));
-    CHECK_OK(sample_verify_wait(NULL));
+    CHECK_OK(sample_verify_wait(NULL, NULL));
+    sample_shards_close(&shards);
+}
+
+static int num_asked, asked_most;
+
+static int told_after_a_while(void) {
+    return num_asked++ >= asked_most;
+}
+
+// Who is told to end waits no longer than for a chunk, and hears of damage that was found. (The thread may
+// be done before this one is asked: then once more.)
+static void who_is_told_to_end_waits_no_longer(void) {
+    enum { TIMES = 40 };  // 200 chunks
+    SampleShards shards = open_all(false);
+    SampleShards* list[TIMES];
+    for (int i = 0; i < TIMES; i++) { list[i] = &shards; }
+    for (asked_most = 0; asked_most < 3; asked_most++) {
+        int64_t left_bytes = 0;
+        for (int try = 0; try < 50 && left_bytes == 0; try++) {
+            SampleVerify* verify;
+            num_asked = 0;
+            CHECK_OK(sample_verify_start(&verify, list, TIMES, 0, 1));
+            CHECK_OK(sample_verify_wait(verify, told_after_a_while));
+            left_bytes = sample_verify_left_bytes(verify);
+            CHECK(num_asked <= asked_most + 2);
+            sample_verify_stop(verify);
+        }
+        CHECK(left_bytes > 0);
+    }
+    flip("a.bin", 8 * shards.files[0].tokens_at);  // in the first chunk
+    SampleVerify* verify;
+    CHECK_OK(sample_verify_start(&verify, list, TIMES, 0, 1));
+    while (sample_verify_damage(verify) == STATUS_OK) { usleep(1000); }
+    CHECK_FAILS(sample_verify_wait(verify, told_after_a_while), STATUS_BAD_FORMAT, "a.bin: bytes ");
+    sample_verify_stop(verify);
+    flip("a.bin", 8 * shards.files[0].tokens_at);
     sample_shards_close(&shards);
 }
 
@@ -147,7 +183,7 @@ static void the_thread_finds_damage_by_itself(void) {
     CHECK_OK(sample_verify_start(&verify, list, 1, 0, 1));
     for (int i = 0; i < 10000 && sample_verify_damage(verify) == STATUS_OK; i++) { usleep(1000); }
     CHECK_FAILS(sample_verify_damage(verify), STATUS_BAD_FORMAT, "c.bin: bytes ");
-    CHECK_FAILS(sample_verify_wait(verify), STATUS_BAD_FORMAT, "c.bin: bytes ");
+    CHECK_FAILS(sample_verify_wait(verify, NULL), STATUS_BAD_FORMAT, "c.bin: bytes ");
     sample_verify_stop(verify);
     flip("c.bin", 8 * at);
     sample_shards_close(&shards);
@@ -171,7 +207,7 @@ static void llmc_files_get_the_same_id_either_way(void) {
         SampleShards* list[] = {&scanned, &plain};
         SampleVerify* verify;
         CHECK_OK(sample_verify_start(&verify, list, 2, 0, 1));
-        CHECK_OK(sample_verify_wait(verify));
+        CHECK_OK(sample_verify_wait(verify, NULL));
         CHECK(plain.files[0].content_id == scanned.files[0].content_id);
         ids[round] = plain.files[0].content_id;
         sample_verify_stop(verify);
@@ -191,6 +227,7 @@ int main(int argc, char** argv) {
     RUN(one_rank_finds_each_damage);
     RUN(no_flipped_bit_goes_unseen);
     RUN(it_can_be_stopped_at_any_time);
+    RUN(who_is_told_to_end_waits_no_longer);
     RUN(the_thread_finds_damage_by_itself);
     RUN(llmc_files_get_the_same_id_either_way);
     maker_dir_remove(dir);

@@ -7,6 +7,8 @@ make_data 800 120
 launch=$PWD/dynapipe_plugin/mpirun.sh
 base="-i $work/data/train.bin -j $work/data/val.bin -e l2c32h2 -t 128 -d 1500 -v 0 -s 0 --robust off"
 newest() { printf '%08d' "$(find "$work/$1" -name 'DONE_*' | sed 's/.*_0*//' | sort -n | tail -1)"; }
+mpicc -shared -fPIC -O1 test/tools/fault_shim.c -o "$work/fault.so" -ldl
+for shim in slow_disk fast_clock; do gcc -shared -fPIC -O1 test/tools/$shim.c -o "$work/$shim.so" -ldl; done
 left_over() { find "$work/$1" -name '*.tmp' | grep . || pgrep -f -- "-o $work/$1" | grep .; }
 # shellcheck disable=SC2086
 run all 2 $base --stages 2 -x 40 -o "$work/all"
@@ -51,12 +53,34 @@ stopped() {  # exit status, expected, signal said, name
     step=$(stopped_after SIGTERM validating)
     [ "$(grep -c '"validation":' "$work/validating/metrics.jsonl")" -le $((step + 1)) ] && ! grep -q 'val loss -*nan' "$work/validating.log"
     ok $? "a validation that breaks off is not logged: $(grep -c '"validation":' "$work/validating/metrics.jsonl") are, of $((step + 1))"
-    rm -rf "$DYNAPIPE_CACHE"
-    start '^data: ' measuring 2 $base --stages 2 -x 40000 -o "$work/measuring" --measure-seconds 1
-    kill -INT "$(ranks_of "$job" | tail -1)"
-    wait "$job"
-    [ $? -eq 130 ] && grep -q 'stopped by SIGINT before the first step of this run: nothing to save' "$work/measuring.log" && ! grep -q '^step' "$work/measuring.log"
+    # rank 1 tells itself, while it measures the model: between its lines "data:" and "measured"
+    LD_PRELOAD=$work/fault.so FAULT_AT=sums:16 FAULT_DO=int FAULT_RANK=1 FAULT_MARK=$work/mark DYNAPIPE_CACHE=$work/none \
+        run measuring 2 $base --stages 2 -x 40 -o "$work/measuring"
+    [ $? -eq 130 ] && [ -e "$work/mark" ] && grep -q 'stopped by SIGINT before the first step of this run: nothing to save' "$work/measuring.log" && ! grep -q '^step' "$work/measuring.log"
     ok $? "while the model is measured: $(grep 'stopped by' "$work/measuring.log")"
+    # 24 MiB of data that are read at a MiB a second: nobody waits for that
+    awk 'BEGIN {for (i = 0; i < 120; i++) {s = sprintf("%01000d", i); for (k = 0; k < 100; k++) printf "%s%s", k ? "" : "{\"inputs\": \"", s
+         print "\", \"targets\": \"b\"}"}}' >"$work/long.jsonl"
+    "$build/prepare_data" --val-fraction 0 --out "$work/long" "$work/long.jsonl" >"$work/long.log" 2>&1
+    for name in verifying verifying-stock; do
+        slow="-i $work/long/train.bin -e l2c32h2 -t 128 -v 0 -s 0 -x 400000 -o $work/$name"
+        export LD_PRELOAD=$work/slow_disk.so SLOW_DISK_READ=$work/$name.read
+        if [ $name = verifying ]; then
+            start '^step +2/' $name 2 $slow -d 1500 --robust off --stages 2
+            kill -TERM "$(ranks_of "$job" | tail -1)"
+        else
+            timeout --foreground 60 "$build/train_gpt2" $slow >"$work/$name.log" 2>&1 &
+            job=$!
+            await '^step +2/' "$work/$name.log"
+            pkill -TERM -P "$job"
+        fi
+        unset LD_PRELOAD
+        wait "$job"
+        stopped $? 0 SIGTERM $name
+        left=$(sed -nE 's/^told to end before all of the data is verified: (rank 0 has )?([0-9]+) MiB .*/\2/p' "$work/$name.log")
+        [ "${left:-0}" -gt 0 ] && [ "$(stat -c %s "$work/$name.read")" -lt 24 ]
+        ok $? "$name: $left MiB left, $(stat -c %s "$work/$name.read") pieces of 24 were read"
+    done
     start '^step +2/' nowhere 2 $base --stages 2 -x 40000
     kill -TERM "$(ranks_of "$job" | tail -1)"
     wait "$job"
@@ -81,7 +105,7 @@ stopped() {  # exit status, expected, signal said, name
     segments=$(grep -ho '/dev/shm/vader_segment[^ ]*' "/proc/$(pgrep -P "$mpirun" | head -1)/maps" | sort -u)
     kill -KILL "$mpirun"
     wait "$job"
-    [ $? -eq 137 ] && ! left_over killed && [ -z "$segments" ] || ! ls $segments "${TMPDIR:-/tmp}/ompi.$(uname -n | cut -d. -f1).$(id -u)/pid.$mpirun" 2>/dev/null | grep .
+    [ $? -eq 137 ] && ! left_over killed && [ -n "$segments" ] && ! ls $segments "${TMPDIR:-/tmp}/ompi.$(uname -n | cut -d. -f1).$(id -u)/pid.$mpirun" 2>/dev/null | grep .
     ok $? "mpirun.sh, mpirun killed: no rank and none of $(wc -w <<<"$segments") pieces of shared memory is left"
 
     # --- one process, T5, the clock -----------------------------------------------------------------------------
@@ -105,11 +129,10 @@ stopped() {  # exit status, expected, signal said, name
     run counted 2 $base --stages 2 -x 6 -o "$work/counted" -n 3
     [ "$(cd "$work/counted" && echo DONE_*)" = "DONE_00000003 DONE_00000006" ]
     ok $? "-n 3: $(cd "$work/counted" && echo DONE_*)"
-    # ten minutes in three thousandths of a second: the newest two by the clock and the last are left, and what was there before
-    gcc -shared -fPIC -O1 test/tools/fast_clock.c -o "$work/fast_clock.so" -ldl
+    # ten minutes in less than a thousandth of a second: the newest two by the clock and the last are left, and what was there before
     model="-i $work/data/train.bin -e l2c32h2 -t 64 -v 0 -s 0 -o $work/hours"
     "$build/train_gpt2" $model -x 3 >"$work/hours.log" 2>&1
-    LD_PRELOAD=$work/fast_clock.so FAST_CLOCK=200000 timeout 60 "$build/train_gpt2" $model -x 40 -y 1 >"$work/hours.log" 2>&1
+    LD_PRELOAD=$work/fast_clock.so FAST_CLOCK=1000000 timeout 60 "$build/train_gpt2" $model -x 40 -y 1 >"$work/hours.log" 2>&1
     done_files=$(cd "$work/hours" && echo DONE_*) by_clock=$(grep '^saved' "$work/hours.log" | sed -n 's/.*model_0*\([1-9][0-9]*\).bin/\1/p')
     expected="DONE_00000003 $(printf 'DONE_%08d ' $(tail -3 <<<"$by_clock"))"
     [ "$(wc -l <<<"$by_clock")" -gt 4 ] && [ "$done_files " = "$expected" ]

@@ -23,6 +23,7 @@ struct Source {
     Model* model;
     StockStream train, val;
     SampleVerify* verify;  // NULL with --verify 0
+    bool says_left;        // that it is not done
     TokenText text;
     int num_steps, micro_steps;  // of the run; per optimizer step
     int step;                    // done
@@ -127,8 +128,19 @@ static void open_verification(Source* source) {
     check(source, sample_verify_start(&source->verify, shards, has_val ? 2 : 1, 0, 1));
 }
 
+// Told to end, it saves what it has; the run that goes on reads the rest.
+static void wait_until_verified(Source* source) {
+    check(source, sample_verify_wait(source->verify, stop_signal_seen));
+    int64_t left_bytes = sample_verify_left_bytes(source->verify);
+    if (left_bytes == 0 || stop_signal_seen() == 0 || source->says_left) { return; }
+    printf(
+        "told to end before all of the data is verified: %lld MiB are left, which a run that goes on reads\n",
+        (long long)left_bytes >> 20);
+    source->says_left = true;
+}
+
 void source_verify_data(Source* source) {
-    check(source, sample_verify_wait(source->verify));
+    wait_until_verified(source);
     sample_shards_write_contents(stock_stream_shards(&source->train), source->position + 1);
 }
 
@@ -251,7 +263,7 @@ double source_step(Source* source) {
     double loss = 0;
     for (int64_t i = 0; i < at; i++) { loss += (double)source->losses[i]; }
     source->position[0] = stock_stream_position(&source->train);
-    if (++source->step == source->num_steps) { check(source, sample_verify_wait(source->verify)); }
+    if (++source->step == source->num_steps) { wait_until_verified(source); }
     return loss / (double)num_rows;
 }
 
@@ -392,7 +404,7 @@ void source_restore(Source* source, const void* position, size_t num_bytes, int 
         source_die(source, why);
     }
     // Of llm.c's files it is known once they were read.
-    check(source, sample_verify_wait(source->verify));
+    wait_until_verified(source);
     int64_t num_ids = (int64_t)(num_bytes / sizeof(int64_t)) - 1;
     check(source, sample_shards_check_contents(shards, (const int64_t*)position + 1, num_ids));
     memcpy(source->position, position, position_bytes(source));

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "../base/hash.h"
+#include "../base/stop_signal.h"
 #include "session.h"
 
 enum { QUIET_WAIT_BYTES = 1 << 28 };  // what is read within a second or so needs no words
@@ -38,14 +39,34 @@ Status session_verify_start(Dynapipe* dp) {
     return sample_verify_start(&dp->verify, shards, num_shards, dp->transport.rank, dp->transport.num_ranks);
 }
 
-Status session_verify_wait(const Dynapipe* dp) {
+// Who is told to end has a minute or two, and the run that goes on reads it all again.
+static bool is_told(const Dynapipe* dp) {
+    return dp->stop_signal != 0 || (dp->watches_signals && stop_signal_seen() != 0);
+}
+
+static void say_left(Dynapipe* dp) {
     int64_t left_bytes = sample_verify_left_bytes(dp->verify);
-    if (left_bytes > QUIET_WAIT_BYTES && dp->transport.rank == 0) {
+    if (left_bytes == 0 || dp->transport.rank != 0 || dp->says_left) { return; }
+    printf(
+        "told to end before all of the data is verified: rank 0 has %lld MiB of its part left, which a run "
+        "that goes on reads\n",
+        (long long)left_bytes >> 20);
+    fflush(stdout);
+    dp->says_left = true;
+}
+
+Status session_verify_wait(Dynapipe* dp) {
+    int64_t left_bytes = sample_verify_left_bytes(dp->verify);
+    if (left_bytes > QUIET_WAIT_BYTES && dp->transport.rank == 0 && !is_told(dp)) {
         printf("waiting until the data is verified: rank 0 has %.1f GiB to read\n",
                (double)left_bytes / (1 << 30));
         fflush(stdout);
     }
-    return sample_verify_wait(dp->verify);
+    if (dp->stop_signal == 0) {
+        TRY(sample_verify_wait(dp->verify, dp->watches_signals ? stop_signal_seen : NULL));
+    }
+    if (is_told(dp)) { say_left(dp); }
+    return sample_verify_damage(dp->verify);
 }
 
 void session_verify_stop(Dynapipe* dp) {

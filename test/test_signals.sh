@@ -7,6 +7,8 @@ make_data 800 120
 launch=$PWD/dynapipe_plugin/mpirun.sh
 base="-i $work/data/train.bin -j $work/data/val.bin -e l2c32h2 -t 128 -d 1500 -v 0 -s 0 --robust off"
 newest() { printf '%08d' "$(find "$work/$1" -name 'DONE_*' | sed 's/.*_0*//' | sort -n | tail -1)"; }
+mpicc -shared -fPIC -O1 test/tools/fault_shim.c -o "$work/fault.so" -ldl
+for shim in stalled_disk fast_clock; do gcc -shared -fPIC -O1 test/tools/$shim.c -o "$work/$shim.so" -ldl; done
 left_over() { find "$work/$1" -name '*.tmp' | grep . || pgrep -f -- "-o $work/$1" | grep .; }
 # shellcheck disable=SC2086
 run all 2 $base --stages 2 -x 40 -o "$work/all"
@@ -51,12 +53,34 @@ stopped() {  # exit status, expected, signal said, name
     step=$(stopped_after SIGTERM validating)
     [ "$(grep -c '"validation":' "$work/validating/metrics.jsonl")" -le $((step + 1)) ] && ! grep -q 'val loss -*nan' "$work/validating.log"
     ok $? "a validation that breaks off is not logged: $(grep -c '"validation":' "$work/validating/metrics.jsonl") are, of $((step + 1))"
-    rm -rf "$DYNAPIPE_CACHE"
-    start '^data: ' measuring 2 $base --stages 2 -x 40000 -o "$work/measuring" --measure-seconds 1
-    kill -INT "$(ranks_of "$job" | tail -1)"
-    wait "$job"
-    [ $? -eq 130 ] && grep -q 'stopped by SIGINT before the first step of this run: nothing to save' "$work/measuring.log" && ! grep -q '^step' "$work/measuring.log"
+    # rank 1 tells itself, while it measures the model: between its lines "data:" and "measured"
+    LD_PRELOAD=$work/fault.so FAULT_AT=sums:16 FAULT_DO=int FAULT_RANK=1 FAULT_MARK=$work/mark DYNAPIPE_CACHE=$work/none \
+        run measuring 2 $base --stages 2 -x 40 -o "$work/measuring"
+    [ $? -eq 130 ] && [ -e "$work/mark" ] && grep -q 'stopped by SIGINT before the first step of this run: nothing to save' "$work/measuring.log" && ! grep -q '^step' "$work/measuring.log"
     ok $? "while the model is measured: $(grep 'stopped by' "$work/measuring.log")"
+    # 4 MiB of data on a disk that gives nothing before the run has said that it is saved
+    awk 'BEGIN {for (i = 0; i < 20; i++) {s = sprintf("%01000d", i); for (k = 0; k < 100; k++) printf "%s%s", k ? "" : "{\"inputs\": \"", s
+         print "\", \"targets\": \"b\"}"}}' >"$work/long.jsonl"
+    "$build/prepare_data" --val-fraction 0 --out "$work/long" "$work/long.jsonl" >"$work/long.log" 2>&1
+    for name in verifying verifying-stock; do
+        stalled="-i $work/long/train.bin -e l2c32h2 -t 128 -v 0 -s 0 -x 400000 -o $work/$name"
+        export LD_PRELOAD=$work/stalled_disk.so STALLED_DISK_GO=$work/$name.go
+        if [ $name = verifying ]; then
+            start '^step +2/' $name 2 $stalled -d 1500 --robust off --stages 2
+            kill -TERM "$(ranks_of "$job" | tail -1)"
+        else
+            timeout --foreground 120 "$build/train_gpt2" $stalled >"$work/$name.log" 2>&1 &
+            job=$!
+            await '^step +2/' "$work/$name.log"
+            pkill -TERM -P "$job"
+        fi
+        unset LD_PRELOAD
+        await '^stopped by' "$work/$name.log" && grep -qE '^told to end before all of the data is verified: .*[0-9] MiB' "$work/$name.log"
+        ok $? "$name: $(grep '^told to end' "$work/$name.log")"
+        touch "$work/$name.go"
+        wait "$job"
+        stopped $? 0 SIGTERM $name
+    done
     start '^step +2/' nowhere 2 $base --stages 2 -x 40000
     kill -TERM "$(ranks_of "$job" | tail -1)"
     wait "$job"
@@ -105,11 +129,10 @@ stopped() {  # exit status, expected, signal said, name
     run counted 2 $base --stages 2 -x 6 -o "$work/counted" -n 3
     [ "$(cd "$work/counted" && echo DONE_*)" = "DONE_00000003 DONE_00000006" ]
     ok $? "-n 3: $(cd "$work/counted" && echo DONE_*)"
-    # ten minutes in three thousandths of a second: the newest two by the clock and the last are left, and what was there before
-    gcc -shared -fPIC -O1 test/tools/fast_clock.c -o "$work/fast_clock.so" -ldl
+    # ten minutes in less than a thousandth of a second: the newest two by the clock and the last are left, and what was there before
     model="-i $work/data/train.bin -e l2c32h2 -t 64 -v 0 -s 0 -o $work/hours"
     "$build/train_gpt2" $model -x 3 >"$work/hours.log" 2>&1
-    LD_PRELOAD=$work/fast_clock.so FAST_CLOCK=200000 timeout 60 "$build/train_gpt2" $model -x 40 -y 1 >"$work/hours.log" 2>&1
+    LD_PRELOAD=$work/fast_clock.so FAST_CLOCK=1000000 timeout 60 "$build/train_gpt2" $model -x 40 -y 1 >"$work/hours.log" 2>&1
     done_files=$(cd "$work/hours" && echo DONE_*) by_clock=$(grep '^saved' "$work/hours.log" | sed -n 's/.*model_0*\([1-9][0-9]*\).bin/\1/p')
     expected="DONE_00000003 $(printf 'DONE_%08d ' $(tail -3 <<<"$by_clock"))"
     [ "$(wc -l <<<"$by_clock")" -gt 4 ] && [ "$done_files " = "$expected" ]

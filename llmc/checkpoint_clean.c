@@ -8,15 +8,34 @@
 
 typedef enum { FILE_OTHER, FILE_MARK, FILE_VALUES } FileKind;
 
+// Behind num_digits digits or, of a step beyond them, a longer number without zeros before it; NULL: not
+// there.
+static const char* skip_number(const char* text, size_t num_digits) {
+    size_t length = strspn(text, "0123456789");
+    bool is_printed = length == num_digits || (length > num_digits && text[0] != '0');
+    return is_printed ? text + length : NULL;
+}
+
+static const char* skip(const char* text, const char* word) {
+    return text != NULL && strncmp(text, word, strlen(word)) == 0 ? text + strlen(word) : NULL;
+}
+
 // *tail: behind the name of a checkpoint's file, "" or ".tmp".
 static FileKind kind_of(const char* name, const char** tail) {
-    int num_chars = 0;
-    (void)sscanf(name, "DONE_%*8[0-9]%n", &num_chars);
-    FileKind kind = num_chars > 0 ? FILE_MARK : FILE_VALUES;
-    if (num_chars == 0) { (void)sscanf(name, "model_%*8[0-9].bin%n", &num_chars); }
-    if (num_chars == 0) { (void)sscanf(name, "state_%*8[0-9]_%*5[0-9].bin%n", &num_chars); }
-    *tail = name + num_chars;
-    return num_chars > 0 ? kind : FILE_OTHER;
+    enum { STEP_DIGITS = 8, RANK_DIGITS = 5 };
+    const char* at;
+    if ((at = skip(name, "DONE_")) != NULL) {
+        *tail = skip_number(at, STEP_DIGITS);
+        return *tail != NULL ? FILE_MARK : FILE_OTHER;
+    }
+    if ((at = skip(name, "model_")) != NULL) {
+        at = skip_number(at, STEP_DIGITS);
+    } else if ((at = skip(name, "state_")) != NULL) {
+        at = skip(skip_number(at, STEP_DIGITS), "_");
+        if (at != NULL) { at = skip_number(at, RANK_DIGITS); }
+    }
+    *tail = skip(at, ".bin");
+    return *tail != NULL ? FILE_VALUES : FILE_OTHER;
 }
 
 // Removes files of that kind that end in `tail`; returns how many.

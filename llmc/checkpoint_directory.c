@@ -41,16 +41,23 @@ static int ascending(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
+// -1: no mark, or not the one that this step would be given (DONE_7).
+static int step_of_mark(const char* name) {
+    int step;
+    char mark[32];
+    if (sscanf(name, "DONE_%9d", &step) != 1 || step < 0) { return -1; }
+    snprintf(mark, sizeof mark, "DONE_%08d", step);
+    return strcmp(name, mark) == 0 ? step : -1;
+}
+
 int checkpoint_list_done(const char* directory, int** out) {
     int num_steps = 0, num_allocated = 0;
     *out = NULL;
     DIR* dir = opendir(directory);
     if (dir == NULL) { return 0; }
     for (const struct dirent* entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
-        int step, num_chars = 0;
-        bool is_done = sscanf(entry->d_name, "DONE_%9d%n", &step, &num_chars) == 1 && step >= 0 &&
-                       entry->d_name[num_chars] == '\0';
-        if (!is_done) { continue; }
+        int step = step_of_mark(entry->d_name);
+        if (step < 0) { continue; }
         if (num_steps == num_allocated) {
             num_allocated = 2 * num_allocated + 16;
             int* longer = realloc(*out, sizeof **out * (size_t)num_allocated);

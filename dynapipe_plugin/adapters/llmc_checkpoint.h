@@ -1,12 +1,13 @@
 /*
-llmc_checkpoint.h -- the files of a checkpoint, as llmc_checkpoint.c writes and llmc_resume.c reads them.
+llmc_checkpoint.h -- the files of a checkpoint, as llmc_checkpoint.c writes and llmc_resume.c reads them;
+llmc_steps.c: which there are.
 
 State file: 256 int32 (magic 20240527, version 1, processes 1, rank 0, has master weights, loader shuffles
 0, [10] step, [20..23] two uint64 states of the model's random numbers, [200..239] the first 40 of its model
 file's), then float32 m, v and maybe master weights. Behind them, where llm.c does not look, the run's record:
-8 bytes "llmcrun2", uint64 bytes of the position in the data, uint64 0 (bytes of settings, which this
-repository's own trainers have there), uint64 FNV-1a hash of both, and the position. Both files' headers end
-with a seal (llmc_seal.h), where the tree's model file begins with 256 ints.
+8 bytes "llmcrun3", uint64 bytes of the position in the data, uint64 0 (bytes of settings, which this
+repository's own trainers have there), uint64 FNV-1a hash of both numbers and the position, and the position.
+Both files' headers end with a seal (llmc_seal.h), where the tree's model file begins with 256 ints.
 */
 #pragma once
 
@@ -24,12 +25,19 @@ typedef struct {
     char magic[8];
     uint64_t position_bytes, settings_bytes, hash;
 } LlmcRecord;
-#define LLMC_RECORD_MAGIC "llmcrun2"
+#define LLMC_RECORD_MAGIC "llmcrun3"
 
-static inline uint64_t llmc_record_hash(const uint8_t* bytes, size_t num_bytes) {
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < num_bytes; i++) { hash = (hash ^ bytes[i]) * 0x100000001b3u; }
+static inline uint64_t llmc_fnv1a(uint64_t hash, const void* bytes, size_t num_bytes) {
+    const uint8_t* at = (const uint8_t*)bytes;
+    for (size_t i = 0; i < num_bytes; i++) { hash = (hash ^ at[i]) * 0x100000001b3u; }
     return hash;
+}
+
+// Of both lengths and the position.
+static inline uint64_t llmc_record_hash(const LlmcRecord* record, const void* position) {
+    uint64_t hash = llmc_fnv1a(0xcbf29ce484222325u, &record->position_bytes, sizeof record->position_bytes);
+    hash = llmc_fnv1a(hash, &record->settings_bytes, sizeof record->settings_bytes);
+    return llmc_fnv1a(hash, position, record->position_bytes);
 }
 
 typedef struct {

@@ -149,7 +149,7 @@ static Status restore_position(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* 
     Status status;
     if (left <= 0 || memcmp(record.magic, LLMC_RECORD_MAGIC, sizeof record.magic) != 0 ||
         record.position_bytes != (uint64_t)left || record.settings_bytes != 0 ||
-        record.hash != llmc_record_hash(position, (size_t)left)) {
+        record.hash != llmc_record_hash(&record, position)) {
         status = FAIL(STATUS_BAD_FORMAT,
                       "%s: no position in the data, or a damaged one ---> begin with its model file, without "
                       "resuming",

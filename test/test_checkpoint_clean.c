@@ -14,7 +14,8 @@ static const char* const saved[] = {"DONE_00000002",
                                     "model_00000002.bin",
                                     "model_00000003.bin",
                                     "state_00000002_00000.bin",
-                                    "state_12345678_00003.bin"};
+                                    "state_12345678_00003.bin",
+                                    "model_123456789.bin"};
 static const char* const others[] = {"main.log",
                                      "x.tmp",
                                      "model.bin",
@@ -24,7 +25,14 @@ static const char* const others[] = {"main.log",
                                      "model_00000002.bin.tmp.gz",
                                      "state_00000002.bin",
                                      "DONE_00000002.tmp2",
-                                     "DONE_"};
+                                     "DONE_",
+                                     "DONE_7",  // names that no step is given
+                                     "DONE_+0000007",
+                                     "DONE_ 0000007",
+                                     "DONE_000000007",
+                                     "model_7.bin",
+                                     "model_000000007.bin",
+                                     "state_00000007_0.bin"};
 enum {
     UNFINISHED = sizeof unfinished / sizeof *unfinished,
     SAVED = sizeof saved / sizeof *saved,
@@ -66,6 +74,17 @@ static void what_was_never_renamed_goes(void) {
     CHECK_EQ(checkpoint_remove_leftovers("/nowhere/at/all"), 0);
 }
 
+static void a_mark_is_of_the_step_that_it_names(void) {
+    make(saved, SAVED);
+    make(others, OTHERS);
+    int* steps;
+    CHECK_EQ(checkpoint_list_done(directory, &steps), 2);
+    CHECK_EQ(steps[0], 2);
+    CHECK_EQ(steps[1], 12345678);
+    free(steps);
+    CHECK(!checkpoint_has_done(directory, 7));
+}
+
 static void an_earlier_runs_checkpoints_go(void) {
     make(unfinished, UNFINISHED);
     CHECK_EQ(checkpoint_remove_all(directory), 2);  // that were marked
@@ -78,6 +97,7 @@ static void an_earlier_runs_checkpoints_go(void) {
 int main(void) {
     if (mkdtemp(directory) == NULL) { return 1; }
     RUN(what_was_never_renamed_goes);
+    RUN(a_mark_is_of_the_step_that_it_names);
     RUN(an_earlier_runs_checkpoints_go);
     for (int i = 0; i < UNFINISHED + OTHERS; i++) {
         char path[256];

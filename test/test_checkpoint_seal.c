@@ -332,6 +332,19 @@ static void foreign_record_is_refused(void) {
     remove_checkpoint(50);
 }
 
+// A byte of the position becomes one of the settings: all of the record's texts is there, and in its order.
+static void a_moved_border_is_refused(void) {
+    Saved saved = usual(&gpt2_config);
+    save(&saved, &layouts[0]);
+    uint64_t num_position = strlen(saved.position), num_settings = strlen(saved.settings);
+    const char* path = path_of(CHECKPOINT_STATE_FILE, STEP);
+    long at = (long)(length_of(path) - (int64_t)(num_position + num_settings + 24));
+    const uint64_t moved[2] = {num_position - 1, num_settings + 1};
+    edit(path, at, moved, sizeof moved);
+    must_say(load(&saved, &layouts[0]), "the run's record is damaged");
+    remove_checkpoint(STEP);
+}
+
 static void other_lengths_are_refused(void) {
     Saved saved = usual(&gpt2_config);
     for (int name = 0; name < 2; name++) {
@@ -467,6 +480,7 @@ int main(int argc, char** argv) {
     RUN(every_flipped_bit_is_refused);
     RUN(moved_values_are_refused);
     RUN(foreign_record_is_refused);
+    RUN(a_moved_border_is_refused);
     RUN(other_lengths_are_refused);
     RUN(foreign_parts_are_refused);
     RUN(edited_headers_are_refused);

@@ -45,8 +45,9 @@ fi
 
 # Everything that parses, in an archive: a target is linked with what it needs, since whatever is linked costs time in each execution.
 sources=$(ls dynapipe_plugin/base/*.c dynapipe_plugin/plan/*.c dynapipe_plugin/run/session_options.c dynapipe_plugin/run/session_noise.c \
+    dynapipe_plugin/run/session_settings.c dynapipe_plugin/adapters/llmc_seal.c dynapipe_plugin/adapters/llmc_steps.c trainer/logger.c \
     dynapipe_plugin/run/trace.c dynapipe_plugin/run/trace_noise.c dynapipe_plugin/measure/measure_kept.c dataloader/*.c dataloader/tokenizer/hf_*.c tool/*.c \
-    llmc/*.c llmc/cpu/*.c test/fuzz/memory_files.c)
+    llmc/*.c llmc/cpu/*.c test/fuzz/memory_*.c)
 object_of() { echo "$objects_at/${1//\//_}.o"; }
 build_lib() {
     local source object
@@ -58,7 +59,7 @@ build_lib() {
     for source in $sources; do object_of "$source"; done | xargs ar rcs "$objects_at/parsers.new" && mv "$objects_at/parsers.new" "$objects_at/parsers.a"
 }
 # shellcheck disable=SC2012
-newest_header=$(find dynapipe_plugin dataloader tool llmc test/fuzz/memory_files.h -name '*.h' -printf '%T@ %p\n' | sort -n | tail -1 | cut -d' ' -f2)
+newest_header=$(find dynapipe_plugin dataloader tool llmc trainer test/fuzz -name '*.h' -printf '%T@ %p\n' | sort -n | tail -1 | cut -d' ' -f2)
 exec 9>"$out/lock"  # of several of these at once, one builds
 if ! { flock 9 && build_lib; } >"$out/log/build.log" 2>&1; then
     tail -20 "$out/log/build.log"
@@ -68,7 +69,7 @@ fi
 exec 9>&-
 
 # Calls that open and read files find those of test/fuzz/memory_files.h.
-wrapped=$(sed -n 's/^WRAP(\([a-z]*\)).*/-Wl,--wrap=\1/p' test/fuzz/memory_files.c)
+wrapped=$(sed -n 's/^WRAP(\([a-z]*\)).*/-Wl,--wrap=\1/p' test/fuzz/memory_*.c)
 build_target() {
     # shellcheck disable=SC2086
     clang $flags -fsanitize=fuzzer $wrapped "test/fuzz/fuzz_$1.c" "$objects_at/parsers.a" -lpcre2-8 -ljansson -lopenblas -fopenmp -lm -lpthread \

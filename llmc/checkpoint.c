@@ -43,14 +43,26 @@ static int64_t body_begin(CheckpointBody body, const ModelConfig* config) {
 
 // --- from device to file and back, a piece at a time -----------------------------------------------------
 
-enum { PIECE_VALUES = 1 << 20 };
+enum { PIECE_VALUES = 1 << 20 };  // at most
 
 typedef struct {
-    float values[PIECE_VALUES];
-    uint16_t halves[PIECE_VALUES];  // as a version 5 file has them
+    float* values;
+    uint16_t* halves;  // as a version 5 file has them
 } Piece;
 
-static void piece_download(Piece* piece, CheckpointBody body, const Model* model, const void* values,
+// For pieces of a slice of so many values.
+static Piece piece_alloc(int64_t num_values) {
+    size_t most = (size_t)(num_values < PIECE_VALUES ? num_values : PIECE_VALUES);
+    return (Piece){llmc_alloc(most * sizeof(float), "values of a file"),
+                   llmc_alloc(most * sizeof(uint16_t), "values of a file")};
+}
+
+static void piece_free(const Piece* piece) {
+    free(piece->values);
+    free(piece->halves);
+}
+
+static void piece_download(const Piece* piece, CheckpointBody body, const Model* model, const void* values,
                            int64_t at, int64_t num_values) {
     if (body == CHECKPOINT_PARAMS) {
         device_values_download(model->ops, piece->values, (const floatX*)values + at, (size_t)num_values);
@@ -87,7 +99,7 @@ static int64_t body_byte(const Body* body, int64_t first) {
     return HEADER_BYTES + body->bytes_per_value * (body->begin + first);
 }
 
-static bool piece_write(Piece* piece, Body* body, int64_t first, int64_t num_values, char* error) {
+static bool piece_write(const Piece* piece, Body* body, int64_t first, int64_t num_values, char* error) {
     const void* values = piece->values;
     if (body->bytes_per_value == 2) {
         for (int64_t i = 0; i < num_values; i++) { piece->halves[i] = floatx_bf16_bits(piece->values[i]); }
@@ -98,7 +110,7 @@ static bool piece_write(Piece* piece, Body* body, int64_t first, int64_t num_val
                                  body_byte(body, first), error);
 }
 
-static bool piece_read(Piece* piece, const Body* body, int64_t first, int64_t num_values, char* error) {
+static bool piece_read(const Piece* piece, const Body* body, int64_t first, int64_t num_values, char* error) {
     void* values = body->bytes_per_value == 4 ? (void*)piece->values : piece->halves;
     if (!checkpoint_file_read(&body->file, values, body->bytes_per_value * num_values, body_byte(body, first),
                               error)) {
@@ -191,17 +203,17 @@ bool checkpoint_write(const char* path, CheckpointBody body, const Model* model,
                 .begin = body_begin(body, &model->config),
                 .sum = sum};
     if (!checkpoint_file_open_tmp(&out.file, path, error)) { return false; }
-    Piece* piece = llmc_alloc(sizeof *piece, "values to save");
+    Piece piece = piece_alloc(end - begin);
     bool ok = true;
     Run run;
     for (int idx = 0; ok && next_run(&run, model, begin, end, false, &idx);) {
         Run part = {.begin = run.begin, .file_offset = run.file_offset};
         while (ok && next_piece(&part, &run)) {
-            piece_download(piece, body, model, values, part.begin - begin, part.num_values);
-            ok = piece_write(piece, &out, part.file_offset, part.num_values, error);
+            piece_download(&piece, body, model, values, part.begin - begin, part.num_values);
+            ok = piece_write(&piece, &out, part.file_offset, part.num_values, error);
         }
     }
-    free(piece);
+    piece_free(&piece);
     return ok && checkpoint_file_sync(&out.file, error);
 }
 
@@ -342,8 +354,8 @@ static bool check_finite(const char* path, const Model* model, const float* valu
     return true;
 }
 
-static bool read_run(const Body* in, Piece* piece, CheckpointBody body, const Model* model, void* values,
-                     int64_t begin, const Run* run, char* error) {
+static bool read_run(const Body* in, const Piece* piece, CheckpointBody body, const Model* model,
+                     void* values, int64_t begin, const Run* run, char* error) {
     Run part = {.begin = run->begin, .file_offset = run->file_offset};
     while (next_piece(&part, run)) {
         if (!piece_read(piece, in, part.file_offset, part.num_values, error) ||
@@ -360,16 +372,16 @@ bool checkpoint_read(const char* path, CheckpointBody body, const Model* model, 
                      int64_t end, uint64_t* sum, char* error) {
     Body in = {.sum = NULL};
     if (!open_body(&in, path, body, &model->config, error)) { return false; }
-    Piece* piece = llmc_alloc(sizeof *piece, "values to load");
+    Piece piece = piece_alloc(end - begin);
     bool ok = true;
     Run run;
     for (int copies = 0; copies < 2; copies++) {
         in.sum = copies ? NULL : sum;
         for (int idx = 0; ok && next_run(&run, model, begin, end, copies, &idx);) {
-            ok = read_run(&in, piece, body, model, values, begin, &run, error);
+            ok = read_run(&in, &piece, body, model, values, begin, &run, error);
         }
     }
-    free(piece);
+    piece_free(&piece);
     checkpoint_file_close(&in.file);
     return ok;
 }

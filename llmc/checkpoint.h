@@ -24,8 +24,8 @@ magic 20240326, version, maxT, V, L, NH, C, Vp, zeros, and 16 tensors in the ord
 writes the version of its floatX and reads both. State file (llm.c's, of a single process): 256 int32 (magic
 20240527, version 1, processes 1, rank 0, has master weights, loader shuffles 0, [10] step, [200..239] the
 first 40 of its model file's, zeros), float32 m, float32 v, and float32 master weights where floatX is bf16,
-all in the model file's order. Behind them, where llm.c does not look: 8 bytes "llmcrun2", uint64 bytes of the
-position, uint64 bytes of the settings, uint64 FNV-1a hash of both, and both.
+all in the model file's order. Behind them, where llm.c does not look: 8 bytes "llmcrun3", uint64 bytes of the
+position, uint64 bytes of the settings, uint64 FNV-1a hash of both numbers and both texts, and both texts.
 
 `values` are memory of the device: floatX for CHECKPOINT_PARAMS, float32 for the others.
 */

@@ -8,9 +8,9 @@
 typedef struct {
     char magic[8];
     uint64_t position_bytes, settings_bytes;
-    uint64_t hash;  // FNV-1a of position and settings
+    uint64_t hash;  // FNV-1a of both numbers, position and settings
 } RecordHeader;
-static const char MAGIC[8] = {'l', 'l', 'm', 'c', 'r', 'u', 'n', '2'};
+static const char MAGIC[8] = {'l', 'l', 'm', 'c', 'r', 'u', 'n', '3'};
 
 static uint64_t fnv1a(uint64_t hash, const void* bytes, size_t num_bytes) {
     const uint8_t* at = bytes;
@@ -18,9 +18,11 @@ static uint64_t fnv1a(uint64_t hash, const void* bytes, size_t num_bytes) {
     return hash;
 }
 
-static uint64_t hash_of(const void* position, size_t position_bytes, const void* settings,
-                        size_t settings_bytes) {
-    return fnv1a(fnv1a(0xcbf29ce484222325u, position, position_bytes), settings, settings_bytes);
+// With the numbers: bytes that move from one text to the other are told.
+static uint64_t hash_of(const RecordHeader* about, const void* position, const void* settings) {
+    uint64_t hash = fnv1a(0xcbf29ce484222325u, &about->position_bytes, sizeof about->position_bytes);
+    hash = fnv1a(hash, &about->settings_bytes, sizeof about->settings_bytes);
+    return fnv1a(fnv1a(hash, position, about->position_bytes), settings, about->settings_bytes);
 }
 
 static size_t settings_bytes(const CheckpointRun* run) {
@@ -38,7 +40,7 @@ static void add_hash(uint64_t* sum, int64_t first, uint64_t hash) {
 bool checkpoint_record_write(CheckpointFile* file, const CheckpointRun* run, int64_t at, int64_t first,
                              uint64_t* sum, char* error) {
     RecordHeader about = {.position_bytes = run->position_bytes, .settings_bytes = settings_bytes(run)};
-    about.hash = hash_of(run->position, run->position_bytes, run->settings, settings_bytes(run));
+    about.hash = hash_of(&about, run->position, run->settings);
     memcpy(about.magic, MAGIC, sizeof about.magic);
     add_hash(sum, first, about.hash);
     int64_t behind = at + (int64_t)sizeof about, behind_position = behind + (int64_t)run->position_bytes;
@@ -63,9 +65,7 @@ static bool read_texts(CheckpointRun* out, const CheckpointFile* file, const Rec
         return false;
     }
     out->position_bytes = about->position_bytes;
-    uint64_t hash =
-        hash_of(out->position, about->position_bytes, out->settings, (size_t)about->settings_bytes);
-    return hash == about->hash ||
+    return hash_of(about, out->position, out->settings) == about->hash ||
            llmc_fail(error, "%s: the run's record is damaged (hash) ---> use another checkpoint", path);
 }
 

@@ -338,16 +338,29 @@ static void records_of_other_versions_are_refused(void) {
     save(&saved, &layouts[0]);
     const char* path = path_of(CHECKPOINT_STATE_FILE, STEP);
     long at = (long)(length_of(path) - (int64_t)(32 + strlen(saved.position) + strlen(saved.settings)));
-    for (const char* version = "13\n"; *version != '\0'; version++) {
+    for (const char* version = "12\n"; *version != '\0'; version++) {
         CheckpointRun run;
         edit(path, at + 7, version, 1);
         must_say(checkpoint_read_run(&run, path, saved.config, NULL, error),
                  "the run's record is of another version of this trainer ('");
     }
-    must_say(false, "('?', this one reads '2') ---> ");
+    must_say(false, "('?', this one reads '3') ---> ");
     CheckpointRun run;
     edit(path, at, "x", 1);  // not ours
     CHECK(checkpoint_read_run(&run, path, saved.config, NULL, error) && run.position == NULL);
+    remove_checkpoint(STEP);
+}
+
+// A byte of the position becomes one of the settings: all of the record's texts is there, and in its order.
+static void a_moved_border_is_refused(void) {
+    Saved saved = usual(&gpt2_config);
+    save(&saved, &layouts[0]);
+    uint64_t num_position = strlen(saved.position), num_settings = strlen(saved.settings);
+    const char* path = path_of(CHECKPOINT_STATE_FILE, STEP);
+    long at = (long)(length_of(path) - (int64_t)(num_position + num_settings + 24));
+    const uint64_t moved[2] = {num_position - 1, num_settings + 1};
+    edit(path, at, moved, sizeof moved);
+    must_say(load(&saved, &layouts[0]), "the run's record is damaged");
     remove_checkpoint(STEP);
 }
 
@@ -470,6 +483,7 @@ int main(int argc, char** argv) {
     RUN(moved_values_are_refused);
     RUN(foreign_record_is_refused);
     RUN(records_of_other_versions_are_refused);
+    RUN(a_moved_border_is_refused);
     RUN(other_lengths_are_refused);
     RUN(foreign_parts_are_refused);
     RUN(edited_headers_are_refused);

@@ -35,6 +35,7 @@ static void both_values_are_said(void) {
         {"-l=1", "-l=2", "warning: -l is 2, saved with 1\n", 1},
         {"a=1\nb=1\n", "a=2\nb=2\n", "warning: a is 2, saved with 1\nwarning: b is 2, saved with 1\n", 2},
         {"no line of ours", "-l=1\n", "", 0},
+        {"-l=\033[2J\xff\n", "-l=2\n", "warning: -l is 2, saved with \\x1b[2J\\xff\n", 1},  // not ours
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char* said = differences(cases[i].saved, cases[i].now, cases[i].count);

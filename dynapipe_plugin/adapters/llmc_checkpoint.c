@@ -1,6 +1,5 @@
 // llmc_checkpoint.c -- llm.c's checkpoints by all ranks together: rank 0 makes the files, each rank writes
 // its slice, rank 0 seals and renames them when all succeeded.
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -10,38 +9,6 @@
 #include "../base/file_io.h"
 #include "../base/file_part.h"
 #include "llmc_checkpoint.h"
-
-// --- which steps there are -------------------------------------------------------------------------------
-
-// The next step that is marked done, of an open folder; -1: no more.
-static int32_t next_done(DIR* dir) {
-    for (const struct dirent* entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
-        int step, num_chars = 0;
-        bool is_done =
-            sscanf(entry->d_name, "DONE_%9d%n", &step, &num_chars) == 1 && entry->d_name[num_chars] == '\0';
-        if (is_done && step >= 0) { return step; }
-    }
-    return -1;
-}
-
-int32_t dynapipe_llmc_done_before(const char* directory, int32_t below) {
-    int32_t newest = -1;
-    DIR* dir = opendir(directory);
-    if (dir == NULL) { return -1; }
-    for (int32_t step = next_done(dir); step >= 0; step = next_done(dir)) {
-        if (step < below && step > newest) { newest = step; }
-    }
-    closedir(dir);
-    return newest;
-}
-
-void dynapipe_llmc_unmark_later(const char* directory, int32_t step) {
-    for (int32_t later = dynapipe_llmc_done_before(directory, INT32_MAX); later > step;
-         later = dynapipe_llmc_done_before(directory, later)) {
-        LlmcPaths paths = llmc_paths_of(directory, later);
-        unlink(paths.done);
-    }
-}
 
 // --- sums ------------------------------------------------------------------------------------------------
 
@@ -211,13 +178,6 @@ static bool all_succeeded(DynapipeLlmc* run, Status status, const char* what) {
 static void drop_tmp(const char* path) {
     char tmp[LLMC_PATH_CHARS + 8];
     unlink(tmp_of(tmp, path));
-}
-
-void dynapipe_llmc_remove(const char* directory, int32_t step) {
-    LlmcPaths paths = llmc_paths_of(directory, step);
-    unlink(paths.done);
-    unlink(paths.state);
-    unlink(paths.model);
 }
 
 static bool save(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* c, const LlmcPaths* paths, int32_t step) {

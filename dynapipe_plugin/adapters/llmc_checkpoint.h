@@ -1,5 +1,6 @@
 /*
-llmc_checkpoint.h -- the files of a checkpoint, as llmc_checkpoint.c writes and llmc_resume.c reads them.
+llmc_checkpoint.h -- the files of a checkpoint, as llmc_checkpoint.c writes and llmc_resume.c reads them;
+llmc_steps.c: which there are.
 
 State file: 256 int32 (magic 20240527, version 1, processes 1, rank 0, has master weights, loader shuffles
 0, [10] step, [20..23] two uint64 states of the model's random numbers, [200..239] the first 40 of its model

@@ -1,9 +1,9 @@
 /*
 llmc_record.h -- a run's record, behind the values of a state file, where llm.c does not look.
 
-8 bytes "llmcrun2", uint64 bytes of the position in the data, uint64 bytes of settings (text; this
-repository's own trainers have some there, adapters none and skip them), uint64 FNV-1a hash of both; then
-both. The same as llmc/checkpoint_record.h; test_llmc_seal.c compares them.
+8 bytes "llmcrun3", uint64 bytes of the position in the data, uint64 bytes of settings (text; this
+repository's own trainers have some there, adapters none and skip them), uint64 FNV-1a hash of both
+numbers and both texts; then both. The same as llmc/checkpoint_record.h; test_llmc_seal.c compares them.
 */
 #pragma once
 

@@ -40,14 +40,18 @@ const char* settings_find(const char* settings, const char* name, size_t* num_ch
     return find(settings, name, strlen(name), num_chars);
 }
 
+// As they are said: files hold what they like.
+static char* shown(char out[VALUE_CHARS], const char* text, size_t num_chars) {
+    if (num_chars == 0) { return strcpy(out, "not given"); }
+    return printable_bytes(out, VALUE_CHARS, text, num_chars);
+}
+
 // In one piece, so that what others print meanwhile stands before or behind it.
 static void print_difference(FILE* out, const char* name, size_t name_chars, const char* value,
                              size_t num_chars, const char* before, size_t num_before) {
-    static const char NONE[] = "not given";
-    if (num_chars == 0) { value = NONE, num_chars = sizeof NONE - 1; }
-    if (num_before == 0) { before = NONE, num_before = sizeof NONE - 1; }
-    fprintf(out, "warning: %.*s is %.*s, saved with %.*s\n", (int)name_chars, name, (int)num_chars, value,
-            (int)num_before, before);
+    char texts[3][VALUE_CHARS];
+    fprintf(out, "warning: %s is %s, saved with %s\n", shown(texts[0], name, name_chars),
+            shown(texts[1], value, num_chars), shown(texts[2], before, num_before));
 }
 
 int settings_print_differences(FILE* out, const char* saved, const char* now) {

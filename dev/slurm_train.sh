@@ -41,11 +41,11 @@ if compgen -G "$out/DONE_*" >/dev/null; then resume='-y 1'; fi
 $launch "$@" $resume &
 step=$!
 [ -z "$told" ] || kill -USR1 "$step" 2>/dev/null
-while :; do
-    wait "$step"  # ends for a signal, too
-    status=$?
-    kill -0 "$step" 2>/dev/null || break
-done
+# No `wait` yet: where they end while a signal interrupts it, bash gives the status of the signal, or waits for ever.
+exec {never}<> <(:)
+while kill -0 "$step" 2>/dev/null; do read -rt 0.2 -u "$never"; done
+wait "$step"
+status=$?
 
 # Status 0 and told: ended early, or finished at that moment; then the next job has nothing to do and says so.
 if [ $status -eq 0 ] && [ -n "$told" ]; then

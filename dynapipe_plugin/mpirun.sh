@@ -89,11 +89,11 @@ set -m                         # a process group of its own: Ctrl-C is for this 
 DYNAPIPE_MPIRUN=$$ "${MPIRUN:-mpirun}" "$@" &
 mpirun=$!
 [ -z "$signal" ] || tell
-while :; do
-    wait "$mpirun"  # ends for a signal, too
-    status=$?
-    kill -0 "$mpirun" 2>/dev/null || break
-done
+# No `wait` yet: where mpirun ends while a signal interrupts it, bash gives the status of the signal, or waits for ever.
+exec {never}<> <(:)
+while kill -0 "$mpirun" 2>/dev/null; do read -rt 0.2 -u "$never"; done
+wait "$mpirun"
+status=$?
 
 # Its ranks notice that mpirun is gone, most often at once.
 for _ in $(seq 50); do

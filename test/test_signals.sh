@@ -81,7 +81,7 @@ stopped() {  # exit status, expected, signal said, name
     segments=$(grep -ho '/dev/shm/vader_segment[^ ]*' "/proc/$(pgrep -P "$mpirun" | head -1)/maps" | sort -u)
     kill -KILL "$mpirun"
     wait "$job"
-    [ $? -eq 137 ] && ! left_over killed && [ -z "$segments" ] || ! ls $segments "${TMPDIR:-/tmp}/ompi.$(uname -n | cut -d. -f1).$(id -u)/pid.$mpirun" 2>/dev/null | grep .
+    [ $? -eq 137 ] && ! left_over killed && { [ -z "$segments" ] || ! ls $segments "${TMPDIR:-/tmp}/ompi.$(uname -n | cut -d. -f1).$(id -u)/pid.$mpirun" 2>/dev/null | grep .; }
     ok $? "mpirun.sh, mpirun killed: no rank and none of $(wc -w <<<"$segments") pieces of shared memory is left"
 
     # --- one process, T5, the clock -----------------------------------------------------------------------------

@@ -55,7 +55,7 @@ static const FlagSpec specs[] = {
     {"--export-hf", FLAG_STRING, FIELD(export_dir), NULL,      0, 0,        "DIR: at the end, write the model as Hugging Face's transformers loads it (-x 0: no training)"},
     {"--verify",    FLAG_INT,    FIELD(verify),     "1",       0, 1,        "0|1: 0 takes checkpoints and data without comparing their sums with those that were saved"},
 #ifdef LLMC_CUDA
-    {"--log-kernels", FLAG_STRING, FIELD(log_kernels), NULL,   0, 0,        "FILE: add a line for each distinct matrix product, which algorithm of cuBLASLt serves it; 1: to standard output"},
+    {"--log-kernels", FLAG_STRING, FIELD(log_kernels), NULL,   0, 0,        "FILE: add a line for each distinct matrix product, which algorithm and kernels of cuBLASLt serve it; 1: to standard output"},
 #endif
 };
 // clang-format on

@@ -58,15 +58,6 @@ static int ascending(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-// -1: no mark, or not the one that this step would be given (DONE_7).
-static int step_of_mark(const char* name) {
-    int step;
-    char mark[32];
-    if (sscanf(name, "DONE_%9d", &step) != 1 || step < 0) { return -1; }
-    snprintf(mark, sizeof mark, "DONE_%08d", step);
-    return strcmp(name, mark) == 0 ? step : -1;
-}
-
 int checkpoint_list_done(const char* directory, int** out) {
     int num_steps = 0, num_allocated = 0;
     *out = NULL;

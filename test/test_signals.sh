@@ -155,10 +155,11 @@ stopped() {  # exit status, expected, signal said, name
     [[ $done_files == "${expected}DONE_"*" DONE_$(printf %08d $steps)" ]] && [ "$(wc -w <<<"$done_files")" -le 7 ] && [ -e "$work/hours.hf/config.json" ]
     ok $? "and the next piece forgets and exports: left are $done_files"
     # a signal during the last step, which takes a while: all is complete
-    model="-i $work/data/train.bin -e l4c128h4 -t 1024 -b 8 -x 2 -v 1 -s 1"
+    model="-i $work/data/train.bin -e l4c128h4 -t 1024 -b 16 -x 2 -v 1 -s 1"
     (set -m; exec timeout --foreground 60 "$build/train_gpt2" $model -o "$work/last" --export-hf "$work/last.hf" >"$work/last.log" 2>&1) &
     job=$!
     await '^step +1/2' "$work/last.log"
+    sleep 0.3  # into the second
     pkill -USR1 -P "$job"
     wait "$job"
     [ $? -eq 0 ] && grep -q '^SIGUSR1 after the last step: the run is complete' "$work/last.log" && [ -e "$work/last/DONE_00000002" ] && [ -e "$work/last.hf/config.json" ]

@@ -163,6 +163,37 @@ static bool open_logs(Trainer* t, char* error) {
     return logger_open(&t->logger, directory, error);
 }
 
+void trainer_open_output(Trainer* t) {
+    char error[LLMC_ERROR_CHARS] = "";
+    const TrainFlags* flags = &t->flags;
+    bool ok = true;
+    t->export_lock = -1;
+    if (flags->resume && flags->overwrite) {
+        source_die(t->source,
+                   "-y and --overwrite 1: to go on from the earlier run, or to take its place? ---> give "
+                   "one of the two");
+    }
+    if (source_is_main(t->source)) {
+        ok = open_export(t, error);
+        ok = ok && (flags->output_dir == NULL || (open_logs(t, error) && check_earlier_run(t, error)));
+        if (ok && flags->output_dir != NULL) { remove_leftovers(flags->output_dir); }
+    }
+    agree(t, ok, error);
+}
+
+// --- beginning ---------------------------------------------------------------------------------------------
+
+static bool begin_logs(Trainer* t, bool is_new, char* error) {
+    const char* directory = t->flags.output_dir;
+    char metrics[CHECKPOINT_PATH_CHARS];
+    if (!is_new) { return logger_cut(&t->logger, t->step, error); }
+    t->replaces_earlier = t->flags.overwrite != 0;
+    if (t->replaces_earlier && !keep_logs(directory, error)) { return false; }
+    log_path(metrics, directory, 1, "");
+    unlink(metrics);
+    return logger_cut(&t->logger, -1, error);
+}
+
 // All ranks write their parts of checkpoints there. A file that the main rank makes, and what others see of
 // it: known now, not when the first checkpoint fails.
 static void check_shared(Trainer* t) {
@@ -182,40 +213,10 @@ static void check_shared(Trainer* t) {
     source_die(t->source, why);
 }
 
-void trainer_open_output(Trainer* t) {
-    char error[LLMC_ERROR_CHARS] = "";
-    const TrainFlags* flags = &t->flags;
-    bool ok = true;
-    t->export_lock = -1;
-    if (flags->resume && flags->overwrite) {
-        source_die(t->source,
-                   "-y and --overwrite 1: to go on from the earlier run, or to take its place? ---> give "
-                   "one of the two");
-    }
-    if (source_is_main(t->source)) {
-        ok = open_export(t, error);
-        ok = ok && (flags->output_dir == NULL || (open_logs(t, error) && check_earlier_run(t, error)));
-        if (ok && flags->output_dir != NULL) { remove_leftovers(flags->output_dir); }
-    }
-    agree(t, ok, error);
-    if (flags->output_dir != NULL) { check_shared(t); }
-}
-
-// --- beginning ---------------------------------------------------------------------------------------------
-
-static bool begin_logs(Trainer* t, bool is_new, char* error) {
-    const char* directory = t->flags.output_dir;
-    char metrics[CHECKPOINT_PATH_CHARS];
-    if (!is_new) { return logger_cut(&t->logger, t->step, error); }
-    t->replaces_earlier = t->flags.overwrite != 0;
-    if (t->replaces_earlier && !keep_logs(directory, error)) { return false; }
-    log_path(metrics, directory, 1, "");
-    unlink(metrics);
-    return logger_cut(&t->logger, -1, error);
-}
-
 void trainer_begin_output(Trainer* t, ModelSource source) {
     char error[LLMC_ERROR_CHARS] = "";
+    // (those that go on have compared what is there: trainer_find_begin)
+    if (t->flags.output_dir != NULL && source != MODEL_RESUMED) { check_shared(t); }
     bool writes = t->flags.output_dir != NULL && source_is_main(t->source);
     bool ok = !writes || begin_logs(t, source != MODEL_RESUMED, error);
     agree(t, ok, error);

@@ -37,7 +37,8 @@ static int require_marks(void) {
     for (int i = 0; i < memory_directory_count(); i++) {
         int step =
             atoi(strncmp(memory_directory_name(i), "DONE_", 5) == 0 ? memory_directory_name(i) + 5 : "");
-        num_marks += step < 1000000000 && strcmp(memory_directory_name(i), name_of("DONE_%08d", step)) == 0;
+        num_marks += step >= 0 && step < 1000000000 &&
+                     strcmp(memory_directory_name(i), name_of("DONE_%08d", step)) == 0;
     }
     REQUIRE(num_marks == num_steps);
     free(steps);

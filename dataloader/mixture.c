@@ -25,8 +25,7 @@ static bool has_odd_bytes(const char* name) {
 }
 
 // Does `text` begin with this spelling of task k's name, "=" and a weight, up to a comma or the end? Names
-// may have
-// "=" and "," themselves: of two that fit, the longer one is meant.
+// may have "=" and "," themselves: of two that fit, the longer one is meant.
 static void try_spelling(WeightEntry* best, const char* text, const char* spelling, int32_t k) {
     size_t name_bytes = strlen(spelling);
     if (strncmp(text, spelling, name_bytes) != 0 || text[name_bytes] != '=') { return; }

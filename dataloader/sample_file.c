@@ -297,8 +297,7 @@ Status sample_file_check_chunk(const SampleFile* file, int64_t chunk) {
         file->path, (long long)begin, (long long)(begin + num_bytes - 1));
 }
 
-// --- tokens
-// --------------------------------------------------------------------------------------------------
+// --- tokens ------------------------------------------------------------------------------------------------
 
 Status sample_file_read_tokens(const SampleFile* file, int64_t first, int64_t count, int32_t* out) {
     if (first < 0 || count < 0 || count > file->num_tokens || first > file->num_tokens - count) {

@@ -32,13 +32,21 @@ ptx=$("$ptxas" -arch=sm_80 "$work/version.ptx" -o "$work/none" 2>&1 | sed -nE "s
 [ -n "$ptx" ] || skip "$ptxas does not say which PTX it reads"
 echo "CUDA $release: ptxas of PTX $ptx, headers ${includes[*]#-I}"
 
-one() {  # source: its PTX by headers of CUDA 12, assembled for the cards that users' builds name
+assembled() {  # PTX, log: for the cards that users' builds name
+    local card
+    sed -i "s/^\.version .*/.version $ptx/" "$1"
+    for card in 80 90 100; do "$ptxas" -O0 -arch=sm_$card "$1" -o "$1.cubin" >>"$2" 2>&1 || return 1; done
+}
+one() {  # source: its PTX by headers of CUDA 12
     local source=$1 precision=$2 to
     to=$work/$precision-$(basename "$source" .cu)
-    "$nvcc" -std=c++20 -O3 -ptx -arch=compute_80 -Werror all-warnings "${includes[@]}" -DLLMC_CUDA $([ "$precision" = bf16 ] && echo -DLLMC_BF16) \
-        "$source" -o "$to.ptx" >"$to.log" 2>&1 && sed -i "s/^\.version .*/.version $ptx/" "$to.ptx" &&
-        for card in 80 90 100; do "$ptxas" -O0 -arch=sm_$card "$to.ptx" -o "$to.cubin" >>"$to.log" 2>&1 || exit 1; done
-    [ $? -eq 0 ] && echo "ok   $source, $precision" || { echo "FAIL $source, $precision"; head -8 "$to.log"; }
+    if "$nvcc" -std=c++20 -O3 -ptx -arch=compute_80 -Werror all-warnings "${includes[@]}" -DLLMC_CUDA $([ "$precision" = bf16 ] && echo -DLLMC_BF16) \
+        "$source" -o "$to.ptx" >"$to.log" 2>&1 && assembled "$to.ptx" "$to.log"; then
+        echo "ok   $source, $precision"
+    else
+        echo "FAIL $source, $precision"
+        head -8 "$to.log"
+    fi
 }
 host() {  # source: C and C++ files, of the plugin, the measurements and the emulator
     local compile=(gcc -std=gnu11) mpi=()
@@ -55,15 +63,21 @@ host() {  # source: C and C++ files, of the plugin, the measurements and the emu
 nccl=$(find "$CUDA12" -name nccl.h | head -1)
 host_sources=$(ls dynapipe_plugin/cuda/*.c dev/cuda_bench/*.c test/cuda_emu/*.cpp)
 [ -n "$nccl" ] || host_sources=$(grep -v nccl <<<"$host_sources")
-export -f one host
+export -f assembled one host
 export work nvcc ptxas ptx
 # arrays do not pass through the environment
 declare -p includes >"$work/includes"
 {
     for precision in bf16 fp32; do for source in llmc/cuda/*.cu; do echo "one $source $precision"; done; done
     for source in $host_sources; do echo "host $source"; done
-} | xargs -P "${JOBS:-$(nproc)}" -L 1 bash -c '. "$work/includes"; "$@"' _ >"$work/all"
-sort -r "$work/all" | grep -v '^ok' 
-passed=$(grep -c '^ok' "$work/all") failed=$(grep -c '^FAIL' "$work/all")
+} >"$work/jobs"
+xargs -P "${JOBS:-$(nproc)}" -L 1 bash -c '. "$work/includes"; "$@"' _ <"$work/jobs" >"$work/all"
+status=$?
+sort -r "$work/all" | grep -v '^ok'
+passed=$(grep -c '^ok' "$work/all") failed=$(grep -c '^FAIL' "$work/all") jobs=$(wc -l <"$work/jobs")
+if [ $status -ne 0 ] || [ $((passed + failed)) -ne "$jobs" ]; then  # one that ended without a word did not pass
+    echo "FAIL $((jobs - passed - failed)) of $jobs have no result, xargs $status"
+    failed=$((jobs - passed))
+fi
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -2,7 +2,7 @@
 # Run tests and add up their closing lines. --unit: only test/test_*.c. BUILD and CC as in the Makefile. TEST_JOBS tests run
 # at a time (one per core), those that measure time or wait for a time-out alone; one named test: --one NAME COMMAND...
 # A test program exits 0, 1 or 77 (skipped); its closing line is "N passed, N failed, N skipped". A test that still runs
-# after TEST_SECONDS (300) is killed and counts as failed. Logs: build/*/log.
+# after TEST_SECONDS (300) is killed and counts as failed. Said of each: seconds of the clock, seconds of processors. Logs: build/*/log.
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
@@ -36,7 +36,7 @@ count() {  # exit status, log
 
 # Runs one test, leaves its counts in log/NAME.count, and prints what there is to say of it in one piece.
 run_one() {  # name, command...
-    local name=$1 log=$out/log/$1.log begin=$SECONDS rc why child
+    local name=$1 log=$out/log/$1.log begin=$SECONDS rc why child spent
     shift
     timeout -k 10 "$limit_s" "$@" >"$log" 2>&1 </dev/null &
     child=$!  # leads a process group of its own, so an interrupt must be passed on
@@ -45,16 +45,18 @@ run_one() {  # name, command...
     wait $child
     rc=$?
     trap - INT TERM
+    times >"$out/log/$name.times"  # the second line is the test's: this shell has no other child
+    spent=$(awk -F'[ms ]+' 'NR == 2 {printf "%d", 60 * $1 + $2 + 60 * $3 + $4}' "$out/log/$name.times")
     count $rc "$log"
     echo "$p $f $s" >"$out/log/$name.count"
     {
         if [ "$f" -gt 0 ]; then
             why="exit $rc"
             if [ $((SECONDS - begin)) -ge "$limit_s" ]; then why="killed after $limit_s s"; fi
-            printf 'FAIL  %-32s %4d s  (%s)\n' "$name" $((SECONDS - begin)) "$why"
+            printf 'FAIL  %-32s %4d s %4d cpu  (%s)\n' "$name" $((SECONDS - begin)) "$spent" "$why"
             tail -60 "$log"
         else
-            printf '%s  %-32s %4d s  %s\n' "$([ "$p" -eq 0 ] && echo 'skip' || echo 'ok  ')" "$name" $((SECONDS - begin)) \
+            printf '%s  %-32s %4d s %4d cpu  %s\n' "$([ "$p" -eq 0 ] && echo 'skip' || echo 'ok  ')" "$name" $((SECONDS - begin)) "$spent" \
                 "$p passed, $f failed, $s skipped"
             grep '^skip ' "$log"
         fi

@@ -11,7 +11,7 @@
 #
 #   sbatch dev/slurm_train.sh ./train_gpt2 -i 'data/mine/train*.bin' -t 1024 -d 65536 -x 100000 -o out/mine --stages 4
 #
-# The command has -o and no -y: -y 1 is added where -o has a finished checkpoint. LAUNCH: what starts the ranks, srun if not set; with
+# The command has -o and no -y: -y 1 is added, which begins anew where -o has no checkpoint. LAUNCH: what starts the ranks, srun if not set; with
 # mpirun: LAUNCH="dynapipe_plugin/mpirun.sh -np 8". doc/slurm.md has the rest.
 set -u
 launch=${LAUNCH:-srun --kill-on-bad-exit=1}
@@ -35,21 +35,19 @@ tell() {  # what came
 trap 'tell USR1' USR1
 trap 'tell TERM' TERM
 
-resume=''
-if compgen -G "$out/DONE_*" >/dev/null; then resume='-y 1'; fi
 # shellcheck disable=SC2086
-$launch "$@" $resume &
+$launch "$@" -y 1 &
 step=$!
 [ -z "$told" ] || kill -USR1 "$step" 2>/dev/null
-while :; do
-    wait "$step"  # ends for a signal, too
-    status=$?
-    kill -0 "$step" 2>/dev/null || break
-done
+# No `wait` yet: where they end while a signal interrupts it, bash gives the status of the signal, or waits for ever.
+exec {never}<> <(:)
+while kill -0 "$step" 2>/dev/null; do read -rt 0.2 -u "$never"; done
+wait "$step"
+status=$?
 
 # Status 0 and told: ended early, or finished at that moment; then the next job has nothing to do and says so.
 if [ $status -eq 0 ] && [ -n "$told" ]; then
-    echo "slurm_train.sh: saved; job ${SLURM_JOB_ID:?} is queued again"
+    echo "slurm_train.sh: ended early; job ${SLURM_JOB_ID:?} is queued again"
     scontrol requeue "$SLURM_JOB_ID"
     exit
 fi

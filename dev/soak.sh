@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # soak.sh [ROUNDS] [SEED] -- nothing is lost: in each round the trainer runs on 2 to 4 CPU ranks, meets one fault at a random moment, and
 # is started again. What must hold: the run ends by itself with the status that the fault asks for; the newest checkpoint loads; what
-# goes on from it ends with model and state of a run that was let alone, byte for byte; no unfinished file, no process and no shared
-# memory is left. Prints a count by fault and moment. Round k is ROUNDS 1, SEED + k - 1: a failing round says how to run it alone.
+# goes on from it ends with model and state of a run that was let alone, byte for byte, and with its losses in metrics.jsonl, each
+# once; no unfinished file, no process and no shared memory is left. Prints a count by fault and moment. Round k is ROUNDS 1, SEED + k - 1: a failing round says how to run it alone.
 #
 # Moments are aimed at by test/tools/fault_shim.c (preloaded: the n-th message of the pipeline, of sums, write, fsync, rename), others
 # by the log and a random wait. FAULTS="kill int ..." takes these alone, IN_TURN=1 one after the other, MOMENTS="rename ..."
@@ -26,8 +26,6 @@ mpicc -shared -fPIC -O1 test/tools/fault_shim.c -o "$work/fault.so" -ldl || exit
 steps=8
 flags=(-i "$work/data/train.bin" -j "$work/data/val.bin" -e l3c32h2 -t 128 -d 1000 -x $steps -n 2 -s 0 -m 2 --answers 1 -g 8 --robust off)
 layouts=("2 --stages 2" "2 --stages 1 -z 1" "3 --stages 3" "4 --stages 2 -z 1")
-fresh=''
-if "$trainer" --help | grep -- '--overwrite' >/dev/null; then fresh='--overwrite 1'; fi
 last=$(printf '%08d' $steps)
 
 train() {  # folder, layout, flags...
@@ -35,10 +33,15 @@ train() {  # folder, layout, flags...
     read -r ranks options <<<"$2"
     shift 2
     # shellcheck disable=SC2086
-    timeout -k 5 60 "$launch" -np "$ranks" "$trainer" "${flags[@]}" $options -o "$folder" "$@"
+    timeout -k 60 300 "$launch" -np "$ranks" "$trainer" "${flags[@]}" $options -o "$folder" "$@"
 }
 
-pick() { echo "${@:1 + RANDOM % $#:1}"; }
+losses() { sed -nE 's/.*"step":([0-9]+),"loss":([^,]+),.*/\1 \2/p' "$1/metrics.jsonl"; }
+pick() {  # into what, of these: no $(), a shell below draws numbers of its own
+    local into=$1
+    shift
+    printf -v "$into" %s "${@:1 + RANDOM % $#:1}"
+}
 pause() { sleep "$(awk -v r=$RANDOM -v most="$1" 'BEGIN {print r / 32768 * most}')"; }
 alive() { pgrep -f -- "-o $dir( |\$)" 2>/dev/null; }  # of this round
 ranks_alive() { for p in $(alive); do [ "$(cat "/proc/$p/comm" 2>/dev/null)" = "$(basename "$trainer" | cut -c1-15)" ] && echo "$p"; done; }
@@ -58,14 +61,14 @@ draw() {
     layout=${layouts[RANDOM % ${#layouts[@]}]} at='' more=()
     ranks=${layout%% *}
     # shellcheck disable=SC2086
-    fault=$(pick $faults)
+    pick fault $faults
     [ -z "${IN_TURN:-}" ] || fault=$(cut -d' ' -f$((1 + (round - 1) % $(wc -w <<<"$faults"))) <<<"$faults")
     # shellcheck disable=SC2086
     case $fault in
-        all) moment=$(pick start planning step) ;;
+        all) pick moment start planning step ;;
         full) moment=write ;;
-        flip) moment=$(pick model state) ;;
-        *) moment=$(pick ${MOMENTS:-start planning pipeline sums validation write sync rename}) ;;
+        flip) pick moment model state data && more=(-x $((5 + RANDOM % 3))) ;;
+        *) pick moment ${MOMENTS:-start planning pipeline sums validation write sync rename} ;;
     esac
     local links=pipeline  # one stage has no messages but sums
     [[ $layout != *"--stages 1"* ]] || links=sums
@@ -137,7 +140,7 @@ whole() {
 }
 
 wrong() {
-    echo "FAIL round $round: $1 ($fault at $moment ${at:-}, rank $victim of $layout; status $status)"
+    echo "FAIL round $round: $1 ($fault at $moment ${at:-}, rank $victim of $layout; status $status$([ $status -ne 124 ] && [ $status -ne 137 ] || echo ", perhaps killed after its 300 s"))"
     if [ -n "${IN_TURN:-}" ]; then faults=$fault; fi
     echo "     again alone: FAULTS=\"$faults\"${MOMENTS:+ MOMENTS=\"$MOMENTS\"} dev/soak.sh 1 $round_seed"
     tail -5 "$dir.log" "$dir.on.log" 2>/dev/null | cut -c1-300
@@ -149,6 +152,7 @@ wrong() {
 check_status() {
     case $fault:$moment in
         kill:* | mpirun:* | all:*) [ $status -ne 0 ] || [ -e "$dir/DONE_$last" ] || wrong "a run with a killed process says nothing" ;;
+        full:*) [ $status -eq 1 ] || wrong "a checkpoint, or lines of a log, are lost: not 1" ;;
         stop:*) [ $status -eq 0 ] || wrong "a run that waited for a rank fails" ;;
         term:start | int:start | usr1:start) ;;
         term:* | usr1:*) [ $status -eq 0 ] || wrong "told to end: not 0" ;;
@@ -166,13 +170,17 @@ check_left() {  # when
     [ -z "$left" ] || wrong "$1: shared memory, or a session: $left"
 }
 
-# One bit of the newest checkpoint: it is refused, with the older one's step, and that one is gone on from.
+# One bit of the newest checkpoint: it is refused, with the older one's step, and that one is gone on from. Of the data: its file is
+# named, and no checkpoint is made.
 flip() {
-    local step file size byte said
+    local step file size byte said data=()
     step=$(newest)
     [ "${step:-0}" -gt 2 ] || return
-    file=$dir/model_$(printf '%08d' "$step").bin
-    [ "$moment" = model ] || file=$dir/state_$(printf '%08d' "$step")_00000.bin
+    case $moment in
+        model) file=$dir/model_$(printf '%08d' "$step").bin ;;
+        state) file=$dir/state_$(printf '%08d' "$step")_00000.bin ;;
+        data) file=$dir.data.bin data=(-i "$dir.data.bin") && cp "$work/data/train.bin" "$file" ;;
+    esac
     size=$(stat -c %s "$file")
     byte=$(((RANDOM * 32768 + RANDOM) % size))
     python3 -c "
@@ -181,7 +189,12 @@ with open(sys.argv[1], 'r+b') as f:
     f.seek(int(sys.argv[2])); b = f.read(1)[0]; f.seek(int(sys.argv[2])); f.write(bytes([b ^ 1 << int(sys.argv[3])]))" "$file" "$byte" $((RANDOM % 8))
     at="byte $byte of $(basename "$file")"
     touch "$dir.mark"
-    train "$dir" "$layout" -y 1 >"$dir.on.log" 2>&1 && wrong "a flipped bit is accepted"
+    train "$dir" "$layout" -y 1 "${data[@]}" >"$dir.on.log" 2>&1 && wrong "a flipped bit is accepted"
+    if [ "$moment" = data ]; then
+        grep -qF "$file" "$dir.on.log" || wrong "the file is not named"
+        [ "$(newest)" = "$step" ] || wrong "a checkpoint was made of damaged data"
+        return
+    fi
     said=$(sed -nE 's/.*---> .*-y ([0-9]+).*/\1/p' "$dir.on.log" | head -1)
     [ -n "$said" ] && [ "$said" -lt "$step" ] || wrong "the refusal names no older step"
     resume=(-y "${said:-1}")
@@ -197,7 +210,7 @@ go_round() {
             train "$dir" "$layout" "${more[@]}" >"$dir.log" 2>&1 &
         job=$!
     elif [ "$fault" = flip ]; then
-        train "$dir" "$layout" -x $((5 + RANDOM % 3)) >"$dir.log" 2>&1 &
+        train "$dir" "$layout" "${more[@]}" >"$dir.log" 2>&1 &
         job=$!
     else
         train "$dir" "$layout" >"$dir.log" 2>&1 &
@@ -210,8 +223,7 @@ go_round() {
     if [ -e "$dir.mark" ]; then check_status; elif [ $status -ne 0 ]; then wrong "fails without a fault"; fi
     check_left before
     resume=(-y 1)
-    # shellcheck disable=SC2206
-    [ -n "$(newest)" ] || resume=($fresh)
+    [ -n "$(newest)" ] || resume=(--overwrite 1)
     [ "$fault" != flip ] || flip
     train "$dir" "$layout" "${resume[@]}" >"$dir.on.log" 2>&1
     status=$?
@@ -220,7 +232,7 @@ go_round() {
     for file in "model_$last.bin" "state_${last}_00000.bin"; do
         cmp -s "$dir/$file" "$work/whole${layout// /}/$file" || wrong "$file differs from the one of a run that was let alone"
     done
-    [ "$(sed -nE 's/.*"step":([0-9]+),.*/\1/p' "$dir/metrics.jsonl" | sort -nu | tail -1)" = $steps ] || wrong "metrics.jsonl ends early"
+    [ "$(losses "$dir")" = "$(losses "$work/whole${layout// /}")" ] || wrong "metrics.jsonl differs from the one of a run that was let alone"
     local reached
     reached=$([ -e "$dir.mark" ] && echo met || echo "not met")
     echo "$fault $moment $reached" >>"$work/counts"

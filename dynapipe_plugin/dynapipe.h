@@ -284,14 +284,17 @@ typedef struct {
 } DynapipeDataInfo_v1;
 
 // The data must be the same files on all ranks. Beside the training they read through all of it, each a part:
-// a rank that finds a damaged file says so in its next dynapipe_step(). The last step ends when this is done.
+// a rank that finds a damaged file says so in its next dynapipe_step(). The last step ends when this is done,
+// or the run is told to end.
 int dynapipe_open_data(Dynapipe* dp, const DynapipeRun_v1* run);
 int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out);
 const char* dynapipe_task_name(const Dynapipe* dp, int32_t task);
 
-// The position in the data after the last step, for a checkpoint. Valid until the next step. Waits until this
-// rank's part of the data is verified: where all ranks ask before one writes, no checkpoint stands on damaged
-// data. dynapipe_restore() refuses the position of a run on other contents.
+// The position in the data after the last step, for a checkpoint. Valid until the next step. Waits until all
+// ranks' parts of the data are verified, so that no checkpoint stands on damaged data, or until the run is
+// told to end (dynapipe_stop_signal(); what goes on from its checkpoint reads the data again): a collective,
+// all ranks ask before one writes; once it has returned, any rank may ask again alone until the next step.
+// dynapipe_restore() refuses the position of a run on other contents.
 int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes);
 int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32_t step);
 

@@ -6,6 +6,7 @@
 #   mpirun is killed          its ranks on this host end too, and what Open MPI leaves behind then is removed: shared memory in
 #                             /dev/shm and the folder of the session, as long as nobody uses them
 #   mpirun.sh --clean         does only that, for all runs of this user that have died
+#   this script is killed     the run goes on without it, and what Open MPI may leave stays: kill -USR1 to mpirun ends it, saved
 #
 # Open MPI's own mpirun (4.1) answers SIGTERM and SIGINT with SIGCONT at once, SIGTERM a second later, SIGKILL another second
 # later (odls_base_sigkill_timeout), and exit status 1, whatever the ranks do. SIGUSR1 it hands on and waits. MPIRUN: the command
@@ -89,11 +90,11 @@ set -m                         # a process group of its own: Ctrl-C is for this 
 DYNAPIPE_MPIRUN=$$ "${MPIRUN:-mpirun}" "$@" &
 mpirun=$!
 [ -z "$signal" ] || tell
-while :; do
-    wait "$mpirun"  # ends for a signal, too
-    status=$?
-    kill -0 "$mpirun" 2>/dev/null || break
-done
+# No `wait` yet: where mpirun ends while a signal interrupts it, bash gives the status of the signal, or waits for ever.
+exec {never}<> <(:)
+while kill -0 "$mpirun" 2>/dev/null; do read -rt 0.2 -u "$never"; done
+wait "$mpirun"
+status=$?
 
 # Its ranks notice that mpirun is gone, most often at once.
 for _ in $(seq 50); do

@@ -1,15 +1,13 @@
 /*
 checkpoint.h -- llm.c's checkpoints, written and read by any number of ranks: 4 stages write, 2 x 2 read.
 
-    rank 0:      checkpoint_create_model(model_path, &config), checkpoint_create_state(state_path, &config,
-&run, &state_sum)
+    rank 0:      checkpoint_create_model(model_path, ...), checkpoint_create_state(state_path, ...)
     -- barrier --
     each rank:   checkpoint_write(model_path, CHECKPOINT_PARAMS, ...) of its slice (one replica is enough),
-and checkpoint_write(state_path, CHECKPOINT_M, _V and, if the optimizer has one, _MASTER, ...) of its range
+                 checkpoint_write(state_path, CHECKPOINT_M, ...) of its range; _V; _MASTER if any
     -- barrier, with "did all succeed?"; the sums of all ranks are added --
-    rank 0:      checkpoint_seal_write() of both, checkpoint_commit(model_path),
-checkpoint_commit(state_path), checkpoint_mark_done(directory, step) or, where somebody failed,
-checkpoint_abort() of both
+    rank 0:      checkpoint_seal_write() of both, checkpoint_commit() of both, checkpoint_mark_done()
+                 or, where somebody failed, checkpoint_abort() of both
 
 Going on: checkpoint_seal_read() of both files and checkpoint_seal_check_pair(); every value is read and
 summed once (as it was written); the sums of all ranks are added, checkpoint_seal_check() of both.
@@ -60,8 +58,11 @@ typedef struct {
 } CheckpointRun;
 
 // model_%08d.bin, state_%08d_00000.bin, DONE_%08d in `directory`.
+enum { CHECKPOINT_STEP_DIGITS = 8 };  // at least
 typedef enum { CHECKPOINT_MODEL_FILE, CHECKPOINT_STATE_FILE, CHECKPOINT_DONE_FILE } CheckpointName;
 void checkpoint_path(char out[CHECKPOINT_PATH_CHARS], const char* directory, CheckpointName name, int step);
+// How many characters at `text` are a step as it is written with at least so many digits; 0: none are.
+int checkpoint_step_parse(const char* text, int least_digits, int* step);
 
 // --- writing ---------------------------------------------------------------------------------------------
 bool checkpoint_create_model(const char* path, const ModelConfig* config, char* error);
@@ -98,10 +99,10 @@ bool checkpoint_mark_done(const char* directory, int step, char* error);
 void checkpoint_unmark(const char* directory, int step);
 // A step's files, its mark first.
 void checkpoint_remove(const char* directory, int step);
-// Once `step` is saved, later marks are of a run that was left (-y STEP, --overwrite): they go, before the
-// mark of `step` comes, so that the newest mark is always one of the run that wrote last. Their files stay
-// until they are written anew.
-void checkpoint_unmark_later(const char* directory, int step);
+// Once `step` is written, later checkpoints are of a run that was left (-y STEP, --overwrite): they go,
+// before the mark of `step` comes, so that the newest mark is always one of the run that wrote last. Returns
+// how many.
+int checkpoint_remove_later(const char* directory, int step);
 // Steps that are marked done, ascending; free() the array. Returns how many (0: or no such directory).
 int checkpoint_list_done(const char* directory, int** out);
 int checkpoint_find_latest(const char* directory);            // -1: none
@@ -114,8 +115,8 @@ void checkpoint_prune(const char* directory, int step, int keep_newest, int keep
 // Files that were never renamed, as a killed run leaves them; not while a run is at work there. How many
 // went.
 int checkpoint_remove_leftovers(const char* directory);
-// Of every step, marked done or not; the marks first. How many were marked.
-int checkpoint_remove_all(const char* directory);
+// Of every step but this one, marked done or not; the marks first. How many were marked.
+int checkpoint_remove_others(const char* directory, int step);
 
 #ifdef __cplusplus
 }

@@ -8,45 +8,41 @@
 
 typedef enum { FILE_OTHER, FILE_MARK, FILE_VALUES } FileKind;
 
-// Behind num_digits digits or, of a step beyond them, a longer number without zeros before it; NULL: not
-// there.
-static const char* skip_number(const char* text, size_t num_digits) {
-    size_t length = strspn(text, "0123456789");
-    bool is_printed = length == num_digits || (length > num_digits && text[0] != '0');
-    return is_printed ? text + length : NULL;
-}
-
-static const char* skip(const char* text, const char* word) {
-    return text != NULL && strncmp(text, word, strlen(word)) == 0 ? text + strlen(word) : NULL;
-}
-
-// *tail: behind the name of a checkpoint's file, "" or ".tmp".
-static FileKind kind_of(const char* name, const char** tail) {
-    enum { STEP_DIGITS = 8, RANK_DIGITS = 5 };
-    const char* at;
-    if ((at = skip(name, "DONE_")) != NULL) {
-        *tail = skip_number(at, STEP_DIGITS);
-        return *tail != NULL ? FILE_MARK : FILE_OTHER;
+// Exactly what checkpoint_path() writes: model_1.bin is somebody's own. *tail: behind the name of a
+// checkpoint's file, "" or ".tmp".
+static FileKind kind_of(const char* name, const char** tail, int* step) {
+    static const struct {
+        const char *before, *behind;
+        FileKind kind;
+    } forms[] = {
+        {"DONE_", "", FILE_MARK}, {"model_", ".bin", FILE_VALUES}, {"state_", "_00000.bin", FILE_VALUES}};
+    for (int i = 0; i < 3; i++) {
+        size_t before = strlen(forms[i].before), behind = strlen(forms[i].behind);
+        int num_digits = 0;
+        if (strncmp(name, forms[i].before, before) == 0) {
+            num_digits = checkpoint_step_parse(name + before, CHECKPOINT_STEP_DIGITS, step);
+        }
+        *tail = name + before + num_digits + behind;
+        if (num_digits == 0 || strncmp(*tail - behind, forms[i].behind, behind) != 0) { continue; }
+        return forms[i].kind;
     }
-    if ((at = skip(name, "model_")) != NULL) {
-        at = skip_number(at, STEP_DIGITS);
-    } else if ((at = skip(name, "state_")) != NULL) {
-        at = skip(skip_number(at, STEP_DIGITS), "_");
-        if (at != NULL) { at = skip_number(at, RANK_DIGITS); }
-    }
-    *tail = skip(at, ".bin");
-    return *tail != NULL ? FILE_VALUES : FILE_OTHER;
+    return FILE_OTHER;
 }
 
-// Removes files of that kind that end in `tail`; returns how many.
-static int remove_files(const char* directory, FileKind kind, const char* tail) {
+enum { NO_STEP = -1 };
+
+// Removes files of that kind that end in `tail`, but not those of step `kept`; returns how many.
+static int remove_files(const char* directory, FileKind kind, const char* tail, int kept) {
     DIR* dir = opendir(directory);
     int num_removed = 0;
     if (dir == NULL) { return 0; }
     for (const struct dirent* entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
         const char* rest;
         char path[CHECKPOINT_PATH_CHARS];
-        if (kind_of(entry->d_name, &rest) != kind || strcmp(rest, tail) != 0) { continue; }
+        int step;
+        if (kind_of(entry->d_name, &rest, &step) != kind || strcmp(rest, tail) != 0 || step == kept) {
+            continue;
+        }
         int num_chars = snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
         if (num_chars < CHECKPOINT_PATH_CHARS && unlink(path) == 0) { num_removed++; }
     }
@@ -55,11 +51,12 @@ static int remove_files(const char* directory, FileKind kind, const char* tail) 
 }
 
 int checkpoint_remove_leftovers(const char* directory) {
-    return remove_files(directory, FILE_MARK, ".tmp") + remove_files(directory, FILE_VALUES, ".tmp");
+    return remove_files(directory, FILE_MARK, ".tmp", NO_STEP) +
+           remove_files(directory, FILE_VALUES, ".tmp", NO_STEP);
 }
 
-int checkpoint_remove_all(const char* directory) {
-    int num_marks = remove_files(directory, FILE_MARK, "");
-    remove_files(directory, FILE_VALUES, "");
+int checkpoint_remove_others(const char* directory, int step) {
+    int num_marks = remove_files(directory, FILE_MARK, "", step);
+    remove_files(directory, FILE_VALUES, "", step);
     return num_marks;
 }

@@ -13,13 +13,30 @@
 void checkpoint_path(char out[CHECKPOINT_PATH_CHARS], const char* directory, CheckpointName name, int step) {
     char file_name[64] = "";
     switch (name) {
-        case CHECKPOINT_MODEL_FILE: snprintf(file_name, sizeof file_name, "model_%08d.bin", step); break;
-        case CHECKPOINT_STATE_FILE:
-            snprintf(file_name, sizeof file_name, "state_%08d_00000.bin", step);
+        case CHECKPOINT_MODEL_FILE:
+            snprintf(file_name, sizeof file_name, "model_%0*d.bin", CHECKPOINT_STEP_DIGITS, step);
             break;
-        case CHECKPOINT_DONE_FILE: snprintf(file_name, sizeof file_name, "DONE_%08d", step); break;
+        case CHECKPOINT_STATE_FILE:
+            snprintf(file_name, sizeof file_name, "state_%0*d_00000.bin", CHECKPOINT_STEP_DIGITS, step);
+            break;
+        case CHECKPOINT_DONE_FILE:
+            snprintf(file_name, sizeof file_name, "DONE_%0*d", CHECKPOINT_STEP_DIGITS, step);
+            break;
     }
     snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s/%s", CHECKPOINT_PATH_CHARS - 70, directory, file_name);
+}
+
+int checkpoint_step_parse(const char* text, int least_digits, int* step) {
+    char again[24];
+    char* end = NULL;
+    if (*text < '0' || *text > '9') { return 0; }
+    long long value = strtoll(text, &end, 10);
+    int num_digits = snprintf(again, sizeof again, "%0*lld", least_digits, value);
+    if (value > INT_MAX || end - text != num_digits || strncmp(text, again, (size_t)num_digits) != 0) {
+        return 0;
+    }
+    *step = (int)value;
+    return num_digits;
 }
 
 bool checkpoint_mark_done(const char* directory, int step, char* error) {
@@ -41,23 +58,17 @@ static int ascending(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-// -1: no mark, or not the one that this step would be given (DONE_7).
-static int step_of_mark(const char* name) {
-    int step;
-    char mark[32];
-    if (sscanf(name, "DONE_%9d", &step) != 1 || step < 0) { return -1; }
-    snprintf(mark, sizeof mark, "DONE_%08d", step);
-    return strcmp(name, mark) == 0 ? step : -1;
-}
-
 int checkpoint_list_done(const char* directory, int** out) {
     int num_steps = 0, num_allocated = 0;
     *out = NULL;
     DIR* dir = opendir(directory);
     if (dir == NULL) { return 0; }
     for (const struct dirent* entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
-        int step = step_of_mark(entry->d_name);
-        if (step < 0) { continue; }
+        int step, num_digits = 0;
+        if (strncmp(entry->d_name, "DONE_", 5) == 0) {
+            num_digits = checkpoint_step_parse(entry->d_name + 5, CHECKPOINT_STEP_DIGITS, &step);
+        }
+        if (num_digits == 0 || entry->d_name[5 + num_digits] != '\0') { continue; }
         if (num_steps == num_allocated) {
             num_allocated = 2 * num_allocated + 16;
             int* longer = realloc(*out, sizeof **out * (size_t)num_allocated);
@@ -87,15 +98,6 @@ bool checkpoint_has_done(const char* directory, int step) {
     return step >= 0 && step < INT_MAX && checkpoint_find_before(directory, step + 1) == step;
 }
 
-void checkpoint_unmark_later(const char* directory, int step) {
-    int* steps;
-    int num_steps = checkpoint_list_done(directory, &steps);
-    for (int i = 0; i < num_steps; i++) {
-        if (steps[i] > step) { checkpoint_unmark(directory, steps[i]); }
-    }
-    free(steps);
-}
-
 void checkpoint_remove(const char* directory, int step) {
     static const CheckpointName order[] = {CHECKPOINT_DONE_FILE, CHECKPOINT_STATE_FILE,
                                            CHECKPOINT_MODEL_FILE};
@@ -104,6 +106,17 @@ void checkpoint_remove(const char* directory, int step) {
         checkpoint_path(path, directory, order[k], step);
         unlink(path);
     }
+}
+
+// All marks before any file: the newest mark is never one whose step is half gone.
+int checkpoint_remove_later(const char* directory, int step) {
+    int* steps;
+    int num_steps = checkpoint_list_done(directory, &steps), first = 0;
+    while (first < num_steps && steps[first] <= step) { first++; }
+    for (int i = first; i < num_steps; i++) { checkpoint_unmark(directory, steps[i]); }
+    for (int i = first; i < num_steps; i++) { checkpoint_remove(directory, steps[i]); }
+    free(steps);
+    return num_steps - first;
 }
 
 void checkpoint_prune(const char* directory, int step, int keep_newest, int keep_multiples_of) {

@@ -79,7 +79,14 @@ bool checkpoint_record_read(CheckpointRun* out, const CheckpointFile* file, int6
         return llmc_fail(error, "%s: the run's record at its end is cut off ---> use another checkpoint",
                          path);
     }
-    if (memcmp(about.magic, MAGIC, sizeof about.magic) != 0) { return true; }
+    if (memcmp(about.magic, MAGIC, sizeof MAGIC - 1) != 0) { return true; }
+    if (memcmp(about.magic, MAGIC, sizeof MAGIC) != 0) {
+        char version = about.magic[sizeof MAGIC - 1];
+        return llmc_fail(error,
+                         "%s: the run's record is of another version of this trainer ('%c', this one reads "
+                         "'%c') ---> go on with that one, or begin a new run with the model (-e)",
+                         path, version >= ' ' && version <= '~' ? version : '?', MAGIC[sizeof MAGIC - 1]);
+    }
     if (about.position_bytes > (uint64_t)left ||
         about.settings_bytes != (uint64_t)left - about.position_bytes) {
         return llmc_fail(error,

@@ -199,7 +199,7 @@ typedef struct {
     int causal;   // the query at place i of a sequence sees its keys 0 .. i only
     float scale;  // of q k; T5: 1
     // T5 (Raffel et al. 2020): bias[bucket(j - i)][head] is added to the scaled score. NULL: none.
-    const float* bias;              // (num_buckets, num_heads)
+    const float* bias;              // (num_buckets, num_heads), finite: masked pairs add it too
     int num_buckets, max_distance;  // 32, 128
     int bias_bidirectional;         // half the buckets for j > i (encoder); else these count as distance 0
     // Dropout of the probabilities (after the softmax, not renormalised); 0: none. The bits are a hash of

@@ -51,11 +51,11 @@ static const FlagSpec specs[] = {
     {"--target-tokens", FLAG_INT, FIELD(target_tokens), "0",   0, 1e6,      "N: T5's longest target (-t is the longest input); 0: -t"},
     {"--dropout",   FLAG_DOUBLE, FIELD(dropout),    "0",       0, 0.99,     "P: share of activations and attention that is dropped while training"},
     {"--optimizer", FLAG_STRING, FIELD(optimizer),  "adamw",   0, 0,        "NAME: adamw, or adamw-scaled: steps by the size of each matrix, for T5 from scratch (-l 2e-2)"},
-    {"--overwrite", FLAG_INT,    FIELD(overwrite),  "0",       0, 1,        "1: a new run takes the place of an earlier one in -o, whose checkpoints and logs go when its first step begins"},
+    {"--overwrite", FLAG_INT,    FIELD(overwrite),  "0",       0, 1,        "1: a new run takes the place of an earlier one in -o, whose checkpoints and logs go when it has saved its first"},
     {"--export-hf", FLAG_STRING, FIELD(export_dir), NULL,      0, 0,        "DIR: at the end, write the model as Hugging Face's transformers loads it (-x 0: no training)"},
     {"--verify",    FLAG_INT,    FIELD(verify),     "1",       0, 1,        "0|1: 0 takes checkpoints and data without comparing their sums with those that were saved"},
 #ifdef LLMC_CUDA
-    {"--log-kernels", FLAG_STRING, FIELD(log_kernels), NULL,   0, 0,        "FILE: add a line for each distinct matrix product, which algorithm of cuBLASLt serves it; 1: to standard output"},
+    {"--log-kernels", FLAG_STRING, FIELD(log_kernels), NULL,   0, 0,        "FILE: add a line for each distinct matrix product, which algorithm and kernels of cuBLASLt serve it; 1: to standard output"},
 #endif
 };
 // clang-format on
@@ -169,8 +169,8 @@ const char* train_flags_parse(TrainFlags* out, int argc, char** argv) {
     return NULL;
 }
 
-// What is learned depends on these; -e and -y have messages of their own.
-static const char* const settings[] = {"-i",        "-j",         "-b",  "-t", "-d",
+// What is learned depends on these.
+static const char* const settings[] = {"-e", "-i",        "-j",         "-b",  "-t", "-d",
                                        "-x",        "-k",         "-l",  "-u", "-q",
                                        "-c",        "-sl",        "-sg", "-a", "--target-tokens",
                                        "--dropout", "--optimizer"};

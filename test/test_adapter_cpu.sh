@@ -125,6 +125,17 @@ ok $? "a written model is one to begin with"
     wait "$job"
     [ $? -eq 130 ] && grep -q 'stopped by SIGINT.*nothing is saved' "$work/told-int.log"
     ok $? "SIGINT, no folder: 130, $(grep 'stopped by' "$work/told-int.log")"
+    timeout 60 "$trainer" $data --steps 100000 --output-dir "$work/unheard-int" --checkpoint-every 1 >/dev/full 2>"$work/unheard-int.log" &
+    job=$!
+    await '^warning: standard output' "$work/unheard-int.log" && kill -INT "$(pgrep -P "$job")"
+    wait "$job"
+    [ $? -eq 130 ]
+    ok $? "SIGINT where standard output is lost: still 130"
+    start '^step +2/' limited 1 $data --steps 100000 --output-dir "$work/limited"
+    rank=$(ranks_of "$job") && prlimit --fsize=40000 --pid "$rank" && kill -TERM "$rank"
+    wait "$job"
+    [ $? -eq 1 ] && [ "$(ls "$work/limited")" = metrics.jsonl ] && grep -q 'stopped by SIGTERM .* not saved' "$work/limited.log" && grep -q 'checkpoint not saved: .*File too large' "$work/limited.log"
+    ok $? "no room for a checkpoint: said, status 1, nothing left: $(grep -o 'not saved: .*' "$work/limited.log")"
     start '^saved' timed 2 $data --steps 100000 --stages 2 --output-dir "$work/timed" --checkpoint-every 1s
     kill -TERM "$(ranks_of "$job" | tail -1)"
     wait "$job"
@@ -154,6 +165,22 @@ ok $? "a written model is one to begin with"
     ok $? "--overwrite 1: and its checkpoint is the newest then"
     printf 'x' | dd of="$work/flipped.bin" bs=1 seek=9999 conv=notrunc 2>/dev/null
     refuses "flipped.bin: its contents" "a damaged --model" 2 --train-data "$work/data/train.bin" --max-tokens 120 --batch-tokens 1200 --steps 1 --model "$work/flipped.bin"
+    # ranks that look at different folders: each in its own, on the same command line
+    mkdir "$work/rank0" "$work/rank1" && cp "$work/same/model_00000003.bin" "$work/rank0/begin.bin"
+    from="--train-data $work/data/train.bin --max-tokens 120 --batch-tokens 1200 --stages 2 --steps 1 --model begin.bin"
+    apart() {  # what
+        timeout -k 5 60 mpirun -np 1 -wdir "$work/rank0" "$trainer" $from : -np 1 -wdir "$work/rank1" "$trainer" $from >"$work/bad.log" 2>&1
+        local code=$?
+        [ $code -ne 0 ] && [ $code -ne 124 ] && [ "$(grep -cF 'begin.bin: not all ranks have this file, the same one' "$work/bad.log")" -eq 1 ]
+        ok $? "$1: $(grep -m1 error "$work/bad.log")"
+    }
+    apart "a --model that one rank lacks"
+    cp "$work/same/model_00000006.bin" "$work/rank1/begin.bin"
+    apart "another --model, sealed, on each rank"
+    for rank in 0 1; do dd if=/dev/zero of="$work/rank$rank/begin.bin" bs=4 seek=244 count=12 conv=notrunc 2>/dev/null; done
+    apart "the same two without a seal"
+    "$work/one_by_one" vocabulary "$work/data/train.bin" "$work/other.bin"
+    refuses "same/model_00000003.bin: trained on tokens of vocabulary" "a --model of another tokenizer than the data's" 2 --train-data "$work/other.bin" --max-tokens 120 --batch-tokens 1200 --stages 2 --steps 1 --model "$work/same/model_00000003.bin"
     refuses "not a finite number" "a loss that is none" 2 $data --stages 2 --lr 1000 --output-dir "$work/wild" --checkpoint-every 1
     [ -e "$work/wild/DONE_00000001" ] && [ ! -e "$work/wild/model_00000002.bin" ]
     ok $? "and no checkpoint of it"

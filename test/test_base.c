@@ -1,9 +1,13 @@
 // test_base.c -- arena, options, files, hash, random numbers: the ground everything stands on.
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "../dynapipe_plugin/base/arena.h"
 #include "../dynapipe_plugin/base/file_io.h"
+#include "../dynapipe_plugin/base/file_part.h"
 #include "../dynapipe_plugin/base/hash.h"
 #include "../dynapipe_plugin/base/options.h"
 #include "../dynapipe_plugin/base/rng.h"
@@ -170,6 +174,37 @@ static void random_numbers_fill_their_range(void) {
     for (int i = 0; i < 7; i++) { CHECK_NEAR(counts[i], 10000, 500); }
 }
 
+// A limit on the length of files is an errno (its signal would end this program), and half of a part may be
+// there. Where a machine is full likewise: /dev/full.
+static void parts_of_files_fail_with_a_reason(void) {
+    char path[] = "/tmp/test_base_XXXXXX", text[8] = "";
+    int fd = mkstemp(path), full = open("/dev/full", O_WRONLY);
+    struct rlimit before, limit;
+    getrlimit(RLIMIT_FSIZE, &before);
+    limit = (struct rlimit){.rlim_cur = 100, .rlim_max = before.rlim_max};
+    CHECK_EQ(file_reserve(fd, 90), 0);
+    CHECK_EQ(lseek(fd, 0, SEEK_END), 90);
+    fflush(stdout);
+    setrlimit(RLIMIT_FSIZE, &limit);
+    int part = file_write_at(fd, "abcdef", 6, 94), beyond = file_write_at(fd, "abcdef", 6, 95);
+    int reserved = file_reserve(fd, 200);
+    setrlimit(RLIMIT_FSIZE, &before);
+    CHECK_EQ(part, 0);
+    CHECK_EQ(beyond, EFBIG);
+    CHECK_EQ(reserved, EFBIG);
+    CHECK_EQ(file_reserve(fd, 0), 0);
+    CHECK(pread(fd, text, 8, 94) == 6 && strcmp(text, "aabcde") == 0);
+    CHECK_EQ(file_write_at(full, "x", 1, 0), ENOSPC);
+    CHECK_EQ(file_write_at(-1, "x", 1, 0), EBADF);
+    CHECK_EQ(file_sync_folder(path), 0);
+    CHECK_EQ(file_sync_folder("beside"), 0);
+    CHECK_EQ(file_sync_folder("/top"), 0);
+    CHECK_EQ(file_sync_folder("/nowhere/at/all"), ENOENT);
+    close(full);
+    close(fd);
+    unlink(path);
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(arena_gives_zeroed_disjoint_memory);
@@ -178,6 +213,7 @@ int main(int argc, char** argv) {
     RUN(bad_options_name_what_is_valid);
     RUN(files_are_replaced_whole);
     RUN(devices_stay_devices);
+    RUN(parts_of_files_fail_with_a_reason);
     RUN(hash_sees_every_bit);
     RUN(random_numbers_fill_their_range);
     return test_end();

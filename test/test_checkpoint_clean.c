@@ -1,21 +1,25 @@
-// Laws of what goes of a directory of checkpoints: all that is meant, nothing else.
+// Laws of a directory of checkpoints: which there are, and what goes: all that is meant, nothing else.
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "../llmc/checkpoint.h"
+#include "../llmc/checkpoint_seal.h"
+#include "../llmc/checkpoint_timed.h"
 #include "test.h"
 
 static char directory[] = "/tmp/test_checkpoint_clean_XXXXXX";
 
 static const char* const unfinished[] = {"DONE_00000004.tmp", "model_00000004.bin.tmp",
-                                         "state_00000004_00000.bin.tmp", "state_00000004_00001.bin.tmp"};
+                                         "state_00000004_00000.bin.tmp", "model_123456789.bin.tmp"};
 static const char* const saved[] = {"DONE_00000002",
                                     "DONE_12345678",
                                     "model_00000002.bin",
                                     "model_00000003.bin",
                                     "state_00000002_00000.bin",
-                                    "state_12345678_00003.bin",
-                                    "model_123456789.bin"};
+                                    "DONE_100000000",
+                                    "model_2147483647.bin",
+                                    "state_123456789_00000.bin"};
 static const char* const others[] = {"main.log",
                                      "x.tmp",
                                      "model.bin",
@@ -26,13 +30,18 @@ static const char* const others[] = {"main.log",
                                      "state_00000002.bin",
                                      "DONE_00000002.tmp2",
                                      "DONE_",
-                                     "DONE_7",  // names that no step is given
-                                     "DONE_+0000007",
-                                     "DONE_ 0000007",
-                                     "DONE_000000007",
-                                     "model_7.bin",
-                                     "model_000000007.bin",
-                                     "state_00000007_0.bin"};
+                                     "DONE_2",
+                                     "DONE_0000000002",
+                                     "DONE_2147483648",
+                                     "DONE_ 0000002",
+                                     "DONE_+0000002",
+                                     "model_1.bin",
+                                     "model_0000001.bin",
+                                     "model_000000001.bin",
+                                     "model_00000001.binary",
+                                     "state_00000004_00001.bin.tmp",
+                                     "state_00000002_0.bin",
+                                     "state_12345678_00003.bin"};
 enum {
     UNFINISHED = sizeof unfinished / sizeof *unfinished,
     SAVED = sizeof saved / sizeof *saved,
@@ -78,20 +87,157 @@ static void a_mark_is_of_the_step_that_it_names(void) {
     make(saved, SAVED);
     make(others, OTHERS);
     int* steps;
-    CHECK_EQ(checkpoint_list_done(directory, &steps), 2);
+    CHECK_EQ(checkpoint_list_done(directory, &steps), 3);
     CHECK_EQ(steps[0], 2);
     CHECK_EQ(steps[1], 12345678);
+    CHECK_EQ(steps[2], 100000000);
     free(steps);
     CHECK(!checkpoint_has_done(directory, 7));
 }
 
 static void an_earlier_runs_checkpoints_go(void) {
     make(unfinished, UNFINISHED);
-    CHECK_EQ(checkpoint_remove_all(directory), 2);  // that were marked
+    CHECK_EQ(checkpoint_find_latest(directory), 100000000);
+    CHECK_EQ(checkpoint_remove_others(directory, 2), 2);  // that were marked
+    CHECK_EQ(count_there(saved, SAVED), 3);
+    CHECK_EQ(checkpoint_find_latest(directory), 2);
+    CHECK_EQ(checkpoint_remove_others(directory, 3), 1);
     CHECK_EQ(count_there(saved, SAVED), 0);
     CHECK_EQ(count_there(unfinished, UNFINISHED), UNFINISHED);
     CHECK_EQ(count_there(others, OTHERS), OTHERS);
     CHECK_EQ(checkpoint_find_latest(directory), -1);
+}
+
+// --- which there are ---------------------------------------------------------------------------------------
+
+static void steps_before_are_found(void) {
+    char error[256];
+    for (int step = 10; step <= 40; step += 10) { CHECK(checkpoint_mark_done(directory, step, error)); }
+    int* steps;
+    CHECK_EQ(checkpoint_list_done(directory, &steps), 4);
+    for (int i = 0; i < 4; i++) { CHECK_EQ(steps[i], 10 * (i + 1)); }
+    free(steps);
+    CHECK_EQ(checkpoint_find_before(directory, 40), 30);
+    CHECK_EQ(checkpoint_find_before(directory, 10), -1);
+    CHECK(checkpoint_has_done(directory, 30) && !checkpoint_has_done(directory, 35));
+    CHECK(checkpoint_mark_done(directory, 21, error));
+    CHECK_EQ(checkpoint_remove_later(directory, 20), 3);
+    CHECK(!checkpoint_has_done(directory, 21));
+    CHECK_EQ(checkpoint_find_latest(directory), 20);
+    CHECK(checkpoint_has_done(directory, 10));
+    for (int step = 10; step <= 20; step += 10) { checkpoint_remove(directory, step); }
+}
+
+static void put(const char* name, const char* text) {
+    char path[256];
+    path_of(path, name);
+    FILE* file = fopen(path, "w");
+    CHECK(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
+}
+
+// Shards that have changed their names are another model.
+static void names_of_a_folder_count(void) {
+    static const char* const names[] = {"a.safetensors", "b.safetensors", "c.safetensors"};
+    put(names[0], "one");
+    put(names[1], "another");
+    uint64_t before = checkpoint_fingerprint(directory);
+    CHECK(before != 0);
+    put(names[0], "another");
+    put(names[1], "one");
+    CHECK(checkpoint_fingerprint(directory) != before);
+    put(names[0], "one");
+    char from[256], to[256];
+    path_of(from, names[1]);
+    path_of(to, names[2]);
+    put(names[1], "another");
+    CHECK(checkpoint_fingerprint(directory) == before);
+    CHECK(rename(from, to) == 0 && checkpoint_fingerprint(directory) != before);
+    CHECK(unlink(to) == 0);
+    path_of(from, names[0]);
+    CHECK(unlink(from) == 0);
+}
+
+// --- by the clock ------------------------------------------------------------------------------------------
+
+// As the trainer does: what was said before is what the next piece of the run knows.
+static char* save_timed(CheckpointTimed* timed, int step, bool is_killed) {
+    char *text = NULL, error[256];
+    size_t num_bytes;
+    checkpoint_timed_add(timed, step);
+    FILE* settings = open_memstream(&text, &num_bytes);
+    fputs("-l=0.001\n", settings);
+    checkpoint_timed_print(timed, settings);
+    fputs("-x=12\n", settings);
+    CHECK(fclose(settings) == 0 && checkpoint_mark_done(directory, step, error));
+    if (!is_killed) { checkpoint_timed_forget(timed, directory, 0); }
+    return text;
+}
+
+static int marks_are(int a, int b, int c) {
+    int *steps, num_steps = checkpoint_list_done(directory, &steps);
+    int right = num_steps == 2 + (c > 0) && steps[0] == a && steps[1] == b && (c == 0 || steps[2] == c);
+    for (int i = 0; i < num_steps && !right; i++) { printf("DONE_%08d is there\n", steps[i]); }
+    free(steps);
+    return right;
+}
+
+// Pieces of one or two saves each, some of them killed before they forget: two are left of all, and what
+// somebody else saved.
+static void pieces_of_a_run_forget_what_the_last_one_saved(void) {
+    char error[256];
+    CheckpointTimed timed = {.steps = {0}};
+    CHECK(checkpoint_mark_done(directory, 5, error));
+    int before = 0;
+    for (int step = 10; step < 200; step += 10) {
+        bool is_killed = step % 3 == 0;
+        char* settings = save_timed(&timed, step, is_killed);
+        if (!is_killed && step > 10) { CHECK(marks_are(5, before, step)); }
+        before = step;
+        if (step % 20 == 10) {
+            checkpoint_timed_read(&timed, settings);
+            checkpoint_timed_forget(&timed, directory, 0);
+        } else if (is_killed) {
+            checkpoint_timed_forget(&timed, directory, 0);
+        }
+        free(settings);
+    }
+    CHECK(marks_are(5, 180, 190));
+    checkpoint_timed_add(&timed, 200);
+    checkpoint_timed_drop(&timed, 200);
+    checkpoint_timed_drop(&timed, 200);
+    CHECK(timed.steps[0] == 190 && timed.steps[1] == 180 && timed.steps[2] == 0);
+    CHECK_EQ(checkpoint_remove_others(directory, -1), 3);
+}
+
+static void a_multiple_is_kept(void) {
+    CheckpointTimed timed = {.steps = {40, 30, 20}}, same = timed;
+    char error[256];
+    CHECK(checkpoint_mark_done(directory, 20, error));
+    CHECK_EQ(checkpoint_timed_forget(&timed, directory, 10), 0);
+    CHECK(checkpoint_has_done(directory, 20));
+    CHECK_EQ(checkpoint_timed_forget(&same, directory, 15), 20);
+    CHECK(!checkpoint_has_done(directory, 20));
+}
+
+static void other_settings_have_no_such_line(void) {
+    const char* texts[] = {"",
+                           "-l=1\n",
+                           "x saved by the clock=3 \n",
+                           "saved by the clock=\n",
+                           "saved by the clock=x1",
+                           "saved by the clock=-4 ",
+                           "saved by the clock=99999999999 ",
+                           "saved by the clock=07 "};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        CheckpointTimed timed = {.steps = {1, 2, 3}};
+        checkpoint_timed_read(&timed, texts[i]);
+        CHECK(timed.steps[0] == 0 && timed.steps[1] == 0 && timed.steps[2] == 0);
+    }
+    CheckpointTimed timed;
+    checkpoint_timed_read(&timed, NULL);
+    CHECK_EQ(timed.steps[0], 0);
+    checkpoint_timed_read(&timed, "saved by the clock=4 3 2 1 \n");
+    CHECK(timed.steps[0] == 4 && timed.steps[1] == 3 && timed.steps[2] == 2);
 }
 
 int main(void) {
@@ -99,6 +245,11 @@ int main(void) {
     RUN(what_was_never_renamed_goes);
     RUN(a_mark_is_of_the_step_that_it_names);
     RUN(an_earlier_runs_checkpoints_go);
+    RUN(steps_before_are_found);
+    RUN(names_of_a_folder_count);
+    RUN(pieces_of_a_run_forget_what_the_last_one_saved);
+    RUN(a_multiple_is_kept);
+    RUN(other_settings_have_no_such_line);
     for (int i = 0; i < UNFINISHED + OTHERS; i++) {
         char path[256];
         path_of(path, i < UNFINISHED ? unfinished[i] : others[i - UNFINISHED]);

@@ -93,7 +93,8 @@ connections early -o "$work/early"
 memory_as_planned early  # connections are not the model's
 as_on_the_cpu early 1e-4 "connections before memory is counted, those for copies of parameters taken from the limit"
 NCCL_RUNTIME_CONNECT=1 connections late
-[ $? -ne 0 ] && grep -q 'no room to connect' "$work/late.log" && ! grep -q '^step .*1/' "$work/late.log"
+[ $? -ne 0 ] && grep -q 'no room to connect' "$work/late.log" && ! grep -q '^step .*1/' "$work/late.log" &&
+    [ "$(grep -c '^warning: NCCL_RUNTIME_CONNECT=1 is set' "$work/late.log")" -eq 1 ] && ! grep -q NCCL_RUNTIME_CONNECT "$work/early.log"
 ok $? "NCCL_RUNTIME_CONNECT=1, step 1 connects: $(grep -om1 'error.*out of memory[^)]*' "$work/late.log" | cut -c1-120)"
 NCCL_RUNTIME_CONNECT=1 timeout -k 5 60 mpirun --quiet -np 2 build/release-emu-fp32/cuda_sums alone >"$work/alone.log" 2>&1
 [ $? -eq 1 ] && [ "$(grep -c '^rank 0: error: NCCL: a sum of gradients: the host waits inside for 1.0 s' "$work/alone.log")" -eq 1 ]

@@ -89,15 +89,25 @@ static void limit_files(rlim_t num_bytes) {
     setrlimit(RLIMIT_FSIZE, &limit);
 }
 
+// What the log says goes nowhere until hear_again(): RLIMIT_FSIZE is stderr's, too, where that is a file.
+static int stop_hearing(void) {
+    fflush(stdout);
+    int said = dup(2), nowhere = open("/dev/null", O_WRONLY);
+    CHECK(said >= 0 && dup2(nowhere, 2) == 2 && close(nowhere) == 0);
+    return said;
+}
+
+static void hear_again(int said) {
+    CHECK(dup2(said, 2) == 2 && close(said) == 0);
+}
+
 static void a_full_disk_costs_lines_and_no_halves(void) {
     LineLog log;
     put("");
     CHECK_EQ(line_log_open(&log, path, key, false), STATUS_OK);
     CHECK_EQ(line_log_cut(&log, 0), STATUS_OK);
     line_log_write(&log, "1 loss: a");
-    fflush(stdout);
-    int said = dup(2), nowhere = open("/dev/null", O_WRONLY);
-    CHECK(said >= 0 && dup2(nowhere, 2) == 2 && close(nowhere) == 0);
+    int said = stop_hearing();
     limit_files(15);
     line_log_write(&log, "2 loss: the half of this line would fit");
     line_log_write(&log, "3 loss: nor this");
@@ -107,9 +117,51 @@ static void a_full_disk_costs_lines_and_no_halves(void) {
     CHECK(text_is("1 loss: a\n4 z:\n"));
     CHECK(!log.is_failing);
     limit_files(RLIM_INFINITY);
-    CHECK(dup2(said, 2) == 2 && close(said) == 0);
+    hear_again(said);
     line_log_write(&log, "5 loss: there is room again");
     CHECK(text_is("1 loss: a\n4 z:\n5 loss: there is room again\n"));
+    CHECK_EQ(log.num_lost, 2);
+    line_log_close(&log);
+}
+
+// Lost is the line that could not be written, not the one whose place it was to take.
+static void a_full_disk_keeps_the_line_that_was_to_go(void) {
+    LineLog log;
+    put("1 loss: a\n1 val: b\n");
+    CHECK_EQ(line_log_open(&log, path, key, false), STATUS_OK);
+    CHECK_EQ(line_log_cut(&log, 1), STATUS_OK);
+    int said = stop_hearing();
+    limit_files(22);
+    line_log_write(&log, "1 val: longer than b");
+    CHECK(text_is("1 loss: a\n1 val: b\n"));
+    CHECK_EQ(log.num_lost, 1);
+    line_log_write(&log, "1 val: cd");  // what fits still takes it
+    CHECK(text_is("1 loss: a\n1 val: cd\n"));
+    limit_files(RLIM_INFINITY);
+    hear_again(said);
+    line_log_write(&log, "1 val: longer than b");
+    CHECK(text_is("1 loss: a\n1 val: longer than b\n"));
+    CHECK_EQ(log.num_lost, 1);
+    line_log_close(&log);
+}
+
+// Removed while the disk is full: its lines are kept until there is room to make it again.
+static void what_is_removed_waits_for_room(void) {
+    LineLog log;
+    put("1 loss: a\n2 loss: b\n");
+    CHECK_EQ(line_log_open(&log, path, key, true), STATUS_OK);
+    CHECK_EQ(line_log_cut(&log, 2), STATUS_OK);
+    int said = stop_hearing();
+    CHECK(unlink(path) == 0);
+    for (int i = 0; i < 2; i++) {
+        limit_files(15);
+        line_log_write(&log, "3 loss: c");
+        CHECK(text_is(""));
+    }
+    limit_files(RLIM_INFINITY);
+    line_log_write(&log, "4 loss: d");
+    hear_again(said);
+    CHECK(text_is("1 loss: a\n2 loss: b\n4 loss: d\n"));
     CHECK_EQ(log.num_lost, 2);
     line_log_close(&log);
 }
@@ -168,6 +220,8 @@ int main(void) {
     RUN(is_cut_back_to_a_step);
     RUN(a_line_about_the_same_takes_the_last_ones_place);
     RUN(a_full_disk_costs_lines_and_no_halves);
+    RUN(a_full_disk_keeps_the_line_that_was_to_go);
+    RUN(what_is_removed_waits_for_room);
     RUN(what_is_removed_is_made_again);
     RUN(serves_one_run_where_locked);
     unlink(path);

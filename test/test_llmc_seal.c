@@ -1,12 +1,14 @@
-// test_llmc_seal.c -- the adapters' seals are those of this repository's trainers: what one writes the other
-// takes, and what one refuses so does the other.
+// test_llmc_seal.c -- the adapters' seals and records are those of this repository's trainers: what one
+// writes the other takes, and what one refuses so does the other.
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "../dynapipe_plugin/adapters/llmc_record.h"
 #include "../dynapipe_plugin/adapters/llmc_seal.h"
 #include "../dynapipe_plugin/base/rng.h"
 #include "../dynapipe_plugin/base/status.h"
 #include "../llmc/checkpoint_file.h"
+#include "../llmc/checkpoint_record.h"
 #include "../llmc/checkpoint_seal.h"
 #include "test.h"
 
@@ -110,10 +112,79 @@ static void foreign_parts_are_refused(void) {
     CHECK_FAILS(dynapipe_seal_check(&model_seal, "model", 6), STATUS_BAD_FORMAT, "not those that were saved");
 }
 
+enum { VALUES_BYTES = 40 };  // of a state, before its record
+
+// As our trainers write it, at VALUES_BYTES.
+static int64_t write_ours(uint8_t* bytes, const char* path, const CheckpointRun* run, uint64_t* sum) {
+    CheckpointFile file;
+    int64_t num_bytes = VALUES_BYTES + checkpoint_record_bytes(run);
+    CHECK(checkpoint_file_create(&file, path, num_bytes, error) &&
+          checkpoint_record_write(&file, run, VALUES_BYTES, VALUES_BYTES / 4, sum, error) &&
+          checkpoint_file_read(&file, bytes, num_bytes, 0, error));
+    checkpoint_file_close(&file);
+    checkpoint_file_remove_tmp(path);
+    return num_bytes;
+}
+
+// And as they read it; bytes: from the record on.
+static bool read_ours(CheckpointRun* out, const char* path, const void* bytes, int64_t num_bytes,
+                      uint64_t* sum) {
+    CheckpointFile file;
+    CHECK(checkpoint_file_create(&file, path, VALUES_BYTES + num_bytes, error) &&
+          checkpoint_file_write(&file, bytes, num_bytes, VALUES_BYTES, error));
+    bool ok = checkpoint_record_read(out, &file, VALUES_BYTES, VALUES_BYTES / 4, sum, error);
+    checkpoint_file_close(&file);
+    checkpoint_file_remove_tmp(path);
+    return ok;
+}
+
+// Whoever wrote it: the same position, and as much for the file's sum. Settings are for our trainers alone.
+static void records_are_the_same(void) {
+    static char* const settings[] = {NULL, "mixture=weights\nl=0.001\n"};
+    char path[] = "/tmp/test_llmc_seal_XXXXXX", position[] = "somewhere in the data";
+    int fd = mkstemp(path);
+    for (int i = 0; i < 2; i++) {
+        uint8_t bytes[256];
+        CheckpointRun run = {.position = (uint8_t*)position, .position_bytes = sizeof position};
+        run.settings = settings[i];
+        uint64_t sum = 0, theirs = 0, again = 0;
+        int64_t num_bytes = write_ours(bytes, path, &run, &sum) - VALUES_BYTES;
+        uint8_t* record_bytes = bytes + VALUES_BYTES;
+        LlmcRecord record;
+        CHECK_OK(dynapipe_record_read(&record, record_bytes, num_bytes, path));
+        CHECK_EQ(record.position_bytes, sizeof position);
+        CHECK_EQ(record.settings_bytes, settings[i] != NULL ? strlen(settings[i]) : 0);
+        CHECK(memcmp(record_bytes + sizeof record, position, sizeof position) == 0);
+        dynapipe_seal_add(&theirs, VALUES_BYTES / 4, &record.hash, 2, 4);
+        CHECK(theirs == sum);
+        for (int64_t at = 0; at < num_bytes; at++) {
+            record_bytes[at] ^= 4;
+            CHECK_FAILS(dynapipe_record_read(&record, record_bytes, num_bytes, path), STATUS_BAD_FORMAT,
+                        at < 8 ? "no position in the data" : "is damaged");
+            record_bytes[at] ^= 4;
+            CHECK(dynapipe_record_read(&record, record_bytes, at, path) == STATUS_BAD_FORMAT);
+        }
+        if (settings[i] != NULL) { continue; }
+        record = dynapipe_record_of(position, sizeof position);
+        CHECK(memcmp(&record, record_bytes, sizeof record) == 0);
+        memcpy(record_bytes, &record, sizeof record);
+        CheckpointRun read = {0};
+        CHECK(read_ours(&read, path, record_bytes, num_bytes, &again) && again == sum);
+        CHECK(read.position != NULL && read.settings != NULL && read.settings[0] == '\0');
+        CHECK(read.position_bytes == sizeof position &&
+              memcmp(read.position, position, sizeof position) == 0);
+        free(read.position);
+        free(read.settings);
+    }
+    close(fd);
+    unlink(path);
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(sums_are_the_same);
     RUN(seals_are_the_same);
     RUN(foreign_parts_are_refused);
+    RUN(records_are_the_same);
     return test_end();
 }

@@ -23,7 +23,8 @@ static Loader* open_loader(const LoaderOptions* options) {
     return loader;
 }
 
-// Other text of the same lengths is another file; the same under another name is not.
+// Other text of the same lengths is another file; the same under another name is not. Nor are all but one of
+// the files, or one more, the same data.
 static void a_position_is_of_the_contents(void) {
     LoaderOptions options = usual_options();
     Arena arena = {0};
@@ -41,6 +42,19 @@ static void a_position_is_of_the_contents(void) {
     CHECK_OK(loader_open(&loader, files, &options));
     CHECK_OK(loader_restore(loader, batch.position, batch.position_bytes));
     loader_close(loader);
+    char fewer[80];
+    snprintf(fewer, sizeof fewer, "%s/[ab].bin", other);
+    CHECK_OK(loader_open(&loader, fewer, &options));
+    CHECK_FAILS(loader_restore(loader, batch.position, batch.position_bytes), STATUS_MISMATCH,
+                "a.bin: saved with 3 files of data, now it is one of 2");
+    loader_close(loader);
+    maker_write(&data, 0, 100, other, "d.bin");
+    CHECK_OK(loader_open(&loader, files, &options));
+    CHECK_FAILS(loader_restore(loader, batch.position, batch.position_bytes), STATUS_MISMATCH,
+                "a.bin: saved with 3 files of data, now it is one of 4");
+    loader_close(loader);
+    snprintf(fewer, sizeof fewer, "%s/d.bin", other);
+    CHECK_EQ(unlink(fewer), 0);
     MadeData changed = {.vocab = VOCAB, .num_samples = 100, .samples = data.samples + 100};
     maker_write(&changed, 0, 100, other, "b.bin");  // tokens are by id: other ones
     CHECK_OK(loader_open(&loader, files, &options));

@@ -73,6 +73,37 @@ others="-j $work/data/val.bin -b 4 -t 32 -d 256 -x 2 -k linear -l 1e-3 -u 1 -q 0
 [ "$(sed -nE 's/^warning: (-[^ ]+) is .*, saved with .*/\1/p' "$work/settings.log" | xargs)" = "$(printf '%s\n' $others | grep '^-' | xargs)" ] &&
     grep -q '^warning: -l is 0.001, saved with 0.0003$' "$work/settings.log"
 ok $? "others, each said once: $(grep -c '^warning: .*, saved with ' "$work/settings.log") flags"
+run model 2 $plugin -x 6 -y 1 -o "$work/cut" -e "$work/whole/model_00000002.bin"
+grep -q "^warning: -e is $work/whole/model_00000002.bin, saved with l2c16h2\$" "$work/model.log"
+ok $? "another model of the same shape: $(grep '^warning' "$work/model.log" | sed "s|$work/||g")"
+mv "$work/data/val.bin" "$work/val.bin" && cp "$work/data/train.bin" "$work/data/val.bin"
+run text 2 $plugin -x 6 -y 1 -o "$work/cut"
+[ "$(grep -c '^warning: hash of the text of -j is [0-9a-f]*, saved with ' "$work/text.log")" -eq 1 ]
+ok $? "other validation text under the same name: $(grep '^warning' "$work/text.log")"
+mv "$work/val.bin" "$work/data/val.bin"
+
+# --- back, and instead -------------------------------------------------------------------------------------------
+cp -r "$work/whole" "$work/back"
+run back 2 $plugin -x 3 -n 1 -y 2 -o "$work/back"
+[ $? -eq 0 ] && [ "$(cd "$work/back" && echo DONE* model*)" = "DONE_00000002 DONE_00000003 model_00000002.bin model_00000003.bin" ] &&
+    grep -q ': 2 checkpoints of steps after 3, which the run left, are removed' "$work/back.log"
+ok $? "-y 2: $(grep -m1 'which the run left' "$work/back.log" | sed "s|$work/||g")"
+before=$(sums whole)
+run early 2 $plugin -x 6 -o "$work/whole" --overwrite 1 --memory-limit 300K
+[ $? -ne 0 ] && grep -q '^error: .*--memory-limit' "$work/early.log" && [ "$(cd "$work/whole" && echo DONE*)" = "DONE_00000002 DONE_00000004 DONE_00000006" ]
+ok $? "a run that would overwrite, and whose plan does not fit: the earlier one's checkpoints stay"
+run on 2 $plugin -x 6 -o "$work/whole" -y 1
+[ $? -eq 0 ] && grep -q 'the earlier one goes on' "$work/on.log" && [ "$(records whole)" = "$all_records" ] && [ "$(lines whole)" = "$all_lines" ] && [ "$before" = "$(sums whole)" ]
+ok $? "and its logs come back: $(grep -m1 'the earlier one goes on' "$work/on.log" | sed "s|$work/||g")"
+mkdir "$work/here" "$work/there" && here=$PWD
+ln -s "$work/data" "$work/here/data" && ln -s "$work/data" "$work/there/data"
+alone="-i data/train.bin -e l2c16h2 -t 64 -s 0 -v 0 -d 500 --robust off --stages 2 -x 2 -o out"
+timeout 60 mpirun -np 1 -wdir "$work/here" "$here/$trainer" $alone : -np 1 -wdir "$work/there" "$here/$trainer" $alone >"$work/apart.log" 2>&1
+[ $? -eq 1 ] && grep -q '^error: -o out: 1 of 2 ranks do not see what rank 0 writes there --->' "$work/apart.log"
+ok $? "$(grep -m1 '^error' "$work/apart.log")"
+(ulimit -f 2 && "$build/prepare_data" --tokenizer bytes --out "$work/limited" "$work/tasks.jsonl" >"$work/limited.log" 2>&1)
+[ $? -eq 1 ] && grep -q 'File too large --->' "$work/limited.log"
+ok $? "a limit on the length of files is an error like a full disk: $(sed "s|$work/||g" "$work/limited.log" | tail -1)"
 run again 2 $plugin -x 2 -o "$work/cut" --overwrite 1
 [ $? -eq 0 ] && [ "$(records cut)" = "validation 0 step 1 step 2 validation 2" ] && [ "$(cd "$work/cut" && echo DONE* model*)" = "DONE_00000002 model_00000002.bin" ]
 ok $? "--overwrite 1: $(grep -m1 'are removed' "$work/again.log" | sed "s|$work/||g")"

@@ -366,10 +366,11 @@ static void calls_out_of_order_are_refused(void) {
 static void leftovers_go_after_an_hour(void) {
     static const struct {
         const char* name;
-        bool is_old, goes;
-    } files[] = {{"a.costs.123.tmp", true, true}, {"a.costs.123", true, true},
-                 {"b.costs.7", false, false},     {"b.costs", true, false},
-                 {"a.costs.old", true, false},    {"a.costs.12.gz", true, false}};
+        int age_s;  // since it was written
+        bool goes;
+    } files[] = {{"a.costs.123.tmp", 4000, true}, {"a.costs.123", 4000, true},   {"b.costs.7", 0, false},
+                 {"b.costs.8.tmp", 60, false},    {"b.costs.9", 3400, false},    {"b.costs", 4000, false},
+                 {"a.costs.old", 4000, false},    {"a.costs.12.gz", 4000, false}};
     CostAnalytic about = {.num_layers = 2,
                           .channels = 8,
                           .num_heads = 1,
@@ -383,7 +384,6 @@ static void leftovers_go_after_an_hour(void) {
                           .num_replicas = 1};
     CostModel* model = calloc(1, sizeof *model);
     char folder[128], path[256];
-    struct timespec times[2] = {{.tv_sec = time(NULL) - 4000}, {.tv_sec = time(NULL) - 4000}};
     snprintf(folder, sizeof folder, "%s/left", cache_dir);
     CHECK(model != NULL && mkdir(folder, 0755) == 0);
     cost_model_analytic(model, &about);
@@ -391,7 +391,8 @@ static void leftovers_go_after_an_hour(void) {
         snprintf(path, sizeof path, "%s/%s", folder, files[i].name);
         FILE* file = fopen(path, "w");
         CHECK(file != NULL && fclose(file) == 0);
-        CHECK(!files[i].is_old || utimensat(AT_FDCWD, path, times, 0) == 0);
+        struct timespec written = {.tv_sec = time(NULL) - files[i].age_s}, times[2] = {written, written};
+        CHECK(utimensat(AT_FDCWD, path, times, 0) == 0);
     }
     snprintf(path, sizeof path, "%s/new.costs", folder);
     CHECK_OK(measure_kept_save(model, path, "a model"));

@@ -2,12 +2,35 @@
 #include "../dataloader/sample_verify.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include "../dynapipe_plugin/base/clock.h"
 #include "../dataloader/sample_format.h"
 #include "data_maker.h"
 
 enum { NUM_FILES = 3, LONG_TOKENS = 700000 };  // a sample of 1.3 MiB
 
 static uint64_t seed;
+
+// A disk that takes so long for each chunk (sample_verify.c asks for its pages); how many it was asked for.
+static _Atomic int chunk_ms, num_asked;
+
+// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name): in libc's place
+int madvise(void* at, size_t num_bytes, int advice) {
+    if (advice == MADV_WILLNEED) {
+        atomic_fetch_add(&num_asked, 1);
+        usleep(1000 * (useconds_t)atomic_load(&chunk_ms));
+    }
+    return (int)syscall(SYS_madvise, at, num_bytes, advice);
+}
+
+static Status wait_all(SampleVerify* verify) {
+    bool is_done = false;
+    Status status = STATUS_OK;
+    while (status == STATUS_OK && !is_done) { status = sample_verify_wait(verify, 1000000000, &is_done); }
+    return status;
+}
 static char dir[64];
 
 // Files of 2.7, 0.0 and 1.3 MiB: 5 chunks or so.
@@ -48,7 +71,7 @@ static int parts_with_damage(SampleShards* shards, int32_t num_parts, char messa
     for (int32_t p = 0; p < num_parts; p++) {
         SampleVerify* verify;
         CHECK_OK(sample_verify_start(&verify, &shards, 1, p, num_parts));
-        Status status = sample_verify_wait(verify);
+        Status status = wait_all(verify);
         CHECK(status == STATUS_OK || status == STATUS_BAD_FORMAT);
         CHECK_EQ(sample_verify_damage(verify), status);
         CHECK(status != STATUS_OK || sample_verify_left_bytes(verify) == 0);
@@ -127,13 +150,38 @@ static void it_can_be_stopped_at_any_time(void) {
         CHECK_OK(sample_verify_start(&verify, twice, round % 3, 0, 1));
         if (round % 4 == 1) { usleep(300); }
         CHECK_OK(sample_verify_damage(verify));
-        if (round % 4 == 2) { CHECK_OK(sample_verify_wait(verify)); }
-        if (round % 4 == 2) { CHECK_OK(sample_verify_wait(verify)); }
+        if (round % 4 == 2) { CHECK_OK(wait_all(verify)); }
+        if (round % 4 == 2) { CHECK_OK(wait_all(verify)); }
         sample_verify_stop(verify);
     }
     sample_verify_stop(NULL);
     CHECK_OK(sample_verify_damage(NULL));
-    CHECK_OK(sample_verify_wait(NULL));
+    CHECK_OK(wait_all(NULL));
+    sample_shards_close(&shards);
+}
+
+// Who waits is back in time, even where a single chunk takes longer; a thread that it brought goes on.
+static void nobody_waits_longer_than_he_will(void) {
+    SampleShards shards = open_all(false);
+    SampleShards* list[] = {&shards};
+    SampleVerify* verify;
+    bool is_done;
+    atomic_store(&chunk_ms, 2000);
+    atomic_store(&num_asked, 0);
+    CHECK_OK(sample_verify_start(&verify, list, 1, 0, 1));
+    int64_t begin_ns = clock_now_ns();
+    for (int turn = 0; turn < 4; turn++) {
+        CHECK_OK(sample_verify_wait(verify, 50000000, &is_done));
+        CHECK(!is_done);
+    }
+    int64_t took_ns = clock_now_ns() - begin_ns;
+    CHECK(took_ns >= 200000000 && took_ns < 1800000000);
+    CHECK(sample_verify_left_bytes(verify) > 3 << 20);
+    CHECK(atomic_load(&num_asked) <= 2);  // the thread and the one at this priority
+    atomic_store(&chunk_ms, 0);
+    CHECK_OK(wait_all(verify));
+    CHECK_EQ(sample_verify_left_bytes(verify), 0);
+    sample_verify_stop(verify);
     sample_shards_close(&shards);
 }
 
@@ -147,7 +195,7 @@ static void the_thread_finds_damage_by_itself(void) {
     CHECK_OK(sample_verify_start(&verify, list, 1, 0, 1));
     for (int i = 0; i < 10000 && sample_verify_damage(verify) == STATUS_OK; i++) { usleep(1000); }
     CHECK_FAILS(sample_verify_damage(verify), STATUS_BAD_FORMAT, "c.bin: bytes ");
-    CHECK_FAILS(sample_verify_wait(verify), STATUS_BAD_FORMAT, "c.bin: bytes ");
+    CHECK_FAILS(wait_all(verify), STATUS_BAD_FORMAT, "c.bin: bytes ");
     sample_verify_stop(verify);
     flip("c.bin", 8 * at);
     sample_shards_close(&shards);
@@ -171,7 +219,7 @@ static void llmc_files_get_the_same_id_either_way(void) {
         SampleShards* list[] = {&scanned, &plain};
         SampleVerify* verify;
         CHECK_OK(sample_verify_start(&verify, list, 2, 0, 1));
-        CHECK_OK(sample_verify_wait(verify));
+        CHECK_OK(wait_all(verify));
         CHECK(plain.files[0].content_id == scanned.files[0].content_id);
         ids[round] = plain.files[0].content_id;
         sample_verify_stop(verify);
@@ -191,6 +239,7 @@ int main(int argc, char** argv) {
     RUN(one_rank_finds_each_damage);
     RUN(no_flipped_bit_goes_unseen);
     RUN(it_can_be_stopped_at_any_time);
+    RUN(nobody_waits_longer_than_he_will);
     RUN(the_thread_finds_damage_by_itself);
     RUN(llmc_files_get_the_same_id_either_way);
     maker_dir_remove(dir);

@@ -1,6 +1,12 @@
 // test_session_verify.c -- ranks train on the same text, undamaged and of one tokenizer, or not at all.
 #include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 
+#include "../dynapipe_plugin/base/clock.h"
+#include "../dynapipe_plugin/base/stop_signal.h"
 #include "../dynapipe_plugin/run/session.h"
 #include "data_maker.h"
 #include "ranks.h"
@@ -11,12 +17,27 @@ enum { NUM_RANKS = 3 };
 typedef struct {
     char train[NUM_RANKS][128], val[NUM_RANKS][128];
     bool with_val, skip_verify;
+    int watching_rank;   // that is told of signals; -1: none
+    int64_t timeout_ns;  // of messages
     Status open[NUM_RANKS], wait[NUM_RANKS], damage[NUM_RANKS];
     bool verifies[NUM_RANKS];
+    int64_t left_bytes[NUM_RANKS], took_ns[NUM_RANKS];
+    int32_t stop_signal[NUM_RANKS];
     char message[NUM_RANKS][1024];
 } Start;
 
 static char here[64], there[64];  // two folders, as on two machines
+
+// A disk on which so many chunks, from now on, take so long (sample_verify.c asks for their pages).
+static _Atomic int slow_ms, num_slow;
+
+// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name): in libc's place
+int madvise(void* at, size_t num_bytes, int advice) {
+    if (advice == MADV_WILLNEED && atomic_fetch_sub(&num_slow, 1) > 0) {
+        usleep(1000 * (useconds_t)atomic_load(&slow_ms));
+    }
+    return (int)syscall(SYS_madvise, at, num_bytes, advice);
+}
 
 static Status open_session(Dynapipe* dp, Transport* transport, const Start* start) {
     char* argv[] = {"test", NULL};
@@ -25,8 +46,9 @@ static Status open_session(Dynapipe* dp, Transport* transport, const Start* star
     dp->transport = *transport;
     dp->num_stages = NUM_RANKS;
     dp->num_replicas = 1;
+    dp->watches_signals = start->watching_rank == transport->rank;
     TRY(session_options_take(&dp->options, &argc, argv, NULL));
-    TRY(collective_init(&dp->world, &dp->transport, ranks, NUM_RANKS, INT64_C(20000000000)));
+    TRY(collective_init(&dp->world, &dp->transport, ranks, NUM_RANKS, start->timeout_ns));
     DynapipeRun_v1 run = {.train_pattern = start->train[transport->rank],
                           .val_pattern = start->with_val ? start->val[transport->rank] : NULL,
                           .batch_tokens = 4096,
@@ -50,8 +72,15 @@ static Status start_body(Transport* t, void* arg) {
         const void* position;
         size_t num_bytes;
         dp->now = &step;
+        int64_t begin_ns = clock_now_ns();
         start->wait[r] = (Status)dynapipe_position(dp, &position, &num_bytes);
-        EXPECT(sample_verify_left_bytes(dp->verify) == 0 || start->wait[r] != STATUS_OK);
+        start->took_ns[r] = clock_now_ns() - begin_ns;
+        start->stop_signal[r] = dynapipe_stop_signal(dp);
+        start->left_bytes[r] = sample_verify_left_bytes(dp->verify);
+        // Once all have asked, one may ask alone.
+        if (start->wait[r] == STATUS_OK && r == 0) {
+            EXPECT(dynapipe_position(dp, &position, &num_bytes) == STATUS_OK);
+        }
         start->damage[r] = sample_verify_damage(dp->verify);
     }
     if (start->open[r] != STATUS_OK || start->wait[r] != STATUS_OK) {
@@ -63,18 +92,27 @@ static Status start_body(Transport* t, void* arg) {
 }
 
 // Rank 1 reads `there`, the others `here`.
-static Start* run_start(const char* train, const char* val, bool skip_verify) {
+static Start* run_start_of(const char* train, const char* val, bool skip_verify, int watching_rank,
+                           int64_t timeout_ns) {
     static Start start;
     RankResult results[NUM_RANKS];
     memset(&start, 0, sizeof start);
     start.with_val = val != NULL;
     start.skip_verify = skip_verify;
+    start.watching_rank = watching_rank;
+    start.timeout_ns = timeout_ns;
     for (int r = 0; r < NUM_RANKS; r++) {
         snprintf(start.train[r], 128, "%s/%s", r == 1 ? there : here, train);
         snprintf(start.val[r], 128, "%s/%s", r == 1 ? there : here, val != NULL ? val : "");
     }
     CHECK_EQ(ranks_run(NUM_RANKS, RANKS_CHECKED, start_body, &start, results, 1), 0);
     return &start;
+}
+
+static Start* run_start(const char* train, const char* val, bool skip_verify) {
+    Start* start = run_start_of(train, val, skip_verify, -1, INT64_C(20000000000));
+    for (int r = 0; r < NUM_RANKS && start->wait[r] == STATUS_OK; r++) { CHECK_EQ(start->left_bytes[r], 0); }
+    return start;
 }
 
 static void expect_opened(const Start* start) {
@@ -164,24 +202,43 @@ static void llmc_files_are_compared_too(void) {
 
 // A damaged chunk is seen by the rank whose part it is: rank 0's and 2's are of train_0 and val, `there` is
 // whole.
-static void one_rank_finds_damage(void) {
-    begin();
+// A bit of a token, `from_end` bytes before the file's end; again: as it was.
+static void flip(const char* folder, const char* name, off_t from_end) {
     char path[128];
     unsigned char byte = 0;
-    snprintf(path, sizeof path, "%s/val.bin", here);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
     int fd = open(path, O_RDWR);
-    off_t last = lseek(fd, -3, SEEK_END);
-    CHECK(last > 0 && pread(fd, &byte, 1, last) == 1);
+    off_t at = lseek(fd, -from_end, SEEK_END);
+    CHECK(at > 0 && pread(fd, &byte, 1, at) == 1);
     byte ^= 4;
-    CHECK(pwrite(fd, &byte, 1, last) == 1);
+    CHECK(pwrite(fd, &byte, 1, at) == 1);
     close(fd);
+}
+
+// Rank 1 has files of its own: whichever is damaged, the first or the last, nobody else would see it.
+static void a_copy_is_read_by_who_has_it(void) {
+    static const char* const names[] = {"train_0.bin", "val.bin"};
+    begin();
+    for (int i = 0; i < 2; i++) {
+        flip(there, names[i], 3);
+        const Start* start = run_start("train_*.bin", "val.bin", false);
+        for (int r = 0; r < NUM_RANKS; r++) { CHECK_EQ(start->wait[r], STATUS_BAD_FORMAT); }
+        CHECK_EQ(start->damage[1], STATUS_BAD_FORMAT);
+        flip(there, names[i], 3);
+    }
+    end();
+}
+
+static void one_rank_finds_damage(void) {
+    begin();
+    flip(here, "val.bin", 3);
     const Start* start = run_start("train_*.bin", "val.bin", false);
     for (int r = 0; r < NUM_RANKS; r++) {
         CHECK_EQ(start->open[r], STATUS_OK);
-        CHECK_EQ(start->wait[r], r == 2 ? STATUS_BAD_FORMAT : STATUS_OK);
-        CHECK_EQ(start->damage[r], start->wait[r]);
+        CHECK_EQ(start->wait[r], STATUS_BAD_FORMAT);  // they end together, by the words of one
+        CHECK_EQ(start->damage[r], r == 2 ? STATUS_BAD_FORMAT : STATUS_OK);
+        CHECK(strstr(start->message[r], "val.bin: bytes ") != NULL);
     }
-    CHECK(strstr(start->message[2], "val.bin: bytes ") != NULL);
     expect_opened(run_start("train_*.bin", "val.bin", true));
     end();
 }
@@ -206,12 +263,73 @@ static void another_tokenizer_is_refused(void) {
     end();
 }
 
+// One rank's part takes four times as long as messages may: they all are whole in the end, and nobody gave
+// up.
+static void a_slow_part_is_waited_for(void) {
+    begin();
+    atomic_store(&slow_ms, 1600);
+    atomic_store(&num_slow, 1);
+    const Start* start = run_start_of("train_*.bin", "val.bin", false, -1, 400000000);
+    expect_opened(start);
+    for (int r = 0; r < NUM_RANKS; r++) {
+        CHECK_EQ(start->left_bytes[r], 0);
+        CHECK_EQ(start->stop_signal[r], 0);
+        CHECK(start->took_ns[r] > 1000000000);
+    }
+    end();
+}
+
+// Signals that ranks have seen, and which of them all end by: SIGINT, as it gives the exit status.
+static void of_different_signals_all_take_one(void) {
+    const double seen[][NUM_RANKS] = {{0, 0, 0},
+                                      {SIGTERM, SIGINT, SIGUSR1},
+                                      {SIGINT, 0, SIGTERM},
+                                      {0, SIGTERM, SIGINT},
+                                      {SIGTERM, 0, SIGUSR1},
+                                      {0, 0, SIGTERM}};
+    const int expected[] = {0, SIGINT, SIGINT, SIGINT, SIGUSR1, SIGTERM};
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        Dynapipe dp = {.transport = {.num_ranks = NUM_RANKS}};
+        double of_ranks[2 * NUM_RANKS];
+        for (int r = 0; r < 2 * NUM_RANKS; r++) { of_ranks[r] = r % 2 == 0 ? seen[i][r / 2] : 99; }
+        session_stop_take(&dp, of_ranks, 2);
+        CHECK_EQ(dp.stop_signal, expected[i]);
+    }
+    Dynapipe later = {.transport = {.num_ranks = NUM_RANKS}, .stop_signal = SIGTERM};
+    session_stop_take(&later, seen[0], 1);
+    CHECK_EQ(later.stop_signal, SIGTERM);
+    session_stop_take(&later, seen[2], 1);
+    CHECK_EQ(later.stop_signal, SIGINT);
+}
+
+// Rank 2 is told to end: no rank waits for a chunk of anybody's, and all know why. (Signals stay noted: the
+// last test.)
+static void who_is_told_to_end_does_not_wait(void) {
+    begin();
+    atomic_store(&slow_ms, 2000);
+    atomic_store(&num_slow, 1000);  // all
+    stop_signal_watch();
+    raise(SIGUSR1);
+    const Start* start = run_start_of("train_*.bin", "val.bin", false, 2, INT64_C(20000000000));
+    for (int r = 0; r < NUM_RANKS; r++) {
+        CHECK_EQ(start->wait[r], STATUS_OK);
+        CHECK_EQ(start->stop_signal[r], SIGUSR1);
+        CHECK(start->took_ns[r] < 1500000000);
+        CHECK(start->left_bytes[r] > 0);
+    }
+    end();
+}
+
 int main(int argc, char** argv) {
     test_seed(argc, argv);
     RUN(the_same_text_may_lie_elsewhere);
     RUN(other_text_of_the_same_lengths_is_refused);
     RUN(llmc_files_are_compared_too);
     RUN(one_rank_finds_damage);
+    RUN(a_copy_is_read_by_who_has_it);
     RUN(another_tokenizer_is_refused);
+    RUN(a_slow_part_is_waited_for);
+    RUN(of_different_signals_all_take_one);
+    RUN(who_is_told_to_end_does_not_wait);
     return test_end();
 }

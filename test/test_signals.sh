@@ -7,6 +7,8 @@ make_data 800 120
 launch=$PWD/dynapipe_plugin/mpirun.sh
 base="-i $work/data/train.bin -j $work/data/val.bin -e l2c32h2 -t 128 -d 1500 -v 0 -s 0 --robust off"
 newest() { printf '%08d' "$(find "$work/$1" -name 'DONE_*' | sed 's/.*_0*//' | sort -n | tail -1)"; }
+mpicc -shared -fPIC -O1 test/tools/fault_shim.c -o "$work/fault.so" -ldl
+for shim in stalled_disk fast_clock; do gcc -shared -fPIC -O1 test/tools/$shim.c -o "$work/$shim.so" -ldl; done
 left_over() { find "$work/$1" -name '*.tmp' | grep . || pgrep -f -- "-o $work/$1" | grep .; }
 # shellcheck disable=SC2086
 run all 2 $base --stages 2 -x 40 -o "$work/all"
@@ -51,12 +53,34 @@ stopped() {  # exit status, expected, signal said, name
     step=$(stopped_after SIGTERM validating)
     [ "$(grep -c '"validation":' "$work/validating/metrics.jsonl")" -le $((step + 1)) ] && ! grep -q 'val loss -*nan' "$work/validating.log"
     ok $? "a validation that breaks off is not logged: $(grep -c '"validation":' "$work/validating/metrics.jsonl") are, of $((step + 1))"
-    rm -rf "$DYNAPIPE_CACHE"
-    start '^data: ' measuring 2 $base --stages 2 -x 40000 -o "$work/measuring" --measure-seconds 1
-    kill -INT "$(ranks_of "$job" | tail -1)"
-    wait "$job"
-    [ $? -eq 130 ] && grep -q 'stopped by SIGINT before the first step of this run: nothing to save' "$work/measuring.log" && ! grep -q '^step' "$work/measuring.log"
+    # rank 1 tells itself, while it measures the model: between its lines "data:" and "measured"
+    LD_PRELOAD=$work/fault.so FAULT_AT=sums:16 FAULT_DO=int FAULT_RANK=1 FAULT_MARK=$work/mark DYNAPIPE_CACHE=$work/none \
+        run measuring 2 $base --stages 2 -x 40 -o "$work/measuring"
+    [ $? -eq 130 ] && [ -e "$work/mark" ] && grep -q 'stopped by SIGINT before the first step of this run: nothing to save' "$work/measuring.log" && ! grep -q '^step' "$work/measuring.log"
     ok $? "while the model is measured: $(grep 'stopped by' "$work/measuring.log")"
+    # 4 MiB of data on a disk that gives nothing before the run has said that it is saved
+    awk 'BEGIN {for (i = 0; i < 20; i++) {s = sprintf("%01000d", i); for (k = 0; k < 100; k++) printf "%s%s", k ? "" : "{\"inputs\": \"", s
+         print "\", \"targets\": \"b\"}"}}' >"$work/long.jsonl"
+    "$build/prepare_data" --val-fraction 0 --out "$work/long" "$work/long.jsonl" >"$work/long.log" 2>&1
+    for name in verifying verifying-stock; do
+        stalled="-i $work/long/train.bin -e l2c32h2 -t 128 -v 0 -s 0 -x 400000 -o $work/$name"
+        export LD_PRELOAD=$work/stalled_disk.so STALLED_DISK_GO=$work/$name.go
+        if [ $name = verifying ]; then
+            start '^step +2/' $name 2 $stalled -d 1500 --robust off --stages 2
+            kill -TERM "$(ranks_of "$job" | tail -1)"
+        else
+            timeout --foreground 120 "$build/train_gpt2" $stalled >"$work/$name.log" 2>&1 &
+            job=$!
+            await '^step +2/' "$work/$name.log"
+            pkill -TERM -P "$job"
+        fi
+        unset LD_PRELOAD
+        await '^stopped by' "$work/$name.log" && grep -qE '^told to end before all of the data is verified: .*[0-9] MiB' "$work/$name.log"
+        ok $? "$name: $(grep '^told to end' "$work/$name.log")"
+        touch "$work/$name.go"
+        wait "$job"
+        stopped $? 0 SIGTERM $name
+    done
     start '^step +2/' nowhere 2 $base --stages 2 -x 40000
     kill -TERM "$(ranks_of "$job" | tail -1)"
     wait "$job"
@@ -81,7 +105,7 @@ stopped() {  # exit status, expected, signal said, name
     segments=$(grep -ho '/dev/shm/vader_segment[^ ]*' "/proc/$(pgrep -P "$mpirun" | head -1)/maps" | sort -u)
     kill -KILL "$mpirun"
     wait "$job"
-    [ $? -eq 137 ] && ! left_over killed && [ -z "$segments" ] || ! ls $segments "${TMPDIR:-/tmp}/ompi.$(uname -n | cut -d. -f1).$(id -u)/pid.$mpirun" 2>/dev/null | grep .
+    [ $? -eq 137 ] && ! left_over killed && { [ -z "$segments" ] || ! ls $segments "${TMPDIR:-/tmp}/ompi.$(uname -n | cut -d. -f1).$(id -u)/pid.$mpirun" 2>/dev/null | grep .; }
     ok $? "mpirun.sh, mpirun killed: no rank and none of $(wc -w <<<"$segments") pieces of shared memory is left"
 
     # --- one process, T5, the clock -----------------------------------------------------------------------------
@@ -105,15 +129,47 @@ stopped() {  # exit status, expected, signal said, name
     run counted 2 $base --stages 2 -x 6 -o "$work/counted" -n 3
     [ "$(cd "$work/counted" && echo DONE_*)" = "DONE_00000003 DONE_00000006" ]
     ok $? "-n 3: $(cd "$work/counted" && echo DONE_*)"
-    # ten minutes in three thousandths of a second: the newest two by the clock and the last are left, and what was there before
-    gcc -shared -fPIC -O1 test/tools/fast_clock.c -o "$work/fast_clock.so" -ldl
+    # ten minutes in less than a thousandth of a second: the newest two by the clock and the last are left, and what was there before
     model="-i $work/data/train.bin -e l2c32h2 -t 64 -v 0 -s 0 -o $work/hours"
     "$build/train_gpt2" $model -x 3 >"$work/hours.log" 2>&1
-    LD_PRELOAD=$work/fast_clock.so FAST_CLOCK=200000 timeout 60 "$build/train_gpt2" $model -x 40 -y 1 >"$work/hours.log" 2>&1
+    LD_PRELOAD=$work/fast_clock.so FAST_CLOCK=1000000 timeout 60 "$build/train_gpt2" $model -x 40 -y 1 >"$work/hours.log" 2>&1
     done_files=$(cd "$work/hours" && echo DONE_*) by_clock=$(grep '^saved' "$work/hours.log" | sed -n 's/.*model_0*\([1-9][0-9]*\).bin/\1/p')
     expected="DONE_00000003 $(printf 'DONE_%08d ' $(tail -3 <<<"$by_clock"))"
     [ "$(wc -l <<<"$by_clock")" -gt 4 ] && [ "$done_files " = "$expected" ]
     ok $? "no -n: $(wc -l <<<"$by_clock") checkpoints, left are $done_files"
+    # a longer run's pieces go on forgetting, one of them told to end; what a complete run has is nobody's to forget
+    model="$model -y 1 --export-hf $work/hours.hf"
+    (set -m; exec env LD_PRELOAD="$work/fast_clock.so" FAST_CLOCK=200000 timeout --foreground 60 "$build/train_gpt2" $model -x 400000 >"$work/hours.log" 2>&1) &
+    job=$!
+    await '^saved' "$work/hours.log"
+    pkill -TERM -P "$job"
+    wait "$job"
+    status=$? done_files=$(cd "$work/hours" && echo DONE_*)
+    [ $status -eq 0 ] && [[ $done_files == "${expected}DONE_"*" DONE_$(newest hours)" ]] && [ "$(wc -w <<<"$done_files")" -eq 6 ]
+    ok $? "no -n, stopped by SIGTERM: left are $done_files"
+    grep -qF "$work/hours.hf: not exported yet" "$work/hours.log" && [ ! -e "$work/hours.hf/config.json" ]
+    ok $? "a run that is told to end says that nothing is exported"
+    steps=$((10#$(newest hours) + 3))
+    LD_PRELOAD=$work/fast_clock.so FAST_CLOCK=200000 timeout 60 "$build/train_gpt2" $model -x $steps >"$work/hours.log" 2>&1
+    done_files=$(cd "$work/hours" && echo DONE_*)
+    [[ $done_files == "${expected}DONE_"*" DONE_$(printf %08d $steps)" ]] && [ "$(wc -w <<<"$done_files")" -le 7 ] && [ -e "$work/hours.hf/config.json" ]
+    ok $? "and the next piece forgets and exports: left are $done_files"
+    # a signal during the last step, which takes a while: all is complete
+    model="-i $work/data/train.bin -e l4c128h4 -t 1024 -b 16 -x 2 -v 1 -s 1"
+    (set -m; exec timeout --foreground 60 "$build/train_gpt2" $model -o "$work/last" --export-hf "$work/last.hf" >"$work/last.log" 2>&1) &
+    job=$!
+    await '^step +1/2' "$work/last.log"
+    sleep 0.3  # into the second
+    pkill -USR1 -P "$job"
+    wait "$job"
+    [ $? -eq 0 ] && grep -q '^SIGUSR1 after the last step: the run is complete' "$work/last.log" && [ -e "$work/last/DONE_00000002" ] && [ -e "$work/last.hf/config.json" ]
+    ok $? "a signal in the last step: $(grep -m1 'SIGUSR1' "$work/last.log"), $(grep '^exported' "$work/last.log" | sed "s|$work/||")"
+    flock "$work/last.hf" "$build/train_gpt2" $model --export-hf "$work/last.hf" >"$work/two.log" 2>&1
+    [ $? -ne 0 ] && grep -qF -- "--export-hf $work/last.hf: another run will write there ---> " "$work/two.log" && ! grep -q '^step' "$work/two.log"
+    ok $? "an export to where another run will: $(grep -m1 'another run' "$work/two.log" | sed "s|$work/||")"
+    "$build/train_gpt2" -i "$work/data/train.bin" -e l2c32h2 -t 128 -v 0 -s 0 -x 40000 -y 1 -o "$work/rank-TERM" >"$work/bad.log" 2>&1
+    [ $? -ne 0 ] && grep -q "the checkpoint was saved by the plugin's build --->" "$work/bad.log"
+    ok $? "stock on a plugin's checkpoint: $(grep -m1 -e '--->' "$work/bad.log")"
     refuses "-n: '5x'" "an interval that is none" 2 $base -n 5x -o "$work/counted"
     refuses "-y and -n need a directory" "a time without a directory" 2 $base -n 5m
 }

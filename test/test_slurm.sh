@@ -45,6 +45,9 @@ stay() {  # name, pattern, command...
     ok $? "the third ends, and nothing is queued"
     cmp "$work/job/model_00000060.bin" "$work/all/model_00000060.bin" && cmp "$work/job/state_00000060_00000.bin" "$work/all/state_00000060_00000.bin"
     ok $? "in three pieces: model and state of the one, byte for byte"
+    mkdir "$work/early" && cp "$work/all/main.log" "$work/all/metrics.jsonl" "$work/early"
+    SLURM_JOB_ID=20 timeout 120 dev/slurm_train.sh "$trainer" $base -x 3 -o "$work/early" >"$work/early.log" 2>&1 && [ -e "$work/early/DONE_00000003" ]
+    ok $? "a job whose node failed before the first checkpoint begins anew"
     SLURM_JOB_ID=18 dev/slurm_train.sh "$trainer" $base -l wrong -o "$work/wrong" >"$work/wrong.log" 2>&1
     [ $? -ne 0 ] && [ "$(wc -l <"$work/queue")" -eq 2 ]
     ok $? "a run that fails is not queued again"

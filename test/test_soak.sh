@@ -7,4 +7,4 @@ for tool in mpicc mpirun pgrep python3; do
     echo "0 passed, 0 failed, 1 skipped"
     exit 77
 done
-FAULTS="kill mpirun stop full kill term all int usr1 kill" IN_TURN=1 dev/soak.sh 10
+FAULTS="kill mpirun stop full flip term all int usr1" IN_TURN=1 dev/soak.sh 9

@@ -125,6 +125,7 @@ void source_open_data(Source* source, const TrainFlags* flags) {
     }
     token_text_find(&source->text, flags->train_pattern);
     if (!source_is_main(source)) { return; }
+    if (!flags->verify) { printf("--verify 0: the data is taken as it is\n"); }
     const DynapipeDataInfo_v1* info = &source->info;
     printf("data: %lld samples of %d tasks, %lld tokens; %lld longer than -t %d truncated, %lld skipped\n",
            (long long)info->num_samples, info->num_tasks, (long long)info->num_tokens,

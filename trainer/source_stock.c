@@ -23,6 +23,7 @@ struct Source {
     Model* model;
     StockStream train, val;
     SampleVerify* verify;  // NULL with --verify 0
+    bool says_left;        // that some of the data was not verified
     TokenText text;
     int num_steps, micro_steps;  // of the run; per optimizer step
     int step;                    // done
@@ -127,9 +128,30 @@ static void open_verification(Source* source) {
     check(source, sample_verify_start(&source->verify, shards, has_val ? 2 : 1, 0, 1));
 }
 
+// Until all is read, or the run is told to end: the one that goes on reads it again.
+static void wait_until_verified(Source* source) {
+    enum { TURN_NS = 100000000 };
+    bool is_done = false;
+    while (!is_done && stop_signal_seen() == 0) {
+        check(source, sample_verify_wait(source->verify, TURN_NS, &is_done));
+    }
+    check(source, sample_verify_damage(source->verify));
+    int64_t left_bytes = sample_verify_left_bytes(source->verify);
+    if (left_bytes == 0 || source->says_left) { return; }
+    printf(
+        "told to end before all of the data is verified: %lld MiB are left, which a run that goes on reads\n",
+        (long long)left_bytes >> 20);
+    source->says_left = true;
+}
+
+// What is not known of llm.c's files, as nobody has read them through, stays what an earlier run has found.
 void source_verify_data(Source* source) {
-    check(source, sample_verify_wait(source->verify));
-    sample_shards_write_contents(stock_stream_shards(&source->train), source->position + 1);
+    const SampleShards* shards = stock_stream_shards(&source->train);
+    wait_until_verified(source);
+    for (int32_t f = 0; f < shards->num_files; f++) {
+        uint64_t id = shards->files[f].content_id;
+        if (id != 0) { memcpy(&source->position[1 + f], &id, sizeof id); }
+    }
 }
 
 void source_open_data(Source* source, const TrainFlags* flags) {
@@ -251,7 +273,7 @@ double source_step(Source* source) {
     double loss = 0;
     for (int64_t i = 0; i < at; i++) { loss += (double)source->losses[i]; }
     source->position[0] = stock_stream_position(&source->train);
-    if (++source->step == source->num_steps) { check(source, sample_verify_wait(source->verify)); }
+    if (++source->step == source->num_steps) { wait_until_verified(source); }
     return loss / (double)num_rows;
 }
 
@@ -381,9 +403,14 @@ void source_position(const Source* source, const void** out, size_t* num_bytes) 
     *num_bytes = position_bytes((Source*)(uintptr_t)source);
 }
 
+// The plugin's position in the data begins with its options (run/session_settings.c).
+static bool is_of_the_plugin(const void* position, size_t num_bytes) {
+    return num_bytes >= 7 && memcmp(position, "dpipopt", 7) == 0;
+}
+
 void source_restore(Source* source, const void* position, size_t num_bytes, int step) {
     const SampleShards* shards = stock_stream_shards(&source->train);
-    if (num_bytes >= 5 && memcmp(position, "DPPOS", 5) == 0) {
+    if (is_of_the_plugin(position, num_bytes)) {
         char why[160];
         snprintf(
             why, sizeof why,
@@ -392,7 +419,7 @@ void source_restore(Source* source, const void* position, size_t num_bytes, int 
         source_die(source, why);
     }
     // Of llm.c's files it is known once they were read.
-    check(source, sample_verify_wait(source->verify));
+    wait_until_verified(source);
     int64_t num_ids = (int64_t)(num_bytes / sizeof(int64_t)) - 1;
     check(source, sample_shards_check_contents(shards, (const int64_t*)position + 1, num_ids));
     memcpy(source->position, position, position_bytes(source));

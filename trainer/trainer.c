@@ -145,28 +145,22 @@ static bool every(int interval, int step, bool is_last) {
     return interval > 0 && (step % interval == 0 || is_last);
 }
 
-// Of what the clock alone had saved, the oldest goes.
-static void forget_timed(Trainer* t) {
-    const TrainFlags* flags = &t->flags;
-    if (flags->checkpoint_every != NULL || flags->checkpoints_keep > 0 || t->save_failed) { return; }
-    int oldest = t->timed_steps[TIMED_KEPT - 1];
-    memmove(t->timed_steps + 1, t->timed_steps, sizeof(int) * (TIMED_KEPT - 1));
-    t->timed_steps[0] = t->step;
-    bool is_major = flags->checkpoints_major > 0 && oldest % flags->checkpoints_major == 0;
-    if (oldest > 0 && !is_major && source_is_main(t->source)) {
-        checkpoint_remove(flags->output_dir, oldest);
-    }
-}
-
 // At the end, for a signal, or because it is time; no step twice.
-static void maybe_save(Trainer* t, bool is_end) {
+static void maybe_save(Trainer* t, bool is_last, bool is_told) {
+    const TrainFlags* flags = &t->flags;
     double now_s = source_seconds(t->source);
-    bool is_due = is_end || save_interval_is_due(&t->save_every, t->step, now_s - t->saved_s);
-    if (t->flags.output_dir == NULL || t->step == t->saved_step || !is_due) { return; }
+    bool is_due = is_last || is_told || save_interval_is_due(&t->save_every, t->step, now_s - t->saved_s);
+    if (flags->output_dir == NULL || t->step == t->saved_step || !is_due) { return; }
+    bool is_timed = !is_last && flags->checkpoint_every == NULL && flags->checkpoints_keep <= 0;
+    if (is_timed) { checkpoint_timed_add(&t->timed, t->step); }
     trainer_save(t);
     t->saved_step = t->step;
     t->saved_s = now_s;
-    if (!is_end) { forget_timed(t); }
+    if (t->save_failed) {
+        checkpoint_timed_drop(&t->timed, t->step);
+    } else if (is_timed && source_is_main(t->source)) {
+        checkpoint_timed_forget(&t->timed, flags->output_dir, flags->checkpoints_major);
+    }
 }
 
 enum { SAMPLES_AT_END = 4 };
@@ -200,6 +194,20 @@ static void say_stopped(const Trainer* t, int first_step) {
                "there\n",
                name, t->step, t->num_steps, directory);
     }
+    if (t->flags.export_dir != NULL) {
+        printf("--export-hf %s: not exported yet, the run that goes on does that at its end\n",
+               t->flags.export_dir);
+    }
+    fflush(stdout);
+}
+
+// Told to end when all steps were done: the model is complete, saved and exported as ever.
+static void say_left_out(const Trainer* t) {
+    const TrainFlags* flags = &t->flags;
+    bool looks = (flags->val_every > 0 && flags->val_pattern != NULL) || flags->sample_every > 0;
+    if (!source_is_main(t->source)) { return; }
+    printf("%s after the last step: the run is complete%s\n", stop_signal_name(source_stop_signal(t->source)),
+           looks ? ", but for what was left of its last validation and samples" : "");
     fflush(stdout);
 }
 
@@ -211,7 +219,12 @@ static int train(Trainer* t) {
         bool is_last = t->step >= t->num_steps;
         if (source_stop_signal(t->source) == 0) { look_at_model(t, is_last); }
         int stop_signal = source_stop_signal(t->source);
-        maybe_save(t, is_last || stop_signal != 0);
+        if (is_last && stop_signal != 0) { say_left_out(t); }
+        maybe_save(t, is_last, stop_signal != 0);
+        if (stop_signal == 0) {  // a save waits for the data, and ends that for a signal
+            stop_signal = source_stop_signal(t->source);
+            maybe_save(t, is_last, stop_signal != 0);
+        }
         if (stop_signal != 0 && !is_last) { say_stopped(t, first_step); }
         if (stop_signal != 0 || is_last) { return stop_signal; }
         train_step(t);
@@ -241,12 +254,13 @@ int trainer_main(int argc, char** argv, const ModelKind* kind) {
     if (t->flags.model == NULL) { t->flags.model = kind->usual; }
     build(t);
     int stop_signal = train(t);
-    if (stop_signal == 0) { trainer_export(t); }
+    if (t->step >= t->num_steps) { trainer_export(t); }
     if (stop_signal == 0) { stop_signal = stop_signal_seen(); }  // too late to change more than the status
     bool failed = t->save_failed || trainer_has_lost(t);
     trainer_close_output(t);
     optimizer_free(&t->optimizer);
     free(t->squares);
+    free(t->saved_model_name);
     model_free(&t->model);
     source_close(t->source);
     free(t);

@@ -13,6 +13,7 @@ kind.
 
 #include "../dynapipe_plugin/base/save_interval.h"
 #include "../llmc/checkpoint.h"
+#include "../llmc/checkpoint_timed.h"
 #include "../llmc/hf_checkpoint.h"
 #include "../llmc/lr_schedule.h"
 #include "../llmc/model.h"
@@ -35,10 +36,6 @@ typedef struct {
     uint64_t model_sum, state_sum;
 } Verification;
 
-// Checkpoints that nobody asked for must not fill a disk: a run keeps so many of its own (with -n or -nk,
-// what these say). Two, as the newest may turn out damaged.
-enum { TIMED_KEPT = 2 };
-
 typedef struct {
     const ModelKind* kind;
     TrainFlags flags;
@@ -57,10 +54,13 @@ typedef struct {
     int resume_step;      // of the checkpoint in -o that the run goes on from; -1: none
     Verification begun;
     SaveInterval save_every;
-    int saved_step;               // the last that was saved, or gone on from
-    double saved_s;               // when, by source_seconds()
-    int timed_steps[TIMED_KEPT];  // saved without anybody's -n, newest first; 0: none
-    bool save_failed;             // the last checkpoint could not be written
+    int saved_step;          // the last that was saved, or gone on from
+    double saved_s;          // when, by source_seconds()
+    CheckpointTimed timed;   // without -n and -nk, else what these say: saved by the clock or for a signal
+    bool warned_of_model;    // -e was said to differ, with its shape
+    char* saved_model_name;  // that the run which goes on began with; NULL: the flag's
+    bool replaces_earlier;   // --overwrite 1, and nothing saved yet: the earlier run is still there
+    bool save_failed;        // the last checkpoint could not be written
 } Trainer;
 
 // What main() returns.
@@ -106,10 +106,12 @@ bool trainer_add_sums(Trainer* t, bool ok, uint64_t* model_sum, uint64_t* state_
 void trainer_open_output(Trainer* t);
 // All is well, the first step is next: what the new run takes the place of goes; a resumed one's logs go back
 // to its step.
+// The first checkpoint of a run with --overwrite 1 is saved: what the earlier run left in -o goes.
+void trainer_replace_earlier(Trainer* t);
 void trainer_begin_output(Trainer* t, ModelSource source);
 // For checkpoints (CheckpointRun.settings); NULL: no memory. What differs is said by the main rank.
 char* trainer_settings(const Trainer* t);
-void trainer_compare_settings(const Trainer* t, const char* saved);
+void trainer_compare_settings(Trainer* t, const char* saved);
 void trainer_check_printed(Trainer* t);   // once a step
 bool trainer_has_lost(const Trainer* t);  // lines of a log
 void trainer_close_output(Trainer* t);

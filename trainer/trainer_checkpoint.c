@@ -73,7 +73,11 @@ static bool commit(Trainer* t, const Saving* saving, char* error) {
     if (!checkpoint_commit(saving->model_path, error) || !checkpoint_commit(saving->state_path, error)) {
         return false;
     }
-    checkpoint_unmark_later(directory, t->step);
+    int num_later = checkpoint_remove_later(directory, t->step);
+    if (num_later > 0 && !t->replaces_earlier) {
+        printf("-o %s: %d checkpoints of steps after %d, which the run left, are removed\n", directory,
+               num_later, t->step);
+    }
     return checkpoint_mark_done(directory, t->step, error);
 }
 
@@ -99,6 +103,7 @@ void trainer_save(Trainer* t) {
     if (saved) {
         checkpoint_prune(directory, t->step, t->flags.checkpoints_keep, t->flags.checkpoints_major);
         printf("saved %s\n", saving.model_path);
+        trainer_replace_earlier(t);
     } else {
         checkpoint_abort(saving.model_path);
         checkpoint_abort(saving.state_path);
@@ -155,7 +160,11 @@ void trainer_resume(Trainer* t) {
     }
     t->step = run.step;
     source_restore(t->source, run.position, run.position_bytes, run.step);
+    checkpoint_timed_read(&t->timed, run.settings);  // before settings are compared: it is one
     trainer_compare_settings(t, run.settings);
+    if (source_is_main(t->source)) {
+        checkpoint_timed_forget(&t->timed, t->flags.output_dir, t->flags.checkpoints_major);
+    }
     free(run.position);
     free(run.settings);
     if (source_is_main(t->source)) { printf("resumed from %s, step %d\n", path, t->step); }

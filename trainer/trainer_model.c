@@ -61,7 +61,8 @@ static void compare_with_asked(Trainer* t, const ModelConfig* config, const char
     }  // a file decides by its tensors
     bool same = known && model_config_equal(&asked, config, &difference);
     t->has_like = same && source == MODEL_HF;
-    if (same || !t->flags.model_given || !source_is_main(t->source)) { return; }
+    t->warned_of_model = !same && t->flags.model_given;
+    if (!t->warned_of_model || !source_is_main(t->source)) { return; }
     char shape[160];
     config->kind->describe(shape, sizeof shape, config);
     fprintf(

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "../base/file_io.h"
+#include "../base/file_part.h"
 #include "llmc_checkpoint.h"
 
 // --- sums ------------------------------------------------------------------------------------------------
@@ -42,21 +43,23 @@ typedef struct {
     int64_t num_bytes;
 } Part;
 
+// error: an errno, or 0. fd: -1: none; it is closed.
+static Status close_written(int fd, int error, const char* tmp) {
+    if (error == 0 && fsync(fd) != 0) { error = errno; }
+    if (fd >= 0 && close(fd) != 0 && error == 0) { error = errno; }
+    if (error == 0) { return STATUS_OK; }
+    return FAIL(STATUS_IO, "%s: %s ---> a folder with room where you may write", tmp, strerror(error));
+}
+
 // PATH.tmp of num_bytes with these parts, the rest zeros.
 static Status create_file(const char* path, int64_t num_bytes, const Part* parts, int num_parts) {
     char tmp[LLMC_PATH_CHARS + 8];
-    int fd = open(tmp_of(tmp, path), O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    bool ok = fd >= 0 && ftruncate(fd, (off_t)num_bytes) == 0;
-    for (int i = 0; i < num_parts && ok; i++) {
-        ok = pwrite(fd, parts[i].data, (size_t)parts[i].num_bytes, (off_t)parts[i].at) ==
-             (ssize_t)parts[i].num_bytes;
+    int fd = open(tmp_of(tmp, path), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int error = fd >= 0 ? file_reserve(fd, num_bytes) : errno;
+    for (int i = 0; i < num_parts && error == 0; i++) {
+        error = file_write_at(fd, parts[i].data, (size_t)parts[i].num_bytes, parts[i].at);
     }
-    ok = ok && fsync(fd) == 0;
-    Status status =
-        ok ? STATUS_OK
-           : FAIL(STATUS_IO, "%s: %s ---> a folder with room where you may write", tmp, strerror(errno));
-    if (fd >= 0) { close(fd); }
-    return status;
+    return close_written(fd, error, tmp);
 }
 
 static Status create_model(const DynapipeLlmcCheckpoint* c, const char* path) {
@@ -79,9 +82,7 @@ static Status create_state(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* c, c
     if (c->model_header_bytes == LLMC_HEADER_BYTES) {
         memcpy(&header[DYNAPIPE_SEAL_STATE_MODEL], c->model_header, 4 * DYNAPIPE_SEAL_STATE_MODEL_INTS);
     }
-    LlmcRecord record = {.position_bytes = num_bytes};
-    record.hash = llmc_record_hash(&record, position);
-    memcpy(record.magic, LLMC_RECORD_MAGIC, sizeof record.magic);
+    LlmcRecord record = dynapipe_record_of(position, num_bytes);
     dynapipe_seal_add(sum, llmc_state_values(c), &record.hash, 2, 4);
     int64_t at = LLMC_HEADER_BYTES + 4 * llmc_state_values(c), behind = at + (int64_t)sizeof record;
     Part parts[] = {
@@ -111,17 +112,17 @@ static Status write_slices(const DynapipeLlmc* run, const DynapipeLlmcCheckpoint
 static Status seal_file(const char* path, const DynapipeSeal* seal) {
     int32_t header[LLMC_HEADER_INTS];
     char tmp[LLMC_PATH_CHARS + 8];
-    int fd = open(tmp_of(tmp, path), O_RDWR);
-    bool ok = fd >= 0 && pread(fd, header, sizeof header, 0) == (ssize_t)sizeof header;
-    if (ok) {
-        dynapipe_seal_write(header, seal);
-        ok = pwrite(fd, header, sizeof header, 0) == (ssize_t)sizeof header && fsync(fd) == 0;
+    int fd = open(tmp_of(tmp, path), O_RDWR | O_CLOEXEC);
+    int error = fd >= 0 ? 0 : errno;
+    if (error == 0) {
+        ssize_t num_bytes = pread(fd, header, sizeof header, 0);
+        error = num_bytes == (ssize_t)sizeof header ? 0 : num_bytes < 0 ? errno : EIO;
     }
-    Status status =
-        ok ? STATUS_OK
-           : FAIL(STATUS_IO, "%s: %s ---> a folder with room where you may write", tmp, strerror(errno));
-    if (fd >= 0) { close(fd); }
-    return status;
+    if (error == 0) {
+        dynapipe_seal_write(header, seal);
+        error = file_write_at(fd, header, sizeof header, 0);
+    }
+    return close_written(fd, error, tmp);
 }
 
 static DynapipeSeal seal_of(const DynapipeLlmc* run, int32_t step, uint64_t sum, uint64_t model_sum) {
@@ -144,15 +145,23 @@ static Status rename_tmp(const char* path) {
     return FAIL(STATUS_IO, "%s: %s ---> a folder where you may write", path, strerror(errno));
 }
 
-// A mark never stands beside a model of one run and a state of another, and none of a run that was left
-// behind the newest.
+static Status sync_folder(const char* path) {
+    int error = file_sync_folder(path);
+    if (error == 0) { return STATUS_OK; }
+    return FAIL(STATUS_IO, "%s: its folder cannot be synced: %s ---> check the disk", path, strerror(error));
+}
+
+// A mark never stands beside a model of one run and a state of another, not even where the machine goes down;
+// and none of a run that was left behind the newest.
 static Status commit(const char* directory, const LlmcPaths* paths, int32_t step) {
     unlink(paths->done);
     TRY(rename_tmp(paths->model));
     TRY(rename_tmp(paths->state));
     dynapipe_llmc_unmark_later(directory, step);
     TRY(create_file(paths->done, 0, NULL, 0));
-    return rename_tmp(paths->done);
+    TRY(sync_folder(paths->done));
+    TRY(rename_tmp(paths->done));
+    return sync_folder(paths->done);
 }
 
 // Whether all ranks succeeded; the first to fail says why. Their sums are added.

@@ -386,7 +386,7 @@ static inline void dynapipe_cpu_after_update(const GPT2* model) {
 }
 
 static inline void dynapipe_cpu_close(void) {
-    dynapipe_llmc_close(dynapipe_cpu.run);
+    int status = dynapipe_llmc_close(dynapipe_cpu.run);
     for (int i = 0; i < 2; i++) {
         free(dynapipe_cpu.no_tokens[i]);
         dynapipe_cpu.no_tokens[i] = NULL;
@@ -394,6 +394,7 @@ static inline void dynapipe_cpu_close(void) {
     free(dynapipe_cpu.mine);  // what it points to is the model's
     dynapipe_cpu.run = NULL;
     dynapipe_cpu.mine = NULL;
+    if (status != 0) { exit(status); }  // their main() would return 0
 }
 
 // --- main's words, and what its calls mean ---------------------------------------------------------------

@@ -330,6 +330,7 @@ static void dynapipe_cuda_close(void) {
     cudaCheck(cudaDeviceSynchronize());
     dynapipe_staging_free(&dynapipe_cuda_model.staging);
     dynapipe_rooms_free(&dynapipe_cuda_model.rooms);
-    dynapipe_llmc_close(dynapipe_cuda_run);
+    const int status = dynapipe_llmc_close(dynapipe_cuda_run);
     dynapipe_cuda_run = NULL;
+    if (status != 0) { exit(status); }  // their main() would return 0
 }

@@ -8,10 +8,10 @@
 #include <unistd.h>
 
 #include "../base/file_io.h"
+#include "../base/hash.h"
 #include "llmc_checkpoint.h"
 
-// --- which
-// ---------------------------------------------------------------------------------------------------
+// --- which -----------------------------------------------------------------------------------------------
 
 // --resume 1 and a program's own flag: the newest.
 static int32_t step_asked_for(const DynapipeLlmc* run, const char* directory) {
@@ -50,8 +50,28 @@ void dynapipe_llmc_begin(DynapipeLlmc* run, const char* directory) {
                                        directory, newest));
 }
 
-// --- a model file to begin with
-// ------------------------------------------------------------------------------
+// --- a model file to begin with --------------------------------------------------------------------------
+
+// Do all ranks have the same?
+static bool all_have(DynapipeLlmc* run, uint64_t model, uint64_t state) {
+    bool is_main = dynapipe_llmc_is_main(run);
+    LlmcSums main_sums = {is_main ? model : 0, is_main ? state : 0}, none = {0, 0};
+    dynapipe_llmc_add_sums(run, true, &main_sums);
+    return dynapipe_llmc_add_sums(run, main_sums.model == model && main_sums.state == state, &none);
+}
+
+// Differs where two files differ in length, header (a seal is in it) or one of 64 blocks of 4 KiB.
+static uint64_t fingerprint(const FileMap* map) {
+    enum { NUM_BLOCKS = 64, BLOCK_BYTES = 4096 };
+    uint64_t length = map->num_bytes, hash = hash_bytes(HASH_SEED, &length, sizeof length);
+    size_t last = map->num_bytes > BLOCK_BYTES ? map->num_bytes - BLOCK_BYTES : 0;
+    for (size_t i = 0; i < NUM_BLOCKS; i++) {
+        size_t at = i == NUM_BLOCKS - 1 ? last : last / (NUM_BLOCKS - 1) * i;
+        size_t part = map->num_bytes - at < BLOCK_BYTES ? map->num_bytes - at : BLOCK_BYTES;
+        if (part > 0) { hash = hash_bytes(hash, map->data + at, part); }
+    }
+    return hash_finish(hash);
+}
 
 // This rank's share of the body's sum.
 static uint64_t share_of_sum(const DynapipeLlmc* run, const FileMap* map) {
@@ -68,21 +88,38 @@ static uint64_t share_of_sum(const DynapipeLlmc* run, const FileMap* map) {
     return sum;
 }
 
-void dynapipe_llmc_check_model_file(DynapipeLlmc* run, const char* path) {
-    FileMap map;
-    DynapipeSeal seal = {.is_sealed = 0};
-    if (!run->options.verify) { return; }
-    if (file_map_open(&map, path) != STATUS_OK) { return; }  // the program's own words for that
+// Of a file that all ranks have alike.
+static Status check_sealed(DynapipeLlmc* run, DynapipeSeal* seal, const FileMap* map, const char* path) {
+    int32_t header[LLMC_HEADER_INTS];
+    if (map->num_bytes < LLMC_HEADER_BYTES) { return STATUS_OK; }
+    memcpy(header, map->data, sizeof header);
+    TRY(dynapipe_seal_read(seal, header, path));
     LlmcSums sums = {0, 0};
-    if (map.num_bytes >= LLMC_HEADER_BYTES) {
-        int32_t header[LLMC_HEADER_INTS];
-        memcpy(header, map.data, sizeof header);
-        dynapipe_llmc_check(run, (int)dynapipe_seal_read(&seal, header, path));
-    }
-    if (seal.is_sealed) { sums.model = share_of_sum(run, &map); }
-    file_map_close(&map);
+    if (!seal->is_sealed) { return STATUS_OK; }
+    sums.model = share_of_sum(run, map);
     dynapipe_llmc_add_sums(run, true, &sums);
-    dynapipe_llmc_check(run, (int)dynapipe_seal_check(&seal, path, sums.model));
+    return dynapipe_seal_check(seal, path, sums.model);
+}
+
+void dynapipe_llmc_check_model_file(DynapipeLlmc* run, const char* path) {
+    FileMap map = {0};
+    DynapipeSeal seal = {.is_sealed = 0};
+    double num_opened = file_map_open(&map, path) == STATUS_OK;
+    dynapipe_llmc_check(run, dynapipe_sum(run->dp, &num_opened, 1));
+    if (num_opened == 0) { return; }  // the program's own words for that
+    Status status = STATUS_OK;
+    if (num_opened < dynapipe_num_ranks(run->dp) || !all_have(run, fingerprint(&map), 0)) {
+        status = FAIL(STATUS_MISMATCH,
+                      "%s: not all ranks have this file, the same one ---> a folder that all machines share",
+                      path);
+    } else if (run->options.verify) {
+        status = check_sealed(run, &seal, &map, path);
+    }
+    file_map_close(&map);
+    dynapipe_llmc_check(run, (int)status);
+    run->model_vocab_hash = seal.vocab_hash;
+    free(run->model_path);
+    run->model_path = strdup(path);
 }
 
 // --- reading ---------------------------------------------------------------------------------------------
@@ -141,22 +178,13 @@ static Status restore_position(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* 
                                int32_t step, uint64_t* sum) {
     FileMap map;
     TRY(file_map_open(&map, path));
-    LlmcRecord record = {.hash = 0};
+    LlmcRecord record;
     int64_t at = LLMC_HEADER_BYTES + 4 * llmc_state_values(c);
-    int64_t left = (int64_t)map.num_bytes - at - (int64_t)sizeof record;
-    if (left > 0) { memcpy(&record, map.data + at, sizeof record); }
-    const uint8_t* position = map.data + at + sizeof record;
-    Status status;
-    if (left <= 0 || memcmp(record.magic, LLMC_RECORD_MAGIC, sizeof record.magic) != 0 ||
-        record.position_bytes != (uint64_t)left || record.settings_bytes != 0 ||
-        record.hash != llmc_record_hash(&record, position)) {
-        status = FAIL(STATUS_BAD_FORMAT,
-                      "%s: no position in the data, or a damaged one ---> begin with its model file, without "
-                      "resuming",
-                      path);
-    } else {
+    Status status = dynapipe_record_read(&record, map.data + at, (int64_t)map.num_bytes - at, path);
+    if (status == STATUS_OK) {
         dynapipe_seal_add(sum, llmc_state_values(c), &record.hash, 2, 4);
-        status = (Status)dynapipe_restore(run->dp, position, (size_t)left, step);
+        const uint8_t* position = map.data + at + sizeof record;
+        status = (Status)dynapipe_restore(run->dp, position, (size_t)record.position_bytes, step);
     }
     file_map_close(&map);
     return status;
@@ -177,16 +205,6 @@ static Status read_slices(const DynapipeLlmc* run, const DynapipeLlmcCheckpoint*
     return STATUS_OK;
 }
 
-static Status check_vocabulary(const DynapipeLlmc* run, const DynapipeSeal* model, const char* path) {
-    uint64_t ours = run->info.vocab_hash, theirs = model->vocab_hash;
-    if (ours == theirs || ours == 0 || theirs == 0) { return STATUS_OK; }
-    return FAIL(
-        STATUS_BAD_OPTION,
-        "%s: trained on tokens of vocabulary %016llx, the data has those of %016llx ---> data of this "
-        "model's tokenizer",
-        path, (unsigned long long)theirs, (unsigned long long)ours);
-}
-
 // The seals of both files: zeros where they have none, or are not looked at.
 static Status read_seals(const DynapipeLlmc* run, const LlmcPaths* paths, const int32_t* model_header,
                          const int32_t* state_header, int32_t step, DynapipeSeal* model,
@@ -198,17 +216,13 @@ static Status read_seals(const DynapipeLlmc* run, const LlmcPaths* paths, const 
     TRY(dynapipe_seal_check_pair(model_header, paths->model, state_header, paths->state, step));
     TRY(dynapipe_seal_read(model, model_header, paths->model));
     TRY(dynapipe_seal_read(state, state_header, paths->state));
-    return check_vocabulary(run, model, paths->model);
+    return dynapipe_llmc_check_vocabulary(run, model->vocab_hash, paths->model);
 }
 
 // Do all ranks read what rank 0 reads? By its seals' sums, in which everything else is.
 static Status check_same(DynapipeLlmc* run, const LlmcPaths* paths, const DynapipeSeal* model,
                          const DynapipeSeal* state) {
-    bool is_main = dynapipe_llmc_is_main(run);
-    LlmcSums main_sums = {is_main ? model->header_sum : 0, is_main ? state->header_sum : 0}, none = {0, 0};
-    dynapipe_llmc_add_sums(run, true, &main_sums);
-    bool same = main_sums.model == model->header_sum && main_sums.state == state->header_sum;
-    if (dynapipe_llmc_add_sums(run, same, &none)) { return STATUS_OK; }
+    if (all_have(run, model->header_sum, state->header_sum)) { return STATUS_OK; }
     return FAIL(
         STATUS_MISMATCH,
         "%s: not all ranks have the same file there, or the same state beside it ---> a folder that all "

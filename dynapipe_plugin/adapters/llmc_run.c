@@ -76,8 +76,7 @@ static void take_options(DynapipeLlmc* run, int* argc, char** argv) {
     for (int i = 1; i < *argc; i++) {
         if (strcmp(argv[i], "--help") != 0) { continue; }
         if (run->dp == NULL || dynapipe_rank(run->dp) == 0) { print_help(argv[0]); }
-        dynapipe_llmc_close(run);
-        exit(EXIT_SUCCESS);
+        exit(dynapipe_llmc_close(run));
     }
     for (int i = 1; i < *argc && run->dp == NULL; i++) {
         if (strncmp(argv[i], "--", 2) != 0 || is_own(argv[i])) { continue; }
@@ -149,13 +148,15 @@ Dynapipe* dynapipe_llmc_session(const DynapipeLlmc* run) {
     return run->dp;
 }
 
-void dynapipe_llmc_close(DynapipeLlmc* run) {
-    if (run == NULL) { return; }
-    bool has_lost = run->dp != NULL && (run->warned_of_output || dynapipe_lost_lines(run->dp) > 0);
+int dynapipe_llmc_close(DynapipeLlmc* run) {
+    if (run == NULL) { return EXIT_SUCCESS; }
+    bool has_lost =
+        run->save_failed || run->warned_of_output || (run->dp != NULL && dynapipe_lost_lines(run->dp) > 0);
     dynapipe_close(run->dp);
     free(run->task_loss);
+    free(run->model_path);
     free(run);
-    if (has_lost) { exit(EXIT_FAILURE); }  // warned of when it happened; main() would return 0
+    return has_lost ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
 void dynapipe_llmc_check(DynapipeLlmc* run, int code) {
@@ -196,6 +197,15 @@ static void check_data_fits(DynapipeLlmc* run, int32_t model_tokens, int32_t mod
     }
 }
 
+Status dynapipe_llmc_check_vocabulary(const DynapipeLlmc* run, uint64_t theirs, const char* path) {
+    uint64_t ours = run->info.vocab_hash;
+    if (ours == theirs || ours == 0 || theirs == 0) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_OPTION,
+                "%s: trained on tokens of vocabulary %016llx, the data has those of %016llx ---> data of "
+                "this model's tokenizer",
+                path, (unsigned long long)theirs, (unsigned long long)ours);
+}
+
 void dynapipe_llmc_open_data(DynapipeLlmc* run, const DynapipeRun_v1* about, int32_t model_tokens,
                              int32_t model_vocab) {
     run->about = *about;
@@ -203,6 +213,10 @@ void dynapipe_llmc_open_data(DynapipeLlmc* run, const DynapipeRun_v1* about, int
     dynapipe_llmc_check(run, dynapipe_open_data(run->dp, &run->about));
     dynapipe_llmc_check(run, dynapipe_data_info(run->dp, &run->info));
     check_data_fits(run, model_tokens, model_vocab);
+    if (run->model_path != NULL) {
+        dynapipe_llmc_check(run,
+                            (int)dynapipe_llmc_check_vocabulary(run, run->model_vocab_hash, run->model_path));
+    }
     run->task_loss = calloc((size_t)run->info.num_tasks + 1, sizeof(double));
     if (run->task_loss == NULL) { dynapipe_llmc_die(run, "no memory for the tasks' losses"); }
     if (!dynapipe_llmc_is_main(run)) { return; }
@@ -220,8 +234,7 @@ int32_t dynapipe_llmc_num_steps(const DynapipeLlmc* run) {
 static void check_model(DynapipeLlmc* run, const DynapipeBlocks_v1* blocks) {
     dynapipe_llmc_check(run,
                         dynapipe_check_model(run->dp, blocks, dynapipe_llmc_is_main(run) ? stdout : NULL));
-    dynapipe_llmc_close(run);
-    exit(EXIT_SUCCESS);
+    exit(dynapipe_llmc_close(run));
 }
 
 DynapipeRange dynapipe_llmc_place(DynapipeLlmc* run, const DynapipeBlocks_v1* blocks) {

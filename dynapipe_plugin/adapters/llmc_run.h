@@ -14,7 +14,7 @@ llmc_run.h -- a run of the plugin inside a trainer of llm.c's family: what its C
         if (dynapipe_llmc_is_due(run, step)) { dynapipe_llmc_save(run, &checkpoint, step); }
         if (dynapipe_llmc_is_told_to_end(run)) { dynapipe_llmc_end(run, directory, step); }
     }
-    dynapipe_llmc_close(run);
+    status = dynapipe_llmc_close(run);
 
 Belongs to a program, so it behaves like one: what fails is said once, on rank 0, and the program ends.
 Includes nothing of llm.c and calls nothing of it: kernels and types are the including file's.
@@ -59,9 +59,9 @@ int dynapipe_llmc_is_on(const DynapipeLlmc* run);  // NULL: no
 // Of these two NULL ends the program: the tree lacks the line that opens the run.
 const DynapipeLlmcOptions* dynapipe_llmc_options(const DynapipeLlmc* run);
 Dynapipe* dynapipe_llmc_session(const DynapipeLlmc* run);  // NULL where it is not on
-// The last call about it; NULL is fine. Where lines of metrics.jsonl or on standard output were lost, the
-// program ends here, with status 1.
-void dynapipe_llmc_close(DynapipeLlmc* run);
+// The last call about it; NULL is fine. The program's exit status: EXIT_FAILURE where the last checkpoint,
+// lines of metrics.jsonl or standard output were lost, which was warned of when it happened.
+int dynapipe_llmc_close(DynapipeLlmc* run);
 // Ends the program on all ranks: `code` of a dynapipe_*() call, if it is not 0; or for a reason of one's own.
 void dynapipe_llmc_check(DynapipeLlmc* run, int code);
 void dynapipe_llmc_die(DynapipeLlmc* run, const char* why);
@@ -118,8 +118,9 @@ typedef struct {
 // A new run, before its first step: refused where the folder has finished checkpoints, unless --overwrite 1.
 // Nothing after dynapipe_llmc_latest(), a second time, or without a folder.
 void dynapipe_llmc_begin(DynapipeLlmc* run, const char* directory);
-// A model file to begin with: if it is sealed, is it what was saved? Its kind and shape are the program's to
-// look at. A collective.
+// A model file to begin with: have all ranks the same one, and if it is sealed, is it what was saved, of the
+// vocabulary of the data that is opened later? Its kind and shape are the program's to look at, and so is a
+// file that no rank can open. A collective.
 void dynapipe_llmc_check_model_file(DynapipeLlmc* run, const char* path);
 // Of a step that is saved already: nothing. Marks of later steps, another run's, go.
 void dynapipe_llmc_save(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* checkpoint, int32_t step);

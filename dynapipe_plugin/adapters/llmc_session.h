@@ -16,7 +16,9 @@ struct DynapipeLlmc {
     DynapipeLlmcOptions options;
     DynapipeRun_v1 about;
     DynapipeDataInfo_v1 info;
-    double* task_loss;  // [info.num_tasks]
+    double* task_loss;          // [info.num_tasks]
+    char* model_path;           // the file that the model begins with; NULL: not looked at
+    uint64_t model_vocab_hash;  // of the data that it was trained on; 0: unknown
     const char* said[DYNAPIPE_LLMC_MAX_SAID];
     int num_said;
     bool warned_of_output;  // standard output is lost
@@ -34,6 +36,10 @@ struct DynapipeLlmc {
 void dynapipe_llmc_watch(DynapipeLlmc* run);                     // the options are known
 bool dynapipe_llmc_begin_save(DynapipeLlmc* run, int32_t step);  // false: it was tried already
 void dynapipe_llmc_saved(DynapipeLlmc* run, const char* directory, int32_t step);
+
+// llmc_run.c
+// theirs: what a checkpoint was trained on; 0: unknown. The data is open.
+Status dynapipe_llmc_check_vocabulary(const DynapipeLlmc* run, uint64_t theirs, const char* path);
 
 // llmc_checkpoint.c
 void dynapipe_llmc_remove(const char* directory, int32_t step);  // a step's files, its mark first

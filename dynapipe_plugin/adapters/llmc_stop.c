@@ -69,6 +69,6 @@ void dynapipe_llmc_end(DynapipeLlmc* run, const char* directory, int32_t step) {
     bool is_lost = run->save_failed && directory != NULL;
     if (dynapipe_llmc_is_main(run) && step < run->info.num_steps) { say_stopped(run, directory, step); }
     fflush(stdout);
-    dynapipe_llmc_close(run);
-    exit(is_lost ? EXIT_FAILURE : status);
+    int lost_status = dynapipe_llmc_close(run);
+    exit(is_lost ? EXIT_FAILURE : status != 0 ? status : lost_status);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../base/file_part.h"
 #include "../base/status.h"
 #include "llmc_seal.h"
 
@@ -117,24 +118,33 @@ static void add_to_sum(const Mover* mover, const char* host, int64_t num_bytes, 
     dynapipe_seal_add(mover->sum, first, host, num_bytes / mover->value_bytes, mover->value_bytes);
 }
 
-static Status move_bytes(const Mover* mover, char* host, int64_t num_bytes, int64_t at) {
-    const char* values = host;
-    const int64_t all_bytes = num_bytes, first_byte = at;
+static Status read_bytes(const Mover* mover, char* host, int64_t num_bytes, int64_t at) {
     while (num_bytes > 0) {
-        ssize_t moved = mover->is_reading ? pread(mover->fd, host, (size_t)num_bytes, (off_t)at)
-                                          : pwrite(mover->fd, host, (size_t)num_bytes, (off_t)at);
+        ssize_t moved = pread(mover->fd, host, (size_t)num_bytes, (off_t)at);
         if (moved < 0 && errno == EINTR) { continue; }
         if (moved <= 0) {
-            return FAIL(STATUS_IO, "%s: %s at byte %lld: %s ---> %s", mover->path,
-                        mover->is_reading ? "reading" : "writing", (long long)at,
-                        moved == 0 ? "it ends" : strerror(errno),
-                        mover->is_reading ? "copy the checkpoint again" : "free room on that disk");
+            return FAIL(STATUS_IO, "%s: reading at byte %lld: %s ---> copy the checkpoint again", mover->path,
+                        (long long)at, moved == 0 ? "it ends" : strerror(errno));
         }
         host += moved;
         num_bytes -= moved;
         at += moved;
     }
-    add_to_sum(mover, values, all_bytes, first_byte);
+    return STATUS_OK;
+}
+
+static Status move_bytes(const Mover* mover, char* host, int64_t num_bytes, int64_t at) {
+    int error = 0;
+    if (mover->is_reading) {
+        TRY(read_bytes(mover, host, num_bytes, at));
+    } else {
+        error = file_write_at(mover->fd, host, (size_t)num_bytes, at);
+    }
+    if (error != 0) {
+        return FAIL(STATUS_IO, "%s: writing %lld bytes at %lld: %s ---> free room on that disk", mover->path,
+                    (long long)num_bytes, (long long)at, strerror(error));
+    }
+    add_to_sum(mover, host, num_bytes, at);
     return STATUS_OK;
 }
 

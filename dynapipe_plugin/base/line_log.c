@@ -2,43 +2,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "file_io.h"
-
-// Beyond RLIMIT_FSIZE the system sends SIGXFSZ, which would end the program, before it returns EFBIG: held
-// back in this thread, and taken if it came.
-static int write_at(int fd, const char* data, size_t num_bytes, int64_t at) {
-    sigset_t xfsz, before;
-    sigemptyset(&xfsz);
-    sigaddset(&xfsz, SIGXFSZ);
-    pthread_sigmask(SIG_BLOCK, &xfsz, &before);
-    int error = 0;
-    while (num_bytes > 0 && error == 0) {
-        ssize_t written = pwrite(fd, data, num_bytes, at);
-        if (written < 0) {
-            error = errno != EINTR ? errno : 0;
-            continue;
-        }
-        data += written;
-        at += written;
-        num_bytes -= (size_t)written;
-    }
-    if (!sigismember(&before, SIGXFSZ)) {
-        const struct timespec now = {0};
-        while (sigtimedwait(&xfsz, NULL, &now) == SIGXFSZ) {}
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
-    }
-    return error;
-}
+#include "file_part.h"
 
 static Status open_file(int* fd, const LineLog* log) {
     *fd = open(log->path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
@@ -134,11 +106,12 @@ static Status copy_lines(const LineLog* log, int to) {
         if (num_bytes <= 0) {
             error = num_bytes < 0 ? errno : EIO;
         } else {
-            error = write_at(to, piece, (size_t)num_bytes, at);
+            error = file_write_at(to, piece, (size_t)num_bytes, at);
             at += num_bytes;
         }
     }
     if (error == 0) { return STATUS_OK; }
+    if (ftruncate(to, 0) != 0) { error = errno; }  // what is empty is ours to fill, when there is room
     return FAIL(STATUS_IO, "%s: is gone and cannot be made again: %s", log->path, strerror(error));
 }
 
@@ -180,27 +153,54 @@ static void end_failing(LineLog* log) {
     log->is_failing = false;
 }
 
+// The file as it was before a line that could not be written; `old` (NULL: none): the line that it began
+// over.
+static void take_back(LineLog* log, const char* old) {
+    int64_t old_bytes = old != NULL ? log->end - log->last : 0;
+    int error = ftruncate(log->fd, log->end - old_bytes) == 0 ? 0 : errno;
+    if (old == NULL) { return; }  // where that failed: the next line begins over the half of this one anyway
+    if (error == 0) { error = file_write_at(log->fd, old, (size_t)old_bytes, log->last); }
+    if (error == 0) { return; }
+    log->num_lost++;
+    log->end = log->last;
+    log->last_key[0] = '\0';
+    if (ftruncate(log->fd, log->end) != 0) { return; }  // as above
+}
+
+// The last line, malloced; NULL: cannot be read.
+static char* last_line(const LineLog* log) {
+    size_t num_bytes = (size_t)(log->end - log->last);
+    char* line = malloc(num_bytes + 1);
+    if (line != NULL && pread(log->fd, line, num_bytes, log->last) == (ssize_t)num_bytes) { return line; }
+    free(line);
+    return NULL;
+}
+
 // At the end, or over the last line where this one is about the same.
 static int put_line(LineLog* log, const char* line) {
     char key[LINE_LOG_KEY_CHARS];
     int64_t step;
     key_of(key, &step, log, line);
-    bool again = key[0] != '\0' && strcmp(key, log->last_key) == 0;
-    int64_t at = again ? log->last : log->end;
+    char* old = key[0] != '\0' && strcmp(key, log->last_key) == 0 ? last_line(log) : NULL;
+    int64_t at = old != NULL ? log->last : log->end;
     size_t num_bytes = strlen(line);
     char* text = malloc(num_bytes + 1);
-    if (text == NULL) { return ENOMEM; }
-    memcpy(text, line, num_bytes);
-    text[num_bytes] = '\n';
-    int error = again && ftruncate(log->fd, at) != 0 ? errno : 0;
-    if (error == 0) { error = write_at(log->fd, text, num_bytes + 1, at); }
+    int error = text == NULL ? ENOMEM : 0;
+    if (error == 0 && old != NULL) { error = ftruncate(log->fd, at) == 0 ? 0 : errno; }
+    if (error == 0) {
+        memcpy(text, line, num_bytes);
+        text[num_bytes] = '\n';
+        error = file_write_at(log->fd, text, num_bytes + 1, at);
+    }
     free(text);
-    log->end = error == 0 ? at + (int64_t)num_bytes + 1 : at;
-    log->last = at;
-    memcpy(log->last_key, key, sizeof key);
-    if (error == 0) { return 0; }
-    log->last_key[0] = '\0';
-    if (ftruncate(log->fd, at) != 0) { return error; }  // the half of it: the next line begins over it anyway
+    if (error == 0) {
+        log->last = at;
+        log->end = at + (int64_t)num_bytes + 1;
+        memcpy(log->last_key, key, sizeof key);
+    } else {
+        take_back(log, old);
+    }
+    free(old);
     return error;
 }
 

@@ -44,7 +44,8 @@ Status line_log_open(LineLog* out, const char* path, LineLogKey* key, bool locke
 // Before the first line. A torn last line goes, and everything from the first line of a later step on.
 Status line_log_cut(LineLog* log, int64_t step);
 // `line` has no newline. Where the file (or its folder) is gone, it is made again, with its lines so far.
-// Where it cannot be written, the line is lost; the next one is tried again. Both are said once each time.
+// Where it cannot be written, the line is lost (one whose place it was to take stays); the next one is tried
+// again. Both are said once each time.
 void line_log_write(LineLog* log, const char* line);
 void line_log_close(LineLog* log);  // an all-zero one is fine
 

@@ -24,7 +24,6 @@ void settings_add_number(FILE* out, const char* name, double value) {
     settings_add(out, name, text);
 }
 
-// The value of `name`, *num_chars long; NULL: not there.
 static const char* find(const char* settings, const char* name, size_t name_chars, size_t* num_chars) {
     for (const char* line = settings; *line != '\0';) {
         size_t line_chars = strcspn(line, "\n");
@@ -35,6 +34,10 @@ static const char* find(const char* settings, const char* name, size_t name_char
         line += line_chars + (line[line_chars] == '\n');
     }
     return NULL;
+}
+
+const char* settings_find(const char* settings, const char* name, size_t* num_chars) {
+    return find(settings, name, strlen(name), num_chars);
 }
 
 // As they are said: files hold what they like.
@@ -54,7 +57,8 @@ static void print_difference(FILE* out, const char* name, size_t name_chars, con
 int settings_print_differences(FILE* out, const char* saved, const char* now) {
     int num_differences = 0;
     for (const char* line = now; *line != '\0';) {
-        size_t line_chars = strcspn(line, "\n"), name_chars = strcspn(line, "=\n"), num_chars, num_before;
+        size_t line_chars = strcspn(line, "\n"), name_chars = strcspn(line, "=\n");
+        size_t num_chars = 0, num_before = 0;
         const char* value = find(line, line, name_chars, &num_chars);
         const char* before = find(saved, line, name_chars, &num_before);
         bool differs = value != NULL && before != NULL &&

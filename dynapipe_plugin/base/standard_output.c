@@ -13,6 +13,7 @@ void standard_output_open(bool outlives_readers) {
         if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) { continue; }
         if (open("/dev/null", O_RDONLY) != fd) { return; }
     }
+    signal(SIGXFSZ, SIG_IGN);
     if (outlives_readers) { signal(SIGPIPE, SIG_IGN); }
 }
 

@@ -16,8 +16,9 @@ closed descriptor, a reader that is gone.
 extern "C" {
 #endif
 
-// First thing in main(): a standard stream that is closed is never some file of ours. outlives_readers: what
-// is printed to a reader that has gone (head -1) is lost rather than the program.
+// First thing in main(): a standard stream that is closed is never some file of ours; a limit on the length
+// of files (ulimit -f) is an error of the write, as a full disk is, not a signal. outlives_readers: what is
+// printed to a reader that has gone (head -1) is lost rather than the program.
 void standard_output_open(bool outlives_readers);
 // Did something printed so far not arrive? Hands on what is buffered. Why: in errno, 0: unknown by now.
 bool standard_output_is_lost(void);

@@ -59,6 +59,12 @@ static void* run(void* ctx) {
     return NULL;
 }
 
+static void free_watch(CallWatch* watch) {
+    pthread_cond_destroy(&watch->closing);
+    pthread_mutex_destroy(&watch->lock);
+    free(watch);
+}
+
 Status call_watch_open(CallWatch** out, Transport* transport, int64_t timeout_ns) {
     *out = NULL;
     if (timeout_ns <= 0) { return STATUS_OK; }
@@ -69,7 +75,7 @@ Status call_watch_open(CallWatch** out, Transport* transport, int64_t timeout_ns
     pthread_mutex_init(&watch->lock, NULL);
     pthread_cond_init(&watch->closing, NULL);
     if (pthread_create(&watch->thread, NULL, run, watch) != 0) {
-        free(watch);
+        free_watch(watch);
         return FAIL(STATUS_NO_MEMORY, "no thread for a watch ---> ulimit -u");
     }
     *out = watch;
@@ -83,9 +89,7 @@ void call_watch_close(CallWatch* watch) {
     pthread_cond_signal(&watch->closing);
     pthread_mutex_unlock(&watch->lock);
     pthread_join(watch->thread, NULL);
-    pthread_cond_destroy(&watch->closing);
-    pthread_mutex_destroy(&watch->lock);
-    free(watch);
+    free_watch(watch);
 }
 
 void call_watch_begin(CallWatch* watch, const char* what) {

@@ -1,7 +1,9 @@
 #include "nccl_world.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "../base/clock.h"
 #include "../run/backoff.h"
@@ -98,10 +100,24 @@ static Status warm_up(NcclWorld* world, const Collective* ranks, int32_t num_sta
 }
 
 // --- open, close -----------------------------------------------------------------------------------------
+// Unless the environment says otherwise.
+static Status connect_early(int32_t rank) {
+    if (setenv("NCCL_RUNTIME_CONNECT", "0", 0) != 0) { return FAIL(STATUS_NO_MEMORY, "setenv"); }
+    const char* value = getenv("NCCL_RUNTIME_CONNECT");
+    if (rank == 0 && strcmp(value, "0") != 0) {
+        fprintf(stderr,
+                "warning: NCCL_RUNTIME_CONNECT=%.20s is set: NCCL connects sums in the steps that first need "
+                "them, in memory that the plan may have filled ---> unset it, and they are connected and "
+                "counted before step 1\n",
+                value);
+    }
+    return STATUS_OK;
+}
+
 static Status open_comms(NcclWorld* w, Collective* world, int32_t num_stages) {
     int32_t rank = world->transport->rank, stage = rank % num_stages;
     ncclUniqueId id;
-    if (setenv("NCCL_RUNTIME_CONNECT", "0", 0) != 0) { return FAIL(STATUS_NO_MEMORY, "setenv"); }
+    TRY(connect_early(rank));
     if (rank == 0) { NCCL_TRY(ncclGetUniqueId(&id)); }
     TRY(collective_broadcast(world, &id, sizeof id, 0));
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;

@@ -90,6 +90,8 @@ struct Dynapipe {
     DynapipeRun_v1 run;
     Loader *train, *val;
     SampleVerify* verify;     // NULL: not asked for
+    bool is_verified;         // by all ranks, as they all know
+    bool says_left;           // that some of it was not
     int32_t num_tasks;        // of the training data, then those that only the validation data has
     const char** task_names;  // [num_tasks] borrowed from the loaders
     int32_t* val_task;        // the validation data's tasks among these
@@ -148,7 +150,9 @@ ShapeRules session_rules(const DynapipeShapes_v1* shapes);  // the planner's
 // Behind loader_open(): STATUS_MISMATCH with the file's name where two ranks have other contents, or -i and
 // -j another tokenizer; then begins to verify. A collective.
 Status session_verify_start(Dynapipe* dp);
-Status session_verify_wait(const Dynapipe* dp);  // until this rank's part is verified
+// Until all ranks' parts are verified, or the run is told to end: then dynapipe_stop_signal() says so. A
+// collective until either has happened.
+Status session_verify_wait(Dynapipe* dp);
 void session_verify_stop(Dynapipe* dp);
 
 // session_stages.c

@@ -153,11 +153,11 @@ int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes) {
     if (dp->now == NULL) {
         return (int)FAIL(STATUS_OUT_OF_RANGE, "no step has run: there is no position to save");
     }
-    Status status = session_verify_wait(dp);
+    Dynapipe* mine = (Dynapipe*)(uintptr_t)dp;  // what is given out, and what is said, is kept there
+    Status status = session_verify_wait(mine);
     if (status != STATUS_OK) { return (int)status; }
     *out = dp->now->batch.position;
     *num_bytes = dp->now->batch.position_bytes;
-    Dynapipe* mine = (Dynapipe*)(uintptr_t)dp;  // what is given out is kept there
     status = session_noise_position(&mine->noise, out, num_bytes);
     return (int)(status == STATUS_OK ? session_settings_add(mine, out, num_bytes) : status);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../base/hash.h"
 #include "../base/settings.h"
 #include "session.h"
 
@@ -15,12 +16,26 @@ typedef struct {
     uint32_t num_bytes;
 } Header;
 
+// The position holds the training data's own. Losses of a validation on other text are not to be compared.
+static void add_validation_contents(const Dynapipe* dp, FILE* out) {
+    const SampleShards* shards = dp->val != NULL ? loader_shards(dp->val) : NULL;
+    char text[32];
+    uint64_t hash = HASH_SEED;
+    if (shards == NULL) { return; }
+    for (int32_t f = 0; f < shards->num_files; f++) {
+        hash = hash_bytes(hash, &shards->files[f].content_id, sizeof hash);
+    }
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)hash_finish(hash));
+    settings_add(out, "hash of the text of -j", text);
+}
+
 // malloc'ed; NULL: no memory
 static char* settings_of(const Dynapipe* dp, size_t* num_bytes) {
     char* text = NULL;
     FILE* memory = open_memstream(&text, num_bytes);
     if (memory == NULL) { return NULL; }
     session_options_settings(&dp->options, memory);
+    add_validation_contents(dp, memory);
     return fclose(memory) == 0 ? text : NULL;
 }
 

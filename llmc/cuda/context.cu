@@ -2,6 +2,7 @@
 // missing, and exit status 2.
 #include "context.h"
 #include "matmul_cache.h"
+#include "matmul_log.h"
 #include "staging.h"
 
 #include <string.h>
@@ -80,6 +81,7 @@ void ops_free(OpsContext* ops) {
     CUDA_CHECK(cudaStreamSynchronize(ops->copy_stream));
     staging_free(ops->staging);
     matmul_cache_free(ops->matmuls);
+    matmul_log_free(ops->matmul_log);
     CUDA_CHECK(cudaFree(ops->blas_workspace));
     CUBLAS_CHECK(cublasLtDestroy(ops->blas));
     for (int i = 0; i < 2; i++) {

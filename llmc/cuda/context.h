@@ -26,6 +26,7 @@ enum { OPS_BOUNCE_BYTES = 8 << 20 };    // of each of two pinned buffers that la
 
 typedef struct OpsStaging OpsStaging;    // staging.cu: pinned rings for tokens and losses
 typedef struct MatmulCache MatmulCache;  // matmul_cache.cu: an algorithm per shape bucket
+typedef struct MatmulLog MatmulLog;      // matmul_log.cu: --log-kernels
 
 struct OpsContext {
     cudaStream_t stream, copy_stream;
@@ -41,6 +42,7 @@ struct OpsContext {
     cudaEvent_t bounced[2];  // behind the last transfer of each
     OpsStaging* staging;
     MatmulCache* matmuls;
+    MatmulLog* matmul_log;  // NULL: none
 };
 
 // Errors of a call into CUDA end the program: nothing that a trainer could do would mend them.

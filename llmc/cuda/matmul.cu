@@ -12,6 +12,7 @@ one (MATMUL_NO_GELU), the product and separate kernels do the same; where it has
 which is counted and said. Which, is part of the bucket's answer in matmul_cache.
 */
 #include "matmul_cache.h"
+#include "matmul_log.h"
 #include "matmul_plain.h"
 
 static int alignment(const MatmulOperands* operands) {
@@ -27,22 +28,29 @@ static int alignment(const MatmulOperands* operands) {
 static const char* refused(MatmulKind kind, const MatmulOperands* operands, int T, int C, int OC,
                            OpsContext* ops) {
     const int align_bytes = alignment(operands);
-    const float alpha = 1.0f;
     MatmulProblem problem;
+    MatmulKey key = {};
     cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
     for (int is_exact = 0; is_exact <= 1; is_exact++) {
         const MatmulChoice* choice = matmul_cache_choose(ops, kind, T, C, OC, align_bytes, is_exact);
-        if (!choice->found) { return choice->why != NULL ? choice->why : ""; }
+        key = matmul_key(kind, T, C, OC, align_bytes, is_exact);
+        if (!choice->found) {
+            matmul_log_refused(ops, &key, choice->why);
+            return choice->was_asked ? choice->why : "";
+        }
         if (!is_exact) { matmul_problem_init(&problem, kind, operands, T, C, OC); }
-        status = cublasLtMatmul(ops->blas, &problem.desc, &alpha, operands->a, &problem.a, operands->b,
-                                &problem.b, &problem.beta, operands->d, &problem.d, operands->d, &problem.d,
-                                &choice->algo, ops->blas_workspace, ops->blas_workspace_bytes, ops->stream);
-        if (status == CUBLAS_STATUS_SUCCESS) { return NULL; }
+        status = matmul_problem_run(ops, &problem, operands, &choice->algo, ops->stream);
+        if (status == CUBLAS_STATUS_SUCCESS) {
+            matmul_log_served(ops, &key, choice, &problem, operands);
+            return NULL;
+        }
         // The algorithm of the bucket does not suit this T.
         if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE) { break; }
     }
     if (status != CUBLAS_STATUS_NOT_SUPPORTED) { CUBLAS_CHECK(status); }
-    return "does not take its own algorithm";
+    const char* why = "does not take its own algorithm";
+    matmul_log_refused(ops, &key, why);
+    return why;
 }
 
 static bool multiply(MatmulKind kind, const MatmulOperands* operands, int T, int C, int OC, OpsContext* ops) {
@@ -88,6 +96,10 @@ void matmul_gelu_backward_input(floatX* dinp, const floatX* pre_gelu, void* scra
     const MatmulOperands operands = {weight, dout, dinp, NULL, (floatX*)pre_gelu};
     const bool may_fuse = pre_gelu != dinp || !(matmul_cache_restrictions(ops) & MATMUL_NO_IN_PLACE);
     if (may_fuse && multiply(MATMUL_INPUT_DGELU, &operands, T, C, OC, ops)) { return; }
+    if (!may_fuse) {
+        const MatmulKey key = matmul_key(MATMUL_INPUT_DGELU, T, C, OC, alignment(&operands), 0);
+        matmul_log_refused(ops, &key, "is not asked: it would overwrite what it reads");
+    }
     matmul_backward_input((floatX*)scratch, dout, weight, T, C, OC, ops);
     gelu_backward(dinp, (const floatX*)scratch, pre_gelu, (size_t)T * (size_t)C, ops);
 }

@@ -7,21 +7,15 @@
 // A model has about 20 (kind, C, OC), and 128 to 64k tokens are 72 buckets.
 enum { MAX_ENTRIES = 8192, MAX_FILLED = MAX_ENTRIES * 3 / 4, NUM_ANSWERS = 4, MAX_SAID = 32 };
 
-typedef struct {
-    int kind, T, C, OC, align_bytes, is_exact;  // T 0: empty
-} MatmulKey;
-
 struct MatmulCache {
     MatmulKey keys[MAX_ENTRIES];
     MatmulChoice choices[MAX_ENTRIES];
     int num_filled;
     MatmulChoice unsaved;  // the answer where the table is full
-    MatmulChoice none;     // found: 0
     int without;           // MATMUL_NO_...
     int64_t num_queries, num_plain;
     MatmulKey said[MAX_SAID];  // T, is_exact: 0
     int num_said;
-    FILE* log;  // NULL: none
 };
 
 MatmulCache* matmul_cache_create(int capability) {
@@ -36,13 +30,13 @@ MatmulCache* matmul_cache_create(int capability) {
 }
 
 void matmul_cache_free(MatmulCache* cache) {
+    if (cache == NULL) { return; }
     if (cache->num_plain > 0) {
         fprintf(stderr,
                 "warning: %lld matrix products ran on plain tiles, which cuBLASLt refused ---> see the "
                 "warnings above\n",
                 (long long)cache->num_plain);
     }
-    if (cache->log != NULL && cache->log != stdout) { fclose(cache->log); }
     free(cache);
 }
 
@@ -52,7 +46,7 @@ int matmul_bucket(int T) {
     return (T + step - 1) / step * step;
 }
 
-static uint32_t hash(const MatmulKey* key) {
+uint32_t matmul_key_hash(const MatmulKey* key) {
     const int words[] = {key->kind, key->T, key->C, key->OC, key->align_bytes, key->is_exact};
     uint64_t h = 0;
     for (int word : words) {
@@ -95,57 +89,14 @@ static void ask(OpsContext* ops, const MatmulKey* key, MatmulChoice* choice) {
         cublasLtMatmulAlgoGetHeuristic(ops->blas, &problem.desc, &problem.a, &problem.b, &problem.d,
                                        &problem.d, &preference, NUM_ANSWERS, answers, &num_answers);
     *choice = (MatmulChoice){};
+    choice->was_asked = 1;
     choice->why = "has no algorithm";
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) { return; }  // no such combination
     CUBLAS_CHECK(status);
     for (int i = num_answers - 1; i >= 0; i--) {  // best first
         if (answers[i].state != CUBLAS_STATUS_SUCCESS) { continue; }
-        *choice = (MatmulChoice){answers[i].algo, 1, NULL, answers[i].workspaceSize};
+        *choice = (MatmulChoice){answers[i].algo, 1, 1, NULL, answers[i].workspaceSize};
     }
-}
-
-static uint32_t algo_value(const cublasLtMatmulAlgo_t* algo, cublasLtMatmulAlgoConfigAttributes_t attribute,
-                           size_t num_bytes) {
-    uint32_t value = 0;
-    size_t written;
-    CUBLAS_CHECK(cublasLtMatmulAlgoConfigGetAttribute(algo, attribute, &value, num_bytes, &written));
-    return value;
-}
-
-// One write a line: several ranks may have the file.
-static void log_answer(FILE* log, const MatmulKey* key, const MatmulChoice* choice) {
-    char line[512];
-    int n = snprintf(line, sizeof line, "%s, T %s%d, C %d, OC %d, %s, aligned to %d bytes: ",
-                     matmul_kind_text((MatmulKind)key->kind), key->is_exact ? "" : "up to ", key->T, key->C,
-                     key->OC, sizeof(floatX) == 2 ? "bf16" : "float32", key->align_bytes);
-    if (!choice->found) {
-        snprintf(line + n, sizeof line - (size_t)n, "%s\n",
-                 matmul_kind_is_fused((MatmulKind)key->kind)
-                     ? "not in one; product, then bias or gelu kernels"
-                     : "plain_kernel of matmul_plain.cu");
-    } else {
-        const cublasLtMatmulAlgo_t* algo = &choice->algo;
-        snprintf(
-            line + n, sizeof line - (size_t)n,
-            "cublasLt algorithm %u, tile %u, stages %u, split-k %u, reduction %u, cluster %u, workspace %zu "
-            "bytes\n",
-            algo_value(algo, CUBLASLT_ALGO_CONFIG_ID, 4), algo_value(algo, CUBLASLT_ALGO_CONFIG_TILE_ID, 4),
-            algo_value(algo, CUBLASLT_ALGO_CONFIG_STAGES_ID, 4),
-            algo_value(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4),
-            algo_value(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4),
-            algo_value(algo, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2), choice->workspace_bytes);
-    }
-    fputs(line, log);
-    fflush(log);
-}
-
-void ops_log_kernels(OpsContext* ops, const char* path) {
-    FILE* log = strcmp(path, "1") == 0 ? stdout : fopen(path, "a");
-    if (log == NULL) {
-        fprintf(stderr, "--log-kernels %s: cannot be written ---> another name\n", path);
-        exit(EXIT_FAILURE);
-    }
-    ops->matmuls->log = log;
 }
 
 // cuBLASLt.h on EPILOGUE_AUX_LD, EPILOGUE_AUX_POINTER.
@@ -153,17 +104,30 @@ static bool aux_fits(MatmulKind kind, int C, int OC, int align_bytes) {
     return (kind == MATMUL_FORWARD_GELU ? OC : C) % 8 == 0 && align_bytes == 16;
 }
 
+MatmulKey matmul_key(MatmulKind kind, int T, int C, int OC, int align_bytes, int is_exact) {
+    return {kind, is_exact ? T : matmul_bucket(T), C, OC, align_bytes, is_exact};
+}
+
+// NULL: cuBLASLt is to be asked.
+static const MatmulChoice* not_to_be_asked(int without, MatmulKind kind, int C, int OC, int align_bytes) {
+    static const MatmulChoice no_library = {{}, 0, 0, "is not asked: switched off", 0},
+                              no_epilogues = {{}, 0, 0, "is not asked: epilogues are switched off", 0},
+                              no_gelu = {{}, 0, 0, "is not asked: GELU epilogues are slow on this card", 0},
+                              no_aux = {{}, 0, 0, "is not asked: rows not of 8 n values from 16 n bytes", 0};
+    if (without & MATMUL_NO_LIBRARY) { return &no_library; }
+    if ((without & MATMUL_NO_EPILOGUES) && matmul_kind_is_fused(kind)) { return &no_epilogues; }
+    if (kind != MATMUL_FORWARD_GELU && kind != MATMUL_INPUT_DGELU) { return NULL; }
+    if (without & MATMUL_NO_GELU) { return &no_gelu; }
+    return aux_fits(kind, C, OC, align_bytes) ? NULL : &no_aux;
+}
+
 const MatmulChoice* matmul_cache_choose(OpsContext* ops, MatmulKind kind, int T, int C, int OC,
                                         int align_bytes, int is_exact) {
     MatmulCache* cache = ops->matmuls;
-    if (cache->without & MATMUL_NO_LIBRARY) { return &cache->none; }
-    if ((cache->without & MATMUL_NO_EPILOGUES) && matmul_kind_is_fused(kind)) { return &cache->none; }
-    const bool is_gelu = kind == MATMUL_FORWARD_GELU || kind == MATMUL_INPUT_DGELU;
-    if (is_gelu && ((cache->without & MATMUL_NO_GELU) || !aux_fits(kind, C, OC, align_bytes))) {
-        return &cache->none;
-    }
-    const MatmulKey key = {kind, is_exact ? T : matmul_bucket(T), C, OC, align_bytes, is_exact};
-    uint32_t i = hash(&key) % MAX_ENTRIES;
+    const MatmulChoice* none = not_to_be_asked(cache->without, kind, C, OC, align_bytes);
+    if (none != NULL) { return none; }
+    const MatmulKey key = matmul_key(kind, T, C, OC, align_bytes, is_exact);
+    uint32_t i = matmul_key_hash(&key) % MAX_ENTRIES;
     for (; cache->keys[i].T != 0; i = (i + 1) % MAX_ENTRIES) {
         if (memcmp(&cache->keys[i], &key, sizeof key) == 0) { return &cache->choices[i]; }
     }
@@ -172,7 +136,6 @@ const MatmulChoice* matmul_cache_choose(OpsContext* ops, MatmulKind kind, int T,
         return &cache->unsaved;
     }
     ask(ops, &key, &cache->choices[i]);
-    if (cache->log != NULL) { log_answer(cache->log, &key, &cache->choices[i]); }
     cache->keys[i] = key;
     cache->num_filled++;
     return &cache->choices[i];

@@ -26,9 +26,14 @@ extern "C" {
 typedef struct MatmulCache MatmulCache;
 
 typedef struct {
+    int kind, T, C, OC, align_bytes, is_exact;  // T 0: empty
+} MatmulKey;
+
+typedef struct {
     cublasLtMatmulAlgo_t algo;
     int found;        // 0: cuBLASLt serves this not at all, or not with this epilogue
-    const char* why;  // not, where it was asked; else NULL
+    int was_asked;    // 0: it was not to be
+    const char* why;  // not found; else NULL
     size_t workspace_bytes;
 } MatmulChoice;
 
@@ -38,6 +43,8 @@ void matmul_cache_free(MatmulCache* cache);
 int matmul_bucket(int T);  // the largest T of T's bucket
 // align_bytes: a power of two, 2 to 16, that all pointers of the call are multiples of. is_exact: for this T
 // instead of its bucket.
+MatmulKey matmul_key(MatmulKind kind, int T, int C, int OC, int align_bytes, int is_exact);
+uint32_t matmul_key_hash(const MatmulKey* key);
 const MatmulChoice* matmul_cache_choose(OpsContext* ops, MatmulKind kind, int T, int C, int OC,
                                         int align_bytes, int is_exact);
 

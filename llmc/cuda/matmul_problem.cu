@@ -69,3 +69,11 @@ void matmul_problem_init(MatmulProblem* problem, MatmulKind kind, const MatmulOp
     CUBLAS_CHECK(cublasLtMatrixLayoutInit(&problem->d, kinds[kind].d_type, (uint64_t)m, (uint64_t)n, m));
     problem->beta = kinds[kind].beta;
 }
+
+cublasStatus_t matmul_problem_run(OpsContext* ops, MatmulProblem* problem, const MatmulOperands* operands,
+                                  const cublasLtMatmulAlgo_t* algo, cudaStream_t stream) {
+    const float alpha = 1.0f;
+    return cublasLtMatmul(ops->blas, &problem->desc, &alpha, operands->a, &problem->a, operands->b,
+                          &problem->b, &problem->beta, operands->d, &problem->d, operands->d, &problem->d,
+                          algo, ops->blas_workspace, ops->blas_workspace_bytes, stream);
+}

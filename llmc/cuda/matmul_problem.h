@@ -47,6 +47,8 @@ typedef struct {
 
 void matmul_problem_init(MatmulProblem* problem, MatmulKind kind, const MatmulOperands* operands, int T,
                          int C, int OC);
+cublasStatus_t matmul_problem_run(OpsContext* ops, MatmulProblem* problem, const MatmulOperands* operands,
+                                  const cublasLtMatmulAlgo_t* algo, cudaStream_t stream);
 int matmul_kind_is_fused(MatmulKind kind);  // it has an epilogue
 const char* matmul_kind_text(MatmulKind kind);
 

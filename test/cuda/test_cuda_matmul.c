@@ -243,6 +243,7 @@ static void a_full_table_still_serves(void) {
     CHECK(matmul_cache_choose(mine, MATMUL_FORWARD, 8, 8192 + 64, 8, 16, 0)->found);
     CHECK_EQ(matmul_cache_num_queries(mine), before + 1);
     ops_free(mine);
+    matmul_cache_free(NULL);
 }
 
 // The emulator's library refuses each T but the one it was asked for: every T gets an answer of its own,
@@ -285,6 +286,72 @@ static void refused_products_are_counted(void) {
     CHECK_EQ(matmul_cache_num_plain(ops), 0);  // odd shapes, odd pointers, tests without the library: none
 }
 
+// --log-kernels: one line for each product, whatever serves it, and why.
+static FILE* log_file;
+static void check_line(const char* begin, const char* end) {
+    char line[1024] = "";
+    CHECK(fgets(line, sizeof line, log_file) != NULL);
+    line[strcspn(line, "\n")] = '\0';
+    const size_t length = strlen(line), tail = strlen(end);
+    if (strncmp(line, begin, strlen(begin)) != 0 || length < tail || strcmp(line + length - tail, end) != 0) {
+        printf("\"%s\" is not \"%s ... %s\"\n", line, begin, end);
+        CHECK(0);
+    }
+}
+
+static void the_log_names_what_serves(void) {
+    if (strstr(ops_device_name(ops), "emulat") == NULL) { return; }
+    static const char served[] = "bytes, kernel cublasLtMatmul";
+    char path[] = "/tmp/test_cuda_matmul.XXXXXX", line[8];
+    OpsContext* mine = ops_create(1);
+    Pair x = pair_random(20 * 16, 1.0), w = pair_random(16 * 16, 1.0), b = pair_random(16, 1.0);
+    Pair out = pair_filled(20 * 16, 0.0f), pre = pair_filled(20 * 16, 0.0f);
+    const int fd = mkstemp(path);
+    CHECK(fd >= 0);
+    log_file = fdopen(fd, "r");
+    ops_sync(ops);
+    ops_log_kernels(mine, path);
+    for (int T = 17; T <= 19; T++) {
+        matmul_forward(pair_x(out), pair_x(x), pair_x(w), NULL, T, 16, 8, mine);
+    }
+    check_line("y = x W^T, T up to 18, C 16, OC 8, ", served);
+    check_line("y = x W^T, T up to 20, C 16, OC 8, ", served);
+    setenv("EMU_DRIVER_ENTRY_POINTS", "0", 1);
+    matmul_forward(pair_x(out), pair_x(x), pair_x(w), pair_x(b), 5, 16, 8, mine);
+    unsetenv("EMU_DRIVER_ENTRY_POINTS");
+    check_line("y = x W^T + b, T up to 5, ", "kernel name: not available with this driver");
+    setenv("EMU_CUBLASLT_PICKY", "1", 1);
+    matmul_forward(pair_x(out), pair_x(x), pair_x(w), NULL, 17, 16, 8, mine);
+    unsetenv("EMU_CUBLASLT_PICKY");
+    check_line("y = x W^T, T 17, C 16, OC 8, ", served);
+    setenv("EMU_CUBLASLT_REFUSE_CALL", "15", 1);
+    matmul_forward(pair_x(out), pair_x(x), pair_x(w), NULL, 18, 16, 8, mine);
+    unsetenv("EMU_CUBLASLT_REFUSE_CALL");
+    check_line("y = x W^T, T 18, C 16, ",
+               "plain_kernel of matmul_plain.cu (cuBLASLt does not take its own algorithm)");
+    matmul_gelu_forward(pair_x(out), pair_x(pre), pair_x(x), pair_x(w), pair_x(b), 7, 16, 9, mine);
+    check_line("y = gelu(x W^T + b), T up to 7, C 16, OC 9, ",
+               "gelu kernels (cuBLASLt is not asked: rows not of 8 n values from 16 n bytes)");
+    check_line("y = x W^T + b, T up to 7, C 16, OC 9, ", served);
+    matmul_cache_restrict(mine, MATMUL_NO_IN_PLACE);
+    matmul_gelu_backward_input(pair_x(pre), pair_x(pre), out.device, pair_x(x), pair_x(w), 8, 16, 16, mine);
+    check_line("dx = dy W gelu', ", "(cuBLASLt is not asked: it would overwrite what it reads)");
+    check_line("dx = dy W, T up to 8, C 16, OC 16, ", served);
+    matmul_cache_restrict(mine, MATMUL_NO_LIBRARY);
+    matmul_forward(pair_x(out), pair_x(x), pair_x(w), NULL, 5, 16, 8, mine);
+    check_line("y = x W^T, T up to 5, ",
+               "plain_kernel of matmul_plain.cu (cuBLASLt is not asked: switched off)");
+    matmul_cache_restrict(mine, 0);
+    for (int C = 1; C <= 8192; C++) { (void)matmul_cache_choose(mine, MATMUL_WEIGHT, 8, C, 8, 16, 0); }
+    matmul_forward(pair_x(out), pair_x(x), pair_x(w), NULL, 20, 8, 16, mine);  // the table is full
+    check_line("y = x W^T, T up to 20, C 8, OC 16, ", served);
+    CHECK(fgets(line, sizeof line, log_file) == NULL);
+    ops_free(mine);
+    fclose(log_file);
+    remove(path);
+    pair_release();
+}
+
 static void equal_calls_give_equal_bits(void) {
     const int T = 700, C = 48, OC = 40;
     Pair d = pair_random((size_t)T * OC, 1.0), x = pair_random((size_t)T * C, 1.0);
@@ -316,6 +383,7 @@ int main(int argc, char** argv) {
     RUN(a_full_table_still_serves);
     RUN(a_refused_token_count_is_asked_for_itself);
     RUN(refused_products_are_counted);
+    RUN(the_log_names_what_serves);
     RUN(equal_calls_give_equal_bits);
     cuda_test_end();
     return test_end();

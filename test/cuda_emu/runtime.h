@@ -106,7 +106,14 @@ struct CUstream_st {
     std::deque<emu::Task> tasks;
     bool blocking;  // waits for the default stream and the other way round
     int device, id;
-    bool destroyed;  // goes when it is empty
+    bool destroyed;                 // goes when it is empty
+    cudaGraph_t capture = nullptr;  // tasks go there and never run
+};
+struct CUgraphNode_st {
+    std::string name;
+};
+struct CUgraph_st {
+    std::deque<CUgraphNode_st> nodes;
 };
 struct CUevent_st {
     struct State {

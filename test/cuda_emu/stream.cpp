@@ -260,6 +260,10 @@ void enqueue(cudaStream_t handle, const char* name, std::function<bool()> step,
              std::function<std::string()> why) {
     if (in_task) { fail("%s called by a function of cudaLaunchHostFunc ---> CUDA does not allow it", name); }
     CUstream_st* stream = stream_of(handle);
+    if (stream->capture != nullptr) {
+        stream->capture->nodes.push_back({name});
+        return;
+    }
     const uint64_t issue = ++num_issued;
     stream->tasks.push_back({issue, name, std::move(step), std::move(why)});
     num_queued++;

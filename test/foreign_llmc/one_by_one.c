@@ -2,11 +2,13 @@
 // update, in one process, fed the samples of each step one at a time. Also makes its files.
 //   one_by_one new MODEL.bin                                        parameters of a small model
 //   one_by_one tokens FILE N                                        N tokens
+//   one_by_one vocabulary FROM TO                                 the same samples, of another vocabulary
 //   one_by_one DATA MODEL MAX_TOKENS BATCH_TOKENS STEPS LR GRADIENTS.bin..
 //       losses and norms of the steps; the first step's gradients against these files: largest difference of
 //       each tensor by its largest value, exit 1 beyond 1e-5
 //   one_by_one loss DATA MODEL MAX_TOKENS BATCH_TOKENS N         mean loss of the first N batches, unshuffled
 #include "../../dataloader/loader.h"
+#include "../../dynapipe_plugin/base/hash.h"
 
 #define TESTING
 #include "train_gpt2.c"
@@ -127,7 +129,22 @@ static int print_loss(char** argv) {
     return 0;
 }
 
+// The same samples, said to be of another vocabulary (bytes 56 ... 63 of the header, before its hash).
+static int write_vocabulary(const char* from, const char* to) {
+    static unsigned char bytes[1 << 22];
+    FILE* file = fopen(from, "rb");
+    size_t num_bytes = file != NULL ? fread(bytes, 1, sizeof bytes, file) : 0;
+    if (num_bytes < 80 || num_bytes == sizeof bytes) { return 2; }
+    fclose(file);
+    bytes[56] ^= 1;
+    uint64_t hash = hash_finish(hash_bytes(HASH_SEED, bytes, 72));
+    memcpy(bytes + 72, &hash, sizeof hash);
+    file = fopen(to, "wb");
+    return file != NULL && fwrite(bytes, 1, num_bytes, file) == num_bytes && fclose(file) == 0 ? 0 : 2;
+}
+
 int main(int argc, char** argv) {
+    if (argc == 4 && strcmp(argv[1], "vocabulary") == 0) { return write_vocabulary(argv[2], argv[3]); }
     if (argc == 3 && strcmp(argv[1], "new") == 0) { return write_new(argv[2]), 0; }
     if (argc == 4 && strcmp(argv[1], "tokens") == 0) { return write_tokens(argv[2], atoi(argv[3])), 0; }
     if (argc == 7 && strcmp(argv[1], "loss") == 0) { return print_loss(argv + 2); }

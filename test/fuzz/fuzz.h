@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes);
 
 // NUL-terminated, in memory of its exact length: free() it. A NUL inside ends the text early.
 static inline char* fuzz_text(const uint8_t* data, size_t num_bytes) {
-    char* text = malloc(num_bytes + 1);
+    char* text = (char*)malloc(num_bytes + 1);
     REQUIRE(text != NULL);
     if (num_bytes > 0) { memcpy(text, data, num_bytes); }
     text[num_bytes] = '\0';

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# dynapipe_plugin/mpirun.sh and dev/slurm_train.sh give the status of what they started, also where it ends by itself while they
+# answer a signal. Stand-ins sleep and exit; no MPI is needed.
+set -u
+cd "$(dirname "$0")/.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0
+printf '#!/bin/sh\ntrap "" USR1\nsleep "$1"\nexit "$2"\n' >"$work/ranks"
+printf '#!/bin/sh\necho "$@" >>"%s/queue"\n' "$work" >"$work/scontrol"
+chmod +x "$work"/*
+export PATH=$work:$PATH MPIRUN=$work/ranks LAUNCH=env SLURM_JOB_ID=17
+
+ends() {  # expected status, seconds and status of the ranks, signal, command...
+    local expected=$1 seconds=$2 status=$3 signal=$4 job got
+    shift 4
+    (set -m; exec timeout --foreground 30 "$@" >"$work/log" 2>&1) &
+    job=$!
+    sleep 0.25
+    pkill "-$signal" -P "$job" -f "$1"
+    wait "$job"
+    got=$?
+    if [ $got -eq "$expected" ]; then
+        passed=$((passed + 1))
+        echo "ok   $(basename "$1"), SIG$signal, ranks end after $seconds s with $status: $got"
+    else
+        failed=$((failed + 1))
+        echo "FAIL $(basename "$1"), SIG$signal, ranks end after $seconds s with $status: $got, not $expected"
+        cat "$work/log"
+    fi
+}
+for seconds in 0.3 0.6; do
+    for signal in USR1 TERM; do
+        ends 0 $seconds 0 $signal dynapipe_plugin/mpirun.sh $seconds 0
+        ends 3 $seconds 3 $signal dynapipe_plugin/mpirun.sh $seconds 3
+    done
+    ends 130 $seconds 0 INT dynapipe_plugin/mpirun.sh $seconds 0
+done
+for status in 0 3; do ends $status 0.6 $status USR1 dev/slurm_train.sh ranks 0.6 $status -o "$work/out"; done
+echo "$passed passed, $failed failed, 0 skipped"
+[ "$failed" -eq 0 ]

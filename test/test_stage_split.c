@@ -401,9 +401,10 @@ static void lists_are_read(void) {
     CHECK_EQ(stage_split_parse(out, 2, 12, true, "12,0"), STATUS_BAD_OPTION);
     CHECK_OK(stage_split_parse(out, 1, 12, false, "12"));
     CHECK_EQ(stage_split_parse(out, 1, 0, false, "0"), STATUS_BAD_OPTION);
-    const char* bad[] = {"",         "4,4,4",    "4,4,3,1,", "4,4,3,1,0", "4,4,,4",
-                         "4,4,3, 1", "+4,4,3,1", "0,4,4,4",  "4,4,-3,7",  "4,4,3,2",
-                         "4,4,3,1 ", "x",        "4;4;3;1",  "12,0,0,0",  "4,4,3,99999999999999999999"};
+    const char* bad[] = {"",         "4,4,4",    "4,4,3,1,", "4,4,3,1,0",
+                         "4,4,,4",   "4,4,3, 1", "+4,4,3,1", "0,4,4,4",
+                         "4,4,-3,7", "4,4,3,2",  "4,4,3,1 ", "4,4,2,1",
+                         "x",        "4;4;3;1",  "12,0,0,0", "4,4,3,99999999999999999999"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         CHECK_EQ(stage_split_parse(out, 4, 12, false, bad[i]), STATUS_BAD_OPTION);
         CHECK(strstr(status_message(), bad[i]) != NULL &&

@@ -1,5 +1,6 @@
 // llmc_steps.c -- which steps a folder has checkpoints of: those with a mark, the empty file DONE_%08d.
 #include <dirent.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -7,11 +8,11 @@
 
 // -1: no mark, or not the one that this step would be given (DONE_7).
 static int32_t step_of_mark(const char* name) {
-    int step;
     char mark[32];
-    if (sscanf(name, "DONE_%9d", &step) != 1 || step < 0) { return -1; }
-    snprintf(mark, sizeof mark, "DONE_%08d", step);
-    return strcmp(name, mark) == 0 ? step : -1;
+    long long step = strncmp(name, "DONE_", 5) == 0 ? strtoll(name + 5, NULL, 10) : -1;
+    if (step < 0 || step > INT32_MAX) { return -1; }
+    snprintf(mark, sizeof mark, "DONE_%08lld", step);
+    return strcmp(name, mark) == 0 ? (int32_t)step : -1;
 }
 
 // The next step that is marked done, of an open folder; -1: no more.

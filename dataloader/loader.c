@@ -343,11 +343,11 @@ Status loader_restore(Loader* loader, const uint8_t* position, size_t position_b
                     head.num_tasks, loader->source.shards.num_tasks);
     }
     if (head.num_samples != loader->num_samples) {
-        return FAIL(
-            STATUS_MISMATCH,
-            "data position: saved with %lld samples, the data has %lld ---> resume with the same data, -t and "
-            "--long-samples",
-            (long long)head.num_samples, (long long)loader->num_samples);
+        return FAIL(STATUS_MISMATCH,
+                    "data position: saved with %lld samples, the data has %lld ---> resume with the same "
+                    "data, -t and "
+                    "--long-samples",
+                    (long long)head.num_samples, (long long)loader->num_samples);
     }
     if (head.data_hash != loader->data_hash) {
         return FAIL(

@@ -92,7 +92,12 @@ mpirun=$!
 [ -z "$signal" ] || tell
 # No `wait` yet: where mpirun ends while a signal interrupts it, bash gives the status of the signal, or waits for ever.
 exec {never}<> <(:)
-while kill -0 "$mpirun" 2>/dev/null; do read -rt 0.2 -u "$never"; done
+looks=0
+while kill -0 "$mpirun" 2>/dev/null; do
+    read -rt 0.2 -u "$never"
+    # mpirun loses one now and then; ranks that have noted it do not mind another
+    if [ -n "$told" ] && [ $((++looks % 10)) -eq 0 ]; then kill -USR1 "$mpirun" 2>/dev/null; fi
+done
 wait "$mpirun"
 status=$?
 

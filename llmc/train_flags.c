@@ -170,10 +170,10 @@ const char* train_flags_parse(TrainFlags* out, int argc, char** argv) {
 }
 
 // What is learned depends on these.
-static const char* const settings[] = {"-e", "-i",        "-j",         "-b",  "-t", "-d",
-                                       "-x",        "-k",         "-l",  "-u", "-q",
-                                       "-c",        "-sl",        "-sg", "-a", "--target-tokens",
-                                       "--dropout", "--optimizer"};
+static const char* const settings[] = {
+    "-e",        "-i",         "-j", "-b", "-t",  "-d",  "-x", "-k",
+    "-l",        "-u",         "-q", "-c", "-sl", "-sg", "-a", "--target-tokens",
+    "--dropout", "--optimizer"};
 enum { NUM_SETTINGS = sizeof settings / sizeof settings[0] };
 
 static const FlagSpec* find(const char* name) {

@@ -10,6 +10,7 @@ compile with and a driver of 12.3; without, the text says so. Nothing here ends 
 */
 #pragma once
 
+#include <stdbool.h>
 #include <cuda_runtime.h>
 
 typedef struct {

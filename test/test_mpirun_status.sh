@@ -8,6 +8,16 @@ trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
 printf '#!/bin/sh\ntrap "" USR1\nsleep "$1"\nexit "$2"\n' >"$work/ranks"
 printf '#!/bin/sh\necho "$@" >>"%s/queue"\n' "$work" >"$work/scontrol"
+# an mpirun that loses the first SIGUSR1, and a rank of it
+cat >"$work/forgetful" <<'END'
+#!/usr/bin/env bash
+exec {never}<> <(:)
+bash -c 'trap : USR1; while kill -0 "$0" 2>/dev/null; do read -rt 0.1 -u "$1"; done' $$ "$never" &
+told=0
+trap '[ $((++told)) -lt 2 ] || exit 4' USR1
+for _ in $(seq 100); do read -rt 0.1 -u "$never"; done
+exit 9
+END
 chmod +x "$work"/*
 export PATH=$work:$PATH MPIRUN=$work/ranks LAUNCH=env SLURM_JOB_ID=17
 
@@ -36,6 +46,7 @@ for seconds in 0.3 0.6; do
     done
     ends 130 $seconds 0 INT dynapipe_plugin/mpirun.sh $seconds 0
 done
+MPIRUN=$work/forgetful ends 4 2.5 4 TERM dynapipe_plugin/mpirun.sh
 for status in 0 3; do ends $status 0.6 $status USR1 dev/slurm_train.sh ranks 0.6 $status -o "$work/out"; done
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]

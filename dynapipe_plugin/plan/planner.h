@@ -16,6 +16,7 @@ plan_check. In training the stage split is chosen once a run, from a sample of t
 
 #include "../base/arena.h"
 #include "cost_model.h"
+#include "machine.h"
 #include "plan.h"
 
 typedef enum {
@@ -58,6 +59,7 @@ typedef struct {
     bool choose_stages;                   // the search may move layers: `stages` is where it begins
     int64_t memory_limit_bytes;           // per rank, model state included; 0: no limit
     MemoryRule memory_rule;
+    const Machine* machine;     // in what ranks and links differ, borrowed; NULL: in nothing
     int32_t noise_permille;     // finalists are judged by the P90 of their makespan under it; 0: exact times
     int32_t max_seq_tokens;     // longest sequence the model takes; padding never goes beyond
     int32_t max_target_tokens;  // of the decoder's side, where it has a limit of its own; 0: max_seq_tokens

@@ -1,0 +1,45 @@
+/*
+machine.h -- in what the ranks and links of a run differ from what the cost model says of an average one.
+
+The cost model (cost_model.h) knows one kind of rank and one kind of link. A Machine says, for every rank, how
+many times as long a job takes there, how much memory it has, and what its link to the next rank does. Plans,
+stage splits and bounds are made for it. It comes from measuring (measure/), from steps that ran
+(run/session_refit), or from options (`dynapipe plan --rank-speed`). The same bits on all ranks; immutable
+while anybody plans with it.
+*/
+#pragma once
+
+#include "../base/status.h"
+#include "plan_types.h"
+
+// Factors beyond these are refused: they say that something else is wrong.
+#define MACHINE_LEAST_SLOW 0.01
+#define MACHINE_MOST_SLOW 100.0
+
+typedef struct {
+    double slow[JOB_COUNT];      // a job takes so many times what the cost model says; 1: what it says
+    int64_t memory_limit_bytes;  // model state included; 0: as all
+    // Of the link to the rank behind (rank + 1, where it is the same replica's), either direction.
+    double link_latency_ns, link_bytes_per_ns;  // bytes_per_ns 0: both are the cost model's
+} MachineRank;
+
+typedef struct {
+    int32_t num_ranks;  // stages * replicas, rank = replica * stages + stage; 0: all are alike
+    const MachineRank* ranks;
+    // A message begins to move when its receiver looks for it, between two of its jobs, not when it is sent:
+    // MPI where nobody calls it during a job.
+    bool pulls;
+} Machine;
+
+// STATUS_OUT_OF_RANGE names rank and number. num_ranks: what the run has. NULL is a machine whose ranks are
+// alike.
+Status machine_check(const Machine* machine, int32_t num_ranks);
+
+// A rank of the machine; what the cost model says where it knows none, and where `machine` is NULL.
+MachineRank machine_rank(const Machine* machine, int32_t rank);
+
+// A job's time there.
+int64_t machine_job_ns(const MachineRank* rank, JobKind kind, int64_t job_ns);
+
+// Of everything above; 0 where all ranks are alike and nothing is pulled.
+uint64_t machine_hash(const Machine* machine);

@@ -22,7 +22,7 @@ CFLAGS_asan    := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fn
 CFLAGS_tsan    := -O1 -fsanitize=thread
 CFLAGS_cover   := -O0 --coverage
 # All ranks in one process: a program is a library there that SMPI loads once a rank (base/simulated.h).
-CFLAGS_simulated := -O2 -fPIC $(SMPI_HELPERS) -DSMPI_NO_OVERRIDE_MALLOC -DDYNAPIPE_SIMULATED
+CFLAGS_simulated := -O2 -g0 -fPIC $(SMPI_HELPERS) -DSMPI_NO_OVERRIDE_MALLOC -DDYNAPIPE_SIMULATED
 LINK_simulated   := -shared
 OPT       ?= $(CFLAGS_$(BUILD))
 ARCH      ?= -march=native

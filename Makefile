@@ -72,7 +72,7 @@ include cuda.mk
 MAKEFLAGS += --no-print-directory $(if $(V),,-s)
 .SECONDARY:
 .PHONY: all help run run-t5 test check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu simulated prepare_data profile_costs make_tasks dynapipe asan tsan fuzz layers headers \
-        lines docs format format-check bench golden clean FORCE
+        lines docs format format-check bench bench-simulated golden clean FORCE
 
 all: programs                              ## build every program
 
@@ -229,6 +229,8 @@ golden:                                    ## make the golden files of the tests
 	@for maker in dev/golden_*.py; do echo $$maker; $(or $(PYTHON),python3) $$maker || exit 1; done
 bench:                                     ## the measurements of dev/results (minutes)
 	@dev/bench.sh
+bench-simulated:                           ## training steps on 2 to 16 virtual ranks in virtual time (an hour; needs simulated's SMPI)
+	@dev/bench_simulated.sh
 clean:                                     ## remove what was built
 	rm -rf build train_gpt2 train_t5 train_gpt2cu train_t5cu prepare_data profile_costs profile_costscu make_tasks dynapipe
 

@@ -39,7 +39,7 @@ done
 
 # --- losses and plans ------------------------------------------------------------------------------------------
 make_data 200 200
-args=(-i "$work/data/train.bin" -e l4c64h4 -t 200 -d 2048 -x 4 -v 0 -s 0 -n 0 --stages 4 --costs "$work/fast.txt" --robust off)
+args=(-i "$work/data/train.bin" -e l4c64h4 -t 200 -d 2048 -x 4 -v 0 -s 0 -n 0 --stages 4 --costs "$work/fast.txt")
 of() { echo -o "$work/$1" --dump-plan "$work/$1.plan"; }
 # shellcheck disable=SC2046
 {
@@ -58,7 +58,7 @@ of() { echo -o "$work/$1" --dump-plan "$work/$1.plan"; }
 
     make_data 60 120 byt5
     simulate t5costs "-n 1" profile_costs --model t5:l2c64h4 --tokens 120 --target-tokens 60 --vocab 384 --seconds 1 --out "$work/t5.txt"
-    t5=(-i "$work/data/train.bin" -e t5:l2c64h4 -t 120 --target-tokens 60 -d 1024 -x 2 -v 0 -s 0 -n 0 --stages 4 --costs "$work/t5.txt" --robust off)
+    t5=(-i "$work/data/train.bin" -e t5:l2c64h4 -t 120 --target-tokens 60 -d 1024 -x 2 -v 0 -s 0 -n 0 --stages 4 --costs "$work/t5.txt")
     trainer=$build/train_t5-dynapipe run mpit5 4 "${t5[@]}" $(of mpit5)
     simulate virtualt5 "-n 4 --rendezvous" train_t5-dynapipe "${t5[@]}" $(of virtualt5)
     same_run virtualt5 mpit5 2 "T5, sends that wait"

@@ -149,7 +149,7 @@ section() {  # kind, stages, platform
     echo
     echo "## $1, $2 stages, $3"
     echo
-    sed -E "s/^(.*) --batching [^ ]+/\`\1\`/; s| --costs [^ ]+||; s/ data /; /; s/$/./" "${first%/*}/settings"
+    sed -E 's/ --batching [^ ]+//; s| --costs [^ ]+||; s/^(.*) data (.*)/`\1`; \2./' "${first%/*}/settings"
     echo
     echo "| batching | tokens/s | dynamic is faster by | step takes longer than predicted by | of it jobs, transfers, waiting | idle (planned) | padding | takes |"
     echo "|---|---|---|---|---|---|---|---|"

@@ -107,9 +107,8 @@ for ((r = 0; r < ranks; r++)); do echo "r$r"; done >"$work/hosts"
 # A rank is a host of its own with one core, whatever this machine has.
 export OMP_NUM_THREADS=1 MPI_LOCALNRANKS=1 MPI_LOCALRANKID=0
 # host-speed: a second here is a second on a host of 1Gf. Messages take latency + bytes / bandwidth, without the corrections
-# for TCP that SMPI knows. test, iprobe: what a look costs that finds nothing, about that of Open MPI; by default 0.1 ms, and more
-# each time.
+# for TCP that SMPI knows. test, wtime: what a look costs that finds nothing (by default 0.1 ms, and more each time), and one at the clock.
 "$smpimain" "$program" --cfg=smpi/privatization:dlopen --cfg=smpi/tmpdir:"$work" --cfg=smpi/np:"$ranks" --cfg=smpi/hostfile:"$work/hosts" \
-    --cfg=smpi/host-speed:1Gf --cfg=smpi/simulate-computation:yes --cfg=smpi/test:1e-6 --cfg=smpi/iprobe:1e-6 \
+    --cfg=smpi/host-speed:1Gf --cfg=smpi/simulate-computation:yes --cfg=smpi/test:2e-7 --cfg=smpi/iprobe:2e-7 --cfg=smpi/wtime:5e-8 \
     --cfg=smpi/grow-injected-times:no --cfg=surf/precision:1e-9 --cfg=network/model:CM02 --cfg=network/crosstraffic:0 \
     --cfg=network/TCP-gamma:0 --log=root.thresh:warning ${cfg[@]+"${cfg[@]}"} "$work/platform.xml" "$@" </dev/null

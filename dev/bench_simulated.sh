@@ -60,6 +60,10 @@ size_of() {  # model, stages
 }
 
 # --- runs --------------------------------------------------------------------------------------------------------
+spent() {  # seconds of processors, of all that this shell has waited for
+    times >$out/times
+    awk -F'[ms ]+' 'NR == 2 {printf "%d", 60 * $1 + $2 + 60 * $3 + $4}' $out/times
+}
 simulated() { timeout -k 10 3000 dev/simulate.sh "$@"; }
 prepare() {  # model: sets trainer, data, vocab, about
     case $1 in
@@ -83,7 +87,7 @@ measure() {  # model, longest
         { tail -5 "$cost_file.log"; exit 1; }
 }
 run_cell() {  # kind of model, stages, platform, policy
-    local kind=$1 layout=$2 platform=$3 policy=$4 P R options begin=$SECONDS
+    local kind=$1 layout=$2 platform=$3 policy=$4 P R options
     local cell=$out/$kind-$layout-$platform-$policy
     IFS=, read -r model batch longest <<<"${size:-$(size_of "$kind" "$layout")}"
     IFS=x read -r P R <<<"${layout}x1"
@@ -99,6 +103,7 @@ run_cell() {  # kind of model, stages, platform, policy
     fi
     local settings="${options[*]} data $about"
     if [ -z "$again" ] && [ -e "$cell/seconds" ] && [ "$(cat "$cell/settings")" = "$settings" ]; then return; fi
+    spent >$out/before
     rm -rf "$cell"
     mkdir -p "$cell"
     echo "$settings" >"$cell/settings"
@@ -106,8 +111,9 @@ run_cell() {  # kind of model, stages, platform, policy
     DYNAPIPE_CACHE=$out/cache-$layout-$platform simulated -n $((P * R)) --platform "$platform" -- "$trainer" -i "$data/train.bin" -v 0 -s 0 -n 0 \
         -o "$cell" --trace "$cell/trace.json" --show-step "$steps" "${options[@]}" >"$cell/log" 2>&1 || { tail -5 "$cell/log"; echo "$cell failed ---> $cell/log"; return 0; }
     rm -f "$cell"/*.bin
-    echo $((SECONDS - begin)) >"$cell/seconds"
-    echo "$kind, $layout stages, $platform, $policy: $(median <(field "$cell" total_tokens step_ms | awk '{print $1 * 1e3 / $2}')) tokens/s, $((SECONDS - begin)) s of a core"
+    spent >$out/after
+    echo $(($(cat $out/after) - $(cat $out/before))) >"$cell/seconds"
+    echo "$kind, $layout stages, $platform, $policy: $(median <(field "$cell" total_tokens step_ms | awk '{print $1 * 1e3 / $2}')) tokens/s, $(cat "$cell/seconds") s of a core"
 }
 
 # --- table -------------------------------------------------------------------------------------------------------
@@ -136,7 +142,7 @@ row() {  # cell, cell of dynamic, policy
     local error ratio=-
     error=$(median <(field "$1" measured_ms predicted_ms | awk '{print $1 / $2 - 1}') | percent)
     [ ! -e "$2/seconds" ] || ratio=$(ratio "$1" "$2")
-    printf '| %s | %.0f | %s | %s | %s, %s, %s | %.1f %% (%.1f %%) | %.1f %% | %d s |\n' "$3" \
+    printf '| %s | %.0f | %s | %s | %s, %s, %s | %.1f %% (%.1f %%) | %.1f %% | %d |\n' "$3" \
         "$(median <(field "$1" total_tokens step_ms | awk '{print $1 * 1e3 / $2}'))" "$ratio" "$error" "$(part "$1" jobs_off_ms)" "$(part "$1" transfers_off_ms)" \
         "$(part "$1" waiting_off_ms)" "$(median <(field "$1" idle | awk '{print 100 * $1}'))" "$(median <(planned_idle "$1"))" \
         "$(median <(field "$1" total_tokens computed_tokens | awk '{print 100 * (1 - $1 / $2)}'))" "$(cat "$1/seconds")"
@@ -149,9 +155,10 @@ section() {  # kind, stages, platform
     echo
     echo "## $1, $2 stages, $3"
     echo
+    # shellcheck disable=SC2016
     sed -E 's/ --batching [^ ]+//; s| --costs [^ ]+||; s/^(.*) data (.*)/`\1`; \2./' "${first%/*}/settings"
     echo
-    echo "| batching | tokens/s | dynamic is faster by | step takes longer than predicted by | of it jobs, transfers, waiting | idle (planned) | padding | takes |"
+    echo "| batching | tokens/s | dynamic is faster by | step takes longer than predicted by | of it jobs, transfers, waiting | idle (planned) | padding | seconds of a core |"
     echo "|---|---|---|---|---|---|---|---|"
     for policy in ${all_policies//,/ }; do
         cell=$out/$1-$2-$3-$policy

@@ -8,12 +8,12 @@
 #   dev/bench_simulated.sh --table                                                  only the table
 # --again: also what is there, costs too. --costs FILE: of ./profile_costs, for platform fast; else measured there first, by two virtual ranks.
 # On the other platforms ranks and links differ, so the trainer measures them itself, all policies' runs once.
-# STEPS (7): the first two, in which memory is touched for the first time, do not count. SHARED (../shared): texts.
+# STEPS (7); SKIP (2): the first, in which memory is touched for the first time, do not count. SHARED (../shared): texts.
 set -eu
 cd "$(dirname "$0")/.."
 shopt -s extglob
 out=out/simulated result=dev/results/simulated.md
-steps=${STEPS:-7} skip=2
+steps=${STEPS:-7} skip=${SKIP:-2}
 models=gpt2,t5 stages='' platforms='' policies='' size='' costs='' again='' table='' more=()
 words="$0 $*"
 die() { echo "$1" >&2; exit 2; }

@@ -20,12 +20,13 @@ by the receiver's efforts alone, a thread of this transport calls MPI every PROG
 are in flight. All MPI calls are then made under one lock, which needs MPI_THREAD_SERIALIZED. Where MPI gives
 less, there is no such thread, and messages wait for the sender's next call.
 
-A receive is matched with MPI_Improbe when its message has come, its length compared, and only then received:
-Open MPI 4.1's single copy writes past the end of a posted receive that is too short for a large message.
-This costs no overlap: the receiver's part of the work is done inside its MPI calls anyway, or by the thread.
+A receive is posted at once, so that whatever can move a message by itself (a network card, a simulated
+network) begins when both sides are there. The price: Open MPI 4.1's single copy writes past the end of a
+posted receive that is too short for a large message. So ranks compare what they will send and receive before
+a step (step_agreement.h); lengths are compared again here when a message has come.
 
 Messages above TRANSPORT_MPI_CHUNK_BYTES (MPI counts are ints) go in several parts on the same tag, behind a
-first part that holds the length.
+first part that holds the length; all parts are posted together.
 */
 #include "transport.h"
 
@@ -55,15 +56,13 @@ enum {
 
 typedef struct MpiRequest MpiRequest;
 struct MpiRequest {
-    MpiRequest* next;  // among the unmatched, or the spare ones
+    MpiRequest* next;  // among the spare ones
     bool is_receive;
     int32_t peer, tag;
     unsigned char* data;
     size_t num_bytes;
-    uint64_t length;   // first part of a message in several parts
-    bool is_mismatch;  // a part had got_bytes instead of what was expected
-    uint64_t got_bytes;
-    int32_t num_parts, max_parts, parts_begun, parts_done;
+    uint64_t length;  // first part of a message in several parts
+    int32_t num_parts, max_parts, parts_posted, parts_done;
     MPI_Request* parts;
 };
 
@@ -76,7 +75,6 @@ typedef struct {
     atomic_bool stop;
     pthread_mutex_t lock;  // around MPI calls and what follows, where there is a thread
     int32_t in_flight;
-    MpiRequest* unmatched;  // receives whose message has not come (whole), oldest first
     MpiRequest* spare;
 } Mpi;
 
@@ -89,12 +87,11 @@ static void leave(Mpi* mpi) {
 }
 
 static Status mpi_fail(const Mpi* mpi, int rc, const char* what, int32_t peer, int32_t tag) {
-    int class = 0, length = 0;
+    int length = 0;
     char text[MPI_MAX_ERROR_STRING] = "";
-    MPI_Error_class(rc, &class);
     MPI_Error_string(rc, text, &length);
-    return FAIL(class == MPI_ERR_TRUNCATE ? STATUS_MISMATCH : STATUS_COMM,
-                "mpi: rank %d, %s rank %d, tag %d: %s", (int)mpi->rank, what, (int)peer, (int)tag, text);
+    return FAIL(STATUS_COMM, "mpi: rank %d, %s rank %d, tag %d: %s", (int)mpi->rank, what, (int)peer,
+                (int)tag, text);
 }
 
 static void nap(int64_t ns) {
@@ -143,62 +140,14 @@ static unsigned char* part_place(MpiRequest* r, int32_t i, int* num_bytes) {
     return r->data + begin;
 }
 
-static int begin_send(const Mpi* mpi, MpiRequest* r) {
-    for (int rc; r->parts_begun < r->num_parts; r->parts_begun++) {
+static int post_parts(const Mpi* mpi, MpiRequest* r) {
+    for (int rc; r->parts_posted < r->num_parts; r->parts_posted++) {
         int num_bytes;
-        unsigned char* place = part_place(r, r->parts_begun, &num_bytes);
-        rc = MPI_Isend(place, num_bytes, MPI_BYTE, r->peer, r->tag, mpi->comm, &r->parts[r->parts_begun]);
+        unsigned char* place = part_place(r, r->parts_posted, &num_bytes);
+        MPI_Request* part = &r->parts[r->parts_posted];
+        rc = r->is_receive ? MPI_Irecv(place, num_bytes, MPI_BYTE, r->peer, r->tag, mpi->comm, part)
+                           : MPI_Isend(place, num_bytes, MPI_BYTE, r->peer, r->tag, mpi->comm, part);
         if (rc != MPI_SUCCESS) { return rc; }
-    }
-    return MPI_SUCCESS;
-}
-
-// Receive the parts that have come, in order. Only for the oldest unmatched receive of its peer and tag.
-static int begin_receive(const Mpi* mpi, MpiRequest* r) {
-    while (r->parts_begun < r->num_parts && !r->is_mismatch) {
-        int has_come = 0, got_bytes = 0, num_bytes;
-        MPI_Message message;
-        MPI_Status status;
-        int rc = MPI_Improbe(r->peer, r->tag, mpi->comm, &has_come, &message, &status);
-        if (rc != MPI_SUCCESS || !has_come) { return rc; }
-        unsigned char* place = part_place(r, r->parts_begun, &num_bytes);
-        MPI_Get_count(&status, MPI_BYTE, &got_bytes);
-        r->is_mismatch = got_bytes != num_bytes;
-        r->got_bytes = (uint64_t)got_bytes;
-        if (r->is_mismatch) { return MPI_SUCCESS; }
-        rc = MPI_Imrecv(place, num_bytes, MPI_BYTE, &message, &r->parts[r->parts_begun]);
-        if (rc != MPI_SUCCESS) { return rc; }
-        r->parts_begun++;
-        if (r->num_parts == 1 || r->parts_begun > 1) { continue; }
-        rc = MPI_Wait(&r->parts[0], MPI_STATUS_IGNORE);  // 8 bytes that are here already
-        if (rc != MPI_SUCCESS) { return rc; }
-        r->got_bytes = r->length;
-        r->is_mismatch = r->length != r->num_bytes;
-    }
-    return MPI_SUCCESS;
-}
-
-static bool is_behind(const Mpi* mpi, const MpiRequest* r) {
-    for (const MpiRequest* older = mpi->unmatched; older != r; older = older->next) {
-        if (older->peer == r->peer && older->tag == r->tag) { return true; }
-    }
-    return false;
-}
-
-// Begin every unmatched receive with that peer and tag (-1: any) whose message has come.
-static int match_receives(Mpi* mpi, int32_t peer, int32_t tag) {
-    for (MpiRequest** link = &mpi->unmatched; *link != NULL;) {
-        MpiRequest* r = *link;
-        bool is_asked_for = peer < 0 || (r->peer == peer && r->tag == tag);
-        if (is_asked_for && !is_behind(mpi, r)) {
-            int rc = begin_receive(mpi, r);
-            if (rc != MPI_SUCCESS) { return rc; }
-        }
-        if (r->parts_begun == r->num_parts) {
-            *link = r->next;
-        } else {
-            link = &r->next;
-        }
     }
     return MPI_SUCCESS;
 }
@@ -208,8 +157,7 @@ static void* progress_main(void* arg) {
     while (!atomic_load(&mpi->stop)) {
         int any = 0;
         pthread_mutex_lock(&mpi->lock);
-        if (mpi->in_flight > 0) {  // an error here comes back when the receive is tested
-            match_receives(mpi, -1, -1);
+        if (mpi->in_flight > 0) {  // looks for nothing: any call of MPI moves what is posted
             MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mpi->comm, &any, MPI_STATUS_IGNORE);
         }
         pthread_mutex_unlock(&mpi->lock);
@@ -235,16 +183,9 @@ static Status post(Mpi* mpi, MpiRequest wanted, void** request) {
     r->peer = wanted.peer;
     r->tag = wanted.tag;
     r->data = wanted.data;
-    int rc = MPI_SUCCESS;
     enter(mpi);
     mpi->in_flight++;
-    if (r->is_receive) {
-        MpiRequest** last = &mpi->unmatched;
-        while (*last != NULL) { last = &(*last)->next; }
-        *last = r;
-    } else {
-        rc = begin_send(mpi, r);
-    }
+    int rc = post_parts(mpi, r);
     leave(mpi);
     *request = r;
     return rc == MPI_SUCCESS ? STATUS_OK : mpi_fail(mpi, rc, verb(r->is_receive), r->peer, r->tag);
@@ -263,18 +204,34 @@ static Status mpi_irecv(void* ctx, int32_t peer, int32_t tag, void* data, size_t
     return post(ctx, r, request);
 }
 
-static Status test_parts(Mpi* mpi, MpiRequest* r) {
-    int rc = MPI_SUCCESS, done = 1;
-    if (r->parts_begun < r->num_parts) { rc = match_receives(mpi, r->peer, r->tag); }
-    while (rc == MPI_SUCCESS && done && r->parts_done < r->parts_begun) {
-        rc = MPI_Test(&r->parts[r->parts_done], &done, MPI_STATUS_IGNORE);
-        if (rc == MPI_SUCCESS && done) { r->parts_done++; }
-    }
-    if (rc != MPI_SUCCESS) { return mpi_fail(mpi, rc, verb(r->is_receive), r->peer, r->tag); }
-    if (r->is_mismatch) {
-        return FAIL(STATUS_MISMATCH, "mpi: rank %d expects %zu bytes, tag %d, but rank %d sends %llu",
-                    (int)mpi->rank, r->num_bytes, (int)r->tag, (int)r->peer,
-                    (unsigned long long)r->got_bytes);
+// Of a part that has come: as long as what was expected. The first of several holds the length of the whole.
+static Status check_length(const Mpi* mpi, MpiRequest* r, const MPI_Status* status) {
+    int got_bytes = 0, num_bytes;
+    (void)part_place(r, r->parts_done, &num_bytes);
+    MPI_Get_count(status, MPI_BYTE, &got_bytes);
+    bool has_length = got_bytes == num_bytes && r->num_parts > 1 && r->parts_done == 0;
+    uint64_t sent_bytes = has_length ? r->length : (uint64_t)got_bytes;
+    if (got_bytes == num_bytes && r->length == r->num_bytes) { return STATUS_OK; }
+    return FAIL(STATUS_MISMATCH, "mpi: rank %d expects %zu bytes, tag %d, but rank %d sends %llu",
+                (int)mpi->rank, r->num_bytes, (int)r->tag, (int)r->peer, (unsigned long long)sent_bytes);
+}
+
+static Status fail_test(const Mpi* mpi, const MpiRequest* r, int rc) {
+    int class = 0;
+    MPI_Error_class(rc, &class);
+    if (class != MPI_ERR_TRUNCATE) { return mpi_fail(mpi, rc, verb(r->is_receive), r->peer, r->tag); }
+    return FAIL(STATUS_MISMATCH, "mpi: rank %d expects %zu bytes, tag %d, but rank %d sends more",
+                (int)mpi->rank, r->num_bytes, (int)r->tag, (int)r->peer);
+}
+
+static Status test_parts(const Mpi* mpi, MpiRequest* r) {
+    while (r->parts_done < r->parts_posted) {
+        MPI_Status status;
+        int done = 0, rc = MPI_Test(&r->parts[r->parts_done], &done, &status);
+        if (rc != MPI_SUCCESS) { return fail_test(mpi, r, rc); }
+        if (!done) { break; }
+        if (r->is_receive) { TRY(check_length(mpi, r, &status)); }
+        r->parts_done++;
     }
     return STATUS_OK;
 }

@@ -134,7 +134,8 @@ static void set_ranks(Plan* plan, Rng* rng, const RandomPlan* about, int32_t rep
     assert(status == STATUS_OK);
     status = comm_order_make(&comm, &problem, &schedule, &timeline, arena);
     assert(status == STATUS_OK);
-    RankListInput input = {&problem, &schedule, &timeline, &comm, bytes, first_mb, replica * P};
+    RankListInput input = {&problem, &schedule, &timeline,   &comm,
+                           bytes,    first_mb,  replica * P, .with_slack = (P + M) % 3 > 0};
     for (int32_t s = 0; s < P; s++) {
         PlanRank* rank = &plan->ranks[replica * P + s];
         rank->state_bytes = pick(rng, 0, 1000);

@@ -26,6 +26,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 #include "../../dataloader/sample_verify.h"
 #include "../base/arena.h"
 #include "../base/line_log.h"
+#include "../base/page_memory.h"
 #include "../dynapipe.h"
 #include "../plan/cost_model.h"
 #include "../plan/planner.h"
@@ -110,7 +111,8 @@ struct Dynapipe {
     DynapipeParams_v1 params;  // `tied` is the caller's: gone after attach
     TiedGroups tied;
     Executor* executor;
-    void* memory;  // the arena of plan.h, on the device
+    PageMemory pages;  // of this process, where there is no device
+    void* memory;      // the arena of plan.h: in `pages` or on the device
     int64_t memory_bytes;
 
     double *task_sum, *task_rows, *task_loss;         // [num_tasks], one allocation

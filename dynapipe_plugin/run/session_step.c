@@ -70,8 +70,6 @@ static Status agree(Dynapipe* dp, const SessionStep* step) {
 }
 
 static Status run_pipeline(Dynapipe* dp, SessionStep* step) {
-    const PlanRank* mine = &step->plan.ranks[dp->transport.rank];
-    TRY(session_reserve(dp, mine->arena_bytes));
     dp->api->zero_gradients(dp->model);
     ExecutorStep run = executor_step(dp, step);
     Status status = run_and_reduce(dp, &run);
@@ -160,6 +158,7 @@ static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     dp->step_begin_ns = clock_now_ns();
     TRY(session_plan_get(dp, dp->next_step, &step));
     dp->now = step;
+    TRY(session_reserve(dp, step->plan.ranks[dp->transport.rank].arena_bytes));
     TRY(agree(dp, step));
     int64_t pipeline_begin_ns = clock_now_ns();
     TRY(run_pipeline(dp, step));

@@ -53,7 +53,14 @@ expect "a rank gives up" bad "rank 1: the disk is full" mpirun -np 4 "$out/mpi_t
 expect "a rank is killed" bad "signal 9" mpirun -np 4 "$out/mpi_transport" kill
 if [ $((SECONDS - begin)) -gt 20 ]; then failed=$((failed + 1)); echo "FAIL the others took too long to end"; fi
 
-# The receiver has a message long before its sender stops computing (100 ms); busy machines may delay some.
+# Whether a thread moves messages while ranks compute: all ranks choose the same, and messages arrive whole with it.
+expect "progress off" 0 "pulls 1, as told" mpirun -np 3 "$out/mpi_transport" progress off
+expect "progress on" 0 "pulls 0, a thread moves them" mpirun -np 3 "$out/mpi_transport" progress on
+expect "progress on, TCP" 0 "pulls 0, a thread moves them" mpirun --mca btl tcp,self -np 2 "$out/mpi_transport" progress on
+cores=$(getconf _NPROCESSORS_ONLN)
+[ "$cores" -gt 7 ] || expect "progress auto, more ranks than cores" 0 "pulls 1, fewer cores" mpirun -np $((cores + 1)) "$out/mpi_transport" progress auto
+
+# With the thread the receiver has a message long before its sender stops computing (100 ms); busy machines may delay some.
 for mechanism in cma none; do
     expect "waiting, single copy $mechanism" 0 "passed" \
         env OMPI_MCA_btl_vader_single_copy_mechanism=$mechanism mpirun -np 4 "$out/mpi_transport" wait

@@ -35,6 +35,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 #include "executor.h"
 #include "local_ranks.h"
 #include "plan_ahead.h"
+#include "progress.h"
 #include "session_noise.h"
 #include "session_options.h"
 #include "sums.h"
@@ -97,6 +98,8 @@ struct Dynapipe {
     const char** task_names;  // [num_tasks] borrowed from the loaders
     int32_t* val_task;        // the validation data's tasks among these
     CostModel costs;
+    Machine machine;  // request.machine
+    Progress progress;
     PlanRequest request;
     SessionNoise noise;
     PlanAhead* ahead;

@@ -15,10 +15,9 @@ rank 0 posts a message and computes 100 ms without calling MPI, rank 1 posts its
 (Other programs busy on both cores: 20 / 21 / 30 with single copy, 20-40 / 24-80 / 37-160 with our thread.
 Shorter naps, or more calls for each, made no difference that could be told from noise.)
 
-So it is measured when the transport opens (sender_must_help, about 30 ms): where messages do not arrive
-by the receiver's efforts alone, a thread of this transport calls MPI every PROGRESS_NAP_NS while requests
-are in flight. All MPI calls are then made under one lock, which needs MPI_THREAD_SERIALIZED. Where MPI gives
-less, there is no such thread, and messages wait for the sender's next call.
+And a receiver that computes does not pull: a message that comes during one of its jobs moves when the job has
+ended. A thread of this transport can call MPI now and then while requests are in flight; all MPI calls are
+then made under one lock, which needs MPI_THREAD_SERIALIZED. Whether it pays is measured (progress.h).
 
 A receive is posted at once, so that whatever can move a message by itself (a network card, a simulated
 network) begins when both sides are there. The price: Open MPI 4.1's single copy writes past the end of a
@@ -47,13 +46,7 @@ first part that holds the length; all parts are posted together.
 #define TRANSPORT_MPI_CHUNK_BYTES (1 << 30)
 #endif
 
-enum {
-    PROGRESS_NAP_NS = 100 * 1000,
-    PROBE_BYTES = 1 << 20,
-    PROBE_TRIES = 3,
-    PROBE_QUIET_NS = 10 * 1000 * 1000,  // the sender keeps away from MPI for so long
-    PROBE_SOON_NS = 5 * 1000 * 1000,    // the receiver must have it by then
-};
+enum { MOVED_NS = 3000, MOST_LOOKS = 256 };
 
 typedef struct MpiRequest MpiRequest;
 struct MpiRequest {
@@ -73,6 +66,7 @@ typedef struct {
     bool finalize;  // MPI was initialised here
     bool has_thread;
     pthread_t thread;
+    int64_t nap_ns;  // of the thread, between two looks
     atomic_bool stop;
     pthread_mutex_t lock;  // around MPI calls and what follows, where there is a thread
     int32_t in_flight;
@@ -153,16 +147,24 @@ static int post_parts(const Mpi* mpi, MpiRequest* r) {
     return MPI_SUCCESS;
 }
 
+// One call of MPI, which looks for nothing and moves what is posted. Returns whether it took so long that it
+// has moved something: a piece of a message is some 10 us of copying, an empty look well below one.
+static bool look(Mpi* mpi) {
+    int any = 0;
+    pthread_mutex_lock(&mpi->lock);
+    int64_t begin_ns = clock_now_ns();
+    if (mpi->in_flight > 0) { MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mpi->comm, &any, MPI_STATUS_IGNORE); }
+    bool has_moved = clock_now_ns() - begin_ns > MOVED_NS;
+    pthread_mutex_unlock(&mpi->lock);
+    return has_moved;
+}
+
+// Where a message comes in pieces, the next one is soon there.
 static void* progress_main(void* arg) {
     Mpi* mpi = arg;
     while (!atomic_load(&mpi->stop)) {
-        int any = 0;
-        pthread_mutex_lock(&mpi->lock);
-        if (mpi->in_flight > 0) {  // looks for nothing: any call of MPI moves what is posted
-            MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mpi->comm, &any, MPI_STATUS_IGNORE);
-        }
-        pthread_mutex_unlock(&mpi->lock);
-        nap(PROGRESS_NAP_NS);
+        for (int i = 0; i < MOST_LOOKS && look(mpi); i++) {}
+        nap(mpi->nap_ns);
     }
     return NULL;
 }
@@ -264,14 +266,45 @@ static void mpi_abort(void* ctx, const char* why) {
     MPI_Abort(mpi->comm, 1);
 }
 
+// --- progress ----------------------------------------------------------------------------------------------
+static void progress_stop(Mpi* mpi) {
+    if (!mpi->has_thread) { return; }
+    atomic_store(&mpi->stop, true);
+    pthread_join(mpi->thread, NULL);
+    pthread_mutex_destroy(&mpi->lock);
+    mpi->has_thread = false;
+}
+
+static Status mpi_progress(void* ctx, int64_t nap_ns, bool* is_on) {
+    Mpi* mpi = ctx;
+    int level = MPI_THREAD_SINGLE;
+    progress_stop(mpi);
+    MPI_Query_thread(&level);
+    *is_on = nap_ns > 0 && level >= MPI_THREAD_SERIALIZED && !SIMULATED;
+    if (!*is_on) { return STATUS_OK; }
+    mpi->nap_ns = nap_ns;
+    atomic_store(&mpi->stop, false);
+    pthread_mutex_init(&mpi->lock, NULL);
+    if (pthread_create(&mpi->thread, NULL, progress_main, mpi) != 0) {
+        pthread_mutex_destroy(&mpi->lock);
+        return FAIL(STATUS_NO_MEMORY, "mpi: could not start a thread");
+    }
+    mpi->has_thread = true;
+    return STATUS_OK;
+}
+
+static int64_t mpi_progress_cpu_ns(void* ctx) {
+    const Mpi* mpi = ctx;
+    clockid_t clock;
+    struct timespec time;
+    if (!mpi->has_thread || pthread_getcpuclockid(mpi->thread, &clock) != 0) { return 0; }
+    return clock_gettime(clock, &time) == 0 ? (int64_t)time.tv_sec * 1000000000 + time.tv_nsec : 0;
+}
+
 // --- opening and closing ---------------------------------------------------------------------------------
 static Status mpi_close(void* ctx) {
     Mpi* mpi = ctx;
-    if (mpi->has_thread) {
-        atomic_store(&mpi->stop, true);
-        pthread_join(mpi->thread, NULL);
-        pthread_mutex_destroy(&mpi->lock);
-    }
+    progress_stop(mpi);
     int32_t rank = mpi->rank, in_flight = mpi->in_flight;
     while (mpi->spare != NULL) {
         MpiRequest* next = mpi->spare->next;
@@ -290,51 +323,6 @@ static Status mpi_close(void* ctx) {
     return rc == MPI_SUCCESS ? STATUS_OK : FAIL(STATUS_COMM, "mpi: rank %d could not finalize", (int)rank);
 }
 
-// One try of the probe: `sender` posts and stays away from MPI, `receiver` polls. Returns whether it came
-// soon.
-static bool probe_once(MPI_Comm comm, unsigned char* data, int32_t peer, bool is_sender) {
-    MPI_Request request;
-    int64_t begin_ns = clock_now_ns();
-    if (is_sender) {
-        MPI_Isend(data, PROBE_BYTES, MPI_BYTE, peer, 0, comm, &request);
-        nap(PROBE_QUIET_NS);
-        MPI_Wait(&request, MPI_STATUS_IGNORE);
-        return true;
-    }
-    int done = 0;
-    MPI_Irecv(data, PROBE_BYTES, MPI_BYTE, peer, 0, comm, &request);
-    while (!done) {
-        MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-        if (!done) { nap(50 * 1000); }
-    }
-    return clock_now_ns() - begin_ns < PROBE_SOON_NS;
-}
-
-// Does a large message between neighbours wait until its sender calls MPI? Every rank gets the same answer. A
-// busy machine may delay a try; so only PROBE_TRIES late ones out of PROBE_TRIES count.
-static Status sender_must_help(const Mpi* mpi, bool* out) {
-    unsigned char* data = calloc(1, PROBE_BYTES);
-    if (data == NULL) { return FAIL(STATUS_NO_MEMORY, "mpi: no memory for the opening probe"); }
-    int late = 0, any_late = 0;
-    for (int32_t parity = 0; parity < 2;
-         parity++) {  // first ranks 0 -> 1, 2 -> 3 ..., then 1 -> 2, 3 -> 4 ...
-        bool is_sender = mpi->rank % 2 == parity;
-        int32_t peer = is_sender ? mpi->rank + 1 : mpi->rank - 1;
-        int num_late = 0;
-        for (int32_t i = 0; i < PROBE_TRIES; i++) {
-            MPI_Barrier(mpi->comm);
-            if (peer < 0 || peer >= mpi->num_ranks) { continue; }
-            num_late += !probe_once(mpi->comm, data, peer, is_sender);
-        }
-        late |= num_late == PROBE_TRIES;
-    }
-    free(data);
-    int rc = MPI_Allreduce(&late, &any_late, 1, MPI_INT, MPI_MAX, mpi->comm);
-    if (rc != MPI_SUCCESS) { return mpi_fail(mpi, rc, "probe of", mpi->rank, 0); }
-    *out = any_late != 0;
-    return STATUS_OK;
-}
-
 static const DynapipeTransport_v1 mpi_api = {
     .name = "mpi",
     .isend = mpi_isend,
@@ -342,23 +330,9 @@ static const DynapipeTransport_v1 mpi_api = {
     .test = mpi_test,
     .abort = mpi_abort,
     .close = mpi_close,
+    .progress = mpi_progress,
+    .progress_cpu_ns = mpi_progress_cpu_ns,
 };
-
-static Status start_progress(Mpi* mpi) {
-    int level = MPI_THREAD_SINGLE;
-    bool must_help = false;
-    if (SIMULATED) { return STATUS_OK; }  // messages move by themselves there
-    MPI_Query_thread(&level);
-    if (mpi->num_ranks > 1) { TRY(sender_must_help(mpi, &must_help)); }
-    if (!must_help || level < MPI_THREAD_SERIALIZED) { return STATUS_OK; }
-    pthread_mutex_init(&mpi->lock, NULL);
-    if (pthread_create(&mpi->thread, NULL, progress_main, mpi) != 0) {
-        pthread_mutex_destroy(&mpi->lock);
-        return FAIL(STATUS_NO_MEMORY, "mpi: could not start a thread");
-    }
-    mpi->has_thread = true;
-    return STATUS_OK;
-}
 
 static Status check_tags(MPI_Comm comm) {
     const int* largest = NULL;
@@ -388,7 +362,6 @@ Status transport_mpi_open(Transport* out, int* argc, char*** argv) {
     mpi->finalize = !initialized;
     mpi->rank = rank;
     mpi->num_ranks = num_ranks;
-    if (status == STATUS_OK) { status = start_progress(mpi); }
     if (status != STATUS_OK) {
         MPI_Comm_free(&mpi->comm);
         free(mpi);

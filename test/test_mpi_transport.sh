@@ -58,7 +58,7 @@ expect "progress off" 0 "pulls 1, as told" mpirun -np 3 "$out/mpi_transport" pro
 expect "progress on" 0 "pulls 0, a thread moves them" mpirun -np 3 "$out/mpi_transport" progress on
 expect "progress on, TCP" 0 "pulls 0, a thread moves them" mpirun --mca btl tcp,self -np 2 "$out/mpi_transport" progress on
 cores=$(getconf _NPROCESSORS_ONLN)
-[ "$cores" -gt 7 ] || expect "progress auto, more ranks than cores" 0 "pulls 1, fewer cores" mpirun -np $((cores + 1)) "$out/mpi_transport" progress auto
+[ "$cores" -gt 7 ] || expect "progress auto, more ranks than cores" 0 "nap 0.0 ms, pulls 0" mpirun -np $((cores + 1)) "$out/mpi_transport" progress auto
 
 # With the thread the receiver has a message long before its sender stops computing (100 ms); busy machines may delay some.
 for mechanism in cma none; do

@@ -164,8 +164,10 @@ static Status probe_all(const Probe* probe, Progress* out, ProgressChoice choice
     *out = (Progress){.pulls = true, .reason = "as told"};
     if (choice == PROGRESS_OFF) { return STATUS_OK; }
     TRY(count_cores(probe->world, num_threads, &crowded, &roomy));
-    out->reason = "fewer cores than threads";
-    if (choice == PROGRESS_AUTO && crowded) { return STATUS_OK; }
+    if (choice == PROGRESS_AUTO && crowded) {
+        *out = (Progress){.reason = "planned so, as if each thread had a core, which it has not"};
+        return STATUS_OK;
+    }
     TRY(all_arrive(probe, ALONE_NS, &alone));
     out->pulls = !alone;
     out->reason = alone ? "they move by themselves" : "a thread moves nothing";

@@ -13,7 +13,9 @@ time of that thread while all ranks compute, of the time that has passed: it is 
 no core of its own
 
 and all ranks do the same: the thread with the longest nap that suffices, or none. Where messages do not move
-by themselves then, they are pulled (plan/machine.h), and plans are made for that.
+by themselves then, they are pulled (plan/machine.h), and plans are made for that. Where a host has fewer
+cores than threads there is no thread, and nothing is measured: times mean nothing there, and plans are those
+of a machine with a core for each.
 
 On GPUs the host is free while the device computes and looks all the time: nothing is measured there.
 */

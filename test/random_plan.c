@@ -101,6 +101,7 @@ static void set_ranks(Plan* plan, Rng* rng, const RandomPlan* about, int32_t rep
                                                  &pipe_policy_adaptive};
     int32_t P = plan->P, M = plan->M - first_mb;
     PipeProblem problem = random_pipe(rng, P, M, &(RandomPipe){.transfers = rng_below(rng, 2)}, arena);
+    problem.pulls = (P + M) % 3 == 1;  // without a draw: other things stay as they are
     RankBytes* bytes = ARENA_NEW(arena, RankBytes, (int64_t)P * M);
     int64_t scratch_bytes[PLAN_MAX_STAGES] = {0};
     for (int32_t m = 0; m < M; m++) {
@@ -133,7 +134,8 @@ static void set_ranks(Plan* plan, Rng* rng, const RandomPlan* about, int32_t rep
     assert(status == STATUS_OK);
     status = comm_order_make(&comm, &problem, &schedule, &timeline, arena);
     assert(status == STATUS_OK);
-    RankListInput input = {&problem, &schedule, &timeline, &comm, bytes, first_mb, replica * P};
+    RankListInput input = {&problem, &schedule, &timeline,   &comm,
+                           bytes,    first_mb,  replica * P, .with_slack = (P + M) % 3 > 0};
     for (int32_t s = 0; s < P; s++) {
         PlanRank* rank = &plan->ranks[replica * P + s];
         rank->state_bytes = pick(rng, 0, 1000);

@@ -51,15 +51,25 @@ static void tasks_have_one_number_by_name(void) {
     maker_dir_remove(dir);
 }
 
-static void the_arena_keeps_to_a_memory_limit(void) {
+// What was reserved is there, and stays where it is while it grows.
+static void the_arena_grows_in_place_up_to_the_limit(void) {
     Dynapipe* dp = session_of_one();
     CHECK_OK(session_reserve(dp, 80 * PLAN_BUFFER_ALIGN));
-    CHECK_EQ(dp->memory_bytes, 90 * PLAN_BUFFER_ALIGN);  // no limit: room for a larger step
+    int64_t first_bytes = dp->memory_bytes;
+    CHECK(first_bytes >= 80 * PLAN_BUFFER_ALIGN);
+    CHECK_EQ((uintptr_t)dp->memory % PLAN_BUFFER_ALIGN, 0);
+    char* first = dp->memory;
+    memset(first, 7, (size_t)first_bytes);
+    CHECK_OK(session_reserve(dp, first_bytes + 1));
+    CHECK(dp->memory == first && dp->memory_bytes > first_bytes && first[first_bytes - 1] == 7);
+    CHECK_EQ(first[dp->memory_bytes - 1], 0);
+    int64_t second_bytes = dp->memory_bytes;
+    CHECK_OK(session_reserve(dp, 100));
+    CHECK_EQ(dp->memory_bytes, second_bytes);
+    CHECK_OK(session_reserve(dp, 50 * second_bytes));  // more than was reserved: elsewhere
+    CHECK_EQ(dp->memory_bytes, 50 * second_bytes);
     dp->options.memory_limit_bytes = 1 << 30;
-    CHECK_OK(session_reserve(dp, 160 * PLAN_BUFFER_ALIGN));
-    CHECK_EQ(dp->memory_bytes, 160 * PLAN_BUFFER_ALIGN);
-    CHECK_OK(session_reserve(dp, 100 * PLAN_BUFFER_ALIGN));
-    CHECK_EQ(dp->memory_bytes, 160 * PLAN_BUFFER_ALIGN);
+    CHECK_FAILS(session_reserve(dp, INT64_C(1) << 31), STATUS_INFEASIBLE, "beyond --memory-limit");
     dynapipe_close(dp);
 }
 
@@ -367,7 +377,7 @@ static void a_step_keeps_what_the_model_asks_for(void) {
 
 int main(void) {
     RUN(tasks_have_one_number_by_name);
-    RUN(the_arena_keeps_to_a_memory_limit);
+    RUN(the_arena_grows_in_place_up_to_the_limit);
     RUN(not_a_number_is_null);
     RUN(every_task_is_in_the_record);
     RUN(a_step_to_show_is_one_of_the_run);

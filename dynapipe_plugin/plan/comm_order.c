@@ -38,12 +38,19 @@ static void skip_to_send(Merge* merge, int32_t s) {
     }
 }
 
+// Where messages are pulled a transfer may begin late, and none waits for another of its sender: it is sent
+// where its job ends.
+static int64_t transfer_begin_ns(const Merge* merge, int32_t s, int32_t at) {
+    bool pulls = merge->problem->pulls;
+    return pulls ? merge->timeline->job[s][at].end_ns : merge->timeline->send[s][at].begin_ns;
+}
+
 // What could come next on stage s has changed: its transfer, its job.
 static void refresh(Merge* merge, int32_t s) {
     int32_t P = merge->problem->P, job = merge->next_job[s], send = merge->next_send[s];
     bool sends = send < merge->next_job[s];
     bool runs = job < merge->schedule->num_jobs[s] && job_is_ready(merge, s);
-    merge->begin_ns[s] = sends ? merge->timeline->send[s][send].begin_ns : NOT_READY;
+    merge->begin_ns[s] = sends ? transfer_begin_ns(merge, s, send) : NOT_READY;
     merge->begin_ns[P + s] = runs ? merge->timeline->job[s][job].begin_ns : NOT_READY;
 }
 

@@ -9,7 +9,8 @@ whatever a transfer needs stands before it in that one sequence.
 
 A transfer's place in a rank's list is `pos`: right before job number pos of that rank. Moving a transfer
 ahead past jobs, but never past another transfer, keeps the argument: it can only be ready earlier. So a send
-stands right behind its job, and a receive is posted before the job that runs while its data comes.
+stands right behind its job, and a receive is posted before the job that runs while its data comes, or, where
+messages are pulled, before the job in front of which it is taken.
 */
 #pragma once
 

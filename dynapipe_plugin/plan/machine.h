@@ -9,6 +9,8 @@ while anybody plans with it.
 */
 #pragma once
 
+#include <stddef.h>
+
 #include "../base/status.h"
 #include "plan_types.h"
 
@@ -37,6 +39,11 @@ Status machine_check(const Machine* machine, int32_t num_ranks);
 
 // A rank of the machine; what the cost model says where it knows none, and where `machine` is NULL.
 MachineRank machine_rank(const Machine* machine, int32_t rank);
+
+// NULL: no.
+static inline bool machine_pulls(const Machine* machine) {
+    return machine != NULL && machine->pulls;
+}
 
 // A job's time there.
 int64_t machine_job_ns(const MachineRank* rank, JobKind kind, int64_t job_ns);

@@ -30,6 +30,7 @@ typedef struct {
     const PipeCost* cost;                         // [P * M], cost[s * M + m]
     int64_t memory_limit_bytes[PLAN_MAX_STAGES];  // for activations: limit - state - scratch; INT64_MAX: none
     int64_t tail_ns[PLAN_MAX_STAGES];             // gradient reduction after a stage's last job
+    bool pulls;  // a stage takes its messages itself, between two jobs (machine.h, pipe_pulled.h)
 } PipeProblem;
 
 typedef struct {
@@ -60,11 +61,11 @@ static inline const PipeCost* pipe_cost(const PipeProblem* problem, int32_t s, i
 }
 
 // Run the schedule: each stage starts its next job as soon as its input is there; one sending link per stage
-// for both directions, first come first served. Memory that ends at an instant is free for what begins at it.
-// Keeps no order of events, only the longest path: linear in the number of jobs. `arena` holds the timeline
-// (and temporaries).
-// STATUS_DEADLOCK names the stages and jobs that wait for each other; STATUS_INVALID_PLAN a job that is
-// missing, twice there, or before what it needs.
+// for both directions, first come first served, or, with `pulls`, messages that their receiver takes. Memory
+// that ends at an instant is free for what begins at it. Keeps no order of events, only the longest path:
+// linear in the number of jobs. `arena` holds the timeline (and temporaries). STATUS_DEADLOCK names the
+// stages and jobs that wait for each other; STATUS_INVALID_PLAN a job that is missing, twice there, or before
+// what it needs.
 Status pipe_simulate(PipeTimeline* out, const PipeProblem* problem, const PipeSchedule* schedule,
                      Arena* arena);
 

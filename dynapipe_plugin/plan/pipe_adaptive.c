@@ -4,6 +4,8 @@
 
 static const int64_t NEVER = INT64_MAX;
 
+enum { PULL_ACT = JOB_COUNT, PULL_GRAD };  // beside the jobs, what a stage may do next
+
 // One micro-batch on one stage, by position: what the walk reads, side by side.
 typedef struct {
     int64_t job_ns[JOB_COUNT];  // B with W where backward is joint
@@ -20,9 +22,9 @@ typedef struct {
     int32_t next_f, next_b, next_w;
     int32_t recomputed;  // position after the last R
     int32_t max_in_flight;
-    bool drops;    // some micro-batch
-    bool limited;  // by memory
-    JobKind choice;
+    bool drops;                 // some micro-batch
+    bool limited;               // by memory
+    int32_t choice;             // JobKind, or a message
     int64_t clock_ns, link_ns;  // free from then on
     int64_t left_ns;            // its jobs that have not run, and its tail
     int64_t held_bytes;         // by own jobs: stored of what is kept, W pending included
@@ -31,7 +33,9 @@ typedef struct {
     int64_t sent_limit_bytes;   // for sent_bytes: the input part of stage s + 1
     int64_t* act_at;            // [M + 1] by position: arrival; NEVER: not known yet, and at M
     int64_t* grad_at;           // [M + 1] the same; on the last stage the end of F
-    const Cell* cells;          // [M]
+    int32_t pulled_acts,
+        pulled_grads;   // with `pulls`: so many were taken, and arrival is when others are ready
+    const Cell* cells;  // [M]
 } Stage;
 
 typedef struct {
@@ -176,17 +180,56 @@ static inline void choose(Greedy* greedy, int32_t s) {
     greedy->begin_ns[s] = begin_ns;
 }
 
+// Messages that are ready are taken before anything else, and while there is nothing to run (pipe_pulled.h).
+static void choose_pulled(Greedy* greedy, int32_t s) {
+    Stage* stage = &greedy->stages[s];
+    int64_t act_ns = stage->act_at[stage->pulled_acts], grad_ns = stage->grad_at[stage->pulled_grads];
+    int64_t clock_ns = stage->clock_ns, message_ns = grad_ns < act_ns ? grad_ns : act_ns;
+    stage->choice = grad_ns < act_ns ? PULL_GRAD : PULL_ACT;
+    greedy->begin_ns[s] = later(message_ns, clock_ns);
+    if (message_ns <= clock_ns) { return; }
+    bool has_grad = stage->next_b < stage->pulled_grads && stage->next_b < stage->next_f;
+    const Cell* cell = &stage->cells[stage->next_b];
+    bool needs_r = stage->next_b < stage->next_f && cell->drops && stage->recomputed <= stage->next_b;
+    bool r_fits = !needs_r || cell->dropped_bytes <= stage->own_limit_bytes - stage->held_bytes;
+    if (has_grad) {
+        stage->choice = !needs_r ? JOB_B : r_fits ? JOB_R : JOB_W;
+    } else if (stage->next_f < stage->pulled_acts && admits_forward(stage)) {
+        stage->choice = JOB_F;
+    } else if (needs_r && r_fits) {
+        stage->choice = JOB_R;
+    } else if (stage->next_w < stage->next_b) {
+        stage->choice = JOB_W;
+    } else {
+        return;  // until a message is ready
+    }
+    greedy->begin_ns[s] = clock_ns;
+}
+
 // --- running ---------------------------------------------------------------------------------------------
 
-static inline void send(Stage* stage, int64_t* arrival, int64_t transfer_ns) {
+static inline void send(Stage* stage, int64_t* arrival, int64_t transfer_ns, bool pulls) {
+    if (pulls) {
+        *arrival = stage->clock_ns;
+        return;
+    }
     stage->link_ns = later(stage->clock_ns, stage->link_ns) + transfer_ns;
     *arrival = stage->link_ns;
 }
 
-// Run the chosen job of stage s; returns the stage that it feeds, or -1.
-static inline int32_t run_choice(Greedy* greedy, int32_t s) {
+// Copying is the receiver's time.
+static void take_message(Greedy* greedy, int32_t s) {
     Stage* stage = &greedy->stages[s];
-    JobKind kind = stage->choice;
+    bool is_act = stage->choice == PULL_ACT;
+    int32_t i = is_act ? stage->pulled_acts++ : stage->pulled_grads++;
+    int64_t transfer_ns = is_act ? stage[-1].cells[i].act_ns : stage[1].cells[i].grad_ns;
+    stage->clock_ns = greedy->begin_ns[s] + transfer_ns;
+}
+
+// Run the chosen job of stage s; returns the stage that it feeds, or -1.
+static inline int32_t run_choice(Greedy* greedy, int32_t s, bool pulls) {
+    Stage* stage = &greedy->stages[s];
+    JobKind kind = (JobKind)stage->choice;
     int32_t i = kind == JOB_F ? stage->next_f : kind == JOB_W ? stage->next_w : stage->next_b;
     const Cell* cell = &stage->cells[i];
     if (greedy->schedule != NULL) { pipe_schedule_push(greedy->schedule, s, kind, greedy->order[i]); }
@@ -201,7 +244,7 @@ static inline int32_t run_choice(Greedy* greedy, int32_t s) {
                 return -1;
             }
             stage->sent_bytes += cell->sent_bytes;
-            send(stage, &stage[1].act_at[i], cell->act_ns);
+            send(stage, &stage[1].act_at[i], cell->act_ns, pulls);
             return s + 1;
         case JOB_R:
             stage->recomputed = i + 1;
@@ -215,7 +258,7 @@ static inline int32_t run_choice(Greedy* greedy, int32_t s) {
                 stage->held_bytes -= cell->stored_bytes + cell->dropped_bytes;
             }
             if (s == 0) { return -1; }
-            send(stage, &stage[-1].grad_at[i], cell->grad_ns);
+            send(stage, &stage[-1].grad_at[i], cell->grad_ns, pulls);
             return s - 1;
         default:
             stage->next_w++;
@@ -284,11 +327,20 @@ static bool divide_all(Greedy* greedy) {
     return true;
 }
 
-// The makespan; INT64_MAX as soon as some stage cannot end by cutoff_ns.
-static int64_t run_all(Greedy* greedy, int64_t cutoff_ns) {
+static inline void decide(Greedy* greedy, int32_t s, bool pulls) {
+    if (pulls) {
+        choose_pulled(greedy, s);
+    } else {
+        choose(greedy, s);
+    }
+}
+
+// The makespan; INT64_MAX as soon as some stage cannot end by cutoff_ns. `pulls` is known where it is called:
+// one loop for each.
+static inline int64_t walk(Greedy* greedy, int64_t cutoff_ns, bool pulls) {
     int32_t P = greedy->problem->P;
     int64_t makespan_ns = 0;
-    for (int32_t s = 0; s < P; s++) { choose(greedy, s); }
+    for (int32_t s = 0; s < P; s++) { decide(greedy, s, pulls); }
     for (;;) {
         int32_t first = -1;
         int64_t first_ns = INT64_MAX;
@@ -300,14 +352,26 @@ static int64_t run_all(Greedy* greedy, int64_t cutoff_ns) {
         if (first < 0) { break; }
         if (first_ns + greedy->stages[first].left_ns > cutoff_ns) { return INT64_MAX; }
         greedy->num_walked++;
-        int32_t fed = run_choice(greedy, first);
-        choose(greedy, first);
-        if (fed >= 0) { choose(greedy, fed); }
+        if (pulls && greedy->stages[first].choice >= JOB_COUNT) {
+            take_message(greedy, first);
+            decide(greedy, first, pulls);
+            continue;
+        }
+        int32_t fed = run_choice(greedy, first, pulls);
+        decide(greedy, first, pulls);
+        if (fed >= 0) { decide(greedy, fed, pulls); }
     }
     for (int32_t s = 0; s < P; s++) {
         makespan_ns = later(makespan_ns, greedy->stages[s].clock_ns + greedy->problem->tail_ns[s]);
     }
     return makespan_ns;
+}
+
+static int64_t run_all(Greedy* greedy, int64_t cutoff_ns) {
+    if (!greedy->problem->pulls) { return walk(greedy, cutoff_ns, false); }
+    greedy->stages[0].pulled_acts = greedy->problem->M;  // where nobody sends
+    greedy->stages[greedy->problem->P - 1].pulled_grads = greedy->problem->M;
+    return walk(greedy, cutoff_ns, true);
 }
 
 Status pipe_adaptive_build(PipeSchedule* out, const PipeProblem* problem, const int32_t* order,

@@ -76,6 +76,7 @@ Status replica_problem_make(ReplicaProblem* out, const MicrobatchProblem* proble
     ReplicaProblem replica = {0};
     int32_t P = problem->P;
     TRY(replica_problem_alloc(&replica, P, num_mbs, arena));
+    replica.pipe.pulls = machine_pulls(problem->request->machine);
     CostJobs jobs[RECOMPUTE_COUNT][PLAN_MAX_STAGES];
     for (int32_t m = 0; m < num_mbs; m++) {
         const Microbatch* mb = &list->mbs[mbs[m]];

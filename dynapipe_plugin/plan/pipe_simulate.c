@@ -3,9 +3,10 @@
 // Every job starts at max(end of the job before it on its stage, arrival of its input), every transfer at
 // max(end of its job, end of the transfer before it on the sender's link). Sends leave a stage in the order
 // of its jobs, so no event queue is needed: stages advance as far as they can, and a transfer wakes its
-// receiver.
+// receiver. Where receivers fetch their messages themselves: pipe_pulled.h.
 #include <string.h>
 
+#include "pipe_pulled.h"
 #include "pipe_schedule.h"
 
 enum { DID_F = 1, DID_R = 2, DID_B = 4, DID_W = 8, HAS_W = 16 };
@@ -171,14 +172,9 @@ static Status run_init(Run* run, Arena* arena) {
     return STATUS_OK;
 }
 
-Status pipe_simulate(PipeTimeline* out, const PipeProblem* problem, const PipeSchedule* schedule,
-                     Arena* arena) {
-    PipeTimeline timeline = {0};
-    Run run = {.problem = problem, .schedule = schedule, .timeline = &timeline};
-    int32_t P = problem->P;
-    TRY(run_init(&run, arena));
-    TRY(check_order(&run));
-    int32_t woken[PLAN_MAX_STAGES], num_woken = 0;
+// Every stage as far as it can, until nothing wakes another.
+static void advance_all(Run* run) {
+    int32_t P = run->problem->P, woken[PLAN_MAX_STAGES], num_woken = 0;
     bool is_woken[PLAN_MAX_STAGES];
     for (int32_t s = P - 1; s >= 0; s--) {
         woken[num_woken++] = s;
@@ -187,7 +183,7 @@ Status pipe_simulate(PipeTimeline* out, const PipeProblem* problem, const PipeSc
     while (num_woken > 0) {
         int32_t s = woken[--num_woken];
         is_woken[s] = false;
-        int32_t fed = advance(&run, s);
+        int32_t fed = advance(run, s);
         for (int32_t bit = 1; bit <= 2; bit++) {
             int32_t peer = bit == 1 ? s + 1 : s - 1;
             if (!(fed & bit) || is_woken[peer]) { continue; }
@@ -195,7 +191,20 @@ Status pipe_simulate(PipeTimeline* out, const PipeProblem* problem, const PipeSc
             woken[num_woken++] = peer;
         }
     }
-    for (int32_t s = 0; s < P; s++) {
+}
+
+Status pipe_simulate(PipeTimeline* out, const PipeProblem* problem, const PipeSchedule* schedule,
+                     Arena* arena) {
+    PipeTimeline timeline = {0};
+    Run run = {.problem = problem, .schedule = schedule, .timeline = &timeline};
+    TRY(run_init(&run, arena));
+    TRY(check_order(&run));
+    if (problem->pulls) {
+        TRY(pipe_pulled_run(&timeline, run.pos, run.clock_ns, problem, schedule, arena));
+    } else {
+        advance_all(&run);
+    }
+    for (int32_t s = 0; s < problem->P; s++) {
         if (run.pos[s] < schedule->num_jobs[s]) { return report_deadlock(&run); }
         int64_t end_ns = run.clock_ns[s] + problem->tail_ns[s];
         if (end_ns > timeline.makespan_ns) { timeline.makespan_ns = end_ns; }

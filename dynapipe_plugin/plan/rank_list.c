@@ -9,6 +9,11 @@ typedef struct {
     int32_t op[INSTR_COUNT];
 } Places;
 
+// Times by which others may be late (or this rank ahead) without making it wait, tried from the longest on,
+// as parts of the makespan; the arena may grow by a part of its own for that.
+static const int32_t slack_parts[] = {1, 4, 16, 64};
+enum { NUM_SLACKS = sizeof slack_parts / sizeof slack_parts[0], NO_SLACK = -1, GROWTH_PARTS = 16 };
+
 typedef struct {
     const RankListInput* input;
     int32_t s, num_jobs, num_ops;
@@ -30,22 +35,64 @@ static void find_places(List* list) {
     for (int32_t i = 0; i < list->num_jobs; i++) {
         list->places[list->jobs[i].mb].job[list->jobs[i].kind] = i;
     }
-    for (int32_t i = 0; i < list->num_ops; i++) { list->places[list->ops[i].mb].op[list->ops[i].kind] = i; }
+    const CommOp* ops = list->input->order->ops[list->s];
+    for (int32_t i = 0; i < list->num_ops; i++) { list->places[ops[i].mb].op[ops[i].kind] = i; }
 }
 
-// Behind the send, and no earlier than the first job that begins after the transfer has ended.
-static int32_t predicted_wait_pos(const List* list, const CommOp* op) {
-    int32_t low = op->pos + 1, high = list->num_jobs;
-    if (low > high) { return list->num_jobs + 1; }
+// The first job of a stage that begins no earlier (by_begin), or ends no earlier; num_jobs: none.
+static int32_t first_job_from(const PipeSpan* spans, int32_t num_jobs, int64_t time_ns, bool by_begin) {
+    int32_t low = 0, high = num_jobs;
     while (low < high) {
         int32_t middle = (low + high) / 2;
-        if (list->spans[middle].begin_ns >= op->end_ns) {
+        if ((by_begin ? spans[middle].begin_ns : spans[middle].end_ns) >= time_ns) {
             high = middle;
         } else {
             low = middle + 1;
         }
     }
-    return low == list->num_jobs ? list->num_jobs + 1 : low;
+    return low;
+}
+
+static bool is_send(const CommOp* op) {
+    return op->kind == INSTR_SEND_ACT || op->kind == INSTR_SEND_GRAD;
+}
+
+// When a message has surely left its buffer: as predicted (NO_SLACK), or where it was ready only after its
+// receiver had turned to the next job, and everything is late by slack_ns besides.
+static int64_t free_at_ns(const List* list, const CommOp* op, int64_t slack_ns) {
+    if (slack_ns == NO_SLACK) { return op->end_ns; }
+    const RankListInput* input = list->input;
+    int32_t peer = op->kind == INSTR_SEND_ACT ? list->s + 1 : list->s - 1;
+    const PipeSpan* spans = input->timeline->job[peer];
+    int32_t num_jobs = input->schedule->num_jobs[peer];
+    int32_t running = first_job_from(spans, num_jobs, op->end_ns, false);
+    return (running < num_jobs ? spans[running].end_ns : op->end_ns) + slack_ns;
+}
+
+// Behind the send, and no earlier than the first job that begins when its buffer is free.
+static int32_t wait_pos(const List* list, const CommOp* op, int64_t slack_ns) {
+    int32_t pos = first_job_from(list->spans, list->num_jobs, free_at_ns(list, op, slack_ns), true);
+    pos = pos > op->pos ? pos : op->pos + 1;
+    return pos < list->num_jobs ? pos : list->num_jobs + 1;
+}
+
+// Where transfers stand and how long what was sent is kept. With slack receives are posted as much earlier,
+// but never before another transfer.
+static void set_transfers(List* list, int64_t slack_ns) {
+    for (int32_t i = 0; i < list->num_ops; i++) {
+        CommOp* op = &list->ops[i];
+        *op = list->input->order->ops[list->s][i];
+        if (is_send(op)) {
+            list->wait_pos[i] = wait_pos(list, op, slack_ns);
+            continue;
+        }
+        list->wait_pos[i] = -1;
+        if (slack_ns == NO_SLACK) { continue; }
+        int32_t pos = first_job_from(list->spans, list->num_jobs, op->begin_ns - slack_ns + 1, false);
+        int32_t after = i > 0 ? list->ops[i - 1].pos : 0;
+        pos = pos > after ? pos : after;
+        op->pos = pos < op->pos ? pos : op->pos;
+    }
 }
 
 static int32_t add_buffer(List* list, BufferKind kind, int32_t m, int64_t num_bytes, int32_t begin,
@@ -136,11 +183,10 @@ static Status stretch(List* list, Arena* arena) {
     for (int32_t i = 0; i < list->num_ops; i++) {
         CommOp* op = &list->ops[i];
         PlanBuffer* buffer = &list->buffers[list->buffer_of_op[i]];
-        bool is_send = op->kind == INSTR_SEND_ACT || op->kind == INSTR_SEND_GRAD;
-        int32_t earliest = is_send ? buffer->instr_begin + 1 : latest_end(list, &times, buffer, op->pos);
+        int32_t earliest = is_send(op) ? buffer->instr_begin + 1 : latest_end(list, &times, buffer, op->pos);
         pos = pos > earliest ? pos : earliest;
         op->pos = pos;
-        if (!is_send) { buffer->instr_begin = pos; }
+        if (!is_send(op)) { buffer->instr_begin = pos; }
     }
     times_sort(&times, list, false);
     for (int32_t i = 0; i < list->num_ops; i++) {
@@ -252,8 +298,38 @@ static Status list_init(List* list, Arena* arena, Arena* scratch) {
     PIPE_NEW(list->buffer_of_op, scratch, int32_t, list->num_ops);
     PIPE_NEW(list->wait_pos, scratch, int32_t, list->num_ops);
     PIPE_NEW(list->ops, scratch, CommOp, list->num_ops);
-    for (int32_t i = 0; i < list->num_ops; i++) { list->ops[i] = list->input->order->ops[list->s][i]; }
     return STATUS_OK;
+}
+
+// Lifetimes, and how many bytes are alive at most.
+static Status set_buffers(List* list, int64_t scratch_bytes, int64_t slack_ns, int64_t* bound_bytes,
+                          Arena* scratch) {
+    list->num_buffers = 0;
+    set_transfers(list, slack_ns);
+    for (int32_t m = 0; m < list->input->problem->M; m++) { add_buffers(list, m); }
+    if (list->num_jobs > 0) { add_buffer(list, BUFFER_SCRATCH, -1, scratch_bytes, 0, list->num_jobs + 1); }
+    return memory_layout_bound(list->buffers, list->num_buffers, bound_bytes, scratch);
+}
+
+// The longest slack that memory allows; none where it allows none.
+static Status lay_out(List* list, int64_t scratch_bytes, int64_t enough_bytes, int64_t* arena_bytes,
+                      Arena* scratch) {
+    int64_t bound_bytes, tight_bytes;
+    TRY(set_buffers(list, scratch_bytes, NO_SLACK, &bound_bytes, scratch));
+    TRY(memory_layout_place(list->buffers, list->num_buffers, enough_bytes, &tight_bytes, scratch));
+    *arena_bytes = tight_bytes;
+    if (!list->input->with_slack || tight_bytes > enough_bytes) { return STATUS_OK; }
+    int64_t most_bytes = tight_bytes + tight_bytes / GROWTH_PARTS;
+    if (most_bytes > enough_bytes) { most_bytes = enough_bytes; }
+    for (int32_t i = 0; i < NUM_SLACKS; i++) {
+        int64_t slack_ns = list->input->timeline->makespan_ns / slack_parts[i];
+        TRY(set_buffers(list, scratch_bytes, slack_ns, &bound_bytes, scratch));
+        if (bound_bytes > most_bytes) { continue; }
+        TRY(memory_layout_place(list->buffers, list->num_buffers, INT64_MAX, arena_bytes, scratch));
+        if (*arena_bytes <= most_bytes) { return STATUS_OK; }
+    }
+    TRY(set_buffers(list, scratch_bytes, NO_SLACK, &bound_bytes, scratch));
+    return memory_layout_place(list->buffers, list->num_buffers, enough_bytes, arena_bytes, scratch);
 }
 
 static Status make(PlanRank* out, const RankListInput* input, int32_t s, int64_t scratch_bytes,
@@ -269,13 +345,7 @@ static Status make(PlanRank* out, const RankListInput* input, int32_t s, int64_t
     PlanRank rank = {0};
     TRY(list_init(&list, arena, scratch));
     find_places(&list);
-    for (int32_t i = 0; i < list.num_ops; i++) {
-        bool is_send = list.ops[i].kind == INSTR_SEND_ACT || list.ops[i].kind == INSTR_SEND_GRAD;
-        list.wait_pos[i] = is_send ? predicted_wait_pos(&list, &list.ops[i]) : -1;
-    }
-    for (int32_t m = 0; m < input->problem->M; m++) { add_buffers(&list, m); }
-    if (list.num_jobs > 0) { add_buffer(&list, BUFFER_SCRATCH, -1, scratch_bytes, 0, list.num_jobs + 1); }
-    TRY(memory_layout_place(list.buffers, list.num_buffers, enough_bytes, &rank.arena_bytes, scratch));
+    TRY(lay_out(&list, scratch_bytes, enough_bytes, &rank.arena_bytes, scratch));
     TRY(stretch(&list, scratch));
     Writer writer = {.rank = &rank};
     PIPE_NEW(rank.instrs, arena, PlanInstr, list.num_jobs + 2 * (int64_t)list.num_ops);

@@ -3,7 +3,9 @@ rank_list.h -- one rank's instruction list and memory: jobs, transfers, waits, b
 
 Time is counted in jobs of this rank: a buffer lives over jobs [begin, end). From that:
     1. lifetimes as the timeline predicts them: a sent buffer is free before the first job that begins after
-       its transfer has ended
+       its transfer has ended. With slack, one that begins after the receiver's job that runs then, and by as
+       much later (and a receive is posted as much earlier) as memory allows: whole steps, else less; the
+arena grows by a 16th at most
     2. memory_layout_place: an address for every buffer
     3. receives move ahead to where the memory they need becomes free, sends right behind their job
     4. a wait_* stands where something else first needs the memory of what was sent, else at the end
@@ -28,6 +30,7 @@ typedef struct {
     const RankBytes* bytes;  // [P * M]
     int32_t first_mb;        // of the replica, in Plan.mbs
     int32_t first_rank;      // of the replica: rank of its stage 0
+    bool with_slack;         // ranks that are late or ahead make others wait less; for the list that is run
 } RankListInput;
 
 // Fills instrs, buffers and arena_bytes; all memory from `arena`. A layout of enough_bytes is looked for

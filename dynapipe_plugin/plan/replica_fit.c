@@ -48,8 +48,9 @@ static Status schedule(Fit* fit, Arena* arena) {
     return STATUS_OK;
 }
 
-// Instruction lists and their memory.
-static Status lay_out(Fit* fit, Arena* arena) {
+// Instruction lists and their memory. Slack is for the lists that are run: it never makes them larger than
+// the limit, so whether they fit shows without.
+static Status lay_out(Fit* fit, bool with_slack, Arena* arena) {
     ReplicaPlan* plan = fit->plan;
     PipeProblem* pipe = &plan->problem.pipe;
     int64_t limit_bytes = counts_buffers(fit) ? fit->problem->request->memory_limit_bytes : 0;
@@ -61,7 +62,8 @@ static Status lay_out(Fit* fit, Arena* arena) {
                            .order = &comm,
                            .bytes = plan->problem.bytes,
                            .first_mb = fit->first_mb,
-                           .first_rank = fit->first_rank};
+                           .first_rank = fit->first_rank,
+                           .with_slack = with_slack};
     for (int32_t s = 0; s < pipe->P; s++) {
         PlanRank* rank = &plan->ranks[s];
         rank->state_bytes = cost_state_bytes(fit->problem->costs, &fit->problem->stages[s]);
@@ -78,7 +80,7 @@ static Status attempt(Fit* fit, Arena* arena) {
     const MicrobatchProblem* problem = fit->problem;
     TRY(schedule(fit, arena));
     if (is_over(fit) || problem->request->memory_limit_bytes == 0) { return STATUS_OK; }
-    if (counts_buffers(fit)) { return lay_out(fit, arena); }
+    if (counts_buffers(fit)) { return lay_out(fit, false, arena); }
     for (int32_t s = 0; s < problem->P; s++) {
         int64_t over = fit->plan->timeline.peak_bytes[s] - problem->available_bytes[s];
         if (over > 0) { fit->over_bytes[s] = over; }
@@ -149,7 +151,7 @@ Status replica_emit(ReplicaPlan* plan, const MicrobatchProblem* problem, int32_t
                     Arena* arena) {
     Fit fit = {.plan = plan, .problem = problem, .first_mb = first_mb, .first_rank = first_rank};
     TRY(schedule(&fit, arena));
-    return lay_out(&fit, arena);
+    return lay_out(&fit, true, arena);
 }
 
 Status replica_try(int64_t over_bytes[PLAN_MAX_STAGES], ReplicaPlan* plan, const MicrobatchProblem* problem,

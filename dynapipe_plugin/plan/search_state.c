@@ -335,7 +335,8 @@ Status search_state_init(SearchState* out, const MicrobatchProblem* problem, MbL
         if (layout != LAYOUT_PADDED) { shape_add(&state.shape[mb_of[i]], sample_at(&state, i), 1); }
     }
     for (int32_t m = 0; m < num_mbs && layout == LAYOUT_PADDED; m++) { shape_padded(&state, m); }
-    state.pipe = (PipeProblem){.P = state.P, .M = num_mbs, .cost = state.cost};
+    state.pipe = (PipeProblem){
+        .P = state.P, .M = num_mbs, .cost = state.cost, .pulls = machine_pulls(problem->request->machine)};
     state.rule = pipe_adaptive_rule(&state.pipe, split_backward);
     state.makespan_ns = INT64_MAX;
     if (!search_state_set_stages(&state, stages)) {

@@ -196,12 +196,18 @@ Status collective_barrier(Collective* c) {
     return reduce_at_first(c, OP_BARRIER, &nothing, 1);
 }
 
+Status collective_share_u64(Collective* c, const uint64_t* values, int32_t num_values, const uint64_t** all) {
+    size_t num_bytes = (size_t)num_values * sizeof *values;
+    TRY(gather_equal(c, OP_GATHER, values, num_bytes));
+    TRY(need_temp(c, (size_t)c->num_ranks * num_bytes));
+    TRY(scatter_same(c, OP_GATHER, c->temp, (size_t)c->num_ranks * num_bytes));
+    *all = (const uint64_t*)(const void*)c->temp;
+    return STATUS_OK;
+}
+
 Status collective_all_equal_u64(Collective* c, uint64_t value, const char* what) {
-    size_t num_bytes = (size_t)c->num_ranks * sizeof value;
-    TRY(gather_equal(c, OP_GATHER, &value, sizeof value));
-    TRY(need_temp(c, num_bytes));
-    TRY(scatter_same(c, OP_GATHER, c->temp, num_bytes));
-    const uint64_t* all = (const uint64_t*)(const void*)c->temp;
+    const uint64_t* all;
+    TRY(collective_share_u64(c, &value, 1, &all));
     for (int32_t i = 1; i < c->num_ranks; i++) {
         if (all[i] == all[0]) { continue; }
         return FAIL(

@@ -95,6 +95,10 @@ Status collective_broadcast(Collective* c, void* data, size_t num_bytes, int32_t
 // whether the others do too, and where they are in the midst of a sum, it learns that by its timeout.
 Status collective_barrier(Collective* c);
 
+// Every member gets every member's values: (*all)[i * num_values + k], valid until the next call. A few of
+// them.
+Status collective_share_u64(Collective* c, const uint64_t* values, int32_t num_values, const uint64_t** all);
+
 // STATUS_MISMATCH on every member, with the rank that differs first and both values, where `value` is not
 // the same on all. `what` names it in the message: "hash of the plan of step 12".
 Status collective_all_equal_u64(Collective* c, uint64_t value, const char* what);

@@ -337,11 +337,14 @@ static Status run_job(Executor* ex, const PlanInstr* instr) {
     return executor_job_end(ex, event, call_model(ex, instr));
 }
 
+static int32_t transfer_tag(int32_t mb, Link link) {
+    return 2 * mb + (link == LINK_DOUT || link == LINK_DIN);
+}
+
 static Status run_transfer(Executor* ex, const PlanInstr* instr, Link link) {
     MbState* mb = &ex->mbs[instr->mb];
-    bool is_grad = link == LINK_DOUT || link == LINK_DIN;
     int64_t num_bytes = link == LINK_IN || link == LINK_DIN ? mb->in_bytes : mb->out_bytes;
-    return transfers_post(&ex->transfers, instr->kind, instr->mb, instr->peer, 2 * instr->mb + is_grad,
+    return transfers_post(&ex->transfers, instr->kind, instr->mb, instr->peer, transfer_tag(instr->mb, link),
                           mb->buffer[link_buffer[link]], num_bytes, &mb->transfer[link]);
 }
 
@@ -350,6 +353,28 @@ static Status run_wait(Executor* ex, const PlanInstr* instr, Link link) {
     TRY(transfers_wait(&ex->transfers, &ex->mbs[instr->mb].transfer[link], instr->kind, instr->mb));
     event->end_ns = clock_now_ns();
     event->wait_ns = event->end_ns - event->begin_ns;
+    return STATUS_OK;
+}
+
+Status executor_claim(const Executor* ex, const ExecutorStep* step, StepClaim* claim) {
+    static const int8_t link_of[INSTR_COUNT] = {[INSTR_RECV_ACT] = LINK_IN,
+                                                [INSTR_RECV_GRAD] = LINK_DOUT,
+                                                [INSTR_SEND_ACT] = LINK_OUT,
+                                                [INSTR_SEND_GRAD] = LINK_DIN};
+    const Plan* plan = step->plan;
+    const PlanRank* rank = &plan->ranks[ex->rank];
+    for (int32_t i = 0; i < rank->num_instrs; i++) {
+        const PlanInstr* instr = &rank->instrs[i];
+        bool is_send = instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_SEND_GRAD;
+        if (!is_send && instr->kind != INSTR_RECV_ACT && instr->kind != INSTR_RECV_GRAD) { continue; }
+        if (instr->mb < 0 || instr->mb >= plan->M || step->batches[instr->mb] == NULL) {
+            return fail_instr(ex, instr, "no batch for it on this rank");
+        }
+        Link link = (Link)link_of[instr->kind];
+        bool is_behind = link == LINK_OUT || link == LINK_DOUT;
+        step_claim_add(is_behind ? &claim->to_next : &claim->to_prev, is_send, transfer_tag(instr->mb, link),
+                       ex->api->boundary_bytes(ex->model, step->batches[instr->mb], is_behind));
+    }
     return STATUS_OK;
 }
 

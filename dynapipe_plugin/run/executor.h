@@ -36,6 +36,7 @@ before freeing the arena.
 #include "../dynapipe.h"
 #include "../plan/plan.h"
 #include "device.h"
+#include "step_agreement.h"
 #include "trace.h"
 #include "transport.h"
 
@@ -66,6 +67,10 @@ void executor_free(Executor* executor);  // NULL is fine
 
 // Where the model's values live, if not in this process; before the first step. `transport` has join() then.
 void executor_use_device(Executor* executor, Device device);
+
+// What this rank's list sends and receives, by the model's lengths: to_prev and to_next of *claim. Before the
+// step, for step_agree().
+Status executor_claim(const Executor* executor, const ExecutorStep* step, StepClaim* claim);
 
 // executor_start() goes through the list, executor_finish() waits until everything is done and losses are in
 // place. More may be queued on the device in between: it is waited for, too.

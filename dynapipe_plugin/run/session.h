@@ -26,6 +26,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 #include "../../dataloader/sample_verify.h"
 #include "../base/arena.h"
 #include "../base/line_log.h"
+#include "../base/page_memory.h"
 #include "../dynapipe.h"
 #include "../plan/cost_model.h"
 #include "../plan/planner.h"
@@ -34,6 +35,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 #include "executor.h"
 #include "local_ranks.h"
 #include "plan_ahead.h"
+#include "progress.h"
 #include "session_noise.h"
 #include "session_options.h"
 #include "sums.h"
@@ -96,6 +98,8 @@ struct Dynapipe {
     const char** task_names;  // [num_tasks] borrowed from the loaders
     int32_t* val_task;        // the validation data's tasks among these
     CostModel costs;
+    Machine machine;  // request.machine
+    Progress progress;
     PlanRequest request;
     SessionNoise noise;
     PlanAhead* ahead;
@@ -110,7 +114,8 @@ struct Dynapipe {
     DynapipeParams_v1 params;  // `tied` is the caller's: gone after attach
     TiedGroups tied;
     Executor* executor;
-    void* memory;  // the arena of plan.h, on the device
+    PageMemory pages;  // of this process, where there is no device
+    void* memory;      // the arena of plan.h: in `pages` or on the device
     int64_t memory_bytes;
 
     double *task_sum, *task_rows, *task_loss;         // [num_tasks], one allocation

@@ -160,6 +160,7 @@ static void fill_request(Dynapipe* dp, const DynapipeCosts* costs) {
     request->P = dp->num_stages;
     request->R = dp->num_replicas;
     request->memory_limit_bytes = options->memory_limit_bytes;
+    request->machine = &dp->machine;
     request->max_seq_tokens = dp->run.max_seq_tokens;
     request->max_target_tokens = dp->run.max_target_tokens;
     request->mb_tokens = options->mb_tokens;

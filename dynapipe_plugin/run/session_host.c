@@ -5,8 +5,17 @@
 #include <string.h>
 #include <sys/resource.h>
 
+static Status choose_progress(Dynapipe* dp) {
+    if (dp->num_stages == 1) { return STATUS_OK; }  // no messages while ranks compute
+    int32_t num_threads = local_ranks_threads(dp->options.threads, dp->transport.num_ranks);
+    TRY(progress_choose(&dp->progress, &dp->transport, &dp->world, (ProgressChoice)dp->options.progress,
+                        num_threads));
+    dp->machine.pulls = dp->progress.pulls;
+    return STATUS_OK;
+}
+
 Status session_device_find(Dynapipe* dp) {
-    if (dp->options.transport != TRANSPORT_CHOICE_NCCL) { return STATUS_OK; }
+    if (dp->options.transport != TRANSPORT_CHOICE_NCCL) { return choose_progress(dp); }
     return FAIL(STATUS_BAD_OPTION,
                 "--transport nccl: this program computes on CPUs ---> leave it out, or make train_gpt2cu");
 }

@@ -38,6 +38,7 @@ typedef struct {
     // runtime
     int32_t threads, comm_timeout_s;
     int32_t transport;  // TransportChoice
+    int32_t progress;   // ProgressChoice
     bool check;
     // looking inside
     const char *trace, *dump_plan, *dump_gradients;

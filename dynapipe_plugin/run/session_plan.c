@@ -96,20 +96,16 @@ int64_t session_arena_limit(const Dynapipe* dp) {
     return dp->options.memory_limit_bytes - cost_state_bytes(&dp->costs, &stage);
 }
 
-// More than asked, since the next step's plan is seldom exactly as large as this one's: an eighth; where
-// memory is limited, what the plan was promised and no more.
-static int64_t arena_bytes_for(const Dynapipe* dp, int64_t num_bytes) {
-    int64_t more_bytes = dp->options.memory_limit_bytes > 0 ? 0 : num_bytes / 8;
-    return (num_bytes + more_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
-}
-
 // On a GPU all that plans may ever ask for, at once, so that no step allocates: to grow means to wait until
 // the card is idle, and pieces that were freed may not make a larger one. Where somebody else has taken of
-// the card since the limit was found, what this step needs.
+// the card since the limit was found, what this step needs, and an eighth, since the next one's plan is
+// seldom exactly as large; where memory is limited, what the plan was promised and no more.
 static Status alloc_on_device(Dynapipe* dp, int64_t num_bytes) {
     const DynapipeDevice_v1* api = dp->device.api;
     int64_t limit_bytes = session_arena_limit(dp) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
-    int64_t sizes[2] = {limit_bytes >= num_bytes ? limit_bytes : num_bytes, arena_bytes_for(dp, num_bytes)};
+    int64_t more_bytes = dp->options.memory_limit_bytes > 0 ? 0 : num_bytes / 8 / PLAN_BUFFER_ALIGN;
+    int64_t sizes[2] = {limit_bytes >= num_bytes ? limit_bytes : num_bytes,
+                        num_bytes + more_bytes * PLAN_BUFFER_ALIGN};
     Status status = STATUS_NO_MEMORY;
     for (int i = 0; i < 2 && status == STATUS_NO_MEMORY; i++) {
         status = api->alloc(dp->device.ctx, &dp->memory, sizes[i]);
@@ -126,24 +122,24 @@ Status session_reserve(Dynapipe* dp, int64_t num_bytes) {
             "rank %d: %lld bytes beside the model's state are beyond --memory-limit %lld ---> raise it",
             dp->transport.rank, (long long)num_bytes, (long long)dp->options.memory_limit_bytes);
     }
-    session_release(dp);
-    if (dp->device.api != NULL) { return alloc_on_device(dp, num_bytes); }
-    int64_t wanted_bytes = arena_bytes_for(dp, num_bytes);
-    dp->memory = aligned_alloc(PLAN_BUFFER_ALIGN, (size_t)wanted_bytes);
-    if (dp->memory == NULL) {
-        return FAIL(STATUS_NO_MEMORY,
-                    "no memory for %lld bytes of activations ---> give --memory-limit, or a smaller -d",
-                    (long long)wanted_bytes);
+    if (dp->device.api != NULL) {
+        session_release(dp);
+        return alloc_on_device(dp, num_bytes);
     }
-    dp->memory_bytes = wanted_bytes;
-    return STATUS_OK;
+    bool is_there = page_memory_grow(&dp->pages, num_bytes);
+    dp->memory = dp->pages.data;
+    dp->memory_bytes = dp->pages.num_bytes;
+    if (is_there) { return STATUS_OK; }
+    return FAIL(STATUS_NO_MEMORY,
+                "no memory for %lld bytes of activations ---> give --memory-limit, or a smaller -d",
+                (long long)num_bytes);
 }
 
 void session_release(Dynapipe* dp) {
     if (dp->device.api != NULL) {
         dp->device.api->release(dp->device.ctx, dp->memory);
     } else {
-        free(dp->memory);
+        page_memory_free(&dp->pages);
     }
     dp->memory = NULL;
     dp->memory_bytes = 0;

@@ -52,6 +52,12 @@ static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t 
     printf("); a step of about %.0f ms", (double)choice->makespan_ns / 1e6);
     if (dp->request.effort > 0) { printf(", planned at --effort %d", dp->request.effort); }
     printf("\n");
+    const Progress* progress = &dp->progress;
+    if (progress->reason != NULL && dp->transport.num_ranks > 1) {
+        printf("messages %s: %s\n",
+               progress->pulls ? "wait until their receiver has ended a job" : "travel while ranks compute",
+               progress->reason);
+    }
     fflush(stdout);
 }
 

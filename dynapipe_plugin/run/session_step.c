@@ -51,17 +51,27 @@ static void tell_position(const Dynapipe* dp, const char* message) {
     fflush(stderr);
 }
 
-static Status run_pipeline(Dynapipe* dp, SessionStep* step) {
-    const PlanRank* mine = &step->plan.ranks[dp->transport.rank];
-    TRY(session_reserve(dp, mine->arena_bytes));
-    dp->api->zero_gradients(dp->model);
-    ExecutorStep run = {
+static ExecutorStep executor_step(const Dynapipe* dp, const SessionStep* step) {
+    return (ExecutorStep){
         .plan = &step->plan,
         .batches = step->batches,
         .losses = step->losses,
         .arena = dp->memory,
         .arena_bytes = dp->memory_bytes,
     };
+}
+
+// All ranks run the same plan, and expect of each other what is sent.
+static Status agree(Dynapipe* dp, const SessionStep* step) {
+    StepClaim claim = {.plan_hash = step->plan_hash};
+    ExecutorStep run = executor_step(dp, step);
+    TRY(executor_claim(dp->executor, &run, &claim));
+    return step_agree(&dp->world, &claim, dp->next_step + 1);
+}
+
+static Status run_pipeline(Dynapipe* dp, SessionStep* step) {
+    dp->api->zero_gradients(dp->model);
+    ExecutorStep run = executor_step(dp, step);
     Status status = run_and_reduce(dp, &run);
     if (status != STATUS_OK && dp->device.api != NULL) {
         char message[1024];
@@ -148,9 +158,8 @@ static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     dp->step_begin_ns = clock_now_ns();
     TRY(session_plan_get(dp, dp->next_step, &step));
     dp->now = step;
-    char what[64];
-    snprintf(what, sizeof what, "hash of the plan of step %d", dp->next_step + 1);
-    TRY(collective_all_equal_u64(&dp->world, step->plan_hash, what));
+    TRY(session_reserve(dp, step->plan.ranks[dp->transport.rank].arena_bytes));
+    TRY(agree(dp, step));
     int64_t pipeline_begin_ns = clock_now_ns();
     TRY(run_pipeline(dp, step));
     dp->pipeline_ns = pipeline_end_ns(executor_trace(dp->executor)) - pipeline_begin_ns;

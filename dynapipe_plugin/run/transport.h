@@ -11,6 +11,7 @@ the buffer is free by then. test() answers for the host, as everywhere.
 */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "../base/status.h"
@@ -33,6 +34,12 @@ typedef struct {
     void (*abort)(void* ctx, const char* why);
     // STATUS_COMM if requests are still in flight.
     Status (*close)(void* ctx);
+
+    // (optional, both may be NULL) From now on somebody looks every nap_ns whether what is in flight can
+    // move, also while this rank computes; 0: nobody, as at the start. *is_on: whether that is so; not all
+    // can. Nothing is in flight meanwhile. And the processor time that it has taken since.
+    Status (*progress)(void* ctx, int64_t nap_ns, bool* is_on);
+    int64_t (*progress_cpu_ns)(void* ctx);
 
     // --- (optional, all NULL) device memory -------------------------------------------------------------
     // Room for so many requests at a time, so that posting allocates nothing. None is in flight.

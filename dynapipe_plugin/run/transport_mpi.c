@@ -15,17 +15,17 @@ rank 0 posts a message and computes 100 ms without calling MPI, rank 1 posts its
 (Other programs busy on both cores: 20 / 21 / 30 with single copy, 20-40 / 24-80 / 37-160 with our thread.
 Shorter naps, or more calls for each, made no difference that could be told from noise.)
 
-So it is measured when the transport opens (sender_must_help, about 30 ms): where messages do not arrive
-by the receiver's efforts alone, a thread of this transport calls MPI every PROGRESS_NAP_NS while requests
-are in flight. All MPI calls are then made under one lock, which needs MPI_THREAD_SERIALIZED. Where MPI gives
-less, there is no such thread, and messages wait for the sender's next call.
+And a receiver that computes does not pull: a message that comes during one of its jobs moves when the job has
+ended. A thread of this transport can call MPI now and then while requests are in flight; all MPI calls are
+then made under one lock, which needs MPI_THREAD_SERIALIZED. Whether it pays is measured (progress.h).
 
-A receive is matched with MPI_Improbe when its message has come, its length compared, and only then received:
-Open MPI 4.1's single copy writes past the end of a posted receive that is too short for a large message.
-This costs no overlap: the receiver's part of the work is done inside its MPI calls anyway, or by the thread.
+A receive is posted at once, so that whatever can move a message by itself (a network card, a simulated
+network) begins when both sides are there. The price: Open MPI 4.1's single copy writes past the end of a
+posted receive that is too short for a large message. So ranks compare what they will send and receive before
+a step (step_agreement.h); lengths are compared again here when a message has come.
 
 Messages above TRANSPORT_MPI_CHUNK_BYTES (MPI counts are ints) go in several parts on the same tag, behind a
-first part that holds the length.
+first part that holds the length; all parts are posted together.
 */
 #include "transport.h"
 
@@ -46,25 +46,17 @@ first part that holds the length.
 #define TRANSPORT_MPI_CHUNK_BYTES (1 << 30)
 #endif
 
-enum {
-    PROGRESS_NAP_NS = 100 * 1000,
-    PROBE_BYTES = 1 << 20,
-    PROBE_TRIES = 3,
-    PROBE_QUIET_NS = 10 * 1000 * 1000,  // the sender keeps away from MPI for so long
-    PROBE_SOON_NS = 5 * 1000 * 1000,    // the receiver must have it by then
-};
+enum { MOVED_NS = 3000, MOST_LOOKS = 256 };
 
 typedef struct MpiRequest MpiRequest;
 struct MpiRequest {
-    MpiRequest* next;  // among the unmatched, or the spare ones
+    MpiRequest* next;  // among the spare ones
     bool is_receive;
     int32_t peer, tag;
     unsigned char* data;
     size_t num_bytes;
-    uint64_t length;   // first part of a message in several parts
-    bool is_mismatch;  // a part had got_bytes instead of what was expected
-    uint64_t got_bytes;
-    int32_t num_parts, max_parts, parts_begun, parts_done;
+    uint64_t length;  // first part of a message in several parts
+    int32_t num_parts, max_parts, parts_posted, parts_done;
     MPI_Request* parts;
 };
 
@@ -74,10 +66,10 @@ typedef struct {
     bool finalize;  // MPI was initialised here
     bool has_thread;
     pthread_t thread;
+    int64_t nap_ns;  // of the thread, between two looks
     atomic_bool stop;
     pthread_mutex_t lock;  // around MPI calls and what follows, where there is a thread
     int32_t in_flight;
-    MpiRequest* unmatched;  // receives whose message has not come (whole), oldest first
     MpiRequest* spare;
 } Mpi;
 
@@ -90,12 +82,11 @@ static void leave(Mpi* mpi) {
 }
 
 static Status mpi_fail(const Mpi* mpi, int rc, const char* what, int32_t peer, int32_t tag) {
-    int class = 0, length = 0;
+    int length = 0;
     char text[MPI_MAX_ERROR_STRING] = "";
-    MPI_Error_class(rc, &class);
     MPI_Error_string(rc, text, &length);
-    return FAIL(class == MPI_ERR_TRUNCATE ? STATUS_MISMATCH : STATUS_COMM,
-                "mpi: rank %d, %s rank %d, tag %d: %s", (int)mpi->rank, what, (int)peer, (int)tag, text);
+    return FAIL(STATUS_COMM, "mpi: rank %d, %s rank %d, tag %d: %s", (int)mpi->rank, what, (int)peer,
+                (int)tag, text);
 }
 
 static void nap(int64_t ns) {
@@ -144,85 +135,36 @@ static unsigned char* part_place(MpiRequest* r, int32_t i, int* num_bytes) {
     return r->data + begin;
 }
 
-static int begin_send(const Mpi* mpi, MpiRequest* r) {
-    for (int rc; r->parts_begun < r->num_parts; r->parts_begun++) {
+static int post_parts(const Mpi* mpi, MpiRequest* r) {
+    for (int rc; r->parts_posted < r->num_parts; r->parts_posted++) {
         int num_bytes;
-        unsigned char* place = part_place(r, r->parts_begun, &num_bytes);
-        rc = MPI_Isend(place, num_bytes, MPI_BYTE, r->peer, r->tag, mpi->comm, &r->parts[r->parts_begun]);
+        unsigned char* place = part_place(r, r->parts_posted, &num_bytes);
+        MPI_Request* part = &r->parts[r->parts_posted];
+        rc = r->is_receive ? MPI_Irecv(place, num_bytes, MPI_BYTE, r->peer, r->tag, mpi->comm, part)
+                           : MPI_Isend(place, num_bytes, MPI_BYTE, r->peer, r->tag, mpi->comm, part);
         if (rc != MPI_SUCCESS) { return rc; }
     }
     return MPI_SUCCESS;
 }
 
-// Receive the parts that have come, in order. Only for the oldest unmatched receive of its peer and tag.
-static int begin_receive(const Mpi* mpi, MpiRequest* r) {
-    while (r->parts_begun < r->num_parts && !r->is_mismatch) {
-        int has_come = 0, got_bytes = 0, num_bytes;
-        MPI_Status status;
-#ifdef DYNAPIPE_SIMULATED  // which has no MPI_Improbe
-        int rc = MPI_Iprobe(r->peer, r->tag, mpi->comm, &has_come, &status);
-#else
-        MPI_Message message;
-        int rc = MPI_Improbe(r->peer, r->tag, mpi->comm, &has_come, &message, &status);
-#endif
-        if (rc != MPI_SUCCESS || !has_come) { return rc; }
-        unsigned char* place = part_place(r, r->parts_begun, &num_bytes);
-        MPI_Get_count(&status, MPI_BYTE, &got_bytes);
-        r->is_mismatch = got_bytes != num_bytes;
-        r->got_bytes = (uint64_t)got_bytes;
-        if (r->is_mismatch) { return MPI_SUCCESS; }
-#ifdef DYNAPIPE_SIMULATED
-        rc = MPI_Irecv(place, num_bytes, MPI_BYTE, r->peer, r->tag, mpi->comm, &r->parts[r->parts_begun]);
-#else
-        rc = MPI_Imrecv(place, num_bytes, MPI_BYTE, &message, &r->parts[r->parts_begun]);
-#endif
-        if (rc != MPI_SUCCESS) { return rc; }
-        r->parts_begun++;
-        if (r->num_parts == 1 || r->parts_begun > 1) { continue; }
-        rc = MPI_Wait(&r->parts[0], MPI_STATUS_IGNORE);  // 8 bytes that are here already
-        if (rc != MPI_SUCCESS) { return rc; }
-        r->got_bytes = r->length;
-        r->is_mismatch = r->length != r->num_bytes;
-    }
-    return MPI_SUCCESS;
+// One call of MPI, which looks for nothing and moves what is posted. Returns whether it took so long that it
+// has moved something: a piece of a message is some 10 us of copying, an empty look well below one.
+static bool look(Mpi* mpi) {
+    int any = 0;
+    pthread_mutex_lock(&mpi->lock);
+    int64_t begin_ns = clock_now_ns();
+    if (mpi->in_flight > 0) { MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mpi->comm, &any, MPI_STATUS_IGNORE); }
+    bool has_moved = clock_now_ns() - begin_ns > MOVED_NS;
+    pthread_mutex_unlock(&mpi->lock);
+    return has_moved;
 }
 
-static bool is_behind(const Mpi* mpi, const MpiRequest* r) {
-    for (const MpiRequest* older = mpi->unmatched; older != r; older = older->next) {
-        if (older->peer == r->peer && older->tag == r->tag) { return true; }
-    }
-    return false;
-}
-
-// Begin every unmatched receive with that peer and tag (-1: any) whose message has come.
-static int match_receives(Mpi* mpi, int32_t peer, int32_t tag) {
-    for (MpiRequest** link = &mpi->unmatched; *link != NULL;) {
-        MpiRequest* r = *link;
-        bool is_asked_for = peer < 0 || (r->peer == peer && r->tag == tag);
-        if (is_asked_for && !is_behind(mpi, r)) {
-            int rc = begin_receive(mpi, r);
-            if (rc != MPI_SUCCESS) { return rc; }
-        }
-        if (r->parts_begun == r->num_parts) {
-            *link = r->next;
-        } else {
-            link = &r->next;
-        }
-    }
-    return MPI_SUCCESS;
-}
-
+// Where a message comes in pieces, the next one is soon there.
 static void* progress_main(void* arg) {
     Mpi* mpi = arg;
     while (!atomic_load(&mpi->stop)) {
-        int any = 0;
-        pthread_mutex_lock(&mpi->lock);
-        if (mpi->in_flight > 0) {  // an error here comes back when the receive is tested
-            match_receives(mpi, -1, -1);
-            MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mpi->comm, &any, MPI_STATUS_IGNORE);
-        }
-        pthread_mutex_unlock(&mpi->lock);
-        nap(PROGRESS_NAP_NS);
+        for (int i = 0; i < MOST_LOOKS && look(mpi); i++) {}
+        nap(mpi->nap_ns);
     }
     return NULL;
 }
@@ -244,16 +186,9 @@ static Status post(Mpi* mpi, MpiRequest wanted, void** request) {
     r->peer = wanted.peer;
     r->tag = wanted.tag;
     r->data = wanted.data;
-    int rc = MPI_SUCCESS;
     enter(mpi);
     mpi->in_flight++;
-    if (r->is_receive) {
-        MpiRequest** last = &mpi->unmatched;
-        while (*last != NULL) { last = &(*last)->next; }
-        *last = r;
-    } else {
-        rc = begin_send(mpi, r);
-    }
+    int rc = post_parts(mpi, r);
     leave(mpi);
     *request = r;
     return rc == MPI_SUCCESS ? STATUS_OK : mpi_fail(mpi, rc, verb(r->is_receive), r->peer, r->tag);
@@ -272,18 +207,34 @@ static Status mpi_irecv(void* ctx, int32_t peer, int32_t tag, void* data, size_t
     return post(ctx, r, request);
 }
 
-static Status test_parts(Mpi* mpi, MpiRequest* r) {
-    int rc = MPI_SUCCESS, done = 1;
-    if (r->parts_begun < r->num_parts) { rc = match_receives(mpi, r->peer, r->tag); }
-    while (rc == MPI_SUCCESS && done && r->parts_done < r->parts_begun) {
-        rc = MPI_Test(&r->parts[r->parts_done], &done, MPI_STATUS_IGNORE);
-        if (rc == MPI_SUCCESS && done) { r->parts_done++; }
-    }
-    if (rc != MPI_SUCCESS) { return mpi_fail(mpi, rc, verb(r->is_receive), r->peer, r->tag); }
-    if (r->is_mismatch) {
-        return FAIL(STATUS_MISMATCH, "mpi: rank %d expects %zu bytes, tag %d, but rank %d sends %llu",
-                    (int)mpi->rank, r->num_bytes, (int)r->tag, (int)r->peer,
-                    (unsigned long long)r->got_bytes);
+// Of a part that has come: as long as what was expected. The first of several holds the length of the whole.
+static Status check_length(const Mpi* mpi, MpiRequest* r, const MPI_Status* status) {
+    int got_bytes = 0, num_bytes;
+    (void)part_place(r, r->parts_done, &num_bytes);
+    MPI_Get_count(status, MPI_BYTE, &got_bytes);
+    bool has_length = got_bytes == num_bytes && r->num_parts > 1 && r->parts_done == 0;
+    uint64_t sent_bytes = has_length ? r->length : (uint64_t)got_bytes;
+    if (got_bytes == num_bytes && r->length == r->num_bytes) { return STATUS_OK; }
+    return FAIL(STATUS_MISMATCH, "mpi: rank %d expects %zu bytes, tag %d, but rank %d sends %llu",
+                (int)mpi->rank, r->num_bytes, (int)r->tag, (int)r->peer, (unsigned long long)sent_bytes);
+}
+
+static Status fail_test(const Mpi* mpi, const MpiRequest* r, int rc) {
+    int class = 0;
+    MPI_Error_class(rc, &class);
+    if (class != MPI_ERR_TRUNCATE) { return mpi_fail(mpi, rc, verb(r->is_receive), r->peer, r->tag); }
+    return FAIL(STATUS_MISMATCH, "mpi: rank %d expects %zu bytes, tag %d, but rank %d sends more",
+                (int)mpi->rank, r->num_bytes, (int)r->tag, (int)r->peer);
+}
+
+static Status test_parts(const Mpi* mpi, MpiRequest* r) {
+    while (r->parts_done < r->parts_posted) {
+        MPI_Status status;
+        int done = 0, rc = MPI_Test(&r->parts[r->parts_done], &done, &status);
+        if (rc != MPI_SUCCESS) { return fail_test(mpi, r, rc); }
+        if (!done) { break; }
+        if (r->is_receive) { TRY(check_length(mpi, r, &status)); }
+        r->parts_done++;
     }
     return STATUS_OK;
 }
@@ -315,14 +266,45 @@ static void mpi_abort(void* ctx, const char* why) {
     MPI_Abort(mpi->comm, 1);
 }
 
+// --- progress ----------------------------------------------------------------------------------------------
+static void progress_stop(Mpi* mpi) {
+    if (!mpi->has_thread) { return; }
+    atomic_store(&mpi->stop, true);
+    pthread_join(mpi->thread, NULL);
+    pthread_mutex_destroy(&mpi->lock);
+    mpi->has_thread = false;
+}
+
+static Status mpi_progress(void* ctx, int64_t nap_ns, bool* is_on) {
+    Mpi* mpi = ctx;
+    int level = MPI_THREAD_SINGLE;
+    progress_stop(mpi);
+    MPI_Query_thread(&level);
+    *is_on = nap_ns > 0 && level >= MPI_THREAD_SERIALIZED && !SIMULATED;
+    if (!*is_on) { return STATUS_OK; }
+    mpi->nap_ns = nap_ns;
+    atomic_store(&mpi->stop, false);
+    pthread_mutex_init(&mpi->lock, NULL);
+    if (pthread_create(&mpi->thread, NULL, progress_main, mpi) != 0) {
+        pthread_mutex_destroy(&mpi->lock);
+        return FAIL(STATUS_NO_MEMORY, "mpi: could not start a thread");
+    }
+    mpi->has_thread = true;
+    return STATUS_OK;
+}
+
+static int64_t mpi_progress_cpu_ns(void* ctx) {
+    const Mpi* mpi = ctx;
+    clockid_t clock;
+    struct timespec time;
+    if (!mpi->has_thread || pthread_getcpuclockid(mpi->thread, &clock) != 0) { return 0; }
+    return clock_gettime(clock, &time) == 0 ? (int64_t)time.tv_sec * 1000000000 + time.tv_nsec : 0;
+}
+
 // --- opening and closing ---------------------------------------------------------------------------------
 static Status mpi_close(void* ctx) {
     Mpi* mpi = ctx;
-    if (mpi->has_thread) {
-        atomic_store(&mpi->stop, true);
-        pthread_join(mpi->thread, NULL);
-        pthread_mutex_destroy(&mpi->lock);
-    }
+    progress_stop(mpi);
     int32_t rank = mpi->rank, in_flight = mpi->in_flight;
     while (mpi->spare != NULL) {
         MpiRequest* next = mpi->spare->next;
@@ -341,51 +323,6 @@ static Status mpi_close(void* ctx) {
     return rc == MPI_SUCCESS ? STATUS_OK : FAIL(STATUS_COMM, "mpi: rank %d could not finalize", (int)rank);
 }
 
-// One try of the probe: `sender` posts and stays away from MPI, `receiver` polls. Returns whether it came
-// soon.
-static bool probe_once(MPI_Comm comm, unsigned char* data, int32_t peer, bool is_sender) {
-    MPI_Request request;
-    int64_t begin_ns = clock_now_ns();
-    if (is_sender) {
-        MPI_Isend(data, PROBE_BYTES, MPI_BYTE, peer, 0, comm, &request);
-        nap(PROBE_QUIET_NS);
-        MPI_Wait(&request, MPI_STATUS_IGNORE);
-        return true;
-    }
-    int done = 0;
-    MPI_Irecv(data, PROBE_BYTES, MPI_BYTE, peer, 0, comm, &request);
-    while (!done) {
-        MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-        if (!done) { nap(50 * 1000); }
-    }
-    return clock_now_ns() - begin_ns < PROBE_SOON_NS;
-}
-
-// Does a large message between neighbours wait until its sender calls MPI? Every rank gets the same answer. A
-// busy machine may delay a try; so only PROBE_TRIES late ones out of PROBE_TRIES count.
-static Status sender_must_help(const Mpi* mpi, bool* out) {
-    unsigned char* data = calloc(1, PROBE_BYTES);
-    if (data == NULL) { return FAIL(STATUS_NO_MEMORY, "mpi: no memory for the opening probe"); }
-    int late = 0, any_late = 0;
-    for (int32_t parity = 0; parity < 2;
-         parity++) {  // first ranks 0 -> 1, 2 -> 3 ..., then 1 -> 2, 3 -> 4 ...
-        bool is_sender = mpi->rank % 2 == parity;
-        int32_t peer = is_sender ? mpi->rank + 1 : mpi->rank - 1;
-        int num_late = 0;
-        for (int32_t i = 0; i < PROBE_TRIES; i++) {
-            MPI_Barrier(mpi->comm);
-            if (peer < 0 || peer >= mpi->num_ranks) { continue; }
-            num_late += !probe_once(mpi->comm, data, peer, is_sender);
-        }
-        late |= num_late == PROBE_TRIES;
-    }
-    free(data);
-    int rc = MPI_Allreduce(&late, &any_late, 1, MPI_INT, MPI_MAX, mpi->comm);
-    if (rc != MPI_SUCCESS) { return mpi_fail(mpi, rc, "probe of", mpi->rank, 0); }
-    *out = any_late != 0;
-    return STATUS_OK;
-}
-
 static const DynapipeTransport_v1 mpi_api = {
     .name = "mpi",
     .isend = mpi_isend,
@@ -393,23 +330,9 @@ static const DynapipeTransport_v1 mpi_api = {
     .test = mpi_test,
     .abort = mpi_abort,
     .close = mpi_close,
+    .progress = mpi_progress,
+    .progress_cpu_ns = mpi_progress_cpu_ns,
 };
-
-static Status start_progress(Mpi* mpi) {
-    int level = MPI_THREAD_SINGLE;
-    bool must_help = false;
-    if (SIMULATED) { return STATUS_OK; }  // messages move by themselves there
-    MPI_Query_thread(&level);
-    if (mpi->num_ranks > 1) { TRY(sender_must_help(mpi, &must_help)); }
-    if (!must_help || level < MPI_THREAD_SERIALIZED) { return STATUS_OK; }
-    pthread_mutex_init(&mpi->lock, NULL);
-    if (pthread_create(&mpi->thread, NULL, progress_main, mpi) != 0) {
-        pthread_mutex_destroy(&mpi->lock);
-        return FAIL(STATUS_NO_MEMORY, "mpi: could not start a thread");
-    }
-    mpi->has_thread = true;
-    return STATUS_OK;
-}
 
 static Status check_tags(MPI_Comm comm) {
     const int* largest = NULL;
@@ -439,7 +362,6 @@ Status transport_mpi_open(Transport* out, int* argc, char*** argv) {
     mpi->finalize = !initialized;
     mpi->rank = rank;
     mpi->num_ranks = num_ranks;
-    if (status == STATUS_OK) { status = start_progress(mpi); }
     if (status != STATUS_OK) {
         MPI_Comm_free(&mpi->comm);
         free(mpi);

@@ -97,10 +97,6 @@ int MPI_Iprobe(int peer, int tag, MPI_Comm comm, int* found, MPI_Status* status)
     if (streams_wait()) { run_one_step(); }
     return PMPI_Iprobe(peer, tag, comm, found, status);
 }
-int MPI_Improbe(int peer, int tag, MPI_Comm comm, int* found, MPI_Message* message, MPI_Status* status) {
-    if (streams_wait()) { run_one_step(); }
-    return PMPI_Improbe(peer, tag, comm, found, message, status);
-}
 
 }  // extern "C"
 #endif

@@ -1,6 +1,6 @@
 // transport_main.c -- ranks of mpirun run the cases of every transport; test/test_mpi_transport.sh drives it.
 //     mpirun -np N transport_main exchange|collective|abort|kill|in-flight|wait|overlap
-//                                 large BYTES | mismatch SENT EXPECTED
+//                                 large BYTES | mismatch SENT EXPECTED | progress auto|on|off
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -12,6 +12,7 @@
 #include "../../dynapipe_plugin/base/clock.h"
 #include "../../dynapipe_plugin/base/rng.h"
 #include "../../dynapipe_plugin/run/collective.h"
+#include "../../dynapipe_plugin/run/progress.h"
 #include "../ranks.h"
 #include "../transport_cases.h"
 
@@ -85,16 +86,21 @@ static Status run_in_flight(Transport* t) {
     return t->api->irecv(t->ctx, (t->rank + 1) % t->num_ranks, 0, bytes, 64, &request);
 }
 
-// Rank 0 posts a message and computes 100 ms, rank 1 posts its receive after 20 ms: when does it have the
-// data? Further ranks compute all the time.
+// Two ranks, with the thread. Rank 0 posts a message and computes 100 ms, rank 1 posts its receive after 20
+// ms: when does it have the data?
 static Status run_overlap(Transport* t) {
     size_t lengths[] = {64 << 10, 1 << 20, 8 << 20};
     int32_t ranks[] = {0, 1};
     Collective c;
-    int64_t end_ns = clock_now_ns() + 800000000;
-    while (t->rank > 1 && clock_now_ns() < end_ns) {}
-    if (t->rank > 1) { return STATUS_OK; }
+    Progress progress;
     TRY(collective_init(&c, t, ranks, 2, 0));
+    int64_t probe_ns = clock_now_ns();
+    TRY(progress_choose(&progress, t, &c, PROGRESS_ON, 1));
+    EXPECT(!progress.pulls && progress.nap_ns > 0);
+    if (t->rank == 0) {
+        printf("a thread that looks every %.1f ms, found in %.0f ms\n", (double)progress.nap_ns / 1e6,
+               (double)(clock_now_ns() - probe_ns) / 1e6);
+    }
     for (int i = 0; i < 6; i++) {
         void* request;
         char* data = calloc(1, lengths[i % 3]);
@@ -116,6 +122,29 @@ static Status run_overlap(Transport* t) {
     }
     collective_free(&c);
     return STATUS_OK;
+}
+
+// What a session would choose; every rank the same. `told`: as --progress.
+static Status run_progress(Transport* t, const char* told) {
+    int32_t ranks[RANKS_MAX];
+    Collective c;
+    Progress progress;
+    ProgressChoice choice = strcmp(told, "on") == 0    ? PROGRESS_ON
+                            : strcmp(told, "off") == 0 ? PROGRESS_OFF
+                                                       : PROGRESS_AUTO;
+    for (int32_t r = 0; r < t->num_ranks; r++) { ranks[r] = r; }
+    TRY(collective_init(&c, t, ranks, t->num_ranks, (int64_t)20 * 1000000000));
+    int64_t begin_ns = clock_now_ns();
+    TRY(progress_choose(&progress, t, &c, choice, 1));
+    TRY(collective_all_equal_u64(&c, (uint64_t)progress.nap_ns + progress.pulls, "choice"));
+    EXPECT(!progress.pulls || progress.nap_ns == 0);
+    if (t->rank == 0) {
+        printf("progress %s: nap %.1f ms, pulls %d, %s (thread: %.2f %%; %.0f ms)\n", told,
+               (double)progress.nap_ns / 1e6, progress.pulls, progress.reason, 100 * progress.cost,
+               (double)(clock_now_ns() - begin_ns) / 1e6);
+    }
+    collective_free(&c);
+    return transport_cases_exchange(t, 6, 30);
 }
 
 static double cpu_seconds(void) {  // of all threads of this process
@@ -158,6 +187,7 @@ static Status run(Transport* t, int argc, char** argv) {
     if (strcmp(what, "large") == 0 && argc == 3) {
         return t->num_ranks > 1 ? transport_cases_large(t, strtoull(argv[2], NULL, 10)) : STATUS_OK;
     }
+    if (strcmp(what, "progress") == 0 && argc == 3) { return run_progress(t, argv[2]); }
     if (strcmp(what, "overlap") == 0) { return run_overlap(t); }
     return FAIL(STATUS_BAD_OPTION, "%s: not a case", what);
 }

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Two real ranks: idle time against the plan's, and dynamic against packed-ragged, with messages that a thread moves and messages that
+# wait for their receiver; interleaved. Wants two quiet cores, takes about 12 minutes. Prints a table.
+#   MODEL=l8c256h4 BATCH=16384 LONGEST=2048 STEPS=5 ROUNDS=3 PROGRESS="auto off" POLICIES="dynamic packed-ragged" SHARED=../shared dev/bench_waits.sh
+# SHARED: where data/*.jsonl and tokenizer/ of GPT-2 are (V 50257); without them the built-in tasks as bytes.
+set -eu
+cd "$(dirname "$0")/.."
+. dev/mpi_env.sh
+export OMP_NUM_THREADS=1
+model=${MODEL:-l8c256h4} batch=${BATCH:-16384} longest=${LONGEST:-2048} steps=${STEPS:-5} rounds=${ROUNDS:-3} shared=${SHARED:-../shared}
+progress=${PROGRESS:-auto off} policies=${POLICIES:-dynamic packed-ragged}
+out=out/bench-waits
+make -s programs
+mkdir -p $out
+flags=(--input-end newline --tokenizer bytes) texts=("$out/tasks.jsonl") vocab=257
+if [ -d "$shared/data" ]; then
+    flags=(--input-end newline --tokenizer gpt2 --vocab "$shared/tokenizer/vocab.json" --merges "$shared/tokenizer/merges.txt")
+    texts=("$shared"/data/*.jsonl) vocab=50257
+elif [ ! -e $out/tasks.jsonl ]; then
+    ./make_tasks --out $out/tasks.jsonl --max-tokens 5000 >$out/data.log
+fi
+[ -e $out/data/train.bin ] || ./prepare_data "${flags[@]}" --out $out/data "${texts[@]}" >$out/data.log
+
+# Field of every step but the first two of a run, one a line.
+field() { sed -nE 's/.*"'"$2"'":([-0-9.e+]+).*/\1/p' "$out/$1/metrics.jsonl" | tail -n +3; }
+idle() { sed -nE 's/^step .* idle +([0-9.]+)% \(plan +([0-9.]+)%\).*/\'"$2"'/p' "$out/$1.log" | tail -n +3; }  # 1: measured, 2: planned
+median() { sort -g | awk '{a[NR] = $1} END {print NR % 2 ? a[(NR + 1) / 2] : (a[NR / 2] + a[NR / 2 + 1]) / 2}'; }
+all() { for round in $(seq "$rounds"); do "$1" "$2-$round" "$3"; done; }
+
+dynapipe_plugin/mpirun.sh -np 2 ./profile_costs --model "$model" --tokens "$longest" --vocab $vocab --seconds "${PROFILE_SECONDS:-8}" \
+    --out $out/costs.txt >$out/profile.log
+for round in $(seq "$rounds"); do
+    for how in $progress; do
+        for policy in $policies; do
+            name=$policy-$how-$round
+            rm -rf "${out:?}/$name"
+            timeout -k 10 1200 dynapipe_plugin/mpirun.sh -np 2 ./train_gpt2 -i $out/data/train.bin -e "$model" -t "$longest" -d "$batch" -v 0 -s 0 \
+                -x "$steps" -n 0 --stages 2 --costs $out/costs.txt --batching "$policy" --progress "$how" -o "$out/$name" \
+                --trace "$out/$name.json" --dump-plan "$out/$name.plan" --show-step "$steps" >"$out/$name.log" 2>&1 || { tail -5 "$out/$name.log"; exit 1; }
+            rm -f "$out/$name"/*.bin
+            echo "round $round: $policy, --progress $how: $(grep -m1 '^messages' "$out/$name.log")" >&2
+        done
+    done
+done
+
+echo "$model, V $vocab, $batch tokens a step, longest $longest, 2 ranks, one thread each, $rounds rounds of $steps steps, the first two of each left out"
+echo
+echo "| batching | --progress | tokens/s | dynamic is faster by | idle | planned | first step / median |"
+echo "|---|---|---|---|---|---|---|"
+for how in $progress; do
+    for policy in $policies; do
+        run=$policy-$how
+        ms=$(all field "$run" step_ms | median)
+        first=$(for round in $(seq "$rounds"); do sed -nE 's/.*"step_ms":([-0-9.e+]+).*/\1/p' "$out/$run-$round/metrics.jsonl" | head -1; done | median)
+        awk -v p="$policy" -v h="$how" -v r="$(paste <(all field "$run" total_tokens) <(all field "$run" step_ms) | awk '{print $1 * 1e3 / $2}' | median)" \
+            -v d="$(paste <(all field "dynamic-$how" total_tokens) <(all field "dynamic-$how" step_ms) | awk '{print $1 * 1e3 / $2}' | median)" \
+            -v i="$(all idle "$run" 1 | median)" -v q="$(all idle "$run" 2 | median)" -v f="$first" -v m="$ms" \
+            'BEGIN {printf "| %s | %s | %.0f | %.2f x | %.1f %% | %.1f %% | %.2f |\n", p, h, r, d / r, i, q, f / m}'
+    done
+done

@@ -73,14 +73,15 @@ static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
     double step_ns = session_stat_max(dp, STAT_STEP_NS), step_ms = step_ns / 1e6;
     int decimals = step_ms >= 1000 ? 0 : step_ms >= 100 ? 1 : 2;
     SessionErrors errors = session_step_errors(dp);
+    double off = 100 * session_errors_part(&errors, errors.measured_ns - errors.predicted_ns);
     char loss_z[24], norm_z[24];
-    printf("step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.2e | %6.*f ms (%+.1f%%) | %5.0f tok/s, %5.0f "
+    printf("step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.2e | %6.*f ms (%+.*f%%) | %5.0f tok/s, %5.0f "
            "supervised | "
            "pad %4.1f%% | idle %4.1f%% (plan %4.1f%%) | planning %.1f ms\n",
            report->step, dp->num_steps, last->loss, z_text(loss_z, sizeof loss_z, report->loss_z),
            report->norm, z_text(norm_z, sizeof norm_z, report->norm_z), report->lr, decimals, step_ms,
-           100 * session_errors_part(&errors, errors.measured_ns - errors.predicted_ns),
-           (double)last->total_tokens * 1e9 / step_ns, (double)last->supervised_tokens * 1e9 / step_ns,
+           fabs(off) >= 100 ? 0 : 1, off, (double)last->total_tokens * 1e9 / step_ns,
+           (double)last->supervised_tokens * 1e9 / step_ns,
            padding_percent((double)last->total_tokens, (double)last->computed_tokens), 100 * mean_idle(dp),
            100 * trace_idle_predicted(NULL, &dp->now->plan), session_stat_max(dp, STAT_PLAN_NS) / 1e6);
     fflush(stdout);
@@ -140,33 +141,64 @@ Status session_report_check(const Dynapipe* dp) {
                 name, options->show_step, dp->num_steps);
 }
 
-static Status write_trace(Dynapipe* dp, int32_t step) {
-    const TraceRank* mine = executor_trace(dp->executor);
-    Arena arena = {0};
+// A rank's record, its times by rank 0's clock, in front of it how good that is.
+static Status pack_trace(unsigned char** out, size_t* num_bytes, Dynapipe* dp, Arena* arena) {
+    TraceRank mine = *executor_trace(dp->executor);
+    TraceClock rank_clock = {0};
+    TRY(collective_clock_offset(&dp->world, &rank_clock.offset_ns, &rank_clock.error_ns));
+    if (dp->hosts.num_hosts == 1) { rank_clock = (TraceClock){0}; }  // it is the same clock
+    const TraceEvent* events = mine.events;
+    *num_bytes = sizeof rank_clock + trace_rank_packed_bytes(&mine);
+    *out = arena_alloc(arena, *num_bytes);
+    mine.events = ARENA_NEW(arena, TraceEvent, mine.num_events);
+    if (*out == NULL || mine.events == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a trace"); }
+    mine.begin_ns -= rank_clock.offset_ns;
+    mine.end_ns -= rank_clock.offset_ns;
+    for (int32_t i = 0; i < mine.num_events; i++) {
+        mine.events[i] = events[i];
+        mine.events[i].begin_ns -= rank_clock.offset_ns;
+        mine.events[i].end_ns -= rank_clock.offset_ns;
+    }
+    memcpy(*out, &rank_clock, sizeof rank_clock);
+    trace_rank_pack(&mine, *out + sizeof rank_clock);
+    return STATUS_OK;
+}
+
+static Status write_trace_file(const Dynapipe* dp, int32_t step, const CollectiveBytes* all, Arena* arena) {
     int32_t num_ranks = dp->transport.num_ranks;
-    size_t num_bytes = trace_rank_packed_bytes(mine);
-    void* packed = arena_alloc(&arena, num_bytes);
-    CollectiveBytes* all = ARENA_NEW(&arena, CollectiveBytes, num_ranks);
-    TraceRank* ranks = ARENA_NEW(&arena, TraceRank, num_ranks);
-    Status status = packed == NULL || all == NULL || ranks == NULL
-                        ? FAIL(STATUS_NO_MEMORY, "no memory for a trace")
-                        : STATUS_OK;
-    if (status == STATUS_OK) {
-        trace_rank_pack(mine, packed);
-        status = collective_gather_bytes(&dp->world, packed, num_bytes, all, &arena);
+    TraceRank* ranks = ARENA_NEW(arena, TraceRank, num_ranks);
+    TraceClock* clocks = ARENA_NEW(arena, TraceClock, num_ranks);
+    if (ranks == NULL || clocks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a trace"); }
+    for (int32_t r = 0; r < num_ranks; r++) {
+        if (all[r].num_bytes < sizeof *clocks) { return FAIL(STATUS_BAD_FORMAT, "trace: rank %d is cut", r); }
+        memcpy(&clocks[r], all[r].data, sizeof *clocks);
+        TRY(trace_rank_unpack(&ranks[r], all[r].data + sizeof *clocks, all[r].num_bytes - sizeof *clocks,
+                              arena));
     }
-    if (dp->transport.rank == 0) {
-        for (int32_t r = 0; r < num_ranks && status == STATUS_OK; r++) {
-            status = trace_rank_unpack(&ranks[r], all[r].data, all[r].num_bytes, &arena);
-        }
-        TraceWriter writer = {0};
-        if (status == STATUS_OK) { status = trace_writer_open(&writer, dp->options.trace); }
-        if (status == STATUS_OK) {
-            status = trace_writer_add_step(&writer, step, &dp->now->plan, ranks, num_ranks);
-        }
-        Status closed = trace_writer_close(&writer);
-        if (status == STATUS_OK) { status = closed; }
-    }
+    SessionErrors errors = session_step_errors(dp);
+    TraceStep about = {.step = step,
+                       .plan = &dp->now->plan,
+                       .plan_hash = dp->now->plan_hash,
+                       .errors = &errors,
+                       .clocks = clocks,
+                       .ranks = ranks,
+                       .num_ranks = num_ranks};
+    TraceWriter writer;
+    TRY(trace_writer_open(&writer, dp->options.trace));
+    Status status = trace_writer_add_step(&writer, &about);
+    Status closed = trace_writer_close(&writer);
+    return status == STATUS_OK ? closed : status;
+}
+
+static Status write_trace(Dynapipe* dp, int32_t step) {
+    Arena arena = {0};
+    CollectiveBytes* all = ARENA_NEW(&arena, CollectiveBytes, dp->transport.num_ranks);
+    unsigned char* packed = NULL;
+    size_t num_bytes = 0;
+    Status status = all != NULL ? pack_trace(&packed, &num_bytes, dp, &arena)
+                                : FAIL(STATUS_NO_MEMORY, "no memory for a trace");
+    if (status == STATUS_OK) { status = collective_gather_bytes(&dp->world, packed, num_bytes, all, &arena); }
+    if (status == STATUS_OK && dp->transport.rank == 0) { status = write_trace_file(dp, step, all, &arena); }
     arena_free(&arena);
     return status;
 }

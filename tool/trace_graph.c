@@ -51,7 +51,8 @@ static TraceNodeKind node_kind(int32_t kind) {
 
 // When the rank came to it, and when it went on.
 static int64_t event_start_ns(const TraceEvent* event) {
-    return event->kind <= INSTR_REC ? event->begin_ns - event->wait_ns : event->begin_ns;
+    bool waited = event->kind <= INSTR_REC && event->wait_ns >= LEAST_WAIT_NS;
+    return event->begin_ns - (waited ? event->wait_ns : 0);
 }
 
 static int64_t event_end_ns(const TraceEvent* event) {

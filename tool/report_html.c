@@ -31,7 +31,7 @@ static const char STYLE[] =
     "figure{margin:0}figcaption{margin-bottom:4px}svg{display:block;width:100%;height:auto}"
     ".none{color:var(--quiet);padding:48px 0;text-align:center;background:var(--card);border-radius:8px}\n"
     "svg text{font-size:11px;fill:var(--quiet)}.grid{stroke:var(--grid)}.axis{stroke:var(--axis)}"
-    ".zero{stroke:var(--ink);stroke-dasharray:4 3}\n"
+    ".zero{stroke:var(--ink)}\n"
     ".s0,.s1,.s2,.s3{fill:none;stroke-width:1.8;stroke-linejoin:round}.s0{stroke:var(--c0)}.s1{stroke:var(--"
     "c1)}"
     ".s2{stroke:var(--c2);stroke-dasharray:5 "
@@ -44,7 +44,8 @@ static const char STYLE[] =
     "border-top:3px solid;vertical-align:middle;margin-right:6px}.k0:before{border-color:var(--c0)}"
     ".k1:before{border-color:var(--c1)}.k2:before{border-color:var(--c2);border-top-style:dashed}.k3:before{"
     "border-color:var(--c3)}\n"
-    ".two{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr));gap:12px 32px}"
+    ".two{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr));gap:12px "
+    "32px;align-items:start;margin-top:12px}"
     ".steps rect{opacity:.3}.steps .on{opacity:1}.j0{fill:var(--c0)}.j1{fill:var(--c1)}.j2{fill:var(--c3)}"
     ".j3{fill:var(--c2)}.hop{stroke:var(--ink);stroke-width:1.2}\n"
     "table{border-collapse:collapse;width:100%}th,td{padding:5px 10px;text-align:right;border-bottom:1px "
@@ -244,7 +245,7 @@ static Status print_memory(const Report* report) {
 }
 
 static Status print_errors(const Report* report) {
-    LineChart chart = chart_of(report, "Step time beyond its prediction", "% of the prediction");
+    LineChart chart = chart_of(report, "Step time beyond prediction", "% of it");
     chart.show_zero = true;
     TRY(add_series(&chart, report, "all", derive(report, off_percent)));
     TRY(add_series(&chart, report, "jobs", derive(report, jobs_off_percent)));
@@ -296,6 +297,18 @@ static Status print_median_card(const Report* report, const char* id, Derive* f,
     return STATUS_OK;
 }
 
+// With its sign.
+static Status print_off_card(const Report* report) {
+    double *values = derive(report, off_percent), typical;
+    if (values == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a report ---> free memory"); }
+    TRY(median(&typical, values, report->metrics->num_steps, report->arena));
+    if (!isfinite(typical)) { return STATUS_OK; }
+    fprintf(report->out,
+            "<div><b id=\"off\">%+.1f %%</b><span>step time beyond prediction, median</span></div>\n",
+            typical);
+    return STATUS_OK;
+}
+
 static Status print_cards(const Report* report) {
     const Metrics* metrics = report->metrics;
     int32_t n = metrics->num_steps, span = span_steps(n), v = metrics->num_validations;
@@ -321,7 +334,7 @@ static Status print_cards(const Report* report) {
     print_card(report, "padding", computed > 0 ? 100 * (1 - total / computed) : NAN, 1, " %",
                "padding, whole run");
     TRY(print_median_card(report, "idle", idle_percent, 1, " %", "idle time, median"));
-    TRY(print_median_card(report, "off", off_percent, 1, " %", "longer than predicted, median"));
+    TRY(print_off_card(report));
     fprintf(report->out, "</div>\n");
     return STATUS_OK;
 }

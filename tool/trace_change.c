@@ -27,7 +27,8 @@ static double median_ratio(const TraceGraph* graph, int32_t rank, int32_t kind, 
     }
     if (count == 0) { return 1; }
     qsort(room, (size_t)count, sizeof *room, compare_doubles);
-    return (room[(count - 1) / 2] + room[count / 2]) / 2;
+    double median = (room[(count - 1) / 2] + room[count / 2]) / 2;
+    return fmin(fmax(median, 0.1), 10);  // more is no job of that plan
 }
 
 static Status find_ratios(double** out, const TraceGraph* graph, Arena* arena) {

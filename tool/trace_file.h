@@ -8,7 +8,7 @@ no event ends before it begins.
 
 #include "../dynapipe_plugin/run/trace.h"
 
-enum { TRACE_MAX_EVENTS = 1 << 20, TRACE_MAX_MBS = 1 << 16 };
+enum { TRACE_MAX_EVENTS = 1 << 22, TRACE_MAX_MBS = 1 << 16 };
 
 typedef struct {
     TraceEvent event;

@@ -299,7 +299,7 @@ static Status maker_init(Maker* maker, const TraceFile* trace, TraceGraph* graph
             maker->origin_ns = smaller(maker->origin_ns, event_start_ns(&trace->ranks[r].events[i].event));
         }
     }
-    if (num_events == 0 || num_ranks * trace->M > TRACE_MAX_EVENTS) {
+    if (num_events == 0 || num_ranks * trace->M > 64 * num_events + 4096) {  // tables stay small
         return FAIL(STATUS_BAD_FORMAT, "%lld events of %lld ranks: no step ---> give a whole trace",
                     (long long)num_events, (long long)num_ranks);
     }
@@ -334,6 +334,21 @@ static Status make(TraceGraph* out, const TraceFile* trace, bool behind_jobs, Ar
     return trace_graph_sort(out, arena);
 }
 
+// What is added up, a hundred times as slow, stays far from the ends of 64 bits.
+static Status check_sums(const TraceGraph* graph) {
+    const int64_t most_ns = INT64_C(1) << 52;
+    int64_t sum_ns = 0, planned_ns = 0;
+    for (int32_t n = 1; n < graph->num_nodes; n++) {
+        const TraceNode* node = &graph->nodes[n];
+        sum_ns += llabs(node->gap_ns) + node->ns + node->late_ns;
+        planned_ns += larger(node->planned_ns, 0);
+        if (sum_ns > most_ns || planned_ns > most_ns) {
+            return FAIL(STATUS_BAD_FORMAT, "its events take more than weeks ---> give a whole trace");
+        }
+    }
+    return STATUS_OK;
+}
+
 // Clocks of two hosts that are off may put a message behind the job that it is for: then without such waits.
 Status trace_graph_make(TraceGraph* out, const TraceFile* trace, Arena* arena) {
     Status status = make(out, trace, true, arena);
@@ -343,6 +358,7 @@ Status trace_graph_make(TraceGraph* out, const TraceFile* trace, Arena* arena) {
                     "jobs and messages wait for each other in a circle ---> give a whole trace");
     }
     TRY(status);
+    TRY(check_sums(out));
     trace_graph_run(out);
     return STATUS_OK;
 }

@@ -64,6 +64,17 @@ static const char* z_text(char* out, size_t out_bytes, double z) {
     return out;
 }
 
+// What was measured of what was predicted, > 0: longer; of a step that took several times as long, how many.
+static const char* off_text(char* out, size_t out_bytes, SessionErrors errors) {
+    double off = session_errors_part(&errors, errors.measured_ns - errors.predicted_ns);
+    snprintf(out, out_bytes,
+             off < 1   ? "%+.1f%%"
+             : off < 9 ? "%.1fx"
+                       : "%.0fx",
+             off < 1 ? 100 * off : 1 + off);
+    return out;
+}
+
 static double padding_percent(double total_tokens, double computed_tokens) {
     return computed_tokens > 0 ? 100 * (1 - total_tokens / computed_tokens) : 0;
 }
@@ -72,18 +83,16 @@ static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
     const DynapipeStep_v1* last = &dp->last;
     double step_ns = session_stat_max(dp, STAT_STEP_NS), step_ms = step_ns / 1e6;
     int decimals = step_ms >= 1000 ? 0 : step_ms >= 100 ? 1 : 2;
-    SessionErrors errors = session_step_errors(dp);
-    double off = 100 * session_errors_part(&errors, errors.measured_ns - errors.predicted_ns);
-    char loss_z[24], norm_z[24];
-    printf("step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.2e | %6.*f ms (%+.*f%%) | %5.0f tok/s, %5.0f "
-           "supervised | "
-           "pad %4.1f%% | idle %4.1f%% (plan %4.1f%%) | planning %.1f ms\n",
-           report->step, dp->num_steps, last->loss, z_text(loss_z, sizeof loss_z, report->loss_z),
-           report->norm, z_text(norm_z, sizeof norm_z, report->norm_z), report->lr, decimals, step_ms,
-           fabs(off) >= 100 ? 0 : 1, off, (double)last->total_tokens * 1e9 / step_ns,
-           (double)last->supervised_tokens * 1e9 / step_ns,
-           padding_percent((double)last->total_tokens, (double)last->computed_tokens), 100 * mean_idle(dp),
-           100 * trace_idle_predicted(NULL, &dp->now->plan), session_stat_max(dp, STAT_PLAN_NS) / 1e6);
+    char loss_z[24], norm_z[24], off[24];
+    printf(
+        "step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.1e | %6.*f ms (%s) | %5.0f tok/s, %5.0f supervised "
+        "| pad %2.0f%% | idle %4.1f%% (plan %4.1f%%) | planning %.0f ms\n",
+        report->step, dp->num_steps, last->loss, z_text(loss_z, sizeof loss_z, report->loss_z), report->norm,
+        z_text(norm_z, sizeof norm_z, report->norm_z), report->lr, decimals, step_ms,
+        off_text(off, sizeof off, session_step_errors(dp)), (double)last->total_tokens * 1e9 / step_ns,
+        (double)last->supervised_tokens * 1e9 / step_ns,
+        padding_percent((double)last->total_tokens, (double)last->computed_tokens), 100 * mean_idle(dp),
+        100 * trace_idle_predicted(NULL, &dp->now->plan), session_stat_max(dp, STAT_PLAN_NS) / 1e6);
     fflush(stdout);
 }
 
@@ -296,7 +305,7 @@ static void print_summary(const Dynapipe* dp) {
         padding_percent(run->total, run->computed), 100 * run->idle / run->num_steps,
         100 * run->plan_wait_ns / run->ns);
     print_errors(run);
-    printf(" | the largest rank: %.0f MiB planned, %.0f MiB used\n", run->peak_bytes / 1048576,
+    printf("\nthe largest rank: %.0f MiB planned, %.0f MiB used\n", run->peak_bytes / 1048576,
            run->rss_bytes / 1048576);
 }
 

@@ -37,9 +37,10 @@ static void ranks_of_a_process_share_its_cores(void) {
     RankResult results[8];
     unsetenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     unsetenv("MPI_LOCALNRANKS");
-    for (int32_t threads = 1; threads <= 100000; threads *= 100000) {
+    int32_t counts[] = {1, 100000};
+    for (int i = 0; i < 2; i++) {
         for (int32_t num_ranks = 2; num_ranks <= 5; num_ranks++) {
-            CHECK_EQ(ranks_run(num_ranks, RANKS_CHECKED, find_body, &threads, results, 1), 0);
+            CHECK_EQ(ranks_run(num_ranks, RANKS_CHECKED, find_body, &counts[i], results, 1), 0);
         }
     }
 }

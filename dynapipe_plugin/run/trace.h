@@ -10,9 +10,9 @@ The file is Chrome's "Trace Event Format" (object form, complete events "X", tim
 1 "predicted" and process 2 "measured", in each one row of jobs and one row of transfers per rank, events
 named like plan lines ("fwd mb 3"), and a row of steps. Open it in ui.perfetto.dev or chrome://tracing.
 "args" of a measured event say all that is known of it, in ns (begin_ns, end_ns, wait_ns), with what was
-planned for it (planned_ns) and how much longer a job took (off_ns); those of a step its error and what of that
-is jobs, transfers, waiting (session_errors.h). "otherData" has stages, replicas and every rank's clock: its
-offset, which is taken off, and by how much that may be wrong. tool/trace_file.h reads the file back.
+planned for it (planned_ns) and how much longer a job took (off_ns); those of a step its error and what of
+that is jobs, transfers, waiting (session_errors.h). "otherData" has stages, replicas and every rank's clock:
+its offset, which is taken off, and by how much that may be wrong. tool/trace_file.h reads the file back.
 */
 #pragma once
 

@@ -15,7 +15,7 @@ static const ToolCommand commands[] = {
     {"bound", "PROBLEM.json|LENGTHS.csv", "no plan can be faster: all parts of that bound",  command_bound},
     {"check",  "PLAN.txt", "every rule a plan must keep; with --problem times and memory too", command_check},
     {"diff",   "A.txt B.txt", "what differs between two plans", command_diff},
-    {"replay", "PLAN...", "plans when times are off: P50, P90, worst", command_replay},
+    {"replay", "PLAN...|--trace FILE", "plans when times are off; a measured step again", command_replay},
     {"report",  "METRICS.jsonl",            "a training run as one page of charts", command_report},
 };
 // clang-format on

@@ -55,8 +55,10 @@ split() {
     printf '%s: %s layers, %d of %d backward passes split' "$2" "$(sed -nE 's/^stages: ([0-9,]+) .*/\1/p' "$out/$1.log")" \
         "$(grep -cE '^ *wgt' "$plan")" "$(grep -cE '^ *bwd' "$plan")"
 }
-# Percent, with its sign: below zero, steps took longer than predicted.
-errors() { paste <(field "$1" predicted_ms) <(field "$1" step_ms) | awk '{print 100 * ($1 / $2 - 1)}'; }
+# Percent of what was predicted, + where steps took longer: all of it, without sign, and of jobs, transfers, waiting.
+errors() { paste <(field "$1" predicted_ms) <(field "$1" measured_ms) | awk '{print 100 * ($2 / $1 - 1)}'; }
+sizes() { errors "$1" | tr -d -; }
+part() { paste <(field "$1" predicted_ms) <(field "$1" "${2}_off_ms") | awk '{print 100 * $2 / $1}'; }
 
 {
     echo "# Pipeline of $stages ranks on one machine"
@@ -66,8 +68,8 @@ errors() { paste <(field "$1" predicted_ms) <(field "$1" step_ms) | awk '{print 
     echo "Machine: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $cores cores, load $(cut -d' ' -f1 /proc/loadavg) at the start."
     if [ "$stages" -gt "$cores" ]; then
         echo
-        echo "$stages ranks share $cores cores: idle time of one rank is compute time of another, so this shows work saved, not idle time saved, and steps"
-        echo "take longer than predicted, which is for a core a rank."
+        echo "$stages ranks share $cores cores: idle time of one rank is compute time of another, so this shows work saved, not idle time saved; predictions"
+        echo "are for the cores there are."
     fi
 } >$result.tmp
 
@@ -89,13 +91,14 @@ for longest in $lengths; do
         echo
         echo "## Longest ${longest/+/ + }"
         echo
-        echo "| batching | tokens/s | dynamic is faster by | padding | predicted / measured step time - 1 (median) |"
-        echo "|---|---|---|---|---|"
+        echo "| batching | tokens/s | dynamic is faster by | padding | step time beyond prediction (median) | without sign | jobs | transfers | waiting |"
+        echo "|---|---|---|---|---|---|---|---|---|"
         for policy in $policies; do
             rate=$(all rates "$policy" | median)
             padding=$(paste <(all field "$policy" total_tokens) <(all field "$policy" computed_tokens) | awk '{t += $1; c += $2} END {printf "%.1f %%", 100 * (1 - t / c)}')
-            awk -v p="$policy" -v r="$rate" -v d="$dynamic" -v pad="$padding" -v e="$(all errors "$policy" | median)" \
-                'BEGIN {printf "| %s | %.0f | %.2f x | %s | %+.1f %% |\n", p, r, d / r, pad, e}'
+            awk -v p="$policy" -v r="$rate" -v d="$dynamic" -v pad="$padding" -v e="$(all errors "$policy" | median)" -v size="$(all sizes "$policy" | median)" \
+                -v jobs="$(all part "$policy" jobs | median)" -v moves="$(all part "$policy" transfers | median)" -v waits="$(all part "$policy" waiting | median)" \
+                'BEGIN {printf "| %s | %.0f | %.2f x | %s | %+.1f %% | %.1f %% | %+.1f %% | %+.1f %% | %+.1f %% |\n", p, r, d / r, pad, e, size, jobs, moves, waits}'
         done
         echo
         if [ -z "$kind" ]; then

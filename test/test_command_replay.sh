@@ -45,7 +45,10 @@ refuses() {  # words expected, arguments...
     [ $? -eq 2 ] && grep -qF -- "$words" "$work/err"
     ok $? "refused: $(head -1 "$work/err" | sed "s|$work/||g")"
 }
-refuses "---> usage" --noise 0.1
+refuses "no plan ---> usage" --noise 0.1
+refuses "plans and a trace --->" "$work/auto.plan" --trace "$work/auto.plan"
+refuses "what-if is for a trace --->" "$work/auto.plan" --what-if link=2x
+refuses "auto.plan:1:" --trace "$work/auto.plan"
 refuses "--noise" "$work/auto.plan" --noise 1.5
 refuses "---> STAGE:FACTOR" "$work/auto.plan" --slow-stage 1
 refuses "no stage 4 --->" "$work/auto.plan" --slow-stage 4:1.5

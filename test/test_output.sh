@@ -16,7 +16,7 @@ ok $? "answers at the end, validation at both ends"
 
 grep '^{"step":' "$work/seen/metrics.jsonl" >"$work/steps.jsonl"
 missing=
-for field in step loss task_loss supervised_tokens total_tokens computed_tokens step_ms plan_ms predicted_ms bound_ms noise_permille idle peak_bytes rss_bytes; do
+for field in step loss task_loss supervised_tokens total_tokens computed_tokens step_ms plan_ms predicted_ms measured_ms jobs_off_ms transfers_off_ms waiting_off_ms bound_ms noise_permille idle peak_bytes rss_bytes; do
     [ "$(grep -c "\"$field\":" "$work/steps.jsonl")" -eq 3 ] || missing+=" $field"
 done
 ok $([ -z "$missing" ]; echo $?) "metrics.jsonl: every field in every step's record$missing"
@@ -32,6 +32,19 @@ events() { grep -c "\"pid\":$1,.*\"name\":\"$2" "$work/trace.json"; }
 ok $? "trace: every rank's reduction, update and exchange of parameters"
 [ "$(events 1 'fwd mb')" -gt 0 ] && [ "$(events 1 'fwd mb')" -eq "$(events 2 'fwd mb')" ] && [ "$(events 1 'bwd mb')" -eq "$(events 2 'bwd mb')" ]
 ok $? "trace: what was predicted was measured"
+awk '{ split("measured_ms predicted_ms jobs_off_ms transfers_off_ms waiting_off_ms", key, " ")
+       for (k = 1; k <= 5; k++) { at = index($0, "\"" key[k] "\":"); ms[k] = substr($0, at + length(key[k]) + 3) + 0 }
+       off = ms[1] - ms[2] - ms[3] - ms[4] - ms[5]; if (ms[1] <= 0 || ms[2] <= 0 || off > 1e-3 || off < -1e-3) bad = 1 } END { exit bad }' "$work/steps.jsonl"
+ok $? "jobs, transfers and waiting add up to what a step took beyond its prediction"
+[ "$(grep -cE '^step .* ms \(([-+][0-9.]+%|[0-9.]+x)\) \|' "$work/seen.log")" -eq 3 ] && grep -qE '^against the prediction \(medians\): steps [-+][0-9.]+% .*waiting [-+][0-9.]+%' "$work/seen.log"
+ok $? "signed errors in the step lines and at the end"
+
+# The step that was traced, from its jobs and messages: ends where it ended.
+make -s "$build/dynapipe" && "$build/dynapipe" replay --trace "$work/trace.json" >"$work/replay.log"
+awk '/^measured/ { gsub(/[(%)+]/, "", $NF); found = $2 > 0 && $NF < 2 && $NF > -2 } /^(link|late|jitter)=/ { rows++ } END { exit !found || rows != 3 }' "$work/replay.log"
+ok $? "replay --trace: $(grep '^measured' "$work/replay.log")"
+"$build/dynapipe" replay --trace "$work/trace.json" --what-if link=1x,rank=0:2x >"$work/what.log" && awk '/^link=1x/ { same = $3 == "+0.0%" } /^rank=0/ { less = $3 <= 0 } END { exit !(same && less) }' "$work/what.log"
+ok $? "links as fast as they are change nothing, a faster rank costs nothing"
 
 # Outliers: no z before there are 128 steps; then -sl leaves updates out.
 run many 1 -i "$work/data/train.bin" -t 64 -d 256 -e l1c16h2 -x 140 -l 0 -v 0 -s 0 -sl 0.1
@@ -44,8 +57,10 @@ ok $? "-sl skips updates of outliers"
 run lost 2 $data -e l2c32h4 -x 12 -l 1000 -c 1000 -k constant -v 0 -s 0 --stages 2 -o "$work/lost"
 [ $? -ne 0 ] && grep -q '^error: the loss or its gradient is not a finite number --->' "$work/lost.log"
 ok $? "a run that diverges says so"
-make -s "$build/dynapipe" && "$build/dynapipe" report "$work/lost/metrics.jsonl" -o "$work/lost.html" >"$work/lost-report.log" 2>&1 && grep -q '</html>' "$work/lost.html"
+"$build/dynapipe" report "$work/lost/metrics.jsonl" -o "$work/lost.html" >"$work/lost-report.log" 2>&1 && grep -q '</html>' "$work/lost.html"
 ok $? "and there is a report of its steps"
+"$build/dynapipe" report "$work/seen/metrics.jsonl" --trace "$work/trace.json" -o "$work/seen.html" >"$work/seen-report.log" 2>&1 && grep -q 'Step 2: where its time went' "$work/seen.html"
+ok $? "a report with the traced step"
 
 "$trainer" --help >"$work/help"
 awk 'length($0) > 110 { bad = 1; print } END { exit bad }' "$work/help"

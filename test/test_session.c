@@ -91,7 +91,11 @@ static void not_a_number_is_null(void) {
     Dynapipe* dp = session_of_one();
     const char* names[] = {"add", "sort", "copy"};
     double losses[] = {1.5, INFINITY, NAN}, stats[SESSION_STATS] = {0};
-    SessionStep step = {.plan = {.makespan_ns = 2000000}};
+    stats[STAT_PREDICTED_NS] = 2e6;
+    stats[STAT_RUN_NS] = 3.5e6;
+    stats[STAT_JOBS_OFF_NS] = 1e6;
+    stats[STAT_TRANSFERS_OFF_NS] = -0.25e6;
+    SessionStep step = {0};
     DynapipeReport_v1 report = {.step = 7, .norm = INFINITY, .lr = 0.1F};
     dp->num_tasks = 3;
     dp->task_names = names;
@@ -106,7 +110,8 @@ static void not_a_number_is_null(void) {
             text,
             "\"step\":7,\"loss\":null,\"task_loss\":{\"add\":1.5,\"sort\":null},\"norm\":null,\"lr\":0.1") !=
         NULL);
-    CHECK(strstr(text, "\"predicted_ms\":2.0") != NULL);
+    CHECK(strstr(text, "\"predicted_ms\":2.0,\"measured_ms\":3.5,\"jobs_off_ms\":1.0,"
+                       "\"transfers_off_ms\":-0.25,\"waiting_off_ms\":0.75,") != NULL);
     free(text);
     dp->task_names = NULL;
     dp->rank_stats = NULL;

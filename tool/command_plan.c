@@ -85,7 +85,9 @@ static Status write_trace(const Plan* plan, const char* path, Arena* arena) {
     if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for a trace", path); }
     for (int32_t r = 0; r < num_ranks; r++) { ranks[r].rank = r; }
     TRY(trace_writer_open(&writer, path));
-    Status status = trace_writer_add_step(&writer, 1, plan, ranks, num_ranks);
+    TraceStep step = {
+        .step = 1, .plan = plan, .plan_hash = plan_hash(plan), .ranks = ranks, .num_ranks = num_ranks};
+    Status status = trace_writer_add_step(&writer, &step);
     Status closed = trace_writer_close(&writer);
     return status != STATUS_OK ? status : closed;
 }

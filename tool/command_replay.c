@@ -1,4 +1,4 @@
-// command_replay.c -- ./dynapipe replay: how plans bear up when their times are off.
+// command_replay.c -- ./dynapipe replay: how plans bear up when their times are off; a measured step again.
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -7,12 +7,13 @@
 #include "../dynapipe_plugin/plan/replay.h"
 #include "plan_file.h"
 #include "tool.h"
+#include "trace_replay.h"
 
 typedef struct {
     double noise;
     int32_t trials;
     int64_t seed;
-    const char* slow_stage;
+    const char *slow_stage, *trace, *what_if;
 } ReplayOptions;
 
 #define FIELD(f) offsetof(ReplayOptions, f)
@@ -22,17 +23,23 @@ static const OptionSpec specs[] = {
     {"--trials",     OPTION_INT,    FIELD(trials),     "100", 1, 1e6,  NULL, "N", "times that the step is run through"},
     {"--seed",       OPTION_INT64,  FIELD(seed),       "1",   0, 9e18, NULL, "N", "of the noise; the same for all plans"},
     {"--slow-stage", OPTION_STRING, FIELD(slow_stage), NULL,  0, 0,    NULL, "S:X", "jobs of stage S take X times as long as planned, e.g. 0:1.2"},
+    {"--trace",      OPTION_STRING, FIELD(trace),      NULL,  0, 0,    NULL, "FILE", "no plans: the step of the trainer's --trace, its critical path"},
+    {"--what-if",    OPTION_STRING, FIELD(what_if),    NULL,  0, 0,    NULL, "LIST", "of it: link=2x,rank=1:1.5x,jitter=0,jobs=planned,late=0,order=PLAN"},
 };
 // clang-format on
 
 static const ToolUsage usage = {
-    .arguments = "PLAN...",
+    .arguments = "PLAN... | --trace FILE",
     .about =
         "Keeps a plan's orders and draws every job's and transfer's duration anew. Several plans meet the\n"
-        "same noise. PLAN is what plan --text or --dump-plan of the trainer wrote.\n",
+        "same noise. PLAN is what plan --text or --dump-plan of the trainer wrote.\n"
+        "--trace: the measured step from its jobs, messages and waits, where its time went, and what it "
+        "would\n"
+        "have taken with faster links, no jitter, no late messages, another order, a faster rank; + joins "
+        "changes.\n",
     .specs = specs,
     .num_specs = sizeof specs / sizeof specs[0],
-    .min_files = 1,
+    .min_files = 0,
     .max_files = 1000,
 };
 
@@ -116,13 +123,36 @@ static Status run(const ReplayOptions* options, int num_files, char** files, Are
     return STATUS_OK;
 }
 
+static Status check_sources(const ReplayOptions* options, int num_files) {
+    if ((options->trace != NULL) != (num_files > 0) && (options->trace != NULL || options->what_if == NULL)) {
+        return STATUS_OK;
+    }
+    return FAIL(STATUS_BAD_OPTION,
+                "replay: %s ---> usage: ./dynapipe replay PLAN..., or --trace FILE [--what-if LIST]",
+                options->trace != NULL ? "plans and a trace"
+                : num_files > 0        ? "--what-if is for a trace"
+                                       : "no plan");
+}
+
+static Status run_trace(const ReplayOptions* options, Arena* arena) {
+    TraceReplay* replay = arena_alloc(arena, sizeof *replay);
+    if (replay == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a trace"); }
+    TRY(trace_replay_make(replay, options->trace, options->what_if, arena));
+    trace_replay_print(replay, stdout);
+    return STATUS_OK;
+}
+
 int command_replay(int argc, char** argv) {
     ReplayOptions options = {0};
     bool help;
     Status status = tool_take(&usage, &options, &argc, argv, &help);
     if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }
     Arena arena = {0};
-    status = run(&options, argc - 1, argv + 1, &arena);
+    status = check_sources(&options, argc - 1);
+    if (status == STATUS_OK) {
+        status =
+            options.trace != NULL ? run_trace(&options, &arena) : run(&options, argc - 1, argv + 1, &arena);
+    }
     arena_free(&arena);
     return status == STATUS_OK ? TOOL_OK : tool_fail(status);
 }

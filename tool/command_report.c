@@ -5,12 +5,14 @@
 #include "tool.h"
 
 typedef struct {
-    const char* out;
+    const char *out, *trace, *what_if;
 } ReportOptions;
 
 // clang-format off
 static const OptionSpec specs[] = {
     {"--out", OPTION_STRING, offsetof(ReportOptions, out), "report.html", 0, 0, NULL, "FILE", "the page (-: standard output); also -o FILE"},
+    {"--trace",   OPTION_STRING, offsetof(ReportOptions, trace),   NULL, 0, 0, NULL, "FILE", "a step of the run, from its --trace: timeline, critical path, what if"},
+    {"--what-if", OPTION_STRING, offsetof(ReportOptions, what_if), NULL, 0, 0, NULL, "LIST", "of that step, as ./dynapipe replay"},
 };
 // clang-format on
 
@@ -27,9 +29,21 @@ static const ToolUsage usage = {
     .max_files = 1,
 };
 
-static Status run(const ReportOptions* options, const char* path, Metrics* metrics) {
+static Status load_trace(TraceReplay** out, const ReportOptions* options, Arena* arena) {
+    *out = NULL;
+    if (options->trace == NULL) { return STATUS_OK; }
+    TraceReplay* replay = arena_alloc(arena, sizeof *replay);
+    if (replay == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for it", options->trace); }
+    TRY(trace_replay_make(replay, options->trace, options->what_if, arena));
+    *out = replay;
+    return STATUS_OK;
+}
+
+static Status run(const ReportOptions* options, const char* path, Metrics* metrics, Arena* arena) {
+    TraceReplay* trace;
+    TRY(load_trace(&trace, options, arena));
     TRY(metrics_load(metrics, path));
-    Status status = report_html_write(options->out, metrics, path);
+    Status status = report_html_write(options->out, metrics, trace, path);
     if (status == STATUS_OK && strcmp(options->out, "-") != 0) {
         printf("%s: %d steps, %d tasks\n", options->out, metrics->num_steps, metrics->num_tasks);
     }
@@ -47,6 +61,8 @@ int command_report(int argc, char** argv) {
     }
     Status status = tool_take(&usage, &options, &argc, argv, &help);
     if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }
-    status = run(&options, argv[1], &metrics);
+    Arena arena = {0};
+    status = run(&options, argv[1], &metrics, &arena);
+    arena_free(&arena);
     return status == STATUS_OK ? TOOL_OK : tool_fail(status);
 }

@@ -100,9 +100,9 @@ static Status choose_axes(Axes* out, int32_t* count, const LineChart* chart, con
     if (*count > 0) {
         double most = values[(int32_t)((*count - 1) * 0.97)];
         low = values[0], high = out->largest = values[*count - 1];
-        if (*count >= 10 && low >= 0 && high > 2 * most && most > 0) { high = most * 1.25; }
+        if (*count >= 10 && -low <= 2 * most && high > 2 * most && most > 0) { high = most * 1.25; }
     }
-    if (chart->show_one) { low = fmin(low, 1), high = fmax(high, 1); }
+    if (chart->show_zero) { low = fmin(low, 0), high = fmax(high, 0); }
     if (chart->from_zero && low > 0) { low = 0; }
     if (!(high - low > fabs(high) * 1e-9)) { high = low + (low != 0 ? fabs(low) * 0.1 : 1); }
     out->tick = svg_tick_step(high - low, 5);
@@ -145,8 +145,8 @@ static void print_axes(FILE* out, const Axes* axes, const LineChart* chart) {
         if (at > chart->last_step) { break; }
         print_tick(out, svg_scale_px(&axes->x, at), HEIGHT - 10, "middle", at, step);
     }
-    if (chart->show_one) {
-        fprintf(out, "<path class=\"one\" d=\"M%.0f %.2fH%.0f\"/>\n", LEFT, svg_scale_px(&axes->y, 1),
+    if (chart->show_zero) {
+        fprintf(out, "<path class=\"zero\" d=\"M%.0f %.2fH%.0f\"/>\n", LEFT, svg_scale_px(&axes->y, 0),
                 WIDTH - RIGHT);
     }
 }

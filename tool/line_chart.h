@@ -4,7 +4,7 @@ line_chart.h -- values over training steps as one inline SVG: lines, a band wher
 Up to CHART_BUCKETS points are drawn as they are; of more, each bucket's mean as a line and 80 in 100 of its
 values as a band; a pointer is told the whole range. What is not finite leaves a gap. Values far above nearly
 all others (a first step that warms up) are cut off at the top and counted in a note, so that the rest can be
-read. Colours and fonts come from the page's style sheet (classes s0, s1, s2, b0 ...).
+read. Colours and fonts come from the page's style sheet (classes s0 ... s3, b0 ...).
 */
 #pragma once
 
@@ -14,7 +14,7 @@ read. Colours and fonts come from the page's style sheet (classes s0, s1, s2, b0
 
 #include "../dynapipe_plugin/base/status.h"
 
-enum { CHART_BUCKETS = 240, CHART_MAX_SERIES = 3 };
+enum { CHART_BUCKETS = 240, CHART_MAX_SERIES = 4 };
 
 typedef struct {
     const char* name;
@@ -29,7 +29,7 @@ typedef struct {
     ChartSeries series[CHART_MAX_SERIES];
     int32_t num_series;
     bool from_zero;    // the axis begins at 0 where no value is negative
-    bool show_one;     // a line at 1: for ratios
+    bool show_zero;    // a line at 0: for what has a sign
     double last_step;  // the axis of all charts: first_step .. last_step
     double first_step;
 } LineChart;

@@ -7,14 +7,15 @@
 #include "../dynapipe_plugin/base/arena.h"
 #include "line_chart.h"
 #include "svg.h"
+#include "trace_html.h"
 
 enum { LAST_STEPS = 5 };  // "now" is the mean of these, as in dev/task_losses.sh
 
 static const char STYLE[] =
     ":root{--page:#fff;--ink:#1f2328;--quiet:#656d76;--grid:#e6e9ed;--axis:#8c959f;--card:#f6f8fa;"
-    "--c0:#0072b2;--c1:#d55e00;--c2:#6b7480}\n"
+    "--c0:#0072b2;--c1:#d55e00;--c2:#6b7480;--c3:#009e73}\n"
     "@media (prefers-color-scheme:dark){:root{--page:#14181d;--ink:#e6edf3;--quiet:#9aa4af;--grid:#2a313a;"
-    "--axis:#6e7681;--card:#1d232a;--c0:#56b4e9;--c1:#e69f00;--c2:#9aa4af}}\n"
+    "--axis:#6e7681;--card:#1d232a;--c0:#56b4e9;--c1:#e69f00;--c2:#9aa4af;--c3:#3fc79a}}\n"
     "*{box-sizing:border-box}body{margin:0;background:var(--page);color:var(--ink);"
     "font:15px/1.4 'Helvetica Neue',Helvetica,Arial,'DejaVu Sans',sans-serif}\n"
     "main{max-width:1240px;margin:0 auto;padding:28px 24px 48px}h1{font-size:24px;margin:0}"
@@ -30,15 +31,23 @@ static const char STYLE[] =
     "figure{margin:0}figcaption{margin-bottom:4px}svg{display:block;width:100%;height:auto}"
     ".none{color:var(--quiet);padding:48px 0;text-align:center;background:var(--card);border-radius:8px}\n"
     "svg text{font-size:11px;fill:var(--quiet)}.grid{stroke:var(--grid)}.axis{stroke:var(--axis)}"
-    ".one{stroke:var(--ink);stroke-dasharray:4 3}\n"
-    ".s0,.s1,.s2{fill:none;stroke-width:1.8;stroke-linejoin:round}.s0{stroke:var(--c0)}.s1{stroke:var(--c1)}"
-    ".s2{stroke:var(--c2);stroke-dasharray:5 3}.b0,.b1,.b2{opacity:.22}.b0{fill:var(--c0)}.b1{fill:var(--c1)}"
-    ".b2{fill:var(--c2)}.d0{fill:var(--c0)}.d1{fill:var(--c1)}.d2{fill:var(--c2)}\n"
+    ".zero{stroke:var(--ink)}\n"
+    ".s0,.s1,.s2,.s3{fill:none;stroke-width:1.8;stroke-linejoin:round}.s0{stroke:var(--c0)}.s1{stroke:var(--"
+    "c1)}"
+    ".s2{stroke:var(--c2);stroke-dasharray:5 "
+    "3}.s3{stroke:var(--c3)}.b0,.b1,.b2,.b3{opacity:.22}.b3{fill:var(--c3)}.b0{fill:var(--c0)}.b1{fill:var(--"
+    "c1)}"
+    ".b2{fill:var(--c2)}.d0{fill:var(--c0)}.d1{fill:var(--c1)}.d2{fill:var(--c2)}.d3{fill:var(--c3)}\n"
     ".h rect{fill:transparent}.h rect:hover{fill:var(--ink);opacity:.1}\n"
     ".k{white-space:nowrap;font-size:13px;margin-left:12px}.k:before{content:'';display:inline-block;width:"
     "16px;height:0;"
     "border-top:3px solid;vertical-align:middle;margin-right:6px}.k0:before{border-color:var(--c0)}"
-    ".k1:before{border-color:var(--c1)}.k2:before{border-color:var(--c2);border-top-style:dashed}\n"
+    ".k1:before{border-color:var(--c1)}.k2:before{border-color:var(--c2);border-top-style:dashed}.k3:before{"
+    "border-color:var(--c3)}\n"
+    ".two{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr));gap:12px "
+    "32px;align-items:start;margin-top:12px}"
+    ".steps rect{opacity:.3}.steps .on{opacity:1}.j0{fill:var(--c0)}.j1{fill:var(--c1)}.j2{fill:var(--c3)}"
+    ".j3{fill:var(--c2)}.hop{stroke:var(--ink);stroke-width:1.2}\n"
     "table{border-collapse:collapse;width:100%}th,td{padding:5px 10px;text-align:right;border-bottom:1px "
     "solid var(--grid)}"
     "th{font-size:13px;font-weight:400;color:var(--quiet)}td:first-child,th:first-child{text-align:left;"
@@ -49,6 +58,7 @@ static const char STYLE[] =
 typedef struct {
     FILE* out;
     const Metrics* metrics;
+    const TraceReplay* trace;  // NULL: none
     double first_step, last_step;
     Arena* arena;
 } Report;
@@ -111,12 +121,26 @@ static double idle_percent(const Metrics* metrics, int32_t i) {
     return 100 * metrics->values[METRIC_IDLE][i];
 }
 
-static double predicted_ratio(const Metrics* metrics, int32_t i) {
-    return metrics->values[METRIC_PREDICTED_MS][i] / metrics->values[METRIC_STEP_MS][i];
+// Percent of what was predicted; > 0: longer.
+static double off_percent(const Metrics* metrics, int32_t i) {
+    double predicted_ms = metrics->values[METRIC_PREDICTED_MS][i];
+    return 100 * (metrics->values[METRIC_MEASURED_MS][i] - predicted_ms) / predicted_ms;
 }
 
-static double predicted_off_percent(const Metrics* metrics, int32_t i) {
-    return 100 * fabs(predicted_ratio(metrics, i) - 1);
+static double part_percent(const Metrics* metrics, Metric part, int32_t i) {
+    return 100 * metrics->values[part][i] / metrics->values[METRIC_PREDICTED_MS][i];
+}
+
+static double jobs_off_percent(const Metrics* metrics, int32_t i) {
+    return part_percent(metrics, METRIC_JOBS_OFF_MS, i);
+}
+
+static double transfers_off_percent(const Metrics* metrics, int32_t i) {
+    return part_percent(metrics, METRIC_TRANSFERS_OFF_MS, i);
+}
+
+static double waiting_off_percent(const Metrics* metrics, int32_t i) {
+    return part_percent(metrics, METRIC_WAITING_OFF_MS, i);
 }
 
 // NULL where there is no memory.
@@ -220,10 +244,13 @@ static Status print_memory(const Report* report) {
     return line_chart_print(report->out, &chart);
 }
 
-static Status print_ratio(const Report* report) {
-    LineChart chart = chart_of(report, "Predicted / measured step time", "");
-    chart.show_one = true;
-    TRY(add_series(&chart, report, "predicted / measured", derive(report, predicted_ratio)));
+static Status print_errors(const Report* report) {
+    LineChart chart = chart_of(report, "Step time beyond prediction", "% of it");
+    chart.show_zero = true;
+    TRY(add_series(&chart, report, "all", derive(report, off_percent)));
+    TRY(add_series(&chart, report, "jobs", derive(report, jobs_off_percent)));
+    TRY(add_series(&chart, report, "waiting", derive(report, waiting_off_percent)));
+    TRY(add_series(&chart, report, "transfers", derive(report, transfers_off_percent)));
     return line_chart_print(report->out, &chart);
 }
 
@@ -237,7 +264,7 @@ static Status print_charts(const Report* report) {
     TRY(print_scores(report));
     TRY(print_one(report, "Throughput", "supervised tokens/s", derive(report, supervised_per_s)));
     TRY(print_times(report, "Step time", step_times, step_names, 3));
-    TRY(print_ratio(report));
+    TRY(print_errors(report));
     TRY(print_one(report, "Padding", "% of computed tokens", derive(report, padding_percent)));
     TRY(print_one(report, "Idle time", "% of the pipeline, mean of ranks", derive(report, idle_percent)));
     TRY(print_memory(report));
@@ -270,6 +297,18 @@ static Status print_median_card(const Report* report, const char* id, Derive* f,
     return STATUS_OK;
 }
 
+// With its sign.
+static Status print_off_card(const Report* report) {
+    double *values = derive(report, off_percent), typical;
+    if (values == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a report ---> free memory"); }
+    TRY(median(&typical, values, report->metrics->num_steps, report->arena));
+    if (!isfinite(typical)) { return STATUS_OK; }
+    fprintf(report->out,
+            "<div><b id=\"off\">%+.1f %%</b><span>step time beyond prediction, median</span></div>\n",
+            typical);
+    return STATUS_OK;
+}
+
 static Status print_cards(const Report* report) {
     const Metrics* metrics = report->metrics;
     int32_t n = metrics->num_steps, span = span_steps(n), v = metrics->num_validations;
@@ -295,7 +334,7 @@ static Status print_cards(const Report* report) {
     print_card(report, "padding", computed > 0 ? 100 * (1 - total / computed) : NAN, 1, " %",
                "padding, whole run");
     TRY(print_median_card(report, "idle", idle_percent, 1, " %", "idle time, median"));
-    TRY(print_median_card(report, "off", predicted_off_percent, 1, " %", "prediction off by, median"));
+    TRY(print_off_card(report));
     fprintf(report->out, "</div>\n");
     return STATUS_OK;
 }
@@ -379,15 +418,17 @@ static Status print_page(const Report* report, const char* name) {
     fprintf(report->out, "</p>\n");
     TRY(print_cards(report));
     TRY(print_charts(report));
+    if (report->trace != NULL) { trace_html_print(report->out, report->trace); }
     TRY(print_tasks(report));
     fprintf(report->out, "</main></body></html>\n");
     return STATUS_OK;
 }
 
-Status report_html_print(FILE* out, const Metrics* metrics, const char* name) {
+Status report_html_print(FILE* out, const Metrics* metrics, const TraceReplay* trace, const char* name) {
     Arena arena = {0};
     Report report = {.out = out,
                      .metrics = metrics,
+                     .trace = trace,
                      .first_step = metrics->steps[0],
                      .last_step = metrics->steps[metrics->num_steps - 1],
                      .arena = &arena};
@@ -409,12 +450,13 @@ Status report_html_print(FILE* out, const Metrics* metrics, const char* name) {
     return status;
 }
 
-Status report_html_write(const char* path, const Metrics* metrics, const char* name) {
+Status report_html_write(const char* path, const Metrics* metrics, const TraceReplay* trace,
+                         const char* name) {
     char* text = NULL;
     size_t num_bytes = 0;
     FILE* out = open_memstream(&text, &num_bytes);
     if (out == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory to write in ---> free memory", path); }
-    Status status = report_html_print(out, metrics, name);
+    Status status = report_html_print(out, metrics, trace, name);
     bool complete = fclose(out) == 0;
     if (status == STATUS_OK && !complete) {
         status = FAIL(STATUS_NO_MEMORY, "%s: no memory to write in ---> free memory", path);

@@ -19,8 +19,9 @@ field() { sed -nE 's/.*"'"$2"'":\[?([-0-9.e+]+).*/\1/p' "$WORK/$1/metrics.jsonl"
 median() { sort -g | awk '{a[NR] = $1} END {if (NR) print NR % 2 ? a[(NR + 1) / 2] : (a[NR / 2] + a[NR / 2 + 1]) / 2}'; }
 largest() { sort -g | tail -1; }
 rates() { paste <(field "$1" "$2") <(field "$1" step_ms) | awk '$2 > 0 {print $1 * 1e3 / $2}'; }
-# Of steps whose time was predicted: percent off, and with its sign (+: slower than predicted).
-errors() { paste <(field "$1" predicted_ms) <(field "$1" "${2:-step_ms}") | awk '$1 > 0 {e = 100 * ($2 / $1 - 1); print e < 0 ? -e : e}'; }
+# Percent of what was predicted, + where steps took longer: all of it, and of jobs, transfers, waiting.
+errors() { paste <(field "$1" predicted_ms) <(field "$1" measured_ms) | awk '$1 > 0 {print 100 * ($2 / $1 - 1)}'; }
+part() { paste <(field "$1" predicted_ms) <(field "$1" "${2}_off_ms") | awk '$1 > 0 {print 100 * $2 / $1}'; }
 
 run() {  # name, options...
     local name=$1
@@ -44,8 +45,8 @@ for model in $models; do
         echo
         echo "### $model, longest $longest"
         echo
-        echo "| batching | supervised tokens/s | dynamic is faster by | all tokens/s | padding | predicted time off by (median) | memory: predicted, GB | measured | off by |"
-        echo "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
+        echo "| batching | supervised tokens/s | dynamic is faster by | all tokens/s | padding | step time beyond prediction (median) | of it jobs, transfers, waiting | memory: predicted, GB | measured | off by |"
+        echo "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
         dynamic=
         for policy in $policies; do
             name=$model-$longest-$policy
@@ -56,9 +57,10 @@ for model in $models; do
             [ "$policy" = dynamic ] && dynamic=$rate
             awk -v p="$policy" -v r="${rate:-0}" -v d="${dynamic:-0}" -v all="$(rates "$name" total_tokens | median)" \
                 -v t="$(field "$name" total_tokens | median)" -v c="$(field "$name" computed_tokens | median)" -v e="$(errors "$name" | median)" \
+                -v jobs="$(part "$name" jobs | median)" -v moves="$(part "$name" transfers | median)" -v waits="$(part "$name" waiting | median)" \
                 -v peak="$(field "$name" peak_bytes | largest)" -v used="$(field "$name" rss_bytes | largest)" 'BEGIN {
-                    if (!r) { printf "| %s | | | | | | | | |\n", p; exit }
-                    printf "| %s | %.0f | %.2f x | %.0f | %.1f %% | %.1f %% | %.2f |", p, r, d / r, all, c ? 100 * (1 - t / c) : 0, e, peak / 1e9
+                    if (!r) { printf "| %s | | | | | | | | | |\n", p; exit }
+                    printf "| %s | %.0f | %.2f x | %.0f | %.1f %% | %+.1f %% | %+.1f, %+.1f, %+.1f %% | %.2f |", p, r, d / r, all, c ? 100 * (1 - t / c) : 0, e, jobs, moves, waits, peak / 1e9
                     if (used > 0) printf " %.2f | %+.1f %% |\n", used / 1e9, 100 * (peak / used - 1); else printf " | |\n"
                 }'
         done

@@ -58,6 +58,14 @@ void replay_quantiles(ReplayResult* out, int64_t* makespan_ns, int32_t trials);
 // STATUS_DEADLOCK where something that is waited for is missing.
 Status plan_replay(ReplayResult* out, const Plan* plan, const ReplayNoise* noise, Arena* scratch);
 
+// When the last job of a replica ends if instruction i of its stage s takes instr_ns[s][i] (jobs and sends;
+// of others it is not read), all orders as planned. instr_ns NULL: what was planned; that is the plan's
+// makespan less its tail where the replica is the slowest.
+Status plan_makespan(int64_t* out_ns, const Plan* plan, int32_t replica, const int64_t* const* instr_ns,
+                     Arena* scratch);
+
+int64_t plan_tail_ns(const Plan* plan);  // what the makespan has behind the last end of any job: reduction
+
 static inline uint64_t replay_replica_seed(uint64_t seed, int32_t replica) {
     return seed + (uint64_t)replica * 0xd1342543de82ef95u;
 }

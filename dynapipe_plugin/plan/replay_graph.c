@@ -210,6 +210,20 @@ Status replay_graph_run(ReplaySums* sums, ReplayGraph* graph, const ReplayNoise*
     return STATUS_OK;
 }
 
+Status replay_graph_makespan(int64_t* out_ns, const ReplayGraph* graph, Arena* scratch) {
+    int64_t* end_ns;
+    PIPE_NEW(end_ns, scratch, int64_t, graph->num_nodes);
+    for (int32_t i = 1; i < graph->num_nodes; i++) {
+        const ReplayNode* node = &graph->nodes[i];
+        end_ns[i] = larger(end_ns[node->before[0]], end_ns[node->before[1]]) + node->ns;
+    }
+    *out_ns = 0;
+    for (int32_t s = 0; s < graph->P; s++) {
+        *out_ns = larger(*out_ns, end_ns[graph->last_job[s]] + graph->tail_ns[s]);
+    }
+    return STATUS_OK;
+}
+
 Status replay_noise_check(const ReplayNoise* noise, int32_t num_stages) {
     if (noise->noise_permille < 0 || noise->noise_permille > REPLAY_MAX_NOISE_PERMILLE) {
         return FAIL(STATUS_OUT_OF_RANGE, "replay: noise of %d permille ---> 0 to %d", noise->noise_permille,

@@ -54,4 +54,7 @@ typedef struct {
 Status replay_graph_run(ReplaySums* sums, ReplayGraph* graph, const ReplayNoise* noise, uint64_t seed,
                         Arena* scratch);
 
+// One longest path, durations as they are.
+Status replay_graph_makespan(int64_t* out_ns, const ReplayGraph* graph, Arena* scratch);
+
 Status replay_noise_check(const ReplayNoise* noise, int32_t num_stages);

@@ -433,7 +433,7 @@ Status collective_gather_bytes(Collective* c, const void* data, size_t num_bytes
     return wait_round(c, OP_GATHER, 0);
 }
 
-Status collective_clock_offset(Collective* c, int64_t* out_ns) {
+Status collective_clock_offset(Collective* c, int64_t* out_ns, int64_t* error_ns) {
     int64_t theirs_ns = 0, best_trip_ns = INT64_MAX;
     *out_ns = 0;
     int32_t first = c->my_idx == 0 ? 1 : 0, last = c->my_idx == 0 ? c->num_ranks : 1;
@@ -458,5 +458,6 @@ Status collective_clock_offset(Collective* c, int64_t* out_ns) {
             }
         }
     }
+    if (error_ns != NULL) { *error_ns = c->my_idx == 0 ? 0 : (best_trip_ns + 1) / 2; }
     return STATUS_OK;
 }

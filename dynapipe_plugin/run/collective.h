@@ -108,6 +108,7 @@ Status collective_all_equal_u64(Collective* c, uint64_t value, const char* what)
 Status collective_gather_bytes(Collective* c, const void* data, size_t num_bytes, CollectiveBytes* out,
                                Arena* arena);
 
-// This rank's clock minus that of group index 0, from the quickest of a few round trips (Cristian 1989: error
-// at most half that trip). 0 at index 0. For laying traces of several hosts over each other.
-Status collective_clock_offset(Collective* c, int64_t* out_ns);
+// This rank's clock minus that of group index 0, from the quickest of a few round trips (Cristian 1989), and
+// by how much it may be off at most, half that trip (may be NULL). Both 0 at index 0. For laying traces of
+// several hosts over each other.
+Status collective_clock_offset(Collective* c, int64_t* out_ns, int64_t* error_ns);

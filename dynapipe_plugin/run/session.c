@@ -31,11 +31,13 @@ static Status place_ranks(Dynapipe* dp) {
 }
 
 // `ranks` has room for all.
-static Status group_replicas(Dynapipe* dp, int32_t* ranks) {
+static Status group_ranks(Dynapipe* dp, int32_t* ranks) {
     int32_t P = dp->num_stages, R = dp->num_replicas;
     int64_t timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
     for (int32_t r = 0; r < R; r++) { ranks[r] = r * P + dp->stage; }
-    return collective_init(&dp->replicas, &dp->transport, ranks, R, timeout_ns);
+    TRY(collective_init(&dp->replicas, &dp->transport, ranks, R, timeout_ns));
+    for (int32_t s = 0; s < P; s++) { ranks[s] = dp->replica * P + s; }
+    return collective_init(&dp->pipeline, &dp->transport, ranks, P, timeout_ns);
 }
 
 // Hosts may have different cores or numbers of ranks, but every rank must make the same plan: with what the
@@ -88,7 +90,7 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* co
         status = transport_check_open(&dp->transport, inner);
     }
     if (status == STATUS_OK) { status = place_ranks(dp); }
-    if (status == STATUS_OK) { status = group_replicas(dp, ranks); }
+    if (status == STATUS_OK) { status = group_ranks(dp, ranks); }
     free(ranks);
     dp->world.timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
     if (status == STATUS_OK) {
@@ -96,7 +98,8 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* co
     }
     if (status == STATUS_OK) { status = session_device_find(dp); }
     if (status == STATUS_OK) { status = session_report_open(dp); }
-    return status == STATUS_OK ? agree_on_threads(dp) : status;
+    if (status == STATUS_OK) { status = agree_on_threads(dp); }
+    return status == STATUS_OK ? host_cores_find(&dp->hosts, &dp->world, dp->num_threads) : status;
 }
 
 int dynapipe_open_as(int32_t header_interface, Dynapipe** out, int* argc, char*** argv,
@@ -134,6 +137,9 @@ void dynapipe_close(Dynapipe* dp) {
     free(dp->rank_stats);
     arena_free(&dp->eval_arena);
     tied_groups_free(&dp->tied);
+    arena_free(&dp->account_arena);
+    host_cores_free(&dp->hosts);
+    collective_free(&dp->pipeline);
     collective_free(&dp->replicas);
     collective_free(&dp->world);
     transport_close(&dp->transport);

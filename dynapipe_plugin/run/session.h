@@ -13,6 +13,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
     session_eval.c     validation on the same pipeline
     session_generate.c answers, with a cache of keys and values
     session_stop.c     ending early, agreed by the ranks; the time
+    session_account.c  by how much the step was off its prediction, from all ranks' traces
     session_report.c   the step line, plan and trace of one step, the run as a whole
     session_metrics.c  metrics.jsonl
     session_settings.c options kept beside the position in the data
@@ -33,9 +34,11 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 #include "../plan/stage_search.h"
 #include "collective.h"
 #include "executor.h"
+#include "host_cores.h"
 #include "local_ranks.h"
 #include "plan_ahead.h"
 #include "progress.h"
+#include "session_errors.h"
 #include "session_noise.h"
 #include "session_options.h"
 #include "sums.h"
@@ -64,10 +67,11 @@ typedef struct {
 
 // What the run as a whole was like, for the closing lines. Steps after the first few, where buffers still
 // grow.
+enum { SUMMARY_OFF, SUMMARY_JOBS, SUMMARY_TRANSFERS, SUMMARY_WAITING, SUMMARY_LISTS };
 typedef struct {
     double ns, supervised, total, computed, idle, plan_wait_ns;  // sums over the steps counted
     double peak_bytes, rss_bytes;                                // of the rank that needs most
-    double* errors;  // |predicted / measured - 1| of every step counted
+    double* errors;  // [SUMMARY_LISTS][max_steps] of every step counted: signed, parts of what was predicted
     int32_t num_steps, max_steps;
 } SessionSummary;
 
@@ -77,10 +81,14 @@ struct Dynapipe {
     SessionOptions options;
     Transport transport;
     Collective world, replicas;  // all ranks; my stage's replicas
-    SessionDevice* on;           // session_device_*
-    Device device;               // where the model's values live
-    void* stream;                // dynapipe_use_stream()
-    Transport* links;            // what activations and gradients travel by: `transport` or the device's
+    Collective pipeline;         // my replica's stages
+    HostCores hosts;
+    int64_t clock_offset_ns;  // of this rank's clock to that of its replica's first stage
+    Arena account_arena;
+    SessionDevice* on;  // session_device_*
+    Device device;      // where the model's values live
+    void* stream;       // dynapipe_use_stream()
+    Transport* links;   // what activations and gradients travel by: `transport` or the device's
     Sums sums;
     int32_t stage, replica, num_stages, num_replicas;
     int32_t num_threads, plan_threads;  // of this rank; of the rank that has the most
@@ -122,6 +130,7 @@ struct Dynapipe {
     double* rank_stats;                               // [num_ranks * SESSION_STATS]
     DynapipeStep_v1 last;                             // what the step now at hand returned
     int64_t step_begin_ns, step_end_ns, pipeline_ns;  // of dynapipe_step; of the executor
+    int64_t run_ns;  // what the plan predicts: wait for the plan, pipeline, reduction
     Arena eval_arena;
     int32_t eval_tokens;         // that a forward pass may have, on every rank; 0: not known yet
     int32_t eval_target_tokens;  // and of the decoder's
@@ -141,8 +150,12 @@ enum {
     STAT_RSS_BYTES,   // measured: the process at its largest; what the rank has taken of its GPU
     STAT_PLAN_NS,
     STAT_PLAN_WAIT_NS,
-    STAT_STOP_SIGNAL,  // that this rank has seen
-    STAT_SECONDS,      // since the session was opened
+    STAT_STOP_SIGNAL,   // that this rank has seen
+    STAT_SECONDS,       // since the session was opened
+    STAT_RUN_NS,        // what the plan predicts, measured
+    STAT_PREDICTED_NS,  // of its replica, on first stages
+    STAT_JOBS_OFF_NS,
+    STAT_TRANSFERS_OFF_NS,  // session_errors.h, of its replica, on first stages
     SESSION_STATS
 };
 
@@ -210,6 +223,14 @@ void session_stop_take(Dynapipe* dp, const double* of_ranks, int32_t stride);
 // Outside the steps, whose report does it: has any rank seen a signal? A collective where signals are watched
 // and none is agreed on yet.
 Status session_stop_agree(Dynapipe* dp);
+
+// session_account.c
+// After a step: this rank's share of the statistics of errors, in rank_stats. A collective of the replica.
+Status session_account(Dynapipe* dp, double* mine);
+// Of the step whose statistics all ranks have: of the replica that ended last.
+SessionErrors session_step_errors(const Dynapipe* dp);
+// On a host with fewer cores than its ranks want: said once, before the first step.
+void session_account_warn(const Dynapipe* dp);
 
 // session_report.c
 // The files of --trace and --dump-plan can be written: found out before the first step, on all ranks alike.

@@ -29,6 +29,7 @@ static Status share_stats(Dynapipe* dp) {
     mine[STAT_PLAN_WAIT_NS] = (double)planning.wait_ns;
     mine[STAT_STOP_SIGNAL] = session_stop_mine(dp);
     mine[STAT_SECONDS] = session_seconds_mine(dp);
+    TRY(session_account(dp, mine));
     TRY(collective_all_reduce_sum(&dp->world, dp->rank_stats, num_ranks * SESSION_STATS));
     session_stop_take(dp, dp->rank_stats + STAT_STOP_SIGNAL, SESSION_STATS);
     dp->seconds = dp->rank_stats[STAT_SECONDS];  // rank 0's
@@ -63,6 +64,17 @@ static const char* z_text(char* out, size_t out_bytes, double z) {
     return out;
 }
 
+// What was measured of what was predicted, > 0: longer; of a step that took several times as long, how many.
+static const char* off_text(char* out, size_t out_bytes, SessionErrors errors) {
+    double off = session_errors_part(&errors, errors.measured_ns - errors.predicted_ns);
+    snprintf(out, out_bytes,
+             off < 1   ? "%+.1f%%"
+             : off < 9 ? "%.1fx"
+                       : "%.0fx",
+             off < 1 ? 100 * off : 1 + off);
+    return out;
+}
+
 static double padding_percent(double total_tokens, double computed_tokens) {
     return computed_tokens > 0 ? 100 * (1 - total_tokens / computed_tokens) : 0;
 }
@@ -71,14 +83,16 @@ static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
     const DynapipeStep_v1* last = &dp->last;
     double step_ns = session_stat_max(dp, STAT_STEP_NS), step_ms = step_ns / 1e6;
     int decimals = step_ms >= 1000 ? 0 : step_ms >= 100 ? 1 : 2;
-    char loss_z[24], norm_z[24];
-    printf("step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.2e | %6.*f ms | %5.0f tok/s, %5.0f supervised | "
-           "pad %4.1f%% | idle %4.1f%% (plan %4.1f%%) | planning %.1f ms\n",
-           report->step, dp->num_steps, last->loss, z_text(loss_z, sizeof loss_z, report->loss_z),
-           report->norm, z_text(norm_z, sizeof norm_z, report->norm_z), report->lr, decimals, step_ms,
-           (double)last->total_tokens * 1e9 / step_ns, (double)last->supervised_tokens * 1e9 / step_ns,
-           padding_percent((double)last->total_tokens, (double)last->computed_tokens), 100 * mean_idle(dp),
-           100 * trace_idle_predicted(NULL, &dp->now->plan), session_stat_max(dp, STAT_PLAN_NS) / 1e6);
+    char loss_z[24], norm_z[24], off[24];
+    printf(
+        "step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.1e | %6.*f ms (%s) | %5.0f tok/s, %5.0f supervised "
+        "| pad %2.0f%% | idle %4.1f%% (plan %4.1f%%) | planning %.0f ms\n",
+        report->step, dp->num_steps, last->loss, z_text(loss_z, sizeof loss_z, report->loss_z), report->norm,
+        z_text(norm_z, sizeof norm_z, report->norm_z), report->lr, decimals, step_ms,
+        off_text(off, sizeof off, session_step_errors(dp)), (double)last->total_tokens * 1e9 / step_ns,
+        (double)last->supervised_tokens * 1e9 / step_ns,
+        padding_percent((double)last->total_tokens, (double)last->computed_tokens), 100 * mean_idle(dp),
+        100 * trace_idle_predicted(NULL, &dp->now->plan), session_stat_max(dp, STAT_PLAN_NS) / 1e6);
     fflush(stdout);
 }
 
@@ -136,33 +150,64 @@ Status session_report_check(const Dynapipe* dp) {
                 name, options->show_step, dp->num_steps);
 }
 
-static Status write_trace(Dynapipe* dp, int32_t step) {
-    const TraceRank* mine = executor_trace(dp->executor);
-    Arena arena = {0};
+// A rank's record, its times by rank 0's clock, in front of it how good that is.
+static Status pack_trace(unsigned char** out, size_t* num_bytes, Dynapipe* dp, Arena* arena) {
+    TraceRank mine = *executor_trace(dp->executor);
+    TraceClock rank_clock = {0};
+    TRY(collective_clock_offset(&dp->world, &rank_clock.offset_ns, &rank_clock.error_ns));
+    if (dp->hosts.num_hosts == 1) { rank_clock = (TraceClock){0}; }  // it is the same clock
+    const TraceEvent* events = mine.events;
+    *num_bytes = sizeof rank_clock + trace_rank_packed_bytes(&mine);
+    *out = arena_alloc(arena, *num_bytes);
+    mine.events = ARENA_NEW(arena, TraceEvent, mine.num_events);
+    if (*out == NULL || mine.events == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a trace"); }
+    mine.begin_ns -= rank_clock.offset_ns;
+    mine.end_ns -= rank_clock.offset_ns;
+    for (int32_t i = 0; i < mine.num_events; i++) {
+        mine.events[i] = events[i];
+        mine.events[i].begin_ns -= rank_clock.offset_ns;
+        mine.events[i].end_ns -= rank_clock.offset_ns;
+    }
+    memcpy(*out, &rank_clock, sizeof rank_clock);
+    trace_rank_pack(&mine, *out + sizeof rank_clock);
+    return STATUS_OK;
+}
+
+static Status write_trace_file(const Dynapipe* dp, int32_t step, const CollectiveBytes* all, Arena* arena) {
     int32_t num_ranks = dp->transport.num_ranks;
-    size_t num_bytes = trace_rank_packed_bytes(mine);
-    void* packed = arena_alloc(&arena, num_bytes);
-    CollectiveBytes* all = ARENA_NEW(&arena, CollectiveBytes, num_ranks);
-    TraceRank* ranks = ARENA_NEW(&arena, TraceRank, num_ranks);
-    Status status = packed == NULL || all == NULL || ranks == NULL
-                        ? FAIL(STATUS_NO_MEMORY, "no memory for a trace")
-                        : STATUS_OK;
-    if (status == STATUS_OK) {
-        trace_rank_pack(mine, packed);
-        status = collective_gather_bytes(&dp->world, packed, num_bytes, all, &arena);
+    TraceRank* ranks = ARENA_NEW(arena, TraceRank, num_ranks);
+    TraceClock* clocks = ARENA_NEW(arena, TraceClock, num_ranks);
+    if (ranks == NULL || clocks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a trace"); }
+    for (int32_t r = 0; r < num_ranks; r++) {
+        if (all[r].num_bytes < sizeof *clocks) { return FAIL(STATUS_BAD_FORMAT, "trace: rank %d is cut", r); }
+        memcpy(&clocks[r], all[r].data, sizeof *clocks);
+        TRY(trace_rank_unpack(&ranks[r], all[r].data + sizeof *clocks, all[r].num_bytes - sizeof *clocks,
+                              arena));
     }
-    if (dp->transport.rank == 0) {
-        for (int32_t r = 0; r < num_ranks && status == STATUS_OK; r++) {
-            status = trace_rank_unpack(&ranks[r], all[r].data, all[r].num_bytes, &arena);
-        }
-        TraceWriter writer = {0};
-        if (status == STATUS_OK) { status = trace_writer_open(&writer, dp->options.trace); }
-        if (status == STATUS_OK) {
-            status = trace_writer_add_step(&writer, step, &dp->now->plan, ranks, num_ranks);
-        }
-        Status closed = trace_writer_close(&writer);
-        if (status == STATUS_OK) { status = closed; }
-    }
+    SessionErrors errors = session_step_errors(dp);
+    TraceStep about = {.step = step,
+                       .plan = &dp->now->plan,
+                       .plan_hash = dp->now->plan_hash,
+                       .errors = &errors,
+                       .clocks = clocks,
+                       .ranks = ranks,
+                       .num_ranks = num_ranks};
+    TraceWriter writer;
+    TRY(trace_writer_open(&writer, dp->options.trace));
+    Status status = trace_writer_add_step(&writer, &about);
+    Status closed = trace_writer_close(&writer);
+    return status == STATUS_OK ? closed : status;
+}
+
+static Status write_trace(Dynapipe* dp, int32_t step) {
+    Arena arena = {0};
+    CollectiveBytes* all = ARENA_NEW(&arena, CollectiveBytes, dp->transport.num_ranks);
+    unsigned char* packed = NULL;
+    size_t num_bytes = 0;
+    Status status = all != NULL ? pack_trace(&packed, &num_bytes, dp, &arena)
+                                : FAIL(STATUS_NO_MEMORY, "no memory for a trace");
+    if (status == STATUS_OK) { status = collective_gather_bytes(&dp->world, packed, num_bytes, all, &arena); }
+    if (status == STATUS_OK && dp->transport.rank == 0) { status = write_trace_file(dp, step, all, &arena); }
     arena_free(&arena);
     return status;
 }
@@ -189,19 +234,34 @@ static Status show_step(Dynapipe* dp, int32_t step) {
 
 // --- the whole run ---------------------------------------------------------------------------------------
 
+// Room for another step; false where there is none.
+static bool grow_summary(SessionSummary* summary) {
+    if (summary->num_steps < summary->max_steps) { return true; }
+    int32_t old = summary->max_steps, max_steps = old > 0 ? 2 * old : 256;
+    double* errors = realloc(summary->errors, sizeof(double) * (size_t)max_steps * SUMMARY_LISTS);
+    if (errors == NULL) { return false; }
+    for (int32_t k = SUMMARY_LISTS - 1; k > 0; k--) {
+        memmove(errors + k * max_steps, errors + k * old, sizeof(double) * (size_t)old);
+    }
+    summary->errors = errors;
+    summary->max_steps = max_steps;
+    return true;
+}
+
 static void add_to_summary(Dynapipe* dp) {
     SessionSummary* summary = &dp->summary;
-    if (dp->steps_reported++ < SUMMARY_SKIP_STEPS) { return; }
-    if (summary->num_steps == summary->max_steps) {
-        int32_t max_steps = summary->max_steps > 0 ? 2 * summary->max_steps : 256;
-        double* errors = realloc(summary->errors, sizeof(double) * (size_t)max_steps);
-        if (errors == NULL) { return; }
-        summary->errors = errors;
-        summary->max_steps = max_steps;
+    if (dp->steps_reported++ < SUMMARY_SKIP_STEPS || !grow_summary(summary)) { return; }
+    SessionErrors errors = session_step_errors(dp);
+    const int64_t parts_ns[SUMMARY_LISTS] = {[SUMMARY_OFF] = errors.measured_ns - errors.predicted_ns,
+                                             [SUMMARY_JOBS] = errors.jobs_ns,
+                                             [SUMMARY_TRANSFERS] = errors.transfers_ns,
+                                             [SUMMARY_WAITING] = errors.waiting_ns};
+    for (int32_t k = 0; k < SUMMARY_LISTS; k++) {
+        summary->errors[k * summary->max_steps + summary->num_steps] =
+            session_errors_part(&errors, parts_ns[k]);
     }
-    double measured_ns = session_stat_max(dp, STAT_STEP_NS);
-    summary->errors[summary->num_steps++] = fabs((double)dp->now->plan.makespan_ns / measured_ns - 1);
-    summary->ns += measured_ns;
+    summary->num_steps++;
+    summary->ns += session_stat_max(dp, STAT_STEP_NS);
     summary->supervised += (double)dp->last.supervised_tokens;
     summary->total += (double)dp->last.total_tokens;
     summary->computed += (double)dp->last.computed_tokens;
@@ -216,16 +276,27 @@ static int compare_doubles(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-// Why a prediction may be far off.
-static const char* prediction_excuse(const Dynapipe* dp) {
-    bool shares =
-        (int64_t)local_ranks_count(dp->transport.num_ranks) * dp->num_threads > sysconf(_SC_NPROCESSORS_ONLN);
-    return shares ? ", the ranks share cores" : "";
+static double median_percent(double* values, int32_t count) {
+    qsort(values, (size_t)count, sizeof(double), compare_doubles);
+    return 50 * (values[(count - 1) / 2] + values[count / 2]);
+}
+
+// Percent of what was predicted: medians of the parts, of the whole, and of the whole without sign, which
+// comes last since it drops the signs.
+static void print_errors(const SessionSummary* run) {
+    double median[SUMMARY_LISTS], *off = run->errors + SUMMARY_OFF * run->max_steps;
+    for (int32_t k = 0; k < SUMMARY_LISTS; k++) {
+        median[k] = median_percent(run->errors + k * run->max_steps, run->num_steps);
+    }
+    for (int32_t i = 0; i < run->num_steps; i++) { off[i] = fabs(off[i]); }
+    printf("against the prediction (medians): steps %+.1f%% (without sign %.1f%%): jobs %+.1f%%, transfers "
+           "%+.1f%%, waiting %+.1f%%",
+           median[SUMMARY_OFF], median_percent(off, run->num_steps), median[SUMMARY_JOBS],
+           median[SUMMARY_TRANSFERS], median[SUMMARY_WAITING]);
 }
 
 static void print_summary(const Dynapipe* dp) {
     const SessionSummary* run = &dp->summary;
-    qsort(run->errors, (size_t)run->num_steps, sizeof(double), compare_doubles);
     printf(
         "steps %d to %d: %.4g ms each | %.0f tok/s, %.0f supervised | pad %.1f%% | idle %.1f%% | waited for "
         "plans %.1f%% of the time\n",
@@ -233,10 +304,9 @@ static void print_summary(const Dynapipe* dp) {
         run->total * 1e9 / run->ns, run->supervised * 1e9 / run->ns,
         padding_percent(run->total, run->computed), 100 * run->idle / run->num_steps,
         100 * run->plan_wait_ns / run->ns);
-    printf(
-        "predicted step time off by %.1f%% (median)%s | the largest rank: %.0f MiB planned, %.0f MiB used\n",
-        100 * run->errors[run->num_steps / 2], prediction_excuse(dp), run->peak_bytes / 1048576,
-        run->rss_bytes / 1048576);
+    print_errors(run);
+    printf("\nthe largest rank: %.0f MiB planned, %.0f MiB used\n", run->peak_bytes / 1048576,
+           run->rss_bytes / 1048576);
 }
 
 void session_report_close(Dynapipe* dp) {

@@ -79,6 +79,7 @@ Status session_stages_choose(Dynapipe* dp) {
         dp->request.effort = plan_effort(&dp->request, planning_ns);
     }
     if (dp->transport.rank == 0) {
+        session_account_warn(dp);
         print_choice(dp, &choice, num_batches, (double)(clock_now_ns() - begin_ns) / 1e9);
     }
     return STATUS_OK;

@@ -138,68 +138,141 @@ static void write_rows(TraceWriter* w, int32_t P, int32_t num_ranks) {
             write_name(w, "thread_name", process, 2 * r + 1, name);
         }
     }
+    write_name(w, "thread_name", PROCESS_MEASURED, 2 * num_ranks, "steps");
 }
 
-static void write_event(TraceWriter* w, int process, int32_t rank, int64_t step, const TraceEvent* e) {
+static void begin_file(TraceWriter* w, const TraceStep* step) {
+    fprintf(w->file,
+            "\"otherData\":{\"format\":\"" TRACE_FORMAT "\",\"stages\":%d,\"replicas\":%d,\"clocks\":[",
+            step->plan->P, step->plan->R);
+    for (int32_t r = 0; r < step->num_ranks; r++) {
+        TraceClock one = step->clocks != NULL ? step->clocks[r] : (TraceClock){0};
+        fprintf(w->file, "%s{\"rank\":%d,\"offset_ns\":%lld,\"error_ns\":%lld}", r > 0 ? "," : "", r,
+                (long long)one.offset_ns, (long long)one.error_ns);
+    }
+    fprintf(w->file, "]},\n\"traceEvents\":[");
+    write_rows(w, step->plan->P, step->num_ranks);
+}
+
+// A span in a row, up to its args.
+static void write_span(TraceWriter* w, int process, int row, int64_t begin_ns, int64_t end_ns) {
     begin_event(w);
-    fprintf(w->file, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"name\":\"%s", process,
-            (int)(2 * rank + is_transfer(e->kind)), trace_kind_text(e->kind));
+    fprintf(w->file, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,", process, row,
+            (double)begin_ns / 1e3, (double)(end_ns - begin_ns) / 1e3);
+}
+
+static const char* category_of(int32_t kind) {
+    return is_job(kind)                                        ? "job"
+           : is_transfer(kind)                                 ? "transfer"
+           : kind == INSTR_WAIT_ACT || kind == INSTR_WAIT_GRAD ? "wait"
+                                                               : "other";
+}
+
+// planned_ns -1: nothing was planned for it, or it is the plan's own.
+static void write_event(TraceWriter* w, int process, int32_t rank, int64_t step, const TraceEvent* e,
+                        int64_t planned_ns) {
+    write_span(w, process, 2 * rank + is_transfer(e->kind), e->begin_ns, e->end_ns);
+    fprintf(w->file, "\"name\":\"%s", trace_kind_text(e->kind));
     if (e->mb >= 0) { fprintf(w->file, " mb %d", (int)e->mb); }
-    fprintf(w->file, "\",\"cat\":\"%s\",\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"step\":%lld",
-            is_job(e->kind)        ? "job"
-            : is_transfer(e->kind) ? "transfer"
-                                   : "other",
-            (double)e->begin_ns / 1e3, (double)(e->end_ns - e->begin_ns) / 1e3, (long long)step);
+    fprintf(w->file, "\",\"cat\":\"%s\",\"args\":{\"step\":%lld,\"rank\":%d,\"kind\":\"%s\"",
+            category_of(e->kind), (long long)step, (int)rank, trace_kind_text(e->kind));
+    if (e->mb >= 0) { fprintf(w->file, ",\"mb\":%d", (int)e->mb); }
     if (e->peer >= 0) { fprintf(w->file, ",\"peer\":%d", (int)e->peer); }
-    if (e->wait_ns > 0) { fprintf(w->file, ",\"waited_us\":%.3f", (double)e->wait_ns / 1e3); }
+    if (process == PROCESS_MEASURED) {
+        fprintf(w->file, ",\"begin_ns\":%lld,\"end_ns\":%lld,\"wait_ns\":%lld", (long long)e->begin_ns,
+                (long long)e->end_ns, (long long)e->wait_ns);
+    }
+    if (planned_ns >= 0) { fprintf(w->file, ",\"planned_ns\":%lld", (long long)planned_ns); }
+    if (planned_ns >= 0 && is_job(e->kind)) {
+        fprintf(w->file, ",\"off_ns\":%lld", (long long)(e->end_ns - e->begin_ns - planned_ns));
+    }
     fprintf(w->file, "}}");
 }
 
 Status trace_writer_open(TraceWriter* writer, const char* path) {
     *writer = (TraceWriter){.file = fopen(path, "w"), .path = path};
     if (writer->file == NULL) { return FAIL(STATUS_IO, "%s: cannot be written: %s", path, strerror(errno)); }
-    fprintf(writer->file, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
+    fprintf(writer->file, "{\"displayTimeUnit\":\"ms\",\n");
     return STATUS_OK;
 }
 
-static bool is_shown(int32_t kind) {  // the waits of a plan show as gaps
-    return kind != INSTR_WAIT_ACT && kind != INSTR_WAIT_GRAD;
+// What the plan has for an event of a rank, which began as its `nth`: events stand about where their
+// instructions do. -1: nothing.
+static int64_t planned_for(const PlanRank* list, const TraceEvent* e, int32_t nth) {
+    for (int32_t k = 0; k < list->num_instrs && e->kind < INSTR_COUNT; k++) {
+        const PlanInstr* instr = &list->instrs[(nth + k) % list->num_instrs];
+        if (instr->kind == e->kind && instr->mb == e->mb) { return instr->end_ns - instr->begin_ns; }
+    }
+    return -1;
 }
 
-Status trace_writer_add_step(TraceWriter* w, int64_t step, const Plan* plan, const TraceRank* ranks,
-                             int32_t num_ranks) {
-    if (num_ranks != plan->P * plan->R) {
-        return FAIL(STATUS_OUT_OF_RANGE, "trace: %d records for %d ranks", (int)num_ranks,
-                    (int)(plan->P * plan->R));
-    }
-    int64_t begin_ns = first_begin_ns(ranks, num_ranks);
-    if (w->num_steps++ == 0) {
-        w->origin_ns = begin_ns;
-        write_rows(w, plan->P, num_ranks);
-    }
-    int64_t step_ns = begin_ns - w->origin_ns;
-    for (int32_t r = 0; r < num_ranks; r++) {
-        for (int32_t i = 0; i < plan->ranks[r].num_instrs; i++) {
-            const PlanInstr* instr = &plan->ranks[r].instrs[i];
+static void write_predicted(TraceWriter* w, const TraceStep* step, int64_t step_ns) {
+    for (int32_t r = 0; r < step->num_ranks; r++) {
+        for (int32_t i = 0; i < step->plan->ranks[r].num_instrs; i++) {
+            const PlanInstr* instr = &step->plan->ranks[r].instrs[i];
             TraceEvent e = {
                 instr->kind, instr->mb, instr->peer, step_ns + instr->begin_ns, step_ns + instr->end_ns, 0};
-            if (is_shown(e.kind)) { write_event(w, PROCESS_PREDICTED, r, step, &e); }
+            if (instr->kind == INSTR_WAIT_ACT || instr->kind == INSTR_WAIT_GRAD) { continue; }
+            write_event(w, PROCESS_PREDICTED, r, step->step, &e, -1);
         }
     }
-    for (int32_t k = 0; k < num_ranks; k++) {
-        for (int32_t i = 0; i < ranks[k].num_events; i++) {
-            TraceEvent e = ranks[k].events[i];
+}
+
+static void write_measured(TraceWriter* w, const TraceStep* step) {
+    for (int32_t k = 0; k < step->num_ranks; k++) {
+        const TraceRank* rank = &step->ranks[k];
+        for (int32_t i = 0; i < rank->num_events; i++) {
+            TraceEvent e = rank->events[i];
             e.begin_ns -= w->origin_ns;
             e.end_ns -= w->origin_ns;
-            if (is_shown(e.kind)) { write_event(w, PROCESS_MEASURED, ranks[k].rank, step, &e); }
+            bool is_planned = is_job(e.kind) || is_transfer(e.kind);
+            write_event(w, PROCESS_MEASURED, rank->rank, step->step, &e,
+                        is_planned ? planned_for(&step->plan->ranks[rank->rank], &e, i) : -1);
         }
     }
+}
+
+static void write_step(TraceWriter* w, const TraceStep* step, int64_t begin_ns) {
+    int64_t end_ns = begin_ns;
+    for (int32_t k = 0; k < step->num_ranks; k++) {
+        if (step->ranks[k].end_ns > end_ns) { end_ns = step->ranks[k].end_ns; }
+    }
+    write_span(w, PROCESS_MEASURED, 2 * step->num_ranks, begin_ns - w->origin_ns, end_ns - w->origin_ns);
+    fprintf(w->file,
+            "\"name\":\"step %lld\",\"cat\":\"step\",\"args\":{\"step\":%lld,\"plan_hash\":\"%016llx\","
+            "\"policy\":\"%s\",\"schedule\":\"%s\"",
+            (long long)step->step, (long long)step->step, (unsigned long long)step->plan_hash,
+            step->plan->policy, step->plan->schedule);
+    const SessionErrors* errors = step->errors;
+    if (errors != NULL) {
+        fprintf(w->file,
+                ",\"predicted_ns\":%lld,\"measured_ns\":%lld,\"jobs_off_ns\":%lld,\"transfers_off_ns\":%lld,"
+                "\"waiting_off_ns\":%lld",
+                (long long)errors->predicted_ns, (long long)errors->measured_ns, (long long)errors->jobs_ns,
+                (long long)errors->transfers_ns, (long long)errors->waiting_ns);
+    }
+    fprintf(w->file, "}}");
+}
+
+Status trace_writer_add_step(TraceWriter* w, const TraceStep* step) {
+    if (step->num_ranks != step->plan->P * step->plan->R) {
+        return FAIL(STATUS_OUT_OF_RANGE, "trace: %d records for %d ranks", (int)step->num_ranks,
+                    (int)(step->plan->P * step->plan->R));
+    }
+    int64_t begin_ns = first_begin_ns(step->ranks, step->num_ranks);
+    if (w->num_steps++ == 0) {
+        w->origin_ns = begin_ns;
+        begin_file(w, step);
+    }
+    write_step(w, step, begin_ns);
+    write_predicted(w, step, begin_ns - w->origin_ns);
+    write_measured(w, step);
     return STATUS_OK;
 }
 
 Status trace_writer_close(TraceWriter* writer) {
     if (writer->file == NULL) { return STATUS_OK; }
-    fprintf(writer->file, "\n]}\n");
+    fprintf(writer->file, writer->num_steps > 0 ? "\n]}\n" : "\"traceEvents\":[]}\n");
     bool failed = ferror(writer->file) != 0;
     failed |= fclose(writer->file) != 0;
     writer->file = NULL;

@@ -3,12 +3,16 @@ trace.h -- what every rank did and when; predicted and measured timelines in one
 
     TraceWriter writer;
     TRY(trace_writer_open(&writer, "trace.json"));
-    TRY(trace_writer_add_step(&writer, step, plan, ranks, num_ranks));   // any number of steps
+    TRY(trace_writer_add_step(&writer, &step));   // any number of steps
     TRY(trace_writer_close(&writer));
 
 The file is Chrome's "Trace Event Format" (object form, complete events "X", times in microseconds): process
 1 "predicted" and process 2 "measured", in each one row of jobs and one row of transfers per rank, events
-named like plan lines ("fwd mb 3"). Open it in ui.perfetto.dev or chrome://tracing.
+named like plan lines ("fwd mb 3"), and a row of steps. Open it in ui.perfetto.dev or chrome://tracing.
+"args" of a measured event say all that is known of it, in ns (begin_ns, end_ns, wait_ns), with what was
+planned for it (planned_ns) and how much longer a job took (off_ns); those of a step its error and what of
+that is jobs, transfers, waiting (session_errors.h). "otherData" has stages, replicas and every rank's clock:
+its offset, which is taken off, and by how much that may be wrong. tool/trace_file.h reads the file back.
 */
 #pragma once
 
@@ -17,6 +21,7 @@ named like plan lines ("fwd mb 3"). Open it in ui.perfetto.dev or chrome://traci
 #include "../base/arena.h"
 #include "../base/status.h"
 #include "../plan/plan.h"
+#include "session_errors.h"
 
 // What a rank does besides its instructions.
 typedef enum {
@@ -58,6 +63,23 @@ double trace_idle_measured(double* out, const TraceRank* ranks, int32_t num_rank
 // The same for the plan's own prediction, over [0, makespan_ns); out[P * R].
 double trace_idle_predicted(double* out, const Plan* plan);
 
+// Of a rank to rank 0's, and by how much that may be off.
+typedef struct {
+    int64_t offset_ns, error_ns;
+} TraceClock;
+
+typedef struct {
+    int64_t step;
+    const Plan* plan;
+    uint64_t plan_hash;
+    const SessionErrors* errors;  // NULL: not known
+    const TraceClock* clocks;     // [num_ranks]; NULL: one clock
+    const TraceRank* ranks;       // in any order, their times by rank 0's clock
+    int32_t num_ranks;
+} TraceStep;
+
+#define TRACE_FORMAT "dynapipe-trace 1"
+
 typedef struct {
     FILE* file;
     const char* path;   // borrowed
@@ -67,7 +89,6 @@ typedef struct {
 } TraceWriter;
 
 Status trace_writer_open(TraceWriter* writer, const char* path);
-// The predicted timeline of a step begins where its measured one begins. ranks[] may be in any order.
-Status trace_writer_add_step(TraceWriter* writer, int64_t step, const Plan* plan, const TraceRank* ranks,
-                             int32_t num_ranks);
+// The predicted timeline of a step begins where its measured one begins.
+Status trace_writer_add_step(TraceWriter* writer, const TraceStep* step);
 Status trace_writer_close(TraceWriter* writer);  // an all-zero or closed writer is fine

@@ -23,7 +23,7 @@ static void draw(const Metrics* metrics) {
     size_t num_bytes;
     FILE* out = open_memstream(&page, &num_bytes);
     REQUIRE(out != NULL);
-    Status status = report_html_print(out, metrics, "memory/metrics.jsonl");
+    Status status = report_html_print(out, metrics, NULL, "memory/metrics.jsonl");
     fclose(out);
     REQUIRE(status == STATUS_OK && num_bytes > 100);
     for (size_t i = 0; i < num_bytes; i++) {

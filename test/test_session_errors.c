@@ -1,0 +1,207 @@
+// test_session_errors.c -- the parts of an error add up, nothing is off where all went as planned, and what
+// is late is counted where it belongs.
+#include "../dynapipe_plugin/run/session_errors.h"
+
+#include "../dynapipe_plugin/plan/plan_words.h"
+#include "../dynapipe_plugin/plan/replay.h"
+#include "../dynapipe_plugin/plan/shared_cores.h"
+#include "random_plan.h"
+#include "test.h"
+
+static uint64_t seed;
+
+typedef struct {
+    Arena arena;
+    Plan plan;
+    SessionSpan** spans;
+    SessionSpans it;
+} Step;
+
+// Executed as planned, to the ns; receives posted when the step begins.
+static void step_init(Step* step, Rng* rng) {
+    RandomPlan about = {.P = rng_between(rng, 1, 5), .R = 1, .num_samples = rng_between(rng, 1, 30)};
+    about.num_layers = about.P + rng_between(rng, 0, 3);
+    about.max_tokens = 50;
+    about.recompute = rng_below(rng, 2);
+    *step = (Step){0};
+    random_plan(&step->plan, rng, &about, &step->arena);
+    step->spans = ARENA_NEW(&step->arena, SessionSpan*, step->plan.P);
+    for (int32_t s = 0; s < step->plan.P; s++) {
+        const PlanRank* list = &step->plan.ranks[s];
+        step->spans[s] = ARENA_NEW(&step->arena, SessionSpan, list->num_instrs);
+        for (int32_t i = 0; i < list->num_instrs; i++) {
+            const PlanInstr* instr = &list->instrs[i];
+            step->spans[s][i] = (SessionSpan){instr->begin_ns, instr->end_ns};
+            if (instr->kind == INSTR_RECV_ACT || instr->kind == INSTR_RECV_GRAD) {
+                step->spans[s][i].begin_ns = 0;
+            }
+        }
+    }
+    step->it = (SessionSpans){.plan = &step->plan, .spans = (const SessionSpan* const*)step->spans};
+}
+
+static int64_t makespan_of(Step* step) {
+    int64_t ns = 0;
+    CHECK_OK(plan_makespan(&ns, &step->plan, 0, NULL, &step->arena));
+    return ns;
+}
+
+static void as_planned_nothing_is_off(void) {
+    Rng rng = rng_seed(seed);
+    for (int32_t round = 0; round < 60; round++) {
+        Step step;
+        step_init(&step, &rng);
+        SessionErrors errors = {0};
+        CHECK_OK(session_errors_split(&errors, &step.it, &step.arena));
+        CHECK_EQ(errors.jobs_ns, 0);
+        CHECK_EQ(errors.transfers_ns, 0);
+        CHECK_EQ(makespan_of(&step) + plan_tail_ns(&step.plan), step.plan.makespan_ns);
+        arena_free(&step.arena);
+    }
+}
+
+// Every stage in turn: the last job that ends is on the critical path, so is all of a single stage.
+static void a_late_job_that_is_waited_for_counts_whole(void) {
+    Rng rng = rng_seed(seed + 1);
+    int32_t num_tried = 0;
+    for (int32_t round = 0; round < 60; round++) {
+        Step step;
+        step_init(&step, &rng);
+        int32_t last_s = 0, last_i = 0, first_i = -1;
+        for (int32_t s = 0; s < step.plan.P; s++) {
+            for (int32_t i = 0; i < step.plan.ranks[s].num_instrs; i++) {
+                const PlanInstr* instr = &step.plan.ranks[s].instrs[i];
+                if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
+                if (s == 0 && first_i < 0) { first_i = i; }
+                if (instr->end_ns > step.plan.ranks[last_s].instrs[last_i].end_ns) { last_s = s, last_i = i; }
+            }
+        }
+        const int32_t late[2][2] = {{last_s, last_i}, {0, first_i}};
+        for (int k = 0; k < 2; k++) {
+            SessionSpan* span = &step.spans[late[k][0]][late[k][1]];
+            SessionErrors errors = {0};
+            if (span->end_ns == span->begin_ns) { continue; }  // a job of no length is one that did not run
+            span->end_ns += 12345;
+            CHECK_OK(session_errors_split(&errors, &step.it, &step.arena));
+            CHECK_EQ(errors.jobs_ns, 12345);  // the first job of the first stage: everything waits for it
+            span->end_ns -= 12345;
+            num_tried++;
+        }
+        arena_free(&step.arena);
+    }
+    CHECK(num_tried > 40);
+}
+
+// Two stages, one micro-batch: F 0..100, act 100..110, F 110..200, B 200..400, grad 400..420, B 420..700.
+static PlanInstr chain_a[] = {{INSTR_FWD, 0, -1, 0, 100},
+                              {INSTR_SEND_ACT, 0, 1, 100, 110},
+                              {INSTR_RECV_GRAD, 0, 1, 400, 420},
+                              {INSTR_BWD, 0, -1, 420, 700}};
+static PlanInstr chain_b[] = {{INSTR_RECV_ACT, 0, 0, 100, 110},
+                              {INSTR_FWD, 0, -1, 110, 200},
+                              {INSTR_BWD, 0, -1, 200, 400},
+                              {INSTR_SEND_GRAD, 0, 0, 400, 420}};
+static PlanRank chain_ranks[] = {{.num_instrs = 4, .instrs = chain_a}, {.num_instrs = 4, .instrs = chain_b}};
+static PlanMicrobatch chain_mbs[1];
+
+static Plan chain_plan(void) {
+    return (Plan){.P = 2, .R = 1, .M = 1, .mbs = chain_mbs, .ranks = chain_ranks, .makespan_ns = 700};
+}
+
+static SessionErrors split_of(const Plan* plan, const SessionSpan* a, const SessionSpan* b,
+                              bool moves_alone) {
+    Arena arena = {0};
+    const SessionSpan* spans[2] = {a, b};
+    SessionSpans it = {.plan = plan, .spans = spans, .moves_alone = moves_alone};
+    SessionErrors errors = {0};
+    CHECK_OK(session_errors_split(&errors, &it, &arena));
+    arena_free(&arena);
+    return errors;
+}
+
+static void a_transfer_counts_while_both_ends_are_free(void) {
+    Plan plan = chain_plan();
+    // the activation takes 50 instead of 10, both ends stand still
+    SessionSpan a[] = {{0, 100}, {100, 150}, {110, 460}, {460, 740}};
+    SessionSpan b[] = {{0, 150}, {150, 240}, {240, 440}, {440, 460}};
+    SessionErrors errors = split_of(&plan, a, b, false);
+    CHECK_EQ(errors.jobs_ns, 0);
+    CHECK_EQ(errors.transfers_ns, 40);
+    // the sender is inside another job meanwhile: the message waited for it
+    SessionSpan busy[] = {{0, 100}, {100, 150}, {110, 460}, {105, 150}};
+    errors = split_of(&plan, busy, b, false);
+    CHECK_EQ(errors.transfers_ns, 0);
+    errors = split_of(&plan, busy, b, true);  // a transport that needs nobody: it was slow
+    CHECK_EQ(errors.transfers_ns, 40);
+    // a gradient that is there sooner than planned: 5 instead of 20
+    SessionSpan early[] = {{0, 100}, {100, 110}, {110, 405}, {405, 685}};
+    SessionSpan early_b[] = {{0, 110}, {110, 200}, {200, 400}, {400, 405}};
+    errors = split_of(&plan, early, early_b, false);
+    CHECK_EQ(errors.transfers_ns, -15);
+    CHECK_EQ(errors.jobs_ns, 0);
+}
+
+static void a_late_job_that_nobody_waits_for_counts_nothing(void) {
+    Plan plan = chain_plan();
+    SessionSpan a[] = {{0, 100}, {100, 110}, {110, 420}, {420, 700}};
+    SessionSpan b[] = {{0, 110}, {110, 230}, {230, 400}, {400, 420}};  // F 30 longer, B 30 shorter
+    SessionErrors errors = split_of(&plan, a, b, false);
+    CHECK_EQ(errors.jobs_ns, 0);
+    SessionSpan none[4] = {{0}};  // nothing was recorded: nothing is known to be off
+    errors = split_of(&plan, none, none, false);
+    CHECK_EQ(errors.jobs_ns, 0);
+    CHECK_EQ(errors.transfers_ns, 0);
+}
+
+// --- shared cores ------------------------------------------------------------------------------------------
+
+static int64_t stretched_ns(const Plan* plan, int32_t cores, int32_t threads, int32_t times, Arena* arena) {
+    int32_t host[PLAN_MAX_STAGES] = {0}, sharers = plan->P * times;
+    SharedCores shared = {1, host, &cores, &threads, &sharers, &plan->P};
+    int64_t** ns;
+    int64_t out_ns = 0, again_ns = 0;
+    CHECK_OK(shared_cores_stretch(&ns, &out_ns, plan, 0, &shared, arena));
+    CHECK_OK(plan_makespan(&again_ns, plan, 0, (const int64_t* const*)ns, arena));
+    CHECK(llabs(again_ns - out_ns) <= 2 * plan->M);
+    return out_ns;
+}
+
+static void shared_cores_lie_between_the_makespan_and_all_work(void) {
+    Rng rng = rng_seed(seed + 2);
+    for (int32_t round = 0; round < 40; round++) {
+        Step step;
+        step_init(&step, &rng);
+        int64_t work_ns = 0, planned_ns = makespan_of(&step), before_ns = INT64_MAX / 4;
+        for (int32_t s = 0; s < step.plan.P; s++) {
+            for (int32_t i = 0; i < step.plan.ranks[s].num_instrs; i++) {
+                const PlanInstr* instr = &step.plan.ranks[s].instrs[i];
+                if (plan_instr_is_job((InstrKind)instr->kind)) { work_ns += instr->end_ns - instr->begin_ns; }
+            }
+        }
+        CHECK_EQ(stretched_ns(&step.plan, step.plan.P, 1, 1, &step.arena), planned_ns);
+        CHECK_EQ(stretched_ns(&step.plan, 2 * step.plan.P, 1, 2, &step.arena), planned_ns);
+        for (int32_t cores = 1; cores <= step.plan.P; cores++) {
+            int64_t ns = stretched_ns(&step.plan, cores, 1, 1, &step.arena);
+            CHECK(ns >= planned_ns && ns >= work_ns / cores && ns <= before_ns + before_ns / 100 + 1000);
+            CHECK(llabs(stretched_ns(&step.plan, 2 * cores, 2, 1, &step.arena) - ns) <= ns / 1000 + 1000);
+            before_ns = ns;
+        }
+        arena_free(&step.arena);
+    }
+    Plan plan = chain_plan();  // never two at a time: one core is enough
+    Arena arena = {0};
+    CHECK_EQ(stretched_ns(&plan, 1, 1, 1, &arena), 700);
+    CHECK_EQ(stretched_ns(&plan, 1, 2, 1, &arena), 2 * (700 - 30) + 30);
+    CHECK_EQ(stretched_ns(&plan, 1, 1, 3, &arena), 3 * (700 - 30) + 30);
+    arena_free(&arena);
+}
+
+int main(int argc, char** argv) {
+    seed = test_seed(argc, argv);
+    RUN(as_planned_nothing_is_off);
+    RUN(a_late_job_that_is_waited_for_counts_whole);
+    RUN(a_transfer_counts_while_both_ends_are_free);
+    RUN(a_late_job_that_nobody_waits_for_counts_nothing);
+    RUN(shared_cores_lie_between_the_makespan_and_all_work);
+    return test_end();
+}

@@ -1,0 +1,278 @@
+// test_trace_graph.c -- a step that ran, replayed: the same ends, and laws of what might have been otherwise.
+#include "../tool/trace_graph.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "../tool/trace_replay.h"
+#include "random_plan.h"
+#include "test.h"
+
+static uint64_t seed;
+
+typedef struct {
+    Arena arena;
+    Plan plan;
+    TraceFile file;
+    int64_t end_ns;  // of the last job or wait
+} Step;
+
+typedef struct {
+    int32_t at;
+    int64_t clock_ns;
+} Runner;
+
+static TraceFileEvent* event_of(TraceFile* file, const Plan* plan, int32_t rank, int32_t kind, int32_t mb) {
+    for (int32_t i = 0; i < plan->ranks[rank].num_instrs; i++) {
+        const PlanInstr* instr = &plan->ranks[rank].instrs[i];
+        if (instr->kind == kind && instr->mb == mb) { return &file->ranks[rank].events[i]; }
+    }
+    return NULL;
+}
+
+// The message of a receive is there, or the send that a wait is for is through; -1: not known yet.
+static int64_t message_end_ns(Step* step, int32_t rank, int32_t kind, int32_t mb, const int64_t* took_ns) {
+    bool is_grad = kind == INSTR_BWD || kind == INSTR_WAIT_GRAD;
+    bool sends = kind == INSTR_WAIT_ACT || kind == INSTR_WAIT_GRAD;
+    int32_t towards = is_grad ? -1 : 1, from = sends ? rank : rank - towards,
+            to = sends ? rank + towards : rank;
+    TraceFileEvent* send =
+        event_of(&step->file, &step->plan, from, is_grad ? INSTR_SEND_GRAD : INSTR_SEND_ACT, mb);
+    TraceFileEvent* recv =
+        event_of(&step->file, &step->plan, to, is_grad ? INSTR_RECV_GRAD : INSTR_RECV_ACT, mb);
+    if (send->event.begin_ns < 0 || recv->event.begin_ns < 0) { return -1; }
+    int64_t posted_ns =
+        send->event.begin_ns > recv->event.begin_ns ? send->event.begin_ns : recv->event.begin_ns;
+    send->event.end_ns = recv->event.end_ns = posted_ns + took_ns[2 * mb + is_grad];
+    return send->event.end_ns;
+}
+
+// False: it waits for something that is not known yet.
+static bool run_one(Step* step, int32_t rank, Runner* runner, Rng* rng, int32_t scatter,
+                    const int64_t* took_ns) {
+    const PlanInstr* instr = &step->plan.ranks[rank].instrs[runner->at];
+    TraceFileEvent* event = &step->file.ranks[rank].events[runner->at];
+    int32_t s = rank % step->plan.P;
+    bool reads = (instr->kind == INSTR_FWD && s > 0) || (instr->kind == INSTR_BWD && s < step->plan.P - 1);
+    bool waits = instr->kind == INSTR_WAIT_ACT || instr->kind == INSTR_WAIT_GRAD;
+    int64_t ready_ns = 0, start_ns = runner->clock_ns;
+    if (reads || waits) { ready_ns = message_end_ns(step, rank, instr->kind, instr->mb, took_ns); }
+    if (ready_ns < 0) { return false; }
+    int64_t planned_ns = instr->end_ns - instr->begin_ns, ns = planned_ns * 1000;
+    if (scatter > 0) { ns += ns * rng_between(rng, -scatter, scatter) / 100; }
+    int64_t begin_ns = ready_ns > start_ns ? ready_ns : start_ns;
+    event->planned_ns = planned_ns * 1000;
+    event->event.begin_ns = waits || instr->kind > INSTR_REC ? start_ns : begin_ns;
+    event->event.wait_ns = begin_ns - start_ns;
+    if (waits) {
+        event->event.end_ns = runner->clock_ns = begin_ns;
+    } else if (instr->kind <= INSTR_REC) {
+        event->event.end_ns = runner->clock_ns = begin_ns + ns;
+    }
+    runner->clock_ns += scatter > 0 ? rng_between(rng, 0, 300) : 0;  // what the executor does in between
+    if (event->event.end_ns > step->end_ns && instr->kind <= INSTR_REC) {
+        step->end_ns = event->event.end_ns;
+    }
+    if (event->event.end_ns > step->end_ns && waits) { step->end_ns = event->event.end_ns; }
+    runner->at++;
+    return true;
+}
+
+// A random plan, times in us, run with jobs and messages that scatter by that many percent.
+static void step_init(Step* step, Rng* rng, int32_t scatter) {
+    RandomPlan about = {.P = rng_between(rng, 1, 4), .R = rng_between(rng, 1, 2), .num_samples = 20};
+    about.num_layers = about.P + 2;
+    about.max_tokens = 50;
+    about.recompute = rng_below(rng, 2);
+    *step = (Step){0};
+    random_plan(&step->plan, rng, &about, &step->arena);
+    const Plan* plan = &step->plan;
+    int32_t num_ranks = plan->P * plan->R, left = 0;
+    step->file = (TraceFile){.P = plan->P, .R = plan->R, .M = plan->M};
+    step->file.ranks = ARENA_NEW(&step->arena, TraceFileRank, num_ranks);
+    Runner* runners = ARENA_NEW(&step->arena, Runner, num_ranks);
+    int64_t* took_ns = ARENA_NEW(&step->arena, int64_t, 2 * plan->M + 1);
+    for (int32_t i = 0; i < 2 * plan->M; i++) { took_ns[i] = rng_between(rng, 0, 20) * 1000; }
+    for (int32_t r = 0; r < num_ranks; r++) {
+        int32_t n = plan->ranks[r].num_instrs;
+        step->file.ranks[r] = (TraceFileRank){n, ARENA_NEW(&step->arena, TraceFileEvent, n)};
+        for (int32_t i = 0; i < n; i++) {
+            const PlanInstr* instr = &plan->ranks[r].instrs[i];
+            step->file.ranks[r].events[i].event =
+                (TraceEvent){.kind = instr->kind, .mb = instr->mb, .peer = instr->peer, .begin_ns = -1};
+        }
+        left += n;
+    }
+    while (left > 0) {
+        int32_t before = left;
+        for (int32_t r = 0; r < num_ranks; r++) {
+            while (runners[r].at < plan->ranks[r].num_instrs &&
+                   run_one(step, r, &runners[r], rng, scatter, took_ns)) {
+                left--;
+            }
+        }
+        CHECK(left < before);
+        if (left == before) { return; }
+    }
+}
+
+static void a_step_replayed_ends_when_it_did(void) {
+    Rng rng = rng_seed(seed);
+    for (int32_t round = 0; round < 60; round++) {
+        Step step;
+        TraceGraph graph;
+        TracePath path;
+        step_init(&step, &rng, round % 3 == 0 ? 0 : 40);
+        CHECK_OK(trace_graph_make(&graph, &step.file, &step.arena));
+        CHECK_EQ(graph.nodes[graph.last].end_ns, graph.measured_ns);
+        CHECK(graph.measured_ns >= step.end_ns);
+        CHECK_OK(trace_graph_path(&path, &graph, &step.arena));
+        int64_t sum_ns = path.wire_ns + path.late_ns + path.between_ns + path.reduce_ns, ranks_ns = 0;
+        for (int32_t k = 0; k <= INSTR_REC; k++) { sum_ns += path.jobs_ns[k]; }
+        for (int32_t r = 0; r < graph.num_ranks; r++) { ranks_ns += path.rank_jobs_ns[r]; }
+        CHECK_EQ(sum_ns, path.makespan_ns);
+        CHECK_EQ(path.makespan_ns, graph.measured_ns);
+        CHECK_EQ(ranks_ns, sum_ns - path.wire_ns - path.late_ns - path.between_ns - path.reduce_ns);
+        arena_free(&step.arena);
+    }
+}
+
+static int64_t changed_ns(Step* step, const TraceGraph* graph, TraceWhatIf change) {
+    TraceGraph changed;
+    CHECK_OK(trace_graph_change(&changed, graph, &change, &step->arena));
+    return changed.nodes[changed.last].end_ns;
+}
+
+static void changes_keep_their_laws(void) {
+    Rng rng = rng_seed(seed + 1);
+    for (int32_t round = 0; round < 60; round++) {
+        Step step;
+        TraceGraph graph;
+        bool exact = round % 3 == 0;
+        step_init(&step, &rng, exact ? 0 : 40);
+        CHECK_OK(trace_graph_make(&graph, &step.file, &step.arena));
+        int64_t ns = graph.nodes[graph.last].end_ns, before_ns = ns;
+        CHECK_EQ(changed_ns(&step, &graph, (TraceWhatIf){0}), ns);
+        CHECK_EQ(changed_ns(&step, &graph, (TraceWhatIf){.link = 1}), ns);
+        CHECK(changed_ns(&step, &graph, (TraceWhatIf){.no_late = true}) <= ns);
+        for (int32_t times = 1; times <= 4; times++) {
+            int64_t faster_ns = changed_ns(&step, &graph, (TraceWhatIf){.link = times});
+            CHECK(faster_ns <= before_ns);
+            before_ns = faster_ns;
+        }
+        for (int32_t r = 0; r < graph.num_ranks; r++) {
+            int64_t faster_ns = changed_ns(&step, &graph, (TraceWhatIf){.rank = r, .rank_speed = 1.5});
+            CHECK(faster_ns <= ns && faster_ns >= ns / 2);
+            CHECK(changed_ns(&step, &graph, (TraceWhatIf){.rank = r, .rank_speed = 0.5}) >= ns);
+        }
+        if (exact) {  // every job took what was planned
+            CHECK_EQ(changed_ns(&step, &graph, (TraceWhatIf){.as_planned = true}), ns);
+            CHECK_EQ(changed_ns(&step, &graph, (TraceWhatIf){.no_jitter = true}), ns);
+        }
+        arena_free(&step.arena);
+    }
+}
+
+static void its_own_order_is_the_same_step(void) {
+    Rng rng = rng_seed(seed + 2);
+    for (int32_t round = 0; round < 30; round++) {
+        Step step;
+        TraceGraph graph, ordered;
+        step_init(&step, &rng, 40);
+        CHECK_OK(trace_graph_make(&graph, &step.file, &step.arena));
+        CHECK_OK(trace_graph_make_ordered(&ordered, &step.file, &graph, &step.plan, &step.arena));
+        int64_t at_once_ns = changed_ns(&step, &graph, (TraceWhatIf){.no_late = true});
+        CHECK(llabs(ordered.nodes[ordered.last].end_ns - at_once_ns) <= at_once_ns / 10);
+        Plan other = step.plan;
+        other.R++;
+        CHECK_FAILS(trace_graph_make_ordered(&ordered, &step.file, &graph, &other, &step.arena),
+                    STATUS_MISMATCH, "---> a plan of the same batch");
+        arena_free(&step.arena);
+    }
+}
+
+// One message that begins to move when its sender comes out of a job: it is late, and a faster sender helps.
+static void a_late_message_waits_for_the_job(void) {
+    enum { MS = 1000000 };
+    TraceFileEvent a[] = {{{INSTR_FWD, 0, -1, 0, 10 * MS, 0}, 10 * MS},
+                          {{INSTR_SEND_ACT, 0, 1, 10 * MS, 41 * MS, 0}, MS},
+                          {{INSTR_FWD, 1, -1, 10 * MS, 40 * MS, 0}, 30 * MS}};
+    TraceFileEvent b[] = {{{INSTR_RECV_ACT, 0, 0, 0, 41 * MS, 0}, MS},
+                          {{INSTR_FWD, 0, -1, 41 * MS, 50 * MS, 41 * MS}, 9 * MS}};
+    TraceFileRank ranks[] = {{3, a}, {2, b}};
+    Step step = {.file = {.P = 2, .R = 1, .M = 2, .ranks = ranks}};
+    TraceGraph graph;
+    CHECK_OK(trace_graph_make(&graph, &step.file, &step.arena));
+    CHECK_EQ(graph.nodes[graph.last].end_ns, 50 * MS);
+    CHECK_EQ(changed_ns(&step, &graph, (TraceWhatIf){.rank = 0, .rank_speed = 2}), 30 * MS);
+    CHECK_EQ(changed_ns(&step, &graph, (TraceWhatIf){.no_late = true}), 40 * MS);  // the sender's own end
+    CHECK_EQ(changed_ns(&step, &graph, (TraceWhatIf){.link = 2}), 50 * MS - MS / 2);
+    arena_free(&step.arena);
+}
+
+// What is written is what is read, to the ns, of whatever step.
+static void a_file_reads_back(void) {
+    Rng rng = rng_seed(seed + 3);
+    Step step;
+    TraceFile back;
+    TraceWriter writer;
+    char path[] = "/tmp/test_trace_graph_XXXXXX";
+    close(mkstemp(path));
+    step_init(&step, &rng, 30);
+    int32_t num_ranks = step.plan.P * step.plan.R;
+    TraceRank* ranks = ARENA_NEW(&step.arena, TraceRank, num_ranks);
+    for (int32_t r = 0; r < num_ranks; r++) {
+        const TraceFileRank* from = &step.file.ranks[r];
+        ranks[r] = (TraceRank){.rank = r, .num_events = from->num_events};
+        ranks[r].events = ARENA_NEW(&step.arena, TraceEvent, from->num_events);
+        for (int32_t i = 0; i < from->num_events; i++) { ranks[r].events[i] = from->events[i].event; }
+    }
+    SessionErrors errors = {
+        .predicted_ns = 100, .measured_ns = 130, .jobs_ns = 25, .transfers_ns = -5, .waiting_ns = 10};
+    TraceClock clocks[8] = {{0, 0}, {-700, 30}};
+    TraceStep about = {.step = 7,
+                       .plan = &step.plan,
+                       .plan_hash = 0x123,
+                       .errors = &errors,
+                       .clocks = clocks,
+                       .ranks = ranks,
+                       .num_ranks = num_ranks};
+    CHECK_OK(trace_writer_open(&writer, path));
+    CHECK_OK(trace_writer_add_step(&writer, &about));
+    CHECK_OK(trace_writer_close(&writer));
+    CHECK_OK(trace_file_load(&back, path, &step.arena));
+    CHECK(back.P == step.plan.P && back.R == step.plan.R && back.step == 7 && back.has_errors);
+    CHECK(strcmp(back.plan_hash, "0000000000000123") == 0 && strcmp(back.policy, step.plan.policy) == 0);
+    CHECK(back.errors.waiting_ns == 10 && back.errors.transfers_ns == -5);
+    CHECK_EQ(back.worst_clock.error_ns, num_ranks > 1 ? 30 : 0);
+    for (int32_t r = 0; r < num_ranks; r++) {
+        const TraceFileRank *x = &step.file.ranks[r], *y = &back.ranks[r];
+        CHECK_EQ(x->num_events, y->num_events);
+        for (int32_t i = 0; i < x->num_events && i < y->num_events; i++) {
+            const TraceEvent *p = &x->events[i].event, *q = &y->events[i].event;
+            CHECK(p->kind == q->kind && p->mb == q->mb && p->begin_ns == q->begin_ns &&
+                  p->end_ns == q->end_ns && p->wait_ns == q->wait_ns);
+        }
+    }
+    TraceReplay* replay = calloc(1, sizeof *replay);
+    CHECK_OK(trace_replay_make(replay, path, "link=1x,late=0+jobs=planned", &step.arena));
+    CHECK(replay->num_rows == 2 && replay->rows[0].ns == replay->replayed_ns);
+    const char* const wrong[] = {"",       "link",     "link=0x", "link=2", "rank=99:2x",
+                                 "rank=0", "jitter=1", "order=",  "late=0+"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        CHECK_FAILS(trace_replay_make(replay, path, wrong[i], &step.arena), STATUS_BAD_OPTION, "--->");
+    }
+    free(replay);
+    unlink(path);
+    arena_free(&step.arena);
+}
+
+int main(int argc, char** argv) {
+    seed = test_seed(argc, argv);
+    RUN(a_step_replayed_ends_when_it_did);
+    RUN(changes_keep_their_laws);
+    RUN(its_own_order_is_the_same_step);
+    RUN(a_late_message_waits_for_the_job);
+    RUN(a_file_reads_back);
+    return test_end();
+}

@@ -1,0 +1,90 @@
+/*
+trace_graph.h -- a measured step as a graph of its jobs, waits and messages: run again, its critical path, and
+what the step would have taken if something had been otherwise. After dPRO (Hu et al., arXiv 2205.02473).
+
+    end(node) = max(end(before[0]) + gap, end(before[1]) ...) + duration
+
+Every event stands behind the one before it on its rank, `gap` later (what the executor did in between). A job
+waits for its message besides, a wait_* until its send is through. A message begins when both ends have posted
+it, and, where it was seen only right behind a job of one of them, behind that job: data that moves while the
+model computes is not held up so. It takes from there until its reader went on: of that at most what was
+planned for the transfer is its "wire" time, the rest it was "late". Where nobody waited for it, when it came
+is not known, and it takes what was planned.
+
+So with nothing changed every node ends when it was measured to end, as far as clocks of hosts agree. From the
+beginning of the step until gradients are summed; update and exchange of parameters are left out.
+*/
+#pragma once
+
+#include "trace_file.h"
+
+typedef enum {
+    NODE_BEGIN,
+    NODE_JOB,
+    NODE_POST,     // of a send or receive
+    NODE_WAIT,     // wait_act, wait_grad
+    NODE_REDUCE,   // gradients summed
+    NODE_MESSAGE,  // until its reader has it
+    NODE_RELEASE,  // until its sender's buffer is free
+    NODE_KIND_COUNT
+} TraceNodeKind;
+
+enum { TRACE_MAX_BEFORE = 4 };
+
+typedef struct {
+    uint8_t kind;        // TraceNodeKind
+    uint8_t event_kind;  // InstrKind or TraceKind
+    int32_t rank, mb;    // of a message: its receiver
+    int32_t num_before, before[TRACE_MAX_BEFORE];
+    int32_t num_posts;    // of a message: the first of these are where its ends post it, the others jobs
+    int64_t gap_ns;       // behind before[0]; of a post it may be negative: a device runs jobs meanwhile
+    int64_t ns, late_ns;  // duration; of a message without what it was late
+    int64_t planned_ns;   // -1: not known
+    int64_t end_ns;       // after trace_graph_run()
+    int32_t because;      // index into before: what it waited for
+} TraceNode;
+
+typedef struct {
+    int32_t num_ranks, num_nodes;
+    TraceNode* nodes;     // [0] is the beginning
+    int32_t* order;       // [num_nodes] everything behind what it waits for
+    int32_t last;         // the node that ends last, after a run
+    int64_t measured_ns;  // from the first beginning to the last end in the trace
+} TraceGraph;
+
+// STATUS_BAD_FORMAT: the trace holds no step that could have run. Has been run.
+Status trace_graph_make(TraceGraph* out, const TraceFile* trace, Arena* arena);
+// The same micro-batches, jobs as measured, in the order of a plan's lists; messages move at once.
+// STATUS_MISMATCH: the plan has other ranks, or jobs that the trace has not.
+Status trace_graph_make_ordered(TraceGraph* out, const TraceFile* trace, const TraceGraph* measured,
+                                const Plan* plan, Arena* arena);
+
+// Fills `order`. STATUS_DEADLOCK: nodes wait for each other in a circle.
+Status trace_graph_sort(TraceGraph* graph, Arena* arena);
+
+int64_t trace_graph_run(TraceGraph* graph);  // fills end_ns and because; the makespan
+
+// What might have been otherwise; all zero: nothing.
+typedef struct {
+    double link;        // messages move so many times as fast; 0: as they did
+    int32_t rank;       // whose jobs run
+    double rank_speed;  // so many times as fast; 0: none's
+    bool no_jitter;     // every job takes its plan's time, x the median of its rank and kind
+    bool as_planned;    // every job takes its plan's time
+    bool no_late;       // messages begin to move as soon as both ends have posted them
+} TraceWhatIf;
+
+// Another graph, run; `graph` stays.
+Status trace_graph_change(TraceGraph* out, const TraceGraph* graph, const TraceWhatIf* change, Arena* arena);
+
+// Where the time of the last run went, along the path that decided its end. All parts add up to the makespan.
+typedef struct {
+    int64_t makespan_ns;
+    int64_t jobs_ns[INSTR_REC + 1];  // by kind
+    int64_t late_jobs_ns;            // of all jobs, beyond what was planned; signed
+    int64_t wire_ns, late_ns, between_ns, reduce_ns;
+    int64_t* rank_jobs_ns;      // [num_ranks]
+    int32_t *nodes, num_nodes;  // of the path, first to last
+} TracePath;
+
+Status trace_graph_path(TracePath* out, const TraceGraph* graph, Arena* arena);

@@ -46,7 +46,7 @@ static Status agree_on_threads(Dynapipe* dp) {
     if (threads == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     dp->num_threads = local_ranks_threads(dp->options.threads, dp->transport.num_ranks);
     threads[dp->transport.rank] = dp->num_threads;
-    Status status = collective_all_reduce_sum(&dp->world, threads, num_ranks);
+    Status status = collective_share(&dp->world, threads, sizeof *threads);
     for (int32_t r = 0; r < num_ranks; r++) {
         if (threads[r] > dp->plan_threads) { dp->plan_threads = (int32_t)threads[r]; }
     }

@@ -14,11 +14,9 @@ enum { SUMMARY_SKIP_STEPS = 2 };  // the first steps grow buffers and warm cache
 
 // Everybody learns what every rank measured.
 static Status share_stats(Dynapipe* dp) {
-    int32_t num_ranks = dp->transport.num_ranks;
     const TraceRank* trace = executor_trace(dp->executor);
     PlanAheadStats planning = plan_ahead_stats(dp->ahead);
     double* mine = dp->rank_stats + (size_t)dp->transport.rank * SESSION_STATS;
-    memset(dp->rank_stats, 0, sizeof(double) * (size_t)num_ranks * SESSION_STATS);
     mine[STAT_BUSY_NS] = (double)trace->busy_ns;
     mine[STAT_PIPELINE_NS] = (double)dp->pipeline_ns;
     mine[STAT_STEP_NS] = (double)(clock_now_ns() - dp->step_begin_ns);
@@ -29,7 +27,7 @@ static Status share_stats(Dynapipe* dp) {
     mine[STAT_PLAN_WAIT_NS] = (double)planning.wait_ns;
     mine[STAT_STOP_SIGNAL] = session_stop_mine(dp);
     mine[STAT_SECONDS] = session_seconds_mine(dp);
-    TRY(collective_all_reduce_sum(&dp->world, dp->rank_stats, num_ranks * SESSION_STATS));
+    TRY(collective_share(&dp->world, dp->rank_stats, sizeof(double) * SESSION_STATS));
     session_stop_take(dp, dp->rank_stats + STAT_STOP_SIGNAL, SESSION_STATS);
     dp->seconds = dp->rank_stats[STAT_SECONDS];  // rank 0's
     return STATUS_OK;

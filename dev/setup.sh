@@ -10,6 +10,7 @@ declare -A need=(
 )
 if [ "${1:-}" = "--dev" ] || [ -n "${CI:-}" ]; then
     need+=([clang]="command -v clang" [clang-format]="command -v clang-format"
+           [iproute2]="command -v ip"  # hosts of test/test_hosts.sh
            [libclang-rt-14-dev]="find /usr/lib -name 'libclang_rt.fuzzer-x86_64.a' -print -quit | grep -q .")
 fi
 missing=()

@@ -2,6 +2,7 @@
 #include "../dynapipe_plugin/base/clock.h"
 #include "../dynapipe_plugin/base/file_io.h"
 #include "../dynapipe_plugin/plan/lower_bound.h"
+#include "../dynapipe_plugin/plan/plan_assemble.h"
 #include "random_problem.h"
 #include "test.h"
 
@@ -40,12 +41,23 @@ static void random_request(Rng* rng, int32_t round) {
     }
 }
 
+// A wrong bound ends no run: it is cut, and how much of it.
+static void a_bound_is_cut_to_the_makespan(void) {
+    Plan plan = {.makespan_ns = 1000};
+    plan_set_bound(&plan, 900);
+    CHECK_EQ(plan.bound_ns, 900);
+    CHECK_EQ(plan.bound_over_ns, 0);
+    plan_set_bound(&plan, 1017);
+    CHECK_EQ(plan.bound_ns, 1000);
+    CHECK_EQ(plan.bound_over_ns, 17);
+}
+
 // Hundreds of random problems, every batching, schedule, layout and recompute choice: plan_make has checked
 // the plan (test_plan_check shows what that means); here, that what was asked for was obeyed.
 static void check_obeys(const Plan* plan) {
     const PlanRequest* request = &problem.request;
     CHECK_OK(plan_check(plan, problem.samples, problem.num_samples));
-    CHECK(plan->makespan_ns >= plan->bound_ns && plan->bound_ns > 0);
+    CHECK(plan->makespan_ns >= plan->bound_ns && plan->bound_ns > 0 && plan->bound_over_ns == 0);
     int32_t num_wgt = 0, num_bwd = 0;
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
         for (int32_t i = 0; i < plan->ranks[r].num_instrs; i++) {
@@ -340,6 +352,7 @@ static void pictures_fit_the_plan(void) {
 int main(int argc, char** argv) {
     if (argc == 5 && strcmp(argv[3], "--times") == 0) { times = atoi(argv[4]); }
     seed = test_seed(argc < 3 ? argc : 3, argv);
+    RUN(a_bound_is_cut_to_the_makespan);
     RUN(random_problems_give_valid_plans);
     RUN(no_baseline_is_faster);
     RUN(dynamic_beats_the_baselines);

@@ -94,6 +94,8 @@ typedef struct {
     int64_t memory_limit_bytes;  // per rank
     int64_t makespan_ns;         // predicted: slowest replica, with gradient reduction
     int64_t bound_ns;            // no plan for this batch can be faster
+    int64_t bound_over_ns;  // by which the bound was made beyond the makespan, and cut to it: an error of
+                            // the planner's, but the plan is as good as it is. Not in the text
 } Plan;
 
 uint64_t plan_hash(const Plan* plan);  // of everything above; ranks compare it

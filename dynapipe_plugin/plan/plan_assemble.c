@@ -43,6 +43,11 @@ static void set_schedule_name(Plan* plan, const ReplicaPlan* replicas) {
     snprintf(plan->schedule, sizeof plan->schedule, "%s", name != NULL ? name : replicas[0].variant.name);
 }
 
+void plan_set_bound(Plan* plan, int64_t bound_ns) {
+    plan->bound_over_ns = bound_ns > plan->makespan_ns ? bound_ns - plan->makespan_ns : 0;
+    plan->bound_ns = bound_ns - plan->bound_over_ns;
+}
+
 Status plan_assemble(Plan* out, const MicrobatchProblem* problem, const MicrobatchList* list,
                      const ReplicaPlan* replicas, Arena* arena) {
     const PlanRequest* request = problem->request;

@@ -129,7 +129,7 @@ static Status finish(Plan* out, Planner* planner, Arena* arena) {
     if (planner->bound.bound_ns == 0 || planner->bound_is_joint != joint_backward) {
         lower_bound_make(&planner->bound, problem, joint_backward);
     }
-    plan.bound_ns = planner->bound.bound_ns;
+    plan_set_bound(&plan, planner->bound.bound_ns);
     TRY(plan_check(&plan, problem->samples, problem->num_samples));
     TRY(shape_rules_check_plan(&planner->request.rules, &plan));
     *out = plan;

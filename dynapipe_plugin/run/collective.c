@@ -127,9 +127,9 @@ Status collective_wait(Collective* c, CollectiveOp op, int64_t round) {
         if (backoff_gives_up(&backoff, c->timeout_ns)) {
             return FAIL(
                 STATUS_COMM,
-                "%s: rank %d waits for rank %d to %s %zu bytes, nothing moved for %.1f s ---> see what "
+                "%s: rank %d waits for rank %s to %s %zu bytes, nothing moved for %.1f s ---> see what "
                 "rank %d does, or raise --comm-timeout",
-                op_text[op], (int)c->transport->rank, (int)c->ranks[missing->idx],
+                op_text[op], (int)c->transport->rank, TRANSPORT_RANK(c->transport, c->ranks[missing->idx]),
                 missing->is_receive ? "send" : "take", missing->num_bytes, (double)c->timeout_ns / 1e9,
                 (int)c->ranks[missing->idx]);
         }

@@ -94,6 +94,7 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* co
     if (status == STATUS_OK) {
         status = collective_all_equal_u64(&dp->world, command_line, "hash of the command line");
     }
+    if (status == STATUS_OK) { status = session_hosts_gather(dp); }
     if (status == STATUS_OK) { status = session_device_find(dp); }
     if (status == STATUS_OK) { status = session_report_open(dp); }
     return status == STATUS_OK ? agree_on_threads(dp) : status;
@@ -136,6 +137,7 @@ void dynapipe_close(Dynapipe* dp) {
     tied_groups_free(&dp->tied);
     collective_free(&dp->replicas);
     collective_free(&dp->world);
+    free(dp->hosts);
     transport_close(&dp->transport);
     free(dp);
 }
@@ -148,6 +150,7 @@ void dynapipe_abort(Dynapipe* dp, const char* why) {
         return;
     }
     char message[1024];
+    Status failed = status_last();
     snprintf(message, sizeof message, "error: %s", why);  // `why` may be this thread's last message
     dp->world.timeout_ns = END_TOGETHER_NS;
     if (dp->world.num_ranks == 0 || collective_barrier(&dp->world) == STATUS_OK) {
@@ -155,6 +158,7 @@ void dynapipe_abort(Dynapipe* dp, const char* why) {
         transport_close(&dp->transport);
         return;
     }
+    if (failed == STATUS_COMM) { session_roll_call(dp); }
     if (dp->transport.api->abort != NULL) { dp->transport.api->abort(dp->transport.ctx, message); }
 }
 

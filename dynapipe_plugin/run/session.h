@@ -2,6 +2,7 @@
 session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 
     session.c          open, close, ranks, sums, errors
+    session_hosts.c    which rank is on which host, who is still there when nothing moves
     session_options.c  the option table
     session_data.c     data, what is asked of the planner
     session_verify.c   the data is the same on all ranks, and as it was written
@@ -74,11 +75,12 @@ typedef struct SessionDevice SessionDevice;
 struct Dynapipe {
     SessionOptions options;
     Transport transport;
-    Collective world, replicas;  // all ranks; my stage's replicas
-    SessionDevice* on;           // session_device_*
-    Device device;               // where the model's values live
-    void* stream;                // dynapipe_use_stream()
-    Transport* links;            // what activations and gradients travel by: `transport` or the device's
+    Collective world, replicas;           // all ranks; my stage's replicas
+    char (*hosts)[TRANSPORT_HOST_CHARS];  // [num_ranks] by rank
+    SessionDevice* on;                    // session_device_*
+    Device device;                        // where the model's values live
+    void* stream;                         // dynapipe_use_stream()
+    Transport* links;  // what activations and gradients travel by: `transport` or the device's
     Sums sums;
     int32_t stage, replica, num_stages, num_replicas;
     int32_t num_threads, plan_threads;  // of this rank; of the rank that has the most
@@ -104,6 +106,7 @@ struct Dynapipe {
     int32_t first_step, num_steps;  // steps are counted from 0 here; the first: 0, or where a run goes on
     int32_t next_step;
     SessionStep* now;  // the step last run
+    bool says_bound;   // that a bound was beyond its plan
 
     const DynapipeModel_v1* api;
     void* model;
@@ -140,6 +143,12 @@ enum {
     STAT_SECONDS,      // since the session was opened
     SESSION_STATS
 };
+
+// session_hosts.c
+Status session_hosts_gather(Dynapipe* dp);  // at open, a collective
+// Behind STATUS_COMM, on its way to the end: every rank that is still there calls, and rank 0 (without it the
+// last one) says who does not. The transport is good for nothing else afterwards.
+void session_roll_call(const Dynapipe* dp);
 
 // session_data.c
 CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t step_idx);

@@ -138,6 +138,16 @@ static Status measure_noise(Dynapipe* dp, const SessionStep* step) {
     return STATUS_OK;
 }
 
+static void say_bound(Dynapipe* dp, const Plan* plan) {
+    if (plan->bound_over_ns == 0 || dp->says_bound || dp->transport.rank != 0) { return; }
+    dp->says_bound = true;
+    fprintf(
+        stderr,
+        "warning: step %d: the planner's lower bound lies %lld ns above the step it predicts, %lld ns: the "
+        "plan is sound, the bound is not ---> please report it, with --dump-plan's file and the costs\n",
+        dp->next_step + 1, (long long)plan->bound_over_ns, (long long)plan->makespan_ns);
+}
+
 static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     SessionStep* step;
     TRY(session_need_model(dp));
@@ -151,6 +161,7 @@ static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     char what[64];
     snprintf(what, sizeof what, "hash of the plan of step %d", dp->next_step + 1);
     TRY(collective_all_equal_u64(&dp->world, step->plan_hash, what));
+    say_bound(dp, &step->plan);
     int64_t pipeline_begin_ns = clock_now_ns();
     TRY(run_pipeline(dp, step));
     dp->pipeline_ns = pipeline_end_ns(executor_trace(dp->executor)) - pipeline_begin_ns;

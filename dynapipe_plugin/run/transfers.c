@@ -129,10 +129,11 @@ static Status fail_stuck(const Transfers* t, const uint8_t* state, int32_t kind,
     }
     return FAIL(
         STATUS_COMM,
-        "rank %d: %s mb %d waits for %s mb %d with rank %d, nothing moved for %.1f s ---> see what rank "
+        "rank %d: %s mb %d waits for %s mb %d with rank %s, nothing moved for %.1f s ---> see what rank "
         "%d does, or raise --comm-timeout",
         (int)t->transport->rank, trace_kind_text(kind), (int)mb, trace_kind_text(missing.kind),
-        (int)missing.mb, (int)missing.peer, (double)t->timeout_ns / 1e9, (int)missing.peer);
+        (int)missing.mb, TRANSPORT_RANK(t->transport, missing.peer), (double)t->timeout_ns / 1e9,
+        (int)missing.peer);
 }
 
 // What is queued from here on waits for it. *joined also where it is through: then there is nothing to wait

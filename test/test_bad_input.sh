@@ -26,7 +26,8 @@ refuses "--stage-split 4,0,0" "more stages than the run has" 2 $good --stages 2 
     "$build/prepare_data" --out "$work/long" "$work/long.jsonl" >>"$work/bad.log" 2>&1
 refuses "leaves room for" "a sample of validation that no memory is left for" 2 \
     -i "$work/data/train.bin" -j "$work/long/train.bin" -e l4c32h4 -t 2048 -d 2000 -x 1 -v 1 -s 0 --stages 2 --memory-limit 4M
-refuses "hash of the command line: rank 1 has" "ranks that were started with different options" 1 $good --stages 2 : -np 1 "$trainer" $good --stages 2 -x 2
+refuses "options: -x is 2 on rank 1, 1 on rank 0" "ranks that were started with different options" 1 $good --stages 2 : -np 1 "$trainer" $good --stages 2 -x 2
+refuses "options: --stages is 1 on rank 1, 2 on rank 0" "another --stages on one" 1 $good --stages 2 : -np 1 "$trainer" $good --stages 1
 refuses "--stagse" "unknown option" 2 $good --stagse 2
 refuses "--batching" "unknown value" 1 $good --batching zigzag
 refuses "-t" "value that is no number" 1 $good -t 12x

@@ -104,6 +104,9 @@ cp "$work/rank0/out/model_00000006.bin" "$work/rank0/begin.bin" && cp "$work/ran
 apart "begin.bin: rank 1 has another file there than rank 0" "another -e" $from -e begin.bin
 rm "$work/rank1/begin.bin"
 apart "begin.bin: rank 1 cannot read it" "an -e that one rank lacks" $from -e begin.bin
+mkdir "$work/rank0/data" "$work/rank1/data" && cp "$(ls "$work"/costs/*.costs | head -1)" "$work/rank0/c.costs"
+sed -E 's/^(comm latency_ns) [0-9.e+]+/\1 77/' "$work/rank0/c.costs" >"$work/rank1/c.costs"
+apart "what it costs: comm latency_ns is 77 " "another cost file" $base --costs c.costs --stages 2 -x 1
 
 # --- a model of other tokens ----------------------------------------------------------------------------------------
 "$build/prepare_data" --tokenizer byt5 --out "$work/byt5" "$work/tasks.jsonl" >"$work/byt5.log" 2>&1

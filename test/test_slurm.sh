@@ -65,7 +65,7 @@ hosts_train() {  # words expected, what, variables..., with the hostfile on stdi
     grep -qF -- "$words" "$work/dry.log"
     ok $? "$what: $(sed "s|$work/||g" "$work/dry.log")"
 }
-hosts_train '-np 5 --host node1:4\\,node2:1 ' "hosts and slots" <<<$'# mine\nnode1 slots=4 # four cards\n\nnode2'
+hosts_train '-np 5 --host node1:4\,node2:1 ' "hosts and slots" <<<$'# mine\nnode1 slots=4 # four cards\n\nnode2'
 hosts_train '-x NCCL_SOCKET_IFNAME ' "settings go to all hosts" NCCL_SOCKET_IFNAME=eth2 <<<'node1'
 hosts_train 'btl_tcp_if_include 10.1.0.0/16 ' "interfaces" INTERFACES=10.1.0.0/16 <<<'node1'
 hosts_train "./train_gpt2 -i a\\ b" "the command as it was" <<<'node1'

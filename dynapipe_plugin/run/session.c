@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "../base/clock.h"
-#include "../base/hash.h"
 
 // How long a rank that gives up waits for the others to do the same.
 #define END_TOGETHER_NS INT64_C(2000000000)
@@ -65,17 +64,8 @@ static Status open_transport(Dynapipe* dp, int* argc, char*** argv) {
     return STATUS_OK;
 }
 
-// Ranks that disagree on the number of steps, say, would wait for each other without end. (The program's own
-// path may differ.)
-static uint64_t command_line_hash(int argc, char** argv) {
-    uint64_t hash = HASH_SEED;
-    for (int i = 1; i < argc; i++) { hash = hash_bytes(hash, argv[i], strlen(argv[i]) + 1); }
-    return hash_finish(hash);
-}
-
 static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* const* own_options) {
     TRY(open_transport(dp, argc, argv));
-    uint64_t command_line = command_line_hash(*argc, *argv);
     int32_t num_ranks = dp->transport.num_ranks;
     int32_t* ranks = malloc(sizeof(int32_t) * (size_t)num_ranks);
     if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
@@ -83,6 +73,9 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* co
     Status status = collective_init(&dp->world, &dp->transport, ranks, num_ranks, END_TOGETHER_NS);
     if (status == STATUS_OK) { status = session_options_take(&dp->options, argc, *argv, own_options); }
     if (status == STATUS_OK) { status = session_noise_parse(&dp->noise, dp->options.robust); }
+    dp->world.timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
+    if (status == STATUS_OK) { status = session_hosts_gather(dp); }
+    if (status == STATUS_OK) { status = session_same_options(dp, *argc, *argv); }
     if (status == STATUS_OK && dp->options.check) {
         Transport inner = dp->transport;
         status = transport_check_open(&dp->transport, inner);
@@ -90,11 +83,6 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* co
     if (status == STATUS_OK) { status = place_ranks(dp); }
     if (status == STATUS_OK) { status = group_replicas(dp, ranks); }
     free(ranks);
-    dp->world.timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
-    if (status == STATUS_OK) {
-        status = collective_all_equal_u64(&dp->world, command_line, "hash of the command line");
-    }
-    if (status == STATUS_OK) { status = session_hosts_gather(dp); }
     if (status == STATUS_OK) { status = session_device_find(dp); }
     if (status == STATUS_OK) { status = session_report_open(dp); }
     return status == STATUS_OK ? agree_on_threads(dp) : status;

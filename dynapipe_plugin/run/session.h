@@ -3,6 +3,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 
     session.c          open, close, ranks, sums, errors
     session_hosts.c    which rank is on which host, who is still there when nothing moves
+    session_same.c     what must be the same on all ranks is
     session_options.c  the option table
     session_data.c     data, what is asked of the planner
     session_verify.c   the data is the same on all ranks, and as it was written
@@ -149,6 +150,16 @@ Status session_hosts_gather(Dynapipe* dp);  // at open, a collective
 // Behind STATUS_COMM, on its way to the end: every rank that is still there calls, and rank 0 (without it the
 // last one) says who does not. The transport is good for nothing else afterwards.
 void session_roll_call(const Dynapipe* dp);
+
+// session_same.c
+// `lines` are "name=value" (settings.h): STATUS_MISMATCH, on all ranks alike, with the first name that
+// differs, both values and the ranks that have them; `what` begins the message. A collective.
+Status session_same(Dynapipe* dp, const char* what, const char* lines);
+// The plugin's options and what is left of the command line; dp->run; the model's shape, its costs, the
+// machine.
+Status session_same_options(Dynapipe* dp, int argc, char** argv);
+Status session_same_run(Dynapipe* dp);
+Status session_same_model(Dynapipe* dp);
 
 // session_data.c
 CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t step_idx);

@@ -99,6 +99,7 @@ static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
         options = loader_options(dp, false);
         TRY(loader_open(&dp->val, run->val_pattern, &options));
     }
+    TRY(session_same_run(dp));
     TRY(session_verify_start(dp));
     warn_of_long_samples(dp);
     int64_t steps = run->num_steps;
@@ -196,6 +197,7 @@ static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs) {
     TRY(session_device_limit(dp));
     fill_request(dp, costs);
     TRY(shape_rules_check(&dp->request));
+    TRY(session_same_model(dp));
     const char* split = dp->options.stage_split;
     if (split != NULL) {
         const bool head_has_layer = dp->request.rules.head_has_layer;

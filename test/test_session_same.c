@@ -1,0 +1,101 @@
+// test_session_same.c -- ranks that were started with other options, or have another model or run, say which
+// and how.
+#include "../dynapipe_plugin/run/session.h"
+#include "ranks.h"
+#include "test.h"
+
+enum { NUM_RANKS = 3, MAX_WORDS = 8 };
+
+// What rank 2 has, and the others.
+typedef struct {
+    const char *lines, *other_lines;
+    char *words[MAX_WORDS], *other_words[MAX_WORDS];
+    DynapipeRun_v1 run, other_run;
+    const char* expected;  // NULL: all is well
+} Case;
+
+static int count(char* const* words) {
+    int n = 0;
+    while (n < MAX_WORDS && words[n] != NULL) { n++; }
+    return n;
+}
+
+static Status compare(Dynapipe* dp, const Case* it, bool is_other) {
+    if (it->lines != NULL) { return session_same(dp, "test", is_other ? it->other_lines : it->lines); }
+    if (it->words[0] == NULL) {
+        dp->run = is_other ? it->other_run : it->run;
+        return session_same_run(dp);
+    }
+    char* words[MAX_WORDS + 1] = {NULL};
+    memcpy(words, is_other ? it->other_words : it->words, sizeof it->words);
+    int argc = count(words);
+    TRY(session_options_take(&dp->options, &argc, words, NULL));
+    return session_same_options(dp, argc, words);
+}
+
+static Status body(Transport* t, void* arg) {
+    const Case* it = arg;
+    Dynapipe* dp = calloc(1, sizeof *dp);
+    EXPECT(dp != NULL);
+    dp->transport = *t;
+    TRY(collective_init(&dp->world, &dp->transport, (int32_t[]){0, 1, 2}, NUM_RANKS, INT64_C(20000000000)));
+    Status status = compare(dp, it, t->rank == 2);
+    bool is_said = status == STATUS_OK || strstr(status_message(), it->expected) != NULL;
+    if (!is_said) { printf("rank %d: \"%s\", expected \"%s\"\n", t->rank, status_message(), it->expected); }
+    collective_free(&dp->world);
+    free(dp);
+    EXPECT(status == (it->expected == NULL ? STATUS_OK : STATUS_MISMATCH));
+    EXPECT(is_said);
+    return STATUS_OK;
+}
+
+static void run(Case it) {
+    RankResult results[NUM_RANKS];
+    CHECK_EQ(ranks_run(NUM_RANKS, RANKS_CHECKED, body, &it, results, 1), 0);
+}
+
+static void the_first_line_that_differs_is_told(void) {
+    run((Case){.lines = "a=1\nb=2\n", .other_lines = "a=1\nb=2\n"});
+    run((Case){.lines = "", .other_lines = ""});
+    run((Case){.lines = "a=1\nb=2\nc=3\n",
+               .other_lines = "a=1\nb=7\nc=4\n",
+               .expected = "test: b is 7 on rank 2, 2 on rank 0 --->"});
+    run((Case){
+        .lines = "a=1\nb=2\n", .other_lines = "a=1\n", .expected = "b is none on rank 2, 2 on rank 0"});
+    run((Case){
+        .lines = "a=1\n", .other_lines = "a=1\nb=2\n", .expected = "b is 2 on rank 2, none on rank 0"});
+    run((Case){.lines = "a=1\nb=2\n", .other_lines = "b=2\na=1\n", .expected = "test: their order is "});
+}
+
+static void options_are_told_by_their_names(void) {
+    run((Case){.words = {"p", "-x", "5", "--stages", "3"}, .other_words = {"q", "--stages=3", "-x", "5"}});
+    run((Case){.words = {"p", "--stages", "3"},
+               .other_words = {"p", "--stages", "1"},
+               .expected = "options: --stages is 1 on rank 2, 3 on rank 0"});
+    run((Case){.words = {"p", "-x", "-1", "-l", "3"},
+               .other_words = {"p", "-x", "-1", "-l", "4"},
+               .expected = "options: -l is 4 on rank 2, 3 on rank 0"});
+    run((Case){.words = {"p", "-q", "-r", "a"},
+               .other_words = {"p", "-r", "a"},
+               .expected = "options: -q is none on rank 2, given on rank 0"});
+    run((Case){.words = {"p", "train.bin"},
+               .other_words = {"p", "other.bin"},
+               .expected = "word 1 of the command is other.bin on rank 2, train.bin on rank 0"});
+}
+
+static void a_run_is_told_by_what_it_is(void) {
+    DynapipeRun_v1 usual = {.batch_tokens = 100, .max_seq_tokens = 16, .num_steps = 7};
+    DynapipeRun_v1 longer = {.batch_tokens = 100, .max_seq_tokens = 16, .num_steps = 9};
+    run((Case){.run = usual, .other_run = usual});
+    run((Case){.run = usual,
+               .other_run = longer,
+               .expected = "the run: the number of steps (-x) is 9 on rank 2, 7 on rank 0"});
+}
+
+int main(int argc, char** argv) {
+    test_seed(argc, argv);
+    RUN(the_first_line_that_differs_is_told);
+    RUN(options_are_told_by_their_names);
+    RUN(a_run_is_told_by_what_it_is);
+    return test_end();
+}

@@ -91,6 +91,29 @@ static void check_obeys(const Plan* plan) {
     }
 }
 
+// What each replica's ranks make: the same decisions, their own lists, no others.
+static void check_parts(const Plan* whole, Arena* arena) {
+    PlanRequest* request = &problem.request;
+    request->one_replica = true;
+    for (int32_t r = 0; r < whole->R; r++) {
+        Plan part;
+        request->my_replica = r;
+        CHECK_OK(make(&part, arena));
+        CHECK_OK(plan_check(&part, problem.samples, problem.num_samples));
+        CHECK(plan_hash_decisions(&part) == plan_hash_decisions(whole));
+        CHECK(plan_hash_replica(&part, r) == plan_hash_replica(whole, r));
+        for (int32_t rank = 0; rank < whole->P * whole->R; rank++) {
+            const PlanRank* list = &part.ranks[rank];
+            bool is_empty = list->num_instrs == 0 && list->num_buffers == 0 && list->arena_bytes == 0;
+            CHECK(is_empty || rank / whole->P == r);
+        }
+    }
+    request->my_replica = whole->R;
+    Plan none;
+    CHECK_EQ(make(&none, arena), STATUS_OUT_OF_RANGE);
+    request->one_replica = false;
+}
+
 // Hundreds of random problems, every batching, schedule, layout and recompute choice.
 static void random_problems_give_valid_plans(void) {
     Rng rng = rng_seed(seed);
@@ -127,6 +150,7 @@ static void random_problems_give_valid_plans(void) {
         if (round % 5 == 0) {
             CHECK_OK(make(&again, &arena));
             CHECK(plan_hash(&plan) == plan_hash(&again));
+            check_parts(&plan, &arena);
         }
         if (test_failures > before) {
             printf("seed %llu, round %d: batching %d schedule %d (%s) recompute %d split %d\n",

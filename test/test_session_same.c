@@ -75,6 +75,9 @@ static void options_are_told_by_their_names(void) {
     run((Case){.words = {"p", "-x", "-1", "-l", "3"},
                .other_words = {"p", "-x", "-1", "-l", "4"},
                .expected = "options: -l is 4 on rank 2, 3 on rank 0"});
+    run((Case){.words = {"p", "-x", "-1"},
+               .other_words = {"p", "-x", "-2"},
+               .expected = "options: -x is -2 on rank 2, -1 on rank 0"});
     run((Case){.words = {"p", "-q", "-r", "a"},
                .other_words = {"p", "-r", "a"},
                .expected = "options: -q is none on rank 2, given on rank 0"});

@@ -54,6 +54,8 @@ Status plan_assemble(Plan* out, const MicrobatchProblem* problem, const Microbat
     Plan plan = {.P = problem->P,
                  .R = problem->R,
                  .N = problem->num_samples,
+                 .one_replica = request->one_replica,
+                 .my_replica = request->my_replica,
                  .memory_limit_bytes =
                      request->memory_rule == MEMORY_BUFFERS ? request->memory_limit_bytes : 0};
     PIPE_NEW(plan.mbs, arena, PlanMicrobatch, list->num_mbs);

@@ -54,7 +54,7 @@ typedef struct {
     Arena arena;
     LoaderBatch batch;
     Plan plan;
-    uint64_t plan_hash;
+    uint64_t plan_hashes[2];        // plan_hash_decisions, plan_hash_replica
     const DynapipeBatch** batches;  // [plan.M]; NULL where another replica runs the micro-batch
     float** losses;                 // [plan.M] (num_rows) each; NULL like batches
     int64_t computed_tokens;
@@ -140,6 +140,7 @@ enum {
     STAT_RSS_BYTES,   // measured: the process at its largest; what the rank has taken of its GPU
     STAT_PLAN_NS,
     STAT_PLAN_WAIT_NS,
+    STAT_PLAN_IDLE,    // share of the step that the plan leaves the rank without a job
     STAT_STOP_SIGNAL,  // that this rank has seen
     STAT_SECONDS,      // since the session was opened
     SESSION_STATS
@@ -160,6 +161,8 @@ Status session_same(Dynapipe* dp, const char* what, const char* lines);
 Status session_same_options(Dynapipe* dp, int argc, char** argv);
 Status session_same_run(Dynapipe* dp);
 Status session_same_model(Dynapipe* dp);
+// Every rank has made the same decisions, and those of one replica the same lists.
+Status session_same_plan(Dynapipe* dp, const SessionStep* step);
 
 // session_data.c
 CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t step_idx);
@@ -231,6 +234,8 @@ Status session_stop_agree(Dynapipe* dp);
 Status session_report_open(Dynapipe* dp);
 // The run has the step that --trace, --dump-plan and --print-plan are to show.
 Status session_report_check(const Dynapipe* dp);
+// That step is this rank's to show, with the lists of all replicas.
+bool session_report_shows(const Dynapipe* dp, int64_t step);
 // It goes on behind dp->first_step steps: says where the step to show is one of these.
 void session_report_goes_on(const Dynapipe* dp);
 void session_report_close(Dynapipe* dp);

@@ -160,6 +160,8 @@ static void fill_request(Dynapipe* dp, const DynapipeCosts* costs) {
         costs->has_weights_job ? (SplitBackward)options->split_backward : SPLIT_BACKWARD_OFF;
     request->P = dp->num_stages;
     request->R = dp->num_replicas;
+    request->one_replica = dp->num_replicas > 1;
+    request->my_replica = dp->replica;
     request->memory_limit_bytes = options->memory_limit_bytes;
     request->max_seq_tokens = dp->run.max_seq_tokens;
     request->max_target_tokens = dp->run.max_target_tokens;

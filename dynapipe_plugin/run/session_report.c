@@ -25,6 +25,7 @@ static Status share_stats(Dynapipe* dp) {
     mine[STAT_RSS_BYTES] = (double)session_device_used_bytes(dp);
     mine[STAT_PLAN_NS] = (double)dp->now->plan_cpu_ns;
     mine[STAT_PLAN_WAIT_NS] = (double)planning.wait_ns;
+    mine[STAT_PLAN_IDLE] = trace_rank_idle_predicted(&dp->now->plan, dp->transport.rank);
     mine[STAT_STOP_SIGNAL] = session_stop_mine(dp);
     mine[STAT_SECONDS] = session_seconds_mine(dp);
     TRY(collective_share(&dp->world, dp->rank_stats, sizeof(double) * SESSION_STATS));
@@ -44,6 +45,14 @@ double session_stat_max(const Dynapipe* dp, int32_t stat) {
 double session_rank_idle(const Dynapipe* dp, int32_t rank) {
     double span_ns = session_stat_max(dp, STAT_PIPELINE_NS);
     return span_ns > 0 ? 1 - dp->rank_stats[rank * SESSION_STATS + STAT_BUSY_NS] / span_ns : 0;
+}
+
+static double planned_idle(const Dynapipe* dp) {
+    double sum = 0;
+    for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
+        sum += dp->rank_stats[r * SESSION_STATS + STAT_PLAN_IDLE];
+    }
+    return sum / dp->transport.num_ranks;
 }
 
 static double mean_idle(const Dynapipe* dp) {
@@ -76,7 +85,7 @@ static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
            report->norm, z_text(norm_z, sizeof norm_z, report->norm_z), report->lr, decimals, step_ms,
            (double)last->total_tokens * 1e9 / step_ns, (double)last->supervised_tokens * 1e9 / step_ns,
            padding_percent((double)last->total_tokens, (double)last->computed_tokens), 100 * mean_idle(dp),
-           100 * trace_idle_predicted(NULL, &dp->now->plan), session_stat_max(dp, STAT_PLAN_NS) / 1e6);
+           100 * planned_idle(dp), session_stat_max(dp, STAT_PLAN_NS) / 1e6);
     fflush(stdout);
 }
 
@@ -114,6 +123,10 @@ static const char* shows_step(const SessionOptions* options) {
            : options->dump_plan != NULL ? "--dump-plan"
            : options->print_plan        ? "--print-plan"
                                         : NULL;
+}
+
+bool session_report_shows(const Dynapipe* dp, int64_t step) {
+    return dp->transport.rank == 0 && step == dp->options.show_step && shows_step(&dp->options) != NULL;
 }
 
 void session_report_goes_on(const Dynapipe* dp) {

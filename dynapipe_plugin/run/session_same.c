@@ -201,3 +201,23 @@ Status session_same_run(Dynapipe* dp) {
 Status session_same_model(Dynapipe* dp) {
     return compare(dp, "the model and what it costs", model_lines, NULL);
 }
+
+Status session_same_plan(Dynapipe* dp, const SessionStep* step) {
+    const int32_t num_ranks = dp->transport.num_ranks, P = dp->num_stages;
+    uint64_t(*all)[2] = calloc((size_t)num_ranks, sizeof *all);
+    if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
+    memcpy(all[dp->transport.rank], step->plan_hashes, sizeof *all);
+    Status status = collective_share(&dp->world, all, sizeof *all);
+    for (int32_t r = 1; r < num_ranks && status == STATUS_OK; r++) {
+        int32_t other = all[r][0] != all[0][0] ? 0 : r / P * P;  // of the same replica
+        if (memcmp(all[r], all[other], other == 0 && r >= P ? sizeof **all : sizeof *all) == 0) { continue; }
+        status = FAIL(
+            STATUS_MISMATCH,
+            "hash of the plan of step %d: rank %s has %016llx, rank %s has %016llx ---> all ranks need "
+            "the same program, data, cost file and options",
+            dp->next_step + 1, TRANSPORT_RANK(&dp->transport, r), (unsigned long long)(all[r][0] + all[r][1]),
+            TRANSPORT_RANK(&dp->transport, other), (unsigned long long)(all[other][0] + all[other][1]));
+    }
+    free(all);
+    return status;
+}

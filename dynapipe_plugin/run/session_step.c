@@ -158,9 +158,7 @@ static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     dp->step_begin_ns = clock_now_ns();
     TRY(session_plan_get(dp, dp->next_step, &step));
     dp->now = step;
-    char what[64];
-    snprintf(what, sizeof what, "hash of the plan of step %d", dp->next_step + 1);
-    TRY(collective_all_equal_u64(&dp->world, step->plan_hash, what));
+    TRY(session_same_plan(dp, step));
     say_bound(dp, &step->plan);
     int64_t pipeline_begin_ns = clock_now_ns();
     TRY(run_pipeline(dp, step));

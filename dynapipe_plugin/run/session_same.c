@@ -125,8 +125,9 @@ static void add_run(FILE* out, const Dynapipe* dp) {
 static void add_costs(FILE* out, const char* text) {
     for (const char* line = text; *line != '\0';) {
         size_t line_chars = strcspn(line, "\n"), name_chars = strcspn(line, "0123456789\n");
-        while (name_chars > 0 && line[name_chars - 1] == ' ') { name_chars--; }
-        fprintf(out, "%.*s=%.*s\n", (int)name_chars, line, (int)(line_chars - name_chars), line + name_chars);
+        bool has_blank = name_chars > 0 && line[name_chars - 1] == ' ';
+        fprintf(out, "%.*s=%.*s\n", (int)(name_chars - has_blank), line, (int)(line_chars - name_chars),
+                line + name_chars);
         line += line_chars + (line[line_chars] == '\n');
     }
 }

@@ -114,6 +114,46 @@ static void check_parts(const Plan* whole, Arena* arena) {
     request->one_replica = false;
 }
 
+// 16 stages x 64 replicas: what a rank makes of it, and what that takes.
+static void one_of_1024_ranks_plans_its_own(void) {
+    enum { NUM = 2000 };
+    CostAnalytic about = {.num_layers = 48,
+                          .channels = 1600,
+                          .num_heads = 25,
+                          .padded_vocab = 50304,
+                          .max_tokens = 4096,
+                          .bytes_per_value = 2,
+                          .flops_per_ns = 1e5,
+                          .attention_flops_per_ns = 5e4,
+                          .bytes_per_ns = 2000,
+                          .launch_ns = 5e3,
+                          .comm_latency_ns = 10e3,
+                          .comm_bytes_per_ns = 25,
+                          .num_replicas = 64};
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    Plan plans[2];
+    double ms[2];
+    random_problem(&problem, &rng, 5);
+    cost_model_analytic_gpt(&problem.costs, &about);
+    problem.num_samples = NUM;
+    random_samples(problem.samples, NUM, &rng, 0, false);
+    problem.request = (PlanRequest){.P = 16, .R = 64, .max_seq_tokens = 1 << 20, .effort = 20};
+    equal_stages(&problem.request, about.num_layers);
+    for (int32_t i = 0; i < 2; i++) {
+        problem.request.one_replica = i == 1;
+        problem.request.my_replica = 37;
+        int64_t begin_ns = clock_cpu_ns();
+        CHECK_OK(make(&plans[i], &arena));
+        ms[i] = (double)(clock_cpu_ns() - begin_ns) / 1e6;
+    }
+    CHECK(plan_hash_decisions(&plans[0]) == plan_hash_decisions(&plans[1]));
+    CHECK(plan_hash_replica(&plans[0], 37) == plan_hash_replica(&plans[1], 37));
+    printf("16 x 64, %d samples, %d micro-batches: %.0f ms for all ranks' lists, %.0f ms for one replica's\n",
+           NUM, plans[0].M, ms[0], ms[1]);
+    arena_free(&arena);
+}
+
 // Hundreds of random problems, every batching, schedule, layout and recompute choice.
 static void random_problems_give_valid_plans(void) {
     Rng rng = rng_seed(seed);
@@ -377,6 +417,7 @@ int main(int argc, char** argv) {
     if (argc == 5 && strcmp(argv[3], "--times") == 0) { times = atoi(argv[4]); }
     seed = test_seed(argc < 3 ? argc : 3, argv);
     RUN(a_bound_is_cut_to_the_makespan);
+    RUN(one_of_1024_ranks_plans_its_own);
     RUN(random_problems_give_valid_plans);
     RUN(no_baseline_is_faster);
     RUN(dynamic_beats_the_baselines);

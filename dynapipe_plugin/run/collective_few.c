@@ -62,7 +62,7 @@ static void add_values(double* values, const double* other, int32_t num_values, 
 
 // Recursive doubling: after round d a member has the sum of the 2^(d + 1) members around it.
 static Status sum_by_doubling(Collective* c, CollectiveOp op, double* values, int32_t num_values) {
-    if (c->num_ranks == 1 || num_values == 0) { return STATUS_OK; }
+    if (c->num_ranks <= 1 || num_values == 0) { return STATUS_OK; }
     const size_t num_bytes = (size_t)num_values * sizeof *values;
     const Halving halving = halving_of(c->num_ranks);
     const int32_t place = place_of(halving, c->my_idx);
@@ -97,7 +97,7 @@ Status collective_barrier(Collective* c) {
 Status collective_share(Collective* c, void* blocks, size_t num_bytes) {
     unsigned char* all = blocks;
     const int32_t R = c->num_ranks, me = c->my_idx;
-    if (R == 1 || num_bytes == 0) { return STATUS_OK; }
+    if (R <= 1 || num_bytes == 0) { return STATUS_OK; }
     TRY(collective_need_temp(c, (size_t)R * num_bytes));
     memcpy(c->temp, all + (size_t)me * num_bytes, num_bytes);
     for (int32_t have = 1; have < R; have *= 2) {

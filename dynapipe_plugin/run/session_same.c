@@ -69,7 +69,8 @@ static Status tell_difference(Dynapipe* dp, const char* what, const char* mine, 
 }
 
 Status session_same(Dynapipe* dp, const char* what, const char* lines) {
-    const int32_t num_ranks = dp->transport.num_ranks;
+    const int32_t num_ranks = dp->world.num_ranks;
+    if (num_ranks <= 1) { return STATUS_OK; }
     uint64_t* all = calloc((size_t)num_ranks, sizeof *all);
     if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     all[dp->transport.rank] = hash_finish(hash_bytes(HASH_SEED, lines, strlen(lines)));
@@ -204,7 +205,8 @@ Status session_same_model(Dynapipe* dp) {
 }
 
 Status session_same_plan(Dynapipe* dp, const SessionStep* step) {
-    const int32_t num_ranks = dp->transport.num_ranks, P = dp->num_stages;
+    const int32_t num_ranks = dp->world.num_ranks, P = dp->num_stages;
+    if (num_ranks <= 1) { return STATUS_OK; }
     uint64_t(*all)[2] = calloc((size_t)num_ranks, sizeof *all);
     if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     memcpy(all[dp->transport.rank], step->plan_hashes, sizeof *all);

@@ -30,9 +30,10 @@ struct Loader {
     SampleSource source;
     int64_t num_samples, num_tokens, num_truncated, num_skipped;
     int64_t num_alone, alone_tokens, longest_tokens;  // samples that are a batch alone; the longest of all
-    int64_t* task_begin;                              // [num_tasks + 1] into `order`
-    uint32_t* order;                                  // [num_samples] ids by task, then in file order
-    Mixture mixture;                                  // shuffle only
+    LargestSamples largest;
+    int64_t* task_begin;  // [num_tasks + 1] into `order`
+    uint32_t* order;      // [num_samples] ids by task, then in file order
+    Mixture mixture;      // shuffle only
     uint64_t data_hash, options_hash;
     // the position
     uint64_t seed;
@@ -79,6 +80,7 @@ static Status list_samples(Loader* loader, const char* pattern) {
         PlanSample lengths = sample_source_lengths(source, &sample);
         loader->num_samples++;
         count_tokens(loader, model_tokens(&lengths));
+        TRY(largest_samples_add(&loader->largest, &lengths));
         loader->task_begin[sample.task + 1]++;
     }
     if (loader->num_samples == 0) {
@@ -175,6 +177,7 @@ void loader_close(Loader* loader) {
     if (loader == NULL) { return; }
     mixture_free(&loader->mixture);
     sample_source_close(&loader->source);
+    largest_samples_free(&loader->largest);
     free(loader->task_begin);
     free(loader->order);
     free(loader->drawn);
@@ -446,6 +449,10 @@ int64_t loader_num_skipped(const Loader* loader) {
 
 int64_t loader_num_alone(const Loader* loader) {
     return loader->num_alone;
+}
+
+const LargestSamples* loader_largest(const Loader* loader) {
+    return &loader->largest;
 }
 
 int64_t loader_longest_tokens(const Loader* loader) {

@@ -24,6 +24,7 @@ without shuffling it is always the same, whatever the seed.
 #include "../dynapipe_plugin/base/arena.h"
 #include "../dynapipe_plugin/base/status.h"
 #include "../dynapipe_plugin/plan/plan_types.h"
+#include "largest_samples.h"
 #include "sample_shards.h"
 
 typedef enum { MIXTURE_PROPORTIONAL, MIXTURE_TEMPERATURE, MIXTURE_WEIGHTS } MixtureKind;
@@ -90,7 +91,8 @@ int64_t loader_num_truncated(const Loader* loader);   // samples longer than the
 int64_t loader_num_skipped(const Loader* loader);     // those, or texts without a token
 int64_t loader_num_alone(const Loader* loader);       // samples longer than batch_tokens: each a batch alone
 int64_t loader_longest_tokens(const Loader* loader);  // run through the model, of one sample
-int64_t loader_num_batches(const Loader* loader);     // that one pass over those samples takes, at least
+const LargestSamples* loader_largest(const Loader* loader);  // every sample is covered by one of these
+int64_t loader_num_batches(const Loader* loader);  // that one pass over those samples takes, at least
 
 // Draw the next batch into the arena. Thread rule: one thread at a time. After an error: restore or close.
 Status loader_next(Loader* loader, LoaderBatch* out, Arena* arena);

@@ -11,6 +11,7 @@ declare -A need=(
 if [ "${1:-}" = "--dev" ] || [ -n "${CI:-}" ]; then
     need+=([clang]="command -v clang" [clang-format]="command -v clang-format" [ccache]="command -v ccache"
            [libclang-rt-14-dev]="find /usr/lib -name 'libclang_rt.fuzzer-x86_64.a' -print -quit | grep -q ."
+           [iproute2]="command -v ip"  # hosts of test/test_hosts.sh
            [libsimgrid-dev]="command -v smpicc")
 fi
 optional=" libsimgrid-dev "  # not in every distribution: tests that need it say so and are skipped

@@ -5,6 +5,8 @@
 #                             for SIGINT 130. A second SIGINT ends them now.
 #   mpirun is killed          its ranks on this host end too, and what Open MPI leaves behind then is removed: shared memory in
 #                             /dev/shm and the folder of the session, as long as nobody uses them
+#   a host is gone            the ranks give up (--comm-timeout), but mpirun waits for that host, for a quarter of an hour: 6 seconds
+#                             after the last rank here it is killed
 #   mpirun.sh --clean         does only that, for all runs of this user that have died
 #   this script is killed     the run goes on without it, and what Open MPI may leave stays: kill -USR1 to mpirun ends it, saved
 #
@@ -54,6 +56,11 @@ ranks() {
     grep -lsz "^DYNAPIPE_MPIRUN=$$\$" /proc/[0-9]*/environ 2>/dev/null | sed -E 's|/proc/([0-9]+)/.*|\1|' | grep -vx "$mpirun"
 }
 
+# Of these, ranks; the others reach hosts.
+has_ranks() {
+    grep -lsz "^DYNAPIPE_MPIRUN=$$\$" /proc/[0-9]*/environ 2>/dev/null | xargs -r grep -qsz '^OMPI_COMM_WORLD_RANK='
+}
+
 # SIGUSR1 is handed on from the moment that mpirun, and noted from the moment that the ranks catch it: before, it kills.
 catches_usr1() {
     local caught
@@ -92,11 +99,18 @@ mpirun=$!
 [ -z "$signal" ] || tell
 # No `wait` yet: where mpirun ends while a signal interrupts it, bash gives the status of the signal, or waits for ever.
 exec {never}<> <(:)
-looks=0
+looks=0 had_ranks='' without=0
 while kill -0 "$mpirun" 2>/dev/null; do
     read -rt 0.2 -u "$never"
+    if [ $((++looks % 10)) -ne 0 ]; then continue; fi
     # mpirun loses one now and then; ranks that have noted it do not mind another
-    if [ -n "$told" ] && [ $((++looks % 10)) -eq 0 ]; then kill -USR1 "$mpirun" 2>/dev/null; fi
+    if [ -n "$told" ]; then kill -USR1 "$mpirun" 2>/dev/null; fi
+    if has_ranks; then
+        had_ranks=1 without=0
+    elif [ -n "$had_ranks" ] && [ $((++without)) -eq 3 ]; then
+        echo "mpirun.sh: all ranks here have ended, mpirun waits for a host that does not answer: killed" >&2
+        kill -KILL "$mpirun" 2>/dev/null
+    fi
 done
 wait "$mpirun"
 status=$?

@@ -314,7 +314,8 @@ Device lazy_device(LazyDevice* lazy) {
 }
 
 Transport lazy_transport(LazyDevice* lazy) {
-    return (Transport){&transport_api, lazy, lazy->host->rank, lazy->host->num_ranks};
+    return (Transport){
+        .api = &transport_api, .ctx = lazy, .rank = lazy->host->rank, .num_ranks = lazy->host->num_ranks};
 }
 
 void lazy_device_forget_joins(LazyDevice* lazy) {

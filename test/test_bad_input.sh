@@ -24,9 +24,16 @@ refuses "--stage-split 0,4" "a first stage without layers" 2 $good --stages 2 --
 refuses "--stage-split 4,0,0" "more stages than the run has" 2 $good --stages 2 --stage-split 4,0,0
 "$build/dev/make_tasks" --out "$work/long.jsonl" --samples 60 --seed 7 --max-tokens 2000 >"$work/bad.log" 2>&1 &&
     "$build/prepare_data" --out "$work/long" "$work/long.jsonl" >>"$work/bad.log" 2>&1
+# Few long samples among many short ones: no batch at the start has one.
+awk 'length > most {most = length; line = $0} END {print line}' "$work/long.jsonl" >"$work/rare.jsonl"
+for _ in $(seq 12); do cat "$work/tasks.jsonl"; done >>"$work/rare.jsonl"
+"$build/prepare_data" --out "$work/rare" "$work/rare.jsonl" >"$work/bad.log" 2>&1
+refuses "of the data's largest samples, whenever it is drawn (a smaller -t cuts it): " "a rare sample that no memory is left for" 2 \
+    -i "$work/rare/train.bin" -e l4c32h4 -t 2048 -d 2000 -x 1 -v 0 -s 0 --stages 2 --memory-limit 3M
 refuses "leaves room for" "a sample of validation that no memory is left for" 2 \
     -i "$work/data/train.bin" -j "$work/long/train.bin" -e l4c32h4 -t 2048 -d 2000 -x 1 -v 1 -s 0 --stages 2 --memory-limit 4M
-refuses "hash of the command line: rank 1 has" "ranks that were started with different options" 1 $good --stages 2 : -np 1 "$trainer" $good --stages 2 -x 2
+refuses "options: -x is 2 on rank 1, 1 on rank 0" "ranks that were started with different options" 1 $good --stages 2 : -np 1 "$trainer" $good --stages 2 -x 2
+refuses "options: --stages is 1 on rank 1, 2 on rank 0" "another --stages on one" 1 $good --stages 2 : -np 1 "$trainer" $good --stages 1
 refuses "--stagse" "unknown option" 2 $good --stagse 2
 refuses "--batching" "unknown value" 1 $good --batching zigzag
 refuses "-t" "value that is no number" 1 $good -t 12x

@@ -4,6 +4,7 @@
 
 #include "../dynapipe_plugin/base/half.h"
 #include "../dynapipe_plugin/base/rng.h"
+#include "../dynapipe_plugin/run/backoff.h"
 #include "../dynapipe_plugin/run/collective.h"
 #include "ranks.h"
 #include "test.h"
@@ -134,16 +135,124 @@ static void slices_cover_everything_once(void) {
     }
 }
 
+// The sum by halves: of the members that are left when the first pairs have become one.
+static double sum_by_halves(const double* values, int32_t count) {
+    int32_t half = count / 2;
+    return count == 1 ? values[0] : sum_by_halves(values, half) + sum_by_halves(values + half, half);
+}
+
+static double expected_sum(const double* of_members, int32_t num_ranks) {
+    double left[RANKS_MAX];
+    int32_t num_left = 1, num_pairs;
+    while (2 * num_left <= num_ranks) { num_left *= 2; }
+    num_pairs = num_ranks - num_left;
+    for (int32_t i = 0; i < num_left; i++) {
+        bool is_pair = i < num_pairs;
+        left[i] = is_pair ? of_members[2 * i] + of_members[2 * i + 1] : of_members[i + num_pairs];
+    }
+    return sum_by_halves(left, num_left);
+}
+
+static Status share_body(Transport* t, void* arg) {
+    const Case* it = arg;
+    Collective c;
+    TRY(group_init(&c, t, it->seed));
+    size_t n = (size_t)it->num_values, all_bytes = (size_t)c.num_ranks * n;
+    unsigned char* blocks = malloc(all_bytes + 1);
+    EXPECT(blocks != NULL);
+    memset(blocks, 255, all_bytes + 1);
+    for (size_t k = 0; k < n; k++) { blocks[(size_t)c.my_idx * n + k] = (unsigned char)(c.my_idx * 16 + 3); }
+    Status status = collective_share(&c, blocks, n);
+    bool right = blocks[all_bytes] == 255;
+    for (size_t k = 0; k < all_bytes; k++) { right &= blocks[k] == (unsigned char)(k / n * 16 + 3); }
+    free(blocks);
+    collective_free(&c);
+    EXPECT(right || status != STATUS_OK);
+    return status;
+}
+
+static void shared_blocks_are_everybodys(void) {
+    int64_t lengths[] = {0, 1, 72, 5000};
+    for (int32_t R = 1; R <= 9; R++) {
+        for (size_t i = 0; i < 4; i++) {
+            Case it = {seed + i, lengths[i], DYNAPIPE_FLOAT32};
+            CHECK_EQ(ranks_run(R, RANKS_CHECKED, share_body, &it, results, 1), 0);
+        }
+    }
+}
+
+// Counts what a rank has sent and received.
+typedef struct {
+    Transport inner;
+    int64_t num_bytes, num_messages;
+} Counter;
+
+static Status count_send(void* ctx, int32_t peer, int32_t tag, const void* data, size_t n, void** request) {
+    Counter* counter = ctx;
+    counter->num_bytes += (int64_t)n;
+    counter->num_messages++;
+    return counter->inner.api->isend(counter->inner.ctx, peer, tag, data, n, request);
+}
+
+static Status count_receive(void* ctx, int32_t peer, int32_t tag, void* data, size_t n, void** request) {
+    Counter* counter = ctx;
+    counter->num_bytes += (int64_t)n;
+    counter->num_messages++;
+    return counter->inner.api->irecv(counter->inner.ctx, peer, tag, data, n, request);
+}
+
+static Status count_test(void* ctx, void* request, int* done) {
+    const Counter* counter = ctx;
+    return counter->inner.api->test(counter->inner.ctx, request, done);
+}
+
+enum { STEP_VALUES = 38, STEP_BLOCK_BYTES = 80, STEP_HASH_BYTES = 16 };
+
+// What a step tells of itself: losses of 19 tasks, 10 numbers of every rank, its hashes.
+static Status traffic_body(Transport* t, void* arg) {
+    static const DynapipeTransport_v1 api = {
+        .name = "counting", .isend = count_send, .irecv = count_receive, .test = count_test};
+    int64_t* of_ranks = arg;
+    Counter counter = {.inner = *t};
+    Transport counting = {.api = &api, .ctx = &counter, .rank = t->rank, .num_ranks = t->num_ranks};
+    Collective c;
+    double values[STEP_VALUES] = {0};
+    TRY(group_init(&c, &counting, seed));
+    unsigned char* blocks = calloc((size_t)t->num_ranks, STEP_BLOCK_BYTES);
+    EXPECT(blocks != NULL);
+    Status status = collective_all_reduce_sum(&c, values, STEP_VALUES);
+    if (status == STATUS_OK) { status = collective_share(&c, blocks, STEP_BLOCK_BYTES); }
+    if (status == STATUS_OK) { status = collective_share(&c, blocks, STEP_HASH_BYTES); }
+    of_ranks[2 * t->rank] = counter.num_bytes;
+    of_ranks[2 * t->rank + 1] = counter.num_messages;
+    free(blocks);
+    collective_free(&c);
+    return status;
+}
+
+// No rank is everybody's: what one sends and receives grows with R log R at most, in log R messages.
+static void no_rank_carries_more_than_the_others(void) {
+    int64_t of_ranks[2 * RANKS_MAX];
+    for (int32_t R = 2, rounds = 1; R <= RANKS_MAX; R *= 2, rounds++) {
+        CHECK_EQ(ranks_run(R, RANKS_PLAIN, traffic_body, of_ranks, results, 1), 0);
+        for (int32_t r = 0; r < R; r++) {
+            CHECK_EQ(of_ranks[2 * r],
+                     2 * (rounds * STEP_VALUES * 8 + (R - 1) * (STEP_BLOCK_BYTES + STEP_HASH_BYTES)));
+            CHECK_EQ(of_ranks[2 * r + 1], 2 * 3 * rounds);
+        }
+    }
+}
+
 static Status small_body(Transport* t, void* arg) {
     uint64_t run_seed = *(uint64_t*)arg;
     Collective c;
     TRY(group_init(&c, t, run_seed));
     for (int32_t n = 0; n < 6; n++) {
-        double values[6], expected[6];
+        double values[6], expected[6], of_members[RANKS_MAX];
         for (int32_t k = 0; k < n; k++) {
             values[k] = (double)rough(run_seed, c.my_idx, k) / 3;
-            expected[k] = (double)rough(run_seed, 0, k) / 3;
-            for (int32_t i = 1; i < c.num_ranks; i++) { expected[k] += (double)rough(run_seed, i, k) / 3; }
+            for (int32_t i = 0; i < c.num_ranks; i++) { of_members[i] = (double)rough(run_seed, i, k) / 3; }
+            expected[k] = expected_sum(of_members, c.num_ranks);
         }
         TRY(collective_all_reduce_sum(&c, values, n));
         EXPECT(memcmp(values, expected, (size_t)n * sizeof *values) == 0);
@@ -159,7 +268,7 @@ static Status small_body(Transport* t, void* arg) {
 }
 
 static void few_values_agree_everywhere(void) {
-    for (int32_t R = 1; R <= 6; R++) {
+    for (int32_t R = 1; R <= 9; R++) {
         CHECK_EQ(ranks_run(R, RANKS_CHECKED, small_body, &seed, results, 1), 0);
     }
 }
@@ -297,6 +406,25 @@ static void a_barrier_is_no_sum(void) {
     CHECK_EQ(results[1].status, STATUS_COMM);
 }
 
+// SIGSTOP, a paused machine: time in which nobody looked is not time that nothing came.
+static void who_was_stopped_looks_again(void) {
+    const int64_t ms = 1000000, timeout_ns = 5000 * ms;
+    Backoff wait = {0};
+    int64_t now_ns = 77 * ms;
+    CHECK(!backoff_gives_up_at(&wait, timeout_ns, now_ns));
+    for (int32_t i = 0; i < 499; i++) { CHECK(!backoff_gives_up_at(&wait, timeout_ns, now_ns += 10 * ms)); }
+    CHECK(!backoff_gives_up_at(&wait, timeout_ns, now_ns += 3600 * 1000 * ms));  // an hour
+    int32_t num_looks = 0;
+    while (!backoff_gives_up_at(&wait, timeout_ns, now_ns += 10 * ms)) { num_looks++; }
+    CHECK_EQ(num_looks, 100);
+    Backoff of_ever = {0};
+    for (int32_t i = 0; i < 1000; i++) { CHECK(!backoff_gives_up_at(&of_ever, 0, now_ns += 90 * ms)); }
+    Backoff of_busy = {0};  // a busy machine: looks 60 ms apart count
+    int32_t num_late = 0;
+    while (!backoff_gives_up_at(&of_busy, 100 * ms, now_ns += 60 * ms)) { num_late++; }
+    CHECK_EQ(num_late, 2);
+}
+
 static void groups_are_checked(void) {
     Transport end;
     Collective c;
@@ -314,6 +442,9 @@ int main(int argc, char** argv) {
     RUN(slices_cover_everything_once);
     RUN(sums_are_those_of_the_group_order);
     RUN(few_values_agree_everywhere);
+    RUN(shared_blocks_are_everybodys);
+    RUN(no_rank_carries_more_than_the_others);
+    RUN(who_was_stopped_looks_again);
     RUN(all_copies_get_the_same_sum);
     RUN(bytes_reach_everybody_and_come_back);
     RUN(a_rank_that_differs_is_named_on_every_rank);

@@ -31,6 +31,21 @@ ok $? "no rank is left behind"
 run after 4 $base -x 0 -y 1 -o "$work/killed"
 ok $? "the last checkpoint can be read: $(grep resumed "$work/after.log" | sed "s|$work/||")"
 
+# --- processes that are stopped, for longer than --comm-timeout -----------------------------------------------------
+train_pids() { ranks_of $job | while read -r pid; do case "$(cat /proc/"$pid"/comm)" in train*) echo "$pid" ;; esac; done; }
+start '^step +3/' paused 4 ${base/--stages 2/--stages 4} -x 100000 --comm-timeout 1 -o "$work/paused"
+pids=$(train_pids)
+kill -STOP $pids && sleep 2.5 && lines=$(wc -l <"$work/paused.log") && kill -CONT $pids
+for _ in $(seq 100); do [ "$(wc -l <"$work/paused.log")" -gt $((lines + 3)) ] && break; sleep 0.1; done
+kill -TERM $(echo $pids | cut -d' ' -f1)
+wait $job
+ok $? "all ranks were stopped for 2.5 s (a paused machine): the run goes on, $(grep -c '^step' "$work/paused.log") steps"
+start '^step +5/' stopped 2 $base -x 100000 --comm-timeout 2
+kill -STOP $(train_pids | tail -1)
+wait $job
+[ $? -ne 0 ] && grep -q 'no sign of life from rank 1 --->' "$work/stopped.log"
+ok $? "one rank stays stopped: $(grep -o 'no sign of life from rank .* --->' "$work/stopped.log")"
+
 # A file-size limit stands in for a full disk: the model file does not fit (MPI's own shared memory files do).
 big="-i $work/data/train.bin -e l4c384h4 -t 256 -d 2000 -v 0 -s 0 --stages 2"
 run saved 2 $big -x 1 -o "$work/full"

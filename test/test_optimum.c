@@ -263,6 +263,7 @@ static void bound_and_plan_enclose_the_optimum(void) {
             plan_make(&plan, request, &problem.costs, problem.samples, problem.num_samples, &arena);
         if (status == STATUS_INFEASIBLE) { continue; }
         CHECK_OK(status);
+        CHECK_EQ(plan.bound_over_ns, 0);
         CHECK_OK(microbatch_problem_init(&mp, request, &problem.costs, problem.samples, problem.num_samples));
         CHECK_OK(lower_bound_make(&bound, &mp, false));
         Batch batch = {.mp = &mp, .best_ns = plan.makespan_ns + 1, .arena = &arena};

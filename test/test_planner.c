@@ -2,6 +2,7 @@
 #include "../dynapipe_plugin/base/clock.h"
 #include "../dynapipe_plugin/base/file_io.h"
 #include "../dynapipe_plugin/plan/lower_bound.h"
+#include "../dynapipe_plugin/plan/plan_assemble.h"
 #include "random_problem.h"
 #include "test.h"
 
@@ -40,12 +41,23 @@ static void random_request(Rng* rng, int32_t round) {
     }
 }
 
+// A wrong bound ends no run: it is cut, and how much of it.
+static void a_bound_is_cut_to_the_makespan(void) {
+    Plan plan = {.makespan_ns = 1000};
+    plan_set_bound(&plan, 900);
+    CHECK_EQ(plan.bound_ns, 900);
+    CHECK_EQ(plan.bound_over_ns, 0);
+    plan_set_bound(&plan, 1017);
+    CHECK_EQ(plan.bound_ns, 1000);
+    CHECK_EQ(plan.bound_over_ns, 17);
+}
+
 // Hundreds of random problems, every batching, schedule, layout and recompute choice: plan_make has checked
 // the plan (test_plan_check shows what that means); here, that what was asked for was obeyed.
 static void check_obeys(const Plan* plan) {
     const PlanRequest* request = &problem.request;
     CHECK_OK(plan_check(plan, problem.samples, problem.num_samples));
-    CHECK(plan->makespan_ns >= plan->bound_ns && plan->bound_ns > 0);
+    CHECK(plan->makespan_ns >= plan->bound_ns && plan->bound_ns > 0 && plan->bound_over_ns == 0);
     int32_t num_wgt = 0, num_bwd = 0;
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
         for (int32_t i = 0; i < plan->ranks[r].num_instrs; i++) {
@@ -77,6 +89,69 @@ static void check_obeys(const Plan* plan) {
         int64_t limit_bytes = plan->memory_limit_bytes;
         CHECK(limit_bytes == 0 || rank->arena_bytes + rank->state_bytes <= limit_bytes);
     }
+}
+
+// What each replica's ranks make: the same decisions, their own lists, no others.
+static void check_parts(const Plan* whole, Arena* arena) {
+    PlanRequest* request = &problem.request;
+    request->one_replica = true;
+    for (int32_t r = 0; r < whole->R; r++) {
+        Plan part;
+        request->my_replica = r;
+        CHECK_OK(make(&part, arena));
+        CHECK_OK(plan_check(&part, problem.samples, problem.num_samples));
+        CHECK(plan_hash_decisions(&part) == plan_hash_decisions(whole));
+        CHECK(plan_hash_replica(&part, r) == plan_hash_replica(whole, r));
+        for (int32_t rank = 0; rank < whole->P * whole->R; rank++) {
+            const PlanRank* list = &part.ranks[rank];
+            bool is_empty = list->num_instrs == 0 && list->num_buffers == 0 && list->arena_bytes == 0;
+            CHECK(is_empty || rank / whole->P == r);
+        }
+    }
+    request->my_replica = whole->R;
+    Plan none;
+    CHECK_EQ(make(&none, arena), STATUS_OUT_OF_RANGE);
+    request->one_replica = false;
+}
+
+// 16 stages x 64 replicas: what a rank makes of it, and what that takes.
+static void one_of_1024_ranks_plans_its_own(void) {
+    enum { NUM = 2000 };
+    CostAnalytic about = {.num_layers = 48,
+                          .channels = 1600,
+                          .num_heads = 25,
+                          .padded_vocab = 50304,
+                          .max_tokens = 4096,
+                          .bytes_per_value = 2,
+                          .flops_per_ns = 1e5,
+                          .attention_flops_per_ns = 5e4,
+                          .bytes_per_ns = 2000,
+                          .launch_ns = 5e3,
+                          .comm_latency_ns = 10e3,
+                          .comm_bytes_per_ns = 25,
+                          .num_replicas = 64};
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    Plan plans[2];
+    double ms[2];
+    random_problem(&problem, &rng, 5);
+    cost_model_analytic_gpt(&problem.costs, &about);
+    problem.num_samples = NUM;
+    random_samples(problem.samples, NUM, &rng, 0, false);
+    problem.request = (PlanRequest){.P = 16, .R = 64, .max_seq_tokens = 1 << 20, .effort = 20};
+    equal_stages(&problem.request, about.num_layers);
+    for (int32_t i = 0; i < 2; i++) {
+        problem.request.one_replica = i == 1;
+        problem.request.my_replica = 37;
+        int64_t begin_ns = clock_cpu_ns();
+        CHECK_OK(make(&plans[i], &arena));
+        ms[i] = (double)(clock_cpu_ns() - begin_ns) / 1e6;
+    }
+    CHECK(plan_hash_decisions(&plans[0]) == plan_hash_decisions(&plans[1]));
+    CHECK(plan_hash_replica(&plans[0], 37) == plan_hash_replica(&plans[1], 37));
+    printf("16 x 64, %d samples, %d micro-batches: %.0f ms for all ranks' lists, %.0f ms for one replica's\n",
+           NUM, plans[0].M, ms[0], ms[1]);
+    arena_free(&arena);
 }
 
 // Hundreds of random problems, every batching, schedule, layout and recompute choice.
@@ -115,6 +190,7 @@ static void random_problems_give_valid_plans(void) {
         if (round % 5 == 0) {
             CHECK_OK(make(&again, &arena));
             CHECK(plan_hash(&plan) == plan_hash(&again));
+            check_parts(&plan, &arena);
         }
         if (test_failures > before) {
             printf("seed %llu, round %d: batching %d schedule %d (%s) recompute %d split %d\n",
@@ -340,6 +416,8 @@ static void pictures_fit_the_plan(void) {
 int main(int argc, char** argv) {
     if (argc == 5 && strcmp(argv[3], "--times") == 0) { times = atoi(argv[4]); }
     seed = test_seed(argc < 3 ? argc : 3, argv);
+    RUN(a_bound_is_cut_to_the_makespan);
+    RUN(one_of_1024_ranks_plans_its_own);
     RUN(random_problems_give_valid_plans);
     RUN(no_baseline_is_faster);
     RUN(dynamic_beats_the_baselines);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# dev/slurm_train.sh against stand-ins for Slurm: sbatch gives a job a number and the signal that the script asks for, srun starts the
+# Launch scripts. dev/slurm_train.sh against stand-ins for Slurm: sbatch gives a job a number and the signal that the script asks for, srun starts the
 # ranks, scontrol notes what is queued again. A run in pieces ends with the bits of a run in one.
 needs=pgrep
 . "$(dirname "$0")/train_lib.sh"
@@ -55,4 +55,23 @@ stay() {  # name, pattern, command...
     [ $? -eq 2 ] && grep -q 'a command with -o DIR is needed --->' "$work/nowhere.log"
     ok $? "no -o: $(cat "$work/nowhere.log")"
 }
+
+# dev/hosts_train.sh: what it would run, what it refuses. test_hosts.sh runs it.
+hosts_train() {  # words expected, what, variables..., with the hostfile on stdin
+    local words=$1 what=$2
+    shift 2
+    cat >"$work/hostfile"
+    env AGENT=true DRY_RUN=1 "$@" dev/hosts_train.sh "$work/hostfile" -- ./train_gpt2 -i 'a b' >"$work/dry.log" 2>&1
+    grep -qF -- "$words" "$work/dry.log"
+    ok $? "$what: $(sed "s|$work/||g" "$work/dry.log")"
+}
+hosts_train '-np 5 --host node1:4\,node2:1 ' "hosts and slots" <<<$'# mine\nnode1 slots=4 # four cards\n\nnode2'
+hosts_train '-x NCCL_SOCKET_IFNAME ' "settings go to all hosts" NCCL_SOCKET_IFNAME=eth2 <<<'node1'
+hosts_train 'btl_tcp_if_include 10.1.0.0/16 ' "interfaces" INTERFACES=10.1.0.0/16 <<<'node1'
+hosts_train "./train_gpt2 -i a\\ b" "the command as it was" <<<'node1'
+hosts_train "line 2: 'node2 cores=4 ' is no host --->" "a line that is none" <<<$'node1\nnode2 cores=4'
+hosts_train 'node1 stands above already --->' "a host twice" <<<$'node1\nnode1'
+hosts_train 'names no host --->' "an empty file" <<<'# none'
+hosts_train 'RANKS=9: ' "more ranks than slots" RANKS=9 <<<'node1 slots=8'
+hosts_train 'AGENT=no-such: not found --->' "no agent" AGENT=no-such <<<'node1'
 finish

@@ -45,7 +45,7 @@ static Status body(Transport* t, void* arg) {
     ExecutorStep step = {.plan = plan, .batches = batches};
     StepClaim claim = {.plan_hash = t->rank == t->num_ranks - 1 ? it->other_plan : 0};
     TRY(executor_claim(executor, &step, &claim));
-    it->agreed[t->rank] = step_agree(&world, &claim, 7);
+    it->agreed[t->rank] = step_agree(&world, plan->P, &claim, 7);
     snprintf(it->message[t->rank], sizeof it->message[0], "%s", status_message());
     TRY(collective_barrier(&world));  // all have heard of it, and nothing is under way
     executor_free(executor);

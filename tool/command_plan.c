@@ -165,6 +165,13 @@ static Status run(const void* taken, const char* path, Problem* problem, Arena* 
     TRY(request_make(problem, options));
     int64_t begin_ns = clock_cpu_ns();
     TRY(plan_make(&plan, &problem->request, &problem->costs, problem->samples, problem->num_samples, arena));
+    if (plan.bound_over_ns > 0) {
+        return FAIL(
+            STATUS_INVALID_PLAN,
+            "%s: the lower bound lies %lld ns above this plan's makespan, %lld ns: one of them is wrong "
+            "---> please report it, with the problem and the options",
+            path, (long long)plan.bound_over_ns, (long long)plan.makespan_ns);
+    }
     int64_t planning_cpu_ns = clock_cpu_ns() - begin_ns;
     TRY(write_files(options, path, problem, &plan, planning_cpu_ns, arena));
     if (is_stdout(options->json) || is_stdout(options->text) || is_stdout(options->svg)) { return STATUS_OK; }

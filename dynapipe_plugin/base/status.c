@@ -6,6 +6,7 @@
 #include "printable.h"
 
 static _Thread_local char last_message[1024];
+static _Thread_local Status last_status;
 
 const char* status_text(Status status) {
     static const char* const texts[] = {
@@ -14,6 +15,10 @@ const char* status_text(Status status) {
 #undef X
     };
     return status < STATUS_COUNT ? texts[status] : "unknown status";
+}
+
+Status status_last(void) {
+    return last_status;
 }
 
 const char* status_message(void) {
@@ -29,5 +34,6 @@ Status status_fail(Status status, const char* fmt, ...) {
     vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
     printable(last_message, sizeof last_message, message);
+    last_status = status;
     return status;
 }

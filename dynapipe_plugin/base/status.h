@@ -34,6 +34,8 @@ extern "C" {
 
 const char* status_text(Status status);  // the short text of the table above
 
+Status status_last(void);  // of the last FAIL() on this thread
+
 // The message of the last FAIL() on this thread, "" if none; valid until the next FAIL() here.
 const char* status_message(void);
 

@@ -159,7 +159,9 @@ Status session_device_open(Dynapipe* dp, void* stream) {
 #ifndef DYNAPIPE_NO_NCCL
     if (on->use_nccl) {
         TRY(nccl_world_open(&on->nccl, on->cuda, &dp->world, dp->num_stages, dp->num_replicas));
-        return transport_nccl_open(&on->links, on->nccl, dp->transport.rank, dp->transport.num_ranks);
+        TRY(transport_nccl_open(&on->links, on->nccl, dp->transport.rank, dp->transport.num_ranks));
+        on->links.hosts = dp->transport.hosts;
+        return STATUS_OK;
     }
 #endif
     return transport_staged_open(&on->links, on->cuda, &dp->transport, dp->stage > 0,

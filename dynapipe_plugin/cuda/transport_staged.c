@@ -303,6 +303,10 @@ Status transport_staged_open(Transport* out, CudaDevice* device, Transport* host
         (void)staged_close(staged);
         return status;
     }
-    *out = (Transport){.api = &staged_api, .ctx = staged, .rank = host->rank, .num_ranks = host->num_ranks};
+    *out = (Transport){.api = &staged_api,
+                       .ctx = staged,
+                       .rank = host->rank,
+                       .num_ranks = host->num_ranks,
+                       .hosts = host->hosts};
     return STATUS_OK;
 }

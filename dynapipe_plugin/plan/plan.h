@@ -88,15 +88,26 @@ typedef struct {
     PlanMicrobatch* mbs;  // [M], grouped by replica, in the order they enter stage 0
     PlanSequence* sequences;
     PlanSegment* segments;
-    PlanRank* ranks;             // [P * R]
+    PlanRank* ranks;   // [P * R]; one_replica: those of other replicas are empty, all zeros
+    bool one_replica;  // not in the text
+    int32_t my_replica;
     char policy[32];             // how the micro-batches were made, e.g. "dynamic"
     char schedule[32];           // e.g. "1f1b"
     int64_t memory_limit_bytes;  // per rank
     int64_t makespan_ns;         // predicted: slowest replica, with gradient reduction
     int64_t bound_ns;            // no plan for this batch can be faster
+    int64_t bound_over_ns;  // by which the bound was made beyond the makespan, and cut to it: an error of
+                            // the planner's, but the plan is as good as it is. Not in the text
 } Plan;
 
-uint64_t plan_hash(const Plan* plan);  // of everything above; ranks compare it
+uint64_t plan_hash(const Plan* plan);  // of everything above
+// Of all but `ranks`, which every rank has, whichever replica's lists it made; and of one replica's ranks.
+uint64_t plan_hash_decisions(const Plan* plan);
+uint64_t plan_hash_replica(const Plan* plan, int32_t replica);
+// Its lists are there.
+static inline bool plan_has_replica(const Plan* plan, int32_t replica) {
+    return !plan->one_replica || replica == plan->my_replica;
+}
 
 // Text. Infinite loops, wild indices and huge counts in hostile text are errors that name the line.
 void plan_print(const Plan* plan, FILE* out);

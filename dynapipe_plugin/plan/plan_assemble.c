@@ -43,12 +43,19 @@ static void set_schedule_name(Plan* plan, const ReplicaPlan* replicas) {
     snprintf(plan->schedule, sizeof plan->schedule, "%s", name != NULL ? name : replicas[0].variant.name);
 }
 
+void plan_set_bound(Plan* plan, int64_t bound_ns) {
+    plan->bound_over_ns = bound_ns > plan->makespan_ns ? bound_ns - plan->makespan_ns : 0;
+    plan->bound_ns = bound_ns - plan->bound_over_ns;
+}
+
 Status plan_assemble(Plan* out, const MicrobatchProblem* problem, const MicrobatchList* list,
                      const ReplicaPlan* replicas, Arena* arena) {
     const PlanRequest* request = problem->request;
     Plan plan = {.P = problem->P,
                  .R = problem->R,
                  .N = problem->num_samples,
+                 .one_replica = request->one_replica,
+                 .my_replica = request->my_replica,
                  .memory_limit_bytes =
                      request->memory_rule == MEMORY_BUFFERS ? request->memory_limit_bytes : 0};
     PIPE_NEW(plan.mbs, arena, PlanMicrobatch, list->num_mbs);

@@ -137,7 +137,7 @@ static Status replicas_init(PlanReplicaPlaces** out, const Plan* plan, Arena* ar
         replicas[r].mb_begin = m;
         while (m < plan->M && plan->mbs[m].replica == r) { m++; }
         replicas[r].mb_end = m;
-        int64_t num_mbs = m - replicas[r].mb_begin;
+        int64_t num_mbs = plan_has_replica(plan, r) ? m - replicas[r].mb_begin : 0;
         PIPE_NEW(replicas[r].places, arena, PlanPlaces, plan->P * num_mbs);
     }
     *out = replicas;
@@ -150,6 +150,7 @@ static Status check_all(const Plan* plan, const PlanSample* samples, int32_t num
     TRY(plan_check_batches(plan, samples, num_samples, arena));
     TRY(replicas_init(&replicas, plan, arena));
     for (int32_t rank = 0; rank < plan->P * plan->R; rank++) {
+        if (!plan_has_replica(plan, rank / plan->P)) { continue; }
         arena_reset(scratch);
         TRY(plan_check_rank(plan, rank, &replicas[rank / plan->P], scratch));
     }

@@ -110,9 +110,12 @@ Status plan_check_comm(const Plan* plan, const PlanReplicaPlaces* replicas, Aren
     for (int32_t m = 0; m < plan->M; m++) {
         for (int32_t s = 0; s < plan->P - 1; s++) {
             int32_t r = plan->mbs[m].replica;
+            if (!plan_has_replica(plan, r)) { break; }
             TRY(check_bytes(plan, &replicas[r], r * plan->P + s, m));
         }
     }
-    for (int32_t r = 0; r < plan->R; r++) { TRY(run_replica(plan, &replicas[r], states, r * plan->P)); }
+    for (int32_t r = 0; r < plan->R; r++) {
+        if (plan_has_replica(plan, r)) { TRY(run_replica(plan, &replicas[r], states, r * plan->P)); }
+    }
     return STATUS_OK;
 }

@@ -51,7 +51,7 @@ static void add_rank(uint64_t* hash, const PlanRank* rank) {
     }
 }
 
-uint64_t plan_hash(const Plan* plan) {
+static uint64_t decisions(const Plan* plan) {
     uint64_t hash = HASH_SEED;
     add(&hash, plan->P);
     add(&hash, plan->R);
@@ -80,6 +80,21 @@ uint64_t plan_hash(const Plan* plan) {
         add(&hash, plan->segments[i].first_token);
         add(&hash, plan->segments[i].num_tokens);
     }
+    return hash;
+}
+
+uint64_t plan_hash(const Plan* plan) {
+    uint64_t hash = decisions(plan);
     for (int32_t r = 0; r < plan->P * plan->R; r++) { add_rank(&hash, &plan->ranks[r]); }
+    return hash_finish(hash);
+}
+
+uint64_t plan_hash_decisions(const Plan* plan) {
+    return hash_finish(decisions(plan));
+}
+
+uint64_t plan_hash_replica(const Plan* plan, int32_t replica) {
+    uint64_t hash = HASH_SEED;
+    for (int32_t s = 0; s < plan->P; s++) { add_rank(&hash, &plan->ranks[replica * plan->P + s]); }
     return hash_finish(hash);
 }

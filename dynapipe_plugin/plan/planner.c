@@ -33,6 +33,10 @@ static Status check_request(const PlanRequest* request, const CostModel* costs) 
         return FAIL(STATUS_BAD_OPTION, "--memory-limit %lld ---> 0 (none) or a number of bytes",
                     (long long)request->memory_limit_bytes);
     }
+    if (request->one_replica && (request->my_replica < 0 || request->my_replica >= request->R)) {
+        return FAIL(STATUS_OUT_OF_RANGE, "plan_make: lists of replica %d of %d", request->my_replica,
+                    request->R);
+    }
     int32_t num_layers = costs->num_enc_layers + costs->num_dec_layers, next_layer = 0;
     for (int32_t s = 0; s < request->P; s++) {
         StageLayers layers = request->stages[s];
@@ -121,15 +125,18 @@ static Status finish(Plan* out, Planner* planner, Arena* arena) {
     bool joint_backward = true;
     TRY(use_stages(planner, draft->stages));
     for (int32_t r = 0; r < problem->R; r++) {
-        TRY(replica_emit(&planner->best[r], problem, draft->replicas.begin[r], r * problem->P, arena));
-        joint_backward &= !planner->best[r].variant.split_backward;
+        ReplicaPlan* replica = &planner->best[r];
+        joint_backward &= !replica->variant.split_backward;
+        memset(replica->ranks, 0, sizeof replica->ranks);
+        if (planner->request.one_replica && r != planner->request.my_replica) { continue; }
+        TRY(replica_emit(replica, problem, draft->replicas.begin[r], r * problem->P, arena));
     }
     Plan plan;
     TRY(plan_assemble(&plan, problem, &draft->list, planner->best, arena));
     if (planner->bound.bound_ns == 0 || planner->bound_is_joint != joint_backward) {
         lower_bound_make(&planner->bound, problem, joint_backward);
     }
-    plan.bound_ns = planner->bound.bound_ns;
+    plan_set_bound(&plan, planner->bound.bound_ns);
     TRY(plan_check(&plan, problem->samples, problem->num_samples));
     TRY(shape_rules_check_plan(&planner->request.rules, &plan));
     *out = plan;

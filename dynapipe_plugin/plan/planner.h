@@ -66,6 +66,9 @@ typedef struct {
     int32_t mb_tokens;   // budget of packed, packed-ragged, tokens and kk; 0: the longest, both sides' limits
     int32_t mb_samples;  // of padded; 0: chosen so that an average micro-batch has mb_tokens
     int32_t effort;      // simulations the search may spend; 0: the default
+    bool
+        one_replica;  // instruction lists, their memory and checks of my_replica alone: what a rank runs. All
+    int32_t my_replica;  // else, and every decision, is the same whatever these say
 } PlanRequest;
 
 // Fill `out`, all memory from `arena`. Returns STATUS_INFEASIBLE with stage, bytes over and a remedy where

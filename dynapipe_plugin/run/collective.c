@@ -8,21 +8,12 @@
 #include "../base/clock.h"
 #include "../base/half.h"
 #include "backoff.h"
-
-typedef enum {
-    OP_ALL_REDUCE,
-    OP_REDUCE_SCATTER,
-    OP_ALL_GATHER,
-    OP_BROADCAST,
-    OP_GATHER,
-    OP_CLOCK,
-    OP_BARRIER
-} Op;
+#include "collective_parts.h"
 
 static const char* const op_text[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
-                                      "gather",     "clock_offset",   "barrier"};
+                                      "gather",     "clock_offset",   "barrier",    "share"};
 
-enum { MIN_CHUNK_BYTES = 8 * 1024, CLOCK_TRIPS = 8, ADD_BLOCK_FLOATS = 1024 };
+enum { MIN_CHUNK_BYTES = 8 * 1024, ADD_BLOCK_FLOATS = 1024 };
 
 struct CollectiveRequest {
     void* handle;
@@ -60,7 +51,7 @@ void collective_free(Collective* c) {
     *c = (Collective){0};
 }
 
-static Status need_temp(Collective* c, size_t num_bytes) {
+Status collective_need_temp(Collective* c, size_t num_bytes) {
     if (num_bytes <= c->temp_bytes) { return STATUS_OK; }
     free(c->temp);
     c->temp = malloc(num_bytes);
@@ -70,7 +61,7 @@ static Status need_temp(Collective* c, size_t num_bytes) {
 }
 
 // --- messages --------------------------------------------------------------------------------------------
-static Status post(Collective* c, Op op, int64_t round, bool is_receive, int32_t idx, void* data,
+static Status post(Collective* c, CollectiveOp op, int64_t round, bool is_receive, int32_t idx, void* data,
                    size_t num_bytes) {
     if (c->num_requests == c->max_requests) {
         int32_t max_requests = c->max_requests * 2 + 16;
@@ -89,12 +80,13 @@ static Status post(Collective* c, Op op, int64_t round, bool is_receive, int32_t
     return STATUS_OK;
 }
 
-static Status post_send(Collective* c, Op op, int64_t round, int32_t idx, const void* data,
-                        size_t num_bytes) {
+Status collective_post_send(Collective* c, CollectiveOp op, int64_t round, int32_t idx, const void* data,
+                            size_t num_bytes) {
     return post(c, op, round, false, idx, (void*)(uintptr_t)data, num_bytes);  // handed on as const
 }
 
-static Status post_receive(Collective* c, Op op, int64_t round, int32_t idx, void* data, size_t num_bytes) {
+Status collective_post_receive(Collective* c, CollectiveOp op, int64_t round, int32_t idx, void* data,
+                               size_t num_bytes) {
     return post(c, op, round, true, idx, data, num_bytes);
 }
 
@@ -121,10 +113,8 @@ static Status poll_requests(Collective* c, int64_t round, bool* moved, const Col
     return status;
 }
 
-// Until every request of rounds 0..round is done.
-static Status wait_round(Collective* c, Op op, int64_t round) {
+Status collective_wait(Collective* c, CollectiveOp op, int64_t round) {
     Backoff backoff = {0};
-    int64_t last_ns = clock_now_ns();
     for (;;) {
         bool moved = false;
         const CollectiveRequest* missing;
@@ -132,91 +122,19 @@ static Status wait_round(Collective* c, Op op, int64_t round) {
         if (missing == NULL) { return STATUS_OK; }
         if (moved) {
             backoff = (Backoff){0};
-            last_ns = clock_now_ns();
             continue;
         }
-        backoff_pause(&backoff);
-        if (c->timeout_ns > 0 && clock_now_ns() - last_ns > c->timeout_ns) {
+        if (backoff_gives_up(&backoff, c->timeout_ns)) {
             return FAIL(
                 STATUS_COMM,
-                "%s: rank %d waits for rank %d to %s %zu bytes, nothing moved for %.1f s ---> see what "
+                "%s: rank %d waits for rank %s to %s %zu bytes, nothing moved for %.1f s ---> see what "
                 "rank %d does, or raise --comm-timeout",
-                op_text[op], (int)c->transport->rank, (int)c->ranks[missing->idx],
+                op_text[op], (int)c->transport->rank, TRANSPORT_RANK(c->transport, c->ranks[missing->idx]),
                 missing->is_receive ? "send" : "take", missing->num_bytes, (double)c->timeout_ns / 1e9,
                 (int)c->ranks[missing->idx]);
         }
+        backoff_pause(&backoff);
     }
-}
-
-// --- few values ------------------------------------------------------------------------------------------
-
-// Index 0 gets num_bytes from each member i into temp + i * num_bytes; its own are copied there.
-static Status gather_equal(Collective* c, Op op, const void* data, size_t num_bytes) {
-    TRY(need_temp(c, (size_t)c->num_ranks * num_bytes));
-    if (c->my_idx != 0) {
-        TRY(post_send(c, op, 0, 0, data, num_bytes));
-        return wait_round(c, op, 0);
-    }
-    memcpy(c->temp, data, num_bytes);
-    for (int32_t i = 1; i < c->num_ranks; i++) {
-        TRY(post_receive(c, op, 0, i, c->temp + (size_t)i * num_bytes, num_bytes));
-    }
-    return wait_round(c, op, 0);
-}
-
-static Status scatter_same(Collective* c, Op op, void* data, size_t num_bytes) {
-    if (c->my_idx != 0) {
-        TRY(post_receive(c, op, 0, 0, data, num_bytes));
-    } else {
-        for (int32_t i = 1; i < c->num_ranks; i++) { TRY(post_send(c, op, 0, i, data, num_bytes)); }
-    }
-    return wait_round(c, op, 0);
-}
-
-// `values` are the sums over the group, at index 0 first and then everywhere.
-static Status reduce_at_first(Collective* c, Op op, double* values, int32_t num_values) {
-    if (c->num_ranks == 1 || num_values == 0) { return STATUS_OK; }
-    size_t num_bytes = (size_t)num_values * sizeof *values;
-    TRY(gather_equal(c, op, values, num_bytes));
-    if (c->my_idx == 0) {
-        for (int32_t i = 1; i < c->num_ranks; i++) {
-            const double* other = (const double*)(const void*)(c->temp + (size_t)i * num_bytes);
-            for (int32_t k = 0; k < num_values; k++) { values[k] += other[k]; }
-        }
-    }
-    return scatter_same(c, op, values, num_bytes);
-}
-
-Status collective_all_reduce_sum(Collective* c, double* values, int32_t num_values) {
-    return reduce_at_first(c, OP_ALL_REDUCE, values, num_values);
-}
-
-Status collective_barrier(Collective* c) {
-    double nothing = 0;
-    return reduce_at_first(c, OP_BARRIER, &nothing, 1);
-}
-
-Status collective_share_u64(Collective* c, const uint64_t* values, int32_t num_values, const uint64_t** all) {
-    size_t num_bytes = (size_t)num_values * sizeof *values;
-    TRY(gather_equal(c, OP_GATHER, values, num_bytes));
-    TRY(need_temp(c, (size_t)c->num_ranks * num_bytes));
-    TRY(scatter_same(c, OP_GATHER, c->temp, (size_t)c->num_ranks * num_bytes));
-    *all = (const uint64_t*)(const void*)c->temp;
-    return STATUS_OK;
-}
-
-Status collective_all_equal_u64(Collective* c, uint64_t value, const char* what) {
-    const uint64_t* all;
-    TRY(collective_share_u64(c, &value, 1, &all));
-    for (int32_t i = 1; i < c->num_ranks; i++) {
-        if (all[i] == all[0]) { continue; }
-        return FAIL(
-            STATUS_MISMATCH,
-            "%s: rank %d has %016llx, rank %d has %016llx ---> all ranks need the same program, data, "
-            "cost file and options",
-            what, (int)c->ranks[i], (unsigned long long)all[i], (int)c->ranks[0], (unsigned long long)all[0]);
-    }
-    return STATUS_OK;
 }
 
 // --- many values -----------------------------------------------------------------------------------------
@@ -272,15 +190,16 @@ static Status post_reduce(Collective* c, const Summed* a, int64_t round) {
         span_bytes(slice_part(c, a->num_values, c->my_idx, round, a->chunk), a->bytes_per_value);
     for (int32_t i = 0; i < c->num_ranks; i++) {
         if (i == c->my_idx || my_bytes == 0) { continue; }
-        TRY(post_receive(c, OP_REDUCE_SCATTER, round, i, reduce_temp(c, a, round, i), my_bytes));
+        TRY(collective_post_receive(c, COLLECTIVE_REDUCE_SCATTER, round, i, reduce_temp(c, a, round, i),
+                                    my_bytes));
     }
     for (int32_t d = 1; d < c->num_ranks; d++) {  // each rank begins with another peer
         int32_t i = (c->my_idx + d) % c->num_ranks;
         Span theirs = slice_part(c, a->num_values, i, round, a->chunk);
         size_t their_bytes = span_bytes(theirs, a->bytes_per_value);
         if (their_bytes == 0) { continue; }
-        TRY(post_send(c, OP_REDUCE_SCATTER, round, i, a->values + theirs.begin * a->bytes_per_value,
-                      their_bytes));
+        TRY(collective_post_send(c, COLLECTIVE_REDUCE_SCATTER, round, i,
+                                 a->values + theirs.begin * a->bytes_per_value, their_bytes));
     }
     return STATUS_OK;
 }
@@ -334,11 +253,11 @@ Status collective_reduce_scatter_sum(Collective* c, void* values, int64_t num_va
                     .bytes_per_value = bytes_per_value,
                     .chunk = reduce_chunk(c, num_values, bytes_per_value)};
     int64_t rounds = num_rounds(c, num_values, array.chunk);
-    TRY(need_temp(c, (size_t)(2 * (c->num_ranks - 1) * array.chunk * bytes_per_value)));
+    TRY(collective_need_temp(c, (size_t)(2 * (c->num_ranks - 1) * array.chunk * bytes_per_value)));
     TRY(post_reduce(c, &array, 0));
     for (int64_t round = 0; round < rounds; round++) {
         if (round + 1 < rounds) { TRY(post_reduce(c, &array, round + 1)); }
-        TRY(wait_round(c, OP_REDUCE_SCATTER, round));
+        TRY(collective_wait(c, COLLECTIVE_REDUCE_SCATTER, round));
         add_in_order(c, &array, round);
     }
     return STATUS_OK;
@@ -353,11 +272,12 @@ static Status post_all_gather(Collective* c, unsigned char* values, int64_t n, i
         size_t their_bytes = span_bytes(theirs, bytes_per_value),
                my_bytes = span_bytes(mine, bytes_per_value);
         if (their_bytes > 0) {
-            TRY(post_receive(c, OP_ALL_GATHER, round, i, values + theirs.begin * bytes_per_value,
-                             their_bytes));
+            TRY(collective_post_receive(c, COLLECTIVE_ALL_GATHER, round, i,
+                                        values + theirs.begin * bytes_per_value, their_bytes));
         }
         if (my_bytes > 0) {
-            TRY(post_send(c, OP_ALL_GATHER, round, i, values + mine.begin * bytes_per_value, my_bytes));
+            TRY(collective_post_send(c, COLLECTIVE_ALL_GATHER, round, i,
+                                     values + mine.begin * bytes_per_value, my_bytes));
         }
     }
     return STATUS_OK;
@@ -372,7 +292,7 @@ Status collective_all_gather(Collective* c, void* values, int64_t num_values, in
         if (round + 1 < rounds) {
             TRY(post_all_gather(c, values, num_values, bytes_per_value, round + 1, chunk));
         }
-        TRY(wait_round(c, OP_ALL_GATHER, round));
+        TRY(collective_wait(c, COLLECTIVE_ALL_GATHER, round));
     }
     return STATUS_OK;
 }
@@ -380,84 +300,4 @@ Status collective_all_gather(Collective* c, void* values, int64_t num_values, in
 Status collective_sum_copies(Collective* c, void* values, int64_t num_values, DynapipeType type) {
     TRY(collective_reduce_scatter_sum(c, values, num_values, type));
     return collective_all_gather(c, values, num_values, collective_type_bytes(type));
-}
-
-// --- bytes -----------------------------------------------------------------------------------------------
-
-// A chain root -> root + 1 -> ...: part k goes on while part k + 1 comes in.
-Status collective_broadcast(Collective* c, void* data, size_t num_bytes, int32_t root_idx) {
-    if (root_idx < 0 || root_idx >= c->num_ranks) {
-        return FAIL(STATUS_OUT_OF_RANGE, "broadcast: root %d in a group of %d", (int)root_idx,
-                    (int)c->num_ranks);
-    }
-    int32_t R = c->num_ranks, place = (c->my_idx - root_idx + R) % R;
-    int32_t prev = (c->my_idx - 1 + R) % R, next = (c->my_idx + 1) % R;
-    int64_t rounds = (int64_t)((num_bytes + COLLECTIVE_CHUNK_BYTES - 1) / COLLECTIVE_CHUNK_BYTES);
-    for (int64_t round = -1; R > 1 && round < rounds; round++) {
-        size_t begin = (size_t)(round + 1) * COLLECTIVE_CHUNK_BYTES;
-        if (place > 0 && round + 1 < rounds) {
-            size_t count =
-                num_bytes - begin < COLLECTIVE_CHUNK_BYTES ? num_bytes - begin : COLLECTIVE_CHUNK_BYTES;
-            TRY(post_receive(c, OP_BROADCAST, round + 1, prev, (unsigned char*)data + begin, count));
-        }
-        if (round < 0) { continue; }
-        TRY(wait_round(c, OP_BROADCAST, round));
-        begin = (size_t)round * COLLECTIVE_CHUNK_BYTES;
-        if (place < R - 1) {
-            size_t count =
-                num_bytes - begin < COLLECTIVE_CHUNK_BYTES ? num_bytes - begin : COLLECTIVE_CHUNK_BYTES;
-            TRY(post_send(c, OP_BROADCAST, round + 2, next, (unsigned char*)data + begin, count));
-        }
-    }
-    return wait_round(c, OP_BROADCAST, rounds + 2);
-}
-
-Status collective_gather_bytes(Collective* c, const void* data, size_t num_bytes, CollectiveBytes* out,
-                               Arena* arena) {
-    uint64_t length = num_bytes;
-    TRY(gather_equal(c, OP_GATHER, &length, sizeof length));
-    if (c->my_idx != 0) {
-        if (num_bytes > 0) { TRY(post_send(c, OP_GATHER, 0, 0, data, num_bytes)); }
-        return wait_round(c, OP_GATHER, 0);
-    }
-    const uint64_t* lengths = (const uint64_t*)(const void*)c->temp;
-    for (int32_t i = 0; i < c->num_ranks; i++) {
-        out[i].num_bytes = lengths[i];
-        out[i].data = arena_alloc(arena, lengths[i]);
-        if (out[i].data == NULL) {
-            return FAIL(STATUS_NO_MEMORY, "gather: %zu bytes of rank %d", out[i].num_bytes, (int)c->ranks[i]);
-        }
-        if (i > 0 && lengths[i] > 0) { TRY(post_receive(c, OP_GATHER, 0, i, out[i].data, out[i].num_bytes)); }
-    }
-    memcpy(out[0].data, data, num_bytes);
-    return wait_round(c, OP_GATHER, 0);
-}
-
-Status collective_clock_offset(Collective* c, int64_t* out_ns, int64_t* error_ns) {
-    int64_t theirs_ns = 0, best_trip_ns = INT64_MAX;
-    *out_ns = 0;
-    int32_t first = c->my_idx == 0 ? 1 : 0, last = c->my_idx == 0 ? c->num_ranks : 1;
-    for (int32_t i = first; i < last; i++) {
-        for (int trip = 0; trip < CLOCK_TRIPS; trip++) {
-            int64_t begin_ns = clock_now_ns();
-            if (c->my_idx == 0) {
-                TRY(post_receive(c, OP_CLOCK, 0, i, &theirs_ns, sizeof theirs_ns));
-                TRY(wait_round(c, OP_CLOCK, 0));
-                int64_t mine_ns = clock_now_ns();
-                TRY(post_send(c, OP_CLOCK, 0, i, &mine_ns, sizeof mine_ns));
-                TRY(wait_round(c, OP_CLOCK, 0));
-                continue;
-            }
-            TRY(post_receive(c, OP_CLOCK, 0, 0, &theirs_ns, sizeof theirs_ns));
-            TRY(post_send(c, OP_CLOCK, 0, 0, &begin_ns, sizeof begin_ns));
-            TRY(wait_round(c, OP_CLOCK, 0));
-            int64_t end_ns = clock_now_ns();
-            if (end_ns - begin_ns < best_trip_ns) {
-                best_trip_ns = end_ns - begin_ns;
-                *out_ns = begin_ns + (end_ns - begin_ns) / 2 - theirs_ns;
-            }
-        }
-    }
-    if (error_ns != NULL) { *error_ns = c->my_idx == 0 ? 0 : (best_trip_ns + 1) / 2; }
-    return STATUS_OK;
 }

@@ -8,11 +8,12 @@ collective.h -- sums and copies among a group of ranks, on any transport, in one
     collective_all_gather(&c, params, n, 4);       // everybody has every slice
     collective_free(&c);
 
-Every sum is taken in the order of the group (value of ranks[0] first, then + ranks[1], ...), by one owner,
-and handed to the others as bytes: the result is the same on all ranks and in every run, bit for bit. Values
-of 16 bits are added as floats, and the sum is rounded once, to nearest even. All members call the same
-operations in the same order. Several groups may share one transport as long as two groups that share two or
-more ranks do not run at the same time.
+Every sum has one order: the result is the same on all ranks and in every run, bit for bit. Sums of many
+values are taken in the order of the group (value of ranks[0] first, then + ranks[1], ...), by one owner, and
+handed to the others as bytes; those of few values by halves: (ranks[0] + ranks[1]) + (ranks[2] + ranks[3]),
+... Values of 16 bits are added as floats, and the sum is rounded once, to nearest even. All members call the
+same operations in the same order. Several groups may share one transport as long as two groups that share two
+or more ranks do not run at the same time.
 
 Slices: index i of the group owns [n * i / R, n * (i + 1) / R) (collective_slice).
 
@@ -20,6 +21,10 @@ Traffic: messages of at most about 1 MiB, two rounds in flight, so that adding a
 transfers. reduce_scatter and all_gather move n * (R - 1) / R values per rank and direction, which is optimal;
 broadcast is a chain (every link carries the data once). Temporary memory is bounded by
 COLLECTIVE_TEMP_BYTES (with more than 256 ranks by 16 KiB per rank), and is kept for the next call.
+
+Few values go in log2 R rounds between pairs of ranks, none of which is everybody's: of a sum of n doubles a
+rank sends and receives 8 n log2 R bytes (R no power of two: some up to 8 n more), and of what
+collective_share gives to all, B bytes of each, (R - 1) B.
 
 Failure: where no message has moved for timeout_ns, STATUS_COMM says which rank waits for which, in which
 operation. After any failure requests may still be pending: call the transport's abort() or close() before
@@ -74,6 +79,10 @@ static inline int64_t collective_slice(int64_t num_values, int32_t num_ranks, in
 // A few values (losses, norms, counters): every member gets the sums.
 Status collective_all_reduce_sum(Collective* c, double* values, int32_t num_values);
 
+// blocks: (R, num_bytes), of which this member has filled in its own, blocks[my_idx]: afterwards all are
+// there, on all members.
+Status collective_share(Collective* c, void* blocks, size_t num_bytes);
+
 // values[my slice] becomes the sum over the group; the rest of `values` is unchanged.
 Status collective_reduce_scatter_sum(Collective* c, void* values, int64_t num_values, DynapipeType type);
 
@@ -95,9 +104,6 @@ Status collective_broadcast(Collective* c, void* data, size_t num_bytes, int32_t
 // whether the others do too, and where they are in the midst of a sum, it learns that by its timeout.
 Status collective_barrier(Collective* c);
 
-// Every member gets every member's values: (*all)[i * num_values + k], valid until the next call. A few of
-// them.
-Status collective_share_u64(Collective* c, const uint64_t* values, int32_t num_values, const uint64_t** all);
 
 // STATUS_MISMATCH on every member, with the rank that differs first and both values, where `value` is not
 // the same on all. `what` names it in the message: "hash of the plan of step 12".

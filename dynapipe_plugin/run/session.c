@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "../base/clock.h"
-#include "../base/hash.h"
 
 // How long a rank that gives up waits for the others to do the same.
 #define END_TOGETHER_NS INT64_C(2000000000)
@@ -48,7 +47,7 @@ static Status agree_on_threads(Dynapipe* dp) {
     if (threads == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     dp->num_threads = local_ranks_threads(dp->options.threads, dp->transport.num_ranks);
     threads[dp->transport.rank] = dp->num_threads;
-    Status status = collective_all_reduce_sum(&dp->world, threads, num_ranks);
+    Status status = collective_share(&dp->world, threads, sizeof *threads);
     for (int32_t r = 0; r < num_ranks; r++) {
         if (threads[r] > dp->plan_threads) { dp->plan_threads = (int32_t)threads[r]; }
     }
@@ -67,17 +66,8 @@ static Status open_transport(Dynapipe* dp, int* argc, char*** argv) {
     return STATUS_OK;
 }
 
-// Ranks that disagree on the number of steps, say, would wait for each other without end. (The program's own
-// path may differ.)
-static uint64_t command_line_hash(int argc, char** argv) {
-    uint64_t hash = HASH_SEED;
-    for (int i = 1; i < argc; i++) { hash = hash_bytes(hash, argv[i], strlen(argv[i]) + 1); }
-    return hash_finish(hash);
-}
-
 static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* const* own_options) {
     TRY(open_transport(dp, argc, argv));
-    uint64_t command_line = command_line_hash(*argc, *argv);
     int32_t num_ranks = dp->transport.num_ranks;
     int32_t* ranks = malloc(sizeof(int32_t) * (size_t)num_ranks);
     if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
@@ -85,6 +75,9 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* co
     Status status = collective_init(&dp->world, &dp->transport, ranks, num_ranks, END_TOGETHER_NS);
     if (status == STATUS_OK) { status = session_options_take(&dp->options, argc, *argv, own_options); }
     if (status == STATUS_OK) { status = session_noise_parse(&dp->noise, dp->options.robust); }
+    dp->world.timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
+    if (status == STATUS_OK) { status = session_hosts_gather(dp); }
+    if (status == STATUS_OK) { status = session_same_options(dp, *argc, *argv); }
     if (status == STATUS_OK && dp->options.check) {
         Transport inner = dp->transport;
         status = transport_check_open(&dp->transport, inner);
@@ -92,14 +85,10 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* co
     if (status == STATUS_OK) { status = place_ranks(dp); }
     if (status == STATUS_OK) { status = group_ranks(dp, ranks); }
     free(ranks);
-    dp->world.timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
-    if (status == STATUS_OK) {
-        status = collective_all_equal_u64(&dp->world, command_line, "hash of the command line");
-    }
     if (status == STATUS_OK) { status = session_device_find(dp); }
     if (status == STATUS_OK) { status = session_report_open(dp); }
     if (status == STATUS_OK) { status = agree_on_threads(dp); }
-    return status == STATUS_OK ? host_cores_find(&dp->hosts, &dp->world, dp->num_threads) : status;
+    return status == STATUS_OK ? host_cores_find(&dp->cores, &dp->world, dp->num_threads) : status;
 }
 
 int dynapipe_open_as(int32_t header_interface, Dynapipe** out, int* argc, char*** argv,
@@ -138,10 +127,11 @@ void dynapipe_close(Dynapipe* dp) {
     arena_free(&dp->eval_arena);
     tied_groups_free(&dp->tied);
     arena_free(&dp->account_arena);
-    host_cores_free(&dp->hosts);
+    host_cores_free(&dp->cores);
     collective_free(&dp->pipeline);
     collective_free(&dp->replicas);
     collective_free(&dp->world);
+    free(dp->hosts);
     transport_close(&dp->transport);
     free(dp);
 }
@@ -154,6 +144,7 @@ void dynapipe_abort(Dynapipe* dp, const char* why) {
         return;
     }
     char message[1024];
+    Status failed = status_last();
     snprintf(message, sizeof message, "error: %s", why);  // `why` may be this thread's last message
     dp->world.timeout_ns = END_TOGETHER_NS;
     if (dp->world.num_ranks == 0 || collective_barrier(&dp->world) == STATUS_OK) {
@@ -161,6 +152,7 @@ void dynapipe_abort(Dynapipe* dp, const char* why) {
         transport_close(&dp->transport);
         return;
     }
+    if (failed == STATUS_COMM) { session_roll_call(dp); }
     if (dp->transport.api->abort != NULL) { dp->transport.api->abort(dp->transport.ctx, message); }
 }
 

@@ -2,6 +2,8 @@
 session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 
     session.c          open, close, ranks, sums, errors
+    session_hosts.c    which rank is on which host, who is still there when nothing moves
+    session_same.c     what must be the same on all ranks is
     session_options.c  the option table
     session_data.c     data, what is asked of the planner
     session_verify.c   the data is the same on all ranks, and as it was written
@@ -57,7 +59,7 @@ typedef struct {
     Arena arena;
     LoaderBatch batch;
     Plan plan;
-    uint64_t plan_hash;
+    uint64_t plan_hashes[2];        // plan_hash_decisions, plan_hash_replica
     const DynapipeBatch** batches;  // [plan.M]; NULL where another replica runs the micro-batch
     float** losses;                 // [plan.M] (num_rows) each; NULL like batches
     int64_t computed_tokens;
@@ -80,9 +82,10 @@ typedef struct SessionDevice SessionDevice;
 struct Dynapipe {
     SessionOptions options;
     Transport transport;
-    Collective world, replicas;  // all ranks; my stage's replicas
-    Collective pipeline;         // my replica's stages
-    HostCores hosts;
+    Collective world, replicas;           // all ranks; my stage's replicas
+    Collective pipeline;                  // my replica's stages
+    char (*hosts)[TRANSPORT_HOST_CHARS];  // [num_ranks] by rank
+    HostCores cores;
     int64_t clock_offset_ns;  // of this rank's clock to that of its replica's first stage
     Arena account_arena;
     SessionDevice* on;  // session_device_*
@@ -116,6 +119,7 @@ struct Dynapipe {
     int32_t first_step, num_steps;  // steps are counted from 0 here; the first: 0, or where a run goes on
     int32_t next_step;
     SessionStep* now;  // the step last run
+    bool says_bound;   // that a bound was beyond its plan
 
     const DynapipeModel_v1* api;
     void* model;
@@ -150,6 +154,7 @@ enum {
     STAT_RSS_BYTES,   // measured: the process at its largest; what the rank has taken of its GPU
     STAT_PLAN_NS,
     STAT_PLAN_WAIT_NS,
+    STAT_PLAN_IDLE,     // share of the step that the plan leaves the rank without a job
     STAT_STOP_SIGNAL,   // that this rank has seen
     STAT_SECONDS,       // since the session was opened
     STAT_RUN_NS,        // what the plan predicts, measured
@@ -158,6 +163,22 @@ enum {
     STAT_TRANSFERS_OFF_NS,  // session_errors.h, of its replica, on first stages
     SESSION_STATS
 };
+
+// session_hosts.c
+Status session_hosts_gather(Dynapipe* dp);  // at open, a collective
+// Behind STATUS_COMM, on its way to the end: every rank that is still there calls, and rank 0 (without it the
+// last one) says who does not. The transport is good for nothing else afterwards.
+void session_roll_call(const Dynapipe* dp);
+
+// session_same.c
+// `lines` are "name=value" (settings.h): STATUS_MISMATCH, on all ranks alike, with the first name that
+// differs, both values and the ranks that have them; `what` begins the message. A collective.
+Status session_same(Dynapipe* dp, const char* what, const char* lines);
+// The plugin's options and what is left of the command line; dp->run; the model's shape, its costs, the
+// machine.
+Status session_same_options(Dynapipe* dp, int argc, char** argv);
+Status session_same_run(Dynapipe* dp);
+Status session_same_model(Dynapipe* dp);
 
 // session_data.c
 CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t step_idx);
@@ -237,6 +258,8 @@ void session_account_warn(const Dynapipe* dp);
 Status session_report_open(Dynapipe* dp);
 // The run has the step that --trace, --dump-plan and --print-plan are to show.
 Status session_report_check(const Dynapipe* dp);
+// That step is this rank's to show, with the lists of all replicas.
+bool session_report_shows(const Dynapipe* dp, int64_t step);
 // It goes on behind dp->first_step steps: says where the step to show is one of these.
 void session_report_goes_on(const Dynapipe* dp);
 void session_report_close(Dynapipe* dp);

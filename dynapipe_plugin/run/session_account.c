@@ -15,7 +15,7 @@ enum { CLOCK_EVERY_STEPS = 64 };
 // GPU's jobs take no cores.
 static Status predict(const Dynapipe* dp, int64_t*** instr_ns, int64_t* predicted_ns, Arena* arena) {
     const Plan* plan = &dp->now->plan;
-    const HostCores* hosts = &dp->hosts;
+    const HostCores* hosts = &dp->cores;
     *instr_ns = NULL;
     *predicted_ns = plan->makespan_ns;
     if (dp->device.api != NULL || host_cores_short(hosts) < 0) { return STATUS_OK; }
@@ -36,7 +36,7 @@ static Status predict(const Dynapipe* dp, int64_t*** instr_ns, int64_t* predicte
 }
 
 void session_account_warn(const Dynapipe* dp) {
-    const HostCores* hosts = &dp->hosts;
+    const HostCores* hosts = &dp->cores;
     int32_t h = host_cores_short(hosts);
     if (h < 0 || dp->device.api != NULL) { return; }
     int32_t t = hosts->threads[h];
@@ -102,7 +102,7 @@ Status session_account(Dynapipe* dp, double* mine) {
     Arena* arena = &dp->account_arena;
     SessionSpan* spans = NULL;
     arena_reset(arena);
-    if (dp->hosts.num_hosts > 1 && dp->steps_reported % CLOCK_EVERY_STEPS == 0) {
+    if (dp->cores.num_hosts > 1 && dp->steps_reported % CLOCK_EVERY_STEPS == 0) {
         TRY(collective_clock_offset(&dp->pipeline, &dp->clock_offset_ns, NULL));
     }
     CollectiveBytes* all = ARENA_NEW(arena, CollectiveBytes, dp->num_stages);

@@ -99,6 +99,7 @@ static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
         options = loader_options(dp, false);
         TRY(loader_open(&dp->val, run->val_pattern, &options));
     }
+    TRY(session_same_run(dp));
     TRY(session_verify_start(dp));
     warn_of_long_samples(dp);
     int64_t steps = run->num_steps;
@@ -159,6 +160,8 @@ static void fill_request(Dynapipe* dp, const DynapipeCosts* costs) {
         costs->has_weights_job ? (SplitBackward)options->split_backward : SPLIT_BACKWARD_OFF;
     request->P = dp->num_stages;
     request->R = dp->num_replicas;
+    request->one_replica = dp->num_replicas > 1;
+    request->my_replica = dp->replica;
     request->memory_limit_bytes = options->memory_limit_bytes;
     request->machine = &dp->machine;
     request->max_seq_tokens = dp->run.max_seq_tokens;
@@ -197,6 +200,7 @@ static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs) {
     TRY(session_device_limit(dp));
     fill_request(dp, costs);
     TRY(shape_rules_check(&dp->request));
+    TRY(session_same_model(dp));
     const char* split = dp->options.stage_split;
     if (split != NULL) {
         const bool head_has_layer = dp->request.rules.head_has_layer;

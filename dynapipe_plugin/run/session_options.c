@@ -96,6 +96,12 @@ static const char* const settings[] = {
     "--span-corruption", "--noise-density", "--mean-noise-span", "--sentinel-first", "--sentinel-step",
     "--mixture",         "--mixture-cap",   "--temperature",     "--weights"};
 
+void session_options_all(const SessionOptions* options, FILE* out) {
+    for (int i = 0; i < NUM_SPECS; i++) {
+        options_add_setting(specs, NUM_SPECS, options, specs[i].name, out);
+    }
+}
+
 void session_options_settings(const SessionOptions* options, FILE* out) {
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         options_add_setting(specs, NUM_SPECS, options, settings[i], out);

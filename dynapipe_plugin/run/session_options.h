@@ -51,6 +51,8 @@ Status session_options_take(SessionOptions* out, int* argc, char** argv, const c
 void session_options_print(FILE* out);
 // A string option's value by name; NULL if not given or no such option.
 const char* session_options_string(const SessionOptions* options, const char* name);
+// All of them, as lines of settings.h.
+void session_options_all(const SessionOptions* options, FILE* out);
 // Those that say what is learned from what, in which order: lines of settings.h. Where and how it is computed
 // may change on the way.
 void session_options_settings(const SessionOptions* options, FILE* out);

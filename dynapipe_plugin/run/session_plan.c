@@ -50,12 +50,14 @@ static Status make_step(void* ctx, int64_t step_idx, int32_t slot) {
     *step = (SessionStep){.arena = arena};
     TRY(draw_batch(dp, step));
     PlanRequest request = dp->request;
+    if (session_report_shows(dp, step_idx + 1)) { request.one_replica = false; }
     request.noise_permille = step->noise_permille = session_noise_permille(&dp->noise, step_idx);
     int64_t begin_ns = clock_cpu_ns();
     TRY(plan_make(&step->plan, &request, &dp->costs, step->batch.lengths, step->batch.num_samples,
                   &step->arena));
     step->plan_cpu_ns = clock_cpu_ns() - begin_ns;
-    step->plan_hash = plan_hash(&step->plan);
+    step->plan_hashes[0] = plan_hash_decisions(&step->plan);
+    step->plan_hashes[1] = plan_hash_replica(&step->plan, dp->replica);
     return collate_mine(dp, step, step_idx);
 }
 

@@ -14,11 +14,9 @@ enum { SUMMARY_SKIP_STEPS = 2 };  // the first steps grow buffers and warm cache
 
 // Everybody learns what every rank measured.
 static Status share_stats(Dynapipe* dp) {
-    int32_t num_ranks = dp->transport.num_ranks;
     const TraceRank* trace = executor_trace(dp->executor);
     PlanAheadStats planning = plan_ahead_stats(dp->ahead);
     double* mine = dp->rank_stats + (size_t)dp->transport.rank * SESSION_STATS;
-    memset(dp->rank_stats, 0, sizeof(double) * (size_t)num_ranks * SESSION_STATS);
     mine[STAT_BUSY_NS] = (double)trace->busy_ns;
     mine[STAT_PIPELINE_NS] = (double)dp->pipeline_ns;
     mine[STAT_STEP_NS] = (double)(clock_now_ns() - dp->step_begin_ns);
@@ -27,10 +25,11 @@ static Status share_stats(Dynapipe* dp) {
     mine[STAT_RSS_BYTES] = (double)session_device_used_bytes(dp);
     mine[STAT_PLAN_NS] = (double)dp->now->plan_cpu_ns;
     mine[STAT_PLAN_WAIT_NS] = (double)planning.wait_ns;
+    mine[STAT_PLAN_IDLE] = trace_rank_idle_predicted(&dp->now->plan, dp->transport.rank);
     mine[STAT_STOP_SIGNAL] = session_stop_mine(dp);
     mine[STAT_SECONDS] = session_seconds_mine(dp);
     TRY(session_account(dp, mine));
-    TRY(collective_all_reduce_sum(&dp->world, dp->rank_stats, num_ranks * SESSION_STATS));
+    TRY(collective_share(&dp->world, dp->rank_stats, sizeof(double) * SESSION_STATS));
     session_stop_take(dp, dp->rank_stats + STAT_STOP_SIGNAL, SESSION_STATS);
     dp->seconds = dp->rank_stats[STAT_SECONDS];  // rank 0's
     return STATUS_OK;
@@ -47,6 +46,14 @@ double session_stat_max(const Dynapipe* dp, int32_t stat) {
 double session_rank_idle(const Dynapipe* dp, int32_t rank) {
     double span_ns = session_stat_max(dp, STAT_PIPELINE_NS);
     return span_ns > 0 ? 1 - dp->rank_stats[rank * SESSION_STATS + STAT_BUSY_NS] / span_ns : 0;
+}
+
+static double planned_idle(const Dynapipe* dp) {
+    double sum = 0;
+    for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
+        sum += dp->rank_stats[r * SESSION_STATS + STAT_PLAN_IDLE];
+    }
+    return sum / dp->transport.num_ranks;
 }
 
 static double mean_idle(const Dynapipe* dp) {
@@ -92,7 +99,7 @@ static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
         off_text(off, sizeof off, session_step_errors(dp)), (double)last->total_tokens * 1e9 / step_ns,
         (double)last->supervised_tokens * 1e9 / step_ns,
         padding_percent((double)last->total_tokens, (double)last->computed_tokens), 100 * mean_idle(dp),
-        100 * trace_idle_predicted(NULL, &dp->now->plan), session_stat_max(dp, STAT_PLAN_NS) / 1e6);
+        100 * planned_idle(dp), session_stat_max(dp, STAT_PLAN_NS) / 1e6);
     fflush(stdout);
 }
 
@@ -132,6 +139,10 @@ static const char* shows_step(const SessionOptions* options) {
                                         : NULL;
 }
 
+bool session_report_shows(const Dynapipe* dp, int64_t step) {
+    return dp->transport.rank == 0 && step == dp->options.show_step && shows_step(&dp->options) != NULL;
+}
+
 void session_report_goes_on(const Dynapipe* dp) {
     const char* name = shows_step(&dp->options);
     if (name == NULL || dp->options.show_step > dp->first_step || dp->transport.rank != 0) { return; }
@@ -155,7 +166,7 @@ static Status pack_trace(unsigned char** out, size_t* num_bytes, Dynapipe* dp, A
     TraceRank mine = *executor_trace(dp->executor);
     TraceClock rank_clock = {0};
     TRY(collective_clock_offset(&dp->world, &rank_clock.offset_ns, &rank_clock.error_ns));
-    if (dp->hosts.num_hosts == 1) { rank_clock = (TraceClock){0}; }  // it is the same clock
+    if (dp->cores.num_hosts == 1) { rank_clock = (TraceClock){0}; }  // it is the same clock
     const TraceEvent* events = mine.events;
     *num_bytes = sizeof rank_clock + trace_rank_packed_bytes(&mine);
     *out = arena_alloc(arena, *num_bytes);
@@ -187,7 +198,7 @@ static Status write_trace_file(const Dynapipe* dp, int32_t step, const Collectiv
     SessionErrors errors = session_step_errors(dp);
     TraceStep about = {.step = step,
                        .plan = &dp->now->plan,
-                       .plan_hash = dp->now->plan_hash,
+                       .plan_hash = plan_hash(&dp->now->plan),
                        .errors = &errors,
                        .clocks = clocks,
                        .ranks = ranks,

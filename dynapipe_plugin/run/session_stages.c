@@ -61,8 +61,48 @@ static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t 
     fflush(stdout);
 }
 
+// Every sample of the data has to fit on its stages, in the step that draws it: after hours, maybe.
+static Status check_largest(const PlanRequest* request, const CostModel* costs,
+                            const LargestSamples* largest) {
+    const ShapeRules* rules = &request->rules;
+    bool is_limited = request->memory_limit_bytes > 0 || rules->max_squares > 0 || rules->max_tokens > 0;
+    PlanRequest alone = *request;
+    alone.choose_stages = false;
+    alone.effort = 1;
+    Arena arena = {0};
+    Status status = STATUS_OK;
+    for (int32_t i = 0; i < largest->num_samples && is_limited && status == STATUS_OK; i++) {
+        Plan plan;
+        arena_reset(&arena);
+        status = plan_make(&plan, &alone, costs, &largest->samples[i], 1, &arena);
+    }
+    arena_free(&arena);
+    if (status != STATUS_INFEASIBLE) { return status; }
+    return FAIL(status, "of the data's largest samples, whenever it is drawn (a smaller -t cuts it): %s",
+                status_message());
+}
+
+// Where the split for the mixture leaves no room for one of the data's largest samples, one for both.
+static Status search_stages(StageChoice* out, PlanRequest* request, const CostModel* costs,
+                            StageBatch batches[SESSION_MIXTURE + 1], int32_t num_batches,
+                            const LargestSamples* largest) {
+    char failure[1024];
+    TRY(stage_search(out, request, costs, batches, num_batches));
+    memcpy(request->stages, out->stages, sizeof out->stages);
+    Status status = check_largest(request, costs, largest);
+    if (status != STATUS_INFEASIBLE || !request->choose_stages) { return status; }
+    snprintf(failure, sizeof failure, "%s", status_message());
+    batches[num_batches] = (StageBatch){largest->samples, largest->num_samples};
+    status = stage_search(out, request, costs, batches, num_batches + 1);
+    if (status == STATUS_OK) {
+        memcpy(request->stages, out->stages, sizeof out->stages);
+        status = check_largest(request, costs, largest);
+    }
+    return status == STATUS_INFEASIBLE ? FAIL(status, "%s", failure) : status;
+}
+
 Status session_stages_choose(Dynapipe* dp) {
-    StageBatch batches[SESSION_MIXTURE];
+    StageBatch batches[SESSION_MIXTURE + 1];
     StageChoice choice;
     Arena arena = {0};
     int32_t num_batches;
@@ -70,7 +110,10 @@ Status session_stages_choose(Dynapipe* dp) {
     request.choose_stages = dp->options.stage_split == NULL;
     int64_t begin_ns = clock_now_ns();
     Status status = session_mixture(batches, &num_batches, dp, &arena);
-    if (status == STATUS_OK) { status = stage_search(&choice, &request, &dp->costs, batches, num_batches); }
+    if (status == STATUS_OK) {
+        status =
+            search_stages(&choice, &request, &dp->costs, batches, num_batches, loader_largest(dp->train));
+    }
     arena_free(&arena);
     TRY(status);
     memcpy(dp->request.stages, choice.stages, sizeof choice.stages);

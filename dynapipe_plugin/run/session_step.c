@@ -63,10 +63,10 @@ static ExecutorStep executor_step(const Dynapipe* dp, const SessionStep* step) {
 
 // All ranks run the same plan, and expect of each other what is sent.
 static Status agree(Dynapipe* dp, const SessionStep* step) {
-    StepClaim claim = {.plan_hash = step->plan_hash};
+    StepClaim claim = {.plan_hash = step->plan_hashes[0], .replica_hash = step->plan_hashes[1]};
     ExecutorStep run = executor_step(dp, step);
     TRY(executor_claim(dp->executor, &run, &claim));
-    return step_agree(&dp->world, &claim, dp->next_step + 1);
+    return step_agree(&dp->world, dp->num_stages, &claim, dp->next_step + 1);
 }
 
 static Status run_pipeline(Dynapipe* dp, SessionStep* step) {
@@ -148,6 +148,16 @@ static Status measure_noise(Dynapipe* dp, const SessionStep* step) {
     return STATUS_OK;
 }
 
+static void say_bound(Dynapipe* dp, const Plan* plan) {
+    if (plan->bound_over_ns == 0 || dp->says_bound || dp->transport.rank != 0) { return; }
+    dp->says_bound = true;
+    fprintf(
+        stderr,
+        "warning: step %d: the planner's lower bound lies %lld ns above the step it predicts, %lld ns: the "
+        "plan is sound, the bound is not ---> please report it, with --dump-plan's file and the costs\n",
+        dp->next_step + 1, (long long)plan->bound_over_ns, (long long)plan->makespan_ns);
+}
+
 static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     SessionStep* step;
     TRY(session_need_model(dp));
@@ -160,6 +170,7 @@ static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     dp->now = step;
     TRY(session_reserve(dp, step->plan.ranks[dp->transport.rank].arena_bytes));
     TRY(agree(dp, step));
+    say_bound(dp, &step->plan);
     int64_t pipeline_begin_ns = clock_now_ns();
     TRY(run_pipeline(dp, step));
     dp->run_ns = plan_ahead_stats(dp->ahead).wait_ns + clock_now_ns() - pipeline_begin_ns;

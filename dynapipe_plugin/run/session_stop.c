@@ -40,7 +40,7 @@ Status session_stop_agree(Dynapipe* dp) {
     double* of_ranks = calloc((size_t)num_ranks, sizeof *of_ranks);
     if (of_ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     of_ranks[dp->transport.rank] = session_stop_mine(dp);
-    Status status = collective_all_reduce_sum(&dp->world, of_ranks, num_ranks);
+    Status status = collective_share(&dp->world, of_ranks, sizeof *of_ranks);
     if (status == STATUS_OK) { session_stop_take(dp, of_ranks, 1); }
     free(of_ranks);
     return status;

@@ -53,17 +53,16 @@ typedef struct {
 // Ranks that have one and the same files share the work; who has a copy alone reads all of it, since a bit
 // may have flipped in that one only.
 static Status find_part(Dynapipe* dp, uint64_t id, VerifyPart* out) {
-    enum { PIECES = 4, PIECE_BITS = 16 };  // of 64 bits, as doubles that add exactly
     int32_t num_ranks = dp->transport.num_ranks, mine = dp->transport.rank;
     *out = (VerifyPart){0, 1};
     if (num_ranks == 1) { return STATUS_OK; }
-    double* ids = calloc((size_t)num_ranks * PIECES, sizeof *ids);
+    uint64_t* ids = calloc((size_t)num_ranks, sizeof *ids);
     if (ids == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    for (int i = 0; i < PIECES; i++) { ids[mine * PIECES + i] = (double)(id >> (PIECE_BITS * i) & 0xffff); }
-    Status status = collective_all_reduce_sum(&dp->world, ids, num_ranks * PIECES);
+    ids[mine] = id;
+    Status status = collective_share(&dp->world, ids, sizeof *ids);
     *out = (VerifyPart){0};
     for (int32_t r = 0; r < num_ranks; r++) {
-        if (memcmp(ids + r * PIECES, ids + mine * PIECES, PIECES * sizeof *ids) != 0) { continue; }
+        if (ids[r] != id) { continue; }
         out->count++;
         out->idx += r < mine;
     }
@@ -101,13 +100,12 @@ static Status take_turn(Dynapipe* dp, double* of_ranks) {
     double *mine = of_ranks + (size_t)dp->transport.rank * TURN_STATS, num_busy = 0;
     char message[1024] = "";
     bool is_done;
-    memset(of_ranks, 0, sizeof(double) * (size_t)num_ranks * TURN_STATS);
     Status status = sample_verify_wait(dp->verify, TURN_NS, &is_done);
     if (status != STATUS_OK) { snprintf(message, sizeof message, "%s", status_message()); }
     mine[TURN_BUSY] = !is_done;
     mine[TURN_DAMAGE] = status != STATUS_OK;
     mine[TURN_SIGNAL] = session_stop_mine(dp);
-    TRY(collective_all_reduce_sum(&dp->world, of_ranks, num_ranks * TURN_STATS));
+    TRY(collective_share(&dp->world, of_ranks, TURN_STATS * sizeof *of_ranks));
     session_stop_take(dp, of_ranks + TURN_SIGNAL, TURN_STATS);
     for (int32_t r = 0; r < num_ranks; r++) {
         const double* theirs = of_ranks + (size_t)r * TURN_STATS;

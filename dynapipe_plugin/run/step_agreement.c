@@ -1,5 +1,7 @@
 #include "step_agreement.h"
 
+#include <stdlib.h>
+
 #include "../base/hash.h"
 
 void step_claim_add(uint64_t* sum, bool is_send, int32_t tag, int64_t num_bytes) {
@@ -9,31 +11,44 @@ void step_claim_add(uint64_t* sum, bool is_send, int32_t tag, int64_t num_bytes)
     *sum += is_send ? hash : 0 - hash;
 }
 
-enum { CLAIM_PLAN, CLAIM_TO_PREV, CLAIM_TO_NEXT, NUM_CLAIMS };
-
-Status step_agree(Collective* world, const StepClaim* mine, int32_t step) {
-    const uint64_t claims[NUM_CLAIMS] = {mine->plan_hash, mine->to_prev, mine->to_next};
-    const uint64_t* all;
-    TRY(collective_share_u64(world, claims, NUM_CLAIMS, &all));
+static Status plans_agree(const Collective* world, int32_t num_stages, const StepClaim* all, int32_t step) {
+    const Transport* t = world->transport;
     for (int32_t r = 1; r < world->num_ranks; r++) {
-        if (all[r * NUM_CLAIMS + CLAIM_PLAN] == all[CLAIM_PLAN]) { continue; }
-        return FAIL(
-            STATUS_MISMATCH,
-            "hash of the plan of step %d: rank %d has %016llx, rank 0 has %016llx ---> all ranks need "
-            "the same program, data, cost file and options",
-            (int)step, (int)r, (unsigned long long)all[r * NUM_CLAIMS + CLAIM_PLAN],
-            (unsigned long long)all[CLAIM_PLAN]);
-    }
-    for (int32_t r = 1; r < world->num_ranks; r++) {
-        if (all[(r - 1) * NUM_CLAIMS + CLAIM_TO_NEXT] + all[r * NUM_CLAIMS + CLAIM_TO_PREV] == 0) {
-            continue;
-        }
-        return FAIL(
-            STATUS_MISMATCH,
-            "step %d: what rank %d sends is not what rank %d receives, or the other way round; nothing "
-            "was sent ---> the model's boundary_bytes must come from a batch's counts alone, alike on "
-            "both sides: see what dynapipe_check_model() finds",
-            (int)step, (int)(r - 1), (int)r);
+        const StepClaim *mine = &all[r], *first = &all[r / num_stages * num_stages];  // of the same replica
+        bool is_other = mine->plan_hash != all->plan_hash;
+        if (!is_other && mine->replica_hash == first->replica_hash) { continue; }
+        const StepClaim* other = is_other ? all : first;
+        return FAIL(STATUS_MISMATCH,
+                    "hash of the plan of step %d: rank %s has %016llx, rank %s has %016llx ---> all ranks need "
+                    "the same program, data, cost file and options",
+                    (int)step, TRANSPORT_RANK(t, r), (unsigned long long)(mine->plan_hash + mine->replica_hash),
+                    TRANSPORT_RANK(t, (int32_t)(other - all)),
+                    (unsigned long long)(other->plan_hash + other->replica_hash));
     }
     return STATUS_OK;
+}
+
+static Status lengths_agree(const Collective* world, const StepClaim* all, int32_t step) {
+    const Transport* t = world->transport;
+    for (int32_t r = 1; r < world->num_ranks; r++) {
+        if (all[r - 1].to_next + all[r].to_prev == 0) { continue; }
+        return FAIL(
+            STATUS_MISMATCH,
+            "step %d: what rank %s sends is not what rank %s receives, or the other way round; nothing "
+            "was sent ---> the model's boundary_bytes must come from a batch's counts alone, alike on "
+            "both sides: see what dynapipe_check_model() finds",
+            (int)step, TRANSPORT_RANK(t, r - 1), TRANSPORT_RANK(t, r));
+    }
+    return STATUS_OK;
+}
+
+Status step_agree(Collective* world, int32_t num_stages, const StepClaim* mine, int32_t step) {
+    StepClaim* all = calloc((size_t)world->num_ranks, sizeof *all);
+    if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", (int)world->num_ranks); }
+    all[world->my_idx] = *mine;
+    Status status = collective_share(world, all, sizeof *all);
+    if (status == STATUS_OK) { status = plans_agree(world, num_stages, all, step); }
+    if (status == STATUS_OK) { status = lengths_agree(world, all, step); }
+    free(all);
+    return status;
 }

@@ -96,17 +96,21 @@ double trace_idle_measured(double* out, const TraceRank* ranks, int32_t num_rank
     return num_ranks > 0 ? sum / num_ranks : 0.0;
 }
 
+double trace_rank_idle_predicted(const Plan* plan, int32_t rank) {
+    const PlanRank* list = &plan->ranks[rank];
+    int64_t busy_ns = 0;
+    for (int32_t i = 0; i < list->num_instrs; i++) {
+        const PlanInstr* instr = &list->instrs[i];
+        if (is_job(instr->kind)) { busy_ns += instr->end_ns - instr->begin_ns; }
+    }
+    return idle_part(busy_ns, plan->makespan_ns);
+}
+
 double trace_idle_predicted(double* out, const Plan* plan) {
     double sum = 0;
     int32_t num_ranks = plan->P * plan->R;
     for (int32_t r = 0; r < num_ranks; r++) {
-        const PlanRank* rank = &plan->ranks[r];
-        int64_t busy_ns = 0;
-        for (int32_t i = 0; i < rank->num_instrs; i++) {
-            const PlanInstr* instr = &rank->instrs[i];
-            if (is_job(instr->kind)) { busy_ns += instr->end_ns - instr->begin_ns; }
-        }
-        double idle = idle_part(busy_ns, plan->makespan_ns);
+        double idle = trace_rank_idle_predicted(plan, r);
         if (out != NULL) { out[r] = idle; }
         sum += idle;
     }

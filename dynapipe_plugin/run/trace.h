@@ -62,6 +62,7 @@ Status trace_rank_unpack(TraceRank* out, const void* data, size_t num_bytes, Are
 double trace_idle_measured(double* out, const TraceRank* ranks, int32_t num_ranks);
 // The same for the plan's own prediction, over [0, makespan_ns); out[P * R].
 double trace_idle_predicted(double* out, const Plan* plan);
+double trace_rank_idle_predicted(const Plan* plan, int32_t rank);  // of one rank
 
 // Of a rank to rank 0's, and by how much that may be off.
 typedef struct {

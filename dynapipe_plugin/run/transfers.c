@@ -23,11 +23,9 @@ Status transfers_begin(Transfers* t, int32_t num_events) {
     }
     TRY(job_marks_begin(&t->jobs, num_events));
     t->num_items = 0;
-    t->last_progress_ns = clock_now_ns();
-    t->trace = (TraceRank){.rank = t->transport->rank,
-                           .events = t->trace.events,
-                           .begin_ns = t->last_progress_ns,
-                           .end_ns = t->last_progress_ns};
+    int64_t now_ns = clock_now_ns();
+    t->trace = (TraceRank){
+        .rank = t->transport->rank, .events = t->trace.events, .begin_ns = now_ns, .end_ns = now_ns};
     return STATUS_OK;
 }
 
@@ -67,7 +65,7 @@ static void note_done(Transfers* t, const Transfer* transfer) {
     TraceEvent* event = &t->trace.events[transfer->event_idx];
     const DynapipeTransport_v1* api = t->transport->api;
     *transfer->state = TRANSFER_DONE;
-    t->last_progress_ns = event->end_ns = clock_now_ns();
+    event->end_ns = clock_now_ns();
     if (api->when != NULL && api->when(t->transport->ctx, &event->begin_ns, &event->end_ns) != STATUS_OK) {
         event->begin_ns = event->end_ns;
     }
@@ -92,7 +90,6 @@ Status transfers_poll(Transfers* t, bool* moved) {
         note_done(t, &transfer);
     }
     t->num_items = kept;
-    if (*moved) { t->last_progress_ns = clock_now_ns(); }
     return status;
 }
 
@@ -132,10 +129,11 @@ static Status fail_stuck(const Transfers* t, const uint8_t* state, int32_t kind,
     }
     return FAIL(
         STATUS_COMM,
-        "rank %d: %s mb %d waits for %s mb %d with rank %d, nothing moved for %.1f s ---> see what rank "
+        "rank %d: %s mb %d waits for %s mb %d with rank %s, nothing moved for %.1f s ---> see what rank "
         "%d does, or raise --comm-timeout",
         (int)t->transport->rank, trace_kind_text(kind), (int)mb, trace_kind_text(missing.kind),
-        (int)missing.mb, (int)missing.peer, (double)t->timeout_ns / 1e9, (int)missing.peer);
+        (int)missing.mb, TRANSPORT_RANK(t->transport, missing.peer), (double)t->timeout_ns / 1e9,
+        (int)missing.peer);
 }
 
 // What is queued from here on waits for it. *joined also where it is through: then there is nothing to wait
@@ -163,7 +161,6 @@ static Status is_over(const Transfers* t, const uint8_t* state, bool* over) {
 Status transfers_wait(Transfers* t, const uint8_t* state, int32_t kind, int32_t mb) {
     Backoff backoff = {0};
     int64_t begin_ns = clock_now_ns();
-    t->last_progress_ns = begin_ns;
     for (;;) {
         bool over, moved = false;
         TRY(is_over(t, state, &over));
@@ -173,10 +170,8 @@ Status transfers_wait(Transfers* t, const uint8_t* state, int32_t kind, int32_t 
             backoff = (Backoff){0};
             continue;
         }
+        if (backoff_gives_up(&backoff, t->timeout_ns)) { return fail_stuck(t, state, kind, mb); }
         backoff_pause(&backoff);
-        if (t->timeout_ns > 0 && clock_now_ns() - t->last_progress_ns > t->timeout_ns) {
-            return fail_stuck(t, state, kind, mb);
-        }
     }
     if (t->transport->api->join == NULL) { t->trace.wait_ns += clock_now_ns() - begin_ns; }
     return STATUS_OK;
@@ -185,7 +180,6 @@ Status transfers_wait(Transfers* t, const uint8_t* state, int32_t kind, int32_t 
 // Until a device has no more than so many transfers and jobs left.
 static Status wait_for_device(Transfers* t, int32_t most_items, int32_t most_jobs) {
     Backoff backoff = {0};
-    t->last_progress_ns = clock_now_ns();
     while (t->num_items > most_items || t->jobs.num_jobs - t->jobs.num_done > most_jobs) {
         bool moved = false;
         TRY(transfers_poll(t, &moved));
@@ -193,8 +187,7 @@ static Status wait_for_device(Transfers* t, int32_t most_items, int32_t most_job
             backoff = (Backoff){0};
             continue;
         }
-        backoff_pause(&backoff);
-        if (t->timeout_ns > 0 && clock_now_ns() - t->last_progress_ns > t->timeout_ns) {
+        if (backoff_gives_up(&backoff, t->timeout_ns)) {
             char position[512];
             transfers_position(t, position, sizeof position);
             return FAIL(STATUS_COMM,
@@ -202,6 +195,7 @@ static Status wait_for_device(Transfers* t, int32_t most_items, int32_t most_job
                         "--comm-timeout",
                         (int)t->transport->rank, (double)t->timeout_ns / 1e9, position);
         }
+        backoff_pause(&backoff);
     }
     return STATUS_OK;
 }

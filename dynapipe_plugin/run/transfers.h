@@ -40,7 +40,6 @@ typedef struct {
 typedef struct {
     Transport* transport;  // borrowed
     int64_t timeout_ns;    // 0: wait for ever
-    int64_t last_progress_ns;
     Transfer* items;
     int32_t num_items, max_events;  // max_events: room in both arrays
     TraceRank trace;

@@ -14,6 +14,7 @@ the buffer is free by then. test() answers for the host, as everywhere.
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include "../base/status.h"
 
 // 0 <= tag < TRANSPORT_TAG_END; the check decorator uses as many again. MPI itself promises 2^15 only, but no
@@ -54,12 +55,25 @@ typedef struct {
     Status (*when)(void* ctx, int64_t* begin_ns, int64_t* end_ns);
 } DynapipeTransport_v1;
 
+enum { TRANSPORT_HOST_CHARS = 64, TRANSPORT_RANK_CHARS = TRANSPORT_HOST_CHARS + 24 };
+
 // One rank's end of a transport.
 typedef struct {
     const DynapipeTransport_v1* api;
     void* ctx;
     int32_t rank, num_ranks;
+    char (*hosts)[TRANSPORT_HOST_CHARS];  // [num_ranks] their names, borrowed; NULL: all are on one
 } Transport;
+
+// "3"; where there are several hosts, "3 (on node17)". The text lives as long as the block it is used in.
+#define TRANSPORT_RANK(transport, rank) transport_rank_text((char[TRANSPORT_RANK_CHARS]){0}, transport, rank)
+
+static inline const char* transport_rank_text(char* out, const Transport* transport, int32_t rank) {
+    bool is_known = transport->hosts != NULL && rank >= 0 && rank < transport->num_ranks;
+    snprintf(out, TRANSPORT_RANK_CHARS, is_known ? "%d (on %s)" : "%d", (int)rank,
+             is_known ? transport->hosts[rank] : "");
+    return out;
+}
 
 // `num_ranks` ends in one process, one thread each: out[0 .. num_ranks). Closing the last end frees the hub.
 // Zero-buffer rendezvous: a send is done only when the matching receive has taken it.

@@ -231,6 +231,10 @@ Status transport_check_open(Transport* out, Transport inner) {
         .abort = check_abort,
         .close = check_close,
     };
-    *out = (Transport){.api = &check->api, .ctx = check, .rank = inner.rank, .num_ranks = inner.num_ranks};
+    *out = (Transport){.api = &check->api,
+                       .ctx = check,
+                       .rank = inner.rank,
+                       .num_ranks = inner.num_ranks,
+                       .hosts = inner.hosts};
     return STATUS_OK;
 }

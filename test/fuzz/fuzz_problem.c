@@ -35,6 +35,7 @@ static void plan(Problem* problem, Arena* arena) {
     Status status = plan_make(&out, request, &problem->costs, problem->samples, problem->num_samples, arena);
     REQUIRE(status == STATUS_OK || status == STATUS_INFEASIBLE || status == STATUS_BAD_OPTION ||
             status == STATUS_OUT_OF_RANGE);
+    REQUIRE(status != STATUS_OK || out.bound_over_ns == 0);
     REQUIRE(status == STATUS_OK || strstr(status_message(), "--->") != NULL);
 }
 

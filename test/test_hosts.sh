@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Runs over several hosts, which are network namespaces of this one, joined by a bridge: mpirun over a launch agent, losses equal to one
+# host's, the link measured, a rank that is killed and a host that vanishes named. Namespaces, processes, names and links are this test's
+# own and end with it, however it ends.
+if [ -z "${HOSTS_INSIDE:-}" ]; then
+    own="unshare -n -m -u -p -f --mount-proc --kill-child"
+    if ! command -v ip >/dev/null || ! $own ip link add probe type veth peer name eborp 2>/dev/null; then
+        echo "skip test_hosts: no network namespaces, or no ip, here ---> as root, in a container with --cap-add=SYS_ADMIN,NET_ADMIN; dev/setup.sh --dev"
+        echo "0 passed, 0 failed, 1 skipped"
+        exit 77
+    fi
+    HOSTS_INSIDE=1 exec $own bash "$0" "$@"
+fi
+hostname hosts1
+needs=pgrep
+. "$(dirname "$0")/train_lib.sh"
+
+# hosts1 is where mpirun runs, the others are namespaces that a bridge joins.
+net=10.231.7
+mount -t tmpfs tmpfs /run && mkdir /run/netns
+printf '127.0.0.1 localhost\n' >"$work/names"
+for h in 1 2 3 4; do echo "$net.$h hosts$h" >>"$work/names"; done
+mount --bind "$work/names" /etc/hosts
+ip link set lo up
+ip link add bridge0 type bridge && ip addr add "$net.1/24" dev bridge0 && ip link set bridge0 up
+for h in 2 3 4; do
+    ip netns add "hosts$h"
+    ip link add "to$h" type veth peer name eth0 netns "hosts$h" && ip link set "to$h" master bridge0 up
+    ip -n "hosts$h" addr add "$net.$h/24" dev eth0 && ip -n "hosts$h" link set eth0 up && ip -n "hosts$h" link set lo up
+done
+if tc qdisc add dev to2 root netem delay 1ms rate 200mbit 2>"$work/tc.log"; then
+    slow=1
+else
+    echo "no slow link: this kernel's tc cannot (sch_netem): $(head -1 "$work/tc.log")"
+fi
+# In place of ssh, as plm_rsh_agent calls it.
+cat >"$work/agent" <<'AGENT'
+#!/bin/sh
+host=$1
+shift
+exec ip netns exec "$host" unshare -u sh -c "hostname $host; $*"
+AGENT
+chmod +x "$work/agent"
+
+# The trainer as dev/hosts_train.sh starts it on these hosts.
+on() {  # name, hosts (a rank on each), arguments...
+    local name=$1 hosts=$2
+    shift 2
+    tr ',' '\n' <<<"$hosts" >"$work/$name.hosts"
+    AGENT=$work/agent INTERFACES=$net.0/24 timeout -k 5 60 dev/hosts_train.sh "$work/$name.hosts" -- "$PWD/$trainer" "$@" >"$work/$name.log" 2>&1
+}
+
+make_data 400 300
+base="-i $work/data/train.bin -e l4c64h4 -t 256 -d 4000 -v 0 -s 0 --robust off"
+on two hosts1,hosts2 $base -x 3 --stages 2 -o "$work/two"
+ok $? "two hosts: $(grep -o 'ranks: .*replicas' "$work/two.log"), $(grep -h '^comm' "$work"/costs/*)"
+costs=$(ls "$work"/costs/*)
+on four hosts1,hosts2,hosts3,hosts4 $base -x 3 --stages 2 --costs "$costs" -o "$work/four"
+ok $? "four hosts: $(grep -o 'ranks: .*replicas' "$work/four.log")"
+run one 4 $base -x 3 --stages 2 --costs "$costs" -o "$work/one"
+[ "$(losses four)" = "$(losses one)" ] && [ "$(losses one | wc -l)" -eq 3 ]
+ok $? "losses of four hosts are one host's, every digit"
+if [ -n "${slow:-}" ]; then
+    awk '/^comm/ {exit !($5 < 0.05)}' "$costs"
+    ok $? "a link of 200 Mb/s is measured as one"
+fi
+
+# --- hosts that are gone -----------------------------------------------------------------------------------------
+gone() {  # name, hosts, seconds, how it goes...
+    local name=$1 hosts=$2 limit=$3 begin
+    shift 3
+    on "$name" "$hosts" $base -x 100000 --stages 3 --comm-timeout 3 &
+    job=$!
+    await '^step +2/' "$work/$name.log"
+    begin=$(date +%s%N)
+    eval "$@"
+    wait $job
+    code=$? took=$((($(date +%s%N) - begin) / 1000000))
+    [ $code -ne 0 ] && [ $code -ne 124 ] && [ $took -lt $((1000 * limit)) ]
+}
+gone killed hosts1,hosts2,hosts3 10 'kill -9 $(ip netns pids hosts2 | while read -r p; do grep -l train /proc/$p/comm; done | cut -d/ -f3)'
+ok $? "kill -9 of a rank on hosts2: the run ends in $took ms"
+grep -q 'on node hosts2 exited on signal 9' "$work/killed.log"
+ok $? "$(grep -o 'process rank .* exited on signal 9' "$work/killed.log")"
+gone cut hosts1,hosts2,hosts3 25 'ip link del to2'
+ok $? "the cable of hosts2 is cut: the run ends in $took ms"
+grep -q 'no sign of life from rank 1 (on hosts2) --->' "$work/cut.log"
+ok $? "$(grep 'no sign of life' "$work/cut.log")"
+[ "${HOSTS_SHOW:-}" ] && cat "$work"/{killed,cut}.log
+finish

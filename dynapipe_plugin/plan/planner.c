@@ -64,8 +64,8 @@ static Status make_replica(ReplicaPlan* out, Planner* planner, const Draft* draf
     int32_t begin = draft->replicas.begin[r], M = draft->replicas.begin[r + 1] - begin;
     ReplicaProblem in_list_order;
     arena_reset(&planner->costs);
-    TRY(replica_problem_make(&in_list_order, &planner->problem, &draft->list, draft->replicas.mbs + begin, M,
-                             replica->modes, &planner->costs));
+    TRY(replica_problem_make(&in_list_order, &planner->problem, &draft->list, r, draft->replicas.mbs + begin,
+                             M, replica->modes, &planner->costs));
     TRY(replica_problem_permute(&out->problem, &in_list_order, replica->order, &planner->lists));
     memcpy(out->problem.squeeze_bytes, planner->reserve_bytes, sizeof planner->reserve_bytes);
     replica_problem_set_limits(&out->problem, &planner->problem);

@@ -136,7 +136,7 @@ static int compare_ids(const void* a, const void* b) {
 
 static Status draft_replica(Draft* out, const Search* search, int32_t r, int32_t* ids, Arena* arena) {
     const SearchState* state = &search->state[r];
-    DraftReplica* replica = &out->replica[r];
+    DraftReplica* replica = &out->replica[search->replica[r]];
     const MicrobatchProblem* problem = search->problem;
     bool split = state->rule.split_backward;
     *replica = (DraftReplica){.variant = {.name = split ? "adaptive+w" : "adaptive",
@@ -152,7 +152,7 @@ static Status draft_replica(Draft* out, const Search* search, int32_t r, int32_t
         for (int32_t i = state->head[m]; i >= 0; i = state->next[i]) { ids[num++] = state->ids[i]; }
         qsort(ids, (size_t)num, sizeof *ids, compare_ids);
         microbatch_list_append(&out->list, problem, state->layout, (RecomputeMode)state->mode[m], ids, num);
-        out->list.mbs[out->list.num_mbs - 1].replica = r;
+        out->list.mbs[out->list.num_mbs - 1].replica = search->replica[r];
         replica->order[k] = k;
         for (int32_t s = 0; s < state->P; s++) {
             replica->modes[(int64_t)s * state->M + k] = state->mode[(int64_t)s * state->M + m];
@@ -171,7 +171,7 @@ static Status make_draft(Draft* out, const Search* search, Arena* arena) {
     TRY(microbatch_list_reserve(&draft.list, N, N, arena));
     memcpy(draft.stages, search->stages, sizeof draft.stages);
     for (int32_t r = 0; r < search->R; r++) { TRY(draft_replica(&draft, search, r, ids, arena)); }
-    TRY(replica_balance(&draft.replicas, &draft.list, search->R, arena));
+    TRY(replica_balance(&draft.replicas, &draft.list, search->R, NULL, arena));
     *out = draft;
     return STATUS_OK;
 }

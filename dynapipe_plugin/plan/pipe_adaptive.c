@@ -5,6 +5,8 @@
 static const int64_t NEVER = INT64_MAX;
 
 // One micro-batch on one stage, by position: what the walk reads, side by side.
+enum { GROUP = 8, FEW = 16 };
+
 typedef struct {
     int64_t job_ns[JOB_COUNT];  // B with W where backward is joint
     int64_t stored_bytes;       // from F on; 0 where it drops
@@ -40,8 +42,9 @@ typedef struct {
     bool split_backward;
     PipeSchedule* schedule;  // NULL: only the makespan is wanted
     Stage* stages;
-    int64_t num_walked;                 // jobs
-    int64_t begin_ns[PLAN_MAX_STAGES];  // when a stage takes its next decision; NEVER: it waits
+    int64_t num_walked;                         // jobs
+    int64_t begin_ns[PLAN_MAX_STAGES];          // when a stage takes its next decision; NEVER: it waits
+    int64_t group_ns[PLAN_MAX_STAGES / GROUP];  // the earliest of GROUP stages, where there are many
 } Greedy;
 
 PipeAdaptiveRule pipe_adaptive_rule(const PipeProblem* problem, bool split_backward) {
@@ -284,25 +287,54 @@ static bool divide_all(Greedy* greedy) {
     return true;
 }
 
+static inline int32_t earliest_of(const int64_t* begin_ns, int32_t begin, int32_t end) {
+    int32_t first = -1;
+    int64_t first_ns = INT64_MAX;
+    for (int32_t s = begin; s < end; s++) {
+        if (begin_ns[s] >= first_ns) { continue; }
+        first = s;
+        first_ns = begin_ns[s];
+    }
+    return first;
+}
+
+static inline int32_t group_end(const Greedy* greedy, int32_t group) {
+    int32_t end = (group + 1) * GROUP;
+    return end < greedy->problem->P ? end : greedy->problem->P;
+}
+
+static void group_update(Greedy* greedy, int32_t s) {
+    int32_t group = s / GROUP, first = earliest_of(greedy->begin_ns, group * GROUP, group_end(greedy, group));
+    greedy->group_ns[group] = first < 0 ? INT64_MAX : greedy->begin_ns[first];
+}
+
+// The stage that decides next, the first of equals; -1: none. Of many stages not all are looked at each time.
+static inline int32_t earliest(const Greedy* greedy) {
+    int32_t P = greedy->problem->P;
+    if (P <= FEW) { return earliest_of(greedy->begin_ns, 0, P); }
+    int32_t group = earliest_of(greedy->group_ns, 0, (P + GROUP - 1) / GROUP);
+    return group < 0 ? -1 : earliest_of(greedy->begin_ns, group * GROUP, group_end(greedy, group));
+}
+
 // The makespan; INT64_MAX as soon as some stage cannot end by cutoff_ns.
 static int64_t run_all(Greedy* greedy, int64_t cutoff_ns) {
     int32_t P = greedy->problem->P;
     int64_t makespan_ns = 0;
     for (int32_t s = 0; s < P; s++) { choose(greedy, s); }
+    for (int32_t s = 0; s < P && P > FEW; s += GROUP) { group_update(greedy, s); }
     for (;;) {
-        int32_t first = -1;
-        int64_t first_ns = INT64_MAX;
-        for (int32_t s = 0; s < P; s++) {
-            if (greedy->begin_ns[s] >= first_ns) { continue; }
-            first = s;
-            first_ns = greedy->begin_ns[s];
-        }
+        int32_t first = earliest(greedy);
         if (first < 0) { break; }
+        int64_t first_ns = greedy->begin_ns[first];
         if (first_ns + greedy->stages[first].left_ns > cutoff_ns) { return INT64_MAX; }
         greedy->num_walked++;
         int32_t fed = run_choice(greedy, first);
         choose(greedy, first);
         if (fed >= 0) { choose(greedy, fed); }
+        if (P > FEW) {
+            group_update(greedy, first);
+            if (fed >= 0) { group_update(greedy, fed); }
+        }
     }
     for (int32_t s = 0; s < P; s++) {
         makespan_ns = later(makespan_ns, greedy->stages[s].clock_ns + greedy->problem->tail_ns[s]);

@@ -6,7 +6,7 @@
 #include "replica_balance.h"
 #include "search_replicas.h"
 
-enum { MAX_PROBES = 2, NUM_TUNED = 3, MAX_FIRST = 100 };
+enum { MAX_PROBES = 2, NUM_TUNED = 3, MAX_FIRST = 100, MANY_STAGES = 16 };
 
 // What is recomputed at first: the same everywhere, or what does not keep to its share of memory.
 typedef struct {
@@ -41,6 +41,7 @@ enum { MAX_CUTS = 5 };
 typedef struct {
     Search* search;
     int32_t num_probes, num_shares;
+    int64_t stop_budget;    // candidates are tried until the search's budget has fallen to this
     Share share[MAX_CUTS];  // ragged: one; padded: one for each cut of the sorted samples
     int32_t num_firsts;
     First firsts[MAX_FIRST];  // ascending makespan
@@ -136,13 +137,18 @@ static Status try_cuts(Firsts* firsts, const ModeRule* rule) {
     return STATUS_OK;
 }
 
+// With many stages a few candidates take more than the search has. What is left then goes to tuning the best.
+static bool is_spent(const Firsts* firsts) {
+    return firsts->num_firsts > 0 && firsts->search->budget < firsts->stop_budget;
+}
+
 static Status try_counts(Firsts* firsts, const ModeRule* rule) {
     static const int32_t count_percent[] = {300, 200, 400, 150, 500, 250, 600, 800, 100, 1000};  // of P
     int32_t P = firsts->search->problem->P, last = 0, most = firsts->share[0].num_ids[0];
     for (size_t c = 0; c < sizeof count_percent / sizeof *count_percent; c++) {
         int32_t num_mbs = P * count_percent[c] / 100;
         num_mbs = num_mbs < 1 ? 1 : num_mbs > most ? most : num_mbs;
-        if (num_mbs == last) { continue; }
+        if (num_mbs == last || is_spent(firsts)) { continue; }
         last = num_mbs;
         MicrobatchTaper taper = {
             .num_mbs = num_mbs, .depth = P * tapers[0][0] / 100, .end_percent = tapers[0][1]};
@@ -154,7 +160,7 @@ static Status try_counts(Firsts* firsts, const ModeRule* rule) {
          percent += percent / 2) {
         int64_t num_mbs = kept * percent / 100;
         MicrobatchTaper taper = {.num_mbs = (int32_t)num_mbs, .depth = P, .end_percent = 40};
-        if (num_mbs > 10 * P && num_mbs <= most) {
+        if (num_mbs > 10 * P && num_mbs <= most && !is_spent(firsts)) {
             TRY(try_first(firsts, (First){.rule = *rule, .taper = taper}));
         }
     }
@@ -173,7 +179,7 @@ static Status try_firsts(Firsts* firsts) {
     int32_t num_best = firsts->num_firsts < NUM_TUNED ? firsts->num_firsts : NUM_TUNED;
     memcpy(best, firsts->firsts, sizeof best);
     for (int32_t k = 0; k < num_best; k++) {
-        for (int32_t t = 1; t < NUM_TAPERS; t++) {
+        for (int32_t t = 1; t < NUM_TAPERS && !is_spent(firsts); t++) {
             best[k].taper.depth = P * tapers[t][0] / 100;
             best[k].taper.end_percent = tapers[t][1];
             TRY(try_first(firsts, best[k]));
@@ -244,7 +250,8 @@ static Status tune_stages(Tuned* tuned) {
     int32_t P = search->problem->P;
     for (bool any = true; any && search->budget > tuned->stop_budget;) {
         any = false;
-        for (int32_t pair = 0; pair < P * P; pair++) {
+        for (int32_t pair = 0; pair < P * P && (P <= MANY_STAGES || search->budget > tuned->stop_budget);
+             pair++) {
             StageLayers shifted[PLAN_MAX_STAGES] = {{0}};
             bool better;
             if (pair / P == pair % P || !shift_layer(shifted, tuned, pair / P, pair % P)) { continue; }
@@ -470,7 +477,9 @@ static int32_t pick_tuned(First out[NUM_TUNED], const Firsts* firsts) {
 
 Status search_first_round(Search* search) {
     const MicrobatchProblem* problem = search->problem;
-    Firsts firsts = {.search = search, .num_probes = search->R < MAX_PROBES ? search->R : MAX_PROBES};
+    Firsts firsts = {.search = search,
+                     .num_probes = search->R < MAX_PROBES ? search->R : MAX_PROBES,
+                     .stop_budget = problem->P > MANY_STAGES ? search->budget / 4 : INT64_MIN};
     TRY(search_weights_make(&search->weights, problem, problem->modes[0], 4 * problem->P * problem->R,
                             &search->lists));
     TRY(is_padded(&firsts) ? share_cuts(&firsts) : share_samples(&firsts));

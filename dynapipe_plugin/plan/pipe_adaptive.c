@@ -27,6 +27,7 @@ typedef struct {
     JobKind choice;
     int64_t clock_ns, link_ns;  // free from then on
     int64_t left_ns;            // its jobs that have not run, and its tail
+    int64_t limit_bytes;        // of the problem or the rule
     int64_t held_bytes;         // by own jobs: stored of what is kept, W pending included
     int64_t sent_bytes;         // inputs that stage s + 1 may hold because of this stage
     int64_t own_limit_bytes;    // for held_bytes
@@ -79,7 +80,7 @@ static int64_t window_bytes(const Greedy* greedy, int32_t s, int32_t count, bool
 
 // Without inputs all memory is the stage's own. False where some micro-batch does not fit even alone.
 static bool own_all(Greedy* greedy, int32_t s, bool* has_inputs) {
-    int64_t limit_bytes = greedy->problem->memory_limit_bytes[s];
+    int64_t limit_bytes = greedy->stages[s].limit_bytes;
     *has_inputs = false;
     for (int32_t m = 0; m < greedy->problem->M; m++) {
         const PipeCost* cost = pipe_cost(greedy->problem, s, m);
@@ -94,7 +95,7 @@ static bool own_all(Greedy* greedy, int32_t s, bool* has_inputs) {
 static bool divide_memory(Greedy* greedy, int32_t s) {
     const PipeProblem* problem = greedy->problem;
     Stage* stage = &greedy->stages[s];
-    int64_t limit_bytes = problem->memory_limit_bytes[s];
+    int64_t limit_bytes = stage->limit_bytes;
     bool has_inputs;
     stage->own_limit_bytes = limit_bytes;
     if (s > 0) { stage[-1].sent_limit_bytes = INT64_MAX; }
@@ -262,6 +263,10 @@ static Status greedy_init(Greedy* greedy, const PipeAdaptiveRule* rule, Arena* a
         stage->grad_at = stage->act_at + M + 1;
         stage->sent_limit_bytes = INT64_MAX;
         stage->max_in_flight = rule->max_in_flight[s];
+        stage->limit_bytes = problem->memory_limit_bytes[s];
+        if (rule->most_bytes[s] > 0 && rule->most_bytes[s] < stage->limit_bytes) {
+            stage->limit_bytes = rule->most_bytes[s];
+        }
         stage->left_ns = problem->tail_ns[s];
         stage->cells = cells + (int64_t)s * M;
         for (int32_t i = 0; i < M; i++) {

@@ -5,6 +5,7 @@
 
 #include "pipe_schedule.h"
 #include "search_first.h"
+#include "search_lean.h"
 #include "search_moves.h"
 #include "search_robust.h"
 
@@ -164,7 +165,7 @@ static Status draft_replica(Draft* out, const Search* search, int32_t r, int32_t
 static Status make_draft(Draft* out, const Search* search, Arena* arena) {
     const MicrobatchProblem* problem = search->problem;
     int32_t N = problem->num_samples, *ids;
-    Draft draft = {.makespan_ns = slowest_ns(search)};
+    Draft draft = {.makespan_ns = slowest_ns(search), .fastest_ns = search->fastest_ns};
     if (draft.makespan_ns == INT64_MAX) { return FAIL(STATUS_INFEASIBLE, "search: nothing fits in memory"); }
     PIPE_NEW(ids, arena, int32_t, N);
     PIPE_NEW(draft.replica, arena, DraftReplica, search->R);
@@ -176,7 +177,8 @@ static Status make_draft(Draft* out, const Search* search, Arena* arena) {
     return STATUS_OK;
 }
 
-enum { JOB_NS = 30 };  // that one job of a simulation takes, all else of a plan spread over them
+enum { LEAN_PART = 20 };  // of the budget, for holding less
+enum { JOB_NS = 30 };     // that one job of a simulation takes, all else of a plan spread over them
 
 // An effort counts simulations of 5 P micro-batches: so many jobs F, B and W.
 static int64_t effort_jobs(int32_t P) {
@@ -205,9 +207,23 @@ static Status copy_state(SearchState* out, const SearchState* in, Search* search
     return in->N > 0 ? search_state_copy(out, in, &search->lists) : STATUS_OK;
 }
 
+// No replica has to be faster than the slowest was.
+static Status lean_all(Search* search, int64_t budget) {
+    int64_t fastest_ns = slowest_ns(search), slack = search->problem->request->memory_slack_permille;
+    if (fastest_ns == INT64_MAX || slack == 0) { return STATUS_OK; }
+    int64_t most_ns = fastest_ns + fastest_ns / 1000 * slack;
+    for (int32_t r = 0; r < search->R; r++) {
+        int64_t part = budget / search->R;
+        TRY(search_lean(&search->state[r], most_ns, &part, &search->simulator));
+    }
+    search->fastest_ns = fastest_ns;
+    return STATUS_OK;
+}
+
 static Status search_all(Search* search) {
     const MicrobatchProblem* problem = search->problem;
     Rng rng = rng_seed((uint64_t)problem->num_samples);
+    const int64_t whole = search->budget;
     SearchState(*finalists)[2] = NULL;  // of each replica: as it ends, as it was before the local search
     TRY(search_first(search));
     if (problem->request->noise_permille > 0) {
@@ -218,6 +234,7 @@ static Status search_all(Search* search) {
         }
     }
     TRY(improve_all(search, &rng));
+    if (problem->request->noise_permille == 0) { TRY(lean_all(search, whole / LEAN_PART)); }
     for (int32_t r = 0; r < search->R && finalists != NULL; r++) {
         SearchState* best;
         if (search->state[r].N == 0 || search->state[r].makespan_ns == INT64_MAX) { continue; }

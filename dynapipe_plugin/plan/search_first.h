@@ -15,6 +15,7 @@ typedef struct {
     int32_t R;
     int64_t budget;          // jobs that simulations may still walk
     int64_t good_enough_ns;  // the search ends there: no plan is faster
+    int64_t fastest_ns;      // makespan before memory was saved; 0: it was not
     bool split_backward;
     SearchWeights weights;
     double* slow;  // [R] of the plan: how much longer a replica takes for the same samples; NULL: all alike

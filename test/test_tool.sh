@@ -205,7 +205,7 @@ bad() {  # words, sed script that spoils gpt_small.json
 bad 'model' 's/"gpt"/"bert"/'
 bad 'model' 's/"model": "gpt", //'
 bad 'n_stages' 's/"n_stages": 3/"n_stages": 0/'
-bad 'n_stages' 's/"n_stages": 3/"n_stages": 65/'
+bad 'n_stages' 's/"n_stages": 3/"n_stages": 129/'
 bad 'n_stages' 's/"n_stages": 3/"n_stages": 2.5/'
 bad 'n_stages' 's/"n_stages": 3/"n_stages": "3"/'
 bad 'n_stages is missing' 's/"n_stages": 3, //'

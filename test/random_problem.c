@@ -158,3 +158,23 @@ void random_problem_limit_memory(RandomProblem* problem, int32_t percent) {
     }
     problem->request.memory_limit_bytes = limit + limit / 100 * percent + 1;
 }
+
+void random_machine(RandomMachine* out, const RandomProblem* problem, Rng* rng) {
+    const PlanRequest* request = &problem->request;
+    bool one_for_all_jobs = rng_below(rng, 2) == 0;
+    *out = (RandomMachine){.machine = {.num_ranks = request->P * request->R, .ranks = out->ranks}};
+    for (int32_t r = 0; r < out->machine.num_ranks; r++) {
+        MachineRank* rank = &out->ranks[r];
+        for (int kind = 0; kind < JOB_COUNT; kind++) {
+            rank->slow[kind] =
+                one_for_all_jobs && kind > 0 ? rank->slow[0] : rng_between(rng, 50, 200) / 100.0;
+        }
+        if (rng_below(rng, 2)) {
+            rank->link_latency_ns = rng_between(rng, 0, 20000);
+            rank->link_bytes_per_ns = rng_between(rng, 1, 1000) / 100.0;
+        }
+        if (request->memory_limit_bytes > 0 && rng_below(rng, 2)) {
+            rank->memory_limit_bytes = request->memory_limit_bytes / 100 * rng_between(rng, 100, 200) + 1;
+        }
+    }
+}

@@ -28,6 +28,14 @@ void random_samples(PlanSample* out, int32_t num_samples, Rng* rng, int kind, bo
 void random_problem(RandomProblem* out, Rng* rng, int32_t num_samples);
 // A memory limit under which every sample fits alone on every stage, `percent` above the tightest such limit.
 void random_problem_limit_memory(RandomProblem* problem, int32_t percent);
+// Ranks and links that differ: speeds of `problem` by up to 4, every rate; limits only where the problem has
+// one, none below it.
+typedef struct {
+    Machine machine;
+    MachineRank ranks[64];
+} RandomMachine;
+void random_machine(RandomMachine* out, const RandomProblem* problem, Rng* rng);
+
 // Layers spread evenly over the stages of `request`; over all but the last, which has the head alone.
 void equal_stages(PlanRequest* request, int32_t num_layers);
 void head_alone_stages(PlanRequest* request, int32_t num_layers);

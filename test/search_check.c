@@ -98,7 +98,8 @@ bool search_state_is_sound(const SearchState* state, Arena* arena) {
                 m);
         mbs[m] = m;
     }
-    REQUIRE(replica_problem_make(&replica, &problem, &list, mbs, state->M, state->mode, arena) == STATUS_OK,
+    REQUIRE(replica_problem_make(&replica, &problem, &list, 0, mbs, state->M, state->mode, arena) ==
+                STATUS_OK,
             "prices");
     REQUIRE(state->pipe.P == state->P && state->pipe.M == state->M && state->pipe.cost == state->cost,
             "pipe");

@@ -78,6 +78,7 @@ static bool bound_of(LowerBound* out, bool choose_stages) {
     Status status =
         microbatch_problem_init(&mp, request, &problem.costs, problem.samples, problem.num_samples);
     request->memory_limit_bytes = limit;
+    if (status == STATUS_OK && choose_stages) { microbatch_problem_limit(&mp); }
     if (status != STATUS_OK) { return false; }
     CHECK_OK(lower_bound_make(out, &mp, request->split_backward == SPLIT_BACKWARD_OFF));
     return true;

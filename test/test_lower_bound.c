@@ -53,7 +53,7 @@ static int64_t fastest_plan(const MicrobatchProblem* mp, const LowerBound* bound
         MicrobatchList list;
         ReplicaLists lists;
         if (batching_policies[b].build(&list, mp, NULL, arena) != STATUS_OK) { continue; }
-        CHECK_OK(replica_balance(&lists, &list, mp->R, arena));
+        CHECK_OK(replica_balance(&lists, &list, mp->R, NULL, arena));
         for (int p = 0; p < 3; p++) {
             int64_t slowest = 0;
             for (int32_t r = 0; r < mp->R; r++) {

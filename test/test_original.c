@@ -237,8 +237,8 @@ static int64_t simulate_again(const Draft* draft, int32_t r, Arena* arena) {
     const DraftReplica* d = &draft->replica[r];
     int32_t begin = draft->replicas.begin[r], M = draft->replicas.begin[r + 1] - begin, identity[4096];
     for (int32_t i = 0; i < M; i++) { identity[i] = i; }
-    CHECK_OK(replica_problem_make(&in_list_order, &mp, &draft->list, draft->replicas.mbs + begin, M, d->modes,
-                                  arena));
+    CHECK_OK(replica_problem_make(&in_list_order, &mp, &draft->list, r, draft->replicas.mbs + begin, M,
+                                  d->modes, arena));
     CHECK_OK(replica_problem_permute(&replica, &in_list_order, d->order, arena));
     if (replica_variant_build(&schedule, &replica.pipe, identity, &d->variant, arena)) { return INT64_MAX; }
     CHECK_OK(pipe_simulate(&timeline, &replica.pipe, &schedule, arena));

@@ -148,7 +148,7 @@ static void bad_heads_name_the_line(void) {
     } cases[] = {
         {"", "t:1: expected dynapipe-plan"},
         {"dynapipe-plan 2\n", "t:1: version '2' of dynapipe-plan is not known"},
-        {"dynapipe-plan 1\nstages 65 replicas", "t:2: stages: '65' is not a number in 1 ... 64"},
+        {"dynapipe-plan 1\nstages 129 replicas", "t:2: stages: '129' is not a number in 1 ... 128"},
         {"dynapipe-plan 1\nstages 4 replicas 2 microbatches 999999999 samples 1",
          "t:2: microbatches: '999999999'"},
         {"dynapipe-plan 1\nstages 04 replicas 2", "t:2: stages: '04'"},

@@ -342,7 +342,7 @@ static void odd_layouts_work(void) {
     gpt_problem(2, 1, 1, 1);
     problem.num_samples = 0;
     CHECK_FAILS(make(&plan, &arena), STATUS_OUT_OF_RANGE, "at least one");
-    problem.request.P = 65;
+    problem.request.P = PLAN_MAX_STAGES + 1;
     CHECK_FAILS(make(&plan, &arena), STATUS_OUT_OF_RANGE, "--stages");
     arena_free(&arena);
 }

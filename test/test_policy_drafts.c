@@ -16,7 +16,7 @@ static int64_t replica_ns(const Draft* draft, const MicrobatchProblem* problem, 
     PipeSchedule schedule;
     PipeTimeline timeline = {0};
     int32_t* order = ARENA_NEW(arena, int32_t, M);
-    CHECK_OK(replica_problem_make(&made, problem, &draft->list, draft->replicas.mbs + begin, M,
+    CHECK_OK(replica_problem_make(&made, problem, &draft->list, r, draft->replicas.mbs + begin, M,
                                   replica->modes, arena));
     CHECK_OK(replica_problem_permute(&ordered, &made, replica->order, arena));
     for (int32_t m = 0; m < M; m++) { order[m] = m; }

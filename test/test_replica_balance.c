@@ -120,7 +120,7 @@ static void lists_partition_the_micro_batches(void) {
             mbs[m].work_ns = rng_between(&rng, 1, 1000);
             mbs[m].replica = chosen ? (int32_t)rng_below(&rng, (uint32_t)R) : -1;
         }
-        CHECK_OK(replica_balance(&lists, &list, R, &arena));
+        CHECK_OK(replica_balance(&lists, &list, R, NULL, &arena));
         for (int32_t r = 0; r < R; r++) {
             int64_t sum = 0;
             for (int32_t k = lists.begin[r]; k < lists.begin[r + 1]; k++, seen++) {

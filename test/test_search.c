@@ -26,7 +26,7 @@ static bool begin_state(SearchState* out, MicrobatchProblem* problem, Rng* rng, 
     }
     int32_t N = about.num_samples, M = rng_between(rng, 1, N), mb_of[64];
     for (int32_t i = 0; i < N; i++) { mb_of[i] = i < M ? i : (int32_t)rng_below(rng, (uint32_t)M); }
-    CHECK_OK(search_state_init(out, problem, rng_below(rng, 2) ? LAYOUT_RAGGED : LAYOUT_PADDED,
+    CHECK_OK(search_state_init(out, problem, 0, rng_below(rng, 2) ? LAYOUT_RAGGED : LAYOUT_PADDED,
                                random_order(rng, N, arena), N, mb_of, M,
                                problem->modes[rng_below(rng, (uint32_t)problem->num_modes)],
                                rng_below(rng, 2), about.request.stages, arena));
@@ -190,7 +190,7 @@ static void check_draft(const Draft* draft, const MicrobatchProblem* problem, Ar
         PipeSchedule schedule;
         PipeTimeline timeline;
         if (M == 0) { continue; }
-        CHECK_OK(replica_problem_make(&made, &with_stages, &draft->list, draft->replicas.mbs + begin, M,
+        CHECK_OK(replica_problem_make(&made, &with_stages, &draft->list, r, draft->replicas.mbs + begin, M,
                                       replica->modes, arena));
         CHECK_OK(replica_problem_permute(&ordered, &made, replica->order, arena));
         int32_t* order = ARENA_NEW(arena, int32_t, M);

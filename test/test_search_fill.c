@@ -84,7 +84,7 @@ static void replicas_are_balanced(void) {
         int32_t N = rng_between(&rng, 1, 80), replica_of[80];
         CHECK(make_problem(&problem, &rng, N));
         CHECK_OK(search_weights_make(&w, &problem, problem.modes[0], 40, &arena));
-        CHECK_OK(search_fill_replicas(replica_of, &w, &arena));
+        CHECK_OK(search_fill_replicas(replica_of, &w, NULL, &arena));
         int32_t R = problem.R, num[12] = {0};
         int64_t total = 0, most = 0;
         for (int32_t q = 0; q < w.num_resources; q++) {

@@ -53,7 +53,7 @@ static bool make_state(SearchState* out, MicrobatchProblem* problem, Mirror* mir
     memcpy(mirror->stages, about.request.stages, sizeof mirror->stages);
     RecomputeMode mode = problem->modes[rng_below(rng, (uint32_t)problem->num_modes)];
     MbLayout layout = rng_below(rng, 2) ? LAYOUT_RAGGED : LAYOUT_PADDED;
-    CHECK_OK(search_state_init(out, problem, layout, ids, mirror->N, mirror->mb_of, mirror->M, mode,
+    CHECK_OK(search_state_init(out, problem, 0, layout, ids, mirror->N, mirror->mb_of, mirror->M, mode,
                                rng_below(rng, 2), about.request.stages, arena));
     for (int32_t i = 0; i < problem->P * mirror->M; i++) { CHECK_EQ(out->mode[i], mode); }
     return true;

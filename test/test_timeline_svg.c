@@ -204,16 +204,16 @@ static void memory_is_drawn_to_scale(void) {
     Arena arena = {0};
     Plan plan;
     random_draw(&plan, &rng, &arena);
-    int64_t limits_bytes[PLAN_MAX_STAGES], most_bytes = 0;
+    int64_t most_bytes = 0;
     double px_per_byte = 0;
     for (int32_t r = 0; r < plan.P * plan.R; r++) {
         MemoryCurve curve;
         CHECK_OK(memory_curve_make(&curve, &plan.ranks[r], MEMORY_BUFFERS, &arena));
         most_bytes = curve.peak_bytes > most_bytes ? curve.peak_bytes : most_bytes;
     }
-    for (int32_t s = 0; s < plan.P; s++) { limits_bytes[s] = plan.ranks[s].state_bytes + most_bytes * 5 / 4; }
+    int64_t* limits_bytes = ARENA_NEW(&arena, int64_t, plan.P * plan.R);
     for (int32_t r = 0; r < plan.P * plan.R; r++) {
-        plan.ranks[r].state_bytes = plan.ranks[r % plan.P].state_bytes;
+        limits_bytes[r] = plan.ranks[r].state_bytes + most_bytes * 5 / 4;
     }
     char* text = draw(&plan, &(TimelineSvgInfo){.memory_limit_bytes = limits_bytes});
     XmlTree tree;

@@ -172,6 +172,21 @@ tool check "$work/none.txt"; [ $? -eq 2 ]; ok $? "no such plan"
 
 # --- infeasible is an answer: which stage, how many bytes over, which option would help
 refuses 3 "bytes over" plan test/problems/nothing_fits.json
+# --- ranks that differ: the plan says each rank's limit, and is checked on the same machine only
+differ=(--rank-speed 1,0.7,1.2 --rank-memory 3G,0,6G --link-rate 5,0.5)
+tool plan test/problems/lengths.csv --model d12 --stages 3 --batch-tokens 7000 --memory-limit 4G "${differ[@]}" --text "$work/plan.txt" --svg "$work/plan.svg" &&
+    [ "$(grep -c '^rank .* limit_bytes' "$work/plan.txt")" -eq 2 ] && grep -q '^rank 0 .* limit_bytes 3221225472$' "$work/plan.txt"
+ok $? "--rank-speed, --rank-memory, --link-rate: a plan for ranks that differ"
+tool check "$work/plan.txt" --problem test/problems/lengths.csv --model d12 --stages 3 --batch-tokens 7000 --memory-limit 4G "${differ[@]}"; ok $? "its times and memory hold there"
+refuses 1 "the simulator finds" check "$work/plan.txt" --problem test/problems/lengths.csv --model d12 --stages 3 --batch-tokens 7000 --memory-limit 4G
+tool bound $small --rank-speed 0.5,0.5,0.5 && cp "$work/out" "$work/slow" && tool bound $small && awk '
+    FNR == NR {if ($1 == "bound") slow = $2; next} $1 == "bound" {exit !(slow > 1.99 * $2 && slow < 2.01 * $2)}' "$work/slow" "$work/out"
+ok $? "bound: half the speed, twice the time"
+for numbers in 1,1 1,1,1,1 1,,1 1,1,x 1,1,-1 1,1,0 1,1,1e9 1,1,nan ""; do refuses 2 "give 3 numbers" plan $small --rank-speed "$numbers"; done
+refuses 2 "give 3 numbers" plan $small --rank-memory 1G,1G,1Q
+refuses 2 "give 2 numbers" plan $small --link-rate 1,1,1
+refuses 3 "stage 2" plan $small --rank-memory 0,0,1M --stage-split equal
+
 refuses 3 "stage 0 take" plan $small --memory-limit 1M --stage-split equal
 refuses 3 "(--stage-split)" plan test/problems/t5_small.json --memory-limit 1800M --policy kk   # and it helps:
 tool plan test/problems/t5_small.json --memory-limit 1800M --policy kk --stage-split auto; ok $? "another split fits"
@@ -190,7 +205,7 @@ bad() {  # words, sed script that spoils gpt_small.json
 bad 'model' 's/"gpt"/"bert"/'
 bad 'model' 's/"model": "gpt", //'
 bad 'n_stages' 's/"n_stages": 3/"n_stages": 0/'
-bad 'n_stages' 's/"n_stages": 3/"n_stages": 65/'
+bad 'n_stages' 's/"n_stages": 3/"n_stages": 129/'
 bad 'n_stages' 's/"n_stages": 3/"n_stages": 2.5/'
 bad 'n_stages' 's/"n_stages": 3/"n_stages": "3"/'
 bad 'n_stages is missing' 's/"n_stages": 3, //'

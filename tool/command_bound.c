@@ -36,7 +36,8 @@ static void print_stages(const MicrobatchProblem* batch) {
     }
     cost_stages(jobs, batch->costs, batch->stages, batch->P, batch->modes[0], &shape);
     for (int32_t s = 0; s < batch->P; s++) {
-        work_ns[s] = (jobs[s].job_ns[JOB_F] + jobs[s].job_ns[JOB_B] + jobs[s].job_ns[JOB_W]) / batch->R;
+        int64_t all_ns = jobs[s].job_ns[JOB_F] + jobs[s].job_ns[JOB_B] + jobs[s].job_ns[JOB_W];
+        work_ns[s] = microbatch_stage_ns(batch, s, all_ns) / batch->R;
         sum_ns += work_ns[s];
     }
     printf("\n  stage  layers      work, ms  of the mean  model state, MB  left for the rest, MB\n");
@@ -48,7 +49,7 @@ static void print_stages(const MicrobatchProblem* batch) {
         printf("  %5d  %6s  %12.3f  %9.0f %%  %15.1f  ", s, layers_text, (double)work_ns[s] / 1e6,
                mean_ns > 0 ? 100.0 * (double)work_ns[s] / mean_ns : 100.0,
                (double)cost_state_bytes(batch->costs, &batch->stages[s]) / 1e6);
-        if (batch->request->memory_limit_bytes > 0) {
+        if (batch->limit_bytes[s] > 0) {
             printf("%20.1f\n", free_mb);
         } else {
             printf("            no limit\n");

@@ -65,6 +65,7 @@ static Status request_make(Problem* problem, const PlanOptions* options) {
     request->split_backward = (SplitBackward)options->split_backward;
     request->recompute = (RecomputeChoice)options->recompute;
     request->effort = options->effort;
+    request->memory_slack_permille = PLAN_MEMORY_SLACK_PERMILLE;
     request->mb_tokens = options->mb_tokens;
     request->noise_permille = (int32_t)(options->noise * 1000 + 0.5);
     const char* split = options->stage_split != NULL            ? options->stage_split
@@ -92,9 +93,12 @@ static Status write_trace(const Plan* plan, const char* path, Arena* arena) {
     return status != STATUS_OK ? status : closed;
 }
 
-static Status draw(const PlanOptions* options, const Problem* problem, const Plan* plan, const char* path) {
-    int64_t limits_bytes[PLAN_MAX_STAGES];
-    for (int32_t s = 0; s < plan->P; s++) { limits_bytes[s] = problem->request.memory_limit_bytes; }
+static Status draw(const PlanOptions* options, const Problem* problem, const Plan* plan, const char* path,
+                   Arena* arena) {
+    int32_t num_ranks = plan->P * plan->R;
+    int64_t* limits_bytes;
+    PIPE_NEW(limits_bytes, arena, int64_t, num_ranks);
+    for (int32_t r = 0; r < num_ranks; r++) { limits_bytes[r] = problem_limit_bytes(&problem->request, r); }
     const char* slash = strrchr(path, '/');
     TimelineSvgInfo info = {.title = slash != NULL ? slash + 1 : path,
                             .memory_limit_bytes = limits_bytes,
@@ -111,7 +115,7 @@ static Status write_files(const PlanOptions* options, const char* path, const Pr
     }
     if (options->text != NULL) { TRY(tool_write(options->text, print_text, plan)); }
     if (options->trace != NULL) { TRY(write_trace(plan, options->trace, arena)); }
-    return options->svg != NULL ? draw(options, problem, plan, path) : STATUS_OK;
+    return options->svg != NULL ? draw(options, problem, plan, path, arena) : STATUS_OK;
 }
 
 static bool is_stdout(const char* path) {
@@ -145,11 +149,11 @@ static Status show(const PlanOptions* options, const Problem* problem, const Pla
     printf("\n");
     plan_print_timeline(plan, options->width, stdout);
     printf("\n");
-    plan_memory_print(memory, plan, request->memory_rule, request->memory_limit_bytes, stdout);
+    plan_memory_print(memory, plan, request, stdout);
     printf("\n");
     waterfall_print(&waterfall, stdout);
     if (options->explain) {
-        PlanExplain about = {plan, request, &problem->costs, memory, &waterfall, request->memory_limit_bytes};
+        PlanExplain about = {plan, request, &problem->costs, memory, &waterfall};
         printf("\n");
         plan_explain_print(&about, stdout);
     }

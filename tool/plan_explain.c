@@ -97,9 +97,10 @@ static void explain_memory(const PlanExplain* about, FILE* out) {
     const PlanMemory* memory = &about->memory[fullest];
     fprintf(out, "- Memory: stage %d of replica %d is the fullest, %.1f MB", fullest % plan->P,
             fullest / plan->P, (double)(memory->state_bytes + memory->peak_bytes) / 1e6);
-    if (about->limit_bytes > 0) {
-        fprintf(out, " of %.1f (%.0f %%)", (double)about->limit_bytes / 1e6,
-                percent(memory->state_bytes + memory->peak_bytes, about->limit_bytes));
+    int64_t limit_bytes = problem_limit_bytes(about->request, fullest);
+    if (limit_bytes > 0) {
+        fprintf(out, " of %.1f (%.0f %%)", (double)limit_bytes / 1e6,
+                percent(memory->state_bytes + memory->peak_bytes, limit_bytes));
     }
     if (num_recomputed == 0) {
         fprintf(out, "; nothing is recomputed.\n");

@@ -12,7 +12,6 @@ typedef struct {
     const CostModel* costs;
     const PlanMemory* memory;    // [P * R]
     const Waterfall* waterfall;  // of this plan
-    int64_t limit_bytes;         // 0: none
 } PlanExplain;
 
 void plan_explain_print(const PlanExplain* about, FILE* out);

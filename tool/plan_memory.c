@@ -1,6 +1,7 @@
 #include "plan_memory.h"
 
 #include "../dynapipe_plugin/plan/plan_words.h"
+#include "problem.h"
 
 static const double BYTES_PER_MB = 1e6;
 
@@ -63,10 +64,11 @@ int32_t plan_memory_fullest(const PlanMemory* memory, const Plan* plan, int32_t 
     return fullest;
 }
 
-Status plan_memory_check(const PlanMemory* memory, const Plan* plan, int64_t limit_bytes) {
-    for (int32_t r = 0; r < plan->P * plan->R && limit_bytes > 0; r++) {
+Status plan_memory_check(const PlanMemory* memory, const Plan* plan, const PlanRequest* request) {
+    for (int32_t r = 0; r < plan->P * plan->R; r++) {
+        int64_t limit_bytes = problem_limit_bytes(request, r);
         int64_t over_bytes = memory[r].state_bytes + memory[r].peak_bytes - limit_bytes;
-        if (over_bytes <= 0) { continue; }
+        if (limit_bytes == 0 || over_bytes <= 0) { continue; }
         return FAIL(
             STATUS_INFEASIBLE,
             "replica %d, stage %d: holds %lld bytes of activations beside %lld of model state, %lld over "
@@ -85,16 +87,17 @@ static void print_bar(int64_t num_bytes, int64_t limit_bytes, FILE* out) {
     fprintf(out, "| %3.0f %%", 100.0 * (double)num_bytes / (double)limit_bytes);
 }
 
-void plan_memory_print(const PlanMemory* memory, const Plan* plan, MemoryRule rule, int64_t limit_bytes,
-                       FILE* out) {
+void plan_memory_print(const PlanMemory* memory, const Plan* plan, const PlanRequest* request, FILE* out) {
     fprintf(out, "memory of each stage at its peak, MB (10^6 bytes); %s\n",
-            rule == MEMORY_ACTIVATIONS ? "what backward needs, buffers of transfers not counted"
-                                       : "every buffer, as laid out");
+            request->memory_rule == MEMORY_ACTIVATIONS
+                ? "what backward needs, buffers of transfers not counted"
+                : "every buffer, as laid out");
     fprintf(out, "  stage  layers  replica      state  activations   together      limit  in flight\n");
     for (int32_t s = 0; s < plan->P; s++) {
         int32_t r = plan_memory_fullest(memory, plan, s);
         const PlanMemory* stage = &memory[r];
         int64_t together_bytes = stage->state_bytes + stage->peak_bytes;
+        int64_t limit_bytes = problem_limit_bytes(request, r);
         fprintf(out, "  %5d  %6d  %7d  %9.1f  %11.1f  %9.1f", s,
                 plan->stages[s].layer_end - plan->stages[s].layer_begin, r / plan->P,
                 (double)stage->state_bytes / BYTES_PER_MB, (double)stage->peak_bytes / BYTES_PER_MB,

@@ -23,9 +23,8 @@ Status plan_memory_make(PlanMemory* out, const Plan* plan, const CostModel* cost
 // The rank of stage s that holds the most, over all replicas.
 int32_t plan_memory_fullest(const PlanMemory* memory, const Plan* plan, int32_t s);
 
-// STATUS_INFEASIBLE with stage, bytes over and a remedy. limit_bytes 0: none.
-Status plan_memory_check(const PlanMemory* memory, const Plan* plan, int64_t limit_bytes);
+// By the limits of its request. STATUS_INFEASIBLE with stage, bytes over and a remedy.
+Status plan_memory_check(const PlanMemory* memory, const Plan* plan, const PlanRequest* request);
 
-// A table: one row per stage, the fullest replica's. limit_bytes 0: none.
-void plan_memory_print(const PlanMemory* memory, const Plan* plan, MemoryRule rule, int64_t limit_bytes,
-                       FILE* out);
+// A table: one row per stage, the fullest replica's.
+void plan_memory_print(const PlanMemory* memory, const Plan* plan, const PlanRequest* request, FILE* out);

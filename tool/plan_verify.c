@@ -111,7 +111,7 @@ static Status replica_simulate(PipeTimeline* out, const Plan* plan, const Microb
     MicrobatchList list = {.num_mbs = M, .mbs = mbs};
     ReplicaProblem replica;
     PipeSchedule schedule;
-    TRY(replica_problem_make(&replica, batch, &list, places, M, modes, arena));
+    TRY(replica_problem_make(&replica, batch, &list, r, places, M, modes, arena));
     TRY(schedule_make(&schedule, plan, r, begin, &replica.pipe, arena));
     return pipe_simulate(out, &replica.pipe, &schedule, arena);
 }
@@ -146,5 +146,5 @@ Status plan_verify_problem(const Plan* plan, const Problem* problem, Arena* aren
     PlanMemory* memory;
     PIPE_NEW(memory, arena, PlanMemory, plan->P * plan->R);
     TRY(plan_memory_make(memory, plan, &problem->costs, problem->request.memory_rule));
-    return plan_memory_check(memory, plan, problem->request.memory_limit_bytes);
+    return plan_memory_check(memory, plan, &problem->request);
 }

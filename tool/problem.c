@@ -38,7 +38,7 @@ static Status parse(Problem* out, const char* text, size_t num_bytes, const char
         TRY(problem_csv_parse(out, text, num_bytes, path, options, costs, arena));
     }
     if (options->memory_limit_bytes > 0) { out->request.memory_limit_bytes = options->memory_limit_bytes; }
-    return STATUS_OK;
+    return problem_machine_make(out, options, arena);
 }
 
 Status problem_load(Problem* out, const char* path, const ProblemOptions* options, Arena* arena) {

@@ -35,6 +35,7 @@ typedef struct {
     int32_t stages, replicas, batch_tokens, batch, max_tokens, max_target_tokens;
     int64_t memory_limit_bytes, shuffle;
     const char *costs, *model;
+    const char *rank_speed, *rank_memory, *link_rate;
 } ProblemOptions;
 
 // Rows for the table of a command whose options struct `Type` has a field ProblemOptions `field`.
@@ -42,7 +43,7 @@ typedef struct {
 #define PROBLEM_OPTIONS(Type, field)                                                                               \
     {"--memory-limit", OPTION_INT64,  offsetof(Type, field.memory_limit_bytes), NULL, 0, 1e15, NULL, "BYTES",       \
      "per device, model state included (K, M, G: powers of 1024); default: the problem's, or none"},                \
-    {"--stages",       OPTION_INT,    offsetof(Type, field.stages),       NULL, 1, 64,  NULL, "P", "for lengths: pipeline stages; default 4"}, \
+    {"--stages",       OPTION_INT,    offsetof(Type, field.stages),       NULL, 1, PLAN_MAX_STAGES,  NULL, "P", "for lengths: pipeline stages; default 4"}, \
     {"--replicas",     OPTION_INT,    offsetof(Type, field.replicas),     NULL, 1, 512, NULL, "R", "for lengths: replicas of the pipeline; default 1"}, \
     {"--batch-tokens", OPTION_INT,    offsetof(Type, field.batch_tokens), NULL, 1, 1e9, NULL, "N", "for lengths: tokens of a global batch; default 65536"}, \
     {"--batch",        OPTION_INT,    offsetof(Type, field.batch),        NULL, 1, 1e9, NULL, "K", "for lengths: plan the K-th such batch; default 1"}, \
@@ -50,7 +51,10 @@ typedef struct {
     {"--max-target-tokens", OPTION_INT, offsetof(Type, field.max_target_tokens), NULL, 1, PROBLEM_MAX_TOKENS, NULL, "N", "for lengths of an encoder-decoder model: longer targets are cut to this; default --max-tokens"}, \
     {"--shuffle",      OPTION_INT64,  offsetof(Type, field.shuffle),      NULL, 1, 9e18, NULL, "SEED", "for lengths: shuffle the file's samples first; default: file order"}, \
     {"--costs",        OPTION_STRING, offsetof(Type, field.costs),        NULL, 0, 0,   NULL, "FILE", "for lengths: measured by ./profile_costs; default: an analytic estimate"}, \
-    {"--model",        OPTION_STRING, offsetof(Type, field.model),        NULL, 0, 0,   NULL, "DESC", "for lengths: shape of the model, as the trainer's -e: d12 (default), flan-t5:base, ..."}
+    {"--model",        OPTION_STRING, offsetof(Type, field.model),        NULL, 0, 0,   NULL, "DESC", "for lengths: shape of the model, as the trainer's -e: d12 (default), flan-t5:base, ..."}, \
+    {"--rank-speed",   OPTION_STRING, offsetof(Type, field.rank_speed),   NULL, 0, 0,   NULL, "S,S,..", "speed of every rank (rank = replica * stages + stage), 1: as the costs say; 0.7: jobs take 1/0.7 times as long"}, \
+    {"--rank-memory",  OPTION_STRING, offsetof(Type, field.rank_memory),  NULL, 0, 0,   NULL, "B,B,..", "memory of every rank in bytes (K, M, G: powers of 1024); 0: --memory-limit"}, \
+    {"--link-rate",    OPTION_STRING, offsetof(Type, field.link_rate),    NULL, 0, 0,   NULL, "G,G,..", "GB/s (10^9 bytes) between every two stages of every replica; 0: as the costs say"}
 // clang-format on
 
 // By the contents: a file that begins with '{' is JSON. Samples live in `arena`.
@@ -63,6 +67,12 @@ Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const
 
 // Costs for a file of lengths: --costs and --model, or an analytic estimate.
 Status problem_csv_costs(CostModel* out, const ProblemOptions* options);
+
+// --rank-speed, --rank-memory, --link-rate -> request->machine, in `arena`. STATUS_BAD_OPTION says how many
+// numbers it must be, and of what.
+Status problem_machine_make(Problem* out, const ProblemOptions* options, Arena* arena);
+// What rank may hold, model state included; 0: no limit.
+int64_t problem_limit_bytes(const PlanRequest* request, int32_t rank);
 
 // --stage-split: "equal" (layers_per_stage each), "auto" (stage_split_make on this batch; the search may go
 // on from there), or layers of each stage "L,L,..", which fixes them.

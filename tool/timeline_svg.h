@@ -19,7 +19,7 @@ typedef struct {
     const char* title;                  // NULL: batching and schedule
     bool one_replica;                   // draw only `replica`
     int32_t replica;                    // 0 .. R - 1
-    const int64_t* memory_limit_bytes;  // [P] with model state; NULL: the plan's; an entry of 0: no limit
+    const int64_t* memory_limit_bytes;  // [P * R] with model state; NULL: the plan's; an entry of 0: no limit
     MemoryRule memory_rule;             // which buffers the memory curves count
 } TimelineSvgInfo;
 

@@ -17,7 +17,7 @@ int64_t timeline_svg_busy_ns(const PlanRank* rank) {
 
 int64_t timeline_svg_limit_bytes(const TimelineSvg* svg, int32_t rank) {
     const int64_t* limits = svg->info->memory_limit_bytes;
-    int64_t limit_bytes = limits != NULL ? limits[rank % svg->plan->P] : svg->plan->memory_limit_bytes;
+    int64_t limit_bytes = limits != NULL ? limits[rank] : plan_limit_bytes(svg->plan, rank);
     int64_t left_bytes = limit_bytes - svg->plan->ranks[rank].state_bytes;
     return limit_bytes == 0 ? 0 : left_bytes > 0 ? left_bytes : 1;
 }

@@ -139,6 +139,15 @@ static BoundLine cheapest_mode(const BoundPart* part, int num_modes, bool F, boo
     return cheapest;
 }
 
+static void cheapest_modes(BoundPart* out, const BoundLines* lines) {
+    int n = lines->problem->num_modes;
+    out->work = cheapest_mode(out, n, true, true, true, true);
+    out->turn = cheapest_mode(out, n, true, true, lines->joint_backward, false);
+    out->F = cheapest_mode(out, n, true, false, false, false);
+    out->B = cheapest_mode(out, n, false, true, false, false);
+    out->BW = cheapest_mode(out, n, false, true, true, false);
+}
+
 static void part_make(BoundPart* out, const BoundLines* lines, int part) {
     const MicrobatchProblem* problem = lines->problem;
     *out = (BoundPart){0};
@@ -150,12 +159,7 @@ static void part_make(BoundPart* out, const BoundLines* lines, int part) {
         }
         line_make(&out->stored[k], &mode->stored_bytes, &lines->extent);
     }
-    int n = problem->num_modes;
-    out->work = cheapest_mode(out, n, true, true, true, true);
-    out->turn = cheapest_mode(out, n, true, true, lines->joint_backward, false);
-    out->F = cheapest_mode(out, n, true, false, false, false);
-    out->B = cheapest_mode(out, n, false, true, false, false);
-    out->BW = cheapest_mode(out, n, false, true, true, false);
+    cheapest_modes(out, lines);
 }
 
 static void part_add(BoundPart* out, double count, const BoundPart* part) {
@@ -172,22 +176,98 @@ static void part_add(BoundPart* out, double count, const BoundPart* part) {
     bound_line_add(&out->BW, count, &part->BW);
 }
 
-void bound_part_sum(BoundPart* out, const BoundLines* lines, int32_t num_enc, int32_t num_dec, bool embedding,
-                    bool head) {
-    *out = (BoundPart){0};
-    if (num_enc > 0) { part_add(out, num_enc, &lines->part[PART_ENC_LAYER]); }
-    if (num_dec > 0) { part_add(out, num_dec, &lines->part[PART_DEC_LAYER]); }
-    if (embedding) { part_add(out, 1, &lines->part[PART_EMBEDDING]); }
-    if (head) { part_add(out, 1, &lines->part[PART_HEAD]); }
+void bound_part_scale(BoundPart* out, const BoundLines* lines, int part, int32_t s, bool shared) {
+    const BoundSpeed* speed = s == BOUND_ANY_STAGE ? &lines->all : &lines->stage[s];
+    *out = lines->part[part];
+    if (!lines->problem->differs) { return; }
+    for (int k = 0; k < lines->problem->num_modes; k++) {
+        for (int kind = 0; kind < JOB_COUNT; kind++) {
+            BoundLine* line = &out->job[k][kind];
+            line->constant *= speed->least[kind];
+            for (int f = 0; f < FEATURE_COUNT; f++) {
+                line->rate[f] *= (shared ? speed->share : speed->least)[kind];
+            }
+        }
+    }
+    cheapest_modes(out, lines);
 }
 
-void bound_part_stage(BoundPart* out, const BoundLines* lines, int32_t s) {
-    const CostStage* stage = &lines->problem->stages[s];
-    int32_t enc = lines->problem->costs->num_enc_layers;
-    int32_t begin = stage->layers.layer_begin, end = stage->layers.layer_end;
-    int32_t enc_end = end < enc ? end : enc, dec_begin = begin > enc ? begin : enc;
-    bound_part_sum(out, lines, enc_end > begin ? enc_end - begin : 0, end > dec_begin ? end - dec_begin : 0,
-                   stage->has_embedding, stage->has_head);
+void bound_part_sum(BoundPart* out, const BoundLines* lines, const int32_t count[PART_COUNT], int32_t s,
+                    bool shared) {
+    static const int parts[PART_COUNT] = {PART_ENC_LAYER, PART_DEC_LAYER, PART_EMBEDDING, PART_HEAD};
+    *out = (BoundPart){0};
+    for (int i = 0; i < PART_COUNT; i++) {
+        BoundPart one;
+        if (count[parts[i]] == 0) { continue; }
+        bound_part_scale(&one, lines, parts[i], s, shared);
+        part_add(out, count[parts[i]], &one);
+    }
+}
+
+void bound_part_stage(BoundPart* out, const BoundLines* lines, int32_t s, bool shared) {
+    int32_t count[PIECE_COUNT];
+    cost_stage_parts(count, lines->problem->costs, &lines->problem->stages[s]);
+    bound_part_sum(out, lines, count, s, shared);
+}
+
+// --- ranks that differ -----------------------------------------------------------------------------------
+
+static BoundSpeed speed_of(const MachineRank* ranks, int32_t num, int32_t step) {
+    BoundSpeed speed;
+    double sum = 0;
+    for (int32_t r = 0; r < num; r++) { sum += 1 / machine_slow(&ranks[r * step]); }
+    for (int kind = 0; kind < JOB_COUNT; kind++) {
+        speed.least[kind] = speed.share[kind] = INFINITY;
+        for (int32_t r = 0; r < num; r++) {
+            const MachineRank* rank = &ranks[r * step];
+            double slow = rank->slow[kind];
+            speed.least[kind] = fmin(speed.least[kind], slow);
+            speed.share[kind] = fmin(speed.share[kind], slow / machine_slow(rank) * (num / sum));
+        }
+    }
+    return speed;
+}
+
+// Jobs of the fastest rank; of links, the earliest first byte and the highest rate. One that costs nothing
+// stays so.
+static MachineRank lightest_of(const MicrobatchProblem* problem, int32_t s) {
+    MachineRank lightest = {.slow = {INFINITY, INFINITY, INFINITY, INFINITY}};
+    const CostModel* costs = problem->costs;
+    lightest.link_latency_ns = INFINITY;
+    for (int32_t r = 0; r < problem->R; r++) {
+        const MachineRank* rank = &microbatch_ranks(problem, r)[s];
+        bool own = rank->link_bytes_per_ns > 0, is_free = !own && costs->comm_bytes_per_ns <= 0;
+        double latency_ns = own ? rank->link_latency_ns : is_free ? 0 : costs->comm_latency_ns;
+        double rate = own ? rank->link_bytes_per_ns : is_free ? INFINITY : costs->comm_bytes_per_ns;
+        for (int kind = 0; kind < JOB_COUNT; kind++) {
+            lightest.slow[kind] = fmin(lightest.slow[kind], rank->slow[kind]);
+        }
+        lightest.link_latency_ns = fmin(lightest.link_latency_ns, latency_ns);
+        lightest.link_bytes_per_ns = fmax(lightest.link_bytes_per_ns, rate);
+    }
+    return lightest;
+}
+
+static void speeds_make(BoundLines* out) {
+    const MicrobatchProblem* problem = out->problem;
+    const MachineRank* ranks = microbatch_ranks(problem, 0);
+    out->most_slow = 1;
+    if (!problem->differs) { return; }
+    out->all = speed_of(ranks, problem->P * problem->R, 1);
+    memcpy(out->lightest_all.slow, out->all.least, sizeof out->all.least);
+    for (int32_t s = 0; s < problem->P; s++) {
+        out->stage[s] = speed_of(ranks + s, problem->R, problem->P);
+        out->lightest[s] = lightest_of(problem, s);
+    }
+    for (int32_t i = 0; i < problem->P * problem->R; i++) {
+        for (int k = 0; k < JOB_COUNT; k++) { out->most_slow = fmax(out->most_slow, ranks[i].slow[k]); }
+    }
+}
+
+const MachineRank* bound_lightest(const BoundLines* lines, int32_t s) {
+    return !lines->problem->differs ? NULL
+           : s == BOUND_ANY_STAGE   ? &lines->lightest_all
+                                    : &lines->lightest[s];
 }
 
 // --- all of them -----------------------------------------------------------------------------------------
@@ -245,28 +325,40 @@ static bool has_bent_curves(const MicrobatchProblem* problem) {
     return false;
 }
 
+int64_t bound_free_bytes(const BoundLines* lines, int32_t s) {
+    const MicrobatchProblem* problem = lines->problem;
+    int64_t limit_bytes = problem->most_limit_bytes[s];
+    if (limit_bytes == 0) { return COST_LIMIT; }
+    return problem->differs ? limit_bytes - cost_state_bytes(problem->costs, &problem->stages[s])
+                            : problem->available_bytes[s];
+}
+
 void bound_lines_make(BoundLines* out, const MicrobatchProblem* problem, const BoundBatch* batch,
                       bool joint_backward) {
     *out = (BoundLines){.problem = problem,
                         .batch = batch,
                         .joint_backward = joint_backward,
                         .extent = extent_make(problem, batch)};
+    speeds_make(out);
     out->largest_tokens = out->extent.total[FEATURE_ENC_TOKENS];
     parts_make(out);
-    if (problem->request->memory_limit_bytes == 0) { return; }
+    if (!problem->has_limit) { return; }
     const CostModel* costs = problem->costs;
     BoundPart sum;
-    if (problem->request->choose_stages) {
-        double free_bytes = (double)problem->P * (double)problem->request->memory_limit_bytes;
+    double all_bytes = 0;  // of the roomiest rank of each stage
+    for (int32_t s = 0; s < problem->P; s++) {
+        int64_t limit_bytes = problem->most_limit_bytes[s];
+        all_bytes += limit_bytes > 0 ? (double)limit_bytes : INFINITY;
+        if (problem->request->choose_stages || limit_bytes == 0) { continue; }
+        bound_part_stage(&sum, out, s, false);
+        lower_largest(out, &sum, 1, (double)bound_free_bytes(out, s));
+    }
+    if (problem->request->choose_stages && all_bytes < INFINITY) {
         CostStage whole = {{0, costs->num_enc_layers + costs->num_dec_layers}, true, true, false};
-        free_bytes -= (double)cost_state_bytes(costs, &whole);
-        bound_part_sum(&sum, out, costs->num_enc_layers, costs->num_dec_layers, true, true);
-        lower_largest(out, &sum, problem->P, free_bytes);
-    } else {
-        for (int32_t s = 0; s < problem->P; s++) {
-            bound_part_stage(&sum, out, s);
-            lower_largest(out, &sum, 1, (double)problem->available_bytes[s]);
-        }
+        int32_t count[PIECE_COUNT];
+        cost_stage_parts(count, costs, &whole);
+        bound_part_sum(&sum, out, count, BOUND_ANY_STAGE, false);
+        lower_largest(out, &sum, problem->P, all_bytes - (double)cost_state_bytes(costs, &whole));
     }
     if (has_bent_curves(problem)) { parts_make(out); }  // smaller micro-batches, higher rates
 }

@@ -33,6 +33,15 @@ typedef struct {
     BoundLine F, B, BW;  // each the same way
 } BoundPart;
 
+// Where ranks differ: a rank's jobs of one kind take at least so many times what the lines say.
+//     least   on any rank of those in question, whichever replica
+//     share   a replica's share of the work, the mean over the R of them: R min over r of (y_r slow_r), with
+//             weights y_r that are as 1 / slow of the ranks and add up to 1. For then the slowest replica
+//             takes sum of y_r slow_r work_r at least, and work_r add up to all work.
+typedef struct {
+    double least[JOB_COUNT], share[JOB_COUNT];
+} BoundSpeed;
+
 typedef struct {
     const MicrobatchProblem* problem;
     const BoundBatch* batch;
@@ -42,6 +51,11 @@ typedef struct {
     BoundLine stage_stored;  // once per stage
     BoundLine boundary;      // bytes that a boundary sends at least
     double largest_tokens;   // true tokens of enc side that one micro-batch can have, memory considered
+    BoundSpeed all;          // of all ranks
+    BoundSpeed stage[PLAN_MAX_STAGES];      // of the ranks of one stage
+    MachineRank lightest[PLAN_MAX_STAGES];  // what the fastest of them and the fastest link there do
+    MachineRank lightest_all;
+    double most_slow;  // of any job on any rank; 1 where they do not differ
 } BoundLines;
 
 // Borrows all arguments.
@@ -58,8 +72,16 @@ double bound_line_slope(const BoundLine* line, const double features[FEATURE_COU
 double bound_line_sample(const BoundLine* line, const PlanSample* sample);
 double bound_line_total(const BoundLine* line, const BoundExtent* extent, double num_mbs);
 
-// The sum over num_enc and num_dec layers, embedding and head.
-void bound_part_sum(BoundPart* out, const BoundLines* lines, int32_t num_enc, int32_t num_dec, bool embedding,
-                    bool head);
+// Which ranks a sum is for: one stage's, or any.
+enum { BOUND_ANY_STAGE = -1 };
+// The lightest of them, link included (not of any); NULL: they do not differ.
+const MachineRank* bound_lightest(const BoundLines* lines, int32_t s);
+// What the roomiest rank of a stage of the problem has beside its model state; COST_LIMIT: no limit.
+int64_t bound_free_bytes(const BoundLines* lines, int32_t s);
+// One part there: constants on the fastest rank; rates too, or (`shared`) those of a replica's share.
+void bound_part_scale(BoundPart* out, const BoundLines* lines, int part, int32_t s, bool shared);
+// The sum over count[part] parts there.
+void bound_part_sum(BoundPart* out, const BoundLines* lines, const int32_t count[PART_COUNT], int32_t s,
+                    bool shared);
 // The same for a stage of the problem.
-void bound_part_stage(BoundPart* out, const BoundLines* lines, int32_t s);
+void bound_part_stage(BoundPart* out, const BoundLines* lines, int32_t s, bool shared);

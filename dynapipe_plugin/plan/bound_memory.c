@@ -38,9 +38,17 @@ typedef struct {
 // --- the lines of a stage --------------------------------------------------------------------------------
 
 void bound_memory_away(BoundLine* out, const BoundLines* lines, const BoundPart* below,
-                       double num_boundaries) {
+                       int32_t num_boundaries) {
     const CostModel* costs = lines->problem->costs;
     *out = below->turn;
+    if (lines->problem->differs) {
+        for (int32_t s = lines->problem->P - 1 - num_boundaries; s < lines->problem->P - 1; s++) {
+            const MachineRank* link = bound_lightest(lines, s);
+            out->constant += 2 * link->link_latency_ns;
+            bound_line_add(out, 2 / link->link_bytes_per_ns, &lines->boundary);
+        }
+        return;
+    }
     if (costs->comm_bytes_per_ns <= 0 || num_boundaries <= 0) { return; }
     BoundLine ns = lines->boundary;
     ns.constant += costs->comm_latency_ns * costs->comm_bytes_per_ns;
@@ -97,7 +105,7 @@ static void area_make(Area* out, const BoundLines* lines, const BoundStage* stag
     double fits = 0, covered_ns = 0;
     out->num_choices = lines->problem->num_modes;
     out->free_bytes = stage->free_bytes;
-    out->slack_ns = 3.0 * lines->problem->P + 4;
+    out->slack_ns = (3.0 * lines->problem->P + 4) * lines->most_slow;
     for (int k = 0; k < out->num_choices; k++) {
         choice_make(&out->choice[k], lines, stage, k);
         fits = fmax(fits, tokens_that_fit(&out->choice[k].held[0].bytes, stage->free_bytes));
@@ -150,7 +158,7 @@ static Tangent tangent_at(double w, const Area* area, const BoundLines* lines) {
 double bound_memory_stage(const BoundLines* lines, const BoundStage* stage, double enough_ns) {
     enum { MOST_STEPS = 8 };
     Area area;
-    if (lines->problem->request->memory_limit_bytes == 0 || stage->free_bytes <= 0) { return 0; }
+    if (!lines->problem->has_limit || stage->free_bytes <= 0) { return 0; }
     area_make(&area, lines, stage);
     Tangent high = tangent_at(1, &area, lines);
     double best = high.value;

@@ -34,7 +34,7 @@ typedef struct {
 
 // What is downstream of a stage: turns of these parts, and transfers over `num_boundaries`, there and back.
 void bound_memory_away(BoundLine* out, const BoundLines* lines, const BoundPart* below,
-                       double num_boundaries);
+                       int32_t num_boundaries);
 
 // Time that a stage needs between its first job and its last; 0 where memory is no limit. Stops looking when
 // the result will not be more than `enough_ns`.

@@ -19,12 +19,16 @@ typedef enum {
 } Price;
 
 typedef struct {
+    double part[PRICE_COUNT][PART_COUNT];
+    double (*before)[PRICE_COUNT];  // [L + 1] layers before this one, without embedding
+} SplitPrices;
+
+typedef struct {
     const BoundLines* lines;
     int32_t P, L, num_enc;
-    double price[PRICE_COUNT][PART_COUNT];
-    double (*before)[PRICE_COUNT];      // [L + 1] layers before this one, without embedding
+    SplitPrices* prices;                // [1 + P]: on the fastest of all ranks; on the ranks of stage s
     double reduce_ns[PLAN_MAX_STAGES];  // of a stage without layers
-    double transfer_ns;                 // of the lightest sample, one way
+    double links_ns[PLAN_MAX_STAGES];   // of the lightest sample, one way, over all boundaries before a stage
     double* time_ns;                    // (P, L + 1, L + 1) of range begin, end as stage s; NULL: too many
     bool* known;                        // (P, L + 1, L + 1) was memory looked at?
     int32_t* from;                      // (P, L + 1) where stage s begins if it ends at this layer
@@ -54,13 +58,37 @@ static void lower(double* value, double by) {
     *value = by < *value ? by : *value;
 }
 
+// Where ranks are alike, one row is for all.
+static const SplitPrices* prices_of(const Split* split, int32_t s) {
+    return &split->prices[split->lines->problem->differs ? 1 + s : 0];
+}
+
+static void lower_prices(SplitPrices* prices, const BoundSpeed* speed, bool joint_backward,
+                         const CostParts* parts) {
+    for (int part = 0; part < PART_COUNT; part++) {
+        double ns[JOB_COUNT];
+        for (int kind = 0; kind < JOB_COUNT; kind++) {
+            ns[kind] = parts->part[part][kind] * (speed == NULL ? 1 : speed->least[kind]);
+        }
+        double back = ns[JOB_B] + (joint_backward ? ns[JOB_W] : 0);
+        lower(&prices->part[PRICE_F][part], ns[JOB_F]);
+        lower(&prices->part[PRICE_BACK][part], back);
+        lower(&prices->part[PRICE_TURN][part], ns[JOB_F] + back);
+    }
+}
+
 // Minima over samples and modes: no micro-batch has a shorter one, as jobs only grow with their shape.
 static void lightest_make(Split* out) {
-    const MicrobatchProblem* problem = out->lines->problem;
-    const BoundBatch* batch = out->lines->batch;
+    const BoundLines* lines = out->lines;
+    const MicrobatchProblem* problem = lines->problem;
+    const BoundBatch* batch = lines->batch;
+    int32_t num_rows = problem->differs ? 1 + out->P : 1;
     int64_t sent_bytes = COST_LIMIT;
-    for (int part = 0; part < PART_COUNT; part++) {
-        out->price[PRICE_F][part] = out->price[PRICE_BACK][part] = out->price[PRICE_TURN][part] = INFINITY;
+    for (int32_t row = 0; row < num_rows; row++) {
+        for (int part = 0; part < PART_COUNT; part++) {
+            double(*price)[PART_COUNT] = out->prices[row].part;
+            price[PRICE_F][part] = price[PRICE_BACK][part] = price[PRICE_TURN][part] = INFINITY;
+        }
     }
     for (int32_t i = 0; i < batch->num_least; i++) {
         MbShape shape = shape_of(&batch->samples[batch->least[i]]);
@@ -68,51 +96,61 @@ static void lightest_make(Split* out) {
             CostParts parts;
             cost_parts(&parts, &problem->table, problem->modes[k], &shape);
             if (parts.enc_boundary_bytes < sent_bytes) { sent_bytes = parts.enc_boundary_bytes; }
-            for (int part = 0; part < PART_COUNT; part++) {
-                const double* ns = parts.part[part];
-                double back = ns[JOB_B] + (out->lines->joint_backward ? ns[JOB_W] : 0);
-                lower(&out->price[PRICE_F][part], ns[JOB_F]);
-                lower(&out->price[PRICE_BACK][part], back);
-                lower(&out->price[PRICE_TURN][part], ns[JOB_F] + back);
+            for (int32_t row = 0; row < num_rows; row++) {
+                const BoundSpeed* speed = row > 0 ? &lines->stage[row - 1] : &lines->all;
+                lower_prices(&out->prices[row], problem->differs ? speed : NULL, lines->joint_backward,
+                             &parts);
             }
         }
     }
-    out->transfer_ns = (double)cost_transfer_ns(problem->costs, sent_bytes);
+    for (int32_t s = 1; s < out->P; s++) {
+        int64_t ns = machine_transfer_ns(bound_lightest(lines, s - 1), problem->costs, sent_bytes);
+        out->links_ns[s] = out->links_ns[s - 1] + (double)ns;
+    }
 }
 
 // The reduction of a stage adds up over its layers, but for rounding: half a nanosecond for each term. What
 // stages of one stack share besides is left out.
 static void reductions_make(Split* out) {
     const MicrobatchProblem* problem = out->lines->problem;
-    double ns_per_byte = cost_reduce_ns_per_byte(problem->costs, problem->R);
     for (int32_t s = 0; s < out->P; s++) {
         CostStage bare = {.has_embedding = s == 0, .has_head = s == out->P - 1};
-        out->reduce_ns[s] = fmax((double)cost_reduce_ns(problem->costs, &bare, problem->R) - 1, 0);
+        const MachineRank* rank = bound_lightest(out->lines, s);
+        double ns_per_byte =
+            cost_tail_ns_per_byte(problem->costs, problem->R, rank == NULL ? 1 : rank->slow[JOB_W]);
+        out->reduce_ns[s] = fmax((double)machine_tail_ns(rank, problem->costs, &bare, problem->R) - 1, 0);
+        SplitPrices* prices = &out->prices[problem->differs ? 1 + s : 0];
+        for (int part = PART_ENC_LAYER; part <= PART_DEC_LAYER; part++) {
+            double ns = (double)problem->costs->part_param_bytes[part] * ns_per_byte;
+            prices->part[PRICE_REDUCE][part] = fmax(ns - 0.5, 0);
+        }
     }
-    for (int part = 0; part < PART_COUNT; part++) { out->price[PRICE_REDUCE][part] = 0; }
-    for (int part = PART_ENC_LAYER; part <= PART_DEC_LAYER; part++) {
-        double ns = (double)problem->costs->part_param_bytes[part] * ns_per_byte;
-        out->price[PRICE_REDUCE][part] = fmax(ns - 0.5, 0);
+}
+
+static void shares_make(SplitPrices* out, const BoundLines* lines, int32_t s) {
+    for (int part = 0; part < PART_COUNT; part++) {
+        BoundPart scaled;
+        bound_part_scale(&scaled, lines, part, s, true);
+        BoundLine forward_backward = scaled.F;
+        bound_line_add(&forward_backward, 1, &scaled.B);
+        out->part[PRICE_WORK_SHARE][part] = bound_share(lines, &scaled.work);
+        out->part[PRICE_FB_SHARE][part] = bound_share(lines, &forward_backward);
+        out->part[PRICE_BW_SHARE][part] = bound_share(lines, &scaled.BW);
     }
 }
 
 static void prices_make(Split* out) {
-    const BoundLines* lines = out->lines;
+    int32_t num_rows = out->lines->problem->differs ? 1 + out->P : 1;
     lightest_make(out);
-    for (int part = 0; part < PART_COUNT; part++) {
-        const BoundPart* p = &lines->part[part];
-        BoundLine forward_backward = p->F;
-        bound_line_add(&forward_backward, 1, &p->B);
-        out->price[PRICE_WORK_SHARE][part] = bound_share(lines, &p->work);
-        out->price[PRICE_FB_SHARE][part] = bound_share(lines, &forward_backward);
-        out->price[PRICE_BW_SHARE][part] = bound_share(lines, &p->BW);
-    }
     reductions_make(out);
-    for (int q = 0; q < PRICE_COUNT; q++) {
-        out->before[0][q] = 0;
+    for (int32_t row = 0; row < num_rows; row++) {
+        SplitPrices* prices = &out->prices[row];
+        shares_make(prices, out->lines, row > 0 ? row - 1 : BOUND_ANY_STAGE);
         for (int32_t l = 0; l < out->L; l++) {
             int part = l < out->num_enc ? PART_ENC_LAYER : PART_DEC_LAYER;
-            out->before[l + 1][q] = out->before[l][q] + out->price[q][part];
+            for (int q = 0; q < PRICE_COUNT; q++) {
+                prices->before[l + 1][q] = prices->before[l][q] + prices->part[q][part];
+            }
         }
     }
 }
@@ -120,20 +158,23 @@ static void prices_make(Split* out) {
 // --- one range of layers as one stage --------------------------------------------------------------------
 
 static double own_price(const Split* split, Price q, int32_t s, int32_t begin, int32_t end) {
-    double sum = split->before[end][q] - split->before[begin][q];
-    if (s == 0) { sum += split->price[q][PART_EMBEDDING]; }
-    if (s == split->P - 1) { sum += split->price[q][PART_HEAD]; }
+    const SplitPrices* prices = prices_of(split, s);
+    double sum = prices->before[end][q] - prices->before[begin][q];
+    if (s == 0) { sum += prices->part[q][PART_EMBEDDING]; }
+    if (s == split->P - 1) { sum += prices->part[q][PART_HEAD]; }
     return sum;
 }
 
 // Of the layers below `begin`, by the links between: the way there or back.
 static double below_price(const Split* split, Price q, int32_t s, int32_t begin) {
-    return s == 0 ? 0 : split->before[begin][q] + split->price[q][PART_EMBEDDING] + s * split->transfer_ns;
+    const SplitPrices* any = &split->prices[0];
+    return s == 0 ? 0 : any->before[begin][q] + any->part[q][PART_EMBEDDING] + split->links_ns[s];
 }
 
 // After the last job of this stage.
 static double after_ns(const Split* split, int32_t s, int32_t begin, int32_t end) {
-    double layers = split->before[end][PRICE_REDUCE] - split->before[begin][PRICE_REDUCE];
+    const SplitPrices* prices = prices_of(split, s);
+    double layers = prices->before[end][PRICE_REDUCE] - prices->before[begin][PRICE_REDUCE];
     double reduce = split->reduce_ns[s] + layers, back = below_price(split, PRICE_BACK, s, begin);
     return split->lines->joint_backward && back > reduce ? back : reduce;
 }
@@ -142,9 +183,10 @@ static double after_ns(const Split* split, int32_t s, int32_t begin, int32_t end
 static double range_ns(const Split* split, int32_t s, int32_t begin, int32_t end) {
     double arrival = below_price(split, PRICE_F, s, begin), after = after_ns(split, s, begin, end);
     double longest = own_price(split, PRICE_WORK_SHARE, s, begin, end) + after;
-    double turn = own_price(split, PRICE_F, s, begin, end) + split->before[split->L][PRICE_TURN] -
-                  split->before[end][PRICE_TURN] + 2 * (split->P - 1 - s) * split->transfer_ns;
-    if (s < split->P - 1) { turn += split->price[PRICE_TURN][PART_HEAD]; }
+    const SplitPrices* any = &split->prices[0];
+    double turn = own_price(split, PRICE_F, s, begin, end) + any->before[split->L][PRICE_TURN] -
+                  any->before[end][PRICE_TURN] + 2 * (split->links_ns[split->P - 1] - split->links_ns[s]);
+    if (s < split->P - 1) { turn += any->part[PRICE_TURN][PART_HEAD]; }
     double backward = turn + own_price(split, PRICE_BW_SHARE, s, begin, end) + after;
     longest = backward > longest ? backward : longest;
     if (!split->lines->joint_backward) {
@@ -196,7 +238,8 @@ static bool range_fits(const Split* split, int32_t s, int32_t begin, int32_t end
     const MicrobatchProblem* problem = split->lines->problem;
     int32_t count[PART_COUNT];
     layer_counts(count, split, s, begin, end);
-    double free_bytes = (double)problem->request->memory_limit_bytes - state_bytes(split, s, begin, end);
+    if (problem->most_limit_bytes[s] == 0) { return true; }
+    double free_bytes = (double)problem->most_limit_bytes[s] - state_bytes(split, s, begin, end);
     if (free_bytes <= 0) { return false; }
     for (int32_t i = 0; i < split->num_stored; i++) {
         double least = INFINITY;
@@ -218,15 +261,15 @@ static double memory_ns(const Split* split, int32_t s, int32_t begin, int32_t en
     int32_t own[PART_COUNT], below[PART_COUNT];
     BoundPart downstream;
     BoundStage stage = {.has_input = s > 0};
+    if (lines->problem->most_limit_bytes[s] == 0) { return 0; }
     layer_counts(own, split, s, begin, end);
     layer_counts(below, split, -1, end, split->L);
-    bound_part_sum(&stage.own, lines, own[PART_ENC_LAYER], own[PART_DEC_LAYER], own[PART_EMBEDDING] > 0,
-                   own[PART_HEAD] > 0);
-    bound_part_sum(&downstream, lines, below[PART_ENC_LAYER], below[PART_DEC_LAYER], false,
-                   own[PART_HEAD] == 0);
+    below[PART_EMBEDDING] = 0;
+    below[PART_HEAD] = own[PART_HEAD] == 0;
+    bound_part_sum(&stage.own, lines, own, s, false);
+    bound_part_sum(&downstream, lines, below, BOUND_ANY_STAGE, false);
     bound_memory_away(&stage.away, lines, &downstream, split->P - 1 - s);
-    stage.free_bytes =
-        (double)lines->problem->request->memory_limit_bytes - state_bytes(split, s, begin, end);
+    stage.free_bytes = (double)lines->problem->most_limit_bytes[s] - state_bytes(split, s, begin, end);
     return bound_memory_stage(lines, &stage, enough_ns);
 }
 
@@ -356,15 +399,20 @@ static double slowest_with_memory(Split* split) {
 static Status split_alloc(Split* out, Arena* arena) {
     size_t L = (size_t)out->L + 1, P = (size_t)out->P, num = P * L * L;
     bool has_table = num <= MOST_TABLE;
-    out->before = arena_alloc_array(arena, L, sizeof *out->before);
+    size_t num_rows = out->lines->problem->differs ? 1 + P : 1;
+    out->prices = ARENA_NEW(arena, SplitPrices, num_rows);
+    bool ok = out->prices != NULL;
+    for (size_t row = 0; row < num_rows && ok; row++) {
+        out->prices[row].before = arena_alloc_array(arena, L, sizeof *out->prices[row].before);
+        ok = out->prices[row].before != NULL;
+    }
     out->from = ARENA_NEW(arena, int32_t, P * L);
     out->best = ARENA_NEW(arena, double, L);
     out->next = ARENA_NEW(arena, double, L);
     out->stored = arena_alloc_array(arena, MOST_STORED, sizeof *out->stored);
     out->stored_once = ARENA_NEW(arena, double, MOST_STORED);
     out->received = ARENA_NEW(arena, double, MOST_STORED);
-    bool ok = out->before && out->from && out->best && out->next && out->stored && out->stored_once &&
-              out->received;
+    ok = ok && out->from && out->best && out->next && out->stored && out->stored_once && out->received;
     if (ok && has_table) {
         out->time_ns = ARENA_NEW(arena, double, num);
         out->known = ARENA_NEW(arena, bool, num);
@@ -385,7 +433,7 @@ Status bound_split_best(double* stage_ns, double* with_memory_ns, const BoundLin
     if (split.time_ns) { ranges_make(&split); }
     *stage_ns = slowest_of_best(&split);
     *with_memory_ns = 0;
-    if (problem->request->memory_limit_bytes > 0 && split.time_ns) {
+    if (problem->has_limit && split.time_ns) {
         stored_make(&split);
         impossible_ranges(&split);
         *with_memory_ns = slowest_with_memory(&split);

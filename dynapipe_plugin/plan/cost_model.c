@@ -179,16 +179,17 @@ static double tied_bytes(const CostModel* model, const CostStage* stage, const i
 }
 
 // A ring all-reduce, every rank sends 2 (R - 1) / R of the bytes. The update follows.
-double cost_reduce_ns_per_byte(const CostModel* model, int32_t num_replicas) {
+double cost_tail_ns_per_byte(const CostModel* model, int32_t num_replicas, double update_slow) {
     double reduce_ns = 0;
     if (num_replicas > 1 && model->reduce_bytes_per_ns > 0) {
         reduce_ns = 2.0 * (num_replicas - 1) / num_replicas / model->reduce_bytes_per_ns;
     }
-    return reduce_ns + model->update_ns_per_byte;
+    return reduce_ns + model->update_ns_per_byte * update_slow;
 }
 
 // First the copies of tied parameters become one sum.
-int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas) {
+int64_t cost_tail_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas,
+                     double update_slow) {
     int32_t count[PIECE_COUNT];
     double bytes = 0, tied_ns = 0;
     cost_stage_parts(count, model, stage);
@@ -200,7 +201,11 @@ int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t n
     if (model->reduce_bytes_per_ns > 0) {
         tied_ns = 2 * tied_bytes(model, stage, count) / model->reduce_bytes_per_ns;  // there and back
     }
-    return cost_round(tied_ns + bytes * cost_reduce_ns_per_byte(model, num_replicas));
+    return cost_round(tied_ns + bytes * cost_tail_ns_per_byte(model, num_replicas, update_slow));
+}
+
+int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas) {
+    return cost_tail_ns(model, stage, num_replicas, 1);
 }
 
 bool cost_mode_offered(const CostModel* model, RecomputeMode mode) {

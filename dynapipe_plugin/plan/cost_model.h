@@ -127,8 +127,11 @@ int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, cons
 int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes);
 // What follows a stage's last job: gradient reduction over the replicas, and the update.
 int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas);
+// The same on a rank whose update takes so many times as long.
+int64_t cost_tail_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas,
+                     double update_slow);
 // Of every byte of parameters, without what tied copies exchange.
-double cost_reduce_ns_per_byte(const CostModel* model, int32_t num_replicas);
+double cost_tail_ns_per_byte(const CostModel* model, int32_t num_replicas, double update_slow);
 
 // May a plan use this mode? (Offered by every part the model has.)
 bool cost_mode_offered(const CostModel* model, RecomputeMode mode);

@@ -23,6 +23,7 @@ typedef struct {
     DraftReplica* replica;                // [R]
     StageLayers stages[PLAN_MAX_STAGES];  // those of the request, unless choose_stages
     int64_t makespan_ns;                  // of the slowest
+    int64_t fastest_ns;                   // before it was made to hold less; 0: it was not
 } Draft;
 
 // STATUS_INFEASIBLE: no micro-batches fit even one at a time (message: stage, bytes over, remedy).

@@ -17,8 +17,11 @@ static int64_t smaller(int64_t a, int64_t b) {
 
 // Rounding: a job may be half a nanosecond shorter than its formula, and no stage has more than 4 N jobs; a
 // chain passes 2 P more. The additions here err by less than one part in 10^12.
-static int64_t floor_ns(double time_ns, const MicrobatchProblem* problem) {
-    double safe = time_ns * (1 - 1e-12) - 2.0 * problem->num_samples - 4.0 * problem->P;
+static int64_t floor_ns(double time_ns, const BoundLines* lines) {
+    const MicrobatchProblem* problem = lines->problem;
+    double slack_ns = 2.0 * problem->num_samples + 4.0 * problem->P;
+    if (problem->differs) { slack_ns *= 1 + lines->most_slow; }  // rounded, scaled, rounded
+    double safe = time_ns * (1 - 1e-12) - slack_ns;
     return safe <= 0 ? 0 : safe < (double)COST_LIMIT ? (int64_t)safe : COST_LIMIT;
 }
 
@@ -35,19 +38,24 @@ typedef struct {
     int64_t F[PLAN_MAX_STAGES], B[PLAN_MAX_STAGES], W[PLAN_MAX_STAGES], transfer[PLAN_MAX_STAGES];
 } Chain;
 
-static Chain chain_make(const MicrobatchProblem* problem, const PlanSample* sample) {
+static Chain chain_make(const BoundLines* lines, const PlanSample* sample) {
+    const MicrobatchProblem* problem = lines->problem;
     Chain chain;
     CostJobs jobs[PLAN_MAX_STAGES];
     MbShape shape = shape_of(sample);
     for (int k = 0; k < problem->num_modes; k++) {
         microbatch_jobs(jobs, problem, problem->modes[k], &shape);
         for (int32_t s = 0; s < problem->P; s++) {
-            const int64_t* ns = jobs[s].job_ns;
+            const MachineRank* rank = bound_lightest(lines, s);
+            int64_t ns[JOB_COUNT];
+            for (int i = 0; i < JOB_COUNT; i++) {
+                ns[i] = machine_job_ns(rank, (JobKind)i, jobs[s].job_ns[i]);
+            }
             chain.F[s] = k > 0 ? smaller(chain.F[s], ns[JOB_F]) : ns[JOB_F];
             chain.B[s] = k > 0 ? smaller(chain.B[s], ns[JOB_B]) : ns[JOB_B];
             chain.W[s] = k > 0 ? smaller(chain.W[s], ns[JOB_W]) : ns[JOB_W];
             chain.transfer[s] =
-                s < problem->P - 1 ? cost_transfer_ns(problem->costs, jobs[s].boundary_bytes) : 0;
+                s < problem->P - 1 ? machine_transfer_ns(rank, problem->costs, jobs[s].boundary_bytes) : 0;
         }
     }
     return chain;
@@ -88,11 +96,12 @@ static void fixed_chains(LowerBound* out, Ends* ends, const BoundLines* lines) {
     const BoundBatch* batch = lines->batch;
     for (int32_t s = 0; s < problem->P; s++) {
         ends->arrival[s] = ends->turn[s] = ends->tail[s] = INT64_MAX;
-        ends->reduce_ns[s] = cost_reduce_ns(problem->costs, &problem->stages[s], problem->R);
+        ends->reduce_ns[s] =
+            machine_tail_ns(bound_lightest(lines, s), problem->costs, &problem->stages[s], problem->R);
     }
     for (int32_t i = 0; i < batch->num_least + batch->num_most; i++) {
         int32_t at = i < batch->num_least ? batch->least[i] : batch->most[i - batch->num_least];
-        Chain chain = chain_make(problem, &batch->samples[at]);
+        Chain chain = chain_make(lines, &batch->samples[at]);
         int64_t longest = chain_ns(&chain, ends, problem->P, lines->joint_backward);
         if (longest > out->chain_ns) { out->chain_ns = longest, out->chain_sample = batch->first[at]; }
     }
@@ -117,9 +126,15 @@ static double any_split_chain(const BoundLines* lines, const PlanSample* sample)
             for (int kind = 0; kind < JOB_COUNT; kind++) { least[kind] = fmin(least[kind], ns[kind]); }
         }
     }
-    double time = 2.0 * (problem->P - 1) * (double)cost_transfer_ns(costs, parts.enc_boundary_bytes);
+    double time = 0;
+    for (int32_t s = 0; s < problem->P - 1; s++) {
+        time += 2.0 * (double)machine_transfer_ns(bound_lightest(lines, s), costs, parts.enc_boundary_bytes);
+    }
     for (int part = 0; part < PART_COUNT; part++) {
-        const double* ns = parts.part[part];
+        double* ns = parts.part[part];
+        for (int kind = 0; kind < JOB_COUNT && problem->differs; kind++) {
+            ns[kind] *= lines->all.least[kind];
+        }
         bool first = part == PART_EMBEDDING || part == first_part;
         time += count[part] * (ns[JOB_F] + ns[JOB_B]);
         time += (lines->joint_backward ? count[part] : first ? 1 : 0) * ns[JOB_W];
@@ -134,14 +149,16 @@ static void any_split_chains(LowerBound* out, const BoundLines* lines) {
     const CostModel* costs = problem->costs;
     CostStage bare = {.has_embedding = true, .has_head = problem->P == 1};
     int first_part = costs->num_enc_layers > 0 ? PART_ENC_LAYER : PART_DEC_LAYER;
-    double reduce = fmax((double)cost_reduce_ns(costs, &bare, problem->R) - 1, 0) +
-                    (double)costs->part_param_bytes[first_part] * cost_reduce_ns_per_byte(costs, problem->R);
+    const MachineRank* first = bound_lightest(lines, 0);
+    double reduce = fmax((double)machine_tail_ns(first, costs, &bare, problem->R) - 1, 0) +
+                    (double)costs->part_param_bytes[first_part] *
+                        cost_tail_ns_per_byte(costs, problem->R, first == NULL ? 1 : first->slow[JOB_W]);
     double longest = 0;
     for (int32_t i = 0; i < batch->num_most; i++) {
         double time = reduce + any_split_chain(lines, &batch->samples[batch->most[i]]);
         if (time > longest) { longest = time, out->chain_sample = batch->first[batch->most[i]]; }
     }
-    out->chain_ns = floor_ns(longest, problem);
+    out->chain_ns = floor_ns(longest, lines);
 }
 
 // --- shares of the work ----------------------------------------------------------------------------------
@@ -177,11 +194,11 @@ static double indivisible_share(const BoundLines* lines, const BoundLine* line) 
 static double memory_of_stage(const BoundLines* lines, const BoundPart* own, int32_t s, double work_ns) {
     const MicrobatchProblem* problem = lines->problem;
     BoundPart sum = {.turn = {0}};
-    BoundStage stage = {.own = *own, .free_bytes = (double)problem->available_bytes[s], .has_input = s > 0};
-    if (problem->request->memory_limit_bytes == 0) { return work_ns; }
+    BoundStage stage = {.own = *own, .free_bytes = (double)bound_free_bytes(lines, s), .has_input = s > 0};
+    if (problem->most_limit_bytes[s] == 0) { return work_ns; }
     for (int32_t k = s + 1; k < problem->P; k++) {
         BoundPart one;
-        bound_part_stage(&one, lines, k);
+        bound_part_stage(&one, lines, k, false);
         bound_line_add(&sum.turn, 1, &one.turn);
     }
     bound_memory_away(&stage.away, lines, &sum, problem->P - 1 - s);
@@ -191,8 +208,9 @@ static double memory_of_stage(const BoundLines* lines, const BoundPart* own, int
 // Stage s between its earliest begin and what must follow it.
 static void raise_stage(LowerBound* out, const BoundLines* lines, const Ends* ends, int32_t s) {
     const MicrobatchProblem* problem = lines->problem;
-    BoundPart stage;
-    bound_part_stage(&stage, lines, s);
+    BoundPart stage, fastest;
+    bound_part_stage(&stage, lines, s, true);
+    bound_part_stage(&fastest, lines, s, false);
     BoundLine forward_backward = stage.F;
     bound_line_add(&forward_backward, 1, &stage.B);
     double work = bound_share(lines, &stage.work);
@@ -200,29 +218,28 @@ static void raise_stage(LowerBound* out, const BoundLines* lines, const Ends* en
     bool joint = lines->joint_backward;
     int64_t arrival = ends->arrival[s], reduce = ends->reduce_ns[s], tail = ends->tail[s];
     int64_t after = joint ? larger(tail, reduce) : reduce;
-    int64_t bound = arrival + floor_ns(work, problem) + after;
+    int64_t bound = arrival + floor_ns(work, lines) + after;
     if (!joint) {
-        bound = larger(bound, arrival + floor_ns(bound_share(lines, &forward_backward), problem) + tail);
+        bound = larger(bound, arrival + floor_ns(bound_share(lines, &forward_backward), lines) + tail);
     }
-    bound = larger(bound, ends->turn[s] + floor_ns(bound_share(lines, &stage.BW), problem) + after);
+    bound = larger(bound, ends->turn[s] + floor_ns(bound_share(lines, &stage.BW), lines) + after);
     if (bound > out->stage_ns) { out->stage_ns = bound, out->stage = s; }
-    int64_t indivisible = floor_ns(indivisible_share(lines, &stage.work), problem);
+    int64_t indivisible = floor_ns(indivisible_share(lines, &fastest.work), lines);
     if (problem->R > 1) { out->replica_ns = larger(out->replica_ns, arrival + indivisible + after); }
-    double memory = memory_of_stage(lines, &stage, s, work);
-    if (memory > work) {
-        out->memory_ns = larger(out->memory_ns, arrival + floor_ns(memory, problem) + after);
-    }
+    double memory = memory_of_stage(lines, &fastest, s, work);
+    if (memory > work) { out->memory_ns = larger(out->memory_ns, arrival + floor_ns(memory, lines) + after); }
 }
 
 // Whatever split the layers take.
-static Status any_split(LowerBound* out, const BoundLines* lines, const BoundLine* whole, Arena* arena) {
+static Status any_split(LowerBound* out, const BoundLines* lines, const BoundLine* whole_fastest,
+                        Arena* arena) {
     const MicrobatchProblem* problem = lines->problem;
     double stage_ns, memory_ns;
     TRY(bound_split_best(&stage_ns, &memory_ns, lines, arena));
     any_split_chains(out, lines);
-    out->stage_ns = floor_ns(stage_ns, problem);
-    out->memory_ns = memory_ns > stage_ns ? floor_ns(memory_ns, problem) : 0;
-    out->replica_ns = floor_ns(indivisible_share(lines, whole) / problem->P, problem);
+    out->stage_ns = floor_ns(stage_ns, lines);
+    out->memory_ns = memory_ns > stage_ns ? floor_ns(memory_ns, lines) : 0;
+    out->replica_ns = floor_ns(indivisible_share(lines, whole_fastest) / problem->P, lines);
     return STATUS_OK;
 }
 
@@ -230,15 +247,18 @@ static Status bound_make(LowerBound* out, const MicrobatchProblem* problem, bool
                          Arena* arena) {
     BoundBatch batch;
     BoundLines lines;
-    BoundPart whole;
-    const CostModel* costs = problem->costs;
+    BoundPart whole, fastest;
+    CostStage one = {{0, problem->costs->num_enc_layers + problem->costs->num_dec_layers}, true, true, false};
+    int32_t count[PIECE_COUNT];
     TRY(bound_batch_make(&batch, problem->samples, problem->num_samples, arena));
     bound_lines_make(&lines, problem, &batch, joint_backward);
-    bound_part_sum(&whole, &lines, costs->num_enc_layers, costs->num_dec_layers, true, true);
+    cost_stage_parts(count, problem->costs, &one);
+    bound_part_sum(&whole, &lines, count, BOUND_ANY_STAGE, true);
+    bound_part_sum(&fastest, &lines, count, BOUND_ANY_STAGE, false);
     double work = bound_line_total(&whole.work, &lines.extent, 0) / problem->P / problem->R;
-    out->work_ns = floor_ns(work, problem);
+    out->work_ns = floor_ns(work, &lines);
     if (problem->request->choose_stages) {
-        TRY(any_split(out, &lines, &whole.work, arena));
+        TRY(any_split(out, &lines, &fastest.work, arena));
     } else {
         Ends ends;
         fixed_chains(out, &ends, &lines);

@@ -1,7 +1,6 @@
 #include "machine.h"
 
 #include "../base/hash.h"
-#include "cost_model.h"
 
 static const char* const job_name[JOB_COUNT] = {"F", "B", "W", "R"};
 
@@ -41,9 +40,31 @@ MachineRank machine_rank(const Machine* machine, int32_t rank) {
     return machine->ranks[rank];
 }
 
+const MachineRank* machine_replica(const Machine* machine, int32_t first_rank) {
+    return machine == NULL || machine->num_ranks == 0 ? NULL : machine->ranks + first_rank;
+}
+
 int64_t machine_job_ns(const MachineRank* rank, JobKind kind, int64_t job_ns) {
-    double slow = rank->slow[kind];
+    double slow = rank == NULL ? 1 : rank->slow[kind];
     return slow == 1 ? job_ns : cost_round((double)job_ns * slow);
+}
+
+int64_t machine_transfer_ns(const MachineRank* rank, const CostModel* costs, int64_t num_bytes) {
+    if (rank == NULL || rank->link_bytes_per_ns <= 0) { return cost_transfer_ns(costs, num_bytes); }
+    return cost_round(rank->link_latency_ns + (double)num_bytes / rank->link_bytes_per_ns);
+}
+
+int64_t machine_tail_ns(const MachineRank* rank, const CostModel* costs, const CostStage* stage,
+                        int32_t num_replicas) {
+    return cost_tail_ns(costs, stage, num_replicas, rank == NULL ? 1 : rank->slow[JOB_W]);
+}
+
+int64_t machine_limit_bytes(const MachineRank* rank, int64_t common_bytes) {
+    return rank == NULL || rank->memory_limit_bytes == 0 ? common_bytes : rank->memory_limit_bytes;
+}
+
+double machine_slow(const MachineRank* rank) {
+    return rank == NULL ? 1 : (rank->slow[JOB_F] + rank->slow[JOB_B] + rank->slow[JOB_W]) / 3;
 }
 
 uint64_t machine_hash(const Machine* machine) {

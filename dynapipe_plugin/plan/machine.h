@@ -11,8 +11,7 @@ while anybody plans with it.
 
 #include <stddef.h>
 
-#include "../base/status.h"
-#include "plan_types.h"
+#include "cost_model.h"
 
 // Factors beyond these are refused: they say that something else is wrong.
 #define MACHINE_LEAST_SLOW 0.01
@@ -45,8 +44,22 @@ static inline bool machine_pulls(const Machine* machine) {
     return machine != NULL && machine->pulls;
 }
 
-// A job's time there.
+// The ranks of the replica whose first one this is, [stages]; NULL: as the cost model says.
+const MachineRank* machine_replica(const Machine* machine, int32_t first_rank);
+static inline const MachineRank* machine_stage(const MachineRank* replica, int32_t s) {
+    return replica == NULL ? NULL : &replica[s];
+}
+
+// Of a rank (NULL: as the cost model says): a job's time, a transfer's over the link behind it, what follows
+// its last job (gradients reduced at the common rate; the update takes as many times as long as W), and its
+// memory where all have common_bytes (0: no limit).
 int64_t machine_job_ns(const MachineRank* rank, JobKind kind, int64_t job_ns);
+int64_t machine_transfer_ns(const MachineRank* rank, const CostModel* costs, int64_t num_bytes);
+int64_t machine_tail_ns(const MachineRank* rank, const CostModel* costs, const CostStage* stage,
+                        int32_t num_replicas);
+int64_t machine_limit_bytes(const MachineRank* rank, int64_t common_bytes);
+// How many times as long as an average rank it takes for all jobs of a micro-batch, about.
+double machine_slow(const MachineRank* rank);
 
 // Of everything above; 0 where all ranks are alike and nothing is pulled.
 uint64_t machine_hash(const Machine* machine);

@@ -58,6 +58,86 @@ static Status samples_check(const PlanSample* samples, int32_t num_samples) {
                : FAIL(STATUS_OUT_OF_RANGE, "a batch of %d samples ---> give at least one", num_samples);
 }
 
+static int64_t jobs_work_ns(const CostJobs* jobs) {
+    return jobs->job_ns[JOB_F] + jobs->job_ns[JOB_B] + jobs->job_ns[JOB_W] + jobs->job_ns[JOB_R];
+}
+
+void microbatch_jobs(CostJobs* out, const MicrobatchProblem* problem, RecomputeMode mode,
+                     const MbShape* shape) {
+    CostParts parts;
+    cost_parts(&parts, &problem->table, mode, shape);
+    cost_jobs_of_stages(out, problem->costs, problem->stages, problem->P, &parts);
+}
+
+const MachineRank* microbatch_ranks(const MicrobatchProblem* problem, int32_t replica) {
+    return machine_replica(problem->request->machine, replica * problem->P);
+}
+
+int64_t microbatch_available(const MicrobatchProblem* problem, const MachineRank* rank,
+                             const CostStage* stage) {
+    int64_t limit_bytes = machine_limit_bytes(rank, problem->request->memory_limit_bytes);
+    return limit_bytes > 0 ? limit_bytes - cost_state_bytes(problem->costs, stage) : COST_LIMIT;
+}
+
+void microbatch_problem_limit(MicrobatchProblem* out) {
+    out->has_limit = false;
+    memset(out->limit_bytes, 0, sizeof out->limit_bytes);
+    memset(out->most_limit_bytes, 0, sizeof out->most_limit_bytes);
+    int32_t num_replicas = microbatch_ranks(out, 0) == NULL ? 1 : out->R;  // one stands for all
+    for (int32_t s = 0; s < out->P; s++) {
+        bool is_free = false;
+        for (int32_t r = 0; r < num_replicas; r++) {
+            const MachineRank* rank = machine_stage(microbatch_ranks(out, r), s);
+            int64_t limit_bytes = machine_limit_bytes(rank, out->request->memory_limit_bytes);
+            int64_t least_bytes = out->limit_bytes[s], most_bytes = out->most_limit_bytes[s];
+            is_free |= limit_bytes == 0;
+            if (limit_bytes == 0) { continue; }
+            out->has_limit = true;
+            out->limit_bytes[s] = least_bytes > 0 && least_bytes < limit_bytes ? least_bytes : limit_bytes;
+            out->most_limit_bytes[s] = most_bytes > limit_bytes ? most_bytes : limit_bytes;
+        }
+        if (is_free) { out->most_limit_bytes[s] = 0; }
+    }
+}
+
+// All samples as one micro-batch on replica r: the slowest of its stages and of its links, which send both
+// ways.
+static double replica_ns(const MicrobatchProblem* problem, int32_t r, const CostJobs* jobs) {
+    const MachineRank* ranks = microbatch_ranks(problem, r);
+    double slowest_ns = 1, before_ns = 0;
+    for (int32_t s = 0; s < problem->P; s++) {
+        double job_ns = machine_slow(&ranks[s]) * (double)jobs_work_ns(&jobs[s]);
+        double send_ns = (double)machine_transfer_ns(&ranks[s], problem->costs, jobs[s].boundary_bytes);
+        if (s == problem->P - 1) { send_ns = 0; }
+        if (job_ns > slowest_ns) { slowest_ns = job_ns; }
+        if (before_ns + send_ns > slowest_ns) { slowest_ns = before_ns + send_ns; }
+        before_ns = send_ns;
+    }
+    return slowest_ns;
+}
+
+static void speeds_set(MicrobatchProblem* out) {
+    CostJobs jobs[PLAN_MAX_STAGES];
+    MbShape all = {0};
+    double sum_ns = 0;
+    out->differs = microbatch_ranks(out, 0) != NULL;
+    for (int32_t s = 0; s < out->P; s++) { out->stage_slow[s] = 1; }
+    for (int32_t r = 0; r < out->R; r++) { out->replica_slow[r] = 1; }
+    if (!out->differs) { return; }
+    for (int32_t i = 0; i < out->num_samples; i++) {
+        const PlanSample* sample = &out->samples[i];
+        mb_shape_add(&all, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
+    }
+    microbatch_jobs(jobs, out, RECOMPUTE_NONE, &all);
+    for (int32_t r = 0; r < out->R; r++) { sum_ns += out->replica_slow[r] = replica_ns(out, r, jobs); }
+    for (int32_t r = 0; r < out->R; r++) { out->replica_slow[r] *= out->R / sum_ns; }
+    for (int32_t s = 0; s < out->P; s++) {
+        double sum = 0;
+        for (int32_t r = 0; r < out->R; r++) { sum += machine_slow(&microbatch_ranks(out, r)[s]); }
+        out->stage_slow[s] = sum / out->R;
+    }
+}
+
 Status microbatch_problem_init(MicrobatchProblem* out, const PlanRequest* request, const CostModel* costs,
                                const PlanSample* samples, int32_t num_samples) {
     if (request->P < 1 || request->P > PLAN_MAX_STAGES || request->R < 1 || request->R > PLAN_MAX_REPLICAS) {
@@ -72,10 +152,12 @@ Status microbatch_problem_init(MicrobatchProblem* out, const PlanRequest* reques
                                .num_samples = num_samples,
                                .P = request->P,
                                .R = request->R};
+    TRY(machine_check(request->machine, request->P * request->R));
     cost_table_init(&out->table, costs);
+    microbatch_problem_limit(out);
     for (int32_t s = 0; s < out->P; s++) {
         out->stages[s] = cost_stage_make(costs, &request->stages[s], s, out->P);
-        int64_t state_bytes = cost_state_bytes(costs, &out->stages[s]), limit = request->memory_limit_bytes;
+        int64_t state_bytes = cost_state_bytes(costs, &out->stages[s]), limit = out->limit_bytes[s];
         out->available_bytes[s] = limit > 0 ? limit - state_bytes : COST_LIMIT;
         if (out->available_bytes[s] <= 0) {
             return FAIL(
@@ -86,6 +168,7 @@ Status microbatch_problem_init(MicrobatchProblem* out, const PlanRequest* reques
                 request->choose_stages || out->P == 1 ? "or " : "give it fewer layers (--stage-split), or ");
         }
     }
+    speeds_set(out);
     return modes_choose(out);
 }
 
@@ -109,17 +192,6 @@ static int64_t alone_bytes(const MicrobatchProblem* problem, RecomputeMode mode,
     return (backward > forward ? backward : forward) + fixed;
 }
 
-static int64_t jobs_work_ns(const CostJobs* jobs) {
-    return jobs->job_ns[JOB_F] + jobs->job_ns[JOB_B] + jobs->job_ns[JOB_W] + jobs->job_ns[JOB_R];
-}
-
-void microbatch_jobs(CostJobs* out, const MicrobatchProblem* problem, RecomputeMode mode,
-                     const MbShape* shape) {
-    CostParts parts;
-    cost_parts(&parts, &problem->table, mode, shape);
-    cost_jobs_of_stages(out, problem->costs, problem->stages, problem->P, &parts);
-}
-
 MicrobatchCost microbatch_cost(const MicrobatchProblem* problem, RecomputeMode mode, MicrobatchShare share,
                                const MbShape* shape) {
     CostJobs jobs[PLAN_MAX_STAGES];
@@ -127,7 +199,8 @@ MicrobatchCost microbatch_cost(const MicrobatchProblem* problem, RecomputeMode m
                            .fits_held = true};
     microbatch_jobs(jobs, problem, mode, shape);
     for (int32_t s = 0; s < problem->P; s++) {
-        int64_t work_ns = jobs_work_ns(&jobs[s]), in_bytes = s > 0 ? jobs[s - 1].boundary_bytes : 0;
+        int64_t work_ns = microbatch_stage_ns(problem, s, jobs_work_ns(&jobs[s]));
+        int64_t in_bytes = s > 0 ? jobs[s - 1].boundary_bytes : 0;
         int64_t parts = share == SHARE_PIPELINE ? problem->P - s : share == SHARE_UNIFORM ? problem->P : 1;
         cost.work_ns = work_ns > cost.work_ns ? work_ns : cost.work_ns;
         cost.fits_alone &= alone_bytes(problem, mode, &jobs[s], in_bytes) <= problem->available_bytes[s];

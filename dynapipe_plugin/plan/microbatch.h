@@ -28,7 +28,14 @@ typedef struct {
     int32_t num_samples;
     int32_t P, R;
     CostStage stages[PLAN_MAX_STAGES];
-    int64_t available_bytes[PLAN_MAX_STAGES];  // memory limit - model state; COST_LIMIT where there is none
+    // Of the machine (machine.h), for passes that do not know which replica they work for.
+    int64_t limit_bytes[PLAN_MAX_STAGES];       // memory of the stage's ranks: the least; 0: no limit
+    int64_t most_limit_bytes[PLAN_MAX_STAGES];  // the most; 0: no limit on some rank
+    double stage_slow[PLAN_MAX_STAGES];         // how long jobs take there, the mean over replicas ...
+    double replica_slow[PLAN_MAX_REPLICAS];     // ... and in a replica, links considered, relative to others
+    bool differs;                               // false: these are all 1
+    bool has_limit;                             // any rank
+    int64_t available_bytes[PLAN_MAX_STAGES];   // limit_bytes - model state; COST_LIMIT where there is none
     int64_t
         reserve_bytes[PLAN_MAX_STAGES];  // of these, what the search leaves free for buffers (0 after init)
     bool count_buffers;  // received and sent activations and scratch count (request->memory_rule)
@@ -85,9 +92,28 @@ extern const BatchingPolicy batching_policies[BATCHING_COUNT];
 Status microbatch_problem_init(MicrobatchProblem* out, const PlanRequest* request, const CostModel* costs,
                                const PlanSample* samples, int32_t num_samples);
 
-// What one micro-batch costs on every stage: [P].
+// has_limit and the limits of all stages, by what the request says now.
+void microbatch_problem_limit(MicrobatchProblem* out);
+
+// The ranks of a replica, NULL: all alike; and what one has for activations, COST_LIMIT where there is no
+// limit.
+const MachineRank* microbatch_ranks(const MicrobatchProblem* problem, int32_t replica);
+int64_t microbatch_available(const MicrobatchProblem* problem, const MachineRank* rank,
+                             const CostStage* stage);
+
+// What one micro-batch costs on every stage of an average rank: [P].
 void microbatch_jobs(CostJobs* out, const MicrobatchProblem* problem, RecomputeMode mode,
                      const MbShape* shape);
+
+// [R], or NULL: all alike.
+static inline const double* microbatch_replica_slow(const MicrobatchProblem* problem) {
+    return problem->differs ? problem->replica_slow : NULL;
+}
+
+// What takes so long on an average rank, on those of stage s.
+static inline int64_t microbatch_stage_ns(const MicrobatchProblem* problem, int32_t s, int64_t work_ns) {
+    return problem->differs ? cost_round((double)work_ns * problem->stage_slow[s]) : work_ns;
+}
 
 // F + B + W + R on the slowest stage.
 int64_t microbatch_work_ns(const MicrobatchProblem* problem, RecomputeMode mode, const MbShape* shape);

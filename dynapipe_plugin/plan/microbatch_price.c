@@ -23,6 +23,7 @@ static bool formula_is_zero(const CostFormula* formula) {
 
 static void slow_choose(MicrobatchPricer* out) {
     const MicrobatchProblem* problem = out->problem;
+    const double* slow = problem->stage_slow;
     int32_t counts[PLAN_MAX_STAGES][PIECE_COUNT];
     for (int32_t s = 0; s < problem->P; s++) {
         cost_stage_parts(counts[s], problem->costs, &problem->stages[s]);
@@ -38,10 +39,12 @@ static void slow_choose(MicrobatchPricer* out) {
     for (int32_t s = 0; s < problem->P; s++) {
         bool needed = true;
         for (int32_t k = 0; k < problem->P && needed; k++) {
-            bool over = k != s && dominates(counts[k], counts[s]);
-            needed = !over || (dominates(counts[s], counts[k]) && s < k);
+            bool over = k != s && slow[k] >= slow[s] && dominates(counts[k], counts[s]);
+            needed = !over || (slow[s] >= slow[k] && dominates(counts[s], counts[k]) && s < k);
         }
-        if (needed) { memcpy(out->slow[out->num_slow++], counts[s], sizeof counts[s]); }
+        if (!needed) { continue; }
+        out->stage_of[out->num_slow] = s;
+        memcpy(out->slow[out->num_slow++], counts[s], sizeof counts[s]);
     }
 }
 
@@ -125,6 +128,7 @@ MicrobatchCost microbatch_price(const MicrobatchPricer* pricer, const MbShape* s
     for (int32_t i = 0; i < pricer->num_slow; i++) {
         int64_t ns = 0;
         for (int kind = 0; kind < JOB_COUNT; kind++) { ns += quantity_round(&parts, pricer->slow[i], kind); }
+        ns = microbatch_stage_ns(pricer->problem, pricer->stage_of[i], ns);
         cost.work_ns = ns > cost.work_ns ? ns : cost.work_ns;
     }
     fits_set(&cost, pricer, &parts);
@@ -169,8 +173,9 @@ static double line_of_stage(double slope[FEATURE_COUNT], const MicrobatchPricer*
 void microbatch_price_line(double* constant, double slope[FEATURE_COUNT], const MicrobatchPricer* pricer) {
     double best = -1;
     for (int32_t i = 0; i < pricer->num_slow; i++) {
-        double b[FEATURE_COUNT], c = line_of_stage(b, pricer, pricer->slow[i]), sum = c;
-        for (int f = 0; f < FEATURE_COUNT; f++) { sum += b[f]; }
+        double slow = pricer->problem->stage_slow[pricer->stage_of[i]];
+        double b[FEATURE_COUNT], c = slow * line_of_stage(b, pricer, pricer->slow[i]), sum = c;
+        for (int f = 0; f < FEATURE_COUNT; f++) { sum += b[f] *= slow; }
         if (sum <= best) { continue; }
         best = sum;
         *constant = c;

@@ -22,6 +22,7 @@ typedef struct {
     bool is_job;                                 // the mode drops activations
     int32_t num_slow, num_memory;                // of these
     int32_t slow[PLAN_MAX_STAGES][PIECE_COUNT];  // parts of stages that no other stage dominates
+    int32_t stage_of[PLAN_MAX_STAGES];           // of `slow`: whose ranks they run on
     PriceMemory memory[PLAN_MAX_STAGES];
 } MicrobatchPricer;
 

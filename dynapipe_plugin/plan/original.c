@@ -17,6 +17,7 @@ static const PipeVariant one_f_one_b = {.name = "1f1b", .policy = &pipe_policy_1
 typedef struct {
     const MicrobatchProblem* problem;
     const MicrobatchList* list;
+    int32_t replica;
     const int32_t* mbs;  // [M] of this replica
     int32_t M;
     Rng rng;
@@ -78,7 +79,8 @@ static Status try_mode(Search* search, RecomputeMode mode) {
     arena_reset(&search->costs);
     PIPE_NEW(modes, &search->costs, uint8_t, num_cells);
     memset(modes, (int)mode, (size_t)num_cells);
-    TRY(replica_problem_make(&replica, problem, search->list, search->mbs, search->M, modes, &search->costs));
+    TRY(replica_problem_make(&replica, problem, search->list, search->replica, search->mbs, search->M, modes,
+                             &search->costs));
     TRY(make_orders(&orders, search, mode));
     TRY(try_orders(&fits, search, &replica.pipe, mode, &orders, &cyclic));
     if (!fits) { TRY(try_orders(&fits, search, &replica.pipe, mode, &orders, &cyclic_limited)); }
@@ -112,7 +114,7 @@ static Status assign_replicas(Draft* draft, int32_t R, Arena* arena) {
     for (int32_t m = 0; m < M; m++) { work_ns[m] = draft->list.mbs[m].work_ns; }
     TRY(replica_balance_difference(replica_of, work_ns, M, R, arena));
     for (int32_t m = 0; m < M; m++) { draft->list.mbs[m].replica = replica_of[m]; }
-    return replica_balance(&draft->replicas, &draft->list, R, arena);
+    return replica_balance(&draft->replicas, &draft->list, R, NULL, arena);
 }
 
 Status original_draft(Draft* out, const MicrobatchProblem* problem, Arena* arena) {
@@ -125,6 +127,7 @@ Status original_draft(Draft* out, const MicrobatchProblem* problem, Arena* arena
     Status status = STATUS_OK;
     for (int32_t r = 0; r < problem->R && status == STATUS_OK; r++) {
         int32_t begin = draft.replicas.begin[r];
+        search.replica = r;
         search.mbs = draft.replicas.mbs + begin;
         status = plan_replica(&draft.replica[r], &search, draft.replicas.begin[r + 1] - begin, arena);
         int64_t makespan_ns = draft.replica[r].makespan_ns;

@@ -7,6 +7,8 @@ static const int64_t NEVER = INT64_MAX;
 enum { PULL_ACT = JOB_COUNT, PULL_GRAD };  // beside the jobs, what a stage may do next
 
 // One micro-batch on one stage, by position: what the walk reads, side by side.
+enum { GROUP = 8, FEW = 16 };
+
 typedef struct {
     int64_t job_ns[JOB_COUNT];  // B with W where backward is joint
     int64_t stored_bytes;       // from F on; 0 where it drops
@@ -27,6 +29,7 @@ typedef struct {
     int32_t choice;             // JobKind, or a message
     int64_t clock_ns, link_ns;  // free from then on
     int64_t left_ns;            // its jobs that have not run, and its tail
+    int64_t limit_bytes;        // of the problem or the rule
     int64_t held_bytes;         // by own jobs: stored of what is kept, W pending included
     int64_t sent_bytes;         // inputs that stage s + 1 may hold because of this stage
     int64_t own_limit_bytes;    // for held_bytes
@@ -44,8 +47,9 @@ typedef struct {
     bool split_backward;
     PipeSchedule* schedule;  // NULL: only the makespan is wanted
     Stage* stages;
-    int64_t num_walked;                 // jobs
-    int64_t begin_ns[PLAN_MAX_STAGES];  // when a stage takes its next decision; NEVER: it waits
+    int64_t num_walked;                         // jobs
+    int64_t begin_ns[PLAN_MAX_STAGES];          // when a stage takes its next decision; NEVER: it waits
+    int64_t group_ns[PLAN_MAX_STAGES / GROUP];  // the earliest of GROUP stages, where there are many
 } Greedy;
 
 PipeAdaptiveRule pipe_adaptive_rule(const PipeProblem* problem, bool split_backward) {
@@ -80,7 +84,7 @@ static int64_t window_bytes(const Greedy* greedy, int32_t s, int32_t count, bool
 
 // Without inputs all memory is the stage's own. False where some micro-batch does not fit even alone.
 static bool own_all(Greedy* greedy, int32_t s, bool* has_inputs) {
-    int64_t limit_bytes = greedy->problem->memory_limit_bytes[s];
+    int64_t limit_bytes = greedy->stages[s].limit_bytes;
     *has_inputs = false;
     for (int32_t m = 0; m < greedy->problem->M; m++) {
         const PipeCost* cost = pipe_cost(greedy->problem, s, m);
@@ -95,7 +99,7 @@ static bool own_all(Greedy* greedy, int32_t s, bool* has_inputs) {
 static bool divide_memory(Greedy* greedy, int32_t s) {
     const PipeProblem* problem = greedy->problem;
     Stage* stage = &greedy->stages[s];
-    int64_t limit_bytes = problem->memory_limit_bytes[s];
+    int64_t limit_bytes = stage->limit_bytes;
     bool has_inputs;
     stage->own_limit_bytes = limit_bytes;
     if (s > 0) { stage[-1].sent_limit_bytes = INT64_MAX; }
@@ -302,6 +306,10 @@ static Status greedy_init(Greedy* greedy, const PipeAdaptiveRule* rule, Arena* a
         stage->grad_at = stage->act_at + M + 1;
         stage->sent_limit_bytes = INT64_MAX;
         stage->max_in_flight = rule->max_in_flight[s];
+        stage->limit_bytes = problem->memory_limit_bytes[s];
+        if (rule->most_bytes[s] > 0 && rule->most_bytes[s] < stage->limit_bytes) {
+            stage->limit_bytes = rule->most_bytes[s];
+        }
         stage->left_ns = problem->tail_ns[s];
         stage->cells = cells + (int64_t)s * M;
         for (int32_t i = 0; i < M; i++) {
@@ -327,6 +335,35 @@ static bool divide_all(Greedy* greedy) {
     return true;
 }
 
+static inline int32_t earliest_of(const int64_t* begin_ns, int32_t begin, int32_t end) {
+    int32_t first = -1;
+    int64_t first_ns = INT64_MAX;
+    for (int32_t s = begin; s < end; s++) {
+        if (begin_ns[s] >= first_ns) { continue; }
+        first = s;
+        first_ns = begin_ns[s];
+    }
+    return first;
+}
+
+static inline int32_t group_end(const Greedy* greedy, int32_t group) {
+    int32_t end = (group + 1) * GROUP;
+    return end < greedy->problem->P ? end : greedy->problem->P;
+}
+
+static void group_update(Greedy* greedy, int32_t s) {
+    int32_t group = s / GROUP, first = earliest_of(greedy->begin_ns, group * GROUP, group_end(greedy, group));
+    greedy->group_ns[group] = first < 0 ? INT64_MAX : greedy->begin_ns[first];
+}
+
+// The stage that decides next, the first of equals; -1: none. Of many stages not all are looked at each time.
+static inline int32_t earliest(const Greedy* greedy) {
+    int32_t P = greedy->problem->P;
+    if (P <= FEW) { return earliest_of(greedy->begin_ns, 0, P); }
+    int32_t group = earliest_of(greedy->group_ns, 0, (P + GROUP - 1) / GROUP);
+    return group < 0 ? -1 : earliest_of(greedy->begin_ns, group * GROUP, group_end(greedy, group));
+}
+
 static inline void decide(Greedy* greedy, int32_t s, bool pulls) {
     if (pulls) {
         choose_pulled(greedy, s);
@@ -341,25 +378,26 @@ static inline int64_t walk(Greedy* greedy, int64_t cutoff_ns, bool pulls) {
     int32_t P = greedy->problem->P;
     int64_t makespan_ns = 0;
     for (int32_t s = 0; s < P; s++) { decide(greedy, s, pulls); }
+    for (int32_t s = 0; s < P && P > FEW; s += GROUP) { group_update(greedy, s); }
     for (;;) {
-        int32_t first = -1;
-        int64_t first_ns = INT64_MAX;
-        for (int32_t s = 0; s < P; s++) {
-            if (greedy->begin_ns[s] >= first_ns) { continue; }
-            first = s;
-            first_ns = greedy->begin_ns[s];
-        }
+        int32_t first = earliest(greedy);
         if (first < 0) { break; }
+        int64_t first_ns = greedy->begin_ns[first];
         if (first_ns + greedy->stages[first].left_ns > cutoff_ns) { return INT64_MAX; }
         greedy->num_walked++;
         if (pulls && greedy->stages[first].choice >= JOB_COUNT) {
             take_message(greedy, first);
             decide(greedy, first, pulls);
+            if (P > FEW) { group_update(greedy, first); }
             continue;
         }
         int32_t fed = run_choice(greedy, first, pulls);
         decide(greedy, first, pulls);
         if (fed >= 0) { decide(greedy, fed, pulls); }
+        if (P > FEW) {
+            group_update(greedy, first);
+            if (fed >= 0) { group_update(greedy, fed); }
+        }
     }
     for (int32_t s = 0; s < P; s++) {
         makespan_ns = later(makespan_ns, greedy->stages[s].clock_ns + greedy->problem->tail_ns[s]);

@@ -26,6 +26,7 @@ admitted.
 typedef struct {
     bool split_backward;
     int32_t max_in_flight[PLAN_MAX_STAGES];  // F begun, B not begun; >= 1
+    int64_t most_bytes[PLAN_MAX_STAGES];     // no more, even where the problem's limit is higher; 0: that one
 } PipeAdaptiveRule;
 
 // 2 (P - s) - 1 on every stage: what `cyclic` holds; 1F1B's P - s plus as many again as slack.

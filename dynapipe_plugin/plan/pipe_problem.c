@@ -8,8 +8,8 @@ static int64_t align_up(int64_t num_bytes) {
     return (num_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
 }
 
-void pipe_cost_make(PipeCost* out, const MicrobatchProblem* problem, int32_t s, RecomputeMode mode,
-                    const CostJobs* jobs, int64_t in_bytes) {
+void pipe_cost_make(PipeCost* out, const MicrobatchProblem* problem, const MachineRank* rank, int32_t s,
+                    RecomputeMode mode, const CostJobs* jobs, int64_t in_bytes) {
     bool first = s == 0, last = s == problem->P - 1, buffers = problem->count_buffers;
     bool drops = problem->costs->recompute_is_job[mode] && mode != RECOMPUTE_NONE;
     int64_t out_bytes = last ? 0 : jobs->boundary_bytes;
@@ -17,13 +17,17 @@ void pipe_cost_make(PipeCost* out, const MicrobatchProblem* problem, int32_t s, 
         .stored_bytes = buffers ? align_up(jobs->stored_bytes) + align_up(out_bytes) : jobs->stored_bytes,
         .forward_bytes = drops ? align_up(jobs->forward_bytes) + (buffers ? align_up(out_bytes) : 0) : 0,
         .input_bytes = first || !buffers ? 0 : align_up(in_bytes),
-        .transfer_ns = last ? 0 : cost_transfer_ns(problem->costs, out_bytes),
+        .transfer_ns = last ? 0 : machine_transfer_ns(rank, problem->costs, out_bytes),
         .boundary_bytes = out_bytes,
         .mode = mode,
         .drops = drops,
     };
     memcpy(out->job_ns, jobs->job_ns, sizeof out->job_ns);
     if (!drops) { out->job_ns[JOB_R] = 0; }
+    if (rank == NULL) { return; }
+    for (int kind = 0; kind < JOB_COUNT; kind++) {
+        out->job_ns[kind] = machine_job_ns(rank, (JobKind)kind, out->job_ns[kind]);
+    }
 }
 
 // One micro-batch on one stage, from the costs of its stage and what the stage before sends.
@@ -31,7 +35,8 @@ static void set_cost(ReplicaProblem* replica, const MicrobatchProblem* problem, 
                      RecomputeMode mode, const CostJobs* jobs, int64_t in_bytes) {
     int64_t cell = (int64_t)s * replica->pipe.M + m;
     PipeCost* cost = (PipeCost*)(uintptr_t)&replica->pipe.cost[cell];
-    pipe_cost_make(cost, problem, s, mode, jobs, in_bytes);
+    const MachineRank* rank = machine_stage(microbatch_ranks(problem, replica->replica), s);
+    pipe_cost_make(cost, problem, rank, s, mode, jobs, in_bytes);
     replica->modes[cell] = (uint8_t)mode;
     replica->bytes[cell] = (RankBytes){.acts_bytes = jobs->stored_bytes,
                                        .forward_bytes = cost->drops ? jobs->forward_bytes : 0,
@@ -43,10 +48,12 @@ static void set_cost(ReplicaProblem* replica, const MicrobatchProblem* problem, 
 void replica_problem_set_limits(ReplicaProblem* replica, const MicrobatchProblem* problem) {
     PipeProblem* pipe = &replica->pipe;
     for (int32_t s = 0; s < pipe->P; s++) {
+        const MachineRank* rank = machine_stage(microbatch_ranks(problem, replica->replica), s);
+        int64_t available_bytes = microbatch_available(problem, rank, &problem->stages[s]);
         pipe->memory_limit_bytes[s] = INT64_MAX;
-        if (problem->request->memory_limit_bytes == 0) { continue; }
+        if (available_bytes == COST_LIMIT) { continue; }
         if (!problem->count_buffers) {
-            pipe->memory_limit_bytes[s] = problem->available_bytes[s];
+            pipe->memory_limit_bytes[s] = available_bytes;
             continue;
         }
         int64_t gradient_bytes = 0;
@@ -54,8 +61,8 @@ void replica_problem_set_limits(ReplicaProblem* replica, const MicrobatchProblem
             int64_t bytes = pipe_cost(pipe, s, m)->input_bytes;
             if (bytes > gradient_bytes) { gradient_bytes = bytes; }
         }
-        pipe->memory_limit_bytes[s] = problem->available_bytes[s] - align_up(replica->scratch_bytes[s]) -
-                                      gradient_bytes - replica->squeeze_bytes[s];
+        pipe->memory_limit_bytes[s] = available_bytes - align_up(replica->scratch_bytes[s]) - gradient_bytes -
+                                      replica->squeeze_bytes[s];
     }
 }
 
@@ -72,8 +79,9 @@ static Status replica_problem_alloc(ReplicaProblem* out, int32_t P, int32_t M, A
 }
 
 Status replica_problem_make(ReplicaProblem* out, const MicrobatchProblem* problem, const MicrobatchList* list,
-                            const int32_t* mbs, int32_t num_mbs, const uint8_t* modes, Arena* arena) {
-    ReplicaProblem replica = {0};
+                            int32_t r, const int32_t* mbs, int32_t num_mbs, const uint8_t* modes,
+                            Arena* arena) {
+    ReplicaProblem replica = {.replica = r};
     int32_t P = problem->P;
     TRY(replica_problem_alloc(&replica, P, num_mbs, arena));
     replica.pipe.pulls = machine_pulls(problem->request->machine);
@@ -92,7 +100,8 @@ Status replica_problem_make(ReplicaProblem* out, const MicrobatchProblem* proble
         replica.mbs[m] = mbs[m];
     }
     for (int32_t s = 0; s < P; s++) {
-        replica.pipe.tail_ns[s] = cost_reduce_ns(problem->costs, &problem->stages[s], problem->R);
+        const MachineRank* rank = machine_stage(microbatch_ranks(problem, r), s);
+        replica.pipe.tail_ns[s] = machine_tail_ns(rank, problem->costs, &problem->stages[s], problem->R);
     }
     replica_problem_set_limits(&replica, problem);
     *out = replica;

@@ -16,6 +16,7 @@ where it came out larger.
 
 typedef struct {
     PipeProblem pipe;
+    int32_t replica;                         // whose ranks run it
     RankBytes* bytes;                        // [P * M]
     int64_t scratch_bytes[PLAN_MAX_STAGES];  // the largest micro-batch's
     int64_t squeeze_bytes[PLAN_MAX_STAGES];  // taken from the limit, see above
@@ -24,13 +25,15 @@ typedef struct {
 } ReplicaProblem;
 
 // What the scheduling problem has of one micro-batch on one stage, which receives in_bytes from the stage
-// before.
-void pipe_cost_make(PipeCost* out, const MicrobatchProblem* problem, int32_t s, RecomputeMode mode,
-                    const CostJobs* jobs, int64_t in_bytes);
+// before, on this rank (NULL: an average one).
+void pipe_cost_make(PipeCost* out, const MicrobatchProblem* problem, const MachineRank* rank, int32_t s,
+                    RecomputeMode mode, const CostJobs* jobs, int64_t in_bytes);
 
-// Micro-batches mbs[0 .. num_mbs) of the list. modes: [P * num_mbs], NULL: what the batching pass assumed.
+// Micro-batches mbs[0 .. num_mbs) of the list on the ranks of a replica. modes: [P * num_mbs], NULL: what the
+// batching pass assumed.
 Status replica_problem_make(ReplicaProblem* out, const MicrobatchProblem* problem, const MicrobatchList* list,
-                            const int32_t* mbs, int32_t num_mbs, const uint8_t* modes, Arena* arena);
+                            int32_t r, const int32_t* mbs, int32_t num_mbs, const uint8_t* modes,
+                            Arena* arena);
 
 // Recompute mode of one micro-batch on one stage.
 void replica_problem_set_mode(ReplicaProblem* replica, const MicrobatchProblem* problem,

@@ -69,8 +69,9 @@ typedef struct {
     int32_t num_instrs, num_buffers;
     PlanInstr* instrs;
     PlanBuffer* buffers;
-    int64_t arena_bytes;  // of one arena that holds every buffer
-    int64_t state_bytes;  // parameters, gradients, optimizer: what lies outside the arena
+    int64_t arena_bytes;      // of one arena that holds every buffer
+    int64_t state_bytes;      // parameters, gradients, optimizer: what lies outside the arena
+    int64_t own_limit_bytes;  // in place of Plan.memory_limit_bytes; 0: that
 } PlanRank;
 
 typedef struct {
@@ -93,12 +94,17 @@ typedef struct {
     int32_t my_replica;
     char policy[32];             // how the micro-batches were made, e.g. "dynamic"
     char schedule[32];           // e.g. "1f1b"
-    int64_t memory_limit_bytes;  // per rank
+    int64_t memory_limit_bytes;  // per rank, but for those with a limit of their own
     int64_t makespan_ns;         // predicted: slowest replica, with gradient reduction
     int64_t bound_ns;            // no plan for this batch can be faster
     int64_t bound_over_ns;  // by which the bound was made beyond the makespan, and cut to it: an error of
                             // the planner's, but the plan is as good as it is. Not in the text
 } Plan;
+
+static inline int64_t plan_limit_bytes(const Plan* plan, int32_t rank) {
+    int64_t own_bytes = plan->ranks[rank].own_limit_bytes;
+    return own_bytes > 0 ? own_bytes : plan->memory_limit_bytes;
+}
 
 uint64_t plan_hash(const Plan* plan);  // of everything above
 // Of all but `ranks`, which every rank has, whichever replica's lists it made; and of one replica's ranks.

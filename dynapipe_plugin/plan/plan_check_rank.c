@@ -271,8 +271,9 @@ Status plan_check_rank(const Plan* plan, int32_t rank, PlanReplicaPlaces* replic
         for (int32_t k = 0; k < BUFFER_COUNT; k++) { places->buffer[k] = -1; }
     }
     const PlanRank* list = check.list;
-    int64_t limit_bytes = plan->memory_limit_bytes;
-    if (list->num_instrs < 0 || list->num_buffers < 0 || list->arena_bytes < 0 || list->state_bytes < 0) {
+    int64_t limit_bytes = plan_limit_bytes(plan, rank);
+    if (list->own_limit_bytes < 0 || list->num_instrs < 0 || list->num_buffers < 0 || list->arena_bytes < 0 ||
+        list->state_bytes < 0) {
         return FAIL(STATUS_INVALID_PLAN, "rank %d: a count or number of bytes is negative", rank);
     }
     if (limit_bytes > 0 && list->arena_bytes > limit_bytes - list->state_bytes) {

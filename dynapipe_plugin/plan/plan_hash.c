@@ -32,6 +32,7 @@ static void add_rank(uint64_t* hash, const PlanRank* rank) {
     add(hash, rank->num_buffers);
     add(hash, rank->arena_bytes);
     add(hash, rank->state_bytes);
+    if (rank->own_limit_bytes > 0) { add(hash, rank->own_limit_bytes); }
     for (int32_t i = 0; i < rank->num_instrs; i++) {
         const PlanInstr* instr = &rank->instrs[i];
         add(hash, instr->kind);

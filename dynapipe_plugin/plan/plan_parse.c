@@ -250,6 +250,9 @@ static Status parse_rank(Parser* parser, const Plan* plan, int32_t r, PlanRank* 
     TRY(parse_count(parser, "buffers", &rank->num_buffers));
     TRY(parse_int64(parser, "arena_bytes", 0, INT64_MAX / 4, &rank->arena_bytes));
     TRY(parse_int64(parser, "state_bytes", 0, INT64_MAX / 4, &rank->state_bytes));
+    if (word_is(peek_word(parser), "limit_bytes")) {
+        TRY(parse_int64(parser, "limit_bytes", 1, INT64_MAX / 4, &rank->own_limit_bytes));
+    }
     TRY(end_line(parser));
     PIPE_NEW(rank->instrs, parser->arena, PlanInstr, rank->num_instrs);
     PIPE_NEW(rank->buffers, parser->arena, PlanBuffer, rank->num_buffers);

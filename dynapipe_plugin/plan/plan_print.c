@@ -9,7 +9,8 @@
 //     mb 0 replica 0 layout ragged recompute none,full sequences 2  shape 2 48 1280 0 0 0 12
 //       seq enc 32 dec 0 segments 1
 //         sample 1 first 0 tokens 32
-//     rank 0 instrs 9 buffers 6 arena_bytes 4096 state_bytes 100
+//     rank 0 instrs 9 buffers 6 arena_bytes 4096 state_bytes 100        ... limit_bytes 8000: a limit of its
+//     own
 //       fwd        mb 0  begin 0 end 100
 //       send_act   mb 0  peer 1  begin 100 end 120
 //       buffer acts    mb 0  offset 0 bytes 1000  live 0 8
@@ -45,8 +46,10 @@ static void print_microbatch(const Plan* plan, int32_t m, FILE* out) {
 
 static void print_rank(const Plan* plan, int32_t r, FILE* out) {
     const PlanRank* rank = &plan->ranks[r];
-    fprintf(out, "rank %d instrs %d buffers %d arena_bytes %" PRId64 " state_bytes %" PRId64 "\n", r,
+    fprintf(out, "rank %d instrs %d buffers %d arena_bytes %" PRId64 " state_bytes %" PRId64, r,
             rank->num_instrs, rank->num_buffers, rank->arena_bytes, rank->state_bytes);
+    if (rank->own_limit_bytes > 0) { fprintf(out, " limit_bytes %" PRId64, rank->own_limit_bytes); }
+    fprintf(out, "\n");
     for (int32_t i = 0; i < rank->num_instrs; i++) {
         const PlanInstr* instr = &rank->instrs[i];
         fprintf(out, "  %-9s mb %d", plan_instr_words[instr->kind], instr->mb);

@@ -10,7 +10,7 @@ encoder-decoder model, 0 elsewhere.
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { PLAN_MAX_STAGES = 64, PLAN_MAX_REPLICAS = 512 };
+enum { PLAN_MAX_STAGES = 128, PLAN_MAX_REPLICAS = 512 };
 
 // What the planner knows of one sample of the global batch. Its index in the array is its id.
 typedef struct {

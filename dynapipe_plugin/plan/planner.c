@@ -20,8 +20,9 @@ typedef struct {
     ReplicaPlan *replicas, *best;            // [R] of the draft that is fitted, of the fastest so far
     int64_t reserve_bytes[PLAN_MAX_STAGES];  // that the drafts at hand leave free
     const Draft* best_draft;
-    int64_t best_ns, good_enough_ns;
-    LowerBound bound;  // once it is made
+    int64_t best_ns, fastest_ns, good_enough_ns;
+    double best_bytes;  // that its ranks hold at their peaks, all together
+    LowerBound bound;   // once it is made
     bool bound_is_joint;
     Arena lists;        // drafts and fitted replicas: kept until the plan is made
     Arena costs, runs;  // of one replica; of one attempt
@@ -68,8 +69,8 @@ static Status make_replica(ReplicaPlan* out, Planner* planner, const Draft* draf
     int32_t begin = draft->replicas.begin[r], M = draft->replicas.begin[r + 1] - begin;
     ReplicaProblem in_list_order;
     arena_reset(&planner->costs);
-    TRY(replica_problem_make(&in_list_order, &planner->problem, &draft->list, draft->replicas.mbs + begin, M,
-                             replica->modes, &planner->costs));
+    TRY(replica_problem_make(&in_list_order, &planner->problem, &draft->list, r, draft->replicas.mbs + begin,
+                             M, replica->modes, &planner->costs));
     TRY(replica_problem_permute(&out->problem, &in_list_order, replica->order, &planner->lists));
     memcpy(out->problem.squeeze_bytes, planner->reserve_bytes, sizeof planner->reserve_bytes);
     replica_problem_set_limits(&out->problem, &planner->problem);
@@ -77,19 +78,35 @@ static Status make_replica(ReplicaPlan* out, Planner* planner, const Draft* draf
     return STATUS_OK;
 }
 
-// The replicas that were fitted last become the best so far if they are faster.
+// Faster; or of those that are as fast as the fastest, but for the slack, the one that holds less.
+static bool is_better(Planner* planner, const Draft* draft, int64_t makespan_ns, double bytes) {
+    int64_t fastest_ns =
+        draft->fastest_ns > 0 && draft->fastest_ns < makespan_ns ? draft->fastest_ns : makespan_ns;
+    if (planner->best_draft == NULL || fastest_ns < planner->fastest_ns) { planner->fastest_ns = fastest_ns; }
+    if (planner->best_draft == NULL) { return true; }
+    if (planner->request.memory_slack_permille == 0) { return makespan_ns < planner->best_ns; }
+    int64_t most_ns =
+        planner->fastest_ns + planner->fastest_ns / 1000 * planner->request.memory_slack_permille;
+    if (makespan_ns > most_ns) { return false; }
+    return planner->best_ns > most_ns || bytes < planner->best_bytes;
+}
+
+// The replicas that were fitted last become the best so far if they are better.
 static void keep_if_best(Planner* planner, const Draft* draft) {
     int64_t makespan_ns = 0;
+    double bytes = 0;
     for (int32_t r = 0; r < planner->problem.R; r++) {
-        int64_t replica_ns = planner->replicas[r].timeline.makespan_ns;
-        if (replica_ns > makespan_ns) { makespan_ns = replica_ns; }
+        const PipeTimeline* timeline = &planner->replicas[r].timeline;
+        if (timeline->makespan_ns > makespan_ns) { makespan_ns = timeline->makespan_ns; }
+        for (int32_t s = 0; s < planner->problem.P; s++) { bytes += (double)timeline->peak_bytes[s]; }
     }
-    if (planner->best_draft != NULL && makespan_ns >= planner->best_ns) { return; }
+    if (!is_better(planner, draft, makespan_ns, bytes)) { return; }
     ReplicaPlan* before = planner->best;
     planner->best = planner->replicas;
     planner->replicas = before;
     planner->best_draft = draft;
     planner->best_ns = makespan_ns;
+    planner->best_bytes = bytes;
 }
 
 // Instruction lists that fit in memory, for all replicas, whatever has to change for that.
@@ -278,6 +295,7 @@ Status plan_make(Plan* out, const PlanRequest* request, const CostModel* costs, 
         return FAIL(STATUS_OUT_OF_RANGE, "plan_make: no such batching or schedule");
     }
     TRY(shape_rules_check(request));
+    if (!may_search(request)) { planner.request.memory_slack_permille = 0; }  // other methods are as they are
     if (request->rules.padded) { planner.request.layout = LAYOUT_PADDED; }
     if (request->choose_stages) {
         TRY(stage_split_make(planner.request.stages, request, costs, samples, num_samples, 1));

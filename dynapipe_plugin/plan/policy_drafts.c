@@ -36,7 +36,8 @@ static Status add_candidate(Policies* policies, const MicrobatchTaper* taper) {
     Candidate candidate = {.makespan_ns = INT64_MAX};
     TRY(batching_policies[request->batching].build(&candidate.list, policies->batching, taper,
                                                    policies->lists));
-    TRY(replica_balance(&candidate.replicas, &candidate.list, request->R, policies->lists));
+    TRY(replica_balance(&candidate.replicas, &candidate.list, request->R,
+                        microbatch_replica_slow(policies->problem), policies->lists));
     PIPE_NEW(candidate.makespan_of, policies->lists, int64_t, request->R);
     PIPE_NEW(candidate.variant_of, policies->lists, int32_t, request->R);
     PIPE_NEW(candidate.order, policies->lists, int32_t, candidate.list.num_mbs);
@@ -75,7 +76,7 @@ static Status make_replica_problem(ReplicaProblem* out, Policies* policies, cons
         PIPE_NEW(modes, arena, uint8_t, (int64_t)policies->problem->P * num_mbs);
         memset(modes, RECOMPUTE_FULL, (size_t)policies->problem->P * (size_t)num_mbs);
     }
-    return replica_problem_make(out, policies->problem, &candidate->list, candidate->replicas.mbs + begin,
+    return replica_problem_make(out, policies->problem, &candidate->list, r, candidate->replicas.mbs + begin,
                                 num_mbs, modes, arena);
 }
 
@@ -118,7 +119,7 @@ static Status add_recomputed(Policies* policies, int32_t num_finalists) {
         keeps |= problem->modes[i] == RECOMPUTE_NONE;
         drops |= problem->modes[i] == RECOMPUTE_FULL;
     }
-    if (!keeps || !drops || problem->request->memory_limit_bytes == 0) { return STATUS_OK; }
+    if (!keeps || !drops || !problem->has_limit) { return STATUS_OK; }
     for (int32_t i = 0; i < num_finalists; i++) {
         Candidate candidate = policies->candidates[i];
         candidate.recompute_all = true;

@@ -341,7 +341,26 @@ Status replica_balance_difference(int32_t* replica_of, const int64_t* work_ns, i
     return assign(replica_of, work_ns, M, R, false, arena);
 }
 
-Status replica_balance(ReplicaLists* out, const MicrobatchList* list, int32_t R, Arena* arena) {
+Status replica_balance_slow(int32_t* replica_of, const int64_t* work_ns, const double* slow, int32_t M,
+                            int32_t R, Arena* arena) {
+    int32_t *ids = ARENA_NEW(arena, int32_t, M), *spare = ARENA_NEW(arena, int32_t, M);
+    double* sum = ARENA_NEW(arena, double, R);
+    if (!ids || !spare || !sum) { return FAIL(STATUS_NO_MEMORY, "balance of %d jobs", M); }
+    sort_descending(ids, spare, work_ns, M);
+    for (int32_t k = 0; k < M; k++) {
+        double work = work_ns[ids[k]] < 1 ? 1 : (double)work_ns[ids[k]];
+        int32_t best = 0;
+        for (int32_t r = 1; r < R; r++) {
+            if ((sum[r] + work) * slow[r] < (sum[best] + work) * slow[best]) { best = r; }
+        }
+        replica_of[ids[k]] = best;
+        sum[best] += work;
+    }
+    return STATUS_OK;
+}
+
+Status replica_balance(ReplicaLists* out, const MicrobatchList* list, int32_t R, const double* slow,
+                       Arena* arena) {
     int32_t M = list->num_mbs;
     if (R < 1 || R > PLAN_MAX_REPLICAS) { return FAIL(STATUS_OUT_OF_RANGE, "%d replicas", R); }
     int32_t* replica_of = ARENA_NEW(arena, int32_t, M);
@@ -357,7 +376,8 @@ Status replica_balance(ReplicaLists* out, const MicrobatchList* list, int32_t R,
         replica_of[m] = list->mbs[m].replica;
         chosen &= replica_of[m] >= 0 && replica_of[m] < R;
     }
-    if (!chosen) { TRY(replica_balance_assign(replica_of, work, M, R, arena)); }
+    if (!chosen && slow != NULL) { TRY(replica_balance_slow(replica_of, work, slow, M, R, arena)); }
+    if (!chosen && slow == NULL) { TRY(replica_balance_assign(replica_of, work, M, R, arena)); }
     for (int32_t m = 0; m < M; m++) {
         out->begin[replica_of[m] + 1]++;
         out->work_ns[replica_of[m]] += work[m];

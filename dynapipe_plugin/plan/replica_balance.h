@@ -20,6 +20,11 @@ Status replica_balance_assign(int32_t* replica_of, const int64_t* work_ns, int32
 Status replica_balance_difference(int32_t* replica_of, const int64_t* work_ns, int32_t M, int32_t R,
                                   Arena* arena);
 
+// The same where replica r takes slow[r] times as long for a job: largest jobs first, each to the replica
+// that then ends first.
+Status replica_balance_slow(int32_t* replica_of, const int64_t* work_ns, const double* slow, int32_t M,
+                            int32_t R, Arena* arena);
+
 // Who runs what: replica r runs micro-batches mbs[begin[r]] .. mbs[begin[r + 1] - 1] of the list, in list
 // order.
 typedef struct {
@@ -29,5 +34,7 @@ typedef struct {
     int64_t* work_ns;  // [R] sum of work_ns
 } ReplicaLists;
 
-// Keeps the replicas of a list whose batching pass chose them; balances where it left that open.
-Status replica_balance(ReplicaLists* out, const MicrobatchList* list, int32_t R, Arena* arena);
+// Keeps the replicas of a list whose batching pass chose them; balances where it left that open. slow: [R],
+// as above; NULL: all alike.
+Status replica_balance(ReplicaLists* out, const MicrobatchList* list, int32_t R, const double* slow,
+                       Arena* arena);

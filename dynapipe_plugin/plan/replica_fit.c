@@ -25,6 +25,11 @@ static bool counts_buffers(const Fit* fit) {
     return fit->problem->count_buffers;
 }
 
+static int64_t rank_limit_bytes(const Fit* fit, int32_t s) {
+    const MachineRank* rank = machine_stage(microbatch_ranks(fit->problem, fit->plan->problem.replica), s);
+    return machine_limit_bytes(rank, fit->problem->request->memory_limit_bytes);
+}
+
 // Jobs in order, and when they run. STATUS_OK with over_bytes set where a micro-batch does not fit even
 // alone.
 static Status schedule(Fit* fit, Arena* arena) {
@@ -53,7 +58,6 @@ static Status schedule(Fit* fit, Arena* arena) {
 static Status lay_out(Fit* fit, bool with_slack, Arena* arena) {
     ReplicaPlan* plan = fit->plan;
     PipeProblem* pipe = &plan->problem.pipe;
-    int64_t limit_bytes = counts_buffers(fit) ? fit->problem->request->memory_limit_bytes : 0;
     CommOrder comm;
     TRY(comm_order_make(&comm, pipe, &plan->schedule, &plan->timeline, arena));
     RankListInput input = {.problem = pipe,
@@ -66,9 +70,11 @@ static Status lay_out(Fit* fit, bool with_slack, Arena* arena) {
                            .with_slack = with_slack};
     for (int32_t s = 0; s < pipe->P; s++) {
         PlanRank* rank = &plan->ranks[s];
+        int64_t limit_bytes = counts_buffers(fit) ? rank_limit_bytes(fit, s) : 0;
         rank->state_bytes = cost_state_bytes(fit->problem->costs, &fit->problem->stages[s]);
         int64_t enough_bytes = limit_bytes > 0 ? limit_bytes - rank->state_bytes : INT64_MAX;
         TRY(rank_list_make(rank, &input, s, plan->problem.scratch_bytes[s], enough_bytes, arena));
+        rank->own_limit_bytes = limit_bytes == fit->problem->request->memory_limit_bytes ? 0 : limit_bytes;
         int64_t over = rank->arena_bytes + rank->state_bytes - limit_bytes;
         if (limit_bytes > 0 && over > 0) { fit->over_bytes[s] = over; }
     }
@@ -79,10 +85,12 @@ static Status lay_out(Fit* fit, bool with_slack, Arena* arena) {
 static Status attempt(Fit* fit, Arena* arena) {
     const MicrobatchProblem* problem = fit->problem;
     TRY(schedule(fit, arena));
-    if (is_over(fit) || problem->request->memory_limit_bytes == 0) { return STATUS_OK; }
+    if (is_over(fit) || !problem->has_limit) { return STATUS_OK; }
     if (counts_buffers(fit)) { return lay_out(fit, false, arena); }
     for (int32_t s = 0; s < problem->P; s++) {
-        int64_t over = fit->plan->timeline.peak_bytes[s] - problem->available_bytes[s];
+        const MachineRank* rank = machine_stage(microbatch_ranks(problem, fit->plan->problem.replica), s);
+        int64_t over =
+            fit->plan->timeline.peak_bytes[s] - microbatch_available(problem, rank, &problem->stages[s]);
         if (over > 0) { fit->over_bytes[s] = over; }
     }
     return STATUS_OK;
@@ -140,7 +148,7 @@ static Status report(const Fit* fit) {
         return FAIL(STATUS_INFEASIBLE,
                     "--memory-limit %lld: stage %d needs %lld bytes more with schedule %s ---> %s%s"
                     "more --stages, fewer tokens per micro-batch or a larger --memory-limit",
-                    (long long)request->memory_limit_bytes, s, (long long)fit->over_bytes[s],
+                    (long long)rank_limit_bytes(fit, s), s, (long long)fit->over_bytes[s],
                     fit->plan->variant.name, adapts ? "" : "--schedule adaptive, ",
                     may_recompute(fit->problem) ? "" : "--recompute full or auto, ");
     }

@@ -5,6 +5,7 @@
 
 #include "pipe_schedule.h"
 #include "search_first.h"
+#include "search_lean.h"
 #include "search_moves.h"
 #include "search_robust.h"
 
@@ -136,7 +137,7 @@ static int compare_ids(const void* a, const void* b) {
 
 static Status draft_replica(Draft* out, const Search* search, int32_t r, int32_t* ids, Arena* arena) {
     const SearchState* state = &search->state[r];
-    DraftReplica* replica = &out->replica[r];
+    DraftReplica* replica = &out->replica[search->replica[r]];
     const MicrobatchProblem* problem = search->problem;
     bool split = state->rule.split_backward;
     *replica = (DraftReplica){.variant = {.name = split ? "adaptive+w" : "adaptive",
@@ -152,7 +153,7 @@ static Status draft_replica(Draft* out, const Search* search, int32_t r, int32_t
         for (int32_t i = state->head[m]; i >= 0; i = state->next[i]) { ids[num++] = state->ids[i]; }
         qsort(ids, (size_t)num, sizeof *ids, compare_ids);
         microbatch_list_append(&out->list, problem, state->layout, (RecomputeMode)state->mode[m], ids, num);
-        out->list.mbs[out->list.num_mbs - 1].replica = r;
+        out->list.mbs[out->list.num_mbs - 1].replica = search->replica[r];
         replica->order[k] = k;
         for (int32_t s = 0; s < state->P; s++) {
             replica->modes[(int64_t)s * state->M + k] = state->mode[(int64_t)s * state->M + m];
@@ -164,19 +165,20 @@ static Status draft_replica(Draft* out, const Search* search, int32_t r, int32_t
 static Status make_draft(Draft* out, const Search* search, Arena* arena) {
     const MicrobatchProblem* problem = search->problem;
     int32_t N = problem->num_samples, *ids;
-    Draft draft = {.makespan_ns = slowest_ns(search)};
+    Draft draft = {.makespan_ns = slowest_ns(search), .fastest_ns = search->fastest_ns};
     if (draft.makespan_ns == INT64_MAX) { return FAIL(STATUS_INFEASIBLE, "search: nothing fits in memory"); }
     PIPE_NEW(ids, arena, int32_t, N);
     PIPE_NEW(draft.replica, arena, DraftReplica, search->R);
     TRY(microbatch_list_reserve(&draft.list, N, N, arena));
     memcpy(draft.stages, search->stages, sizeof draft.stages);
     for (int32_t r = 0; r < search->R; r++) { TRY(draft_replica(&draft, search, r, ids, arena)); }
-    TRY(replica_balance(&draft.replicas, &draft.list, search->R, arena));
+    TRY(replica_balance(&draft.replicas, &draft.list, search->R, NULL, arena));
     *out = draft;
     return STATUS_OK;
 }
 
-enum { JOB_NS = 30 };  // that one job of a simulation takes, all else of a plan spread over them
+enum { LEAN_PART = 20 };  // of the budget, for holding less
+enum { JOB_NS = 30 };     // that one job of a simulation takes, all else of a plan spread over them
 
 // An effort counts simulations of 5 P micro-batches: so many jobs F, B and W.
 static int64_t effort_jobs(int32_t P) {
@@ -189,13 +191,15 @@ int32_t search_effort(int32_t P, int64_t search_ns) {
 }
 
 // Jobs that simulations may walk, and other work in their stead; one takes some 160 instructions. By default
-// as many as take about 7 ms of a core per replica of a few hundred samples, more for large batches, and
-// less per replica where there are many of them.
+// as many as take about 7 ms of a core per replica of a few hundred samples, more for large batches, less per
+// replica where there are many of them, and enough for some 60 simulations of 3 P micro-batches.
 static int64_t budget_jobs(const MicrobatchProblem* problem, int32_t effort) {
     int64_t N = problem->num_samples, R = problem->R;
     if (effort > 0) { return effort * effort_jobs(problem->P); }
-    int64_t jobs = 210000 * R + 450 * N, most = 4000000 + 400 * N / R;
-    return jobs < most ? jobs : most;
+    int64_t jobs = 210000 * R + 450 * N, most = 4000000 + 400 * N / R,
+            least = 600 * (int64_t)problem->P * problem->P;
+    jobs = jobs < most ? jobs : most;
+    return jobs > least ? jobs : least;
 }
 
 static Status copy_state(SearchState* out, const SearchState* in, Search* search) {
@@ -203,9 +207,23 @@ static Status copy_state(SearchState* out, const SearchState* in, Search* search
     return in->N > 0 ? search_state_copy(out, in, &search->lists) : STATUS_OK;
 }
 
+// No replica has to be faster than the slowest was.
+static Status lean_all(Search* search, int64_t budget) {
+    int64_t fastest_ns = slowest_ns(search), slack = search->problem->request->memory_slack_permille;
+    if (fastest_ns == INT64_MAX || slack == 0) { return STATUS_OK; }
+    int64_t most_ns = fastest_ns + fastest_ns / 1000 * slack;
+    for (int32_t r = 0; r < search->R; r++) {
+        int64_t part = budget / search->R;
+        TRY(search_lean(&search->state[r], most_ns, &part, &search->simulator));
+    }
+    search->fastest_ns = fastest_ns;
+    return STATUS_OK;
+}
+
 static Status search_all(Search* search) {
     const MicrobatchProblem* problem = search->problem;
     Rng rng = rng_seed((uint64_t)problem->num_samples);
+    const int64_t whole = search->budget;
     SearchState(*finalists)[2] = NULL;  // of each replica: as it ends, as it was before the local search
     TRY(search_first(search));
     if (problem->request->noise_permille > 0) {
@@ -216,6 +234,7 @@ static Status search_all(Search* search) {
         }
     }
     TRY(improve_all(search, &rng));
+    if (problem->request->noise_permille == 0) { TRY(lean_all(search, whole / LEAN_PART)); }
     for (int32_t r = 0; r < search->R && finalists != NULL; r++) {
         SearchState* best;
         if (search->state[r].N == 0 || search->state[r].makespan_ns == INT64_MAX) { continue; }

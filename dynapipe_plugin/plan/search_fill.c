@@ -1,10 +1,12 @@
 #include "search_fill.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "pipe_schedule.h"
 #include "replica_balance.h"
+#include "shape_rules.h"
 
 typedef struct {
     int64_t key;
@@ -131,22 +133,27 @@ static Status empty_last(int32_t* replica_of, int32_t num, int32_t R, Arena* are
     return STATUS_OK;
 }
 
-Status search_fill_replicas(int32_t* replica_of, const SearchWeights* weights, Arena* arena) {
+Status search_fill_replicas(int32_t* replica_of, const SearchWeights* weights, const double* slow,
+                            Arena* arena) {
     const MicrobatchProblem* problem = weights->problem;
     int32_t N = problem->num_samples, R = problem->R;
-    if (weights->num_resources == 1) {
+    if (weights->num_resources == 1 && slow == NULL) {
         TRY(replica_balance_assign(replica_of, weights->weight[0], N, R, arena));
         return empty_last(replica_of, N, R, arena);
     }
     Bin* bins;
     PIPE_NEW(bins, arena, Bin, R);
-    for (int32_t r = 0; r < R; r++) { bins[r].inverse = 1 << 16; }
+    double slowest = 0;
+    for (int32_t r = 0; r < R && slow != NULL; r++) { slowest = fmax(slowest, slow[r]); }
+    for (int32_t r = 0; r < R; r++) {
+        bins[r].inverse = slow == NULL ? 1 << 16 : (int64_t)((1 << 16) * slow[r] / slowest + 1);
+    }
     for (int32_t k = 0; k < N; k++) {
         int32_t id = weights->by_size[k], r = emptiest(bins, R, weights, id);
         replica_of[id] = r;
         put(&bins[r], weights, id);
     }
-    return empty_last(replica_of, N, R, arena);
+    return slow != NULL ? STATUS_OK : empty_last(replica_of, N, R, arena);
 }
 
 static int64_t capacity_percent(const MicrobatchTaper* taper, int32_t k) {
@@ -245,4 +252,24 @@ Status search_fill(int32_t* mb_of, const SearchWeights* weights, const int32_t* 
     bins_place(place, keyed, fill.bins, num_bins);
     for (int32_t i = 0; i < num_ids; i++) { mb_of[i] = place[mb_of[i]]; }
     return STATUS_OK;
+}
+
+int64_t search_fill_least_mbs(const MicrobatchProblem* problem, const int32_t* ids, int32_t num_ids) {
+    MbShape all = {0};
+    CostParts parts;
+    const ShapeRules* rules = &problem->request->rules;
+    if (!problem->has_limit && !shape_rules_limit(rules)) { return 0; }
+    for (int32_t i = 0; i < num_ids; i++) {
+        const PlanSample* sample = &problem->samples[ids[i]];
+        mb_shape_add(&all, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
+    }
+    int64_t most = shape_rules_least_mbs(rules, &all);
+    cost_parts(&parts, &problem->table, problem->modes[0], &all);
+    for (int32_t s = 0; s < problem->P; s++) {
+        CostJobs jobs;
+        cost_jobs_of_stage(&jobs, problem->costs, &problem->stages[s], &parts);
+        int64_t num_mbs = jobs.stored_bytes / (problem->available_bytes[s] / (problem->P - s) + 1) + 1;
+        if (num_mbs > most) { most = num_mbs; }
+    }
+    return most;
 }

@@ -21,10 +21,16 @@ typedef struct {
 Status search_weights_make(SearchWeights* out, const MicrobatchProblem* problem, RecomputeMode mode,
                            int32_t num_mbs, Arena* arena);
 
-// replica_of[id] for every sample: balanced in every resource; replicas without samples last.
-Status search_fill_replicas(int32_t* replica_of, const SearchWeights* weights, Arena* arena);
+// replica_of[id] for every sample: balanced in every resource. slow: [R] how many times as long a replica
+// takes for it; NULL: all are alike, and those without samples come last.
+Status search_fill_replicas(int32_t* replica_of, const SearchWeights* weights, const double* slow,
+                            Arena* arena);
 
 // mb_of[i] in [0, taper->num_mbs) for the samples ids[i], largest first; every micro-batch gets at least one
 // sample where num_ids >= num_mbs (a precondition). Micro-batches are numbered as they should enter stage 0.
 Status search_fill(int32_t* mb_of, const SearchWeights* weights, const int32_t* ids, int32_t num_ids,
                    const MicrobatchTaper* taper, Arena* arena);
+
+// Micro-batches of equal size of which stage s can keep P - s, where nothing is recomputed, and of no more
+// sequences, tokens and squares than the kernels take.
+int64_t search_fill_least_mbs(const MicrobatchProblem* problem, const int32_t* ids, int32_t num_ids);

@@ -4,9 +4,9 @@
 
 #include "pipe_schedule.h"
 #include "replica_balance.h"
-#include "shape_rules.h"
+#include "search_replicas.h"
 
-enum { MAX_PROBES = 2, NUM_TUNED = 3, MAX_FIRST = 100 };
+enum { MAX_PROBES = 2, NUM_TUNED = 3, MAX_FIRST = 100, MANY_STAGES = 16 };
 
 // What is recomputed at first: the same everywhere, or what does not keep to its share of memory.
 typedef struct {
@@ -41,6 +41,7 @@ enum { MAX_CUTS = 5 };
 typedef struct {
     Search* search;
     int32_t num_probes, num_shares;
+    int64_t stop_budget;    // candidates are tried until the search's budget has fallen to this
     Share share[MAX_CUTS];  // ragged: one; padded: one for each cut of the sorted samples
     int32_t num_firsts;
     First firsts[MAX_FIRST];  // ascending makespan
@@ -50,7 +51,7 @@ static int32_t mode_rules(ModeRule out[RECOMPUTE_COUNT + 3], const MicrobatchPro
     static const int32_t share_percent[] = {100, 60, 160};
     int32_t num = 0;
     out[num++] = (ModeRule){problem->modes[0], 0};
-    if (problem->request->memory_limit_bytes == 0) { return num; }
+    if (!problem->has_limit) { return num; }
     for (int32_t k = 0; k < 3 && problem->num_modes > 1; k++) {
         out[num++] = (ModeRule){problem->modes[0], share_percent[k]};
     }
@@ -82,8 +83,8 @@ static Status make_state(SearchState* out, const Firsts* firsts, const First* fi
         // in jobs that could have been walked meanwhile
         search->budget -= search->weights.num_resources == 1 ? 2 * num_ids : num_ids * taper.num_mbs / 5;
     }
-    TRY(search_state_init(out, search->problem, layout, share->ids[r], num_ids, mb_of, taper.num_mbs,
-                          first->rule.mode, search->split_backward, stages, arena));
+    TRY(search_state_init(out, search->problem, search->replica[r], layout, share->ids[r], num_ids, mb_of,
+                          taper.num_mbs, first->rule.mode, search->split_backward, stages, arena));
     search->budget -= 4 * (int64_t)out->P * out->M;
     if (layout == LAYOUT_PADDED) { TRY(search_state_small_ends(out, arena)); }
     if (first->rule.share_percent > 0) { search_state_fit_modes(out, first->rule.share_percent); }
@@ -136,28 +137,9 @@ static Status try_cuts(Firsts* firsts, const ModeRule* rule) {
     return STATUS_OK;
 }
 
-// Micro-batches of equal size of which stage s can keep P - s, where nothing is recomputed, and of no more
-// sequences, tokens and squares than the kernels take; of the first replica.
-static int64_t mbs_to_keep(const Firsts* firsts) {
-    const Search* search = firsts->search;
-    const MicrobatchProblem* problem = search->problem;
-    MbShape all = {0};
-    CostParts parts;
-    const ShapeRules* rules = &problem->request->rules;
-    if (problem->request->memory_limit_bytes == 0 && !shape_rules_limit(rules)) { return 0; }
-    for (int32_t i = 0; i < firsts->share[0].num_ids[0]; i++) {
-        const PlanSample* sample = &problem->samples[firsts->share[0].ids[0][i]];
-        mb_shape_add(&all, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
-    }
-    int64_t most = shape_rules_least_mbs(rules, &all);
-    cost_parts(&parts, &problem->table, problem->modes[0], &all);
-    for (int32_t s = 0; s < problem->P; s++) {
-        CostJobs jobs;
-        cost_jobs_of_stage(&jobs, problem->costs, &problem->stages[s], &parts);
-        int64_t num_mbs = jobs.stored_bytes / (problem->available_bytes[s] / (problem->P - s) + 1) + 1;
-        if (num_mbs > most) { most = num_mbs; }
-    }
-    return most;
+// With many stages a few candidates take more than the search has. What is left then goes to tuning the best.
+static bool is_spent(const Firsts* firsts) {
+    return firsts->num_firsts > 0 && firsts->search->budget < firsts->stop_budget;
 }
 
 static Status try_counts(Firsts* firsts, const ModeRule* rule) {
@@ -166,19 +148,19 @@ static Status try_counts(Firsts* firsts, const ModeRule* rule) {
     for (size_t c = 0; c < sizeof count_percent / sizeof *count_percent; c++) {
         int32_t num_mbs = P * count_percent[c] / 100;
         num_mbs = num_mbs < 1 ? 1 : num_mbs > most ? most : num_mbs;
-        if (num_mbs == last) { continue; }
+        if (num_mbs == last || is_spent(firsts)) { continue; }
         last = num_mbs;
         MicrobatchTaper taper = {
             .num_mbs = num_mbs, .depth = P * tapers[0][0] / 100, .end_percent = tapers[0][1]};
         TRY(try_first(firsts, (First){.rule = *rule, .taper = taper}));
     }
     // many samples: as many micro-batches as let P - s of them be kept
-    int64_t kept = mbs_to_keep(firsts);
+    int64_t kept = search_fill_least_mbs(firsts->search->problem, firsts->share[0].ids[0], most);
     for (int32_t percent = 50; percent <= 300 && kept > 5 * P && rule->share_percent != 160;
          percent += percent / 2) {
         int64_t num_mbs = kept * percent / 100;
         MicrobatchTaper taper = {.num_mbs = (int32_t)num_mbs, .depth = P, .end_percent = 40};
-        if (num_mbs > 10 * P && num_mbs <= most) {
+        if (num_mbs > 10 * P && num_mbs <= most && !is_spent(firsts)) {
             TRY(try_first(firsts, (First){.rule = *rule, .taper = taper}));
         }
     }
@@ -197,7 +179,7 @@ static Status try_firsts(Firsts* firsts) {
     int32_t num_best = firsts->num_firsts < NUM_TUNED ? firsts->num_firsts : NUM_TUNED;
     memcpy(best, firsts->firsts, sizeof best);
     for (int32_t k = 0; k < num_best; k++) {
-        for (int32_t t = 1; t < NUM_TAPERS; t++) {
+        for (int32_t t = 1; t < NUM_TAPERS && !is_spent(firsts); t++) {
             best[k].taper.depth = P * tapers[t][0] / 100;
             best[k].taper.end_percent = tapers[t][1];
             TRY(try_first(firsts, best[k]));
@@ -268,7 +250,8 @@ static Status tune_stages(Tuned* tuned) {
     int32_t P = search->problem->P;
     for (bool any = true; any && search->budget > tuned->stop_budget;) {
         any = false;
-        for (int32_t pair = 0; pair < P * P; pair++) {
+        for (int32_t pair = 0; pair < P * P && (P <= MANY_STAGES || search->budget > tuned->stop_budget);
+             pair++) {
             StageLayers shifted[PLAN_MAX_STAGES] = {{0}};
             bool better;
             if (pair / P == pair % P || !shift_layer(shifted, tuned, pair / P, pair % P)) { continue; }
@@ -384,15 +367,22 @@ static Status share_alloc(Share* out, int32_t N, int32_t R, Arena* arena) {
 static Status share_samples(Firsts* firsts) {
     Search* search = firsts->search;
     Share* share = &firsts->share[0];
-    int32_t N = search->problem->num_samples, *replica_of;
-    PIPE_NEW(replica_of, &search->lists, int32_t, N);
+    int32_t N = search->problem->num_samples, *replica_of, *place, *num_of;
+    PIPE_NEW(replica_of, &search->lists, int32_t, N + 2 * search->R);
+    place = replica_of + N;
+    num_of = place + search->R;
     TRY(share_alloc(share, N, search->R, &search->lists));
-    TRY(search_fill_replicas(replica_of, &search->weights, &search->lists));
-    for (int32_t i = 0; i < N; i++) { share->num_ids[replica_of[i]]++; }
+    TRY(search_fill_replicas(replica_of, &search->weights, search->slow, &search->lists));
+    for (int32_t i = 0; i < N; i++) { num_of[replica_of[i]]++; }
+    TRY(search_replicas_order(search, num_of));
+    for (int32_t r = 0; r < search->R; r++) {
+        place[search->replica[r]] = r;
+        share->num_ids[r] = num_of[search->replica[r]];
+    }
     for (int32_t r = 1; r < search->R; r++) { share->ids[r] = share->ids[r - 1] + share->num_ids[r - 1]; }
     memset(share->num_ids, 0, (size_t)search->R * sizeof *share->num_ids);
     for (int32_t k = 0; k < N; k++) {
-        int32_t id = search->weights.by_size[k], r = replica_of[id];
+        int32_t id = search->weights.by_size[k], r = place[replica_of[id]];
         share->ids[r][share->num_ids[r]++] = id;
     }
     firsts->num_shares = 1;
@@ -405,20 +395,27 @@ static Status share_cut(Firsts* firsts, int32_t ramp_percent) {
     Share* share = &firsts->share[firsts->num_shares];
     MicrobatchList list;
     ReplicaLists lists;
-    int32_t next = 0;
+    int32_t next = 0, *num_of;
     TRY(share_alloc(share, search->problem->num_samples, search->R, &search->lists));
     TRY(microbatch_dp_build(&list, search->problem, &(MicrobatchTaper){.ramp_percent = ramp_percent},
                             &search->lists));
-    TRY(replica_balance(&lists, &list, search->R, &search->lists));
+    TRY(replica_balance(&lists, &list, search->R, search->slow, &search->lists));
+    PIPE_NEW(num_of, &search->lists, int32_t, search->R);
+    for (int32_t q = 0; q < search->R; q++) { num_of[q] = lists.begin[q + 1] - lists.begin[q]; }
+    TRY(search_replicas_order(search, num_of));
     share->num_all = list.num_mbs;
-    for (int32_t q = 0, r = 0; q < search->R; q++) {  // those without samples come last
-        if (lists.begin[q] == lists.begin[q + 1]) { continue; }
+    for (int32_t k = 0, r = 0; k < search->R; k++) {  // where all are alike, those without samples come last
+        int32_t q = search->replica[k];
+        if (num_of[q] == 0) {
+            r += search->slow != NULL;
+            continue;
+        }
         share->ids[r] = share->ids[0] + next;
         share->mb_of[r] = share->mb_of[0] + next;
-        for (int32_t k = lists.begin[q]; k < lists.begin[q + 1]; k++) {
-            const Microbatch* mb = &list.mbs[lists.mbs[k]];
-            for (int32_t i = mb->sequence_begin; i < mb->sequence_end; i++) {
-                int32_t segment = list.sequences[i].segment_begin;
+        for (int32_t i = lists.begin[q]; i < lists.begin[q + 1]; i++) {
+            const Microbatch* mb = &list.mbs[lists.mbs[i]];
+            for (int32_t j = mb->sequence_begin; j < mb->sequence_end; j++) {
+                int32_t segment = list.sequences[j].segment_begin;
                 share->ids[0][next] = list.segments[segment].sample_idx;
                 share->mb_of[0][next++] = share->num_mbs[r];
                 share->num_ids[r]++;
@@ -458,7 +455,7 @@ static Status fill_others(Firsts* firsts, const First* tuned) {
             if (state.N == 0) { best = state; }
         }
         if (best.makespan_ns == INT64_MAX) {
-            return FAIL(STATUS_INFEASIBLE, "search: replica %d does not fit", r);
+            return FAIL(STATUS_INFEASIBLE, "search: replica %d does not fit", search->replica[r]);
         }
         search->state[r] = best;
     }
@@ -478,9 +475,11 @@ static int32_t pick_tuned(First out[NUM_TUNED], const Firsts* firsts) {
     return num;
 }
 
-Status search_first(Search* search) {
+Status search_first_round(Search* search) {
     const MicrobatchProblem* problem = search->problem;
-    Firsts firsts = {.search = search, .num_probes = search->R < MAX_PROBES ? search->R : MAX_PROBES};
+    Firsts firsts = {.search = search,
+                     .num_probes = search->R < MAX_PROBES ? search->R : MAX_PROBES,
+                     .stop_budget = problem->P > MANY_STAGES ? search->budget / 4 : INT64_MIN};
     TRY(search_weights_make(&search->weights, problem, problem->modes[0], 4 * problem->P * problem->R,
                             &search->lists));
     TRY(is_padded(&firsts) ? share_cuts(&firsts) : share_samples(&firsts));

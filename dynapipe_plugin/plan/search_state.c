@@ -139,7 +139,7 @@ void search_state_price(SearchState* state, int32_t m) {
         }
         cost_jobs_of_stage(&jobs, problem->costs, &state->stages[s], &parts[mode]);
         int64_t cell = (int64_t)s * state->M + m;
-        pipe_cost_make(&state->cost[cell], problem, s, mode, &jobs, in_bytes);
+        pipe_cost_make(&state->cost[cell], problem, machine_stage(state->ranks, s), s, mode, &jobs, in_bytes);
         state->scratch_bytes[cell] = jobs.scratch_bytes;
         in_bytes = jobs.boundary_bytes;
     }
@@ -223,7 +223,7 @@ void search_state_limits(SearchState* state) {
     for (int32_t s = 0; s < state->P; s++) {
         int64_t* limit = &state->pipe.memory_limit_bytes[s];
         *limit = INT64_MAX;
-        if (state->problem->request->memory_limit_bytes == 0) { continue; }
+        if (state->available_bytes[s] == COST_LIMIT) { continue; }
         *limit = state->available_bytes[s] - state->problem->reserve_bytes[s];
         if (!state->problem->count_buffers) { continue; }
         int64_t scratch_bytes = 0, gradient_bytes = 0;
@@ -299,25 +299,25 @@ bool search_state_set_stages(SearchState* state, const StageLayers* stages) {
     int64_t available[PLAN_MAX_STAGES];
     for (int32_t s = 0; s < state->P; s++) {
         made[s] = cost_stage_make(problem->costs, &stages[s], s, state->P);
-        available[s] = COST_LIMIT;
-        if (problem->request->memory_limit_bytes == 0) { continue; }
-        available[s] = problem->request->memory_limit_bytes - cost_state_bytes(problem->costs, &made[s]);
+        available[s] = microbatch_available(problem, machine_stage(state->ranks, s), &made[s]);
         if (available[s] <= 0) { return false; }
     }
     memcpy(state->stages, made, sizeof made[0] * (size_t)state->P);
     memcpy(state->available_bytes, available, sizeof available[0] * (size_t)state->P);
     for (int32_t m = 0; m < state->M; m++) { search_state_price(state, m); }
     for (int32_t s = 0; s < state->P; s++) {
-        state->pipe.tail_ns[s] = cost_reduce_ns(problem->costs, &state->stages[s], problem->R);
+        state->pipe.tail_ns[s] =
+            machine_tail_ns(machine_stage(state->ranks, s), problem->costs, &state->stages[s], problem->R);
     }
     search_state_limits(state);
     return true;
 }
 
-Status search_state_init(SearchState* out, const MicrobatchProblem* problem, MbLayout layout,
+Status search_state_init(SearchState* out, const MicrobatchProblem* problem, int32_t replica, MbLayout layout,
                          const int32_t* ids, int32_t num_ids, const int32_t* mb_of, int32_t num_mbs,
                          RecomputeMode mode, bool split_backward, const StageLayers* stages, Arena* arena) {
     SearchState state = {.problem = problem,
+                         .ranks = microbatch_ranks(problem, replica),
                          .layout = layout,
                          .P = problem->P,
                          .M = num_mbs,

@@ -13,6 +13,7 @@ none is ever empty.
 
 typedef struct {
     const MicrobatchProblem* problem;          // samples, costs, modes, limits
+    const MachineRank* ranks;                  // [P] that run it; NULL: all alike
     CostStage stages[PLAN_MAX_STAGES];         // of the split that is tried
     int64_t available_bytes[PLAN_MAX_STAGES];  // memory limit - model state, of that split
     MbLayout layout;                           // RAGGED or PADDED
@@ -33,7 +34,7 @@ typedef struct {
 
 // `mb_of` says where every sample goes; order 0..M-1, everything in `mode`, the rule as adaptive has it. The
 // stages' model state must fit (microbatch_problem_init, search_state_set_stages).
-Status search_state_init(SearchState* out, const MicrobatchProblem* problem, MbLayout layout,
+Status search_state_init(SearchState* out, const MicrobatchProblem* problem, int32_t replica, MbLayout layout,
                          const int32_t* ids, int32_t num_ids, const int32_t* mb_of, int32_t num_mbs,
                          RecomputeMode mode, bool split_backward, const StageLayers* stages, Arena* arena);
 // A copy of its own, in `arena`.

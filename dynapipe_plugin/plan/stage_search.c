@@ -188,6 +188,7 @@ Status stage_search(StageChoice* out, const PlanRequest* request, const CostMode
     StageSearch search = {
         .request = *request, .costs = costs, .batches = batches, .num_batches = num_batches};
     Arena arena = {0};
+    search.request.memory_slack_permille = 0;  // splits are told apart by less
     search.request.effort = plan_effort(request, STAGE_SEARCH_NS * request->R);
     Status status = choose(out, &search, request, &arena);
     arena_free(&search.plan);

@@ -12,6 +12,10 @@ that with fewer layers on early stages (they hold the most micro-batches). Times
 in chunks of a typical micro-batch, all jobs, nothing recomputed. Where memory is limited, a stage must hold
 its model state beside the longest sample (with scratch and transfers, where buffers count), and beside P - s
 typical micro-batches, in the leanest recompute mode.
+
+Where ranks differ, a stage is as slow as the mean of its replicas, which share the work by their speed, or as
+the slowest of them: of these two splits the one whose replicas together get more done. Its memory is the
+least of its ranks'.
 */
 #include <ctype.h>
 #include <math.h>
@@ -37,9 +41,11 @@ typedef struct {
     bool head_has_layer;
     const CostModel* costs;
     PartCost part[PART_COUNT];
-    int64_t memory_limit_bytes;  // INT64_MAX: none
-    int64_t buffer_bytes[2];     // scratch and transfers of the longest sample, where they count; of stages
-                                 // without and with decoder layers
+    int64_t limit_bytes[PLAN_MAX_STAGES];  // INT64_MAX: none
+    double slow[PLAN_MAX_STAGES];          // so many times as long take the stage's jobs
+    bool differs;
+    int64_t buffer_bytes[2];  // scratch and transfers of the longest sample, where they count; of stages
+                              // without and with decoder layers
 } Split;
 
 // What a stage takes. Where P - s + 1 average micro-batches are more than its memory holds, the share of them
@@ -55,7 +61,7 @@ static int64_t stage_cost(const Split* split, int32_t s, const int32_t count[PIE
         sum.lean_bytes += count[part] * one->lean_bytes;
         sum.longest_bytes += count[part] * one->longest_bytes;
     }
-    int64_t free_bytes = split->memory_limit_bytes - state_bytes, in_flight = split->P - s + 1;
+    int64_t free_bytes = split->limit_bytes[s] - state_bytes, in_flight = split->P - s + 1;
     int64_t buffer_bytes = split->buffer_bytes[count[PART_DEC_LAYER] > 0];
     if (free_bytes < sum.longest_bytes + buffer_bytes || free_bytes < sum.lean_bytes * (in_flight - 1)) {
         return TOO_LARGE;
@@ -72,7 +78,9 @@ static int64_t stage_time(const Split* split, int32_t s, int32_t begin, int32_t 
     CostStage stage = cost_stage_make(split->costs, &layers, s, split->P);
     int32_t count[PIECE_COUNT];
     cost_stage_parts(count, split->costs, &stage);
-    return stage_cost(split, s, count, cost_state_bytes(split->costs, &stage));
+    int64_t time_ns = stage_cost(split, s, count, cost_state_bytes(split->costs, &stage));
+    if (!split->differs || time_ns >= TOO_LARGE) { return time_ns; }
+    return (int64_t)fmin((double)time_ns * split->slow[s], (double)TOO_LARGE - 1024);
 }
 
 // The head alone: not the first stage.
@@ -207,7 +215,84 @@ static void parts_make(Split* split, const CostModel* costs, const PlanSample* s
     }
 }
 
+typedef struct {
+    int64_t *best, *next;  // [L + 1]
+    int32_t* from;         // [P * (L + 1)]
+} Tables;
+
 // Where no split fits in memory, the plan will say by how much; this answers as if memory did not matter.
+static void best_split(StageLayers* out, Split* split, Tables* tables) {
+    int32_t P = split->P, L = split->L;
+    int64_t slowest_ns = slowest_make(split, tables->best, tables->next);
+    if (slowest_ns >= TOO_LARGE) {
+        for (int32_t s = 0; s < P; s++) { split->limit_bytes[s] = INT64_MAX; }
+        slowest_ns = slowest_make(split, tables->best, tables->next);
+    }
+    evenest_make(split, slowest_ns, tables->best, tables->next, tables->from);
+    for (int32_t p = P - 1, end = L; p >= 0; p--) {
+        int32_t begin = p > 0 ? tables->from[p * (L + 1) + end] : 0;
+        out[p] = (StageLayers){begin, end};
+        end = begin;
+    }
+}
+
+static void limits_make(Split* split, const PlanRequest* request) {
+    for (int32_t s = 0; s < split->P; s++) {
+        split->limit_bytes[s] = INT64_MAX;
+        for (int32_t r = 0; r < request->R; r++) {
+            const MachineRank* rank = machine_stage(machine_replica(request->machine, r * split->P), s);
+            int64_t limit_bytes = machine_limit_bytes(rank, request->memory_limit_bytes);
+            if (limit_bytes > 0 && limit_bytes < split->limit_bytes[s]) {
+                split->limit_bytes[s] = limit_bytes;
+            }
+        }
+    }
+}
+
+// Replicas that share the work by their speed; or the slowest.
+static void slow_make(Split* split, const PlanRequest* request, bool slowest) {
+    for (int32_t s = 0; s < split->P; s++) {
+        double rate = 0, most = 0;
+        for (int32_t r = 0; r < request->R; r++) {
+            double slow = machine_slow(&machine_replica(request->machine, r * split->P)[s]);
+            rate += 1 / slow;
+            most = fmax(most, slow);
+        }
+        split->slow[s] = slowest ? most : request->R / rate;
+    }
+}
+
+// How much of the mix all replicas get through in a nanosecond, each as its slowest stage.
+static double split_rate(const Split* split, const PlanRequest* request, const StageLayers* stages) {
+    Split alike = *split;
+    double sum = 0;
+    alike.differs = false;
+    for (int32_t r = 0; r < request->R; r++) {
+        double slowest_ns = 1;
+        for (int32_t s = 0; s < split->P; s++) {
+            const MachineRank* rank = &machine_replica(request->machine, r * split->P)[s];
+            double ns = (double)stage_time(&alike, s, stages[s].layer_begin, stages[s].layer_end);
+            slowest_ns = fmax(slowest_ns, ns * machine_slow(rank));
+        }
+        sum += 1 / slowest_ns;
+    }
+    return sum;
+}
+
+static void choose_split(StageLayers* out, Split* split, const PlanRequest* request, Tables* tables) {
+    StageLayers by_slowest[PLAN_MAX_STAGES];
+    split->differs = machine_replica(request->machine, 0) != NULL;
+    limits_make(split, request);
+    if (split->differs) { slow_make(split, request, false); }
+    best_split(out, split, tables);
+    if (!split->differs || request->R == 1) { return; }
+    slow_make(split, request, true);
+    best_split(by_slowest, split, tables);
+    if (split_rate(split, request, by_slowest) > split_rate(split, request, out)) {
+        memcpy(out, by_slowest, (size_t)split->P * sizeof *out);
+    }
+}
+
 Status stage_split_make(StageLayers* out, const PlanRequest* request, const CostModel* costs,
                         const PlanSample* samples, int32_t num_samples, int32_t num_batches) {
     int32_t P = request->P;
@@ -216,33 +301,22 @@ Status stage_split_make(StageLayers* out, const PlanRequest* request, const Cost
         return FAIL(STATUS_BAD_OPTION, "--stages %d: the model has %d layers ---> give 1 to %d", P, L,
                     L < PLAN_MAX_STAGES ? L : PLAN_MAX_STAGES);
     }
+    TRY(machine_check(request->machine, P * request->R));
     Split split = {.P = P, .L = L, .head_has_layer = request->rules.head_has_layer, .costs = costs};
-    int64_t limit_bytes = request->memory_limit_bytes,
-            num_chunks = (int64_t)CHUNKS_PER_STAGE * P * request->R * num_batches;
-    split.memory_limit_bytes = limit_bytes > 0 ? limit_bytes : INT64_MAX;
+    int64_t num_chunks = (int64_t)CHUNKS_PER_STAGE * P * request->R * num_batches;
     parts_make(&split, costs, samples, num_samples,
                num_chunks < num_samples ? (int32_t)num_chunks : num_samples,
                request->memory_rule == MEMORY_BUFFERS);
-    int64_t* best = calloc((size_t)(L + 1), sizeof *best);
-    int64_t* next = calloc((size_t)(L + 1), sizeof *next);
-    int32_t* from = calloc((size_t)P * (size_t)(L + 1), sizeof *from);
-    Status status = best && next && from ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "stage split of %d layers", L);
-    if (status == STATUS_OK) {
-        int64_t slowest_ns = slowest_make(&split, best, next);
-        if (slowest_ns >= TOO_LARGE) {
-            split.memory_limit_bytes = INT64_MAX;
-            slowest_ns = slowest_make(&split, best, next);
-        }
-        evenest_make(&split, slowest_ns, best, next, from);
-        for (int32_t p = P - 1, end = L; p >= 0; p--) {
-            int32_t begin = p > 0 ? from[p * (L + 1) + end] : 0;
-            out[p] = (StageLayers){begin, end};
-            end = begin;
-        }
-    }
-    free(best);
-    free(next);
-    free(from);
+    Tables tables = {.best = calloc((size_t)(L + 1), sizeof *tables.best),
+                     .next = calloc((size_t)(L + 1), sizeof *tables.next),
+                     .from = calloc((size_t)P * (size_t)(L + 1), sizeof *tables.from)};
+    Status status = tables.best && tables.next && tables.from
+                        ? STATUS_OK
+                        : FAIL(STATUS_NO_MEMORY, "stage split of %d layers", L);
+    if (status == STATUS_OK) { choose_split(out, &split, request, &tables); }
+    free(tables.best);
+    free(tables.next);
+    free(tables.from);
     return status;
 }
 

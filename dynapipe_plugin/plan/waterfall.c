@@ -48,15 +48,19 @@ static MbShape true_shape(const Plan* plan, const PlanSample* samples, const Pla
     return shape;
 }
 
-static Status pipe_of_replica(PipeProblem* out, const Fall* fall, int32_t first_mb, int32_t M, Ideal ideal) {
+static Status pipe_of_replica(PipeProblem* out, const Fall* fall, int32_t first_mb, int32_t M, int32_t r,
+                              Ideal ideal) {
     const Plan* plan = fall->plan;
+    const MachineRank* ranks = machine_replica(fall->request->machine, r * plan->P);
     const CostModel* costs = ideal.no_constants ? fall->pure : fall->costs;
     PipeCost* cells;
     PIPE_NEW(cells, fall->arena, PipeCost, (int64_t)plan->P * M);
     *out = (PipeProblem){.P = plan->P, .M = M, .cost = cells};
     for (int32_t s = 0; s < plan->P; s++) {
         out->memory_limit_bytes[s] = INT64_MAX;
-        out->tail_ns[s] = ideal.free_transfers ? 0 : cost_reduce_ns(fall->costs, &fall->stages[s], plan->R);
+        out->tail_ns[s] = ideal.free_transfers ? 0
+                                               : machine_tail_ns(machine_stage(ranks, s), fall->costs,
+                                                                 &fall->stages[s], plan->R);
     }
     for (int32_t m = 0; m < M; m++) {
         const PlanMicrobatch* mb = &plan->mbs[first_mb + m];
@@ -70,7 +74,10 @@ static Status pipe_of_replica(PipeProblem* out, const Fall* fall, int32_t first_
             }
             known[mode] = true;
             PipeCost* cell = &cells[(int64_t)s * M + m];
-            memcpy(cell->job_ns, jobs[mode][s].job_ns, sizeof cell->job_ns);
+            for (int kind = 0; kind < JOB_COUNT; kind++) {
+                cell->job_ns[kind] =
+                    machine_job_ns(machine_stage(ranks, s), (JobKind)kind, jobs[mode][s].job_ns[kind]);
+            }
             cell->drops = mode != RECOMPUTE_NONE && costs->recompute_is_job[mode];
             if (!cell->drops) { cell->job_ns[JOB_R] = 0; }
             int64_t out_bytes = jobs[mode][s].boundary_bytes;
@@ -78,7 +85,7 @@ static Status pipe_of_replica(PipeProblem* out, const Fall* fall, int32_t first_
             cell->stored_bytes = jobs[mode][s].stored_bytes + (buffers ? out_bytes : 0);
             cell->input_bytes = s > 0 && buffers ? jobs[mode][s - 1].boundary_bytes : 0;
             if (sends && !ideal.free_transfers) {
-                cell->transfer_ns = cost_transfer_ns(fall->costs, out_bytes);
+                cell->transfer_ns = machine_transfer_ns(machine_stage(ranks, s), fall->costs, out_bytes);
             }
         }
     }
@@ -143,19 +150,21 @@ static Status look_for_shortage(Fall* fall, int32_t first_mb, int32_t M, int32_t
     PipeSchedule schedule;
     PipeTimeline timeline;
     bool split;
-    if (fall->request->memory_limit_bytes == 0) { return STATUS_OK; }
-    TRY(pipe_of_replica(&problem, fall, first_mb, M, (Ideal){0}));
+    TRY(pipe_of_replica(&problem, fall, first_mb, M, r, (Ideal){0}));
     TRY(schedule_of_replica(&schedule, &split, fall, &problem, first_mb, r));
     TRY(pipe_simulate(&timeline, &problem, &schedule, fall->arena));
     for (int32_t s = 0; s < problem.P; s++) {
+        const MachineRank* rank = machine_stage(machine_replica(fall->request->machine, r * problem.P), s);
+        int64_t limit_bytes = machine_limit_bytes(rank, fall->request->memory_limit_bytes);
         int64_t least_bytes = INT64_MAX;
+        if (limit_bytes == 0) { continue; }
         for (int32_t m = 0; m < M; m++) {
             const PipeCost* cell = pipe_cost(&problem, s, m);
             least_bytes = smaller_of(least_bytes, cell->stored_bytes + cell->input_bytes);
             fall->memory_is_short |= fall->plan->mbs[first_mb + m].recompute[s] != RECOMPUTE_NONE;
         }
-        int64_t free_bytes = fall->request->memory_limit_bytes -
-                             cost_state_bytes(fall->costs, &fall->stages[s]) - timeline.peak_bytes[s];
+        int64_t free_bytes =
+            limit_bytes - cost_state_bytes(fall->costs, &fall->stages[s]) - timeline.peak_bytes[s];
         fall->memory_is_short |= least_bytes > free_bytes;
     }
     return STATUS_OK;
@@ -212,7 +221,7 @@ static Status add_replica(Fall* fall, int64_t* total_ns, int32_t first_mb, int32
         PipeProblem problem;
         PipeSchedule own, any;
         bool split, free_order = level > WATERFALL_MEMORY && fall->memory_is_short && M > 0;
-        TRY(pipe_of_replica(&problem, fall, first_mb, M, ideals[level]));
+        TRY(pipe_of_replica(&problem, fall, first_mb, M, r, ideals[level]));
         TRY(schedule_of_replica(&own, &split, fall, &problem, first_mb, r));
         if (free_order) {
             PipeAdaptiveRule rule = pipe_adaptive_rule(&problem, split);

@@ -2,12 +2,13 @@
 
 #include <string.h>
 #include "../base/options.h"
+#include "../plan/plan_types.h"
 
 #define FIELD(f) offsetof(SessionOptions, f)
 // Choices stand in the order of the enums in planner.h and loader.h.
 // clang-format off
 static const OptionSpec specs[] = {
-    {"--stages",         OPTION_INT,    FIELD(stages),     "1",  1, 64,   NULL, "P", "pipeline stages"},
+    {"--stages",         OPTION_INT,    FIELD(stages),     "1",  1, PLAN_MAX_STAGES, NULL, "P", "pipeline stages"},
     {"--replicas",       OPTION_INT,    FIELD(replicas),   "0",  0, 512,  NULL, "R", "data-parallel replicas of the pipeline; 0: ranks / stages"},
     {"--stage-split",    OPTION_STRING, FIELD(stage_split), NULL, 0, 0,   NULL, "L,L,..", "layers of each stage; default: the fastest for the mixture"},
     {"--batching",       OPTION_CHOICE, FIELD(batching),   "dynamic", 0, 0, "dynamic|dynapipe|packed|packed-ragged|padded|tokens|kk", NULL,

@@ -18,12 +18,13 @@ static Status plans_agree(const Collective* world, int32_t num_stages, const Ste
         bool is_other = mine->plan_hash != all->plan_hash;
         if (!is_other && mine->replica_hash == first->replica_hash) { continue; }
         const StepClaim* other = is_other ? all : first;
-        return FAIL(STATUS_MISMATCH,
-                    "hash of the plan of step %d: rank %s has %016llx, rank %s has %016llx ---> all ranks need "
-                    "the same program, data, cost file and options",
-                    (int)step, TRANSPORT_RANK(t, r), (unsigned long long)(mine->plan_hash + mine->replica_hash),
-                    TRANSPORT_RANK(t, (int32_t)(other - all)),
-                    (unsigned long long)(other->plan_hash + other->replica_hash));
+        return FAIL(
+            STATUS_MISMATCH,
+            "hash of the plan of step %d: rank %s has %016llx, rank %s has %016llx ---> all ranks need "
+            "the same program, data, cost file and options",
+            (int)step, TRANSPORT_RANK(t, r), (unsigned long long)(mine->plan_hash + mine->replica_hash),
+            TRANSPORT_RANK(t, (int32_t)(other - all)),
+            (unsigned long long)(other->plan_hash + other->replica_hash));
     }
     return STATUS_OK;
 }

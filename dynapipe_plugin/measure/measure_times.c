@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../base/clock.h"
+#include "measure_estimate.h"
 
 enum { SHORT_TOKENS = 32, MAX_POINTS = 5 * COST_MAX_KNOTS, NUM_ROUNDS = 20 };
 
@@ -13,13 +14,14 @@ typedef enum { ENCODER, DECODER } Side;  // a model with one stack has the first
 typedef struct {
     MeasureShape shape;
     CostFeature feature;
-    bool is_known;
+    bool is_known, is_deep;
     BenchTimes times;
 } Point;
 
 // The points of one range. What its part takes is beyond `base`, where there is one.
 typedef struct {
     MeasureSlice slice;
+    MeasureSlice deep;  // of several such layers, for small shapes; empty: none
     CostPart part, base;
     bool has_base;
     CostFeature main;  // what a job costs however little it has to do stands in this one's curve
@@ -137,14 +139,6 @@ static void add_head(Points* p, const Measure* m, Side side) {
 
 // --- curves ------------------------------------------------------------------------------------------------
 
-static void curve_add(CostCurve* curve, double x, double y) {
-    double floor = curve->num_knots > 0 ? curve->y[curve->num_knots - 1] : 0;
-    bool ascends = curve->num_knots == 0 || x > curve->x[curve->num_knots - 1];
-    if (curve->num_knots == COST_MAX_KNOTS || !ascends) { return; }
-    curve->x[curve->num_knots] = x;
-    curve->y[curve->num_knots++] = y > floor ? y : floor;  // costs never fall as a shape grows
-}
-
 static double time_at(const CostPartMode* part, JobKind job, const MeasureShape* shape) {
     DynapipeBatch batch;
     measure_shape_counts(&batch, shape);
@@ -157,22 +151,38 @@ static bool is_quadratic(CostFeature feature) {
            feature == FEATURE_CROSS_PRODUCTS;
 }
 
-// Through what the feature's points take beyond the others' curves; from 0 on, but for the main one.
-// Attention has no weights.
+// y of a feature's points, not below the one before nor below 0; the main one's curve begins at its first
+// point, the others' at 0. Points count by how exact they are: by the job that they are a part of.
+static void set_curve(CostCurve* curve, double* x, double* y, const double* weights, int num_points,
+                      bool is_main) {
+    curve->num_knots = 0;
+    measure_isotonic(y, weights, num_points);
+    if (num_points > 0 && !is_main) { curve->x[curve->num_knots++] = 1; }
+    for (int i = 0; i < num_points && curve->num_knots < COST_MAX_KNOTS; i++) {
+        if (curve->num_knots > 0 && x[i] <= curve->x[curve->num_knots - 1]) { continue; }
+        curve->x[curve->num_knots] = x[i];
+        curve->y[curve->num_knots++] = y[i] > 0 ? y[i] : 0;
+    }
+}
+
+// Through what the feature's points take beyond the others' curves. Attention has no weights.
 static void fit_feature(CostPartMode* part, const Points* p, const CostPartMode* base, CostFeature feature,
                         JobKind job) {
-    CostCurve* curve = &part->time_ns[job].curves[feature];
-    CostCurve fitted = {0};
+    double x[MAX_POINTS], y[MAX_POINTS], weights[MAX_POINTS];
+    CostCurve fitted = {0}, *curve = &part->time_ns[job].curves[feature];
+    int num_points = 0;
     curve->num_knots = 0;
     if (is_quadratic(feature) && job == JOB_W) { return; }
     for (int32_t i = 0; i < p->num_points; i++) {
         const Point* point = &p->points[i];
         if (point->feature != feature || !point->is_known) { continue; }
-        double known = time_at(part, job, &point->shape);
+        double ns = point->times.ns[job], known = time_at(part, job, &point->shape);
         if (base != NULL) { known += time_at(base, job, &point->shape); }
-        if (feature != p->main && fitted.num_knots == 0) { curve_add(&fitted, 1, 0); }
-        curve_add(&fitted, feature_of(&point->shape, feature), point->times.ns[job] - known);
+        x[num_points] = feature_of(&point->shape, feature);
+        y[num_points] = ns - known;
+        weights[num_points++] = 1 / (1 + ns * ns);
     }
+    set_curve(&fitted, x, y, weights, num_points, feature == p->main);
     *curve = fitted;
 }
 
@@ -213,26 +223,70 @@ static bool is_too_long(const Measure* m, const Points* p, int32_t i) {
     return 2 * growth * run_ns(&last->times) > (double)(m->budget_ns - m->spent_ns) / 2;
 }
 
+// On warm-up, all that of this slice is to be measured, in the order of the list.
+static Status time_points(Points* p, Measure* m, Bench* bench, bool deep) {
+    double num_layers = deep ? p->deep.end - p->deep.begin : 1;
+    Status status = STATUS_OK;
+    for (int32_t i = 0; i < p->num_points && status == STATUS_OK; i++) {
+        Point* point = &p->points[i];
+        if (point->is_deep != deep) { continue; }
+        point->is_known = !is_too_long(m, p, i);
+        if (!point->is_known) {
+            m->num_points--;
+            continue;
+        }
+        status = bench_time(&point->times, bench, &point->shape);
+        for (int job = 0; job < JOB_COUNT; job++) { point->times.ns[job] /= num_layers; }
+    }
+    return status;
+}
+
+// Small shapes whose layer, with all it works on, would stay in a cache from run to run, as it does not in
+// training. All ranks choose alike.
+static Status find_deep(Points* p, Bench* bench) {
+    enum { CPU_COLD_BYTES = 32 << 20, GPU_COLD_BYTES = 128 << 20 };
+    double touched[MAX_POINTS] = {0}, cold = measure_is_gpu(bench->measure) ? GPU_COLD_BYTES : CPU_COLD_BYTES;
+    MeasureShape shapes[MAX_POINTS];
+    if (p->deep.begin == p->deep.end) { return STATUS_OK; }
+    for (int32_t i = 0; i < p->num_points; i++) { shapes[i] = p->points[i].shape; }
+    TRY(bench_touched_bytes(touched, bench, shapes, p->num_points));
+    for (int32_t i = 0; i < p->num_points; i++) { p->points[i].is_deep = touched[i] < cold; }
+    return STATUS_OK;
+}
+
+static Status measure_deep(Points* p, Measure* m) {
+    MeasureShape shapes[MAX_POINTS];
+    int32_t num_shapes = 0;
+    Bench bench;
+    for (int32_t i = 0; i < p->num_points; i++) {
+        if (p->points[i].is_deep) { shapes[num_shapes++] = p->points[i].shape; }
+    }
+    if (num_shapes == 0) { return STATUS_OK; }
+    Status status = bench_init(&bench, m, p->deep, shapes, num_shapes);
+    if (status == STATUS_OK) { status = bench_warm(&bench, &shapes[num_shapes - 1]); }
+    if (status == STATUS_OK) { status = time_points(p, m, &bench, true); }
+    bench_free(&bench);
+    return status;
+}
+
+static Status measure_update(CostModel* out, Bench* bench) {
+    double update_ns;
+    TRY(bench_update_ns(&update_ns, bench));
+    int32_t bytes_per_value = collective_type_bytes((DynapipeType)bench->model.params.grad_type);
+    out->update_ns_per_byte = update_ns / bytes_per_value;
+    return STATUS_OK;
+}
+
 static Status measure_points(Points* p, Measure* m, CostModel* out, bool with_update) {
     MeasureShape shapes[MAX_POINTS];
     Bench bench;
     for (int32_t i = 0; i < p->num_points; i++) { shapes[i] = p->points[i].shape; }
     Status status = bench_init(&bench, m, p->slice, shapes, p->num_points);
+    if (status == STATUS_OK) { status = find_deep(p, &bench); }
+    if (status == STATUS_OK) { status = measure_deep(p, m); }
     if (status == STATUS_OK) { status = bench_warm(&bench, &shapes[p->num_points - 1]); }
-    for (int32_t i = 0; i < p->num_points && status == STATUS_OK; i++) {
-        p->points[i].is_known = !is_too_long(m, p, i);
-        if (!p->points[i].is_known) {
-            m->num_points--;
-            continue;
-        }
-        status = bench_time(&p->points[i].times, &bench, &shapes[i]);
-    }
-    double update_ns;
-    if (status == STATUS_OK && with_update) {
-        status = bench_update_ns(&update_ns, &bench);
-        int32_t bytes_per_value = collective_type_bytes((DynapipeType)bench.model.params.grad_type);
-        if (status == STATUS_OK) { out->update_ns_per_byte = update_ns / bytes_per_value; }
-    }
+    if (status == STATUS_OK) { status = time_points(p, m, &bench, false); }
+    if (status == STATUS_OK && with_update) { status = measure_update(out, &bench); }
     bench_free(&bench);
     if (status == STATUS_OK) { fit_part(out, p); }
     return status;
@@ -250,9 +304,21 @@ static MeasureSlice layer_slice(const DynapipeBlocks_v1* blocks, int32_t first) 
     return (MeasureSlice){first, measure_num_layers(blocks), true};
 }
 
+// Several layers behind the one that layer_slice() takes, if that is one: not the last of a stack, behind
+// which an encoder ends. Empty where there are no two.
+static MeasureSlice deep_slice(const DynapipeBlocks_v1* blocks, MeasureSlice one, int32_t first) {
+    enum { MOST_LAYERS = 4 };
+    int32_t stack_end = first > 0 ? measure_num_layers(blocks) : blocks->num_layers;
+    int32_t end = one.begin + MOST_LAYERS < stack_end - 1 ? one.begin + MOST_LAYERS : stack_end - 1;
+    MeasureSlice deep = {one.begin, end, false};
+    bool serves = one.begin > first && end > one.begin + 1 && measure_slice_valid(blocks, deep);
+    return serves ? deep : (MeasureSlice){0};
+}
+
 static void list_stack(Points* layer, Points* embedding, const Measure* m, Side side) {
     int32_t first = side == ENCODER ? 0 : m->blocks->num_layers;
     layer->slice = layer_slice(m->blocks, first);
+    layer->deep = deep_slice(m->blocks, layer->slice, first);
     layer->part = side == ENCODER ? PART_ENC_LAYER : PART_DEC_LAYER;
     layer->main = tokens_of(side);
     add_tokens(layer, m, side, 1);

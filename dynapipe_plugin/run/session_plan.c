@@ -91,9 +91,10 @@ Status session_plan_get(Dynapipe* dp, int32_t step_idx, SessionStep** out) {
 }
 
 int64_t session_arena_limit(const Dynapipe* dp) {
-    if (dp->options.memory_limit_bytes == 0) { return INT64_MAX; }
+    int64_t limit_bytes = session_machine_limit_bytes(dp);
+    if (limit_bytes == 0) { return INT64_MAX; }
     CostStage stage = cost_stage_make(&dp->costs, &dp->request.stages[dp->stage], dp->stage, dp->num_stages);
-    return dp->options.memory_limit_bytes - cost_state_bytes(&dp->costs, &stage);
+    return limit_bytes - cost_state_bytes(&dp->costs, &stage);
 }
 
 // More than asked, since the next step's plan is seldom exactly as large as this one's: an eighth; where
@@ -124,7 +125,7 @@ Status session_reserve(Dynapipe* dp, int64_t num_bytes) {
         return FAIL(
             STATUS_INFEASIBLE,
             "rank %d: %lld bytes beside the model's state are beyond --memory-limit %lld ---> raise it",
-            dp->transport.rank, (long long)num_bytes, (long long)dp->options.memory_limit_bytes);
+            dp->transport.rank, (long long)num_bytes, (long long)session_machine_limit_bytes(dp));
     }
     session_release(dp);
     if (dp->device.api != NULL) { return alloc_on_device(dp, num_bytes); }

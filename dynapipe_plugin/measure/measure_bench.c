@@ -296,8 +296,8 @@ Status bench_touched_bytes(double* out, Bench* bench, const MeasureShape* shapes
 
 Status bench_time(BenchTimes* out, Bench* bench, const MeasureShape* shape) {
     Measure* m = bench->measure;
-    int32_t num_left = m->num_points > m->points_done ? m->num_points - m->points_done : 1;
-    double values[NUM_SUMS] = {0}, share_ns = (double)(m->budget_ns - m->spent_ns) / num_left;
+    int32_t num_left = m->list_points_left > 1 ? m->list_points_left-- : 1;
+    double values[NUM_SUMS] = {0}, share_ns = (double)(m->list_end_ns - m->spent_ns) / num_left;
     BenchTimes times = {0};
     TRY(collective_barrier(&m->dp->world));
     Status status = time_here(&times, bench, shape, fmin(share_ns, POINT_NS));

@@ -23,6 +23,8 @@ typedef struct {
     int64_t budget_ns;          // for all points
     int64_t (*clock_ns)(void);  // what the model takes is measured by; NULL: the machine's
     int32_t num_points, points_done;
+    int64_t list_end_ns;  // of the points now measured: until so much is spent
+    int32_t list_points_left;
     int64_t begin_ns;  // by clock_now_ns()
     int64_t spent_ns;  // since then, mean over the ranks, after the last point
     MeasureSpeed speed;

@@ -121,6 +121,7 @@ static Status sums_ns(double* out, Collective* group, float* values, int64_t num
         int64_t begin_ns = clock_now_ns();
         TRY(collective_reduce_scatter_sum(group, values, num_values, DYNAPIPE_FLOAT32));
         TRY(collective_all_gather(group, values, num_values, sizeof *values));
+        TRY(collective_barrier(group));  // the next step needs all of them
         if (round >= 0) { ns[round] = clock_now_ns() - begin_ns; }
     }
     *out = median_ns(ns, NUM_SUMS);

@@ -37,7 +37,8 @@ Status link_probe(LinkCosts* out, Collective* world, void* stream, TransportChoi
 Status link_probe_run(LinkCosts* out, const Transport* links, Collective* world, void* memory);
 
 // Bytes per ns at which the group sums gradients: of every byte, a rank sends 2 (R - 1) / R there and back.
-// Memory of this process. A collective of the group, which has two ranks or more; ranks may differ a little.
+// Until all have it. Memory of this process. A collective of the group, of two ranks or more; their numbers
+// may differ a little.
 Status link_probe_sums(double* bytes_per_ns, Collective* group);
 
 #ifdef __cplusplus

@@ -1,5 +1,6 @@
 #include "measure_machine.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "../run/link_probe.h"
@@ -61,16 +62,29 @@ Status measure_machine(CostModel* out, MachineRank* ranks, Measure* m) {
 
 // --- settled -----------------------------------------------------------------------------------------------
 
-static bool settle_kind(MachineRank* ranks, int32_t num_ranks, JobKind kind) {
-    double least = ranks[0].slow[kind], most = least;
-    for (int32_t r = 1; r < num_ranks; r++) {
-        double slow = ranks[r].slow[kind];
+// How many times as long the slowest rank takes as the quickest, less 1: of the jobs [begin, end) together.
+static double spread(const MachineRank* ranks, int32_t num_ranks, int begin, int end) {
+    double least = INFINITY, most = 0;
+    for (int32_t r = 0; r < num_ranks; r++) {
+        double slow = 0;
+        for (int kind = begin; kind < end; kind++) { slow += ranks[r].slow[kind]; }
         least = slow < least ? slow : least;
         most = slow > most ? slow : most;
     }
-    if (most > least * (1 + MEASURE_SPEED_NOISE)) { return true; }
-    for (int32_t r = 0; r < num_ranks; r++) { ranks[r].slow[kind] = 1; }
-    return false;
+    return most / least - 1;
+}
+
+// One kind of job alone is measured less well than all of them together.
+static bool settle_speeds(MachineRank* ranks, int32_t num_ranks) {
+    bool differ = spread(ranks, num_ranks, JOB_F, JOB_R) > MEASURE_SPEED_NOISE;
+    for (int kind = JOB_F; kind < JOB_COUNT; kind++) {
+        differ |= spread(ranks, num_ranks, kind, kind + 1) > 2 * MEASURE_SPEED_NOISE;
+    }
+    for (int kind = JOB_F; kind < JOB_COUNT; kind++) {
+        if (differ && spread(ranks, num_ranks, kind, kind + 1) > MEASURE_SPEED_NOISE) { continue; }
+        for (int32_t r = 0; r < num_ranks; r++) { ranks[r].slow[kind] = 1; }
+    }
+    return differ;
 }
 
 static bool settle_links(MachineRank* ranks, int32_t num_links) {
@@ -87,9 +101,8 @@ static bool settle_links(MachineRank* ranks, int32_t num_links) {
 }
 
 bool measure_machine_settle(MachineRank* ranks, int32_t num_ranks) {
-    bool differ = settle_links(ranks, num_ranks - 1);
-    for (JobKind kind = JOB_F; kind < JOB_COUNT; kind++) { differ |= settle_kind(ranks, num_ranks, kind); }
-    return differ;
+    bool links_differ = settle_links(ranks, num_ranks - 1), speeds_differ = settle_speeds(ranks, num_ranks);
+    return links_differ || speeds_differ;
 }
 
 // --- costs -------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ What differs by no more than noise does not differ: plans of two runs on machine
 #include "../run/session.h"
 #include "measure_bench.h"
 
-// Beyond these, a kind of job takes longer on one rank than on another, a link is slower than another.
+// Beyond these, jobs take longer on one rank than on another (one kind of them alone: beyond twice that), a
+// link is slower than another.
 #define MEASURE_SPEED_NOISE 0.03
 #define MEASURE_LINK_NOISE 0.20
 
@@ -16,8 +17,8 @@ What differs by no more than noise does not differ: plans of two runs on machine
 // timed, and links, as found. The same bits on all ranks. A collective.
 Status measure_machine(CostModel* out, MachineRank* ranks, Measure* m);
 
-// Speeds of a kind that lie close together become 1, links that do become the cost model's. Returns whether
-// any rank or link is left that differs.
+// Speeds that lie close together become 1, links that do become the cost model's. Returns whether any rank or
+// link is left that differs.
 bool measure_machine_settle(MachineRank* ranks, int32_t num_ranks);
 
 // A cost model to be filled, of ranks that are alike, with room for num_ranks of them: ranks stand behind the

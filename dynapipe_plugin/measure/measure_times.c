@@ -24,12 +24,28 @@ static bool is_quadratic(CostFeature feature) {
            feature == FEATURE_CROSS_PRODUCTS;
 }
 
+// Larger shapes than any measured lie on the line of the last two knots. So a curve does not end level, where
+// its last points were pooled: these are one knot in their middle; and the knot before the last is not near
+// it.
+static int end_curve(double* x, double* y, int num_points) {
+    int pool = num_points - 1, kept = 0;
+    if (num_points < 2) { return num_points; }
+    while (pool > 0 && y[pool - 1] == y[num_points - 1]) { pool--; }
+    double last = 0;
+    for (int i = pool; i < num_points; i++) { last += x[i] / (num_points - pool); }
+    for (int i = 0; i < pool; i++) { kept += x[i] <= last * 0.55; }
+    x[kept] = last;
+    y[kept] = y[num_points - 1];
+    return kept + 1;
+}
+
 // y of a feature's points, not below the one before nor below 0; the main one's curve begins at its first
-// point, the others' at 0. MeasurePoints count by how exact they are: by the job that they are a part of.
+// point, the others' at 0. Points count by how exact they are: by the job that they are a part of.
 static void set_curve(CostCurve* curve, double* x, double* y, const double* weights, int num_points,
                       bool is_main) {
     curve->num_knots = 0;
     measure_isotonic(y, weights, num_points);
+    num_points = end_curve(x, y, num_points);
     if (num_points > 0 && !is_main) { curve->x[curve->num_knots++] = 1; }
     for (int i = 0; i < num_points && curve->num_knots < COST_MAX_KNOTS; i++) {
         if (curve->num_knots > 0 && x[i] <= curve->x[curve->num_knots - 1]) { continue; }

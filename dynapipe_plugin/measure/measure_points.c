@@ -140,14 +140,15 @@ static MeasureSlice layer_slice(const DynapipeBlocks_v1* blocks, int32_t first) 
     return (MeasureSlice){first, measure_num_layers(blocks), true};
 }
 
-// Several layers behind the one that layer_slice() takes, if that is one: not the last of a stack, behind
-// which an encoder ends. Empty where there are no two.
+// Several layers behind the first of a stack, where layer_slice() takes one of these: not an encoder's last,
+// behind which it ends. Empty where there are no two.
 static MeasureSlice deep_slice(const DynapipeBlocks_v1* blocks, MeasureSlice one, int32_t first) {
     enum { MOST_LAYERS = 4 };
-    int32_t stack_end = first > 0 ? measure_num_layers(blocks) : blocks->num_layers;
-    int32_t end = one.begin + MOST_LAYERS < stack_end - 1 ? one.begin + MOST_LAYERS : stack_end - 1;
-    MeasureSlice deep = {one.begin, end, false};
-    bool serves = one.begin > first && end > one.begin + 1 && measure_slice_valid(blocks, deep);
+    int32_t L = measure_num_layers(blocks), stack_end = first > 0 ? L : blocks->num_layers;
+    bool has_last = stack_end == L && !blocks->shapes.head_has_layer;
+    int32_t most = has_last ? stack_end : stack_end - 1;
+    MeasureSlice deep = {one.begin, one.begin + MOST_LAYERS < most ? one.begin + MOST_LAYERS : most, false};
+    bool serves = one.begin > first && deep.end > one.begin + 1 && measure_slice_valid(blocks, deep);
     return serves ? deep : (MeasureSlice){0};
 }
 

@@ -16,6 +16,7 @@ have. The same file is ./profile_costscu on GPUs.
 #include "dynapipe_plugin/base/options.h"
 #include "dynapipe_plugin/base/standard_output.h"
 #include "dynapipe_plugin/measure/measure.h"
+#include "dynapipe_plugin/plan/cost_file.h"
 #include "llmc/models.h"
 #include "trainer/llmc_model.h"
 
@@ -45,7 +46,8 @@ typedef struct {
     Dynapipe* dp;
     OpsContext* ops;
     ModelConfig config;
-    CostModel costs;
+    DynapipeCosts* costs;
+    MachineRank* found;  // each rank and its link, as measured
 } Profiler;
 
 // --- the summary -------------------------------------------------------------------------------------------
@@ -55,7 +57,7 @@ static void print_row(const Profiler* p, int part, const char* tokens, const MbS
     printf("%12s", tokens);
     for (JobKind kind = JOB_F; kind <= JOB_W; kind++) {
         printf(" %12.3f",
-               cost_formula_value(&p->costs.parts[RECOMPUTE_NONE][part].time_ns[kind], shape) / 1e6);
+               cost_formula_value(&p->costs->model.parts[RECOMPUTE_NONE][part].time_ns[kind], shape) / 1e6);
     }
     printf("   %s\n", what);
 }
@@ -90,8 +92,29 @@ static void print_summary(const Profiler* p, int32_t max_target_tokens) {
         printf("%12s %12s %12s %12s   one decoder layer, ms\n", "tokens", "F", "B", "W");
         print_decoder_layer(p, max_target_tokens);
     }
-    printf("transfers: %.1f us + %.2f GB/s; update: %.2f ns per parameter\n", p->costs.comm_latency_ns / 1e3,
-           p->costs.comm_bytes_per_ns, p->costs.update_ns_per_byte * (double)sizeof(float));
+    const CostModel* costs = &p->costs->model;
+    printf("transfers: %.1f us + %.2f GB/s; sums: %.2f GB/s; update: %.2f ns per parameter\n",
+           costs->comm_latency_ns / 1e3, costs->comm_bytes_per_ns, costs->reduce_bytes_per_ns,
+           costs->update_ns_per_byte * (double)sizeof(float));
+}
+
+// Each rank against the mean of all, and the link to the next one.
+static void print_ranks(const Profiler* p) {
+    const int32_t num_ranks = dynapipe_num_ranks(p->dp);
+    if (num_ranks < 2) { return; }
+    printf("%12s %12s %12s %12s   times what a job takes on average; link to the next rank\n", "rank", "F",
+           "B", "W");
+    for (int32_t r = 0; r < num_ranks; r++) {
+        const MachineRank* rank = &p->found[r];
+        printf("%12d %12.3f %12.3f %12.3f", r, rank->slow[JOB_F], rank->slow[JOB_B], rank->slow[JOB_W]);
+        if (r + 1 < num_ranks) {
+            printf("   %.1f us + %.2f GB/s", rank->link_latency_ns / 1e3, rank->link_bytes_per_ns);
+        }
+        printf("\n");
+    }
+    bool differ = p->costs->machine.num_ranks > 0;
+    printf("%s\n", differ ? "plans are made for ranks and links that differ so"
+                          : "no more than noise: plans are made for ranks and links that are alike");
 }
 
 // --- measuring ---------------------------------------------------------------------------------------------
@@ -138,10 +161,15 @@ static Status profile(Profiler* p) {
                  .lengths = {options->seq_tokens, max_target_tokens},
                  .max_tokens = largest_micro_batch(options, ops_stream(p->ops) != NULL),
                  .budget_ns = (int64_t)(options->seconds * 1e9)};
-    TRY(measure_fresh(&p->costs, &m));
+    const int32_t num_ranks = dynapipe_num_ranks(p->dp);
+    p->costs = measure_costs_new(num_ranks);
+    p->found = calloc((size_t)num_ranks, sizeof *p->found);
+    if (p->costs == NULL || p->found == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a cost model"); }
+    TRY(measure_fresh(p->costs, p->found, &m));
     if (dynapipe_rank(p->dp) != 0) { return STATUS_OK; }
-    TRY(cost_model_save(&p->costs, options->out, blocks.signature));
+    TRY(cost_file_save(&p->costs->model, &p->costs->machine, options->out, blocks.signature));
     print_summary(p, max_target_tokens);
+    print_ranks(p);
     printf("wrote %s (%s)\n", options->out, blocks.signature);
     return STATUS_OK;
 }
@@ -170,5 +198,7 @@ int main(int argc, char** argv) {
     if (status != STATUS_OK) { dynapipe_abort(p.dp, dynapipe_error()); }
     dynapipe_close(p.dp);  // what it has on the stream of ops is done
     ops_free(p.ops);
+    free(p.costs);
+    free(p.found);
     return standard_output_close(dynapipe_exit_status((int)status), EXIT_FAILURE);
 }

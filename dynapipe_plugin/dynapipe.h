@@ -306,7 +306,7 @@ int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32
 int dynapipe_use_stream(Dynapipe* dp, void* stream);
 
 // What the model costs on these ranks, in time and bytes, by running it: small ranges of it, on made-up
-// batches of the shapes the data has, on all ranks at once. Seconds, once: the numbers are kept in a file
+// batches of the shapes the data has, on all ranks at once; and in what ranks and links differ. Seconds, once: the numbers are kept in a file
 // under blocks->signature and the ranks (--costs names a file to use as it is instead). After
 // dynapipe_open_data() and dynapipe_use_stream(). *out goes to dynapipe_choose_stages(). A collective.
 int dynapipe_measure(Dynapipe* dp, const DynapipeBlocks_v1* blocks, DynapipeCosts** out);

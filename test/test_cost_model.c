@@ -1,4 +1,5 @@
 // test_cost_model.c -- monotone, saturating, additive over stages, exact text, refused nonsense.
+#include "../dynapipe_plugin/plan/cost_file.h"
 #include "../dynapipe_plugin/plan/cost_table.h"
 
 #include <math.h>
@@ -253,13 +254,44 @@ static void files_are_saved_and_bound_to_a_model(void) {
     unlink(path);
 }
 
+// What is said of each rank comes back to the last bit; who reads the costs alone need not know.
+static void files_keep_what_ranks_differ_in(void) {
+    Rng rng = rng_seed(seed + 6);
+    char path[] = "/tmp/test_cost_model_XXXXXX";
+    close(mkstemp(path));
+    random_cost_model(&model, &rng, 4, 0);
+    for (int32_t n = 0; n < 20; n++) {
+        MachineRank ranks[20];
+        for (int32_t r = 0; r < n; r++) {
+            ranks[r] = (MachineRank){.memory_limit_bytes = rng_below(&rng, 1000)};
+            for (int k = 0; k < JOB_COUNT; k++) { ranks[r].slow[k] = 0.5 + rng_below(&rng, 1000) / 997.0; }
+            ranks[r].link_latency_ns = rng_below(&rng, 1000) / 7.0;
+            ranks[r].link_bytes_per_ns = rng_below(&rng, 1000) / 7.0;
+        }
+        Machine machine = {.num_ranks = n, .ranks = ranks}, back;
+        CHECK_OK(cost_file_save(&model, &machine, path, "x"));
+        CHECK_OK(cost_file_load(&other, &back, path, "x"));
+        CHECK_EQ(back.num_ranks, n);
+        CHECK_EQ(machine_hash(&back), machine_hash(&machine));
+        free((void*)back.ranks);
+        CHECK_OK(cost_model_load(&other, path, "x"));
+        char *text = text_of(&model, "x"), *again = text_of(&other, "x");
+        CHECK(strcmp(text, again) == 0);
+        free(text);
+        free(again);
+    }
+    unlink(path);
+}
+
 // One edit of a good text each; the message names file, line and field, or what is missing.
 static void broken_texts_are_refused(void) {
     static const struct {
         const char *from, *to, *words;
     } edits[] = {
-        {"dynapipe-costs 1", "dynapipe-costs 3", "costs:1:2: \"3\""},
-        {"dynapipe-costs 1", "dynapipe-costs 2", "no line \"measured\""},
+        {"dynapipe-costs 3", "dynapipe-costs 2", "costs:1:2: \"2\""},
+        {"layers 2 0", "layers 2 0\nmeasured interface 0", "expected ranks"},
+        {"layers 2 0", "layers 2 0\nrank 1 slow", "ranks in order, from 0 on"},
+        {"layers 2 0", "layers 2 0\nrank 0 slow F 1 B 1 W 1 R 1 memory 0", "expected link"},
         {"signature toy", "# signature", "no line \"signature"},
         {"layers 2 0", "layers 0 0", "layers: 0 and 0"},
         {"layers 2 0", "layers 2000 0", "costs:3:2"},
@@ -295,6 +327,12 @@ static void broken_texts_are_refused(void) {
     model.boundary_bytes = (CostFormula){.curves[FEATURE_ENC_TOKENS] = {1, {1}, {7}}};
     char* text = text_of(&model, "toy");
     CHECK_OK(cost_model_parse(&other, text, "costs", NULL));
+    const MachineRank stands_still = {.slow = {1, 0, 1, 1}};
+    const Machine machine = {.num_ranks = 1, .ranks = &stands_still};
+    char path[] = "/tmp/test_cost_model_XXXXXX";
+    close(mkstemp(path));
+    CHECK_FAILS(cost_file_save(&model, &machine, path, NULL), STATUS_OUT_OF_RANGE, "0 times as long for B");
+    unlink(path);
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         char* place = strstr(text, edits[i].from);
         CHECK(place != NULL);
@@ -341,6 +379,7 @@ int main(int argc, char** argv) {
     RUN(copies_of_the_embedding_are_exchanged);
     RUN(text_round_trips);
     RUN(files_are_saved_and_bound_to_a_model);
+    RUN(files_keep_what_ranks_differ_in);
     RUN(broken_texts_are_refused);
     RUN(damaged_texts_are_survived);
     return test_end();

@@ -24,6 +24,7 @@ typedef struct {
     int status[MOST_RANKS];
     char message[MOST_RANKS][512];
     CostModel costs[MOST_RANKS];
+    uint64_t machine[MOST_RANKS];  // its hash
     DynapipeCosts about;
 } Start;
 
@@ -96,6 +97,7 @@ static Status start_body(Transport* t, void* arg) {
     EXPECT((costs != NULL) == (start->status[t->rank] == 0));
     if (costs != NULL) {
         start->costs[t->rank] = costs->model;
+        start->machine[t->rank] = machine_hash(&costs->machine);
         if (t->rank == 0) { start->about = *costs; }
     }
     free(costs);
@@ -120,6 +122,7 @@ static void expect(const Start* start, int32_t num_ranks, bool is_measured) {
         if (start->status[r] != 0) { printf("rank %d: %s\n", r, start->message[r]); }
         CHECK_EQ(start->num_jobs[r] > 0, is_measured);
         CHECK_EQ(memcmp(&start->costs[r], &start->costs[0], sizeof start->costs[0]), 0);
+        CHECK_EQ(start->machine[r], start->machine[0]);
     }
 }
 
@@ -132,7 +135,7 @@ static void refused(const Start* start, int32_t num_ranks, int status, const cha
 }
 
 static void kept_path(char out[MEASURE_PATH_CHARS], int32_t num_ranks) {
-    CostMeasured about = {.interface = DYNAPIPE_INTERFACE, .num_ranks = num_ranks};
+    CostMeasured about = {.interface = DYNAPIPE_INTERFACE, .num_ranks = num_ranks, .num_replicas = 1};
     about.ranks_per_host = local_ranks_count(num_ranks);
     CHECK(measure_kept_path(out, "clock C 24", &about));
 }
@@ -181,17 +184,24 @@ static void the_neediest_rank_decides(void) {
     }
 }
 
-// Replicas that share the optimizer's state share its time, now and when it is found in a file.
+// Replicas that share the optimizer's state share its time, measured now or found in a file; what was
+// measured without replicas says nothing of their sums.
 static void a_shared_update_is_divided(void) {
     static Start start;
+    char path[MEASURE_PATH_CHARS];
+    kept_path(path, 2);
     double whole = run_start(2, "--measure", "again")->costs[0].update_ns_per_byte;
     CHECK(whole > 0);
-    for (int i = 0; i < 2; i++) {
-        start = (Start){.shares_update = true};
+    for (int i = 0; i < 3; i++) {
+        start = (Start){.shares_update = true, .option = {i == 2 ? "--costs" : NULL, path}};
         CHECK_EQ(ranks_run(2, RANKS_CHECKED, start_body, &start, results, 1), 0);
-        expect(&start, 2, false);
-        CHECK(start.costs[0].update_ns_per_byte == whole / 2);
+        expect(&start, 2, i == 0);
+        CHECK_EQ(start.costs[0].measured.num_replicas, i == 2 ? 1 : 2);
+        if (i == 2) { CHECK(start.costs[0].update_ns_per_byte == whole / 2); }
     }
+    CHECK_EQ(maker_dir_count(cache_dir), 3);
+    CHECK_EQ(unlink(path), 0);
+    expect(run_start(2, NULL, NULL), 2, true);
 }
 
 static void longer_sequences_are_measured(void) {
@@ -215,7 +225,7 @@ static void what_is_of_no_use_is_measured_anew(void) {
     char path[MEASURE_PATH_CHARS], why[256], *text;
     size_t num_bytes;
     CostModel model;
-    CostMeasured about = {.interface = DYNAPIPE_INTERFACE, .num_ranks = 4};
+    CostMeasured about = {.interface = DYNAPIPE_INTERFACE, .num_ranks = 4, .num_replicas = 1};
     about.ranks_per_host = local_ranks_count(4);
     kept_path(path, 4);
     CHECK_OK(file_read_text(&text, &num_bytes, path));
@@ -226,7 +236,7 @@ static void what_is_of_no_use_is_measured_anew(void) {
     const char* const words[] = {"expected", "dynapipe-costs", "costs of \"clock C 42\"", "dynapipe-costs"};
     for (int i = 0; i < 4; i++) {
         write_text(path, texts[i]);
-        CHECK(!measure_kept_load(&model, why, path, "clock C 24", &about));
+        CHECK(!measure_kept_load(&model, NULL, why, path, "clock C 24", &about));
         if (i > 0) { CHECK(strstr(why, words[i]) != NULL); }
         CHECK(why[0] != '\0');
         expect(run_start(4, NULL, NULL), 4, true);
@@ -278,6 +288,31 @@ static void a_file_that_is_named_is_taken_or_refused(void) {
     refused(run_start(2, "--costs", "/no/such/file"), 2, STATUS_IO, "/no/such/file");
     unlink(path);
     free(text);
+}
+
+// In what ranks differ is kept with the costs, for ranks like these: all of them get it. On other ranks a
+// file that is named is used without it, one that was kept is not.
+static void what_ranks_differ_in_is_kept(void) {
+    char path[MEASURE_PATH_CHARS], why[256];
+    MachineRank ranks[4];
+    CostModel model;
+    CostMeasured about = {.interface = DYNAPIPE_INTERFACE, .num_ranks = 4, .num_replicas = 1};
+    about.ranks_per_host = local_ranks_count(4);
+    kept_path(path, 4);
+    for (int32_t r = 0; r < 4; r++) { ranks[r] = (MachineRank){{1 + r / 7.0, 1, 1, 1}, r, r / 3.0, r / 9.0}; }
+    const Machine machine = {.num_ranks = 4, .ranks = ranks}, three = {.num_ranks = 3, .ranks = ranks};
+    expect(run_start(4, "--measure", "again"), 4, true);
+    CHECK(measure_kept_load(&model, NULL, why, path, "clock C 24", &about));
+    CHECK_OK(measure_kept_save(&model, &machine, path, "clock C 24"));
+    Start* start = run_start(4, NULL, NULL);
+    expect(start, 4, false);
+    CHECK_EQ(start->machine[0], machine_hash(&machine));
+    start = run_start(2, "--costs", path);
+    expect(start, 2, false);
+    CHECK_EQ(start->machine[0], 0);
+    CHECK_OK(measure_kept_save(&model, &three, path, "clock C 24"));
+    CHECK(!measure_kept_load(&model, NULL, why, path, "clock C 24", &about));
+    CHECK(strstr(why, "it tells of 3 ranks, there are 4") != NULL);
 }
 
 // --- models that are none ----------------------------------------------------------------------------------
@@ -395,7 +430,7 @@ static void leftovers_go_after_an_hour(void) {
         CHECK(utimensat(AT_FDCWD, path, times, 0) == 0);
     }
     snprintf(path, sizeof path, "%s/new.costs", folder);
-    CHECK_OK(measure_kept_save(model, path, "a model"));
+    CHECK_OK(measure_kept_save(model, NULL, path, "a model"));
     CHECK(unlink(path) == 0);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, files[i].name);
@@ -418,6 +453,7 @@ int main(void) {
     RUN(without_a_folder_it_is_measured_each_time);
     RUN(a_file_that_is_named_is_taken_or_refused);
     RUN(folders_are_looked_for_in_order);
+    RUN(what_ranks_differ_in_is_kept);
     RUN(leftovers_go_after_an_hour);
     RUN(models_that_are_none_are_refused);
     RUN(calls_out_of_order_are_refused);

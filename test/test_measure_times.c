@@ -47,7 +47,7 @@ static Status measure_on(CostModel* out, Transport* transport, const DynapipeBlo
     m.dp = &dp;
     if (m.clock_ns == NULL && transport->num_ranks > 1) { dp.device.api = &device; }
     m.blocks = blocks;
-    m.budget_ns = INT64_C(60000000000);
+    if (m.budget_ns == 0) { m.budget_ns = INT64_C(60000000000); }
     Status status = measure_times(out, &m);
     measure_times_set_recompute(out);
     collective_free(&dp.world);
@@ -170,6 +170,26 @@ static void a_backward_that_is_one_job_is_measured_whole(void) {
     check_parts(&model, 0.02);
     MbShape shape = {.num_seqs = 1, .enc_tokens = 100, .enc_squares = 10000, .supervised_tokens = 50};
     for (int part = 0; part < PART_COUNT; part++) { CHECK_EQ(measured_ns(&costs, part, JOB_W, &shape), 0); }
+}
+
+// No time at all: every curve is known for shapes that are not small any more, and goes on from there.
+static void little_time_leaves_no_part_out(void) {
+    static ClockModel model;
+    Transport transport;
+    Measure about = {.max_tokens = 1024, .lengths = {1024, 256}, .clock_ns = clock_model_ns, .budget_ns = 1};
+    clock_model_init(&model, 6, 6, false, false);
+    memset(&costs, 0, sizeof costs);
+    CHECK_OK(transport_loopback_open(&transport, 1));
+    CHECK_OK(measure_on(&costs, &transport, &model.blocks, &about));
+    transport_close(&transport);
+    check_parts(&model, 0.05);
+    const CostFormula* head = &costs.parts[RECOMPUTE_NONE][PART_HEAD].time_ns[JOB_F];
+    const CostFormula* layer = &costs.parts[RECOMPUTE_NONE][PART_DEC_LAYER].time_ns[JOB_F];
+    const CostCurve* curves[] = {&head->curves[FEATURE_SUPERVISED], &layer->curves[FEATURE_DEC_TOKENS]};
+    for (int i = 0; i < 2; i++) {
+        double last = curves[i]->x[curves[i]->num_knots - 1];
+        CHECK(last >= 100 && last <= 256);
+    }
 }
 
 static void what_fails_is_named(void) {
@@ -300,6 +320,7 @@ int main(void) {
     RUN(padded_layouts_are_kept_to);
     RUN(short_chains_are_right_in_sum);
     RUN(a_backward_that_is_one_job_is_measured_whole);
+    RUN(little_time_leaves_no_part_out);
     RUN(what_fails_is_named);
     RUN(all_ranks_know_the_mean);
     RUN(one_rank_that_fails_ends_all);

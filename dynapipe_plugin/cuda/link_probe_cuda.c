@@ -28,7 +28,7 @@ static Status run_nccl(LinkCosts* out, Collective* world, CudaDevice* cuda, void
     if (status == STATUS_OK) {
         status = transport_nccl_open(&links, nccl, world->transport->rank, num_ranks);
     }
-    if (status == STATUS_OK) { status = link_probe_run(out, &links, memory, world->timeout_ns); }
+    if (status == STATUS_OK) { status = link_probe_run(out, &links, world, memory); }
     if (status == STATUS_OK) { status = transport_close(&links); }
     nccl_world_close(nccl);
     return status;
@@ -42,12 +42,11 @@ static Status run_staged(LinkCosts* out, Collective* world, CudaDevice* cuda, vo
     Transport links = {0};
     int32_t rank = world->transport->rank;
     TRY(transport_staged_open(&links, cuda, world->transport, rank > 0, rank < world->num_ranks - 1));
-    Status status = link_probe_run(out, &links, memory, world->timeout_ns);
+    Status status = link_probe_run(out, &links, world, memory);
     return status == STATUS_OK ? transport_close(&links) : status;
 }
 
 Status link_probe(LinkCosts* out, Collective* world, void* stream, TransportChoice choice) {
-    *out = (LinkCosts){0};
     if (world->num_ranks < 2) { return STATUS_OK; }
     int32_t share = 0;
     TRY(ranks_share_cards(&share, world));

@@ -18,8 +18,6 @@
 // Left free for what libraries load and allocate later (kernels, their local memory, NCCL's buffers): per
 // rank.
 #define MARGIN_BYTES (INT64_C(512) << 20)
-// Plans depend on the limit: rounded, it is the same from run to run.
-#define LIMIT_STEP_BYTES (INT64_C(64) << 20)
 
 struct SessionDevice {
     CudaDevice* cuda;
@@ -139,18 +137,6 @@ Status session_device_find(Dynapipe* dp) {
     return status;
 }
 
-static Status least_of_ranks(double* least, Dynapipe* dp, double mine) {
-    int32_t num_ranks = dp->transport.num_ranks;
-    double* values = calloc((size_t)num_ranks, sizeof *values);
-    if (values == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    values[dp->transport.rank] = mine;
-    Status status = collective_all_reduce_sum(&dp->world, values, num_ranks);
-    *least = values[0];
-    for (int32_t r = 1; r < num_ranks; r++) { *least = values[r] < *least ? values[r] : *least; }
-    free(values);
-    return status;
-}
-
 // --- device, links, sums ---------------------------------------------------------------------------------
 Status session_device_open(Dynapipe* dp, void* stream) {
     SessionDevice* on = dp->on;
@@ -169,25 +155,14 @@ Status session_device_open(Dynapipe* dp, void* stream) {
 }
 
 #ifndef DYNAPIPE_NO_NCCL
-// These come when memory has been shared out: what the rank takes that needs most is taken from all limits.
-static Status take_from_limit(Dynapipe* dp, int64_t num_bytes) {
-    double least;
-    TRY(least_of_ranks(&least, dp, -(double)num_bytes));
-    dp->on->free_bytes -= num_bytes;  // not the model's
-    int64_t steps = ((int64_t)-least + LIMIT_STEP_BYTES - 1) / LIMIT_STEP_BYTES;
-    if (!dp->on->limit_is_mine || steps == 0) { return STATUS_OK; }
-    int64_t limit_bytes = dp->options.memory_limit_bytes - steps * LIMIT_STEP_BYTES;
-    dp->options.memory_limit_bytes = limit_bytes > LIMIT_STEP_BYTES ? limit_bytes : LIMIT_STEP_BYTES;
-    dp->request.memory_limit_bytes = dp->options.memory_limit_bytes;
-    return STATUS_OK;
-}
-
 static Status open_holders(Dynapipe* dp) {
     int64_t before_bytes, after_bytes, total_bytes;
     TRY(dp->device.api->memory_bytes(dp->device.ctx, &before_bytes, &total_bytes));
     TRY(nccl_world_open_holders(dp->on->nccl, &dp->world, &dp->tied, dp->num_stages));
     TRY(dp->device.api->memory_bytes(dp->device.ctx, &after_bytes, &total_bytes));
-    return take_from_limit(dp, before_bytes - after_bytes);
+    dp->on->free_bytes -= before_bytes - after_bytes;  // not the model's
+    // these come when memory has been shared out
+    return dp->on->limit_is_mine ? session_machine_take_bytes(dp, before_bytes - after_bytes) : STATUS_OK;
 }
 #endif
 
@@ -218,17 +193,11 @@ Status session_device_write(const Dynapipe* dp, void* to, const void* from, size
 Status session_device_limit(Dynapipe* dp) {
     SessionDevice* on = dp->on;
     int64_t total_bytes;
-    double least;
     TRY(collective_barrier(&dp->world));
     TRY(dp->device.api->memory_bytes(dp->device.ctx, &on->free_bytes, &total_bytes));
-    int64_t mine = on->free_bytes / on->num_sharing - MARGIN_BYTES;
-    // also behind a limit that was given: nobody allocates before all have looked
-    TRY(least_of_ranks(&least, dp, mine > LIMIT_STEP_BYTES ? (double)mine : (double)LIMIT_STEP_BYTES));
     on->limit_is_mine = dp->options.memory_limit_bytes == 0;
-    if (on->limit_is_mine) {
-        dp->options.memory_limit_bytes = (int64_t)least / LIMIT_STEP_BYTES * LIMIT_STEP_BYTES;
-    }
-    return STATUS_OK;
+    // also behind a limit that was given: nobody allocates before all have looked
+    return session_machine_limit(dp, on->free_bytes / on->num_sharing - MARGIN_BYTES);
 }
 
 // What model and step took of the card, to compare with the plan: without what the arena has in reserve for

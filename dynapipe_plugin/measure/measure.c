@@ -7,7 +7,6 @@
 #include "../base/clock.h"
 #include "../plan/shape_rules.h"
 #include "../run/interface.h"
-#include "../run/link_probe.h"
 #include "measure_agree.h"
 #include "measure_kept.h"
 #include "measure_times.h"
@@ -100,30 +99,24 @@ static CostMeasured about_of(const Measure* m) {
     return (CostMeasured){.interface = DYNAPIPE_INTERFACE,
                           .num_ranks = num_ranks,
                           .ranks_per_host = local_ranks_count(num_ranks),
+                          .num_replicas = m->dp->num_replicas,
                           .seq_tokens = m->lengths.seq_tokens,
                           .target_tokens = m->lengths.target_tokens};
 }
 
 // --- measuring ---------------------------------------------------------------------------------------------
 
-// By what ranks 0 and 1 found. Where there is one rank, memory's own rate.
-static Status measure_links(CostModel* out, Dynapipe* dp) {
-    LinkCosts links;
-    TRY(link_probe(&links, &dp->world, dp->stream, (TransportChoice)dp->options.transport));
-    TRY(collective_broadcast(&dp->world, &links, sizeof links, 0));
-    bool known = links.bytes_per_ns > 0;
-    out->comm_latency_ns = known ? links.latency_ns : 20e3;
-    out->comm_bytes_per_ns = known ? links.bytes_per_ns : 3;
-    out->reduce_bytes_per_ns = out->comm_bytes_per_ns;
+static Status measure_ranks(DynapipeCosts* out, MachineRank* found, Measure* m) {
+    const int32_t num_ranks = m->dp->transport.num_ranks;
+    MachineRank* ranks = measure_costs_ranks(out);
+    TRY(measure_machine(&out->model, ranks, m));
+    if (found != NULL) { memcpy(found, ranks, (size_t)num_ranks * sizeof *ranks); }
+    bool differ = measure_machine_settle(ranks, num_ranks);
+    out->machine = differ ? (Machine){.num_ranks = num_ranks, .ranks = ranks} : (Machine){0};
     return STATUS_OK;
 }
 
-Status measure_fresh(CostModel* out, Measure* m) {
-    Dynapipe* dp = m->dp;
-    const bool is_main = dp->transport.rank == 0;
-    m->shows = is_main && isatty(STDOUT_FILENO);
-    TRY(measure_times(out, m));
-    TRY(measure_links(out, dp));
+static void complete(CostModel* out, const Measure* m) {
     for (int part = 0; part < PART_COUNT; part++) {
         out->parts[RECOMPUTE_NONE][part].offered = out->parts[RECOMPUTE_FULL][part].offered = true;
     }
@@ -132,55 +125,92 @@ Status measure_fresh(CostModel* out, Measure* m) {
     out->num_dec_layers = m->blocks->num_dec_layers;
     out->measured = about_of(m);
     measure_times_set_recompute(out);
+}
+
+Status measure_fresh(DynapipeCosts* out, MachineRank* found, Measure* m) {
+    const bool is_main = m->dp->transport.rank == 0;
+    m->shows = is_main && isatty(STDOUT_FILENO);
+    TRY(measure_times(&out->model, m));
+    TRY(measure_ranks(out, found, m));
+    complete(&out->model, m);
     if (is_main) {
         printf("measured %s: %d points in %.1f s\n", m->blocks->signature, m->points_done,
                (double)(clock_now_ns() - m->begin_ns) / 1e9);
         fflush(stdout);
     }
-    return cost_model_check(out);
+    return cost_model_check(&out->model);
 }
 
 // --- --costs, kept files -----------------------------------------------------------------------------------
 
-// What rank 0 found, for all.
+// What rank 0 found, for all; then, where it tells of ranks, these.
 typedef struct {
     int32_t status;
     int32_t is_known;
     char message[1024];
     CostModel model;
+    Machine machine;
 } Found;
 
 static void find_kept(Found* found, const Measure* m, const char* path) {
     char why[256];
     CostMeasured about = about_of(m);
-    found->is_known = measure_kept_load(&found->model, why, path, m->blocks->signature, &about);
+    found->is_known =
+        measure_kept_load(&found->model, &found->machine, why, path, m->blocks->signature, &about);
     if (found->is_known) { printf("costs: as measured before (%s)\n", path); }
     if (why[0] != '\0') { printf("costs: measured anew, what was kept is of no use: %s\n", why); }
     fflush(stdout);
 }
 
+// A file that was named is used whatever ranks it was measured on; what it says of each of them then is of no
+// use.
+static void find_named(Found* found, const Measure* m) {
+    const char* path = m->dp->options.costs;
+    const int32_t num_ranks = m->dp->transport.num_ranks;
+    found->status = (int32_t)cost_file_load(&found->model, &found->machine, path, m->blocks->signature);
+    found->is_known = true;
+    snprintf(found->message, sizeof found->message, "%s", status_message());
+    int32_t told = found->machine.num_ranks;
+    if (found->status != STATUS_OK || told == 0 || told == num_ranks) { return; }
+    printf("costs: %s tells of %d ranks, there are %d: in what they differ is left out\n", path, told,
+           num_ranks);
+    fflush(stdout);
+    free((void*)found->machine.ranks);
+    found->machine = (Machine){0};
+}
+
 static void find_here(Found* found, const Measure* m, const char* path) {
     const SessionOptions* options = &m->dp->options;
     if (options->costs != NULL) {
-        found->status = (int32_t)cost_model_load(&found->model, options->costs, m->blocks->signature);
-        found->is_known = true;
-        snprintf(found->message, sizeof found->message, "%s", status_message());
+        find_named(found, m);
     } else if (options->measure != MEASURE_AGAIN && path[0] != '\0') {
         find_kept(found, m, path);
     }
 }
 
-static Status find(bool* is_known, CostModel* out, const Measure* m, const char* path) {
+static Status share_found(DynapipeCosts* out, Found* found, Dynapipe* dp) {
+    const Machine mine = found->machine;
+    MachineRank* ranks = measure_costs_ranks(out);
+    TRY(collective_broadcast(&dp->world, found, sizeof *found, 0));
+    if (found->status != STATUS_OK) { return FAIL((Status)found->status, "%s", found->message); }
+    if (!found->is_known) { return STATUS_OK; }
+    out->model = found->model;
+    int32_t num_ranks = found->machine.num_ranks;  // 0, or as many as there are
+    out->machine = num_ranks > 0 ? (Machine){.num_ranks = num_ranks, .ranks = ranks} : (Machine){0};
+    if (num_ranks == 0) { return STATUS_OK; }
+    if (dp->transport.rank == 0) { memcpy(ranks, mine.ranks, (size_t)num_ranks * sizeof *ranks); }
+    return collective_broadcast(&dp->world, ranks, (size_t)num_ranks * sizeof *ranks, 0);
+}
+
+static Status find(bool* is_known, DynapipeCosts* out, const Measure* m, const char* path) {
     Dynapipe* dp = m->dp;
     Found* found = calloc(1, sizeof *found);
     if (found == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a cost model"); }
     if (dp->transport.rank == 0) { find_here(found, m, path); }
-    Status status = collective_broadcast(&dp->world, found, sizeof *found, 0);
-    if (status == STATUS_OK && found->status != STATUS_OK) {
-        status = FAIL((Status)found->status, "%s", found->message);
-    }
+    const MachineRank* of_file = found->machine.ranks;
+    Status status = share_found(out, found, dp);
     *is_known = found->is_known;
-    if (status == STATUS_OK && found->is_known) { *out = found->model; }
+    free((void*)of_file);
     free(found);
     return status;
 }
@@ -191,7 +221,7 @@ static void widen(Measure* m, const char* path) {
     CostMeasured about = about_of(m);
     CostModel* kept = calloc(1, sizeof *kept);
     about.seq_tokens = about.target_tokens = 0;
-    if (kept != NULL && measure_kept_load(kept, why, path, m->blocks->signature, &about)) {
+    if (kept != NULL && measure_kept_load(kept, NULL, why, path, m->blocks->signature, &about)) {
         const CostMeasured* before = &kept->measured;
         MeasureLengths* now = &m->lengths;
         if (before->seq_tokens > now->seq_tokens) { now->seq_tokens = before->seq_tokens; }
@@ -200,10 +230,10 @@ static void widen(Measure* m, const char* path) {
     free(kept);
 }
 
-static void keep(const CostModel* model, const Measure* m, const char* path) {
+static void keep(const DynapipeCosts* costs, const Measure* m, const char* path) {
     if (path[0] == '\0') {
         printf("costs: not kept for the next start: no folder ---> set DYNAPIPE_CACHE\n");
-    } else if (measure_kept_save(model, path, m->blocks->signature) != STATUS_OK) {
+    } else if (measure_kept_save(&costs->model, &costs->machine, path, m->blocks->signature) != STATUS_OK) {
         printf("costs: not kept for the next start: %s ---> set DYNAPIPE_CACHE to a folder that can be "
                "written\n",
                status_message());
@@ -212,7 +242,7 @@ static void keep(const CostModel* model, const Measure* m, const char* path) {
 }
 
 // The key is rank 0's, should ranks differ in threads or cards.
-static Status measure_or_find(CostModel* out, Measure* m) {
+static Status measure_or_find(DynapipeCosts* out, Measure* m) {
     char path[MEASURE_PATH_CHARS];
     bool is_known = false;
     CostMeasured about = about_of(m);
@@ -223,7 +253,7 @@ static Status measure_or_find(CostModel* out, Measure* m) {
     TRY(collective_broadcast(&m->dp->world, &m->lengths, sizeof m->lengths, 0));
     if (m->max_tokens < m->lengths.seq_tokens) { m->max_tokens = m->lengths.seq_tokens; }
     if (m->max_tokens < m->lengths.target_tokens) { m->max_tokens = m->lengths.target_tokens; }
-    TRY(measure_fresh(out, m));
+    TRY(measure_fresh(out, NULL, m));
     if (m->dp->transport.rank == 0) { keep(out, m, path); }
     return STATUS_OK;
 }
@@ -246,7 +276,7 @@ static Status make_costs(DynapipeCosts* out, Dynapipe* dp, const DynapipeBlocks_
     TRY(measure_check(blocks));
     if (dp->links == NULL) { TRY(session_device_open(dp, NULL)); }
     TRY(measure_wanted(&m, dp, blocks));
-    TRY(measure_or_find(&out->model, &m));
+    TRY(measure_or_find(out, &m));
     TRY(measure_bytes_all(&out->model, dp, blocks));
     if (dp->run.zero_stage > 0) { out->model.update_ns_per_byte /= dp->num_replicas; }
     out->shapes = blocks->shapes;
@@ -255,7 +285,7 @@ static Status make_costs(DynapipeCosts* out, Dynapipe* dp, const DynapipeBlocks_
 }
 
 int dynapipe_measure(Dynapipe* dp, const DynapipeBlocks_v1* blocks, DynapipeCosts** out) {
-    DynapipeCosts* costs = calloc(1, sizeof *costs);
+    DynapipeCosts* costs = measure_costs_new(dp->transport.num_ranks);
     *out = NULL;
     if (costs == NULL) { return (int)FAIL(STATUS_NO_MEMORY, "no memory for a cost model"); }
     Status status = make_costs(costs, dp, blocks);

@@ -6,12 +6,13 @@
 #include <time.h>
 
 #include "../base/clock.h"
+#include "measure_estimate.h"
 
-enum { MIN_RUNS = 2, MAX_RUNS = 9 };
+enum { MIN_RUNS = 2, MAX_RUNS = 16 };
 // On a GPU: jobs queued one behind the other for one time, so that starting them costs what it does in
 // training.
 enum { MAX_QUEUED = 32, QUEUED_NS = 4000000, GPU_WARM_NS = 300000000 };
-// A first run as long as this is not much longer than the next ones, for want of warm caches: it counts.
+// A first run as long as this finds nothing in caches that the next ones would: it counts.
 enum { LONG_RUN_NS = 20000000, POINT_NS = 40000000 };
 enum { SHOW_EVERY_NS = 2000000000 };
 
@@ -27,6 +28,7 @@ static Status take_memory(const Dynapipe* dp, void** out, int64_t num_bytes, con
         size_t whole = ((size_t)num_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
         *out = aligned_alloc(PLAN_BUFFER_ALIGN, whole);
         status = *out != NULL ? STATUS_OK : STATUS_NO_MEMORY;
+        if (*out != NULL) { memset(*out, 0, whole); }  // its pages are there
     }
     if (status == STATUS_OK) { return status; }
     *out = NULL;
@@ -178,11 +180,6 @@ static Status time_job(double* ns, Bench* bench, const DynapipeBatch* batch, Job
     return STATUS_OK;
 }
 
-static int compare_doubles(const void* a, const void* b) {
-    double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
-
 typedef struct {
     JobKind jobs[3];
     int num_jobs, queued[JOB_COUNT], num_runs;
@@ -237,9 +234,7 @@ static Status time_here(BenchTimes* out, Bench* bench, const MeasureShape* shape
     TRY(run_all(&runs, bench, &batch, share_ns));
     *out = (BenchTimes){0};
     for (int k = 0; k < runs.num_jobs; k++) {
-        double* ns = runs.ns[runs.jobs[k]];
-        qsort(ns, (size_t)runs.num_runs, sizeof(double), compare_doubles);
-        out->ns[runs.jobs[k]] = ns[runs.num_runs / 4];  // noise only ever adds
+        out->ns[runs.jobs[k]] = measure_mean(runs.ns[runs.jobs[k]], runs.num_runs);
     }
     return STATUS_OK;
 }
@@ -274,7 +269,9 @@ static Status agree(double values[NUM_SUMS], Measure* m, Status status) {
 static Status init_here(Bench* bench, MeasureSlice slice, const MeasureShape* shapes, int32_t num_shapes) {
     TRY(measure_make(&bench->model, bench->measure->blocks, slice, true));
     BenchBytes bytes = bytes_of(bench, shapes, num_shapes);
-    return take_buffers(bench, &bytes);
+    TRY(take_buffers(bench, &bytes));
+    bench->measure->blocks->api->zero_gradients(bench->model.model);  // their pages are there
+    return STATUS_OK;
 }
 
 Status bench_init(Bench* bench, Measure* m, MeasureSlice slice, const MeasureShape* shapes,
@@ -284,16 +281,30 @@ Status bench_init(Bench* bench, Measure* m, MeasureSlice slice, const MeasureSha
     return agree(values, m, init_here(bench, slice, shapes, num_shapes));
 }
 
+Status bench_touched_bytes(double* out, Bench* bench, const MeasureShape* shapes, int32_t num_shapes) {
+    const Dynapipe* dp = bench->measure->dp;
+    const DynapipeParams_v1* params = &bench->model.params;
+    int32_t bytes_per_value = collective_type_bytes((DynapipeType)params->grad_type) +
+                              collective_type_bytes((DynapipeType)params->param_type);
+    for (int32_t i = 0; i < num_shapes; i++) {
+        BenchBytes bytes = bytes_of(bench, &shapes[i], 1);
+        out[i] = (double)(params->num_params * bytes_per_value + bytes.acts + 2 * bytes.before) /
+                 dp->transport.num_ranks;
+    }
+    return collective_all_reduce_sum(&bench->measure->dp->world, out, num_shapes);
+}
+
 Status bench_time(BenchTimes* out, Bench* bench, const MeasureShape* shape) {
     Measure* m = bench->measure;
-    int32_t num_left = m->num_points > m->points_done ? m->num_points - m->points_done : 1;
-    double values[NUM_SUMS] = {0}, share_ns = (double)(m->budget_ns - m->spent_ns) / num_left;
+    int32_t num_left = m->list_points_left > 1 ? m->list_points_left-- : 1;
+    double values[NUM_SUMS] = {0}, share_ns = (double)(m->list_end_ns - m->spent_ns) / num_left;
     BenchTimes times = {0};
     TRY(collective_barrier(&m->dp->world));
     Status status = time_here(&times, bench, shape, fmin(share_ns, POINT_NS));
     memcpy(values, times.ns, sizeof times.ns);
     TRY(agree(values, m, status));
     memcpy(out->ns, values, sizeof out->ns);
+    measure_speed_add(&m->speed, times.ns, out->ns);
     m->points_done++;
     show_progress(m);
     return STATUS_OK;

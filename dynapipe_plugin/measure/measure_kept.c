@@ -28,7 +28,7 @@ static bool folder(char out[MEASURE_PATH_CHARS]) {
 // To be read by people: the signature's words; and a hash of the whole key, for what they leave out.
 bool measure_kept_path(char out[MEASURE_PATH_CHARS], const char* signature, const CostMeasured* about) {
     enum { MOST_SHOWN = 100 };
-    int32_t numbers[] = {about->interface, about->num_ranks, about->ranks_per_host, 0};
+    int32_t numbers[] = {about->interface, about->num_ranks, about->ranks_per_host, about->num_replicas};
     uint64_t hash = hash_bytes(HASH_SEED, numbers, sizeof numbers);
     hash = hash_finish(hash_bytes(hash, signature, strlen(signature)));
     char words[MOST_SHOWN + 1];
@@ -46,19 +46,27 @@ bool measure_kept_path(char out[MEASURE_PATH_CHARS], const char* signature, cons
 
 static bool serves(const CostMeasured* kept, const CostMeasured* wanted) {
     return kept->interface == wanted->interface && kept->num_ranks == wanted->num_ranks &&
-           kept->ranks_per_host == wanted->ranks_per_host && kept->seq_tokens >= wanted->seq_tokens &&
-           kept->target_tokens >= wanted->target_tokens;
+           kept->ranks_per_host == wanted->ranks_per_host && kept->num_replicas == wanted->num_replicas &&
+           kept->seq_tokens >= wanted->seq_tokens && kept->target_tokens >= wanted->target_tokens;
 }
 
-bool measure_kept_load(CostModel* out, char* why, const char* path, const char* signature,
+bool measure_kept_load(CostModel* out, Machine* machine, char* why, const char* path, const char* signature,
                        const CostMeasured* about) {
     why[0] = '\0';
     if (access(path, F_OK) != 0) { return false; }
     CostModel* kept = malloc(sizeof *kept);
-    bool is_read = kept != NULL && cost_model_load(kept, path, signature) == STATUS_OK;
+    Machine of_kept = {0};
+    bool is_read = kept != NULL && cost_file_load(kept, &of_kept, path, signature) == STATUS_OK;
     if (!is_read) { snprintf(why, 256, "%s", kept != NULL ? status_message() : "no memory"); }
     bool is_good = is_read && serves(&kept->measured, about);
+    if (is_good && of_kept.num_ranks != 0 && of_kept.num_ranks != about->num_ranks) {
+        snprintf(why, 256, "it tells of %d ranks, there are %d", of_kept.num_ranks, about->num_ranks);
+        is_good = false;
+    }
     if (is_good) { *out = *kept; }
+    bool wanted = is_good && machine != NULL;
+    if (wanted) { *machine = of_kept; }
+    if (!wanted) { free((void*)of_kept.ranks); }
     free(kept);
     return is_good;
 }
@@ -85,14 +93,15 @@ static void remove_leftovers(const char* folder) {
 
 // Written beside under a name of this process's own, then renamed: of several runs that end at once, one is
 // kept whole.
-Status measure_kept_save(const CostModel* model, const char* path, const char* signature) {
+Status measure_kept_save(const CostModel* model, const Machine* machine, const char* path,
+                         const char* signature) {
     char parent[MEASURE_PATH_CHARS], mine[MEASURE_PATH_CHARS + 32];
     snprintf(parent, sizeof parent, "%s", path);
     *strrchr(parent, '/') = '\0';
     TRY(file_make_directory(parent));
     remove_leftovers(parent);
     snprintf(mine, sizeof mine, "%s.%ld", path, (long)getpid());
-    TRY(cost_model_save(model, mine, signature));
+    TRY(cost_file_save(model, machine, mine, signature));
     if (rename(mine, path) == 0) { return STATUS_OK; }
     Status status = FAIL(STATUS_IO, "%s: %s", path, strerror(errno));
     (void)unlink(mine);

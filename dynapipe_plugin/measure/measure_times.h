@@ -3,14 +3,10 @@ measure_times.h -- the times of a cost model: what the parts of a model take on 
 
 Ranges are timed: a middle layer (of a chain of one, that), the first layer with the embedding, whose part is
 the difference, and the head alone (or, where it is never alone, with the last layer); of an encoder-decoder
-both kinds of layer. Each point tells of one feature:
-    tokens          windows of 32, a decoder's beside one token of the encoder each
-    squares         a single long window (on a GPU: a full micro-batch of them)
-    keys, values    of a decoder layer's cross-attention: windows of 32 beside one token of the decoder each
-    cross products  long windows on both sides
-    rows            of the head: from the number of supervised rows
-A feature's curve goes through what its points take beyond all other features of their shape; a few rounds of
-that find all of them (Gauss-Seidel).
+both kinds of layer. Where one layer and all it works on would stay in a cache, several in a row are timed: in
+training a stage of several works through other micro-batches in between. Each point (measure_points.h) tells
+of one feature. A feature's curve goes through what its points take beyond all other features of their shape,
+where these rise; a few rounds of that find all of them (Gauss-Seidel).
 */
 #pragma once
 

@@ -72,6 +72,7 @@ typedef struct {
 typedef struct {
     int32_t interface;  // DYNAPIPE_INTERFACE
     int32_t num_ranks, ranks_per_host;
+    int32_t num_replicas;  // among which sums were measured; 1: none were
     int32_t seq_tokens, target_tokens;
 } CostMeasured;
 
@@ -142,10 +143,10 @@ CostStage cost_stage_make(const CostModel* model, const StageLayers* layers, int
 // Every curve ascending and finite, rates sane. Names the part and field at fault.
 Status cost_model_check(const CostModel* model);
 
-// The versioned text file ("dynapipe-costs 2"; 1 where nobody says how it was measured) that is kept of a
-// measurement. print(parse(text)) == text for
-// text that print made. A file measured on another model shape is refused: `signature` (one line of words
-// such as "gpt2 C 768 NH 12 V 50304 threads 1") must match the file's unless NULL.
+// The versioned text file ("dynapipe-costs 3") that is kept of a measurement; what it says of single ranks is
+// read by cost_file.h. print(parse(text)) == text for text that print made. A file measured on another model
+// shape is refused: `signature` (one line of words such as "gpt2 C 768 NH 12 V 50304 threads 1") must match
+// the file's unless NULL.
 Status cost_model_load(CostModel* out, const char* path, const char* signature);
 Status cost_model_save(const CostModel* model, const char* path, const char* signature);
 void cost_model_print(const CostModel* model, const char* signature, FILE* out);

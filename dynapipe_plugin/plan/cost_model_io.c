@@ -1,14 +1,17 @@
 /*
-cost_model_io.c -- the text of a cost model, "dynapipe-costs 1" or 2.
+cost_model_io.c -- the text of a cost model, "dynapipe-costs 3".
 
-    dynapipe-costs 2
+    dynapipe-costs 3
     signature gpt2 C 768 NH 12 V 50304 threads 1
-    measured interface 1 ranks 4 per_host 2 tokens 1024 targets 0   version 2 has this line, version 1 has not
+    measured interface 1 ranks 4 per_host 2 replicas 1 tokens 1024 targets 0     where somebody says so
     layers 12 0                                              encoder (or all), decoder
     comm latency_ns 1000 bytes_per_ns 10
     reduce bytes_per_ns 10 update_ns_per_byte 0.5 tied_bytes 154533888
     tied head_state_bytes 618135552 stack_bytes 1024         where not 0
     state enc_layer bytes 113427456 params 28356864          one line per part; stage_enc .. where not 0
+    rank 2 slow F 1.5 B 1.5 W 1.4 R 1.5 memory 0 link latency_ns 0 bytes_per_ns 0
+                                                             where ranks differ (machine.h): all of them in
+                                                             order from 0 on; parsed by machine_io.c
     recompute none inside                                    one line per mode; "job": R is a job of its own
     part enc_layer mode none time F const 1200.5 floor 0 enc_tokens 128:1.2e6 256:2.3e6 enc_squares 1:35
     part enc_layer mode none stored const 0 floor 0 enc_tokens 1:49408
@@ -28,8 +31,9 @@ and forward. Numbers are printed as short as reads back to the same double.
 #include <string.h>
 
 #include "../base/file_io.h"
-#include "cost_model.h"
+#include "cost_file.h"
 #include "cost_reader.h"
+#include "machine_io.h"
 
 static const char* const QUANTITY_NAMES[] = {"stored", "forward"};
 static const char* const EXTRA_NAMES[] = {"boundary",
@@ -74,50 +78,47 @@ static bool quantity_needed(const CostModel* model, int mode, int quantity) {
 
 // --- print ------------------------------------------------------------------------------------------------
 
-static void number_print(double v, FILE* out) {
-    char text[40];
-    for (int digits = 15; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, v);
-        if (strtod(text, NULL) == v) { break; }
-    }
-    fputs(text, out);
-}
-
 static void formula_print(const CostFormula* formula, FILE* out) {
     fputs(" const ", out);
-    number_print(formula->constant, out);
+    cost_number_print(formula->constant, out);
     fputs(" floor ", out);
-    number_print(formula->floor, out);
+    cost_number_print(formula->floor, out);
     for (int f = 0; f < FEATURE_COUNT; f++) {
         const CostCurve* curve = &formula->curves[f];
         if (curve->num_knots > 0) { fprintf(out, " %s", cost_feature_names[f]); }
         for (int i = 0; i < curve->num_knots; i++) {
             fputc(' ', out);
-            number_print(curve->x[i], out);
+            cost_number_print(curve->x[i], out);
             fputc(':', out);
-            number_print(curve->y[i], out);
+            cost_number_print(curve->y[i], out);
         }
     }
     fputc('\n', out);
 }
 
 void cost_model_print(const CostModel* model, const char* signature, FILE* out) {
+    cost_file_print(model, NULL, signature, out);
+}
+
+static void measured_print(const CostMeasured* measured, FILE* out) {
+    if (measured->interface == 0) { return; }
+    fprintf(out, "measured interface %d ranks %d per_host %d replicas %d tokens %d targets %d\n",
+            measured->interface, measured->num_ranks, measured->ranks_per_host, measured->num_replicas,
+            measured->seq_tokens, measured->target_tokens);
+}
+
+void cost_file_print(const CostModel* model, const Machine* machine, const char* signature, FILE* out) {
     CostModel* m = (CostModel*)model;  // only read; spares a const twin of the two look-ups
-    const CostMeasured* measured = &m->measured;
-    fprintf(out, "dynapipe-costs %d\nsignature %s\n", measured->interface > 0 ? 2 : 1,
-            signature ? signature : "any");
-    if (measured->interface > 0) {
-        fprintf(out, "measured interface %d ranks %d per_host %d tokens %d targets %d\n", measured->interface,
-                measured->num_ranks, measured->ranks_per_host, measured->seq_tokens, measured->target_tokens);
-    }
+    fprintf(out, "dynapipe-costs 3\nsignature %s\n", signature ? signature : "any");
+    measured_print(&m->measured, out);
     fprintf(out, "layers %d %d\ncomm latency_ns ", m->num_enc_layers, m->num_dec_layers);
-    number_print(m->comm_latency_ns, out);
+    cost_number_print(m->comm_latency_ns, out);
     fputs(" bytes_per_ns ", out);
-    number_print(m->comm_bytes_per_ns, out);
+    cost_number_print(m->comm_bytes_per_ns, out);
     fputs("\nreduce bytes_per_ns ", out);
-    number_print(m->reduce_bytes_per_ns, out);
+    cost_number_print(m->reduce_bytes_per_ns, out);
     fputs(" update_ns_per_byte ", out);
-    number_print(m->update_ns_per_byte, out);
+    cost_number_print(m->update_ns_per_byte, out);
     fprintf(out, " tied_bytes %lld", (long long)m->tied_param_bytes);
     fputc('\n', out);
     if (m->tied_head_state_bytes != 0 || m->tied_stack_bytes != 0) {
@@ -130,6 +131,7 @@ void cost_model_print(const CostModel* model, const char* signature, FILE* out) 
         fprintf(out, "state %s bytes %lld params %lld\n", cost_part_names[piece], (long long)state,
                 (long long)params);
     }
+    if (machine != NULL) { machine_print(machine, out); }
     for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
         fprintf(out, "recompute %s %s\n", cost_mode_names[mode],
                 m->recompute_is_job[mode] ? "job" : "inside");
@@ -154,7 +156,13 @@ void cost_model_print(const CostModel* model, const char* signature, FILE* out) 
 }
 
 Status cost_model_save(const CostModel* model, const char* path, const char* signature) {
+    return cost_file_save(model, NULL, path, signature);
+}
+
+Status cost_file_save(const CostModel* model, const Machine* machine, const char* path,
+                      const char* signature) {
     TRY(cost_model_check(model));
+    TRY(machine_check(machine, machine != NULL ? machine->num_ranks : 0));
     if (signature && strpbrk(signature, "\n\r#")) {
         return FAIL(STATUS_OUT_OF_RANGE, "signature \"%s\" ---> give one line without #", signature);
     }
@@ -162,7 +170,7 @@ Status cost_model_save(const CostModel* model, const char* path, const char* sig
     size_t num_bytes = 0;
     FILE* memory = open_memstream(&text, &num_bytes);
     if (!memory) { return FAIL(STATUS_NO_MEMORY, "%s: cost model text", path); }
-    cost_model_print(model, signature, memory);
+    cost_file_print(model, machine, signature, memory);
     if (fclose(memory) != 0) {
         free(text);
         return FAIL(STATUS_NO_MEMORY, "%s: cost model text", path);
@@ -215,7 +223,8 @@ static Status formula_parse(CostReader* r, CostFormula* out) {
 
 // What has been said so far: nothing may be said twice, and what is needed must have been said.
 typedef struct {
-    int32_t version;
+    MachineRank* ranks;  // [num_ranks]
+    int32_t num_ranks;
     bool signature, measured, layers, comm, reduce, tied, state[PIECE_COUNT], mode[RECOMPUTE_COUNT],
         extra[NUM_EXTRAS];
     bool part[RECOMPUTE_COUNT][PART_COUNT][QUANTITY_COUNT];
@@ -267,12 +276,10 @@ static Status measured_parse(CostReader* r, CostMeasured* out) {
     const struct {
         const char* word;
         int32_t* value;
-    } facts[] = {{"interface", &out->interface},
-                 {"ranks", &out->num_ranks},
-                 {"per_host", &out->ranks_per_host},
-                 {"tokens", &out->seq_tokens},
-                 {"targets", &out->target_tokens}};
-    for (int i = 0; i < 5; i++) {
+    } facts[] = {{"interface", &out->interface},     {"ranks", &out->num_ranks},
+                 {"per_host", &out->ranks_per_host}, {"replicas", &out->num_replicas},
+                 {"tokens", &out->seq_tokens},       {"targets", &out->target_tokens}};
+    for (int i = 0; i < 6; i++) {
         int64_t number = 0;
         TRY(cost_reader_expect(r, facts[i].word));
         TRY(cost_reader_int(r, &number, INT32_MAX));
@@ -341,10 +348,11 @@ static Status line_parse(CostReader* r, CostModel* out, Seen* seen, const char* 
         TRY(once(r, &seen->signature));
         return signature_parse(r, signature);
     }
-    if (cost_reader_is(r, "measured") && seen->version == 2) {
+    if (cost_reader_is(r, "measured")) {
         TRY(once(r, &seen->measured));
         return measured_parse(r, &out->measured);
     }
+    if (cost_reader_is(r, "rank")) { return machine_line_parse(r, &seen->ranks, &seen->num_ranks); }
     if (cost_reader_is(r, "part")) { return part_parse(r, out, seen); }
     for (int extra = 0; extra < NUM_EXTRAS; extra++) {
         if (cost_reader_is(r, EXTRA_NAMES[extra])) {
@@ -354,7 +362,7 @@ static Status line_parse(CostReader* r, CostModel* out, Seen* seen, const char* 
     }
     TRY(cost_reader_choose(
         r, &key, keys, 6,
-        "signature, measured, layers, comm, reduce, state, tied, recompute, part, boundary, "
+        "signature, measured, layers, comm, reduce, state, tied, rank, recompute, part, boundary, "
         "dec_boundary, scratch, "
         "stage_stored, stage_forward, stage_enc_stored .. stage_enc_end_forward or end"));
     return header_line_parse(r, out, seen, key);
@@ -368,7 +376,6 @@ static Status missing(const CostReader* r, const char* what, const char* a, cons
 static Status all_there(const CostReader* r, const CostModel* model, const Seen* seen) {
     if (!seen->signature) { return missing(r, "signature", "", ""); }
     if (!seen->layers) { return missing(r, "layers", "", ""); }
-    if (seen->version == 2 && !seen->measured) { return missing(r, "measured", "", ""); }
     for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
         for (int part = 0; part < PART_COUNT; part++) {
             for (int q = 0; q < QUANTITY_COUNT && model->parts[mode][part].offered; q++) {
@@ -388,47 +395,61 @@ static Status all_there(const CostReader* r, const CostModel* model, const Seen*
     return STATUS_OK;
 }
 
-static Status text_parse(CostModel* out, CostReader* r, const char* text, const char* signature) {
-    Seen seen = {0};
+static Status lines_parse(CostModel* out, Seen* seen, CostReader* r, const char* text,
+                          const char* signature) {
     bool ended = false;
     if (!cost_reader_line(r, text) || !cost_reader_is(r, "dynapipe-costs")) {
         return cost_reader_fail(r, "dynapipe-costs");
     }
     cost_reader_word(r);
-    if (!cost_reader_is(r, "1") && !cost_reader_is(r, "2")) { return cost_reader_fail(r, "version 1 or 2"); }
-    seen.version = cost_reader_is(r, "2") ? 2 : 1;
+    if (!cost_reader_is(r, "3")) { return cost_reader_fail(r, "version 3"); }
     if (cost_reader_word(r)) { return cost_reader_fail(r, "the end of the line"); }
     while (cost_reader_line(r, r->cursor + strcspn(r->cursor, "\n") + (strchr(r->cursor, '\n') != NULL))) {
         if (ended) { return cost_reader_fail(r, "nothing after end"); }
         ended = cost_reader_is(r, "end");
-        if (!ended) { TRY(line_parse(r, out, &seen, signature)); }
+        if (!ended) { TRY(line_parse(r, out, seen, signature)); }
         if (cost_reader_word(r)) { return cost_reader_fail(r, "the end of the line"); }
     }
     if (!ended) { return missing(r, "end", "", ""); }
-    TRY(all_there(r, out, &seen));
+    TRY(all_there(r, out, seen));
     Status status = cost_model_check(out);
+    Machine machine = {.num_ranks = seen->num_ranks, .ranks = seen->ranks};
+    if (status == STATUS_OK) { status = machine_check(&machine, machine.num_ranks); }
     char message[512];
     snprintf(message, sizeof message, "%s", status_message());
     return status == STATUS_OK ? status : FAIL(status, "%s: %s", r->name, message);
 }
 
-Status cost_model_parse(CostModel* out, const char* text, const char* name, const char* signature) {
+Status cost_file_parse(CostModel* out, Machine* machine, const char* text, const char* name,
+                       const char* signature) {
     CostModel* model = calloc(1, sizeof *model);
     if (!model) { return FAIL(STATUS_NO_MEMORY, "%s: cost model", name); }
     CostReader reader = {.name = name, .cursor = text, .word = ""};
-    Status status = text_parse(model, &reader, text, signature);
+    Seen seen = {0};
+    Status status = lines_parse(model, &seen, &reader, text, signature);
     if (status == STATUS_OK) { *out = *model; }
+    bool wanted = machine != NULL && status == STATUS_OK;
+    if (wanted) { *machine = (Machine){.num_ranks = seen.num_ranks, .ranks = seen.ranks}; }
+    if (!wanted) { free(seen.ranks); }
     free(model);
     return status;
 }
 
-Status cost_model_load(CostModel* out, const char* path, const char* signature) {
+Status cost_model_parse(CostModel* out, const char* text, const char* name, const char* signature) {
+    return cost_file_parse(out, NULL, text, name, signature);
+}
+
+Status cost_file_load(CostModel* out, Machine* machine, const char* path, const char* signature) {
     char* text = NULL;
     size_t num_bytes = 0;
     TRY(file_read_text(&text, &num_bytes, path));
     Status status = strlen(text) == num_bytes
-                        ? cost_model_parse(out, text, path, signature)
+                        ? cost_file_parse(out, machine, text, path, signature)
                         : FAIL(STATUS_BAD_FORMAT, "%s: holds a zero byte ---> give a text file", path);
     free(text);
     return status;
+}
+
+Status cost_model_load(CostModel* out, const char* path, const char* signature) {
+    return cost_file_load(out, NULL, path, signature);
 }

@@ -83,3 +83,12 @@ Status cost_reader_int(CostReader* r, int64_t* out, int64_t max) {
     *out = (int64_t)v;
     return STATUS_OK;
 }
+
+void cost_number_print(double v, FILE* out) {
+    char text[40];
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        if (strtod(text, NULL) == v) { break; }
+    }
+    fputs(text, out);
+}

@@ -1,10 +1,12 @@
 /*
-cost_reader.h -- the words of a cost file (cost_model_io.c), one after the other, and where they stand.
+cost_reader.h -- the words of a cost file (cost_model_io.c), one after the other, and where they stand; and
+how numbers are written there.
 */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "../base/status.h"
 
@@ -34,3 +36,6 @@ Status cost_reader_digits(const CostReader* r, double* out, const char* digits, 
 Status cost_reader_expect(CostReader* r, const char* text);
 Status cost_reader_number(CostReader* r, double* out);
 Status cost_reader_int(CostReader* r, int64_t* out, int64_t max);
+
+// As short as reads back to the same double.
+void cost_number_print(double v, FILE* out);

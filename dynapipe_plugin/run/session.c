@@ -124,6 +124,7 @@ void dynapipe_close(Dynapipe* dp) {
     free(dp->val_task);
     free(dp->task_sum);
     free(dp->rank_stats);
+    session_machine_free(dp);
     arena_free(&dp->eval_arena);
     tied_groups_free(&dp->tied);
     arena_free(&dp->account_arena);

@@ -9,6 +9,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
     session_verify.c   the data is the same on all ranks, and as it was written
     session_model.c    the model put in, what of it a rank counts
     session_stages.c   the stage split and the effort of plans, for the mixture
+    session_machine.c  in what the ranks and links of this run differ
     session_noise.c    the noise that plans are chosen for
     session_plan.c     one step made ahead: batch -> plan -> collated micro-batches, in the background thread
     session_step.c     one step run: execute, reduce gradients
@@ -50,6 +51,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 // What dynapipe_measure() found out, for dynapipe_choose_stages() to take.
 struct DynapipeCosts {
     CostModel model;
+    Machine machine;           // its ranks stand in the block of this struct: free() ends both
     DynapipeShapes_v1 shapes;  // what the kernels ask of a micro-batch (DynapipeBlocks_v1)
     bool has_weights_job;      // the model has backward_weights: schedules may divide its backward
 };
@@ -109,7 +111,8 @@ struct Dynapipe {
     const char** task_names;  // [num_tasks] borrowed from the loaders
     int32_t* val_task;        // the validation data's tasks among these
     CostModel costs;
-    Machine machine;  // request.machine
+    Machine machine;             // request.machine
+    MachineRank* machine_ranks;  // [num_ranks] its ranks, should they differ; else NULL
     Progress progress;
     PlanRequest request;
     SessionNoise noise;
@@ -204,6 +207,19 @@ Status session_stages_choose(Dynapipe* dp);
 // Time to plan a step of that length with --effort 0. Of predicted times, no clock: all ranks plan alike, and
 // a run that is resumed as the whole one.
 int64_t session_planning_ns(int64_t step_ns, int32_t num_threads, int32_t num_replicas);
+
+// session_machine.c
+// What was measured of ranks and links: plans are made for it from now on.
+Status session_machine_take(Dynapipe* dp, const Machine* machine);
+// What is left of each rank's memory, model state included; a rank passes its own. --memory-limit stays one
+// number for all unless a rank has less; where none was given, each has what it has, or where these are
+// almost alike, the least. A collective.
+Status session_machine_limit(Dynapipe* dp, int64_t mine_bytes);
+// Something took of the memory that was shared out: what the rank lost that lost most is taken from all
+// limits. A collective.
+Status session_machine_take_bytes(Dynapipe* dp, int64_t mine_bytes);
+int64_t session_machine_limit_bytes(const Dynapipe* dp);  // this rank's; 0: none
+void session_machine_free(Dynapipe* dp);
 
 // session_model.c
 Status session_need_model(const Dynapipe* dp);  // STATUS_BAD_OPTION: a range of this rank has none

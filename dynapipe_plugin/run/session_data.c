@@ -197,6 +197,7 @@ static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs) {
     TRY(check_model(dp, costs));
     dp->costs = costs->model;
     TRY(cost_model_check(&dp->costs));
+    TRY(session_machine_take(dp, &costs->machine));
     if (dp->links == NULL) { TRY(session_device_open(dp, NULL)); }
     TRY(session_device_limit(dp));
     fill_request(dp, costs);

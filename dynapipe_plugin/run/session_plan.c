@@ -93,9 +93,10 @@ Status session_plan_get(Dynapipe* dp, int32_t step_idx, SessionStep** out) {
 }
 
 int64_t session_arena_limit(const Dynapipe* dp) {
-    if (dp->options.memory_limit_bytes == 0) { return INT64_MAX; }
+    int64_t limit_bytes = session_machine_limit_bytes(dp);
+    if (limit_bytes == 0) { return INT64_MAX; }
     CostStage stage = cost_stage_make(&dp->costs, &dp->request.stages[dp->stage], dp->stage, dp->num_stages);
-    return dp->options.memory_limit_bytes - cost_state_bytes(&dp->costs, &stage);
+    return limit_bytes - cost_state_bytes(&dp->costs, &stage);
 }
 
 // On a GPU all that plans may ever ask for, at once, so that no step allocates: to grow means to wait until
@@ -122,7 +123,7 @@ Status session_reserve(Dynapipe* dp, int64_t num_bytes) {
         return FAIL(
             STATUS_INFEASIBLE,
             "rank %d: %lld bytes beside the model's state are beyond --memory-limit %lld ---> raise it",
-            dp->transport.rank, (long long)num_bytes, (long long)dp->options.memory_limit_bytes);
+            dp->transport.rank, (long long)num_bytes, (long long)session_machine_limit_bytes(dp));
     }
     if (dp->device.api != NULL) {
         session_release(dp);

@@ -6,12 +6,16 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     static CostModel model;
-    const CostMeasured about = {.interface = 1, .num_ranks = 4, .ranks_per_host = 4, .seq_tokens = 64};
+    Machine machine;
+    const CostMeasured about = {
+        .interface = 1, .num_ranks = 4, .ranks_per_host = 4, .num_replicas = 1, .seq_tokens = 64};
     char why[256];
     memory_files_set("memory/kept.costs", data, num_bytes);
-    if (measure_kept_load(&model, why, "memory/kept.costs", "gpt2 C 64 NH 4", &about)) {
+    if (measure_kept_load(&model, &machine, why, "memory/kept.costs", "gpt2 C 64 NH 4", &about)) {
         REQUIRE(cost_model_check(&model) == STATUS_OK);
         REQUIRE(model.measured.num_ranks == 4 && model.measured.seq_tokens >= 64 && why[0] == '\0');
+        REQUIRE(machine.num_ranks == 0 || machine_check(&machine, 4) == STATUS_OK);
+        free((void*)machine.ranks);
     }
     return 0;
 }

@@ -7,6 +7,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
     session_verify.c   the data is the same on all ranks, and as it was written
     session_model.c    the model put in, what of it a rank counts
     session_stages.c   the stage split and the effort of plans, for the mixture
+    session_refit.c    what steps that ran say of the costs
     session_noise.c    the noise that plans are chosen for
     session_plan.c     one step made ahead: batch -> plan -> collated micro-batches, in the background thread
     session_step.c     one step run: execute, reduce gradients

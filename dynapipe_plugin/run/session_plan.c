@@ -4,6 +4,7 @@
 
 #include "../base/clock.h"
 #include "session.h"
+#include "session_refit.h"
 
 // A batch that is the same in every step (-a 1): the loader goes back to where it stood at the start.
 static Status draw_batch(Dynapipe* dp, SessionStep* step) {
@@ -50,10 +51,11 @@ static Status make_step(void* ctx, int64_t step_idx, int32_t slot) {
     *step = (SessionStep){.arena = arena};
     TRY(draw_batch(dp, step));
     PlanRequest request = dp->request;
+    const CostModel* costs;
+    session_refit_plan_with(dp, step_idx, &costs, &request.machine);
     request.noise_permille = step->noise_permille = session_noise_permille(&dp->noise, step_idx);
     int64_t begin_ns = clock_cpu_ns();
-    TRY(plan_make(&step->plan, &request, &dp->costs, step->batch.lengths, step->batch.num_samples,
-                  &step->arena));
+    TRY(plan_make(&step->plan, &request, costs, step->batch.lengths, step->batch.num_samples, &step->arena));
     step->plan_cpu_ns = clock_cpu_ns() - begin_ns;
     step->plan_hash = plan_hash(&step->plan);
     return collate_mine(dp, step, step_idx);

@@ -104,6 +104,10 @@ Status collective_all_equal_u64(Collective* c, uint64_t value, const char* what)
 Status collective_gather_bytes(Collective* c, const void* data, size_t num_bytes, CollectiveBytes* out,
                                Arena* arena);
 
+// Everybody gets everybody's bytes, those of group index 0 first, then 1 ...; *out from `arena`.
+Status collective_share_bytes(Collective* c, const void* data, size_t num_bytes, unsigned char** out,
+                              Arena* arena);
+
 // This rank's clock minus that of group index 0, from the quickest of a few round trips (Cristian 1989: error
 // at most half that trip). 0 at index 0. For laying traces of several hosts over each other.
 Status collective_clock_offset(Collective* c, int64_t* out_ns);

@@ -91,6 +91,11 @@ void model_alloc_grads(Model* model) {
     }
 }
 
+void model_free_grads(Model* model) {
+    ops_release(model->ops, model->grads);
+    model->grads = NULL;
+}
+
 void model_zero_grads(Model* model) {
     ops_zero(model->ops, model->grads, (size_t)model->num_params * sizeof(float));
 }

@@ -191,6 +191,7 @@ bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor
 void model_init(Model* model, const ModelConfig* config, int layer_begin, int layer_end, bool is_last,
                 OpsContext* ops);
 void model_alloc_grads(Model* model);
+void model_free_grads(Model* model);
 void model_zero_grads(Model* model);
 void model_free(Model* model);
 int64_t model_num_params(const ModelConfig* config);  // of the whole model, tied tensors counted once

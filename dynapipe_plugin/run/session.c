@@ -83,6 +83,7 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* co
     Status status = collective_init(&dp->world, &dp->transport, ranks, num_ranks, END_TOGETHER_NS);
     if (status == STATUS_OK) { status = session_options_take(&dp->options, argc, *argv, own_options); }
     if (status == STATUS_OK) { status = session_noise_parse(&dp->noise, dp->options.robust); }
+    if (status == STATUS_OK) { status = session_resplit_parse(&dp->resplit, dp->options.resplit); }
     if (status == STATUS_OK && dp->options.check) {
         Transport inner = dp->transport;
         status = transport_check_open(&dp->transport, inner);
@@ -125,6 +126,7 @@ void dynapipe_close(Dynapipe* dp) {
     loader_close(dp->val);
     executor_free(dp->executor);
     session_noise_free(&dp->noise);
+    session_resplit_free(&dp->resplit);
     session_release(dp);
     session_device_close(dp);
     free(dp->position);

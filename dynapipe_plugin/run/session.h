@@ -8,6 +8,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
     session_model.c    the model put in, what of it a rank counts
     session_stages.c   the stage split and the effort of plans, for the mixture
     session_refit.c    what steps that ran say of the costs
+    session_resplit.c  layers that move between ranks in mid-run
     session_noise.c    the noise that plans are chosen for
     session_plan.c     one step made ahead: batch -> plan -> collated micro-batches, in the background thread
     session_step.c     one step run: execute, reduce gradients
@@ -37,6 +38,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 #include "plan_ahead.h"
 #include "session_noise.h"
 #include "session_options.h"
+#include "session_resplit.h"
 #include "sums.h"
 #include "trace.h"
 #include "transport.h"
@@ -98,6 +100,7 @@ struct Dynapipe {
     int32_t* val_task;        // the validation data's tasks among these
     CostModel costs;
     PlanRequest request;
+    SessionResplit resplit;
     SessionNoise noise;
     PlanAhead* ahead;
     SessionStep* slots;
@@ -145,6 +148,8 @@ enum {
 // session_data.c
 CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t step_idx);
 
+DynapipeRange session_stage_blocks(const Dynapipe* dp, int32_t s);
+
 ShapeRules session_rules(const DynapipeShapes_v1* shapes);  // the planner's
 
 // session_verify.c
@@ -170,6 +175,8 @@ int64_t session_planning_ns(int64_t step_ns, int32_t num_threads, int32_t num_re
 // session_model.c
 Status session_need_model(const Dynapipe* dp);  // STATUS_BAD_OPTION: a range of this rank has none
 
+void session_model_detach(Dynapipe* dp);  // and what was made for it; its memory is the program's
+
 // session_plan.c
 Status session_plan_start(Dynapipe* dp);  // begin planning from the loader's position; idempotent
 void session_plan_stop(Dynapipe* dp);
@@ -190,6 +197,8 @@ Status session_device_find(Dynapipe* dp);
 Status session_device_open(Dynapipe* dp, void* stream);
 // Bytes of this process into memory where values live; they are there when it returns.
 Status session_device_write(const Dynapipe* dp, void* to, const void* from, size_t num_bytes);
+// The other way, behind what is queued where the model computes.
+Status session_device_read(const Dynapipe* dp, void* to, const void* from, size_t num_bytes);
 // --memory-limit where none was given: what is free on the card now, the same on all ranks. A collective.
 Status session_device_limit(Dynapipe* dp);
 Status session_sums_open(Dynapipe* dp);                 // dp->params, dp->tied are known: fills dp->sums

@@ -26,6 +26,7 @@ typedef struct {
     bool plan_before;
     int32_t mb_tokens;
     const char* robust;
+    const char* resplit;
     // data
     int32_t long_samples, loss_on, mixture;
     int32_t span_corruption;

@@ -152,15 +152,16 @@ void session_release(Dynapipe* dp) {
 }
 
 int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes) {
-    if (dp->now == NULL) {
+    if (dp->now == NULL && dp->resplit.position == NULL) {
         return (int)FAIL(STATUS_OUT_OF_RANGE, "no step has run: there is no position to save");
     }
     Dynapipe* mine = (Dynapipe*)(uintptr_t)dp;  // what is given out, and what is said, is kept there
     Status status = session_verify_wait(mine);
     if (status != STATUS_OK) { return (int)status; }
-    *out = dp->now->batch.position;
-    *num_bytes = dp->now->batch.position_bytes;
+    *out = dp->now != NULL ? dp->now->batch.position : dp->resplit.position;
+    *num_bytes = dp->now != NULL ? dp->now->batch.position_bytes : dp->resplit.position_bytes;
     status = session_noise_position(&mine->noise, out, num_bytes);
+    if (status == STATUS_OK) { status = session_resplit_position(mine, out, num_bytes); }
     return (int)(status == STATUS_OK ? session_settings_add(mine, out, num_bytes) : status);
 }
 
@@ -170,6 +171,7 @@ int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32
     Status status = session_settings_take(dp, &position, &num_bytes);
     if (status != STATUS_OK) { return (int)status; }
     session_report_goes_on(dp);
+    session_resplit_restore(dp, position, &num_bytes);
     session_noise_restore(&dp->noise, position, &num_bytes);
     status = loader_restore(dp->train, position, num_bytes);
     uint64_t seed = loader_seed(dp->train), option = (uint64_t)dp->options.seed;

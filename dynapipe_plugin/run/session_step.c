@@ -141,6 +141,7 @@ static Status measure_noise(Dynapipe* dp, const SessionStep* step) {
 static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     SessionStep* step;
     TRY(session_need_model(dp));
+    TRY(session_resplit_check(dp));
     TRY(sample_verify_damage(dp->verify));
     if (dp->next_step >= dp->num_steps) {
         return FAIL(STATUS_OUT_OF_RANGE, "step %d: the run has %d steps", dp->next_step + 1, dp->num_steps);

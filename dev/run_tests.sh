@@ -9,6 +9,10 @@ cd "$(dirname "$0")/.."
 export WERROR=1  # for every make below, tests' own too
 unset MAKEFLAGS MFLAGS MAKELEVEL  # of a make above: its variables are in the environment too, its jobserver is not for us
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+# Trees of tests compile the plugin again and again, in folders of their own.
+if command -v ccache >/dev/null && [ -d /usr/lib/ccache ]; then
+    export PATH=/usr/lib/ccache:$PATH CCACHE_DIR=$PWD/build/ccache CCACHE_NOHASHDIR=1
+fi
 build=${BUILD:-release}
 # what a model costs is measured for the tests alone, not kept where the user's runs find it
 export DYNAPIPE_CACHE=$PWD/build/costs
@@ -110,16 +114,20 @@ if [ "${1:-}" = "--unit" ]; then
     unit_tests | run_all "$jobs"
     finish $broken
 fi
-shell_tests=$(cd test && ls test_*.sh | sed 's/\.sh$//')
-lines() {  # pattern of names
-    for t in $shell_tests; do [[ $t =~ $1 ]] && ! grep -qw "$t" <<<"$alone" && echo "$t bash test/$t.sh"; done
+# The longest first, so that none of them is what all wait for in the end.
+shell_tests=$(cd test && ls test_{cuda_build,adapter_cpu,foreign_build,foreign_trainer,compilers,fuzz,gradients,gradients_t5,runs_t5,soak,failures,signals,install}.sh)
+shell_tests=$({ echo "$shell_tests"; (cd test && ls test_*.sh); } | awk '!seen[$0]++' | sed 's/\.sh$//')
+lines() {  # pattern of names, -v: of all others
+    grep -E ${2:-} "$1" <<<"$shell_tests" | grep -vwE "${alone// /|}" | sed 's/.*/& bash test\/&.sh/'
 }
-# what builds with nvcc or the emulator in a lane of its own, from the start: they take longest, and share their objects
-lines '^test_cuda' | run_all 1 &
+# What is built for the emulator in a lane of its own, from the start: these share their objects. Beside it as many as there
+# are cores: tests wait for ranks that start and for time-outs.
+on_emulator='^test_(adapter_cuda|cuda_(kernels|check|train|emu|stock))$'
+lines "$on_emulator" | run_all 1 &
 {
+    lines "$on_emulator" -v
     unit_tests
-    lines '^test_([^c]|c[^u])'
-} | run_all $((jobs > 1 ? jobs - 1 : 1))
+} | run_all "$jobs"
 wait
 for t in $alone; do echo "$t bash test/$t.sh"; done | run_all 1
 for c in layers headers lines; do echo "$c bash dev/check_$c.sh"; done | run_all 1

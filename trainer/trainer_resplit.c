@@ -22,24 +22,18 @@ static void move_params(Trainer* t, const Part* before) {
     source_move(t->source, CHECKPOINT_PARAMS, sizeof(floatX), &from, &to);
 }
 
-static void make_optimizer(Trainer* t, const Optimizer* before) {
-    int64_t begin, end;
-    source_shard(t->source, &begin, &end);
-    optimizer_init(&t->optimizer, before->kind, begin, end, before->weight_decay, before->seed, before->ops);
-    t->optimizer.master_is_set = before->master_is_set;
-}
-
 void trainer_resplit(Trainer* t) {
     int layer_begin, layer_end;
+    int64_t begin, end;
     bool is_last;
     if (!source_resplit(t->source, &t->model.config, &layer_begin, &layer_end, &is_last)) { return; }
     Part before = {t->model, t->optimizer};
     model_free_grads(&before.model);
-    model_init(&t->model, &before.model.config, layer_begin, layer_end, is_last, before.model.ops);
-    model_alloc_grads(&t->model);
+    model_init_raw(&t->model, &before.model.config, layer_begin, layer_end, is_last, before.model.ops);
     t->model.dropout = before.model.dropout;
     source_attach(t->source, &t->model);
-    make_optimizer(t, &before.optimizer);
+    source_shard(t->source, &begin, &end);
+    optimizer_init_raw(&t->optimizer, &before.optimizer, begin, end);
     move_floats(t, CHECKPOINT_M, &before, &before.optimizer.m, t->optimizer.m);
     move_floats(t, CHECKPOINT_V, &before, &before.optimizer.v, t->optimizer.v);
     if (before.optimizer.master != NULL) {

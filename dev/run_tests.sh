@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run tests and add up their closing lines. --unit: only test/test_*.c. BUILD and CC as in the Makefile. TEST_JOBS tests run
-# at a time (one per core), those that measure time or wait for a time-out alone; one named test: --one NAME COMMAND...
+# at a time (one more than cores: they wait for ranks that start and for time-outs), those that measure time or wait for a time-out alone; one named test: --one NAME COMMAND...
 # A test program exits 0, 1 or 77 (skipped); its closing line is "N passed, N failed, N skipped". A test that still runs
 # after TEST_SECONDS (300) is killed and counts as failed. Said of each: seconds of the clock, seconds of processors. Logs: build/*/log.
 set -u
@@ -9,12 +9,16 @@ cd "$(dirname "$0")/.."
 export WERROR=1  # for every make below, tests' own too
 unset MAKEFLAGS MFLAGS MAKELEVEL  # of a make above: its variables are in the environment too, its jobserver is not for us
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+# Trees of tests compile the plugin again and again, in folders of their own.
+if command -v ccache >/dev/null && [ -d /usr/lib/ccache ]; then
+    export PATH=/usr/lib/ccache:$PATH CCACHE_DIR=$PWD/build/ccache CCACHE_NOHASHDIR=1
+fi
 build=${BUILD:-release}
 # what a model costs is measured for the tests alone, not kept where the user's runs find it
 export DYNAPIPE_CACHE=$PWD/build/costs
 out=build/$build$([[ "${CC:-gcc}" == clang* ]] && echo -clang)
 limit_s=${TEST_SECONDS:-300}
-jobs=${TEST_JOBS:-$(nproc)}
+jobs=${TEST_JOBS:-$(($(nproc) + 1))}
 alone="test_planner_targets test_failures test_output test_measured_runs"
 mkdir -p "$out/log"
 
@@ -104,23 +108,24 @@ if grep -q 'warning:' "$out/log/build.log"; then
     broken=1
     echo "FAIL  build has warnings"
 fi
+if [ "${1:-}" != --unit ] && command -v g++ >/dev/null && [ -n "$(make -s BACKEND=emu print-cuda-include)" ]; then
+    for precision in FP32 BF16; do  # a failure here is the tests' to tell
+        make --no-print-directory -s -j"$(nproc)" BACKEND=emu PRECISION=$precision emulated-tests >"$out/log/build-$precision.log" 2>&1
+    done
+fi
 echo "built in $SECONDS s"
 unit_tests() { for t in $tests; do echo "$t $out/$t"; done; }
 if [ "${1:-}" = "--unit" ]; then
     unit_tests | run_all "$jobs"
     finish $broken
 fi
-shell_tests=$(cd test && ls test_*.sh | sed 's/\.sh$//')
-lines() {  # pattern of names
-    for t in $shell_tests; do [[ $t =~ $1 ]] && ! grep -qw "$t" <<<"$alone" && echo "$t bash test/$t.sh"; done
-}
-# what builds with nvcc or the emulator in a lane of its own, from the start: they take longest, and share their objects
-lines '^test_cuda' | run_all 1 &
+# The longest first, so that none of them is what all wait for in the end.
+shell_tests=$(cd test && ls test_{adapter_cuda,cuda_build,adapter_cpu,cuda_kernels,cuda_train,cuda_check,foreign_build,cuda_emu,cuda_stock,foreign_trainer,compilers,fuzz,gradients,gradients_t5,runs_t5,soak,failures,signals,install}.sh)
+shell_tests=$({ echo "$shell_tests"; (cd test && ls test_*.sh); } | awk '!seen[$0]++' | sed 's/\.sh$//')
 {
+    grep -vwE "${alone// /|}" <<<"$shell_tests" | sed 's/.*/& bash test\/&.sh/'
     unit_tests
-    lines '^test_([^c]|c[^u])'
-} | run_all $((jobs > 1 ? jobs - 1 : 1))
-wait
+} | run_all "$jobs"
 for t in $alone; do echo "$t bash test/$t.sh"; done | run_all 1
 for c in layers headers lines; do echo "$c bash dev/check_$c.sh"; done | run_all 1
 finish $broken

@@ -9,7 +9,7 @@ declare -A need=(
     [libsentencepiece-dev]="ls /usr/include/sentencepiece_processor.h" [g++]="command -v g++"
 )
 if [ "${1:-}" = "--dev" ] || [ -n "${CI:-}" ]; then
-    need+=([clang]="command -v clang" [clang-format]="command -v clang-format"
+    need+=([clang]="command -v clang" [clang-format]="command -v clang-format" [ccache]="command -v ccache"
            [libclang-rt-14-dev]="find /usr/lib -name 'libclang_rt.fuzzer-x86_64.a' -print -quit | grep -q .")
 fi
 missing=()

@@ -20,6 +20,7 @@ ok() {  # 0|1 (0: fine), what
 mkdir "$work/bin"
 IFS=: read -ra folders <<<"$PATH"
 for folder in "${folders[@]}"; do
+    case $folder in */ccache) continue ;; esac  # links to one program, which looks for compilers on PATH
     for program in "$folder"/*; do
         case ${program##*/} in mpi* | ompi* | orte* | oshcc | pkg-config | pkgconf) continue ;; esac
         [ -e "$work/bin/${program##*/}" ] || echo "$program"

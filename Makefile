@@ -1,10 +1,15 @@
 # make help          lists the targets
-# BUILD=release|asan|tsan|cover    CC=gcc|clang    DYNAPIPE=1 (train_gpt2 with the plugin and MPI)    V=1 (show commands)
+# BUILD=release|asan|tsan|cover|simulated    CC=gcc|clang    DYNAPIPE=1 (train_gpt2 with the plugin and MPI)    V=1 (show commands)
 # WERROR=1           a warning ends the build: in make test, not for users, whose compilers may be newer than ours
 
 BUILD     ?= release
 ifeq ($(origin CC),default)
 CC        := gcc
+endif
+# Under SimGrid's SMPI, which names the file that makes clock_gettime() and exit() its own, before any other.
+ifeq ($(BUILD),simulated)
+DYNAPIPE_MPICC := smpicc
+SMPI_HELPERS   := $(shell smpicc -show 2>/dev/null | grep -oE -- '-include [^ ]+')
 endif
 BACKEND   ?= cpu
 PRECISION ?= BF16
@@ -16,11 +21,14 @@ CFLAGS_release := -O2
 CFLAGS_asan    := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 CFLAGS_tsan    := -O1 -fsanitize=thread
 CFLAGS_cover   := -O0 --coverage
+# All ranks in one process: a program is a library there that SMPI loads once a rank (base/simulated.h).
+CFLAGS_simulated := -O2 -g0 -fPIC $(SMPI_HELPERS) -DSMPI_NO_OVERRIDE_MALLOC -DDYNAPIPE_SIMULATED
+LINK_simulated   := -shared
 OPT       ?= $(CFLAGS_$(BUILD))
 ARCH      ?= -march=native
 CFLAGS_ALL = -std=gnu11 -g -MMD -MP $(WARN) $(OPT) -ffp-contract=off $(CFLAGS)
 # kernels may contract and vectorise; decisions (plan/) may not: every compiler must give the same plan
-CFLAGS_llmc = $(if $(filter release,$(BUILD)),-O3) $(ARCH) $(WIDE) -ffp-contract=fast -fno-math-errno -fopenmp
+CFLAGS_llmc = $(if $(filter release simulated,$(BUILD)),-O3) $(ARCH) $(WIDE) -ffp-contract=fast -fno-math-errno -fopenmp
 # Whole AVX-512 registers where there are any: compilers prefer halves by default (gelu and norms 20-28 % faster).
 WIDE      := $(if $(shell $(CC) $(ARCH) -mprefer-vector-width=512 -dM -E -x c /dev/null 2>/dev/null | grep AVX512F),-mprefer-vector-width=512)
 
@@ -56,15 +64,15 @@ TOOL_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard tool/*.c)) $(OUT)/llmc/gpt2_co
 TOOL_LINK  = $(filter-out $(OUT)/llmc/%,$(TOOL_OBJS))   # where llmc is linked whole
 SH_TESTS  := $(wildcard test/test_*.sh)
 LINK       = $(CC)
-CFLAGS_LINK = $(CFLAGS_ALL) -fopenmp
+CFLAGS_LINK = $(CFLAGS_ALL) -fopenmp $(LINK_$(BUILD))
 
 include cuda.mk
 
 .DEFAULT_GOAL := all
 MAKEFLAGS += --no-print-directory $(if $(V),,-s)
 .SECONDARY:
-.PHONY: all help run run-t5 test check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu prepare_data profile_costs make_tasks dynapipe asan tsan fuzz layers headers \
-        lines docs format format-check bench golden clean FORCE
+.PHONY: all help run run-t5 test check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu simulated prepare_data profile_costs make_tasks dynapipe asan tsan fuzz layers headers \
+        lines docs format format-check bench bench-simulated golden clean FORCE
 
 all: programs                              ## build every program
 
@@ -101,6 +109,10 @@ make_tasks: $(OUT)/dev/make_tasks          ## write the built-in task mixture as
 
 dynapipe: $(OUT)/dynapipe                  ## the planner as a command: plan, check, compare
 	@cp $< $@
+
+simulated:                                 ## trainers on virtual ranks in virtual time, for dev/simulate.sh
+	@command -v smpicc >/dev/null || { echo "no smpicc here ---> dev/setup.sh --dev"; exit 1; }
+	@$(MAKE) BUILD=simulated $(patsubst %,build/simulated/%,train_gpt2-dynapipe train_t5-dynapipe profile_costs)
 
 # On NVIDIA GPUs. What nvcc is and for which cards: cuda.mk
 CUDA_OUT := $(OUT)-cuda-$(if $(filter BF16,$(PRECISION)),bf16,fp32)
@@ -145,6 +157,10 @@ $(OUT)/dynapipe: $(OUT)/dynapipe.o $(TOOL_OBJS) $(DYNAPIPE_BASE_OBJS) $(OUT)/$(D
 $(OUT)/plan_dump: $(OUT)/test/tools/plan_dump.o $(OUT)/test/random_problem.o $(DYNAPIPE_BASE_OBJS) \
         $(patsubst %.c,$(OUT)/%.o,$(wildcard $(DYNAPIPE_DIR)/plan/*.c))
 	$(CC) $(CFLAGS_ALL) $^ $(LIBS) -o $@
+$(OUT)/tools/refit_bench: $(OUT)/test/tools/refit_bench.o $(patsubst %,$(OUT)/test/%.o,case_problem refit_case) $(TOOL_LINK) \
+        $(OUT)/llmc/gpt2_config.o $(OUT)/llmc/t5_config.o $(DYNAPIPE_OBJS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $^ $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/tools/%: $(OUT)/test/tools/%.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
@@ -217,6 +233,8 @@ golden:                                    ## make the golden files of the tests
 	@for maker in dev/golden_*.py; do echo $$maker; $(or $(PYTHON),python3) $$maker || exit 1; done
 bench:                                     ## the measurements of dev/results (minutes)
 	@dev/bench.sh
+bench-simulated:                           ## training steps on 2 to 16 virtual ranks in virtual time (an hour; needs simulated's SMPI)
+	@dev/bench_simulated.sh
 clean:                                     ## remove what was built
 	rm -rf build train_gpt2 train_t5 train_gpt2cu train_t5cu prepare_data profile_costs profile_costscu make_tasks dynapipe
 

@@ -109,10 +109,16 @@ $(OUT)/%.o: %.cu $(EMU_REWRITE)
 	$(CXX) $(EMU_CXXFLAGS) -iquote $(<D) -include $(EMU)/cuda_emu.h -c $(@:.o=.emu.cpp) -o $@
 endif
 
-# The emulator's own tests, run by test/test_cuda_emu.sh.
+# The emulator's own tests, run by test/test_cuda_emu.sh; and all that tests run on it in this precision, before any of them does:
+# they may run side by side.
 ifeq ($(BACKEND),emu)
 $(OUT)/cuda_emu_%: $(OUT)/$(EMU)/tests/%.o $(EMU_OBJS)
 	$(CXX) $(EMU_CXXFLAGS) $^ -lopenblas $(DYNAPIPE_LIBS) $(LIBS) -o $@
+.PHONY: emulated-tests
+emulated-tests: $(addprefix $(OUT)/,train_gpt2 train_t5 profile_costs train_gpt2-dynapipe train_t5-dynapipe \
+    $(basename $(notdir $(wildcard test/cuda/test_cuda_*.c))) \
+    $(if $(filter FP32,$(PRECISION)),cuda_emu_kernels cuda_emu_streams cuda_emu_faults cuda_sums train_gpt2-fault_NO_EVENT train_gpt2-fault_SWAPPED_SEND \
+        $(if $(and $(HAS_NCCL),$(DYNAPIPE_HAS_MPI)),cuda_emu_nccl),cuda_check cuda_bench_steps))
 endif
 
 ifneq ($(BACKEND),cpu)

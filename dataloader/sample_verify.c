@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../dynapipe_plugin/base/simulated.h"
 #include "llmc_tokens.h"
 #include "sample_format.h"
 
@@ -177,7 +178,7 @@ Status sample_verify_start(SampleVerify** out, SampleShards* const* shards, int3
     atomic_store(&verify->num_left, verify->end - begin);
     // Without a thread, whoever waits does all of it.
     verify->has_thread =
-        begin < verify->end && pthread_create(&verify->thread, NULL, run_thread, verify) == 0;
+        !SIMULATED && begin < verify->end && pthread_create(&verify->thread, NULL, run_thread, verify) == 0;
     *out = verify;
     return STATUS_OK;
 }
@@ -202,7 +203,7 @@ Status sample_verify_damage(SampleVerify* verify) {
 // Not by the caller: a piece of a slow disk may take longer than it will wait.
 static void start_helper(SampleVerify* verify) {
     if (verify->has_helper || atomic_load(&verify->next) >= verify->end) { return; }
-    verify->has_helper = pthread_create(&verify->helper, NULL, run_helper, verify) == 0;
+    verify->has_helper = !SIMULATED && pthread_create(&verify->helper, NULL, run_helper, verify) == 0;
     if (!verify->has_helper && !verify->has_thread) { work(verify); }
 }
 

@@ -8,14 +8,14 @@
 set -eu
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
-model=${MODEL:-l8c256h4} batch=${BATCH:-16384} rounds=${ROUNDS:-2} stages=${STAGES:-2} shared=${SHARED:-../shared}
+model=${MODEL:-l8c256h4} batch=${BATCH:-16384} rounds=${ROUNDS:-2} stages=${STAGES:-2}
 case $model in
     *:*)
-        trainer=train_t5 kind=_t5 input_end=eos bytes=byt5 bytes_vocab=384
+        trainer=train_t5 kind=_t5 input_end=eos bytes=byt5
         lengths=${LENGTHS:-1024+256 4096+512} steps=${STEPS:-3} policies=${POLICIES:-dynamic dynapipe dynapipe-padded packed-ragged packed padded}
         ;;
     *)
-        trainer=train_gpt2 kind='' input_end=newline bytes=bytes bytes_vocab=257
+        trainer=train_gpt2 kind='' input_end=newline bytes=bytes
         lengths=${LENGTHS:-2048 4096} steps=${STEPS:-4} policies=${POLICIES:-dynamic packed-ragged packed padded kk}
         ;;
 esac
@@ -25,23 +25,8 @@ out=out/bench result=dev/results/pipeline$stages$kind.md
 make -s programs
 mkdir -p $out dev/results
 
-tokenizer=${TOKENIZER:-gpt2}
-[ "$tokenizer" = gpt2 ] || tokenizer=$bytes
-[ -d "$shared/data" ] || tokenizer=$bytes
-flags=(--input-end $input_end --tokenizer "$tokenizer")
-if [ "$tokenizer" = gpt2 ]; then
-    tokens="GPT-2 tokens" vocab=50257
-    flags+=(--vocab "$shared/tokenizer/vocab.json" --merges "$shared/tokenizer/merges.txt")
-else
-    tokens=bytes vocab=$bytes_vocab
-fi
-if [ -d "$shared/data" ]; then
-    about="the texts of ../shared/data (30 tasks, $tokens)" texts=("$shared"/data/*.jsonl) data=$out/data-$tokenizer-$input_end
-else
-    about="the built-in tasks ($tokens)" texts=("$out/tasks.jsonl") data=$out/data-made-$tokenizer
-    [ -e $out/tasks.jsonl ] || ./make_tasks --out $out/tasks.jsonl --max-tokens 5000 >$out/data.log 2>&1
-fi
-[ -e "$data/train.bin" ] || ./prepare_data "${flags[@]}" --out "$data" "${texts[@]}" >$out/data.log 2>&1 || { tail -5 $out/data.log; exit 1; }
+. dev/task_data.sh
+task_data $out "${TOKENIZER:-gpt2}" $input_end $bytes
 
 train() {  # name, options: metrics in $out/name/metrics.jsonl
     local name=$1

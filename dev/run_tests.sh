@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run tests and add up their closing lines. --unit: only test/test_*.c. BUILD and CC as in the Makefile. TEST_JOBS tests run
-# at a time (one per core), those that measure time or wait for a time-out alone; one named test: --one NAME COMMAND...
+# at a time (one more than cores: they wait for ranks that start and for time-outs), those that measure time or wait for a time-out alone; one named test: --one NAME COMMAND...
 # A test program exits 0, 1 or 77 (skipped); its closing line is "N passed, N failed, N skipped". A test that still runs
 # after TEST_SECONDS (300) is killed and counts as failed. Said of each: seconds of the clock, seconds of processors. Logs: build/*/log.
 set -u
@@ -18,7 +18,7 @@ build=${BUILD:-release}
 export DYNAPIPE_CACHE=$PWD/build/costs
 out=build/$build$([[ "${CC:-gcc}" == clang* ]] && echo -clang)
 limit_s=${TEST_SECONDS:-300}
-jobs=${TEST_JOBS:-$(nproc)}
+jobs=${TEST_JOBS:-$(($(nproc) + 1))}
 alone="test_planner_targets test_failures test_output test_measured_runs"
 mkdir -p "$out/log"
 
@@ -108,6 +108,11 @@ if grep -q 'warning:' "$out/log/build.log"; then
     broken=1
     echo "FAIL  build has warnings"
 fi
+if [ "${1:-}" != --unit ] && command -v g++ >/dev/null && [ -n "$(make -s BACKEND=emu print-cuda-include)" ]; then
+    for precision in FP32 BF16; do  # a failure here is the tests' to tell
+        make --no-print-directory -s -j"$(nproc)" BACKEND=emu PRECISION=$precision emulated-tests >"$out/log/build-$precision.log" 2>&1
+    done
+fi
 echo "built in $SECONDS s"
 unit_tests() { for t in $tests; do echo "$t $out/$t"; done; }
 if [ "${1:-}" = "--unit" ]; then
@@ -115,20 +120,12 @@ if [ "${1:-}" = "--unit" ]; then
     finish $broken
 fi
 # The longest first, so that none of them is what all wait for in the end.
-shell_tests=$(cd test && ls test_{cuda_build,adapter_cpu,foreign_build,foreign_trainer,compilers,fuzz,gradients,gradients_t5,runs_t5,soak,failures,signals,install}.sh)
+shell_tests=$(cd test && ls test_{adapter_cuda,cuda_build,adapter_cpu,cuda_kernels,cuda_train,cuda_check,foreign_build,cuda_emu,cuda_stock,foreign_trainer,compilers,fuzz,gradients,gradients_t5,runs_t5,soak,failures,signals,install}.sh)
 shell_tests=$({ echo "$shell_tests"; (cd test && ls test_*.sh); } | awk '!seen[$0]++' | sed 's/\.sh$//')
-lines() {  # pattern of names, -v: of all others
-    grep -E ${2:-} "$1" <<<"$shell_tests" | grep -vwE "${alone// /|}" | sed 's/.*/& bash test\/&.sh/'
-}
-# What is built for the emulator in a lane of its own, from the start: these share their objects. Beside it as many as there
-# are cores: tests wait for ranks that start and for time-outs.
-on_emulator='^test_(adapter_cuda|cuda_(kernels|check|train|emu|stock))$'
-lines "$on_emulator" | run_all 1 &
 {
-    lines "$on_emulator" -v
+    grep -vwE "${alone// /|}" <<<"$shell_tests" | sed 's/.*/& bash test\/&.sh/'
     unit_tests
 } | run_all "$jobs"
-wait
 for t in $alone; do echo "$t bash test/$t.sh"; done | run_all 1
 for c in layers headers lines; do echo "$c bash dev/check_$c.sh"; done | run_all 1
 finish $broken

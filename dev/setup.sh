@@ -9,9 +9,11 @@ declare -A need=(
     [libsentencepiece-dev]="ls /usr/include/sentencepiece_processor.h" [g++]="command -v g++"
 )
 if [ "${1:-}" = "--dev" ] || [ -n "${CI:-}" ]; then
-    need+=([clang]="command -v clang" [clang-format]="command -v clang-format" [ccache]="command -v ccache"
-           [libclang-rt-14-dev]="find /usr/lib -name 'libclang_rt.fuzzer-x86_64.a' -print -quit | grep -q .")
+    need+=([clang]="command -v clang" [clang-format]="command -v clang-format"
+           [libclang-rt-14-dev]="find /usr/lib -name 'libclang_rt.fuzzer-x86_64.a' -print -quit | grep -q ."
+           [libsimgrid-dev]="command -v smpicc")
 fi
+optional=" libsimgrid-dev "  # not in every distribution: tests that need it say so and are skipped
 missing=()
 for package in "${!need[@]}"; do
     bash -c "${need[$package]}" >/dev/null 2>&1 || missing+=("$package")
@@ -29,7 +31,15 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 log=$(mktemp)
 export DEBIAN_FRONTEND=noninteractive
-if ! { $sudo apt-get update && $sudo apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+install() {
+    local known=() package
+    $sudo apt-get update || return
+    for package in "${missing[@]}"; do
+        if [[ $optional != *" $package "* ]] || apt-cache show "$package" >/dev/null; then known+=("$package"); fi
+    done
+    [ ${#known[@]} -eq 0 ] || $sudo apt-get install -y --no-install-recommends "${known[@]}"
+}
+if ! install >"$log" 2>&1; then
     tail -5 "$log" >&2
     echo "setup: could not install ${missing[*]} ---> the whole log is in $log" >&2
     exit 1

@@ -25,7 +25,7 @@ make_data 300 120 byt5
 mv "$work/data" "$work/pairs"
 make_data 300 120
 export EMU_DEVICES=4 EMU_HANG_S=60
-base="-i $work/data/train.bin -j $work/data/val.bin -e l4c64h2 -t 64 -d 200 -l 1e-3 -k constant -x 2 -v 0 -s 0 --robust on --effort 50 --measure-seconds 0 --comm-timeout 30"
+base="-i $work/data/train.bin -j $work/data/val.bin -e l4c64h2 -t 64 -d 200 -l 1e-3 -k constant -x 2 -v 0 -s 0 --refit off --effort 50 --measure-seconds 0 --comm-timeout 30"
 two="--stages 2 --stage-split 2,2"
 
 steps() {  # name of a run: its losses and norms, as printed

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/train_lib.sh"
 make_data 300 120 byt5
 same_plans="--batching tokens --schedule 1f1b --split-backward off --recompute none"
-base="-i $work/data/train.bin -t 64 -d 400 -l 1e-3 -k constant -v 0 -s 0 -n 3 -nk 9 --effort 50 --measure-seconds 0 --comm-timeout 30"
+base="--refit off -i $work/data/train.bin -t 64 -d 400 -l 1e-3 -k constant -v 0 -s 0 -n 3 -nk 9 --effort 50 --measure-seconds 0 --comm-timeout 30"
 gpt="-e l4c32h2 $base" pairs="-e t5:l2c32h2 $base"
 
 train() {  # name, ranks, options...

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "../base/clock.h"
+#include "../base/simulated.h"
 
 enum { MESSAGE_BYTES = 1024 };
 
@@ -45,7 +46,9 @@ static void make_next(PlanAhead* ahead) {
     int64_t nth = ahead->num_made;
     pthread_mutex_unlock(&ahead->lock);
     int64_t begin_ns = clock_now_ns(), cpu_begin_ns = clock_cpu_ns();
+    simulated_clock_stop();
     Status status = ahead->make(ahead->ctx, ahead->first_step + nth, slot_of(ahead, nth));
+    simulated_clock_go_on();
     PlanAheadStats stats = {clock_now_ns() - begin_ns, clock_cpu_ns() - cpu_begin_ns, 0};
     pthread_mutex_lock(&ahead->lock);
     ahead->stats[slot_of(ahead, nth)] = stats;
@@ -97,7 +100,7 @@ Status plan_ahead_start(PlanAhead** out, PlanAheadMake make, void* ctx, int64_t 
     ahead->stats = stats;
     pthread_mutex_init(&ahead->lock, NULL);
     pthread_cond_init(&ahead->changed, NULL);
-    ahead->has_thread = num_ahead > 0;
+    ahead->has_thread = num_ahead > 0 && !SIMULATED;
     if (ahead->has_thread && pthread_create(&ahead->thread, NULL, planner_main, ahead) != 0) {
         ahead_free(ahead);
         return FAIL(STATUS_NO_MEMORY, "plan_ahead: could not start the planning thread");
@@ -138,7 +141,13 @@ Status plan_ahead_get(PlanAhead* ahead, int64_t step, int32_t* slot) {
 
 Status plan_ahead_wait_all(PlanAhead* ahead) {
     pthread_mutex_lock(&ahead->lock);
-    while (ahead->has_thread && has_room(ahead)) { pthread_cond_wait(&ahead->changed, &ahead->lock); }
+    while (has_room(ahead)) {
+        if (ahead->has_thread) {
+            pthread_cond_wait(&ahead->changed, &ahead->lock);
+        } else {
+            make_next(ahead);
+        }
+    }
     Status status = ahead->failure;
     if (status != STATUS_OK) { status = FAIL(status, "%s", ahead->message); }
     pthread_mutex_unlock(&ahead->lock);

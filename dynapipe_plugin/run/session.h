@@ -7,9 +7,9 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
     session_verify.c   the data is the same on all ranks, and as it was written
     session_model.c    the model put in, what of it a rank counts
     session_stages.c   the stage split and the effort of plans, for the mixture
-    session_refit.c    what steps that ran say of the costs
+    session_refit.c    what steps that ran say of the costs; session_refit_record.c: in checkpoints,
+                       session_refit_say.c: in words
     session_resplit.c  layers that move between ranks in mid-run
-    session_noise.c    the noise that plans are chosen for
     session_plan.c     one step made ahead: batch -> plan -> collated micro-batches, in the background thread
     session_step.c     one step run: execute, reduce gradients
     session_eval.c     validation on the same pipeline
@@ -36,8 +36,8 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 #include "executor.h"
 #include "local_ranks.h"
 #include "plan_ahead.h"
-#include "session_noise.h"
 #include "session_options.h"
+#include "session_refit.h"
 #include "session_resplit.h"
 #include "sums.h"
 #include "trace.h"
@@ -59,8 +59,8 @@ typedef struct {
     const DynapipeBatch** batches;  // [plan.M]; NULL where another replica runs the micro-batch
     float** losses;                 // [plan.M] (num_rows) each; NULL like batches
     int64_t computed_tokens;
-    int64_t plan_cpu_ns;     // what planning cost, without collation
-    int32_t noise_permille;  // that the plan was chosen for
+    int64_t plan_cpu_ns;  // what planning cost, without collation
+    int32_t refit_step;   // the plan's costs were agreed on after so many steps; 0: they are the cost file's
 } SessionStep;
 
 // What the run as a whole was like, for the closing lines. Steps after the first few, where buffers still
@@ -100,8 +100,8 @@ struct Dynapipe {
     int32_t* val_task;        // the validation data's tasks among these
     CostModel costs;
     PlanRequest request;
+    SessionRefit refit;
     SessionResplit resplit;
-    SessionNoise noise;
     PlanAhead* ahead;
     SessionStep* slots;
     int32_t num_slots;

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# The trainers on virtual ranks in virtual time (make simulated, dev/simulate.sh): plans and losses are those of mpirun's ranks, to
+# the last digit; sends that wait for their receives end no run; virtual time is what the platform says.
+if ! command -v smpicc >/dev/null; then
+    echo "skip simulated: no smpicc here ---> dev/setup.sh --dev"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 77
+fi
+. "$(dirname "${BASH_SOURCE[0]}")/train_lib.sh"
+virtual=build/simulated
+if ! make -s -j2 simulated >"$work/build.log" 2>&1; then cat "$work/build.log"; exit 1; fi
+
+# As run(), on virtual ranks. options: dev/simulate.sh's
+simulate() {  # name, options, program, arguments...
+    local name=$1 options=$2 program=$3
+    shift 3
+    # shellcheck disable=SC2086
+    timeout -k 5 60 dev/simulate.sh $options -- "$virtual/$program" "$@" >"$work/$name.log" 2>&1
+}
+# The plan of a run's second step and every step's loss are another run's.
+same_run() {  # name, name, steps, what
+    [ "$(losses "$1" | wc -l)" -eq "$3" ] && diff <(losses "$1") <(losses "$2") >"$work/diff.log" &&
+        diff -q "$work/$1.plan" "$work/$2.plan" >>"$work/diff.log"
+    local verdict=$?
+    ok $verdict "$4: losses and plans as under mpirun"
+    [ $verdict -eq 0 ] || { head -5 "$work/diff.log"; tail -5 "$work/$1.log"; }
+}
+field() { sed -nE 's/.*"'"$2"'":([^,]+),.*/\1/p' "$work/$1/metrics.jsonl"; }
+smallest() { field "$1" "$2" | sort -g | head -1; }
+
+# --- costs: links have the platform's numbers --------------------------------------------------------------------
+for platform in "fast 1 10" "ethernet 20 3.125"; do
+    read -r name us rate <<<"$platform"
+    simulate "link-$name" "-n 2 --platform $name" profile_costs --model l4c64h4 --tokens 200 --vocab 257 --seconds 1 --out "$work/$name.txt"
+    line=$(grep '^transfers: ' "$work/link-$name.log")
+    awk -v us="$us" -v rate="$rate" '{exit !($2 >= us && $2 < us + 10 && $5 > 0.8 * rate && $5 < 1.01 * rate)}' <<<"$line"
+    ok $? "$name, $us us and $rate GB/s: ${line%%;*}"
+done
+
+# --- losses and plans ------------------------------------------------------------------------------------------
+make_data 200 200
+args=(-i "$work/data/train.bin" -e l4c64h4 -t 200 -d 2048 -x 4 -v 0 -s 0 -n 0 --stages 4 --costs "$work/fast.txt")
+of() { echo -o "$work/$1" --dump-plan "$work/$1.plan"; }
+# shellcheck disable=SC2046
+{
+    run mpi 4 "${args[@]}" $(of mpi)
+    simulate virtual "-n 4" train_gpt2-dynapipe "${args[@]}" $(of virtual)
+    same_run virtual mpi 4 "4 virtual ranks"
+    simulate rendezvous "-n 4 --rendezvous --platform ethernet" train_gpt2-dynapipe "${args[@]}" $(of rendezvous)
+    same_run rendezvous mpi 4 "sends that wait for their receives"
+    simulate before "-n 4 --platform jitter" train_gpt2-dynapipe "${args[@]}" --plan-before $(of before)
+    same_run before mpi 4 "hosts that are off by 10 %, plans made before"
+
+    replicas=("${args[@]}" --stages 2 --replicas 2 -z 1)
+    run mpi22 4 "${replicas[@]}" $(of mpi22)
+    simulate virtual22 "-n 4 --rendezvous" train_gpt2-dynapipe "${replicas[@]}" $(of virtual22)
+    same_run virtual22 mpi22 4 "2 stages x 2 replicas, sends that wait"
+
+    make_data 60 120 byt5
+    simulate t5costs "-n 1" profile_costs --model t5:l2c64h4 --tokens 120 --target-tokens 60 --vocab 384 --seconds 1 --out "$work/t5.txt"
+    t5=(-i "$work/data/train.bin" -e t5:l2c64h4 -t 120 --target-tokens 60 -d 1024 -x 2 -v 0 -s 0 -n 0 --stages 4 --costs "$work/t5.txt")
+    trainer=$build/train_t5-dynapipe run mpit5 4 "${t5[@]}" $(of mpit5)
+    simulate virtualt5 "-n 4 --rendezvous" train_t5-dynapipe "${t5[@]}" $(of virtualt5)
+    same_run virtualt5 mpit5 2 "T5, sends that wait"
+
+    # --- time ----------------------------------------------------------------------------------------------------
+    simulate slow "-n 4 --platform slow-host:1:5" train_gpt2-dynapipe "${args[@]}" $(of slow)
+    simulate from "-n 4 --platform slow-from:1000:1:5" train_gpt2-dynapipe "${args[@]}" $(of from)
+}
+fast_ms=$(smallest virtual step_ms) slow_ms=$(smallest slow step_ms) from_ms=$(smallest from step_ms)
+awk -v f="$fast_ms" -v s="$slow_ms" 'BEGIN {exit !(f > 0 && s > 2 * f)}'
+ok $? "a host 5 times as slow: the fastest step takes $slow_ms ms, otherwise $fast_ms"
+awk -v f="$from_ms" -v s="$slow_ms" 'BEGIN {exit !(f > 0 && 2 * f < s)}'
+ok $? "before it becomes slow, $from_ms ms"
+paste <(field virtual plan_ms) <(field virtual plan_wait_ms) | awk '!($1 > 0 && $2 < $1 / 5) {bad = 1} END {exit bad || NR != 4}'
+ok $? "planning takes time ($(smallest virtual plan_ms) ms), but none of the ranks'"
+
+simulate bad "-n 4" train_gpt2-dynapipe "${args[@]}" --replicas 3
+code=$?
+[ $code -eq 1 ] && grep -q "^error: --stages 4 x --replicas 3 are 12 ranks, but 4 were started" "$work/bad.log"
+ok $? "a run that fails gives its status, $code"
+simulate bad "-n 4 --platform token-ring" train_gpt2-dynapipe
+[ $? -eq 2 ] && grep -q "^--platform token-ring ---> fast, ethernet" "$work/bad.log"
+ok $? "$(head -1 "$work/bad.log")"
+finish

@@ -10,13 +10,14 @@
 
 // Times of a rank, against those of the others, that are off by less than this since the split was searched:
 // another search finds the same.
-static const double LEAST_CHANGE = 0.03;
+static const double LEAST_CHANGE = 0.05;
 // What a move must win of a step; back to the split before, more: times that go to and fro are no reason to
 // carry layers after them.
 static const double LEAST_GAIN = 0.05, LEAST_GAIN_BACK = 0.10;
 enum { REST_STEPS = 10 };             // between two moves
 #define SEARCH_NS INT64_C(600000000)  // of planning
-#define REPLAN_NS INT64_C(300000000)  // a move, besides what travels
+// Pages of arrays that are new, and the copy of what stays on its rank: 0.5 s of a core a GiB.
+static const double COPY_NS_PER_BYTE = 0.5;
 
 void session_resplit_free(SessionResplit* resplit) {
     arena_free(&resplit->arena);
@@ -93,19 +94,24 @@ static bool both_fit(const Dynapipe* dp, const CostModel* costs, const Machine* 
     return fits;
 }
 
-// What travels over the busiest boundary, at the pace of a link between stages.
-static int64_t move_ns(const Dynapipe* dp, const CostModel* costs, const StageLayers* stages) {
-    int64_t most_bytes = 0;
-    for (int32_t s = 0; s + 1 < dp->num_stages; s++) {
-        StageLayers moved = {stages[s].layer_end, dp->request.stages[s].layer_end};
+// What travels over the busiest boundary, at the pace of a link between stages; what the largest rank copies;
+// and the steps that are planned anew while nobody computes.
+static int64_t move_ns(const Dynapipe* dp, const CostModel* costs, const StageChoice* choice) {
+    int64_t most_bytes = 0, state_bytes = 0;
+    for (int32_t s = 0; s < dp->num_stages; s++) {
+        StageLayers moved = {choice->stages[s].layer_end, dp->request.stages[s].layer_end};
         if (moved.layer_begin > moved.layer_end) {
             moved = (StageLayers){moved.layer_end, moved.layer_begin};
         }
         CostStage layers = {.layers = moved};
-        int64_t num_bytes = cost_state_bytes(costs, &layers);
-        most_bytes = num_bytes > most_bytes ? num_bytes : most_bytes;
+        CostStage stage = cost_stage_make(costs, &choice->stages[s], s, dp->num_stages);
+        int64_t moved_bytes = cost_state_bytes(costs, &layers), all_bytes = cost_state_bytes(costs, &stage);
+        most_bytes = moved_bytes > most_bytes ? moved_bytes : most_bytes;
+        state_bytes = all_bytes > state_bytes ? all_bytes : state_bytes;
     }
-    return cost_transfer_ns(costs, most_bytes) + REPLAN_NS;
+    int64_t planning_ns = session_planning_ns(choice->makespan_ns, dp->plan_threads, dp->num_replicas);
+    return cost_transfer_ns(costs, most_bytes) + (int64_t)(COPY_NS_PER_BYTE * (double)state_bytes) +
+           planning_ns * (dp->options.plan_ahead + 1);
 }
 
 // From the present split to that of `choice`, which makes a step of an average batch so much shorter.
@@ -116,7 +122,7 @@ static bool pays(const Dynapipe* dp, const CostModel* costs, const StageChoice* 
     double least_gain = is_back ? LEAST_GAIN_BACK : LEAST_GAIN;
     int64_t steps_left = dp->num_steps - dp->next_step;
     return (double)gain_ns > least_gain * (double)present_ns &&
-           gain_ns > move_ns(dp, costs, choice->stages) / (steps_left > 0 ? steps_left : 1);
+           gain_ns > move_ns(dp, costs, choice) / (steps_left > 0 ? steps_left : 1);
 }
 
 static void print_split(const Dynapipe* dp, const StageLayers* stages) {

@@ -28,7 +28,7 @@ from=${FROM:-2.1}
 simulated warm fast -x 2
 simulated stays "slow-from:$from" -x 40 --resplit off
 simulated moves "slow-from:$from" -x 56
-simulated knew slow-host -x 30 --resplit off
+DYNAPIPE_CACHE=$out/costs-slow simulated knew slow-host -x 30 --resplit off  # measures where rank 1 is slow
 echo "# Layers that move"
 echo
 echo "\`dev/bench_resplit.sh\`, virtual time, $size, $about; rank 1 takes 1.5 times as long from virtual second $from on. Medians of steps."

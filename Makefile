@@ -157,6 +157,10 @@ $(OUT)/dynapipe: $(OUT)/dynapipe.o $(TOOL_OBJS) $(DYNAPIPE_BASE_OBJS) $(OUT)/$(D
 $(OUT)/plan_dump: $(OUT)/test/tools/plan_dump.o $(OUT)/test/random_problem.o $(DYNAPIPE_BASE_OBJS) \
         $(patsubst %.c,$(OUT)/%.o,$(wildcard $(DYNAPIPE_DIR)/plan/*.c))
 	$(CC) $(CFLAGS_ALL) $^ $(LIBS) -o $@
+$(OUT)/tools/refit_bench: $(OUT)/test/tools/refit_bench.o $(patsubst %,$(OUT)/test/%.o,case_problem refit_case) $(TOOL_LINK) \
+        $(OUT)/llmc/gpt2_config.o $(OUT)/llmc/t5_config.o $(DYNAPIPE_OBJS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $^ $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/tools/%: $(OUT)/test/tools/%.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@

@@ -3,7 +3,7 @@
 # makespan by their judge. Writes dev/results/planner.md and planner_summary.md (5 minutes); then dev/check_docs.sh --renew.
 # Fails where another policy is ahead.
 #   dev/bench_planner.sh                            all tables
-#   dev/bench_planner.sh --only policies,noise      these, on stdout only; names: dev/planner_bench/__main__.py
+#   dev/bench_planner.sh --only policies,timing     these, on stdout only; names: dev/planner_bench/__main__.py
 set -eu
 cd "$(dirname "$0")/.."
 if ! command -v python3 >/dev/null || [ ! -r ../shared/cases/evaluate.py ]; then

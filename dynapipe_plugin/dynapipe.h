@@ -363,6 +363,33 @@ typedef struct {
 // line of metrics.jsonl that cannot be written is no error: a warning on rank 0.
 int dynapipe_report(Dynapipe* dp, const DynapipeReport_v1* report);
 
+// --- layers that move ------------------------------------------------------------------------------------
+
+// Between two steps, behind dynapipe_report() or dynapipe_restore(): shall layers move between ranks?
+// *num_ranges 0: no. Else `out` has the ranges of this rank from now on (--resplit), and before the next
+// step, on all ranks,
+//     make the models of the new ranges, dynapipe_attach() each (the session has none of them any more)
+//     dynapipe_move() what is in the old ones: parameters, all that the optimizer keeps; dynapipe_shard()
+//         has the new shards
+//     drop the old ones
+// Gradients are of no use any more and need not be kept. A program that never asks keeps its layers. A
+// collective; it may take the time of planning some steps anew.
+int dynapipe_resplit(Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int32_t* num_ranges);
+
+// Values [begin, begin + count) of an array of the whole model, by whatever numbering the program has: the
+// same key and the same value on all ranks, however the model is cut.
+typedef struct {
+    uint64_t key;  // of the array: parameters, first moments ...
+    int64_t begin, count;
+    int32_t bytes_per_value;
+    void* values;         // (count) where values live
+    int64_t reserved[2];  // 0
+} DynapipePiece_v1;
+// Fills what this rank wants with what ranks have, copies of which are alike. Point to point, in bounded
+// memory. No piece lies over another one's memory. A collective.
+int dynapipe_move(Dynapipe* dp, const DynapipePiece_v1* have, int32_t num_have, const DynapipePiece_v1* want,
+                  int32_t num_want);
+
 // A line of metrics.jsonl on the validation after `step` steps. Lists by task, NaN where there is nothing;
 // NULL: none.
 typedef struct {

@@ -35,14 +35,20 @@ static inline const char* llmc_path_tail(const char* path) {
     return num_chars > 80 ? path + num_chars - 80 : path;
 }
 
-// Zeroed memory, 64-byte aligned, free() it; ends the program where there is none.
-static inline void* llmc_alloc(size_t num_bytes, const char* what) {
+// Memory with rubbish in it, 64-byte aligned, free() it; ends the program where there is none.
+static inline void* llmc_alloc_raw(size_t num_bytes, const char* what) {
     void* memory = NULL;
     if (posix_memalign(&memory, 64, num_bytes > 0 ? num_bytes : 64) != 0) {
         fprintf(stderr, "no memory for %zu bytes of %s ---> use a smaller model or more stages\n", num_bytes,
                 what);
         exit(1);
     }
+    return memory;
+}
+
+// The same, zeroed.
+static inline void* llmc_alloc(size_t num_bytes, const char* what) {
+    void* memory = llmc_alloc_raw(num_bytes, what);
     memset(memory, 0, num_bytes);
     return memory;
 }

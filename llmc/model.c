@@ -69,8 +69,8 @@ static void make_slices(Model* model) {
     }
 }
 
-void model_init(Model* model, const ModelConfig* config, int layer_begin, int layer_end, bool is_last,
-                OpsContext* ops) {
+static void init_slice(Model* model, const ModelConfig* config, int layer_begin, int layer_end, bool is_last,
+                       OpsContext* ops) {
     assert(0 <= layer_begin && layer_begin <= layer_end && layer_end <= model_num_layers(config));
     assert(is_last ? layer_end == model_num_layers(config) : layer_begin < layer_end);
     *model = (Model){
@@ -82,6 +82,18 @@ void model_init(Model* model, const ModelConfig* config, int layer_begin, int la
         .ops = ops,
     };
     make_slices(model);
+}
+
+void model_init_raw(Model* model, const ModelConfig* config, int layer_begin, int layer_end, bool is_last,
+                    OpsContext* ops) {
+    init_slice(model, config, layer_begin, layer_end, is_last, ops);
+    model->params = ops_alloc_raw(ops, (size_t)model->num_params * sizeof(floatX), "parameters");
+    model->grads = ops_alloc_raw(ops, (size_t)model->num_params * sizeof(float), "gradients");
+}
+
+void model_init(Model* model, const ModelConfig* config, int layer_begin, int layer_end, bool is_last,
+                OpsContext* ops) {
+    init_slice(model, config, layer_begin, layer_end, is_last, ops);
     model->params = ops_alloc(ops, (size_t)model->num_params * sizeof(floatX), "parameters");
 }
 
@@ -89,6 +101,11 @@ void model_alloc_grads(Model* model) {
     if (model->grads == NULL) {
         model->grads = ops_alloc(model->ops, (size_t)model->num_params * sizeof(float), "gradients");
     }
+}
+
+void model_free_grads(Model* model) {
+    ops_release(model->ops, model->grads);
+    model->grads = NULL;
 }
 
 void model_zero_grads(Model* model) {

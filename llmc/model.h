@@ -190,7 +190,11 @@ bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor
 // is_last: with the head; layer_end is the chain's end then. Only such a slice may have no layer.
 void model_init(Model* model, const ModelConfig* config, int layer_begin, int layer_end, bool is_last,
                 OpsContext* ops);
+// With gradients; values of both are rubbish.
+void model_init_raw(Model* model, const ModelConfig* config, int layer_begin, int layer_end, bool is_last,
+                    OpsContext* ops);
 void model_alloc_grads(Model* model);
+void model_free_grads(Model* model);
 void model_zero_grads(Model* model);
 void model_free(Model* model);
 int64_t model_num_params(const ModelConfig* config);  // of the whole model, tied tensors counted once

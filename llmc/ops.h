@@ -60,6 +60,8 @@ void ops_log_kernels(OpsContext* ops, const char* path);
 // --- memory, order -----------------------------------------------------------------------------------------
 // Zeroed memory of the device; where there is none the program ends, and the message says what for.
 void* ops_alloc(OpsContext* ops, size_t num_bytes, const char* what);
+// The same with rubbish in it, for whoever writes all of it: on a CPU no page is touched.
+void* ops_alloc_raw(OpsContext* ops, size_t num_bytes, const char* what);
 void ops_release(OpsContext* ops, void* memory);  // NULL is fine
 void ops_zero(OpsContext* ops, void* memory, size_t num_bytes);
 // Between host and device; both wait until it is done. A download sees all that was queued before.

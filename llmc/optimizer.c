@@ -40,6 +40,17 @@ void optimizer_init(Optimizer* optimizer, OptimizerKind kind, int64_t begin, int
     };
 }
 
+void optimizer_init_raw(Optimizer* optimizer, const Optimizer* like, int64_t begin, int64_t end) {
+    size_t num_bytes = (size_t)(end - begin) * sizeof(float);
+    *optimizer = *like;
+    optimizer->begin = begin;
+    optimizer->end = end;
+    optimizer->scales = NULL;  // before each update
+    optimizer->m = ops_alloc_raw(like->ops, num_bytes, "optimizer state");
+    optimizer->v = ops_alloc_raw(like->ops, num_bytes, "optimizer state");
+    if (HAS_MASTER) { optimizer->master = ops_alloc_raw(like->ops, num_bytes, "float32 parameters"); }
+}
+
 void optimizer_free(Optimizer* optimizer) {
     if (optimizer == NULL || optimizer->ops == NULL) { return; }
     ops_release(optimizer->ops, optimizer->m);

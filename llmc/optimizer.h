@@ -44,6 +44,8 @@ typedef struct {
 // of the slice. m and v are zero.
 void optimizer_init(Optimizer* optimizer, OptimizerKind kind, int64_t begin, int64_t end, float weight_decay,
                     uint32_t seed, OpsContext* ops);
+// As another one is, for another range, of values that are rubbish.
+void optimizer_init_raw(Optimizer* optimizer, const Optimizer* like, int64_t begin, int64_t end);
 void optimizer_free(Optimizer* optimizer);  // before its ops
 // Begin with the parameters as they are, where that was not done yet (and there is a master).
 void optimizer_set_master(Optimizer* optimizer, const Model* model);

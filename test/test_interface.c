@@ -56,6 +56,8 @@ KEEP(int32_t, dynapipe_stop_signal, (const Dynapipe*));
 KEEP(double, dynapipe_seconds, (const Dynapipe*));
 KEEP(int, dynapipe_sum, (Dynapipe*, double*, int32_t));
 KEEP(int, dynapipe_report, (Dynapipe*, const DynapipeReport_v1*));
+KEEP(int, dynapipe_resplit, (Dynapipe*, DynapipeRange*, int32_t, int32_t*));
+KEEP(int, dynapipe_move, (Dynapipe*, const DynapipePiece_v1*, int32_t, const DynapipePiece_v1*, int32_t));
 KEEP(int, dynapipe_report_validation, (Dynapipe*, const DynapipeValidation_v1*));
 KEEP(int64_t, dynapipe_lost_lines, (const Dynapipe*));
 KEEP(int, dynapipe_validate, (Dynapipe*, int32_t, double*, double*));
@@ -225,6 +227,13 @@ static const Pin pins[] = {
     PLACE(DynapipeReport_v1, norm_z, 32),
     PLACE(DynapipeReport_v1, log_dir, 40),
     PLACE(DynapipeReport_v1, reserved, 48),
+    SIZE(DynapipePiece_v1, 56),
+    PLACE(DynapipePiece_v1, key, 0),
+    PLACE(DynapipePiece_v1, begin, 8),
+    PLACE(DynapipePiece_v1, count, 16),
+    PLACE(DynapipePiece_v1, bytes_per_value, 24),
+    PLACE(DynapipePiece_v1, values, 32),
+    PLACE(DynapipePiece_v1, reserved, 40),
     SIZE(DynapipeValidation_v1, 80),
     PLACE(DynapipeValidation_v1, step, 0),
     PLACE(DynapipeValidation_v1, loss, 8),

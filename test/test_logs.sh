@@ -5,7 +5,7 @@
 make -s -j2 "$build/dynapipe" "$build/profile_costs" >"$work/build.log" 2>&1 || { cat "$work/build.log"; exit 1; }
 make_data 300 200
 model="-i $work/data/train.bin -e l2c16h2 -t 64 -s 0"
-plugin="$model -j $work/data/val.bin -d 500 -v 2 -m 1 --answers 0 --robust off --stages 2"
+plugin="$model -j $work/data/val.bin -d 500 -v 2 -m 1 --answers 0 --refit off --stages 2"
 stock="$model -b 2 -v 0"
 records() { sed -nE 's/^\{"(step|validation)":([0-9]+),.*\}$/\1 \2/p' "$work/$1/metrics.jsonl" | xargs; }
 lines() { sed -nE 's/^s:([0-9]+) (t[er]l):[0-9. a-z:]+$/\1 \2/p' "$work/$1/main.log" | xargs; }
@@ -97,7 +97,7 @@ run on 2 $plugin -x 6 -o "$work/whole" -y 1
 ok $? "and its logs come back: $(grep -m1 'the earlier one goes on' "$work/on.log" | sed "s|$work/||g")"
 mkdir "$work/here" "$work/there" && here=$PWD
 ln -s "$work/data" "$work/here/data" && ln -s "$work/data" "$work/there/data"
-alone="-i data/train.bin -e l2c16h2 -t 64 -s 0 -v 0 -d 500 --robust off --stages 2 -x 2 -o out"
+alone="-i data/train.bin -e l2c16h2 -t 64 -s 0 -v 0 -d 500 --refit off --stages 2 -x 2 -o out"
 timeout 60 mpirun -np 1 -wdir "$work/here" "$here/$trainer" $alone : -np 1 -wdir "$work/there" "$here/$trainer" $alone >"$work/apart.log" 2>&1
 [ $? -eq 1 ] && grep -q '^error: -o out: 1 of 2 ranks do not see what rank 0 writes there --->' "$work/apart.log"
 ok $? "$(grep -m1 '^error' "$work/apart.log")"

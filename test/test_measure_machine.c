@@ -93,7 +93,7 @@ static Status measure_body(Transport* t, void* arg) {
     Slow slow = {.inner = *t, .slow_peer = -1, .delay_ns = about->delay_ns};
     if (about->slow_link >= 0 && t->rank == about->slow_link) { slow.slow_peer = t->rank + 1; }
     if (about->slow_link >= 0 && t->rank == about->slow_link + 1) { slow.slow_peer = t->rank - 1; }
-    Transport transport = {&slow_api, &slow, t->rank, t->num_ranks};
+    Transport transport = {.api = &slow_api, .ctx = &slow, .rank = t->rank, .num_ranks = t->num_ranks};
     ClockModel model;
     Dynapipe dp;
     DynapipeCosts* costs = measure_costs_new(t->num_ranks);

@@ -16,7 +16,7 @@ ok $? "answers at the end, validation at both ends"
 
 grep '^{"step":' "$work/seen/metrics.jsonl" >"$work/steps.jsonl"
 missing=
-for field in step loss task_loss supervised_tokens total_tokens computed_tokens step_ms plan_ms predicted_ms measured_ms jobs_off_ms transfers_off_ms waiting_off_ms bound_ms noise_permille idle peak_bytes rss_bytes; do
+for field in step loss task_loss supervised_tokens total_tokens computed_tokens step_ms plan_ms predicted_ms measured_ms jobs_off_ms transfers_off_ms waiting_off_ms bound_ms refit_step idle peak_bytes rss_bytes; do
     [ "$(grep -c "\"$field\":" "$work/steps.jsonl")" -eq 3 ] || missing+=" $field"
 done
 ok $([ -z "$missing" ]; echo $?) "metrics.jsonl: every field in every step's record$missing"
@@ -66,7 +66,7 @@ ok $? "a report with the traced step"
 awk 'length($0) > 110 { bad = 1; print } END { exit bad }' "$work/help"
 ok $? "--help fits 110 columns"
 lost=
-for option in -i -j -e -o -n -y -b -t -d -x -k -l -u -q -c -v -m -s -g -a -z --stages --replicas --batching --layout --schedule --recompute --robust --memory-limit --costs --trace \
+for option in -i -j -e -o -n -y -b -t -d -x -k -l -u -q -c -v -m -s -g -a -z --stages --replicas --batching --layout --schedule --recompute --refit --memory-limit --costs --trace \
     --dump-gradients; do
     grep -qE -- "^  $option( |$)" "$work/help" || lost+=" $option"
 done

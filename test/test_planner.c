@@ -32,7 +32,6 @@ static void random_request(Rng* rng, int32_t round) {
     request->effort = rng_below(rng, 4) == 0 ? rng_between(rng, 1, 100) : 40;
     request->memory_rule = rng_below(rng, 2) ? MEMORY_BUFFERS : MEMORY_ACTIVATIONS;
     request->choose_stages = rng_below(rng, 4) == 0;
-    request->noise_permille = rng_below(rng, 3) == 0 ? rng_between(rng, 1, 200) : 0;
     if (request->max_seq_tokens == 0) { request->max_seq_tokens = 40000; }
     for (int32_t i = 0; i < problem.num_samples; i++) {
         if (problem.samples[i].enc_tokens > request->max_seq_tokens) {
@@ -216,7 +215,6 @@ static void no_baseline_is_faster(void) {
         random_problem(&problem, &rng, rng_between(&rng, 1, 60));
         random_request(&rng, BATCHING_DYNAMIC);
         request->schedule = rng_below(&rng, 2) ? SCHEDULE_AUTO : SCHEDULE_ADAPTIVE;
-        request->noise_permille = 0;
         if (rng_below(&rng, 2)) { random_problem_limit_memory(&problem, rng_between(&rng, 0, 300)); }
         arena_reset(&arena);
         Status status = make(&plan, &arena);

@@ -11,10 +11,10 @@ train() {
     run "$name" "$ranks" $base -o "$work/$name" "$@" || { tail -5 "$work/$name.log"; ok 1 "$name: the run failed"; }
 }
 
-train first 4 --stages 2 -x 30 -z 1 --robust on
-train again 4 --stages 2 -x 30 -z 1 --robust on
+train first 4 --stages 2 -x 30 -z 1 --refit off
+train again 4 --stages 2 -x 30 -z 1 --refit off
 cmp -s <(losses first) <(losses again)
-ok $? "the same command twice, with a given --robust: bit-identical losses of 30 steps"
+ok $? "the same command twice, with --refit off: bit-identical losses of 30 steps"
 train one 1 -x 30
 difference=$(loss_difference first one 1e-4)
 ok $? "30 steps at 2x2 equal 1x1 (largest difference $difference)"

@@ -5,7 +5,7 @@ needs=pgrep
 . "$(dirname "$0")/train_lib.sh"
 make_data 800 120
 launch=$PWD/dynapipe_plugin/mpirun.sh
-base="-i $work/data/train.bin -j $work/data/val.bin -e l2c32h2 -t 128 -d 1500 -v 0 -s 0 --robust off"
+base="-i $work/data/train.bin -j $work/data/val.bin -e l2c32h2 -t 128 -d 1500 -v 0 -s 0 --refit off"
 newest() { printf '%08d' "$(find "$work/$1" -name 'DONE_*' | sed 's/.*_0*//' | sort -n | tail -1)"; }
 mpicc -shared -fPIC -O1 test/tools/fault_shim.c -o "$work/fault.so" -ldl
 for shim in stalled_disk fast_clock; do gcc -shared -fPIC -O1 test/tools/$shim.c -o "$work/$shim.so" -ldl; done
@@ -66,7 +66,7 @@ stopped() {  # exit status, expected, signal said, name
         stalled="-i $work/long/train.bin -e l2c32h2 -t 128 -v 0 -s 0 -x 400000 -o $work/$name"
         export LD_PRELOAD=$work/stalled_disk.so STALLED_DISK_GO=$work/$name.go
         if [ $name = verifying ]; then
-            start '^step +2/' $name 2 $stalled -d 1500 --robust off --stages 2
+            start '^step +2/' $name 2 $stalled -d 1500 --refit off --stages 2
             kill -TERM "$(ranks_of "$job" | tail -1)"
         else
             timeout --foreground 120 "$build/train_gpt2" $stalled >"$work/$name.log" 2>&1 &

@@ -134,6 +134,36 @@ static void a_given_split_is_only_priced(void) {
     CHECK_EQ(choice.makespan_ns, planned_ns(&about, about.request.stages));
 }
 
+// In mid-run: the present split's own time, and a split that is no slower and takes what it says.
+static void a_search_from_a_split_on_ends_no_slower(void) {
+    Rng rng = rng_seed(seed + 4);
+    int num_moved = 0;
+    for (int round = 0; round < 6; round++) {
+        Case about;
+        StageChoice choice, again;
+        int64_t present_ns, again_ns;
+        int32_t P = rng_between(&rng, 2, 4), L = P + rng_between(&rng, 2, 6);
+        draw_case(&about, &rng, P, L, rng_between(&rng, 6, 60));
+        for (int32_t s = 0; s < P; s++) {  // all of the rest on the last
+            about.request.stages[s] = (StageLayers){s, s == P - 1 ? L : s + 1};
+        }
+        CHECK_OK(stage_search_again(&choice, &present_ns, &about.request, &problem.costs, about.batch,
+                                    NUM_BATCHES, 150000000));
+        CHECK_OK(stage_search_again(&again, &again_ns, &about.request, &problem.costs, about.batch,
+                                    NUM_BATCHES, 150000000));
+        CHECK(memcmp(choice.stages, again.stages, sizeof choice.stages) == 0);
+        check_is_a_split(choice.stages, P, L);
+        CHECK_EQ(present_ns, planned_ns(&about, about.request.stages));
+        CHECK_EQ(choice.makespan_ns, planned_ns(&about, choice.stages));
+        CHECK(choice.makespan_ns <= present_ns || present_ns == 0);
+        num_moved += choice.makespan_ns < present_ns;
+        CHECK_OK(stage_search_again(&choice, &present_ns, &about.request, &problem.costs, about.batch,
+                                    NUM_BATCHES, 0));
+        CHECK(choice.num_splits <= 3);
+    }
+    CHECK(num_moved >= 3);
+}
+
 // The first step's plan says what is missing: here the split of equal work, and no time.
 static void where_nothing_fits_there_is_a_split_all_the_same(void) {
     Rng rng = rng_seed(seed + 3);
@@ -162,6 +192,7 @@ int main(int argc, char** argv) {
     RUN(no_neighbour_is_faster);
     RUN(of_two_stages_the_best_is_found);
     RUN(a_given_split_is_only_priced);
+    RUN(a_search_from_a_split_on_ends_no_slower);
     RUN(where_nothing_fits_there_is_a_split_all_the_same);
     RUN(effort_grows_with_time);
     return test_end();

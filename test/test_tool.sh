@@ -75,7 +75,7 @@ plan_and_judge() {  # 0: must fit, 3: may say that nothing fits; problem, option
 }
 for problem in test/problems/{gpt_small,gpt_tight,t5_small,one_sample}.json; do
     for options in "" "--layout padded" "--layout padded --split-backward off --stage-split equal" "--split-backward on --schedule adaptive" \
-        "--schedule 1f1b --stage-split equal" "--schedule gpipe" "--policy dynapipe" "--robust 0.05 --effort 50"; do
+        "--schedule 1f1b --stage-split equal" "--schedule gpipe" "--policy dynapipe" "--effort 50"; do
         # shellcheck disable=SC2086
         plan_and_judge $([[ "$options" == *equal* || "$options" == *gpipe* ]] && echo 3 || echo 0) $problem $options
     done

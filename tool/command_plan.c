@@ -34,7 +34,6 @@ static const OptionSpec specs[] = {
     {"--recompute",      OPTION_CHOICE, FIELD(recompute),      "auto", 0, 0, "none|full|auto", NULL, "run forward again instead of keeping activations"},
     {"--effort",         OPTION_INT,    FIELD(effort),         "0",    0, 1e9, NULL, "N", "simulations the search may spend; 0: its default"},
     {"--mb-tokens",      OPTION_INT,    FIELD(mb_tokens),      "0",    0, 1e9, NULL, "N", "tokens of a micro-batch for packed, packed-ragged, padded, tokens; 0: the longest sample"},
-    {"--robust",         OPTION_DOUBLE, FIELD(noise),          "0",    0, 0.5, NULL, "NOISE", "judge plans by the P90 of their makespan when times are off by this much, e.g. 0.05"},
     {"--json",           OPTION_STRING, FIELD(json),           NULL,   0, 0, NULL, "FILE", "write the plan in the published form (- : stdout, and nothing else)"},
     {"--text",           OPTION_STRING, FIELD(text),           NULL,   0, 0, NULL, "FILE", "write the plan as text, for check and diff (- : the same)"},
     {"--svg",            OPTION_STRING, FIELD(svg),            NULL,   0, 0, NULL, "FILE", "draw the timeline (- : the same)"},
@@ -67,7 +66,6 @@ static Status request_make(Problem* problem, const PlanOptions* options) {
     request->effort = options->effort;
     request->memory_slack_permille = PLAN_MEMORY_SLACK_PERMILLE;
     request->mb_tokens = options->mb_tokens;
-    request->noise_permille = (int32_t)(options->noise * 1000 + 0.5);
     const char* split = options->stage_split != NULL            ? options->stage_split
                         : request->batching == BATCHING_DYNAMIC ? "auto"
                                                                 : "equal";

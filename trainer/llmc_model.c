@@ -142,6 +142,32 @@ DynapipeParams_v1 dynapipe_llmc_params(const Model* model, DynapipeTied tied[MOD
     return params;
 }
 
+int32_t dynapipe_llmc_pieces(DynapipePiece_v1* out, const Model* model, int64_t begin, int64_t end,
+                             uint64_t key, int32_t bytes_per_value, void* values) {
+    int32_t num = 0;
+    int64_t joined = begin;  // what the last piece has, in the slice
+    for (int i = 0; i < model->num_slices; i++) {
+        const TensorSlice* slice = &model->slices[i];
+        int64_t from = slice->offset > begin ? slice->offset : begin;
+        int64_t to = slice->offset + slice->num_values < end ? slice->offset + slice->num_values : end;
+        if (from >= to) { continue; }
+        int64_t place = slice->file_offset + from - slice->offset;
+        DynapipePiece_v1* last = num > 0 ? &out[num - 1] : NULL;
+        if (last != NULL && joined == from && last->begin + last->count == place) {
+            last->count += to - from;
+        } else {
+            out[num++] =
+                (DynapipePiece_v1){.key = key,
+                                   .begin = place,
+                                   .count = to - from,
+                                   .bytes_per_value = bytes_per_value,
+                                   .values = (unsigned char*)values + (from - begin) * bytes_per_value};
+        }
+        joined = to;
+    }
+    return num;
+}
+
 // Blocks count the embeddings: 0, and behind the encoder's layers the decoder's.
 void dynapipe_llmc_layers(int* layer_begin, int* layer_end, bool* is_last, const ModelConfig* config,
                           DynapipeRange blocks) {

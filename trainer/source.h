@@ -62,6 +62,21 @@ void source_shard(const Source* source, int64_t* begin, int64_t* end);
 void source_share_params(Source* source);
 void source_report(Source* source, int step, const SourceStep* about);  // prints the step line
 
+// Behind source_report() and source_restore(), on all ranks: do layers move between ranks? Then these are
+// this rank's from now on: source_attach() a model of them, source_move() all that the old one and its
+// optimizer have.
+bool source_resplit(Source* source, const ModelConfig* config, int* layer_begin, int* layer_end,
+                    bool* is_last);
+// values[i] belongs to model->params[begin + i], begin + i < end.
+typedef struct {
+    const Model* model;
+    int64_t begin, end;
+    void* values;
+} SourceArray;
+// `want` is filled with what ranks have of that array, which has the same number on all ranks.
+void source_move(Source* source, int array, size_t bytes_per_value, const SourceArray* have,
+                 const SourceArray* want);
+
 // Of its own logs, lines that could not be written so far; on the main rank.
 int64_t source_lost_lines(const Source* source);
 

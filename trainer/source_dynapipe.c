@@ -219,6 +219,36 @@ void source_report(Source* source, int step, const SourceStep* about) {
     check(source, dynapipe_report(source->dp, &report));
 }
 
+// --- layers that move --------------------------------------------------------------------------------------
+
+bool source_resplit(Source* source, const ModelConfig* config, int* layer_begin, int* layer_end,
+                    bool* is_last) {
+    DynapipeRange blocks;
+    int32_t num_ranges;
+    check(source, dynapipe_resplit(source->dp, &blocks, 1, &num_ranges));
+    if (num_ranges == 0) { return false; }
+    source->blocks = blocks;
+    dynapipe_llmc_layers(layer_begin, layer_end, is_last, config, blocks);
+    return true;
+}
+
+void source_move(Source* source, int array, size_t bytes_per_value, const SourceArray* have,
+                 const SourceArray* want) {
+    const SourceArray* sides[2] = {have, want};
+    DynapipePiece_v1* pieces[2];
+    int32_t num[2];
+    for (int i = 0; i < 2; i++) {
+        const SourceArray* side = sides[i];
+        pieces[i] = (DynapipePiece_v1*)calloc((size_t)side->model->num_slices + 1, sizeof **pieces);
+        if (pieces[i] == NULL) { source_die(source, "no memory for a list of tensors"); }
+        num[i] = dynapipe_llmc_pieces(pieces[i], side->model, side->begin, side->end, (uint64_t)array,
+                                      (int32_t)bytes_per_value, side->values);
+    }
+    check(source, dynapipe_move(source->dp, pieces[0], num[0], pieces[1], num[1]));
+    free(pieces[0]);
+    free(pieces[1]);
+}
+
 int64_t source_lost_lines(const Source* source) {
     return dynapipe_lost_lines(source->dp);
 }

@@ -304,6 +304,25 @@ void source_report(Source* source, int step, const SourceStep* about) {
     fflush(stdout);
 }
 
+bool source_resplit(Source* source, const ModelConfig* config, int* layer_begin, int* layer_end,
+                    bool* is_last) {
+    (void)source;
+    (void)config;
+    (void)layer_begin;
+    (void)layer_end;
+    (void)is_last;
+    return false;  // one process has them all
+}
+
+void source_move(Source* source, int array, size_t bytes_per_value, const SourceArray* have,
+                 const SourceArray* want) {
+    (void)source;
+    (void)array;
+    (void)bytes_per_value;
+    (void)have;
+    (void)want;
+}
+
 int64_t source_lost_lines(const Source* source) {
     (void)source;
     return 0;

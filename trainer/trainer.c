@@ -138,6 +138,7 @@ static void train_step(Trainer* t) {
     t->step++;
     source_report(t->source, t->step, &about);
     logger_train(&t->logger, t->step, (float)about.loss, (float)about.lr, (float)about.norm);
+    trainer_resplit(t);
     trainer_check_printed(t);
 }
 
@@ -215,6 +216,7 @@ static void say_left_out(const Trainer* t) {
 // the next step's end, or in the middle of a look, and what was done is saved. Returns the signal, 0: none.
 static int train(Trainer* t) {
     int first_step = t->saved_step = t->step;
+    trainer_resplit(t);  // a run that goes on has the layers where they were
     for (;;) {
         bool is_last = t->step >= t->num_steps;
         if (source_stop_signal(t->source) == 0) { look_at_model(t, is_last); }

@@ -5,6 +5,7 @@ kind.
     trainer.c             build, loop, free
     trainer_model.c       the model that -e describes or names; --export-hf
     trainer_checkpoint.c  saving, going on, gradients to a file
+    trainer_resplit.c     layers that move to another rank in mid-run
     trainer_verify.c      is what the run begins with what was saved, and the same on every rank?
     trainer_output.c      the folder of -o, its logs and the run's settings
     source.h              where a step's gradients come from: source_dynapipe.c (the plugin) or source_stock.c
@@ -86,6 +87,10 @@ bool trainer_read_master(Trainer* t, const char* model_path, const char* state_p
                          char* error);
 // --dump-gradients. Asked for by name, so a run that cannot write them has failed.
 void trainer_dump_gradients(Trainer* t);
+
+// trainer_resplit.c
+// Between two steps: where layers move, this rank's model and optimizer are of its new layers.
+void trainer_resplit(Trainer* t);
 
 // trainer_verify.c. What fails ends the run on all ranks.
 // Sets resume_step; all ranks found the same files. A collective.

@@ -1,7 +1,7 @@
 """The planner's tables: see dev/bench_planner.sh. Run in the repository's root.
 
 usage: python3 dev/planner_bench [--only NAME,NAME] [--out FILE] [--summary FILE] [--check] [--tool PROGRAM]
-    --only     rules, everything, policies, timing, fixed_split, noise [all six]
+    --only     rules, everything, policies, timing, fixed_split [all five]
     --out      write the tables there, too
     --summary  write one table of the makespans there
     --check    rules, everything, policies with fewer budgets, ten times the CPU time: a line a target, for test/
@@ -16,14 +16,12 @@ import tempfile
 sys.dont_write_bytecode = True
 from fixed_split import fixed_split
 from makespans import everything, policies, rules
-from noise import noise
 from summary import summary
 from table import Targets
 from timing import timing
 from tool import AGREE, Tool, cases, machine
 
-TABLES = {"rules": rules, "everything": everything, "policies": policies, "timing": timing, "fixed_split": fixed_split,
-          "noise": noise}
+TABLES = {"rules": rules, "everything": everything, "policies": policies, "timing": timing, "fixed_split": fixed_split}
 
 
 def head():

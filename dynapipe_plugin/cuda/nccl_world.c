@@ -170,7 +170,18 @@ static Status split_holders(NcclWorld* w, const TiedGroups* tied, int32_t rank, 
     return STATUS_OK;
 }
 
+// Where layers have moved, other ranks have copies than before.
+static void close_holders(NcclWorld* w) {
+    for (int32_t h = 0; h < w->num_holders; h++) {
+        if (w->holders[h] != NULL) { (void)ncclCommDestroy(w->holders[h]); }
+    }
+    free(w->holders);
+    w->holders = NULL;
+    w->num_holders = 0;
+}
+
 Status nccl_world_open_holders(NcclWorld* w, Collective* ranks, const TiedGroups* tied, int32_t num_stages) {
+    close_holders(w);
     if (tied->num_holders == 0) { return STATUS_OK; }
     w->holders = calloc((size_t)tied->num_holders, sizeof(ncclComm_t));
     if (w->holders == NULL) { return FAIL(STATUS_NO_MEMORY, "NCCL: no memory"); }
@@ -197,10 +208,7 @@ void nccl_world_abort(NcclWorld* w) {
 void nccl_world_close(NcclWorld* w) {
     if (w == NULL) { return; }
     call_watch_close(w->watch);
-    for (int32_t h = 0; h < w->num_holders; h++) {
-        if (w->holders[h] != NULL) { (void)ncclCommDestroy(w->holders[h]); }
-    }
-    free(w->holders);
+    close_holders(w);
     if (w->replicas != NULL) { (void)ncclCommDestroy(w->replicas); }
     if (w->pipeline != NULL) { (void)ncclCommDestroy(w->pipeline); }
     if (w->ready != NULL) { (void)cudaEventDestroy(w->ready); }

@@ -189,6 +189,13 @@ Status session_device_write(const Dynapipe* dp, void* to, const void* from, size
     return STATUS_OK;
 }
 
+Status session_device_read(const Dynapipe* dp, void* to, const void* from, size_t num_bytes) {
+    cudaStream_t stream = (cudaStream_t)dp->stream;
+    CUDA_TRY(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyDeviceToHost, stream));
+    CUDA_TRY(cudaStreamSynchronize(stream));
+    return STATUS_OK;
+}
+
 // What is left on the card now, before the model takes any of it and when everybody's libraries are loaded.
 Status session_device_limit(Dynapipe* dp) {
     SessionDevice* on = dp->on;

@@ -245,9 +245,8 @@ static Status by_policy_smaller(Planner* planner) {
 }
 
 // What trainers do today, on the same samples: some batch suits one of these better than all that the search
-// has seen. No plan of ours is slower, unless it is as good as the bound, or asked to stand noise; batches of
-// thousands are left out, where any composition is even and these cost a third of the search. *status: of
-// what was tried before.
+// has seen. No plan of ours is slower, unless it is as good as the bound; batches of thousands are left out,
+// where any composition is even and these cost a third of the search. *status: of what was tried before.
 static Status by_baselines(Planner* planner, Status* status) {
     static const Batching known[] = {BATCHING_TOKENS, BATCHING_KK, BATCHING_PACKED_RAGGED};
     const Batching ours = planner->request.batching;
@@ -257,7 +256,6 @@ static Status by_baselines(Planner* planner, Status* status) {
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         bool found = planner->best_draft != NULL;
         if (found && planner->problem.num_samples > BASELINES_MAX_SAMPLES) { break; }
-        if (found && planner->request.noise_permille > 0) { break; }
         if (found && planner->best_ns <= planner->good_enough_ns) { break; }
         if (planner->request.layout == LAYOUT_PADDED && known[i] != BATCHING_TOKENS) { break; }
         planner->request.batching = known[i];

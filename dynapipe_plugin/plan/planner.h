@@ -6,7 +6,7 @@ compiler and optimisation level.
 
 A method makes a draft (draft.h): micro-batches, replicas, order, recomputation, stages.
     ours            search_draft: first answers by rule (search_first, search_fill), local search with the
-                    simulator in the loop (search_moves on search_state), the P90 under noise (search_robust)
+                    simulator in the loop (search_moves on search_state)
     the paper's     original_draft
     baselines       policy_drafts: microbatch_fixed | microbatch_kk | ..., replica_balance, pipe_*
 Then, for every method: replica_fit (into memory), comm_order, rank_list, memory_layout, lower_bound,
@@ -63,7 +63,6 @@ typedef struct {
     int64_t memory_limit_bytes;           // per rank, model state included; 0: no limit
     MemoryRule memory_rule;
     const Machine* machine;     // in what ranks and links differ, borrowed; NULL: in nothing
-    int32_t noise_permille;     // finalists are judged by the P90 of their makespan under it; 0: exact times
     int32_t max_seq_tokens;     // longest sequence the model takes; padding never goes beyond
     int32_t max_target_tokens;  // of the decoder's side, where it has a limit of its own; 0: max_seq_tokens
     int32_t mb_tokens;   // budget of packed, packed-ragged, tokens and kk; 0: the longest, both sides' limits

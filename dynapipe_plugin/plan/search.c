@@ -7,7 +7,6 @@
 #include "search_first.h"
 #include "search_lean.h"
 #include "search_moves.h"
-#include "search_robust.h"
 
 static int64_t slowest_ns(const Search* search) {
     int64_t slowest = 0;
@@ -202,11 +201,6 @@ static int64_t budget_jobs(const MicrobatchProblem* problem, int32_t effort) {
     return jobs > least ? jobs : least;
 }
 
-static Status copy_state(SearchState* out, const SearchState* in, Search* search) {
-    *out = *in;
-    return in->N > 0 ? search_state_copy(out, in, &search->lists) : STATUS_OK;
-}
-
 // No replica has to be faster than the slowest was.
 static Status lean_all(Search* search, int64_t budget) {
     int64_t fastest_ns = slowest_ns(search), slack = search->problem->request->memory_slack_permille;
@@ -224,26 +218,9 @@ static Status search_all(Search* search) {
     const MicrobatchProblem* problem = search->problem;
     Rng rng = rng_seed((uint64_t)problem->num_samples);
     const int64_t whole = search->budget;
-    SearchState(*finalists)[2] = NULL;  // of each replica: as it ends, as it was before the local search
     TRY(search_first(search));
-    if (problem->request->noise_permille > 0) {
-        finalists = arena_alloc_array(&search->lists, (size_t)search->R, sizeof *finalists);
-        if (finalists == NULL) { return FAIL(STATUS_NO_MEMORY, "planner: no host memory left"); }
-        for (int32_t r = 0; r < search->R; r++) {
-            TRY(copy_state(&finalists[r][1], &search->state[r], search));
-        }
-    }
     TRY(improve_all(search, &rng));
-    if (problem->request->noise_permille == 0) { TRY(lean_all(search, whole / LEAN_PART)); }
-    for (int32_t r = 0; r < search->R && finalists != NULL; r++) {
-        SearchState* best;
-        if (search->state[r].N == 0 || search->state[r].makespan_ns == INT64_MAX) { continue; }
-        finalists[r][0] = search->state[r];
-        // exchanges between replicas may have changed the samples since, and the stages are common to all
-        int32_t num = search->R == 1 && !problem->request->choose_stages ? 2 : 1;
-        TRY(search_robust(&best, finalists[r], num, problem->request->noise_permille, &search->simulator));
-        search->state[r] = *best;
-    }
+    TRY(lean_all(search, whole / LEAN_PART));
     if (search->R == 1) {
         for (int32_t s = 0; s < problem->P; s++) { search->stages[s] = search->state[0].stages[s].layers; }
     }

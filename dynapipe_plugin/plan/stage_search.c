@@ -20,6 +20,7 @@ typedef struct {
     const CostModel* costs;
     const StageBatch* batches;
     int32_t num_batches, num_layers;
+    int64_t planning_ns;
     int32_t plans_left;
     Split* tried;  // [MAX_SPLITS]
     int32_t num_tried;
@@ -152,7 +153,7 @@ static int32_t num_plans(const StageSearch* search) {
     for (int32_t b = 0; b < search->num_batches; b++) { num_samples += search->batches[b].num_samples; }
     int64_t plan_ns =
         STAGE_SEARCH_NS * search->request.R + STAGE_SAMPLE_NS * num_samples / search->num_batches;
-    int64_t num = STAGE_TOTAL_NS / plan_ns;
+    int64_t num = search->planning_ns / plan_ns;
     return (int32_t)(num > search->num_batches ? num : search->num_batches);
 }
 
@@ -183,10 +184,56 @@ static Status choose(StageChoice* out, StageSearch* search, const PlanRequest* r
     return STATUS_OK;
 }
 
+static Status search_again(StageChoice* out, int64_t* present_ns, StageSearch* search, Arena* arena) {
+    enum { LEAST_SPLITS = 3 };  // the present one, the balanced one, one that the planner chooses
+    const PlanRequest* request = &search->request;
+    StageChoice choice = {.num_splits = 0};
+    PIPE_NEW(search->tried, arena, Split, MAX_SPLITS);
+    search->best_ns = INT64_MAX;
+    search->plans_left = num_plans(search);
+    int32_t least_plans = LEAST_SPLITS * search->num_batches + 1;
+    if (search->plans_left < least_plans) { search->plans_left = least_plans; }
+    TRY(try_split(search, request->stages));
+    *present_ns = search->best_ns < INT64_MAX ? search->best_ns / search->num_batches : 0;
+    TRY(balance(choice.stages, search, arena));
+    TRY(try_split(search, choice.stages));
+    if (request->P > 1) { TRY(search_splits(search, choice.stages)); }
+    memcpy(choice.stages, search->best_ns < INT64_MAX ? search->best : request->stages, sizeof choice.stages);
+    if (search->best_ns < INT64_MAX) { choice.makespan_ns = search->best_ns / search->num_batches; }
+    choice.num_splits = search->num_tried;
+    *out = choice;
+    return STATUS_OK;
+}
+
+Status stage_search_again(StageChoice* out, int64_t* present_ns, const PlanRequest* request,
+                          const CostModel* costs, const StageBatch* batches, int32_t num_batches,
+                          int64_t planning_ns) {
+    StageSearch search = {.request = *request,
+                          .costs = costs,
+                          .batches = batches,
+                          .num_batches = num_batches,
+                          .planning_ns = planning_ns};
+    Arena arena = {0};
+    *present_ns = 0;
+    if (num_batches == 0) {
+        *out = (StageChoice){.num_splits = 0};
+        memcpy(out->stages, request->stages, sizeof out->stages);
+        return STATUS_OK;
+    }
+    search.request.effort = plan_effort(request, STAGE_SEARCH_NS * request->R);
+    Status status = search_again(out, present_ns, &search, &arena);
+    arena_free(&search.plan);
+    arena_free(&arena);
+    return status;
+}
+
 Status stage_search(StageChoice* out, const PlanRequest* request, const CostModel* costs,
                     const StageBatch* batches, int32_t num_batches) {
-    StageSearch search = {
-        .request = *request, .costs = costs, .batches = batches, .num_batches = num_batches};
+    StageSearch search = {.request = *request,
+                          .costs = costs,
+                          .batches = batches,
+                          .num_batches = num_batches,
+                          .planning_ns = STAGE_TOTAL_NS};
     Arena arena = {0};
     search.request.memory_slack_permille = 0;  // splits are told apart by less
     search.request.effort = plan_effort(request, STAGE_SEARCH_NS * request->R);

@@ -24,6 +24,12 @@ typedef struct {
     int64_t balanced_ns;  // the same with stage_split_make's split; 0 like makespan_ns
 } StageChoice;
 
+// In mid-run, where request->stages are run: what they take, *present_ns as makespan_ns, and the best split
+// found from there in about `planning_ns` of one core; the present one at worst.
+Status stage_search_again(StageChoice* out, int64_t* present_ns, const PlanRequest* request,
+                          const CostModel* costs, const StageBatch* batches, int32_t num_batches,
+                          int64_t planning_ns);
+
 // Where request->choose_stages is set, the best split; else the price of request->stages.
 Status stage_search(StageChoice* out, const PlanRequest* request, const CostModel* costs,
                     const StageBatch* batches, int32_t num_batches);

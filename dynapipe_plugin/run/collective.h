@@ -104,7 +104,6 @@ Status collective_broadcast(Collective* c, void* data, size_t num_bytes, int32_t
 // whether the others do too, and where they are in the midst of a sum, it learns that by its timeout.
 Status collective_barrier(Collective* c);
 
-
 // STATUS_MISMATCH on every member, with the rank that differs first and both values, where `value` is not
 // the same on all. `what` names it in the message: "hash of the plan of step 12".
 Status collective_all_equal_u64(Collective* c, uint64_t value, const char* what);
@@ -113,6 +112,10 @@ Status collective_all_equal_u64(Collective* c, uint64_t value, const char* what)
 // index 0, may be NULL elsewhere).
 Status collective_gather_bytes(Collective* c, const void* data, size_t num_bytes, CollectiveBytes* out,
                                Arena* arena);
+
+// Everybody gets everybody's bytes, those of group index 0 first, then 1 ...; *out from `arena`.
+Status collective_share_bytes(Collective* c, const void* data, size_t num_bytes, unsigned char** out,
+                              Arena* arena);
 
 // This rank's clock minus that of group index 0, from the quickest of a few round trips (Cristian 1989), and
 // by how much it may be off at most, half that trip (may be NULL). Both 0 at index 0. For laying traces of

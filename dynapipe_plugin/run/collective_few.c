@@ -188,6 +188,24 @@ Status collective_gather_bytes(Collective* c, const void* data, size_t num_bytes
     return collective_wait(c, COLLECTIVE_GATHER, 0);
 }
 
+Status collective_share_bytes(Collective* c, const void* data, size_t num_bytes, unsigned char** out,
+                              Arena* arena) {
+    CollectiveBytes* of_rank = ARENA_NEW(arena, CollectiveBytes, c->num_ranks);
+    if (of_rank == NULL) { return FAIL(STATUS_NO_MEMORY, "share: no memory for %d ranks", c->num_ranks); }
+    TRY(collective_gather_bytes(c, data, num_bytes, of_rank, arena));
+    uint64_t total_bytes = 0;
+    for (int32_t i = 0; c->my_idx == 0 && i < c->num_ranks; i++) { total_bytes += of_rank[i].num_bytes; }
+    TRY(collective_broadcast(c, &total_bytes, sizeof total_bytes, 0));
+    *out = arena_alloc(arena, total_bytes);
+    if (*out == NULL) { return FAIL(STATUS_NO_MEMORY, "share: %llu bytes", (unsigned long long)total_bytes); }
+    unsigned char* at = *out;
+    for (int32_t i = 0; c->my_idx == 0 && i < c->num_ranks; i++) {
+        memcpy(at, of_rank[i].data, of_rank[i].num_bytes);
+        at += of_rank[i].num_bytes;
+    }
+    return collective_broadcast(c, *out, total_bytes, 0);
+}
+
 Status collective_clock_offset(Collective* c, int64_t* out_ns, int64_t* error_ns) {
     int64_t theirs_ns = 0, best_trip_ns = INT64_MAX;
     *out_ns = 0;

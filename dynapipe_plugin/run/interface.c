@@ -31,6 +31,18 @@ Status interface_check_params(const DynapipeParams_v1* params) {
     return CHECK_NUMBERS(DynapipeParams_v1, reserved, params);
 }
 
+Status interface_check_piece(const char* list, int32_t idx, const DynapipePiece_v1* piece) {
+    if (piece->values == NULL || piece->begin < 0 || piece->count < 1 || piece->bytes_per_value < 1 ||
+        piece->begin > INT64_MAX / piece->bytes_per_value - piece->count) {
+        return FAIL(STATUS_OUT_OF_RANGE,
+                    "%s[%d]: %lld values from %lld, %d bytes each, at %p ---> DynapipePiece_v1: values, and "
+                    "begin and count of what there is",
+                    list, idx, (long long)piece->count, (long long)piece->begin, piece->bytes_per_value,
+                    piece->values);
+    }
+    return CHECK_NUMBERS(DynapipePiece_v1, reserved, piece);
+}
+
 Status interface_check_run(const DynapipeRun_v1* run) {
     return CHECK_NUMBERS(DynapipeRun_v1, reserved, run);
 }

@@ -74,7 +74,8 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* co
     for (int32_t i = 0; i < num_ranks; i++) { ranks[i] = i; }
     Status status = collective_init(&dp->world, &dp->transport, ranks, num_ranks, END_TOGETHER_NS);
     if (status == STATUS_OK) { status = session_options_take(&dp->options, argc, *argv, own_options); }
-    if (status == STATUS_OK) { status = session_noise_parse(&dp->noise, dp->options.robust); }
+    session_refit_init(&dp->refit, dp->options.refit == REFIT_AUTO);
+    if (status == STATUS_OK) { status = session_resplit_parse(&dp->resplit, dp->options.resplit); }
     dp->world.timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
     if (status == STATUS_OK) { status = session_hosts_gather(dp); }
     if (status == STATUS_OK) { status = session_same_options(dp, *argc, *argv); }
@@ -116,7 +117,8 @@ void dynapipe_close(Dynapipe* dp) {
     loader_close(dp->train);
     loader_close(dp->val);
     executor_free(dp->executor);
-    session_noise_free(&dp->noise);
+    session_refit_free(&dp->refit);
+    session_resplit_free(&dp->resplit);
     session_release(dp);
     session_device_close(dp);
     free(dp->position);

@@ -10,7 +10,9 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
     session_model.c    the model put in, what of it a rank counts
     session_stages.c   the stage split and the effort of plans, for the mixture
     session_machine.c  in what the ranks and links of this run differ
-    session_noise.c    the noise that plans are chosen for
+    session_refit.c    what steps that ran say of the costs; session_refit_record.c: in checkpoints,
+                       session_refit_say.c: in words
+    session_resplit.c  layers that move between ranks in mid-run
     session_plan.c     one step made ahead: batch -> plan -> collated micro-batches, in the background thread
     session_step.c     one step run: execute, reduce gradients
     session_eval.c     validation on the same pipeline
@@ -42,8 +44,9 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 #include "plan_ahead.h"
 #include "progress.h"
 #include "session_errors.h"
-#include "session_noise.h"
 #include "session_options.h"
+#include "session_refit.h"
+#include "session_resplit.h"
 #include "sums.h"
 #include "trace.h"
 #include "transport.h"
@@ -65,8 +68,8 @@ typedef struct {
     const DynapipeBatch** batches;  // [plan.M]; NULL where another replica runs the micro-batch
     float** losses;                 // [plan.M] (num_rows) each; NULL like batches
     int64_t computed_tokens;
-    int64_t plan_cpu_ns;     // what planning cost, without collation
-    int32_t noise_permille;  // that the plan was chosen for
+    int64_t plan_cpu_ns;  // what planning cost, without collation
+    int32_t refit_step;   // the plan's costs were agreed on after so many steps; 0: they are the cost file's
 } SessionStep;
 
 // What the run as a whole was like, for the closing lines. Steps after the first few, where buffers still
@@ -115,7 +118,8 @@ struct Dynapipe {
     MachineRank* machine_ranks;  // [num_ranks] its ranks, should they differ; else NULL
     Progress progress;
     PlanRequest request;
-    SessionNoise noise;
+    SessionRefit refit;
+    SessionResplit resplit;
     PlanAhead* ahead;
     SessionStep* slots;
     int32_t num_slots;
@@ -186,6 +190,8 @@ Status session_same_model(Dynapipe* dp);
 // session_data.c
 CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t step_idx);
 
+DynapipeRange session_stage_blocks(const Dynapipe* dp, int32_t s);
+
 ShapeRules session_rules(const DynapipeShapes_v1* shapes);  // the planner's
 
 // session_verify.c
@@ -224,6 +230,8 @@ void session_machine_free(Dynapipe* dp);
 // session_model.c
 Status session_need_model(const Dynapipe* dp);  // STATUS_BAD_OPTION: a range of this rank has none
 
+void session_model_detach(Dynapipe* dp);  // and what was made for it; its memory is the program's
+
 // session_plan.c
 Status session_plan_start(Dynapipe* dp);  // begin planning from the loader's position; idempotent
 void session_plan_stop(Dynapipe* dp);
@@ -244,6 +252,8 @@ Status session_device_find(Dynapipe* dp);
 Status session_device_open(Dynapipe* dp, void* stream);
 // Bytes of this process into memory where values live; they are there when it returns.
 Status session_device_write(const Dynapipe* dp, void* to, const void* from, size_t num_bytes);
+// The other way, behind what is queued where the model computes.
+Status session_device_read(const Dynapipe* dp, void* to, const void* from, size_t num_bytes);
 // --memory-limit where none was given: what is free on the card now, the same on all ranks. A collective.
 Status session_device_limit(Dynapipe* dp);
 Status session_sums_open(Dynapipe* dp);                 // dp->params, dp->tied are known: fills dp->sums

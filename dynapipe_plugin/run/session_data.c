@@ -208,11 +208,12 @@ static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs) {
         const bool head_has_layer = dp->request.rules.head_has_layer;
         TRY(stage_split_parse(dp->request.stages, dp->num_stages, num_layers, head_has_layer, split));
     }
-    return session_stages_choose(dp);
+    TRY(session_stages_choose(dp));
+    return session_resplit_begin(dp);
 }
 
 // The blocks of a stage: the embedding is block 0, the decoder's stands behind the encoder's layers.
-static DynapipeRange stage_blocks(const Dynapipe* dp, int32_t s) {
+DynapipeRange session_stage_blocks(const Dynapipe* dp, int32_t s) {
     const StageLayers* layers = &dp->request.stages[s];
     int32_t num_enc = dp->costs.num_enc_layers, num_dec = dp->costs.num_dec_layers;
     bool is_last = s == dp->num_stages - 1;
@@ -230,6 +231,6 @@ int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* ou
     if (status == STATUS_OK && max_ranges < 1) {
         status = FAIL(STATUS_OUT_OF_RANGE, "no room for this rank's range of blocks");
     }
-    if (status == STATUS_OK) { out[(*num_ranges)++] = stage_blocks(dp, dp->stage); }
+    if (status == STATUS_OK) { out[(*num_ranges)++] = session_stage_blocks(dp, dp->stage); }
     return status == STATUS_OK ? (int)session_stop_agree(dp) : (int)status;
 }

@@ -32,6 +32,10 @@ Status session_device_write(const Dynapipe* dp, void* to, const void* from, size
     return STATUS_OK;
 }
 
+Status session_device_read(const Dynapipe* dp, void* to, const void* from, size_t num_bytes) {
+    return session_device_write(dp, to, from, num_bytes);
+}
+
 Status session_device_limit(Dynapipe* dp) {
     (void)dp;
     return STATUS_OK;

@@ -1,5 +1,5 @@
-// session_metrics.c -- metrics.jsonl: one record a step, one a validation. What cannot be written is said and
-// counted, and ends no run.
+// session_metrics.c -- metrics.jsonl: one record a step, one a validation, one where steps corrected the
+// costs. What cannot be written is said and counted, and ends no run.
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -58,7 +58,7 @@ char* session_metrics_json(const Dynapipe* dp, const DynapipeReport_v1* report) 
         "transfers_off_ms", (double)errors.transfers_ns / 1e6,                                        //
         "waiting_off_ms", (double)errors.waiting_ns / 1e6,                                            //
         "bound_ms", (double)dp->now->plan.bound_ns / 1e6,                                             //
-        "noise_permille", dp->now->noise_permille,                                                    //
+        "refit_step", dp->now->refit_step,                                                            //
         "idle", json_per_rank(dp, STAT_BUSY_NS),                                                      //
         "peak_bytes", json_per_rank(dp, STAT_PEAK_BYTES),                                             //
         "rss_bytes", json_per_rank(dp, STAT_RSS_BYTES));
@@ -75,7 +75,8 @@ static size_t record_key(int64_t* step, const char* line, size_t num_bytes) {
     long long number;
     int num_chars = 0;
     if (sscanf(line, "{\"%*[a-z]\":%lld,%n", &number, &num_chars) != 1 || num_chars == 0) { return 0; }
-    bool is_ours = strncmp(line, "{\"step\":", 8) == 0 || strncmp(line, "{\"validation\":", 14) == 0;
+    bool is_ours = strncmp(line, "{\"step\":", 8) == 0 || strncmp(line, "{\"refit\":", 9) == 0 ||
+                   strncmp(line, "{\"validation\":", 14) == 0;
     *step = number;
     return is_ours && (size_t)num_chars <= num_bytes ? (size_t)num_chars : 0;
 }
@@ -117,6 +118,12 @@ static void write_line(Dynapipe* dp, const char* log_dir, const char* text) {
 void session_metrics_write(Dynapipe* dp, const DynapipeReport_v1* report) {
     if (report->log_dir == NULL) { return; }
     char* text = session_metrics_json(dp, report);
+    write_line(dp, report->log_dir, text);
+    free(text);
+    const SessionRefit* refit = &dp->refit;
+    int32_t num = refit->num_versions;
+    if (num == 0 || refit->versions[num - 1].agreed != report->step) { return; }
+    text = session_refit_json(refit);
     write_line(dp, report->log_dir, text);
     free(text);
 }

@@ -127,6 +127,18 @@ int dynapipe_attach(Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api, void
     return (int)(status == STATUS_OK ? attach(dp, api, model, params) : status);
 }
 
+void session_model_detach(Dynapipe* dp) {
+    executor_free(dp->executor);
+    dp->executor = NULL;
+    sums_close(&dp->sums);
+    tied_groups_free(&dp->tied);
+    session_release(dp);
+    dp->params = (DynapipeParams_v1){0};
+    dp->api = NULL;
+    dp->model = NULL;
+    dp->eval_tokens = 0;  // of another stage
+}
+
 Status session_need_model(const Dynapipe* dp) {
     if (dp->api != NULL) { return STATUS_OK; }
     return FAIL(STATUS_BAD_OPTION,

@@ -29,9 +29,12 @@ static const OptionSpec specs[] = {
     {"--plan-ahead",     OPTION_INT,    FIELD(plan_ahead), "2",  1, 64,   NULL, "K", "steps planned ahead in the background"},
     {"--plan-before",    OPTION_BOOL,   FIELD(plan_before), NULL, 0, 0,   NULL, NULL, "plan every step before the first one (to measure what planning costs)"},
     {"--mb-tokens",      OPTION_INT,    FIELD(mb_tokens),  "0",  0, 1e9,  NULL, "N", "tokens of a micro-batch for packed, packed-ragged, padded, tokens; 0: -t"},
-    {"--robust",         OPTION_STRING, FIELD(robust),     "auto", 0, 0, NULL, "auto|on|off|X",
-     "choose plans by the P90 of their time when jobs are off by X of it (on: 0.05). auto: by what steps 3 to 10 "
-     "measured, so plans may differ from run to run; X makes runs repeatable"},
+    {"--refit",          OPTION_CHOICE, FIELD(refit),      "auto", 0, 0, "auto|off", NULL,
+     "correct what jobs and links are said to take by what steps measured, so plans may differ from run to run; "
+     "off: plans from the cost file alone, the same in every run"},
+    {"--resplit",        OPTION_STRING, FIELD(resplit),    "auto", 0, 0, NULL, "auto|off|S:L,L,..",
+     "layers move between ranks while the run goes on. auto: where ranks turn out to take other times than thought, and that "
+     "wins more than 5 % of a step (not with --stage-split); S:L,L,..: behind step S, to these layers of each stage (more behind /)"},
     {"--long-samples",   OPTION_CHOICE, FIELD(long_samples), "truncate", 0, 0, "truncate|skip", NULL, "samples longer than -t"},
     {"--loss-on",        OPTION_CHOICE, FIELD(loss_on),    "targets", 0, 0, "targets|all", NULL, "supervised tokens"},
     {"--span-corruption", OPTION_CHOICE, FIELD(span_corruption), "off", 0, 0, "off|on", NULL,

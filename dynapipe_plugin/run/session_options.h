@@ -10,6 +10,8 @@ session_options.h -- the plugin's command line: one table for parsing, ranges, d
 
 typedef enum { TRANSPORT_CHOICE_AUTO, TRANSPORT_CHOICE_NCCL, TRANSPORT_CHOICE_MPI } TransportChoice;
 
+typedef enum { REFIT_AUTO, REFIT_OFF } RefitChoice;
+
 typedef enum { MEASURE_AUTO, MEASURE_AGAIN } MeasureChoice;
 
 typedef struct {
@@ -25,7 +27,8 @@ typedef struct {
     int32_t effort, plan_ahead;
     bool plan_before;
     int32_t mb_tokens;
-    const char* robust;
+    int32_t refit;  // RefitChoice
+    const char* resplit;
     // data
     int32_t long_samples, loss_on, mixture;
     int32_t span_corruption;

@@ -51,10 +51,10 @@ static Status make_step(void* ctx, int64_t step_idx, int32_t slot) {
     TRY(draw_batch(dp, step));
     PlanRequest request = dp->request;
     if (session_report_shows(dp, step_idx + 1)) { request.one_replica = false; }
-    request.noise_permille = step->noise_permille = session_noise_permille(&dp->noise, step_idx);
+    const CostModel* costs;
+    step->refit_step = session_refit_plan_with(dp, step_idx, &costs, &request.machine);
     int64_t begin_ns = clock_cpu_ns();
-    TRY(plan_make(&step->plan, &request, &dp->costs, step->batch.lengths, step->batch.num_samples,
-                  &step->arena));
+    TRY(plan_make(&step->plan, &request, costs, step->batch.lengths, step->batch.num_samples, &step->arena));
     step->plan_cpu_ns = clock_cpu_ns() - begin_ns;
     step->plan_hashes[0] = plan_hash_decisions(&step->plan);
     step->plan_hashes[1] = plan_hash_replica(&step->plan, dp->replica);
@@ -68,7 +68,9 @@ Status session_plan_start(Dynapipe* dp) {
     dp->num_slots = num_ahead + 1;
     dp->slots = calloc((size_t)dp->num_slots, sizeof(SessionStep));
     if (dp->slots == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d steps ahead", num_ahead); }
-    session_noise_start(&dp->noise, dp->next_step, num_ahead);
+    dp->refit.is_on = dp->refit.is_on && !dp->options.plan_before;
+    TRY(session_refit_start(&dp->refit, &dp->costs, dp->request.machine, dp->transport.rank,
+                            dp->transport.num_ranks, num_ahead));
     TRY(plan_ahead_start(&dp->ahead, make_step, dp, dp->next_step, dp->num_steps, num_ahead));
     if (dp->options.plan_before) { TRY(plan_ahead_wait_all(dp->ahead)); }
     return STATUS_OK;
@@ -149,15 +151,16 @@ void session_release(Dynapipe* dp) {
 }
 
 int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes) {
-    if (dp->now == NULL) {
+    if (dp->now == NULL && dp->resplit.position == NULL) {
         return (int)FAIL(STATUS_OUT_OF_RANGE, "no step has run: there is no position to save");
     }
     Dynapipe* mine = (Dynapipe*)(uintptr_t)dp;  // what is given out, and what is said, is kept there
     Status status = session_verify_wait(mine);
     if (status != STATUS_OK) { return (int)status; }
-    *out = dp->now->batch.position;
-    *num_bytes = dp->now->batch.position_bytes;
-    status = session_noise_position(&mine->noise, out, num_bytes);
+    *out = dp->now != NULL ? dp->now->batch.position : dp->resplit.position;
+    *num_bytes = dp->now != NULL ? dp->now->batch.position_bytes : dp->resplit.position_bytes;
+    status = session_refit_position(&mine->refit, out, num_bytes);
+    if (status == STATUS_OK) { status = session_resplit_position(mine, out, num_bytes); }
     return (int)(status == STATUS_OK ? session_settings_add(mine, out, num_bytes) : status);
 }
 
@@ -167,8 +170,9 @@ int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32
     Status status = session_settings_take(dp, &position, &num_bytes);
     if (status != STATUS_OK) { return (int)status; }
     session_report_goes_on(dp);
-    session_noise_restore(&dp->noise, position, &num_bytes);
-    status = loader_restore(dp->train, position, num_bytes);
+    session_resplit_restore(dp, position, &num_bytes);
+    status = session_refit_restore(&dp->refit, position, &num_bytes);
+    if (status == STATUS_OK) { status = loader_restore(dp->train, position, num_bytes); }
     uint64_t seed = loader_seed(dp->train), option = (uint64_t)dp->options.seed;
     if (status == STATUS_OK && seed != option && dp->run.overfit == 0 && dp->transport.rank == 0) {
         fprintf(

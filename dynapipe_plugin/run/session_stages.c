@@ -102,20 +102,17 @@ static Status search_stages(StageChoice* out, PlanRequest* request, const CostMo
 }
 
 Status session_stages_choose(Dynapipe* dp) {
-    StageBatch batches[SESSION_MIXTURE + 1];
     StageChoice choice;
-    Arena arena = {0};
-    int32_t num_batches;
+    SessionResplit* resplit = &dp->resplit;
     PlanRequest request = dp->request;
     request.choose_stages = dp->options.stage_split == NULL;
     int64_t begin_ns = clock_now_ns();
-    Status status = session_mixture(batches, &num_batches, dp, &arena);
-    if (status == STATUS_OK) {
-        status =
-            search_stages(&choice, &request, &dp->costs, batches, num_batches, loader_largest(dp->train));
-    }
-    arena_free(&arena);
-    TRY(status);
+    StageBatch* batches = ARENA_NEW(&resplit->arena, StageBatch, SESSION_MIXTURE + 1);
+    if (batches == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for batches"); }
+    TRY(session_mixture(batches, &resplit->num_batches, dp, &resplit->arena));
+    resplit->batches = batches;
+    TRY(search_stages(&choice, &request, &dp->costs, batches, resplit->num_batches,
+                      loader_largest(dp->train)));
     memcpy(dp->request.stages, choice.stages, sizeof choice.stages);
     if (dp->options.effort == 0 && choice.makespan_ns > 0) {
         int64_t planning_ns = session_planning_ns(choice.makespan_ns, dp->plan_threads, dp->num_replicas);
@@ -123,7 +120,7 @@ Status session_stages_choose(Dynapipe* dp) {
     }
     if (dp->transport.rank == 0) {
         session_account_warn(dp);
-        print_choice(dp, &choice, num_batches, (double)(clock_now_ns() - begin_ns) / 1e9);
+        print_choice(dp, &choice, resplit->num_batches, (double)(clock_now_ns() - begin_ns) / 1e9);
     }
     return STATUS_OK;
 }

@@ -127,25 +127,12 @@ static Status gather_losses(Dynapipe* dp, const SessionStep* step, DynapipeStep_
     return STATUS_OK;
 }
 
-// Measures, and after the last step of that agrees with the others: a collective, on all ranks in the same
-// step.
-static Status measure_noise(Dynapipe* dp, const SessionStep* step) {
-    SessionNoise* noise = &dp->noise;
-    int32_t nth = noise->num_steps++;
-    if (noise->is_known || nth < SESSION_NOISE_BEGIN) { return STATUS_OK; }
-    TRY(trace_noise_add(&noise->measured, &step->plan, executor_trace(dp->executor)));
-    if (nth + 1 < SESSION_NOISE_END) { return STATUS_OK; }
-    double deviation = trace_noise_deviation(&noise->measured);
-    trace_noise_free(&noise->measured);
-    double sums[2] = {deviation >= 0 ? deviation : 0, deviation >= 0 ? 1 : 0};
-    TRY(collective_all_reduce_sum(&dp->world, sums, 2));
-    noise->permille = session_noise_round(sums[1] > 0 ? sums[0] / sums[1] : 0);
-    noise->is_known = true;
-    if (dp->transport.rank == 0 && noise->first_step < dp->num_steps) {
-        printf("times of jobs scatter by %.1f%%: plans are chosen for %.0f%% from step %d on\n",
-               sums[1] > 0 ? 100 * sums[0] / sums[1] : 0, noise->permille / 10.0, noise->first_step + 1);
-    }
-    return STATUS_OK;
+// A collective after some steps, on all ranks the same.
+static Status refit(Dynapipe* dp, const SessionStep* step, bool has_new_memory) {
+    bool knows_when = dp->links->api->when != NULL;
+    TRY(session_refit_note(&dp->refit, &step->plan, executor_trace(dp->executor), !has_new_memory,
+                           knows_when));
+    return session_refit_agree(&dp->refit, &dp->world, dp->next_step);
 }
 
 static void say_bound(Dynapipe* dp, const Plan* plan) {
@@ -161,6 +148,7 @@ static void say_bound(Dynapipe* dp, const Plan* plan) {
 static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     SessionStep* step;
     TRY(session_need_model(dp));
+    TRY(session_resplit_check(dp));
     TRY(sample_verify_damage(dp->verify));
     if (dp->next_step >= dp->num_steps) {
         return FAIL(STATUS_OUT_OF_RANGE, "step %d: the run has %d steps", dp->next_step + 1, dp->num_steps);
@@ -172,13 +160,14 @@ static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     TRY(agree(dp, step));
     say_bound(dp, &step->plan);
     int64_t pipeline_begin_ns = clock_now_ns();
+    const void* memory = dp->memory;
     TRY(run_pipeline(dp, step));
     dp->run_ns = plan_ahead_stats(dp->ahead).wait_ns + clock_now_ns() - pipeline_begin_ns;
     dp->pipeline_ns = pipeline_end_ns(executor_trace(dp->executor)) - pipeline_begin_ns;
     dp->next_step++;
     if (dp->next_step == dp->num_steps) { TRY(session_verify_wait(dp)); }
     TRY(gather_losses(dp, step, out));
-    TRY(measure_noise(dp, step));
+    TRY(refit(dp, step, memory != dp->memory));
     dp->step_end_ns = clock_now_ns();
     return STATUS_OK;
 }

@@ -14,8 +14,8 @@ in one exchange with the hash of the plan.
 #include "collective.h"
 
 typedef struct {
-    uint64_t plan_hash;     // of what all ranks know of it: plan_hash_decisions()
-    uint64_t replica_hash;  // of what the ranks of a replica know besides: plan_hash_replica()
+    uint64_t plan_hash;         // of what all ranks know of it: plan_hash_decisions()
+    uint64_t replica_hash;      // of what the ranks of a replica know besides: plan_hash_replica()
     uint64_t to_prev, to_next;  // over the links to the ranks before and behind this one; no such rank: 0
 } StepClaim;
 

@@ -38,34 +38,14 @@ static Status pack(int64_t** out, size_t* num_bytes, const DynapipeParams_v1* pa
     return STATUS_OK;
 }
 
-// Everybody's numbers, one rank behind the other, on every rank.
-static Status tell(unsigned char** out, Collective* world, const DynapipeParams_v1* params, Arena* arena) {
+static Status read_tables(Table** out, Collective* world, const DynapipeParams_v1* params, Arena* arena) {
     int64_t* mine = NULL;
     size_t num_bytes = 0;
-    CollectiveBytes* of_rank = ARENA_NEW(arena, CollectiveBytes, world->num_ranks);
-    if (of_rank == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", world->num_ranks); }
-    TRY(pack(&mine, &num_bytes, params, arena));
-    TRY(collective_gather_bytes(world, mine, num_bytes, of_rank, arena));
-    uint64_t total_bytes = 0;
-    for (int32_t r = 0; world->my_idx == 0 && r < world->num_ranks; r++) {
-        total_bytes += of_rank[r].num_bytes;  // rank 0 alone has them
-    }
-    TRY(collective_broadcast(world, &total_bytes, sizeof total_bytes, 0));
-    *out = arena_alloc(arena, total_bytes);
-    if (*out == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for groups of %d ranks", world->num_ranks); }
-    unsigned char* at = *out;
-    for (int32_t r = 0; world->my_idx == 0 && r < world->num_ranks; r++) {
-        memcpy(at, of_rank[r].data, of_rank[r].num_bytes);
-        at += of_rank[r].num_bytes;
-    }
-    return collective_broadcast(world, *out, total_bytes, 0);
-}
-
-static Status read_tables(Table** out, Collective* world, const DynapipeParams_v1* params, Arena* arena) {
     unsigned char* bytes = NULL;
     Table* tables = ARENA_NEW(arena, Table, world->num_ranks);
     if (tables == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", world->num_ranks); }
-    TRY(tell(&bytes, world, params, arena));
+    TRY(pack(&mine, &num_bytes, params, arena));
+    TRY(collective_share_bytes(world, mine, num_bytes, &bytes, arena));
     const int64_t* at = (const int64_t*)(const void*)bytes;
     for (int32_t r = 0; r < world->num_ranks; r++) {
         tables[r] = (Table){at[0], at[1], at[2], at[3], (const Row*)(const void*)(at + HEAD_VALUES)};

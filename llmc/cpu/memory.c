@@ -20,6 +20,11 @@ void* ops_alloc(OpsContext* ops, size_t num_bytes, const char* what) {
     return llmc_alloc(num_bytes, what);
 }
 
+void* ops_alloc_raw(OpsContext* ops, size_t num_bytes, const char* what) {
+    (void)ops;
+    return llmc_alloc_raw(num_bytes, what);
+}
+
 void ops_release(OpsContext* ops, void* memory) {
     (void)ops;
     free(memory);

@@ -9,7 +9,7 @@ stream of the operations, behind what is queued there.
 
 #include <string.h>
 
-void* ops_alloc(OpsContext* ops, size_t num_bytes, const char* what) {
+void* ops_alloc_raw(OpsContext* ops, size_t num_bytes, const char* what) {
     void* memory = NULL;
     if (cudaMalloc(&memory, num_bytes > 0 ? num_bytes : 256) != cudaSuccess) {
         size_t free_bytes = 0, total_bytes = 0;
@@ -21,6 +21,11 @@ void* ops_alloc(OpsContext* ops, size_t num_bytes, const char* what) {
             num_bytes, what, free_bytes, total_bytes, ops->name);
         exit(EXIT_FAILURE);
     }
+    return memory;
+}
+
+void* ops_alloc(OpsContext* ops, size_t num_bytes, const char* what) {
+    void* memory = ops_alloc_raw(ops, num_bytes, what);
     ops_zero(ops, memory, num_bytes);
     CUDA_CHECK(cudaStreamSynchronize(ops->stream));  // zeros for other streams too
     return memory;

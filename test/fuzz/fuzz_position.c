@@ -1,6 +1,6 @@
 /*
 fuzz_position.c -- any bytes as the position in the data that a checkpoint keeps (the loader's record, and
-noise that ranks agreed on behind it): refused, or batches can be drawn from there and the same position comes
+what ranks agreed on behind it): refused, or batches can be drawn from there and the same position comes
 out again.
 
 The first byte of an input: bit 0 begins with a true record and takes the rest as changes to it (pairs of
@@ -9,12 +9,13 @@ file order.
 */
 // libFuzzer: -max_len=256
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "../../dataloader/loader.h"
 #include "../../dataloader/sample_file.h"
 #include "../../dynapipe_plugin/base/hash.h"
-#include "../../dynapipe_plugin/run/session_noise.h"
+#include "../../dynapipe_plugin/run/session_refit.h"
 #include "fuzz.h"
 
 enum { MAX_RECORD = 512, NUM_SAMPLES = 20 };
@@ -94,9 +95,11 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     uint8_t input[MAX_RECORD];
     if (num_bytes < 2) { return 0; }
     size_t input_bytes = make_input(input, data, num_bytes);
-    SessionNoise noise = {.is_auto = true};
-    session_noise_restore(&noise, input, &input_bytes);
-    REQUIRE(noise.permille >= 0 && noise.permille <= SESSION_NOISE_MOST_PERMILLE && noise.first_step >= 0);
+    SessionRefit refit = {.is_on = true};
+    REQUIRE(session_refit_restore(&refit, input, &input_bytes) == STATUS_OK ||
+            fuzz_has_remedy(status_message()));
+    session_refit_forget(&refit);
+    free(refit.versions);
     Loader* loader = loaders[(data[0] & 4) != 0];
     Status status = loader_restore(loader, input, input_bytes);
     if (status == STATUS_OK) {

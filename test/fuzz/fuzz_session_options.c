@@ -1,6 +1,5 @@
 // fuzz_session_options.c -- any words as the plugin's options: all values in range, or an error; words that
 // are none stay where they were. libFuzzer: -max_len=160
-#include "../../dynapipe_plugin/run/session_noise.h"
 #include "../../dynapipe_plugin/run/session_options.h"
 #include "fuzz_words.h"
 
@@ -11,12 +10,7 @@ static void require_sane(const SessionOptions* options) {
     REQUIRE(options->noise_density > 0 && options->noise_density < 1 && options->mixture_cap >= 0);
     REQUIRE(options->batching >= 0 && options->batching < 7 && options->schedule >= 0 &&
             options->schedule < 4);
-    SessionNoise noise;
-    if (session_noise_parse(&noise, options->robust) == STATUS_OK) {
-        REQUIRE(noise.permille >= 0 && noise.permille <= SESSION_NOISE_MOST_PERMILLE);
-    } else {
-        REQUIRE(fuzz_has_remedy(status_message()));
-    }
+    REQUIRE(options->refit == REFIT_AUTO || options->refit == REFIT_OFF);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {

@@ -22,7 +22,6 @@ static void draw(RandomProblem* out, Rng* rng, int i) {
         out->request.schedule = SCHEDULE_AUTO;
         out->request.layout = i % 4 == 0 ? LAYOUT_PADDED : LAYOUT_RAGGED;
         out->request.choose_stages = i / 2 % 2;
-        out->request.noise_permille = i / 4 % 2 * 60;
         out->request.memory_rule = i % 5 < 2 ? MEMORY_ACTIVATIONS : MEMORY_BUFFERS;
     }
     if (i % 2 == 1) {

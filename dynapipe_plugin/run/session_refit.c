@@ -1,0 +1,333 @@
+#define _GNU_SOURCE  // open_memstream
+#include "session_refit.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../base/hash.h"
+#include "session.h"
+
+static const double LINK_LEAST = 0.5, LINK_MOST = 16, LINK_SAME = 0.1;
+
+void session_refit_init(SessionRefit* refit, bool is_on) {
+    *refit = (SessionRefit){.is_on = is_on};
+    pthread_mutex_init(&refit->lock, NULL);
+}
+
+static void forget_versions(SessionRefit* refit, int32_t from, int32_t num) {
+    for (int32_t i = from; i < from + num; i++) { free(refit->versions[i].ranks); }
+    refit->num_versions -= num;
+    if (num > 0) {
+        memmove(&refit->versions[from], &refit->versions[from + num],
+                (size_t)(refit->num_versions - from) * sizeof *refit->versions);
+    }
+}
+
+static void free_model(RefitModel** model) {
+    if (*model != NULL) { free((*model)->ranks); }
+    free(*model);
+    *model = NULL;
+}
+
+void session_refit_free(SessionRefit* refit) {
+    session_refit_forget(refit);
+    free_model(&refit->planned);
+    free_model(&refit->now);
+    trace_jobs_free(&refit->jobs);
+    free(refit->versions);
+    free(refit->said_ranks);
+    free(refit->position);
+    pthread_mutex_destroy(&refit->lock);
+    *refit = (SessionRefit){0};
+}
+
+// --- start -----------------------------------------------------------------------------------------------
+
+static Status hash_base(uint64_t* out, const CostModel* costs, const Machine* machine) {
+    char* text = NULL;
+    size_t num_chars = 0;
+    FILE* memory = open_memstream(&text, &num_chars);
+    if (memory == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a cost model's text"); }
+    cost_model_print(costs, "", memory);
+    if (fclose(memory) != 0) { return FAIL(STATUS_NO_MEMORY, "no memory for a cost model's text"); }
+    uint64_t hash = hash_bytes(HASH_SEED, text, num_chars), ranks = machine_hash(machine);
+    *out = hash_finish(hash_bytes(hash, &ranks, sizeof ranks));
+    free(text);
+    return STATUS_OK;
+}
+
+static RefitOfRank as_predicted(void) {
+    return (RefitOfRank){.jobs = refit_rank_one(), .link = 1};
+}
+
+static RefitOfRank* new_ranks(int32_t num_ranks) {
+    RefitOfRank* ranks = malloc((size_t)num_ranks * sizeof *ranks);
+    for (int32_t r = 0; r < num_ranks && ranks != NULL; r++) { ranks[r] = as_predicted(); }
+    return ranks;
+}
+
+static RefitModel* new_model(int32_t num_ranks) {
+    RefitModel* model = calloc(1, sizeof *model);
+    MachineRank* ranks = calloc((size_t)num_ranks, sizeof *ranks);
+    if (model == NULL || ranks == NULL) {
+        free(model);
+        free(ranks);
+        return NULL;
+    }
+    model->ranks = ranks;
+    return model;
+}
+
+// Versions of a run on other ranks know nothing of these.
+static Status take_other_ranks(SessionRefit* refit, int32_t num_ranks) {
+    for (int32_t i = 0; i < refit->num_versions && refit->num_ranks != num_ranks; i++) {
+        free(refit->versions[i].ranks);
+        refit->versions[i].ranks = new_ranks(num_ranks);
+        if (refit->versions[i].ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for ranks"); }
+    }
+    refit->num_ranks = num_ranks;
+    return STATUS_OK;
+}
+
+Status session_refit_start(SessionRefit* refit, const CostModel* costs, const Machine* machine, int32_t rank,
+                           int32_t num_ranks, int32_t num_ahead) {
+    uint64_t base = 0;
+    refit->costs = costs;
+    refit->machine = machine;
+    refit->rank = rank;
+    refit->num_ahead = num_ahead;
+    refit->skips = true;
+    trace_jobs_forget(&refit->jobs);
+    memset(refit->links.num, 0, sizeof refit->links.num);
+    if (!refit->is_on) { return STATUS_OK; }
+    TRY(hash_base(&base, costs, machine));
+    if (refit->base != 0 && refit->base != base) { session_refit_forget(refit); }
+    refit->base = base;
+    TRY(take_other_ranks(refit, num_ranks));
+    free(refit->said_ranks);
+    free_model(&refit->planned);
+    free_model(&refit->now);
+    refit->planned = new_model(num_ranks);
+    refit->now = new_model(num_ranks);
+    refit->said_ranks = malloc((size_t)num_ranks * sizeof(double));
+    if (refit->planned == NULL || refit->now == NULL || refit->said_ranks == NULL) {
+        return FAIL(STATUS_NO_MEMORY, "no memory for what %d ranks take", num_ranks);
+    }
+    for (int32_t r = 0; r < num_ranks; r++) { refit->said_ranks[r] = 1; }
+    for (int i = 0; i < REFIT_WORDS; i++) { refit->said_words[i] = 1; }
+    return STATUS_OK;
+}
+
+// --- a step ----------------------------------------------------------------------------------------------
+
+Status session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank* trace, bool is_usual,
+                          bool knows_when) {
+    bool skips = refit->skips || !is_usual;
+    refit->skips = false;
+    if (!refit->is_on || skips) { return STATUS_OK; }
+    bool pulls = refit->machine != NULL && refit->machine->pulls;  // then no link is looked at alone
+    if (!pulls) { trace_links_add(&refit->links, plan, trace, refit->costs, refit->machine, knows_when); }
+    return trace_jobs_add(&refit->jobs, plan, trace, refit->costs, refit->machine);
+}
+
+static Status add_up(Collective* world, RefitSums sums[SIDE_COUNT]) {
+    return collective_all_reduce_sum(world, (double*)sums, SIDE_COUNT * (int32_t)(sizeof *sums / 8));
+}
+
+static const RefitVersion* last_version(const SessionRefit* refit) {
+    return refit->num_versions > 0 ? &refit->versions[refit->num_versions - 1] : NULL;
+}
+
+static bool is_measured(const RefitSums block[SIDE_COUNT], CostPass pass) {
+    return block[pass == PASS_FORWARD ? SIDE_FORWARD : SIDE_BACKWARD].num_jobs > 0;
+}
+
+// A rank that could not measure is as it was.
+static RefitRank rank_begin(const SessionRefit* refit, const RefitSums block[SIDE_COUNT]) {
+    const RefitVersion* last = last_version(refit);
+    RefitRank rank = refit_rank_one();
+    for (int pass = 0; pass < PASS_COUNT && last != NULL; pass++) {
+        if (!is_measured(block, (CostPass)pass)) {
+            rank.slow[pass] = last->ranks[refit->rank].jobs.slow[pass];
+        }
+    }
+    return rank;
+}
+
+// The terms' factors and this rank's; `all` becomes the sums of all ranks, each as if it were as fast as the
+// others.
+static Status solve(RefitShared* shared, RefitRank* rank, RefitSums all[SIDE_COUNT], SessionRefit* refit,
+                    Collective* world) {
+    RefitSums block[SIDE_COUNT];
+    *shared = refit_shared_one();
+    trace_jobs_sum(block, &refit->jobs, NULL, NULL);
+    *rank = rank_begin(refit, block);
+    for (int round = 0; round < REFIT_WEIGHINGS * REFIT_ROUNDS; round++) {
+        if (round > 0 && round % REFIT_ROUNDS == 0) { trace_jobs_sum(block, &refit->jobs, shared, rank); }
+        refit_share(all, block, shared, rank);
+        TRY(add_up(world, all));
+        refit_solve(shared, all, refit->history);
+        refit_rank_solve(rank, block, shared);
+    }
+    trace_jobs_forget(&refit->jobs);
+    refit_alike(all, block, rank);
+    return add_up(world, all);
+}
+
+enum { VALUE_LINK = PASS_COUNT, VALUE_LINK_COUNT, NUM_VALUES };  // of a rank
+
+static void add_link(double* values, SessionRefit* refit, LinkSide side, int32_t owner) {
+    double ratio = trace_links_take(&refit->links, side);
+    if (ratio == 0 || owner < 0) { return; }
+    ratio = ratio < LINK_LEAST ? LINK_LEAST : ratio > LINK_MOST ? LINK_MOST : ratio;
+    values[owner * NUM_VALUES + VALUE_LINK] += ratio;
+    values[owner * NUM_VALUES + VALUE_LINK_COUNT] += 1;
+}
+
+// Of all ranks: what each found of itself, and both ends of a link of it.
+static Status gather(double* values, const RefitRank* rank, SessionRefit* refit, Collective* world) {
+    memset(values, 0, (size_t)refit->num_ranks * NUM_VALUES * sizeof *values);
+    memcpy(&values[refit->rank * NUM_VALUES], rank->slow, sizeof rank->slow);
+    add_link(values, refit, LINK_BEHIND, refit->rank);
+    add_link(values, refit, LINK_BEFORE, refit->rank - 1);
+    return collective_all_reduce_sum(world, values, refit->num_ranks * NUM_VALUES);
+}
+
+static double link_of(const double* values, double before) {
+    if (values[VALUE_LINK_COUNT] == 0) { return before; }
+    double ratio = values[VALUE_LINK] / values[VALUE_LINK_COUNT];
+    return fabs(ratio - 1) <= LINK_SAME ? 1 : (double)cost_scale_round(ratio) / SCALE_ONE;
+}
+
+static Status make_version(RefitVersion* out, const SessionRefit* refit, const RefitShared* shared,
+                           const double* values) {
+    int32_t num_ranks = refit->num_ranks;
+    const RefitVersion* last = last_version(refit);
+    RefitRank* ranks = malloc((size_t)num_ranks * sizeof *ranks);
+    double* room = malloc((size_t)num_ranks * sizeof *room);
+    out->ranks = new_ranks(num_ranks);
+    bool failed = ranks == NULL || room == NULL || out->ranks == NULL;
+    for (int32_t r = 0; r < num_ranks && !failed; r++) {
+        memcpy(ranks[r].slow, &values[r * NUM_VALUES], sizeof ranks[r].slow);
+    }
+    if (!failed) { refit_publish(&out->scale, ranks, num_ranks, shared, room); }
+    for (int32_t r = 0; r < num_ranks && !failed; r++) {
+        RefitOfRank before = last != NULL ? last->ranks[r] : as_predicted();
+        RefitRank now = last != NULL ? refit_smooth(&before.jobs, &ranks[r]) : ranks[r];
+        for (int pass = 0; pass < PASS_COUNT; pass++) {
+            out->ranks[r].jobs.slow[pass] = refit_round_slow(now.slow[pass]);
+        }
+        out->ranks[r].link = link_of(&values[r * NUM_VALUES], before.link);
+    }
+    free(ranks);
+    free(room);
+    if (failed) { free(out->ranks); }
+    return failed ? FAIL(STATUS_NO_MEMORY, "no memory for what %d ranks take", num_ranks) : STATUS_OK;
+}
+
+// Those that no plan asks for any more go.
+static Status add_version(SessionRefit* refit, const RefitVersion* version, int32_t steps_done) {
+    pthread_mutex_lock(&refit->lock);
+    while (refit->num_versions > 1 && refit->versions[1].first_step <= steps_done) {
+        forget_versions(refit, 0, 1);
+    }
+    RefitVersion* grown =
+        realloc(refit->versions, (size_t)(refit->num_versions + 1) * sizeof *refit->versions);
+    if (grown != NULL) {
+        refit->versions = grown;
+        grown[refit->num_versions++] = *version;
+    }
+    pthread_mutex_unlock(&refit->lock);
+    return grown != NULL ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "no memory for what was measured");
+}
+
+Status session_refit_agree(SessionRefit* refit, Collective* world, int32_t steps_done) {
+    if (!refit->is_on || steps_done % SESSION_REFIT_EVERY != 0) { return STATUS_OK; }
+    RefitShared shared;
+    RefitRank rank;
+    RefitSums all[SIDE_COUNT];
+    TRY(solve(&shared, &rank, all, refit, world));
+    double* values = malloc((size_t)refit->num_ranks * NUM_VALUES * sizeof *values);
+    if (values == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", refit->num_ranks); }
+    Status status = gather(values, &rank, refit, world);
+    bool is_any = all[SIDE_FORWARD].num_jobs > 0 || all[SIDE_BACKWARD].num_jobs > 0;
+    RefitVersion version = {.agreed = steps_done, .first_step = steps_done + refit->num_ahead};
+    if (status == STATUS_OK && is_any) { status = make_version(&version, refit, &shared, values); }
+    if (status == STATUS_OK && is_any) { status = add_version(refit, &version, steps_done); }
+    free(values);
+    if (status != STATUS_OK || !is_any) { return status; }
+    for (int side = 0; side < SIDE_COUNT; side++) {
+        refit_sums_merge(&refit->history[side], REFIT_REMEMBERED, &all[side]);
+    }
+    if (refit->rank == 0) { session_refit_say(refit, last_version(refit), refit->history, stdout); }
+    return STATUS_OK;
+}
+
+// --- what plans are made with ----------------------------------------------------------------------------
+
+static MachineRank rank_of(const SessionRefit* refit, const RefitOfRank* found, int32_t r, bool* is_alike) {
+    MachineRank rank = machine_rank(refit->machine, r);
+    for (int kind = 0; kind < JOB_COUNT; kind++) {
+        double slow = rank.slow[kind] * found->jobs.slow[cost_pass((JobKind)kind)];
+        slow = slow < MACHINE_LEAST_SLOW ? MACHINE_LEAST_SLOW : slow;
+        rank.slow[kind] = slow > MACHINE_MOST_SLOW ? MACHINE_MOST_SLOW : slow;
+        *is_alike = *is_alike && slow == 1;
+    }
+    double latency_ns, bytes_per_ns;
+    if (found->link != 1 &&
+        trace_links_expected(&latency_ns, &bytes_per_ns, refit->costs, refit->machine, r)) {
+        rank.link_latency_ns = latency_ns * found->link;
+        rank.link_bytes_per_ns = bytes_per_ns / found->link;
+        *is_alike = false;
+    }
+    return rank;
+}
+
+static void make_model(RefitModel* out, const SessionRefit* refit, const RefitVersion* version) {
+    out->is_alike = refit->machine == NULL;
+    cost_scale_apply(&out->costs, refit->costs, &version->scale);
+    for (int32_t r = 0; r < refit->num_ranks; r++) {
+        out->ranks[r] = rank_of(refit, &version->ranks[r], r, &out->is_alike);
+    }
+    out->machine = (Machine){.num_ranks = refit->num_ranks,
+                             .ranks = out->ranks,
+                             .pulls = refit->machine != NULL && refit->machine->pulls};
+    out->agreed = version->agreed;
+}
+
+// The last version for a plan of that step, into `model`; 0: there is none.
+static int32_t take_version(RefitModel* model, SessionRefit* refit, int64_t step_idx) {
+    int32_t agreed = 0;
+    pthread_mutex_lock(&refit->lock);
+    for (int32_t i = refit->num_versions - 1; i >= 0 && agreed == 0; i--) {
+        if (refit->versions[i].first_step > step_idx) { continue; }
+        agreed = refit->versions[i].agreed;
+        if (model->agreed != agreed) { make_model(model, refit, &refit->versions[i]); }
+    }
+    pthread_mutex_unlock(&refit->lock);
+    return agreed;
+}
+
+static int32_t take_model(RefitModel* model, SessionRefit* refit, int64_t step_idx, const CostModel** costs,
+                          const Machine** machine) {
+    int32_t agreed = refit->is_on ? take_version(model, refit, step_idx) : 0;
+    *costs = agreed > 0 ? &model->costs : refit->costs;
+    *machine = agreed == 0 ? refit->machine : model->is_alike ? NULL : &model->machine;
+    return agreed;
+}
+
+int32_t session_refit_costs(SessionRefit* refit, int64_t step_idx, const CostModel** costs,
+                            const Machine** machine) {
+    return take_model(refit->planned, refit, step_idx, costs, machine);
+}
+
+int32_t session_refit_plan_with(Dynapipe* dp, int64_t step_idx, const CostModel** costs,
+                                const Machine** machine) {
+    return session_refit_costs(&dp->refit, step_idx, costs, machine);
+}
+
+bool session_refit_now(Dynapipe* dp, const CostModel** costs, const Machine** machine) {
+    int32_t agreed = take_model(dp->refit.now, &dp->refit, INT64_MAX, costs, machine);
+    return agreed > 0 && agreed == dp->next_step;
+}

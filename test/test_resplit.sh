@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# --resplit: layers move between ranks behind a step, and the run goes on as if nothing had happened: what a checkpoint has then is
+# bit for bit what it has without, plans that do not depend on the split give the same losses; GPT-2, T5, optimizer shards.
+. "$(dirname "$0")/train_lib.sh"
+make_data 300 120 byt5
+same_plans="--batching tokens --schedule 1f1b --split-backward off --recompute none"
+base="--refit off -i $work/data/train.bin -t 64 -d 400 -l 1e-3 -k constant -v 0 -s 0 -n 3 -nk 9 --effort 50 --measure-seconds 0 --comm-timeout 30"
+gpt="-e l4c32h2 $base" pairs="-e t5:l2c32h2 $base"
+
+train() {  # name, ranks, options...
+    local name=$1 ranks=$2
+    shift 2
+    run "$name" "$ranks" -o "$work/$name" "$@" || { grep -m1 error "$work/$name.log"; ok 1 "$name: the run failed"; }
+}
+# Parameters, moments and their order in the files of a step: all of the model's, all of the state's but header and record.
+same_values() {  # name, name, step, what
+    local file
+    file=$(printf '%08d' "$3")
+    values=$(($(stat -c %s "$work/$1/model_$file.bin") - 1024))
+    cmp "$work/$1/model_$file.bin" "$work/$2/model_$file.bin" &&
+        cmp -i 1024 -n $((2 * values)) "$work/$1/state_${file}_00000.bin" "$work/$2/state_${file}_00000.bin"
+    ok $? "$4: parameters and moments are bit for bit those of the run that stayed"
+}
+moves() {  # name, splits as said
+    [ "$(sed -nE 's/^layers move behind step ([0-9]+): stages ([0-9,]+) become ([0-9,]+) .*/\1:\2>\3/p' "$work/$1.log" | tr '\n' ' ')" = "$2 " ]
+    ok $? "$1: $2; $(grep -m1 '^moved' "$work/$1.log")"
+}
+
+train stays 2 $gpt $same_plans -x 7 --stages 2 --stage-split 2,2 --resplit off
+train moved 2 $gpt $same_plans -x 7 --stages 2 --stage-split 2,2 --resplit 3:4,0/5:1,3 --check
+moves moved "3:2,2>4,0 5:4,0>1,3"
+same_values stays moved 3 "GPT-2, one stage the head alone"
+cmp -s <(losses stays) <(losses moved) && cmp -s "$work/stays/model_00000007.bin" "$work/moved/model_00000007.bin"
+ok $? "GPT-2, plans alike: losses of 7 steps and the last model too"
+
+cp -r "$work/moved" "$work/resumed"
+train resumed 2 $gpt $same_plans -x 7 --stages 2 --stage-split 2,2 --resplit 3:4,0/5:1,3 -y 3
+moves resumed "3:2,2>4,0 5:4,0>1,3"
+cmp -s "$work/moved/state_00000007_00000.bin" "$work/resumed/state_00000007_00000.bin"
+ok $? "resumed at step 3: it begins with the split it had, and ends with the same bytes"
+train other 4 $gpt $same_plans -x 7 --stages 2 --replicas 2 --stage-split 3,1 --resplit off -z 1 -o "$work/resumed" -y 3
+difference=$(loss_difference stays resumed 1e-4)
+ok $? "what was saved behind a move goes on at 2 x 2 with another split: losses within $difference"
+
+for z in 0 1; do
+    train stays4 4 $gpt -x 6 -z $z --stages 2 --replicas 2 --stage-split 2,2 --resplit off
+    train moved4 4 $gpt -x 6 -z $z --stages 2 --replicas 2 --stage-split 2,2 --resplit 3:1,3
+    same_values stays4 moved4 3 "2 x 2, -z $z"
+    difference=$(loss_difference stays4 moved4 1e-4)
+    ok $? "2 x 2, -z $z, dynamic plans: losses within $difference"
+    rm -rf "$work/stays4" "$work/moved4"
+done
+
+trainer=$build/train_t5-dynapipe
+train stays5 3 $pairs -x 6 --stages 3 --stage-split 1,2,1 --resplit off
+train moved5 3 $pairs -x 6 --stages 3 --stage-split 1,2,1 --resplit 3:3,1,0 --check
+same_values stays5 moved5 3 "T5, the decoder begins elsewhere"
+difference=$(loss_difference stays5 moved5 1e-4)
+ok $? "T5: losses within $difference"
+
+refuses "--resplit ..:4,4" "of another model" 2 $pairs -o "$work/bad" -x 6 --stages 2 --resplit 3:4,4
+finish

@@ -1,0 +1,229 @@
+// test_session_refit.c -- ranks agree on what steps took; plans use it from the same step on; a run that is
+// resumed plans as the whole one. Times of jobs are made up: true costs, noise, a slow rank.
+#include "../dynapipe_plugin/run/session_refit.h"
+
+#include <math.h>
+
+#include "random_problem.h"
+#include "ranks.h"
+#include "refit_case.h"
+#include "test.h"
+
+enum { P = 4, NUM_RANKS = 4, NUM_SAMPLES = 40, NUM_AHEAD = 2, NUM_STEPS = 40, MOST_RECORD = 1 << 16 };
+enum { SLOW_RANK = 2, SLOW_STEP = 20 };  // 1.5 times as long from step 20 (counted from 1) on
+
+static CostModel truth, file;
+static const char loader[] = "where the loader stands";
+
+typedef struct {
+    double slow;  // of SLOW_RANK from SLOW_STEP on
+    int32_t first_step, save_after;
+    uint8_t record[MOST_RECORD];  // of rank 0: read where first_step > 0, written after save_after steps
+    size_t record_bytes;
+    uint64_t hashes[NUM_RANKS][NUM_STEPS];
+    RefitOfRank of_ranks[NUM_STEPS][NUM_RANKS];  // of the last version after a step, as rank 0 has it
+    int32_t last_agreed[NUM_STEPS];
+} Run;
+
+static void costs_make(void) {
+    CostAnalytic about = {.num_layers = 8,
+                          .channels = 128,
+                          .num_heads = 4,
+                          .padded_vocab = 4096,
+                          .max_tokens = 2048,
+                          .bytes_per_value = 4,
+                          .flops_per_ns = 40,
+                          .attention_flops_per_ns = 15,
+                          .bytes_per_ns = 10,
+                          .launch_ns = 20000,
+                          .comm_latency_ns = 20000,
+                          .comm_bytes_per_ns = 5};
+    cost_model_analytic_gpt(&truth, &about);
+    refit_case_wrong(&file, &truth, 2, 0.5);
+}
+
+static Status run_step(SessionRefit* refit, Run* run, Collective* world, int32_t step, Arena* arena) {
+    double slow[NUM_RANKS] = {1, 1, 1, 1};
+    int32_t rank = world->transport->rank;
+    RefitTruth now = {.costs = &truth, .slow = slow, .noise = 0.03, .one_in = 30};
+    PlanRequest request = {.P = P, .R = 1, .max_seq_tokens = 2048, .effort = 10};
+    PlanSample samples[NUM_SAMPLES];
+    const CostModel* costs;
+    Rng rng = rng_seed((uint64_t)step + 1);
+    Plan plan;
+    TraceRank trace;
+    slow[SLOW_RANK] = step + 1 >= SLOW_STEP ? run->slow : 1;
+    equal_stages(&request, truth.num_enc_layers);
+    random_samples(samples, NUM_SAMPLES, &rng, 0, false);
+    session_refit_costs(refit, step, &costs, &request.machine);
+    TRY(plan_make(&plan, &request, costs, samples, NUM_SAMPLES, arena));
+    run->hashes[rank][step] = plan_hash(&plan);
+    TRY(collective_all_equal_u64(world, run->hashes[rank][step], "hash of the plan"));
+    rng = rng_seed((uint64_t)(step * NUM_RANKS + rank) + 1000);
+    TRY(refit_case_trace(&trace, &plan, rank, &now, &rng, arena));
+    TRY(session_refit_note(refit, &plan, &trace, true, false));
+    return session_refit_agree(refit, world, step + 1);
+}
+
+static void note_versions(const SessionRefit* refit, Run* run, int32_t step) {
+    if (refit->rank != 0 || refit->num_versions == 0) { return; }
+    const RefitVersion* last = &refit->versions[refit->num_versions - 1];
+    run->last_agreed[step] = last->agreed;
+    memcpy(run->of_ranks[step], last->ranks, sizeof run->of_ranks[step]);
+}
+
+static Status save(SessionRefit* refit, Run* run) {
+    const void* position = loader;
+    size_t num_bytes = sizeof loader;
+    TRY(session_refit_position(refit, &position, &num_bytes));
+    EXPECT(num_bytes <= MOST_RECORD && memcmp(position, loader, sizeof loader) == 0);
+    if (refit->rank == 0) { memcpy(run->record, position, num_bytes); }
+    if (refit->rank == 0) { run->record_bytes = num_bytes; }
+    return STATUS_OK;
+}
+
+static Status train(SessionRefit* refit, Run* run, Collective* world) {
+    Arena arena = {0};
+    Status status = STATUS_OK;
+    for (int32_t step = run->first_step; step < NUM_STEPS && status == STATUS_OK; step++) {
+        int32_t ahead = step + NUM_AHEAD < NUM_STEPS ? step + NUM_AHEAD : step;
+        const CostModel* costs;
+        const Machine* machine;
+        arena_reset(&arena);
+        int32_t early = session_refit_costs(refit, ahead, &costs, &machine);  // as it may be planned now
+        status = run_step(refit, run, world, step, &arena);
+        if (status == STATUS_OK && session_refit_costs(refit, ahead, &costs, &machine) != early) {
+            status = FAIL(STATUS_COUNT, "the plan of step %d, made ahead, is not that of now", ahead + 1);
+        }
+        note_versions(refit, run, step);
+        if (status == STATUS_OK && step + 1 == run->save_after) { status = save(refit, run); }
+    }
+    arena_free(&arena);
+    return status;
+}
+
+static Status body(Transport* transport, void* arg) {
+    static const int32_t ranks[NUM_RANKS] = {0, 1, 2, 3};
+    Run* run = arg;
+    SessionRefit refit;
+    Collective world;
+    size_t num_bytes = run->record_bytes;
+    session_refit_init(&refit, true);
+    TRY(collective_init(&world, transport, ranks, NUM_RANKS, INT64_C(20000000000)));
+    Status status = run->first_step > 0 ? session_refit_restore(&refit, run->record, &num_bytes) : STATUS_OK;
+    if (status == STATUS_OK && run->first_step > 0 && num_bytes != sizeof loader) {
+        status = FAIL(STATUS_COUNT, "%zu bytes are left to the loader", num_bytes);
+    }
+    if (status == STATUS_OK) {
+        status = session_refit_start(&refit, &file, NULL, transport->rank, NUM_RANKS, NUM_AHEAD);
+    }
+    if (status == STATUS_OK) { status = train(&refit, run, &world); }
+    session_refit_free(&refit);
+    collective_free(&world);
+    return status;
+}
+
+static void run_all(Run* run) {
+    RankResult results[NUM_RANKS];
+    CHECK_EQ(ranks_run(NUM_RANKS, RANKS_PLAIN, body, run, results, 1), 0);
+}
+
+// --- laws ------------------------------------------------------------------------------------------------
+
+static Run whole, resumed;
+
+static void a_rank_that_becomes_slow_is_found_within_ten_steps(void) {
+    whole = (Run){.slow = 1.5, .save_after = 26};
+    run_all(&whole);
+    CHECK_EQ(whole.last_agreed[2], 0);
+    for (int32_t step = 3; step < NUM_STEPS; step++) {
+        CHECK_EQ(whole.last_agreed[step], (step + 1) / SESSION_REFIT_EVERY * SESSION_REFIT_EVERY);
+        for (int32_t r = 0; r < NUM_RANKS; r++) {
+            if (step + 1 >= SLOW_STEP && step + 1 < SLOW_STEP + 10) { continue; }
+            double slow = r == SLOW_RANK && step + 1 > SLOW_STEP ? 1.5 : 1;
+            CHECK_NEAR(whole.of_ranks[step][r].jobs.slow[PASS_FORWARD], slow, 0.05);
+            CHECK_NEAR(whole.of_ranks[step][r].jobs.slow[PASS_INPUTS], slow, 0.05);
+        }
+    }
+}
+
+static void a_resumed_run_plans_as_the_whole_one(void) {
+    resumed = whole;
+    resumed.first_step = whole.save_after;
+    memset(resumed.hashes, 0, sizeof resumed.hashes);
+    run_all(&resumed);
+    for (int32_t step = whole.save_after; step < NUM_STEPS; step++) {
+        CHECK(resumed.hashes[0][step] == whole.hashes[0][step]);
+    }
+}
+
+static void refit_changes_plans(void) {
+    Run* other = &resumed;
+    *other = (Run){.slow = 1, .save_after = 0};
+    run_all(other);
+    int32_t num_equal = 0;
+    for (int32_t step = 0; step < NUM_STEPS; step++) {
+        num_equal += other->hashes[0][step] == whole.hashes[0][step];
+    }
+    // as long as both have met the same times, and what was planned by then
+    CHECK(num_equal >= SLOW_STEP + NUM_AHEAD && num_equal < NUM_STEPS);
+}
+
+static Status restore(SessionRefit* refit, uint8_t* record, size_t* num_bytes) {
+    session_refit_free(refit);
+    session_refit_init(refit, true);
+    *num_bytes = whole.record_bytes;
+    return session_refit_restore(refit, record, num_bytes);
+}
+
+static void records_of_others_say_what_still_holds(void) {
+    SessionRefit refit;
+    size_t num_bytes;
+    const CostModel* costs;
+    const Machine* machine;
+    session_refit_init(&refit, true);
+    CHECK_OK(restore(&refit, whole.record, &num_bytes));
+    CHECK_EQ(num_bytes, sizeof loader);
+    CHECK_OK(session_refit_start(&refit, &file, NULL, 0, NUM_RANKS, NUM_AHEAD));
+    CHECK(session_refit_costs(&refit, NUM_STEPS, &costs, &machine) == 24 && costs != &file);
+    CHECK_OK(restore(&refit, whole.record, &num_bytes));  // on other ranks: the terms
+    CHECK_OK(session_refit_start(&refit, &file, NULL, 0, 8, NUM_AHEAD));
+    CHECK(session_refit_costs(&refit, NUM_STEPS, &costs, &machine) == 24 && machine == NULL);
+    CHECK_OK(restore(&refit, whole.record, &num_bytes));  // with other costs: nothing
+    CHECK_OK(session_refit_start(&refit, &truth, NULL, 0, NUM_RANKS, NUM_AHEAD));
+    CHECK(session_refit_costs(&refit, NUM_STEPS, &costs, &machine) == 0 && costs == &truth);
+    session_refit_free(&refit);
+    session_refit_init(&refit, false);  // --refit off: the record is read over
+    num_bytes = whole.record_bytes;
+    CHECK_OK(session_refit_restore(&refit, whole.record, &num_bytes));
+    CHECK_EQ(num_bytes, sizeof loader);
+    CHECK_OK(session_refit_start(&refit, &file, NULL, 0, NUM_RANKS, NUM_AHEAD));
+    CHECK(session_refit_costs(&refit, NUM_STEPS, &costs, &machine) == 0 && costs == &file);
+    session_refit_free(&refit);
+}
+
+// Whatever byte is wrong: nothing is taken, and the loader will not know what is left.
+static void a_damaged_record_is_not_taken(void) {
+    static uint8_t record[MOST_RECORD];
+    SessionRefit refit;
+    size_t num_bytes;
+    session_refit_init(&refit, true);
+    for (size_t at = sizeof loader; at < whole.record_bytes; at += 7) {
+        memcpy(record, whole.record, whole.record_bytes);
+        record[at] ^= 0x10;
+        Status status = restore(&refit, record, &num_bytes);
+        CHECK(status != STATUS_OK || num_bytes == whole.record_bytes);
+        CHECK_EQ(refit.num_versions, 0);
+    }
+    session_refit_free(&refit);
+}
+
+int main(void) {
+    costs_make();
+    RUN(a_rank_that_becomes_slow_is_found_within_ten_steps);
+    RUN(a_resumed_run_plans_as_the_whole_one);
+    RUN(refit_changes_plans);
+    RUN(records_of_others_say_what_still_holds);
+    RUN(a_damaged_record_is_not_taken);
+    return test_end();
+}

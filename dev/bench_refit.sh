@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a wrong cost file costs on ../shared/cases, before and after refit: writes dev/results/refit.md. A minute of one core; nothing is
+# What a wrong cost file costs on ../shared/cases, before and after refit: writes dev/results/refit.md. Two minutes of one core; nothing is
 # timed, so a busy machine is fine.
 set -eu
 cd "$(dirname "$0")/.."

@@ -43,7 +43,7 @@ refuses "--dump-gradients" "gradients that cannot be written" 2 $good --stages 2
 refuses "--trace $work/none/trace.json" "a trace that could not be written at its step" 2 $good --stages 2 -x 1000000 --show-step 900000 --trace "$work/none/trace.json"
 refuses "--dump-plan $work" "a directory as the file of a plan" 2 $good --stages 2 -x 1000000 --show-step 900000 --dump-plan "$work"
 refuses "---> at most -d" "a step of more samples than anybody plans" 2 $good --stages 2 -d 1000000000000
-refuses "--refit on" "a way to refit that there is not" 1 $good --refit on
+refuses "--refit: 'on' is none of auto|off" "a way to refit that there is not" 1 $good --refit on
 refuses "'-Q'" "unknown flag" 1 $good -Q 1
 refuses "l4c33h4" "impossible model" 1 -i "$work/data/train.bin" -e l4c33h4
 refuses "-e l1c300h1: head size 300" "heads larger than attention has" 2 -i "$work/data/train.bin" -e l1c300h1

@@ -22,6 +22,18 @@ off=$(sed -nE 's/^against the prediction \(medians\): steps ([-+0-9.]+)%.*/\1/p'
 awk -v off="$off" 'BEGIN {exit !(off != "" && off > -95 && off < 1900)}'
 ok $? "steps take $off % more than predicted (-95 % to 20 times it, should other work take the cores)"
 
+# Steps correct the costs: after step 4 for step 7 and after, after step 8 for step 11 and after, also in a run that goes on at 10.
+refits() { sed -nE 's/^\{"step":([0-9]+),.*"refit_step":([0-9]+),.*/\1:\2/p; s/^\{"refit":([0-9]+),"from":([0-9]+),"terms":\{.+\},"ranks":\{.*/at \1 from \2/p' \
+    "$work/$1/metrics.jsonl" | tr '\n' ' '; }
+run corrected 2 "${args[@]}" --refit auto -x 9 -o "$work/corrected"
+[ "$(refits corrected)" = "1:0 2:0 3:0 4:0 at 4 from 7 5:0 6:0 7:4 8:4 at 8 from 11 9:4 " ]
+ok $? "steps correct the costs: $(refits corrected)"
+run corrected 2 "${args[@]}" --refit auto -x 12 -y 1 -o "$work/corrected"
+[ "$(refits corrected | grep -o '9:4 10:.*')" = "9:4 10:4 11:8 12:8 at 12 from 15 " ]
+ok $? "a run that goes on plans with what was found: $(refits corrected | grep -o ' 9:.*')"
+[ "$(refits second | tr ' ' '\n' | sort -u -t: -k2,2 | grep -c .)" -eq 1 ] && [[ $(refits second) = *" 14:0 " ]]
+ok $? "--refit off: nothing of that"
+
 run again 2 "${args[@]}" -x 2 --measure again && [ "$(measured again)" -eq 1 ] && [ "$(before again)" -eq 0 ]
 ok $? "--measure again measures"
 kept=$(find "$work/costs" -type f)

@@ -99,6 +99,7 @@ static void case_make(int32_t P, int32_t R, double head, double attention) {
     gpt2_costs(&about.truth);
     refit_case_wrong(&about.file, &about.truth, head, attention);
     about.request = (PlanRequest){.P = P, .R = R, .max_seq_tokens = 2048, .effort = 20};
+    about.request.split_backward = R == 1 && P > 2 ? SPLIT_BACKWARD_AUTO : SPLIT_BACKWARD_OFF;
     equal_stages(&about.request, 8);
 }
 
@@ -270,6 +271,21 @@ static void plans_are_nearly_as_good_as_with_true_costs(void) {
     arena_free(&arena);
 }
 
+// Two ranks, both slower than the file says: which of the terms is wrong and which rank is slow, nobody can
+// say of them alone; what plans are told of a job is right, and the quicker rank is the measure.
+static void the_rank_in_the_middle_is_the_measure(void) {
+    static const double slow[2] = {1.3, 1.95};
+    CostScale scale;
+    RefitRank ranks[MOST_RANKS];
+    Rng rng = rng_seed(seed);
+    case_make(2, 1, 1, 1);
+    CHECK_NEAR(fit(&scale, ranks, slow, 0, 0, &rng), 0, 0.01);
+    for (int pass = 0; pass < PASS_COUNT; pass++) {
+        CHECK(ranks[0].slow[pass] == 1);
+        CHECK_NEAR(ranks[1].slow[pass], 1.5, 0.02);
+    }
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(terms_add_up_to_a_job);
@@ -277,6 +293,7 @@ int main(int argc, char** argv) {
     RUN(right_costs_stay_as_they_are);
     RUN(a_wrong_file_is_found_out);
     RUN(slow_ranks_are_found);
+    RUN(the_rank_in_the_middle_is_the_measure);
     RUN(many_jobs_come_within_a_hundredth);
     RUN(plans_are_nearly_as_good_as_with_true_costs);
     return test_end();

@@ -6,7 +6,7 @@
 
 // Deviations from 1 that are usual, and of W's from B's, which joint backward passes do not tell apart.
 static const double PRIOR_FACTOR = 0.1, PRIOR_FACTOR_PAIR = 0.2;
-static const double PRIOR_SLOW = 0.002, PRIOR_SLOW_PAIR = 0.01;
+static const double PRIOR_SLOW = 0.002, PRIOR_SLOW_PAIR = 0.02;
 // Relative errors of jobs: bounds of what is believed.
 static const double LEAST_NOISE = 0.002, MOST_NOISE = 0.2;
 
@@ -59,8 +59,7 @@ static void around_make(Around* out, RefitSide side, const RefitSums* block, con
         }
         least_squares_times(out->cross[k], block->a, out->n, alone[k]);
     }
-    double pair = rank->slow[PASS_INPUTS] - rank->slow[PASS_WEIGHTS];
-    pair = out->num_passes == 2 ? out->noise_ns / (PRIOR_SLOW_PAIR * PRIOR_SLOW_PAIR + pair * pair) : 0;
+    double pair = out->num_passes == 2 ? out->noise_ns / (PRIOR_SLOW_PAIR * PRIOR_SLOW_PAIR) : 0;
     for (int k = 0; k < out->num_passes; k++) {
         double slow = rank->slow[out->pass[k]], other = rank->slow[out->pass[out->num_passes - 1 - k]];
         double prior = out->noise_ns / (PRIOR_SLOW * PRIOR_SLOW + (slow - 1) * (slow - 1));

@@ -5,7 +5,8 @@
 
 #include "session_refit.h"
 
-static const double WORTH_SAYING = 0.05, LEAST_SHARE = 0.01;
+// Of what takes that part of all time; of all time.
+static const double WORTH_SAYING = 0.05, LEAST_SHARE = 0.01, WORTH_OF_ALL = 0.01;
 enum { MOST_LINES = 8 };
 
 typedef enum { WORD_EMBEDDING, WORD_LAYERS, WORD_ATTENTION, WORD_HEAD } Word;
@@ -20,8 +21,9 @@ static Word word_of(int32_t term) {
     return term % TERM_GROUPS == TERM_SQUARES ? WORD_ATTENTION : WORD_LAYERS;
 }
 
-// factor[word]: of all its terms together; 0 where they take next to nothing.
-static void sum_words(double factor[REFIT_WORDS], const CostScale* scale, const RefitSums sums[SIDE_COUNT]) {
+// factor[word]: of all its terms together, 0 where they take next to nothing; share[word]: of all time.
+static void sum_words(double factor[REFIT_WORDS], double share[REFIT_WORDS], const CostScale* scale,
+                      const RefitSums sums[SIDE_COUNT]) {
     double file_ns[REFIT_WORDS] = {0}, found_ns[REFIT_WORDS] = {0}, all_ns = 0;
     for (int side = 0; side < SIDE_COUNT; side++) {
         for (int32_t c = 0; c < refit_side_columns((RefitSide)side); c++) {
@@ -35,12 +37,14 @@ static void sum_words(double factor[REFIT_WORDS], const CostScale* scale, const 
     }
     for (int i = 0; i < REFIT_WORDS; i++) {
         bool counts = file_ns[i] > 0 && found_ns[i] > LEAST_SHARE * all_ns;
+        share[i] = counts ? found_ns[i] / all_ns : 0;
         factor[i] = counts ? found_ns[i] / file_ns[i] : 0;
     }
 }
 
-static bool is_news(double factor, double* said) {
-    if (factor == 0 || fabs(factor / *said - 1) <= WORTH_SAYING) { return false; }
+static bool is_news(double factor, double share, double* said) {
+    double change = factor == 0 ? 0 : fabs(factor / *said - 1);
+    if (change <= WORTH_SAYING || change * share <= WORTH_OF_ALL) { return false; }
     *said = factor;
     return true;
 }
@@ -55,17 +59,17 @@ static double slow_of(const RefitRank* rank, const RefitSums sums[SIDE_COUNT]) {
 
 void session_refit_say(SessionRefit* refit, const RefitVersion* version, const RefitSums sums[SIDE_COUNT],
                        FILE* out) {
-    double factor[REFIT_WORDS];
+    double factor[REFIT_WORDS], share[REFIT_WORDS];
     int32_t num_lines = 0;
-    sum_words(factor, &version->scale, sums);
+    sum_words(factor, share, &version->scale, sums);
     for (int i = 0; i < REFIT_WORDS; i++) {
-        if (!is_news(factor[i], &refit->said_words[i])) { continue; }
+        if (!is_news(factor[i], share[i], &refit->said_words[i])) { continue; }
         fprintf(out, "step %d: %s %.2f times what the cost file says\n", version->agreed, words[i],
                 factor[i]);
     }
     int32_t since = version->agreed - SESSION_REFIT_EVERY + 1;
     for (int32_t r = 0; r < refit->num_ranks; r++) {
-        if (!is_news(slow_of(&version->ranks[r].jobs, sums), &refit->said_ranks[r])) { continue; }
+        if (!is_news(slow_of(&version->ranks[r].jobs, sums), 1, &refit->said_ranks[r])) { continue; }
         if (++num_lines > MOST_LINES) { continue; }
         fprintf(out, "step %d: rank %d takes %.2f times as long as predicted since about step %d\n",
                 version->agreed, r, refit->said_ranks[r], since);

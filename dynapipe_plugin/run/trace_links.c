@@ -4,8 +4,6 @@
 
 #include "../plan/plan_words.h"
 
-static const double LEAST_RATIO = 0.5;
-
 bool trace_links_expected(double* latency_ns, double* bytes_per_ns, const CostModel* costs,
                           const Machine* machine, int32_t rank) {
     MachineRank known = machine_rank(machine, rank);
@@ -43,7 +41,7 @@ void trace_links_add(TraceLinks* links, const Plan* plan, const TraceRank* trace
         }
         double ratio =
             (double)(event->end_ns - event->begin_ns) / (latency_ns + (double)num_bytes / bytes_per_ns);
-        if (ratio >= LEAST_RATIO) { links->ratio[side][links->num[side]++] = ratio; }
+        links->ratio[side][links->num[side]++] = knows_when || ratio > 1 ? ratio : 1;
     }
 }
 

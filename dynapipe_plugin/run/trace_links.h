@@ -3,8 +3,8 @@ trace_links.h -- how long messages over a rank's two links took, against what wa
 
 Only messages that did not wait for this rank count: on a host, sends during which it ran no job and so looked
 at them all the time; on a device, which knows when a transfer was under way, all. Of these the quickest
-eighth: the others waited for the rank at the other end. Less than half of what was predicted is no arrival
-but a copy that MPI made.
+eighth: the others waited for the rank at the other end. A host's send that is through early may be a copy
+that MPI made: there, no link is found to be faster than predicted.
 */
 #pragma once
 

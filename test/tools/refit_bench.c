@@ -3,7 +3,7 @@ refit_bench.c -- what a wrong cost file costs on the shared planning cases, befo
 
 For every case: planned with true costs; with a wrong file (head x 2 and attention / 2, and the reverse);
 then, three times, four such steps are measured (true times, 3 % noise, one job in 50 interrupted), refit,
-and planned again. Medians of seven plans, which differ by the noise (true costs: by a thousandth). All plans
+and planned again. Medians of 15 plans, which differ by the noise (true costs: by a thousandth). All plans
 are judged by true costs: their orders with true times. The split is the case's (equal), or moves with the
 costs that are believed, as it does with --resplit.
 
@@ -20,7 +20,7 @@ enum {
     NUM_STEPS = 4,
     NUM_REFITS = 3,
     EFFORT = 3000,
-    NUM_TRIALS = 7,
+    NUM_TRIALS = 15,
     INTERRUPTED_ONE_IN = 50
 };
 static const double NOISE = 0.03, MOST_LOSS = 0.02;

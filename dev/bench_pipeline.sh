@@ -56,7 +56,7 @@ split() {
         "$(grep -cE '^ *wgt' "$plan")" "$(grep -cE '^ *bwd' "$plan")"
 }
 # Percent of what was predicted, + where steps took longer: all of it, without sign, and of jobs, transfers, waiting.
-errors() { paste <(field "$1" predicted_ms) <(field "$1" measured_ms) | awk '{print 100 * ($2 / $1 - 1)}'; }
+errors() { paste <(field "$1" predicted_ms) <(field "$1" step_ms) | awk '{print 100 * ($2 / $1 - 1)}'; }
 sizes() { errors "$1" | tr -d -; }
 part() { paste <(field "$1" predicted_ms) <(field "$1" "${2}_off_ms") | awk '{print 100 * $2 / $1}'; }
 

@@ -140,7 +140,7 @@ percent() { awk '{printf "%+.1f %%\n", 100 * $1}'; }
 part() { median <(field "$1" "$2" predicted_ms | awk '{print $1 / $2}') | percent; }
 row() {  # cell, cell of dynamic, policy
     local error ratio=-
-    error=$(median <(field "$1" measured_ms predicted_ms | awk '{print $1 / $2 - 1}') | percent)
+    error=$(median <(field "$1" step_ms predicted_ms | awk '{print $1 / $2 - 1}') | percent)
     [ ! -e "$2/seconds" ] || ratio=$(ratio "$1" "$2")
     printf '| %s | %.0f | %s | %s | %s, %s, %s | %.1f %% (%.1f %%) | %.1f %% | %d |\n' "$3" \
         "$(median <(field "$1" total_tokens step_ms | awk '{print $1 * 1e3 / $2}'))" "$ratio" "$error" "$(part "$1" jobs_off_ms)" "$(part "$1" transfers_off_ms)" \

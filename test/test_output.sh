@@ -16,7 +16,7 @@ ok $? "answers at the end, validation at both ends"
 
 grep '^{"step":' "$work/seen/metrics.jsonl" >"$work/steps.jsonl"
 missing=
-for field in step loss task_loss supervised_tokens total_tokens computed_tokens step_ms plan_ms predicted_ms measured_ms jobs_off_ms transfers_off_ms waiting_off_ms bound_ms refit_step idle peak_bytes rss_bytes; do
+for field in step loss task_loss supervised_tokens total_tokens computed_tokens step_ms plan_ms predicted_ms jobs_off_ms transfers_off_ms waiting_off_ms bound_ms refit_step idle peak_bytes rss_bytes; do
     [ "$(grep -c "\"$field\":" "$work/steps.jsonl")" -eq 3 ] || missing+=" $field"
 done
 ok $([ -z "$missing" ]; echo $?) "metrics.jsonl: every field in every step's record$missing"
@@ -32,7 +32,7 @@ events() { grep -c "\"pid\":$1,.*\"name\":\"$2" "$work/trace.json"; }
 ok $? "trace: every rank's reduction, update and exchange of parameters"
 [ "$(events 1 'fwd mb')" -gt 0 ] && [ "$(events 1 'fwd mb')" -eq "$(events 2 'fwd mb')" ] && [ "$(events 1 'bwd mb')" -eq "$(events 2 'bwd mb')" ]
 ok $? "trace: what was predicted was measured"
-awk '{ split("measured_ms predicted_ms jobs_off_ms transfers_off_ms waiting_off_ms", key, " ")
+awk '{ split("step_ms predicted_ms jobs_off_ms transfers_off_ms waiting_off_ms", key, " ")
        for (k = 1; k <= 5; k++) { at = index($0, "\"" key[k] "\":"); ms[k] = substr($0, at + length(key[k]) + 3) + 0 }
        off = ms[1] - ms[2] - ms[3] - ms[4] - ms[5]; if (ms[1] <= 0 || ms[2] <= 0 || off > 1e-3 || off < -1e-3) bad = 1 } END { exit bad }' "$work/steps.jsonl"
 ok $? "jobs, transfers and waiting add up to what a step took beyond its prediction"

@@ -48,7 +48,7 @@ enum { MAX_STEPS = 600 };
 typedef struct {
     int32_t num_steps;
     double loss[MAX_STEPS], step_ms[MAX_STEPS], supervised[MAX_STEPS], total[MAX_STEPS], computed[MAX_STEPS];
-    double idle[MAX_STEPS][2], peak_bytes[MAX_STEPS][2], predicted_ms[MAX_STEPS], measured_ms[MAX_STEPS];
+    double idle[MAX_STEPS][2], peak_bytes[MAX_STEPS][2], predicted_ms[MAX_STEPS];
 } Run;
 
 static double uniform(Rng* rng, double low, double high) {
@@ -65,14 +65,13 @@ static char* random_run(Run* run, Rng* rng, int32_t num_steps) {
         run->supervised[i] = rng_between(rng, 1, 450), run->total[i] = rng_between(rng, 5000, 9000);
         run->computed[i] = run->total[i] + rng_between(rng, 0, 2000),
         run->predicted_ms[i] = uniform(rng, 40, 90);
-        run->measured_ms[i] = uniform(rng, 40, 90);
         fprintf(
             file,
             "{\"step\":%d,\"loss\":%.17g,\"step_ms\":%.17g,\"supervised_tokens\":%.0f,\"total_tokens\":%.0f,"
-            "\"computed_tokens\":%.0f,\"predicted_ms\":%.17g,\"measured_ms\":%.17g,\"task_loss\":{\"sort\":%."
+            "\"computed_tokens\":%.0f,\"predicted_ms\":%.17g,\"task_loss\":{\"sort\":%."
             "17g},",
             i + 1, run->loss[i], run->step_ms[i], run->supervised[i], run->total[i], run->computed[i],
-            run->predicted_ms[i], run->measured_ms[i], run->loss[i] * 2);
+            run->predicted_ms[i], run->loss[i] * 2);
         for (int32_t r = 0; r < 2; r++) {
             run->idle[i][r] = uniform(rng, 0, 1);
             run->peak_bytes[i][r] = rng_between(rng, 1, 1 << 30);
@@ -124,7 +123,7 @@ static void check_cards(const XmlTree* tree, const Run* run) {
         computed += run->computed[i];
         speed[i] = run->supervised[i] / run->step_ms[i] * 1000;
         idle[i] = 50 * (run->idle[i][0] + run->idle[i][1]);
-        off[i] = 100 * (run->measured_ms[i] / run->predicted_ms[i] - 1);
+        off[i] = 100 * (run->step_ms[i] / run->predicted_ms[i] - 1);
     }
     CHECK_NEAR(card(tree, "loss"), loss, 6e-4);
     CHECK_NEAR(card(tree, "padding"), 100 - 100 * total / computed, 0.06);

@@ -92,7 +92,7 @@ static void not_a_number_is_null(void) {
     const char* names[] = {"add", "sort", "copy"};
     double losses[] = {1.5, INFINITY, NAN}, stats[SESSION_STATS] = {0};
     stats[STAT_PREDICTED_NS] = 2e6;
-    stats[STAT_RUN_NS] = 3.5e6;
+    stats[STAT_STEP_NS] = 3.5e6;
     stats[STAT_JOBS_OFF_NS] = 1e6;
     stats[STAT_TRANSFERS_OFF_NS] = -0.25e6;
     SessionStep step = {0};
@@ -110,7 +110,7 @@ static void not_a_number_is_null(void) {
             text,
             "\"step\":7,\"loss\":null,\"task_loss\":{\"add\":1.5,\"sort\":null},\"norm\":null,\"lr\":0.1") !=
         NULL);
-    CHECK(strstr(text, "\"predicted_ms\":2.0,\"measured_ms\":3.5,\"jobs_off_ms\":1.0,"
+    CHECK(strstr(text, "\"predicted_ms\":2.0,\"jobs_off_ms\":1.0,"
                        "\"transfers_off_ms\":-0.25,\"waiting_off_ms\":0.75,") != NULL);
     free(text);
     dp->task_names = NULL;

@@ -24,7 +24,6 @@ to a checkpoint has steps twice; the later ones count. A last line that was cut 
     X(METRIC_PLAN_MS,           "plan_ms")                                       \
     X(METRIC_PLAN_WAIT_MS,      "plan_wait_ms")                                  \
     X(METRIC_PREDICTED_MS,      "predicted_ms")                                  \
-    X(METRIC_MEASURED_MS,       "measured_ms")      /* of what is predicted */   \
     X(METRIC_JOBS_OFF_MS,       "jobs_off_ms")                                   \
     X(METRIC_TRANSFERS_OFF_MS,  "transfers_off_ms")                              \
     X(METRIC_WAITING_OFF_MS,    "waiting_off_ms")                                \

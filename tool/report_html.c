@@ -124,7 +124,7 @@ static double idle_percent(const Metrics* metrics, int32_t i) {
 // Percent of what was predicted; > 0: longer.
 static double off_percent(const Metrics* metrics, int32_t i) {
     double predicted_ms = metrics->values[METRIC_PREDICTED_MS][i];
-    return 100 * (metrics->values[METRIC_MEASURED_MS][i] - predicted_ms) / predicted_ms;
+    return 100 * (metrics->values[METRIC_STEP_MS][i] - predicted_ms) / predicted_ms;
 }
 
 static double part_percent(const Metrics* metrics, Metric part, int32_t i) {

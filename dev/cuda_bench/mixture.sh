@@ -20,7 +20,7 @@ median() { sort -g | awk '{a[NR] = $1} END {if (NR) print NR % 2 ? a[(NR + 1) / 
 largest() { sort -g | tail -1; }
 rates() { paste <(field "$1" "$2") <(field "$1" step_ms) | awk '$2 > 0 {print $1 * 1e3 / $2}'; }
 # Percent of what was predicted, + where steps took longer: all of it, and of jobs, transfers, waiting.
-errors() { paste <(field "$1" predicted_ms) <(field "$1" measured_ms) | awk '$1 > 0 {print 100 * ($2 / $1 - 1)}'; }
+errors() { paste <(field "$1" predicted_ms) <(field "$1" step_ms) | awk '$1 > 0 {print 100 * ($2 / $1 - 1)}'; }
 part() { paste <(field "$1" predicted_ms) <(field "$1" "${2}_off_ms") | awk '$1 > 0 {print 100 * $2 / $1}'; }
 
 run() {  # name, options...

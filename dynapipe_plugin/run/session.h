@@ -141,7 +141,6 @@ struct Dynapipe {
     double* rank_stats;                               // [num_ranks * SESSION_STATS]
     DynapipeStep_v1 last;                             // what the step now at hand returned
     int64_t step_begin_ns, step_end_ns, pipeline_ns;  // of dynapipe_step; of the executor
-    int64_t run_ns;  // what the plan predicts: wait for the plan, pipeline, reduction
     Arena eval_arena;
     int32_t eval_tokens;         // that a forward pass may have, on every rank; 0: not known yet
     int32_t eval_target_tokens;  // and of the decoder's
@@ -164,7 +163,6 @@ enum {
     STAT_PLAN_IDLE,     // share of the step that the plan leaves the rank without a job
     STAT_STOP_SIGNAL,   // that this rank has seen
     STAT_SECONDS,       // since the session was opened
-    STAT_RUN_NS,        // what the plan predicts, measured
     STAT_PREDICTED_NS,  // of its replica, on first stages
     STAT_JOBS_OFF_NS,
     STAT_TRANSFERS_OFF_NS,  // session_errors.h, of its replica, on first stages

@@ -107,7 +107,6 @@ Status session_account(Dynapipe* dp, double* mine) {
     }
     CollectiveBytes* all = ARENA_NEW(arena, CollectiveBytes, dp->num_stages);
     if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a step's errors"); }
-    mine[STAT_RUN_NS] = (double)dp->run_ns;
     TRY(my_spans(&spans, dp, arena));
     size_t num_bytes = (size_t)dp->now->plan.ranks[dp->transport.rank].num_instrs * sizeof *spans;
     TRY(collective_gather_bytes(&dp->pipeline, spans, num_bytes, all, arena));
@@ -118,11 +117,11 @@ SessionErrors session_step_errors(const Dynapipe* dp) {
     const double* stats = dp->rank_stats;
     int32_t last = 0;
     for (int32_t r = 1; r < dp->transport.num_ranks; r++) {
-        if (stats[r * SESSION_STATS + STAT_RUN_NS] > stats[last * SESSION_STATS + STAT_RUN_NS]) { last = r; }
+        if (stats[r * SESSION_STATS + STAT_STEP_NS] > stats[last * SESSION_STATS + STAT_STEP_NS]) { last = r; }
     }
     const double* first_stage = stats + (last / dp->num_stages * dp->num_stages) * SESSION_STATS;
     SessionErrors errors = {.predicted_ns = (int64_t)session_stat_max(dp, STAT_PREDICTED_NS),
-                            .measured_ns = (int64_t)stats[last * SESSION_STATS + STAT_RUN_NS],
+                            .measured_ns = (int64_t)stats[last * SESSION_STATS + STAT_STEP_NS],
                             .jobs_ns = (int64_t)first_stage[STAT_JOBS_OFF_NS],
                             .transfers_ns = (int64_t)first_stage[STAT_TRANSFERS_OFF_NS]};
     errors.waiting_ns = errors.measured_ns - errors.predicted_ns - errors.jobs_ns - errors.transfers_ns;

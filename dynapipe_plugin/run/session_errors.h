@@ -8,11 +8,11 @@ Each is what the step would have lost by it alone, in the plan's order (m: measu
     jobs       makespan(jobs m, transfers p) - makespan(jobs p, transfers p)
     transfers  makespan(jobs m, transfers m) - makespan(jobs m, transfers p)
     waiting    the rest: sends that block, messages that begin late, planning, first touch of memory,
-reduction
+               reduction, the update
 
 So a job that is late where nobody waits for it counts nothing, and one that everybody waits for counts whole,
-whatever rank it is on. Measured is what the plan predicts: from the step's beginning, the wait for its plan
-included, until gradients are summed; neither the update nor the exchange of parameters.
+whatever rank it is on. Measured is the whole step, which is what the plan predicts: from its beginning, the
+wait for its plan included, until parameters are updated.
 
 A transfer took: from when both ends had posted it until its receiver saw it done; of that, beyond what was
 planned, only time in which neither end was inside a job. What is more is a message that waited. Where the

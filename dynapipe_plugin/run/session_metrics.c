@@ -40,28 +40,27 @@ static json_t* json_task_losses(const Dynapipe* dp, const double* task_loss) {
 char* session_metrics_json(const Dynapipe* dp, const DynapipeReport_v1* report) {
     const DynapipeStep_v1* last = &dp->last;
     SessionErrors errors = session_step_errors(dp);
-    json_t* record = json_pack(
-        "{s:i,s:o,s:o,s:o,s:f,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:i,s:o,s:o,s:o}",  //
-        "step", report->step, "loss", json_number_or_null(last->loss),                                //
-        "task_loss", json_task_losses(dp, last->task_loss),                                           //
-        "norm", json_number_or_null(report->norm), "lr", report->lr,                                  //
-        "supervised_tokens", (json_int_t)last->supervised_tokens,                                     //
-        "total_tokens", (json_int_t)last->total_tokens,                                               //
-        "computed_tokens", (json_int_t)last->computed_tokens,                                         //
-        "step_ms", session_stat_max(dp, STAT_STEP_NS) / 1e6,                                          //
-        "pipeline_ms", session_stat_max(dp, STAT_PIPELINE_NS) / 1e6,                                  //
-        "plan_ms", session_stat_max(dp, STAT_PLAN_NS) / 1e6,                                          //
-        "plan_wait_ms", session_stat_max(dp, STAT_PLAN_WAIT_NS) / 1e6,                                //
-        "predicted_ms", (double)errors.predicted_ns / 1e6,                                            //
-        "measured_ms", (double)errors.measured_ns / 1e6,                                              //
-        "jobs_off_ms", (double)errors.jobs_ns / 1e6,                                                  //
-        "transfers_off_ms", (double)errors.transfers_ns / 1e6,                                        //
-        "waiting_off_ms", (double)errors.waiting_ns / 1e6,                                            //
-        "bound_ms", (double)dp->now->plan.bound_ns / 1e6,                                             //
-        "refit_step", dp->now->refit_step,                                                            //
-        "idle", json_per_rank(dp, STAT_BUSY_NS),                                                      //
-        "peak_bytes", json_per_rank(dp, STAT_PEAK_BYTES),                                             //
-        "rss_bytes", json_per_rank(dp, STAT_RSS_BYTES));
+    json_t* record =
+        json_pack("{s:i,s:o,s:o,s:o,s:f,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:i,s:o,s:o,s:o}",  //
+                  "step", report->step, "loss", json_number_or_null(last->loss),                            //
+                  "task_loss", json_task_losses(dp, last->task_loss),                                       //
+                  "norm", json_number_or_null(report->norm), "lr", report->lr,                              //
+                  "supervised_tokens", (json_int_t)last->supervised_tokens,                                 //
+                  "total_tokens", (json_int_t)last->total_tokens,                                           //
+                  "computed_tokens", (json_int_t)last->computed_tokens,                                     //
+                  "step_ms", session_stat_max(dp, STAT_STEP_NS) / 1e6,                                      //
+                  "pipeline_ms", session_stat_max(dp, STAT_PIPELINE_NS) / 1e6,                              //
+                  "plan_ms", session_stat_max(dp, STAT_PLAN_NS) / 1e6,                                      //
+                  "plan_wait_ms", session_stat_max(dp, STAT_PLAN_WAIT_NS) / 1e6,                            //
+                  "predicted_ms", (double)errors.predicted_ns / 1e6,                                        //
+                  "jobs_off_ms", (double)errors.jobs_ns / 1e6,                                              //
+                  "transfers_off_ms", (double)errors.transfers_ns / 1e6,                                    //
+                  "waiting_off_ms", (double)errors.waiting_ns / 1e6,                                        //
+                  "bound_ms", (double)dp->now->plan.bound_ns / 1e6,                                         //
+                  "refit_step", dp->now->refit_step,                                                        //
+                  "idle", json_per_rank(dp, STAT_BUSY_NS),                                                  //
+                  "peak_bytes", json_per_rank(dp, STAT_PEAK_BYTES),                                         //
+                  "rss_bytes", json_per_rank(dp, STAT_RSS_BYTES));
     if (record == NULL) { return NULL; }
     char* text = json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
     json_decref(record);

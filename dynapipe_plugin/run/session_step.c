@@ -162,7 +162,6 @@ static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     int64_t pipeline_begin_ns = clock_now_ns();
     const void* memory = dp->memory;
     TRY(run_pipeline(dp, step));
-    dp->run_ns = plan_ahead_stats(dp->ahead).wait_ns + clock_now_ns() - pipeline_begin_ns;
     dp->pipeline_ns = pipeline_end_ns(executor_trace(dp->executor)) - pipeline_begin_ns;
     dp->next_step++;
     if (dp->next_step == dp->num_steps) { TRY(session_verify_wait(dp)); }

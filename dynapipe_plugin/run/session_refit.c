@@ -1,14 +1,11 @@
 #define _GNU_SOURCE  // open_memstream
 #include "session_refit.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../base/hash.h"
 #include "session.h"
-
-static const double LINK_LEAST = 0.5, LINK_MOST = 16, LINK_SAME = 0.1;
 
 void session_refit_init(SessionRefit* refit, bool is_on) {
     *refit = (SessionRefit){.is_on = is_on};
@@ -44,6 +41,7 @@ void session_refit_free(SessionRefit* refit) {
 
 // --- start -----------------------------------------------------------------------------------------------
 
+// Of what factors are of: not of memory that is free today, nor of whether messages are pulled.
 static Status hash_base(uint64_t* out, const CostModel* costs, const Machine* machine) {
     char* text = NULL;
     size_t num_chars = 0;
@@ -51,14 +49,20 @@ static Status hash_base(uint64_t* out, const CostModel* costs, const Machine* ma
     if (memory == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a cost model's text"); }
     cost_model_print(costs, "", memory);
     if (fclose(memory) != 0) { return FAIL(STATUS_NO_MEMORY, "no memory for a cost model's text"); }
-    uint64_t hash = hash_bytes(HASH_SEED, text, num_chars), ranks = machine_hash(machine);
-    *out = hash_finish(hash_bytes(hash, &ranks, sizeof ranks));
+    uint64_t hash = hash_bytes(HASH_SEED, text, num_chars);
+    for (int32_t r = 0; machine != NULL && r < machine->num_ranks; r++) {
+        MachineRank rank = machine->ranks[r];
+        hash = hash_bytes(hash, rank.slow, sizeof rank.slow);
+        hash = hash_bytes(hash, &rank.link_latency_ns, sizeof rank.link_latency_ns);
+        hash = hash_bytes(hash, &rank.link_bytes_per_ns, sizeof rank.link_bytes_per_ns);
+    }
+    *out = hash_finish(hash);
     free(text);
     return STATUS_OK;
 }
 
 static RefitOfRank as_predicted(void) {
-    return (RefitOfRank){.jobs = refit_rank_one(), .link = 1};
+    return (RefitOfRank){.jobs = refit_rank_one(), .link = 1, .link_seen = 0};
 }
 
 static RefitOfRank* new_ranks(int32_t num_ranks) {
@@ -99,7 +103,7 @@ Status session_refit_start(SessionRefit* refit, const CostModel* costs, const Ma
     refit->num_ahead = num_ahead;
     refit->skips = true;
     trace_jobs_forget(&refit->jobs);
-    memset(refit->links.num, 0, sizeof refit->links.num);
+    trace_links_forget(&refit->links);
     if (!refit->is_on) { return STATUS_OK; }
     TRY(hash_base(&base, costs, machine));
     if (refit->base != 0 && refit->base != base) { session_refit_forget(refit); }
@@ -127,7 +131,9 @@ Status session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank
     refit->skips = false;
     if (!refit->is_on || skips) { return STATUS_OK; }
     bool pulls = refit->machine != NULL && refit->machine->pulls;  // then no link is looked at alone
-    if (!pulls) { trace_links_add(&refit->links, plan, trace, refit->costs, refit->machine, knows_when); }
+    if (!pulls && !refit->shares_cores) {
+        trace_links_add(&refit->links, plan, trace, refit->costs, refit->machine, knows_when);
+    }
     return trace_jobs_add(&refit->jobs, plan, trace, refit->costs, refit->machine);
 }
 
@@ -175,14 +181,14 @@ static Status solve(RefitShared* shared, RefitRank* rank, RefitSums all[SIDE_COU
     return add_up(world, all);
 }
 
-enum { VALUE_LINK = PASS_COUNT, VALUE_LINK_COUNT, NUM_VALUES };  // of a rank
+enum { VALUE_LINKS = PASS_COUNT, NUM_VALUES = VALUE_LINKS + 2 * LINK_SIDES };  // of a rank
 
-static void add_link(double* values, SessionRefit* refit, LinkSide side, int32_t owner) {
-    double ratio = trace_links_take(&refit->links, side);
-    if (ratio == 0 || owner < 0) { return; }
-    ratio = ratio < LINK_LEAST ? LINK_LEAST : ratio > LINK_MOST ? LINK_MOST : ratio;
-    values[owner * NUM_VALUES + VALUE_LINK] += ratio;
-    values[owner * NUM_VALUES + VALUE_LINK_COUNT] += 1;
+static void add_link(double* values, const SessionRefit* refit, LinkSide side, int32_t owner) {
+    LinkSeen seen = trace_links_take(&refit->links, side);
+    if (seen.ratio <= 0 || owner < 0) { return; }
+    double* out = &values[owner * NUM_VALUES + VALUE_LINKS + 2 * side];
+    out[0] = seen.ratio;
+    out[1] = seen.share;
 }
 
 // Of all ranks: what each found of itself, and both ends of a link of it.
@@ -191,13 +197,17 @@ static Status gather(double* values, const RefitRank* rank, SessionRefit* refit,
     memcpy(&values[refit->rank * NUM_VALUES], rank->slow, sizeof rank->slow);
     add_link(values, refit, LINK_BEHIND, refit->rank);
     add_link(values, refit, LINK_BEFORE, refit->rank - 1);
+    trace_links_forget(&refit->links);
     return collective_all_reduce_sum(world, values, refit->num_ranks * NUM_VALUES);
 }
 
-static double link_of(const double* values, double before) {
-    if (values[VALUE_LINK_COUNT] == 0) { return before; }
-    double ratio = values[VALUE_LINK] / values[VALUE_LINK_COUNT];
-    return fabs(ratio - 1) <= LINK_SAME ? 1 : (double)cost_scale_round(ratio) / SCALE_ONE;
+// Of a link of which too little was seen nothing new is known.
+static void set_link(RefitOfRank* out, const double* values, const RefitOfRank* before) {
+    const double* link = &values[VALUE_LINKS];
+    double seen = trace_links_both((LinkSeen){link[2 * LINK_BEHIND], link[2 * LINK_BEHIND + 1]},
+                                   (LinkSeen){link[2 * LINK_BEFORE], link[2 * LINK_BEFORE + 1]});
+    out->link_seen = seen > 0 ? (double)cost_scale_round(seen) / SCALE_ONE : before->link_seen;
+    out->link = seen > 0 ? trace_links_settle(before->link_seen, out->link_seen) : before->link;
 }
 
 static Status make_version(RefitVersion* out, const SessionRefit* refit, const RefitShared* shared,
@@ -218,7 +228,7 @@ static Status make_version(RefitVersion* out, const SessionRefit* refit, const R
         for (int pass = 0; pass < PASS_COUNT; pass++) {
             out->ranks[r].jobs.slow[pass] = refit_round_slow(now.slow[pass]);
         }
-        out->ranks[r].link = link_of(&values[r * NUM_VALUES], before.link);
+        set_link(&out->ranks[r], &values[r * NUM_VALUES], &before);
     }
     free(ranks);
     free(room);

@@ -33,7 +33,6 @@ void session_refit_free(SessionRefit* refit) {
     free_model(&refit->now);
     trace_jobs_free(&refit->jobs);
     free(refit->versions);
-    free(refit->said_ranks);
     free(refit->position);
     pthread_mutex_destroy(&refit->lock);
     *refit = (SessionRefit){0};
@@ -85,12 +84,26 @@ static RefitModel* new_model(int32_t num_ranks) {
 
 // Versions of a run on other ranks know nothing of these.
 static Status take_other_ranks(SessionRefit* refit, int32_t num_ranks) {
+    if (refit->num_ranks != num_ranks) {
+        free(refit->said_ranks);
+        refit->said_ranks = NULL;
+    }
     for (int32_t i = 0; i < refit->num_versions && refit->num_ranks != num_ranks; i++) {
         free(refit->versions[i].ranks);
         refit->versions[i].ranks = new_ranks(num_ranks);
         if (refit->versions[i].ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for ranks"); }
     }
     refit->num_ranks = num_ranks;
+    return STATUS_OK;
+}
+
+// What was said before layers moved stays said.
+static Status say_nothing_twice(SessionRefit* refit) {
+    if (refit->said_ranks != NULL) { return STATUS_OK; }
+    refit->said_ranks = malloc((size_t)refit->num_ranks * sizeof(double));
+    if (refit->said_ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for what ranks take"); }
+    for (int32_t r = 0; r < refit->num_ranks; r++) { refit->said_ranks[r] = 1; }
+    for (int i = 0; i < REFIT_WORDS; i++) { refit->said_words[i] = 1; }
     return STATUS_OK;
 }
 
@@ -109,18 +122,14 @@ Status session_refit_start(SessionRefit* refit, const CostModel* costs, const Ma
     if (refit->base != 0 && refit->base != base) { session_refit_forget(refit); }
     refit->base = base;
     TRY(take_other_ranks(refit, num_ranks));
-    free(refit->said_ranks);
     free_model(&refit->planned);
     free_model(&refit->now);
     refit->planned = new_model(num_ranks);
     refit->now = new_model(num_ranks);
-    refit->said_ranks = malloc((size_t)num_ranks * sizeof(double));
-    if (refit->planned == NULL || refit->now == NULL || refit->said_ranks == NULL) {
+    if (refit->planned == NULL || refit->now == NULL) {
         return FAIL(STATUS_NO_MEMORY, "no memory for what %d ranks take", num_ranks);
     }
-    for (int32_t r = 0; r < num_ranks; r++) { refit->said_ranks[r] = 1; }
-    for (int i = 0; i < REFIT_WORDS; i++) { refit->said_words[i] = 1; }
-    return STATUS_OK;
+    return say_nothing_twice(refit);
 }
 
 // --- a step ----------------------------------------------------------------------------------------------
@@ -272,6 +281,15 @@ Status session_refit_agree(SessionRefit* refit, Collective* world, int32_t steps
     }
     if (refit->rank == 0) { session_refit_say(refit, last_version(refit), refit->history, stdout); }
     return STATUS_OK;
+}
+
+void session_refit_hasten(SessionRefit* refit, int32_t step_idx) {
+    pthread_mutex_lock(&refit->lock);
+    for (int32_t i = 0; i < refit->num_versions; i++) {
+        RefitVersion* version = &refit->versions[i];
+        if (version->first_step > step_idx) { version->first_step = step_idx; }
+    }
+    pthread_mutex_unlock(&refit->lock);
 }
 
 // --- what plans are made with ----------------------------------------------------------------------------

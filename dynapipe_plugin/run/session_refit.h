@@ -86,6 +86,8 @@ Status session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank
                           bool knows_when);
 // After so many steps of the run: a collective where they agree.
 Status session_refit_agree(SessionRefit* refit, Collective* world, int32_t steps_done);
+// Nothing is planned from this step on: plans of it use what is known now. On all ranks alike.
+void session_refit_hasten(SessionRefit* refit, int32_t step_idx);
 
 // For the planning thread, until it asks again: what the plan of a step (counted from 0) is made with.
 // Returns after how many steps that was agreed on; 0: it is the cost file alone.

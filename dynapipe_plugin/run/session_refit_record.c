@@ -81,6 +81,8 @@ Status session_refit_position(SessionRefit* refit, const void** position, size_t
 
 void session_refit_forget(SessionRefit* refit) {
     for (int32_t i = 0; i < refit->num_versions; i++) { free(refit->versions[i].ranks); }
+    free(refit->said_ranks);
+    refit->said_ranks = NULL;
     refit->num_versions = 0;
     memset(refit->history, 0, sizeof refit->history);
     refit->base = 0;

@@ -11,10 +11,9 @@ enum { CLOCK_EVERY_STEPS = 64 };
 
 // --- what a plan takes on these hosts ----------------------------------------------------------------------
 
-// What jobs of my replica take where its hosts lack cores, and when it ends; *instr_ns NULL: as planned. A
-// GPU's jobs take no cores.
-static Status predict(const Dynapipe* dp, int64_t*** instr_ns, int64_t* predicted_ns, Arena* arena) {
-    const Plan* plan = &dp->now->plan;
+// A GPU's jobs take no cores.
+Status session_predict(int64_t*** instr_ns, int64_t* predicted_ns, const Dynapipe* dp, const Plan* plan,
+                       Arena* arena) {
     const HostCores* hosts = &dp->cores;
     *instr_ns = NULL;
     *predicted_ns = plan->makespan_ns;
@@ -85,7 +84,7 @@ static Status split(Dynapipe* dp, double* mine, CollectiveBytes* all, Arena* are
     }
     int64_t **instr_ns, predicted_ns;
     SessionErrors errors = {0};
-    TRY(predict(dp, &instr_ns, &predicted_ns, arena));
+    TRY(session_predict(&instr_ns, &predicted_ns, dp, plan, arena));
     SessionSpans replica = {.plan = plan,
                             .replica = dp->replica,
                             .spans = spans,
@@ -117,7 +116,9 @@ SessionErrors session_step_errors(const Dynapipe* dp) {
     const double* stats = dp->rank_stats;
     int32_t last = 0;
     for (int32_t r = 1; r < dp->transport.num_ranks; r++) {
-        if (stats[r * SESSION_STATS + STAT_STEP_NS] > stats[last * SESSION_STATS + STAT_STEP_NS]) { last = r; }
+        if (stats[r * SESSION_STATS + STAT_STEP_NS] > stats[last * SESSION_STATS + STAT_STEP_NS]) {
+            last = r;
+        }
     }
     const double* first_stage = stats + (last / dp->num_stages * dp->num_stages) * SESSION_STATS;
     SessionErrors errors = {.predicted_ns = (int64_t)session_stat_max(dp, STAT_PREDICTED_NS),

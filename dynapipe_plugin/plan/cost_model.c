@@ -204,10 +204,6 @@ int64_t cost_tail_ns(const CostModel* model, const CostStage* stage, int32_t num
     return cost_round(tied_ns + bytes * cost_tail_ns_per_byte(model, num_replicas, update_slow));
 }
 
-int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas) {
-    return cost_tail_ns(model, stage, num_replicas, 1);
-}
-
 bool cost_mode_offered(const CostModel* model, RecomputeMode mode) {
     const CostPartMode* parts = model->parts[mode];
     return parts[PART_EMBEDDING].offered && parts[PART_HEAD].offered &&

@@ -126,9 +126,8 @@ int64_t cost_state_bytes(const CostModel* model, const CostStage* stage);
 // Transfer over the boundary behind stage `s`; `dec` where the boundary lies within or behind decoder layers.
 int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape);
 int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes);
-// What follows a stage's last job: gradient reduction over the replicas, and the update.
-int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas);
-// The same on a rank whose update takes so many times as long.
+// What follows a stage's last job: gradient reduction over the replicas, and the update, on a rank where it
+// takes so many times as long.
 int64_t cost_tail_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas,
                      double update_slow);
 // Of every byte of parameters, without what tied copies exchange.

@@ -47,15 +47,19 @@ static Status predict(const Dynapipe* dp, int64_t*** instr_ns, int64_t* predicte
     return STATUS_OK;
 }
 
+bool session_shares_cores(const Dynapipe* dp) {
+    return dp->device.api == NULL && host_cores_short(&dp->cores) >= 0;
+}
+
 void session_account_warn(const Dynapipe* dp) {
     const HostCores* hosts = &dp->cores;
     int32_t h = host_cores_short(hosts);
-    if (h < 0 || dp->device.api != NULL) { return; }
+    if (!session_shares_cores(dp)) { return; }
     int32_t t = hosts->threads[h];
     fprintf(
         stderr,
-        "warning: %d ranks of %d thread%s share %d core%s of a host: times mean nothing, steps are predicted "
-        "for these cores ---> fewer ranks a host, or --threads\n",
+        "warning: %d ranks of %d thread%s share %d core%s of a host: times mean nothing: steps are predicted "
+        "for these cores, costs are not refit, layers stay ---> fewer ranks a host, or --threads\n",
         hosts->sharers[h], t, t == 1 ? "" : "s", hosts->cores[h], hosts->cores[h] == 1 ? "" : "s");
 }
 

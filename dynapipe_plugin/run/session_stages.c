@@ -107,6 +107,7 @@ Status session_stages_choose(Dynapipe* dp) {
     PlanRequest request = dp->request;
     request.choose_stages = dp->options.stage_split == NULL;
     int64_t begin_ns = clock_now_ns();
+    if (session_shares_cores(dp)) { dp->refit.is_on = false; }
     StageBatch* batches = ARENA_NEW(&resplit->arena, StageBatch, SESSION_MIXTURE + 1);
     if (batches == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for batches"); }
     TRY(session_mixture(batches, &resplit->num_batches, dp, &resplit->arena));

@@ -49,7 +49,7 @@ static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t 
     if (dp->options.stage_split == NULL) {
         printf("%d splits planned for %d batches, %.1f s", choice->num_splits, num_batches, seconds);
     }
-    printf("); a step of about %.0f ms", (double)choice->makespan_ns / 1e6);
+    printf("); a step of about %.0f ms", (double)(choice->makespan_ns + session_update_ns(dp)) / 1e6);
     if (dp->request.effort > 0) { printf(", planned at --effort %d", dp->request.effort); }
     printf("\n");
     const Progress* progress = &dp->progress;

@@ -71,24 +71,15 @@ static void records_survive_packing(void) {
     arena_free(&arena);
 }
 
-// Two ranks over [100, 1100): one busy 250, one 500.
 static void idle_is_what_no_job_fills(void) {
-    TraceRank ranks[] = {{.rank = 1, .begin_ns = 200, .end_ns = 1100, .busy_ns = 250},
-                         {.rank = 0, .begin_ns = 100, .end_ns = 1000, .busy_ns = 500}};
-    double idle[2];
-    CHECK_NEAR(trace_idle_measured(idle, ranks, 2), 0.625, 1e-12);
-    CHECK_NEAR(idle[1], 0.75, 1e-12);
-    CHECK_NEAR(idle[0], 0.5, 1e-12);
     PlanInstr first[] = {{.kind = INSTR_FWD, .begin_ns = 0, .end_ns = 30},
                          {.kind = INSTR_SEND_ACT, .begin_ns = 30, .end_ns = 90},
                          {.kind = INSTR_BWD, .begin_ns = 40, .end_ns = 90}};
     PlanInstr second[] = {{.kind = INSTR_WGT, .begin_ns = 10, .end_ns = 20}};
     PlanRank lists[] = {{.num_instrs = 3, .instrs = first}, {.num_instrs = 1, .instrs = second}};
     Plan plan = {.P = 2, .R = 1, .makespan_ns = 100, .ranks = lists};
-    CHECK_NEAR(trace_idle_predicted(idle, &plan), 0.55, 1e-12);
-    CHECK_NEAR(idle[0], 0.2, 1e-12);
-    CHECK_NEAR(idle[1], 0.9, 1e-12);
-    CHECK_NEAR(trace_idle_measured(NULL, NULL, 0), 0, 0);
+    CHECK_NEAR(trace_rank_idle_predicted(&plan, 0), 0.2, 1e-12);
+    CHECK_NEAR(trace_rank_idle_predicted(&plan, 1), 0.9, 1e-12);
 }
 
 typedef struct {

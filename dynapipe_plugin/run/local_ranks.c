@@ -10,12 +10,6 @@ int32_t local_ranks_count(int32_t num_ranks) {
     return local >= 1 && local <= num_ranks ? local : num_ranks;
 }
 
-int32_t local_ranks_index(int32_t rank) {
-    const char* text = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
-    if (text == NULL) { text = getenv("MPI_LOCALRANKID"); }
-    return text != NULL && atoi(text) >= 0 ? atoi(text) : rank;
-}
-
 int32_t local_ranks_threads(int32_t asked, int32_t num_ranks) {
     if (asked > 0) { return asked; }
     const char* text = getenv("OMP_NUM_THREADS");

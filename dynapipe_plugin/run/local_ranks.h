@@ -10,8 +10,5 @@ Costs are measured for a number of threads per rank, and for ranks that share a 
 // Ranks on this machine's cores, of num_ranks in all: what mpirun says, else all of them.
 int32_t local_ranks_count(int32_t num_ranks);
 
-// Which of them `rank` is, from 0: what mpirun says, else itself.
-int32_t local_ranks_index(int32_t rank);
-
 // Threads of one rank: `asked` if > 0, else OMP_NUM_THREADS, else its share of the cores; at least 1.
 int32_t local_ranks_threads(int32_t asked, int32_t num_ranks);

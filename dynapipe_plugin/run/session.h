@@ -278,6 +278,10 @@ SessionErrors session_step_errors(const Dynapipe* dp);
 // planned.
 Status session_predict(int64_t*** instr_ns, int64_t* predicted_ns, const Dynapipe* dp, const Plan* plan,
                        Arena* arena);
+// What the update takes that follows a plan: of the rank that takes longest, since all begin it together.
+int64_t session_update_ns(const Dynapipe* dp);
+// Some host has fewer cores than threads of ranks: what jobs take there says nothing of the costs.
+bool session_shares_cores(const Dynapipe* dp);
 // On a host with fewer cores than its ranks want: said once, before the first step.
 void session_account_warn(const Dynapipe* dp);
 

@@ -11,6 +11,18 @@ enum { CLOCK_EVERY_STEPS = 64 };
 
 // --- what a plan takes on these hosts ----------------------------------------------------------------------
 
+int64_t session_update_ns(const Dynapipe* dp) {
+    int64_t most_ns = 0;
+    for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
+        int32_t s = r % dp->num_stages;
+        MachineRank rank = machine_rank(dp->request.machine, r);
+        CostStage stage = cost_stage_make(&dp->costs, &dp->request.stages[s], s, dp->num_stages);
+        int64_t ns = machine_update_ns(&rank, &dp->costs, &stage);
+        most_ns = ns > most_ns ? ns : most_ns;
+    }
+    return most_ns;
+}
+
 // A GPU's jobs take no cores.
 Status session_predict(int64_t*** instr_ns, int64_t* predicted_ns, const Dynapipe* dp, const Plan* plan,
                        Arena* arena) {
@@ -34,15 +46,19 @@ Status session_predict(int64_t*** instr_ns, int64_t* predicted_ns, const Dynapip
     return STATUS_OK;
 }
 
+bool session_shares_cores(const Dynapipe* dp) {
+    return dp->device.api == NULL && host_cores_short(&dp->cores) >= 0;
+}
+
 void session_account_warn(const Dynapipe* dp) {
     const HostCores* hosts = &dp->cores;
     int32_t h = host_cores_short(hosts);
-    if (h < 0 || dp->device.api != NULL) { return; }
+    if (!session_shares_cores(dp)) { return; }
     int32_t t = hosts->threads[h];
     fprintf(
         stderr,
-        "warning: %d ranks of %d thread%s share %d core%s of a host: times mean nothing, steps are predicted "
-        "for these cores ---> fewer ranks a host, or --threads\n",
+        "warning: %d ranks of %d thread%s share %d core%s of a host: times mean nothing: steps are predicted "
+        "for these cores, costs are not refit, layers stay ---> fewer ranks a host, or --threads\n",
         hosts->sharers[h], t, t == 1 ? "" : "s", hosts->cores[h], hosts->cores[h] == 1 ? "" : "s");
 }
 
@@ -91,7 +107,7 @@ static Status split(Dynapipe* dp, double* mine, CollectiveBytes* all, Arena* are
                             .predicted_ns = (const int64_t* const*)instr_ns,
                             .moves_alone = dp->links->api->join != NULL};
     TRY(session_errors_split(&errors, &replica, arena));
-    mine[STAT_PREDICTED_NS] = (double)predicted_ns;
+    mine[STAT_PREDICTED_NS] = (double)(predicted_ns + session_update_ns(dp));
     mine[STAT_JOBS_OFF_NS] = (double)errors.jobs_ns;
     mine[STAT_TRANSFERS_OFF_NS] = (double)errors.transfers_ns;
     return STATUS_OK;

@@ -64,18 +64,20 @@ void session_refit_say(SessionRefit* refit, const RefitVersion* version, const R
     sum_words(factor, share, &version->scale, sums);
     for (int i = 0; i < REFIT_WORDS; i++) {
         if (!is_news(factor[i], share[i], &refit->said_words[i])) { continue; }
-        fprintf(out, "step %d: %s %.2f times what the cost file says\n", version->agreed, words[i],
-                factor[i]);
+        fprintf(out, "refit after step %d: %s %.2f times what the cost file says\n", version->agreed,
+                words[i], factor[i]);
     }
     int32_t since = version->agreed - SESSION_REFIT_EVERY + 1;
     for (int32_t r = 0; r < refit->num_ranks; r++) {
         if (!is_news(slow_of(&version->ranks[r].jobs, sums), 1, &refit->said_ranks[r])) { continue; }
         if (++num_lines > MOST_LINES) { continue; }
-        fprintf(out, "step %d: rank %d takes %.2f times as long as predicted since about step %d\n",
+        fprintf(out,
+                "refit after step %d: rank %d takes %.2f times as long as predicted since about step %d\n",
                 version->agreed, r, refit->said_ranks[r], since);
     }
     if (num_lines > MOST_LINES) {
-        fprintf(out, "step %d: so do %d others, not as before\n", version->agreed, num_lines - MOST_LINES);
+        fprintf(out, "refit after step %d: so do %d others, not as before\n", version->agreed,
+                num_lines - MOST_LINES);
     }
     fflush(out);
 }

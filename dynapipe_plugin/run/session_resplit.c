@@ -216,7 +216,9 @@ static Status decide(Dynapipe* dp, StageLayers* stages, bool* moves) {
     bool is_restored = resplit->has_restored && !is_told;
     if (is_restored) { memcpy(stages, resplit->restored, sizeof resplit->restored); }
     resplit->has_restored = false;
-    if (!is_told && !is_restored) { TRY(look(dp, stages)); }
+    // Behind a checkpoint's step it was decided before that was saved.
+    bool is_resumed = dp->now == NULL;
+    if (!is_told && !is_restored && !is_resumed) { TRY(look(dp, stages)); }
     *moves = memcmp(stages, dp->request.stages, stages_bytes(dp)) != 0;
     if (*moves && (is_told || is_restored)) {
         say_move(dp, stages, is_told ? "as told" : "as the checkpoint has it");

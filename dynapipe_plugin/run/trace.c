@@ -70,32 +70,6 @@ Status trace_rank_unpack(TraceRank* out, const void* data, size_t num_bytes, Are
 }
 
 // --- idle time -------------------------------------------------------------------------------------------
-static int64_t first_begin_ns(const TraceRank* ranks, int32_t num_ranks) {
-    int64_t begin_ns = INT64_MAX;
-    for (int32_t i = 0; i < num_ranks; i++) {
-        if (ranks[i].begin_ns < begin_ns) { begin_ns = ranks[i].begin_ns; }
-    }
-    return begin_ns;
-}
-
-static double idle_part(int64_t busy_ns, int64_t span_ns) {
-    return span_ns > 0 ? 1.0 - (double)busy_ns / (double)span_ns : 0.0;
-}
-
-double trace_idle_measured(double* out, const TraceRank* ranks, int32_t num_ranks) {
-    int64_t begin_ns = first_begin_ns(ranks, num_ranks), end_ns = INT64_MIN;
-    double sum = 0;
-    for (int32_t i = 0; i < num_ranks; i++) {
-        if (ranks[i].end_ns > end_ns) { end_ns = ranks[i].end_ns; }
-    }
-    for (int32_t i = 0; i < num_ranks; i++) {
-        double idle = idle_part(ranks[i].busy_ns, end_ns - begin_ns);
-        if (out != NULL) { out[ranks[i].rank] = idle; }
-        sum += idle;
-    }
-    return num_ranks > 0 ? sum / num_ranks : 0.0;
-}
-
 double trace_rank_idle_predicted(const Plan* plan, int32_t rank) {
     const PlanRank* list = &plan->ranks[rank];
     int64_t busy_ns = 0;
@@ -103,18 +77,7 @@ double trace_rank_idle_predicted(const Plan* plan, int32_t rank) {
         const PlanInstr* instr = &list->instrs[i];
         if (is_job(instr->kind)) { busy_ns += instr->end_ns - instr->begin_ns; }
     }
-    return idle_part(busy_ns, plan->makespan_ns);
-}
-
-double trace_idle_predicted(double* out, const Plan* plan) {
-    double sum = 0;
-    int32_t num_ranks = plan->P * plan->R;
-    for (int32_t r = 0; r < num_ranks; r++) {
-        double idle = trace_rank_idle_predicted(plan, r);
-        if (out != NULL) { out[r] = idle; }
-        sum += idle;
-    }
-    return num_ranks > 0 ? sum / num_ranks : 0.0;
+    return plan->makespan_ns > 0 ? 1.0 - (double)busy_ns / (double)plan->makespan_ns : 0.0;
 }
 
 // --- Chrome trace ----------------------------------------------------------------------------------------
@@ -234,6 +197,14 @@ static void write_measured(TraceWriter* w, const TraceStep* step) {
                         is_planned ? planned_for(&step->plan->ranks[rank->rank], &e, i) : -1);
         }
     }
+}
+
+static int64_t first_begin_ns(const TraceRank* ranks, int32_t num_ranks) {
+    int64_t begin_ns = INT64_MAX;
+    for (int32_t i = 0; i < num_ranks; i++) {
+        if (ranks[i].begin_ns < begin_ns) { begin_ns = ranks[i].begin_ns; }
+    }
+    return begin_ns;
 }
 
 static void write_step(TraceWriter* w, const TraceStep* step, int64_t begin_ns) {

@@ -57,12 +57,8 @@ size_t trace_rank_packed_bytes(const TraceRank* rank);
 void trace_rank_pack(const TraceRank* rank, void* out);
 Status trace_rank_unpack(TraceRank* out, const void* data, size_t num_bytes, Arena* arena);
 
-// out[r] = part of the step in which rank r ran no job; the step lasts from the first begin to the last end
-// over all ranks. Returns the mean. `out` may be NULL.
-double trace_idle_measured(double* out, const TraceRank* ranks, int32_t num_ranks);
-// The same for the plan's own prediction, over [0, makespan_ns); out[P * R].
-double trace_idle_predicted(double* out, const Plan* plan);
-double trace_rank_idle_predicted(const Plan* plan, int32_t rank);  // of one rank
+// Part of the plan's makespan in which that rank runs no job.
+double trace_rank_idle_predicted(const Plan* plan, int32_t rank);
 
 // Of a rank to rank 0's, and by how much that may be off.
 typedef struct {

@@ -4,6 +4,7 @@
 # Fails where another policy is ahead.
 #   dev/bench_planner.sh                            all tables
 #   dev/bench_planner.sh --only policies,timing     these, on stdout only; names: dev/planner_bench/__main__.py
+#   dev/bench_planner.sh --scale                    planning for many ranks: dev/results/planner_scale.md (6 minutes, most of it callgrind)
 set -eu
 cd "$(dirname "$0")/.."
 if ! command -v python3 >/dev/null || [ ! -r ../shared/cases/evaluate.py ]; then
@@ -11,6 +12,10 @@ if ! command -v python3 >/dev/null || [ ! -r ../shared/cases/evaluate.py ]; then
     exit 0
 fi
 make -s build/release/dynapipe >&2
+if [ "${1:-}" = --scale ]; then
+    make -s build/release/tools/plan_time >&2
+    exec python3 dev/planner_bench --scale --out dev/results/planner_scale.md
+fi
 if [ $# -gt 0 ]; then exec python3 dev/planner_bench "$@"; fi
 mkdir -p dev/results
 python3 dev/planner_bench --out dev/results/planner.md --summary dev/results/planner_summary.md

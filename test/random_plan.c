@@ -101,7 +101,7 @@ static void set_ranks(Plan* plan, Rng* rng, const RandomPlan* about, int32_t rep
                                                  &pipe_policy_adaptive};
     int32_t P = plan->P, M = plan->M - first_mb;
     PipeProblem problem = random_pipe(rng, P, M, &(RandomPipe){.transfers = rng_below(rng, 2)}, arena);
-    problem.pulls = (P + M) % 3 == 1;  // without a draw: other things stay as they are
+    problem.pulls = plan->pulls;
     RankBytes* bytes = ARENA_NEW(arena, RankBytes, (int64_t)P * M);
     int64_t scratch_bytes[PLAN_MAX_STAGES] = {0};
     for (int32_t m = 0; m < M; m++) {
@@ -148,6 +148,7 @@ static void set_ranks(Plan* plan, Rng* rng, const RandomPlan* about, int32_t rep
 PlanSample* random_plan(Plan* out, Rng* rng, const RandomPlan* about, Arena* arena) {
     int32_t N = about->num_samples, next = 0;
     Plan plan = {.P = about->P, .R = about->R, .N = N, .policy = "random", .schedule = "random"};
+    plan.pulls = (plan.P + N) % 3 == 1;  // without a draw: other things stay as they are
     PlanSample* samples = ARENA_NEW(arena, PlanSample, N);
     int32_t* ids = random_order(rng, N, arena);
     plan.mbs = ARENA_NEW(arena, PlanMicrobatch, N);

@@ -147,10 +147,11 @@ static void huge_costs_saturate(void) {
     model.comm_bytes_per_ns = 0;
     CHECK_EQ(cost_transfer_ns(&model, 1000), 0);
     model.update_ns_per_byte = 0;
-    CHECK_EQ(cost_tail_ns(&model, &stage, 1, 1), 0);  // one rank: nobody to reduce with
+    CHECK_EQ(cost_reduce_ns(&model, &stage, 1), 0);  // one rank: nobody to reduce with
 }
 
-// Behind a stage's last job: tied gradients between first and last stage, a ring over replicas, the update.
+// Behind a stage's last job: tied gradients between first and last stage, a ring over replicas; and the
+// update.
 static void tail_has_the_documented_value(void) {
     memset(&model, 0, sizeof model);
     model.num_enc_layers = 4;
@@ -165,10 +166,13 @@ static void tail_has_the_documented_value(void) {
     StageLayers first = {0, 2}, middle = {2, 3}, all = {0, 4};
     CostStage stages[] = {cost_stage_make(&model, &first, 0, 3), cost_stage_make(&model, &middle, 1, 3),
                           cost_stage_make(&model, &all, 0, 1)};
-    CHECK_EQ(cost_tail_ns(&model, &stages[0], 1, 1), 2 * 400 / 2 + 2500 * 3);
-    CHECK_EQ(cost_tail_ns(&model, &stages[0], 4, 1), 2 * 400 / 2 + 2500 * 2 * 3 / 4 / 2 + 2500 * 3);
-    CHECK_EQ(cost_tail_ns(&model, &stages[1], 2, 1), 1000 * 2 / 2 / 2 + 1000 * 3);
-    CHECK_EQ(cost_tail_ns(&model, &stages[2], 1, 1), 4500 * 3);  // first and last at once: nothing is tied
+    CHECK_EQ(cost_reduce_ns(&model, &stages[0], 1), 2 * 400 / 2);
+    CHECK_EQ(cost_reduce_ns(&model, &stages[0], 4), 2 * 400 / 2 + 2500 * 2 * 3 / 4 / 2);
+    CHECK_EQ(cost_reduce_ns(&model, &stages[1], 2), 1000 * 2 / 2 / 2);
+    CHECK_EQ(cost_reduce_ns(&model, &stages[2], 1), 0);  // first and last at once: nothing is tied
+    CHECK_EQ(cost_update_ns(&model, &stages[0], 1), 2500 * 3);
+    CHECK_EQ(cost_update_ns(&model, &stages[1], 1.5), 1500 * 3);
+    CHECK_EQ(cost_update_ns(&model, &stages[2], 1), 4500 * 3);
 }
 
 // Three copies of T5's embedding at most: of the first stage, where the decoder begins, and of a tied head;
@@ -208,9 +212,9 @@ static void copies_of_the_embedding_are_exchanged(void) {
         };
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             CostStage stage = cost_stage_make(&model, &cases[i].layers, cases[i].s, cases[i].P);
-            CHECK_EQ(cost_tail_ns(&model, &stage, 1, 1), cases[i].tied_ns + 3 * cases[i].param_bytes);
-            CHECK_EQ(cost_tail_ns(&model, &stage, 2, 1),
-                     cases[i].tied_ns + 3 * cases[i].param_bytes + (cases[i].param_bytes + 1) / 2);
+            CHECK_EQ(cost_update_ns(&model, &stage, 1), 3 * cases[i].param_bytes);
+            CHECK_EQ(cost_reduce_ns(&model, &stage, 1), cases[i].tied_ns);
+            CHECK_EQ(cost_reduce_ns(&model, &stage, 2), cases[i].tied_ns + (cases[i].param_bytes + 1) / 2);
             CHECK_EQ(cost_state_bytes(&model, &stage), cases[i].state_bytes);
         }
     }

@@ -193,8 +193,7 @@ static int64_t replica_ns(Batch* batch, int32_t r) {
         const MachineRank* rank = machine_stage(machine_replica(mp->request->machine, r * mp->P), s);
         int64_t limit_bytes = rank != NULL && rank->memory_limit_bytes > 0 ? rank->memory_limit_bytes
                                                                            : mp->request->memory_limit_bytes;
-        double slow_w = rank != NULL ? rank->slow[JOB_W] : 1;
-        pipe.tail_ns[s] = cost_tail_ns(mp->costs, &mp->stages[s], mp->R, slow_w);
+        pipe.tail_ns[s] = cost_reduce_ns(mp->costs, &mp->stages[s], mp->R);
         pipe.memory_limit_bytes[s] =
             limit_bytes > 0 ? limit_bytes - cost_state_bytes(mp->costs, &mp->stages[s]) : INT64_MAX;
     }

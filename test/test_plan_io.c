@@ -105,6 +105,9 @@ static void hash_covers_every_field(void) {
     plan.policy[0]++;
     CHECK(plan_hash(&plan) != before);
     plan.policy[0]--;
+    plan.pulls = !plan.pulls;
+    CHECK(plan_hash(&plan) != before);
+    plan.pulls = !plan.pulls;
     CHECK(plan_hash(&plan) == before);
     arena_free(&arena);
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "../dynapipe_plugin/base/clock.h"
+#include "../dynapipe_plugin/plan/comm_order.h"
 #include "../dynapipe_plugin/plan/pipe_schedule.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "random_plan.h"
@@ -30,8 +31,55 @@ static PipeProblem random_long_pipe(Rng* rng, int32_t P, int32_t M, int64_t scal
         for (int32_t k = 0; k < JOB_COUNT; k++) { cost->job_ns[k] *= scale; }
         cost->transfer_ns *= scale;
     }
-    for (int32_t s = 0; s < P; s++) { problem.tail_ns[s] = rng_between(rng, 0, 100) * scale; }
+    int64_t tail_ns = rng_between(rng, 0, 100) * scale;  // a plan has one for all
+    for (int32_t s = 0; s < P; s++) { problem.tail_ns[s] = tail_ns; }
     return problem;
+}
+
+static void add_instr(PlanRank* rank, uint8_t kind, int32_t mb, const PipeSpan* span) {
+    rank->instrs[rank->num_instrs++] =
+        (PlanInstr){.kind = kind, .mb = mb, .peer = -1, .begin_ns = span->begin_ns, .end_ns = span->end_ns};
+}
+
+// Jobs and messages of one more replica, no memory.
+static void add_replica(Plan* plan, const PipeProblem* problem, const PipeSchedule* schedule, Arena* arena) {
+    static const uint8_t instr_of[JOB_COUNT] = {
+        [JOB_F] = INSTR_FWD, [JOB_B] = INSTR_BWD, [JOB_W] = INSTR_WGT, [JOB_R] = INSTR_REC};
+    PipeTimeline timeline;
+    CommOrder order;
+    CHECK_OK(pipe_simulate(&timeline, problem, schedule, arena));
+    CHECK_OK(comm_order_make(&order, problem, schedule, &timeline, arena));
+    for (int32_t s = 0; s < problem->P; s++) {
+        PlanRank* rank = &plan->ranks[plan->R * problem->P + s];
+        rank->instrs = ARENA_NEW(arena, PlanInstr, schedule->num_jobs[s] + order.num_ops[s]);
+        for (int32_t i = 0, k = 0; i <= schedule->num_jobs[s]; i++) {
+            for (; k < order.num_ops[s] && order.ops[s][k].pos <= i; k++) {
+                const CommOp* op = &order.ops[s][k];
+                add_instr(rank, op->kind, plan->M + op->mb, &(PipeSpan){op->begin_ns, op->end_ns});
+            }
+            if (i == schedule->num_jobs[s]) { break; }
+            PipeJob job = schedule->jobs[s][i];
+            add_instr(rank, instr_of[job.kind], plan->M + job.mb, &timeline.job[s][i]);
+        }
+    }
+    for (int32_t m = 0; m < problem->M; m++) { plan->mbs[plan->M++].replica = plan->R; }
+    if (timeline.makespan_ns > plan->makespan_ns) { plan->makespan_ns = timeline.makespan_ns; }
+    plan->R++;
+}
+
+static Plan plan_for(const PipeProblem* problem, int32_t most_replicas, int32_t most_mbs, Arena* arena) {
+    Plan plan = {.P = problem->P, .pulls = problem->pulls};
+    plan.mbs = ARENA_NEW(arena, PlanMicrobatch, most_mbs);
+    plan.ranks = ARENA_NEW(arena, PlanRank, problem->P * most_replicas);
+    return plan;
+}
+
+// One replica.
+static Status replay(ReplayResult* out, const PipeProblem* problem, const PipeSchedule* schedule,
+                     const ReplayNoise* noise, Arena* arena) {
+    Plan plan = plan_for(problem, 1, problem->M, arena);
+    add_replica(&plan, problem, schedule, arena);
+    return plan_replay(out, &plan, noise, arena);
 }
 
 // --- an independent longest path -------------------------------------------------------------------------
@@ -131,7 +179,8 @@ static void quantiles_equal_an_independent_longest_path(void) {
             }
         }
         ReplayResult result;
-        CHECK_OK(pipe_replay(&result, &problem, &schedule, permille, trials, replay_seed, &arena));
+        ReplayNoise noise = {.noise_permille = permille, .trials = trials, .seed = replay_seed};
+        CHECK_OK(replay(&result, &problem, &schedule, &noise, &arena));
         CHECK_EQ(result.p50_ns, quantile(expected, trials, 50));
         CHECK_EQ(result.p90_ns, quantile(expected, trials, 90));
         CHECK_EQ(result.worst_ns, expected[trials - 1]);
@@ -139,13 +188,13 @@ static void quantiles_equal_an_independent_longest_path(void) {
         CHECK_EQ(result.planned_ns, longest_path(&problem, &schedule, 0, 0, 1));
         CHECK(result.p50_ns <= result.p90_ns && result.p90_ns <= result.worst_ns);
         ReplayResult again;
-        CHECK_OK(pipe_replay(&again, &problem, &schedule, permille, trials, replay_seed, &arena));
+        CHECK_OK(replay(&again, &problem, &schedule, &noise, &arena));
         CHECK(memcmp(&again, &result, sizeof result) == 0);
     }
     arena_free(&arena);
 }
 
-// Without noise: what pipe_simulate says, waiting included.
+// Without noise: what pipe_simulate says, waiting included; messages pulled or not; times of 0 too.
 static void no_noise_is_exact(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};
@@ -153,11 +202,12 @@ static void no_noise_is_exact(void) {
         arena_reset(&arena);
         PipeProblem problem =
             random_long_pipe(&rng, rng_between(&rng, 1, 8), rng_between(&rng, 1, 30), 1, &arena);
+        problem.pulls = round % 2;
         PipeSchedule schedule = random_schedule(&problem, &rng, &arena);
         PipeTimeline timeline;
         ReplayResult result;
         CHECK_OK(pipe_simulate(&timeline, &problem, &schedule, &arena));
-        CHECK_OK(pipe_replay(&result, &problem, &schedule, 0, 3, seed, &arena));
+        CHECK_OK(replay(&result, &problem, &schedule, &(ReplayNoise){.trials = 3, .seed = seed}, &arena));
         CHECK_EQ(result.planned_ns, timeline.makespan_ns);
         CHECK_EQ(result.p50_ns, timeline.makespan_ns);
         CHECK_EQ(result.worst_ns, timeline.makespan_ns);
@@ -259,25 +309,31 @@ static void broken_plans_do_no_harm(void) {
     arena_free(&arena);
 }
 
-// A plan's replica is a pipe with the same tail everywhere; several replicas count with the slowest.
+// Several replicas count with the slowest, each with noise of its own.
 static void replicas_count_with_the_slowest(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};
-    enum { TRIALS = 16 };
-    for (int32_t round = 0; round < 100; round++) {
+    enum { REPLICAS = 3, MOST_M = 8 };
+    for (int32_t round = 0; round < 300; round++) {
         arena_reset(&arena);
-        int64_t makespan_ns[TRIALS] = {0}, one[TRIALS], slowest[TRIALS] = {0};
-        for (int32_t r = 0; r < 3; r++) {
-            PipeProblem problem = random_long_pipe(&rng, 3, rng_between(&rng, 1, 8), 1000, &arena);
+        Plan plan = {0};
+        int64_t slowest_ns = 0;
+        ReplayNoise noise = {.noise_permille = 80, .trials = 1, .seed = rng_u64(&rng)};
+        ReplayResult result;
+        for (int32_t r = 0; r < REPLICAS; r++) {
+            PipeProblem problem = random_long_pipe(&rng, 3, rng_between(&rng, 1, MOST_M), 1000, &arena);
             PipeSchedule schedule = random_schedule(&problem, &rng, &arena);
-            ReplayNoise noise = {
-                .noise_permille = 80, .trials = TRIALS, .seed = replay_replica_seed(seed, r)};
-            memset(one, 0, sizeof one);
-            CHECK_OK(pipe_replay_trials(makespan_ns, &problem, &schedule, &noise, &arena));
-            CHECK_OK(pipe_replay_trials(one, &problem, &schedule, &noise, &arena));
-            for (int32_t t = 0; t < TRIALS; t++) { slowest[t] = one[t] > slowest[t] ? one[t] : slowest[t]; }
+            for (int32_t s = 0; s < 3; s++) { problem.tail_ns[s] = 0; }  // a plan has one for all
+            problem.pulls = round % 2;
+            if (r == 0) { plan = plan_for(&problem, REPLICAS, REPLICAS * MOST_M, &arena); }
+            add_replica(&plan, &problem, &schedule, &arena);
+            ReplayNoise own = noise;
+            own.seed = replay_replica_seed(noise.seed, r);
+            CHECK_OK(replay(&result, &problem, &schedule, &own, &arena));
+            slowest_ns = result.worst_ns > slowest_ns ? result.worst_ns : slowest_ns;
         }
-        CHECK(memcmp(makespan_ns, slowest, sizeof slowest) == 0);
+        CHECK_OK(plan_replay(&result, &plan, &noise, &arena));
+        CHECK_EQ(result.worst_ns, slowest_ns);
     }
     arena_free(&arena);
 }
@@ -296,7 +352,8 @@ static void more_noise_never_lowers_the_mean(void) {
         for (int32_t s = 0; s < problem.P; s++) { tolerance_ns += 2 * schedule.num_jobs[s]; }
         for (int32_t permille = 0; permille <= 270; permille += 30) {
             ReplayResult result;
-            CHECK_OK(pipe_replay(&result, &problem, &schedule, permille, 20, seed + (uint64_t)round, &arena));
+            ReplayNoise noise = {.noise_permille = permille, .trials = 20, .seed = seed + (uint64_t)round};
+            CHECK_OK(replay(&result, &problem, &schedule, &noise, &arena));
             CHECK(result.mean_ns + tolerance_ns >= before_ns);
             before_ns = result.mean_ns;
         }
@@ -309,30 +366,34 @@ static void more_noise_never_lowers_the_mean(void) {
 static void noise_is_what_was_asked_for(void) {
     enum { TRIALS = 20000 };
     const int64_t ns = 1000000000;
-    static int64_t makespan_ns[TRIALS];
-    Arena arena = {0};
+    Arena arena = {0}, scratch = {0};
     PipeCost cost = {.job_ns = {[JOB_F] = ns}};
     PipeProblem problem = {.P = 1, .M = 1, .cost = &cost, .memory_limit_bytes = {INT64_MAX}};
     PipeSchedule schedule;
     CHECK_OK(pipe_policy_1f1b.build(&schedule, &problem, &(int32_t){0}, false, &arena));
+    Plan plan = plan_for(&problem, 1, 1, &arena);
+    add_replica(&plan, &problem, &schedule, &arena);
     for (int32_t permille = 10; permille <= 1000; permille *= 10) {
-        ReplayNoise noise = {.noise_permille = permille, .trials = TRIALS, .seed = seed};
+        ReplayNoise noise = {.noise_permille = permille, .trials = 1, .seed = seed};
         ReplayResult result;
-        memset(makespan_ns, 0, sizeof makespan_ns);
-        CHECK_OK(pipe_replay_trials(makespan_ns, &problem, &schedule, &noise, &arena));
         double squares = 0, sigma = permille / 1000.0;
         for (int32_t t = 0; t < TRIALS; t++) {
-            double off = (double)(makespan_ns[t] - ns) / (double)ns;
+            arena_reset(&scratch);
+            noise.seed = seed + (uint64_t)t;
+            CHECK_OK(plan_replay(&result, &plan, &noise, &scratch));
+            double off = (double)(result.worst_ns - ns) / (double)ns;
             squares += off * off;
-            CHECK(makespan_ns[t] >= ns / 20 && makespan_ns[t] <= 2 * ns);
+            CHECK(result.worst_ns >= ns / 20 && result.worst_ns <= 2 * ns);
         }
-        replay_quantiles(&result, makespan_ns, TRIALS);
+        noise.trials = TRIALS;
+        CHECK_OK(plan_replay(&result, &plan, &noise, &arena));
         CHECK_NEAR(result.mean_ns, ns, 1);
         if (permille > 270) { continue; }  // clipped
         CHECK_NEAR(sqrt(squares / TRIALS), sigma, 0.03 * sigma);
         CHECK_NEAR((double)result.p90_ns / (double)ns, 1 + 1.29 * sigma, 0.05 * sigma);
     }
     arena_free(&arena);
+    arena_free(&scratch);
 }
 
 // A slow stage is a problem with larger times; the others wait for it.
@@ -346,8 +407,8 @@ static void a_slow_stage_takes_its_factor(void) {
         PipeSchedule schedule = random_schedule(&problem, &rng, &arena);
         ReplayNoise noise = {
             .trials = 2, .seed = seed, .slow_stage = slow, .slow_permille = rng_between(&rng, 500, 3000)};
-        int64_t makespan_ns[2] = {0};
-        CHECK_OK(pipe_replay_trials(makespan_ns, &problem, &schedule, &noise, &arena));
+        ReplayResult result;
+        CHECK_OK(replay(&result, &problem, &schedule, &noise, &arena));
         for (int32_t m = 0; m < problem.M; m++) {
             PipeCost* cost = (PipeCost*)(uintptr_t)pipe_cost(&problem, slow, m);
             for (int32_t k = 0; k < JOB_COUNT; k++) {
@@ -356,8 +417,8 @@ static void a_slow_stage_takes_its_factor(void) {
         }
         PipeTimeline timeline;
         CHECK_OK(pipe_simulate(&timeline, &problem, &schedule, &arena));
-        CHECK_EQ(makespan_ns[0], timeline.makespan_ns);
-        CHECK_EQ(makespan_ns[1], timeline.makespan_ns);
+        CHECK_EQ(result.p50_ns, timeline.makespan_ns);
+        CHECK_EQ(result.worst_ns, timeline.makespan_ns);
     }
     arena_free(&arena);
 }
@@ -367,27 +428,39 @@ static void impossible_noise_is_refused(void) {
     Arena arena = {0};
     PipeProblem problem = random_pipe(&rng, 2, 2, &(RandomPipe){.equal = true}, &arena);
     PipeSchedule schedule = random_schedule(&problem, &rng, &arena);
+    Plan plan = plan_for(&problem, 1, 2, &arena);
+    add_replica(&plan, &problem, &schedule, &arena);
     ReplayResult result;
-    int64_t makespan_ns[1] = {0};
-    CHECK_FAILS(pipe_replay(&result, &problem, &schedule, 1001, 1, 1, &arena), STATUS_OUT_OF_RANGE, "--->");
-    CHECK_FAILS(pipe_replay(&result, &problem, &schedule, -1, 1, 1, &arena), STATUS_OUT_OF_RANGE, "--->");
-    CHECK_FAILS(pipe_replay(&result, &problem, &schedule, 10, 0, 1, &arena), STATUS_OUT_OF_RANGE, "--->");
-    ReplayNoise noise = {.trials = 1, .slow_stage = 2, .slow_permille = 1200};
-    CHECK_FAILS(pipe_replay_trials(makespan_ns, &problem, &schedule, &noise, &arena), STATUS_OUT_OF_RANGE,
-                "no stage 2");
-    const PipeJob crossed[] = {{JOB_F, 0}, {JOB_B, 0}, {JOB_F, 1}, {JOB_B, 1}};
-    const PipeJob other[] = {{JOB_F, 1}, {JOB_B, 1}, {JOB_F, 0}, {JOB_B, 0}};
-    schedule.num_jobs[0] = schedule.num_jobs[1] = 4;
-    memcpy(schedule.jobs[0], crossed, sizeof crossed);
-    memcpy(schedule.jobs[1], other, sizeof other);
-    CHECK_FAILS(pipe_replay(&result, &problem, &schedule, 10, 1, 1, &arena), STATUS_DEADLOCK,
-                "waits for ever");
-    ((PipeCost*)(uintptr_t)problem.cost)->job_ns[JOB_F] = INT64_MAX / 2;
-    CHECK_FAILS(pipe_replay(&result, &problem, &schedule, 10, 1, 1, &arena), STATUS_OUT_OF_RANGE, "--->");
+    static const ReplayNoise impossible[] = {{.noise_permille = 1001, .trials = 1},
+                                             {.noise_permille = -1, .trials = 1},
+                                             {.noise_permille = 10},
+                                             {.trials = 1, .slow_stage = 2, .slow_permille = 1200}};
+    for (size_t i = 0; i < sizeof impossible / sizeof impossible[0]; i++) {
+        CHECK_FAILS(plan_replay(&result, &plan, &impossible[i], &arena), STATUS_OUT_OF_RANGE,
+                    i == 3 ? "no stage 2" : "--->");
+    }
+    const ReplayNoise noise = {.noise_permille = 10, .trials = 1};
+    PlanInstr crossed[] = {{INSTR_FWD, 0, -1, 0, 1},      {INSTR_SEND_ACT, 0, 1, 1, 2},
+                           {INSTR_RECV_GRAD, 0, 1, 3, 4}, {INSTR_BWD, 0, -1, 4, 5},
+                           {INSTR_FWD, 1, -1, 5, 6},      {INSTR_SEND_ACT, 1, 1, 6, 7},
+                           {INSTR_RECV_GRAD, 1, 1, 8, 9}, {INSTR_BWD, 1, -1, 9, 10}};
+    PlanInstr other[] = {{INSTR_RECV_ACT, 1, 0, 1, 2}, {INSTR_FWD, 1, -1, 2, 3},
+                         {INSTR_BWD, 1, -1, 3, 4},     {INSTR_SEND_GRAD, 1, 0, 4, 5},
+                         {INSTR_RECV_ACT, 0, 0, 5, 6}, {INSTR_FWD, 0, -1, 6, 7},
+                         {INSTR_BWD, 0, -1, 7, 8},     {INSTR_SEND_GRAD, 0, 0, 8, 9}};
+    plan.ranks[0] = (PlanRank){.num_instrs = 8, .instrs = crossed};
+    plan.ranks[1] = (PlanRank){.num_instrs = 8, .instrs = other};
+    for (int32_t pulls = 0; pulls < 2; pulls++) {
+        plan.pulls = pulls;
+        crossed[0].end_ns = 1;
+        CHECK_FAILS(plan_replay(&result, &plan, &noise, &arena), STATUS_DEADLOCK, "waits for ever");
+        crossed[0].end_ns = INT64_MAX / 2;
+        CHECK_FAILS(plan_replay(&result, &plan, &noise, &arena), STATUS_OUT_OF_RANGE, "--->");
+    }
     arena_free(&arena);
 }
 
-// The planner runs some dozens of trials on each finalist. Reported, and bounded loosely: machines differ.
+// Reported, and bounded loosely: machines differ.
 static void replaying_is_fast(void) {
     enum { ROUNDS = 200, TRIALS = 50 };
     Rng rng = rng_seed(seed);
@@ -395,11 +468,14 @@ static void replaying_is_fast(void) {
     PipeProblem problem = random_pipe(&rng, 4, 32, &(RandomPipe){.transfers = true}, &arena);
     PipeSchedule schedule;
     CHECK_OK(pipe_policy_adaptive.build(&schedule, &problem, random_order(&rng, 32, &arena), true, &arena));
+    Plan plan = plan_for(&problem, 1, problem.M, &arena);
+    add_replica(&plan, &problem, &schedule, &arena);
     int64_t begin_ns = clock_cpu_ns();
     for (int32_t round = 0; round < ROUNDS; round++) {
         ReplayResult result;
         arena_reset(&scratch);
-        CHECK_OK(pipe_replay(&result, &problem, &schedule, 50, TRIALS, seed, &scratch));
+        ReplayNoise noise = {.noise_permille = 50, .trials = TRIALS, .seed = seed};
+        CHECK_OK(plan_replay(&result, &plan, &noise, &scratch));
     }
     double us = (double)(clock_cpu_ns() - begin_ns) / ROUNDS / 1e3;
     printf("     4 stages x 32 micro-batches, split backward: %d trials %.0f us\n", TRIALS, us);

@@ -60,6 +60,7 @@ static void diff_head(Diff* diff) {
     if (strcmp(a->schedule, b->schedule) != 0) {
         differ(diff, "schedule: %s, %s\n", a->schedule, b->schedule);
     }
+    diff_number(diff, "messages are pulled", a->pulls, b->pulls);
     diff_number(diff, "memory limit, bytes", a->memory_limit_bytes, b->memory_limit_bytes);
     for (int32_t s = 0; s < a->P && s < b->P; s++) {
         StageLayers x = a->stages[s], y = b->stages[s];

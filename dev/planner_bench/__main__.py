@@ -1,10 +1,11 @@
 """The planner's tables: see dev/bench_planner.sh. Run in the repository's root.
 
-usage: python3 dev/planner_bench [--only NAME,NAME] [--out FILE] [--summary FILE] [--check] [--tool PROGRAM]
+usage: python3 dev/planner_bench [--only NAME,NAME] [--out FILE] [--summary FILE] [--check] [--scale] [--tool PROGRAM]
     --only     rules, everything, policies, timing, fixed_split [all five]
     --out      write the tables there, too
     --summary  write one table of the makespans there
     --check    rules, everything, policies with fewer budgets, ten times the CPU time: a line a target, for test/
+    --scale    planning for many ranks alone, to --out as a document of its own; needs tools/plan_time beside the program
 Exit status 1: somebody else's policy is ahead (--check: any target is missed).
 """
 import argparse
@@ -16,6 +17,7 @@ import tempfile
 sys.dont_write_bytecode = True
 from fixed_split import fixed_split
 from makespans import everything, policies, rules
+from scale import document, scale
 from summary import summary
 from table import Targets
 from timing import timing
@@ -24,10 +26,13 @@ from tool import AGREE, Tool, cases, machine
 TABLES = {"rules": rules, "everything": everything, "policies": policies, "timing": timing, "fixed_split": fixed_split}
 
 
+def commit():
+    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+
+
 def head():
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     return ["# Planner: against the original, the bound and the practice of today", "",
-            f"`dev/bench_planner.sh` at commit {commit}. Cases, the original's figures and `evaluate.py`, the judge of",
+            f"`dev/bench_planner.sh` at commit {commit()}. Cases, the original's figures and `evaluate.py`, the judge of",
             "every makespan, are those of ../shared/cases. Planning takes one core.", ""]
 
 
@@ -44,6 +49,17 @@ def write(path, lines):
     os.replace(path + ".tmp", path)
 
 
+def many_ranks(options):
+    targets = Targets()
+    with tempfile.TemporaryDirectory() as work:
+        lines = document(scale(Tool(options.tool, work), cases(), targets), commit(), machine())
+    lines += ["", *(f"* MISSED {missed}" for missed in targets.missed)]
+    if options.out:
+        write(options.out, lines)
+    print("\n".join(lines).rstrip())
+    return 1 if targets.missed else 0
+
+
 def check(targets):
     for missed in targets.missed:
         print(f"FAIL {missed}")
@@ -57,8 +73,11 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--summary")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--scale", action="store_true")
     parser.add_argument("--tool", default="build/release/dynapipe")
     options = parser.parse_args()
+    if options.scale:
+        return many_ranks(options)
     names = ["rules", "everything", "policies"] if options.check else options.only.split(",")
     unknown = [name for name in names if name not in TABLES]
     if unknown:

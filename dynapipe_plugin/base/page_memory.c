@@ -1,5 +1,5 @@
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE  // MAP_ANONYMOUS, madvise
+#define _GNU_SOURCE  // MAP_ANONYMOUS
 #endif
 #include "page_memory.h"
 
@@ -12,7 +12,8 @@ static int64_t round_up(int64_t num_bytes, int64_t to) {
     return (num_bytes + to - 1) / to * to;
 }
 
-// Addresses only. They begin at a huge page: what lies before and behind is given back.
+// Addresses only. They begin at a huge page, should the system make these: what lies before and behind is
+// given back.
 static void* reserve(int64_t num_bytes) {
     char* all = mmap(NULL, (size_t)(num_bytes + PAGE_MEMORY_ALIGN), PROT_NONE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -20,7 +21,6 @@ static void* reserve(int64_t num_bytes) {
     int64_t before_bytes = round_up((int64_t)(uintptr_t)all, PAGE_MEMORY_ALIGN) - (int64_t)(uintptr_t)all;
     if (before_bytes > 0) { munmap(all, (size_t)before_bytes); }
     munmap(all + before_bytes + num_bytes, (size_t)(PAGE_MEMORY_ALIGN - before_bytes));
-    (void)madvise(all + before_bytes, (size_t)num_bytes, MADV_HUGEPAGE);  // refused where there are none
     return all + before_bytes;
 }
 

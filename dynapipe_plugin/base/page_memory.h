@@ -5,10 +5,11 @@ page_memory.h -- memory that grows in place, each page of it touched before it i
     page_memory_grow(&memory, num_bytes);        // memory.data: num_bytes or more, zeroed where new
     page_memory_free(&memory);
 
-The kernel makes a page when it is first written: 0.4 s of processor a GiB in pages of 4 KiB, 0.15 s in huge
-ones (asked for where there are any), which would fall into whatever job is the first to write there, and
-again into the first after each growth where growing means another place. So addresses for several times as
-much are reserved, which costs nothing, and only what is new is touched, when it is asked for.
+The kernel makes a page when it is first written: 0.4 s of processor a GiB in pages of 4 KiB, which would fall
+into whatever job is the first to write there, and again into the first after each growth where growing means
+another place. So addresses for several times as much are reserved, which costs nothing, and only what is new
+is touched, when it is asked for. Huge pages are not asked for: on virtual machines the first touch of 400 MiB
+of them took 2.0 s in place of 0.3 s.
 */
 #pragma once
 

@@ -115,10 +115,8 @@ static void reductions_make(Split* out) {
     const MicrobatchProblem* problem = out->lines->problem;
     for (int32_t s = 0; s < out->P; s++) {
         CostStage bare = {.has_embedding = s == 0, .has_head = s == out->P - 1};
-        const MachineRank* rank = bound_lightest(out->lines, s);
-        double ns_per_byte =
-            cost_tail_ns_per_byte(problem->costs, problem->R, rank == NULL ? 1 : rank->slow[JOB_W]);
-        out->reduce_ns[s] = fmax((double)machine_tail_ns(rank, problem->costs, &bare, problem->R) - 1, 0);
+        double ns_per_byte = cost_reduce_ns_per_byte(problem->costs, problem->R);
+        out->reduce_ns[s] = fmax((double)cost_reduce_ns(problem->costs, &bare, problem->R) - 1, 0);
         SplitPrices* prices = &out->prices[problem->differs ? 1 + s : 0];
         for (int part = PART_ENC_LAYER; part <= PART_DEC_LAYER; part++) {
             double ns = (double)problem->costs->part_param_bytes[part] * ns_per_byte;

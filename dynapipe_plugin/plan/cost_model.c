@@ -178,30 +178,39 @@ static double tied_bytes(const CostModel* model, const CostStage* stage, const i
     return bytes + (shares_enc + shares_dec) * (double)model->tied_stack_bytes;
 }
 
-// A ring all-reduce, every rank sends 2 (R - 1) / R of the bytes. The update follows.
-double cost_tail_ns_per_byte(const CostModel* model, int32_t num_replicas, double update_slow) {
-    double reduce_ns = 0;
-    if (num_replicas > 1 && model->reduce_bytes_per_ns > 0) {
-        reduce_ns = 2.0 * (num_replicas - 1) / num_replicas / model->reduce_bytes_per_ns;
-    }
-    return reduce_ns + model->update_ns_per_byte * update_slow;
+// A ring all-reduce, every rank sends 2 (R - 1) / R of the bytes.
+double cost_reduce_ns_per_byte(const CostModel* model, int32_t num_replicas) {
+    if (num_replicas < 2 || model->reduce_bytes_per_ns <= 0) { return 0; }
+    return 2.0 * (num_replicas - 1) / num_replicas / model->reduce_bytes_per_ns;
 }
 
-// First the copies of tied parameters become one sum.
-int64_t cost_tail_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas,
-                     double update_slow) {
-    int32_t count[PIECE_COUNT];
-    double bytes = 0, tied_ns = 0;
-    cost_stage_parts(count, model, stage);
+static double gradient_bytes(const CostModel* model, const CostStage* stage,
+                             const int32_t count[PIECE_COUNT]) {
+    double bytes = 0;
     for (int piece = 0; piece < PIECE_COUNT; piece++) {
         bytes += count[piece] * (double)model->part_param_bytes[piece];
     }
     if (stage->has_dec_embedding) { bytes += (double)model->part_param_bytes[PART_EMBEDDING]; }
     if (head_has_no_copy(model, stage)) { bytes = fmax(bytes - (double)model->tied_param_bytes, 0); }
+    return bytes;
+}
+
+// First the copies of tied parameters become one sum.
+int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas) {
+    int32_t count[PIECE_COUNT];
+    double tied_ns = 0;
+    cost_stage_parts(count, model, stage);
     if (model->reduce_bytes_per_ns > 0) {
         tied_ns = 2 * tied_bytes(model, stage, count) / model->reduce_bytes_per_ns;  // there and back
     }
-    return cost_round(tied_ns + bytes * cost_tail_ns_per_byte(model, num_replicas, update_slow));
+    double bytes = gradient_bytes(model, stage, count);
+    return cost_round(tied_ns + bytes * cost_reduce_ns_per_byte(model, num_replicas));
+}
+
+int64_t cost_update_ns(const CostModel* model, const CostStage* stage, double slow) {
+    int32_t count[PIECE_COUNT];
+    cost_stage_parts(count, model, stage);
+    return cost_round(gradient_bytes(model, stage, count) * model->update_ns_per_byte * slow);
 }
 
 bool cost_mode_offered(const CostModel* model, RecomputeMode mode) {

@@ -126,12 +126,14 @@ int64_t cost_state_bytes(const CostModel* model, const CostStage* stage);
 // Transfer over the boundary behind stage `s`; `dec` where the boundary lies within or behind decoder layers.
 int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape);
 int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes);
-// What follows a stage's last job: gradient reduction over the replicas, and the update, on a rank where it
-// takes so many times as long.
-int64_t cost_tail_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas,
-                     double update_slow);
+// What follows a stage's last job: gradients are summed over copies and replicas.
+int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas);
 // Of every byte of parameters, without what tied copies exchange.
-double cost_tail_ns_per_byte(const CostModel* model, int32_t num_replicas, double update_slow);
+double cost_reduce_ns_per_byte(const CostModel* model, int32_t num_replicas);
+// The update, on a rank that takes so many times as long. It is no part of plans: all ranks begin it
+// together, when they know the norm of the gradients, so the rank with most parameters is waited for in any
+// order.
+int64_t cost_update_ns(const CostModel* model, const CostStage* stage, double slow);
 
 // May a plan use this mode? (Offered by every part the model has.)
 bool cost_mode_offered(const CostModel* model, RecomputeMode mode);

@@ -96,8 +96,7 @@ static void fixed_chains(LowerBound* out, Ends* ends, const BoundLines* lines) {
     const BoundBatch* batch = lines->batch;
     for (int32_t s = 0; s < problem->P; s++) {
         ends->arrival[s] = ends->turn[s] = ends->tail[s] = INT64_MAX;
-        ends->reduce_ns[s] =
-            machine_tail_ns(bound_lightest(lines, s), problem->costs, &problem->stages[s], problem->R);
+        ends->reduce_ns[s] = cost_reduce_ns(problem->costs, &problem->stages[s], problem->R);
     }
     for (int32_t i = 0; i < batch->num_least + batch->num_most; i++) {
         int32_t at = i < batch->num_least ? batch->least[i] : batch->most[i - batch->num_least];
@@ -149,10 +148,8 @@ static void any_split_chains(LowerBound* out, const BoundLines* lines) {
     const CostModel* costs = problem->costs;
     CostStage bare = {.has_embedding = true, .has_head = problem->P == 1};
     int first_part = costs->num_enc_layers > 0 ? PART_ENC_LAYER : PART_DEC_LAYER;
-    const MachineRank* first = bound_lightest(lines, 0);
-    double reduce = fmax((double)machine_tail_ns(first, costs, &bare, problem->R) - 1, 0) +
-                    (double)costs->part_param_bytes[first_part] *
-                        cost_tail_ns_per_byte(costs, problem->R, first == NULL ? 1 : first->slow[JOB_W]);
+    double reduce = fmax((double)cost_reduce_ns(costs, &bare, problem->R) - 1, 0) +
+                    (double)costs->part_param_bytes[first_part] * cost_reduce_ns_per_byte(costs, problem->R);
     double longest = 0;
     for (int32_t i = 0; i < batch->num_most; i++) {
         double time = reduce + any_split_chain(lines, &batch->samples[batch->most[i]]);

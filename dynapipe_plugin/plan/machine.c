@@ -54,9 +54,8 @@ int64_t machine_transfer_ns(const MachineRank* rank, const CostModel* costs, int
     return cost_round(rank->link_latency_ns + (double)num_bytes / rank->link_bytes_per_ns);
 }
 
-int64_t machine_tail_ns(const MachineRank* rank, const CostModel* costs, const CostStage* stage,
-                        int32_t num_replicas) {
-    return cost_tail_ns(costs, stage, num_replicas, rank == NULL ? 1 : rank->slow[JOB_W]);
+int64_t machine_update_ns(const MachineRank* rank, const CostModel* costs, const CostStage* stage) {
+    return cost_update_ns(costs, stage, rank == NULL ? 1 : rank->slow[JOB_W]);
 }
 
 int64_t machine_limit_bytes(const MachineRank* rank, int64_t common_bytes) {

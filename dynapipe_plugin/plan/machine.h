@@ -50,13 +50,11 @@ static inline const MachineRank* machine_stage(const MachineRank* replica, int32
     return replica == NULL ? NULL : &replica[s];
 }
 
-// Of a rank (NULL: as the cost model says): a job's time, a transfer's over the link behind it, what follows
-// its last job (gradients reduced at the common rate; the update takes as many times as long as W), and its
-// memory where all have common_bytes (0: no limit).
+// Of a rank (NULL: as the cost model says): a job's time, a transfer's over the link behind it, the update
+// (as many times as long as W), and its memory where all have common_bytes (0: no limit).
 int64_t machine_job_ns(const MachineRank* rank, JobKind kind, int64_t job_ns);
 int64_t machine_transfer_ns(const MachineRank* rank, const CostModel* costs, int64_t num_bytes);
-int64_t machine_tail_ns(const MachineRank* rank, const CostModel* costs, const CostStage* stage,
-                        int32_t num_replicas);
+int64_t machine_update_ns(const MachineRank* rank, const CostModel* costs, const CostStage* stage);
 int64_t machine_limit_bytes(const MachineRank* rank, int64_t common_bytes);
 // How many times as long as an average rank it takes for all jobs of a micro-batch, about.
 double machine_slow(const MachineRank* rank);

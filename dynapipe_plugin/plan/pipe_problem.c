@@ -100,8 +100,7 @@ Status replica_problem_make(ReplicaProblem* out, const MicrobatchProblem* proble
         replica.mbs[m] = mbs[m];
     }
     for (int32_t s = 0; s < P; s++) {
-        const MachineRank* rank = machine_stage(microbatch_ranks(problem, r), s);
-        replica.pipe.tail_ns[s] = machine_tail_ns(rank, problem->costs, &problem->stages[s], problem->R);
+        replica.pipe.tail_ns[s] = cost_reduce_ns(problem->costs, &problem->stages[s], problem->R);
     }
     replica_problem_set_limits(&replica, problem);
     *out = replica;

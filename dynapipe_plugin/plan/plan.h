@@ -94,8 +94,9 @@ typedef struct {
     int32_t my_replica;
     char policy[32];             // how the micro-batches were made, e.g. "dynamic"
     char schedule[32];           // e.g. "1f1b"
+    bool pulls;                  // messages are taken by their receivers, between two jobs (machine.h)
     int64_t memory_limit_bytes;  // per rank, but for those with a limit of their own
-    int64_t makespan_ns;         // predicted: slowest replica, with gradient reduction
+    int64_t makespan_ns;         // predicted: slowest replica, with gradient reduction; the update follows
     int64_t bound_ns;            // no plan for this batch can be faster
     int64_t bound_over_ns;  // by which the bound was made beyond the makespan, and cut to it: an error of
                             // the planner's, but the plan is as good as it is. Not in the text

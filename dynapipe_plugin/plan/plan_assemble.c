@@ -56,6 +56,7 @@ Status plan_assemble(Plan* out, const MicrobatchProblem* problem, const Microbat
                  .N = problem->num_samples,
                  .one_replica = request->one_replica,
                  .my_replica = request->my_replica,
+                 .pulls = machine_pulls(request->machine),
                  .memory_limit_bytes =
                      request->memory_rule == MEMORY_BUFFERS ? request->memory_limit_bytes : 0};
     PIPE_NEW(plan.mbs, arena, PlanMicrobatch, list->num_mbs);

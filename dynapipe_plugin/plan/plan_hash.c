@@ -62,6 +62,7 @@ static uint64_t decisions(const Plan* plan) {
     add(&hash, plan->num_segments);
     add_name(&hash, plan->policy);
     add_name(&hash, plan->schedule);
+    if (plan->pulls) { add(&hash, 1); }
     add(&hash, plan->memory_limit_bytes);
     add(&hash, plan->makespan_ns);
     add(&hash, plan->bound_ns);

@@ -161,6 +161,10 @@ static Status parse_head(Parser* parser, Plan* plan, uint64_t* hash) {
     TRY(end_line(parser));
     TRY(parse_name(parser, "policy", plan->policy));
     TRY(parse_name(parser, "schedule", plan->schedule));
+    if (word_is(peek_word(parser), "pulls")) {
+        plan->pulls = true;
+        take_word(parser);
+    }
     TRY(end_line(parser));
     TRY(parse_int64(parser, "memory_limit_bytes", 0, INT64_MAX, &plan->memory_limit_bytes));
     TRY(parse_int64(parser, "makespan_ns", 0, INT64_MAX, &plan->makespan_ns));

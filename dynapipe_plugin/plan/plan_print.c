@@ -2,7 +2,7 @@
 //
 //     dynapipe-plan 1
 //     stages 2 replicas 1 microbatches 1 samples 2 sequences 2 segments 2
-//     policy dynamic schedule 1f1b
+//     policy dynamic schedule 1f1b                                      ... pulls: receivers take messages
 //     memory_limit_bytes 0 makespan_ns 900 bound_ns 800
 //     hash 4f0c1d2e3a5b6978
 //     stage 0 layers 0 6
@@ -68,7 +68,7 @@ void plan_print(const Plan* plan, FILE* out) {
     fprintf(out, PLAN_MAGIC "\n");
     fprintf(out, "stages %d replicas %d microbatches %d samples %d sequences %d segments %d\n", plan->P,
             plan->R, plan->M, plan->N, plan->num_sequences, plan->num_segments);
-    fprintf(out, "policy %s schedule %s\n", plan->policy, plan->schedule);
+    fprintf(out, "policy %s schedule %s%s\n", plan->policy, plan->schedule, plan->pulls ? " pulls" : "");
     fprintf(out, "memory_limit_bytes %" PRId64 " makespan_ns %" PRId64 " bound_ns %" PRId64 "\n",
             plan->memory_limit_bytes, plan->makespan_ns, plan->bound_ns);
     fprintf(out, "hash %016" PRIx64 "\n", plan_hash(plan));

@@ -1,7 +1,8 @@
 /*
 replay.h -- how a schedule bears up when times are off: its makespan under random durations.
 
-The order of jobs on every stage and of transfers on every link stays as planned; each job and transfer takes
+The order of jobs on every stage and of transfers on every link (where messages are pulled: of jobs and
+messages on every stage) stays as planned; each job and transfer takes
 its planned time x (1 + noise x z), z about normal (sum of four uniforms, mean 0, deviation 1, |z| < 3.47),
 and everything begins as soon as it can, as in pipe_simulate. Never less than 5 % of the planned time, nor
 more than 195 %. Gradient reduction (the tail) takes what was planned.
@@ -37,30 +38,16 @@ typedef struct {
     int64_t planned_wait_ns[PLAN_MAX_STAGES], mean_wait_ns[PLAN_MAX_STAGES];
 } ReplayResult;
 
-// One replica. Temporaries stay in `scratch` until the caller resets it. Orders are trusted as far as
-// pipe_simulate has accepted them: STATUS_DEADLOCK, STATUS_OUT_OF_RANGE (noise, trials, times beyond 266
-// days).
-Status pipe_replay(ReplayResult* out, const PipeProblem* problem, const PipeSchedule* schedule,
-                   int32_t noise_permille, int32_t trials, uint64_t seed, Arena* scratch);
-
-// The same for one of several replicas: makespan_ns[noise->trials] is raised to this replica's makespan in
-// each trial (begin with zeros), replay_quantiles() then sums up. Seeds as plan_replay:
-// replay_replica_seed().
-Status pipe_replay_trials(int64_t* makespan_ns, const PipeProblem* problem, const PipeSchedule* schedule,
-                          const ReplayNoise* noise, Arena* scratch);
-
-// p50, p90 (the smallest makespan that at least 50 %, 90 % of the trials do not exceed), mean, worst. Sorts.
-void replay_quantiles(ReplayResult* out, int64_t* makespan_ns, int32_t trials);
-
 // A whole plan, from the times and orders in its instruction lists. A plan has no times for the reduction of
 // single stages, only its makespan: every rank gets the same tail, the makespan less the last end of any job.
 // So without noise the makespan comes out exactly. A plan that nobody checked is safe: STATUS_INVALID_PLAN or
-// STATUS_DEADLOCK where something that is waited for is missing.
+// STATUS_DEADLOCK where something that is waited for is missing; STATUS_OUT_OF_RANGE (noise, trials, times
+// beyond 266 days). Temporaries stay in `scratch` until the caller resets it.
 Status plan_replay(ReplayResult* out, const Plan* plan, const ReplayNoise* noise, Arena* scratch);
 
-// When the last job of a replica ends if instruction i of its stage s takes instr_ns[s][i] (jobs and sends;
-// of others it is not read), all orders as planned. instr_ns NULL: what was planned; that is the plan's
-// makespan less its tail where the replica is the slowest.
+// When the last job of a replica ends if instruction i of its stage s takes instr_ns[s][i] (jobs and sends,
+// these wherever messages are taken; of others it is not read), all orders as planned. instr_ns NULL: what
+// was planned; that is the plan's makespan less its tail where the replica is the slowest.
 Status plan_makespan(int64_t* out_ns, const Plan* plan, int32_t replica, const int64_t* const* instr_ns,
                      Arena* scratch);
 

@@ -1,6 +1,8 @@
 // replay_graph.c -- makes the graph once, then walks it for pairs of trials.
 #include "replay_graph.h"
 
+#include <string.h>
+
 #include "pipe_schedule.h"
 
 // All durations of a replica together: a hundred times as slow and 1.95 times as long they still fit in 63
@@ -16,9 +18,11 @@ typedef struct {
     int32_t* job_node[2];      // [P * M] of F, of B; 0: not there yet
     int32_t* arrival_node[2];  // [P * M] transfer that brings the activation, the gradient
     int32_t pos[PLAN_MAX_STAGES], last_transfer[PLAN_MAX_STAGES];
+    int32_t last_item[PLAN_MAX_STAGES];  // of a stage's sequence: job or, with `pulls`, message
     int64_t sum_ns;
 } Maker;
 
+// s: of a transfer, the sender.
 static int32_t add_node(Maker* maker, int32_t s, const ReplayItem* item, int32_t before, int32_t input) {
     ReplayGraph* graph = maker->graph;
     bool is_job = item->kind < JOB_COUNT;
@@ -45,8 +49,8 @@ static bool add_job(Maker* maker, int32_t s, const ReplayItem* item) {
         waits = true;
     }
     if (waits && input == 0) { return false; }
-    int32_t node = add_node(maker, s, item, maker->graph->last_job[s], input);
-    maker->graph->last_job[s] = node;
+    int32_t node = add_node(maker, s, item, maker->last_item[s], input);
+    maker->last_item[s] = maker->graph->last_job[s] = node;
     if (item->kind == JOB_F || item->kind == JOB_B) { maker->job_node[item->kind == JOB_B][cell] = node; }
     return true;
 }
@@ -66,22 +70,65 @@ static Status add_transfer(Maker* maker, int32_t s, const ReplayItem* item) {
     return STATUS_OK;
 }
 
+// A message that stage s takes from its neighbour. False: the job that makes it is not there yet.
+static bool add_message(Maker* maker, int32_t s, const ReplayItem* item) {
+    const ReplayLists* lists = maker->lists;
+    bool is_grad = item->kind == REPLAY_SEND_GRAD;
+    int32_t sender = is_grad ? s + 1 : s - 1;
+    if (sender < 0 || sender >= lists->P) { return false; }
+    int32_t job = maker->job_node[is_grad][(int64_t)sender * lists->M + item->mb];
+    if (job == 0) { return false; }
+    maker->last_item[s] = add_node(maker, sender, item, maker->last_item[s], job);
+    maker->arrival_node[is_grad][(int64_t)s * lists->M + item->mb] = maker->last_item[s];
+    return true;
+}
+
+static Status add_item(Maker* maker, int32_t s, const ReplayItem* item, bool* added) {
+    if (item->ns < 0 || item->ns > MOST_NS - maker->sum_ns) {
+        return FAIL(STATUS_OUT_OF_RANGE,
+                    "stage %d, micro-batch %d: takes %lld ns ---> times of 0 ns up to days", s, item->mb,
+                    (long long)item->ns);
+    }
+    *added = true;
+    if (item->kind < JOB_COUNT) {
+        *added = add_job(maker, s, item);
+    } else if (maker->lists->pulls) {
+        *added = add_message(maker, s, item);
+    } else {
+        TRY(add_transfer(maker, s, item));
+    }
+    if (*added) { maker->sum_ns += item->ns; }
+    return STATUS_OK;
+}
+
+// The next item waits: of those at the same instant another may not. Jobs keep their order.
+static Status add_of_instant(Maker* maker, int32_t s, bool* added) {
+    ReplayItem* items = maker->lists->items[s] + maker->pos[s];
+    int32_t num = maker->lists->num_items[s] - maker->pos[s];
+    bool job_waits = items[0].kind < JOB_COUNT;
+    for (int32_t i = 1; i < num && items[0].instant_ns >= 0 && items[i].instant_ns == items[0].instant_ns;
+         i++) {
+        ReplayItem item = items[i];
+        if (item.kind < JOB_COUNT && job_waits) { continue; }
+        TRY(add_item(maker, s, &item, added));
+        if (*added) {
+            memmove(items + 1, items, (size_t)i * sizeof *items);
+            items[0] = item;
+            return STATUS_OK;
+        }
+        job_waits |= item.kind < JOB_COUNT;
+    }
+    return STATUS_OK;
+}
+
 // As far as stage s comes. Says whether it came any further.
 static Status advance(Maker* maker, int32_t s, bool* moved) {
     const ReplayLists* lists = maker->lists;
     for (; maker->pos[s] < lists->num_items[s]; maker->pos[s]++) {
-        const ReplayItem* item = &lists->items[s][maker->pos[s]];
-        if (item->ns < 0 || item->ns > MOST_NS - maker->sum_ns) {
-            return FAIL(STATUS_OUT_OF_RANGE,
-                        "stage %d, micro-batch %d: takes %lld ns ---> times of 0 ns up to days", s, item->mb,
-                        (long long)item->ns);
-        }
-        if (item->kind >= JOB_COUNT) {
-            TRY(add_transfer(maker, s, item));
-        } else if (!add_job(maker, s, item)) {
-            break;
-        }
-        maker->sum_ns += item->ns;
+        bool added;
+        TRY(add_item(maker, s, &lists->items[s][maker->pos[s]], &added));
+        if (!added) { TRY(add_of_instant(maker, s, &added)); }
+        if (!added) { break; }
         *moved = true;
     }
     return STATUS_OK;

@@ -4,8 +4,9 @@ replay_graph.h -- one replica's jobs and transfers as a graph whose nodes stand 
     end(node) = max(end(before[0]), end(before[1])) + duration
 
 A job waits for the job before it on its stage and for its input; a transfer for its job and the transfer
-before it on the link of its sender. Node 0 is the beginning of the step. Shared by replay.c and
-replay_plan.c.
+before it on the link of its sender. Where messages are pulled, the stage that takes one does so between two
+of its jobs: the message waits for what is before it there and for the sender's job, and what comes next waits
+for the message. Node 0 is the beginning of the step.
 */
 #pragma once
 
@@ -18,11 +19,15 @@ typedef struct {
     uint8_t kind;  // JobKind, REPLAY_SEND_ACT, REPLAY_SEND_GRAD
     int32_t mb;    // of this replica
     int64_t ns;
+    int64_t instant_ns;  // pulls: as planned it takes no time, and is at this instant; -1: no such thing
 } ReplayItem;
 
-// Per stage: jobs in their order, transfers in that of the link, each anywhere behind its job.
+// Per stage: jobs in their order, transfers that leave it in that of the link, each anywhere behind its job.
+// `pulls`: jobs and the transfers that it takes, one after the other; what takes no time and is at the same
+// instant in any order that can run.
 typedef struct {
     int32_t P, M;
+    bool pulls;
     int32_t num_items[PLAN_MAX_STAGES];
     ReplayItem* items[PLAN_MAX_STAGES];
     int64_t tail_ns[PLAN_MAX_STAGES];
@@ -44,7 +49,7 @@ typedef struct {
 
 Status replay_graph_make(ReplayGraph* out, const ReplayLists* lists, Arena* arena);
 
-// Sums over trials that plan_replay and pipe_replay add up to a ReplayResult.
+// Sums over trials that plan_replay adds up to a ReplayResult.
 typedef struct {
     int64_t* makespan_ns;                                                // [trials], raised
     int64_t planned_ns;                                                  // raised

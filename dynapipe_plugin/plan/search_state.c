@@ -306,8 +306,7 @@ bool search_state_set_stages(SearchState* state, const StageLayers* stages) {
     memcpy(state->available_bytes, available, sizeof available[0] * (size_t)state->P);
     for (int32_t m = 0; m < state->M; m++) { search_state_price(state, m); }
     for (int32_t s = 0; s < state->P; s++) {
-        state->pipe.tail_ns[s] =
-            machine_tail_ns(machine_stage(state->ranks, s), problem->costs, &state->stages[s], problem->R);
+        state->pipe.tail_ns[s] = cost_reduce_ns(problem->costs, &state->stages[s], problem->R);
     }
     search_state_limits(state);
     return true;

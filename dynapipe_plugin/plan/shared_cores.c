@@ -4,12 +4,15 @@
 
 #include "pipe_schedule.h"
 #include "plan_words.h"
+#include "stage_order.h"
 
 typedef struct {
     const PlanRank* list;
-    int64_t* ns;                         // [num_instrs] the answer
-    int32_t at;                          // instruction; == num_instrs: done
+    int64_t* ns;  // [num_instrs] the answer
+    StageOrder order;
+    int32_t at;                          // of the order; == order.num: done
     bool runs;                           // `at` is a job that has begun, left_ns of it are to do
+    int64_t taking_ns;                   // until then it takes a message
     int64_t left_ns, begin_ns, link_ns;  // link_ns: when what it sends has left
     int64_t* arrival_ns[2];              // [M] + 1 of activation, of gradient; 0: not known yet
     int64_t* send_ns[2];                 // [M] that the transfer takes; -1: none
@@ -26,8 +29,13 @@ static int64_t instr_ns_of(const PlanInstr* instr) {
     return instr->end_ns > instr->begin_ns ? instr->end_ns - instr->begin_ns : 0;
 }
 
+static const PlanInstr* next_of(const Lane* lane) {
+    return lane->at < lane->order.num ? &lane->list->instrs[lane->order.instrs[lane->at]] : NULL;
+}
+
 static Status lane_init(Lane* lane, const Plan* plan, const PlanRank* list, Arena* arena) {
     *lane = (Lane){.list = list};
+    TRY(stage_order(&lane->order, plan, list, arena));
     PIPE_NEW(lane->ns, arena, int64_t, list->num_instrs);
     for (int i = 0; i < 2; i++) {
         PIPE_NEW(lane->arrival_ns[i], arena, int64_t, plan->M);
@@ -47,26 +55,21 @@ static Status lane_init(Lane* lane, const Plan* plan, const PlanRank* list, Aren
     return STATUS_OK;
 }
 
-// When the job may begin; -1: not known yet.
-static int64_t ready_ns(const Share* share, int32_t s, const PlanInstr* job) {
+// When a stage's next job may begin, or it may take its next message; -1: not known yet.
+static int64_t ready_ns(const Share* share, int32_t s) {
     const Lane* lane = &share->lanes[s];
-    if (job->kind == INSTR_FWD && s > 0) { return lane->arrival_ns[0][job->mb] - 1; }
-    if (job->kind == INSTR_BWD && s < share->plan->P - 1) { return lane->arrival_ns[1][job->mb] - 1; }
-    return 0;
+    const PlanInstr* next = next_of(lane);
+    bool act = (next->kind == INSTR_FWD && s > 0) || next->kind == INSTR_RECV_ACT;
+    bool grad = (next->kind == INSTR_BWD && s < share->plan->P - 1) || next->kind == INSTR_RECV_GRAD;
+    int64_t arrival_ns = act || grad ? lane->arrival_ns[grad][next->mb] - 1 : 0;
+    return arrival_ns < 0 || arrival_ns > lane->taking_ns ? arrival_ns : lane->taking_ns;
 }
 
-static void skip_to_job(Lane* lane) {
-    while (lane->at < lane->list->num_instrs &&
-           !plan_instr_is_job((InstrKind)lane->list->instrs[lane->at].kind)) {
-        lane->at++;
-    }
-}
-
-// Its job has ended: what it causes to be sent is on its way.
+// Its job has ended: what it causes to be sent is on its way, or ready for who takes it.
 static void end_job(Share* share, int32_t s) {
     Lane* lane = &share->lanes[s];
-    const PlanInstr* job = &lane->list->instrs[lane->at];
-    lane->ns[lane->at++] = share->now_ns - lane->begin_ns;
+    const PlanInstr* job = next_of(lane);
+    lane->ns[lane->order.instrs[lane->at++]] = share->now_ns - lane->begin_ns;
     lane->runs = false;
     bool is_grad = job->kind == INSTR_BWD;
     int32_t peer = is_grad ? s - 1 : s + 1;
@@ -74,26 +77,39 @@ static void end_job(Share* share, int32_t s) {
         lane->send_ns[is_grad][job->mb] < 0) {
         return;
     }
+    if (share->plan->pulls) {
+        share->lanes[peer].arrival_ns[is_grad][job->mb] = share->now_ns + 1;
+        return;
+    }
     int64_t begin_ns = share->now_ns > lane->link_ns ? share->now_ns : lane->link_ns;
     lane->link_ns = begin_ns + lane->send_ns[is_grad][job->mb];
     share->lanes[peer].arrival_ns[is_grad][job->mb] = lane->link_ns + 1;
 }
 
-// Jobs that can begin now have begun, those of no length have ended.
+static void begin_next(Share* share, int32_t s) {
+    Lane* lane = &share->lanes[s];
+    int64_t ns = lane->ns[lane->order.instrs[lane->at]];
+    if (!plan_instr_is_job((InstrKind)next_of(lane)->kind)) {
+        lane->taking_ns = share->now_ns + ns;
+        lane->at++;
+        return;
+    }
+    lane->runs = true;
+    lane->begin_ns = share->now_ns;
+    lane->left_ns = ns;
+    if (ns == 0) { end_job(share, s); }
+}
+
+// Jobs that can begin now have begun, those of no length have ended; messages likewise.
 static void begin_jobs(Share* share) {
     for (bool moved = true; moved;) {
         moved = false;
         for (int32_t s = 0; s < share->plan->P; s++) {
             Lane* lane = &share->lanes[s];
-            if (lane->runs) { continue; }
-            skip_to_job(lane);
-            if (lane->at == lane->list->num_instrs) { continue; }
-            int64_t begin_ns = ready_ns(share, s, &lane->list->instrs[lane->at]);
+            if (lane->runs || next_of(lane) == NULL) { continue; }
+            int64_t begin_ns = ready_ns(share, s);
             if (begin_ns < 0 || begin_ns > share->now_ns) { continue; }
-            lane->runs = true;
-            lane->begin_ns = share->now_ns;
-            lane->left_ns = lane->ns[lane->at];
-            if (lane->left_ns == 0) { end_job(share, s); }
+            begin_next(share, s);
             moved = true;
         }
     }
@@ -127,8 +143,8 @@ static int64_t next_ns(const Share* share, const Rate* rates) {
         if (lane->runs) {
             const Rate* rate = &rates[share->shared->host[s]];
             at_ns = share->now_ns + divide_up(lane->left_ns, rate->wanted, rate->cores);
-        } else if (lane->at < lane->list->num_instrs) {
-            at_ns = ready_ns(share, s, &lane->list->instrs[lane->at]);
+        } else if (next_of(lane) != NULL) {
+            at_ns = ready_ns(share, s);
         }
         if (at_ns >= 0 && at_ns < next) { next = at_ns; }
     }
@@ -159,9 +175,9 @@ static Status run(Share* share, Rate* rates) {
     }
     for (int32_t s = 0; s < share->plan->P; s++) {
         const Lane* lane = &share->lanes[s];
-        if (lane->at < lane->list->num_instrs) {
+        if (next_of(lane) != NULL) {
             return FAIL(STATUS_DEADLOCK, "stage %d waits for ever for micro-batch %d ---> check the plan", s,
-                        lane->list->instrs[lane->at].mb);
+                        next_of(lane)->mb);
         }
     }
     return STATUS_OK;

@@ -58,9 +58,7 @@ static Status pipe_of_replica(PipeProblem* out, const Fall* fall, int32_t first_
     *out = (PipeProblem){.P = plan->P, .M = M, .cost = cells};
     for (int32_t s = 0; s < plan->P; s++) {
         out->memory_limit_bytes[s] = INT64_MAX;
-        out->tail_ns[s] = ideal.free_transfers ? 0
-                                               : machine_tail_ns(machine_stage(ranks, s), fall->costs,
-                                                                 &fall->stages[s], plan->R);
+        out->tail_ns[s] = ideal.free_transfers ? 0 : cost_reduce_ns(fall->costs, &fall->stages[s], plan->R);
     }
     for (int32_t m = 0; m < M; m++) {
         const PlanMicrobatch* mb = &plan->mbs[first_mb + m];

@@ -4,7 +4,7 @@ waterfall.h -- where the time between a plan's bound and its makespan goes; the 
 Obstacles are taken away from the plan one after the other, and what the makespan falls by is that obstacle's
 part. Jobs keep their order on each stage unless a freer order is faster:
     makespan        as predicted
-    communication   transfers, gradient reduction and update take no time
+    communication   transfers and gradient reduction take no time
     memory          no limit: the adaptive order with the same micro-batches (where memory is short)
     recompute       nothing is recomputed
     launch          no per-micro-batch constants, no floors
@@ -26,7 +26,7 @@ that only one split can hold: the bound has them) is not charged. test_waterfall
 
 // clang-format off
 #define WATERFALL_LIST(X)                                                                       \
-    X(WATERFALL_COMMUNICATION, "communication")     /* and gradient reduction, update */        \
+    X(WATERFALL_COMMUNICATION, "communication")     /* and gradient reduction */                \
     X(WATERFALL_MEMORY,        "memory")            /* waiting because memory is short */       \
     X(WATERFALL_RECOMPUTE,     "recompute")                                                     \
     X(WATERFALL_LAUNCH,        "launch overhead")   /* per micro-batch constants and floors */  \

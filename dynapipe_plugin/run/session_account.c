@@ -11,6 +11,18 @@ enum { CLOCK_EVERY_STEPS = 64 };
 
 // --- what a plan takes on these hosts ----------------------------------------------------------------------
 
+int64_t session_update_ns(const Dynapipe* dp) {
+    int64_t most_ns = 0;
+    for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
+        int32_t s = r % dp->num_stages;
+        MachineRank rank = machine_rank(dp->request.machine, r);
+        CostStage stage = cost_stage_make(&dp->costs, &dp->request.stages[s], s, dp->num_stages);
+        int64_t ns = machine_update_ns(&rank, &dp->costs, &stage);
+        most_ns = ns > most_ns ? ns : most_ns;
+    }
+    return most_ns;
+}
+
 // What jobs of my replica take where its hosts lack cores, and when it ends; *instr_ns NULL: as planned. A
 // GPU's jobs take no cores.
 static Status predict(const Dynapipe* dp, int64_t*** instr_ns, int64_t* predicted_ns, Arena* arena) {
@@ -35,15 +47,19 @@ static Status predict(const Dynapipe* dp, int64_t*** instr_ns, int64_t* predicte
     return STATUS_OK;
 }
 
+bool session_shares_cores(const Dynapipe* dp) {
+    return dp->device.api == NULL && host_cores_short(&dp->cores) >= 0;
+}
+
 void session_account_warn(const Dynapipe* dp) {
     const HostCores* hosts = &dp->cores;
     int32_t h = host_cores_short(hosts);
-    if (h < 0 || dp->device.api != NULL) { return; }
+    if (!session_shares_cores(dp)) { return; }
     int32_t t = hosts->threads[h];
     fprintf(
         stderr,
-        "warning: %d ranks of %d thread%s share %d core%s of a host: times mean nothing, steps are predicted "
-        "for these cores ---> fewer ranks a host, or --threads\n",
+        "warning: %d ranks of %d thread%s share %d core%s of a host: times mean nothing: steps are predicted "
+        "for these cores, costs are not refit, layers stay ---> fewer ranks a host, or --threads\n",
         hosts->sharers[h], t, t == 1 ? "" : "s", hosts->cores[h], hosts->cores[h] == 1 ? "" : "s");
 }
 
@@ -92,7 +108,7 @@ static Status split(Dynapipe* dp, double* mine, CollectiveBytes* all, Arena* are
                             .predicted_ns = (const int64_t* const*)instr_ns,
                             .moves_alone = dp->links->api->join != NULL};
     TRY(session_errors_split(&errors, &replica, arena));
-    mine[STAT_PREDICTED_NS] = (double)predicted_ns;
+    mine[STAT_PREDICTED_NS] = (double)(predicted_ns + session_update_ns(dp));
     mine[STAT_JOBS_OFF_NS] = (double)errors.jobs_ns;
     mine[STAT_TRANSFERS_OFF_NS] = (double)errors.transfers_ns;
     return STATUS_OK;
@@ -117,7 +133,9 @@ SessionErrors session_step_errors(const Dynapipe* dp) {
     const double* stats = dp->rank_stats;
     int32_t last = 0;
     for (int32_t r = 1; r < dp->transport.num_ranks; r++) {
-        if (stats[r * SESSION_STATS + STAT_STEP_NS] > stats[last * SESSION_STATS + STAT_STEP_NS]) { last = r; }
+        if (stats[r * SESSION_STATS + STAT_STEP_NS] > stats[last * SESSION_STATS + STAT_STEP_NS]) {
+            last = r;
+        }
     }
     const double* first_stage = stats + (last / dp->num_stages * dp->num_stages) * SESSION_STATS;
     SessionErrors errors = {.predicted_ns = (int64_t)session_stat_max(dp, STAT_PREDICTED_NS),

@@ -49,7 +49,7 @@ static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t 
     if (dp->options.stage_split == NULL) {
         printf("%d splits planned for %d batches, %.1f s", choice->num_splits, num_batches, seconds);
     }
-    printf("); a step of about %.0f ms", (double)choice->makespan_ns / 1e6);
+    printf("); a step of about %.0f ms", (double)(choice->makespan_ns + session_update_ns(dp)) / 1e6);
     if (dp->request.effort > 0) { printf(", planned at --effort %d", dp->request.effort); }
     printf("\n");
     const Progress* progress = &dp->progress;
@@ -107,6 +107,7 @@ Status session_stages_choose(Dynapipe* dp) {
     PlanRequest request = dp->request;
     request.choose_stages = dp->options.stage_split == NULL;
     int64_t begin_ns = clock_now_ns();
+    if (session_shares_cores(dp)) { dp->refit.is_on = false; }
     StageBatch* batches = ARENA_NEW(&resplit->arena, StageBatch, SESSION_MIXTURE + 1);
     if (batches == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for batches"); }
     TRY(session_mixture(batches, &resplit->num_batches, dp, &resplit->arena));

@@ -135,8 +135,9 @@ Status session_stages_choose(Dynapipe* dp) {
     if (batches == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for batches"); }
     TRY(session_mixture(batches, &resplit->num_batches, dp, &resplit->arena));
     resplit->batches = batches;
+    static const LargestSamples none;  // a run that only looks at the model draws none to train on
     TRY(search_stages(&choice, &request, &dp->costs, batches, resplit->num_batches,
-                      loader_largest(dp->train)));
+                      dp->num_steps > 0 ? loader_largest(dp->train) : &none));
     memcpy(dp->request.stages, choice.stages, sizeof choice.stages);
     if (dp->options.effort == 0 && choice.makespan_ns > 0) {
         int64_t planning_ns = session_planning_ns(choice.makespan_ns, dp->plan_threads, dp->num_replicas);

@@ -3,6 +3,7 @@
 #include "../dynapipe_plugin/run/session_refit.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "random_problem.h"
 #include "ranks.h"
@@ -218,6 +219,95 @@ static void a_damaged_record_is_not_taken(void) {
     session_refit_free(&refit);
 }
 
+static const MachineRank known[NUM_RANKS] = {
+    {.slow = {1, 1, 1, 1}, .memory_limit_bytes = 1 << 30},
+    {.slow = {2, 2, 2, 2}, .memory_limit_bytes = 1 << 20},
+    {.slow = {1, 1, 1, 1}, .link_latency_ns = 3000, .link_bytes_per_ns = 4},
+    {.slow = {90, 0.5, 1, 1}},
+};
+
+static void check_rank(const MachineRank* now, const MachineRank* before, double slow, double link) {
+    for (int kind = 0; kind < JOB_COUNT; kind++) {
+        double expected = before->slow[kind] * slow;
+        expected = expected > MACHINE_MOST_SLOW ? MACHINE_MOST_SLOW : expected;
+        CHECK_NEAR(now->slow[kind], expected, 1e-9);
+    }
+    CHECK_EQ(now->memory_limit_bytes, before->memory_limit_bytes);
+    bool is_known = before->link_bytes_per_ns > 0;
+    double latency_ns = is_known ? before->link_latency_ns : truth.comm_latency_ns;
+    double bytes_per_ns = is_known ? before->link_bytes_per_ns : truth.comm_bytes_per_ns;
+    CHECK_NEAR(now->link_latency_ns, link == 1 && !is_known ? 0 : latency_ns * link, 1e-6);
+    CHECK_NEAR(now->link_bytes_per_ns, link == 1 && !is_known ? 0 : bytes_per_ns / link, 1e-9);
+}
+
+// What was measured of the ranks and of how messages travel stays, corrected.
+static void plans_know_the_machine_and_what_was_found(void) {
+    SessionRefit refit;
+    const CostModel* costs;
+    const Machine* machine;
+    Machine base = {.num_ranks = NUM_RANKS, .ranks = known, .pulls = true};
+    session_refit_init(&refit, true);
+    for (int32_t i = 0; i < 3; i++) {
+        base.pulls = i == 0;
+        base.num_ranks = i < 2 ? NUM_RANKS : 0;  // 0: nothing is known of them
+        session_refit_forget(&refit);
+        CHECK_OK(session_refit_start(&refit, &file, &base, 0, NUM_RANKS, NUM_AHEAD));
+        CHECK_EQ(session_refit_costs(&refit, 9, &costs, &machine), 0);
+        CHECK(machine == &base && costs == &file);
+        RefitOfRank* found = malloc(NUM_RANKS * sizeof *found);
+        for (int32_t r = 0; r < NUM_RANKS; r++) {
+            found[r] = (RefitOfRank){.jobs = {{1.25, 1.25, 1.25}}, .link = r < 2 ? 1 : 2};
+        }
+        refit.versions = malloc(sizeof *refit.versions);
+        refit.versions[0] = (RefitVersion){4, 6, cost_scale_one(), found};
+        refit.num_versions = 1;
+        CHECK_EQ(session_refit_costs(&refit, 5, &costs, &machine), 0);
+        CHECK(machine == &base);
+        CHECK_EQ(session_refit_costs(&refit, 6, &costs, &machine), 4);
+        CHECK(machine != NULL && machine->pulls == (i == 0) && machine->num_ranks == NUM_RANKS);
+        CHECK_OK(machine_check(machine, NUM_RANKS));
+        for (int32_t r = 0; r < NUM_RANKS; r++) {
+            MachineRank before = machine_rank(&base, r), now = machine_rank(machine, r);
+            check_rank(&now, &before, 1.25, r < 2 ? 1 : 2);
+        }
+        session_refit_hasten(&refit, 5);  // planned anew
+        CHECK_EQ(session_refit_costs(&refit, 4, &costs, &machine), 0);
+        CHECK_EQ(session_refit_costs(&refit, 5, &costs, &machine), 4);
+        session_refit_free(&refit);
+        session_refit_init(&refit, true);
+    }
+    session_refit_free(&refit);
+}
+
+// Memory that is free today, and whether messages are pulled today, say nothing of what jobs take.
+static void a_record_holds_for_the_same_speeds(void) {
+    static MachineRank ranks[NUM_RANKS];
+    SessionRefit refit;
+    size_t num_bytes;
+    const CostModel* costs;
+    const Machine* machine;
+    uint64_t base = 0;
+    for (int32_t i = 0; i < 4; i++) {
+        memcpy(ranks, known, sizeof ranks);
+        if (i == 1) { ranks[0].memory_limit_bytes = 0; }
+        if (i == 2) { ranks[0].slow[JOB_W] = 1.5; }
+        if (i == 3) { ranks[2].link_bytes_per_ns = 5; }
+        const Machine other = {.num_ranks = NUM_RANKS, .ranks = ranks, .pulls = i == 1};
+        session_refit_init(&refit, true);
+        CHECK_OK(session_refit_start(&refit, &file, &other, 0, NUM_RANKS, NUM_AHEAD));
+        if (i == 0) { base = refit.base; }
+        CHECK_EQ(refit.base == base, i < 2);
+        session_refit_free(&refit);
+    }
+    const Machine none = {.pulls = true};
+    session_refit_init(&refit, true);
+    CHECK_OK(restore(&refit, whole.record, &num_bytes));
+    CHECK_OK(session_refit_start(&refit, &file, &none, 0, NUM_RANKS, NUM_AHEAD));
+    CHECK_EQ(session_refit_costs(&refit, NUM_STEPS, &costs, &machine), 24);
+    CHECK(machine->pulls);
+    session_refit_free(&refit);
+}
+
 int main(void) {
     costs_make();
     RUN(a_rank_that_becomes_slow_is_found_within_ten_steps);
@@ -225,5 +315,7 @@ int main(void) {
     RUN(refit_changes_plans);
     RUN(records_of_others_say_what_still_holds);
     RUN(a_damaged_record_is_not_taken);
+    RUN(plans_know_the_machine_and_what_was_found);
+    RUN(a_record_holds_for_the_same_speeds);
     return test_end();
 }

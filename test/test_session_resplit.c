@@ -1,11 +1,10 @@
-// test_session_resplit.c -- --resplit as text, and the split that a checkpoint keeps: read back as it was
-// written, and taken only where it belongs.
+// test_session_resplit.c -- --resplit as text, the split that a checkpoint keeps (read back as it was
+// written, and taken only where it belongs), and the rules by which splits change.
 #include "../dynapipe_plugin/run/session.h"
 
 #include "test.h"
 
-// --- the option
-// ----------------------------------------------------------------------------------------------
+// --- the option -------------------------------------------------------------------------------------------
 
 static void the_option_is_a_word_or_steps_with_splits(void) {
     SessionResplit resplit;
@@ -54,8 +53,7 @@ static void a_split_is_told_for_its_step(void) {
     }
 }
 
-// --- the record
-// ----------------------------------------------------------------------------------------------
+// --- the record -------------------------------------------------------------------------------------------
 
 static const char place[] = "where the loader stands";
 
@@ -121,11 +119,100 @@ static void it_is_taken_where_it_belongs(void) {
     session_resplit_free(&dp.resplit);
 }
 
+// --- the rules --------------------------------------------------------------------------------------------
+
+// Speeds count against each other, and by more than 5 %.
+static void a_rank_that_changes_is_worth_a_look(void) {
+    const double then[4] = {10, 20, 0, 40}, same[4] = {15, 30, 7, 60}, near[4] = {10.4, 20, 0, 40},
+                 slow[4] = {10.6, 20, 0, 40}, fast[4] = {10, 18.8, 0, 40};
+    CHECK(!session_resplit_differs(then, then, 4));
+    CHECK(!session_resplit_differs(then, same, 2));  // all slower alike
+    CHECK(!session_resplit_differs(then, near, 4));
+    CHECK(session_resplit_differs(then, slow, 4));
+    CHECK(session_resplit_differs(then, fast, 4));
+    CHECK(!session_resplit_differs(then, slow, 1));
+}
+
+static void a_move_wins_a_twentieth_and_what_it_costs(void) {
+    ResplitOffer offer = {.present_ns = 1000000, .then_ns = 949000, .move_ns = 0, .steps_left = 10};
+    CHECK(session_resplit_pays(&offer));
+    offer.then_ns = 951000;  // 4.9 %
+    CHECK(!session_resplit_pays(&offer));
+    offer.then_ns = 1100000;
+    CHECK(!session_resplit_pays(&offer));
+    offer.then_ns = 900000;  // 10 steps win 1 ms
+    offer.move_ns = 999990;
+    CHECK(session_resplit_pays(&offer));
+    offer.move_ns = 1000010;
+    CHECK(!session_resplit_pays(&offer));
+    offer.steps_left = 11;
+    CHECK(session_resplit_pays(&offer));
+    offer.steps_left = 0;
+    CHECK(!session_resplit_pays(&offer));
+}
+
+static void going_back_takes_a_tenth(void) {
+    ResplitOffer offer = {.present_ns = 1000000, .then_ns = 901000, .steps_left = 10, .is_back = true};
+    CHECK(!session_resplit_pays(&offer));
+    offer.then_ns = 899000;
+    CHECK(session_resplit_pays(&offer));
+    offer.then_ns = 901000;
+    offer.is_back = false;
+    CHECK(session_resplit_pays(&offer));
+}
+
+static void a_split_rests_and_what_is_told_stays(void) {
+    static Dynapipe dp;
+    session_with(&dp, "auto");
+    dp.num_steps = 100;
+    dp.next_step = 4;
+    CHECK(session_resplit_may_look(&dp));
+    dp.resplit.has_moved = true;
+    dp.resplit.moved_step = 4;
+    for (dp.next_step = 4; dp.next_step <= 100; dp.next_step++) {
+        CHECK_EQ(session_resplit_may_look(&dp), dp.next_step >= 14 && dp.next_step < 100);
+    }
+    dp.next_step = 20;
+    dp.options.stage_split = "3,3,2";
+    CHECK(!session_resplit_may_look(&dp));
+    dp.options.stage_split = NULL;
+    CHECK(session_resplit_may_look(&dp));
+    static const char* const others[] = {"off", "30:1,1,6"};
+    for (int i = 0; i < 2; i++) {
+        session_with(&dp, others[i]);
+        dp.num_steps = 100;
+        CHECK(!session_resplit_may_look(&dp));
+    }
+}
+
+// A program that never calls dynapipe_resplit() hears of it behind its first step, if it was told splits.
+static void a_program_that_never_asks_is_told(void) {
+    static const char* const words[] = {"auto", "off", "2:1,1,6"};
+    for (int i = 0; i < 3; i++) {
+        static Dynapipe dp;
+        session_with(&dp, words[i]);
+        dp.first_step = dp.next_step = 7;
+        CHECK_OK(session_resplit_check(&dp));
+        dp.next_step = 8;
+        if (i < 2) { CHECK_OK(session_resplit_check(&dp)); }
+        if (i < 2) { continue; }
+        CHECK_FAILS(session_resplit_check(&dp), STATUS_BAD_OPTION,
+                    "--resplit 2:1,1,6: this program cannot move layers (it never calls dynapipe_resplit())");
+        dp.resplit.is_asked = true;
+        CHECK_OK(session_resplit_check(&dp));
+    }
+}
+
 int main(int argc, char** argv) {
     (void)test_seed(argc, argv);
     RUN(the_option_is_a_word_or_steps_with_splits);
     RUN(a_split_is_told_for_its_step);
     RUN(a_checkpoint_keeps_the_split);
     RUN(it_is_taken_where_it_belongs);
+    RUN(a_rank_that_changes_is_worth_a_look);
+    RUN(a_move_wins_a_twentieth_and_what_it_costs);
+    RUN(going_back_takes_a_tenth);
+    RUN(a_split_rests_and_what_is_told_stays);
+    RUN(a_program_that_never_asks_is_told);
     return test_end();
 }

@@ -1,14 +1,11 @@
 #define _GNU_SOURCE  // open_memstream
 #include "session_refit.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../base/hash.h"
 #include "session.h"
-
-static const double LINK_LEAST = 0.5, LINK_MOST = 16, LINK_SAME = 0.1;
 
 void session_refit_init(SessionRefit* refit, bool is_on) {
     *refit = (SessionRefit){.is_on = is_on};
@@ -36,7 +33,6 @@ void session_refit_free(SessionRefit* refit) {
     free_model(&refit->now);
     trace_jobs_free(&refit->jobs);
     free(refit->versions);
-    free(refit->said_ranks);
     free(refit->position);
     pthread_mutex_destroy(&refit->lock);
     *refit = (SessionRefit){0};
@@ -44,6 +40,7 @@ void session_refit_free(SessionRefit* refit) {
 
 // --- start -----------------------------------------------------------------------------------------------
 
+// Of what factors are of: not of memory that is free today, nor of whether messages are pulled.
 static Status hash_base(uint64_t* out, const CostModel* costs, const Machine* machine) {
     char* text = NULL;
     size_t num_chars = 0;
@@ -51,14 +48,20 @@ static Status hash_base(uint64_t* out, const CostModel* costs, const Machine* ma
     if (memory == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a cost model's text"); }
     cost_model_print(costs, "", memory);
     if (fclose(memory) != 0) { return FAIL(STATUS_NO_MEMORY, "no memory for a cost model's text"); }
-    uint64_t hash = hash_bytes(HASH_SEED, text, num_chars), ranks = machine_hash(machine);
-    *out = hash_finish(hash_bytes(hash, &ranks, sizeof ranks));
+    uint64_t hash = hash_bytes(HASH_SEED, text, num_chars);
+    for (int32_t r = 0; machine != NULL && r < machine->num_ranks; r++) {
+        MachineRank rank = machine->ranks[r];
+        hash = hash_bytes(hash, rank.slow, sizeof rank.slow);
+        hash = hash_bytes(hash, &rank.link_latency_ns, sizeof rank.link_latency_ns);
+        hash = hash_bytes(hash, &rank.link_bytes_per_ns, sizeof rank.link_bytes_per_ns);
+    }
+    *out = hash_finish(hash);
     free(text);
     return STATUS_OK;
 }
 
 static RefitOfRank as_predicted(void) {
-    return (RefitOfRank){.jobs = refit_rank_one(), .link = 1};
+    return (RefitOfRank){.jobs = refit_rank_one(), .link = 1, .link_seen = 0};
 }
 
 static RefitOfRank* new_ranks(int32_t num_ranks) {
@@ -81,12 +84,26 @@ static RefitModel* new_model(int32_t num_ranks) {
 
 // Versions of a run on other ranks know nothing of these.
 static Status take_other_ranks(SessionRefit* refit, int32_t num_ranks) {
+    if (refit->num_ranks != num_ranks) {
+        free(refit->said_ranks);
+        refit->said_ranks = NULL;
+    }
     for (int32_t i = 0; i < refit->num_versions && refit->num_ranks != num_ranks; i++) {
         free(refit->versions[i].ranks);
         refit->versions[i].ranks = new_ranks(num_ranks);
         if (refit->versions[i].ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for ranks"); }
     }
     refit->num_ranks = num_ranks;
+    return STATUS_OK;
+}
+
+// What was said before layers moved stays said.
+static Status say_nothing_twice(SessionRefit* refit) {
+    if (refit->said_ranks != NULL) { return STATUS_OK; }
+    refit->said_ranks = malloc((size_t)refit->num_ranks * sizeof(double));
+    if (refit->said_ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for what ranks take"); }
+    for (int32_t r = 0; r < refit->num_ranks; r++) { refit->said_ranks[r] = 1; }
+    for (int i = 0; i < REFIT_WORDS; i++) { refit->said_words[i] = 1; }
     return STATUS_OK;
 }
 
@@ -99,24 +116,20 @@ Status session_refit_start(SessionRefit* refit, const CostModel* costs, const Ma
     refit->num_ahead = num_ahead;
     refit->skips = true;
     trace_jobs_forget(&refit->jobs);
-    memset(refit->links.num, 0, sizeof refit->links.num);
+    trace_links_forget(&refit->links);
     if (!refit->is_on) { return STATUS_OK; }
     TRY(hash_base(&base, costs, machine));
     if (refit->base != 0 && refit->base != base) { session_refit_forget(refit); }
     refit->base = base;
     TRY(take_other_ranks(refit, num_ranks));
-    free(refit->said_ranks);
     free_model(&refit->planned);
     free_model(&refit->now);
     refit->planned = new_model(num_ranks);
     refit->now = new_model(num_ranks);
-    refit->said_ranks = malloc((size_t)num_ranks * sizeof(double));
-    if (refit->planned == NULL || refit->now == NULL || refit->said_ranks == NULL) {
+    if (refit->planned == NULL || refit->now == NULL) {
         return FAIL(STATUS_NO_MEMORY, "no memory for what %d ranks take", num_ranks);
     }
-    for (int32_t r = 0; r < num_ranks; r++) { refit->said_ranks[r] = 1; }
-    for (int i = 0; i < REFIT_WORDS; i++) { refit->said_words[i] = 1; }
-    return STATUS_OK;
+    return say_nothing_twice(refit);
 }
 
 // --- a step ----------------------------------------------------------------------------------------------
@@ -127,7 +140,9 @@ Status session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank
     refit->skips = false;
     if (!refit->is_on || skips) { return STATUS_OK; }
     bool pulls = refit->machine != NULL && refit->machine->pulls;  // then no link is looked at alone
-    if (!pulls) { trace_links_add(&refit->links, plan, trace, refit->costs, refit->machine, knows_when); }
+    if (!pulls && !refit->shares_cores) {
+        trace_links_add(&refit->links, plan, trace, refit->costs, refit->machine, knows_when);
+    }
     return trace_jobs_add(&refit->jobs, plan, trace, refit->costs, refit->machine);
 }
 
@@ -175,14 +190,14 @@ static Status solve(RefitShared* shared, RefitRank* rank, RefitSums all[SIDE_COU
     return add_up(world, all);
 }
 
-enum { VALUE_LINK = PASS_COUNT, VALUE_LINK_COUNT, NUM_VALUES };  // of a rank
+enum { VALUE_LINKS = PASS_COUNT, NUM_VALUES = VALUE_LINKS + 2 * LINK_SIDES };  // of a rank
 
-static void add_link(double* values, SessionRefit* refit, LinkSide side, int32_t owner) {
-    double ratio = trace_links_take(&refit->links, side);
-    if (ratio == 0 || owner < 0) { return; }
-    ratio = ratio < LINK_LEAST ? LINK_LEAST : ratio > LINK_MOST ? LINK_MOST : ratio;
-    values[owner * NUM_VALUES + VALUE_LINK] += ratio;
-    values[owner * NUM_VALUES + VALUE_LINK_COUNT] += 1;
+static void add_link(double* values, const SessionRefit* refit, LinkSide side, int32_t owner) {
+    LinkSeen seen = trace_links_take(&refit->links, side);
+    if (seen.ratio <= 0 || owner < 0) { return; }
+    double* out = &values[owner * NUM_VALUES + VALUE_LINKS + 2 * side];
+    out[0] = seen.ratio;
+    out[1] = seen.share;
 }
 
 // Of all ranks: what each found of itself, and both ends of a link of it.
@@ -191,13 +206,17 @@ static Status gather(double* values, const RefitRank* rank, SessionRefit* refit,
     memcpy(&values[refit->rank * NUM_VALUES], rank->slow, sizeof rank->slow);
     add_link(values, refit, LINK_BEHIND, refit->rank);
     add_link(values, refit, LINK_BEFORE, refit->rank - 1);
+    trace_links_forget(&refit->links);
     return collective_all_reduce_sum(world, values, refit->num_ranks * NUM_VALUES);
 }
 
-static double link_of(const double* values, double before) {
-    if (values[VALUE_LINK_COUNT] == 0) { return before; }
-    double ratio = values[VALUE_LINK] / values[VALUE_LINK_COUNT];
-    return fabs(ratio - 1) <= LINK_SAME ? 1 : (double)cost_scale_round(ratio) / SCALE_ONE;
+// Of a link of which too little was seen nothing new is known.
+static void set_link(RefitOfRank* out, const double* values, const RefitOfRank* before) {
+    const double* link = &values[VALUE_LINKS];
+    double seen = trace_links_both((LinkSeen){link[2 * LINK_BEHIND], link[2 * LINK_BEHIND + 1]},
+                                   (LinkSeen){link[2 * LINK_BEFORE], link[2 * LINK_BEFORE + 1]});
+    out->link_seen = seen > 0 ? (double)cost_scale_round(seen) / SCALE_ONE : before->link_seen;
+    out->link = seen > 0 ? trace_links_settle(before->link_seen, out->link_seen) : before->link;
 }
 
 static Status make_version(RefitVersion* out, const SessionRefit* refit, const RefitShared* shared,
@@ -218,7 +237,7 @@ static Status make_version(RefitVersion* out, const SessionRefit* refit, const R
         for (int pass = 0; pass < PASS_COUNT; pass++) {
             out->ranks[r].jobs.slow[pass] = refit_round_slow(now.slow[pass]);
         }
-        out->ranks[r].link = link_of(&values[r * NUM_VALUES], before.link);
+        set_link(&out->ranks[r], &values[r * NUM_VALUES], &before);
     }
     free(ranks);
     free(room);
@@ -262,6 +281,15 @@ Status session_refit_agree(SessionRefit* refit, Collective* world, int32_t steps
     }
     if (refit->rank == 0) { session_refit_say(refit, last_version(refit), refit->history, stdout); }
     return STATUS_OK;
+}
+
+void session_refit_hasten(SessionRefit* refit, int32_t step_idx) {
+    pthread_mutex_lock(&refit->lock);
+    for (int32_t i = 0; i < refit->num_versions; i++) {
+        RefitVersion* version = &refit->versions[i];
+        if (version->first_step > step_idx) { version->first_step = step_idx; }
+    }
+    pthread_mutex_unlock(&refit->lock);
 }
 
 // --- what plans are made with ----------------------------------------------------------------------------

@@ -29,7 +29,7 @@ enum { SESSION_REFIT_EVERY = 4 };
 // Times as long as the cost file and its machine say, in steps of 1 / SCALE_ONE.
 typedef struct {
     RefitRank jobs;
-    double link;  // of the link behind the rank
+    double link, link_seen;  // of the link behind the rank: for plans; by the last steps (0: nothing seen)
 } RefitOfRank;
 
 typedef struct {
@@ -58,6 +58,7 @@ typedef struct {
     const CostModel* costs;  // borrowed
     const Machine* machine;  // borrowed; NULL: all ranks are alike
     bool skips;              // the next step is not measured
+    bool shares_cores;       // messages wait for ranks that do not run: they say nothing of links
     TraceJobs jobs;
     TraceLinks links;
     RefitSums history[SIDE_COUNT];  // of all ranks, the same on all
@@ -85,6 +86,8 @@ Status session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank
                           bool knows_when);
 // After so many steps of the run: a collective where they agree.
 Status session_refit_agree(SessionRefit* refit, Collective* world, int32_t steps_done);
+// Nothing is planned from this step on: plans of it use what is known now. On all ranks alike.
+void session_refit_hasten(SessionRefit* refit, int32_t step_idx);
 
 // For the planning thread, until it asks again: what the plan of a step (counted from 0) is made with.
 // Returns after how many steps that was agreed on; 0: it is the cost file alone.

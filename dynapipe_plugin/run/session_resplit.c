@@ -64,16 +64,24 @@ static Status keep_times(Dynapipe* dp, const CostModel* costs, const Machine* ma
     return STATUS_OK;
 }
 
-// All ranks slower alike is no reason to move anything.
-static bool has_changed(const Dynapipe* dp, const CostModel* costs, const Machine* machine) {
+bool session_resplit_differs(const double* then, const double* now, int32_t num_ranks) {
     double least = INFINITY, most = 0;
-    for (int32_t r = 0; r < dp->num_stages * dp->num_replicas; r++) {
-        double then = dp->resplit.times_then[r];
-        double ratio = then > 0 ? rank_time(dp, costs, machine, r) / then : 1;
+    for (int32_t r = 0; r < num_ranks; r++) {
+        double ratio = then[r] > 0 ? now[r] / then[r] : 1;
         least = ratio < least ? ratio : least;
         most = ratio > most ? ratio : most;
     }
     return most > least * (1 + LEAST_CHANGE);
+}
+
+static Status has_changed(bool* out, const Dynapipe* dp, const CostModel* costs, const Machine* machine) {
+    int32_t num_ranks = dp->num_stages * dp->num_replicas;
+    double* now = malloc((size_t)num_ranks * sizeof *now);
+    if (now == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
+    for (int32_t r = 0; r < num_ranks; r++) { now[r] = rank_time(dp, costs, machine, r); }
+    *out = session_resplit_differs(dp->resplit.times_then, now, num_ranks);
+    free(now);
+    return STATUS_OK;
 }
 
 // --- does it pay? ------------------------------------------------------------------------------------------
@@ -114,15 +122,23 @@ static int64_t move_ns(const Dynapipe* dp, const CostModel* costs, const StageCh
            planning_ns * (dp->options.plan_ahead + 1);
 }
 
+bool session_resplit_pays(const ResplitOffer* offer) {
+    double least_gain = offer->is_back ? LEAST_GAIN_BACK : LEAST_GAIN;
+    int64_t gain_ns = offer->present_ns - offer->then_ns;
+    return (double)gain_ns > least_gain * (double)offer->present_ns && offer->steps_left > 0 &&
+           gain_ns > offer->move_ns / offer->steps_left;
+}
+
 // From the present split to that of `choice`, which makes a step of an average batch so much shorter.
 static bool pays(const Dynapipe* dp, const CostModel* costs, const StageChoice* choice, int64_t present_ns) {
     const SessionResplit* resplit = &dp->resplit;
-    int64_t gain_ns = present_ns - choice->makespan_ns;
     bool is_back = resplit->has_moved && memcmp(choice->stages, resplit->before, stages_bytes(dp)) == 0;
-    double least_gain = is_back ? LEAST_GAIN_BACK : LEAST_GAIN;
-    int64_t steps_left = dp->num_steps - dp->next_step;
-    return (double)gain_ns > least_gain * (double)present_ns &&
-           gain_ns > move_ns(dp, costs, choice) / (steps_left > 0 ? steps_left : 1);
+    ResplitOffer offer = {.present_ns = present_ns,
+                          .then_ns = choice->makespan_ns,
+                          .move_ns = move_ns(dp, costs, choice),
+                          .steps_left = dp->num_steps - dp->next_step,
+                          .is_back = is_back};
+    return session_resplit_pays(&offer);
 }
 
 static void print_split(const Dynapipe* dp, const StageLayers* stages) {
@@ -172,16 +188,23 @@ static Status search(Dynapipe* dp, const CostModel* costs, const Machine* machin
     return STATUS_OK;
 }
 
+bool session_resplit_may_look(const Dynapipe* dp) {
+    const SessionResplit* resplit = &dp->resplit;
+    bool rests = resplit->has_moved && dp->next_step < resplit->moved_step + REST_STEPS;
+    bool is_fixed = resplit->kind != RESPLIT_AUTO || dp->options.stage_split != NULL || dp->num_stages == 1;
+    return !rests && !is_fixed && dp->next_step < dp->num_steps;
+}
+
 static Status look(Dynapipe* dp, StageLayers* stages) {
     SessionResplit* resplit = &dp->resplit;
     const CostModel* costs;
     const Machine* machine;
     if (session_refit_now(dp, &costs, &machine)) { resplit->is_due = true; }
-    bool rests = resplit->has_moved && dp->next_step < resplit->moved_step + REST_STEPS;
-    bool is_fixed = resplit->kind != RESPLIT_AUTO || dp->options.stage_split != NULL || dp->num_stages == 1;
-    if (!resplit->is_due || rests || is_fixed || dp->next_step >= dp->num_steps) { return STATUS_OK; }
+    if (!resplit->is_due || !session_resplit_may_look(dp)) { return STATUS_OK; }
     resplit->is_due = false;
-    return has_changed(dp, costs, machine) ? search(dp, costs, machine, stages) : STATUS_OK;
+    bool changed = false;
+    TRY(has_changed(&changed, dp, costs, machine));
+    return changed ? search(dp, costs, machine, stages) : STATUS_OK;
 }
 
 // The split from here on; *moves false: the present one.
@@ -233,6 +256,7 @@ static Status apply(Dynapipe* dp, const StageLayers* stages) {
     snprintf(what, sizeof what, "hash of the stages behind step %d", dp->next_step);
     TRY(collective_all_equal_u64(&dp->world, hash, what));
     TRY(unplan(dp));
+    if (dp->resplit.moved_step == dp->next_step) { session_refit_hasten(&dp->refit, dp->next_step); }
     session_model_detach(dp);
     memcpy(dp->request.stages, stages, sizeof dp->request.stages);
     dp->resplit.is_moving = true;

@@ -50,6 +50,20 @@ Status session_resplit_begin(Dynapipe* dp);
 // Before a step: does the program take part where it must? Says what a move took.
 Status session_resplit_check(Dynapipe* dp);
 
+// The rules. Were ranks to take now[num_ranks] where they took then[]: is another split worth a search? All
+// of them slower alike is no reason.
+bool session_resplit_differs(const double* then, const double* now, int32_t num_ranks);
+// May a split be changed behind the step last run, as the run stands and is told?
+bool session_resplit_may_look(const Dynapipe* dp);
+// A step that takes then_ns, not present_ns, after a move of move_ns. is_back: it is the split before the
+// last.
+typedef struct {
+    int64_t present_ns, then_ns, move_ns;
+    int32_t steps_left;
+    bool is_back;
+} ResplitOffer;
+bool session_resplit_pays(const ResplitOffer* offer);
+
 // session_resplit_record.c
 // The split told for behind the step last run; *found false: none.
 Status session_resplit_told(const Dynapipe* dp, StageLayers* out, bool* found);

@@ -61,11 +61,8 @@ static void write_record(uint8_t* at, const SessionRefit* refit, size_t num_byte
     put(at, &tail, sizeof tail);
 }
 
-// Whoever goes on from here measures from its second step on; so does this run.
+// Asked for after every step, or never: what is measured stays as it is.
 Status session_refit_position(SessionRefit* refit, const void** position, size_t* num_bytes) {
-    refit->skips = true;
-    trace_jobs_forget(&refit->jobs);
-    trace_links_forget(&refit->links);
     if (!refit->is_on || refit->num_versions == 0) { return STATUS_OK; }
     size_t body_bytes = record_bytes(refit->num_ranks, refit->num_versions);
     size_t all_bytes = *num_bytes + body_bytes + sizeof(RecordTail);
@@ -155,6 +152,7 @@ Status session_refit_restore(SessionRefit* refit, const void* position, size_t* 
     RecordHead head;
     const uint8_t* data = position;
     session_refit_forget(refit);
+    session_refit_unplan(refit);
     if (*num_bytes < sizeof tail + sizeof head) { return STATUS_OK; }
     memcpy(&tail, data + *num_bytes - sizeof tail, sizeof tail);
     if (memcmp(tail.magic, MAGIC, sizeof MAGIC) != 0) { return STATUS_OK; }

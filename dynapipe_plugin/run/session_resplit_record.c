@@ -1,4 +1,5 @@
-// session_resplit_record.c -- splits as text and as bytes: what --resplit tells, what a checkpoint keeps.
+// session_resplit_record.c -- splits as text and as bytes: what --resplit tells, what a checkpoint keeps,
+// with the other thing that a run decides by its clock: whether messages are pulled.
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,12 +77,13 @@ Status session_resplit_told(const Dynapipe* dp, StageLayers* out, bool* found) {
 
 // --- what is kept ------------------------------------------------------------------------------------------
 
-static const char MAGIC[8] = {'D', 'P', 'S', 'P', 'L', 'I', 'T', '1'};
+static const char MAGIC[8] = {'D', 'P', 'S', 'P', 'L', 'I', 'T', '2'};
 
 // Read from its end: 2 * stages int32 (where the layers of each stage end, now and before the last move),
 // then this.
 typedef struct {
     int32_t moved_step, effort, num_stages, num_layers;
+    int32_t has_moved, pulls;
     char magic[8];
 } Record;
 
@@ -98,17 +100,24 @@ static bool take_ends(StageLayers* out, const int32_t* ends, int32_t num_stages,
     return good;
 }
 
+// Whether messages are pulled was measured here.
+static bool has_choice(const Dynapipe* dp) {
+    return dp->num_stages > 1 && dp->progress.reason != NULL;
+}
+
 Status session_resplit_position(Dynapipe* dp, const void** position, size_t* num_bytes) {
     SessionResplit* resplit = &dp->resplit;
-    if (!resplit->has_moved) { return STATUS_OK; }
+    if (!resplit->has_moved && !has_choice(dp)) { return STATUS_OK; }
     int32_t P = dp->num_stages, ends[2 * PLAN_MAX_STAGES];
     Record record = {.moved_step = resplit->moved_step,
                      .effort = dp->request.effort,
                      .num_stages = P,
-                     .num_layers = dp->request.stages[P - 1].layer_end};
+                     .num_layers = dp->request.stages[P - 1].layer_end,
+                     .has_moved = resplit->has_moved,
+                     .pulls = dp->machine.pulls};
     memcpy(record.magic, MAGIC, sizeof MAGIC);
     put_ends(ends, dp->request.stages, P);
-    put_ends(ends + P, resplit->before, P);
+    put_ends(ends + P, resplit->has_moved ? resplit->before : dp->request.stages, P);
     size_t ends_bytes = 2 * (size_t)P * sizeof *ends, all_bytes = *num_bytes + ends_bytes + sizeof record;
     char* all = malloc(all_bytes);
     if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for the position in the data"); }
@@ -119,6 +128,22 @@ Status session_resplit_position(Dynapipe* dp, const void** position, size_t* num
     *position = resplit->record = all;
     *num_bytes = all_bytes;
     return STATUS_OK;
+}
+
+// By the clock, a run may find the other answer: it goes on with that of the checkpoint, unless it is told
+// one.
+static bool take_pulls(Dynapipe* dp, const Record* record) {
+    bool pulls = record->pulls != 0;
+    bool is_other = has_choice(dp) && record->num_stages == dp->num_stages &&
+                    dp->options.progress == PROGRESS_AUTO && pulls != dp->machine.pulls;
+    if (!is_other) { return false; }
+    dp->machine.pulls = pulls;
+    if (dp->transport.rank == 0) {
+        printf("messages: planned as the checkpoint has it, as if they %s (--progress on|off: as told)\n",
+               progress_words(pulls));
+        fflush(stdout);
+    }
+    return true;
 }
 
 // Of another number of stages, or where the split is told: taken off, and not looked at.
@@ -136,6 +161,8 @@ void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_byt
     if (!is_record || *num_bytes - sizeof record < ends_bytes) { return; }
     *num_bytes -= sizeof record + ends_bytes;
     memcpy(ends, bytes + *num_bytes, ends_bytes);
+    bool is_other = take_pulls(dp, &record);  // then so may be the split that was chosen here, and its effort
+    if (!record.has_moved && !is_other) { return; }
     bool is_told = resplit->kind == RESPLIT_AUTO && dp->options.stage_split != NULL;
     int32_t num_layers = dp->costs.num_enc_layers + dp->costs.num_dec_layers;
     if (resplit->kind == RESPLIT_OFF || is_told || record.num_stages != P ||
@@ -144,7 +171,8 @@ void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_byt
         !take_ends(resplit->before, ends + P, P, num_layers)) {
         return;
     }
-    resplit->has_restored = resplit->has_moved = true;
+    resplit->has_restored = true;
+    resplit->has_moved = record.has_moved != 0;
     resplit->moved_step = record.moved_step;
     dp->request.effort = record.effort;
 }

@@ -168,6 +168,34 @@ static void a_step_is_reported_before_layers_move(void) {
                 "---> report before dynapipe_resplit()");
 }
 
+// By the clock: a run goes on with what the checkpoint has, split and effort included; where it is told, not.
+static void whether_messages_are_pulled_stays(void) {
+    static Dynapipe dp, other;
+    for (int kind = 0; kind < 5; kind++) {
+        const void* position = place;
+        size_t num_bytes = sizeof place;
+        session_with(&dp, "auto");
+        dp.progress.reason = "measured";
+        dp.machine.pulls = true;
+        dp.request.effort = 345;
+        CHECK_OK(session_resplit_position(&dp, &position, &num_bytes));
+        session_with(&other, kind == 4 ? "off" : "auto");
+        other.transport.rank = 1;  // that says nothing
+        other.progress.reason = kind == 1 ? NULL : "measured";
+        if (kind == 2) { other.options.progress = PROGRESS_ON; }
+        other.machine.pulls = kind == 3;
+        size_t left_bytes = num_bytes;
+        session_resplit_restore(&other, position, &left_bytes);
+        CHECK_EQ(left_bytes, sizeof place);
+        CHECK_EQ(other.machine.pulls, kind == 0 || kind >= 3);
+        CHECK_EQ(other.resplit.has_restored, kind == 0);
+        CHECK(!other.resplit.has_moved);
+        CHECK_EQ(other.request.effort, kind == 0 ? 345 : 0);
+        session_resplit_free(&dp.resplit);
+        dp.resplit.record = NULL;
+    }
+}
+
 // Taken off wherever it is there, used only by a run that may move layers, of as many stages and layers.
 static void it_is_taken_where_it_belongs(void) {
     static Dynapipe dp, other;
@@ -290,6 +318,7 @@ int main(int argc, char** argv) {
     RUN(what_was_looked_at_is_kept);
     RUN(a_restore_forgets_the_position_behind_a_move);
     RUN(a_step_is_reported_before_layers_move);
+    RUN(whether_messages_are_pulled_stays);
     RUN(it_is_taken_where_it_belongs);
     RUN(a_rank_that_changes_is_worth_a_look);
     RUN(a_move_wins_a_twentieth_and_what_it_costs);

@@ -70,6 +70,7 @@ bool session_resplit_pays(const ResplitOffer* offer);
 // session_resplit_record.c
 // The split told for behind the step last run; *found false: none.
 Status session_resplit_told(const Dynapipe* dp, StageLayers* out, bool* found);
-// Behind the position in the data, where layers have moved or might have; and off it again.
+// Behind the position in the data, where layers have moved or might have, or messages were found to be pulled
+// or not; and off it again.
 Status session_resplit_position(Dynapipe* dp, const void** position, size_t* num_bytes);
 void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_bytes);

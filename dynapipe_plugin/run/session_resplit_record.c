@@ -1,4 +1,5 @@
-// session_resplit_record.c -- splits as text and as bytes: what --resplit tells, what a checkpoint keeps.
+// session_resplit_record.c -- splits as text and as bytes: what --resplit tells, what a checkpoint keeps,
+// with the other thing that a run decides by its clock: whether messages are pulled.
 #include <ctype.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -86,7 +87,7 @@ enum { MOST_RANKS = PLAN_MAX_STAGES * PLAN_MAX_REPLICAS, MOST_EFFORT = 100000000
 // times_then of all ranks, then this.
 typedef struct {
     int32_t moved_step, effort, num_stages, num_layers, num_ranks;
-    uint8_t has_moved, has_searched, is_due, zero;
+    uint8_t has_moved, has_searched, is_due, pulls;
     uint64_t hash;  // of all before it
     char magic[8];
 } Record;
@@ -119,6 +120,11 @@ static bool take_ends(StageLayers* out, const int32_t* ends, int32_t num_stages,
     return good;
 }
 
+// Whether messages are pulled was measured here.
+static bool has_choice(const Dynapipe* dp) {
+    return dp->num_stages > 1 && dp->progress.reason != NULL;
+}
+
 static Record record_of(const Dynapipe* dp) {
     const SessionResplit* resplit = &dp->resplit;
     Record record = {.moved_step = resplit->moved_step,
@@ -128,7 +134,8 @@ static Record record_of(const Dynapipe* dp) {
                      .num_ranks = resplit->times_then != NULL ? dp->num_stages * dp->num_replicas : 0,
                      .has_moved = resplit->has_moved,
                      .has_searched = resplit->has_searched,
-                     .is_due = resplit->is_due};
+                     .is_due = resplit->is_due,
+                     .pulls = dp->machine.pulls};
     memcpy(record.magic, MAGIC, sizeof MAGIC);
     return record;
 }
@@ -136,11 +143,12 @@ static Record record_of(const Dynapipe* dp) {
 Status session_resplit_position(Dynapipe* dp, const void** position, size_t* num_bytes) {
     SessionResplit* resplit = &dp->resplit;
     bool may_move = resplit->kind == RESPLIT_AUTO && (resplit->has_searched || resplit->is_due);
-    if (!resplit->has_moved && !may_move) { return STATUS_OK; }
+    if (!resplit->has_moved && !may_move && !has_choice(dp)) { return STATUS_OK; }
     int32_t ends[2 * PLAN_MAX_STAGES];
     Record record = record_of(dp);
     put_ends(ends, dp->request.stages, dp->num_stages);
-    put_ends(ends + dp->num_stages, resplit->before, dp->num_stages);
+    put_ends(ends + dp->num_stages, resplit->has_moved ? resplit->before : dp->request.stages,
+             dp->num_stages);
     size_t body_bytes = ends_bytes(&record) + times_bytes(&record);
     size_t all_bytes = *num_bytes + body_bytes + sizeof record;
     char* all = malloc(all_bytes);
@@ -200,6 +208,22 @@ static void forget(SessionResplit* resplit) {
     resplit->position_bytes = 0;
 }
 
+// By the clock, a run may find the other answer: it goes on with that of the checkpoint, unless it is told
+// one.
+static bool take_pulls(Dynapipe* dp, const Record* record) {
+    bool pulls = record->pulls != 0;
+    bool is_other = has_choice(dp) && record->num_stages == dp->num_stages &&
+                    dp->options.progress == PROGRESS_AUTO && pulls != dp->machine.pulls;
+    if (!is_other) { return false; }
+    dp->machine.pulls = pulls;
+    if (dp->transport.rank == 0) {
+        printf("messages: planned as the checkpoint has it, as if they %s (--progress on|off: as told)\n",
+               progress_words(pulls));
+        fflush(stdout);
+    }
+    return true;
+}
+
 // Of another number of stages, or where the split is told: taken off, and not looked at.
 void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_bytes) {
     SessionResplit* resplit = &dp->resplit;
@@ -211,14 +235,16 @@ void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_byt
     if (!find_record(&record, &body, position, *num_bytes)) { return; }
     *num_bytes = (size_t)(body - (const char*)position);
     memcpy(ends, body, ends_bytes(&record));
+    bool is_other = take_pulls(dp, &record);  // then so may be the split that was chosen here, and its effort
     if (!is_taken(dp, &record) || !take_ends(now, ends, P, record.num_layers)) { return; }
     bool has_moved = record.has_moved != 0 && take_ends(before, ends + P, P, record.num_layers);
-    if (!has_moved && memcmp(now, dp->request.stages, (size_t)P * sizeof *now) != 0) { return; }
+    if (!has_moved && !is_other && memcmp(now, dp->request.stages, (size_t)P * sizeof *now) != 0) { return; }
     take_times(resplit, &record, body + ends_bytes(&record), P * dp->num_replicas);
-    if (!has_moved) { return; }
+    if (!has_moved && !is_other) { return; }
     memcpy(resplit->restored, now, (size_t)P * sizeof *now);
-    memcpy(resplit->before, before, (size_t)P * sizeof *before);
-    resplit->has_restored = resplit->has_moved = true;
+    memcpy(resplit->before, has_moved ? before : now, (size_t)P * sizeof *before);
+    resplit->has_restored = true;
+    resplit->has_moved = has_moved;
     resplit->moved_step = record.moved_step;
     if (dp->options.effort == 0) { dp->request.effort = record.effort; }
 }

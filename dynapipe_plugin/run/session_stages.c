@@ -76,9 +76,7 @@ static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t 
     printf("\n");
     const Progress* progress = &dp->progress;
     if (progress->reason != NULL && dp->transport.num_ranks > 1) {
-        printf("messages %s: %s\n",
-               progress->pulls ? "wait until their receiver has ended a job" : "travel while ranks compute",
-               progress->reason);
+        printf("messages %s: %s\n", progress_words(progress->pulls), progress->reason);
     }
     fflush(stdout);
 }
@@ -88,6 +86,9 @@ static Status check_largest(const PlanRequest* request, const CostModel* costs,
                             const LargestSamples* largest) {
     const ShapeRules* rules = &request->rules;
     bool is_limited = request->memory_limit_bytes > 0 || rules->max_squares > 0 || rules->max_tokens > 0;
+    for (int32_t r = 0; r < request->P * request->R; r++) {
+        is_limited |= machine_rank(request->machine, r).memory_limit_bytes > 0;
+    }
     PlanRequest alone = *request;
     alone.choose_stages = false;
     alone.effort = 1;

@@ -9,6 +9,7 @@
 #include "tags.h"
 
 enum { MOST_NAMED = 8 };
+_Static_assert((int)TAG_ROLL < (int)TRANSPORT_TAG_END, "tags of the transport");
 #define ROLL_NS INT64_C(2000000000)
 
 Status session_hosts_gather(Dynapipe* dp) {

@@ -15,5 +15,3 @@ enum {
     TAG_PIECES = TRANSPORT_TAG_END / 4 * 3,  // piece_move.c
     TAG_ROLL,                                // session_hosts.c
 };
-
-_Static_assert((int)TAG_ROLL < (int)TRANSPORT_TAG_END, "tags of the transport");

@@ -160,10 +160,23 @@ static void changes_keep_their_laws(void) {
             CHECK(faster_ns <= before_ns);
             before_ns = faster_ns;
         }
+        double speeds[32] = {0};
+        CHECK(graph.num_ranks <= 32);
+        for (int32_t r = 0; r < graph.num_ranks; r++) { speeds[r] = 1; }
         for (int32_t r = 0; r < graph.num_ranks; r++) {
-            int64_t faster_ns = changed_ns(&step, &graph, (TraceWhatIf){.rank = r, .rank_speed = 1.5});
+            speeds[r] = 1.5;
+            int64_t faster_ns = changed_ns(&step, &graph, (TraceWhatIf){.rank_speeds = speeds});
             CHECK(faster_ns <= ns && faster_ns >= ns / 2);
-            CHECK(changed_ns(&step, &graph, (TraceWhatIf){.rank = r, .rank_speed = 0.5}) >= ns);
+            speeds[r] = 0.5;
+            CHECK(changed_ns(&step, &graph, (TraceWhatIf){.rank_speeds = speeds}) >= ns);
+            speeds[r] = 1;
+        }
+        for (int32_t r = 0; r < graph.num_ranks; r++) { speeds[r] = 1.5; }
+        if (exact) {  // nothing between events, and nothing late: everything is so many times as fast
+            int64_t some_ns = changed_ns(&step, &graph, (TraceWhatIf){.no_late = true});
+            int64_t all_ns =
+                changed_ns(&step, &graph, (TraceWhatIf){.rank_speeds = speeds, .link = 1.5, .no_late = true});
+            CHECK_NEAR((double)all_ns, (double)some_ns / 1.5, 0.01 * (double)some_ns);
         }
         if (exact) {  // every job took what was planned
             CHECK_EQ(changed_ns(&step, &graph, (TraceWhatIf){.as_planned = true}), ns);
@@ -204,10 +217,26 @@ static void a_late_message_waits_for_the_job(void) {
     TraceGraph graph;
     CHECK_OK(trace_graph_make(&graph, &step.file, &step.arena));
     CHECK_EQ(graph.nodes[graph.last].end_ns, 50 * MS);
-    CHECK_EQ(changed_ns(&step, &graph, (TraceWhatIf){.rank = 0, .rank_speed = 2}), 30 * MS);
+    CHECK_EQ(changed_ns(&step, &graph, (TraceWhatIf){.rank_speeds = (double[]){2, 1}}), 30 * MS);
     CHECK_EQ(changed_ns(&step, &graph, (TraceWhatIf){.no_late = true}), 40 * MS);  // the sender's own end
     CHECK_EQ(changed_ns(&step, &graph, (TraceWhatIf){.link = 2}), 50 * MS - MS / 2);
     arena_free(&step.arena);
+}
+
+// Changes of one row all count: of several ranks each, of one rank or of links their product.
+static void check_rows_that_join(TraceReplay* replay, const char* path, Step* step) {
+    double speeds[32];
+    char all[32 * 16] = "rank=0:2x+rank=0:0.75x";
+    int32_t num_ranks = replay->graph.num_ranks;
+    CHECK(num_ranks <= 32);
+    for (int32_t r = 0; r < num_ranks; r++) {
+        speeds[r] = 1.5;
+        if (r > 0) { snprintf(all + strlen(all), sizeof all - strlen(all), "+rank=%d:1.5x", r); }
+    }
+    CHECK_OK(trace_replay_make(replay, path, all, &step->arena));
+    CHECK_EQ(replay->rows[0].ns, changed_ns(step, &replay->graph, (TraceWhatIf){.rank_speeds = speeds}));
+    CHECK_OK(trace_replay_make(replay, path, "link=2x+late=0+link=3x,late=0+link=6x", &step->arena));
+    CHECK_EQ(replay->rows[0].ns, replay->rows[1].ns);
 }
 
 // What is written is what is read, to the ns, of whatever step.
@@ -257,8 +286,9 @@ static void a_file_reads_back(void) {
     TraceReplay* replay = calloc(1, sizeof *replay);
     CHECK_OK(trace_replay_make(replay, path, "link=1x,late=0+jobs=planned", &step.arena));
     CHECK(replay->num_rows == 2 && replay->rows[0].ns == replay->replayed_ns);
-    const char* const wrong[] = {"",       "link",     "link=0x", "link=2", "rank=99:2x",
-                                 "rank=0", "jitter=1", "order=",  "late=0+"};
+    check_rows_that_join(replay, path, &step);
+    const char* const wrong[] = {"",       "link",     "link=0x", "link=2",  "rank=99:2x",
+                                 "rank=0", "jitter=1", "order=",  "late=0+", "link=20x+link=20x"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         CHECK_FAILS(trace_replay_make(replay, path, wrong[i], &step.arena), STATUS_BAD_OPTION, "--->");
     }

@@ -239,6 +239,50 @@ static void check_rows_that_join(TraceReplay* replay, const char* path, Step* st
     CHECK_EQ(replay->rows[0].ns, replay->rows[1].ns);
 }
 
+// A file in which a word is another: once, at its first place.
+static void write_otherwise(const char* path, const char* text, const char* word, const char* other) {
+    const char* at = strstr(text, word);
+    FILE* file = fopen(path, "w");
+    CHECK(at != NULL && file != NULL);
+    if (at == NULL || file == NULL) { return; }
+    fprintf(file, "%.*s%s%s", (int)(at - text), text, other, at + strlen(word));
+    fclose(file);
+}
+
+// Durations that are not what times say, and events that are there twice, are named.
+static void what_cannot_be_is_named(void) {
+    static const char text[] =
+        "{\"otherData\":{\"format\":\"" TRACE_FORMAT "\",\"stages\":1,\"replicas\":1},\"traceEvents\":["
+        "{\"pid\":2,\"cat\":\"step\",\"args\":{\"step\":1}},"
+        "{\"pid\":2,\"cat\":\"job\",\"dur\":5.000,\"args\":{\"kind\":\"fwd\",\"mb\":0,\"rank\":0,\"step\":1,"
+        "\"begin_ns\":0,\"end_ns\":5000}},"
+        "{\"pid\":2,\"cat\":\"job\",\"args\":{\"kind\":\"bwd\",\"mb\":0,\"rank\":0,\"step\":1,"
+        "\"begin_ns\":5000,\"end_ns\":9000}}]}";
+    static const struct {
+        const char *word, *other, *expected;
+    } cases[] = {
+        {"5.000", "-5.000", "event 1: its dur is -5.000 us, from begin_ns to end_ns it is 5.000 us --->"},
+        {"5.000", "1e12", "event 1: its dur is 1000000000000.000 us"},
+        {"5.000", "[]", "event 1: its dur is 0.000 us"},
+        {"9000", "4000", "event 2: times that cannot be --->"},
+        {"9000", "99999999999999999", "event 2: times that cannot be --->"},
+        {"bwd", "fwd", ": rank 0: fwd of micro-batch 0 is there twice --->"}};
+    char path[] = "/tmp/test_trace_graph_XXXXXX";
+    Arena arena = {0};
+    TraceReplay* replay = calloc(1, sizeof *replay);
+    close(mkstemp(path));
+    write_otherwise(path, text, "5.000", "5.001");
+    CHECK_OK(trace_replay_make(replay, path, NULL, &arena));
+    CHECK_EQ(replay->replayed_ns, 9000);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        write_otherwise(path, text, cases[i].word, cases[i].other);
+        CHECK_FAILS(trace_replay_make(replay, path, NULL, &arena), STATUS_BAD_FORMAT, cases[i].expected);
+    }
+    free(replay);
+    unlink(path);
+    arena_free(&arena);
+}
+
 // What is written is what is read, to the ns, of whatever step.
 static void a_file_reads_back(void) {
     Rng rng = rng_seed(seed + 3);
@@ -304,5 +348,6 @@ int main(int argc, char** argv) {
     RUN(its_own_order_is_the_same_step);
     RUN(a_late_message_waits_for_the_job);
     RUN(a_file_reads_back);
+    RUN(what_cannot_be_is_named);
     return test_end();
 }

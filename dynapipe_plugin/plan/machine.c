@@ -76,6 +76,15 @@ int64_t machine_limit_bytes(const MachineRank* rank, int64_t common_bytes) {
     return rank == NULL || rank->memory_limit_bytes == 0 ? common_bytes : rank->memory_limit_bytes;
 }
 
+const char* machine_limit_words(char out[MACHINE_LIMIT_CHARS], const MachineRank* rank, int32_t rank_idx) {
+    if (machine_limit_bytes(rank, 0) == 0) {
+        snprintf(out, MACHINE_LIMIT_CHARS, "--memory-limit");
+    } else {
+        snprintf(out, MACHINE_LIMIT_CHARS, "rank %d's own memory (./dynapipe plan: --rank-memory)", rank_idx);
+    }
+    return out;
+}
+
 double machine_slow(const MachineRank* rank) {
     return rank == NULL ? 1 : (rank->slow[JOB_F] + rank->slow[JOB_B] + rank->slow[JOB_W]) / 3;
 }

@@ -59,6 +59,9 @@ int64_t machine_job_ns(const MachineRank* rank, JobKind kind, int64_t job_ns);
 int64_t machine_transfer_ns(const MachineRank* rank, const CostModel* costs, int64_t num_bytes);
 int64_t machine_update_ns(const MachineRank* rank, const CostModel* costs, const CostStage* stage);
 int64_t machine_limit_bytes(const MachineRank* rank, int64_t common_bytes);
+// Whose limit that is, as options name it.
+enum { MACHINE_LIMIT_CHARS = 80 };
+const char* machine_limit_words(char out[MACHINE_LIMIT_CHARS], const MachineRank* rank, int32_t rank_idx);
 // How many times as long as an average rank it takes for all jobs of a micro-batch, about.
 double machine_slow(const MachineRank* rank);
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # What a wrong cost file costs, before and after refit: on ../shared/cases in the planner alone (nothing is timed), and in runs of four
-# virtual ranks (dev/simulate.sh). Writes dev/results/refit.md.
-#   make simulated && dev/bench_refit.sh         six minutes of one core; a busy machine is fine
+# virtual ranks (dev/simulate.sh). Writes dev/results/refit.md. The planner's table is kept in out/refit/planner.md: --again makes it anew.
+#   make simulated && dev/bench_refit.sh [--again]      three minutes of one core; a busy machine is fine
 set -eu
 cd "$(dirname "$0")/.."
 . dev/task_data.sh
-tool=build/${BUILD:-release}/tools/refit_bench out=out/refit steps=${STEPS:-32} from=${FROM:-17} result=dev/results/refit.md
-make -s "$tool" prepare_data make_tasks DYNAPIPE=1 >&2
+tool=build/${BUILD:-release}/tools/refit_bench out=out/refit steps=${STEPS:-22} from=${FROM:-13} result=dev/results/refit.md
+make -s prepare_data make_tasks >&2
 mkdir -p "$out"
 task_data $out gpt2 newline bytes
-trainer=build/simulated/train_gpt2-dynapipe size="-e l8c64h4 -t 512 -d 8192 -l 1e-3 -v 0 -s 0 -n 0 --stages 4"
+trainer=build/simulated/train_gpt2-dynapipe size="-e l16c64h4 -t 512 -d 2048 -l 1e-3 -v 0 -s 0 -n 0 --stages 4"
 export OMP_NUM_THREADS=1
 
 simulated() {  # name, options...
@@ -46,7 +46,12 @@ row() {  # what, name: the same samples in the same step, so step by step agains
 }
 split() { sed -nE 's/^stages: ([0-9,]+) .*/\1/p; s/^layers move .* become ([0-9,]+) .*/ \1/p' "$out/$1.log" | paste -sd'>' | sed 's/>/, then/g'; }
 
-table=$("$tool") || [ $? -eq 1 ]
+[ "${1:-}" != --again ] || rm -f $out/planner.md
+if [ ! -e $out/planner.md ]; then
+    make -s "$tool" >&2
+    table=$("$tool") || [ $? -eq 1 ]
+    printf '%s\n\nAt commit %s.\n' "$table" "$(git rev-parse --short HEAD)" >$out/planner.md
+fi
 rm -rf "$out/costs"
 DYNAPIPE_CACHE=$out/costs simulated warm -x 2
 cp "$out"/costs/*.costs "$out/right.costs"
@@ -62,18 +67,18 @@ simulated told-refit -x "$steps" --costs "$out/wrong.costs" "${told[@]}"
 {
     echo "# Refit: plans with a cost file that is wrong"
     echo
-    echo "\`dev/bench_refit.sh\` at commit $(git rev-parse --short HEAD)."
+    echo "\`dev/bench_refit.sh\`"
     echo
     echo "## In the planner"
     echo
     echo "Cost files with the head x 2 and attention / 2, and the reverse, against the case's own. \"predicted\" is signed: what the plan says"
     echo "against what true costs make of it. Below 0 %: luck of the search."
     echo
-    echo "$table"
+    cat $out/planner.md
     echo
     echo "## In runs"
     echo
-    echo "Four virtual ranks, virtual time: \`$size\`, $about; the costs measured there, and the same with the head's times x 2"
+    echo "At commit $(git rev-parse --short HEAD). Four virtual ranks, virtual time: \`$size\`, $about; the costs measured there, and the same with the head's times x 2"
     echo "and attention's / 2. Medians of steps $from to $steps: a step, the same step with the right file and \`--refit off\`, measured against predicted."
     echo
     echo "| cost file | layers | ms a step | against the right file | measured against predicted |"

@@ -69,7 +69,6 @@ Status session_plan_start(Dynapipe* dp) {
     dp->slots = calloc((size_t)dp->num_slots, sizeof(SessionStep));
     if (dp->slots == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d steps ahead", num_ahead); }
     dp->refit.is_on = dp->refit.is_on && !dp->options.plan_before;
-    dp->refit.shares_cores = dp->device.api == NULL && host_cores_short(&dp->cores) >= 0;
     TRY(session_refit_start(&dp->refit, &dp->costs, dp->request.machine, dp->transport.rank,
                             dp->transport.num_ranks, num_ahead));
     TRY(plan_ahead_start(&dp->ahead, make_step, dp, dp->next_step, dp->num_steps, num_ahead));

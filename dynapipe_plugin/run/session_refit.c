@@ -142,9 +142,7 @@ Status session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank
     refit->skips = false;
     if (!refit->is_on || skips) { return STATUS_OK; }
     bool pulls = refit->machine != NULL && refit->machine->pulls;  // then no link is looked at alone
-    if (!pulls && !refit->shares_cores) {
-        trace_links_add(&refit->links, plan, trace, refit->costs, refit->machine, knows_when);
-    }
+    if (!pulls) { trace_links_add(&refit->links, plan, trace, refit->costs, refit->machine, knows_when); }
     return trace_jobs_add(&refit->jobs, plan, trace, refit->costs, refit->machine);
 }
 

@@ -58,7 +58,6 @@ typedef struct {
     const CostModel* costs;  // borrowed
     const Machine* machine;  // borrowed; NULL: all ranks are alike
     bool skips;              // the next step is not measured
-    bool shares_cores;       // messages wait for ranks that do not run: they say nothing of links
     TraceJobs jobs;
     TraceLinks links;
     RefitSums history[SIDE_COUNT];  // of all ranks, the same on all

@@ -42,11 +42,10 @@ int64_t session_planning_ns(int64_t step_ns, int32_t num_threads, int32_t num_re
 // A step of an average batch on the cores there are: as planned, where every thread has one.
 static int64_t average_step_ns(const Dynapipe* dp, const StageChoice* choice) {
     const SessionResplit* resplit = &dp->resplit;
-    bool has_cores = dp->device.api != NULL || host_cores_short(&dp->cores) < 0;
     Arena arena = {0};
     Status status = STATUS_OK;
     int64_t sum_ns = 0;
-    if (has_cores || choice->makespan_ns == 0) { return choice->makespan_ns; }
+    if (!session_shares_cores(dp) || choice->makespan_ns == 0) { return choice->makespan_ns; }
     for (int32_t b = 0; b < resplit->num_batches && status == STATUS_OK; b++) {
         const StageBatch* batch = &resplit->batches[b];
         Plan plan;
@@ -135,8 +134,9 @@ Status session_stages_choose(Dynapipe* dp) {
     if (batches == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for batches"); }
     TRY(session_mixture(batches, &resplit->num_batches, dp, &resplit->arena));
     resplit->batches = batches;
+    static const LargestSamples none;  // a run that only looks at the model draws none to train on
     TRY(search_stages(&choice, &request, &dp->costs, batches, resplit->num_batches,
-                      loader_largest(dp->train)));
+                      dp->num_steps > 0 ? loader_largest(dp->train) : &none));
     memcpy(dp->request.stages, choice.stages, sizeof choice.stages);
     if (dp->options.effort == 0 && choice.makespan_ns > 0) {
         int64_t planning_ns = session_planning_ns(choice.makespan_ns, dp->plan_threads, dp->num_replicas);

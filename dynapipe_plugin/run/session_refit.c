@@ -21,17 +21,6 @@ static void forget_versions(SessionRefit* refit, int32_t from, int32_t num) {
     }
 }
 
-static void free_model(RefitModel** model) {
-    if (*model != NULL) { free((*model)->ranks); }
-    free(*model);
-    *model = NULL;
-}
-
-void session_refit_unplan(SessionRefit* refit) {
-    free_model(&refit->planned);
-    free_model(&refit->now);
-}
-
 void session_refit_free(SessionRefit* refit) {
     session_refit_forget(refit);
     session_refit_unplan(refit);

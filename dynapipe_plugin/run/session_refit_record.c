@@ -76,6 +76,17 @@ Status session_refit_position(SessionRefit* refit, const void** position, size_t
     return STATUS_OK;
 }
 
+static void free_model(RefitModel** model) {
+    if (*model != NULL) { free((*model)->ranks); }
+    free(*model);
+    *model = NULL;
+}
+
+void session_refit_unplan(SessionRefit* refit) {
+    free_model(&refit->planned);
+    free_model(&refit->now);
+}
+
 void session_refit_forget(SessionRefit* refit) {
     for (int32_t i = 0; i < refit->num_versions; i++) { free(refit->versions[i].ranks); }
     free(refit->said_ranks);

@@ -86,7 +86,9 @@ static void check_obeys(const Plan* plan) {
     }
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
         const PlanRank* rank = &plan->ranks[r];
-        int64_t limit_bytes = plan->memory_limit_bytes;
+        int64_t own_bytes = machine_rank(request->machine, r).memory_limit_bytes;
+        int64_t limit_bytes =
+            own_bytes > 0 && plan->memory_limit_bytes > 0 ? own_bytes : plan->memory_limit_bytes;
         CHECK(limit_bytes == 0 || rank->arena_bytes + rank->state_bytes <= limit_bytes);
     }
 }
@@ -157,6 +159,7 @@ static void one_of_1024_ranks_plans_its_own(void) {
 
 // Hundreds of random problems, every batching, schedule, layout and recompute choice.
 static void random_problems_give_valid_plans(void) {
+    static RandomMachine machine;
     Rng rng = rng_seed(seed);
     Arena arena = {0};
     int32_t num_infeasible = 0;
@@ -165,6 +168,10 @@ static void random_problems_give_valid_plans(void) {
         random_problem(&problem, &rng, rng_between(&rng, 1, round % 7 == 0 ? 150 : 25));
         random_request(&rng, round);
         if (round % 2) { random_problem_limit_memory(&problem, rng_between(&rng, 0, 300)); }
+        if (round % 10 == 5) {  // of ranks that differ, too, each plans the same
+            random_machine(&machine, &problem, &rng);
+            problem.request.machine = &machine.machine;
+        }
         Plan plan, again;
         Status status = make(&plan, &arena);
         if (status == STATUS_INFEASIBLE) {
@@ -172,7 +179,7 @@ static void random_problems_give_valid_plans(void) {
             bool adapts =
                 problem.request.schedule == SCHEDULE_AUTO || problem.request.schedule == SCHEDULE_ADAPTIVE;
             bool free_batching = problem.request.batching == BATCHING_DYNAMIC &&
-                                 !problem.request.choose_stages &&
+                                 !problem.request.choose_stages && problem.request.machine == NULL &&
                                  problem.request.recompute != RECOMPUTE_CHOICE_FULL;
             if (adapts && free_batching) { printf("round %d: %s\n", round, status_message()); }
             CHECK(!(adapts && free_batching));

@@ -194,8 +194,7 @@ static void quantiles_equal_an_independent_longest_path(void) {
     arena_free(&arena);
 }
 
-// Without noise: what pipe_simulate says, waiting included, whoever moves the messages, jobs and messages of
-// no length too.
+// Without noise: what pipe_simulate says, waiting included; messages pulled or not; times of 0 too.
 static void no_noise_is_exact(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};

@@ -237,7 +237,7 @@ static void drafts_keep_their_word(void) {
         if (status != STATUS_OK) { continue; }
         int32_t effort = rng_between(&rng, 1, 60);
         lower_bound_make(&bound, &problem, about.request.split_backward == SPLIT_BACKWARD_OFF);
-        status = search_draft(&draft, &problem, effort, bound.bound_ns, &arena);
+        status = search_draft(&draft, &problem, effort, 1, bound.bound_ns, &arena);
         int64_t first_ns =
             first_answer_ns(&problem, bound.bound_ns, (int64_t)effort * 15 * problem.P * problem.P);
         if (status == STATUS_INFEASIBLE) {
@@ -247,7 +247,7 @@ static void drafts_keep_their_word(void) {
             CHECK_OK(status);
             check_draft(&draft, &problem, &arena);
             CHECK(draft.makespan_ns >= bound.bound_ns && draft.makespan_ns <= first_ns);
-            CHECK_OK(search_draft(&again, &problem, effort, bound.bound_ns, &arena));
+            CHECK_OK(search_draft(&again, &problem, effort, 1, bound.bound_ns, &arena));
             CHECK(same_draft(&draft, &again, problem.R));
             num_drafts++;
         }

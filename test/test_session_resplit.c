@@ -1,11 +1,12 @@
-// test_session_resplit.c -- --resplit as text, and the split that a checkpoint keeps: read back as it was
-// written, and taken only where it belongs.
+// test_session_resplit.c -- --resplit as text, the split that a checkpoint keeps (read back as it was
+// written, and taken only where it belongs), and the rules by which splits change.
 #include "../dynapipe_plugin/run/session.h"
+
+#include <stdlib.h>
 
 #include "test.h"
 
-// --- the option
-// ----------------------------------------------------------------------------------------------
+// --- the option -------------------------------------------------------------------------------------------
 
 static void the_option_is_a_word_or_steps_with_splits(void) {
     SessionResplit resplit;
@@ -54,8 +55,7 @@ static void a_split_is_told_for_its_step(void) {
     }
 }
 
-// --- the record
-// ----------------------------------------------------------------------------------------------
+// --- the record -------------------------------------------------------------------------------------------
 
 static const char place[] = "where the loader stands";
 
@@ -65,6 +65,9 @@ static void moved(Dynapipe* dp) {
     dp->resplit.has_moved = true;
     dp->resplit.moved_step = 12;
     dp->request.effort = 345;
+    dp->resplit.is_due = true;
+    dp->resplit.times_then = malloc(3 * sizeof(double));
+    for (int r = 0; r < 3; r++) { dp->resplit.times_then[r] = 10 * r + 1; }
 }
 
 static void a_checkpoint_keeps_the_split(void) {
@@ -90,7 +93,79 @@ static void a_checkpoint_keeps_the_split(void) {
     CHECK_EQ(other.request.effort, 345);
     CHECK(memcmp(other.resplit.restored, dp.request.stages, 3 * sizeof(StageLayers)) == 0);
     CHECK(memcmp(other.resplit.before, dp.resplit.before, 3 * sizeof(StageLayers)) == 0);
+    CHECK(other.resplit.is_due && other.resplit.times_then[2] == 21);
     session_resplit_free(&dp.resplit);
+    session_resplit_free(&other.resplit);
+}
+
+// Whatever byte is wrong, the loader finds that it is none of its own.
+static void a_damaged_record_is_left(void) {
+    static Dynapipe dp, other;
+    const void* position = place;
+    size_t num_bytes = sizeof place;
+    session_with(&dp, "auto");
+    moved(&dp);
+    CHECK_OK(session_resplit_position(&dp, &position, &num_bytes));
+    char* bytes = (char*)(uintptr_t)position;
+    for (size_t at = sizeof place; at < num_bytes; at++) {
+        size_t left_bytes = num_bytes;
+        bytes[at] ^= 0x10;
+        session_with(&other, "auto");
+        session_resplit_restore(&other, bytes, &left_bytes);
+        CHECK(left_bytes == num_bytes && !other.resplit.has_restored && other.request.effort == 0);
+        bytes[at] ^= 0x10;
+    }
+    session_resplit_free(&dp.resplit);
+}
+
+// A search that moved nothing: the run that goes on compares with the same times, where its split is the
+// same.
+static void what_was_looked_at_is_kept(void) {
+    static Dynapipe dp, other;
+    for (int i = 0; i < 3; i++) {
+        const void* position = place;
+        size_t num_bytes = sizeof place;
+        session_with(&dp, "auto");
+        moved(&dp);
+        dp.resplit.has_moved = false;
+        dp.resplit.has_searched = true;
+        CHECK_OK(session_resplit_position(&dp, &position, &num_bytes));
+        session_with(&other, "auto");
+        other.options.effort = 7;
+        if (i > 0) { memcpy(other.request.stages, dp.request.stages, sizeof other.request.stages); }
+        if (i == 2) { other.num_replicas = 2; }
+        session_resplit_restore(&other, position, &num_bytes);
+        CHECK_EQ(num_bytes, sizeof place);
+        CHECK(!other.resplit.has_restored && !other.resplit.has_moved && other.request.effort == 0);
+        CHECK_EQ(other.resplit.is_due, i == 1);
+        CHECK_EQ(other.resplit.has_searched, i == 1);
+        session_resplit_free(&dp.resplit);
+        session_resplit_free(&other.resplit);
+    }
+}
+
+// The position behind a move is that of the run before the restore.
+static void a_restore_forgets_the_position_behind_a_move(void) {
+    static Dynapipe dp;
+    size_t num_bytes = sizeof place;
+    session_with(&dp, "auto");
+    dp.resplit.position = malloc(8);
+    dp.resplit.position_bytes = 8;
+    dp.resplit.has_moved = true;
+    session_resplit_restore(&dp, place, &num_bytes);
+    CHECK(dp.resplit.position == NULL && !dp.resplit.has_moved);
+    const void* position;
+    CHECK_FAILS((Status)dynapipe_position(&dp, &position, &num_bytes), STATUS_OUT_OF_RANGE,
+                "no step has run");
+    session_resplit_free(&dp.resplit);
+}
+
+static void a_step_is_reported_before_layers_move(void) {
+    static Dynapipe dp;
+    const DynapipeReport_v1 report = {.step = 3};
+    session_with(&dp, "auto");
+    CHECK_FAILS((Status)dynapipe_report(&dp, &report), STATUS_OUT_OF_RANGE,
+                "---> report before dynapipe_resplit()");
 }
 
 // By the clock: a run goes on with what the checkpoint has, split and effort included; where it is told, not.
@@ -139,6 +214,7 @@ static void it_is_taken_where_it_belongs(void) {
         CHECK_EQ(left_bytes, sizeof place);
         CHECK_EQ(other.resplit.has_restored, kind >= 4);
         CHECK_EQ(other.request.effort, kind >= 4 ? 345 : 0);
+        session_resplit_free(&other.resplit);
     }
     for (size_t cut = 0; cut < num_bytes; cut++) {  // no record, or a part of one: left as it is
         session_with(&other, "auto");
@@ -149,12 +225,105 @@ static void it_is_taken_where_it_belongs(void) {
     session_resplit_free(&dp.resplit);
 }
 
+// --- the rules --------------------------------------------------------------------------------------------
+
+// Speeds count against each other, and by more than 5 %.
+static void a_rank_that_changes_is_worth_a_look(void) {
+    const double then[4] = {10, 20, 0, 40}, same[4] = {15, 30, 7, 60}, near[4] = {10.4, 20, 0, 40},
+                 slow[4] = {10.6, 20, 0, 40}, fast[4] = {10, 18.8, 0, 40};
+    CHECK(!session_resplit_differs(then, then, 4));
+    CHECK(!session_resplit_differs(then, same, 2));  // all slower alike
+    CHECK(!session_resplit_differs(then, near, 4));
+    CHECK(session_resplit_differs(then, slow, 4));
+    CHECK(session_resplit_differs(then, fast, 4));
+    CHECK(!session_resplit_differs(then, slow, 1));
+}
+
+static void a_move_wins_a_twentieth_and_what_it_costs(void) {
+    ResplitOffer offer = {.present_ns = 1000000, .then_ns = 949000, .move_ns = 0, .steps_left = 10};
+    CHECK(session_resplit_pays(&offer));
+    offer.then_ns = 951000;  // 4.9 %
+    CHECK(!session_resplit_pays(&offer));
+    offer.then_ns = 1100000;
+    CHECK(!session_resplit_pays(&offer));
+    offer.then_ns = 900000;  // 10 steps win 1 ms
+    offer.move_ns = 999990;
+    CHECK(session_resplit_pays(&offer));
+    offer.move_ns = 1000010;
+    CHECK(!session_resplit_pays(&offer));
+    offer.steps_left = 11;
+    CHECK(session_resplit_pays(&offer));
+    offer.steps_left = 0;
+    CHECK(!session_resplit_pays(&offer));
+}
+
+static void going_back_takes_a_tenth(void) {
+    ResplitOffer offer = {.present_ns = 1000000, .then_ns = 901000, .steps_left = 10, .is_back = true};
+    CHECK(!session_resplit_pays(&offer));
+    offer.then_ns = 899000;
+    CHECK(session_resplit_pays(&offer));
+    offer.then_ns = 901000;
+    offer.is_back = false;
+    CHECK(session_resplit_pays(&offer));
+}
+
+static void a_split_rests_and_what_is_told_stays(void) {
+    static Dynapipe dp;
+    session_with(&dp, "auto");
+    dp.num_steps = 100;
+    dp.next_step = 4;
+    CHECK(session_resplit_may_look(&dp));
+    dp.resplit.has_moved = true;
+    dp.resplit.moved_step = 4;
+    for (dp.next_step = 4; dp.next_step <= 100; dp.next_step++) {
+        CHECK_EQ(session_resplit_may_look(&dp), dp.next_step >= 14 && dp.next_step < 100);
+    }
+    dp.next_step = 20;
+    dp.options.stage_split = "3,3,2";
+    CHECK(!session_resplit_may_look(&dp));
+    dp.options.stage_split = NULL;
+    CHECK(session_resplit_may_look(&dp));
+    static const char* const others[] = {"off", "30:1,1,6"};
+    for (int i = 0; i < 2; i++) {
+        session_with(&dp, others[i]);
+        dp.num_steps = 100;
+        CHECK(!session_resplit_may_look(&dp));
+    }
+}
+
+// A program that never calls dynapipe_resplit() hears of it behind its first step, if it was told splits.
+static void a_program_that_never_asks_is_told(void) {
+    static const char* const words[] = {"auto", "off", "2:1,1,6"};
+    for (int i = 0; i < 3; i++) {
+        static Dynapipe dp;
+        session_with(&dp, words[i]);
+        dp.first_step = dp.next_step = 7;
+        CHECK_OK(session_resplit_check(&dp));
+        dp.next_step = 8;
+        if (i < 2) { CHECK_OK(session_resplit_check(&dp)); }
+        if (i < 2) { continue; }
+        CHECK_FAILS(session_resplit_check(&dp), STATUS_BAD_OPTION,
+                    "--resplit 2:1,1,6: this program cannot move layers (it never calls dynapipe_resplit())");
+        dp.resplit.is_asked = true;
+        CHECK_OK(session_resplit_check(&dp));
+    }
+}
+
 int main(int argc, char** argv) {
     (void)test_seed(argc, argv);
     RUN(the_option_is_a_word_or_steps_with_splits);
     RUN(a_split_is_told_for_its_step);
     RUN(a_checkpoint_keeps_the_split);
     RUN(whether_messages_are_pulled_stays);
+    RUN(a_damaged_record_is_left);
+    RUN(what_was_looked_at_is_kept);
+    RUN(a_restore_forgets_the_position_behind_a_move);
+    RUN(a_step_is_reported_before_layers_move);
     RUN(it_is_taken_where_it_belongs);
+    RUN(a_rank_that_changes_is_worth_a_look);
+    RUN(a_move_wins_a_twentieth_and_what_it_costs);
+    RUN(going_back_takes_a_tenth);
+    RUN(a_split_rests_and_what_is_told_stays);
+    RUN(a_program_that_never_asks_is_told);
     return test_end();
 }

@@ -1,109 +1,201 @@
-// test_trace_links.c -- a link is as slow as its quickest messages: those that wait for the rank at the other
-// end do not count, nor those that this rank did not look at.
-#include <stdlib.h>
-
-#include "../dynapipe_plugin/plan/cost_model.h"
-#include "../dynapipe_plugin/plan/planner.h"
+// test_trace_links.c -- what sends say of links: one that is slow is found; senders that are busy, ranks that
+// look seldom, tiny messages and loaded machines make none slow. Steps are made up.
 #include "../dynapipe_plugin/run/trace_links.h"
+
+#include <math.h>
+
+#include "../dynapipe_plugin/plan/planner.h"
+#include "random_problem.h"
 #include "test.h"
 
-enum { MBS = 64, RANK = 4 };  // stage 1 of replica 1, 3 stages
+enum { P = 4, NUM_SAMPLES = 60, NUM_RANKS = P };
 
+static uint64_t seed;
 static CostModel costs;
-static PlanMicrobatch mbs[MBS];
-static const Plan plan = {.P = 3, .R = 2, .M = MBS, .mbs = mbs, .stages = {{0, 2}, {2, 4}, {4, 6}}};
-static MachineRank ranks[6];
-static const Machine machine = {.num_ranks = 6, .ranks = ranks};
 
-static void begin(void) {
-    CostAnalytic about = {.num_layers = 6,
-                          .channels = 64,
+// How the messages of a step fare.
+typedef struct {
+    double slow[NUM_RANKS];  // of the link behind a rank
+    double delay_ns;         // of a message at most, any less as likely
+    bool during_jobs;        // the sender computes meanwhile
+    double step_ms;
+} Network;
+
+static void costs_make(double bytes_per_ns) {
+    CostAnalytic about = {.num_layers = 8,
+                          .channels = 256,
                           .num_heads = 4,
-                          .padded_vocab = 256,
-                          .max_tokens = 4096,
+                          .padded_vocab = 4096,
+                          .max_tokens = 2048,
                           .bytes_per_value = 4,
-                          .flops_per_ns = 10,
-                          .attention_flops_per_ns = 5,
+                          .flops_per_ns = 40,
+                          .attention_flops_per_ns = 15,
                           .bytes_per_ns = 10,
-                          .launch_ns = 1e3,
-                          .comm_latency_ns = 10e3,
-                          .comm_bytes_per_ns = 2,
-                          .num_replicas = 2};
+                          .launch_ns = 20000,
+                          .comm_latency_ns = 1000,
+                          .comm_bytes_per_ns = bytes_per_ns};
     cost_model_analytic_gpt(&costs, &about);
-    for (int32_t m = 0; m < MBS; m++) { mb_shape_add(&mbs[m].shape, 100 + 10 * m, 0, 50); }
-    for (int32_t r = 0; r < 6; r++) { ranks[r] = machine_rank(NULL, r); }
-    ranks[RANK].link_latency_ns = 50e3;  // of the one behind the rank; the other is the cost model's
-    ranks[RANK].link_bytes_per_ns = 0.5;
 }
 
-static double expected_ns(bool is_act, int32_t mb) {
-    CostStage stage = cost_stage_make(&costs, &plan.stages[is_act ? 1 : 0], is_act ? 1 : 0, plan.P);
-    double num_bytes = (double)cost_boundary_bytes(&costs, &stage, &mbs[mb].shape);
-    return is_act ? 50e3 + num_bytes / 0.5 : 10e3 + num_bytes / 2;
+static void plan_step(Plan* plan, Rng* rng, Arena* arena) {
+    PlanSample samples[NUM_SAMPLES];
+    PlanRequest request = {.P = P, .R = 1, .max_seq_tokens = 2048, .effort = 10};
+    equal_stages(&request, costs.num_enc_layers);
+    random_samples(samples, NUM_SAMPLES, rng, 0, false);
+    CHECK_OK(plan_make(plan, &request, &costs, samples, NUM_SAMPLES, arena));
 }
 
-// A step's sends, each `times` as long as predicted; of every four the last three later still. is_hidden:
-// this rank runs a job meanwhile.
-static void add_step(TraceLinks* links, double times, int32_t num, bool is_hidden, bool knows_when) {
-    TraceEvent events[4 * MBS];
-    TraceRank trace = {.rank = RANK, .events = events};
-    int64_t at_ns = 1000000;
-    for (int32_t i = 0; i < 2 * num; i++) {
-        bool is_act = i % 2 == 0;
-        double more = i / 2 % 4 == 0 ? 1 : 1 + i / 2 % 4;
-        int64_t ns = (int64_t)(times * more * expected_ns(is_act, i / 2));
-        TraceEvent send = {is_act ? INSTR_SEND_ACT : INSTR_SEND_GRAD, i / 2, 0, at_ns, at_ns + ns, 0};
-        TraceEvent job = {INSTR_FWD, i / 2, -1, at_ns + ns / 2, at_ns + ns / 2 + 1, 0};
-        events[trace.num_events++] = send;
-        if (is_hidden) { events[trace.num_events++] = job; }
-        at_ns += ns;
+static double send_ns(const Plan* plan, const PlanInstr* instr, int32_t rank, const Network* network,
+                      Rng* rng) {
+    int32_t from = instr->kind == INSTR_SEND_ACT ? rank : rank - 1;
+    CostStage stage = cost_stage_make(&costs, &plan->stages[from], from, P);
+    double num_bytes = (double)cost_boundary_bytes(&costs, &stage, &plan->mbs[instr->mb].shape);
+    double delay_ns = network->delay_ns * rng_below(rng, 1 << 20) / (1 << 20);
+    return network->slow[from] * (costs.comm_latency_ns + num_bytes / costs.comm_bytes_per_ns) + delay_ns;
+}
+
+// Jobs end before the sends that follow them begin, or go on meanwhile.
+static void run_step(TraceLinks* links, const Plan* plan, int32_t rank, const Network* network, Rng* rng,
+                     Arena* arena) {
+    const PlanRank* list = &plan->ranks[rank];
+    TraceRank trace = {.rank = rank, .events = ARENA_NEW(arena, TraceEvent, list->num_instrs)};
+    int64_t now_ns = 0;
+    for (int32_t i = 0; i < list->num_instrs; i++) {
+        const PlanInstr* instr = &list->instrs[i];
+        bool is_send = instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_SEND_GRAD;
+        bool is_job = instr->kind == INSTR_FWD || instr->kind == INSTR_BWD;
+        double ns = is_send ? send_ns(plan, instr, rank, network, rng) : is_job ? 1e5 : 0;
+        TraceEvent event = {instr->kind, instr->mb, instr->peer, now_ns, now_ns + (int64_t)ns, 0};
+        if (is_job || !network->during_jobs) { now_ns = event.end_ns; }
+        trace.events[trace.num_events++] = event;
     }
-    trace_links_add(links, &plan, &trace, &costs, &machine, knows_when);
+    trace.end_ns = (int64_t)(network->step_ms * 1e6);
+    trace_links_add(links, plan, &trace, &costs, NULL, false);
 }
 
-static void the_quickest_messages_are_the_links(void) {
-    static TraceLinks links;
-    const double times[] = {1.5, 4, 20};
-    for (int i = 0; i < 3; i++) {
-        add_step(&links, times[i], MBS, false, false);
-        CHECK_NEAR(trace_links_take(&links, LINK_BEHIND), times[i], 1e-3);
-        CHECK_NEAR(trace_links_take(&links, LINK_BEFORE), times[i], 1e-3);
-        CHECK_EQ(trace_links_take(&links, LINK_BEHIND), 0);  // forgotten
+// What two agreements, each after four steps, make of the links behind ranks 0 .. P - 2.
+static void settle(double link[P - 1], const Network rounds[2], Rng* rng) {
+    double seen[2][P - 1];
+    Arena arena = {0};
+    for (int round = 0; round < 2; round++) {
+        static TraceLinks links[NUM_RANKS];
+        for (int32_t r = 0; r < NUM_RANKS; r++) { trace_links_forget(&links[r]); }
+        for (int step = 0; step < 4; step++) {
+            Plan plan;
+            arena_reset(&arena);
+            plan_step(&plan, rng, &arena);
+            for (int32_t r = 0; r < NUM_RANKS; r++) {
+                run_step(&links[r], &plan, r, &rounds[round], rng, &arena);
+            }
+        }
+        for (int32_t r = 0; r < P - 1; r++) {
+            seen[round][r] = trace_links_both(trace_links_take(&links[r], LINK_BEHIND),
+                                              trace_links_take(&links[r + 1], LINK_BEFORE));
+        }
+    }
+    for (int32_t r = 0; r < P - 1; r++) { link[r] = trace_links_settle(seen[0][r], seen[1][r]); }
+    arena_free(&arena);
+}
+
+static void expect(const Network* first, const Network* second, const double expected[P - 1]) {
+    const Network rounds[2] = {*first, *second};
+    Rng rng = rng_seed(seed);
+    double link[P - 1];
+    settle(link, rounds, &rng);
+    for (int32_t r = 0; r < P - 1; r++) { CHECK_NEAR(link[r], expected[r], 0.1 * expected[r]); }
+}
+
+static const double as_predicted[P - 1] = {1, 1, 1};
+static const Network quiet = {.slow = {1, 1, 1, 1}, .delay_ns = 20e3, .step_ms = 100};
+
+// --- laws ------------------------------------------------------------------------------------------------
+
+// 0.3 bytes a ns: a message of 100 tokens takes 0.3 ms.
+static void a_slow_link_is_found_and_no_other(void) {
+    Network network = quiet;
+    const double expected[P - 1] = {1, 3, 1};
+    costs_make(0.3);
+    expect(&quiet, &quiet, as_predicted);
+    network.slow[1] = 3;
+    expect(&network, &network, expected);
+    network.delay_ns = 3e6;  // most messages wait for their receiver, too
+    Network less = network;
+    less.delay_ns = 1e6;
+    const Network rounds[2] = {network, less};
+    Rng rng = rng_seed(seed);
+    double link[P - 1];
+    settle(link, rounds, &rng);
+    CHECK(link[1] >= 2.4 && link[0] < link[1]);
+}
+
+static void one_round_is_no_round(void) {
+    Network network = quiet;
+    costs_make(1);
+    network.slow[0] = network.slow[2] = 16;
+    expect(&network, &quiet, as_predicted);
+    expect(&quiet, &network, as_predicted);
+}
+
+static void sends_during_jobs_say_nothing(void) {
+    Network network = {.slow = {16, 16, 16, 16}, .during_jobs = true, .step_ms = 100};
+    costs_make(1);
+    expect(&network, &network, as_predicted);
+}
+
+// 100 bytes a ns: what takes 1 us reads 0.05 ms on a loaded machine, 16 times as long and more.
+static void tiny_messages_make_no_link_slow(void) {
+    costs_make(100);
+    for (double delay_ns = 100e3; delay_ns < 200e6; delay_ns *= 4) {
+        Network network = {.slow = {1, 1, 1, 1}, .delay_ns = delay_ns, .step_ms = 1000};
+        expect(&network, &network, as_predicted);
     }
 }
 
-// A host's send that is through early may be a copy; a device knows.
-static void only_a_device_knows_that_a_link_is_faster(void) {
-    static TraceLinks links;
-    for (int knows = 0; knows < 2; knows++) {
-        add_step(&links, 0.5, MBS, false, knows);
-        CHECK_NEAR(trace_links_take(&links, LINK_BEHIND), knows ? 0.5 : 1, 1e-3);
-        links.num[LINK_BEFORE] = 0;
+// Messages that take their part of a step are delayed, too: by up to a hundredth of it, each of them.
+static void a_loaded_machine_makes_no_link_slow(void) {
+    costs_make(1);
+    for (double delay_ns = 100e3; delay_ns <= 3e6; delay_ns *= 2) {
+        Network network = {.slow = {1, 1, 1, 1}, .delay_ns = delay_ns, .step_ms = 300};
+        expect(&network, &network, as_predicted);
     }
 }
 
-static void sends_beside_a_job_say_nothing(void) {
-    static TraceLinks links;
-    add_step(&links, 3, MBS, true, false);
-    CHECK_EQ(links.num[LINK_BEHIND] + links.num[LINK_BEFORE], 0);
-    add_step(&links, 3, MBS, true, true);
-    CHECK_NEAR(trace_links_take(&links, LINK_BEFORE), 3, 1e-3);
+static void what_a_step_does_not_feel_is_left_out(void) {
+    Network network = quiet;
+    costs_make(1);
+    network.slow[1] = 3;
+    network.step_ms = 1e5;
+    expect(&network, &network, as_predicted);
 }
 
-static void few_say_nothing_and_many_are_bounded(void) {
-    static TraceLinks links;
-    add_step(&links, 2, TRACE_LINKS_LEAST - 1, false, false);
-    CHECK_EQ(trace_links_take(&links, LINK_BEHIND), 0);
-    for (int i = 0; i < 20; i++) { add_step(&links, 2, MBS, false, false); }
-    CHECK_EQ(links.num[LINK_BEHIND], TRACE_LINKS_MOST);
-    CHECK_NEAR(trace_links_take(&links, LINK_BEHIND), 2, 1e-3);
+static void both_ends_must_say_so(void) {
+    const LinkSeen slow = {3, 0.1}, slower = {4, 0.1}, fast = {0.8, 0.1}, same = {1, 0.1}, none = {0, 0};
+    CHECK(trace_links_both(slow, slower) == 3);
+    CHECK(trace_links_both(slower, slow) == 3);
+    CHECK(trace_links_both(slow, same) == 1);
+    CHECK(trace_links_both(fast, slow) == 1);
+    CHECK(trace_links_both(fast, fast) == 0.8);
+    CHECK(trace_links_both(slow, none) == 0);
+    CHECK(trace_links_both(none, none) == 0);
+    CHECK(trace_links_both((LinkSeen){3, 0.002}, (LinkSeen){3, 0.002}) == 1);
+    CHECK(trace_links_both((LinkSeen){1.09, 1}, (LinkSeen){1.09, 1}) == 1);
+    CHECK(trace_links_both((LinkSeen){90, 1}, (LinkSeen){90, 1}) == 16);
+    CHECK(trace_links_settle(0, 3) == 1);
+    CHECK(trace_links_settle(2, 3) == 2);
+    CHECK(trace_links_settle(3, 2) == 2);
+    CHECK(trace_links_settle(1, 2) == 1);
+    CHECK(trace_links_settle(0.7, 2) == 1);
+    CHECK(trace_links_settle(0.7, 0.8) == 0.8);
 }
 
-int main(void) {
-    begin();
-    RUN(the_quickest_messages_are_the_links);
-    RUN(only_a_device_knows_that_a_link_is_faster);
-    RUN(sends_beside_a_job_say_nothing);
-    RUN(few_say_nothing_and_many_are_bounded);
+int main(int argc, char** argv) {
+    seed = test_seed(argc, argv);
+    RUN(a_slow_link_is_found_and_no_other);
+    RUN(one_round_is_no_round);
+    RUN(sends_during_jobs_say_nothing);
+    RUN(tiny_messages_make_no_link_slow);
+    RUN(a_loaded_machine_makes_no_link_slow);
+    RUN(what_a_step_does_not_feel_is_left_out);
+    RUN(both_ends_must_say_so);
     return test_end();
 }

@@ -40,6 +40,20 @@ MachineRank machine_rank(const Machine* machine, int32_t rank) {
     return machine->ranks[rank];
 }
 
+static bool rank_differs(const MachineRank* rank) {
+    bool differs = rank->memory_limit_bytes != 0 || rank->link_bytes_per_ns > 0;
+    for (int kind = 0; kind < JOB_COUNT; kind++) { differs = differs || rank->slow[kind] != 1; }
+    return differs;
+}
+
+bool machine_differs(const Machine* machine) {
+    bool differs = false;
+    for (int32_t r = 0; machine != NULL && r < machine->num_ranks && !differs; r++) {
+        differs = rank_differs(&machine->ranks[r]);
+    }
+    return differs;
+}
+
 const MachineRank* machine_replica(const Machine* machine, int32_t first_rank) {
     return machine == NULL || machine->num_ranks == 0 ? NULL : machine->ranks + first_rank;
 }

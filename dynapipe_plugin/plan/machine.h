@@ -44,6 +44,9 @@ static inline bool machine_pulls(const Machine* machine) {
     return machine != NULL && machine->pulls;
 }
 
+// By anything but how messages travel. false: plans are those of NULL.
+bool machine_differs(const Machine* machine);
+
 // The ranks of the replica whose first one this is, [stages]; NULL: as the cost model says.
 const MachineRank* machine_replica(const Machine* machine, int32_t first_rank);
 static inline const MachineRank* machine_stage(const MachineRank* replica, int32_t s) {

@@ -120,7 +120,7 @@ static void speeds_set(MicrobatchProblem* out) {
     CostJobs jobs[PLAN_MAX_STAGES];
     MbShape all = {0};
     double sum_ns = 0;
-    out->differs = microbatch_ranks(out, 0) != NULL;
+    out->differs = machine_differs(out->request->machine);
     for (int32_t s = 0; s < out->P; s++) { out->stage_slow[s] = 1; }
     for (int32_t r = 0; r < out->R; r++) { out->replica_slow[r] = 1; }
     if (!out->differs) { return; }

@@ -180,7 +180,7 @@ static Status by_search(Planner* planner) {
         bool fits;
         PIPE_NEW(draft, &planner->lists, Draft, 1);
         memcpy(planner->problem.reserve_bytes, planner->reserve_bytes, sizeof planner->reserve_bytes);
-        Status status = search_draft(draft, &planner->problem, planner->request.effort,
+        Status status = search_draft(draft, &planner->problem, planner->request.effort, 1,
                                      planner->good_enough_ns, &planner->lists);
         memset(planner->problem.reserve_bytes, 0, sizeof planner->reserve_bytes);
         if (status != STATUS_OK) { return planner->best_draft != NULL ? STATUS_OK : status; }
@@ -195,6 +195,59 @@ static Status by_search(Planner* planner) {
         }
     }
     return planner->best_draft != NULL ? STATUS_OK : fit(planner, draft);
+}
+
+enum { LEANER_TRIES = 4, LEANER_PARTS = 8, LEANER_EFFORT_PARTS = 4 };
+
+// What the fullest rank of the best draft holds, and the largest model state.
+static void fullest_rank(int64_t* held_bytes, int64_t* state_bytes, const Planner* planner) {
+    *held_bytes = *state_bytes = 0;
+    for (int32_t r = 0; r < planner->problem.R; r++) {
+        const ReplicaPlan* replica = &planner->best[r];
+        for (int32_t s = 0; s < planner->problem.P; s++) {
+            int64_t held = replica->timeline.peak_bytes[s], state = replica->ranks[s].state_bytes;
+            *held_bytes = held > *held_bytes ? held : *held_bytes;
+            *state_bytes = state > *state_bytes ? state : *state_bytes;
+        }
+    }
+}
+
+// The same search for at most that much memory; half of the slack is for it, the rest for what it makes lean.
+static Status search_within(bool* is_fast, Planner* planner, int64_t limit_bytes,
+                            const PlanRequest* request) {
+    int64_t over_bytes[PLAN_MAX_STAGES], permille_ns = planner->fastest_ns / 1000;
+    int32_t slack = request->memory_slack_permille, rest = slack / 2;
+    bool fits;
+    Draft* draft;
+    PIPE_NEW(draft, &planner->lists, Draft, 1);
+    planner->request.memory_limit_bytes = limit_bytes;
+    planner->request.memory_slack_permille = rest;
+    *is_fast = false;
+    TRY(use_stages(planner, planner->begin));
+    TRY(search_draft(draft, &planner->problem, request->effort, LEANER_EFFORT_PARTS,
+                     planner->fastest_ns + permille_ns * (slack - rest), &planner->lists));
+    planner->request.memory_slack_permille = slack;
+    *is_fast = draft->makespan_ns <= planner->fastest_ns + permille_ns * slack;
+    return *is_fast ? fit_as_is(&fits, over_bytes, planner, draft) : STATUS_OK;
+}
+
+// A search that ended early did so with the first micro-batches that were good enough, often the largest:
+// the same again in less and less memory, as long as that is about as fast.
+static Status by_leaner(Planner* planner) {
+    const PlanRequest request = planner->request;
+    int64_t held_bytes, state_bytes;
+    bool is_fast = request.memory_slack_permille > 0 && planner->fastest_ns <= planner->good_enough_ns;
+    if (!is_fast) { return STATUS_OK; }
+    fullest_rank(&held_bytes, &state_bytes, planner);
+    for (int32_t i = 1; i <= LEANER_TRIES && is_fast; i++) {
+        int64_t limit_bytes = state_bytes + held_bytes / LEANER_PARTS * (LEANER_PARTS - i);
+        if (request.memory_limit_bytes > 0 && limit_bytes >= request.memory_limit_bytes) { continue; }
+        Status status = search_within(&is_fast, planner, limit_bytes, &request);
+        planner->request = request;
+        TRY(use_stages(planner, planner->begin));
+        if (status != STATUS_OK && status != STATUS_INFEASIBLE) { return status; }
+    }
+    return STATUS_OK;
 }
 
 // The paper's, as long as nothing else is asked for: it decides everything by itself.
@@ -274,6 +327,7 @@ static Status make(Plan* out, Planner* planner, Arena* arena) {
     PIPE_NEW(planner->best, &planner->lists, ReplicaPlan, problem->R);
     if (may_search(&planner->request)) { status = by_search(planner); }
     memset(planner->reserve_bytes, 0, sizeof planner->reserve_bytes);
+    if (status == STATUS_OK && planner->best_draft != NULL) { TRY(by_leaner(planner)); }
     if (status == STATUS_INFEASIBLE) { status = by_policy_smaller(planner); }
     if ((status == STATUS_OK || status == STATUS_INFEASIBLE) && may_search(&planner->request)) {
         TRY(by_baselines(planner, &status));

@@ -6,7 +6,8 @@ compiler and optimisation level.
 
 A method makes a draft (draft.h): micro-batches, replicas, order, recomputation, stages.
     ours            search_draft: first answers by rule (search_first, search_fill), local search with the
-                    simulator in the loop (search_moves on search_state)
+                    simulator in the loop (search_moves on search_state); where that ends early, the same
+                    again in less memory
     the paper's     original_draft
     baselines       policy_drafts: microbatch_fixed | microbatch_kk | ..., replica_balance, pipe_*
 Then, for every method: replica_fit (into memory), comm_order, rank_list, memory_layout, lower_bound,

@@ -227,11 +227,11 @@ static Status search_all(Search* search) {
     return STATUS_OK;
 }
 
-Status search_draft(Draft* out, const MicrobatchProblem* problem, int32_t effort, int64_t good_enough_ns,
-                    Arena* arena) {
+Status search_draft(Draft* out, const MicrobatchProblem* problem, int32_t effort, int32_t effort_parts,
+                    int64_t good_enough_ns, Arena* arena) {
     Search search = {.problem = problem,
                      .R = problem->R,
-                     .budget = budget_jobs(problem, effort),
+                     .budget = budget_jobs(problem, effort) / effort_parts,
                      .good_enough_ns = good_enough_ns,
                      .split_backward = problem->request->split_backward != SPLIT_BACKWARD_OFF};
     memcpy(search.stages, problem->request->stages, sizeof search.stages);

@@ -17,8 +17,9 @@ search.h -- our method: first answers by rule, then local search, all judged in 
 int32_t search_effort(int32_t P, int64_t search_ns);
 
 // effort: simulations (of 5 P micro-batches each; longer ones count for more); 0: those of about 10 ms on one
-// core per replica of a few hundred samples, more for large batches, less per replica where there are many.
+// core per replica of a few hundred samples, more for large batches, less per replica where there are many;
+// one of effort_parts of that is spent.
 // The search ends at good_enough_ns. STATUS_INFEASIBLE: nothing was found that fits in memory; less ambitious
 // methods may find something.
-Status search_draft(Draft* out, const MicrobatchProblem* problem, int32_t effort, int64_t good_enough_ns,
-                    Arena* arena);
+Status search_draft(Draft* out, const MicrobatchProblem* problem, int32_t effort, int32_t effort_parts,
+                    int64_t good_enough_ns, Arena* arena);

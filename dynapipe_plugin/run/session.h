@@ -274,9 +274,15 @@ Status session_stop_agree(Dynapipe* dp);
 Status session_account(Dynapipe* dp, double* mine);
 // Of the step whose statistics all ranks have: of the replica that ended last.
 SessionErrors session_step_errors(const Dynapipe* dp);
-// On a host with fewer cores than its ranks want: said once, before the first step.
+// What the jobs of my replica in a plan take where its hosts lack cores, and when it ends; *instr_ns NULL: as
+// planned.
+Status session_predict(int64_t*** instr_ns, int64_t* predicted_ns, const Dynapipe* dp, const Plan* plan,
+                       Arena* arena);
 // What the update takes that follows a plan: of the rank that takes longest, since all begin it together.
 int64_t session_update_ns(const Dynapipe* dp);
+// Some host has fewer cores than threads of ranks: what jobs take there says nothing of the costs.
+bool session_shares_cores(const Dynapipe* dp);
+// On a host with fewer cores than its ranks want: said once, before the first step.
 void session_account_warn(const Dynapipe* dp);
 
 // session_report.c

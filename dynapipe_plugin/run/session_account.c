@@ -23,10 +23,9 @@ int64_t session_update_ns(const Dynapipe* dp) {
     return most_ns;
 }
 
-// What jobs of my replica take where its hosts lack cores, and when it ends; *instr_ns NULL: as planned. A
-// GPU's jobs take no cores.
-static Status predict(const Dynapipe* dp, int64_t*** instr_ns, int64_t* predicted_ns, Arena* arena) {
-    const Plan* plan = &dp->now->plan;
+// A GPU's jobs take no cores.
+Status session_predict(int64_t*** instr_ns, int64_t* predicted_ns, const Dynapipe* dp, const Plan* plan,
+                       Arena* arena) {
     const HostCores* hosts = &dp->cores;
     *instr_ns = NULL;
     *predicted_ns = plan->makespan_ns;
@@ -47,15 +46,19 @@ static Status predict(const Dynapipe* dp, int64_t*** instr_ns, int64_t* predicte
     return STATUS_OK;
 }
 
+bool session_shares_cores(const Dynapipe* dp) {
+    return dp->device.api == NULL && host_cores_short(&dp->cores) >= 0;
+}
+
 void session_account_warn(const Dynapipe* dp) {
     const HostCores* hosts = &dp->cores;
     int32_t h = host_cores_short(hosts);
-    if (h < 0 || dp->device.api != NULL) { return; }
+    if (!session_shares_cores(dp)) { return; }
     int32_t t = hosts->threads[h];
     fprintf(
         stderr,
-        "warning: %d ranks of %d thread%s share %d core%s of a host: times mean nothing, steps are predicted "
-        "for these cores ---> fewer ranks a host, or --threads\n",
+        "warning: %d ranks of %d thread%s share %d core%s of a host: times mean nothing: steps are predicted "
+        "for these cores, costs are not refit, layers stay ---> fewer ranks a host, or --threads\n",
         hosts->sharers[h], t, t == 1 ? "" : "s", hosts->cores[h], hosts->cores[h] == 1 ? "" : "s");
 }
 
@@ -97,7 +100,7 @@ static Status split(Dynapipe* dp, double* mine, CollectiveBytes* all, Arena* are
     }
     int64_t **instr_ns, predicted_ns;
     SessionErrors errors = {0};
-    TRY(predict(dp, &instr_ns, &predicted_ns, arena));
+    TRY(session_predict(&instr_ns, &predicted_ns, dp, plan, arena));
     SessionSpans replica = {.plan = plan,
                             .replica = dp->replica,
                             .spans = spans,

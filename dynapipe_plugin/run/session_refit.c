@@ -1,14 +1,11 @@
 #define _GNU_SOURCE  // open_memstream
 #include "session_refit.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../base/hash.h"
 #include "session.h"
-
-static const double LINK_LEAST = 0.5, LINK_MOST = 16, LINK_SAME = 0.1;
 
 void session_refit_init(SessionRefit* refit, bool is_on) {
     *refit = (SessionRefit){.is_on = is_on};
@@ -30,13 +27,16 @@ static void free_model(RefitModel** model) {
     *model = NULL;
 }
 
-void session_refit_free(SessionRefit* refit) {
-    session_refit_forget(refit);
+void session_refit_unplan(SessionRefit* refit) {
     free_model(&refit->planned);
     free_model(&refit->now);
+}
+
+void session_refit_free(SessionRefit* refit) {
+    session_refit_forget(refit);
+    session_refit_unplan(refit);
     trace_jobs_free(&refit->jobs);
     free(refit->versions);
-    free(refit->said_ranks);
     free(refit->position);
     pthread_mutex_destroy(&refit->lock);
     *refit = (SessionRefit){0};
@@ -44,6 +44,7 @@ void session_refit_free(SessionRefit* refit) {
 
 // --- start -----------------------------------------------------------------------------------------------
 
+// Of what factors are of: not of memory that is free today, nor of whether messages are pulled.
 static Status hash_base(uint64_t* out, const CostModel* costs, const Machine* machine) {
     char* text = NULL;
     size_t num_chars = 0;
@@ -51,14 +52,20 @@ static Status hash_base(uint64_t* out, const CostModel* costs, const Machine* ma
     if (memory == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a cost model's text"); }
     cost_model_print(costs, "", memory);
     if (fclose(memory) != 0) { return FAIL(STATUS_NO_MEMORY, "no memory for a cost model's text"); }
-    uint64_t hash = hash_bytes(HASH_SEED, text, num_chars), ranks = machine_hash(machine);
-    *out = hash_finish(hash_bytes(hash, &ranks, sizeof ranks));
+    uint64_t hash = hash_bytes(HASH_SEED, text, num_chars);
+    for (int32_t r = 0; machine != NULL && r < machine->num_ranks; r++) {
+        MachineRank rank = machine->ranks[r];
+        hash = hash_bytes(hash, rank.slow, sizeof rank.slow);
+        hash = hash_bytes(hash, &rank.link_latency_ns, sizeof rank.link_latency_ns);
+        hash = hash_bytes(hash, &rank.link_bytes_per_ns, sizeof rank.link_bytes_per_ns);
+    }
+    *out = hash_finish(hash);
     free(text);
     return STATUS_OK;
 }
 
 static RefitOfRank as_predicted(void) {
-    return (RefitOfRank){.jobs = refit_rank_one(), .link = 1};
+    return (RefitOfRank){.jobs = refit_rank_one(), .link = 1, .link_seen = 0};
 }
 
 static RefitOfRank* new_ranks(int32_t num_ranks) {
@@ -81,12 +88,34 @@ static RefitModel* new_model(int32_t num_ranks) {
 
 // Versions of a run on other ranks know nothing of these.
 static Status take_other_ranks(SessionRefit* refit, int32_t num_ranks) {
+    if (refit->num_ranks != num_ranks) {
+        free(refit->said_ranks);
+        refit->said_ranks = NULL;
+    }
     for (int32_t i = 0; i < refit->num_versions && refit->num_ranks != num_ranks; i++) {
         free(refit->versions[i].ranks);
         refit->versions[i].ranks = new_ranks(num_ranks);
         if (refit->versions[i].ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for ranks"); }
     }
     refit->num_ranks = num_ranks;
+    return STATUS_OK;
+}
+
+// Else a run that goes on would plan otherwise without a word.
+static void say_dropped(const SessionRefit* refit) {
+    if (refit->rank != 0 || refit->num_versions == 0) { return; }
+    printf("refit: what earlier steps took is not used: it was measured by another cost file, or on ranks of "
+           "other speeds\n");
+    fflush(stdout);
+}
+
+// What was said before layers moved stays said.
+static Status say_nothing_twice(SessionRefit* refit) {
+    if (refit->said_ranks != NULL) { return STATUS_OK; }
+    refit->said_ranks = malloc((size_t)refit->num_ranks * sizeof(double));
+    if (refit->said_ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for what ranks take"); }
+    for (int32_t r = 0; r < refit->num_ranks; r++) { refit->said_ranks[r] = 1; }
+    for (int i = 0; i < REFIT_WORDS; i++) { refit->said_words[i] = 1; }
     return STATUS_OK;
 }
 
@@ -99,31 +128,28 @@ Status session_refit_start(SessionRefit* refit, const CostModel* costs, const Ma
     refit->num_ahead = num_ahead;
     refit->skips = true;
     trace_jobs_forget(&refit->jobs);
-    memset(refit->links.num, 0, sizeof refit->links.num);
+    trace_links_forget(&refit->links);
     if (!refit->is_on) { return STATUS_OK; }
     TRY(hash_base(&base, costs, machine));
-    if (refit->base != 0 && refit->base != base) { session_refit_forget(refit); }
+    if (refit->base != 0 && refit->base != base) {
+        say_dropped(refit);
+        session_refit_forget(refit);
+    }
     refit->base = base;
     TRY(take_other_ranks(refit, num_ranks));
-    free(refit->said_ranks);
-    free_model(&refit->planned);
-    free_model(&refit->now);
+    session_refit_unplan(refit);
     refit->planned = new_model(num_ranks);
     refit->now = new_model(num_ranks);
-    refit->said_ranks = malloc((size_t)num_ranks * sizeof(double));
-    if (refit->planned == NULL || refit->now == NULL || refit->said_ranks == NULL) {
+    if (refit->planned == NULL || refit->now == NULL) {
         return FAIL(STATUS_NO_MEMORY, "no memory for what %d ranks take", num_ranks);
     }
-    for (int32_t r = 0; r < num_ranks; r++) { refit->said_ranks[r] = 1; }
-    for (int i = 0; i < REFIT_WORDS; i++) { refit->said_words[i] = 1; }
-    return STATUS_OK;
+    return say_nothing_twice(refit);
 }
 
 // --- a step ----------------------------------------------------------------------------------------------
 
-Status session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank* trace, bool is_usual,
-                          bool knows_when) {
-    bool skips = refit->skips || !is_usual;
+Status session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank* trace, bool knows_when) {
+    bool skips = refit->skips;
     refit->skips = false;
     if (!refit->is_on || skips) { return STATUS_OK; }
     bool pulls = refit->machine != NULL && refit->machine->pulls;  // then no link is looked at alone
@@ -175,14 +201,14 @@ static Status solve(RefitShared* shared, RefitRank* rank, RefitSums all[SIDE_COU
     return add_up(world, all);
 }
 
-enum { VALUE_LINK = PASS_COUNT, VALUE_LINK_COUNT, NUM_VALUES };  // of a rank
+enum { VALUE_LINKS = PASS_COUNT, NUM_VALUES = VALUE_LINKS + 2 * LINK_SIDES };  // of a rank
 
-static void add_link(double* values, SessionRefit* refit, LinkSide side, int32_t owner) {
-    double ratio = trace_links_take(&refit->links, side);
-    if (ratio == 0 || owner < 0) { return; }
-    ratio = ratio < LINK_LEAST ? LINK_LEAST : ratio > LINK_MOST ? LINK_MOST : ratio;
-    values[owner * NUM_VALUES + VALUE_LINK] += ratio;
-    values[owner * NUM_VALUES + VALUE_LINK_COUNT] += 1;
+static void add_link(double* values, const SessionRefit* refit, LinkSide side, int32_t owner) {
+    LinkSeen seen = trace_links_take(&refit->links, side);
+    if (seen.ratio <= 0 || owner < 0) { return; }
+    double* out = &values[owner * NUM_VALUES + VALUE_LINKS + 2 * side];
+    out[0] = seen.ratio;
+    out[1] = seen.share;
 }
 
 // Of all ranks: what each found of itself, and both ends of a link of it.
@@ -191,13 +217,17 @@ static Status gather(double* values, const RefitRank* rank, SessionRefit* refit,
     memcpy(&values[refit->rank * NUM_VALUES], rank->slow, sizeof rank->slow);
     add_link(values, refit, LINK_BEHIND, refit->rank);
     add_link(values, refit, LINK_BEFORE, refit->rank - 1);
+    trace_links_forget(&refit->links);
     return collective_all_reduce_sum(world, values, refit->num_ranks * NUM_VALUES);
 }
 
-static double link_of(const double* values, double before) {
-    if (values[VALUE_LINK_COUNT] == 0) { return before; }
-    double ratio = values[VALUE_LINK] / values[VALUE_LINK_COUNT];
-    return fabs(ratio - 1) <= LINK_SAME ? 1 : (double)cost_scale_round(ratio) / SCALE_ONE;
+// Of a link of which too little was seen nothing new is known.
+static void set_link(RefitOfRank* out, const double* values, const RefitOfRank* before) {
+    const double* link = &values[VALUE_LINKS];
+    double seen = trace_links_both((LinkSeen){link[2 * LINK_BEHIND], link[2 * LINK_BEHIND + 1]},
+                                   (LinkSeen){link[2 * LINK_BEFORE], link[2 * LINK_BEFORE + 1]});
+    out->link_seen = seen > 0 ? (double)cost_scale_round(seen) / SCALE_ONE : before->link_seen;
+    out->link = seen > 0 ? trace_links_settle(before->link_seen, out->link_seen) : before->link;
 }
 
 static Status make_version(RefitVersion* out, const SessionRefit* refit, const RefitShared* shared,
@@ -218,7 +248,7 @@ static Status make_version(RefitVersion* out, const SessionRefit* refit, const R
         for (int pass = 0; pass < PASS_COUNT; pass++) {
             out->ranks[r].jobs.slow[pass] = refit_round_slow(now.slow[pass]);
         }
-        out->ranks[r].link = link_of(&values[r * NUM_VALUES], before.link);
+        set_link(&out->ranks[r], &values[r * NUM_VALUES], &before);
     }
     free(ranks);
     free(room);
@@ -226,7 +256,7 @@ static Status make_version(RefitVersion* out, const SessionRefit* refit, const R
     return failed ? FAIL(STATUS_NO_MEMORY, "no memory for what %d ranks take", num_ranks) : STATUS_OK;
 }
 
-// Those that no plan asks for any more go.
+// Those that no plan asks for any more go. version->ranks is the refit's then, or free.
 static Status add_version(SessionRefit* refit, const RefitVersion* version, int32_t steps_done) {
     pthread_mutex_lock(&refit->lock);
     while (refit->num_versions > 1 && refit->versions[1].first_step <= steps_done) {
@@ -239,7 +269,9 @@ static Status add_version(SessionRefit* refit, const RefitVersion* version, int3
         grown[refit->num_versions++] = *version;
     }
     pthread_mutex_unlock(&refit->lock);
-    return grown != NULL ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "no memory for what was measured");
+    if (grown != NULL) { return STATUS_OK; }
+    free(version->ranks);
+    return FAIL(STATUS_NO_MEMORY, "no memory for what was measured");
 }
 
 Status session_refit_agree(SessionRefit* refit, Collective* world, int32_t steps_done) {
@@ -264,35 +296,40 @@ Status session_refit_agree(SessionRefit* refit, Collective* world, int32_t steps
     return STATUS_OK;
 }
 
+void session_refit_hasten(SessionRefit* refit, int32_t step_idx) {
+    pthread_mutex_lock(&refit->lock);
+    for (int32_t i = 0; i < refit->num_versions; i++) {
+        RefitVersion* version = &refit->versions[i];
+        if (version->first_step > step_idx) { version->first_step = step_idx; }
+    }
+    pthread_mutex_unlock(&refit->lock);
+}
+
 // --- what plans are made with ----------------------------------------------------------------------------
 
-static MachineRank rank_of(const SessionRefit* refit, const RefitOfRank* found, int32_t r, bool* is_alike) {
+static MachineRank rank_of(const SessionRefit* refit, const RefitOfRank* found, int32_t r) {
     MachineRank rank = machine_rank(refit->machine, r);
     for (int kind = 0; kind < JOB_COUNT; kind++) {
         double slow = rank.slow[kind] * found->jobs.slow[cost_pass((JobKind)kind)];
         slow = slow < MACHINE_LEAST_SLOW ? MACHINE_LEAST_SLOW : slow;
         rank.slow[kind] = slow > MACHINE_MOST_SLOW ? MACHINE_MOST_SLOW : slow;
-        *is_alike = *is_alike && slow == 1;
     }
     double latency_ns, bytes_per_ns;
     if (found->link != 1 &&
         trace_links_expected(&latency_ns, &bytes_per_ns, refit->costs, refit->machine, r)) {
         rank.link_latency_ns = latency_ns * found->link;
         rank.link_bytes_per_ns = bytes_per_ns / found->link;
-        *is_alike = false;
     }
     return rank;
 }
 
 static void make_model(RefitModel* out, const SessionRefit* refit, const RefitVersion* version) {
-    out->is_alike = refit->machine == NULL;
     cost_scale_apply(&out->costs, refit->costs, &version->scale);
-    for (int32_t r = 0; r < refit->num_ranks; r++) {
-        out->ranks[r] = rank_of(refit, &version->ranks[r], r, &out->is_alike);
-    }
+    for (int32_t r = 0; r < refit->num_ranks; r++) { out->ranks[r] = rank_of(refit, &version->ranks[r], r); }
     out->machine = (Machine){.num_ranks = refit->num_ranks,
                              .ranks = out->ranks,
                              .pulls = refit->machine != NULL && refit->machine->pulls};
+    if (!machine_differs(&out->machine)) { out->machine.num_ranks = 0; }
     out->agreed = version->agreed;
 }
 
@@ -313,7 +350,7 @@ static int32_t take_model(RefitModel* model, SessionRefit* refit, int64_t step_i
                           const Machine** machine) {
     int32_t agreed = refit->is_on ? take_version(model, refit, step_idx) : 0;
     *costs = agreed > 0 ? &model->costs : refit->costs;
-    *machine = agreed == 0 ? refit->machine : model->is_alike ? NULL : &model->machine;
+    *machine = agreed > 0 ? &model->machine : refit->machine;
     return agreed;
 }
 
@@ -328,6 +365,11 @@ int32_t session_refit_plan_with(Dynapipe* dp, int64_t step_idx, const CostModel*
 }
 
 bool session_refit_now(Dynapipe* dp, const CostModel** costs, const Machine** machine) {
+    if (dp->refit.now == NULL) {  // nothing was planned since the start or a restore
+        *costs = &dp->costs;
+        *machine = dp->request.machine;
+        return false;
+    }
     int32_t agreed = take_model(dp->refit.now, &dp->refit, INT64_MAX, costs, machine);
     return agreed > 0 && agreed == dp->next_step;
 }

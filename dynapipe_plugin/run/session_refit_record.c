@@ -8,7 +8,7 @@
 #include "../base/hash.h"
 #include "session_refit.h"
 
-static const char MAGIC[8] = {'D', 'P', 'R', 'E', 'F', 'I', 'T', '1'};
+static const char MAGIC[8] = {'D', 'P', 'R', 'E', 'F', 'I', 'T', '2'};
 
 enum { MOST_RANKS = PLAN_MAX_STAGES * PLAN_MAX_REPLICAS, MOST_VERSIONS = 1024 };
 
@@ -61,11 +61,8 @@ static void write_record(uint8_t* at, const SessionRefit* refit, size_t num_byte
     put(at, &tail, sizeof tail);
 }
 
-// Whoever goes on from here measures from its second step on; so does this run.
+// Asked for after every step, or never: what is measured stays as it is.
 Status session_refit_position(SessionRefit* refit, const void** position, size_t* num_bytes) {
-    refit->skips = true;
-    trace_jobs_forget(&refit->jobs);
-    memset(refit->links.num, 0, sizeof refit->links.num);
     if (!refit->is_on || refit->num_versions == 0) { return STATUS_OK; }
     size_t body_bytes = record_bytes(refit->num_ranks, refit->num_versions);
     size_t all_bytes = *num_bytes + body_bytes + sizeof(RecordTail);
@@ -81,6 +78,8 @@ Status session_refit_position(SessionRefit* refit, const void** position, size_t
 
 void session_refit_forget(SessionRefit* refit) {
     for (int32_t i = 0; i < refit->num_versions; i++) { free(refit->versions[i].ranks); }
+    free(refit->said_ranks);
+    refit->said_ranks = NULL;
     refit->num_versions = 0;
     memset(refit->history, 0, sizeof refit->history);
     refit->base = 0;
@@ -99,6 +98,7 @@ static bool version_is_sane(const VersionHead* about, const RefitOfRank* ranks, 
     }
     for (int32_t r = 0; r < num_ranks; r++) {
         sane = sane && ranks[r].link > 0 && ranks[r].link <= SCALE_MOST / SCALE_ONE;
+        sane = sane && ranks[r].link_seen >= 0 && ranks[r].link_seen <= SCALE_MOST / SCALE_ONE;
         for (int pass = 0; pass < PASS_COUNT; pass++) {
             double slow = ranks[r].jobs.slow[pass];
             sane = sane && slow > 0 && slow <= SCALE_MOST / SCALE_ONE;
@@ -152,6 +152,7 @@ Status session_refit_restore(SessionRefit* refit, const void* position, size_t* 
     RecordHead head;
     const uint8_t* data = position;
     session_refit_forget(refit);
+    session_refit_unplan(refit);
     if (*num_bytes < sizeof tail + sizeof head) { return STATUS_OK; }
     memcpy(&tail, data + *num_bytes - sizeof tail, sizeof tail);
     if (memcmp(tail.magic, MAGIC, sizeof MAGIC) != 0) { return STATUS_OK; }

@@ -64,16 +64,24 @@ static Status keep_times(Dynapipe* dp, const CostModel* costs, const Machine* ma
     return STATUS_OK;
 }
 
-// All ranks slower alike is no reason to move anything.
-static bool has_changed(const Dynapipe* dp, const CostModel* costs, const Machine* machine) {
+bool session_resplit_differs(const double* then, const double* now, int32_t num_ranks) {
     double least = INFINITY, most = 0;
-    for (int32_t r = 0; r < dp->num_stages * dp->num_replicas; r++) {
-        double then = dp->resplit.times_then[r];
-        double ratio = then > 0 ? rank_time(dp, costs, machine, r) / then : 1;
+    for (int32_t r = 0; r < num_ranks; r++) {
+        double ratio = then[r] > 0 ? now[r] / then[r] : 1;
         least = ratio < least ? ratio : least;
         most = ratio > most ? ratio : most;
     }
     return most > least * (1 + LEAST_CHANGE);
+}
+
+static Status has_changed(bool* out, const Dynapipe* dp, const CostModel* costs, const Machine* machine) {
+    int32_t num_ranks = dp->num_stages * dp->num_replicas;
+    double* now = malloc((size_t)num_ranks * sizeof *now);
+    if (now == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
+    for (int32_t r = 0; r < num_ranks; r++) { now[r] = rank_time(dp, costs, machine, r); }
+    *out = session_resplit_differs(dp->resplit.times_then, now, num_ranks);
+    free(now);
+    return STATUS_OK;
 }
 
 // --- does it pay? ------------------------------------------------------------------------------------------
@@ -114,15 +122,23 @@ static int64_t move_ns(const Dynapipe* dp, const CostModel* costs, const StageCh
            planning_ns * (dp->options.plan_ahead + 1);
 }
 
+bool session_resplit_pays(const ResplitOffer* offer) {
+    double least_gain = offer->is_back ? LEAST_GAIN_BACK : LEAST_GAIN;
+    int64_t gain_ns = offer->present_ns - offer->then_ns;
+    return (double)gain_ns > least_gain * (double)offer->present_ns && offer->steps_left > 0 &&
+           gain_ns > offer->move_ns / offer->steps_left;
+}
+
 // From the present split to that of `choice`, which makes a step of an average batch so much shorter.
 static bool pays(const Dynapipe* dp, const CostModel* costs, const StageChoice* choice, int64_t present_ns) {
     const SessionResplit* resplit = &dp->resplit;
-    int64_t gain_ns = present_ns - choice->makespan_ns;
     bool is_back = resplit->has_moved && memcmp(choice->stages, resplit->before, stages_bytes(dp)) == 0;
-    double least_gain = is_back ? LEAST_GAIN_BACK : LEAST_GAIN;
-    int64_t steps_left = dp->num_steps - dp->next_step;
-    return (double)gain_ns > least_gain * (double)present_ns &&
-           gain_ns > move_ns(dp, costs, choice) / (steps_left > 0 ? steps_left : 1);
+    ResplitOffer offer = {.present_ns = present_ns,
+                          .then_ns = choice->makespan_ns,
+                          .move_ns = move_ns(dp, costs, choice),
+                          .steps_left = dp->num_steps - dp->next_step,
+                          .is_back = is_back};
+    return session_resplit_pays(&offer);
 }
 
 static void print_split(const Dynapipe* dp, const StageLayers* stages) {
@@ -142,10 +158,10 @@ static void say_move(const Dynapipe* dp, const StageLayers* stages, const char* 
 }
 
 // A step that is planned with other costs than those of the search plans as long as a step of that length.
-static void set_effort(Dynapipe* dp, int64_t makespan_ns) {
-    if (dp->options.effort != 0 || makespan_ns == 0) { return; }
+static int32_t effort_for(const Dynapipe* dp, int64_t makespan_ns) {
+    if (dp->options.effort != 0 || makespan_ns == 0) { return dp->request.effort; }
     int64_t planning_ns = session_planning_ns(makespan_ns, dp->plan_threads, dp->num_replicas);
-    dp->request.effort = plan_effort(&dp->request, planning_ns);
+    return plan_effort(&dp->request, planning_ns);
 }
 
 // What the corrected costs ask for; `stages` as they are: nothing.
@@ -157,6 +173,7 @@ static Status search(Dynapipe* dp, const CostModel* costs, const Machine* machin
     request.machine = machine;
     request.choose_stages = true;
     TRY(keep_times(dp, costs, machine));
+    resplit->has_searched = true;
     TRY(stage_search_again(&choice, &present_ns, &request, costs, resplit->batches, resplit->num_batches,
                            SEARCH_NS));
     double search_s = (double)(clock_now_ns() - begin_ns) / 1e9;
@@ -168,8 +185,15 @@ static Status search(Dynapipe* dp, const CostModel* costs, const Machine* machin
              (double)choice.makespan_ns / 1e6, (double)present_ns / 1e6, choice.num_splits, search_s);
     say_move(dp, choice.stages, why);
     memcpy(stages, choice.stages, stages_bytes(dp));
-    set_effort(dp, choice.makespan_ns);
+    resplit->effort_then = effort_for(dp, choice.makespan_ns);
     return STATUS_OK;
+}
+
+bool session_resplit_may_look(const Dynapipe* dp) {
+    const SessionResplit* resplit = &dp->resplit;
+    bool rests = resplit->has_moved && dp->next_step < resplit->moved_step + REST_STEPS;
+    bool is_fixed = resplit->kind != RESPLIT_AUTO || dp->options.stage_split != NULL || dp->num_stages == 1;
+    return !rests && !is_fixed && dp->next_step < dp->num_steps;
 }
 
 static Status look(Dynapipe* dp, StageLayers* stages) {
@@ -177,11 +201,11 @@ static Status look(Dynapipe* dp, StageLayers* stages) {
     const CostModel* costs;
     const Machine* machine;
     if (session_refit_now(dp, &costs, &machine)) { resplit->is_due = true; }
-    bool rests = resplit->has_moved && dp->next_step < resplit->moved_step + REST_STEPS;
-    bool is_fixed = resplit->kind != RESPLIT_AUTO || dp->options.stage_split != NULL || dp->num_stages == 1;
-    if (!resplit->is_due || rests || is_fixed || dp->next_step >= dp->num_steps) { return STATUS_OK; }
+    if (!resplit->is_due || !session_resplit_may_look(dp)) { return STATUS_OK; }
     resplit->is_due = false;
-    return has_changed(dp, costs, machine) ? search(dp, costs, machine, stages) : STATUS_OK;
+    bool changed = false;
+    TRY(has_changed(&changed, dp, costs, machine));
+    return changed ? search(dp, costs, machine, stages) : STATUS_OK;
 }
 
 // The split from here on; *moves false: the present one.
@@ -193,6 +217,7 @@ static Status decide(Dynapipe* dp, StageLayers* stages, bool* moves) {
     bool is_restored = resplit->has_restored && !is_told;
     if (is_restored) { memcpy(stages, resplit->restored, sizeof resplit->restored); }
     resplit->has_restored = false;
+    resplit->effort_then = dp->request.effort;
     // Behind a checkpoint's step it was decided before that was saved.
     bool is_resumed = dp->now == NULL;
     if (!is_told && !is_restored && !is_resumed) { TRY(look(dp, stages)); }
@@ -227,17 +252,29 @@ static Status unplan(Dynapipe* dp) {
     return loader_restore(dp->train, resplit->position, resplit->position_bytes);
 }
 
+// What ranks take of their layers from now on; a run that goes on has it from where the whole one looked.
+static Status renew_times(Dynapipe* dp) {
+    SessionResplit* resplit = &dp->resplit;
+    const CostModel* costs;
+    const Machine* machine;
+    if (resplit->has_restored_times) { return STATUS_OK; }
+    (void)session_refit_now(dp, &costs, &machine);
+    return keep_times(dp, costs, machine);
+}
+
 static Status apply(Dynapipe* dp, const StageLayers* stages) {
     char what[64];
     uint64_t hash = hash_finish(hash_bytes(HASH_SEED, stages, stages_bytes(dp)));
     snprintf(what, sizeof what, "hash of the stages behind step %d", dp->next_step);
     TRY(collective_all_equal_u64(&dp->world, hash, what));
     TRY(unplan(dp));
+    if (dp->resplit.moved_step == dp->next_step) { session_refit_hasten(&dp->refit, dp->next_step); }
     session_model_detach(dp);
+    dp->request.effort = dp->resplit.effort_then;  // nobody plans
     memcpy(dp->request.stages, stages, sizeof dp->request.stages);
     dp->resplit.is_moving = true;
     dp->resplit.moved_bytes = 0;
-    return STATUS_OK;
+    return renew_times(dp);
 }
 
 static Status resplit(Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int32_t* num_ranges) {
@@ -248,8 +285,9 @@ static Status resplit(Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int3
     TRY(session_need_model(dp));
     if (max_ranges < 1) { return FAIL(STATUS_OUT_OF_RANGE, "no room for this rank's range of blocks"); }
     TRY(decide(dp, stages, &moves));
+    if (moves) { TRY(apply(dp, stages)); }
+    dp->resplit.has_restored_times = false;
     if (!moves) { return STATUS_OK; }
-    TRY(apply(dp, stages));
     out[(*num_ranges)++] = session_stage_blocks(dp, dp->stage);
     return STATUS_OK;
 }

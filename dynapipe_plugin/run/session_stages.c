@@ -39,7 +39,28 @@ int64_t session_planning_ns(int64_t step_ns, int32_t num_threads, int32_t num_re
                                         : (int64_t)best_ns;
 }
 
+// A step of an average batch on the cores there are: as planned, where every thread has one.
+static int64_t average_step_ns(const Dynapipe* dp, const StageChoice* choice) {
+    const SessionResplit* resplit = &dp->resplit;
+    Arena arena = {0};
+    Status status = STATUS_OK;
+    int64_t sum_ns = 0;
+    if (!session_shares_cores(dp) || choice->makespan_ns == 0) { return choice->makespan_ns; }
+    for (int32_t b = 0; b < resplit->num_batches && status == STATUS_OK; b++) {
+        const StageBatch* batch = &resplit->batches[b];
+        Plan plan;
+        int64_t **instr_ns, step_ns = 0;
+        arena_reset(&arena);
+        status = plan_make(&plan, &dp->request, &dp->costs, batch->samples, batch->num_samples, &arena);
+        if (status == STATUS_OK) { status = session_predict(&instr_ns, &step_ns, dp, &plan, &arena); }
+        sum_ns += step_ns;
+    }
+    arena_free(&arena);
+    return status == STATUS_OK ? sum_ns / resplit->num_batches : choice->makespan_ns;
+}
+
 static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t num_batches, double seconds) {
+    int64_t step_ns = average_step_ns(dp, choice);
     printf("stages: ");
     for (int32_t s = 0; s < dp->num_stages; s++) {
         StageLayers stage = choice->stages[s];
@@ -49,7 +70,8 @@ static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t 
     if (dp->options.stage_split == NULL) {
         printf("%d splits planned for %d batches, %.1f s", choice->num_splits, num_batches, seconds);
     }
-    printf("); a step of about %.0f ms", (double)(choice->makespan_ns + session_update_ns(dp)) / 1e6);
+    printf("); a step of about %.0f ms", (double)(step_ns + session_update_ns(dp)) / 1e6);
+    if (step_ns != choice->makespan_ns) { printf(" on these cores"); }
     if (dp->request.effort > 0) { printf(", planned at --effort %d", dp->request.effort); }
     printf("\n");
     const Progress* progress = &dp->progress;
@@ -108,12 +130,14 @@ Status session_stages_choose(Dynapipe* dp) {
     PlanRequest request = dp->request;
     request.choose_stages = dp->options.stage_split == NULL;
     int64_t begin_ns = clock_now_ns();
+    if (session_shares_cores(dp)) { dp->refit.is_on = false; }
     StageBatch* batches = ARENA_NEW(&resplit->arena, StageBatch, SESSION_MIXTURE + 1);
     if (batches == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for batches"); }
     TRY(session_mixture(batches, &resplit->num_batches, dp, &resplit->arena));
     resplit->batches = batches;
+    static const LargestSamples none;  // a run that only looks at the model draws none to train on
     TRY(search_stages(&choice, &request, &dp->costs, batches, resplit->num_batches,
-                      loader_largest(dp->train)));
+                      dp->num_steps > 0 ? loader_largest(dp->train) : &none));
     memcpy(dp->request.stages, choice.stages, sizeof choice.stages);
     if (dp->options.effort == 0 && choice.makespan_ns > 0) {
         int64_t planning_ns = session_planning_ns(choice.makespan_ns, dp->plan_threads, dp->num_replicas);

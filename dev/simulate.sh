@@ -10,12 +10,15 @@
 # slow-host[:R[:F]]    the host of rank R (1) takes F (1.5) times as long for everything
 # slow-from:T[:R[:F]]  the same from T seconds of virtual time on
 # jitter[:P]       each host is off by P (10) percent, anew every 0.25 s (standard deviation; a job takes about as long); --seed
+# Several names: what they do to a host is multiplied (jitter beside slow-from: until 1024 s behind it). F: 0.01 to 100, P: 0 to 100.
 # --rendezvous: no send is through before its receive is posted, however small. --cfg: for SMPI, see smpimain --help.
 set -eu
 die() { echo "$1" >&2; exit 2; }
+manual() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; }
 ranks='' platform=fast seed=1 cfg=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
     case $1 in
+        -h | --help) manual; exit 0 ;;
         --rendezvous) cfg+=(--cfg=smpi/send-is-detached-thresh:0); shift; continue ;;
         -n | --platform | --seed | --cfg) [ $# -ge 2 ] || die "$1: no value" ;;&
         -n) ranks=$2 ;;
@@ -26,6 +29,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
     esac
     shift 2
 done
+if [[ ! $seed =~ ^[0-9]{1,9}$ ]]; then die "--seed $seed ---> a whole number of at most 9 digits"; fi
 if [ $# -lt 2 ] || [[ ! $ranks =~ ^[1-9][0-9]*$ ]]; then die "nothing to run ---> dev/simulate.sh -n RANKS -- PROGRAM ARGUMENTS"; fi
 shift
 program=$(realpath -e "$1") || exit 2
@@ -38,46 +42,81 @@ smpimain=$(sed -nE 's/^\$\{WRAPPER\} "([^"]*smpimain)".*/\1/p' "$smpirun")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-speed_of=()  # of a rank: attributes of its host
-between=memory
-for ((r = 0; r < ranks; r++)); do speed_of+=('speed="1Gf"'); done
-profile() {  # rank: its speed is in $work/RANK.speed, which SimGrid finds beside the platform
-    speed_of[$1]+=" speed_file=\"$1.speed\""
+between=memory jitter=0
+factor_of=() froms_of=()  # of a rank: as many times as long from the beginning; "SECONDS FACTOR .." from then on
+for ((r = 0; r < ranks; r++)); do factor_of+=(1) froms_of+=(''); done
+number() {  # what, text, least, most, example
+    local decimal='^([0-9]+[.]?[0-9]*|[.][0-9]+)$'
+    [[ $2 =~ $decimal ]] && awk -v x="$2" -v least="$3" -v most="$4" 'BEGIN {exit !(x + 0 >= least && x + 0 <= most)}' ||
+        die "--platform $part: $1 is '$2' ---> a number from $3 to $4, as in $5"
 }
-slow() {  # rank, factor: sets r
+slow() {  # rank, factor, example: sets r and factor
     r=${1:-1} factor=${2:-1.5}
-    if [[ ! $r =~ ^[0-9]+$ ]] || [ "$r" -ge "$ranks" ]; then die "--platform: rank $r, there are 0..$((ranks - 1))"; fi
+    if [[ ! $r =~ ^(0|[1-9][0-9]{0,5})$ ]] || [ "$r" -ge "$ranks" ]; then
+        die "--platform $part: rank '$r', there are 0..$((ranks - 1)) ---> one of them, as in $3"
+    fi
+    number "the factor" "$factor" 0.01 100 "$3"
 }
 IFS=, read -ra parts <<<"$platform"
 for part in "${parts[@]}"; do
-    IFS=: read -r name a b c <<<"$part"
+    IFS=: read -r name a b c more <<<"$part"
+    case $name in
+        fast | ethernet) more=$a ;;
+        jitter) more=$b ;;
+        slow-host) more=$c ;;
+    esac
+    [ -z "$more" ] || die "--platform $part: $name takes no '$more' ---> dev/simulate.sh --help"
     case $name in
         fast) ;;
         ethernet) between=ethernet ;;
         slow-host)
-            slow "$a" "$b"
-            speed_of[r]=$(awk -v f="$factor" 'BEGIN {printf "speed=\"%.6fGf\"", 1 / f}')
+            slow "$a" "$b" slow-host:1:1.5
+            factor_of[r]=$(awk -v f="${factor_of[r]}" -v g="$factor" 'BEGIN {printf "%.9g", f * g}')
             ;;
         slow-from)
-            slow "$b" "$c"
-            awk -v t="${a:?slow-from:SECONDS}" -v f="$factor" 'BEGIN {printf "0 1\n%s %.6f\n", t, 1 / f}' >"$work/$r.speed"
-            profile "$r"
+            number "when" "$a" 0 100000 slow-from:60:1:1.5
+            slow "$b" "$c" slow-from:60:1:1.5
+            froms_of[r]+=" $a $factor"
             ;;
         jitter)
-            for ((r = 0; r < ranks; r++)); do
-                # factors of the time that a job takes, Box and Muller's way
-                awk -v seed=$((seed * 1000 + r)) -v percent="${a:-10}" 'BEGIN {
-                    srand(seed); interval = 0.25; n = 4096; pi = atan2(0, -1)
-                    for (i = 0; i < n; i++) {
-                        f = 1 + percent / 100 * sqrt(-2 * log(1 - rand())) * cos(2 * pi * rand())
-                        printf "%.2f %.6f\n", i * interval, 1 / (f < 0.2 ? 0.2 : f)
-                    }
-                    printf "LOOPAFTER %.2f\n", interval}' >"$work/$r.speed"
-                profile "$r"
-            done
+            [ "$jitter" = 0 ] || die "--platform $platform: jitter twice ---> leave one of them out"
+            number "the percentage" "${a:-10}" 0 100 jitter:10
+            jitter=${a:-10}
             ;;
         *) die "--platform $name ---> fast, ethernet, slow-host, slow-from:SECONDS, jitter" ;;
     esac
+done
+
+# How fast a host is over time, for SimGrid: what jitter does times what slow-from does. Jitter's factors are of the time that a job
+# takes, Box and Muller's way.
+profile() {  # rank
+    awk -v seed=$((seed * 1000 + $1)) -v percent="$jitter" -v froms="${froms_of[$1]}" 'BEGIN {
+        srand(seed); interval = 0.25; n = percent > 0 ? 4096 : 1; pi = atan2(0, -1)
+        num_froms = split(froms, from, " ")
+        for (k = 1; k <= num_froms; k += 2) if (from[k] + 0 > last) last = from[k] + 0
+        if (percent > 0) n += int(last / interval)
+        for (i = 0; i < n; i++) {
+            f = percent > 0 ? 1 + percent / 100 * sqrt(-2 * log(1 - rand())) * cos(2 * pi * rand()) : 1
+            off[i] = f < 0.2 ? 0.2 : f
+            is_change[i * interval] = 1
+        }
+        for (k = 1; k <= num_froms; k += 2) is_change[from[k] + 0] = 1
+        for (t in is_change) {
+            i = int(t / interval)
+            f = off[i < n ? i : n - 1]
+            for (k = 1; k <= num_froms; k += 2) if (from[k] <= t + 0) f *= from[k + 1]
+            printf "%.6f %.6f\n", t, 1 / f | "sort -g"
+        }
+        close("sort -g")
+        if (percent > 0 && num_froms == 0) printf "LOOPAFTER %.2f\n", interval
+    }' >"$work/$1.speed"
+}
+speed_of=()  # of a rank: attributes of its host, whose file SimGrid finds beside the platform
+for ((r = 0; r < ranks; r++)); do
+    speed_of+=("$(awk -v f="${factor_of[r]}" 'BEGIN {printf "speed=\"%.6fGf\"", 1 / f}')")
+    [ "$jitter" = 0 ] && [ -z "${froms_of[r]}" ] && continue
+    profile "$r"
+    speed_of[r]+=" speed_file=\"$r.speed\""
 done
 
 # Each pair's messages have the memory for themselves (FATPIPE); what goes from one node to the other shares a cable each way.

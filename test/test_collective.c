@@ -6,6 +6,8 @@
 #include "../dynapipe_plugin/base/rng.h"
 #include "../dynapipe_plugin/run/backoff.h"
 #include "../dynapipe_plugin/run/collective.h"
+#include "../dynapipe_plugin/run/session.h"
+#include "../dynapipe_plugin/run/step_agreement.h"
 #include "ranks.h"
 #include "test.h"
 
@@ -206,9 +208,13 @@ static Status count_test(void* ctx, void* request, int* done) {
     return counter->inner.api->test(counter->inner.ctx, request, done);
 }
 
-enum { STEP_VALUES = 38, STEP_BLOCK_BYTES = 80, STEP_HASH_BYTES = 16 };
+enum {
+    STEP_VALUES = 38,
+    STEP_BLOCK_BYTES = SESSION_STATS * sizeof(double),
+    STEP_CLAIM_BYTES = sizeof(StepClaim)
+};
 
-// What a step tells of itself: losses of 19 tasks, 10 numbers of every rank, its hashes.
+// What a step tells of itself: losses of 19 tasks, the statistics of every rank, what it claims of its plan.
 static Status traffic_body(Transport* t, void* arg) {
     static const DynapipeTransport_v1 api = {
         .name = "counting", .isend = count_send, .irecv = count_receive, .test = count_test};
@@ -222,7 +228,7 @@ static Status traffic_body(Transport* t, void* arg) {
     EXPECT(blocks != NULL);
     Status status = collective_all_reduce_sum(&c, values, STEP_VALUES);
     if (status == STATUS_OK) { status = collective_share(&c, blocks, STEP_BLOCK_BYTES); }
-    if (status == STATUS_OK) { status = collective_share(&c, blocks, STEP_HASH_BYTES); }
+    if (status == STATUS_OK) { status = collective_share(&c, blocks, STEP_CLAIM_BYTES); }
     of_ranks[2 * t->rank] = counter.num_bytes;
     of_ranks[2 * t->rank + 1] = counter.num_messages;
     free(blocks);
@@ -237,7 +243,7 @@ static void no_rank_carries_more_than_the_others(void) {
         CHECK_EQ(ranks_run(R, RANKS_PLAIN, traffic_body, of_ranks, results, 1), 0);
         for (int32_t r = 0; r < R; r++) {
             CHECK_EQ(of_ranks[2 * r],
-                     2 * (rounds * STEP_VALUES * 8 + (R - 1) * (STEP_BLOCK_BYTES + STEP_HASH_BYTES)));
+                     2 * (rounds * STEP_VALUES * 8 + (R - 1) * (STEP_BLOCK_BYTES + STEP_CLAIM_BYTES)));
             CHECK_EQ(of_ranks[2 * r + 1], 2 * 3 * rounds);
         }
     }
@@ -417,6 +423,12 @@ static void who_was_stopped_looks_again(void) {
     int32_t num_looks = 0;
     while (!backoff_gives_up_at(&wait, timeout_ns, now_ns += 10 * ms)) { num_looks++; }
     CHECK_EQ(num_looks, 100);
+    Backoff of_starved = {0};  // looks that are always that far apart: it ends all the same
+    int32_t num_far = 0;
+    while (num_far < 1000 && !backoff_gives_up_at(&of_starved, timeout_ns, now_ns += 2000 * ms)) {
+        num_far++;
+    }
+    CHECK(num_far > 50 && num_far < 100);
     Backoff of_ever = {0};
     for (int32_t i = 0; i < 1000; i++) { CHECK(!backoff_gives_up_at(&of_ever, 0, now_ns += 90 * ms)); }
     Backoff of_busy = {0};  // a busy machine: looks 60 ms apart count

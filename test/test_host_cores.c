@@ -28,6 +28,7 @@ static Status find_body(Transport* t, void* arg) {
     for (int32_t r = 0; r < t->num_ranks; r++) { EXPECT(hosts.host[r] == 0); }
     bool lacks = (int64_t)hosts.threads[0] * hosts.sharers[0] > hosts.cores[0];
     EXPECT(host_cores_short(&hosts) == (lacks ? 0 : -1));
+    EXPECT(hosts.is_roomy == (hosts.cores[0] / hosts.sharers[0] > hosts.threads[0]));
     host_cores_free(&hosts);
     collective_free(&world);
     return STATUS_OK;
@@ -48,7 +49,7 @@ static void ranks_of_a_process_share_its_cores(void) {
 // The host that lacks most is the one to name.
 static void the_host_that_lacks_most_is_named(void) {
     int32_t host[] = {0, 0, 1, 2, 2}, cores[] = {2, 1, 1}, threads[] = {1, 3, 4}, sharers[] = {2, 1, 2};
-    HostCores hosts = {5, 3, host, cores, threads, sharers};
+    HostCores hosts = {5, 3, host, cores, threads, sharers, false};
     CHECK_EQ(host_cores_short(&hosts), 2);
     threads[2] = 0;
     CHECK_EQ(host_cores_short(&hosts), 1);

@@ -68,18 +68,27 @@ fi
 
 # --- hosts that are gone -----------------------------------------------------------------------------------------
 gone() {  # name, hosts, seconds, how it goes...
-    local name=$1 hosts=$2 limit=$3 begin
+    local name=$1 hosts=$2 limit=$3 begin=''
     shift 3
     on "$name" "$hosts" $base -x 100000 --stages 3 --comm-timeout 3 &
     job=$!
-    await '^step +2/' "$work/$name.log"
-    begin=$(date +%s%N)
-    eval "$@"
+    while kill -0 $job 2>/dev/null && ! grep -qsE '^step +2/' "$work/$name.log"; do sleep 0.1; done
+    kill -0 $job 2>/dev/null && begin=$(date +%s%N) && eval "$@"
+    local was_there=$?
+    [ $was_there -eq 0 ] || pkill -P $job  # no need to wait for its end
     wait $job
-    code=$? took=$((($(date +%s%N) - begin) / 1000000))
+    code=$? took=$((($(date +%s%N) - ${begin:-0}) / 1000000))
+    [ $was_there -eq 0 ] || { echo "nothing was there to end: $(tail -1 "$work/$name.log")"; took=none; return 1; }
     [ $code -ne 0 ] && [ $code -ne 124 ] && [ $took -lt $((1000 * limit)) ]
 }
-gone killed hosts1,hosts2,hosts3 10 'kill -9 $(ip netns pids hosts2 | while read -r p; do grep -l train /proc/$p/comm; done | cut -d/ -f3)'
+# The trainers of a host, killed; not 0: it has none.
+kill_trainers() {  # host
+    local pids
+    pids=$(ip netns pids "$1" | while read -r p; do grep -ls train "/proc/$p/comm"; done | cut -d/ -f3)
+    # shellcheck disable=SC2086
+    [ -n "$pids" ] && kill -9 $pids
+}
+gone killed hosts1,hosts2,hosts3 10 'kill_trainers hosts2'
 ok $? "kill -9 of a rank on hosts2: the run ends in $took ms"
 grep -q 'on node hosts2 exited on signal 9' "$work/killed.log"
 ok $? "$(grep -o 'process rank .* exited on signal 9' "$work/killed.log")"
@@ -88,4 +97,6 @@ ok $? "the cable of hosts2 is cut: the run ends in $took ms"
 grep -q 'no sign of life from rank 1 (on hosts2) --->' "$work/cut.log"
 ok $? "$(grep 'no sign of life' "$work/cut.log")"
 [ "${HOSTS_SHOW:-}" ] && cat "$work"/{killed,cut}.log
+times >"$work/times"  # of the shell itself, not of a pipe's
+awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, part, /[ms]/); s += 60 * part[1] + part[2] } printf "processor time: %.0f s\n", s }' "$work/times"
 finish

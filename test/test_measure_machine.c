@@ -85,6 +85,9 @@ static Status open_session(Dynapipe* dp, Transport* transport, int32_t num_repli
     for (int32_t r = 0; r < transport->num_ranks; r++) { ranks[r] = r; }
     TRY(collective_init(&dp->world, &dp->transport, ranks, transport->num_ranks, INT64_C(20000000000)));
     if (num_replicas == 1) { return STATUS_OK; }
+    for (int32_t r = 0; r < num_replicas; r++) {
+        ranks[r] = r * dp->num_stages + transport->rank % dp->num_stages;
+    }
     return collective_init(&dp->replicas, &dp->transport, ranks, num_replicas, INT64_C(20000000000));
 }
 
@@ -173,6 +176,17 @@ static void a_slow_link_is_found(void) {
     }
 }
 
+// Between replicas no activation passes: there a link may be as slow as it likes.
+static void links_between_replicas_do_not_count(void) {
+    const double delay_ns = 8e6;
+    for (int32_t link = 0; link < 2; link++) {
+        const Case* about = measure(1, link, (int64_t)delay_ns, 2);
+        CHECK((about->of[0].costs.model.comm_latency_ns > delay_ns / 3) == (link == 0));
+        CHECK_EQ(about->of[0].found[1].link_bytes_per_ns, 0);
+        CHECK(about->of[0].found[0].link_bytes_per_ns > 0 && about->of[0].found[2].link_bytes_per_ns > 0);
+    }
+}
+
 // Sums go over the slow link, too: there and back.
 static void sums_of_replicas_have_their_own_rate(void) {
     double usual = measure(1, -1, 0, NUM_RANKS)->of[0].costs.model.reduce_bytes_per_ns;
@@ -226,6 +240,7 @@ int main(void) {
     RUN(a_slow_rank_is_found);
     RUN(noise_is_no_difference);
     RUN(a_slow_link_is_found);
+    RUN(links_between_replicas_do_not_count);
     RUN(sums_of_replicas_have_their_own_rate);
     RUN(what_is_alike_is_settled);
     RUN(a_point_that_was_disturbed_is_left_out);

@@ -61,6 +61,15 @@ ok $? "a run that diverges says so"
 ok $? "and there is a report of its steps"
 "$build/dynapipe" report "$work/seen/metrics.jsonl" --trace "$work/trace.json" -o "$work/seen.html" >"$work/seen-report.log" 2>&1 && grep -q 'Step 2: where its time went' "$work/seen.html"
 ok $? "a report with the traced step"
+# Another run's trace is none of its steps: other ranks, a step it has not, a step that was predicted otherwise.
+others() {  # words expected, edit of metrics.jsonl (sed -E)
+    sed -E "$2" "$work/seen/metrics.jsonl" >"$work/others.jsonl"
+    ! "$build/dynapipe" report "$work/others.jsonl" --trace "$work/trace.json" -o "$work/others.html" >"$work/others.log" 2>&1 && grep -q "$1 --->" "$work/others.log"
+    ok $? "refused: $(sed "s|$work/||g" "$work/others.log")"
+}
+others "has 2 stages x 2 replicas, .* has 3 ranks" 's/"idle":\[[^,]*,/"idle":[/'
+others "is of step 2, which is not in .*" '/^."step":2,/d'
+others "was predicted to take .* ms, in .* ms" '/^."step":2,/s/"predicted_ms":/&1/'
 
 "$trainer" --help >"$work/help"
 awk 'length($0) > 110 { bad = 1; print } END { exit bad }' "$work/help"

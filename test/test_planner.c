@@ -3,6 +3,7 @@
 #include "../dynapipe_plugin/base/file_io.h"
 #include "../dynapipe_plugin/plan/lower_bound.h"
 #include "../dynapipe_plugin/plan/plan_assemble.h"
+#include "../dynapipe_plugin/plan/replay.h"
 #include "random_problem.h"
 #include "test.h"
 
@@ -103,6 +104,7 @@ static void check_parts(const Plan* whole, Arena* arena) {
         CHECK_OK(plan_check(&part, problem.samples, problem.num_samples));
         CHECK(plan_hash_decisions(&part) == plan_hash_decisions(whole));
         CHECK(plan_hash_replica(&part, r) == plan_hash_replica(whole, r));
+        CHECK_EQ(plan_tail_ns(&part), plan_tail_ns(whole));
         for (int32_t rank = 0; rank < whole->P * whole->R; rank++) {
             const PlanRank* list = &part.ranks[rank];
             bool is_empty = list->num_instrs == 0 && list->num_buffers == 0 && list->arena_bytes == 0;

@@ -329,6 +329,25 @@ static void answers_are_means_over_tasks(void) {
     metrics_free(&metrics);
 }
 
+// A record of corrected costs is no step; those behind a step that is done again are forgotten.
+static void corrections_of_costs_are_no_steps(void) {
+    XmlTree tree;
+    Metrics metrics;
+    CHECK(load_and_parse(
+        &tree, &metrics,
+        "{\"step\":1}\n{\"refit\":1,\"from\":4}\n{\"step\":2}\n{\"step\":3}\n{\"refit\":3}\n"
+        "{\"step\":2}\n{\"step\":3,\"idle\":[0.5,0.25,0]}\n{\"refit\":3}\n{\"refit\":\"x\"}\n"));
+    CHECK_EQ(metrics.num_steps, 3);
+    CHECK_EQ(metrics.num_ranks, 3);
+    CHECK_EQ(metrics.num_refits, 2);
+    CHECK(metrics.refit_steps[0] == 1 && metrics.refit_steps[1] == 3);
+    char* page = print_report(&metrics);
+    CHECK(strstr(page, "by measured steps behind steps 1, 3 (2 times)") != NULL);
+    free(page);
+    xml_tree_free(&tree);
+    metrics_free(&metrics);
+}
+
 static void errors_name_file_line_and_remedy(void) {
     static const struct {
         const char *log, *words;
@@ -379,6 +398,7 @@ int main(int argc, char** argv) {
     RUN(hostile_names_stay_text);
     RUN(odd_logs_work);
     RUN(answers_are_means_over_tasks);
+    RUN(corrections_of_costs_are_no_steps);
     RUN(errors_name_file_line_and_remedy);
     RUN(the_command_writes_a_page);
     unlink(metrics_path);

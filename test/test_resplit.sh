@@ -42,6 +42,20 @@ train other 4 $gpt $same_plans -x 7 --stages 2 --replicas 2 --stage-split 3,1 --
 difference=$(loss_difference stays resumed 1e-4)
 ok $? "what was saved behind a move goes on at 2 x 2 with another split: losses within $difference"
 
+# What was agreed on behind step 4 (plans use it from step 7 on) travels with the checkpoint: the same plans, to the nanosecond.
+plans() {  # name
+    sed -nE 's/^\{"step":([789]),"loss":([0-9.]+),.*"predicted_ms":([0-9.]+),.*"refit_step":([0-9]+),.*/\1:\2:\3:\4/p' "$work/$1/metrics.jsonl"
+}
+if [ "$(nproc)" -ge 2 ]; then  # on one core nothing is refit
+    refit="$gpt --refit auto --resplit auto -x 9 --stages 2"
+    train whole 2 $refit
+    cp -r "$work/whole" "$work/goes_on"
+    train goes_on 2 $refit -y 6
+    [ "$(plans whole | cut -d: -f4 | tr '\n' ' ')" = "4 4 4 " ] && [ "$(plans whole)" = "$(plans goes_on)" ] &&
+        cmp -s "$work/whole/model_00000009.bin" "$work/goes_on/model_00000009.bin"
+    ok $? "resumed with --refit auto: plans, losses and the last model as of the whole run"
+fi
+
 for z in 0 1; do
     train stays4 4 $gpt -x 6 -z $z --stages 2 --replicas 2 --stage-split 2,2 --resplit off
     train moved4 4 $gpt -x 6 -z $z --stages 2 --replicas 2 --stage-split 2,2 --resplit 3:1,3

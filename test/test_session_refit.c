@@ -1,6 +1,6 @@
 // test_session_refit.c -- ranks agree on what steps took; plans use it from the same step on; a run that is
 // resumed plans as the whole one. Times of jobs are made up: true costs, noise, a slow rank.
-#include "../dynapipe_plugin/run/session_refit.h"
+#include "../dynapipe_plugin/run/session.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -19,6 +19,8 @@ static const char loader[] = "where the loader stands";
 typedef struct {
     double slow;  // of SLOW_RANK from SLOW_STEP on
     int32_t first_step, save_after;
+    int32_t save_every;           // 0: only after save_after steps
+    int32_t leave_out;            // the step, counted from 1, that is not measured
     uint8_t record[MOST_RECORD];  // of rank 0: read where first_step > 0, written after save_after steps
     size_t record_bytes;
     uint64_t hashes[NUM_RANKS][NUM_STEPS];
@@ -62,7 +64,8 @@ static Status run_step(SessionRefit* refit, Run* run, Collective* world, int32_t
     TRY(collective_all_equal_u64(world, run->hashes[rank][step], "hash of the plan"));
     rng = rng_seed((uint64_t)(step * NUM_RANKS + rank) + 1000);
     TRY(refit_case_trace(&trace, &plan, rank, &now, &rng, arena));
-    TRY(session_refit_note(refit, &plan, &trace, true, false));
+    if (step + 1 == run->leave_out) { refit->skips = true; }
+    TRY(session_refit_note(refit, &plan, &trace, false));
     return session_refit_agree(refit, world, step + 1);
 }
 
@@ -97,7 +100,9 @@ static Status train(SessionRefit* refit, Run* run, Collective* world) {
             status = FAIL(STATUS_COUNT, "the plan of step %d, made ahead, is not that of now", ahead + 1);
         }
         note_versions(refit, run, step);
-        if (status == STATUS_OK && step + 1 == run->save_after) { status = save(refit, run); }
+        bool saves =
+            step + 1 == run->save_after || (run->save_every > 0 && (step + 1) % run->save_every == 0);
+        if (status == STATUS_OK && saves) { status = save(refit, run); }
     }
     arena_free(&arena);
     return status;
@@ -148,13 +153,35 @@ static void a_rank_that_becomes_slow_is_found_within_ten_steps(void) {
     }
 }
 
-static void a_resumed_run_plans_as_the_whole_one(void) {
-    resumed = whole;
-    resumed.first_step = whole.save_after;
+static void go_on_from(const Run* run, int32_t equal_until) {
+    resumed = *run;
+    resumed.first_step = run->save_after;
     memset(resumed.hashes, 0, sizeof resumed.hashes);
     run_all(&resumed);
-    for (int32_t step = whole.save_after; step < NUM_STEPS; step++) {
-        CHECK(resumed.hashes[0][step] == whole.hashes[0][step]);
+    for (int32_t step = run->save_after; step < equal_until; step++) {
+        CHECK(resumed.hashes[0][step] == run->hashes[0][step]);
+    }
+}
+
+static void a_resumed_run_plans_as_the_whole_one(void) {
+    // Until what was agreed on after the save is used; the whole run had measured two more steps of that
+    // block.
+    go_on_from(&whole, 28 + NUM_AHEAD);
+    CHECK(resumed.hashes[0][28 + NUM_AHEAD] != whole.hashes[0][28 + NUM_AHEAD]);
+    // Saved with nothing noted since: to the end, but for the first step of a new process.
+    static Run even;
+    even = (Run){.slow = 1.5, .save_after = 28, .leave_out = 29};
+    run_all(&even);
+    go_on_from(&even, NUM_STEPS);
+}
+
+// However often: a checkpoint after every step turned refit off.
+static void saving_changes_nothing(void) {
+    for (int32_t every = 1; every <= 4; every++) {
+        resumed = (Run){.slow = 1.5, .save_every = every};
+        run_all(&resumed);
+        CHECK(memcmp(resumed.hashes, whole.hashes, sizeof whole.hashes) == 0);
+        CHECK_EQ(resumed.last_agreed[NUM_STEPS - 1], NUM_STEPS);
     }
 }
 
@@ -189,10 +216,11 @@ static void records_of_others_say_what_still_holds(void) {
     CHECK(session_refit_costs(&refit, NUM_STEPS, &costs, &machine) == 24 && costs != &file);
     CHECK_OK(restore(&refit, whole.record, &num_bytes));  // on other ranks: the terms
     CHECK_OK(session_refit_start(&refit, &file, NULL, 0, 8, NUM_AHEAD));
-    CHECK(session_refit_costs(&refit, NUM_STEPS, &costs, &machine) == 24 && machine == NULL);
+    CHECK(session_refit_costs(&refit, NUM_STEPS, &costs, &machine) == 24 && !machine_differs(machine));
     CHECK_OK(restore(&refit, whole.record, &num_bytes));  // with other costs: nothing
     CHECK_OK(session_refit_start(&refit, &truth, NULL, 0, NUM_RANKS, NUM_AHEAD));
     CHECK(session_refit_costs(&refit, NUM_STEPS, &costs, &machine) == 0 && costs == &truth);
+    CHECK_EQ(refit.num_versions, 0);
     session_refit_free(&refit);
     session_refit_init(&refit, false);  // --refit off: the record is read over
     num_bytes = whole.record_bytes;
@@ -308,14 +336,64 @@ static void a_record_holds_for_the_same_speeds(void) {
     session_refit_free(&refit);
 }
 
+// dynapipe_resplit() may ask behind a restore, where a version of before may be of the same number.
+static void nothing_is_known_before_a_plan(void) {
+    static Dynapipe dp;
+    const CostModel* costs;
+    const Machine* machine;
+    size_t num_bytes = whole.record_bytes;
+    session_refit_init(&dp.refit, true);
+    CHECK(!session_refit_now(&dp, &costs, &machine));
+    CHECK(costs == &dp.costs && machine == dp.request.machine);
+    for (int i = 0; i < 2; i++) {
+        num_bytes = whole.record_bytes;
+        CHECK_OK(session_refit_restore(&dp.refit, whole.record, &num_bytes));
+        dp.next_step = 24;
+        CHECK(!session_refit_now(&dp, &costs, &machine));
+        CHECK(costs == &dp.costs);
+        CHECK_OK(session_refit_start(&dp.refit, &file, NULL, 0, NUM_RANKS, NUM_AHEAD));
+        CHECK(session_refit_now(&dp, &costs, &machine) && costs != &file);
+    }
+    session_refit_free(&dp.refit);
+}
+
+// Nothing found of ranks, nothing known of them: their plans are those of ranks that are alike.
+static void ranks_as_predicted_are_alike(void) {
+    const MachineRank alike[NUM_RANKS] = {
+        {.slow = {1, 1, 1, 1}}, {.slow = {1, 1, 1, 1}}, {.slow = {1, 1, 1, 1}}, {.slow = {1, 1, 1, 1}}};
+    for (int32_t i = 0; i < 3; i++) {
+        SessionRefit refit;
+        const CostModel* costs;
+        const Machine* machine;
+        const Machine base = {
+            .num_ranks = i == 1 ? NUM_RANKS : 0, .ranks = i == 1 ? alike : NULL, .pulls = i == 2};
+        session_refit_init(&refit, true);
+        CHECK_OK(session_refit_start(&refit, &file, &base, 0, NUM_RANKS, NUM_AHEAD));
+        RefitOfRank* found = malloc(NUM_RANKS * sizeof *found);
+        for (int32_t r = 0; r < NUM_RANKS; r++) {
+            found[r] = (RefitOfRank){.jobs = refit_rank_one(), .link = 1};
+        }
+        refit.versions = malloc(sizeof *refit.versions);
+        refit.versions[0] = (RefitVersion){4, 6, cost_scale_one(), found};
+        refit.num_versions = 1;
+        CHECK_EQ(session_refit_costs(&refit, 6, &costs, &machine), 4);
+        CHECK_EQ(machine->num_ranks, 0);
+        CHECK_EQ(machine->pulls, i == 2);
+        session_refit_free(&refit);
+    }
+}
+
 int main(void) {
     costs_make();
     RUN(a_rank_that_becomes_slow_is_found_within_ten_steps);
     RUN(a_resumed_run_plans_as_the_whole_one);
+    RUN(saving_changes_nothing);
     RUN(refit_changes_plans);
     RUN(records_of_others_say_what_still_holds);
     RUN(a_damaged_record_is_not_taken);
     RUN(plans_know_the_machine_and_what_was_found);
     RUN(a_record_holds_for_the_same_speeds);
+    RUN(ranks_as_predicted_are_alike);
+    RUN(nothing_is_known_before_a_plan);
     return test_end();
 }

@@ -2,6 +2,8 @@
 // written, and taken only where it belongs), and the rules by which splits change.
 #include "../dynapipe_plugin/run/session.h"
 
+#include <stdlib.h>
+
 #include "test.h"
 
 // --- the option -------------------------------------------------------------------------------------------
@@ -63,6 +65,9 @@ static void moved(Dynapipe* dp) {
     dp->resplit.has_moved = true;
     dp->resplit.moved_step = 12;
     dp->request.effort = 345;
+    dp->resplit.is_due = true;
+    dp->resplit.times_then = malloc(3 * sizeof(double));
+    for (int r = 0; r < 3; r++) { dp->resplit.times_then[r] = 10 * r + 1; }
 }
 
 static void a_checkpoint_keeps_the_split(void) {
@@ -88,7 +93,107 @@ static void a_checkpoint_keeps_the_split(void) {
     CHECK_EQ(other.request.effort, 345);
     CHECK(memcmp(other.resplit.restored, dp.request.stages, 3 * sizeof(StageLayers)) == 0);
     CHECK(memcmp(other.resplit.before, dp.resplit.before, 3 * sizeof(StageLayers)) == 0);
+    CHECK(other.resplit.is_due && other.resplit.times_then[2] == 21);
     session_resplit_free(&dp.resplit);
+    session_resplit_free(&other.resplit);
+}
+
+// Whatever byte is wrong, the loader finds that it is none of its own.
+static void a_damaged_record_is_left(void) {
+    static Dynapipe dp, other;
+    const void* position = place;
+    size_t num_bytes = sizeof place;
+    session_with(&dp, "auto");
+    moved(&dp);
+    CHECK_OK(session_resplit_position(&dp, &position, &num_bytes));
+    char* bytes = (char*)(uintptr_t)position;
+    for (size_t at = sizeof place; at < num_bytes; at++) {
+        size_t left_bytes = num_bytes;
+        bytes[at] ^= 0x10;
+        session_with(&other, "auto");
+        session_resplit_restore(&other, bytes, &left_bytes);
+        CHECK(left_bytes == num_bytes && !other.resplit.has_restored && other.request.effort == 0);
+        bytes[at] ^= 0x10;
+    }
+    session_resplit_free(&dp.resplit);
+}
+
+// A search that moved nothing: the run that goes on compares with the same times, where its split is the
+// same.
+static void what_was_looked_at_is_kept(void) {
+    static Dynapipe dp, other;
+    for (int i = 0; i < 3; i++) {
+        const void* position = place;
+        size_t num_bytes = sizeof place;
+        session_with(&dp, "auto");
+        moved(&dp);
+        dp.resplit.has_moved = false;
+        dp.resplit.has_searched = true;
+        CHECK_OK(session_resplit_position(&dp, &position, &num_bytes));
+        session_with(&other, "auto");
+        other.options.effort = 7;
+        if (i > 0) { memcpy(other.request.stages, dp.request.stages, sizeof other.request.stages); }
+        if (i == 2) { other.num_replicas = 2; }
+        session_resplit_restore(&other, position, &num_bytes);
+        CHECK_EQ(num_bytes, sizeof place);
+        CHECK(!other.resplit.has_restored && !other.resplit.has_moved && other.request.effort == 0);
+        CHECK_EQ(other.resplit.is_due, i == 1);
+        CHECK_EQ(other.resplit.has_searched, i == 1);
+        session_resplit_free(&dp.resplit);
+        session_resplit_free(&other.resplit);
+    }
+}
+
+// The position behind a move is that of the run before the restore.
+static void a_restore_forgets_the_position_behind_a_move(void) {
+    static Dynapipe dp;
+    size_t num_bytes = sizeof place;
+    session_with(&dp, "auto");
+    dp.resplit.position = malloc(8);
+    dp.resplit.position_bytes = 8;
+    dp.resplit.has_moved = true;
+    session_resplit_restore(&dp, place, &num_bytes);
+    CHECK(dp.resplit.position == NULL && !dp.resplit.has_moved);
+    const void* position;
+    CHECK_FAILS((Status)dynapipe_position(&dp, &position, &num_bytes), STATUS_OUT_OF_RANGE,
+                "no step has run");
+    session_resplit_free(&dp.resplit);
+}
+
+static void a_step_is_reported_before_layers_move(void) {
+    static Dynapipe dp;
+    const DynapipeReport_v1 report = {.step = 3};
+    session_with(&dp, "auto");
+    CHECK_FAILS((Status)dynapipe_report(&dp, &report), STATUS_OUT_OF_RANGE,
+                "---> report before dynapipe_resplit()");
+}
+
+// By the clock: a run goes on with what the checkpoint has, split and effort included; where it is told, not.
+static void whether_messages_are_pulled_stays(void) {
+    static Dynapipe dp, other;
+    for (int kind = 0; kind < 5; kind++) {
+        const void* position = place;
+        size_t num_bytes = sizeof place;
+        session_with(&dp, "auto");
+        dp.progress.reason = "measured";
+        dp.machine.pulls = true;
+        dp.request.effort = 345;
+        CHECK_OK(session_resplit_position(&dp, &position, &num_bytes));
+        session_with(&other, kind == 4 ? "off" : "auto");
+        other.transport.rank = 1;  // that says nothing
+        other.progress.reason = kind == 1 ? NULL : "measured";
+        if (kind == 2) { other.options.progress = PROGRESS_ON; }
+        other.machine.pulls = kind == 3;
+        size_t left_bytes = num_bytes;
+        session_resplit_restore(&other, position, &left_bytes);
+        CHECK_EQ(left_bytes, sizeof place);
+        CHECK_EQ(other.machine.pulls, kind == 0 || kind >= 3);
+        CHECK_EQ(other.resplit.has_restored, kind == 0);
+        CHECK(!other.resplit.has_moved);
+        CHECK_EQ(other.request.effort, kind == 0 ? 345 : 0);
+        session_resplit_free(&dp.resplit);
+        dp.resplit.record = NULL;
+    }
 }
 
 // Taken off wherever it is there, used only by a run that may move layers, of as many stages and layers.
@@ -109,6 +214,7 @@ static void it_is_taken_where_it_belongs(void) {
         CHECK_EQ(left_bytes, sizeof place);
         CHECK_EQ(other.resplit.has_restored, kind >= 4);
         CHECK_EQ(other.request.effort, kind >= 4 ? 345 : 0);
+        session_resplit_free(&other.resplit);
     }
     for (size_t cut = 0; cut < num_bytes; cut++) {  // no record, or a part of one: left as it is
         session_with(&other, "auto");
@@ -208,6 +314,11 @@ int main(int argc, char** argv) {
     RUN(the_option_is_a_word_or_steps_with_splits);
     RUN(a_split_is_told_for_its_step);
     RUN(a_checkpoint_keeps_the_split);
+    RUN(a_damaged_record_is_left);
+    RUN(what_was_looked_at_is_kept);
+    RUN(a_restore_forgets_the_position_behind_a_move);
+    RUN(a_step_is_reported_before_layers_move);
+    RUN(whether_messages_are_pulled_stays);
     RUN(it_is_taken_where_it_belongs);
     RUN(a_rank_that_changes_is_worth_a_look);
     RUN(a_move_wins_a_twentieth_and_what_it_costs);

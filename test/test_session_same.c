@@ -80,6 +80,7 @@ static void the_first_line_that_differs_is_told(void) {
         .lines = "a=1\nb=2\n", .other_lines = "a=1\n", .expected = "b is none on rank 2, 2 on rank 0"});
     run(&(Case){
         .lines = "a=1\n", .other_lines = "a=1\nb=2\n", .expected = "b is 2 on rank 2, none on rank 0"});
+    run(&(Case){.lines = "a=1\n", .other_lines = "a=\n", .expected = "a is none on rank 2, 1 on rank 0"});
     run(&(Case){.lines = "a=1\nb=2\n", .other_lines = "b=2\na=1\n", .expected = "test: their order is "});
 }
 

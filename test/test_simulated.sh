@@ -82,4 +82,30 @@ ok $? "a run that fails gives its status, $code"
 simulate bad "-n 4 --platform token-ring" train_gpt2-dynapipe
 [ $? -eq 2 ] && grep -q "^--platform token-ring ---> fast, ethernet" "$work/bad.log"
 ok $? "$(head -1 "$work/bad.log")"
+for bad in slow-host:1:0 slow-host:1:abc slow-host:1:-2 slow-host:4 slow-host:x slow-from slow-from:x slow-from:1:1:0 jitter:abc jitter:-5 jitter,jitter fast:2; do
+    simulate bad "-n 4 --platform $bad" train_gpt2-dynapipe
+    [ $? -eq 2 ] && grep -q "^--platform $bad: .* --->" "$work/bad.log"
+    ok $? "refused: $(head -1 "$work/bad.log")"
+done
+dev/simulate.sh --help >"$work/help.log" && grep -q "^slow-from:T" "$work/help.log" && ! grep -q "^set -eu" "$work/help.log"
+ok $? "--help prints the manual"
+
+# --- several of them at once: multiplied ------------------------------------------------------------------------
+# As smpimain sees it: the files beside the platform, which end with the run.
+mkdir "$work/bin" && printf '#!/bin/sh\nWRAPPER=\n${WRAPPER} "%s"\n' "$work/bin/smpimain" >"$work/bin/smpirun"
+printf '#!/bin/bash\nfor a; do [ -f "${a%%/*}/platform.xml" ] && cp "${a%%/*}"/* "$SEEN"; done\n' >"$work/bin/smpimain"
+chmod +x "$work"/bin/*
+seen() {  # name, platform
+    mkdir "$work/$1" && PATH=$work/bin:$PATH SEEN=$work/$1 dev/simulate.sh -n 3 --platform "$2" -- /bin/true >"$work/seen.log" 2>&1
+}
+seen shaken jitter:30 && seen both slow-from:1.1:1:2,jitter:30,slow-host:1:4 && seen twice slow-from:1:2:3,slow-from:2:2:2
+ok $? "platforms of several names"
+grep -q 'id="r1" speed="0.250000Gf" speed_file="1.speed"/' "$work/both/platform.xml" && ! grep -q 'speed_file.*speed_file' "$work/both/platform.xml"
+ok $? "a host has one file, and slow-host's speed beside it"
+diff -q <(head -4000 "$work/shaken/0.speed") <(head -4000 "$work/both/0.speed") >"$work/diff.log" &&
+    paste <(head -4000 "$work/shaken/1.speed") <(awk '$1 != 1.1' "$work/both/1.speed" | head -4000) | awk '{ x = $2 / $4 / ($1 < 1.1 ? 1 : 2); if ($1 != $3 || x < 0.999 || x > 1.001) bad = 1 } END { exit bad || NR < 4000 }' &&
+    [ "$(grep -c '^1\.100000 ' "$work/both/1.speed")" -eq 1 ]
+ok $? "jitter goes on under slow-from, and is the same for the others"
+[ "$(cat "$work/twice/2.speed")" = $'0.000000 1.000000\n1.000000 0.333333\n2.000000 0.166667' ] && [ ! -e "$work/twice/1.speed" ]
+ok $? "slow twice: $(tr '\n' ' ' <"$work/twice/2.speed")"
 finish

@@ -8,9 +8,9 @@ enum { MAX_MBS = 24 };
 
 typedef struct {
     const ToyPlan* toy;
-    int32_t wrong_rank;   // its model says that a boundary is four bytes longer; -1: none
-    bool wrong_behind;    // which
-    uint64_t other_plan;  // hash of the last rank's plan
+    int32_t wrong_rank;                  // its model says that a boundary is four bytes longer; -1: none
+    bool wrong_behind;                   // which
+    uint64_t other_plan, other_replica;  // hashes of the last rank's plan
     Status agreed[RANKS_MAX];
     char message[RANKS_MAX][512];
 } Case;
@@ -43,7 +43,11 @@ static Status body(Transport* t, void* arg) {
     TRY(collective_init(&world, t, ranks, t->num_ranks, (int64_t)20 * 1000000000));
     TRY(executor_create(&executor, &api, &model, t, 0));
     ExecutorStep step = {.plan = plan, .batches = batches};
-    StepClaim claim = {.plan_hash = t->rank == t->num_ranks - 1 ? it->other_plan : 0};
+    StepClaim claim = {0};
+    if (t->rank == t->num_ranks - 1) {
+        claim.plan_hash = it->other_plan;
+        claim.replica_hash = it->other_replica;
+    }
     TRY(executor_claim(executor, &step, &claim));
     it->agreed[t->rank] = step_agree(&world, plan->P, &claim, 7);
     snprintf(it->message[t->rank], sizeof it->message[0], "%s", status_message());
@@ -100,6 +104,9 @@ static void another_plan_is_named_with_its_rank(void) {
     toy_plan_make(&toy, rng, 3, 1, 4, &arena);
     Case it = {.toy = &toy, .wrong_rank = -1, .other_plan = 9};
     expect(&it, "hash of the plan of step 7: rank 2 has 0000000000000009, rank 0 has");
+    Case lists = {.toy = &toy, .wrong_rank = -1, .other_replica = 7};
+    expect(&lists, "step 7, what a replica's ranks know of it: rank 2 has 0000000000000007, rank 0 has "
+                   "0000000000000000");
     arena_free(&arena);
 }
 

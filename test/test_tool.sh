@@ -172,6 +172,10 @@ tool check "$work/none.txt"; [ $? -eq 2 ]; ok $? "no such plan"
 
 # --- infeasible is an answer: which stage, how many bytes over, which option would help
 refuses 3 "bytes over" plan test/problems/nothing_fits.json
+few="plan test/problems/lengths.csv --model d12 --stages 3 --batch-tokens 7000"
+refuses 3 "rank 0's own memory (./dynapipe plan: --rank-memory): parameters" $few --rank-memory 1K,0,8G
+refuses 3 "---> raise rank 0's own memory" $few --rank-memory 1036M,1036M,1036M
+refuses 3 "error: --memory-limit: parameters, gradients and optimizer of stage 0" $few --rank-memory 0,0,8G --memory-limit 1K
 # --- ranks that differ: the plan says each rank's limit, and is checked on the same machine only
 differ=(--rank-speed 1,0.7,1.2 --rank-memory 3G,0,6G --link-rate 5,0.5)
 tool plan test/problems/lengths.csv --model d12 --stages 3 --batch-tokens 7000 --memory-limit 4G "${differ[@]}" --text "$work/plan.txt" --svg "$work/plan.svg" &&

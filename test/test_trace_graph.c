@@ -160,10 +160,23 @@ static void changes_keep_their_laws(void) {
             CHECK(faster_ns <= before_ns);
             before_ns = faster_ns;
         }
+        double speeds[32] = {0};
+        CHECK(graph.num_ranks <= 32);
+        for (int32_t r = 0; r < graph.num_ranks; r++) { speeds[r] = 1; }
         for (int32_t r = 0; r < graph.num_ranks; r++) {
-            int64_t faster_ns = changed_ns(&step, &graph, (TraceWhatIf){.rank = r, .rank_speed = 1.5});
+            speeds[r] = 1.5;
+            int64_t faster_ns = changed_ns(&step, &graph, (TraceWhatIf){.rank_speeds = speeds});
             CHECK(faster_ns <= ns && faster_ns >= ns / 2);
-            CHECK(changed_ns(&step, &graph, (TraceWhatIf){.rank = r, .rank_speed = 0.5}) >= ns);
+            speeds[r] = 0.5;
+            CHECK(changed_ns(&step, &graph, (TraceWhatIf){.rank_speeds = speeds}) >= ns);
+            speeds[r] = 1;
+        }
+        for (int32_t r = 0; r < graph.num_ranks; r++) { speeds[r] = 1.5; }
+        if (exact) {  // nothing between events, and nothing late: everything is so many times as fast
+            int64_t some_ns = changed_ns(&step, &graph, (TraceWhatIf){.no_late = true});
+            int64_t all_ns =
+                changed_ns(&step, &graph, (TraceWhatIf){.rank_speeds = speeds, .link = 1.5, .no_late = true});
+            CHECK_NEAR((double)all_ns, (double)some_ns / 1.5, 0.01 * (double)some_ns);
         }
         if (exact) {  // every job took what was planned
             CHECK_EQ(changed_ns(&step, &graph, (TraceWhatIf){.as_planned = true}), ns);
@@ -204,10 +217,70 @@ static void a_late_message_waits_for_the_job(void) {
     TraceGraph graph;
     CHECK_OK(trace_graph_make(&graph, &step.file, &step.arena));
     CHECK_EQ(graph.nodes[graph.last].end_ns, 50 * MS);
-    CHECK_EQ(changed_ns(&step, &graph, (TraceWhatIf){.rank = 0, .rank_speed = 2}), 30 * MS);
+    CHECK_EQ(changed_ns(&step, &graph, (TraceWhatIf){.rank_speeds = (double[]){2, 1}}), 30 * MS);
     CHECK_EQ(changed_ns(&step, &graph, (TraceWhatIf){.no_late = true}), 40 * MS);  // the sender's own end
     CHECK_EQ(changed_ns(&step, &graph, (TraceWhatIf){.link = 2}), 50 * MS - MS / 2);
     arena_free(&step.arena);
+}
+
+// Changes of one row all count: of several ranks each, of one rank or of links their product.
+static void check_rows_that_join(TraceReplay* replay, const char* path, Step* step) {
+    double speeds[32];
+    char all[32 * 16] = "rank=0:2x+rank=0:0.75x";
+    int32_t num_ranks = replay->graph.num_ranks;
+    CHECK(num_ranks <= 32);
+    for (int32_t r = 0; r < num_ranks; r++) {
+        speeds[r] = 1.5;
+        if (r > 0) { snprintf(all + strlen(all), sizeof all - strlen(all), "+rank=%d:1.5x", r); }
+    }
+    CHECK_OK(trace_replay_make(replay, path, all, &step->arena));
+    CHECK_EQ(replay->rows[0].ns, changed_ns(step, &replay->graph, (TraceWhatIf){.rank_speeds = speeds}));
+    CHECK_OK(trace_replay_make(replay, path, "link=2x+late=0+link=3x,late=0+link=6x", &step->arena));
+    CHECK_EQ(replay->rows[0].ns, replay->rows[1].ns);
+}
+
+// A file in which a word is another: once, at its first place.
+static void write_otherwise(const char* path, const char* text, const char* word, const char* other) {
+    const char* at = strstr(text, word);
+    FILE* file = fopen(path, "w");
+    CHECK(at != NULL && file != NULL);
+    if (at == NULL || file == NULL) { return; }
+    fprintf(file, "%.*s%s%s", (int)(at - text), text, other, at + strlen(word));
+    fclose(file);
+}
+
+// Durations that are not what times say, and events that are there twice, are named.
+static void what_cannot_be_is_named(void) {
+    static const char text[] =
+        "{\"otherData\":{\"format\":\"" TRACE_FORMAT "\",\"stages\":1,\"replicas\":1},\"traceEvents\":["
+        "{\"pid\":2,\"cat\":\"step\",\"args\":{\"step\":1}},"
+        "{\"pid\":2,\"cat\":\"job\",\"dur\":5.000,\"args\":{\"kind\":\"fwd\",\"mb\":0,\"rank\":0,\"step\":1,"
+        "\"begin_ns\":0,\"end_ns\":5000}},"
+        "{\"pid\":2,\"cat\":\"job\",\"args\":{\"kind\":\"bwd\",\"mb\":0,\"rank\":0,\"step\":1,"
+        "\"begin_ns\":5000,\"end_ns\":9000}}]}";
+    static const struct {
+        const char *word, *other, *expected;
+    } cases[] = {
+        {"5.000", "-5.000", "event 1: its dur is -5.000 us, from begin_ns to end_ns it is 5.000 us --->"},
+        {"5.000", "1e12", "event 1: its dur is 1000000000000.000 us"},
+        {"5.000", "[]", "event 1: its dur is 0.000 us"},
+        {"9000", "4000", "event 2: times that cannot be --->"},
+        {"9000", "99999999999999999", "event 2: times that cannot be --->"},
+        {"bwd", "fwd", ": rank 0: fwd of micro-batch 0 is there twice --->"}};
+    char path[] = "/tmp/test_trace_graph_XXXXXX";
+    Arena arena = {0};
+    TraceReplay* replay = calloc(1, sizeof *replay);
+    close(mkstemp(path));
+    write_otherwise(path, text, "5.000", "5.001");
+    CHECK_OK(trace_replay_make(replay, path, NULL, &arena));
+    CHECK_EQ(replay->replayed_ns, 9000);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        write_otherwise(path, text, cases[i].word, cases[i].other);
+        CHECK_FAILS(trace_replay_make(replay, path, NULL, &arena), STATUS_BAD_FORMAT, cases[i].expected);
+    }
+    free(replay);
+    unlink(path);
+    arena_free(&arena);
 }
 
 // What is written is what is read, to the ns, of whatever step.
@@ -257,8 +330,9 @@ static void a_file_reads_back(void) {
     TraceReplay* replay = calloc(1, sizeof *replay);
     CHECK_OK(trace_replay_make(replay, path, "link=1x,late=0+jobs=planned", &step.arena));
     CHECK(replay->num_rows == 2 && replay->rows[0].ns == replay->replayed_ns);
-    const char* const wrong[] = {"",       "link",     "link=0x", "link=2", "rank=99:2x",
-                                 "rank=0", "jitter=1", "order=",  "late=0+"};
+    check_rows_that_join(replay, path, &step);
+    const char* const wrong[] = {"",       "link",     "link=0x", "link=2",  "rank=99:2x",
+                                 "rank=0", "jitter=1", "order=",  "late=0+", "link=20x+link=20x"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         CHECK_FAILS(trace_replay_make(replay, path, wrong[i], &step.arena), STATUS_BAD_OPTION, "--->");
     }
@@ -274,5 +348,6 @@ int main(int argc, char** argv) {
     RUN(its_own_order_is_the_same_step);
     RUN(a_late_message_waits_for_the_job);
     RUN(a_file_reads_back);
+    RUN(what_cannot_be_is_named);
     return test_end();
 }

@@ -1,4 +1,5 @@
 // command_report.c -- ./dynapipe report: what a training run logged, as one page.
+#include <math.h>
 #include <string.h>
 
 #include "report_html.h"
@@ -39,11 +40,36 @@ static Status load_trace(TraceReplay** out, const ReportOptions* options, Arena*
     return STATUS_OK;
 }
 
+// A trace of another run would be drawn as one of this run's steps. Both have a step's prediction, to a ns.
+static Status check_same_run(const TraceFile* file, const Metrics* metrics, const char* trace_path,
+                             const char* metrics_path) {
+    static const char remedy[] = "give the trace and the metrics.jsonl of one run";
+    int32_t num_ranks = file->P * file->R, at = 0;
+    while (at < metrics->num_steps && metrics->steps[at] != (double)file->step) { at++; }
+    if (metrics->num_ranks > 0 && metrics->num_ranks != num_ranks) {
+        return FAIL(STATUS_MISMATCH, "%s has %d stages x %d replicas, %s has %d ranks ---> %s", trace_path,
+                    file->P, file->R, metrics_path, metrics->num_ranks, remedy);
+    }
+    if (at == metrics->num_steps) {
+        return FAIL(STATUS_MISMATCH, "%s is of step %lld, which is not in %s ---> %s", trace_path,
+                    (long long)file->step, metrics_path, remedy);
+    }
+    double predicted_ns = 1e6 * metrics->values[METRIC_PREDICTED_MS][at];
+    if (file->has_errors &&
+        fabs(predicted_ns - (double)file->errors.predicted_ns) > 1 + 1e-9 * predicted_ns) {
+        return FAIL(STATUS_MISMATCH, "%s: step %lld was predicted to take %.3f ms, in %s %.3f ms ---> %s",
+                    trace_path, (long long)file->step, (double)file->errors.predicted_ns / 1e6, metrics_path,
+                    predicted_ns / 1e6, remedy);
+    }
+    return STATUS_OK;
+}
+
 static Status run(const ReportOptions* options, const char* path, Metrics* metrics, Arena* arena) {
     TraceReplay* trace;
     TRY(load_trace(&trace, options, arena));
     TRY(metrics_load(metrics, path));
-    Status status = report_html_write(options->out, metrics, trace, path);
+    Status status = trace == NULL ? STATUS_OK : check_same_run(&trace->file, metrics, options->trace, path);
+    if (status == STATUS_OK) { status = report_html_write(options->out, metrics, trace, path); }
     if (status == STATUS_OK && strcmp(options->out, "-") != 0) {
         printf("%s: %d steps, %d tasks\n", options->out, metrics->num_steps, metrics->num_tasks);
     }

@@ -127,13 +127,39 @@ static Status add_scores(Metrics* metrics, const json_t* record) {
     return STATUS_OK;
 }
 
+static Status add_refit(Metrics* metrics, const json_t* record) {
+    double step = number_of(json_object_get(record, "refit"));
+    int32_t* count = &metrics->num_refits;
+    if (isnan(step)) { return STATUS_OK; }
+    while (*count > 0 && metrics->refit_steps[*count - 1] >= step) { (*count)--; }
+    if (*count == metrics->max_refits) {
+        int32_t max = *count > 0 ? 2 * *count : 64;
+        if (!grow_doubles(&metrics->refit_steps, max)) {
+            return FAIL(STATUS_NO_MEMORY, "no memory for %d corrections of costs", max);
+        }
+        metrics->max_refits = max;
+    }
+    metrics->refit_steps[(*count)++] = step;
+    return STATUS_OK;
+}
+
+// The step's record of a run that went back to a checkpoint: what came behind it is gone.
+static void forget_from(Metrics* metrics, double step) {
+    while (metrics->num_steps > 0 && metrics->steps[metrics->num_steps - 1] >= step) { metrics->num_steps--; }
+    while (metrics->num_refits > 0 && metrics->refit_steps[metrics->num_refits - 1] >= step) {
+        metrics->num_refits--;
+    }
+}
+
 static Status add_record(Metrics* metrics, json_t* record) {
     if (json_object_get(record, "validation") != NULL) { return add_scores(metrics, record); }
+    if (json_object_get(record, "refit") != NULL) { return add_refit(metrics, record); }
     double last = metrics->num_steps > 0 ? metrics->steps[metrics->num_steps - 1] : 0;
     double step = number_of(json_object_get(record, "step"));
     if (isnan(step)) { step = last + 1; }
-    while (metrics->num_steps > 0 && metrics->steps[metrics->num_steps - 1] >= step) { metrics->num_steps--; }
+    forget_from(metrics, step);
     if (!make_room(metrics)) { return FAIL(STATUS_NO_MEMORY, "no memory for %d steps", metrics->num_steps); }
+    metrics->num_ranks = (int32_t)json_array_size(json_object_get(record, metric_keys[METRIC_IDLE]));
     int32_t i = metrics->num_steps;
     metrics->steps[i] = step;
     for (int32_t k = 0; k < METRIC_COUNT; k++) {
@@ -282,5 +308,6 @@ void metrics_free(Metrics* metrics) {
     free(metrics->score_steps);
     free(metrics->exact_match);
     free(metrics->rouge_l);
+    free(metrics->refit_steps);
     *metrics = (Metrics){0};
 }

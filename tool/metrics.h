@@ -1,6 +1,6 @@
 /*
-metrics.h -- what a training run wrote: metrics.jsonl (one record a step, and one of the answers at each
-validation) and the validation losses of main.log.
+metrics.h -- what a training run wrote: metrics.jsonl (one record a step, one of the answers at each
+validation, one where measured steps corrected the costs) and the validation losses of main.log.
 
 A value that is missing, null, NaN or no number is NAN, and so is what follows from it. A run that went back
 to a checkpoint has steps twice; the later ones count. A last line that was cut off is left out and mentioned.
@@ -55,7 +55,10 @@ typedef struct {
     double *validation_steps, *validation_losses;  // rising
     int32_t num_scores, max_scores;
     double *score_steps, *exact_match, *rouge_l;  // rising; means over tasks, shares of 1
-    int32_t cut_line;                             // a last line left out; 0: none
+    int32_t num_refits, max_refits;
+    double* refit_steps;  // rising; behind them the costs were corrected
+    int32_t num_ranks;    // of the last step's lists; 0: it has none
+    int32_t cut_line;     // a last line left out; 0: none
 } Metrics;
 
 // STATUS_BAD_FORMAT names file and line. An all-zero `out` afterwards where it fails.

@@ -397,6 +397,22 @@ static Status print_tasks(const Report* report) {
 
 // --- the page --------------------------------------------------------------------------------------------
 
+// The last ones where there are many.
+static void print_refits(const Report* report) {
+    enum { MAX_SHOWN = 12 };
+    const Metrics* metrics = report->metrics;
+    char count[SVG_NUMBER_BYTES];
+    int32_t num = metrics->num_refits, first = num > MAX_SHOWN ? num - MAX_SHOWN : 0;
+    if (num == 0) { return; }
+    fprintf(report->out, "<p class=\"q\">Costs were corrected by measured steps behind step%s",
+            num > 1 ? "s" : "");
+    for (int32_t i = first; i < num; i++) {
+        fprintf(report->out, "%s %s", i == first ? (first > 0 ? " ..," : "") : ",",
+                svg_format_count(count, metrics->refit_steps[i]));
+    }
+    fprintf(report->out, num > 1 ? " (%d times)</p>\n" : "</p>\n", num);
+}
+
 static Status print_page(const Report* report, const char* name) {
     const Metrics* metrics = report->metrics;
     char first[SVG_NUMBER_BYTES], last[SVG_NUMBER_BYTES];
@@ -416,6 +432,7 @@ static Status print_page(const Report* report, const char* name) {
         fprintf(report->out, "; lines: means of neighbouring steps, bands: 80 in 100 of them");
     }
     fprintf(report->out, "</p>\n");
+    print_refits(report);
     TRY(print_cards(report));
     TRY(print_charts(report));
     if (report->trace != NULL) { trace_html_print(report->out, report->trace); }

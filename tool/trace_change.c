@@ -49,9 +49,7 @@ static void change_job(TraceNode* node, const TraceWhatIf* change, const double*
         node->ns = (int64_t)((double)node->planned_ns * ratio + 0.5);
     }
     if (node->planned_ns >= 0 && change->as_planned) { node->ns = node->planned_ns; }
-    if (change->rank_speed > 0 && node->rank == change->rank) {
-        node->ns = divided(node->ns, change->rank_speed);
-    }
+    if (change->rank_speeds != NULL) { node->ns = divided(node->ns, change->rank_speeds[node->rank]); }
 }
 
 Status trace_graph_change(TraceGraph* out, const TraceGraph* graph, const TraceWhatIf* change, Arena* arena) {

@@ -1,6 +1,7 @@
 #include "trace_file.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,8 +84,19 @@ static Status read_step(TraceFile* out, const json_t* args, const char* path, si
     return STATUS_OK;
 }
 
-static Status read_event(TraceFileEvent* out, TraceFile* trace, const json_t* args, const char* path,
+// Viewers show dur (us), to a ns; the times of args count here.
+static Status check_dur(const json_t* event, int64_t ns, const char* path, size_t idx) {
+    const json_t* dur = json_object_get(event, "dur");
+    double apart_ns = dur == NULL ? 0 : json_number_value(dur) * 1e3 - (double)ns;
+    if ((dur == NULL || json_is_number(dur)) && fabs(apart_ns) <= 1 + 1e-9 * (double)ns) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_FORMAT,
+                "%s: event %zu: its dur is %.3f us, from begin_ns to end_ns it is %.3f us ---> %s", path, idx,
+                json_number_value(dur), (double)ns / 1e3, REMEDY);
+}
+
+static Status read_event(TraceFileEvent* out, TraceFile* trace, const json_t* event, const char* path,
                          size_t idx) {
+    const json_t* args = json_object_get(event, "args");
     int64_t begin_ns, end_ns;
     int32_t kind = kind_of(args);
     if (kind < 0) { return fail_event(path, idx, "no such kind"); }
@@ -94,6 +106,7 @@ static Status read_event(TraceFileEvent* out, TraceFile* trace, const json_t* ar
         !read_int(&end_ns, args, "end_ns", begin_ns, MOST_NS)) {
         return fail_event(path, idx, "times that cannot be");
     }
+    TRY(check_dur(event, end_ns - begin_ns, path, idx));
     *out = (TraceFileEvent){.event = {.kind = kind,
                                       .mb = (int32_t)mb,
                                       .peer = (int32_t)int_or(args, "peer", 0, trace->P * trace->R - 1, -1),
@@ -128,16 +141,16 @@ static Status read_events(TraceFile* out, const json_t* events, const char* path
     }
     for (int pass = 0; pass < 2; pass++) {
         for (size_t i = 0; i < num_events; i++) {
-            const json_t* args = json_object_get(json_array_get(events, i), "args");
+            const json_t *event = json_array_get(events, i), *args = json_object_get(event, "args");
             int64_t rank, step;
-            if (!is_measured(json_array_get(events, i), "event")) { continue; }
+            if (!is_measured(event, "event")) { continue; }
             if (!read_int(&rank, args, "rank", 0, out->P * out->R - 1) ||
                 !read_int(&step, args, "step", 0, INT32_MAX)) {
                 return fail_event(path, i, "no such rank or step");
             }
             if (step != out->step) { continue; }
             TraceFileRank* of = &out->ranks[rank];
-            if (pass == 1) { TRY(read_event(&of->events[of->num_events], out, args, path, i)); }
+            if (pass == 1) { TRY(read_event(&of->events[of->num_events], out, event, path, i)); }
             of->num_events++;
         }
         for (int32_t r = 0; r < out->P * out->R && pass == 0; r++) {

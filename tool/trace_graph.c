@@ -76,13 +76,19 @@ static void wait_for(TraceNode* node, int32_t before) {
 
 // --- chains ------------------------------------------------------------------------------------------------
 
-static void add_rank(Maker* maker, int32_t rank) {
+static Status add_rank(Maker* maker, int32_t rank) {
     const TraceFileRank* list = &maker->trace->ranks[rank];
     int32_t before = 0;  // posts hang on the chain, and do not hold it up
     for (int32_t i = 0; i < list->num_events; i++) {
         const TraceEvent* event = &list->events[i].event;
         if (!is_counted(event) || event->kind == TRACE_REDUCE) { continue; }
         TraceNodeKind kind = node_kind(event->kind);
+        if (*node_at(maker, rank, event->kind, event->mb) != 0) {
+            return FAIL(STATUS_BAD_FORMAT,
+                        "rank %d: %s of micro-batch %d is there twice ---> give a file that the trainer's "
+                        "--trace wrote",
+                        rank, trace_kind_text(event->kind), event->mb);
+        }
         TraceNode* node = add_node(maker, kind, rank, event->mb, event_end_ns(event) - maker->origin_ns);
         node->event_kind = (uint8_t)event->kind;
         node->planned_ns = list->events[i].planned_ns;
@@ -97,6 +103,7 @@ static void add_rank(Maker* maker, int32_t rank) {
         if (kind != NODE_POST) { before = n; }
     }
     maker->chain_end[rank] = before;
+    return STATUS_OK;
 }
 
 // Gradients are summed when all that take part have come. Who does is not in the trace: a reduction that
@@ -323,7 +330,7 @@ static Status make(TraceGraph* out, const TraceFile* trace, bool behind_jobs, Ar
     Maker maker;
     TRY(maker_init(&maker, trace, out, arena));
     maker.behind_jobs = behind_jobs;
-    for (int32_t r = 0; r < out->num_ranks; r++) { add_rank(&maker, r); }
+    for (int32_t r = 0; r < out->num_ranks; r++) { TRY(add_rank(&maker, r)); }
     TRY(list_jobs(&maker, arena));
     add_messages(&maker);
     add_reductions(&maker);

@@ -66,12 +66,11 @@ int64_t trace_graph_run(TraceGraph* graph);  // fills end_ns and because; the ma
 
 // What might have been otherwise; all zero: nothing.
 typedef struct {
-    double link;        // messages move so many times as fast; 0: as they did
-    int32_t rank;       // whose jobs run
-    double rank_speed;  // so many times as fast; 0: none's
-    bool no_jitter;     // every job takes its plan's time, x the median of its rank and kind
-    bool as_planned;    // every job takes its plan's time
-    bool no_late;       // messages begin to move as soon as both ends have posted them
+    double link;                // messages move so many times as fast; 0: as they did
+    const double* rank_speeds;  // [num_ranks] its jobs run so many times as fast; NULL: as they did
+    bool no_jitter;             // every job takes its plan's time, x the median of its rank and kind
+    bool as_planned;            // every job takes its plan's time
+    bool no_late;               // messages begin to move as soon as both ends have posted them
 } TraceWhatIf;
 
 // Another graph, run; `graph` stays.

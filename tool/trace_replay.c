@@ -7,49 +7,61 @@
 
 // --- what if -----------------------------------------------------------------------------------------------
 
-// "2x": a factor of 0.01 to 100.
-static bool parse_factor(double* out, const char* text) {
+typedef struct {
+    TraceWhatIf change;
+    double* speeds;     // [num_ranks] change.rank_speeds, once there is one
+    const char* order;  // a plan's path; NULL: as it was
+} Row;
+
+// "2x": a factor of 0.01 to 100, on top of those before it in the row; so is what comes out.
+static bool take_factor(double* product, const char* text) {
     char* end;
-    *out = strtod(text, &end);
-    return end > text && strcmp(end, "x") == 0 && *out >= 0.01 && *out <= 100;
+    double factor = strtod(text, &end);
+    if (end == text || strcmp(end, "x") != 0 || !(factor >= 0.01 && factor <= 100)) { return false; }
+    *product *= factor;
+    return *product >= 0.01 && *product <= 100;
 }
 
-static bool parse_rank(TraceWhatIf* out, const char* text, int32_t num_ranks) {
+static bool parse_rank(Row* row, const char* text, int32_t num_ranks) {
     char* end;
     long rank = strtol(text, &end, 10);
     if (end == text || *end != ':' || rank < 0 || rank >= num_ranks) { return false; }
-    out->rank = (int32_t)rank;
-    return parse_factor(&out->rank_speed, end + 1);
+    row->change.rank_speeds = row->speeds;
+    return take_factor(&row->speeds[rank], end + 1);
 }
 
-// One change; *order: a plan's path.
-static bool parse_change(TraceWhatIf* out, const char** order, const char* text, int32_t num_ranks) {
-    if (strncmp(text, "link=", 5) == 0) { return parse_factor(&out->link, text + 5); }
-    if (strncmp(text, "rank=", 5) == 0) { return parse_rank(out, text + 5, num_ranks); }
+static bool parse_change(Row* row, const char* text, int32_t num_ranks) {
+    TraceWhatIf* change = &row->change;
+    if (strncmp(text, "link=", 5) == 0) {
+        if (change->link == 0) { change->link = 1; }
+        return take_factor(&change->link, text + 5);
+    }
+    if (strncmp(text, "rank=", 5) == 0) { return parse_rank(row, text + 5, num_ranks); }
     if (strncmp(text, "order=", 6) == 0) {
-        *order = text + 6;
-        return text[6] != '\0';
+        bool is_first = row->order == NULL;
+        row->order = text + 6;
+        return is_first && text[6] != '\0';
     }
     bool jitter = strcmp(text, "jitter=0") == 0, planned = strcmp(text, "jobs=planned") == 0;
     bool late = strcmp(text, "late=0") == 0;
-    out->no_jitter |= jitter;
-    out->as_planned |= planned;
-    out->no_late |= late;
+    change->no_jitter |= jitter;
+    change->as_planned |= planned;
+    change->no_late |= late;
     return jitter || planned || late;
 }
 
 // Changes joined by +, in place.
-static Status parse_row(TraceWhatIf* out, const char** order, char* text, int32_t num_ranks) {
+static Status parse_row(Row* row, char* text, int32_t num_ranks) {
     char* at = text;
     while (at != NULL) {
         char* plus = strchr(at, '+');
         if (plus != NULL) { *plus = '\0'; }
-        if (!parse_change(out, order, at, num_ranks)) {
+        if (!parse_change(row, at, num_ranks)) {
             return FAIL(
                 STATUS_BAD_OPTION,
                 "--what-if %.60s ---> link=2x, rank=RANK:1.5x (ranks 0 to %d), jitter=0, jobs=planned, "
-                "late=0 "
-                "or order=FILE.plan; factors 0.01x to 100x; + joins changes, a comma begins another row",
+                "late=0 or one order=FILE.plan; factors, and the product of several of a link or rank, 0.01x "
+                "to 100x; + joins changes, a comma begins another row",
                 at, num_ranks - 1);
         }
         at = plus != NULL ? plus + 1 : NULL;
@@ -57,10 +69,21 @@ static Status parse_row(TraceWhatIf* out, const char** order, char* text, int32_
     return STATUS_OK;
 }
 
-static void describe(TraceRow* row, const TraceWhatIf* change, const char* order) {
-    char* out = row->about;
-    size_t room = sizeof row->about;
-    snprintf(out, room, "%s", order != NULL ? "the plan's order, messages that move at once" : "");
+// A speed that all ranks share is said once.
+static bool share_speed(const double* speeds, int32_t num_ranks) {
+    for (int32_t r = 1; r < num_ranks; r++) {
+        if (speeds[r] != speeds[0]) { return false; }
+    }
+    return num_ranks > 1;
+}
+
+static void describe(TraceRow* out_row, const Row* row, int32_t num_ranks) {
+    const TraceWhatIf* change = &row->change;
+    const double* speeds = change->rank_speeds;
+    char* out = out_row->about;
+    size_t room = sizeof out_row->about;
+    bool shared = speeds != NULL && share_speed(speeds, num_ranks);
+    snprintf(out, room, "%s", row->order != NULL ? "the plan's order, messages that move at once" : "");
 #define ADD(...)                                                   \
     do {                                                           \
         size_t used = strlen(out);                                 \
@@ -69,7 +92,10 @@ static void describe(TraceRow* row, const TraceWhatIf* change, const char* order
         snprintf(out + used, room - used, __VA_ARGS__);            \
     } while (0)
     if (change->link > 0) { ADD("links %.4g times as fast", change->link); }
-    if (change->rank_speed > 0) { ADD("rank %d %.4g times as fast", change->rank, change->rank_speed); }
+    if (shared) { ADD("all ranks %.4g times as fast", speeds[0]); }
+    for (int32_t r = 0; r < num_ranks && speeds != NULL && !shared; r++) {
+        if (speeds[r] != 1) { ADD("rank %d %.4g times as fast", r, speeds[r]); }
+    }
     if (change->no_jitter) { ADD("every job the median of its rank and kind"); }
     if (change->as_planned) { ADD("every job as planned"); }
     if (change->no_late) { ADD("no message begins late"); }
@@ -88,17 +114,18 @@ static Status add_row(TraceReplay* replay, const char* text, Arena* arena) {
                     TRACE_MAX_ROWS);
     }
     TraceRow* row = &replay->rows[replay->num_rows];
-    TraceWhatIf change = {0};
-    const char* order = NULL;
+    int32_t num_ranks = replay->graph.num_ranks;
+    Row parsed = {.speeds = ARENA_NEW(arena, double, num_ranks)};
     char* copy = arena_alloc(arena, strlen(text) + 1);
-    if (copy == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for --what-if"); }
+    if (copy == NULL || parsed.speeds == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for --what-if"); }
     memcpy(copy, text, strlen(text) + 1);
-    TRY(parse_row(&change, &order, copy, replay->graph.num_ranks));
+    for (int32_t r = 0; r < num_ranks; r++) { parsed.speeds[r] = 1; }
+    TRY(parse_row(&parsed, copy, num_ranks));
     snprintf(row->name, sizeof row->name, "%s", text);
-    describe(row, &change, order);
+    describe(row, &parsed, num_ranks);
     TraceGraph graph = replay->graph, changed;
-    if (order != NULL) { TRY(run_order(&graph, replay, order, arena)); }
-    TRY(trace_graph_change(&changed, &graph, &change, arena));
+    if (parsed.order != NULL) { TRY(run_order(&graph, replay, parsed.order, arena)); }
+    TRY(trace_graph_change(&changed, &graph, &parsed.change, arena));
     row->ns = changed.nodes[changed.last].end_ns;
     replay->num_rows++;
     return STATUS_OK;

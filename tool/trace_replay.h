@@ -10,9 +10,9 @@ Shared by `./dynapipe replay --trace` (text) and `./dynapipe report --trace` (pa
 enum { TRACE_MAX_ROWS = 16 };
 
 typedef struct {
-    char name[80];   // "link=2x"
-    char about[96];  // in words
-    int64_t ns;      // what the step would have taken
+    char name[80];    // "link=2x"
+    char about[160];  // in words
+    int64_t ns;       // what the step would have taken
 } TraceRow;
 
 typedef struct {
@@ -25,8 +25,8 @@ typedef struct {
 } TraceReplay;
 
 // what_if: "link=2x,rank=2:1.5x,jitter=0,jobs=planned,late=0,order=FILE.plan", a row each; with + between
-// them several at once: "link=2x+late=0". NULL: those that most often tell something. STATUS_BAD_OPTION names
-// what it does not understand.
+// them several at once: "link=2x+late=0"; factors of the same link or rank multiply. NULL: those that most
+// often tell something. STATUS_BAD_OPTION names what it does not understand.
 Status trace_replay_make(TraceReplay* out, const char* path, const char* what_if, Arena* arena);
 
 // A part of the path in words, 0 .. TRACE_NUM_PARTS - 1; *ns: its length.

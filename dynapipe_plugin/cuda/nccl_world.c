@@ -67,19 +67,18 @@ static Status warm_up_holders(const NcclWorld* world, float* data) {
 
 static Status wait_for_stream(const NcclWorld* world, int64_t timeout_ns) {
     Backoff backoff = {0};
-    int64_t begin_ns = clock_now_ns();
     CUDA_TRY(cudaEventRecord(world->done, world->stream));
     for (int done = 0;;) {
         TRY(cuda_event_is_done(world->done, &done));
         if (done) { return STATUS_OK; }
         TRY(nccl_world_check(world));
-        backoff_pause(&backoff);
-        if (timeout_ns > 0 && clock_now_ns() - begin_ns > timeout_ns) {
+        if (backoff_gives_up(&backoff, timeout_ns)) {
             return FAIL(STATUS_COMM,
                         "NCCL: no connection with the neighbours in %.0f s ---> NCCL_DEBUG=INFO says what it "
                         "tries; --transport mpi goes without NCCL",
                         (double)timeout_ns / 1e9);
         }
+        backoff_pause(&backoff);
     }
 }
 

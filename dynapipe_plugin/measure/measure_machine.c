@@ -14,15 +14,24 @@ static double message_ns(const MachineRank* rank) {
     return rank->link_latency_ns + USUAL_BYTES / rank->link_bytes_per_ns;
 }
 
+// Behind a replica's last stage is another replica: no activation passes there. Where there is one stage,
+// none passes anywhere, and sums of a GPU's go by what links are found to be.
+static bool is_within(int32_t rank, int32_t num_stages) {
+    return num_stages == 1 || rank % num_stages != num_stages - 1;
+}
+
 // The mean latency, and the mean time of a byte. Where there is one rank, memory's own rate.
-static void set_mean(CostModel* out, const LinkCosts* links, int32_t num_links) {
+static void set_mean(CostModel* out, const LinkCosts* links, int32_t num_ranks, int32_t num_stages) {
     double latency_ns = 0, ns_per_byte = 0;
-    for (int32_t r = 0; r < num_links; r++) {
-        latency_ns += links[r].latency_ns / num_links;
-        ns_per_byte += 1 / links[r].bytes_per_ns / num_links;
+    int32_t num_links = 0;
+    for (int32_t r = 0; r + 1 < num_ranks; r++) {
+        if (!is_within(r, num_stages)) { continue; }
+        latency_ns += links[r].latency_ns;
+        ns_per_byte += 1 / links[r].bytes_per_ns;
+        num_links++;
     }
-    out->comm_latency_ns = num_links > 0 ? latency_ns : 20e3;
-    out->comm_bytes_per_ns = num_links > 0 ? 1 / ns_per_byte : 3;
+    out->comm_latency_ns = num_links > 0 ? latency_ns / num_links : 20e3;
+    out->comm_bytes_per_ns = num_links > 0 ? num_links / ns_per_byte : 3;
 }
 
 static Status measure_links(CostModel* out, MachineRank* ranks, Dynapipe* dp) {
@@ -30,8 +39,9 @@ static Status measure_links(CostModel* out, MachineRank* ranks, Dynapipe* dp) {
     LinkCosts* links = calloc((size_t)num_links + 1, sizeof *links);
     if (links == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d links", num_links); }
     Status status = link_probe(links, &dp->world, dp->stream, (TransportChoice)dp->options.transport);
-    if (status == STATUS_OK) { set_mean(out, links, num_links); }
+    if (status == STATUS_OK) { set_mean(out, links, dp->transport.num_ranks, dp->num_stages); }
     for (int32_t r = 0; r < num_links; r++) {
+        if (!is_within(r, dp->num_stages)) { continue; }  // 0: no link of its own
         ranks[r].link_latency_ns = links[r].latency_ns;
         ranks[r].link_bytes_per_ns = links[r].bytes_per_ns;
     }
@@ -88,9 +98,9 @@ static bool settle_speeds(MachineRank* ranks, int32_t num_ranks) {
 }
 
 static bool settle_links(MachineRank* ranks, int32_t num_links) {
-    if (num_links < 1) { return false; }
-    double least_ns = message_ns(&ranks[0]), most_ns = least_ns;
-    for (int32_t r = 1; r < num_links; r++) {
+    double least_ns = INFINITY, most_ns = 0;
+    for (int32_t r = 0; r < num_links; r++) {
+        if (ranks[r].link_bytes_per_ns <= 0) { continue; }
         double ns = message_ns(&ranks[r]);
         least_ns = ns < least_ns ? ns : least_ns;
         most_ns = ns > most_ns ? ns : most_ns;

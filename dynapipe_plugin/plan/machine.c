@@ -40,6 +40,20 @@ MachineRank machine_rank(const Machine* machine, int32_t rank) {
     return machine->ranks[rank];
 }
 
+static bool rank_differs(const MachineRank* rank) {
+    bool differs = rank->memory_limit_bytes != 0 || rank->link_bytes_per_ns > 0;
+    for (int kind = 0; kind < JOB_COUNT; kind++) { differs = differs || rank->slow[kind] != 1; }
+    return differs;
+}
+
+bool machine_differs(const Machine* machine) {
+    bool differs = false;
+    for (int32_t r = 0; machine != NULL && r < machine->num_ranks && !differs; r++) {
+        differs = rank_differs(&machine->ranks[r]);
+    }
+    return differs;
+}
+
 const MachineRank* machine_replica(const Machine* machine, int32_t first_rank) {
     return machine == NULL || machine->num_ranks == 0 ? NULL : machine->ranks + first_rank;
 }
@@ -60,6 +74,15 @@ int64_t machine_update_ns(const MachineRank* rank, const CostModel* costs, const
 
 int64_t machine_limit_bytes(const MachineRank* rank, int64_t common_bytes) {
     return rank == NULL || rank->memory_limit_bytes == 0 ? common_bytes : rank->memory_limit_bytes;
+}
+
+const char* machine_limit_words(char out[MACHINE_LIMIT_CHARS], const MachineRank* rank, int32_t rank_idx) {
+    if (machine_limit_bytes(rank, 0) == 0) {
+        snprintf(out, MACHINE_LIMIT_CHARS, "--memory-limit");
+    } else {
+        snprintf(out, MACHINE_LIMIT_CHARS, "rank %d's own memory (./dynapipe plan: --rank-memory)", rank_idx);
+    }
+    return out;
 }
 
 double machine_slow(const MachineRank* rank) {

@@ -44,6 +44,9 @@ static inline bool machine_pulls(const Machine* machine) {
     return machine != NULL && machine->pulls;
 }
 
+// By anything but how messages travel. false: plans are those of NULL.
+bool machine_differs(const Machine* machine);
+
 // The ranks of the replica whose first one this is, [stages]; NULL: as the cost model says.
 const MachineRank* machine_replica(const Machine* machine, int32_t first_rank);
 static inline const MachineRank* machine_stage(const MachineRank* replica, int32_t s) {
@@ -56,6 +59,9 @@ int64_t machine_job_ns(const MachineRank* rank, JobKind kind, int64_t job_ns);
 int64_t machine_transfer_ns(const MachineRank* rank, const CostModel* costs, int64_t num_bytes);
 int64_t machine_update_ns(const MachineRank* rank, const CostModel* costs, const CostStage* stage);
 int64_t machine_limit_bytes(const MachineRank* rank, int64_t common_bytes);
+// Whose limit that is, as options name it.
+enum { MACHINE_LIMIT_CHARS = 80 };
+const char* machine_limit_words(char out[MACHINE_LIMIT_CHARS], const MachineRank* rank, int32_t rank_idx);
 // How many times as long as an average rank it takes for all jobs of a micro-batch, about.
 double machine_slow(const MachineRank* rank);
 

@@ -120,7 +120,7 @@ static void speeds_set(MicrobatchProblem* out) {
     CostJobs jobs[PLAN_MAX_STAGES];
     MbShape all = {0};
     double sum_ns = 0;
-    out->differs = microbatch_ranks(out, 0) != NULL;
+    out->differs = machine_differs(out->request->machine);
     for (int32_t s = 0; s < out->P; s++) { out->stage_slow[s] = 1; }
     for (int32_t r = 0; r < out->R; r++) { out->replica_slow[r] = 1; }
     if (!out->differs) { return; }
@@ -136,6 +136,21 @@ static void speeds_set(MicrobatchProblem* out) {
         for (int32_t r = 0; r < out->R; r++) { sum += machine_slow(&microbatch_ranks(out, r)[s]); }
         out->stage_slow[s] = sum / out->R;
     }
+}
+
+// Of the rank of this stage that has least, in the words of options.
+static const char* limit_words(char out[MACHINE_LIMIT_CHARS], const MicrobatchProblem* problem,
+                               int32_t stage) {
+    int64_t common_bytes = problem->request->memory_limit_bytes;
+    const MachineRank* least = NULL;
+    int32_t replica = 0;
+    for (int32_t r = 0; r < problem->R; r++) {
+        const MachineRank* rank = machine_stage(microbatch_ranks(problem, r), stage);
+        if (machine_limit_bytes(rank, common_bytes) != problem->limit_bytes[stage]) { continue; }
+        least = rank, replica = r;
+        break;
+    }
+    return machine_limit_words(out, least, replica * problem->P + stage);
 }
 
 Status microbatch_problem_init(MicrobatchProblem* out, const PlanRequest* request, const CostModel* costs,
@@ -160,11 +175,12 @@ Status microbatch_problem_init(MicrobatchProblem* out, const PlanRequest* reques
         int64_t state_bytes = cost_state_bytes(costs, &out->stages[s]), limit = out->limit_bytes[s];
         out->available_bytes[s] = limit > 0 ? limit - state_bytes : COST_LIMIT;
         if (out->available_bytes[s] <= 0) {
+            char words[MACHINE_LIMIT_CHARS];
             return FAIL(
                 STATUS_INFEASIBLE,
-                "--memory-limit: parameters, gradients and optimizer of stage %d take %lld bytes, %lld over "
+                "%s: parameters, gradients and optimizer of stage %d take %lld bytes, %lld over "
                 "---> raise the limit, %suse more --stages",
-                s, (long long)state_bytes, (long long)-out->available_bytes[s],
+                limit_words(words, out, s), s, (long long)state_bytes, (long long)-out->available_bytes[s],
                 request->choose_stages || out->P == 1 ? "or " : "give it fewer layers (--stage-split), or ");
         }
     }
@@ -253,13 +269,14 @@ Status microbatch_infeasible(const MicrobatchProblem* problem, const MbShape* sh
         could_recompute =
             microbatch_alone_bytes(problem, s, RECOMPUTE_FULL, shape) <= problem->available_bytes[s];
     }
+    char words[MACHINE_LIMIT_CHARS];
     return FAIL(
         STATUS_INFEASIBLE,
         "%s (%lld tokens, %lld supervised) needs %lld bytes on stage %d with recompute %s: %lld bytes over "
-        "---> raise --memory-limit, use more --stages%s, or cut samples shorter",
+        "---> raise %s, use more --stages%s, or cut samples shorter",
         what, (long long)(shape->enc_tokens + shape->dec_tokens), (long long)shape->supervised_tokens,
         (long long)best_alone, best_stage, cost_mode_names[best_mode], (long long)best_over,
-        could_recompute ? ", --recompute auto" : "");
+        limit_words(words, problem, best_stage), could_recompute ? ", --recompute auto" : "");
 }
 
 // --- lists ------------------------------------------------------------------------------------------------

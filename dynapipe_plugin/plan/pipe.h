@@ -50,6 +50,7 @@ typedef struct {
 
 typedef struct {
     int64_t makespan_ns;  // with tail_ns
+    int64_t last_end_ns;  // of any job
     int64_t peak_bytes[PLAN_MAX_STAGES];
     int64_t busy_ns[PLAN_MAX_STAGES];
     PipeSpan* job[PLAN_MAX_STAGES];   // per job, in the schedule's order

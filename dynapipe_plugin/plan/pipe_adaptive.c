@@ -6,9 +6,9 @@ static const int64_t NEVER = INT64_MAX;
 
 enum { PULL_ACT = JOB_COUNT, PULL_GRAD };  // beside the jobs, what a stage may do next
 
-// One micro-batch on one stage, by position: what the walk reads, side by side.
-enum { GROUP = 8, FEW = 16 };
+enum { GROUP = 8, FEW = 16 };  // more stages than FEW are looked at by groups
 
+// One micro-batch on one stage, by position: what the walk reads, side by side.
 typedef struct {
     int64_t job_ns[JOB_COUNT];  // B with W where backward is joint
     int64_t stored_bytes;       // from F on; 0 where it drops

@@ -208,6 +208,7 @@ Status pipe_simulate(PipeTimeline* out, const PipeProblem* problem, const PipeSc
         if (run.pos[s] < schedule->num_jobs[s]) { return report_deadlock(&run); }
         int64_t end_ns = run.clock_ns[s] + problem->tail_ns[s];
         if (end_ns > timeline.makespan_ns) { timeline.makespan_ns = end_ns; }
+        if (run.clock_ns[s] > timeline.last_end_ns) { timeline.last_end_ns = run.clock_ns[s]; }
         timeline.peak_bytes[s] = stage_peak_bytes(&run, s);
     }
     *out = timeline;

@@ -90,8 +90,9 @@ typedef struct {
     PlanSequence* sequences;
     PlanSegment* segments;
     PlanRank* ranks;   // [P * R]; one_replica: those of other replicas are empty, all zeros
-    bool one_replica;  // not in the text
+    bool one_replica;  // not in the text, nor are the next two
     int32_t my_replica;
+    int64_t last_end_ns;         // of any job of any replica, where the lists of one are here
     char policy[32];             // how the micro-batches were made, e.g. "dynamic"
     char schedule[32];           // e.g. "1f1b"
     bool pulls;                  // messages are taken by their receivers, between two jobs (machine.h)

@@ -73,6 +73,9 @@ Status plan_assemble(Plan* out, const MicrobatchProblem* problem, const Microbat
         if (replica->timeline.makespan_ns > plan.makespan_ns) {
             plan.makespan_ns = replica->timeline.makespan_ns;
         }
+        if (plan.one_replica && replica->timeline.last_end_ns > plan.last_end_ns) {
+            plan.last_end_ns = replica->timeline.last_end_ns;
+        }
     }
     *out = plan;
     return STATUS_OK;

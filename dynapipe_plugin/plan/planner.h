@@ -71,9 +71,10 @@ typedef struct {
     int32_t memory_slack_permille;  // of ours: of plans so much slower than the fastest, at most, the one
                                     // that holds least; 0: the fastest
     int32_t effort;                 // simulations the search may spend; 0: the default
-    bool
-        one_replica;  // instruction lists, their memory and checks of my_replica alone: what a rank runs. All
-    int32_t my_replica;  // else, and every decision, is the same whatever these say
+    // Instruction lists, their memory and checks of my_replica alone: what a rank runs. All else, and every
+    // decision, is the same whatever these say.
+    bool one_replica;
+    int32_t my_replica;
 } PlanRequest;
 
 // Fill `out`, all memory from `arena`. Returns STATUS_INFEASIBLE with stage, bytes over and a remedy where

@@ -109,7 +109,7 @@ static Status list_pulls(ReplayLists* lists, const Part* part, int32_t s, int64_
 }
 
 int64_t plan_tail_ns(const Plan* plan) {
-    int64_t last_ns = 0;
+    int64_t last_ns = plan->last_end_ns;
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
         for (int32_t i = 0; i < plan->ranks[r].num_instrs; i++) {
             const PlanInstr* instr = &plan->ranks[r].instrs[i];

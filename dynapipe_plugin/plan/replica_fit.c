@@ -25,9 +25,12 @@ static bool counts_buffers(const Fit* fit) {
     return fit->problem->count_buffers;
 }
 
+static const MachineRank* fit_rank(const Fit* fit, int32_t s) {
+    return machine_stage(microbatch_ranks(fit->problem, fit->plan->problem.replica), s);
+}
+
 static int64_t rank_limit_bytes(const Fit* fit, int32_t s) {
-    const MachineRank* rank = machine_stage(microbatch_ranks(fit->problem, fit->plan->problem.replica), s);
-    return machine_limit_bytes(rank, fit->problem->request->memory_limit_bytes);
+    return machine_limit_bytes(fit_rank(fit, s), fit->problem->request->memory_limit_bytes);
 }
 
 // Jobs in order, and when they run. STATUS_OK with over_bytes set where a micro-batch does not fit even
@@ -142,12 +145,15 @@ static bool ignores_memory(const PipeVariant* variant) {
 
 static Status report(const Fit* fit) {
     const PlanRequest* request = fit->problem->request;
+    char words[MACHINE_LIMIT_CHARS];
     for (int32_t s = 0; s < fit->plan->problem.pipe.P; s++) {
         if (fit->over_bytes[s] <= 0) { continue; }
         bool adapts = request->schedule == SCHEDULE_AUTO || request->schedule == SCHEDULE_ADAPTIVE;
         return FAIL(STATUS_INFEASIBLE,
-                    "--memory-limit %lld: stage %d needs %lld bytes more with schedule %s ---> %s%s"
-                    "more --stages, fewer tokens per micro-batch or a larger --memory-limit",
+                    "%s, %lld bytes: stage %d needs %lld bytes more with schedule %s ---> %s%s"
+                    "more --stages, fewer tokens per micro-batch or a larger limit",
+                    machine_limit_words(words, fit_rank(fit, s),
+                                        fit->plan->problem.replica * fit->plan->problem.pipe.P + s),
                     (long long)rank_limit_bytes(fit, s), s, (long long)fit->over_bytes[s],
                     fit->plan->variant.name, adapts ? "" : "--schedule adaptive, ",
                     may_recompute(fit->problem) ? "" : "--recompute full or auto, ");

@@ -220,6 +220,7 @@ Status stage_search_again(StageChoice* out, int64_t* present_ns, const PlanReque
         memcpy(out->stages, request->stages, sizeof out->stages);
         return STATUS_OK;
     }
+    search.request.memory_slack_permille = 0;  // as in stage_search()
     search.request.effort = plan_effort(request, STAGE_SEARCH_NS * request->R);
     Status status = search_again(out, present_ns, &search, &arena);
     arena_free(&search.plan);

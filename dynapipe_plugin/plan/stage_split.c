@@ -281,7 +281,7 @@ static double split_rate(const Split* split, const PlanRequest* request, const S
 
 static void choose_split(StageLayers* out, Split* split, const PlanRequest* request, Tables* tables) {
     StageLayers by_slowest[PLAN_MAX_STAGES];
-    split->differs = machine_replica(request->machine, 0) != NULL;
+    split->differs = machine_differs(request->machine);
     limits_make(split, request);
     if (split->differs) { slow_make(split, request, false); }
     best_split(out, split, tables);

@@ -16,7 +16,8 @@ Measured over MPI, 4 ranks on 2 busy cores: a waiting rank takes 8 to 12 % of a 
 A rank gives up once it has looked for so long, not once so much time has passed: where it was stopped itself
 (SIGSTOP, a machine that was paused), what it waits for may have come in between, and the others may have been
 stopped with it. So the time from one look to the next counts for BACKOFF_LOOK_NS at most, and behind a stop
-it looks for BACKOFF_AGAIN_NS more. Looks are microseconds apart, on cores that many ranks share milliseconds.
+it looks for BACKOFF_AGAIN_NS more; after BACKOFF_STOPS of them no longer, since a rank whose looks are always
+that far apart is to end, too. Looks are microseconds apart, on cores that many ranks share milliseconds.
 */
 #pragma once
 
@@ -27,12 +28,13 @@ it looks for BACKOFF_AGAIN_NS more. Looks are microseconds apart, on cores that 
 
 #include "../base/clock.h"
 
-enum { BACKOFF_SPINS = 64, BACKOFF_YIELDS = 64, BACKOFF_SLEEP_NS = 30 * 1000 };
+enum { BACKOFF_SPINS = 64, BACKOFF_YIELDS = 64, BACKOFF_SLEEP_NS = 30 * 1000, BACKOFF_STOPS = 8 };
 #define BACKOFF_LOOK_NS INT64_C(100000000)
 #define BACKOFF_AGAIN_NS INT64_C(1000000000)
 
 typedef struct {
     int32_t num_pauses;  // back to 0 whenever something moved, as all of it
+    int32_t num_stops;   // behind which it looked longer
     int64_t looked_ns;   // when it was last asked; 0: not yet
     int64_t waited_ns;   // that it has looked for
 } Backoff;
@@ -42,7 +44,9 @@ static inline bool backoff_gives_up_at(Backoff* wait, int64_t timeout_ns, int64_
     int64_t passed_ns = wait->looked_ns == 0 ? 0 : now_ns - wait->looked_ns;
     wait->looked_ns = now_ns;
     wait->waited_ns += passed_ns < BACKOFF_LOOK_NS ? passed_ns : BACKOFF_LOOK_NS;
-    if (passed_ns > BACKOFF_AGAIN_NS && wait->waited_ns > timeout_ns - BACKOFF_AGAIN_NS) {
+    bool was_stopped = passed_ns > BACKOFF_AGAIN_NS && wait->num_stops < BACKOFF_STOPS;
+    if (was_stopped && wait->waited_ns > timeout_ns - BACKOFF_AGAIN_NS) {
+        wait->num_stops++;
         wait->waited_ns = timeout_ns > BACKOFF_AGAIN_NS ? timeout_ns - BACKOFF_AGAIN_NS : 0;
     }
     return timeout_ns > 0 && wait->waited_ns > timeout_ns;

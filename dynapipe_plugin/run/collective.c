@@ -9,6 +9,7 @@
 #include "../base/half.h"
 #include "backoff.h"
 #include "collective_parts.h"
+#include "tags.h"
 
 static const char* const op_text[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
                                       "gather",     "clock_offset",   "barrier",    "share"};
@@ -73,7 +74,7 @@ static Status post(Collective* c, CollectiveOp op, int64_t round, bool is_receiv
     CollectiveRequest request = {
         .idx = idx, .round = round, .is_receive = is_receive, .num_bytes = num_bytes};
     const DynapipeTransport_v1* api = c->transport->api;
-    int32_t peer = c->ranks[idx], tag = COLLECTIVE_TAG_BASE + (int32_t)op;
+    int32_t peer = c->ranks[idx], tag = TAG_COLLECTIVE + (int32_t)op;
     TRY(is_receive ? api->irecv(c->transport->ctx, peer, tag, data, num_bytes, &request.handle)
                    : api->isend(c->transport->ctx, peer, tag, data, num_bytes, &request.handle));
     c->requests[c->num_requests++] = request;

@@ -40,8 +40,6 @@ freeing the memory that was passed in.
 #include "../dynapipe.h"
 #include "transport.h"
 
-// Tags at and above this one belong to this module; the executor's lie below.
-enum { COLLECTIVE_TAG_BASE = TRANSPORT_TAG_END / 2 };
 enum { COLLECTIVE_CHUNK_BYTES = 1 << 20, COLLECTIVE_TEMP_BYTES = 8 << 20 };
 
 typedef struct CollectiveRequest CollectiveRequest;

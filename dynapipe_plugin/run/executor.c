@@ -338,7 +338,7 @@ static Status run_job(Executor* ex, const PlanInstr* instr) {
 }
 
 static int32_t transfer_tag(int32_t mb, Link link) {
-    return 2 * mb + (link == LINK_DOUT || link == LINK_DIN);
+    return TAG_STEP + 2 * mb + (link == LINK_DOUT || link == LINK_DIN);
 }
 
 static Status run_transfer(Executor* ex, const PlanInstr* instr, Link link) {
@@ -412,10 +412,10 @@ Status executor_start(Executor* ex, const ExecutorStep* step) {
         return FAIL(STATUS_INVALID_PLAN, "the plan is for %d stages x %d replicas, %d ranks are running",
                     (int)plan->P, (int)plan->R, (int)num_ranks);
     }
-    if (plan->M >= EXECUTOR_FORWARD_TAG / 2) {
+    if (plan->M >= TAG_FORWARD / 2) {
         return FAIL(STATUS_OUT_OF_RANGE,
                     "%d micro-batches in a step, less than %d are supported ---> smaller -d or larger ones",
-                    (int)plan->M, EXECUTOR_FORWARD_TAG / 2);
+                    (int)plan->M, TAG_FORWARD / 2);
     }
     const PlanRank* rank = &plan->ranks[ex->rank];
     ex->step = step;

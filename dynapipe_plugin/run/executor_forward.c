@@ -32,7 +32,7 @@ int64_t executor_forward_bytes(const Executor* ex, const DynapipeBatch* batches,
 
 static Status forward_receive(Executor* ex, const ExecutorForward* f, int32_t i, unsigned char* in) {
     if (f->prev_rank < 0 || i >= f->num_batches) { return STATUS_OK; }
-    return transfers_post(&ex->transfers, INSTR_RECV_ACT, i, f->prev_rank, EXECUTOR_FORWARD_TAG, in,
+    return transfers_post(&ex->transfers, INSTR_RECV_ACT, i, f->prev_rank, TAG_FORWARD, in,
                           ex->api->boundary_bytes(ex->model, &f->batches[i], 0),
                           &ex->mbs[i].transfer[LINK_IN]);
 }
@@ -60,7 +60,7 @@ static Status forward_one(Executor* ex, const ExecutorForward* f, const ForwardL
                          acts, acts + layout->acts_bytes, f->next_rank < 0 ? f->losses[i] : NULL, HEAD);
     TRY(executor_job_end(ex, event, rc));
     if (f->next_rank < 0) { return STATUS_OK; }
-    return transfers_post(&ex->transfers, INSTR_SEND_ACT, i, f->next_rank, EXECUTOR_FORWARD_TAG, out,
+    return transfers_post(&ex->transfers, INSTR_SEND_ACT, i, f->next_rank, TAG_FORWARD, out,
                           ex->api->boundary_bytes(ex->model, batch, 1), &ex->mbs[i].transfer[LINK_OUT]);
 }
 

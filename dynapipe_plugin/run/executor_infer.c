@@ -32,8 +32,8 @@ Status executor_run_infer(Executor* ex, const ExecutorInfer* f) {
     uint8_t *arrived = &ex->mbs[0].transfer[LINK_IN], *sent = &ex->mbs[0].transfer[LINK_OUT];
     int64_t before_ns = clock_now_ns();
     if (in_bytes > 0) {
-        TRY(transfers_post(&ex->transfers, INSTR_RECV_ACT, 0, f->prev_rank, EXECUTOR_FORWARD_TAG, in,
-                           in_bytes, arrived));
+        TRY(transfers_post(&ex->transfers, INSTR_RECV_ACT, 0, f->prev_rank, TAG_FORWARD, in, in_bytes,
+                           arrived));
         TRY(transfers_wait(&ex->transfers, arrived, INSTR_FWD, 0));
         TRY(transfers_finish(&ex->transfers));
     }
@@ -44,8 +44,8 @@ Status executor_run_infer(Executor* ex, const ExecutorInfer* f) {
                             f->next_rank < 0 ? NULL : out, scratch, f->next);
     TRY(executor_job_end(ex, event, rc));
     if (out_bytes > 0) {
-        TRY(transfers_post(&ex->transfers, INSTR_SEND_ACT, 0, f->next_rank, EXECUTOR_FORWARD_TAG, out,
-                           out_bytes, sent));
+        TRY(transfers_post(&ex->transfers, INSTR_SEND_ACT, 0, f->next_rank, TAG_FORWARD, out, out_bytes,
+                           sent));
     }
     return executor_finish(ex);
 }

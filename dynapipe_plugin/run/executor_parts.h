@@ -6,14 +6,10 @@ executor_parts.h -- the inside of an Executor: what executor.c (a plan's list) a
 #include <stdbool.h>
 
 #include "executor.h"
+#include "tags.h"
 #include "transfers.h"
 
-enum {
-    EXECUTOR_FORWARD_TAG = TRANSPORT_TAG_END / 4,  // of all micro-batches: they pass a link in their order
-    EXECUTOR_SPARE_EVENTS = 8,
-    KEEP = DYNAPIPE_FORWARD_KEEP,
-    HEAD = DYNAPIPE_FORWARD_HEAD
-};
+enum { EXECUTOR_SPARE_EVENTS = 8, KEEP = DYNAPIPE_FORWARD_KEEP, HEAD = DYNAPIPE_FORWARD_HEAD };
 
 typedef enum { LINK_IN, LINK_DOUT, LINK_OUT, LINK_DIN, LINK_COUNT } Link;
 

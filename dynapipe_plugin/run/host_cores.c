@@ -60,11 +60,23 @@ static int32_t count_cores(const uint64_t mask[MASK_WORDS], int32_t quota) {
     return cores > 0 ? cores : 1;
 }
 
+// A core to spare on its host, and mpirun lets the rank use it.
+static bool is_roomy(const HostCores* hosts, const int32_t* of_ranks) {
+    for (int32_t r = 0; r < hosts->num_ranks; r++) {
+        int32_t h = hosts->host[r];
+        bool on_host = hosts->cores[h] / hosts->sharers[h] > hosts->threads[h];
+        if (!on_host || of_ranks[r] <= hosts->threads[h]) { return false; }
+    }
+    return true;
+}
+
 // Hosts in the order of their first rank.
 static void add_up(HostCores* out, Place* places) {
     int32_t* first = out->sharers + out->num_ranks;  // [num_hosts] the rank whose place holds the host's mask
+    int32_t* of_ranks = first + out->num_ranks;      // [num_ranks] cores that each may use
     for (int32_t r = 0; r < out->num_ranks; r++) {
         int32_t h = 0;
+        of_ranks[r] = count_cores(places[r].mask, places[r].quota);
         while (h < out->num_hosts && places[first[h]].host != places[r].host) { h++; }
         if (h == out->num_hosts) {
             first[out->num_hosts++] = r;
@@ -77,6 +89,7 @@ static void add_up(HostCores* out, Place* places) {
         out->sharers[h]++;
         out->cores[h] = count_cores(all->mask, all->quota);
     }
+    out->is_roomy = is_roomy(out, of_ranks);
 }
 
 static Status gather_places(HostCores* out, Collective* world, int32_t num_threads) {
@@ -104,18 +117,20 @@ static Status gather_places(HostCores* out, Collective* world, int32_t num_threa
 Status host_cores_find(HostCores* out, Collective* world, int32_t num_threads) {
     const int32_t n = world->num_ranks;
     HostCores hosts = {.num_ranks = n};
-    int32_t* all = calloc(5 * (size_t)n + 1, sizeof *all);  // the lists, what add_up() needs, and num_hosts
+    int32_t* all = calloc(6 * (size_t)n + 2, sizeof *all);  // the lists, what add_up() needs, two numbers
     if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for the hosts of %d ranks", n); }
     hosts.host = all;
     hosts.cores = all + n;
     hosts.threads = all + 2 * n;
     hosts.sharers = all + 3 * n;
     Status status = gather_places(&hosts, world, num_threads);
-    all[5 * n] = hosts.num_hosts;
+    all[6 * n] = hosts.num_hosts;
+    all[6 * n + 1] = hosts.is_roomy;
     if (status == STATUS_OK) {
-        status = collective_broadcast(world, all, (5 * (size_t)n + 1) * sizeof *all, 0);
+        status = collective_broadcast(world, all, (6 * (size_t)n + 2) * sizeof *all, 0);
     }
-    hosts.num_hosts = all[5 * n];
+    hosts.num_hosts = all[6 * n];
+    hosts.is_roomy = all[6 * n + 1] != 0;
     if (status != STATUS_OK) {
         free(all);
         return status;

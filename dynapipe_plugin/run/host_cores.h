@@ -11,12 +11,15 @@ mpirun says are alone on their machine are, whatever its name (a simulator's are
 */
 #pragma once
 
+#include <stdbool.h>
+
 #include "collective.h"
 
 typedef struct {
     int32_t num_ranks, num_hosts;
     int32_t* host;                       // [num_ranks] 0 .. num_hosts - 1
     int32_t *cores, *threads, *sharers;  // [num_hosts] cores; threads of its rank with most; ranks there
+    bool is_roomy;                       // every rank has a core beyond those that its threads want
 } HostCores;
 
 Status host_cores_find(HostCores* out, Collective* world, int32_t num_threads);

@@ -6,8 +6,9 @@
 
 #include "../base/clock.h"
 #include "backoff.h"
+#include "tags.h"
 
-enum { SMALL_BYTES = 1024, NUM_ROUNDS = 9, NUM_SUMS = 5, TAG = 0 };
+enum { SMALL_BYTES = 1024, NUM_ROUNDS = 9, NUM_SUMS = 5 };
 
 static int compare_times(const void* a, const void* b) {
     int64_t x = *(const int64_t*)a, y = *(const int64_t*)b;
@@ -32,24 +33,25 @@ typedef struct {
 static Status wait_for(const End* end, void* request) {
     const Transport* links = end->links;
     Backoff backoff = {0};
-    int64_t begin_ns = clock_now_ns();
     for (int done = 0;;) {
         TRY(links->api->test(links->ctx, request, &done));
         if (done) { return STATUS_OK; }
-        backoff_pause(&backoff);
-        if (end->timeout_ns > 0 && clock_now_ns() - begin_ns > end->timeout_ns) {
+        if (backoff_gives_up(&backoff, end->timeout_ns)) {
             return FAIL(STATUS_COMM,
-                        "rank %d: no message between it and rank %d in %.0f s ---> see if both run",
-                        (int)links->rank, (int)end->peer, (double)end->timeout_ns / 1e9);
+                        "measuring links: rank %d waits for rank %s, nothing moved for %.1f s ---> see what "
+                        "rank %d does, or raise --comm-timeout",
+                        (int)links->rank, TRANSPORT_RANK(links, end->peer), (double)end->timeout_ns / 1e9,
+                        (int)end->peer);
         }
+        backoff_pause(&backoff);
     }
 }
 
 static Status move(const End* end, size_t num_bytes, bool sends) {
     const Transport* links = end->links;
     void* request;
-    TRY(sends ? links->api->isend(links->ctx, end->peer, TAG, end->memory, num_bytes, &request)
-              : links->api->irecv(links->ctx, end->peer, TAG, end->memory, num_bytes, &request));
+    TRY(sends ? links->api->isend(links->ctx, end->peer, TAG_LINK, end->memory, num_bytes, &request)
+              : links->api->irecv(links->ctx, end->peer, TAG_LINK, end->memory, num_bytes, &request));
     return wait_for(end, request);
 }
 

@@ -4,12 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/clock.h"
 #include "backoff.h"
 #include "interface.h"
 #include "piece_route.h"
-
-enum { PIECE_TAG = COLLECTIVE_TAG_BASE + 64 };  // behind the collectives'
+#include "tags.h"
 
 // --- what everybody has and wants --------------------------------------------------------------------------
 
@@ -148,8 +146,8 @@ static Status post_part(Mover* mover, Lane* lane) {
     }
     const DynapipeTransport_v1* api = transport->api;
     TRY(lane->is_receive
-            ? api->irecv(transport->ctx, lane->peer, PIECE_TAG, part.stage, part.num_bytes, &part.request)
-            : api->isend(transport->ctx, lane->peer, PIECE_TAG, part.stage, part.num_bytes, &part.request));
+            ? api->irecv(transport->ctx, lane->peer, TAG_PIECES, part.stage, part.num_bytes, &part.request)
+            : api->isend(transport->ctx, lane->peer, TAG_PIECES, part.stage, part.num_bytes, &part.request));
     lane->parts[slot] = part;
     lane->num_parts++;
     lane->done_bytes += part.num_bytes;
@@ -182,7 +180,6 @@ static Status step_lane(Mover* mover, Lane* lane, bool* moved) {
 static Status run_lanes(Mover* mover) {
     const Collective* world = mover->world;
     Backoff backoff = {0};
-    int64_t last_ns = clock_now_ns();
     for (;;) {
         bool moved = false;
         const Lane* missing = NULL;
@@ -194,17 +191,17 @@ static Status run_lanes(Mover* mover) {
         if (missing == NULL) { return STATUS_OK; }
         if (moved) {
             backoff = (Backoff){0};
-            last_ns = clock_now_ns();
             continue;
         }
-        backoff_pause(&backoff);
-        if (world->timeout_ns > 0 && clock_now_ns() - last_ns > world->timeout_ns) {
+        if (backoff_gives_up(&backoff, world->timeout_ns)) {
             return FAIL(STATUS_COMM,
-                        "moving pieces: rank %d waits for rank %d to %s, nothing moved for %.1f s ---> see "
+                        "moving pieces: rank %d waits for rank %s to %s, nothing moved for %.1f s ---> see "
                         "what rank %d does, or raise --comm-timeout",
-                        world->transport->rank, missing->peer, missing->is_receive ? "send" : "take",
-                        (double)world->timeout_ns / 1e9, missing->peer);
+                        world->transport->rank, TRANSPORT_RANK(world->transport, missing->peer),
+                        missing->is_receive ? "send" : "take", (double)world->timeout_ns / 1e9,
+                        missing->peer);
         }
+        backoff_pause(&backoff);
     }
 }
 

@@ -1,17 +1,12 @@
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE  // sched_getaffinity
-#endif
 #include "progress.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "../base/clock.h"
 #include "../base/simulated.h"
 #include "backoff.h"
-#include "local_ranks.h"
+#include "tags.h"
 
 enum {
     PROBE_BYTES = 1 << 20,
@@ -19,7 +14,6 @@ enum {
     ALONE_NS = 4 * 1000 * 1000,  // a network card has moved it by then
     COST_NS = 20 * 1000 * 1000,
     COST_TRIES = 3,  // a busy machine makes it look dear, never cheap
-    TAG_PROBE = 0,
 };
 #define MOST_COST 0.02
 
@@ -41,19 +35,20 @@ static void compute(int64_t ns) {
     for (int64_t begin_ns = clock_now_ns(); clock_now_ns() - begin_ns < ns;) {}
 }
 
-static Status finish(const Probe* probe, void* request) {
+static Status finish(const Probe* probe, int32_t peer, void* request) {
     Backoff backoff = {0};
     const Transport* t = probe->transport;
-    for (int64_t begin_ns = clock_now_ns();;) {
-        int done = 0;
+    for (int done = 0;;) {
         TRY(t->api->test(t->ctx, request, &done));
         if (done) { return STATUS_OK; }
-        backoff_pause(&backoff);
-        if (probe->world->timeout_ns > 0 && clock_now_ns() - begin_ns > probe->world->timeout_ns) {
+        if (backoff_gives_up(&backoff, probe->world->timeout_ns)) {
             return FAIL(STATUS_COMM,
-                        "rank %d: a message between neighbours does not come ---> see if all run",
-                        (int)t->rank);
+                        "whether messages move alone: rank %d waits for rank %s, nothing moved for %.1f s "
+                        "---> see what rank %d does, or raise --comm-timeout",
+                        (int)t->rank, TRANSPORT_RANK(t, peer), (double)probe->world->timeout_ns / 1e9,
+                        (int)peer);
         }
+        backoff_pause(&backoff);
     }
 }
 
@@ -68,17 +63,17 @@ static Status send_over(const Probe* probe, int32_t parity, int64_t window_ns, b
     void* request = NULL;
     *last = 0;
     if (takes_part && !is_sender) {
-        TRY(t->api->irecv(t->ctx, peer, TAG_PROBE, probe->got, PROBE_BYTES, &request));
+        TRY(t->api->irecv(t->ctx, peer, TAG_PROGRESS, probe->got, PROBE_BYTES, &request));
     }
     TRY(collective_barrier(probe->world));
     bool is_early = *last != 0;
     if (takes_part && is_sender) {
         compute(SEND_AFTER_NS);
-        TRY(t->api->isend(t->ctx, peer, TAG_PROBE, probe->sent, PROBE_BYTES, &request));
+        TRY(t->api->isend(t->ctx, peer, TAG_PROGRESS, probe->sent, PROBE_BYTES, &request));
     }
     compute(window_ns);
     *late = takes_part && !is_sender && (is_early || *last == 0);
-    return takes_part ? finish(probe, request) : STATUS_OK;
+    return takes_part ? finish(probe, peer, request) : STATUS_OK;
 }
 
 // Whether on every link a message came during a job.
@@ -100,41 +95,27 @@ static Status measure_cost(const Probe* probe, double* out) {
     const Transport* t = probe->transport;
     int32_t next = (t->rank + 1) % t->num_ranks, prev = (t->rank + t->num_ranks - 1) % t->num_ranks;
     void *send, *receive;
-    TRY(t->api->irecv(t->ctx, prev, TAG_PROBE, probe->got, 1, &receive));
+    TRY(t->api->irecv(t->ctx, prev, TAG_PROGRESS, probe->got, 1, &receive));
     TRY(collective_barrier(probe->world));
     int64_t begin_ns = clock_now_ns(), begin_cpu_ns = t->api->progress_cpu_ns(t->ctx);
     compute(COST_NS);
     int64_t cpu_ns = t->api->progress_cpu_ns(t->ctx) - begin_cpu_ns, ns = clock_now_ns() - begin_ns;
     double is_dear = (double)cpu_ns > MOST_COST * (double)ns, cost = (double)cpu_ns / (double)ns;
-    TRY(t->api->isend(t->ctx, next, TAG_PROBE, probe->sent, 1, &send));
-    TRY(finish(probe, receive));
-    TRY(finish(probe, send));
+    TRY(t->api->isend(t->ctx, next, TAG_PROGRESS, probe->sent, 1, &send));
+    TRY(finish(probe, prev, receive));
+    TRY(finish(probe, next, send));
     double sums[2] = {is_dear, cost};
     TRY(collective_all_reduce_sum(probe->world, sums, 2));
     *out = sums[0] > 0 ? 1 : sums[1] / t->num_ranks;  // dear for one: dear for all, who wait for it
     return STATUS_OK;
 }
 
-// *crowded: some host has fewer cores than threads that compute. *roomy: all have one to spare for every
-// rank, and mpirun lets each rank use its own.
-static Status count_cores(Collective* world, int32_t num_threads, bool* crowded, bool* roomy) {
-    cpu_set_t set;
-    int32_t num_mine = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
-    int32_t num_local = local_ranks_count(world->num_ranks),
-            num_cores = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
-    double lacking[2] = {num_cores < num_local * num_threads,
-                         num_cores < num_local * (num_threads + 1) || num_mine <= num_threads};
-    TRY(collective_all_reduce_sum(world, lacking, 2));
-    *crowded = lacking[0] > 0;
-    *roomy = lacking[1] == 0;
-    return STATUS_OK;
-}
-
 static Status switch_on(const Probe* probe, int64_t nap_ns, bool* is_on) {
     const Transport* t = probe->transport;
-    bool mine;
+    bool mine = false;
     TRY(collective_barrier(probe->world));
-    TRY(t->api->progress(t->ctx, nap_ns, &mine));
+    // A rank that has none is not to leave the others waiting for its number.
+    if (t->api->progress(t->ctx, nap_ns, &mine) != STATUS_OK) { mine = false; }
     double num_off = !mine;
     TRY(collective_all_reduce_sum(probe->world, &num_off, 1));
     *is_on = num_off == 0;
@@ -159,12 +140,11 @@ static Status find_nap(const Probe* probe, Progress* out, bool is_told) {
     return STATUS_OK;
 }
 
-static Status probe_all(const Probe* probe, Progress* out, ProgressChoice choice, int32_t num_threads) {
-    bool crowded, roomy, alone = false, is_on;
+static Status probe_all(const Probe* probe, Progress* out, ProgressChoice choice, const HostCores* hosts) {
+    bool alone = false, is_on;
     *out = (Progress){.pulls = true, .reason = "as told"};
     if (choice == PROGRESS_OFF) { return STATUS_OK; }
-    TRY(count_cores(probe->world, num_threads, &crowded, &roomy));
-    if (choice == PROGRESS_AUTO && crowded) {
+    if (choice == PROGRESS_AUTO && host_cores_short(hosts) >= 0) {
         *out = (Progress){.reason = "planned so, as if each thread had a core, which it has not"};
         return STATUS_OK;
     }
@@ -173,7 +153,7 @@ static Status probe_all(const Probe* probe, Progress* out, ProgressChoice choice
     out->reason = alone ? "they move by themselves" : "a thread moves nothing";
     if (alone) { return STATUS_OK; }
     TRY(find_nap(probe, out, choice == PROGRESS_ON));
-    bool is_free = out->nap_ns == 0 || choice == PROGRESS_ON || roomy;
+    bool is_free = out->nap_ns == 0 || choice == PROGRESS_ON || hosts->is_roomy;
     for (int32_t i = 0; i < COST_TRIES && !is_free; i++) {
         TRY(measure_cost(probe, &out->cost));
         is_free = out->cost <= MOST_COST;
@@ -189,7 +169,7 @@ static Status probe_all(const Probe* probe, Progress* out, ProgressChoice choice
 }
 
 Status progress_choose(Progress* out, const Transport* transport, Collective* world, ProgressChoice choice,
-                       int32_t num_threads) {
+                       const HostCores* hosts) {
     *out = (Progress){.reason = "they move by themselves"};
     if (transport->num_ranks == 1 || transport->api->progress == NULL || SIMULATED) { return STATUS_OK; }
     Probe probe = {.transport = transport, .world = world};
@@ -198,7 +178,7 @@ Status progress_choose(Progress* out, const Transport* transport, Collective* wo
     probe.got = probe.sent + PROBE_BYTES;
     memset(probe.sent, 1, PROBE_BYTES);
     memset(probe.got, 0, PROBE_BYTES);
-    Status status = probe_all(&probe, out, choice, num_threads);
+    Status status = probe_all(&probe, out, choice, hosts);
     if (status == STATUS_OK) { free(probe.sent); }  // else it may still be in flight
     return status;
 }

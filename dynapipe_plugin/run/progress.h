@@ -4,24 +4,29 @@ progress.h -- whether messages move while their ranks compute, and whether someb
 Most MPI implementations move a message inside calls of MPI only, so one that comes during a job waits for its
 end; the executor calls MPI between jobs. A thread that looks now and then moves it at once, but takes its
 time from the cores that compute, unless some are idle. Which is better is measured when a session opens, in
-less than 0.1 s:
+0.1 s, on a machine that does other work in up to 1 s:
 
     arrives   all ranks post 1 MiB to their neighbours and then compute without a call for some ms: is it
-there? Without the thread (a network card that moves it alone), with one that looks every 1 ms, every 0.1 ms.
-Where others use the cores as well, for up to 80 ms: the answer is to be the same in every run cost processor
-time of that thread while all ranks compute, of the time that has passed: it is to be below 2 %, where it has
-no core of its own
+              there? Without the thread (a network card that moves it alone), with one that looks every 1 ms,
+              every 0.1 ms. Where others use the cores as well, for up to 80 ms: the answer is to be the same
+              in every run
+    cost      processor time of that thread while all ranks compute, of the time that has passed: it is to be
+              below 2 %, where it has no core of its own
 
 and all ranks do the same: the thread with the longest nap that suffices, or none. Where messages do not move
 by themselves then, they are pulled (plan/machine.h), and plans are made for that. Where a host has fewer
 cores than threads there is no thread, and nothing is measured: times mean nothing there, and plans are those
 of a machine with a core for each.
 
+Plans depend on the answer, and clocks gave it. So a checkpoint keeps it (session_resplit_record.c), and a run
+that goes on plans by that; `on` and `off` are the same in every run.
+
 On GPUs the host is free while the device computes and looks all the time: nothing is measured there.
 */
 #pragma once
 
 #include "collective.h"
+#include "host_cores.h"
 
 typedef enum { PROGRESS_AUTO, PROGRESS_ON, PROGRESS_OFF } ProgressChoice;
 
@@ -32,6 +37,11 @@ typedef struct {
     const char* reason;  // of `pulls`, for the banner
 } Progress;
 
-// A collective of all ranks, nothing in flight. num_threads: that a rank computes with.
+// "messages ..": for the banner.
+static inline const char* progress_words(bool pulls) {
+    return pulls ? "wait until their receiver has ended a job" : "travel while ranks compute";
+}
+
+// A collective of all ranks, nothing in flight.
 Status progress_choose(Progress* out, const Transport* transport, Collective* world, ProgressChoice choice,
-                       int32_t num_threads);
+                       const HostCores* hosts);

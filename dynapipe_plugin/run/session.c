@@ -86,10 +86,10 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* co
     if (status == STATUS_OK) { status = place_ranks(dp); }
     if (status == STATUS_OK) { status = group_ranks(dp, ranks); }
     free(ranks);
-    if (status == STATUS_OK) { status = session_device_find(dp); }
-    if (status == STATUS_OK) { status = session_report_open(dp); }
     if (status == STATUS_OK) { status = agree_on_threads(dp); }
-    return status == STATUS_OK ? host_cores_find(&dp->cores, &dp->world, dp->num_threads) : status;
+    if (status == STATUS_OK) { status = host_cores_find(&dp->cores, &dp->world, dp->num_threads); }
+    if (status == STATUS_OK) { status = session_device_find(dp); }
+    return status == STATUS_OK ? session_report_open(dp) : status;
 }
 
 int dynapipe_open_as(int32_t header_interface, Dynapipe** out, int* argc, char*** argv,

@@ -137,7 +137,7 @@ SessionErrors session_step_errors(const Dynapipe* dp) {
         }
     }
     const double* first_stage = stats + (last / dp->num_stages * dp->num_stages) * SESSION_STATS;
-    SessionErrors errors = {.predicted_ns = (int64_t)session_stat_max(dp, STAT_PREDICTED_NS),
+    SessionErrors errors = {.predicted_ns = (int64_t)first_stage[STAT_PREDICTED_NS],
                             .measured_ns = (int64_t)stats[last * SESSION_STATS + STAT_STEP_NS],
                             .jobs_ns = (int64_t)first_stage[STAT_JOBS_OFF_NS],
                             .transfers_ns = (int64_t)first_stage[STAT_TRANSFERS_OFF_NS]};

@@ -7,9 +7,8 @@
 
 static Status choose_progress(Dynapipe* dp) {
     if (dp->num_stages == 1) { return STATUS_OK; }  // no messages while ranks compute
-    int32_t num_threads = local_ranks_threads(dp->options.threads, dp->transport.num_ranks);
     TRY(progress_choose(&dp->progress, &dp->transport, &dp->world, (ProgressChoice)dp->options.progress,
-                        num_threads));
+                        &dp->cores));
     dp->machine.pulls = dp->progress.pulls;
     return STATUS_OK;
 }

@@ -6,8 +6,10 @@
 
 #include "../base/clock.h"
 #include "session.h"
+#include "tags.h"
 
-enum { ROLL_TAG = COLLECTIVE_TAG_BASE + 64, MOST_NAMED = 8 };
+enum { MOST_NAMED = 8 };
+_Static_assert((int)TAG_ROLL < (int)TRANSPORT_TAG_END, "tags of the transport");
 #define ROLL_NS INT64_C(2000000000)
 
 Status session_hosts_gather(Dynapipe* dp) {
@@ -37,12 +39,12 @@ static void call_and_listen(const Dynapipe* dp, Roll* roll, int64_t wait_ns) {
     const int32_t num_ranks = t->num_ranks, last = num_ranks - 1;
     const bool listens = t->rank == 0 || t->rank == last;
     void* sent[2] = {NULL, NULL};
-    if (t->rank != 0 && t->api->isend(t->ctx, 0, ROLL_TAG, "!", 1, &sent[0]) != STATUS_OK) { sent[0] = NULL; }
-    if (t->rank != last && t->api->isend(t->ctx, last, ROLL_TAG, "!", 1, &sent[1]) != STATUS_OK) {
+    if (t->rank != 0 && t->api->isend(t->ctx, 0, TAG_ROLL, "!", 1, &sent[0]) != STATUS_OK) { sent[0] = NULL; }
+    if (t->rank != last && t->api->isend(t->ctx, last, TAG_ROLL, "!", 1, &sent[1]) != STATUS_OK) {
         sent[1] = NULL;
     }
     for (int32_t r = 0; r < num_ranks && listens; r++) {
-        roll->is_open[r] = r != t->rank && t->api->irecv(t->ctx, r, ROLL_TAG, &roll->calls[r], 1,
+        roll->is_open[r] = r != t->rank && t->api->irecv(t->ctx, r, TAG_ROLL, &roll->calls[r], 1,
                                                          &roll->requests[r]) == STATUS_OK;
     }
     int64_t begin_ns = clock_now_ns();

@@ -21,16 +21,9 @@ static void forget_versions(SessionRefit* refit, int32_t from, int32_t num) {
     }
 }
 
-static void free_model(RefitModel** model) {
-    if (*model != NULL) { free((*model)->ranks); }
-    free(*model);
-    *model = NULL;
-}
-
 void session_refit_free(SessionRefit* refit) {
     session_refit_forget(refit);
-    free_model(&refit->planned);
-    free_model(&refit->now);
+    session_refit_unplan(refit);
     trace_jobs_free(&refit->jobs);
     free(refit->versions);
     free(refit->position);
@@ -97,6 +90,14 @@ static Status take_other_ranks(SessionRefit* refit, int32_t num_ranks) {
     return STATUS_OK;
 }
 
+// Else a run that goes on would plan otherwise without a word.
+static void say_dropped(const SessionRefit* refit) {
+    if (refit->rank != 0 || refit->num_versions == 0) { return; }
+    printf("refit: what earlier steps took is not used: it was measured by another cost file, or on ranks of "
+           "other speeds\n");
+    fflush(stdout);
+}
+
 // What was said before layers moved stays said.
 static Status say_nothing_twice(SessionRefit* refit) {
     if (refit->said_ranks != NULL) { return STATUS_OK; }
@@ -119,11 +120,13 @@ Status session_refit_start(SessionRefit* refit, const CostModel* costs, const Ma
     trace_links_forget(&refit->links);
     if (!refit->is_on) { return STATUS_OK; }
     TRY(hash_base(&base, costs, machine));
-    if (refit->base != 0 && refit->base != base) { session_refit_forget(refit); }
+    if (refit->base != 0 && refit->base != base) {
+        say_dropped(refit);
+        session_refit_forget(refit);
+    }
     refit->base = base;
     TRY(take_other_ranks(refit, num_ranks));
-    free_model(&refit->planned);
-    free_model(&refit->now);
+    session_refit_unplan(refit);
     refit->planned = new_model(num_ranks);
     refit->now = new_model(num_ranks);
     if (refit->planned == NULL || refit->now == NULL) {
@@ -134,9 +137,8 @@ Status session_refit_start(SessionRefit* refit, const CostModel* costs, const Ma
 
 // --- a step ----------------------------------------------------------------------------------------------
 
-Status session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank* trace, bool is_usual,
-                          bool knows_when) {
-    bool skips = refit->skips || !is_usual;
+Status session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank* trace, bool knows_when) {
+    bool skips = refit->skips;
     refit->skips = false;
     if (!refit->is_on || skips) { return STATUS_OK; }
     bool pulls = refit->machine != NULL && refit->machine->pulls;  // then no link is looked at alone
@@ -243,7 +245,7 @@ static Status make_version(RefitVersion* out, const SessionRefit* refit, const R
     return failed ? FAIL(STATUS_NO_MEMORY, "no memory for what %d ranks take", num_ranks) : STATUS_OK;
 }
 
-// Those that no plan asks for any more go.
+// Those that no plan asks for any more go. version->ranks is the refit's then, or free.
 static Status add_version(SessionRefit* refit, const RefitVersion* version, int32_t steps_done) {
     pthread_mutex_lock(&refit->lock);
     while (refit->num_versions > 1 && refit->versions[1].first_step <= steps_done) {
@@ -256,7 +258,9 @@ static Status add_version(SessionRefit* refit, const RefitVersion* version, int3
         grown[refit->num_versions++] = *version;
     }
     pthread_mutex_unlock(&refit->lock);
-    return grown != NULL ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "no memory for what was measured");
+    if (grown != NULL) { return STATUS_OK; }
+    free(version->ranks);
+    return FAIL(STATUS_NO_MEMORY, "no memory for what was measured");
 }
 
 Status session_refit_agree(SessionRefit* refit, Collective* world, int32_t steps_done) {
@@ -292,33 +296,29 @@ void session_refit_hasten(SessionRefit* refit, int32_t step_idx) {
 
 // --- what plans are made with ----------------------------------------------------------------------------
 
-static MachineRank rank_of(const SessionRefit* refit, const RefitOfRank* found, int32_t r, bool* is_alike) {
+static MachineRank rank_of(const SessionRefit* refit, const RefitOfRank* found, int32_t r) {
     MachineRank rank = machine_rank(refit->machine, r);
     for (int kind = 0; kind < JOB_COUNT; kind++) {
         double slow = rank.slow[kind] * found->jobs.slow[cost_pass((JobKind)kind)];
         slow = slow < MACHINE_LEAST_SLOW ? MACHINE_LEAST_SLOW : slow;
         rank.slow[kind] = slow > MACHINE_MOST_SLOW ? MACHINE_MOST_SLOW : slow;
-        *is_alike = *is_alike && slow == 1;
     }
     double latency_ns, bytes_per_ns;
     if (found->link != 1 &&
         trace_links_expected(&latency_ns, &bytes_per_ns, refit->costs, refit->machine, r)) {
         rank.link_latency_ns = latency_ns * found->link;
         rank.link_bytes_per_ns = bytes_per_ns / found->link;
-        *is_alike = false;
     }
     return rank;
 }
 
 static void make_model(RefitModel* out, const SessionRefit* refit, const RefitVersion* version) {
-    out->is_alike = refit->machine == NULL;
     cost_scale_apply(&out->costs, refit->costs, &version->scale);
-    for (int32_t r = 0; r < refit->num_ranks; r++) {
-        out->ranks[r] = rank_of(refit, &version->ranks[r], r, &out->is_alike);
-    }
+    for (int32_t r = 0; r < refit->num_ranks; r++) { out->ranks[r] = rank_of(refit, &version->ranks[r], r); }
     out->machine = (Machine){.num_ranks = refit->num_ranks,
                              .ranks = out->ranks,
                              .pulls = refit->machine != NULL && refit->machine->pulls};
+    if (!machine_differs(&out->machine)) { out->machine.num_ranks = 0; }
     out->agreed = version->agreed;
 }
 
@@ -339,7 +339,7 @@ static int32_t take_model(RefitModel* model, SessionRefit* refit, int64_t step_i
                           const Machine** machine) {
     int32_t agreed = refit->is_on ? take_version(model, refit, step_idx) : 0;
     *costs = agreed > 0 ? &model->costs : refit->costs;
-    *machine = agreed == 0 ? refit->machine : model->is_alike ? NULL : &model->machine;
+    *machine = agreed > 0 ? &model->machine : refit->machine;
     return agreed;
 }
 
@@ -354,6 +354,11 @@ int32_t session_refit_plan_with(Dynapipe* dp, int64_t step_idx, const CostModel*
 }
 
 bool session_refit_now(Dynapipe* dp, const CostModel** costs, const Machine** machine) {
+    if (dp->refit.now == NULL) {  // nothing was planned since the start or a restore
+        *costs = &dp->costs;
+        *machine = dp->request.machine;
+        return false;
+    }
     int32_t agreed = take_model(dp->refit.now, &dp->refit, INT64_MAX, costs, machine);
     return agreed > 0 && agreed == dp->next_step;
 }

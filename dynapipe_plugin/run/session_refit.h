@@ -4,15 +4,16 @@ later step on (--refit).
 
 Planning runs ahead in a thread of its own and every rank must make the same plans. So
     1. every rank notes the jobs and sends of its steps (trace_jobs.h, trace_links.h); not of the first step
-       after the start, a restore or a saved position, nor of one whose memory is new
+       after the start, a restore or a move of layers
     2. after steps 4, 8, 12, .. of the run all agree on factors of the cost model's terms, of each rank and
        kind of job, and of each link (refit_solve.h): a version
     3. plans use a version from the first step on that nobody can have planned by then
 With --plan-before there is no such step: nothing is measured.
 
-A checkpoint keeps versions and sums, so that a resumed run plans as the whole one: what was noted since the
-last agreement is forgotten where a position is saved, by the run that goes on as well. What is measured
-differs from run to run, and so may the plans: --refit off plans from the cost file alone.
+A checkpoint keeps versions and sums, so that a resumed run plans as the whole one, up to the first plan that
+uses what both agree on later, each from its own steps; what the whole run had noted since the last agreement
+the resumed one has not. To save changes nothing for the run that goes on, however often it does. What is
+measured differs from run to run, and so may the plans: --refit off plans from the cost file alone.
 */
 #pragma once
 
@@ -44,8 +45,7 @@ typedef struct {
     int32_t agreed;
     CostModel costs;
     MachineRank* ranks;  // [num_ranks]
-    Machine machine;
-    bool is_alike;  // nothing to say of ranks
+    Machine machine;     // of no ranks, where there is nothing to say of them
 } RefitModel;
 
 // What was said last, in how many times as long.
@@ -75,14 +75,16 @@ void session_refit_free(SessionRefit* refit);
 // What was agreed on so far; while nobody plans.
 void session_refit_forget(SessionRefit* refit);
 
+// Models of versions go; session_refit_start() makes new ones.
+void session_refit_unplan(SessionRefit* refit);
+
 // Before the first step is planned, num_ahead steps ahead. Versions of another number of ranks keep what they
 // say of terms; of other costs nothing.
 Status session_refit_start(SessionRefit* refit, const CostModel* costs, const Machine* machine, int32_t rank,
                            int32_t num_ranks, int32_t num_ahead);
 
-// A step of this rank. is_usual: its memory was there before.
-Status session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank* trace, bool is_usual,
-                          bool knows_when);
+// A step of this rank. knows_when: as trace_links_add() has it.
+Status session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank* trace, bool knows_when);
 // After so many steps of the run: a collective where they agree.
 Status session_refit_agree(SessionRefit* refit, Collective* world, int32_t steps_done);
 // Nothing is planned from this step on: plans of it use what is known now. On all ranks alike.

@@ -61,11 +61,8 @@ static void write_record(uint8_t* at, const SessionRefit* refit, size_t num_byte
     put(at, &tail, sizeof tail);
 }
 
-// Whoever goes on from here measures from its second step on; so does this run.
+// Asked for after every step, or never: what is measured stays as it is.
 Status session_refit_position(SessionRefit* refit, const void** position, size_t* num_bytes) {
-    refit->skips = true;
-    trace_jobs_forget(&refit->jobs);
-    trace_links_forget(&refit->links);
     if (!refit->is_on || refit->num_versions == 0) { return STATUS_OK; }
     size_t body_bytes = record_bytes(refit->num_ranks, refit->num_versions);
     size_t all_bytes = *num_bytes + body_bytes + sizeof(RecordTail);
@@ -77,6 +74,17 @@ Status session_refit_position(SessionRefit* refit, const void** position, size_t
     *position = grown;
     *num_bytes = all_bytes;
     return STATUS_OK;
+}
+
+static void free_model(RefitModel** model) {
+    if (*model != NULL) { free((*model)->ranks); }
+    free(*model);
+    *model = NULL;
+}
+
+void session_refit_unplan(SessionRefit* refit) {
+    free_model(&refit->planned);
+    free_model(&refit->now);
 }
 
 void session_refit_forget(SessionRefit* refit) {
@@ -155,6 +163,7 @@ Status session_refit_restore(SessionRefit* refit, const void* position, size_t* 
     RecordHead head;
     const uint8_t* data = position;
     session_refit_forget(refit);
+    session_refit_unplan(refit);
     if (*num_bytes < sizeof tail + sizeof head) { return STATUS_OK; }
     memcpy(&tail, data + *num_bytes - sizeof tail, sizeof tail);
     if (memcmp(tail.magic, MAGIC, sizeof MAGIC) != 0) { return STATUS_OK; }

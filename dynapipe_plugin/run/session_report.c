@@ -328,6 +328,12 @@ void session_report_close(Dynapipe* dp) {
 
 static Status make_report(Dynapipe* dp, const DynapipeReport_v1* report) {
     TRY(interface_check_report(report));
+    if (dp->now == NULL) {
+        return FAIL(STATUS_OUT_OF_RANGE,
+                    "dynapipe_report(): there is no step to report, none has run since the "
+                    "start, a restore or a move of layers ---> report before "
+                    "dynapipe_resplit()");
+    }
     TRY(share_stats(dp));
     add_to_summary(dp);
     if (report->step == dp->options.show_step) { TRY(show_step(dp, report->step)); }

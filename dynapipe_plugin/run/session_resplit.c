@@ -158,10 +158,10 @@ static void say_move(const Dynapipe* dp, const StageLayers* stages, const char* 
 }
 
 // A step that is planned with other costs than those of the search plans as long as a step of that length.
-static void set_effort(Dynapipe* dp, int64_t makespan_ns) {
-    if (dp->options.effort != 0 || makespan_ns == 0) { return; }
+static int32_t effort_for(const Dynapipe* dp, int64_t makespan_ns) {
+    if (dp->options.effort != 0 || makespan_ns == 0) { return dp->request.effort; }
     int64_t planning_ns = session_planning_ns(makespan_ns, dp->plan_threads, dp->num_replicas);
-    dp->request.effort = plan_effort(&dp->request, planning_ns);
+    return plan_effort(&dp->request, planning_ns);
 }
 
 // What the corrected costs ask for; `stages` as they are: nothing.
@@ -173,6 +173,7 @@ static Status search(Dynapipe* dp, const CostModel* costs, const Machine* machin
     request.machine = machine;
     request.choose_stages = true;
     TRY(keep_times(dp, costs, machine));
+    resplit->has_searched = true;
     TRY(stage_search_again(&choice, &present_ns, &request, costs, resplit->batches, resplit->num_batches,
                            SEARCH_NS));
     double search_s = (double)(clock_now_ns() - begin_ns) / 1e9;
@@ -184,7 +185,7 @@ static Status search(Dynapipe* dp, const CostModel* costs, const Machine* machin
              (double)choice.makespan_ns / 1e6, (double)present_ns / 1e6, choice.num_splits, search_s);
     say_move(dp, choice.stages, why);
     memcpy(stages, choice.stages, stages_bytes(dp));
-    set_effort(dp, choice.makespan_ns);
+    resplit->effort_then = effort_for(dp, choice.makespan_ns);
     return STATUS_OK;
 }
 
@@ -216,6 +217,7 @@ static Status decide(Dynapipe* dp, StageLayers* stages, bool* moves) {
     bool is_restored = resplit->has_restored && !is_told;
     if (is_restored) { memcpy(stages, resplit->restored, sizeof resplit->restored); }
     resplit->has_restored = false;
+    resplit->effort_then = dp->request.effort;
     // Behind a checkpoint's step it was decided before that was saved.
     bool is_resumed = dp->now == NULL;
     if (!is_told && !is_restored && !is_resumed) { TRY(look(dp, stages)); }
@@ -250,6 +252,16 @@ static Status unplan(Dynapipe* dp) {
     return loader_restore(dp->train, resplit->position, resplit->position_bytes);
 }
 
+// What ranks take of their layers from now on; a run that goes on has it from where the whole one looked.
+static Status renew_times(Dynapipe* dp) {
+    SessionResplit* resplit = &dp->resplit;
+    const CostModel* costs;
+    const Machine* machine;
+    if (resplit->has_restored_times) { return STATUS_OK; }
+    (void)session_refit_now(dp, &costs, &machine);
+    return keep_times(dp, costs, machine);
+}
+
 static Status apply(Dynapipe* dp, const StageLayers* stages) {
     char what[64];
     uint64_t hash = hash_finish(hash_bytes(HASH_SEED, stages, stages_bytes(dp)));
@@ -258,10 +270,11 @@ static Status apply(Dynapipe* dp, const StageLayers* stages) {
     TRY(unplan(dp));
     if (dp->resplit.moved_step == dp->next_step) { session_refit_hasten(&dp->refit, dp->next_step); }
     session_model_detach(dp);
+    dp->request.effort = dp->resplit.effort_then;  // nobody plans
     memcpy(dp->request.stages, stages, sizeof dp->request.stages);
     dp->resplit.is_moving = true;
     dp->resplit.moved_bytes = 0;
-    return STATUS_OK;
+    return renew_times(dp);
 }
 
 static Status resplit(Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int32_t* num_ranges) {
@@ -272,8 +285,9 @@ static Status resplit(Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int3
     TRY(session_need_model(dp));
     if (max_ranges < 1) { return FAIL(STATUS_OUT_OF_RANGE, "no room for this rank's range of blocks"); }
     TRY(decide(dp, stages, &moves));
+    if (moves) { TRY(apply(dp, stages)); }
+    dp->resplit.has_restored_times = false;
     if (!moves) { return STATUS_OK; }
-    TRY(apply(dp, stages));
     out[(*num_ranges)++] = session_stage_blocks(dp, dp->stage);
     return STATUS_OK;
 }

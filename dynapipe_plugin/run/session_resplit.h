@@ -26,15 +26,18 @@ typedef struct {
     Arena arena;
     const StageBatch* batches;
     int32_t num_batches;
-    double* times_then;  // [num_ranks] what each rank took of them when the split was searched last
-    bool is_due;         // refit has found something since
+    double*
+        times_then;     // [num_ranks] what each rank took of them when the split was searched or changed last
+    bool has_searched;  // since the run began
+    bool is_due;        // refit has found something since
     // a move
     bool has_moved;
     int32_t moved_step;                     // the last one came behind so many steps
     StageLayers before[PLAN_MAX_STAGES];    // the split that it ended
     StageLayers restored[PLAN_MAX_STAGES];  // the split of a checkpoint
-    bool has_restored;
-    void* position;  // in the data behind the last step, while no step is planned
+    bool has_restored, has_restored_times;
+    int32_t effort_then;  // of plans behind the move
+    void* position;       // in the data behind the last step, while no step is planned
     size_t position_bytes;
     void* record;  // session_resplit_position()'s last
     int64_t asked_ns, moved_ns, moved_bytes;
@@ -67,6 +70,7 @@ bool session_resplit_pays(const ResplitOffer* offer);
 // session_resplit_record.c
 // The split told for behind the step last run; *found false: none.
 Status session_resplit_told(const Dynapipe* dp, StageLayers* out, bool* found);
-// Behind the position in the data, where layers have moved; and off it again.
+// Behind the position in the data, where layers have moved or might have, or messages were found to be pulled
+// or not; and off it again.
 Status session_resplit_position(Dynapipe* dp, const void** position, size_t* num_bytes);
 void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_bytes);

@@ -16,7 +16,7 @@ typedef struct {
 } Difference;
 
 static void take_value(char out[VALUE_CHARS], const char* value, size_t num_chars) {
-    if (value == NULL) {
+    if (value == NULL || num_chars == 0) {
         snprintf(out, VALUE_CHARS, "none");
     } else {
         printable_bytes(out, VALUE_CHARS, value, num_chars);

@@ -76,9 +76,7 @@ static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t 
     printf("\n");
     const Progress* progress = &dp->progress;
     if (progress->reason != NULL && dp->transport.num_ranks > 1) {
-        printf("messages %s: %s\n",
-               progress->pulls ? "wait until their receiver has ended a job" : "travel while ranks compute",
-               progress->reason);
+        printf("messages %s: %s\n", progress_words(progress->pulls), progress->reason);
     }
     fflush(stdout);
 }
@@ -88,6 +86,9 @@ static Status check_largest(const PlanRequest* request, const CostModel* costs,
                             const LargestSamples* largest) {
     const ShapeRules* rules = &request->rules;
     bool is_limited = request->memory_limit_bytes > 0 || rules->max_squares > 0 || rules->max_tokens > 0;
+    for (int32_t r = 0; r < request->P * request->R; r++) {
+        is_limited |= machine_rank(request->machine, r).memory_limit_bytes > 0;
+    }
     PlanRequest alone = *request;
     alone.choose_stages = false;
     alone.effort = 1;
@@ -134,8 +135,9 @@ Status session_stages_choose(Dynapipe* dp) {
     if (batches == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for batches"); }
     TRY(session_mixture(batches, &resplit->num_batches, dp, &resplit->arena));
     resplit->batches = batches;
+    static const LargestSamples none;  // a run that only looks at the model draws none to train on
     TRY(search_stages(&choice, &request, &dp->costs, batches, resplit->num_batches,
-                      loader_largest(dp->train)));
+                      dp->num_steps > 0 ? loader_largest(dp->train) : &none));
     memcpy(dp->request.stages, choice.stages, sizeof choice.stages);
     if (dp->options.effort == 0 && choice.makespan_ns > 0) {
         int64_t planning_ns = session_planning_ns(choice.makespan_ns, dp->plan_threads, dp->num_replicas);

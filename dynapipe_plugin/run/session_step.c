@@ -128,10 +128,9 @@ static Status gather_losses(Dynapipe* dp, const SessionStep* step, DynapipeStep_
 }
 
 // A collective after some steps, on all ranks the same.
-static Status refit(Dynapipe* dp, const SessionStep* step, bool has_new_memory) {
+static Status refit(Dynapipe* dp, const SessionStep* step) {
     bool knows_when = dp->links->api->when != NULL;
-    TRY(session_refit_note(&dp->refit, &step->plan, executor_trace(dp->executor), !has_new_memory,
-                           knows_when));
+    TRY(session_refit_note(&dp->refit, &step->plan, executor_trace(dp->executor), knows_when));
     return session_refit_agree(&dp->refit, &dp->world, dp->next_step);
 }
 
@@ -160,13 +159,12 @@ static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     TRY(agree(dp, step));
     say_bound(dp, &step->plan);
     int64_t pipeline_begin_ns = clock_now_ns();
-    const void* memory = dp->memory;
     TRY(run_pipeline(dp, step));
     dp->pipeline_ns = pipeline_end_ns(executor_trace(dp->executor)) - pipeline_begin_ns;
     dp->next_step++;
     if (dp->next_step == dp->num_steps) { TRY(session_verify_wait(dp)); }
     TRY(gather_losses(dp, step, out));
-    TRY(refit(dp, step, memory != dp->memory));
+    TRY(refit(dp, step));
     dp->step_end_ns = clock_now_ns();
     return STATUS_OK;
 }

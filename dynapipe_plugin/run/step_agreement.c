@@ -20,11 +20,12 @@ static Status plans_agree(const Collective* world, int32_t num_stages, const Ste
         const StepClaim* other = is_other ? all : first;
         return FAIL(
             STATUS_MISMATCH,
-            "hash of the plan of step %d: rank %s has %016llx, rank %s has %016llx ---> all ranks need "
+            "hash of the plan of step %d%s: rank %s has %016llx, rank %s has %016llx ---> all ranks need "
             "the same program, data, cost file and options",
-            (int)step, TRANSPORT_RANK(t, r), (unsigned long long)(mine->plan_hash + mine->replica_hash),
+            (int)step, is_other ? "" : ", what a replica's ranks know of it", TRANSPORT_RANK(t, r),
+            (unsigned long long)(is_other ? mine->plan_hash : mine->replica_hash),
             TRANSPORT_RANK(t, (int32_t)(other - all)),
-            (unsigned long long)(other->plan_hash + other->replica_hash));
+            (unsigned long long)(is_other ? other->plan_hash : other->replica_hash));
     }
     return STATUS_OK;
 }

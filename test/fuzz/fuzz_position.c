@@ -1,11 +1,11 @@
 /*
-fuzz_position.c -- any bytes as the position in the data that a checkpoint keeps (the loader's record, and
-what ranks agreed on behind it): refused, or batches can be drawn from there and the same position comes
-out again.
+fuzz_position.c -- any bytes as the position in the data that a checkpoint keeps (the loader's record, behind
+it what ranks agreed on, and the split of a run whose layers moved): refused, or batches can be drawn from
+there and the same position comes out again.
 
 The first byte of an input: bit 0 begins with a true record and takes the rest as changes to it (pairs of
 place and value); bit 1 puts the record's hash right, which random bytes never meet; bit 2: of a loader in
-file order.
+file order; bit 3: a record of a split with changes (bit 1: and its hash right), read before the others.
 */
 // libFuzzer: -max_len=256
 #include <stdio.h>
@@ -15,7 +15,7 @@ file order.
 #include "../../dataloader/loader.h"
 #include "../../dataloader/sample_file.h"
 #include "../../dynapipe_plugin/base/hash.h"
-#include "../../dynapipe_plugin/run/session_refit.h"
+#include "../../dynapipe_plugin/run/session.h"
 #include "fuzz.h"
 
 enum { MAX_RECORD = 512, NUM_SAMPLES = 20 };
@@ -57,6 +57,59 @@ int LLVMFuzzerInitialize(int* argc, char*** argv) {
     return 0;
 }
 
+// Three stages, 8 layers, one replica.
+static void session_make(Dynapipe* dp) {
+    static const StageLayers stages[3] = {{0, 3}, {3, 6}, {6, 8}};
+    *dp = (Dynapipe){.num_stages = 3, .num_replicas = 1};
+    dp->costs.num_enc_layers = 8;
+    memcpy(dp->request.stages, stages, sizeof stages);
+}
+
+// Bytes behind which a record of a split may stand. Whatever it says: a split of this model, or none.
+static void require_split(const uint8_t* position, size_t num_bytes) {
+    static Dynapipe dp;
+    size_t left_bytes = num_bytes;
+    session_make(&dp);
+    session_resplit_restore(&dp, position, &left_bytes);
+    const SessionResplit* resplit = &dp.resplit;
+    REQUIRE(left_bytes <= num_bytes && dp.request.effort >= 0 && dp.request.effort <= 1000000000);
+    for (int32_t s = 0; s < 3 && resplit->has_restored; s++) {
+        int32_t begin = s > 0 ? resplit->restored[s - 1].layer_end : 0, end = resplit->restored[s].layer_end;
+        REQUIRE(resplit->restored[s].layer_begin == begin && end >= begin && end <= 8);
+        REQUIRE(s < 2 || end == 8);
+    }
+    free(dp.resplit.times_then);
+}
+
+// As a run writes it whose layers moved, then changed. Its hash and "DPSPLIT2" are its last 16 bytes.
+static void try_split(const uint8_t* data, size_t num_bytes, bool mends) {
+    enum { LOADERS = 8, ENDS = 6 * sizeof(int32_t), TIMES = 3 * sizeof(double), HASHED = ENDS + TIMES + 24 };
+    static const StageLayers before[3] = {{0, 2}, {2, 5}, {5, 8}};
+    static Dynapipe dp;
+    const uint8_t loaders_own[LOADERS] = {0};
+    const void* position = loaders_own;
+    size_t all_bytes = LOADERS;
+    session_make(&dp);
+    dp.resplit.has_moved = true;
+    memcpy(dp.resplit.before, before, sizeof before);
+    dp.resplit.times_then = calloc(3, sizeof(double));
+    REQUIRE(session_resplit_position(&dp, &position, &all_bytes) == STATUS_OK);
+    REQUIRE(all_bytes == LOADERS + HASHED + 16);
+    uint8_t* bytes = malloc(all_bytes);
+    REQUIRE(bytes != NULL);
+    memcpy(bytes, position, all_bytes);
+    for (size_t i = 0; i + 1 < num_bytes; i += 2) { bytes[LOADERS + data[i] % (HASHED + 16)] = data[i + 1]; }
+    if (mends) {
+        uint64_t hash = hash_finish(hash_bytes(hash_bytes(HASH_SEED, bytes + LOADERS, ENDS + TIMES),
+                                               bytes + LOADERS + ENDS + TIMES, 24));
+        memcpy(bytes + LOADERS + HASHED, &hash, sizeof hash);
+    }
+    require_split(bytes, all_bytes);
+    free(bytes);
+    free(dp.resplit.times_then);
+    free(dp.resplit.record);
+}
+
 static size_t make_input(uint8_t out[MAX_RECORD], const uint8_t* data, size_t num_bytes) {
     uint8_t how = data[0];
     size_t out_bytes = record_bytes;
@@ -94,7 +147,9 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     static Arena arena;
     uint8_t input[MAX_RECORD];
     if (num_bytes < 2) { return 0; }
+    if (data[0] & 8) { try_split(data + 1, num_bytes - 1, data[0] & 2); }
     size_t input_bytes = make_input(input, data, num_bytes);
+    require_split(input, input_bytes);
     SessionRefit refit = {.is_on = true};
     REQUIRE(session_refit_restore(&refit, input, &input_bytes) == STATUS_OK ||
             fuzz_has_remedy(status_message()));

@@ -102,7 +102,10 @@ static Status run_overlap(Transport* t) {
     Progress progress;
     TRY(collective_init(&c, t, ranks, 2, 0));
     int64_t probe_ns = clock_now_ns();
-    TRY(progress_choose(&progress, t, &c, PROGRESS_ON, 1));
+    HostCores hosts;
+    TRY(host_cores_find(&hosts, &c, 1));
+    TRY(progress_choose(&progress, t, &c, PROGRESS_ON, &hosts));
+    host_cores_free(&hosts);
     EXPECT(!progress.pulls && progress.nap_ns > 0);
     if (t->rank == 0) {
         printf("a thread that looks every %.1f ms, found in %.0f ms\n", (double)progress.nap_ns / 1e6,
@@ -142,7 +145,10 @@ static Status run_progress(Transport* t, const char* told) {
     for (int32_t r = 0; r < t->num_ranks; r++) { ranks[r] = r; }
     TRY(collective_init(&c, t, ranks, t->num_ranks, (int64_t)20 * 1000000000));
     int64_t begin_ns = clock_now_ns();
-    TRY(progress_choose(&progress, t, &c, choice, 1));
+    HostCores hosts;
+    TRY(host_cores_find(&hosts, &c, 1));
+    TRY(progress_choose(&progress, t, &c, choice, &hosts));
+    host_cores_free(&hosts);
     TRY(collective_all_equal_u64(&c, (uint64_t)progress.nap_ns + progress.pulls, "choice"));
     EXPECT(!progress.pulls || progress.nap_ns == 0);
     if (t->rank == 0) {

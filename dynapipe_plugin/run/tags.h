@@ -1,0 +1,17 @@
+/*
+tags.h -- every tag that messages between ranks have, in ranges of their own: a message of one part of the
+program is never taken for another's, not even where a rank ends by an error while others still run.
+*/
+#pragma once
+
+#include "transport.h"
+
+enum {
+    TAG_STEP = 0,                            // 2 * micro-batch, + 1: gradients (executor.c)
+    TAG_FORWARD = TRANSPORT_TAG_END / 4,     // of all micro-batches: they pass a link in their order
+    TAG_PROGRESS,                            // progress.c
+    TAG_LINK,                                // link_probe.c
+    TAG_COLLECTIVE = TRANSPORT_TAG_END / 2,  // + operation (collective.c)
+    TAG_PIECES = TRANSPORT_TAG_END / 4 * 3,  // piece_move.c
+    TAG_ROLL,                                // session_hosts.c
+};

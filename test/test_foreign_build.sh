@@ -71,7 +71,7 @@ build train_gpt2 DYNAPIPE=1
 ok $? "again: nothing of ours is compiled"
 touch dynapipe_plugin/run/transport.h
 build train_gpt2 DYNAPIPE=1
-[ "$(compiled)" -gt 2 ] && [ "$(compiled)" -lt 40 ]
+[ "$(compiled)" -gt 2 ] && [ "$(compiled)" -lt $(($(ls dynapipe_plugin/*/*.c dataloader/*.c | wc -l) / 2)) ]
 ok $? "a header changed: what includes it is compiled ($(compiled) files)"
 build train_gpt2 DYNAPIPE=1 CFLAGS="-O0 -g" LDLIBS=-lm && timeout 60 ./train_gpt2 >"$work/said" 2>&1 && has "1 ranks"
 ok $? "flags on the command line: ours are added to them"

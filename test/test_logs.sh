@@ -89,9 +89,12 @@ run back 2 $plugin -x 3 -n 1 -y 2 -o "$work/back"
     grep -q ': 2 checkpoints of steps after 3, which the run left, are removed' "$work/back.log"
 ok $? "-y 2: $(grep -m1 'which the run left' "$work/back.log" | sed "s|$work/||g")"
 before=$(sums whole)
-run early 2 $plugin -x 6 -o "$work/whole" --overwrite 1 --memory-limit 300K
-[ $? -ne 0 ] && grep -q '^error: .*--memory-limit' "$work/early.log" && [ "$(cd "$work/whole" && echo DONE*)" = "DONE_00000002 DONE_00000004 DONE_00000006" ]
-ok $? "a run that would overwrite, and whose plan does not fit: the earlier one's checkpoints stay"
+start '^step +2/' early 2 $plugin -x 100000 -o "$work/whole" --overwrite 1
+# shellcheck disable=SC2046
+kill -KILL $(ranks_of "$job")
+wait "$job" 2>/dev/null
+[ $? -ne 0 ] && [ "$(cd "$work/whole" && echo DONE*)" = "DONE_00000002 DONE_00000004 DONE_00000006" ]
+ok $? "a run that would overwrite, and dies before it saves: the earlier one's checkpoints stay"
 run on 2 $plugin -x 6 -o "$work/whole" -y 1
 [ $? -eq 0 ] && grep -q 'the earlier one goes on' "$work/on.log" && [ "$(records whole)" = "$all_records" ] && [ "$(lines whole)" = "$all_lines" ] && [ "$before" = "$(sums whole)" ]
 ok $? "and its logs come back: $(grep -m1 'the earlier one goes on' "$work/on.log" | sed "s|$work/||g")"

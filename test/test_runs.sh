@@ -58,7 +58,7 @@ rm -f "$work/other"/*_00000010*
 train other 4 --stages 4 -x 6 -y 1 -e l2c32h4 --seed 7
 grep -q 'warning: -e l2c32h4 is not used' "$work/other.log" && grep -q 'warning: --seed 7 is not used.*by --seed 42 --->' "$work/other.log"
 ok $? "a resumed run warns of another -e and --seed"
-! grep -q warning "$work/resume-2x2.log"
+! grep -q 'warning.*is not used' "$work/resume-2x2.log"
 ok $? "and not of the same ones"
 
 # A trained model becomes a new run's start; llm.c's log and the plan of a step are there.

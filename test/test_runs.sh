@@ -38,7 +38,7 @@ for layout in 2x2 4x1 1x1; do
 done
 
 # Where ranks share cores, that is said, and the step that is promised is one on these cores.
-! grep -q 'share [0-9]* cores* of a host: times mean nothing' "$work/whole.log" || grep -q '^stages: .*; a step of about [0-9]* ms on these cores' "$work/whole.log"
+! grep -q 'share [0-9]* cores*: times mean nothing' "$work/whole.log" || grep -q '^stages: .*; a step of about [0-9]* ms on these cores' "$work/whole.log"
 ok $? "shared cores: $(grep -m1 '^stages:' "$work/whole.log")"
 
 # Validation fits into --memory-limit, in smaller micro-batches: the same loss. (A run beyond its limit ends.)

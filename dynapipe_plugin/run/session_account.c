@@ -57,8 +57,8 @@ void session_account_warn(const Dynapipe* dp) {
     int32_t t = hosts->threads[h];
     fprintf(
         stderr,
-        "warning: %d ranks of %d thread%s share %d core%s of a host: times mean nothing: steps are predicted "
-        "for these cores, costs are not refit, layers stay ---> fewer ranks a host, or --threads\n",
+        "warning: %d ranks of %d thread%s share %d core%s: times mean nothing, steps are predicted for these "
+        "cores, no costs are refit ---> fewer ranks a host, or --threads\n",
         hosts->sharers[h], t, t == 1 ? "" : "s", hosts->cores[h], hosts->cores[h] == 1 ? "" : "s");
 }
 

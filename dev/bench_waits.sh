@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Two real ranks: idle time against the plan's, and dynamic against packed-ragged, with messages that a thread moves and messages that
-# wait for their receiver; interleaved. Wants two quiet cores, takes about 12 minutes. Prints a table.
-#   MODEL=l8c256h4 BATCH=16384 LONGEST=2048 STEPS=5 ROUNDS=3 PROGRESS="auto off" POLICIES="dynamic packed-ragged" SHARED=../shared dev/bench_waits.sh
+# wait for their receiver; interleaved. Wants two quiet cores, takes about 20 minutes. Prints a table.
+#   MODEL=l8c256h4 BATCH=16384 LONGEST=2048 STEPS=10 SKIP=5 ROUNDS=3 PROGRESS="auto off" POLICIES="dynamic packed-ragged" SHARED=../shared dev/bench_waits.sh
 # SHARED: where data/*.jsonl and tokenizer/ of GPT-2 are (V 50257); without them the built-in tasks as bytes.
 set -eu
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
 export OMP_NUM_THREADS=1
-model=${MODEL:-l8c256h4} batch=${BATCH:-16384} longest=${LONGEST:-2048} steps=${STEPS:-5} rounds=${ROUNDS:-3} shared=${SHARED:-../shared}
+model=${MODEL:-l8c256h4} batch=${BATCH:-16384} longest=${LONGEST:-2048} steps=${STEPS:-10} skip=${SKIP:-5} rounds=${ROUNDS:-3} shared=${SHARED:-../shared}
 progress=${PROGRESS:-auto off} policies=${POLICIES:-dynamic packed-ragged}
 out=out/bench-waits
 make -s programs
@@ -21,9 +21,9 @@ elif [ ! -e $out/tasks.jsonl ]; then
 fi
 [ -e $out/data/train.bin ] || ./prepare_data "${flags[@]}" --out $out/data "${texts[@]}" >$out/data.log
 
-# Field of every step but the first two of a run, one a line.
-field() { sed -nE 's/.*"'"$2"'":([-0-9.e+]+).*/\1/p' "$out/$1/metrics.jsonl" | tail -n +3; }
-idle() { sed -nE 's/^step .* idle +([0-9.]+)% \(plan +([0-9.]+)%\).*/\'"$2"'/p' "$out/$1.log" | tail -n +3; }  # 1: measured, 2: planned
+# Field of every step but the first of a run, in which memory still grows, one a line.
+field() { sed -nE 's/.*"'"$2"'":([-0-9.e+]+).*/\1/p' "$out/$1/metrics.jsonl" | tail -n +$((skip + 1)); }
+idle() { sed -nE 's/^step .* idle +([0-9.]+)% \(plan +([0-9.]+)%\).*/\'"$2"'/p' "$out/$1.log" | tail -n +$((skip + 1)); }  # 1: measured, 2: planned
 median() { sort -g | awk '{a[NR] = $1} END {print NR % 2 ? a[(NR + 1) / 2] : (a[NR / 2] + a[NR / 2 + 1]) / 2}'; }
 all() { for round in $(seq "$rounds"); do "$1" "$2-$round" "$3"; done; }
 
@@ -43,7 +43,7 @@ for round in $(seq "$rounds"); do
     done
 done
 
-echo "$model, V $vocab, $batch tokens a step, longest $longest, 2 ranks, one thread each, $rounds rounds of $steps steps, the first two of each left out"
+echo "$model, V $vocab, $batch tokens a step, longest $longest, 2 ranks, one thread each, $rounds rounds of $steps steps, the first $skip of each left out"
 echo
 echo "| batching | --progress | tokens/s | dynamic is faster by | idle | planned | first step / median |"
 echo "|---|---|---|---|---|---|---|"

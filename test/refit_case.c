@@ -6,6 +6,22 @@
 #include "../dynapipe_plugin/plan/plan_words.h"
 #include "../dynapipe_plugin/plan/replay.h"
 
+void refit_case_costs(CostModel* out, RefitCaseModel model) {
+    CostAnalytic about = {.num_layers = 8,
+                          .channels = model.channels,
+                          .num_heads = 4,
+                          .padded_vocab = model.padded_vocab,
+                          .max_tokens = 2048,
+                          .bytes_per_value = 4,
+                          .flops_per_ns = 40,
+                          .attention_flops_per_ns = 15,
+                          .bytes_per_ns = 10,
+                          .launch_ns = 20000,
+                          .comm_latency_ns = model.comm_latency_ns,
+                          .comm_bytes_per_ns = model.comm_bytes_per_ns};
+    cost_model_analytic_gpt(out, &about);
+}
+
 int64_t refit_case_job_ns(const Plan* plan, int32_t rank, const PlanInstr* instr, const RefitTruth* truth) {
     int32_t s = rank % plan->P;
     const PlanMicrobatch* mb = &plan->mbs[instr->mb];

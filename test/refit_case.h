@@ -15,6 +15,13 @@ typedef struct {
     int32_t one_in;      // of so many jobs one was interrupted and took 3 to 10 times as long; 0: none
 } RefitTruth;
 
+// A GPT of 8 layers and 4 heads on one machine.
+typedef struct {
+    int32_t channels, padded_vocab;
+    double comm_latency_ns, comm_bytes_per_ns;
+} RefitCaseModel;
+void refit_case_costs(CostModel* out, RefitCaseModel model);
+
 int64_t refit_case_job_ns(const Plan* plan, int32_t rank, const PlanInstr* instr, const RefitTruth* truth);
 // Of one rank. Memory from `arena`.
 Status refit_case_trace(TraceRank* out, const Plan* plan, int32_t rank, const RefitTruth* truth, Rng* rng,

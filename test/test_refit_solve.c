@@ -78,25 +78,9 @@ typedef struct {
 
 static Case about;
 
-static void gpt2_costs(CostModel* out) {
-    CostAnalytic a = {.num_layers = 8,
-                      .channels = 256,
-                      .num_heads = 4,
-                      .padded_vocab = 8192,
-                      .max_tokens = 2048,
-                      .bytes_per_value = 4,
-                      .flops_per_ns = 40,
-                      .attention_flops_per_ns = 15,
-                      .bytes_per_ns = 10,
-                      .launch_ns = 20000,
-                      .comm_latency_ns = 20000,
-                      .comm_bytes_per_ns = 5};
-    cost_model_analytic_gpt(out, &a);
-}
-
 static void case_make(int32_t P, int32_t R, double head, double attention) {
     about = (Case){.num_ranks = P * R};
-    gpt2_costs(&about.truth);
+    refit_case_costs(&about.truth, (RefitCaseModel){256, 8192, 20000, 5});
     refit_case_wrong(&about.file, &about.truth, head, attention);
     about.request = (PlanRequest){.P = P, .R = R, .max_seq_tokens = 2048, .effort = 20};
     about.request.split_backward = R == 1 && P > 2 ? SPLIT_BACKWARD_AUTO : SPLIT_BACKWARD_OFF;

@@ -29,19 +29,7 @@ typedef struct {
 } Run;
 
 static void costs_make(void) {
-    CostAnalytic about = {.num_layers = 8,
-                          .channels = 128,
-                          .num_heads = 4,
-                          .padded_vocab = 4096,
-                          .max_tokens = 2048,
-                          .bytes_per_value = 4,
-                          .flops_per_ns = 40,
-                          .attention_flops_per_ns = 15,
-                          .bytes_per_ns = 10,
-                          .launch_ns = 20000,
-                          .comm_latency_ns = 20000,
-                          .comm_bytes_per_ns = 5};
-    cost_model_analytic_gpt(&truth, &about);
+    refit_case_costs(&truth, (RefitCaseModel){128, 4096, 20000, 5});
     refit_case_wrong(&file, &truth, 2, 0.5);
 }
 

@@ -6,6 +6,7 @@
 
 #include "../dynapipe_plugin/plan/planner.h"
 #include "random_problem.h"
+#include "refit_case.h"
 #include "test.h"
 
 enum { P = 4, NUM_SAMPLES = 60, NUM_RANKS = P };
@@ -22,19 +23,7 @@ typedef struct {
 } Network;
 
 static void costs_make(double bytes_per_ns) {
-    CostAnalytic about = {.num_layers = 8,
-                          .channels = 256,
-                          .num_heads = 4,
-                          .padded_vocab = 4096,
-                          .max_tokens = 2048,
-                          .bytes_per_value = 4,
-                          .flops_per_ns = 40,
-                          .attention_flops_per_ns = 15,
-                          .bytes_per_ns = 10,
-                          .launch_ns = 20000,
-                          .comm_latency_ns = 1000,
-                          .comm_bytes_per_ns = bytes_per_ns};
-    cost_model_analytic_gpt(&costs, &about);
+    refit_case_costs(&costs, (RefitCaseModel){256, 4096, 1000, bytes_per_ns});
 }
 
 static void plan_step(Plan* plan, Rng* rng, Arena* arena) {

@@ -24,12 +24,16 @@ int64_t session_update_ns(const Dynapipe* dp) {
 }
 
 // A GPU's jobs take no cores.
+bool session_shares_cores(const Dynapipe* dp) {
+    return dp->device.api == NULL && host_cores_short(&dp->cores) >= 0;
+}
+
 Status session_predict(int64_t*** instr_ns, int64_t* predicted_ns, const Dynapipe* dp, const Plan* plan,
                        Arena* arena) {
     const HostCores* hosts = &dp->cores;
     *instr_ns = NULL;
     *predicted_ns = plan->makespan_ns;
-    if (dp->device.api != NULL || host_cores_short(hosts) < 0) { return STATUS_OK; }
+    if (!session_shares_cores(dp)) { return STATUS_OK; }
     int32_t* mine = ARENA_NEW(arena, int32_t, hosts->num_hosts);
     if (mine == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a step's errors"); }
     const int32_t* host = hosts->host + dp->replica * dp->num_stages;
@@ -44,10 +48,6 @@ Status session_predict(int64_t*** instr_ns, int64_t* predicted_ns, const Dynapip
     TRY(shared_cores_stretch(instr_ns, &end_ns, plan, dp->replica, &shared, arena));
     *predicted_ns = end_ns + plan_tail_ns(plan);
     return STATUS_OK;
-}
-
-bool session_shares_cores(const Dynapipe* dp) {
-    return dp->device.api == NULL && host_cores_short(&dp->cores) >= 0;
 }
 
 void session_account_warn(const Dynapipe* dp) {

@@ -86,6 +86,24 @@ static void planning_takes_its_share_of_a_step(void) {
     }
 }
 
+// All ranks begin the update together, so a step ends with the rank that takes longest: the most parameters,
+// or the slowest.
+static void the_slowest_update_ends_a_step(void) {
+    static Dynapipe dp;
+    MachineRank ranks[2] = {machine_rank(NULL, 0), machine_rank(NULL, 1)};
+    Machine machine = {.num_ranks = 2, .ranks = ranks};
+    dp = (Dynapipe){.transport.num_ranks = 2, .num_stages = 2, .num_replicas = 1};
+    dp.costs.num_enc_layers = 3;
+    dp.costs.update_ns_per_byte = 2;
+    dp.costs.part_param_bytes[PART_ENC_LAYER] = 1000;
+    dp.request.stages[0] = (StageLayers){0, 2};
+    dp.request.stages[1] = (StageLayers){2, 3};
+    dp.request.machine = &machine;
+    CHECK_EQ(session_update_ns(&dp), 2 * 2000);
+    ranks[1].slow[JOB_W] = 3;
+    CHECK_EQ(session_update_ns(&dp), 3 * 2 * 1000);
+}
+
 // JSON has neither: the record of a run that diverges is one all the same.
 static void not_a_number_is_null(void) {
     Dynapipe* dp = session_of_one();
@@ -383,6 +401,7 @@ static void a_step_keeps_what_the_model_asks_for(void) {
 int main(void) {
     RUN(tasks_have_one_number_by_name);
     RUN(the_arena_grows_in_place_up_to_the_limit);
+    RUN(the_slowest_update_ends_a_step);
     RUN(not_a_number_is_null);
     RUN(every_task_is_in_the_record);
     RUN(a_step_to_show_is_one_of_the_run);

@@ -109,7 +109,7 @@ static void zero_bubble_keeps_to_memory(void) {
         for (int32_t s = 0; s < P; s++) {
             int64_t least = 0;
             for (int32_t m = 0; m < M; m++) {
-                int64_t bytes = pipe_alone_bytes(pipe_cost(&pipe, s, m));
+                int64_t bytes = pipe_alone_bytes(&pipe, s, m);
                 least = bytes > least ? bytes : least;
             }
             pipe.memory_limit_bytes[s] = least * rng_between(&rng, 10, 100) / 10;

@@ -115,7 +115,7 @@ static void random_stages(PlanRequest* request, int32_t num_layers, Rng* rng) {
     for (int32_t s = 0; s < request->P; s++) {
         int32_t most = num_layers - begin - (request->P - 1 - s);
         int32_t own = s == request->P - 1 ? most : rng_between(rng, 1, most);
-        request->stages[s] = (StageLayers){begin, begin + own};
+        request->placement.chunks[s] = (LayerRange){begin, begin + own};
         begin += own;
     }
 }

@@ -154,7 +154,7 @@ static int64_t judged_ns(const Plan* made, const Machine* on, Arena* arena) {
     Plan judged = *made;
     request.machine = on;
     judged.makespan_ns = 0;
-    memcpy(request.stages, made->stages, sizeof request.stages);
+    request.placement = made->placement;
     // the waterfall's first level is the plan's job lists on the request's machine: it says what it found
     Status status = waterfall_make(&waterfall, &judged, &problem.costs, &request, problem.samples,
                                    problem.num_samples, arena);

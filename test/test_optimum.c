@@ -311,7 +311,7 @@ static void bound_and_plan_enclose_the_optimum(void) {
 }
 
 // The next split of L layers onto P stages after this one, the head alone on the last allowed; false: none.
-static bool next_split(StageLayers* stages, int32_t P, int32_t L) {
+static bool next_split(LayerRange* stages, int32_t P, int32_t L) {
     for (int32_t s = P - 2; s >= 0; s--) {  // cut behind stage s one layer later, those behind it at once
         int32_t cut = stages[s].layer_end + 1;
         if (cut + (P - 2 - s) > L) { continue; }
@@ -353,7 +353,7 @@ static void bound_of_all_splits_is_below_the_optimum(void) {
             request->machine = &machine.machine;
         }
         Batch batch = {.best_ns = INT64_MAX, .arena = &arena};
-        for (int32_t s = 0; s < P; s++) { request->stages[s] = (StageLayers){s, s < P - 1 ? s + 1 : L}; }
+        for (int32_t s = 0; s < P; s++) { request->placement.chunks[s] = (LayerRange){s, s < P - 1 ? s + 1 : L}; }
         MicrobatchProblem mp;
         do {
             if (microbatch_problem_init(&mp, request, costs, problem.samples, problem.num_samples)) {
@@ -362,7 +362,7 @@ static void bound_of_all_splits_is_below_the_optimum(void) {
             batch.mp = &mp;
             num_splits++;
             compose(&batch, 0);
-        } while (next_split(request->stages, P, L));
+        } while (next_split(request->placement.chunks, P, L));
         int64_t limit_bytes = request->memory_limit_bytes;
         request->choose_stages = true;
         request->memory_limit_bytes = 0;  // the last split need not fit

@@ -162,7 +162,7 @@ static void search_and_simulator_agree(void) {
         for (int32_t s = 0; s < problem.P && round % 3 == 0; s++) {
             int64_t most = 0;
             for (int32_t m = 0; m < problem.M; m++) {
-                int64_t bytes = pipe_alone_bytes(pipe_cost(&problem, s, m));
+                int64_t bytes = pipe_alone_bytes(&problem, s, m);
                 most = bytes > most ? bytes : most;
             }
             problem.memory_limit_bytes[s] = most * rng_between(&rng, 10, 30) / 10;

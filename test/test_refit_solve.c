@@ -37,7 +37,7 @@ static void terms_add_up_to_a_job(void) {
         cost_scale_apply(&scaled, &model, &scale);
         CHECK_OK(cost_model_check(&scaled));
         int32_t s = rng_between(&rng, 0, P - 1);
-        StageLayers layers = {rng_between(&rng, 0, L - 1), L};
+        LayerRange layers = {rng_between(&rng, 0, L - 1), L};
         CostStage stage = cost_stage_make(&model, &layers, s, P);
         MbShape shape = random_shape(&rng, num_dec > 0);
         JobKind kind = (JobKind)rng_below(&rng, JOB_COUNT);
@@ -114,7 +114,7 @@ static double worst_error(const CostScale* scale, const RefitRank* ranks, const 
     cost_scale_apply(&fitted, &about.file, scale);
     for (int32_t r = 0; r < about.num_ranks; r++) {
         int32_t s = r % about.request.P;
-        CostStage stage = cost_stage_make(&fitted, &about.request.stages[s], s, about.request.P);
+        CostStage stage = cost_stage_make(&fitted, &about.request.placement.chunks[s], s, about.request.P);
         double true_ns[SHAPES] = {0}, off_ns[SHAPES], mean_ns = 0;
         for (int i = 0; i < SHAPES; i++) {
             MbShape shape = random_shape(rng, false);

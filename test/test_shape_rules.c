@@ -152,7 +152,7 @@ static void plans_keep_the_rules(void) {
         if (status != STATUS_OK) { break; }
         for (int32_t m = 0; m < plan.M && test_failures == 0; m++) { check_microbatch(&plan, m); }
         CHECK_OK(shape_rules_check_plan(rules, &plan));
-        const StageLayers* last = &plan.stages[plan.P - 1];
+        const LayerRange* last = &plan.placement.chunks[plan.P - 1];
         CHECK(!rules->head_has_layer || last->layer_end > last->layer_begin);
         num_plans++;
         num_padded += rules->padded;
@@ -227,7 +227,7 @@ static void a_plan_that_breaks_a_rule_is_found(void) {
     CHECK_FAILS(shape_rules_check_plan(&rules, &plan), STATUS_INVALID_PLAN,
                 "sequences, the model's kernels take 1 (max_seqs)");
     int32_t last = plan.P - 1;
-    plan.stages[last].layer_begin = plan.stages[last].layer_end;
+    plan.placement.chunks[last].layer_begin = plan.placement.chunks[last].layer_end;
     rules = (ShapeRules){.head_has_layer = true};
     CHECK_FAILS(shape_rules_check_plan(&rules, &plan), STATUS_INVALID_PLAN, "the head alone");
     arena_free(&arena);

@@ -42,7 +42,7 @@ static void print_stages(const MicrobatchProblem* batch) {
     }
     printf("\n  stage  layers      work, ms  of the mean  model state, MB  left for the rest, MB\n");
     for (int32_t s = 0; s < batch->P; s++) {
-        StageLayers layers = batch->stages[s].layers;
+        LayerRange layers = batch->stages[s].layers;
         double mean_ns = (double)sum_ns / batch->P, free_mb = (double)batch->available_bytes[s] / 1e6;
         char layers_text[PROBLEM_LAYERS_CHARS];
         problem_layers_text(layers_text, batch->costs, &layers);

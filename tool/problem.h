@@ -80,4 +80,4 @@ Status problem_split_stages(Problem* problem, const char* text);
 
 // "8", or of a model with two stacks "5+3": layers of encoder and decoder.
 enum { PROBLEM_LAYERS_CHARS = 32 };
-void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const CostModel* costs, const StageLayers* layers);
+void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const CostModel* costs, const LayerRange* layers);

@@ -208,7 +208,7 @@ static void layer_counts(int32_t count[PART_COUNT], const Split* split, int32_t 
 
 static double state_bytes(const Split* split, int32_t s, int32_t begin, int32_t end) {
     const CostModel* costs = split->lines->problem->costs;
-    StageLayers layers = {begin, end};
+    LayerRange layers = {begin, end};
     CostStage stage = cost_stage_make(costs, &layers, s, split->P);
     return (double)cost_state_bytes(costs, &stage);
 }

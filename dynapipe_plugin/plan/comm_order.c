@@ -71,6 +71,7 @@ static void take_transfer(Merge* merge, int32_t s) {
     bool is_act = job.kind == JOB_F;
     push(merge, s,
          (CommOp){.kind = is_act ? INSTR_SEND_ACT : INSTR_SEND_GRAD,
+                  .chunk = job.chunk,
                   .mb = job.mb,
                   .pos = at + 1,
                   .begin_ns = span.begin_ns,
@@ -82,6 +83,7 @@ static void take_transfer(Merge* merge, int32_t s) {
     }
     push(merge, peer,
          (CommOp){.kind = is_act ? INSTR_RECV_ACT : INSTR_RECV_GRAD,
+                  .chunk = (int16_t)peer,
                   .mb = job.mb,
                   .pos = *running,
                   .begin_ns = span.begin_ns,

@@ -19,6 +19,7 @@ messages are pulled, before the job in front of which it is taken.
 
 typedef struct {
     uint8_t kind;  // INSTR_SEND_ACT, INSTR_RECV_ACT, INSTR_SEND_GRAD, INSTR_RECV_GRAD
+    int16_t chunk;  // whose input or output moves
     int32_t mb;
     int32_t pos;  // before this job of the stage; num_jobs: behind the last
     int64_t begin_ns, end_ns;

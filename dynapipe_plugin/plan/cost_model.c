@@ -220,7 +220,7 @@ bool cost_mode_offered(const CostModel* model, RecomputeMode mode) {
            (model->num_dec_layers == 0 || parts[PART_DEC_LAYER].offered);
 }
 
-CostStage cost_stage_make(const CostModel* model, const StageLayers* layers, int32_t s, int32_t P) {
+CostStage cost_stage_make(const CostModel* model, const LayerRange* layers, int32_t s, int32_t P) {
     int32_t first_dec = model->num_enc_layers;
     bool begins_dec =
         model->num_dec_layers > 0 && layers->layer_begin <= first_dec && first_dec < layers->layer_end;

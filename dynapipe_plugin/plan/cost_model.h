@@ -108,7 +108,7 @@ typedef struct {
 
 // Cost of one stage for one micro-batch, all in integers. `stage` = layers, first, last.
 typedef struct {
-    StageLayers layers;
+    LayerRange layers;
     bool has_embedding;  // the first stage
     bool has_head;       // the last stage
     bool
@@ -139,7 +139,7 @@ int64_t cost_update_ns(const CostModel* model, const CostStage* stage, double sl
 bool cost_mode_offered(const CostModel* model, RecomputeMode mode);
 
 // The stage that runs these layers as stage s of P.
-CostStage cost_stage_make(const CostModel* model, const StageLayers* layers, int32_t s, int32_t P);
+CostStage cost_stage_make(const CostModel* model, const LayerRange* layers, int32_t s, int32_t P);
 
 // Every curve ascending and finite, rates sane. Names the part and field at fault.
 Status cost_model_check(const CostModel* model);

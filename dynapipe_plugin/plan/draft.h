@@ -21,7 +21,7 @@ typedef struct {
     MicrobatchList list;
     ReplicaLists replicas;
     DraftReplica* replica;                // [R]
-    StageLayers stages[PLAN_MAX_STAGES];  // those of the request, unless choose_stages
+    Placement placement;  // that of the request, unless it may be chosen
     int64_t makespan_ns;                  // of the slowest
     int64_t fastest_ns;                   // before it was made to hold less; 0: it was not
 } Draft;

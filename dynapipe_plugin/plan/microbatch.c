@@ -171,7 +171,7 @@ Status microbatch_problem_init(MicrobatchProblem* out, const PlanRequest* reques
     cost_table_init(&out->table, costs);
     microbatch_problem_limit(out);
     for (int32_t s = 0; s < out->P; s++) {
-        out->stages[s] = cost_stage_make(costs, &request->stages[s], s, out->P);
+        out->stages[s] = cost_stage_make(costs, &request->placement.chunks[s], s, out->P);
         int64_t state_bytes = cost_state_bytes(costs, &out->stages[s]), limit = out->limit_bytes[s];
         out->available_bytes[s] = limit > 0 ? limit - state_bytes : COST_LIMIT;
         if (out->available_bytes[s] <= 0) {

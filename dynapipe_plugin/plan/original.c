@@ -122,7 +122,7 @@ Status original_draft(Draft* out, const MicrobatchProblem* problem, Arena* arena
     TRY(microbatch_dp_build_original(&draft.list, problem, NULL, arena));
     TRY(assign_replicas(&draft, problem->R, arena));
     PIPE_NEW(draft.replica, arena, DraftReplica, problem->R);
-    memcpy(draft.stages, problem->request->stages, sizeof draft.stages);
+    draft.placement = problem->request->placement;
     Search search = {.problem = problem, .list = &draft.list, .rng = rng_seed(0)};
     Status status = STATUS_OK;
     for (int32_t r = 0; r < problem->R && status == STATUS_OK; r++) {

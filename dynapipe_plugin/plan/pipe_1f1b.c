@@ -5,14 +5,15 @@
 
 static Status build(PipeSchedule* out, const PipeProblem* problem, const int32_t* order, bool split_backward,
                     Arena* arena) {
+    TRY(pipe_schedule_need_linear(problem, "1f1b"));
     TRY(pipe_schedule_init(out, problem, arena));
     int32_t P = problem->P, M = problem->M;
     for (int32_t s = 0; s < P; s++) {
         int32_t num_warmup = P - s < M ? P - s : M;
-        for (int32_t i = 0; i < num_warmup; i++) { pipe_schedule_push(out, s, JOB_F, order[i]); }
+        for (int32_t i = 0; i < num_warmup; i++) { pipe_schedule_push(out, s, JOB_F, s, order[i]); }
         for (int32_t i = 0; i < M; i++) {
-            pipe_schedule_push_backward(out, problem, s, order[i], split_backward);
-            if (i + num_warmup < M) { pipe_schedule_push(out, s, JOB_F, order[i + num_warmup]); }
+            pipe_schedule_push_backward(out, problem, s, s, order[i], split_backward);
+            if (i + num_warmup < M) { pipe_schedule_push(out, s, JOB_F, s, order[i + num_warmup]); }
         }
     }
     return STATUS_OK;

@@ -1,415 +1,445 @@
 #include "pipe_adaptive.h"
 
 #include "pipe_schedule.h"
+#include "pipe_walk.h"
 
 static const int64_t NEVER = INT64_MAX;
 
 enum { PULL_ACT = JOB_COUNT, PULL_GRAD };  // beside the jobs, what a stage may do next
 
-enum { GROUP = 8, FEW = 16 };  // more stages than FEW are looked at by groups
-
-// One micro-batch on one stage, by position: what the walk reads, side by side.
-typedef struct {
-    int64_t job_ns[JOB_COUNT];  // B with W where backward is joint
-    int64_t stored_bytes;       // from F on; 0 where it drops
-    int64_t forward_bytes;      // while F runs: the same, or what it drops
-    int64_t dropped_bytes;      // that R brings back; 0: nothing was dropped
-    int64_t sent_bytes;         // the input of the next stage
-    bool drops;                 // R brings dropped_bytes back
-    int64_t act_ns, grad_ns;    // transfers to the next stage and to the one before
-} Cell;
-
-// Positions count along `order`, the same on every stage: next_* is the position of the next micro-batch.
-typedef struct {
-    int32_t next_f, next_b, next_w;
-    int32_t recomputed;  // position after the last R
-    int32_t max_in_flight;
-    bool drops;                 // some micro-batch
-    bool limited;               // by memory
-    int32_t choice;             // JobKind, or a message
-    int64_t clock_ns, link_ns;  // free from then on
-    int64_t left_ns;            // its jobs that have not run, and its tail
-    int64_t limit_bytes;        // of the problem or the rule
-    int64_t held_bytes;         // by own jobs: stored of what is kept, W pending included
-    int64_t sent_bytes;         // inputs that stage s + 1 may hold because of this stage
-    int64_t own_limit_bytes;    // for held_bytes
-    int64_t sent_limit_bytes;   // for sent_bytes: the input part of stage s + 1
-    int64_t* act_at;            // [M + 1] by position: arrival; NEVER: not known yet, and at M
-    int64_t* grad_at;           // [M + 1] the same; on the last stage the end of F
-    int32_t pulled_acts,
-        pulled_grads;   // with `pulls`: so many were taken, and arrival is when others are ready
-    const Cell* cells;  // [M]
-} Stage;
-
 typedef struct {
     const PipeProblem* problem;
     const int32_t* order;
-    bool split_backward;
+    const PipeAdaptiveRule* rule;
     PipeSchedule* schedule;  // NULL: only the makespan is wanted
-    Stage* stages;
-    int64_t num_walked;                         // jobs
-    int64_t begin_ns[PLAN_MAX_STAGES];          // when a stage takes its next decision; NEVER: it waits
-    int64_t group_ns[PLAN_MAX_STAGES / GROUP];  // the earliest of GROUP stages, where there are many
+    WalkStage* stages;
+    WalkRow* rows;        // of all stages
+    int32_t* row_of;      // [chunks and shares] into rows; -1: no share
+    int32_t K, num_parts;
+    bool has_factors;
+    int32_t* parts;       // [M] by position: of the last chunk's gradient that are known
+    int64_t* part_at;     // [M] the latest of them
+    int64_t num_walked;   // jobs
+    int64_t begin_ns[PLAN_MAX_STAGES];  // when a stage takes its next decision; NEVER: it waits
+    int32_t winner[2 * PLAN_MAX_STAGES];  // of a tournament between stages: [1] has the earliest
+    int32_t num_leaves;
 } Greedy;
 
 PipeAdaptiveRule pipe_adaptive_rule(const PipeProblem* problem, bool split_backward) {
     PipeAdaptiveRule rule = {.split_backward = split_backward};
-    for (int32_t s = 0; s < problem->P; s++) { rule.max_in_flight[s] = 2 * (problem->P - s) - 1; }
+    int32_t K = pipe_num_chunks(problem);
+    for (int32_t k = 0; k < K; k++) { rule.max_in_flight[k] = 2 * (K - k) - 1; }
     return rule;
-}
-
-static const PipeCost* cost_at(const Greedy* greedy, int32_t s, int32_t position) {
-    return pipe_cost(greedy->problem, s, greedy->order[position]);
-}
-
-// --- dividing a stage's memory ---------------------------------------------------------------------------
-
-// Largest sum over `count` neighbours in the order: inputs, or what the stage's own jobs hold of them.
-static int64_t window_bytes(const Greedy* greedy, int32_t s, int32_t count, bool inputs) {
-    int32_t M = greedy->problem->M;
-    int64_t sum_bytes = 0, most_bytes = 0, most_alone_bytes = 0;
-    for (int32_t i = 0; i < M; i++) {
-        const PipeCost* in = cost_at(greedy, s, i);
-        sum_bytes += inputs ? in->input_bytes : in->drops ? 0 : in->stored_bytes;
-        if (i >= count) {
-            const PipeCost* out = cost_at(greedy, s, i - count);
-            sum_bytes -= inputs ? out->input_bytes : out->drops ? 0 : out->stored_bytes;
-        }
-        int64_t alone_bytes = inputs ? 0 : pipe_alone_bytes(in) - in->input_bytes;
-        if (in->drops && alone_bytes > most_alone_bytes) { most_alone_bytes = alone_bytes; }
-        if (sum_bytes > most_bytes) { most_bytes = sum_bytes; }
-    }
-    return most_bytes + most_alone_bytes;
-}
-
-// Without inputs all memory is the stage's own. False where some micro-batch does not fit even alone.
-static bool own_all(Greedy* greedy, int32_t s, bool* has_inputs) {
-    int64_t limit_bytes = greedy->stages[s].limit_bytes;
-    *has_inputs = false;
-    for (int32_t m = 0; m < greedy->problem->M; m++) {
-        const PipeCost* cost = pipe_cost(greedy->problem, s, m);
-        *has_inputs |= cost->input_bytes > 0;
-        if (pipe_alone_bytes(cost) > limit_bytes) { return false; }
-    }
-    return true;
-}
-
-// The largest number in flight that surely fits sets the stage's own part; inputs get the rest. False where
-// not even one fits beside the inputs.
-static bool divide_memory(Greedy* greedy, int32_t s) {
-    const PipeProblem* problem = greedy->problem;
-    Stage* stage = &greedy->stages[s];
-    int64_t limit_bytes = stage->limit_bytes;
-    bool has_inputs;
-    stage->own_limit_bytes = limit_bytes;
-    if (s > 0) { stage[-1].sent_limit_bytes = INT64_MAX; }
-    if (limit_bytes == INT64_MAX) { return true; }
-    if (!own_all(greedy, s, &has_inputs)) { return false; }
-    if (!has_inputs) { return true; }
-    int32_t most = stage->max_in_flight < problem->M ? stage->max_in_flight : problem->M;
-    int64_t own_bytes = -1;
-    for (int32_t low = 0, high = most; low <= high;) {  // what is held grows with the count
-        int32_t count = (low + high + 1) / 2, own = count > 0 ? count : 1, waiting = s > 0 ? count + 1 : 0;
-        int64_t bytes = window_bytes(greedy, s, own, false);
-        bool fits = bytes <= limit_bytes - window_bytes(greedy, s, waiting, true);
-        if (fits) { own_bytes = bytes; }
-        if (fits) { low = count + 1; }
-        if (!fits) { high = count - 1; }
-    }
-    if (own_bytes < 0) { return false; }
-    // Inputs beyond what the stage before may have in flight are never needed: more for the own part.
-    int32_t most_inputs = s > 0 ? stage[-1].max_in_flight : 0;
-    int64_t inputs_bytes = window_bytes(greedy, s, most_inputs < problem->M ? most_inputs : problem->M, true);
-    int64_t rest_bytes = limit_bytes - own_bytes;
-    if (inputs_bytes > rest_bytes) { inputs_bytes = rest_bytes; }
-    stage->own_limit_bytes = limit_bytes - inputs_bytes;
-    if (s > 0) { stage[-1].sent_limit_bytes = inputs_bytes; }
-    return true;
-}
-
-// --- choosing --------------------------------------------------------------------------------------------
-
-static bool memory_admits(const Stage* stage) {
-    const Cell* cell = &stage->cells[stage->next_f];
-    int64_t free_bytes = stage->own_limit_bytes - stage->held_bytes;
-    if (cell->forward_bytes > free_bytes) { return false; }
-    free_bytes -= cell->stored_bytes;
-    // whatever was dropped must be able to come back
-    int32_t first = stage->recomputed > stage->next_b ? stage->recomputed : stage->next_b;
-    for (int32_t i = first; stage->drops && i <= stage->next_f; i++) {
-        if (stage->cells[i].dropped_bytes > free_bytes) { return false; }
-    }
-    return cell->sent_bytes <= stage->sent_limit_bytes - stage->sent_bytes;
-}
-
-static inline bool admits_forward(const Stage* stage) {
-    return stage->next_f - stage->next_b < stage->max_in_flight && (!stage->limited || memory_admits(stage));
 }
 
 static inline int64_t later(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
+// --- who decides next ------------------------------------------------------------------------------------
+
+static inline void play(Greedy* greedy, int32_t node) {
+    int32_t a = greedy->winner[2 * node], b = greedy->winner[2 * node + 1];
+    greedy->winner[node] = greedy->begin_ns[b] < greedy->begin_ns[a] ? b : a;
+}
+
+static inline void replay(Greedy* greedy, int32_t s) {
+    for (int32_t node = (greedy->num_leaves + s) / 2; node > 0; node /= 2) { play(greedy, node); }
+}
+
+static void play_all(Greedy* greedy) {
+    int32_t P = greedy->problem->P;
+    for (int32_t s = 0; s < greedy->num_leaves; s++) {
+        greedy->winner[greedy->num_leaves + s] = s < P ? s : P - 1;
+    }
+    for (int32_t node = greedy->num_leaves - 1; node > 0; node--) { play(greedy, node); }
+}
+
+// --- choosing --------------------------------------------------------------------------------------------
+
+typedef struct {
+    int64_t at_ns;  // when it can begin; NEVER: not
+    int32_t row, position;
+    int32_t kind;
+} Option;
+
+static inline bool r_is_due(const WalkRow* row) {
+    return row->drops && row->next_b < row->next_f && row->cells[row->next_b].drops &&
+           row->recomputed <= row->next_b;
+}
+
+static inline bool may_take(const WalkStage* stage, const WalkRow* row, JobKind kind, int32_t i,
+                            bool* needs_w) {
+    return !stage->limited || walk_memory_admits(stage, row, kind, i, needs_w);
+}
+
+// B and shares: of those that are ready the oldest micro-batch's, of equals the later chunk's; else the first
+// to be ready.
+static inline void offer_urgent(Option* best, const WalkStage* stage, int32_t r, bool* needs_w) {
+    const WalkRow* row = &stage->rows[r];
+    int32_t i = row->is_share ? row->next_f : row->next_b;
+    int64_t at_ns = later(row->is_share ? row->act_at[i] : row->grad_at[i], stage->clock_ns);
+    if (at_ns == NEVER || at_ns > best->at_ns) { return; }
+    if (at_ns == best->at_ns && i >= best->position) { return; }
+    int32_t kind = row->is_share ? JOB_F : r_is_due(row) ? JOB_R : JOB_B;
+    if (kind != JOB_B && !may_take(stage, row, (JobKind)kind, i, needs_w)) { return; }
+    *best = (Option){at_ns, r, i, kind};
+}
+
+// F of chunks: the later chunk's.
+static inline void offer_forward(Option* best, const WalkStage* stage, int32_t r, bool* needs_w) {
+    const WalkRow* row = &stage->rows[r];
+    if (row->is_share || row->next_f - row->next_b >= row->max_in_flight) { return; }
+    int64_t at_ns = later(row->act_at[row->next_f], stage->clock_ns);
+    if (at_ns == NEVER || at_ns > best->at_ns) { return; }
+    if (!may_take(stage, row, JOB_F, row->next_f, needs_w)) { return; }
+    *best = (Option){at_ns, r, row->next_f, JOB_F};
+}
+
+// R ahead of time, else the oldest W.
+static inline void offer_filler(Option* best, const Greedy* greedy, const WalkStage* stage) {
+    bool needs_w;
+    for (int32_t r = 0; r < stage->num_rows; r++) {
+        const WalkRow* row = &stage->rows[r];
+        if (!row->is_share && r_is_due(row) && may_take(stage, row, JOB_R, row->next_b, &needs_w)) {
+            *best = (Option){stage->clock_ns, r, row->next_b, JOB_R};
+            return;
+        }
+    }
+    for (int32_t r = 0; r < stage->num_rows; r++) {
+        const WalkRow* row = &stage->rows[r];
+        bool is_ready = row->next_w < row->next_b &&
+                        (!row->is_share || !greedy->has_factors || row->grad_at[row->next_w] <= stage->clock_ns);
+        if (!is_ready || (best->at_ns != NEVER && row->next_w > best->position)) { continue; }
+        *best = (Option){stage->clock_ns, r, row->next_w, JOB_W};
+    }
+}
+
+// Where nothing else is to come: W of a share that waits for its factors.
+static inline void offer_factors(Option* best, const Greedy* greedy, const WalkStage* stage) {
+    const WalkRow* row = &stage->rows[stage->num_rows - 1];
+    if (!greedy->has_factors || !row->is_share || row->next_w >= row->next_b) { return; }
+    int64_t at_ns = later(row->grad_at[row->next_w], stage->clock_ns);
+    if (at_ns < best->at_ns) { *best = (Option){at_ns, stage->num_rows - 1, row->next_w, JOB_W}; }
+}
+
 // What stage s does next, and when, as far as is known now.
 static inline void choose(Greedy* greedy, int32_t s) {
-    Stage* stage = &greedy->stages[s];
-    int64_t clock_ns = stage->clock_ns, begin_ns = later(stage->grad_at[stage->next_b], clock_ns);
-    bool needs_r = false, r_fits = true;
-    JobKind choice = JOB_B;
-    if (stage->drops && stage->next_b < stage->next_f) {
-        const Cell* cell = &stage->cells[stage->next_b];
-        needs_r = cell->drops && stage->recomputed <= stage->next_b;
-        r_fits = !needs_r || cell->dropped_bytes <= stage->own_limit_bytes - stage->held_bytes;
-        choice = !needs_r ? JOB_B
-                 : r_fits ? JOB_R
-                          : JOB_W;  // F was admitted only where R will fit beside no W
+    WalkStage* stage = &greedy->stages[s];
+    Option best = {.at_ns = NEVER, .position = INT32_MAX};
+    bool needs_w = false;
+    for (int32_t r = stage->num_rows - 1; r >= 0; r--) { offer_urgent(&best, stage, r, &needs_w); }
+    if (best.at_ns > stage->clock_ns) {
+        Option forward = {.at_ns = best.at_ns == NEVER ? NEVER : best.at_ns - 1, .kind = -1};
+        for (int32_t r = 0; r < stage->num_rows; r++) { offer_forward(&forward, stage, r, &needs_w); }
+        if (forward.kind == JOB_F && forward.at_ns < best.at_ns) { best = forward; }
     }
-    if (begin_ns > clock_ns) {
-        int64_t arrival_ns = later(stage->act_at[stage->next_f], clock_ns);
-        if (arrival_ns < begin_ns && admits_forward(stage)) {
-            begin_ns = arrival_ns;
-            choice = JOB_F;
-        }
-        if (begin_ns > clock_ns) {
-            if (needs_r && r_fits) {
-                begin_ns = clock_ns;
-                choice = JOB_R;
-            } else if (stage->next_w < stage->next_b) {
-                begin_ns = clock_ns;
-                choice = JOB_W;
-            }
+    if (best.at_ns > stage->clock_ns) {
+        Option filler = {.at_ns = NEVER, .position = INT32_MAX};
+        offer_filler(&filler, greedy, stage);
+        if (filler.at_ns != NEVER) {
+            int64_t gap_ns = best.at_ns - stage->clock_ns;
+            int64_t filler_ns = stage->rows[filler.row].cells[filler.position].job_ns[filler.kind];
+            bool waits = filler.kind == JOB_W && best.at_ns != NEVER && !needs_w &&
+                         gap_ns <= filler_ns / 1000 * greedy->rule->wait_permille;
+            if (!waits) { best = filler; }
+        } else {
+            offer_factors(&best, greedy, stage);
         }
     }
-    stage->choice = choice;
-    greedy->begin_ns[s] = begin_ns;
+    stage->choice = best.kind;
+    stage->choice_row = best.row;
+    greedy->begin_ns[s] = best.at_ns;
 }
 
-// Messages that are ready are taken before anything else, and while there is nothing to run (pipe_pulled.h).
+// Messages that are ready are taken before anything else, the longest ready first, and while there is nothing
+// to run (pipe_pulled.h).
 static void choose_pulled(Greedy* greedy, int32_t s) {
-    Stage* stage = &greedy->stages[s];
-    int64_t act_ns = stage->act_at[stage->pulled_acts], grad_ns = stage->grad_at[stage->pulled_grads];
-    int64_t clock_ns = stage->clock_ns, message_ns = grad_ns < act_ns ? grad_ns : act_ns;
-    stage->choice = grad_ns < act_ns ? PULL_GRAD : PULL_ACT;
-    greedy->begin_ns[s] = later(message_ns, clock_ns);
-    if (message_ns <= clock_ns) { return; }
-    bool has_grad = stage->next_b < stage->pulled_grads && stage->next_b < stage->next_f;
-    const Cell* cell = &stage->cells[stage->next_b];
-    bool needs_r = stage->next_b < stage->next_f && cell->drops && stage->recomputed <= stage->next_b;
-    bool r_fits = !needs_r || cell->dropped_bytes <= stage->own_limit_bytes - stage->held_bytes;
-    if (has_grad) {
-        stage->choice = !needs_r ? JOB_B : r_fits ? JOB_R : JOB_W;
-    } else if (stage->next_f < stage->pulled_acts && admits_forward(stage)) {
-        stage->choice = JOB_F;
-    } else if (needs_r && r_fits) {
-        stage->choice = JOB_R;
-    } else if (stage->next_w < stage->next_b) {
-        stage->choice = JOB_W;
-    } else {
-        return;  // until a message is ready
-    }
-    greedy->begin_ns[s] = clock_ns;
-}
-
-// --- running ---------------------------------------------------------------------------------------------
-
-static inline void send(Stage* stage, int64_t* arrival, int64_t transfer_ns, bool pulls) {
-    if (pulls) {
-        *arrival = stage->clock_ns;
-        return;
-    }
-    stage->link_ns = later(stage->clock_ns, stage->link_ns) + transfer_ns;
-    *arrival = stage->link_ns;
-}
-
-// Copying is the receiver's time.
-static void take_message(Greedy* greedy, int32_t s) {
-    Stage* stage = &greedy->stages[s];
-    bool is_act = stage->choice == PULL_ACT;
-    int32_t i = is_act ? stage->pulled_acts++ : stage->pulled_grads++;
-    int64_t transfer_ns = is_act ? stage[-1].cells[i].act_ns : stage[1].cells[i].grad_ns;
-    stage->clock_ns = greedy->begin_ns[s] + transfer_ns;
-}
-
-// Run the chosen job of stage s; returns the stage that it feeds, or -1.
-static inline int32_t run_choice(Greedy* greedy, int32_t s, bool pulls) {
-    Stage* stage = &greedy->stages[s];
-    JobKind kind = (JobKind)stage->choice;
-    int32_t i = kind == JOB_F ? stage->next_f : kind == JOB_W ? stage->next_w : stage->next_b;
-    const Cell* cell = &stage->cells[i];
-    if (greedy->schedule != NULL) { pipe_schedule_push(greedy->schedule, s, kind, greedy->order[i]); }
-    stage->clock_ns = greedy->begin_ns[s] + cell->job_ns[kind];
-    stage->left_ns -= cell->job_ns[kind];
-    switch (kind) {
-        case JOB_F:
-            stage->next_f++;
-            stage->held_bytes += cell->stored_bytes;
-            if (s == greedy->problem->P - 1) {
-                stage->grad_at[i] = stage->clock_ns;
-                return -1;
-            }
-            stage->sent_bytes += cell->sent_bytes;
-            send(stage, &stage[1].act_at[i], cell->act_ns, pulls);
-            return s + 1;
-        case JOB_R:
-            stage->recomputed = i + 1;
-            stage->held_bytes += cell->dropped_bytes;
-            return -1;
-        case JOB_B:
-            stage->next_b++;
-            stage->sent_bytes -= cell->sent_bytes;
-            if (!greedy->split_backward) {
-                stage->next_w++;
-                stage->held_bytes -= cell->stored_bytes + cell->dropped_bytes;
-            }
-            if (s == 0) { return -1; }
-            send(stage, &stage[-1].grad_at[i], cell->grad_ns, pulls);
-            return s - 1;
-        default:
-            stage->next_w++;
-            stage->held_bytes -= cell->stored_bytes + cell->dropped_bytes;
-            return -1;
-    }
-}
-
-static Cell cell_make(const Greedy* greedy, int32_t s, int32_t position) {
-    const PipeCost* cost = cost_at(greedy, s, position);
-    Cell cell = {.job_ns = {cost->job_ns[JOB_F], cost->job_ns[JOB_B], cost->job_ns[JOB_W],
-                            cost->drops ? cost->job_ns[JOB_R] : 0},
-                 .stored_bytes = cost->drops ? 0 : cost->stored_bytes,
-                 .forward_bytes = cost->drops ? cost->forward_bytes : cost->stored_bytes,
-                 .dropped_bytes = cost->drops ? cost->stored_bytes : 0,
-                 .drops = cost->drops,
-                 .act_ns = cost->transfer_ns};
-    if (!greedy->split_backward) {
-        cell.job_ns[JOB_B] += cell.job_ns[JOB_W];
-        cell.job_ns[JOB_W] = 0;
-    }
-    if (s < greedy->problem->P - 1) { cell.sent_bytes = cost_at(greedy, s + 1, position)->input_bytes; }
-    if (s > 0) { cell.grad_ns = cost_at(greedy, s - 1, position)->transfer_ns; }
-    return cell;
-}
-
-static Status greedy_init(Greedy* greedy, const PipeAdaptiveRule* rule, Arena* arena) {
-    const PipeProblem* problem = greedy->problem;
-    int32_t P = problem->P, M = problem->M;
-    int64_t* arrivals;
-    Cell* cells;
-    greedy->split_backward = rule->split_backward;
-    PIPE_NEW(greedy->stages, arena, Stage, P);
-    arrivals = arena_alloc_raw(arena, sizeof *arrivals * 2 * (size_t)P * (size_t)(M + 1));
-    cells = arena_alloc_raw(arena, sizeof *cells * (size_t)P * (size_t)M);
-    if (arrivals == NULL || cells == NULL) { return FAIL(STATUS_NO_MEMORY, "planner: no host memory left"); }
-    for (int64_t i = 0; i < 2 * (int64_t)P * (M + 1); i++) { arrivals[i] = NEVER; }
-    for (int32_t s = 0; s < P; s++) {
-        Stage* stage = &greedy->stages[s];
-        stage->act_at = arrivals + (int64_t)(2 * s) * (M + 1);
-        stage->grad_at = stage->act_at + M + 1;
-        stage->sent_limit_bytes = INT64_MAX;
-        stage->max_in_flight = rule->max_in_flight[s];
-        stage->limit_bytes = problem->memory_limit_bytes[s];
-        if (rule->most_bytes[s] > 0 && rule->most_bytes[s] < stage->limit_bytes) {
-            stage->limit_bytes = rule->most_bytes[s];
-        }
-        stage->left_ns = problem->tail_ns[s];
-        stage->cells = cells + (int64_t)s * M;
-        for (int32_t i = 0; i < M; i++) {
-            Cell cell = cells[(int64_t)s * M + i] = cell_make(greedy, s, i);
-            stage->drops |= cell.drops;
-            stage->left_ns +=
-                cell.job_ns[JOB_F] + cell.job_ns[JOB_B] + cell.job_ns[JOB_W] + cell.job_ns[JOB_R];
+    WalkStage* stage = &greedy->stages[s];
+    int64_t first_ns = NEVER;
+    int32_t first_row = 0, first_kind = PULL_ACT;
+    for (int32_t r = 0; r < stage->num_rows; r++) {
+        const WalkRow* row = &stage->rows[r];
+        for (int kind = PULL_ACT; kind <= PULL_GRAD; kind++) {
+            int64_t at_ns = kind == PULL_ACT ? row->act_ready[row->pulled_acts]
+                                             : row->grad_ready[row->pulled_grads];
+            if (at_ns >= first_ns) { continue; }
+            first_ns = at_ns;
+            first_row = r;
+            first_kind = kind;
         }
     }
-    for (int32_t i = 0; i < M; i++) { greedy->stages[0].act_at[i] = 0; }
-    return STATUS_OK;
-}
-
-// False where some stage's memory cannot be divided.
-static bool divide_all(Greedy* greedy) {
-    for (int32_t s = 0; s < greedy->problem->P; s++) {
-        if (!divide_memory(greedy, s)) { return false; }
+    if (first_ns > stage->clock_ns) {
+        choose(greedy, s);
+        if (greedy->begin_ns[s] <= stage->clock_ns || first_ns == NEVER) { return; }
     }
-    for (int32_t s = 0; s < greedy->problem->P; s++) {
-        Stage* stage = &greedy->stages[s];
-        stage->limited = stage->own_limit_bytes != INT64_MAX || stage->sent_limit_bytes != INT64_MAX;
-    }
-    return true;
+    stage->choice = first_kind;
+    stage->choice_row = first_row;
+    greedy->begin_ns[s] = later(first_ns, stage->clock_ns);
 }
 
-static inline int32_t earliest_of(const int64_t* begin_ns, int32_t begin, int32_t end) {
-    int32_t first = -1;
-    int64_t first_ns = INT64_MAX;
-    for (int32_t s = begin; s < end; s++) {
-        if (begin_ns[s] >= first_ns) { continue; }
-        first = s;
-        first_ns = begin_ns[s];
-    }
-    return first;
-}
-
-static inline int32_t group_end(const Greedy* greedy, int32_t group) {
-    int32_t end = (group + 1) * GROUP;
-    return end < greedy->problem->P ? end : greedy->problem->P;
-}
-
-static void group_update(Greedy* greedy, int32_t s) {
-    int32_t group = s / GROUP, first = earliest_of(greedy->begin_ns, group * GROUP, group_end(greedy, group));
-    greedy->group_ns[group] = first < 0 ? INT64_MAX : greedy->begin_ns[first];
-}
-
-// The stage that decides next, the first of equals; -1: none. Of many stages not all are looked at each time.
-static inline int32_t earliest(const Greedy* greedy) {
-    int32_t P = greedy->problem->P;
-    if (P <= FEW) { return earliest_of(greedy->begin_ns, 0, P); }
-    int32_t group = earliest_of(greedy->group_ns, 0, (P + GROUP - 1) / GROUP);
-    return group < 0 ? -1 : earliest_of(greedy->begin_ns, group * GROUP, group_end(greedy, group));
-}
-
-static inline void decide(Greedy* greedy, int32_t s, bool pulls) {
-    if (pulls) {
+static inline void decide(Greedy* greedy, int32_t s) {
+    if (greedy->problem->pulls) {
         choose_pulled(greedy, s);
     } else {
         choose(greedy, s);
     }
+    replay(greedy, s);
 }
 
-// The makespan; INT64_MAX as soon as some stage cannot end by cutoff_ns. `pulls` is known where it is called:
-// one loop for each.
-static inline int64_t walk(Greedy* greedy, int64_t cutoff_ns, bool pulls) {
+// Copying is the receiver's time.
+static void take_message(Greedy* greedy, int32_t s) {
+    WalkStage* stage = &greedy->stages[s];
+    WalkRow* row = &stage->rows[stage->choice_row];
+    bool is_act = stage->choice == PULL_ACT;
+    int32_t i = is_act ? row->pulled_acts++ : row->pulled_grads++;
+    stage->clock_ns = greedy->begin_ns[s] + (is_act ? row->cells[i].act_in_ns : row->cells[i].grad_in_ns);
+    (is_act ? row->act_at : row->grad_at)[i] = stage->clock_ns;
+}
+
+// --- running ---------------------------------------------------------------------------------------------
+
+static inline WalkRow* row_at(const Greedy* greedy, int32_t chunk) {
+    return &greedy->rows[greedy->row_of[chunk]];
+}
+
+// From a stage whose job has just ended to a row, over its link where the row is elsewhere.
+static inline int64_t arrival_at(Greedy* greedy, WalkStage* from, const WalkRow* to, int64_t transfer_ns) {
+    if (&greedy->stages[to->stage] == from || greedy->problem->pulls) { return from->clock_ns; }
+    from->link_ns = later(from->clock_ns, from->link_ns) + transfer_ns;
+    return from->link_ns;
+}
+
+static inline void put_act(Greedy* greedy, WalkStage* from, WalkRow* to, int32_t i) {
+    bool is_pulled = greedy->problem->pulls && &greedy->stages[to->stage] != from;
+    (is_pulled ? to->act_ready : to->act_at)[i] = arrival_at(greedy, from, to, to->cells[i].act_in_ns);
+    decide(greedy, to->stage);
+}
+
+static inline void put_grad(Greedy* greedy, WalkStage* from, WalkRow* to, int32_t i) {
+    bool is_pulled = greedy->problem->pulls && &greedy->stages[to->stage] != from;
+    (is_pulled ? to->grad_ready : to->grad_at)[i] = arrival_at(greedy, from, to, to->cells[i].grad_in_ns);
+    decide(greedy, to->stage);
+}
+
+// A share's part of the gradient that the last chunk waits for; pulled all together when the last is there.
+static void put_part(Greedy* greedy, WalkStage* from, int32_t share, int32_t i) {
+    WalkRow* to = row_at(greedy, greedy->K - 1);
+    int64_t at_ns = arrival_at(greedy, from, to, row_at(greedy, share)->cells[i].part_ns);
+    greedy->part_at[i] = later(greedy->part_at[i], at_ns);
+    if (++greedy->parts[i] < greedy->num_parts) { return; }
+    (greedy->problem->pulls ? to->grad_ready : to->grad_at)[i] = greedy->part_at[i];
+    decide(greedy, to->stage);
+}
+
+static void to_shares(Greedy* greedy, WalkStage* from, int32_t i, bool factors) {
+    for (int32_t s = 0; s < greedy->problem->P; s++) {
+        if (greedy->row_of[greedy->K + s] < 0) { continue; }
+        WalkRow* share = row_at(greedy, greedy->K + s);
+        if (factors) {
+            share->next_b = i + 1;
+            if (greedy->stages[s].limited) { walk_memory_share(&greedy->stages[s], share, i); }
+            put_grad(greedy, from, share, i);
+        } else {
+            put_act(greedy, from, share, i);
+        }
+    }
+}
+
+static inline void after_forward(Greedy* greedy, WalkStage* stage, WalkRow* row, int32_t i) {
+    row->next_f++;
+    if (row->is_share) {
+        if (!greedy->has_factors) {
+            row->next_b = row->next_f;
+            if (stage->limited) { walk_memory_share(stage, row, i); }
+        }
+        put_part(greedy, stage, row->chunk, i);
+    } else if (row->chunk < greedy->K - 1) {
+        put_act(greedy, stage, row_at(greedy, row->chunk + 1), i);
+    } else if (greedy->num_parts > 0) {
+        to_shares(greedy, stage, i, false);
+    } else {
+        row->grad_at[i] = stage->clock_ns;
+    }
+}
+
+static inline void after_backward(Greedy* greedy, WalkStage* stage, WalkRow* row, int32_t i) {
+    row->next_b++;
+    if (!greedy->rule->split_backward) { row->next_w++; }
+    if (row->chunk > 0) { put_grad(greedy, stage, row_at(greedy, row->chunk - 1), i); }
+    if (row->chunk == greedy->K - 1 && greedy->has_factors) { to_shares(greedy, stage, i, true); }
+}
+
+// Run the chosen job of stage s.
+static inline void run_choice(Greedy* greedy, int32_t s) {
+    WalkStage* stage = &greedy->stages[s];
+    WalkRow* row = &stage->rows[stage->choice_row];
+    JobKind kind = (JobKind)stage->choice;
+    int32_t i = kind == JOB_F ? row->next_f : kind == JOB_W ? row->next_w : row->next_b;
+    int64_t job_ns = row->cells[i].job_ns[kind];
+    if (greedy->schedule != NULL) {
+        pipe_schedule_push(greedy->schedule, s, kind, row->chunk, greedy->order[i]);
+    }
+    stage->clock_ns = greedy->begin_ns[s] + job_ns;
+    stage->left_ns -= job_ns;
+    if (stage->limited) { walk_memory_after(stage, row, kind, i, greedy->rule->split_backward); }
+    switch (kind) {
+        case JOB_F: after_forward(greedy, stage, row, i); break;
+        case JOB_B: after_backward(greedy, stage, row, i); break;
+        case JOB_R: row->recomputed = i + 1; break;
+        default: row->next_w++; break;
+    }
+    decide(greedy, s);
+}
+
+// The makespan; INT64_MAX as soon as some stage cannot end by cutoff_ns.
+static int64_t walk(Greedy* greedy, int64_t cutoff_ns) {
     int32_t P = greedy->problem->P;
     int64_t makespan_ns = 0;
-    for (int32_t s = 0; s < P; s++) { decide(greedy, s, pulls); }
-    for (int32_t s = 0; s < P && P > FEW; s += GROUP) { group_update(greedy, s); }
+    for (int32_t s = 0; s < P; s++) { greedy->begin_ns[s] = NEVER; }
+    play_all(greedy);
+    for (int32_t s = 0; s < P; s++) { decide(greedy, s); }
     for (;;) {
-        int32_t first = earliest(greedy);
-        if (first < 0) { break; }
+        int32_t first = P == 1 ? 0 : greedy->winner[1];
         int64_t first_ns = greedy->begin_ns[first];
+        if (first_ns == NEVER) { break; }
         if (first_ns + greedy->stages[first].left_ns > cutoff_ns) { return INT64_MAX; }
         greedy->num_walked++;
-        if (pulls && greedy->stages[first].choice >= JOB_COUNT) {
+        if (greedy->stages[first].choice >= JOB_COUNT) {
             take_message(greedy, first);
-            decide(greedy, first, pulls);
-            if (P > FEW) { group_update(greedy, first); }
-            continue;
-        }
-        int32_t fed = run_choice(greedy, first, pulls);
-        decide(greedy, first, pulls);
-        if (fed >= 0) { decide(greedy, fed, pulls); }
-        if (P > FEW) {
-            group_update(greedy, first);
-            if (fed >= 0) { group_update(greedy, fed); }
+            decide(greedy, first);
+        } else {
+            run_choice(greedy, first);
         }
     }
     for (int32_t s = 0; s < P; s++) {
+        if (greedy->stages[s].left_ns > greedy->problem->tail_ns[s]) { return INT64_MAX; }  // it waits for ever
         makespan_ns = later(makespan_ns, greedy->stages[s].clock_ns + greedy->problem->tail_ns[s]);
     }
     return makespan_ns;
 }
 
-static int64_t run_all(Greedy* greedy, int64_t cutoff_ns) {
-    if (!greedy->problem->pulls) { return walk(greedy, cutoff_ns, false); }
-    greedy->stages[0].pulled_acts = greedy->problem->M;  // where nobody sends
-    greedy->stages[greedy->problem->P - 1].pulled_grads = greedy->problem->M;
-    return walk(greedy, cutoff_ns, true);
+// --- beginning -------------------------------------------------------------------------------------------
+
+static WalkCell cell_make(const Greedy* greedy, int32_t row, int32_t m) {
+    const PipeProblem* problem = greedy->problem;
+    const PipeCost* cost = pipe_cost(problem, row, m);
+    bool is_share = row >= greedy->K;
+    WalkCell cell = {.job_ns = {cost->job_ns[JOB_F], cost->job_ns[JOB_B], cost->job_ns[JOB_W],
+                                cost->drops ? cost->job_ns[JOB_R] : 0},
+                     .kept_bytes = cost->input_bytes + (cost->drops ? 0 : cost->stored_bytes),
+                     .input_bytes = is_share ? 0 : cost->input_bytes,
+                     .passing_bytes = cost->drops ? cost->forward_bytes : 0,
+                     .dropped_bytes = cost->drops ? cost->stored_bytes : 0,
+                     .drops = cost->drops};
+    if (is_share) {
+        cell.act_in_ns = cell.part_ns = cost->transfer_ns;
+        cell.grad_in_ns = cost->factor_ns;
+        return cell;
+    }
+    if (!greedy->rule->split_backward) {
+        cell.job_ns[JOB_B] += cell.job_ns[JOB_W];
+        cell.job_ns[JOB_W] = 0;
+    }
+    if (row > 0) { cell.act_in_ns = pipe_cost(problem, row - 1, m)->transfer_ns; }
+    if (row < greedy->K - 1) { cell.grad_in_ns = cost->transfer_ns; }
+    for (int32_t s = 0; row == greedy->K - 1 && greedy->num_parts > 0 && s < problem->P; s++) {
+        bool is_sent = greedy->row_of[greedy->K + s] >= 0 && s != pipe_stage_of(problem, row);
+        if (is_sent) { cell.grad_in_ns += pipe_cost(problem, greedy->K + s, m)->transfer_ns; }
+    }
+    return cell;
+}
+
+// Rows stage by stage, those of a stage in the order of the chain.
+static void deal_rows(Greedy* greedy) {
+    const PipeProblem* problem = greedy->problem;
+    int32_t all_rows = pipe_num_rows(problem), place[PLAN_MAX_STAGES] = {0};
+    for (int32_t row = 0; row < all_rows; row++) {
+        if (pipe_has_row(problem, row)) { greedy->stages[pipe_stage_of(problem, row)].num_rows++; }
+    }
+    for (int32_t s = 0, first = 0; s < problem->P; s++) {
+        greedy->stages[s].rows = greedy->rows + first;
+        place[s] = first;
+        first += greedy->stages[s].num_rows;
+    }
+    for (int32_t row = 0; row < all_rows; row++) {
+        bool is_there = pipe_has_row(problem, row);
+        greedy->row_of[row] = is_there ? place[pipe_stage_of(problem, row)]++ : -1;
+        greedy->num_parts += is_there && row >= greedy->K;
+    }
+}
+
+static void row_init(Greedy* greedy, WalkRow* row, int32_t chunk, int64_t* arrivals, WalkCell* cells) {
+    int32_t M = greedy->problem->M;
+    row->chunk = chunk;
+    row->stage = pipe_stage_of(greedy->problem, chunk);
+    row->is_share = chunk >= greedy->K;
+    row->max_in_flight = row->is_share ? M : greedy->rule->max_in_flight[chunk];
+    row->act_at = arrivals;
+    row->grad_at = arrivals + M + 1;
+    row->act_ready = arrivals + 2 * (M + 1);
+    row->grad_ready = arrivals + 3 * (M + 1);
+    row->cells = cells;
+    WalkStage* stage = &greedy->stages[row->stage];
+    for (int32_t i = 0; i < M; i++) {
+        WalkCell cell = cells[i] = cell_make(greedy, chunk, greedy->order[i]);
+        row->drops |= cell.drops;
+        for (int kind = 0; kind < JOB_COUNT; kind++) { stage->left_ns += cell.job_ns[kind]; }
+    }
+}
+
+static Status stages_init(Greedy* greedy, Arena* arena) {
+    const PipeProblem* problem = greedy->problem;
+    for (int32_t s = 0; s < problem->P; s++) {
+        WalkStage* stage = &greedy->stages[s];
+        stage->left_ns = problem->tail_ns[s];
+        stage->limit_bytes = problem->memory_limit_bytes[s];
+        int64_t most_bytes = greedy->rule->most_bytes[s];
+        if (most_bytes > 0 && most_bytes < stage->limit_bytes) { stage->limit_bytes = most_bytes; }
+        stage->limited = stage->limit_bytes != INT64_MAX;
+        if (!stage->limited) { continue; }
+        PIPE_NEW(stage->held_of, arena, int64_t, problem->M);
+        PIPE_NEW(stage->need_of, arena, int64_t, problem->M);
+    }
+    return STATUS_OK;
+}
+
+static Status greedy_init(Greedy* greedy, const PipeAdaptiveRule* rule, Arena* arena) {
+    const PipeProblem* problem = greedy->problem;
+    int32_t M = problem->M, all_rows = pipe_num_rows(problem), arrays = problem->pulls ? 4 : 2;
+    int64_t num_arrivals = (int64_t)arrays * all_rows * (M + 1);
+    greedy->rule = rule;
+    greedy->K = pipe_num_chunks(problem);
+    greedy->has_factors = pipe_shares_head(problem) && problem->placement->head == HEAD_BY_VOCABULARY;
+    for (greedy->num_leaves = 1; greedy->num_leaves < problem->P;) { greedy->num_leaves *= 2; }
+    PIPE_NEW(greedy->stages, arena, WalkStage, problem->P);
+    PIPE_NEW(greedy->rows, arena, WalkRow, all_rows);
+    PIPE_NEW(greedy->row_of, arena, int32_t, all_rows);
+    if (pipe_shares_head(problem)) {
+        PIPE_NEW(greedy->parts, arena, int32_t, M);
+        PIPE_NEW(greedy->part_at, arena, int64_t, M);
+    }
+    int64_t* arrivals = arena_alloc_raw(arena, sizeof *arrivals * (size_t)num_arrivals);
+    WalkCell* cells = arena_alloc_raw(arena, sizeof *cells * (size_t)all_rows * (size_t)M);
+    if (arrivals == NULL || cells == NULL) { return FAIL(STATUS_NO_MEMORY, "planner: no host memory left"); }
+    for (int64_t i = 0; i < num_arrivals; i++) { arrivals[i] = NEVER; }
+    deal_rows(greedy);
+    TRY(stages_init(greedy, arena));
+    for (int32_t row = 0; row < all_rows; row++) {
+        if (greedy->row_of[row] < 0) { continue; }
+        row_init(greedy, row_at(greedy, row), row, arrivals + (int64_t)arrays * row * (M + 1),
+                 cells + (int64_t)row * M);
+    }
+    for (int32_t i = 0; i < M; i++) { row_at(greedy, 0)->act_at[i] = 0; }
+    return STATUS_OK;
+}
+
+static bool memory_init(Greedy* greedy) {
+    for (int32_t s = 0; s < greedy->problem->P; s++) {
+        WalkStage* stage = &greedy->stages[s];
+        if (stage->limited && !walk_memory_init(stage, greedy->problem->M)) { return false; }
+    }
+    return true;
 }
 
 Status pipe_adaptive_build(PipeSchedule* out, const PipeProblem* problem, const int32_t* order,
@@ -419,8 +449,9 @@ Status pipe_adaptive_build(PipeSchedule* out, const PipeProblem* problem, const 
     TRY(pipe_schedule_init(&schedule, problem, arena));
     Greedy greedy = {.problem = problem, .order = order, .schedule = &schedule};
     TRY(greedy_init(&greedy, rule, arena));
-    if (!divide_all(&greedy)) { return pipe_schedule_one_by_one(out, problem, order, arena); }
-    run_all(&greedy, INT64_MAX);
+    if (!memory_init(&greedy) || walk(&greedy, INT64_MAX) == INT64_MAX) {
+        return pipe_schedule_one_by_one(out, problem, order, arena);
+    }
     *out = schedule;
     return STATUS_OK;
 }
@@ -431,8 +462,8 @@ Status pipe_adaptive_makespan(int64_t* makespan_ns, const PipeProblem* problem, 
     Greedy greedy = {.problem = problem, .order = order};
     *makespan_ns = INT64_MAX;
     TRY(greedy_init(&greedy, rule, arena));
-    if (divide_all(&greedy)) { *makespan_ns = run_all(&greedy, cutoff_ns); }
-    *budget -= greedy.num_walked + (int64_t)problem->P * problem->M / 2;
+    if (memory_init(&greedy)) { *makespan_ns = walk(&greedy, cutoff_ns); }
+    *budget -= greedy.num_walked + (int64_t)pipe_num_rows(problem) * problem->M / 2;
     return STATUS_OK;
 }
 

@@ -24,7 +24,8 @@ static int64_t held_of(const PipeCost* cost) {
 
 // What F needs only while it runs, and R until B has run.
 static int64_t dropped_of(const PipeCost* cost) {
-    return cost->drops ? pipe_alone_bytes(cost) - cost->input_bytes : 0;
+    int64_t most_bytes = cost->stored_bytes > cost->forward_bytes ? cost->stored_bytes : cost->forward_bytes;
+    return cost->drops ? most_bytes : 0;
 }
 
 static bool admits(const CyclicStage* stage, const PipeCost* cost, int64_t limit_bytes) {
@@ -38,6 +39,7 @@ static Status build_cyclic(PipeSchedule* out, const PipeProblem* problem, const 
     CyclicStage stages[PLAN_MAX_STAGES] = {{0}};
     int32_t P = problem->P, M = problem->M, num_run;
     if (limited) { TRY(pipe_problem_check_fits(problem)); }
+    TRY(pipe_schedule_need_linear(problem, "cyclic"));
     TRY(pipe_schedule_init(out, problem, arena));
     do {
         num_run = 0;
@@ -49,7 +51,7 @@ static Status build_cyclic(PipeSchedule* out, const PipeProblem* problem, const 
             CyclicStage* stage = &stages[s];
             if (stage->next_b < stage->b_ready) {
                 int32_t m = order[stage->next_b++];
-                pipe_schedule_push_backward(out, problem, s, m, split_backward);
+                pipe_schedule_push_backward(out, problem, s, s, m, split_backward);
                 stage->held_bytes -= held_of(pipe_cost(problem, s, m));
                 if (stage->next_b == stage->next_f) { stage->dropped_bytes = 0; }
                 num_run++;
@@ -57,7 +59,7 @@ static Status build_cyclic(PipeSchedule* out, const PipeProblem* problem, const 
             if (stage->next_f == stage->f_ready) { continue; }
             const PipeCost* cost = pipe_cost(problem, s, order[stage->next_f]);
             if (limited && !admits(stage, cost, problem->memory_limit_bytes[s])) { continue; }
-            pipe_schedule_push(out, s, JOB_F, order[stage->next_f++]);
+            pipe_schedule_push(out, s, JOB_F, s, order[stage->next_f++]);
             stage->held_bytes += held_of(cost);
             if (dropped_of(cost) > stage->dropped_bytes) { stage->dropped_bytes = dropped_of(cost); }
             num_run++;

@@ -14,18 +14,19 @@ static int32_t warm_up(int32_t P, int32_t s, int32_t held) {
 
 Status pipe_zero_bubble_build(PipeSchedule* out, const PipeProblem* problem, const int32_t* order,
                               int32_t held, Arena* arena) {
+    TRY(pipe_schedule_need_linear(problem, "zero-bubble"));
     TRY(pipe_schedule_init(out, problem, arena));
     int32_t P = problem->P, M = problem->M;
     for (int32_t s = 0; s < P; s++) {
         int32_t w = warm_up(P, s, held), next_w = 0;
-        for (int32_t i = 0; i < w && i < M; i++) { pipe_schedule_push(out, s, JOB_F, order[i]); }
+        for (int32_t i = 0; i < w && i < M; i++) { pipe_schedule_push(out, s, JOB_F, s, order[i]); }
         for (int32_t i = 0; i < M; i++) {
-            if (pipe_cost(problem, s, order[i])->drops) { pipe_schedule_push(out, s, JOB_R, order[i]); }
-            pipe_schedule_push(out, s, JOB_B, order[i]);
-            if (i >= held - w) { pipe_schedule_push(out, s, JOB_W, order[next_w++]); }
-            if (i + w < M) { pipe_schedule_push(out, s, JOB_F, order[i + w]); }
+            if (pipe_cost(problem, s, order[i])->drops) { pipe_schedule_push(out, s, JOB_R, s, order[i]); }
+            pipe_schedule_push(out, s, JOB_B, s, order[i]);
+            if (i >= held - w) { pipe_schedule_push(out, s, JOB_W, s, order[next_w++]); }
+            if (i + w < M) { pipe_schedule_push(out, s, JOB_F, s, order[i + w]); }
         }
-        while (next_w < M) { pipe_schedule_push(out, s, JOB_W, order[next_w++]); }
+        while (next_w < M) { pipe_schedule_push(out, s, JOB_W, s, order[next_w++]); }
     }
     return STATUS_OK;
 }

@@ -51,6 +51,7 @@ typedef enum { BUFFER_LIST(X) BUFFER_COUNT } BufferKind;
 
 typedef struct {
     uint8_t kind;              // InstrKind
+    int16_t chunk;             // of a job; of a transfer, the one whose input or output moves; K + s: the head's share
     int32_t mb;                // index into Plan.mbs
     int32_t peer;              // rank at the other end; -1 for jobs
     int64_t begin_ns, end_ns;  // predicted
@@ -58,6 +59,7 @@ typedef struct {
 
 typedef struct {
     uint8_t kind;                     // BufferKind
+    int16_t chunk;                    // as in PlanInstr; -1 for scratch
     int32_t mb;                       // -1 for scratch
     int64_t offset_bytes, num_bytes;  // offset is a multiple of PLAN_BUFFER_ALIGN
     int32_t instr_begin, instr_end;   // lives over these instructions, half-open
@@ -79,13 +81,13 @@ typedef struct {
     uint8_t layout;                        // MbLayout
     int32_t sequence_begin, sequence_end;  // into Plan.sequences
     MbShape shape;
-    uint8_t recompute[PLAN_MAX_STAGES];  // RecomputeMode per stage
+    uint8_t recompute[PLAN_MAX_CHUNKS];  // RecomputeMode per chunk
 } PlanMicrobatch;
 
 typedef struct {
     int32_t P, R, M, N;  // stages, replicas, micro-batches of all replicas together, samples
     int32_t num_sequences, num_segments;
-    StageLayers stages[PLAN_MAX_STAGES];
+    Placement placement;
     PlanMicrobatch* mbs;  // [M], grouped by replica, in the order they enter stage 0
     PlanSequence* sequences;
     PlanSegment* segments;

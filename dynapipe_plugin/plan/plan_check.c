@@ -14,8 +14,8 @@ static Status check_head(const Plan* plan, int32_t num_samples) {
                     "plan: names of policy and schedule must be words of a-z 0-9 _ - + .");
     }
     for (int32_t s = 0; s < plan->P; s++) {
-        StageLayers layers = plan->stages[s];
-        if (layers.layer_begin != (s > 0 ? plan->stages[s - 1].layer_end : 0) ||
+        LayerRange layers = plan->placement.chunks[s];
+        if (layers.layer_begin != (s > 0 ? plan->placement.chunks[s - 1].layer_end : 0) ||
             !stage_may_have(&layers, s, plan->P, false)) {
             return FAIL(STATUS_INVALID_PLAN,
                         "plan: stage %d has layers %d ... %d, not next to those before it", s,

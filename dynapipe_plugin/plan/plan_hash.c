@@ -67,8 +67,8 @@ static uint64_t decisions(const Plan* plan) {
     add(&hash, plan->makespan_ns);
     add(&hash, plan->bound_ns);
     for (int32_t s = 0; s < plan->P; s++) {
-        add(&hash, plan->stages[s].layer_begin);
-        add(&hash, plan->stages[s].layer_end);
+        add(&hash, plan->placement.chunks[s].layer_begin);
+        add(&hash, plan->placement.chunks[s].layer_end);
     }
     for (int32_t m = 0; m < plan->M; m++) { add_microbatch(&hash, plan, &plan->mbs[m]); }
     for (int32_t i = 0; i < plan->num_sequences; i++) {

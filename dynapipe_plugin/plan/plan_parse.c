@@ -279,8 +279,8 @@ static Status parse_body(Parser* parser, Plan* plan) {
     PIPE_NEW(plan->ranks, parser->arena, PlanRank, num_ranks);
     for (int32_t s = 0; s < plan->P; s++) {
         TRY(parse_int32(parser, "stage", s, s, &unused));
-        TRY(parse_int32(parser, "layers", 0, INT32_MAX, &plan->stages[s].layer_begin));
-        TRY(parse_int32(parser, NULL, 0, INT32_MAX, &plan->stages[s].layer_end));
+        TRY(parse_int32(parser, "layers", 0, INT32_MAX, &plan->placement.chunks[s].layer_begin));
+        TRY(parse_int32(parser, NULL, 0, INT32_MAX, &plan->placement.chunks[s].layer_end));
         TRY(end_line(parser));
     }
     for (int32_t m = 0; m < plan->M; m++) {

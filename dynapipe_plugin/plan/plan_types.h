@@ -10,7 +10,8 @@ encoder-decoder model, 0 elsewhere.
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { PLAN_MAX_STAGES = 128, PLAN_MAX_REPLICAS = 512 };
+// A stage is a rank's place in its replica, a chunk a piece of the model (Placement).
+enum { PLAN_MAX_STAGES = 128, PLAN_MAX_REPLICAS = 512, PLAN_MAX_CHUNKS = 256 };
 
 // What the planner knows of one sample of the global batch. Its index in the array is its id.
 typedef struct {
@@ -65,13 +66,48 @@ typedef enum { JOB_F, JOB_B, JOB_W, JOB_R, JOB_COUNT } JobKind;
 
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_COUNT } RecomputeMode;
 
-// A contiguous range of layers. Encoder layers come first in the numbering. The first stage has the embedding
-// too, the last one the head; that one may have no layer at all (a large vocabulary is worth many), unless
-// the model's head needs one.
+// A contiguous range of layers. Encoder layers come first in the numbering.
 typedef struct {
     int32_t layer_begin, layer_end;  // half-open, over all layers of the model
-} StageLayers;
+} LayerRange;
 
-static inline bool stage_may_have(const StageLayers* layers, int32_t s, int32_t P, bool head_has_layer) {
+// Who computes the head (logits, losses, their gradients). WHOLE: the last chunk. Else every stage with a
+// share: of the supervised rows of each micro-batch, with a copy of the whole matrix; or of the vocabulary,
+// with those rows of the matrix (Vocabulary Parallelism, Yeung et al., MLSys'25, with one barrier).
+typedef enum { HEAD_WHOLE, HEAD_BY_ROWS, HEAD_BY_VOCABULARY, HEAD_COUNT } HeadSplit;
+
+// A stage's share of the head is a number of these.
+enum { HEAD_UNITS = 1024 };
+
+// Which piece of the model is where. A micro-batch passes the chunks 0, 1, .. forward, and back again; chunk
+// k lies on stage stage_of[k], a stage may have several. The first chunk has the embedding too, the last one
+// the head, unless that is shared; it then ends with the final norm. A chunk may be the head alone, the
+// embedding may not. One chunk a stage, in order, is the plain pipeline ("linear").
+// The share of stage s counts as chunk K + s wherever jobs name a chunk.
+typedef struct {
+    int32_t num_chunks;                  // K; 0 in a request: chunk s on stage s
+    LayerRange chunks[PLAN_MAX_CHUNKS];  // contiguous, cover all layers
+    int16_t stage_of[PLAN_MAX_CHUNKS];
+    uint8_t head;  // HeadSplit
+    // Shared: stage s has units [head_begin[s], head_begin[s + 1]) of HEAD_UNITS; the last entry is all of
+    // them.
+    int16_t head_begin[PLAN_MAX_STAGES + 1];
+} Placement;
+
+static inline bool placement_has_share(const Placement* placement, int32_t s) {
+    return placement->head != HEAD_WHOLE && placement->head_begin[s + 1] > placement->head_begin[s];
+}
+
+// One chunk a stage; in place where `stages` are the chunks of `out`.
+static inline void placement_linear(Placement* out, const LayerRange* stages, int32_t P) {
+    out->num_chunks = P;
+    out->head = HEAD_WHOLE;
+    for (int32_t s = 0; s < P; s++) {
+        if (stages != out->chunks) { out->chunks[s] = stages[s]; }
+        out->stage_of[s] = (int16_t)s;
+    }
+}
+
+static inline bool stage_may_have(const LayerRange* layers, int32_t s, int32_t P, bool head_has_layer) {
     return layers->layer_end - layers->layer_begin >= (s == P - 1 && P > 1 && !head_has_layer ? 0 : 1);
 }

@@ -41,6 +41,18 @@ typedef enum {
 typedef enum { RECOMPUTE_CHOICE_NONE, RECOMPUTE_CHOICE_FULL, RECOMPUTE_CHOICE_AUTO } RecomputeChoice;
 typedef enum { SPLIT_BACKWARD_AUTO, SPLIT_BACKWARD_ON, SPLIT_BACKWARD_OFF } SplitBackward;
 
+// Shapes of placements. GIVEN: as many chunks and where they are as PlanRequest.placement says.
+typedef enum {
+    PLACEMENT_GIVEN,
+    PLACEMENT_AUTO,
+    PLACEMENT_LINEAR,       // chunk s on stage s
+    PLACEMENT_INTERLEAVED,  // chunk k on stage k mod P (Narayanan et al., SC'21)
+    PLACEMENT_VEE,          // down the stages and up again (Qi et al., NeurIPS'24)
+    PLACEMENT_STACKS,       // encoder over all stages, then decoder over all, in the same or the opposite order
+    PLACEMENT_COUNT
+} PlacementChoice;
+typedef enum { HEAD_CHOICE_GIVEN, HEAD_CHOICE_AUTO, HEAD_CHOICE_WHOLE, HEAD_CHOICE_ROWS, HEAD_CHOICE_VOCABULARY, HEAD_CHOICE_COUNT } HeadChoice;
+
 // PlanRequest.memory_slack_permille of the tools and of training: 0.3 %.
 enum { PLAN_MEMORY_SLACK_PERMILLE = 3 };
 
@@ -59,8 +71,10 @@ typedef struct {
     RecomputeChoice recompute;
     SplitBackward split_backward;
     int32_t P, R;
-    StageLayers stages[PLAN_MAX_STAGES];  // stages[s] for s < P; contiguous, covers all layers
-    bool choose_stages;                   // the search may move layers: `stages` is where it begins
+    Placement placement;
+    bool choose_stages;  // the search may move layers between chunks: `placement` is where it begins
+    PlacementChoice placements;  // and among which placements it may choose besides
+    HeadChoice heads;
     int64_t memory_limit_bytes;           // per rank, model state included; 0: no limit
     MemoryRule memory_rule;
     const Machine* machine;     // in what ranks and links differ, borrowed; NULL: in nothing
@@ -90,12 +104,12 @@ int32_t plan_effort(const PlanRequest* request, int64_t planning_ns);
 // embedding and head priced in, within request->memory_limit_bytes (exact: dynamic program over contiguous
 // ranges). Every stage gets at least one layer, but the last may have the head alone (where the rules let
 // it). request->stages and batching are not looked at.
-Status stage_split_make(StageLayers* out, const PlanRequest* request, const CostModel* costs,
+Status stage_split_make(LayerRange* out, const PlanRequest* request, const CostModel* costs,
                         const PlanSample* samples, int32_t num_samples, int32_t num_batches);
 
 // "4,4,3,1": layers of each of P stages, digits only, that add up to num_layers; the last of several may be
 // 0, the head alone, unless head_has_layer. STATUS_BAD_OPTION says which numbers it must be.
-Status stage_split_parse(StageLayers* out, int32_t P, int32_t num_layers, bool head_has_layer,
+Status stage_split_parse(LayerRange* out, int32_t P, int32_t num_layers, bool head_has_layer,
                          const char* text);
 
 // The shape of one sequence list, from lengths; used by every pass and by run/ for evaluation batches.

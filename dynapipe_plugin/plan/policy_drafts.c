@@ -201,7 +201,7 @@ static Status make_draft(Draft* out, const Policies* policies, const Candidate* 
     const MicrobatchProblem* problem = policies->problem;
     Draft draft = {
         .list = candidate->list, .replicas = candidate->replicas, .makespan_ns = candidate->makespan_ns};
-    memcpy(draft.stages, problem->request->stages, sizeof draft.stages);
+    draft.placement = problem->request->placement;
     PIPE_NEW(draft.replica, arena, DraftReplica, problem->R);
     for (int32_t r = 0; r < problem->R; r++) {
         DraftReplica* replica = &draft.replica[r];

@@ -98,7 +98,12 @@ static void set_transfers(List* list, int64_t slack_ns) {
 static int32_t add_buffer(List* list, BufferKind kind, int32_t m, int64_t num_bytes, int32_t begin,
                           int32_t end) {
     list->buffers[list->num_buffers] = (PlanBuffer){
-        .kind = (uint8_t)kind, .mb = m, .num_bytes = num_bytes, .instr_begin = begin, .instr_end = end};
+        .kind = (uint8_t)kind,
+        .chunk = (int16_t)(kind == BUFFER_SCRATCH ? -1 : list->s),
+        .mb = m,
+        .num_bytes = num_bytes,
+        .instr_begin = begin,
+        .instr_end = end};
     return list->num_buffers++;
 }
 
@@ -230,6 +235,7 @@ static void write_waits(Writer* writer, const List* list, int32_t pos) {
         writer->index_of_wait[i] =
             add_instr(writer, (PlanInstr){
                                   .kind = is_act ? INSTR_WAIT_ACT : INSTR_WAIT_GRAD,
+                                  .chunk = op->chunk,
                                   .mb = list->input->first_mb + op->mb,
                                   .peer = list->input->first_rank + list->s + (is_act ? 1 : -1),
                                   .begin_ns = op->end_ns,
@@ -249,7 +255,8 @@ static void write_instrs(Writer* writer, const List* list) {
             writer->index_of_op[next_op] =
                 add_instr(writer, (PlanInstr){
                                       .kind = op->kind,
-                                      .mb = list->input->first_mb + op->mb,
+                                      .chunk = op->chunk,
+                                  .mb = list->input->first_mb + op->mb,
                                       .peer = list->input->first_rank + list->s + (is_next ? 1 : -1),
                                       .begin_ns = op->begin_ns,
                                       .end_ns = op->end_ns,
@@ -258,6 +265,7 @@ static void write_instrs(Writer* writer, const List* list) {
         if (pos >= list->num_jobs) { continue; }
         writer->index_of_job[pos] = add_instr(writer, (PlanInstr){
                                                           .kind = job_instr[list->jobs[pos].kind],
+                                                          .chunk = list->jobs[pos].chunk,
                                                           .mb = list->input->first_mb + list->jobs[pos].mb,
                                                           .peer = -1,
                                                           .begin_ns = list->spans[pos].begin_ns,

@@ -49,7 +49,7 @@ static Status schedule(Fit* fit, Arena* arena) {
     }
     for (int32_t s = 0; s < pipe->P; s++) {
         for (int32_t m = 0; m < pipe->M; m++) {
-            int64_t over = pipe_alone_bytes(pipe_cost(pipe, s, m)) - pipe->memory_limit_bytes[s];
+            int64_t over = pipe_alone_bytes(pipe, s, m) - pipe->memory_limit_bytes[s];
             if (over > fit->over_bytes[s]) { fit->over_bytes[s] = over; }
         }
     }

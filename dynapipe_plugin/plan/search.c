@@ -169,7 +169,7 @@ static Status make_draft(Draft* out, const Search* search, Arena* arena) {
     PIPE_NEW(ids, arena, int32_t, N);
     PIPE_NEW(draft.replica, arena, DraftReplica, search->R);
     TRY(microbatch_list_reserve(&draft.list, N, N, arena));
-    memcpy(draft.stages, search->stages, sizeof draft.stages);
+    draft.placement = search->placement;
     for (int32_t r = 0; r < search->R; r++) { TRY(draft_replica(&draft, search, r, ids, arena)); }
     TRY(replica_balance(&draft.replicas, &draft.list, search->R, NULL, arena));
     *out = draft;
@@ -222,7 +222,7 @@ static Status search_all(Search* search) {
     TRY(improve_all(search, &rng));
     TRY(lean_all(search, whole / LEAN_PART));
     if (search->R == 1) {
-        for (int32_t s = 0; s < problem->P; s++) { search->stages[s] = search->state[0].stages[s].layers; }
+        for (int32_t s = 0; s < problem->P; s++) { search->placement.chunks[s] = search->state[0].stages[s].layers; }
     }
     return STATUS_OK;
 }
@@ -234,7 +234,7 @@ Status search_draft(Draft* out, const MicrobatchProblem* problem, int32_t effort
                      .budget = budget_jobs(problem, effort) / effort_parts,
                      .good_enough_ns = good_enough_ns,
                      .split_backward = problem->request->split_backward != SPLIT_BACKWARD_OFF};
-    memcpy(search.stages, problem->request->stages, sizeof search.stages);
+    search.placement = problem->request->placement;
     Status status = search_all(&search);
     if (status == STATUS_OK) { status = make_draft(out, &search, arena); }
     arena_free(&search.lists);

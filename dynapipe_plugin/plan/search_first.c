@@ -65,7 +65,7 @@ static bool is_padded(const Firsts* firsts) {
 
 // Replica r as this candidate has it, in `arena`.
 static Status make_state(SearchState* out, const Firsts* firsts, const First* first, int32_t r,
-                         const StageLayers* stages, Arena* arena) {
+                         const LayerRange* stages, Arena* arena) {
     Search* search = firsts->search;
     const Share* share = &firsts->share[first->cut];
     MicrobatchTaper taper = first->taper;
@@ -120,7 +120,7 @@ static Status try_first(Firsts* firsts, First first) {
     for (int32_t r = 0; r < firsts->num_probes; r++) {
         SearchState state;
         arena_reset(&search->tries);
-        TRY(make_state(&state, firsts, &first, r, search->stages, &search->tries));
+        TRY(make_state(&state, firsts, &first, r, search->placement.chunks, &search->tries));
         TRY(simulate(search, &state, cutoff_ns));
         if (state.makespan_ns > first.makespan_ns) { first.makespan_ns = state.makespan_ns; }
         if (first.makespan_ns >= cutoff_ns) { break; }
@@ -194,7 +194,7 @@ static Status try_firsts(Firsts* firsts) {
 typedef struct {
     Firsts* firsts;
     First first;
-    StageLayers stages[PLAN_MAX_STAGES];
+    Placement placement;
     SearchState* states;  // [num_probes]
     SearchState* spare;
     Arena* arenas;        // two, in turn: of `states` and of what is tried
@@ -202,9 +202,9 @@ typedef struct {
 } Tuned;
 
 // One layer from stage `from` to stage `to`; those between shift. False where a stage would be left empty.
-static bool shift_layer(StageLayers* out, const Tuned* tuned, int32_t from, int32_t to) {
+static bool shift_layer(LayerRange* out, const Tuned* tuned, int32_t from, int32_t to) {
     const PlanRequest* request = tuned->firsts->search->problem->request;
-    memcpy(out, tuned->stages, sizeof *out * (size_t)request->P);
+    memcpy(out, tuned->placement.chunks, sizeof *out * (size_t)request->P);
     int32_t by = from < to ? -1 : 1, low = from < to ? from : to, high = from < to ? to : from;
     for (int32_t s = low; s < high; s++) {
         out[s].layer_end += by;
@@ -222,7 +222,7 @@ static int64_t slowest_ns(const SearchState* states, int32_t num) {
 }
 
 // Other stages for all probes: kept where they get faster.
-static Status try_stages(bool* better, Tuned* tuned, const StageLayers* stages) {
+static Status try_stages(bool* better, Tuned* tuned, const LayerRange* stages) {
     Search* search = tuned->firsts->search;
     int32_t num = tuned->firsts->num_probes;
     int64_t now_ns = tuned->first.makespan_ns;
@@ -238,7 +238,7 @@ static Status try_stages(bool* better, Tuned* tuned, const StageLayers* stages) 
         if (tuned->states[r].N > 0) { search_state_assign(&tuned->states[r], &tuned->spare[r]); }
     }
     if (*better) {
-        memcpy(tuned->stages, stages, sizeof *stages * (size_t)search->problem->P);
+        memcpy(tuned->placement.chunks, stages, sizeof *stages * (size_t)search->problem->P);
         tuned->first.makespan_ns = slowest_ns(tuned->states, num);
     }
     return STATUS_OK;
@@ -252,7 +252,7 @@ static Status tune_stages(Tuned* tuned) {
         any = false;
         for (int32_t pair = 0; pair < P * P && (P <= MANY_STAGES || search->budget > tuned->stop_budget);
              pair++) {
-            StageLayers shifted[PLAN_MAX_STAGES] = {{0}};
+            LayerRange shifted[PLAN_MAX_STAGES] = {{0}};
             bool better;
             if (pair / P == pair % P || !shift_layer(shifted, tuned, pair / P, pair % P)) { continue; }
             TRY(try_stages(&better, tuned, shifted));
@@ -272,7 +272,7 @@ static Status try_settings(Tuned* tuned, const First* first) {
     PIPE_NEW(states, &tuned->arenas[1], SearchState, 2 * firsts->num_probes);
     SearchState* spare = states + firsts->num_probes;
     for (int32_t r = 0; r < firsts->num_probes; r++) {
-        TRY(make_state(&states[r], firsts, first, r, tuned->stages, &tuned->arenas[1]));
+        TRY(make_state(&states[r], firsts, first, r, tuned->placement.chunks, &tuned->arenas[1]));
         TRY(simulate(search, &states[r], tuned->first.makespan_ns));
         if (states[r].makespan_ns >= tuned->first.makespan_ns) { return STATUS_OK; }
         TRY(search_state_copy(&spare[r], &states[r], &tuned->arenas[1]));
@@ -331,7 +331,7 @@ static Status tune(Tuned* best, Firsts* firsts, const First* first, int64_t may_
     Arena arenas[2] = {{0}};
     Tuned tuned = {
         .firsts = firsts, .first = *first, .arenas = arenas, .stop_budget = search->budget - may_spend};
-    memcpy(tuned.stages, search->stages, sizeof tuned.stages);
+    tuned.placement = search->placement;
     Status status = tune_all(&tuned);
     if (status == STATUS_OK && tuned.states != NULL && tuned.first.makespan_ns < best->first.makespan_ns) {
         *best = tuned;
@@ -448,7 +448,7 @@ static Status fill_others(Firsts* firsts, const First* tuned) {
             if (first->cut != tuned->cut) { continue; }  // another cut deals the samples otherwise
             SearchState state;
             arena_reset(&search->tries);
-            TRY(make_state(&state, firsts, first, r, search->stages, &search->tries));
+            TRY(make_state(&state, firsts, first, r, search->placement.chunks, &search->tries));
             TRY(simulate(search, &state, best.makespan_ns));
             if (state.makespan_ns >= best.makespan_ns) { continue; }
             if (state.N > 0) { TRY(search_state_copy(&best, &state, &search->lists)); }
@@ -493,6 +493,6 @@ Status search_first_round(Search* search) {
     }
     if (best.states == NULL) { return FAIL(STATUS_INFEASIBLE, "search: nothing fits in memory"); }
     search->state = best.states;
-    memcpy(search->stages, best.stages, sizeof best.stages);
+    search->placement = best.placement;
     return fill_others(&firsts, &best.first);
 }

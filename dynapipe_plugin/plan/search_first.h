@@ -21,7 +21,7 @@ typedef struct {
     double* slow;  // [R] of the plan: how much longer a replica takes for the same samples; NULL: all alike
     int32_t* replica;                     // [R] of the plan, by state: those that settings are tried on first
     SearchState* state;                   // [R] the best so far; N = 0: a replica without samples
-    StageLayers stages[PLAN_MAX_STAGES];  // in: where to begin
+    Placement placement;                  // in: where to begin
     Arena lists;                          // states and weights
     Arena tries, simulator;               // of one candidate; of one simulation
 } Search;

@@ -64,7 +64,7 @@ Status search_lean(SearchState* state, int64_t most_ns, int64_t* budget, Arena* 
     TRY(measure(lean.peak_bytes, &before_bytes, &lean));
     for (int32_t s = 0; s < state->P; s++) {
         for (int32_t m = 0; m < state->M; m++) {
-            int64_t alone_bytes = pipe_alone_bytes(pipe_cost(&state->pipe, s, m));
+            int64_t alone_bytes = pipe_alone_bytes(&state->pipe, s, m);
             if (alone_bytes > lean.least_bytes[s]) { lean.least_bytes[s] = alone_bytes; }
         }
     }

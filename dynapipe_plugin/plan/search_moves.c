@@ -165,7 +165,7 @@ static bool draw_stages(Local* local, Move* move) {
     SearchState* state = local->state;
     (void)move;
     if (state->P < 2) { return false; }
-    StageLayers stages[PLAN_MAX_STAGES];
+    LayerRange stages[PLAN_MAX_STAGES];
     int32_t first = (int32_t)rng_below(local->rng, (uint32_t)state->P - 1), last = first;
     int32_t by = rng_below(local->rng, 2) == 0 ? 1 : -1;
     if (rng_below(local->rng, 3) == 0) {

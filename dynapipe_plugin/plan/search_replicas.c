@@ -61,7 +61,7 @@ static Status first_rounds(Search* search) {
     Search begin = *search, best = {.R = 0};
     for (int32_t round = 0; round < MOST_ROUNDS; round++) {
         search->replica = NULL;
-        memcpy(search->stages, begin.stages, sizeof begin.stages);
+        search->placement = begin.placement;
         Status status = search_first_round(search);
         if (status == STATUS_INFEASIBLE && best.R > 0) { break; }
         TRY(status);
@@ -70,7 +70,7 @@ static Status first_rounds(Search* search) {
     }
     search->state = best.state;
     search->replica = best.replica;
-    memcpy(search->stages, best.stages, sizeof best.stages);
+    search->placement = best.placement;
     return STATUS_OK;
 }
 

@@ -293,7 +293,7 @@ Status search_state_small_ends(SearchState* state, Arena* arena) {
     return STATUS_OK;
 }
 
-bool search_state_set_stages(SearchState* state, const StageLayers* stages) {
+bool search_state_set_stages(SearchState* state, const LayerRange* stages) {
     const MicrobatchProblem* problem = state->problem;
     CostStage made[PLAN_MAX_STAGES];
     int64_t available[PLAN_MAX_STAGES];
@@ -314,7 +314,7 @@ bool search_state_set_stages(SearchState* state, const StageLayers* stages) {
 
 Status search_state_init(SearchState* out, const MicrobatchProblem* problem, int32_t replica, MbLayout layout,
                          const int32_t* ids, int32_t num_ids, const int32_t* mb_of, int32_t num_mbs,
-                         RecomputeMode mode, bool split_backward, const StageLayers* stages, Arena* arena) {
+                         RecomputeMode mode, bool split_backward, const LayerRange* stages, Arena* arena) {
     SearchState state = {.problem = problem,
                          .ranks = microbatch_ranks(problem, replica),
                          .layout = layout,

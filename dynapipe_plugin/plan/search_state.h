@@ -36,14 +36,14 @@ typedef struct {
 // stages' model state must fit (microbatch_problem_init, search_state_set_stages).
 Status search_state_init(SearchState* out, const MicrobatchProblem* problem, int32_t replica, MbLayout layout,
                          const int32_t* ids, int32_t num_ids, const int32_t* mb_of, int32_t num_mbs,
-                         RecomputeMode mode, bool split_backward, const StageLayers* stages, Arena* arena);
+                         RecomputeMode mode, bool split_backward, const LayerRange* stages, Arena* arena);
 // A copy of its own, in `arena`.
 Status search_state_copy(SearchState* out, const SearchState* in, Arena* arena);
 // The other way round: what `in` holds into the memory of `out`, which has the same sizes.
 void search_state_assign(SearchState* out, const SearchState* in);
 
 // False where parameters, gradients and optimizer of some stage do not fit: the split is left as it was.
-bool search_state_set_stages(SearchState* state, const StageLayers* stages);
+bool search_state_set_stages(SearchState* state, const LayerRange* stages);
 
 void search_state_move_sample(SearchState* state, int32_t sample, int32_t to);  // shapes only
 // Two micro-batches become one, at the place of `to` in the order; the last one takes the number of `from`.

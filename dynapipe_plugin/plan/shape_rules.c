@@ -188,7 +188,7 @@ static Status check_microbatch(const ShapeRules* rules, const Plan* plan, int32_
 }
 
 Status shape_rules_check_plan(const ShapeRules* rules, const Plan* plan) {
-    if (!stage_may_have(&plan->stages[plan->P - 1], plan->P - 1, plan->P, rules->head_has_layer)) {
+    if (!stage_may_have(&plan->placement.chunks[plan->P - 1], plan->P - 1, plan->P, rules->head_has_layer)) {
         return FAIL(STATUS_INVALID_PLAN, "plan: the last stage has the head alone, which needs a layer");
     }
     for (int32_t m = 0; m < plan->M; m++) { TRY(check_microbatch(rules, plan, m)); }

@@ -74,7 +74,7 @@ static int64_t stage_cost(const Split* split, int32_t s, const int32_t count[PIE
 }
 
 static int64_t stage_time(const Split* split, int32_t s, int32_t begin, int32_t end) {
-    StageLayers layers = {begin, end};
+    LayerRange layers = {begin, end};
     CostStage stage = cost_stage_make(split->costs, &layers, s, split->P);
     int32_t count[PIECE_COUNT];
     cost_stage_parts(count, split->costs, &stage);
@@ -221,7 +221,7 @@ typedef struct {
 } Tables;
 
 // Where no split fits in memory, the plan will say by how much; this answers as if memory did not matter.
-static void best_split(StageLayers* out, Split* split, Tables* tables) {
+static void best_split(LayerRange* out, Split* split, Tables* tables) {
     int32_t P = split->P, L = split->L;
     int64_t slowest_ns = slowest_make(split, tables->best, tables->next);
     if (slowest_ns >= TOO_LARGE) {
@@ -231,7 +231,7 @@ static void best_split(StageLayers* out, Split* split, Tables* tables) {
     evenest_make(split, slowest_ns, tables->best, tables->next, tables->from);
     for (int32_t p = P - 1, end = L; p >= 0; p--) {
         int32_t begin = p > 0 ? tables->from[p * (L + 1) + end] : 0;
-        out[p] = (StageLayers){begin, end};
+        out[p] = (LayerRange){begin, end};
         end = begin;
     }
 }
@@ -263,7 +263,7 @@ static void slow_make(Split* split, const PlanRequest* request, bool slowest) {
 }
 
 // How much of the mix all replicas get through in a nanosecond, each as its slowest stage.
-static double split_rate(const Split* split, const PlanRequest* request, const StageLayers* stages) {
+static double split_rate(const Split* split, const PlanRequest* request, const LayerRange* stages) {
     Split alike = *split;
     double sum = 0;
     alike.differs = false;
@@ -279,8 +279,8 @@ static double split_rate(const Split* split, const PlanRequest* request, const S
     return sum;
 }
 
-static void choose_split(StageLayers* out, Split* split, const PlanRequest* request, Tables* tables) {
-    StageLayers by_slowest[PLAN_MAX_STAGES];
+static void choose_split(LayerRange* out, Split* split, const PlanRequest* request, Tables* tables) {
+    LayerRange by_slowest[PLAN_MAX_STAGES];
     split->differs = machine_differs(request->machine);
     limits_make(split, request);
     if (split->differs) { slow_make(split, request, false); }
@@ -293,7 +293,7 @@ static void choose_split(StageLayers* out, Split* split, const PlanRequest* requ
     }
 }
 
-Status stage_split_make(StageLayers* out, const PlanRequest* request, const CostModel* costs,
+Status stage_split_make(LayerRange* out, const PlanRequest* request, const CostModel* costs,
                         const PlanSample* samples, int32_t num_samples, int32_t num_batches) {
     int32_t P = request->P;
     int32_t L = costs->num_enc_layers + costs->num_dec_layers;
@@ -320,7 +320,7 @@ Status stage_split_make(StageLayers* out, const PlanRequest* request, const Cost
     return status;
 }
 
-Status stage_split_parse(StageLayers* out, int32_t P, int32_t num_layers, bool head_has_layer,
+Status stage_split_parse(LayerRange* out, int32_t P, int32_t num_layers, bool head_has_layer,
                          const char* text) {
     int32_t begin = 0, s = 0;
     bool good = true;
@@ -329,7 +329,7 @@ Status stage_split_parse(StageLayers* out, int32_t P, int32_t num_layers, bool h
         long layers = isdigit((unsigned char)*at) ? strtol(at, &end, 10) : -1;
         good = layers >= 0 && layers <= num_layers - begin && *end == (s < P - 1 ? ',' : '\0');
         if (!good) { break; }
-        out[s] = (StageLayers){begin, begin + (int32_t)layers};
+        out[s] = (LayerRange){begin, begin + (int32_t)layers};
         good = stage_may_have(&out[s], s, P, head_has_layer);
         begin += (int32_t)layers;
         at = end + 1;

@@ -110,7 +110,7 @@ static Status schedule_of_replica(PipeSchedule* out, bool* split, const Fall* fa
             JobKind kind = (JobKind)kinds[instr->kind];
             *split |= kind == JOB_W;
             if (kind == JOB_R && !pipe_cost(problem, s, m)->drops) { continue; }
-            pipe_schedule_push(out, s, kind, m);
+            pipe_schedule_push(out, s, kind, s, m);
         }
     }
     return STATUS_OK;
@@ -262,7 +262,7 @@ Status waterfall_make(Waterfall* out, const Plan* plan, const CostModel* costs, 
     fall.pure = without_constants(costs, arena);
     if (fall.pure == NULL) { return FAIL(STATUS_NO_MEMORY, "planner: no host memory left"); }
     for (int32_t s = 0; s < plan->P; s++) {
-        fall.stages[s] = cost_stage_make(costs, &plan->stages[s], s, plan->P);
+        fall.stages[s] = cost_stage_make(costs, &plan->placement.chunks[s], s, plan->P);
     }
     int64_t total_ns = 0;
     for (int32_t r = 0, first_mb = 0; r < plan->R; r++) {

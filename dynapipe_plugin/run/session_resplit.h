@@ -33,8 +33,8 @@ typedef struct {
     // a move
     bool has_moved;
     int32_t moved_step;                     // the last one came behind so many steps
-    StageLayers before[PLAN_MAX_STAGES];    // the split that it ended
-    StageLayers restored[PLAN_MAX_STAGES];  // the split of a checkpoint
+    LayerRange before[PLAN_MAX_STAGES];    // the split that it ended
+    LayerRange restored[PLAN_MAX_STAGES];  // the split of a checkpoint
     bool has_restored, has_restored_times;
     int32_t effort_then;  // of plans behind the move
     void* position;       // in the data behind the last step, while no step is planned
@@ -69,7 +69,7 @@ bool session_resplit_pays(const ResplitOffer* offer);
 
 // session_resplit_record.c
 // The split told for behind the step last run; *found false: none.
-Status session_resplit_told(const Dynapipe* dp, StageLayers* out, bool* found);
+Status session_resplit_told(const Dynapipe* dp, LayerRange* out, bool* found);
 // Behind the position in the data, where layers have moved or might have, or messages were found to be pulled
 // or not; and off it again.
 Status session_resplit_position(Dynapipe* dp, const void** position, size_t* num_bytes);

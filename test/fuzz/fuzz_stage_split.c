@@ -7,7 +7,7 @@ enum { NUM_LAYERS = 12, MOST_STAGES = 16 };
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     if (num_bytes < 1) { return 0; }
-    StageLayers stages[MOST_STAGES];
+    LayerRange stages[MOST_STAGES];
     const int32_t P = 1 + data[0] % MOST_STAGES;
     const bool head_has_layer = data[0] & 128;
     char* text = fuzz_text(data + 1, num_bytes - 1);

@@ -1,0 +1,78 @@
+/*
+plan_types.h -- the words that all passes of the planner share: samples, sequences, micro-batches, jobs.
+
+Units are part of a name: _ns, _bytes, _tokens. Times and bytes are int64_t, decided on integers only.
+"enc" is the stack of layers that every model has (GPT: all its layers); "dec" the second stack of an
+encoder-decoder model, 0 elsewhere.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { PLAN_MAX_STAGES = 128, PLAN_MAX_REPLICAS = 512 };
+enum { PLAN_BUFFER_ALIGN = 256 };  // bytes: where buffers of a rank begin
+
+// What the planner knows of one sample of the global batch. Its index in the array is its id.
+typedef struct {
+    int32_t enc_tokens;         // tokens that run through the (encoder) layers, >= 1
+    int32_t dec_tokens;         // tokens that run through decoder layers; 0 for decoder-only models
+    int32_t supervised_tokens;  // rows that reach the head, >= 0
+} PlanSample;
+
+// A piece of a sample; today always the whole sample (first_token 0, num_tokens = enc_tokens).
+typedef struct {
+    int32_t sample_idx;
+    int32_t first_token;
+    int32_t num_tokens;
+} PlanSegment;
+
+// One attention window. Ragged and padded: one segment. Packed: several, attended across, positions running
+// on.
+typedef struct {
+    int32_t segment_begin, segment_end;  // into Plan.segments
+    int32_t enc_tokens;                  // with padding
+    int32_t dec_tokens;                  // with padding
+} PlanSequence;
+
+// What a micro-batch costs depends on these numbers alone. Sums run over its sequences, padding included.
+typedef struct {
+    int64_t num_seqs;
+    int64_t enc_tokens;
+    int64_t enc_squares;  // sum of squared lengths: causal or full self-attention
+    int64_t dec_tokens;
+    int64_t dec_squares;
+    int64_t cross_products;     // sum of enc * dec lengths: cross-attention
+    int64_t supervised_tokens;  // never padded
+} MbShape;
+
+typedef enum { LAYOUT_RAGGED, LAYOUT_PADDED, LAYOUT_PACKED, LAYOUT_COUNT } MbLayout;
+
+// What a model's kernels ask of a micro-batch (DynapipeShapes_v1); all zeros: nothing. `padded`: its
+// sequences have one length, a multiple of seq_multiple, and together tokens in a multiple of tokens_multiple
+// (0: 1); of the decoder's side alike.
+typedef struct {
+    bool padded;
+    int32_t seq_multiple, tokens_multiple;
+    int64_t max_squares;  // of enc_squares, dec_squares and cross_products, each; 0: any
+    int64_t max_tokens;   // of enc_tokens and dec_tokens, each; 0: any
+    int64_t max_seqs;     // 0: any
+    bool head_has_layer;  // the last stage has a layer, too
+} ShapeRules;
+
+// F forward, B gradient of inputs (and of weights where W is not a job of its own), W gradient of weights,
+// R forward again, before B, of a micro-batch whose activations were dropped.
+typedef enum { JOB_F, JOB_B, JOB_W, JOB_R, JOB_COUNT } JobKind;
+
+typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_COUNT } RecomputeMode;
+
+// A contiguous range of layers. Encoder layers come first in the numbering. The first stage has the embedding
+// too, the last one the head; that one may have no layer at all (a large vocabulary is worth many), unless
+// the model's head needs one.
+typedef struct {
+    int32_t layer_begin, layer_end;  // half-open, over all layers of the model
+} StageLayers;
+
+static inline bool stage_may_have(const StageLayers* layers, int32_t s, int32_t P, bool head_has_layer) {
+    return layers->layer_end - layers->layer_begin >= (s == P - 1 && P > 1 && !head_has_layer ? 0 : 1);
+}

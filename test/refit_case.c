@@ -2,9 +2,9 @@
 
 #include <stdlib.h>
 
-#include "../dynapipe_plugin/plan/cost_scale.h"
-#include "../dynapipe_plugin/plan/plan_words.h"
-#include "../dynapipe_plugin/plan/replay.h"
+#include "../dynapipe_plugin/plan/cost/cost_scale.h"
+#include "../dynapipe_plugin/plan/lists/plan_words.h"
+#include "../dynapipe_plugin/plan/replay/replay.h"
 
 void refit_case_costs(CostModel* out, RefitCaseModel model) {
     CostAnalytic about = {.num_layers = 8,

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/plan/pipe_problem.h"
+#include "../dynapipe_plugin/plan/draft/pipe_problem.h"
 
 #define REQUIRE(cond, ...)                         \
     do {                                           \

@@ -1,7 +1,9 @@
 // test_lower_bound.c -- nothing that can be scheduled is faster, and the bound is reached where it can be.
-#include "../dynapipe_plugin/plan/lower_bound.h"
+#include "../dynapipe_plugin/plan/bound/lower_bound.h"
 
-#include "../dynapipe_plugin/plan/replica_balance.h"
+#include "../dynapipe_plugin/plan/baseline/batching_policies.h"
+#include "../dynapipe_plugin/plan/draft/replica_balance.h"
+#include "../dynapipe_plugin/plan/planner.h"
 #include "case_problem.h"
 #include "random_problem.h"
 #include "test.h"

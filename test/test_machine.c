@@ -1,10 +1,11 @@
 // test_machine.c -- plans for ranks and links that differ: laws that hold whatever the method.
-#include "../dynapipe_plugin/plan/machine.h"
+#include "../dynapipe_plugin/plan/cost/machine.h"
 
 #include <math.h>
 
-#include "../dynapipe_plugin/plan/lower_bound.h"
-#include "../dynapipe_plugin/plan/waterfall.h"
+#include "../dynapipe_plugin/plan/bound/lower_bound.h"
+#include "../dynapipe_plugin/plan/bound/waterfall.h"
+#include "../dynapipe_plugin/plan/planner.h"
 #include "random_problem.h"
 #include "test.h"
 

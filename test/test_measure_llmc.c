@@ -3,6 +3,7 @@
 #include "../dynapipe_plugin/base/rng.h"
 #include "../dynapipe_plugin/measure/measure_bytes.h"
 #include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "../dynapipe_plugin/run/session.h"
 #include "../llmc/gpt2.h"
 #include "../llmc/t5.h"

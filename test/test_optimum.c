@@ -1,7 +1,9 @@
 // test_optimum.c -- bound <= optimum <= every policy and plan, on instances small enough to try every order.
 #include "optimum.h"
 
-#include "../dynapipe_plugin/plan/lower_bound.h"
+#include "../dynapipe_plugin/plan/bound/lower_bound.h"
+#include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "random_plan.h"
 #include "random_problem.h"
 #include "test.h"

@@ -1,9 +1,11 @@
 // test_planner.c -- plan_make: every plan keeps every rule, whatever is asked for; the same twice; messages.
 #include "../dynapipe_plugin/base/clock.h"
 #include "../dynapipe_plugin/base/file_io.h"
-#include "../dynapipe_plugin/plan/lower_bound.h"
+#include "../dynapipe_plugin/plan/baseline/batching_policies.h"
+#include "../dynapipe_plugin/plan/bound/lower_bound.h"
 #include "../dynapipe_plugin/plan/plan_assemble.h"
-#include "../dynapipe_plugin/plan/replay.h"
+#include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/replay/replay.h"
 #include "random_problem.h"
 #include "test.h"
 

@@ -1,8 +1,10 @@
 // test_refit_solve.c -- factors of the cost model's terms and of ranks are found from the times of jobs.
-#include "../dynapipe_plugin/plan/refit_solve.h"
+#include "../dynapipe_plugin/plan/cost/refit_solve.h"
 
 #include <math.h>
 
+#include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "../dynapipe_plugin/run/trace_jobs.h"
 #include "random_problem.h"
 #include "refit_case.h"

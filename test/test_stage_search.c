@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "../dynapipe_plugin/plan/planner.h"
 #include "random_problem.h"
 #include "test.h"
 

@@ -1,6 +1,7 @@
 // command_bound.c -- ./dynapipe bound: the parts of the lower bound of a problem.
 
-#include "../dynapipe_plugin/plan/lower_bound.h"
+#include "../dynapipe_plugin/plan/bound/lower_bound.h"
+#include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "problem_command.h"
 
 typedef struct {

@@ -10,8 +10,8 @@ another replica, padded or recomputed otherwise; the first job of each rank that
 #include <stdarg.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/plan/pipe_schedule.h"
-#include "../dynapipe_plugin/plan/plan_words.h"
+#include "../dynapipe_plugin/plan/lists/plan_words.h"
+#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 
 enum { MAX_LISTED = 8 };  // of one kind
 

@@ -2,7 +2,7 @@
 
 #include <inttypes.h>
 
-#include "../dynapipe_plugin/plan/plan_words.h"
+#include "../dynapipe_plugin/plan/lists/plan_words.h"
 #include "problem.h"
 
 static double ms(int64_t ns) {

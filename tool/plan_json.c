@@ -1,6 +1,6 @@
 #include "plan_json.h"
 
-#include "../dynapipe_plugin/plan/plan_words.h"
+#include "../dynapipe_plugin/plan/lists/plan_words.h"
 
 static const double NS_PER_MS = 1e6;
 

@@ -1,6 +1,6 @@
 #include "plan_memory.h"
 
-#include "../dynapipe_plugin/plan/plan_words.h"
+#include "../dynapipe_plugin/plan/lists/plan_words.h"
 #include "problem.h"
 
 static const double BYTES_PER_MB = 1e6;

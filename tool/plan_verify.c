@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "../dynapipe_plugin/plan/pipe_problem.h"
-#include "../dynapipe_plugin/plan/pipe_schedule.h"
-#include "../dynapipe_plugin/plan/plan_words.h"
+#include "../dynapipe_plugin/plan/draft/pipe_problem.h"
+#include "../dynapipe_plugin/plan/lists/plan_words.h"
+#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 #include "plan_memory.h"
 
 // --- structure -------------------------------------------------------------------------------------------

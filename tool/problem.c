@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../dynapipe_plugin/base/file_io.h"
+#include "../dynapipe_plugin/plan/problem/stage_split.h"
 
 // What a published problem says itself.
 static Status refuse_options(const ProblemOptions* options, const char* name) {

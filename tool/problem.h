@@ -11,7 +11,9 @@ Every malformed input is STATUS_BAD_FORMAT with file, field or line, and what is
 #pragma once
 
 #include "../dynapipe_plugin/base/options.h"
-#include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/base/arena.h"
+#include "../dynapipe_plugin/plan/cost/machine.h"
+#include "../dynapipe_plugin/plan/types/plan_request.h"
 
 enum {
     PROBLEM_MAX_SAMPLES = 1 << 20,

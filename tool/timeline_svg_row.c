@@ -2,7 +2,7 @@
 
 #include <inttypes.h>
 
-#include "../dynapipe_plugin/plan/plan_words.h"
+#include "../dynapipe_plugin/plan/lists/plan_words.h"
 
 static const double NUMBER_PX = 10, SMALL_NUMBER_PX = 8, MIN_OUTLINED_PX = 3;
 

@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-#include "pipe_schedule.h"
+#include "baseline/batching_policies.h"
+#include "pipe/pipe_schedule.h"
 
 static void copy_microbatch(Plan* plan, const MicrobatchList* list, const ReplicaPlan* replica, int32_t r,
                             int32_t m) {

@@ -4,12 +4,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "lower_bound.h"
-#include "pipe_schedule.h"
+#include "baseline/policy_drafts.h"
+#include "bound/lower_bound.h"
+#include "original/original.h"
+#include "pipe/pipe_schedule.h"
 #include "plan_assemble.h"
-#include "policy_drafts.h"
-#include "search.h"
-#include "shape_rules.h"
+#include "problem/shape_rules.h"
+#include "problem/stage_split.h"
+#include "search/search.h"
 
 enum { POLICY_EFFORT = 300, MAX_SEARCHES = 6, BASELINES_MAX_SAMPLES = 4096 };
 
@@ -155,7 +157,7 @@ static Status finish(Plan* out, Planner* planner, Arena* arena) {
     }
     plan_set_bound(&plan, planner->bound.bound_ns);
     TRY(plan_check(&plan, problem->samples, problem->num_samples));
-    TRY(shape_rules_check_plan(&planner->request.rules, &plan));
+    TRY(plan_check_shapes(&plan, &planner->request.rules));
     *out = plan;
     return STATUS_OK;
 }

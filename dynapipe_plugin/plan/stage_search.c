@@ -2,7 +2,9 @@
 
 #include <string.h>
 
-#include "pipe_schedule.h"
+#include "pipe/pipe_schedule.h"
+#include "planner.h"
+#include "problem/stage_split.h"
 
 // A plan's time at STAGE_SEARCH_NS is about that, and what grows with samples: sorting, lists, checks.
 #define STAGE_SEARCH_NS INT64_C(4000000)

@@ -9,7 +9,9 @@ plan_make: every rank finds the same. The work is limited by counts (some second
 */
 #pragma once
 
-#include "planner.h"
+#include "../base/status.h"
+#include "cost/cost_model.h"
+#include "types/plan_request.h"
 
 // One global batch of the mixture.
 typedef struct {

@@ -2,8 +2,8 @@
 // statistics of the step bring it to all.
 #include <string.h>
 
-#include "../plan/replay.h"
-#include "../plan/shared_cores.h"
+#include "../plan/replay/replay.h"
+#include "../plan/replay/shared_cores.h"
 #include "session.h"
 
 // Clocks of hosts drift by some 10 us a second at worst; a round trip each step would be felt by small ones.

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "../base/clock.h"
+#include "../plan/planner.h"
 #include "session.h"
 
 // A batch that is the same in every step (-a 1): the loader goes back to where it stood at the start.

@@ -4,6 +4,8 @@
 
 #include "../base/clock.h"
 #include "../base/hash.h"
+#include "../plan/planner.h"
+#include "../plan/types/mb_shape.h"
 #include "piece_move.h"
 #include "session.h"
 #include "session_refit.h"

@@ -12,6 +12,7 @@ and a run that goes on from it moves layers once more, before its first step.
 */
 #pragma once
 
+#include "../base/arena.h"
 #include "../dynapipe.h"
 #include "../plan/stage_search.h"
 #include "session_options.h"

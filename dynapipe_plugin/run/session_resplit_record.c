@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../base/hash.h"
+#include "../plan/problem/stage_split.h"
 #include "session.h"
 
 // --- what is told ------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../plan/plan_words.h"
+#include "../plan/lists/plan_words.h"
 
 typedef struct {
     TraceJobs* jobs;

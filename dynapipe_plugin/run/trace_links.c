@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../plan/plan_words.h"
+#include "../plan/lists/plan_words.h"
 
 // A rank that looks at its messages all the time is away for a switch of threads now and then.
 static const double LOOK_NS = 50e3;

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../dynapipe_plugin/plan/microbatch.h"
+#include "../../dynapipe_plugin/plan/planner.h"
+#include "../../dynapipe_plugin/plan/problem/microbatch.h"
 #include "../../tool/problem.h"
 #include "fuzz.h"
 

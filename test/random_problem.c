@@ -109,7 +109,7 @@ void random_samples(PlanSample* out, int32_t num_samples, Rng* rng, int kind, bo
 void equal_stages(PlanRequest* request, int32_t num_layers) {
     for (int32_t s = 0; s < request->P; s++) {
         request->placement.chunks[s] = (LayerRange){(int32_t)((int64_t)num_layers * s / request->P),
-                                           (int32_t)((int64_t)num_layers * (s + 1) / request->P)};
+                                                    (int32_t)((int64_t)num_layers * (s + 1) / request->P)};
     }
 }
 

@@ -67,7 +67,9 @@ static void costs_are_monotone_and_consistent(void) {
         random_cost_model(&model, &rng, enc, dec);
         CHECK_OK(cost_model_check(&model));
         equal_stages(&request, enc + dec);
-        for (int32_t s = 0; s < P; s++) { stages[s] = cost_stage_make(&model, &request.placement.chunks[s], s, P); }
+        for (int32_t s = 0; s < P; s++) {
+            stages[s] = cost_stage_make(&model, &request.placement.chunks[s], s, P);
+        }
         RecomputeMode mode = rng_below(&rng, 2) ? RECOMPUTE_FULL : RECOMPUTE_NONE;
         MbShape shape = random_shape(&rng), larger = shape;
         *field_of(&larger, (int)rng_below(&rng, FEATURE_COUNT)) +=

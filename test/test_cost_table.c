@@ -69,13 +69,16 @@ static void jobs_are_those_of_the_formulas(void) {
         random_model(&rng, enc, dec);
         equal_stages(&request, enc + dec);
         for (int32_t s = 0; s + 1 < P; s++) {  // uneven now and then
-            if (rng_below(&rng, 3) > 0 || request.placement.chunks[s + 1].layer_end - request.placement.chunks[s].layer_end < 2) {
+            if (rng_below(&rng, 3) > 0 ||
+                request.placement.chunks[s + 1].layer_end - request.placement.chunks[s].layer_end < 2) {
                 continue;
             }
             request.placement.chunks[s].layer_end++;
             request.placement.chunks[s + 1].layer_begin++;
         }
-        for (int32_t s = 0; s < P; s++) { stages[s] = cost_stage_make(&model, &request.placement.chunks[s], s, P); }
+        for (int32_t s = 0; s < P; s++) {
+            stages[s] = cost_stage_make(&model, &request.placement.chunks[s], s, P);
+        }
         cost_table_init(&table, &model);
         for (int k = 0; k < 5; k++) {
             RecomputeMode mode = (RecomputeMode)rng_below(&rng, RECOMPUTE_COUNT);

@@ -200,7 +200,8 @@ static void exact_bytes(RankBytes* out, int64_t* scratch_bytes, const Plan* plan
         int32_t tokens = plan->sequences[w].enc_tokens;
         b.max_seq_tokens = tokens > b.max_seq_tokens ? tokens : b.max_seq_tokens;
     }
-    Model model = probe(s, plan->P, plan->placement.chunks[s].layer_begin, plan->placement.chunks[s].layer_end);
+    Model model =
+        probe(s, plan->P, plan->placement.chunks[s].layer_begin, plan->placement.chunks[s].layer_end);
     const DynapipeModel_v1* api = &dynapipe_llmc_model;
     int64_t boundary = api->boundary_bytes(&model, &b, 1);
     *out = (RankBytes){.acts_bytes = api->acts_bytes(&model, &b, KEEP_HEAD),

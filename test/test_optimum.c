@@ -355,7 +355,9 @@ static void bound_of_all_splits_is_below_the_optimum(void) {
             request->machine = &machine.machine;
         }
         Batch batch = {.best_ns = INT64_MAX, .arena = &arena};
-        for (int32_t s = 0; s < P; s++) { request->placement.chunks[s] = (LayerRange){s, s < P - 1 ? s + 1 : L}; }
+        for (int32_t s = 0; s < P; s++) {
+            request->placement.chunks[s] = (LayerRange){s, s < P - 1 ? s + 1 : L};
+        }
         MicrobatchProblem mp;
         do {
             if (microbatch_problem_init(&mp, request, costs, problem.samples, problem.num_samples)) {

@@ -31,7 +31,7 @@ typedef struct {
     PartWork part[PART_COUNT];
     double limit_bytes;      // INFINITY: none
     double buffer_bytes[2];  // beside the longest sample; of stages without and with decoder layers
-    LayerRange stages[8];   // the split under trial
+    LayerRange stages[8];    // the split under trial
     Grade best;
     int64_t num_fitting;
 } Brute;

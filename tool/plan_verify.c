@@ -86,7 +86,8 @@ static Status schedule_make(PipeSchedule* out, const Plan* plan, int32_t r, int3
         for (int32_t i = 0; i < rank->num_instrs; i++) {
             const PlanInstr* instr = &rank->instrs[i];
             if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
-            pipe_schedule_push(out, s, plan_instr_job((InstrKind)instr->kind), instr->chunk, instr->mb - first_mb);
+            pipe_schedule_push(out, s, plan_instr_job((InstrKind)instr->kind), instr->chunk,
+                               instr->mb - first_mb);
         }
     }
     return STATUS_OK;

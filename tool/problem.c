@@ -59,7 +59,8 @@ static Status split_equal(PlanRequest* request, int32_t num_layers) {
                     num_layers, num_layers);
     }
     for (int32_t s = 0; s < request->P; s++) {
-        request->placement.chunks[s] = (LayerRange){num_layers * s / request->P, num_layers * (s + 1) / request->P};
+        request->placement.chunks[s] =
+            (LayerRange){num_layers * s / request->P, num_layers * (s + 1) / request->P};
     }
     return STATUS_OK;
 }

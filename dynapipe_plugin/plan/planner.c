@@ -16,8 +16,8 @@
 enum { POLICY_EFFORT = 300, MAX_SEARCHES = 6, BASELINES_MAX_SAMPLES = 4096 };
 
 typedef struct {
-    PlanRequest request;                 // with the stages of the draft
-    Placement begin;  // where the search for them begins
+    PlanRequest request;  // with the stages of the draft
+    Placement begin;      // where the search for them begins
     MicrobatchProblem problem;
     ReplicaPlan *replicas, *best;            // [R] of the draft that is fitted, of the fastest so far
     int64_t reserve_bytes[PLAN_MAX_STAGES];  // that the drafts at hand leave free

@@ -199,8 +199,8 @@ static Status search_again(StageChoice* out, int64_t* present_ns, StageSearch* s
     TRY(try_split(search, request->placement.chunks));
     *present_ns = search->best_ns < INT64_MAX ? search->best_ns / search->num_batches : 0;
     LayerRange balanced[PLAN_MAX_STAGES] = {{0}};
-        TRY(balance(balanced, search, arena));
-        placement_linear(&choice.placement, balanced, request->P);
+    TRY(balance(balanced, search, arena));
+    placement_linear(&choice.placement, balanced, request->P);
     TRY(try_split(search, choice.placement.chunks));
     if (request->P > 1) { TRY(search_splits(search, choice.placement.chunks)); }
     if (search->best_ns < INT64_MAX) {

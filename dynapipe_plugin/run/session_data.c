@@ -207,7 +207,8 @@ static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs) {
     const char* split = dp->options.stage_split;
     if (split != NULL) {
         const bool head_has_layer = dp->request.rules.head_has_layer;
-        TRY(stage_split_parse(dp->request.placement.chunks, dp->num_stages, num_layers, head_has_layer, split));
+        TRY(stage_split_parse(dp->request.placement.chunks, dp->num_stages, num_layers, head_has_layer,
+                              split));
     }
     TRY(session_stages_choose(dp));
     return session_resplit_begin(dp);

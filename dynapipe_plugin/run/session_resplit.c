@@ -110,9 +110,7 @@ static int64_t move_ns(const Dynapipe* dp, const CostModel* costs, const StageCh
     int64_t most_bytes = 0, state_bytes = 0;
     for (int32_t s = 0; s < dp->num_stages; s++) {
         LayerRange moved = {choice->placement.chunks[s].layer_end, dp->request.placement.chunks[s].layer_end};
-        if (moved.layer_begin > moved.layer_end) {
-            moved = (LayerRange){moved.layer_end, moved.layer_begin};
-        }
+        if (moved.layer_begin > moved.layer_end) { moved = (LayerRange){moved.layer_end, moved.layer_begin}; }
         CostStage layers = {.layers = moved};
         CostStage stage = cost_stage_make(costs, &choice->placement.chunks[s], s, dp->num_stages);
         int64_t moved_bytes = cost_state_bytes(costs, &layers), all_bytes = cost_state_bytes(costs, &stage);
@@ -134,7 +132,8 @@ bool session_resplit_pays(const ResplitOffer* offer) {
 // From the present split to that of `choice`, which makes a step of an average batch so much shorter.
 static bool pays(const Dynapipe* dp, const CostModel* costs, const StageChoice* choice, int64_t present_ns) {
     const SessionResplit* resplit = &dp->resplit;
-    bool is_back = resplit->has_moved && memcmp(choice->placement.chunks, resplit->before, stages_bytes(dp)) == 0;
+    bool is_back =
+        resplit->has_moved && memcmp(choice->placement.chunks, resplit->before, stages_bytes(dp)) == 0;
     ResplitOffer offer = {.present_ns = present_ns,
                           .then_ns = choice->makespan_ns,
                           .move_ns = move_ns(dp, costs, choice),
@@ -179,8 +178,10 @@ static Status search(Dynapipe* dp, const CostModel* costs, const Machine* machin
     TRY(stage_search_again(&choice, &present_ns, &request, costs, resplit->batches, resplit->num_batches,
                            SEARCH_NS));
     double search_s = (double)(clock_now_ns() - begin_ns) / 1e9;
-    bool moves = present_ns > 0 && memcmp(choice.placement.chunks, dp->request.placement.chunks, stages_bytes(dp)) != 0 &&
-                 pays(dp, costs, &choice, present_ns) && both_fit(dp, costs, machine, choice.placement.chunks);
+    bool moves = present_ns > 0 &&
+                 memcmp(choice.placement.chunks, dp->request.placement.chunks, stages_bytes(dp)) != 0 &&
+                 pays(dp, costs, &choice, present_ns) &&
+                 both_fit(dp, costs, machine, choice.placement.chunks);
     if (!moves) { return STATUS_OK; }
     char why[160];
     snprintf(why, sizeof why, "a step of about %.0f ms in place of %.0f ms; %d splits looked at in %.1f s",

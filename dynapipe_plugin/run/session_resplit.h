@@ -33,7 +33,7 @@ typedef struct {
     bool is_due;        // refit has found something since
     // a move
     bool has_moved;
-    int32_t moved_step;                     // the last one came behind so many steps
+    int32_t moved_step;                    // the last one came behind so many steps
     LayerRange before[PLAN_MAX_STAGES];    // the split that it ended
     LayerRange restored[PLAN_MAX_STAGES];  // the split of a checkpoint
     bool has_restored, has_restored_times;

@@ -239,7 +239,9 @@ void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_byt
     bool is_other = take_pulls(dp, &record);  // then so may be the split that was chosen here, and its effort
     if (!is_taken(dp, &record) || !take_ends(now, ends, P, record.num_layers)) { return; }
     bool has_moved = record.has_moved != 0 && take_ends(before, ends + P, P, record.num_layers);
-    if (!has_moved && !is_other && memcmp(now, dp->request.placement.chunks, (size_t)P * sizeof *now) != 0) { return; }
+    if (!has_moved && !is_other && memcmp(now, dp->request.placement.chunks, (size_t)P * sizeof *now) != 0) {
+        return;
+    }
     take_times(resplit, &record, body + ends_bytes(&record), P * dp->num_replicas);
     if (!has_moved && !is_other) { return; }
     memcpy(resplit->restored, now, (size_t)P * sizeof *now);

@@ -20,8 +20,8 @@ typedef struct {
 typedef struct {
     MicrobatchList list;
     ReplicaLists replicas;
-    DraftReplica* replica;                // [R]
-    Placement placement;  // that of the request, unless it may be chosen
-    int64_t makespan_ns;                  // of the slowest
-    int64_t fastest_ns;                   // before it was made to hold less; 0: it was not
+    DraftReplica* replica;  // [R]
+    Placement placement;    // that of the request, unless it may be chosen
+    int64_t makespan_ns;    // of the slowest
+    int64_t fastest_ns;     // before it was made to hold less; 0: it was not
 } Draft;

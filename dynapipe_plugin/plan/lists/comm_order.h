@@ -18,7 +18,7 @@ messages are pulled, before the job in front of which it is taken.
 #include "plan.h"
 
 typedef struct {
-    uint8_t kind;  // INSTR_SEND_ACT, INSTR_RECV_ACT, INSTR_SEND_GRAD, INSTR_RECV_GRAD
+    uint8_t kind;   // INSTR_SEND_ACT, INSTR_RECV_ACT, INSTR_SEND_GRAD, INSTR_RECV_GRAD
     int16_t chunk;  // whose input or output moves
     int32_t mb;
     int32_t pos;  // before this job of the stage; num_jobs: behind the last

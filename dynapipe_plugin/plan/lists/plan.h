@@ -3,6 +3,13 @@ plan.h -- a plan: which samples form which micro-batch, and one instruction list
 
     rank = replica * P + stage
 
+What an instruction is about is named by micro-batch and chunk (Placement; K + s: the share of the head that
+stage s has). Where chunk k + 1 lies on the stage of chunk k nothing is sent: fwd k writes IN of k + 1, bwd
+k + 1 writes DOUT of k. A shared head: OUT of the last chunk are the hidden states of the supervised rows,
+which go to every share (by rows: only its own); fwd of a share is its forward and the gradient of its inputs,
+its part of which goes back; bwd of the last chunk combines the parts and, by vocabulary, makes the factors
+that wgt of each share waits for. A share on the last chunk's stage reads and writes that chunk's buffers.
+
 The text form (plan_print, plan_parse) is golden file, bug report and interchange format:
 parse(print(p)) == p. Memory is laid out when the plan is made: every buffer has its place in one arena per
 rank, so the step loop allocates nothing and peak memory is known.
@@ -32,7 +39,10 @@ How a rank runs its list (run/executor.c): strictly in order.
     X(INSTR_RECV_GRAD, "recv_grad")  /* DOUT <- next stage */          \
     X(INSTR_SEND_GRAD, "send_grad")  /* DIN  -> previous stage */      \
     X(INSTR_WAIT_ACT,  "wait_act")   /* until send_act is done */      \
-    X(INSTR_WAIT_GRAD, "wait_grad")  /* until send_grad is done */
+    X(INSTR_WAIT_GRAD, "wait_grad")  /* until send_grad is done */ \
+    X(INSTR_RECV_FACT, "recv_fact")  /* FACT of a share <- last chunk */ \
+    X(INSTR_SEND_FACT, "send_fact")  /* FACT of a share, on the last chunk's rank -> it */ \
+    X(INSTR_WAIT_FACT, "wait_fact")  /* until send_fact is done */
 
 #define BUFFER_LIST(X)                                                              \
     X(BUFFER_IN,      "in")      /* activation received; until bwd ends */          \
@@ -41,6 +51,8 @@ How a rank runs its list (run/executor.c): strictly in order.
     X(BUFFER_FORWARD, "forward") /* acts of a fwd that keeps nothing; during fwd */ \
     X(BUFFER_DOUT,    "dout")    /* gradient received; until bwd or wgt ends */     \
     X(BUFFER_DIN,     "din")     /* gradient to send; until wait_grad */            \
+    X(BUFFER_PART,    "part")    /* of a share, on the last chunk's rank: its part, until bwd */ \
+    X(BUFFER_FACT,    "fact")    /* factors of a share, at both ends */ \
     X(BUFFER_SCRATCH, "scratch") /* workspace of every job; whole step */
 // clang-format on
 
@@ -50,10 +62,10 @@ typedef enum { BUFFER_LIST(X) BUFFER_COUNT } BufferKind;
 #undef X
 
 typedef struct {
-    uint8_t kind;              // InstrKind
-    int16_t chunk;             // of a job; of a transfer, the one whose input or output moves; K + s: the head's share
-    int32_t mb;                // index into Plan.mbs
-    int32_t peer;              // rank at the other end; -1 for jobs
+    uint8_t kind;   // InstrKind
+    int16_t chunk;  // of a job; of a transfer, the one whose input or output moves; K + s: the head's share
+    int32_t mb;     // index into Plan.mbs
+    int32_t peer;   // rank at the other end; -1 for jobs
     int64_t begin_ns, end_ns;  // predicted
 } PlanInstr;
 

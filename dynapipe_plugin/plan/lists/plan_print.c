@@ -73,7 +73,8 @@ void plan_print(const Plan* plan, FILE* out) {
             plan->memory_limit_bytes, plan->makespan_ns, plan->bound_ns);
     fprintf(out, "hash %016" PRIx64 "\n", plan_hash(plan));
     for (int32_t s = 0; s < plan->P; s++) {
-        fprintf(out, "stage %d layers %d %d\n", s, plan->placement.chunks[s].layer_begin, plan->placement.chunks[s].layer_end);
+        fprintf(out, "stage %d layers %d %d\n", s, plan->placement.chunks[s].layer_begin,
+                plan->placement.chunks[s].layer_end);
     }
     for (int32_t m = 0; m < plan->M; m++) { print_microbatch(plan, m, out); }
     for (int32_t r = 0; r < plan->P * plan->R; r++) { print_rank(plan, r, out); }

@@ -97,13 +97,12 @@ static void set_transfers(List* list, int64_t slack_ns) {
 
 static int32_t add_buffer(List* list, BufferKind kind, int32_t m, int64_t num_bytes, int32_t begin,
                           int32_t end) {
-    list->buffers[list->num_buffers] = (PlanBuffer){
-        .kind = (uint8_t)kind,
-        .chunk = (int16_t)(kind == BUFFER_SCRATCH ? -1 : list->s),
-        .mb = m,
-        .num_bytes = num_bytes,
-        .instr_begin = begin,
-        .instr_end = end};
+    list->buffers[list->num_buffers] = (PlanBuffer){.kind = (uint8_t)kind,
+                                                    .chunk = (int16_t)(kind == BUFFER_SCRATCH ? -1 : list->s),
+                                                    .mb = m,
+                                                    .num_bytes = num_bytes,
+                                                    .instr_begin = begin,
+                                                    .instr_end = end};
     return list->num_buffers++;
 }
 
@@ -256,7 +255,7 @@ static void write_instrs(Writer* writer, const List* list) {
                 add_instr(writer, (PlanInstr){
                                       .kind = op->kind,
                                       .chunk = op->chunk,
-                                  .mb = list->input->first_mb + op->mb,
+                                      .mb = list->input->first_mb + op->mb,
                                       .peer = list->input->first_rank + list->s + (is_next ? 1 : -1),
                                       .begin_ns = op->begin_ns,
                                       .end_ns = op->end_ns,

@@ -26,10 +26,10 @@ typedef struct {
     int64_t stored_bytes;       // from F begin (R begin where F drops it) to B end, or W end if split
     int64_t input_bytes;        // received activation: from F begin to B end; of a share in stored_bytes
     int64_t forward_bytes;      // only while F runs, where F drops
-    int64_t transfer_ns;        // over the boundary behind this chunk, either direction; of a share: its hidden
-                                // states, and its part of their gradient. 0 where both ends are on one stage
-    int64_t factor_ns;          // of a share by vocabulary: the transfer that its W waits for
-    int64_t boundary_bytes;     // the message of transfer_ns
+    int64_t transfer_ns;     // over the boundary behind this chunk, either direction; of a share: its hidden
+                             // states, and its part of their gradient. 0 where both ends are on one stage
+    int64_t factor_ns;       // of a share by vocabulary: the transfer that its W waits for
+    int64_t boundary_bytes;  // the message of transfer_ns
     RecomputeMode mode;
     bool drops;  // F keeps nothing: a job R before B brings the activations back
 } PipeCost;
@@ -98,10 +98,10 @@ static inline const PipeCost* pipe_cost(const PipeProblem* problem, int32_t row,
 // What a job hands on, in the order in which the link of its stage sends it.
 typedef enum { MESSAGE_ACT, MESSAGE_GRAD, MESSAGE_FACTORS } PipeMessageKind;
 typedef struct {
-    uint8_t kind;     // PipeMessageKind
-    int16_t row;      // whose input it is: an activation of this row, a gradient of its output, its factors
-    int16_t stage;    // of that row
-    bool is_sent;     // false: on the same stage, at once
+    uint8_t kind;   // PipeMessageKind
+    int16_t row;    // whose input it is: an activation of this row, a gradient of its output, its factors
+    int16_t stage;  // of that row
+    bool is_sent;   // false: on the same stage, at once
     int64_t transfer_ns;
 } PipeMessage;
 enum { PIPE_MAX_MESSAGES = PLAN_MAX_STAGES + 1 };
@@ -111,9 +111,9 @@ int32_t pipe_messages(PipeMessage out[PIPE_MAX_MESSAGES], const PipeProblem* pro
 // Run the schedule: each stage starts its next job as soon as its input is there; one sending link per stage
 // for both directions, first come first served, or, with `pulls`, messages that their receiver takes. Memory
 // that ends at an instant is free for what begins at it; it depends on the order of a stage's jobs alone.
-// Keeps no order of events, only the longest path: linear in the number of jobs. `arena` holds the timeline (and temporaries). STATUS_DEADLOCK names the
-// stages and jobs that wait for each other; STATUS_INVALID_PLAN a job that is missing, twice there, or before
-// what it needs.
+// Keeps no order of events, only the longest path: linear in the number of jobs. `arena` holds the timeline
+// (and temporaries). STATUS_DEADLOCK names the stages and jobs that wait for each other; STATUS_INVALID_PLAN
+// a job that is missing, twice there, or before what it needs.
 Status pipe_simulate(PipeTimeline* out, const PipeProblem* problem, const PipeSchedule* schedule,
                      Arena* arena);
 

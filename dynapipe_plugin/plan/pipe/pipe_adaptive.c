@@ -13,14 +13,14 @@ typedef struct {
     const PipeAdaptiveRule* rule;
     PipeSchedule* schedule;  // NULL: only the makespan is wanted
     WalkStage* stages;
-    WalkRow* rows;        // of all stages
-    int32_t* row_of;      // [chunks and shares] into rows; -1: no share
+    WalkRow* rows;    // of all stages
+    int32_t* row_of;  // [chunks and shares] into rows; -1: no share
     int32_t K, num_parts;
     bool has_factors;
-    int32_t* parts;       // [M] by position: of the last chunk's gradient that are known
-    int64_t* part_at;     // [M] the latest of them
-    int64_t num_walked;   // jobs
-    int64_t begin_ns[PLAN_MAX_STAGES];  // when a stage takes its next decision; NEVER: it waits
+    int32_t* parts;                       // [M] by position: of the last chunk's gradient that are known
+    int64_t* part_at;                     // [M] the latest of them
+    int64_t num_walked;                   // jobs
+    int64_t begin_ns[PLAN_MAX_STAGES];    // when a stage takes its next decision; NEVER: it waits
     int32_t winner[2 * PLAN_MAX_STAGES];  // of a tournament between stages: [1] has the earliest
     int32_t num_leaves;
 } Greedy;
@@ -108,8 +108,8 @@ static inline void offer_filler(Option* best, const Greedy* greedy, const WalkSt
     }
     for (int32_t r = 0; r < stage->num_rows; r++) {
         const WalkRow* row = &stage->rows[r];
-        bool is_ready = row->next_w < row->next_b &&
-                        (!row->is_share || !greedy->has_factors || row->grad_at[row->next_w] <= stage->clock_ns);
+        bool is_ready = row->next_w < row->next_b && (!row->is_share || !greedy->has_factors ||
+                                                      row->grad_at[row->next_w] <= stage->clock_ns);
         if (!is_ready || (best->at_ns != NEVER && row->next_w > best->position)) { continue; }
         *best = (Option){stage->clock_ns, r, row->next_w, JOB_W};
     }
@@ -161,8 +161,8 @@ static void choose_pulled(Greedy* greedy, int32_t s) {
     for (int32_t r = 0; r < stage->num_rows; r++) {
         const WalkRow* row = &stage->rows[r];
         for (int kind = PULL_ACT; kind <= PULL_GRAD; kind++) {
-            int64_t at_ns = kind == PULL_ACT ? row->act_ready[row->pulled_acts]
-                                             : row->grad_ready[row->pulled_grads];
+            int64_t at_ns =
+                kind == PULL_ACT ? row->act_ready[row->pulled_acts] : row->grad_ready[row->pulled_grads];
             if (at_ns >= first_ns) { continue; }
             first_ns = at_ns;
             first_row = r;
@@ -313,7 +313,9 @@ static int64_t walk(Greedy* greedy, int64_t cutoff_ns) {
         }
     }
     for (int32_t s = 0; s < P; s++) {
-        if (greedy->stages[s].left_ns > greedy->problem->tail_ns[s]) { return INT64_MAX; }  // it waits for ever
+        if (greedy->stages[s].left_ns > greedy->problem->tail_ns[s]) {
+            return INT64_MAX;
+        }  // it waits for ever
         makespan_ns = later(makespan_ns, greedy->stages[s].clock_ns + greedy->problem->tail_ns[s]);
     }
     return makespan_ns;

@@ -22,9 +22,9 @@ typedef struct {
     const PipeSchedule* schedule;
     PipeTimeline* timeline;
     int32_t K;
-    bool* has_w;                    // [rows * M] backward is divided
-    int32_t* missing[3];            // [rows * M] messages of each kind that are still to come
-    Letter* box[PLAN_MAX_STAGES];   // ready ones for a stage, from its `taken` on, in the order of their times
+    bool* has_w;                   // [rows * M] backward is divided
+    int32_t* missing[3];           // [rows * M] messages of each kind that are still to come
+    Letter* box[PLAN_MAX_STAGES];  // ready ones for a stage, from its `taken` on, in the order of their times
     int32_t taken[PLAN_MAX_STAGES], put[PLAN_MAX_STAGES];
     int32_t* pos;
     int64_t* clock_ns;
@@ -106,9 +106,7 @@ static Status count_messages(Walk* walk, Arena* arena) {
             }
         }
     }
-    for (int32_t s = 0; s < walk->problem->P; s++) {
-        PIPE_NEW(walk->box[s], arena, Letter, num_letters[s]);
-    }
+    for (int32_t s = 0; s < walk->problem->P; s++) { PIPE_NEW(walk->box[s], arena, Letter, num_letters[s]); }
     return STATUS_OK;
 }
 

@@ -23,11 +23,12 @@ void pipe_schedule_push_backward(PipeSchedule* schedule, const PipeProblem* prob
 Status pipe_schedule_need_linear(const PipeProblem* problem, const char* policy) {
     bool is_linear = pipe_num_rows(problem) == problem->P;
     for (int32_t s = 0; s < problem->P && is_linear; s++) { is_linear = pipe_stage_of(problem, s) == s; }
-    return is_linear ? STATUS_OK
-                     : FAIL(STATUS_BAD_OPTION,
-                            "--schedule %s is for one chunk a stage and a whole head ---> --schedule auto, or "
-                            "--placement linear --head whole",
-                            policy);
+    return is_linear
+               ? STATUS_OK
+               : FAIL(STATUS_BAD_OPTION,
+                      "--schedule %s is for one chunk a stage and a whole head ---> --schedule auto, or "
+                      "--placement linear --head whole",
+                      policy);
 }
 
 Status pipe_schedule_one_by_one(PipeSchedule* out, const PipeProblem* problem, const int32_t* order,

@@ -16,9 +16,10 @@ typedef struct {
     const PipeSchedule* schedule;
     PipeTimeline* timeline;
     int32_t K, num_rows;
-    int64_t* act_at;   // [rows * M] arrival of a row's input + 1; 0: not known yet
-    int64_t* grad_at;  // [rows * M] the same of the gradient of its output, the last part; of a share: factors
-    int32_t* parts;    // [M] of the last chunk's gradient that have arrived, where the head is shared
+    int64_t* act_at;  // [rows * M] arrival of a row's input + 1; 0: not known yet
+    int64_t*
+        grad_at;     // [rows * M] the same of the gradient of its output, the last part; of a share: factors
+    int32_t* parts;  // [M] of the last chunk's gradient that have arrived, where the head is shared
     int32_t num_parts;
     uint8_t* did;  // [rows * M] DID_* and HAS_W
     int32_t pos[PLAN_MAX_STAGES];
@@ -100,7 +101,11 @@ static Status check_order(Run* run) {
             uint8_t did = run->did[(int64_t)row * problem->M + m];
             if (did & last) { continue; }
             return FAIL(STATUS_INVALID_PLAN, "stage %d: %c%d of chunk %d is missing",
-                        pipe_stage_of(problem, row), !(did & DID_F) ? 'F' : row < run->K ? 'B' : 'W', m, row);
+                        pipe_stage_of(problem, row),
+                        !(did & DID_F) ? 'F'
+                        : row < run->K ? 'B'
+                                       : 'W',
+                        m, row);
         }
     }
     return STATUS_OK;
@@ -113,8 +118,7 @@ static int64_t arrival_of(const Run* run, PipeJob job) {
     int64_t cell = (int64_t)job.chunk * run->problem->M + job.mb;
     switch ((JobKind)job.kind) {
         case JOB_F: return job.chunk == 0 ? 0 : run->act_at[cell] - 1;
-        case JOB_B:
-            return job.chunk == run->K - 1 && run->num_parts == 0 ? 0 : run->grad_at[cell] - 1;
+        case JOB_B: return job.chunk == run->K - 1 && run->num_parts == 0 ? 0 : run->grad_at[cell] - 1;
         case JOB_W: {
             bool waits = job.chunk >= run->K && run->problem->placement->head == HEAD_BY_VOCABULARY;
             return waits ? run->grad_at[cell] - 1 : 0;
@@ -163,8 +167,7 @@ static void advance(Run* run, int32_t s) {
     for (; run->pos[s] < run->schedule->num_jobs[s]; run->pos[s]++) {
         PipeJob job = run->schedule->jobs[s][run->pos[s]];
         const PipeCost* cost = pipe_cost(problem, job.chunk, job.mb);
-        bool is_joint =
-            job.kind == JOB_B && !(run->did[(int64_t)job.chunk * problem->M + job.mb] & HAS_W);
+        bool is_joint = job.kind == JOB_B && !(run->did[(int64_t)job.chunk * problem->M + job.mb] & HAS_W);
         int64_t duration_ns = cost->job_ns[job.kind] + (is_joint ? cost->job_ns[JOB_W] : 0);
         int64_t arrival_ns = arrival_of(run, job);
         if (arrival_ns < 0) { return; }

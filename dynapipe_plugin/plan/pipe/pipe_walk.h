@@ -16,8 +16,8 @@ typedef struct {
     int64_t passing_bytes;      // while F runs, where it drops
     int64_t dropped_bytes;      // that R brings back; 0: nothing was dropped
     bool drops;
-    // Transfers to this row, where they come from another stage: of its input; of the gradient of its output (of
-    // a share: the factors); and of a share, of its part to the last chunk.
+    // Transfers to this row, where they come from another stage: of its input; of the gradient of its output
+    // (of a share: the factors); and of a share, of its part to the last chunk.
     int64_t act_in_ns, grad_in_ns, part_ns;
 } WalkCell;
 
@@ -26,23 +26,23 @@ typedef struct {
     // A share has no B: next_b counts those whose W may run as soon as it likes (by vocabulary, whose factors
     // are under way).
     int32_t next_f, next_b, next_w;
-    int32_t recomputed;              // position after the last R
+    int32_t recomputed;  // position after the last R
     int32_t stage, chunk;
     int32_t max_in_flight;
-    bool drops;              // some micro-batch
+    bool drops;  // some micro-batch
     bool is_share;
     int32_t pulled_acts, pulled_grads;  // with `pulls`: so many were taken
-    int64_t* act_at;         // [M + 1] by position: arrival; NEVER: not known yet, and at M
-    int64_t* grad_at;        // [M + 1] the same; of a share: of its factors
-    int64_t *act_ready, *grad_ready;  // with `pulls`: [M + 1] when a message is ready to be taken
-    const WalkCell* cells;   // [M]
+    int64_t* act_at;                    // [M + 1] by position: arrival; NEVER: not known yet, and at M
+    int64_t* grad_at;                   // [M + 1] the same; of a share: of its factors
+    int64_t *act_ready, *grad_ready;    // with `pulls`: [M + 1] when a message is ready to be taken
+    const WalkCell* cells;              // [M]
 } WalkRow;
 
 typedef struct {
-    WalkRow* rows;       // of this stage, chunks in the order of the chain, then its share
+    WalkRow* rows;  // of this stage, chunks in the order of the chain, then its share
     int32_t num_rows;
-    int32_t choice_row;  // what it does next: row ...
-    int32_t choice;      // ... and JobKind, or a message
+    int32_t choice_row;         // what it does next: row ...
+    int32_t choice;             // ... and JobKind, or a message
     int64_t clock_ns, link_ns;  // free from then on
     int64_t left_ns;            // its jobs that have not run, and its tail
     bool limited;               // by memory

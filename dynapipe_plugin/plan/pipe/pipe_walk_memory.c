@@ -3,7 +3,8 @@
 // Micro-batches end in their order. State is safe if for every i that has begun on the stage
 //     need(i) + sum over j > i of held(j) <= limit
 // i can end when all before it have, and W that are pending can be run at any time. A job that takes `bytes`
-// for micro-batch i is admitted if that still holds for all before i, of i itself with what it takes in need(i).
+// for micro-batch i is admitted if that still holds for all before i, of i itself with what it takes in
+// need(i).
 #include "pipe_walk.h"
 
 static int64_t larger(int64_t a, int64_t b) {

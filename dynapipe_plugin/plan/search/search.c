@@ -222,7 +222,9 @@ static Status search_all(Search* search) {
     TRY(improve_all(search, &rng));
     TRY(lean_all(search, whole / LEAN_PART));
     if (search->R == 1) {
-        for (int32_t s = 0; s < problem->P; s++) { search->placement.chunks[s] = search->state[0].stages[s].layers; }
+        for (int32_t s = 0; s < problem->P; s++) {
+            search->placement.chunks[s] = search->state[0].stages[s].layers;
+        }
     }
     return STATUS_OK;
 }

@@ -19,11 +19,11 @@ typedef struct {
     bool split_backward;
     SearchWeights weights;
     double* slow;  // [R] of the plan: how much longer a replica takes for the same samples; NULL: all alike
-    int32_t* replica;                     // [R] of the plan, by state: those that settings are tried on first
-    SearchState* state;                   // [R] the best so far; N = 0: a replica without samples
-    Placement placement;                  // in: where to begin
-    Arena lists;                          // states and weights
-    Arena tries, simulator;               // of one candidate; of one simulation
+    int32_t* replica;        // [R] of the plan, by state: those that settings are tried on first
+    SearchState* state;      // [R] the best so far; N = 0: a replica without samples
+    Placement placement;     // in: where to begin
+    Arena lists;             // states and weights
+    Arena tries, simulator;  // of one candidate; of one simulation
 } Search;
 
 // Fills weights, state and stages; takes what it spends from the budget. Makespans are INT64_MAX where

@@ -67,10 +67,10 @@ typedef struct {
     SplitBackward split_backward;
     int32_t P, R;
     Placement placement;
-    bool choose_stages;  // the search may move layers between chunks: `placement` is where it begins
+    bool choose_stages;          // the search may move layers between chunks: `placement` is where it begins
     PlacementChoice placements;  // and among which placements it may choose besides
     HeadChoice heads;
-    int64_t memory_limit_bytes;           // per rank, model state included; 0: no limit
+    int64_t memory_limit_bytes;  // per rank, model state included; 0: no limit
     MemoryRule memory_rule;
     const struct Machine* machine;  // in what ranks and links differ, borrowed; NULL: in nothing
     int32_t max_seq_tokens;         // longest sequence the model takes; padding never goes beyond

@@ -38,7 +38,8 @@ static void try_all(int64_t* best_ns, const PipeProblem* pipe, PipeSchedule* sch
         int32_t done = 0;
         for (int32_t i = 0; i < schedule->num_jobs[s]; i++) { done += schedule->jobs[s][i].mb == m; }
         if (done == jobs_per_mb) { continue; }
-        schedule->jobs[s][schedule->num_jobs[s]++] = (PipeJob){.kind = kinds[done], .chunk = (int16_t)s, .mb = m};
+        schedule->jobs[s][schedule->num_jobs[s]++] =
+            (PipeJob){.kind = kinds[done], .chunk = (int16_t)s, .mb = m};
         try_all(best_ns, pipe, schedule, s, split, arena);
         schedule->num_jobs[s]--;
     }

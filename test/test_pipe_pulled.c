@@ -228,8 +228,8 @@ static void a_message_waits_for_its_receiver(void) {
                          {.job_ns = {2, 1, 0, 0}}};
     PipeProblem problem = {
         .P = 2, .M = 2, .cost = costs, .memory_limit_bytes = {INT64_MAX, INT64_MAX}, .pulls = true};
-    PipeJob jobs0[] = {{JOB_F, 1}, {JOB_F, 0}, {JOB_B, 1}, {JOB_B, 0}};
-    PipeJob jobs1[] = {{JOB_F, 1}, {JOB_B, 1}, {JOB_F, 0}, {JOB_B, 0}};
+    PipeJob jobs0[] = {{JOB_F, 0, 1}, {JOB_F, 0, 0}, {JOB_B, 0, 1}, {JOB_B, 0, 0}};
+    PipeJob jobs1[] = {{JOB_F, 1, 1}, {JOB_B, 1, 1}, {JOB_F, 1, 0}, {JOB_B, 1, 0}};
     PipeSchedule schedule = {.num_jobs = {4, 4}, .jobs = {jobs0, jobs1}};
     PipeTimeline t;
     CHECK_OK(pipe_simulate(&t, &problem, &schedule, &arena));

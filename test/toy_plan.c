@@ -118,7 +118,8 @@ static bool meet(const PlanBuffer* a, const PlanBuffer* b) {
 // Lowest place free over [begin, end).
 static void add_buffer(PlanRank* list, BufferKind kind, int32_t m, int64_t num_bytes, int32_t begin,
                        int32_t end) {
-    PlanBuffer fresh = {(uint8_t)kind, m, 0, num_bytes, begin, end};
+    PlanBuffer fresh = {
+        .kind = (uint8_t)kind, .mb = m, .num_bytes = num_bytes, .instr_begin = begin, .instr_end = end};
     for (bool moved = true; moved;) {
         moved = false;
         for (int32_t i = 0; i < list->num_buffers; i++) {

@@ -222,7 +222,7 @@ DynapipeRange session_stage_blocks(const Dynapipe* dp, int32_t s) {
     int32_t begin = layers->layer_begin + 1, end = layers->layer_end + 1;
     if (num_dec > 0 && layers->layer_begin > num_enc) { begin++; }
     if (num_dec > 0 && layers->layer_end > num_enc) { end++; }
-    return (DynapipeRange){s == 0 ? 0 : begin, is_last ? end + 1 : end};
+    return (DynapipeRange){.begin = s == 0 ? 0 : begin, .end = is_last ? end + 1 : end};
 }
 
 int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* out, int32_t max_ranges,

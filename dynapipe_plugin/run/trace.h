@@ -35,6 +35,7 @@ typedef enum {
 // posting until this rank saw them done.
 typedef struct {
     int32_t kind;  // InstrKind or TraceKind
+    int32_t chunk;  // as in PlanInstr; -1: none
     int32_t mb;    // -1: none
     int32_t peer;  // rank at the other end; -1 for jobs
     int64_t begin_ns, end_ns, wait_ns;

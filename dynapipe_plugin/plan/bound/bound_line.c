@@ -206,7 +206,7 @@ void bound_part_sum(BoundPart* out, const BoundLines* lines, const int32_t count
 
 void bound_part_stage(BoundPart* out, const BoundLines* lines, int32_t s, bool shared) {
     int32_t count[PIECE_COUNT];
-    cost_stage_parts(count, lines->problem->costs, &lines->problem->stages[s]);
+    cost_stage_parts(count, lines->problem->costs, &lines->problem->chunks[s]);
     bound_part_sum(out, lines, count, s, shared);
 }
 
@@ -329,7 +329,7 @@ int64_t bound_free_bytes(const BoundLines* lines, int32_t s) {
     const MicrobatchProblem* problem = lines->problem;
     int64_t limit_bytes = problem->most_limit_bytes[s];
     if (limit_bytes == 0) { return COST_LIMIT; }
-    return problem->differs ? limit_bytes - cost_state_bytes(problem->costs, &problem->stages[s])
+    return problem->differs ? limit_bytes - cost_rank_state_bytes(problem->costs, &problem->has[s])
                             : problem->available_bytes[s];
 }
 
@@ -354,7 +354,9 @@ void bound_lines_make(BoundLines* out, const MicrobatchProblem* problem, const B
         lower_largest(out, &sum, 1, (double)bound_free_bytes(out, s));
     }
     if (problem->request->choose_stages && all_bytes < INFINITY) {
-        CostStage whole = {{0, costs->num_enc_layers + costs->num_dec_layers}, true, true, false};
+        CostStage whole = {.layers = {0, costs->num_enc_layers + costs->num_dec_layers},
+                           .has_embedding = true,
+                           .has_head = true};
         int32_t count[PIECE_COUNT];
         cost_stage_parts(count, costs, &whole);
         bound_part_sum(&sum, out, count, BOUND_ANY_STAGE, false);

@@ -42,7 +42,7 @@ typedef struct {
 static Chain chain_make(const BoundLines* lines, const PlanSample* sample) {
     const MicrobatchProblem* problem = lines->problem;
     Chain chain;
-    CostJobs jobs[PLAN_MAX_STAGES];
+    CostJobs jobs[PLAN_MAX_ROWS];
     MbShape shape = shape_of(sample);
     for (int k = 0; k < problem->num_modes; k++) {
         microbatch_jobs(jobs, problem, problem->modes[k], &shape);
@@ -97,7 +97,7 @@ static void fixed_chains(LowerBound* out, Ends* ends, const BoundLines* lines) {
     const BoundBatch* batch = lines->batch;
     for (int32_t s = 0; s < problem->P; s++) {
         ends->arrival[s] = ends->turn[s] = ends->tail[s] = INT64_MAX;
-        ends->reduce_ns[s] = cost_reduce_ns(problem->costs, &problem->stages[s], problem->R);
+        ends->reduce_ns[s] = cost_rank_reduce_ns(problem->costs, &problem->has[s], problem->R);
     }
     for (int32_t i = 0; i < batch->num_least + batch->num_most; i++) {
         int32_t at = i < batch->num_least ? batch->least[i] : batch->most[i - batch->num_least];
@@ -246,7 +246,9 @@ static Status bound_make(LowerBound* out, const MicrobatchProblem* problem, bool
     BoundBatch batch;
     BoundLines lines;
     BoundPart whole, fastest;
-    CostStage one = {{0, problem->costs->num_enc_layers + problem->costs->num_dec_layers}, true, true, false};
+    CostStage one = {.layers = {0, problem->costs->num_enc_layers + problem->costs->num_dec_layers},
+                     .has_embedding = true,
+                     .has_head = true};
     int32_t count[PIECE_COUNT];
     TRY(bound_batch_make(&batch, problem->samples, problem->num_samples, arena));
     bound_lines_make(&lines, problem, &batch, joint_backward);

@@ -15,11 +15,13 @@ So nothing blocks a rank but a missing input or memory that really is still in u
 
 #include "comm_order.h"
 
-// Of one micro-batch on one stage.
+// Of one micro-batch on one row (PipeProblem).
 typedef struct {
     int64_t acts_bytes, forward_bytes;
-    int64_t in_bytes;   // IN and DIN; not used on the first stage
-    int64_t out_bytes;  // OUT and DOUT; not used on the last stage
+    int64_t in_bytes;    // IN and DIN of a chunk; not used of the first; of a share: IN
+    int64_t out_bytes;   // OUT and DOUT of a chunk; the last one's are the hidden states of a shared head
+    int64_t part_bytes;  // of a share: what it sends back, in DIN here and PART there
+    int64_t fact_bytes;  // of a share by vocabulary: FACT
 } RankBytes;
 
 typedef struct {
@@ -27,7 +29,7 @@ typedef struct {
     const PipeSchedule* schedule;
     const PipeTimeline* timeline;
     const CommOrder* order;
-    const RankBytes* bytes;  // [P * M]
+    const RankBytes* bytes;  // [rows * M]
     int32_t first_mb;        // of the replica, in Plan.mbs
     int32_t first_rank;      // of the replica: rank of its stage 0
     bool with_slack;         // ranks that are late or ahead make others wait less; for the list that is run

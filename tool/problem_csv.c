@@ -299,7 +299,6 @@ static void take_bytes(CostModel* out, const CostModel* model) {
     out->tied_head_state_bytes = model->tied_head_state_bytes;
     out->tied_stack_bytes = model->tied_stack_bytes;
     out->head_in_bytes = model->head_in_bytes;
-    out->head_rows_part_bytes = model->head_rows_part_bytes;
     out->head_part_bytes = model->head_part_bytes;
     out->head_factor_bytes = model->head_factor_bytes;
     out->head_state_bytes = model->head_state_bytes;

@@ -214,7 +214,7 @@ static Status transfer_costs(CostModel* out, const Reader* r, bool t5) {
     cost_formula_add_line(&out->boundary_bytes, FEATURE_ENC_TOKENS, 2 * hidden);
     cost_formula_add_line(&out->dec_boundary_bytes, FEATURE_DEC_TOKENS, 2 * hidden);
     cost_formula_add_line(&out->head_in_bytes, tokens, 2 * hidden);
-    out->head_rows_part_bytes = out->head_part_bytes = out->head_in_bytes;
+    out->head_part_bytes = out->head_in_bytes;
     out->comm_latency_ns = latency_us * 1e3;
     out->comm_bytes_per_ns = gbps / 8;
     return STATUS_OK;

@@ -354,6 +354,9 @@ static Status place(PlanRequest* request, const CostModel* costs, const PlanSamp
                            costs->num_dec_layers));
         placement->head = given.head;
         memcpy(placement->head_begin, given.head_begin, sizeof given.head_begin);
+    } else if (request->choose_stages && split != HEAD_WHOLE && placement->num_chunks == P) {
+        TRY(placement_make(placement, PLACEMENT_LINEAR, false, P, costs->num_enc_layers,
+                           costs->num_dec_layers));
     } else if (request->choose_stages && placement_is_linear(placement, P)) {
         LayerRange stages[PLAN_MAX_STAGES];
         TRY(stage_split_make(stages, request, costs, samples, num_samples, 1));

@@ -85,14 +85,13 @@ static void head_costs(CostPartMode* part, const CostAnalytic* a, double floats_
     add_rounded_line(&part->stored_bytes, FEATURE_SUPERVISED, (Vp + 2 * C) * value + floats_per_row * 4);
 }
 
-// Of a shared head (llmc/head.h): normed rows go to the shares; what comes back by rows is their gradient and
-// losses, by vocabulary two terms of the gradient and three numbers a row, for which two are sent back. The
+// Of a shared head (llmc/head.h): normed rows go to the shares; what comes back by rows is their gradient, by
+// vocabulary two terms of the gradient and three numbers a row, for which two are sent back. The
 // chain then ends with gathered rows, the norm's numbers, and the stream.
 static void shared_head_costs(CostModel* out, const CostAnalytic* a) {
     const double row = (double)a->channels * a->bytes_per_value;
     CostFormula* end = &out->once_stored_bytes[ONCE_CHAIN_END - PART_COUNT];
     cost_formula_add_line(&out->head_in_bytes, FEATURE_SUPERVISED, row);
-    add_rounded_line(&out->head_rows_part_bytes, FEATURE_SUPERVISED, row + 4);
     add_rounded_line(&out->head_part_bytes, FEATURE_SUPERVISED, 2 * row + 3 * 4);
     add_rounded_line(&out->head_factor_bytes, FEATURE_SUPERVISED, 2 * 4);
     add_rounded_line(end, FEATURE_SUPERVISED, row + 2 * 4);

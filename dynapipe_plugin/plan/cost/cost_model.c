@@ -314,7 +314,6 @@ Status cost_model_check(const CostModel* model) {
     TRY(formula_check(&model->dec_boundary_bytes, "dec_boundary"));
     TRY(formula_check(&model->scratch_bytes, "scratch"));
     TRY(formula_check(&model->head_in_bytes, "head_in"));
-    TRY(formula_check(&model->head_rows_part_bytes, "head_rows_part"));
     TRY(formula_check(&model->head_part_bytes, "head_part"));
     TRY(formula_check(&model->head_factor_bytes, "head_factor"));
     TRY(rates_check(model));

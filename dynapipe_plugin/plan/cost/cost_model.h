@@ -99,9 +99,9 @@ typedef struct {
     CostFormula boundary_bytes;      // activation (or gradient) sent over a stage boundary, enc side
     CostFormula dec_boundary_bytes;  // added at boundaries within or behind decoder layers
     CostFormula scratch_bytes;       // workspace of a rank, shared by its jobs, for the largest micro-batch
-    // Of a shared head: hidden states of all supervised rows; by rows, what comes back of all of them; by
+    // Of a shared head: hidden states of all supervised rows (and their gradient, which comes back by rows); by
     // vocabulary, what every share sends back, and what it needs for its gradient of weights.
-    CostFormula head_in_bytes, head_rows_part_bytes, head_part_bytes, head_factor_bytes;
+    CostFormula head_in_bytes, head_part_bytes, head_factor_bytes;
     double comm_latency_ns;          // of one transfer ...
     double comm_bytes_per_ns;        // ... and its rate; <= 0: free
     double reduce_bytes_per_ns;      // gradient all-reduce over replicas, per rank; <= 0: free
@@ -121,7 +121,7 @@ typedef struct {
     int64_t head_state_bytes, head_param_bytes;
     int32_t head_vocab;  // rows of it, padded; 0: shares by vocabulary are as large as they say
     bool head_is_tied;
-    bool head_rows_whole;  // by rows, too, all hidden states travel to all shares, and back
+    bool head_rows_whole;  // by rows, too, a transfer takes as long as that of all rows
 } CostModel;
 
 // Cost of one chunk for one micro-batch, all in integers.

@@ -21,8 +21,7 @@ cost_model_io.c -- the text of a cost model, "dynapipe-costs 4".
                                                              stage_forward, and, where not 0, of stages with
                                                              encoder layers stage_enc_stored and .._forward,
                                                              stage_dec_.., stage_enc_end_.., chain_end_..; and
-                                                             of a shared head head_in, head_rows_part, head_part,
-                                                             head_factor
+                                                             of a shared head head_in, head_part, head_factor
     end
 
 One fact per line, any order between the first line and "end", none twice; # begins a comment. A part offers a
@@ -54,19 +53,18 @@ static const char* const EXTRA_NAMES[] = {"boundary",
                                           "chain_end_stored",
                                           "chain_end_forward",
                                           "head_in",
-                                          "head_rows_part",
                                           "head_part",
                                           "head_factor"};
 // Those from FIRST_ONCE on are left out where they are 0.
-enum { FIRST_ONCE = 5, FIRST_HEAD = FIRST_ONCE + 2 * ONCE_COUNT, NUM_EXTRAS = FIRST_HEAD + 4 };
+enum { FIRST_ONCE = 5, FIRST_HEAD = FIRST_ONCE + 2 * ONCE_COUNT, NUM_EXTRAS = FIRST_HEAD + 3 };
 enum { QUANTITY_STORED = JOB_COUNT, QUANTITY_FORWARD, QUANTITY_COUNT };
 
 static CostFormula* extra_formula(CostModel* model, int extra) {
     CostFormula* const formulas[] = {&model->boundary_bytes, &model->dec_boundary_bytes,
                                      &model->scratch_bytes, &model->stage_stored_bytes,
                                      &model->stage_forward_bytes};
-    CostFormula* const of_head[] = {&model->head_in_bytes, &model->head_rows_part_bytes,
-                                    &model->head_part_bytes, &model->head_factor_bytes};
+    CostFormula* const of_head[] = {&model->head_in_bytes, &model->head_part_bytes,
+                                    &model->head_factor_bytes};
     int once = (extra - FIRST_ONCE) / 2;
     if (extra < FIRST_ONCE) { return formulas[extra]; }
     if (extra >= FIRST_HEAD) { return of_head[extra - FIRST_HEAD]; }
@@ -413,7 +411,7 @@ static Status line_parse(CostReader* r, CostModel* out, Seen* seen, const char* 
         r, &key, keys, 7,
         "signature, measured, layers, comm, reduce, state, tied, head, rank, recompute, part, boundary, "
         "dec_boundary, scratch, "
-        "stage_stored, stage_forward, stage_enc_stored .. chain_end_forward, head_in, head_rows_part, head_part, "
+        "stage_stored, stage_forward, stage_enc_stored .. chain_end_forward, head_in, head_part, "
         "head_factor or end"));
     return header_line_parse(r, out, seen, key);
 }

@@ -8,12 +8,12 @@ double cost_share_of_matrix(const CostModel* model, CostShare share) {
     return (double)(cost_share_ids(vocab, share.end) - cost_share_ids(vocab, share.begin)) / (double)vocab;
 }
 
-// Of the bytes of all supervised rows: by rows exactly its rows.
-static double part_of_rows(CostShare share, const CostParts* parts) {
-    if (share.by == HEAD_BY_VOCABULARY || parts->num_rows == 0) { return 1; }
-    int64_t num_rows =
-        cost_share_rows(parts->num_rows, share.end) - cost_share_rows(parts->num_rows, share.begin);
-    return (double)num_rows / (double)parts->num_rows;
+// Of what all supervised rows take: by rows exactly its rows, so that all shares together have all of it.
+static double of_rows(double all, CostShare share, int64_t num_rows) {
+    if (num_rows == 0) { return 0; }
+    double end = (double)cost_share_rows(num_rows, share.end) / (double)num_rows;
+    double begin = (double)cost_share_rows(num_rows, share.begin) / (double)num_rows;
+    return (double)(cost_round(all * end) - cost_round(all * begin));
 }
 
 static double of_head(const CostParts* parts, int quantity, double part) {
@@ -21,19 +21,31 @@ static double of_head(const CostParts* parts, int quantity, double part) {
     return constant + part * (whole - constant);
 }
 
+static void bytes_by_rows(CostJobs* out, CostShare share, const CostParts* parts) {
+    double constant = parts->head_constant[COST_STORED], whole = parts->part[PART_HEAD][COST_STORED];
+    out->stored_bytes = cost_round(constant + of_rows(whole - constant, share, parts->num_rows));
+    out->boundary_bytes = cost_round(of_rows(parts->head_in_bytes, share, parts->num_rows));
+    out->part_bytes = out->boundary_bytes;
+}
+
+static void bytes_by_vocabulary(CostJobs* out, const CostModel* model, CostShare share,
+                                const CostParts* parts) {
+    double part = cost_share_of_matrix(model, share);
+    out->stored_bytes = cost_round(part * parts->part[PART_HEAD][COST_STORED]);
+    out->boundary_bytes = cost_round(parts->head_in_bytes);
+    out->part_bytes = cost_round(parts->head_part_bytes);
+    out->factor_bytes = cost_round(parts->head_factor_bytes);
+}
+
 void cost_jobs_of_share(CostJobs* out, const CostModel* model, CostShare share, const CostParts* parts) {
     *out = (CostJobs){.scratch_bytes = parts->scratch_bytes};
     if (share.end <= share.begin) { return; }
-    bool by_rows = share.by == HEAD_BY_ROWS;
-    double units = (double)(share.end - share.begin) / HEAD_UNITS, rows = part_of_rows(share, parts);
-    double sent = by_rows && model->head_rows_whole ? 1 : rows;
-    double back_constant = model->head_rows_part_bytes.constant;
+    double units = (double)(share.end - share.begin) / HEAD_UNITS;
     out->job_ns[JOB_F] = cost_round(of_head(parts, JOB_F, units) + of_head(parts, JOB_B, units));
     out->job_ns[JOB_W] = cost_round(of_head(parts, JOB_W, units));
-    out->stored_bytes = cost_round(by_rows ? of_head(parts, COST_STORED, rows)
-                                           : cost_share_of_matrix(model, share) * parts->part[PART_HEAD][COST_STORED]);
-    out->boundary_bytes = cost_round(sent * parts->head_in_bytes);
-    out->part_bytes = cost_round(by_rows ? back_constant + sent * (parts->head_rows_part_bytes - back_constant)
-                                         : parts->head_part_bytes);
-    out->factor_bytes = by_rows ? 0 : cost_round(parts->head_factor_bytes);
+    if (share.by == HEAD_BY_ROWS) {
+        bytes_by_rows(out, share, parts);
+    } else {
+        bytes_by_vocabulary(out, model, share, parts);
+    }
 }

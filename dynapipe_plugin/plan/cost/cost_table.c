@@ -9,7 +9,7 @@
 enum { SLOT_STAGE = PART_COUNT * COST_QUANTITIES, SLOT_ONCE = SLOT_STAGE + COST_QUANTITIES };
 enum { SLOT_REST = SLOT_ONCE + 2 * ONCE_COUNT };
 enum { SLOT_BOUNDARY = SLOT_REST, SLOT_DEC_BOUNDARY, SLOT_SCRATCH };
-enum { SLOT_HEAD_IN = SLOT_SCRATCH + 1, SLOT_HEAD_ROWS_PART, SLOT_HEAD_PART, SLOT_HEAD_FACTOR };
+enum { SLOT_HEAD_IN = SLOT_SCRATCH + 1, SLOT_HEAD_PART, SLOT_HEAD_FACTOR };
 
 // --- making a table ---------------------------------------------------------------------------------------
 
@@ -62,7 +62,6 @@ static void mode_init(CostModeTable* table, const CostModel* model, RecomputeMod
     add_formula(table, &model->dec_boundary_bytes, SLOT_DEC_BOUNDARY);
     add_formula(table, &model->scratch_bytes, SLOT_SCRATCH);
     add_formula(table, &model->head_in_bytes, SLOT_HEAD_IN);
-    add_formula(table, &model->head_rows_part_bytes, SLOT_HEAD_ROWS_PART);
     add_formula(table, &model->head_part_bytes, SLOT_HEAD_PART);
     add_formula(table, &model->head_factor_bytes, SLOT_HEAD_FACTOR);
 }
@@ -97,7 +96,6 @@ static void parts_evaluate(CostParts* out, const CostModeTable* table, const MbS
     out->scratch_bytes = cost_round(value[SLOT_SCRATCH]);
     memcpy(out->head_constant, table->head_constant, sizeof out->head_constant);
     out->head_in_bytes = value[SLOT_HEAD_IN];
-    out->head_rows_part_bytes = value[SLOT_HEAD_ROWS_PART];
     out->head_part_bytes = value[SLOT_HEAD_PART];
     out->head_factor_bytes = value[SLOT_HEAD_FACTOR];
     out->num_rows = shape->supervised_tokens;

@@ -22,7 +22,7 @@ typedef struct {
     int64_t enc_boundary_bytes;  // sent behind a stage that ends within encoder layers ...
     int64_t dec_boundary_bytes;  // ... and behind one that ends within decoder layers
     int64_t scratch_bytes;
-    double head_in_bytes, head_rows_part_bytes, head_part_bytes, head_factor_bytes;  // of a shared head
+    double head_in_bytes, head_part_bytes, head_factor_bytes;  // of a shared head
     int64_t num_rows;  // that are supervised
 } CostParts;
 
@@ -48,7 +48,7 @@ typedef struct {
     int32_t slot;                  // which value this is (cost_table.c)
 } CostSum;
 
-enum { COST_TABLE_SLOTS = (PART_COUNT + 1) * COST_QUANTITIES + 2 * ONCE_COUNT + 7 };
+enum { COST_TABLE_SLOTS = (PART_COUNT + 1) * COST_QUANTITIES + 2 * ONCE_COUNT + 6 };
 
 typedef struct {
     int32_t num_sums, num_terms;

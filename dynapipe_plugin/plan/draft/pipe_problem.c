@@ -42,7 +42,9 @@ static void chunk_cost(PipeCost* out, const PipePlace* place, int32_t k, Recompu
     set_times(out, place, stage, jobs);
 }
 
-static void share_cost(PipeCost* out, const PipePlace* place, int32_t s, const CostJobs* jobs) {
+// in_bytes, part_bytes: of its transfers, which by some rules are not as large as its buffers.
+static void share_cost(PipeCost* out, const PipePlace* place, int32_t s, const CostJobs* jobs,
+                       int64_t in_bytes, int64_t part_bytes) {
     const MicrobatchProblem* problem = place->problem;
     const Placement* placement = place->placement;
     int32_t last = placement->stage_of[placement->num_chunks - 1];
@@ -53,8 +55,8 @@ static void share_cost(PipeCost* out, const PipePlace* place, int32_t s, const C
         out->stored_bytes = align_up(jobs->stored_bytes) + align_up(jobs->boundary_bytes) +
                             align_up(jobs->part_bytes) + align_up(jobs->factor_bytes);
     }
-    out->transfer_ns = machine_between_ns(place->ranks, problem->costs, last, s, jobs->boundary_bytes);
-    out->part_ns = machine_between_ns(place->ranks, problem->costs, s, last, jobs->part_bytes);
+    out->transfer_ns = machine_between_ns(place->ranks, problem->costs, last, s, in_bytes);
+    out->part_ns = machine_between_ns(place->ranks, problem->costs, s, last, part_bytes);
     if (jobs->factor_bytes > 0) {
         out->factor_ns = machine_between_ns(place->ranks, problem->costs, last, s, jobs->factor_bytes);
     }
@@ -66,7 +68,7 @@ static RankBytes row_bytes(const CostJobs* jobs, bool drops, int64_t in_bytes, i
                        .in_bytes = in_bytes,
                        .out_bytes = out_bytes,
                        .part_bytes = jobs->part_bytes,
-                       .fact_bytes = jobs->factor_bytes};
+                       .factor_bytes = jobs->factor_bytes};
 }
 
 // Returns what the shares send to the chunk that feeds them, as buffers.
@@ -78,7 +80,10 @@ static int64_t shares_make(PipeCost* out, RankBytes* bytes, int64_t stride, cons
         int64_t cell = (place->placement->num_chunks + s) * stride;
         CostJobs jobs;
         cost_jobs_of_share(&jobs, problem->costs, cost_share_of(place->placement, s), parts);
-        share_cost(&out[cell], place, s, &jobs);
+        bool travels_whole = place->placement->head == HEAD_BY_ROWS && problem->costs->head_rows_whole;
+        int64_t all_bytes = cost_round(parts->head_in_bytes);
+        share_cost(&out[cell], place, s, &jobs, travels_whole ? all_bytes : jobs.boundary_bytes,
+                   travels_whole ? all_bytes : jobs.part_bytes);
         if (bytes != NULL) { bytes[cell] = row_bytes(&jobs, false, jobs.boundary_bytes, 0); }
         parts_bytes += align_up(jobs.part_bytes);
     }

@@ -15,13 +15,14 @@ So nothing blocks a rank but a missing input or memory that really is still in u
 
 #include "comm_order.h"
 
-// Of one micro-batch on one row (PipeProblem).
+// Of one micro-batch and one row of the problem: a chunk, or a share of the head.
 typedef struct {
     int64_t acts_bytes, forward_bytes;
-    int64_t in_bytes;    // IN and DIN of a chunk; not used of the first; of a share: IN
-    int64_t out_bytes;   // OUT and DOUT of a chunk; the last one's are the hidden states of a shared head
-    int64_t part_bytes;  // of a share: what it sends back, in DIN here and PART there
-    int64_t fact_bytes;  // of a share by vocabulary: FACT
+    int64_t in_bytes;   // IN, and DIN of a chunk; not used on the first chunk
+    int64_t out_bytes;  // OUT and DOUT; of the last chunk the hidden states of all supervised rows, where the
+                        // head is shared, else not used
+    int64_t part_bytes;    // of a share: its part of their gradient; by rows as in_bytes
+    int64_t factor_bytes;  // of a share by vocabulary
 } RankBytes;
 
 typedef struct {

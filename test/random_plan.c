@@ -1,5 +1,7 @@
 #include "random_plan.h"
 
+#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
+
 #undef NDEBUG
 #include <assert.h>
 #include <stdio.h>
@@ -8,38 +10,98 @@ static int64_t pick(Rng* rng, int64_t lo, int64_t hi) {
     return lo + (int64_t)(rng_u64(rng) % (uint64_t)(hi - lo + 1));
 }
 
+// P to 3 P chunks, those of a stage neighbours or not; the head whole, by rows or by vocabulary.
+static const Placement* random_placement(Rng* rng, int32_t P, Arena* arena) {
+    Placement* out = ARENA_NEW(arena, Placement, 1);
+    assert(out != NULL);
+    out->num_chunks = rng_between(rng, P, 3 * P);
+    for (int32_t k = 0; k < out->num_chunks; k++) {
+        out->chunks[k] = (LayerRange){k, k + 1};
+        out->stage_of[k] = (int16_t)(k < P ? k : rng_between(rng, 0, P - 1));
+    }
+    for (int32_t k = out->num_chunks - 1; k > 0; k--) {
+        int32_t j = rng_between(rng, 0, k);
+        int16_t stage = out->stage_of[k];
+        out->stage_of[k] = out->stage_of[j];
+        out->stage_of[j] = stage;
+    }
+    out->head = (uint8_t)rng_below(rng, HEAD_COUNT);
+    for (int32_t s = 1; s < P && out->head != HEAD_WHOLE; s++) {
+        int32_t least = out->head_begin[s - 1];
+        out->head_begin[s] = (int16_t)(rng_below(rng, 4) == 0 ? least : rng_between(rng, least, HEAD_UNITS));
+    }
+    out->head_begin[P] = HEAD_UNITS;
+    return out;
+}
+
+static void random_cost(PipeCost* cost, Rng* rng, const RandomPipe* about, int64_t scale,
+                        int64_t boundary_bytes, bool is_first, bool is_last) {
+    int64_t least = about->zero_times && rng_below(rng, 4) == 0 ? 0 : 1;
+    for (int32_t k = 0; k < JOB_COUNT; k++) { cost->job_ns[k] = pick(rng, least, 20 * least + 1) * scale; }
+    cost->stored_bytes = pick(rng, 0, 50) * scale;
+    cost->input_bytes = is_first ? 0 : boundary_bytes;
+    cost->boundary_bytes = is_last ? 0 : boundary_bytes;
+    cost->transfer_ns = about->transfers && !is_last ? pick(rng, 0, 15) : 0;
+    cost->drops = (int32_t)rng_below(rng, 100) < about->drops_percent;
+    if (cost->drops) {
+        cost->mode = RECOMPUTE_FULL;
+        cost->forward_bytes = pick(rng, 0, 50);
+    } else {
+        cost->job_ns[JOB_R] = 0;
+    }
+}
+
+// What a share, and what neighbours on one stage, do not have.
+static void place_cost(PipeCost* cost, Rng* rng, const PipeProblem* problem, const RandomPipe* about,
+                       int32_t row) {
+    int32_t K = pipe_num_chunks(problem);
+    if (row < K) {
+        bool same = row < K - 1 && pipe_stage_of(problem, row) == pipe_stage_of(problem, row + 1);
+        if (same || row == K - 1) { cost->transfer_ns = 0; }
+        return;
+    }
+    bool same = pipe_stage_of(problem, row) == pipe_stage_of(problem, K - 1);
+    cost->job_ns[JOB_B] = cost->job_ns[JOB_R] = cost->input_bytes = cost->forward_bytes = 0;
+    cost->drops = false;
+    cost->mode = RECOMPUTE_NONE;
+    cost->transfer_ns = about->transfers && !same ? pick(rng, 0, 15) : 0;
+    bool has_factors = problem->placement->head == HEAD_BY_VOCABULARY;
+    cost->factor_ns = about->transfers && !same && has_factors ? pick(rng, 0, 5) : 0;
+}
+
 PipeProblem random_pipe(Rng* rng, int32_t P, int32_t M, const RandomPipe* about, Arena* arena) {
-    PipeCost* costs = ARENA_NEW(arena, PipeCost, (int64_t)P * M);
+    PipeProblem problem = {.P = P, .M = M};
+    if (about->placed) { problem.placement = random_placement(rng, P, arena); }
+    int32_t rows = pipe_num_rows(&problem);
+    PipeCost* costs = ARENA_NEW(arena, PipeCost, (int64_t)rows * M);
     assert(costs != NULL);
+    problem.cost = costs;
     PipeCost one = {
         .job_ns = {[JOB_F] = pick(rng, 1, 50), [JOB_B] = pick(rng, 1, 50), [JOB_W] = pick(rng, 1, 50)},
         .stored_bytes = 100};
-    PipeProblem problem = {.P = P, .M = M, .cost = costs};
     for (int32_t s = 0; s < P; s++) { problem.memory_limit_bytes[s] = INT64_MAX; }
     for (int32_t m = 0; m < M; m++) {
         int64_t scale = pick(rng, 1, 9), boundary_bytes = pick(rng, 1, 40);
-        for (int32_t s = 0; s < P; s++) {
-            PipeCost* cost = &costs[(int64_t)s * M + m];
+        for (int32_t row = 0; row < rows; row++) {
+            PipeCost* cost = &costs[(int64_t)row * M + m];
             *cost = one;
             if (about->equal) { continue; }
-            int64_t least = about->zero_times && rng_below(rng, 4) == 0 ? 0 : 1;
-            for (int32_t k = 0; k < JOB_COUNT; k++) {
-                cost->job_ns[k] = pick(rng, least, 20 * least + 1) * scale;
-            }
-            cost->stored_bytes = pick(rng, 0, 50) * scale;
-            cost->input_bytes = s > 0 ? boundary_bytes : 0;
-            cost->boundary_bytes = s < P - 1 ? boundary_bytes : 0;
-            cost->transfer_ns = about->transfers && s < P - 1 ? pick(rng, 0, 15) : 0;
-            cost->drops = (int32_t)rng_below(rng, 100) < about->drops_percent;
-            if (cost->drops) {
-                cost->mode = RECOMPUTE_FULL;
-                cost->forward_bytes = pick(rng, 0, 50);
-            } else {
-                cost->job_ns[JOB_R] = 0;
-            }
+            random_cost(cost, rng, about, scale, boundary_bytes, row == 0, row == rows - 1);
+            if (about->placed) { place_cost(cost, rng, &problem, about, row); }
         }
     }
     return problem;
+}
+
+void random_pipe_limit(PipeProblem* problem, Rng* rng, int32_t least_tenths, int32_t most_tenths) {
+    for (int32_t s = 0; s < problem->P; s++) {
+        int64_t most = 0;
+        for (int32_t m = 0; m < problem->M; m++) {
+            int64_t bytes = pipe_alone_bytes(problem, s, m);
+            most = bytes > most ? bytes : most;
+        }
+        problem->memory_limit_bytes[s] = most * rng_between(rng, least_tenths, most_tenths) / 10;
+    }
 }
 
 int32_t* random_order(Rng* rng, int32_t M, Arena* arena) {

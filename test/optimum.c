@@ -124,10 +124,13 @@ static int64_t step(const Search* search, const Partial* p, int row, int m, int 
 
 // Over the boundary behind a row.
 static int64_t sent_ns(const Search* search, int row, int other, int m) {
-    return search->stage_of[row] == search->stage_of[other]
-               ? 0
-               : pipe_cost(search->problem, row >= search->K ? row : row < other ? row : other, m)
-                     ->transfer_ns;
+    return search->stage_of[row] == search->stage_of[other] ? 0
+                                                            : pipe_cost(search->problem,
+                                                                        row >= search->K ? row
+                                                                        : row < other    ? row
+                                                                                         : other,
+                                                                        m)
+                                                                  ->transfer_ns;
 }
 
 // No completion of this partial schedule ends before.

@@ -1,11 +1,11 @@
 /*
 optimum.h -- the shortest makespan of a tiny pipeline over all job orders, by branch and bound.
 
-Independent of the planner: it shares the types and messages of pipe.h and nothing else. Time is walked through
-in order of completion (Giffler & Thompson 1960): the stage whose next job could end first either begins one of
-the jobs that can begin before that, or, where waiting may pay (memory limits, links that take time), begins
-nothing before. So every order that the simulator can run is looked at, but for those that cannot beat the
-best.
+Independent of the planner: it shares the types and messages of pipe.h and nothing else. Time is walked
+through in order of completion (Giffler & Thompson 1960): the stage whose next job could end first either
+begins one of the jobs that can begin before that, or, where waiting may pay (memory limits, links that take
+time), begins nothing before. So every order that the simulator can run is looked at, but for those that
+cannot beat the best.
 */
 #pragma once
 

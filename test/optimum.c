@@ -18,7 +18,7 @@ typedef struct {
     const PipeProblem* problem;
     int32_t K, rows, num_shares;
     int32_t stage_of[OPTIMUM_MAX_ROWS];  // -1: no such row
-    bool split;
+    bool split, found;
     int64_t best_ns, nodes, max_nodes;
 } Search;
 
@@ -221,6 +221,7 @@ static void branch(Search* search, const Partial* p) {
     }
     if (finished) {  // at_least_ns is its makespan, and less than the best
         search->best_ns = at_least_ns(search, p);
+        search->found = true;
         return;
     }
     if (first_row < 0) { return; }                            // no memory left for what would free some
@@ -269,5 +270,5 @@ int64_t optimum_make(const PipeProblem* problem, bool split_backward, int64_t kn
     // Waiting longer than everything together takes is pointless, and would go on for ever.
     if (search.best_ns > all_ns) { search.best_ns = all_ns + 1; }
     branch(&search, &p);
-    return search.nodes >= max_nodes ? -1 : search.best_ns;
+    return search.nodes >= max_nodes ? -1 : search.found ? search.best_ns : known_ns;
 }

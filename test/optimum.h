@@ -15,6 +15,6 @@ enum { OPTIMUM_MAX_STAGES = 3, OPTIMUM_MAX_ROWS = 9, OPTIMUM_MAX_MBS = 4 };
 
 // P <= 3, at most 9 rows, M <= 4, any placement and head; every job takes at least 1 ns; nothing is
 // recomputed, inputs have no bytes. Stored bytes never exceed memory_limit_bytes. `known_ns`: a makespan that
-// is known to be possible; the result is at most that (INT64_MAX: none known). Returns -1 where more than
-// max_nodes were looked at.
+// is known to be possible; the result is at most that (INT64_MAX: none known; then the result where nothing
+// fits). Returns -1 where more than max_nodes were looked at.
 int64_t optimum_make(const PipeProblem* problem, bool split_backward, int64_t known_ns, int64_t max_nodes);

@@ -14,8 +14,8 @@ static void copy_microbatch(Plan* plan, const MicrobatchList* list, const Replic
                            .layout = (uint8_t)from->layout,
                            .sequence_begin = plan->num_sequences,
                            .shape = from->shape};
-    for (int32_t s = 0; s < plan->P; s++) {
-        to->recompute[s] = problem->modes[(int64_t)s * problem->pipe.M + m];
+    for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
+        to->recompute[k] = problem->modes[(int64_t)k * problem->pipe.M + m];
     }
     for (int32_t i = from->sequence_begin; i < from->sequence_end; i++) {
         const PlanSequence* seq = &list->sequences[i];
@@ -64,7 +64,7 @@ Status plan_assemble(Plan* out, const MicrobatchProblem* problem, const Microbat
     PIPE_NEW(plan.sequences, arena, PlanSequence, list->num_sequences);
     PIPE_NEW(plan.segments, arena, PlanSegment, list->num_segments);
     PIPE_NEW(plan.ranks, arena, PlanRank, plan.P * plan.R);
-    plan.placement = request->placement;
+    plan.placement = problem->placement;
     snprintf(plan.policy, sizeof plan.policy, "%s", batching_policies[request->batching].name);
     set_schedule_name(&plan, replicas);
     for (int32_t r = 0; r < plan.R; r++) {

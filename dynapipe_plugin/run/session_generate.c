@@ -87,8 +87,9 @@ static Status choose_slots(Generation* g) {
                     (long long)dp->options.memory_limit_bytes);
     }
     g->num_slots = num_slots;
-    size_cache(g, num_slots);
-    TRY(session_reserve(dp, total_bytes(g)));
+    int64_t needed_bytes;
+    TRY(size_cache(g, num_slots, &needed_bytes));
+    TRY(session_reserve(dp, needed_bytes));
     g->cache.memory = (unsigned char*)dp->memory + g->call_bytes;
     return STATUS_OK;
 }
@@ -167,7 +168,6 @@ static void call_add(Generation* g, Call* call, int32_t slot, bool with_prompt) 
 // The next tokens of the call's sequences, on every rank of the replica.
 static Status call_run(Generation* g, const Call* call) {
     Dynapipe* dp = g->dp;
-    int32_t rank = dp->transport.rank;
     DynapipeBatch batch = {.num_seqs = call->num_seqs,
                            .num_tokens = call->num_tokens,
                            .num_rows = call->num_seqs,

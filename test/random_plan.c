@@ -164,6 +164,7 @@ PlanSample* random_plan(Plan* out, Rng* rng, const RandomPlan* about, Arena* are
         plan.placement.chunks[s].layer_begin = s < P ? about->num_layers * s / P : about->num_layers;
         plan.placement.chunks[s].layer_end = s < P ? about->num_layers * (s + 1) / P : about->num_layers;
     }
+    placement_linear(&plan.placement, plan.placement.chunks, plan.P);
     for (int32_t r = 0; r < plan.R; r++) {
         int32_t first_mb = plan.M, most = r == plan.R - 1 ? N - next : rng_between(rng, 0, N - next);
         for (int32_t end = next + most; next < end;) {

@@ -7,6 +7,7 @@
 #include "../dynapipe_plugin/plan/lists/comm_order.h"
 #include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 #include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/replay/shared_cores.h"
 #include "random_plan.h"
 #include "random_problem.h"
 #include "test.h"
@@ -36,9 +37,14 @@ static PipeProblem random_long_pipe(Rng* rng, int32_t P, int32_t M, int64_t scal
     return problem;
 }
 
-static void add_instr(PlanRank* rank, uint8_t kind, int32_t mb, const PipeSpan* span) {
-    rank->instrs[rank->num_instrs++] =
-        (PlanInstr){.kind = kind, .mb = mb, .peer = -1, .begin_ns = span->begin_ns, .end_ns = span->end_ns};
+static void add_instr(PlanRank* rank, uint8_t kind, int32_t chunk, int32_t mb, int32_t peer,
+                      const PipeSpan* span) {
+    rank->instrs[rank->num_instrs++] = (PlanInstr){.kind = kind,
+                                                   .chunk = (int16_t)chunk,
+                                                   .mb = mb,
+                                                   .peer = peer,
+                                                   .begin_ns = span->begin_ns,
+                                                   .end_ns = span->end_ns};
 }
 
 // Jobs and messages of one more replica, no memory.
@@ -55,11 +61,12 @@ static void add_replica(Plan* plan, const PipeProblem* problem, const PipeSchedu
         for (int32_t i = 0, k = 0; i <= schedule->num_jobs[s]; i++) {
             for (; k < order.num_ops[s] && order.ops[s][k].pos <= i; k++) {
                 const CommOp* op = &order.ops[s][k];
-                add_instr(rank, op->kind, plan->M + op->mb, &(PipeSpan){op->begin_ns, op->end_ns});
+                add_instr(rank, op->kind, op->chunk, plan->M + op->mb, -1,
+                          &(PipeSpan){op->begin_ns, op->end_ns});
             }
             if (i == schedule->num_jobs[s]) { break; }
             PipeJob job = schedule->jobs[s][i];
-            add_instr(rank, instr_of[job.kind], plan->M + job.mb, &timeline.job[s][i]);
+            add_instr(rank, instr_of[job.kind], job.chunk, plan->M + job.mb, -1, &timeline.job[s][i]);
         }
     }
     for (int32_t m = 0; m < problem->M; m++) { plan->mbs[plan->M++].replica = plan->R; }
@@ -69,6 +76,7 @@ static void add_replica(Plan* plan, const PipeProblem* problem, const PipeSchedu
 
 static Plan plan_for(const PipeProblem* problem, int32_t most_replicas, int32_t most_mbs, Arena* arena) {
     Plan plan = {.P = problem->P, .pulls = problem->pulls};
+    placement_linear(&plan.placement, plan.placement.chunks, plan.P);
     plan.mbs = ARENA_NEW(arena, PlanMicrobatch, most_mbs);
     plan.ranks = ARENA_NEW(arena, PlanRank, problem->P * most_replicas);
     return plan;
@@ -273,6 +281,156 @@ static void plans_replay_to_their_makespan(void) {
     arena_free(&arena);
 }
 
+// --- chunks anywhere, the head shared ----------------------------------------------------------------------
+
+typedef struct {
+    Placement placement;
+    PipeProblem pipe;
+    PipeCost* costs;
+} Placed;
+
+// Any chunks on any stages; shares of the head that may be missing here and there.
+static void random_placement(Placement* out, Rng* rng, int32_t P) {
+    *out = (Placement){.num_chunks = rng_between(rng, 1, 10), .head = (uint8_t)rng_below(rng, HEAD_COUNT)};
+    for (int32_t k = 0; k < out->num_chunks; k++) {
+        out->stage_of[k] = (int16_t)rng_below(rng, (uint32_t)P);
+        out->chunks[k] = (LayerRange){k, k + 1};
+    }
+    for (int32_t s = 1; s <= P; s++) {
+        int32_t before = out->head_begin[s - 1], share = rng_between(rng, 0, HEAD_UNITS - before);
+        out->head_begin[s] = (int16_t)(s == P ? HEAD_UNITS : before + share);
+    }
+}
+
+static void random_times(Placed* placed, Rng* rng) {
+    for (int32_t i = 0; i < pipe_num_rows(&placed->pipe) * placed->pipe.M; i++) {
+        PipeCost* cost = &placed->costs[i];
+        for (int32_t k = 0; k < JOB_COUNT; k++) { cost->job_ns[k] = rng_between(rng, 0, 5000); }
+        cost->transfer_ns = rng_between(rng, 0, 2000);
+        cost->factor_ns = rng_between(rng, 0, 500);
+        if (!cost->drops) { cost->job_ns[JOB_R] = 0; }
+    }
+}
+
+static void random_placed(Placed* out, Rng* rng, Arena* arena) {
+    int32_t P = rng_between(rng, 1, 6), M = rng_between(rng, 1, 12);
+    *out = (Placed){.pipe = {.P = P, .M = M, .placement = &out->placement}};
+    random_placement(&out->placement, rng, P);
+    out->costs = ARENA_NEW(arena, PipeCost, pipe_num_rows(&out->pipe) * M);
+    out->pipe.cost = out->costs;
+    for (int32_t s = 0; s < P; s++) { out->pipe.memory_limit_bytes[s] = INT64_MAX; }
+    for (int32_t i = 0; i < out->placement.num_chunks * M; i++) {
+        out->costs[i].drops = rng_below(rng, 4) == 0;
+    }
+    random_times(out, rng);
+}
+
+static const uint8_t send_of[] = {
+    [MESSAGE_ACT] = INSTR_SEND_ACT, [MESSAGE_GRAD] = INSTR_SEND_GRAD, [MESSAGE_FACTORS] = INSTR_SEND_FACT};
+
+// Jobs, and behind each what it sends, named as plan.h says.
+static Plan placed_plan(const Placed* placed, const PipeSchedule* schedule, const PipeTimeline* timeline,
+                        Arena* arena) {
+    static const uint8_t instr_of[JOB_COUNT] = {
+        [JOB_F] = INSTR_FWD, [JOB_B] = INSTR_BWD, [JOB_W] = INSTR_WGT, [JOB_R] = INSTR_REC};
+    const PipeProblem* pipe = &placed->pipe;
+    Plan plan = {.P = pipe->P, .R = 1, .M = pipe->M, .makespan_ns = timeline->makespan_ns};
+    plan.placement = placed->placement;
+    plan.mbs = ARENA_NEW(arena, PlanMicrobatch, pipe->M);
+    plan.ranks = ARENA_NEW(arena, PlanRank, pipe->P);
+    for (int32_t s = 0; s < pipe->P; s++) {
+        PlanRank* rank = &plan.ranks[s];
+        rank->instrs = ARENA_NEW(arena, PlanInstr, schedule->num_jobs[s] * (2 + pipe->P));
+        for (int32_t i = 0; i < schedule->num_jobs[s]; i++) {
+            PipeJob job = schedule->jobs[s][i];
+            PipeMessage messages[PIPE_MAX_MESSAGES];
+            int64_t begin_ns = timeline->send[s][i].begin_ns;
+            int32_t num = pipe_messages(messages, pipe, job);
+            add_instr(rank, instr_of[job.kind], job.chunk, job.mb, -1, &timeline->job[s][i]);
+            for (int32_t k = 0; k < num; k++) {
+                PipeSpan span = {begin_ns, begin_ns + messages[k].transfer_ns};
+                int32_t chunk = messages[k].kind == MESSAGE_FACTORS ? messages[k].row : job.chunk;
+                if (!messages[k].is_sent) { continue; }
+                add_instr(rank, send_of[messages[k].kind], chunk, job.mb, messages[k].stage, &span);
+                begin_ns = span.end_ns;
+            }
+        }
+    }
+    return plan;
+}
+
+// The simulator, which knows nothing of lists, with other times of the same jobs: plan_makespan finds the
+// same, given these times.
+static void placed_plans_end_when_the_simulator_says(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    int32_t num_shared = 0;
+    for (int32_t round = 0; round < 500; round++) {
+        arena_reset(&arena);
+        Placed placed;
+        PipeSchedule schedule;
+        PipeTimeline timeline, other;
+        const int64_t* instr_ns[PLAN_MAX_STAGES];
+        int64_t makespan_ns;
+        random_placed(&placed, &rng, &arena);
+        num_shared += placed.placement.head != HEAD_WHOLE;
+        int32_t* order = random_order(&rng, placed.pipe.M, &arena);
+        CHECK_OK(pipe_policy_adaptive.build(&schedule, &placed.pipe, order, rng_below(&rng, 2), &arena));
+        CHECK_OK(pipe_simulate(&timeline, &placed.pipe, &schedule, &arena));
+        Plan plan = placed_plan(&placed, &schedule, &timeline, &arena);
+        CHECK_OK(plan_makespan(&makespan_ns, &plan, 0, NULL, &arena));
+        CHECK_EQ(makespan_ns, timeline.makespan_ns);
+        random_times(&placed, &rng);
+        CHECK_OK(pipe_simulate(&other, &placed.pipe, &schedule, &arena));
+        Plan changed = placed_plan(&placed, &schedule, &other, &arena);
+        for (int32_t s = 0; s < plan.P; s++) {
+            int64_t* ns = ARENA_NEW(&arena, int64_t, plan.ranks[s].num_instrs);
+            for (int32_t i = 0; i < plan.ranks[s].num_instrs; i++) {
+                ns[i] = changed.ranks[s].instrs[i].end_ns - changed.ranks[s].instrs[i].begin_ns;
+            }
+            instr_ns[s] = ns;
+        }
+        CHECK_OK(plan_makespan(&makespan_ns, &plan, 0, instr_ns, &arena));
+        CHECK_EQ(makespan_ns, other.makespan_ns);
+    }
+    CHECK(num_shared > 200);
+    arena_free(&arena);
+}
+
+// A core for every rank: jobs take what was planned, and the step too.
+static void placed_plans_with_enough_cores_stay(void) {
+    Rng rng = rng_seed(seed + 1);
+    Arena arena = {0};
+    for (int32_t round = 0; round < 300; round++) {
+        arena_reset(&arena);
+        Placed placed;
+        PipeSchedule schedule;
+        PipeTimeline timeline;
+        random_placed(&placed, &rng, &arena);
+        int32_t* order = random_order(&rng, placed.pipe.M, &arena);
+        CHECK_OK(pipe_policy_adaptive.build(&schedule, &placed.pipe, order, rng_below(&rng, 2), &arena));
+        CHECK_OK(pipe_simulate(&timeline, &placed.pipe, &schedule, &arena));
+        Plan plan = placed_plan(&placed, &schedule, &timeline, &arena);
+        int32_t host[PLAN_MAX_STAGES] = {0}, P = plan.P, threads = 1, cores = P;
+        SharedCores shared = {1, host, &cores, &threads, &P, &P};
+        int64_t **ns, out_ns;
+        CHECK_OK(shared_cores_stretch(&ns, &out_ns, &plan, 0, &shared, &arena));
+        CHECK_EQ(out_ns, timeline.makespan_ns);
+        for (int32_t s = 0; s < P; s++) {
+            for (int32_t i = 0; i < plan.ranks[s].num_instrs; i++) {
+                const PlanInstr* instr = &plan.ranks[s].instrs[i];
+                CHECK_EQ(ns[s][i], instr->end_ns - instr->begin_ns);
+            }
+        }
+        cores = 1;  // of P that want one: no sooner, and no later than one job after the other
+        int64_t work_ns = 0;
+        for (int32_t s = 0; s < P; s++) { work_ns += timeline.busy_ns[s]; }
+        CHECK_OK(shared_cores_stretch(&ns, &out_ns, &plan, 0, &shared, &arena));
+        CHECK(out_ns >= timeline.makespan_ns && out_ns >= work_ns);
+    }
+    arena_free(&arena);
+}
+
 // A plan that nobody checked: jobs and transfers moved, dropped, of other micro-batches, with other times.
 static void broken_plans_do_no_harm(void) {
     Rng rng = rng_seed(seed);
@@ -289,12 +447,18 @@ static void broken_plans_do_no_harm(void) {
             if (rank->num_instrs == 0) { continue; }
             PlanInstr* a = &rank->instrs[rng_between(&rng, 0, rank->num_instrs - 1)];
             PlanInstr *b = &rank->instrs[rng_between(&rng, 0, rank->num_instrs - 1)], kept = *a;
-            switch (rng_below(&rng, 6)) {
+            switch (rng_below(&rng, 8)) {
                 case 0: a->kind = (uint8_t)rng_below(&rng, INSTR_COUNT); break;
                 case 1: a->mb = rng_between(&rng, -1, plan.M); break;
                 case 2: a->end_ns = rng_below(&rng, 2) ? INT64_MAX : a->begin_ns - 1; break;
                 case 3: rank->num_instrs--; break;
-                case 4: plan.mbs[rng_between(&rng, 0, plan.M - 1)].replica = rng_between(&rng, 0, 4); break;
+                case 4: a->chunk = (int16_t)rng_between(&rng, -2, 2 * plan.P + 1); break;
+                case 5:
+                    plan.placement.head = (uint8_t)rng_below(&rng, HEAD_COUNT + 1);
+                    plan.placement.stage_of[0] = (int16_t)rng_between(&rng, -1, plan.P);
+                    plan.placement.head_begin[plan.P] = HEAD_UNITS;
+                    break;
+                case 6: plan.mbs[rng_between(&rng, 0, plan.M - 1)].replica = rng_between(&rng, 0, 4); break;
                 default:
                     *a = *b;
                     *b = kept;
@@ -440,14 +604,14 @@ static void impossible_noise_is_refused(void) {
                     i == 3 ? "no stage 2" : "--->");
     }
     const ReplayNoise noise = {.noise_permille = 10, .trials = 1};
-    PlanInstr crossed[] = {{INSTR_FWD, 0, -1, 0, 1},      {INSTR_SEND_ACT, 0, 1, 1, 2},
-                           {INSTR_RECV_GRAD, 0, 1, 3, 4}, {INSTR_BWD, 0, -1, 4, 5},
-                           {INSTR_FWD, 1, -1, 5, 6},      {INSTR_SEND_ACT, 1, 1, 6, 7},
-                           {INSTR_RECV_GRAD, 1, 1, 8, 9}, {INSTR_BWD, 1, -1, 9, 10}};
-    PlanInstr other[] = {{INSTR_RECV_ACT, 1, 0, 1, 2}, {INSTR_FWD, 1, -1, 2, 3},
-                         {INSTR_BWD, 1, -1, 3, 4},     {INSTR_SEND_GRAD, 1, 0, 4, 5},
-                         {INSTR_RECV_ACT, 0, 0, 5, 6}, {INSTR_FWD, 0, -1, 6, 7},
-                         {INSTR_BWD, 0, -1, 7, 8},     {INSTR_SEND_GRAD, 0, 0, 8, 9}};
+    PlanInstr crossed[] = {{INSTR_FWD, 0, 0, -1, 0, 1},      {INSTR_SEND_ACT, 0, 0, 1, 1, 2},
+                           {INSTR_RECV_GRAD, 0, 0, 1, 3, 4}, {INSTR_BWD, 0, 0, -1, 4, 5},
+                           {INSTR_FWD, 0, 1, -1, 5, 6},      {INSTR_SEND_ACT, 0, 1, 1, 6, 7},
+                           {INSTR_RECV_GRAD, 0, 1, 1, 8, 9}, {INSTR_BWD, 0, 1, -1, 9, 10}};
+    PlanInstr other[] = {{INSTR_RECV_ACT, 1, 1, 0, 1, 2}, {INSTR_FWD, 1, 1, -1, 2, 3},
+                         {INSTR_BWD, 1, 1, -1, 3, 4},     {INSTR_SEND_GRAD, 1, 1, 0, 4, 5},
+                         {INSTR_RECV_ACT, 1, 0, 0, 5, 6}, {INSTR_FWD, 1, 0, -1, 6, 7},
+                         {INSTR_BWD, 1, 0, -1, 7, 8},     {INSTR_SEND_GRAD, 1, 0, 0, 8, 9}};
     plan.ranks[0] = (PlanRank){.num_instrs = 8, .instrs = crossed};
     plan.ranks[1] = (PlanRank){.num_instrs = 8, .instrs = other};
     for (int32_t pulls = 0; pulls < 2; pulls++) {
@@ -489,6 +653,8 @@ int main(int argc, char** argv) {
     RUN(quantiles_equal_an_independent_longest_path);
     RUN(no_noise_is_exact);
     RUN(plans_replay_to_their_makespan);
+    RUN(placed_plans_end_when_the_simulator_says);
+    RUN(placed_plans_with_enough_cores_stay);
     RUN(broken_plans_do_no_harm);
     RUN(replicas_count_with_the_slowest);
     RUN(more_noise_never_lowers_the_mean);

@@ -260,7 +260,10 @@ static Status parse_rank(Parser* parser, const Plan* plan, int32_t r, PlanRank* 
     TRY(end_line(parser));
     PIPE_NEW(rank->instrs, parser->arena, PlanInstr, rank->num_instrs);
     PIPE_NEW(rank->buffers, parser->arena, PlanBuffer, rank->num_buffers);
-    for (int32_t i = 0; i < rank->num_instrs; i++) { TRY(parse_instr(parser, plan, &rank->instrs[i])); }
+    for (int32_t i = 0; i < rank->num_instrs; i++) {
+        TRY(parse_instr(parser, plan, &rank->instrs[i]));
+        rank->instrs[i].chunk = (int16_t)(r % plan->P);
+    }
     for (int32_t i = 0; i < rank->num_buffers; i++) {
         TRY(parse_buffer(parser, plan, rank->num_instrs, &rank->buffers[i]));
     }
@@ -283,6 +286,7 @@ static Status parse_body(Parser* parser, Plan* plan) {
         TRY(parse_int32(parser, NULL, 0, INT32_MAX, &plan->placement.chunks[s].layer_end));
         TRY(end_line(parser));
     }
+    placement_linear(&plan->placement, plan->placement.chunks, plan->P);
     for (int32_t m = 0; m < plan->M; m++) {
         TRY(parse_microbatch(parser, plan, m, &next_seq, &next_segment));
     }

@@ -88,7 +88,7 @@ static void step_init(Step* step, Rng* rng, int32_t scatter) {
     random_plan(&step->plan, rng, &about, &step->arena);
     const Plan* plan = &step->plan;
     int32_t num_ranks = plan->P * plan->R, left = 0;
-    step->file = (TraceFile){.P = plan->P, .R = plan->R, .M = plan->M};
+    step->file = (TraceFile){.P = plan->P, .R = plan->R, .M = plan->M, .placement = plan->placement};
     step->file.ranks = ARENA_NEW(&step->arena, TraceFileRank, num_ranks);
     Runner* runners = ARENA_NEW(&step->arena, Runner, num_ranks);
     int64_t* took_ns = ARENA_NEW(&step->arena, int64_t, 2 * plan->M + 1);
@@ -98,8 +98,13 @@ static void step_init(Step* step, Rng* rng, int32_t scatter) {
         step->file.ranks[r] = (TraceFileRank){n, ARENA_NEW(&step->arena, TraceFileEvent, n)};
         for (int32_t i = 0; i < n; i++) {
             const PlanInstr* instr = &plan->ranks[r].instrs[i];
-            step->file.ranks[r].events[i].event =
-                (TraceEvent){.kind = instr->kind, .mb = instr->mb, .peer = instr->peer, .begin_ns = -1};
+            TraceFileEvent* event = &step->file.ranks[r].events[i];
+            event->row = plan_instr_row(&plan->placement, plan->P, instr);
+            event->event = (TraceEvent){.kind = instr->kind,
+                                        .chunk = instr->chunk,
+                                        .mb = instr->mb,
+                                        .peer = instr->peer,
+                                        .begin_ns = -1};
         }
         left += n;
     }
@@ -207,13 +212,14 @@ static void its_own_order_is_the_same_step(void) {
 // One message that begins to move when its sender comes out of a job: it is late, and a faster sender helps.
 static void a_late_message_waits_for_the_job(void) {
     enum { MS = 1000000 };
-    TraceFileEvent a[] = {{{INSTR_FWD, 0, -1, 0, 10 * MS, 0}, 10 * MS},
-                          {{INSTR_SEND_ACT, 0, 1, 10 * MS, 41 * MS, 0}, MS},
-                          {{INSTR_FWD, 1, -1, 10 * MS, 40 * MS, 0}, 30 * MS}};
-    TraceFileEvent b[] = {{{INSTR_RECV_ACT, 0, 0, 0, 41 * MS, 0}, MS},
-                          {{INSTR_FWD, 0, -1, 41 * MS, 50 * MS, 41 * MS}, 9 * MS}};
+    TraceFileEvent a[] = {{{INSTR_FWD, 0, 0, -1, 0, 10 * MS, 0}, 0, 10 * MS},
+                          {{INSTR_SEND_ACT, 0, 0, 1, 10 * MS, 41 * MS, 0}, 1, MS},
+                          {{INSTR_FWD, 0, 1, -1, 10 * MS, 40 * MS, 0}, 0, 30 * MS}};
+    TraceFileEvent b[] = {{{INSTR_RECV_ACT, 1, 0, 0, 0, 41 * MS, 0}, 1, MS},
+                          {{INSTR_FWD, 1, 0, -1, 41 * MS, 50 * MS, 41 * MS}, 1, 9 * MS}};
     TraceFileRank ranks[] = {{3, a}, {2, b}};
     Step step = {.file = {.P = 2, .R = 1, .M = 2, .ranks = ranks}};
+    placement_linear(&step.file.placement, step.file.placement.chunks, 2);
     TraceGraph graph;
     CHECK_OK(trace_graph_make(&graph, &step.file, &step.arena));
     CHECK_EQ(graph.nodes[graph.last].end_ns, 50 * MS);
@@ -252,11 +258,13 @@ static void write_otherwise(const char* path, const char* text, const char* word
 // Durations that are not what times say, and events that are there twice, are named.
 static void what_cannot_be_is_named(void) {
     static const char text[] =
-        "{\"otherData\":{\"format\":\"" TRACE_FORMAT "\",\"stages\":1,\"replicas\":1},\"traceEvents\":["
+        "{\"otherData\":{\"format\":\"" TRACE_FORMAT "\",\"stages\":1,\"replicas\":1,"
+        "\"stage_of\":[0],\"head\":0},\"traceEvents\":["
         "{\"pid\":2,\"cat\":\"step\",\"args\":{\"step\":1}},"
-        "{\"pid\":2,\"cat\":\"job\",\"dur\":5.000,\"args\":{\"kind\":\"fwd\",\"mb\":0,\"rank\":0,\"step\":1,"
+        "{\"pid\":2,\"cat\":\"job\",\"dur\":5.000,\"args\":{\"kind\":\"fwd\",\"mb\":0,\"chunk\":0,\"rank\":0,"
+        "\"step\":1,"
         "\"begin_ns\":0,\"end_ns\":5000}},"
-        "{\"pid\":2,\"cat\":\"job\",\"args\":{\"kind\":\"bwd\",\"mb\":0,\"rank\":0,\"step\":1,"
+        "{\"pid\":2,\"cat\":\"job\",\"args\":{\"kind\":\"bwd\",\"mb\":0,\"chunk\":0,\"rank\":0,\"step\":1,"
         "\"begin_ns\":5000,\"end_ns\":9000}}]}";
     static const struct {
         const char *word, *other, *expected;
@@ -323,8 +331,8 @@ static void a_file_reads_back(void) {
         CHECK_EQ(x->num_events, y->num_events);
         for (int32_t i = 0; i < x->num_events && i < y->num_events; i++) {
             const TraceEvent *p = &x->events[i].event, *q = &y->events[i].event;
-            CHECK(p->kind == q->kind && p->mb == q->mb && p->begin_ns == q->begin_ns &&
-                  p->end_ns == q->end_ns && p->wait_ns == q->wait_ns);
+            CHECK(p->kind == q->kind && p->mb == q->mb && p->chunk == q->chunk &&
+                  p->begin_ns == q->begin_ns && p->end_ns == q->end_ns && p->wait_ns == q->wait_ns);
         }
     }
     TraceReplay* replay = calloc(1, sizeof *replay);

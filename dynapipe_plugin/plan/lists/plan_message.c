@@ -4,7 +4,7 @@ static bool is_share(const Placement* placement, int32_t row) {
     return row >= placement->num_chunks;
 }
 
-static int32_t stage_of(const Placement* placement, int32_t row) {
+int32_t plan_stage_of(const Placement* placement, int32_t row) {
     return is_share(placement, row) ? row - placement->num_chunks : placement->stage_of[row];
 }
 
@@ -25,14 +25,13 @@ bool plan_placement_is_sane(const Placement* placement, int32_t P) {
 // --- instructions ----------------------------------------------------------------------------------------
 
 // The row at the other end of an activation or a part of a gradient that concerns the last chunk.
-static int32_t share_of_peer(const Plan* plan, const PlanInstr* instr) {
-    return instr->peer < 0 ? -1 : plan->placement.num_chunks + instr->peer % plan->P;
+static int32_t share_of_peer(const Placement* placement, int32_t P, const PlanInstr* instr) {
+    return instr->peer < 0 ? -1 : placement->num_chunks + instr->peer % P;
 }
 
-bool plan_message_of(PlanMessage* out, const Plan* plan, const PlanInstr* instr) {
-    const Placement* placement = &plan->placement;
+bool plan_message_of(PlanMessage* out, const Placement* placement, int32_t P, const PlanInstr* instr) {
     int32_t K = placement->num_chunks, chunk = instr->chunk, row = chunk;
-    int32_t behind = chunk < K - 1 ? chunk + 1 : chunk == K - 1 ? share_of_peer(plan, instr) : -1;
+    int32_t behind = chunk < K - 1 ? chunk + 1 : chunk == K - 1 ? share_of_peer(placement, P, instr) : -1;
     PipeMessageKind kind;
     switch ((InstrKind)instr->kind) {
         case INSTR_SEND_ACT:
@@ -46,16 +45,22 @@ bool plan_message_of(PlanMessage* out, const Plan* plan, const PlanInstr* instr)
         case INSTR_RECV_FACT: kind = MESSAGE_FACTORS; break;
         default: return false;
     }
-    bool is_there = chunk >= 0 && row > 0 && plan_has_row(placement, plan->P, row) &&
+    bool is_there = chunk >= 0 && row > 0 && plan_has_row(placement, P, row) &&
                     (kind != MESSAGE_FACTORS || (row >= K && placement->head == HEAD_BY_VOCABULARY));
     *out = (PlanMessage){.kind = (uint8_t)kind, .row = (int16_t)row};
     return is_there;
 }
 
+int32_t plan_instr_row(const Placement* placement, int32_t P, const PlanInstr* instr) {
+    PlanMessage message;
+    if (instr->kind > INSTR_REC) { return plan_message_of(&message, placement, P, instr) ? message.row : -1; }
+    return plan_has_row(placement, P, instr->chunk) ? instr->chunk : -1;
+}
+
 // --- jobs ------------------------------------------------------------------------------------------------
 
 static PlanJobAt job_at(const Placement* placement, JobKind kind, int32_t row) {
-    return (PlanJobAt){(uint8_t)kind, (int16_t)row, (int16_t)stage_of(placement, row)};
+    return (PlanJobAt){(uint8_t)kind, (int16_t)row, (int16_t)plan_stage_of(placement, row)};
 }
 
 PlanJobAt plan_message_maker(const Placement* placement, PlanMessage message) {

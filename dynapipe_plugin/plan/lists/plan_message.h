@@ -29,23 +29,55 @@ typedef struct {
     int16_t stage;
 } PlanJobAt;
 
+static inline bool plan_instr_is_send(int32_t kind) {
+    return kind == INSTR_SEND_ACT || kind == INSTR_SEND_GRAD || kind == INSTR_SEND_FACT;
+}
+static inline bool plan_instr_is_recv(int32_t kind) {
+    return kind == INSTR_RECV_ACT || kind == INSTR_RECV_GRAD || kind == INSTR_RECV_FACT;
+}
+static inline bool plan_instr_is_wait(int32_t kind) {
+    return kind == INSTR_WAIT_ACT || kind == INSTR_WAIT_GRAD || kind == INSTR_WAIT_FACT;
+}
+// Of a PipeMessageKind: at its two ends, and until its buffer is free.
+static inline InstrKind plan_send_kind(uint8_t kind) {
+    return kind == MESSAGE_ACT ? INSTR_SEND_ACT : kind == MESSAGE_GRAD ? INSTR_SEND_GRAD : INSTR_SEND_FACT;
+}
+static inline InstrKind plan_recv_kind(uint8_t kind) {
+    return kind == MESSAGE_ACT ? INSTR_RECV_ACT : kind == MESSAGE_GRAD ? INSTR_RECV_GRAD : INSTR_RECV_FACT;
+}
+static inline InstrKind plan_wait_kind(uint8_t kind) {
+    return kind == MESSAGE_ACT ? INSTR_WAIT_ACT : kind == MESSAGE_GRAD ? INSTR_WAIT_GRAD : INSTR_WAIT_FACT;
+}
+
+static inline InstrKind plan_job_instr(uint8_t job_kind) {
+    return job_kind == JOB_F   ? INSTR_FWD
+           : job_kind == JOB_B ? INSTR_BWD
+           : job_kind == JOB_W ? INSTR_WGT
+                               : INSTR_REC;
+}
+
 // Rows of a plan: chunks, and where the head is shared one more for every stage.
 static inline int32_t plan_num_rows(const Placement* placement, int32_t P) {
     return placement->num_chunks + (placement->head != HEAD_WHOLE ? P : 0);
 }
+int32_t plan_stage_of(const Placement* placement, int32_t row);
 bool plan_has_row(const Placement* placement, int32_t P, int32_t row);
 
 // Chunks on stages that there are. For those who take plans that nobody has checked.
 bool plan_placement_is_sane(const Placement* placement, int32_t P);
 
-// false: a job, or a transfer that this placement does not have. `instr` of any rank of the plan.
-bool plan_message_of(PlanMessage* out, const Plan* plan, const PlanInstr* instr);
+// false: a job, or a transfer that this placement does not have. `instr` of any rank.
+bool plan_message_of(PlanMessage* out, const Placement* placement, int32_t P, const PlanInstr* instr);
 
 PlanJobAt plan_message_maker(const Placement* placement, PlanMessage message);
 PlanJobAt plan_message_reader(const Placement* placement, PlanMessage message);
 static inline bool plan_message_is_sent(const Placement* placement, PlanMessage message) {
     return plan_message_maker(placement, message).stage != plan_message_reader(placement, message).stage;
 }
+
+// A transfer's row, of a job its chunk; -1: neither, or not of this placement. What a row and a kind of
+// instruction name is there once for a micro-batch.
+int32_t plan_instr_row(const Placement* placement, int32_t P, const PlanInstr* instr);
 
 // What a job waits for, and what it hands on in the order of its stage's link (pipe_messages), on stages of
 // its own or of others. Their number; `chunk` must be a row of the placement.

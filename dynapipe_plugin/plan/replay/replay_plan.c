@@ -38,7 +38,7 @@ static Status item_of(ReplayItem* out, const Part* part, int32_t s, int32_t i) {
     }
     bool is_job = plan_instr_is_job((InstrKind)instr->kind);
     bool is_there = is_job ? plan_has_row(&plan->placement, plan->P, instr->chunk)
-                           : plan_message_of(&message, plan, instr);
+                           : plan_message_of(&message, &plan->placement, plan->P, instr);
     if (!is_there) {
         return FAIL(STATUS_INVALID_PLAN,
                     "replica %d stage %d, instruction %d: there is no such chunk ---> check the plan",
@@ -53,17 +53,13 @@ static Status item_of(ReplayItem* out, const Part* part, int32_t s, int32_t i) {
     return STATUS_OK;
 }
 
-static bool is_send(const PlanInstr* instr) {
-    return instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_SEND_GRAD || instr->kind == INSTR_SEND_FACT;
-}
-
 // --- links of their own: jobs and what leaves the stage ----------------------------------------------------
 
 static Status list_links(ReplayLists* lists, const Part* part, int32_t s) {
     const PlanRank* rank = &part->plan->ranks[part->replica * part->plan->P + s];
     for (int32_t i = 0; i < rank->num_instrs; i++) {
         const PlanInstr* instr = &rank->instrs[i];
-        if (!plan_instr_is_job((InstrKind)instr->kind) && !is_send(instr)) { continue; }
+        if (!plan_instr_is_job((InstrKind)instr->kind) && !plan_instr_is_send(instr->kind)) { continue; }
         TRY(item_of(&lists->items[s][lists->num_items[s]++], part, s, i));
     }
     return STATUS_OK;
@@ -83,7 +79,7 @@ static Status list_sends(int64_t* send_ns[PLAN_MESSAGE_KINDS], const Part* part,
         const PlanRank* rank = &part->plan->ranks[part->replica * P + s];
         for (int32_t i = 0; i < rank->num_instrs; i++) {
             ReplayItem item;
-            if (!is_send(&rank->instrs[i])) { continue; }
+            if (!plan_instr_is_send(rank->instrs[i].kind)) { continue; }
             TRY(item_of(&item, part, s, i));
             send_ns[item.kind - JOB_COUNT][(int64_t)item.chunk * M + item.mb] = item.ns;
         }

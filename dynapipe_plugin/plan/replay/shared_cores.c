@@ -58,7 +58,7 @@ static Status lane_init(Share* share, Lane* lane, const PlanRank* list, Arena* a
         PlanMessage message;
         bool is_there = plan_instr_is_job((InstrKind)instr->kind)
                             ? plan_has_row(&plan->placement, plan->P, instr->chunk)
-                            : plan_message_of(&message, plan, instr);
+                            : plan_message_of(&message, &plan->placement, plan->P, instr);
         if (!is_there || instr->mb < 0 || instr->mb >= plan->M ||
             instr_ns_of(instr) > INT64_MAX / (INT64_C(1) << 24)) {
             return FAIL(STATUS_INVALID_PLAN,
@@ -83,7 +83,7 @@ static int64_t ready_ns(const Share* share, int32_t s) {
         num = plan_job_reads(reads, &share->plan->placement, share->plan->P,
                              plan_instr_job((InstrKind)next->kind), next->chunk);
     } else {
-        plan_message_of(&reads[0], share->plan, next);
+        plan_message_of(&reads[0], &share->plan->placement, share->plan->P, next);
     }
     int64_t ready_ns = lane->taking_ns;
     for (int32_t i = 0; i < num; i++) {

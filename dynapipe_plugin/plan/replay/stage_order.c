@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "../lists/plan_message.h"
 #include "../lists/plan_words.h"
 #include "../pipe/pipe_schedule.h"
 

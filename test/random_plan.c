@@ -4,33 +4,45 @@
 #include <assert.h>
 #include <stdio.h>
 
+#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
+
 static int64_t pick(Rng* rng, int64_t lo, int64_t hi) {
     return lo + (int64_t)(rng_u64(rng) % (uint64_t)(hi - lo + 1));
 }
 
-PipeProblem random_pipe(Rng* rng, int32_t P, int32_t M, const RandomPipe* about, Arena* arena) {
-    PipeCost* costs = ARENA_NEW(arena, PipeCost, (int64_t)P * M);
+static PipeCost draw_cost(Rng* rng, const RandomPipe* about, int64_t scale) {
+    PipeCost cost = {0};
+    int64_t least = about->zero_times && rng_below(rng, 4) == 0 ? 0 : 1;
+    for (int32_t k = 0; k < JOB_COUNT; k++) { cost.job_ns[k] = pick(rng, least, 20 * least + 1) * scale; }
+    cost.stored_bytes = pick(rng, 0, 50) * scale;
+    return cost;
+}
+
+PipeProblem random_placed_pipe(Rng* rng, int32_t P, int32_t M, const Placement* placement,
+                               const RandomPipe* about, Arena* arena) {
+    PipeProblem problem = {.P = P, .M = M, .placement = placement};
+    int32_t K = pipe_num_chunks(&problem), num_rows = pipe_num_rows(&problem);
+    PipeCost* costs = ARENA_NEW(arena, PipeCost, (int64_t)num_rows * M);
     assert(costs != NULL);
+    problem.cost = costs;
     PipeCost one = {
         .job_ns = {[JOB_F] = pick(rng, 1, 50), [JOB_B] = pick(rng, 1, 50), [JOB_W] = pick(rng, 1, 50)},
         .stored_bytes = 100};
-    PipeProblem problem = {.P = P, .M = M, .cost = costs};
     for (int32_t s = 0; s < P; s++) { problem.memory_limit_bytes[s] = INT64_MAX; }
     for (int32_t m = 0; m < M; m++) {
         int64_t scale = pick(rng, 1, 9), boundary_bytes = pick(rng, 1, 40);
-        for (int32_t s = 0; s < P; s++) {
-            PipeCost* cost = &costs[(int64_t)s * M + m];
+        for (int32_t row = 0; row < num_rows; row++) {
+            PipeCost* cost = &costs[(int64_t)row * M + m];
             *cost = one;
             if (about->equal) { continue; }
-            int64_t least = about->zero_times && rng_below(rng, 4) == 0 ? 0 : 1;
-            for (int32_t k = 0; k < JOB_COUNT; k++) {
-                cost->job_ns[k] = pick(rng, least, 20 * least + 1) * scale;
-            }
-            cost->stored_bytes = pick(rng, 0, 50) * scale;
-            cost->input_bytes = s > 0 ? boundary_bytes : 0;
-            cost->boundary_bytes = s < P - 1 ? boundary_bytes : 0;
-            cost->transfer_ns = about->transfers && s < P - 1 ? pick(rng, 0, 15) : 0;
-            cost->drops = (int32_t)rng_below(rng, 100) < about->drops_percent;
+            *cost = draw_cost(rng, about, scale);
+            bool sends = row != K - 1 &&
+                         !(row < K && pipe_stage_of(&problem, row) == pipe_stage_of(&problem, row + 1));
+            cost->input_bytes = row > 0 && row < K ? boundary_bytes : 0;
+            cost->boundary_bytes = row < K - 1 ? boundary_bytes : 0;
+            cost->transfer_ns = about->transfers && sends ? pick(rng, 0, 15) : 0;
+            cost->factor_ns = about->transfers && row >= K ? pick(rng, 0, 3) : 0;
+            cost->drops = row < K && (int32_t)rng_below(rng, 100) < about->drops_percent;
             if (cost->drops) {
                 cost->mode = RECOMPUTE_FULL;
                 cost->forward_bytes = pick(rng, 0, 50);
@@ -40,6 +52,113 @@ PipeProblem random_pipe(Rng* rng, int32_t P, int32_t M, const RandomPipe* about,
         }
     }
     return problem;
+}
+
+PipeProblem random_pipe(Rng* rng, int32_t P, int32_t M, const RandomPipe* about, Arena* arena) {
+    return random_placed_pipe(rng, P, M, NULL, about, arena);
+}
+
+// --- placements ------------------------------------------------------------------------------------------
+
+// Shares that sum up to all units; about one in three is nothing.
+static void draw_shares(Placement* out, Rng* rng, int32_t P) {
+    out->head = (uint8_t)rng_below(rng, HEAD_COUNT);
+    if (out->head == HEAD_WHOLE) { return; }
+    int64_t weights[PLAN_MAX_STAGES], sum = 0, before = 0;
+    for (int32_t s = 0; s < P; s++) {
+        weights[s] = rng_below(rng, 3) == 0 ? 0 : rng_between(rng, 1, 10);
+        sum += weights[s];
+    }
+    if (sum == 0) { sum = weights[P - 1] = 1; }
+    for (int32_t s = 0; s < P; s++) {
+        before += weights[s];
+        out->head_begin[s + 1] = (int16_t)(before * HEAD_UNITS / sum);
+    }
+}
+
+void random_placement(Placement* out, Rng* rng, int32_t P, int32_t num_layers) {
+    *out = (Placement){0};
+    draw_shares(out, rng, P);
+    bool head_alone = P > 1 && out->head == HEAD_WHOLE && rng_below(rng, 3) == 0;
+    int32_t most = num_layers + head_alone, shape = rng_between(rng, 0, 3), K = shape == 0 ? P : 2 * P;
+    if (shape == 3) { K = P + rng_between(rng, 0, 2 * P); }
+    if (K > most || K < P) { K = most < P ? P : most; }
+    out->num_chunks = K;
+    for (int32_t k = 0; k < K; k++) {
+        int32_t with_layers = K - head_alone;
+        out->chunks[k].layer_begin = k < with_layers ? num_layers * k / with_layers : num_layers;
+        out->chunks[k].layer_end = k < with_layers ? num_layers * (k + 1) / with_layers : num_layers;
+        int32_t lap = k / P, place = k % P;
+        out->stage_of[k] = (int16_t)(shape == 2 && lap % 2 == 1 ? P - 1 - place : place);
+    }
+    for (int32_t k = K - 1; k > 0 && shape == 3; k--) {  // anywhere
+        int32_t other = (int32_t)rng_below(rng, (uint32_t)k + 1);
+        int16_t stage = out->stage_of[k];
+        out->stage_of[k] = out->stage_of[other];
+        out->stage_of[other] = stage;
+    }
+}
+
+typedef struct {
+    const PipeProblem* problem;
+    uint8_t* done;   // [rows * M] a bit per JobKind
+    bool* is_split;  // [rows * M]
+} Draw;
+
+static bool is_done(const Draw* draw, int32_t row, int32_t m, JobKind kind) {
+    return draw->done[(int64_t)row * draw->problem->M + m] >> kind & 1;
+}
+
+static bool shares_are_done(const Draw* draw, int32_t m) {
+    int32_t K = pipe_num_chunks(draw->problem);
+    for (int32_t row = K; row < pipe_num_rows(draw->problem); row++) {
+        if (pipe_has_row(draw->problem, row) && !is_done(draw, row, m, JOB_F)) { return false; }
+    }
+    return true;
+}
+
+// The next job of this kind can run as soon as its messages are there.
+static bool can_run(const Draw* draw, int32_t row, int32_t m, JobKind kind) {
+    int32_t K = pipe_num_chunks(draw->problem);
+    bool is_share = row >= K, drops = pipe_cost(draw->problem, row, m)->drops;
+    if (is_done(draw, row, m, kind)) { return false; }
+    if (kind == JOB_F) { return row == 0 || is_done(draw, is_share ? K - 1 : row - 1, m, JOB_F); }
+    if (!is_done(draw, row, m, JOB_F)) { return false; }
+    if (kind == JOB_R) { return drops && !is_share; }
+    if (kind == JOB_B) {
+        bool has_acts = !is_share && (!drops || is_done(draw, row, m, JOB_R));
+        return has_acts && (row == K - 1 ? shares_are_done(draw, m) : is_done(draw, row + 1, m, JOB_B));
+    }
+    if (!is_share) {
+        return draw->is_split[(int64_t)row * draw->problem->M + m] && is_done(draw, row, m, JOB_B);
+    }
+    return draw->problem->placement->head == HEAD_BY_ROWS || is_done(draw, K - 1, m, JOB_B);
+}
+
+PipeSchedule random_jobs(Rng* rng, const PipeProblem* problem, Arena* arena) {
+    PipeSchedule schedule;
+    int32_t num_rows = pipe_num_rows(problem), M = problem->M;
+    Draw draw = {problem, ARENA_NEW(arena, uint8_t, (int64_t)num_rows * M),
+                 ARENA_NEW(arena, bool, (int64_t)num_rows* M)};
+    for (int32_t i = 0; i < num_rows * M; i++) { draw.is_split[i] = rng_below(rng, 2); }
+    Status status = pipe_schedule_init(&schedule, problem, arena);
+    assert(status == STATUS_OK);
+    for (;;) {
+        int32_t num = 0, row = 0, m = 0;
+        JobKind kind = JOB_F;
+        for (int32_t i = 0; i < num_rows * M * JOB_COUNT; i++) {
+            int32_t one_row = i / JOB_COUNT / M, one_m = i / JOB_COUNT % M;
+            JobKind one_kind = (JobKind)(i % JOB_COUNT);
+            if (!pipe_has_row(problem, one_row) || !can_run(&draw, one_row, one_m, one_kind)) { continue; }
+            if (rng_below(rng, (uint32_t)++num) > 0) { continue; }
+            row = one_row;
+            m = one_m;
+            kind = one_kind;
+        }
+        if (num == 0) { return schedule; }
+        draw.done[(int64_t)row * M + m] |= (uint8_t)(1 << kind);
+        pipe_schedule_push(&schedule, pipe_stage_of(problem, row), kind, row, m);
+    }
 }
 
 int32_t* random_order(Rng* rng, int32_t M, Arena* arena) {
@@ -89,10 +208,31 @@ static void add_microbatch(Plan* plan, Rng* rng, const RandomPlan* about, const 
         i += num;
     }
     mb->sequence_end = plan->num_sequences;
-    for (int32_t s = 0; s < about->P; s++) {
-        mb->recompute[s] = about->recompute && rng_below(rng, 2) ? RECOMPUTE_FULL : RECOMPUTE_NONE;
+    for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
+        mb->recompute[k] = about->recompute && rng_below(rng, 2) ? RECOMPUTE_FULL : RECOMPUTE_NONE;
     }
     plan->M++;
+}
+
+// Of a row of micro-batch m; chunks are drawn in their order, shares behind them.
+static void draw_bytes(RankBytes* bytes, Rng* rng, const Plan* plan, int32_t M, int32_t row, int32_t m) {
+    const Placement* placement = &plan->placement;
+    int32_t K = placement->num_chunks;
+    RankBytes* cell = &bytes[(int64_t)row * M + m];
+    *cell = (RankBytes){.acts_bytes = pick(rng, 0, 9000)};
+    if (row < K) {
+        bool has_out = row < K - 1 || placement->head != HEAD_WHOLE;
+        cell->forward_bytes = pick(rng, 0, 9000);
+        cell->in_bytes = row > 0 ? bytes[(int64_t)(row - 1) * M + m].out_bytes : 0;
+        cell->out_bytes = has_out ? pick(rng, 1, 2000) : 0;
+        return;
+    }
+    int64_t all_bytes = bytes[(int64_t)(K - 1) * M + m].out_bytes;
+    int32_t begin = placement->head_begin[row - K], end = placement->head_begin[row - K + 1];
+    bool by_rows = placement->head == HEAD_BY_ROWS;
+    cell->in_bytes = by_rows ? all_bytes * end / HEAD_UNITS - all_bytes * begin / HEAD_UNITS : all_bytes;
+    cell->part_bytes = by_rows ? cell->in_bytes : pick(rng, 0, 4000);
+    cell->factor_bytes = by_rows ? 0 : pick(rng, 0, 200);
 }
 
 static void set_ranks(Plan* plan, Rng* rng, const RandomPlan* about, int32_t replica, int32_t first_mb,
@@ -100,22 +240,28 @@ static void set_ranks(Plan* plan, Rng* rng, const RandomPlan* about, int32_t rep
     static const PipePolicy* const policies[] = {&pipe_policy_gpipe, &pipe_policy_1f1b,
                                                  &pipe_policy_adaptive};
     int32_t P = plan->P, M = plan->M - first_mb;
-    PipeProblem problem = random_pipe(rng, P, M, &(RandomPipe){.transfers = rng_below(rng, 2)}, arena);
+    const Placement* placement = about->placed ? &plan->placement : NULL;
+    PipeProblem problem =
+        random_placed_pipe(rng, P, M, placement, &(RandomPipe){.transfers = rng_below(rng, 2)}, arena);
     problem.pulls = plan->pulls;
-    RankBytes* bytes = ARENA_NEW(arena, RankBytes, (int64_t)P * M);
+    int32_t num_rows = pipe_num_rows(&problem);
+    RankBytes* bytes = ARENA_NEW(arena, RankBytes, (int64_t)num_rows * M);
     int64_t scratch_bytes[PLAN_MAX_STAGES] = {0};
     for (int32_t m = 0; m < M; m++) {
-        int64_t in_bytes = 0;
-        for (int32_t s = 0; s < P; s++) {
-            RankBytes* cell = &bytes[(int64_t)s * M + m];
+        for (int32_t row = 0; row < num_rows; row++) {
+            if (!pipe_has_row(&problem, row)) { continue; }
+            RankBytes* cell = &bytes[(int64_t)row * M + m];
             int64_t scratch = pick(rng, 0, 3000);
-            *cell = (RankBytes){pick(rng, 0, 9000), pick(rng, 0, 9000), in_bytes,
-                                s < P - 1 ? pick(rng, 1, 2000) : 0};
-            if (about->bytes != NULL) { about->bytes(cell, &scratch, plan, first_mb + m, s, about->context); }
-            in_bytes = cell->out_bytes;
+            int32_t s = pipe_stage_of(&problem, row);
+            draw_bytes(bytes, rng, plan, M, row, m);
+            if (about->bytes != NULL) {
+                about->bytes(cell, &scratch, plan, first_mb + m, row, about->context);
+            }
             if (scratch > scratch_bytes[s]) { scratch_bytes[s] = scratch; }
-            PipeCost* cost = (PipeCost*)(uintptr_t)pipe_cost(&problem, s, m);
-            cost->mode = (RecomputeMode)plan->mbs[first_mb + m].recompute[s];
+            PipeCost* cost = (PipeCost*)(uintptr_t)pipe_cost(&problem, row, m);
+            cost->mode = row < plan->placement.num_chunks
+                             ? (RecomputeMode)plan->mbs[first_mb + m].recompute[row]
+                             : RECOMPUTE_NONE;
             cost->drops = cost->mode == RECOMPUTE_FULL;
             cost->stored_bytes = cell->acts_bytes;
             cost->input_bytes = cell->in_bytes;
@@ -124,15 +270,20 @@ static void set_ranks(Plan* plan, Rng* rng, const RandomPlan* about, int32_t rep
     }
     int32_t* order = ARENA_NEW(arena, int32_t, M);
     for (int32_t m = 0; m < M; m++) { order[m] = m; }
-    const PipePolicy* policy = policies[rng_below(rng, 3)];
+    int32_t way = (int32_t)rng_below(rng, 3);
     PipeSchedule schedule;
     PipeTimeline timeline;
     CommOrder comm;
-    Status status = policy->build(&schedule, &problem, order, rng_below(rng, 2), arena);
+    Status status = STATUS_OK;
+    if (about->placed && way < 2) {
+        schedule = random_jobs(rng, &problem, arena);
+    } else {
+        status = policies[way]->build(&schedule, &problem, order, rng_below(rng, 2), arena);
+    }
     assert(status == STATUS_OK);
     status = pipe_simulate(&timeline, &problem, &schedule, arena);
     assert(status == STATUS_OK);
-    status = comm_order_make(&comm, &problem, &schedule, &timeline, arena);
+    status = comm_order_make(&comm, &problem, &schedule, &timeline, NULL, arena);
     assert(status == STATUS_OK);
     RankListInput input = {&problem, &schedule, &timeline,   &comm,
                            bytes,    first_mb,  replica * P, .with_slack = (P + M) % 3 > 0};
@@ -159,12 +310,17 @@ PlanSample* random_plan(Plan* out, Rng* rng, const RandomPlan* about, Arena* are
         samples[i].enc_tokens = rng_between(rng, 1, about->max_tokens);
         samples[i].supervised_tokens = rng_between(rng, 0, samples[i].enc_tokens);
     }
-    bool head_alone = plan.P > 1 && rng_below(rng, 3) == 0;
-    for (int32_t s = 0, P = plan.P - head_alone; s < plan.P; s++) {
-        plan.placement.chunks[s].layer_begin = s < P ? about->num_layers * s / P : about->num_layers;
-        plan.placement.chunks[s].layer_end = s < P ? about->num_layers * (s + 1) / P : about->num_layers;
+    bool head_alone = !about->placed && plan.P > 1 && rng_below(rng, 3) == 0;
+    if (about->placed) {
+        random_placement(&plan.placement, rng, plan.P, about->num_layers);
+    } else {
+        LayerRange stages[PLAN_MAX_STAGES];
+        for (int32_t s = 0, P = plan.P - head_alone; s < plan.P; s++) {
+            stages[s].layer_begin = s < P ? about->num_layers * s / P : about->num_layers;
+            stages[s].layer_end = s < P ? about->num_layers * (s + 1) / P : about->num_layers;
+        }
+        placement_linear(&plan.placement, stages, plan.P);
     }
-    placement_linear(&plan.placement, plan.placement.chunks, plan.P);
     for (int32_t r = 0; r < plan.R; r++) {
         int32_t first_mb = plan.M, most = r == plan.R - 1 ? N - next : rng_between(rng, 0, N - next);
         for (int32_t end = next + most; next < end;) {

@@ -22,21 +22,33 @@ PipeProblem random_pipe(Rng* rng, int32_t P, int32_t M, const RandomPipe* about,
 // A shuffle of 0 .. M - 1.
 int32_t* random_order(Rng* rng, int32_t M, Arena* arena);
 
-// A plan from random times, made without cost model or search: any policy, split or joint backward, ragged,
-// padded or packed micro-batches, replicas that may be empty, recomputation here and there, the head alone on
-// the last stage.
+// A problem of that placement, which it borrows (NULL: linear); costs of shares among it.
+PipeProblem random_placed_pipe(Rng* rng, int32_t P, int32_t M, const Placement* placement,
+                               const RandomPipe* about, Arena* arena);
+
+// Any placement of the layers on P stages: linear, interleaved, vee, or chunks anywhere, several in a row on
+// one stage among them; the head whole, alone, or shared in uneven parts, some of nothing.
+void random_placement(Placement* out, Rng* rng, int32_t P, int32_t num_layers);
+
+// Jobs in any order that can run, backward split or joint by chance.
+PipeSchedule random_jobs(Rng* rng, const PipeProblem* problem, Arena* arena);
+
+// A plan from random times, made without cost model or search: any policy or order, split or joint backward,
+// ragged, padded or packed micro-batches, replicas that may be empty, recomputation here and there, the head
+// alone on the last stage.
 typedef struct {
     int32_t P, R;
     int32_t num_layers;  // >= P
     int32_t num_samples;
     int32_t max_tokens;  // of one sample
     bool packed;         // packed micro-batches may occur
-    bool recompute;      // full recomputation of some micro-batches on some stages
-    // What the buffers of micro-batch m on stage s take, and the scratch it needs there. in_bytes of stage s
-    // must equal out_bytes of stage s - 1. NULL: random.
-    void (*bytes)(RankBytes* out, int64_t* scratch_bytes, const Plan* plan, int32_t m, int32_t s,
+    bool recompute;      // full recomputation of some micro-batches on some chunks
+    // What the buffers of micro-batch m of a row (a chunk; K + s: a share) take, and the scratch it needs
+    // there. in_bytes of a chunk must equal out_bytes of the one before. NULL: random.
+    void (*bytes)(RankBytes* out, int64_t* scratch_bytes, const Plan* plan, int32_t m, int32_t row,
                   void* context);
     void* context;
+    bool placed;  // any placement; else chunk s on stage s and the head whole
 } RandomPlan;
 
 // Has passed plan_check. Returns the samples it is made for, [about->num_samples]; all in `arena`.

@@ -150,14 +150,15 @@ static void bad_heads_name_the_line(void) {
         const char *text, *words;
     } cases[] = {
         {"", "t:1: expected dynapipe-plan"},
-        {"dynapipe-plan 2\n", "t:1: version '2' of dynapipe-plan is not known"},
-        {"dynapipe-plan 1\nstages 129 replicas", "t:2: stages: '129' is not a number in 1 ... 128"},
-        {"dynapipe-plan 1\nstages 4 replicas 2 microbatches 999999999 samples 1",
+        {"dynapipe-plan 1\n", "t:1: version '1' of dynapipe-plan is not known"},
+        {"dynapipe-plan 2\nstages 129 replicas", "t:2: stages: '129' is not a number in 1 ... 128"},
+        {"dynapipe-plan 2\nstages 4 replicas 2 chunks 4 microbatches 999999999 samples 1",
          "t:2: microbatches: '999999999'"},
-        {"dynapipe-plan 1\nstages 04 replicas 2", "t:2: stages: '04'"},
-        {"dynapipe-plan 1\nstages -0 replicas 2", "t:2: stages: '-0'"},
-        {"dynapipe-plan 1\nstages 99999999999999999999999 replicas 2", "t:2: stages"},
-        {"dynapipe-plan 1\nstages 1 replicas 1 microbatches 0 samples 0 sequences 0 segments 0\npolicy A "
+        {"dynapipe-plan 2\nstages 04 replicas 2", "t:2: stages: '04'"},
+        {"dynapipe-plan 2\nstages -0 replicas 2", "t:2: stages: '-0'"},
+        {"dynapipe-plan 2\nstages 99999999999999999999999 replicas 2", "t:2: stages"},
+        {"dynapipe-plan 2\nstages 1 replicas 1 chunks 1 microbatches 0 samples 0 sequences 0 segments "
+         "0\npolicy A "
          "schedule b\n",
          "t:3: expected a name"},
     };

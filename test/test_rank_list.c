@@ -24,14 +24,16 @@ static void draw(Case* it, Rng* rng, int32_t round, Arena* arena) {
     for (int32_t m = 0; m < M; m++) {
         int64_t link_bytes = rng_between(rng, 1, 2000);  // activations take about 30 times as much
         for (int32_t s = 0; s < P; s++) {
-            it->bytes[s * M + m] = (RankBytes){rng_between(rng, 10000, 100000), 5000, s > 0 ? link_bytes : 0,
-                                               s < P - 1 ? link_bytes : 0};
+            it->bytes[s * M + m] = (RankBytes){.acts_bytes = rng_between(rng, 10000, 100000),
+                                               .forward_bytes = 5000,
+                                               .in_bytes = s > 0 ? link_bytes : 0,
+                                               .out_bytes = s < P - 1 ? link_bytes : 0};
         }
     }
     int32_t* enter = random_order(rng, M, arena);
     CHECK_OK(pipe_policy_adaptive.build(&it->schedule, &it->problem, enter, round % 2, arena));
     CHECK_OK(pipe_simulate(&it->timeline, &it->problem, &it->schedule, arena));
-    CHECK_OK(comm_order_make(&it->order, &it->problem, &it->schedule, &it->timeline, arena));
+    CHECK_OK(comm_order_make(&it->order, &it->problem, &it->schedule, &it->timeline, NULL, arena));
 }
 
 static void make(PlanRank* out, const Case* it, int32_t s, bool with_slack, int64_t enough_bytes,

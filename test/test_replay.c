@@ -54,14 +54,15 @@ static void add_replica(Plan* plan, const PipeProblem* problem, const PipeSchedu
     PipeTimeline timeline;
     CommOrder order;
     CHECK_OK(pipe_simulate(&timeline, problem, schedule, arena));
-    CHECK_OK(comm_order_make(&order, problem, schedule, &timeline, arena));
+    CHECK_OK(comm_order_make(&order, problem, schedule, &timeline, NULL, arena));
     for (int32_t s = 0; s < problem->P; s++) {
         PlanRank* rank = &plan->ranks[plan->R * problem->P + s];
         rank->instrs = ARENA_NEW(arena, PlanInstr, schedule->num_jobs[s] + order.num_ops[s]);
         for (int32_t i = 0, k = 0; i <= schedule->num_jobs[s]; i++) {
             for (; k < order.num_ops[s] && order.ops[s][k].pos <= i; k++) {
                 const CommOp* op = &order.ops[s][k];
-                add_instr(rank, op->kind, op->chunk, plan->M + op->mb, -1,
+                int32_t peer = plan->R * problem->P + op->peer;
+                add_instr(rank, op->kind, op->chunk, plan->M + op->mb, peer,
                           &(PipeSpan){op->begin_ns, op->end_ns});
             }
             if (i == schedule->num_jobs[s]) { break; }
@@ -76,7 +77,11 @@ static void add_replica(Plan* plan, const PipeProblem* problem, const PipeSchedu
 
 static Plan plan_for(const PipeProblem* problem, int32_t most_replicas, int32_t most_mbs, Arena* arena) {
     Plan plan = {.P = problem->P, .pulls = problem->pulls};
-    placement_linear(&plan.placement, plan.placement.chunks, plan.P);
+    if (problem->placement == NULL) {
+        placement_linear(&plan.placement, plan.placement.chunks, plan.P);
+    } else {
+        plan.placement = *problem->placement;
+    }
     plan.mbs = ARENA_NEW(arena, PlanMicrobatch, most_mbs);
     plan.ranks = ARENA_NEW(arena, PlanRank, problem->P * most_replicas);
     return plan;
@@ -251,7 +256,8 @@ static void plans_replay_to_their_makespan(void) {
         Plan plan;
         if (round % 2) {
             int32_t P = rng_between(&rng, 1, 5), N = rng_between(&rng, 1, 40);
-            RandomPlan about = {P, rng_between(&rng, 1, 3), P + 2, N, 200, true, true, NULL, NULL};
+            RandomPlan about = {P,    rng_between(&rng, 1, 3), P + 2, N, 200, true, true, NULL,
+                                NULL, round % 4 == 1};
             random_plan(&plan, &rng, &about, &arena);
         } else {
             random_problem(&problem, &rng, rng_between(&rng, 1, 40));
@@ -286,25 +292,14 @@ static void plans_replay_to_their_makespan(void) {
 typedef struct {
     Placement placement;
     PipeProblem pipe;
-    PipeCost* costs;
+    PipeSchedule schedule;
+    PipeTimeline timeline;
+    Plan plan;  // one replica
 } Placed;
-
-// Any chunks on any stages; shares of the head that may be missing here and there.
-static void random_placement(Placement* out, Rng* rng, int32_t P) {
-    *out = (Placement){.num_chunks = rng_between(rng, 1, 10), .head = (uint8_t)rng_below(rng, HEAD_COUNT)};
-    for (int32_t k = 0; k < out->num_chunks; k++) {
-        out->stage_of[k] = (int16_t)rng_below(rng, (uint32_t)P);
-        out->chunks[k] = (LayerRange){k, k + 1};
-    }
-    for (int32_t s = 1; s <= P; s++) {
-        int32_t before = out->head_begin[s - 1], share = rng_between(rng, 0, HEAD_UNITS - before);
-        out->head_begin[s] = (int16_t)(s == P ? HEAD_UNITS : before + share);
-    }
-}
 
 static void random_times(Placed* placed, Rng* rng) {
     for (int32_t i = 0; i < pipe_num_rows(&placed->pipe) * placed->pipe.M; i++) {
-        PipeCost* cost = &placed->costs[i];
+        PipeCost* cost = (PipeCost*)(uintptr_t)&placed->pipe.cost[i];
         for (int32_t k = 0; k < JOB_COUNT; k++) { cost->job_ns[k] = rng_between(rng, 0, 5000); }
         cost->transfer_ns = rng_between(rng, 0, 2000);
         cost->factor_ns = rng_between(rng, 0, 500);
@@ -312,51 +307,45 @@ static void random_times(Placed* placed, Rng* rng) {
     }
 }
 
-static void random_placed(Placed* out, Rng* rng, Arena* arena) {
-    int32_t P = rng_between(rng, 1, 6), M = rng_between(rng, 1, 12);
-    *out = (Placed){.pipe = {.P = P, .M = M, .placement = &out->placement}};
-    random_placement(&out->placement, rng, P);
-    out->costs = ARENA_NEW(arena, PipeCost, pipe_num_rows(&out->pipe) * M);
-    out->pipe.cost = out->costs;
-    for (int32_t s = 0; s < P; s++) { out->pipe.memory_limit_bytes[s] = INT64_MAX; }
-    for (int32_t i = 0; i < out->placement.num_chunks * M; i++) {
-        out->costs[i].drops = rng_below(rng, 4) == 0;
-    }
-    random_times(out, rng);
+static void placed_simulate(Placed* placed, Arena* arena) {
+    CHECK_OK(pipe_simulate(&placed->timeline, &placed->pipe, &placed->schedule, arena));
+    placed->plan = plan_for(&placed->pipe, 1, placed->pipe.M, arena);
+    add_replica(&placed->plan, &placed->pipe, &placed->schedule, arena);
 }
 
-static const uint8_t send_of[] = {
-    [MESSAGE_ACT] = INSTR_SEND_ACT, [MESSAGE_GRAD] = INSTR_SEND_GRAD, [MESSAGE_FACTORS] = INSTR_SEND_FACT};
+static void random_placed(Placed* out, Rng* rng, bool pulls, Arena* arena) {
+    RandomPipe about = {.transfers = true, .drops_percent = 30};
+    int32_t P = rng_between(rng, 1, 6), M = rng_between(rng, 1, 12);
+    *out = (Placed){0};
+    random_placement(&out->placement, rng, P, 12);
+    out->pipe = random_placed_pipe(rng, P, M, &out->placement, &about, arena);
+    out->pipe.pulls = pulls;
+    random_times(out, rng);
+    out->schedule = random_jobs(rng, &out->pipe, arena);
+    placed_simulate(out, arena);
+}
 
-// Jobs, and behind each what it sends, named as plan.h says.
-static Plan placed_plan(const Placed* placed, const PipeSchedule* schedule, const PipeTimeline* timeline,
-                        Arena* arena) {
-    static const uint8_t instr_of[JOB_COUNT] = {
-        [JOB_F] = INSTR_FWD, [JOB_B] = INSTR_BWD, [JOB_W] = INSTR_WGT, [JOB_R] = INSTR_REC};
-    const PipeProblem* pipe = &placed->pipe;
-    Plan plan = {.P = pipe->P, .R = 1, .M = pipe->M, .makespan_ns = timeline->makespan_ns};
-    plan.placement = placed->placement;
-    plan.mbs = ARENA_NEW(arena, PlanMicrobatch, pipe->M);
-    plan.ranks = ARENA_NEW(arena, PlanRank, pipe->P);
-    for (int32_t s = 0; s < pipe->P; s++) {
-        PlanRank* rank = &plan.ranks[s];
-        rank->instrs = ARENA_NEW(arena, PlanInstr, schedule->num_jobs[s] * (2 + pipe->P));
-        for (int32_t i = 0; i < schedule->num_jobs[s]; i++) {
-            PipeJob job = schedule->jobs[s][i];
-            PipeMessage messages[PIPE_MAX_MESSAGES];
-            int64_t begin_ns = timeline->send[s][i].begin_ns;
-            int32_t num = pipe_messages(messages, pipe, job);
-            add_instr(rank, instr_of[job.kind], job.chunk, job.mb, -1, &timeline->job[s][i]);
-            for (int32_t k = 0; k < num; k++) {
-                PipeSpan span = {begin_ns, begin_ns + messages[k].transfer_ns};
-                int32_t chunk = messages[k].kind == MESSAGE_FACTORS ? messages[k].row : job.chunk;
-                if (!messages[k].is_sent) { continue; }
-                add_instr(rank, send_of[messages[k].kind], chunk, job.mb, messages[k].stage, &span);
-                begin_ns = span.end_ns;
-            }
+// What instructions are planned to take, of every stage.
+static void list_times(const int64_t* instr_ns[PLAN_MAX_STAGES], const Plan* plan, Arena* arena) {
+    for (int32_t s = 0; s < plan->P; s++) {
+        int64_t* ns = ARENA_NEW(arena, int64_t, plan->ranks[s].num_instrs);
+        for (int32_t i = 0; i < plan->ranks[s].num_instrs; i++) {
+            ns[i] = plan->ranks[s].instrs[i].end_ns - plan->ranks[s].instrs[i].begin_ns;
+        }
+        instr_ns[s] = ns;
+    }
+}
+
+// Lists of the same transfers, each in its place; with other times the order of messages may be another.
+static bool same_lists(const Plan* a, const Plan* b) {
+    bool same = true;
+    for (int32_t s = 0; s < a->P; s++) {
+        for (int32_t i = 0; same && i < a->ranks[s].num_instrs; i++) {
+            const PlanInstr *x = &a->ranks[s].instrs[i], *y = &b->ranks[s].instrs[i];
+            same = x->kind == y->kind && x->chunk == y->chunk && x->mb == y->mb && x->peer == y->peer;
         }
     }
-    return plan;
+    return same;
 }
 
 // The simulator, which knows nothing of lists, with other times of the same jobs: plan_makespan finds the
@@ -364,36 +353,26 @@ static Plan placed_plan(const Placed* placed, const PipeSchedule* schedule, cons
 static void placed_plans_end_when_the_simulator_says(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};
-    int32_t num_shared = 0;
+    int32_t num_shared = 0, num_changed = 0;
     for (int32_t round = 0; round < 500; round++) {
         arena_reset(&arena);
         Placed placed;
-        PipeSchedule schedule;
-        PipeTimeline timeline, other;
         const int64_t* instr_ns[PLAN_MAX_STAGES];
         int64_t makespan_ns;
-        random_placed(&placed, &rng, &arena);
+        random_placed(&placed, &rng, round % 2, &arena);
         num_shared += placed.placement.head != HEAD_WHOLE;
-        int32_t* order = random_order(&rng, placed.pipe.M, &arena);
-        CHECK_OK(pipe_policy_adaptive.build(&schedule, &placed.pipe, order, rng_below(&rng, 2), &arena));
-        CHECK_OK(pipe_simulate(&timeline, &placed.pipe, &schedule, &arena));
-        Plan plan = placed_plan(&placed, &schedule, &timeline, &arena);
-        CHECK_OK(plan_makespan(&makespan_ns, &plan, 0, NULL, &arena));
-        CHECK_EQ(makespan_ns, timeline.makespan_ns);
-        random_times(&placed, &rng);
-        CHECK_OK(pipe_simulate(&other, &placed.pipe, &schedule, &arena));
-        Plan changed = placed_plan(&placed, &schedule, &other, &arena);
-        for (int32_t s = 0; s < plan.P; s++) {
-            int64_t* ns = ARENA_NEW(&arena, int64_t, plan.ranks[s].num_instrs);
-            for (int32_t i = 0; i < plan.ranks[s].num_instrs; i++) {
-                ns[i] = changed.ranks[s].instrs[i].end_ns - changed.ranks[s].instrs[i].begin_ns;
-            }
-            instr_ns[s] = ns;
-        }
-        CHECK_OK(plan_makespan(&makespan_ns, &plan, 0, instr_ns, &arena));
-        CHECK_EQ(makespan_ns, other.makespan_ns);
+        CHECK_OK(plan_makespan(&makespan_ns, &placed.plan, 0, NULL, &arena));
+        CHECK_EQ(makespan_ns, placed.timeline.last_end_ns);
+        Placed changed = placed;
+        random_times(&changed, &rng);
+        placed_simulate(&changed, &arena);
+        if (placed.pipe.pulls || !same_lists(&placed.plan, &changed.plan)) { continue; }
+        list_times(instr_ns, &changed.plan, &arena);
+        CHECK_OK(plan_makespan(&makespan_ns, &placed.plan, 0, instr_ns, &arena));
+        CHECK_EQ(makespan_ns, changed.timeline.last_end_ns);
+        num_changed++;
     }
-    CHECK(num_shared > 200);
+    CHECK(num_shared > 200 && num_changed > 20);
     arena_free(&arena);
 }
 
@@ -404,29 +383,22 @@ static void placed_plans_with_enough_cores_stay(void) {
     for (int32_t round = 0; round < 300; round++) {
         arena_reset(&arena);
         Placed placed;
-        PipeSchedule schedule;
-        PipeTimeline timeline;
-        random_placed(&placed, &rng, &arena);
-        int32_t* order = random_order(&rng, placed.pipe.M, &arena);
-        CHECK_OK(pipe_policy_adaptive.build(&schedule, &placed.pipe, order, rng_below(&rng, 2), &arena));
-        CHECK_OK(pipe_simulate(&timeline, &placed.pipe, &schedule, &arena));
-        Plan plan = placed_plan(&placed, &schedule, &timeline, &arena);
-        int32_t host[PLAN_MAX_STAGES] = {0}, P = plan.P, threads = 1, cores = P;
+        random_placed(&placed, &rng, round % 2, &arena);
+        int32_t host[PLAN_MAX_STAGES] = {0}, P = placed.plan.P, threads = 1, cores = P;
         SharedCores shared = {1, host, &cores, &threads, &P, &P};
-        int64_t **ns, out_ns;
-        CHECK_OK(shared_cores_stretch(&ns, &out_ns, &plan, 0, &shared, &arena));
-        CHECK_EQ(out_ns, timeline.makespan_ns);
+        const int64_t* planned_ns[PLAN_MAX_STAGES];
+        int64_t **ns, out_ns, work_ns = 0;
+        CHECK_OK(shared_cores_stretch(&ns, &out_ns, &placed.plan, 0, &shared, &arena));
+        CHECK_EQ(out_ns, placed.timeline.last_end_ns);
+        list_times(planned_ns, &placed.plan, &arena);
         for (int32_t s = 0; s < P; s++) {
-            for (int32_t i = 0; i < plan.ranks[s].num_instrs; i++) {
-                const PlanInstr* instr = &plan.ranks[s].instrs[i];
-                CHECK_EQ(ns[s][i], instr->end_ns - instr->begin_ns);
-            }
+            size_t num_bytes = (size_t)placed.plan.ranks[s].num_instrs * sizeof **ns;
+            CHECK(memcmp(ns[s], planned_ns[s], num_bytes) == 0);
+            work_ns += placed.timeline.busy_ns[s];
         }
         cores = 1;  // of P that want one: no sooner, and no later than one job after the other
-        int64_t work_ns = 0;
-        for (int32_t s = 0; s < P; s++) { work_ns += timeline.busy_ns[s]; }
-        CHECK_OK(shared_cores_stretch(&ns, &out_ns, &plan, 0, &shared, &arena));
-        CHECK(out_ns >= timeline.makespan_ns && out_ns >= work_ns);
+        CHECK_OK(shared_cores_stretch(&ns, &out_ns, &placed.plan, 0, &shared, &arena));
+        CHECK(out_ns >= placed.timeline.last_end_ns && out_ns >= work_ns);
     }
     arena_free(&arena);
 }
@@ -440,7 +412,7 @@ static void broken_plans_do_no_harm(void) {
         arena_reset(&arena);
         Plan plan;
         RandomPlan about = {
-            rng_between(&rng, 1, 4), rng_between(&rng, 1, 3), 5, 12, 50, true, true, NULL, NULL};
+            rng_between(&rng, 1, 4), rng_between(&rng, 1, 3), 5, 12, 50, true, true, NULL, NULL, round % 2};
         random_plan(&plan, &rng, &about, &arena);
         for (int32_t k = rng_between(&rng, 1, 5); k > 0; k--) {
             PlanRank* rank = &plan.ranks[rng_between(&rng, 0, plan.P * plan.R - 1)];

@@ -24,6 +24,7 @@ static void step_init(Step* step, Rng* rng) {
     about.num_layers = about.P + rng_between(rng, 0, 3);
     about.max_tokens = 50;
     about.recompute = rng_below(rng, 2);
+    about.placed = rng_below(rng, 2);
     *step = (Step){0};
     random_plan(&step->plan, rng, &about, &step->arena);
     step->spans = ARENA_NEW(&step->arena, SessionSpan*, step->plan.P);
@@ -66,23 +67,23 @@ static void a_late_job_that_is_waited_for_counts_whole(void) {
     for (int32_t round = 0; round < 60; round++) {
         Step step;
         step_init(&step, &rng);
-        int32_t last_s = 0, last_i = 0, first_i = -1;
+        int32_t last_s = 0, last_i = 0, first_s = step.plan.placement.stage_of[0], first_i = -1;
         for (int32_t s = 0; s < step.plan.P; s++) {
             for (int32_t i = 0; i < step.plan.ranks[s].num_instrs; i++) {
                 const PlanInstr* instr = &step.plan.ranks[s].instrs[i];
                 if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
-                if (s == 0 && first_i < 0) { first_i = i; }
+                if (s == first_s && first_i < 0) { first_i = i; }
                 if (instr->end_ns > step.plan.ranks[last_s].instrs[last_i].end_ns) { last_s = s, last_i = i; }
             }
         }
-        const int32_t late[2][2] = {{last_s, last_i}, {0, first_i}};
+        const int32_t late[2][2] = {{last_s, last_i}, {first_s, first_i}};
         for (int k = 0; k < 2; k++) {
             SessionSpan* span = &step.spans[late[k][0]][late[k][1]];
             SessionErrors errors = {0};
             if (span->end_ns == span->begin_ns) { continue; }  // a job of no length is one that did not run
             span->end_ns += 12345;
             CHECK_OK(session_errors_split(&errors, &step.it, &step.arena));
-            CHECK_EQ(errors.jobs_ns, 12345);  // the first job of the first stage: everything waits for it
+            CHECK_EQ(errors.jobs_ns, 12345);  // the first job of the first chunk: everything waits for it
             span->end_ns -= 12345;
             num_tried++;
         }

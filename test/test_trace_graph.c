@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "../dynapipe_plugin/plan/lists/plan_words.h"
 #include "../tool/trace_replay.h"
 #include "random_plan.h"
 #include "test.h"
@@ -22,29 +23,54 @@ typedef struct {
     int64_t clock_ns;
 } Runner;
 
-static TraceFileEvent* event_of(TraceFile* file, const Plan* plan, int32_t rank, int32_t kind, int32_t mb) {
+static TraceFileEvent* event_of(TraceFile* file, const Plan* plan, int32_t rank, int32_t kind, int32_t row,
+                                int32_t mb) {
     for (int32_t i = 0; i < plan->ranks[rank].num_instrs; i++) {
         const PlanInstr* instr = &plan->ranks[rank].instrs[i];
-        if (instr->kind == kind && instr->mb == mb) { return &file->ranks[rank].events[i]; }
+        if (instr->kind == kind && instr->mb == mb && file->ranks[rank].events[i].row == row) {
+            return &file->ranks[rank].events[i];
+        }
     }
     return NULL;
 }
 
-// The message of a receive is there, or the send that a wait is for is through; -1: not known yet.
-static int64_t message_end_ns(Step* step, int32_t rank, int32_t kind, int32_t mb, const int64_t* took_ns) {
-    bool is_grad = kind == INSTR_BWD || kind == INSTR_WAIT_GRAD;
-    bool sends = kind == INSTR_WAIT_ACT || kind == INSTR_WAIT_GRAD;
-    int32_t towards = is_grad ? -1 : 1, from = sends ? rank : rank - towards,
-            to = sends ? rank + towards : rank;
+// The message is there, or the send that a wait is for is through; -1: not known yet.
+static int64_t message_end_ns(Step* step, int32_t rank, PlanMessage message, int32_t mb,
+                              const int64_t* took_ns) {
+    const Placement* placement = &step->plan.placement;
+    int32_t P = step->plan.P, first = rank / P * P;
+    int32_t from = first + plan_message_maker(placement, message).stage;
+    int32_t to = first + plan_message_reader(placement, message).stage;
+    if (from == to) { return 0; }
     TraceFileEvent* send =
-        event_of(&step->file, &step->plan, from, is_grad ? INSTR_SEND_GRAD : INSTR_SEND_ACT, mb);
+        event_of(&step->file, &step->plan, from, (int32_t)plan_send_kind(message.kind), message.row, mb);
     TraceFileEvent* recv =
-        event_of(&step->file, &step->plan, to, is_grad ? INSTR_RECV_GRAD : INSTR_RECV_ACT, mb);
+        event_of(&step->file, &step->plan, to, (int32_t)plan_recv_kind(message.kind), message.row, mb);
     if (send->event.begin_ns < 0 || recv->event.begin_ns < 0) { return -1; }
     int64_t posted_ns =
         send->event.begin_ns > recv->event.begin_ns ? send->event.begin_ns : recv->event.begin_ns;
-    send->event.end_ns = recv->event.end_ns = posted_ns + took_ns[2 * mb + is_grad];
+    send->event.end_ns = recv->event.end_ns = posted_ns + took_ns[2 * mb + (message.kind == MESSAGE_GRAD)];
     return send->event.end_ns;
+}
+
+// When all that an instruction waits for is there; -1: not known yet.
+static int64_t instr_ready_ns(Step* step, int32_t rank, const PlanInstr* instr, const int64_t* took_ns) {
+    const Placement* placement = &step->plan.placement;
+    PlanMessage reads[PLAN_MAX_MESSAGES];
+    int64_t ready_ns = 0;
+    int32_t num = 0;
+    if (instr->kind <= INSTR_REC) {
+        num = plan_job_reads(reads, placement, step->plan.P, plan_instr_job((InstrKind)instr->kind),
+                             instr->chunk);
+    } else if (plan_instr_is_wait(instr->kind)) {
+        num = plan_message_of(&reads[0], placement, step->plan.P, instr);
+    }
+    for (int32_t i = 0; i < num; i++) {
+        int64_t end_ns = message_end_ns(step, rank, reads[i], instr->mb, took_ns);
+        if (end_ns < 0) { return -1; }
+        ready_ns = end_ns > ready_ns ? end_ns : ready_ns;
+    }
+    return ready_ns;
 }
 
 // False: it waits for something that is not known yet.
@@ -52,11 +78,8 @@ static bool run_one(Step* step, int32_t rank, Runner* runner, Rng* rng, int32_t 
                     const int64_t* took_ns) {
     const PlanInstr* instr = &step->plan.ranks[rank].instrs[runner->at];
     TraceFileEvent* event = &step->file.ranks[rank].events[runner->at];
-    int32_t s = rank % step->plan.P;
-    bool reads = (instr->kind == INSTR_FWD && s > 0) || (instr->kind == INSTR_BWD && s < step->plan.P - 1);
-    bool waits = instr->kind == INSTR_WAIT_ACT || instr->kind == INSTR_WAIT_GRAD;
-    int64_t ready_ns = 0, start_ns = runner->clock_ns;
-    if (reads || waits) { ready_ns = message_end_ns(step, rank, instr->kind, instr->mb, took_ns); }
+    bool waits = plan_instr_is_wait(instr->kind);
+    int64_t ready_ns = instr_ready_ns(step, rank, instr, took_ns), start_ns = runner->clock_ns;
     if (ready_ns < 0) { return false; }
     int64_t planned_ns = instr->end_ns - instr->begin_ns, ns = planned_ns * 1000;
     if (scatter > 0) { ns += ns * rng_between(rng, -scatter, scatter) / 100; }
@@ -84,6 +107,7 @@ static void step_init(Step* step, Rng* rng, int32_t scatter) {
     about.num_layers = about.P + 2;
     about.max_tokens = 50;
     about.recompute = rng_below(rng, 2);
+    about.placed = rng_below(rng, 2);
     *step = (Step){0};
     random_plan(&step->plan, rng, &about, &step->arena);
     const Plan* plan = &step->plan;
@@ -133,7 +157,7 @@ static void a_step_replayed_ends_when_it_did(void) {
         CHECK(graph.measured_ns >= step.end_ns);
         CHECK_OK(trace_graph_path(&path, &graph, &step.arena));
         int64_t sum_ns = path.wire_ns + path.late_ns + path.between_ns + path.reduce_ns, ranks_ns = 0;
-        for (int32_t k = 0; k <= INSTR_REC; k++) { sum_ns += path.jobs_ns[k]; }
+        for (int32_t k = 0; k < TRACE_JOB_COUNT; k++) { sum_ns += path.jobs_ns[k]; }
         for (int32_t r = 0; r < graph.num_ranks; r++) { ranks_ns += path.rank_jobs_ns[r]; }
         CHECK_EQ(sum_ns, path.makespan_ns);
         CHECK_EQ(path.makespan_ns, graph.measured_ns);

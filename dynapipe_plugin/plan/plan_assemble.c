@@ -14,8 +14,8 @@ static void copy_microbatch(Plan* plan, const MicrobatchList* list, const Replic
                            .layout = (uint8_t)from->layout,
                            .sequence_begin = plan->num_sequences,
                            .shape = from->shape};
-    for (int32_t s = 0; s < plan->P; s++) {
-        to->recompute[s] = problem->modes[(int64_t)s * problem->pipe.M + m];
+    for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
+        to->recompute[k] = problem->modes[(int64_t)k * problem->pipe.M + m];
     }
     for (int32_t i = from->sequence_begin; i < from->sequence_end; i++) {
         const PlanSequence* seq = &list->sequences[i];

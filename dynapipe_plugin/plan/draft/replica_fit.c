@@ -62,7 +62,7 @@ static Status lay_out(Fit* fit, bool with_slack, Arena* arena) {
     ReplicaPlan* plan = fit->plan;
     PipeProblem* pipe = &plan->problem.pipe;
     CommOrder comm;
-    TRY(comm_order_make(&comm, pipe, &plan->schedule, &plan->timeline, arena));
+    TRY(comm_order_make(&comm, pipe, &plan->schedule, &plan->timeline, NULL, arena));
     RankListInput input = {.problem = pipe,
                            .schedule = &plan->schedule,
                            .timeline = &plan->timeline,

@@ -2,6 +2,50 @@
 #include "plan_check_parts.h"
 #include "plan_words.h"
 
+static Status check_shares(const Plan* plan) {
+    const Placement* placement = &plan->placement;
+    if (placement->head >= HEAD_COUNT) {
+        return FAIL(STATUS_INVALID_PLAN, "plan: no such split of the head");
+    }
+    if (placement->head == HEAD_WHOLE) { return STATUS_OK; }
+    bool is_all = placement->head_begin[0] == 0 && placement->head_begin[plan->P] == HEAD_UNITS;
+    for (int32_t s = 0; s < plan->P && is_all; s++) {
+        is_all = placement->head_begin[s] <= placement->head_begin[s + 1];
+    }
+    return is_all ? STATUS_OK
+                  : FAIL(STATUS_INVALID_PLAN, "plan: shares of the head are not %d units, stage by stage",
+                         (int)HEAD_UNITS);
+}
+
+static Status check_placement(const Plan* plan) {
+    const Placement* placement = &plan->placement;
+    int32_t K = placement->num_chunks;
+    bool is_used[PLAN_MAX_STAGES] = {false};
+    if (K < 1 || K > PLAN_MAX_CHUNKS) {
+        return FAIL(STATUS_INVALID_PLAN, "plan: %d chunks are out of range", K);
+    }
+    for (int32_t k = 0; k < K; k++) {
+        LayerRange layers = placement->chunks[k];
+        if (layers.layer_begin != (k > 0 ? placement->chunks[k - 1].layer_end : 0) ||
+            !stage_may_have(&layers, k, K, false)) {
+            return FAIL(STATUS_INVALID_PLAN,
+                        "plan: chunk %d has layers %d ... %d, not next to those before it", k,
+                        layers.layer_begin, layers.layer_end);
+        }
+        if (placement->stage_of[k] < 0 || placement->stage_of[k] >= plan->P) {
+            return FAIL(STATUS_INVALID_PLAN, "plan: chunk %d lies on stage %d, there are %d", k,
+                        placement->stage_of[k], plan->P);
+        }
+        is_used[placement->stage_of[k]] = true;
+    }
+    TRY(check_shares(plan));
+    for (int32_t s = 0; s < plan->P; s++) {
+        if (is_used[s] || placement_has_share(placement, s)) { continue; }
+        return FAIL(STATUS_INVALID_PLAN, "plan: stage %d has no chunk and no share of the head", s);
+    }
+    return STATUS_OK;
+}
+
 static Status check_head(const Plan* plan, int32_t num_samples) {
     if (plan->P < 1 || plan->P > PLAN_MAX_STAGES || plan->R < 1 || plan->R > PLAN_MAX_REPLICAS) {
         return FAIL(STATUS_INVALID_PLAN, "plan: %d stages x %d replicas is out of range", plan->P, plan->R);
@@ -13,15 +57,7 @@ static Status check_head(const Plan* plan, int32_t num_samples) {
         return FAIL(STATUS_INVALID_PLAN,
                     "plan: names of policy and schedule must be words of a-z 0-9 _ - + .");
     }
-    for (int32_t s = 0; s < plan->P; s++) {
-        LayerRange layers = plan->placement.chunks[s];
-        if (layers.layer_begin != (s > 0 ? plan->placement.chunks[s - 1].layer_end : 0) ||
-            !stage_may_have(&layers, s, plan->P, false)) {
-            return FAIL(STATUS_INVALID_PLAN,
-                        "plan: stage %d has layers %d ... %d, not next to those before it", s,
-                        layers.layer_begin, layers.layer_end);
-        }
-    }
+    TRY(check_placement(plan));
     if (plan->bound_ns < 0 || plan->makespan_ns < plan->bound_ns) {
         return FAIL(STATUS_INVALID_PLAN, "plan: makespan %lld ns is below the bound of %lld ns",
                     (long long)plan->makespan_ns, (long long)plan->bound_ns);
@@ -95,9 +131,9 @@ Status plan_check_batches(const Plan* plan, const PlanSample* samples, int32_t n
                         m, mb->replica, mb->layout);
         }
         replica = mb->replica;
-        for (int32_t s = 0; s < plan->P; s++) {
-            if (mb->recompute[s] >= RECOMPUTE_COUNT) {
-                return FAIL(STATUS_INVALID_PLAN, "micro-batch %d, stage %d: no such recompute mode", m, s);
+        for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
+            if (mb->recompute[k] >= RECOMPUTE_COUNT) {
+                return FAIL(STATUS_INVALID_PLAN, "micro-batch %d, chunk %d: no such recompute mode", m, k);
             }
         }
         if (mb->sequence_begin != next_seq || mb->sequence_end <= next_seq ||
@@ -138,7 +174,7 @@ static Status replicas_init(PlanReplicaPlaces** out, const Plan* plan, Arena* ar
         while (m < plan->M && plan->mbs[m].replica == r) { m++; }
         replicas[r].mb_end = m;
         int64_t num_mbs = plan_has_replica(plan, r) ? m - replicas[r].mb_begin : 0;
-        PIPE_NEW(replicas[r].places, arena, PlanPlaces, plan->P * num_mbs);
+        PIPE_NEW(replicas[r].places, arena, PlanPlaces, plan_num_rows(plan) * num_mbs);
     }
     *out = replicas;
     return STATUS_OK;

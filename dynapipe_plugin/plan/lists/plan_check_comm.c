@@ -13,24 +13,99 @@ typedef struct {
     uint8_t* through;  // [num_instrs] is this transfer through?
 } RankState;
 
-static Status check_bytes(const Plan* plan, const PlanReplicaPlaces* replica, int32_t rank, int32_t m) {
-    int32_t s = rank % plan->P;
-    const PlanPlaces *here = plan_places(replica, s, m), *next = plan_places(replica, s + 1, m);
-    const PlanBuffer *mine = plan->ranks[rank].buffers, *theirs = plan->ranks[rank + 1].buffers;
-    const struct { BufferKind mine, theirs; } pairs[] = {{BUFFER_OUT, BUFFER_IN}, {BUFFER_DOUT, BUFFER_DIN}};
-    for (int32_t i = 0; i < 2; i++) {
-        int64_t my_bytes = mine[here->buffer[pairs[i].mine]].num_bytes;
-        int64_t their_bytes = theirs[next->buffer[pairs[i].theirs]].num_bytes;
-        if (my_bytes == their_bytes) { continue; }
-        return FAIL(STATUS_INVALID_PLAN, "ranks %d and %d, micro-batch %d: %s has %lld bytes, %s %lld", rank,
-                    rank + 1, m, plan_buffer_words[pairs[i].mine], (long long)my_bytes,
-                    plan_buffer_words[pairs[i].theirs], (long long)their_bytes);
+// --- messages have one size at both ends ------------------------------------------------------------------
+
+typedef struct {
+    const Plan* plan;
+    const PlanReplicaPlaces* replica;
+    int32_t first_rank, m;
+} Sizes;
+
+static const PlanBuffer* buffer_of(const Sizes* sizes, int32_t row, BufferKind kind) {
+    const PlanRank* rank = &sizes->plan->ranks[sizes->first_rank + plan_stage_of(sizes->plan, row)];
+    int32_t i = plan_places(sizes->replica, row, sizes->m)->buffer[kind];
+    return i < 0 ? NULL : &rank->buffers[i];
+}
+
+// Where both are there.
+static Status check_pair(const Sizes* sizes, int32_t row, BufferKind kind, int32_t other_row,
+                         BufferKind other_kind) {
+    const PlanBuffer *one = buffer_of(sizes, row, kind), *other = buffer_of(sizes, other_row, other_kind);
+    if (one == NULL || other == NULL || one->num_bytes == other->num_bytes) { return STATUS_OK; }
+    return FAIL(STATUS_INVALID_PLAN,
+                "ranks %d and %d, micro-batch %d: %s of chunk %d has %lld bytes, %s of chunk %d %lld",
+                sizes->first_rank + plan_stage_of(sizes->plan, row),
+                sizes->first_rank + plan_stage_of(sizes->plan, other_row), sizes->m, plan_buffer_words[kind],
+                one->chunk, (long long)one->num_bytes, plan_buffer_words[other_kind], other->chunk,
+                (long long)other->num_bytes);
+}
+
+// By rows the shares have their rows of what the last chunk sends, all together no more than that.
+static Status check_rows(const Sizes* sizes) {
+    int32_t K = sizes->plan->placement.num_chunks;
+    int64_t left_bytes = buffer_of(sizes, K - 1, BUFFER_OUT)->num_bytes;
+    for (int32_t row = K; row < K + sizes->plan->P; row++) {
+        const PlanBuffer* in = plan_stage_of(sizes->plan, row) < 0 ? NULL : buffer_of(sizes, row, BUFFER_IN);
+        if (in == NULL) { continue; }
+        TRY(check_pair(sizes, row, BUFFER_IN, row, BUFFER_DIN));
+        if (in->num_bytes > left_bytes) {
+            return FAIL(
+                STATUS_INVALID_PLAN,
+                "rank %d, micro-batch %d: in of chunk %d has %lld bytes, the last chunk's rows %lld less",
+                sizes->first_rank + row - K, sizes->m, row, (long long)in->num_bytes,
+                (long long)(in->num_bytes - left_bytes));
+        }
+        left_bytes -= in->num_bytes;
     }
     return STATUS_OK;
 }
 
+static Status check_bytes(const Sizes* sizes) {
+    const Plan* plan = sizes->plan;
+    int32_t K = plan->placement.num_chunks;
+    for (int32_t k = 0; k < K - 1; k++) {
+        TRY(check_pair(sizes, k, BUFFER_OUT, k + 1, BUFFER_IN));
+        TRY(check_pair(sizes, k, BUFFER_DOUT, k + 1, BUFFER_IN));
+        TRY(check_pair(sizes, k, BUFFER_DOUT, k + 1, BUFFER_DIN));
+    }
+    if (!plan_shares_head(plan)) { return STATUS_OK; }
+    TRY(check_pair(sizes, K - 1, BUFFER_OUT, K - 1, BUFFER_DOUT));
+    if (!plan_is_by_vocabulary(plan)) { return check_rows(sizes); }
+    for (int32_t row = K; row < K + plan->P; row++) {
+        if (plan_stage_of(plan, row) < 0) { continue; }
+        TRY(check_pair(sizes, K - 1, BUFFER_OUT, row, BUFFER_IN));
+        TRY(check_pair(sizes, row + plan->P, BUFFER_PART, row, BUFFER_DIN));
+        TRY(check_pair(sizes, row + plan->P, BUFFER_FACT, row, BUFFER_FACT));
+    }
+    return STATUS_OK;
+}
+
+// --- the lists run ----------------------------------------------------------------------------------------
+
 static bool is_through(const RankState* state, int32_t instr) {
     return instr < 0 || state->through[instr];
+}
+
+// All parts of the gradient that the last chunk waits for.
+static bool parts_are_there(const Plan* plan, const PlanReplicaPlaces* replica, const RankState* state,
+                            int32_t m) {
+    int32_t first_end = plan->placement.num_chunks + plan->P;
+    for (int32_t end = first_end; end < first_end + plan->P; end++) {
+        if (plan_stage_of(plan, end) < 0) { continue; }
+        if (!is_through(state, plan_places(replica, end, m)->at[INSTR_RECV_GRAD])) { return false; }
+    }
+    return true;
+}
+
+static bool job_can_run(const Plan* plan, const PlanReplicaPlaces* replica, const RankState* state,
+                        const PlanInstr* instr) {
+    const int32_t* at = plan_places(replica, instr->chunk, instr->mb)->at;
+    if (instr->kind == INSTR_FWD || instr->kind == INSTR_REC) {
+        return is_through(state, at[INSTR_RECV_ACT]);
+    }
+    if (!is_through(state, at[INSTR_RECV_GRAD]) || !is_through(state, at[INSTR_RECV_FACT])) { return false; }
+    bool waits = plan_shares_head(plan) && instr->chunk == plan->placement.num_chunks - 1;
+    return !waits || parts_are_there(plan, replica, state, instr->mb);
 }
 
 // Run one rank until it must wait. True if it got anywhere.
@@ -39,30 +114,39 @@ static bool advance(const Plan* plan, const PlanReplicaPlaces* replica, RankStat
     int32_t before = state->next;
     for (; state->next < list->num_instrs; state->next++) {
         const PlanInstr* instr = &list->instrs[state->next];
-        const int32_t* at = plan_places(replica, rank % plan->P, instr->mb)->at;
+        InstrKind kind = (InstrKind)instr->kind;
+        int32_t row = plan_row(plan->placement.num_chunks, plan->P, plan_shares_head(plan), kind,
+                               instr->chunk, instr->peer % plan->P);
+        const int32_t* at = plan_places(replica, row, instr->mb)->at;
         bool can_run = true;
-        switch ((InstrKind)instr->kind) {
-            case INSTR_FWD:
-            case INSTR_REC: can_run = is_through(state, at[INSTR_RECV_ACT]); break;
-            case INSTR_BWD:
-            case INSTR_WGT: can_run = is_through(state, at[INSTR_RECV_GRAD]); break;
+        switch (kind) {
             case INSTR_WAIT_ACT: can_run = is_through(state, at[INSTR_SEND_ACT]); break;
             case INSTR_WAIT_GRAD: can_run = is_through(state, at[INSTR_SEND_GRAD]); break;
-            default: state->ops[state->posted++] = state->next; break;
+            case INSTR_WAIT_FACT: can_run = is_through(state, at[INSTR_SEND_FACT]); break;
+            default:
+                if (plan_instr_is_job(kind)) {
+                    can_run = job_can_run(plan, replica, state, instr);
+                } else {
+                    state->ops[state->posted++] = state->next;
+                }
         }
         if (!can_run) { break; }
     }
     return state->next > before;
 }
 
-// The first transfers of two neighbours that are not through yet: do they meet?
-static bool meet(const Plan* plan, RankState* a, RankState* b, int32_t rank) {
-    if (a->done == a->posted || b->done == b->posted) { return false; }
+// The first transfer of a rank that is not through yet: is it the first of the rank at its other end, too?
+static bool meet(const Plan* plan, RankState* states, int32_t rank) {
+    RankState* a = &states[rank];
+    if (a->done == a->posted) { return false; }
     const PlanInstr* mine = &plan->ranks[rank].instrs[a->ops[a->done]];
-    const PlanInstr* theirs = &plan->ranks[rank + 1].instrs[b->ops[b->done]];
-    bool forward = mine->kind == INSTR_SEND_ACT && theirs->kind == INSTR_RECV_ACT;
-    bool backward = mine->kind == INSTR_RECV_GRAD && theirs->kind == INSTR_SEND_GRAD;
-    if (!(forward || backward) || mine->mb != theirs->mb) { return false; }
+    RankState* b = &states[mine->peer];
+    if (b->done == b->posted) { return false; }
+    const PlanInstr* theirs = &plan->ranks[mine->peer].instrs[b->ops[b->done]];
+    if (theirs->peer != rank || theirs->kind != plan_kind_there((InstrKind)mine->kind) ||
+        theirs->mb != mine->mb || theirs->chunk != plan_chunk_there(plan, mine)) {
+        return false;
+    }
     a->through[a->ops[a->done++]] = 1;
     b->through[b->ops[b->done++]] = 1;
     return true;
@@ -76,8 +160,9 @@ static Status report(const Plan* plan, const RankState* states, int32_t first_ra
         const PlanRank* list = &plan->ranks[r];
         int32_t i = state->done < state->posted ? state->ops[state->done] : state->next;
         if (i >= list->num_instrs || used >= (int32_t)sizeof text) { continue; }
-        used += snprintf(text + used, sizeof text - (size_t)used, "%srank %d at %s mb %d",
-                         used > 0 ? ", " : "", r, plan_instr_words[list->instrs[i].kind], list->instrs[i].mb);
+        used += snprintf(text + used, sizeof text - (size_t)used, "%srank %d at %s chunk %d mb %d",
+                         used > 0 ? ", " : "", r, plan_instr_words[list->instrs[i].kind],
+                         list->instrs[i].chunk, list->instrs[i].mb);
     }
     return FAIL(STATUS_DEADLOCK, "plan: transfers wait for each other: %s", text);
 }
@@ -88,7 +173,7 @@ static Status run_replica(const Plan* plan, const PlanReplicaPlaces* replica, Ra
         moved = false;
         for (int32_t r = first_rank; r < first_rank + plan->P; r++) {
             moved |= advance(plan, replica, &states[r], r);
-            while (r > first_rank && meet(plan, &states[r - 1], &states[r], r - 1)) { moved = true; }
+            while (meet(plan, states, r)) { moved = true; }
         }
     }
     for (int32_t r = first_rank; r < first_rank + plan->P; r++) {
@@ -108,11 +193,9 @@ Status plan_check_comm(const Plan* plan, const PlanReplicaPlaces* replicas, Aren
         PIPE_NEW(states[r].through, arena, uint8_t, plan->ranks[r].num_instrs);
     }
     for (int32_t m = 0; m < plan->M; m++) {
-        for (int32_t s = 0; s < plan->P - 1; s++) {
-            int32_t r = plan->mbs[m].replica;
-            if (!plan_has_replica(plan, r)) { break; }
-            TRY(check_bytes(plan, &replicas[r], r * plan->P + s, m));
-        }
+        int32_t r = plan->mbs[m].replica;
+        if (!plan_has_replica(plan, r)) { continue; }
+        TRY(check_bytes(&(Sizes){plan, &replicas[r], r * plan->P, m}));
     }
     for (int32_t r = 0; r < plan->R; r++) {
         if (plan_has_replica(plan, r)) { TRY(run_replica(plan, &replicas[r], states, r * plan->P)); }

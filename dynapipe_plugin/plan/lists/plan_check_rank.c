@@ -16,23 +16,90 @@ typedef struct {
 static Status wrong_instr(const Check* check, int32_t i, const char* rule) {
     const PlanInstr* instr = &check->list->instrs[i];
     const char* word = instr->kind < INSTR_COUNT ? plan_instr_words[instr->kind] : "?";
-    return FAIL(STATUS_INVALID_PLAN, "rank %d, instruction %d (%s mb %d): %s", check->rank, i, word,
-                instr->mb, rule);
+    return FAIL(STATUS_INVALID_PLAN, "rank %d, instruction %d (%s chunk %d mb %d): %s", check->rank, i, word,
+                instr->chunk, instr->mb, rule);
 }
 
 static Status wrong_buffer(const Check* check, int32_t i, const char* rule) {
     const PlanBuffer* buffer = &check->list->buffers[i];
     const char* word = buffer->kind < BUFFER_COUNT ? plan_buffer_words[buffer->kind] : "?";
-    return FAIL(STATUS_INVALID_PLAN, "rank %d, buffer %d (%s mb %d): %s", check->rank, i, word, buffer->mb,
-                rule);
+    return FAIL(STATUS_INVALID_PLAN, "rank %d, buffer %d (%s chunk %d mb %d): %s", check->rank, i, word,
+                buffer->chunk, buffer->mb, rule);
 }
 
 static bool runs_here(const Check* check, int32_t m) {
     return m >= check->replica->mb_begin && m < check->replica->mb_end;
 }
 
-static PlanPlaces* places_of(const Check* check, int32_t m) {
-    return plan_places(check->replica, check->s, m);
+static PlanPlaces* places_of(const Check* check, int32_t row, int32_t m) {
+    return plan_places(check->replica, row, m);
+}
+
+// Chunks and shares are counted so.
+static bool is_row(const Check* check, int32_t chunk) {
+    int32_t num_shares = plan_shares_head(check->plan) ? check->plan->P : 0;
+    return chunk >= 0 && chunk < check->plan->placement.num_chunks + num_shares;
+}
+
+static bool is_here(const Check* check, int32_t row) {
+    return plan_stage_of(check->plan, row) == check->s;
+}
+
+static bool has_last(const Check* check) {
+    return is_here(check, check->plan->placement.num_chunks - 1);
+}
+
+// --- instructions -----------------------------------------------------------------------------------------
+
+// The stage at the other end of a transfer of this rank; -1: there is none.
+static int32_t far_stage(const Check* check, const PlanInstr* instr) {
+    const Placement* placement = &check->plan->placement;
+    int32_t K = placement->num_chunks, k = instr->chunk, far = -1, peer = instr->peer % check->plan->P;
+    switch ((InstrKind)instr->kind) {
+        case INSTR_RECV_ACT:
+        case INSTR_SEND_GRAD:
+        case INSTR_WAIT_GRAD:
+            if (!is_here(check, k) || k == 0) { return -1; }
+            far = placement->stage_of[k < K ? k - 1 : K - 1];
+            break;
+        case INSTR_SEND_ACT:
+        case INSTR_WAIT_ACT:
+        case INSTR_RECV_GRAD:
+            if (k >= K || !is_here(check, k)) { return -1; }
+            if (k < K - 1) { far = placement->stage_of[k + 1]; }
+            if (k == K - 1 && placement_has_share(placement, peer)) { far = peer; }
+            break;
+        case INSTR_RECV_FACT:
+            if (k >= K && is_here(check, k)) { far = placement->stage_of[K - 1]; }
+            break;
+        default:
+            if (k >= K && has_last(check) && placement_has_share(placement, k - K)) { far = k - K; }
+    }
+    bool is_fact = instr->kind >= INSTR_RECV_FACT;
+    return far == check->s || (is_fact && !plan_is_by_vocabulary(check->plan)) ? -1 : far;
+}
+
+static Status check_names(const Check* check, int32_t i) {
+    const PlanInstr* instr = &check->list->instrs[i];
+    int32_t first_rank = check->rank - check->s;
+    if (instr->kind >= INSTR_COUNT) { return wrong_instr(check, i, "no such instruction"); }
+    if (!runs_here(check, instr->mb)) { return wrong_instr(check, i, "not a micro-batch of this replica"); }
+    if (!is_row(check, instr->chunk)) { return wrong_instr(check, i, "no such chunk"); }
+    if (plan_instr_is_job((InstrKind)instr->kind)) {
+        if (instr->peer != -1) { return wrong_instr(check, i, "wrong peer"); }
+        if (!is_here(check, instr->chunk)) { return wrong_instr(check, i, "not a chunk of this rank"); }
+        bool is_share = instr->chunk >= check->plan->placement.num_chunks;
+        if (is_share && (instr->kind == INSTR_BWD || instr->kind == INSTR_REC)) {
+            return wrong_instr(check, i, "a share of the head has no such job");
+        }
+        return STATUS_OK;
+    }
+    if (instr->peer < first_rank || instr->peer >= first_rank + check->plan->P) {
+        return wrong_instr(check, i, "wrong peer");
+    }
+    int32_t far = far_stage(check, instr);
+    if (far < 0) { return wrong_instr(check, i, "nothing is sent there"); }
+    return instr->peer == first_rank + far ? STATUS_OK : wrong_instr(check, i, "wrong peer");
 }
 
 static Status check_instrs(const Check* check) {
@@ -40,26 +107,17 @@ static Status check_instrs(const Check* check) {
     int64_t free_ns = 0;  // when the last job has ended
     for (int32_t i = 0; i < check->list->num_instrs; i++) {
         const PlanInstr* instr = &check->list->instrs[i];
-        if (instr->kind >= INSTR_COUNT) { return wrong_instr(check, i, "no such instruction"); }
-        if (!runs_here(check, instr->mb)) {
-            return wrong_instr(check, i, "not a micro-batch of this replica");
-        }
+        TRY(check_names(check, i));
         InstrKind kind = (InstrKind)instr->kind;
-        bool to_next = kind == INSTR_SEND_ACT || kind == INSTR_WAIT_ACT || kind == INSTR_RECV_GRAD;
-        bool is_job = plan_instr_is_job(kind);
-        if (!is_job && check->s == (to_next ? plan->P - 1 : 0)) {
-            return wrong_instr(check, i, "there is no such neighbour");
-        }
-        if (instr->peer != (is_job ? -1 : check->rank + (to_next ? 1 : -1))) {
-            return wrong_instr(check, i, "wrong peer");
-        }
-        int32_t* at = &places_of(check, instr->mb)->at[kind];
+        int32_t row = plan_row(plan->placement.num_chunks, plan->P, plan_shares_head(plan), kind,
+                               instr->chunk, instr->peer % plan->P);
+        int32_t* at = &places_of(check, row, instr->mb)->at[kind];
         if (*at >= 0) { return wrong_instr(check, i, "a second time"); }
         *at = i;
         if (instr->begin_ns < 0 || instr->end_ns < instr->begin_ns || instr->end_ns > plan->makespan_ns) {
             return wrong_instr(check, i, "its predicted time is not within the step");
         }
-        if (!is_job) { continue; }
+        if (!plan_instr_is_job(kind)) { continue; }
         if (instr->begin_ns < free_ns) {
             return wrong_instr(check, i, "begins before the job ahead of it ends");
         }
@@ -68,38 +126,102 @@ static Status check_instrs(const Check* check) {
     return STATUS_OK;
 }
 
-// What each instruction needs in front of it; it must be there if `needed` says so, too.
-static Status check_order(const Check* check, int32_t m) {
-    const int32_t* at = places_of(check, m)->at;
-    bool first = check->s == 0, last = check->s == check->plan->P - 1;
-    bool recomputes = check->plan->mbs[m].recompute[check->s] != RECOMPUTE_NONE;
-    const struct {
-        InstrKind before, after;
-        bool needed;  // both
-    } rules[] = {
-        {INSTR_FWD, INSTR_BWD, true},
-        {INSTR_FWD, INSTR_REC, false},
-        {INSTR_REC, INSTR_BWD, false},
-        {INSTR_BWD, INSTR_WGT, false},
-        {INSTR_RECV_ACT, INSTR_FWD, !first},
-        {INSTR_BWD, INSTR_SEND_GRAD, !first},
-        {INSTR_SEND_GRAD, INSTR_WAIT_GRAD, !first},
-        {INSTR_FWD, INSTR_SEND_ACT, !last},
-        {INSTR_SEND_ACT, INSTR_WAIT_ACT, !last},
-        {INSTR_RECV_GRAD, INSTR_BWD, !last},
-    };
-    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
-        int32_t before = at[rules[i].before], after = at[rules[i].after];
-        if (rules[i].needed && (before < 0 || after < 0)) {
-            return FAIL(STATUS_INVALID_PLAN, "rank %d: %s of micro-batch %d is missing", check->rank,
-                        plan_instr_words[before < 0 ? rules[i].before : rules[i].after], m);
+// --- what stands before what ------------------------------------------------------------------------------
+
+// Of one micro-batch. It must be there if `needed` says so, too; else at[before] may be missing.
+typedef struct {
+    int32_t row_before, row_after;
+    InstrKind before, after;
+    bool needed;  // both
+} Rule;
+
+static Status check_rules(const Check* check, int32_t m, const Rule* rules, size_t num_rules) {
+    for (size_t i = 0; i < num_rules; i++) {
+        const Rule* rule = &rules[i];
+        bool none = !rule->needed && rule->row_before != rule->row_after;
+        if (none) { continue; }
+        int32_t before = places_of(check, rule->row_before, m)->at[rule->before];
+        int32_t after = places_of(check, rule->row_after, m)->at[rule->after];
+        if (rule->needed && (before < 0 || after < 0)) {
+            return FAIL(STATUS_INVALID_PLAN, "rank %d: %s of chunk %d, micro-batch %d is missing",
+                        check->rank, plan_instr_words[before < 0 ? rule->before : rule->after],
+                        before < 0 ? rule->row_before : rule->row_after, m);
         }
         if (after >= 0 && before > after) { return wrong_instr(check, after, "before what it needs"); }
     }
-    if (at[INSTR_REC] >= 0 && !recomputes) {
+    return STATUS_OK;
+}
+
+static Status check_chunk_order(const Check* check, int32_t k, int32_t m) {
+    const int32_t* at = places_of(check, k, m)->at;
+    int32_t K = check->plan->placement.num_chunks, before = k > 0 ? k - 1 : k, behind = k < K - 1 ? k + 1 : k;
+    bool comes = k > 0 && !is_here(check, before), goes = k < K - 1 && !is_here(check, behind);
+    bool is_given = k > 0 && !comes, gives = k < K - 1 && !goes;  // on this rank
+    const Rule rules[] = {
+        {k, k, INSTR_FWD, INSTR_BWD, true},
+        {k, k, INSTR_FWD, INSTR_REC, false},
+        {k, k, INSTR_REC, INSTR_BWD, false},
+        {k, k, INSTR_BWD, INSTR_WGT, false},
+        {k, k, INSTR_RECV_ACT, INSTR_FWD, comes},
+        {k, k, INSTR_BWD, INSTR_SEND_GRAD, comes},
+        {k, k, INSTR_SEND_GRAD, INSTR_WAIT_GRAD, comes},
+        {k, k, INSTR_FWD, INSTR_SEND_ACT, goes},
+        {k, k, INSTR_SEND_ACT, INSTR_WAIT_ACT, goes},
+        {k, k, INSTR_RECV_GRAD, INSTR_BWD, goes},
+        {before, k, INSTR_FWD, INSTR_FWD, is_given},
+        {behind, k, INSTR_BWD, INSTR_BWD, gives},
+    };
+    TRY(check_rules(check, m, rules, sizeof rules / sizeof rules[0]));
+    if (at[INSTR_REC] >= 0 && check->plan->mbs[m].recompute[k] == RECOMPUTE_NONE) {
         return wrong_instr(check, at[INSTR_REC], "this micro-batch is not recomputed here");
     }
     return STATUS_OK;
+}
+
+static Status check_share_order(const Check* check, int32_t row, int32_t m) {
+    bool is_far = !has_last(check), waits = is_far && plan_is_by_vocabulary(check->plan);
+    const Rule rules[] = {
+        {row, row, INSTR_FWD, INSTR_WGT, true},         {row, row, INSTR_RECV_ACT, INSTR_FWD, is_far},
+        {row, row, INSTR_FWD, INSTR_SEND_GRAD, is_far}, {row, row, INSTR_SEND_GRAD, INSTR_WAIT_GRAD, is_far},
+        {row, row, INSTR_RECV_FACT, INSTR_WGT, waits},
+    };
+    return check_rules(check, m, rules, sizeof rules / sizeof rules[0]);
+}
+
+// What the last chunk has to do with a share; `end` is that row.
+static Status check_end_order(const Check* check, int32_t end, int32_t m) {
+    int32_t last = check->plan->placement.num_chunks - 1, share = end - check->plan->P;
+    bool is_own = is_here(check, share), by_vocabulary = plan_is_by_vocabulary(check->plan);
+    bool facts = by_vocabulary && !is_own;
+    const Rule rules[] = {
+        {last, end, INSTR_FWD, INSTR_SEND_ACT, !is_own},
+        {end, end, INSTR_SEND_ACT, INSTR_WAIT_ACT, !is_own},
+        {end, last, INSTR_RECV_GRAD, INSTR_BWD, !is_own},
+        {last, end, INSTR_BWD, INSTR_SEND_FACT, facts},
+        {end, end, INSTR_SEND_FACT, INSTR_WAIT_FACT, facts},
+        {last, share, INSTR_FWD, INSTR_FWD, is_own},
+        {share, last, INSTR_FWD, INSTR_BWD, is_own},
+        {last, share, INSTR_BWD, INSTR_WGT, is_own && by_vocabulary},
+    };
+    return check_rules(check, m, rules, sizeof rules / sizeof rules[0]);
+}
+
+static Status check_order(const Check* check, int32_t row, int32_t m) {
+    int32_t K = check->plan->placement.num_chunks;
+    return row < K                    ? check_chunk_order(check, row, m)
+           : row < K + check->plan->P ? check_share_order(check, row, m)
+                                      : check_end_order(check, row, m);
+}
+
+// --- buffers ----------------------------------------------------------------------------------------------
+
+// The row of a buffer of this rank, -1: it has none such.
+static int32_t buffer_row(const Check* check, const PlanBuffer* buffer) {
+    int32_t K = check->plan->placement.num_chunks, k = buffer->chunk;
+    if (!is_row(check, k)) { return -1; }
+    bool at_last = buffer->kind == BUFFER_PART || buffer->kind == BUFFER_FACT;
+    if (at_last && k >= K && is_here(check, k + check->plan->P)) { return k + check->plan->P; }
+    return is_here(check, k) ? k : -1;
 }
 
 static Status check_buffer_places(const Check* check) {
@@ -120,7 +242,7 @@ static Status check_buffer_places(const Check* check) {
             return wrong_buffer(check, i, "its life is not within the list");
         }
         if (buffer->kind == BUFFER_SCRATCH) {
-            if (buffer->mb != -1 || num_scratch++ > 0) {
+            if (buffer->mb != -1 || buffer->chunk != -1 || num_scratch++ > 0) {
                 return wrong_buffer(check, i, "only one, of no micro-batch");
             }
             if (buffer->instr_begin != 0 || buffer->instr_end != list->num_instrs) {
@@ -131,7 +253,9 @@ static Status check_buffer_places(const Check* check) {
         if (!runs_here(check, buffer->mb)) {
             return wrong_buffer(check, i, "not a micro-batch of this replica");
         }
-        int32_t* slot = &places_of(check, buffer->mb)->buffer[buffer->kind];
+        int32_t row = buffer_row(check, buffer);
+        if (row < 0) { return wrong_buffer(check, i, "not a chunk of this rank"); }
+        int32_t* slot = &places_of(check, row, buffer->mb)->buffer[buffer->kind];
         if (*slot >= 0) { return wrong_buffer(check, i, "a second time"); }
         *slot = i;
     }
@@ -141,27 +265,84 @@ static Status check_buffer_places(const Check* check) {
 }
 
 // A buffer lives from its first to its last use.
-static Status check_lives(const Check* check, int32_t m) {
-    const PlanPlaces* places = places_of(check, m);
-    const int32_t* at = places->at;
-    bool first = check->s == 0, last = check->s == check->plan->P - 1, drops = at[INSTR_REC] >= 0;
+typedef struct {
+    bool needed;
+    int32_t from, to;  // instructions, both included
+} Life;
+
+// What the last chunk's output and its gradient are for, where the head is shared.
+static void set_head_lives(Life lives[BUFFER_COUNT], const Check* check, int32_t m, int32_t last_use) {
+    int32_t K = check->plan->placement.num_chunks, P = check->plan->P;
+    const int32_t* at = places_of(check, K - 1, m)->at;
+    Life out = {true, at[INSTR_FWD], at[INSTR_FWD]}, dout = {true, at[INSTR_BWD], last_use};
+    for (int32_t s = 0; s < P; s++) {
+        if (!placement_has_share(&check->plan->placement, s)) { continue; }
+        bool is_own = s == check->s;
+        const int32_t* there = places_of(check, is_own ? K + s : K + P + s, m)->at;
+        int32_t used = there[is_own ? INSTR_WGT : INSTR_WAIT_ACT];
+        int32_t filled = there[is_own ? INSTR_FWD : INSTR_RECV_GRAD];
+        if (used > out.to) { out.to = used; }
+        if (!plan_is_by_vocabulary(check->plan) && filled < dout.from) { dout.from = filled; }
+    }
+    lives[BUFFER_OUT] = out;
+    lives[BUFFER_DOUT] = dout;
+}
+
+static void set_chunk_lives(Life lives[BUFFER_COUNT], const Check* check, int32_t k, int32_t m) {
+    const int32_t* at = places_of(check, k, m)->at;
+    int32_t K = check->plan->placement.num_chunks;
+    bool first = k == 0, last = k == K - 1, drops = at[INSTR_REC] >= 0;
+    bool is_given = !first && is_here(check, k - 1), gives = !last && is_here(check, k + 1);
     int32_t last_use = at[INSTR_WGT] >= 0 ? at[INSTR_WGT] : at[INSTR_BWD];
-    const struct {
-        bool needed;
-        int32_t from, to;  // instructions, both included
-    } lives[BUFFER_COUNT] = {
-        [BUFFER_IN] = {!first, at[INSTR_RECV_ACT], at[INSTR_BWD]},
-        [BUFFER_OUT] = {!last, at[INSTR_FWD], at[INSTR_WAIT_ACT]},
-        [BUFFER_ACTS] = {true, drops ? at[INSTR_REC] : at[INSTR_FWD], last_use},
-        [BUFFER_FORWARD] = {drops, at[INSTR_FWD], at[INSTR_FWD]},
-        [BUFFER_DOUT] = {!last, at[INSTR_RECV_GRAD], last_use},
-        [BUFFER_DIN] = {!first, at[INSTR_BWD], at[INSTR_WAIT_GRAD]},
-    };
+    int32_t in_from = is_given ? places_of(check, k - 1, m)->at[INSTR_FWD] : at[INSTR_RECV_ACT];
+    int32_t dout_from = gives ? places_of(check, k + 1, m)->at[INSTR_BWD] : at[INSTR_RECV_GRAD];
+    lives[BUFFER_IN] = (Life){!first, in_from, at[INSTR_BWD]};
+    lives[BUFFER_OUT] = (Life){!last && !gives, at[INSTR_FWD], at[INSTR_WAIT_ACT]};
+    lives[BUFFER_ACTS] = (Life){true, drops ? at[INSTR_REC] : at[INSTR_FWD], last_use};
+    lives[BUFFER_FORWARD] = (Life){drops, at[INSTR_FWD], at[INSTR_FWD]};
+    lives[BUFFER_DOUT] = (Life){!last, dout_from, last_use};
+    lives[BUFFER_DIN] = (Life){!first && !is_given, at[INSTR_BWD], at[INSTR_WAIT_GRAD]};
+    if (last && plan_shares_head(check->plan)) { set_head_lives(lives, check, m, last_use); }
+}
+
+static void set_share_lives(Life lives[BUFFER_COUNT], const Check* check, int32_t row, int32_t m) {
+    const int32_t* at = places_of(check, row, m)->at;
+    bool is_far = !has_last(check);
+    lives[BUFFER_IN] = (Life){is_far, at[INSTR_RECV_ACT], at[INSTR_WGT]};
+    lives[BUFFER_ACTS] = (Life){true, at[INSTR_FWD], at[INSTR_WGT]};
+    lives[BUFFER_DIN] = (Life){is_far, at[INSTR_FWD], at[INSTR_WAIT_GRAD]};
+    lives[BUFFER_FACT] =
+        (Life){is_far && plan_is_by_vocabulary(check->plan), at[INSTR_RECV_FACT], at[INSTR_WGT]};
+}
+
+static void set_end_lives(Life lives[BUFFER_COUNT], const Check* check, int32_t end, int32_t m) {
+    int32_t share = end - check->plan->P;
+    bool is_own = is_here(check, share), by_vocabulary = plan_is_by_vocabulary(check->plan);
+    const int32_t* at = places_of(check, end, m)->at;
+    const int32_t* own = is_own ? places_of(check, share, m)->at : at;
+    int32_t bwd = places_of(check, check->plan->placement.num_chunks - 1, m)->at[INSTR_BWD];
+    lives[BUFFER_PART] = (Life){by_vocabulary, own[is_own ? INSTR_FWD : INSTR_RECV_GRAD], bwd};
+    lives[BUFFER_FACT] = (Life){by_vocabulary, bwd, own[is_own ? INSTR_WGT : INSTR_WAIT_FACT]};
+}
+
+static Status check_lives(const Check* check, int32_t row, int32_t m) {
+    const PlanPlaces* places = places_of(check, row, m);
+    int32_t K = check->plan->placement.num_chunks;
+    Life lives[BUFFER_COUNT] = {{false, -1, -1}};
+    if (row < K) {
+        set_chunk_lives(lives, check, row, m);
+    } else if (row < K + check->plan->P) {
+        set_share_lives(lives, check, row, m);
+    } else {
+        set_end_lives(lives, check, row, m);
+    }
     for (int32_t k = 0; k < BUFFER_SCRATCH; k++) {
         int32_t i = places->buffer[k];
         if ((i >= 0) != lives[k].needed) {
-            return FAIL(STATUS_INVALID_PLAN, "rank %d: buffer %s of micro-batch %d is %s", check->rank,
-                        plan_buffer_words[k], m, i < 0 ? "missing" : "not used by anything");
+            return FAIL(STATUS_INVALID_PLAN, "rank %d: buffer %s of chunk %d, micro-batch %d is %s",
+                        check->rank, plan_buffer_words[k],
+                        row < K + check->plan->P ? row : row - check->plan->P, m,
+                        i < 0 ? "missing" : "not used by anything");
         }
         if (i < 0) { continue; }
         const PlanBuffer* buffer = &check->list->buffers[i];
@@ -171,6 +352,8 @@ static Status check_lives(const Check* check, int32_t m) {
     }
     return STATUS_OK;
 }
+
+// --- places -----------------------------------------------------------------------------------------------
 
 static bool same_time(const PlanBuffer* a, const PlanBuffer* b) {
     return a->instr_begin < b->instr_end && b->instr_begin < a->instr_end;
@@ -188,9 +371,10 @@ static Status report_overlap(const Check* check) {
         for (int32_t k = 0; k < i; k++) {
             const PlanBuffer *a = &buffers[i], *b = &buffers[k];
             if (!same_time(a, b) || !same_place(a, b)) { continue; }
-            return FAIL(STATUS_INVALID_PLAN, "rank %d: buffers %d (%s mb %d) and %d (%s mb %d) overlap",
-                        check->rank, k, plan_buffer_words[b->kind], b->mb, i, plan_buffer_words[a->kind],
-                        a->mb);
+            return FAIL(STATUS_INVALID_PLAN,
+                        "rank %d: buffers %d (%s chunk %d mb %d) and %d (%s chunk %d mb %d) overlap",
+                        check->rank, k, plan_buffer_words[b->kind], b->chunk, b->mb, i,
+                        plan_buffer_words[a->kind], a->chunk, a->mb);
         }
     }
     return STATUS_OK;
@@ -262,16 +446,23 @@ static Status check_overlaps(const Check* check, Arena* arena) {
     return STATUS_OK;
 }
 
-Status plan_check_rank(const Plan* plan, int32_t rank, PlanReplicaPlaces* replica, Arena* arena) {
-    Check check = {
-        .plan = plan, .rank = rank, .s = rank % plan->P, .list = &plan->ranks[rank], .replica = replica};
-    for (int32_t m = replica->mb_begin; m < replica->mb_end; m++) {
-        PlanPlaces* places = places_of(&check, m);
+static void forget_places(const Check* check, int32_t row) {
+    for (int32_t m = check->replica->mb_begin; m < check->replica->mb_end; m++) {
+        PlanPlaces* places = places_of(check, row, m);
         for (int32_t k = 0; k < INSTR_COUNT; k++) { places->at[k] = -1; }
         for (int32_t k = 0; k < BUFFER_COUNT; k++) { places->buffer[k] = -1; }
     }
+}
+
+Status plan_check_rank(const Plan* plan, int32_t rank, PlanReplicaPlaces* replica, Arena* arena) {
+    Check check = {
+        .plan = plan, .rank = rank, .s = rank % plan->P, .list = &plan->ranks[rank], .replica = replica};
     const PlanRank* list = check.list;
     int64_t limit_bytes = plan_limit_bytes(plan, rank);
+    int32_t num_rows = plan_num_rows(plan);
+    for (int32_t row = 0; row < num_rows; row++) {
+        if (is_here(&check, row)) { forget_places(&check, row); }
+    }
     if (list->own_limit_bytes < 0 || list->num_instrs < 0 || list->num_buffers < 0 || list->arena_bytes < 0 ||
         list->state_bytes < 0) {
         return FAIL(STATUS_INVALID_PLAN, "rank %d: a count or number of bytes is negative", rank);
@@ -282,7 +473,12 @@ Status plan_check_rank(const Plan* plan, int32_t rank, PlanReplicaPlaces* replic
     }
     TRY(check_instrs(&check));
     TRY(check_buffer_places(&check));
-    for (int32_t m = replica->mb_begin; m < replica->mb_end; m++) { TRY(check_order(&check, m)); }
-    for (int32_t m = replica->mb_begin; m < replica->mb_end; m++) { TRY(check_lives(&check, m)); }
+    for (int32_t i = 0; i < 2 * num_rows; i++) {
+        int32_t row = i % num_rows;
+        if (!is_here(&check, row)) { continue; }
+        for (int32_t m = replica->mb_begin; m < replica->mb_end; m++) {
+            TRY(i < num_rows ? check_order(&check, row, m) : check_lives(&check, row, m));
+        }
+    }
     return check_overlaps(&check, arena);
 }

@@ -36,8 +36,9 @@ static Status check_microbatch(const Plan* plan, const ShapeRules* rules, int32_
 }
 
 Status plan_check_shapes(const Plan* plan, const ShapeRules* rules) {
-    if (!stage_may_have(&plan->placement.chunks[plan->P - 1], plan->P - 1, plan->P, rules->head_has_layer)) {
-        return FAIL(STATUS_INVALID_PLAN, "plan: the last stage has the head alone, which needs a layer");
+    int32_t last = plan->placement.num_chunks - 1;
+    if (!stage_may_have(&plan->placement.chunks[last], last, last + 1, rules->head_has_layer)) {
+        return FAIL(STATUS_INVALID_PLAN, "plan: the last chunk is the head alone, which needs a layer");
     }
     for (int32_t m = 0; m < plan->M; m++) { TRY(check_microbatch(plan, rules, m)); }
     return STATUS_OK;

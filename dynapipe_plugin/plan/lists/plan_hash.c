@@ -12,6 +12,20 @@ static void add_name(uint64_t* hash, const char* name) {
     *hash = hash_bytes(*hash, name, length);
 }
 
+static void add_placement(uint64_t* hash, const Plan* plan) {
+    const Placement* placement = &plan->placement;
+    add(hash, placement->num_chunks);
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        add(hash, placement->stage_of[k]);
+        add(hash, placement->chunks[k].layer_begin);
+        add(hash, placement->chunks[k].layer_end);
+    }
+    add(hash, placement->head);
+    for (int32_t s = 0; s <= plan->P && placement->head != HEAD_WHOLE; s++) {
+        add(hash, placement->head_begin[s]);
+    }
+}
+
 static void add_microbatch(uint64_t* hash, const Plan* plan, const PlanMicrobatch* mb) {
     add(hash, mb->replica);
     add(hash, mb->layout);
@@ -24,7 +38,7 @@ static void add_microbatch(uint64_t* hash, const Plan* plan, const PlanMicrobatc
     add(hash, mb->shape.dec_squares);
     add(hash, mb->shape.cross_products);
     add(hash, mb->shape.supervised_tokens);
-    for (int32_t s = 0; s < plan->P; s++) { add(hash, mb->recompute[s]); }
+    for (int32_t k = 0; k < plan->placement.num_chunks; k++) { add(hash, mb->recompute[k]); }
 }
 
 static void add_rank(uint64_t* hash, const PlanRank* rank) {
@@ -36,6 +50,7 @@ static void add_rank(uint64_t* hash, const PlanRank* rank) {
     for (int32_t i = 0; i < rank->num_instrs; i++) {
         const PlanInstr* instr = &rank->instrs[i];
         add(hash, instr->kind);
+        add(hash, instr->chunk);
         add(hash, instr->mb);
         add(hash, instr->peer);
         add(hash, instr->begin_ns);
@@ -44,6 +59,7 @@ static void add_rank(uint64_t* hash, const PlanRank* rank) {
     for (int32_t i = 0; i < rank->num_buffers; i++) {
         const PlanBuffer* buffer = &rank->buffers[i];
         add(hash, buffer->kind);
+        add(hash, buffer->chunk);
         add(hash, buffer->mb);
         add(hash, buffer->offset_bytes);
         add(hash, buffer->num_bytes);
@@ -66,10 +82,7 @@ static uint64_t decisions(const Plan* plan) {
     add(&hash, plan->memory_limit_bytes);
     add(&hash, plan->makespan_ns);
     add(&hash, plan->bound_ns);
-    for (int32_t s = 0; s < plan->P; s++) {
-        add(&hash, plan->placement.chunks[s].layer_begin);
-        add(&hash, plan->placement.chunks[s].layer_end);
-    }
+    add_placement(&hash, plan);
     for (int32_t m = 0; m < plan->M; m++) { add_microbatch(&hash, plan, &plan->mbs[m]); }
     for (int32_t i = 0; i < plan->num_sequences; i++) {
         add(&hash, plan->sequences[i].segment_begin);

@@ -78,7 +78,7 @@ static Status parse_int64(Parser* parser, const char* key, int64_t low, int64_t 
     if (negative) { value = -value; }
     if (!ok || value < low || value > high) {
         return FAIL(STATUS_BAD_FORMAT, "%s:%d: %s: '%.*s' is not a number in %" PRId64 " ... %" PRId64,
-                    parser->name, parser->line, key != NULL ? key : "shape", word.length, word.text, low,
+                    parser->name, parser->line, key != NULL ? key : "next", word.length, word.text, low,
                     high);
     }
     take_word(parser);
@@ -122,11 +122,11 @@ static Status parse_name(Parser* parser, const char* key, char out[32]) {
     return STATUS_OK;
 }
 
-// "none,full,none": one recompute mode per stage.
-static Status parse_recompute(Parser* parser, int32_t P, uint8_t* out) {
+// "none,full,none": one recompute mode per chunk.
+static Status parse_recompute(Parser* parser, int32_t K, uint8_t* out) {
     TRY(expect(parser, "recompute"));
     while (parser->at < parser->end && *parser->at == ' ') { parser->at++; }
-    for (int32_t s = 0; s < P; s++) {
+    for (int32_t k = 0; k < K; k++) {
         size_t left = (size_t)(parser->end - parser->at), length = 0;
         while (length < left && parser->at[length] >= 'a' && parser->at[length] <= 'z') { length++; }
         int32_t mode = 0;
@@ -135,10 +135,10 @@ static Status parse_recompute(Parser* parser, int32_t P, uint8_t* out) {
             mode++;
         }
         char after = length < left ? parser->at[length] : '\0';
-        if (mode == RECOMPUTE_COUNT || after != (s < P - 1 ? ',' : ' ')) {
-            return fail_at(parser, "a recompute mode per stage, separated by commas");
+        if (mode == RECOMPUTE_COUNT || after != (k < K - 1 ? ',' : ' ')) {
+            return fail_at(parser, "a recompute mode per chunk, separated by commas");
         }
-        out[s] = (uint8_t)mode;
+        out[k] = (uint8_t)mode;
         parser->at += length + 1;
     }
     return STATUS_OK;
@@ -146,14 +146,15 @@ static Status parse_recompute(Parser* parser, int32_t P, uint8_t* out) {
 
 static Status parse_head(Parser* parser, Plan* plan, uint64_t* hash) {
     TRY(expect(parser, "dynapipe-plan"));
-    if (!word_is(peek_word(parser), "1")) {
-        return FAIL(STATUS_BAD_FORMAT, "%s:%d: version '%.*s' of dynapipe-plan is not known, only 1",
+    if (!word_is(peek_word(parser), "2")) {
+        return FAIL(STATUS_BAD_FORMAT, "%s:%d: version '%.*s' of dynapipe-plan is not known, only 2",
                     parser->name, parser->line, peek_word(parser).length, peek_word(parser).text);
     }
     take_word(parser);
     TRY(end_line(parser));
     TRY(parse_int32(parser, "stages", 1, PLAN_MAX_STAGES, &plan->P));
     TRY(parse_int32(parser, "replicas", 1, PLAN_MAX_REPLICAS, &plan->R));
+    TRY(parse_int32(parser, "chunks", 1, PLAN_MAX_CHUNKS, &plan->placement.num_chunks));
     TRY(parse_count(parser, "microbatches", &plan->M));
     TRY(parse_count(parser, "samples", &plan->N));
     TRY(parse_count(parser, "sequences", &plan->num_sequences));
@@ -192,7 +193,7 @@ static Status parse_microbatch(Parser* parser, Plan* plan, int32_t m, int32_t* n
     TRY(parse_int32(parser, "replica", 0, plan->R - 1, &mb->replica));
     TRY(expect(parser, "layout"));
     TRY(parse_choice(parser, "a layout", plan_layout_words, LAYOUT_COUNT, &mb->layout));
-    TRY(parse_recompute(parser, plan->P, mb->recompute));
+    TRY(parse_recompute(parser, plan->placement.num_chunks, mb->recompute));
     TRY(parse_int32(parser, "sequences", 0, plan->num_sequences - *next_seq, &num_seqs));
     TRY(expect(parser, "shape"));
     int64_t* const shape[] = {&mb->shape.num_seqs,         &mb->shape.enc_tokens,  &mb->shape.enc_squares,
@@ -224,8 +225,46 @@ static Status parse_microbatch(Parser* parser, Plan* plan, int32_t m, int32_t* n
     return STATUS_OK;
 }
 
+static Status parse_int16(Parser* parser, const char* key, int64_t low, int64_t high, int16_t* out) {
+    int64_t value = 0;
+    TRY(parse_int64(parser, key, low, high, &value));
+    *out = (int16_t)value;
+    return STATUS_OK;
+}
+
+// "whole", or "rows" ("vocabulary") and how many units each stage has: all of them together.
+static Status parse_shares(Parser* parser, Placement* placement, int32_t P) {
+    TRY(expect(parser, "head"));
+    TRY(parse_choice(parser, "whole, rows or vocabulary", plan_head_words, HEAD_COUNT, &placement->head));
+    for (int32_t s = 0; s < P && placement->head != HEAD_WHOLE; s++) {
+        int16_t begin = placement->head_begin[s], units = 0;
+        int64_t left = HEAD_UNITS - begin;
+        TRY(parse_int16(parser, NULL, s == P - 1 ? left : 0, left, &units));
+        placement->head_begin[s + 1] = (int16_t)(begin + units);
+    }
+    return end_line(parser);
+}
+
+static Status parse_placement(Parser* parser, Placement* placement, int32_t P) {
+    int32_t unused;
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        TRY(parse_int32(parser, "chunk", k, k, &unused));
+        TRY(parse_int16(parser, "stage", 0, P - 1, &placement->stage_of[k]));
+        TRY(parse_int32(parser, "layers", 0, INT32_MAX, &placement->chunks[k].layer_begin));
+        TRY(parse_int32(parser, NULL, 0, INT32_MAX, &placement->chunks[k].layer_end));
+        TRY(end_line(parser));
+    }
+    return parse_shares(parser, placement, P);
+}
+
+// Chunks and shares of the head.
+static int32_t num_rows(const Plan* plan) {
+    return plan->placement.num_chunks + (plan->placement.head == HEAD_WHOLE ? 0 : plan->P);
+}
+
 static Status parse_instr(Parser* parser, const Plan* plan, PlanInstr* instr) {
     TRY(parse_choice(parser, "an instruction", plan_instr_words, INSTR_COUNT, &instr->kind));
+    TRY(parse_int16(parser, "chunk", 0, num_rows(plan) - 1, &instr->chunk));
     TRY(parse_int32(parser, "mb", 0, plan->M - 1, &instr->mb));
     instr->peer = -1;
     if (!plan_instr_is_job((InstrKind)instr->kind)) {
@@ -239,6 +278,7 @@ static Status parse_instr(Parser* parser, const Plan* plan, PlanInstr* instr) {
 static Status parse_buffer(Parser* parser, const Plan* plan, int32_t num_instrs, PlanBuffer* buffer) {
     TRY(expect(parser, "buffer"));
     TRY(parse_choice(parser, "a kind of buffer", plan_buffer_words, BUFFER_COUNT, &buffer->kind));
+    TRY(parse_int16(parser, "chunk", -1, num_rows(plan) - 1, &buffer->chunk));
     TRY(parse_int32(parser, "mb", -1, plan->M - 1, &buffer->mb));
     TRY(parse_int64(parser, "offset", 0, INT64_MAX / 4, &buffer->offset_bytes));
     TRY(parse_int64(parser, "bytes", 0, INT64_MAX / 4, &buffer->num_bytes));
@@ -260,10 +300,7 @@ static Status parse_rank(Parser* parser, const Plan* plan, int32_t r, PlanRank* 
     TRY(end_line(parser));
     PIPE_NEW(rank->instrs, parser->arena, PlanInstr, rank->num_instrs);
     PIPE_NEW(rank->buffers, parser->arena, PlanBuffer, rank->num_buffers);
-    for (int32_t i = 0; i < rank->num_instrs; i++) {
-        TRY(parse_instr(parser, plan, &rank->instrs[i]));
-        rank->instrs[i].chunk = (int16_t)(r % plan->P);
-    }
+    for (int32_t i = 0; i < rank->num_instrs; i++) { TRY(parse_instr(parser, plan, &rank->instrs[i])); }
     for (int32_t i = 0; i < rank->num_buffers; i++) {
         TRY(parse_buffer(parser, plan, rank->num_instrs, &rank->buffers[i]));
     }
@@ -271,7 +308,7 @@ static Status parse_rank(Parser* parser, const Plan* plan, int32_t r, PlanRank* 
 }
 
 static Status parse_body(Parser* parser, Plan* plan) {
-    int32_t num_ranks = plan->P * plan->R, unused, next_seq = 0, next_segment = 0;
+    int32_t num_ranks = plan->P * plan->R, next_seq = 0, next_segment = 0;
     if (num_ranks > (parser->end - parser->at) / LEAST_LINE_BYTES) {
         return FAIL(STATUS_BAD_FORMAT, "%s: %d ranks are announced, but the text ends before", parser->name,
                     num_ranks);
@@ -280,13 +317,7 @@ static Status parse_body(Parser* parser, Plan* plan) {
     PIPE_NEW(plan->sequences, parser->arena, PlanSequence, plan->num_sequences);
     PIPE_NEW(plan->segments, parser->arena, PlanSegment, plan->num_segments);
     PIPE_NEW(plan->ranks, parser->arena, PlanRank, num_ranks);
-    for (int32_t s = 0; s < plan->P; s++) {
-        TRY(parse_int32(parser, "stage", s, s, &unused));
-        TRY(parse_int32(parser, "layers", 0, INT32_MAX, &plan->placement.chunks[s].layer_begin));
-        TRY(parse_int32(parser, NULL, 0, INT32_MAX, &plan->placement.chunks[s].layer_end));
-        TRY(end_line(parser));
-    }
-    placement_linear(&plan->placement, plan->placement.chunks, plan->P);
+    TRY(parse_placement(parser, &plan->placement, plan->P));
     for (int32_t m = 0; m < plan->M; m++) {
         TRY(parse_microbatch(parser, plan, m, &next_seq, &next_segment));
     }

@@ -1,31 +1,45 @@
 // plan_print.c -- a plan as stable text, one thing per line:
 //
-//     dynapipe-plan 1
-//     stages 2 replicas 1 microbatches 1 samples 2 sequences 2 segments 2
+//     dynapipe-plan 2
+//     stages 2 replicas 1 chunks 2 microbatches 1 samples 2 sequences 2 segments 2
 //     policy dynamic schedule 1f1b                                      ... pulls: receivers take messages
 //     memory_limit_bytes 0 makespan_ns 900 bound_ns 800
 //     hash 4f0c1d2e3a5b6978
-//     stage 0 layers 0 6
+//     chunk 0 stage 0 layers 0 6
+//     head whole                     ... rows 512 512, vocabulary 300 724: HEAD_UNITS of each stage
 //     mb 0 replica 0 layout ragged recompute none,full sequences 2  shape 2 48 1280 0 0 0 12
 //       seq enc 32 dec 0 segments 1
 //         sample 1 first 0 tokens 32
 //     rank 0 instrs 9 buffers 6 arena_bytes 4096 state_bytes 100        ... limit_bytes 8000: a limit of its
 //     own
-//       fwd        mb 0  begin 0 end 100
-//       send_act   mb 0  peer 1  begin 100 end 120
-//       buffer acts    mb 0  offset 0 bytes 1000  live 0 8
+//       fwd        chunk 0 mb 0  begin 0 end 100
+//       send_act   chunk 0 mb 0  peer 1  begin 100 end 120
+//       buffer acts    chunk 0 mb 0  offset 0 bytes 1000  live 0 8
 //     end
 #include <inttypes.h>
 
 #include "../pipe/timeline_row.h"
 #include "plan_words.h"
 
+static void print_placement(const Plan* plan, FILE* out) {
+    const Placement* placement = &plan->placement;
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        fprintf(out, "chunk %d stage %d layers %d %d\n", k, placement->stage_of[k],
+                placement->chunks[k].layer_begin, placement->chunks[k].layer_end);
+    }
+    fprintf(out, "head %s", plan_head_words[placement->head]);
+    for (int32_t s = 0; s < plan->P && placement->head != HEAD_WHOLE; s++) {
+        fprintf(out, " %d", placement->head_begin[s + 1] - placement->head_begin[s]);
+    }
+    fprintf(out, "\n");
+}
+
 static void print_microbatch(const Plan* plan, int32_t m, FILE* out) {
     const PlanMicrobatch* mb = &plan->mbs[m];
     const MbShape* shape = &mb->shape;
     fprintf(out, "mb %d replica %d layout %s recompute ", m, mb->replica, plan_layout_words[mb->layout]);
-    for (int32_t s = 0; s < plan->P; s++) {
-        fprintf(out, "%s%s", s > 0 ? "," : "", plan_recompute_words[mb->recompute[s]]);
+    for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
+        fprintf(out, "%s%s", k > 0 ? "," : "", plan_recompute_words[mb->recompute[k]]);
     }
     fprintf(out,
             " sequences %d  shape %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64
@@ -52,30 +66,28 @@ static void print_rank(const Plan* plan, int32_t r, FILE* out) {
     fprintf(out, "\n");
     for (int32_t i = 0; i < rank->num_instrs; i++) {
         const PlanInstr* instr = &rank->instrs[i];
-        fprintf(out, "  %-9s mb %d", plan_instr_words[instr->kind], instr->mb);
+        fprintf(out, "  %-9s chunk %d mb %d", plan_instr_words[instr->kind], instr->chunk, instr->mb);
         if (!plan_instr_is_job((InstrKind)instr->kind)) { fprintf(out, "  peer %d", instr->peer); }
         fprintf(out, "  begin %" PRId64 " end %" PRId64 "\n", instr->begin_ns, instr->end_ns);
     }
     for (int32_t i = 0; i < rank->num_buffers; i++) {
         const PlanBuffer* buffer = &rank->buffers[i];
-        fprintf(out, "  buffer %-7s mb %d  offset %" PRId64 " bytes %" PRId64 "  live %d %d\n",
-                plan_buffer_words[buffer->kind], buffer->mb, buffer->offset_bytes, buffer->num_bytes,
-                buffer->instr_begin, buffer->instr_end);
+        fprintf(out, "  buffer %-7s chunk %d mb %d  offset %" PRId64 " bytes %" PRId64 "  live %d %d\n",
+                plan_buffer_words[buffer->kind], buffer->chunk, buffer->mb, buffer->offset_bytes,
+                buffer->num_bytes, buffer->instr_begin, buffer->instr_end);
     }
 }
 
 void plan_print(const Plan* plan, FILE* out) {
     fprintf(out, PLAN_MAGIC "\n");
-    fprintf(out, "stages %d replicas %d microbatches %d samples %d sequences %d segments %d\n", plan->P,
-            plan->R, plan->M, plan->N, plan->num_sequences, plan->num_segments);
+    fprintf(out, "stages %d replicas %d chunks %d microbatches %d samples %d sequences %d segments %d\n",
+            plan->P, plan->R, plan->placement.num_chunks, plan->M, plan->N, plan->num_sequences,
+            plan->num_segments);
     fprintf(out, "policy %s schedule %s%s\n", plan->policy, plan->schedule, plan->pulls ? " pulls" : "");
     fprintf(out, "memory_limit_bytes %" PRId64 " makespan_ns %" PRId64 " bound_ns %" PRId64 "\n",
             plan->memory_limit_bytes, plan->makespan_ns, plan->bound_ns);
     fprintf(out, "hash %016" PRIx64 "\n", plan_hash(plan));
-    for (int32_t s = 0; s < plan->P; s++) {
-        fprintf(out, "stage %d layers %d %d\n", s, plan->placement.chunks[s].layer_begin,
-                plan->placement.chunks[s].layer_end);
-    }
+    print_placement(plan, out);
     for (int32_t m = 0; m < plan->M; m++) { print_microbatch(plan, m, out); }
     for (int32_t r = 0; r < plan->P * plan->R; r++) { print_rank(plan, r, out); }
     fprintf(out, "end\n");
@@ -95,8 +107,8 @@ static int64_t real_tokens(const Plan* plan, const PlanMicrobatch* mb) {
 }
 
 static const char* recompute_summary(const Plan* plan, const PlanMicrobatch* mb) {
-    for (int32_t s = 1; s < plan->P; s++) {
-        if (mb->recompute[s] != mb->recompute[0]) { return "mixed"; }
+    for (int32_t k = 1; k < plan->placement.num_chunks; k++) {
+        if (mb->recompute[k] != mb->recompute[0]) { return "mixed"; }
     }
     return plan_recompute_words[mb->recompute[0]];
 }

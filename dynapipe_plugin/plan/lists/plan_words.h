@@ -4,10 +4,11 @@
 
 #include "plan.h"
 
-#define PLAN_MAGIC "dynapipe-plan 1"
+#define PLAN_MAGIC "dynapipe-plan 2"
 
 extern const char* const plan_instr_words[INSTR_COUNT];
 extern const char* const plan_buffer_words[BUFFER_COUNT];
+extern const char* const plan_head_words[HEAD_COUNT];
 extern const char* const plan_layout_words[LAYOUT_COUNT];
 extern const char* const plan_recompute_words[RECOMPUTE_COUNT];
 

@@ -3,7 +3,8 @@
 #include "../pipe/pipe_schedule.h"
 #include "memory_layout.h"
 
-// Where things of one micro-batch are; -1: nowhere. Jobs are job numbers, transfers indices into ops.
+// Where things of one micro-batch and row (plan_row) are; -1: nowhere. Jobs are job numbers, transfers
+// indices into ops.
 typedef struct {
     int32_t job[JOB_COUNT];
     int32_t op[INSTR_COUNT];
@@ -17,26 +18,54 @@ enum { NUM_SLACKS = sizeof slack_parts / sizeof slack_parts[0], NO_SLACK = -1, G
 typedef struct {
     const RankListInput* input;
     int32_t s, num_jobs, num_ops;
+    int32_t K;
+    bool shares_head, by_vocabulary;
+    bool has_last;     // the last chunk is here
+    int32_t* slot_of;  // [K + 2 * P] by row: into places, where the row is of this rank
+    int32_t num_slots;
     const PipeJob* jobs;
     const PipeSpan* spans;
     CommOp* ops;
-    Places* places;  // [M]
+    Places* places;  // [num_slots * M]
     PlanBuffer* buffers;
     int32_t num_buffers;
     int32_t* buffer_of_op;  // [num_ops] the buffer that a transfer fills or empties
     int32_t* wait_pos;      // [num_ops] of sends: before this job; num_jobs + 1: at the end
 } List;
 
+static Places* places_at(const List* list, int32_t row, int32_t m) {
+    return &list->places[(int64_t)list->slot_of[row] * list->input->problem->M + m];
+}
+
+static int32_t row_of_op(const List* list, const CommOp* op) {
+    return plan_row(list->K, list->input->problem->P, list->shares_head, (InstrKind)op->kind, op->chunk,
+                    op->peer);
+}
+
+static bool has_share(const List* list, int32_t s) {
+    return list->shares_head && placement_has_share(list->input->problem->placement, s);
+}
+
+// The row is a chunk or share of this rank.
+static bool is_here(const List* list, int32_t row) {
+    const PipeProblem* problem = list->input->problem;
+    return pipe_stage_of(problem, row) == list->s && pipe_has_row(problem, row);
+}
+
 static void find_places(List* list) {
-    for (int32_t m = 0; m < list->input->problem->M; m++) {
-        for (int32_t k = 0; k < JOB_COUNT; k++) { list->places[m].job[k] = -1; }
-        for (int32_t k = 0; k < INSTR_COUNT; k++) { list->places[m].op[k] = -1; }
+    int32_t M = list->input->problem->M;
+    for (int64_t i = 0; i < (int64_t)list->num_slots * M; i++) {
+        for (int32_t k = 0; k < JOB_COUNT; k++) { list->places[i].job[k] = -1; }
+        for (int32_t k = 0; k < INSTR_COUNT; k++) { list->places[i].op[k] = -1; }
     }
     for (int32_t i = 0; i < list->num_jobs; i++) {
-        list->places[list->jobs[i].mb].job[list->jobs[i].kind] = i;
+        PipeJob job = list->jobs[i];
+        places_at(list, job.chunk, job.mb)->job[job.kind] = i;
     }
     const CommOp* ops = list->input->order->ops[list->s];
-    for (int32_t i = 0; i < list->num_ops; i++) { list->places[ops[i].mb].op[ops[i].kind] = i; }
+    for (int32_t i = 0; i < list->num_ops; i++) {
+        places_at(list, row_of_op(list, &ops[i]), ops[i].mb)->op[ops[i].kind] = i;
+    }
 }
 
 // The first job of a stage that begins no earlier (by_begin), or ends no earlier; num_jobs: none.
@@ -54,7 +83,7 @@ static int32_t first_job_from(const PipeSpan* spans, int32_t num_jobs, int64_t t
 }
 
 static bool is_send(const CommOp* op) {
-    return op->kind == INSTR_SEND_ACT || op->kind == INSTR_SEND_GRAD;
+    return op->kind == INSTR_SEND_ACT || op->kind == INSTR_SEND_GRAD || op->kind == INSTR_SEND_FACT;
 }
 
 // When a message has surely left its buffer: as predicted (NO_SLACK), or where it was ready only after its
@@ -62,17 +91,18 @@ static bool is_send(const CommOp* op) {
 static int64_t free_at_ns(const List* list, const CommOp* op, int64_t slack_ns) {
     if (slack_ns == NO_SLACK) { return op->end_ns; }
     const RankListInput* input = list->input;
-    int32_t peer = op->kind == INSTR_SEND_ACT ? list->s + 1 : list->s - 1;
-    const PipeSpan* spans = input->timeline->job[peer];
-    int32_t num_jobs = input->schedule->num_jobs[peer];
+    const PipeSpan* spans = input->timeline->job[op->peer];
+    int32_t num_jobs = input->schedule->num_jobs[op->peer];
     int32_t running = first_job_from(spans, num_jobs, op->end_ns, false);
     return (running < num_jobs ? spans[running].end_ns : op->end_ns) + slack_ns;
 }
 
-// Behind the send, and no earlier than the first job that begins when its buffer is free.
+// Behind the send, in the sequence too, and no earlier than the first job that begins when its buffer is
+// free.
 static int32_t wait_pos(const List* list, const CommOp* op, int64_t slack_ns) {
     int32_t pos = first_job_from(list->spans, list->num_jobs, free_at_ns(list, op, slack_ns), true);
     pos = pos > op->pos ? pos : op->pos + 1;
+    pos = pos > op->behind ? pos : op->behind;
     return pos < list->num_jobs ? pos : list->num_jobs + 1;
 }
 
@@ -95,38 +125,124 @@ static void set_transfers(List* list, int64_t slack_ns) {
     }
 }
 
-static int32_t add_buffer(List* list, BufferKind kind, int32_t m, int64_t num_bytes, int32_t begin,
-                          int32_t end) {
-    list->buffers[list->num_buffers] = (PlanBuffer){.kind = (uint8_t)kind,
-                                                    .chunk = (int16_t)(kind == BUFFER_SCRATCH ? -1 : list->s),
-                                                    .mb = m,
-                                                    .num_bytes = num_bytes,
-                                                    .instr_begin = begin,
-                                                    .instr_end = end};
-    return list->num_buffers++;
+// Lives over jobs [begin, end); transfers that fill or empty it make that longer.
+static PlanBuffer* add_buffer(List* list, BufferKind kind, int32_t chunk, int32_t m, int64_t num_bytes,
+                              int32_t begin, int32_t end) {
+    PlanBuffer* buffer = &list->buffers[list->num_buffers++];
+    *buffer = (PlanBuffer){.kind = (uint8_t)kind,
+                           .chunk = (int16_t)chunk,
+                           .mb = m,
+                           .num_bytes = num_bytes,
+                           .instr_begin = begin,
+                           .instr_end = end};
+    return buffer;
 }
 
-// Lifetimes in jobs. `ends` of a sent buffer is its wait.
-static void add_buffers(List* list, int32_t m) {
-    const PipeProblem* problem = list->input->problem;
-    const RankBytes* bytes = &list->input->bytes[(int64_t)list->s * problem->M + m];
-    const Places* at = &list->places[m];
-    int32_t f = at->job[JOB_F], b = at->job[JOB_B], r = at->job[JOB_R];
-    int32_t last = at->job[JOB_W] >= 0 ? at->job[JOB_W] : b;
-    if (list->s > 0) {
-        int32_t recv = at->op[INSTR_RECV_ACT], send = at->op[INSTR_SEND_GRAD];
-        list->buffer_of_op[recv] =
-            add_buffer(list, BUFFER_IN, m, bytes->in_bytes, list->ops[recv].pos, b + 1);
-        list->buffer_of_op[send] = add_buffer(list, BUFFER_DIN, m, bytes->in_bytes, b, list->wait_pos[send]);
+// This transfer fills (empties) the buffer.
+static void use_buffer(List* list, PlanBuffer* buffer, int32_t row, InstrKind kind) {
+    int32_t i = places_at(list, row, buffer->mb)->op[kind];
+    list->buffer_of_op[i] = (int32_t)(buffer - list->buffers);
+    if (is_send(&list->ops[i])) {
+        buffer->instr_end = list->wait_pos[i] > buffer->instr_end ? list->wait_pos[i] : buffer->instr_end;
+    } else {
+        buffer->instr_begin = list->ops[i].pos < buffer->instr_begin ? list->ops[i].pos : buffer->instr_begin;
     }
-    if (list->s < problem->P - 1) {
-        int32_t recv = at->op[INSTR_RECV_GRAD], send = at->op[INSTR_SEND_ACT];
-        list->buffer_of_op[send] = add_buffer(list, BUFFER_OUT, m, bytes->out_bytes, f, list->wait_pos[send]);
-        list->buffer_of_op[recv] =
-            add_buffer(list, BUFFER_DOUT, m, bytes->out_bytes, list->ops[recv].pos, last + 1);
+}
+
+static const RankBytes* bytes_of(const List* list, int32_t row, int32_t m) {
+    return &list->input->bytes[(int64_t)row * list->input->problem->M + m];
+}
+
+static int32_t larger(int32_t a, int32_t b) {
+    return a > b ? a : b;
+}
+
+// What passes between the last chunk and the shares of the head, at the last chunk's end.
+static void add_head_buffers(List* list, int32_t m) {
+    int32_t K = list->K, P = list->input->problem->P;
+    const int32_t* job = places_at(list, K - 1, m)->job;
+    int32_t f = job[JOB_F], b = job[JOB_B], last = larger(b, job[JOB_W]);
+    int64_t out_bytes = bytes_of(list, K - 1, m)->out_bytes;
+    PlanBuffer* out = add_buffer(list, BUFFER_OUT, K - 1, m, out_bytes, f, f + 1);
+    PlanBuffer* dout = add_buffer(list, BUFFER_DOUT, K - 1, m, out_bytes, b, last + 1);
+    for (int32_t s = 0; s < P; s++) {
+        if (!has_share(list, s)) { continue; }
+        int32_t end = K + P + s;
+        bool is_own = s == list->s;
+        const int32_t* own = is_own ? places_at(list, K + s, m)->job : NULL;
+        PlanBuffer* part = dout;
+        if (list->by_vocabulary) {
+            const RankBytes* bytes = bytes_of(list, K + s, m);
+            PlanBuffer* fact = add_buffer(list, BUFFER_FACT, K + s, m, bytes->factor_bytes, b, b + 1);
+            part = add_buffer(list, BUFFER_PART, K + s, m, bytes->part_bytes, b, b + 1);
+            if (is_own) { fact->instr_end = own[JOB_W] + 1; }
+            if (!is_own) { use_buffer(list, fact, end, INSTR_SEND_FACT); }
+        }
+        if (is_own) {
+            out->instr_end = larger(out->instr_end, own[JOB_W] + 1);
+            part->instr_begin = own[JOB_F] < part->instr_begin ? own[JOB_F] : part->instr_begin;
+        } else {
+            use_buffer(list, out, end, INSTR_SEND_ACT);
+            use_buffer(list, part, end, INSTR_RECV_GRAD);
+        }
     }
-    if (r >= 0) { add_buffer(list, BUFFER_FORWARD, m, bytes->forward_bytes, f, f + 1); }
-    add_buffer(list, BUFFER_ACTS, m, bytes->acts_bytes, r >= 0 ? r : f, last + 1);
+}
+
+static void add_chunk_buffers(List* list, int32_t k, int32_t m) {
+    const RankBytes* bytes = bytes_of(list, k, m);
+    const int32_t* job = places_at(list, k, m)->job;
+    int32_t f = job[JOB_F], b = job[JOB_B], r = job[JOB_R], last = larger(b, job[JOB_W]);
+    if (k > 0 && is_here(list, k - 1)) {  // handed over
+        int32_t before = places_at(list, k - 1, m)->job[JOB_F];
+        add_buffer(list, BUFFER_IN, k, m, bytes->in_bytes, before, b + 1);
+    } else if (k > 0) {
+        PlanBuffer* in = add_buffer(list, BUFFER_IN, k, m, bytes->in_bytes, f, b + 1);
+        PlanBuffer* din = add_buffer(list, BUFFER_DIN, k, m, bytes->in_bytes, b, b + 1);
+        use_buffer(list, in, k, INSTR_RECV_ACT);
+        use_buffer(list, din, k, INSTR_SEND_GRAD);
+    }
+    if (k < list->K - 1 && is_here(list, k + 1)) {
+        int32_t behind = places_at(list, k + 1, m)->job[JOB_B];
+        add_buffer(list, BUFFER_DOUT, k, m, bytes->out_bytes, behind, last + 1);
+    } else if (k < list->K - 1) {
+        PlanBuffer* out = add_buffer(list, BUFFER_OUT, k, m, bytes->out_bytes, f, f + 1);
+        PlanBuffer* dout = add_buffer(list, BUFFER_DOUT, k, m, bytes->out_bytes, b, last + 1);
+        use_buffer(list, out, k, INSTR_SEND_ACT);
+        use_buffer(list, dout, k, INSTR_RECV_GRAD);
+    } else if (list->shares_head) {
+        add_head_buffers(list, m);
+    }
+    if (r >= 0) { add_buffer(list, BUFFER_FORWARD, k, m, bytes->forward_bytes, f, f + 1); }
+    add_buffer(list, BUFFER_ACTS, k, m, bytes->acts_bytes, r >= 0 ? r : f, last + 1);
+}
+
+// One on the last chunk's rank reads and writes that chunk's buffers.
+static void add_share_buffers(List* list, int32_t row, int32_t m) {
+    const RankBytes* bytes = bytes_of(list, row, m);
+    const int32_t* job = places_at(list, row, m)->job;
+    int32_t f = job[JOB_F], w = job[JOB_W];
+    add_buffer(list, BUFFER_ACTS, row, m, bytes->acts_bytes, f, w + 1);
+    if (list->has_last) { return; }
+    PlanBuffer* in = add_buffer(list, BUFFER_IN, row, m, bytes->in_bytes, f, w + 1);
+    PlanBuffer* din = add_buffer(list, BUFFER_DIN, row, m, bytes->part_bytes, f, f + 1);
+    use_buffer(list, in, row, INSTR_RECV_ACT);
+    use_buffer(list, din, row, INSTR_SEND_GRAD);
+    if (!list->by_vocabulary) { return; }
+    PlanBuffer* fact = add_buffer(list, BUFFER_FACT, row, m, bytes->factor_bytes, w, w + 1);
+    use_buffer(list, fact, row, INSTR_RECV_FACT);
+}
+
+static void add_buffers(List* list) {
+    for (int32_t row = 0; row < pipe_num_rows(list->input->problem); row++) {
+        if (!is_here(list, row)) { continue; }
+        for (int32_t m = 0; m < list->input->problem->M; m++) {
+            if (row < list->K) {
+                add_chunk_buffers(list, row, m);
+            } else {
+                add_share_buffers(list, row, m);
+            }
+        }
+    }
 }
 
 static bool share_memory(const PlanBuffer* a, const PlanBuffer* b) {
@@ -190,7 +306,7 @@ static Status stretch(List* list, Arena* arena) {
         int32_t earliest = is_send(op) ? buffer->instr_begin + 1 : latest_end(list, &times, buffer, op->pos);
         pos = pos > earliest ? pos : earliest;
         op->pos = pos;
-        if (!is_send(op)) { buffer->instr_begin = pos; }
+        if (!is_send(op) && pos < buffer->instr_begin) { buffer->instr_begin = pos; }
     }
     times_sort(&times, list, false);
     for (int32_t i = 0; i < list->num_ops; i++) {
@@ -230,16 +346,17 @@ static void find_waits(Writer* writer, const List* list) {
 static void write_waits(Writer* writer, const List* list, int32_t pos) {
     for (int32_t i = writer->first_wait[pos]; i >= 0; i = writer->next_wait[i]) {
         const CommOp* op = &list->ops[i];
-        bool is_act = op->kind == INSTR_SEND_ACT;
-        writer->index_of_wait[i] =
-            add_instr(writer, (PlanInstr){
-                                  .kind = is_act ? INSTR_WAIT_ACT : INSTR_WAIT_GRAD,
-                                  .chunk = op->chunk,
-                                  .mb = list->input->first_mb + op->mb,
-                                  .peer = list->input->first_rank + list->s + (is_act ? 1 : -1),
-                                  .begin_ns = op->end_ns,
-                                  .end_ns = op->end_ns,
-                              });
+        InstrKind kind = op->kind == INSTR_SEND_ACT    ? INSTR_WAIT_ACT
+                         : op->kind == INSTR_SEND_GRAD ? INSTR_WAIT_GRAD
+                                                       : INSTR_WAIT_FACT;
+        writer->index_of_wait[i] = add_instr(writer, (PlanInstr){
+                                                         .kind = (uint8_t)kind,
+                                                         .chunk = op->chunk,
+                                                         .mb = list->input->first_mb + op->mb,
+                                                         .peer = list->input->first_rank + op->peer,
+                                                         .begin_ns = op->end_ns,
+                                                         .end_ns = op->end_ns,
+                                                     });
     }
 }
 
@@ -250,16 +367,14 @@ static void write_instrs(Writer* writer, const List* list) {
         write_waits(writer, list, pos);
         for (; next_op < list->num_ops && list->ops[next_op].pos == pos; next_op++) {
             const CommOp* op = &list->ops[next_op];
-            bool is_next = op->kind == INSTR_SEND_ACT || op->kind == INSTR_RECV_GRAD;
-            writer->index_of_op[next_op] =
-                add_instr(writer, (PlanInstr){
-                                      .kind = op->kind,
-                                      .chunk = op->chunk,
-                                      .mb = list->input->first_mb + op->mb,
-                                      .peer = list->input->first_rank + list->s + (is_next ? 1 : -1),
-                                      .begin_ns = op->begin_ns,
-                                      .end_ns = op->end_ns,
-                                  });
+            writer->index_of_op[next_op] = add_instr(writer, (PlanInstr){
+                                                                 .kind = op->kind,
+                                                                 .chunk = op->chunk,
+                                                                 .mb = list->input->first_mb + op->mb,
+                                                                 .peer = list->input->first_rank + op->peer,
+                                                                 .begin_ns = op->begin_ns,
+                                                                 .end_ns = op->end_ns,
+                                                             });
         }
         if (pos >= list->num_jobs) { continue; }
         writer->index_of_job[pos] = add_instr(writer, (PlanInstr){
@@ -273,7 +388,7 @@ static void write_instrs(Writer* writer, const List* list) {
     }
 }
 
-// Lifetimes from jobs to instructions.
+// Lifetimes from jobs to instructions: from the first receive into it, until the last wait for it.
 static void write_buffers(const Writer* writer, const List* list) {
     for (int32_t i = 0; i < list->num_buffers; i++) {
         PlanBuffer* buffer = &list->buffers[i];
@@ -282,8 +397,7 @@ static void write_buffers(const Writer* writer, const List* list) {
             buffer->instr_end = writer->rank->num_instrs;
             continue;
         }
-        buffer->instr_begin =
-            writer->index_of_job[buffer->instr_begin < list->num_jobs ? buffer->instr_begin : 0];
+        buffer->instr_begin = writer->index_of_job[buffer->instr_begin];
         buffer->instr_end =
             buffer->instr_end <= list->num_jobs ? writer->index_of_job[buffer->instr_end - 1] + 1 : 0;
         buffer->mb += list->input->first_mb;
@@ -291,17 +405,34 @@ static void write_buffers(const Writer* writer, const List* list) {
     for (int32_t i = 0; i < list->num_ops; i++) {
         PlanBuffer* buffer = &list->buffers[list->buffer_of_op[i]];
         if (list->wait_pos[i] >= 0) {
-            buffer->instr_end = writer->index_of_wait[i] + 1;
-        } else {
+            buffer->instr_end = larger(buffer->instr_end, writer->index_of_wait[i] + 1);
+        } else if (writer->index_of_op[i] < buffer->instr_begin) {
             buffer->instr_begin = writer->index_of_op[i];
         }
     }
 }
 
+// Which rows are of this rank, and how many buffers they have at most.
+static Status find_rows(List* list, int64_t* num_buffers, Arena* scratch) {
+    const PipeProblem* problem = list->input->problem;
+    int32_t K = list->K, P = problem->P, num_rows = K + (list->shares_head ? 2 * P : 0);
+    PIPE_NEW(list->slot_of, scratch, int32_t, num_rows);
+    *num_buffers = 1;
+    for (int32_t row = 0; row < num_rows; row++) {
+        bool is_end = row >= K + P;
+        bool is_mine = is_end ? list->has_last && has_share(list, row - K - P) : is_here(list, row);
+        list->slot_of[row] = is_mine ? list->num_slots++ : -1;
+        *num_buffers += is_mine ? (int64_t)(is_end ? 2 : 6) * problem->M : 0;
+    }
+    return STATUS_OK;
+}
+
 static Status list_init(List* list, Arena* arena, Arena* scratch) {
     const PipeProblem* problem = list->input->problem;
-    PIPE_NEW(list->places, scratch, Places, problem->M);
-    PIPE_NEW(list->buffers, arena, PlanBuffer, 6 * (int64_t)problem->M + 1);
+    int64_t num_buffers = 0;
+    TRY(find_rows(list, &num_buffers, scratch));
+    PIPE_NEW(list->places, scratch, Places, (int64_t)list->num_slots * problem->M);
+    PIPE_NEW(list->buffers, arena, PlanBuffer, num_buffers);
     PIPE_NEW(list->buffer_of_op, scratch, int32_t, list->num_ops);
     PIPE_NEW(list->wait_pos, scratch, int32_t, list->num_ops);
     PIPE_NEW(list->ops, scratch, CommOp, list->num_ops);
@@ -313,15 +444,17 @@ static Status set_buffers(List* list, int64_t scratch_bytes, int64_t slack_ns, i
                           Arena* scratch) {
     list->num_buffers = 0;
     set_transfers(list, slack_ns);
-    for (int32_t m = 0; m < list->input->problem->M; m++) { add_buffers(list, m); }
-    if (list->num_jobs > 0) { add_buffer(list, BUFFER_SCRATCH, -1, scratch_bytes, 0, list->num_jobs + 1); }
+    add_buffers(list);
+    if (list->num_jobs > 0) {
+        add_buffer(list, BUFFER_SCRATCH, -1, -1, scratch_bytes, 0, list->num_jobs + 1);
+    }
     return memory_layout_bound(list->buffers, list->num_buffers, bound_bytes, scratch);
 }
 
 // The longest slack that memory allows; none where it allows none.
 static Status lay_out(List* list, int64_t scratch_bytes, int64_t enough_bytes, int64_t* arena_bytes,
                       Arena* scratch) {
-    int64_t bound_bytes, tight_bytes;
+    int64_t bound_bytes = 0, tight_bytes = 0;
     TRY(set_buffers(list, scratch_bytes, NO_SLACK, &bound_bytes, scratch));
     TRY(memory_layout_place(list->buffers, list->num_buffers, enough_bytes, &tight_bytes, scratch));
     *arena_bytes = tight_bytes;
@@ -341,9 +474,15 @@ static Status lay_out(List* list, int64_t scratch_bytes, int64_t enough_bytes, i
 
 static Status make(PlanRank* out, const RankListInput* input, int32_t s, int64_t scratch_bytes,
                    int64_t enough_bytes, Arena* arena, Arena* scratch) {
+    const PipeProblem* problem = input->problem;
+    int32_t K = pipe_num_chunks(problem);
     List list = {
         .input = input,
         .s = s,
+        .K = K,
+        .shares_head = pipe_shares_head(problem),
+        .by_vocabulary = pipe_shares_head(problem) && problem->placement->head == HEAD_BY_VOCABULARY,
+        .has_last = pipe_stage_of(problem, K - 1) == s,
         .num_jobs = input->schedule->num_jobs[s],
         .num_ops = input->order->num_ops[s],
         .jobs = input->schedule->jobs[s],

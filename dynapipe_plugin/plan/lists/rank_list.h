@@ -15,11 +15,14 @@ So nothing blocks a rank but a missing input or memory that really is still in u
 
 #include "comm_order.h"
 
-// Of one micro-batch on one stage.
+// Of one micro-batch and one row of the problem: a chunk, or a share of the head.
 typedef struct {
     int64_t acts_bytes, forward_bytes;
-    int64_t in_bytes;   // IN and DIN; not used on the first stage
-    int64_t out_bytes;  // OUT and DOUT; not used on the last stage
+    int64_t in_bytes;   // IN, and DIN of a chunk; not used on the first chunk
+    int64_t out_bytes;  // OUT and DOUT; of the last chunk the hidden states of all supervised rows, where the
+                        // head is shared, else not used
+    int64_t part_bytes;    // of a share: its part of their gradient; by rows as in_bytes
+    int64_t factor_bytes;  // of a share by vocabulary
 } RankBytes;
 
 typedef struct {
@@ -27,7 +30,7 @@ typedef struct {
     const PipeSchedule* schedule;
     const PipeTimeline* timeline;
     const CommOrder* order;
-    const RankBytes* bytes;  // [P * M]
+    const RankBytes* bytes;  // [rows * M]
     int32_t first_mb;        // of the replica, in Plan.mbs
     int32_t first_rank;      // of the replica: rank of its stage 0
     bool with_slack;         // ranks that are late or ahead make others wait less; for the list that is run

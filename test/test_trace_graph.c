@@ -49,7 +49,9 @@ static int64_t message_end_ns(Step* step, int32_t rank, PlanMessage message, int
     if (send->event.begin_ns < 0 || recv->event.begin_ns < 0) { return -1; }
     int64_t posted_ns =
         send->event.begin_ns > recv->event.begin_ns ? send->event.begin_ns : recv->event.begin_ns;
-    send->event.end_ns = recv->event.end_ns = posted_ns + took_ns[2 * mb + (message.kind == MESSAGE_GRAD)];
+    int64_t ns = took_ns[2 * mb + (message.kind == MESSAGE_GRAD)] + message.row * 100;
+    send->event.end_ns = posted_ns + ns;
+    recv->event.end_ns = send->event.end_ns - (ns > 300 ? 300 : 0);  // seen; then the job begins
     return send->event.end_ns;
 }
 
@@ -103,7 +105,7 @@ static bool run_one(Step* step, int32_t rank, Runner* runner, Rng* rng, int32_t 
 
 // A random plan, times in us, run with jobs and messages that scatter by that many percent.
 static void step_init(Step* step, Rng* rng, int32_t scatter) {
-    RandomPlan about = {.P = rng_between(rng, 1, 4), .R = rng_between(rng, 1, 2), .num_samples = 20};
+    RandomPlan about = {.P = rng_between(rng, 1, 8), .R = rng_between(rng, 1, 2), .num_samples = 20};
     about.num_layers = about.P + 2;
     about.max_tokens = 50;
     about.recompute = rng_below(rng, 2);
@@ -334,7 +336,7 @@ static void a_file_reads_back(void) {
     }
     SessionErrors errors = {
         .predicted_ns = 100, .measured_ns = 130, .jobs_ns = 25, .transfers_ns = -5, .waiting_ns = 10};
-    TraceClock clocks[8] = {{0, 0}, {-700, 30}};
+    TraceClock clocks[16] = {{0, 0}, {-700, 30}};
     TraceStep about = {.step = 7,
                        .plan = &step.plan,
                        .plan_hash = 0x123,

@@ -327,9 +327,14 @@ static void many_replicas_are_summed_up(void) {
     PlanMicrobatch mbs[R];
     for (int32_t r = 0; r < P * R; r++) {
         int64_t busy_ns = 1000 + r / P * 7 % 31;
-        instrs[r][0] = (PlanInstr){.kind = INSTR_FWD, .chunk = r % P, .mb = r / P, .peer = -1, .end_ns = 400};
-        instrs[r][1] = (PlanInstr){
-            .kind = INSTR_BWD, .chunk = r % P, .mb = r / P, .peer = -1, .begin_ns = 500, .end_ns = busy_ns};
+        instrs[r][0] =
+            (PlanInstr){.kind = INSTR_FWD, .chunk = (int16_t)(r % P), .mb = r / P, .peer = -1, .end_ns = 400};
+        instrs[r][1] = (PlanInstr){.kind = INSTR_BWD,
+                                   .chunk = (int16_t)(r % P),
+                                   .mb = r / P,
+                                   .peer = -1,
+                                   .begin_ns = 500,
+                                   .end_ns = busy_ns};
         ranks[r] = (PlanRank){.num_instrs = 2, .instrs = instrs[r]};
         mbs[r / P] = (PlanMicrobatch){.replica = r / P};
     }

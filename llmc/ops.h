@@ -245,7 +245,7 @@ void place_rows(floatX* dst, int dst_stride, const floatX* src, int src_stride, 
 //     loss = log(sum) + m - x_t,  f_r = scale exp(m_r - m) / sum,  g = -scale others / sum
 // so that the logits' gradient is f_r exp(x - m_r), at t g. The target is apart from the others, so a loss
 // and a gradient near 0 keep their digits.
-enum { OPS_MAX_SHARES = 64 };
+enum { OPS_MAX_SHARES = 128 };
 
 // stats (num_rows, 3): m_r (-inf: no other id), o_r, x_t (-inf: another share's target). with_grads: logits
 // (num_rows, Vs) become E = exp(x - m_r) in place, 0 at t and in columns V..Vs-1; else they stay.

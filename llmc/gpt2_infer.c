@@ -35,8 +35,8 @@ static int64_t split(Buffers* out, const Model* model, const ModelBatch* batch, 
     out->mean = take(&cursor, T, sizeof(float));
     out->rstd = take(&cursor, T, sizeof(float));
     out->lse = take(&cursor, T * model->config.num_heads, sizeof(float));
-    if (model->is_last) {
-        out->rows = take(&cursor, B * C, sizeof(floatX));
+    if (model->is_last) { out->rows = take(&cursor, B * C, sizeof(floatX)); }
+    if (model->has_head) {
         out->lnf = take(&cursor, B * C, sizeof(floatX));
         out->logits = take(&cursor, B * model->config.padded_vocab, sizeof(floatX));
     }
@@ -107,13 +107,15 @@ static void infer_layer(Model* model, const ModelBatch* batch, const ModelCache*
     residual_forward(out, b->atty, b->columns, (size_t)T * (size_t)C, ops);
 }
 
+// Where the head is shared, to the rows that its shares look at.
 static void infer_head(Model* model, const ModelBatch* batch, const CacheRows* rows, const Buffers* b,
-                       const floatX* x, int32_t* next) {
+                       const floatX* x, floatX* out, int32_t* next) {
     const int B = batch->num_seqs, C = model->config.channels, Vp = model->config.padded_vocab;
     OpsContext* ops = model->ops;
     gather_rows(b->rows, x, rows->last_rows, B, C, ops);
-    layernorm_forward(b->lnf, b->mean, b->rstd, b->rows, param(model, GPT2_lnfw, 0),
+    layernorm_forward(model->has_head ? b->lnf : out, b->mean, b->rstd, b->rows, param(model, GPT2_lnfw, 0),
                       param(model, GPT2_lnfb, 0), B, C, ops);
+    if (!model->has_head) { return; }
     matmul_forward(b->logits, b->lnf, param(model, GPT2_wte, 0), NULL, B, C, Vp, ops);
     argmax_rows(next, b->logits, B, model->config.vocab, Vp, ops);
 }
@@ -138,6 +140,6 @@ void gpt2_infer(Model* model, const ModelBatch* batch, const ModelCache* cache, 
         infer_layer(model, &staged, cache, &rows, &b, x, x_next, l);
         x = x_next;
     }
-    if (model->is_last) { infer_head(model, &staged, &rows, &b, x, next); }
+    if (model->is_last) { infer_head(model, &staged, &rows, &b, x, out, next); }
     cache_rows_free(&rows);
 }

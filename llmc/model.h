@@ -122,14 +122,14 @@ typedef struct {
 } ModelRange;
 
 // How the ranks of a replica share the head: stage s has the places [begin[s], begin[s + 1]) of
-// HEAD_PLACES (none where they are equal). By rows: these of a micro-batch's supervised rows, with the whole
-// matrix. By vocabulary: these of the matrix' rows, the ids' logits.
-typedef enum { HEAD_WHOLE, HEAD_BY_ROWS, HEAD_BY_VOCAB } HeadSharing;
-enum { HEAD_PLACES = 1024 };
+// MODEL_HEAD_PLACES (none where they are equal). By rows: these of a micro-batch's supervised rows, with the
+// whole matrix. By vocabulary: these of the matrix' rows, the ids' logits.
+typedef enum { MODEL_HEAD_WHOLE, MODEL_HEAD_BY_ROWS, MODEL_HEAD_BY_VOCAB } ModelSharing;
+enum { MODEL_HEAD_PLACES = 1024 };
 typedef struct {
-    HeadSharing sharing;
-    int num_stages;                     // <= OPS_MAX_SHARES; 0 with HEAD_WHOLE
-    int32_t begin[OPS_MAX_SHARES + 1];  // ascending, 0 to HEAD_PLACES
+    ModelSharing sharing;
+    int num_stages;                     // <= OPS_MAX_SHARES; 0 with MODEL_HEAD_WHOLE
+    int32_t begin[OPS_MAX_SHARES + 1];  // ascending, 0 to MODEL_HEAD_PLACES
 } ModelHead;
 
 enum { MODEL_MAX_RANGES = 64 };
@@ -224,8 +224,9 @@ struct ModelKind {
 
     // Generation: the new tokens of some slots, behind what the cache has of them. Where the head is, the
     // likeliest next token of each sequence (after its last new one) goes to `next` (num_seqs, host); a range
-    // that feeds it writes (num_seqs, C) of hidden states to `out`. No dropout. (Encoder-decoder: a batch has
-    // encoder tokens, once, or decoder tokens, or both.) scratch: infer_bytes().
+    // that feeds it writes (num_seqs, C) of hidden states to `out`, a share what head.h says. No dropout.
+    // (Encoder-decoder: a batch has encoder tokens, once, or decoder tokens, or both.) scratch:
+    // infer_bytes().
     int64_t (*cache_bytes)(const Model* model, const ModelCache* cache);
     int64_t (*infer_bytes)(const Model* model, const ModelBatch* batch);
     void (*infer)(Model* model, const ModelBatch* batch, const ModelCache* cache, const void* in, void* out,

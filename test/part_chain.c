@@ -14,11 +14,11 @@ static void* poisoned(int64_t num_bytes) {
 // --- who has what ------------------------------------------------------------------------------------------
 
 // Ascending places at which stages begin; some have none.
-static ModelHead head_random(Rng* rng, HeadSharing sharing, int num_ranks) {
+static ModelHead head_random(Rng* rng, ModelSharing sharing, int num_ranks) {
     ModelHead head = {.sharing = sharing, .num_stages = num_ranks};
     int cuts[PART_CHAIN_MAX_RANKS] = {0};
     for (int s = 1; s < num_ranks; s++) {
-        cuts[s] = rng_below(rng, 4) == 0 ? cuts[s - 1] : rng_between(rng, 0, HEAD_PLACES);
+        cuts[s] = rng_below(rng, 4) == 0 ? cuts[s - 1] : rng_between(rng, 0, MODEL_HEAD_PLACES);
     }
     for (int i = 1; i < num_ranks; i++) {  // a handful: by insertion
         for (int j = i; j > 0 && cuts[j] < cuts[j - 1]; j--) {
@@ -28,7 +28,7 @@ static ModelHead head_random(Rng* rng, HeadSharing sharing, int num_ranks) {
         }
     }
     for (int s = 0; s < num_ranks; s++) { head.begin[s] = cuts[s]; }
-    head.begin[num_ranks] = HEAD_PLACES;
+    head.begin[num_ranks] = MODEL_HEAD_PLACES;
     return head;
 }
 
@@ -36,12 +36,12 @@ static void add_range(ModelPart* part, ModelRange range) {
     part->ranges[part->num_ranges++] = range;
 }
 
-PartLayout part_layout_random(Rng* rng, const ModelConfig* config, HeadSharing sharing) {
+PartLayout part_layout_random(Rng* rng, const ModelConfig* config, ModelSharing sharing) {
     const int L = model_num_layers(config);
     PartLayout out = {.num_ranks = rng_between(rng, 1, 5)};
-    const ModelHead head =
-        sharing == HEAD_WHOLE ? (ModelHead){.sharing = HEAD_WHOLE} : head_random(rng, sharing, out.num_ranks);
-    const ModelEnd end = sharing == HEAD_WHOLE ? MODEL_HAS_HEAD : MODEL_FEEDS_HEAD;
+    const ModelHead head = sharing == MODEL_HEAD_WHOLE ? (ModelHead){.sharing = MODEL_HEAD_WHOLE}
+                                                       : head_random(rng, sharing, out.num_ranks);
+    const ModelEnd end = sharing == MODEL_HEAD_WHOLE ? MODEL_HAS_HEAD : MODEL_FEEDS_HEAD;
     const bool is_end_alone = rng_below(rng, 4) == 0;
     for (int r = 0; r < out.num_ranks; r++) {
         out.parts[r].head = head;
@@ -125,10 +125,11 @@ typedef struct {
     Model models[PART_CHAIN_MAX_RANKS];
     Chunk chunks[PART_CHAIN_MAX_CHUNKS];  // in the chain's order
     int num_ranks, num_chunks;
-    // by stage; a share's batch, part and factors
-    Chunk shares[PART_CHAIN_MAX_RANKS];
+    Chunk shares[PART_CHAIN_MAX_RANKS];  // by stage
     ModelBatch batches[PART_CHAIN_MAX_RANKS];
+    // of the shares by vocabulary, ascending
     void *parts[PART_CHAIN_MAX_RANKS], *factors[PART_CHAIN_MAX_RANKS];
+    int num_parts;
     ModelHead head;
 } Ranks;
 
@@ -205,7 +206,7 @@ static void ranks_close(Ranks* ranks, float* grads) {
 static ModelBatch share_batch(const ModelHead* head, int s, const ModelBatch* batch, int* row_begin) {
     ModelBatch own = *batch;
     *row_begin = 0;
-    if (head->sharing == HEAD_BY_VOCAB) { return own; }
+    if (head->sharing == MODEL_HEAD_BY_VOCAB) { return own; }
     *row_begin = head_batch_row(batch->num_rows, head->begin[s]);
     own.num_rows = head_batch_row(batch->num_rows, head->begin[s + 1]) - *row_begin;
     own.targets = batch->targets + *row_begin;
@@ -213,7 +214,8 @@ static ModelBatch share_batch(const ModelHead* head, int s, const ModelBatch* ba
     return own;
 }
 
-static void run_share(Ranks* ranks, int s, const ModelBatch* batch, const floatX* rows, int flags) {
+static void run_share(Ranks* ranks, int s, const ModelBatch* batch, const floatX* rows, void* drows,
+                      float* losses, int flags) {
     Chunk* c = &ranks->shares[s];
     const ModelConfig* config = &c->view.config;
     const ModelKind* kind = config->kind;
@@ -221,30 +223,37 @@ static void run_share(Ranks* ranks, int s, const ModelBatch* batch, const floatX
     ranks->batches[s] = share_batch(&ranks->head, s, batch, &row_begin);
     const ModelBatch* own = &ranks->batches[s];
     const int64_t in_bytes = head_rows_bytes(config, own->num_rows);
-    const int64_t part_bytes = head_part_bytes(config, ranks->head.sharing, own->num_rows, flags);
+    const bool by_vocab = ranks->head.sharing == MODEL_HEAD_BY_VOCAB;
     assert(kind->boundary_bytes(&c->view, own, 0) == in_bytes);
     c->in = poisoned(in_bytes);
     c->acts = poisoned(kind->acts_bytes(&c->view, own, flags));
     c->scratch = poisoned(kind->scratch_bytes(&c->view, own));
-    ranks->parts[s] = poisoned(part_bytes);
-    ranks->factors[s] = poisoned(head_factors_bytes(own->num_rows));
+    void* part = (floatX*)drows + (drows != NULL ? (int64_t)row_begin * config->channels : 0);
+    if (by_vocab) {
+        part = ranks->parts[ranks->num_parts] = poisoned(head_part_bytes(config, own->num_rows, flags));
+        ranks->factors[ranks->num_parts++] = poisoned(head_factor_bytes(own->num_rows));
+    } else {
+        losses += row_begin;
+    }
     memcpy(c->in, rows + (int64_t)row_begin * config->channels, (size_t)in_bytes);
     if (flags & MODEL_KEEP) {
-        kind->forward(&c->view, own, c->in, NULL, c->acts, c->scratch, NULL, flags);
-        kind->backward_inputs(&c->view, own, c->in, c->acts, NULL, ranks->parts[s], c->scratch);
+        kind->forward(&c->view, own, c->in, NULL, c->acts, c->scratch, by_vocab ? NULL : losses, flags);
+        kind->backward_inputs(&c->view, own, c->in, c->acts, NULL, part, c->scratch);
     } else {
-        kind->forward(&c->view, own, c->in, ranks->parts[s], c->acts, c->scratch, NULL, flags);
+        kind->forward(&c->view, own, c->in, part, c->acts, c->scratch, by_vocab ? NULL : losses, flags);
     }
     memset(c->in, 0xff, (size_t)in_bytes);
 }
 
-// The shares' work, last share first, and what they make together: losses, and with KEEP the rows' gradient.
+// The shares' work, and what they make together: losses, and with KEEP the rows' gradient.
 static void run_shares(Ranks* ranks, Chunk* feeds, const ModelBatch* batch, void* drows, float* losses,
                        int flags) {
-    for (int s = ranks->num_ranks - 1; s >= 0; s--) {
-        if (head_has_share(&ranks->head, s)) { run_share(ranks, s, batch, feeds->out, flags); }
+    for (int s = 0; s < ranks->num_ranks; s++) {
+        if (head_has_share(&ranks->head, s)) { run_share(ranks, s, batch, feeds->out, drows, losses, flags); }
     }
-    head_combine(&feeds->view, batch, (const void* const*)ranks->parts, drows, ranks->factors, losses, flags);
+    if (ranks->head.sharing == MODEL_HEAD_BY_ROWS) { return; }
+    head_combine(&feeds->view, batch, ranks->num_parts, (const void* const*)ranks->parts, drows,
+                 drows != NULL ? ranks->factors : NULL, losses);
 }
 
 // --- a micro-batch -----------------------------------------------------------------------------------------
@@ -298,11 +307,11 @@ void part_chain_train(const PartRun* run, const PartLayout* layout, const ModelB
         const void* d = k + 1 < K ? ranks.chunks[k + 1].din : model_feeds_head(&c->view) ? drows : NULL;
         kind->backward_weights(&c->view, batch, c->acts, d, c->scratch);
     }
-    for (int s = 0; s < ranks.num_ranks; s++) {
+    for (int s = 0, i = 0; s < ranks.num_ranks; s++) {
         Chunk* c = &ranks.shares[s];
         if (!c->view.has_head) { continue; }
-        const bool by_vocab = ranks.head.sharing == HEAD_BY_VOCAB;
-        kind->backward_weights(&c->view, &ranks.batches[s], c->acts, by_vocab ? ranks.factors[s] : NULL,
+        const bool by_vocab = ranks.head.sharing == MODEL_HEAD_BY_VOCAB;
+        kind->backward_weights(&c->view, &ranks.batches[s], c->acts, by_vocab ? ranks.factors[i++] : NULL,
                                c->scratch);
     }
     free(drows);
@@ -334,21 +343,25 @@ PartGeneration* part_generation_open(const PartRun* run, const PartLayout* layou
     return g;
 }
 
-static void choose(PartGeneration* g, const floatX* rows, int num_rows, int32_t* next) {
-    HeadAnswer* answers[PART_CHAIN_MAX_RANKS] = {NULL};
+// By rows one share has all ids: the first.
+static void choose(PartGeneration* g, const Model* feeds, const ModelBatch* rows, void* hidden,
+                   int32_t* next) {
+    void* picks[PART_CHAIN_MAX_RANKS];
+    int num_picks = 0;
     for (int s = 0; s < g->ranks.num_ranks; s++) {
-        if (!head_has_share(&g->ranks.head, s)) { continue; }
-        const Model* share = &g->ranks.shares[s].view;
-        const ModelBatch batch = {.num_rows = num_rows};
-        int begin;
-        const ModelBatch own = share_batch(&g->ranks.head, s, &batch, &begin);
-        void* scratch = poisoned(head_answer_bytes(share, own.num_rows));
-        answers[s] = malloc(sizeof *answers[s] * (size_t)(own.num_rows + 1));
-        head_answer(share, own.num_rows, rows + (int64_t)begin * share->config.channels, scratch, answers[s]);
+        if (!head_has_share(&g->ranks.head, s) ||
+            (num_picks > 0 && g->ranks.head.sharing == MODEL_HEAD_BY_ROWS)) {
+            continue;
+        }
+        Model* share = &g->ranks.shares[s].view;
+        const ModelKind* kind = share->config.kind;
+        void* scratch = poisoned(kind->infer_bytes(share, rows));
+        picks[num_picks] = poisoned(head_pick_bytes(rows));
+        kind->infer(share, rows, NULL, hidden, picks[num_picks++], scratch, NULL);
         free(scratch);
     }
-    head_choose(&g->ranks.head, (const HeadAnswer* const*)answers, num_rows, next);
-    for (int s = 0; s < g->ranks.num_ranks; s++) { free(answers[s]); }
+    head_pick(feeds, rows, num_picks, (const void* const*)picks, next);
+    for (int i = 0; i < num_picks; i++) { free(picks[i]); }
 }
 
 void part_generation_call(PartGeneration* g, const ModelBatch* batch, const ModelCache* cache,
@@ -364,7 +377,7 @@ void part_generation_call(PartGeneration* g, const ModelBatch* batch, const Mode
         void *scratch = poisoned(kind->infer_bytes(view, batch)),
              *out = poisoned(kind->boundary_bytes(view, &rows, 1));
         kind->infer(view, batch, &own, in, view->has_head ? NULL : out, scratch, next);
-        if (model_feeds_head(view)) { choose(g, out, batch->num_seqs, next); }
+        if (model_feeds_head(view)) { choose(g, view, &rows, out, next); }
         free(scratch);
         free(in);
         in = out;

@@ -17,7 +17,7 @@ typedef struct {
 } PartLayout;
 
 // The chain cut at random, its chunks anywhere; the head as `sharing` says, with shares of any length.
-PartLayout part_layout_random(Rng* rng, const ModelConfig* config, HeadSharing sharing);
+PartLayout part_layout_random(Rng* rng, const ModelConfig* config, ModelSharing sharing);
 
 // --- micro-batches -----------------------------------------------------------------------------------------
 

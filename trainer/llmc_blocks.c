@@ -12,7 +12,7 @@
 // A range while it lives. The model stands first: it is what the plugin's calls get.
 typedef struct {
     Model model;
-    DynapipeTied tied[MODEL_MAX_TENSORS];
+    DynapipeTied tied[MODEL_MAX_TIED];
     Optimizer optimizer;
     bool has_optimizer;
 } Range;
@@ -51,25 +51,6 @@ static void make_values(Model* model, const ModelConfig* config) {
 
 // --- ranges ------------------------------------------------------------------------------------------------
 
-// Without values: as much of a model as its bytes and counts are asked of.
-static int64_t count_params(const Model* model, DynapipeTied* tied, int32_t* num_tied) {
-    const ModelKind* kind = model->config.kind;
-    int64_t num_params = 0;
-    for (int t = 0; t < kind->num_tensors; t++) {
-        TensorInfo info = kind->tensor(&model->config, t);
-        bool is_whole = info.place == TENSOR_WHOLE;
-        int copies = info.place == TENSOR_PER_LAYER       ? model_enc_end(model) - model_enc_begin(model)
-                     : info.place == TENSOR_PER_DEC_LAYER ? model_dec_end(model) - model_dec_begin(model)
-                                                          : kind->has_tensor(model, t);
-        int64_t num_values = copies * info.rows * info.cols;
-        if (is_whole && num_values > 0 && kind->is_tied(&model->config, t)) {
-            tied[(*num_tied)++] = (DynapipeTied){t, num_params, num_values};
-        }
-        num_params += num_values;
-    }
-    return num_params;
-}
-
 static int make(void* ctx, DynapipeRange blocks, int has_values, void** model, DynapipeParams_v1* params) {
     const LlmcBlocks* about = (const LlmcBlocks*)ctx;
     int begin, end;
@@ -77,18 +58,14 @@ static int make(void* ctx, DynapipeRange blocks, int has_values, void** model, D
     Range* range = (Range*)calloc(1, sizeof *range);
     if (range == NULL) { return -1; }
     dynapipe_llmc_layers(&begin, &end, &is_last, &about->config, blocks);
+    const ModelPart part = model_part(begin, end, is_last);
     if (has_values) {
-        model_init(&range->model, &about->config, begin, end, is_last, about->ops);
+        model_init_part(&range->model, &about->config, &part, about->ops);
         make_values(&range->model, &about->config);
-        *params = dynapipe_llmc_params(&range->model, range->tied);
     } else {
-        range->model = (Model){.config = about->config, .layer_begin = begin, .layer_end = end};
-        range->model.is_first = begin == 0;
-        range->model.is_last = is_last;
-        range->model.ops = about->ops;
-        *params = dynapipe_llmc_params(&range->model, range->tied);
-        params->num_params = count_params(&range->model, range->tied, &params->num_tied);
+        model_init_counts(&range->model, &about->config, &part, about->ops);
     }
+    *params = dynapipe_llmc_params(&range->model, range->tied);
     *model = &range->model;
     return 0;
 }
@@ -97,7 +74,7 @@ static void drop(void* ctx, void* model) {
     (void)ctx;
     Range* range = (Range*)model;
     if (range->has_optimizer) { optimizer_free(&range->optimizer); }
-    if (range->model.params != NULL) { model_free(&range->model); }
+    model_free(&range->model);
     free(range);
 }
 

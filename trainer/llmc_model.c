@@ -125,19 +125,19 @@ const DynapipeModel_v1 dynapipe_llmc_model = {
 
 // --- parameters, blocks ----------------------------------------------------------------------------------
 
-DynapipeParams_v1 dynapipe_llmc_params(const Model* model, DynapipeTied tied[MODEL_MAX_TENSORS]) {
+DynapipeParams_v1 dynapipe_llmc_params(const Model* model, DynapipeTied tied[MODEL_MAX_TIED]) {
+    ModelTied pieces[MODEL_MAX_TIED];
     DynapipeParams_v1 params = {
         .params = model->params,
         .grads = model->grads,
         .num_params = model->num_params,
         .param_type = sizeof(floatX) == 2 ? DYNAPIPE_BFLOAT16 : DYNAPIPE_FLOAT32,
         .grad_type = DYNAPIPE_FLOAT32,
+        .num_tied = model_tied(model, pieces),
         .tied = tied,
     };
-    for (int i = 0; i < model->num_slices; i++) {
-        const TensorSlice* slice = &model->slices[i];
-        if (!slice->tied) { continue; }
-        tied[params.num_tied++] = (DynapipeTied){slice->tensor, slice->offset, slice->num_values};
+    for (int i = 0; i < params.num_tied; i++) {
+        tied[i] = (DynapipeTied){pieces[i].group, pieces[i].offset, pieces[i].num_values};
     }
     return params;
 }

@@ -13,7 +13,7 @@ extern "C" {
 
 extern const DynapipeModel_v1 dynapipe_llmc_model;  // `model` is a Model*
 // `tied` is filled and stays with the result.
-DynapipeParams_v1 dynapipe_llmc_params(const Model* model, DynapipeTied tied[MODEL_MAX_TENSORS]);
+DynapipeParams_v1 dynapipe_llmc_params(const Model* model, DynapipeTied tied[MODEL_MAX_TIED]);
 // Values [begin, end) of a slice's flat array, or of one that goes with it, by their places in the whole
 // model's checkpoint (TensorSlice.file_offset), tied copies included. out: room for model->num_slices.
 // Returns how many.

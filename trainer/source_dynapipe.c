@@ -188,7 +188,7 @@ void source_layers(Source* source, const ModelConfig* config, int* layer_begin, 
 }
 
 void source_attach(Source* source, Model* model) {
-    DynapipeTied tied[MODEL_MAX_TENSORS];
+    DynapipeTied tied[MODEL_MAX_TIED];
     DynapipeParams_v1 params = dynapipe_llmc_params(model, tied);
     check(source, dynapipe_attach(source->dp, 0, &dynapipe_llmc_model, model, &params));
 }

@@ -29,7 +29,8 @@ void trainer_resplit(Trainer* t) {
     if (!source_resplit(t->source, &t->model.config, &layer_begin, &layer_end, &is_last)) { return; }
     Part before = {t->model, t->optimizer};
     model_free_grads(&before.model);
-    model_init_raw(&t->model, &before.model.config, layer_begin, layer_end, is_last, before.model.ops);
+    const ModelPart part = model_part(layer_begin, layer_end, is_last);
+    model_init_raw(&t->model, &before.model.config, &part, before.model.ops);
     t->model.dropout = before.model.dropout;
     source_attach(t->source, &t->model);
     source_shard(t->source, &begin, &end);

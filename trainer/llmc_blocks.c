@@ -9,9 +9,9 @@
 #include "../llmc/optimizer.h"
 #include "llmc_model.h"
 
-// A range while it lives. The model stands first: it is what the plugin's calls get.
+// A range while it lives. The view stands first: it is what the plugin's calls get.
 typedef struct {
-    Model model;
+    Model view, model;
     DynapipeTied tied[MODEL_MAX_TIED];
     Optimizer optimizer;
     bool has_optimizer;
@@ -51,22 +51,46 @@ static void make_values(Model* model, const ModelConfig* config) {
 
 // --- ranges ------------------------------------------------------------------------------------------------
 
+// The place among MODEL_HEAD_PLACES at which an id of the padded vocabulary begins.
+static int32_t place_of(const ModelConfig* config, int32_t id) {
+    return (int32_t)(((int64_t)id * MODEL_HEAD_PLACES + config->padded_vocab - 1) / config->padded_vocab);
+}
+
+// As if other stages had what it has not. The one that feeds the head has no share itself.
+static ModelPart part_of(const ModelConfig* config, DynapipeRange blocks) {
+    bool by_vocabulary = blocks.head == DYNAPIPE_HEAD_BY_VOCABULARY;
+    ModelPart part = {.stage = 1};
+    int32_t begin[4] = {0, 0, MODEL_HEAD_PLACES, MODEL_HEAD_PLACES};
+    if (by_vocabulary) {
+        begin[1] = place_of(config, blocks.vocab_begin);
+        begin[2] = place_of(config, blocks.vocab_end);
+    } else if (blocks.head == DYNAPIPE_HEAD_FEEDS) {
+        begin[1] = MODEL_HEAD_PLACES;
+    }
+    bool is_shared = blocks.head != DYNAPIPE_HEAD_AS_BLOCKS;
+    dynapipe_llmc_part(&part, config, &blocks, 1);
+    dynapipe_llmc_head(&part.head,
+                       blocks.head == DYNAPIPE_HEAD_BY_ROWS ? DYNAPIPE_HEAD_BY_ROWS
+                       : is_shared                          ? DYNAPIPE_HEAD_BY_VOCABULARY
+                                                            : DYNAPIPE_HEAD_AS_BLOCKS,
+                       begin, 3);
+    return part;
+}
+
 static int make(void* ctx, DynapipeRange blocks, int has_values, void** model, DynapipeParams_v1* params) {
     const LlmcBlocks* about = (const LlmcBlocks*)ctx;
-    int begin, end;
-    bool is_last;
     Range* range = (Range*)calloc(1, sizeof *range);
     if (range == NULL) { return -1; }
-    dynapipe_llmc_layers(&begin, &end, &is_last, &about->config, blocks);
-    const ModelPart part = model_part(begin, end, is_last);
+    const ModelPart part = part_of(&about->config, blocks);
     if (has_values) {
         model_init_part(&range->model, &about->config, &part, about->ops);
         make_values(&range->model, &about->config);
     } else {
         model_init_counts(&range->model, &about->config, &part, about->ops);
     }
+    range->view = part.num_ranges > 0 ? model_view(&range->model, 0) : model_share_view(&range->model);
     *params = dynapipe_llmc_params(&range->model, range->tied);
-    *model = &range->model;
+    *model = &range->view;
     return 0;
 }
 
@@ -126,6 +150,7 @@ DynapipeBlocks_v1 dynapipe_llmc_blocks(LlmcBlocks* ctx, const ModelConfig* confi
         .num_layers = config->num_layers,
         .num_dec_layers = config->num_dec_layers,
         .vocab = config->vocab,
+        .padded_vocab = config->padded_vocab,
         .max_seq_tokens = config->kind->has_decoder ? 0 : config->max_seq_len,
         .optimizer_bytes = optimizer_floats * (int32_t)sizeof(float),
         .make = make,

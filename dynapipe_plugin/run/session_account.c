@@ -17,8 +17,8 @@ int64_t session_update_ns(const Dynapipe* dp) {
     CostRank has[PLAN_MAX_STAGES];
     cost_ranks_make(has, &dp->costs, &dp->request.placement, dp->num_stages);
     for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
-        MachineRank rank = machine_rank(dp->request.machine, r);
-        int64_t ns = machine_update_ns(&rank, &dp->costs, &has[r % dp->num_stages]);
+        double slow = machine_rank(dp->request.machine, r).slow[JOB_W];
+        int64_t ns = cost_rank_update_ns(&dp->costs, &has[r % dp->num_stages], slow);
         most_ns = ns > most_ns ? ns : most_ns;
     }
     return most_ns;

@@ -98,17 +98,13 @@ static Status schedule_of_replica(PipeSchedule* out, bool* split, const Fall* fa
     *split = false;
     for (int32_t s = 0; s < problem->P; s++) {
         const PlanRank* rank = &fall->plan->ranks[r * problem->P + s];
-        int32_t num_rows = 0;
-        for (int32_t row = 0; row < pipe_num_rows(problem); row++) {
-            num_rows += pipe_stage_of(problem, row) == s;
-        }
         for (int32_t i = 0; i < rank->num_instrs; i++) {
             static const int kinds[] = {
                 [INSTR_FWD] = JOB_F, [INSTR_BWD] = JOB_B, [INSTR_WGT] = JOB_W, [INSTR_REC] = JOB_R};
             const PlanInstr* instr = &rank->instrs[i];
             int32_t m = instr->mb - first_mb;
             if (instr->kind > INSTR_REC) { continue; }
-            if (m < 0 || m >= problem->M || out->num_jobs[s] >= problem->M * JOB_COUNT * num_rows) {
+            if (m < 0 || m >= problem->M || out->num_jobs[s] >= problem->M * JOB_COUNT) {
                 return FAIL(STATUS_INVALID_PLAN, "waterfall: rank %d runs a job of another replica",
                             r * problem->P + s);
             }

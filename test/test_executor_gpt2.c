@@ -29,7 +29,7 @@ static const ModelConfig* const config = &gpt2_work_config;
 typedef struct {
     const Gpt2Work* work;
     OpsContext* ops[MOST_RANKS];
-    Model models[MOST_RANKS];
+    Model models[MOST_RANKS];  // all that a rank has
 } Run;
 
 static Status body(Transport* t, void* arg) {
@@ -40,14 +40,21 @@ static Status body(Transport* t, void* arg) {
     for (int32_t m = 0; m < plan->M; m++) {
         batches[m] = plan->mbs[m].replica == t->rank / plan->P ? &run->work->batches[m] : NULL;
     }
-    Model* model = &run->models[t->rank];
+    const Model* model = &run->models[t->rank];
+    Model views[MODEL_MAX_RANGES];
+    ExecutorRange ranges[MODEL_MAX_RANGES];
+    int32_t num_ranges = model->part.num_ranges, num_views = num_ranges + model_has_share(&model->part);
+    for (int32_t i = 0; i < num_views; i++) {
+        views[i] = i < num_ranges ? model_view(model, i) : model_share_view(model);
+        ranges[i] = (ExecutorRange){&dynapipe_llmc_model, &views[i]};
+    }
     ExecutorStep step = {.plan = plan,
                          .batches = batches,
-                         .losses = model->is_last ? run->work->losses : NULL,
+                         .losses = run->work->losses,
                          .arena = gpt2_work_memory(plan->ranks[t->rank].arena_bytes),
                          .arena_bytes = plan->ranks[t->rank].arena_bytes};
     Executor* executor = NULL;
-    Status status = executor_create(&executor, &dynapipe_llmc_model, model, t, (int64_t)20 * 1000000000);
+    Status status = executor_create(&executor, ranges, num_views, t, (int64_t)20 * 1000000000);
     if (status == STATUS_OK) { status = executor_run(executor, &step); }
     if (status != STATUS_OK) {  // nobody may write into the arena after it is freed
         char why[1024];
@@ -61,15 +68,33 @@ static Status body(Transport* t, void* arg) {
     return status;
 }
 
+// What a stage has in a placement.
+static ModelPart part_of(const Placement* placement, int32_t P, int32_t s) {
+    ModelPart part = {.stage = s};
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        bool is_last = k == placement->num_chunks - 1;
+        ModelEnd end = !is_last                       ? MODEL_GOES_ON
+                       : placement->head == HEAD_WHOLE ? MODEL_HAS_HEAD
+                                                       : MODEL_FEEDS_HEAD;
+        if (placement->stage_of[k] != s) { continue; }
+        part.ranges[part.num_ranges++] =
+            (ModelRange){placement->chunks[k].layer_begin, placement->chunks[k].layer_end, end};
+    }
+    if (placement->head == HEAD_WHOLE) { return part; }
+    part.head = (ModelHead){.sharing = placement->head == HEAD_BY_ROWS ? MODEL_HEAD_BY_ROWS : MODEL_HEAD_BY_VOCAB,
+                            .num_stages = P};
+    for (int32_t i = 0; i <= P; i++) { part.head.begin[i] = placement->head_begin[i]; }
+    return part;
+}
+
 // Runs the plan; returns the number of ranks that failed. run_close afterwards.
 static int run_open(Run* run, const Gpt2Work* work, RanksKind kind, int print) {
     const Plan* plan = work->plan;
     *run = (Run){.work = work};
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
-        const LayerRange* layers = &plan->placement.chunks[r % plan->P];
+        const ModelPart part = part_of(&plan->placement, plan->P, r % plan->P);
         run->ops[r] = ops_create(1);
-        model_init(&run->models[r], config, layers->layer_begin, layers->layer_end,
-                   r % plan->P == plan->P - 1, run->ops[r]);
+        model_init_part(&run->models[r], config, &part, run->ops[r]);
         model_alloc_grads(&run->models[r]);
         gpt2_golden_params(&run->models[r]);
     }

@@ -214,25 +214,11 @@ static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs) {
     return session_resplit_begin(dp);
 }
 
-// The blocks of a stage: the embedding is block 0, the decoder's stands behind the encoder's layers.
-DynapipeRange session_stage_blocks(const Dynapipe* dp, int32_t s) {
-    const LayerRange* layers = &dp->request.placement.chunks[s];
-    int32_t num_enc = dp->costs.num_enc_layers, num_dec = dp->costs.num_dec_layers;
-    bool is_last = s == dp->num_stages - 1;
-    int32_t begin = layers->layer_begin + 1, end = layers->layer_end + 1;
-    if (num_dec > 0 && layers->layer_begin > num_enc) { begin++; }
-    if (num_dec > 0 && layers->layer_end > num_enc) { end++; }
-    return (DynapipeRange){.begin = s == 0 ? 0 : begin, .end = is_last ? end + 1 : end};
-}
-
 int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* out, int32_t max_ranges,
                            int32_t* num_ranges) {
     *num_ranges = 0;
     Status status = choose_stages(dp, costs);
     free(costs);
-    if (status == STATUS_OK && max_ranges < 1) {
-        status = FAIL(STATUS_OUT_OF_RANGE, "no room for this rank's range of blocks");
-    }
-    if (status == STATUS_OK) { out[(*num_ranges)++] = session_stage_blocks(dp, dp->stage); }
+    if (status == STATUS_OK) { status = session_ranges(dp, out, max_ranges, num_ranges); }
     return status == STATUS_OK ? (int)session_stop_agree(dp) : (int)status;
 }

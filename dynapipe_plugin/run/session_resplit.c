@@ -291,7 +291,7 @@ static Status resplit(Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int3
     if (moves) { TRY(apply(dp, stages)); }
     dp->resplit.has_restored_times = false;
     if (!moves) { return STATUS_OK; }
-    out[(*num_ranges)++] = session_stage_blocks(dp, dp->stage);
+    TRY(session_ranges(dp, out, max_ranges, num_ranges));
     return STATUS_OK;
 }
 

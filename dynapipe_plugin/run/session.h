@@ -60,6 +60,7 @@ struct DynapipeCosts {
     Machine machine;           // its ranks stand in the block of this struct: free() ends both
     DynapipeShapes_v1 shapes;  // what the kernels ask of a micro-batch (DynapipeBlocks_v1)
     bool has_weights_job;      // the model has backward_weights: schedules may divide its backward
+    bool shares_head;          // and what a head that ranks share needs
 };
 
 // Everything about one step, made before the step begins.

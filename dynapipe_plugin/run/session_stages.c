@@ -60,14 +60,31 @@ static int64_t average_step_ns(const Dynapipe* dp, const StageChoice* choice) {
     return status == STATUS_OK ? sum_ns / resplit->num_batches : choice->makespan_ns;
 }
 
+// "4,4,3,1"; where stages have several chunks, each one's by stage: "0:2,1:3,1:3,0:2", "the head by rows
+// 256,256,512,0 / 1024".
+static void print_layers(const Dynapipe* dp, const Placement* placement) {
+    static const char* const heads[HEAD_COUNT] = {"whole", "rows", "vocabulary"};
+    bool is_linear = true;
+    for (int32_t k = 0; k < placement->num_chunks; k++) { is_linear &= placement->stage_of[k] == k; }
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        LayerRange chunk = placement->chunks[k];
+        if (k > 0) { printf(","); }
+        if (!is_linear) { printf("%d:", placement->stage_of[k]); }
+        printf("%d", chunk.layer_end - chunk.layer_begin);
+    }
+    if (placement->head == HEAD_WHOLE) { return; }
+    printf(" layers, the head by %s", heads[placement->head]);
+    for (int32_t s = 0; s < dp->num_stages; s++) {
+        printf("%s%d", s > 0 ? "," : " ", placement->head_begin[s + 1] - placement->head_begin[s]);
+    }
+    printf(" / %d", HEAD_UNITS);
+}
+
 static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t num_batches, double seconds) {
     int64_t step_ns = average_step_ns(dp, choice);
     printf("stages: ");
-    for (int32_t s = 0; s < dp->num_stages; s++) {
-        LayerRange stage = choice->placement.chunks[s];
-        printf("%s%d", s > 0 ? "," : "", stage.layer_end - stage.layer_begin);
-    }
-    printf(" layers (%s", dp->options.stage_split != NULL ? "as told" : "of ");
+    print_layers(dp, &choice->placement);
+    printf("%s (%s", choice->placement.head == HEAD_WHOLE ? " layers" : "", dp->options.stage_split != NULL ? "as told" : "of ");
     if (dp->options.stage_split == NULL) {
         printf("%d splits planned for %d batches, %.1f s", choice->num_splits, num_batches, seconds);
     }

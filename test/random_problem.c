@@ -153,7 +153,7 @@ void random_problem_limit_memory(RandomProblem* problem, int32_t percent) {
                      microbatch_pad_tokens(&mp, problem->samples[i].dec_tokens, 1),
                      problem->samples[i].supervised_tokens);
         for (int32_t s = 0; s < mp.P; s++) {
-            int64_t state = cost_state_bytes(&problem->costs, &mp.stages[s]);
+            int64_t state = cost_state_bytes(&problem->costs, &mp.chunks[s]);
             int64_t alone = microbatch_alone_bytes(&mp, s, RECOMPUTE_NONE, &shape) + state;
             limit = alone > limit ? alone : limit;
         }

@@ -60,7 +60,7 @@ static void both_ends_see_one_order(void) {
         int32_t* enter = random_order(&rng, M, &arena);
         CHECK_OK(pipe_policy_adaptive.build(&schedule, &problem, enter, round % 2, &arena));
         CHECK_OK(pipe_simulate(&timeline, &problem, &schedule, &arena));
-        CHECK_OK(comm_order_make(&order, &problem, &schedule, &timeline, NULL, &arena));
+        CHECK_OK(comm_order_make(&order, &problem, &schedule, &timeline, &arena));
         for (int32_t s = 0; s < P; s++) {
             int32_t mine[64], theirs[64];
             if (s < P - 1) {

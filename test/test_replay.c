@@ -48,7 +48,7 @@ static void add_replica(Plan* plan, const PipeProblem* problem, const PipeSchedu
     PipeTimeline timeline;
     CommOrder order;
     CHECK_OK(pipe_simulate(&timeline, problem, schedule, arena));
-    CHECK_OK(comm_order_make(&order, problem, schedule, &timeline, NULL, arena));
+    CHECK_OK(comm_order_make(&order, problem, schedule, &timeline, arena));
     for (int32_t s = 0; s < problem->P; s++) {
         PlanRank* rank = &plan->ranks[plan->R * problem->P + s];
         rank->instrs = ARENA_NEW(arena, PlanInstr, schedule->num_jobs[s] + order.num_ops[s]);

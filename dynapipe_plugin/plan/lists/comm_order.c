@@ -29,6 +29,7 @@ typedef struct {
     // Late: when an input is there, by what stands in the sequence; a stage and its link are free.
     int64_t* arrival_ns[3];  // [rows * M]
     int64_t clock_ns[PLAN_MAX_STAGES], link_ns[PLAN_MAX_STAGES];
+    int64_t gone_ns[PLAN_MAX_STAGES];       // the last gradient
     int64_t begin_ns[2 * PLAN_MAX_STAGES];  // of each stage's next transfer [s] and next job [P + s]
     int32_t winner[4 * PLAN_MAX_STAGES];    // of a tournament between these: [1] has the earliest
     int32_t num_leaves;
@@ -68,9 +69,17 @@ static int64_t cell_of(const Merge* merge, int32_t row, int32_t m) {
     return (int64_t)row * merge->problem->M + m;
 }
 
+// Where nothing may come ahead there is room for one gradient to send: the one before must be gone.
+static bool waits_for_room(const Merge* merge, int32_t s, PipeJob job) {
+    return merge->late != NULL && merge->jobs_ahead[s] == 0 && job.kind == JOB_B;
+}
+
 static bool job_is_ready(const Merge* merge, int32_t s) {
     if (merge->next_job[s] == merge->schedule->num_jobs[s]) { return false; }
     PipeJob job = merge->schedule->jobs[s][merge->next_job[s]];
+    for (int32_t i = merge->first[s]; i < merge->end[s] && waits_for_room(merge, s, job); i++) {
+        if (merge->letters[s][i].message.kind == MESSAGE_GRAD) { return false; }
+    }
     int32_t input = input_of(job);
     return input < 0 || merge->missing[input][cell_of(merge, job.chunk, job.mb)] == 0;
 }
@@ -102,7 +111,8 @@ static int64_t job_begin_ns(const Merge* merge, int32_t s) {
     PipeJob job = merge->schedule->jobs[s][i];
     int32_t input = input_of(job);
     int64_t cell = cell_of(merge, job.chunk, job.mb);
-    return later(merge->clock_ns[s], input < 0 ? 0 : merge->arrival_ns[input][cell]);
+    int64_t room_ns = waits_for_room(merge, s, job) ? merge->gone_ns[s] : 0;
+    return later(later(merge->clock_ns[s], room_ns), input < 0 ? 0 : merge->arrival_ns[input][cell]);
 }
 
 static int64_t letter_begin_ns(const Merge* merge, int32_t s, const Letter* letter) {
@@ -207,6 +217,7 @@ static int64_t take_late_ns(Merge* merge, int32_t s, const Letter* letter, int32
         &merge->arrival_ns[letter->message.kind][cell_of(merge, letter->message.row, letter->mb)];
     *arrival_ns = later(*arrival_ns, end_ns);
     *(merge->problem->pulls ? &merge->clock_ns[peer] : &merge->link_ns[s]) = end_ns;
+    if (letter->message.kind == MESSAGE_GRAD) { merge->gone_ns[s] = end_ns; }
     if (span->end_ns == 0) { span->begin_ns = begin_ns; }
     span->end_ns = later(span->end_ns, end_ns);
     return begin_ns;

@@ -98,10 +98,12 @@ static int64_t free_at_ns(const List* list, const CommOp* op, int64_t slack_ns) 
 }
 
 // Behind the send, in the sequence too, and no earlier than the first job that begins when its buffer is
-// free.
-static int32_t wait_pos(const List* list, const CommOp* op, int64_t slack_ns) {
+// free. Right behind the send, before the same job, only where no receive stands before it there, which may
+// be for memory that it frees.
+static int32_t wait_pos(const List* list, const CommOp* op, int64_t slack_ns, int32_t last_receive) {
     int32_t pos = first_job_from(list->spans, list->num_jobs, free_at_ns(list, op, slack_ns), true);
-    pos = pos > op->pos ? pos : op->pos + 1;
+    int32_t first = last_receive < op->pos ? op->pos : op->pos + 1;
+    pos = pos > first ? pos : first;
     pos = pos > op->behind ? pos : op->behind;
     return pos < list->num_jobs ? pos : list->num_jobs + 1;
 }
@@ -109,19 +111,22 @@ static int32_t wait_pos(const List* list, const CommOp* op, int64_t slack_ns) {
 // Where transfers stand and how long what was sent is kept. With slack receives are posted as much earlier,
 // but never before another transfer.
 static void set_transfers(List* list, int64_t slack_ns) {
+    int32_t last_receive = -1;
     for (int32_t i = 0; i < list->num_ops; i++) {
         CommOp* op = &list->ops[i];
         *op = list->input->order->ops[list->s][i];
         if (is_send(op)) {
-            list->wait_pos[i] = wait_pos(list, op, slack_ns);
+            list->wait_pos[i] = wait_pos(list, op, slack_ns, last_receive);
             continue;
         }
         list->wait_pos[i] = -1;
-        if (slack_ns == NO_SLACK) { continue; }
-        int32_t pos = first_job_from(list->spans, list->num_jobs, op->begin_ns - slack_ns + 1, false);
-        int32_t after = i > 0 ? list->ops[i - 1].pos : 0;
-        pos = pos > after ? pos : after;
-        op->pos = pos < op->pos ? pos : op->pos;
+        if (slack_ns != NO_SLACK) {
+            int32_t pos = first_job_from(list->spans, list->num_jobs, op->begin_ns - slack_ns + 1, false);
+            int32_t after = i > 0 ? list->ops[i - 1].pos : 0;
+            pos = pos > after ? pos : after;
+            op->pos = pos < op->pos ? pos : op->pos;
+        }
+        last_receive = op->pos;
     }
 }
 
@@ -323,7 +328,7 @@ typedef struct {
     PlanRank* rank;
     int32_t* index_of_job;   // [num_jobs]
     int32_t* index_of_op;    // [num_ops]
-    int32_t* index_of_wait;  // [num_ops]
+    int32_t* index_of_wait;  // [num_ops]; -1: not yet
     int32_t* first_wait;     // [num_jobs + 2] first op that is waited for before this job, -1: none
     int32_t* next_wait;      // [num_ops] the next one of the same place
 } Writer;
@@ -338,14 +343,20 @@ static void find_waits(Writer* writer, const List* list) {
     for (int32_t i = list->num_ops - 1; i >= 0; i--) {
         int32_t pos = list->wait_pos[i];
         if (pos < 0) { continue; }
+        writer->index_of_wait[i] = -1;
         writer->next_wait[i] = writer->first_wait[pos];
         writer->first_wait[pos] = i;
     }
 }
 
-static void write_waits(Writer* writer, const List* list, int32_t pos) {
-    for (int32_t i = writer->first_wait[pos]; i >= 0; i = writer->next_wait[i]) {
+// Waits before job `pos` for sends that are written: ops[0 .. num_ops). buffer: those whose memory it takes;
+// NULL: all.
+static void write_waits(Writer* writer, const List* list, int32_t pos, int32_t num_ops,
+                        const PlanBuffer* buffer) {
+    for (int32_t i = writer->first_wait[pos]; i >= 0 && i < num_ops; i = writer->next_wait[i]) {
         const CommOp* op = &list->ops[i];
+        bool is_needed = buffer == NULL || share_memory(buffer, &list->buffers[list->buffer_of_op[i]]);
+        if (writer->index_of_wait[i] >= 0 || !is_needed) { continue; }
         InstrKind kind = op->kind == INSTR_SEND_ACT    ? INSTR_WAIT_ACT
                          : op->kind == INSTR_SEND_GRAD ? INSTR_WAIT_GRAD
                                                        : INSTR_WAIT_FACT;
@@ -364,9 +375,12 @@ static void write_instrs(Writer* writer, const List* list) {
     static const uint8_t job_instr[JOB_COUNT] = {INSTR_FWD, INSTR_BWD, INSTR_WGT, INSTR_REC};
     int32_t next_op = 0;
     for (int32_t pos = 0; pos <= list->num_jobs + 1; pos++) {
-        write_waits(writer, list, pos);
+        write_waits(writer, list, pos, next_op, NULL);
         for (; next_op < list->num_ops && list->ops[next_op].pos == pos; next_op++) {
             const CommOp* op = &list->ops[next_op];
+            if (!is_send(op)) {
+                write_waits(writer, list, pos, next_op, &list->buffers[list->buffer_of_op[next_op]]);
+            }
             writer->index_of_op[next_op] = add_instr(writer, (PlanInstr){
                                                                  .kind = op->kind,
                                                                  .chunk = op->chunk,
@@ -376,6 +390,7 @@ static void write_instrs(Writer* writer, const List* list) {
                                                                  .end_ns = op->end_ns,
                                                              });
         }
+        write_waits(writer, list, pos, next_op, NULL);
         if (pos >= list->num_jobs) { continue; }
         writer->index_of_job[pos] = add_instr(writer, (PlanInstr){
                                                           .kind = job_instr[list->jobs[pos].kind],

@@ -55,7 +55,22 @@ PipeProblem random_placed_pipe(Rng* rng, int32_t P, int32_t M, const Placement* 
 }
 
 PipeProblem random_pipe(Rng* rng, int32_t P, int32_t M, const RandomPipe* about, Arena* arena) {
-    return random_placed_pipe(rng, P, M, NULL, about, arena);
+    if (!about->placed) { return random_placed_pipe(rng, P, M, NULL, about, arena); }
+    Placement* placement = ARENA_NEW(arena, Placement, 1);
+    assert(placement != NULL);
+    random_placement(placement, rng, P, 3 * P);
+    return random_placed_pipe(rng, P, M, placement, about, arena);
+}
+
+void random_pipe_limit(PipeProblem* problem, Rng* rng, int32_t least_tenths, int32_t most_tenths) {
+    for (int32_t s = 0; s < problem->P; s++) {
+        int64_t most = 0;
+        for (int32_t m = 0; m < problem->M; m++) {
+            int64_t bytes = pipe_alone_bytes(problem, s, m);
+            most = bytes > most ? bytes : most;
+        }
+        problem->memory_limit_bytes[s] = most * rng_between(rng, least_tenths, most_tenths) / 10;
+    }
 }
 
 // --- placements ------------------------------------------------------------------------------------------

@@ -14,10 +14,14 @@ typedef struct {
     bool transfers;   // links take time
     bool zero_times;  // some jobs take no time at all
     int32_t drops_percent;
+    bool placed;  // chunks anywhere, every stage has one; the head whole or shared
 } RandomPipe;
 
 // Memory limits are INT64_MAX; lives in `arena`.
 PipeProblem random_pipe(Rng* rng, int32_t P, int32_t M, const RandomPipe* about, Arena* arena);
+
+// A limit for every stage: `tenths` / 10 of what the largest micro-batch needs alone, at least.
+void random_pipe_limit(PipeProblem* problem, Rng* rng, int32_t least_tenths, int32_t most_tenths);
 
 // A shuffle of 0 .. M - 1.
 int32_t* random_order(Rng* rng, int32_t M, Arena* arena);

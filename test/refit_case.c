@@ -54,7 +54,12 @@ Status refit_case_trace(TraceRank* out, const Plan* plan, int32_t rank, const Re
     if (out->events == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a trace"); }
     for (int32_t i = 0; i < list->num_instrs; i++) {
         const PlanInstr* instr = &list->instrs[i];
-        TraceEvent event = {instr->kind, instr->mb, instr->peer, out->end_ns, out->end_ns, 0};
+        TraceEvent event = {.kind = instr->kind,
+                            .chunk = instr->chunk,
+                            .mb = instr->mb,
+                            .peer = instr->peer,
+                            .begin_ns = out->end_ns,
+                            .end_ns = out->end_ns};
         if (plan_instr_is_job((InstrKind)instr->kind)) {
             double job_ns = (double)refit_case_job_ns(plan, rank, instr, truth);
             job_ns *= 1 + truth->noise * normal(rng);

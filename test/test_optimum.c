@@ -16,11 +16,21 @@ static RandomMachine machine;
 
 // --- the oracle itself -----------------------------------------------------------------------------------
 
+// The next job of m in this row, after `done` of them; false: none.
+static bool next_kind(uint8_t* kind, const PipeProblem* pipe, int32_t row, int32_t done, bool split) {
+    static const uint8_t of_chunk[] = {JOB_F, JOB_B, JOB_W}, of_share[] = {JOB_F, JOB_W};
+    bool is_share = row >= pipe_num_chunks(pipe);
+    if (done == (is_share || !split ? 2 : 3)) { return false; }
+    *kind = (is_share ? of_share : of_chunk)[done];
+    return true;
+}
+
 // Every order of the jobs left on stage s, stage after stage, through the simulator.
 static void try_all(int64_t* best_ns, const PipeProblem* pipe, PipeSchedule* schedule, int32_t s, bool split,
                     Arena* arena) {
     if (s == pipe->P) {
         PipeTimeline timeline;
+        arena_reset(arena);
         if (pipe_simulate(&timeline, pipe, schedule, arena) != STATUS_OK) { return; }
         for (int32_t k = 0; k < pipe->P; k++) {
             if (timeline.peak_bytes[k] > pipe->memory_limit_bytes[k]) { return; }
@@ -28,30 +38,38 @@ static void try_all(int64_t* best_ns, const PipeProblem* pipe, PipeSchedule* sch
         if (timeline.makespan_ns < *best_ns) { *best_ns = timeline.makespan_ns; }
         return;
     }
-    int32_t jobs_per_mb = split ? 3 : 2;
-    if (schedule->num_jobs[s] == pipe->M * jobs_per_mb) {
-        try_all(best_ns, pipe, schedule, s + 1, split, arena);
-        return;
+    bool is_full = true;
+    for (int32_t row = 0; row < pipe_num_rows(pipe); row++) {
+        if (!pipe_has_row(pipe, row) || pipe_stage_of(pipe, row) != s) { continue; }
+        for (int32_t m = 0; m < pipe->M; m++) {
+            PipeJob job = {.chunk = (int16_t)row, .mb = m};
+            int32_t done = 0;
+            for (int32_t i = 0; i < schedule->num_jobs[s]; i++) {
+                const PipeJob* other = &schedule->jobs[s][i];
+                done += other->mb == m && other->chunk == row;
+            }
+            if (!next_kind(&job.kind, pipe, row, done, split)) { continue; }
+            is_full = false;
+            schedule->jobs[s][schedule->num_jobs[s]++] = job;
+            try_all(best_ns, pipe, schedule, s, split, arena);
+            schedule->num_jobs[s]--;
+        }
     }
-    for (int32_t m = 0; m < pipe->M; m++) {
-        static const uint8_t kinds[] = {JOB_F, JOB_B, JOB_W};
-        int32_t done = 0;
-        for (int32_t i = 0; i < schedule->num_jobs[s]; i++) { done += schedule->jobs[s][i].mb == m; }
-        if (done == jobs_per_mb) { continue; }
-        schedule->jobs[s][schedule->num_jobs[s]++] =
-            (PipeJob){.kind = kinds[done], .chunk = (int16_t)s, .mb = m};
-        try_all(best_ns, pipe, schedule, s, split, arena);
-        schedule->num_jobs[s]--;
-    }
+    if (is_full) { try_all(best_ns, pipe, schedule, s + 1, split, arena); }
 }
 
 static void limit_memory(PipeProblem* pipe, Rng* rng) {
     for (int32_t s = 0; s < pipe->P; s++) {
         int64_t largest = 0;
         for (int32_t m = 0; m < pipe->M; m++) {
-            PipeCost* cost = (PipeCost*)(uintptr_t)pipe_cost(pipe, s, m);
-            cost->input_bytes = 0;
-            largest = cost->stored_bytes > largest ? cost->stored_bytes : largest;
+            int64_t sum = 0;  // of one micro-batch, all that the stage has of it
+            for (int32_t row = 0; row < pipe_num_rows(pipe); row++) {
+                if (!pipe_has_row(pipe, row) || pipe_stage_of(pipe, row) != s) { continue; }
+                PipeCost* cost = (PipeCost*)(uintptr_t)pipe_cost(pipe, row, m);
+                cost->input_bytes = 0;
+                sum += cost->stored_bytes;
+            }
+            largest = sum > largest ? sum : largest;
         }
         pipe->memory_limit_bytes[s] = largest * rng_between(rng, 10, 35) / 10;
     }
@@ -81,6 +99,40 @@ static void optimum_is_that_of_all_orders(void) {
         arena_reset(&runs);
         CHECK_EQ(optimum_make(&pipe, split, INT64_MAX, MAX_NODES), best_ns);
     }
+    arena_free(&runs);
+    arena_free(&arena);
+}
+
+// The same where the chunks of two stages lie in any order, and the head is whole or shared.
+static void optimum_of_placements_is_that_of_all_orders(void) {
+    Rng rng = rng_seed(seed + 5);
+    Arena arena = {0}, runs = {0};
+    int num = 0, num_shared = 0;
+    while (num < 120) {
+        arena_reset(&arena);
+        RandomPipe about = {.transfers = num % 3 > 0, .placed = true};
+        bool split = rng_below(&rng, 2);
+        PipeProblem pipe = random_pipe(&rng, 2, rng_between(&rng, 1, 2), &about, &arena);
+        int32_t num_jobs[2] = {0};
+        for (int32_t row = 0; row < pipe_num_rows(&pipe); row++) {
+            if (!pipe_has_row(&pipe, row)) { continue; }
+            num_jobs[pipe_stage_of(&pipe, row)] += pipe.M * (split && row < pipe_num_chunks(&pipe) ? 3 : 2);
+        }
+        if (num_jobs[0] > 6 || num_jobs[1] > 6) { continue; }
+        num_shared += pipe_shares_head(&pipe);
+        if (num % 4 == 3) { limit_memory(&pipe, &rng); }
+        PipeSchedule schedule = {0};
+        for (int32_t s = 0; s < 2; s++) {
+            pipe.tail_ns[s] = rng_between(&rng, 0, 50);
+            schedule.jobs[s] = ARENA_NEW(&arena, PipeJob, 6);
+        }
+        int64_t best_ns = INT64_MAX;
+        try_all(&best_ns, &pipe, &schedule, 0, split, &runs);
+        CHECK_EQ(optimum_make(&pipe, split, INT64_MAX, MAX_NODES), best_ns);
+        num++;
+    }
+    printf("     %d pipelines, %d with a shared head\n", num, num_shared);
+    CHECK(num_shared > 10);
     arena_free(&runs);
     arena_free(&arena);
 }
@@ -165,6 +217,7 @@ static void policies_are_not_faster(void) {
 
 typedef struct {
     const MicrobatchProblem* mp;
+    bool joint;
     int32_t set_of[4];  // sample -> micro-batch
     int32_t num_sets;
     int32_t replica_of[4];
@@ -174,10 +227,67 @@ typedef struct {
     Arena* arena;
 } Batch;
 
+static const MachineRank* rank_of(const MicrobatchProblem* mp, int32_t r, int32_t s) {
+    return machine_stage(machine_replica(mp->request->machine, r * mp->P), s);
+}
+
+// What replica r has on each stage: memory beside the state of its chunks (a share's not counted),
+// reductions.
+static void limits_make(PipeProblem* pipe, const MicrobatchProblem* mp, const CostStage* chunks, int32_t r) {
+    for (int32_t s = 0; s < mp->P; s++) {
+        const MachineRank* rank = rank_of(mp, r, s);
+        int64_t limit_bytes = rank != NULL && rank->memory_limit_bytes > 0 ? rank->memory_limit_bytes
+                                                                           : mp->request->memory_limit_bytes;
+        pipe->memory_limit_bytes[s] = limit_bytes > 0 ? limit_bytes : INT64_MAX;
+    }
+    for (int32_t k = 0; k < pipe_num_chunks(pipe); k++) {
+        int32_t s = pipe_stage_of(pipe, k);
+        pipe->tail_ns[s] += cost_reduce_ns(mp->costs, &chunks[k], mp->R);
+        if (pipe->memory_limit_bytes[s] == INT64_MAX) { continue; }
+        pipe->memory_limit_bytes[s] -= cost_state_bytes(mp->costs, &chunks[k]);
+    }
+}
+
+static void cell_make(PipeCost* out, Batch* batch, const CostJobs* jobs, const MachineRank* rank) {
+    const CostModel* costs = batch->mp->costs;
+    for (int k = 0; k < JOB_COUNT; k++) {
+        double slow = rank != NULL ? rank->slow[k] : 1;
+        out->job_ns[k] = (int64_t)((double)jobs->job_ns[k] * slow + 0.5);
+    }
+    out->job_ns[JOB_R] = 0;
+    for (int k = 0; k < JOB_R; k++) {
+        batch->num_bumped += out->job_ns[k] == 0;
+        out->job_ns[k] += out->job_ns[k] == 0;
+    }
+    out->stored_bytes = jobs->stored_bytes;
+    out->transfer_ns = cost_transfer_ns(costs, jobs->boundary_bytes);
+    if (rank != NULL && rank->link_bytes_per_ns > 0) {
+        double ns = rank->link_latency_ns + (double)jobs->boundary_bytes / rank->link_bytes_per_ns;
+        out->transfer_ns = (int64_t)(ns + 0.5);
+    }
+}
+
+// A share of the head: its constants, and that part of what grows.
+static CostJobs share_jobs(const MicrobatchProblem* mp, const MbShape* shape, int32_t s) {
+    const Placement* placement = &mp->request->placement;
+    double share = (placement->head_begin[s + 1] - placement->head_begin[s]) / (double)HEAD_UNITS;
+    CostJobs jobs = {.stored_bytes = 0};
+    for (int k = 0; k < JOB_R; k++) {
+        CostFormula formula = mp->costs->parts[RECOMPUTE_NONE][PART_HEAD].time_ns[k];
+        double floor = formula.floor;
+        formula.floor = 0;
+        double ns = formula.constant + (cost_formula_value(&formula, shape) - formula.constant) * share;
+        jobs.job_ns[k] = cost_round(ns > floor ? ns : floor);
+    }
+    return jobs;
+}
+
 // The optimum of one replica's micro-batches, INT64_MAX where one does not fit alone.
 static int64_t replica_ns(Batch* batch, int32_t r) {
     const MicrobatchProblem* mp = batch->mp;
-    PipeCost cells[OPTIMUM_MAX_STAGES * OPTIMUM_MAX_MBS] = {{.stored_bytes = 0}};
+    PipeCost cells[OPTIMUM_MAX_ROWS * OPTIMUM_MAX_MBS] = {{.stored_bytes = 0}};
+    Placement placement = mp->request->placement;
+    CostStage chunks[OPTIMUM_MAX_ROWS];
     MbShape shapes[4] = {{0}};
     int32_t M = 0;
     for (int32_t set = 0; set < batch->num_sets; set++) {
@@ -191,40 +301,29 @@ static int64_t replica_ns(Batch* batch, int32_t r) {
         M++;
     }
     if (M == 0) { return 0; }
-    PipeProblem pipe = {.P = mp->P, .M = M, .cost = cells};
-    for (int32_t s = 0; s < mp->P; s++) {
-        const MachineRank* rank = machine_stage(machine_replica(mp->request->machine, r * mp->P), s);
-        int64_t limit_bytes = rank != NULL && rank->memory_limit_bytes > 0 ? rank->memory_limit_bytes
-                                                                           : mp->request->memory_limit_bytes;
-        pipe.tail_ns[s] = cost_reduce_ns(mp->costs, &mp->stages[s], mp->R);
-        pipe.memory_limit_bytes[s] =
-            limit_bytes > 0 ? limit_bytes - cost_state_bytes(mp->costs, &mp->stages[s]) : INT64_MAX;
+    if (placement.num_chunks == 0) { placement_linear(&placement, placement.chunks, mp->P); }
+    PipeProblem pipe = {.P = mp->P, .M = M, .cost = cells, .placement = &placement};
+    int32_t K = placement.num_chunks;
+    for (int32_t k = 0; k < K; k++) {
+        chunks[k] = cost_stage_make(mp->costs, &placement.chunks[k], k, K);
+        chunks[k].has_head &= placement.head == HEAD_WHOLE;
     }
+    limits_make(&pipe, mp, chunks, r);
     for (int32_t m = 0; m < M; m++) {
-        CostJobs jobs[PLAN_MAX_STAGES];
-        cost_stages(jobs, mp->costs, mp->stages, mp->P, RECOMPUTE_NONE, &shapes[m]);
-        for (int32_t s = 0; s < mp->P; s++) {
-            PipeCost* cell = &cells[s * M + m];
-            const MachineRank* rank = machine_stage(machine_replica(mp->request->machine, r * mp->P), s);
-            for (int k = 0; k < JOB_COUNT; k++) {
-                double slow = rank != NULL ? rank->slow[k] : 1;
-                cell->job_ns[k] = (int64_t)((double)jobs[s].job_ns[k] * slow + 0.5);
-            }
-            cell->job_ns[JOB_R] = 0;
-            for (int k = 0; k < JOB_R; k++) {
-                batch->num_bumped += cell->job_ns[k] == 0;
-                cell->job_ns[k] += cell->job_ns[k] == 0;
-            }
-            cell->stored_bytes = jobs[s].stored_bytes;
-            cell->transfer_ns = s < mp->P - 1 ? cost_transfer_ns(mp->costs, jobs[s].boundary_bytes) : 0;
-            if (s < mp->P - 1 && rank != NULL && rank->link_bytes_per_ns > 0) {
-                double ns = rank->link_latency_ns + (double)jobs[s].boundary_bytes / rank->link_bytes_per_ns;
-                cell->transfer_ns = (int64_t)(ns + 0.5);
-            }
+        CostJobs jobs[OPTIMUM_MAX_ROWS];
+        cost_stages(jobs, mp->costs, chunks, K, RECOMPUTE_NONE, &shapes[m]);
+        for (int32_t row = 0; row < pipe_num_rows(&pipe); row++) {
+            if (!pipe_has_row(&pipe, row)) { continue; }
+            int32_t s = pipe_stage_of(&pipe, row);
+            PipeCost* cell = &cells[row * M + m];
+            if (row >= K) { jobs[row] = share_jobs(mp, &shapes[m], s); }
+            cell_make(cell, batch, &jobs[row], rank_of(mp, r, s));
+            if (row >= K) { cell->job_ns[JOB_F] += cell->job_ns[JOB_B]; }
+            if (row >= K || row == K - 1 || pipe_stage_of(&pipe, row + 1) == s) { cell->transfer_ns = 0; }
             if (cell->stored_bytes > pipe.memory_limit_bytes[s]) { return INT64_MAX; }
         }
     }
-    int64_t optimum = optimum_make(&pipe, true, batch->best_ns, MAX_NODES);
+    int64_t optimum = optimum_make(&pipe, !batch->joint, batch->best_ns, MAX_NODES);
     batch->gave_up |= optimum < 0;
     return optimum;
 }
@@ -399,11 +498,136 @@ static void bound_of_all_splits_is_below_the_optimum(void) {
     arena_free(&arena);
 }
 
+// Chunks of at least a layer, the last perhaps the head alone, anywhere; every stage has one. The head whole
+// or shared.
+static void random_placement(Placement* out, Rng* rng, int32_t P, int32_t L, bool is_whole) {
+    int32_t most = L + 1 < 5 ? L + 1 : 5, K = rng_between(rng, P, most), begin = 0;
+    *out = (Placement){.num_chunks = K, .head = HEAD_WHOLE};
+    for (int32_t k = 0; k < K; k++) {
+        int32_t behind = K - 1 - k - (K > 1 && k < K - 1);  // layers that those behind need
+        int32_t own = k == K - 1 ? L - begin : rng_between(rng, 1, L - begin - behind);
+        out->chunks[k] = (LayerRange){begin, begin + own};
+        out->stage_of[k] = (int16_t)(k < P ? k : rng_between(rng, 0, P - 1));
+        begin += own;
+    }
+    for (int32_t k = K - 1; k > 0; k--) {
+        int32_t j = rng_between(rng, 0, k);
+        int16_t stage = out->stage_of[k];
+        out->stage_of[k] = out->stage_of[j];
+        out->stage_of[j] = stage;
+    }
+    if (is_whole) { return; }
+    out->head = (uint8_t)(HEAD_BY_ROWS + rng_below(rng, 2));
+    for (int32_t s = 1; s < P; s++) {
+        out->head_begin[s] = (int16_t)rng_between(rng, out->head_begin[s - 1], HEAD_UNITS);
+    }
+    out->head_begin[P] = HEAD_UNITS;
+}
+
+// Under memory limits that the problem is not asked about: no one of its placements need fit.
+static void problem_of_any(MicrobatchProblem* out, PlanRequest* request) {
+    int64_t limit_bytes = request->memory_limit_bytes, own_limit_bytes[64];
+    request->memory_limit_bytes = 0;
+    for (int32_t i = 0; i < request->P * request->R && request->machine != NULL; i++) {
+        own_limit_bytes[i] = machine.ranks[i].memory_limit_bytes;
+        machine.ranks[i].memory_limit_bytes = 0;
+    }
+    CHECK_OK(microbatch_problem_init(out, request, &problem.costs, problem.samples, problem.num_samples));
+    request->memory_limit_bytes = limit_bytes;
+    for (int32_t i = 0; i < request->P * request->R && request->machine != NULL; i++) {
+        machine.ranks[i].memory_limit_bytes = own_limit_bytes[i];
+    }
+    microbatch_problem_limit(out);
+}
+
+// A few samples on a few layers of a random model, sometimes in little memory, on ranks that differ.
+static void random_few(Rng* rng, int round) {
+    PlanRequest* request = &problem.request;
+    CostModel* costs = &problem.costs;
+    bool is_limited = round % 4 > 1;
+    random_problem(&problem, rng, is_limited ? rng_between(rng, 2, 3) : rng_between(rng, 1, 2));
+    int32_t P = rng_between(rng, 2, is_limited ? 2 : 3), L = rng_between(rng, P, 5),
+            dec = rng_between(rng, 0, 2);
+    (round % 2 ? linear_cost_model : random_cost_model)(costs, rng, L - dec, dec);
+    for (int part = 0; part < PART_COUNT; part++) {
+        costs->part_state_bytes[part] = (int64_t)rng_between(rng, 0, 20) * 1000000;
+    }
+    costs->tied_head_state_bytes = 0;
+    *request = (PlanRequest){.P = P,
+                             .R = is_limited ? 1 : rng_between(rng, 1, 2),
+                             .layout = LAYOUT_RAGGED,
+                             .recompute = RECOMPUTE_CHOICE_NONE,
+                             .memory_rule = MEMORY_ACTIVATIONS};
+    equal_stages(request, L);
+    random_samples(problem.samples, problem.num_samples, rng, is_limited, dec > 0);
+    if (is_limited) {
+        random_problem_limit_memory(&problem, 0);
+        request->memory_limit_bytes = request->memory_limit_bytes / 100 * rng_between(rng, 70, 130) + 1;
+    }
+    if (round % 8 >= 4) {
+        random_machine(&machine, &problem, rng);
+        request->machine = &machine.machine;
+    }
+}
+
+// No order of the jobs of any composition is faster than the bound of its placement, nor than that of all
+// placements (where the head is to be whole: of those).
+static void bounds_of_placements_are_below_the_optimum(void) {
+    enum { PLACEMENTS = 6 };
+    static Placement placement;
+    Rng rng = rng_seed(seed + 4);
+    int num = 0, num_all = 0, given_up = 0, by_stage = 0, by_memory = 0, by_memory_of_all = 0;
+    double sum = 0, sum_all = 0;
+    for (int round = 0; round < 200; round++) {
+        random_few(&rng, round);
+        PlanRequest* request = &problem.request;
+        int32_t P = request->P, L = problem.costs.num_enc_layers + problem.costs.num_dec_layers;
+        bool is_whole = round % 3 == 0, joint = round / 8 % 2;
+        MicrobatchProblem mp;
+        LowerBound bound, bound_of_all;
+        request->placements = PLACEMENT_AUTO;
+        request->heads = is_whole ? HEAD_CHOICE_WHOLE : HEAD_CHOICE_AUTO;
+        problem_of_any(&mp, request);
+        CHECK_OK(lower_bound_make(&bound_of_all, &mp, joint));
+        request->placements = PLACEMENT_GIVEN;
+        request->heads = HEAD_CHOICE_GIVEN;
+        int64_t best_ns = INT64_MAX;
+        for (int i = 0; i < PLACEMENTS; i++) {
+            random_placement(&placement, &rng, P, L, is_whole);
+            request->placement = placement;
+            problem_of_any(&mp, request);
+            CHECK_OK(lower_bound_make(&bound, &mp, joint));
+            Batch batch = {.mp = &mp, .best_ns = INT64_MAX, .joint = joint};
+            compose(&batch, 0);
+            given_up += batch.gave_up;
+            if (batch.gave_up || batch.best_ns == INT64_MAX) { continue; }
+            CHECK(bound.bound_ns <= batch.best_ns);
+            num++;
+            by_stage += bound.bound_ns == bound.stage_ns;
+            by_memory += bound.bound_ns == bound.memory_ns;
+            sum += (double)batch.best_ns / (double)bound.bound_ns;
+            best_ns = batch.best_ns < best_ns ? batch.best_ns : best_ns;
+        }
+        if (best_ns == INT64_MAX) { continue; }
+        CHECK(bound_of_all.bound_ns <= best_ns);
+        num_all++;
+        by_memory_of_all += bound_of_all.bound_ns == bound_of_all.memory_ns;
+        sum_all += (double)best_ns / (double)bound_of_all.bound_ns;
+    }
+    printf(
+        "     %d batches and placements: optimum %.4f of the bound (a stage's %d, memory's %d times); of %d "
+        "batches the best %.4f of that of all (memory's %d times); given up %d times\n",
+        num, sum / num, by_stage, by_memory, num_all, sum_all / num_all, by_memory_of_all, given_up);
+    CHECK(num > 300 && num_all > 100 && by_stage > 50);
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(optimum_is_that_of_all_orders);
+    RUN(optimum_of_placements_is_that_of_all_orders);
     RUN(policies_are_not_faster);
     RUN(bound_and_plan_enclose_the_optimum);
     RUN(bound_of_all_splits_is_below_the_optimum);
+    RUN(bounds_of_placements_are_below_the_optimum);
     return test_end();
 }

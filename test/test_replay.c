@@ -7,6 +7,7 @@
 #include "../dynapipe_plugin/plan/lists/comm_order.h"
 #include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 #include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/replay/shared_cores.h"
 #include "random_plan.h"
 #include "random_problem.h"
 #include "test.h"
@@ -36,9 +37,14 @@ static PipeProblem random_long_pipe(Rng* rng, int32_t P, int32_t M, int64_t scal
     return problem;
 }
 
-static void add_instr(PlanRank* rank, uint8_t kind, int32_t mb, const PipeSpan* span) {
-    rank->instrs[rank->num_instrs++] =
-        (PlanInstr){.kind = kind, .mb = mb, .peer = -1, .begin_ns = span->begin_ns, .end_ns = span->end_ns};
+static void add_instr(PlanRank* rank, uint8_t kind, int32_t chunk, int32_t mb, int32_t peer,
+                      const PipeSpan* span) {
+    rank->instrs[rank->num_instrs++] = (PlanInstr){.kind = kind,
+                                                   .chunk = (int16_t)chunk,
+                                                   .mb = mb,
+                                                   .peer = peer,
+                                                   .begin_ns = span->begin_ns,
+                                                   .end_ns = span->end_ns};
 }
 
 // Jobs and messages of one more replica, no memory.
@@ -55,11 +61,13 @@ static void add_replica(Plan* plan, const PipeProblem* problem, const PipeSchedu
         for (int32_t i = 0, k = 0; i <= schedule->num_jobs[s]; i++) {
             for (; k < order.num_ops[s] && order.ops[s][k].pos <= i; k++) {
                 const CommOp* op = &order.ops[s][k];
-                add_instr(rank, op->kind, plan->M + op->mb, &(PipeSpan){op->begin_ns, op->end_ns});
+                int32_t peer = plan->R * problem->P + op->peer;
+                add_instr(rank, op->kind, op->chunk, plan->M + op->mb, peer,
+                          &(PipeSpan){op->begin_ns, op->end_ns});
             }
             if (i == schedule->num_jobs[s]) { break; }
             PipeJob job = schedule->jobs[s][i];
-            add_instr(rank, instr_of[job.kind], plan->M + job.mb, &timeline.job[s][i]);
+            add_instr(rank, instr_of[job.kind], job.chunk, plan->M + job.mb, -1, &timeline.job[s][i]);
         }
     }
     for (int32_t m = 0; m < problem->M; m++) { plan->mbs[plan->M++].replica = plan->R; }
@@ -69,6 +77,11 @@ static void add_replica(Plan* plan, const PipeProblem* problem, const PipeSchedu
 
 static Plan plan_for(const PipeProblem* problem, int32_t most_replicas, int32_t most_mbs, Arena* arena) {
     Plan plan = {.P = problem->P, .pulls = problem->pulls};
+    if (problem->placement == NULL) {
+        placement_linear(&plan.placement, plan.placement.chunks, plan.P);
+    } else {
+        plan.placement = *problem->placement;
+    }
     plan.mbs = ARENA_NEW(arena, PlanMicrobatch, most_mbs);
     plan.ranks = ARENA_NEW(arena, PlanRank, problem->P * most_replicas);
     return plan;
@@ -243,7 +256,8 @@ static void plans_replay_to_their_makespan(void) {
         Plan plan;
         if (round % 2) {
             int32_t P = rng_between(&rng, 1, 5), N = rng_between(&rng, 1, 40);
-            RandomPlan about = {P, rng_between(&rng, 1, 3), P + 2, N, 200, true, true, NULL, NULL, false};
+            RandomPlan about = {P,    rng_between(&rng, 1, 3), P + 2, N, 200, true, true, NULL,
+                                NULL, round % 4 == 1};
             random_plan(&plan, &rng, &about, &arena);
         } else {
             random_problem(&problem, &rng, rng_between(&rng, 1, 40));
@@ -273,6 +287,122 @@ static void plans_replay_to_their_makespan(void) {
     arena_free(&arena);
 }
 
+// --- chunks anywhere, the head shared ----------------------------------------------------------------------
+
+typedef struct {
+    Placement placement;
+    PipeProblem pipe;
+    PipeSchedule schedule;
+    PipeTimeline timeline;
+    Plan plan;  // one replica
+} Placed;
+
+static void random_times(Placed* placed, Rng* rng) {
+    for (int32_t i = 0; i < pipe_num_rows(&placed->pipe) * placed->pipe.M; i++) {
+        PipeCost* cost = (PipeCost*)(uintptr_t)&placed->pipe.cost[i];
+        for (int32_t k = 0; k < JOB_COUNT; k++) { cost->job_ns[k] = rng_between(rng, 0, 5000); }
+        cost->transfer_ns = rng_between(rng, 0, 2000);
+        cost->factor_ns = rng_between(rng, 0, 500);
+        if (!cost->drops) { cost->job_ns[JOB_R] = 0; }
+    }
+}
+
+static void placed_simulate(Placed* placed, Arena* arena) {
+    CHECK_OK(pipe_simulate(&placed->timeline, &placed->pipe, &placed->schedule, arena));
+    placed->plan = plan_for(&placed->pipe, 1, placed->pipe.M, arena);
+    add_replica(&placed->plan, &placed->pipe, &placed->schedule, arena);
+}
+
+static void random_placed(Placed* out, Rng* rng, bool pulls, Arena* arena) {
+    RandomPipe about = {.transfers = true, .drops_percent = 30};
+    int32_t P = rng_between(rng, 1, 6), M = rng_between(rng, 1, 12);
+    *out = (Placed){0};
+    random_placement(&out->placement, rng, P, 12);
+    out->pipe = random_placed_pipe(rng, P, M, &out->placement, &about, arena);
+    out->pipe.pulls = pulls;
+    random_times(out, rng);
+    out->schedule = random_jobs(rng, &out->pipe, arena);
+    placed_simulate(out, arena);
+}
+
+// What instructions are planned to take, of every stage.
+static void list_times(const int64_t* instr_ns[PLAN_MAX_STAGES], const Plan* plan, Arena* arena) {
+    for (int32_t s = 0; s < plan->P; s++) {
+        int64_t* ns = ARENA_NEW(arena, int64_t, plan->ranks[s].num_instrs);
+        for (int32_t i = 0; i < plan->ranks[s].num_instrs; i++) {
+            ns[i] = plan->ranks[s].instrs[i].end_ns - plan->ranks[s].instrs[i].begin_ns;
+        }
+        instr_ns[s] = ns;
+    }
+}
+
+// Lists of the same transfers, each in its place; with other times the order of messages may be another.
+static bool same_lists(const Plan* a, const Plan* b) {
+    bool same = true;
+    for (int32_t s = 0; s < a->P; s++) {
+        for (int32_t i = 0; same && i < a->ranks[s].num_instrs; i++) {
+            const PlanInstr *x = &a->ranks[s].instrs[i], *y = &b->ranks[s].instrs[i];
+            same = x->kind == y->kind && x->chunk == y->chunk && x->mb == y->mb && x->peer == y->peer;
+        }
+    }
+    return same;
+}
+
+// The simulator, which knows nothing of lists, with other times of the same jobs: plan_makespan finds the
+// same, given these times.
+static void placed_plans_end_when_the_simulator_says(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    int32_t num_shared = 0, num_changed = 0;
+    for (int32_t round = 0; round < 500; round++) {
+        arena_reset(&arena);
+        Placed placed;
+        const int64_t* instr_ns[PLAN_MAX_STAGES];
+        int64_t makespan_ns;
+        random_placed(&placed, &rng, round % 2, &arena);
+        num_shared += placed.placement.head != HEAD_WHOLE;
+        CHECK_OK(plan_makespan(&makespan_ns, &placed.plan, 0, NULL, &arena));
+        CHECK_EQ(makespan_ns, placed.timeline.last_end_ns);
+        Placed changed = placed;
+        random_times(&changed, &rng);
+        placed_simulate(&changed, &arena);
+        if (placed.pipe.pulls || !same_lists(&placed.plan, &changed.plan)) { continue; }
+        list_times(instr_ns, &changed.plan, &arena);
+        CHECK_OK(plan_makespan(&makespan_ns, &placed.plan, 0, instr_ns, &arena));
+        CHECK_EQ(makespan_ns, changed.timeline.last_end_ns);
+        num_changed++;
+    }
+    CHECK(num_shared > 200 && num_changed > 20);
+    arena_free(&arena);
+}
+
+// A core for every rank: jobs take what was planned, and the step too.
+static void placed_plans_with_enough_cores_stay(void) {
+    Rng rng = rng_seed(seed + 1);
+    Arena arena = {0};
+    for (int32_t round = 0; round < 300; round++) {
+        arena_reset(&arena);
+        Placed placed;
+        random_placed(&placed, &rng, round % 2, &arena);
+        int32_t host[PLAN_MAX_STAGES] = {0}, P = placed.plan.P, threads = 1, cores = P;
+        SharedCores shared = {1, host, &cores, &threads, &P, &P};
+        const int64_t* planned_ns[PLAN_MAX_STAGES];
+        int64_t **ns, out_ns, work_ns = 0;
+        CHECK_OK(shared_cores_stretch(&ns, &out_ns, &placed.plan, 0, &shared, &arena));
+        CHECK_EQ(out_ns, placed.timeline.last_end_ns);
+        list_times(planned_ns, &placed.plan, &arena);
+        for (int32_t s = 0; s < P; s++) {
+            size_t num_bytes = (size_t)placed.plan.ranks[s].num_instrs * sizeof **ns;
+            CHECK(memcmp(ns[s], planned_ns[s], num_bytes) == 0);
+            work_ns += placed.timeline.busy_ns[s];
+        }
+        cores = 1;  // of P that want one: no sooner, and no later than one job after the other
+        CHECK_OK(shared_cores_stretch(&ns, &out_ns, &placed.plan, 0, &shared, &arena));
+        CHECK(out_ns >= placed.timeline.last_end_ns && out_ns >= work_ns);
+    }
+    arena_free(&arena);
+}
+
 // A plan that nobody checked: jobs and transfers moved, dropped, of other micro-batches, with other times.
 static void broken_plans_do_no_harm(void) {
     Rng rng = rng_seed(seed);
@@ -282,19 +412,25 @@ static void broken_plans_do_no_harm(void) {
         arena_reset(&arena);
         Plan plan;
         RandomPlan about = {
-            rng_between(&rng, 1, 4), rng_between(&rng, 1, 3), 5, 12, 50, true, true, NULL, NULL, false};
+            rng_between(&rng, 1, 4), rng_between(&rng, 1, 3), 5, 12, 50, true, true, NULL, NULL, round % 2};
         random_plan(&plan, &rng, &about, &arena);
         for (int32_t k = rng_between(&rng, 1, 5); k > 0; k--) {
             PlanRank* rank = &plan.ranks[rng_between(&rng, 0, plan.P * plan.R - 1)];
             if (rank->num_instrs == 0) { continue; }
             PlanInstr* a = &rank->instrs[rng_between(&rng, 0, rank->num_instrs - 1)];
             PlanInstr *b = &rank->instrs[rng_between(&rng, 0, rank->num_instrs - 1)], kept = *a;
-            switch (rng_below(&rng, 6)) {
+            switch (rng_below(&rng, 8)) {
                 case 0: a->kind = (uint8_t)rng_below(&rng, INSTR_COUNT); break;
                 case 1: a->mb = rng_between(&rng, -1, plan.M); break;
                 case 2: a->end_ns = rng_below(&rng, 2) ? INT64_MAX : a->begin_ns - 1; break;
                 case 3: rank->num_instrs--; break;
-                case 4: plan.mbs[rng_between(&rng, 0, plan.M - 1)].replica = rng_between(&rng, 0, 4); break;
+                case 4: a->chunk = (int16_t)rng_between(&rng, -2, 2 * plan.P + 1); break;
+                case 5:
+                    plan.placement.head = (uint8_t)rng_below(&rng, HEAD_COUNT + 1);
+                    plan.placement.stage_of[0] = (int16_t)rng_between(&rng, -1, plan.P);
+                    plan.placement.head_begin[plan.P] = HEAD_UNITS;
+                    break;
+                case 6: plan.mbs[rng_between(&rng, 0, plan.M - 1)].replica = rng_between(&rng, 0, 4); break;
                 default:
                     *a = *b;
                     *b = kept;
@@ -440,14 +576,14 @@ static void impossible_noise_is_refused(void) {
                     i == 3 ? "no stage 2" : "--->");
     }
     const ReplayNoise noise = {.noise_permille = 10, .trials = 1};
-    PlanInstr crossed[] = {{INSTR_FWD, 0, -1, 0, 1},      {INSTR_SEND_ACT, 0, 1, 1, 2},
-                           {INSTR_RECV_GRAD, 0, 1, 3, 4}, {INSTR_BWD, 0, -1, 4, 5},
-                           {INSTR_FWD, 1, -1, 5, 6},      {INSTR_SEND_ACT, 1, 1, 6, 7},
-                           {INSTR_RECV_GRAD, 1, 1, 8, 9}, {INSTR_BWD, 1, -1, 9, 10}};
-    PlanInstr other[] = {{INSTR_RECV_ACT, 1, 0, 1, 2}, {INSTR_FWD, 1, -1, 2, 3},
-                         {INSTR_BWD, 1, -1, 3, 4},     {INSTR_SEND_GRAD, 1, 0, 4, 5},
-                         {INSTR_RECV_ACT, 0, 0, 5, 6}, {INSTR_FWD, 0, -1, 6, 7},
-                         {INSTR_BWD, 0, -1, 7, 8},     {INSTR_SEND_GRAD, 0, 0, 8, 9}};
+    PlanInstr crossed[] = {{INSTR_FWD, 0, 0, -1, 0, 1},      {INSTR_SEND_ACT, 0, 0, 1, 1, 2},
+                           {INSTR_RECV_GRAD, 0, 0, 1, 3, 4}, {INSTR_BWD, 0, 0, -1, 4, 5},
+                           {INSTR_FWD, 0, 1, -1, 5, 6},      {INSTR_SEND_ACT, 0, 1, 1, 6, 7},
+                           {INSTR_RECV_GRAD, 0, 1, 1, 8, 9}, {INSTR_BWD, 0, 1, -1, 9, 10}};
+    PlanInstr other[] = {{INSTR_RECV_ACT, 1, 1, 0, 1, 2}, {INSTR_FWD, 1, 1, -1, 2, 3},
+                         {INSTR_BWD, 1, 1, -1, 3, 4},     {INSTR_SEND_GRAD, 1, 1, 0, 4, 5},
+                         {INSTR_RECV_ACT, 1, 0, 0, 5, 6}, {INSTR_FWD, 1, 0, -1, 6, 7},
+                         {INSTR_BWD, 1, 0, -1, 7, 8},     {INSTR_SEND_GRAD, 1, 0, 0, 8, 9}};
     plan.ranks[0] = (PlanRank){.num_instrs = 8, .instrs = crossed};
     plan.ranks[1] = (PlanRank){.num_instrs = 8, .instrs = other};
     for (int32_t pulls = 0; pulls < 2; pulls++) {
@@ -489,6 +625,8 @@ int main(int argc, char** argv) {
     RUN(quantiles_equal_an_independent_longest_path);
     RUN(no_noise_is_exact);
     RUN(plans_replay_to_their_makespan);
+    RUN(placed_plans_end_when_the_simulator_says);
+    RUN(placed_plans_with_enough_cores_stay);
     RUN(broken_plans_do_no_harm);
     RUN(replicas_count_with_the_slowest);
     RUN(more_noise_never_lowers_the_mean);

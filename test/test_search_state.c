@@ -292,23 +292,24 @@ static void makespan_is_the_simulators(void) {
     for (int32_t round = 0; round < 12000 * times; round++) {
         arena_reset(&arena);
         int32_t P = rng_between(&rng, 1, 8), M = rng_between(&rng, 1, 16);
-        RandomPipe kind = {
-            .transfers = round % 2, .zero_times = round % 5 == 0, .drops_percent = round % 4 * 33};
+        RandomPipe kind = {.transfers = round % 2,
+                           .zero_times = round % 5 == 0,
+                           .drops_percent = round % 4 * 33,
+                           .placed = round % 3 > 0};
         PipeProblem pipe = random_pipe(&rng, P, M, &kind, &arena);
         PipeCost* costs = (PipeCost*)(uintptr_t)pipe.cost;
         bool inputs = rng_below(&rng, 2), limited = rng_below(&rng, 3) > 0, split = rng_below(&rng, 2);
-        for (int32_t i = 0; i < P * M && !inputs; i++) { costs[i].input_bytes = 0; }
+        int32_t rows = pipe_num_rows(&pipe);
+        for (int32_t i = 0; i < rows * M && !inputs; i++) { costs[i].input_bytes = 0; }
         PipeAdaptiveRule rule = pipe_adaptive_rule(&pipe, split);
         for (int32_t s = 0; s < P; s++) {
-            int64_t least = 0;
-            for (int32_t m = 0; m < M; m++) {
-                int64_t alone = pipe_alone_bytes(&pipe, s, m);
-                least = alone > least ? alone : least;
-            }
-            if (limited) { pipe.memory_limit_bytes[s] = least + least * rng_between(&rng, 0, 30) / 10; }
             pipe.tail_ns[s] = rng_below(&rng, 2) ? rng_between(&rng, 0, 500) : 0;
-            if (rng_below(&rng, 2)) { rule.max_in_flight[s] = rng_between(&rng, 1, M + 1); }
         }
+        for (int32_t k = 0; k < pipe_num_chunks(&pipe); k++) {
+            if (rng_below(&rng, 2)) { rule.max_in_flight[k] = rng_between(&rng, 1, M + 1); }
+        }
+        if (limited) { random_pipe_limit(&pipe, &rng, 10, 40); }
+        rule.wait_permille = rng_below(&rng, 2) ? rng_between(&rng, 0, 1500) : 0;
         int32_t* order = random_order(&rng, M, &arena);
         PipeSchedule schedule, alone;
         PipeTimeline timeline;
@@ -317,7 +318,7 @@ static void makespan_is_the_simulators(void) {
         CHECK_OK(pipe_simulate(&timeline, &pipe, &schedule, &arena));
         CHECK_OK(pipe_adaptive_makespan(&ns, &pipe, order, &rule, INT64_MAX, &budget, &arena));
         if (ns == INT64_MAX) {  // then the schedule is one micro-batch at a time
-            CHECK(limited && inputs);
+            CHECK(limited && kind.placed && kind.drops_percent > 0);
             CHECK_OK(pipe_schedule_one_by_one(&alone, &pipe, order, &arena));
             for (int32_t s = 0; s < P; s++) {
                 CHECK_EQ(alone.num_jobs[s], schedule.num_jobs[s]);
@@ -328,7 +329,8 @@ static void makespan_is_the_simulators(void) {
             continue;
         }
         CHECK_EQ(ns, timeline.makespan_ns);
-        int64_t num_jobs = 0, cells = (int64_t)P * M;
+        for (int32_t s = 0; s < P; s++) { CHECK(timeline.peak_bytes[s] <= pipe.memory_limit_bytes[s]); }
+        int64_t num_jobs = 0, cells = (int64_t)rows * M;
         for (int32_t s = 0; s < P; s++) { num_jobs += schedule.num_jobs[s]; }
         CHECK(-budget >= num_jobs && -budget <= num_jobs + (cells + 1) / 2);
         left = budget;

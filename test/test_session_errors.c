@@ -2,6 +2,7 @@
 // is late is counted where it belongs.
 #include "../dynapipe_plugin/run/session_errors.h"
 
+#include "../dynapipe_plugin/plan/lists/plan_message.h"
 #include "../dynapipe_plugin/plan/lists/plan_words.h"
 #include "../dynapipe_plugin/plan/replay/replay.h"
 #include "../dynapipe_plugin/plan/replay/shared_cores.h"
@@ -23,6 +24,7 @@ static void step_init(Step* step, Rng* rng) {
     about.num_layers = about.P + rng_between(rng, 0, 3);
     about.max_tokens = 50;
     about.recompute = rng_below(rng, 2);
+    about.placed = rng_below(rng, 2);
     *step = (Step){0};
     random_plan(&step->plan, rng, &about, &step->arena);
     step->spans = ARENA_NEW(&step->arena, SessionSpan*, step->plan.P);
@@ -32,9 +34,7 @@ static void step_init(Step* step, Rng* rng) {
         for (int32_t i = 0; i < list->num_instrs; i++) {
             const PlanInstr* instr = &list->instrs[i];
             step->spans[s][i] = (SessionSpan){instr->begin_ns, instr->end_ns};
-            if (instr->kind == INSTR_RECV_ACT || instr->kind == INSTR_RECV_GRAD) {
-                step->spans[s][i].begin_ns = 0;
-            }
+            if (plan_instr_is_recv(instr->kind)) { step->spans[s][i].begin_ns = 0; }
         }
     }
     step->it = (SessionSpans){.plan = &step->plan, .spans = (const SessionSpan* const*)step->spans};
@@ -67,23 +67,23 @@ static void a_late_job_that_is_waited_for_counts_whole(void) {
     for (int32_t round = 0; round < 60; round++) {
         Step step;
         step_init(&step, &rng);
-        int32_t last_s = 0, last_i = 0, first_i = -1;
+        int32_t last_s = 0, last_i = 0, first_s = step.plan.placement.stage_of[0], first_i = -1;
         for (int32_t s = 0; s < step.plan.P; s++) {
             for (int32_t i = 0; i < step.plan.ranks[s].num_instrs; i++) {
                 const PlanInstr* instr = &step.plan.ranks[s].instrs[i];
                 if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
-                if (s == 0 && first_i < 0) { first_i = i; }
+                if (s == first_s && first_i < 0) { first_i = i; }
                 if (instr->end_ns > step.plan.ranks[last_s].instrs[last_i].end_ns) { last_s = s, last_i = i; }
             }
         }
-        const int32_t late[2][2] = {{last_s, last_i}, {0, first_i}};
+        const int32_t late[2][2] = {{last_s, last_i}, {first_s, first_i}};
         for (int k = 0; k < 2; k++) {
             SessionSpan* span = &step.spans[late[k][0]][late[k][1]];
             SessionErrors errors = {0};
             if (span->end_ns == span->begin_ns) { continue; }  // a job of no length is one that did not run
             span->end_ns += 12345;
             CHECK_OK(session_errors_split(&errors, &step.it, &step.arena));
-            CHECK_EQ(errors.jobs_ns, 12345);  // the first job of the first stage: everything waits for it
+            CHECK_EQ(errors.jobs_ns, 12345);  // the first job of the first chunk: everything waits for it
             span->end_ns -= 12345;
             num_tried++;
         }
@@ -93,19 +93,21 @@ static void a_late_job_that_is_waited_for_counts_whole(void) {
 }
 
 // Two stages, one micro-batch: F 0..100, act 100..110, F 110..200, B 200..400, grad 400..420, B 420..700.
-static PlanInstr chain_a[] = {{INSTR_FWD, 0, -1, 0, 100},
-                              {INSTR_SEND_ACT, 0, 1, 100, 110},
-                              {INSTR_RECV_GRAD, 0, 1, 400, 420},
-                              {INSTR_BWD, 0, -1, 420, 700}};
-static PlanInstr chain_b[] = {{INSTR_RECV_ACT, 0, 0, 100, 110},
-                              {INSTR_FWD, 0, -1, 110, 200},
-                              {INSTR_BWD, 0, -1, 200, 400},
-                              {INSTR_SEND_GRAD, 0, 0, 400, 420}};
+static PlanInstr chain_a[] = {{INSTR_FWD, 0, 0, -1, 0, 100},
+                              {INSTR_SEND_ACT, 0, 0, 1, 100, 110},
+                              {INSTR_RECV_GRAD, 0, 0, 1, 400, 420},
+                              {INSTR_BWD, 0, 0, -1, 420, 700}};
+static PlanInstr chain_b[] = {{INSTR_RECV_ACT, 1, 0, 0, 100, 110},
+                              {INSTR_FWD, 1, 0, -1, 110, 200},
+                              {INSTR_BWD, 1, 0, -1, 200, 400},
+                              {INSTR_SEND_GRAD, 1, 0, 0, 400, 420}};
 static PlanRank chain_ranks[] = {{.num_instrs = 4, .instrs = chain_a}, {.num_instrs = 4, .instrs = chain_b}};
 static PlanMicrobatch chain_mbs[1];
 
 static Plan chain_plan(void) {
-    return (Plan){.P = 2, .R = 1, .M = 1, .mbs = chain_mbs, .ranks = chain_ranks, .makespan_ns = 700};
+    Plan plan = {.P = 2, .R = 1, .M = 1, .mbs = chain_mbs, .ranks = chain_ranks, .makespan_ns = 700};
+    placement_linear(&plan.placement, plan.placement.chunks, 2);
+    return plan;
 }
 
 static SessionErrors split_of(const Plan* plan, const SessionSpan* a, const SessionSpan* b,
@@ -151,6 +153,45 @@ static void a_late_job_that_nobody_waits_for_counts_nothing(void) {
     errors = split_of(&plan, none, none, false);
     CHECK_EQ(errors.jobs_ns, 0);
     CHECK_EQ(errors.transfers_ns, 0);
+}
+
+// One chunk on stage 0, the head by vocabulary on both: F 0..100, act 100..110, H 100..200 and 110..210, part
+// 210..220, B 220..400, factors 400..405, V 400..450 and 405..500.
+static PlanInstr head_a[] = {{INSTR_FWD, 0, 0, -1, 0, 100},   {INSTR_SEND_ACT, 0, 0, 1, 100, 110},
+                             {INSTR_FWD, 1, 0, -1, 100, 200}, {INSTR_RECV_GRAD, 0, 0, 1, 210, 220},
+                             {INSTR_BWD, 0, 0, -1, 220, 400}, {INSTR_SEND_FACT, 2, 0, 1, 400, 405},
+                             {INSTR_WGT, 1, 0, -1, 400, 450}};
+static PlanInstr head_b[] = {{INSTR_RECV_ACT, 2, 0, 0, 100, 110},
+                             {INSTR_FWD, 2, 0, -1, 110, 210},
+                             {INSTR_SEND_GRAD, 2, 0, 0, 210, 220},
+                             {INSTR_RECV_FACT, 2, 0, 0, 400, 405},
+                             {INSTR_WGT, 2, 0, -1, 405, 500}};
+
+// Who has the last chunk waits for the slower part; the last factors for their transfer.
+static void a_shared_head_waits_for_all_of_its_parts(void) {
+    PlanRank ranks[] = {{.num_instrs = 7, .instrs = head_a}, {.num_instrs = 5, .instrs = head_b}};
+    Plan plan = {.P = 2, .R = 1, .M = 1, .mbs = chain_mbs, .ranks = ranks, .makespan_ns = 500};
+    plan.placement = (Placement){.num_chunks = 1, .head = HEAD_BY_VOCABULARY, .head_begin = {0, 512, 1024}};
+    SessionSpan a[] = {{0, 100}, {100, 110}, {100, 200}, {110, 220}, {220, 400}, {400, 405}, {400, 450}};
+    SessionSpan b[] = {{0, 110}, {110, 210}, {210, 220}, {220, 405}, {405, 500}};
+    SessionErrors errors = split_of(&plan, a, b, true);
+    CHECK_EQ(errors.jobs_ns, 0);
+    CHECK_EQ(errors.transfers_ns, 0);
+    a[2].end_ns = 215;  // its own part 15 later: the other's comes later still
+    errors = split_of(&plan, a, b, true);
+    CHECK_EQ(errors.jobs_ns, 0);
+    a[2].end_ns = 250;
+    errors = split_of(&plan, a, b, true);
+    CHECK_EQ(errors.jobs_ns, 30);
+    a[2].end_ns = 200;
+    a[3].end_ns = 260;  // the other's part takes 50 instead of 10
+    errors = split_of(&plan, a, b, true);
+    CHECK_EQ(errors.jobs_ns, 0);
+    CHECK_EQ(errors.transfers_ns, 40);
+    a[3].end_ns = 220;
+    b[3].end_ns = 430;  // factors: 30 instead of 5, V begins 25 later
+    errors = split_of(&plan, a, b, true);
+    CHECK_EQ(errors.transfers_ns, 25);
 }
 
 // --- shared cores ------------------------------------------------------------------------------------------
@@ -202,6 +243,7 @@ int main(int argc, char** argv) {
     RUN(a_late_job_that_is_waited_for_counts_whole);
     RUN(a_transfer_counts_while_both_ends_are_free);
     RUN(a_late_job_that_nobody_waits_for_counts_nothing);
+    RUN(a_shared_head_waits_for_all_of_its_parts);
     RUN(shared_cores_lie_between_the_makespan_and_all_work);
     return test_end();
 }

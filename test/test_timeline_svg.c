@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "../dynapipe_plugin/plan/lists/memory_layout.h"
+#include "../dynapipe_plugin/plan/lists/plan_message.h"
 #include "../dynapipe_plugin/plan/lists/plan_words.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../tool/memory_curve.h"
@@ -30,6 +31,7 @@ static void random_draw(Plan* plan, Rng* rng, Arena* arena) {
     about.num_layers = about.P + rng_between(rng, 0, 4);
     about.num_samples = rng_between(rng, 1, 40);
     about.recompute = rng_below(rng, 2) == 0;
+    about.placed = rng_below(rng, 2);
     random_plan(plan, rng, &about, arena);
     plan->bound_ns = rng_below(rng, 3) == 0 ? 0 : plan->makespan_ns / rng_between(rng, 1, 3);
 }
@@ -70,12 +72,43 @@ static const char* title_of(const XmlTree* tree, int32_t element) {
     return has ? tree->elements[next].text : "";
 }
 
+// Every stage has one chunk or none, and the head is whole.
+static bool is_plain(const Plan* plan) {
+    bool plain = plan->placement.head == HEAD_WHOLE, has_chunk[PLAN_MAX_STAGES] = {false};
+    for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
+        plain &= !has_chunk[plan->placement.stage_of[k]];
+        has_chunk[plan->placement.stage_of[k]] = true;
+    }
+    return plain;
+}
+
+// How light a job is: by the chunks that its stage has before it.
+static const char* look_of(const Plan* plan, const PlanInstr* job, char out[16]) {
+    const Placement* placement = &plan->placement;
+    if (job->chunk >= placement->num_chunks) { return job->kind == INSTR_FWD ? "hfwd" : "hwgt"; }
+    int32_t shade = 0;
+    for (int32_t k = 0; k < job->chunk; k++) {
+        shade += placement->stage_of[k] == placement->stage_of[job->chunk];
+    }
+    if (shade % 3 == 0) { return plan_instr_words[job->kind]; }
+    snprintf(out, 16, "k%d", shade % 3);
+    return out;
+}
+
 // The one box of this instruction; its width, or NAN with a failed check.
-static double check_box(const XmlTree* tree, const Axis* axis, int32_t rank, const char* css_class,
-                        const PlanInstr* instr) {
+static double check_box(const XmlTree* tree, const Axis* axis, const Plan* plan, int32_t rank,
+                        const char* css_class, const PlanInstr* instr) {
     int32_t found = -1, count = 0;
     char words[64];
-    snprintf(words, sizeof words, "%s mb %d", plan_instr_words[instr->kind], instr->mb);
+    bool of_share = instr->chunk >= plan->placement.num_chunks;
+    int32_t used = snprintf(words, sizeof words, "%s mb %d", plan_instr_words[instr->kind], instr->mb);
+    if (of_share || !is_plain(plan)) {
+        used += snprintf(words + used, sizeof words - (size_t)used, of_share ? " head" : " chunk %d",
+                         instr->chunk);
+    }
+    if (plan_instr_is_send(instr->kind)) {
+        snprintf(words + used, sizeof words - (size_t)used, " to stage %d", instr->peer % plan->P);
+    }
     for (int32_t i = 0; i < tree->num_elements; i++) {
         const XmlElement* box = &tree->elements[i];
         if (strcmp(box->name, "rect") != 0 || box->parent < 0) { continue; }
@@ -112,24 +145,29 @@ static int32_t count_boxes(const XmlTree* tree, int32_t rank, const char* css_cl
 }
 
 static void check_rank(const XmlTree* tree, const Plan* plan, const Axis* axis, int32_t rank) {
-    static const char* const job_classes[] = {"fwd", "bwd", "wgt", "rec"};
+    static const char* const job_classes[] = {"fwd", "bwd", "wgt", "rec", "hfwd", "hwgt"};
     const PlanRank* list = &plan->ranks[rank];
     int32_t num_jobs = 0, num_sends = 0, num_boxes = 0;
     double busy_px = 0, idle_px = 0, unused_px = 0;
     for (int32_t i = 0; i < list->num_instrs; i++) {
         const PlanInstr* instr = &list->instrs[i];
         if (plan_instr_is_job((InstrKind)instr->kind)) {
-            check_box(tree, axis, rank, plan_instr_words[instr->kind], instr);
+            char look[16];
+            check_box(tree, axis, plan, rank, look_of(plan, instr, look), instr);
             num_jobs++;
-        } else if (instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_SEND_GRAD) {
-            check_box(tree, axis, rank, instr->kind == INSTR_SEND_ACT ? "act" : "grad", instr);
+        } else if (plan_instr_is_send(instr->kind)) {
+            static const char* const classes[INSTR_COUNT] = {
+                [INSTR_SEND_ACT] = "act", [INSTR_SEND_GRAD] = "grad", [INSTR_SEND_FACT] = "fact"};
+            check_box(tree, axis, plan, rank, classes[instr->kind], instr);
             num_sends++;
         }
     }
-    for (int32_t k = 0; k < 4; k++) { num_boxes += count_boxes(tree, rank, job_classes[k], &busy_px); }
+    for (int32_t k = 0; k < 6; k++) { num_boxes += count_boxes(tree, rank, job_classes[k], &busy_px); }
     CHECK_EQ(num_boxes, num_jobs);
-    CHECK_EQ(count_boxes(tree, rank, "act", &unused_px) + count_boxes(tree, rank, "grad", &unused_px),
-             num_sends);
+    int32_t num_bars = count_boxes(tree, rank, "act", &unused_px) +
+                       count_boxes(tree, rank, "grad", &unused_px) +
+                       count_boxes(tree, rank, "fact", &unused_px);
+    CHECK_EQ(num_bars, num_sends);
     int32_t num_gaps = count_boxes(tree, rank, "idle", &idle_px);
     CHECK_NEAR(busy_px + idle_px, axis->px_per_ns * (double)plan->makespan_ns,
                TOLERANCE_PX * (num_jobs + num_gaps + 1));
@@ -220,6 +258,12 @@ static void memory_is_drawn_to_scale(void) {
     XmlTree tree;
     CHECK(xml_tree_parse(&tree, text));
     int32_t num_curves = 0, num_limits = 0;
+    for (int32_t i = 0; i < tree.num_elements; i++) {  // the highest tells the scale best
+        const XmlElement* path = &tree.elements[i];
+        if (strcmp(path->name, "path") != 0 || !xml_has_class(path, "mem")) { continue; }
+        double scale = path_height(xml_attr(path, "d")) / (double)most_bytes;
+        px_per_byte = scale > px_per_byte ? scale : px_per_byte;
+    }
     for (int32_t i = 0; i < tree.num_elements; i++) {
         const XmlElement* path = &tree.elements[i];
         if (strcmp(path->name, "path") != 0 || xml_attr(path, "data-rank")[0] == '\0') { continue; }
@@ -236,7 +280,7 @@ static void memory_is_drawn_to_scale(void) {
         MemoryCurve curve;
         CHECK_OK(memory_curve_make(&curve, &plan.ranks[rank], MEMORY_BUFFERS, &arena));
         double height = path_height(xml_attr(path, "d"));
-        if (num_curves++ == 0) { px_per_byte = height / (double)curve.peak_bytes; }
+        num_curves++;
         CHECK_NEAR(height, px_per_byte * (double)curve.peak_bytes, 0.05);
     }
     CHECK_EQ(num_curves, plan.P * plan.R);
@@ -283,9 +327,14 @@ static void many_replicas_are_summed_up(void) {
     PlanMicrobatch mbs[R];
     for (int32_t r = 0; r < P * R; r++) {
         int64_t busy_ns = 1000 + r / P * 7 % 31;
-        instrs[r][0] = (PlanInstr){.kind = INSTR_FWD, .mb = r / P, .peer = -1, .end_ns = 400};
-        instrs[r][1] =
-            (PlanInstr){.kind = INSTR_BWD, .mb = r / P, .peer = -1, .begin_ns = 500, .end_ns = busy_ns};
+        instrs[r][0] =
+            (PlanInstr){.kind = INSTR_FWD, .chunk = (int16_t)(r % P), .mb = r / P, .peer = -1, .end_ns = 400};
+        instrs[r][1] = (PlanInstr){.kind = INSTR_BWD,
+                                   .chunk = (int16_t)(r % P),
+                                   .mb = r / P,
+                                   .peer = -1,
+                                   .begin_ns = 500,
+                                   .end_ns = busy_ns};
         ranks[r] = (PlanRank){.num_instrs = 2, .instrs = instrs[r]};
         mbs[r / P] = (PlanMicrobatch){.replica = r / P};
     }
@@ -299,6 +348,7 @@ static void many_replicas_are_summed_up(void) {
                  .bound_ns = 900,
                  .policy = "dynamic",
                  .schedule = "1f1b"};
+    placement_linear(&plan.placement, plan.placement.chunks, P);
     char* text = draw(&plan, NULL);
     XmlTree tree;
     CHECK(xml_tree_parse(&tree, text));

@@ -18,6 +18,7 @@ static TraceRank random_rank(Rng* rng, int32_t rank, Arena* arena) {
         TraceEvent* e = &out.events[i];
         int32_t kind = rng_between(rng, 0, TRACE_KIND_COUNT - 1);
         *e = (TraceEvent){.kind = kind,
+                          .chunk = kind < INSTR_COUNT ? rng_between(rng, 0, 3) : -1,
                           .mb = kind < INSTR_COUNT ? rng_between(rng, 0, 9) : -1,
                           .peer = kind >= INSTR_RECV_ACT && kind < INSTR_COUNT ? rng_between(rng, 0, 3) : -1,
                           .begin_ns = out.end_ns + rng_between(rng, 0, 500),
@@ -43,8 +44,8 @@ static bool same_rank(const TraceRank* a, const TraceRank* b) {
                 a->end_ns == b->end_ns && a->busy_ns == b->busy_ns && a->wait_ns == b->wait_ns;
     for (int32_t i = 0; same && i < a->num_events; i++) {
         const TraceEvent *x = &a->events[i], *y = &b->events[i];
-        same = x->kind == y->kind && x->mb == y->mb && x->peer == y->peer && x->begin_ns == y->begin_ns &&
-               x->end_ns == y->end_ns && x->wait_ns == y->wait_ns;
+        same = x->kind == y->kind && x->chunk == y->chunk && x->mb == y->mb && x->peer == y->peer &&
+               x->begin_ns == y->begin_ns && x->end_ns == y->end_ns && x->wait_ns == y->wait_ns;
     }
     return same;
 }
@@ -112,7 +113,7 @@ static void tally_events(const json_t* events, Tally* tally) {
 }
 
 static bool is_wait(int32_t kind) {
-    return kind == INSTR_WAIT_ACT || kind == INSTR_WAIT_GRAD;
+    return kind == INSTR_WAIT_ACT || kind == INSTR_WAIT_GRAD || kind == INSTR_WAIT_FACT;
 }
 
 static void the_file_is_json_with_every_event_once(void) {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "../dynapipe_plugin/plan/lists/plan_words.h"
 #include "../tool/trace_replay.h"
 #include "random_plan.h"
 #include "test.h"
@@ -22,29 +23,56 @@ typedef struct {
     int64_t clock_ns;
 } Runner;
 
-static TraceFileEvent* event_of(TraceFile* file, const Plan* plan, int32_t rank, int32_t kind, int32_t mb) {
+static TraceFileEvent* event_of(TraceFile* file, const Plan* plan, int32_t rank, int32_t kind, int32_t row,
+                                int32_t mb) {
     for (int32_t i = 0; i < plan->ranks[rank].num_instrs; i++) {
         const PlanInstr* instr = &plan->ranks[rank].instrs[i];
-        if (instr->kind == kind && instr->mb == mb) { return &file->ranks[rank].events[i]; }
+        if (instr->kind == kind && instr->mb == mb && file->ranks[rank].events[i].row == row) {
+            return &file->ranks[rank].events[i];
+        }
     }
     return NULL;
 }
 
-// The message of a receive is there, or the send that a wait is for is through; -1: not known yet.
-static int64_t message_end_ns(Step* step, int32_t rank, int32_t kind, int32_t mb, const int64_t* took_ns) {
-    bool is_grad = kind == INSTR_BWD || kind == INSTR_WAIT_GRAD;
-    bool sends = kind == INSTR_WAIT_ACT || kind == INSTR_WAIT_GRAD;
-    int32_t towards = is_grad ? -1 : 1, from = sends ? rank : rank - towards,
-            to = sends ? rank + towards : rank;
+// The message is there, or the send that a wait is for is through; -1: not known yet.
+static int64_t message_end_ns(Step* step, int32_t rank, PlanMessage message, int32_t mb,
+                              const int64_t* took_ns) {
+    const Placement* placement = &step->plan.placement;
+    int32_t P = step->plan.P, first = rank / P * P;
+    int32_t from = first + plan_message_maker(placement, message).stage;
+    int32_t to = first + plan_message_reader(placement, message).stage;
+    if (from == to) { return 0; }
     TraceFileEvent* send =
-        event_of(&step->file, &step->plan, from, is_grad ? INSTR_SEND_GRAD : INSTR_SEND_ACT, mb);
+        event_of(&step->file, &step->plan, from, (int32_t)plan_send_kind(message.kind), message.row, mb);
     TraceFileEvent* recv =
-        event_of(&step->file, &step->plan, to, is_grad ? INSTR_RECV_GRAD : INSTR_RECV_ACT, mb);
+        event_of(&step->file, &step->plan, to, (int32_t)plan_recv_kind(message.kind), message.row, mb);
     if (send->event.begin_ns < 0 || recv->event.begin_ns < 0) { return -1; }
     int64_t posted_ns =
         send->event.begin_ns > recv->event.begin_ns ? send->event.begin_ns : recv->event.begin_ns;
-    send->event.end_ns = recv->event.end_ns = posted_ns + took_ns[2 * mb + is_grad];
+    int64_t ns = took_ns[2 * mb + (message.kind == MESSAGE_GRAD)] + message.row * 100;
+    send->event.end_ns = posted_ns + ns;
+    recv->event.end_ns = send->event.end_ns - (ns > 300 ? 300 : 0);  // seen; then the job begins
     return send->event.end_ns;
+}
+
+// When all that an instruction waits for is there; -1: not known yet.
+static int64_t instr_ready_ns(Step* step, int32_t rank, const PlanInstr* instr, const int64_t* took_ns) {
+    const Placement* placement = &step->plan.placement;
+    PlanMessage reads[PLAN_MAX_MESSAGES];
+    int64_t ready_ns = 0;
+    int32_t num = 0;
+    if (instr->kind <= INSTR_REC) {
+        num = plan_job_reads(reads, placement, step->plan.P, plan_instr_job((InstrKind)instr->kind),
+                             instr->chunk);
+    } else if (plan_instr_is_wait(instr->kind)) {
+        num = plan_message_of(&reads[0], placement, step->plan.P, instr);
+    }
+    for (int32_t i = 0; i < num; i++) {
+        int64_t end_ns = message_end_ns(step, rank, reads[i], instr->mb, took_ns);
+        if (end_ns < 0) { return -1; }
+        ready_ns = end_ns > ready_ns ? end_ns : ready_ns;
+    }
+    return ready_ns;
 }
 
 // False: it waits for something that is not known yet.
@@ -52,11 +80,8 @@ static bool run_one(Step* step, int32_t rank, Runner* runner, Rng* rng, int32_t 
                     const int64_t* took_ns) {
     const PlanInstr* instr = &step->plan.ranks[rank].instrs[runner->at];
     TraceFileEvent* event = &step->file.ranks[rank].events[runner->at];
-    int32_t s = rank % step->plan.P;
-    bool reads = (instr->kind == INSTR_FWD && s > 0) || (instr->kind == INSTR_BWD && s < step->plan.P - 1);
-    bool waits = instr->kind == INSTR_WAIT_ACT || instr->kind == INSTR_WAIT_GRAD;
-    int64_t ready_ns = 0, start_ns = runner->clock_ns;
-    if (reads || waits) { ready_ns = message_end_ns(step, rank, instr->kind, instr->mb, took_ns); }
+    bool waits = plan_instr_is_wait(instr->kind);
+    int64_t ready_ns = instr_ready_ns(step, rank, instr, took_ns), start_ns = runner->clock_ns;
     if (ready_ns < 0) { return false; }
     int64_t planned_ns = instr->end_ns - instr->begin_ns, ns = planned_ns * 1000;
     if (scatter > 0) { ns += ns * rng_between(rng, -scatter, scatter) / 100; }
@@ -80,15 +105,16 @@ static bool run_one(Step* step, int32_t rank, Runner* runner, Rng* rng, int32_t 
 
 // A random plan, times in us, run with jobs and messages that scatter by that many percent.
 static void step_init(Step* step, Rng* rng, int32_t scatter) {
-    RandomPlan about = {.P = rng_between(rng, 1, 4), .R = rng_between(rng, 1, 2), .num_samples = 20};
+    RandomPlan about = {.P = rng_between(rng, 1, 8), .R = rng_between(rng, 1, 2), .num_samples = 20};
     about.num_layers = about.P + 2;
     about.max_tokens = 50;
     about.recompute = rng_below(rng, 2);
+    about.placed = rng_below(rng, 2);
     *step = (Step){0};
     random_plan(&step->plan, rng, &about, &step->arena);
     const Plan* plan = &step->plan;
     int32_t num_ranks = plan->P * plan->R, left = 0;
-    step->file = (TraceFile){.P = plan->P, .R = plan->R, .M = plan->M};
+    step->file = (TraceFile){.P = plan->P, .R = plan->R, .M = plan->M, .placement = plan->placement};
     step->file.ranks = ARENA_NEW(&step->arena, TraceFileRank, num_ranks);
     Runner* runners = ARENA_NEW(&step->arena, Runner, num_ranks);
     int64_t* took_ns = ARENA_NEW(&step->arena, int64_t, 2 * plan->M + 1);
@@ -98,8 +124,13 @@ static void step_init(Step* step, Rng* rng, int32_t scatter) {
         step->file.ranks[r] = (TraceFileRank){n, ARENA_NEW(&step->arena, TraceFileEvent, n)};
         for (int32_t i = 0; i < n; i++) {
             const PlanInstr* instr = &plan->ranks[r].instrs[i];
-            step->file.ranks[r].events[i].event =
-                (TraceEvent){.kind = instr->kind, .mb = instr->mb, .peer = instr->peer, .begin_ns = -1};
+            TraceFileEvent* event = &step->file.ranks[r].events[i];
+            event->row = plan_instr_row(&plan->placement, plan->P, instr);
+            event->event = (TraceEvent){.kind = instr->kind,
+                                        .chunk = instr->chunk,
+                                        .mb = instr->mb,
+                                        .peer = instr->peer,
+                                        .begin_ns = -1};
         }
         left += n;
     }
@@ -128,7 +159,7 @@ static void a_step_replayed_ends_when_it_did(void) {
         CHECK(graph.measured_ns >= step.end_ns);
         CHECK_OK(trace_graph_path(&path, &graph, &step.arena));
         int64_t sum_ns = path.wire_ns + path.late_ns + path.between_ns + path.reduce_ns, ranks_ns = 0;
-        for (int32_t k = 0; k <= INSTR_REC; k++) { sum_ns += path.jobs_ns[k]; }
+        for (int32_t k = 0; k < TRACE_JOB_COUNT; k++) { sum_ns += path.jobs_ns[k]; }
         for (int32_t r = 0; r < graph.num_ranks; r++) { ranks_ns += path.rank_jobs_ns[r]; }
         CHECK_EQ(sum_ns, path.makespan_ns);
         CHECK_EQ(path.makespan_ns, graph.measured_ns);
@@ -207,13 +238,14 @@ static void its_own_order_is_the_same_step(void) {
 // One message that begins to move when its sender comes out of a job: it is late, and a faster sender helps.
 static void a_late_message_waits_for_the_job(void) {
     enum { MS = 1000000 };
-    TraceFileEvent a[] = {{{INSTR_FWD, 0, -1, 0, 10 * MS, 0}, 10 * MS},
-                          {{INSTR_SEND_ACT, 0, 1, 10 * MS, 41 * MS, 0}, MS},
-                          {{INSTR_FWD, 1, -1, 10 * MS, 40 * MS, 0}, 30 * MS}};
-    TraceFileEvent b[] = {{{INSTR_RECV_ACT, 0, 0, 0, 41 * MS, 0}, MS},
-                          {{INSTR_FWD, 0, -1, 41 * MS, 50 * MS, 41 * MS}, 9 * MS}};
+    TraceFileEvent a[] = {{{INSTR_FWD, 0, 0, -1, 0, 10 * MS, 0}, 0, 10 * MS},
+                          {{INSTR_SEND_ACT, 0, 0, 1, 10 * MS, 41 * MS, 0}, 1, MS},
+                          {{INSTR_FWD, 0, 1, -1, 10 * MS, 40 * MS, 0}, 0, 30 * MS}};
+    TraceFileEvent b[] = {{{INSTR_RECV_ACT, 1, 0, 0, 0, 41 * MS, 0}, 1, MS},
+                          {{INSTR_FWD, 1, 0, -1, 41 * MS, 50 * MS, 41 * MS}, 1, 9 * MS}};
     TraceFileRank ranks[] = {{3, a}, {2, b}};
     Step step = {.file = {.P = 2, .R = 1, .M = 2, .ranks = ranks}};
+    placement_linear(&step.file.placement, step.file.placement.chunks, 2);
     TraceGraph graph;
     CHECK_OK(trace_graph_make(&graph, &step.file, &step.arena));
     CHECK_EQ(graph.nodes[graph.last].end_ns, 50 * MS);
@@ -252,11 +284,13 @@ static void write_otherwise(const char* path, const char* text, const char* word
 // Durations that are not what times say, and events that are there twice, are named.
 static void what_cannot_be_is_named(void) {
     static const char text[] =
-        "{\"otherData\":{\"format\":\"" TRACE_FORMAT "\",\"stages\":1,\"replicas\":1},\"traceEvents\":["
+        "{\"otherData\":{\"format\":\"" TRACE_FORMAT "\",\"stages\":1,\"replicas\":1,"
+        "\"stage_of\":[0],\"head\":0},\"traceEvents\":["
         "{\"pid\":2,\"cat\":\"step\",\"args\":{\"step\":1}},"
-        "{\"pid\":2,\"cat\":\"job\",\"dur\":5.000,\"args\":{\"kind\":\"fwd\",\"mb\":0,\"rank\":0,\"step\":1,"
+        "{\"pid\":2,\"cat\":\"job\",\"dur\":5.000,\"args\":{\"kind\":\"fwd\",\"mb\":0,\"chunk\":0,\"rank\":0,"
+        "\"step\":1,"
         "\"begin_ns\":0,\"end_ns\":5000}},"
-        "{\"pid\":2,\"cat\":\"job\",\"args\":{\"kind\":\"bwd\",\"mb\":0,\"rank\":0,\"step\":1,"
+        "{\"pid\":2,\"cat\":\"job\",\"args\":{\"kind\":\"bwd\",\"mb\":0,\"chunk\":0,\"rank\":0,\"step\":1,"
         "\"begin_ns\":5000,\"end_ns\":9000}}]}";
     static const struct {
         const char *word, *other, *expected;
@@ -302,7 +336,7 @@ static void a_file_reads_back(void) {
     }
     SessionErrors errors = {
         .predicted_ns = 100, .measured_ns = 130, .jobs_ns = 25, .transfers_ns = -5, .waiting_ns = 10};
-    TraceClock clocks[8] = {{0, 0}, {-700, 30}};
+    TraceClock clocks[16] = {{0, 0}, {-700, 30}};
     TraceStep about = {.step = 7,
                        .plan = &step.plan,
                        .plan_hash = 0x123,
@@ -323,8 +357,8 @@ static void a_file_reads_back(void) {
         CHECK_EQ(x->num_events, y->num_events);
         for (int32_t i = 0; i < x->num_events && i < y->num_events; i++) {
             const TraceEvent *p = &x->events[i].event, *q = &y->events[i].event;
-            CHECK(p->kind == q->kind && p->mb == q->mb && p->begin_ns == q->begin_ns &&
-                  p->end_ns == q->end_ns && p->wait_ns == q->wait_ns);
+            CHECK(p->kind == q->kind && p->mb == q->mb && p->chunk == q->chunk &&
+                  p->begin_ns == q->begin_ns && p->end_ns == q->end_ns && p->wait_ns == q->wait_ns);
         }
     }
     TraceReplay* replay = calloc(1, sizeof *replay);

@@ -54,7 +54,12 @@ static void run_step(TraceLinks* links, const Plan* plan, int32_t rank, const Ne
         bool is_send = instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_SEND_GRAD;
         bool is_job = instr->kind == INSTR_FWD || instr->kind == INSTR_BWD;
         double ns = is_send ? send_ns(plan, instr, rank, network, rng) : is_job ? 1e5 : 0;
-        TraceEvent event = {instr->kind, instr->mb, instr->peer, now_ns, now_ns + (int64_t)ns, 0};
+        TraceEvent event = {.kind = instr->kind,
+                            .chunk = instr->chunk,
+                            .mb = instr->mb,
+                            .peer = instr->peer,
+                            .begin_ns = now_ns,
+                            .end_ns = now_ns + (int64_t)ns};
         if (is_job || !network->during_jobs) { now_ns = event.end_ns; }
         trace.events[trace.num_events++] = event;
     }

@@ -29,13 +29,13 @@ static const ToolUsage usage = {
 // recomputed.
 static void print_stages(const MicrobatchProblem* batch) {
     MbShape shape = {0};
-    CostJobs jobs[PLAN_MAX_STAGES];
+    CostJobs jobs[PLAN_MAX_CHUNKS];
     int64_t work_ns[PLAN_MAX_STAGES], sum_ns = 0;
     for (int32_t i = 0; i < batch->num_samples; i++) {
         const PlanSample* sample = &batch->samples[i];
         mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
     }
-    cost_stages(jobs, batch->costs, batch->stages, batch->P, batch->modes[0], &shape);
+    cost_stages(jobs, batch->costs, batch->chunks, batch->K, batch->modes[0], &shape);
     for (int32_t s = 0; s < batch->P; s++) {
         int64_t all_ns = jobs[s].job_ns[JOB_F] + jobs[s].job_ns[JOB_B] + jobs[s].job_ns[JOB_W];
         work_ns[s] = microbatch_stage_ns(batch, s, all_ns) / batch->R;
@@ -43,13 +43,13 @@ static void print_stages(const MicrobatchProblem* batch) {
     }
     printf("\n  stage  layers      work, ms  of the mean  model state, MB  left for the rest, MB\n");
     for (int32_t s = 0; s < batch->P; s++) {
-        LayerRange layers = batch->stages[s].layers;
+        LayerRange layers = batch->chunks[s].layers;
         double mean_ns = (double)sum_ns / batch->P, free_mb = (double)batch->available_bytes[s] / 1e6;
         char layers_text[PROBLEM_LAYERS_CHARS];
         problem_layers_text(layers_text, batch->costs, &layers);
         printf("  %5d  %6s  %12.3f  %9.0f %%  %15.1f  ", s, layers_text, (double)work_ns[s] / 1e6,
                mean_ns > 0 ? 100.0 * (double)work_ns[s] / mean_ns : 100.0,
-               (double)cost_state_bytes(batch->costs, &batch->stages[s]) / 1e6);
+               (double)cost_rank_state_bytes(batch->costs, &batch->has[s]) / 1e6);
         if (batch->limit_bytes[s] > 0) {
             printf("%20.1f\n", free_mb);
         } else {

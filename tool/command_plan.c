@@ -18,7 +18,7 @@ typedef struct {
     int32_t policy, layout, schedule, split_backward, recompute;
     int32_t effort, mb_tokens, width;
     double noise;
-    const char *stage_split, *json, *svg, *trace, *text;
+    const char *stage_split, *placement, *head, *json, *svg, *trace, *text;
     bool explain;
 } PlanOptions;
 
@@ -32,6 +32,8 @@ static const OptionSpec specs[] = {
     {"--schedule",       OPTION_CHOICE, FIELD(schedule),       "auto", 0, 0, "auto|gpipe|1f1b|adaptive", NULL, "pipeline order"},
     {"--split-backward", OPTION_CHOICE, FIELD(split_backward), "auto", 0, 0, "auto|on|off", NULL, "weight gradients as jobs of their own"},
     {"--stage-split",    OPTION_STRING, FIELD(stage_split),    NULL,   0, 0, NULL, "SPLIT", "layers of each stage: auto (the search may move them), equal, or L,L,.. (encoder layers first); default: auto for policy auto, else equal"},
+    {"--placement",      OPTION_STRING, FIELD(placement),      NULL,   0, 0, NULL, "WHERE", "auto, linear, interleaved, vee, stacks, or stage:layers of every chunk along the model, such as 0:3,1:3,1:3,0:3; default: auto where the search may move layers, else linear"},
+    {"--head",           OPTION_STRING, FIELD(head),           NULL,   0, 0, NULL, "SPLIT", "the head: auto, whole, rows, vocabulary, or vocabulary:256,256,512,0 (rows:..), a share of 1024 for each stage; default as --placement: auto or whole"},
     {"--recompute",      OPTION_CHOICE, FIELD(recompute),      "auto", 0, 0, "none|full|auto", NULL, "run forward again instead of keeping activations"},
     {"--effort",         OPTION_INT,    FIELD(effort),         "0",    0, 1e9, NULL, "N", "simulations the search may spend; 0: its default"},
     {"--mb-tokens",      OPTION_INT,    FIELD(mb_tokens),      "0",    0, 1e9, NULL, "N", "tokens of a micro-batch for packed, packed-ragged, padded, tokens; 0: the longest sample"},
@@ -70,7 +72,8 @@ static Status request_make(Problem* problem, const PlanOptions* options) {
     const char* split = options->stage_split != NULL            ? options->stage_split
                         : request->batching == BATCHING_DYNAMIC ? "auto"
                                                                 : "equal";
-    return problem_split_stages(problem, split);
+    TRY(problem_split_stages(problem, split));
+    return problem_place(problem, options->placement, options->head);
 }
 
 static void print_text(FILE* out, const void* plan) {

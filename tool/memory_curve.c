@@ -1,5 +1,7 @@
 #include "memory_curve.h"
 
+#include "../dynapipe_plugin/plan/lists/plan_message.h"
+
 static void add_step(MemoryCurve* curve, int64_t begin_ns, int64_t num_bytes) {
     if (curve->num_steps > 0 && curve->steps[curve->num_steps - 1].num_bytes == num_bytes) { return; }
     curve->steps[curve->num_steps++] = (MemoryStep){begin_ns, num_bytes};
@@ -33,7 +35,7 @@ Status memory_curve_make(MemoryCurve* out, const PlanRank* rank, MemoryRule rule
     for (int32_t i = 0; i < num_instrs; i++) {
         const PlanInstr* instr = &rank->instrs[i];
         bool is_job = instr->kind <= INSTR_REC;
-        bool is_wait = instr->kind == INSTR_WAIT_ACT || instr->kind == INSTR_WAIT_GRAD;
+        bool is_wait = plan_instr_is_wait(instr->kind);
         if (is_job && instr->begin_ns > now_ns) { now_ns = instr->begin_ns; }
         alive_bytes += change_bytes[i];
         add_step(&curve, now_ns, alive_bytes);

@@ -1,8 +1,9 @@
 /*
 plan_diff.c -- micro-batches are the same where they have the same samples, wherever they stand.
 
-From the outside in: size, policy, stages; micro-batches that only one plan has; those that both have but on
-another replica, padded or recomputed otherwise; the first job of each rank that is another one; predictions.
+From the outside in: size, policy, placement of chunks and head; micro-batches that only one plan has; those
+that both have but on another replica, padded or recomputed otherwise; the first job of each rank that is
+another one; predictions.
 */
 #include "plan_diff.h"
 
@@ -50,6 +51,45 @@ static void print_layers(char* out, size_t out_bytes, const LayerRange* layers) 
     }
 }
 
+// "layers 0 to 3 on stage 1".
+static void print_chunk(char* out, size_t out_bytes, const Placement* placement, int32_t k) {
+    char layers[40];
+    print_layers(layers, sizeof layers, &placement->chunks[k]);
+    snprintf(out, out_bytes, "layers %s on stage %d", layers, placement->stage_of[k]);
+}
+
+static bool same_chunk(const Placement* a, const Placement* b, int32_t k) {
+    return a->chunks[k].layer_begin == b->chunks[k].layer_begin &&
+           a->chunks[k].layer_end == b->chunks[k].layer_end && a->stage_of[k] == b->stage_of[k];
+}
+
+// "whole", "by rows: 512 0 512".
+static void print_split(char* out, size_t out_bytes, const Placement* placement, int32_t P) {
+    int used = snprintf(out, out_bytes, "%s%s", placement->head == HEAD_WHOLE ? "" : "by ",
+                        plan_head_words[placement->head]);
+    for (int32_t s = 0; s < P && placement->head != HEAD_WHOLE && (size_t)used < out_bytes; s++) {
+        int32_t units = placement->head_begin[s + 1] - placement->head_begin[s];
+        used += snprintf(out + used, out_bytes - (size_t)used, "%s%d", s == 0 ? ": " : " ", units);
+    }
+}
+
+static void diff_placement(Diff* diff) {
+    const Placement *a = &diff->a->placement, *b = &diff->b->placement;
+    char text[2][1024];
+    int32_t num = 0;
+    diff_number(diff, "chunks", a->num_chunks, b->num_chunks);
+    for (int32_t k = 0; k < a->num_chunks && k < b->num_chunks; k++) {
+        if (same_chunk(a, b, k) || num++ >= MAX_LISTED) { continue; }
+        print_chunk(text[0], sizeof text[0], a, k);
+        print_chunk(text[1], sizeof text[1], b, k);
+        differ(diff, "chunk %d: %s, %s\n", k, text[0], text[1]);
+    }
+    if (num > MAX_LISTED) { differ(diff, "%d more chunks have other layers or stages\n", num - MAX_LISTED); }
+    print_split(text[0], sizeof text[0], a, diff->a->P);
+    print_split(text[1], sizeof text[1], b, diff->b->P);
+    if (strcmp(text[0], text[1]) != 0) { differ(diff, "head: %s, %s\n", text[0], text[1]); }
+}
+
 static void diff_head(Diff* diff) {
     const Plan *a = diff->a, *b = diff->b;
     diff_number(diff, "stages", a->P, b->P);
@@ -62,14 +102,7 @@ static void diff_head(Diff* diff) {
     }
     diff_number(diff, "messages are pulled", a->pulls, b->pulls);
     diff_number(diff, "memory limit, bytes", a->memory_limit_bytes, b->memory_limit_bytes);
-    for (int32_t s = 0; s < a->P && s < b->P; s++) {
-        LayerRange x = a->placement.chunks[s], y = b->placement.chunks[s];
-        if (x.layer_begin == y.layer_begin && x.layer_end == y.layer_end) { continue; }
-        char layers[2][40];
-        print_layers(layers[0], sizeof layers[0], &x);
-        print_layers(layers[1], sizeof layers[1], &y);
-        differ(diff, "stage %d: layers %s, %s\n", s, layers[0], layers[1]);
-    }
+    diff_placement(diff);
 }
 
 // --- micro-batches ---------------------------------------------------------------------------------------
@@ -130,8 +163,9 @@ static void diff_twins(Diff* diff) {
     for (int32_t m = 0; m < diff->a->M; m++) {
         if (diff->twin[m] < 0) { continue; }
         const PlanMicrobatch *x = &diff->a->mbs[m], *y = &diff->b->mbs[diff->twin[m]];
+        int32_t K = diff->a->placement.num_chunks;
         bool recompute =
-            diff->a->P == diff->b->P && memcmp(x->recompute, y->recompute, (size_t)diff->a->P) != 0;
+            diff->b->placement.num_chunks == K && memcmp(x->recompute, y->recompute, (size_t)K) != 0;
         bool padding = x->layout != y->layout || memcmp(&x->shape, &y->shape, sizeof x->shape) != 0;
         if (x->replica == y->replica && !recompute && !padding) { continue; }
         if (num++ >= MAX_LISTED) { continue; }
@@ -151,12 +185,20 @@ static const PlanInstr* next_job(const PlanRank* rank, int32_t* i) {
     return *i < rank->num_instrs ? &rank->instrs[(*i)++] : NULL;
 }
 
-static void print_job(FILE* out, const PlanInstr* job) {
+static void print_job(FILE* out, const Plan* plan, const PlanInstr* job) {
     if (job == NULL) {
         fprintf(out, "nothing more");
+    } else if (job->chunk >= plan->placement.num_chunks) {
+        fprintf(out, "%s %d of the head", plan_instr_words[job->kind], job->mb);
     } else {
-        fprintf(out, "%s %d", plan_instr_words[job->kind], job->mb);
+        fprintf(out, "%s %d of chunk %d", plan_instr_words[job->kind], job->mb, job->chunk);
     }
+}
+
+// Shares are the same of each other, whatever number they have behind the chunks.
+static bool same_piece(const Diff* diff, const PlanInstr* x, const PlanInstr* y) {
+    bool share = x->chunk >= diff->a->placement.num_chunks;
+    return share ? y->chunk >= diff->b->placement.num_chunks : x->chunk == y->chunk;
 }
 
 // The first job that is another one; the same micro-batch counts by its samples.
@@ -170,14 +212,15 @@ static void diff_orders(Diff* diff) {
         do {
             x = next_job(&diff->a->ranks[r], &i);
             y = next_job(&diff->b->ranks[r], &k);
-            same = x != NULL && y != NULL && x->kind == y->kind && diff->twin[x->mb] == y->mb;
+            same = x != NULL && y != NULL && x->kind == y->kind && diff->twin[x->mb] == y->mb &&
+                   same_piece(diff, x, y);
             place++;
         } while (same);
         if ((x == NULL && y == NULL) || num++ >= MAX_LISTED) { continue; }
         differ(diff, "replica %d, stage %d: job %d is ", r / diff->a->P, r % diff->a->P, place - 1);
-        print_job(diff->out, x);
+        print_job(diff->out, diff->a, x);
         fprintf(diff->out, ", ");
-        print_job(diff->out, y);
+        print_job(diff->out, diff->b, y);
         fprintf(diff->out, "\n");
     }
     if (num > MAX_LISTED) { differ(diff, "%d more ranks with other orders\n", num - MAX_LISTED); }

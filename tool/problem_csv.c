@@ -298,6 +298,13 @@ static void take_bytes(CostModel* out, const CostModel* model) {
     out->tied_param_bytes = model->tied_param_bytes;
     out->tied_head_state_bytes = model->tied_head_state_bytes;
     out->tied_stack_bytes = model->tied_stack_bytes;
+    out->head_in_bytes = model->head_in_bytes;
+    out->head_part_bytes = model->head_part_bytes;
+    out->head_factor_bytes = model->head_factor_bytes;
+    out->head_state_bytes = model->head_state_bytes;
+    out->head_param_bytes = model->head_param_bytes;
+    out->head_vocab = model->head_vocab;
+    out->head_is_tied = model->head_is_tied;
 }
 
 // What ./profile_costs measured, as its file says (dynapipe_llmc_signature): another shape is another model;

@@ -197,10 +197,14 @@ static Status state_costs(CostModel* out, const Reader* r, json_t* costs, int32_
         out->part_state_bytes[part] = (int64_t)(bytes * factor + 0.5);
         out->part_param_bytes[part] = (int64_t)(bytes + 0.5);
     }
+    out->head_state_bytes = out->part_state_bytes[PART_EMBEDDING];  // of a share; the whole head has none
+    out->head_param_bytes = out->part_param_bytes[PART_EMBEDDING];
+    out->head_is_tied = out->head_rows_whole = true;
     return STATUS_OK;
 }
 
-static Status transfer_costs(CostModel* out, const Reader* r) {
+static Status transfer_costs(CostModel* out, const Reader* r, bool t5) {
+    const CostFeature tokens = t5 ? FEATURE_DEC_TOKENS : FEATURE_ENC_TOKENS;
     json_t* cluster = NULL;
     double hidden = 0, latency_us = 0, gbps = 0;
     TRY(read_object(r, r->root, "", "cluster", false, &cluster));
@@ -209,6 +213,8 @@ static Status transfer_costs(CostModel* out, const Reader* r) {
     TRY(read_number(r, cluster, "cluster.", "intra_bw_gbps", 1e-3, MOST, BANDWIDTH_GBPS, &gbps));
     cost_formula_add_line(&out->boundary_bytes, FEATURE_ENC_TOKENS, 2 * hidden);
     cost_formula_add_line(&out->dec_boundary_bytes, FEATURE_DEC_TOKENS, 2 * hidden);
+    cost_formula_add_line(&out->head_in_bytes, tokens, 2 * hidden);
+    out->head_part_bytes = out->head_in_bytes;
     out->comm_latency_ns = latency_us * 1e3;
     out->comm_bytes_per_ns = gbps / 8;
     return STATUS_OK;
@@ -289,7 +295,7 @@ static Status read_problem(Problem* out, const Reader* r, Arena* arena) {
         TRY(mode_costs(&out->costs, r, costs, out->encoder_decoder, (RecomputeMode)mode));
     }
     TRY(state_costs(&out->costs, r, costs, out->request.R));
-    TRY(transfer_costs(&out->costs, r));
+    TRY(transfer_costs(&out->costs, r, out->encoder_decoder));
     TRY(cost_model_check(&out->costs));
     return problem_split_stages(out, "equal");
 }

@@ -11,16 +11,20 @@ static const double MIN_PLOT = 960, MAX_PLOT = 2600, PX_PER_JOB = 15;
 enum { MAX_ROWS = 32, ROOMY_STAGES = 8, TICK_PX = 90 };
 
 // Colours: Okabe and Ito (jfly.uni-koeln.de/color), blue darkened a little. CIE lightness of wgt 89, fwd 70,
-// rec 54, bwd 41 (46 on dark): told apart without colour. Light first, then what is different on dark.
+// rec 54, bwd 41 (46 on dark): told apart without colour. Shares of the head are green (58, 80); a stage's
+// other chunks are the same hues, lighter. Light first, then what is different on dark.
 static const char STYLE[] =
     "text{font:12px 'Helvetica Neue',Helvetica,Arial,'DejaVu Sans',sans-serif;fill:#1f2328}\n"
     ".page{fill:#fff}.title{font-size:20px;font-weight:600}.value{font-size:18px;font-weight:600}\n"
     ".b{font-weight:600}.q{fill:#656d76;font-size:11px}\n"
-    ".fwd{fill:#56b4e9}.bwd{fill:#00659e}.wgt{fill:#f0e442}.rec{fill:#d55e00}\n"
-    ".fwd,.bwd,.wgt,.rec{stroke:#fff;stroke-width:.6}.thin{stroke:none}\n"
-    ".act{fill:#009e73}.grad{fill:#cc79a7}.idle{fill:url(#hatch)}\n"
+    ".fwd{fill:#56b4e9}.bwd{fill:#00659e}.wgt{fill:#f0e442}.rec{fill:#d55e00}.hfwd{fill:#009e73}.hwgt{fill:#"
+    "8fd3bd}\n"
+    ".fwd.k1{fill:#9bd2f2}.bwd.k1{fill:#3f8fc0}.wgt.k1{fill:#f8f2a4}.rec.k1{fill:#e8905a}\n"
+    ".fwd.k2{fill:#cfe8f8}.bwd.k2{fill:#79b4d8}.wgt.k2{fill:#fbf8d0}.rec.k2{fill:#f2bd9c}\n"
+    ".fwd,.bwd,.wgt,.rec,.hfwd,.hwgt{stroke:#fff;stroke-width:.6}.thin{stroke:none}\n"
+    ".act{fill:#009e73}.fact{fill:#e69f00}.grad{fill:#cc79a7}.idle{fill:url(#hatch)}\n"
     ".n text{font-size:10px;text-anchor:middle;fill:#111;pointer-events:none}.small text{font-size:8px}\n"
-    ".n-bwd text{fill:#fff}\n"
+    ".n-bwd text,.n-hfwd text{fill:#fff}\n"
     ".lane{fill:#f3f4f6}.mem{fill:#c3c9d1;stroke:#6b7480;stroke-width:.8}.peak{fill:#1f2328}\n"
     ".limit{stroke:#d55e00;stroke-width:1.5;stroke-dasharray:6 3;fill:none}\n"
     ".bound{stroke:#1f2328;stroke-width:1.5;stroke-dasharray:5 3;fill:none}\n"
@@ -29,7 +33,8 @@ static const char STYLE[] =
     ".bar{fill:#9ecbe8}.slowest{fill:#00659e}\n"
     "@media (prefers-color-scheme:dark){\n"
     "text{fill:#e6edf3}.page{fill:#14181d}.q{fill:#9aa4af}.bwd,.slowest{fill:#0072b2}\n"
-    ".fwd,.bwd,.wgt,.rec{stroke:#14181d}.thin{stroke:none}.lane{fill:#1d232a}.mem{fill:#4b5663;stroke:#"
+    ".bwd.k1{fill:#3f8fc0}.bwd.k2{fill:#6aa9d0}.fwd,.bwd,.wgt,.rec,.hfwd,.hwgt{stroke:#14181d}.thin{stroke:"
+    "none}.lane{fill:#1d232a}.mem{fill:#4b5663;stroke:#"
     "9aa4af}.peak{fill:#"
     "e6edf3}\n"
     ".bound{stroke:#e6edf3}.grid{stroke:#2a313a}.axis{stroke:#6e7681}.hatch{fill:#1a1f25}.line{stroke:#"
@@ -119,9 +124,17 @@ static Status set_memory_scale(TimelineSvg* svg, const Replicas* replicas, int64
 static void find_kinds(TimelineSvg* svg, const Replicas* replicas) {
     for (int32_t r = replicas->begin * svg->plan->P; r < replicas->end * svg->plan->P; r++) {
         for (int32_t i = 0; i < svg->plan->ranks[r].num_instrs; i++) {
-            svg->splits |= svg->plan->ranks[r].instrs[i].kind == INSTR_WGT;
+            const PlanInstr* instr = &svg->plan->ranks[r].instrs[i];
+            svg->splits |= instr->kind == INSTR_WGT && instr->chunk < svg->plan->placement.num_chunks;
             svg->recomputes |= svg->plan->ranks[r].instrs[i].kind == INSTR_REC;
         }
+    }
+    const Placement* placement = &svg->plan->placement;
+    svg->shares = placement->head != HEAD_WHOLE;
+    bool has_chunk[PLAN_MAX_STAGES] = {false};
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        svg->shades |= has_chunk[placement->stage_of[k]];
+        has_chunk[placement->stage_of[k]] = true;
     }
 }
 
@@ -172,10 +185,21 @@ static void print_legend(const TimelineSvg* svg) {
     x = print_key(svg, x, "bwd", 12, "backward");
     if (svg->splits) { x = print_key(svg, x, "wgt", 12, "weight gradients"); }
     if (svg->recomputes) { x = print_key(svg, x, "rec", 12, "forward again"); }
+    if (svg->shades) {
+        print_key(svg, x, "fwd k1", 12, "");
+        x = print_key(svg, x + 20, "bwd k1", 12, "another chunk of the stage");
+    }
+    if (svg->shares) {
+        x = print_key(svg, x, "hfwd", 12, "head and its gradient");
+        x = print_key(svg, x, "hwgt", 12, "weight gradients of the head");
+    }
     x = print_key(svg, x, "idle", 12, "idle");
     if (svg->plan->P > 1) {
         x = print_key(svg, x, "act", 4, "sends activation");
         x = print_key(svg, x, "grad", 4, "sends gradient");
+        if (svg->plan->placement.head == HEAD_BY_VOCABULARY) {
+            x = print_key(svg, x, "fact", 4, "sends factors");
+        }
     }
     x = print_key(svg, x, "mem", 8, "memory");
     if (svg->limits) { x = print_key_line(svg, x, "limit", "limit"); }
@@ -189,9 +213,12 @@ static void print_header(const TimelineSvg* svg, const Replicas* replicas, int64
     const char* title = svg->info->title != NULL ? svg->info->title : text;
     svg_print_text(svg->out, MARGIN, 40, "start", "title", title);
     snprintf(text, sizeof text,
-             "batching %s, schedule %s: %d sample%s in %d micro-batch%s on %d stage%s x %d replica%s",
+             "batching %s, schedule %s: %d sample%s in %d micro-batch%s on %d stage%s x %d replica%s%s",
              plan->policy, plan->schedule, plan->N, plan->N == 1 ? "" : "s", plan->M,
-             plan->M == 1 ? "" : "es", plan->P, plan->P == 1 ? "" : "s", plan->R, plan->R == 1 ? "" : "s");
+             plan->M == 1 ? "" : "es", plan->P, plan->P == 1 ? "" : "s", plan->R, plan->R == 1 ? "" : "s",
+             plan->placement.head == HEAD_BY_ROWS         ? ", head shared by rows"
+             : plan->placement.head == HEAD_BY_VOCABULARY ? ", head shared by vocabulary"
+                                                          : "");
     svg_print_text(svg->out, MARGIN, 60, "start", "q", text);
     print_figures(svg, replicas, peak_bytes);
     print_legend(svg);

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 
+#include "../dynapipe_plugin/plan/lists/plan_message.h"
 #include "../dynapipe_plugin/plan/lists/plan_words.h"
 
 static const double NUMBER_PX = 10, SMALL_NUMBER_PX = 8, MIN_OUTLINED_PX = 3;
@@ -48,22 +49,58 @@ static void open_group(const TimelineSvg* svg, const char* css_class, int32_t ra
     fprintf(svg->out, "<g class=\"%s\" data-rank=\"%d\">\n", css_class, rank);
 }
 
-// Those of at least MIN_OUTLINED_PX, or those below: an outline would leave nothing of them.
-static void print_jobs(const TimelineSvg* svg, int32_t rank, InstrKind kind, bool thin, double y) {
+// Boxes of one look: kind of job, chunk of its stage or share of the head, thin or outlined.
+typedef struct {
+    InstrKind kind;
+    int32_t shade;  // -1: a share
+    bool thin;      // of less than MIN_OUTLINED_PX: an outline would leave nothing of it
+} Look;
+
+static int32_t shade_of(const TimelineSvg* svg, const PlanInstr* job) {
+    const Placement* placement = &svg->plan->placement;
+    int32_t before = 0;
+    if (job->chunk >= placement->num_chunks) { return -1; }
+    for (int32_t k = 0; k < job->chunk; k++) {
+        before += placement->stage_of[k] == placement->stage_of[job->chunk];
+    }
+    return before % TIMELINE_SVG_SHADES;
+}
+
+static bool has_look(const TimelineSvg* svg, const PlanInstr* instr, const Look* look) {
+    double width_px = (double)(instr->end_ns - instr->begin_ns) * svg->time.px_per_value;
+    return instr->kind == look->kind && (width_px < MIN_OUTLINED_PX) == look->thin &&
+           shade_of(svg, instr) == look->shade;
+}
+
+static void open_jobs(const TimelineSvg* svg, const Look* look, int32_t rank) {
+    fprintf(svg->out, "<g class=\"%s%s", look->shade < 0 ? "h" : "", plan_instr_words[look->kind]);
+    if (look->shade > 0) { fprintf(svg->out, " k%d", look->shade); }
+    fprintf(svg->out, "%s\" data-rank=\"%d\">\n", look->thin ? " thin" : "", rank);
+}
+
+// "fwd mb 3", and which piece of its stage's.
+static void print_words(const TimelineSvg* svg, const PlanInstr* instr) {
+    fprintf(svg->out, "%s mb %d", plan_instr_words[instr->kind], instr->mb);
+    if (instr->chunk >= svg->plan->placement.num_chunks) {
+        fprintf(svg->out, " head");
+    } else if (svg->shades || svg->shares) {
+        fprintf(svg->out, " chunk %d", instr->chunk);
+    }
+}
+
+static void print_jobs(const TimelineSvg* svg, int32_t rank, const Look* look, double y) {
     const PlanRank* list = &svg->plan->ranks[rank];
     bool any = false;
     for (int32_t i = 0; i < list->num_instrs; i++) {
         const PlanInstr* instr = &list->instrs[i];
-        double width_px = (double)(instr->end_ns - instr->begin_ns) * svg->time.px_per_value;
-        if (instr->kind != kind || (width_px < MIN_OUTLINED_PX) != thin) { continue; }
-        if (!any) {
-            fprintf(svg->out, "<g class=\"%s%s\" data-rank=\"%d\">\n", plan_instr_words[kind],
-                    thin ? " thin" : "", rank);
-        }
+        if (!has_look(svg, instr, look)) { continue; }
+        if (!any) { open_jobs(svg, look, rank); }
         any = true;
         const MbShape* shape = &svg->plan->mbs[instr->mb].shape;
         print_box(svg, instr->begin_ns, instr->end_ns, y, svg->job_height);
-        fprintf(svg->out, "><title>%s mb %d: ", plan_instr_words[kind], instr->mb);
+        fprintf(svg->out, "><title>");
+        print_words(svg, instr);
+        fprintf(svg->out, ": ");
         print_span(svg, instr->begin_ns, instr->end_ns);
         fprintf(svg->out, ", %" PRId64 " seqs, %" PRId64 " tokens</title></rect>\n", shape->num_seqs,
                 shape->enc_tokens + shape->dec_tokens);
@@ -84,19 +121,19 @@ static double number_middle(const TimelineSvg* svg, const PlanInstr* instr, doub
 
 // Micro-batch numbers of this kind that fit into their boxes at this font size, but not at the next larger
 // one.
-static void print_numbers(const TimelineSvg* svg, const PlanRank* list, InstrKind kind, double y,
-                          double font_px, double larger_px) {
+static void print_numbers(const TimelineSvg* svg, const PlanRank* list, InstrKind kind, bool of_share,
+                          double y, double font_px, double larger_px) {
     bool any = false;
     for (int32_t i = 0; i < list->num_instrs; i++) {
         const PlanInstr* instr = &list->instrs[i];
-        if (instr->kind != kind) { continue; }
+        if (instr->kind != kind || (shade_of(svg, instr) < 0) != of_share) { continue; }
         int32_t num_digits = snprintf(NULL, 0, "%d", instr->mb);
         double width_px = (double)(instr->end_ns - instr->begin_ns) * svg->time.px_per_value;
         if (width_px < svg_digits_px(num_digits, font_px) + 1) { continue; }
         if (larger_px > 0 && width_px >= svg_digits_px(num_digits, larger_px) + 1) { continue; }
         if (!any) {
-            fprintf(svg->out, "<g class=\"n%s n-%s\">\n", larger_px > 0 ? " small" : "",
-                    plan_instr_words[kind]);
+            fprintf(svg->out, "<g class=\"n%s n-%s%s\">\n", larger_px > 0 ? " small" : "",
+                    of_share ? "h" : "", plan_instr_words[kind]);
         }
         any = true;
         fprintf(svg->out, "<text x=\"%.1f\" y=\"%.1f\">%d</text>\n",
@@ -125,17 +162,19 @@ static void print_idle(const TimelineSvg* svg, int32_t rank, double y) {
     fprintf(svg->out, "</g>\n");
 }
 
-static void print_sends(const TimelineSvg* svg, int32_t rank, InstrKind kind, double y) {
+static void print_sends(const TimelineSvg* svg, int32_t rank, InstrKind kind, const char* css_class,
+                        double y) {
     const PlanRank* list = &svg->plan->ranks[rank];
     bool any = false;
     for (int32_t i = 0; i < list->num_instrs; i++) {
         const PlanInstr* instr = &list->instrs[i];
         if (instr->kind != kind) { continue; }
-        if (!any) { open_group(svg, kind == INSTR_SEND_ACT ? "act" : "grad", rank); }
+        if (!any) { open_group(svg, css_class, rank); }
         any = true;
         print_box(svg, instr->begin_ns, instr->end_ns, y, svg->send_height);
-        fprintf(svg->out, "><title>%s mb %d to stage %d: ", plan_instr_words[kind], instr->mb,
-                instr->peer % svg->plan->P);
+        fprintf(svg->out, "><title>");
+        print_words(svg, instr);
+        fprintf(svg->out, " to stage %d: ", instr->peer % svg->plan->P);
         print_span(svg, instr->begin_ns, instr->end_ns);
         fprintf(svg->out, "</title></rect>\n");
     }
@@ -187,10 +226,48 @@ static void print_memory(const TimelineSvg* svg, int32_t rank, const MemoryCurve
 
 // --- the row ---------------------------------------------------------------------------------------------
 
-// Left: which stage. Right: how idle, how much memory.
+static int32_t append_layers(char* out, size_t room, const LayerRange* layers, const char* before) {
+    int32_t begin = layers->layer_begin, last = layers->layer_end - 1;
+    if (last < begin) { return snprintf(out, room, "%shead", before); }
+    if (last == begin) { return snprintf(out, room, "%s%d", before, begin); }
+    return snprintf(out, room, "%s%d\xe2\x80\x93%d", before, begin, last);
+}
+
+// "layers 0-3, 12-15"; of many chunks how many.
+static void name_layers(char* out, size_t room, const Plan* plan, int32_t s) {
+    enum { MOST_NAMED = 2 };
+    const Placement* placement = &plan->placement;
+    int32_t num_chunks = 0, num_layers = 0, used = 0;
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        const LayerRange* layers = &placement->chunks[k];
+        if (placement->stage_of[k] != s) { continue; }
+        num_chunks++;
+        num_layers += layers->layer_end - layers->layer_begin;
+        if (num_chunks > MOST_NAMED) { continue; }
+        const char* before = num_chunks > 1                                ? ", "
+                             : layers->layer_end - layers->layer_begin > 1 ? "layers "
+                             : layers->layer_end > layers->layer_begin     ? "layer "
+                                                                           : "";
+        used += append_layers(out + used, room - (size_t)used, layers, before);
+    }
+    if (num_chunks > MOST_NAMED) { snprintf(out, room, "%d layers, %d chunks", num_layers, num_chunks); }
+    if (num_chunks == 0) { snprintf(out, room, "no layers"); }
+}
+
+static void print_pieces(const TimelineSvg* svg, int32_t s, double left, double y) {
+    const Placement* placement = &svg->plan->placement;
+    char text[128];
+    name_layers(text, sizeof text, svg->plan, s);
+    svg_print_text(svg->out, left, svg->shares ? y - 6 : y, "end", "q", text);
+    if (!svg->shares) { return; }
+    int32_t units = placement->head_begin[s + 1] - placement->head_begin[s];
+    snprintf(text, sizeof text, "%.0f %% of the head", 100.0 * units / HEAD_UNITS);
+    svg_print_text(svg->out, left, y + 7, "end", "q", text);
+}
+
+// Left: which stage, what it has. Right: how idle, how much memory.
 static void print_labels(const TimelineSvg* svg, int32_t rank, const MemoryCurve* curve, double y) {
     const Plan* plan = svg->plan;
-    const LayerRange* layers = &plan->placement.chunks[rank % plan->P];
     double left = svg_scale_px(&svg->time, 0) - 12;
     double right = svg_scale_px(&svg->time, (double)svg->plan->makespan_ns) + 12;
     double mem_top = y + svg->job_height + svg->send_height + 2 * svg->lane_gap;
@@ -198,14 +275,7 @@ static void print_labels(const TimelineSvg* svg, int32_t rank, const MemoryCurve
     char text[128], number[SVG_NUMBER_BYTES];
     snprintf(text, sizeof text, "stage %d", rank % plan->P);
     svg_print_text(svg->out, left, job_y, "end", "b", text);
-    if (layers->layer_end == layers->layer_begin) {
-        snprintf(text, sizeof text, "head");
-    } else if (layers->layer_end - layers->layer_begin == 1) {
-        snprintf(text, sizeof text, "layer %d", layers->layer_begin);
-    } else {
-        snprintf(text, sizeof text, "layers %d\xe2\x80\x93%d", layers->layer_begin, layers->layer_end - 1);
-    }
-    svg_print_text(svg->out, left, mem_mid_y, "end", "q", text);
+    print_pieces(svg, rank % plan->P, left, mem_mid_y);
     int64_t idle_ns = plan->makespan_ns - timeline_svg_busy_ns(&plan->ranks[rank]);
     double percent = plan->makespan_ns > 0 ? 100.0 * (double)idle_ns / (double)plan->makespan_ns : 0;
     snprintf(text, sizeof text, "idle %.1f %%", percent);
@@ -226,16 +296,19 @@ Status timeline_svg_row_print(const TimelineSvg* svg, int32_t rank, double y) {
     TRY(memory_curve_make(&curve, list, svg->info->memory_rule, svg->arena));
     double send_y = y + svg->job_height + svg->lane_gap;
     print_idle(svg, rank, y);
-    for (int32_t i = 0; i < 4; i++) {
-        print_jobs(svg, rank, kinds[i], false, y);
-        print_jobs(svg, rank, kinds[i], true, y);
+    for (int32_t i = 0; i < 4 * (TIMELINE_SVG_SHADES + 1); i++) {
+        Look look = {.kind = kinds[i % 4], .shade = i / 4 - 1};
+        print_jobs(svg, rank, &look, y);
+        look.thin = true;
+        print_jobs(svg, rank, &look, y);
     }
-    for (int32_t i = 0; i < 4; i++) {
-        print_numbers(svg, list, kinds[i], y, NUMBER_PX, 0);
-        print_numbers(svg, list, kinds[i], y, SMALL_NUMBER_PX, NUMBER_PX);
+    for (int32_t i = 0; i < 8; i++) {
+        print_numbers(svg, list, kinds[i / 2], i % 2, y, NUMBER_PX, 0);
+        print_numbers(svg, list, kinds[i / 2], i % 2, y, SMALL_NUMBER_PX, NUMBER_PX);
     }
-    print_sends(svg, rank, INSTR_SEND_ACT, send_y);
-    print_sends(svg, rank, INSTR_SEND_GRAD, send_y);
+    print_sends(svg, rank, INSTR_SEND_ACT, "act", send_y);
+    print_sends(svg, rank, INSTR_SEND_GRAD, "grad", send_y);
+    print_sends(svg, rank, INSTR_SEND_FACT, "fact", send_y);
     print_memory(svg, rank, &curve, send_y + svg->send_height + svg->lane_gap);
     print_labels(svg, rank, &curve, y);
     return STATUS_OK;

@@ -1,8 +1,9 @@
 /*
 timeline_svg_row.h -- one stage of one replica in timeline_svg's picture: boxes, idle time, transfers, memory.
 
-Class names that the boxes have (and test_timeline_svg reads): fwd bwd wgt rec, idle, act grad (transfers
-sent), mem, limit, peak.
+Class names that the boxes have (and test_timeline_svg reads): fwd bwd wgt rec, and of shares of the head hfwd
+hwgt; k1 k2 besides, lighter, of a stage's second and third chunk (a fourth is as the first again); idle, act
+grad fact (transfers sent), mem, limit, peak.
 */
 #pragma once
 
@@ -21,10 +22,12 @@ typedef struct {
     int32_t decimals;                            // that show a thousandth of the step
     double job_height, send_height, mem_height;  // lanes of a row, from top to bottom
     double lane_gap, row_gap;
-    int64_t mem_top_bytes;            // what the full height of a memory lane stands for
-    bool splits, recomputes, limits;  // what occurs, so that the legend shows no more
+    int64_t mem_top_bytes;                            // what the full height of a memory lane stands for
+    bool splits, recomputes, limits, shades, shares;  // what occurs, so that the legend shows no more
     Arena* arena;
 } TimelineSvg;
+
+enum { TIMELINE_SVG_SHADES = 3 };
 
 // Time in which a rank computes.
 int64_t timeline_svg_busy_ns(const PlanRank* rank);

@@ -22,7 +22,7 @@ static double median_ratio(const TraceGraph* graph, int32_t rank, int32_t kind, 
     int32_t count = 0;
     for (int32_t n = 1; n < graph->num_nodes; n++) {
         const TraceNode* node = &graph->nodes[n];
-        bool is_one = node->kind == NODE_JOB && node->rank == rank && node->event_kind == kind;
+        bool is_one = node->kind == NODE_JOB && node->rank == rank && node->job == kind;
         if (is_one && node->planned_ns > 0) { room[count++] = (double)node->ns / (double)node->planned_ns; }
     }
     if (count == 0) { return 1; }
@@ -32,7 +32,7 @@ static double median_ratio(const TraceGraph* graph, int32_t rank, int32_t kind, 
 }
 
 static Status find_ratios(double** out, const TraceGraph* graph, Arena* arena) {
-    const int32_t kinds = INSTR_REC + 1;
+    const int32_t kinds = TRACE_JOB_COUNT;
     double* ratios = ARENA_NEW(arena, double, (int64_t)graph->num_ranks* kinds);
     double* room = ARENA_NEW(arena, double, graph->num_nodes);
     if (ratios == NULL || room == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a trace"); }
@@ -45,7 +45,7 @@ static Status find_ratios(double** out, const TraceGraph* graph, Arena* arena) {
 
 static void change_job(TraceNode* node, const TraceWhatIf* change, const double* ratios) {
     if (node->planned_ns > 0 && change->no_jitter) {
-        double ratio = ratios[node->rank * (INSTR_REC + 1) + node->event_kind];
+        double ratio = ratios[node->rank * TRACE_JOB_COUNT + node->job];
         node->ns = (int64_t)((double)node->planned_ns * ratio + 0.5);
     }
     if (node->planned_ns >= 0 && change->as_planned) { node->ns = node->planned_ns; }
@@ -80,12 +80,15 @@ typedef struct {
     const TraceGraph* measured;
     const Plan* plan;
     TraceGraph* graph;
-    int32_t *was, *is;  // [ranks * INSTR_COUNT * M] node of an event, measured and new; 0: none
-    int32_t* message;   // [ranks * INSTR_COUNT * M] of a receive, measured
+    int32_t *was, *is;  // [R * INSTR_COUNT * rows * M] node of an event, measured and new; 0: none
+    int32_t* message;   // the same of a receive, measured
 } Order;
 
-static int64_t cell(const Order* order, int32_t rank, int32_t kind, int32_t mb) {
-    return ((int64_t)rank * INSTR_COUNT + kind) * order->plan->M + mb;
+static int64_t cell(const Order* order, int32_t replica, int32_t kind, int32_t row, int32_t mb) {
+    const Plan* plan = order->plan;
+    return (((int64_t)replica * INSTR_COUNT + kind) * plan_num_rows(&plan->placement, plan->P) + row) *
+               plan->M +
+           mb;
 }
 
 static Status add_list(Order* order, int32_t rank, int32_t* last) {
@@ -94,7 +97,13 @@ static Status add_list(Order* order, int32_t rank, int32_t* last) {
     int32_t before = 0;
     for (int32_t i = 0; i < list->num_instrs; i++) {
         const PlanInstr* instr = &list->instrs[i];
-        int32_t was = order->was[cell(order, rank, instr->kind, instr->mb)];
+        const Plan* plan = order->plan;
+        int32_t row = plan_instr_row(&plan->placement, plan->P, instr);
+        if (row < 0) {
+            return FAIL(STATUS_MISMATCH, "rank %d: a chunk that is not there ---> check the plan", rank);
+        }
+        int64_t at = cell(order, rank / plan->P, instr->kind, row, instr->mb);
+        int32_t was = order->was[at];
         bool is_job = plan_instr_is_job((InstrKind)instr->kind);
         if (was == 0 && is_job) {
             return FAIL(
@@ -106,17 +115,16 @@ static Status add_list(Order* order, int32_t rank, int32_t* last) {
         int32_t n = graph->num_nodes++;
         TraceNode* node = &graph->nodes[n];
         *node = was != 0 ? order->measured->nodes[was]
-                         : (TraceNode){.kind = instr->kind == INSTR_WAIT_ACT || instr->kind == INSTR_WAIT_GRAD
-                                                   ? NODE_WAIT
-                                                   : NODE_POST,
+                         : (TraceNode){.kind = plan_instr_is_wait(instr->kind) ? NODE_WAIT : NODE_POST,
                                        .event_kind = instr->kind,
                                        .rank = rank,
-                                       .mb = instr->mb};
+                                       .mb = instr->mb,
+                                       .row = row};
         if (node->kind == NODE_WAIT) { node->ns = 0; }
         if (node->gap_ns < 0) { node->gap_ns = 0; }
         node->num_before = 1;
         node->before[0] = before;
-        order->is[cell(order, rank, instr->kind, instr->mb)] = n;
+        order->is[at] = n;
         if (node->kind != NODE_POST) { before = n; }
     }
     *last = before;
@@ -127,32 +135,36 @@ static Status add_list(Order* order, int32_t rank, int32_t* last) {
 static void connect(Order* order, int32_t send) {
     TraceGraph* graph = order->graph;
     const TraceNode from = graph->nodes[send];
-    bool is_grad = from.event_kind == INSTR_SEND_GRAD;
-    int32_t P = order->plan->P, peer = from.rank + (is_grad ? -1 : 1), s = from.rank % P + (is_grad ? -1 : 1);
-    if (s < 0 || s >= P) { return; }
-    int32_t recv_kind = is_grad ? INSTR_RECV_GRAD : INSTR_RECV_ACT;
-    int32_t recv = order->is[cell(order, peer, recv_kind, from.mb)];
-    int32_t reader = order->is[cell(order, peer, is_grad ? INSTR_BWD : INSTR_FWD, from.mb)];
-    int32_t wait = order->is[cell(order, from.rank, is_grad ? INSTR_WAIT_GRAD : INSTR_WAIT_ACT, from.mb)];
-    int32_t message = order->message[cell(order, peer, recv_kind, from.mb)];
+    const Plan* plan = order->plan;
+    PlanMessage message;
+    if (!trace_graph_message(&message, &from)) { return; }
+    PlanJobAt reads = plan_message_reader(&plan->placement, message);
+    int32_t replica = from.rank / plan->P, recv_kind = (int32_t)plan_recv_kind(message.kind);
+    int64_t at = cell(order, replica, recv_kind, from.row, from.mb);
+    int32_t recv = order->is[at], was = order->message[at];
+    int32_t reader = order->is[cell(order, replica, plan_job_instr(reads.kind), reads.chunk, from.mb)];
+    int32_t wait = order->is[cell(order, replica, plan_wait_kind(message.kind), from.row, from.mb)];
     if (recv == 0 || reader == 0) { return; }
-    graph->nodes[graph->num_nodes] = (TraceNode){.kind = NODE_MESSAGE,
-                                                 .event_kind = (uint8_t)recv_kind,
-                                                 .rank = peer,
-                                                 .mb = from.mb,
-                                                 .num_before = 2,
-                                                 .before = {send, recv},
-                                                 .num_posts = 2,
-                                                 .planned_ns = -1};
-    if (message != 0) { graph->nodes[graph->num_nodes].ns = order->measured->nodes[message].ns; }
-    for (int k = 0; k < 2; k++) {
-        TraceNode* waits = k == 0 ? &graph->nodes[reader] : &graph->nodes[wait];
-        bool waits_for_it = k == 0 || wait != 0;
-        if (waits_for_it && waits->num_before < TRACE_MAX_BEFORE) {
-            waits->before[waits->num_before++] = graph->num_nodes;
-        }
-    }
-    graph->num_nodes++;
+    int32_t n = graph->num_nodes++, joined;
+    graph->nodes[n] = (TraceNode){.kind = NODE_MESSAGE,
+                                  .event_kind = (uint8_t)recv_kind,
+                                  .rank = replica * plan->P + reads.stage,
+                                  .mb = from.mb,
+                                  .row = from.row,
+                                  .num_before = 2,
+                                  .before = {send, recv},
+                                  .num_posts = 2,
+                                  .planned_ns = -1};
+    if (was != 0) { graph->nodes[n].ns = order->measured->nodes[was].ns; }
+    trace_graph_wait_for(graph, reader, n, &joined);
+    if (wait != 0) { trace_graph_wait_for(graph, wait, n, &joined); }
+}
+
+static bool same_placement(const Placement* a, const Placement* b, int32_t P) {
+    bool same = a->num_chunks == b->num_chunks && a->head == b->head;
+    for (int32_t k = 0; same && k < a->num_chunks; k++) { same = a->stage_of[k] == b->stage_of[k]; }
+    for (int32_t s = 0; same && s < P; s++) { same = placement_has_share(a, s) == placement_has_share(b, s); }
+    return same;
 }
 
 static Status order_init(Order* order, TraceGraph* out, const TraceFile* trace, const TraceGraph* measured,
@@ -164,8 +176,13 @@ static Status order_init(Order* order, TraceGraph* out, const TraceFile* trace, 
             "same batch on the same ranks",
             plan->P, plan->R, plan->M, trace->P, trace->R, trace->M);
     }
+    if (!same_placement(&plan->placement, &trace->placement, plan->P)) {
+        return FAIL(
+            STATUS_MISMATCH,
+            "the plan's chunks lie on other stages than the trace's ---> a plan of the same placement");
+    }
     int64_t num_nodes = 1 + (int64_t)measured->num_ranks,
-            num_cells = (int64_t)measured->num_ranks * INSTR_COUNT * plan->M;
+            num_cells = cell(&(Order){.plan = plan}, plan->R, 0, 0, 0);
     for (int32_t r = 0; r < measured->num_ranks; r++) { num_nodes += 2 * (int64_t)plan->ranks[r].num_instrs; }
     *out = (TraceGraph){.num_ranks = measured->num_ranks, .num_nodes = 1};
     out->nodes = ARENA_NEW(arena, TraceNode, num_nodes);
@@ -178,10 +195,9 @@ static Status order_init(Order* order, TraceGraph* out, const TraceFile* trace, 
     }
     for (int32_t n = 1; n < measured->num_nodes; n++) {
         const TraceNode* node = &measured->nodes[n];
-        if (node->event_kind >= INSTR_COUNT || node->mb < 0) { continue; }
-        if (node->kind == NODE_RELEASE) { continue; }
+        if (node->event_kind >= INSTR_COUNT || node->row < 0 || node->kind == NODE_RELEASE) { continue; }
         int32_t* table = node->kind == NODE_MESSAGE ? order->message : order->was;
-        table[cell(order, node->rank, node->event_kind, node->mb)] = n;
+        table[cell(order, node->rank / plan->P, node->event_kind, node->row, node->mb)] = n;
     }
     return STATUS_OK;
 }
@@ -198,6 +214,7 @@ static void add_tail(TraceGraph* graph, const TraceGraph* measured, const int32_
         graph->nodes[graph->num_nodes] = (TraceNode){.kind = NODE_REDUCE,
                                                      .rank = r,
                                                      .mb = -1,
+                                                     .row = -1,
                                                      .num_before = 2,
                                                      .before = {last[r], all},
                                                      .planned_ns = -1};
@@ -215,10 +232,7 @@ Status trace_graph_make_ordered(TraceGraph* out, const TraceFile* trace, const T
     for (int32_t r = 0; r < out->num_ranks; r++) { TRY(add_list(&order, r, &last[r])); }
     int32_t num_events = out->num_nodes;
     for (int32_t n = 1; n < num_events; n++) {
-        int32_t kind = out->nodes[n].event_kind;
-        if (out->nodes[n].kind == NODE_POST && (kind == INSTR_SEND_ACT || kind == INSTR_SEND_GRAD)) {
-            connect(&order, n);
-        }
+        if (out->nodes[n].kind == NODE_POST) { connect(&order, n); }
     }
     add_tail(out, measured, last);
     TRY(trace_graph_sort(out, arena));

@@ -44,6 +44,33 @@ static int32_t kind_of(const json_t* args) {
     return -1;
 }
 
+static Status read_placement(Placement* out, const json_t* other, int32_t P, const char* path) {
+    const json_t *stage_of = json_object_get(other, "stage_of"),
+                 *shares = json_object_get(other, "head_begin");
+    size_t num_chunks = json_array_size(stage_of), num_shares = json_array_size(shares);
+    int64_t head;
+    bool good = num_chunks >= 1 && num_chunks <= PLAN_MAX_CHUNKS &&
+                read_int(&head, other, "head", 0, HEAD_COUNT - 1) &&
+                num_shares == (head == HEAD_WHOLE ? 0 : (size_t)P + 1);
+    for (size_t k = 0; good && k < num_chunks; k++) {
+        json_int_t s = json_integer_value(json_array_get(stage_of, k));
+        good = json_is_integer(json_array_get(stage_of, k)) && s >= 0 && s < P;
+        out->stage_of[k] = (int16_t)s;
+    }
+    for (size_t s = 0; good && s < num_shares; s++) {
+        json_int_t units = json_integer_value(json_array_get(shares, s));
+        good = units >= (s > 0 ? out->head_begin[s - 1] : 0) && units <= HEAD_UNITS;
+        out->head_begin[s] = (int16_t)units;
+    }
+    if (!good) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: otherData: no stages of chunks and shares of the head ---> %s",
+                    path, REMEDY);
+    }
+    out->num_chunks = (int32_t)num_chunks;
+    out->head = (uint8_t)head;
+    return STATUS_OK;
+}
+
 static Status read_head(TraceFile* out, const json_t* root, const char* path, Arena* arena) {
     const json_t* other = json_object_get(root, "otherData");
     const char* format = json_string_value(json_object_get(other, "format"));
@@ -59,6 +86,7 @@ static Status read_head(TraceFile* out, const json_t* root, const char* path, Ar
     }
     out->P = (int32_t)P;
     out->R = (int32_t)R;
+    TRY(read_placement(&out->placement, other, out->P, path));
     const json_t* clocks = json_object_get(other, "clocks");
     for (size_t i = 0; i < json_array_size(clocks); i++) {
         const json_t* one = json_array_get(clocks, i);
@@ -94,8 +122,22 @@ static Status check_dur(const json_t* event, int64_t ns, const char* path, size_
                 json_number_value(dur), (double)ns / 1e3, REMEDY);
 }
 
-static Status read_event(TraceFileEvent* out, TraceFile* trace, const json_t* event, const char* path,
-                         size_t idx) {
+// Of an instruction, on a rank of stage s; -1: there is none like it.
+static int32_t row_of(const TraceFile* trace, const TraceEvent* event, int32_t s) {
+    PlanInstr instr = {.kind = (uint8_t)event->kind, .chunk = (int16_t)event->chunk, .peer = event->peer};
+    int32_t row = plan_instr_row(&trace->placement, trace->P, &instr);
+    if (row < 0) { return -1; }
+    PlanJobAt at = {.stage = (int16_t)plan_stage_of(&trace->placement, row)};
+    PlanMessage message;
+    if (plan_message_of(&message, &trace->placement, trace->P, &instr)) {
+        at = plan_instr_is_recv(event->kind) ? plan_message_reader(&trace->placement, message)
+                                             : plan_message_maker(&trace->placement, message);
+    }
+    return at.stage == s ? row : -1;
+}
+
+static Status read_event(TraceFileEvent* out, TraceFile* trace, int32_t rank, const json_t* event,
+                         const char* path, size_t idx) {
     const json_t* args = json_object_get(event, "args");
     int64_t begin_ns, end_ns;
     int32_t kind = kind_of(args);
@@ -107,13 +149,20 @@ static Status read_event(TraceFileEvent* out, TraceFile* trace, const json_t* ev
         return fail_event(path, idx, "times that cannot be");
     }
     TRY(check_dur(event, end_ns - begin_ns, path, idx));
+    int32_t num_rows = plan_num_rows(&trace->placement, trace->P);
     *out = (TraceFileEvent){.event = {.kind = kind,
+                                      .chunk = (int32_t)int_or(args, "chunk", 0, num_rows - 1, -1),
                                       .mb = (int32_t)mb,
                                       .peer = (int32_t)int_or(args, "peer", 0, trace->P * trace->R - 1, -1),
                                       .begin_ns = begin_ns,
                                       .end_ns = end_ns,
                                       .wait_ns = int_or(args, "wait_ns", 0, MOST_NS, 0)},
+                            .row = -1,
                             .planned_ns = int_or(args, "planned_ns", 0, MOST_NS, -1)};
+    if (kind < INSTR_COUNT) {
+        out->row = row_of(trace, &out->event, rank % trace->P);
+        if (out->row < 0) { return fail_event(path, idx, "no such chunk on this rank"); }
+    }
     if (mb >= trace->M) { trace->M = (int32_t)mb + 1; }
     return STATUS_OK;
 }
@@ -150,7 +199,9 @@ static Status read_events(TraceFile* out, const json_t* events, const char* path
             }
             if (step != out->step) { continue; }
             TraceFileRank* of = &out->ranks[rank];
-            if (pass == 1) { TRY(read_event(&of->events[of->num_events], out, event, path, i)); }
+            if (pass == 1) {
+                TRY(read_event(&of->events[of->num_events], out, (int32_t)rank, event, path, i));
+            }
             of->num_events++;
         }
         for (int32_t r = 0; r < out->P * out->R && pass == 0; r++) {

@@ -1,17 +1,19 @@
 /*
 trace_file.h -- reads a trace that training wrote (--trace, run/trace.h) back: one step, what every rank did.
 
-Whatever the file holds, what comes out is safe to work with: ranks, micro-batches and times are in range,
-no event ends before it begins.
+Whatever the file holds, what comes out is safe to work with: ranks, chunks, micro-batches and times are in
+range, instructions are on the ranks where their chunks lie, no event ends before it begins.
 */
 #pragma once
 
+#include "../dynapipe_plugin/plan/lists/plan_message.h"
 #include "../dynapipe_plugin/run/trace.h"
 
 enum { TRACE_MAX_EVENTS = 1 << 22, TRACE_MAX_MBS = 1 << 16 };
 
 typedef struct {
     TraceEvent event;
+    int32_t row;         // plan_instr_row(); -1: of no micro-batch
     int64_t planned_ns;  // -1: not known
 } TraceFileEvent;
 
@@ -21,7 +23,8 @@ typedef struct {
 } TraceFileRank;
 
 typedef struct {
-    int32_t P, R, M;  // M: beyond every micro-batch
+    int32_t P, R, M;      // M: beyond every micro-batch
+    Placement placement;  // without layers
     int64_t step;
     char plan_hash[20], policy[32], schedule[32];
     bool has_errors;

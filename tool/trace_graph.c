@@ -19,8 +19,9 @@ typedef struct {
     TraceGraph* graph;
     bool behind_jobs;  // messages may have to wait for jobs
     int64_t origin_ns;
-    int64_t* measured_ns;           // [num_nodes] end of a node as measured, from the origin
-    int32_t* node_at;               // [ranks * INSTR_COUNT * M] of an event; 0: none
+    int64_t* measured_ns;  // [num_nodes] end of a node as measured, from the origin
+    int32_t num_rows;
+    int32_t* node_at;               // [R * INSTR_COUNT * rows * M] of an event; 0: none
     const TraceEvent** event;       // [num_nodes] of a node; NULL: a message
     JobEnd** jobs;                  // [ranks][num_jobs] by their end
     int32_t *num_jobs, *chain_end;  // [ranks]; chain_end: the last node but reductions
@@ -34,8 +35,9 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-static int32_t* node_at(const Maker* maker, int32_t rank, int32_t kind, int32_t mb) {
-    return &maker->node_at[((int64_t)rank * INSTR_COUNT + kind) * maker->trace->M + mb];
+static int32_t* node_at(const Maker* maker, int32_t replica, int32_t kind, int32_t row, int32_t mb) {
+    int64_t list = ((int64_t)replica * INSTR_COUNT + kind) * maker->num_rows + row;
+    return &maker->node_at[list * maker->trace->M + mb];
 }
 
 static bool is_counted(const TraceEvent* event) {
@@ -43,10 +45,10 @@ static bool is_counted(const TraceEvent* event) {
 }
 
 static TraceNodeKind node_kind(int32_t kind) {
-    return kind <= INSTR_REC                                   ? NODE_JOB
-           : kind == INSTR_WAIT_ACT || kind == INSTR_WAIT_GRAD ? NODE_WAIT
-           : kind == TRACE_REDUCE                              ? NODE_REDUCE
-                                                               : NODE_POST;
+    return kind <= INSTR_REC          ? NODE_JOB
+           : plan_instr_is_wait(kind) ? NODE_WAIT
+           : kind == TRACE_REDUCE     ? NODE_REDUCE
+                                      : NODE_POST;
 }
 
 // When the rank came to it, and when it went on.
@@ -62,7 +64,8 @@ static int64_t event_end_ns(const TraceEvent* event) {
 static TraceNode* add_node(Maker* maker, TraceNodeKind kind, int32_t rank, int32_t mb, int64_t measured_ns) {
     int32_t n = maker->graph->num_nodes++;
     maker->measured_ns[n] = measured_ns;
-    maker->graph->nodes[n] = (TraceNode){.kind = (uint8_t)kind, .rank = rank, .mb = mb, .planned_ns = -1};
+    maker->graph->nodes[n] =
+        (TraceNode){.kind = (uint8_t)kind, .rank = rank, .mb = mb, .row = -1, .planned_ns = -1};
     return &maker->graph->nodes[n];
 }
 
@@ -70,8 +73,45 @@ static int32_t index_of(const Maker* maker, const TraceNode* node) {
     return (int32_t)(node - maker->graph->nodes);
 }
 
-static void wait_for(TraceNode* node, int32_t before) {
-    if (node->num_before < TRACE_MAX_BEFORE) { node->before[node->num_before++] = before; }
+bool trace_graph_message(PlanMessage* out, const TraceNode* send) {
+    *out = (PlanMessage){.kind = send->event_kind == INSTR_SEND_ACT    ? MESSAGE_ACT
+                                 : send->event_kind == INSTR_SEND_GRAD ? MESSAGE_GRAD
+                                                                       : MESSAGE_FACTORS,
+                         .row = (int16_t)send->row};
+    return plan_instr_is_send(send->event_kind);
+}
+
+void trace_graph_wait_for(TraceGraph* graph, int32_t n, int32_t before, int32_t* joined) {
+    TraceNode* node = &graph->nodes[n];
+    *joined = 0;
+    if (node->num_before < TRACE_MAX_BEFORE) {
+        node->before[node->num_before++] = before;
+        return;
+    }
+    int32_t* last = &node->before[TRACE_MAX_BEFORE - 1];
+    *joined = graph->num_nodes++;
+    graph->nodes[*joined] = (TraceNode){.kind = NODE_JOIN,
+                                        .rank = node->rank,
+                                        .mb = node->mb,
+                                        .row = -1,
+                                        .num_before = 2,
+                                        .before = {*last, before},
+                                        .planned_ns = -1};
+    *last = *joined;
+}
+
+static void wait_for(Maker* maker, TraceNode* node, int32_t before) {
+    int32_t joined;
+    trace_graph_wait_for(maker->graph, index_of(maker, node), before, &joined);
+    if (joined == 0) { return; }
+    const int32_t* of = maker->graph->nodes[joined].before;
+    maker->measured_ns[joined] = larger(maker->measured_ns[of[0]], maker->measured_ns[of[1]]);
+}
+
+// Parts of a shared head are told from chunks.
+static uint8_t job_of(const TraceFile* trace, int32_t kind, int32_t row) {
+    if (row < trace->placement.num_chunks) { return (uint8_t)kind; }
+    return kind == INSTR_FWD ? TRACE_JOB_HEAD : TRACE_JOB_HEAD_WEIGHTS;
 }
 
 // --- chains ------------------------------------------------------------------------------------------------
@@ -83,7 +123,9 @@ static Status add_rank(Maker* maker, int32_t rank) {
         const TraceEvent* event = &list->events[i].event;
         if (!is_counted(event) || event->kind == TRACE_REDUCE) { continue; }
         TraceNodeKind kind = node_kind(event->kind);
-        if (*node_at(maker, rank, event->kind, event->mb) != 0) {
+        int32_t row = list->events[i].row,
+                *at = node_at(maker, rank / maker->trace->P, event->kind, row, event->mb);
+        if (*at != 0) {
             return FAIL(STATUS_BAD_FORMAT,
                         "rank %d: %s of micro-batch %d is there twice ---> give a file that the trainer's "
                         "--trace wrote",
@@ -91,15 +133,17 @@ static Status add_rank(Maker* maker, int32_t rank) {
         }
         TraceNode* node = add_node(maker, kind, rank, event->mb, event_end_ns(event) - maker->origin_ns);
         node->event_kind = (uint8_t)event->kind;
+        node->row = row;
+        if (kind == NODE_JOB) { node->job = job_of(maker->trace, event->kind, row); }
         node->planned_ns = list->events[i].planned_ns;
         node->gap_ns = event_start_ns(event) - maker->origin_ns - maker->measured_ns[before];
         if (kind != NODE_POST) { node->gap_ns = larger(node->gap_ns, 0); }
         if (kind == NODE_JOB) { node->ns = event->end_ns - event->begin_ns; }
         if (kind == NODE_WAIT) { node->ns = event->end_ns - event->begin_ns; }
-        wait_for(node, before);
+        wait_for(maker, node, before);
         int32_t n = index_of(maker, node);
         maker->event[n] = event;
-        *node_at(maker, rank, event->kind, event->mb) = n;
+        *at = n;
         if (kind != NODE_POST) { before = n; }
     }
     maker->chain_end[rank] = before;
@@ -113,8 +157,8 @@ static void add_reductions(Maker* maker) {
     int64_t all_ns = 0;
     for (int32_t r = 0; r < maker->graph->num_ranks; r++) {
         TraceNode* node = add_node(maker, NODE_REDUCE, r, -1, 0);
-        wait_for(node, maker->chain_end[r]);
-        wait_for(node, all);
+        wait_for(maker, node, maker->chain_end[r]);
+        wait_for(maker, node, all);
         all = index_of(maker, node);
         all_ns = larger(all_ns, maker->measured_ns[maker->chain_end[r]]);
         maker->measured_ns[all] = all_ns;
@@ -131,9 +175,9 @@ static void add_reductions(Maker* maker) {
             node->event_kind = TRACE_REDUCE;
             node->gap_ns = begin_ns - maker->measured_ns[before];
             node->ns = end_ns - begin_ns;
-            wait_for(node, before);
+            wait_for(maker, node, before);
             if (end_ns >= all_ns) {
-                wait_for(node, all);
+                wait_for(maker, node, all);
                 node->ns = end_ns - larger(begin_ns, all_ns);
             }
             maker->chain_end[r] = index_of(maker, node);
@@ -196,27 +240,44 @@ static void wait_for_job(Maker* maker, TraceNode* node, int32_t rank, int64_t po
     int64_t look_ns = larger(2 * node->planned_ns, LOOK_NS);
     if (!maker->behind_jobs || until_ns - posted_ns <= look_ns) { return; }
     int32_t job = job_ending_in(maker, rank, posted_ns, until_ns);
-    if (job != 0 && until_ns - maker->measured_ns[job] <= look_ns) { wait_for(node, job); }
+    if (job != 0 && until_ns - maker->measured_ns[job] <= look_ns) { wait_for(maker, node, job); }
 }
 
-static void add_message(Maker* maker, int32_t send, int32_t recv, int32_t reader) {
+// Of several messages that a job reads, the one that came last.
+static bool came_last(const Maker* maker, int32_t recv, PlanJobAt reader) {
+    const TraceFile* trace = maker->trace;
+    const TraceNode* mine = &maker->graph->nodes[recv];
+    PlanMessage reads[PLAN_MAX_MESSAGES];
+    int32_t num = plan_job_reads(reads, &trace->placement, trace->P, (JobKind)reader.kind, reader.chunk);
+    for (int32_t i = 0; i < num; i++) {
+        int32_t other = *node_at(maker, mine->rank / trace->P, mine->event_kind, reads[i].row, mine->mb);
+        if (other == 0 || other == recv) { continue; }
+        int64_t later_ns = maker->event[other]->end_ns - maker->event[recv]->end_ns;
+        if (later_ns > 0 || (later_ns == 0 && other > recv)) { return false; }
+    }
+    return true;
+}
+
+static void add_message(Maker* maker, int32_t send, int32_t recv, int32_t reader, bool is_last) {
     const TraceNode *from = &maker->graph->nodes[send], *to = &maker->graph->nodes[reader];
     const TraceEvent *got = maker->event[recv], *read = maker->event[reader];
-    bool waited = read->wait_ns >= LEAST_WAIT_NS;
+    int64_t ready_ns = is_last ? read->begin_ns : smaller(got->end_ns, read->begin_ns);
+    bool waited = read->wait_ns >= LEAST_WAIT_NS && ready_ns > event_start_ns(read);
     int64_t came_ns = smaller(got->end_ns, event_start_ns(read)) - maker->origin_ns;
-    int64_t until_ns = waited ? read->begin_ns - maker->origin_ns : came_ns;
+    int64_t until_ns = waited ? ready_ns - maker->origin_ns : came_ns;
     int64_t posted_ns = larger(maker->measured_ns[send], maker->measured_ns[recv]);
     TraceNode* node = add_node(maker, NODE_MESSAGE, to->rank, to->mb, 0);
     node->event_kind = maker->graph->nodes[recv].event_kind;
+    node->row = from->row;
     node->planned_ns = from->planned_ns;
     node->num_posts = 2;
-    wait_for(node, send);
-    wait_for(node, recv);
+    wait_for(maker, node, send);
+    wait_for(maker, node, recv);
     wait_for_job(maker, node, from->rank, posted_ns, until_ns);
     wait_for_job(maker, node, to->rank, posted_ns, until_ns);
     set_duration(maker, node, until_ns, waited);
     maker->measured_ns[index_of(maker, node)] = until_ns;
-    wait_for(&maker->graph->nodes[reader], index_of(maker, node));
+    wait_for(maker, &maker->graph->nodes[reader], index_of(maker, node));
 }
 
 // A send that was through before the receive was posted did not wait for it.
@@ -229,32 +290,32 @@ static void add_release(Maker* maker, int32_t send, int32_t recv, int32_t wait) 
         add_node(maker, NODE_RELEASE, maker->graph->nodes[send].rank, maker->graph->nodes[send].mb, until_ns);
     node->event_kind = maker->graph->nodes[send].event_kind;
     node->planned_ns = maker->graph->nodes[send].planned_ns;
-    wait_for(node, send);
+    wait_for(maker, node, send);
     if (maker->measured_ns[recv] <= until_ns) {
-        wait_for(node, recv);
+        wait_for(maker, node, recv);
         posted_ns = larger(posted_ns, maker->measured_ns[recv]);
     }
     node->num_posts = node->num_before;
     wait_for_job(maker, node, maker->graph->nodes[recv].rank, posted_ns, until_ns);
     set_duration(maker, node, until_ns, waited);
     if (waited) { maker->graph->nodes[wait].ns = 0; }
-    wait_for(&maker->graph->nodes[wait], index_of(maker, node));
+    wait_for(maker, &maker->graph->nodes[wait], index_of(maker, node));
 }
 
 static void add_messages(Maker* maker) {
-    int32_t P = maker->trace->P, num_events = maker->graph->num_nodes;
+    const TraceFile* trace = maker->trace;
+    int32_t num_events = maker->graph->num_nodes;
     for (int32_t n = 1; n < num_events; n++) {
         const TraceNode* send = &maker->graph->nodes[n];
-        bool is_grad = send->event_kind == INSTR_SEND_GRAD;
-        if (send->kind != NODE_POST || (!is_grad && send->event_kind != INSTR_SEND_ACT)) { continue; }
-        int32_t s = send->rank % P + (is_grad ? -1 : 1), peer = send->rank + (is_grad ? -1 : 1),
-                mb = send->mb;
-        if (s < 0 || s >= P || *node_at(maker, send->rank, send->event_kind, mb) != n) { continue; }
-        int32_t recv = *node_at(maker, peer, is_grad ? INSTR_RECV_GRAD : INSTR_RECV_ACT, mb);
-        int32_t reader = *node_at(maker, peer, is_grad ? INSTR_BWD : INSTR_FWD, mb);
-        int32_t wait = *node_at(maker, send->rank, is_grad ? INSTR_WAIT_GRAD : INSTR_WAIT_ACT, mb);
+        int32_t replica = send->rank / trace->P, mb = send->mb, row = send->row;
+        PlanMessage message;
+        if (send->kind != NODE_POST || !trace_graph_message(&message, send)) { continue; }
+        PlanJobAt reads = plan_message_reader(&trace->placement, message);
+        int32_t recv = *node_at(maker, replica, plan_recv_kind(message.kind), row, mb);
+        int32_t reader = *node_at(maker, replica, plan_job_instr(reads.kind), reads.chunk, mb);
+        int32_t wait = *node_at(maker, replica, plan_wait_kind(message.kind), row, mb);
         if (recv == 0 || reader == 0) { continue; }
-        add_message(maker, n, recv, reader);
+        add_message(maker, n, recv, reader, came_last(maker, recv, reads));
         if (wait != 0) { add_release(maker, n, recv, wait); }
     }
 }
@@ -306,7 +367,9 @@ static Status maker_init(Maker* maker, const TraceFile* trace, TraceGraph* graph
             maker->origin_ns = smaller(maker->origin_ns, event_start_ns(&trace->ranks[r].events[i].event));
         }
     }
-    if (num_events == 0 || num_ranks * trace->M > 64 * num_events + 4096) {  // tables stay small
+    maker->num_rows = plan_num_rows(&trace->placement, trace->P);
+    int64_t num_cells = (int64_t)trace->R * maker->num_rows * trace->M;
+    if (num_events == 0 || num_cells > 64 * num_events + 4096) {  // tables stay small
         return FAIL(STATUS_BAD_FORMAT, "%lld events of %lld ranks: no step ---> give a whole trace",
                     (long long)num_events, (long long)num_ranks);
     }
@@ -315,7 +378,7 @@ static Status maker_init(Maker* maker, const TraceFile* trace, TraceGraph* graph
     graph->nodes = ARENA_NEW(arena, TraceNode, num_nodes);
     maker->measured_ns = ARENA_NEW(arena, int64_t, num_nodes);
     maker->event = ARENA_NEW(arena, const TraceEvent*, num_nodes);
-    maker->node_at = ARENA_NEW(arena, int32_t, num_ranks * INSTR_COUNT * trace->M);
+    maker->node_at = ARENA_NEW(arena, int32_t, INSTR_COUNT * num_cells);
     maker->jobs = ARENA_NEW(arena, JobEnd*, num_ranks);
     maker->num_jobs = ARENA_NEW(arena, int32_t, num_ranks);
     maker->chain_end = ARENA_NEW(arena, int32_t, num_ranks);
@@ -404,7 +467,7 @@ Status trace_graph_path(TracePath* out, const TraceGraph* graph, Arena* arena) {
         path.nodes[--at] = n;
         if (node->because == 0) { path.between_ns += node->gap_ns; }
         if (node->kind == NODE_JOB) {
-            path.jobs_ns[node->event_kind] += node->ns;
+            path.jobs_ns[node->job] += node->ns;
             path.rank_jobs_ns[node->rank] += node->ns;
             path.late_jobs_ns += node->planned_ns >= 0 ? node->ns - node->planned_ns : 0;
         } else if (node->kind == NODE_MESSAGE || node->kind == NODE_RELEASE) {

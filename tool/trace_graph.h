@@ -26,15 +26,21 @@ typedef enum {
     NODE_REDUCE,   // gradients summed
     NODE_MESSAGE,  // until its reader has it
     NODE_RELEASE,  // until its sender's buffer is free
+    NODE_JOIN,     // of messages that one job reads, where these are many
     NODE_KIND_COUNT
 } TraceNodeKind;
 
 enum { TRACE_MAX_BEFORE = 4 };
 
+// Jobs as they are told apart: by their instruction, those of shares of the head behind them.
+enum { TRACE_JOB_HEAD = INSTR_REC + 1, TRACE_JOB_HEAD_WEIGHTS, TRACE_JOB_COUNT };
+
 typedef struct {
     uint8_t kind;        // TraceNodeKind
     uint8_t event_kind;  // InstrKind or TraceKind
+    uint8_t job;         // of a job: TRACE_JOB_*, else its instruction
     int32_t rank, mb;    // of a message: its receiver
+    int32_t row;         // plan_instr_row(); -1: of no micro-batch
     int32_t num_before, before[TRACE_MAX_BEFORE];
     int32_t num_posts;    // of a message: the first of these are where its ends post it, the others jobs
     int64_t gap_ns;       // behind before[0]; of a post it may be negative: a device runs jobs meanwhile
@@ -59,6 +65,11 @@ Status trace_graph_make(TraceGraph* out, const TraceFile* trace, Arena* arena);
 Status trace_graph_make_ordered(TraceGraph* out, const TraceFile* trace, const TraceGraph* measured,
                                 const Plan* plan, Arena* arena);
 
+// Of a node that posts a send; false: it does not.
+bool trace_graph_message(PlanMessage* out, const TraceNode* send);
+// `node` waits for one more; *joined: a node that was made for that, 0: none. `nodes` has room for it.
+void trace_graph_wait_for(TraceGraph* graph, int32_t node, int32_t before, int32_t* joined);
+
 // Fills `order`. STATUS_DEADLOCK: nodes wait for each other in a circle.
 Status trace_graph_sort(TraceGraph* graph, Arena* arena);
 
@@ -79,8 +90,8 @@ Status trace_graph_change(TraceGraph* out, const TraceGraph* graph, const TraceW
 // Where the time of the last run went, along the path that decided its end. All parts add up to the makespan.
 typedef struct {
     int64_t makespan_ns;
-    int64_t jobs_ns[INSTR_REC + 1];  // by kind
-    int64_t late_jobs_ns;            // of all jobs, beyond what was planned; signed
+    int64_t jobs_ns[TRACE_JOB_COUNT];
+    int64_t late_jobs_ns;  // of all jobs, beyond what was planned; signed
     int64_t wire_ns, late_ns, between_ns, reduce_ns;
     int64_t* rank_jobs_ns;      // [num_ranks]
     int32_t *nodes, num_nodes;  // of the path, first to last

@@ -21,16 +21,27 @@ static double row_px(int32_t rank) {
 
 // --- the timeline ------------------------------------------------------------------------------------------
 
+// Which of its rank's chunks; nothing where each has one.
+static void print_piece(const Picture* picture, const TraceNode* node) {
+    const Placement* placement = &picture->replay->file.placement;
+    if (node->job >= TRACE_JOB_HEAD) {
+        fprintf(picture->out, " head");
+    } else if (placement->num_chunks > picture->replay->file.P || placement->head != HEAD_WHOLE) {
+        fprintf(picture->out, " chunk %d", node->row);
+    }
+}
+
 static void print_job(const Picture* picture, int32_t n, bool on_path) {
     const TraceNode* node = &picture->replay->graph.nodes[n];
     char took[SVG_NUMBER_BYTES], planned[SVG_NUMBER_BYTES];
     double begin = svg_scale_px(&picture->x, (double)(node->end_ns - node->ns));
     double width = svg_scale_px(&picture->x, (double)node->end_ns) - begin;
-    fprintf(
-        picture->out, "<rect class=\"j%d%s\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.0f\"><title>",
-        node->event_kind, on_path ? " on" : "", begin, row_px(node->rank), width > 0.4 ? width : 0.4, BOX);
-    fprintf(picture->out, "%s mb %d: %s", trace_kind_text(node->event_kind), node->mb,
-            svg_format_time(took, (double)node->ns));
+    fprintf(picture->out,
+            "<rect class=\"j%d%s\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.0f\"><title>", node->job,
+            on_path ? " on" : "", begin, row_px(node->rank), width > 0.4 ? width : 0.4, BOX);
+    fprintf(picture->out, "%s mb %d", trace_kind_text(node->event_kind), node->mb);
+    print_piece(picture, node);
+    fprintf(picture->out, ": %s", svg_format_time(took, (double)node->ns));
     if (node->planned_ns >= 0) {
         fprintf(picture->out, ", planned %s", svg_format_time(planned, (double)node->planned_ns));
     }
@@ -89,8 +100,11 @@ static void print_timeline(FILE* out, const TraceReplay* replay) {
     fprintf(out,
             "<figure><figcaption><b>Measured</b> <span class=\"q\">the critical path in full colour</span>"
             " <span class=\"k k0\">forward</span> <span class=\"k k1\">backward</span>"
-            " <span class=\"k k3\">weight gradients</span></figcaption>\n"
+            " <span class=\"k k3\">weight gradients</span>%s</figcaption>\n"
             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"steps\" viewBox=\"0 0 %.0f %.0f\">\n",
+            replay->file.placement.head == HEAD_WHOLE
+                ? ""
+                : " <span class=\"k k4\">head</span> <span class=\"k k5\">its weight gradients</span>",
             WIDTH, height);
     print_axis(&picture, height);
     for (int32_t r = 0; r < replay->graph.num_ranks; r++) {

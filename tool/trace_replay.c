@@ -183,6 +183,8 @@ const char* trace_replay_part(const TraceReplay* replay, int32_t part, int64_t* 
         {"backward", path->jobs_ns[INSTR_BWD]},
         {"weight gradients", path->jobs_ns[INSTR_WGT]},
         {"recomputation", path->jobs_ns[INSTR_REC]},
+        {"shares of the head", path->jobs_ns[TRACE_JOB_HEAD]},
+        {"their weight gradients", path->jobs_ns[TRACE_JOB_HEAD_WEIGHTS]},
         {"transfers", path->wire_ns},
         {"messages that move late", path->late_ns},
         {"between events of a rank", path->between_ns},

@@ -30,7 +30,7 @@ typedef struct {
 Status trace_replay_make(TraceReplay* out, const char* path, const char* what_if, Arena* arena);
 
 // A part of the path in words, 0 .. TRACE_NUM_PARTS - 1; *ns: its length.
-enum { TRACE_NUM_PARTS = 8 };
+enum { TRACE_NUM_PARTS = 10 };
 const char* trace_replay_part(const TraceReplay* replay, int32_t part, int64_t* ns);
 
 void trace_replay_print(const TraceReplay* replay, FILE* out);

@@ -64,7 +64,7 @@ Status plan_assemble(Plan* out, const MicrobatchProblem* problem, const Microbat
     PIPE_NEW(plan.sequences, arena, PlanSequence, list->num_sequences);
     PIPE_NEW(plan.segments, arena, PlanSegment, list->num_segments);
     PIPE_NEW(plan.ranks, arena, PlanRank, plan.P * plan.R);
-    plan.placement = request->placement;
+    plan.placement = problem->placement;
     snprintf(plan.policy, sizeof plan.policy, "%s", batching_policies[request->batching].name);
     set_schedule_name(&plan, replicas);
     for (int32_t r = 0; r < plan.R; r++) {

@@ -9,6 +9,7 @@
 #include "original/original.h"
 #include "pipe/pipe_schedule.h"
 #include "plan_assemble.h"
+#include "problem/placement_make.h"
 #include "problem/shape_rules.h"
 #include "problem/stage_split.h"
 #include "search/search.h"
@@ -30,6 +31,12 @@ typedef struct {
     Arena costs, runs;  // of one replica; of one attempt
 } Planner;
 
+// The paper's, as long as nothing else is asked for: it decides everything by itself.
+static bool is_original(const PlanRequest* request) {
+    return request->batching == BATCHING_DYNAPIPE && request->schedule == SCHEDULE_AUTO &&
+           request->split_backward != SPLIT_BACKWARD_ON;
+}
+
 // What microbatch_problem_init does not look at.
 static Status check_request(const PlanRequest* request, const CostModel* costs) {
     if (request->memory_limit_bytes < 0) {
@@ -40,19 +47,13 @@ static Status check_request(const PlanRequest* request, const CostModel* costs) 
         return FAIL(STATUS_OUT_OF_RANGE, "plan_make: lists of replica %d of %d", request->my_replica,
                     request->R);
     }
-    int32_t num_layers = costs->num_enc_layers + costs->num_dec_layers, next_layer = 0;
-    for (int32_t s = 0; s < request->P; s++) {
-        LayerRange layers = request->placement.chunks[s];
-        if (layers.layer_begin != next_layer ||
-            !stage_may_have(&layers, s, request->P, request->rules.head_has_layer)) {
-            return FAIL(STATUS_OUT_OF_RANGE,
-                        "plan_make: stage %d has layers %d ... %d, expected to begin at %d", s,
-                        layers.layer_begin, layers.layer_end, next_layer);
-        }
-        next_layer = layers.layer_end;
+    if (is_original(request) && !placement_is_linear(&request->placement, request->P)) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--policy dynapipe: the paper's pipelines have one chunk a stage and a whole head ---> "
+                    "--placement linear --head whole, or --policy auto");
     }
-    if (next_layer == num_layers) { return STATUS_OK; }
-    return FAIL(STATUS_OUT_OF_RANGE, "plan_make: stages cover %d of %d layers", next_layer, num_layers);
+    return placement_check(&request->placement, request->P, costs->num_enc_layers + costs->num_dec_layers,
+                           request->rules.head_has_layer);
 }
 
 // --- from a draft to a plan ------------------------------------------------------------------------------
@@ -252,12 +253,6 @@ static Status by_leaner(Planner* planner) {
     return STATUS_OK;
 }
 
-// The paper's, as long as nothing else is asked for: it decides everything by itself.
-static bool is_original(const PlanRequest* request) {
-    return request->batching == BATCHING_DYNAPIPE && request->schedule == SCHEDULE_AUTO &&
-           request->split_backward != SPLIT_BACKWARD_ON;
-}
-
 static Status by_original(Planner* planner, const MicrobatchProblem* batching) {
     Draft* draft;
     PIPE_NEW(draft, &planner->lists, Draft, 1);
@@ -342,23 +337,50 @@ int32_t plan_effort(const PlanRequest* request, int64_t planning_ns) {
     return may_search(request) ? search_effort(request->P, planning_ns) : 0;
 }
 
+// Where the search begins: the placement that is given, or the plain one of the shape that is asked for.
+static Status place(PlanRequest* request, const CostModel* costs, const PlanSample* samples,
+                    int32_t num_samples) {
+    static const HeadSplit splits[HEAD_CHOICE_COUNT] = {
+        [HEAD_CHOICE_ROWS] = HEAD_BY_ROWS, [HEAD_CHOICE_VOCABULARY] = HEAD_BY_VOCABULARY};
+    Placement* placement = &request->placement;
+    int32_t P = request->P;
+    bool by_shape = request->placements >= PLACEMENT_INTERLEAVED && request->placements < PLACEMENT_COUNT;
+    if (placement->num_chunks == 0) { placement_linear(placement, placement->chunks, P); }
+    HeadSplit split =
+        request->heads == HEAD_CHOICE_GIVEN ? (HeadSplit)placement->head : splits[request->heads];
+    if (by_shape) {
+        Placement given = *placement;
+        TRY(placement_make(placement, request->placements, false, P, costs->num_enc_layers,
+                           costs->num_dec_layers));
+        placement->head = given.head;
+        memcpy(placement->head_begin, given.head_begin, sizeof given.head_begin);
+    } else if (request->choose_stages && split != HEAD_WHOLE && placement->num_chunks == P) {
+        TRY(placement_make(placement, PLACEMENT_LINEAR, false, P, costs->num_enc_layers,
+                           costs->num_dec_layers));
+    } else if (request->choose_stages && placement_is_linear(placement, P)) {
+        LayerRange stages[PLAN_MAX_STAGES];
+        TRY(stage_split_make(stages, request, costs, samples, num_samples, 1));
+        placement_linear(placement, stages, P);
+    }
+    if (request->heads != HEAD_CHOICE_GIVEN && split != (HeadSplit)placement->head) {
+        placement_share_head(placement, split, P);
+    }
+    return STATUS_OK;
+}
+
 Status plan_make(Plan* out, const PlanRequest* request, const CostModel* costs, const PlanSample* samples,
                  int32_t num_samples, Arena* arena) {
     Planner planner = {.request = *request};
     if ((uint32_t)request->batching >= BATCHING_COUNT || (uint32_t)request->schedule >= SCHEDULE_COUNT) {
         return FAIL(STATUS_OUT_OF_RANGE, "plan_make: no such batching or schedule");
     }
+    if ((uint32_t)request->placements >= PLACEMENT_COUNT || (uint32_t)request->heads >= HEAD_CHOICE_COUNT) {
+        return FAIL(STATUS_OUT_OF_RANGE, "plan_make: no such placement or head");
+    }
     TRY(shape_rules_check(request));
     if (!may_search(request)) { planner.request.memory_slack_permille = 0; }  // other methods are as they are
     if (request->rules.padded) { planner.request.layout = LAYOUT_PADDED; }
-    if (request->placement.num_chunks == 0) {
-        placement_linear(&planner.request.placement, request->placement.chunks, request->P);
-    }
-    if (request->choose_stages) {
-        LayerRange stages[PLAN_MAX_STAGES];
-        TRY(stage_split_make(stages, request, costs, samples, num_samples, 1));
-        placement_linear(&planner.request.placement, stages, request->P);
-    }
+    TRY(place(&planner.request, costs, samples, num_samples));
     planner.begin = planner.request.placement;
     TRY(microbatch_problem_init(&planner.problem, &planner.request, costs, samples, num_samples));
     TRY(check_request(&planner.request, costs));

@@ -43,6 +43,7 @@ static bool is_known(const StageSearch* search, const LayerRange* stages) {
 static Status price(int64_t* total_ns, StageSearch* search, const LayerRange* stages, int64_t cutoff_ns) {
     PlanRequest request = search->request;
     request.choose_stages = false;
+    request.placements = PLACEMENT_GIVEN;
     placement_linear(&request.placement, stages, request.P);
     int64_t sum_ns = 0;
     *total_ns = INT64_MAX;

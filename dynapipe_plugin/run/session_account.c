@@ -2,6 +2,7 @@
 // statistics of the step bring it to all.
 #include <string.h>
 
+#include "../plan/lists/plan_message.h"
 #include "../plan/replay/replay.h"
 #include "../plan/replay/shared_cores.h"
 #include "session.h"
@@ -64,23 +65,55 @@ void session_account_warn(const Dynapipe* dp) {
 
 // --- what ranks did ----------------------------------------------------------------------------------------
 
+// Which instruction of a list an event is.
+typedef struct {
+    const Plan* plan;
+    int32_t place[PLAN_MAX_CHUNKS + PLAN_MAX_STAGES];  // of a row, among those of the list; -1: none of it
+    int32_t num_places;
+    int32_t* at;  // [places * INSTR_COUNT * M] its index + 1
+} Finder;
+
+static int32_t* find(const Finder* finder, int32_t kind, int32_t row, int32_t mb) {
+    bool is_there = row >= 0 && finder->place[row] >= 0 && mb >= 0 && mb < finder->plan->M;
+    if (!is_there) { return NULL; }
+    return &finder->at[((int64_t)finder->place[row] * INSTR_COUNT + kind) * finder->plan->M + mb];
+}
+
+static Status finder_init(Finder* out, const Plan* plan, const PlanRank* list, Arena* arena) {
+    const Placement* placement = &plan->placement;
+    *out = (Finder){.plan = plan};
+    for (int32_t row = 0; row < plan_num_rows(placement, plan->P); row++) { out->place[row] = -1; }
+    for (int32_t i = 0; i < list->num_instrs; i++) {
+        int32_t row = plan_instr_row(placement, plan->P, &list->instrs[i]);
+        if (row >= 0 && out->place[row] < 0) { out->place[row] = out->num_places++; }
+    }
+    out->at = ARENA_NEW(arena, int32_t, (int64_t)out->num_places * INSTR_COUNT * plan->M);
+    if (out->at == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a step's errors"); }
+    for (int32_t i = 0; i < list->num_instrs; i++) {
+        const PlanInstr* instr = &list->instrs[i];
+        int32_t* at = find(out, instr->kind, plan_instr_row(placement, plan->P, instr), instr->mb);
+        if (at != NULL) { *at = i + 1; }
+    }
+    return STATUS_OK;
+}
+
 // Of every instruction of my list, in its order: the trace has them in the order in which they began.
 static Status my_spans(SessionSpan** out, const Dynapipe* dp, Arena* arena) {
     const Plan* plan = &dp->now->plan;
     const PlanRank* list = &plan->ranks[dp->transport.rank];
     const TraceRank* trace = executor_trace(dp->executor);
-    int32_t* at = ARENA_NEW(arena, int32_t, (int64_t)INSTR_COUNT * plan->M);  // index + 1
+    Finder finder;
+    TRY(finder_init(&finder, plan, list, arena));
     SessionSpan* spans = ARENA_NEW(arena, SessionSpan, list->num_instrs);
-    if (at == NULL || spans == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a step's errors"); }
-    for (int32_t i = 0; i < list->num_instrs; i++) {
-        at[list->instrs[i].kind * plan->M + list->instrs[i].mb] = i + 1;
-    }
+    if (spans == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a step's errors"); }
     for (int32_t i = 0; i < trace->num_events; i++) {
         const TraceEvent* event = &trace->events[i];
-        if (event->kind >= INSTR_COUNT || event->mb < 0 || event->mb >= plan->M) { continue; }
-        int32_t idx = at[event->kind * plan->M + event->mb];
-        if (idx == 0) { continue; }
-        spans[idx - 1] =
+        if (event->kind >= INSTR_COUNT) { continue; }
+        PlanInstr instr = {.kind = (uint8_t)event->kind, .chunk = (int16_t)event->chunk, .peer = event->peer};
+        int32_t row = plan_instr_row(&plan->placement, plan->P, &instr);
+        const int32_t* at = find(&finder, event->kind, row, event->mb);
+        if (at == NULL || *at == 0) { continue; }
+        spans[*at - 1] =
             (SessionSpan){event->begin_ns - dp->clock_offset_ns, event->end_ns - dp->clock_offset_ns};
     }
     *out = spans;

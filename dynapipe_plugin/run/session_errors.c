@@ -1,6 +1,7 @@
 // session_errors.c -- the plan's makespan, again with the measured times of its jobs and of its transfers.
 #include "session_errors.h"
 
+#include "../plan/lists/plan_message.h"
 #include "../plan/lists/plan_words.h"
 #include "../plan/replay/replay.h"
 
@@ -28,21 +29,32 @@ static int64_t predicted_of(const SessionSpans* it, int32_t s, int32_t i) {
 
 // --- how long a transfer took ------------------------------------------------------------------------------
 
-// The receive that a send meets; -1: none.
+// Where the receiver of a message has its receive.
 typedef struct {
-    int32_t* recv_at[2];  // [M] instruction of the receiver, of activation and of gradient
+    int32_t* at[PLAN_MESSAGE_KINDS];  // [rows * M] instruction of the message's reader; -1: none
 } Receives;
 
-static Status find_receives(Receives* out, const PlanRank* list, int32_t M, Arena* scratch) {
-    for (int k = 0; k < 2; k++) {
-        out->recv_at[k] = ARENA_NEW(scratch, int32_t, M);
-        if (out->recv_at[k] == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a step's errors"); }
-        for (int32_t m = 0; m < M; m++) { out->recv_at[k][m] = -1; }
+static int64_t cell_of(const Plan* plan, PlanMessage message, int32_t mb) {
+    return (int64_t)message.row * plan->M + mb;
+}
+
+static Status find_receives(Receives* out, const SessionSpans* it, Arena* scratch) {
+    const Plan* plan = it->plan;
+    int64_t num_cells = (int64_t)plan_num_rows(&plan->placement, plan->P) * plan->M;
+    for (int k = 0; k < PLAN_MESSAGE_KINDS; k++) {
+        out->at[k] = ARENA_NEW(scratch, int32_t, num_cells);
+        if (out->at[k] == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a step's errors"); }
+        for (int64_t i = 0; i < num_cells; i++) { out->at[k][i] = -1; }
     }
-    for (int32_t i = 0; i < list->num_instrs; i++) {
-        const PlanInstr* instr = &list->instrs[i];
-        bool is_grad = instr->kind == INSTR_RECV_GRAD;
-        if (is_grad || instr->kind == INSTR_RECV_ACT) { out->recv_at[is_grad][instr->mb] = i; }
+    for (int32_t s = 0; s < plan->P; s++) {
+        const PlanRank* list = &plan->ranks[it->replica * plan->P + s];
+        for (int32_t i = 0; i < list->num_instrs; i++) {
+            const PlanInstr* instr = &list->instrs[i];
+            PlanMessage message;
+            bool is_there = plan_instr_is_recv(instr->kind) &&
+                            plan_message_of(&message, &plan->placement, plan->P, instr);
+            if (is_there) { out->at[message.kind][cell_of(plan, message, instr->mb)] = i; }
+        }
     }
     return STATUS_OK;
 }
@@ -105,16 +117,16 @@ static int64_t free_ns(const End ends[2], int64_t begin_ns, int64_t end_ns) {
 typedef struct {
     const SessionSpans* all;
     int32_t s;
-    int64_t link_ns;    // when the last message was there
-    Cursor cursors[3];  // of this stage, the one before, the one behind
+    int64_t link_ns;  // when the last message was there
+    Cursor* cursors;  // [P]
 } Sender;
 
 static int64_t transfer_ns(Sender* sender, int32_t i, int32_t peer, int32_t peer_i) {
     const SessionSpans* it = sender->all;
     const PlanRank* ranks = it->plan->ranks + it->replica * it->plan->P;
     const int32_t s = sender->s;
-    const End ends[2] = {{&ranks[s], it->spans[s], &sender->cursors[0]},
-                         {&ranks[peer], it->spans[peer], &sender->cursors[peer < s ? 1 : 2]}};
+    const End ends[2] = {{&ranks[s], it->spans[s], &sender->cursors[s]},
+                         {&ranks[peer], it->spans[peer], &sender->cursors[peer]}};
     int64_t planned_ns = predicted_of(it, s, i);
     int64_t posted_ns = larger(it->spans[s][i].begin_ns, it->spans[peer][peer_i].begin_ns);
     int64_t begin_ns = larger(posted_ns, sender->link_ns), end_ns = it->spans[peer][peer_i].end_ns;
@@ -132,18 +144,14 @@ static bool has_run(const SessionSpan* span) {
 }
 
 static Status measure_rank(int64_t* jobs_ns, int64_t* all_ns, const SessionSpans* it, int32_t s,
-                           Arena* scratch) {
-    const PlanRank* list = &it->plan->ranks[it->replica * it->plan->P + s];
-    Receives receives[2] = {0};  // of the stage before, of the one behind
-    Sender sender = {.all = it, .s = s};
-    for (int k = 0; k < 2; k++) {
-        int32_t peer = k == 0 ? s - 1 : s + 1;
-        if (peer < 0 || peer >= it->plan->P) { continue; }
-        TRY(find_receives(&receives[k], &it->plan->ranks[it->replica * it->plan->P + peer], it->plan->M,
-                          scratch));
-    }
+                           const Receives* receives, Arena* scratch) {
+    const Plan* plan = it->plan;
+    const PlanRank* list = &plan->ranks[it->replica * plan->P + s];
+    Sender sender = {.all = it, .s = s, .cursors = ARENA_NEW(scratch, Cursor, plan->P)};
+    if (sender.cursors == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a step's errors"); }
     for (int32_t i = 0; i < list->num_instrs; i++) {
         const PlanInstr* instr = &list->instrs[i];
+        PlanMessage message;
         jobs_ns[i] = all_ns[i] = predicted_of(it, s, i);
         if (plan_instr_is_job((InstrKind)instr->kind)) {
             if (has_run(&it->spans[s][i])) {
@@ -151,13 +159,11 @@ static Status measure_rank(int64_t* jobs_ns, int64_t* all_ns, const SessionSpans
             }
             continue;
         }
-        bool is_grad = instr->kind == INSTR_SEND_GRAD;
-        if (!is_grad && instr->kind != INSTR_SEND_ACT) { continue; }
-        int32_t peer = is_grad ? s - 1 : s + 1;
-        const int32_t* recv_at =
-            peer >= 0 && peer < it->plan->P ? receives[is_grad ? 0 : 1].recv_at[is_grad] : NULL;
-        if (recv_at == NULL || recv_at[instr->mb] < 0) { continue; }
-        all_ns[i] = transfer_ns(&sender, i, peer, recv_at[instr->mb]);
+        bool sends =
+            plan_instr_is_send(instr->kind) && plan_message_of(&message, &plan->placement, plan->P, instr);
+        int32_t recv = sends ? receives->at[message.kind][cell_of(plan, message, instr->mb)] : -1;
+        if (recv < 0) { continue; }
+        all_ns[i] = transfer_ns(&sender, i, plan_message_reader(&plan->placement, message).stage, recv);
     }
     return STATUS_OK;
 }
@@ -167,7 +173,11 @@ Status session_errors_split(SessionErrors* out, const SessionSpans* it, Arena* s
     int64_t** all_ns = new_times(it->plan, it->replica, scratch);
     int64_t predicted_ns, with_jobs_ns, with_all_ns;
     if (jobs_ns == NULL || all_ns == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a step's errors"); }
-    for (int32_t s = 0; s < it->plan->P; s++) { TRY(measure_rank(jobs_ns[s], all_ns[s], it, s, scratch)); }
+    Receives receives;
+    TRY(find_receives(&receives, it, scratch));
+    for (int32_t s = 0; s < it->plan->P; s++) {
+        TRY(measure_rank(jobs_ns[s], all_ns[s], it, s, &receives, scratch));
+    }
     TRY(plan_makespan(&predicted_ns, it->plan, it->replica, it->predicted_ns, scratch));
     TRY(plan_makespan(&with_jobs_ns, it->plan, it->replica, (const int64_t* const*)jobs_ns, scratch));
     TRY(plan_makespan(&with_all_ns, it->plan, it->replica, (const int64_t* const*)all_ns, scratch));

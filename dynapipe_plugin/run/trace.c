@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "../plan/lists/plan_message.h"
+
 // clang-format off
 #define X(name, text) text,
 static const char* const kind_text[] = {INSTR_LIST(X) "reduce", "update", "share"};
@@ -21,12 +23,11 @@ static bool is_job(int32_t kind) {
 }
 
 static bool is_transfer(int32_t kind) {
-    return kind == INSTR_RECV_ACT || kind == INSTR_SEND_ACT || kind == INSTR_RECV_GRAD ||
-           kind == INSTR_SEND_GRAD;
+    return plan_instr_is_send(kind) || plan_instr_is_recv(kind);
 }
 
 // --- bytes -----------------------------------------------------------------------------------------------
-#define PACKED_MAGIC 0x3145434152545044u  // "DPTRACE1"
+#define PACKED_MAGIC 0x3245434152545044u  // "DPTRACE2"
 
 typedef struct {
     uint64_t magic, event_bytes;
@@ -108,10 +109,23 @@ static void write_rows(TraceWriter* w, int32_t P, int32_t num_ranks) {
     write_name(w, "thread_name", PROCESS_MEASURED, 2 * num_ranks, "steps");
 }
 
+static void write_placement(TraceWriter* w, const Placement* placement, int32_t P) {
+    fprintf(w->file, ",\"stage_of\":[");
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        fprintf(w->file, "%s%d", k > 0 ? "," : "", placement->stage_of[k]);
+    }
+    fprintf(w->file, "],\"head\":%d,\"head_begin\":[", placement->head);
+    for (int32_t s = 0; s <= P && placement->head != HEAD_WHOLE; s++) {
+        fprintf(w->file, "%s%d", s > 0 ? "," : "", placement->head_begin[s]);
+    }
+    fprintf(w->file, "]");
+}
+
 static void begin_file(TraceWriter* w, const TraceStep* step) {
-    fprintf(w->file,
-            "\"otherData\":{\"format\":\"" TRACE_FORMAT "\",\"stages\":%d,\"replicas\":%d,\"clocks\":[",
+    fprintf(w->file, "\"otherData\":{\"format\":\"" TRACE_FORMAT "\",\"stages\":%d,\"replicas\":%d",
             step->plan->P, step->plan->R);
+    write_placement(w, &step->plan->placement, step->plan->P);
+    fprintf(w->file, ",\"clocks\":[");
     for (int32_t r = 0; r < step->num_ranks; r++) {
         TraceClock one = step->clocks != NULL ? step->clocks[r] : (TraceClock){0};
         fprintf(w->file, "%s{\"rank\":%d,\"offset_ns\":%lld,\"error_ns\":%lld}", r > 0 ? "," : "", r,
@@ -129,21 +143,34 @@ static void write_span(TraceWriter* w, int process, int row, int64_t begin_ns, i
 }
 
 static const char* category_of(int32_t kind) {
-    return is_job(kind)                                        ? "job"
-           : is_transfer(kind)                                 ? "transfer"
-           : kind == INSTR_WAIT_ACT || kind == INSTR_WAIT_GRAD ? "wait"
-                                                               : "other";
+    return is_job(kind)               ? "job"
+           : is_transfer(kind)        ? "transfer"
+           : plan_instr_is_wait(kind) ? "wait"
+                                      : "other";
+}
+
+// Which of the rank's pieces; nothing where each has one.
+static void write_piece(TraceWriter* w, const Plan* plan, const TraceEvent* e) {
+    const Placement* placement = &plan->placement;
+    bool is_plain = placement->num_chunks <= plan->P && placement->head == HEAD_WHOLE;
+    if (is_plain || e->chunk < 0) { return; }
+    if (e->chunk >= placement->num_chunks) {
+        fprintf(w->file, " head");
+    } else {
+        fprintf(w->file, " chunk %d", (int)e->chunk);
+    }
 }
 
 // planned_ns -1: nothing was planned for it, or it is the plan's own.
-static void write_event(TraceWriter* w, int process, int32_t rank, int64_t step, const TraceEvent* e,
+static void write_event(TraceWriter* w, int process, int32_t rank, const TraceStep* of, const TraceEvent* e,
                         int64_t planned_ns) {
     write_span(w, process, 2 * rank + is_transfer(e->kind), e->begin_ns, e->end_ns);
     fprintf(w->file, "\"name\":\"%s", trace_kind_text(e->kind));
     if (e->mb >= 0) { fprintf(w->file, " mb %d", (int)e->mb); }
+    write_piece(w, of->plan, e);
     fprintf(w->file, "\",\"cat\":\"%s\",\"args\":{\"step\":%lld,\"rank\":%d,\"kind\":\"%s\"",
-            category_of(e->kind), (long long)step, (int)rank, trace_kind_text(e->kind));
-    if (e->mb >= 0) { fprintf(w->file, ",\"mb\":%d", (int)e->mb); }
+            category_of(e->kind), (long long)of->step, (int)rank, trace_kind_text(e->kind));
+    if (e->mb >= 0) { fprintf(w->file, ",\"mb\":%d,\"chunk\":%d", (int)e->mb, (int)e->chunk); }
     if (e->peer >= 0) { fprintf(w->file, ",\"peer\":%d", (int)e->peer); }
     if (process == PROCESS_MEASURED) {
         fprintf(w->file, ",\"begin_ns\":%lld,\"end_ns\":%lld,\"wait_ns\":%lld", (long long)e->begin_ns,
@@ -168,7 +195,9 @@ Status trace_writer_open(TraceWriter* writer, const char* path) {
 static int64_t planned_for(const PlanRank* list, const TraceEvent* e, int32_t nth) {
     for (int32_t k = 0; k < list->num_instrs && e->kind < INSTR_COUNT; k++) {
         const PlanInstr* instr = &list->instrs[(nth + k) % list->num_instrs];
-        if (instr->kind == e->kind && instr->mb == e->mb) { return instr->end_ns - instr->begin_ns; }
+        bool is_it = instr->kind == e->kind && instr->mb == e->mb && instr->chunk == e->chunk &&
+                     instr->peer == e->peer;
+        if (is_it) { return instr->end_ns - instr->begin_ns; }
     }
     return -1;
 }
@@ -177,10 +206,14 @@ static void write_predicted(TraceWriter* w, const TraceStep* step, int64_t step_
     for (int32_t r = 0; r < step->num_ranks; r++) {
         for (int32_t i = 0; i < step->plan->ranks[r].num_instrs; i++) {
             const PlanInstr* instr = &step->plan->ranks[r].instrs[i];
-            TraceEvent e = {
-                instr->kind, instr->mb, instr->peer, step_ns + instr->begin_ns, step_ns + instr->end_ns, 0};
-            if (instr->kind == INSTR_WAIT_ACT || instr->kind == INSTR_WAIT_GRAD) { continue; }
-            write_event(w, PROCESS_PREDICTED, r, step->step, &e, -1);
+            TraceEvent e = {.kind = instr->kind,
+                            .chunk = instr->chunk,
+                            .mb = instr->mb,
+                            .peer = instr->peer,
+                            .begin_ns = step_ns + instr->begin_ns,
+                            .end_ns = step_ns + instr->end_ns};
+            if (plan_instr_is_wait(instr->kind)) { continue; }
+            write_event(w, PROCESS_PREDICTED, r, step, &e, -1);
         }
     }
 }
@@ -193,7 +226,7 @@ static void write_measured(TraceWriter* w, const TraceStep* step) {
             e.begin_ns -= w->origin_ns;
             e.end_ns -= w->origin_ns;
             bool is_planned = is_job(e.kind) || is_transfer(e.kind);
-            write_event(w, PROCESS_MEASURED, rank->rank, step->step, &e,
+            write_event(w, PROCESS_MEASURED, rank->rank, step, &e,
                         is_planned ? planned_for(&step->plan->ranks[rank->rank], &e, i) : -1);
         }
     }

@@ -8,11 +8,13 @@ trace.h -- what every rank did and when; predicted and measured timelines in one
 
 The file is Chrome's "Trace Event Format" (object form, complete events "X", times in microseconds): process
 1 "predicted" and process 2 "measured", in each one row of jobs and one row of transfers per rank, events
-named like plan lines ("fwd mb 3"), and a row of steps. Open it in ui.perfetto.dev or chrome://tracing.
+named like plan lines ("fwd mb 3", and where stages are more than one chunk each "fwd mb 3 chunk 5" or "fwd
+mb 3 head"), and a row of steps. Open it in ui.perfetto.dev or chrome://tracing.
 "args" of a measured event say all that is known of it, in ns (begin_ns, end_ns, wait_ns), with what was
 planned for it (planned_ns) and how much longer a job took (off_ns); those of a step its error and what of
-that is jobs, transfers, waiting (session_errors.h). "otherData" has stages, replicas and every rank's clock:
-its offset, which is taken off, and by how much that may be wrong. tool/trace_file.h reads the file back.
+that is jobs, transfers, waiting (session_errors.h). "otherData" has stages, replicas, the placement of chunks
+and every rank's clock: its offset, which is taken off, and by how much that may be wrong. tool/trace_file.h
+reads the file back.
 */
 #pragma once
 
@@ -34,9 +36,10 @@ typedef enum {
 // Jobs: begin when their inputs were there, wait_ns is how long they waited for that before. Transfers: from
 // posting until this rank saw them done.
 typedef struct {
-    int32_t kind;  // InstrKind or TraceKind
-    int32_t mb;    // -1: none
-    int32_t peer;  // rank at the other end; -1 for jobs
+    int32_t kind;   // InstrKind or TraceKind
+    int32_t chunk;  // as in PlanInstr; -1: none
+    int32_t mb;     // -1: none
+    int32_t peer;   // rank at the other end; -1 for jobs
     int64_t begin_ns, end_ns, wait_ns;
 } TraceEvent;
 
@@ -75,7 +78,7 @@ typedef struct {
     int32_t num_ranks;
 } TraceStep;
 
-#define TRACE_FORMAT "dynapipe-trace 1"
+#define TRACE_FORMAT "dynapipe-trace 2"
 
 typedef struct {
     FILE* file;

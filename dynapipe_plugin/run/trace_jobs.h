@@ -2,8 +2,9 @@
 trace_jobs.h -- the jobs of some steps as a rank measured them, beside the terms that the cost model has for
 them.
 
-Jobs that are not what their terms say stay out: forward passes of the last stage whose outcome is dropped,
-since the model need not compute what nobody reads.
+Jobs of all chunks of a rank, and of its share of the head, feed the same terms: those of parts. Jobs that are
+not what their terms say stay out: forward passes of the last chunk whose outcome is dropped, since the model
+need not compute what nobody reads.
 */
 #pragma once
 

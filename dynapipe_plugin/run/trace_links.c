@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../plan/lists/plan_message.h"
 #include "../plan/lists/plan_words.h"
 
 // A rank that looks at its messages all the time is away for a switch of threads now and then.
@@ -45,26 +46,36 @@ static void add_send(TraceLinks* links, LinkSide side, double predicted_ns, doub
     if (ratio > 0 && links->num[side] < TRACE_LINKS_MOST) { links->ratio[side][links->num[side]++] = ratio; }
 }
 
+// Of a message of a chunk; 0: of a share of the head, whose messages are many small ones at once.
+static int64_t message_bytes(const CostModel* costs, const Placement* placement, PlanMessage message,
+                             const MbShape* shape) {
+    int32_t from = message.row - 1;
+    if (message.row >= placement->num_chunks) { return 0; }
+    CostStage stage = cost_stage_make(costs, &placement->chunks[from], from, placement->num_chunks);
+    return cost_boundary_bytes(costs, &stage, shape);
+}
+
 void trace_links_add(TraceLinks* links, const Plan* plan, const TraceRank* trace, const CostModel* costs,
                      const Machine* machine, bool knows_when) {
-    int32_t s = trace->rank % plan->P;
     links->step_ns += (double)(trace->end_ns - trace->begin_ns);
     for (int32_t i = 0; i < trace->num_events; i++) {
         const TraceEvent* event = &trace->events[i];
-        bool is_act = event->kind == INSTR_SEND_ACT, is_grad = event->kind == INSTR_SEND_GRAD;
-        int32_t from = is_act ? s : s - 1;
-        if ((!is_act && !is_grad) || from < 0) { continue; }
-        CostStage stage = cost_stage_make(costs, &plan->placement.chunks[from], from, plan->P);
+        PlanInstr instr = {.kind = (uint8_t)event->kind, .chunk = (int16_t)event->chunk, .peer = event->peer};
+        PlanMessage message;
+        bool sends = event->kind < INSTR_COUNT && plan_instr_is_send(event->kind) &&
+                     plan_message_of(&message, &plan->placement, plan->P, &instr);
+        bool to_next = event->peer == trace->rank + 1, is_near = to_next || event->peer == trace->rank - 1;
+        if (!sends || !is_near) { continue; }
         double latency_ns, bytes_per_ns;
-        int64_t num_bytes = cost_boundary_bytes(costs, &stage, &plan->mbs[event->mb].shape);
+        int64_t num_bytes = message_bytes(costs, &plan->placement, message, &plan->mbs[event->mb].shape);
         if (num_bytes == 0 || !trace_links_expected(&latency_ns, &bytes_per_ns, costs, machine,
-                                                    trace->rank - (is_grad ? 1 : 0))) {
+                                                    trace->rank - (to_next ? 0 : 1))) {
             continue;
         }
         double predicted_ns = latency_ns + (double)num_bytes / bytes_per_ns;
         bool counts = knows_when || !ran_job_during(trace, event);
         double ratio = ratio_of((double)(event->end_ns - event->begin_ns), predicted_ns, knows_when);
-        add_send(links, is_act ? LINK_BEHIND : LINK_BEFORE, predicted_ns, counts ? ratio : 0);
+        add_send(links, to_next ? LINK_BEHIND : LINK_BEFORE, predicted_ns, counts ? ratio : 0);
     }
 }
 

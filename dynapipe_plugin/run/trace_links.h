@@ -1,6 +1,9 @@
 /*
 trace_links.h -- how long messages over a rank's two links took, against what was predicted.
 
+A link is between neighbours, whatever chunks they have; messages to ranks further away are taken to be as
+slow as the slowest link on the way (machine_between_ns) and say nothing here, nor do those of a shared head.
+
 Only messages that did not wait for this rank count: on a host, sends during which it ran no job and so looked
 at them all the time; on a device, which knows when a transfer was under way, all. Of these the quickest
 few: the others waited for the rank at the other end. A host's send that is through early may be a copy that
@@ -17,7 +20,7 @@ otherwise, twice in a row, and its transfers carry time that a step feels; of fo
 
 enum { TRACE_LINKS_MOST = 512, TRACE_LINKS_LEAST = 16 };
 
-typedef enum { LINK_BEHIND, LINK_BEFORE, LINK_SIDES } LinkSide;  // to the next stage, to the one before
+typedef enum { LINK_BEHIND, LINK_BEFORE, LINK_SIDES } LinkSide;  // to the next rank, to the one before
 
 typedef struct {
     int32_t num[LINK_SIDES];

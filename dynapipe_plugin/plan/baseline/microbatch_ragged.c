@@ -32,23 +32,23 @@ static void shape_add_sample(MbShape* shape, const PlanSample* sample) {
     mb_shape_add(shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
 }
 
-// What sample i adds to an average micro-batch of the batch, on the stage where it adds most.
+// What sample i adds to an average micro-batch of the batch, on the chunk where it adds most.
 static void weights_make(Filling* f, int32_t num_mbs) {
     const MicrobatchProblem* problem = f->problem;
-    CostJobs without[PLAN_MAX_STAGES], with[PLAN_MAX_STAGES];
+    CostJobs without[PLAN_MAX_CHUNKS], with[PLAN_MAX_CHUNKS];
     MbShape total = {0};
     for (int32_t i = 0; i < problem->num_samples; i++) { shape_add_sample(&total, &problem->samples[i]); }
     MbShape average = {total.num_seqs / num_mbs,         total.enc_tokens / num_mbs,
                        total.enc_squares / num_mbs,      total.dec_tokens / num_mbs,
                        total.dec_squares / num_mbs,      total.cross_products / num_mbs,
                        total.supervised_tokens / num_mbs};
-    cost_stages(without, problem->costs, problem->stages, problem->P, f->mode, &average);
+    cost_stages(without, problem->costs, problem->chunks, problem->K, f->mode, &average);
     for (int32_t i = 0; i < problem->num_samples; i++) {
         MbShape shape = average;
         shape_add_sample(&shape, &problem->samples[i]);
-        cost_stages(with, problem->costs, problem->stages, problem->P, f->mode, &shape);
+        cost_stages(with, problem->costs, problem->chunks, problem->K, f->mode, &shape);
         f->weight[i] = 1;
-        for (int32_t s = 0; s < problem->P; s++) {
+        for (int32_t s = 0; s < problem->K; s++) {
             int64_t added = 0;
             for (int kind = 0; kind < JOB_COUNT; kind++) {
                 added += with[s].job_ns[kind] - without[s].job_ns[kind];

@@ -74,8 +74,8 @@ static Status make_replica_problem(ReplicaProblem* out, Policies* policies, cons
     int32_t begin = candidate->replicas.begin[r], num_mbs = candidate->replicas.begin[r + 1] - begin;
     uint8_t* modes = NULL;
     if (candidate->recompute_all) {
-        PIPE_NEW(modes, arena, uint8_t, (int64_t)policies->problem->P * num_mbs);
-        memset(modes, RECOMPUTE_FULL, (size_t)policies->problem->P * (size_t)num_mbs);
+        PIPE_NEW(modes, arena, uint8_t, (int64_t)policies->problem->K * num_mbs);
+        memset(modes, RECOMPUTE_FULL, (size_t)policies->problem->K * (size_t)num_mbs);
     }
     return replica_problem_make(out, policies->problem, &candidate->list, r, candidate->replicas.mbs + begin,
                                 num_mbs, modes, arena);
@@ -202,7 +202,7 @@ static Status make_draft(Draft* out, const Policies* policies, const Candidate* 
     const MicrobatchProblem* problem = policies->problem;
     Draft draft = {
         .list = candidate->list, .replicas = candidate->replicas, .makespan_ns = candidate->makespan_ns};
-    draft.placement = problem->request->placement;
+    draft.placement = problem->placement;
     PIPE_NEW(draft.replica, arena, DraftReplica, problem->R);
     for (int32_t r = 0; r < problem->R; r++) {
         DraftReplica* replica = &draft.replica[r];
@@ -211,8 +211,8 @@ static Status make_draft(Draft* out, const Policies* policies, const Candidate* 
                                   .order = candidate->order + begin,
                                   .makespan_ns = candidate->makespan_of[r]};
         if (!candidate->recompute_all) { continue; }
-        PIPE_NEW(replica->modes, arena, uint8_t, (int64_t)problem->P * M);
-        memset(replica->modes, RECOMPUTE_FULL, (size_t)problem->P * (size_t)M);
+        PIPE_NEW(replica->modes, arena, uint8_t, (int64_t)problem->K * M);
+        memset(replica->modes, RECOMPUTE_FULL, (size_t)problem->K * (size_t)M);
     }
     *out = draft;
     return STATUS_OK;

@@ -204,10 +204,46 @@ void bound_part_sum(BoundPart* out, const BoundLines* lines, const int32_t count
     }
 }
 
-void bound_part_stage(BoundPart* out, const BoundLines* lines, int32_t s, bool shared) {
+void bound_part_chunk(BoundPart* out, const BoundLines* lines, int32_t k, bool shared) {
     int32_t count[PIECE_COUNT];
-    cost_stage_parts(count, lines->problem->costs, &lines->problem->stages[s]);
-    bound_part_sum(out, lines, count, s, shared);
+    cost_stage_parts(count, lines->problem->costs, &lines->chunk[k]);
+    bound_part_sum(out, lines, count, lines->stage_of[k], shared);
+}
+
+void bound_part_share(BoundPart* out, const BoundLines* lines, int32_t s, bool shared) {
+    double share = lines->head_share[s];
+    bound_part_scale(out, lines, PART_HEAD, s, shared);
+    for (int k = 0; k < RECOMPUTE_COUNT; k++) {
+        out->job[k][JOB_R] = out->stored[k] = (BoundLine){0};
+        for (int kind = 0; kind < JOB_COUNT; kind++) {
+            for (int f = 0; f < FEATURE_COUNT; f++) { out->job[k][kind].rate[f] *= share; }
+        }
+    }
+    cheapest_modes(out, lines);
+}
+
+void bound_part_stage(BoundPart* out, const BoundLines* lines, int32_t s, bool shared) {
+    BoundPart one;
+    *out = (BoundPart){0};
+    for (int32_t k = 0; k < lines->K; k++) {
+        if (lines->stage_of[k] != s) { continue; }
+        bound_part_chunk(&one, lines, k, shared);
+        part_add(out, 1, &one);
+    }
+    if (lines->head_share[s] > 0) {
+        bound_part_share(&one, lines, s, shared);
+        part_add(out, 1, &one);
+    }
+}
+
+void bound_link_add(BoundLine* out, const BoundLines* lines, int32_t s) {
+    const CostModel* costs = lines->problem->costs;
+    const MachineRank* link = bound_lightest(lines, s);
+    double latency_ns = link == NULL ? costs->comm_latency_ns : link->link_latency_ns;
+    double rate = link == NULL ? costs->comm_bytes_per_ns : link->link_bytes_per_ns;
+    if (rate <= 0) { return; }
+    out->constant += 2 * latency_ns;
+    bound_line_add(out, 2 / rate, &lines->boundary);
 }
 
 // --- ranks that differ -----------------------------------------------------------------------------------
@@ -283,7 +319,7 @@ static void parts_make(BoundLines* out) {
     line_make(&out->boundary, &costs->boundary_bytes, &out->extent);
 }
 
-// A micro-batch keeps its activations on every stage at the same time as nothing else, at least.
+// A micro-batch's activations of a chunk (of all of `num_stages` stages) must be there at one time, at least.
 static void lower_largest(BoundLines* lines, const BoundPart* stage, double num_stages, double free_bytes) {
     double tokens = 0, padded_enc = 0, padded_dec = 0;
     for (int k = 0; k < lines->problem->num_modes; k++) {
@@ -325,12 +361,100 @@ static bool has_bent_curves(const MicrobatchProblem* problem) {
     return false;
 }
 
+// Of what a stage has in any case: its layers and embedding; of a head only what is not tied, where it is
+// whole.
+typedef struct {
+    double state_bytes, param_bytes;
+} Least;
+
+static Least least_of_stage(const BoundLines* lines, int32_t s) {
+    const CostModel* costs = lines->problem->costs;
+    Least sum = {0, 0};
+    for (int32_t k = 0; k < lines->K; k++) {
+        int32_t count[PIECE_COUNT];
+        if (lines->stage_of[k] != s) { continue; }
+        cost_stage_parts(count, costs, &lines->chunk[k]);
+        for (int part = 0; part < PART_COUNT; part++) {
+            bool may_be_tied = part == PART_HEAD && costs->tied_head_state_bytes > 0;
+            sum.state_bytes += count[part] * (double)costs->part_state_bytes[part];
+            sum.param_bytes += may_be_tied ? 0 : count[part] * (double)costs->part_param_bytes[part];
+        }
+        if (count[PART_HEAD] > 0) { sum.state_bytes -= (double)costs->tied_head_state_bytes; }
+    }
+    return sum;
+}
+
+int64_t bound_reduce_ns(const BoundLines* lines, int32_t s) {
+    const MicrobatchProblem* problem = lines->problem;
+    if (lines->is_linear) { return cost_reduce_ns(problem->costs, &lines->chunk[s], problem->R); }
+    double ns_per_byte = cost_reduce_ns_per_byte(problem->costs, problem->R);
+    return (int64_t)(least_of_stage(lines, s).param_bytes * ns_per_byte);
+}
+
 int64_t bound_free_bytes(const BoundLines* lines, int32_t s) {
     const MicrobatchProblem* problem = lines->problem;
     int64_t limit_bytes = problem->most_limit_bytes[s];
     if (limit_bytes == 0) { return COST_LIMIT; }
-    return problem->differs ? limit_bytes - cost_state_bytes(problem->costs, &problem->stages[s])
+    if (!lines->is_linear) { return limit_bytes - (int64_t)least_of_stage(lines, s).state_bytes; }
+    return problem->differs ? limit_bytes - cost_state_bytes(problem->costs, &lines->chunk[s])
                             : problem->available_bytes[s];
+}
+
+static void placement_make(BoundLines* out) {
+    const PlanRequest* request = out->problem->request;
+    const Placement* placement = &request->placement;
+    int32_t P = out->problem->P, K = placement->num_chunks > 0 ? placement->num_chunks : P;
+    bool is_whole = placement->num_chunks == 0 || placement->head == HEAD_WHOLE;
+    out->K = K;
+    out->is_linear = K == P && is_whole;
+    for (int32_t k = 0; k < K; k++) {
+        out->chunk[k] = cost_stage_make(out->problem->costs, &placement->chunks[k], k, K);
+        out->chunk[k].has_head &= is_whole;
+        out->stage_of[k] = (int16_t)(placement->num_chunks > 0 ? placement->stage_of[k] : k);
+        out->is_linear &= out->stage_of[k] == k;
+    }
+    for (int32_t s = 0; s < P && !is_whole; s++) {
+        out->head_share[s] = (placement->head_begin[s + 1] - placement->head_begin[s]) / (double)HEAD_UNITS;
+    }
+    bool has_kind = request->placements == PLACEMENT_GIVEN && request->heads == HEAD_CHOICE_GIVEN;
+    bool is_linear =
+        request->placements == PLACEMENT_LINEAR || (request->placements == PLACEMENT_GIVEN && out->is_linear);
+    bool head_stays =
+        request->heads == HEAD_CHOICE_WHOLE || (request->heads == HEAD_CHOICE_GIVEN && is_whole);
+    out->freedom = has_kind && !request->choose_stages ? BOUND_GIVEN
+                   : is_linear && head_stays           ? BOUND_ANY_SPLIT
+                                                       : BOUND_ANY_PLACEMENT;
+}
+
+// Smaller micro-batches, higher rates: what the largest can be.
+static void largest_make(BoundLines* out) {
+    const MicrobatchProblem* problem = out->problem;
+    const CostModel* costs = problem->costs;
+    BoundPart sum;
+    double all_bytes = 0, most_bytes = 0;  // of the roomiest rank of each stage, of any
+    for (int32_t s = 0; s < problem->P; s++) {
+        int64_t limit_bytes = problem->most_limit_bytes[s];
+        double bytes = limit_bytes > 0 ? (double)limit_bytes : INFINITY;
+        all_bytes += bytes;
+        most_bytes = fmax(most_bytes, bytes);
+    }
+    for (int32_t k = 0; k < out->K && out->freedom == BOUND_GIVEN; k++) {
+        int32_t s = out->stage_of[k];
+        if (problem->most_limit_bytes[s] == 0) { continue; }
+        bound_part_chunk(&sum, out, k, false);
+        lower_largest(out, &sum, 1, (double)bound_free_bytes(out, s));
+    }
+    if (out->freedom == BOUND_ANY_SPLIT && all_bytes < INFINITY) {
+        CostStage whole = {{0, costs->num_enc_layers + costs->num_dec_layers}, true, true, false};
+        int32_t count[PIECE_COUNT];
+        cost_stage_parts(count, costs, &whole);
+        bound_part_sum(&sum, out, count, BOUND_ANY_STAGE, false);
+        lower_largest(out, &sum, problem->P, all_bytes - (double)cost_state_bytes(costs, &whole));
+    }
+    for (int part = PART_ENC_LAYER; part <= PART_DEC_LAYER && out->freedom == BOUND_ANY_PLACEMENT; part++) {
+        int32_t num = part == PART_ENC_LAYER ? costs->num_enc_layers : costs->num_dec_layers;
+        if (num > 0 && most_bytes < INFINITY) { lower_largest(out, &out->part[part], 0, most_bytes); }
+    }
 }
 
 void bound_lines_make(BoundLines* out, const MicrobatchProblem* problem, const BoundBatch* batch,
@@ -339,26 +463,11 @@ void bound_lines_make(BoundLines* out, const MicrobatchProblem* problem, const B
                         .batch = batch,
                         .joint_backward = joint_backward,
                         .extent = extent_make(problem, batch)};
+    placement_make(out);
     speeds_make(out);
     out->largest_tokens = out->extent.total[FEATURE_ENC_TOKENS];
     parts_make(out);
     if (!problem->has_limit) { return; }
-    const CostModel* costs = problem->costs;
-    BoundPart sum;
-    double all_bytes = 0;  // of the roomiest rank of each stage
-    for (int32_t s = 0; s < problem->P; s++) {
-        int64_t limit_bytes = problem->most_limit_bytes[s];
-        all_bytes += limit_bytes > 0 ? (double)limit_bytes : INFINITY;
-        if (problem->request->choose_stages || limit_bytes == 0) { continue; }
-        bound_part_stage(&sum, out, s, false);
-        lower_largest(out, &sum, 1, (double)bound_free_bytes(out, s));
-    }
-    if (problem->request->choose_stages && all_bytes < INFINITY) {
-        CostStage whole = {{0, costs->num_enc_layers + costs->num_dec_layers}, true, true, false};
-        int32_t count[PIECE_COUNT];
-        cost_stage_parts(count, costs, &whole);
-        bound_part_sum(&sum, out, count, BOUND_ANY_STAGE, false);
-        lower_largest(out, &sum, problem->P, all_bytes - (double)cost_state_bytes(costs, &whole));
-    }
-    if (has_bent_curves(problem)) { parts_make(out); }  // smaller micro-batches, higher rates
+    largest_make(out);
+    if (has_bent_curves(problem)) { parts_make(out); }
 }

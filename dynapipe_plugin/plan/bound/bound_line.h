@@ -42,10 +42,21 @@ typedef struct {
     double least[JOB_COUNT], share[JOB_COUNT];
 } BoundSpeed;
 
+// What the planner may still choose: nothing; the layers of each stage, one chunk a stage and the head whole;
+// anything.
+typedef enum { BOUND_GIVEN, BOUND_ANY_SPLIT, BOUND_ANY_PLACEMENT } BoundFreedom;
+
 typedef struct {
     const MicrobatchProblem* problem;
     const BoundBatch* batch;
     bool joint_backward;
+    BoundFreedom freedom;
+    // The placement of the request (not of any).
+    int32_t K;
+    bool is_linear;  // chunk s on stage s, the head whole
+    CostStage chunk[PLAN_MAX_CHUNKS];
+    int16_t stage_of[PLAN_MAX_CHUNKS];
+    double head_share[PLAN_MAX_STAGES];  // 0 everywhere where the head is whole
     BoundExtent extent;
     BoundPart part[PART_COUNT];
     BoundLine stage_stored;  // once per stage
@@ -76,12 +87,20 @@ double bound_line_total(const BoundLine* line, const BoundExtent* extent, double
 enum { BOUND_ANY_STAGE = -1 };
 // The lightest of them, link included (not of any); NULL: they do not differ.
 const MachineRank* bound_lightest(const BoundLines* lines, int32_t s);
-// What the roomiest rank of a stage of the problem has beside its model state; COST_LIMIT: no limit.
+// What the roomiest rank of a stage of the placement has beside its model state, at most; COST_LIMIT: no
+// limit.
 int64_t bound_free_bytes(const BoundLines* lines, int32_t s);
+// What follows the last job of a stage of the placement, at least.
+int64_t bound_reduce_ns(const BoundLines* lines, int32_t s);
 // One part there: constants on the fastest rank; rates too, or (`shared`) those of a replica's share.
 void bound_part_scale(BoundPart* out, const BoundLines* lines, int part, int32_t s, bool shared);
 // The sum over count[part] parts there.
 void bound_part_sum(BoundPart* out, const BoundLines* lines, const int32_t count[PART_COUNT], int32_t s,
                     bool shared);
-// The same for a stage of the problem.
+// The same for a chunk of the placement; for the share of the head that stage s has: what of it depends on
+// lengths at that share, nothing recomputed, no bytes; for all that a stage has, its share included.
+void bound_part_chunk(BoundPart* out, const BoundLines* lines, int32_t k, bool shared);
+void bound_part_share(BoundPart* out, const BoundLines* lines, int32_t s, bool shared);
 void bound_part_stage(BoundPart* out, const BoundLines* lines, int32_t s, bool shared);
+// One transfer there and one back over the boundary behind stage s, whatever it sends.
+void bound_link_add(BoundLine* out, const BoundLines* lines, int32_t s);

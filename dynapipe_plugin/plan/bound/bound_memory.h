@@ -15,6 +15,9 @@ shortest of each length among them (bound_batch.h); their work beyond that is ad
 terms grow with the lengths, by at least that much. Holds for every composition, mode per micro-batch and
 stage, both memory rules.
 
+Several chunks of a stage add up, the minima of each taken alone. What holds nothing here (a share of the
+head) is work only. Of all ranks of any placement together, see bound_free.h.
+
 More layers on the stage, none fewer behind its begin: more bytes, less free memory, longer residence (a layer
 that moves from downstream onto the stage adds its own F + B for what it took), more work. So the time of one
 range of layers is a bound for every range that begins no later and has no fewer layers of either kind and no
@@ -24,18 +27,24 @@ smaller model state (bound_split.c).
 
 #include "bound_line.h"
 
-// A stage: its parts; from the end of its forward to the begin of its backward; bytes beside model state.
+// A piece of the model on the stage: its parts, and from the end of its forward to the begin of its backward.
 typedef struct {
     BoundPart own;
     BoundLine away;
+    bool has_input;  // that counts beside its activations
+    double weight;   // it stands for so many
+} BoundPiece;
+
+// What a stage has: pieces, work that holds nothing, bytes beside model state.
+typedef struct {
+    int32_t num_pieces;
+    const BoundPiece* pieces;
+    BoundLine more_work;
     double free_bytes;  // > 0
-    bool has_input;     // received from another stage
 } BoundStage;
 
-// What is downstream of a stage: turns of these parts, and transfers over `num_boundaries`, there and back.
-void bound_memory_away(BoundLine* out, const BoundLines* lines, const BoundPart* below,
-                       int32_t num_boundaries);
-
 // Time that a stage needs between its first job and its last; 0 where memory is no limit. Stops looking when
-// the result will not be more than `enough_ns`.
-double bound_memory_stage(const BoundLines* lines, const BoundStage* stage, double enough_ns);
+// the result will not be more than `enough_ns`. `scratch` is reset. STATUS_NO_MEMORY of the host, or
+// STATUS_OK.
+Status bound_memory_stage(double* time_ns, const BoundLines* lines, const BoundStage* stage, double enough_ns,
+                          Arena* scratch);

@@ -38,6 +38,7 @@ typedef struct {
     double* stored_once;                            // [num_stored]
     double* received;                               // [num_stored] bytes of the input of a stage
     int32_t num_stored;
+    Arena* scratch;
 } Split;
 
 enum { MOST_TABLE = 1 << 20, MOST_STORED = 16, MOST_RANGES = 64 };
@@ -255,21 +256,25 @@ static bool range_fits(const Split* split, int32_t s, int32_t begin, int32_t end
     return true;
 }
 
-static double memory_ns(const Split* split, int32_t s, int32_t begin, int32_t end, double enough_ns) {
+static Status memory_ns(double* time_ns, const Split* split, int32_t s, int32_t begin, int32_t end,
+                        double enough_ns) {
     const BoundLines* lines = split->lines;
     int32_t own[PART_COUNT], below[PART_COUNT];
     BoundPart downstream;
-    BoundStage stage = {.has_input = s > 0};
-    if (lines->problem->most_limit_bytes[s] == 0) { return 0; }
+    BoundPiece piece = {.has_input = s > 0, .weight = 1};
+    BoundStage stage = {.num_pieces = 1, .pieces = &piece};
+    *time_ns = 0;
+    if (lines->problem->most_limit_bytes[s] == 0) { return STATUS_OK; }
     layer_counts(own, split, s, begin, end);
     layer_counts(below, split, -1, end, split->L);
     below[PART_EMBEDDING] = 0;
     below[PART_HEAD] = own[PART_HEAD] == 0;
-    bound_part_sum(&stage.own, lines, own, s, false);
+    bound_part_sum(&piece.own, lines, own, s, false);
     bound_part_sum(&downstream, lines, below, BOUND_ANY_STAGE, false);
-    bound_memory_away(&stage.away, lines, &downstream, split->P - 1 - s);
+    piece.away = downstream.turn;
+    for (int32_t k = s; k < split->P - 1; k++) { bound_link_add(&piece.away, lines, k); }
     stage.free_bytes = (double)lines->problem->most_limit_bytes[s] - state_bytes(split, s, begin, end);
-    return bound_memory_stage(lines, &stage, enough_ns);
+    return bound_memory_stage(time_ns, lines, &stage, enough_ns, split->scratch);
 }
 
 // --- the program -----------------------------------------------------------------------------------------
@@ -346,13 +351,13 @@ static void impossible_ranges(Split* split) {
 }
 
 // Memory of one range, and what it says of those with more layers that begin no later (bound_memory.h).
-static void look_at_range(Split* split, int32_t s, int32_t begin, int32_t end, double known_ns) {
+static Status look_at_range(Split* split, int32_t s, int32_t begin, int32_t end, double known_ns) {
     int32_t own[PART_COUNT], other[PART_COUNT];
     double base = below_price(split, PRICE_F, s, begin) + after_ns(split, s, begin, end);
-    double needed = memory_ns(split, s, begin, end, known_ns - base),
-           state = state_bytes(split, s, begin, end);
+    double needed, state = state_bytes(split, s, begin, end);
+    TRY(memory_ns(&needed, split, s, begin, end, known_ns - base));
     split->known[at(split, s, begin, end)] = true;
-    if (base + needed <= split->time_ns[at(split, s, begin, end)]) { return; }
+    if (base + needed <= split->time_ns[at(split, s, begin, end)]) { return STATUS_OK; }
     layer_counts(own, split, s, begin, end);
     for (int32_t b = begin_first(split, s); b <= begin; b++) {
         double arrival = below_price(split, PRICE_F, s, b);
@@ -367,6 +372,7 @@ static void look_at_range(Split* split, int32_t s, int32_t begin, int32_t end, d
             if (raised > *time && state_bytes(split, s, b, e) >= state) { *time = raised; }
         }
     }
+    return STATUS_OK;
 }
 
 // The slowest range of the best split that was not looked at; -1: all were.
@@ -384,15 +390,16 @@ static int32_t slowest_unknown(int32_t* begin, int32_t* end, const Split* split)
     return found;
 }
 
-static double slowest_with_memory(Split* split) {
+static Status slowest_with_memory(double* out, Split* split) {
     double slowest = slowest_of_best(split);
     for (int32_t i = 0; i < MOST_RANGES && slowest < INFINITY; i++) {
         int32_t begin = 0, end = 0, s = slowest_unknown(&begin, &end, split);
         if (s < 0) { break; }
-        look_at_range(split, s, begin, end, slowest);
+        TRY(look_at_range(split, s, begin, end, slowest));
         if (split->time_ns[at(split, s, begin, end)] > slowest) { slowest = slowest_of_best(split); }
     }
-    return slowest < INFINITY ? slowest : 0;
+    *out = slowest < INFINITY ? slowest : 0;
+    return STATUS_OK;
 }
 
 static Status split_alloc(Split* out, Arena* arena) {
@@ -420,13 +427,15 @@ static Status split_alloc(Split* out, Arena* arena) {
     return ok ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "lower bound: no host memory left");
 }
 
-Status bound_split_best(double* stage_ns, double* with_memory_ns, const BoundLines* lines, Arena* arena) {
+Status bound_split_best(double* stage_ns, double* with_memory_ns, const BoundLines* lines, Arena* arena,
+                        Arena* scratch) {
     const MicrobatchProblem* problem = lines->problem;
     const CostModel* costs = problem->costs;
     Split split = {.lines = lines,
                    .P = problem->P,
                    .L = costs->num_enc_layers + costs->num_dec_layers,
-                   .num_enc = costs->num_enc_layers};
+                   .num_enc = costs->num_enc_layers,
+                   .scratch = scratch};
     TRY(split_alloc(&split, arena));
     prices_make(&split);
     if (split.time_ns) { ranges_make(&split); }
@@ -435,7 +444,7 @@ Status bound_split_best(double* stage_ns, double* with_memory_ns, const BoundLin
     if (problem->has_limit && split.time_ns) {
         stored_make(&split);
         impossible_ranges(&split);
-        *with_memory_ns = slowest_with_memory(&split);
+        TRY(slowest_with_memory(with_memory_ns, &split));
     }
     return STATUS_OK;
 }

@@ -15,8 +15,9 @@ as ranges only get slower.
 #include "bound_line.h"
 
 // No split has a slowest stage faster than stage_ns; nor, if it fits in memory, than memory_ns (0: no limit,
-// or no split fits). STATUS_NO_MEMORY of the host, or STATUS_OK.
-Status bound_split_best(double* stage_ns, double* memory_ns, const BoundLines* lines, Arena* arena);
+// or no split fits). `scratch` is reset. STATUS_NO_MEMORY of the host, or STATUS_OK.
+Status bound_split_best(double* stage_ns, double* memory_ns, const BoundLines* lines, Arena* arena,
+                        Arena* scratch);
 
 // Share of one replica, of a line: at least one micro-batch's constants, or those of the micro-batches that
 // memory allows.

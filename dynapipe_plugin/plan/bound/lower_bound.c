@@ -5,142 +5,37 @@
 #include <string.h>
 
 #include "../types/mb_shape.h"
+#include "bound_chain.h"
+#include "bound_free.h"
 #include "bound_memory.h"
 #include "bound_split.h"
+
+typedef struct {
+    Arena arena, scratch;
+    BoundPiece* pieces;  // [MOST_PIECES]
+} Work;
 
 static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-// Rounding: a job may be half a nanosecond shorter than its formula, and no stage has more than 4 N jobs; a
-// chain passes 2 P more. The additions here err by less than one part in 10^12.
+// Rounding: a job may be half a nanosecond shorter than its formula, and a stage has at most 4 jobs of every
+// sample in each of its pieces; a chain passes 2 of each piece of the model more. The additions here err by
+// less than one part in 10^12.
 static int64_t floor_ns(double time_ns, const BoundLines* lines) {
     const MicrobatchProblem* problem = lines->problem;
-    double slack_ns = 2.0 * problem->num_samples + 4.0 * problem->P;
+    double P = problem->P, K = lines->K, of_stage = lines->is_linear ? 1 : K;
+    if (lines->freedom == BOUND_ANY_PLACEMENT) {  // a chunk of every layer, the head's, and shares of it
+        K = problem->costs->num_enc_layers + problem->costs->num_dec_layers + 1 + P;
+        of_stage = K / P;
+    }
+    double slack_ns = 2.0 * problem->num_samples * of_stage + 4.0 * K;
     if (problem->differs) { slack_ns *= 1 + lines->most_slow; }  // rounded, scaled, rounded
     double safe = time_ns * (1 - 1e-12) - slack_ns;
     return safe <= 0 ? 0 : safe < (double)COST_LIMIT ? (int64_t)safe : COST_LIMIT;
 }
 
-static MbShape shape_of(const PlanSample* sample) {
-    MbShape shape = {0};
-    mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
-    return shape;
-}
-
-// --- one sample on fixed stages, in whole ns -------------------------------------------------------------
-
-// Shortest job of any micro-batch that holds this sample, per stage: jobs only grow with their shape.
-typedef struct {
-    int64_t F[PLAN_MAX_STAGES], B[PLAN_MAX_STAGES], W[PLAN_MAX_STAGES], transfer[PLAN_MAX_STAGES];
-} Chain;
-
-static Chain chain_make(const BoundLines* lines, const PlanSample* sample) {
-    const MicrobatchProblem* problem = lines->problem;
-    Chain chain;
-    CostJobs jobs[PLAN_MAX_STAGES];
-    MbShape shape = shape_of(sample);
-    for (int k = 0; k < problem->num_modes; k++) {
-        microbatch_jobs(jobs, problem, problem->modes[k], &shape);
-        for (int32_t s = 0; s < problem->P; s++) {
-            const MachineRank* rank = bound_lightest(lines, s);
-            int64_t ns[JOB_COUNT];
-            for (int i = 0; i < JOB_COUNT; i++) {
-                ns[i] = machine_job_ns(rank, (JobKind)i, jobs[s].job_ns[i]);
-            }
-            chain.F[s] = k > 0 ? smaller(chain.F[s], ns[JOB_F]) : ns[JOB_F];
-            chain.B[s] = k > 0 ? smaller(chain.B[s], ns[JOB_B]) : ns[JOB_B];
-            chain.W[s] = k > 0 ? smaller(chain.W[s], ns[JOB_W]) : ns[JOB_W];
-            chain.transfer[s] =
-                s < problem->P - 1 ? machine_transfer_ns(rank, problem->costs, jobs[s].boundary_bytes) : 0;
-        }
-    }
-    return chain;
-}
-
-// Earliest and latest times on each stage, over all samples.
-typedef struct {
-    int64_t arrival[PLAN_MAX_STAGES];    // before its first forward
-    int64_t turn[PLAN_MAX_STAGES];       // before its first backward
-    int64_t tail[PLAN_MAX_STAGES];       // after its last backward, upstream
-    int64_t reduce_ns[PLAN_MAX_STAGES];  // after its last job
-} Ends;
-
-// All forwards, then backwards down to each stage, its weight gradients, its reduction: the longest of these.
-static int64_t chain_ns(const Chain* chain, Ends* ends, int32_t P, bool joint_backward) {
-    int64_t time_ns = 0, longest = 0, behind = 0;
-    for (int32_t s = 0; s < P; s++) {
-        ends->arrival[s] = smaller(ends->arrival[s], time_ns);
-        time_ns += chain->F[s] + chain->transfer[s];
-    }
-    for (int32_t s = P - 1; s >= 0; s--) {
-        time_ns += chain->transfer[s];
-        ends->turn[s] = smaller(ends->turn[s], time_ns);
-        time_ns += chain->B[s] + (joint_backward ? chain->W[s] : 0);
-        longest = larger(longest, time_ns + (joint_backward ? 0 : chain->W[s]) + ends->reduce_ns[s]);
-    }
-    for (int32_t s = 0; s < P; s++) {
-        int64_t last = s == 0 ? 0 : (joint_backward ? 0 : chain->W[0]) + ends->reduce_ns[0];
-        ends->tail[s] = smaller(ends->tail[s], behind + last);
-        behind += chain->B[s] + (joint_backward ? chain->W[s] : 0) + chain->transfer[s];
-    }
-    return longest;
-}
-
-// Minima over all samples are those over the least, maxima those over the most.
-static void fixed_chains(LowerBound* out, Ends* ends, const BoundLines* lines) {
-    const MicrobatchProblem* problem = lines->problem;
-    const BoundBatch* batch = lines->batch;
-    for (int32_t s = 0; s < problem->P; s++) {
-        ends->arrival[s] = ends->turn[s] = ends->tail[s] = INT64_MAX;
-        ends->reduce_ns[s] = cost_reduce_ns(problem->costs, &problem->stages[s], problem->R);
-    }
-    for (int32_t i = 0; i < batch->num_least + batch->num_most; i++) {
-        int32_t at = i < batch->num_least ? batch->least[i] : batch->most[i - batch->num_least];
-        Chain chain = chain_make(lines, &batch->samples[at]);
-        int64_t longest = chain_ns(&chain, ends, problem->P, lines->joint_backward);
-        if (longest > out->chain_ns) { out->chain_ns = longest, out->chain_sample = batch->first[at]; }
-    }
-}
-
 // --- one sample on whatever stages -----------------------------------------------------------------------
-
-// All parts forwards and backwards, and at least the weight gradients of the first layer and its embedding,
-// each kind of job in its cheapest mode.
-static double any_split_chain(const BoundLines* lines, const PlanSample* sample) {
-    const MicrobatchProblem* problem = lines->problem;
-    const CostModel* costs = problem->costs;
-    int32_t count[PART_COUNT] = {1, costs->num_enc_layers, costs->num_dec_layers, 1};
-    int first_part = costs->num_enc_layers > 0 ? PART_ENC_LAYER : PART_DEC_LAYER;
-    MbShape shape = shape_of(sample);
-    CostParts parts, one;
-    cost_parts(&parts, &problem->table, problem->modes[0], &shape);
-    for (int k = 1; k < problem->num_modes; k++) {
-        cost_parts(&one, &problem->table, problem->modes[k], &shape);
-        for (int part = 0; part < PART_COUNT; part++) {
-            double *least = parts.part[part], *ns = one.part[part];
-            for (int kind = 0; kind < JOB_COUNT; kind++) { least[kind] = fmin(least[kind], ns[kind]); }
-        }
-    }
-    double time = 0;
-    for (int32_t s = 0; s < problem->P - 1; s++) {
-        time += 2.0 * (double)machine_transfer_ns(bound_lightest(lines, s), costs, parts.enc_boundary_bytes);
-    }
-    for (int part = 0; part < PART_COUNT; part++) {
-        double* ns = parts.part[part];
-        for (int kind = 0; kind < JOB_COUNT && problem->differs; kind++) {
-            ns[kind] *= lines->all.least[kind];
-        }
-        bool first = part == PART_EMBEDDING || part == first_part;
-        time += count[part] * (ns[JOB_F] + ns[JOB_B]);
-        time += (lines->joint_backward ? count[part] : first ? 1 : 0) * ns[JOB_W];
-    }
-    return time;
-}
 
 static void any_split_chains(LowerBound* out, const BoundLines* lines) {
     const MicrobatchProblem* problem = lines->problem;
@@ -153,7 +48,16 @@ static void any_split_chains(LowerBound* out, const BoundLines* lines) {
                     (double)costs->part_param_bytes[first_part] * cost_reduce_ns_per_byte(costs, problem->R);
     double longest = 0;
     for (int32_t i = 0; i < batch->num_most; i++) {
-        double time = reduce + any_split_chain(lines, &batch->samples[batch->most[i]]);
+        const PlanSample* sample = &batch->samples[batch->most[i]];
+        MbShape shape = {0};
+        CostParts parts;
+        mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
+        cost_parts(&parts, &problem->table, problem->modes[0], &shape);
+        double time = reduce + bound_free_chain(lines, sample, 1);
+        for (int32_t s = 0; s < problem->P - 1; s++) {
+            const MachineRank* link = bound_lightest(lines, s);
+            time += 2.0 * (double)machine_transfer_ns(link, costs, parts.enc_boundary_bytes);
+        }
         if (time > longest) { longest = time, out->chain_sample = batch->first[batch->most[i]]; }
     }
     out->chain_ns = floor_ns(longest, lines);
@@ -188,80 +92,130 @@ static double indivisible_share(const BoundLines* lines, const BoundLine* line) 
 
 // --- the parts -------------------------------------------------------------------------------------------
 
+// All chunks of a stage: each from its forward to its backward. Most chunks of a stage that are looked at.
+enum { MOST_PIECES = 64 };
+
 // Time of the stage's memory (bound_memory.h), no less than work_ns.
-static double memory_of_stage(const BoundLines* lines, const BoundPart* own, int32_t s, double work_ns) {
+static Status memory_of_stage(double* time_ns, const BoundLines* lines, int32_t s, double work_ns,
+                              Work* work) {
     const MicrobatchProblem* problem = lines->problem;
-    BoundPart sum = {.turn = {0}};
-    BoundStage stage = {.own = *own, .free_bytes = (double)bound_free_bytes(lines, s), .has_input = s > 0};
-    if (problem->most_limit_bytes[s] == 0) { return work_ns; }
-    for (int32_t k = s + 1; k < problem->P; k++) {
-        BoundPart one;
-        bound_part_stage(&one, lines, k, false);
-        bound_line_add(&sum.turn, 1, &one.turn);
+    BoundStage stage = {.pieces = work->pieces, .free_bytes = (double)bound_free_bytes(lines, s)};
+    BoundPart one, head = {.turn = {0}};
+    int32_t largest = 0;
+    *time_ns = work_ns;
+    if (problem->most_limit_bytes[s] == 0) { return STATUS_OK; }
+    for (int32_t k = 1; k < problem->P; k++) {
+        if (lines->head_share[k] > lines->head_share[largest]) { largest = k; }
     }
-    bound_memory_away(&stage.away, lines, &sum, problem->P - 1 - s);
-    return fmax(bound_memory_stage(lines, &stage, work_ns), work_ns);
-}
-
-// Stage s between its earliest begin and what must follow it.
-static void raise_stage(LowerBound* out, const BoundLines* lines, const Ends* ends, int32_t s) {
-    const MicrobatchProblem* problem = lines->problem;
-    BoundPart stage, fastest;
-    bound_part_stage(&stage, lines, s, true);
-    bound_part_stage(&fastest, lines, s, false);
-    BoundLine forward_backward = stage.F;
-    bound_line_add(&forward_backward, 1, &stage.B);
-    double work = bound_share(lines, &stage.work);
-    // With split backward a stage may end with W, and only its reduction follows.
-    bool joint = lines->joint_backward;
-    int64_t arrival = ends->arrival[s], reduce = ends->reduce_ns[s], tail = ends->tail[s];
-    int64_t after = joint ? larger(tail, reduce) : reduce;
-    int64_t bound = arrival + floor_ns(work, lines) + after;
-    if (!joint) {
-        bound = larger(bound, arrival + floor_ns(bound_share(lines, &forward_backward), lines) + tail);
+    if (lines->head_share[largest] > 0) { bound_part_share(&head, lines, largest, false); }
+    BoundLine away = head.F;
+    bound_line_add(&away, 1, &head.B);
+    for (int32_t k = lines->K - 1; k >= 0; k--) {
+        int32_t own = lines->stage_of[k];
+        if (k < lines->K - 1 && lines->stage_of[k + 1] != own) { bound_link_add(&away, lines, own); }
+        bound_part_chunk(&one, lines, k, false);
+        if (own == s && stage.num_pieces < MOST_PIECES) {
+            work->pieces[stage.num_pieces++] =
+                (BoundPiece){.own = one, .away = away, .has_input = k > 0, .weight = 1};
+        } else if (own == s) {
+            bound_line_add(&stage.more_work, 1, &one.work);
+        }
+        bound_line_add(&away, 1, &one.turn);
     }
-    bound = larger(bound, ends->turn[s] + floor_ns(bound_share(lines, &stage.BW), lines) + after);
-    if (bound > out->stage_ns) { out->stage_ns = bound, out->stage = s; }
-    int64_t indivisible = floor_ns(indivisible_share(lines, &fastest.work), lines);
-    if (problem->R > 1) { out->replica_ns = larger(out->replica_ns, arrival + indivisible + after); }
-    double memory = memory_of_stage(lines, &fastest, s, work);
-    if (memory > work) { out->memory_ns = larger(out->memory_ns, arrival + floor_ns(memory, lines) + after); }
-}
-
-// Whatever split the layers take.
-static Status any_split(LowerBound* out, const BoundLines* lines, const BoundLine* whole_fastest,
-                        Arena* arena) {
-    const MicrobatchProblem* problem = lines->problem;
-    double stage_ns, memory_ns;
-    TRY(bound_split_best(&stage_ns, &memory_ns, lines, arena));
-    any_split_chains(out, lines);
-    out->stage_ns = floor_ns(stage_ns, lines);
-    out->memory_ns = memory_ns > stage_ns ? floor_ns(memory_ns, lines) : 0;
-    out->replica_ns = floor_ns(indivisible_share(lines, whole_fastest) / problem->P, lines);
+    if (lines->head_share[s] > 0) {
+        bound_part_share(&one, lines, s, false);
+        bound_line_add(&stage.more_work, 1, &one.work);
+    }
+    TRY(bound_memory_stage(time_ns, lines, &stage, work_ns, &work->scratch));
+    *time_ns = fmax(*time_ns, work_ns);
     return STATUS_OK;
 }
 
-static Status bound_make(LowerBound* out, const MicrobatchProblem* problem, bool joint_backward,
-                         Arena* arena) {
+// Stage s between its earliest begin and what must follow it.
+static Status raise_stage(LowerBound* out, const BoundLines* lines, const BoundChains* ends, int32_t s,
+                          Work* scratch) {
+    const MicrobatchProblem* problem = lines->problem;
+    BoundPart stage, fastest, share = {.turn = {0}};
+    bound_part_stage(&stage, lines, s, true);
+    bound_part_stage(&fastest, lines, s, false);
+    if (lines->head_share[s] > 0) { bound_part_share(&share, lines, s, true); }
+    // Split backward, or a share of the head, may end with W, and only the reduction follows.
+    bool joint = lines->joint_backward, ends_with_b = joint && lines->head_share[s] <= 0;
+    BoundLine turn = stage.F, backward = stage.BW;
+    bound_line_add(&turn, 1, joint ? &stage.BW : &stage.B);
+    if (joint) {  // without the share's W
+        bound_line_add(&turn, -1, &share.BW);
+        bound_line_add(&turn, 1, &share.B);
+    }
+    bound_line_add(&backward, -1, &share.BW);
+    double work = bound_share(lines, &stage.work);
+    int64_t arrival = ends->arrival_ns[s], reduce = ends->reduce_ns[s], tail = ends->tail_ns[s];
+    int64_t after = ends_with_b ? larger(tail, reduce) : reduce;
+    int64_t bound = arrival + floor_ns(work, lines) + after;
+    if (!ends_with_b) { bound = larger(bound, arrival + floor_ns(bound_share(lines, &turn), lines) + tail); }
+    bound = larger(bound, ends->turn_ns[s] + floor_ns(bound_share(lines, &backward), lines) + after);
+    if (bound > out->stage_ns) { out->stage_ns = bound, out->stage = s; }
+    int64_t indivisible = floor_ns(indivisible_share(lines, &fastest.work), lines);
+    if (problem->R > 1) { out->replica_ns = larger(out->replica_ns, arrival + indivisible + after); }
+    double memory;
+    TRY(memory_of_stage(&memory, lines, s, work, scratch));
+    if (memory > work) { out->memory_ns = larger(out->memory_ns, arrival + floor_ns(memory, lines) + after); }
+    return STATUS_OK;
+}
+
+static Status given_placement(LowerBound* out, const BoundLines* lines, Work* work) {
+    BoundChains ends;
+    work->pieces = arena_alloc_raw(&work->arena, MOST_PIECES * sizeof *work->pieces);
+    if (work->pieces == NULL) { return FAIL(STATUS_NO_MEMORY, "lower bound: no host memory left"); }
+    TRY(bound_chains_make(&ends, lines, &work->arena));
+    out->chain_ns = ends.longest_ns;
+    out->chain_sample = ends.longest_sample;
+    for (int32_t s = 0; s < lines->problem->P; s++) { TRY(raise_stage(out, lines, &ends, s, work)); }
+    if (out->memory_ns <= out->stage_ns) { out->memory_ns = 0; }
+    return STATUS_OK;
+}
+
+// Whatever split the layers take, one chunk a stage.
+static Status any_split(LowerBound* out, const BoundLines* lines, const BoundLine* whole_fastest,
+                        Work* work) {
+    double stage_ns, memory_ns;
+    TRY(bound_split_best(&stage_ns, &memory_ns, lines, &work->arena, &work->scratch));
+    any_split_chains(out, lines);
+    out->stage_ns = floor_ns(stage_ns, lines);
+    out->memory_ns = memory_ns > stage_ns ? floor_ns(memory_ns, lines) : 0;
+    out->replica_ns = floor_ns(indivisible_share(lines, whole_fastest) / lines->problem->P, lines);
+    return STATUS_OK;
+}
+
+// Whatever chunks there are, and whoever has the head.
+static Status any_placement(LowerBound* out, const BoundLines* lines, const BoundLine* whole_fastest,
+                            Work* work) {
+    BoundFree best;
+    TRY(bound_free_make(&best, lines, &work->scratch));
+    out->chain_ns = floor_ns(best.chain_ns, lines);
+    out->chain_sample = best.chain_sample;
+    out->stage_ns = floor_ns(fmax(best.even_ns, best.head_ns), lines);
+    out->memory_ns = floor_ns(best.memory_ns, lines);
+    if (out->memory_ns <= out->stage_ns) { out->memory_ns = 0; }
+    out->replica_ns = floor_ns(indivisible_share(lines, whole_fastest) / lines->problem->P, lines);
+    return STATUS_OK;
+}
+
+static Status bound_make(LowerBound* out, const MicrobatchProblem* problem, bool joint_backward, Work* work) {
     BoundBatch batch;
     BoundLines lines;
     BoundPart whole, fastest;
-    CostStage one = {{0, problem->costs->num_enc_layers + problem->costs->num_dec_layers}, true, true, false};
-    int32_t count[PIECE_COUNT];
-    TRY(bound_batch_make(&batch, problem->samples, problem->num_samples, arena));
+    int32_t count[PART_COUNT] = {1, problem->costs->num_enc_layers, problem->costs->num_dec_layers, 1};
+    TRY(bound_batch_make(&batch, problem->samples, problem->num_samples, &work->arena));
     bound_lines_make(&lines, problem, &batch, joint_backward);
-    cost_stage_parts(count, problem->costs, &one);
     bound_part_sum(&whole, &lines, count, BOUND_ANY_STAGE, true);
     bound_part_sum(&fastest, &lines, count, BOUND_ANY_STAGE, false);
-    double work = bound_line_total(&whole.work, &lines.extent, 0) / problem->P / problem->R;
-    out->work_ns = floor_ns(work, &lines);
-    if (problem->request->choose_stages) {
-        TRY(any_split(out, &lines, &fastest.work, arena));
-    } else {
-        Ends ends;
-        fixed_chains(out, &ends, &lines);
-        for (int32_t s = 0; s < problem->P; s++) { raise_stage(out, &lines, &ends, s); }
-        if (out->memory_ns <= out->stage_ns) { out->memory_ns = 0; }
+    double even = bound_line_total(&whole.work, &lines.extent, 0) / problem->P / problem->R;
+    out->work_ns = floor_ns(even, &lines);
+    switch (lines.freedom) {
+        case BOUND_GIVEN: TRY(given_placement(out, &lines, work)); break;
+        case BOUND_ANY_SPLIT: TRY(any_split(out, &lines, &fastest.work, work)); break;
+        case BOUND_ANY_PLACEMENT: TRY(any_placement(out, &lines, &fastest.work, work)); break;
     }
     const int64_t parts[] = {out->work_ns, out->chain_ns, out->stage_ns, out->memory_ns, out->replica_ns};
     for (int i = 0; i < 5; i++) { out->bound_ns = larger(out->bound_ns, parts[i]); }
@@ -270,9 +224,10 @@ static Status bound_make(LowerBound* out, const MicrobatchProblem* problem, bool
 
 Status lower_bound_make(LowerBound* out, const MicrobatchProblem* problem, bool joint_backward) {
     LowerBound made = {.stage = -1};
-    Arena arena = {0};
-    Status status = bound_make(&made, problem, joint_backward, &arena);
-    arena_free(&arena);
+    Work work = {.pieces = NULL};
+    Status status = bound_make(&made, problem, joint_backward, &work);
+    arena_free(&work.arena);
+    arena_free(&work.scratch);
     *out = status == STATUS_OK ? made : (LowerBound){.stage = -1};
     return status;
 }

@@ -85,6 +85,21 @@ static void head_costs(CostPartMode* part, const CostAnalytic* a, double floats_
     add_rounded_line(&part->stored_bytes, FEATURE_SUPERVISED, (Vp + 2 * C) * value + floats_per_row * 4);
 }
 
+// Of a shared head (llmc/head.h): normed rows go to the shares; what comes back by rows is their gradient, by
+// vocabulary two terms of the gradient and three numbers a row, for which two are sent back. The
+// chain then ends with gathered rows, the norm's numbers, and the stream.
+static void shared_head_costs(CostModel* out, const CostAnalytic* a) {
+    const double row = (double)a->channels * a->bytes_per_value;
+    CostFormula* end = &out->once_stored_bytes[ONCE_CHAIN_END - PART_COUNT];
+    cost_formula_add_line(&out->head_in_bytes, FEATURE_SUPERVISED, row);
+    add_rounded_line(&out->head_part_bytes, FEATURE_SUPERVISED, 2 * row + 3 * 4);
+    add_rounded_line(&out->head_factor_bytes, FEATURE_SUPERVISED, 2 * 4);
+    add_rounded_line(end, FEATURE_SUPERVISED, row + 2 * 4);
+    add_rounded_line(end, a->num_dec_layers > 0 ? FEATURE_DEC_TOKENS : FEATURE_ENC_TOKENS, row);
+    out->once_forward_bytes[ONCE_CHAIN_END - PART_COUNT] = *end;
+    out->head_vocab = a->padded_vocab;
+}
+
 // Without recomputation R does not exist; with it, everything from R on is as without. What a forward that
 // drops activations needs, the model's file says.
 static void modes_finish(CostModel* out) {
@@ -106,6 +121,7 @@ static int64_t state_bytes(const CostAnalytic* a, int64_t num_params) {
 static void machine_costs(CostModel* out, const CostAnalytic* a, const int64_t params[PIECE_COUNT]) {
     out->num_enc_layers = a->num_layers;
     out->num_dec_layers = a->num_dec_layers;
+    shared_head_costs(out, a);
     out->comm_latency_ns = a->comm_latency_ns;
     out->comm_bytes_per_ns = a->comm_bytes_per_ns;
     out->reduce_bytes_per_ns = a->comm_bytes_per_ns;
@@ -113,6 +129,13 @@ static void machine_costs(CostModel* out, const CostAnalytic* a, const int64_t p
         out->part_param_bytes[piece] = params[piece] * a->bytes_per_value;
         out->part_state_bytes[piece] = state_bytes(a, params[piece]);
     }
+}
+
+static void tied_costs(CostModel* out, const CostAnalytic* a, int64_t num_values, bool tied_head) {
+    out->tied_param_bytes = out->head_param_bytes = num_values * a->bytes_per_value;
+    out->head_state_bytes = state_bytes(a, num_values);
+    out->head_is_tied = tied_head;
+    out->tied_head_state_bytes = tied_head ? out->head_state_bytes : 0;
 }
 
 // A forward keeps one layer's slot at a time, plus what head and embedding need.
@@ -147,8 +170,10 @@ void cost_model_analytic_gpt(CostModel* out, const CostAnalytic* a) {
         [PART_ENC_LAYER] = 12 * matrix + 13 * channels,
         // the last stage's copy of the tied embedding, and ln_f
         [PART_HEAD] = a->padded_vocab * channels + 2 * channels,
+        [ONCE_CHAIN_END] = 2 * channels,
     };
     machine_costs(out, a, params);
+    tied_costs(out, a, a->padded_vocab * channels, true);
 }
 
 // --- T5 ----------------------------------------------------------------------------------------------------
@@ -233,11 +258,11 @@ void cost_model_analytic_t5(CostModel* out, const CostAnalytic* a) {
         [ONCE_ENC] = biases,
         [ONCE_DEC] = biases,
         [ONCE_ENC_END] = channels,
+        [ONCE_CHAIN_END] = channels,
     };
     machine_costs(out, a, params);
-    out->tied_param_bytes = out->part_param_bytes[PART_EMBEDDING];
+    tied_costs(out, a, embedding, a->tied_head);
     out->tied_stack_bytes = out->part_param_bytes[ONCE_ENC];
-    out->tied_head_state_bytes = a->tied_head ? out->part_state_bytes[PART_EMBEDDING] : 0;
 }
 
 void cost_model_analytic(CostModel* out, const CostAnalytic* about) {

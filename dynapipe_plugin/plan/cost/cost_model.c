@@ -5,7 +5,7 @@
 #include <string.h>
 
 const char* const cost_part_names[PIECE_COUNT] = {"embedding", "enc_layer", "dec_layer",    "head",
-                                                  "stage_enc", "stage_dec", "stage_enc_end"};
+                                                  "stage_enc", "stage_dec", "stage_enc_end", "chain_end"};
 const char* const cost_mode_names[RECOMPUTE_COUNT] = {"none", "selective", "full"};
 const char* const cost_feature_names[FEATURE_COUNT] = {
     "seqs", "enc_tokens", "enc_squares", "dec_tokens", "dec_squares", "cross_products", "supervised"};
@@ -128,26 +128,9 @@ int64_t cost_scratch_bytes(const CostModel* model, const CostStage* stage, const
     return cost_round(cost_formula_value(&model->scratch_bytes, shape));
 }
 
-// Does the head do with the copy of the embedding that its stage has anyhow?
-static bool head_has_no_copy(const CostModel* model, const CostStage* stage) {
-    return stage->has_head && model->tied_head_state_bytes > 0 &&
-           (stage->has_embedding || stage->has_dec_embedding);
-}
-
-int64_t cost_state_bytes(const CostModel* model, const CostStage* stage) {
-    int32_t count[PIECE_COUNT];
-    double sum = 0;
-    cost_stage_parts(count, model, stage);
-    for (int piece = 0; piece < PIECE_COUNT; piece++) {
-        sum += count[piece] * (double)model->part_state_bytes[piece];
-    }
-    if (stage->has_dec_embedding) { sum += (double)model->part_state_bytes[PART_EMBEDDING]; }
-    if (head_has_no_copy(model, stage)) { sum -= (double)model->tied_head_state_bytes; }
-    return cost_round(sum);
-}
-
 int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape) {
     if (stage->has_head) { return 0; }
+    if (stage->feeds_head) { return cost_round(cost_formula_value(&model->head_in_bytes, shape)); }
     double sum = cost_formula_value(&model->boundary_bytes, shape);
     if (stage->layers.layer_end > model->num_enc_layers) {
         sum += cost_formula_value(&model->dec_boundary_bytes, shape);
@@ -160,59 +143,6 @@ int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes) {
     return cost_round(model->comm_latency_ns + (double)num_bytes / model->comm_bytes_per_ns);
 }
 
-// Does the stage have a copy of the embedding, and another stage one too?
-static bool shares_embedding(const CostModel* model, const CostStage* stage) {
-    bool head_is_tied = model->tied_head_state_bytes > 0;
-    if (!stage->has_embedding) { return stage->has_dec_embedding || (stage->has_head && head_is_tied); }
-    bool decoder_begins_later =
-        model->num_dec_layers > 0 && stage->layers.layer_end <= model->num_enc_layers &&
-        stage->layers.layer_end > 0;  // a stage without layers (bounds) says nothing of those behind it
-    return decoder_begins_later || (head_is_tied && !stage->has_head);
-}
-
-// Gradients that the stage exchanges with other stages of its replica.
-static double tied_bytes(const CostModel* model, const CostStage* stage, const int32_t count[PIECE_COUNT]) {
-    double bytes = shares_embedding(model, stage) ? (double)model->tied_param_bytes : 0;
-    bool shares_enc = count[PART_ENC_LAYER] > 0 && count[PART_ENC_LAYER] < model->num_enc_layers;
-    bool shares_dec = count[PART_DEC_LAYER] > 0 && count[PART_DEC_LAYER] < model->num_dec_layers;
-    return bytes + (shares_enc + shares_dec) * (double)model->tied_stack_bytes;
-}
-
-// A ring all-reduce, every rank sends 2 (R - 1) / R of the bytes.
-double cost_reduce_ns_per_byte(const CostModel* model, int32_t num_replicas) {
-    if (num_replicas < 2 || model->reduce_bytes_per_ns <= 0) { return 0; }
-    return 2.0 * (num_replicas - 1) / num_replicas / model->reduce_bytes_per_ns;
-}
-
-static double gradient_bytes(const CostModel* model, const CostStage* stage,
-                             const int32_t count[PIECE_COUNT]) {
-    double bytes = 0;
-    for (int piece = 0; piece < PIECE_COUNT; piece++) {
-        bytes += count[piece] * (double)model->part_param_bytes[piece];
-    }
-    if (stage->has_dec_embedding) { bytes += (double)model->part_param_bytes[PART_EMBEDDING]; }
-    if (head_has_no_copy(model, stage)) { bytes = fmax(bytes - (double)model->tied_param_bytes, 0); }
-    return bytes;
-}
-
-// First the copies of tied parameters become one sum.
-int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas) {
-    int32_t count[PIECE_COUNT];
-    double tied_ns = 0;
-    cost_stage_parts(count, model, stage);
-    if (model->reduce_bytes_per_ns > 0) {
-        tied_ns = 2 * tied_bytes(model, stage, count) / model->reduce_bytes_per_ns;  // there and back
-    }
-    double bytes = gradient_bytes(model, stage, count);
-    return cost_round(tied_ns + bytes * cost_reduce_ns_per_byte(model, num_replicas));
-}
-
-int64_t cost_update_ns(const CostModel* model, const CostStage* stage, double slow) {
-    int32_t count[PIECE_COUNT];
-    cost_stage_parts(count, model, stage);
-    return cost_round(gradient_bytes(model, stage, count) * model->update_ns_per_byte * slow);
-}
-
 bool cost_mode_offered(const CostModel* model, RecomputeMode mode) {
     const CostPartMode* parts = model->parts[mode];
     return parts[PART_EMBEDDING].offered && parts[PART_HEAD].offered &&
@@ -220,14 +150,21 @@ bool cost_mode_offered(const CostModel* model, RecomputeMode mode) {
            (model->num_dec_layers == 0 || parts[PART_DEC_LAYER].offered);
 }
 
-CostStage cost_stage_make(const CostModel* model, const LayerRange* layers, int32_t s, int32_t P) {
+CostStage cost_stage_make(const CostModel* model, const LayerRange* layers, int32_t k, int32_t K) {
     int32_t first_dec = model->num_enc_layers;
     bool begins_dec =
         model->num_dec_layers > 0 && layers->layer_begin <= first_dec && first_dec < layers->layer_end;
     return (CostStage){.layers = *layers,
-                       .has_embedding = s == 0,
-                       .has_head = s == P - 1,
-                       .has_dec_embedding = begins_dec && s > 0};
+                       .has_embedding = k == 0,
+                       .has_head = k == K - 1,
+                       .has_dec_embedding = begins_dec && k > 0};
+}
+
+CostStage cost_chunk_make(const CostModel* model, const Placement* placement, int32_t k) {
+    CostStage stage = cost_stage_make(model, &placement->chunks[k], k, placement->num_chunks);
+    stage.feeds_head = stage.has_head && placement->head != HEAD_WHOLE;
+    stage.has_head = stage.has_head && placement->head == HEAD_WHOLE;
+    return stage;
 }
 
 // --- check ------------------------------------------------------------------------------------------------
@@ -321,12 +258,19 @@ static Status rates_check(const CostModel* model) {
 }
 
 static Status tied_check(const CostModel* model) {
-    const int64_t gradients[] = {model->tied_param_bytes, model->tied_stack_bytes};
-    for (int i = 0; i < 2; i++) {
-        if (gradients[i] < 0 || gradients[i] > COST_LIMIT) {
-            return FAIL(STATUS_BAD_FORMAT, "%s is %lld ---> give a number of bytes",
-                        i == 0 ? "reduce tied_bytes" : "tied stack_bytes", (long long)gradients[i]);
+    static const char* const names[] = {"reduce tied_bytes", "tied stack_bytes", "head state_bytes",
+                                        "head params"};
+    const int64_t numbers[] = {model->tied_param_bytes, model->tied_stack_bytes, model->head_state_bytes,
+                               model->head_param_bytes};
+    for (int i = 0; i < 4; i++) {
+        if (numbers[i] < 0 || numbers[i] > COST_LIMIT) {
+            return FAIL(STATUS_BAD_FORMAT, "%s is %lld ---> give a number of bytes", names[i],
+                        (long long)numbers[i]);
         }
+    }
+    if (model->head_vocab < 0) {
+        return FAIL(STATUS_BAD_FORMAT, "head vocab is %d ---> give the rows of the matrix, or 0",
+                    model->head_vocab);
     }
     const int64_t *state = model->part_state_bytes, *params = model->part_param_bytes;
     int64_t copy = model->tied_head_state_bytes, tied = copy > 0 ? model->tied_param_bytes : 0;
@@ -369,6 +313,9 @@ Status cost_model_check(const CostModel* model) {
     TRY(formula_check(&model->boundary_bytes, "boundary"));
     TRY(formula_check(&model->dec_boundary_bytes, "dec_boundary"));
     TRY(formula_check(&model->scratch_bytes, "scratch"));
+    TRY(formula_check(&model->head_in_bytes, "head_in"));
+    TRY(formula_check(&model->head_part_bytes, "head_part"));
+    TRY(formula_check(&model->head_factor_bytes, "head_factor"));
     TRY(rates_check(model));
     return tied_check(model);
 }

@@ -1,14 +1,15 @@
 /*
-cost_model.h -- predicts time and memory of one job of one stage for a micro-batch.
+cost_model.h -- predicts time and memory of one job of one chunk (Placement) for a micro-batch.
 
-    stage cost = sum over its parts (layers, embedding on the first stage, head on the last)
+    chunk cost = sum over its parts (layers, embedding in the first, head, where it is whole, in the last)
     part cost  = max(floor, constant + sum over features of a piecewise linear function of that feature)
 
-and bytes that a stage has once, whatever its layers (buffers between them, tables that they share), with the
+and bytes that a chunk has once, whatever its layers (buffers between them, tables that they share), with the
 features of MbShape (tokens, squared lengths, cross products, supervised tokens). A straight line is the case
 of one knot. Analytic coefficients (roofline of a model's shape), a measured profile
 (`./profile_costs`, knots where the machine was measured) and the planning problems of the original all have
-this form. Whatever leaves this module is an integer (ns, bytes), rounded once, so every rank, compiler and
+this form. What a share of the head costs is in cost_share.h, what a rank has of all its chunks together (model
+state, gradients) in cost_rank.h. Whatever leaves this module is an integer (ns, bytes), rounded once, so every rank, compiler and
 optimisation level that reads the same numbers makes the same plan. Immutable once built: share it freely.
 */
 #pragma once
@@ -26,10 +27,18 @@ enum { COST_MAX_KNOTS = 24, COST_MAX_LAYERS = 1024 };
 
 typedef enum { PART_EMBEDDING, PART_ENC_LAYER, PART_DEC_LAYER, PART_HEAD, PART_COUNT } CostPart;
 
-// What a stage has once, in bytes and parameters (no time): where it has layers of the encoder, where it has
-// layers of the decoder, where the encoder ends and the decoder follows. A stage is made of pieces: parts and
-// these. Bounds may leave these out.
-enum { ONCE_ENC = PART_COUNT, ONCE_DEC, ONCE_ENC_END, PIECE_COUNT, ONCE_COUNT = PIECE_COUNT - PART_COUNT };
+// What a chunk has once, in bytes and parameters (no time): where it has layers of the encoder, where it has
+// layers of the decoder, where the encoder ends and the decoder follows, and at the end of the chain, where
+// the head is shared (the final norm, else a part of the head). A chunk is made of pieces: parts and these.
+// Bounds may leave these out.
+enum {
+    ONCE_ENC = PART_COUNT,
+    ONCE_DEC,
+    ONCE_ENC_END,
+    ONCE_CHAIN_END,
+    PIECE_COUNT,
+    ONCE_COUNT = PIECE_COUNT - PART_COUNT
+};
 
 // What a part costs: its jobs' times (JobKind), then the bytes it holds.
 enum { COST_STORED = JOB_COUNT, COST_FORWARD, COST_QUANTITIES };
@@ -89,7 +98,10 @@ typedef struct {
     CostFormula once_forward_bytes[ONCE_COUNT];
     CostFormula boundary_bytes;      // activation (or gradient) sent over a stage boundary, enc side
     CostFormula dec_boundary_bytes;  // added at boundaries within or behind decoder layers
-    CostFormula scratch_bytes;       // workspace of a stage, shared by its jobs, for the largest micro-batch
+    CostFormula scratch_bytes;       // workspace of a rank, shared by its jobs, for the largest micro-batch
+    // Of a shared head: hidden states of all supervised rows (and their gradient, which comes back by rows); by
+    // vocabulary, what every share sends back, and what it needs for its gradient of weights.
+    CostFormula head_in_bytes, head_part_bytes, head_factor_bytes;
     double comm_latency_ns;          // of one transfer ...
     double comm_bytes_per_ns;        // ... and its rate; <= 0: free
     double reduce_bytes_per_ns;      // gradient all-reduce over replicas, per rank; <= 0: free
@@ -104,15 +116,21 @@ typedef struct {
     // embedding anyhow does without. 0: the head is not tied.
     int64_t tied_head_state_bytes;
     int64_t tied_stack_bytes;  // gradients that all stages of one stack share (T5's position biases)
+    // The head's matrix without the rest of the head, for ranks that have a share; where it is tied, those
+    // that have the embedding have it.
+    int64_t head_state_bytes, head_param_bytes;
+    int32_t head_vocab;  // rows of it, padded; 0: shares by vocabulary are as large as they say
+    bool head_is_tied;
+    bool head_rows_whole;  // by rows, too, a transfer takes as long as that of all rows
 } CostModel;
 
-// Cost of one stage for one micro-batch, all in integers. `stage` = layers, first, last.
+// Cost of one chunk for one micro-batch, all in integers.
 typedef struct {
     LayerRange layers;
-    bool has_embedding;  // the first stage
-    bool has_head;       // the last stage
-    bool
-        has_dec_embedding;  // where the decoder begins, if not on the first stage: a second copy (state only)
+    bool has_embedding;      // the first chunk
+    bool has_head;           // the last one, the whole head
+    bool feeds_head;         // the last one, where the head is shared
+    bool has_dec_embedding;  // where the decoder begins, if not in the first chunk (state only)
 } CostStage;
 
 int64_t cost_job_ns(const CostModel* model, const CostStage* stage, JobKind kind, RecomputeMode mode,
@@ -122,29 +140,21 @@ int64_t cost_stored_bytes(const CostModel* model, const CostStage* stage, Recomp
 int64_t cost_forward_bytes(const CostModel* model, const CostStage* stage, RecomputeMode mode,
                            const MbShape* shape);
 int64_t cost_scratch_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape);
-int64_t cost_state_bytes(const CostModel* model, const CostStage* stage);
-// Transfer over the boundary behind stage `s`; `dec` where the boundary lies within or behind decoder layers.
+// Transfer over the boundary behind a chunk; of the one that feeds a shared head, the hidden states.
 int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape);
 int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes);
-// What follows a stage's last job: gradients are summed over copies and replicas.
-int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas);
-// Of every byte of parameters, without what tied copies exchange.
-double cost_reduce_ns_per_byte(const CostModel* model, int32_t num_replicas);
-// The update, on a rank that takes so many times as long. It is no part of plans: all ranks begin it
-// together, when they know the norm of the gradients, so the rank with most parameters is waited for in any
-// order.
-int64_t cost_update_ns(const CostModel* model, const CostStage* stage, double slow);
 
 // May a plan use this mode? (Offered by every part the model has.)
 bool cost_mode_offered(const CostModel* model, RecomputeMode mode);
 
-// The stage that runs these layers as stage s of P.
-CostStage cost_stage_make(const CostModel* model, const LayerRange* layers, int32_t s, int32_t P);
+// These layers as chunk k of K, the head whole; and a chunk of a placement.
+CostStage cost_stage_make(const CostModel* model, const LayerRange* layers, int32_t k, int32_t K);
+CostStage cost_chunk_make(const CostModel* model, const Placement* placement, int32_t k);
 
 // Every curve ascending and finite, rates sane. Names the part and field at fault.
 Status cost_model_check(const CostModel* model);
 
-// The versioned text file ("dynapipe-costs 3") that is kept of a measurement; what it says of single ranks is
+// The versioned text file ("dynapipe-costs 4") that is kept of a measurement; what it says of single ranks is
 // read by cost_file.h. print(parse(text)) == text for text that print made. A file measured on another model
 // shape is refused: `signature` (one line of words such as "gpt2 C 768 NH 12 V 50304 threads 1") must match
 // the file's unless NULL.
@@ -174,6 +184,7 @@ static inline void cost_stage_count(int32_t count[PIECE_COUNT], int32_t num_enc_
     count[ONCE_ENC] = count[PART_ENC_LAYER] > 0;
     count[ONCE_DEC] = count[PART_DEC_LAYER] > 0;
     count[ONCE_ENC_END] = num_dec_layers > 0 && enc_end == enc && begin < enc;
+    count[ONCE_CHAIN_END] = stage->feeds_head;
 }
 static inline void cost_stage_parts(int32_t count[PIECE_COUNT], const CostModel* model,
                                     const CostStage* stage) {
@@ -196,7 +207,7 @@ typedef struct {
     int32_t num_layers, channels, num_heads, padded_vocab, max_tokens;
     // of encoder-decoder models (T5); else 0
     int32_t num_dec_layers, head_size, ffn_channels;
-    bool gated, tied_head;
+    bool gated, tied_head;    // GPT-2's head is tied always
     int32_t bytes_per_value;  // of activations and parameters: 4 or 2
     double flops_per_ns;      // matrix products, per rank
     double attention_flops_per_ns;

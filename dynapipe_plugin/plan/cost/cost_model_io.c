@@ -1,13 +1,15 @@
 /*
-cost_model_io.c -- the text of a cost model, "dynapipe-costs 3".
+cost_model_io.c -- the text of a cost model, "dynapipe-costs 4".
 
-    dynapipe-costs 3
+    dynapipe-costs 4
     signature gpt2 C 768 NH 12 V 50304 threads 1
     measured interface 1 ranks 4 per_host 2 replicas 1 tokens 1024 targets 0     where somebody says so
     layers 12 0                                              encoder (or all), decoder
     comm latency_ns 1000 bytes_per_ns 10
     reduce bytes_per_ns 10 update_ns_per_byte 0.5 tied_bytes 154533888
     tied head_state_bytes 618135552 stack_bytes 1024         where not 0
+    head vocab 50304 tied 1 whole_rows 0 state_bytes 618135552 params 154533888
+                                                             of a shared head (cost_model.h), where not all 0
     state enc_layer bytes 113427456 params 28356864          one line per part; stage_enc .. where not 0
     rank 2 slow F 1.5 B 1.5 W 1.4 R 1.5 memory 0 link latency_ns 0 bytes_per_ns 0
                                                              where ranks differ (machine.h): all of them in
@@ -18,7 +20,8 @@ cost_model_io.c -- the text of a cost model, "dynapipe-costs 3".
     boundary const 0 floor 0 enc_tokens 1:3072               also: dec_boundary scratch stage_stored
                                                              stage_forward, and, where not 0, of stages with
                                                              encoder layers stage_enc_stored and .._forward,
-                                                             stage_dec_.., stage_enc_end_..
+                                                             stage_dec_.., stage_enc_end_.., chain_end_..; and
+                                                             of a shared head head_in, head_part, head_factor
     end
 
 One fact per line, any order between the first line and "end", none twice; # begins a comment. A part offers a
@@ -46,16 +49,25 @@ static const char* const EXTRA_NAMES[] = {"boundary",
                                           "stage_dec_stored",
                                           "stage_dec_forward",
                                           "stage_enc_end_stored",
-                                          "stage_enc_end_forward"};
+                                          "stage_enc_end_forward",
+                                          "chain_end_stored",
+                                          "chain_end_forward",
+                                          "head_in",
+                                          "head_part",
+                                          "head_factor"};
 // Those from FIRST_ONCE on are left out where they are 0.
-enum { NUM_EXTRAS = 11, FIRST_ONCE = 5, QUANTITY_STORED = JOB_COUNT, QUANTITY_FORWARD, QUANTITY_COUNT };
+enum { FIRST_ONCE = 5, FIRST_HEAD = FIRST_ONCE + 2 * ONCE_COUNT, NUM_EXTRAS = FIRST_HEAD + 3 };
+enum { QUANTITY_STORED = JOB_COUNT, QUANTITY_FORWARD, QUANTITY_COUNT };
 
 static CostFormula* extra_formula(CostModel* model, int extra) {
     CostFormula* const formulas[] = {&model->boundary_bytes, &model->dec_boundary_bytes,
                                      &model->scratch_bytes, &model->stage_stored_bytes,
                                      &model->stage_forward_bytes};
+    CostFormula* const of_head[] = {&model->head_in_bytes, &model->head_part_bytes,
+                                    &model->head_factor_bytes};
     int once = (extra - FIRST_ONCE) / 2;
     if (extra < FIRST_ONCE) { return formulas[extra]; }
+    if (extra >= FIRST_HEAD) { return of_head[extra - FIRST_HEAD]; }
     return (extra - FIRST_ONCE) % 2 == 0 ? &model->once_stored_bytes[once] : &model->once_forward_bytes[once];
 }
 
@@ -107,9 +119,18 @@ static void measured_print(const CostMeasured* measured, FILE* out) {
             measured->seq_tokens, measured->target_tokens);
 }
 
+static void head_print(const CostModel* m, FILE* out) {
+    bool is_zero = m->head_vocab == 0 && !m->head_is_tied && !m->head_rows_whole &&
+                   m->head_state_bytes == 0 && m->head_param_bytes == 0;
+    if (is_zero) { return; }
+    fprintf(out, "head vocab %d tied %d whole_rows %d state_bytes %lld params %lld\n", m->head_vocab,
+            m->head_is_tied, m->head_rows_whole, (long long)m->head_state_bytes,
+            (long long)m->head_param_bytes);
+}
+
 void cost_file_print(const CostModel* model, const Machine* machine, const char* signature, FILE* out) {
     CostModel* m = (CostModel*)model;  // only read; spares a const twin of the two look-ups
-    fprintf(out, "dynapipe-costs 3\nsignature %s\n", signature ? signature : "any");
+    fprintf(out, "dynapipe-costs 4\nsignature %s\n", signature ? signature : "any");
     measured_print(&m->measured, out);
     fprintf(out, "layers %d %d\ncomm latency_ns ", m->num_enc_layers, m->num_dec_layers);
     cost_number_print(m->comm_latency_ns, out);
@@ -125,6 +146,7 @@ void cost_file_print(const CostModel* model, const Machine* machine, const char*
         fprintf(out, "tied head_state_bytes %lld stack_bytes %lld\n", (long long)m->tied_head_state_bytes,
                 (long long)m->tied_stack_bytes);
     }
+    head_print(m, out);
     for (int piece = 0; piece < PIECE_COUNT; piece++) {
         int64_t state = m->part_state_bytes[piece], params = m->part_param_bytes[piece];
         if (piece >= PART_COUNT && state == 0 && params == 0) { continue; }
@@ -225,7 +247,7 @@ static Status formula_parse(CostReader* r, CostFormula* out) {
 typedef struct {
     MachineRank* ranks;  // [num_ranks]
     int32_t num_ranks;
-    bool signature, measured, layers, comm, reduce, tied, state[PIECE_COUNT], mode[RECOMPUTE_COUNT],
+    bool signature, measured, layers, comm, reduce, tied, head, state[PIECE_COUNT], mode[RECOMPUTE_COUNT],
         extra[NUM_EXTRAS];
     bool part[RECOMPUTE_COUNT][PART_COUNT][QUANTITY_COUNT];
 } Seen;
@@ -288,6 +310,28 @@ static Status measured_parse(CostReader* r, CostMeasured* out) {
     return out->interface > 0 ? STATUS_OK : cost_reader_fail(r, "an interface from 1 on");
 }
 
+static Status head_parse(CostReader* r, CostModel* out) {
+    const struct {
+        const char* word;
+        int64_t most;
+    } facts[] = {{"vocab", INT32_MAX},
+                 {"tied", 1},
+                 {"whole_rows", 1},
+                 {"state_bytes", COST_LIMIT},
+                 {"params", COST_LIMIT}};
+    int64_t number[5] = {0};
+    for (int i = 0; i < 5; i++) {
+        TRY(cost_reader_expect(r, facts[i].word));
+        TRY(cost_reader_int(r, &number[i], facts[i].most));
+    }
+    out->head_vocab = (int32_t)number[0];
+    out->head_is_tied = number[1] != 0;
+    out->head_rows_whole = number[2] != 0;
+    out->head_state_bytes = number[3];
+    out->head_param_bytes = number[4];
+    return STATUS_OK;
+}
+
 static Status header_line_parse(CostReader* r, CostModel* out, Seen* seen, int key) {
     int64_t number = 0;
     int which = 0;
@@ -317,7 +361,7 @@ static Status header_line_parse(CostReader* r, CostModel* out, Seen* seen, int k
             cost_reader_word(r);
             TRY(cost_reader_choose(
                 r, &which, cost_part_names, PIECE_COUNT,
-                "embedding, enc_layer, dec_layer, head, stage_enc, stage_dec or stage_enc_end"));
+                "embedding, enc_layer, dec_layer, head, stage_enc, stage_dec, stage_enc_end or chain_end"));
             TRY(once(r, &seen->state[which]));
             TRY(cost_reader_expect(r, "bytes"));
             TRY(cost_reader_int(r, &out->part_state_bytes[which], COST_LIMIT));
@@ -329,6 +373,9 @@ static Status header_line_parse(CostReader* r, CostModel* out, Seen* seen, int k
             TRY(cost_reader_int(r, &out->tied_head_state_bytes, COST_LIMIT));
             TRY(cost_reader_expect(r, "stack_bytes"));
             return cost_reader_int(r, &out->tied_stack_bytes, COST_LIMIT);
+        case 5:  // head
+            TRY(once(r, &seen->head));
+            return head_parse(r, out);
         default:  // recompute
             cost_reader_word(r);
             TRY(cost_reader_choose(r, &which, cost_mode_names, RECOMPUTE_COUNT, "none, selective or full"));
@@ -342,7 +389,7 @@ static Status header_line_parse(CostReader* r, CostModel* out, Seen* seen, int k
 }
 
 static Status line_parse(CostReader* r, CostModel* out, Seen* seen, const char* signature) {
-    static const char* const keys[] = {"layers", "comm", "reduce", "state", "tied", "recompute"};
+    static const char* const keys[] = {"layers", "comm", "reduce", "state", "tied", "head", "recompute"};
     int key = 0;
     if (cost_reader_is(r, "signature")) {
         TRY(once(r, &seen->signature));
@@ -361,10 +408,11 @@ static Status line_parse(CostReader* r, CostModel* out, Seen* seen, const char* 
         }
     }
     TRY(cost_reader_choose(
-        r, &key, keys, 6,
-        "signature, measured, layers, comm, reduce, state, tied, rank, recompute, part, boundary, "
+        r, &key, keys, 7,
+        "signature, measured, layers, comm, reduce, state, tied, head, rank, recompute, part, boundary, "
         "dec_boundary, scratch, "
-        "stage_stored, stage_forward, stage_enc_stored .. stage_enc_end_forward or end"));
+        "stage_stored, stage_forward, stage_enc_stored .. chain_end_forward, head_in, head_part, "
+        "head_factor or end"));
     return header_line_parse(r, out, seen, key);
 }
 
@@ -402,7 +450,7 @@ static Status lines_parse(CostModel* out, Seen* seen, CostReader* r, const char*
         return cost_reader_fail(r, "dynapipe-costs");
     }
     cost_reader_word(r);
-    if (!cost_reader_is(r, "3")) { return cost_reader_fail(r, "version 3"); }
+    if (!cost_reader_is(r, "4")) { return cost_reader_fail(r, "version 4"); }
     if (cost_reader_word(r)) { return cost_reader_fail(r, "the end of the line"); }
     while (cost_reader_line(r, r->cursor + strcspn(r->cursor, "\n") + (strchr(r->cursor, '\n') != NULL))) {
         if (ended) { return cost_reader_fail(r, "nothing after end"); }

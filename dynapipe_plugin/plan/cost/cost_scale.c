@@ -55,6 +55,19 @@ void cost_scale_terms(double term[PASS_TERMS], const CostModel* model, const Cos
     }
 }
 
+void cost_scale_share_terms(double term[PASS_TERMS], const CostModel* model, double share, JobKind kind,
+                            const MbShape* shape) {
+    const CostFormula* formula = &model->parts[RECOMPUTE_NONE][PART_HEAD].time_ns[kind];
+    double feature[FEATURE_COUNT], *head = &term[PART_HEAD * TERM_GROUPS];
+    memset(term, 0, PASS_TERMS * sizeof *term);
+    cost_shape_features(feature, shape);
+    formula_terms(head, formula, feature);
+    for (int g = 0; g < TERM_GROUPS; g++) {
+        double constant = g == TERM_FIXED ? formula->constant : 0;
+        head[g] = constant + share * (head[g] - constant);
+    }
+}
+
 // --- a model made of them --------------------------------------------------------------------------------
 
 static void formula_apply(CostFormula* formula, const int32_t factor[TERM_GROUPS]) {

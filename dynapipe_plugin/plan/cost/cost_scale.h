@@ -35,5 +35,10 @@ int32_t cost_scale_round(double factor);
 void cost_scale_terms(double term[PASS_TERMS], const CostModel* model, const CostStage* stage, JobKind kind,
                       RecomputeMode mode, const MbShape* shape);
 
+// The same of a share of the head, 0 to 1 of it: F and B together are its job H, W is V. The constant does
+// not depend on the share.
+void cost_scale_share_terms(double term[PASS_TERMS], const CostModel* model, double share, JobKind kind,
+                            const MbShape* shape);
+
 // `out` may be `in`. All times of all modes; what was checked stays so.
 void cost_scale_apply(CostModel* out, const CostModel* in, const CostScale* scale);

@@ -9,6 +9,7 @@
 enum { SLOT_STAGE = PART_COUNT * COST_QUANTITIES, SLOT_ONCE = SLOT_STAGE + COST_QUANTITIES };
 enum { SLOT_REST = SLOT_ONCE + 2 * ONCE_COUNT };
 enum { SLOT_BOUNDARY = SLOT_REST, SLOT_DEC_BOUNDARY, SLOT_SCRATCH };
+enum { SLOT_HEAD_IN = SLOT_SCRATCH + 1, SLOT_HEAD_PART, SLOT_HEAD_FACTOR };
 
 // --- making a table ---------------------------------------------------------------------------------------
 
@@ -29,7 +30,7 @@ static void add_formula(CostModeTable* table, const CostFormula* formula, int32_
 
 static void mode_init(CostModeTable* table, const CostModel* model, RecomputeMode mode) {
     bool has_enc = model->num_enc_layers > 0, has_dec = model->num_dec_layers > 0;
-    bool has[PIECE_COUNT] = {true, has_enc, has_dec, true, has_enc, has_dec, has_enc && has_dec};
+    bool has[PIECE_COUNT] = {true, has_enc, has_dec, true, has_enc, has_dec, has_enc && has_dec, true};
     bool is_job = model->recompute_is_job[mode];
     table->num_sums = table->num_terms = 0;
     for (int32_t part = 0; part < PART_COUNT; part++) {
@@ -42,6 +43,12 @@ static void mode_init(CostModeTable* table, const CostModel* model, RecomputeMod
         add_formula(table, &m->stored_bytes, slot + COST_STORED);
         if (is_job) { add_formula(table, &m->forward_bytes, slot + COST_FORWARD); }
     }
+    const CostPartMode* head = &model->parts[mode][PART_HEAD];
+    for (int32_t kind = 0; kind < JOB_COUNT; kind++) {
+        table->head_constant[kind] = head->time_ns[kind].constant;
+    }
+    table->head_constant[COST_STORED] = head->stored_bytes.constant;
+    table->head_constant[COST_FORWARD] = head->forward_bytes.constant;
     int32_t num_others = table->num_sums;
     for (int32_t i = 0; i < ONCE_COUNT; i++) {
         if (!has[PART_COUNT + i]) { continue; }
@@ -54,6 +61,9 @@ static void mode_init(CostModeTable* table, const CostModel* model, RecomputeMod
     add_formula(table, &model->boundary_bytes, SLOT_BOUNDARY);
     add_formula(table, &model->dec_boundary_bytes, SLOT_DEC_BOUNDARY);
     add_formula(table, &model->scratch_bytes, SLOT_SCRATCH);
+    add_formula(table, &model->head_in_bytes, SLOT_HEAD_IN);
+    add_formula(table, &model->head_part_bytes, SLOT_HEAD_PART);
+    add_formula(table, &model->head_factor_bytes, SLOT_HEAD_FACTOR);
 }
 
 void cost_table_init(CostTable* out, const CostModel* model) {
@@ -84,6 +94,11 @@ static void parts_evaluate(CostParts* out, const CostModeTable* table, const MbS
     out->enc_boundary_bytes = cost_round(value[SLOT_BOUNDARY]);
     out->dec_boundary_bytes = cost_round(value[SLOT_BOUNDARY] + value[SLOT_DEC_BOUNDARY]);
     out->scratch_bytes = cost_round(value[SLOT_SCRATCH]);
+    memcpy(out->head_constant, table->head_constant, sizeof out->head_constant);
+    out->head_in_bytes = value[SLOT_HEAD_IN];
+    out->head_part_bytes = value[SLOT_HEAD_PART];
+    out->head_factor_bytes = value[SLOT_HEAD_FACTOR];
+    out->num_rows = shape->supervised_tokens;
 }
 
 void cost_parts(CostParts* out, const CostTable* table, RecomputeMode mode, const MbShape* shape) {
@@ -92,6 +107,7 @@ void cost_parts(CostParts* out, const CostTable* table, RecomputeMode mode, cons
 
 static int64_t boundary_of_stage(const CostModel* model, const CostStage* stage, const CostParts* parts) {
     if (stage->has_head) { return 0; }
+    if (stage->feeds_head) { return cost_round(parts->head_in_bytes); }
     bool dec = stage->layers.layer_end > model->num_enc_layers;
     return dec ? parts->dec_boundary_bytes : parts->enc_boundary_bytes;
 }
@@ -113,6 +129,7 @@ static void jobs_of_counts(CostJobs* out, const int32_t count[PIECE_COUNT], cons
     out->stored_bytes = cost_round(sum[COST_STORED]);
     out->forward_bytes = cost_round(sum[COST_FORWARD]);
     out->scratch_bytes = parts->scratch_bytes;
+    out->part_bytes = out->factor_bytes = 0;
 }
 
 void cost_jobs_of_stage(CostJobs* out, const CostModel* model, const CostStage* stage,
@@ -123,10 +140,10 @@ void cost_jobs_of_stage(CostJobs* out, const CostModel* model, const CostStage* 
     out->boundary_bytes = boundary_of_stage(model, stage, parts);
 }
 
-void cost_jobs_of_stages(CostJobs* out, const CostModel* model, const CostStage* stages, int32_t P,
+void cost_jobs_of_stages(CostJobs* out, const CostModel* model, const CostStage* stages, int32_t num,
                          const CostParts* parts) {
     int32_t count[2][PIECE_COUNT];
-    for (int32_t s = 0; s < P; s++) {
+    for (int32_t s = 0; s < num; s++) {
         int32_t *here = count[s % 2], *before = count[(s + 1) % 2];
         cost_stage_parts(here, model, &stages[s]);
         if (s > 0 && memcmp(here, before, sizeof count[0]) == 0) {
@@ -138,11 +155,11 @@ void cost_jobs_of_stages(CostJobs* out, const CostModel* model, const CostStage*
     }
 }
 
-void cost_stages(CostJobs* out, const CostModel* model, const CostStage* stages, int32_t P,
+void cost_stages(CostJobs* out, const CostModel* model, const CostStage* stages, int32_t num,
                  RecomputeMode mode, const MbShape* shape) {
     CostModeTable table;
     CostParts parts;
     mode_init(&table, model, mode);
     parts_evaluate(&parts, &table, shape);
-    cost_jobs_of_stages(out, model, stages, P, &parts);
+    cost_jobs_of_stages(out, model, stages, num, &parts);
 }

@@ -3,7 +3,7 @@ cost_table.h -- a cost model made ready for inner loops: what is zero is left ou
 
     CostTable   one cost model, all recompute modes                    once per batch
     CostParts   one micro-batch in one mode: every quantity per piece  once per micro-batch and mode
-    CostJobs    that micro-batch on one stage, in integers             once per stage, or per move of a layer
+    CostJobs    that micro-batch in one chunk, in integers             once per chunk, or per move of a layer
 
 A CostModel is 200 KiB, most of it knots that are not there; a table holds 16 KiB and touches about 2. The
 numbers are those of cost_job_ns and its kin, to the last bit (test_cost_table).
@@ -17,16 +17,21 @@ typedef struct {
     double part[PART_COUNT][COST_QUANTITIES];  // of one such part
     double stage[COST_QUANTITIES];             // on every stage (bytes only)
     double once[ONCE_COUNT][2];                // stored, forward bytes of ONCE_ENC + i, where has_once
+    double head_constant[COST_QUANTITIES];     // of part[PART_HEAD], what does not depend on the micro-batch
     bool has_once;
     int64_t enc_boundary_bytes;  // sent behind a stage that ends within encoder layers ...
     int64_t dec_boundary_bytes;  // ... and behind one that ends within decoder layers
     int64_t scratch_bytes;
+    double head_in_bytes, head_part_bytes, head_factor_bytes;  // of a shared head
+    int64_t num_rows;  // that are supervised
 } CostParts;
 
-// One micro-batch on one stage.
+// One micro-batch in one chunk, or in a share of the head: F with the gradient of inputs, and W. What it
+// receives is then boundary_bytes, what it sends back part_bytes.
 typedef struct {
     int64_t job_ns[JOB_COUNT];
     int64_t stored_bytes, forward_bytes, boundary_bytes, scratch_bytes;
+    int64_t part_bytes, factor_bytes;  // of a share
 } CostJobs;
 
 // slope * feature, or a curve of several knots.
@@ -43,11 +48,12 @@ typedef struct {
     int32_t slot;                  // which value this is (cost_table.c)
 } CostSum;
 
-enum { COST_TABLE_SLOTS = (PART_COUNT + 1) * COST_QUANTITIES + 2 * ONCE_COUNT + 3 };
+enum { COST_TABLE_SLOTS = (PART_COUNT + 1) * COST_QUANTITIES + 2 * ONCE_COUNT + 6 };
 
 typedef struct {
     int32_t num_sums, num_terms;
-    bool has_once;  // is there anything that a stage has once?
+    bool has_once;  // is there anything that a chunk has once?
+    double head_constant[COST_QUANTITIES];
     CostSum sums[COST_TABLE_SLOTS];
     CostTerm terms[COST_TABLE_SLOTS * FEATURE_COUNT];
 } CostModeTable;
@@ -62,10 +68,10 @@ void cost_table_init(CostTable* out, const CostModel* model);
 void cost_parts(CostParts* out, const CostTable* table, RecomputeMode mode, const MbShape* shape);
 void cost_jobs_of_stage(CostJobs* out, const CostModel* model, const CostStage* stage,
                         const CostParts* parts);
-// Of all P stages.
-void cost_jobs_of_stages(CostJobs* out, const CostModel* model, const CostStage* stages, int32_t P,
+// Of all chunks, [num].
+void cost_jobs_of_stages(CostJobs* out, const CostModel* model, const CostStage* stages, int32_t num,
                          const CostParts* parts);
 
 // The same from a model without a table (slow: it makes one for this mode).
-void cost_stages(CostJobs* out, const CostModel* model, const CostStage* stages, int32_t P,
+void cost_stages(CostJobs* out, const CostModel* model, const CostStage* stages, int32_t num,
                  RecomputeMode mode, const MbShape* shape);

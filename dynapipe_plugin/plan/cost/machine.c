@@ -68,6 +68,18 @@ int64_t machine_transfer_ns(const MachineRank* rank, const CostModel* costs, int
     return cost_round(rank->link_latency_ns + (double)num_bytes / rank->link_bytes_per_ns);
 }
 
+int64_t machine_between_ns(const MachineRank* replica, const CostModel* costs, int32_t from, int32_t to,
+                           int64_t num_bytes) {
+    int32_t first = from < to ? from : to, last = from < to ? to : from;
+    int64_t slowest_ns = 0;
+    if (replica == NULL) { return from == to ? 0 : cost_transfer_ns(costs, num_bytes); }
+    for (int32_t s = first; s < last; s++) {
+        int64_t link_ns = machine_transfer_ns(&replica[s], costs, num_bytes);
+        slowest_ns = link_ns > slowest_ns ? link_ns : slowest_ns;
+    }
+    return slowest_ns;
+}
+
 int64_t machine_update_ns(const MachineRank* rank, const CostModel* costs, const CostStage* stage) {
     return cost_update_ns(costs, stage, rank == NULL ? 1 : rank->slow[JOB_W]);
 }

@@ -11,7 +11,7 @@ while anybody plans with it.
 
 #include <stddef.h>
 
-#include "cost_model.h"
+#include "cost_rank.h"
 
 // Factors beyond these are refused: they say that something else is wrong.
 #define MACHINE_LEAST_SLOW 0.01
@@ -53,8 +53,8 @@ static inline const MachineRank* machine_stage(const MachineRank* replica, int32
     return replica == NULL ? NULL : &replica[s];
 }
 
-// Of a rank (NULL: as the cost model says): a job's time, a transfer's over the link behind it, the update
-// (as many times as long as W), and its memory where all have common_bytes (0: no limit).
+// Of a rank (NULL: as the cost model says): a job's time, a transfer's over the link behind it, the update of
+// a chunk (as many times as long as W), and its memory where all have common_bytes (0: no limit).
 int64_t machine_job_ns(const MachineRank* rank, JobKind kind, int64_t job_ns);
 int64_t machine_transfer_ns(const MachineRank* rank, const CostModel* costs, int64_t num_bytes);
 int64_t machine_update_ns(const MachineRank* rank, const CostModel* costs, const CostStage* stage);
@@ -64,6 +64,10 @@ enum { MACHINE_LIMIT_CHARS = 80 };
 const char* machine_limit_words(char out[MACHINE_LIMIT_CHARS], const MachineRank* rank, int32_t rank_idx);
 // How many times as long as an average rank it takes for all jobs of a micro-batch, about.
 double machine_slow(const MachineRank* rank);
+// A transfer between two stages of a replica (NULL: all alike): as slow as the slowest link on the way, 0 to
+// itself.
+int64_t machine_between_ns(const MachineRank* replica, const CostModel* costs, int32_t from, int32_t to,
+                           int64_t num_bytes);
 
 // Of everything above; 0 where all ranks are alike and nothing is pulled.
 uint64_t machine_hash(const Machine* machine);

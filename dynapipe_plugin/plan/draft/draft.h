@@ -13,7 +13,7 @@ planner.c fits it into memory, writes the lists and checks them.
 typedef struct {
     PipeVariant variant;
     int32_t* order;  // [M] places in the replica's part of `replicas.mbs`, as they enter stage 0
-    uint8_t* modes;  // [P * M] RecomputeMode, by place in `replicas.mbs`; NULL: what each micro-batch assumed
+    uint8_t* modes;  // [K * M] RecomputeMode, by place in `replicas.mbs`; NULL: what each micro-batch assumed
     int64_t makespan_ns;  // INT64_MAX: does not fit as it is
 } DraftReplica;
 

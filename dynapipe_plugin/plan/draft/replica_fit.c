@@ -70,7 +70,7 @@ static Status lay_out(Fit* fit, bool with_slack, Arena* arena) {
                                .with_slack = with_slack};
     for (int32_t s = 0; s < pipe->P; s++) {
         int64_t limit_bytes = counts_buffers(fit) ? rank_limit_bytes(fit, s) : 0;
-        plan->ranks[s].state_bytes = cost_state_bytes(fit->problem->costs, &fit->problem->stages[s]);
+        plan->ranks[s].state_bytes = cost_rank_state_bytes(fit->problem->costs, &fit->problem->has[s]);
         input.enough_bytes[s] = limit_bytes > 0 ? limit_bytes - plan->ranks[s].state_bytes : INT64_MAX;
     }
     TRY(replica_lists_make(plan->ranks, &plan->timeline, &input, arena));
@@ -93,7 +93,7 @@ static Status attempt(Fit* fit, Arena* arena) {
     for (int32_t s = 0; s < problem->P; s++) {
         const MachineRank* rank = machine_stage(microbatch_ranks(problem, fit->plan->problem.replica), s);
         int64_t over =
-            fit->plan->timeline.peak_bytes[s] - microbatch_available(problem, rank, &problem->stages[s]);
+            fit->plan->timeline.peak_bytes[s] - microbatch_available(problem, rank, &problem->has[s]);
         if (over > 0) { fit->over_bytes[s] = over; }
     }
     return STATUS_OK;
@@ -106,6 +106,22 @@ static void squeeze(Fit* fit) {
     replica_problem_set_limits(&fit->plan->problem, fit->problem);
 }
 
+// The micro-batch and chunk on stage s that keep most, and need not. False: none.
+static bool find_largest(int32_t* chunk, int32_t* mb, const PipeProblem* pipe, int32_t s) {
+    int64_t most_bytes = -1;
+    for (int32_t k = 0; k < pipe_num_chunks(pipe); k++) {
+        if (pipe_stage_of(pipe, k) != s) { continue; }
+        for (int32_t m = 0; m < pipe->M; m++) {
+            const PipeCost* cost = pipe_cost(pipe, k, m);
+            if (cost->mode == RECOMPUTE_FULL || cost->stored_bytes <= most_bytes) { continue; }
+            most_bytes = cost->stored_bytes;
+            *chunk = k;
+            *mb = m;
+        }
+    }
+    return most_bytes >= 0;
+}
+
 // Drop the activations of those micro-batches that hold most on stages that are over, until that would do by
 // itself; all of them if `all`. False where nothing is left to drop.
 static bool recompute_more(Fit* fit, bool all) {
@@ -113,18 +129,10 @@ static bool recompute_more(Fit* fit, bool all) {
     bool changed = false;
     for (int32_t s = 0; s < replica->pipe.P; s++) {
         int64_t left_bytes = fit->over_bytes[s];
-        while (left_bytes > 0) {
-            int32_t largest = -1;
-            for (int32_t m = 0; m < replica->pipe.M; m++) {
-                const PipeCost* cost = pipe_cost(&replica->pipe, s, m);
-                if (cost->mode == RECOMPUTE_FULL) { continue; }
-                if (largest < 0 || cost->stored_bytes > pipe_cost(&replica->pipe, s, largest)->stored_bytes) {
-                    largest = m;
-                }
-            }
-            if (largest < 0) { break; }
-            if (!all) { left_bytes -= pipe_cost(&replica->pipe, s, largest)->stored_bytes; }
-            replica_problem_set_mode(replica, fit->problem, fit->list, s, largest, RECOMPUTE_FULL);
+        int32_t k, m;
+        while (left_bytes > 0 && find_largest(&k, &m, &replica->pipe, s)) {
+            if (!all) { left_bytes -= pipe_cost(&replica->pipe, k, m)->stored_bytes; }
+            replica_problem_set_mode(replica, fit->problem, fit->list, k, m, RECOMPUTE_FULL);
             changed = true;
         }
     }

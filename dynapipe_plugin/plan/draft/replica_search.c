@@ -21,6 +21,7 @@ int32_t replica_variants(PipeVariant out[MAX_VARIANTS], const PlanRequest* reque
     bool may_split = request->split_backward == SPLIT_BACKWARD_ON ||
                      (request->split_backward == SPLIT_BACKWARD_AUTO && ours);
     bool may_join = request->split_backward != SPLIT_BACKWARD_ON;
+    bool linear = request->placement.num_chunks == 0 || placement_is_linear(&request->placement, request->P);
     int32_t num = 0;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         const PipePolicy* policy = all[i].policy;
@@ -35,6 +36,7 @@ int32_t replica_variants(PipeVariant out[MAX_VARIANTS], const PlanRequest* reque
                                      : policy == &pipe_policy_1f1b;
         }
         if (all[i].tight && !ours) { allowed = false; }
+        if (!linear && request->schedule == SCHEDULE_AUTO) { allowed = policy == &pipe_policy_adaptive; }
         if (allowed && (all[i].split_backward ? may_split : may_join)) { out[num++] = all[i]; }
     }
     return num;
@@ -46,7 +48,8 @@ Status replica_variant_build(PipeSchedule* out, const PipeProblem* pipe, const i
     if (variant->has_rule) { return pipe_adaptive_build(out, pipe, order, &variant->rule, arena); }
     if (!variant->tight) { return variant->policy->build(out, pipe, order, variant->split_backward, arena); }
     PipeAdaptiveRule rule = pipe_adaptive_rule(pipe, variant->split_backward);
-    for (int32_t s = 0; s < pipe->P; s++) { rule.max_in_flight[s] = pipe->P - s; }
+    int32_t K = pipe_num_chunks(pipe);
+    for (int32_t k = 0; k < K; k++) { rule.max_in_flight[k] = K - k; }
     return pipe_adaptive_build(out, pipe, order, &rule, arena);
 }
 

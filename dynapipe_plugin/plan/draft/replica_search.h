@@ -14,14 +14,14 @@ typedef struct {
     const char* name;          // "1f1b", "adaptive", with "+w" where backward is split
     const PipePolicy* policy;  // NULL: one by one
     bool split_backward;
-    bool tight;  // adaptive: in flight as 1F1B (P - s) rather than 2 (P - s) - 1
+    bool tight;  // adaptive: in flight as 1F1B (K - k) rather than 2 (K - k) - 1
     bool has_rule;
     PipeAdaptiveRule rule;  // adaptive: in place of the above
 } PipeVariant;
 
 enum { MAX_VARIANTS = 8 };
 
-// The variants that a request allows, the most promising first. Returns how many.
+// The variants that a request (with its placement) allows, the most promising first. Returns how many.
 int32_t replica_variants(PipeVariant out[MAX_VARIANTS], const PlanRequest* request);
 
 typedef struct {

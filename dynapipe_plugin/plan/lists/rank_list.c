@@ -2,9 +2,10 @@
 
 #include "../pipe/pipe_schedule.h"
 #include "memory_layout.h"
+#include "plan_message.h"
 
-// Where things of one micro-batch and row (plan_row) are; -1: nowhere. Jobs are job numbers, transfers
-// indices into ops.
+// Where things of one micro-batch are, in one place (plan_place_of); -1: nowhere. Jobs are job numbers,
+// transfers indices into ops.
 typedef struct {
     int32_t job[JOB_COUNT];
     int32_t op[INSTR_COUNT];
@@ -21,7 +22,7 @@ typedef struct {
     int32_t K;
     bool shares_head, by_vocabulary;
     bool has_last;     // the last chunk is here
-    int32_t* slot_of;  // [K + 2 * P] by row: into places, where the row is of this rank
+    int32_t* slot_of;  // [K + 2 * P] by place, where it is of this rank: into places
     int32_t num_slots;
     const PipeJob* jobs;
     const PipeSpan* spans;
@@ -37,9 +38,10 @@ static Places* places_at(const List* list, int32_t row, int32_t m) {
     return &list->places[(int64_t)list->slot_of[row] * list->input->problem->M + m];
 }
 
-static int32_t row_of_op(const List* list, const CommOp* op) {
-    return plan_row(list->K, list->input->problem->P, list->shares_head, (InstrKind)op->kind, op->chunk,
-                    op->peer);
+static int32_t place_of_op(const List* list, const CommOp* op) {
+    if (!list->shares_head) { return op->chunk; }
+    const PipeProblem* problem = list->input->problem;
+    return plan_place_of(problem->placement, problem->P, (InstrKind)op->kind, op->chunk, op->peer);
 }
 
 static bool has_share(const List* list, int32_t s) {
@@ -64,7 +66,7 @@ static void find_places(List* list) {
     }
     const CommOp* ops = list->input->order->ops[list->s];
     for (int32_t i = 0; i < list->num_ops; i++) {
-        places_at(list, row_of_op(list, &ops[i]), ops[i].mb)->op[ops[i].kind] = i;
+        places_at(list, place_of_op(list, &ops[i]), ops[i].mb)->op[ops[i].kind] = i;
     }
 }
 

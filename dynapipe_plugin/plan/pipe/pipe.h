@@ -27,7 +27,8 @@ typedef struct {
     int64_t input_bytes;        // received activation: from F begin to B end; of a share in stored_bytes
     int64_t forward_bytes;      // only while F runs, where F drops
     int64_t transfer_ns;     // over the boundary behind this chunk, either direction; of a share: its hidden
-                             // states, and its part of their gradient. 0 where both ends are on one stage
+                             // states. 0 where both ends are on one stage
+    int64_t part_ns;         // of a share: what it sends back
     int64_t factor_ns;       // of a share by vocabulary: the transfer that its W waits for
     int64_t boundary_bytes;  // the message of transfer_ns
     RecomputeMode mode;

@@ -335,7 +335,8 @@ static WalkCell cell_make(const Greedy* greedy, int32_t row, int32_t m) {
                      .dropped_bytes = cost->drops ? cost->stored_bytes : 0,
                      .drops = cost->drops};
     if (is_share) {
-        cell.act_in_ns = cell.part_ns = cost->transfer_ns;
+        cell.act_in_ns = cost->transfer_ns;
+        cell.part_ns = cost->part_ns;
         cell.grad_in_ns = cost->factor_ns;
         return cell;
     }
@@ -347,7 +348,7 @@ static WalkCell cell_make(const Greedy* greedy, int32_t row, int32_t m) {
     if (row < greedy->K - 1) { cell.grad_in_ns = cost->transfer_ns; }
     for (int32_t s = 0; row == greedy->K - 1 && greedy->num_parts > 0 && s < problem->P; s++) {
         bool is_sent = greedy->row_of[greedy->K + s] >= 0 && s != pipe_stage_of(problem, row);
-        if (is_sent) { cell.grad_in_ns += pipe_cost(problem, greedy->K + s, m)->transfer_ns; }
+        if (is_sent) { cell.grad_in_ns += pipe_cost(problem, greedy->K + s, m)->part_ns; }
     }
     return cell;
 }

@@ -35,7 +35,7 @@ int32_t pipe_messages(PipeMessage out[PIPE_MAX_MESSAGES], const PipeProblem* pro
     const PipeCost* cost = pipe_cost(problem, row, job.mb);
     if (row >= K) {
         if (job.kind == JOB_F) {
-            out[num++] = (PipeMessage){MESSAGE_GRAD, (int16_t)(K - 1), 0, false, cost->transfer_ns};
+            out[num++] = (PipeMessage){MESSAGE_GRAD, (int16_t)(K - 1), 0, false, cost->part_ns};
         }
     } else if (job.kind == JOB_F && row < K - 1) {
         out[num++] = (PipeMessage){MESSAGE_ACT, (int16_t)(row + 1), 0, false, cost->transfer_ns};

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../types/mb_shape.h"
+#include "placement_make.h"
 #include "shape_rules.h"
 
 // --- the problem ------------------------------------------------------------------------------------------
@@ -49,17 +50,22 @@ void microbatch_jobs(CostJobs* out, const MicrobatchProblem* problem, RecomputeM
                      const MbShape* shape) {
     CostParts parts;
     cost_parts(&parts, &problem->table, mode, shape);
-    cost_jobs_of_stages(out, problem->costs, problem->stages, problem->P, &parts);
+    cost_jobs_of_stages(out, problem->costs, problem->chunks, problem->K, &parts);
+    if (problem->num_rows == problem->K) { return; }
+    if (mode != RECOMPUTE_NONE) { cost_parts(&parts, &problem->table, RECOMPUTE_NONE, shape); }
+    for (int32_t s = 0; s < problem->P; s++) {
+        cost_jobs_of_share(&out[problem->K + s], problem->costs, cost_share_of(&problem->placement, s),
+                           &parts);
+    }
 }
 
 const MachineRank* microbatch_ranks(const MicrobatchProblem* problem, int32_t replica) {
     return machine_replica(problem->request->machine, replica * problem->P);
 }
 
-int64_t microbatch_available(const MicrobatchProblem* problem, const MachineRank* rank,
-                             const CostStage* stage) {
+int64_t microbatch_available(const MicrobatchProblem* problem, const MachineRank* rank, const CostRank* has) {
     int64_t limit_bytes = machine_limit_bytes(rank, problem->request->memory_limit_bytes);
-    return limit_bytes > 0 ? limit_bytes - cost_state_bytes(problem->costs, stage) : COST_LIMIT;
+    return limit_bytes > 0 ? limit_bytes - cost_rank_state_bytes(problem->costs, has) : COST_LIMIT;
 }
 
 void microbatch_problem_limit(MicrobatchProblem* out) {
@@ -87,20 +93,26 @@ void microbatch_problem_limit(MicrobatchProblem* out) {
 // ways.
 static double replica_ns(const MicrobatchProblem* problem, int32_t r, const CostJobs* jobs) {
     const MachineRank* ranks = microbatch_ranks(problem, r);
-    double slowest_ns = 1, before_ns = 0;
+    const Placement* placement = &problem->placement;
+    double slowest_ns = 1, job_ns[PLAN_MAX_STAGES] = {0}, link_ns[PLAN_MAX_STAGES] = {0};
+    for (int32_t row = 0; row < problem->num_rows; row++) {
+        int32_t s = placement_stage_of(placement, row), k = row + 1;
+        job_ns[s] += machine_slow(&ranks[s]) * (double)jobs_work_ns(&jobs[row]);
+        if (k >= problem->K) { continue; }
+        double send_ns = (double)machine_between_ns(ranks, problem->costs, s, placement->stage_of[k],
+                                                    jobs[row].boundary_bytes);
+        link_ns[s] += send_ns;
+        link_ns[placement->stage_of[k]] += send_ns;
+    }
     for (int32_t s = 0; s < problem->P; s++) {
-        double job_ns = machine_slow(&ranks[s]) * (double)jobs_work_ns(&jobs[s]);
-        double send_ns = (double)machine_transfer_ns(&ranks[s], problem->costs, jobs[s].boundary_bytes);
-        if (s == problem->P - 1) { send_ns = 0; }
-        if (job_ns > slowest_ns) { slowest_ns = job_ns; }
-        if (before_ns + send_ns > slowest_ns) { slowest_ns = before_ns + send_ns; }
-        before_ns = send_ns;
+        if (job_ns[s] > slowest_ns) { slowest_ns = job_ns[s]; }
+        if (link_ns[s] > slowest_ns) { slowest_ns = link_ns[s]; }
     }
     return slowest_ns;
 }
 
 static void speeds_set(MicrobatchProblem* out) {
-    CostJobs jobs[PLAN_MAX_STAGES];
+    CostJobs jobs[PLAN_MAX_ROWS];
     MbShape all = {0};
     double sum_ns = 0;
     out->differs = machine_differs(out->request->machine);
@@ -136,6 +148,22 @@ static const char* limit_words(char out[MACHINE_LIMIT_CHARS], const MicrobatchPr
     return machine_limit_words(out, least, replica * problem->P + stage);
 }
 
+static Status place(MicrobatchProblem* out) {
+    const PlanRequest* request = out->request;
+    const CostModel* costs = out->costs;
+    out->placement = request->placement;
+    if (out->placement.num_chunks == 0) {
+        placement_linear(&out->placement, request->placement.chunks, out->P);
+    }
+    TRY(placement_check(&out->placement, out->P, costs->num_enc_layers + costs->num_dec_layers,
+                        request->rules.head_has_layer));
+    out->K = out->placement.num_chunks;
+    out->num_rows = placement_num_rows(&out->placement, out->P);
+    for (int32_t k = 0; k < out->K; k++) { out->chunks[k] = cost_chunk_make(costs, &out->placement, k); }
+    cost_ranks_make(out->has, costs, &out->placement, out->P);
+    return STATUS_OK;
+}
+
 Status microbatch_problem_init(MicrobatchProblem* out, const PlanRequest* request, const CostModel* costs,
                                const PlanSample* samples, int32_t num_samples) {
     if (request->P < 1 || request->P > PLAN_MAX_STAGES || request->R < 1 || request->R > PLAN_MAX_REPLICAS) {
@@ -151,11 +179,11 @@ Status microbatch_problem_init(MicrobatchProblem* out, const PlanRequest* reques
                                .P = request->P,
                                .R = request->R};
     TRY(machine_check(request->machine, request->P * request->R));
+    TRY(place(out));
     cost_table_init(&out->table, costs);
     microbatch_problem_limit(out);
     for (int32_t s = 0; s < out->P; s++) {
-        out->stages[s] = cost_stage_make(costs, &request->placement.chunks[s], s, out->P);
-        int64_t state_bytes = cost_state_bytes(costs, &out->stages[s]), limit = out->limit_bytes[s];
+        int64_t state_bytes = cost_rank_state_bytes(costs, &out->has[s]), limit = out->limit_bytes[s];
         out->available_bytes[s] = limit > 0 ? limit - state_bytes : COST_LIMIT;
         if (out->available_bytes[s] <= 0) {
             char words[MACHINE_LIMIT_CHARS];
@@ -173,37 +201,87 @@ Status microbatch_problem_init(MicrobatchProblem* out, const PlanRequest* reques
 
 // --- prices -----------------------------------------------------------------------------------------------
 
-// in_bytes: received from the stage before
-static int64_t held_bytes(const MicrobatchProblem* problem, const CostJobs* jobs, int64_t in_bytes) {
-    return jobs->stored_bytes + (problem->count_buffers ? in_bytes : 0);
+int32_t microbatch_in_flight(int32_t P, int32_t K, int32_t k) {
+    return (P * (K - k) + K - 1) / K;
 }
 
-static int64_t alone_bytes(const MicrobatchProblem* problem, RecomputeMode mode, const CostJobs* jobs,
-                           int64_t in_bytes) {
-    int64_t backward = jobs->stored_bytes;
-    int64_t forward = problem->costs->recompute_is_job[mode] ? jobs->forward_bytes : jobs->stored_bytes;
-    int64_t fixed = 0;
-    if (problem->count_buffers) {
-        backward += 2 * in_bytes + jobs->boundary_bytes;
-        forward += in_bytes + jobs->boundary_bytes;
-        fixed = jobs->scratch_bytes + 5 * PLAN_BUFFER_ALIGN;
+// Of one micro-batch on one stage.
+typedef struct {
+    int64_t work_ns;
+    int64_t held_bytes;   // as often as there are micro-batches in flight
+    int64_t kept_bytes;   // of one, all chunks and the share
+    int64_t besides_bytes;  // of one of them, while its jobs run
+} StageLoad;
+
+// What chunk k receives, and what it sends or hands the shares; 0 where buffers do not count.
+static int64_t in_bytes_of(const MicrobatchProblem* problem, const CostJobs* jobs, int32_t k) {
+    return problem->count_buffers && k > 0 ? jobs[k - 1].boundary_bytes : 0;
+}
+
+static int64_t out_bytes_of(const MicrobatchProblem* problem, const CostJobs* jobs, int32_t k) {
+    int64_t bytes = 0;
+    if (!problem->count_buffers || placement_hands_over(&problem->placement, k)) { return 0; }
+    for (int32_t row = problem->K; row < problem->num_rows && k == problem->K - 1; row++) {
+        bytes += jobs[row].part_bytes;
     }
-    return (backward > forward ? backward : forward) + fixed;
+    return bytes + jobs[k].boundary_bytes;
+}
+
+static void add_chunk(StageLoad* load, const MicrobatchProblem* problem, RecomputeMode mode,
+                      MicrobatchShare share, const CostJobs* jobs, int32_t k) {
+    int64_t in = in_bytes_of(problem, jobs, k), out = out_bytes_of(problem, jobs, k);
+    bool drops = problem->costs->recompute_is_job[mode];
+    int64_t forward = drops ? jobs[k].forward_bytes + out : out;
+    int64_t backward = drops ? jobs[k].stored_bytes + in + out : in + out;
+    int64_t besides = forward > backward ? forward : backward;
+    int32_t num = share == SHARE_PIPELINE  ? microbatch_in_flight(problem->P, problem->K, k)
+                  : share == SHARE_UNIFORM ? problem->P
+                                           : 1;
+    load->work_ns += jobs_work_ns(&jobs[k]);
+    load->held_bytes += num * (jobs[k].stored_bytes + in);
+    load->kept_bytes += in + (drops ? 0 : jobs[k].stored_bytes);
+    if (besides > load->besides_bytes) { load->besides_bytes = besides; }
+}
+
+static void add_share(StageLoad* load, const MicrobatchProblem* problem, const CostJobs* share) {
+    int64_t buffers = share->boundary_bytes + share->part_bytes + share->factor_bytes;
+    int64_t bytes = share->stored_bytes + (problem->count_buffers ? buffers : 0);
+    load->work_ns += jobs_work_ns(share);
+    load->held_bytes += bytes;
+    load->kept_bytes += bytes;
+}
+
+// [P]
+static void loads_make(StageLoad* out, const MicrobatchProblem* problem, RecomputeMode mode,
+                       MicrobatchShare share, const CostJobs* jobs) {
+    memset(out, 0, sizeof *out * (size_t)problem->P);
+    for (int32_t k = 0; k < problem->K; k++) {
+        add_chunk(&out[problem->placement.stage_of[k]], problem, mode, share, jobs, k);
+    }
+    for (int32_t row = problem->K; row < problem->num_rows; row++) {
+        add_share(&out[row - problem->K], problem, &jobs[row]);
+    }
+}
+
+static int64_t alone_bytes(const MicrobatchProblem* problem, const StageLoad* load, int64_t scratch_bytes) {
+    int64_t fixed = problem->count_buffers ? scratch_bytes + 5 * (int64_t)PLAN_BUFFER_ALIGN : 0;
+    return load->kept_bytes + load->besides_bytes + fixed;
 }
 
 MicrobatchCost microbatch_cost(const MicrobatchProblem* problem, RecomputeMode mode, MicrobatchShare share,
                                const MbShape* shape) {
-    CostJobs jobs[PLAN_MAX_STAGES];
+    CostJobs jobs[PLAN_MAX_ROWS];
+    StageLoad loads[PLAN_MAX_STAGES];
     MicrobatchCost cost = {.fits_alone = shape_rules_allow(&problem->request->rules, shape),
                            .fits_held = true};
     microbatch_jobs(jobs, problem, mode, shape);
+    loads_make(loads, problem, mode, share, jobs);
     for (int32_t s = 0; s < problem->P; s++) {
-        int64_t work_ns = microbatch_stage_ns(problem, s, jobs_work_ns(&jobs[s]));
-        int64_t in_bytes = s > 0 ? jobs[s - 1].boundary_bytes : 0;
-        int64_t parts = share == SHARE_PIPELINE ? problem->P - s : share == SHARE_UNIFORM ? problem->P : 1;
+        int64_t work_ns = microbatch_stage_ns(problem, s, loads[s].work_ns);
         cost.work_ns = work_ns > cost.work_ns ? work_ns : cost.work_ns;
-        cost.fits_alone &= alone_bytes(problem, mode, &jobs[s], in_bytes) <= problem->available_bytes[s];
-        cost.fits_held &= held_bytes(problem, &jobs[s], in_bytes) <= problem->available_bytes[s] / parts;
+        cost.fits_alone &=
+            alone_bytes(problem, &loads[s], jobs[0].scratch_bytes) <= problem->available_bytes[s];
+        cost.fits_held &= loads[s].held_bytes <= problem->available_bytes[s];
     }
     cost.fits_held &= cost.fits_alone;
     return cost;
@@ -215,9 +293,11 @@ int64_t microbatch_work_ns(const MicrobatchProblem* problem, RecomputeMode mode,
 
 int64_t microbatch_alone_bytes(const MicrobatchProblem* problem, int32_t s, RecomputeMode mode,
                                const MbShape* shape) {
-    CostJobs jobs[PLAN_MAX_STAGES];
+    CostJobs jobs[PLAN_MAX_ROWS];
+    StageLoad loads[PLAN_MAX_STAGES];
     microbatch_jobs(jobs, problem, mode, shape);
-    return alone_bytes(problem, mode, &jobs[s], s > 0 ? jobs[s - 1].boundary_bytes : 0);
+    loads_make(loads, problem, mode, SHARE_ALONE, jobs);
+    return alone_bytes(problem, &loads[s], jobs[0].scratch_bytes);
 }
 
 static Status kernels_cannot(const MicrobatchProblem* problem, const MbShape* shape, const char* what) {

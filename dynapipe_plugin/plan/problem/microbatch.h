@@ -1,7 +1,7 @@
 /*
 microbatch.h -- the question every batching pass is asked, and the answer it gives.
 
-    MicrobatchProblem   samples, costs, stages, memory            (filled by microbatch_problem_init)
+    MicrobatchProblem   samples, costs, placement, memory         (filled by microbatch_problem_init)
     MicrobatchList      micro-batches of one global batch, all replicas together
     MicrobatchBuild     a pass: problem -> list                   (batching_policies.h has the table)
 
@@ -9,15 +9,15 @@ Every pass is pure: integers decide, ties go to the smaller sample id. In every 
 one segment, and every micro-batch fits in memory when it is alone on its stage. No list is ever empty
 (num_samples >= 1).
 
-Memory of one micro-batch on stage s (buffers only where count_buffers):
-    held  = acts + in            from F to B; several micro-batches at a time, at most held_limit_bytes[s]
-each alone = the larger of B: acts + 2 in + out, and F: acts (or forward_bytes, where it keeps nothing) + in +
-out, plus scratch         must fit in available_bytes[s]
+Memory of one micro-batch on stage s (buffers only where count_buffers), over its chunks and its share:
+    held  = acts + in            from F to B; several micro-batches at a time (SHARE_PIPELINE)
+each alone = all that is kept, and of one chunk the larger of B: acts (where dropped) + in + out, and F:
+forward_bytes (where it keeps nothing) + out, plus scratch         must fit in available_bytes[s]
 */
 #pragma once
 
 #include "../../base/arena.h"
-#include "../cost/cost_table.h"
+#include "../cost/cost_share.h"
 #include "../cost/machine.h"
 #include "../types/plan_request.h"
 
@@ -28,7 +28,10 @@ typedef struct {
     const PlanSample* samples;  // index = sample id
     int32_t num_samples;
     int32_t P, R;
-    CostStage stages[PLAN_MAX_STAGES];
+    int32_t K, num_rows;   // chunks; with shares of the head
+    Placement placement;   // the request's
+    CostStage chunks[PLAN_MAX_CHUNKS];
+    CostRank has[PLAN_MAX_STAGES];  // what the ranks of a stage have of the model
     // Of the machine (machine.h), for passes that do not know which replica they work for.
     int64_t limit_bytes[PLAN_MAX_STAGES];       // memory of the stage's ranks: the least; 0: no limit
     int64_t most_limit_bytes[PLAN_MAX_STAGES];  // the most; 0: no limit on some rank
@@ -90,10 +93,9 @@ void microbatch_problem_limit(MicrobatchProblem* out);
 // The ranks of a replica, NULL: all alike; and what one has for activations, COST_LIMIT where there is no
 // limit.
 const MachineRank* microbatch_ranks(const MicrobatchProblem* problem, int32_t replica);
-int64_t microbatch_available(const MicrobatchProblem* problem, const MachineRank* rank,
-                             const CostStage* stage);
+int64_t microbatch_available(const MicrobatchProblem* problem, const MachineRank* rank, const CostRank* has);
 
-// What one micro-batch costs on every stage of an average rank: [P].
+// What one micro-batch costs on an average rank in every chunk, and in every share of the head: [num_rows].
 void microbatch_jobs(CostJobs* out, const MicrobatchProblem* problem, RecomputeMode mode,
                      const MbShape* shape);
 
@@ -121,9 +123,11 @@ typedef struct {
     bool fits_held;   // and held <= available / share on every stage
 } MicrobatchCost;
 
-// How many micro-batches a stage should be able to hold: P - s (what 1F1B keeps in flight), or P everywhere
-// as the original does, or 1 (no share).
+// How many micro-batches a stage should be able to hold: of chunk k of K as many as are under way in a full
+// pipeline, P (K - k) / K rounded up (P - s, what 1F1B keeps in flight), or P everywhere as the original does,
+// or 1 (no share).
 typedef enum { SHARE_ALONE, SHARE_PIPELINE, SHARE_UNIFORM } MicrobatchShare;
+int32_t microbatch_in_flight(int32_t P, int32_t K, int32_t k);
 MicrobatchCost microbatch_cost(const MicrobatchProblem* problem, RecomputeMode mode, MicrobatchShare share,
                                const MbShape* shape);
 

@@ -24,9 +24,13 @@ static bool formula_is_zero(const CostFormula* formula) {
 static void slow_choose(MicrobatchPricer* out) {
     const MicrobatchProblem* problem = out->problem;
     const double* slow = problem->stage_slow;
-    int32_t counts[PLAN_MAX_STAGES][PIECE_COUNT];
+    int32_t counts[PLAN_MAX_STAGES][PIECE_COUNT] = {{0}};
+    for (int32_t k = 0; k < problem->K; k++) {  // (a share is no number of parts: what is left is below)
+        int32_t parts[PIECE_COUNT];
+        cost_stage_parts(parts, problem->costs, &problem->chunks[k]);
+        for (int part = 0; part < PART_COUNT; part++) { counts[problem->placement.stage_of[k]][part] += parts[part]; }
+    }
     for (int32_t s = 0; s < problem->P; s++) {
-        cost_stage_parts(counts[s], problem->costs, &problem->stages[s]);
         for (int part = 0; part < PART_COUNT; part++) {
             bool takes_time = false;
             for (int kind = 0; kind < JOB_COUNT; kind++) {
@@ -49,8 +53,8 @@ static void slow_choose(MicrobatchPricer* out) {
 }
 
 static BoundaryKind boundary_of(const MicrobatchProblem* problem, int32_t s) {
-    if (s < 0 || !problem->count_buffers || problem->stages[s].has_head) { return BOUNDARY_NONE; }
-    return problem->stages[s].layers.layer_end > problem->costs->num_enc_layers ? BOUNDARY_DEC : BOUNDARY_ENC;
+    if (s < 0 || !problem->count_buffers || problem->chunks[s].has_head) { return BOUNDARY_NONE; }
+    return problem->chunks[s].layers.layer_end > problem->costs->num_enc_layers ? BOUNDARY_DEC : BOUNDARY_ENC;
 }
 
 static void memory_add(MicrobatchPricer* out, const PriceMemory* stage) {
@@ -75,15 +79,17 @@ void microbatch_pricer_make(MicrobatchPricer* out, const MicrobatchProblem* prob
     memset(out, 0, sizeof *out);
     out->problem = problem;
     out->mode = mode;
+    out->share = share;
+    out->is_linear = placement_is_linear(&problem->placement, problem->P);
     out->is_job = problem->costs->recompute_is_job[mode];
     slow_choose(out);
-    for (int32_t s = 0; s < problem->P; s++) {
+    for (int32_t s = 0; s < problem->P && out->is_linear; s++) {
         int64_t parts = share == SHARE_PIPELINE ? problem->P - s : share == SHARE_UNIFORM ? problem->P : 1;
         PriceMemory stage = {.in = boundary_of(problem, s - 1),
                              .out = boundary_of(problem, s),
                              .alone_limit_bytes = problem->available_bytes[s],
                              .held_limit_bytes = problem->available_bytes[s] / parts};
-        cost_stage_parts(stage.count, problem->costs, &problem->stages[s]);
+        cost_stage_parts(stage.count, problem->costs, &problem->chunks[s]);
         memory_add(out, &stage);
     }
 }
@@ -124,6 +130,7 @@ MicrobatchCost microbatch_price(const MicrobatchPricer* pricer, const MbShape* s
     const ShapeRules* rules = &pricer->problem->request->rules;
     MicrobatchCost cost = {.fits_alone = shape_rules_allow(rules, shape), .fits_held = true};
     CostParts parts;
+    if (!pricer->is_linear) { return microbatch_cost(pricer->problem, pricer->mode, pricer->share, shape); }
     cost_parts(&parts, &pricer->problem->table, pricer->mode, shape);
     for (int32_t i = 0; i < pricer->num_slow; i++) {
         int64_t ns = 0;

@@ -15,12 +15,24 @@ enum { FACTOR_BITS = 20, MOST_FACTOR = (1 << FACTOR_BITS) / 20 * 19 };
 typedef struct {
     const ReplayLists* lists;
     ReplayGraph* graph;
-    int32_t* job_node[2];      // [P * M] of F, of B; 0: not there yet
-    int32_t* arrival_node[2];  // [P * M] transfer that brings the activation, the gradient
+    int32_t num_rows;
+    int32_t* job_node[JOB_COUNT];               // [rows * M]; 0: not there yet
+    int32_t* arrival_node[PLAN_MESSAGE_KINDS];  // [rows * M] the transfer of this message; 0: not there yet
     int32_t pos[PLAN_MAX_STAGES], last_transfer[PLAN_MAX_STAGES];
     int32_t last_item[PLAN_MAX_STAGES];  // of a stage's sequence: job or, with `pulls`, message
     int64_t sum_ns;
 } Maker;
+
+static int64_t cell_of(const Maker* maker, int32_t row, int32_t m) {
+    return (int64_t)row * maker->lists->M + m;
+}
+
+// What it is called where durations are drawn: a job by its row, a message by the row that it comes from.
+static uint64_t key_of(const Maker* maker, const ReplayItem* item) {
+    bool from_before = item->kind == REPLAY_SEND_ACT && item->chunk < maker->lists->placement->num_chunks;
+    int32_t row = from_before ? item->chunk - 1 : item->chunk;
+    return ((uint64_t)row << 40 | (uint64_t)item->mb << 8 | item->kind) * 0x9e3779b97f4a7c15u;
+}
 
 // s: of a transfer, the sender.
 static int32_t add_node(Maker* maker, int32_t s, const ReplayItem* item, int32_t before, int32_t input) {
@@ -30,56 +42,79 @@ static int32_t add_node(Maker* maker, int32_t s, const ReplayItem* item, int32_t
         .before = {before, input},
         .lane = is_job ? s : graph->P + s,
         .ns = item->ns,
-        .key = ((uint64_t)s << 40 | (uint64_t)item->mb << 8 | item->kind) * 0x9e3779b97f4a7c15u,
+        .key = key_of(maker, item),
     };
     return graph->num_nodes++;
 }
 
-// False: its input is not there yet.
-static bool add_job(Maker* maker, int32_t s, const ReplayItem* item) {
+// *input: the node behind all that the job reads from other stages; 0: nothing. False: some of it is not
+// there yet.
+static bool find_input(Maker* maker, int32_t s, const ReplayItem* item, int32_t* input) {
     const ReplayLists* lists = maker->lists;
-    int64_t cell = (int64_t)s * lists->M + item->mb;
-    int32_t input = 0;
-    bool waits = false;
-    if (item->kind == JOB_F && s > 0) {
-        input = maker->arrival_node[0][cell];
-        waits = true;
-    } else if (item->kind == JOB_B && s < lists->P - 1) {
-        input = maker->arrival_node[1][cell];
-        waits = true;
+    PlanMessage reads[PLAN_MAX_MESSAGES];
+    int32_t arrivals[PLAN_MAX_MESSAGES], num_arrivals = 0;
+    int32_t num = plan_job_reads(reads, lists->placement, lists->P, (JobKind)item->kind, item->chunk);
+    for (int32_t i = 0; i < num; i++) {
+        PlanJobAt made = plan_message_maker(lists->placement, reads[i]);
+        bool is_here = made.stage == s;
+        int32_t node = is_here ? maker->job_node[made.kind][cell_of(maker, made.chunk, item->mb)]
+                               : maker->arrival_node[reads[i].kind][cell_of(maker, reads[i].row, item->mb)];
+        if (node == 0) { return false; }
+        if (!is_here) { arrivals[num_arrivals++] = node; }
     }
-    if (waits && input == 0) { return false; }
-    int32_t node = add_node(maker, s, item, maker->last_item[s], input);
-    maker->last_item[s] = maker->graph->last_job[s] = node;
-    if (item->kind == JOB_F || item->kind == JOB_B) { maker->job_node[item->kind == JOB_B][cell] = node; }
+    *input = num_arrivals > 0 ? arrivals[0] : 0;
+    for (int32_t i = 1; i < num_arrivals; i++) {
+        ReplayNode join = {.before = {*input, arrivals[i]}, .lane = s};
+        maker->graph->nodes[maker->graph->num_nodes] = join;
+        *input = maker->graph->num_nodes++;
+    }
     return true;
 }
 
+// False: its input is not there yet.
+static bool add_job(Maker* maker, int32_t s, const ReplayItem* item) {
+    int32_t input;
+    if (!find_input(maker, s, item, &input)) { return false; }
+    int32_t node = add_node(maker, s, item, maker->last_item[s], input);
+    maker->last_item[s] = maker->graph->last_job[s] = node;
+    maker->job_node[item->kind][cell_of(maker, item->chunk, item->mb)] = node;
+    return true;
+}
+
+static PlanMessage message_of(const ReplayItem* item) {
+    return (PlanMessage){(uint8_t)(item->kind - JOB_COUNT), item->chunk};
+}
+
+static int32_t* arrival_of(Maker* maker, const ReplayItem* item) {
+    return &maker->arrival_node[item->kind - JOB_COUNT][cell_of(maker, item->chunk, item->mb)];
+}
+
+// The job that makes what this item transfers; 0: it is not there yet.
+static int32_t maker_node(const Maker* maker, const ReplayItem* item, int32_t* stage) {
+    PlanJobAt made = plan_message_maker(maker->lists->placement, message_of(item));
+    *stage = made.stage;
+    return maker->job_node[made.kind][cell_of(maker, made.chunk, item->mb)];
+}
+
 static Status add_transfer(Maker* maker, int32_t s, const ReplayItem* item) {
-    bool is_grad = item->kind == REPLAY_SEND_GRAD;
-    int32_t peer = is_grad ? s - 1 : s + 1;
-    int32_t job = maker->job_node[is_grad][(int64_t)s * maker->lists->M + item->mb];
-    if (peer < 0 || peer >= maker->lists->P || job == 0) {
+    int32_t sender, job = maker_node(maker, item, &sender);
+    if (sender != s || job == 0) {
         return FAIL(STATUS_INVALID_PLAN,
                     "stage %d, micro-batch %d: sends what it has not computed ---> check the plan", s,
                     item->mb);
     }
     int32_t node = add_node(maker, s, item, maker->last_transfer[s], job);
     maker->last_transfer[s] = node;
-    maker->arrival_node[is_grad][(int64_t)peer * maker->lists->M + item->mb] = node;
+    *arrival_of(maker, item) = node;
     return STATUS_OK;
 }
 
-// A message that stage s takes from its neighbour. False: the job that makes it is not there yet.
+// A message that stage s takes. False: the job that makes it is not there yet.
 static bool add_message(Maker* maker, int32_t s, const ReplayItem* item) {
-    const ReplayLists* lists = maker->lists;
-    bool is_grad = item->kind == REPLAY_SEND_GRAD;
-    int32_t sender = is_grad ? s + 1 : s - 1;
-    if (sender < 0 || sender >= lists->P) { return false; }
-    int32_t job = maker->job_node[is_grad][(int64_t)sender * lists->M + item->mb];
+    int32_t sender, job = maker_node(maker, item, &sender);
     if (job == 0) { return false; }
     maker->last_item[s] = add_node(maker, sender, item, maker->last_item[s], job);
-    maker->arrival_node[is_grad][(int64_t)s * lists->M + item->mb] = maker->last_item[s];
+    *arrival_of(maker, item) = maker->last_item[s];
     return true;
 }
 
@@ -134,10 +169,23 @@ static Status advance(Maker* maker, int32_t s, bool* moved) {
     return STATUS_OK;
 }
 
+// Room for them: what combines the parts of a shared head reads one of every share.
+static int64_t count_joins(const ReplayLists* lists) {
+    int64_t num = 0;
+    for (int32_t s = 0; s < lists->P && lists->placement->head != HEAD_WHOLE; s++) {
+        for (int32_t i = 0; i < lists->num_items[s]; i++) {
+            const ReplayItem* item = &lists->items[s][i];
+            num += item->kind == JOB_B && item->chunk == lists->placement->num_chunks - 1 ? lists->P : 0;
+        }
+    }
+    return num;
+}
+
 Status replay_graph_make(ReplayGraph* out, const ReplayLists* lists, Arena* arena) {
     ReplayGraph graph = {.P = lists->P, .num_nodes = 1};
     Maker maker = {.lists = lists, .graph = &graph};
-    int64_t num_nodes = 1, num_cells = (int64_t)lists->P * lists->M;
+    maker.num_rows = plan_num_rows(lists->placement, lists->P);
+    int64_t num_nodes = 1 + count_joins(lists), num_cells = (int64_t)maker.num_rows * lists->M;
     for (int32_t s = 0; s < lists->P; s++) {
         num_nodes += lists->num_items[s];
         graph.tail_ns[s] = lists->tail_ns[s];
@@ -146,8 +194,8 @@ Status replay_graph_make(ReplayGraph* out, const ReplayLists* lists, Arena* aren
         return FAIL(STATUS_OUT_OF_RANGE, "replay: too many jobs ---> a smaller plan");
     }
     PIPE_NEW(graph.nodes, arena, ReplayNode, num_nodes);
-    for (int32_t i = 0; i < 2; i++) {
-        PIPE_NEW(maker.job_node[i], arena, int32_t, num_cells);
+    for (int32_t i = 0; i < JOB_COUNT; i++) { PIPE_NEW(maker.job_node[i], arena, int32_t, num_cells); }
+    for (int32_t i = 0; i < PLAN_MESSAGE_KINDS; i++) {
         PIPE_NEW(maker.arrival_node[i], arena, int32_t, num_cells);
     }
     bool moved = true;

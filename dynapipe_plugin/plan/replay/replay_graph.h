@@ -3,21 +3,24 @@ replay_graph.h -- one replica's jobs and transfers as a graph whose nodes stand 
 
     end(node) = max(end(before[0]), end(before[1])) + duration
 
-A job waits for the job before it on its stage and for its input; a transfer for its job and the transfer
-before it on the link of its sender. Where messages are pulled, the stage that takes one does so between two
+A job waits for the job before it on its stage and for its inputs (where these are several, the parts of a
+shared head, nodes of no length join them); a transfer for its job and the transfer before it on the link of
+its sender. Where messages are pulled, the stage that takes one does so between two
 of its jobs: the message waits for what is before it there and for the sender's job, and what comes next waits
 for the message. Node 0 is the beginning of the step.
 */
 #pragma once
 
+#include "../lists/plan_message.h"
 #include "replay.h"
 
-// Behind the job kinds.
-enum { REPLAY_SEND_ACT = JOB_COUNT, REPLAY_SEND_GRAD, REPLAY_KIND_COUNT };
+// Behind the job kinds, in the order of PipeMessageKind.
+enum { REPLAY_SEND_ACT = JOB_COUNT, REPLAY_SEND_GRAD, REPLAY_SEND_FACTORS, REPLAY_KIND_COUNT };
 
 typedef struct {
-    uint8_t kind;  // JobKind, REPLAY_SEND_ACT, REPLAY_SEND_GRAD
-    int32_t mb;    // of this replica
+    uint8_t kind;   // JobKind, REPLAY_SEND_*
+    int16_t chunk;  // row of a job; of a transfer, of its PlanMessage
+    int32_t mb;     // of this replica
     int64_t ns;
     int64_t instant_ns;  // pulls: as planned it takes no time, and is at this instant; -1: no such thing
 } ReplayItem;
@@ -27,6 +30,7 @@ typedef struct {
 // instant in any order that can run.
 typedef struct {
     int32_t P, M;
+    const Placement* placement;
     bool pulls;
     int32_t num_items[PLAN_MAX_STAGES];
     ReplayItem* items[PLAN_MAX_STAGES];

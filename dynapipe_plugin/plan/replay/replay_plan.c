@@ -26,12 +26,31 @@ static int64_t instr_ns(const Part* part, int32_t s, int32_t i) {
     return part->instr_ns != NULL ? part->instr_ns[s][i] : instr->end_ns - instr->begin_ns;
 }
 
-static Status check_microbatch(const Part* part, int32_t s, int32_t i) {
-    int32_t mb = part->plan->ranks[part->replica * part->plan->P + s].instrs[i].mb;
-    if (mb >= part->begin && mb < part->end) { return STATUS_OK; }
-    return FAIL(STATUS_INVALID_PLAN,
-                "replica %d stage %d, instruction %d: micro-batch %d is another's ---> check the plan",
-                part->replica, s, i, mb);
+// The item of instruction i of stage s: a job, or the transfer that it is about.
+static Status item_of(ReplayItem* out, const Part* part, int32_t s, int32_t i) {
+    const Plan* plan = part->plan;
+    const PlanInstr* instr = &plan->ranks[part->replica * plan->P + s].instrs[i];
+    PlanMessage message = {.row = instr->chunk};
+    if (instr->mb < part->begin || instr->mb >= part->end) {
+        return FAIL(STATUS_INVALID_PLAN,
+                    "replica %d stage %d, instruction %d: micro-batch %d is another's ---> check the plan",
+                    part->replica, s, i, instr->mb);
+    }
+    bool is_job = plan_instr_is_job((InstrKind)instr->kind);
+    bool is_there = is_job ? plan_has_row(&plan->placement, plan->P, instr->chunk)
+                           : plan_message_of(&message, &plan->placement, plan->P, instr);
+    if (!is_there) {
+        return FAIL(STATUS_INVALID_PLAN,
+                    "replica %d stage %d, instruction %d: there is no such chunk ---> check the plan",
+                    part->replica, s, i);
+    }
+    JobKind job = plan_instr_job((InstrKind)instr->kind);
+    *out = (ReplayItem){.kind = (uint8_t)(is_job ? (int)job : JOB_COUNT + message.kind),
+                        .chunk = message.row,
+                        .mb = instr->mb - part->begin,
+                        .ns = instr_ns(part, s, i),
+                        .instant_ns = -1};
+    return STATUS_OK;
 }
 
 // --- links of their own: jobs and what leaves the stage ----------------------------------------------------
@@ -40,63 +59,47 @@ static Status list_links(ReplayLists* lists, const Part* part, int32_t s) {
     const PlanRank* rank = &part->plan->ranks[part->replica * part->plan->P + s];
     for (int32_t i = 0; i < rank->num_instrs; i++) {
         const PlanInstr* instr = &rank->instrs[i];
-        ReplayItem item = {.mb = instr->mb - part->begin, .ns = instr_ns(part, s, i), .instant_ns = -1};
-        if (plan_instr_is_job((InstrKind)instr->kind)) {
-            item.kind = (uint8_t)plan_instr_job((InstrKind)instr->kind);
-        } else if (instr->kind == INSTR_SEND_ACT) {
-            item.kind = REPLAY_SEND_ACT;
-        } else if (instr->kind == INSTR_SEND_GRAD) {
-            item.kind = REPLAY_SEND_GRAD;
-        } else {
-            continue;
-        }
-        TRY(check_microbatch(part, s, i));
-        lists->items[s][lists->num_items[s]++] = item;
+        if (!plan_instr_is_job((InstrKind)instr->kind) && !plan_instr_is_send(instr->kind)) { continue; }
+        TRY(item_of(&lists->items[s][lists->num_items[s]++], part, s, i));
     }
     return STATUS_OK;
 }
 
 // --- messages that are pulled: jobs and what the stage takes -----------------------------------------------
 
-// send_ns[0]: of activations, [1]: of gradients; [P * M] by the sender, -1: it sends none.
-static Status list_sends(int64_t* send_ns[2], const Part* part, Arena* arena) {
+// send_ns[kind]: [rows * M] of every message, -1: nobody sends it.
+static Status list_sends(int64_t* send_ns[PLAN_MESSAGE_KINDS], const Part* part, Arena* arena) {
     int32_t P = part->plan->P, M = part->end - part->begin;
-    for (int k = 0; k < 2; k++) {
-        PIPE_NEW(send_ns[k], arena, int64_t, (int64_t)P * M);
-        for (int32_t i = 0; i < P * M; i++) { send_ns[k][i] = -1; }
+    int64_t num_cells = (int64_t)plan_num_rows(&part->plan->placement, P) * M;
+    for (int k = 0; k < PLAN_MESSAGE_KINDS; k++) {
+        PIPE_NEW(send_ns[k], arena, int64_t, num_cells);
+        for (int64_t i = 0; i < num_cells; i++) { send_ns[k][i] = -1; }
     }
     for (int32_t s = 0; s < P; s++) {
         const PlanRank* rank = &part->plan->ranks[part->replica * P + s];
         for (int32_t i = 0; i < rank->num_instrs; i++) {
-            bool is_grad = rank->instrs[i].kind == INSTR_SEND_GRAD;
-            if (!is_grad && rank->instrs[i].kind != INSTR_SEND_ACT) { continue; }
-            TRY(check_microbatch(part, s, i));
-            send_ns[is_grad][s * M + rank->instrs[i].mb - part->begin] = instr_ns(part, s, i);
+            ReplayItem item;
+            if (!plan_instr_is_send(rank->instrs[i].kind)) { continue; }
+            TRY(item_of(&item, part, s, i));
+            send_ns[item.kind - JOB_COUNT][(int64_t)item.chunk * M + item.mb] = item.ns;
         }
     }
     return STATUS_OK;
 }
 
-static Status list_pulls(ReplayLists* lists, const Part* part, int32_t s, int64_t* const send_ns[2],
-                         Arena* arena) {
+static Status list_pulls(ReplayLists* lists, const Part* part, int32_t s,
+                         int64_t* const send_ns[PLAN_MESSAGE_KINDS], Arena* arena) {
     const PlanRank* rank = &part->plan->ranks[part->replica * part->plan->P + s];
     StageOrder order;
     TRY(stage_order(&order, part->plan, rank, arena));
     for (int32_t k = 0; k < order.num; k++) {
         int32_t i = order.instrs[k];
         const PlanInstr* instr = &rank->instrs[i];
-        TRY(check_microbatch(part, s, i));
-        ReplayItem item = {.mb = instr->mb - part->begin,
-                           .instant_ns = instr->end_ns == instr->begin_ns ? instr->begin_ns : -1};
-        if (plan_instr_is_job((InstrKind)instr->kind)) {
-            item.kind = (uint8_t)plan_instr_job((InstrKind)instr->kind);
-            item.ns = instr_ns(part, s, i);
-        } else {
-            bool is_grad = instr->kind == INSTR_RECV_GRAD;
-            int32_t sender = is_grad ? s + 1 : s - 1;
-            bool is_there = sender >= 0 && sender < lists->P;
-            item.kind = is_grad ? REPLAY_SEND_GRAD : REPLAY_SEND_ACT;
-            item.ns = is_there ? send_ns[is_grad][sender * lists->M + item.mb] : -1;
+        ReplayItem item;
+        TRY(item_of(&item, part, s, i));
+        item.instant_ns = instr->end_ns == instr->begin_ns ? instr->begin_ns : -1;
+        if (item.kind >= JOB_COUNT) {
+            item.ns = send_ns[item.kind - JOB_COUNT][(int64_t)item.chunk * lists->M + item.mb];
             if (item.ns < 0) {
                 return FAIL(STATUS_INVALID_PLAN,
                             "replica %d stage %d, instruction %d: nobody sends that ---> check the plan",
@@ -122,8 +125,12 @@ int64_t plan_tail_ns(const Plan* plan) {
 
 static Status graph_of(ReplayGraph* out, const Part* part, int64_t tail_ns, Arena* scratch) {
     const Plan* plan = part->plan;
-    ReplayLists lists = {.P = plan->P, .M = part->end - part->begin, .pulls = plan->pulls};
-    int64_t* send_ns[2];
+    ReplayLists lists = {
+        .P = plan->P, .M = part->end - part->begin, .placement = &plan->placement, .pulls = plan->pulls};
+    int64_t* send_ns[PLAN_MESSAGE_KINDS];
+    if (!plan_placement_is_sane(&plan->placement, plan->P)) {
+        return FAIL(STATUS_INVALID_PLAN, "plan: chunks on stages that are not there ---> check the plan");
+    }
     if (plan->pulls) { TRY(list_sends(send_ns, part, scratch)); }
     for (int32_t s = 0; s < plan->P; s++) {
         PIPE_NEW(lists.items[s], scratch, ReplayItem, plan->ranks[part->replica * plan->P + s].num_instrs);

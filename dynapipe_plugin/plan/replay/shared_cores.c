@@ -2,6 +2,7 @@
 // ends to the next.
 #include "shared_cores.h"
 
+#include "../lists/plan_message.h"
 #include "../lists/plan_words.h"
 #include "../pipe/pipe_schedule.h"
 #include "stage_order.h"
@@ -14,14 +15,14 @@ typedef struct {
     bool runs;                           // `at` is a job that has begun, left_ns of it are to do
     int64_t taking_ns;                   // until then it takes a message
     int64_t left_ns, begin_ns, link_ns;  // link_ns: when what it sends has left
-    int64_t* arrival_ns[2];              // [M] + 1 of activation, of gradient; 0: not known yet
-    int64_t* send_ns[2];                 // [M] that the transfer takes; -1: none
 } Lane;
 
 typedef struct {
     const Plan* plan;
     const SharedCores* shared;
-    Lane* lanes;  // [P]
+    Lane* lanes;                              // [P]
+    int64_t* arrival_ns[PLAN_MESSAGE_KINDS];  // [rows * M] + 1 of a message; 0: not known yet
+    int64_t* send_ns[PLAN_MESSAGE_KINDS];     // [rows * M] that its transfer takes; -1: nobody sends it
     int64_t now_ns;
 } Share;
 
@@ -33,24 +34,41 @@ static const PlanInstr* next_of(const Lane* lane) {
     return lane->at < lane->order.num ? &lane->list->instrs[lane->order.instrs[lane->at]] : NULL;
 }
 
-static Status lane_init(Lane* lane, const Plan* plan, const PlanRank* list, Arena* arena) {
+static int64_t cell_of(const Share* share, int32_t row, int32_t m) {
+    return (int64_t)row * share->plan->M + m;
+}
+
+static Status messages_init(Share* share, Arena* arena) {
+    int64_t num_cells = (int64_t)plan_num_rows(&share->plan->placement, share->plan->P) * share->plan->M;
+    for (int i = 0; i < PLAN_MESSAGE_KINDS; i++) {
+        PIPE_NEW(share->arrival_ns[i], arena, int64_t, num_cells);
+        PIPE_NEW(share->send_ns[i], arena, int64_t, num_cells);
+        for (int64_t k = 0; k < num_cells; k++) { share->send_ns[i][k] = -1; }
+    }
+    return STATUS_OK;
+}
+
+static Status lane_init(Share* share, Lane* lane, const PlanRank* list, Arena* arena) {
+    const Plan* plan = share->plan;
     *lane = (Lane){.list = list};
     TRY(stage_order(&lane->order, plan, list, arena));
     PIPE_NEW(lane->ns, arena, int64_t, list->num_instrs);
-    for (int i = 0; i < 2; i++) {
-        PIPE_NEW(lane->arrival_ns[i], arena, int64_t, plan->M);
-        PIPE_NEW(lane->send_ns[i], arena, int64_t, plan->M);
-        for (int32_t m = 0; m < plan->M; m++) { lane->send_ns[i][m] = -1; }
-    }
     for (int32_t i = 0; i < list->num_instrs; i++) {
         const PlanInstr* instr = &list->instrs[i];
-        if (instr->mb < 0 || instr->mb >= plan->M || instr_ns_of(instr) > INT64_MAX / (INT64_C(1) << 24)) {
+        PlanMessage message;
+        bool is_there = plan_instr_is_job((InstrKind)instr->kind)
+                            ? plan_has_row(&plan->placement, plan->P, instr->chunk)
+                            : plan_message_of(&message, &plan->placement, plan->P, instr);
+        if (!is_there || instr->mb < 0 || instr->mb >= plan->M ||
+            instr_ns_of(instr) > INT64_MAX / (INT64_C(1) << 24)) {
             return FAIL(STATUS_INVALID_PLAN,
-                        "instruction %d: no such micro-batch or time ---> check the plan", i);
+                        "instruction %d: no such micro-batch, chunk or time ---> check the plan", i);
         }
         lane->ns[i] = instr_ns_of(instr);
-        if (instr->kind == INSTR_SEND_ACT) { lane->send_ns[0][instr->mb] = lane->ns[i]; }
-        if (instr->kind == INSTR_SEND_GRAD) { lane->send_ns[1][instr->mb] = lane->ns[i]; }
+        bool sends =
+            instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_SEND_GRAD || instr->kind == INSTR_SEND_FACT;
+        if (!sends) { continue; }
+        share->send_ns[message.kind][cell_of(share, message.row, instr->mb)] = lane->ns[i];
     }
     return STATUS_OK;
 }
@@ -59,31 +77,45 @@ static Status lane_init(Lane* lane, const Plan* plan, const PlanRank* list, Aren
 static int64_t ready_ns(const Share* share, int32_t s) {
     const Lane* lane = &share->lanes[s];
     const PlanInstr* next = next_of(lane);
-    bool act = (next->kind == INSTR_FWD && s > 0) || next->kind == INSTR_RECV_ACT;
-    bool grad = (next->kind == INSTR_BWD && s < share->plan->P - 1) || next->kind == INSTR_RECV_GRAD;
-    int64_t arrival_ns = act || grad ? lane->arrival_ns[grad][next->mb] - 1 : 0;
-    return arrival_ns < 0 || arrival_ns > lane->taking_ns ? arrival_ns : lane->taking_ns;
+    PlanMessage reads[PLAN_MAX_MESSAGES];
+    int32_t num = 1;
+    if (plan_instr_is_job((InstrKind)next->kind)) {
+        num = plan_job_reads(reads, &share->plan->placement, share->plan->P,
+                             plan_instr_job((InstrKind)next->kind), next->chunk);
+    } else {
+        plan_message_of(&reads[0], &share->plan->placement, share->plan->P, next);
+    }
+    int64_t ready_ns = lane->taking_ns;
+    for (int32_t i = 0; i < num; i++) {
+        int64_t arrival_ns = share->arrival_ns[reads[i].kind][cell_of(share, reads[i].row, next->mb)] - 1;
+        if (arrival_ns < 0) { return -1; }
+        ready_ns = arrival_ns > ready_ns ? arrival_ns : ready_ns;
+    }
+    return ready_ns;
 }
 
 // Its job has ended: what it causes to be sent is on its way, or ready for who takes it.
 static void end_job(Share* share, int32_t s) {
     Lane* lane = &share->lanes[s];
     const PlanInstr* job = next_of(lane);
+    const Placement* placement = &share->plan->placement;
+    PlanMessage makes[PLAN_MAX_MESSAGES];
+    int32_t num =
+        plan_job_makes(makes, placement, share->plan->P, plan_instr_job((InstrKind)job->kind), job->chunk);
     lane->ns[lane->order.instrs[lane->at++]] = share->now_ns - lane->begin_ns;
     lane->runs = false;
-    bool is_grad = job->kind == INSTR_BWD;
-    int32_t peer = is_grad ? s - 1 : s + 1;
-    if ((!is_grad && job->kind != INSTR_FWD) || peer < 0 || peer >= share->plan->P ||
-        lane->send_ns[is_grad][job->mb] < 0) {
-        return;
+    for (int32_t i = 0; i < num; i++) {
+        int64_t cell = cell_of(share, makes[i].row, job->mb),
+                *arrival = &share->arrival_ns[makes[i].kind][cell];
+        bool is_sent = plan_message_is_sent(placement, makes[i]);
+        if (!is_sent || share->plan->pulls) {
+            *arrival = share->now_ns + 1;
+        } else if (share->send_ns[makes[i].kind][cell] >= 0) {
+            int64_t begin_ns = share->now_ns > lane->link_ns ? share->now_ns : lane->link_ns;
+            lane->link_ns = begin_ns + share->send_ns[makes[i].kind][cell];
+            *arrival = lane->link_ns + 1;
+        }
     }
-    if (share->plan->pulls) {
-        share->lanes[peer].arrival_ns[is_grad][job->mb] = share->now_ns + 1;
-        return;
-    }
-    int64_t begin_ns = share->now_ns > lane->link_ns ? share->now_ns : lane->link_ns;
-    lane->link_ns = begin_ns + lane->send_ns[is_grad][job->mb];
-    share->lanes[peer].arrival_ns[is_grad][job->mb] = lane->link_ns + 1;
 }
 
 static void begin_next(Share* share, int32_t s) {
@@ -191,8 +223,12 @@ Status shared_cores_stretch(int64_t*** instr_ns, int64_t* out_ns, const Plan* pl
     PIPE_NEW(share.lanes, arena, Lane, plan->P);
     PIPE_NEW(rates, arena, Rate, shared->num_hosts);
     PIPE_NEW(answer, arena, int64_t*, plan->P);
+    if (!plan_placement_is_sane(&plan->placement, plan->P)) {
+        return FAIL(STATUS_INVALID_PLAN, "plan: chunks on stages that are not there ---> check the plan");
+    }
+    TRY(messages_init(&share, arena));
     for (int32_t s = 0; s < plan->P; s++) {
-        TRY(lane_init(&share.lanes[s], plan, &plan->ranks[replica * plan->P + s], arena));
+        TRY(lane_init(&share, &share.lanes[s], &plan->ranks[replica * plan->P + s], arena));
         answer[s] = share.lanes[s].ns;
     }
     TRY(run(&share, rates));

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "../lists/plan_message.h"
 #include "../lists/plan_words.h"
 #include "../pipe/pipe_schedule.h"
 
@@ -24,7 +25,9 @@ static Status list_messages(const PlanInstr*** out, int32_t* num, const PlanRank
     PIPE_NEW(messages, arena, const PlanInstr*, rank->num_instrs);
     for (int32_t i = 0; i < rank->num_instrs; i++) {
         const PlanInstr* instr = &rank->instrs[i];
-        if (instr->kind == INSTR_RECV_ACT || instr->kind == INSTR_RECV_GRAD) { messages[(*num)++] = instr; }
+        bool takes =
+            instr->kind == INSTR_RECV_ACT || instr->kind == INSTR_RECV_GRAD || instr->kind == INSTR_RECV_FACT;
+        if (takes) { messages[(*num)++] = instr; }
     }
     qsort(messages, (size_t)*num, sizeof *messages, compare_messages);
     *out = messages;

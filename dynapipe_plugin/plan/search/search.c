@@ -82,7 +82,7 @@ static Status memory_binds(bool* out, const Search* search, const SearchState* s
     int64_t makespan_ns, budget = 0;
     (void)search;
     *out = false;
-    for (int32_t i = 0; i < state->P * state->M; i++) { *out |= state->mode[i] != state->problem->modes[0]; }
+    for (int32_t i = 0; i < state->K * state->M; i++) { *out |= state->mode[i] != state->problem->modes[0]; }
     for (int32_t s = 0; s < state->P; s++) { free_state.pipe.memory_limit_bytes[s] = INT64_MAX; }
     if (*out) { return STATUS_OK; }
     TRY(search_state_simulate(&makespan_ns, &free_state, state->makespan_ns, &budget, simulator));
@@ -90,10 +90,10 @@ static Status memory_binds(bool* out, const Search* search, const SearchState* s
     return STATUS_OK;
 }
 
-static Status improve(Search* search, int32_t r, int64_t good_enough_ns, int64_t budget, bool stages,
+static Status improve(Search* search, int32_t r, int64_t good_enough_ns, int64_t budget, bool placement,
                       Rng* rng) {
     SearchState* state = &search->state[r];
-    SearchFreedom freedom = {.samples = true, .stages = stages};
+    SearchFreedom freedom = {.samples = true, .placement = placement};
     if (state->N == 0) { return STATUS_OK; }
     TRY(memory_binds(&freedom.modes, search, state, &search->simulator));
     arena_reset(&search->tries);
@@ -146,7 +146,7 @@ static Status draft_replica(Draft* out, const Search* search, int32_t r, int32_t
                                           .rule = state->rule},
                               .makespan_ns = state->makespan_ns};
     PIPE_NEW(replica->order, arena, int32_t, state->M);
-    PIPE_NEW(replica->modes, arena, uint8_t, (int64_t)state->P * state->M);
+    PIPE_NEW(replica->modes, arena, uint8_t, (int64_t)state->K * state->M);
     for (int32_t k = 0; k < state->M; k++) {
         int32_t m = state->order[k], num = 0;
         for (int32_t i = state->head[m]; i >= 0; i = state->next[i]) { ids[num++] = state->ids[i]; }
@@ -154,8 +154,8 @@ static Status draft_replica(Draft* out, const Search* search, int32_t r, int32_t
         microbatch_list_append(&out->list, problem, state->layout, (RecomputeMode)state->mode[m], ids, num);
         out->list.mbs[out->list.num_mbs - 1].replica = search->replica[r];
         replica->order[k] = k;
-        for (int32_t s = 0; s < state->P; s++) {
-            replica->modes[(int64_t)s * state->M + k] = state->mode[(int64_t)s * state->M + m];
+        for (int32_t c = 0; c < state->K; c++) {
+            replica->modes[(int64_t)c * state->M + k] = state->mode[(int64_t)c * state->M + m];
         }
     }
     return STATUS_OK;
@@ -215,17 +215,12 @@ static Status lean_all(Search* search, int64_t budget) {
 }
 
 static Status search_all(Search* search) {
-    const MicrobatchProblem* problem = search->problem;
-    Rng rng = rng_seed((uint64_t)problem->num_samples);
+    Rng rng = rng_seed((uint64_t)search->problem->num_samples);
     const int64_t whole = search->budget;
     TRY(search_first(search));
     TRY(improve_all(search, &rng));
     TRY(lean_all(search, whole / LEAN_PART));
-    if (search->R == 1) {
-        for (int32_t s = 0; s < problem->P; s++) {
-            search->placement.chunks[s] = search->state[0].stages[s].layers;
-        }
-    }
+    if (search->R == 1) { search->placement = search->state[0].placement; }
     return STATUS_OK;
 }
 
@@ -236,7 +231,7 @@ Status search_draft(Draft* out, const MicrobatchProblem* problem, int32_t effort
                      .budget = budget_jobs(problem, effort) / effort_parts,
                      .good_enough_ns = good_enough_ns,
                      .split_backward = problem->request->split_backward != SPLIT_BACKWARD_OFF};
-    search.placement = problem->request->placement;
+    search.placement = problem->placement;
     Status status = search_all(&search);
     if (status == STATUS_OK) { status = make_draft(out, &search, arena); }
     arena_free(&search.lists);

@@ -265,11 +265,16 @@ int64_t search_fill_least_mbs(const MicrobatchProblem* problem, const int32_t* i
         mb_shape_add(&all, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
     }
     int64_t most = shape_rules_least_mbs(rules, &all);
+    double needed[PLAN_MAX_STAGES] = {0};
     cost_parts(&parts, &problem->table, problem->modes[0], &all);
-    for (int32_t s = 0; s < problem->P; s++) {
+    for (int32_t k = 0; k < problem->K; k++) {
         CostJobs jobs;
-        cost_jobs_of_stage(&jobs, problem->costs, &problem->stages[s], &parts);
-        int64_t num_mbs = jobs.stored_bytes / (problem->available_bytes[s] / (problem->P - s) + 1) + 1;
+        int32_t in_flight = microbatch_in_flight(problem->P, problem->K, k);
+        cost_jobs_of_stage(&jobs, problem->costs, &problem->chunks[k], &parts);
+        needed[problem->placement.stage_of[k]] += (double)jobs.stored_bytes * in_flight;
+    }
+    for (int32_t s = 0; s < problem->P; s++) {
+        int64_t num_mbs = (int64_t)(needed[s] / (double)(problem->available_bytes[s] + 1)) + 1;
         if (num_mbs > most) { most = num_mbs; }
     }
     return most;

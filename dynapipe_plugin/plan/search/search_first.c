@@ -7,7 +7,7 @@
 #include "../pipe/pipe_schedule.h"
 #include "search_replicas.h"
 
-enum { MAX_PROBES = 2, NUM_TUNED = 3, MAX_FIRST = 100, MANY_STAGES = 16 };
+enum { MAX_PROBES = 2, NUM_TUNED = 3, MAX_FIRST = 100, MANY_STAGES = 16, MANY_CHUNKS = 16 };
 
 // What is recomputed at first: the same everywhere, or what does not keep to its share of memory.
 typedef struct {
@@ -19,7 +19,7 @@ typedef struct {
     ModeRule rule;
     MicrobatchTaper taper;  // ragged; padded: only num_mbs, for telling candidates apart
     int32_t cut;            // padded: which of the cuts
-    int32_t in_flight;      // k: stage s may hold k (P - s) micro-batches; 0: 2 (P - s) - 1
+    int32_t in_flight;      // i: chunk k may hold i (K - k) micro-batches; 0: 2 (K - k) - 1
     int64_t makespan_ns;    // of the slowest probe
 } First;
 
@@ -66,7 +66,7 @@ static bool is_padded(const Firsts* firsts) {
 
 // Replica r as this candidate has it, in `arena`.
 static Status make_state(SearchState* out, const Firsts* firsts, const First* first, int32_t r,
-                         const LayerRange* stages, Arena* arena) {
+                         const Placement* placement, Arena* arena) {
     Search* search = firsts->search;
     const Share* share = &firsts->share[first->cut];
     MicrobatchTaper taper = first->taper;
@@ -85,12 +85,12 @@ static Status make_state(SearchState* out, const Firsts* firsts, const First* fi
         search->budget -= search->weights.num_resources == 1 ? 2 * num_ids : num_ids * taper.num_mbs / 5;
     }
     TRY(search_state_init(out, search->problem, search->replica[r], layout, share->ids[r], num_ids, mb_of,
-                          taper.num_mbs, first->rule.mode, search->split_backward, stages, arena));
-    search->budget -= 4 * (int64_t)out->P * out->M;
+                          taper.num_mbs, first->rule.mode, search->split_backward, placement, arena));
+    search->budget -= 4 * (int64_t)out->num_rows * out->M;
     if (layout == LAYOUT_PADDED) { TRY(search_state_small_ends(out, arena)); }
     if (first->rule.share_percent > 0) { search_state_fit_modes(out, first->rule.share_percent); }
-    for (int32_t s = 0; s < out->P && first->in_flight > 0; s++) {
-        out->rule.max_in_flight[s] = first->in_flight * (out->P - s);
+    for (int32_t k = 0; k < out->K && first->in_flight > 0; k++) {
+        out->rule.max_in_flight[k] = first->in_flight * (out->K - k);
     }
     return STATUS_OK;
 }
@@ -121,7 +121,7 @@ static Status try_first(Firsts* firsts, First first) {
     for (int32_t r = 0; r < firsts->num_probes; r++) {
         SearchState state;
         arena_reset(&search->tries);
-        TRY(make_state(&state, firsts, &first, r, search->placement.chunks, &search->tries));
+        TRY(make_state(&state, firsts, &first, r, &search->placement, &search->tries));
         TRY(simulate(search, &state, cutoff_ns));
         if (state.makespan_ns > first.makespan_ns) { first.makespan_ns = state.makespan_ns; }
         if (first.makespan_ns >= cutoff_ns) { break; }
@@ -202,16 +202,17 @@ typedef struct {
     int64_t stop_budget;  // tuning ends where the search's budget has fallen to this
 } Tuned;
 
-// One layer from stage `from` to stage `to`; those between shift. False where a stage would be left empty.
-static bool shift_layer(LayerRange* out, const Tuned* tuned, int32_t from, int32_t to) {
+// One layer from chunk `from` to chunk `to`; those between shift. False where a chunk would be left empty.
+static bool shift_layer(Placement* out, const Tuned* tuned, int32_t from, int32_t to) {
     const PlanRequest* request = tuned->firsts->search->problem->request;
-    memcpy(out, tuned->placement.chunks, sizeof *out * (size_t)request->P);
     int32_t by = from < to ? -1 : 1, low = from < to ? from : to, high = from < to ? to : from;
-    for (int32_t s = low; s < high; s++) {
-        out[s].layer_end += by;
-        out[s + 1].layer_begin += by;
+    *out = tuned->placement;
+    for (int32_t k = low; k < high; k++) {
+        out->chunks[k].layer_end += by;
+        out->chunks[k + 1].layer_begin += by;
     }
-    return stage_may_have(&out[from], from, request->P, request->rules.head_has_layer);
+    bool has_layer = request->rules.head_has_layer || out->head != HEAD_WHOLE;
+    return stage_may_have(&out->chunks[from], from, out->num_chunks, has_layer);
 }
 
 static int64_t slowest_ns(const SearchState* states, int32_t num) {
@@ -222,8 +223,8 @@ static int64_t slowest_ns(const SearchState* states, int32_t num) {
     return slowest;
 }
 
-// Other stages for all probes: kept where they get faster.
-static Status try_stages(bool* better, Tuned* tuned, const LayerRange* stages) {
+// Another placement for all probes: kept where they get faster.
+static Status try_placement(bool* better, Tuned* tuned, const Placement* placement) {
     Search* search = tuned->firsts->search;
     int32_t num = tuned->firsts->num_probes;
     int64_t now_ns = tuned->first.makespan_ns;
@@ -231,7 +232,7 @@ static Status try_stages(bool* better, Tuned* tuned, const LayerRange* stages) {
     for (int32_t r = 0; r < num && *better; r++) {
         if (tuned->states[r].N == 0) { continue; }
         search_state_assign(&tuned->spare[r], &tuned->states[r]);
-        *better = search_state_set_stages(&tuned->spare[r], stages);
+        *better = search_state_set_placement(&tuned->spare[r], placement);
         if (*better) { TRY(simulate(search, &tuned->spare[r], now_ns)); }
         *better = *better && tuned->spare[r].makespan_ns < now_ns;
     }
@@ -239,31 +240,31 @@ static Status try_stages(bool* better, Tuned* tuned, const LayerRange* stages) {
         if (tuned->states[r].N > 0) { search_state_assign(&tuned->states[r], &tuned->spare[r]); }
     }
     if (*better) {
-        memcpy(tuned->placement.chunks, stages, sizeof *stages * (size_t)search->problem->P);
+        tuned->placement = *placement;
         tuned->first.makespan_ns = slowest_ns(tuned->states, num);
     }
     return STATUS_OK;
 }
 
-// Single layers from stage to stage, as long as that helps.
-static Status tune_stages(Tuned* tuned) {
+// Single layers from chunk to chunk, as long as that helps.
+static Status tune_layers(Tuned* tuned) {
     Search* search = tuned->firsts->search;
-    int32_t P = search->problem->P;
+    int32_t K = tuned->placement.num_chunks;
     for (bool any = true; any && search->budget > tuned->stop_budget;) {
         any = false;
-        for (int32_t pair = 0; pair < P * P && (P <= MANY_STAGES || search->budget > tuned->stop_budget);
+        for (int32_t pair = 0; pair < K * K && (K <= MANY_CHUNKS || search->budget > tuned->stop_budget);
              pair++) {
-            LayerRange shifted[PLAN_MAX_STAGES] = {{0}};
+            Placement shifted;
             bool better;
-            if (pair / P == pair % P || !shift_layer(shifted, tuned, pair / P, pair % P)) { continue; }
-            TRY(try_stages(&better, tuned, shifted));
+            if (pair / K == pair % K || !shift_layer(&shifted, tuned, pair / K, pair % K)) { continue; }
+            TRY(try_placement(&better, tuned, &shifted));
             any |= better;
         }
     }
     return STATUS_OK;
 }
 
-// Other settings on the same stages: kept where all probes get faster.
+// Other settings in the same place: kept where all probes get faster.
 static Status try_settings(Tuned* tuned, const First* first) {
     Firsts* firsts = tuned->firsts;
     Search* search = firsts->search;
@@ -273,7 +274,7 @@ static Status try_settings(Tuned* tuned, const First* first) {
     PIPE_NEW(states, &tuned->arenas[1], SearchState, 2 * firsts->num_probes);
     SearchState* spare = states + firsts->num_probes;
     for (int32_t r = 0; r < firsts->num_probes; r++) {
-        TRY(make_state(&states[r], firsts, first, r, tuned->placement.chunks, &tuned->arenas[1]));
+        TRY(make_state(&states[r], firsts, first, r, &tuned->placement, &tuned->arenas[1]));
         TRY(simulate(search, &states[r], tuned->first.makespan_ns));
         if (states[r].makespan_ns >= tuned->first.makespan_ns) { return STATUS_OK; }
         TRY(search_state_copy(&spare[r], &states[r], &tuned->arenas[1]));
@@ -319,7 +320,7 @@ static Status tune_all(Tuned* tuned) {
     if (tuned->states == NULL) { return STATUS_OK; }
     for (int32_t round = 0; round < 2; round++) {
         int64_t before_ns = tuned->first.makespan_ns;
-        if (firsts->search->problem->request->choose_stages) { TRY(tune_stages(tuned)); }
+        if (firsts->search->problem->request->choose_stages) { TRY(tune_layers(tuned)); }
         TRY(tune_settings(tuned));
         if (tuned->first.makespan_ns == before_ns) { break; }
     }
@@ -449,7 +450,7 @@ static Status fill_others(Firsts* firsts, const First* tuned) {
             if (first->cut != tuned->cut) { continue; }  // another cut deals the samples otherwise
             SearchState state;
             arena_reset(&search->tries);
-            TRY(make_state(&state, firsts, first, r, search->placement.chunks, &search->tries));
+            TRY(make_state(&state, firsts, first, r, &search->placement, &search->tries));
             TRY(simulate(search, &state, best.makespan_ns));
             if (state.makespan_ns >= best.makespan_ns) { continue; }
             if (state.N > 0) { TRY(search_state_copy(&best, &state, &search->lists)); }

@@ -20,8 +20,9 @@ static Status measure(int64_t peak_bytes[PLAN_MAX_STAGES], int64_t* sum_bytes, c
     PipeSchedule schedule;
     PipeTimeline timeline;
     arena_reset(lean->scratch);
-    TRY(pipe_adaptive_build(&schedule, &state->pipe, state->order, &state->rule, lean->scratch));
-    TRY(pipe_simulate(&timeline, &state->pipe, &schedule, lean->scratch));
+    PipeProblem pipe = search_state_pipe(state);
+    TRY(pipe_adaptive_build(&schedule, &pipe, state->order, &state->rule, lean->scratch));
+    TRY(pipe_simulate(&timeline, &pipe, &schedule, lean->scratch));
     memcpy(peak_bytes, timeline.peak_bytes, sizeof timeline.peak_bytes);
     *sum_bytes = 0;
     for (int32_t s = 0; s < state->P; s++) { *sum_bytes += peak_bytes[s]; }
@@ -61,10 +62,11 @@ Status search_lean(SearchState* state, int64_t most_ns, int64_t* budget, Arena* 
     const int64_t before_ns = state->makespan_ns;
     int64_t before_bytes, after_bytes;
     if (state->N == 0 || before_ns > most_ns) { return STATUS_OK; }
+    PipeProblem pipe = search_state_pipe(state);
     TRY(measure(lean.peak_bytes, &before_bytes, &lean));
     for (int32_t s = 0; s < state->P; s++) {
         for (int32_t m = 0; m < state->M; m++) {
-            int64_t alone_bytes = pipe_alone_bytes(&state->pipe, s, m);
+            int64_t alone_bytes = pipe_alone_bytes(&pipe, s, m);
             if (alone_bytes > lean.least_bytes[s]) { lean.least_bytes[s] = alone_bytes; }
         }
     }

@@ -4,7 +4,7 @@
 
 #include "../pipe/pipe_schedule.h"
 
-typedef enum { MOVE_ORDER, MOVE_SAMPLE, MOVE_MODE, MOVE_RULE, MOVE_NUMBER, MOVE_STAGES, MOVE_COUNT } MoveKind;
+typedef enum { MOVE_ORDER, MOVE_SAMPLE, MOVE_MODE, MOVE_RULE, MOVE_NUMBER, MOVE_PLACEMENT, MOVE_COUNT } MoveKind;
 
 // One change, and what it takes to undo it.
 typedef struct {
@@ -12,7 +12,7 @@ typedef struct {
     bool swaps;                // MOVE_ORDER
     int32_t i, j;              // places; or samples (j -1: only i moves)
     int32_t from, to;          // micro-batches that changed: -1 none
-    int32_t stage, old_value;  // MOVE_RULE
+    int32_t chunk, old_value;  // MOVE_RULE; chunk -1: how long W waits
     MbShape shape[2];
 } Move;
 
@@ -20,29 +20,29 @@ typedef struct {
     SearchState* state;
     const SearchFreedom* freedom;
     Rng* rng;
-    PipeCost* saved_cost[2];  // [P] columns of the two micro-batches that changed
-    int64_t* saved_scratch[2];
-    uint8_t* saved_mode;  // [P]
+    PipeCost* saved_cost[2];  // [rows] columns of the two micro-batches that changed
+    int64_t saved_scratch[2];
+    uint8_t* saved_mode;  // [K]
     int64_t saved_limit[PLAN_MAX_STAGES];
-    SearchState spare;  // the whole state before layers moved
+    SearchState spare;  // the whole state before layers or shares moved
 } Local;
 
 // --- columns ---------------------------------------------------------------------------------------------
 
 static void save_column(Local* local, int32_t which, int32_t m) {
     const SearchState* state = local->state;
-    for (int32_t s = 0; s < state->P; s++) {
-        local->saved_cost[which][s] = state->cost[(int64_t)s * state->M + m];
-        local->saved_scratch[which][s] = state->scratch_bytes[(int64_t)s * state->M + m];
+    for (int32_t row = 0; row < state->num_rows; row++) {
+        local->saved_cost[which][row] = state->cost[(int64_t)row * state->M + m];
     }
+    local->saved_scratch[which] = state->scratch_bytes[m];
 }
 
 static void restore_column(Local* local, int32_t which, int32_t m) {
     SearchState* state = local->state;
-    for (int32_t s = 0; s < state->P; s++) {
-        state->cost[(int64_t)s * state->M + m] = local->saved_cost[which][s];
-        state->scratch_bytes[(int64_t)s * state->M + m] = local->saved_scratch[which][s];
+    for (int32_t row = 0; row < state->num_rows; row++) {
+        state->cost[(int64_t)row * state->M + m] = local->saved_cost[which][row];
     }
+    state->scratch_bytes[m] = local->saved_scratch[which];
 }
 
 // --- order -----------------------------------------------------------------------------------------------
@@ -119,16 +119,16 @@ static bool draw_mode(Local* local, Move* move) {
     if (problem->num_modes < 2) { return false; }
     int32_t m = (int32_t)rng_below(local->rng, (uint32_t)state->M), changed = 0;
     RecomputeMode mode = problem->modes[rng_below(local->rng, (uint32_t)problem->num_modes)];
-    // one stage, or all from there on, or all up to there
-    int32_t first = (int32_t)rng_below(local->rng, (uint32_t)state->P), last = first;
+    // one chunk, or all from there on, or all up to there
+    int32_t first = (int32_t)rng_below(local->rng, (uint32_t)state->K), last = first;
     uint32_t range = rng_below(local->rng, 4);
-    if (range == 0) { last = state->P - 1; }
+    if (range == 0) { last = state->K - 1; }
     if (range == 1) { first = 0; }
     save_column(local, 0, m);
-    for (int32_t s = 0; s < state->P; s++) {
-        uint8_t* at = &state->mode[(int64_t)s * state->M + m];
-        local->saved_mode[s] = *at;
-        if (s < first || s > last) { continue; }
+    for (int32_t k = 0; k < state->K; k++) {
+        uint8_t* at = &state->mode[(int64_t)k * state->M + m];
+        local->saved_mode[k] = *at;
+        if (k < first || k > last) { continue; }
         changed += *at != mode;
         *at = (uint8_t)mode;
     }
@@ -139,53 +139,79 @@ static bool draw_mode(Local* local, Move* move) {
 
 static void undo_mode(Local* local, const Move* move) {
     SearchState* state = local->state;
-    for (int32_t s = 0; s < state->P; s++) {
-        state->mode[(int64_t)s * state->M + move->from] = local->saved_mode[s];
+    for (int32_t k = 0; k < state->K; k++) {
+        state->mode[(int64_t)k * state->M + move->from] = local->saved_mode[k];
     }
     restore_column(local, 0, move->from);
 }
 
 // --- the rule --------------------------------------------------------------------------------------------
 
+enum { WAIT_STEP = 125, MOST_WAIT = 500 };
+
+// A chunk may have one micro-batch more or less in flight; or W waits longer, or less long, for a B or F.
 static bool draw_rule(Local* local, Move* move) {
     SearchState* state = local->state;
-    move->stage = (int32_t)rng_below(local->rng, (uint32_t)state->P);
-    int32_t* most = &state->rule.max_in_flight[move->stage];
-    move->old_value = *most;
-    *most += rng_below(local->rng, 2) == 0 ? 1 : -1;
-    if (*most >= 1 && *most <= state->M) { return true; }
-    *most = move->old_value;
+    bool waits = state->rule.split_backward && rng_below(local->rng, 4) == 0;
+    int32_t sign = rng_below(local->rng, 2) == 0 ? 1 : -1, most = waits ? MOST_WAIT : state->M;
+    move->chunk = waits ? -1 : (int32_t)rng_below(local->rng, (uint32_t)state->K);
+    int32_t* value = waits ? &state->rule.wait_permille : &state->rule.max_in_flight[move->chunk];
+    move->old_value = *value;
+    *value += waits ? sign * WAIT_STEP : sign;
+    if (*value >= (waits ? 0 : 1) && *value <= most) { return true; }
+    *value = move->old_value;
     return false;
 }
 
-// --- layers ----------------------------------------------------------------------------------------------
-
-// One layer over one boundary, or over all boundaries between two stages.
-static bool draw_stages(Local* local, Move* move) {
-    SearchState* state = local->state;
-    (void)move;
-    if (state->P < 2) { return false; }
-    LayerRange stages[PLAN_MAX_STAGES];
-    int32_t first = (int32_t)rng_below(local->rng, (uint32_t)state->P - 1), last = first;
-    int32_t by = rng_below(local->rng, 2) == 0 ? 1 : -1;
-    if (rng_below(local->rng, 3) == 0) {
-        last = first + (int32_t)rng_below(local->rng, (uint32_t)(state->P - 1 - first));
-    }
-    for (int32_t s = 0; s < state->P; s++) { stages[s] = state->stages[s].layers; }
-    for (int32_t s = first; s <= last; s++) {
-        stages[s].layer_end += by;
-        stages[s + 1].layer_begin += by;
-    }
-    const bool head_has_layer = state->problem->request->rules.head_has_layer;
-    if (!stage_may_have(&stages[first], first, state->P, head_has_layer) ||
-        !stage_may_have(&stages[last + 1], last + 1, state->P, head_has_layer)) {
-        return false;
-    }
-    search_state_assign(&local->spare, state);
-    return search_state_set_stages(state, stages);
+static void undo_rule(SearchState* state, const Move* move) {
+    *(move->chunk < 0 ? &state->rule.wait_permille : &state->rule.max_in_flight[move->chunk]) =
+        move->old_value;
 }
 
-// --- the search
+// --- the placement ---------------------------------------------------------------------------------------
+
+// One layer over one boundary of the chain, or over all boundaries between two chunks.
+static bool shift_layers(Placement* placement, Local* local) {
+    const SearchState* state = local->state;
+    int32_t K = state->K;
+    if (K < 2) { return false; }
+    int32_t first = (int32_t)rng_below(local->rng, (uint32_t)K - 1), last = first;
+    int32_t by = rng_below(local->rng, 2) == 0 ? 1 : -1;
+    if (rng_below(local->rng, 3) == 0) {
+        last = first + (int32_t)rng_below(local->rng, (uint32_t)(K - 1 - first));
+    }
+    for (int32_t k = first; k <= last; k++) {
+        placement->chunks[k].layer_end += by;
+        placement->chunks[k + 1].layer_begin += by;
+    }
+    bool has_layer = state->problem->request->rules.head_has_layer || placement->head != HEAD_WHOLE;
+    return stage_may_have(&placement->chunks[first], first, K, has_layer) &&
+           stage_may_have(&placement->chunks[last + 1], last + 1, K, has_layer);
+}
+
+// Some units of the head from one stage to another; those between keep as many as they have.
+static bool shift_share(Placement* placement, Local* local) {
+    int32_t P = local->state->P, units = HEAD_UNITS >> (3 + rng_below(local->rng, 5));
+    if (P < 2) { return false; }
+    int32_t from = (int32_t)rng_below(local->rng, (uint32_t)P);
+    int32_t to = (int32_t)rng_below(local->rng, (uint32_t)P - 1);
+    to += to >= from;
+    int32_t has = placement->head_begin[from + 1] - placement->head_begin[from];
+    if (units > has) { units = has; }
+    for (int32_t s = from; s < to; s++) { placement->head_begin[s + 1] -= (int16_t)units; }
+    for (int32_t s = to; s < from; s++) { placement->head_begin[s + 1] += (int16_t)units; }
+    return units > 0;
+}
+
+static bool draw_placement(Local* local) {
+    SearchState* state = local->state;
+    Placement placement = state->placement;
+    bool of_head = placement.head != HEAD_WHOLE && rng_below(local->rng, 2) == 0;
+    if (!(of_head ? shift_share : shift_layers)(&placement, local)) { return false; }
+    search_state_assign(&local->spare, state);
+    return search_state_set_placement(state, &placement);
+}
+
 // --- the number of micro-batches --------------------------------------------------------------------------
 
 static bool draw_number(Local* local) {
@@ -213,9 +239,9 @@ static bool draw(Local* local, Move* move) {
         move->kind = MOVE_RULE;
         return draw_rule(local, move);
     }
-    if (pick < 4 && local->freedom->stages) {
-        move->kind = MOVE_STAGES;
-        return draw_stages(local, move);
+    if (pick < 4 && local->freedom->placement) {
+        move->kind = MOVE_PLACEMENT;
+        return draw_placement(local);
     }
     if (pick < 9 && local->freedom->samples) {
         move->kind = MOVE_NUMBER;
@@ -245,7 +271,7 @@ static void undo(Local* local, const Move* move) {
             break;
         case MOVE_SAMPLE: undo_sample(local, move); break;
         case MOVE_MODE: undo_mode(local, move); break;
-        case MOVE_RULE: state->rule.max_in_flight[move->stage] = move->old_value; break;
+        case MOVE_RULE: undo_rule(state, move); break;
         default: search_state_assign(state, &local->spare); break;
     }
     memcpy(state->pipe.memory_limit_bytes, local->saved_limit, sizeof local->saved_limit);
@@ -255,10 +281,9 @@ static Status local_init(Local* local, SearchState* state, const SearchFreedom* 
                          Arena* arena) {
     *local = (Local){.state = state, .freedom = freedom, .rng = rng};
     for (int k = 0; k < 2; k++) {
-        PIPE_NEW(local->saved_cost[k], arena, PipeCost, state->P);
-        PIPE_NEW(local->saved_scratch[k], arena, int64_t, state->P);
+        PIPE_NEW(local->saved_cost[k], arena, PipeCost, state->num_rows);
     }
-    PIPE_NEW(local->saved_mode, arena, uint8_t, state->P);
+    PIPE_NEW(local->saved_mode, arena, uint8_t, state->K);
     return search_state_copy(&local->spare, state, arena);
 }
 

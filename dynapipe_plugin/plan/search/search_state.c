@@ -3,17 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../draft/pipe_problem.h"
 #include "../pipe/pipe_schedule.h"
 #include "../problem/shape_rules.h"
 #include "../types/mb_shape.h"
 
-static int64_t align_up(int64_t num_bytes) {
-    return (num_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
-}
-
 static Status alloc(SearchState* out, Arena* arena) {
-    int64_t cells = (int64_t)out->P * out->max_mbs;
+    int64_t cells = (int64_t)out->num_rows * out->max_mbs;
     PIPE_NEW(out->ids, arena, int32_t, out->N);
     PIPE_NEW(out->mb_of, arena, int32_t, out->N);
     PIPE_NEW(out->next, arena, int32_t, out->N);
@@ -22,15 +17,15 @@ static Status alloc(SearchState* out, Arena* arena) {
     PIPE_NEW(out->count, arena, int32_t, out->max_mbs);
     PIPE_NEW(out->shape, arena, MbShape, out->max_mbs);
     PIPE_NEW(out->order, arena, int32_t, out->max_mbs);
-    PIPE_NEW(out->mode, arena, uint8_t, cells);
-    PIPE_NEW(out->scratch_bytes, arena, int64_t, cells);
+    PIPE_NEW(out->mode, arena, uint8_t, (int64_t)out->K * out->max_mbs);
+    PIPE_NEW(out->scratch_bytes, arena, int64_t, out->max_mbs);
     PIPE_NEW(out->cost, arena, PipeCost, cells);
     return STATUS_OK;
 }
 
 void search_state_assign(SearchState* out, const SearchState* in) {
     SearchState own = *out;
-    size_t N = (size_t)in->N, M = (size_t)in->M, cells = (size_t)in->P * M;
+    size_t N = (size_t)in->N, M = (size_t)in->M, cells = (size_t)in->num_rows * M;
     *out = *in;
     memcpy(out->ids = own.ids, in->ids, N * sizeof *in->ids);
     memcpy(out->mb_of = own.mb_of, in->mb_of, N * sizeof *in->mb_of);
@@ -40,14 +35,15 @@ void search_state_assign(SearchState* out, const SearchState* in) {
     memcpy(out->count = own.count, in->count, M * sizeof *in->count);
     memcpy(out->shape = own.shape, in->shape, M * sizeof *in->shape);
     memcpy(out->order = own.order, in->order, M * sizeof *in->order);
-    memcpy(out->mode = own.mode, in->mode, cells * sizeof *in->mode);
-    memcpy(out->scratch_bytes = own.scratch_bytes, in->scratch_bytes, cells * sizeof *in->scratch_bytes);
+    memcpy(out->mode = own.mode, in->mode, (size_t)in->K * M * sizeof *in->mode);
+    memcpy(out->scratch_bytes = own.scratch_bytes, in->scratch_bytes, M * sizeof *in->scratch_bytes);
     memcpy(out->cost = own.cost, in->cost, cells * sizeof *in->cost);
     out->pipe.cost = out->cost;
 }
 
 Status search_state_copy(SearchState* out, const SearchState* in, Arena* arena) {
-    SearchState state = {.P = in->P, .M = in->M, .N = in->N, .max_mbs = in->max_mbs};
+    SearchState state = {
+        .P = in->P, .K = in->K, .num_rows = in->num_rows, .M = in->M, .N = in->N, .max_mbs = in->max_mbs};
     if (in->N == 0) {  // a replica without samples: nothing to copy, and nowhere to copy it from
         *out = *in;
         return STATUS_OK;
@@ -127,23 +123,13 @@ void search_state_move_sample(SearchState* state, int32_t sample, int32_t to) {
 // --- prices -----------------------------------------------------------------------------------------------
 
 void search_state_price(SearchState* state, int32_t m) {
-    const MicrobatchProblem* problem = state->problem;
-    CostParts parts[RECOMPUTE_COUNT];
-    CostJobs jobs = {0};
-    bool known[RECOMPUTE_COUNT] = {false};
-    int64_t in_bytes = 0;
-    for (int32_t s = 0; s < state->P; s++) {
-        RecomputeMode mode = (RecomputeMode)state->mode[(int64_t)s * state->M + m];
-        if (!known[mode]) {
-            cost_parts(&parts[mode], &problem->table, mode, &state->shape[m]);
-            known[mode] = true;
-        }
-        cost_jobs_of_stage(&jobs, problem->costs, &state->stages[s], &parts[mode]);
-        int64_t cell = (int64_t)s * state->M + m;
-        pipe_cost_make(&state->cost[cell], problem, machine_stage(state->ranks, s), s, mode, &jobs, in_bytes);
-        state->scratch_bytes[cell] = jobs.scratch_bytes;
-        in_bytes = jobs.boundary_bytes;
-    }
+    PipePlace place = {.problem = state->problem,
+                       .ranks = state->ranks,
+                       .placement = &state->placement,
+                       .chunks = state->chunks,
+                       .P = state->P};
+    state->scratch_bytes[m] =
+        pipe_costs_make(state->cost + m, NULL, state->M, &place, state->mode + m, &state->shape[m]);
 }
 
 void search_state_replace(SearchState* state, int32_t sample, int32_t id) {
@@ -165,13 +151,14 @@ void search_state_replace(SearchState* state, int32_t sample, int32_t id) {
 // source(m).
 static void restride(SearchState* state, int32_t stride, int32_t num, int32_t replaced, int32_t by) {
     bool grows = num > stride;
-    for (int32_t i = 0; i < state->P * num; i++) {
-        int32_t to = grows ? state->P * num - 1 - i : i, s = to / num, m = to % num;
-        int32_t from = s * stride + (m == replaced ? by : m < stride ? m : by);
-        state->mode[to] = state->mode[from];
+    int32_t cells = state->num_rows * num, kept = state->K * num;
+    for (int32_t i = 0; i < cells; i++) {
+        int32_t to = grows ? cells - 1 - i : i, row = to / num, m = to % num;
+        int32_t from = row * stride + (m == replaced ? by : m < stride ? m : by);
+        if (to < kept) { state->mode[to] = state->mode[from]; }
         state->cost[to] = state->cost[from];
-        state->scratch_bytes[to] = state->scratch_bytes[from];
     }
+    if (replaced < num) { state->scratch_bytes[replaced] = state->scratch_bytes[by]; }
     state->M = num;
     state->pipe.M = num;
 }
@@ -221,43 +208,53 @@ bool search_state_divide(SearchState* state, int32_t m) {
 }
 
 void search_state_limits(SearchState* state) {
+    PipeProblem pipe = search_state_pipe(state);
+    int64_t scratch_bytes = 0;
+    for (int32_t m = 0; m < state->M; m++) {
+        if (state->scratch_bytes[m] > scratch_bytes) { scratch_bytes = state->scratch_bytes[m]; }
+    }
     for (int32_t s = 0; s < state->P; s++) {
         int64_t* limit = &state->pipe.memory_limit_bytes[s];
         *limit = INT64_MAX;
         if (state->available_bytes[s] == COST_LIMIT) { continue; }
         *limit = state->available_bytes[s] - state->problem->reserve_bytes[s];
-        if (!state->problem->count_buffers) { continue; }
-        int64_t scratch_bytes = 0, gradient_bytes = 0;
-        for (int32_t m = 0; m < state->M; m++) {
-            int64_t cell = (int64_t)s * state->M + m;
-            if (state->scratch_bytes[cell] > scratch_bytes) { scratch_bytes = state->scratch_bytes[cell]; }
-            if (state->cost[cell].input_bytes > gradient_bytes) {
-                gradient_bytes = state->cost[cell].input_bytes;
-            }
-        }
-        *limit -= align_up(scratch_bytes) + gradient_bytes;
+        if (state->problem->count_buffers) { *limit -= pipe_passing_bytes(&pipe, s, scratch_bytes); }
+    }
+}
+
+PipeProblem search_state_pipe(const SearchState* state) {
+    PipeProblem pipe = state->pipe;
+    pipe.placement = &state->placement;
+    return pipe;
+}
+
+// Micro-batches in flight of all chunks of a stage, [P].
+static void count_in_flight(int32_t in_flight[PLAN_MAX_STAGES], const SearchState* state) {
+    memset(in_flight, 0, sizeof *in_flight * (size_t)state->P);
+    for (int32_t k = 0; k < state->K; k++) {
+        in_flight[state->placement.stage_of[k]] += microbatch_in_flight(state->P, state->K, k);
     }
 }
 
 void search_state_fit_modes(SearchState* state, int32_t percent) {
     const MicrobatchProblem* problem = state->problem;
-    int32_t last = problem->num_modes - 1;
+    int32_t last = problem->num_modes - 1, in_flight[PLAN_MAX_STAGES];
+    count_in_flight(in_flight, state);
     for (int32_t m = 0; m < state->M; m++) {
         bool known[RECOMPUTE_COUNT] = {false};
         CostParts parts[RECOMPUTE_COUNT];
-        for (int32_t s = 0; s < state->P; s++) {
+        for (int32_t k = 0; k < state->K; k++) {
+            int32_t s = state->placement.stage_of[k], i = 0;
             int64_t share =
-                (state->available_bytes[s] - problem->reserve_bytes[s]) / (state->P - s) / 100 * percent;
-            int32_t k = 0;
-            for (; k < last; k++) {
+                (state->available_bytes[s] - problem->reserve_bytes[s]) / in_flight[s] / 100 * percent;
+            for (; i < last; i++) {
                 CostJobs jobs;
-                RecomputeMode mode = problem->modes[k];
-                if (!known[k]) { cost_parts(&parts[k], &problem->table, mode, &state->shape[m]); }
-                known[k] = true;
-                cost_jobs_of_stage(&jobs, problem->costs, &state->stages[s], &parts[k]);
+                if (!known[i]) { cost_parts(&parts[i], &problem->table, problem->modes[i], &state->shape[m]); }
+                known[i] = true;
+                cost_jobs_of_stage(&jobs, problem->costs, &state->chunks[k], &parts[i]);
                 if (jobs.stored_bytes <= share) { break; }
             }
-            state->mode[(int64_t)s * state->M + m] = (uint8_t)problem->modes[k];
+            state->mode[(int64_t)k * state->M + m] = (uint8_t)problem->modes[i];
         }
         search_state_price(state, m);
     }
@@ -281,8 +278,8 @@ Status search_state_small_ends(SearchState* state, Arena* arena) {
     PIPE_NEW(workers, arena, Worker, state->M);
     for (int32_t m = 0; m < state->M; m++) {
         workers[m].m = m;
-        for (int32_t s = 0; s < state->P; s++) {
-            const int64_t* job_ns = pipe_cost(&state->pipe, s, m)->job_ns;
+        for (int32_t row = 0; row < state->num_rows; row++) {
+            const int64_t* job_ns = pipe_cost(&state->pipe, row, m)->job_ns;
             workers[m].work_ns += job_ns[JOB_F] + job_ns[JOB_B] + job_ns[JOB_W] + job_ns[JOB_R];
         }
     }
@@ -294,38 +291,43 @@ Status search_state_small_ends(SearchState* state, Arena* arena) {
     return STATUS_OK;
 }
 
-bool search_state_set_stages(SearchState* state, const LayerRange* stages) {
+bool search_state_set_placement(SearchState* state, const Placement* placement) {
     const MicrobatchProblem* problem = state->problem;
-    CostStage made[PLAN_MAX_STAGES];
+    CostRank has[PLAN_MAX_STAGES];
     int64_t available[PLAN_MAX_STAGES];
+    cost_ranks_make(has, problem->costs, placement, state->P);
     for (int32_t s = 0; s < state->P; s++) {
-        made[s] = cost_stage_make(problem->costs, &stages[s], s, state->P);
-        available[s] = microbatch_available(problem, machine_stage(state->ranks, s), &made[s]);
+        available[s] = microbatch_available(problem, machine_stage(state->ranks, s), &has[s]);
         if (available[s] <= 0) { return false; }
     }
-    memcpy(state->stages, made, sizeof made[0] * (size_t)state->P);
+    for (int32_t s = 0; s < state->P; s++) {
+        state->pipe.tail_ns[s] = cost_rank_reduce_ns(problem->costs, &has[s], problem->R);
+    }
+    if (placement != &state->placement) { state->placement = *placement; }
+    for (int32_t k = 0; k < state->K; k++) {
+        state->chunks[k] = cost_chunk_make(problem->costs, placement, k);
+    }
     memcpy(state->available_bytes, available, sizeof available[0] * (size_t)state->P);
     for (int32_t m = 0; m < state->M; m++) { search_state_price(state, m); }
-    for (int32_t s = 0; s < state->P; s++) {
-        state->pipe.tail_ns[s] = cost_reduce_ns(problem->costs, &state->stages[s], problem->R);
-    }
     search_state_limits(state);
     return true;
 }
 
 Status search_state_init(SearchState* out, const MicrobatchProblem* problem, int32_t replica, MbLayout layout,
                          const int32_t* ids, int32_t num_ids, const int32_t* mb_of, int32_t num_mbs,
-                         RecomputeMode mode, bool split_backward, const LayerRange* stages, Arena* arena) {
+                         RecomputeMode mode, bool split_backward, const Placement* placement, Arena* arena) {
     SearchState state = {.problem = problem,
                          .ranks = microbatch_ranks(problem, replica),
                          .layout = layout,
                          .P = problem->P,
+                         .K = placement->num_chunks,
+                         .num_rows = placement_num_rows(placement, problem->P),
                          .M = num_mbs,
                          .N = num_ids,
                          .max_mbs = num_mbs + num_mbs / 2 + 2};
     TRY(alloc(&state, arena));
     memcpy(state.ids, ids, (size_t)num_ids * sizeof *ids);
-    memset(state.mode, mode, (size_t)state.P * (size_t)state.M);
+    memset(state.mode, mode, (size_t)state.K * (size_t)state.M);
     for (int32_t m = 0; m < num_mbs; m++) {
         state.order[m] = m;
         state.head[m] = -1;
@@ -337,11 +339,12 @@ Status search_state_init(SearchState* out, const MicrobatchProblem* problem, int
     for (int32_t m = 0; m < num_mbs && layout == LAYOUT_PADDED; m++) { shape_padded(&state, m); }
     state.pipe = (PipeProblem){
         .P = state.P, .M = num_mbs, .cost = state.cost, .pulls = machine_pulls(problem->request->machine)};
-    state.rule = pipe_adaptive_rule(&state.pipe, split_backward);
     state.makespan_ns = INT64_MAX;
-    if (!search_state_set_stages(&state, stages)) {
+    if (!search_state_set_placement(&state, placement)) {
         return FAIL(STATUS_INFEASIBLE, "search: the model state of a stage does not fit in memory");
     }
+    PipeProblem pipe = search_state_pipe(&state);
+    state.rule = pipe_adaptive_rule(&pipe, split_backward);
     *out = state;
     return STATUS_OK;
 }
@@ -355,7 +358,8 @@ Status search_state_simulate(int64_t* makespan_ns, const SearchState* state, int
         --*budget;  // for looking
         return STATUS_OK;
     }
+    PipeProblem pipe = search_state_pipe(state);
     arena_reset(scratch);
-    return pipe_adaptive_makespan(makespan_ns, &state->pipe, state->order, &state->rule, cutoff_ns, budget,
+    return pipe_adaptive_makespan(makespan_ns, &pipe, state->order, &state->rule, cutoff_ns, budget,
                                   scratch);
 }

@@ -12,6 +12,7 @@ encoder-decoder model, 0 elsewhere.
 
 // A stage is a rank's place in its replica, a chunk a piece of the model (Placement).
 enum { PLAN_MAX_STAGES = 128, PLAN_MAX_REPLICAS = 512, PLAN_MAX_CHUNKS = 256 };
+enum { PLAN_MAX_ROWS = PLAN_MAX_CHUNKS + PLAN_MAX_STAGES };  // chunks, and shares of the head
 enum { PLAN_BUFFER_ALIGN = 256 };  // bytes: where buffers of a rank begin
 
 // What the planner knows of one sample of the global batch. Its index in the array is its id.
@@ -95,6 +96,22 @@ typedef struct {
     int16_t head_begin[PLAN_MAX_STAGES + 1];
 } Placement;
 
+// Chunks, and where the head is shared one for every stage.
+static inline int32_t placement_num_rows(const Placement* placement, int32_t P) {
+    return placement->num_chunks + (placement->head != HEAD_WHOLE ? P : 0);
+}
+
+// Of a chunk, or of K + s.
+static inline int32_t placement_stage_of(const Placement* placement, int32_t row) {
+    int32_t K = placement->num_chunks;
+    return row < K ? placement->stage_of[row] : row - K;
+}
+
+// Nothing is sent between chunk k and the next one; false of the last.
+static inline bool placement_hands_over(const Placement* placement, int32_t k) {
+    return k < placement->num_chunks - 1 && placement->stage_of[k] == placement->stage_of[k + 1];
+}
+
 static inline bool placement_has_share(const Placement* placement, int32_t s) {
     return placement->head != HEAD_WHOLE && placement->head_begin[s + 1] > placement->head_begin[s];
 }
@@ -109,6 +126,13 @@ static inline void placement_linear(Placement* out, const LayerRange* stages, in
     }
 }
 
-static inline bool stage_may_have(const LayerRange* layers, int32_t s, int32_t P, bool head_has_layer) {
-    return layers->layer_end - layers->layer_begin >= (s == P - 1 && P > 1 && !head_has_layer ? 0 : 1);
+static inline bool placement_is_linear(const Placement* placement, int32_t P) {
+    bool is_linear = placement->num_chunks == P && placement->head == HEAD_WHOLE;
+    for (int32_t s = 0; s < P && is_linear; s++) { is_linear = placement->stage_of[s] == s; }
+    return is_linear;
+}
+
+// May chunk k of K have these layers? Only the last one may have none, where it has the head.
+static inline bool stage_may_have(const LayerRange* layers, int32_t k, int32_t K, bool head_has_layer) {
+    return layers->layer_end - layers->layer_begin >= (k == K - 1 && K > 1 && !head_has_layer ? 0 : 1);
 }

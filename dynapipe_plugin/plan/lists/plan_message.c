@@ -1,0 +1,128 @@
+#include "plan_message.h"
+
+static bool is_share(const Placement* placement, int32_t row) {
+    return row >= placement->num_chunks;
+}
+
+int32_t plan_stage_of(const Placement* placement, int32_t row) {
+    return is_share(placement, row) ? row - placement->num_chunks : placement->stage_of[row];
+}
+
+bool plan_has_row(const Placement* placement, int32_t P, int32_t row) {
+    if (row < 0 || row >= plan_num_rows(placement, P)) { return false; }
+    return !is_share(placement, row) || placement_has_share(placement, row - placement->num_chunks);
+}
+
+bool plan_placement_is_sane(const Placement* placement, int32_t P) {
+    bool sane = P >= 1 && P <= PLAN_MAX_STAGES && placement->num_chunks >= 1 &&
+                placement->num_chunks <= PLAN_MAX_CHUNKS && placement->head < HEAD_COUNT;
+    for (int32_t k = 0; sane && k < placement->num_chunks; k++) {
+        sane = placement->stage_of[k] >= 0 && placement->stage_of[k] < P;
+    }
+    return sane;
+}
+
+// --- instructions ----------------------------------------------------------------------------------------
+
+// The row at the other end of an activation or a part of a gradient that concerns the last chunk.
+static int32_t share_of_peer(const Placement* placement, int32_t P, const PlanInstr* instr) {
+    return instr->peer < 0 ? -1 : placement->num_chunks + instr->peer % P;
+}
+
+bool plan_message_of(PlanMessage* out, const Placement* placement, int32_t P, const PlanInstr* instr) {
+    int32_t K = placement->num_chunks, chunk = instr->chunk, row = chunk;
+    int32_t behind = chunk < K - 1 ? chunk + 1 : chunk == K - 1 ? share_of_peer(placement, P, instr) : -1;
+    PipeMessageKind kind;
+    switch ((InstrKind)instr->kind) {
+        case INSTR_SEND_ACT:
+        case INSTR_WAIT_ACT: row = behind;  // fall through
+        case INSTR_RECV_ACT: kind = MESSAGE_ACT; break;
+        case INSTR_RECV_GRAD: row = behind;  // fall through
+        case INSTR_SEND_GRAD:
+        case INSTR_WAIT_GRAD: kind = MESSAGE_GRAD; break;
+        case INSTR_SEND_FACT:
+        case INSTR_WAIT_FACT:
+        case INSTR_RECV_FACT: kind = MESSAGE_FACTORS; break;
+        default: return false;
+    }
+    bool is_there = chunk >= 0 && row > 0 && plan_has_row(placement, P, row) &&
+                    (kind != MESSAGE_FACTORS || (row >= K && placement->head == HEAD_BY_VOCABULARY));
+    *out = (PlanMessage){.kind = (uint8_t)kind, .row = (int16_t)row};
+    return is_there;
+}
+
+int32_t plan_instr_row(const Placement* placement, int32_t P, const PlanInstr* instr) {
+    PlanMessage message;
+    if (instr->kind > INSTR_REC) { return plan_message_of(&message, placement, P, instr) ? message.row : -1; }
+    return plan_has_row(placement, P, instr->chunk) ? instr->chunk : -1;
+}
+
+// --- jobs ------------------------------------------------------------------------------------------------
+
+static PlanJobAt job_at(const Placement* placement, JobKind kind, int32_t row) {
+    return (PlanJobAt){(uint8_t)kind, (int16_t)row, (int16_t)plan_stage_of(placement, row)};
+}
+
+PlanJobAt plan_message_maker(const Placement* placement, PlanMessage message) {
+    int32_t last = placement->num_chunks - 1, row = message.row;
+    bool share = is_share(placement, row);
+    switch ((PipeMessageKind)message.kind) {
+        case MESSAGE_ACT: return job_at(placement, JOB_F, share ? last : row - 1);
+        case MESSAGE_GRAD: return job_at(placement, share ? JOB_F : JOB_B, row);
+        default: return job_at(placement, JOB_B, last);
+    }
+}
+
+PlanJobAt plan_message_reader(const Placement* placement, PlanMessage message) {
+    int32_t last = placement->num_chunks - 1, row = message.row;
+    switch ((PipeMessageKind)message.kind) {
+        case MESSAGE_ACT: return job_at(placement, JOB_F, row);
+        case MESSAGE_GRAD: return job_at(placement, JOB_B, is_share(placement, row) ? last : row - 1);
+        default: return job_at(placement, JOB_W, row);
+    }
+}
+
+static int32_t add_shares(PlanMessage* out, int32_t num, const Placement* placement, int32_t P,
+                          PipeMessageKind kind) {
+    for (int32_t s = 0; s < P && placement->head != HEAD_WHOLE; s++) {
+        if (!placement_has_share(placement, s)) { continue; }
+        out[num++] = (PlanMessage){(uint8_t)kind, (int16_t)(placement->num_chunks + s)};
+    }
+    return num;
+}
+
+int32_t plan_job_reads(PlanMessage out[PLAN_MAX_MESSAGES], const Placement* placement, int32_t P,
+                       JobKind kind, int32_t chunk) {
+    bool share = is_share(placement, chunk), last = chunk == placement->num_chunks - 1;
+    if (kind == JOB_F && chunk > 0) {
+        out[0] = (PlanMessage){MESSAGE_ACT, (int16_t)chunk};
+        return 1;
+    }
+    if (kind == JOB_B && !share && !last) {
+        out[0] = (PlanMessage){MESSAGE_GRAD, (int16_t)(chunk + 1)};
+        return 1;
+    }
+    if (kind == JOB_B && last) { return add_shares(out, 0, placement, P, MESSAGE_GRAD); }
+    if (kind == JOB_W && share && placement->head == HEAD_BY_VOCABULARY) {
+        out[0] = (PlanMessage){MESSAGE_FACTORS, (int16_t)chunk};
+        return 1;
+    }
+    return 0;
+}
+
+int32_t plan_job_makes(PlanMessage out[PLAN_MAX_MESSAGES], const Placement* placement, int32_t P,
+                       JobKind kind, int32_t chunk) {
+    bool share = is_share(placement, chunk), last = chunk == placement->num_chunks - 1;
+    int32_t num = 0;
+    if (kind == JOB_F && (share || !last)) {
+        out[num++] = share ? (PlanMessage){MESSAGE_GRAD, (int16_t)chunk}
+                           : (PlanMessage){MESSAGE_ACT, (int16_t)(chunk + 1)};
+    } else if (kind == JOB_F) {
+        num = add_shares(out, num, placement, P, MESSAGE_ACT);
+    } else if (kind == JOB_B && !share) {
+        if (chunk > 0) { out[num++] = (PlanMessage){MESSAGE_GRAD, (int16_t)chunk}; }
+        bool factors = last && placement->head == HEAD_BY_VOCABULARY;
+        if (factors) { num = add_shares(out, num, placement, P, MESSAGE_FACTORS); }
+    }
+    return num;
+}

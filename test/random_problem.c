@@ -77,6 +77,13 @@ static void model_make(CostModel* out, Rng* rng, int32_t num_enc, int32_t num_de
     int64_t head = out->part_state_bytes[PART_HEAD], embedding = out->part_state_bytes[PART_EMBEDDING];
     int64_t less = head < embedding ? head : embedding;
     out->tied_head_state_bytes = head % 2 && out->tied_param_bytes <= less / 4 ? less / 2 : 0;
+    out->head_is_tied = out->tied_head_state_bytes > 0;
+    out->head_state_bytes = out->head_is_tied ? out->tied_head_state_bytes : head / 2;
+    out->head_param_bytes = out->head_state_bytes / 4;
+    out->head_vocab = (int32_t)(head % 3) * 320;
+    out->head_in_bytes = out->boundary_bytes;
+    out->head_part_bytes = out->stage_stored_bytes;
+    out->head_factor_bytes = out->dec_boundary_bytes;
     if (num_dec == 0) { return; }
     out->tied_stack_bytes = out->tied_param_bytes / 7;
     for (int piece = PART_COUNT; piece < PIECE_COUNT; piece++) {
@@ -153,7 +160,7 @@ void random_problem_limit_memory(RandomProblem* problem, int32_t percent) {
                      microbatch_pad_tokens(&mp, problem->samples[i].dec_tokens, 1),
                      problem->samples[i].supervised_tokens);
         for (int32_t s = 0; s < mp.P; s++) {
-            int64_t state = cost_state_bytes(&problem->costs, &mp.stages[s]);
+            int64_t state = cost_rank_state_bytes(&problem->costs, &mp.has[s]);
             int64_t alone = microbatch_alone_bytes(&mp, s, RECOMPUTE_NONE, &shape) + state;
             limit = alone > limit ? alone : limit;
         }

@@ -55,7 +55,8 @@ static bool costs_are_equal(const PipeCost* a, const PipeCost* b, int32_t s, int
     REQUIRE(a->stored_bytes == b->stored_bytes, "stage %d micro-batch %d: stored", s, m);
     REQUIRE(a->input_bytes == b->input_bytes, "stage %d micro-batch %d: input", s, m);
     REQUIRE(a->forward_bytes == b->forward_bytes, "stage %d micro-batch %d: forward", s, m);
-    REQUIRE(a->transfer_ns == b->transfer_ns, "stage %d micro-batch %d: transfer", s, m);
+    REQUIRE(a->transfer_ns == b->transfer_ns && a->part_ns == b->part_ns && a->factor_ns == b->factor_ns,
+            "row %d micro-batch %d: transfer", s, m);
     REQUIRE(a->boundary_bytes == b->boundary_bytes, "stage %d micro-batch %d: boundary", s, m);
     REQUIRE(a->mode == b->mode && a->drops == b->drops, "stage %d micro-batch %d: mode", s, m);
     return true;
@@ -82,7 +83,7 @@ bool search_state_is_sound(const SearchState* state, Arena* arena) {
     MicrobatchList list;
     ReplicaProblem replica;
     if (!chains_are_sound(state, arena) || !order_is_permutation(state, arena)) { return false; }
-    for (int32_t s = 0; s < state->P; s++) { request.placement.chunks[s] = state->stages[s].layers; }
+    request.placement = state->placement;
     REQUIRE(microbatch_problem_init(&problem, &request, state->problem->costs, state->problem->samples,
                                     state->problem->num_samples) == STATUS_OK,
             "stages");
@@ -103,17 +104,21 @@ bool search_state_is_sound(const SearchState* state, Arena* arena) {
             "prices");
     REQUIRE(state->pipe.P == state->P && state->pipe.M == state->M && state->pipe.cost == state->cost,
             "pipe");
-    for (int32_t s = 0; s < state->P; s++) {
+    for (int32_t row = 0; row < state->num_rows; row++) {
         for (int32_t m = 0; m < state->M; m++) {
-            if (!costs_are_equal(pipe_cost(&replica.pipe, s, m), pipe_cost(&state->pipe, s, m), s, m)) {
+            if (!costs_are_equal(pipe_cost(&replica.pipe, row, m), pipe_cost(&state->pipe, row, m), row, m)) {
                 return false;
             }
         }
+    }
+    for (int32_t s = 0; s < state->P; s++) {
         REQUIRE(replica.pipe.tail_ns[s] == state->pipe.tail_ns[s], "stage %d: tail", s);
         REQUIRE(replica.pipe.memory_limit_bytes[s] == state->pipe.memory_limit_bytes[s],
                 "stage %d: limit %lld, should be %lld", s, (long long)state->pipe.memory_limit_bytes[s],
                 (long long)replica.pipe.memory_limit_bytes[s]);
-        REQUIRE(state->rule.max_in_flight[s] >= 1, "stage %d: nothing may be in flight", s);
+    }
+    for (int32_t k = 0; k < state->K; k++) {
+        REQUIRE(state->rule.max_in_flight[k] >= 1, "chunk %d: nothing may be in flight", k);
     }
     return makespan_is_sound(state, &replica.pipe, arena);
 }

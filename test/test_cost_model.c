@@ -294,7 +294,7 @@ static void broken_texts_are_refused(void) {
     static const struct {
         const char *from, *to, *words;
     } edits[] = {
-        {"dynapipe-costs 3", "dynapipe-costs 2", "costs:1:2: \"2\""},
+        {"dynapipe-costs 4", "dynapipe-costs 2", "costs:1:2: \"2\""},
         {"layers 2 0", "layers 2 0\nmeasured interface 0", "expected ranks"},
         {"layers 2 0", "layers 2 0\nrank 1 slow", "ranks in order, from 0 on"},
         {"layers 2 0", "layers 2 0\nrank 0 slow F 1 B 1 W 1 R 1 memory 0", "expected link"},

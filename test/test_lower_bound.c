@@ -22,12 +22,12 @@ static int64_t makespan_of(const MicrobatchProblem* mp, const MicrobatchList* li
     PipeProblem pipe = {.P = P, .M = M, .cost = cost};
     for (int32_t s = 0; s < P; s++) {
         pipe.memory_limit_bytes[s] = INT64_MAX / 4;
-        pipe.tail_ns[s] = cost_reduce_ns(mp->costs, &mp->stages[s], mp->R);
+        pipe.tail_ns[s] = cost_rank_reduce_ns(mp->costs, &mp->has[s], mp->R);
     }
     for (int32_t m = 0; m < M; m++) {
         const Microbatch* mb = &list->mbs[lists->mbs[lists->begin[r] + m]];
         CostJobs jobs[PLAN_MAX_STAGES];
-        cost_stages(jobs, mp->costs, mp->stages, P, mb->mode, &mb->shape);
+        cost_stages(jobs, mp->costs, mp->chunks, P, mb->mode, &mb->shape);
         order[m] = m;
         for (int32_t s = 0; s < P; s++) {
             PipeCost* c = &cost[(int64_t)s * M + m];

@@ -500,7 +500,7 @@ static void bound_of_all_splits_is_below_the_optimum(void) {
 
 // Chunks of at least a layer, the last perhaps the head alone, anywhere; every stage has one. The head whole
 // or shared.
-static void random_placement(Placement* out, Rng* rng, int32_t P, int32_t L, bool is_whole) {
+static void draw_placement(Placement* out, Rng* rng, int32_t P, int32_t L, bool is_whole) {
     int32_t most = L + 1 < 5 ? L + 1 : 5, K = rng_between(rng, P, most), begin = 0;
     *out = (Placement){.num_chunks = K, .head = HEAD_WHOLE};
     for (int32_t k = 0; k < K; k++) {
@@ -593,7 +593,7 @@ static void bounds_of_placements_are_below_the_optimum(void) {
         request->heads = HEAD_CHOICE_GIVEN;
         int64_t best_ns = INT64_MAX;
         for (int i = 0; i < PLACEMENTS; i++) {
-            random_placement(&placement, &rng, P, L, is_whole);
+            draw_placement(&placement, &rng, P, L, is_whole);
             request->placement = placement;
             problem_of_any(&mp, request);
             CHECK_OK(lower_bound_make(&bound, &mp, joint));

@@ -347,7 +347,7 @@ static void odd_layouts_work(void) {
     gpt_problem(12, 1, 30, 1);  // one layer per stage
     CHECK_OK(make(&plan, &arena));
     problem.request.placement.chunks[3].layer_end++;
-    CHECK_FAILS(make(&plan, &arena), STATUS_OUT_OF_RANGE, "stage 4");
+    CHECK_FAILS(make(&plan, &arena), STATUS_OUT_OF_RANGE, "chunk 4");
     gpt_problem(2, 1, 1, 1);
     problem.num_samples = 0;
     CHECK_FAILS(make(&plan, &arena), STATUS_OUT_OF_RANGE, "at least one");

@@ -3,6 +3,7 @@
 #include "../dynapipe_plugin/plan/bound/lower_bound.h"
 #include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 #include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/problem/placement_make.h"
 #include "../dynapipe_plugin/plan/search/search.h"
 #include "../dynapipe_plugin/plan/search/search_first.h"
 #include "../dynapipe_plugin/plan/search/search_moves.h"
@@ -21,6 +22,10 @@ static RandomProblem about;
 static bool begin_state(SearchState* out, MicrobatchProblem* problem, Rng* rng, Arena* arena) {
     random_problem(&about, rng, rng_between(rng, 1, 40));
     about.request.memory_rule = rng_below(rng, 2) ? MEMORY_BUFFERS : MEMORY_ACTIVATIONS;
+    if (rng_below(rng, 3) > 0) {
+        random_placement(&about.request.placement, rng, about.request.P,
+                         about.costs.num_enc_layers + about.costs.num_dec_layers);
+    }
     if (rng_below(rng, 3) > 0) { random_problem_limit_memory(&about, rng_between(rng, 0, 300)); }
     if (microbatch_problem_init(problem, &about.request, &about.costs, about.samples, about.num_samples)) {
         return false;
@@ -30,35 +35,35 @@ static bool begin_state(SearchState* out, MicrobatchProblem* problem, Rng* rng, 
     CHECK_OK(search_state_init(out, problem, 0, rng_below(rng, 2) ? LAYOUT_RAGGED : LAYOUT_PADDED,
                                random_order(rng, N, arena), N, mb_of, M,
                                problem->modes[rng_below(rng, (uint32_t)problem->num_modes)],
-                               rng_below(rng, 2), about.request.placement.chunks, arena));
+                               rng_below(rng, 2), &problem->placement, arena));
     return true;
 }
 
 static bool same_state(const SearchState* a, const SearchState* b) {
-    size_t N = (size_t)a->N, M = (size_t)a->M, P = (size_t)a->P;
+    size_t N = (size_t)a->N, M = (size_t)a->M, K = (size_t)a->K;
     return a->M == b->M && a->makespan_ns == b->makespan_ns &&
            memcmp(a->mb_of, b->mb_of, N * sizeof *a->mb_of) == 0 &&
-           memcmp(a->order, b->order, M * sizeof *a->order) == 0 && memcmp(a->mode, b->mode, M * P) == 0 &&
-           memcmp(a->rule.max_in_flight, b->rule.max_in_flight, P * sizeof(int32_t)) == 0 &&
-           memcmp(a->stages, b->stages, P * sizeof *a->stages) == 0;
+           memcmp(a->order, b->order, M * sizeof *a->order) == 0 && memcmp(a->mode, b->mode, M * K) == 0 &&
+           memcmp(&a->rule, &b->rule, sizeof a->rule) == 0 &&
+           memcmp(&a->placement, &b->placement, sizeof a->placement) == 0;
 }
 
 static void check_freedom(const SearchState* was, const SearchState* is, const SearchFreedom* freedom) {
-    size_t P = (size_t)was->P, M = (size_t)was->M;
+    size_t K = (size_t)was->K, M = (size_t)was->M;
     for (int32_t i = 0; i < was->N; i++) { CHECK_EQ(was->ids[i], is->ids[i]); }
     if (!freedom->samples) {
         CHECK_EQ(was->M, is->M);
         CHECK(memcmp(was->mb_of, is->mb_of, (size_t)was->N * sizeof *was->mb_of) == 0);
     }
-    if (!freedom->modes && !freedom->samples) { CHECK(memcmp(was->mode, is->mode, P * M) == 0); }
+    if (!freedom->modes && !freedom->samples) { CHECK(memcmp(was->mode, is->mode, K * M) == 0); }
     if (!freedom->modes) {  // micro-batches may come and go, but all had one mode
-        for (int32_t i = 0; i < is->P * is->M; i++) { CHECK_EQ(is->mode[i], was->mode[0]); }
+        for (int32_t i = 0; i < is->K * is->M; i++) { CHECK_EQ(is->mode[i], was->mode[0]); }
     }
-    for (int32_t s = 0; s < was->P; s++) {
-        if (freedom->stages) { break; }
-        CHECK_EQ(was->stages[s].layers.layer_begin, is->stages[s].layers.layer_begin);
-        CHECK_EQ(was->stages[s].layers.layer_end, is->stages[s].layers.layer_end);
+    if (!freedom->placement) {
+        CHECK(memcmp(&was->placement, &is->placement, sizeof was->placement) == 0);
     }
+    CHECK_OK(placement_check(&is->placement, is->P, about.costs.num_enc_layers + about.costs.num_dec_layers,
+                             false));
     CHECK_EQ(was->rule.split_backward, is->rule.split_backward);
 }
 
@@ -83,7 +88,7 @@ static void improvement_keeps_its_word(void) {
                                      : was.makespan_ns / 100 * rng_between(&rng, 80, 100);
         Rng moves = rng_seed((uint64_t)round), moves_again = moves;
         CHECK_OK(search_improve(&state, &freedom, good_enough_ns, &spent, &moves, &work, &simulator));
-        int64_t longest = 5 * (int64_t)state.P * state.max_mbs;  // jobs of the last simulation, and its cells
+        int64_t longest = 5 * (int64_t)state.num_rows * state.max_mbs;  // jobs of the last simulation, and its cells
         CHECK(spent <= budget && spent > -longest);
         CHECK(state.makespan_ns <= was.makespan_ns);
         num_better += was.makespan_ns < INT64_MAX && state.makespan_ns < was.makespan_ns;
@@ -153,7 +158,7 @@ static int64_t first_answer_ns(const MicrobatchProblem* problem, int64_t good_en
                      .budget = budget,
                      .good_enough_ns = good_enough_ns,
                      .split_backward = problem->request->split_backward != SPLIT_BACKWARD_OFF};
-    search.placement = problem->request->placement;
+    search.placement = problem->placement;
     int64_t slowest_ns = 0;
     if (search_first(&search) != STATUS_OK) { slowest_ns = INT64_MAX; }
     for (int32_t r = 0; r < search.R && slowest_ns < INT64_MAX; r++) {

@@ -1,6 +1,7 @@
-// test_search_state.c -- whatever is done to a state of the search, it stays what its samples, modes, stages
+// test_search_state.c -- whatever is done to a state of the search, it stays what its samples, modes, placement
 // and order say; and the makespan that the search sees is the simulator's.
 #include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
+#include "../dynapipe_plugin/plan/problem/placement_make.h"
 #include "../dynapipe_plugin/plan/search/search_state.h"
 #include "random_plan.h"
 #include "random_problem.h"
@@ -11,11 +12,11 @@ static uint64_t seed;
 static int32_t times = 1;  // as many rounds
 static RandomProblem about;
 
-// What the test itself knows of a state: who is where, on which stages, in which mode.
+// What the test itself knows of a state: who is where, in which chunks, in which mode.
 typedef struct {
     int32_t M, N;
     int32_t id[RANDOM_MAX_SAMPLES], mb_of[RANDOM_MAX_SAMPLES];
-    LayerRange stages[PLAN_MAX_STAGES];
+    Placement placement;
 } Mirror;
 
 static bool is_mirrored(const SearchState* state, const Mirror* mirror) {
@@ -23,11 +24,7 @@ static bool is_mirrored(const SearchState* state, const Mirror* mirror) {
     for (int32_t i = 0; i < mirror->N && same; i++) {
         same = state->ids[i] == mirror->id[i] && state->mb_of[i] == mirror->mb_of[i];
     }
-    for (int32_t s = 0; s < state->P && same; s++) {
-        same = state->stages[s].layers.layer_begin == mirror->stages[s].layer_begin &&
-               state->stages[s].layers.layer_end == mirror->stages[s].layer_end;
-    }
-    return same;
+    return same && memcmp(&state->placement, &mirror->placement, sizeof mirror->placement) == 0;
 }
 
 static void mirror_take(Mirror* mirror, const SearchState* state) {
@@ -39,6 +36,10 @@ static void mirror_take(Mirror* mirror, const SearchState* state) {
 static bool make_state(SearchState* out, MicrobatchProblem* problem, Mirror* mirror, Rng* rng, Arena* arena) {
     random_problem(&about, rng, rng_between(rng, 2, 40));
     about.request.memory_rule = rng_below(rng, 2) ? MEMORY_BUFFERS : MEMORY_ACTIVATIONS;
+    if (rng_below(rng, 3) > 0) {
+        random_placement(&about.request.placement, rng, about.request.P,
+                         about.costs.num_enc_layers + about.costs.num_dec_layers);
+    }
     if (rng_below(rng, 3) > 0) { random_problem_limit_memory(&about, rng_between(rng, 0, 300)); }
     if (microbatch_problem_init(problem, &about.request, &about.costs, about.samples, about.num_samples)) {
         return false;
@@ -50,12 +51,12 @@ static bool make_state(SearchState* out, MicrobatchProblem* problem, Mirror* mir
         mirror->id[i] = ids[i];
         mirror->mb_of[i] = i < mirror->M ? i : (int32_t)rng_below(rng, (uint32_t)mirror->M);
     }
-    memcpy(mirror->stages, about.request.placement.chunks, sizeof mirror->stages);
+    mirror->placement = problem->placement;
     RecomputeMode mode = problem->modes[rng_below(rng, (uint32_t)problem->num_modes)];
     MbLayout layout = rng_below(rng, 2) ? LAYOUT_RAGGED : LAYOUT_PADDED;
     CHECK_OK(search_state_init(out, problem, 0, layout, ids, mirror->N, mirror->mb_of, mirror->M, mode,
-                               rng_below(rng, 2), about.request.placement.chunks, arena));
-    for (int32_t i = 0; i < problem->P * mirror->M; i++) { CHECK_EQ(out->mode[i], mode); }
+                               rng_below(rng, 2), &problem->placement, arena));
+    for (int32_t i = 0; i < problem->K * mirror->M; i++) { CHECK_EQ(out->mode[i], mode); }
     return true;
 }
 
@@ -89,8 +90,8 @@ static void replace(SearchState* state, Mirror* mirror, Rng* rng) {
 
 // Modes of the micro-batch that a sample is in, before and after: numbers may change, the column may not.
 static void check_column(const SearchState* before, int32_t old_m, const SearchState* state, int32_t m) {
-    for (int32_t s = 0; s < state->P; s++) {
-        CHECK_EQ(state->mode[s * state->M + m], before->mode[s * before->M + old_m]);
+    for (int32_t k = 0; k < state->K; k++) {
+        CHECK_EQ(state->mode[k * state->M + m], before->mode[k * before->M + old_m]);
     }
 }
 
@@ -148,61 +149,71 @@ static void divide(SearchState* state, Mirror* mirror, Rng* rng, Arena* arena) {
     mirror_take(mirror, state);
 }
 
-// A random contiguous split, sometimes with the head alone on the last stage.
-static void set_stages(SearchState* state, Mirror* mirror, Rng* rng) {
-    int32_t P = state->P, L = about.costs.num_enc_layers + about.costs.num_dec_layers, begin = 0;
-    LayerRange stages[PLAN_MAX_STAGES] = {{0}};
-    for (int32_t s = 0; s < P; s++) {
-        int32_t left = P - 1 - s, most = L - begin - (left > 1 ? left - 1 : 0);
-        int32_t num = s == P - 1 ? L - begin : rng_between(rng, 1, most < 1 ? 1 : most);
-        stages[s] = (LayerRange){begin, begin + num};
-        begin += num;
-        if (!stage_may_have(&stages[s], s, P, false)) { return; }
+// Other layers in the same number of chunks, sometimes none in the last one; other stages and shares.
+static void set_placement(SearchState* state, Mirror* mirror, Rng* rng) {
+    int32_t K = state->K, L = about.costs.num_enc_layers + about.costs.num_dec_layers, begin = 0;
+    Placement other, placement = state->placement;
+    random_placement(&other, rng, state->P, L);
+    if (other.head != HEAD_WHOLE && placement.head != HEAD_WHOLE) {
+        placement.head = other.head;
+        memcpy(placement.head_begin, other.head_begin, sizeof other.head_begin);
     }
+    if (other.num_chunks == K) { memcpy(placement.stage_of, other.stage_of, sizeof other.stage_of); }
+    for (int32_t k = 0; k < K; k++) {
+        int32_t left = K - 1 - k, most = L - begin - (left > 1 ? left - 1 : 0);
+        int32_t num = k == K - 1 ? L - begin : rng_between(rng, 1, most < 1 ? 1 : most);
+        placement.chunks[k] = (LayerRange){begin, begin + num};
+        begin += num;
+    }
+    if (placement_check(&placement, state->P, L, false) != STATUS_OK) { return; }
     PlanRequest request = about.request;
-    MicrobatchProblem other;
-    memcpy(request.placement.chunks, stages, sizeof stages);
-    Status status = microbatch_problem_init(&other, &request, &about.costs, about.samples, about.num_samples);
-    bool fits = search_state_set_stages(state, stages);
+    MicrobatchProblem problem;
+    request.placement = placement;
+    Status status = microbatch_problem_init(&problem, &request, &about.costs, about.samples, about.num_samples);
+    bool fits = search_state_set_placement(state, &placement);
     CHECK_EQ(fits, status == STATUS_OK);
-    if (fits) { memcpy(mirror->stages, stages, sizeof stages); }
+    if (fits) { mirror->placement = placement; }
 }
 
 // Of the definition: the first mode that keeps to its share, else the last.
 static void fit_modes(SearchState* state, Rng* rng) {
-    int32_t percent = rng_between(rng, 1, 300);
+    int32_t percent = rng_between(rng, 1, 300), in_flight[PLAN_MAX_STAGES] = {0};
     const MicrobatchProblem* problem = state->problem;
     PlanRequest request = about.request;
     MicrobatchProblem other;
-    for (int32_t s = 0; s < state->P; s++) { request.placement.chunks[s] = state->stages[s].layers; }
+    request.placement = state->placement;
     CHECK_OK(microbatch_problem_init(&other, &request, &about.costs, about.samples, about.num_samples));
     search_state_fit_modes(state, percent);
+    for (int32_t k = 0; k < state->K; k++) {  // a full pipeline holds P (K - k) / K of chunk k
+        in_flight[state->placement.stage_of[k]] += (state->P * (state->K - k) + state->K - 1) / state->K;
+    }
     for (int32_t m = 0; m < state->M; m++) {
-        for (int32_t s = 0; s < state->P; s++) {
+        for (int32_t k = 0; k < state->K; k++) {
+            int32_t s = state->placement.stage_of[k];
             RecomputeMode expected = problem->modes[problem->num_modes - 1];
-            for (int32_t k = problem->num_modes - 1; k >= 0; k--) {
-                CostJobs jobs[PLAN_MAX_STAGES];
-                microbatch_jobs(jobs, &other, problem->modes[k], &state->shape[m]);
-                int64_t share = other.available_bytes[s] / (state->P - s) / 100 * percent;
-                if (jobs[s].stored_bytes <= share) { expected = problem->modes[k]; }
+            for (int32_t i = problem->num_modes - 1; i >= 0; i--) {
+                CostJobs jobs[PLAN_MAX_ROWS];
+                microbatch_jobs(jobs, &other, problem->modes[i], &state->shape[m]);
+                int64_t share = other.available_bytes[s] / in_flight[s] / 100 * percent;
+                if (jobs[k].stored_bytes <= share) { expected = problem->modes[i]; }
             }
-            CHECK_EQ(state->mode[s * state->M + m], expected);
+            CHECK_EQ(state->mode[k * state->M + m], expected);
         }
     }
 }
 
 static void change_mode(SearchState* state, Rng* rng) {
-    int32_t m = (int32_t)rng_below(rng, (uint32_t)state->M), s = (int32_t)rng_below(rng, (uint32_t)state->P);
+    int32_t m = (int32_t)rng_below(rng, (uint32_t)state->M), k = (int32_t)rng_below(rng, (uint32_t)state->K);
     const MicrobatchProblem* problem = state->problem;
-    state->mode[s * state->M + m] = (uint8_t)problem->modes[rng_below(rng, (uint32_t)problem->num_modes)];
+    state->mode[k * state->M + m] = (uint8_t)problem->modes[rng_below(rng, (uint32_t)problem->num_modes)];
     search_state_price(state, m);
     search_state_limits(state);
 }
 
 static int64_t work_ns(const SearchState* state, int32_t m) {
     int64_t ns = 0;
-    for (int32_t s = 0; s < state->P; s++) {
-        for (int kind = 0; kind < JOB_COUNT; kind++) { ns += pipe_cost(&state->pipe, s, m)->job_ns[kind]; }
+    for (int32_t row = 0; row < state->num_rows; row++) {
+        for (int kind = 0; kind < JOB_COUNT; kind++) { ns += pipe_cost(&state->pipe, row, m)->job_ns[kind]; }
     }
     return ns;
 }
@@ -230,7 +241,7 @@ static void copy_and_back(SearchState* state, const Mirror* mirror, Rng* rng, Ar
         divide(state, &other, rng, arena);
         merge(state, &other, rng, arena);
     }
-    set_stages(state, &other, rng);
+    set_placement(state, &other, rng);
     CHECK(is_mirrored(&copy, mirror) && search_state_is_sound(&copy, arena));
     search_state_assign(state, &copy);
     CHECK(is_mirrored(state, mirror));
@@ -257,7 +268,7 @@ static void random_operations_keep_a_state_sound(void) {
                 case 2: replace(&state, &mirror, &rng); break;
                 case 3: merge(&state, &mirror, &rng, &arena); break;
                 case 4: divide(&state, &mirror, &rng, &arena); break;
-                case 5: set_stages(&state, &mirror, &rng); break;
+                case 5: set_placement(&state, &mirror, &rng); break;
                 case 6: fit_modes(&state, &rng); break;
                 case 7: change_mode(&state, &rng); break;
                 case 8: small_ends(&state, &arena); break;

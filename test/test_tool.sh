@@ -268,7 +268,7 @@ refuses 3 "--memory-limit" plan $lengths --memory-limit 100K --model l4c64h4 --s
 tool plan $lengths $common --policy packed --text "$work/plan.txt" && tool check "$work/plan.txt" --problem $lengths $common
 ok $? "packed"
 tool plan $lengths --stages 2 --batch-tokens 2000 --costs test/fuzz/corpus/cost_model/analytic; ok $? "measured costs"
-printf 'dynapipe-costs 3\nsignature gpt2 C 96 NH 4 Vp 384 threads 1\n' >"$work/narrow"
+printf 'dynapipe-costs 4\nsignature gpt2 C 96 NH 4 Vp 384 threads 1\n' >"$work/narrow"
 refuses 2 "C 96 NH 4" plan $lengths --costs "$work/narrow" --model l4c64h4
 refuses 2 "--batch 99" plan $lengths --batch 99
 refuses 2 "--stages 7" plan $lengths --model l4c64h4 --stages 7
@@ -306,7 +306,7 @@ sys.exit([sum(x) for x in zip(*l)] != [3, 3] or any(d > 0 and l[s + 1][0] > 0 fo
 printf 'n_input,n_target\n400,20\n300,30\n500,10\n' >"$work/deep.csv"
 tool plan "$work/deep.csv" --model byt5:l12d4c64h4 --stages 4 --explain && grep -q '^- Stages: encoder+decoder layers [1-9]*+0 [1-9]*+0 [1-9]*+0 [1-9]*+4' "$work/out"
 ok $? "T5: long inputs, a deep encoder: all cuts in it: $(grep -o '^- Stages[^,;]*' "$work/out")"
-printf 'dynapipe-costs 3\nsignature t5 C 64 NH 4 HS 16 F 160 gated Vp 384 threads 1\n' >"$work/gated"
+printf 'dynapipe-costs 4\nsignature t5 C 64 NH 4 HS 16 F 160 gated Vp 384 threads 1\n' >"$work/gated"
 refuses 2 'C 64 NH 4 HS 16 F 256"' plan $lengths --costs "$work/gated" --model t5:l3d3c64h4
 refuses 2 "--max-target-tokens" plan $lengths --max-target-tokens 16
 refuses 2 "--model" plan $lengths --model t5:huge

@@ -100,9 +100,7 @@ Status placement_parse(Placement* out, int32_t P, int32_t num_enc_layers, int32_
                     "chunk, stages 0 to %d, such as 0:3,1:3,1:3,0:3",
                     PRINTABLE(text), P - 1);
     }
-    Placement whole = placement;
-    whole.head = HEAD_WHOLE;
-    TRY(placement_check(&whole, P, num_enc_layers + num_dec_layers, head_has_layer));
+    TRY(placement_check(&placement, P, num_enc_layers + num_dec_layers, head_has_layer));
     *out = placement;
     return STATUS_OK;
 }
@@ -159,7 +157,7 @@ static Status check_head(const Placement* placement, int32_t P) {
 
 Status placement_check(const Placement* placement, int32_t P, int32_t num_layers, bool head_has_layer) {
     int32_t K = placement->num_chunks, next_layer = 0;
-    bool has_chunk[PLAN_MAX_STAGES] = {false}, last_has_layer = head_has_layer || placement->head != HEAD_WHOLE;
+    bool has_chunk[PLAN_MAX_STAGES] = {false};
     if (K < 1 || K > PLAN_MAX_CHUNKS) {
         return FAIL(STATUS_OUT_OF_RANGE, "placement: %d chunks ---> 1 to %d", K, PLAN_MAX_CHUNKS);
     }
@@ -170,7 +168,7 @@ Status placement_check(const Placement* placement, int32_t P, int32_t num_layers
                         placement->stage_of[k], P);
         }
         has_chunk[placement->stage_of[k]] = true;
-        if (layers->layer_begin != next_layer || !stage_may_have(layers, k, K, last_has_layer)) {
+        if (layers->layer_begin != next_layer || !stage_may_have(layers, k, K, head_has_layer)) {
             return FAIL(STATUS_OUT_OF_RANGE,
                         "placement: chunk %d has layers %d ... %d, expected at least one from %d on", k,
                         layers->layer_begin, layers->layer_end, next_layer);

@@ -211,8 +211,7 @@ static bool shift_layer(Placement* out, const Tuned* tuned, int32_t from, int32_
         out->chunks[k].layer_end += by;
         out->chunks[k + 1].layer_begin += by;
     }
-    bool has_layer = request->rules.head_has_layer || out->head != HEAD_WHOLE;
-    return stage_may_have(&out->chunks[from], from, out->num_chunks, has_layer);
+    return stage_may_have(&out->chunks[from], from, out->num_chunks, request->rules.head_has_layer);
 }
 
 static int64_t slowest_ns(const SearchState* states, int32_t num) {

@@ -184,7 +184,7 @@ static bool shift_layers(Placement* placement, Local* local) {
         placement->chunks[k].layer_end += by;
         placement->chunks[k + 1].layer_begin += by;
     }
-    bool has_layer = state->problem->request->rules.head_has_layer || placement->head != HEAD_WHOLE;
+    const bool has_layer = state->problem->request->rules.head_has_layer;
     return stage_may_have(&placement->chunks[first], first, K, has_layer) &&
            stage_may_have(&placement->chunks[last + 1], last + 1, K, has_layer);
 }

@@ -83,8 +83,8 @@ enum { HEAD_UNITS = 1024 };
 
 // Which piece of the model is where. A micro-batch passes the chunks 0, 1, .. forward, and back again; chunk
 // k lies on stage stage_of[k], a stage may have several. The first chunk has the embedding too, the last one
-// the head, unless that is shared; it then ends with the final norm. A chunk may be the head alone, the
-// embedding may not. One chunk a stage, in order, is the plain pipeline ("linear").
+// the head, unless that is shared; it then ends with the final norm. A chunk may be the head alone (or
+// what feeds it), the embedding may not. One chunk a stage, in order, is the plain pipeline ("linear").
 // The share of stage s counts as chunk K + s wherever jobs name a chunk.
 typedef struct {
     int32_t num_chunks;                  // K; 0 in a request: chunk s on stage s

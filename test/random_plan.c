@@ -325,7 +325,7 @@ static void set_ranks(Plan* plan, Rng* rng, const RandomPlan* about, int32_t rep
     }
     status = replica_lists_make(ranks, &timeline, &input, arena);
     assert(status == STATUS_OK);
-    if (about->placed && rng_below(rng, 2)) { tighten(ranks, rng, &timeline, &input, arena); }
+    if (about->tight && rng_below(rng, 2)) { tighten(ranks, rng, &timeline, &input, arena); }
     if (timeline.makespan_ns > plan->makespan_ns) { plan->makespan_ns = timeline.makespan_ns; }
 }
 

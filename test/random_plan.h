@@ -52,7 +52,8 @@ typedef struct {
     void (*bytes)(RankBytes* out, int64_t* scratch_bytes, const Plan* plan, int32_t m, int32_t row,
                   void* context);
     void* context;
-    bool placed;  // any placement, and limits of memory; else chunk s on stage s and the head whole
+    bool placed;  // any placement; else chunk s on stage s and the head whole
+    bool tight;   // ranks may have less memory than they would take: some receives are late
 } RandomPlan;
 
 // Has passed plan_check. Returns the samples it is made for, [about->num_samples]; all in `arena`.

@@ -14,7 +14,8 @@ static RandomPlan random_about(Rng* rng, int32_t round) {
                         .max_tokens = rng_between(rng, 1, 300),
                         .packed = round % 2,
                         .recompute = round % 3 > 0,
-                        .placed = round % 4 > 0};
+                        .placed = round % 4 > 0,
+                        .tight = round % 2};
 }
 
 // random_plan runs plan_check on each: order of jobs, buffers, sizes, rendezvous without buffers.

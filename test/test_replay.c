@@ -257,7 +257,7 @@ static void plans_replay_to_their_makespan(void) {
         if (round % 2) {
             int32_t P = rng_between(&rng, 1, 5), N = rng_between(&rng, 1, 40);
             RandomPlan about = {P,    rng_between(&rng, 1, 3), P + 2, N, 200, true, true, NULL,
-                                NULL, round % 4 == 1};
+                                NULL, round % 4 == 1,          false};
             random_plan(&plan, &rng, &about, &arena);
         } else {
             random_problem(&problem, &rng, rng_between(&rng, 1, 40));

@@ -411,8 +411,17 @@ static void broken_plans_do_no_harm(void) {
     for (int32_t round = 0; round < 2000; round++) {
         arena_reset(&arena);
         Plan plan;
-        RandomPlan about = {
-            rng_between(&rng, 1, 4), rng_between(&rng, 1, 3), 5, 12, 50, true, true, NULL, NULL, round % 2};
+        RandomPlan about = {rng_between(&rng, 1, 4),
+                            rng_between(&rng, 1, 3),
+                            5,
+                            12,
+                            50,
+                            true,
+                            true,
+                            NULL,
+                            NULL,
+                            round % 2,
+                            false};
         random_plan(&plan, &rng, &about, &arena);
         for (int32_t k = rng_between(&rng, 1, 5); k > 0; k--) {
             PlanRank* rank = &plan.ranks[rng_between(&rng, 0, plan.P * plan.R - 1)];

@@ -250,6 +250,20 @@ static void draw_bytes(RankBytes* bytes, Rng* rng, const Plan* plan, int32_t M, 
     cell->factor_bytes = by_rows ? 0 : pick(rng, 0, 200);
 }
 
+// Again with less memory; what fits has that as its limit.
+static void tighten(PlanRank* ranks, Rng* rng, PipeTimeline* timeline, ReplicaListsInput* input,
+                    Arena* arena) {
+    for (int32_t s = 0; s < input->problem->P; s++) {
+        input->enough_bytes[s] = ranks[s].arena_bytes * rng_between(rng, 70, 110) / 100 + 1;
+    }
+    Status status = replica_lists_make(ranks, timeline, input, arena);
+    assert(status == STATUS_OK);
+    for (int32_t s = 0; s < input->problem->P; s++) {
+        bool fits = ranks[s].arena_bytes <= input->enough_bytes[s];
+        if (fits) { ranks[s].own_limit_bytes = input->enough_bytes[s] + ranks[s].state_bytes; }
+    }
+}
+
 static void set_ranks(Plan* plan, Rng* rng, const RandomPlan* about, int32_t replica, int32_t first_mb,
                       Arena* arena) {
     static const PipePolicy* const policies[] = {&pipe_policy_gpipe, &pipe_policy_1f1b,
@@ -288,7 +302,6 @@ static void set_ranks(Plan* plan, Rng* rng, const RandomPlan* about, int32_t rep
     int32_t way = (int32_t)rng_below(rng, 3);
     PipeSchedule schedule;
     PipeTimeline timeline;
-    CommOrder comm;
     Status status = STATUS_OK;
     if (about->placed && way < 2) {
         schedule = random_jobs(rng, &problem, arena);
@@ -298,16 +311,21 @@ static void set_ranks(Plan* plan, Rng* rng, const RandomPlan* about, int32_t rep
     assert(status == STATUS_OK);
     status = pipe_simulate(&timeline, &problem, &schedule, arena);
     assert(status == STATUS_OK);
-    status = comm_order_make(&comm, &problem, &schedule, &timeline, NULL, arena);
-    assert(status == STATUS_OK);
-    RankListInput input = {&problem, &schedule, &timeline,   &comm,
-                           bytes,    first_mb,  replica * P, .with_slack = (P + M) % 3 > 0};
+    ReplicaListsInput input = {.problem = &problem,
+                               .schedule = &schedule,
+                               .bytes = bytes,
+                               .scratch_bytes = scratch_bytes,
+                               .first_mb = first_mb,
+                               .first_rank = replica * P,
+                               .with_slack = (P + M) % 3 > 0};
+    PlanRank* ranks = &plan->ranks[replica * P];
     for (int32_t s = 0; s < P; s++) {
-        PlanRank* rank = &plan->ranks[replica * P + s];
-        rank->state_bytes = pick(rng, 0, 1000);
-        status = rank_list_make(rank, &input, s, scratch_bytes[s], INT64_MAX, arena);
-        assert(status == STATUS_OK);
+        input.enough_bytes[s] = INT64_MAX;
+        ranks[s].state_bytes = pick(rng, 0, 1000);
     }
+    status = replica_lists_make(ranks, &timeline, &input, arena);
+    assert(status == STATUS_OK);
+    if (about->tight && rng_below(rng, 2)) { tighten(ranks, rng, &timeline, &input, arena); }
     if (timeline.makespan_ns > plan->makespan_ns) { plan->makespan_ns = timeline.makespan_ns; }
 }
 

@@ -7,7 +7,7 @@ Shared by the tests of the planner and of the executor: any plan they lead to mu
 
 #include "../dynapipe_plugin/base/rng.h"
 #include "../dynapipe_plugin/plan/lists/plan.h"
-#include "../dynapipe_plugin/plan/lists/rank_list.h"
+#include "../dynapipe_plugin/plan/lists/replica_lists.h"
 
 typedef struct {
     bool equal;       // all micro-batches and stages alike
@@ -53,6 +53,7 @@ typedef struct {
                   void* context);
     void* context;
     bool placed;  // any placement; else chunk s on stage s and the head whole
+    bool tight;   // ranks may have less memory than they would take: some receives are late
 } RandomPlan;
 
 // Has passed plan_check. Returns the samples it is made for, [about->num_samples]; all in `arena`.

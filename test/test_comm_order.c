@@ -14,7 +14,8 @@ static RandomPlan random_about(Rng* rng, int32_t round) {
                         .max_tokens = rng_between(rng, 1, 300),
                         .packed = round % 2,
                         .recompute = round % 3 > 0,
-                        .placed = round % 4 > 0};
+                        .placed = round % 4 > 0,
+                        .tight = round % 2};
 }
 
 // random_plan runs plan_check on each: order of jobs, buffers, sizes, rendezvous without buffers.
@@ -60,7 +61,7 @@ static void both_ends_see_one_order(void) {
         int32_t* enter = random_order(&rng, M, &arena);
         CHECK_OK(pipe_policy_adaptive.build(&schedule, &problem, enter, round % 2, &arena));
         CHECK_OK(pipe_simulate(&timeline, &problem, &schedule, &arena));
-        CHECK_OK(comm_order_make(&order, &problem, &schedule, &timeline, NULL, &arena));
+        CHECK_OK(comm_order_make(&order, &problem, &schedule, &timeline, &arena));
         for (int32_t s = 0; s < P; s++) {
             int32_t mine[64], theirs[64];
             if (s < P - 1) {

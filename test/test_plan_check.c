@@ -24,9 +24,11 @@ static int32_t any_instr(Mutant* mutant, const PlanRank* rank, InstrKind kind) {
     return found;
 }
 
-static int32_t find_instr(const PlanRank* rank, InstrKind kind, int32_t mb) {
+// Of that micro-batch and chunk; -1: there is none.
+static int32_t find_instr(const PlanRank* rank, InstrKind kind, int32_t chunk, int32_t mb) {
     for (int32_t i = 0; i < rank->num_instrs; i++) {
-        if (rank->instrs[i].kind == kind && rank->instrs[i].mb == mb) { return i; }
+        const PlanInstr* instr = &rank->instrs[i];
+        if (instr->kind == kind && instr->chunk == chunk && instr->mb == mb) { return i; }
     }
     return -1;
 }
@@ -47,7 +49,8 @@ static void move_instr(PlanRank* rank, int32_t i, int32_t j) {
 
 static bool drop_receive(Mutant* mutant) {
     PlanRank* rank = any_rank(mutant);
-    int32_t i = any_instr(mutant, rank, rng_below(mutant->rng, 2) ? INSTR_RECV_ACT : INSTR_RECV_GRAD);
+    static const InstrKind kinds[] = {INSTR_RECV_ACT, INSTR_RECV_GRAD, INSTR_RECV_FACT};
+    int32_t i = any_instr(mutant, rank, kinds[rng_below(mutant->rng, 3)]);
     if (i < 0) { return false; }
     move_instr(rank, i, --rank->num_instrs);
     for (int32_t k = 0; k < rank->num_buffers; k++) {
@@ -76,20 +79,34 @@ static bool swap_transfers_at_one_end(Mutant* mutant) {
     return false;
 }
 
-// A receive ahead of a send that the other end wants first: every list is in order by itself, and yet.
+// Where a gradient is received: the chunk's, or a share's part.
+static PlanBuffer* filled_by(const Mutant* mutant, const PlanRank* rank, const PlanInstr* instr) {
+    const Placement* placement = &mutant->plan->placement;
+    bool is_part = placement->head == HEAD_BY_VOCABULARY && instr->chunk == placement->num_chunks - 1;
+    int32_t chunk = is_part ? placement->num_chunks + instr->peer % mutant->plan->P : instr->chunk;
+    BufferKind kind = is_part ? BUFFER_PART : BUFFER_DOUT;
+    for (int32_t b = 0; b < rank->num_buffers; b++) {
+        PlanBuffer* buffer = &rank->buffers[b];
+        if (buffer->kind == kind && buffer->mb == instr->mb && buffer->chunk == chunk) { return buffer; }
+    }
+    return NULL;
+}
+
+// A receive ahead of a send to the same rank that the other end wants first: every list is in order by
+// itself, and yet.
 static bool receive_before_send(Mutant* mutant) {
     PlanRank* rank = any_rank(mutant);
     for (int32_t i = 1; i < rank->num_instrs; i++) {
         if (rank->instrs[i].kind != INSTR_RECV_GRAD) { continue; }
         for (int32_t k = i - 1; k >= 0; k--) {
-            if (rank->instrs[k].kind != INSTR_SEND_ACT) { continue; }
-            PlanBuffer* dout = NULL;
-            for (int32_t b = 0; b < rank->num_buffers; b++) {
-                if (rank->buffers[b].kind == BUFFER_DOUT && rank->buffers[b].mb == rank->instrs[i].mb) {
-                    dout = &rank->buffers[b];
-                }
+            if (rank->instrs[k].kind != INSTR_SEND_ACT || rank->instrs[k].peer != rank->instrs[i].peer) {
+                continue;
             }
-            dout->instr_begin = k;  // and a place of its own at the end of the arena
+            PlanBuffer* dout = filled_by(mutant, rank, &rank->instrs[i]);
+            dout->instr_begin = k < dout->instr_begin
+                                    ? k
+                                    : dout->instr_begin;  // and a place of its own at the end of the arena
+            rank->own_limit_bytes = 0;
             dout->offset_bytes = rank->arena_bytes;
             rank->arena_bytes +=
                 (dout->num_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
@@ -110,9 +127,103 @@ static bool swap_jobs(Mutant* mutant) {
     PlanRank* rank = any_rank(mutant);
     int32_t i = any_instr(mutant, rank, INSTR_FWD);
     if (i < 0) { return false; }
-    int32_t k = find_instr(rank, INSTR_BWD, rank->instrs[i].mb);
-    rank->instrs[i].kind = INSTR_BWD;
+    bool is_share = rank->instrs[i].chunk >= mutant->plan->placement.num_chunks;
+    InstrKind kind = is_share ? INSTR_WGT : INSTR_BWD;
+    int32_t k = find_instr(rank, kind, rank->instrs[i].chunk, rank->instrs[i].mb);
+    rank->instrs[i].kind = (uint8_t)kind;
     rank->instrs[k].kind = INSTR_FWD;
+    return true;
+}
+
+// Jobs of two rows of one micro-batch, of which one reads what the other hands over on this rank.
+static bool swap_rows(Mutant* mutant, PlanRank* rank, InstrKind kind, int32_t chunk, InstrKind later_kind,
+                      int32_t later_chunk) {
+    int32_t m = (int32_t)rng_below(mutant->rng, (uint32_t)mutant->plan->M);
+    int32_t i = find_instr(rank, kind, chunk, m), k = find_instr(rank, later_kind, later_chunk, m);
+    if (i < 0 || k < 0) { return false; }
+    PlanInstr first = rank->instrs[i], second = rank->instrs[k];
+    rank->instrs[i].kind = second.kind;
+    rank->instrs[i].chunk = second.chunk;
+    rank->instrs[k].kind = first.kind;
+    rank->instrs[k].chunk = first.chunk;
+    return true;
+}
+
+static bool take_before_handed_over(Mutant* mutant) {
+    int32_t k = (int32_t)rng_below(mutant->rng, (uint32_t)mutant->plan->placement.num_chunks);
+    return rng_below(mutant->rng, 2) ? swap_rows(mutant, any_rank(mutant), INSTR_FWD, k, INSTR_FWD, k + 1)
+                                     : swap_rows(mutant, any_rank(mutant), INSTR_BWD, k + 1, INSTR_BWD, k);
+}
+
+static bool share_out_of_turn(Mutant* mutant) {
+    const Plan* plan = mutant->plan;
+    PlanRank* rank = any_rank(mutant);
+    int32_t K = plan->placement.num_chunks, share = K + (int32_t)(rank - plan->ranks) % plan->P;
+    bool by_vocabulary = plan->placement.head == HEAD_BY_VOCABULARY;
+    switch (rng_below(mutant->rng, by_vocabulary ? 3 : 2)) {
+        case 0: return swap_rows(mutant, rank, INSTR_FWD, K - 1, INSTR_FWD, share);
+        case 1: return swap_rows(mutant, rank, INSTR_FWD, share, INSTR_BWD, K - 1);
+        default: return swap_rows(mutant, rank, INSTR_BWD, K - 1, INSTR_WGT, share);
+    }
+}
+
+static bool share_goes_back(Mutant* mutant) {
+    PlanRank* rank = any_rank(mutant);
+    int32_t i = any_instr(mutant, rank, INSTR_WGT);
+    if (i < 0 || rank->instrs[i].chunk < mutant->plan->placement.num_chunks) { return false; }
+    rank->instrs[i].kind = rng_below(mutant->rng, 2) ? INSTR_BWD : INSTR_REC;
+    return true;
+}
+
+static bool other_chunk(Mutant* mutant) {
+    PlanRank* rank = any_rank(mutant);
+    if (rank->num_instrs == 0) { return false; }
+    PlanInstr* instr = &rank->instrs[rng_below(mutant->rng, (uint32_t)rank->num_instrs)];
+    instr->chunk = (int16_t)(instr->chunk + (rng_below(mutant->rng, 2) ? 1 : -1));
+    return true;
+}
+
+static bool buffer_of_other_chunk(Mutant* mutant) {
+    PlanRank* rank = any_rank(mutant);
+    if (rank->num_buffers == 0) { return false; }
+    PlanBuffer* buffer = &rank->buffers[rng_below(mutant->rng, (uint32_t)rank->num_buffers)];
+    buffer->chunk = (int16_t)(buffer->chunk + (rng_below(mutant->rng, 2) ? 1 : -1));
+    return true;
+}
+
+static bool chunk_elsewhere(Mutant* mutant) {
+    const Plan* plan = mutant->plan;
+    int32_t k = (int32_t)rng_below(mutant->rng, (uint32_t)plan->placement.num_chunks);
+    int16_t* stage = &mutant->plan->placement.stage_of[k];
+    *stage = (int16_t)((*stage + 1) % plan->P);
+    return plan->P > 1;
+}
+
+static bool chunk_nowhere(Mutant* mutant) {
+    mutant->plan->placement.stage_of[0] = (int16_t)(rng_below(mutant->rng, 2) ? mutant->plan->P : -1);
+    return true;
+}
+
+static bool head_not_whole(Mutant* mutant) {
+    mutant->plan->placement.head_begin[mutant->plan->P]--;
+    return mutant->plan->placement.head != HEAD_WHOLE;
+}
+
+static bool share_taken_over(Mutant* mutant) {
+    Placement* placement = &mutant->plan->placement;
+    if (placement->head == HEAD_WHOLE || mutant->plan->P < 2) { return false; }
+    bool had = placement_has_share(placement, 0);
+    placement->head_begin[1] = had ? 0 : 1;
+    for (int32_t s = 1; s < mutant->plan->P; s++) {
+        if (placement->head_begin[s + 1] < placement->head_begin[s]) { return false; }
+    }
+    return true;
+}
+
+static bool other_split_of_head(Mutant* mutant) {
+    Placement* placement = &mutant->plan->placement;
+    if (placement->head == HEAD_WHOLE) { return false; }
+    placement->head = placement->head == HEAD_BY_ROWS ? HEAD_BY_VOCABULARY : HEAD_BY_ROWS;
     return true;
 }
 
@@ -120,7 +231,7 @@ static bool receive_after_use(Mutant* mutant) {
     PlanRank* rank = any_rank(mutant);
     int32_t i = any_instr(mutant, rank, INSTR_RECV_ACT);
     if (i < 0) { return false; }
-    move_instr(rank, i, find_instr(rank, INSTR_FWD, rank->instrs[i].mb));
+    move_instr(rank, i, find_instr(rank, INSTR_FWD, rank->instrs[i].chunk, rank->instrs[i].mb));
     return true;
 }
 
@@ -128,14 +239,14 @@ static bool wait_before_send(Mutant* mutant) {
     PlanRank* rank = any_rank(mutant);
     int32_t i = any_instr(mutant, rank, INSTR_WAIT_GRAD);
     if (i < 0) { return false; }
-    move_instr(rank, i, find_instr(rank, INSTR_SEND_GRAD, rank->instrs[i].mb));
+    move_instr(rank, i, find_instr(rank, INSTR_SEND_GRAD, rank->instrs[i].chunk, rank->instrs[i].mb));
     return true;
 }
 
 static bool repeat_job(Mutant* mutant) {
     PlanRank* rank = any_rank(mutant);
     int32_t i = any_instr(mutant, rank, INSTR_WGT);
-    if (i < 0) { return false; }
+    if (i < 0 || rank->instrs[i].chunk >= mutant->plan->placement.num_chunks) { return false; }
     rank->instrs[i].kind = INSTR_BWD;
     return true;
 }
@@ -212,8 +323,12 @@ static bool drop_buffer(Mutant* mutant) {
 }
 
 static bool shorter_message(Mutant* mutant) {
-    PlanBuffer* buffer = any_buffer(mutant, any_rank(mutant), -1);
+    PlanRank* rank = any_rank(mutant);
+    PlanBuffer* buffer = any_buffer(mutant, rank, -1);
     if (buffer == NULL || buffer->kind == BUFFER_ACTS || buffer->kind == BUFFER_FORWARD) { return false; }
+    int32_t share = buffer->chunk - mutant->plan->placement.num_chunks;
+    bool at_last = buffer->kind == BUFFER_PART || buffer->kind == BUFFER_FACT;
+    if (at_last && share == (rank - mutant->plan->ranks) % mutant->plan->P) { return false; }  // never sent
     if (buffer->kind == BUFFER_SCRATCH || buffer->num_bytes == 0) { return false; }
     buffer->num_bytes--;
     return true;
@@ -221,6 +336,7 @@ static bool shorter_message(Mutant* mutant) {
 
 static bool exceed_limit(Mutant* mutant) {
     PlanRank* rank = any_rank(mutant);
+    rank->own_limit_bytes = 0;
     mutant->plan->memory_limit_bytes = rank->arena_bytes + rank->state_bytes - 1;
     return mutant->plan->memory_limit_bytes > 0;
 }
@@ -254,7 +370,7 @@ static bool wrong_padding(Mutant* mutant) {
 }
 
 static bool layers_apart(Mutant* mutant) {
-    mutant->plan->placement.chunks[mutant->plan->P - 1].layer_begin++;
+    mutant->plan->placement.chunks[mutant->plan->placement.num_chunks - 1].layer_begin++;
     return true;
 }
 
@@ -267,8 +383,7 @@ static bool recompute_of_what_is_kept(Mutant* mutant) {
     PlanRank* rank = any_rank(mutant);
     int32_t i = any_instr(mutant, rank, INSTR_REC);
     if (i < 0) { return false; }
-    mutant->plan->mbs[rank->instrs[i].mb].recompute[(rank - mutant->plan->ranks) % mutant->plan->P] =
-        RECOMPUTE_NONE;
+    mutant->plan->mbs[rank->instrs[i].mb].recompute[rank->instrs[i].chunk] = RECOMPUTE_NONE;
     return true;
 }
 
@@ -289,7 +404,7 @@ static const struct {
     {receive_after_use, "before what it needs"},
     {wait_before_send, "before what it needs"},
     {repeat_job, "a second time"},
-    {wrong_peer, "wrong peer"},
+    {wrong_peer, ""},
     {foreign_microbatch, "not a micro-batch of this replica"},
     {job_after_step, "not within the step"},
     {overlap_buffers, "overlap"},
@@ -309,6 +424,16 @@ static const struct {
     {bound_beyond_makespan, "below the bound"},
     {recompute_of_what_is_kept, "not recomputed here"},
     {other_replica, ""},
+    {take_before_handed_over, "before what it needs"},
+    {share_out_of_turn, "before what it needs"},
+    {share_goes_back, "a share of the head has no such job"},
+    {other_chunk, ""},
+    {buffer_of_other_chunk, ""},
+    {chunk_elsewhere, ""},
+    {chunk_nowhere, "lies on stage"},
+    {head_not_whole, "shares of the head"},
+    {share_taken_over, ""},
+    {other_split_of_head, ""},
 };
 enum { NUM_MUTATIONS = sizeof mutations / sizeof mutations[0] };
 
@@ -330,16 +455,18 @@ static void every_mutation_is_caught(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};
     int32_t num_applied[NUM_MUTATIONS] = {0};
-    for (int32_t round = 0; round < 120; round++) {
+    for (int32_t round = 0; round < 240; round++) {
         arena_reset(&arena);
         int32_t P = rng_between(&rng, 1, 4);
         RandomPlan about = {.P = P,
                             .R = rng_between(&rng, 1, 2),
-                            .num_layers = P + 1,
+                            .num_layers = 2 * P + 1,
                             .num_samples = 14,
                             .max_tokens = 50,
                             .packed = round % 2,
-                            .recompute = round % 3};
+                            .recompute = round % 3,
+                            .placed = round % 4 > 0,
+                            .tight = round % 2};
         Plan plan;
         PlanSample* samples = random_plan(&plan, &rng, &about, &arena);
         for (int32_t i = 0; i < NUM_MUTATIONS; i++) {

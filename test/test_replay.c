@@ -54,7 +54,7 @@ static void add_replica(Plan* plan, const PipeProblem* problem, const PipeSchedu
     PipeTimeline timeline;
     CommOrder order;
     CHECK_OK(pipe_simulate(&timeline, problem, schedule, arena));
-    CHECK_OK(comm_order_make(&order, problem, schedule, &timeline, NULL, arena));
+    CHECK_OK(comm_order_make(&order, problem, schedule, &timeline, arena));
     for (int32_t s = 0; s < problem->P; s++) {
         PlanRank* rank = &plan->ranks[plan->R * problem->P + s];
         rank->instrs = ARENA_NEW(arena, PlanInstr, schedule->num_jobs[s] + order.num_ops[s]);
@@ -257,7 +257,7 @@ static void plans_replay_to_their_makespan(void) {
         if (round % 2) {
             int32_t P = rng_between(&rng, 1, 5), N = rng_between(&rng, 1, 40);
             RandomPlan about = {P,    rng_between(&rng, 1, 3), P + 2, N, 200, true, true, NULL,
-                                NULL, round % 4 == 1};
+                                NULL, round % 4 == 1,          false};
             random_plan(&plan, &rng, &about, &arena);
         } else {
             random_problem(&problem, &rng, rng_between(&rng, 1, 40));
@@ -302,6 +302,7 @@ static void random_times(Placed* placed, Rng* rng) {
         PipeCost* cost = (PipeCost*)(uintptr_t)&placed->pipe.cost[i];
         for (int32_t k = 0; k < JOB_COUNT; k++) { cost->job_ns[k] = rng_between(rng, 0, 5000); }
         cost->transfer_ns = rng_between(rng, 0, 2000);
+        cost->part_ns = rng_between(rng, 0, 1000);
         cost->factor_ns = rng_between(rng, 0, 500);
         if (!cost->drops) { cost->job_ns[JOB_R] = 0; }
     }
@@ -411,8 +412,17 @@ static void broken_plans_do_no_harm(void) {
     for (int32_t round = 0; round < 2000; round++) {
         arena_reset(&arena);
         Plan plan;
-        RandomPlan about = {
-            rng_between(&rng, 1, 4), rng_between(&rng, 1, 3), 5, 12, 50, true, true, NULL, NULL, round % 2};
+        RandomPlan about = {rng_between(&rng, 1, 4),
+                            rng_between(&rng, 1, 3),
+                            5,
+                            12,
+                            50,
+                            true,
+                            true,
+                            NULL,
+                            NULL,
+                            round % 2,
+                            false};
         random_plan(&plan, &rng, &about, &arena);
         for (int32_t k = rng_between(&rng, 1, 5); k > 0; k--) {
             PlanRank* rank = &plan.ranks[rng_between(&rng, 0, plan.P * plan.R - 1)];

@@ -40,7 +40,7 @@ static const OptionSpec specs[] = {
      "off: plans from the cost file alone, the same in every run"},
     {"--resplit",        OPTION_STRING, FIELD(resplit),    "auto", 0, 0, NULL, "auto|off|S:L,L,..",
      "layers move between ranks while the run goes on. auto: where ranks turn out to take other times than thought, and that "
-     "wins more than 5 % of a step (not with --stage-split); S:L,L,..: behind step S, to these layers of each stage (more behind /)"},
+     "wins more than 5 % of a step (not with --stage-split); S:L,L,..: behind step S, to these layers of each chunk, or S:STAGE:L,STAGE:L,..[+HEAD] to any placement (more behind /)"},
     {"--long-samples",   OPTION_CHOICE, FIELD(long_samples), "truncate", 0, 0, "truncate|skip", NULL, "samples longer than -t"},
     {"--loss-on",        OPTION_CHOICE, FIELD(loss_on),    "targets", 0, 0, "targets|all", NULL, "supervised tokens"},
     {"--span-corruption", OPTION_CHOICE, FIELD(span_corruption), "off", 0, 0, "off|on", NULL,

@@ -13,7 +13,7 @@ limit where it came out larger.
 */
 #pragma once
 
-#include "../lists/rank_list.h"
+#include "../lists/replica_lists.h"
 #include "../problem/microbatch.h"
 
 typedef struct {

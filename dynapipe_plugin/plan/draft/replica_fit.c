@@ -61,22 +61,22 @@ static Status schedule(Fit* fit, Arena* arena) {
 static Status lay_out(Fit* fit, bool with_slack, Arena* arena) {
     ReplicaPlan* plan = fit->plan;
     PipeProblem* pipe = &plan->problem.pipe;
-    CommOrder comm;
-    TRY(comm_order_make(&comm, pipe, &plan->schedule, &plan->timeline, NULL, arena));
-    RankListInput input = {.problem = pipe,
-                           .schedule = &plan->schedule,
-                           .timeline = &plan->timeline,
-                           .order = &comm,
-                           .bytes = plan->problem.bytes,
-                           .first_mb = fit->first_mb,
-                           .first_rank = fit->first_rank,
-                           .with_slack = with_slack};
+    ReplicaListsInput input = {.problem = pipe,
+                               .schedule = &plan->schedule,
+                               .bytes = plan->problem.bytes,
+                               .scratch_bytes = plan->problem.scratch_bytes,
+                               .first_mb = fit->first_mb,
+                               .first_rank = fit->first_rank,
+                               .with_slack = with_slack};
+    for (int32_t s = 0; s < pipe->P; s++) {
+        int64_t limit_bytes = counts_buffers(fit) ? rank_limit_bytes(fit, s) : 0;
+        plan->ranks[s].state_bytes = cost_rank_state_bytes(fit->problem->costs, &fit->problem->has[s]);
+        input.enough_bytes[s] = limit_bytes > 0 ? limit_bytes - plan->ranks[s].state_bytes : INT64_MAX;
+    }
+    TRY(replica_lists_make(plan->ranks, &plan->timeline, &input, arena));
     for (int32_t s = 0; s < pipe->P; s++) {
         PlanRank* rank = &plan->ranks[s];
         int64_t limit_bytes = counts_buffers(fit) ? rank_limit_bytes(fit, s) : 0;
-        rank->state_bytes = cost_rank_state_bytes(fit->problem->costs, &fit->problem->has[s]);
-        int64_t enough_bytes = limit_bytes > 0 ? limit_bytes - rank->state_bytes : INT64_MAX;
-        TRY(rank_list_make(rank, &input, s, plan->problem.scratch_bytes[s], enough_bytes, arena));
         rank->own_limit_bytes = limit_bytes == fit->problem->request->memory_limit_bytes ? 0 : limit_bytes;
         int64_t over = rank->arena_bytes + rank->state_bytes - limit_bytes;
         if (limit_bytes > 0 && over > 0) { fit->over_bytes[s] = over; }

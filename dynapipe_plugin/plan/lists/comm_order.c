@@ -11,21 +11,25 @@ typedef struct {
     PipeMessage message;
     int32_t mb, job;    // of its sender
     int32_t needed_by;  // job of its receiver
-    int64_t begin_ns;   // not before; where messages are pulled its receiver takes it later
+    int64_t ready_ns;   // it may go from then on
 } Letter;
 
 typedef struct {
     const PipeProblem* problem;
     const PipeSchedule* schedule;
-    const PipeTimeline* timeline;
+    const PipeTimeline* timeline;  // as simulated
+    PipeTimeline* late;            // what is made of it, as far as the sequence goes; NULL: nothing changes
     CommOrder* order;
-    const int32_t* jobs_ahead;
+    const int32_t* jobs_ahead;         // NULL where nothing is late
     int32_t* missing[3];               // [rows * M] messages of each PipeMessageKind that are still to come
     int32_t* needed_by[3];             // [rows * M] the job that waits for them
     Letter* letters[PLAN_MAX_STAGES];  // of a stage's link, [first, end), in its order
     int32_t first[PLAN_MAX_STAGES], end[PLAN_MAX_STAGES];
-    int32_t next_job[PLAN_MAX_STAGES];      // not in the sequence yet
-    int32_t running[PLAN_MAX_STAGES];       // first job that ends after the begin of the latest transfer
+    int32_t next_job[PLAN_MAX_STAGES];  // not in the sequence yet
+    // Late: when an input is there, by what stands in the sequence; a stage and its link are free.
+    int64_t* arrival_ns[3];  // [rows * M]
+    int64_t clock_ns[PLAN_MAX_STAGES], link_ns[PLAN_MAX_STAGES];
+    int64_t gone_ns[PLAN_MAX_STAGES];       // the last gradient
     int64_t begin_ns[2 * PLAN_MAX_STAGES];  // of each stage's next transfer [s] and next job [P + s]
     int32_t winner[4 * PLAN_MAX_STAGES];    // of a tournament between these: [1] has the earliest
     int32_t num_leaves;
@@ -65,9 +69,17 @@ static int64_t cell_of(const Merge* merge, int32_t row, int32_t m) {
     return (int64_t)row * merge->problem->M + m;
 }
 
+// Where nothing may come ahead there is room for one gradient to send: the one before must be gone.
+static bool waits_for_room(const Merge* merge, int32_t s, PipeJob job) {
+    return merge->late != NULL && merge->jobs_ahead[s] == 0 && job.kind == JOB_B;
+}
+
 static bool job_is_ready(const Merge* merge, int32_t s) {
     if (merge->next_job[s] == merge->schedule->num_jobs[s]) { return false; }
     PipeJob job = merge->schedule->jobs[s][merge->next_job[s]];
+    for (int32_t i = merge->first[s]; i < merge->end[s] && waits_for_room(merge, s, job); i++) {
+        if (merge->letters[s][i].message.kind == MESSAGE_GRAD) { return false; }
+    }
     int32_t input = input_of(job);
     return input < 0 || merge->missing[input][cell_of(merge, job.chunk, job.mb)] == 0;
 }
@@ -89,75 +101,126 @@ static int32_t next_letter(const Merge* merge, int32_t s) {
     return -1;
 }
 
+static int64_t later(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+static int64_t job_begin_ns(const Merge* merge, int32_t s) {
+    int32_t i = merge->next_job[s];
+    if (merge->late == NULL) { return merge->timeline->job[s][i].begin_ns; }
+    PipeJob job = merge->schedule->jobs[s][i];
+    int32_t input = input_of(job);
+    int64_t cell = cell_of(merge, job.chunk, job.mb);
+    int64_t room_ns = waits_for_room(merge, s, job) ? merge->gone_ns[s] : 0;
+    return later(later(merge->clock_ns[s], room_ns), input < 0 ? 0 : merge->arrival_ns[input][cell]);
+}
+
+static int64_t letter_begin_ns(const Merge* merge, int32_t s, const Letter* letter) {
+    return merge->late == NULL || merge->problem->pulls ? letter->ready_ns
+                                                        : later(letter->ready_ns, merge->link_ns[s]);
+}
+
 // What could come next on stage s has changed: its transfer, its job.
 static void refresh(Merge* merge, int32_t s) {
-    int32_t letter = next_letter(merge, s);
-    set_begin(merge, s, letter >= 0 ? merge->letters[s][letter].begin_ns : NOT_READY);
-    int64_t begin_ns =
-        job_is_ready(merge, s) ? merge->timeline->job[s][merge->next_job[s]].begin_ns : NOT_READY;
-    set_begin(merge, merge->problem->P + s, begin_ns);
+    int32_t i = next_letter(merge, s);
+    set_begin(merge, s, i >= 0 ? letter_begin_ns(merge, s, &merge->letters[s][i]) : NOT_READY);
+    set_begin(merge, merge->problem->P + s, job_is_ready(merge, s) ? job_begin_ns(merge, s) : NOT_READY);
 }
 
 // --- the sequence -----------------------------------------------------------------------------------------
 
-// The next job of stage s: its messages go to its link. Where messages are pulled none waits for another of
-// its sender.
+// When the first letter of a job is ready: as simulated; where messages are pulled, and where links have
+// times of their own, none waits for another.
+static int64_t first_ready_ns(Merge* merge, int32_t s, int32_t i) {
+    const PipeTimeline* timeline = merge->timeline;
+    if (merge->late == NULL) {
+        return merge->problem->pulls ? timeline->job[s][i].end_ns : timeline->send[s][i].begin_ns;
+    }
+    int64_t begin_ns = merge->begin_ns[merge->problem->P + s];
+    int64_t end_ns = begin_ns + timeline->job[s][i].end_ns - timeline->job[s][i].begin_ns;
+    merge->late->job[s][i] = (PipeSpan){begin_ns, end_ns};
+    merge->clock_ns[s] = end_ns;
+    return end_ns;
+}
+
+// The next job of stage s: its messages go to its link.
 static void take_job(Merge* merge, int32_t s) {
     const PipeProblem* problem = merge->problem;
     PipeMessage messages[PIPE_MAX_MESSAGES];
-    int32_t i = merge->next_job[s]++;
+    int32_t i = merge->next_job[s];
     PipeJob job = merge->schedule->jobs[s][i];
     int32_t num = pipe_messages(messages, problem, job);
-    int64_t begin_ns =
-        problem->pulls ? merge->timeline->job[s][i].end_ns : merge->timeline->send[s][i].begin_ns;
+    int64_t ready_ns = first_ready_ns(merge, s, i);
+    merge->next_job[s]++;
     for (int32_t k = 0; k < num; k++) {
         const PipeMessage* message = &messages[k];
         int64_t cell = cell_of(merge, message->row, job.mb);
         if (!message->is_sent) {
+            int64_t* arrival_ns = merge->late == NULL ? NULL : &merge->arrival_ns[message->kind][cell];
+            if (arrival_ns != NULL) { *arrival_ns = later(*arrival_ns, merge->clock_ns[s]); }
             merge->missing[message->kind][cell]--;
             continue;
         }
         merge->letters[s][merge->end[s]++] =
-            (Letter){*message, job.mb, i, merge->needed_by[message->kind][cell], begin_ns};
-        if (!problem->pulls) { begin_ns += message->transfer_ns; }
+            (Letter){*message, job.mb, i, merge->needed_by[message->kind][cell], ready_ns};
+        if (!problem->pulls && merge->late == NULL) { ready_ns += message->transfer_ns; }
     }
-    for (int32_t other = 0; merge->jobs_ahead != NULL && other < problem->P; other++) {
-        refresh(merge, other);
-    }
+    for (int32_t other = 0; merge->late != NULL && other < problem->P; other++) { refresh(merge, other); }
     refresh(merge, s);
 }
 
-static void push(Merge* merge, int32_t s, CommOp op) {
+// The first job that ends later than that, among those whose times are known.
+static int32_t job_ending_after(const Merge* merge, int32_t s, int64_t time_ns) {
+    const PipeSpan* spans = (merge->late == NULL ? merge->timeline : merge->late)->job[s];
+    int32_t low = 0, high = merge->late == NULL ? merge->schedule->num_jobs[s] : merge->next_job[s];
+    while (low < high) {
+        int32_t middle = (low + high) / 2;
+        if (spans[middle].end_ns > time_ns) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return low;
+}
+
+// When a letter is taken: as simulated, where that is known of each. Where messages are pulled it is known of
+// the first of its sender's job; the others are taken between two jobs of their receiver.
+static int64_t take_ns(const Merge* merge, int32_t sender, const Letter* letter) {
+    if (!merge->problem->pulls) { return letter->ready_ns; }
+    int32_t s = letter->message.stage, running = job_ending_after(merge, s, letter->ready_ns);
+    const PipeSpan* spans = merge->timeline->job[s];
+    bool is_busy = running < merge->schedule->num_jobs[s] && spans[running].begin_ns < letter->ready_ns;
+    return later(is_busy ? spans[running].end_ns : letter->ready_ns,
+                 merge->timeline->send[sender][letter->job].begin_ns);
+}
+
+static CommOp* push(Merge* merge, int32_t s, CommOp op) {
     int32_t* num_ops = &merge->order->num_ops[s];
     CommOp* ops = merge->order->ops[s];
     op.behind = merge->next_job[s];
     if (op.pos > op.behind) { op.pos = op.behind; }
     if (*num_ops > 0 && op.pos < ops[*num_ops - 1].pos) { op.pos = ops[*num_ops - 1].pos; }
-    ops[(*num_ops)++] = op;
+    ops[*num_ops] = op;
+    return &ops[(*num_ops)++];
 }
 
-// When the receiver takes a message: as simulated, where that is known of each; else between two jobs, no
-// earlier than the first of its sender's.
-static int64_t take_ns(const Merge* merge, int32_t sender, const Letter* letter) {
-    int32_t s = letter->message.stage, running = merge->running[s];
-    if (!merge->problem->pulls) { return letter->begin_ns; }
-    const PipeSpan* spans = merge->timeline->job[s];
-    int64_t begin_ns = letter->begin_ns, first_ns = merge->timeline->send[sender][letter->job].begin_ns;
-    while (running < merge->schedule->num_jobs[s] && spans[running].end_ns <= begin_ns) { running++; }
-    if (running < merge->schedule->num_jobs[s] && spans[running].begin_ns < begin_ns) {
-        begin_ns = spans[running].end_ns;
-    }
-    return begin_ns > first_ns ? begin_ns : first_ns;
-}
-
-// Where a stage posts a receive.
-static int32_t receive_pos(Merge* merge, const Letter* letter, int64_t begin_ns) {
-    int32_t s = letter->message.stage, *running = &merge->running[s], ahead = ahead_of(merge, s);
-    while (*running < merge->schedule->num_jobs[s] && merge->timeline->job[s][*running].end_ns <= begin_ns) {
-        ++*running;
-    }
-    int32_t earliest = ahead < letter->needed_by ? letter->needed_by - ahead : 0;
-    return *running > earliest ? *running : earliest;
+// Late: not before it is posted, and the times that follow from it.
+static int64_t take_late_ns(Merge* merge, int32_t s, const Letter* letter, int32_t pos) {
+    int32_t peer = letter->message.stage;
+    PipeSpan* span = &merge->late->send[s][letter->job];
+    int64_t posted_ns = pos > 0 ? merge->late->job[peer][pos - 1].end_ns : 0;
+    int64_t begin_ns = later(letter_begin_ns(merge, s, letter), posted_ns);
+    if (merge->problem->pulls) { begin_ns = later(begin_ns, merge->clock_ns[peer]); }
+    int64_t end_ns = begin_ns + letter->message.transfer_ns;
+    int64_t* arrival_ns =
+        &merge->arrival_ns[letter->message.kind][cell_of(merge, letter->message.row, letter->mb)];
+    *arrival_ns = later(*arrival_ns, end_ns);
+    *(merge->problem->pulls ? &merge->clock_ns[peer] : &merge->link_ns[s]) = end_ns;
+    if (letter->message.kind == MESSAGE_GRAD) { merge->gone_ns[s] = end_ns; }
+    if (span->end_ns == 0) { span->begin_ns = begin_ns; }
+    span->end_ns = later(span->end_ns, end_ns);
+    return begin_ns;
 }
 
 // This letter of the link of stage s: at both ends.
@@ -166,25 +229,26 @@ static void take_transfer(Merge* merge, int32_t s, int32_t i) {
     static const InstrKind receives[] = {INSTR_RECV_ACT, INSTR_RECV_GRAD, INSTR_RECV_FACT};
     Letter letter = merge->letters[s][i];
     const PipeMessage* message = &letter.message;
-    int32_t peer = message->stage;
-    int64_t begin_ns = take_ns(merge, s, &letter), end_ns = begin_ns + message->transfer_ns;
+    int32_t peer = message->stage, ahead = ahead_of(merge, peer);
     bool is_fact = message->kind == MESSAGE_FACTORS;
-    push(merge, s,
-         (CommOp){.kind = (uint8_t)sends[message->kind],
-                  .chunk = is_fact ? message->row : merge->schedule->jobs[s][letter.job].chunk,
-                  .peer = (int16_t)peer,
-                  .mb = letter.mb,
-                  .pos = letter.job + 1,
-                  .begin_ns = begin_ns,
-                  .end_ns = end_ns});
-    push(merge, peer,
-         (CommOp){.kind = (uint8_t)receives[message->kind],
-                  .chunk = message->row,
-                  .peer = (int16_t)s,
-                  .mb = letter.mb,
-                  .pos = receive_pos(merge, &letter, begin_ns),
-                  .begin_ns = begin_ns,
-                  .end_ns = end_ns});
+    int64_t begin_ns = merge->late == NULL ? take_ns(merge, s, &letter) : letter_begin_ns(merge, s, &letter);
+    int32_t running = job_ending_after(merge, peer, begin_ns);
+    int32_t earliest = ahead < letter.needed_by ? letter.needed_by - ahead : 0;
+    CommOp* send = push(merge, s,
+                        (CommOp){.kind = (uint8_t)sends[message->kind],
+                                 .chunk = is_fact ? message->row : merge->schedule->jobs[s][letter.job].chunk,
+                                 .peer = (int16_t)peer,
+                                 .mb = letter.mb,
+                                 .pos = letter.job + 1});
+    CommOp* receive = push(merge, peer,
+                           (CommOp){.kind = (uint8_t)receives[message->kind],
+                                    .chunk = message->row,
+                                    .peer = (int16_t)s,
+                                    .mb = letter.mb,
+                                    .pos = running > earliest ? running : earliest});
+    if (merge->late != NULL) { begin_ns = take_late_ns(merge, s, &letter, receive->pos); }
+    send->begin_ns = receive->begin_ns = begin_ns;
+    send->end_ns = receive->end_ns = begin_ns + message->transfer_ns;
     merge->missing[message->kind][cell_of(merge, message->row, letter.mb)]--;
     Letter* first = &merge->letters[s][merge->first[s]++];
     memmove(first + 1, first, (size_t)(&merge->letters[s][i] - first) * sizeof *first);
@@ -197,8 +261,8 @@ static bool release_one(Merge* merge) {
     int32_t stage = -1;
     for (int32_t s = 0; s < merge->problem->P; s++) {
         if (merge->first[s] == merge->end[s]) { continue; }
-        int64_t begin_ns = merge->letters[s][merge->first[s]].begin_ns;
-        if (stage < 0 || begin_ns < merge->letters[stage][merge->first[stage]].begin_ns) { stage = s; }
+        int64_t ready_ns = merge->letters[s][merge->first[s]].ready_ns;
+        if (stage < 0 || ready_ns < merge->letters[stage][merge->first[stage]].ready_ns) { stage = s; }
     }
     if (stage >= 0) { take_transfer(merge, stage, merge->first[stage]); }
     return stage >= 0;
@@ -228,37 +292,67 @@ static Status count_messages(Merge* merge, Arena* arena) {
     return STATUS_OK;
 }
 
-Status comm_order_make(CommOrder* out, const PipeProblem* problem, const PipeSchedule* schedule,
-                       const PipeTimeline* timeline, const int32_t* jobs_ahead, Arena* arena) {
-    *out = (CommOrder){0};
-    Merge merge = {.problem = problem,
-                   .schedule = schedule,
-                   .timeline = timeline,
-                   .order = out,
-                   .jobs_ahead = jobs_ahead};
-    int32_t P = problem->P;
-    int64_t num_cells = (int64_t)pipe_num_rows(problem) * problem->M;
+static Status merge_init(Merge* merge, Arena* arena) {
+    int64_t num_cells = (int64_t)pipe_num_rows(merge->problem) * merge->problem->M;
     for (int kind = 0; kind < 3; kind++) {
-        PIPE_NEW(merge.missing[kind], arena, int32_t, num_cells);
-        PIPE_NEW(merge.needed_by[kind], arena, int32_t, num_cells);
+        PIPE_NEW(merge->missing[kind], arena, int32_t, num_cells);
+        PIPE_NEW(merge->needed_by[kind], arena, int32_t, num_cells);
+        if (merge->late != NULL) { PIPE_NEW(merge->arrival_ns[kind], arena, int64_t, num_cells); }
     }
-    TRY(count_messages(&merge, arena));
-    tournament_init(&merge);
-    for (int32_t s = 0; s < P; s++) { refresh(&merge, s); }
+    for (int32_t s = 0; merge->late != NULL && s < merge->problem->P; s++) {
+        PIPE_NEW(merge->late->job[s], arena, PipeSpan, merge->schedule->num_jobs[s]);
+        PIPE_NEW(merge->late->send[s], arena, PipeSpan, merge->schedule->num_jobs[s]);
+    }
+    TRY(count_messages(merge, arena));
+    tournament_init(merge);
+    for (int32_t s = 0; s < merge->problem->P; s++) { refresh(merge, s); }
+    return STATUS_OK;
+}
+
+static Status merge_all(Merge* merge, Arena* arena) {
+    int32_t P = merge->problem->P;
+    TRY(merge_init(merge, arena));
     for (;;) {  // of all that could come next: the earliest begin, transfers before jobs
-        int32_t best = merge.winner[1];
-        if (merge.begin_ns[best] == NOT_READY) {
-            if (!release_one(&merge)) { break; }
+        int32_t best = merge->winner[1];
+        if (merge->begin_ns[best] == NOT_READY) {
+            if (!release_one(merge)) { break; }
         } else if (best < P) {
-            take_transfer(&merge, best, next_letter(&merge, best));
+            take_transfer(merge, best, next_letter(merge, best));
         } else {
-            take_job(&merge, best - P);
+            take_job(merge, best - P);
         }
     }
     for (int32_t s = 0; s < P; s++) {
-        if (merge.next_job[s] < schedule->num_jobs[s]) {
-            return FAIL(STATUS_DEADLOCK, "comm_order: stage %d, job %d waits for ever", s, merge.next_job[s]);
-        }
+        if (merge->next_job[s] == merge->schedule->num_jobs[s]) { continue; }
+        return FAIL(STATUS_DEADLOCK, "comm_order: stage %d, job %d waits for ever", s, merge->next_job[s]);
     }
+    return STATUS_OK;
+}
+
+Status comm_order_make(CommOrder* out, const PipeProblem* problem, const PipeSchedule* schedule,
+                       const PipeTimeline* timeline, Arena* arena) {
+    *out = (CommOrder){0};
+    Merge merge = {.problem = problem, .schedule = schedule, .timeline = timeline, .order = out};
+    return merge_all(&merge, arena);
+}
+
+Status comm_order_make_late(CommOrder* out, PipeTimeline* late, const PipeProblem* problem,
+                            const PipeSchedule* schedule, const PipeTimeline* timeline,
+                            const int32_t* jobs_ahead, Arena* arena) {
+    *out = (CommOrder){0};
+    PipeTimeline times = *timeline;
+    Merge merge = {.problem = problem,
+                   .schedule = schedule,
+                   .timeline = timeline,
+                   .late = &times,
+                   .order = out,
+                   .jobs_ahead = jobs_ahead};
+    TRY(merge_all(&merge, arena));
+    times.makespan_ns = times.last_end_ns = 0;
+    for (int32_t s = 0; s < problem->P; s++) {
+        times.makespan_ns = later(times.makespan_ns, merge.clock_ns[s] + problem->tail_ns[s]);
+        times.last_end_ns = later(times.last_end_ns, merge.clock_ns[s]);
+    }
+    *late = times;
     return STATUS_OK;
 }

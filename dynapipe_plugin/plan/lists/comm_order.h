@@ -16,9 +16,10 @@ stands right behind its job, and a receive is posted before the job that runs wh
 messages are pulled, before the job in front of which it is taken. A wait for a send stands behind it in the
 sequence (`behind`).
 
-A receive takes memory from there on. Where a stage has little, `jobs_ahead` lets it post later: a transfer
-enters the sequence only when its receiver is so many jobs before the one that needs it, and others overtake
-it. So the sequence is one again, with other transfers waiting for memory as jobs do for their inputs.
+A receive takes memory from there on. Where a stage has little, it posts receives later
+(comm_order_make_late): a transfer enters the sequence only when its receiver is `jobs_ahead` jobs before the
+one that needs it, and others overtake it. That is a sequence again, in which transfers wait for memory as
+jobs do for their inputs, and it has times of its own.
 */
 #pragma once
 
@@ -40,7 +41,13 @@ typedef struct {
     CommOp* ops[PLAN_MAX_STAGES];  // pos ascending
 } CommOrder;
 
-// jobs_ahead: [P] so many jobs before the one that needs it a stage posts a receive, at most; NULL: as early
-// as data comes. 0: right before it. Where all would wait for ever then, one receive is posted all the same.
 Status comm_order_make(CommOrder* out, const PipeProblem* problem, const PipeSchedule* schedule,
-                       const PipeTimeline* timeline, const int32_t* jobs_ahead, Arena* arena);
+                       const PipeTimeline* timeline, Arena* arena);
+
+// jobs_ahead: [P] so many jobs before the one that needs it a stage posts a receive, at most; 0: right before
+// it, and its next gradient is made when the last one is gone; INT32_MAX: as early as data comes. Where all
+// would wait for ever then, one receive is posted all the same. *late: the timeline with those waits
+// (peak_bytes and busy_ns are those of `timeline`); where messages are pulled it is an estimate.
+Status comm_order_make_late(CommOrder* out, PipeTimeline* late, const PipeProblem* problem,
+                            const PipeSchedule* schedule, const PipeTimeline* timeline,
+                            const int32_t* jobs_ahead, Arena* arena);

@@ -115,20 +115,6 @@ typedef struct {
                             // the planner's, but the plan is as good as it is. Not in the text
 } Plan;
 
-// What of one micro-batch a rank's instructions and buffers are about, so that no two of a kind are about the
-// same: a chunk, K + s the share of stage s, or K + P + s what the last chunk's rank sends to that share and
-// gets from it. peer_stage: of a transfer.
-static inline int32_t plan_row(int32_t K, int32_t P, bool shares_head, InstrKind kind, int32_t chunk,
-                               int32_t peer_stage) {
-    bool is_fact = kind == INSTR_SEND_FACT || kind == INSTR_WAIT_FACT;
-    bool is_part = kind == INSTR_SEND_ACT || kind == INSTR_WAIT_ACT || kind == INSTR_RECV_GRAD;
-    return is_fact || (is_part && shares_head && chunk == K - 1) ? K + P + peer_stage : chunk;
-}
-
-// The kind and the chunk of a transfer as its other end has them.
-InstrKind plan_kind_there(InstrKind kind);
-int32_t plan_chunk_there(const Plan* plan, const PlanInstr* instr);
-
 static inline int64_t plan_limit_bytes(const Plan* plan, int32_t rank) {
     int64_t own_bytes = plan->ranks[rank].own_limit_bytes;
     return own_bytes > 0 ? own_bytes : plan->memory_limit_bytes;

@@ -174,7 +174,7 @@ static Status replicas_init(PlanReplicaPlaces** out, const Plan* plan, Arena* ar
         while (m < plan->M && plan->mbs[m].replica == r) { m++; }
         replicas[r].mb_end = m;
         int64_t num_mbs = plan_has_replica(plan, r) ? m - replicas[r].mb_begin : 0;
-        PIPE_NEW(replicas[r].places, arena, PlanPlaces, plan_num_rows(plan) * num_mbs);
+        PIPE_NEW(replicas[r].places, arena, PlanPlaces, plan_num_places(&plan->placement, plan->P) * num_mbs);
     }
     *out = replicas;
     return STATUS_OK;

@@ -22,7 +22,7 @@ typedef struct {
 } Sizes;
 
 static const PlanBuffer* buffer_of(const Sizes* sizes, int32_t row, BufferKind kind) {
-    const PlanRank* rank = &sizes->plan->ranks[sizes->first_rank + plan_stage_of(sizes->plan, row)];
+    const PlanRank* rank = &sizes->plan->ranks[sizes->first_rank + plan_stage_of_place(sizes->plan, row)];
     int32_t i = plan_places(sizes->replica, row, sizes->m)->buffer[kind];
     return i < 0 ? NULL : &rank->buffers[i];
 }
@@ -34,30 +34,22 @@ static Status check_pair(const Sizes* sizes, int32_t row, BufferKind kind, int32
     if (one == NULL || other == NULL || one->num_bytes == other->num_bytes) { return STATUS_OK; }
     return FAIL(STATUS_INVALID_PLAN,
                 "ranks %d and %d, micro-batch %d: %s of chunk %d has %lld bytes, %s of chunk %d %lld",
-                sizes->first_rank + plan_stage_of(sizes->plan, row),
-                sizes->first_rank + plan_stage_of(sizes->plan, other_row), sizes->m, plan_buffer_words[kind],
-                one->chunk, (long long)one->num_bytes, plan_buffer_words[other_kind], other->chunk,
-                (long long)other->num_bytes);
+                sizes->first_rank + plan_stage_of_place(sizes->plan, row),
+                sizes->first_rank + plan_stage_of_place(sizes->plan, other_row), sizes->m,
+                plan_buffer_words[kind], one->chunk, (long long)one->num_bytes, plan_buffer_words[other_kind],
+                other->chunk, (long long)other->num_bytes);
 }
 
-// By rows the shares have their rows of what the last chunk sends, all together no more than that.
-static Status check_rows(const Sizes* sizes) {
-    int32_t K = sizes->plan->placement.num_chunks;
-    int64_t left_bytes = buffer_of(sizes, K - 1, BUFFER_OUT)->num_bytes;
-    for (int32_t row = K; row < K + sizes->plan->P; row++) {
-        const PlanBuffer* in = plan_stage_of(sizes->plan, row) < 0 ? NULL : buffer_of(sizes, row, BUFFER_IN);
-        if (in == NULL) { continue; }
-        TRY(check_pair(sizes, row, BUFFER_IN, row, BUFFER_DIN));
-        if (in->num_bytes > left_bytes) {
-            return FAIL(
-                STATUS_INVALID_PLAN,
-                "rank %d, micro-batch %d: in of chunk %d has %lld bytes, the last chunk's rows %lld less",
-                sizes->first_rank + row - K, sizes->m, row, (long long)in->num_bytes,
-                (long long)(in->num_bytes - left_bytes));
-        }
-        left_bytes -= in->num_bytes;
-    }
-    return STATUS_OK;
+// By rows a share has some of the rows that the last chunk sends.
+static Status check_rows(const Sizes* sizes, int32_t row) {
+    int64_t all_bytes = buffer_of(sizes, sizes->plan->placement.num_chunks - 1, BUFFER_OUT)->num_bytes;
+    const PlanBuffer* in = buffer_of(sizes, row, BUFFER_IN);
+    TRY(check_pair(sizes, row, BUFFER_IN, row, BUFFER_DIN));
+    if (in == NULL || in->num_bytes <= all_bytes) { return STATUS_OK; }
+    return FAIL(STATUS_INVALID_PLAN,
+                "rank %d, micro-batch %d: in of chunk %d has %lld bytes, more than the %lld of all rows",
+                sizes->first_rank + plan_stage_of_place(sizes->plan, row), sizes->m, row,
+                (long long)in->num_bytes, (long long)all_bytes);
 }
 
 static Status check_bytes(const Sizes* sizes) {
@@ -70,9 +62,12 @@ static Status check_bytes(const Sizes* sizes) {
     }
     if (!plan_shares_head(plan)) { return STATUS_OK; }
     TRY(check_pair(sizes, K - 1, BUFFER_OUT, K - 1, BUFFER_DOUT));
-    if (!plan_is_by_vocabulary(plan)) { return check_rows(sizes); }
     for (int32_t row = K; row < K + plan->P; row++) {
-        if (plan_stage_of(plan, row) < 0) { continue; }
+        if (plan_stage_of_place(plan, row) < 0) { continue; }
+        if (!plan_is_by_vocabulary(plan)) {
+            TRY(check_rows(sizes, row));
+            continue;
+        }
         TRY(check_pair(sizes, K - 1, BUFFER_OUT, row, BUFFER_IN));
         TRY(check_pair(sizes, row + plan->P, BUFFER_PART, row, BUFFER_DIN));
         TRY(check_pair(sizes, row + plan->P, BUFFER_FACT, row, BUFFER_FACT));
@@ -91,7 +86,7 @@ static bool parts_are_there(const Plan* plan, const PlanReplicaPlaces* replica, 
                             int32_t m) {
     int32_t first_end = plan->placement.num_chunks + plan->P;
     for (int32_t end = first_end; end < first_end + plan->P; end++) {
-        if (plan_stage_of(plan, end) < 0) { continue; }
+        if (plan_stage_of_place(plan, end) < 0) { continue; }
         if (!is_through(state, plan_places(replica, end, m)->at[INSTR_RECV_GRAD])) { return false; }
     }
     return true;
@@ -115,8 +110,7 @@ static bool advance(const Plan* plan, const PlanReplicaPlaces* replica, RankStat
     for (; state->next < list->num_instrs; state->next++) {
         const PlanInstr* instr = &list->instrs[state->next];
         InstrKind kind = (InstrKind)instr->kind;
-        int32_t row = plan_row(plan->placement.num_chunks, plan->P, plan_shares_head(plan), kind,
-                               instr->chunk, instr->peer % plan->P);
+        int32_t row = plan_place_of(&plan->placement, plan->P, kind, instr->chunk, instr->peer % plan->P);
         const int32_t* at = plan_places(replica, row, instr->mb)->at;
         bool can_run = true;
         switch (kind) {
@@ -143,10 +137,13 @@ static bool meet(const Plan* plan, RankState* states, int32_t rank) {
     RankState* b = &states[mine->peer];
     if (b->done == b->posted) { return false; }
     const PlanInstr* theirs = &plan->ranks[mine->peer].instrs[b->ops[b->done]];
-    if (theirs->peer != rank || theirs->kind != plan_kind_there((InstrKind)mine->kind) ||
-        theirs->mb != mine->mb || theirs->chunk != plan_chunk_there(plan, mine)) {
-        return false;
-    }
+    PlanMessage my_message, their_message;
+    bool meets = theirs->peer == rank && theirs->mb == mine->mb &&
+                 plan_instr_is_send(theirs->kind) != plan_instr_is_send(mine->kind) &&
+                 plan_message_of(&my_message, &plan->placement, plan->P, mine) &&
+                 plan_message_of(&their_message, &plan->placement, plan->P, theirs) &&
+                 my_message.kind == their_message.kind && my_message.row == their_message.row;
+    if (!meets) { return false; }
     a->through[a->ops[a->done++]] = 1;
     b->through[b->ops[b->done++]] = 1;
     return true;

@@ -9,12 +9,12 @@ They know only plan.h, nothing of the passes that make plans.
 */
 #pragma once
 
-#include "plan.h"
+#include "plan_message.h"
 
 Status plan_check_batches(const Plan* plan, const PlanSample* samples, int32_t num_samples, Arena* arena);
 
-// Where instructions and buffers of a micro-batch and row (plan_row) are in the list of the rank that has it:
-// -1 where there is none.
+// Instructions and buffers of a micro-batch in a place (plan_place_of) of the rank that has it: -1 where
+// there is none.
 typedef struct {
     int32_t at[INSTR_COUNT];
     int32_t buffer[BUFFER_COUNT];  // into PlanRank.buffers
@@ -23,11 +23,11 @@ typedef struct {
 // The micro-batches of one replica, which stand side by side in a plan that plan_check_batches has passed.
 typedef struct {
     int32_t mb_begin, mb_end;
-    PlanPlaces* places;  // [rows * (mb_end - mb_begin)]
+    PlanPlaces* places;  // [places * (mb_end - mb_begin)]
 } PlanReplicaPlaces;
 
-static inline PlanPlaces* plan_places(const PlanReplicaPlaces* replica, int32_t row, int32_t m) {
-    return &replica->places[(int64_t)row * (replica->mb_end - replica->mb_begin) + m - replica->mb_begin];
+static inline PlanPlaces* plan_places(const PlanReplicaPlaces* replica, int32_t place, int32_t m) {
+    return &replica->places[(int64_t)place * (replica->mb_end - replica->mb_begin) + m - replica->mb_begin];
 }
 
 static inline bool plan_shares_head(const Plan* plan) {
@@ -38,20 +38,15 @@ static inline bool plan_is_by_vocabulary(const Plan* plan) {
     return plan->placement.head == HEAD_BY_VOCABULARY;
 }
 
-static inline int32_t plan_num_rows(const Plan* plan) {
-    return plan->placement.num_chunks + (plan_shares_head(plan) ? 2 * plan->P : 0);
-}
-
-// The stage whose rank has the row; -1: a share that is not there, or its end at the last chunk.
-static inline int32_t plan_stage_of(const Plan* plan, int32_t row) {
+// The stage whose rank has the place (plan_place_of); -1: a share that is not there.
+static inline int32_t plan_stage_of_place(const Plan* plan, int32_t place) {
     const Placement* placement = &plan->placement;
-    int32_t K = placement->num_chunks, share = row < K + plan->P ? row - K : row - K - plan->P;
-    if (row < K) { return placement->stage_of[row]; }
-    if (!placement_has_share(placement, share)) { return -1; }
-    return row < K + plan->P ? share : placement->stage_of[K - 1];
+    int32_t K = placement->num_chunks, is_end = place >= K + plan->P;
+    if (!plan_has_row(placement, plan->P, is_end ? place - plan->P : place)) { return -1; }
+    return placement_stage_of(placement, is_end ? K - 1 : place);
 }
 
-// Fills the places of this rank's rows. Temporaries in `arena`.
+// Fills the places of this rank. Temporaries in `arena`.
 Status plan_check_rank(const Plan* plan, int32_t rank, PlanReplicaPlaces* replica, Arena* arena);
 
 // All ranks; replicas[r].

@@ -42,7 +42,7 @@ static bool is_row(const Check* check, int32_t chunk) {
 }
 
 static bool is_here(const Check* check, int32_t row) {
-    return plan_stage_of(check->plan, row) == check->s;
+    return plan_stage_of_place(check->plan, row) == check->s;
 }
 
 static bool has_last(const Check* check) {
@@ -109,8 +109,7 @@ static Status check_instrs(const Check* check) {
         const PlanInstr* instr = &check->list->instrs[i];
         TRY(check_names(check, i));
         InstrKind kind = (InstrKind)instr->kind;
-        int32_t row = plan_row(plan->placement.num_chunks, plan->P, plan_shares_head(plan), kind,
-                               instr->chunk, instr->peer % plan->P);
+        int32_t row = plan_place_of(&plan->placement, plan->P, kind, instr->chunk, instr->peer % plan->P);
         int32_t* at = &places_of(check, row, instr->mb)->at[kind];
         if (*at >= 0) { return wrong_instr(check, i, "a second time"); }
         *at = i;
@@ -459,7 +458,7 @@ Status plan_check_rank(const Plan* plan, int32_t rank, PlanReplicaPlaces* replic
         .plan = plan, .rank = rank, .s = rank % plan->P, .list = &plan->ranks[rank], .replica = replica};
     const PlanRank* list = check.list;
     int64_t limit_bytes = plan_limit_bytes(plan, rank);
-    int32_t num_rows = plan_num_rows(plan);
+    int32_t num_rows = plan_num_places(&plan->placement, plan->P);
     for (int32_t row = 0; row < num_rows; row++) {
         if (is_here(&check, row)) { forget_places(&check, row); }
     }

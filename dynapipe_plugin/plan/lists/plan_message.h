@@ -56,11 +56,7 @@ static inline InstrKind plan_job_instr(uint8_t job_kind) {
                                : INSTR_REC;
 }
 
-// Rows of a plan: chunks, and where the head is shared one more for every stage.
-static inline int32_t plan_num_rows(const Placement* placement, int32_t P) {
-    return placement->num_chunks + (placement->head != HEAD_WHOLE ? P : 0);
-}
-int32_t plan_stage_of(const Placement* placement, int32_t row);
+// A chunk, or a share that has something of the head.
 bool plan_has_row(const Placement* placement, int32_t P, int32_t row);
 
 // Chunks on stages that there are. For those who take plans that nobody has checked.
@@ -78,6 +74,20 @@ static inline bool plan_message_is_sent(const Placement* placement, PlanMessage 
 // A transfer's row, of a job its chunk; -1: neither, or not of this placement. What a row and a kind of
 // instruction name is there once for a micro-batch.
 int32_t plan_instr_row(const Placement* placement, int32_t P, const PlanInstr* instr);
+
+// Where a list keeps what belongs to one micro-batch: in the rows that its rank has, and, on the last chunk's
+// rank, in one more for each share, K + P + s: what it sends to that share and gets from it. In such a place
+// there is one instruction and one buffer of a kind.
+static inline int32_t plan_num_places(const Placement* placement, int32_t P) {
+    return placement->num_chunks + (placement->head != HEAD_WHOLE ? 2 * P : 0);
+}
+static inline int32_t plan_place_of(const Placement* placement, int32_t P, InstrKind kind, int32_t chunk,
+                                    int32_t peer_stage) {
+    bool is_fact = kind == INSTR_SEND_FACT || kind == INSTR_WAIT_FACT;
+    bool is_part = kind == INSTR_SEND_ACT || kind == INSTR_WAIT_ACT || kind == INSTR_RECV_GRAD;
+    bool of_last = placement->head != HEAD_WHOLE && chunk == placement->num_chunks - 1;
+    return is_fact || (is_part && of_last) ? placement->num_chunks + P + peer_stage : chunk;
+}
 
 // What a job waits for, and what it hands on in the order of its stage's link (pipe_messages), on stages of
 // its own or of others. Their number; `chunk` must be a row of the placement.

@@ -30,27 +30,3 @@ bool plan_name_is_valid(const char* name) {
     return length > 0 && length < sizeof((Plan*)0)->policy &&
            strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_-+.") == length;
 }
-
-InstrKind plan_kind_there(InstrKind kind) {
-    switch (kind) {
-        case INSTR_SEND_ACT: return INSTR_RECV_ACT;
-        case INSTR_RECV_ACT: return INSTR_SEND_ACT;
-        case INSTR_SEND_GRAD: return INSTR_RECV_GRAD;
-        case INSTR_RECV_GRAD: return INSTR_SEND_GRAD;
-        case INSTR_SEND_FACT: return INSTR_RECV_FACT;
-        case INSTR_RECV_FACT: return INSTR_SEND_FACT;
-        default: return kind;
-    }
-}
-
-int32_t plan_chunk_there(const Plan* plan, const PlanInstr* instr) {
-    int32_t K = plan->placement.num_chunks, share = K + instr->peer % plan->P;
-    bool to_share = plan->placement.head != HEAD_WHOLE && instr->chunk == K - 1;
-    switch ((InstrKind)instr->kind) {
-        case INSTR_SEND_ACT:
-        case INSTR_RECV_GRAD: return to_share ? share : instr->chunk + 1;
-        case INSTR_RECV_ACT:
-        case INSTR_SEND_GRAD: return instr->chunk < K ? instr->chunk - 1 : K - 1;
-        default: return instr->chunk;
-    }
-}

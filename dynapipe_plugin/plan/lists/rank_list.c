@@ -2,71 +2,13 @@
 
 #include "../pipe/pipe_schedule.h"
 #include "memory_layout.h"
-
-// Where things of one micro-batch and row (plan_row) are; -1: nowhere. Jobs are job numbers, transfers
-// indices into ops.
-typedef struct {
-    int32_t job[JOB_COUNT];
-    int32_t op[INSTR_COUNT];
-} Places;
+#include "plan_message.h"
+#include "rank_buffers.h"
 
 // Times by which others may be late (or this rank ahead) without making it wait, tried from the longest on,
 // as parts of the makespan; the arena may grow by a part of its own for that.
 static const int32_t slack_parts[] = {1, 4, 16, 64};
 enum { NUM_SLACKS = sizeof slack_parts / sizeof slack_parts[0], NO_SLACK = -1, GROWTH_PARTS = 16 };
-
-typedef struct {
-    const RankListInput* input;
-    int32_t s, num_jobs, num_ops;
-    int32_t K;
-    bool shares_head, by_vocabulary;
-    bool has_last;     // the last chunk is here
-    int32_t* slot_of;  // [K + 2 * P] by row: into places, where the row is of this rank
-    int32_t num_slots;
-    const PipeJob* jobs;
-    const PipeSpan* spans;
-    CommOp* ops;
-    Places* places;  // [num_slots * M]
-    PlanBuffer* buffers;
-    int32_t num_buffers;
-    int32_t* buffer_of_op;  // [num_ops] the buffer that a transfer fills or empties
-    int32_t* wait_pos;      // [num_ops] of sends: before this job; num_jobs + 1: at the end
-} List;
-
-static Places* places_at(const List* list, int32_t row, int32_t m) {
-    return &list->places[(int64_t)list->slot_of[row] * list->input->problem->M + m];
-}
-
-static int32_t row_of_op(const List* list, const CommOp* op) {
-    return plan_row(list->K, list->input->problem->P, list->shares_head, (InstrKind)op->kind, op->chunk,
-                    op->peer);
-}
-
-static bool has_share(const List* list, int32_t s) {
-    return list->shares_head && placement_has_share(list->input->problem->placement, s);
-}
-
-// The row is a chunk or share of this rank.
-static bool is_here(const List* list, int32_t row) {
-    const PipeProblem* problem = list->input->problem;
-    return pipe_stage_of(problem, row) == list->s && pipe_has_row(problem, row);
-}
-
-static void find_places(List* list) {
-    int32_t M = list->input->problem->M;
-    for (int64_t i = 0; i < (int64_t)list->num_slots * M; i++) {
-        for (int32_t k = 0; k < JOB_COUNT; k++) { list->places[i].job[k] = -1; }
-        for (int32_t k = 0; k < INSTR_COUNT; k++) { list->places[i].op[k] = -1; }
-    }
-    for (int32_t i = 0; i < list->num_jobs; i++) {
-        PipeJob job = list->jobs[i];
-        places_at(list, job.chunk, job.mb)->job[job.kind] = i;
-    }
-    const CommOp* ops = list->input->order->ops[list->s];
-    for (int32_t i = 0; i < list->num_ops; i++) {
-        places_at(list, row_of_op(list, &ops[i]), ops[i].mb)->op[ops[i].kind] = i;
-    }
-}
 
 // The first job of a stage that begins no earlier (by_begin), or ends no earlier; num_jobs: none.
 static int32_t first_job_from(const PipeSpan* spans, int32_t num_jobs, int64_t time_ns, bool by_begin) {
@@ -82,13 +24,9 @@ static int32_t first_job_from(const PipeSpan* spans, int32_t num_jobs, int64_t t
     return low;
 }
 
-static bool is_send(const CommOp* op) {
-    return op->kind == INSTR_SEND_ACT || op->kind == INSTR_SEND_GRAD || op->kind == INSTR_SEND_FACT;
-}
-
 // When a message has surely left its buffer: as predicted (NO_SLACK), or where it was ready only after its
 // receiver had turned to the next job, and everything is late by slack_ns besides.
-static int64_t free_at_ns(const List* list, const CommOp* op, int64_t slack_ns) {
+static int64_t free_at_ns(const RankBuffers* list, const CommOp* op, int64_t slack_ns) {
     if (slack_ns == NO_SLACK) { return op->end_ns; }
     const RankListInput* input = list->input;
     const PipeSpan* spans = input->timeline->job[op->peer];
@@ -98,150 +36,35 @@ static int64_t free_at_ns(const List* list, const CommOp* op, int64_t slack_ns) 
 }
 
 // Behind the send, in the sequence too, and no earlier than the first job that begins when its buffer is
-// free.
-static int32_t wait_pos(const List* list, const CommOp* op, int64_t slack_ns) {
+// free. Right behind the send, before the same job, only where no receive stands before it there, which may
+// be for memory that it frees.
+static int32_t wait_pos(const RankBuffers* list, const CommOp* op, int64_t slack_ns, int32_t last_receive) {
     int32_t pos = first_job_from(list->spans, list->num_jobs, free_at_ns(list, op, slack_ns), true);
-    pos = pos > op->pos ? pos : op->pos + 1;
+    int32_t first = last_receive < op->pos ? op->pos : op->pos + 1;
+    pos = pos > first ? pos : first;
     pos = pos > op->behind ? pos : op->behind;
     return pos < list->num_jobs ? pos : list->num_jobs + 1;
 }
 
 // Where transfers stand and how long what was sent is kept. With slack receives are posted as much earlier,
 // but never before another transfer.
-static void set_transfers(List* list, int64_t slack_ns) {
+static void set_transfers(RankBuffers* list, int64_t slack_ns) {
+    int32_t last_receive = -1;
     for (int32_t i = 0; i < list->num_ops; i++) {
         CommOp* op = &list->ops[i];
         *op = list->input->order->ops[list->s][i];
-        if (is_send(op)) {
-            list->wait_pos[i] = wait_pos(list, op, slack_ns);
+        if (plan_instr_is_send(op->kind)) {
+            list->wait_pos[i] = wait_pos(list, op, slack_ns, last_receive);
             continue;
         }
         list->wait_pos[i] = -1;
-        if (slack_ns == NO_SLACK) { continue; }
-        int32_t pos = first_job_from(list->spans, list->num_jobs, op->begin_ns - slack_ns + 1, false);
-        int32_t after = i > 0 ? list->ops[i - 1].pos : 0;
-        pos = pos > after ? pos : after;
-        op->pos = pos < op->pos ? pos : op->pos;
-    }
-}
-
-// Lives over jobs [begin, end); transfers that fill or empty it make that longer.
-static PlanBuffer* add_buffer(List* list, BufferKind kind, int32_t chunk, int32_t m, int64_t num_bytes,
-                              int32_t begin, int32_t end) {
-    PlanBuffer* buffer = &list->buffers[list->num_buffers++];
-    *buffer = (PlanBuffer){.kind = (uint8_t)kind,
-                           .chunk = (int16_t)chunk,
-                           .mb = m,
-                           .num_bytes = num_bytes,
-                           .instr_begin = begin,
-                           .instr_end = end};
-    return buffer;
-}
-
-// This transfer fills (empties) the buffer.
-static void use_buffer(List* list, PlanBuffer* buffer, int32_t row, InstrKind kind) {
-    int32_t i = places_at(list, row, buffer->mb)->op[kind];
-    list->buffer_of_op[i] = (int32_t)(buffer - list->buffers);
-    if (is_send(&list->ops[i])) {
-        buffer->instr_end = list->wait_pos[i] > buffer->instr_end ? list->wait_pos[i] : buffer->instr_end;
-    } else {
-        buffer->instr_begin = list->ops[i].pos < buffer->instr_begin ? list->ops[i].pos : buffer->instr_begin;
-    }
-}
-
-static const RankBytes* bytes_of(const List* list, int32_t row, int32_t m) {
-    return &list->input->bytes[(int64_t)row * list->input->problem->M + m];
-}
-
-static int32_t larger(int32_t a, int32_t b) {
-    return a > b ? a : b;
-}
-
-// What passes between the last chunk and the shares of the head, at the last chunk's end.
-static void add_head_buffers(List* list, int32_t m) {
-    int32_t K = list->K, P = list->input->problem->P;
-    const int32_t* job = places_at(list, K - 1, m)->job;
-    int32_t f = job[JOB_F], b = job[JOB_B], last = larger(b, job[JOB_W]);
-    int64_t out_bytes = bytes_of(list, K - 1, m)->out_bytes;
-    PlanBuffer* out = add_buffer(list, BUFFER_OUT, K - 1, m, out_bytes, f, f + 1);
-    PlanBuffer* dout = add_buffer(list, BUFFER_DOUT, K - 1, m, out_bytes, b, last + 1);
-    for (int32_t s = 0; s < P; s++) {
-        if (!has_share(list, s)) { continue; }
-        int32_t end = K + P + s;
-        bool is_own = s == list->s;
-        const int32_t* own = is_own ? places_at(list, K + s, m)->job : NULL;
-        PlanBuffer* part = dout;
-        if (list->by_vocabulary) {
-            const RankBytes* bytes = bytes_of(list, K + s, m);
-            PlanBuffer* fact = add_buffer(list, BUFFER_FACT, K + s, m, bytes->factor_bytes, b, b + 1);
-            part = add_buffer(list, BUFFER_PART, K + s, m, bytes->part_bytes, b, b + 1);
-            if (is_own) { fact->instr_end = own[JOB_W] + 1; }
-            if (!is_own) { use_buffer(list, fact, end, INSTR_SEND_FACT); }
+        if (slack_ns != NO_SLACK) {
+            int32_t pos = first_job_from(list->spans, list->num_jobs, op->begin_ns - slack_ns + 1, false);
+            int32_t after = i > 0 ? list->ops[i - 1].pos : 0;
+            pos = pos > after ? pos : after;
+            op->pos = pos < op->pos ? pos : op->pos;
         }
-        if (is_own) {
-            out->instr_end = larger(out->instr_end, own[JOB_W] + 1);
-            part->instr_begin = own[JOB_F] < part->instr_begin ? own[JOB_F] : part->instr_begin;
-        } else {
-            use_buffer(list, out, end, INSTR_SEND_ACT);
-            use_buffer(list, part, end, INSTR_RECV_GRAD);
-        }
-    }
-}
-
-static void add_chunk_buffers(List* list, int32_t k, int32_t m) {
-    const RankBytes* bytes = bytes_of(list, k, m);
-    const int32_t* job = places_at(list, k, m)->job;
-    int32_t f = job[JOB_F], b = job[JOB_B], r = job[JOB_R], last = larger(b, job[JOB_W]);
-    if (k > 0 && is_here(list, k - 1)) {  // handed over
-        int32_t before = places_at(list, k - 1, m)->job[JOB_F];
-        add_buffer(list, BUFFER_IN, k, m, bytes->in_bytes, before, b + 1);
-    } else if (k > 0) {
-        PlanBuffer* in = add_buffer(list, BUFFER_IN, k, m, bytes->in_bytes, f, b + 1);
-        PlanBuffer* din = add_buffer(list, BUFFER_DIN, k, m, bytes->in_bytes, b, b + 1);
-        use_buffer(list, in, k, INSTR_RECV_ACT);
-        use_buffer(list, din, k, INSTR_SEND_GRAD);
-    }
-    if (k < list->K - 1 && is_here(list, k + 1)) {
-        int32_t behind = places_at(list, k + 1, m)->job[JOB_B];
-        add_buffer(list, BUFFER_DOUT, k, m, bytes->out_bytes, behind, last + 1);
-    } else if (k < list->K - 1) {
-        PlanBuffer* out = add_buffer(list, BUFFER_OUT, k, m, bytes->out_bytes, f, f + 1);
-        PlanBuffer* dout = add_buffer(list, BUFFER_DOUT, k, m, bytes->out_bytes, b, last + 1);
-        use_buffer(list, out, k, INSTR_SEND_ACT);
-        use_buffer(list, dout, k, INSTR_RECV_GRAD);
-    } else if (list->shares_head) {
-        add_head_buffers(list, m);
-    }
-    if (r >= 0) { add_buffer(list, BUFFER_FORWARD, k, m, bytes->forward_bytes, f, f + 1); }
-    add_buffer(list, BUFFER_ACTS, k, m, bytes->acts_bytes, r >= 0 ? r : f, last + 1);
-}
-
-// One on the last chunk's rank reads and writes that chunk's buffers.
-static void add_share_buffers(List* list, int32_t row, int32_t m) {
-    const RankBytes* bytes = bytes_of(list, row, m);
-    const int32_t* job = places_at(list, row, m)->job;
-    int32_t f = job[JOB_F], w = job[JOB_W];
-    add_buffer(list, BUFFER_ACTS, row, m, bytes->acts_bytes, f, w + 1);
-    if (list->has_last) { return; }
-    PlanBuffer* in = add_buffer(list, BUFFER_IN, row, m, bytes->in_bytes, f, w + 1);
-    PlanBuffer* din = add_buffer(list, BUFFER_DIN, row, m, bytes->part_bytes, f, f + 1);
-    use_buffer(list, in, row, INSTR_RECV_ACT);
-    use_buffer(list, din, row, INSTR_SEND_GRAD);
-    if (!list->by_vocabulary) { return; }
-    PlanBuffer* fact = add_buffer(list, BUFFER_FACT, row, m, bytes->factor_bytes, w, w + 1);
-    use_buffer(list, fact, row, INSTR_RECV_FACT);
-}
-
-static void add_buffers(List* list) {
-    for (int32_t row = 0; row < pipe_num_rows(list->input->problem); row++) {
-        if (!is_here(list, row)) { continue; }
-        for (int32_t m = 0; m < list->input->problem->M; m++) {
-            if (row < list->K) {
-                add_chunk_buffers(list, row, m);
-            } else {
-                add_share_buffers(list, row, m);
-            }
-        }
+        last_receive = op->pos;
     }
 }
 
@@ -256,13 +79,13 @@ typedef struct {
     int32_t* buffers;  // [num_buffers]
 } Times;
 
-static Status times_init(Times* times, const List* list, Arena* arena) {
+static Status times_init(Times* times, const RankBuffers* list, Arena* arena) {
     PIPE_NEW(times->begin, arena, int32_t, list->num_jobs + 4);
     PIPE_NEW(times->buffers, arena, int32_t, list->num_buffers);
     return STATUS_OK;
 }
 
-static void times_sort(Times* times, const List* list, bool by_end) {
+static void times_sort(Times* times, const RankBuffers* list, bool by_end) {
     int32_t num_instants = list->num_jobs + 2, *fill = times->begin + 1;
     for (int32_t t = 0; t < num_instants + 2; t++) { times->begin[t] = 0; }
     for (int32_t i = 0; i < list->num_buffers; i++) {
@@ -279,7 +102,7 @@ static void times_sort(Times* times, const List* list, bool by_end) {
 // Steps 3 and 4: use the memory between two buffers of one place, first for the later one's receive, then for
 // the earlier one's wait. Whoever had the memory last is found by going back in time from there (forth for
 // the wait), which ends soon where memory is used again soon.
-static int32_t latest_end(const List* list, const Times* ends, const PlanBuffer* buffer, int32_t pos) {
+static int32_t latest_end(const RankBuffers* list, const Times* ends, const PlanBuffer* buffer, int32_t pos) {
     for (int32_t i = ends->begin[pos + 1] - 1; i >= 0; i--) {
         const PlanBuffer* other = &list->buffers[ends->buffers[i]];
         if (other != buffer && share_memory(other, buffer)) { return other->instr_end; }
@@ -287,7 +110,8 @@ static int32_t latest_end(const List* list, const Times* ends, const PlanBuffer*
     return 0;
 }
 
-static int32_t earliest_begin(const List* list, const Times* begins, const PlanBuffer* buffer, int32_t pos) {
+static int32_t earliest_begin(const RankBuffers* list, const Times* begins, const PlanBuffer* buffer,
+                              int32_t pos) {
     for (int32_t i = begins->begin[pos]; i < list->num_buffers; i++) {
         const PlanBuffer* other = &list->buffers[begins->buffers[i]];
         if (other != buffer && share_memory(other, buffer)) { return other->instr_begin; }
@@ -295,7 +119,7 @@ static int32_t earliest_begin(const List* list, const Times* begins, const PlanB
     return list->num_jobs + 1;
 }
 
-static Status stretch(List* list, Arena* arena) {
+static Status stretch(RankBuffers* list, Arena* arena) {
     Times times;
     int32_t pos = 0;
     TRY(times_init(&times, list, arena));
@@ -303,10 +127,11 @@ static Status stretch(List* list, Arena* arena) {
     for (int32_t i = 0; i < list->num_ops; i++) {
         CommOp* op = &list->ops[i];
         PlanBuffer* buffer = &list->buffers[list->buffer_of_op[i]];
-        int32_t earliest = is_send(op) ? buffer->instr_begin + 1 : latest_end(list, &times, buffer, op->pos);
+        int32_t earliest = plan_instr_is_send(op->kind) ? buffer->instr_begin + 1
+                                                        : latest_end(list, &times, buffer, op->pos);
         pos = pos > earliest ? pos : earliest;
         op->pos = pos;
-        if (!is_send(op) && pos < buffer->instr_begin) { buffer->instr_begin = pos; }
+        if (!plan_instr_is_send(op->kind) && pos < buffer->instr_begin) { buffer->instr_begin = pos; }
     }
     times_sort(&times, list, false);
     for (int32_t i = 0; i < list->num_ops; i++) {
@@ -323,7 +148,7 @@ typedef struct {
     PlanRank* rank;
     int32_t* index_of_job;   // [num_jobs]
     int32_t* index_of_op;    // [num_ops]
-    int32_t* index_of_wait;  // [num_ops]
+    int32_t* index_of_wait;  // [num_ops]; -1: not yet
     int32_t* first_wait;     // [num_jobs + 2] first op that is waited for before this job, -1: none
     int32_t* next_wait;      // [num_ops] the next one of the same place
 } Writer;
@@ -333,19 +158,25 @@ static int32_t add_instr(Writer* writer, PlanInstr instr) {
     return writer->rank->num_instrs++;
 }
 
-static void find_waits(Writer* writer, const List* list) {
+static void find_waits(Writer* writer, const RankBuffers* list) {
     for (int32_t pos = 0; pos < list->num_jobs + 2; pos++) { writer->first_wait[pos] = -1; }
     for (int32_t i = list->num_ops - 1; i >= 0; i--) {
         int32_t pos = list->wait_pos[i];
         if (pos < 0) { continue; }
+        writer->index_of_wait[i] = -1;
         writer->next_wait[i] = writer->first_wait[pos];
         writer->first_wait[pos] = i;
     }
 }
 
-static void write_waits(Writer* writer, const List* list, int32_t pos) {
-    for (int32_t i = writer->first_wait[pos]; i >= 0; i = writer->next_wait[i]) {
+// Waits before job `pos` for sends that are written: ops[0 .. num_ops). buffer: those whose memory it takes;
+// NULL: all.
+static void write_waits(Writer* writer, const RankBuffers* list, int32_t pos, int32_t num_ops,
+                        const PlanBuffer* buffer) {
+    for (int32_t i = writer->first_wait[pos]; i >= 0 && i < num_ops; i = writer->next_wait[i]) {
         const CommOp* op = &list->ops[i];
+        bool is_needed = buffer == NULL || share_memory(buffer, &list->buffers[list->buffer_of_op[i]]);
+        if (writer->index_of_wait[i] >= 0 || !is_needed) { continue; }
         InstrKind kind = op->kind == INSTR_SEND_ACT    ? INSTR_WAIT_ACT
                          : op->kind == INSTR_SEND_GRAD ? INSTR_WAIT_GRAD
                                                        : INSTR_WAIT_FACT;
@@ -360,13 +191,16 @@ static void write_waits(Writer* writer, const List* list, int32_t pos) {
     }
 }
 
-static void write_instrs(Writer* writer, const List* list) {
+static void write_instrs(Writer* writer, const RankBuffers* list) {
     static const uint8_t job_instr[JOB_COUNT] = {INSTR_FWD, INSTR_BWD, INSTR_WGT, INSTR_REC};
     int32_t next_op = 0;
     for (int32_t pos = 0; pos <= list->num_jobs + 1; pos++) {
-        write_waits(writer, list, pos);
+        write_waits(writer, list, pos, next_op, NULL);
         for (; next_op < list->num_ops && list->ops[next_op].pos == pos; next_op++) {
             const CommOp* op = &list->ops[next_op];
+            if (!plan_instr_is_send(op->kind)) {
+                write_waits(writer, list, pos, next_op, &list->buffers[list->buffer_of_op[next_op]]);
+            }
             writer->index_of_op[next_op] = add_instr(writer, (PlanInstr){
                                                                  .kind = op->kind,
                                                                  .chunk = op->chunk,
@@ -376,6 +210,7 @@ static void write_instrs(Writer* writer, const List* list) {
                                                                  .end_ns = op->end_ns,
                                                              });
         }
+        write_waits(writer, list, pos, next_op, NULL);
         if (pos >= list->num_jobs) { continue; }
         writer->index_of_job[pos] = add_instr(writer, (PlanInstr){
                                                           .kind = job_instr[list->jobs[pos].kind],
@@ -389,7 +224,7 @@ static void write_instrs(Writer* writer, const List* list) {
 }
 
 // Lifetimes from jobs to instructions: from the first receive into it, until the last wait for it.
-static void write_buffers(const Writer* writer, const List* list) {
+static void write_buffers(const Writer* writer, const RankBuffers* list) {
     for (int32_t i = 0; i < list->num_buffers; i++) {
         PlanBuffer* buffer = &list->buffers[i];
         if (buffer->kind == BUFFER_SCRATCH) {
@@ -405,54 +240,27 @@ static void write_buffers(const Writer* writer, const List* list) {
     for (int32_t i = 0; i < list->num_ops; i++) {
         PlanBuffer* buffer = &list->buffers[list->buffer_of_op[i]];
         if (list->wait_pos[i] >= 0) {
-            buffer->instr_end = larger(buffer->instr_end, writer->index_of_wait[i] + 1);
+            int32_t end = writer->index_of_wait[i] + 1;
+            buffer->instr_end = end > buffer->instr_end ? end : buffer->instr_end;
         } else if (writer->index_of_op[i] < buffer->instr_begin) {
             buffer->instr_begin = writer->index_of_op[i];
         }
     }
 }
 
-// Which rows are of this rank, and how many buffers they have at most.
-static Status find_rows(List* list, int64_t* num_buffers, Arena* scratch) {
-    const PipeProblem* problem = list->input->problem;
-    int32_t K = list->K, P = problem->P, num_rows = K + (list->shares_head ? 2 * P : 0);
-    PIPE_NEW(list->slot_of, scratch, int32_t, num_rows);
-    *num_buffers = 1;
-    for (int32_t row = 0; row < num_rows; row++) {
-        bool is_end = row >= K + P;
-        bool is_mine = is_end ? list->has_last && has_share(list, row - K - P) : is_here(list, row);
-        list->slot_of[row] = is_mine ? list->num_slots++ : -1;
-        *num_buffers += is_mine ? (int64_t)(is_end ? 2 : 6) * problem->M : 0;
-    }
-    return STATUS_OK;
-}
-
-static Status list_init(List* list, Arena* arena, Arena* scratch) {
-    const PipeProblem* problem = list->input->problem;
-    int64_t num_buffers = 0;
-    TRY(find_rows(list, &num_buffers, scratch));
-    PIPE_NEW(list->places, scratch, Places, (int64_t)list->num_slots * problem->M);
-    PIPE_NEW(list->buffers, arena, PlanBuffer, num_buffers);
-    PIPE_NEW(list->buffer_of_op, scratch, int32_t, list->num_ops);
-    PIPE_NEW(list->wait_pos, scratch, int32_t, list->num_ops);
-    PIPE_NEW(list->ops, scratch, CommOp, list->num_ops);
-    return STATUS_OK;
-}
-
 // Lifetimes, and how many bytes are alive at most.
-static Status set_buffers(List* list, int64_t scratch_bytes, int64_t slack_ns, int64_t* bound_bytes,
+static Status set_buffers(RankBuffers* list, int64_t scratch_bytes, int64_t slack_ns, int64_t* bound_bytes,
                           Arena* scratch) {
-    list->num_buffers = 0;
     set_transfers(list, slack_ns);
-    add_buffers(list);
+    rank_buffers_fill(list);
     if (list->num_jobs > 0) {
-        add_buffer(list, BUFFER_SCRATCH, -1, -1, scratch_bytes, 0, list->num_jobs + 1);
+        rank_buffers_add(list, BUFFER_SCRATCH, -1, -1, scratch_bytes, 0, list->num_jobs + 1);
     }
     return memory_layout_bound(list->buffers, list->num_buffers, bound_bytes, scratch);
 }
 
 // The longest slack that memory allows; none where it allows none.
-static Status lay_out(List* list, int64_t scratch_bytes, int64_t enough_bytes, int64_t* arena_bytes,
+static Status lay_out(RankBuffers* list, int64_t scratch_bytes, int64_t enough_bytes, int64_t* arena_bytes,
                       Arena* scratch) {
     int64_t bound_bytes = 0, tight_bytes = 0;
     TRY(set_buffers(list, scratch_bytes, NO_SLACK, &bound_bytes, scratch));
@@ -476,7 +284,7 @@ static Status make(PlanRank* out, const RankListInput* input, int32_t s, int64_t
                    int64_t enough_bytes, Arena* arena, Arena* scratch) {
     const PipeProblem* problem = input->problem;
     int32_t K = pipe_num_chunks(problem);
-    List list = {
+    RankBuffers list = {
         .input = input,
         .s = s,
         .K = K,
@@ -489,8 +297,7 @@ static Status make(PlanRank* out, const RankListInput* input, int32_t s, int64_t
         .spans = input->timeline->job[s],
     };
     PlanRank rank = {0};
-    TRY(list_init(&list, arena, scratch));
-    find_places(&list);
+    TRY(rank_buffers_init(&list, arena, scratch));
     TRY(lay_out(&list, scratch_bytes, enough_bytes, &rank.arena_bytes, scratch));
     TRY(stretch(&list, scratch));
     Writer writer = {.rank = &rank};

@@ -1,0 +1,60 @@
+#include "replica_lists.h"
+
+// A rank that does not fit goes from one to the next. What it waits for then is held longer by its sender,
+// which may come to be over by that.
+static const int32_t jobs_ahead[] = {INT32_MAX, 3, 1, 0};
+enum { NUM_LEVELS = sizeof jobs_ahead / sizeof jobs_ahead[0], MAX_ROUNDS = 8 };
+
+// False: no rank is over that could post later.
+static bool next_levels(int32_t levels[PLAN_MAX_STAGES], const PlanRank* ranks,
+                        const ReplicaListsInput* input) {
+    bool any = false;
+    for (int32_t s = 0; s < input->problem->P; s++) {
+        if (ranks[s].arena_bytes <= input->enough_bytes[s] || levels[s] == NUM_LEVELS - 1) { continue; }
+        levels[s]++;
+        any = true;
+    }
+    return any;
+}
+
+static Status make_lists(PlanRank* ranks, const ReplicaListsInput* input, const PipeTimeline* timeline,
+                         const CommOrder* order, Arena* arena) {
+    RankListInput one = {.problem = input->problem,
+                         .schedule = input->schedule,
+                         .timeline = timeline,
+                         .order = order,
+                         .bytes = input->bytes,
+                         .first_mb = input->first_mb,
+                         .first_rank = input->first_rank,
+                         .with_slack = input->with_slack};
+    for (int32_t s = 0; s < input->problem->P; s++) {
+        TRY(rank_list_make(&ranks[s], &one, s, input->scratch_bytes[s], input->enough_bytes[s], arena));
+    }
+    return STATUS_OK;
+}
+
+static Status make(PlanRank* ranks, PipeTimeline* timeline, const ReplicaListsInput* input, Arena* arena,
+                   Arena* scratch) {
+    CommOrder order;
+    PipeTimeline late;
+    int32_t levels[PLAN_MAX_STAGES] = {0}, ahead[PLAN_MAX_STAGES];
+    TRY(comm_order_make(&order, input->problem, input->schedule, timeline, scratch));
+    TRY(make_lists(ranks, input, timeline, &order, arena));
+    bool is_late = false;
+    for (int32_t round = 0; round < MAX_ROUNDS && next_levels(levels, ranks, input); round++) {
+        is_late = true;
+        for (int32_t s = 0; s < input->problem->P; s++) { ahead[s] = jobs_ahead[levels[s]]; }
+        TRY(comm_order_make_late(&order, &late, input->problem, input->schedule, timeline, ahead, arena));
+        TRY(make_lists(ranks, input, &late, &order, arena));
+    }
+    if (is_late) { *timeline = late; }
+    return STATUS_OK;
+}
+
+Status replica_lists_make(PlanRank* ranks, PipeTimeline* timeline, const ReplicaListsInput* input,
+                          Arena* arena) {
+    Arena scratch = {0};  // else the order would stay with the plan
+    Status status = make(ranks, timeline, input, arena, &scratch);
+    arena_free(&scratch);
+    return status;
+}

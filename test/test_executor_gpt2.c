@@ -309,6 +309,8 @@ static void set_bytes(CostModel* costs, Model* whole) {
     costs->stage_stored_bytes.constant += (double)rows;
     cost_formula_add_line(&costs->stage_stored_bytes, FEATURE_SUPERVISED, (double)rows / STEP);
     costs->stage_forward_bytes = roomy(api->acts_bytes(whole, &one, 0), FEATURE_ENC_TOKENS);
+    costs->stage_forward_bytes.constant += (double)rows;  // the final norm, where the head is shared
+    cost_formula_add_line(&costs->stage_forward_bytes, FEATURE_SUPERVISED, (double)rows / STEP);
     costs->boundary_bytes = roomy(api->boundary_bytes(whole, &one, 1), FEATURE_ENC_TOKENS);
     costs->scratch_bytes = roomy(api->scratch_bytes(whole, &one), FEATURE_ENC_TOKENS);
     // Of a shared head: of shares beside what is theirs of the head, which here is all in what a chunk has.

@@ -2,6 +2,8 @@
 // for, state of every stage, tied copies included.
 #include "../dynapipe_plugin/base/rng.h"
 #include "../dynapipe_plugin/measure/measure_bytes.h"
+#include "../dynapipe_plugin/plan/cost/cost_rank.h"
+#include "../dynapipe_plugin/plan/cost/cost_share.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "../dynapipe_plugin/run/session.h"
@@ -313,6 +315,106 @@ static void more_memory_never_hurts(void) {
     }
 }
 
+// --- a shared head
+// -------------------------------------------------------------------------------------------
+
+// Stage 1 has all layers and feeds the head (and has what of it lies before `begin`), stage 2 this share.
+static Placement shared_placement(int32_t L, HeadSplit head, int32_t begin, int32_t end) {
+    const int16_t begins[] = {0, 0, (int16_t)begin, (int16_t)end, HEAD_UNITS};
+    Placement placement = {.num_chunks = 1, .head = (uint8_t)head};
+    placement.chunks[0] = (LayerRange){0, L};
+    placement.stage_of[0] = 1;
+    memcpy(placement.head_begin, begins, sizeof begins);
+    return placement;
+}
+
+static ModelPart shared_part(const Placement* placement, int32_t stage, int32_t L) {
+    ModelPart part = {.stage = stage};
+    part.head.sharing = placement->head == HEAD_BY_ROWS ? MODEL_HEAD_BY_ROWS : MODEL_HEAD_BY_VOCAB;
+    part.head.num_stages = 4;
+    for (int32_t s = 0; s <= 4; s++) { part.head.begin[s] = placement->head_begin[s]; }
+    if (stage == 1) {
+        part.num_ranges = 1;
+        part.ranges[0] = (ModelRange){0, L, MODEL_FEEDS_HEAD};
+    }
+    return part;
+}
+
+// Of the chunk that feeds the head, of what travels, and of a share: never less than is asked for.
+static void check_shared(const DynapipeCosts* costs, const CostTable* table, Model* feeds, Model* share,
+                         const Placement* placement, const DynapipeBatch* asked, const MbShape* shape) {
+    const DynapipeModel_v1* api = &dynapipe_llmc_model;
+    const int keep = DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD;
+    CostStage stage = cost_chunk_make(&costs->model, placement, 0);
+    DynapipeBatch rows = *asked;
+    CostParts parts;
+    CostJobs jobs;
+    cost_parts(&parts, table, RECOMPUTE_NONE, shape);
+    cost_jobs_of_share(&jobs, &costs->model, cost_share_of(placement, 2), &parts);
+    CHECK(cost_stored_bytes(&costs->model, &stage, RECOMPUTE_NONE, shape) >=
+          api->acts_bytes(feeds, asked, keep));
+    CHECK(cost_forward_bytes(&costs->model, &stage, RECOMPUTE_FULL, shape) >=
+          api->acts_bytes(feeds, asked, 0));
+    CHECK(cost_boundary_bytes(&costs->model, &stage, shape) >= api->boundary_bytes(feeds, asked, 1));
+    if (placement->head == HEAD_BY_ROWS) {
+        int32_t begin, end;
+        executor_loss_rows(placement, 2, asked->num_rows, &begin, &end);
+        rows.num_rows = end - begin;
+    } else {
+        CHECK(jobs.part_bytes >= api->part_bytes(share, asked, keep));
+        CHECK(jobs.factor_bytes >= api->factor_bytes(share, asked));
+    }
+    CHECK(jobs.boundary_bytes >= api->boundary_bytes(share, &rows, 0));
+    CHECK(jobs.stored_bytes >= api->acts_bytes(share, &rows, keep));
+    CHECK(jobs.scratch_bytes >= api->scratch_bytes(share, &rows));
+}
+
+// Stages 1 and 2 of 4 have something.
+static void check_placed(const ModelConfig* config, const DynapipeCosts* costs, const CostTable* table,
+                         const Placement* placement, Rng* rng) {
+    const int32_t L = model_num_layers(config);
+    Model all[2];
+    CostRank ranks[4];
+    cost_ranks_make(ranks, &costs->model, placement, 4);
+    for (int32_t s = 1; s < 3; s++) {
+        const ModelPart part = shared_part(placement, s, L);
+        model_init_counts(&all[s - 1], config, &part, ops);
+        int64_t given = cost_rank_state_bytes(&costs->model, &ranks[s]), asked = 16 * all[s - 1].num_params;
+        CHECK(given >= asked && given <= asked + state_spare(config) + 16);
+    }
+    Model feeds = model_view(&all[0], 0), share = model_share_view(&all[1]);
+    for (int n = 0; n < 40; n++) {
+        MbShape shape;
+        ModelBatch c = draw_counts(rng, config->kind->has_decoder, &shape);
+        DynapipeBatch asked = {.num_seqs = c.num_seqs,
+                               .num_tokens = c.num_tokens,
+                               .num_rows = c.num_rows,
+                               .max_seq_tokens = c.max_seq_tokens,
+                               .num_dec_tokens = c.num_dec_tokens,
+                               .max_dec_seq_tokens = c.max_dec_seq_tokens};
+        check_shared(costs, table, &feeds, &share, placement, &asked, &shape);
+    }
+    for (int i = 0; i < 2; i++) { model_free(&all[i]); }
+}
+
+static void shared_heads_get_what_they_ask_for(void) {
+    static const int32_t shares[][2] = {{0, 1024}, {0, 512}, {512, 640}, {3, 1021}, {1000, 1024}, {7, 8}};
+    static CostTable table;
+    Rng rng = rng_seed(12);
+    for (int i = 0; i < NUM_CONFIGS; i++) {
+        DynapipeCosts* costs = costs_make(&configs[i], 1, 0);
+        cost_table_init(&table, &costs->model);
+        CHECK_EQ(costs->model.head_vocab, configs[i].padded_vocab);
+        for (int k = 0; k < 12; k++) {
+            Placement placement = shared_placement(model_num_layers(&configs[i]),
+                                                   k % 2 == 0 ? HEAD_BY_ROWS : HEAD_BY_VOCABULARY,
+                                                   shares[k / 2][0], shares[k / 2][1]);
+            check_placed(&configs[i], costs, &table, &placement, &rng);
+        }
+        free(costs);
+    }
+}
+
 int main(void) {
     ops = ops_create(1);
     RUN(configs_are_known);
@@ -322,6 +424,7 @@ int main(void) {
     RUN(boundaries_are_those_of_the_slices);
     RUN(tied_gradients_are_those_of_the_kind);
     RUN(estimated_bytes_are_near);
+    RUN(shared_heads_get_what_they_ask_for);
     RUN(more_memory_never_hurts);
     ops_free(ops);
     return test_end();

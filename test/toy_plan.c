@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "toy_plan_parts.h"
+
 // Progress of one micro-batch on one chunk, or on a share of the head. The messages between the last chunk
 // and a share stand with the share.
 typedef struct {
@@ -18,38 +20,6 @@ typedef struct {
     Arena* arena;
 } Maker;
 
-static int32_t num_chunks(const ToyPlan* toy) {
-    return toy->plan.placement.num_chunks;
-}
-
-static int32_t last_chunk(const ToyPlan* toy) {
-    return num_chunks(toy) - 1;
-}
-
-static int32_t stage_of(const ToyPlan* toy, int32_t row) {
-    return row < num_chunks(toy) ? toy->plan.placement.stage_of[row] : row - num_chunks(toy);
-}
-
-static bool is_share(const ToyPlan* toy, int32_t row) {
-    return row >= num_chunks(toy);
-}
-
-static bool has_row(const ToyPlan* toy, int32_t row) {
-    return !is_share(toy, row) || placement_has_share(&toy->plan.placement, stage_of(toy, row));
-}
-
-static bool same_stage(const ToyPlan* toy, int32_t a, int32_t b) {
-    return stage_of(toy, a) == stage_of(toy, b);
-}
-
-static bool by_vocabulary(const ToyPlan* toy) {
-    return toy->plan.placement.head == HEAD_BY_VOCABULARY;
-}
-
-static int32_t num_rows(const ToyPlan* toy) {
-    return num_chunks(toy) + (toy->plan.placement.head == HEAD_WHOLE ? 0 : toy->plan.P);
-}
-
 static Cell* cell(const Maker* mk, int32_t row, int32_t m) {
     return &mk->cells[row * mk->toy->plan.M + m];
 }
@@ -59,18 +29,19 @@ static Cell* cell(const Maker* mk, int32_t row, int32_t m) {
 static void append(const Maker* mk, int32_t row, int32_t chunk, int32_t m, InstrKind kind, int32_t other) {
     Plan* plan = &mk->toy->plan;
     int32_t first = plan->mbs[m].replica * plan->P;
-    PlanRank* list = &plan->ranks[first + stage_of(mk->toy, row)];
-    list->instrs[list->num_instrs++] = (PlanInstr){.kind = (uint8_t)kind,
-                                                   .chunk = (int16_t)chunk,
-                                                   .mb = m,
-                                                   .peer = other < 0 ? -1 : first + stage_of(mk->toy, other)};
+    PlanRank* list = &plan->ranks[first + toy_stage_of(mk->toy, row)];
+    list->instrs[list->num_instrs++] =
+        (PlanInstr){.kind = (uint8_t)kind,
+                    .chunk = (int16_t)chunk,
+                    .mb = m,
+                    .peer = other < 0 ? -1 : first + toy_stage_of(mk->toy, other)};
 }
 
 // Every share's part is back.
 static bool has_parts(const Maker* mk, int32_t m) {
     bool all = true;
-    for (int32_t row = num_chunks(mk->toy); row < num_rows(mk->toy); row++) {
-        all &= !has_row(mk->toy, row) || cell(mk, row, m)->f;
+    for (int32_t row = toy_num_chunks(mk->toy); row < toy_num_rows(mk->toy); row++) {
+        all &= !toy_has_row(mk->toy, row) || cell(mk, row, m)->f;
     }
     return all;
 }
@@ -78,14 +49,14 @@ static bool has_parts(const Maker* mk, int32_t m) {
 // What a row could do next of a micro-batch; up to 6 kinds. The order of the list has no meaning.
 static int32_t enabled(const Maker* mk, int32_t row, int32_t m, InstrKind* kinds) {
     const Cell* c = cell(mk, row, m);
-    bool got_grad = row == last_chunk(mk->toy) ? has_parts(mk, m) : c->got_grad;
-    bool share = is_share(mk->toy, row);
+    bool got_grad = row == toy_last_chunk(mk->toy) ? has_parts(mk, m) : c->got_grad;
+    bool share = toy_is_share(mk->toy, row);
     int32_t n = 0;
     if (!c->f && c->got_act) { kinds[n++] = INSTR_FWD; }
     if (!share && c->f && c->recompute && !c->r) { kinds[n++] = INSTR_REC; }
     if (!share && c->f && (!c->recompute || c->r) && !c->b && got_grad) { kinds[n++] = INSTR_BWD; }
     if (!share && c->b && c->split && !c->w) { kinds[n++] = INSTR_WGT; }
-    if (share && c->f && !c->w && (c->got_fact || !by_vocabulary(mk->toy))) { kinds[n++] = INSTR_WGT; }
+    if (share && c->f && !c->w && (c->got_fact || !toy_by_vocabulary(mk->toy))) { kinds[n++] = INSTR_WGT; }
     if (c->act_pending && c->waits_act) { kinds[n++] = INSTR_WAIT_ACT; }
     if (c->grad_pending && c->waits_grad) { kinds[n++] = INSTR_WAIT_GRAD; }
     if (c->fact_pending && c->waits_fact) { kinds[n++] = INSTR_WAIT_FACT; }
@@ -95,24 +66,24 @@ static int32_t enabled(const Maker* mk, int32_t row, int32_t m, InstrKind* kinds
 // What row `from` made goes into `to`: over a link, where they are apart.
 static void hand_on(const Maker* mk, int32_t from, int32_t to, int32_t m) {
     cell(mk, to, m)->got_act = true;
-    if (same_stage(mk->toy, from, to)) { return; }
+    if (toy_same_stage(mk->toy, from, to)) { return; }
     append(mk, from, from, m, INSTR_SEND_ACT, to);
     append(mk, to, to, m, INSTR_RECV_ACT, from);
-    cell(mk, is_share(mk->toy, to) ? to : from, m)->act_pending = true;
+    cell(mk, toy_is_share(mk->toy, to) ? to : from, m)->act_pending = true;
 }
 
 static void hand_back(const Maker* mk, int32_t from, int32_t to, int32_t m) {
     cell(mk, to, m)->got_grad = true;
-    if (same_stage(mk->toy, from, to)) { return; }
+    if (toy_same_stage(mk->toy, from, to)) { return; }
     append(mk, from, from, m, INSTR_SEND_GRAD, to);
     append(mk, to, to, m, INSTR_RECV_GRAD, from);
     cell(mk, from, m)->grad_pending = true;
 }
 
 static void hand_factors(const Maker* mk, int32_t share, int32_t m) {
-    int32_t last = last_chunk(mk->toy);
+    int32_t last = toy_last_chunk(mk->toy);
     cell(mk, share, m)->got_fact = true;
-    if (same_stage(mk->toy, last, share)) { return; }
+    if (toy_same_stage(mk->toy, last, share)) { return; }
     append(mk, last, share, m, INSTR_SEND_FACT, share);
     append(mk, share, share, m, INSTR_RECV_FACT, last);
     cell(mk, share, m)->fact_pending = true;
@@ -121,8 +92,8 @@ static void hand_factors(const Maker* mk, int32_t share, int32_t m) {
 // A row's wait; of what the last chunk sends to a share, that chunk's.
 static void do_wait(const Maker* mk, int32_t row, int32_t m, InstrKind kind) {
     Cell* c = cell(mk, row, m);
-    int32_t last = last_chunk(mk->toy);
-    bool share = is_share(mk->toy, row);
+    int32_t last = toy_last_chunk(mk->toy);
+    bool share = toy_is_share(mk->toy, row);
     if (kind == INSTR_WAIT_ACT) {
         append(mk, share ? last : row, share ? last : row, m, kind, share ? row : row + 1);
         c->act_pending = false;
@@ -138,7 +109,7 @@ static void do_wait(const Maker* mk, int32_t row, int32_t m, InstrKind kind) {
 static void do_job(const Maker* mk, int32_t row, int32_t m, InstrKind kind) {
     const ToyPlan* toy = mk->toy;
     Cell* c = cell(mk, row, m);
-    bool is_last = row == last_chunk(toy);
+    bool is_last = row == toy_last_chunk(toy);
     if (kind > INSTR_REC) {
         do_wait(mk, row, m, kind);
         return;
@@ -148,12 +119,12 @@ static void do_job(const Maker* mk, int32_t row, int32_t m, InstrKind kind) {
     c->r |= kind == INSTR_REC;
     c->b |= kind == INSTR_BWD;
     c->w |= kind == INSTR_WGT;
-    if (kind == INSTR_FWD && is_share(toy, row)) { hand_back(mk, row, last_chunk(toy), m); }
-    if (kind == INSTR_FWD && row < last_chunk(toy)) { hand_on(mk, row, row + 1, m); }
-    for (int32_t share = num_chunks(toy); is_last && share < num_rows(toy); share++) {
-        if (!has_row(toy, share)) { continue; }
+    if (kind == INSTR_FWD && toy_is_share(toy, row)) { hand_back(mk, row, toy_last_chunk(toy), m); }
+    if (kind == INSTR_FWD && row < toy_last_chunk(toy)) { hand_on(mk, row, row + 1, m); }
+    for (int32_t share = toy_num_chunks(toy); is_last && share < toy_num_rows(toy); share++) {
+        if (!toy_has_row(toy, share)) { continue; }
         if (kind == INSTR_FWD) { hand_on(mk, row, share, m); }
-        if (kind == INSTR_BWD && by_vocabulary(toy)) { hand_factors(mk, share, m); }
+        if (kind == INSTR_BWD && toy_by_vocabulary(toy)) { hand_factors(mk, share, m); }
     }
     if (kind == INSTR_BWD && row > 0) { hand_back(mk, row, row - 1, m); }
 }
@@ -163,7 +134,7 @@ static void draw_lists(const Maker* mk) {
     for (;;) {
         int32_t num_choices = 0, chosen_row = 0, chosen_m = 0;
         InstrKind chosen = INSTR_COUNT, kinds[8];
-        for (int32_t row = 0; row < num_rows(mk->toy); row++) {
+        for (int32_t row = 0; row < toy_num_rows(mk->toy); row++) {
             for (int32_t m = 0; m < plan->M; m++) {
                 int32_t n = enabled(mk, row, m, kinds);
                 for (int32_t i = 0; i < n; i++) {
@@ -196,169 +167,6 @@ static void delay_receives(const Maker* mk) {
                 list->instrs[k] = job;
                 list->instrs[k + 1] = receive;
             }
-        }
-    }
-}
-
-// --- buffers ---------------------------------------------------------------------------------------------
-// peer -1: any.
-static int32_t place_of(const PlanRank* list, InstrKind kind, int32_t chunk, int32_t m, int32_t peer) {
-    for (int32_t i = 0; i < list->num_instrs; i++) {
-        const PlanInstr* instr = &list->instrs[i];
-        bool is_it = instr->kind == kind && instr->chunk == chunk && instr->mb == m;
-        if (is_it && (peer < 0 || instr->peer == peer)) { return i; }
-    }
-    return -1;
-}
-
-static bool meet(const PlanBuffer* a, const PlanBuffer* b) {
-    return a->instr_begin < b->instr_end && b->instr_begin < a->instr_end;
-}
-
-// Lowest place free over [begin, end).
-static void add_buffer(PlanRank* list, BufferKind kind, int32_t chunk, int32_t m, int64_t num_bytes,
-                       int32_t begin, int32_t end) {
-    PlanBuffer fresh = {.kind = (uint8_t)kind,
-                        .chunk = (int16_t)chunk,
-                        .mb = m,
-                        .num_bytes = num_bytes,
-                        .instr_begin = begin,
-                        .instr_end = end};
-    for (bool moved = true; moved;) {
-        moved = false;
-        for (int32_t i = 0; i < list->num_buffers; i++) {
-            const PlanBuffer* b = &list->buffers[i];
-            bool apart = fresh.offset_bytes + num_bytes <= b->offset_bytes ||
-                         b->offset_bytes + b->num_bytes <= fresh.offset_bytes;
-            if (apart || !meet(b, &fresh)) { continue; }
-            fresh.offset_bytes = (b->offset_bytes + b->num_bytes + PLAN_BUFFER_ALIGN - 1) /
-                                 PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
-            moved = true;
-        }
-    }
-    list->buffers[list->num_buffers++] = fresh;
-    if (fresh.offset_bytes + num_bytes > list->arena_bytes) {
-        list->arena_bytes = fresh.offset_bytes + num_bytes;
-    }
-}
-
-// One micro-batch on one rank, while its buffers are placed.
-typedef struct {
-    const ToyPlan* toy;
-    PlanRank* list;
-    const DynapipeBatch* batch;
-    int32_t m, first_rank, stage;
-} Placing;
-
-static int32_t at(const Placing* p, InstrKind kind, int32_t chunk) {
-    return place_of(p->list, kind, chunk, p->m, -1);
-}
-
-static int32_t at_peer(const Placing* p, InstrKind kind, int32_t chunk, int32_t row) {
-    return place_of(p->list, kind, chunk, p->m, p->first_rank + stage_of(p->toy, row));
-}
-
-// Behind a wait, or, where it never comes, the list.
-static int32_t behind(const Placing* p, int32_t wait) {
-    return wait < 0 ? p->list->num_instrs : wait + 1;
-}
-
-static int32_t later(int32_t a, int32_t b) {
-    return a > b ? a : b;
-}
-
-static void add(const Placing* p, BufferKind kind, int32_t chunk, int64_t num_bytes, int32_t begin,
-                int32_t end) {
-    add_buffer(p->list, kind, chunk, p->m, num_bytes, begin, end);
-}
-
-// Hidden states of the last chunk, what comes back of them, and what the shares get.
-static void add_head_buffers(const Placing* p, int64_t num_bytes, int32_t done) {
-    int32_t last = last_chunk(p->toy), fwd = at(p, INSTR_FWD, last), bwd = at(p, INSTR_BWD, last);
-    int32_t out_end = fwd + 1, dout_begin = bwd;
-    ToyModel model = toy_plan_model(p->toy, last);
-    int64_t part = toy_api.part_bytes(&model, p->batch, DYNAPIPE_FORWARD_KEEP);
-    int64_t fact = toy_api.factor_bytes(&model, p->batch);
-    for (int32_t row = last + 1; row < num_rows(p->toy); row++) {
-        if (!has_row(p->toy, row)) { continue; }
-        bool here = stage_of(p->toy, row) == p->stage;
-        int32_t back = here ? at(p, INSTR_FWD, row) : at_peer(p, INSTR_RECV_GRAD, last, row);
-        int32_t sent = here ? back + 1 : behind(p, at_peer(p, INSTR_WAIT_ACT, last, row));
-        out_end = later(out_end, sent);
-        if (!by_vocabulary(p->toy)) {
-            dout_begin = back < dout_begin ? back : dout_begin;
-            continue;
-        }
-        int32_t fact_end =
-            here ? at(p, INSTR_WGT, row) + 1 : behind(p, at_peer(p, INSTR_WAIT_FACT, row, row));
-        add(p, BUFFER_PART, row, part, back, bwd + 1);
-        add(p, BUFFER_FACT, row, fact, bwd, fact_end);
-    }
-    add(p, BUFFER_OUT, last, num_bytes, fwd, out_end);
-    add(p, BUFFER_DOUT, last, num_bytes, dout_begin, done);
-}
-
-static void add_share_buffers(const Placing* p, int32_t row) {
-    ToyModel model = toy_plan_model(p->toy, row);
-    DynapipeBatch batch = *p->batch;
-    const int16_t* begin = &p->toy->plan.placement.head_begin[p->stage];
-    bool here = same_stage(p->toy, row, last_chunk(p->toy));
-    int32_t fwd = at(p, INSTR_FWD, row), wgt = at(p, INSTR_WGT, row);
-    if (!by_vocabulary(p->toy)) {
-        batch.num_rows =
-            p->batch->num_rows * begin[1] / HEAD_UNITS - p->batch->num_rows * begin[0] / HEAD_UNITS;
-    }
-    int64_t in_bytes = toy_api.boundary_bytes(&model, &batch, 0);
-    int64_t part =
-        by_vocabulary(p->toy) ? toy_api.part_bytes(&model, &batch, DYNAPIPE_FORWARD_KEEP) : in_bytes;
-    add(p, BUFFER_ACTS, row, toy_api.acts_bytes(&model, &batch, DYNAPIPE_FORWARD_KEEP), fwd, wgt + 1);
-    if (here) { return; }
-    add(p, BUFFER_IN, row, in_bytes, at(p, INSTR_RECV_ACT, row), fwd + 1);
-    add(p, BUFFER_DIN, row, part, fwd, behind(p, at(p, INSTR_WAIT_GRAD, row)));
-    if (by_vocabulary(p->toy)) {
-        add(p, BUFFER_FACT, row, toy_api.factor_bytes(&model, &batch), at(p, INSTR_RECV_FACT, row), wgt + 1);
-    }
-}
-
-static void add_chunk_buffers(const Placing* p, int32_t k) {
-    ToyModel model = toy_plan_model(p->toy, k);
-    int64_t before = toy_api.boundary_bytes(&model, p->batch, 0);
-    int64_t after = toy_api.boundary_bytes(&model, p->batch, 1);
-    int32_t fwd = at(p, INSTR_FWD, k), rec = at(p, INSTR_REC, k), bwd = at(p, INSTR_BWD, k);
-    int32_t wgt = at(p, INSTR_WGT, k), done = (wgt < 0 ? bwd : wgt) + 1;
-    add(p, BUFFER_ACTS, k, toy_api.acts_bytes(&model, p->batch, DYNAPIPE_FORWARD_KEEP), rec < 0 ? fwd : rec,
-        done);
-    if (rec >= 0) { add(p, BUFFER_FORWARD, k, toy_api.acts_bytes(&model, p->batch, 0), fwd, fwd + 1); }
-    if (k > 0 && same_stage(p->toy, k - 1, k)) {
-        add(p, BUFFER_IN, k, before, at(p, INSTR_FWD, k - 1), bwd + 1);
-    } else if (k > 0) {
-        add(p, BUFFER_IN, k, before, at(p, INSTR_RECV_ACT, k), bwd + 1);
-        add(p, BUFFER_DIN, k, before, bwd, behind(p, at(p, INSTR_WAIT_GRAD, k)));
-    }
-    if (k == last_chunk(p->toy)) {
-        if (num_rows(p->toy) > num_chunks(p->toy)) { add_head_buffers(p, after, done); }
-    } else if (same_stage(p->toy, k, k + 1)) {
-        add(p, BUFFER_DOUT, k, after, at(p, INSTR_BWD, k + 1), done);
-    } else {
-        add(p, BUFFER_OUT, k, after, fwd, behind(p, at(p, INSTR_WAIT_ACT, k)));
-        add(p, BUFFER_DOUT, k, after, at(p, INSTR_RECV_GRAD, k), done);
-    }
-}
-
-static void place_buffers(const ToyPlan* toy, int32_t rank) {
-    const Plan* plan = &toy->plan;
-    PlanRank* list = &plan->ranks[rank];
-    int32_t rows[TOY_MAX_ROWS_HERE], num_here = toy_plan_rows(toy, rank, rows);
-    if (list->num_instrs > 0) {
-        add_buffer(list, BUFFER_SCRATCH, -1, -1, TOY_SCRATCH_BYTES, 0, list->num_instrs);
-    }
-    for (int32_t m = 0; m < plan->M; m++) {
-        Placing p = {
-            .toy = toy, .list = list, .batch = &toy->batches[m].batch, .m = m, .stage = rank % plan->P};
-        p.first_rank = rank - p.stage;
-        if (plan->mbs[m].replica != rank / plan->P) { continue; }
-        for (int32_t i = 0; i < num_here; i++) {
-            is_share(toy, rows[i]) ? add_share_buffers(&p, rows[i]) : add_chunk_buffers(&p, rows[i]);
         }
     }
 }
@@ -411,7 +219,7 @@ static void draw_microbatches(const Maker* mk) {
         toy_batch_init(&mk->toy->batches[m], rng_u64(rng), num_tokens);
         plan->mbs[m].shape = shape_of(&mk->toy->batches[m].batch);
         plan->mbs[m].replica = rng_between(rng, 0, plan->R - 1);
-        for (int32_t row = 0; row < num_rows(mk->toy); row++) {
+        for (int32_t row = 0; row < toy_num_rows(mk->toy); row++) {
             Cell draw = {.split = rng_below(rng, 2),
                          .recompute = rng_below(rng, 3) == 0,
                          .waits_act = rng_below(rng, 4) > 0,
@@ -419,7 +227,7 @@ static void draw_microbatches(const Maker* mk) {
                          .waits_fact = rng_below(rng, 4) > 0,
                          .got_act = row == 0};
             *cell(mk, row, m) = draw;
-            if (is_share(mk->toy, row)) { continue; }
+            if (toy_is_share(mk->toy, row)) { continue; }
             plan->mbs[m].recompute[row] = draw.recompute ? RECOMPUTE_FULL : RECOMPUTE_NONE;
         }
     }
@@ -435,7 +243,7 @@ static void make(ToyPlan* out, Rng* rng, int32_t P, int32_t R, int32_t M, bool i
                    .mbs = ARENA_NEW(arena, PlanMicrobatch, M),
                    .ranks = ARENA_NEW(arena, PlanRank, P * R)};
     draw_placement(&plan->placement, rng, P, out->num_layers, is_linear);
-    int32_t most = num_rows(out);
+    int32_t most = toy_num_rows(out);
     Maker mk = {out, rng, ARENA_NEW(arena, Cell, most * M), arena};
     draw_microbatches(&mk);
     for (int32_t r = 0; r < P * R; r++) {
@@ -444,7 +252,7 @@ static void make(ToyPlan* out, Rng* rng, int32_t P, int32_t R, int32_t M, bool i
     }
     draw_lists(&mk);
     delay_receives(&mk);
-    for (int32_t r = 0; r < P * R; r++) { place_buffers(out, r); }
+    for (int32_t r = 0; r < P * R; r++) { toy_buffers_place(out, r); }
 }
 
 void toy_plan_make(ToyPlan* out, Rng* rng, int32_t P, int32_t R, int32_t M, Arena* arena) {
@@ -458,16 +266,16 @@ void toy_plan_make_linear(ToyPlan* out, Rng* rng, int32_t P, int32_t R, int32_t 
 static ToyModel share_model(const ToyPlan* toy, int32_t s) {
     const Placement* placement = &toy->plan.placement;
     ToyModel model = {.layer_begin = toy->num_layers, .layer_end = toy->num_layers, .vocab_end = TOY_VOCAB};
-    model.head = by_vocabulary(toy) ? DYNAPIPE_HEAD_BY_VOCABULARY : DYNAPIPE_HEAD_BY_ROWS;
-    if (!by_vocabulary(toy)) { return model; }
+    model.head = toy_by_vocabulary(toy) ? DYNAPIPE_HEAD_BY_VOCABULARY : DYNAPIPE_HEAD_BY_ROWS;
+    if (!toy_by_vocabulary(toy)) { return model; }
     model.vocab_begin = TOY_VOCAB * placement->head_begin[s] / HEAD_UNITS / 16 * 16;
     model.vocab_end = TOY_VOCAB * placement->head_begin[s + 1] / HEAD_UNITS / 16 * 16;
     return model;
 }
 
 ToyModel toy_plan_model(const ToyPlan* toy, int32_t row) {
-    if (is_share(toy, row)) { return share_model(toy, stage_of(toy, row)); }
-    bool is_last = row == last_chunk(toy), is_shared = toy->plan.placement.head != HEAD_WHOLE;
+    if (toy_is_share(toy, row)) { return share_model(toy, toy_stage_of(toy, row)); }
+    bool is_last = row == toy_last_chunk(toy), is_shared = toy->plan.placement.head != HEAD_WHOLE;
     return (ToyModel){.layer_begin = toy->plan.placement.chunks[row].layer_begin,
                       .layer_end = toy->plan.placement.chunks[row].layer_end,
                       .is_first = row == 0,
@@ -478,8 +286,8 @@ ToyModel toy_plan_model(const ToyPlan* toy, int32_t row) {
 
 int32_t toy_plan_rows(const ToyPlan* toy, int32_t rank, int32_t rows[TOY_MAX_ROWS_HERE]) {
     int32_t n = 0;
-    for (int32_t row = 0; row < num_rows(toy); row++) {
-        if (has_row(toy, row) && stage_of(toy, row) == rank % toy->plan.P) { rows[n++] = row; }
+    for (int32_t row = 0; row < toy_num_rows(toy); row++) {
+        if (toy_has_row(toy, row) && toy_stage_of(toy, row) == rank % toy->plan.P) { rows[n++] = row; }
     }
     return n;
 }

@@ -23,13 +23,19 @@ static char* take(char** cursor, int64_t num_bytes) {
 
 // --- who has what ------------------------------------------------------------------------------------------
 
-bool head_has_share(const ModelHead* head, int stage) {
-    return 0 <= stage && stage < head->num_stages && head->begin[stage] < head->begin[stage + 1];
+static int32_t matrix_row(const ModelConfig* config, int32_t place) {
+    const int64_t row = (int64_t)config->padded_vocab * place / MODEL_HEAD_PLACES;
+    return place == MODEL_HEAD_PLACES ? config->padded_vocab : (int32_t)(row / 16 * 16);
 }
 
-int head_matrix_row(const ModelConfig* config, int place) {
-    const int64_t row = (int64_t)config->padded_vocab * place / MODEL_HEAD_PLACES;
-    return place == MODEL_HEAD_PLACES ? config->padded_vocab : (int)(row / 16 * 16);
+ModelHead head_of_places(const ModelConfig* config, ModelSharing sharing, int num_stages,
+                         const int32_t* places) {
+    ModelHead head = {.sharing = sharing, .num_stages = num_stages};
+    assert(num_stages <= OPS_MAX_SHARES);
+    for (int s = 0; s <= num_stages; s++) {
+        head.begin[s] = sharing == MODEL_HEAD_BY_VOCAB ? matrix_row(config, places[s]) : places[s];
+    }
+    return head;
 }
 
 // --- messages ----------------------------------------------------------------------------------------------

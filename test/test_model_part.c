@@ -296,7 +296,7 @@ static void checkpoints_do_not_depend_on_ranks(void) {
 }
 
 static void exports_do_not_depend_on_ranks(void) {
-    for (int k = 0; k < NUM_KINDS * 6; k++) {
+    for (int k = 0; k < NUM_KINDS * ROUNDS; k++) {
         const ModelConfig config = config_of(k % NUM_KINDS);
         char folder[256], command[300];
         snprintf(folder, sizeof folder, "%s", path_of("export"));

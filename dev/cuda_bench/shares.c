@@ -40,21 +40,22 @@ typedef struct {
 } Work;
 
 // name, bytes, the call. W: the arrays, X: bytes of a floatX, RC: rows x C, RV: rows x Vs.
-#define OPERATIONS(DO)                                                                                      \
-    DO(classifier_share, 2 * X * RV,                                                                        \
-       classifier_share(W->stats[0], W->logits, W->targets, true, W->rows, 0, W->Vs - 6, W->Vs, W->ops))    \
-    DO(classifier_share_losses, X* RV,                                                                      \
-       classifier_share(W->stats[0], W->logits, W->targets, false, W->rows, 0, W->Vs - 6, W->Vs, W->ops))   \
-    DO(target_rows, X* RC*(1 + 1.0 / NUM_SHARES),                                                           \
-       target_rows(W->target_rows[0], W->weight, W->targets, W->rows, 0, W->Vs - 6, W->C, W->ops))          \
-    DO(classifier_combine, 20.0 * NUM_SHARES * W->rows,                                                     \
-       classifier_combine(W->losses, W->factors, (const float* const*)W->stats, 1e-3f, W->rows, NUM_SHARES, \
-                          W->ops))                                                                          \
-    DO(combine_parts, X* RC*(NUM_SHARES + 2),                                                               \
-       combine_parts(W->dinp, (const floatX* const*)W->sums, (const floatX* const*)W->target_rows,          \
-                     (const float* const*)W->factors, W->rows, W->C, NUM_SHARES, W->ops))                   \
-    DO(classifier_factors, 2 * X * RV,                                                                      \
-       classifier_factors(W->logits, W->factors[0], W->targets, W->rows, 0, W->Vs - 6, W->Vs, W->ops))
+#define OPERATIONS(DO)                                                                                       \
+    DO(classifier_share, 2 * X * RV,                                                                         \
+       classifier_share(W->stats[0], W->logits, W->targets, true, W->rows, 0, W->Vs - 6, W->Vs, W->ops))     \
+    DO(classifier_share_losses, X* RV,                                                                       \
+       classifier_share(W->stats[0], W->logits, W->targets, false, W->rows, 0, W->Vs - 6, W->Vs, W->ops))    \
+    DO(target_rows, X* RC*(1 + 1.0 / NUM_SHARES),                                                            \
+       target_rows(W->target_rows[0], W->weight, W->targets, W->rows, 0, W->Vs - 6, W->C, W->ops))           \
+    DO(classifier_combine, 20.0 * NUM_SHARES * W->rows,                                                      \
+       classifier_combine(W->losses, W->factors, (const float* const*)W->stats, 1e-3f, W->rows, NUM_SHARES,  \
+                          W->ops))                                                                           \
+    DO(combine_parts, X* RC*(NUM_SHARES + 2),                                                                \
+       combine_parts(W->dinp, (const floatX* const*)W->sums, (const floatX* const*)W->target_rows,           \
+                     (const float* const*)W->factors, W->rows, W->C, NUM_SHARES, W->ops))                    \
+    DO(classifier_factors, 2 * X * RC,                                                                       \
+       classifier_factors(W->logits, W->dinp, W->factors[0], W->targets, W->rows, W->C, 0, W->Vs - 6, W->Vs, \
+                          W->ops))
 
 #define W w
 #define X ((double)sizeof(floatX))

@@ -8,6 +8,7 @@ second-level cache. What all shares tell of a row is 3 floats each: a thread put
 #include "launch.cuh"
 
 constexpr int SHARE_THREADS = 512, SHARE_SMALL = 128, SHARE_UNROLL = 4, COMBINE_THREADS = 128;
+constexpr int FACTORS_THREADS = 256, FACTORS_WARPS = FACTORS_THREADS / WARP_THREADS;
 constexpr int STATS = 3, FACTORS = 2;  // of a row and share: m_r, o_r, x_t; f_r, g
 
 // Columns of a row that are neither padding nor its target.
@@ -16,9 +17,8 @@ static __device__ __forceinline__ bool is_other(int v, int target, int V) {
 }
 
 // Where the row's target is in the share; -1: in another one.
-static __device__ __forceinline__ int own_target(const int32_t* targets, int begin, int V) {
-    const int target = targets[blockIdx.x] - begin;
-    return target >= 0 && target < V ? target : -1;
+static __device__ __forceinline__ int own_target(int32_t target, int begin, int V) {
+    return target >= begin && target < begin + V ? target - begin : -1;
 }
 
 // Of this thread's part of a row without its target. KEEP: the row is left in `kept`, where every thread
@@ -73,7 +73,7 @@ __global__ static void __launch_bounds__(SHARE_THREADS)
     extern __shared__ uint4 share_row[];  // the row, in vectors of 16 bytes
     __shared__ float shared[WARP_THREADS];
     floatX *row = logits + (size_t)blockIdx.x * (size_t)Vs, *kept = KEEP ? (floatX*)share_row : row;
-    const int target = own_target(targets, begin, V);
+    const int target = own_target(targets[blockIdx.x], begin, V);
     const float at_target = target >= 0 ? (float)row[target] : -INFINITY;  // read before anybody writes
     const float max = block_max(row_max<N, KEEP>(kept, row, target, V), shared);
     const float shift = max == -INFINITY ? 0.0f : max;  // nothing but the target: not exp(-inf + inf)
@@ -172,44 +172,55 @@ void classifier_combine(float* losses, float* const* factors, const float* const
     CHECK_LAUNCH();
 }
 
-// --- the logits' gradient ----------------------------------------------------------------------------------
-template <int N>
-__global__ static void __launch_bounds__(SHARE_THREADS)
-    factors_kernel(floatX* dlogits, const float* factors, const int32_t* targets, int begin, int V, int Vs) {
-    floatX* row = dlogits + (size_t)blockIdx.x * (size_t)Vs;
-    const int target = own_target(targets, begin, V), stride = (int)blockDim.x * N;
-    const float others = factors[(size_t)blockIdx.x * FACTORS];
-    const float at_target = factors[(size_t)blockIdx.x * FACTORS + 1];
-    for (int v0 = (int)threadIdx.x * N; v0 < Vs; v0 += SHARE_UNROLL * stride) {
+// --- what the matrix' gradient is a product of
+// --------------------------------------------------------------
+template <int N> static __device__ __forceinline__ void scale_row(floatX* row, int num_values, float factor) {
+    const int stride = WARP_THREADS * N;
+    for (int c0 = warp_lane() * N; c0 < num_values; c0 += SHARE_UNROLL * stride) {
         Vec<floatX, N> vecs[SHARE_UNROLL];
 #pragma unroll
         for (int k = 0; k < SHARE_UNROLL; k++) {
-            const int v = v0 + k * stride;
-            if (v < Vs) { vecs[k] = load_vec<N, LOAD_ONCE>(row + v); }
+            const int c = c0 + k * stride;
+            if (c < num_values) { vecs[k] = load_vec<N, LOAD_ONCE>(row + c); }
         }
 #pragma unroll
         for (int k = 0; k < SHARE_UNROLL; k++) {
-            const int v = v0 + k * stride;
-            if (v >= Vs) { continue; }
+            const int c = c0 + k * stride;
+            if (c >= num_values) { continue; }
             Floats<N> x = to_floats(vecs[k]);
 #pragma unroll
-            for (int i = 0; i < N; i++) { x[i] = v + i == target ? at_target : x[i] * others; }
-            store_floats(row + v, x);
+            for (int i = 0; i < N; i++) { x[i] *= factor; }
+            store_floats(row + c, x);
         }
     }
 }
 
-void classifier_factors(floatX* dlogits, const float* factors, const int32_t* targets, int num_rows,
-                        int begin, int V, int Vs, OpsContext* ops) {
-    if (num_rows == 0 || Vs == 0) { return; }
-    constexpr int N = FLOATX_PER_LOAD;
-    if (vectors_fit(Vs, dlogits)) {
-        factors_kernel<N>
-            <<<(unsigned)num_rows, (unsigned)threads_for_row((Vs + N - 1) / N), 0, ops->stream>>>(
-                dlogits, factors, targets, begin, V, Vs);
+// A warp per row: of hidden states; seldom of E, as long as the share's vocabulary.
+template <int N>
+__global__ static void __launch_bounds__(FACTORS_THREADS)
+    factors_kernel(floatX* e, floatX* rows, const float* factors, const int32_t* targets, int num_rows, int C,
+                   int begin, int V, int Vs) {
+    const int i = (int)blockIdx.x * FACTORS_WARPS + warp_idx();
+    if (i >= num_rows) { return; }
+    floatX* of_e = e + (size_t)i * (size_t)Vs;
+    const int target = own_target(targets[i], begin, V);
+    const float f = factors[(size_t)i * FACTORS], g = factors[(size_t)i * FACTORS + 1];
+    const bool scales_row = f >= OPS_LEAST_FACTOR;
+    scale_row<N>(scales_row ? rows + (size_t)i * (size_t)C : of_e, scales_row ? C : Vs, f);
+    __syncwarp();  // the target is behind the others
+    if (warp_lane() == 0 && target >= 0) { of_e[target] = (floatX)(scales_row ? g / f : g); }
+}
+
+void classifier_factors(floatX* e, floatX* rows, const float* factors, const int32_t* targets, int num_rows,
+                        int C, int begin, int V, int Vs, OpsContext* ops) {
+    if (num_rows == 0) { return; }
+    const unsigned num_blocks = blocks_for((size_t)num_rows, FACTORS_WARPS);
+    if (vectors_fit(C, rows) && vectors_fit(Vs, e)) {
+        factors_kernel<FLOATX_PER_LOAD><<<num_blocks, FACTORS_THREADS, 0, ops->stream>>>(
+            e, rows, factors, targets, num_rows, C, begin, V, Vs);
     } else {
-        factors_kernel<1><<<(unsigned)num_rows, (unsigned)threads_for_row(Vs), 0, ops->stream>>>(
-            dlogits, factors, targets, begin, V, Vs);
+        factors_kernel<1><<<num_blocks, FACTORS_THREADS, 0, ops->stream>>>(e, rows, factors, targets,
+                                                                           num_rows, C, begin, V, Vs);
     }
     CHECK_LAUNCH();
 }

@@ -49,7 +49,7 @@ Attention
     X(void, target_rows, (float* out, const float* weight, const int32_t* targets, int num_rows, int begin, int V, int C), (out, weight, targets, num_rows, begin, V, C, cpu)) \
     X(void, classifier_combine, (float* losses, float* const* factors, const float* const* stats, float scale, int num_rows, int num_shares), (losses, factors, stats, scale, num_rows, num_shares, cpu)) \
     X(void, combine_parts, (float* dinp, const float* const* sums, const float* const* targets, const float* const* factors, int num_rows, int C, int num_shares), (dinp, sums, targets, factors, num_rows, C, num_shares, cpu)) \
-    X(void, classifier_factors, (float* dlogits, const float* factors, const int32_t* targets, int num_rows, int begin, int V, int Vs), (dlogits, factors, targets, num_rows, begin, V, Vs, cpu)) \
+    X(void, classifier_factors, (float* e, float* rows, const float* factors, const int32_t* targets, int num_rows, int C, int begin, int V, int Vs), (e, rows, factors, targets, num_rows, C, begin, V, Vs, cpu)) \
     X(void, argmax_share, (float* values, int32_t* ids, const float* logits, int num_rows, int begin, int V, int Vs), (values, ids, logits, num_rows, begin, V, Vs, cpu)) \
     X(void, place_rows, (float* dst, int dst_stride, const float* src, int src_stride, const int32_t* rows, int num_rows, int width), (dst, dst_stride, src, src_stride, rows, num_rows, width, cpu)) \
     X(void, adamw_update, (float* params, float* m, float* v, const float* grads, size_t num_params, const void* about), (params, NULL, m, v, grads, num_params, 0, about, cpu)) \

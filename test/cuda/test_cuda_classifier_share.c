@@ -12,7 +12,7 @@
 #define SUM_TOLERANCE (64 * FLOAT_EPS)
 #define VALUE_TOLERANCE (FLOATX_EPS + SUM_TOLERANCE)
 
-enum { MAX_SHARES = 6, MAX_ROWS = 40 };
+enum { MAX_SHARES = 6, MAX_ROWS = 40, WIDTH = 8 };
 
 // Share r has the columns [begin[r], begin[r + 1]) of Vp; ids from V on are padding.
 typedef struct {
@@ -125,22 +125,33 @@ static void a_share_is_the_cpus(void) {
     }
 }
 
-static void factors_make_the_gradient(void) {
+// Some rows with a factor that is too small, some with none at all.
+static void factors_go_where_the_cpus_go(void) {
     for (int i = 0; i < NUM_SHAPES; i++) {
         const Shape s = shape_of(i);
+        const int C =
+            i % 2 == 0 ? 8 * rng_between(&cuda_test_rng, 1, 40) : rng_between(&cuda_test_rng, 1, 300);
         Pair targets = random_targets(&s);
         for (int r = 0; r < s.num_shares; r++) {
             const int begin = s.begin[r], V = num_ids(&s, r), Vs = num_columns(&s, r);
             Pair part = pair_random((size_t)s.num_rows * (size_t)Vs, 1.0);
+            Pair rows = pair_random((size_t)s.num_rows * (size_t)C, 1.0);
             Pair factors = pair_random_floats((size_t)s.num_rows * 2, 1.0);
+            for (int row = 0; row < s.num_rows; row++) {
+                float* f = &factors.host[2 * row];
+                *f = row % 5 == 2 ? 1e-35f : row % 5 == 4 ? 0.0f : 0.5f + fabsf(*f);
+            }
             for (size_t k = 0; k < part.num_values; k++) {
                 part.host[k] *= (int)(k % (size_t)Vs) < V;  // as classifier_share() leaves it
             }
+            pair_to_device(factors);
             pair_to_device(part);
-            classifier_factors(pair_x(part), pair_f(factors), pair_i(targets), s.num_rows, begin, V, Vs,
-                               cuda_test_ops);
-            cpu_classifier_factors(part.host, factors.host, targets.host_ints, s.num_rows, begin, V, Vs);
+            classifier_factors(pair_x(part), pair_x(rows), pair_f(factors), pair_i(targets), s.num_rows, C,
+                               begin, V, Vs, cuda_test_ops);
+            cpu_classifier_factors(part.host, rows.host, factors.host, targets.host_ints, s.num_rows, C,
+                                   begin, V, Vs);
             CHECK_PAIR(part, FLOATX_EPS);
+            CHECK_PAIR(rows, FLOATX_EPS);
         }
         pair_release();
     }
@@ -170,7 +181,8 @@ static void a_shares_largest_is_the_cpus(void) {
 
 // --- all of them -------------------------------------------------------------------------------------------
 typedef struct {
-    Pair parts[MAX_SHARES], stats[MAX_SHARES], factors[MAX_SHARES], losses;
+    // ones: rows of hidden states, that tell what they were multiplied by
+    Pair parts[MAX_SHARES], ones[MAX_SHARES], stats[MAX_SHARES], factors[MAX_SHARES], losses;
 } Shares;
 
 // scale 0: no gradients.
@@ -179,6 +191,7 @@ static Shares run_shares(const Shape* s, Pair targets, const float* logits, floa
     float *stats[MAX_SHARES], *factors[MAX_SHARES];
     for (int r = 0; r < s->num_shares; r++) {
         all.parts[r] = logits_of_share(s, logits, r);
+        all.ones[r] = pair_filled((size_t)s->num_rows * WIDTH, 1.0f);
         all.stats[r] = pair_floats((size_t)s->num_rows * 3, NAN);
         all.factors[r] = pair_floats((size_t)s->num_rows * 2, NAN);
         stats[r] = pair_f(all.stats[r]);
@@ -189,18 +202,32 @@ static Shares run_shares(const Shape* s, Pair targets, const float* logits, floa
     classifier_combine(pair_f(all.losses), scale != 0.0f ? factors : NULL, (const float* const*)stats, scale,
                        s->num_rows, s->num_shares, cuda_test_ops);
     for (int r = 0; r < s->num_shares && scale != 0.0f; r++) {
-        classifier_factors(pair_x(all.parts[r]), factors[r], pair_i(targets), s->num_rows, s->begin[r],
-                           num_ids(s, r), num_columns(s, r), cuda_test_ops);
+        classifier_factors(pair_x(all.parts[r]), pair_x(all.ones[r]), factors[r], pair_i(targets),
+                           s->num_rows, WIDTH, s->begin[r], num_ids(s, r), num_columns(s, r), cuda_test_ops);
     }
     return all;
 }
 
-static void take_columns(float* part, const float* whole, const Shape* s, int r) {
-    const int Vs = num_columns(s, r);
+static const float* columns_of(const Shape* s, const float* whole, int row, int r) {
+    return whole + (size_t)row * (size_t)s->Vp + (size_t)s->begin[r];
+}
+
+// E times the rows' factors is the gradient of the logits: the whole one's columns, within `tolerance` of
+// each value or of 2^-24 of the largest.
+static bool gradient_close(const Shape* s, const Shares* all, int r, const float* whole, double tolerance) {
+    const float *e = pair_download(all->parts[r]), *ones = pair_download(all->ones[r]);
+    const size_t Vs = (size_t)num_columns(s, r);
     for (int row = 0; row < s->num_rows; row++) {
-        memcpy(part + (size_t)row * (size_t)Vs, whole + (size_t)row * (size_t)s->Vp + (size_t)s->begin[r],
-               (size_t)Vs * sizeof *part);
+        const float* ref = columns_of(s, whole, row, r);
+        for (size_t v = 0; v < Vs; v++) {
+            const double got = (double)e[(size_t)row * Vs + v] * (double)ones[row * WIDTH + (int)v % WIDTH];
+            const double most = tolerance * fabs((double)ref[v]) + 0x1p-24 / s->num_rows;
+            if (fabs(got - (double)ref[v]) <= most) { continue; }
+            printf("row %d, column %zu of share %d: %g, the whole has %g\n", row, v, r, got, (double)ref[v]);
+            return false;
+        }
     }
+    return true;
 }
 
 // The gradient is rounded twice: as exp(x - m_r), and times f_r.
@@ -217,8 +244,7 @@ static void shares_are_the_whole_classifier(void) {
         CHECK_PAIR(tried.losses, SUM_TOLERANCE);
         CHECK(pair_same_bits(all.losses, tried.losses));
         for (int r = 0; r < s.num_shares; r++) {
-            take_columns(all.parts[r].host, logits.host, &s, r);
-            CHECK_PAIR(all.parts[r], FLOATX_EPS + VALUE_TOLERANCE);
+            CHECK(gradient_close(&s, &all, r, logits.host, 2 * VALUE_TOLERANCE));
         }
         pair_release();
     }
@@ -268,9 +294,11 @@ static void a_loss_near_zero_keeps_its_digits(void) {
     const double others = 299 * exp(-24.0);
     for (int row = 0; row < 2; row++) {
         const int r = row + 1;
-        const float* dlogits = pair_download(all.parts[r]) + (size_t)(row * num_columns(&s, r));
+        const int at = sure[row] - s.begin[r];
+        const float* e = pair_download(all.parts[r]) + (size_t)(row * num_columns(&s, r));
+        const double dtarget = (double)e[at] * (double)pair_download(all.ones[r])[row * WIDTH];
         CHECK_NEAR((double)pair_download(all.losses)[row] / log1p(others), 1.0, SUM_TOLERANCE);
-        CHECK_NEAR((double)dlogits[sure[row] - s.begin[r]] / (-others / (1 + others)), 1.0, VALUE_TOLERANCE);
+        CHECK_NEAR(dtarget / (-others / (1 + others)), 1.0, 2 * VALUE_TOLERANCE);
     }
     pair_release();
 }
@@ -297,8 +325,7 @@ static void logits_of_minus_infinity_are_nobodys(void) {
     cpu_fused_classifier(all.losses.host, logits.host, targets.host_ints, 1.0f, 1, s.V, s.Vp);
     CHECK_PAIR(all.losses, SUM_TOLERANCE);
     for (int r = 0; r < s.num_shares; r++) {
-        take_columns(all.parts[r].host, logits.host, &s, r);
-        CHECK_PAIR(all.parts[r], FLOATX_EPS + VALUE_TOLERANCE);
+        CHECK(gradient_close(&s, &all, r, logits.host, 2 * VALUE_TOLERANCE));
     }
     pair_release();
 }
@@ -307,7 +334,7 @@ static void no_rows_is_no_work(void) {
     Pair x = pair_filled(16, 1), f = pair_floats(4, 1);
     classifier_share(pair_f(f), pair_x(x), NULL, true, 0, 0, 16, 16, cuda_test_ops);
     classifier_combine(pair_f(f), NULL, NULL, 1.0f, 0, 0, cuda_test_ops);
-    classifier_factors(pair_x(x), pair_f(f), NULL, 0, 0, 16, 16, cuda_test_ops);
+    classifier_factors(pair_x(x), pair_x(x), pair_f(f), NULL, 0, 16, 0, 16, 16, cuda_test_ops);
     argmax_share(NULL, NULL, pair_x(x), 0, 0, 16, 16, cuda_test_ops);
     CHECK_PAIR(x, 0);
     CHECK_PAIR(f, 0);
@@ -317,7 +344,7 @@ static void no_rows_is_no_work(void) {
 int main(int argc, char** argv) {
     cuda_test_begin(argc, argv);
     RUN(a_share_is_the_cpus);
-    RUN(factors_make_the_gradient);
+    RUN(factors_go_where_the_cpus_go);
     RUN(a_shares_largest_is_the_cpus);
     RUN(shares_are_the_whole_classifier);
     RUN(combined_stats_are_the_cpus);

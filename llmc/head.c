@@ -207,8 +207,8 @@ void head_backward_weights(const Model* share, const ModelBatch* batch, void* ac
     split_acts(&kept, share, R, MODEL_KEEP | MODEL_HEAD, acts);
     if (is_by_vocab(share)) {
         const int32_t* targets = stage_targets(share, batch);
-        classifier_factors(kept.logits, (const float*)dout, targets, R, share->head_id, share->head_ids,
-                           share->head_rows, share->ops);
+        classifier_factors(kept.logits, kept.rows, (const float*)dout, targets, R, C, share->head_id,
+                           share->head_ids, share->head_rows, share->ops);
     }
     matmul_backward_weight(share->grads + share->head_offset, NULL, kept.logits, kept.rows, R, C,
                            share->head_rows, share->ops);

@@ -282,7 +282,7 @@ typedef struct {
     int group;
     int64_t offset, num_values;  // in params and grads
 } ModelTied;
-enum { MODEL_MAX_TIED = MODEL_MAX_TENSORS + OPS_MAX_SHARES };
+enum { MODEL_MAX_TIED = (int)MODEL_MAX_TENSORS + (int)OPS_MAX_SHARES };
 int model_tied(const Model* model, ModelTied out[MODEL_MAX_TIED]);  // how many; ascending offset
 
 // What every kind's checkpoint header begins with, as llm.c's: [2] maxT, V, L, NH, C, [7] Vp. From: the rest

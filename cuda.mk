@@ -117,7 +117,7 @@ $(OUT)/cuda_emu_%: $(OUT)/$(EMU)/tests/%.o $(EMU_OBJS)
 .PHONY: emulated-tests
 emulated-tests: $(addprefix $(OUT)/,train_gpt2 train_t5 profile_costs train_gpt2-dynapipe train_t5-dynapipe \
     $(basename $(notdir $(wildcard test/cuda/test_cuda_*.c))) \
-    $(if $(filter FP32,$(PRECISION)),cuda_emu_kernels cuda_emu_streams cuda_emu_faults cuda_sums train_gpt2-fault_NO_EVENT train_gpt2-fault_SWAPPED_SEND \
+    $(if $(filter FP32,$(PRECISION)),cuda_emu_kernels cuda_emu_streams cuda_emu_faults cuda_sums cuda_links train_gpt2-fault_NO_EVENT train_gpt2-fault_SWAPPED_SEND \
         $(if $(and $(HAS_NCCL),$(DYNAPIPE_HAS_MPI)),cuda_emu_nccl),cuda_check cuda_bench_steps))
 endif
 
@@ -131,8 +131,10 @@ $(DYNAPIPE_PLAN_OUT)/%.o: %.c
 $(OUT)/train_gpt2-fault_%: $(OUT)/train_gpt2.o $(TRAINER_OBJS) $(PLUGIN_TRAINER_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(CC) $(CFLAGS_ALL) $(DYNAPIPE_CFLAGS) -DDYNAPIPE_FAULT_$* -c $(DYNAPIPE_DIR)/cuda/transport_nccl.c -o $(OUT)/fault_$*.o
 	$(LINK) $(CFLAGS_LINK) $(filter-out %/transport_nccl.o,$^) $(OUT)/fault_$*.o $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
-# Sums between GPUs, for test/test_cuda_train.sh.
-$(OUT)/cuda_sums: $(OUT)/test/mpi/sums_main.o $(OUT)/test/tied_case.o $(EMU_OBJS) $(DYNAPIPE_OBJS)
+# Sums between GPUs, and messages, for test/test_cuda_train.sh.
+$(OUT)/cuda_sums: $(OUT)/test/tied_case.o
+$(OUT)/cuda_links: $(OUT)/test/ranks.o
+$(OUT)/cuda_sums $(OUT)/cuda_links: $(OUT)/cuda_%: $(OUT)/test/mpi/%_main.o $(EMU_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 # Our models under dynapipe_check_model(), for test/test_cuda_check.sh.
 $(OUT)/cuda_check: $(OUT)/test/test_check_llmc.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
@@ -154,7 +156,7 @@ $(OUT)/cpu_ops.o: $(CPU_OBJS)
 	objcopy -w --keep-global-symbol='cpu_*' $@
 # Measurements (dev/gpu_check.sh): operations, and the model's steps in one process.
 BENCH_OBJS := $(OUT)/dev/cuda_bench/bench.o $(OUT)/dev/cuda_bench/ceilings.o
-$(OUT)/cuda_bench_operations: $(OUT)/dev/cuda_bench/operations.o $(BENCH_OBJS) $(CUDA_OPS_OBJS) $(DYNAPIPE_BASE_OBJS)
+$(OUT)/cuda_bench_operations $(OUT)/cuda_bench_shares: $(OUT)/cuda_bench_%: $(OUT)/dev/cuda_bench/%.o $(BENCH_OBJS) $(CUDA_OPS_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(LIBS) -o $@
 $(OUT)/cuda_bench_steps: $(OUT)/dev/cuda_bench/steps.o $(BENCH_OBJS) $(LLMC_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@

@@ -101,7 +101,7 @@ part_build() {
     local rc=0 t targets=()
     for t in $(kernel_tests); do targets+=("$bf16/$t"); done
     # What one part needs is built even if another's does not compile (-k).
-    make -k -j"$jobs" BACKEND=$backend PRECISION=BF16 "${targets[@]}" "$bf16/cuda_bench_operations" "$bf16/cuda_bench_steps" "$bf16/train_gpt2" \
+    make -k -j"$jobs" BACKEND=$backend PRECISION=BF16 "${targets[@]}" "$bf16/cuda_bench_operations" "$bf16/cuda_bench_shares" "$bf16/cuda_bench_steps" "$bf16/train_gpt2" \
         "$bf16/train_gpt2-dynapipe" "$bf16/train_t5" "$bf16/train_t5-dynapipe" "$bf16/profile_costs" || rc=1
     make -k -j"$jobs" BACKEND=$backend PRECISION=FP32 "${targets[@]//$bf16/$fp32}" "$fp32/train_gpt2" "$fp32/train_gpt2-dynapipe" \
         "$fp32/train_t5-dynapipe" || rc=1
@@ -133,7 +133,10 @@ part_kernels() {
 }
 
 part_operations() {
-    "$bf16/cuda_bench_operations" "${tiny[@]}" >"$work/operations.md"
+    local rc=0
+    "$bf16/cuda_bench_operations" "${tiny[@]}" >"$work/operations.md" || rc=1
+    "$bf16/cuda_bench_shares" "${tiny[@]}" >>"$work/operations.md" || rc=1
+    return $rc
 }
 part_steps() {
     "$bf16/cuda_bench_steps" "${tiny[@]}" ${EMULATED:+--steps 3} >"$work/steps.md"

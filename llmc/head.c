@@ -23,13 +23,19 @@ static char* take(char** cursor, int64_t num_bytes) {
 
 // --- who has what ------------------------------------------------------------------------------------------
 
-bool head_has_share(const ModelHead* head, int stage) {
-    return 0 <= stage && stage < head->num_stages && head->begin[stage] < head->begin[stage + 1];
+static int32_t matrix_row(const ModelConfig* config, int32_t place) {
+    const int64_t row = (int64_t)config->padded_vocab * place / MODEL_HEAD_PLACES;
+    return place == MODEL_HEAD_PLACES ? config->padded_vocab : (int32_t)(row / 16 * 16);
 }
 
-int head_matrix_row(const ModelConfig* config, int place) {
-    const int64_t row = (int64_t)config->padded_vocab * place / MODEL_HEAD_PLACES;
-    return place == MODEL_HEAD_PLACES ? config->padded_vocab : (int)(row / 16 * 16);
+ModelHead head_of_places(const ModelConfig* config, ModelSharing sharing, int num_stages,
+                         const int32_t* places) {
+    ModelHead head = {.sharing = sharing, .num_stages = num_stages};
+    assert(num_stages <= OPS_MAX_SHARES);
+    for (int s = 0; s <= num_stages; s++) {
+        head.begin[s] = sharing == MODEL_HEAD_BY_VOCAB ? matrix_row(config, places[s]) : places[s];
+    }
+    return head;
 }
 
 // --- messages ----------------------------------------------------------------------------------------------
@@ -201,8 +207,8 @@ void head_backward_weights(const Model* share, const ModelBatch* batch, void* ac
     split_acts(&kept, share, R, MODEL_KEEP | MODEL_HEAD, acts);
     if (is_by_vocab(share)) {
         const int32_t* targets = stage_targets(share, batch);
-        classifier_factors(kept.logits, (const float*)dout, targets, R, share->head_id, share->head_ids,
-                           share->head_rows, share->ops);
+        classifier_factors(kept.logits, kept.rows, (const float*)dout, targets, R, C, share->head_id,
+                           share->head_ids, share->head_rows, share->ops);
     }
     matmul_backward_weight(share->grads + share->head_offset, NULL, kept.logits, kept.rows, R, C,
                            share->head_rows, share->ops);

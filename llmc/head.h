@@ -26,9 +26,10 @@ extern "C" {
 
 // --- who has what ------------------------------------------------------------------------------------------
 
-bool head_has_share(const ModelHead* head, int stage);
-// The row of the padded matrix at which a place begins: a multiple of 16, or all of them.
-int head_matrix_row(const ModelConfig* config, int place);
+// places: [num_stages + 1] at which stages begin, ascending, 0 to MODEL_HEAD_PLACES. By vocabulary the rows
+// of the matrix that they are: multiples of 16, or all of them.
+ModelHead head_of_places(const ModelConfig* config, ModelSharing sharing, int num_stages,
+                         const int32_t* places);
 // Of a micro-batch's supervised rows, the one at which a place begins.
 static inline int head_batch_row(int num_rows, int place) {
     return (int)((int64_t)num_rows * place / MODEL_HEAD_PLACES);

@@ -5,16 +5,12 @@
 #include <stdlib.h>
 
 #include "device_values.h"
-#include "head.h"
 #include "llmc_error.h"
+#include "model.h"
 
 ModelPart model_part(int layer_begin, int layer_end, bool has_head) {
     return (ModelPart){.num_ranges = 1,
                        .ranges = {{layer_begin, layer_end, has_head ? MODEL_HAS_HEAD : MODEL_GOES_ON}}};
-}
-
-bool model_has_share(const ModelPart* part) {
-    return part->head.sharing != MODEL_HEAD_WHOLE && head_has_share(&part->head, part->stage);
 }
 
 // --- pieces ------------------------------------------------------------------------------------------------
@@ -38,7 +34,7 @@ static Model piece(const Model* model, int idx) {
 }
 
 static int num_pieces(const Model* model) {
-    return model->part.num_ranges + model_has_share(&model->part);
+    return model->part.num_ranges + model->part.has_share;
 }
 
 static bool is_vocab_share(const Model* view) {
@@ -96,9 +92,8 @@ static void add_whole(Model* model, int t, TensorSlice slice) {
     slice.tied = kind->is_tied(&model->config, t) || (is_head && head->sharing == MODEL_HEAD_BY_ROWS);
     if (!has_all) {
         const int64_t C = model->config.channels;
-        slice.first = head_matrix_row(&model->config, head->begin[model->part.stage]) * C;
-        slice.num_values =
-            head_matrix_row(&model->config, head->begin[model->part.stage + 1]) * C - slice.first;
+        slice.first = head->begin[model->part.stage] * C;
+        slice.num_values = head->begin[model->part.stage + 1] * C - slice.first;
         slice.file_offset += slice.first;
     }
     if (slice.num_values > 0) { add_slice(model, slice); }
@@ -148,8 +143,8 @@ static void find_head(Model* view) {
     const TensorSlice* slice = model_find(view, config->kind->head_tensor(config), -1);
     int begin = 0, end = config->padded_vocab;
     if (is_vocab_share(view)) {
-        begin = head_matrix_row(config, view->part.head.begin[view->part.stage]);
-        end = head_matrix_row(config, view->part.head.begin[view->part.stage + 1]);
+        begin = view->part.head.begin[view->part.stage];
+        end = view->part.head.begin[view->part.stage + 1];
     }
     view->head_id = begin;
     view->head_rows = end - begin;
@@ -180,7 +175,7 @@ Model model_view(const Model* model, int idx) {
 }
 
 Model model_share_view(const Model* model) {
-    assert(model_has_share(&model->part));
+    assert(model->part.has_share);
     return view_of(model, model->part.num_ranges);
 }
 
@@ -188,6 +183,9 @@ Model model_share_view(const Model* model) {
 
 static void check_part(const ModelConfig* config, const ModelPart* part) {
     const int L = model_num_layers(config);
+    assert(!part->has_share || (0 <= part->stage && part->stage < part->head.num_stages));
+    assert(part->head.sharing != MODEL_HEAD_BY_VOCAB ||
+           part->head.begin[part->head.num_stages] == config->padded_vocab);
     assert(0 <= part->num_ranges && part->num_ranges <= MODEL_MAX_RANGES);
     for (int i = 0; i < part->num_ranges; i++) {
         const ModelRange* range = &part->ranges[i];
@@ -244,8 +242,8 @@ static int tie_shares(const Model* model, const TensorSlice* slice, ModelTied* o
     const int64_t C = model->config.channels, end = slice->first + slice->num_values;
     int num = 0;
     for (int s = 0; s < head->num_stages; s++) {
-        const int64_t from = head_matrix_row(&model->config, head->begin[s]) * C;
-        const int64_t to = head_matrix_row(&model->config, head->begin[s + 1]) * C;
+        const int64_t from = head->begin[s] * C;
+        const int64_t to = head->begin[s + 1] * C;
         if (from == to || from < slice->first || to > end) { continue; }
         out[num++] = (ModelTied){.group = (s + 1) * MODEL_MAX_TENSORS + slice->tensor,
                                  .offset = slice->offset + from - slice->first,

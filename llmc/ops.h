@@ -264,9 +264,14 @@ void combine_parts(floatX* dinp,
                    const floatX* const* sums,     // of each share (num_rows, C)  G_r = E W_r
                    const floatX* const* targets,  // of each share (num_rows, C)  its target_rows()
                    const float* const* factors, int num_rows, int C, int num_shares, OpsContext* ops);
-// E (num_rows, Vs) becomes the logits' gradient in place: f_r E, at t g.
-void classifier_factors(floatX* dlogits, const float* factors, const int32_t* targets, int num_rows,
-                        int begin, int V, int Vs, OpsContext* ops);
+// What the matrix' gradient is a product of, in place: where f_r >= OPS_LEAST_FACTOR, a row of hidden states
+// (C) becomes f_r times itself and E's value at t g / f_r, which spares a pass over E; else the row stays and
+// E becomes f_r E, at t g.
+#define OPS_LEAST_FACTOR 1e-30f        // so that g / f_r and small values times f_r stay within float32
+void classifier_factors(floatX* e,     // (num_rows, Vs)
+                        floatX* rows,  // (num_rows, C)
+                        const float* factors, const int32_t* targets, int num_rows, int C, int begin, int V,
+                        int Vs, OpsContext* ops);
 // values, ids (num_rows), host memory: each row's largest logit and its id, the first of equals; waits for
 // it. V 0: -inf and `begin`.
 void argmax_share(float* values, int32_t* ids, const floatX* logits, int num_rows, int begin, int V, int Vs,

@@ -14,22 +14,28 @@ static void* poisoned(int64_t num_bytes) {
 // --- who has what ------------------------------------------------------------------------------------------
 
 // Ascending places at which stages begin; some have none.
-static ModelHead head_random(Rng* rng, ModelSharing sharing, int num_ranks) {
-    ModelHead head = {.sharing = sharing, .num_stages = num_ranks};
-    int cuts[PART_CHAIN_MAX_RANKS] = {0};
+static void places_random(Rng* rng, int num_ranks, int32_t* places) {
+    memset(places, 0, sizeof *places * (size_t)num_ranks);
     for (int s = 1; s < num_ranks; s++) {
-        cuts[s] = rng_below(rng, 4) == 0 ? cuts[s - 1] : rng_between(rng, 0, MODEL_HEAD_PLACES);
+        places[s] = rng_below(rng, 4) == 0 ? places[s - 1] : rng_between(rng, 0, MODEL_HEAD_PLACES);
     }
     for (int i = 1; i < num_ranks; i++) {  // a handful: by insertion
-        for (int j = i; j > 0 && cuts[j] < cuts[j - 1]; j--) {
-            const int kept = cuts[j];
-            cuts[j] = cuts[j - 1];
-            cuts[j - 1] = kept;
+        for (int k = i; k > 0 && places[k] < places[k - 1]; k--) {
+            const int32_t kept = places[k];
+            places[k] = places[k - 1];
+            places[k - 1] = kept;
         }
     }
-    for (int s = 0; s < num_ranks; s++) { head.begin[s] = cuts[s]; }
-    head.begin[num_ranks] = MODEL_HEAD_PLACES;
-    return head;
+    places[num_ranks] = MODEL_HEAD_PLACES;
+}
+
+void part_layout_share(PartLayout* layout, const ModelConfig* config, ModelSharing sharing,
+                       const int32_t* places) {
+    for (int r = 0; r < layout->num_ranks; r++) {
+        layout->parts[r].head = head_of_places(config, sharing, layout->num_ranks, places);
+        layout->parts[r].stage = r;
+        layout->parts[r].has_share = places[r] < places[r + 1];
+    }
 }
 
 static void add_range(ModelPart* part, ModelRange range) {
@@ -39,13 +45,12 @@ static void add_range(ModelPart* part, ModelRange range) {
 PartLayout part_layout_random(Rng* rng, const ModelConfig* config, ModelSharing sharing) {
     const int L = model_num_layers(config);
     PartLayout out = {.num_ranks = rng_between(rng, 1, 5)};
-    const ModelHead head = sharing == MODEL_HEAD_WHOLE ? (ModelHead){.sharing = MODEL_HEAD_WHOLE}
-                                                       : head_random(rng, sharing, out.num_ranks);
     const ModelEnd end = sharing == MODEL_HEAD_WHOLE ? MODEL_HAS_HEAD : MODEL_FEEDS_HEAD;
     const bool is_end_alone = rng_below(rng, 4) == 0;
-    for (int r = 0; r < out.num_ranks; r++) {
-        out.parts[r].head = head;
-        out.parts[r].stage = r;
+    if (sharing != MODEL_HEAD_WHOLE) {
+        int32_t places[PART_CHAIN_MAX_RANKS + 1];
+        places_random(rng, out.num_ranks, places);
+        part_layout_share(&out, config, sharing, places);
     }
     for (int begin = 0; begin < L;) {
         const int num = 1 + rng_between(rng, 0, 2);
@@ -159,7 +164,7 @@ static void ranks_open(Ranks* ranks, const PartRun* run, const PartLayout* layou
         for (int i = 0; i < layout->parts[r].num_ranges; i++) {
             ranks->chunks[ranks->num_chunks++].view = model_view(model, i);
         }
-        if (model_has_share(&layout->parts[r])) { ranks->shares[r].view = model_share_view(model); }
+        if (layout->parts[r].has_share) { ranks->shares[r].view = model_share_view(model); }
     }
     sort_chunks(ranks);
 }
@@ -249,7 +254,7 @@ static void run_share(Ranks* ranks, int s, const ModelBatch* batch, const floatX
 static void run_shares(Ranks* ranks, Chunk* feeds, const ModelBatch* batch, void* drows, float* losses,
                        int flags) {
     for (int s = 0; s < ranks->num_ranks; s++) {
-        if (head_has_share(&ranks->head, s)) { run_share(ranks, s, batch, feeds->out, drows, losses, flags); }
+        if (ranks->shares[s].view.has_head) { run_share(ranks, s, batch, feeds->out, drows, losses, flags); }
     }
     if (ranks->head.sharing == MODEL_HEAD_BY_ROWS) { return; }
     head_combine(&feeds->view, batch, ranks->num_parts, (const void* const*)ranks->parts, drows,
@@ -349,7 +354,7 @@ static void choose(PartGeneration* g, const Model* feeds, const ModelBatch* rows
     void* picks[PART_CHAIN_MAX_RANKS];
     int num_picks = 0;
     for (int s = 0; s < g->ranks.num_ranks; s++) {
-        if (!head_has_share(&g->ranks.head, s) ||
+        if (!g->ranks.shares[s].view.has_head ||
             (num_picks > 0 && g->ranks.head.sharing == MODEL_HEAD_BY_ROWS)) {
             continue;
         }

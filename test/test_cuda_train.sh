@@ -16,7 +16,7 @@ make_emulated() {  # precision, build, target...
     make -s -j2 BACKEND=emu PRECISION="$precision" BUILD="$build" "${@/#/$out/}" >"$work/build.log" 2>&1 ||
         { grep -iE 'error|undefined' "$work/build.log" | head; exit 1; }
 }
-make_emulated FP32 release train_gpt2-dynapipe train_t5-dynapipe train_gpt2-fault_NO_EVENT train_gpt2-fault_SWAPPED_SEND cuda_sums
+make_emulated FP32 release train_gpt2-dynapipe train_t5-dynapipe train_gpt2-fault_NO_EVENT train_gpt2-fault_SWAPPED_SEND cuda_sums cuda_links
 make_emulated BF16 release train_gpt2-dynapipe train_t5-dynapipe profile_costs
 release=build/release-emu cpu=$trainer
 fp32=$release-fp32/train_gpt2 bf16=$release-bf16/train_gpt2
@@ -159,6 +159,25 @@ done
 NCCL_RUNTIME_CONNECT=1 timeout -k 5 60 mpirun -np 4 build/release-emu-fp32/cuda_sums nccl >"$work/sums.log" 2>&1
 [ $? -ne 0 ] && grep -q 'free_bytes() == before_bytes' "$work/sums.log"
 ok $? "they take no memory; where NCCL connects late they would"
+
+# --- messages alone: any two ranks, some from one to all of its peers ------------------------------------------------
+links() {  # ranks, mode
+    EMU_SEED=$1 EMU_NCCL_SERIAL=1 timeout -k 5 60 mpirun -np "$1" build/release-emu-fp32/cuda_links "$2" >"$work/links.log" 2>&1
+}
+for transport in nccl mpi; do
+    for ranks in 3 4; do
+        links $ranks $transport
+        rc=$?
+        ok $rc "messages between any of $ranks ranks by $transport, which take no memory of the cards"
+        [ $rc -eq 0 ] || head -3 "$work/links.log"
+    done
+done
+links 4 nccl-late
+[ $? -ne 0 ] && grep -q 'free_bytes() == before_bytes' "$work/links.log"
+ok $? "between ranks that are not connected yet they would"
+links 4 mpi-late
+[ $? -ne 0 ] && grep -q 'is no peer of rank' "$work/links.log"
+ok $? "through pinned memory they are refused: $(grep -om1 'rank . is no peer.*' "$work/links.log")"
 
 # --- the profiler measures the links that training will use ----------------------------------------------------
 for transport in nccl mpi; do

@@ -43,7 +43,7 @@ static Status body(Transport* t, void* arg) {
     const Model* model = &run->models[t->rank];
     Model views[MODEL_MAX_RANGES];
     ExecutorRange ranges[MODEL_MAX_RANGES];
-    int32_t num_ranges = model->part.num_ranges, num_views = num_ranges + model_has_share(&model->part);
+    int32_t num_ranges = model->part.num_ranges, num_views = num_ranges + model->part.has_share;
     for (int32_t i = 0; i < num_views; i++) {
         views[i] = i < num_ranges ? model_view(model, i) : model_share_view(model);
         ranges[i] = (ExecutorRange){&dynapipe_llmc_model, &views[i]};
@@ -367,7 +367,7 @@ static void plans_from_random_cost_models_give_the_gradients_of_one_slice(void) 
         draw_problem(&problem, &rng, trial, &whole);
         Status status =
             plan_make(&plan, &problem.request, &problem.costs, problem.samples, problem.num_samples, &arena);
-            if (status != STATUS_OK && status != STATUS_INFEASIBLE) { printf("%s\n", status_message()); }
+        if (status != STATUS_OK && status != STATUS_INFEASIBLE) { printf("%s\n", status_message()); }
         CHECK(status == STATUS_OK || status == STATUS_INFEASIBLE);
         if (status == STATUS_OK) {
             check_plan(&plan, problem.samples, "planner", trial, &arena);

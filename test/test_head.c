@@ -152,29 +152,28 @@ static void any_layout_is_the_whole(void) {
 }
 
 // Down the ranks and up again, embedding and head on one; T5's two stacks over the same ranks.
-static PartLayout folded(const ModelConfig* config, ModelHead head) {
+static PartLayout folded(const ModelConfig* config, ModelSharing sharing, const int32_t* places) {
     const int L = model_num_layers(config);
     PartLayout out = {.num_ranks = 2};
-    const ModelEnd end = head.sharing == MODEL_HEAD_WHOLE ? MODEL_HAS_HEAD : MODEL_FEEDS_HEAD;
-    out.parts[0] = (ModelPart){.num_ranges = 2, .ranges = {{0, 1}, {L - 1, L, end}}, .head = head};
-    out.parts[1] = (ModelPart){.num_ranges = 1, .ranges = {{1, L - 1}}, .head = head, .stage = 1};
+    const ModelEnd end = sharing == MODEL_HEAD_WHOLE ? MODEL_HAS_HEAD : MODEL_FEEDS_HEAD;
+    out.parts[0] = (ModelPart){.num_ranges = 2, .ranges = {{0, 1}, {L - 1, L, end}}};
+    out.parts[1] = (ModelPart){.num_ranges = 1, .ranges = {{1, L - 1}}};
+    if (sharing != MODEL_HEAD_WHOLE) { part_layout_share(&out, config, sharing, places); }
     return out;
 }
 
 static void known_placements_are_the_whole(void) {
     static PartBatch own;
-    const int shares[][3] = {{0, 512, 1024}, {0, 0, 1024}, {0, 1024, 1024}, {0, 100, 1024}};
+    const int32_t places[][3] = {{0, 512, 1024}, {0, 0, 1024}, {0, 1024, 1024}, {0, 100, 1024}};
     for (int k = 0; k < NUM_KINDS; k++) {
         const ModelConfig config = config_of(k);
         float* params = params_of(&config);
         const PartRun run = {&config, 0.1f, ops, params};
         part_batch_random(&own, &rng, &config, 4, PART_BATCH_MAX_TOKENS);
-        PartLayout layout = folded(&config, (ModelHead){.sharing = MODEL_HEAD_WHOLE});
+        PartLayout layout = folded(&config, MODEL_HEAD_WHOLE, NULL);
         check_layout(&run, &layout, &own.batch);
         for (int i = 0; i < 8; i++) {
-            ModelHead head = {.sharing = i % 2 ? MODEL_HEAD_BY_ROWS : MODEL_HEAD_BY_VOCAB, .num_stages = 2};
-            for (int s = 0; s < 3; s++) { head.begin[s] = shares[i / 2][s]; }
-            layout = folded(&config, head);
+            layout = folded(&config, i % 2 ? MODEL_HEAD_BY_ROWS : MODEL_HEAD_BY_VOCAB, places[i / 2]);
             check_layout(&run, &layout, &own.batch);
         }
         free(params);
@@ -187,9 +186,9 @@ static void targets_may_all_be_one_shares(void) {
     const ModelConfig config = config_of(0);
     float* params = params_of(&config);
     const PartRun run = {&config, 0.0f, ops, params};
-    const ModelHead head = {.sharing = MODEL_HEAD_BY_VOCAB, .num_stages = 2, .begin = {0, 256, 1024}};
-    const PartLayout layout = folded(&config, head);
-    const int edge = head_matrix_row(&config, 256);
+    const int32_t places[3] = {0, 256, 1024};
+    const PartLayout layout = folded(&config, MODEL_HEAD_BY_VOCAB, places);
+    const int edge = layout.parts[0].head.begin[1];
     CHECK(edge > 0 && edge < VOCAB);
     for (int s = 0; s < 2; s++) {
         part_batch_random(&own, &rng, &config, 3, PART_BATCH_MAX_TOKENS);

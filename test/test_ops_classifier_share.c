@@ -68,6 +68,18 @@ static float* share_logits(const Head* h, int r) {
     return x;
 }
 
+// E becomes the logits' gradient: what a row of hidden states was multiplied by, one of 1 tells.
+static void weight_factors(const Head* h, Shared* s, int r) {
+    const int Vs = h->begin[r + 1] - h->begin[r];
+    float* ones = ops_test_floats((size_t)h->num_rows + 1);
+    for (int i = 0; i < h->num_rows; i++) { ones[i] = 1.0f; }
+    classifier_factors(s->dlogits[r], ones, s->factors[r], h->targets, h->num_rows, 1, h->begin[r],
+                       num_ids(h, r), Vs, ops);
+    for (int i = 0; i < h->num_rows; i++) {
+        for (int v = 0; v < Vs; v++) { s->dlogits[r][i * Vs + v] *= ones[i]; }
+    }
+}
+
 static Shared run_shares(const Head* h) {
     Shared s = {.losses = ops_test_floats((size_t)h->num_rows + 1),
                 .dinp = ops_test_floats((size_t)(h->num_rows * C) + 1)};
@@ -92,10 +104,7 @@ static Shared run_shares(const Head* h) {
     classifier_combine(s.losses, s.factors, (const float* const*)s.stats, h->scale, h->num_rows,
                        h->num_shares, ops);
     combine_parts(s.dinp, sums, rows, (const float* const*)s.factors, h->num_rows, C, h->num_shares, ops);
-    for (int r = 0; r < h->num_shares; r++) {
-        classifier_factors(s.dlogits[r], s.factors[r], h->targets, h->num_rows, h->begin[r], num_ids(h, r),
-                           h->begin[r + 1] - h->begin[r], ops);
-    }
+    for (int r = 0; r < h->num_shares; r++) { weight_factors(h, &s, r); }
     return s;
 }
 

@@ -51,29 +51,16 @@ static void make_values(Model* model, const ModelConfig* config) {
 
 // --- ranges ------------------------------------------------------------------------------------------------
 
-// The place among MODEL_HEAD_PLACES at which an id of the padded vocabulary begins.
-static int32_t place_of(const ModelConfig* config, int32_t id) {
-    return (int32_t)(((int64_t)id * MODEL_HEAD_PLACES + config->padded_vocab - 1) / config->padded_vocab);
-}
-
-// As if other stages had what it has not. The one that feeds the head has no share itself.
+// As if other stages had what it has not.
 static ModelPart part_of(const ModelConfig* config, DynapipeRange blocks) {
-    bool by_vocabulary = blocks.head == DYNAPIPE_HEAD_BY_VOCABULARY;
     ModelPart part = {.stage = 1};
-    int32_t begin[4] = {0, 0, MODEL_HEAD_PLACES, MODEL_HEAD_PLACES};
-    if (by_vocabulary) {
-        begin[1] = place_of(config, blocks.vocab_begin);
-        begin[2] = place_of(config, blocks.vocab_end);
-    } else if (blocks.head == DYNAPIPE_HEAD_FEEDS) {
-        begin[1] = MODEL_HEAD_PLACES;
-    }
-    bool is_shared = blocks.head != DYNAPIPE_HEAD_AS_BLOCKS;
+    bool by_rows = blocks.head == DYNAPIPE_HEAD_BY_ROWS;
     dynapipe_llmc_part(&part, config, &blocks, 1);
-    dynapipe_llmc_head(&part.head,
-                       blocks.head == DYNAPIPE_HEAD_BY_ROWS ? DYNAPIPE_HEAD_BY_ROWS
-                       : is_shared                          ? DYNAPIPE_HEAD_BY_VOCABULARY
-                                                            : DYNAPIPE_HEAD_AS_BLOCKS,
-                       begin, 3);
+    if (blocks.head == DYNAPIPE_HEAD_AS_BLOCKS) { return part; }
+    part.head = (ModelHead){.sharing = by_rows ? MODEL_HEAD_BY_ROWS : MODEL_HEAD_BY_VOCAB, .num_stages = 3};
+    part.head.begin[1] = by_rows ? 0 : blocks.vocab_begin;
+    part.head.begin[2] = by_rows ? MODEL_HEAD_PLACES : blocks.vocab_end;
+    part.head.begin[3] = by_rows ? MODEL_HEAD_PLACES : config->padded_vocab;
     return part;
 }
 

@@ -223,17 +223,18 @@ static ModelRange layers_of(const ModelConfig* config, DynapipeRange blocks) {
 void dynapipe_llmc_part(ModelPart* out, const ModelConfig* config, const DynapipeRange* ranges,
                         int32_t num_ranges) {
     out->num_ranges = 0;
+    out->has_share = false;
     for (int32_t i = 0; i < num_ranges; i++) {
         bool is_share =
             ranges[i].head == DYNAPIPE_HEAD_BY_ROWS || ranges[i].head == DYNAPIPE_HEAD_BY_VOCABULARY;
         if (!is_share) { out->ranges[out->num_ranges++] = layers_of(config, ranges[i]); }
+        out->has_share |= is_share;
     }
 }
 
-void dynapipe_llmc_head(ModelHead* out, int32_t head, const int32_t* begin, int32_t num_stages) {
-    *out = (ModelHead){.sharing = MODEL_HEAD_WHOLE};
-    if (head != DYNAPIPE_HEAD_BY_ROWS && head != DYNAPIPE_HEAD_BY_VOCABULARY) { return; }
-    out->sharing = head == DYNAPIPE_HEAD_BY_ROWS ? MODEL_HEAD_BY_ROWS : MODEL_HEAD_BY_VOCAB;
-    out->num_stages = num_stages;
-    for (int32_t s = 0; s <= num_stages; s++) { out->begin[s] = begin[s]; }
+ModelHead dynapipe_llmc_head(const ModelConfig* config, int32_t head, const int32_t* begin,
+                             int32_t num_stages) {
+    if (head == DYNAPIPE_HEAD_AS_BLOCKS) { return (ModelHead){.sharing = MODEL_HEAD_WHOLE}; }
+    return head_of_places(config, head == DYNAPIPE_HEAD_BY_ROWS ? MODEL_HEAD_BY_ROWS : MODEL_HEAD_BY_VOCAB,
+                          num_stages, begin);
 }

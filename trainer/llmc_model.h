@@ -19,11 +19,12 @@ DynapipeParams_v1 dynapipe_llmc_params(const Model* model, DynapipeTied tied[MOD
 // Returns how many.
 int32_t dynapipe_llmc_pieces(DynapipePiece_v1* out, const Model* model, int64_t begin, int64_t end,
                              uint64_t key, int32_t bytes_per_value, void* values);
-// The ranges of a rank (without what ModelPart says of its share of the head), and how stages share the head
+// The ranges of a rank (of its share of the head, that it has one), and how stages share the head
 // (dynapipe_head()).
 void dynapipe_llmc_part(ModelPart* out, const ModelConfig* config, const DynapipeRange* ranges,
                         int32_t num_ranges);
-void dynapipe_llmc_head(ModelHead* out, int32_t head, const int32_t* begin, int32_t num_stages);
+ModelHead dynapipe_llmc_head(const ModelConfig* config, int32_t head, const int32_t* begin,
+                             int32_t num_stages);
 
 // What the functions of dynapipe_llmc_blocks() work with; lives as long as its result.
 typedef struct {

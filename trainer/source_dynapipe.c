@@ -175,7 +175,7 @@ static void part_of(ModelPart* out, const Source* source, const ModelConfig* con
     int32_t head = dynapipe_head(source->dp, begin, OPS_MAX_SHARES + 1);
     *out = (ModelPart){.stage = dynapipe_stage(source->dp)};
     dynapipe_llmc_part(out, config, ranges, num_ranges);
-    dynapipe_llmc_head(&out->head, head, begin, dynapipe_num_stages(source->dp));
+    out->head = dynapipe_llmc_head(config, head, begin, dynapipe_num_stages(source->dp));
 }
 
 ModelPart source_part(Source* source, const ModelConfig* config) {
@@ -201,7 +201,7 @@ ModelPart source_part(Source* source, const ModelConfig* config) {
 void source_attach(Source* source, Model* model) {
     DynapipeTied tied[MODEL_MAX_TIED];
     DynapipeParams_v1 params = dynapipe_llmc_params(model, tied);
-    int32_t num_ranges = model->part.num_ranges, num_views = num_ranges + model_has_share(&model->part);
+    int32_t num_ranges = model->part.num_ranges, num_views = num_ranges + model->part.has_share;
     for (int32_t i = 0; i < num_views; i++) {
         source->views[i] = i < num_ranges ? model_view(model, i) : model_share_view(model);
         check(source, dynapipe_attach(source->dp, i, &dynapipe_llmc_model, &source->views[i],

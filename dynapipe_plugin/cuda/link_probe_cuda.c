@@ -19,12 +19,21 @@ static Status ranks_share_cards(int32_t* share, Collective* world) {
     return STATUS_OK;
 }
 
+// The ranks before and behind this one, in the line of all; how many.
+static int32_t find_peers(int32_t peers[2], const Collective* world) {
+    int32_t num_peers = 0, rank = world->transport->rank;
+    if (rank > 0) { peers[num_peers++] = rank - 1; }
+    if (rank < world->num_ranks - 1) { peers[num_peers++] = rank + 1; }
+    return num_peers;
+}
+
 static Status run_nccl(LinkCosts* out, Collective* world, CudaDevice* cuda, void* memory) {
 #ifndef DYNAPIPE_NO_NCCL
     NcclWorld* nccl = NULL;
     Transport links = {0};
-    int32_t num_ranks = world->num_ranks;
+    int32_t num_ranks = world->num_ranks, peers[2], num_peers = find_peers(peers, world);
     Status status = nccl_world_open(&nccl, cuda, world, num_ranks, 1);
+    if (status == STATUS_OK) { status = nccl_world_connect(nccl, world, peers, num_peers); }
     if (status == STATUS_OK) {
         status = transport_nccl_open(&links, nccl, world->transport->rank, num_ranks);
     }
@@ -40,9 +49,10 @@ static Status run_nccl(LinkCosts* out, Collective* world, CudaDevice* cuda, void
 
 static Status run_staged(LinkCosts* out, Collective* world, CudaDevice* cuda, void* memory) {
     Transport links = {0};
-    int32_t rank = world->transport->rank;
-    TRY(transport_staged_open(&links, cuda, world->transport, rank > 0, rank < world->num_ranks - 1));
-    Status status = link_probe_run(out, &links, world, memory);
+    int32_t peers[2], num_peers = find_peers(peers, world);
+    TRY(transport_staged_open(&links, cuda, world->transport));
+    Status status = transport_staged_connect(&links, peers, num_peers);
+    if (status == STATUS_OK) { status = link_probe_run(out, &links, world, memory); }
     return status == STATUS_OK ? transport_close(&links) : status;
 }
 

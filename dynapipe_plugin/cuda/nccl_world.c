@@ -11,7 +11,8 @@
 // A transfer of the pipeline gets at most so many thread blocks: 2 to 4 fill a link of NVLink with messages
 // of 1 to 50 MB, and a receive that waits for its sender holds them while the model computes.
 // Communicators for copies of parameters come when memory has been shared out: each with few buffers.
-enum { PIPELINE_CTAS = 4, HOLDERS_CTAS = 8, LINK_FLOATS = 4 };
+// Where they are many (a part of the vocabulary for each stage), with fewer still: their buffers add up.
+enum { PIPELINE_CTAS = 4, HOLDERS_CTAS = 8, MANY_HOLDERS = 4, MANY_HOLDERS_CTAS = 2 };
 
 Status nccl_fail(ncclResult_t result, const char* call) {
     return FAIL(STATUS_COMM, "%s: %s (%s) ---> NCCL_DEBUG=WARN says more; --transport mpi goes without NCCL",
@@ -50,14 +51,12 @@ static Status warm_up_sum(const NcclWorld* world, float* data, ncclComm_t comm) 
     return STATUS_OK;
 }
 
-// The neighbours in the pipeline, and the replicas of my stage.
-static Status warm_up_links(const NcclWorld* world, float* data, int32_t rank, int32_t num_stages) {
-    int32_t stage = rank % num_stages;
+// One group: no order of pairs to agree on. data: 2 values for each peer.
+static Status warm_up_peers(const NcclWorld* world, float* data, const int32_t* peers, int32_t num_peers) {
     NCCL_TRY(ncclGroupStart());
-    if (stage > 0) { TRY(exchange(world, data, rank - 1)); }
-    if (stage < num_stages - 1) { TRY(exchange(world, data + 2, rank + 1)); }
+    for (int32_t i = 0; i < num_peers; i++) { TRY(exchange(world, data + 2 * i, peers[i])); }
     NCCL_TRY(ncclGroupEnd());
-    return warm_up_sum(world, data + LINK_FLOATS, world->replicas);
+    return STATUS_OK;
 }
 
 static Status warm_up_holders(const NcclWorld* world, float* data) {
@@ -74,7 +73,7 @@ static Status wait_for_stream(const NcclWorld* world, int64_t timeout_ns) {
         TRY(nccl_world_check(world));
         if (backoff_gives_up(&backoff, timeout_ns)) {
             return FAIL(STATUS_COMM,
-                        "NCCL: no connection with the neighbours in %.0f s ---> NCCL_DEBUG=INFO says what it "
+                        "NCCL: no connection with other ranks in %.0f s ---> NCCL_DEBUG=INFO says what it "
                         "tries; --transport mpi goes without NCCL",
                         (double)timeout_ns / 1e9);
         }
@@ -82,15 +81,26 @@ static Status wait_for_stream(const NcclWorld* world, int64_t timeout_ns) {
     }
 }
 
-// num_stages 0: what open_holders() made; else what open() made.
-static Status warm_up(NcclWorld* world, const Collective* ranks, int32_t num_stages) {
+// What may connect, behind each other: peers, then a sum over the replicas, or over all holders.
+typedef struct {
+    const int32_t* peers;
+    int32_t num_peers;
+    bool replicas, holders;
+} WarmUp;
+
+static Status queue_warm_up(const NcclWorld* world, float* data, WarmUp what) {
+    if (what.num_peers > 0) { TRY(warm_up_peers(world, data, what.peers, what.num_peers)); }
+    if (what.replicas) { TRY(warm_up_sum(world, data, world->replicas)); }
+    return what.holders ? warm_up_holders(world, data) : STATUS_OK;
+}
+
+static Status warm_up(NcclWorld* world, const Collective* ranks, WarmUp what) {
     float* data;
-    size_t num_bytes = (size_t)(LINK_FLOATS + ranks->num_ranks) * sizeof *data;
+    size_t num_bytes = 2 * (size_t)ranks->num_ranks * sizeof *data;
     CUDA_TRY(cudaMalloc((void**)&data, num_bytes));
     CUDA_TRY(cudaMemsetAsync(data, 0, num_bytes, world->stream));
-    call_watch_begin(world->watch, "NCCL: connecting neighbours");
-    Status status = num_stages > 0 ? warm_up_links(world, data, ranks->transport->rank, num_stages)
-                                   : warm_up_holders(world, data);
+    call_watch_begin(world->watch, "NCCL: connecting ranks");
+    Status status = queue_warm_up(world, data, what);
     call_watch_end(world->watch);
     TRY(status);
     TRY(wait_for_stream(world, ranks->timeout_ns));
@@ -141,7 +151,7 @@ static Status open_world(NcclWorld* w, Collective* world, int32_t num_stages) {
     Status status = open_comms(w, world, num_stages);
     call_watch_end(w->watch);
     TRY(status);
-    return warm_up(w, world, num_stages);
+    return warm_up(w, world, (WarmUp){.replicas = true});
 }
 
 Status nccl_world_open(NcclWorld** out, CudaDevice* device, Collective* world, int32_t num_stages,
@@ -149,20 +159,38 @@ Status nccl_world_open(NcclWorld** out, CudaDevice* device, Collective* world, i
     NcclWorld* w = calloc(1, sizeof *w);
     if (w == NULL) { return FAIL(STATUS_NO_MEMORY, "NCCL: no memory"); }
     w->device = device;
+    w->is_connected = calloc((size_t)world->num_ranks, sizeof *w->is_connected);
+    if (w->is_connected == NULL) {
+        free(w);
+        return FAIL(STATUS_NO_MEMORY, "NCCL: no memory");
+    }
     w->num_replicas = num_replicas;
     w->replica = world->transport->rank / num_stages;
     *out = w;  // also after a failure: the caller closes it
     return open_world(w, world, num_stages);
 }
 
+Status nccl_world_connect(NcclWorld* w, Collective* ranks, const int32_t* peers, int32_t num_peers) {
+    int32_t num_new = 0, *fresh = malloc((size_t)ranks->num_ranks * sizeof *fresh);
+    if (fresh == NULL) { return FAIL(STATUS_NO_MEMORY, "NCCL: no memory for %d peers", (int)num_peers); }
+    for (int32_t i = 0; i < num_peers; i++) {
+        bool* is_connected = &w->is_connected[peers[i]];
+        if (!*is_connected) { fresh[num_new++] = peers[i]; }
+        *is_connected = true;
+    }
+    Status status = warm_up(w, ranks, (WarmUp){.peers = fresh, .num_peers = num_new});
+    free(fresh);
+    return status;
+}
+
 // Every rank splits, also where it is none of them: a communicator for each set, of each replica its own.
-static Status split_holders(NcclWorld* w, const TiedGroups* tied, int32_t rank, int32_t num_stages) {
+static Status split_holders(NcclWorld* w, const TiedGroups* tied, int32_t rank) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
     config.minCTAs = 1;
-    config.maxCTAs = HOLDERS_CTAS;
+    config.maxCTAs = tied->num_holders > MANY_HOLDERS ? MANY_HOLDERS_CTAS : HOLDERS_CTAS;
     for (int32_t h = 0; h < tied->num_holders; h++) {
-        bool is_mine = tied_holders_have(&tied->holders[h], rank % num_stages);
+        bool is_mine = tied->holders[h].ranks.num_ranks > 0;
         int color = is_mine ? w->replica : NCCL_SPLIT_NOCOLOR;
         NCCL_TRY(ncclCommSplit(w->pipeline, color, rank, &w->holders[h], &config));
     }
@@ -179,17 +207,17 @@ static void close_holders(NcclWorld* w) {
     w->num_holders = 0;
 }
 
-Status nccl_world_open_holders(NcclWorld* w, Collective* ranks, const TiedGroups* tied, int32_t num_stages) {
+Status nccl_world_open_holders(NcclWorld* w, Collective* ranks, const TiedGroups* tied) {
     close_holders(w);
     if (tied->num_holders == 0) { return STATUS_OK; }
     w->holders = calloc((size_t)tied->num_holders, sizeof(ncclComm_t));
     if (w->holders == NULL) { return FAIL(STATUS_NO_MEMORY, "NCCL: no memory"); }
     w->num_holders = tied->num_holders;
     call_watch_begin(w->watch, "NCCL: connecting ranks that have copies of parameters");
-    Status status = split_holders(w, tied, ranks->transport->rank, num_stages);
+    Status status = split_holders(w, tied, ranks->transport->rank);
     call_watch_end(w->watch);
     TRY(status);
-    return warm_up(w, ranks, 0);
+    return warm_up(w, ranks, (WarmUp){.holders = true});
 }
 
 static void abort_comm(ncclComm_t* place) {
@@ -213,5 +241,6 @@ void nccl_world_close(NcclWorld* w) {
     if (w->ready != NULL) { (void)cudaEventDestroy(w->ready); }
     if (w->done != NULL) { (void)cudaEventDestroy(w->done); }
     if (w->stream != NULL) { (void)cudaStreamDestroy(w->stream); }
+    free(w->is_connected);
     free(w);
 }

@@ -1,6 +1,6 @@
 /*
-nccl_world.h -- the NCCL communicators of one rank: the pipeline's, its stage's replicas', and one for each
-set of stages that have copies of the same parameters.
+nccl_world.h -- the NCCL communicators of one rank: that of all ranks, for messages; its stage's replicas';
+and one for each set of ranks that have copies of the same parameters.
 
 All operations of a rank run on one stream of its own, in the order they were posted. NCCL promises nothing
 for two communicators that run at once on one GPU (each may hold what the other waits for), so that sums wait
@@ -12,8 +12,9 @@ smaller number (tied_groups.h).
 Connections are made before the first step, not in it, where they would block and take memory that the plan
 has: NCCL since 2.22 makes those of an algorithm when a collective first uses it, which depends on its length.
 So NCCL_RUNTIME_CONNECT=0, unless the user says otherwise: with the communicator come all algorithms of
-collectives. It does not cover sends and receives: open() passes a value over every pair and direction of
-neighbours, in one group, which connects all their channels whatever the length.
+collectives. It does not cover sends and receives: connect() passes a value to and from every peer, in one
+group, which connects all their channels whatever the length. Who is whose peer, the placement says: any two
+ranks of a replica may have neighbouring chunks, or one the last chunk and the other a share of the head.
 
 Hence blocking communicators (a non-blocking one starts a thread for every group); call_watch.h sees to calls
 that do not come back.
@@ -33,6 +34,8 @@ that do not come back.
 #error "NCCL before 2.18 (ncclCommSplit) ---> a newer one, NCCL_HOME=/path; or NO_NCCL=1"
 #endif
 
+#include <stdbool.h>
+
 #include "../run/collective.h"
 #include "../run/tied_groups.h"
 #include "call_watch.h"
@@ -43,6 +46,7 @@ typedef struct {
     CallWatch* watch;    // of calls that may connect
     cudaStream_t stream;
     ncclComm_t pipeline;  // all ranks, numbered as in the plan
+    bool* is_connected;   // [ranks] sends to and receives from it were
     ncclComm_t replicas;  // NULL where the rank is alone
     ncclComm_t* holders;  // [num_holders] those of TiedGroups.holders in my replica; NULL: I am none of them
     int32_t num_holders;
@@ -53,9 +57,12 @@ typedef struct {
 // A collective of all ranks (`world`, which bootstraps). rank = replica * num_stages + stage.
 Status nccl_world_open(NcclWorld** out, CudaDevice* device, Collective* world, int32_t num_stages,
                        int32_t num_replicas);
+// Both directions between this rank and each of `peers` (other ranks, none twice), as far as they are not
+// connected yet. A collective of all ranks, some with no peers: whoever is in another's list has that one in
+// its own.
+Status nccl_world_connect(NcclWorld* world, Collective* ranks, const int32_t* peers, int32_t num_peers);
 // Once tied groups are known; a collective of all ranks too.
-Status nccl_world_open_holders(NcclWorld* world, Collective* ranks, const TiedGroups* tied,
-                               int32_t num_stages);
+Status nccl_world_open_holders(NcclWorld* world, Collective* ranks, const TiedGroups* tied);
 Status nccl_world_check(const NcclWorld* world);  // what failed in the background, e.g. a peer that died
 void nccl_world_abort(NcclWorld* world);          // what runs ends; the communicators are gone
 void nccl_world_close(NcclWorld* world);          // NULL is fine

@@ -138,6 +138,21 @@ Status session_device_find(Dynapipe* dp) {
 }
 
 // --- device, links, sums ---------------------------------------------------------------------------------
+// Messages to and from these ranks; a collective of all ranks, each with its own.
+static Status connect_peers(Dynapipe* dp, const int32_t* peers, int32_t num_peers) {
+#ifndef DYNAPIPE_NO_NCCL
+    if (dp->on->use_nccl) { return nccl_world_connect(dp->on->nccl, &dp->world, peers, num_peers); }
+#endif
+    return transport_staged_connect(&dp->on->links, peers, num_peers);
+}
+
+static Status connect_neighbours(Dynapipe* dp) {
+    int32_t peers[2], num_peers = 0, rank = dp->transport.rank;
+    if (dp->stage > 0) { peers[num_peers++] = rank - 1; }
+    if (dp->stage < dp->num_stages - 1) { peers[num_peers++] = rank + 1; }
+    return connect_peers(dp, peers, num_peers);
+}
+
 Status session_device_open(Dynapipe* dp, void* stream) {
     SessionDevice* on = dp->on;
     TRY(cuda_device_open(&dp->device, &on->cuda, (cudaStream_t)stream));
@@ -147,18 +162,18 @@ Status session_device_open(Dynapipe* dp, void* stream) {
         TRY(nccl_world_open(&on->nccl, on->cuda, &dp->world, dp->num_stages, dp->num_replicas));
         TRY(transport_nccl_open(&on->links, on->nccl, dp->transport.rank, dp->transport.num_ranks));
         on->links.hosts = dp->transport.hosts;
-        return STATUS_OK;
+        return connect_neighbours(dp);
     }
 #endif
-    return transport_staged_open(&on->links, on->cuda, &dp->transport, dp->stage > 0,
-                                 dp->stage < dp->num_stages - 1);
+    TRY(transport_staged_open(&on->links, on->cuda, &dp->transport));
+    return connect_neighbours(dp);
 }
 
 #ifndef DYNAPIPE_NO_NCCL
 static Status open_holders(Dynapipe* dp) {
     int64_t before_bytes, after_bytes, total_bytes;
     TRY(dp->device.api->memory_bytes(dp->device.ctx, &before_bytes, &total_bytes));
-    TRY(nccl_world_open_holders(dp->on->nccl, &dp->world, &dp->tied, dp->num_stages));
+    TRY(nccl_world_open_holders(dp->on->nccl, &dp->world, &dp->tied));
     TRY(dp->device.api->memory_bytes(dp->device.ctx, &after_bytes, &total_bytes));
     dp->on->free_bytes -= before_bytes - after_bytes;  // not the model's
     // these come when memory has been shared out

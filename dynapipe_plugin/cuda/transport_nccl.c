@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_GROUP = 4 };
-
 typedef struct Request Request;
 struct Request {
     Request* next;            // in the list of free ones
@@ -28,7 +26,7 @@ typedef struct {
     Request* last_done;  // for when(): its events stay as they are until the next post
     int32_t num_requests, num_in_flight;
     cudaEvent_t ready;  // on the compute stream
-    Op ops[MAX_GROUP];
+    Op* ops;            // [num_requests] of the group that is open
     int32_t num_ops;
     bool in_group;
     bool has_held;  // only with DYNAPIPE_FAULT_SWAPPED_SEND
@@ -51,6 +49,9 @@ static Status nccl_reserve(void* ctx, int32_t num_requests) {
     Request** grown = realloc(nccl->requests, (size_t)num_requests * sizeof *grown);
     if (grown == NULL) { return FAIL(STATUS_NO_MEMORY, "NCCL: room for %d requests", (int)num_requests); }
     nccl->requests = grown;
+    Op* ops = realloc(nccl->ops, (size_t)num_requests * sizeof *ops);
+    if (ops == NULL) { return FAIL(STATUS_NO_MEMORY, "NCCL: room for %d requests", (int)num_requests); }
+    nccl->ops = ops;
     while (nccl->num_requests < num_requests) { TRY(add_request(nccl)); }
     return STATUS_OK;
 }
@@ -93,9 +94,6 @@ static Status start_ops(Nccl* nccl) {
 static Status post(Nccl* nccl, Op op, void** request) {
     if (nccl->free == NULL) {
         return FAIL(STATUS_OUT_OF_RANGE, "NCCL: more than %d transfers at a time", (int)nccl->num_requests);
-    }
-    if (nccl->num_ops == MAX_GROUP) {
-        return FAIL(STATUS_OUT_OF_RANGE, "NCCL: more than %d transfers in a group", (int)MAX_GROUP);
     }
     op.request = nccl->free;
     nccl->free = op.request->next;
@@ -181,6 +179,7 @@ static Status nccl_close(void* ctx) {
         free(nccl->requests[i]);
     }
     (void)cudaEventDestroy(nccl->ready);
+    free(nccl->ops);
     free(nccl->requests);
     free(nccl);
     return num_in_flight == 0

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLOT_BYTES = 1 << 20, NUM_SLOTS = 4, MAX_LINKS = 4 };
+enum { SLOT_BYTES = 1 << 20, NUM_SLOTS = 4 };
 
 typedef struct Request Request;
 struct Request {
@@ -27,7 +27,7 @@ typedef struct {
     int64_t piece;
 } Slot;
 
-// One neighbour, one direction. Slots begun[..) hold pieces num_ended .. num_moved .. num_begun of the link.
+// One peer, one direction. Slots begun[..) hold pieces num_ended .. num_moved .. num_begun of the link.
 typedef struct Link {
     int32_t peer;
     bool is_receive;
@@ -40,7 +40,7 @@ typedef struct {
     CudaDevice* device;
     Transport* host;
     cudaStream_t out, in;  // copies from and to the GPU
-    Link links[MAX_LINKS];
+    Link** links;          // [num_links]
     int32_t num_links;
     Request** requests;
     Request* free;
@@ -162,7 +162,7 @@ static Status end_pieces(Staged* staged, Link* link) {
 
 static Status move_links(Staged* staged) {
     for (int32_t i = 0; i < staged->num_links; i++) {
-        Link* link = &staged->links[i];
+        Link* link = staged->links[i];
         TRY(end_pieces(staged, link));
         TRY(begin_pieces(staged, link));
         TRY(move_pieces(staged, link));
@@ -173,7 +173,7 @@ static Status move_links(Staged* staged) {
 // --- run/transport.h -------------------------------------------------------------------------------------
 static Link* find_link(Staged* staged, int32_t peer, bool is_receive) {
     for (int32_t i = 0; i < staged->num_links; i++) {
-        Link* link = &staged->links[i];
+        Link* link = staged->links[i];
         if (link->peer == peer && link->is_receive == is_receive) { return link; }
     }
     return NULL;
@@ -183,7 +183,8 @@ static Status post(Staged* staged, int32_t peer, int32_t tag, void* data, size_t
                    void** request) {
     Link* link = find_link(staged, peer, is_receive);
     if (link == NULL) {
-        return FAIL(STATUS_OUT_OF_RANGE, "transport mpi: rank %d is no neighbour", (int)peer);
+        return FAIL(STATUS_OUT_OF_RANGE, "transport mpi: rank %d is no peer of rank %d", (int)peer,
+                    (int)staged->host->rank);
     }
     Request* r = staged->free;
     if (r == NULL) {
@@ -237,6 +238,14 @@ static Status staged_join(void* ctx, void* request, int* joined) {
     return STATUS_OK;
 }
 
+static void free_link(Link* link) {
+    for (int32_t i = 0; i < NUM_SLOTS; i++) {
+        if (link->slots[i].copied != NULL) { (void)cudaEventDestroy(link->slots[i].copied); }
+        if (link->slots[i].memory != NULL) { (void)cudaFreeHost(link->slots[i].memory); }
+    }
+    free(link);
+}
+
 static Status staged_close(void* ctx) {
     Staged* staged = ctx;
     int32_t num_in_flight = staged->num_in_flight;
@@ -245,13 +254,10 @@ static Status staged_close(void* ctx) {
         free(staged->requests[i]);
     }
     // Messages in flight still need their slots.
-    for (int32_t i = 0; num_in_flight == 0 && i < staged->num_links * NUM_SLOTS; i++) {
-        Slot* slot = &staged->links[i / NUM_SLOTS].slots[i % NUM_SLOTS];
-        if (slot->copied != NULL) { (void)cudaEventDestroy(slot->copied); }
-        if (slot->memory != NULL) { (void)cudaFreeHost(slot->memory); }
-    }
+    for (int32_t i = 0; num_in_flight == 0 && i < staged->num_links; i++) { free_link(staged->links[i]); }
     if (staged->out != NULL) { (void)cudaStreamDestroy(staged->out); }
     if (staged->in != NULL) { (void)cudaStreamDestroy(staged->in); }
+    free(staged->links);
     free(staged->requests);
     free(staged);
     return num_in_flight == 0
@@ -270,10 +276,7 @@ static const DynapipeTransport_v1 staged_api = {
 };
 
 // --- open ------------------------------------------------------------------------------------------------
-static Status add_link(Staged* staged, int32_t peer, bool is_receive) {
-    Link* link = &staged->links[staged->num_links++];
-    link->peer = peer;
-    link->is_receive = is_receive;
+static Status make_slots(Link* link) {
     for (int32_t i = 0; i < NUM_SLOTS; i++) {
         CUDA_TRY(cudaMallocHost((void**)&link->slots[i].memory, SLOT_BYTES));
         CUDA_TRY(cudaEventCreateWithFlags(&link->slots[i].copied, cudaEventDisableTiming));
@@ -281,24 +284,40 @@ static Status add_link(Staged* staged, int32_t peer, bool is_receive) {
     return STATUS_OK;
 }
 
-static Status open_links(Staged* staged, int has_prev, int has_next) {
-    int32_t rank = staged->host->rank;
-    CUDA_TRY(cudaStreamCreateWithFlags(&staged->out, cudaStreamNonBlocking));
-    CUDA_TRY(cudaStreamCreateWithFlags(&staged->in, cudaStreamNonBlocking));
-    for (int is_receive = 0; is_receive < 2; is_receive++) {
-        if (has_prev) { TRY(add_link(staged, rank - 1, is_receive)); }
-        if (has_next) { TRY(add_link(staged, rank + 1, is_receive)); }
+static Status add_link(Staged* staged, int32_t peer, bool is_receive) {
+    if (find_link(staged, peer, is_receive) != NULL) { return STATUS_OK; }
+    Link** grown = realloc(staged->links, (size_t)(staged->num_links + 1) * sizeof *grown);
+    if (grown == NULL) { return FAIL(STATUS_NO_MEMORY, "transport mpi: no memory for a link"); }
+    staged->links = grown;
+    Link* link = calloc(1, sizeof *link);
+    if (link == NULL) { return FAIL(STATUS_NO_MEMORY, "transport mpi: no memory for a link"); }
+    link->peer = peer;
+    link->is_receive = is_receive;
+    staged->links[staged->num_links++] = link;  // also after a failure: close() frees it
+    return make_slots(link);
+}
+
+Status transport_staged_connect(Transport* transport, const int32_t* peers, int32_t num_peers) {
+    for (int32_t i = 0; i < num_peers; i++) {
+        for (int is_receive = 0; is_receive < 2; is_receive++) {
+            TRY(add_link(transport->ctx, peers[i], is_receive));
+        }
     }
     return STATUS_OK;
 }
 
-Status transport_staged_open(Transport* out, CudaDevice* device, Transport* host, int has_prev,
-                             int has_next) {
+static Status open_streams(Staged* staged) {
+    CUDA_TRY(cudaStreamCreateWithFlags(&staged->out, cudaStreamNonBlocking));
+    CUDA_TRY(cudaStreamCreateWithFlags(&staged->in, cudaStreamNonBlocking));
+    return STATUS_OK;
+}
+
+Status transport_staged_open(Transport* out, CudaDevice* device, Transport* host) {
     Staged* staged = calloc(1, sizeof *staged);
     if (staged == NULL) { return FAIL(STATUS_NO_MEMORY, "transport mpi: no memory"); }
     staged->device = device;
     staged->host = host;
-    Status status = open_links(staged, has_prev, has_next);
+    Status status = open_streams(staged);
     if (status != STATUS_OK) {
         (void)staged_close(staged);
         return status;

@@ -6,7 +6,7 @@ slower than NCCL, but ranks may share a GPU.
     recv   irecv into slot, test | ready -> copy in: slot to GPU | join: compute stream waits for the last
 copy
 
-Each neighbour has a ring of slots for each direction; a message goes through it in pieces of a slot, messages
+Each peer has a ring of slots for each direction; a message goes through it in pieces of a slot, messages
 in posting order (the same on both sides: plan_check). Copies out and copies in have a stream each: a copy out
 waits for the compute stream, and what the compute stream waits for must not stand behind it. Everything moves
 on when test() is called, on any request.
@@ -16,6 +16,8 @@ on when test() is called, on any request.
 #include "../run/transport.h"
 #include "device_cuda.h"
 
-// Neighbours are rank - 1 and rank + 1 of `host`, where they exist; both borrowed. has_prev, has_next: which
-// of them the pipeline has.
-Status transport_staged_open(Transport* out, CudaDevice* device, Transport* host, int has_prev, int has_next);
+// Both borrowed; `host` has all ranks.
+Status transport_staged_open(Transport* out, CudaDevice* device, Transport* host);
+// Slots for messages to and from `peers` (other ranks), as far as there are none yet: 8 MiB of pinned memory
+// each. Before the first message to them; this rank's alone.
+Status transport_staged_connect(Transport* transport, const int32_t* peers, int32_t num_peers);

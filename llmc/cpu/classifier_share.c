@@ -102,16 +102,19 @@ void combine_parts(floatX* dinp, const floatX* const* sums, const floatX* const*
     }
 }
 
-void classifier_factors(floatX* dlogits, const float* factors, const int32_t* targets, int num_rows,
-                        int begin, int V, int Vs, OpsContext* ops) {
-    const size_t num_values = (size_t)num_rows * (size_t)Vs;
+void classifier_factors(floatX* e, floatX* rows, const float* factors, const int32_t* targets, int num_rows,
+                        int C, int begin, int V, int Vs, OpsContext* ops) {
+    const size_t num_values = (size_t)num_rows * (size_t)C;
 #pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
     for (int i = 0; i < num_rows; i++) {
-        floatX *x = dlogits + (size_t)i * (size_t)Vs, *target = own_target(x, targets[i], begin, V);
-        const float f = factors[(size_t)i * 2];
+        const float f = factors[(size_t)i * 2], g = factors[(size_t)i * 2 + 1];
+        const bool scales_row = f >= OPS_LEAST_FACTOR;
+        floatX *of_e = e + (size_t)i * (size_t)Vs, *target = own_target(of_e, targets[i], begin, V);
+        floatX* x = scales_row ? rows + (size_t)i * (size_t)C : of_e;
+        const int num = scales_row ? C : V;
 #pragma omp simd
-        for (int v = 0; v < V; v++) { x[v] *= f; }
-        if (target != NULL) { *target = factors[(size_t)i * 2 + 1]; }
+        for (int c = 0; c < num; c++) { x[c] *= f; }
+        if (target != NULL) { *target = scales_row ? g / f : g; }
     }
 }
 

@@ -111,14 +111,6 @@ static void launch_classifier(float* losses, floatX* logits, const int32_t* targ
     CHECK_LAUNCH();
 }
 
-// Bytes of shared memory that a block may have beside what the kernel declares itself.
-static size_t shared_bytes_of_a_block(void) {
-    int device = 0, num_bytes = 0;
-    CUDA_CHECK(cudaGetDevice(&device));
-    CUDA_CHECK(cudaDeviceGetAttribute(&num_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    return (size_t)(num_bytes > 1024 ? num_bytes - 1024 : 0);
-}
-
 void fused_classifier(float* losses, floatX* logits, const int32_t* targets, float dlogits_scale,
                       int num_rows, int V, int Vp, OpsContext* ops) {
     if (num_rows == 0) { return; }
@@ -130,54 +122,5 @@ void fused_classifier(float* losses, floatX* logits, const int32_t* targets, flo
         launch_classifier<N, false>(losses, logits, targets, dlogits_scale, num_rows, V, Vp, ops);
     } else {
         launch_classifier<1, false>(losses, logits, targets, dlogits_scale, num_rows, V, Vp, ops);
-    }
-}
-
-// --- the largest logit, for generation ---------------------------------------------------------------------
-typedef struct {
-    float value;
-    int32_t idx;
-} Largest;
-
-// The first of equal ones, in whatever order they meet.
-static __device__ __forceinline__ Largest larger(Largest a, Largest b) {
-    return b.value > a.value || (b.value == a.value && b.idx < a.idx) ? b : a;
-}
-
-static __device__ __forceinline__ Largest warp_largest(Largest mine) {
-    for (int lanes = WARP_THREADS / 2; lanes > 0; lanes /= 2) {
-        const Largest other = {__shfl_xor_sync(0xffffffffu, mine.value, lanes),
-                               __shfl_xor_sync(0xffffffffu, mine.idx, lanes)};
-        mine = larger(mine, other);
-    }
-    return mine;
-}
-
-// A block per row (V of Vp values): out[row] = the index.
-__global__ static void __launch_bounds__(CLASSIFIER_THREADS)
-    argmax_kernel(int32_t* out, const floatX* logits, int V, int Vp) {
-    __shared__ Largest of_warps[WARP_THREADS];
-    const floatX* row = logits + (size_t)blockIdx.x * (size_t)Vp;
-    Largest mine = {-INFINITY, V - 1};
-    for (int v = (int)threadIdx.x; v < V; v += (int)blockDim.x) {
-        mine = larger(mine, Largest{(float)row[v], v});
-    }
-    mine = warp_largest(mine);
-    if (warp_lane() == 0) { of_warps[warp_idx()] = mine; }
-    __syncthreads();
-    if (warp_idx() > 0) { return; }
-    const bool is_warp = warp_lane() < (int)blockDim.x / WARP_THREADS;
-    mine = warp_largest(is_warp ? of_warps[warp_lane()] : Largest{-INFINITY, V - 1});
-    if (warp_lane() == 0) { out[blockIdx.x] = mine.idx; }
-}
-
-void argmax_rows(int32_t* out, const floatX* logits, int num_rows, int V, int Vp, OpsContext* ops) {
-    for (int first = 0; first < num_rows; first += OPS_PARTIAL_FLOATS) {  // once
-        const int num = min_int(num_rows - first, OPS_PARTIAL_FLOATS);
-        int32_t* idx = (int32_t*)ops->partials;
-        argmax_kernel<<<(unsigned)num, CLASSIFIER_THREADS, 0, ops->stream>>>(
-            idx, logits + (size_t)first * (size_t)Vp, V, Vp);
-        CHECK_LAUNCH();
-        ops_download(ops, out + first, idx, (size_t)num * sizeof *out);
     }
 }

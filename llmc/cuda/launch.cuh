@@ -29,3 +29,11 @@ template <class... Pointers> static inline bool vectors_fit(int C, Pointers... p
 template <class... Pointers> static inline size_t whole_vectors(size_t num_values, Pointers... pointers) {
     return aligned_to_vectors(pointers...) ? num_values - num_values % FLOATX_PER_LOAD : 0;
 }
+
+// Bytes of shared memory that a block may have beside what the kernel declares itself.
+static inline size_t shared_bytes_of_a_block(void) {
+    int device = 0, num_bytes = 0;
+    CUDA_CHECK(cudaGetDevice(&device));
+    CUDA_CHECK(cudaDeviceGetAttribute(&num_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    return (size_t)(num_bytes > 1024 ? num_bytes - 1024 : 0);
+}

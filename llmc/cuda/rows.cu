@@ -1,6 +1,6 @@
 /*
-rows.cu -- pick and put back the supervised rows, so that the head works on those only; new keys and values
-into a cache.
+rows.cu -- pick and put back the supervised rows, so that the head works on those only; rows of a share of
+its matrix; new keys and values into a cache.
 
 A warp per row. Scattering first inverts `rows`, so that every value of the output is written once: the row,
 or zeros.
@@ -63,6 +63,32 @@ void gather_rows(floatX* out, const floatX* inp, const int32_t* rows, int num_ro
             <<<num_blocks, ROWS_THREADS, 0, ops->stream>>>(out, inp, rows, num_rows, C);
     } else {
         gather_rows_kernel<1><<<num_blocks, ROWS_THREADS, 0, ops->stream>>>(out, inp, rows, num_rows, C);
+    }
+    CHECK_LAUNCH();
+}
+
+// Of a share of a matrix by rows: ids [begin, begin + V).
+template <int N>
+__global__ static void __launch_bounds__(ROWS_THREADS)
+    target_rows_kernel(floatX* out, const floatX* weight, const int32_t* targets, int num_rows, int begin,
+                       int V, int C) {
+    const int i = (int)blockIdx.x * ROWS_WARPS + warp_idx();
+    if (i >= num_rows) { return; }
+    const int target = targets[i] - begin;
+    const floatX* from = target >= 0 && target < V ? weight + (size_t)target * (size_t)C : NULL;
+    copy_row<N>(out + (size_t)i * (size_t)C, from, C);
+}
+
+void target_rows(floatX* out, const floatX* weight, const int32_t* targets, int num_rows, int begin, int V,
+                 int C, OpsContext* ops) {
+    if (num_rows == 0) { return; }
+    const unsigned num_blocks = blocks_for((size_t)num_rows, ROWS_WARPS);
+    if (vectors_fit(C, out, weight)) {
+        target_rows_kernel<FLOATX_PER_LOAD>
+            <<<num_blocks, ROWS_THREADS, 0, ops->stream>>>(out, weight, targets, num_rows, begin, V, C);
+    } else {
+        target_rows_kernel<1>
+            <<<num_blocks, ROWS_THREADS, 0, ops->stream>>>(out, weight, targets, num_rows, begin, V, C);
     }
     CHECK_LAUNCH();
 }

@@ -8,6 +8,7 @@ Attention
 */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -44,6 +45,12 @@ Attention
     X(void, scatter_rows, (float* out, const float* inp, const int32_t* rows, int num_rows, int T, int C), (out, inp, rows, num_rows, T, C, cpu)) \
     X(void, fused_classifier, (float* losses, float* logits, const int32_t* targets, float dlogits_scale, int num_rows, int V, int Vp), (losses, logits, targets, dlogits_scale, num_rows, V, Vp, cpu)) \
     X(void, argmax_rows, (int32_t* out, const float* logits, int num_rows, int V, int Vp), (out, logits, num_rows, V, Vp, cpu)) \
+    X(void, classifier_share, (float* stats, float* logits, const int32_t* targets, bool with_grads, int num_rows, int begin, int V, int Vs), (stats, logits, targets, with_grads, num_rows, begin, V, Vs, cpu)) \
+    X(void, target_rows, (float* out, const float* weight, const int32_t* targets, int num_rows, int begin, int V, int C), (out, weight, targets, num_rows, begin, V, C, cpu)) \
+    X(void, classifier_combine, (float* losses, float* const* factors, const float* const* stats, float scale, int num_rows, int num_shares), (losses, factors, stats, scale, num_rows, num_shares, cpu)) \
+    X(void, combine_parts, (float* dinp, const float* const* sums, const float* const* targets, const float* const* factors, int num_rows, int C, int num_shares), (dinp, sums, targets, factors, num_rows, C, num_shares, cpu)) \
+    X(void, classifier_factors, (float* e, float* rows, const float* factors, const int32_t* targets, int num_rows, int C, int begin, int V, int Vs), (e, rows, factors, targets, num_rows, C, begin, V, Vs, cpu)) \
+    X(void, argmax_share, (float* values, int32_t* ids, const float* logits, int num_rows, int begin, int V, int Vs), (values, ids, logits, num_rows, begin, V, Vs, cpu)) \
     X(void, place_rows, (float* dst, int dst_stride, const float* src, int src_stride, const int32_t* rows, int num_rows, int width), (dst, dst_stride, src, src_stride, rows, num_rows, width, cpu)) \
     X(void, adamw_update, (float* params, float* m, float* v, const float* grads, size_t num_params, const void* about), (params, NULL, m, v, grads, num_params, 0, about, cpu)) \
     X(double, sum_of_squares, (const float* values, size_t num_values), (values, num_values, cpu))

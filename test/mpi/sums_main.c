@@ -41,7 +41,7 @@ static Status open_sums(Rank* rank, const TiedCase* it, int32_t me) {
         return sums_staged_open(&rank->sums, rank->cuda, &rank->replicas, &rank->tied, n * 4);
     }
     TRY(nccl_world_open(&rank->nccl, rank->cuda, &rank->world, it->num_stages, it->num_replicas));
-    TRY(nccl_world_open_holders(rank->nccl, &rank->world, &rank->tied, it->num_stages));
+    TRY(nccl_world_open_holders(rank->nccl, &rank->world, &rank->tied));
     return sums_nccl_open(&rank->sums, rank->nccl, &rank->tied);
 }
 

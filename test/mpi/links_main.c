@@ -1,0 +1,228 @@
+// links_main.c -- messages between any ranks on GPUs, by NCCL and through pinned memory: random pairs of
+// ranks are connected, in two goes, and exchange messages in a random order, some from one rank to all of its
+// peers at once; test/test_cuda_train.sh drives it.
+//     mpirun -np 4 cuda_links nccl|mpi
+//     mpirun -np 4 cuda_links nccl-late    the second go connects nothing: what messages then take is memory
+//     mpirun -np 4 cuda_links mpi-late     ... and here they have no way
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../dynapipe_plugin/base/hash.h"
+#include "../../dynapipe_plugin/base/rng.h"
+#include "../../dynapipe_plugin/cuda/transport_nccl.h"
+#include "../../dynapipe_plugin/cuda/transport_staged.h"
+#include "../ranks.h"
+
+enum { NUM_CASES = 8, MAX_MESSAGES = 40, MAX_BYTES = 3 << 20, ROOM = MAX_MESSAGES * RANKS_MAX };
+
+// One message; to < 0: to all of its sender's peers.
+typedef struct {
+    int32_t from, to;
+    size_t num_bytes;
+} Message;
+
+// Alike on all ranks.
+typedef struct {
+    uint64_t seed;
+    bool are_peers[2][RANKS_MAX][RANKS_MAX];  // [go]: the first go's are among the second's
+    Message messages[MAX_MESSAGES];
+    int32_t num_messages;
+} Case;
+
+typedef struct {
+    bool by_nccl, connects_late;
+    CudaDevice* cuda;
+    cudaStream_t stream;
+    Collective world;
+    NcclWorld* nccl;
+    Transport links;
+    unsigned char *values, *late, *host;  // on the device; there too, to keep it busy; here
+} Rank;
+
+// --- a case ----------------------------------------------------------------------------------------------
+static void draw_peers(Case* it, Rng* rng, int32_t num_ranks, int32_t c) {
+    for (int32_t a = 0; a < num_ranks; a++) {
+        for (int32_t b = 0; b < a; b++) {
+            bool star = c == 0 && b == 0, all = c == 1;  // the last chunk and its head's shares; everybody
+            bool second = star || all || (c > 1 && rng_below(rng, 2) == 0);
+            bool first = second && rng_below(rng, 2) == 0;
+            it->are_peers[0][a][b] = it->are_peers[0][b][a] = first;
+            it->are_peers[1][a][b] = it->are_peers[1][b][a] = second;
+        }
+    }
+}
+
+static Case draw_case(Rng* rng, int32_t num_ranks, int32_t c) {
+    Case it = {.seed = rng_u64(rng)};
+    draw_peers(&it, rng, num_ranks, c);
+    for (int32_t i = 0; i < MAX_MESSAGES; i++) {
+        Message m = {.from = rng_between(rng, 0, num_ranks - 1), .to = rng_between(rng, -1, num_ranks - 1)};
+        m.num_bytes = (size_t)rng_between(rng, 1, rng_below(rng, 4) == 0 ? MAX_BYTES : 5000);
+        if (m.to < 0 || it.are_peers[1][m.from][m.to]) { it.messages[it.num_messages++] = m; }
+    }
+    return it;
+}
+
+static unsigned char value_of(const Case* it, int32_t i, size_t k) {
+    uint64_t key[2] = {(uint64_t)i, k / 64};
+    return (unsigned char)(hash_finish(hash_bytes(it->seed, key, sizeof key)) + k);
+}
+
+static int32_t list_peers(int32_t* out, const Case* it, int32_t go, int32_t rank) {
+    int32_t num_peers = 0;
+    for (int32_t r = 0; r < RANKS_MAX; r++) {
+        if (it->are_peers[go][rank][r]) { out[num_peers++] = r; }
+    }
+    return num_peers;
+}
+
+// --- a rank ----------------------------------------------------------------------------------------------
+static Status connect_peers(Rank* rank, const Case* it, int32_t go) {
+    int32_t peers[RANKS_MAX], num_peers = list_peers(peers, it, go, rank->world.my_idx);
+    return rank->by_nccl ? nccl_world_connect(rank->nccl, &rank->world, peers, num_peers)
+                         : transport_staged_connect(&rank->links, peers, num_peers);
+}
+
+static Status open_links(Rank* rank, const Case* it) {
+    Transport* host = rank->world.transport;
+    if (rank->by_nccl) {
+        TRY(nccl_world_open(&rank->nccl, rank->cuda, &rank->world, host->num_ranks, 1));
+        TRY(transport_nccl_open(&rank->links, rank->nccl, host->rank, host->num_ranks));
+    } else {
+        TRY(transport_staged_open(&rank->links, rank->cuda, host));
+    }
+    TRY(rank->links.api->reserve(rank->links.ctx, ROOM));
+    TRY(connect_peers(rank, it, 0));
+    return rank->connects_late ? STATUS_OK : connect_peers(rank, it, 1);
+}
+
+static Status close_links(Rank* rank) {
+    Status status = transport_close(&rank->links);
+    nccl_world_close(rank->nccl);
+    rank->nccl = NULL;
+    return status;
+}
+
+static unsigned char* place_of(const Rank* rank, int32_t i) {
+    return rank->values + (size_t)i * MAX_BYTES;
+}
+
+// Data comes into its place by a copy that is queued just before the send.
+static Status make_data(Rank* rank, const Case* it, int32_t i) {
+    size_t num_bytes = it->messages[i].num_bytes;
+    unsigned char* late = rank->late + (size_t)i * MAX_BYTES;
+    for (size_t k = 0; k < num_bytes; k++) { rank->host[k] = value_of(it, i, k); }
+    CUDA_TRY(cudaMemcpy(late, rank->host, num_bytes, cudaMemcpyHostToDevice));
+    CUDA_TRY(cudaMemcpyAsync(place_of(rank, i), late, num_bytes, cudaMemcpyDeviceToDevice, rank->stream));
+    return STATUS_OK;
+}
+
+// To one rank, or as one group to several.
+static Status send_message(Rank* rank, const Case* it, int32_t i, void** requests, int32_t* num_requests) {
+    const DynapipeTransport_v1* api = rank->links.api;
+    const Message* m = &it->messages[i];
+    int32_t peers[RANKS_MAX] = {m->to}, num_peers = 1;
+    if (m->to < 0) { num_peers = list_peers(peers, it, 1, m->from); }
+    bool is_group = num_peers > 1 && api->group_begin != NULL;
+    TRY(make_data(rank, it, i));
+    if (is_group) { TRY(api->group_begin(rank->links.ctx)); }
+    for (int32_t p = 0; p < num_peers; p++) {
+        TRY(api->isend(rank->links.ctx, peers[p], i, place_of(rank, i), m->num_bytes,
+                       &requests[(*num_requests)++]));
+    }
+    return is_group ? api->group_end(rank->links.ctx) : STATUS_OK;
+}
+
+static bool receives(const Case* it, int32_t i, int32_t me) {
+    const Message* m = &it->messages[i];
+    return m->to == me || (m->to < 0 && it->are_peers[1][m->from][me]);
+}
+
+static Status post_messages(Rank* rank, const Case* it, void** requests, int32_t* num_requests) {
+    int32_t me = rank->world.my_idx;
+    for (int32_t i = 0; i < it->num_messages; i++) {
+        const Message* m = &it->messages[i];
+        if (m->from == me) {
+            TRY(send_message(rank, it, i, requests, num_requests));
+        } else if (receives(it, i, me)) {
+            TRY(rank->links.api->irecv(rank->links.ctx, m->from, i, place_of(rank, i), m->num_bytes,
+                                       &requests[(*num_requests)++]));
+        }
+    }
+    return STATUS_OK;
+}
+
+static Status check_messages(Rank* rank, const Case* it) {
+    for (int32_t i = 0; i < it->num_messages; i++) {
+        if (!receives(it, i, rank->world.my_idx)) { continue; }
+        size_t num_bytes = it->messages[i].num_bytes;
+        CUDA_TRY(cudaMemcpy(rank->host, place_of(rank, i), num_bytes, cudaMemcpyDeviceToHost));
+        for (size_t k = 0; k < num_bytes; k++) { EXPECT(rank->host[k] == value_of(it, i, k)); }
+    }
+    return STATUS_OK;
+}
+
+static size_t free_bytes(void) {
+    size_t left = 0, total;
+    (void)cudaMemGetInfo(&left, &total);
+    return left;
+}
+
+// No message takes memory of the card: what is there before the first is there behind the last.
+static Status run_case(Rank* rank, const Case* it) {
+    void* requests[ROOM];
+    int32_t num_requests = 0;
+    TRY(open_links(rank, it));
+    TRY(collective_barrier(&rank->world));
+    size_t before_bytes = free_bytes();
+    CUDA_TRY(cudaMemsetAsync(rank->values, 0xff, (size_t)MAX_MESSAGES * MAX_BYTES, rank->stream));
+    TRY(post_messages(rank, it, requests, &num_requests));
+    for (int32_t i = 0; i < num_requests; i++) { TRY(ranks_wait(&rank->links, requests[i])); }
+    EXPECT(free_bytes() == before_bytes);
+    TRY(check_messages(rank, it));
+    return close_links(rank);
+}
+
+static Status run(Transport* t, const char* mode) {
+    Rank rank = {.by_nccl = strncmp(mode, "nccl", 4) == 0, .connects_late = strstr(mode, "-late") != NULL};
+    int32_t ranks[RANKS_MAX];
+    int num_devices;
+    Device device;
+    Rng rng = rng_seed(7);  // alike on all ranks
+    const size_t num_bytes = (size_t)MAX_MESSAGES * MAX_BYTES;
+    for (int32_t r = 0; r < t->num_ranks; r++) { ranks[r] = r; }
+    TRY(collective_init(&rank.world, t, ranks, t->num_ranks, INT64_C(20000000000)));
+    CUDA_TRY(cudaGetDeviceCount(&num_devices));
+    CUDA_TRY(cudaSetDevice(t->rank % num_devices));
+    CUDA_TRY(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking));
+    TRY(cuda_device_open(&device, &rank.cuda, rank.stream));
+    CUDA_TRY(cudaMalloc((void**)&rank.values, num_bytes));
+    CUDA_TRY(cudaMalloc((void**)&rank.late, num_bytes));
+    rank.host = malloc(MAX_BYTES);
+    EXPECT(rank.host != NULL);
+    for (int32_t c = 0; c < NUM_CASES; c++) {
+        Case it = draw_case(&rng, t->num_ranks, c);
+        TRY(run_case(&rank, &it));
+    }
+    free(rank.host);
+    CUDA_TRY(cudaFree(rank.values));
+    CUDA_TRY(cudaFree(rank.late));
+    device_close(&device);
+    CUDA_TRY(cudaStreamDestroy(rank.stream));
+    collective_free(&rank.world);
+    return STATUS_OK;
+}
+
+int main(int argc, char** argv) {
+    Transport transport;
+    Status status = transport_mpi_open(&transport, &argc, &argv);
+    if (status == STATUS_OK && transport.num_ranks > RANKS_MAX) { return 1; }
+    if (status == STATUS_OK) { status = run(&transport, argc > 1 ? argv[1] : ""); }
+    if (status != STATUS_OK) {
+        fprintf(stderr, "rank %d: %s\n", transport.rank, status_message());
+        transport.api->abort(transport.ctx, "cuda_links");
+        return 1;
+    }
+    return transport_close(&transport) == STATUS_OK ? 0 : 1;
+}

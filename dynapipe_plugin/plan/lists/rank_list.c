@@ -58,7 +58,7 @@ static void set_transfers(RankBuffers* list, int64_t slack_ns) {
             continue;
         }
         list->wait_pos[i] = -1;
-        if (slack_ns != NO_SLACK) {
+        if (slack_ns != NO_SLACK && !list->input->is_late) {
             int32_t pos = first_job_from(list->spans, list->num_jobs, op->begin_ns - slack_ns + 1, false);
             int32_t after = i > 0 ? list->ops[i - 1].pos : 0;
             pos = pos > after ? pos : after;
@@ -128,6 +128,7 @@ static Status stretch(RankBuffers* list, Arena* arena) {
         CommOp* op = &list->ops[i];
         PlanBuffer* buffer = &list->buffers[list->buffer_of_op[i]];
         int32_t earliest = plan_instr_is_send(op->kind) ? buffer->instr_begin + 1
+                           : list->input->is_late       ? op->pos
                                                         : latest_end(list, &times, buffer, op->pos);
         pos = pos > earliest ? pos : earliest;
         op->pos = pos;

@@ -109,6 +109,8 @@ static Status check_largest(const PlanRequest* request, const CostModel* costs,
     }
     PlanRequest alone = *request;
     alone.choose_stages = false;
+    alone.placements = PLACEMENT_GIVEN;
+    alone.heads = HEAD_CHOICE_GIVEN;
     alone.effort = 1;
     Arena arena = {0};
     Status status = STATUS_OK;
@@ -157,6 +159,8 @@ Status session_stages_choose(Dynapipe* dp) {
     TRY(search_stages(&choice, &request, &dp->costs, batches, resplit->num_batches,
                       dp->num_steps > 0 ? loader_largest(dp->train) : &none));
     dp->request.placement = choice.placement;
+    dp->request.placements = PLACEMENT_GIVEN;
+    dp->request.heads = HEAD_CHOICE_GIVEN;
     if (dp->options.effort == 0 && choice.makespan_ns > 0) {
         int64_t planning_ns = session_planning_ns(choice.makespan_ns, dp->plan_threads, dp->num_replicas);
         dp->request.effort = plan_effort(&dp->request, planning_ns);

@@ -262,7 +262,7 @@ static Status search_again(StageChoice* out, int64_t* present_ns, StageSearch* s
     enum { LEAST_SPLITS = 3 };  // the present one, the balanced one, one that the planner chooses
     const PlanRequest* request = &search->request;
     StageChoice choice = {.num_splits = 0};
-    if (!placement_is_linear(&request->placement, request->P)) {
+    if (request->placement.num_chunks > 0 && !placement_is_linear(&request->placement, request->P)) {
         return search_placed_again(out, present_ns, search);
     }
     PIPE_NEW(search->tried, arena, Split, MAX_SPLITS);

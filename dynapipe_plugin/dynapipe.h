@@ -119,6 +119,7 @@ typedef struct {
     int (*backward_weights)(void* model, const DynapipeBatch* batch, void* acts, const void* dout,
                             void* scratch);
 
+    // Of all parameters of this rank: once a step, of the model of range 0.
     void (*zero_gradients)(void* model);
 
     // (optional, where the calls above only queue work on a device) Waits for all of it; the losses are in
@@ -136,19 +137,23 @@ typedef struct {
 
     // (optional, all or none) A head shared by ranks (DynapipeRange.head). What a range that feeds the head
     // hands on, and a share gets as `in`, are the normed hidden states of the supervised rows, boundary_bytes
-    // of them. A share's forward() with HEAD computes its logits (with KEEP: losses only where it has rows),
-    // its backward_inputs() writes its part, part_bytes, in place of din; backward_weights() of a share by
-    // vocabulary gets its factors as dout. By rows, the batch of a share has only its rows, a part is the
-    // gradient of their hidden states, and parts lie side by side.
-    int64_t (*part_bytes)(void* model, const DynapipeBatch* batch);    // of a share
-    int64_t (*factor_bytes)(void* model, const DynapipeBatch* batch);  // of a share by vocabulary
-    // Of the range that feeds the head, by vocabulary: from all parts the gradient of the hidden states (dout
-    // of its backward_inputs()), the losses, and every share's factors (NULL where there is no backward: only
-    // losses).
+    // of them. Of a share, forward() with KEEP computes its logits and backward_inputs() writes its part to
+    // din; forward() with HEAD alone (validation) writes a part, of losses only, to out. By vocabulary it
+    // keeps its hands off losses, and backward_weights() gets its factors as dout. By rows, the batch of a
+    // share has only its rows, the share has their losses, and a part is the gradient of their hidden states,
+    // boundary_bytes of them: parts lie side by side, in and din at a multiple of a row's bytes.
+    // Bytes from counts alone, the same from every share and from the range that feeds them. flags: as of
+    // forward().
+    int64_t (*part_bytes)(void* model, const DynapipeBatch* batch, int flags);  // by vocabulary
+    int64_t (*factor_bytes)(void* model, const DynapipeBatch* batch);           // by vocabulary
+    // Of the range that feeds the head, by vocabulary: from the parts of all shares, in the order of stages,
+    // the gradient of the hidden states (dout of its backward_inputs()), the losses, and every share's
+    // factors. dout and factors are NULL where there is no backward.
     int (*combine)(void* model, const DynapipeBatch* batch, int32_t num_parts, const void* const* parts,
                    void* dout, void* const* factors, float* losses);
     // Generation: a share's infer() writes its likeliest token and its logit for each sequence, pick_bytes,
-    // to `out`; of the range that feeds the head: from all of these the likeliest, ids to `next`.
+    // to `out` (cache and next are NULL); of the range that feeds the head: from all of these the likeliest,
+    // ids to `next`, and waits for it. A share by rows takes all sequences.
     int64_t (*pick_bytes)(void* model, const DynapipeBatch* batch);
     int (*pick)(void* model, const DynapipeBatch* batch, int32_t num_parts, const void* const* picks,
                 int32_t* next);
@@ -218,6 +223,7 @@ typedef struct {
     const char* signature;
     int32_t num_layers, num_dec_layers;  // all layers of a stack alike
     int32_t vocab;                       // ids of made-up batches are below it
+    int32_t padded_vocab;                // rows of the head's matrix; 0: vocab
     int32_t max_seq_tokens;              // longest sequence that the model takes; 0: any
     int32_t optimizer_bytes;             // for each parameter, besides itself and its gradient
     DynapipeShapes_v1 shapes;
@@ -350,6 +356,10 @@ int dynapipe_check_model(Dynapipe* dp, const DynapipeBlocks_v1* blocks, FILE* ou
 // order, its share of the head, if there is one, last. Takes costs.
 int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* out, int32_t max_ranges,
                            int32_t* num_ranges);
+// How the stages of a replica share the head: DynapipeHead. By rows or by vocabulary, stage s has rows or ids
+// from begin[s] / 1024 of them to begin[s + 1] / 1024 (ids rounded down to 16, but the end); begin has room for
+// max_begins, num_stages + 1 are there.
+int32_t dynapipe_head(const Dynapipe* dp, int32_t* begin, int32_t max_begins);
 // The model of range `idx`; once for each. The first step needs all of them. params: of all ranges of this
 // rank together, one flat array in which what several of them have (a tied matrix) is one copy; with range 0,
 // NULL with the others.

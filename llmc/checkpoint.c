@@ -347,7 +347,7 @@ static bool check_finite(const char* path, const Model* model, const float* valu
             char layer[32] = "";
             if (slice->layer >= 0) { snprintf(layer, sizeof layer, " of layer %d", slice->layer); }
             return llmc_fail(error, "%s: value %lld of %s%s is no finite number ---> use another checkpoint",
-                             llmc_path_tail(path), (long long)(j - slice->offset),
+                             llmc_path_tail(path), (long long)(slice->first + j - slice->offset),
                              model->config.kind->tensor(&model->config, slice->tensor).name, layer);
         }
     }

@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "head.h"
+
 static TensorInfo tensor_info(const ModelConfig* config, int tensor) {
     const int64_t C = config->channels, Vp = config->padded_vocab, maxT = config->max_seq_len;
     switch ((Gpt2Tensor)tensor) {
@@ -15,16 +17,21 @@ static TensorInfo tensor_info(const ModelConfig* config, int tensor) {
     }
 }
 
-static bool has_tensor(const Model* model, int tensor) {
+static bool has_tensor(const Model* view, int tensor) {
     switch (tensor) {
-        case GPT2_wte: return model->is_first || model->is_last;
-        case GPT2_wpe: return model->is_first;
-        default: return model->is_last;  // the final norm
+        case GPT2_wte: return view->is_first || view->has_head;
+        case GPT2_wpe: return view->is_first;
+        default: return view->is_last;  // the final norm
     }
 }
 
-static bool is_copy(const Model* model, int tensor) {
-    return tensor == GPT2_wte && !model->is_first;
+static bool is_copy(const Model* view, int tensor) {
+    return tensor == GPT2_wte && !view->is_first;
+}
+
+static int head_tensor(const ModelConfig* config) {
+    (void)config;
+    return GPT2_wte;
 }
 
 static bool is_tied(const ModelConfig* config, int tensor) {
@@ -38,16 +45,19 @@ static void describe(char* out, size_t out_chars, const ModelConfig* config) {
 }
 
 static int64_t acts_bytes(const Model* model, const ModelBatch* batch, int flags) {
+    if (model_is_share(model)) { return head_acts_bytes(model, batch, flags); }
     return gpt2_acts_bytes(model, batch->num_tokens, batch->num_rows, flags);
 }
 
 static int64_t scratch_bytes(const Model* model, const ModelBatch* batch) {
+    if (model_is_share(model)) { return 0; }
     return gpt2_scratch_bytes(model, batch->num_tokens, batch->num_rows, batch->max_seq_tokens);
 }
 
 static int64_t boundary_bytes(const Model* model, const ModelBatch* batch, int is_behind) {
-    (void)is_behind;
-    return gpt2_boundary_bytes(model, batch->num_tokens);
+    const bool is_rows = is_behind ? model->is_last : model_is_share(model);
+    return is_rows ? head_rows_bytes(&model->config, batch->num_rows)
+                   : gpt2_boundary_bytes(model, batch->num_tokens);
 }
 
 const ModelKind gpt2_kind = {
@@ -65,6 +75,7 @@ const ModelKind gpt2_kind = {
     .has_tensor = has_tensor,
     .is_copy = is_copy,
     .is_tied = is_tied,
+    .head_tensor = head_tensor,
     .init_random = gpt2_init_random,
     .acts_bytes = acts_bytes,
     .scratch_bytes = scratch_bytes,

@@ -1,10 +1,10 @@
 /*
 gpt2.h -- GPT-2 as a range of layers [layer_begin, layer_end), written once on ops.h.
 
-A pipeline stage is a slice; the single-device model is the slice [0, L). The first slice also has the token
-and position embedding, the last the final norm and the (tied) head; the head may be a slice alone, [L, L),
-behind one that ends at L without it. Nothing here knows of pipelines: a slice turns an activation (T, C) into
-an activation, and gradients back.
+The single-device model is the range [0, L). The first range also has the token and position embedding, the
+last the final norm and the (tied) head, or the norm alone where the head is shared (head.h); either may be a
+range alone, [L, L), behind one that ends at L without it. Nothing here knows of pipelines: a range turns an
+activation (T, C) into an activation, and gradients back.
 
 Losses are summed by the caller; logits exist for supervised rows only. Shapes of checkpoints, initialisation
 and numerics are llm.c's (file format: checkpoint.h).
@@ -59,8 +59,8 @@ int64_t gpt2_acts_bytes(const Model* model, int num_tokens, int num_rows, int fl
 int64_t gpt2_scratch_bytes(const Model* model, int num_tokens, int num_rows, int max_seq_tokens);
 int64_t gpt2_boundary_bytes(const Model* model, int num_tokens);
 
-// As in model.h, with activations (T, C). KEEP without HEAD on the last slice keeps the layers only (it must
-// have one): backward then starts from a `dout` of the last layer's output.
+// As in model.h, with activations (T, C). KEEP without HEAD where the whole head is keeps the layers only
+// (there must be one): backward then starts from a `dout` of the last layer's output.
 void gpt2_forward(Model* model, const ModelBatch* batch, const void* in, void* out, void* acts, void* scratch,
                   float* losses, int flags);
 void gpt2_backward_inputs(Model* model, const ModelBatch* batch, const void* in, void* acts, const void* dout,

@@ -27,7 +27,7 @@ static int64_t layer_bytes(const ModelConfig* config) {
     return 11 * X_BYTES * config->channels + FLOAT_BYTES * (config->num_heads + 4);
 }
 
-// x_0 is kept by the first slice, x_L and dx_L by the last; see the picture in gpt2_acts.h.
+// x_0 is kept by the first range, x_L and dx_L by the last; see the picture in gpt2_acts.h.
 static int64_t stream_slots(const Model* model) {
     return model->layer_end - model->layer_begin + model->is_first + model->is_last;
 }
@@ -45,11 +45,16 @@ static int64_t head_rows(int num_rows, int flags) {
     return flags & MODEL_KEEP || rows <= GPT2_HEAD_CHUNK_ROWS ? rows : GPT2_HEAD_CHUNK_ROWS;
 }
 
+// Of the head's own buffers, in the order gpt2_acts_head takes them.
+static int64_t row_bytes(const Model* model) {
+    const int64_t C = model->config.channels;
+    return (model->has_head ? 2 * C + model->config.padded_vocab : C) * X_BYTES + 2 * FLOAT_BYTES;
+}
+
 int64_t gpt2_acts_bytes(const Model* model, int num_tokens, int num_rows, int flags) {
     int64_t num_bytes = round_up_16(num_tokens) * token_bytes(model, flags);
-    if (model->is_last && flags & MODEL_HEAD) {
-        int64_t row_values = 2 * model->config.channels + model->config.padded_vocab;
-        num_bytes += head_rows(num_rows, flags) * (row_values * X_BYTES + 2 * FLOAT_BYTES);
+    if (model->is_last && (flags & MODEL_HEAD || model_feeds_head(model))) {
+        num_bytes += head_rows(num_rows, flags) * row_bytes(model);
     }
     return num_bytes;
 }
@@ -133,10 +138,11 @@ Gpt2LayerActs gpt2_acts_layer(const Model* model, void* acts, int num_tokens, in
 Gpt2HeadActs gpt2_acts_head(const Model* model, void* acts, int num_tokens, int num_rows, int flags) {
     const int64_t C = model->config.channels, R = head_rows(num_rows, flags);
     char* cursor = (char*)acts + round_up_16(num_tokens) * token_bytes(model, flags);
-    Gpt2HeadActs head = {.num_rows = (int)R, .rows = take(&cursor, R * C), .lnf = take(&cursor, R * C)};
+    Gpt2HeadActs head = {.num_rows = (int)R, .rows = take(&cursor, R * C)};
+    if (model->has_head) { head.lnf = take(&cursor, R * C); }
     head.mean = take_floats(&cursor, R);
     head.rstd = take_floats(&cursor, R);
-    head.logits = take(&cursor, R * model->config.padded_vocab);
+    if (model->has_head) { head.logits = take(&cursor, R * model->config.padded_vocab); }
     return head;
 }
 

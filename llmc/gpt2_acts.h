@@ -1,8 +1,8 @@
 /*
 gpt2_acts.h -- where everything a micro-batch leaves behind lies in `acts` and `scratch` (internal to gpt2).
 
-x_l is the input of the slice's layer l: x_0 the embedding's output (first slice) or `in`, x_L the last
-layer's output (last slice) or `out`. With KEEP each layer has its own buffers, and three rows of slots hold
+x_l is the input of the range's layer l: x_0 the embedding's output (first range) or `in`, x_L the last
+layer's output (last range) or `out`. With KEEP each layer has its own buffers, and three rows of slots hold
 one slot more than there are layers, so that a gradient lies one slot behind its activation and overwrites
 only what the layer above is done with:
 
@@ -10,9 +10,10 @@ only what the layer above is done with:
     residual2  | r_0    | r_1    | ... | r_L-1   |          |        dr_l   in slot l + 1
     stream     | x_0    | x_1    | ... | x_L-1   | x_L      |     |  dx_l   in slot l + 1
 
-(x_0 has a slot on the first slice only, x_L and dx_L on the last only.) Backward of inputs also turns fch
-into dfch. Without KEEP all layers share one set, and fch lies over qkv and atty. A slice of the head alone
-reads x_L from `in`, writes dx_L to `din`, and has the head's buffers only.
+(x_0 has a slot in the first range only, x_L and dx_L in the last only.) Backward of inputs also turns fch
+into dfch. Without KEEP all layers share one set, and fch lies over qkv and atty. A range of norm and head
+alone reads x_L from `in`, writes dx_L to `din`, and has the head's buffers only; one that feeds the head's
+shares has these without lnf and logits: the normed rows are its `out`.
 */
 #pragma once
 
@@ -41,9 +42,9 @@ typedef struct {
 } Gpt2LayerActs;
 
 typedef struct {
-    floatX *rows, *lnf;  // (num_rows, C)
+    floatX *rows, *lnf;  // (num_rows, C); lnf NULL where the head is shared
     float *mean, *rstd;  // (num_rows)
-    floatX* logits;      // (num_rows, Vp); with KEEP their gradients
+    floatX* logits;      // (num_rows, Vp), with KEEP their gradients; NULL where the head is shared
     int num_rows;        // that fit
 } Gpt2HeadActs;
 

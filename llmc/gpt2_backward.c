@@ -2,22 +2,31 @@
 // gradient stays in acts. Weights (W): one product per matrix of what B left and what forward kept; order
 // among layers is free.
 #include "gpt2_acts.h"
+#include "head.h"
 
 static const floatX* param(const Model* model, Gpt2Tensor tensor, int l) {
     return model_tensor(model, tensor, l);
 }
 
-// From dlogits to dx_L, which is zero but for the supervised rows.
-static void head_backward_inputs(Model* model, const ModelBatch* batch, void* acts, floatX* dx,
-                                 void* scratch) {
+// Does backward start from the head, or from the gradient of the normed rows that it was fed?
+static bool starts_at_rows(const Model* model, const floatX* dout) {
+    return dout == NULL || model_feeds_head(model);
+}
+
+// From dlogits, or from the gradient of the normed rows, to dx_L, which is zero but for the supervised rows.
+static void rows_backward_inputs(Model* model, const ModelBatch* batch, void* acts, const floatX* dfed,
+                                 floatX* dx, void* scratch) {
     const int R = batch->num_rows, C = model->config.channels, Vp = model->config.padded_vocab;
     OpsContext* ops = model->ops;
     Gpt2HeadActs head = gpt2_acts_head(model, acts, batch->num_tokens, R, MODEL_KEEP | MODEL_HEAD);
     floatX *dlnf = scratch, *drows = dlnf + (int64_t)head.num_rows * C;
     if (R > 0) {
-        matmul_backward_input(dlnf, head.logits, param(model, GPT2_wte, 0), R, C, Vp, ops);
+        if (model->has_head) {
+            matmul_backward_input(dlnf, head.logits, param(model, GPT2_wte, 0), R, C, Vp, ops);
+            dfed = dlnf;
+        }
         layernorm_backward(drows, model_grad(model, GPT2_lnfw, 0), model_grad(model, GPT2_lnfb, 0), NULL,
-                           dlnf, head.rows, param(model, GPT2_lnfw, 0), head.mean, head.rstd, R, C, ops);
+                           dfed, head.rows, param(model, GPT2_lnfw, 0), head.mean, head.rstd, R, C, ops);
     }
     scatter_rows(dx, drows, batch->rows, R, batch->num_tokens, C, ops);
 }
@@ -62,13 +71,18 @@ static void layer_backward_inputs(Model* model, const ModelBatch* batch, const G
 
 void gpt2_backward_inputs(Model* model, const ModelBatch* batch, const void* in, void* acts, const void* dout,
                           void* din, void* scratch) {
+    if (model_is_share(model)) {
+        head_backward_inputs(model, batch, acts, din);
+        return;
+    }
     const int T = batch->num_tokens, L = model->layer_end - model->layer_begin;
+    const bool at_rows = starts_at_rows(model, dout);
     Gpt2Scratch parts = gpt2_scratch_split(model, scratch, T);
     ModelBatch staged = gpt2_batch_stage(
-        model, batch, (L > 0 ? GPT2_BATCH_SEQS | GPT2_BATCH_KEYS : 0) | (dout == NULL ? GPT2_BATCH_ROWS : 0));
-    if (dout == NULL) {
+        model, batch, (L > 0 ? GPT2_BATCH_SEQS | GPT2_BATCH_KEYS : 0) | (at_rows ? GPT2_BATCH_ROWS : 0));
+    if (at_rows) {
         floatX* dx = L > 0 ? gpt2_acts_layer(model, acts, T, L - 1, MODEL_KEEP).dx_next : din;
-        head_backward_inputs(model, &staged, acts, dx, scratch);
+        rows_backward_inputs(model, &staged, acts, dout, dx, scratch);
         dout = dx;
     }
     for (int l = L - 1; l >= 0; l--) {
@@ -106,9 +120,14 @@ static void layer_backward_weights(Model* model, const ModelBatch* batch, const 
 
 void gpt2_backward_weights(Model* model, const ModelBatch* batch, void* acts, const void* dout,
                            void* scratch) {
+    if (model_is_share(model)) {
+        head_backward_weights(model, batch, acts, dout);
+        return;
+    }
     const int T = batch->num_tokens, R = batch->num_rows, L = model->layer_end - model->layer_begin;
     const int C = model->config.channels, Vp = model->config.padded_vocab;
-    if (dout == NULL && R > 0) {
+    const bool at_rows = starts_at_rows(model, dout);
+    if (model->has_head && at_rows && R > 0) {
         Gpt2HeadActs head = gpt2_acts_head(model, acts, T, R, MODEL_KEEP | MODEL_HEAD);
         matmul_backward_weight(model_grad(model, GPT2_wte, 0), NULL, head.logits, head.lnf, R, C, Vp,
                                model->ops);
@@ -118,7 +137,7 @@ void gpt2_backward_weights(Model* model, const ModelBatch* batch, void* acts, co
     floatX* dropped = gpt2_scratch_split(model, scratch, T).columns;
     for (int l = L - 1; l >= 0; l--) {
         Gpt2LayerActs layer = gpt2_acts_layer(model, acts, T, l, MODEL_KEEP);
-        bool is_dout = l == L - 1 && dout != NULL;
+        bool is_dout = l == L - 1 && !at_rows;
         layer_backward_weights(model, &staged, &layer, is_dout ? dout : layer.dx_next, dropped, l);
     }
     if (model->is_first) {

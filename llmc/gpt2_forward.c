@@ -4,6 +4,7 @@
 #include <assert.h>
 
 #include "gpt2_acts.h"
+#include "head.h"
 
 static const floatX* param(const Model* model, Gpt2Tensor tensor, int l) {
     return model_tensor(model, tensor, l);
@@ -48,20 +49,27 @@ static void mlp_output_forward(const Model* model, const ModelBatch* batch, cons
     }
 }
 
-// Final norm, logits and losses of `num_rows` supervised rows, from x_L.
-static void head_forward(Model* model, const Gpt2HeadActs* head, const floatX* x, const int32_t* rows,
+// The final norm of `num_rows` supervised rows, from x_L.
+static void norm_forward(const Model* model, const Gpt2HeadActs* head, floatX* norm, const floatX* x,
+                         const int32_t* rows, int num_rows) {
+    const int C = model->config.channels;
+    gather_rows(head->rows, x, rows, num_rows, C, model->ops);
+    layernorm_forward(norm, head->mean, head->rstd, head->rows, param(model, GPT2_lnfw, 0),
+                      param(model, GPT2_lnfb, 0), num_rows, C, model->ops);
+}
+
+// Final norm, logits and losses.
+static void rows_forward(Model* model, const Gpt2HeadActs* head, const floatX* x, const int32_t* rows,
                          const int32_t* targets, int num_rows, float* losses, float dlogits_scale) {
     const int C = model->config.channels, Vp = model->config.padded_vocab;
     OpsContext* ops = model->ops;
-    gather_rows(head->rows, x, rows, num_rows, C, ops);
-    layernorm_forward(head->lnf, head->mean, head->rstd, head->rows, param(model, GPT2_lnfw, 0),
-                      param(model, GPT2_lnfb, 0), num_rows, C, ops);
+    norm_forward(model, head, head->lnf, x, rows, num_rows);
     matmul_forward(head->logits, head->lnf, param(model, GPT2_wte, 0), NULL, num_rows, C, Vp, ops);
     fused_classifier(losses, head->logits, targets, dlogits_scale, num_rows, model->config.vocab, Vp, ops);
 }
 
-static void head_forward_all(Model* model, const ModelBatch* batch, const floatX* x, void* acts,
-                             float* losses, int flags) {
+static void whole_head_forward(Model* model, const ModelBatch* batch, const floatX* x, void* acts,
+                               float* losses, int flags) {
     const float loss_scale = batch->loss_scale;
     Gpt2HeadActs head = gpt2_acts_head(model, acts, batch->num_tokens, batch->num_rows, flags);
     model->last_logits = flags & MODEL_KEEP ? NULL : head.logits;
@@ -69,7 +77,7 @@ static void head_forward_all(Model* model, const ModelBatch* batch, const floatX
     float* results = ops_results(model->ops, losses, (size_t)batch->num_rows);
     if (flags & MODEL_KEEP) {
         assert(loss_scale != 0.0f);  // 0 would leave logits where backward expects their gradients
-        head_forward(model, &head, x, batch->rows, batch->targets, batch->num_rows, results, loss_scale);
+        rows_forward(model, &head, x, batch->rows, batch->targets, batch->num_rows, results, loss_scale);
         ops_deliver(model->ops, losses, results, (size_t)batch->num_rows);
         return;
     }
@@ -77,13 +85,25 @@ static void head_forward_all(Model* model, const ModelBatch* batch, const floatX
     int begin = (batch->num_rows - 1) / head.num_rows * head.num_rows;
     for (; begin >= 0; begin -= head.num_rows) {
         int num_rows = batch->num_rows - begin < head.num_rows ? batch->num_rows - begin : head.num_rows;
-        head_forward(model, &head, x, batch->rows + begin, batch->targets + begin, num_rows, results + begin,
+        rows_forward(model, &head, x, batch->rows + begin, batch->targets + begin, num_rows, results + begin,
                      0.0f);
     }
     ops_deliver(model->ops, losses, results, (size_t)batch->num_rows);
 }
 
-// From `in` (first slice: the tokens) to x_end; NULL: up to what backward needs.
+// Normed rows, for the head's shares; `out` NULL: for backward's sake alone.
+static void feed_head(const Model* model, const ModelBatch* batch, const floatX* x, floatX* out, void* acts,
+                      void* scratch, int flags) {
+    const int R = batch->num_rows;
+    const Gpt2HeadActs head = gpt2_acts_head(model, acts, batch->num_tokens, R, flags);
+    for (int begin = 0; begin < R; begin += head.num_rows) {
+        const int num_rows = R - begin < head.num_rows ? R - begin : head.num_rows;
+        floatX* norm = out != NULL ? out + (int64_t)begin * model->config.channels : (floatX*)scratch;
+        norm_forward(model, &head, norm, x, batch->rows + begin, num_rows);
+    }
+}
+
+// From `in` (first range: the tokens) to x_end; NULL: up to what backward needs.
 static void layers_forward(Model* model, const ModelBatch* batch, const floatX* in, floatX* x_end, void* acts,
                            void* scratch, int flags) {
     const int T = batch->num_tokens, C = model->config.channels, L = model->layer_end - model->layer_begin;
@@ -121,13 +141,17 @@ static void layers_forward(Model* model, const ModelBatch* batch, const floatX* 
 
 void gpt2_forward(Model* model, const ModelBatch* batch, const void* in, void* out, void* acts, void* scratch,
                   float* losses, int flags) {
+    if (model_is_share(model)) {
+        head_forward(model, batch, in, out, acts, losses, flags);
+        return;
+    }
     const int L = model->layer_end - model->layer_begin;
-    if (model->is_last && flags == 0) { return; }  // nobody reads anything of it before the recompute
-    const bool with_head = model->is_last && flags & MODEL_HEAD;
-    ModelBatch staged = gpt2_batch_stage(model, batch,
-                                         (L > 0 ? GPT2_BATCH_SEQS | GPT2_BATCH_KEYS : 0) |
-                                             (model->is_first ? GPT2_BATCH_TOKENS : 0) |
-                                             (with_head ? GPT2_BATCH_ROWS | GPT2_BATCH_TARGETS : 0));
+    if (model->has_head && flags == 0) { return; }  // nobody reads anything of it before the recompute
+    const bool with_head = model->has_head && flags & MODEL_HEAD, feeds_head = model_feeds_head(model);
+    ModelBatch staged = gpt2_batch_stage(
+        model, batch,
+        (L > 0 ? GPT2_BATCH_SEQS | GPT2_BATCH_KEYS : 0) | (model->is_first ? GPT2_BATCH_TOKENS : 0) |
+            (with_head || feeds_head ? GPT2_BATCH_ROWS : 0) | (with_head ? GPT2_BATCH_TARGETS : 0));
     const floatX* x_end = in;
     if (L > 0) {
         floatX* x_last =
@@ -135,5 +159,6 @@ void gpt2_forward(Model* model, const ModelBatch* batch, const void* in, void* o
         layers_forward(model, &staged, in, x_last, acts, scratch, flags);
         x_end = x_last;
     }
-    if (with_head) { head_forward_all(model, &staged, x_end, acts, losses, flags); }
+    if (with_head) { whole_head_forward(model, &staged, x_end, acts, losses, flags); }
+    if (feeds_head) { feed_head(model, &staged, x_end, out, acts, scratch, flags); }
 }

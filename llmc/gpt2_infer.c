@@ -4,6 +4,7 @@
 
 #include "cache_rows.h"
 #include "gpt2_acts.h"
+#include "head.h"
 
 typedef struct {
     floatX *x, *norm, *qkv, *atty, *fch, *fch_gelu, *columns;  // of T tokens
@@ -35,8 +36,8 @@ static int64_t split(Buffers* out, const Model* model, const ModelBatch* batch, 
     out->mean = take(&cursor, T, sizeof(float));
     out->rstd = take(&cursor, T, sizeof(float));
     out->lse = take(&cursor, T * model->config.num_heads, sizeof(float));
-    if (model->is_last) {
-        out->rows = take(&cursor, B * C, sizeof(floatX));
+    if (model->is_last) { out->rows = take(&cursor, B * C, sizeof(floatX)); }
+    if (model->has_head) {
         out->lnf = take(&cursor, B * C, sizeof(floatX));
         out->logits = take(&cursor, B * model->config.padded_vocab, sizeof(floatX));
     }
@@ -46,6 +47,7 @@ static int64_t split(Buffers* out, const Model* model, const ModelBatch* batch, 
 int64_t gpt2_infer_bytes(const Model* model, const ModelBatch* batch) {
     Buffers buffers;
     static char nowhere[1];
+    if (model_is_share(model)) { return head_infer_bytes(model, batch); }
     return split(&buffers, model, batch, nowhere);
 }
 
@@ -107,13 +109,15 @@ static void infer_layer(Model* model, const ModelBatch* batch, const ModelCache*
     residual_forward(out, b->atty, b->columns, (size_t)T * (size_t)C, ops);
 }
 
+// Where the head is shared, to the rows that its shares look at.
 static void infer_head(Model* model, const ModelBatch* batch, const CacheRows* rows, const Buffers* b,
-                       const floatX* x, int32_t* next) {
+                       const floatX* x, floatX* out, int32_t* next) {
     const int B = batch->num_seqs, C = model->config.channels, Vp = model->config.padded_vocab;
     OpsContext* ops = model->ops;
     gather_rows(b->rows, x, rows->last_rows, B, C, ops);
-    layernorm_forward(b->lnf, b->mean, b->rstd, b->rows, param(model, GPT2_lnfw, 0),
+    layernorm_forward(model->has_head ? b->lnf : out, b->mean, b->rstd, b->rows, param(model, GPT2_lnfw, 0),
                       param(model, GPT2_lnfb, 0), B, C, ops);
+    if (!model->has_head) { return; }
     matmul_forward(b->logits, b->lnf, param(model, GPT2_wte, 0), NULL, B, C, Vp, ops);
     argmax_rows(next, b->logits, B, model->config.vocab, Vp, ops);
 }
@@ -122,6 +126,10 @@ void gpt2_infer(Model* model, const ModelBatch* batch, const ModelCache* cache, 
                 void* scratch, int32_t* next) {
     const int L = model->layer_end - model->layer_begin, T = batch->num_tokens, C = model->config.channels;
     Buffers b;
+    if (model_is_share(model)) {
+        head_infer(model, batch, in, out, scratch);
+        return;
+    }
     split(&b, model, batch, scratch);
     ModelBatch staged =
         gpt2_batch_stage(model, batch, GPT2_BATCH_SEQS | (model->is_first ? GPT2_BATCH_TOKENS : 0));
@@ -138,6 +146,6 @@ void gpt2_infer(Model* model, const ModelBatch* batch, const ModelCache* cache, 
         infer_layer(model, &staged, cache, &rows, &b, x, x_next, l);
         x = x_next;
     }
-    if (model->is_last) { infer_head(model, &staged, &rows, &b, x, next); }
+    if (model->is_last) { infer_head(model, &staged, &rows, &b, x, out, next); }
     cache_rows_free(&rows);
 }

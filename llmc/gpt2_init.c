@@ -14,12 +14,10 @@ enum { OUTSIDE = -1 };  // the layer of a tensor that belongs to none
 // `values` has room for the largest tensor: normals are drawn in blocks of one.
 static void draw(Model* model, Mt19937* generator, float* values, Gpt2Tensor tensor, int layer,
                  int64_t num_values, float std) {
-    int local_layer = layer == OUTSIDE ? 0 : layer - model->layer_begin;
-    bool here = model->slice_idx[tensor] >= 0 && local_layer >= 0 && layer < model->layer_end;
-    if (here) {
+    const TensorSlice* slice = model_find(model, (int)tensor, layer);
+    if (slice != NULL) {
         mt19937_normal(generator, values, (size_t)num_values, 0.0f, std);
-        device_values_upload(model->ops, model_tensor(model, tensor, local_layer), values,
-                             (size_t)num_values);
+        model_set_values(model, slice, values, 0, num_values);
     } else {
         mt19937_normal_skip(generator, (size_t)num_values);
     }
@@ -36,7 +34,8 @@ static void fill_ones(Model* model, int tensor) {
 static float* alloc_largest_tensor(const Model* model) {
     int64_t num_values = 0;
     for (int i = 0; i < model->num_slices; i++) {
-        if (model->slices[i].num_values > num_values) { num_values = model->slices[i].num_values; }
+        const int64_t whole = model_tensor_values(&model->config, model->slices[i].tensor);
+        if (whole > num_values) { num_values = whole; }
     }
     return llmc_alloc((size_t)num_values * sizeof(float), "a tensor's random values");
 }

@@ -234,7 +234,8 @@ typedef struct {
     CheckpointBody body;
     const Model* model;
     void* values;        // of the device
-    int64_t begin, end;  // values[0] belongs to params[begin]
+    int64_t first;       // values[0] belongs to params[first]
+    int64_t begin, end;  // of params: what is wanted of the slice at hand
     float* piece;        // PIECE_VALUES
 } Target;
 
@@ -246,10 +247,10 @@ static void put(const Target* target, const float* values, int64_t offset, int64
     OpsContext* ops = target->model->ops;
     size_t num = (size_t)(to - from);
     if (target->body == CHECKPOINT_PARAMS) {
-        device_values_upload(ops, (floatX*)target->values + (from - target->begin), values + (from - offset),
+        device_values_upload(ops, (floatX*)target->values + (from - target->first), values + (from - offset),
                              num);
     } else {
-        ops_upload(ops, (float*)target->values + (from - target->begin), values + (from - offset),
+        ops_upload(ops, (float*)target->values + (from - target->first), values + (from - offset),
                    num * sizeof(float));
     }
 }
@@ -308,12 +309,13 @@ static bool read_slice(const Target* target, const TensorSlice* slice, char* err
     const HfConfig* config = &target->source->config;
     HfPart parts[HF_MAX_PARTS];
     int num_parts = hf_names_parts(parts, &config->shape, slice->tensor, slice->layer);
+    const int64_t tensor_offset = slice->offset - slice->first;
     int64_t num_done = 0;
     for (int p = 0; p < num_parts; p++) {
         const SafetensorsTensor* tensor = find(target->source, parts[p].name, true);
-        int64_t offset = slice->offset + parts[p].row_begin * parts[p].cols;
+        int64_t offset = tensor_offset + parts[p].row_begin * parts[p].cols;
         num_done = (parts[p].row_begin + parts[p].rows) * parts[p].cols;
-        if (offset >= target->end || slice->offset + num_done <= target->begin) { continue; }
+        if (offset >= target->end || tensor_offset + num_done <= target->begin) { continue; }
         // our untied heads are not scaled: theirs takes the factor in
         bool is_scaled = config->head_scaled && !config->shape.tied_head;
         float factor = is_scaled && strcmp(parts[p].name, "lm_head.weight") == 0
@@ -323,9 +325,8 @@ static bool read_slice(const Target* target, const TensorSlice* slice, char* err
                                       : read_straight(target, tensor, &parts[p], offset, factor, error);
         if (!ok) { return false; }
     }
-    if (num_done < slice->num_values) {
-        put_zeros(target, slice->offset + num_done, slice->num_values - num_done);
-    }
+    int64_t num_values = model_tensor_values(&config->shape, slice->tensor);
+    if (num_done < num_values) { put_zeros(target, tensor_offset + num_done, num_values - num_done); }
     return true;
 }
 
@@ -347,11 +348,14 @@ bool hf_checkpoint_read(const char* path, CheckpointBody body, const Model* mode
     Source source;
     if (!open_source(&source, model->config.kind, path, error)) { return false; }
     bool ok = check_same_shape(&source, model, path, error) && check_tensors(&source, error);
-    Target target = {&source, body, model, values, begin, end, NULL};
+    Target target = {&source, body, model, values, begin, 0, 0, NULL};
     target.piece = llmc_alloc(PIECE_VALUES * sizeof *target.piece, "values on their way");
     for (int i = 0; ok && i < model->num_slices; i++) {
         const TensorSlice* slice = &model->slices[i];
-        if (slice->offset >= end || slice->offset + slice->num_values <= begin) { continue; }
+        const int64_t slice_end = slice->offset + slice->num_values;
+        target.begin = slice->offset > begin ? slice->offset : begin;
+        target.end = slice_end < end ? slice_end : end;
+        if (target.begin >= target.end) { continue; }
         ok = read_slice(&target, slice, error);
     }
     free(target.piece);

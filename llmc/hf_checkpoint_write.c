@@ -159,11 +159,11 @@ typedef struct {
     float* piece;  // PIECE_VALUES
 } Target;
 
-// `memory`: of the part's first value, on the device.
+// `memory`: of the part's first value, on the device, were it all there; values [begin, end) are.
 static bool write_straight(const Target* target, const SafetensorsTensor* tensor, const floatX* memory,
-                           float factor, char* error) {
-    for (int64_t at = 0; at < tensor->num_values; at += PIECE_VALUES) {
-        int64_t num = tensor->num_values - at < PIECE_VALUES ? tensor->num_values - at : PIECE_VALUES;
+                           int64_t begin, int64_t end, float factor, char* error) {
+    for (int64_t at = begin; at < end; at += PIECE_VALUES) {
+        int64_t num = end - at < PIECE_VALUES ? end - at : PIECE_VALUES;
         device_values_download(target->model->ops, target->piece, memory + at, (size_t)num);
         for (int64_t i = 0; i < num && factor != 1.0f; i++) { target->piece[i] *= factor; }
         if (!safetensors_write(target->file, tensor, target->piece, at, at + num, error)) { return false; }
@@ -195,11 +195,15 @@ static bool write_slice(const Target* target, const TensorSlice* slice, char* er
         char name[HF_NAME_CHARS];
         const SafetensorsTensor wanted = file_tensor(&parts[p], name, config);
         const SafetensorsTensor* tensor = safetensors_find(target->layout, wanted.name);
-        const floatX* memory = target->model->params + slice->offset + parts[p].row_begin * parts[p].cols;
+        const int64_t part_begin = parts[p].row_begin * parts[p].cols - slice->first;  // in the slice
+        const floatX* memory = target->model->params + slice->offset + part_begin;
+        const int64_t left = slice->num_values - part_begin;
+        const int64_t begin = part_begin < 0 ? -part_begin : 0;
+        const int64_t end = tensor->num_values < left ? tensor->num_values : left;
         float factor =
             is_scaled && strcmp(parts[p].name, "lm_head.weight") == 0 ? sqrtf((float)config->channels) : 1.0f;
         bool ok = parts[p].transposed ? write_transposed(target, tensor, &parts[p], memory, error)
-                                      : write_straight(target, tensor, memory, factor, error);
+                                      : write_straight(target, tensor, memory, begin, end, factor, error);
         if (!ok) { return false; }
     }
     return true;

@@ -1,8 +1,6 @@
-// The slice's flat array has the tensors in checkpoint order, each with this slice's layers; for the whole
-// model it is the body of a checkpoint.
+// What is asked of any model: memory, counts, headers. model_part.c: what a rank has of one.
 #include "model.h"
 
-#include <assert.h>
 #include <stdlib.h>
 
 #include "llmc_error.h"
@@ -12,89 +10,6 @@ bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor
     if (!kind->parse(out, descriptor, vocab, max_seq_len, error)) { return false; }
     out->kind = kind;
     return true;
-}
-
-// Layers of the whole model that have such a tensor; 1 for one outside the layers.
-static int num_copies(const ModelConfig* config, const TensorInfo* info) {
-    return info->rows == 0                       ? 0
-           : info->place == TENSOR_PER_LAYER     ? config->num_layers
-           : info->place == TENSOR_PER_DEC_LAYER ? config->num_dec_layers
-                                                 : 1;
-}
-
-// Layers of its stack that this slice has of it, half-open; of one outside the layers [0, 1) or nothing.
-static void local_range(const Model* model, int tensor, const TensorInfo* info, int* begin, int* end) {
-    switch (info->place) {
-        case TENSOR_PER_LAYER:
-            *begin = model_enc_begin(model);
-            *end = model_enc_end(model);
-            break;
-        case TENSOR_PER_DEC_LAYER:
-            *begin = model_dec_begin(model);
-            *end = model_dec_end(model);
-            break;
-        default: *begin = 0; *end = model->config.kind->has_tensor(model, tensor) ? 1 : 0;
-    }
-    if (info->rows == 0) { *end = *begin; }
-}
-
-static void make_slices(Model* model) {
-    const ModelKind* kind = model->config.kind;
-    int num_layers = model->layer_end - model->layer_begin;
-    assert(kind->num_tensors <= MODEL_MAX_TENSORS);
-    model->slices =
-        llmc_alloc(sizeof *model->slices * (size_t)(kind->num_tensors * (num_layers + 1)), "tensor table");
-    int64_t file_offset = 0;
-    for (int t = 0; t < kind->num_tensors; t++) {
-        TensorInfo info = kind->tensor(&model->config, t);
-        int64_t num_values = info.rows * info.cols;
-        int begin, end;
-        local_range(model, t, &info, &begin, &end);
-        model->slice_idx[t] = begin < end ? model->num_slices : -1;
-        bool is_whole = info.place == TENSOR_WHOLE;
-        for (int layer = begin; layer < end; layer++) {
-            model->slices[model->num_slices++] = (TensorSlice){
-                .tensor = t,
-                .layer = is_whole ? -1 : layer,
-                .offset = model->num_params,
-                .file_offset = file_offset + layer * num_values,
-                .num_values = num_values,
-                .decay = info.decay,
-                .tied_copy = is_whole && kind->is_copy(model, t),
-                .tied = is_whole && kind->is_tied(&model->config, t),
-            };
-            model->num_params += num_values;
-        }
-        file_offset += num_copies(&model->config, &info) * num_values;
-    }
-}
-
-static void init_slice(Model* model, const ModelConfig* config, int layer_begin, int layer_end, bool is_last,
-                       OpsContext* ops) {
-    assert(0 <= layer_begin && layer_begin <= layer_end && layer_end <= model_num_layers(config));
-    assert(is_last ? layer_end == model_num_layers(config) : layer_begin < layer_end);
-    *model = (Model){
-        .config = *config,
-        .layer_begin = layer_begin,
-        .layer_end = layer_end,
-        .is_first = layer_begin == 0,
-        .is_last = is_last,
-        .ops = ops,
-    };
-    make_slices(model);
-}
-
-void model_init_raw(Model* model, const ModelConfig* config, int layer_begin, int layer_end, bool is_last,
-                    OpsContext* ops) {
-    init_slice(model, config, layer_begin, layer_end, is_last, ops);
-    model->params = ops_alloc_raw(ops, (size_t)model->num_params * sizeof(floatX), "parameters");
-    model->grads = ops_alloc_raw(ops, (size_t)model->num_params * sizeof(float), "gradients");
-}
-
-void model_init(Model* model, const ModelConfig* config, int layer_begin, int layer_end, bool is_last,
-                OpsContext* ops) {
-    init_slice(model, config, layer_begin, layer_end, is_last, ops);
-    model->params = ops_alloc(ops, (size_t)model->num_params * sizeof(floatX), "parameters");
 }
 
 void model_alloc_grads(Model* model) {
@@ -128,16 +43,28 @@ int64_t model_num_params(const ModelConfig* config) {
     int64_t num_params = 0;
     for (int t = 0; t < config->kind->num_tensors; t++) {
         TensorInfo info = config->kind->tensor(config, t);
-        num_params += num_copies(config, &info) * info.rows * info.cols;
+        num_params += model_num_copies(config, &info) * info.rows * info.cols;
     }
     return num_params;
+}
+
+int64_t model_tensor_values(const ModelConfig* config, int tensor) {
+    const TensorInfo info = config->kind->tensor(config, tensor);
+    return info.rows * info.cols;
+}
+
+int model_num_copies(const ModelConfig* config, const TensorInfo* info) {
+    return info->rows == 0                       ? 0
+           : info->place == TENSOR_PER_LAYER     ? config->num_layers
+           : info->place == TENSOR_PER_DEC_LAYER ? config->num_dec_layers
+                                                 : 1;
 }
 
 int model_num_tensors(const ModelConfig* config) {
     int num_tensors = 0;
     for (int t = 0; t < config->kind->num_tensors; t++) {
         TensorInfo info = config->kind->tensor(config, t);
-        num_tensors += num_copies(config, &info);
+        num_tensors += model_num_copies(config, &info);
     }
     return num_tensors;
 }
@@ -146,7 +73,7 @@ int model_tensor_number(const ModelConfig* config, const TensorSlice* slice) {
     int number = slice->layer > 0 ? slice->layer : 0;
     for (int t = 0; t < slice->tensor; t++) {
         TensorInfo info = config->kind->tensor(config, t);
-        number += num_copies(config, &info);
+        number += model_num_copies(config, &info);
     }
     return number;
 }

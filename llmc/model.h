@@ -1,19 +1,22 @@
 /*
-model.h -- what all models here have in common: a transformer as a chain of blocks, any range of its layers as
-a slice, flat parameters, and a table of functions.
+model.h -- what all models here have in common: a transformer as a chain of blocks, any ranges of its layers
+on a rank, flat parameters, and a table of functions.
 
     ModelConfig config;
     if (!model_parse(&config, &t5_kind, "t5:small", vocab, 512, error)) { ... }
+    ModelPart part = {.num_ranges = 2, .ranges = {{0, 2}, {6, 8, MODEL_HAS_HEAD}}};
     Model model;
-    model_init(&model, &config, layer_begin, layer_end, is_last, ops);
+    model_init_part(&model, &config, &part, ops);  // one array of parameters, each tensor once
     model_alloc_grads(&model);
     config.kind->init_random(&model, 42);
-    config.kind->forward(&model, &batch, in, out, acts, scratch, losses, MODEL_KEEP | MODEL_HEAD);
+    Model view = model_view(&model, 1);  // of one range, in the same arrays
+    config.kind->forward(&view, &batch, in, out, acts, scratch, losses, MODEL_KEEP | MODEL_HEAD);
 
-A pipeline stage is a slice; the single-device model is the slice [0, L). Layers are numbered along the chain:
-GPT-2's L layers; T5's encoder layers [0, Le), then its decoder layers [Le, Le + Ld). The first slice has the
-embedding, the one where the decoder begins that stack's embedding, the last one the head; the head may be a
-slice alone, [L, L). Trainer, optimizer, checkpoints and profiler know nothing else of a model.
+Layers are numbered along the chain: GPT-2's L layers; T5's encoder layers [0, Le), then its decoder layers
+[Le, Le + Ld). The first range has the embedding, the one where the decoder begins that stack's embedding, the
+last one the head, or (head.h) what the head's shares on all ranks are fed by; the head may be a range alone,
+[L, L). The single-device model is the range [0, L). Trainer, optimizer, checkpoints and profiler know nothing
+else of a model.
 
 A kind is one file of each: t5.h (the tensors), t5_config.c, t5_acts.c, t5_forward.c, t5_backward.c ...
 */
@@ -92,30 +95,73 @@ typedef struct {
     bool decay;  // a matrix: weight decay applies
 } TensorInfo;
 
-// Where a tensor (of one layer, for per-layer ones) lies in this slice's flat array and in the whole model.
+// Where a tensor (of one layer, for per-layer ones) lies in this rank's flat array and in the whole model.
 typedef struct {
     int tensor;
     int layer;            // of its stack; -1 for tensors outside the layers
-    int64_t offset;       // in the slice's params and grads, in values
+    int64_t offset;       // in the rank's params and grads, in values
     int64_t file_offset;  // in the body of a checkpoint, in values
     int64_t num_values;
+    int64_t first;  // of the tensor's values: 0, but where the rank has a share of the head's rows alone
     bool decay;
-    bool tied_copy;  // another slice, before this one in the chain, has it too: counted there
-    bool tied;       // more than one slice may have it: its gradient is the sum of theirs
+    bool tied_copy;  // another rank, before this one in the chain, has it too: counted there
+    bool tied;       // more than one rank may have it (or parts of it): its gradient is the sum of theirs
 } TensorSlice;
 
+// --- what a rank has ---------------------------------------------------------------------------------------
+
+typedef enum {
+    MODEL_GOES_ON,    // more layers follow, in another range
+    MODEL_HAS_HEAD,   // final norm, head, losses
+    MODEL_FEEDS_HEAD  // final norm of the supervised rows, which go to the head's shares
+} ModelEnd;
+
+typedef struct {
+    int layer_begin, layer_end;  // over the whole chain
+    ModelEnd end;                // but for GOES_ON: layer_end is the chain's end
+} ModelRange;
+
+// How the ranks of a replica share the head: stage s has the places [begin[s], begin[s + 1]) of
+// MODEL_HEAD_PLACES (none where they are equal). By rows: these of a micro-batch's supervised rows, with the
+// whole matrix. By vocabulary: these of the matrix' rows, the ids' logits.
+typedef enum { MODEL_HEAD_WHOLE, MODEL_HEAD_BY_ROWS, MODEL_HEAD_BY_VOCAB } ModelSharing;
+enum { MODEL_HEAD_PLACES = 1024 };
+typedef struct {
+    ModelSharing sharing;
+    int num_stages;                     // <= OPS_MAX_SHARES; 0 with MODEL_HEAD_WHOLE
+    int32_t begin[OPS_MAX_SHARES + 1];  // ascending, 0 to MODEL_HEAD_PLACES
+} ModelHead;
+
+enum { MODEL_MAX_RANGES = 64 };
+typedef struct {
+    int num_ranges;
+    ModelRange ranges[MODEL_MAX_RANGES];  // ascending, apart from each other
+    ModelHead head;
+    int stage;  // where the head is shared: of this rank
+} ModelPart;
+
+// All that a rank has, or a view of one range of it, or of its share of the head; a model of one range is its
+// own view. Views borrow everything.
 struct Model {
     ModelConfig config;
-    int layer_begin, layer_end;  // over the whole chain
-    bool is_first, is_last;      // has the (encoder's) embedding; the head
-    OpsContext* ops;             // borrowed
-    int64_t num_params;          // of this slice, tied copies included
-    floatX* params;              // flat, of the device
-    float* grads;                // flat, same layout, of the device; NULL until model_alloc_grads
+    ModelPart part;      // of the rank
+    OpsContext* ops;     // borrowed
+    int64_t num_params;  // of the rank, tied copies included
+    floatX* params;      // flat, of the device
+    float* grads;        // flat, same layout, of the device; NULL until model_alloc_grads
     int num_slices;
-    TensorSlice* slices;               // ascending offset
+    TensorSlice* slices;  // ascending offset
+    float dropout;        // p; 0: none
+
+    // of a view
+    int layer_begin, layer_end;
+    bool is_first;                     // has the (encoder's) embedding
+    bool is_last;                      // has the final norm
+    bool has_head;                     // is_last: the whole one, else a share of it
+    int64_t head_offset;               // in params and grads: its first row of the matrix
+    int head_id, head_ids;             // ids [head_id, head_id + head_ids) ...
+    int head_rows;                     // ... are the first of so many rows; behind them is padding
     int slice_idx[MODEL_MAX_TENSORS];  // slices[slice_idx[tensor] + l] is local layer l's; -1: not here
-    float dropout;                     // p; 0: none
     const floatX* last_logits;  // (rows, Vp): the first (up to 64) rows of the last forward with head and
                                 // without keep; lies in that forward's acts, on the device
 };
@@ -142,30 +188,33 @@ struct ModelKind {
     void (*describe)(char* out, size_t out_chars, const ModelConfig* config);
 
     TensorInfo (*tensor)(const ModelConfig* config, int tensor);
-    // Of a tensor outside the layers: has the slice one, and has one before it in the chain one?
-    bool (*has_tensor)(const Model* model, int tensor);
-    bool (*is_copy)(const Model* model, int tensor);
-    // May several slices have it?
+    // Of a tensor outside the layers: has the view one, and has another before it in the chain one?
+    bool (*has_tensor)(const Model* view, int tensor);
+    bool (*is_copy)(const Model* view, int tensor);
+    // May several ranges have it?
     bool (*is_tied)(const ModelConfig* config, int tensor);
-    // The kind's usual initialisation; the whole model's draws are made and this slice's part kept, so that
-    // it does not depend on slices.
+    int (*head_tensor)(const ModelConfig* config);  // the head's matrix, (Vp, C)
+    // The kind's usual initialisation; the whole model's draws are made and this rank's part kept, so that it
+    // does not depend on who has what.
     void (*init_random)(Model* model, uint32_t seed);
+
+    // All that follows is of a view: of a range as told here, of a share of the head as told in head.h.
 
     // Buffers, in bytes, from the counts of `batch` alone (all tokens, rows, num_seqs, longest): linear in
     // the counts after rounding them up to 16. acts: kept for backward (KEEP) or of a forward that keeps
-    // nothing; scratch: of any job; boundary: the activation (and its gradient) before (0) or behind (1) this
-    // slice.
+    // nothing; scratch: of any job; boundary: the activation (and its gradient) before (0) or behind (1) the
+    // range. Behind one that feeds the head: (num_rows, C) of hidden states.
     int64_t (*acts_bytes)(const Model* model, const ModelBatch* batch, int flags);
     int64_t (*scratch_bytes)(const Model* model, const ModelBatch* batch);
     int64_t (*boundary_bytes)(const Model* model, const ModelBatch* batch, int is_behind);
 
-    // in: NULL on the first slice; out: NULL on the last. losses (num_rows): with HEAD on the last; host
-    // memory, there after ops_sync(). KEEP | HEAD: batch->loss_scale != 0. Flags 0: only `out` matters (on
-    // the last slice nothing does), and the same call with KEEP (and HEAD) later recomputes, bit for bit;
-    // `out` may then be NULL. A token, position or target out of range ends the program.
+    // in: NULL on the first range; out: NULL where the head is. losses (num_rows): with HEAD where the head
+    // is; host memory, there after ops_sync(). KEEP | HEAD: batch->loss_scale != 0. Flags 0: only `out`
+    // matters (with the head nothing does), and the same call with KEEP (and HEAD) later recomputes, bit for
+    // bit; `out` may then be NULL. A token, position or target out of range ends the program.
     void (*forward)(Model* model, const ModelBatch* batch, const void* in, void* out, void* acts,
                     void* scratch, float* losses, int flags);
-    // acts: of a forward with KEEP (and HEAD). dout: NULL on the last slice; din: NULL on the first. Turns
+    // acts: of a forward with KEEP (and HEAD). dout: NULL where the head is; din: NULL on the first. Turns
     // acts into what backward_weights needs; small parameters' gradients (norms, bias tables) are added here.
     void (*backward_inputs)(Model* model, const ModelBatch* batch, const void* in, void* acts,
                             const void* dout, void* din, void* scratch);
@@ -173,8 +222,9 @@ struct ModelKind {
     void (*backward_weights)(Model* model, const ModelBatch* batch, void* acts, const void* dout,
                              void* scratch);
 
-    // Generation: the new tokens of some slots, behind what the cache has of them. The last slice writes the
-    // likeliest next token of each sequence (after its last new one) to `next` (num_seqs, host). No dropout.
+    // Generation: the new tokens of some slots, behind what the cache has of them. Where the head is, the
+    // likeliest next token of each sequence (after its last new one) goes to `next` (num_seqs, host); a range
+    // that feeds it writes (num_seqs, C) of hidden states to `out`, a share what head.h says. No dropout.
     // (Encoder-decoder: a batch has encoder tokens, once, or decoder tokens, or both.) scratch:
     // infer_bytes().
     int64_t (*cache_bytes)(const Model* model, const ModelCache* cache);
@@ -187,24 +237,53 @@ struct ModelKind {
 bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor, int vocab, int max_seq_len,
                  char* error);
 
-// is_last: with the head; layer_end is the chain's end then. Only such a slice may have no layer.
-void model_init(Model* model, const ModelConfig* config, int layer_begin, int layer_end, bool is_last,
+// Of one range; has_head: with norm and head, layer_end is the chain's end then. Only a range that is not
+// MODEL_GOES_ON may have no layer.
+void model_init(Model* model, const ModelConfig* config, int layer_begin, int layer_end, bool has_head,
                 OpsContext* ops);
+void model_init_part(Model* model, const ModelConfig* config, const ModelPart* part, OpsContext* ops);
 // With gradients; values of both are rubbish.
-void model_init_raw(Model* model, const ModelConfig* config, int layer_begin, int layer_end, bool is_last,
-                    OpsContext* ops);
+void model_init_raw(Model* model, const ModelConfig* config, const ModelPart* part, OpsContext* ops);
+// Without values: as much of a model as its bytes, counts and tensors are asked of.
+void model_init_counts(Model* model, const ModelConfig* config, const ModelPart* part, OpsContext* ops);
+ModelPart model_part(int layer_begin, int layer_end, bool has_head);  // of one range
+
+// Of range `idx`, once there are gradients and a dropout; to be dropped before the model, not freed.
+Model model_view(const Model* model, int idx);
+// Of the rank's share of the head, where it has one.
+Model model_share_view(const Model* model);
+bool model_has_share(const ModelPart* part);
+
 void model_alloc_grads(Model* model);
 void model_free_grads(Model* model);
 void model_zero_grads(Model* model);
 void model_free(Model* model);
 int64_t model_num_params(const ModelConfig* config);  // of the whole model, tied tensors counted once
-int model_num_layers(const ModelConfig* config);      // of the whole chain
+int64_t model_tensor_values(const ModelConfig* config, int tensor);  // of one layer
+int model_num_layers(const ModelConfig* config);                     // of the whole chain
 static inline int model_head_size(const ModelConfig* config) {
     return config->head_size > 0 ? config->head_size : config->channels / config->num_heads;
 }
+// Layers of the whole model that have such a tensor; 1: it is outside the layers, 0: there is none.
+int model_num_copies(const ModelConfig* config, const TensorInfo* info);
 // One number for each tensor of the whole model (of each layer), for sums by tensor over slices.
 int model_num_tensors(const ModelConfig* config);
 int model_tensor_number(const ModelConfig* config, const TensorSlice* slice);
+
+// The slice of a tensor (of a layer of its stack; -1: outside the layers); NULL: not here.
+const TensorSlice* model_find(const Model* model, int tensor, int layer);
+// Of values [first, first + num_values) of the slice's tensor (host memory), those that the slice has.
+void model_set_values(Model* model, const TensorSlice* slice, const float* values, int64_t first,
+                      int64_t num_values);
+
+// Values that other ranks may have copies of; all copies bear the same number. A matrix whose head is shared
+// by vocabulary is tied in pieces, one for each share: who has it whole has all of them.
+typedef struct {
+    int group;
+    int64_t offset, num_values;  // in params and grads
+} ModelTied;
+enum { MODEL_MAX_TIED = MODEL_MAX_TENSORS + OPS_MAX_SHARES };
+int model_tied(const Model* model, ModelTied out[MODEL_MAX_TIED]);  // how many; ascending offset
 
 // What every kind's checkpoint header begins with, as llm.c's: [2] maxT, V, L, NH, C, [7] Vp. From: the rest
 // is zero.
@@ -218,7 +297,14 @@ typedef struct {
 } ModelDifference;
 bool model_config_equal(const ModelConfig* theirs, const ModelConfig* ours, ModelDifference* difference);
 
-// A tensor of a local layer of its stack (0 for those outside the layers).
+static inline bool model_feeds_head(const Model* view) {
+    return view->is_last && !view->has_head;
+}
+static inline bool model_is_share(const Model* view) {
+    return view->has_head && !view->is_last;
+}
+
+// A view's tensor of a local layer of its stack (0 for those outside the layers).
 static inline floatX* model_tensor(const Model* model, int tensor, int local_layer) {
     return model->params + model->slices[model->slice_idx[tensor] + local_layer].offset;
 }
@@ -226,7 +312,7 @@ static inline float* model_grad(const Model* model, int tensor, int local_layer)
     return model->grads + model->slices[model->slice_idx[tensor] + local_layer].offset;
 }
 
-// Which layers of the slice are the encoder's and the decoder's, counted from the stack's first.
+// Which layers of the view are the encoder's and the decoder's, counted from the stack's first.
 static inline int model_enc_begin(const Model* m) {
     return m->layer_begin < m->config.num_layers ? m->layer_begin : m->config.num_layers;
 }

@@ -236,6 +236,42 @@ void argmax_rows(int32_t* out, const floatX* logits, int num_rows, int V, int Vp
 void place_rows(floatX* dst, int dst_stride, const floatX* src, int src_stride, const int32_t* rows,
                 int num_rows, int width, OpsContext* ops);
 
+// --- a head shared by vocabulary (Yeung et al. 2025: Vocabulary Parallelism, one barrier) ------------------
+// Share r has the ids [begin, begin + V) as the first V of the Vs rows of its part W_r of the matrix; the
+// rows behind are padding (V 0: all of them). Shares together have every id once. Of each row with logits x
+// over all ids and target t,
+//     m_r = max of x, o_r = sum of exp(x - m_r), both over the share's ids but t
+//     m = max of all m_r and x_t,  others = sum of o_r exp(m_r - m),  sum = others + exp(x_t - m)
+//     loss = log(sum) + m - x_t,  f_r = scale exp(m_r - m) / sum,  g = -scale others / sum
+// so that the logits' gradient is f_r exp(x - m_r), at t g. The target is apart from the others, so a loss
+// and a gradient near 0 keep their digits.
+enum { OPS_MAX_SHARES = 128 };
+
+// stats (num_rows, 3): m_r (-inf: no other id), o_r, x_t (-inf: another share's target). with_grads: logits
+// (num_rows, Vs) become E = exp(x - m_r) in place, 0 at t and in columns V..Vs-1; else they stay.
+void classifier_share(float* stats, floatX* logits, const int32_t* targets, bool with_grads, int num_rows,
+                      int begin, int V, int Vs, OpsContext* ops);
+// out (num_rows, C) = weight[target - begin] where the target is the share's; else 0.
+void target_rows(floatX* out,
+                 const floatX* weight,  // (Vs, C)
+                 const int32_t* targets, int num_rows, int begin, int V, int C, OpsContext* ops);
+// From all shares' stats: losses (num_rows), and with scale != 0 the factors (num_rows, 2) of each share:
+// f_r, and g (0: another share's target). The tables of pointers are the host's, free once the call returned.
+void classifier_combine(float* losses, float* const* factors, const float* const* stats, float scale,
+                        int num_rows, int num_shares, OpsContext* ops);
+// dinp (num_rows, C) = sum over shares of f_r G_r + g W_t, in float32, in the order of the shares.
+void combine_parts(floatX* dinp,
+                   const floatX* const* sums,     // of each share (num_rows, C)  G_r = E W_r
+                   const floatX* const* targets,  // of each share (num_rows, C)  its target_rows()
+                   const float* const* factors, int num_rows, int C, int num_shares, OpsContext* ops);
+// E (num_rows, Vs) becomes the logits' gradient in place: f_r E, at t g.
+void classifier_factors(floatX* dlogits, const float* factors, const int32_t* targets, int num_rows,
+                        int begin, int V, int Vs, OpsContext* ops);
+// values, ids (num_rows), host memory: each row's largest logit and its id, the first of equals; waits for
+// it. V 0: -inf and `begin`.
+void argmax_share(float* values, int32_t* ids, const floatX* logits, int num_rows, int begin, int V, int Vs,
+                  OpsContext* ops);
+
 // --- optimizer ---------------------------------------------------------------------------------------------
 // Decoupled weight decay (Loshchilov, Hutter 2019), bias-corrected; t counts from 1. grads are multiplied by
 // grad_scale first (clipping). With floatX = bf16 the update is made on `master` (float32) and params become

@@ -173,7 +173,8 @@ void optimizer_set_scales(Optimizer* optimizer, const Model* model, const double
     }
     for (int i = 0; i < model->num_slices; i++) {
         const TensorSlice* slice = &model->slices[i];
-        double rms = sqrt(squares[model_tensor_number(&model->config, slice)] / (double)slice->num_values);
+        double num_values = (double)model_tensor_values(&model->config, slice->tensor);
+        double rms = sqrt(squares[model_tensor_number(&model->config, slice)] / num_values);
         optimizer->scales[i] = rms > (double)LEAST_RMS ? (float)rms : LEAST_RMS;
     }
 }

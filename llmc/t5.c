@@ -30,25 +30,29 @@ static bool begins_decoder(const Model* model) {
     return has_dec_layers(model) && model_dec_begin(model) == 0;
 }
 
-static bool has_tensor(const Model* model, int tensor) {
+static bool has_tensor(const Model* view, int tensor) {
     switch (tensor) {
         case T5_shared:
-            return model->is_first || begins_decoder(model) || (model->is_last && model->config.tied_head);
-        case T5_enc_bias: return has_enc_layers(model);
-        case T5_enc_norm: return has_enc_layers(model) && model_enc_end(model) == model->config.num_layers;
-        case T5_dec_bias: return has_dec_layers(model);
-        case T5_dec_norm: return model->is_last;
-        default: return model->is_last && !model->config.tied_head;  // T5_head
+            return view->is_first || begins_decoder(view) || (view->has_head && view->config.tied_head);
+        case T5_enc_bias: return has_enc_layers(view);
+        case T5_enc_norm: return has_enc_layers(view) && model_enc_end(view) == view->config.num_layers;
+        case T5_dec_bias: return has_dec_layers(view);
+        case T5_dec_norm: return view->is_last;
+        default: return view->has_head && !view->config.tied_head;  // T5_head
     }
 }
 
-static bool is_copy(const Model* model, int tensor) {
+static bool is_copy(const Model* view, int tensor) {
     switch (tensor) {
-        case T5_shared: return !model->is_first;
-        case T5_enc_bias: return model_enc_begin(model) > 0;
-        case T5_dec_bias: return model_dec_begin(model) > 0;
+        case T5_shared: return !view->is_first;
+        case T5_enc_bias: return model_enc_begin(view) > 0;
+        case T5_dec_bias: return model_dec_begin(view) > 0;
         default: return false;
     }
+}
+
+static int head_tensor(const ModelConfig* config) {
+    return config->tied_head ? T5_shared : T5_head;
 }
 
 static bool is_tied(const ModelConfig* config, int tensor) {
@@ -103,6 +107,7 @@ const ModelKind t5_kind = {
     .has_tensor = has_tensor,
     .is_copy = is_copy,
     .is_tied = is_tied,
+    .head_tensor = head_tensor,
     .init_random = t5_init_random,
     .acts_bytes = t5_acts_bytes,
     .scratch_bytes = t5_scratch_bytes,

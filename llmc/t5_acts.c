@@ -3,6 +3,8 @@
 #include <assert.h>
 #include <stddef.h>
 
+#include "head.h"
+
 // 16 values are 64 bytes in float32, and 16 rows of an even number of bf16 values: rounding tokens and rows
 // up keeps every buffer aligned.
 static int64_t round_up_16(int64_t count) {
@@ -96,6 +98,12 @@ static int64_t head_rows(int num_rows, int flags) {
     return flags & MODEL_KEEP || rows <= T5_HEAD_CHUNK_ROWS ? rows : T5_HEAD_CHUNK_ROWS;
 }
 
+// Of the head's own buffers, in the order t5_acts_head takes them.
+static int64_t row_bytes(const Model* model) {
+    const int64_t C = model->config.channels;
+    return (model->has_head ? 2 * C + model->config.padded_vocab : C) * X_BYTES + 2 * FLOAT_BYTES;
+}
+
 static ActsMap map_acts(const Model* model, const ModelBatch* batch, int flags) {
     const int64_t C = model->config.channels, Te = round_up_16(batch->num_tokens);
     const bool keep = flags & MODEL_KEEP, has_dec = t5_num_layers(model, T5_DEC) > 0;
@@ -108,15 +116,15 @@ static ActsMap map_acts(const Model* model, const ModelBatch* batch, int flags) 
     if (keep && t5_ends(model, T5_ENC)) { map.enc_rstd = skip(&at, Te * FLOAT_BYTES); }
     if (has_dec && (keep || t5_ends(model, T5_ENC))) { map.enc_out = skip(&at, Te * C * X_BYTES); }
     map.head = at;
-    if (model->is_last && flags & MODEL_HEAD) {
-        const int64_t row_bytes = (2 * C + model->config.padded_vocab) * X_BYTES + 2 * FLOAT_BYTES;
-        at += head_rows(batch->num_rows, flags) * row_bytes;
+    if (model->is_last && (flags & MODEL_HEAD || model_feeds_head(model))) {
+        at += head_rows(batch->num_rows, flags) * row_bytes(model);
     }
     map.end = at;
     return map;
 }
 
 int64_t t5_acts_bytes(const Model* model, const ModelBatch* batch, int flags) {
+    if (model_is_share(model)) { return head_acts_bytes(model, batch, flags); }
     return map_acts(model, batch, flags).end;
 }
 
@@ -215,10 +223,11 @@ T5EncEndActs t5_acts_enc_end(const Model* model, void* acts, const ModelBatch* b
 T5HeadActs t5_acts_head(const Model* model, void* acts, const ModelBatch* batch, int flags) {
     const int64_t C = model->config.channels, R = head_rows(batch->num_rows, flags);
     char* cursor = (char*)acts + map_acts(model, batch, flags).head;
-    T5HeadActs head = {.num_rows = (int)R, .rows = take(&cursor, R * C), .norm = take(&cursor, R * C)};
+    T5HeadActs head = {.num_rows = (int)R, .rows = take(&cursor, R * C)};
+    if (model->has_head) { head.norm = take(&cursor, R * C); }
     head.rstd = take_floats(&cursor, R);
     head.keys = (uint32_t*)(void*)take_floats(&cursor, R);
-    head.logits = take(&cursor, R * model->config.padded_vocab);
+    if (model->has_head) { head.logits = take(&cursor, R * model->config.padded_vocab); }
     return head;
 }
 
@@ -267,6 +276,7 @@ static int64_t side_bytes(const Model* model, const ModelBatch* batch, T5Side si
 int64_t t5_scratch_bytes(const Model* model, const ModelBatch* batch) {
     const int64_t C = model->config.channels;
     int64_t num_bytes = 0;
+    if (model_is_share(model)) { return 0; }
     for (T5Side side = T5_ENC; side <= T5_DEC; side++) {
         const int num_tokens = side == T5_ENC ? batch->num_tokens : batch->num_dec_tokens;
         if (t5_num_layers(model, side) > 0) { num_bytes = larger(num_bytes, side_bytes(model, batch, side)); }
@@ -295,6 +305,9 @@ floatX* t5_scratch_rows(const Model* model, void* scratch) {
 }
 
 int64_t t5_boundary_bytes(const Model* model, const ModelBatch* batch, int is_behind) {
+    if (is_behind ? model->is_last : model_is_share(model)) {
+        return head_rows_bytes(&model->config, batch->num_rows);
+    }
     const int layer = is_behind ? model->layer_end : model->layer_begin;
     const int64_t dec_begin = t5_boundary_dec_values(model, layer, batch->num_tokens);
     const int64_t num_tokens = layer <= model->config.num_layers ? batch->num_tokens : batch->num_dec_tokens;

@@ -13,14 +13,15 @@ lies one slot behind its activation and overwrites only what the layer above is 
     residual_ffn   | r_0    | ... | r_n-1   |          |        dr_l   in slot l + 1
     stream         | x_0    | ... | x_n-1   | x_n      |     |  dx_l   in slot l + 1
 
-(x_0 has a slot only where the stack begins, x_n and dx_n only where it ends.) A slice with decoder layers
+(x_0 has a slot only where the stack begins, x_n and dx_n only where it ends.) A range with decoder layers
 keeps enc_out, which their weights' gradients need. Its gradient is summed from the last decoder layer down:
-in `din`, or, where the encoder's end is in this slice too, in the encoder's spare slot of residual_ffn, which
+in `din`, or, where the encoder's end is in this range too, in the encoder's spare slot of residual_ffn, which
 is free until the layers below write there. Backward of inputs also turns h into dh. Without KEEP all layers
 of a stack share one set, and h and the cross-attention lie over qkv and atty.
 
 At a boundary:  inside the encoder x (T enc, C);  behind it enc_out (T enc, C);  inside the decoder enc_out,
-then x (T dec, C), each with its tokens rounded up to 16;  behind the decoder x (T dec, C).
+then x (T dec, C), each with its tokens rounded up to 16;  behind the decoder x (T dec, C), or, of a range
+that feeds the head's shares, the normed rows (num_rows, C).
 */
 #pragma once
 
@@ -84,10 +85,10 @@ typedef struct {
 } T5EncEndActs;
 
 typedef struct {
-    floatX *rows, *norm;  // (num_rows, C)
+    floatX *rows, *norm;  // (num_rows, C); norm NULL where the head is shared
     float* rstd;          // (num_rows)
     uint32_t* keys;       // (num_rows) of dropout
-    floatX* logits;       // (num_rows, Vp); with KEEP their gradients
+    floatX* logits;       // (num_rows, Vp), with KEEP their gradients; NULL where the head is shared
     int num_rows;         // that fit
 } T5HeadActs;
 

@@ -1,6 +1,7 @@
 // Backward in two jobs. Inputs (B): the chain of gradients from the head down, that of enc_out summed over
 // the decoder's layers on the way; each matrix's output gradient stays in acts. Weights (W): one product per
 // matrix of what B left and what forward kept; order among layers is free.
+#include "head.h"
 #include "t5_layer.h"
 
 static const floatX* param(const T5Job* job, T5Tensor tensor, int l) {
@@ -13,8 +14,13 @@ static float* grad(const T5Job* job, T5Tensor tensor, int l) {
 
 // --- inputs -----------------------------------------------------------------------------------------------
 
-// From dlogits to dx_n, which is zero but for the supervised rows.
-static void head_backward_inputs(const T5Job* job, floatX* dx) {
+// Does backward start from the head, or from the gradient of the normed rows that it was fed?
+static bool starts_at_rows(const Model* model, const void* dout) {
+    return dout == NULL || model_feeds_head(model);
+}
+
+// From dlogits, or from the gradient of the normed rows, to dx_n, which is zero but for the supervised rows.
+static void rows_backward_inputs(const T5Job* job, const floatX* dfed, floatX* dx) {
     const Model* model = job->model;
     const int R = job->batch.num_rows, C = model->config.channels, Vp = model->config.padded_vocab;
     OpsContext* ops = model->ops;
@@ -22,7 +28,11 @@ static void head_backward_inputs(const T5Job* job, floatX* dx) {
     floatX* dnorm = t5_scratch_rows(model, job->scratch);
     floatX* drows = dnorm + (int64_t)head.num_rows * C;
     if (R > 0) {
-        matmul_backward_input(dnorm, head.logits, param(job, t5_head_tensor(model), 0), R, C, Vp, ops);
+        if (model->has_head) {
+            matmul_backward_input(dnorm, head.logits, param(job, t5_head_tensor(model), 0), R, C, Vp, ops);
+        } else {
+            ops_copy(ops, dnorm, dfed, (size_t)head_rows_bytes(&model->config, R));
+        }
         t5_drop(job, dnorm, head.keys, t5_outer_place(model, T5_DEC, T5_DROP_END), R, C);
         rmsnorm_backward(drows, grad(job, T5_dec_norm, 0), NULL, dnorm, head.rows, param(job, T5_dec_norm, 0),
                          head.rstd, t5_head_scale(model), R, C, ops);
@@ -135,11 +145,15 @@ static floatX* shifted(const void* boundary, int64_t num_values) {
 
 void t5_backward_inputs(Model* model, const ModelBatch* batch, const void* in, void* acts, const void* dout,
                         void* din, void* scratch) {
+    if (model_is_share(model)) {
+        head_backward_inputs(model, batch, acts, din);
+        return;
+    }
+    const bool at_rows = starts_at_rows(model, dout);
     const T5Job job = {
         .model = model,
         .host = batch,
-        .batch =
-            t5_batch_stage(model, batch, T5_BATCH_SEQS | T5_BATCH_KEYS | (dout == NULL ? T5_BATCH_ROWS : 0)),
+        .batch = t5_batch_stage(model, batch, T5_BATCH_SEQS | T5_BATCH_KEYS | (at_rows ? T5_BATCH_ROWS : 0)),
         .acts = acts,
         .scratch = scratch,
         .flags = MODEL_KEEP,
@@ -148,12 +162,12 @@ void t5_backward_inputs(Model* model, const ModelBatch* batch, const void* in, v
     const int64_t in_begin = t5_boundary_dec_values(model, model->layer_begin, batch->num_tokens);
     const int64_t out_begin = t5_boundary_dec_values(model, model->layer_end, batch->num_tokens);
     const floatX *dx_next = shifted(dout, out_begin), *denc_out = dout;
-    if (dout == NULL) {
+    if (at_rows) {
         floatX* dx = din;
         if (num_dec_layers > 0) {
             dx = t5_acts_layer(model, acts, batch, T5_DEC, num_dec_layers - 1, MODEL_KEEP).dx_next;
         }
-        head_backward_inputs(&job, dx);
+        rows_backward_inputs(&job, dout, dx);
         dx_next = dx;
     }
     if (num_dec_layers > 0) {
@@ -219,6 +233,11 @@ static void embedding_backward_weights(const T5Job* job, T5Side side) {
 }
 
 void t5_backward_weights(Model* model, const ModelBatch* batch, void* acts, const void* dout, void* scratch) {
+    if (model_is_share(model)) {
+        head_backward_weights(model, batch, acts, dout);
+        return;
+    }
+    const bool at_rows = starts_at_rows(model, dout);
     const T5Job job = {
         .model = model,
         .host = batch,
@@ -228,7 +247,7 @@ void t5_backward_weights(Model* model, const ModelBatch* batch, void* acts, cons
         .flags = MODEL_KEEP,
     };
     const int R = batch->num_rows, C = model->config.channels, Vp = model->config.padded_vocab;
-    if (dout == NULL && R > 0) {
+    if (model->has_head && at_rows && R > 0) {
         const T5HeadActs head = t5_acts_head(model, acts, batch, MODEL_KEEP | MODEL_HEAD);
         matmul_backward_weight(grad(&job, t5_head_tensor(model), 0), NULL, head.logits, head.norm, R, C, Vp,
                                model->ops);
@@ -239,7 +258,7 @@ void t5_backward_weights(Model* model, const ModelBatch* batch, void* acts, cons
         for (int l = t5_num_layers(model, side) - 1; l >= 0; l--) {
             const T5LayerActs layer = t5_acts_layer(model, acts, batch, side, l, MODEL_KEEP);
             const bool is_last = l == t5_num_layers(model, side) - 1;
-            const bool is_dout = is_last && (side == T5_DEC ? dout != NULL : !t5_ends(model, T5_ENC));
+            const bool is_dout = is_last && (side == T5_DEC ? !at_rows : !t5_ends(model, T5_ENC));
             const floatX* dx_next = is_dout ? shifted(dout, side == T5_DEC ? out_begin : 0) : layer.dx_next;
             layer_backward_weights(&job, side, &layer, dx_next, l);
             if (side == T5_DEC) { cross_backward_weights(&job, &layer, end.enc_out, l); }

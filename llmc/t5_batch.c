@@ -1,24 +1,8 @@
 // The arrays of a micro-batch on their way to the device: checked, and staged once per job.
 #include <assert.h>
-#include <stdio.h>
-#include <stdlib.h>
 
+#include "batch_stage.h"
 #include "t5_acts.h"
-
-static void check_range(const char* what, const int32_t* values, int num_values, int limit) {
-    for (int i = 0; i < num_values; i++) {
-        if (values[i] < 0 || values[i] >= limit) {
-            fprintf(stderr,
-                    "micro-batch: %s %d at %d is not within 0 to %d ---> prepare the data for this model\n",
-                    what, values[i], i, limit - 1);
-            exit(1);
-        }
-    }
-}
-
-static const int32_t* stage(OpsContext* ops, const int32_t* values, int num_values) {
-    return num_values > 0 && values != NULL ? ops_stage(ops, values, (size_t)num_values) : NULL;
-}
 
 static T5BatchSide host_side(const ModelBatch* batch, T5Side side) {
     if (side == T5_ENC) {
@@ -30,9 +14,9 @@ static T5BatchSide host_side(const ModelBatch* batch, T5Side side) {
 }
 
 static void stage_tokens(const Model* model, const T5BatchSide* host, T5BatchSide* out, T5Side side) {
-    check_range(side == T5_ENC ? "encoder token" : "decoder token", host->tokens, host->num_tokens,
-                model->config.vocab);
-    out->tokens = stage(model->ops, host->tokens, host->num_tokens);
+    batch_check_range(side == T5_ENC ? "encoder token" : "decoder token", host->tokens, host->num_tokens,
+                      model->config.vocab);
+    out->tokens = batch_stage(model->ops, host->tokens, host->num_tokens);
 }
 
 T5Batch t5_batch_stage(const Model* model, const ModelBatch* batch, int arrays) {
@@ -48,22 +32,22 @@ T5Batch t5_batch_stage(const Model* model, const ModelBatch* batch, int arrays) 
         // decoder layers look at the encoder's side; a slice of the head alone drops out of the decoder's
         const bool has_layers = t5_num_layers(model, side) > 0 || t5_num_layers(model, T5_DEC) > 0;
         if (arrays & T5_BATCH_SEQS && has_layers) {
-            out->cu_seqlens = stage(ops, host.cu_seqlens, batch->num_seqs + 1);
-            out->seq_lens = stage(ops, host.seq_lens, batch->num_seqs);
+            out->cu_seqlens = batch_stage(ops, host.cu_seqlens, batch->num_seqs + 1);
+            out->seq_lens = batch_stage(ops, host.seq_lens, batch->num_seqs);
         }
         if (staged.dropout > 0.0f && (has_layers || (side == T5_DEC && model->is_last))) {
             assert(host.keys != NULL);
-            out->keys = (const uint32_t*)stage(ops, (const int32_t*)host.keys, host.num_tokens);
+            out->keys = (const uint32_t*)batch_stage(ops, (const int32_t*)host.keys, host.num_tokens);
         }
         if (arrays & T5_BATCH_TOKENS && t5_begins(model, side)) { stage_tokens(model, &host, out, side); }
     }
     if (arrays & T5_BATCH_ROWS) {
-        check_range("row", batch->rows, R, batch->num_dec_tokens);
-        staged.rows = stage(ops, batch->rows, R);
+        batch_check_range("row", batch->rows, R, batch->num_dec_tokens);
+        staged.rows = batch_stage(ops, batch->rows, R);
     }
     if (arrays & T5_BATCH_TARGETS) {
-        check_range("target", batch->targets, R, model->config.vocab);
-        staged.targets = stage(ops, batch->targets, R);
+        batch_check_range("target", batch->targets, R, model->config.vocab);
+        staged.targets = batch_stage(ops, batch->targets, R);
     }
     return staged;
 }

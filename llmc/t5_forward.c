@@ -2,6 +2,7 @@
 // gpt2_forward.c the sum that ends a sublayer and the norm that begins the next are one pass over memory.
 #include <assert.h>
 
+#include "head.h"
 #include "t5_layer.h"
 
 static const floatX* param(const T5Job* job, T5Tensor tensor, int l) {
@@ -195,24 +196,32 @@ static void gather_keys(const T5Job* job, uint32_t* keys, const int32_t* rows, i
                 num_rows, (int)(sizeof(uint32_t) / sizeof(floatX)), job->model->ops);
 }
 
-// Final norm, logits and losses of `num_rows` supervised rows from `begin` on, from x_n.
-static void head_forward(const T5Job* job, const T5HeadActs* head, const floatX* x, int begin, int num_rows,
+// The final norm of `num_rows` supervised rows from `begin` on, from x_n, and its dropout.
+static void norm_forward(const T5Job* job, const T5HeadActs* head, floatX* norm, const floatX* x, int begin,
+                         int num_rows) {
+    const Model* model = job->model;
+    const int C = model->config.channels;
+    gather_rows(head->rows, x, job->batch.rows + begin, num_rows, C, model->ops);
+    gather_keys(job, head->keys, job->batch.rows + begin, num_rows);
+    rmsnorm_forward(norm, head->rstd, head->rows, param(job, T5_dec_norm, 0), t5_head_scale(model), num_rows,
+                    C, model->ops);
+    t5_drop(job, norm, head->keys, t5_outer_place(model, T5_DEC, T5_DROP_END), num_rows, C);
+}
+
+// Final norm, logits and losses.
+static void rows_forward(const T5Job* job, const T5HeadActs* head, const floatX* x, int begin, int num_rows,
                          float* losses, float dlogits_scale) {
     const Model* model = job->model;
     const int C = model->config.channels, Vp = model->config.padded_vocab;
     OpsContext* ops = model->ops;
-    gather_rows(head->rows, x, job->batch.rows + begin, num_rows, C, ops);
-    gather_keys(job, head->keys, job->batch.rows + begin, num_rows);
-    rmsnorm_forward(head->norm, head->rstd, head->rows, param(job, T5_dec_norm, 0), t5_head_scale(model),
-                    num_rows, C, ops);
-    t5_drop(job, head->norm, head->keys, t5_outer_place(model, T5_DEC, T5_DROP_END), num_rows, C);
+    norm_forward(job, head, head->norm, x, begin, num_rows);
     matmul_forward(head->logits, head->norm, param(job, t5_head_tensor(model), 0), NULL, num_rows, C, Vp,
                    ops);
     fused_classifier(losses, head->logits, job->batch.targets + begin, dlogits_scale, num_rows,
                      model->config.vocab, Vp, ops);
 }
 
-static void head_forward_all(const T5Job* job, const floatX* x, float* losses) {
+static void whole_head_forward(const T5Job* job, const floatX* x, float* losses) {
     Model* model = job->model;
     const int R = job->batch.num_rows;
     const bool keep = job->flags & MODEL_KEEP;
@@ -222,27 +231,44 @@ static void head_forward_all(const T5Job* job, const floatX* x, float* losses) {
     float* results = ops_results(model->ops, losses, (size_t)R);
     if (keep) {
         assert(job->host->loss_scale != 0.0f);  // 0 would leave logits where backward expects their gradients
-        head_forward(job, &head, x, 0, R, results, job->host->loss_scale);
+        rows_forward(job, &head, x, 0, R, results, job->host->loss_scale);
     } else {
         // The first rows come last, so that last_logits is theirs.
         for (int begin = (R - 1) / head.num_rows * head.num_rows; begin >= 0; begin -= head.num_rows) {
             const int num_rows = R - begin < head.num_rows ? R - begin : head.num_rows;
-            head_forward(job, &head, x, begin, num_rows, results + begin, 0.0f);
+            rows_forward(job, &head, x, begin, num_rows, results + begin, 0.0f);
         }
     }
     ops_deliver(model->ops, losses, results, (size_t)R);
 }
 
+// Normed rows, for the head's shares; `out` NULL: for backward's sake alone.
+static void feed_head(const T5Job* job, const floatX* x, floatX* out) {
+    const int R = job->batch.num_rows;
+    const T5HeadActs head = t5_acts_head(job->model, job->acts, job->host, job->flags);
+    for (int begin = 0; begin < R; begin += head.num_rows) {
+        const int num_rows = R - begin < head.num_rows ? R - begin : head.num_rows;
+        floatX* norm = out != NULL ? out + (int64_t)begin * job->model->config.channels
+                                   : t5_scratch_rows(job->model, job->scratch);
+        norm_forward(job, &head, norm, x, begin, num_rows);
+    }
+}
+
 void t5_forward(Model* model, const ModelBatch* batch, const void* in, void* out, void* acts, void* scratch,
                 float* losses, int flags) {
-    if (model->is_last && flags == 0) { return; }  // nobody reads anything of it before the recompute
-    const bool with_head = model->is_last && flags & MODEL_HEAD;
+    if (model_is_share(model)) {
+        head_forward(model, batch, in, out, acts, losses, flags);
+        return;
+    }
+    if (model->has_head && flags == 0) { return; }  // nobody reads anything of it before the recompute
+    const bool with_head = model->has_head && flags & MODEL_HEAD, feeds_head = model_feeds_head(model);
     const T5Job job = {
         .model = model,
         .host = batch,
         .batch = t5_batch_stage(model, batch,
                                 T5_BATCH_SEQS | T5_BATCH_KEYS | T5_BATCH_TOKENS |
-                                    (with_head ? T5_BATCH_ROWS | T5_BATCH_TARGETS : 0)),
+                                    (with_head || feeds_head ? T5_BATCH_ROWS : 0) |
+                                    (with_head ? T5_BATCH_TARGETS : 0)),
         .acts = acts,
         .scratch = scratch,
         .flags = flags,
@@ -250,5 +276,6 @@ void t5_forward(Model* model, const ModelBatch* batch, const void* in, void* out
     const floatX *enc_out = NULL, *x_end = in;
     if (t5_num_layers(model, T5_ENC) > 0) { enc_out = t5_encoder_forward(&job, in, out); }
     if (t5_num_layers(model, T5_DEC) > 0) { x_end = decoder_forward(&job, enc_out, in, out); }
-    if (with_head) { head_forward_all(&job, x_end, losses); }
+    if (with_head) { whole_head_forward(&job, x_end, losses); }
+    if (feeds_head) { feed_head(&job, x_end, out); }
 }

@@ -2,6 +2,7 @@
 // every sequence. Of each layer the cache has keys and values of what was said, (num_slots * max_tokens, I)
 // each, and of the encoder's tokens, (num_slots * max_enc_tokens, 2I).
 #include "cache_rows.h"
+#include "head.h"
 #include "t5_layer.h"
 
 typedef struct {
@@ -56,8 +57,8 @@ static int64_t split(Buffers* out, const Model* model, const ModelBatch* batch, 
         out->lse = take(&cursor, T * model->config.num_heads, sizeof(float));
     }
     out->rstd = take(&cursor, T > B ? T : B, sizeof(float));
-    if (model->is_last) {
-        out->rows = take(&cursor, B * C, sizeof(floatX));
+    if (model->is_last) { out->rows = take(&cursor, B * C, sizeof(floatX)); }
+    if (model->has_head) {
         out->last_norm = take(&cursor, B * C, sizeof(floatX));
         out->logits = take(&cursor, B * model->config.padded_vocab, sizeof(floatX));
     }
@@ -67,6 +68,7 @@ static int64_t split(Buffers* out, const Model* model, const ModelBatch* batch, 
 int64_t t5_infer_bytes(const Model* model, const ModelBatch* batch) {
     static char nowhere[1];
     Buffers buffers;
+    if (model_is_share(model)) { return head_infer_bytes(model, batch); }
     return split(&buffers, model, batch, nowhere);
 }
 
@@ -182,13 +184,15 @@ static const floatX* decoder_layers(const Infer* f, const floatX* x, floatX* out
     return x;
 }
 
-static void head(const Infer* f, const floatX* x, int32_t* next) {
+// Where the head is shared, to the rows that its shares look at.
+static void head(const Infer* f, const floatX* x, floatX* out, int32_t* next) {
     const Model* model = f->job.model;
     const int B = f->job.batch.num_seqs, C = model->config.channels, Vp = model->config.padded_vocab;
     const Buffers* b = &f->b;
     gather_rows(b->rows, x, f->said.last_rows, B, C, model->ops);
-    rmsnorm_forward(b->last_norm, b->rstd, b->rows, param(f, T5_dec_norm, 0), t5_head_scale(model), B, C,
-                    model->ops);
+    rmsnorm_forward(model->has_head ? b->last_norm : out, b->rstd, b->rows, param(f, T5_dec_norm, 0),
+                    t5_head_scale(model), B, C, model->ops);
+    if (!model->has_head) { return; }
     matmul_forward(b->logits, b->last_norm, param(f, t5_head_tensor(model), 0), NULL, B, C, Vp, model->ops);
     argmax_rows(next, b->logits, B, model->config.vocab, Vp, model->ops);
 }
@@ -217,14 +221,19 @@ static void infer_decoder(Infer* f, const floatX* in, floatX* out, const floatX*
         if (out != NULL && out_dec > 0) {  // layers behind this slice look at the encoder
             ops_copy(model->ops, out, enc_out, (size_t)Te * (size_t)model->config.channels * sizeof(floatX));
         }
-        x = decoder_layers(f, in != NULL ? in + in_dec : NULL, out != NULL ? out + out_dec : NULL, enc_out);
+        x = decoder_layers(f, in != NULL ? in + in_dec : NULL, model->is_last ? NULL : out + out_dec,
+                           enc_out);
     }
-    if (model->is_last) { head(f, x, next); }
+    if (model->is_last) { head(f, x, out, next); }
 }
 
 void t5_infer(Model* model, const ModelBatch* batch, const ModelCache* cache, const void* in, void* out,
               void* scratch, int32_t* next) {
     Infer f = {.cache = cache};
+    if (model_is_share(model)) {
+        head_infer(model, batch, in, out, scratch);
+        return;
+    }
     split(&f.b, model, batch, scratch);
     ModelBatch whole = *batch;
     whole.token_keys = whole.dec_token_keys = NULL;

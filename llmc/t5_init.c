@@ -20,21 +20,14 @@ typedef struct {
 // Rows [begin, begin + num_rows) of a tensor; `layer` counts in its stack.
 static void draw(Draws* d, T5Tensor tensor, int layer, int64_t begin, int64_t num_rows, double std) {
     Model* model = d->model;
-    const TensorInfo info = t5_kind.tensor(&model->config, tensor);
-    const int first = info.place == TENSOR_PER_LAYER       ? model_enc_begin(model)
-                      : info.place == TENSOR_PER_DEC_LAYER ? model_dec_begin(model)
-                                                           : OUTSIDE;
-    const int end = info.place == TENSOR_PER_LAYER       ? model_enc_end(model)
-                    : info.place == TENSOR_PER_DEC_LAYER ? model_dec_end(model)
-                                                         : OUTSIDE + 1;
-    const size_t num_values = (size_t)num_rows * (size_t)info.cols;
-    if (model->slice_idx[tensor] < 0 || layer < first || layer >= end) {
-        mt19937_normal_skip(&d->generator, num_values);
+    const TensorSlice* slice = model_find(model, (int)tensor, layer);
+    const int64_t C = t5_kind.tensor(&model->config, tensor).cols, num_values = num_rows * C;
+    if (slice == NULL) {
+        mt19937_normal_skip(&d->generator, (size_t)num_values);
         return;
     }
-    mt19937_normal(&d->generator, d->values, num_values, 0.0f, (float)std);
-    device_values_upload(model->ops, model_tensor(model, tensor, layer - first) + begin * info.cols,
-                         d->values, num_values);
+    mt19937_normal(&d->generator, d->values, (size_t)num_values, 0.0f, (float)std);
+    model_set_values(model, slice, d->values, begin * C, num_values);
 }
 
 static void draw_layer(Draws* d, T5Side side, int layer) {
@@ -85,7 +78,8 @@ void t5_init_random(Model* model, uint32_t seed) {
     int64_t largest = 0;
     for (int i = 0; i < model->num_slices; i++) {
         const TensorSlice* slice = &model->slices[i];
-        if (slice->num_values > largest) { largest = slice->num_values; }
+        const int64_t whole = model_tensor_values(&model->config, slice->tensor);
+        if (whole > largest) { largest = whole; }
         if (!is_norm(slice->tensor)) { continue; }
         device_values_fill(model->ops, model->params + slice->offset, 1.0f, (size_t)slice->num_values);
     }

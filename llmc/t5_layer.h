@@ -21,7 +21,7 @@ typedef struct {
 extern const T5StackTensors t5_stack_tensors[2];
 
 static inline T5Tensor t5_head_tensor(const Model* m) {
-    return m->config.tied_head ? T5_shared : T5_head;
+    return (T5Tensor)m->config.kind->head_tensor(&m->config);
 }
 float t5_head_scale(const Model* model);  // between the decoder's norm and the head
 

@@ -150,7 +150,8 @@ static int64_t at_least_ns(const Search* search, const Partial* p) {
             if (search->stage_of[row] < 0) { continue; }
             int64_t there = sent_ns(search, row, last, m);
             int64_t end = step(search, p, row, m, NEW, at + there, first, left);
-            back = max_ns(back, p->state[row][m] == NEW ? end + there : 0);
+            int64_t part_ns = there > 0 ? pipe_cost(problem, row, m)->part_ns : 0;
+            back = max_ns(back, p->state[row][m] == NEW ? end + part_ns : 0);
         }
         at = back;
         for (int k = last; k >= 0; k--) {
@@ -264,7 +265,7 @@ int64_t optimum_make(const PipeProblem* problem, bool split_backward, int64_t kn
             p.act_at[row][m] = row == 0 ? 0 : -1;
             p.grad_at[row][m] = -1;
             all_ns += cost->job_ns[JOB_F] + cost->job_ns[JOB_B] + cost->job_ns[JOB_W];
-            all_ns += 2 * cost->transfer_ns + cost->factor_ns;
+            all_ns += 2 * cost->transfer_ns + cost->part_ns + cost->factor_ns;
         }
     }
     // Waiting longer than everything together takes is pointless, and would go on for ever.

@@ -29,7 +29,7 @@ static const ModelConfig* const config = &gpt2_work_config;
 typedef struct {
     const Gpt2Work* work;
     OpsContext* ops[MOST_RANKS];
-    Model models[MOST_RANKS];
+    Model models[MOST_RANKS];  // all that a rank has
 } Run;
 
 static Status body(Transport* t, void* arg) {
@@ -40,14 +40,21 @@ static Status body(Transport* t, void* arg) {
     for (int32_t m = 0; m < plan->M; m++) {
         batches[m] = plan->mbs[m].replica == t->rank / plan->P ? &run->work->batches[m] : NULL;
     }
-    Model* model = &run->models[t->rank];
+    const Model* model = &run->models[t->rank];
+    Model views[MODEL_MAX_RANGES];
+    ExecutorRange ranges[MODEL_MAX_RANGES];
+    int32_t num_ranges = model->part.num_ranges, num_views = num_ranges + model_has_share(&model->part);
+    for (int32_t i = 0; i < num_views; i++) {
+        views[i] = i < num_ranges ? model_view(model, i) : model_share_view(model);
+        ranges[i] = (ExecutorRange){&dynapipe_llmc_model, &views[i]};
+    }
     ExecutorStep step = {.plan = plan,
                          .batches = batches,
-                         .losses = model->is_last ? run->work->losses : NULL,
+                         .losses = run->work->losses,
                          .arena = gpt2_work_memory(plan->ranks[t->rank].arena_bytes),
                          .arena_bytes = plan->ranks[t->rank].arena_bytes};
     Executor* executor = NULL;
-    Status status = executor_create(&executor, &dynapipe_llmc_model, model, t, (int64_t)20 * 1000000000);
+    Status status = executor_create(&executor, ranges, num_views, t, (int64_t)20 * 1000000000);
     if (status == STATUS_OK) { status = executor_run(executor, &step); }
     if (status != STATUS_OK) {  // nobody may write into the arena after it is freed
         char why[1024];
@@ -61,15 +68,33 @@ static Status body(Transport* t, void* arg) {
     return status;
 }
 
+// What a stage has in a placement.
+static ModelPart part_of(const Placement* placement, int32_t P, int32_t s) {
+    ModelPart part = {.stage = s};
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        bool is_last = k == placement->num_chunks - 1;
+        ModelEnd end = !is_last                       ? MODEL_GOES_ON
+                       : placement->head == HEAD_WHOLE ? MODEL_HAS_HEAD
+                                                       : MODEL_FEEDS_HEAD;
+        if (placement->stage_of[k] != s) { continue; }
+        part.ranges[part.num_ranges++] =
+            (ModelRange){placement->chunks[k].layer_begin, placement->chunks[k].layer_end, end};
+    }
+    if (placement->head == HEAD_WHOLE) { return part; }
+    part.head = (ModelHead){.sharing = placement->head == HEAD_BY_ROWS ? MODEL_HEAD_BY_ROWS : MODEL_HEAD_BY_VOCAB,
+                            .num_stages = P};
+    for (int32_t i = 0; i <= P; i++) { part.head.begin[i] = placement->head_begin[i]; }
+    return part;
+}
+
 // Runs the plan; returns the number of ranks that failed. run_close afterwards.
 static int run_open(Run* run, const Gpt2Work* work, RanksKind kind, int print) {
     const Plan* plan = work->plan;
     *run = (Run){.work = work};
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
-        const LayerRange* layers = &plan->placement.chunks[r % plan->P];
+        const ModelPart part = part_of(&plan->placement, plan->P, r % plan->P);
         run->ops[r] = ops_create(1);
-        model_init(&run->models[r], config, layers->layer_begin, layers->layer_end,
-                   r % plan->P == plan->P - 1, run->ops[r]);
+        model_init_part(&run->models[r], config, &part, run->ops[r]);
         model_alloc_grads(&run->models[r]);
         gpt2_golden_params(&run->models[r]);
     }
@@ -139,11 +164,14 @@ static bool same_bits(const Run* a, const Run* b) {
 // What the plans of a test held, so that none of it goes missing unnoticed.
 typedef struct {
     int num_plans, num_head_alone, layouts[LAYOUT_COUNT], instrs[INSTR_COUNT], ranks[MOST_RANKS + 1];
+    int heads[HEAD_COUNT];
 } Seen;
 
 static void seen_add(Seen* seen, const Plan* plan) {
     seen->num_plans++;
-    seen->num_head_alone += plan->placement.chunks[plan->P - 1].layer_begin == config->num_layers;
+    seen->num_head_alone +=
+        plan->placement.chunks[plan->placement.num_chunks - 1].layer_begin == config->num_layers;
+    seen->heads[plan->placement.head]++;
     seen->ranks[plan->P * plan->R]++;
     for (int32_t m = 0; m < plan->M; m++) { seen->layouts[plan->mbs[m].layout]++; }
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
@@ -171,7 +199,8 @@ static void check_plan(const Plan* plan, const PlanSample* samples, const char* 
     CHECK(same_bits(&first, &again));
     CHECK(losses_agree(&work, work.losses));  // no NaN left
     if (test_failures > 0) {
-        printf("%s, trial %d: P %d R %d M %d, error %g\n", what, trial, plan->P, plan->R, plan->M, error);
+        printf("%s, trial %d: P %d R %d M %d K %d head %d, error %g\n", what, trial, plan->P, plan->R, plan->M,
+               plan->placement.num_chunks, plan->placement.head, error);
     }
     run_close(&first);
     run_close(&again);
@@ -179,37 +208,46 @@ static void check_plan(const Plan* plan, const PlanSample* samples, const char* 
 
 // --- plans from random times -----------------------------------------------------------------------------
 
-static Model probe(int32_t s, int32_t P, int32_t layer_begin, int32_t layer_end) {
-    return (Model){.config = *config,
-                   .layer_begin = layer_begin,
-                   .layer_end = layer_end,
-                   .is_first = s == 0,
-                   .is_last = s == P - 1,
-                   .ops = ops_create(1)};
-}
-
 // Exactly what the model asks for.
-static void exact_bytes(RankBytes* out, int64_t* scratch_bytes, const Plan* plan, int32_t m, int32_t s,
+static void exact_bytes(RankBytes* out, int64_t* scratch_bytes, const Plan* plan, int32_t m, int32_t row,
                         void* context) {
     (void)context;
+    const Placement* placement = &plan->placement;
     const PlanMicrobatch* mb = &plan->mbs[m];
-    DynapipeBatch b = {.num_tokens = (int32_t)mb->shape.enc_tokens,
+    const DynapipeModel_v1* api = &dynapipe_llmc_model;
+    DynapipeBatch b = {.num_seqs = (int32_t)mb->shape.num_seqs,
+                       .num_tokens = (int32_t)mb->shape.enc_tokens,
                        .num_rows = (int32_t)mb->shape.supervised_tokens,
                        .num_squares = mb->shape.enc_squares};
     for (int32_t w = mb->sequence_begin; w < mb->sequence_end; w++) {
         int32_t tokens = plan->sequences[w].enc_tokens;
         b.max_seq_tokens = tokens > b.max_seq_tokens ? tokens : b.max_seq_tokens;
     }
-    Model model =
-        probe(s, plan->P, plan->placement.chunks[s].layer_begin, plan->placement.chunks[s].layer_end);
-    const DynapipeModel_v1* api = &dynapipe_llmc_model;
-    int64_t boundary = api->boundary_bytes(&model, &b, 1);
+    int32_t K = placement->num_chunks, s = placement_stage_of(placement, row), begin, end, before = 0;
+    for (int32_t k = 0; k < row && k < K; k++) { before += placement->stage_of[k] == s; }
+    const ModelPart part = part_of(placement, plan->P, s);
+    Model all, model;
+    OpsContext* ops = ops_create(1);
+    model_init_counts(&all, config, &part, ops);
+    model = row < K ? model_view(&all, before) : model_share_view(&all);
+    if (row >= K && placement->head == HEAD_BY_ROWS) {
+        executor_loss_rows(placement, s, b.num_rows, &begin, &end);
+        b.num_rows = end - begin;
+    }
     *out = (RankBytes){.acts_bytes = api->acts_bytes(&model, &b, KEEP_HEAD),
                        .forward_bytes = api->acts_bytes(&model, &b, 0),
-                       .in_bytes = s > 0 ? boundary : 0,
-                       .out_bytes = s < plan->P - 1 ? boundary : 0};
+                       .in_bytes = row > 0 ? api->boundary_bytes(&model, &b, 0) : 0};
+    if (row < K && !(row == K - 1 && placement->head == HEAD_WHOLE)) {
+        out->out_bytes = api->boundary_bytes(&model, &b, 1);
+    }
+    if (row >= K) {
+        bool by_rows = placement->head == HEAD_BY_ROWS;
+        out->part_bytes = by_rows ? out->in_bytes : api->part_bytes(&model, &b, KEEP_HEAD);
+        out->factor_bytes = by_rows ? 0 : api->factor_bytes(&model, &b);
+    }
     *scratch_bytes = api->scratch_bytes(&model, &b);
-    ops_free(model.ops);
+    model_free(&all);
+    ops_free(ops);
 }
 
 static const PlanSample* draw_plan(Plan* out, Rng* rng, int32_t P, int32_t R, Arena* arena) {
@@ -220,7 +258,8 @@ static const PlanSample* draw_plan(Plan* out, Rng* rng, int32_t P, int32_t R, Ar
                         .max_tokens = rng_between(rng, 2, LONGEST),
                         .packed = rng_below(rng, 2),
                         .recompute = rng_below(rng, 3) > 0,
-                        .bytes = exact_bytes};
+                        .bytes = exact_bytes,
+                        .placed = true};
     return random_plan(out, rng, &about, arena);
 }
 
@@ -302,7 +341,10 @@ static void plans_from_random_cost_models_give_the_gradients_of_one_slice(void) 
     static RandomProblem problem;
     Arena arena = {0};
     Rng rng = rng_seed(seed + 1);
-    Model whole = probe(0, 1, 0, config->num_layers);
+    Model whole;
+    OpsContext* ops = ops_create(1);
+    const ModelPart part = model_part(0, config->num_layers, true);
+    model_init_counts(&whole, config, &part, ops);
     Seen seen = {0};
     for (int trial = 0; trial < 40 && test_failures == 0; trial++) {
         Plan plan;
@@ -317,7 +359,8 @@ static void plans_from_random_cost_models_give_the_gradients_of_one_slice(void) 
         arena_reset(&arena);
     }
     check_seen_everything(&seen);
-    ops_free(whole.ops);
+    model_free(&whole);
+    ops_free(ops);
     arena_free(&arena);
 }
 

@@ -231,25 +231,34 @@ static const MachineRank* rank_of(const MicrobatchProblem* mp, int32_t r, int32_
     return machine_stage(machine_replica(mp->request->machine, r * mp->P), s);
 }
 
-// What replica r has on each stage: memory beside the state of its chunks (a share's not counted),
-// reductions.
-static void limits_make(PipeProblem* pipe, const MicrobatchProblem* mp, const CostStage* chunks, int32_t r) {
+// What replica r has on each stage: memory beside its model state, reductions.
+static void limits_make(PipeProblem* pipe, const MicrobatchProblem* mp, int32_t r) {
     for (int32_t s = 0; s < mp->P; s++) {
         const MachineRank* rank = rank_of(mp, r, s);
         int64_t limit_bytes = rank != NULL && rank->memory_limit_bytes > 0 ? rank->memory_limit_bytes
                                                                            : mp->request->memory_limit_bytes;
-        pipe->memory_limit_bytes[s] = limit_bytes > 0 ? limit_bytes : INT64_MAX;
-    }
-    for (int32_t k = 0; k < pipe_num_chunks(pipe); k++) {
-        int32_t s = pipe_stage_of(pipe, k);
-        pipe->tail_ns[s] += cost_reduce_ns(mp->costs, &chunks[k], mp->R);
-        if (pipe->memory_limit_bytes[s] == INT64_MAX) { continue; }
-        pipe->memory_limit_bytes[s] -= cost_state_bytes(mp->costs, &chunks[k]);
+        pipe->tail_ns[s] = cost_rank_reduce_ns(mp->costs, &mp->has[s], mp->R);
+        pipe->memory_limit_bytes[s] =
+            limit_bytes > 0 ? limit_bytes - cost_rank_state_bytes(mp->costs, &mp->has[s]) : INT64_MAX;
     }
 }
 
+// The slowest of the links between two stages.
+static int64_t transfer_ns(const MicrobatchProblem* mp, int32_t r, int32_t from, int32_t to,
+                           int64_t num_bytes) {
+    int64_t slowest = 0;
+    for (int32_t s = from < to ? from : to; s < (from < to ? to : from); s++) {
+        const MachineRank* rank = rank_of(mp, r, s);
+        int64_t ns = cost_transfer_ns(mp->costs, num_bytes);
+        if (rank != NULL && rank->link_bytes_per_ns > 0) {
+            ns = (int64_t)(rank->link_latency_ns + (double)num_bytes / rank->link_bytes_per_ns + 0.5);
+        }
+        slowest = ns > slowest ? ns : slowest;
+    }
+    return slowest;
+}
+
 static void cell_make(PipeCost* out, Batch* batch, const CostJobs* jobs, const MachineRank* rank) {
-    const CostModel* costs = batch->mp->costs;
     for (int k = 0; k < JOB_COUNT; k++) {
         double slow = rank != NULL ? rank->slow[k] : 1;
         out->job_ns[k] = (int64_t)((double)jobs->job_ns[k] * slow + 0.5);
@@ -260,11 +269,6 @@ static void cell_make(PipeCost* out, Batch* batch, const CostJobs* jobs, const M
         out->job_ns[k] += out->job_ns[k] == 0;
     }
     out->stored_bytes = jobs->stored_bytes;
-    out->transfer_ns = cost_transfer_ns(costs, jobs->boundary_bytes);
-    if (rank != NULL && rank->link_bytes_per_ns > 0) {
-        double ns = rank->link_latency_ns + (double)jobs->boundary_bytes / rank->link_bytes_per_ns;
-        out->transfer_ns = (int64_t)(ns + 0.5);
-    }
 }
 
 // A share of the head: its constants, and that part of what grows.
@@ -272,13 +276,13 @@ static CostJobs share_jobs(const MicrobatchProblem* mp, const MbShape* shape, in
     const Placement* placement = &mp->request->placement;
     double share = (placement->head_begin[s + 1] - placement->head_begin[s]) / (double)HEAD_UNITS;
     CostJobs jobs = {.stored_bytes = 0};
+    double ns[JOB_COUNT] = {0};
     for (int k = 0; k < JOB_R; k++) {
-        CostFormula formula = mp->costs->parts[RECOMPUTE_NONE][PART_HEAD].time_ns[k];
-        double floor = formula.floor;
-        formula.floor = 0;
-        double ns = formula.constant + (cost_formula_value(&formula, shape) - formula.constant) * share;
-        jobs.job_ns[k] = cost_round(ns > floor ? ns : floor);
+        const CostFormula* formula = &mp->costs->parts[RECOMPUTE_NONE][PART_HEAD].time_ns[k];
+        ns[k] = formula->constant + (cost_formula_value(formula, shape) - formula->constant) * share;
     }
+    jobs.job_ns[JOB_F] = cost_round(ns[JOB_F] + ns[JOB_B]);
+    jobs.job_ns[JOB_W] = cost_round(ns[JOB_W]);
     return jobs;
 }
 
@@ -286,8 +290,7 @@ static CostJobs share_jobs(const MicrobatchProblem* mp, const MbShape* shape, in
 static int64_t replica_ns(Batch* batch, int32_t r) {
     const MicrobatchProblem* mp = batch->mp;
     PipeCost cells[OPTIMUM_MAX_ROWS * OPTIMUM_MAX_MBS] = {{.stored_bytes = 0}};
-    Placement placement = mp->request->placement;
-    CostStage chunks[OPTIMUM_MAX_ROWS];
+    const Placement* placement = &mp->placement;
     MbShape shapes[4] = {{0}};
     int32_t M = 0;
     for (int32_t set = 0; set < batch->num_sets; set++) {
@@ -301,25 +304,27 @@ static int64_t replica_ns(Batch* batch, int32_t r) {
         M++;
     }
     if (M == 0) { return 0; }
-    if (placement.num_chunks == 0) { placement_linear(&placement, placement.chunks, mp->P); }
-    PipeProblem pipe = {.P = mp->P, .M = M, .cost = cells, .placement = &placement};
-    int32_t K = placement.num_chunks;
-    for (int32_t k = 0; k < K; k++) {
-        chunks[k] = cost_stage_make(mp->costs, &placement.chunks[k], k, K);
-        chunks[k].has_head &= placement.head == HEAD_WHOLE;
-    }
-    limits_make(&pipe, mp, chunks, r);
+    PipeProblem pipe = {.P = mp->P, .M = M, .cost = cells, .placement = placement};
+    int32_t K = mp->K, last = placement->stage_of[K - 1];
+    limits_make(&pipe, mp, r);
     for (int32_t m = 0; m < M; m++) {
         CostJobs jobs[OPTIMUM_MAX_ROWS];
-        cost_stages(jobs, mp->costs, chunks, K, RECOMPUTE_NONE, &shapes[m]);
+        cost_stages(jobs, mp->costs, mp->chunks, K, RECOMPUTE_NONE, &shapes[m]);
+        int64_t sent_bytes = jobs[K - 1].boundary_bytes;  // to shares, if there are any
         for (int32_t row = 0; row < pipe_num_rows(&pipe); row++) {
             if (!pipe_has_row(&pipe, row)) { continue; }
             int32_t s = pipe_stage_of(&pipe, row);
             PipeCost* cell = &cells[row * M + m];
             if (row >= K) { jobs[row] = share_jobs(mp, &shapes[m], s); }
             cell_make(cell, batch, &jobs[row], rank_of(mp, r, s));
-            if (row >= K) { cell->job_ns[JOB_F] += cell->job_ns[JOB_B]; }
-            if (row >= K || row == K - 1 || pipe_stage_of(&pipe, row + 1) == s) { cell->transfer_ns = 0; }
+            if (row >= K) {
+                cell->transfer_ns =
+                    transfer_ns(mp, r, last, s, placement->head == HEAD_BY_ROWS ? 0 : sent_bytes);
+                cell->part_ns = cell->transfer_ns;
+            } else if (row < K - 1) {
+                int32_t to = pipe_stage_of(&pipe, row + 1);
+                cell->transfer_ns = transfer_ns(mp, r, s, to, jobs[row].boundary_bytes);
+            }
             if (cell->stored_bytes > pipe.memory_limit_bytes[s]) { return INT64_MAX; }
         }
     }
@@ -498,13 +503,13 @@ static void bound_of_all_splits_is_below_the_optimum(void) {
     arena_free(&arena);
 }
 
-// Chunks of at least a layer, the last perhaps the head alone, anywhere; every stage has one. The head whole
+// Chunks of at least a layer, the last perhaps a whole head alone, anywhere; every stage has one. The head whole
 // or shared.
-static void draw_placement(Placement* out, Rng* rng, int32_t P, int32_t L, bool is_whole) {
-    int32_t most = L + 1 < 5 ? L + 1 : 5, K = rng_between(rng, P, most), begin = 0;
+static void place_anywhere(Placement* out, Rng* rng, int32_t P, int32_t L, bool is_whole) {
+    int32_t most = L + is_whole < 5 ? L + is_whole : 5, K = rng_between(rng, P, most), begin = 0;
     *out = (Placement){.num_chunks = K, .head = HEAD_WHOLE};
     for (int32_t k = 0; k < K; k++) {
-        int32_t behind = K - 1 - k - (K > 1 && k < K - 1);  // layers that those behind need
+        int32_t behind = K - 1 - k - (is_whole && k < K - 1);  // layers that those behind need
         int32_t own = k == K - 1 ? L - begin : rng_between(rng, 1, L - begin - behind);
         out->chunks[k] = (LayerRange){begin, begin + own};
         out->stage_of[k] = (int16_t)(k < P ? k : rng_between(rng, 0, P - 1));
@@ -593,7 +598,7 @@ static void bounds_of_placements_are_below_the_optimum(void) {
         request->heads = HEAD_CHOICE_GIVEN;
         int64_t best_ns = INT64_MAX;
         for (int i = 0; i < PLACEMENTS; i++) {
-            draw_placement(&placement, &rng, P, L, is_whole);
+            place_anywhere(&placement, &rng, P, L, is_whole);
             request->placement = placement;
             problem_of_any(&mp, request);
             CHECK_OK(lower_bound_make(&bound, &mp, joint));

@@ -302,6 +302,7 @@ static void random_times(Placed* placed, Rng* rng) {
         PipeCost* cost = (PipeCost*)(uintptr_t)&placed->pipe.cost[i];
         for (int32_t k = 0; k < JOB_COUNT; k++) { cost->job_ns[k] = rng_between(rng, 0, 5000); }
         cost->transfer_ns = rng_between(rng, 0, 2000);
+        cost->part_ns = rng_between(rng, 0, 1000);
         cost->factor_ns = rng_between(rng, 0, 500);
         if (!cost->drops) { cost->job_ns[JOB_R] = 0; }
     }

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "../dynapipe_plugin/plan/problem/placement_make.h"
 #include "test.h"
 
 // --- the option -------------------------------------------------------------------------------------------
@@ -31,27 +32,64 @@ static void session_with(Dynapipe* dp, const char* option) {
     dp->costs.num_enc_layers = dp->costs.num_dec_layers = 4;
     CHECK_OK(session_resplit_parse(&dp->resplit, option));
     dp->request.P = 3;
-    dp->request.placement.chunks[0] = (LayerRange){0, 3};
-    dp->request.placement.chunks[1] = (LayerRange){3, 6};
-    dp->request.placement.chunks[2] = (LayerRange){6, 8};
+    const LayerRange stages[3] = {{0, 3}, {3, 6}, {6, 8}};
+    placement_linear(&dp->request.placement, stages, 3);
+}
+
+// The same on a vee of 6 chunks, the head by vocabulary.
+static void session_with_vee(Dynapipe* dp, const char* option) {
+    session_with(dp, option);
+    Placement* placement = &dp->request.placement;
+    CHECK_OK(placement_parse(placement, 3, 4, 4, false, "0:1,1:1,2:2,2:1,1:1,0:2"));
+    CHECK_OK(placement_parse_head(placement, 3, "vocabulary:300,300,424"));
 }
 
 static void a_split_is_told_for_its_step(void) {
     static Dynapipe dp;
-    LayerRange stages[PLAN_MAX_STAGES];
+    Placement told;
     bool found;
     session_with(&dp, "2:1,1,6/5:3,5,0");
     for (dp.next_step = 0; dp.next_step < 8; dp.next_step++) {
-        CHECK_OK(session_resplit_told(&dp, stages, &found));
+        CHECK_OK(session_resplit_told(&dp, &told, &found));
         CHECK_EQ(found, dp.next_step == 2 || dp.next_step == 5);
-        if (dp.next_step == 2) { CHECK(stages[1].layer_begin == 1 && stages[1].layer_end == 2); }
-        if (dp.next_step == 5) { CHECK(stages[2].layer_begin == 8 && stages[2].layer_end == 8); }
+        if (dp.next_step == 2) { CHECK(told.chunks[1].layer_begin == 1 && told.chunks[1].layer_end == 2); }
+        if (dp.next_step == 5) { CHECK(told.chunks[2].layer_begin == 8 && told.chunks[2].layer_end == 8); }
     }
     static const char* const wrong[] = {"2:1,1", "2:1,1,7", "2:3,3,2/4:8,0,0", "2:1,1,6x"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         session_with(&dp, wrong[i]);  // of any step
-        CHECK_FAILS(session_resplit_told(&dp, stages, &found), STATUS_BAD_OPTION,
-                    "no split of 8 layers onto 3");
+        CHECK_FAILS(session_resplit_told(&dp, &told, &found), STATUS_BAD_OPTION,
+                    "no split of 8 layers onto 3 chunks --->");
+    }
+}
+
+// Layers alone are those of the chunks that there are; what is said of stages is a placement of its own, and
+// what stands behind '+' is the head.
+static void a_placement_is_told_for_its_step(void) {
+    static Dynapipe dp;
+    Placement told, expected;
+    bool found;
+    session_with_vee(&dp, "2:2,1,1,1,1,2/3:2:4,1:2,0:2+rows:0,512,512/4:1,1,2,1,1,2+vocabulary:0,24,1000");
+    for (dp.next_step = 2; dp.next_step < 6; dp.next_step++) {
+        char text[PLACEMENT_CHARS];
+        CHECK_OK(session_resplit_told(&dp, &told, &found));
+        CHECK_EQ(found, dp.next_step < 5);
+        if (!found) { continue; }
+        static const char* const words[] = {"0:2,1:1,2:1,2:1,1:1,0:2+vocabulary:300,300,424",
+                                            "2:4,1:2,0:2+rows:0,512,512",
+                                            "0:1,1:1,2:2,2:1,1:1,0:2+vocabulary:0,24,1000"};
+        placement_print(text, &told, 3);
+        CHECK_EQ(strcmp(text, words[dp.next_step - 2]), 0);
+    }
+    expected = dp.request.placement;
+    CHECK(placement_equal(&expected, &dp.request.placement, 3));
+    expected.head_begin[1]++;
+    CHECK(!placement_equal(&expected, &dp.request.placement, 3));
+    static const char* const wrong[] = {"2:1,1,6", "2:0:4,1:4", "2:0:4,1:2,3:2", "2:0:4,1:2,2:2+half",
+                                        "2:1,1,2,1,1,2+vocabulary:1,2,3"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        session_with_vee(&dp, wrong[i]);
+        CHECK_FAILS(session_resplit_told(&dp, &told, &found), STATUS_BAD_OPTION, "no split of 8 layers onto");
     }
 }
 
@@ -60,7 +98,7 @@ static void a_split_is_told_for_its_step(void) {
 static const char place[] = "where the loader stands";
 
 static void moved(Dynapipe* dp) {
-    memcpy(dp->resplit.before, dp->request.placement.chunks, sizeof dp->resplit.before);
+    dp->resplit.before = dp->request.placement;
     dp->request.placement.chunks[0].layer_end = dp->request.placement.chunks[1].layer_begin = 2;
     dp->resplit.has_moved = true;
     dp->resplit.moved_step = 12;
@@ -91,11 +129,35 @@ static void a_checkpoint_keeps_the_split(void) {
     CHECK(other.resplit.has_restored && other.resplit.has_moved);
     CHECK_EQ(other.resplit.moved_step, 12);
     CHECK_EQ(other.request.effort, 345);
-    CHECK(memcmp(other.resplit.restored, dp.request.placement.chunks, 3 * sizeof(LayerRange)) == 0);
-    CHECK(memcmp(other.resplit.before, dp.resplit.before, 3 * sizeof(LayerRange)) == 0);
+    CHECK(placement_equal(&other.resplit.restored, &dp.request.placement, 3));
+    CHECK(placement_equal(&other.resplit.before, &dp.resplit.before, 3));
     CHECK(other.resplit.is_due && other.resplit.times_then[2] == 21);
     session_resplit_free(&dp.resplit);
     session_resplit_free(&other.resplit);
+}
+
+// Of any shape, and from one to another.
+static void a_checkpoint_keeps_any_placement(void) {
+    static Dynapipe dp, other;
+    for (int kind = 0; kind < 3; kind++) {
+        const void* position = place;
+        size_t num_bytes = sizeof place;
+        session_with_vee(&dp, "auto");
+        moved(&dp);  // one layer from chunk 0 to chunk 1, as it were
+        dp.request.placement = dp.resplit.before;
+        dp.request.placement.chunks[2].layer_end = dp.request.placement.chunks[3].layer_begin = 3;
+        if (kind == 1) { CHECK_OK(placement_parse_head(&dp.request.placement, 3, "rows:1000,0,24")); }
+        if (kind == 2) { CHECK_OK(placement_parse(&dp.request.placement, 3, 4, 4, false, "1:3,0:3,2:2")); }
+        CHECK_OK(session_resplit_position(&dp, &position, &num_bytes));
+        session_with_vee(&other, "auto");
+        session_resplit_restore(&other, position, &num_bytes);
+        CHECK_EQ(num_bytes, sizeof place);
+        CHECK(other.resplit.has_restored && other.resplit.has_moved);
+        CHECK(placement_equal(&other.resplit.restored, &dp.request.placement, 3));
+        CHECK(placement_equal(&other.resplit.before, &dp.resplit.before, 3));
+        session_resplit_free(&dp.resplit);
+        session_resplit_free(&other.resplit);
+    }
 }
 
 // Whatever byte is wrong, the loader finds that it is none of its own.
@@ -313,7 +375,9 @@ int main(int argc, char** argv) {
     (void)test_seed(argc, argv);
     RUN(the_option_is_a_word_or_steps_with_splits);
     RUN(a_split_is_told_for_its_step);
+    RUN(a_placement_is_told_for_its_step);
     RUN(a_checkpoint_keeps_the_split);
+    RUN(a_checkpoint_keeps_any_placement);
     RUN(a_damaged_record_is_left);
     RUN(what_was_looked_at_is_kept);
     RUN(a_restore_forgets_the_position_behind_a_move);

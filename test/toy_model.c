@@ -67,8 +67,15 @@ static int64_t floats(int64_t num_values) {
     return num_values * (int64_t)sizeof(float);
 }
 
+static bool is_share(const ToyModel* toy) {
+    return toy->head == DYNAPIPE_HEAD_BY_ROWS || toy->head == DYNAPIPE_HEAD_BY_VOCABULARY;
+}
+
 static int64_t toy_boundary_bytes(void* model, const DynapipeBatch* batch, int is_behind) {
     const ToyModel* toy = model;
+    if (is_share(toy) || (is_behind && toy->head == DYNAPIPE_HEAD_FEEDS)) {
+        return floats(batch->num_rows * width(toy->layer_end));
+    }
     return floats(batch->num_tokens * width(is_behind ? toy->layer_end : toy->layer_begin));
 }
 
@@ -77,6 +84,7 @@ static int64_t toy_acts_bytes(void* model, const DynapipeBatch* batch, int flags
     const ToyModel* toy = model;
     int32_t kept = widths_before(toy->layer_begin, toy->layer_end) +
                    widths_before(toy->layer_begin + 1, toy->layer_end + 1);
+    if (is_share(toy)) { return floats(batch->num_rows * width(toy->layer_end)); }
     return floats(batch->num_tokens * (flags & DYNAPIPE_FORWARD_KEEP ? kept : C));
 }
 
@@ -96,15 +104,38 @@ static void scribble(void* scratch, const DynapipeBatch* batch) {
     memset(scratch, 0xee, (size_t)toy_scratch_bytes(NULL, batch));
 }
 
-static void head(const DynapipeBatch* batch, const float* x, float* dy, int32_t channels, float* losses) {
+static float head_weight(int32_t v) {
+    return v % 5 < 2 ? -1.0f : 1.0f;
+}
+
+// Sum over ids [begin, end) of h[v] * x[v % W], and its gradient.
+static float head_sum(const float* x, float* gradient, int32_t channels, int32_t begin, int32_t end) {
+    float sum = 0;
+    for (int32_t c = 0; c < channels; c++) { gradient[c] = 0; }
+    for (int32_t v = begin; v < end; v++) {
+        sum += head_weight(v) * x[v % channels];
+        gradient[v % channels] += head_weight(v);
+    }
+    return sum;
+}
+
+static void add_head_gradient(ToyModel* toy, const float* x, float factor, int32_t channels) {
+    for (int32_t v = toy->vocab_begin; v < toy->vocab_end; v++) { toy->dh[v] += factor * x[v % channels]; }
+}
+
+// dy: (num_tokens, channels) the gradient of x, NULL: not kept. The weights' gradient at once.
+static void head(ToyModel* toy, const DynapipeBatch* batch, const float* x, float* dy, int32_t channels,
+                 float* losses) {
     if (dy != NULL) { memset(dy, 0, (size_t)(batch->num_tokens * channels) * sizeof *dy); }
     for (int32_t r = 0; r < batch->num_rows; r++) {
-        float sum = 0, target = (float)batch->targets[r];
+        const float* row = x + batch->rows[r] * C;
+        float gradient[C], target = (float)batch->targets[r];
+        losses[r] = target * head_sum(row, gradient, channels, toy->vocab_begin, toy->vocab_end);
+        if (dy == NULL) { continue; }
         for (int32_t c = 0; c < channels; c++) {
-            sum += x[batch->rows[r] * C + c];
-            if (dy != NULL) { dy[batch->rows[r] * channels + c] = target * batch->loss_scale; }
+            dy[batch->rows[r] * channels + c] = target * batch->loss_scale * gradient[c];
         }
-        losses[r] = sum * target;
+        add_head_gradient(toy, row, target * batch->loss_scale, channels);
     }
 }
 
@@ -137,6 +168,82 @@ static void embed(float* x, const DynapipeBatch* batch) {
     }
 }
 
+// --- a share of the head ---------------------------------------------------------------------------------
+// A part by vocabulary: sums (num_rows), then, with KEEP, their gradients (num_rows, W). acts: the hidden
+// states, whose gradients are made of nothing else.
+static int64_t toy_part_bytes(void* model, const DynapipeBatch* batch, int flags) {
+    const ToyModel* toy = model;
+    return floats(batch->num_rows * (1 + (flags & DYNAPIPE_FORWARD_KEEP ? width(toy->layer_end) : 0)));
+}
+
+static int64_t toy_factor_bytes(void* model, const DynapipeBatch* batch) {
+    (void)model;
+    return floats(batch->num_rows);
+}
+
+static int share_forward(ToyModel* toy, const DynapipeBatch* batch, const float* in, float* out, float* acts,
+                         float* losses, int flags) {
+    int32_t channels = width(toy->layer_end);
+    bool by_rows = toy->head == DYNAPIPE_HEAD_BY_ROWS, keep = flags & DYNAPIPE_FORWARD_KEEP;
+    toy->num_violations += in == NULL || acts == NULL || (losses != NULL) != by_rows ||
+                           (out != NULL) != (!by_rows && !keep) || batch->num_rows == 0;
+    for (int32_t r = 0; r < batch->num_rows; r++) {
+        float gradient[C];
+        float sum = head_sum(in + r * channels, gradient, channels, toy->vocab_begin, toy->vocab_end);
+        if (by_rows) { losses[r] = sum * (float)batch->targets[r]; }
+        if (out != NULL) { out[r] = sum; }
+    }
+    memset(acts, 0xee, (size_t)toy_acts_bytes(toy, batch, flags));
+    if (keep) { memcpy(acts, in, (size_t)toy_boundary_bytes(toy, batch, 0)); }
+    return 0;
+}
+
+static void share_backward_inputs(ToyModel* toy, const DynapipeBatch* batch, const float* x, float* din) {
+    int32_t channels = width(toy->layer_end);
+    bool by_rows = toy->head == DYNAPIPE_HEAD_BY_ROWS;
+    for (int32_t r = 0; r < batch->num_rows; r++) {
+        float gradient[C], factor = by_rows ? (float)batch->targets[r] * batch->loss_scale : 1;
+        float sum = head_sum(x + r * channels, gradient, channels, toy->vocab_begin, toy->vocab_end);
+        float* row = din + (by_rows ? 0 : batch->num_rows) + r * channels;
+        if (!by_rows) { din[r] = sum; }
+        for (int32_t c = 0; c < channels; c++) { row[c] = factor * gradient[c]; }
+    }
+}
+
+static void share_backward_weights(ToyModel* toy, const DynapipeBatch* batch, float* x, const float* factors) {
+    int32_t channels = width(toy->layer_end);
+    toy->num_violations += (factors == NULL) != (toy->head == DYNAPIPE_HEAD_BY_ROWS);
+    for (int32_t r = 0; r < batch->num_rows; r++) {
+        float factor = factors != NULL ? factors[r] : (float)batch->targets[r] * batch->loss_scale;
+        add_head_gradient(toy, x + r * channels, factor, channels);
+    }
+    memset(x, 0xee, (size_t)toy_acts_bytes(toy, batch, DYNAPIPE_FORWARD_KEEP));  // once only
+}
+
+static int toy_combine(void* model, const DynapipeBatch* batch, int32_t num_parts, const void* const* parts,
+                       void* dout, void* const* factors, float* losses) {
+    ToyModel* toy = model;
+    int32_t channels = width(toy->layer_end);
+    toy->num_violations += toy->head != DYNAPIPE_HEAD_FEEDS || (dout == NULL) != (factors == NULL);
+    for (int32_t r = 0; r < batch->num_rows; r++) {
+        float sum = 0, target = (float)batch->targets[r], gradient[C] = {0};
+        for (int32_t p = 0; p < num_parts; p++) {
+            const float* part = parts[p];
+            sum += part[r];
+            for (int32_t c = 0; c < channels && dout != NULL; c++) {
+                gradient[c] += part[batch->num_rows + r * channels + c];
+            }
+            if (factors != NULL) { ((float*)factors[p])[r] = target * batch->loss_scale; }
+        }
+        losses[r] = sum * target;
+        for (int32_t c = 0; c < channels && dout != NULL; c++) {
+            ((float*)dout)[r * channels + c] = target * batch->loss_scale * gradient[c];
+        }
+    }
+    return 0;
+}
+
+// --- a range of layers -----------------------------------------------------------------------------------
 static int toy_forward(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
                        void* scratch, float* losses, int flags) {
     ToyModel* toy = model;
@@ -144,6 +251,7 @@ static int toy_forward(void* model, const DynapipeBatch* batch, const void* in, 
     bool keep = flags & DYNAPIPE_FORWARD_KEEP, with_head = toy->is_last && flags & DYNAPIPE_FORWARD_HEAD;
     int rc = begin_job(toy, batch);
     if (rc != 0) { return rc; }
+    if (is_share(toy)) { return share_forward(toy, batch, in, out, acts, losses, flags); }
     toy->num_violations +=
         (in == NULL) != toy->is_first || acts == NULL || scratch == NULL || (with_head && losses == NULL);
     float* x = scratch;
@@ -158,10 +266,25 @@ static int toy_forward(void* model, const DynapipeBatch* batch, const void* in, 
         if (keep && !is_in) { pack(kept_x(toy, batch, acts, l), x, T, width(l)); }
         for (int32_t t = 0; t < T; t++) { layer_forward(x + t * C, l); }
     }
-    if (out != NULL) { pack(out, x, T, width(end)); }
-    if (with_head) { head(batch, x, keep ? kept_dy(toy, batch, acts, end - 1) : NULL, width(end), losses); }
+    if (out != NULL && toy->head == DYNAPIPE_HEAD_FEEDS) {
+        for (int32_t r = 0; r < batch->num_rows; r++) {
+            pack((float*)out + r * width(end), x + batch->rows[r] * C, 1, width(end));
+        }
+    } else if (out != NULL) {
+        pack(out, x, T, width(end));
+    }
+    if (with_head) { head(toy, batch, x, keep ? kept_dy(toy, batch, acts, end - 1) : NULL, width(end), losses); }
     scribble(scratch, batch);
     return 0;
+}
+
+// The gradient of all tokens from that of the supervised ones.
+static const float* spread_rows(const DynapipeBatch* batch, float* out, const float* rows, int32_t channels) {
+    memset(out, 0, (size_t)(batch->num_tokens * channels) * sizeof *out);
+    for (int32_t r = 0; r < batch->num_rows; r++) {
+        memcpy(out + batch->rows[r] * channels, rows + r * channels, (size_t)channels * sizeof *out);
+    }
+    return out;
 }
 
 static int toy_backward_inputs(void* model, const DynapipeBatch* batch, const void* in, void* acts,
@@ -170,10 +293,16 @@ static int toy_backward_inputs(void* model, const DynapipeBatch* batch, const vo
     int32_t T = batch->num_tokens, begin = toy->layer_begin, last = toy->layer_end - 1;
     int rc = begin_job(toy, batch);
     if (rc != 0) { return rc; }
+    if (is_share(toy)) {
+        share_backward_inputs(toy, batch, acts, din);
+        return 0;
+    }
     toy->num_violations += (in == NULL) != toy->is_first || (dout == NULL) != toy->is_last ||
                            (din == NULL) != toy->is_first || acts == NULL || scratch == NULL;
     float* grad = scratch;
     if (!toy->is_first) { memcpy(acts, in, (size_t)toy_boundary_bytes(model, batch, 0)); }
+    bool feeds = toy->head == DYNAPIPE_HEAD_FEEDS;
+    if (feeds) { dout = spread_rows(batch, kept_dy(toy, batch, acts, last), dout, width(last + 1)); }
     unpack(grad, toy->is_last ? kept_dy(toy, batch, acts, last) : dout, T, width(last + 1));
     for (int32_t l = last; l >= begin; l--) {
         if (l < last) { pack(kept_dy(toy, batch, acts, l), grad, T, width(l + 1)); }
@@ -189,9 +318,13 @@ static int toy_backward_weights(void* model, const DynapipeBatch* batch, void* a
     ToyModel* toy = model;
     int rc = begin_job(toy, batch);
     if (rc != 0) { return rc; }
+    if (is_share(toy)) {
+        share_backward_weights(toy, batch, acts, dout);
+        return 0;
+    }
     toy->num_violations += (dout == NULL) != toy->is_last || acts == NULL || scratch == NULL;
     for (int32_t l = toy->layer_begin; l < toy->layer_end; l++) {
-        bool is_out = l == toy->layer_end - 1 && !toy->is_last;
+        bool is_out = l == toy->layer_end - 1 && !toy->is_last && toy->head != DYNAPIPE_HEAD_FEEDS;
         const float *x = kept_x(toy, batch, acts, l), *dy = is_out ? dout : kept_dy(toy, batch, acts, l);
         for (int32_t i = 0; i < batch->num_tokens * width(l + 1); i++) {
             int32_t t = i / width(l + 1), c = i % width(l + 1);
@@ -208,6 +341,7 @@ static void toy_zero_gradients(void* model) {
     ToyModel* toy = model;
     memset(toy->da, 0, sizeof toy->da);
     memset(toy->db, 0, sizeof toy->db);
+    memset(toy->dh, 0, sizeof toy->dh);
 }
 
 // A model that cannot divide its backward: all of it here.
@@ -226,6 +360,9 @@ const DynapipeModel_v1 toy_api = {
     .backward_inputs = toy_backward_inputs,
     .backward_weights = toy_backward_weights,
     .zero_gradients = toy_zero_gradients,
+    .part_bytes = toy_part_bytes,
+    .factor_bytes = toy_factor_bytes,
+    .combine = toy_combine,
 };
 
 const DynapipeModel_v1 toy_api_joint = {
@@ -236,4 +373,7 @@ const DynapipeModel_v1 toy_api_joint = {
     .forward = toy_forward,
     .backward_inputs = toy_backward_joint,
     .zero_gradients = toy_zero_gradients,
+    .part_bytes = toy_part_bytes,
+    .factor_bytes = toy_factor_bytes,
+    .combine = toy_combine,
 };

@@ -2,8 +2,9 @@
 toy_model.h -- a DynapipeModel_v1 whose sums are exact, so that any order of jobs must give the same bits.
 
 Layer l: y[t][c] = a[l][c] * x[t][c % W(l)] + b[l][c] for c < W(l + 1), a in {-1, 1}, b small integers; widths
-W change along the chain, so that boundaries do. x of the first layer comes from tokens and positions, the
-loss of a row is (sum over c of x) * target. All values are small integers, so float sums are exact; every
+W change along the chain, so that boundaries do. x of the first layer comes from tokens and positions. Ids v of
+a vocabulary have h[v] in {-1, 1}, the loss of a row is target * sum over v of h[v] * x[v % W]; a head shared by
+vocabulary is a sum over its ids, its factors target * loss_scale. All values are small integers, so float sums are exact; every
 gradient depends on the activations, on both ends of every message, and on memory that must stay whole exactly
 as long as plan.h says: `in` is read again by backward_inputs, `dout` by backward_weights. Every job scribbles
 over its scratch.
@@ -16,12 +17,16 @@ over its scratch.
 #include "../dynapipe_plugin/dynapipe.h"
 
 enum { TOY_CHANNELS = 8, TOY_MAX_LAYERS = 16, TOY_MAX_ROWS = 64 };  // channels at the widest
-enum { TOY_SCRATCH_BYTES = 64 * TOY_CHANNELS * 4 + 4 };             // that any job needs
+enum { TOY_VOCAB = 64 };
+enum { TOY_SCRATCH_BYTES = 64 * TOY_CHANNELS * 4 + 4 };  // that any job needs
 
 typedef struct {
     int32_t layer_begin, layer_end;
-    bool is_first, is_last;
-    float da[TOY_MAX_LAYERS][TOY_CHANNELS], db[TOY_MAX_LAYERS][TOY_CHANNELS];
+    bool is_first, is_last;  // is_last: the whole head
+    // DynapipeHead: a range that feeds the head; a share of it, all layers of which lie before it
+    int32_t head;
+    int32_t vocab_begin, vocab_end;  // ids of the head, or its share
+    float da[TOY_MAX_LAYERS][TOY_CHANNELS], db[TOY_MAX_LAYERS][TOY_CHANNELS], dh[TOY_VOCAB];
     int32_t pause_ns;     // each job takes at least so long, times a number that varies
     int32_t fail_at_job;  // the job that returns an error, counted from 1; 0: none
     int32_t num_jobs;

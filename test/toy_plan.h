@@ -1,8 +1,8 @@
 /*
 toy_plan.h -- random valid plans for the toy model, made without the planner.
 
-Jobs of all stages are drawn at random among those whose inputs are there, and appended to their stage's list;
-a send and its receive are appended at the same moment, waits some time later (or never). So there is one
+Chunks lie on stages at random, each stage has one at least; the head is whole or shared at random, too. Jobs
+are drawn at random among those whose inputs are there, and appended to their stage's list; a send and its receive are appended at the same moment, waits some time later (or never). So there is one
 global order in which every instruction can run when its turn comes, and no list can deadlock, however odd.
 Buffers are placed first-fit, as tightly as lifetimes allow.
 */
@@ -21,8 +21,14 @@ typedef struct {
 
 // P stages, R replicas, M micro-batches, each given to a random replica.
 void toy_plan_make(ToyPlan* out, Rng* rng, int32_t P, int32_t R, int32_t M, Arena* arena);
+// With chunk s on stage s, the head whole.
+void toy_plan_make_linear(ToyPlan* out, Rng* rng, int32_t P, int32_t R, int32_t M, Arena* arena);
 
-ToyModel toy_plan_model(const ToyPlan* toy, int32_t rank);
+// Of a chunk, or K + s: of the head's share of stage s.
+ToyModel toy_plan_model(const ToyPlan* toy, int32_t row);
+// The rows of a rank: its chunks, then its share. Returns how many.
+enum { TOY_MAX_ROWS_HERE = TOY_MAX_LAYERS + 1 };
+int32_t toy_plan_rows(const ToyPlan* toy, int32_t rank, int32_t rows[TOY_MAX_ROWS_HERE]);
 
 // Take instruction `idx` of a rank away; buffers keep their places.
 void toy_plan_remove(ToyPlan* toy, int32_t rank, int32_t idx);

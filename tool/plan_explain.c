@@ -47,31 +47,61 @@ static void explain_microbatches(const Plan* plan, FILE* out) {
             num_padded == 0 ? "Nothing is padded" : "Samples are padded to the longest of their micro-batch");
 }
 
+// "8", or "5+3" of two stacks: of a stage's chunks one behind the other.
+static void print_stage_layers(const PlanExplain* about, int32_t s, FILE* out) {
+    const Placement* placement = &about->plan->placement;
+    const char* before = " ";
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        char layers[PROBLEM_LAYERS_CHARS];
+        if (placement->stage_of[k] != s) { continue; }
+        problem_layers_text(layers, about->costs, &placement->chunks[k]);
+        fprintf(out, "%s%s", before, layers);
+        before = "/";
+    }
+}
+
 static void explain_stages(const PlanExplain* about, FILE* out) {
     const Plan* plan = about->plan;
+    const Placement* placement = &plan->placement;
     fprintf(out, about->costs->num_dec_layers > 0 ? "- Stages: encoder+decoder layers" : "- Stages: layers");
-    for (int32_t s = 0; s < plan->P; s++) {
-        char layers[PROBLEM_LAYERS_CHARS];
-        problem_layers_text(layers, about->costs, &plan->placement.chunks[s]);
-        fprintf(out, " %s", layers);
-    }
+    for (int32_t s = 0; s < plan->P; s++) { print_stage_layers(about, s, out); }
     fprintf(out, "%s",
             about->request->choose_stages ? ", chosen so that embedding and head fit in" : ", as given");
     int32_t begin = about->costs->num_enc_layers;
-    for (int32_t s = 0; s < plan->P && about->costs->num_dec_layers > 0; s++) {
-        LayerRange layers = plan->placement.chunks[s];
+    for (int32_t k = 0; k < placement->num_chunks && about->costs->num_dec_layers > 0; k++) {
+        LayerRange layers = placement->chunks[k];
         if (layers.layer_begin < begin && begin < layers.layer_end) {
-            fprintf(out, "; stage %d holds the last encoder and the first decoder layers", s);
+            fprintf(out, "; stage %d holds the last encoder and the first decoder layers",
+                    placement->stage_of[k]);
         }
     }
     fprintf(out, ".\n");
 }
 
+// Where chunks lie, in the order in which a micro-batch passes them, and who has the head.
+static void explain_placement(const Plan* plan, FILE* out) {
+    const Placement* placement = &plan->placement;
+    if (placement_is_linear(placement, plan->P)) { return; }
+    fprintf(out, "- Placement: a micro-batch passes stages");
+    for (int32_t k = 0; k < placement->num_chunks; k++) { fprintf(out, " %d", placement->stage_of[k]); }
+    if (placement->head == HEAD_WHOLE) {
+        fprintf(out, "; the last one has the head.\n");
+        return;
+    }
+    fprintf(out, "; the head is shared by %s,", placement->head == HEAD_BY_ROWS ? "rows" : "vocabulary");
+    for (int32_t s = 0; s < plan->P; s++) {
+        int32_t units = placement->head_begin[s + 1] - placement->head_begin[s];
+        fprintf(out, " %.0f", 100.0 * units / HEAD_UNITS);
+    }
+    fprintf(out, " %% of it on each stage.\n");
+}
+
 static void explain_schedule(const Plan* plan, FILE* out) {
-    int64_t num_w = 0, num_b = 0;
+    int64_t num_w = 0, num_b = 0;  // of chunks; a share's W is always one
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
         for (int32_t i = 0; i < plan->ranks[r].num_instrs; i++) {
-            num_w += plan->ranks[r].instrs[i].kind == INSTR_WGT;
+            bool of_share = plan->ranks[r].instrs[i].chunk >= plan->placement.num_chunks;
+            num_w += plan->ranks[r].instrs[i].kind == INSTR_WGT && !of_share;
             num_b += plan->ranks[r].instrs[i].kind == INSTR_BWD;
         }
     }
@@ -83,11 +113,10 @@ static void explain_schedule(const Plan* plan, FILE* out) {
 
 static void explain_memory(const PlanExplain* about, FILE* out) {
     const Plan* plan = about->plan;
-    int64_t num_recomputed = 0, num_all = (int64_t)plan->M * plan->P;
+    int32_t K = plan->placement.num_chunks;
+    int64_t num_recomputed = 0, num_all = (int64_t)plan->M * K;
     for (int32_t m = 0; m < plan->M; m++) {
-        for (int32_t s = 0; s < plan->P; s++) {
-            num_recomputed += plan->mbs[m].recompute[s] != RECOMPUTE_NONE;
-        }
+        for (int32_t k = 0; k < K; k++) { num_recomputed += plan->mbs[m].recompute[k] != RECOMPUTE_NONE; }
     }
     int32_t fullest = 0;
     for (int32_t r = 1; r < plan->P * plan->R; r++) {
@@ -105,7 +134,7 @@ static void explain_memory(const PlanExplain* about, FILE* out) {
     if (num_recomputed == 0) {
         fprintf(out, "; nothing is recomputed.\n");
     } else {
-        fprintf(out, "; %.0f %% of the forwards (micro-batch x stage) are recomputed to fit.\n",
+        fprintf(out, "; %.0f %% of the forwards (micro-batch x chunk) are recomputed to fit.\n",
                 percent(num_recomputed, num_all));
     }
 }
@@ -161,7 +190,7 @@ static void explain_loss(const Waterfall* fall, FILE* out) {
         [WATERFALL_PADDING] = "--layout ragged",
         [WATERFALL_ORDER] = "more --effort, --split-backward auto",
         [WATERFALL_RAMP] = "larger batches, fewer stages, or --split-backward auto",
-        [WATERFALL_STAGES] = "--stage-split auto; a head that is larger than a stage stays",
+        [WATERFALL_STAGES] = "--stage-split auto, --placement auto, --head auto",
         [WATERFALL_REPLICAS] = "more --effort, or larger batches",
         [WATERFALL_EFFICIENCY] = "larger micro-batches",
     };
@@ -178,6 +207,7 @@ static void explain_loss(const Waterfall* fall, FILE* out) {
 void plan_explain_print(const PlanExplain* about, FILE* out) {
     explain_microbatches(about->plan, out);
     explain_stages(about, out);
+    explain_placement(about->plan, out);
     explain_schedule(about->plan, out);
     explain_memory(about, out);
     explain_pace(about->plan, out);

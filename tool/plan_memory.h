@@ -1,10 +1,11 @@
 /*
 plan_memory.h -- what each stage of a plan holds in memory at its peak, by the rule of its request.
 
-MEMORY_ACTIVATIONS: model state + what backward needs of each micro-batch, from the begin of F (or R, where F
-drops it) to the end of B (or of W, where W is a job of its own); while an F that drops runs, what it holds.
-Counted from the cost model and the order of jobs, not from the plan's buffers: an independent account.
-MEMORY_BUFFERS: model state + the arena that the plan's buffers are laid out in.
+MEMORY_ACTIVATIONS: model state + what backward needs of each micro-batch in each chunk of the stage, from the
+begin of F (or R, where F drops it) to the end of B (or of W, where W is a job of its own; in a share of the
+head it is); while an F that drops runs, what it holds. Counted from the cost model and the order of jobs, not
+from the plan's buffers: an independent account. MEMORY_BUFFERS: model state + the arena that the plan's
+buffers are laid out in.
 */
 #pragma once
 
@@ -16,7 +17,7 @@ typedef struct {
     int64_t state_bytes, peak_bytes;  // of model state; of all else, at its peak
     int64_t peak_ns;                  // when; 0 for MEMORY_BUFFERS
     int32_t peak_mb;                  // the micro-batch whose forward (or recompute) makes it; -1: none
-    int32_t most_held;                // micro-batches between F and B (or W) at once
+    int32_t most_held;                // forwards between F and B (or W) at once, of any chunk
 } PlanMemory;
 
 // out[P * R]. The plan must have passed plan_check, so every job is there once, in an order that can run.

@@ -57,16 +57,17 @@ static Status verify_stages(const Plan* plan, const Problem* problem) {
             "plan: %d stages x %d replicas, the problem has %d x %d ---> give the problem it was made for",
             plan->P, plan->R, problem->request.P, problem->request.R);
     }
-    if (plan->placement.chunks[plan->P - 1].layer_end != num_layers) {
+    int32_t layer_end = plan->placement.chunks[plan->placement.num_chunks - 1].layer_end;
+    if (layer_end != num_layers) {
         return FAIL(STATUS_INVALID_PLAN,
-                    "plan: its stages have %d layers, the problem has %d ---> give the "
+                    "plan: its chunks have %d layers, the problem has %d ---> give the "
                     "problem it was made for",
-                    plan->placement.chunks[plan->P - 1].layer_end, num_layers);
+                    layer_end, num_layers);
     }
+    CostRank has[PLAN_MAX_STAGES];
+    cost_ranks_make(has, costs, &plan->placement, plan->P);
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
-        int32_t s = r % plan->P;
-        CostStage stage = cost_stage_make(costs, &plan->placement.chunks[s], s, plan->P);
-        int64_t state_bytes = cost_state_bytes(costs, &stage);
+        int64_t state_bytes = cost_rank_state_bytes(costs, &has[r % plan->P]);
         if (plan->ranks[r].state_bytes == state_bytes) { continue; }
         return FAIL(
             STATUS_INVALID_PLAN,
@@ -102,12 +103,13 @@ static Status replica_simulate(PipeTimeline* out, const Plan* plan, const Microb
     uint8_t* modes;
     PIPE_NEW(mbs, arena, Microbatch, M);
     PIPE_NEW(places, arena, int32_t, M);
-    PIPE_NEW(modes, arena, uint8_t, (int64_t)plan->P * M);
+    int32_t K = plan->placement.num_chunks;
+    PIPE_NEW(modes, arena, uint8_t, (int64_t)K * M);
     for (int32_t m = 0; m < M; m++) {
         const PlanMicrobatch* mb = &plan->mbs[begin + m];
         mbs[m] = (Microbatch){.layout = (MbLayout)mb->layout, .replica = r, .shape = mb->shape};
         places[m] = m;
-        for (int32_t s = 0; s < plan->P; s++) { modes[(int64_t)s * M + m] = mb->recompute[s]; }
+        for (int32_t k = 0; k < K; k++) { modes[(int64_t)k * M + m] = mb->recompute[k]; }
     }
     MicrobatchList list = {.num_mbs = M, .mbs = mbs};
     ReplicaProblem replica;

@@ -5,8 +5,8 @@
 #include "timeline_svg_row.h"
 
 // Pixels.
-static const double LEFT = 104, RIGHT = 176, MARGIN = 28, HEADER = 168, PANEL_TITLE = 26, BOUND_LABEL = 20,
-                    AXIS = 30, SUMMARY = 150;
+static const double LEFT = 104, WIDE_LEFT = 128, LEGEND_LINE = 22, RIGHT = 176, MARGIN = 28, HEADER = 168,
+                    PANEL_TITLE = 26, BOUND_LABEL = 20, AXIS = 30, SUMMARY = 150;
 static const double MIN_PLOT = 960, MAX_PLOT = 2600, PX_PER_JOB = 15;
 enum { MAX_ROWS = 32, ROOMY_STAGES = 8, TICK_PX = 90 };
 
@@ -164,13 +164,17 @@ static void print_figures(const TimelineSvg* svg, const Replicas* replicas, int6
 }
 
 // A swatch of the given class and its word; returns where the next one goes.
-static double print_key(const TimelineSvg* svg, double x, const char* css_class, double height,
-                        const char* word) {
-    double y = 136;
+static double print_key_at(const TimelineSvg* svg, double x, double y, const char* css_class, double height,
+                           const char* word) {
     fprintf(svg->out, "<rect class=\"%s\" x=\"%.1f\" y=\"%.1f\" width=\"18\" height=\"%.1f\"/>\n", css_class,
             x, y - height / 2, height);
     svg_print_text(svg->out, x + 24, y + 4, "start", NULL, word);
     return x + 24 + svg_text_px(word, 12) + 20;
+}
+
+static double print_key(const TimelineSvg* svg, double x, const char* css_class, double height,
+                        const char* word) {
+    return print_key_at(svg, x, 136, css_class, height, word);
 }
 
 static double print_key_line(const TimelineSvg* svg, double x, const char* css_class, const char* word) {
@@ -179,30 +183,39 @@ static double print_key_line(const TimelineSvg* svg, double x, const char* css_c
     return x + 24 + svg_text_px(word, 12) + 20;
 }
 
+// A second line, where stages have more than one chunk each.
+static void print_legend_of_pieces(const TimelineSvg* svg) {
+    double x = MARGIN, y = 136 + LEGEND_LINE;
+    if (svg->shades) {
+        print_key_at(svg, x, y, "fwd k1", 12, "");
+        x = print_key_at(svg, x + 20, y, "bwd k1", 12, "lighter: another chunk of the stage");
+    }
+    if (!svg->shares) { return; }
+    x = print_key_at(svg, x, y, "hfwd", 12, "head: forward and gradient of inputs");
+    x = print_key_at(svg, x, y, "hwgt", 12, "its weight gradients");
+    if (svg->plan->placement.head == HEAD_BY_VOCABULARY) {
+        print_key_at(svg, x, y, "fact", 4, "sends factors");
+    }
+}
+
+static double header_height(const TimelineSvg* svg) {
+    return HEADER + (svg->shades || svg->shares ? LEGEND_LINE : 0);
+}
+
 static void print_legend(const TimelineSvg* svg) {
     fprintf(svg->out, "<g id=\"legend\">\n");
     double x = print_key(svg, MARGIN, "fwd", 12, "forward");
     x = print_key(svg, x, "bwd", 12, "backward");
     if (svg->splits) { x = print_key(svg, x, "wgt", 12, "weight gradients"); }
     if (svg->recomputes) { x = print_key(svg, x, "rec", 12, "forward again"); }
-    if (svg->shades) {
-        print_key(svg, x, "fwd k1", 12, "");
-        x = print_key(svg, x + 20, "bwd k1", 12, "another chunk of the stage");
-    }
-    if (svg->shares) {
-        x = print_key(svg, x, "hfwd", 12, "head and its gradient");
-        x = print_key(svg, x, "hwgt", 12, "weight gradients of the head");
-    }
     x = print_key(svg, x, "idle", 12, "idle");
     if (svg->plan->P > 1) {
         x = print_key(svg, x, "act", 4, "sends activation");
         x = print_key(svg, x, "grad", 4, "sends gradient");
-        if (svg->plan->placement.head == HEAD_BY_VOCABULARY) {
-            x = print_key(svg, x, "fact", 4, "sends factors");
-        }
     }
     x = print_key(svg, x, "mem", 8, "memory");
     if (svg->limits) { x = print_key_line(svg, x, "limit", "limit"); }
+    print_legend_of_pieces(svg);
     fprintf(svg->out, "</g>\n");
 }
 
@@ -330,18 +343,19 @@ static void print_summary(const TimelineSvg* svg, int32_t slowest, double y) {
 
 static Status print_page(TimelineSvg* svg, const Replicas* replicas) {
     const Plan* plan = svg->plan;
-    double plot = plot_width(plan, replicas), width = LEFT + plot + RIGHT;
+    find_kinds(svg, replicas);
+    svg->left = svg->shades || svg->shares ? WIDE_LEFT : LEFT;
+    double plot = plot_width(plan, replicas), width = svg->left + plot + RIGHT;
     bool roomy = plan->P <= ROOMY_STAGES;
     svg->job_height = roomy ? 24 : 18, svg->send_height = roomy ? 4 : 3, svg->mem_height = roomy ? 26 : 18;
     svg->lane_gap = 2, svg->row_gap = roomy ? 14 : 10;
     double last_ns = (double)(plan->bound_ns > plan->makespan_ns ? plan->bound_ns : plan->makespan_ns);
-    svg->time = svg_scale(0, last_ns, LEFT, LEFT + plot);
+    svg->time = svg_scale(0, last_ns, svg->left, svg->left + plot);
     svg->unit = svg_time_unit(plan->makespan_ns, &svg->unit_ns);
     svg->decimals = svg->unit_ns > 1 ? 3 : 0;
     int64_t peak_bytes;
     TRY(set_memory_scale(svg, replicas, &peak_bytes));
-    find_kinds(svg, replicas);
-    double height = HEADER + (replicas->end - replicas->begin) * panel_height(svg) +
+    double height = header_height(svg) + (replicas->end - replicas->begin) * panel_height(svg) +
                     (replicas->summary ? SUMMARY : 0) + MARGIN / 2;
     fprintf(svg->out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f "
@@ -353,7 +367,7 @@ static Status print_page(TimelineSvg* svg, const Replicas* replicas) {
             "<rect class=\"page\" width=\"%.0f\" height=\"%.0f\"/>\n",
             width, height, width, height, STYLE, width, height);
     print_header(svg, replicas, peak_bytes);
-    double y = HEADER;
+    double y = header_height(svg);
     for (int32_t r = replicas->begin; r < replicas->end; r++, y += panel_height(svg)) {
         TRY(print_panel(svg, r, y));
     }

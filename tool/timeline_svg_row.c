@@ -237,6 +237,7 @@ static int32_t append_layers(char* out, size_t room, const LayerRange* layers, c
 static void name_layers(char* out, size_t room, const Plan* plan, int32_t s) {
     enum { MOST_NAMED = 2 };
     const Placement* placement = &plan->placement;
+    char names[64] = "";
     int32_t num_chunks = 0, num_layers = 0, used = 0;
     for (int32_t k = 0; k < placement->num_chunks; k++) {
         const LayerRange* layers = &placement->chunks[k];
@@ -244,14 +245,16 @@ static void name_layers(char* out, size_t room, const Plan* plan, int32_t s) {
         num_chunks++;
         num_layers += layers->layer_end - layers->layer_begin;
         if (num_chunks > MOST_NAMED) { continue; }
-        const char* before = num_chunks > 1                                ? ", "
-                             : layers->layer_end - layers->layer_begin > 1 ? "layers "
-                             : layers->layer_end > layers->layer_begin     ? "layer "
-                                                                           : "";
-        used += append_layers(out + used, room - (size_t)used, layers, before);
+        const char* before = num_chunks > 1 ? ", " : "";
+        used += append_layers(names + used, sizeof names - (size_t)used, layers, before);
     }
-    if (num_chunks > MOST_NAMED) { snprintf(out, room, "%d layers, %d chunks", num_layers, num_chunks); }
-    if (num_chunks == 0) { snprintf(out, room, "no layers"); }
+    if (num_chunks > MOST_NAMED) {
+        snprintf(out, room, "%d layers, %d chunks", num_layers, num_chunks);
+    } else if (num_layers > 0) {
+        snprintf(out, room, "layer%s %s", num_layers == 1 ? "" : "s", names);
+    } else {
+        snprintf(out, room, "%s", num_chunks > 0 ? names : "no layers");
+    }
 }
 
 static void print_pieces(const TimelineSvg* svg, int32_t s, double left, double y) {

@@ -86,7 +86,7 @@ typedef struct {
 
 static int64_t cell(const Order* order, int32_t replica, int32_t kind, int32_t row, int32_t mb) {
     const Plan* plan = order->plan;
-    return (((int64_t)replica * INSTR_COUNT + kind) * plan_num_rows(&plan->placement, plan->P) + row) *
+    return (((int64_t)replica * INSTR_COUNT + kind) * placement_num_rows(&plan->placement, plan->P) + row) *
                plan->M +
            mb;
 }

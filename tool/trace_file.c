@@ -127,7 +127,7 @@ static int32_t row_of(const TraceFile* trace, const TraceEvent* event, int32_t s
     PlanInstr instr = {.kind = (uint8_t)event->kind, .chunk = (int16_t)event->chunk, .peer = event->peer};
     int32_t row = plan_instr_row(&trace->placement, trace->P, &instr);
     if (row < 0) { return -1; }
-    PlanJobAt at = {.stage = (int16_t)plan_stage_of(&trace->placement, row)};
+    PlanJobAt at = {.stage = (int16_t)placement_stage_of(&trace->placement, row)};
     PlanMessage message;
     if (plan_message_of(&message, &trace->placement, trace->P, &instr)) {
         at = plan_instr_is_recv(event->kind) ? plan_message_reader(&trace->placement, message)
@@ -149,7 +149,7 @@ static Status read_event(TraceFileEvent* out, TraceFile* trace, int32_t rank, co
         return fail_event(path, idx, "times that cannot be");
     }
     TRY(check_dur(event, end_ns - begin_ns, path, idx));
-    int32_t num_rows = plan_num_rows(&trace->placement, trace->P);
+    int32_t num_rows = placement_num_rows(&trace->placement, trace->P);
     *out = (TraceFileEvent){.event = {.kind = kind,
                                       .chunk = (int32_t)int_or(args, "chunk", 0, num_rows - 1, -1),
                                       .mb = (int32_t)mb,

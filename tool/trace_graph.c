@@ -367,7 +367,7 @@ static Status maker_init(Maker* maker, const TraceFile* trace, TraceGraph* graph
             maker->origin_ns = smaller(maker->origin_ns, event_start_ns(&trace->ranks[r].events[i].event));
         }
     }
-    maker->num_rows = plan_num_rows(&trace->placement, trace->P);
+    maker->num_rows = placement_num_rows(&trace->placement, trace->P);
     int64_t num_cells = (int64_t)trace->R * maker->num_rows * trace->M;
     if (num_events == 0 || num_cells > 64 * num_events + 4096) {  // tables stay small
         return FAIL(STATUS_BAD_FORMAT, "%lld events of %lld ranks: no step ---> give a whole trace",

@@ -9,10 +9,10 @@
 #include "../llmc/optimizer.h"
 #include "llmc_model.h"
 
-// A range while it lives. The model stands first: it is what the plugin's calls get.
+// A range while it lives. The view stands first: it is what the plugin's calls get.
 typedef struct {
-    Model model;
-    DynapipeTied tied[MODEL_MAX_TENSORS];
+    Model view, model;
+    DynapipeTied tied[MODEL_MAX_TIED];
     Optimizer optimizer;
     bool has_optimizer;
 } Range;
@@ -51,45 +51,46 @@ static void make_values(Model* model, const ModelConfig* config) {
 
 // --- ranges ------------------------------------------------------------------------------------------------
 
-// Without values: as much of a model as its bytes and counts are asked of.
-static int64_t count_params(const Model* model, DynapipeTied* tied, int32_t* num_tied) {
-    const ModelKind* kind = model->config.kind;
-    int64_t num_params = 0;
-    for (int t = 0; t < kind->num_tensors; t++) {
-        TensorInfo info = kind->tensor(&model->config, t);
-        bool is_whole = info.place == TENSOR_WHOLE;
-        int copies = info.place == TENSOR_PER_LAYER       ? model_enc_end(model) - model_enc_begin(model)
-                     : info.place == TENSOR_PER_DEC_LAYER ? model_dec_end(model) - model_dec_begin(model)
-                                                          : kind->has_tensor(model, t);
-        int64_t num_values = copies * info.rows * info.cols;
-        if (is_whole && num_values > 0 && kind->is_tied(&model->config, t)) {
-            tied[(*num_tied)++] = (DynapipeTied){t, num_params, num_values};
-        }
-        num_params += num_values;
+// The place among MODEL_HEAD_PLACES at which an id of the padded vocabulary begins.
+static int32_t place_of(const ModelConfig* config, int32_t id) {
+    return (int32_t)(((int64_t)id * MODEL_HEAD_PLACES + config->padded_vocab - 1) / config->padded_vocab);
+}
+
+// As if other stages had what it has not. The one that feeds the head has no share itself.
+static ModelPart part_of(const ModelConfig* config, DynapipeRange blocks) {
+    bool by_vocabulary = blocks.head == DYNAPIPE_HEAD_BY_VOCABULARY;
+    ModelPart part = {.stage = 1};
+    int32_t begin[4] = {0, 0, MODEL_HEAD_PLACES, MODEL_HEAD_PLACES};
+    if (by_vocabulary) {
+        begin[1] = place_of(config, blocks.vocab_begin);
+        begin[2] = place_of(config, blocks.vocab_end);
+    } else if (blocks.head == DYNAPIPE_HEAD_FEEDS) {
+        begin[1] = MODEL_HEAD_PLACES;
     }
-    return num_params;
+    bool is_shared = blocks.head != DYNAPIPE_HEAD_AS_BLOCKS;
+    dynapipe_llmc_part(&part, config, &blocks, 1);
+    dynapipe_llmc_head(&part.head,
+                       blocks.head == DYNAPIPE_HEAD_BY_ROWS ? DYNAPIPE_HEAD_BY_ROWS
+                       : is_shared                          ? DYNAPIPE_HEAD_BY_VOCABULARY
+                                                            : DYNAPIPE_HEAD_AS_BLOCKS,
+                       begin, 3);
+    return part;
 }
 
 static int make(void* ctx, DynapipeRange blocks, int has_values, void** model, DynapipeParams_v1* params) {
     const LlmcBlocks* about = (const LlmcBlocks*)ctx;
-    int begin, end;
-    bool is_last;
     Range* range = (Range*)calloc(1, sizeof *range);
     if (range == NULL) { return -1; }
-    dynapipe_llmc_layers(&begin, &end, &is_last, &about->config, blocks);
+    const ModelPart part = part_of(&about->config, blocks);
     if (has_values) {
-        model_init(&range->model, &about->config, begin, end, is_last, about->ops);
+        model_init_part(&range->model, &about->config, &part, about->ops);
         make_values(&range->model, &about->config);
-        *params = dynapipe_llmc_params(&range->model, range->tied);
     } else {
-        range->model = (Model){.config = about->config, .layer_begin = begin, .layer_end = end};
-        range->model.is_first = begin == 0;
-        range->model.is_last = is_last;
-        range->model.ops = about->ops;
-        *params = dynapipe_llmc_params(&range->model, range->tied);
-        params->num_params = count_params(&range->model, range->tied, &params->num_tied);
+        model_init_counts(&range->model, &about->config, &part, about->ops);
     }
-    *model = &range->model;
+    range->view = part.num_ranges > 0 ? model_view(&range->model, 0) : model_share_view(&range->model);
+    *params = dynapipe_llmc_params(&range->model, range->tied);
+    *model = &range->view;
     return 0;
 }
 
@@ -97,7 +98,7 @@ static void drop(void* ctx, void* model) {
     (void)ctx;
     Range* range = (Range*)model;
     if (range->has_optimizer) { optimizer_free(&range->optimizer); }
-    if (range->model.params != NULL) { model_free(&range->model); }
+    model_free(&range->model);
     free(range);
 }
 
@@ -149,6 +150,7 @@ DynapipeBlocks_v1 dynapipe_llmc_blocks(LlmcBlocks* ctx, const ModelConfig* confi
         .num_layers = config->num_layers,
         .num_dec_layers = config->num_dec_layers,
         .vocab = config->vocab,
+        .padded_vocab = config->padded_vocab,
         .max_seq_tokens = config->kind->has_decoder ? 0 : config->max_seq_len,
         .optimizer_bytes = optimizer_floats * (int32_t)sizeof(float),
         .make = make,

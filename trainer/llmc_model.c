@@ -1,5 +1,7 @@
 #include "llmc_model.h"
 
+#include "../llmc/head.h"
+
 // --- the model table -------------------------------------------------------------------------------------
 
 static ModelBatch model_batch(const DynapipeBatch* batch) {
@@ -103,8 +105,37 @@ static int64_t infer_bytes(void* model, const DynapipeBatch* batch) {
 static int infer(void* model, const DynapipeBatch* batch, const DynapipeCache* cache, const void* in,
                  void* out, void* scratch, int32_t* next) {
     ModelBatch view = model_batch(batch);
-    ModelCache cache_view = model_cache(cache);
+    ModelCache cache_view = cache != NULL ? model_cache(cache) : (ModelCache){0};
     kind_of(model)->infer(model, &view, &cache_view, in, out, scratch, next);
+    return 0;
+}
+
+static int64_t part_bytes(void* model, const DynapipeBatch* batch, int flags) {
+    return head_part_bytes(&((const Model*)model)->config, batch->num_rows, flags);
+}
+
+static int64_t factor_bytes(void* model, const DynapipeBatch* batch) {
+    (void)model;
+    return head_factor_bytes(batch->num_rows);
+}
+
+static int combine(void* model, const DynapipeBatch* batch, int32_t num_parts, const void* const* parts,
+                   void* dout, void* const* factors, float* losses) {
+    ModelBatch view = model_batch(batch);
+    head_combine(model, &view, num_parts, parts, dout, factors, losses);
+    return 0;
+}
+
+static int64_t pick_bytes(void* model, const DynapipeBatch* batch) {
+    (void)model;
+    ModelBatch view = model_batch(batch);
+    return head_pick_bytes(&view);
+}
+
+static int pick(void* model, const DynapipeBatch* batch, int32_t num_parts, const void* const* picks,
+                int32_t* next) {
+    ModelBatch view = model_batch(batch);
+    head_pick(model, &view, num_parts, picks, next);
     return 0;
 }
 
@@ -121,23 +152,28 @@ const DynapipeModel_v1 dynapipe_llmc_model = {
     .cache_bytes = cache_bytes,
     .infer_bytes = infer_bytes,
     .infer = infer,
+    .part_bytes = part_bytes,
+    .factor_bytes = factor_bytes,
+    .combine = combine,
+    .pick_bytes = pick_bytes,
+    .pick = pick,
 };
 
 // --- parameters, blocks ----------------------------------------------------------------------------------
 
-DynapipeParams_v1 dynapipe_llmc_params(const Model* model, DynapipeTied tied[MODEL_MAX_TENSORS]) {
+DynapipeParams_v1 dynapipe_llmc_params(const Model* model, DynapipeTied tied[MODEL_MAX_TIED]) {
+    ModelTied pieces[MODEL_MAX_TIED];
     DynapipeParams_v1 params = {
         .params = model->params,
         .grads = model->grads,
         .num_params = model->num_params,
         .param_type = sizeof(floatX) == 2 ? DYNAPIPE_BFLOAT16 : DYNAPIPE_FLOAT32,
         .grad_type = DYNAPIPE_FLOAT32,
+        .num_tied = model_tied(model, pieces),
         .tied = tied,
     };
-    for (int i = 0; i < model->num_slices; i++) {
-        const TensorSlice* slice = &model->slices[i];
-        if (!slice->tied) { continue; }
-        tied[params.num_tied++] = (DynapipeTied){slice->tensor, slice->offset, slice->num_values};
+    for (int i = 0; i < params.num_tied; i++) {
+        tied[i] = (DynapipeTied){pieces[i].group, pieces[i].offset, pieces[i].num_values};
     }
     return params;
 }
@@ -169,17 +205,35 @@ int32_t dynapipe_llmc_pieces(DynapipePiece_v1* out, const Model* model, int64_t 
 }
 
 // Blocks count the embeddings: 0, and behind the encoder's layers the decoder's.
-void dynapipe_llmc_layers(int* layer_begin, int* layer_end, bool* is_last, const ModelConfig* config,
-                          DynapipeRange blocks) {
+static ModelRange layers_of(const ModelConfig* config, DynapipeRange blocks) {
     int num_layers = model_num_layers(config), num_enc = config->num_layers;
     int head = num_layers + 1 + (config->num_dec_layers > 0 ? 1 : 0);
     int ends[2] = {blocks.begin, blocks.end};
-    *is_last = blocks.end > head;
     for (int i = 0; i < 2; i++) {
         int layer = ends[i] > 0 ? ends[i] - 1 : 0;  // without the embedding's block
         if (config->num_dec_layers > 0 && ends[i] > num_enc + 1) { layer--; }
         ends[i] = layer < num_layers ? layer : num_layers;
     }
-    *layer_begin = ends[0];
-    *layer_end = ends[1];
+    return (ModelRange){ends[0], ends[1],
+                        blocks.end > head                       ? MODEL_HAS_HEAD
+                        : blocks.head == DYNAPIPE_HEAD_FEEDS ? MODEL_FEEDS_HEAD
+                                                             : MODEL_GOES_ON};
+}
+
+void dynapipe_llmc_part(ModelPart* out, const ModelConfig* config, const DynapipeRange* ranges,
+                        int32_t num_ranges) {
+    out->num_ranges = 0;
+    for (int32_t i = 0; i < num_ranges; i++) {
+        bool is_share =
+            ranges[i].head == DYNAPIPE_HEAD_BY_ROWS || ranges[i].head == DYNAPIPE_HEAD_BY_VOCABULARY;
+        if (!is_share) { out->ranges[out->num_ranges++] = layers_of(config, ranges[i]); }
+    }
+}
+
+void dynapipe_llmc_head(ModelHead* out, int32_t head, const int32_t* begin, int32_t num_stages) {
+    *out = (ModelHead){.sharing = MODEL_HEAD_WHOLE};
+    if (head != DYNAPIPE_HEAD_BY_ROWS && head != DYNAPIPE_HEAD_BY_VOCABULARY) { return; }
+    out->sharing = head == DYNAPIPE_HEAD_BY_ROWS ? MODEL_HEAD_BY_ROWS : MODEL_HEAD_BY_VOCAB;
+    out->num_stages = num_stages;
+    for (int32_t s = 0; s <= num_stages; s++) { out->begin[s] = begin[s]; }
 }

@@ -49,10 +49,9 @@ int source_num_steps(const Source* source);
 int64_t source_batch_tokens(const Source* source);  // of a step, over all ranks
 uint32_t source_seed(const Source* source);
 
-// The layers of this rank, is the head among what it has, and the model made of them.
+// What this rank has of the model, and the model made of it.
 OpsContext* source_ops(Source* source);
-void source_layers(Source* source, const ModelConfig* config, int* layer_begin, int* layer_end,
-                   bool* is_last);
+ModelPart source_part(Source* source, const ModelConfig* config);
 void source_attach(Source* source, Model* model);
 
 // Gradients of the mean loss, summed over all ranks that share them; *loss. Then the optimizer runs on
@@ -65,8 +64,7 @@ void source_report(Source* source, int step, const SourceStep* about);  // print
 // Behind source_report() and source_restore(), on all ranks: do layers move between ranks? Then these are
 // this rank's from now on: source_attach() a model of them, source_move() all that the old one and its
 // optimizer have.
-bool source_resplit(Source* source, const ModelConfig* config, int* layer_begin, int* layer_end,
-                    bool* is_last);
+bool source_resplit(Source* source, const ModelConfig* config, ModelPart* part);
 // values[i] belongs to model->params[begin + i], begin + i < end.
 typedef struct {
     const Model* model;

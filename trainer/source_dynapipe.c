@@ -13,7 +13,7 @@
 struct Source {
     Dynapipe* dp;
     const ModelKind* kind;
-    DynapipeRange blocks;  // of this rank
+    Model views[DYNAPIPE_MAX_RANGES];  // of the model, one for each range
     OpsContext* ops;
     TrainFlags flags;
     DynapipeDataInfo_v1 info;
@@ -169,28 +169,44 @@ OpsContext* source_ops(Source* source) {
     return source->ops;
 }
 
-void source_layers(Source* source, const ModelConfig* config, int* layer_begin, int* layer_end,
-                   bool* is_last) {
+static void part_of(ModelPart* out, const Source* source, const ModelConfig* config,
+                    const DynapipeRange* ranges, int32_t num_ranges) {
+    int32_t begin[OPS_MAX_SHARES + 1];
+    int32_t head = dynapipe_head(source->dp, begin, OPS_MAX_SHARES + 1);
+    *out = (ModelPart){.stage = dynapipe_stage(source->dp)};
+    dynapipe_llmc_part(out, config, ranges, num_ranges);
+    dynapipe_llmc_head(&out->head, head, begin, dynapipe_num_stages(source->dp));
+}
+
+ModelPart source_part(Source* source, const ModelConfig* config) {
     DynapipeCosts* costs;
+    DynapipeRange ranges[DYNAPIPE_MAX_RANGES];
+    ModelPart part;
     int32_t num_ranges;
     check(source, dynapipe_use_stream(source->dp, ops_stream(source_ops(source))));
     LlmcBlocks about;
     DynapipeBlocks_v1 blocks = dynapipe_llmc_blocks(&about, config, source_ops(source));
     check(source, dynapipe_measure(source->dp, &blocks, &costs));
-    check(source, dynapipe_choose_stages(source->dp, costs, &source->blocks, 1, &num_ranges));
+    check(source, dynapipe_choose_stages(source->dp, costs, ranges, DYNAPIPE_MAX_RANGES, &num_ranges));
     if (source_is_main(source)) {
         printf("ranks: %d = %d stages x %d replicas, threads per rank %d; %d steps of at most %lld tokens\n",
                dynapipe_num_ranks(source->dp), dynapipe_num_stages(source->dp),
                dynapipe_num_replicas(source->dp), dynapipe_threads(source->dp), source->info.num_steps,
                (long long)source->batch_tokens);
     }
-    dynapipe_llmc_layers(layer_begin, layer_end, is_last, config, source->blocks);
+    part_of(&part, source, config, ranges, num_ranges);
+    return part;
 }
 
 void source_attach(Source* source, Model* model) {
-    DynapipeTied tied[MODEL_MAX_TENSORS];
+    DynapipeTied tied[MODEL_MAX_TIED];
     DynapipeParams_v1 params = dynapipe_llmc_params(model, tied);
-    check(source, dynapipe_attach(source->dp, 0, &dynapipe_llmc_model, model, &params));
+    int32_t num_ranges = model->part.num_ranges, num_views = num_ranges + model_has_share(&model->part);
+    for (int32_t i = 0; i < num_views; i++) {
+        source->views[i] = i < num_ranges ? model_view(model, i) : model_share_view(model);
+        check(source, dynapipe_attach(source->dp, i, &dynapipe_llmc_model, &source->views[i],
+                                      i == 0 ? &params : NULL));
+    }
 }
 
 double source_step(Source* source) {
@@ -221,14 +237,12 @@ void source_report(Source* source, int step, const SourceStep* about) {
 
 // --- layers that move --------------------------------------------------------------------------------------
 
-bool source_resplit(Source* source, const ModelConfig* config, int* layer_begin, int* layer_end,
-                    bool* is_last) {
-    DynapipeRange blocks;
+bool source_resplit(Source* source, const ModelConfig* config, ModelPart* part) {
+    DynapipeRange ranges[DYNAPIPE_MAX_RANGES];
     int32_t num_ranges;
-    check(source, dynapipe_resplit(source->dp, &blocks, 1, &num_ranges));
+    check(source, dynapipe_resplit(source->dp, ranges, DYNAPIPE_MAX_RANGES, &num_ranges));
     if (num_ranges == 0) { return false; }
-    source->blocks = blocks;
-    dynapipe_llmc_layers(layer_begin, layer_end, is_last, config, blocks);
+    part_of(part, source, config, ranges, num_ranges);
     return true;
 }
 

@@ -224,12 +224,9 @@ OpsContext* source_ops(Source* source) {
     return source->ops;
 }
 
-void source_layers(Source* source, const ModelConfig* config, int* layer_begin, int* layer_end,
-                   bool* is_last) {
+ModelPart source_part(Source* source, const ModelConfig* config) {
     (void)source;
-    *layer_begin = 0;
-    *layer_end = model_num_layers(config);
-    *is_last = true;
+    return model_part(0, model_num_layers(config), true);
 }
 
 void source_attach(Source* source, Model* model) {
@@ -304,14 +301,11 @@ void source_report(Source* source, int step, const SourceStep* about) {
     fflush(stdout);
 }
 
-bool source_resplit(Source* source, const ModelConfig* config, int* layer_begin, int* layer_end,
-                    bool* is_last) {
+bool source_resplit(Source* source, const ModelConfig* config, ModelPart* part) {
     (void)source;
     (void)config;
-    (void)layer_begin;
-    (void)layer_end;
-    (void)is_last;
-    return false;  // one process has them all
+    (void)part;
+    return false;
 }
 
 void source_move(Source* source, int array, size_t bytes_per_value, const SourceArray* have,

@@ -173,10 +173,8 @@ ModelSource trainer_build_model(Trainer* t) {
     check_data_fits(t, &config, path);
     check_device_fits(t, &config, path);
     check_tokens_fit(t, path);
-    int layer_begin, layer_end;
-    bool is_last;
-    source_layers(t->source, &config, &layer_begin, &layer_end, &is_last);
-    model_init(&t->model, &config, layer_begin, layer_end, is_last, source_ops(t->source));
+    const ModelPart part = source_part(t->source, &config);
+    model_init_part(&t->model, &config, &part, source_ops(t->source));
     model_alloc_grads(&t->model);
     t->model.dropout = (float)flags->dropout;
     fill_params(t, source, path);

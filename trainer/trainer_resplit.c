@@ -23,13 +23,12 @@ static void move_params(Trainer* t, const Part* before) {
 }
 
 void trainer_resplit(Trainer* t) {
-    int layer_begin, layer_end;
     int64_t begin, end;
-    bool is_last;
-    if (!source_resplit(t->source, &t->model.config, &layer_begin, &layer_end, &is_last)) { return; }
+    ModelPart part;
+    if (!source_resplit(t->source, &t->model.config, &part)) { return; }
     Part before = {t->model, t->optimizer};
     model_free_grads(&before.model);
-    model_init_raw(&t->model, &before.model.config, layer_begin, layer_end, is_last, before.model.ops);
+    model_init_raw(&t->model, &before.model.config, &part, before.model.ops);
     t->model.dropout = before.model.dropout;
     source_attach(t->source, &t->model);
     source_shard(t->source, &begin, &end);

@@ -162,7 +162,7 @@ static Status split_holders(NcclWorld* w, const TiedGroups* tied, int32_t rank, 
     config.minCTAs = 1;
     config.maxCTAs = HOLDERS_CTAS;
     for (int32_t h = 0; h < tied->num_holders; h++) {
-        bool is_mine = tied->holders[h].stages >> (rank % num_stages) & 1;
+        bool is_mine = tied_holders_have(&tied->holders[h], rank % num_stages);
         int color = is_mine ? w->replica : NCCL_SPLIT_NOCOLOR;
         NCCL_TRY(ncclCommSplit(w->pipeline, color, rank, &w->holders[h], &config));
     }

@@ -34,6 +34,11 @@ static void bytes_raise(CostModel* a, const CostModel* b) {
     formula_raise(&a->boundary_bytes, &b->boundary_bytes);
     formula_raise(&a->dec_boundary_bytes, &b->dec_boundary_bytes);
     formula_raise(&a->scratch_bytes, &b->scratch_bytes);
+    formula_raise(&a->head_in_bytes, &b->head_in_bytes);
+    formula_raise(&a->head_part_bytes, &b->head_part_bytes);
+    formula_raise(&a->head_factor_bytes, &b->head_factor_bytes);
+    a->head_state_bytes = larger(a->head_state_bytes, b->head_state_bytes);
+    a->head_param_bytes = larger(a->head_param_bytes, b->head_param_bytes);
     for (int p = 0; p < PIECE_COUNT; p++) {
         a->part_state_bytes[p] = larger(a->part_state_bytes[p], b->part_state_bytes[p]);
         a->part_param_bytes[p] = larger(a->part_param_bytes[p], b->part_param_bytes[p]);

@@ -172,6 +172,7 @@ typedef struct {
     const DynapipeBlocks_v1* blocks;
     MeasureRanges ranges;
     MeasureModel models[RANGE_COUNT];
+    MeasureModel of_head[MEASURE_HEAD_COUNT];  // where it can be shared
     AskShape shapes[NUM_SHAPES];
     MeasurePoint points[PIECE_COUNT][NUM_SHAPES];
 } Asker;
@@ -204,6 +205,12 @@ static Status fit_scratch(CostFormula* out, Asker* a) {
         double value[RANGE_COUNT], most = 0;
         ask_all(value, a, ask_scratch, &a->shapes[i].batch);
         for (int32_t r = 0; r < RANGE_COUNT; r++) { most = fmax(most, value[r]); }
+        for (int h = 0; h < MEASURE_HEAD_COUNT; h++) {
+            const MeasureModel* of_head = &a->of_head[h];
+            const DynapipeBatch* counts = &a->shapes[i].batch;
+            if (of_head->model == NULL) { continue; }
+            most = fmax(most, (double)ask_scratch(a->blocks->api, of_head->model, counts));
+        }
         set_point(a, 0, i, most);
     }
     return measure_lines_fit(out, a->points[0], NUM_SHAPES);
@@ -225,6 +232,48 @@ static Status fit_boundaries(CostModel* out, Asker* a) {
     return measure_lines_fit(&out->dec_boundary_bytes, a->points[1], NUM_SHAPES);
 }
 
+// --- a shared head -----------------------------------------------------------------------------------------
+static int64_t ask_part(const DynapipeModel_v1* api, void* model, const DynapipeBatch* counts) {
+    return api->part_bytes(model, counts, DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD);
+}
+
+static int64_t ask_factors(const DynapipeModel_v1* api, void* model, const DynapipeBatch* counts) {
+    return api->factor_bytes(model, counts);
+}
+
+// Of the range that feeds the head, beyond what `without` says; NULL: all.
+static Status fit_feeding(CostFormula* out, Asker* a, Ask* ask, const MeasureModel* without) {
+    const DynapipeModel_v1* api = a->blocks->api;
+    for (int32_t i = 0; i < NUM_SHAPES; i++) {
+        const DynapipeBatch* counts = &a->shapes[i].batch;
+        double all = (double)ask(api, a->of_head[MEASURE_FEEDS].model, counts);
+        set_point(a, 0, i, without == NULL ? all : fmax(all - (double)ask(api, without->model, counts), 0));
+    }
+    return measure_lines_fit(out, a->points[0], NUM_SHAPES);
+}
+
+// What the last chunk has where it feeds the head, what it hands on, and what comes back.
+static Status fit_shared_head(CostModel* out, Asker* a) {
+    const int once = ONCE_CHAIN_END - PART_COUNT;
+    const MeasureModel* plain = &a->of_head[MEASURE_PLAIN];
+    TRY(fit_feeding(&out->once_stored_bytes[once], a, ask_kept, plain));
+    TRY(fit_feeding(&out->once_forward_bytes[once], a, ask_dropped, plain));
+    TRY(fit_feeding(&out->head_in_bytes, a, ask_behind, NULL));
+    TRY(fit_feeding(&out->head_part_bytes, a, ask_part, NULL));
+    return fit_feeding(&out->head_factor_bytes, a, ask_factors, NULL);
+}
+
+static Status make_models(Asker* a) {
+    for (int32_t r = 0; r < RANGE_COUNT; r++) {
+        if (a->ranges.valid[r]) { TRY(measure_make(&a->models[r], a->blocks, a->ranges.slices[r], false)); }
+    }
+    for (int h = 0; h < MEASURE_HEAD_COUNT && measure_shares_head(a->blocks); h++) {
+        TRY(measure_make_head(&a->of_head[h], a->blocks, (MeasureHead)h));
+    }
+    return STATUS_OK;
+}
+
+// --- all of it ---------------------------------------------------------------------------------------------
 static Status fit_all(CostModel* out, Asker* a) {
     CostFormula kept[PIECE_COUNT], dropped[PIECE_COUNT];
     TRY(fit_pieces(kept, a, ask_kept));
@@ -240,7 +289,8 @@ static Status fit_all(CostModel* out, Asker* a) {
     }
     out->stage_stored_bytes = out->stage_forward_bytes = (CostFormula){0};
     TRY(fit_scratch(&out->scratch_bytes, a));
-    return fit_boundaries(out, a);
+    TRY(fit_boundaries(out, a));
+    return measure_shares_head(a->blocks) ? fit_shared_head(out, a) : STATUS_OK;
 }
 
 Status measure_bytes_fill(CostModel* out, const DynapipeBlocks_v1* blocks, const MeasureLengths* lengths) {
@@ -249,12 +299,10 @@ Status measure_bytes_fill(CostModel* out, const DynapipeBlocks_v1* blocks, const
     a->blocks = blocks;
     measure_ranges_find(&a->ranges, blocks);
     shapes_make(a->shapes, blocks, lengths);
-    Status status = STATUS_OK;
-    for (int32_t r = 0; r < RANGE_COUNT && status == STATUS_OK; r++) {
-        if (a->ranges.valid[r]) { status = measure_make(&a->models[r], blocks, a->ranges.slices[r], false); }
-    }
+    Status status = make_models(a);
     if (status == STATUS_OK) { status = fit_all(out, a); }
     for (int32_t r = 0; r < RANGE_COUNT; r++) { measure_drop(blocks, &a->models[r]); }
+    for (int h = 0; h < MEASURE_HEAD_COUNT; h++) { measure_drop(blocks, &a->of_head[h]); }
     free(a);
     return status;
 }

@@ -1,5 +1,6 @@
 #include "measure_ranges.h"
 
+#include "../run/executor.h"
 #include "../run/interface.h"
 
 bool measure_slice_valid(const DynapipeBlocks_v1* blocks, MeasureSlice slice) {
@@ -38,9 +39,9 @@ Status measure_failed(const DynapipeBlocks_v1* blocks, const char* function, int
     return FAIL(STATUS_DEVICE, "%s: %s: error %d", blocks->signature, function, error);
 }
 
-Status measure_make(MeasureModel* out, const DynapipeBlocks_v1* blocks, MeasureSlice slice, bool has_values) {
+static Status make_range(MeasureModel* out, const DynapipeBlocks_v1* blocks, DynapipeRange range,
+                         bool has_values) {
     *out = (MeasureModel){0};
-    DynapipeRange range = measure_slice_blocks(blocks, slice);
     int error = blocks->make(blocks->ctx, range, has_values, &out->model, &out->params);
     if (error != 0) {
         *out = (MeasureModel){0};
@@ -49,6 +50,25 @@ Status measure_make(MeasureModel* out, const DynapipeBlocks_v1* blocks, MeasureS
     Status status = interface_check_params(&out->params);
     if (status != STATUS_OK) { measure_drop(blocks, out); }
     return status;
+}
+
+Status measure_make(MeasureModel* out, const DynapipeBlocks_v1* blocks, MeasureSlice slice, bool has_values) {
+    return make_range(out, blocks, measure_slice_blocks(blocks, slice), has_values);
+}
+
+bool measure_shares_head(const DynapipeBlocks_v1* blocks) {
+    return !blocks->shapes.head_has_layer && measure_num_layers(blocks) > 0 &&
+           executor_can_share(blocks->api, HEAD_BY_ROWS);
+}
+
+Status measure_make_head(MeasureModel* out, const DynapipeBlocks_v1* blocks, MeasureHead which) {
+    int32_t L = measure_num_layers(blocks);
+    DynapipeRange range = measure_slice_blocks(blocks, (MeasureSlice){L - 1, L, false});
+    if (which == MEASURE_FEEDS) { range.head = DYNAPIPE_HEAD_FEEDS; }
+    if (which == MEASURE_SHARE) {
+        range = (DynapipeRange){.begin = range.end, .end = range.end + 1, .head = DYNAPIPE_HEAD_BY_ROWS};
+    }
+    return make_range(out, blocks, range, false);
 }
 
 void measure_drop(const DynapipeBlocks_v1* blocks, MeasureModel* model) {

@@ -35,5 +35,10 @@ typedef struct {
 // blocks->make() and ->drop(); what they say of a failure becomes the message.
 Status measure_make(MeasureModel* out, const DynapipeBlocks_v1* blocks, MeasureSlice slice, bool has_values);
 void measure_drop(const DynapipeBlocks_v1* blocks, MeasureModel* model);  // an all-zero one is fine
+// Can its head be shared? Then the last layer may be a range without it (MEASURE_PLAIN), or feed it, and the
+// head's matrix alone is a share by rows.
+typedef enum { MEASURE_PLAIN, MEASURE_FEEDS, MEASURE_SHARE, MEASURE_HEAD_COUNT } MeasureHead;
+bool measure_shares_head(const DynapipeBlocks_v1* blocks);
+Status measure_make_head(MeasureModel* out, const DynapipeBlocks_v1* blocks, MeasureHead which);
 // A call of the model's api returned `error`.
 Status measure_failed(const DynapipeBlocks_v1* blocks, const char* function, int error);

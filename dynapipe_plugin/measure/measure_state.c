@@ -81,6 +81,27 @@ static void fill(CostModel* out, const State* s) {
         of_head * (s->param_bytes + s->grad_bytes) + s->blocks->optimizer_bytes * of_head / s->num_shards;
 }
 
+// The head's matrix, which a share has of it, and what the chunk that feeds the head has besides.
+static Status fill_shared_head(CostModel* out, const State* s) {
+    MeasureModel of_head[MEASURE_HEAD_COUNT] = {{0}};
+    int64_t num_values[MEASURE_HEAD_COUNT] = {0};
+    Status status = STATUS_OK;
+    for (int h = 0; h < MEASURE_HEAD_COUNT && status == STATUS_OK; h++) {
+        status = measure_make_head(&of_head[h], s->blocks, (MeasureHead)h);
+        num_values[h] = of_head[h].params.num_params;
+    }
+    for (int h = 0; h < MEASURE_HEAD_COUNT; h++) { measure_drop(s->blocks, &of_head[h]); }
+    TRY(status);
+    int64_t norm = num_values[MEASURE_FEEDS] - num_values[MEASURE_PLAIN];
+    out->part_param_bytes[ONCE_CHAIN_END] = norm * s->grad_bytes;
+    out->part_state_bytes[ONCE_CHAIN_END] = state_bytes(s, norm);
+    out->head_param_bytes = num_values[MEASURE_SHARE] * s->grad_bytes;
+    out->head_state_bytes = state_bytes(s, num_values[MEASURE_SHARE]);
+    out->head_vocab = s->blocks->padded_vocab > 0 ? s->blocks->padded_vocab : s->blocks->vocab;
+    out->head_is_tied = out->tied_head_state_bytes > 0;
+    return STATUS_OK;
+}
+
 Status measure_state_fill(CostModel* out, const DynapipeBlocks_v1* blocks, int32_t num_replicas,
                           int32_t zero_stage) {
     State* s = calloc(1, sizeof *s);
@@ -96,6 +117,7 @@ Status measure_state_fill(CostModel* out, const DynapipeBlocks_v1* blocks, int32
         s->param_bytes = type_bytes(s->models[RANGE_WHOLE].params.param_type);
         s->grad_bytes = type_bytes(s->models[RANGE_WHOLE].params.grad_type);
         fill(out, s);
+        if (measure_shares_head(blocks)) { status = fill_shared_head(out, s); }
     }
     for (int32_t r = 0; r < RANGE_COUNT; r++) { measure_drop(blocks, &s->models[r]); }
     free(s);

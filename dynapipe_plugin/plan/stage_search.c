@@ -40,11 +40,13 @@ static bool is_known(const StageSearch* search, const LayerRange* stages) {
 }
 
 // Sum over the batches, or INT64_MAX as soon as it is as large as `cutoff_ns`, or where one does not fit.
-static Status price(int64_t* total_ns, StageSearch* search, const LayerRange* stages, int64_t cutoff_ns) {
+static Status price_placement(int64_t* total_ns, StageSearch* search, const Placement* placement,
+                              int64_t cutoff_ns) {
     PlanRequest request = search->request;
     request.choose_stages = false;
     request.placements = PLACEMENT_GIVEN;
-    placement_linear(&request.placement, stages, request.P);
+    request.heads = HEAD_CHOICE_GIVEN;
+    request.placement = *placement;
     int64_t sum_ns = 0;
     *total_ns = INT64_MAX;
     for (int32_t b = 0; b < search->num_batches; b++) {
@@ -61,6 +63,12 @@ static Status price(int64_t* total_ns, StageSearch* search, const LayerRange* st
     }
     *total_ns = sum_ns;
     return STATUS_OK;
+}
+
+static Status price(int64_t* total_ns, StageSearch* search, const LayerRange* stages, int64_t cutoff_ns) {
+    Placement placement = {.num_chunks = 0};
+    placement_linear(&placement, stages, search->request.P);
+    return price_placement(total_ns, search, &placement, cutoff_ns);
 }
 
 static bool has_room(const StageSearch* search) {
@@ -160,6 +168,36 @@ static int32_t num_plans(const StageSearch* search) {
     return (int32_t)(num > search->num_batches ? num : search->num_batches);
 }
 
+// Of another shape, or with a shared head: what the planner makes of it for each batch, on all of them.
+static Status choose_placed(StageChoice* out, StageSearch* search) {
+    StageChoice choice = {.num_splits = 0};
+    search->best_ns = INT64_MAX;
+    for (int32_t b = 0; b < search->num_batches; b++) {
+        const StageBatch* batch = &search->batches[b];
+        Plan plan;
+        int64_t total_ns;
+        arena_reset(&search->plan);
+        Status status = plan_make(&plan, &search->request, search->costs, batch->samples, batch->num_samples,
+                                  &search->plan);
+        if (status == STATUS_INFEASIBLE && b + 1 < search->num_batches) { continue; }
+        TRY(status);
+        Placement placement = plan.placement;
+        TRY(price_placement(&total_ns, search, &placement, search->best_ns));
+        choice.num_splits++;
+        if (total_ns >= search->best_ns && b > 0) { continue; }
+        search->best_ns = total_ns;
+        choice.placement = placement;
+    }
+    if (search->best_ns < INT64_MAX) { choice.makespan_ns = search->best_ns / search->num_batches; }
+    choice.balanced_ns = choice.makespan_ns;
+    *out = choice;
+    return STATUS_OK;
+}
+
+static bool is_placed(const PlanRequest* request) {
+    return request->choose_stages && (request->placements > PLACEMENT_LINEAR || request->heads > HEAD_CHOICE_WHOLE);
+}
+
 static Status choose(StageChoice* out, StageSearch* search, const PlanRequest* request, Arena* arena) {
     StageChoice choice = {.num_splits = 0};
     PIPE_NEW(search->tried, arena, Split, MAX_SPLITS);
@@ -188,10 +226,45 @@ static Status choose(StageChoice* out, StageSearch* search, const PlanRequest* r
     return STATUS_OK;
 }
 
+// In mid-run, of another shape or with a shared head: the present placement, and what the planner makes of it
+// for each batch, as long as there is time.
+static Status search_placed_again(StageChoice* out, int64_t* present_ns, StageSearch* search) {
+    int64_t present_total_ns;
+    StageChoice choice = {.placement = search->request.placement, .num_splits = 1};
+    search->plans_left = num_plans(search);
+    TRY(price_placement(&present_total_ns, search, &choice.placement, INT64_MAX));
+    search->best_ns = present_total_ns;
+    for (int32_t b = 0; b < search->num_batches; b++) {
+        const StageBatch* batch = &search->batches[b];
+        Plan plan;
+        int64_t total_ns;
+        if (b > 0 && !has_room(search)) { break; }
+        arena_reset(&search->plan);
+        search->plans_left--;
+        Status status = plan_make(&plan, &search->request, search->costs, batch->samples, batch->num_samples,
+                                  &search->plan);
+        if (status == STATUS_INFEASIBLE) { continue; }
+        TRY(status);
+        Placement placement = plan.placement;
+        TRY(price_placement(&total_ns, search, &placement, search->best_ns));
+        choice.num_splits++;
+        if (total_ns >= search->best_ns) { continue; }
+        search->best_ns = total_ns;
+        choice.placement = placement;
+    }
+    *present_ns = present_total_ns < INT64_MAX ? present_total_ns / search->num_batches : 0;
+    if (search->best_ns < INT64_MAX) { choice.makespan_ns = search->best_ns / search->num_batches; }
+    *out = choice;
+    return STATUS_OK;
+}
+
 static Status search_again(StageChoice* out, int64_t* present_ns, StageSearch* search, Arena* arena) {
     enum { LEAST_SPLITS = 3 };  // the present one, the balanced one, one that the planner chooses
     const PlanRequest* request = &search->request;
     StageChoice choice = {.num_splits = 0};
+    if (request->placement.num_chunks > 0 && !placement_is_linear(&request->placement, request->P)) {
+        return search_placed_again(out, present_ns, search);
+    }
     PIPE_NEW(search->tried, arena, Split, MAX_SPLITS);
     search->best_ns = INT64_MAX;
     search->plans_left = num_plans(search);
@@ -248,7 +321,8 @@ Status stage_search(StageChoice* out, const PlanRequest* request, const CostMode
     Arena arena = {0};
     search.request.memory_slack_permille = 0;  // splits are told apart by less
     search.request.effort = plan_effort(request, STAGE_SEARCH_NS * request->R);
-    Status status = choose(out, &search, request, &arena);
+    bool placed = is_placed(request) && num_batches > 0;
+    Status status = placed ? choose_placed(out, &search) : choose(out, &search, request, &arena);
     arena_free(&search.plan);
     arena_free(&arena);
     return status;

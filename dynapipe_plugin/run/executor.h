@@ -2,7 +2,8 @@
 executor.h -- runs one rank's instruction list of any valid plan over a model; knows nothing of planning.
 
     Executor* executor;
-    TRY(executor_create(&executor, &model_api, model, &transport, timeout_ns));
+    ExecutorRange ranges[] = {{&model_api, model}};         // of the placement's chunks those of this rank
+    TRY(executor_create(&executor, ranges, 1, &transport, timeout_ns));
     ExecutorStep step = {.plan = &plan, .batches = ..., .losses = ..., .arena = memory, .arena_bytes = ...};
     TRY(executor_run(executor, &step));
     const TraceRank* trace = executor_trace(executor);
@@ -22,7 +23,11 @@ Jobs:    fwd = forward; flags KEEP|HEAD, or 0 where this stage recomputes the mi
          rec = forward again, KEEP|HEAD
          bwd = backward_inputs, and backward_weights at once unless the plan has a wgt for it on this rank
          wgt = backward_weights
-Losses come from the job that ran the head, so from rec where the plan recomputes.
+of a share of the head (plan.h):
+         fwd = forward and backward_inputs
+         bwd of the last chunk = combine, by vocabulary, and then as always
+Losses come from the job that ran the head, so from rec where the plan recomputes; of a shared head see
+executor_loss_rows().
 
 Failures: an instruction before one it builds on, twice, or with a wrong peer, a buffer smaller than the model
 asks for (costs of another model) is STATUS_INVALID_PLAN with both numbers, before anything is sent; a job's
@@ -42,35 +47,51 @@ before freeing the arena.
 
 typedef struct Executor Executor;
 
+// A range of blocks of this rank (dynapipe_choose_stages()).
+typedef struct {
+    const DynapipeModel_v1* api;
+    void* model;
+} ExecutorRange;
+
 typedef struct {
     const Plan* plan;                     // P * R == transport->num_ranks; rank = replica * P + stage
     const DynapipeBatch* const* batches;  // [plan->M]; NULL where another replica runs the micro-batch
-    float* const* losses;                 // [plan->M], losses[mb][num_rows]; last stage only, else NULL
+    float* const* losses;                 // [plan->M], losses[mb][num_rows]; NULL where this rank has none
     void* arena;                          // aligned to PLAN_BUFFER_ALIGN
     int64_t arena_bytes;
 } ExecutorStep;
 
-// Forward only, over the stages of one replica, micro-batch after micro-batch (validation, generation).
+// Forward only, over the stages of one replica, micro-batch after micro-batch (validation).
 typedef struct {
+    const Placement* placement;
+    int32_t num_stages;            // rank = replica * num_stages + stage
     const DynapipeBatch* batches;  // [num_batches], the same on every stage of the replica
     int32_t num_batches;
-    float* const* losses;          // [num_batches], last stage only, else NULL
-    int32_t prev_rank, next_rank;  // transport ranks of the neighbour stages, -1: none
+    float* const* losses;  // [num_batches], as in ExecutorStep
     void* arena;
     int64_t arena_bytes;  // at least executor_forward_bytes()
 } ExecutorForward;
 
-// `api`, `model` and `transport` are borrowed. timeout_ns 0: wait for ever.
-Status executor_create(Executor** out, const DynapipeModel_v1* api, void* model, Transport* transport,
+// ranges: the chunks of this rank in the chain's order, then its share of the head; copied, what they point to
+// and `transport` are borrowed. timeout_ns 0: wait for ever.
+Status executor_create(Executor** out, const ExecutorRange* ranges, int32_t num_ranges, Transport* transport,
                        int64_t timeout_ns);
 void executor_free(Executor* executor);  // NULL is fine
 
 // Where the model's values live, if not in this process; before the first step. `transport` has join() then.
 void executor_use_device(Executor* executor, Device device);
 
-// What this rank's list sends and receives, by the model's lengths: to_prev and to_next of *claim. Before the
-// step, for step_agree().
-Status executor_claim(const Executor* executor, const ExecutorStep* step, StepClaim* claim);
+// Of a micro-batch's num_rows supervised rows, those whose losses the rank of `stage` has: all where the last
+// chunk is, its own where the head is shared by rows; else none.
+void executor_loss_rows(const Placement* placement, int32_t stage, int32_t num_rows, int32_t* begin,
+                        int32_t* end);
+
+// The model has what a head shared like this needs.
+bool executor_can_share(const DynapipeModel_v1* api, HeadSplit head);
+
+// What this rank's list sends and receives, by the model's lengths: claim->with. Before the step, for
+// step_agree().
+Status executor_claim(Executor* executor, const ExecutorStep* step, StepClaim* claim);
 
 // executor_start() goes through the list, executor_finish() waits until everything is done and losses are in
 // place. More may be queued on the device in between: it is waited for, too.
@@ -86,23 +107,25 @@ Status executor_queue_end(Executor* executor);
 // Where the rank stands in its list, as words: for the message that nothing moves any more.
 void executor_position(const Executor* executor, char* out, size_t out_bytes);
 
-// Bytes that executor_run_forward needs for the largest of these batches: two inputs and two outputs at the
-// stage's boundaries, activations, scratch.
-int64_t executor_forward_bytes(const Executor* executor, const DynapipeBatch* batches, int32_t num_batches);
+// Bytes that executor_run_forward needs for the largest of these batches (`arena`, `losses` are not looked
+// at): two inputs and two outputs of every chunk, activations, scratch.
+Status executor_forward_bytes(int64_t* num_bytes, Executor* executor, const ExecutorForward* forward);
 Status executor_run_forward(Executor* executor, const ExecutorForward* forward);
 
 // New tokens of some sequences over the stages of one replica (generation).
 typedef struct {
-    const DynapipeBatch* batch;    // the same on every stage of the replica
-    const DynapipeCache* cache;    // this stage's memory, at least executor_cache_bytes()
-    int32_t prev_rank, next_rank;  // transport ranks of the neighbour stages, -1: none
-    int32_t* next;                 // (num_seqs) the likeliest next tokens; last stage only
-    void* arena;                   // aligned to PLAN_BUFFER_ALIGN
-    int64_t arena_bytes;           // at least executor_infer_bytes()
+    const Placement* placement;
+    int32_t num_stages;          // rank = replica * num_stages + stage
+    const DynapipeBatch* batch;  // the same on every stage of the replica
+    const DynapipeCache* cache;  // this rank's memory, at least executor_cache_bytes()
+    int32_t* next;               // (num_seqs) the likeliest next tokens; where the last chunk is
+    void* arena;                 // aligned to PLAN_BUFFER_ALIGN
+    int64_t arena_bytes;         // at least executor_infer_bytes()
 } ExecutorInfer;
 
-int64_t executor_infer_bytes(const Executor* executor, const DynapipeBatch* batch);
-int64_t executor_cache_bytes(const Executor* executor, const DynapipeCache* cache);
+// Of infer->batch, infer->cache; the rest of it but the placement is not looked at.
+Status executor_infer_bytes(int64_t* num_bytes, Executor* executor, const ExecutorInfer* infer);
+Status executor_cache_bytes(int64_t* num_bytes, Executor* executor, const ExecutorInfer* infer);
 Status executor_run_infer(Executor* executor, const ExecutorInfer* infer);
 
 // What the last executor_run (or executor_run_forward) did; valid until the next.

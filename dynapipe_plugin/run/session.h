@@ -6,6 +6,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
     session_same.c     what must be the same on all ranks is
     session_options.c  the option table
     session_data.c     data, what is asked of the planner
+    session_ranges.c   which blocks of the model are this rank's
     session_verify.c   the data is the same on all ranks, and as it was written
     session_model.c    the model put in, what of it a rank counts
     session_stages.c   the stage split and the effort of plans, for the mixture
@@ -59,6 +60,7 @@ struct DynapipeCosts {
     Machine machine;           // its ranks stand in the block of this struct: free() ends both
     DynapipeShapes_v1 shapes;  // what the kernels ask of a micro-batch (DynapipeBlocks_v1)
     bool has_weights_job;      // the model has backward_weights: schedules may divide its backward
+    bool shares_head;          // and what a head that ranks share needs
 };
 
 // Everything about one step, made before the step begins.
@@ -130,9 +132,9 @@ struct Dynapipe {
     SessionStep* now;  // the step last run
     bool says_bound;   // that a bound was beyond its plan
 
-    const DynapipeModel_v1* api;
-    void* model;
-    DynapipeParams_v1 params;  // `tied` is the caller's: gone after attach
+    ExecutorRange ranges[DYNAPIPE_MAX_RANGES];  // by index; api NULL: not attached
+    DynapipeParams_v1 params;                   // of the rank
+    DynapipeTied* tied_given;  // [params.num_tied] until all ranges are there
     TiedGroups tied;
     Executor* executor;
     PageMemory pages;  // of this process, where there is no device
@@ -190,9 +192,14 @@ Status session_same_model(Dynapipe* dp);
 // session_data.c
 CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t step_idx);
 
-DynapipeRange session_stage_blocks(const Dynapipe* dp, int32_t s);
-
 ShapeRules session_rules(const DynapipeShapes_v1* shapes);  // the planner's
+
+// session_ranges.c
+// This rank's chunks and its share of the head, of request.placement. STATUS_OUT_OF_RANGE: no room for them.
+Status session_ranges(const Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int32_t* num_ranges);
+int32_t session_num_ranges(const Dynapipe* dp);
+// Where the last chunk is, whose rank has losses and answers.
+int32_t session_last_stage(const Dynapipe* dp);
 
 // session_verify.c
 // Behind loader_open(): STATUS_MISMATCH with the file's name where two ranks have other contents, or -i and

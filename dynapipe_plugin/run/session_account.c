@@ -14,11 +14,11 @@ enum { CLOCK_EVERY_STEPS = 64 };
 
 int64_t session_update_ns(const Dynapipe* dp) {
     int64_t most_ns = 0;
+    CostRank has[PLAN_MAX_STAGES];
+    cost_ranks_make(has, &dp->costs, &dp->request.placement, dp->num_stages);
     for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
-        int32_t s = r % dp->num_stages;
-        MachineRank rank = machine_rank(dp->request.machine, r);
-        CostStage stage = cost_stage_make(&dp->costs, &dp->request.placement.chunks[s], s, dp->num_stages);
-        int64_t ns = machine_update_ns(&rank, &dp->costs, &stage);
+        double slow = machine_rank(dp->request.machine, r).slow[JOB_W];
+        int64_t ns = cost_rank_update_ns(&dp->costs, &has[r % dp->num_stages], slow);
         most_ns = ns > most_ns ? ns : most_ns;
     }
     return most_ns;
@@ -68,7 +68,7 @@ void session_account_warn(const Dynapipe* dp) {
 // Which instruction of a list an event is.
 typedef struct {
     const Plan* plan;
-    int32_t place[PLAN_MAX_CHUNKS + PLAN_MAX_STAGES];  // of a row, among those of the list; -1: none of it
+    int32_t place[PLAN_MAX_ROWS];  // of a row, among those of the list; -1: none of it
     int32_t num_places;
     int32_t* at;  // [places * INSTR_COUNT * M] its index + 1
 } Finder;
@@ -82,7 +82,7 @@ static int32_t* find(const Finder* finder, int32_t kind, int32_t row, int32_t mb
 static Status finder_init(Finder* out, const Plan* plan, const PlanRank* list, Arena* arena) {
     const Placement* placement = &plan->placement;
     *out = (Finder){.plan = plan};
-    for (int32_t row = 0; row < plan_num_rows(placement, plan->P); row++) { out->place[row] = -1; }
+    for (int32_t row = 0; row < placement_num_rows(placement, plan->P); row++) { out->place[row] = -1; }
     for (int32_t i = 0; i < list->num_instrs; i++) {
         int32_t row = plan_instr_row(placement, plan->P, &list->instrs[i]);
         if (row >= 0 && out->place[row] < 0) { out->place[row] = out->num_places++; }

@@ -159,6 +159,12 @@ static void fill_request(Dynapipe* dp, const DynapipeCosts* costs) {
     request->recompute = (RecomputeChoice)options->recompute;
     request->split_backward =
         costs->has_weights_job ? (SplitBackward)options->split_backward : SPLIT_BACKWARD_OFF;
+    bool is_told = options->stage_split != NULL || dp->num_stages == 1;
+    request->placements =
+        is_told ? PLACEMENT_GIVEN : (PlacementChoice)(PLACEMENT_AUTO + options->placement);
+    request->heads = is_told                 ? HEAD_CHOICE_GIVEN
+                     : !costs->shares_head ? HEAD_CHOICE_WHOLE
+                                           : (HeadChoice)(HEAD_CHOICE_AUTO + options->head);
     request->P = dp->num_stages;
     request->R = dp->num_replicas;
     request->one_replica = dp->num_replicas > 1;
@@ -185,6 +191,14 @@ static Status check_model(const Dynapipe* dp, const DynapipeCosts* costs) {
             "on %d ranks --stages %d --replicas %d",
             dp->num_stages, num_layers, num_layers, num_ranks, P, num_ranks / P);
     }
+    if (!costs->shares_head && dp->options.head + HEAD_CHOICE_AUTO > HEAD_CHOICE_WHOLE) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--head: the model's head cannot be shared (it has no part_bytes, factor_bytes, combine, or "
+                    "cannot stand alone) ---> --head auto");
+    }
+    if (dp->options.stage_split != NULL && dp->options.placement + PLACEMENT_AUTO > PLACEMENT_LINEAR) {
+        return FAIL(STATUS_BAD_OPTION, "--stage-split: is of --placement linear ---> leave one of them out");
+    }
     if (!costs->has_weights_job && dp->options.split_backward == SPLIT_BACKWARD_ON) {
         return FAIL(STATUS_BAD_OPTION,
                     "--split-backward on: the model's backward cannot be divided (it has no "
@@ -206,6 +220,7 @@ static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs) {
     TRY(session_same_model(dp));
     const char* split = dp->options.stage_split;
     if (split != NULL) {
+        placement_linear(&dp->request.placement, dp->request.placement.chunks, dp->num_stages);
         const bool head_has_layer = dp->request.rules.head_has_layer;
         TRY(stage_split_parse(dp->request.placement.chunks, dp->num_stages, num_layers, head_has_layer,
                               split));
@@ -214,25 +229,11 @@ static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs) {
     return session_resplit_begin(dp);
 }
 
-// The blocks of a stage: the embedding is block 0, the decoder's stands behind the encoder's layers.
-DynapipeRange session_stage_blocks(const Dynapipe* dp, int32_t s) {
-    const LayerRange* layers = &dp->request.placement.chunks[s];
-    int32_t num_enc = dp->costs.num_enc_layers, num_dec = dp->costs.num_dec_layers;
-    bool is_last = s == dp->num_stages - 1;
-    int32_t begin = layers->layer_begin + 1, end = layers->layer_end + 1;
-    if (num_dec > 0 && layers->layer_begin > num_enc) { begin++; }
-    if (num_dec > 0 && layers->layer_end > num_enc) { end++; }
-    return (DynapipeRange){.begin = s == 0 ? 0 : begin, .end = is_last ? end + 1 : end};
-}
-
 int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* out, int32_t max_ranges,
                            int32_t* num_ranges) {
     *num_ranges = 0;
     Status status = choose_stages(dp, costs);
     free(costs);
-    if (status == STATUS_OK && max_ranges < 1) {
-        status = FAIL(STATUS_OUT_OF_RANGE, "no room for this rank's range of blocks");
-    }
-    if (status == STATUS_OK) { out[(*num_ranges)++] = session_stage_blocks(dp, dp->stage); }
+    if (status == STATUS_OK) { status = session_ranges(dp, out, max_ranges, num_ranges); }
     return status == STATUS_OK ? (int)session_stop_agree(dp) : (int)status;
 }

@@ -40,7 +40,7 @@ static int64_t cell_of(const Plan* plan, PlanMessage message, int32_t mb) {
 
 static Status find_receives(Receives* out, const SessionSpans* it, Arena* scratch) {
     const Plan* plan = it->plan;
-    int64_t num_cells = (int64_t)plan_num_rows(&plan->placement, plan->P) * plan->M;
+    int64_t num_cells = (int64_t)placement_num_rows(&plan->placement, plan->P) * plan->M;
     for (int k = 0; k < PLAN_MESSAGE_KINDS; k++) {
         out->at[k] = ARENA_NEW(scratch, int32_t, num_cells);
         if (out->at[k] == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a step's errors"); }

@@ -16,7 +16,7 @@ static int32_t target_tokens(const Dynapipe* dp, int32_t num_tokens) {
 }
 
 // Of a forward pass, all tokens in one sequence and supervised: the most that so many tokens can need.
-static int64_t forward_bytes(const Dynapipe* dp, int32_t num_tokens) {
+static Status forward_bytes(int64_t* num_bytes, const Dynapipe* dp, int32_t num_tokens) {
     int32_t num_targets = target_tokens(dp, num_tokens);
     DynapipeBatch batch = {
         .num_seqs = 1,
@@ -29,18 +29,24 @@ static int64_t forward_bytes(const Dynapipe* dp, int32_t num_tokens) {
         .num_dec_squares = (int64_t)num_targets * num_targets,
         .num_cross = (int64_t)num_tokens * num_targets,
     };
-    return executor_forward_bytes(dp->executor, &batch, 1);
+    ExecutorForward forward = {.placement = &dp->request.placement,
+                               .num_stages = dp->num_stages,
+                               .batches = &batch,
+                               .num_batches = 1};
+    return executor_forward_bytes(num_bytes, dp->executor, &forward);
 }
 
 // The most tokens, up to the longest sequence, whose forward pass --memory-limit allows this rank.
-static int32_t most_tokens(const Dynapipe* dp) {
-    int64_t limit_bytes = session_arena_limit(dp);
+static Status most_tokens(int32_t* out, const Dynapipe* dp) {
+    int64_t limit_bytes = session_arena_limit(dp), needed_bytes;
     int32_t fits = 0, too_many = dp->run.max_seq_tokens + 1;
     while (too_many - fits > 1) {
         int32_t middle = fits + (too_many - fits) / 2;
-        *(forward_bytes(dp, middle) <= limit_bytes ? &fits : &too_many) = middle;
+        TRY(forward_bytes(&needed_bytes, dp, middle));
+        *(needed_bytes <= limit_bytes ? &fits : &too_many) = middle;
     }
-    return fits;
+    *out = fits;
+    return STATUS_OK;
 }
 
 // All ranks agree, so that they cut the same micro-batches: the least of them. A collective, once in a run.
@@ -51,10 +57,11 @@ static Status agree_on_tokens(Dynapipe* dp) {
         dp->eval_target_tokens = dp->run.max_target_tokens;
         return STATUS_OK;
     }
-    int32_t num_ranks = dp->transport.num_ranks;
+    int32_t num_ranks = dp->transport.num_ranks, mine;
+    TRY(most_tokens(&mine, dp));
     double* tokens = calloc((size_t)num_ranks, sizeof *tokens);
     if (tokens == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    tokens[dp->transport.rank] = most_tokens(dp);
+    tokens[dp->transport.rank] = mine;
     Status status = collective_all_reduce_sum(&dp->world, tokens, num_ranks);
     int32_t least = dp->run.max_seq_tokens;
     for (int32_t r = 0; r < num_ranks; r++) { least = tokens[r] < least ? (int32_t)tokens[r] : least; }
@@ -178,24 +185,24 @@ static Status split_batch(Dynapipe* dp, EvalWork* work, const LoaderBatch* batch
 }
 
 static Status run_forward(Dynapipe* dp, const DynapipeBatch* batches, float** losses, int32_t num_batches) {
-    TRY(session_reserve(dp, executor_forward_bytes(dp->executor, batches, num_batches)));
-    int32_t rank = dp->transport.rank;
-    ExecutorForward forward = {
-        .batches = batches,
-        .num_batches = num_batches,
-        .losses = losses,
-        .prev_rank = dp->stage > 0 ? rank - 1 : -1,
-        .next_rank = dp->stage < dp->num_stages - 1 ? rank + 1 : -1,
-        .arena = dp->memory,
-        .arena_bytes = dp->memory_bytes,
-    };
+    int64_t num_bytes;
+    ExecutorForward forward = {.placement = &dp->request.placement,
+                               .num_stages = dp->num_stages,
+                               .batches = batches,
+                               .num_batches = num_batches,
+                               .losses = losses};
+    TRY(executor_forward_bytes(&num_bytes, dp->executor, &forward));
+    TRY(session_reserve(dp, num_bytes));
+    forward.arena = dp->memory;
+    forward.arena_bytes = dp->memory_bytes;
     return executor_run_forward(dp->executor, &forward);
 }
 
 static void add_losses(const Dynapipe* dp, const EvalWork* work, double* sums, double* rows) {
-    if (dp->stage != dp->num_stages - 1) { return; }
     for (int32_t m = 0; m < work->num_batches; m++) {
-        for (int32_t i = 0; i < work->batches[m].num_rows; i++) {
+        int32_t begin, end;
+        executor_loss_rows(&dp->request.placement, dp->stage, work->batches[m].num_rows, &begin, &end);
+        for (int32_t i = begin; i < end; i++) {
             int32_t task = dp->val_task[work->batches[m].row_tasks[i]];
             sums[task] += work->losses[m][i];
             rows[task] += 1;

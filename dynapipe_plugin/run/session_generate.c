@@ -32,7 +32,7 @@ static Status no_memory(void) {
 // --- memory ----------------------------------------------------------------------------------------------
 
 // Decoder-only: prompt and answer are one sequence, as long as the model takes.
-static void size_cache(Generation* g, int32_t num_slots) {
+static Status size_cache(Generation* g, int32_t num_slots, int64_t* total_bytes) {
     const Dynapipe* dp = g->dp;
     int32_t together = g->longest_prompt + g->max_tokens;
     int32_t most = together < dp->run.max_seq_tokens ? together : dp->run.max_seq_tokens;
@@ -51,11 +51,14 @@ static void size_cache(Generation* g, int32_t num_slots) {
                            .max_dec_seq_tokens = g->has_decoder ? 1 : 0,
                            .num_dec_squares = g->has_decoder ? num_slots : 0,
                            .num_cross = g->has_decoder ? g->prefill_tokens : 0};
-    g->call_bytes = executor_infer_bytes(dp->executor, &batch);
-}
-
-static int64_t total_bytes(const Generation* g) {
-    return g->call_bytes + executor_cache_bytes(g->dp->executor, &g->cache);
+    ExecutorInfer infer = {.placement = &dp->request.placement,
+                           .num_stages = dp->num_stages,
+                           .batch = &batch,
+                           .cache = &g->cache};
+    TRY(executor_infer_bytes(&g->call_bytes, dp->executor, &infer));
+    TRY(executor_cache_bytes(total_bytes, dp->executor, &infer));
+    *total_bytes += g->call_bytes;
+    return STATUS_OK;
 }
 
 // As many slots as fit every rank's memory. A collective.
@@ -65,8 +68,9 @@ static Status choose_slots(Generation* g) {
             most = (g->num_samples + dp->num_replicas - 1) / dp->num_replicas;
     int32_t num_slots = most < MOST_SLOTS ? most : MOST_SLOTS;
     for (; num_slots > 0; num_slots /= 2) {
-        size_cache(g, num_slots);
-        if (total_bytes(g) <= session_arena_limit(dp)) { break; }
+        int64_t total_bytes;
+        TRY(size_cache(g, num_slots, &total_bytes));
+        if (total_bytes <= session_arena_limit(dp)) { break; }
     }
     double* of_rank = calloc((size_t)num_ranks, sizeof *of_rank);
     if (of_rank == NULL) { return no_memory(); }
@@ -83,8 +87,9 @@ static Status choose_slots(Generation* g) {
                     (long long)dp->options.memory_limit_bytes);
     }
     g->num_slots = num_slots;
-    size_cache(g, num_slots);
-    TRY(session_reserve(dp, total_bytes(g)));
+    int64_t needed_bytes;
+    TRY(size_cache(g, num_slots, &needed_bytes));
+    TRY(session_reserve(dp, needed_bytes));
     g->cache.memory = (unsigned char*)dp->memory + g->call_bytes;
     return STATUS_OK;
 }
@@ -163,7 +168,6 @@ static void call_add(Generation* g, Call* call, int32_t slot, bool with_prompt) 
 // The next tokens of the call's sequences, on every rank of the replica.
 static Status call_run(Generation* g, const Call* call) {
     Dynapipe* dp = g->dp;
-    int32_t rank = dp->transport.rank;
     DynapipeBatch batch = {.num_seqs = call->num_seqs,
                            .num_tokens = call->num_tokens,
                            .num_rows = call->num_seqs,
@@ -183,16 +187,16 @@ static Status call_run(Generation* g, const Call* call) {
     cache.slots = g->slots;
     cache.num_before = g->num_before;
     cache.num_enc = g->num_enc;
-    ExecutorInfer infer = {.batch = &batch,
+    ExecutorInfer infer = {.placement = &dp->request.placement,
+                           .num_stages = dp->num_stages,
+                           .batch = &batch,
                            .cache = &cache,
-                           .prev_rank = dp->stage > 0 ? rank - 1 : -1,
-                           .next_rank = dp->stage < dp->num_stages - 1 ? rank + 1 : -1,
                            .next = g->next,
                            .arena = dp->memory,
                            .arena_bytes = g->call_bytes};
     TRY(executor_run_infer(dp->executor, &infer));
     return collective_broadcast(&g->pipeline, g->next, sizeof(int32_t) * (size_t)call->num_seqs,
-                                dp->num_stages - 1);
+                                session_last_stage(dp));
 }
 
 // Is the slot's answer complete with this token?
@@ -318,11 +322,15 @@ static Status make_pipeline(Generation* g) {
 static Status generate(Generation* g, const int64_t* samples) {
     Dynapipe* dp = g->dp;
     if (dp->val == NULL) { return FAIL(STATUS_BAD_OPTION, "nothing to answer ---> give -j"); }
-    if (dp->api->infer == NULL || dp->api->infer_bytes == NULL || dp->api->cache_bytes == NULL) {
+    TRY(session_need_model(dp));
+    const DynapipeModel_v1* api = dp->ranges[0].api;
+    bool can_pick = dp->request.placement.head == HEAD_WHOLE || (api->pick_bytes != NULL && api->pick != NULL);
+    if (api->infer == NULL || api->infer_bytes == NULL || api->cache_bytes == NULL || !can_pick) {
         return FAIL(STATUS_BAD_OPTION,
-                    "the model %s cannot answer: it has no infer() with infer_bytes() and cache_bytes() ---> "
-                    "-s 0 and --answers 0, or give it these",
-                    dp->api->name);
+                    "the model %s cannot answer: it has no infer() with infer_bytes() and cache_bytes(), or, "
+                    "its head being shared, no pick() with pick_bytes() ---> -s 0 and --answers 0, or give it "
+                    "these",
+                    api->name);
     }
     arena_reset(&dp->eval_arena);
     g->answers = ARENA_NEW(&dp->eval_arena, DynapipeAnswer_v1, g->num_samples);

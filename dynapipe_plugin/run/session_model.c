@@ -1,5 +1,6 @@
 // session_model.c -- the model put into the session: what each rank tells of it, compared with the others.
 #include <stdlib.h>
+#include <string.h>
 
 #include "interface.h"
 #include "session.h"
@@ -21,45 +22,103 @@ static DynapipeBatch probe_batch(const Dynapipe* dp, int32_t num_tokens, int32_t
                            .num_cross = (int64_t)num_tokens * num_dec};
 }
 
-// bytes: (2, num_ranks) before and behind every rank's blocks.
-static Status compare_boundaries(const Dynapipe* dp, const DynapipeBatch* probe, const double* bytes) {
-    int32_t num_ranks = dp->transport.num_ranks;
-    for (int32_t r = 0; r + 1 < num_ranks; r++) {
-        double behind = bytes[num_ranks + r], before = bytes[r + 1];
-        bool is_last = r % dp->num_stages == dp->num_stages - 1;
-        if (is_last || behind == before) { continue; }
+// What each chunk and each share of the head says of itself, by replica and row (chunks, then shares).
+enum { BEFORE, BEHIND, PART, FACTORS, BOUNDARY_VALUES };
+
+typedef struct {
+    double* values;  // (num_replicas, num_rows, BOUNDARY_VALUES)
+    int32_t num_rows;
+} Boundaries;
+
+static double* said_of(const Boundaries* b, int32_t replica, int32_t row) {
+    return b->values + ((int64_t)replica * b->num_rows + row) * BOUNDARY_VALUES;
+}
+
+static void say_boundaries(const Dynapipe* dp, const DynapipeBatch* probe, const Boundaries* out) {
+    const Placement* placement = &dp->request.placement;
+    int32_t K = placement->num_chunks, idx = 0;
+    for (int32_t row = 0; row < out->num_rows; row++) {
+        bool is_share = row >= K;
+        bool is_mine = is_share ? row - K == dp->stage && placement_has_share(placement, dp->stage)
+                                : placement->stage_of[row] == dp->stage;
+        if (!is_mine) { continue; }
+        const ExecutorRange* range = &dp->ranges[idx++];
+        double* said = said_of(out, dp->replica, row);
+        bool has_head = row == K - 1 && placement->head == HEAD_WHOLE;
+        if (row > 0) { said[BEFORE] = (double)range->api->boundary_bytes(range->model, probe, 0); }
+        if (!has_head && !is_share) {
+            said[BEHIND] = (double)range->api->boundary_bytes(range->model, probe, 1);
+        }
+        if (row < K - 1 || placement->head != HEAD_BY_VOCABULARY) { continue; }
+        const int flags = DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD;
+        said[PART] = (double)range->api->part_bytes(range->model, probe, flags);
+        said[FACTORS] = (double)range->api->factor_bytes(range->model, probe);
+    }
+}
+
+static int32_t stage_of_row(const Placement* placement, int32_t row) {
+    return row < placement->num_chunks ? placement->stage_of[row] : row - placement->num_chunks;
+}
+
+// What leaves `row` is what enters `next`, and of a share, what both say of its part and factors.
+static Status compare_rows(const Dynapipe* dp, const DynapipeBatch* probe, const Boundaries* b, int32_t replica,
+                           int32_t row, int32_t next) {
+    static const char* const words[BOUNDARY_VALUES] = {
+        [BEHIND] = "%.0f bytes leave the one's blocks, %.0f enter the other's",
+        [PART] = "a part of the head is %.0f bytes to the one, %.0f to the other",
+        [FACTORS] = "its factors are %.0f bytes to the one, %.0f to the other"};
+    const Placement* placement = &dp->request.placement;
+    const double *said = said_of(b, replica, row), *other = said_of(b, replica, next);
+    int32_t first = replica * dp->num_stages, end = next < placement->num_chunks ? PART : BOUNDARY_VALUES;
+    for (int i = BEHIND; i < end; i++) {
+        double theirs = other[i == BEHIND ? BEFORE : i];
+        if (said[i] == theirs) { continue; }
+        char differs[128];
+        snprintf(differs, sizeof differs, words[i], said[i], theirs);
         return FAIL(STATUS_MISMATCH,
-                    "ranks %d and %d: of %d + %d tokens, %.0f bytes leave the one's blocks, %.0f enter the "
-                    "other's ---> both need the same model, cut as dynapipe_choose_stages() says",
-                    r, r + 1, probe->num_tokens, probe->num_dec_tokens, behind, before);
+                    "ranks %d and %d: of %d + %d tokens, %s ---> both need the same model, cut as "
+                    "dynapipe_choose_stages() says",
+                    first + stage_of_row(placement, row), first + stage_of_row(placement, next),
+                    probe->num_tokens, probe->num_dec_tokens, differs);
     }
     return STATUS_OK;
 }
 
-// What leaves a stage is what the next one takes; else a message of one length would meet a receive of
-// another. A collective, which fails on all ranks alike.
-static Status check_boundaries(Dynapipe* dp, const DynapipeModel_v1* api, void* model) {
-    static const int32_t tokens[2][2] = {{48, 176}, {1009, 97}};
-    int32_t num_ranks = dp->transport.num_ranks, me = dp->transport.rank;
-    Status status = STATUS_OK;
-    for (int i = 0; i < 2 && status == STATUS_OK && dp->num_stages > 1; i++) {
-        DynapipeBatch probe = probe_batch(dp, tokens[i][0], tokens[i][1]);
-        double* bytes = calloc(2 * (size_t)num_ranks, sizeof *bytes);
-        if (bytes == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-        bytes[me] = dp->stage > 0 ? (double)api->boundary_bytes(model, &probe, 0) : 0;
-        bool is_last = dp->stage == dp->num_stages - 1;
-        bytes[num_ranks + me] = is_last ? 0 : (double)api->boundary_bytes(model, &probe, 1);
-        status = collective_all_reduce_sum(&dp->world, bytes, 2 * num_ranks);
-        if (status == STATUS_OK) { status = compare_boundaries(dp, &probe, bytes); }
-        free(bytes);
+static Status compare_boundaries(const Dynapipe* dp, const DynapipeBatch* probe, const Boundaries* b) {
+    const Placement* placement = &dp->request.placement;
+    int32_t K = placement->num_chunks;
+    for (int32_t replica = 0; replica < dp->num_replicas; replica++) {
+        for (int32_t row = 1; row < K; row++) { TRY(compare_rows(dp, probe, b, replica, row - 1, row)); }
+        for (int32_t row = K; row < b->num_rows; row++) {
+            if (!placement_has_share(placement, row - K)) { continue; }
+            TRY(compare_rows(dp, probe, b, replica, K - 1, row));
+        }
     }
+    return STATUS_OK;
+}
+
+// What leaves a chunk is what the next one takes; else a message of one length would meet a receive of
+// another. A collective, which fails on all ranks alike.
+static Status check_boundaries(Dynapipe* dp) {
+    static const int32_t tokens[2][2] = {{48, 176}, {1009, 97}};
+    const Placement* placement = &dp->request.placement;
+    Boundaries b = {.num_rows = placement->num_chunks + (placement->head != HEAD_WHOLE ? dp->num_stages : 0)};
+    int32_t num_values = dp->num_replicas * b.num_rows * BOUNDARY_VALUES;
+    Status status = STATUS_OK;
+    b.values = malloc((size_t)num_values * sizeof *b.values);
+    if (b.values == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d boundaries", num_values); }
+    for (int i = 0; i < 2 && status == STATUS_OK && b.num_rows > 1; i++) {
+        DynapipeBatch probe = probe_batch(dp, tokens[i][0], tokens[i][1]);
+        memset(b.values, 0, (size_t)num_values * sizeof *b.values);
+        say_boundaries(dp, &probe, &b);
+        status = collective_all_reduce_sum(&dp->world, b.values, num_values);
+        if (status == STATUS_OK) { status = compare_boundaries(dp, &probe, &b); }
+    }
+    free(b.values);
     return status;
 }
 
 // --- attaching -------------------------------------------------------------------------------------------
-
-// A rank has one range of blocks: the first and the last.
-enum { NUM_RANGES = 1 };
 
 static bool is_type(int32_t type) {
     return type == DYNAPIPE_FLOAT32 || type == DYNAPIPE_BFLOAT16 || type == DYNAPIPE_FLOAT16;
@@ -89,42 +148,69 @@ static Status check_params(int32_t idx, const DynapipeParams_v1* params) {
 
 static Status check_attach(const Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api,
                            const DynapipeParams_v1* params) {
+    int32_t num_ranges = session_num_ranges(dp);
     if (dp->links == NULL) {
         return FAIL(STATUS_BAD_OPTION,
                     "a model before its stage is known ---> dynapipe_choose_stages() comes before "
                     "dynapipe_attach()");
     }
-    if (idx < 0 || idx >= NUM_RANGES) {
+    if (idx < 0 || idx >= num_ranges) {
         return FAIL(STATUS_OUT_OF_RANGE, "a model for range %d: this rank has %d ---> 0 <= idx < *num_ranges",
-                    idx, NUM_RANGES);
+                    idx, num_ranges);
     }
-    if (dp->api != NULL) {
+    if (dp->ranges[idx].api != NULL) {
         return FAIL(STATUS_OUT_OF_RANGE, "range %d has a model already ---> attach each range once", idx);
     }
     TRY(interface_check_model(api));
-    return check_params(idx, params);
+    if (!executor_can_share(api, (HeadSplit)dp->request.placement.head)) {
+        return FAIL(STATUS_OUT_OF_RANGE,
+                    "the model %s cannot share its head: no part_bytes, factor_bytes, combine ---> --head "
+                    "whole, or give it these",
+                    api->name);
+    }
+    if (idx == 0) { return check_params(idx, params); }
+    if (params == NULL) { return STATUS_OK; }
+    return FAIL(STATUS_OUT_OF_RANGE,
+                "range %d: parameters are those of all ranges together ---> with range 0; NULL with the others",
+                idx);
 }
 
-static Status attach(Dynapipe* dp, const DynapipeModel_v1* api, void* model,
-                     const DynapipeParams_v1* params) {
+static bool is_whole(const Dynapipe* dp) {
+    int32_t num_ranges = session_num_ranges(dp), attached = 0;
+    while (attached < num_ranges && dp->ranges[attached].api != NULL) { attached++; }
+    return num_ranges > 0 && attached == num_ranges;
+}
+
+// All ranges are there.
+static Status open_model(Dynapipe* dp) {
     int64_t timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
-    dp->params = *params;
-    TRY(check_boundaries(dp, api, model));
-    TRY(tied_groups_open(&dp->tied, &dp->world, dp->num_stages, params));
+    TRY(check_boundaries(dp));
+    TRY(tied_groups_open(&dp->tied, &dp->world, dp->num_stages, &dp->params));
     dp->params.num_tied = 0;
     dp->params.tied = NULL;
     TRY(session_sums_open(dp));
-    TRY(executor_create(&dp->executor, api, model, dp->links, timeout_ns));
+    TRY(executor_create(&dp->executor, dp->ranges, session_num_ranges(dp), dp->links, timeout_ns));
     executor_use_device(dp->executor, dp->device);
-    dp->api = api;
-    dp->model = model;
+    return STATUS_OK;
+}
+
+static Status take_params(Dynapipe* dp, const DynapipeParams_v1* params) {
+    free(dp->tied_given);
+    dp->tied_given = calloc((size_t)params->num_tied + 1, sizeof *dp->tied_given);
+    if (dp->tied_given == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d groups", params->num_tied); }
+    for (int32_t i = 0; i < params->num_tied; i++) { dp->tied_given[i] = params->tied[i]; }
+    dp->params = *params;
+    dp->params.tied = dp->tied_given;
     return STATUS_OK;
 }
 
 int dynapipe_attach(Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api, void* model,
                     const DynapipeParams_v1* params) {
     Status status = check_attach(dp, idx, api, params);
-    return (int)(status == STATUS_OK ? attach(dp, api, model, params) : status);
+    if (status == STATUS_OK && idx == 0) { status = take_params(dp, params); }
+    if (status != STATUS_OK) { return (int)status; }
+    dp->ranges[idx] = (ExecutorRange){api, model};
+    return is_whole(dp) ? (int)open_model(dp) : 0;
 }
 
 void session_model_detach(Dynapipe* dp) {
@@ -133,26 +219,30 @@ void session_model_detach(Dynapipe* dp) {
     sums_close(&dp->sums);
     tied_groups_free(&dp->tied);
     session_release(dp);
+    free(dp->tied_given);
+    dp->tied_given = NULL;
     dp->params = (DynapipeParams_v1){0};
-    dp->api = NULL;
-    dp->model = NULL;
+    memset(dp->ranges, 0, sizeof dp->ranges);
     dp->eval_tokens = 0;  // of another stage
 }
 
 Status session_need_model(const Dynapipe* dp) {
-    if (dp->api != NULL) { return STATUS_OK; }
+    if (dp->executor != NULL) { return STATUS_OK; }
+    int32_t num_ranges = session_num_ranges(dp), missing = 0;
+    while (missing < num_ranges && dp->ranges[missing].api != NULL) { missing++; }
     return FAIL(STATUS_BAD_OPTION,
-                "rank %d: no model for range 0 of %d ---> dynapipe_attach() for each range that "
+                "rank %d: no model for range %d of %d ---> dynapipe_attach() for each range that "
                 "dynapipe_choose_stages() gave",
-                dp->transport.rank, NUM_RANGES);
+                dp->transport.rank, missing, num_ranges);
 }
 
 // --- what is counted -------------------------------------------------------------------------------------
 
 // The first stage of those with copies counts them.
 static bool counts_group(const Dynapipe* dp, const TiedGroup* group) {
-    uint64_t stages = dp->tied.holders[group->holders].stages;
-    return (stages & ((UINT64_C(1) << dp->stage) - 1)) == 0;
+    int32_t first = 0;
+    while (!tied_holders_have(&dp->tied.holders[group->holders], first)) { first++; }
+    return first == dp->stage;
 }
 
 // Of the copies that another stage counts, the first that ends behind `at`; NULL: none.
@@ -169,7 +259,7 @@ static const TiedGroup* next_left_out(const Dynapipe* dp, int64_t at) {
 static Status add_span(DynapipeSpan* out, int32_t max_spans, int32_t* num_spans, int64_t begin, int64_t end) {
     if (begin >= end) { return STATUS_OK; }
     if (*num_spans == max_spans) {
-        return FAIL(STATUS_OUT_OF_RANGE, "room for %d spans ---> one more than the range has tied groups",
+        return FAIL(STATUS_OUT_OF_RANGE, "room for %d spans ---> one more than the rank has tied groups",
                     max_spans);
     }
     out[(*num_spans)++] = (DynapipeSpan){begin, end};

@@ -18,6 +18,8 @@ typedef struct {
     // layout of ranks
     int32_t stages, replicas;
     const char* stage_split;  // "4,4,3,1": layers per stage
+    int32_t placement;        // 0: auto, as PlacementChoice from PLACEMENT_AUTO
+    int32_t head;             // 0: auto, as HeadChoice from HEAD_CHOICE_AUTO
     // planning
     int32_t batching, layout, schedule, recompute, split_backward;
     int64_t memory_limit_bytes;

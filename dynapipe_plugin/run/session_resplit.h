@@ -1,10 +1,11 @@
 /*
-session_resplit.h -- layers that move between ranks while a run goes on (--resplit).
+session_resplit.h -- layers, and shares of the head, that move between ranks while a run goes on (--resplit).
 
-    auto      where refit (session_refit.h) has found that ranks take other times than thought, the split is
-              searched again; layers move where that wins more than 5 % of a step, and more than the move
-              costs in what is left of the run. Where the split was told (--stage-split) it stays.
-    STEP:L,.. after that step, as told: to compare runs, or before a host is known to become slower
+    auto      where refit (session_refit.h) has found that ranks take other times than thought, the placement
+is searched again, of the same shape; layers move where that wins more than 5 % of a step, and more than the
+move costs in what is left of the run. Where the split was told (--stage-split) it stays. STEP:L,.. after that
+step, as told: layers of each chunk along the model, or any other placement (placement_make.h): to compare
+runs, or before a host is known to become slower
 
 All of it is decided on what all ranks know alike. Steps planned ahead are planned anew, from the same
 samples: what is learned from what does not change. A checkpoint keeps the split (session_resplit_record.c),
@@ -33,9 +34,9 @@ typedef struct {
     bool is_due;        // refit has found something since
     // a move
     bool has_moved;
-    int32_t moved_step;                    // the last one came behind so many steps
-    LayerRange before[PLAN_MAX_STAGES];    // the split that it ended
-    LayerRange restored[PLAN_MAX_STAGES];  // the split of a checkpoint
+    int32_t moved_step;  // the last one came behind so many steps
+    Placement before;    // the placement that it ended
+    Placement restored;  // of a checkpoint
     bool has_restored, has_restored_times;
     int32_t effort_then;  // of plans behind the move
     void* position;       // in the data behind the last step, while no step is planned
@@ -45,7 +46,7 @@ typedef struct {
     bool is_moving;  // since dynapipe_resplit() said so, until the next step
 } SessionResplit;
 
-// auto, off, or STEP:L,L,.. and more of these behind '/', ascending.
+// auto, off, or STEP:L,L,.. or STEP:PLACEMENT[+HEAD] and more of these behind '/', ascending.
 Status session_resplit_parse(SessionResplit* out, const char* text);
 void session_resplit_free(SessionResplit* resplit);
 
@@ -69,8 +70,8 @@ typedef struct {
 bool session_resplit_pays(const ResplitOffer* offer);
 
 // session_resplit_record.c
-// The split told for behind the step last run; *found false: none.
-Status session_resplit_told(const Dynapipe* dp, LayerRange* out, bool* found);
+// The placement told for behind the step last run; *found false: none.
+Status session_resplit_told(const Dynapipe* dp, Placement* out, bool* found);
 // Behind the position in the data, where layers have moved or might have, or messages were found to be pulled
 // or not; and off it again.
 Status session_resplit_position(Dynapipe* dp, const void** position, size_t* num_bytes);

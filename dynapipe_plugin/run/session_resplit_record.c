@@ -6,39 +6,39 @@
 #include <string.h>
 
 #include "../base/hash.h"
+#include "../plan/problem/placement_make.h"
 #include "../plan/problem/stage_split.h"
 #include "session.h"
 
 // --- what is told ------------------------------------------------------------------------------------------
 
-enum { MOST_CHARS = 4 * PLAN_MAX_STAGES };
+enum { MOST_CHARS = PLACEMENT_CHARS };
 
-// One "STEP:L,L,..", up to a '/' or the end; *next is what comes behind it, NULL: nothing.
+// One "STEP:PLACEMENT", up to a '/' or the end; *next is what comes behind it, NULL: nothing.
 typedef struct {
     int32_t step;
-    char layers[MOST_CHARS];
+    char placement[MOST_CHARS];
 } Told;
 
 static bool next_told(Told* out, const char** next) {
     char* end = NULL;
     long step = isdigit((unsigned char)**next) ? strtol(*next, &end, 10) : -1;
     if (step < 0 || step > INT32_MAX || *end != ':') { return false; }
-    const char* layers = end + 1;
-    size_t num_chars = strcspn(layers, "/");
-    if (num_chars == 0 || num_chars >= sizeof out->layers) { return false; }
+    const char* text = end + 1;
+    size_t num_chars = strcspn(text, "/");
+    if (num_chars == 0 || num_chars >= sizeof out->placement) { return false; }
     out->step = (int32_t)step;
-    memcpy(out->layers, layers, num_chars);
-    out->layers[num_chars] = '\0';
-    *next = layers[num_chars] == '/' ? layers + num_chars + 1 : NULL;
+    memcpy(out->placement, text, num_chars);
+    out->placement[num_chars] = '\0';
+    *next = text[num_chars] == '/' ? text + num_chars + 1 : NULL;
     return true;
 }
 
 static Status bad_option(const char* text) {
-    return FAIL(
-        STATUS_BAD_OPTION,
-        "--resplit %.60s ---> auto, off, or STEP:L,L,.. (layers of each stage behind that step), more "
-        "of these behind /",
-        text);
+    return FAIL(STATUS_BAD_OPTION,
+                "--resplit %.60s ---> auto, off, or STEP:L,L,.. (layers of each chunk behind that step), "
+                "STEP:STAGE:L,STAGE:L,..[+HEAD], more of these behind /",
+                text);
 }
 
 Status session_resplit_parse(SessionResplit* out, const char* text) {
@@ -55,24 +55,37 @@ Status session_resplit_parse(SessionResplit* out, const char* text) {
     return STATUS_OK;
 }
 
-static Status parse_layers(const Dynapipe* dp, LayerRange* out, const char* layers) {
-    int32_t num_layers = dp->costs.num_enc_layers + dp->costs.num_dec_layers;
-    Status status =
-        stage_split_parse(out, dp->num_stages, num_layers, dp->request.rules.head_has_layer, layers);
-    if (status != STATUS_BAD_OPTION) { return status; }
-    return FAIL(status, "--resplit ..:%.60s: no split of %d layers onto %d stages ---> as --stage-split",
-                layers, num_layers, dp->num_stages);
+// "L,L,..": layers of each chunk, these where they are; else any placement. Behind '+' the head.
+static Status parse_placement(const Dynapipe* dp, Placement* out, char* text) {
+    const CostModel* costs = &dp->costs;
+    int32_t num_layers = costs->num_enc_layers + costs->num_dec_layers;
+    bool head_has_layer = dp->request.rules.head_has_layer;
+    char* head = strchr(text, '+');
+    if (head != NULL) { *head++ = '\0'; }
+    bool is_layers = isdigit((unsigned char)text[0]) && strchr(text, ':') == NULL;
+    Status status = is_layers
+                        ? stage_split_parse(out->chunks, out->num_chunks, num_layers, head_has_layer, text)
+                        : placement_parse(out, dp->num_stages, costs->num_enc_layers, costs->num_dec_layers,
+                                          head_has_layer, text);
+    if (status == STATUS_OK && head != NULL) { status = placement_parse_head(out, dp->num_stages, head); }
+    if (status == STATUS_OK || status == STATUS_NO_MEMORY) { return status; }
+    return FAIL(STATUS_BAD_OPTION,
+                "--resplit ..:%.60s%s%.60s: no split of %d layers onto %d %s ---> as --stage-split, or as "
+                "--placement "
+                "and, behind +, --head",
+                text, head != NULL ? "+" : "", head != NULL ? head : "", num_layers,
+                is_layers ? out->num_chunks : dp->num_stages, is_layers ? "chunks" : "stages");
 }
 
-Status session_resplit_told(const Dynapipe* dp, LayerRange* out, bool* found) {
+Status session_resplit_told(const Dynapipe* dp, Placement* out, bool* found) {
     Told told;
     *found = false;
     const char* next = dp->resplit.kind == RESPLIT_TOLD ? dp->resplit.told : NULL;
     while (next != NULL && next_told(&told, &next)) {
-        LayerRange stages[PLAN_MAX_STAGES] = {{0}};
-        TRY(parse_layers(dp, stages, told.layers));
+        Placement placement = dp->request.placement;
+        TRY(parse_placement(dp, &placement, told.placement));
         if (told.step != dp->next_step) { continue; }
-        memcpy(out, stages, sizeof stages);
+        *out = placement;
         *found = true;
     }
     return STATUS_OK;
@@ -80,23 +93,26 @@ Status session_resplit_told(const Dynapipe* dp, LayerRange* out, bool* found) {
 
 // --- what is kept ------------------------------------------------------------------------------------------
 
-static const char MAGIC[8] = {'D', 'P', 'S', 'P', 'L', 'I', 'T', '2'};
+static const char MAGIC[8] = {'D', 'P', 'S', 'P', 'L', 'I', 'T', '3'};
 
 enum { MOST_RANKS = PLAN_MAX_STAGES * PLAN_MAX_REPLICAS, MOST_EFFORT = 1000000000 };  // as --effort has it
 
-// Read from its end: 2 * stages int32 (where the layers of each stage end, now and before the last move),
-// times_then of all ranks, then this.
+// Read from its end: num_values int32 (the placement now, then the one before the last move), times_then of
+// all ranks, then this.
 typedef struct {
-    int32_t moved_step, effort, num_stages, num_layers, num_ranks;
+    int32_t moved_step, effort, num_stages, num_layers, num_ranks, num_values;
     uint8_t has_moved, has_searched, is_due, pulls;
+    int32_t unused;
     uint64_t hash;  // of all before it
     char magic[8];
 } Record;
 
-_Static_assert(sizeof(Record) == 40, "no padding in it");
+_Static_assert(sizeof(Record) == 48, "no padding in it");
 
-static size_t ends_bytes(const Record* record) {
-    return 2 * (size_t)record->num_stages * sizeof(int32_t);
+enum { MOST_VALUES = 2 * (2 + 2 * PLAN_MAX_CHUNKS + PLAN_MAX_STAGES + 1) };
+
+static size_t values_bytes(const Record* record) {
+    return (size_t)record->num_values * sizeof(int32_t);
 }
 
 static size_t times_bytes(const Record* record) {
@@ -108,17 +124,45 @@ static uint64_t record_hash(const void* data, size_t data_bytes, const Record* r
     return hash_finish(hash_bytes(hash, record, offsetof(Record, hash)));
 }
 
-static void put_ends(int32_t* out, const LayerRange* stages, int32_t num_stages) {
-    for (int32_t s = 0; s < num_stages; s++) { out[s] = stages[s].layer_end; }
+// Chunks and head, where each chunk ends and lies, where each share begins. Returns how many values that are.
+static int32_t put_placement(int32_t* out, const Placement* placement, int32_t P) {
+    int32_t num = 0;
+    out[num++] = placement->num_chunks;
+    out[num++] = placement->head;
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        out[num++] = placement->chunks[k].layer_end;
+        out[num++] = placement->stage_of[k];
+    }
+    for (int32_t s = 0; s <= P; s++) {
+        out[num++] = placement->head != HEAD_WHOLE ? placement->head_begin[s] : 0;
+    }
+    return num;
 }
 
-static bool take_ends(LayerRange* out, const int32_t* ends, int32_t num_stages, int32_t num_layers) {
-    bool good = ends[num_stages - 1] == num_layers;
-    for (int32_t s = 0; s < num_stages; s++) {
-        out[s] = (LayerRange){s > 0 ? ends[s - 1] : 0, ends[s]};
-        good = good && stage_may_have(&out[s], s, num_stages, false);
+// Values [*at, num) of a record; false: they are none of such a model.
+static bool take_placement(Placement* out, const int32_t* values, int32_t num, int32_t* at, int32_t P,
+                           int32_t num_layers) {
+    *out = (Placement){0};
+    if (num - *at < 2) { return false; }
+    int32_t K = values[*at], head = values[*at + 1];
+    bool fits =
+        K >= 1 && K <= PLAN_MAX_CHUNKS && head >= 0 && head < HEAD_COUNT && num - *at >= 2 + 2 * K + P + 1;
+    if (!fits) { return false; }
+    const int32_t *chunk = values + *at + 2, *begin = chunk + 2 * (int64_t)K;
+    bool good = true;
+    for (int32_t k = 0; k < K; k++) {
+        out->chunks[k] = (LayerRange){k > 0 ? chunk[2 * k - 2] : 0, chunk[2 * k]};
+        good = good && chunk[2 * k + 1] >= 0 && chunk[2 * k + 1] < P;
+        out->stage_of[k] = (int16_t)chunk[2 * k + 1];
     }
-    return good;
+    for (int32_t s = 0; s <= P; s++) {
+        good = good && begin[s] >= 0 && begin[s] <= HEAD_UNITS;
+        out->head_begin[s] = (int16_t)begin[s];
+    }
+    out->num_chunks = K;
+    out->head = (uint8_t)head;
+    *at += 2 + 2 * K + P + 1;
+    return good && placement_check(out, P, num_layers, false) == STATUS_OK;
 }
 
 // Whether messages are pulled was measured here.
@@ -131,7 +175,7 @@ static Record record_of(const Dynapipe* dp) {
     Record record = {.moved_step = resplit->moved_step,
                      .effort = dp->request.effort,
                      .num_stages = dp->num_stages,
-                     .num_layers = dp->request.placement.chunks[dp->num_stages - 1].layer_end,
+                     .num_layers = dp->costs.num_enc_layers + dp->costs.num_dec_layers,
                      .num_ranks = resplit->times_then != NULL ? dp->num_stages * dp->num_replicas : 0,
                      .has_moved = resplit->has_moved,
                      .has_searched = resplit->has_searched,
@@ -145,20 +189,21 @@ Status session_resplit_position(Dynapipe* dp, const void** position, size_t* num
     SessionResplit* resplit = &dp->resplit;
     bool may_move = resplit->kind == RESPLIT_AUTO && (resplit->has_searched || resplit->is_due);
     if (!resplit->has_moved && !may_move && !has_choice(dp)) { return STATUS_OK; }
-    int32_t ends[2 * PLAN_MAX_STAGES];
+    int32_t values[MOST_VALUES];
     Record record = record_of(dp);
-    put_ends(ends, dp->request.placement.chunks, dp->num_stages);
-    put_ends(ends + dp->num_stages, resplit->has_moved ? resplit->before : dp->request.placement.chunks,
-             dp->num_stages);
-    size_t body_bytes = ends_bytes(&record) + times_bytes(&record);
+    record.num_values = put_placement(values, &dp->request.placement, dp->num_stages);
+    record.num_values +=
+        put_placement(values + record.num_values,
+                      resplit->has_moved ? &resplit->before : &dp->request.placement, dp->num_stages);
+    size_t body_bytes = values_bytes(&record) + times_bytes(&record);
     size_t all_bytes = *num_bytes + body_bytes + sizeof record;
     char* all = malloc(all_bytes);
     if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for the position in the data"); }
     char* body = all + *num_bytes;
     memcpy(all, *position, *num_bytes);
-    memcpy(body, ends, ends_bytes(&record));
+    memcpy(body, values, values_bytes(&record));
     if (record.num_ranks > 0) {
-        memcpy(body + ends_bytes(&record), resplit->times_then, times_bytes(&record));
+        memcpy(body + values_bytes(&record), resplit->times_then, times_bytes(&record));
     }
     record.hash = record_hash(body, body_bytes, &record);
     memcpy(body + body_bytes, &record, sizeof record);
@@ -174,8 +219,9 @@ static bool find_record(Record* out, const char** body, const char* bytes, size_
     size_t left_bytes = num_bytes - sizeof *out;
     memcpy(out, bytes + left_bytes, sizeof *out);
     bool is_sane = memcmp(out->magic, MAGIC, sizeof MAGIC) == 0 && out->num_stages >= 1 &&
-                   out->num_stages <= PLAN_MAX_STAGES && out->num_ranks >= 0 && out->num_ranks <= MOST_RANKS;
-    size_t body_bytes = is_sane ? ends_bytes(out) + times_bytes(out) : 0;
+                   out->num_stages <= PLAN_MAX_STAGES && out->num_ranks >= 0 &&
+                   out->num_ranks <= MOST_RANKS && out->num_values >= 0 && out->num_values <= MOST_VALUES;
+    size_t body_bytes = is_sane ? values_bytes(out) + times_bytes(out) : 0;
     if (!is_sane || left_bytes < body_bytes) { return false; }
     *body = bytes + left_bytes - body_bytes;
     return out->hash == record_hash(*body, body_bytes, out);
@@ -230,22 +276,24 @@ void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_byt
     SessionResplit* resplit = &dp->resplit;
     Record record;
     const char* body;
-    LayerRange now[PLAN_MAX_STAGES], before[PLAN_MAX_STAGES];
-    int32_t ends[2 * PLAN_MAX_STAGES], P = dp->num_stages;
+    Placement now, before;
+    int32_t values[MOST_VALUES], at = 0, P = dp->num_stages;
     forget(resplit);
     if (!find_record(&record, &body, position, *num_bytes)) { return; }
     *num_bytes = (size_t)(body - (const char*)position);
-    memcpy(ends, body, ends_bytes(&record));
+    memcpy(values, body, values_bytes(&record));
     bool is_other = take_pulls(dp, &record);  // then so may be the split that was chosen here, and its effort
-    if (!is_taken(dp, &record) || !take_ends(now, ends, P, record.num_layers)) { return; }
-    bool has_moved = record.has_moved != 0 && take_ends(before, ends + P, P, record.num_layers);
-    if (!has_moved && !is_other && memcmp(now, dp->request.placement.chunks, (size_t)P * sizeof *now) != 0) {
+    if (!is_taken(dp, &record) ||
+        !take_placement(&now, values, record.num_values, &at, P, record.num_layers)) {
         return;
     }
-    take_times(resplit, &record, body + ends_bytes(&record), P * dp->num_replicas);
+    bool has_moved = record.has_moved != 0 &&
+                     take_placement(&before, values, record.num_values, &at, P, record.num_layers);
+    if (!has_moved && !is_other && !placement_equal(&now, &dp->request.placement, P)) { return; }
+    take_times(resplit, &record, body + values_bytes(&record), P * dp->num_replicas);
     if (!has_moved && !is_other) { return; }
-    memcpy(resplit->restored, now, (size_t)P * sizeof *now);
-    memcpy(resplit->before, has_moved ? before : now, (size_t)P * sizeof *before);
+    resplit->restored = now;
+    resplit->before = has_moved ? before : now;
     resplit->has_restored = true;
     resplit->has_moved = has_moved;
     resplit->moved_step = record.moved_step;

@@ -60,14 +60,31 @@ static int64_t average_step_ns(const Dynapipe* dp, const StageChoice* choice) {
     return status == STATUS_OK ? sum_ns / resplit->num_batches : choice->makespan_ns;
 }
 
+// "4,4,3,1"; where stages have several chunks, each one's by stage: "0:2,1:3,1:3,0:2", "the head by rows
+// 256,256,512,0 / 1024".
+static void print_layers(const Dynapipe* dp, const Placement* placement) {
+    static const char* const heads[HEAD_COUNT] = {"whole", "rows", "vocabulary"};
+    bool is_linear = true;
+    for (int32_t k = 0; k < placement->num_chunks; k++) { is_linear &= placement->stage_of[k] == k; }
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        LayerRange chunk = placement->chunks[k];
+        if (k > 0) { printf(","); }
+        if (!is_linear) { printf("%d:", placement->stage_of[k]); }
+        printf("%d", chunk.layer_end - chunk.layer_begin);
+    }
+    if (placement->head == HEAD_WHOLE) { return; }
+    printf(" layers, the head by %s", heads[placement->head]);
+    for (int32_t s = 0; s < dp->num_stages; s++) {
+        printf("%s%d", s > 0 ? "," : " ", placement->head_begin[s + 1] - placement->head_begin[s]);
+    }
+    printf(" / %d", HEAD_UNITS);
+}
+
 static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t num_batches, double seconds) {
     int64_t step_ns = average_step_ns(dp, choice);
     printf("stages: ");
-    for (int32_t s = 0; s < dp->num_stages; s++) {
-        LayerRange stage = choice->placement.chunks[s];
-        printf("%s%d", s > 0 ? "," : "", stage.layer_end - stage.layer_begin);
-    }
-    printf(" layers (%s", dp->options.stage_split != NULL ? "as told" : "of ");
+    print_layers(dp, &choice->placement);
+    printf("%s (%s", choice->placement.head == HEAD_WHOLE ? " layers" : "", dp->options.stage_split != NULL ? "as told" : "of ");
     if (dp->options.stage_split == NULL) {
         printf("%d splits planned for %d batches, %.1f s", choice->num_splits, num_batches, seconds);
     }
@@ -92,6 +109,8 @@ static Status check_largest(const PlanRequest* request, const CostModel* costs,
     }
     PlanRequest alone = *request;
     alone.choose_stages = false;
+    alone.placements = PLACEMENT_GIVEN;
+    alone.heads = HEAD_CHOICE_GIVEN;
     alone.effort = 1;
     Arena arena = {0};
     Status status = STATUS_OK;
@@ -140,6 +159,8 @@ Status session_stages_choose(Dynapipe* dp) {
     TRY(search_stages(&choice, &request, &dp->costs, batches, resplit->num_batches,
                       dp->num_steps > 0 ? loader_largest(dp->train) : &none));
     dp->request.placement = choice.placement;
+    dp->request.placements = PLACEMENT_GIVEN;
+    dp->request.heads = HEAD_CHOICE_GIVEN;
     if (dp->options.effort == 0 && choice.makespan_ns > 0) {
         int64_t planning_ns = session_planning_ns(choice.makespan_ns, dp->plan_threads, dp->num_replicas);
         dp->request.effort = plan_effort(&dp->request, planning_ns);

@@ -70,7 +70,7 @@ static Status agree(Dynapipe* dp, const SessionStep* step) {
 }
 
 static Status run_pipeline(Dynapipe* dp, SessionStep* step) {
-    dp->api->zero_gradients(dp->model);
+    dp->ranges[0].api->zero_gradients(dp->ranges[0].model);
     ExecutorStep run = executor_step(dp, step);
     Status status = run_and_reduce(dp, &run);
     if (status != STATUS_OK && dp->device.api != NULL) {
@@ -93,14 +93,15 @@ static int64_t pipeline_end_ns(const TraceRank* trace) {
     return end_ns;
 }
 
-// Sum of losses and number of rows per task over my last-stage micro-batches; other ranks add zeros.
+// Sum of losses and number of rows per task over the rows whose losses I have; other ranks add zeros.
 static void sum_task_losses(Dynapipe* dp, const SessionStep* step) {
     memset(dp->task_sum, 0, 2 * sizeof(double) * (size_t)dp->num_tasks);
-    if (dp->stage != dp->num_stages - 1) { return; }
     for (int32_t m = 0; m < step->plan.M; m++) {
         const DynapipeBatch* batch = step->batches[m];
         if (batch == NULL) { continue; }
-        for (int32_t i = 0; i < batch->num_rows; i++) {
+        int32_t begin, end;
+        executor_loss_rows(&step->plan.placement, dp->stage, batch->num_rows, &begin, &end);
+        for (int32_t i = begin; i < end; i++) {
             dp->task_sum[batch->row_tasks[i]] += step->losses[m][i];
             dp->task_rows[batch->row_tasks[i]] += 1;
         }

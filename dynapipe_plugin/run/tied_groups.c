@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../plan/types/plan_types.h"
 
 // What one rank tells, as it travels: num_params, number of groups, types, and (group, begin, count) of each
 // group.
@@ -138,12 +137,16 @@ static Status check_tables(const Table* tables, int32_t num_ranks, int32_t num_s
 }
 
 // --- groups ----------------------------------------------------------------------------------------------
-static uint64_t stages_with(const Table* tables, int32_t num_stages, int64_t group) {
-    uint64_t stages = 0;
+// Returns how many stages have it.
+static int32_t stages_with(TiedHolders* out, const Table* tables, int32_t num_stages, int64_t group) {
+    int32_t num_holders = 0;
+    *out = (TiedHolders){0};
     for (int32_t s = 0; s < num_stages; s++) {
-        if (find_row(&tables[s], group) != NULL) { stages |= UINT64_C(1) << s; }
+        if (find_row(&tables[s], group) == NULL) { continue; }
+        out->stages[s / 64] |= UINT64_C(1) << (s % 64);
+        num_holders++;
     }
-    return stages;
+    return num_holders;
 }
 
 // The smallest number of a group above `last`; -1: there is none.
@@ -158,14 +161,15 @@ static int64_t next_group(const Table* tables, int32_t num_stages, int64_t last)
     return next;
 }
 
-static Status add_holders(TiedGroups* out, const Collective* world, int32_t num_stages, uint64_t stages) {
+static Status add_holders(TiedGroups* out, const Collective* world, int32_t num_stages,
+                          const TiedHolders* stages) {
     TiedHolders* holders = &out->holders[out->num_holders++];
     int32_t me = world->my_idx, first = me / num_stages * num_stages;
     int32_t ranks[PLAN_MAX_STAGES], num_ranks = 0;
-    *holders = (TiedHolders){.stages = stages};
-    if (!(stages >> (me - first) & 1)) { return STATUS_OK; }
+    *holders = *stages;
+    if (!tied_holders_have(stages, me - first)) { return STATUS_OK; }
     for (int32_t s = 0; s < num_stages; s++) {
-        if (stages >> s & 1) { ranks[num_ranks++] = first + s; }
+        if (tied_holders_have(stages, s)) { ranks[num_ranks++] = first + s; }
     }
     return collective_init(&holders->ranks, world->transport, ranks, num_ranks, world->timeout_ns);
 }
@@ -180,11 +184,14 @@ static Status make_groups(TiedGroups* out, const Collective* world, int32_t num_
         return FAIL(STATUS_NO_MEMORY, "no memory for %lld tied groups", (long long)most);
     }
     for (int64_t g = next_group(tables, num_stages, -1); g >= 0; g = next_group(tables, num_stages, g)) {
-        uint64_t stages = stages_with(tables, num_stages, g);
-        if ((stages & (stages - 1)) == 0) { continue; }  // one copy is its own sum
+        TiedHolders stages;
+        if (stages_with(&stages, tables, num_stages, g) < 2) { continue; }  // one copy is its own sum
         int32_t h = 0;
-        while (h < out->num_holders && out->holders[h].stages != stages) { h++; }
-        if (h == out->num_holders) { TRY(add_holders(out, world, num_stages, stages)); }
+        while (h < out->num_holders &&
+               memcmp(out->holders[h].stages, stages.stages, sizeof stages.stages) != 0) {
+            h++;
+        }
+        if (h == out->num_holders) { TRY(add_holders(out, world, num_stages, &stages)); }
         const Row* row = find_row(mine, g);
         if (row == NULL) { continue; }
         out->groups[out->num_groups++] = (TiedGroup){(int32_t)g, h, row->begin, row->count};

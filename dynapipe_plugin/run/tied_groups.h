@@ -16,6 +16,7 @@ Replicas have their sums each, and only then sum over each other: that waits for
 #pragma once
 
 #include "../dynapipe.h"
+#include "../plan/types/plan_types.h"
 #include "collective.h"
 
 // A group that this rank has a copy of and another stage too.
@@ -27,9 +28,13 @@ typedef struct {
 
 // Stages with copies of the same groups.
 typedef struct {
-    uint64_t stages;   // bit s: stage s
+    uint64_t stages[PLAN_MAX_STAGES / 64];  // bit s % 64 of word s / 64: stage s
     Collective ranks;  // those stages in my replica, ascending; without members where I am none of them
 } TiedHolders;
+
+static inline bool tied_holders_have(const TiedHolders* holders, int32_t stage) {
+    return holders->stages[stage / 64] >> (stage % 64) & 1;
+}
 
 typedef struct {
     TiedGroup* groups;  // [num_groups] ascending by number

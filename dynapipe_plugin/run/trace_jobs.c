@@ -124,7 +124,7 @@ Status trace_jobs_add(TraceJobs* jobs, const Plan* plan, const TraceRank* trace,
                       const Machine* machine) {
     const PlanRank* rank = &plan->ranks[trace->rank];
     const Placement* placement = &plan->placement;
-    int64_t num_cells = (int64_t)plan_num_rows(placement, plan->P) * plan->M;
+    int64_t num_cells = (int64_t)placement_num_rows(placement, plan->P) * plan->M;
     Reader reader = {.jobs = jobs,
                      .plan = plan,
                      .costs = costs,
@@ -132,7 +132,7 @@ Status trace_jobs_add(TraceJobs* jobs, const Plan* plan, const TraceRank* trace,
                      .machine = machine_rank(machine, trace->rank),
                      .has = calloc((size_t)num_cells + 1, 1)};
     for (int32_t k = 0; k < placement->num_chunks; k++) {
-        reader.chunks[k] = cost_stage_make(costs, &placement->chunks[k], k, placement->num_chunks);
+        reader.chunks[k] = cost_chunk_make(costs, placement, k);
     }
     Status status = reader.has != NULL ? reserve(jobs) : FAIL(STATUS_NO_MEMORY, "no memory to measure jobs");
     for (int32_t i = 0; i < rank->num_instrs && status == STATUS_OK; i++) {

@@ -51,7 +51,7 @@ static int64_t message_bytes(const CostModel* costs, const Placement* placement,
                              const MbShape* shape) {
     int32_t from = message.row - 1;
     if (message.row >= placement->num_chunks) { return 0; }
-    CostStage stage = cost_stage_make(costs, &placement->chunks[from], from, placement->num_chunks);
+    CostStage stage = cost_chunk_make(costs, placement, from);
     return cost_boundary_bytes(costs, &stage, shape);
 }
 

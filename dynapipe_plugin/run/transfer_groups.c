@@ -2,28 +2,40 @@
 
 #include <string.h>
 
-static bool is_transfer(const PlanInstr* instr) {
-    return instr->kind >= INSTR_RECV_ACT && instr->kind <= INSTR_SEND_GRAD;
+static bool is_receive(const PlanInstr* instr) {
+    return instr->kind == INSTR_RECV_ACT || instr->kind == INSTR_RECV_GRAD || instr->kind == INSTR_RECV_FACT;
+}
+
+static bool is_send(const PlanInstr* instr) {
+    return instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_SEND_GRAD || instr->kind == INSTR_SEND_FACT;
 }
 
 static bool uses_link(const PlanInstr* instr, int32_t peer) {
-    return is_transfer(instr) && instr->peer == peer;
+    return (is_send(instr) || is_receive(instr)) && instr->peer == peer;
 }
 
 // What the other end of that instruction is called there.
 static InstrKind opposite(InstrKind kind) {
-    return kind == INSTR_SEND_ACT    ? INSTR_RECV_ACT
-           : kind == INSTR_RECV_ACT  ? INSTR_SEND_ACT
-           : kind == INSTR_SEND_GRAD ? INSTR_RECV_GRAD
-                                     : INSTR_SEND_GRAD;
+    switch (kind) {
+        case INSTR_SEND_ACT: return INSTR_RECV_ACT;
+        case INSTR_RECV_ACT: return INSTR_SEND_ACT;
+        case INSTR_SEND_GRAD: return INSTR_RECV_GRAD;
+        case INSTR_RECV_GRAD: return INSTR_SEND_GRAD;
+        case INSTR_SEND_FACT: return INSTR_RECV_FACT;
+        default: return INSTR_SEND_FACT;
+    }
 }
 
-static bool is_send(const PlanInstr* instr) {
-    return instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_SEND_GRAD;
+// The chunk (or share of the head) whose input passes, in either direction: both ends name it.
+static int32_t input_of(const Plan* plan, const PlanInstr* instr) {
+    int32_t last = plan->placement.num_chunks - 1;
+    if (instr->kind != INSTR_SEND_ACT && instr->kind != INSTR_RECV_GRAD) { return instr->chunk; }
+    return instr->chunk < last ? instr->chunk + 1 : last + 1 + instr->peer % plan->P;
 }
 
-static bool same_transfer(const PlanInstr* mine, const PlanInstr* theirs) {
-    return opposite((InstrKind)mine->kind) == (InstrKind)theirs->kind && mine->mb == theirs->mb;
+static bool same_transfer(const Plan* plan, const PlanInstr* mine, const PlanInstr* theirs) {
+    return opposite((InstrKind)mine->kind) == (InstrKind)theirs->kind && mine->mb == theirs->mb &&
+           input_of(plan, mine) == input_of(plan, theirs);
 }
 
 // Pairs on the link between rank and peer. room[k]: where the peer's k-th transfer over it stands.
@@ -42,7 +54,8 @@ static void find_on_link(uint8_t* out, const Plan* plan, int32_t rank, int32_t p
         const PlanInstr *a = &mine->instrs[i], *b = &mine->instrs[i + 1];
         const PlanInstr *a_there = &theirs->instrs[room[here]], *b_there = &theirs->instrs[room[here + 1]];
         bool adjacent = room[here + 1] == room[here] + 1;
-        if (adjacent && is_send(a) != is_send(b) && same_transfer(a, a_there) && same_transfer(b, b_there)) {
+        if (adjacent && is_send(a) != is_send(b) && same_transfer(plan, a, a_there) &&
+            same_transfer(plan, b, b_there)) {
             out[i] = 1;
             i++;  // b is taken
             k++;
@@ -52,7 +65,13 @@ static void find_on_link(uint8_t* out, const Plan* plan, int32_t rank, int32_t p
 
 void transfer_groups_find(uint8_t* out, const Plan* plan, int32_t rank, int32_t* room) {
     memset(out, 0, (size_t)plan->ranks[rank].num_instrs);
-    int32_t stage = rank % plan->P;
-    if (stage > 0) { find_on_link(out, plan, rank, rank - 1, room); }
-    if (stage < plan->P - 1) { find_on_link(out, plan, rank, rank + 1, room); }
+    int32_t first = rank - rank % plan->P;
+    bool is_peer[PLAN_MAX_STAGES] = {false};
+    for (int32_t i = 0; i < plan->ranks[rank].num_instrs; i++) {
+        int32_t s = plan->ranks[rank].instrs[i].peer - first;
+        if (s >= 0 && s < plan->P) { is_peer[s] = true; }
+    }
+    for (int32_t s = 0; s < plan->P; s++) {
+        if (is_peer[s]) { find_on_link(out, plan, rank, first + s, room); }
+    }
 }

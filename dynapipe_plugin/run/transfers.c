@@ -36,24 +36,40 @@ void transfers_free(Transfers* t) {
     *t = (Transfers){0};
 }
 
-TraceEvent* transfers_event(Transfers* t, int32_t kind, int32_t mb, int32_t peer) {
+const char* transfer_words(char* out, const Transfers* t, TransferName name) {
+    snprintf(out, TRANSFER_NAME_CHARS, t->says_chunks && name.chunk >= 0 ? "%s mb %d chunk %d" : "%s mb %d",
+             trace_kind_text(name.kind), (int)name.mb, (int)name.chunk);
+    return out;
+}
+
+static TransferName name_of(const TraceEvent* event) {
+    return (TransferName){event->kind, event->chunk, event->mb};
+}
+
+TraceEvent* transfers_event(Transfers* t, TransferName name, int32_t peer) {
     TraceEvent* event = &t->trace.events[t->trace.num_events++];
     int64_t now_ns = clock_now_ns();
-    *event = (TraceEvent){.kind = kind, .mb = mb, .peer = peer, .begin_ns = now_ns, .end_ns = now_ns};
+    *event = (TraceEvent){.kind = name.kind,
+                          .chunk = name.chunk,
+                          .mb = name.mb,
+                          .peer = peer,
+                          .begin_ns = now_ns,
+                          .end_ns = now_ns};
     return event;
 }
 
-Status transfers_post(Transfers* t, int32_t kind, int32_t mb, int32_t peer, int32_t tag, void* data,
+Status transfers_post(Transfers* t, TransferName name, int32_t peer, int32_t tag, void* data,
                       int64_t num_bytes, uint8_t* state) {
     Transfer transfer = {.state = state, .event_idx = t->trace.num_events};
-    transfers_event(t, kind, mb, peer);
+    transfers_event(t, name, peer);
     if (num_bytes == 0) {
         *state = TRANSFER_DONE;
         return STATUS_OK;
     }
     const DynapipeTransport_v1* api = t->transport->api;
     void* ctx = t->transport->ctx;
-    bool is_receive = kind == INSTR_RECV_ACT || kind == INSTR_RECV_GRAD;
+    bool is_receive =
+        name.kind == INSTR_RECV_ACT || name.kind == INSTR_RECV_GRAD || name.kind == INSTR_RECV_FACT;
     TRY(is_receive ? api->irecv(ctx, peer, tag, data, (size_t)num_bytes, &transfer.request)
                    : api->isend(ctx, peer, tag, data, (size_t)num_bytes, &transfer.request));
     t->items[t->num_items++] = transfer;
@@ -108,31 +124,30 @@ void transfers_position(const Transfers* t, char* out, size_t out_bytes) {
     out[0] = '\0';
     if (jobs->num_done > 0) {
         const TraceEvent* last = &events[jobs->jobs[jobs->num_done - 1].event_idx];
-        append(out, out_bytes, "after %s mb %d, ", trace_kind_text(last->kind), (int)last->mb);
+        append(out, out_bytes, "after %s, ", TRANSFER_WORDS(t, name_of(last)));
     }
     append(out, out_bytes, "%d of %d queued jobs done", (int)jobs->num_done, (int)jobs->num_jobs);
     if (jobs->num_done < jobs->num_jobs) {
         const TraceEvent* next = &events[jobs->jobs[jobs->num_done].event_idx];
-        append(out, out_bytes, ", at %s mb %d", trace_kind_text(next->kind), (int)next->mb);
+        append(out, out_bytes, ", at %s", TRANSFER_WORDS(t, name_of(next)));
     }
     for (int32_t i = 0; i < t->num_items && i < 4; i++) {
         const TraceEvent* event = &events[t->items[i].event_idx];
-        append(out, out_bytes, "%s %s mb %d with rank %d", i == 0 ? "; not through:" : ",",
-               trace_kind_text(event->kind), (int)event->mb, (int)event->peer);
+        append(out, out_bytes, "%s %s with rank %d", i == 0 ? "; not through:" : ",",
+               TRANSFER_WORDS(t, name_of(event)), (int)event->peer);
     }
 }
 
-static Status fail_stuck(const Transfers* t, const uint8_t* state, int32_t kind, int32_t mb) {
-    TraceEvent missing = {.kind = kind, .mb = mb, .peer = -1};
+static Status fail_stuck(const Transfers* t, const uint8_t* state, TransferName name) {
+    TraceEvent missing = {.kind = name.kind, .chunk = name.chunk, .mb = name.mb, .peer = -1};
     for (int32_t i = 0; i < t->num_items; i++) {
         if (t->items[i].state == state) { missing = t->trace.events[t->items[i].event_idx]; }
     }
     return FAIL(
         STATUS_COMM,
-        "rank %d: %s mb %d waits for %s mb %d with rank %s, nothing moved for %.1f s ---> see what rank "
+        "rank %d: %s waits for %s with rank %s, nothing moved for %.1f s ---> see what rank "
         "%d does, or raise --comm-timeout",
-        (int)t->transport->rank, trace_kind_text(kind), (int)mb, trace_kind_text(missing.kind),
-        (int)missing.mb, TRANSPORT_RANK(t->transport, missing.peer), (double)t->timeout_ns / 1e9,
+        (int)t->transport->rank, TRANSFER_WORDS(t, name), TRANSFER_WORDS(t, name_of(&missing)), TRANSPORT_RANK(t->transport, missing.peer), (double)t->timeout_ns / 1e9,
         (int)missing.peer);
 }
 
@@ -158,7 +173,7 @@ static Status is_over(const Transfers* t, const uint8_t* state, bool* over) {
     return STATUS_OK;
 }
 
-Status transfers_wait(Transfers* t, const uint8_t* state, int32_t kind, int32_t mb) {
+Status transfers_wait(Transfers* t, const uint8_t* state, TransferName name) {
     Backoff backoff = {0};
     int64_t begin_ns = clock_now_ns();
     for (;;) {
@@ -170,7 +185,7 @@ Status transfers_wait(Transfers* t, const uint8_t* state, int32_t kind, int32_t 
             backoff = (Backoff){0};
             continue;
         }
-        if (backoff_gives_up(&backoff, t->timeout_ns)) { return fail_stuck(t, state, kind, mb); }
+        if (backoff_gives_up(&backoff, t->timeout_ns)) { return fail_stuck(t, state, name); }
         backoff_pause(&backoff);
     }
     if (t->transport->api->join == NULL) { t->trace.wait_ns += clock_now_ns() - begin_ns; }
@@ -209,7 +224,7 @@ Status transfers_finish(Transfers* t) {
     while (t->num_items > 0) {
         Transfer last = t->items[t->num_items - 1];
         TraceEvent event = t->trace.events[last.event_idx];
-        TRY(transfers_wait(t, last.state, event.kind, event.mb));
+        TRY(transfers_wait(t, last.state, name_of(&event)));
     }
     return STATUS_OK;
 }

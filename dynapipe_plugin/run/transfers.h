@@ -2,10 +2,12 @@
 transfers.h -- what one rank has in flight, and the record of what it did.
 
     uint8_t state = TRANSFER_NONE;
-    TRY(transfers_post(&t, INSTR_RECV_ACT, mb, peer, tag, data, num_bytes, &state));
+    TransferName name = {INSTR_RECV_ACT, chunk, mb};
+    TRY(transfers_post(&t, name, peer, tag, data, num_bytes, &state));
     ... compute ...
     TRY(transfers_poll(&t, &moved));                        // now and then
-    TRY(transfers_wait(&t, &state, INSTR_FWD, mb));         // until it is TRANSFER_DONE
+    name.kind = INSTR_FWD;
+    TRY(transfers_wait(&t, &state, name));                  // until it is TRANSFER_DONE
 
 On a device, transfers_wait() makes what is queued from there on wait (transport.h, join) and goes on: the
 host runs ahead by a few jobs (transfers_wait_for_room), and transfers_finish() alone waits until transfers
@@ -31,6 +33,11 @@ enum { TRANSFERS_JOBS_AHEAD = 2 };
 
 typedef enum { TRANSFER_NONE, TRANSFER_POSTED, TRANSFER_DONE } TransferState;
 
+// What is done to which micro-batch, in the words of a plan.
+typedef struct {
+    int32_t kind, chunk, mb;
+} TransferName;
+
 typedef struct {
     void* request;
     uint8_t* state;  // TransferState, borrowed
@@ -44,18 +51,24 @@ typedef struct {
     int32_t num_items, max_events;  // max_events: room in both arrays
     TraceRank trace;
     JobMarks jobs;  // what is queued on a device
+    bool says_chunks;  // in messages: ranks have several
 } Transfers;
+
+// "fwd mb 3", "fwd mb 3 chunk 1". The text lives as long as the block it is used in.
+enum { TRANSFER_NAME_CHARS = 64 };
+#define TRANSFER_WORDS(t, name) transfer_words((char[TRANSFER_NAME_CHARS]){0}, t, name)
+const char* transfer_words(char* out, const Transfers* t, TransferName name);
 
 // Forget everything, make room for num_events records (transfers, jobs), begin a step.
 Status transfers_begin(Transfers* t, int32_t num_events);
 void transfers_free(Transfers* t);
 
 // A record that begins now.
-TraceEvent* transfers_event(Transfers* t, int32_t kind, int32_t mb, int32_t peer);
+TraceEvent* transfers_event(Transfers* t, TransferName name, int32_t peer);
 
-// kind: INSTR_SEND_* or INSTR_RECV_*. Does not block. Nothing travels where there are no bytes: done at once,
+// name.kind: INSTR_SEND_* or INSTR_RECV_*. Does not block. Nothing travels where there are no bytes: done at once,
 // on both sides alike, which must have the number from the same counts.
-Status transfers_post(Transfers* t, int32_t kind, int32_t mb, int32_t peer, int32_t tag, void* data,
+Status transfers_post(Transfers* t, TransferName name, int32_t peer, int32_t tag, void* data,
                       int64_t num_bytes, uint8_t* state);
 
 // Test everything in flight once (on a device, where things end in their order: until one is not done);
@@ -63,8 +76,8 @@ Status transfers_post(Transfers* t, int32_t kind, int32_t mb, int32_t peer, int3
 Status transfers_poll(Transfers* t, bool* moved);
 
 // Until *state is TRANSFER_DONE, on a device until it is joined. Where nothing moves for timeout_ns,
-// STATUS_COMM: "rank 2: fwd mb 3 waits for recv_act mb 3 with rank 1 ...", `kind` and `mb` being who waits.
-Status transfers_wait(Transfers* t, const uint8_t* state, int32_t kind, int32_t mb);
+// STATUS_COMM: "rank 2: fwd mb 3 waits for recv_act mb 3 with rank 1 ...", `name` being who waits.
+Status transfers_wait(Transfers* t, const uint8_t* state, TransferName name);
 
 // Until a device has at most TRANSFERS_JOBS_AHEAD jobs left; before queuing another.
 Status transfers_wait_for_room(Transfers* t);

@@ -3,7 +3,7 @@ classifier.c -- softmax cross entropy over the vocabulary, with the gradient wri
 
 A row (200 KB for GPT-2) stays in the second-level cache over its three passes: maximum; exp, summed; scaling.
 */
-#include "context.h"
+#include "classifier.h"
 #include "fast_math.h"
 
 #include <math.h>
@@ -11,9 +11,8 @@ A row (200 KB for GPT-2) stays in the second-level cache over its three passes: 
 
 enum { CLASSIFIER_BLOCK = 256, CLASSIFIER_LANES = 64 };
 
-// Lane by lane, since a maximum may only be reordered where the code says so. A NaN is passed over here; the
-// sum of exponentials meets it again.
-static float row_max(const floatX* x, int num) {
+// Lane by lane, since a maximum may only be reordered where the code says so.
+float classifier_row_max(const floatX* x, int num) {
     float lanes[CLASSIFIER_LANES];
     for (int j = 0; j < CLASSIFIER_LANES; j++) { lanes[j] = -INFINITY; }
     int i = 0;
@@ -26,8 +25,8 @@ static float row_max(const floatX* x, int num) {
     return max;
 }
 
-// sum of exp(x - max): float within a block, double between blocks; with `store` x becomes exp(x - max).
-static double row_sum_exp(floatX* x, int num, float max, int store) {
+// float within a block, double between blocks
+double classifier_row_sum_exp(floatX* x, int num, float max, bool store) {
     double total = 0.0;
     for (int i0 = 0; i0 < num; i0 += CLASSIFIER_BLOCK) {
         const int i1 = i0 + CLASSIFIER_BLOCK < num ? i0 + CLASSIFIER_BLOCK : num;
@@ -50,10 +49,10 @@ static double row_sum_exp(floatX* x, int num, float max, int store) {
 // The target is summed apart from the others, so that a loss and a gradient near 0 keep their digits:
 // loss = log(1 + others / p), gradient -others / (others + p).
 static float classifier_row(floatX* x, floatX* target, float dlogits_scale, int V) {
-    const float max = row_max(x, V), at_target = *target;
+    const float max = classifier_row_max(x, V), at_target = *target;
     const double p = exp((double)at_target - (double)max);
     *target = -INFINITY;
-    const double others = row_sum_exp(x, V, max, dlogits_scale != 0.0f), sum = others + p;
+    const double others = classifier_row_sum_exp(x, V, max, dlogits_scale != 0.0f), sum = others + p;
     if (dlogits_scale != 0.0f) {
         const float scale = (float)((double)dlogits_scale / sum);
 #pragma omp simd
@@ -76,15 +75,15 @@ void fused_classifier(float* losses, floatX* logits, const int32_t* targets, flo
     }
 }
 
-static int32_t first_maximum(const floatX* logits, int V) {
-    const float max = row_max(logits, V);
+int32_t classifier_first_max(const floatX* x, int num) {
+    const float max = classifier_row_max(x, num);
     int32_t i = 0;
-    while (i < V - 1 && logits[i] != max) { i++; }
+    while (i < num - 1 && x[i] != max) { i++; }
     return i;
 }
 
 void argmax_rows(int32_t* out, const floatX* logits, int num_rows, int V, int Vp, OpsContext* ops) {
     const size_t num_values = (size_t)num_rows * (size_t)V;
 #pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
-    for (int i = 0; i < num_rows; i++) { out[i] = first_maximum(logits + (size_t)i * (size_t)Vp, V); }
+    for (int i = 0; i < num_rows; i++) { out[i] = classifier_first_max(logits + (size_t)i * (size_t)Vp, V); }
 }

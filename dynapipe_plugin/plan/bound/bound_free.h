@@ -16,6 +16,14 @@ Every stage has a chunk, every chunk but the last a layer (the last may be the h
 
 #include "bound_line.h"
 
+// Of the whole model, and of its head alone: all work; F and gradients of inputs. A head that may be shared
+// counts as the cheaper of both ways. Rates as bound_part_scale has them.
+typedef struct {
+    BoundLine work, turn, head_work, head_turn;
+} BoundWhole;
+
+BoundWhole bound_whole_make(const BoundLines* lines, bool shared);
+
 typedef struct {
     double even_ns, head_ns, memory_ns;  // memory_ns 0: no limit somewhere, or it is no more than the others
     double chain_ns;
@@ -25,7 +33,6 @@ typedef struct {
 // STATUS_NO_MEMORY of the host, or STATUS_OK. `scratch` is reset.
 Status bound_free_make(BoundFree* out, const BoundLines* lines, Arena* scratch);
 
-// Of one sample, on any placement, without reduction; `transfer_ns` of one boundary: all parts forwards and
-// backwards, each kind of job in its cheapest mode, and the weight gradients of the first layer and its
-// embedding at least. `head_parts`: of the head one in so many.
-double bound_free_chain(const BoundLines* lines, const PlanSample* sample, double head_parts);
+// Of one sample, on any placement, without transfers and reduction: all parts forwards and backwards, each
+// kind of job in its cheapest mode, and the weight gradients of the first layer and its embedding at least.
+double bound_free_chain(const BoundLines* lines, const PlanSample* sample);

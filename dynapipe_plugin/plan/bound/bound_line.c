@@ -205,45 +205,46 @@ void bound_part_sum(BoundPart* out, const BoundLines* lines, const int32_t count
 }
 
 void bound_part_chunk(BoundPart* out, const BoundLines* lines, int32_t k, bool shared) {
+    const MicrobatchProblem* problem = lines->problem;
     int32_t count[PIECE_COUNT];
-    cost_stage_parts(count, lines->problem->costs, &lines->chunk[k]);
-    bound_part_sum(out, lines, count, lines->stage_of[k], shared);
+    cost_stage_parts(count, problem->costs, &problem->chunks[k]);
+    bound_part_sum(out, lines, count, problem->placement.stage_of[k], shared);
 }
 
-void bound_part_share(BoundPart* out, const BoundLines* lines, int32_t s, bool shared) {
-    double share = lines->head_share[s];
-    bound_part_scale(out, lines, PART_HEAD, s, shared);
-    for (int k = 0; k < RECOMPUTE_COUNT; k++) {
-        out->job[k][JOB_R] = out->stored[k] = (BoundLine){0};
-        for (int kind = 0; kind < JOB_COUNT; kind++) {
-            for (int f = 0; f < FEATURE_COUNT; f++) { out->job[k][kind].rate[f] *= share; }
-        }
+double bound_share_of(const BoundLines* lines, int32_t s) {
+    const Placement* placement = &lines->problem->placement;
+    if (!placement_has_share(placement, s)) { return 0; }
+    return (placement->head_begin[s + 1] - placement->head_begin[s]) / (double)HEAD_UNITS;
+}
+
+void bound_part_share(BoundPart* out, const BoundLines* lines, double share, int32_t s, bool shared) {
+    const BoundSpeed* speed = s == BOUND_ANY_STAGE ? &lines->all : &lines->stage[s];
+    BoundLine job[JOB_COUNT] = {[JOB_F] = lines->head_alone[JOB_F], [JOB_W] = lines->head_alone[JOB_W]};
+    bound_line_add(&job[JOB_F], 1, &lines->head_alone[JOB_B]);
+    for (int kind = 0; kind < JOB_COUNT; kind++) {
+        double slow = lines->problem->differs ? speed->least[kind] : 1;
+        double rate = lines->problem->differs && shared ? speed->share[kind] : slow;
+        job[kind].constant *= slow;
+        for (int f = 0; f < FEATURE_COUNT; f++) { job[kind].rate[f] *= share * rate; }
     }
+    *out = (BoundPart){0};
+    for (int k = 0; k < lines->problem->num_modes; k++) { memcpy(out->job[k], job, sizeof job); }
     cheapest_modes(out, lines);
 }
 
 void bound_part_stage(BoundPart* out, const BoundLines* lines, int32_t s, bool shared) {
+    const MicrobatchProblem* problem = lines->problem;
     BoundPart one;
     *out = (BoundPart){0};
-    for (int32_t k = 0; k < lines->K; k++) {
-        if (lines->stage_of[k] != s) { continue; }
+    for (int32_t k = 0; k < problem->K; k++) {
+        if (problem->placement.stage_of[k] != s) { continue; }
         bound_part_chunk(&one, lines, k, shared);
         part_add(out, 1, &one);
     }
-    if (lines->head_share[s] > 0) {
-        bound_part_share(&one, lines, s, shared);
+    if (bound_share_of(lines, s) > 0) {
+        bound_part_share(&one, lines, bound_share_of(lines, s), s, shared);
         part_add(out, 1, &one);
     }
-}
-
-void bound_link_add(BoundLine* out, const BoundLines* lines, int32_t s) {
-    const CostModel* costs = lines->problem->costs;
-    const MachineRank* link = bound_lightest(lines, s);
-    double latency_ns = link == NULL ? costs->comm_latency_ns : link->link_latency_ns;
-    double rate = link == NULL ? costs->comm_bytes_per_ns : link->link_bytes_per_ns;
-    if (rate <= 0) { return; }
-    out->constant += 2 * latency_ns;
-    bound_line_add(out, 2 / rate, &lines->boundary);
 }
 
 // --- ranks that differ -----------------------------------------------------------------------------------
@@ -306,6 +307,35 @@ const MachineRank* bound_lightest(const BoundLines* lines, int32_t s) {
                                     : &lines->lightest[s];
 }
 
+// The slowest for a message of this size, at the best that each link of the way is in any replica.
+static int32_t slowest_link(const BoundLines* lines, int32_t from, int32_t to, int64_t num_bytes) {
+    int32_t begin = from < to ? from : to, end = from < to ? to : from, slowest = begin;
+    int64_t most_ns = -1;
+    for (int32_t s = begin; s < end; s++) {
+        int64_t ns = machine_transfer_ns(bound_lightest(lines, s), lines->problem->costs, num_bytes);
+        if (ns > most_ns) { most_ns = ns, slowest = s; }
+    }
+    return slowest;
+}
+
+int64_t bound_between_ns(const BoundLines* lines, int32_t from, int32_t to, int64_t num_bytes) {
+    if (from == to) { return 0; }
+    int32_t link = slowest_link(lines, from, to, num_bytes);
+    return machine_transfer_ns(bound_lightest(lines, link), lines->problem->costs, num_bytes);
+}
+
+void bound_link_add(BoundLine* out, const BoundLines* lines, int32_t from, int32_t to) {
+    const CostModel* costs = lines->problem->costs;
+    if (from == to) { return; }
+    int64_t typical_bytes = (int64_t)bound_line_sample(&lines->boundary, &lines->batch->samples[0]);
+    const MachineRank* link = bound_lightest(lines, slowest_link(lines, from, to, typical_bytes));
+    double latency_ns = link == NULL ? costs->comm_latency_ns : link->link_latency_ns;
+    double rate = link == NULL ? costs->comm_bytes_per_ns : link->link_bytes_per_ns;
+    if (rate <= 0) { return; }
+    out->constant += 2 * latency_ns;
+    bound_line_add(out, 2 / rate, &lines->boundary);
+}
+
 // --- all of them -----------------------------------------------------------------------------------------
 
 static void parts_make(BoundLines* out) {
@@ -314,6 +344,10 @@ static void parts_make(BoundLines* out) {
     for (int part = 0; part < PART_COUNT; part++) {
         out->part[part] = (BoundPart){0};
         if (has[part]) { part_make(&out->part[part], out, part); }
+    }
+    for (int kind = 0; kind < JOB_R; kind++) {
+        const CostFormula* formula = &costs->parts[RECOMPUTE_NONE][PART_HEAD].time_ns[kind];
+        line_make(&out->head_alone[kind], formula, &out->extent);
     }
     line_make(&out->stage_stored, &costs->stage_stored_bytes, &out->extent);
     line_make(&out->boundary, &costs->boundary_bytes, &out->extent);
@@ -361,69 +395,25 @@ static bool has_bent_curves(const MicrobatchProblem* problem) {
     return false;
 }
 
-// Of what a stage has in any case: its layers and embedding; of a head only what is not tied, where it is
-// whole.
-typedef struct {
-    double state_bytes, param_bytes;
-} Least;
-
-static Least least_of_stage(const BoundLines* lines, int32_t s) {
-    const CostModel* costs = lines->problem->costs;
-    Least sum = {0, 0};
-    for (int32_t k = 0; k < lines->K; k++) {
-        int32_t count[PIECE_COUNT];
-        if (lines->stage_of[k] != s) { continue; }
-        cost_stage_parts(count, costs, &lines->chunk[k]);
-        for (int part = 0; part < PART_COUNT; part++) {
-            bool may_be_tied = part == PART_HEAD && costs->tied_head_state_bytes > 0;
-            sum.state_bytes += count[part] * (double)costs->part_state_bytes[part];
-            sum.param_bytes += may_be_tied ? 0 : count[part] * (double)costs->part_param_bytes[part];
-        }
-        if (count[PART_HEAD] > 0) { sum.state_bytes -= (double)costs->tied_head_state_bytes; }
-    }
-    return sum;
-}
-
-int64_t bound_reduce_ns(const BoundLines* lines, int32_t s) {
-    const MicrobatchProblem* problem = lines->problem;
-    if (lines->is_linear) { return cost_reduce_ns(problem->costs, &lines->chunk[s], problem->R); }
-    double ns_per_byte = cost_reduce_ns_per_byte(problem->costs, problem->R);
-    return (int64_t)(least_of_stage(lines, s).param_bytes * ns_per_byte);
-}
-
 int64_t bound_free_bytes(const BoundLines* lines, int32_t s) {
     const MicrobatchProblem* problem = lines->problem;
     int64_t limit_bytes = problem->most_limit_bytes[s];
     if (limit_bytes == 0) { return COST_LIMIT; }
-    if (!lines->is_linear) { return limit_bytes - (int64_t)least_of_stage(lines, s).state_bytes; }
-    return problem->differs ? limit_bytes - cost_state_bytes(problem->costs, &lines->chunk[s])
-                            : problem->available_bytes[s];
+    return limit_bytes - cost_rank_state_bytes(problem->costs, &problem->has[s]);
 }
 
-static void placement_make(BoundLines* out) {
-    const PlanRequest* request = out->problem->request;
-    const Placement* placement = &request->placement;
-    int32_t P = out->problem->P, K = placement->num_chunks > 0 ? placement->num_chunks : P;
-    bool is_whole = placement->num_chunks == 0 || placement->head == HEAD_WHOLE;
-    out->K = K;
-    out->is_linear = K == P && is_whole;
-    for (int32_t k = 0; k < K; k++) {
-        out->chunk[k] = cost_stage_make(out->problem->costs, &placement->chunks[k], k, K);
-        out->chunk[k].has_head &= is_whole;
-        out->stage_of[k] = (int16_t)(placement->num_chunks > 0 ? placement->stage_of[k] : k);
-        out->is_linear &= out->stage_of[k] == k;
-    }
-    for (int32_t s = 0; s < P && !is_whole; s++) {
-        out->head_share[s] = (placement->head_begin[s + 1] - placement->head_begin[s]) / (double)HEAD_UNITS;
-    }
-    bool has_kind = request->placements == PLACEMENT_GIVEN && request->heads == HEAD_CHOICE_GIVEN;
-    bool is_linear =
-        request->placements == PLACEMENT_LINEAR || (request->placements == PLACEMENT_GIVEN && out->is_linear);
-    bool head_stays =
-        request->heads == HEAD_CHOICE_WHOLE || (request->heads == HEAD_CHOICE_GIVEN && is_whole);
-    out->freedom = has_kind && !request->choose_stages ? BOUND_GIVEN
-                   : is_linear && head_stays           ? BOUND_ANY_SPLIT
-                                                       : BOUND_ANY_PLACEMENT;
+static void freedom_set(BoundLines* out) {
+    const MicrobatchProblem* problem = out->problem;
+    const PlanRequest* request = problem->request;
+    bool is_linear = placement_is_linear(&problem->placement, problem->P);
+    bool kind_is_given = request->placements == PLACEMENT_GIVEN && request->heads == HEAD_CHOICE_GIVEN;
+    bool one_each =
+        request->placements == PLACEMENT_LINEAR || (request->placements == PLACEMENT_GIVEN && is_linear);
+    out->head_is_whole = request->heads == HEAD_CHOICE_WHOLE || problem->P == 1 ||
+                         (request->heads == HEAD_CHOICE_GIVEN && problem->placement.head == HEAD_WHOLE);
+    out->freedom = kind_is_given && !request->choose_stages ? BOUND_GIVEN
+                   : one_each && out->head_is_whole         ? BOUND_ANY_SPLIT
+                                                            : BOUND_ANY_PLACEMENT;
 }
 
 // Smaller micro-batches, higher rates: what the largest can be.
@@ -438,14 +428,15 @@ static void largest_make(BoundLines* out) {
         all_bytes += bytes;
         most_bytes = fmax(most_bytes, bytes);
     }
-    for (int32_t k = 0; k < out->K && out->freedom == BOUND_GIVEN; k++) {
-        int32_t s = out->stage_of[k];
+    for (int32_t k = 0; k < problem->K && out->freedom == BOUND_GIVEN; k++) {
+        int32_t s = problem->placement.stage_of[k];
         if (problem->most_limit_bytes[s] == 0) { continue; }
         bound_part_chunk(&sum, out, k, false);
         lower_largest(out, &sum, 1, (double)bound_free_bytes(out, s));
     }
     if (out->freedom == BOUND_ANY_SPLIT && all_bytes < INFINITY) {
-        CostStage whole = {{0, costs->num_enc_layers + costs->num_dec_layers}, true, true, false};
+        LayerRange all_layers = {0, costs->num_enc_layers + costs->num_dec_layers};
+        CostStage whole = cost_stage_make(costs, &all_layers, 0, 1);
         int32_t count[PIECE_COUNT];
         cost_stage_parts(count, costs, &whole);
         bound_part_sum(&sum, out, count, BOUND_ANY_STAGE, false);
@@ -463,7 +454,7 @@ void bound_lines_make(BoundLines* out, const MicrobatchProblem* problem, const B
                         .batch = batch,
                         .joint_backward = joint_backward,
                         .extent = extent_make(problem, batch)};
-    placement_make(out);
+    freedom_set(out);
     speeds_make(out);
     out->largest_tokens = out->extent.total[FEATURE_ENC_TOKENS];
     parts_make(out);

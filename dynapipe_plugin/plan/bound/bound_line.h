@@ -51,18 +51,14 @@ typedef struct {
     const BoundBatch* batch;
     bool joint_backward;
     BoundFreedom freedom;
-    // The placement of the request (not of any).
-    int32_t K;
-    bool is_linear;  // chunk s on stage s, the head whole
-    CostStage chunk[PLAN_MAX_CHUNKS];
-    int16_t stage_of[PLAN_MAX_CHUNKS];
-    double head_share[PLAN_MAX_STAGES];  // 0 everywhere where the head is whole
+    bool head_is_whole;  // in every placement in question
     BoundExtent extent;
     BoundPart part[PART_COUNT];
-    BoundLine stage_stored;  // once per stage
-    BoundLine boundary;      // bytes that a boundary sends at least
-    double largest_tokens;   // true tokens of enc side that one micro-batch can have, memory considered
-    BoundSpeed all;          // of all ranks
+    BoundLine head_alone[JOB_COUNT];  // of the head where it is shared: nothing is recomputed
+    BoundLine stage_stored;           // once per stage
+    BoundLine boundary;               // bytes that a boundary sends at least
+    double largest_tokens;  // true tokens of enc side that one micro-batch can have, memory considered
+    BoundSpeed all;         // of all ranks
     BoundSpeed stage[PLAN_MAX_STAGES];      // of the ranks of one stage
     MachineRank lightest[PLAN_MAX_STAGES];  // what the fastest of them and the fastest link there do
     MachineRank lightest_all;
@@ -87,20 +83,20 @@ double bound_line_total(const BoundLine* line, const BoundExtent* extent, double
 enum { BOUND_ANY_STAGE = -1 };
 // The lightest of them, link included (not of any); NULL: they do not differ.
 const MachineRank* bound_lightest(const BoundLines* lines, int32_t s);
-// What the roomiest rank of a stage of the placement has beside its model state, at most; COST_LIMIT: no
-// limit.
+// What the roomiest rank of a stage of the placement has beside its model state; COST_LIMIT: no limit.
 int64_t bound_free_bytes(const BoundLines* lines, int32_t s);
-// What follows the last job of a stage of the placement, at least.
-int64_t bound_reduce_ns(const BoundLines* lines, int32_t s);
 // One part there: constants on the fastest rank; rates too, or (`shared`) those of a replica's share.
 void bound_part_scale(BoundPart* out, const BoundLines* lines, int part, int32_t s, bool shared);
 // The sum over count[part] parts there.
 void bound_part_sum(BoundPart* out, const BoundLines* lines, const int32_t count[PART_COUNT], int32_t s,
                     bool shared);
-// The same for a chunk of the placement; for the share of the head that stage s has: what of it depends on
-// lengths at that share, nothing recomputed, no bytes; for all that a stage has, its share included.
+// The same for a chunk of the placement; for `share` of the head on stage s: F with the gradient of inputs,
+// and W, whole constants, no bytes; for all that a stage has, its share included.
 void bound_part_chunk(BoundPart* out, const BoundLines* lines, int32_t k, bool shared);
-void bound_part_share(BoundPart* out, const BoundLines* lines, int32_t s, bool shared);
+void bound_part_share(BoundPart* out, const BoundLines* lines, double share, int32_t s, bool shared);
 void bound_part_stage(BoundPart* out, const BoundLines* lines, int32_t s, bool shared);
-// One transfer there and one back over the boundary behind stage s, whatever it sends.
-void bound_link_add(BoundLine* out, const BoundLines* lines, int32_t s);
+// The part of the head that stage s has by the placement; 0 where it is whole.
+double bound_share_of(const BoundLines* lines, int32_t s);
+// One transfer there and one back between two stages, whatever it sends: over the slowest link on the way.
+void bound_link_add(BoundLine* out, const BoundLines* lines, int32_t from, int32_t to);
+int64_t bound_between_ns(const BoundLines* lines, int32_t from, int32_t to, int64_t num_bytes);

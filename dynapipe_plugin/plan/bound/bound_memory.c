@@ -96,7 +96,7 @@ static void area_make(Area* out, const BoundLines* lines, const BoundPiece* piec
     out->num_choices = lines->problem->num_modes;
     out->free_bytes = free_bytes;
     out->weight = piece->weight;
-    out->slack_ns = (3.0 * (lines->K + lines->problem->P) + 4) * lines->most_slow;
+    out->slack_ns = (3.0 * lines->problem->num_rows + 3.0 * lines->problem->P + 4) * lines->most_slow;
     for (int k = 0; k < out->num_choices; k++) {
         choice_make(&out->choice[k], lines, piece, k);
         fits = fmax(fits, tokens_that_fit(&out->choice[k].held[0].bytes, free_bytes));

@@ -272,7 +272,7 @@ static Status memory_ns(double* time_ns, const Split* split, int32_t s, int32_t 
     bound_part_sum(&piece.own, lines, own, s, false);
     bound_part_sum(&downstream, lines, below, BOUND_ANY_STAGE, false);
     piece.away = downstream.turn;
-    for (int32_t k = s; k < split->P - 1; k++) { bound_link_add(&piece.away, lines, k); }
+    for (int32_t k = s; k < split->P - 1; k++) { bound_link_add(&piece.away, lines, k, k + 1); }
     stage.free_bytes = (double)lines->problem->most_limit_bytes[s] - state_bytes(split, s, begin, end);
     return bound_memory_stage(time_ns, lines, &stage, enough_ns, split->scratch);
 }

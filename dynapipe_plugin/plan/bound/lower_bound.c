@@ -24,7 +24,8 @@ static int64_t larger(int64_t a, int64_t b) {
 // less than one part in 10^12.
 static int64_t floor_ns(double time_ns, const BoundLines* lines) {
     const MicrobatchProblem* problem = lines->problem;
-    double P = problem->P, K = lines->K, of_stage = lines->is_linear ? 1 : K;
+    double P = problem->P, K = problem->num_rows;
+    double of_stage = placement_is_linear(&problem->placement, problem->P) ? 1 : K;
     if (lines->freedom == BOUND_ANY_PLACEMENT) {  // a chunk of every layer, the head's, and shares of it
         K = problem->costs->num_enc_layers + problem->costs->num_dec_layers + 1 + P;
         of_stage = K / P;
@@ -53,7 +54,7 @@ static void any_split_chains(LowerBound* out, const BoundLines* lines) {
         CostParts parts;
         mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
         cost_parts(&parts, &problem->table, problem->modes[0], &shape);
-        double time = reduce + bound_free_chain(lines, sample, 1);
+        double time = reduce + bound_free_chain(lines, sample);
         for (int32_t s = 0; s < problem->P - 1; s++) {
             const MachineRank* link = bound_lightest(lines, s);
             time += 2.0 * (double)machine_transfer_ns(link, costs, parts.enc_boundary_bytes);
@@ -101,18 +102,18 @@ static Status memory_of_stage(double* time_ns, const BoundLines* lines, int32_t 
     const MicrobatchProblem* problem = lines->problem;
     BoundStage stage = {.pieces = work->pieces, .free_bytes = (double)bound_free_bytes(lines, s)};
     BoundPart one, head = {.turn = {0}};
-    int32_t largest = 0;
+    double share = bound_share_of(lines, s), largest = 0;
     *time_ns = work_ns;
     if (problem->most_limit_bytes[s] == 0) { return STATUS_OK; }
-    for (int32_t k = 1; k < problem->P; k++) {
-        if (lines->head_share[k] > lines->head_share[largest]) { largest = k; }
+    for (int32_t k = 0; k < problem->P; k++) {
+        if (bound_share_of(lines, k) <= largest) { continue; }
+        largest = bound_share_of(lines, k);
+        bound_part_share(&head, lines, largest, k, false);
     }
-    if (lines->head_share[largest] > 0) { bound_part_share(&head, lines, largest, false); }
     BoundLine away = head.F;
-    bound_line_add(&away, 1, &head.B);
-    for (int32_t k = lines->K - 1; k >= 0; k--) {
-        int32_t own = lines->stage_of[k];
-        if (k < lines->K - 1 && lines->stage_of[k + 1] != own) { bound_link_add(&away, lines, own); }
+    for (int32_t k = problem->K - 1; k >= 0; k--) {
+        int32_t own = problem->placement.stage_of[k];
+        if (k < problem->K - 1) { bound_link_add(&away, lines, own, problem->placement.stage_of[k + 1]); }
         bound_part_chunk(&one, lines, k, false);
         if (own == s && stage.num_pieces < MOST_PIECES) {
             work->pieces[stage.num_pieces++] =
@@ -122,8 +123,8 @@ static Status memory_of_stage(double* time_ns, const BoundLines* lines, int32_t 
         }
         bound_line_add(&away, 1, &one.turn);
     }
-    if (lines->head_share[s] > 0) {
-        bound_part_share(&one, lines, s, false);
+    if (share > 0) {
+        bound_part_share(&one, lines, share, s, false);
         bound_line_add(&stage.more_work, 1, &one.work);
     }
     TRY(bound_memory_stage(time_ns, lines, &stage, work_ns, &work->scratch));
@@ -138,9 +139,10 @@ static Status raise_stage(LowerBound* out, const BoundLines* lines, const BoundC
     BoundPart stage, fastest, share = {.turn = {0}};
     bound_part_stage(&stage, lines, s, true);
     bound_part_stage(&fastest, lines, s, false);
-    if (lines->head_share[s] > 0) { bound_part_share(&share, lines, s, true); }
+    bool has_share = bound_share_of(lines, s) > 0;
+    if (has_share) { bound_part_share(&share, lines, bound_share_of(lines, s), s, true); }
     // Split backward, or a share of the head, may end with W, and only the reduction follows.
-    bool joint = lines->joint_backward, ends_with_b = joint && lines->head_share[s] <= 0;
+    bool joint = lines->joint_backward, ends_with_b = joint && !has_share;
     BoundLine turn = stage.F, backward = stage.BW;
     bound_line_add(&turn, 1, joint ? &stage.BW : &stage.B);
     if (joint) {  // without the share's W
@@ -204,12 +206,9 @@ static Status any_placement(LowerBound* out, const BoundLines* lines, const Boun
 static Status bound_make(LowerBound* out, const MicrobatchProblem* problem, bool joint_backward, Work* work) {
     BoundBatch batch;
     BoundLines lines;
-    BoundPart whole, fastest;
-    int32_t count[PART_COUNT] = {1, problem->costs->num_enc_layers, problem->costs->num_dec_layers, 1};
     TRY(bound_batch_make(&batch, problem->samples, problem->num_samples, &work->arena));
     bound_lines_make(&lines, problem, &batch, joint_backward);
-    bound_part_sum(&whole, &lines, count, BOUND_ANY_STAGE, true);
-    bound_part_sum(&fastest, &lines, count, BOUND_ANY_STAGE, false);
+    BoundWhole whole = bound_whole_make(&lines, true), fastest = bound_whole_make(&lines, false);
     double even = bound_line_total(&whole.work, &lines.extent, 0) / problem->P / problem->R;
     out->work_ns = floor_ns(even, &lines);
     switch (lines.freedom) {

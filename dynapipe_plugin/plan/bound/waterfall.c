@@ -3,9 +3,9 @@
 
 #include <string.h>
 
+#include "../draft/pipe_problem.h"
 #include "../pipe/pipe_adaptive.h"
 #include "../pipe/pipe_schedule.h"
-#include "../problem/microbatch.h"
 #include "../types/mb_shape.h"
 
 #define X(name, text) text,
@@ -27,9 +27,8 @@ typedef struct {
     const Plan* plan;
     const PlanRequest* request;
     const PlanSample* samples;
-    const CostModel* costs;  // as they are
-    const CostModel* pure;   // without constants and floors of times
-    CostStage stages[PLAN_MAX_STAGES];
+    const MicrobatchProblem* problem;  // with costs as they are
+    const MicrobatchProblem* pure;     // without constants and floors of times
     int64_t level_ns[NUM_LEVELS];
     bool memory_is_short;
     Arena* arena;
@@ -52,43 +51,41 @@ static MbShape true_shape(const Plan* plan, const PlanSample* samples, const Pla
 static Status pipe_of_replica(PipeProblem* out, const Fall* fall, int32_t first_mb, int32_t M, int32_t r,
                               Ideal ideal) {
     const Plan* plan = fall->plan;
-    const MachineRank* ranks = machine_replica(fall->request->machine, r * plan->P);
-    const CostModel* costs = ideal.no_constants ? fall->pure : fall->costs;
+    const MicrobatchProblem* problem = ideal.no_constants ? fall->pure : fall->problem;
+    PipePlace place = {.problem = problem,
+                       .ranks = microbatch_ranks(problem, r),
+                       .placement = &plan->placement,
+                       .chunks = problem->chunks,
+                       .P = plan->P};
+    int32_t num_rows = placement_num_rows(&plan->placement, plan->P);
     PipeCost* cells;
-    PIPE_NEW(cells, fall->arena, PipeCost, (int64_t)plan->P * M);
-    *out = (PipeProblem){.P = plan->P, .M = M, .cost = cells};
+    uint8_t* modes;
+    PIPE_NEW(cells, fall->arena, PipeCost, (int64_t)num_rows * M);
+    PIPE_NEW(modes, fall->arena, uint8_t, (int64_t)problem->K * M);
+    *out = (PipeProblem){.P = plan->P, .M = M, .cost = cells, .placement = &plan->placement};
+    out->pulls = machine_pulls(fall->request->machine) && !ideal.free_transfers;
     for (int32_t s = 0; s < plan->P; s++) {
+        int64_t reduce_ns = cost_rank_reduce_ns(problem->costs, &problem->has[s], plan->R);
         out->memory_limit_bytes[s] = INT64_MAX;
-        out->tail_ns[s] = ideal.free_transfers ? 0 : cost_reduce_ns(fall->costs, &fall->stages[s], plan->R);
+        out->tail_ns[s] = ideal.free_transfers ? 0 : reduce_ns;
     }
     for (int32_t m = 0; m < M; m++) {
         const PlanMicrobatch* mb = &plan->mbs[first_mb + m];
         MbShape shape = ideal.no_padding ? true_shape(plan, fall->samples, mb) : mb->shape;
-        CostJobs jobs[RECOMPUTE_COUNT][PLAN_MAX_STAGES];
-        bool known[RECOMPUTE_COUNT] = {false};
-        for (int32_t s = 0; s < plan->P; s++) {
-            int mode = ideal.no_recompute ? RECOMPUTE_NONE : mb->recompute[s];
-            if (!known[mode]) {
-                cost_stages(jobs[mode], costs, fall->stages, plan->P, (RecomputeMode)mode, &shape);
-            }
-            known[mode] = true;
-            PipeCost* cell = &cells[(int64_t)s * M + m];
-            for (int kind = 0; kind < JOB_COUNT; kind++) {
-                cell->job_ns[kind] =
-                    machine_job_ns(machine_stage(ranks, s), (JobKind)kind, jobs[mode][s].job_ns[kind]);
-            }
-            cell->drops = mode != RECOMPUTE_NONE && costs->recompute_is_job[mode];
-            if (!cell->drops) { cell->job_ns[JOB_R] = 0; }
-            int64_t out_bytes = jobs[mode][s].boundary_bytes;
-            bool sends = s < plan->P - 1, buffers = fall->request->memory_rule == MEMORY_BUFFERS;
-            cell->stored_bytes = jobs[mode][s].stored_bytes + (buffers ? out_bytes : 0);
-            cell->input_bytes = s > 0 && buffers ? jobs[mode][s - 1].boundary_bytes : 0;
-            if (sends && !ideal.free_transfers) {
-                cell->transfer_ns = machine_transfer_ns(machine_stage(ranks, s), fall->costs, out_bytes);
-            }
+        for (int32_t k = 0; k < problem->K; k++) {
+            modes[(int64_t)k * M + m] = ideal.no_recompute ? RECOMPUTE_NONE : mb->recompute[k];
+        }
+        pipe_costs_make(cells + m, NULL, M, &place, modes + m, &shape);
+        for (int32_t row = 0; row < num_rows && ideal.free_transfers; row++) {
+            PipeCost* cell = &cells[(int64_t)row * M + m];
+            cell->transfer_ns = cell->part_ns = cell->factor_ns = 0;
         }
     }
     return STATUS_OK;
+}
+
+static bool is_of_stage(const PipeProblem* problem, int32_t row, int32_t s) {
+    return pipe_has_row(problem, row) && pipe_stage_of(problem, row) == s;
 }
 
 // The job lists of replica r; without R where nothing is recomputed. `split`: some weight gradients are jobs.
@@ -98,20 +95,26 @@ static Status schedule_of_replica(PipeSchedule* out, bool* split, const Fall* fa
     *split = false;
     for (int32_t s = 0; s < problem->P; s++) {
         const PlanRank* rank = &fall->plan->ranks[r * problem->P + s];
+        int32_t room = 0;
+        for (int32_t k = 0; k < pipe_num_rows(problem); k++) {
+            room += is_of_stage(problem, k, s) ? problem->M * JOB_COUNT : 0;
+        }
         for (int32_t i = 0; i < rank->num_instrs; i++) {
             static const int kinds[] = {
                 [INSTR_FWD] = JOB_F, [INSTR_BWD] = JOB_B, [INSTR_WGT] = JOB_W, [INSTR_REC] = JOB_R};
             const PlanInstr* instr = &rank->instrs[i];
             int32_t m = instr->mb - first_mb;
+            int32_t row = instr->chunk;
             if (instr->kind > INSTR_REC) { continue; }
-            if (m < 0 || m >= problem->M || out->num_jobs[s] >= problem->M * JOB_COUNT) {
+            if (m < 0 || m >= problem->M || row < 0 || row >= pipe_num_rows(problem) ||
+                !is_of_stage(problem, row, s) || out->num_jobs[s] >= room) {
                 return FAIL(STATUS_INVALID_PLAN, "waterfall: rank %d runs a job of another replica",
                             r * problem->P + s);
             }
             JobKind kind = (JobKind)kinds[instr->kind];
-            *split |= kind == JOB_W;
-            if (kind == JOB_R && !pipe_cost(problem, s, m)->drops) { continue; }
-            pipe_schedule_push(out, s, kind, s, m);
+            *split |= kind == JOB_W && row < pipe_num_chunks(problem);
+            if (kind == JOB_R && !pipe_cost(problem, row, m)->drops) { continue; }
+            pipe_schedule_push(out, s, kind, row, m);
         }
     }
     return STATUS_OK;
@@ -143,6 +146,24 @@ static Status fastest(int64_t* makespan_ns, const Fall* fall, const PipeProblem*
     return STATUS_OK;
 }
 
+// What a micro-batch holds on a stage, at most; whether any of its chunks there is recomputed.
+static int64_t bytes_of_stage(const PipeProblem* problem, int32_t s, int32_t m) {
+    int64_t sum = 0;
+    for (int32_t row = 0; row < pipe_num_rows(problem); row++) {
+        const PipeCost* cell = pipe_cost(problem, row, m);
+        if (is_of_stage(problem, row, s)) { sum += cell->stored_bytes + cell->input_bytes; }
+    }
+    return sum;
+}
+
+static bool is_recomputed(const PipeProblem* problem, int32_t s, int32_t m) {
+    bool any = false;
+    for (int32_t k = 0; k < pipe_num_chunks(problem); k++) {
+        any |= is_of_stage(problem, k, s) && pipe_cost(problem, k, m)->mode != RECOMPUTE_NONE;
+    }
+    return any;
+}
+
 // Something is recomputed, or one more micro-batch would not have fitted somewhere.
 static Status look_for_shortage(Fall* fall, int32_t first_mb, int32_t M, int32_t r) {
     PipeProblem problem;
@@ -158,12 +179,11 @@ static Status look_for_shortage(Fall* fall, int32_t first_mb, int32_t M, int32_t
         int64_t least_bytes = INT64_MAX;
         if (limit_bytes == 0) { continue; }
         for (int32_t m = 0; m < M; m++) {
-            const PipeCost* cell = pipe_cost(&problem, s, m);
-            least_bytes = smaller_of(least_bytes, cell->stored_bytes + cell->input_bytes);
-            fall->memory_is_short |= fall->plan->mbs[first_mb + m].recompute[s] != RECOMPUTE_NONE;
+            least_bytes = smaller_of(least_bytes, bytes_of_stage(&problem, s, m));
+            fall->memory_is_short |= is_recomputed(&problem, s, m);
         }
-        int64_t free_bytes =
-            limit_bytes - cost_state_bytes(fall->costs, &fall->stages[s]) - timeline.peak_bytes[s];
+        int64_t state_bytes = cost_rank_state_bytes(fall->problem->costs, &fall->problem->has[s]);
+        int64_t free_bytes = limit_bytes - state_bytes - timeline.peak_bytes[s];
         fall->memory_is_short |= least_bytes > free_bytes;
     }
     return STATUS_OK;
@@ -173,26 +193,47 @@ static void raise(int64_t* level_ns, int64_t ns) {
     *level_ns = ns > *level_ns ? ns : *level_ns;
 }
 
+// Before the first job of each stage, and behind its last where that is a B, over all micro-batches.
+static void ends_make(int64_t arrival[PLAN_MAX_STAGES], int64_t tail[PLAN_MAX_STAGES],
+                      const PipeProblem* problem, bool split) {
+    for (int32_t s = 0; s < problem->P; s++) { arrival[s] = tail[s] = INT64_MAX; }
+    for (int32_t m = 0; m < problem->M; m++) {
+        int64_t before_ns = 0, behind_ns = 0;
+        bool seen[PLAN_MAX_STAGES] = {false};
+        for (int32_t k = 0; k < pipe_num_chunks(problem); k++) {
+            const int64_t* ns = pipe_cost(problem, k, m)->job_ns;
+            int32_t s = pipe_stage_of(problem, k);
+            if (!seen[s]) {
+                arrival[s] = smaller_of(arrival[s], before_ns);
+                tail[s] = smaller_of(tail[s], behind_ns);
+            }
+            seen[s] = true;
+            before_ns += ns[JOB_F];
+            behind_ns += ns[JOB_B] + ns[JOB_W];
+        }
+        for (int32_t s = 0; s < problem->P; s++) {
+            if (!seen[s]) { arrival[s] = smaller_of(arrival[s], before_ns); }
+        }
+    }
+    for (int32_t s = 0; s < problem->P; s++) {
+        bool ends_with_w =
+            split || (pipe_shares_head(problem) && is_of_stage(problem, pipe_num_chunks(problem) + s, s));
+        if (ends_with_w || tail[s] == INT64_MAX) { tail[s] = 0; }
+    }
+}
+
 // Work alone: what the last levels need. Returns the work of all stages together.
 static int64_t add_work_levels(Fall* fall, const PipeProblem* problem, bool split) {
     int64_t total_ns = 0, arrival[PLAN_MAX_STAGES], tail[PLAN_MAX_STAGES];
     if (problem->M == 0) { return 0; }  // a replica without samples
-    for (int32_t s = 0; s < problem->P; s++) { arrival[s] = tail[s] = INT64_MAX; }
-    for (int32_t m = 0; m < problem->M; m++) {
-        int64_t before_ns = 0, behind_ns = 0;
-        for (int32_t s = 0; s < problem->P; s++) {
-            const int64_t* ns = pipe_cost(problem, s, m)->job_ns;
-            arrival[s] = smaller_of(arrival[s], before_ns);
-            tail[s] = smaller_of(tail[s], split ? 0 : behind_ns);
-            before_ns += ns[JOB_F];
-            behind_ns += ns[JOB_B] + ns[JOB_W];
-        }
-    }
+    ends_make(arrival, tail, problem, split);
     for (int32_t s = 0; s < problem->P; s++) {
         int64_t work_ns = 0;
-        for (int32_t m = 0; m < problem->M; m++) {
-            const int64_t* ns = pipe_cost(problem, s, m)->job_ns;
-            work_ns += ns[JOB_F] + ns[JOB_B] + ns[JOB_W];
+        for (int32_t row = 0; row < pipe_num_rows(problem); row++) {
+            for (int32_t m = 0; m < problem->M && is_of_stage(problem, row, s); m++) {
+                const int64_t* ns = pipe_cost(problem, row, m)->job_ns;
+                work_ns += ns[JOB_F] + ns[JOB_W] + (row < pipe_num_chunks(problem) ? ns[JOB_B] : 0);
+            }
         }
         raise(&fall->level_ns[WATERFALL_RAMP], arrival[s] + work_ns + tail[s]);
         raise(&fall->level_ns[WATERFALL_STAGES], work_ns);
@@ -224,7 +265,7 @@ static Status add_replica(Fall* fall, int64_t* total_ns, int32_t first_mb, int32
         TRY(schedule_of_replica(&own, &split, fall, &problem, first_mb, r));
         if (free_order) {
             PipeAdaptiveRule rule = pipe_adaptive_rule(&problem, split);
-            for (int32_t s = 0; s < problem.P; s++) { rule.max_in_flight[s] = M; }
+            for (int32_t k = 0; k < pipe_num_chunks(&problem); k++) { rule.max_in_flight[k] = M; }
             TRY(pipe_adaptive_build(&any, &problem, in_turn, &rule, fall->arena));
         }
         int64_t ns;
@@ -236,19 +277,30 @@ static Status add_replica(Fall* fall, int64_t* total_ns, int32_t first_mb, int32
     return STATUS_OK;
 }
 
-static const CostModel* without_constants(const CostModel* costs, Arena* arena) {
-    CostModel* pure = ARENA_NEW(arena, CostModel, 1);
-    if (pure == NULL) { return NULL; }
-    *pure = *costs;
+static void drop_constants(CostModel* costs) {
     for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
         for (int part = 0; part < PART_COUNT; part++) {
             for (int kind = 0; kind < JOB_COUNT; kind++) {
-                pure->parts[mode][part].time_ns[kind].constant = 0;
-                pure->parts[mode][part].time_ns[kind].floor = 0;
+                costs->parts[mode][part].time_ns[kind].constant = 0;
+                costs->parts[mode][part].time_ns[kind].floor = 0;
             }
         }
     }
-    return pure;
+}
+
+// The problem that the plan solves: its placement, no limit.
+static Status problem_of_plan(const MicrobatchProblem** out, Fall* fall, const CostModel* costs,
+                              int32_t num_samples) {
+    MicrobatchProblem* problem;
+    PlanRequest* request;
+    PIPE_NEW(problem, fall->arena, MicrobatchProblem, 1);
+    PIPE_NEW(request, fall->arena, PlanRequest, 1);
+    *request = *fall->request;
+    request->placement = fall->plan->placement;
+    request->memory_limit_bytes = 0;
+    TRY(microbatch_problem_init(problem, request, costs, fall->samples, num_samples));
+    *out = problem;
+    return STATUS_OK;
 }
 
 Status waterfall_make(Waterfall* out, const Plan* plan, const CostModel* costs, const PlanRequest* request,
@@ -259,12 +311,13 @@ Status waterfall_make(Waterfall* out, const Plan* plan, const CostModel* costs, 
                     "problem %d, %d and %d ---> give the problem it was made for",
                     plan->P, plan->R, plan->N, request->P, request->R, num_samples);
     }
-    Fall fall = {.plan = plan, .request = request, .samples = samples, .costs = costs, .arena = arena};
-    fall.pure = without_constants(costs, arena);
-    if (fall.pure == NULL) { return FAIL(STATUS_NO_MEMORY, "planner: no host memory left"); }
-    for (int32_t s = 0; s < plan->P; s++) {
-        fall.stages[s] = cost_stage_make(costs, &plan->placement.chunks[s], s, plan->P);
-    }
+    Fall fall = {.plan = plan, .request = request, .samples = samples, .arena = arena};
+    CostModel* pure;
+    PIPE_NEW(pure, arena, CostModel, 1);
+    *pure = *costs;
+    drop_constants(pure);
+    TRY(problem_of_plan(&fall.problem, &fall, costs, num_samples));
+    TRY(problem_of_plan(&fall.pure, &fall, pure, num_samples));
     int64_t total_ns = 0;
     for (int32_t r = 0, first_mb = 0; r < plan->R; r++) {
         int32_t M = 0;

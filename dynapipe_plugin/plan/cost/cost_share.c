@@ -31,7 +31,10 @@ static void bytes_by_rows(CostJobs* out, CostShare share, const CostParts* parts
 static void bytes_by_vocabulary(CostJobs* out, const CostModel* model, CostShare share,
                                 const CostParts* parts) {
     double part = cost_share_of_matrix(model, share);
-    out->stored_bytes = cost_round(part * parts->part[PART_HEAD][COST_STORED]);
+    double constant = parts->head_constant[COST_STORED], whole = parts->part[PART_HEAD][COST_STORED];
+    // its logits, and all rows' hidden states with what it says of each
+    out->stored_bytes = cost_round(constant + part * (whole - constant) + parts->head_in_bytes +
+                                   2 * parts->head_factor_bytes);
     out->boundary_bytes = cost_round(parts->head_in_bytes);
     out->part_bytes = cost_round(parts->head_part_bytes);
     out->factor_bytes = cost_round(parts->head_factor_bytes);

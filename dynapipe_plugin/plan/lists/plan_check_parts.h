@@ -43,7 +43,7 @@ static inline int32_t plan_stage_of_place(const Plan* plan, int32_t place) {
     const Placement* placement = &plan->placement;
     int32_t K = placement->num_chunks, is_end = place >= K + plan->P;
     if (!plan_has_row(placement, plan->P, is_end ? place - plan->P : place)) { return -1; }
-    return plan_stage_of(placement, is_end ? K - 1 : place);
+    return placement_stage_of(placement, is_end ? K - 1 : place);
 }
 
 // Fills the places of this rank. Temporaries in `arena`.

@@ -4,12 +4,8 @@ static bool is_share(const Placement* placement, int32_t row) {
     return row >= placement->num_chunks;
 }
 
-int32_t plan_stage_of(const Placement* placement, int32_t row) {
-    return is_share(placement, row) ? row - placement->num_chunks : placement->stage_of[row];
-}
-
 bool plan_has_row(const Placement* placement, int32_t P, int32_t row) {
-    if (row < 0 || row >= plan_num_rows(placement, P)) { return false; }
+    if (row < 0 || row >= placement_num_rows(placement, P)) { return false; }
     return !is_share(placement, row) || placement_has_share(placement, row - placement->num_chunks);
 }
 
@@ -60,7 +56,7 @@ int32_t plan_instr_row(const Placement* placement, int32_t P, const PlanInstr* i
 // --- jobs ------------------------------------------------------------------------------------------------
 
 static PlanJobAt job_at(const Placement* placement, JobKind kind, int32_t row) {
-    return (PlanJobAt){(uint8_t)kind, (int16_t)row, (int16_t)plan_stage_of(placement, row)};
+    return (PlanJobAt){(uint8_t)kind, (int16_t)row, (int16_t)placement_stage_of(placement, row)};
 }
 
 PlanJobAt plan_message_maker(const Placement* placement, PlanMessage message) {

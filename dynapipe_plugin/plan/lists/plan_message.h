@@ -56,11 +56,7 @@ static inline InstrKind plan_job_instr(uint8_t job_kind) {
                                : INSTR_REC;
 }
 
-// Rows of a plan: chunks, and where the head is shared one more for every stage.
-static inline int32_t plan_num_rows(const Placement* placement, int32_t P) {
-    return placement->num_chunks + (placement->head != HEAD_WHOLE ? P : 0);
-}
-int32_t plan_stage_of(const Placement* placement, int32_t row);
+// A chunk, or a share that has something of the head.
 bool plan_has_row(const Placement* placement, int32_t P, int32_t row);
 
 // Chunks on stages that there are. For those who take plans that nobody has checked.

@@ -1,6 +1,7 @@
 #include "placement_make.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,8 +21,9 @@ static void add_chunks(Placement* out, int32_t num, int32_t begin, int32_t end) 
 }
 
 static Status too_few(PlacementChoice kind, int32_t needed, int32_t num_layers, const char* which) {
-    return FAIL(STATUS_BAD_OPTION, "--placement %s: takes %d %slayers, the model has %d ---> fewer --stages, "
-                                   "or --placement auto",
+    return FAIL(STATUS_BAD_OPTION,
+                "--placement %s: takes %d %slayers, the model has %d ---> fewer --stages, "
+                "or --placement auto",
                 placement_names[kind], needed, which, num_layers);
 }
 
@@ -132,10 +134,11 @@ Status placement_parse_head(Placement* out, int32_t P, const char* text) {
         *out = placement;
         return STATUS_OK;
     }
-    return FAIL(STATUS_BAD_OPTION,
-                "--head %.60s ---> auto, whole, rows, vocabulary, or vocabulary:N,N,.. (rows:N,N,..), a share "
-                "for each of %d stages, %d together",
-                PRINTABLE(text), P, HEAD_UNITS);
+    return FAIL(
+        STATUS_BAD_OPTION,
+        "--head %.60s ---> auto, whole, rows, vocabulary, or vocabulary:N,N,.. (rows:N,N,..), a share "
+        "for each of %d stages, %d together",
+        PRINTABLE(text), P, HEAD_UNITS);
 }
 
 // --- rules -----------------------------------------------------------------------------------------------
@@ -182,4 +185,41 @@ Status placement_check(const Placement* placement, int32_t P, int32_t num_layers
         if (!has_chunk[s]) { return FAIL(STATUS_OUT_OF_RANGE, "placement: stage %d has no chunk", s); }
     }
     return check_head(placement, P);
+}
+
+// --- compared, as text -------------------------------------------------------------------------------------
+
+bool placement_equal(const Placement* a, const Placement* b, int32_t P) {
+    bool same = a->num_chunks == b->num_chunks && a->head == b->head;
+    for (int32_t k = 0; same && k < a->num_chunks; k++) {
+        same = a->stage_of[k] == b->stage_of[k] && a->chunks[k].layer_begin == b->chunks[k].layer_begin &&
+               a->chunks[k].layer_end == b->chunks[k].layer_end;
+    }
+    for (int32_t s = 0; same && a->head != HEAD_WHOLE && s <= P; s++) {
+        same = a->head_begin[s] == b->head_begin[s];
+    }
+    return same;
+}
+
+void placement_print(char out[PLACEMENT_CHARS], const Placement* placement, int32_t P) {
+    size_t used = 0;
+    bool plain = placement_is_linear(placement, P);
+    out[0] = '\0';
+    for (int32_t k = 0; k < placement->num_chunks && used < PLACEMENT_CHARS; k++) {
+        int32_t num_layers = placement->chunks[k].layer_end - placement->chunks[k].layer_begin;
+        if (k > 0) { used += (size_t)snprintf(out + used, PLACEMENT_CHARS - used, ","); }
+        if (used >= PLACEMENT_CHARS) { break; }
+        used += plain ? (size_t)snprintf(out + used, PLACEMENT_CHARS - used, "%d", num_layers)
+                      : (size_t)snprintf(out + used, PLACEMENT_CHARS - used, "%d:%d", placement->stage_of[k],
+                                         num_layers);
+    }
+    for (int32_t s = 0; placement->head != HEAD_WHOLE && s < P && used < PLACEMENT_CHARS; s++) {
+        int32_t units = placement->head_begin[s + 1] - placement->head_begin[s];
+        if (s == 0) {
+            used += (size_t)snprintf(out + used, PLACEMENT_CHARS - used, "+%s:%d",
+                                     head_names[placement->head], units);
+        } else {
+            used += (size_t)snprintf(out + used, PLACEMENT_CHARS - used, ",%d", units);
+        }
+    }
 }

@@ -30,5 +30,13 @@ Status placement_parse_head(Placement* out, int32_t P, const char* text);
 // of the head. STATUS_OUT_OF_RANGE names the chunk or stage that breaks a rule.
 Status placement_check(const Placement* placement, int32_t P, int32_t num_layers, bool head_has_layer);
 
+// The same chunks on the same stages, and the same shares of the head.
+bool placement_equal(const Placement* a, const Placement* b, int32_t P);
+
+// Text that placement_parse (and behind '+', where the head is shared, placement_parse_head) takes; of a
+// linear one the layers of each stage, as stage_split_parse takes them. Cut where there is no room.
+enum { PLACEMENT_CHARS = 4096 };
+void placement_print(char out[PLACEMENT_CHARS], const Placement* placement, int32_t P);
+
 extern const char* const placement_names[PLACEMENT_COUNT];  // NULL: PLACEMENT_GIVEN
 extern const char* const head_names[HEAD_COUNT];            // "whole", "rows", "vocabulary"

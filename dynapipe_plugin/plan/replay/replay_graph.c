@@ -184,7 +184,7 @@ static int64_t count_joins(const ReplayLists* lists) {
 Status replay_graph_make(ReplayGraph* out, const ReplayLists* lists, Arena* arena) {
     ReplayGraph graph = {.P = lists->P, .num_nodes = 1};
     Maker maker = {.lists = lists, .graph = &graph};
-    maker.num_rows = plan_num_rows(lists->placement, lists->P);
+    maker.num_rows = placement_num_rows(lists->placement, lists->P);
     int64_t num_nodes = 1 + count_joins(lists), num_cells = (int64_t)maker.num_rows * lists->M;
     for (int32_t s = 0; s < lists->P; s++) {
         num_nodes += lists->num_items[s];

@@ -70,7 +70,7 @@ static Status list_links(ReplayLists* lists, const Part* part, int32_t s) {
 // send_ns[kind]: [rows * M] of every message, -1: nobody sends it.
 static Status list_sends(int64_t* send_ns[PLAN_MESSAGE_KINDS], const Part* part, Arena* arena) {
     int32_t P = part->plan->P, M = part->end - part->begin;
-    int64_t num_cells = (int64_t)plan_num_rows(&part->plan->placement, P) * M;
+    int64_t num_cells = (int64_t)placement_num_rows(&part->plan->placement, P) * M;
     for (int k = 0; k < PLAN_MESSAGE_KINDS; k++) {
         PIPE_NEW(send_ns[k], arena, int64_t, num_cells);
         for (int64_t i = 0; i < num_cells; i++) { send_ns[k][i] = -1; }

@@ -39,7 +39,7 @@ static int64_t cell_of(const Share* share, int32_t row, int32_t m) {
 }
 
 static Status messages_init(Share* share, Arena* arena) {
-    int64_t num_cells = (int64_t)plan_num_rows(&share->plan->placement, share->plan->P) * share->plan->M;
+    int64_t num_cells = (int64_t)placement_num_rows(&share->plan->placement, share->plan->P) * share->plan->M;
     for (int i = 0; i < PLAN_MESSAGE_KINDS; i++) {
         PIPE_NEW(share->arrival_ns[i], arena, int64_t, num_cells);
         PIPE_NEW(share->send_ns[i], arena, int64_t, num_cells);

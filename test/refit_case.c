@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "../dynapipe_plugin/plan/cost/cost_scale.h"
+#include "../dynapipe_plugin/plan/cost/cost_share.h"
 #include "../dynapipe_plugin/plan/lists/plan_words.h"
 #include "../dynapipe_plugin/plan/replay/replay.h"
 
@@ -22,21 +23,36 @@ void refit_case_costs(CostModel* out, RefitCaseModel model) {
     cost_model_analytic_gpt(out, &about);
 }
 
-int64_t refit_case_job_ns(const Plan* plan, int32_t rank, const PlanInstr* instr, const RefitTruth* truth) {
-    int32_t s = rank % plan->P;
+static int64_t share_job_ns(const Plan* plan, const PlanInstr* instr, const CostModel* costs) {
+    const Placement* placement = &plan->placement;
+    static CostTable table;
+    CostParts parts;
+    CostJobs jobs;
+    cost_table_init(&table, costs);
+    cost_parts(&parts, &table, RECOMPUTE_NONE, &plan->mbs[instr->mb].shape);
+    cost_jobs_of_share(&jobs, costs, cost_share_of(placement, instr->chunk - placement->num_chunks), &parts);
+    return jobs.job_ns[plan_instr_job((InstrKind)instr->kind)];
+}
+
+static int64_t chunk_job_ns(const Plan* plan, int32_t rank, const PlanInstr* instr, const CostModel* costs) {
     const PlanMicrobatch* mb = &plan->mbs[instr->mb];
-    RecomputeMode mode = (RecomputeMode)mb->recompute[s];
+    RecomputeMode mode = (RecomputeMode)mb->recompute[instr->chunk];
     JobKind kind = plan_instr_job((InstrKind)instr->kind);
-    CostStage stage = cost_stage_make(truth->costs, &plan->placement.chunks[s], s, plan->P);
-    int64_t job_ns = cost_job_ns(truth->costs, &stage, kind, mode, &mb->shape);
+    CostStage stage = cost_chunk_make(costs, &plan->placement, instr->chunk);
+    int64_t job_ns = cost_job_ns(costs, &stage, kind, mode, &mb->shape);
     bool has_weights = false;
     for (int32_t i = 0; i < plan->ranks[rank].num_instrs; i++) {
         const PlanInstr* other = &plan->ranks[rank].instrs[i];
-        has_weights |= other->kind == INSTR_WGT && other->mb == instr->mb;
+        has_weights |= other->kind == INSTR_WGT && other->mb == instr->mb && other->chunk == instr->chunk;
     }
-    if (kind == JOB_B && !has_weights) {
-        job_ns += cost_job_ns(truth->costs, &stage, JOB_W, mode, &mb->shape);
-    }
+    if (kind == JOB_B && !has_weights) { job_ns += cost_job_ns(costs, &stage, JOB_W, mode, &mb->shape); }
+    return job_ns;
+}
+
+int64_t refit_case_job_ns(const Plan* plan, int32_t rank, const PlanInstr* instr, const RefitTruth* truth) {
+    bool of_share = instr->chunk >= plan->placement.num_chunks;
+    int64_t job_ns =
+        of_share ? share_job_ns(plan, instr, truth->costs) : chunk_job_ns(plan, rank, instr, truth->costs);
     return truth->slow != NULL ? (int64_t)((double)job_ns * truth->slow[rank]) : job_ns;
 }
 

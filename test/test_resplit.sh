@@ -22,7 +22,7 @@ same_values() {  # name, name, step, what
     ok $? "$4: parameters and moments are bit for bit those of the run that stayed"
 }
 moves() {  # name, splits as said
-    [ "$(sed -nE 's/^layers move behind step ([0-9]+): stages ([0-9,]+) become ([0-9,]+) .*/\1:\2>\3/p' "$work/$1.log" | tr '\n' ' ')" = "$2 " ]
+    [ "$(sed -nE 's/^layers move behind step ([0-9]+): stages ([^ ]+) become ([^ ]+) .*/\1:\2>\3/p' "$work/$1.log" | tr '\n' ' ')" = "$2 " ]
     ok $? "$1: $2; $(grep -m1 '^moved' "$work/$1.log")"
 }
 
@@ -71,6 +71,26 @@ train moved5 3 $pairs -x 6 --stages 3 --stage-split 1,2,1 --resplit 3:3,1,0 --ch
 same_values stays5 moved5 3 "T5, the decoder begins elsewhere"
 difference=$(loss_difference stays5 moved5 1e-4)
 ok $? "T5: losses within $difference"
+
+# From any placement and head to any other, and on from a checkpoint behind that.
+placed() {  # name, model's words, options, to
+    train "$1" 2 $2 -x 6 --stages 2 $3 --resplit off
+    train "$1_moved" 2 $2 -x 6 --stages 2 $3 --resplit "3:$4" --check
+    grep -q "^layers move behind step 3: .* become $4 " "$work/$1_moved.log"
+    ok $? "$1: $(grep -m1 '^layers move' "$work/$1_moved.log")"
+    same_values "$1" "$1_moved" 3 "$1"
+    difference=$(loss_difference "$1" "$1_moved" 1e-4)
+    ok $? "$1: losses within $difference"
+    cp -r "$work/$1_moved" "$work/$1_on"
+    train "$1_on" 2 $2 -x 6 --stages 2 $3 -y 3
+    cmp -s "$work/$1_moved/state_00000006_00000.bin" "$work/$1_on/state_00000006_00000.bin"
+    ok $? "$1: resumed at step 3, it has the placement it had, and ends with the same bytes"
+}
+trainer=$build/train_gpt2-dynapipe
+placed vee "$gpt" "--placement vee --head vocabulary" "1:3,0:1+rows:300,724"
+placed linear "$gpt" "--placement linear --head whole" "0:1,1:2,0:1+vocabulary:512,512"
+trainer=$build/train_t5-dynapipe
+placed stacks "$pairs" "--placement stacks --head rows" "1:1,0:1,1:1,0:1+vocabulary:0,1024"
 
 refuses "--resplit ..:4,4" "of another model" 2 $pairs -o "$work/bad" -x 6 --stages 2 --resplit 3:4,4
 finish

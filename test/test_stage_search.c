@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/problem/placement_make.h"
 #include "random_problem.h"
 #include "test.h"
 
@@ -37,15 +38,17 @@ static void draw_case(Case* out, Rng* rng, int32_t P, int32_t L, int32_t num_sam
     }
 }
 
-// Mean makespan of the batches with this split; 0 where one does not fit.
-static int64_t planned_ns(const Case* about, const LayerRange* stages) {
+// Mean makespan of the batches in this placement; 0 where one does not fit.
+static int64_t placed_ns(const Case* about, const Placement* placement) {
     PlanRequest request = about->request;
     Arena arena = {0};
     int64_t sum_ns = 0;
     bool fits = true;
     request.choose_stages = false;
     request.effort = plan_effort(&request, (int64_t)PLANNING_NS * request.R);
-    memcpy(request.placement.chunks, stages, (size_t)request.P * sizeof *stages);
+    request.placement = *placement;
+    request.placements = PLACEMENT_GIVEN;
+    request.heads = HEAD_CHOICE_GIVEN;
     for (int32_t b = 0; b < NUM_BATCHES && fits; b++) {
         Plan plan;
         const StageBatch* batch = &about->batch[b];
@@ -57,6 +60,12 @@ static int64_t planned_ns(const Case* about, const LayerRange* stages) {
     }
     arena_free(&arena);
     return fits ? sum_ns / NUM_BATCHES : 0;
+}
+
+static int64_t planned_ns(const Case* about, const LayerRange* stages) {
+    Placement placement = {.num_chunks = 0};
+    placement_linear(&placement, stages, about->request.P);
+    return placed_ns(about, &placement);
 }
 
 static void check_is_a_split(const LayerRange* stages, int32_t P, int32_t L) {
@@ -165,6 +174,35 @@ static void a_search_from_a_split_on_ends_no_slower(void) {
     CHECK(num_moved >= 3);
 }
 
+// The same of a vee, nearly all of its layers in one chunk, and a head shared: chunks stay where they are.
+static void a_placement_is_searched_again(void) {
+    Rng rng = rng_seed(seed + 5);
+    int num_moved = 0;
+    for (int round = 0; round < 6; round++) {
+        Case about;
+        StageChoice choice;
+        int64_t present_ns;
+        int32_t P = rng_between(&rng, 2, 3), L = 2 * P + rng_between(&rng, 2, 6);
+        draw_case(&about, &rng, P, L, rng_between(&rng, 6, 60));
+        about.request.batching = BATCHING_DYNAMIC;
+        Placement* now = &about.request.placement;
+        int32_t num_enc = problem.costs.num_enc_layers;
+        CHECK_OK(placement_make(now, PLACEMENT_VEE, false, P, num_enc, L - num_enc));
+        if (round % 2) { placement_share_head(now, HEAD_BY_VOCABULARY, P); }
+        for (int32_t k = 0; k < 2 * P; k++) { now->chunks[k] = (LayerRange){k, k == 2 * P - 1 ? L : k + 1}; }
+        CHECK_OK(stage_search_again(&choice, &present_ns, &about.request, &problem.costs, about.batch,
+                                    NUM_BATCHES, 150000000));
+        CHECK_EQ(present_ns, placed_ns(&about, now));
+        CHECK_EQ(choice.makespan_ns, placed_ns(&about, &choice.placement));
+        CHECK(choice.makespan_ns <= present_ns || present_ns == 0);
+        CHECK(choice.placement.num_chunks == 2 * P && choice.placement.head == now->head);
+        CHECK(memcmp(choice.placement.stage_of, now->stage_of, 2 * (size_t)P * sizeof *now->stage_of) == 0);
+        CHECK_OK(placement_check(&choice.placement, P, L, about.request.rules.head_has_layer));
+        num_moved += choice.makespan_ns < present_ns;
+    }
+    CHECK(num_moved >= 3);
+}
+
 // The first step's plan says what is missing: here the split of equal work, and no time.
 static void where_nothing_fits_there_is_a_split_all_the_same(void) {
     Rng rng = rng_seed(seed + 3);
@@ -194,6 +232,7 @@ int main(int argc, char** argv) {
     RUN(of_two_stages_the_best_is_found);
     RUN(a_given_split_is_only_priced);
     RUN(a_search_from_a_split_on_ends_no_slower);
+    RUN(a_placement_is_searched_again);
     RUN(where_nothing_fits_there_is_a_split_all_the_same);
     RUN(effort_grows_with_time);
     return test_end();

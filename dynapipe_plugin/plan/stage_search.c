@@ -227,10 +227,45 @@ static Status choose(StageChoice* out, StageSearch* search, const PlanRequest* r
     return STATUS_OK;
 }
 
+// In mid-run, of another shape or with a shared head: the present placement, and what the planner makes of it
+// for each batch, as long as there is time.
+static Status search_placed_again(StageChoice* out, int64_t* present_ns, StageSearch* search) {
+    int64_t present_total_ns;
+    StageChoice choice = {.placement = search->request.placement, .num_splits = 1};
+    search->plans_left = num_plans(search);
+    TRY(price_placement(&present_total_ns, search, &choice.placement, INT64_MAX));
+    search->best_ns = present_total_ns;
+    for (int32_t b = 0; b < search->num_batches; b++) {
+        const StageBatch* batch = &search->batches[b];
+        Plan plan;
+        int64_t total_ns;
+        if (b > 0 && !has_room(search)) { break; }
+        arena_reset(&search->plan);
+        search->plans_left--;
+        Status status = plan_make(&plan, &search->request, search->costs, batch->samples, batch->num_samples,
+                                  &search->plan);
+        if (status == STATUS_INFEASIBLE) { continue; }
+        TRY(status);
+        Placement placement = plan.placement;
+        TRY(price_placement(&total_ns, search, &placement, search->best_ns));
+        choice.num_splits++;
+        if (total_ns >= search->best_ns) { continue; }
+        search->best_ns = total_ns;
+        choice.placement = placement;
+    }
+    *present_ns = present_total_ns < INT64_MAX ? present_total_ns / search->num_batches : 0;
+    if (search->best_ns < INT64_MAX) { choice.makespan_ns = search->best_ns / search->num_batches; }
+    *out = choice;
+    return STATUS_OK;
+}
+
 static Status search_again(StageChoice* out, int64_t* present_ns, StageSearch* search, Arena* arena) {
     enum { LEAST_SPLITS = 3 };  // the present one, the balanced one, one that the planner chooses
     const PlanRequest* request = &search->request;
     StageChoice choice = {.num_splits = 0};
+    if (request->placement.num_chunks > 0 && !placement_is_linear(&request->placement, request->P)) {
+        return search_placed_again(out, present_ns, search);
+    }
     PIPE_NEW(search->tried, arena, Split, MAX_SPLITS);
     search->best_ns = INT64_MAX;
     search->plans_left = num_plans(search);

@@ -27,7 +27,8 @@ typedef struct {
 } StageChoice;
 
 // In mid-run, where request->stages are run: what they take, *present_ns as makespan_ns, and the best split
-// found from there in about `planning_ns` of one core; the present one at worst.
+// found from there in about `planning_ns` of one core; the present one at worst. Chunks stay where they are:
+// layers move between them, and units between shares of the head.
 Status stage_search_again(StageChoice* out, int64_t* present_ns, const PlanRequest* request,
                           const CostModel* costs, const StageBatch* batches, int32_t num_batches,
                           int64_t planning_ns);

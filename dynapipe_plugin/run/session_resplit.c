@@ -229,6 +229,8 @@ static Status search(Dynapipe* dp, const CostModel* costs, const Machine* machin
     PlanRequest request = dp->request;
     request.machine = machine;
     request.choose_stages = true;
+    request.placements = PLACEMENT_GIVEN;
+    request.heads = HEAD_CHOICE_GIVEN;
     TRY(keep_times(dp, costs, machine));
     resplit->has_searched = true;
     TRY(stage_search_again(&choice, &present_ns, &request, costs, resplit->batches, resplit->num_batches,

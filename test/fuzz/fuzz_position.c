@@ -15,6 +15,7 @@ file order; bit 3: a record of a split with changes (bit 1: and its hash right),
 #include "../../dataloader/loader.h"
 #include "../../dataloader/sample_file.h"
 #include "../../dynapipe_plugin/base/hash.h"
+#include "../../dynapipe_plugin/plan/problem/placement_make.h"
 #include "../../dynapipe_plugin/run/session.h"
 #include "fuzz.h"
 
@@ -62,7 +63,7 @@ static void session_make(Dynapipe* dp) {
     static const LayerRange stages[3] = {{0, 3}, {3, 6}, {6, 8}};
     *dp = (Dynapipe){.num_stages = 3, .num_replicas = 1};
     dp->costs.num_enc_layers = 8;
-    memcpy(dp->request.placement.chunks, stages, sizeof stages);
+    placement_linear(&dp->request.placement, stages, 3);
 }
 
 // Bytes behind which a record of a split may stand. Whatever it says: a split of this model, or none.
@@ -73,17 +74,23 @@ static void require_split(const uint8_t* position, size_t num_bytes) {
     session_resplit_restore(&dp, position, &left_bytes);
     const SessionResplit* resplit = &dp.resplit;
     REQUIRE(left_bytes <= num_bytes && dp.request.effort >= 0 && dp.request.effort <= 1000000000);
-    for (int32_t s = 0; s < 3 && resplit->has_restored; s++) {
-        int32_t begin = s > 0 ? resplit->restored[s - 1].layer_end : 0, end = resplit->restored[s].layer_end;
-        REQUIRE(resplit->restored[s].layer_begin == begin && end >= begin && end <= 8);
-        REQUIRE(s < 2 || end == 8);
+    if (resplit->has_restored) {
+        REQUIRE(placement_check(&resplit->restored, 3, 8, false) == STATUS_OK);
+        REQUIRE(placement_check(&resplit->before, 3, 8, false) == STATUS_OK);
     }
     free(dp.resplit.times_then);
 }
 
-// As a run writes it whose layers moved, then changed. Its hash and "DPSPLIT2" are its last 16 bytes.
+// As a run writes it whose layers moved, then changed. Its hash and "DPSPLIT3" are its last 16 bytes; before
+// them the values of two placements (of three chunks each), the times, and the record's own fields.
 static void try_split(const uint8_t* data, size_t num_bytes, bool mends) {
-    enum { LOADERS = 8, ENDS = 6 * sizeof(int32_t), TIMES = 3 * sizeof(double), HASHED = ENDS + TIMES + 24 };
+    enum {
+        LOADERS = 8,
+        VALUES = 2 * (2 + 2 * 3 + 4) * sizeof(int32_t),
+        TIMES = 3 * sizeof(double),
+        FIELDS = 32,
+        HASHED = VALUES + TIMES + FIELDS
+    };
     static const LayerRange before[3] = {{0, 2}, {2, 5}, {5, 8}};
     static Dynapipe dp;
     const uint8_t loaders_own[LOADERS] = {0};
@@ -91,7 +98,7 @@ static void try_split(const uint8_t* data, size_t num_bytes, bool mends) {
     size_t all_bytes = LOADERS;
     session_make(&dp);
     dp.resplit.has_moved = true;
-    memcpy(dp.resplit.before, before, sizeof before);
+    placement_linear(&dp.resplit.before, before, 3);
     dp.resplit.times_then = calloc(3, sizeof(double));
     REQUIRE(session_resplit_position(&dp, &position, &all_bytes) == STATUS_OK);
     REQUIRE(all_bytes == LOADERS + HASHED + 16);
@@ -100,8 +107,8 @@ static void try_split(const uint8_t* data, size_t num_bytes, bool mends) {
     memcpy(bytes, position, all_bytes);
     for (size_t i = 0; i + 1 < num_bytes; i += 2) { bytes[LOADERS + data[i] % (HASHED + 16)] = data[i + 1]; }
     if (mends) {
-        uint64_t hash = hash_finish(hash_bytes(hash_bytes(HASH_SEED, bytes + LOADERS, ENDS + TIMES),
-                                               bytes + LOADERS + ENDS + TIMES, 24));
+        uint64_t hash = hash_finish(hash_bytes(hash_bytes(HASH_SEED, bytes + LOADERS, VALUES + TIMES),
+                                               bytes + LOADERS + VALUES + TIMES, FIELDS));
         memcpy(bytes + LOADERS + HASHED, &hash, sizeof hash);
     }
     require_split(bytes, all_bytes);

@@ -357,8 +357,8 @@ int dynapipe_check_model(Dynapipe* dp, const DynapipeBlocks_v1* blocks, FILE* ou
 int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* out, int32_t max_ranges,
                            int32_t* num_ranges);
 // How the stages of a replica share the head: DynapipeHead. By rows or by vocabulary, stage s has rows or ids
-// from begin[s] / 1024 of them to begin[s + 1] / 1024 (ids rounded down to 16, but the end); begin has room for
-// max_begins, num_stages + 1 are there.
+// from begin[s] / 1024 of them to begin[s + 1] / 1024 (ids rounded down to 16, but the end); begin has room
+// for max_begins, num_stages + 1 are there.
 int32_t dynapipe_head(const Dynapipe* dp, int32_t* begin, int32_t max_begins);
 // The model of range `idx`; once for each. The first step needs all of them. params: of all ranges of this
 // rank together, one flat array in which what several of them have (a tied matrix) is one copy; with range 0,

@@ -7,15 +7,28 @@
 
 enum { MAX_WORK = 4096 };
 
-typedef enum { WORK_FORWARD, WORK_BACKWARD_INPUTS, WORK_BACKWARD_WEIGHTS, WORK_MARK, WORK_JOIN } WorkKind;
+typedef enum {
+    WORK_FORWARD,
+    WORK_BACKWARD_INPUTS,
+    WORK_BACKWARD_WEIGHTS,
+    WORK_COMBINE,
+    WORK_MARK,
+    WORK_JOIN
+} WorkKind;
+
+enum { MAX_PARTS = 8 };
 
 typedef struct {
     WorkKind kind;
+    ToyModel* toy;
     const DynapipeBatch* batch;
     const void *in, *dout;
     void *out, *acts, *din, *scratch;
     float* losses;
     int flags, idx;  // of the mark, or the transfer that is joined
+    int32_t num_parts;
+    const void* parts[MAX_PARTS];
+    void* factors[MAX_PARTS];
 } Work;
 
 typedef struct {
@@ -28,16 +41,22 @@ typedef struct {
     void* request;  // of the host's transport, once begun
 } Move;
 
+struct LazyModel {
+    LazyDevice* lazy;
+    ToyModel* toy;
+};
+
 struct LazyDevice {
     Transport* host;
-    ToyModel* toy;
+    LazyModel models[LAZY_MAX_MODELS];
+    int num_models;
     Rng rng;
     Work work[MAX_WORK];
     int num_work, num_worked;
     Move moves[MAX_WORK];
     int num_moves, num_moved, group;
     bool in_group, forgets, failed;
-    int num_groups, group_moves;
+    int num_groups, group_moves, largest_group;
     int32_t num_marks, num_passed, most_marks;
     int64_t mark_ns[MAX_WORK];
     bool mark_done[MAX_WORK];
@@ -51,11 +70,14 @@ static bool run_work(LazyDevice* lazy) {
     if (w->kind == WORK_JOIN && !lazy->moves[w->idx].is_done) { return false; }
     int rc = 0;
     if (w->kind == WORK_FORWARD) {
-        rc = toy_api.forward(lazy->toy, w->batch, w->in, w->out, w->acts, w->scratch, w->losses, w->flags);
+        rc = toy_api.forward(w->toy, w->batch, w->in, w->out, w->acts, w->scratch, w->losses, w->flags);
     } else if (w->kind == WORK_BACKWARD_INPUTS) {
-        rc = toy_api.backward_inputs(lazy->toy, w->batch, w->in, w->acts, w->dout, w->din, w->scratch);
+        rc = toy_api.backward_inputs(w->toy, w->batch, w->in, w->acts, w->dout, w->din, w->scratch);
     } else if (w->kind == WORK_BACKWARD_WEIGHTS) {
-        rc = toy_api.backward_weights(lazy->toy, w->batch, w->acts, w->dout, w->scratch);
+        rc = toy_api.backward_weights(w->toy, w->batch, w->acts, w->dout, w->scratch);
+    } else if (w->kind == WORK_COMBINE) {
+        void* const* factors = w->din == NULL ? NULL : w->factors;
+        rc = toy_api.combine(w->toy, w->batch, w->num_parts, w->parts, w->din, factors, w->losses);
     } else if (w->kind == WORK_MARK) {
         lazy->mark_done[w->idx] = true;
         lazy->num_passed++;
@@ -117,32 +139,94 @@ static Work* queue(LazyDevice* lazy, Work work) {
 }
 
 static int64_t lazy_acts_bytes(void* model, const DynapipeBatch* batch, int flags) {
-    return toy_api.acts_bytes(((LazyDevice*)model)->toy, batch, flags);
+    return toy_api.acts_bytes(((LazyModel*)model)->toy, batch, flags);
 }
 
 static int64_t lazy_scratch_bytes(void* model, const DynapipeBatch* batch) {
-    return toy_api.scratch_bytes(((LazyDevice*)model)->toy, batch);
+    return toy_api.scratch_bytes(((LazyModel*)model)->toy, batch);
 }
 
 static int64_t lazy_boundary_bytes(void* model, const DynapipeBatch* batch, int is_behind) {
-    return toy_api.boundary_bytes(((LazyDevice*)model)->toy, batch, is_behind);
+    return toy_api.boundary_bytes(((LazyModel*)model)->toy, batch, is_behind);
 }
 
 static int lazy_forward(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
                         void* scratch, float* losses, int flags) {
-    queue(model, (Work){WORK_FORWARD, batch, in, NULL, out, acts, NULL, scratch, losses, flags, 0});
+    LazyModel* m = model;
+    queue(
+        m->lazy,
+        (Work){
+            WORK_FORWARD, m->toy, batch, in, NULL, out, acts, NULL, scratch, losses, flags, 0, 0, {0}, {0}});
     return 0;
 }
 
 static int lazy_backward_inputs(void* model, const DynapipeBatch* batch, const void* in, void* acts,
                                 const void* dout, void* din, void* scratch) {
-    queue(model, (Work){WORK_BACKWARD_INPUTS, batch, in, dout, NULL, acts, din, scratch, NULL, 0, 0});
+    LazyModel* m = model;
+    queue(m->lazy, (Work){WORK_BACKWARD_INPUTS,
+                          m->toy,
+                          batch,
+                          in,
+                          dout,
+                          NULL,
+                          acts,
+                          din,
+                          scratch,
+                          NULL,
+                          0,
+                          0,
+                          0,
+                          {0},
+                          {0}});
     return 0;
 }
 
 static int lazy_backward_weights(void* model, const DynapipeBatch* batch, void* acts, const void* dout,
                                  void* scratch) {
-    queue(model, (Work){WORK_BACKWARD_WEIGHTS, batch, NULL, dout, NULL, acts, NULL, scratch, NULL, 0, 0});
+    LazyModel* m = model;
+    queue(m->lazy, (Work){WORK_BACKWARD_WEIGHTS,
+                          m->toy,
+                          batch,
+                          NULL,
+                          dout,
+                          NULL,
+                          acts,
+                          NULL,
+                          scratch,
+                          NULL,
+                          0,
+                          0,
+                          0,
+                          {0},
+                          {0}});
+    return 0;
+}
+
+static int64_t lazy_part_bytes(void* model, const DynapipeBatch* batch, int flags) {
+    return toy_api.part_bytes(((LazyModel*)model)->toy, batch, flags);
+}
+
+static int64_t lazy_factor_bytes(void* model, const DynapipeBatch* batch) {
+    return toy_api.factor_bytes(((LazyModel*)model)->toy, batch);
+}
+
+static int lazy_combine(void* model, const DynapipeBatch* batch, int32_t num_parts, const void* const* parts,
+                        void* dout, void* const* factors, float* losses) {
+    LazyModel* m = model;
+    Work work = {.kind = WORK_COMBINE, .toy = m->toy, .batch = batch, .din = dout, .losses = losses};
+    if (num_parts > MAX_PARTS) { abort(); }
+    work.num_parts = num_parts;
+    for (int32_t p = 0; p < num_parts; p++) {
+        work.parts[p] = parts[p];
+        if (factors != NULL) { work.factors[p] = factors[p]; }
+    }
+    queue(m->lazy, work);
+    return 0;
+}
+
+static int64_t lazy_cache_bytes(void* model, const DynapipeCache* cache) {
+    (void)model;
+    (void)cache;
     return 0;
 }
 
@@ -153,24 +237,24 @@ static int64_t lazy_infer_bytes(void* model, const DynapipeBatch* batch) {
 // Forward; the last stage waits for its result in here, where transfers do not move. next (num_rows): losses.
 static int lazy_infer(void* model, const DynapipeBatch* batch, const DynapipeCache* cache, const void* in,
                       void* out, void* scratch, int32_t* next) {
-    LazyDevice* lazy = model;
+    LazyDevice* lazy = ((LazyModel*)model)->lazy;
     (void)cache;
     unsigned char* behind_acts =
         (unsigned char*)scratch + lazy_acts_bytes(model, batch, DYNAPIPE_FORWARD_HEAD);
     lazy_forward(model, batch, in, out, scratch, behind_acts, lazy->losses, DYNAPIPE_FORWARD_HEAD);
-    if (!lazy->toy->is_last) { return 0; }
+    if (!((LazyModel*)model)->toy->is_last) { return 0; }
     while (run_work(lazy)) {}
     for (int32_t r = 0; r < batch->num_rows; r++) { next[r] = (int32_t)lazy->losses[r]; }
     return lazy->num_worked == lazy->num_work ? 0 : 1;
 }
 
 static void lazy_zero_gradients(void* model) {
-    toy_api.zero_gradients(((LazyDevice*)model)->toy);
+    toy_api.zero_gradients(((LazyModel*)model)->toy);
 }
 
 // By now the executor has waited for everything.
 static int lazy_finish(void* model) {
-    const LazyDevice* lazy = model;
+    const LazyDevice* lazy = ((const LazyModel*)model)->lazy;
     return lazy->num_worked == lazy->num_work && lazy->num_moved == lazy->num_moves ? 0 : 1;
 }
 
@@ -183,8 +267,12 @@ const DynapipeModel_v1 lazy_model_api = {.name = "lazy toy",
                                          .backward_weights = lazy_backward_weights,
                                          .zero_gradients = lazy_zero_gradients,
                                          .finish = lazy_finish,
+                                         .cache_bytes = lazy_cache_bytes,
                                          .infer_bytes = lazy_infer_bytes,
-                                         .infer = lazy_infer};
+                                         .infer = lazy_infer,
+                                         .part_bytes = lazy_part_bytes,
+                                         .factor_bytes = lazy_factor_bytes,
+                                         .combine = lazy_combine};
 
 // --- the device ------------------------------------------------------------------------------------------
 static Status device_begin(void* ctx, int32_t num_marks) {
@@ -284,8 +372,8 @@ static Status lazy_group_end(void* ctx) {
     LazyDevice* lazy = ctx;
     lazy->in_group = false;
     lazy->num_groups++;
-    return lazy->group_moves <= 2 ? STATUS_OK  // less where a transfer is empty
-                                  : FAIL(STATUS_OUT_OF_RANGE, "lazy: a group of %d", lazy->group_moves);
+    if (lazy->group_moves > lazy->largest_group) { lazy->largest_group = lazy->group_moves; }
+    return STATUS_OK;
 }
 
 static const DynapipeTransport_v1 transport_api = {.name = "lazy",
@@ -296,13 +384,18 @@ static const DynapipeTransport_v1 transport_api = {.name = "lazy",
                                                    .group_begin = lazy_group_begin,
                                                    .group_end = lazy_group_end};
 
-LazyDevice* lazy_device_create(Transport* host, ToyModel* toy, uint64_t seed) {
+LazyDevice* lazy_device_create(Transport* host, uint64_t seed) {
     LazyDevice* lazy = calloc(1, sizeof *lazy);
     if (lazy == NULL) { abort(); }
     lazy->host = host;
-    lazy->toy = toy;
     lazy->rng = rng_seed(seed);
     return lazy;
+}
+
+LazyModel* lazy_device_add(LazyDevice* lazy, ToyModel* toy) {
+    if (lazy->num_models == LAZY_MAX_MODELS) { abort(); }
+    lazy->models[lazy->num_models] = (LazyModel){lazy, toy};
+    return &lazy->models[lazy->num_models++];
 }
 
 void lazy_device_free(LazyDevice* lazy) {
@@ -324,6 +417,10 @@ void lazy_device_forget_joins(LazyDevice* lazy) {
 
 int lazy_device_num_groups(const LazyDevice* lazy) {
     return lazy->num_groups;
+}
+
+int lazy_device_largest_group(const LazyDevice* lazy) {
+    return lazy->largest_group;
 }
 
 int lazy_device_most_marks(const LazyDevice* lazy) {

@@ -17,14 +17,18 @@ waits for that transfer. Groups run as one. A transfer is a pair of messages of 
 #include "toy_model.h"
 
 typedef struct LazyDevice LazyDevice;
+typedef struct LazyModel LazyModel;  // one of its models
+enum { LAZY_MAX_MODELS = TOY_MAX_LAYERS + 1 };
 
 // All of one rank. `host` and `toy` are borrowed.
-LazyDevice* lazy_device_create(Transport* host, ToyModel* toy, uint64_t seed);
+LazyDevice* lazy_device_create(Transport* host, uint64_t seed);
+LazyModel* lazy_device_add(LazyDevice* lazy, ToyModel* toy);
 void lazy_device_free(LazyDevice* lazy);
 Device lazy_device(LazyDevice* lazy);
 Transport lazy_transport(LazyDevice* lazy);
-extern const DynapipeModel_v1 lazy_model_api;     // `model` is the LazyDevice*
+extern const DynapipeModel_v1 lazy_model_api;     // `model` is a LazyModel*
 void lazy_device_forget_joins(LazyDevice* lazy);  // a fault: join() does nothing
 // Marks queued and not passed, at most so far: two for each job.
 int lazy_device_most_marks(const LazyDevice* lazy);
 int lazy_device_num_groups(const LazyDevice* lazy);
+int lazy_device_largest_group(const LazyDevice* lazy);  // transfers of it

@@ -73,7 +73,7 @@ static ModelPart part_of(const Placement* placement, int32_t P, int32_t s) {
     ModelPart part = {.stage = s};
     for (int32_t k = 0; k < placement->num_chunks; k++) {
         bool is_last = k == placement->num_chunks - 1;
-        ModelEnd end = !is_last                       ? MODEL_GOES_ON
+        ModelEnd end = !is_last                        ? MODEL_GOES_ON
                        : placement->head == HEAD_WHOLE ? MODEL_HAS_HEAD
                                                        : MODEL_FEEDS_HEAD;
         if (placement->stage_of[k] != s) { continue; }
@@ -81,8 +81,9 @@ static ModelPart part_of(const Placement* placement, int32_t P, int32_t s) {
             (ModelRange){placement->chunks[k].layer_begin, placement->chunks[k].layer_end, end};
     }
     if (placement->head == HEAD_WHOLE) { return part; }
-    part.head = (ModelHead){.sharing = placement->head == HEAD_BY_ROWS ? MODEL_HEAD_BY_ROWS : MODEL_HEAD_BY_VOCAB,
-                            .num_stages = P};
+    part.head =
+        (ModelHead){.sharing = placement->head == HEAD_BY_ROWS ? MODEL_HEAD_BY_ROWS : MODEL_HEAD_BY_VOCAB,
+                    .num_stages = P};
     for (int32_t i = 0; i <= P; i++) { part.head.begin[i] = placement->head_begin[i]; }
     return part;
 }
@@ -199,8 +200,8 @@ static void check_plan(const Plan* plan, const PlanSample* samples, const char* 
     CHECK(same_bits(&first, &again));
     CHECK(losses_agree(&work, work.losses));  // no NaN left
     if (test_failures > 0) {
-        printf("%s, trial %d: P %d R %d M %d K %d head %d, error %g\n", what, trial, plan->P, plan->R, plan->M,
-               plan->placement.num_chunks, plan->placement.head, error);
+        printf("%s, trial %d: P %d R %d M %d K %d head %d, error %g\n", what, trial, plan->P, plan->R,
+               plan->M, plan->placement.num_chunks, plan->placement.head, error);
     }
     run_close(&first);
     run_close(&again);

@@ -210,7 +210,8 @@ static void share_backward_inputs(ToyModel* toy, const DynapipeBatch* batch, con
     }
 }
 
-static void share_backward_weights(ToyModel* toy, const DynapipeBatch* batch, float* x, const float* factors) {
+static void share_backward_weights(ToyModel* toy, const DynapipeBatch* batch, float* x,
+                                   const float* factors) {
     int32_t channels = width(toy->layer_end);
     toy->num_violations += (factors == NULL) != (toy->head == DYNAPIPE_HEAD_BY_ROWS);
     for (int32_t r = 0; r < batch->num_rows; r++) {
@@ -273,7 +274,9 @@ static int toy_forward(void* model, const DynapipeBatch* batch, const void* in, 
     } else if (out != NULL) {
         pack(out, x, T, width(end));
     }
-    if (with_head) { head(toy, batch, x, keep ? kept_dy(toy, batch, acts, end - 1) : NULL, width(end), losses); }
+    if (with_head) {
+        head(toy, batch, x, keep ? kept_dy(toy, batch, acts, end - 1) : NULL, width(end), losses);
+    }
     scribble(scratch, batch);
     return 0;
 }

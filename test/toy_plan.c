@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Progress of one micro-batch on one chunk, or on a share of the head. The messages between the last chunk and
-// a share stand with the share.
+// Progress of one micro-batch on one chunk, or on a share of the head. The messages between the last chunk
+// and a share stand with the share.
 typedef struct {
     bool split, recompute, waits_act, waits_grad, waits_fact;  // drawn at the start
     bool got_act, got_grad, got_fact, f, r, b, w, act_pending, grad_pending, fact_pending;
@@ -54,16 +54,16 @@ static Cell* cell(const Maker* mk, int32_t row, int32_t m) {
     return &mk->cells[row * mk->toy->plan.M + m];
 }
 
-// An instruction on the stage of `row`, named by `chunk`; other: row whose stage is at the other end, -1: a job.
+// An instruction on the stage of `row`, named by `chunk`; other: row whose stage is at the other end, -1: a
+// job.
 static void append(const Maker* mk, int32_t row, int32_t chunk, int32_t m, InstrKind kind, int32_t other) {
     Plan* plan = &mk->toy->plan;
     int32_t first = plan->mbs[m].replica * plan->P;
     PlanRank* list = &plan->ranks[first + stage_of(mk->toy, row)];
-    list->instrs[list->num_instrs++] =
-        (PlanInstr){.kind = (uint8_t)kind,
-                    .chunk = (int16_t)chunk,
-                    .mb = m,
-                    .peer = other < 0 ? -1 : first + stage_of(mk->toy, other)};
+    list->instrs[list->num_instrs++] = (PlanInstr){.kind = (uint8_t)kind,
+                                                   .chunk = (int16_t)chunk,
+                                                   .mb = m,
+                                                   .peer = other < 0 ? -1 : first + stage_of(mk->toy, other)};
 }
 
 // Every share's part is back.
@@ -305,10 +305,12 @@ static void add_share_buffers(const Placing* p, int32_t row) {
     bool here = same_stage(p->toy, row, last_chunk(p->toy));
     int32_t fwd = at(p, INSTR_FWD, row), wgt = at(p, INSTR_WGT, row);
     if (!by_vocabulary(p->toy)) {
-        batch.num_rows = p->batch->num_rows * begin[1] / HEAD_UNITS - p->batch->num_rows * begin[0] / HEAD_UNITS;
+        batch.num_rows =
+            p->batch->num_rows * begin[1] / HEAD_UNITS - p->batch->num_rows * begin[0] / HEAD_UNITS;
     }
     int64_t in_bytes = toy_api.boundary_bytes(&model, &batch, 0);
-    int64_t part = by_vocabulary(p->toy) ? toy_api.part_bytes(&model, &batch, DYNAPIPE_FORWARD_KEEP) : in_bytes;
+    int64_t part =
+        by_vocabulary(p->toy) ? toy_api.part_bytes(&model, &batch, DYNAPIPE_FORWARD_KEEP) : in_bytes;
     add(p, BUFFER_ACTS, row, toy_api.acts_bytes(&model, &batch, DYNAPIPE_FORWARD_KEEP), fwd, wgt + 1);
     if (here) { return; }
     add(p, BUFFER_IN, row, in_bytes, at(p, INSTR_RECV_ACT, row), fwd + 1);
@@ -351,7 +353,8 @@ static void place_buffers(const ToyPlan* toy, int32_t rank) {
         add_buffer(list, BUFFER_SCRATCH, -1, -1, TOY_SCRATCH_BYTES, 0, list->num_instrs);
     }
     for (int32_t m = 0; m < plan->M; m++) {
-        Placing p = {.toy = toy, .list = list, .batch = &toy->batches[m].batch, .m = m, .stage = rank % plan->P};
+        Placing p = {
+            .toy = toy, .list = list, .batch = &toy->batches[m].batch, .m = m, .stage = rank % plan->P};
         p.first_rank = rank - p.stage;
         if (plan->mbs[m].replica != rank / plan->P) { continue; }
         for (int32_t i = 0; i < num_here; i++) {
@@ -498,8 +501,8 @@ int32_t toy_plan_find(const ToyPlan* toy, int32_t rank, InstrKind kind, int32_t 
 
 void toy_plan_run_directly(const ToyPlan* toy, ToyModel* model, float losses[][TOY_MAX_ROWS]) {
     static _Alignas(64) unsigned char acts[1 << 20], scratch[1 << 16];
-    *model = (ToyModel){
-        .layer_end = toy->num_layers, .is_first = true, .is_last = true, .vocab_end = TOY_VOCAB};
+    *model =
+        (ToyModel){.layer_end = toy->num_layers, .is_first = true, .is_last = true, .vocab_end = TOY_VOCAB};
     for (int32_t m = 0; m < toy->plan.M; m++) {
         const DynapipeBatch* batch = &toy->batches[m].batch;
         toy_api.forward(model, batch, NULL, NULL, acts, scratch, losses[m],

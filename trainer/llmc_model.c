@@ -215,7 +215,7 @@ static ModelRange layers_of(const ModelConfig* config, DynapipeRange blocks) {
         ends[i] = layer < num_layers ? layer : num_layers;
     }
     return (ModelRange){ends[0], ends[1],
-                        blocks.end > head                       ? MODEL_HAS_HEAD
+                        blocks.end > head                    ? MODEL_HAS_HEAD
                         : blocks.head == DYNAPIPE_HEAD_FEEDS ? MODEL_FEEDS_HEAD
                                                              : MODEL_GOES_ON};
 }

@@ -195,7 +195,8 @@ static Status choose_placed(StageChoice* out, StageSearch* search) {
 }
 
 static bool is_placed(const PlanRequest* request) {
-    return request->choose_stages && (request->placements > PLACEMENT_LINEAR || request->heads > HEAD_CHOICE_WHOLE);
+    return request->choose_stages &&
+           (request->placements > PLACEMENT_LINEAR || request->heads > HEAD_CHOICE_WHOLE);
 }
 
 static Status choose(StageChoice* out, StageSearch* search, const PlanRequest* request, Arena* arena) {

@@ -53,8 +53,8 @@ const TraceRank* executor_trace(const Executor* ex) {
 void executor_trace_add(Executor* ex, TraceKind kind, int64_t begin_ns, int64_t end_ns) {
     TraceRank* trace = &ex->transfers.trace;
     if (trace->num_events >= ex->transfers.max_events) { return; }
-    trace->events[trace->num_events++] =
-        (TraceEvent){.kind = (int32_t)kind, .chunk = -1, .mb = -1, .peer = -1, .begin_ns = begin_ns, .end_ns = end_ns};
+    trace->events[trace->num_events++] = (TraceEvent){
+        .kind = (int32_t)kind, .chunk = -1, .mb = -1, .peer = -1, .begin_ns = begin_ns, .end_ns = end_ns};
     if (end_ns > trace->end_ns) { trace->end_ns = end_ns; }
 }
 
@@ -104,7 +104,10 @@ static End end_of(const Executor* ex, const PlanInstr* instr, int32_t idx) {
     bool is_act = kind == INSTR_SEND_ACT || kind == INSTR_RECV_ACT || kind == INSTR_WAIT_ACT;
     bool is_fact = kind == INSTR_SEND_FACT || kind == INSTR_RECV_FACT || kind == INSTR_WAIT_FACT;
     bool is_send = !(kind == INSTR_RECV_ACT || kind == INSTR_RECV_GRAD || kind == INSTR_RECV_FACT);
-    Link link = is_fact ? LINK_FACT : is_act ? (is_send ? LINK_OUT : LINK_IN) : is_send ? LINK_DIN : LINK_DOUT;
+    Link link = is_fact   ? LINK_FACT
+                : is_act  ? (is_send ? LINK_OUT : LINK_IN)
+                : is_send ? LINK_DIN
+                          : LINK_DOUT;
     bool is_behind = !row->is_share && (link == LINK_OUT || link == LINK_DOUT);
     return (End){link, executor_tag(ex, instr->mb, row->row + is_behind, is_fact ? 2 : !is_act), is_send};
 }
@@ -163,7 +166,8 @@ Status executor_claim(Executor* ex, const ExecutorStep* step, StepClaim* claim) 
         }
         int32_t idx = executor_end_of(ex, instr), s = instr->peer - ex->first_rank;
         if (idx < 0 || s < 0 || s >= ex->num_stages) {
-            return executor_fail(ex, instr, "this rank has no such chunk, or its peer is not the rank of one");
+            return executor_fail(ex, instr,
+                                 "this rank has no such chunk, or its peer is not the rank of one");
         }
         RowState state = {0};
         executor_measure(ex, idx, step->batches[instr->mb], &state);

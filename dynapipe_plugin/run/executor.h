@@ -72,8 +72,8 @@ typedef struct {
     int64_t arena_bytes;  // at least executor_forward_bytes()
 } ExecutorForward;
 
-// ranges: the chunks of this rank in the chain's order, then its share of the head; copied, what they point to
-// and `transport` are borrowed. timeout_ns 0: wait for ever.
+// ranges: the chunks of this rank in the chain's order, then its share of the head; copied, what they point
+// to and `transport` are borrowed. timeout_ns 0: wait for ever.
 Status executor_create(Executor** out, const ExecutorRange* ranges, int32_t num_ranges, Transport* transport,
                        int64_t timeout_ns);
 void executor_free(Executor* executor);  // NULL is fine

@@ -84,9 +84,7 @@ static Status need_in(const Executor* ex, const PlanInstr* instr, int32_t idx) {
     const Row* row = &ex->rows[idx];
     const RowState* state = executor_state(ex, idx, instr->mb);
     if (row->is_first) { return STATUS_OK; }
-    if (!row->is_share || row->before < 0) {
-        return need_buffer(ex, instr, idx, BUFFER_IN, state->in_bytes);
-    }
+    if (!row->is_share || row->before < 0) { return need_buffer(ex, instr, idx, BUFFER_IN, state->in_bytes); }
     return need_buffer(ex, instr, row->before, BUFFER_OUT, state->part_at + state->in_bytes);
 }
 
@@ -176,7 +174,9 @@ static Status check_kind(const Executor* ex, const PlanInstr* instr, const Row* 
         case INSTR_RECV_ACT:
         case INSTR_SEND_GRAD:
         case INSTR_WAIT_GRAD:
-            if (row->before_stage < 0) { return executor_fail(ex, instr, "the first chunk has nobody before it"); }
+            if (row->before_stage < 0) {
+                return executor_fail(ex, instr, "the first chunk has nobody before it");
+            }
             if (row->before < 0) { return STATUS_OK; }
             return executor_fail(ex, instr, "what goes into it is made on this rank");
         case INSTR_SEND_ACT:
@@ -190,7 +190,8 @@ static Status check_kind(const Executor* ex, const PlanInstr* instr, const Row* 
                 !(is_here && row->is_mine)) {
                 return STATUS_OK;
             }
-            return executor_fail(ex, instr, "factors go from the last chunk to shares by vocabulary elsewhere");
+            return executor_fail(ex, instr,
+                                 "factors go from the last chunk to shares by vocabulary elsewhere");
     }
 }
 

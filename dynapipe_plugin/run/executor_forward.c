@@ -12,7 +12,8 @@ transport has groups it gets them as one, and nothing can wait in a circle.
 #include "executor_parts.h"
 
 // Places of a row's two inputs and two outputs in the arena. Of a chunk that feeds the head, `out` are hidden
-// states; of a share, `in` are these, `out` its part; at the last chunk's end nothing of a share of this rank.
+// states; of a share, `in` are these, `out` its part; at the last chunk's end nothing of a share of this
+// rank.
 typedef struct {
     int64_t in, out;              // offsets
     int64_t in_bytes, out_bytes;  // of one, rounded up
@@ -118,8 +119,8 @@ static unsigned char* out_place(const Forward* fw, int32_t idx, int32_t b) {
 }
 
 // --- transfers -------------------------------------------------------------------------------------------
-static Status post(const Forward* fw, int32_t idx, int32_t b, InstrKind kind, int32_t stage, int32_t input_row,
-                   Link link, void* data, int64_t num_bytes) {
+static Status post(const Forward* fw, int32_t idx, int32_t b, InstrKind kind, int32_t stage,
+                   int32_t input_row, Link link, void* data, int64_t num_bytes) {
     Executor* ex = fw->ex;
     bool is_part = kind == INSTR_SEND_GRAD || kind == INSTR_RECV_GRAD;
     TransferName name = {(int32_t)kind, ex->rows[idx].row, b};
@@ -181,8 +182,8 @@ static Status send(const Forward* fw, int32_t wave) {
             TRY(post(fw, i, b, INSTR_SEND_GRAD, row->before_stage, row->row, LINK_DIN, out_place(fw, i, b),
                      out_bytes(ex, row, batch)));
         } else if (!row->is_share && row->behind < 0) {
-            TRY(post(fw, i, b, INSTR_SEND_ACT, row->behind_stage, row->row + 1, LINK_OUT,
-                     out_place(fw, i, b), out_bytes(ex, row, batch)));
+            TRY(post(fw, i, b, INSTR_SEND_ACT, row->behind_stage, row->row + 1, LINK_OUT, out_place(fw, i, b),
+                     out_bytes(ex, row, batch)));
         }
     }
     return STATUS_OK;
@@ -211,11 +212,12 @@ static int call_model(const Forward* fw, int32_t idx, int32_t b) {
     const Executor* ex = fw->ex;
     const Row* row = &ex->rows[idx];
     const DynapipeBatch* batch = &fw->f->batches[b];
-    DynapipeBatch part = executor_rows_of(ex, row, batch);
+    DynapipeBatch* part = &executor_state(ex, idx, b)->part;  // stays while the call is under way
     float* losses = row->is_end ? fw->f->losses[b] : NULL;
-    if (row->is_share && part.num_rows == 0) { return 0; }
-    if (executor_by_rows(ex, row)) { losses = fw->f->losses[b] + (part.targets - batch->targets); }
-    return row->api->forward(row->model, &part, in_place(fw, idx, b), out_place(fw, idx, b),
+    *part = executor_rows_of(ex, row, batch);
+    if (row->is_share && part->num_rows == 0) { return 0; }
+    if (executor_by_rows(ex, row)) { losses = fw->f->losses[b] + (part->targets - batch->targets); }
+    return row->api->forward(row->model, part, in_place(fw, idx, b), out_place(fw, idx, b),
                              at(fw, fw->layout.acts), at(fw, fw->layout.scratch), losses, HEAD);
 }
 
@@ -248,9 +250,9 @@ static Status combine(const Forward* fw, int32_t b) {
     Status status;
     TraceEvent* event = executor_job_begin(ex, (TransferName){INSTR_FWD, last->row, b}, before_ns, &status);
     TRY(status);
-    return executor_job_end(ex, last, event,
-                            last->api->combine(last->model, &fw->f->batches[b], num_parts, parts, NULL, NULL,
-                                               fw->f->losses[b]));
+    return executor_job_end(
+        ex, last, event,
+        last->api->combine(last->model, &fw->f->batches[b], num_parts, parts, NULL, NULL, fw->f->losses[b]));
 }
 
 // --- waves -----------------------------------------------------------------------------------------------

@@ -99,8 +99,7 @@ static int call_model(const Executor* ex, int32_t idx, const PlanInstr* instr) {
     bool is_share = ex->rows[idx].is_share;
     if (is_share && executor_batch(ex, idx, instr->mb)->num_rows == 0) { return 0; }
     switch (instr->kind) {
-        case INSTR_FWD:
-            return is_share ? share_forward(ex, idx, instr->mb) : forward(ex, idx, instr);
+        case INSTR_FWD: return is_share ? share_forward(ex, idx, instr->mb) : forward(ex, idx, instr);
         case INSTR_REC: return forward(ex, idx, instr);
         case INSTR_BWD: return backward(ex, idx, instr->mb);
         default: return backward_weights(ex, idx, instr->mb);

@@ -179,8 +179,8 @@ const DynapipeBatch* executor_batch(const Executor* ex, int32_t idx, int32_t mb)
 int32_t executor_end_of(const Executor* ex, const PlanInstr* instr) {
     int32_t row = instr->chunk, K = ex->placement->num_chunks;
     if (row < 0 || row >= K + ex->num_stages || ex->idx_of[row] < 0) { return -1; }
-    bool is_behind = instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_WAIT_ACT ||
-                     instr->kind == INSTR_RECV_GRAD;
+    bool is_behind =
+        instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_WAIT_ACT || instr->kind == INSTR_RECV_GRAD;
     if (!is_behind || !ex->rows[ex->idx_of[row]].feeds) { return ex->idx_of[row]; }
     int32_t s = instr->peer - ex->first_rank;
     return s >= 0 && s < ex->num_stages ? ex->idx_of[K + s] : -1;

@@ -160,9 +160,8 @@ static void fill_request(Dynapipe* dp, const DynapipeCosts* costs) {
     request->split_backward =
         costs->has_weights_job ? (SplitBackward)options->split_backward : SPLIT_BACKWARD_OFF;
     bool is_told = options->stage_split != NULL || dp->num_stages == 1;
-    request->placements =
-        is_told ? PLACEMENT_GIVEN : (PlacementChoice)(PLACEMENT_AUTO + options->placement);
-    request->heads = is_told                 ? HEAD_CHOICE_GIVEN
+    request->placements = is_told ? PLACEMENT_GIVEN : (PlacementChoice)(PLACEMENT_AUTO + options->placement);
+    request->heads = is_told               ? HEAD_CHOICE_GIVEN
                      : !costs->shares_head ? HEAD_CHOICE_WHOLE
                                            : (HeadChoice)(HEAD_CHOICE_AUTO + options->head);
     request->P = dp->num_stages;
@@ -192,9 +191,10 @@ static Status check_model(const Dynapipe* dp, const DynapipeCosts* costs) {
             dp->num_stages, num_layers, num_layers, num_ranks, P, num_ranks / P);
     }
     if (!costs->shares_head && dp->options.head + HEAD_CHOICE_AUTO > HEAD_CHOICE_WHOLE) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "--head: the model's head cannot be shared (it has no part_bytes, factor_bytes, combine, or "
-                    "cannot stand alone) ---> --head auto");
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "--head: the model's head cannot be shared (it has no part_bytes, factor_bytes, combine, or "
+            "cannot stand alone) ---> --head auto");
     }
     if (dp->options.stage_split != NULL && dp->options.placement + PLACEMENT_AUTO > PLACEMENT_LINEAR) {
         return FAIL(STATUS_BAD_OPTION, "--stage-split: is of --placement linear ---> leave one of them out");

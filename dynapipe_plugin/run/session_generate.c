@@ -324,13 +324,15 @@ static Status generate(Generation* g, const int64_t* samples) {
     if (dp->val == NULL) { return FAIL(STATUS_BAD_OPTION, "nothing to answer ---> give -j"); }
     TRY(session_need_model(dp));
     const DynapipeModel_v1* api = dp->ranges[0].api;
-    bool can_pick = dp->request.placement.head == HEAD_WHOLE || (api->pick_bytes != NULL && api->pick != NULL);
+    bool can_pick =
+        dp->request.placement.head == HEAD_WHOLE || (api->pick_bytes != NULL && api->pick != NULL);
     if (api->infer == NULL || api->infer_bytes == NULL || api->cache_bytes == NULL || !can_pick) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "the model %s cannot answer: it has no infer() with infer_bytes() and cache_bytes(), or, "
-                    "its head being shared, no pick() with pick_bytes() ---> -s 0 and --answers 0, or give it "
-                    "these",
-                    api->name);
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "the model %s cannot answer: it has no infer() with infer_bytes() and cache_bytes(), or, "
+            "its head being shared, no pick() with pick_bytes() ---> -s 0 and --answers 0, or give it "
+            "these",
+            api->name);
     }
     arena_reset(&dp->eval_arena);
     g->answers = ARENA_NEW(&dp->eval_arena, DynapipeAnswer_v1, g->num_samples);

@@ -61,8 +61,8 @@ static int32_t stage_of_row(const Placement* placement, int32_t row) {
 }
 
 // What leaves `row` is what enters `next`, and of a share, what both say of its part and factors.
-static Status compare_rows(const Dynapipe* dp, const DynapipeBatch* probe, const Boundaries* b, int32_t replica,
-                           int32_t row, int32_t next) {
+static Status compare_rows(const Dynapipe* dp, const DynapipeBatch* probe, const Boundaries* b,
+                           int32_t replica, int32_t row, int32_t next) {
     static const char* const words[BOUNDARY_VALUES] = {
         [BEHIND] = "%.0f bytes leave the one's blocks, %.0f enter the other's",
         [PART] = "a part of the head is %.0f bytes to the one, %.0f to the other",
@@ -170,9 +170,9 @@ static Status check_attach(const Dynapipe* dp, int32_t idx, const DynapipeModel_
     }
     if (idx == 0) { return check_params(idx, params); }
     if (params == NULL) { return STATUS_OK; }
-    return FAIL(STATUS_OUT_OF_RANGE,
-                "range %d: parameters are those of all ranges together ---> with range 0; NULL with the others",
-                idx);
+    return FAIL(
+        STATUS_OUT_OF_RANGE,
+        "range %d: parameters are those of all ranges together ---> with range 0; NULL with the others", idx);
 }
 
 static bool is_whole(const Dynapipe* dp) {
@@ -197,7 +197,9 @@ static Status open_model(Dynapipe* dp) {
 static Status take_params(Dynapipe* dp, const DynapipeParams_v1* params) {
     free(dp->tied_given);
     dp->tied_given = calloc((size_t)params->num_tied + 1, sizeof *dp->tied_given);
-    if (dp->tied_given == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d groups", params->num_tied); }
+    if (dp->tied_given == NULL) {
+        return FAIL(STATUS_NO_MEMORY, "no memory for %d groups", params->num_tied);
+    }
     for (int32_t i = 0; i < params->num_tied; i++) { dp->tied_given[i] = params->tied[i]; }
     dp->params = *params;
     dp->params.tied = dp->tied_given;

@@ -62,7 +62,8 @@ Status session_ranges(const Dynapipe* dp, DynapipeRange* out, int32_t max_ranges
 }
 
 int32_t dynapipe_head(const Dynapipe* dp, int32_t* begin, int32_t max_begins) {
-    static const int32_t heads[] = {DYNAPIPE_HEAD_AS_BLOCKS, DYNAPIPE_HEAD_BY_ROWS, DYNAPIPE_HEAD_BY_VOCABULARY};
+    static const int32_t heads[] = {DYNAPIPE_HEAD_AS_BLOCKS, DYNAPIPE_HEAD_BY_ROWS,
+                                    DYNAPIPE_HEAD_BY_VOCABULARY};
     const Placement* placement = &dp->request.placement;
     for (int32_t s = 0; s <= dp->num_stages && s < max_begins && placement->head != HEAD_WHOLE; s++) {
         begin[s] = placement->head_begin[s];

@@ -16,8 +16,8 @@ with the hash of the plan; only where all ranks' numbers do not make 0 do they e
 #include "collective.h"
 
 typedef struct {
-    uint64_t plan_hash;         // of what all ranks know of it: plan_hash_decisions()
-    uint64_t replica_hash;      // of what the ranks of a replica know besides: plan_hash_replica()
+    uint64_t plan_hash;              // of what all ranks know of it: plan_hash_decisions()
+    uint64_t replica_hash;           // of what the ranks of a replica know besides: plan_hash_replica()
     uint64_t with[PLAN_MAX_STAGES];  // with the rank of each stage of my replica
 } StepClaim;
 

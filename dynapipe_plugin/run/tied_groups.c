@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 // What one rank tells, as it travels: num_params, number of groups, types, and (group, begin, count) of each
 // group.
 typedef struct {

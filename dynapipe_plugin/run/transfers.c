@@ -143,12 +143,11 @@ static Status fail_stuck(const Transfers* t, const uint8_t* state, TransferName 
     for (int32_t i = 0; i < t->num_items; i++) {
         if (t->items[i].state == state) { missing = t->trace.events[t->items[i].event_idx]; }
     }
-    return FAIL(
-        STATUS_COMM,
-        "rank %d: %s waits for %s with rank %s, nothing moved for %.1f s ---> see what rank "
-        "%d does, or raise --comm-timeout",
-        (int)t->transport->rank, TRANSFER_WORDS(t, name), TRANSFER_WORDS(t, name_of(&missing)), TRANSPORT_RANK(t->transport, missing.peer), (double)t->timeout_ns / 1e9,
-        (int)missing.peer);
+    return FAIL(STATUS_COMM,
+                "rank %d: %s waits for %s with rank %s, nothing moved for %.1f s ---> see what rank "
+                "%d does, or raise --comm-timeout",
+                (int)t->transport->rank, TRANSFER_WORDS(t, name), TRANSFER_WORDS(t, name_of(&missing)),
+                TRANSPORT_RANK(t->transport, missing.peer), (double)t->timeout_ns / 1e9, (int)missing.peer);
 }
 
 // What is queued from here on waits for it. *joined also where it is through: then there is nothing to wait

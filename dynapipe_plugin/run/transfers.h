@@ -50,7 +50,7 @@ typedef struct {
     Transfer* items;
     int32_t num_items, max_events;  // max_events: room in both arrays
     TraceRank trace;
-    JobMarks jobs;  // what is queued on a device
+    JobMarks jobs;     // what is queued on a device
     bool says_chunks;  // in messages: ranks have several
 } Transfers;
 
@@ -66,8 +66,8 @@ void transfers_free(Transfers* t);
 // A record that begins now.
 TraceEvent* transfers_event(Transfers* t, TransferName name, int32_t peer);
 
-// name.kind: INSTR_SEND_* or INSTR_RECV_*. Does not block. Nothing travels where there are no bytes: done at once,
-// on both sides alike, which must have the number from the same counts.
+// name.kind: INSTR_SEND_* or INSTR_RECV_*. Does not block. Nothing travels where there are no bytes: done at
+// once, on both sides alike, which must have the number from the same counts.
 Status transfers_post(Transfers* t, TransferName name, int32_t peer, int32_t tag, void* data,
                       int64_t num_bytes, uint8_t* state);
 

@@ -334,6 +334,21 @@ static bool shorter_message(Mutant* mutant) {
     return true;
 }
 
+// What shares send and get, at the last chunk's rank.
+static bool shorter_part(Mutant* mutant) {
+    PlanRank* rank = any_rank(mutant);
+    BufferKind kind = rng_below(mutant->rng, 2) ? BUFFER_PART : BUFFER_FACT;
+    int32_t own =
+        mutant->plan->placement.num_chunks + (int32_t)(rank - mutant->plan->ranks) % mutant->plan->P;
+    for (int32_t i = 0; i < rank->num_buffers; i++) {
+        PlanBuffer* buffer = &rank->buffers[i];
+        if (buffer->kind != kind || buffer->chunk == own || buffer->num_bytes == 0) { continue; }
+        buffer->num_bytes--;
+        return true;
+    }
+    return false;
+}
+
 static bool exceed_limit(Mutant* mutant) {
     PlanRank* rank = any_rank(mutant);
     rank->own_limit_bytes = 0;
@@ -414,6 +429,7 @@ static const struct {
     {buffer_outside, "not inside the arena"},
     {drop_buffer, ""},
     {shorter_message, "bytes"},
+    {shorter_part, "bytes"},
     {exceed_limit, "beyond the memory limit"},
     {duplicate_sample, ""},
     {cut_sample, "not whole"},

@@ -21,7 +21,9 @@ static void make_plan(Plan* out, Rng* rng, Arena* arena) {
                         .num_samples = rng_between(rng, 1, 20),
                         .max_tokens = 400,
                         .packed = rng_below(rng, 2),
-                        .recompute = rng_below(rng, 2)};
+                        .recompute = rng_below(rng, 2),
+                        .placed = rng_below(rng, 4) > 0,
+                        .tight = rng_below(rng, 2)};
     random_plan(out, rng, &about, arena);
     out->bound_ns = rng_between(rng, 0, 9);
     out->memory_limit_bytes = (int64_t)rng_below(rng, 3) << 40;
@@ -57,7 +59,7 @@ static void hash_covers_every_field(void) {
     do {
         arena_reset(&arena);
         make_plan(&plan, &rng, &arena);
-    } while (plan.P < 2 || plan.ranks[0].num_instrs == 0);
+    } while (plan.P < 2 || plan.ranks[0].num_instrs == 0 || plan.placement.head == HEAD_WHOLE);
     uint64_t before = plan_hash(&plan);
     PlanRank* rank = &plan.ranks[0];
     int32_t* const words[] = {&plan.N,
@@ -92,7 +94,9 @@ static void hash_covers_every_field(void) {
                               &plan.mbs[0].shape.cross_products,
                               &plan.mbs[0].shape.supervised_tokens};
     uint8_t* const bytes[] = {&plan.mbs[0].layout, &plan.mbs[0].recompute[1], &rank->instrs[0].kind,
-                              &rank->buffers[0].kind};
+                              &rank->buffers[0].kind, &plan.placement.head};
+    int16_t* const shorts[] = {&plan.placement.stage_of[1], &plan.placement.head_begin[1],
+                               &rank->instrs[0].chunk, &rank->buffers[0].chunk};
 #define EACH_CHANGES_THE_HASH(fields, bit)                            \
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields)[0]; i++) { \
         *(fields)[i] ^= (bit);                                        \
@@ -102,6 +106,7 @@ static void hash_covers_every_field(void) {
     EACH_CHANGES_THE_HASH(words, 1)
     EACH_CHANGES_THE_HASH(longs, 1)
     EACH_CHANGES_THE_HASH(bytes, 1)
+    EACH_CHANGES_THE_HASH(shorts, 1)
     plan.policy[0]++;
     CHECK(plan_hash(&plan) != before);
     plan.policy[0]--;
@@ -145,6 +150,11 @@ static void hostile_text_is_refused(void) {
     arena_free(&parsing);
 }
 
+#define HEAD_OF_2_CHUNKS                                                                              \
+    "dynapipe-plan 2\nstages 2 replicas 1 chunks 2 microbatches 0 samples 0 sequences 0 segments 0\n" \
+    "policy a schedule b\nmemory_limit_bytes 0 makespan_ns 0 bound_ns 0\nhash 0123456789abcdef\n"
+#define TWO_CHUNKS "chunk 0 stage 0 layers 0 1\nchunk 1 stage 1 layers 1 2\n"
+
 static void bad_heads_name_the_line(void) {
     static const struct {
         const char *text, *words;
@@ -161,6 +171,14 @@ static void bad_heads_name_the_line(void) {
          "0\npolicy A "
          "schedule b\n",
          "t:3: expected a name"},
+        {HEAD_OF_2_CHUNKS "chunk 0 stage 2 layers 0 1\n", "t:6: stage: '2' is not a number in 0 ... 1"},
+        {HEAD_OF_2_CHUNKS "chunk 1 stage 0 layers 0 1\n", "t:6: chunk: '1'"},
+        {HEAD_OF_2_CHUNKS TWO_CHUNKS "head half\n", "t:8: expected whole, rows or vocabulary, found 'half'"},
+        {HEAD_OF_2_CHUNKS TWO_CHUNKS "head rows 1025 -1\n", "t:8: next: '1025'"},
+        {HEAD_OF_2_CHUNKS TWO_CHUNKS "head vocabulary 512 511\n",
+         "t:8: next: '511' is not a number in 512 ... 512"},
+        {HEAD_OF_2_CHUNKS TWO_CHUNKS "head rows 1024\n", "t:8: next: ''"},
+        {HEAD_OF_2_CHUNKS TWO_CHUNKS "head whole 1024\n", "t:8: expected"},
     };
     Arena arena = {0};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -170,22 +188,21 @@ static void bad_heads_name_the_line(void) {
     arena_free(&arena);
 }
 
-// The text itself: any change of the form, of a policy or of the layout shows. GOLDEN=1 writes it anew.
-static void text_is_golden(void) {
-    static const char path[] = "test/golden/plan_random.txt";
-    Rng rng = rng_seed(12);
+static void check_golden(const char* path, uint64_t draw, bool placed) {
+    Rng rng = rng_seed(draw);
     Arena arena = {0};
     Plan plan;
     size_t num_bytes;
-    random_plan(&plan, &rng,
-                &(RandomPlan){.P = 3,
+    const RandomPlan about = {.P = 3,
                               .R = 2,
                               .num_layers = 6,
                               .num_samples = 9,
                               .max_tokens = 60,
                               .packed = true,
-                              .recompute = true},
-                &arena);
+                              .recompute = true,
+                              .placed = placed};
+    random_plan(&plan, &rng, &about, &arena);
+    CHECK(placed == (plan.placement.head == HEAD_BY_VOCABULARY && plan.placement.num_chunks > 3));
     char* text = print_plan(&plan, &num_bytes);
     if (getenv("GOLDEN") != NULL) {
         FileWriter writer;
@@ -201,7 +218,14 @@ static void text_is_golden(void) {
     arena_free(&arena);
 }
 
-// The picture of STYLE 4.5, and weight gradients and recomputation beside it.
+// The text itself: any change of the form, of a policy or of the layout shows. GOLDEN=1 writes it anew.
+static void text_is_golden(void) {
+    check_golden("test/golden/plan_random.txt", 12, false);
+    check_golden("test/golden/plan_placed.txt", 18, true);
+}
+
+// The picture of STYLE 4.5, and weight gradients and recomputation beside it; two chunks a stage with the
+// head on both.
 static void timeline_is_the_known_picture(void) {
     static const char expected[] =
         "stage 0 |aabbccdd............AAAAeeBBBBffCCCC..DDDD..EEEE..FFFF| idle 33 %\n"
@@ -209,9 +233,14 @@ static void timeline_is_the_known_picture(void) {
         "stage 2 |....aabb....AAAAccBBBBddCCCCeeDDDDffEEEE..FFFF........| idle 33 %\n"
         "stage 3 |......aaAAAAbbBBBBccCCCCddDDDDeeEEEEffFFFF............| idle 33 %\n"
         "stage 0 |aa~~..AA++| idle 20 %\n"
-        "stage 1 |..aaAA++..| idle 40 %\n";
-    PipeCost costs[24], two[2];
+        "stage 1 |..aaAA++..| idle 40 %\n"
+        "stage 0 |aabb..aaaaAAbbbbAABB++++BB++| idle  7 %\n"
+        "        |0000  33**3333**0033*30*0030|\n"
+        "stage 1 |..aaaabbaabbAAAAbb++BBBB++++| idle  7 %\n"
+        "        |  112211**222211***222111*21|\n";
+    PipeCost costs[24], two[2], few[12];
     for (int32_t i = 0; i < 24; i++) { costs[i] = (PipeCost){.job_ns = {2, 4, 0, 0}}; }
+    for (int32_t i = 0; i < 12; i++) { few[i] = (PipeCost){.job_ns = {2, i < 8 ? 2 : 0, 1, 0}}; }
     two[0] = (PipeCost){.job_ns = {2, 2, 2, 2}, .mode = RECOMPUTE_FULL, .drops = true};
     two[1] = (PipeCost){.job_ns = {2, 2, 2, 0}};
     PipeProblem problems[2] = {{.P = 4, .M = 6, .cost = costs}, {.P = 2, .M = 1, .cost = two}};
@@ -227,6 +256,14 @@ static void timeline_is_the_known_picture(void) {
         CHECK_OK(pipe_simulate(&timeline, &problems[i], &schedule, &arena));
         pipe_timeline_print(&problems[i], &schedule, &timeline, (int32_t)timeline.makespan_ns, file);
     }
+    Placement vee = {
+        .num_chunks = 4, .stage_of = {0, 1, 1, 0}, .head = HEAD_BY_VOCABULARY, .head_begin = {0, 512, 1024}};
+    PipeProblem placed = {.P = 2, .M = 2, .placement = &vee, .cost = few};
+    PipeSchedule schedule;
+    PipeTimeline timeline;
+    CHECK_OK(pipe_policy_adaptive.build(&schedule, &placed, order, true, &arena));
+    CHECK_OK(pipe_simulate(&timeline, &placed, &schedule, &arena));
+    pipe_timeline_print(&placed, &schedule, &timeline, (int32_t)timeline.makespan_ns, file);
     fclose(file);
     if (strcmp(text, expected) != 0) { printf("%s", text); }
     CHECK(strcmp(text, expected) == 0);

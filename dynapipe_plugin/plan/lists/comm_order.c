@@ -29,7 +29,6 @@ typedef struct {
     // Late: when an input is there, by what stands in the sequence; a stage and its link are free.
     int64_t* arrival_ns[3];  // [rows * M]
     int64_t clock_ns[PLAN_MAX_STAGES], link_ns[PLAN_MAX_STAGES];
-    int64_t gone_ns[PLAN_MAX_STAGES];       // the last gradient
     int64_t begin_ns[2 * PLAN_MAX_STAGES];  // of each stage's next transfer [s] and next job [P + s]
     int32_t winner[4 * PLAN_MAX_STAGES];    // of a tournament between these: [1] has the earliest
     int32_t num_leaves;
@@ -69,17 +68,9 @@ static int64_t cell_of(const Merge* merge, int32_t row, int32_t m) {
     return (int64_t)row * merge->problem->M + m;
 }
 
-// Where nothing may come ahead there is room for one gradient to send: the one before must be gone.
-static bool waits_for_room(const Merge* merge, int32_t s, PipeJob job) {
-    return merge->late != NULL && merge->jobs_ahead[s] == 0 && job.kind == JOB_B;
-}
-
 static bool job_is_ready(const Merge* merge, int32_t s) {
     if (merge->next_job[s] == merge->schedule->num_jobs[s]) { return false; }
     PipeJob job = merge->schedule->jobs[s][merge->next_job[s]];
-    for (int32_t i = merge->first[s]; i < merge->end[s] && waits_for_room(merge, s, job); i++) {
-        if (merge->letters[s][i].message.kind == MESSAGE_GRAD) { return false; }
-    }
     int32_t input = input_of(job);
     return input < 0 || merge->missing[input][cell_of(merge, job.chunk, job.mb)] == 0;
 }
@@ -111,13 +102,44 @@ static int64_t job_begin_ns(const Merge* merge, int32_t s) {
     PipeJob job = merge->schedule->jobs[s][i];
     int32_t input = input_of(job);
     int64_t cell = cell_of(merge, job.chunk, job.mb);
-    int64_t room_ns = waits_for_room(merge, s, job) ? merge->gone_ns[s] : 0;
-    return later(later(merge->clock_ns[s], room_ns), input < 0 ? 0 : merge->arrival_ns[input][cell]);
+    return later(merge->clock_ns[s], input < 0 ? 0 : merge->arrival_ns[input][cell]);
 }
 
+// The first job that ends later than that, among those whose times are known.
+static int32_t job_ending_after(const Merge* merge, int32_t s, int64_t time_ns) {
+    const PipeSpan* spans = (merge->late == NULL ? merge->timeline : merge->late)->job[s];
+    int32_t low = 0, high = merge->late == NULL ? merge->schedule->num_jobs[s] : merge->next_job[s];
+    while (low < high) {
+        int32_t middle = (low + high) / 2;
+        if (spans[middle].end_ns > time_ns) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return low;
+}
+
+// Where the receiver of a letter that goes at `from_ns` posts it, and no earlier than the transfer before.
+static int32_t receive_pos(const Merge* merge, const Letter* letter, int64_t from_ns) {
+    int32_t s = letter->message.stage, ahead = ahead_of(merge, s), num_ops = merge->order->num_ops[s];
+    int32_t pos = job_ending_after(merge, s, from_ns);
+    if (ahead < letter->needed_by && pos < letter->needed_by - ahead) { pos = letter->needed_by - ahead; }
+    if (pos > merge->next_job[s]) { pos = merge->next_job[s]; }
+    int32_t before = num_ops > 0 ? merge->order->ops[s][num_ops - 1].pos : 0;
+    return pos > before ? pos : before;
+}
+
+// Late: when its link is free, and where it is posted.
 static int64_t letter_begin_ns(const Merge* merge, int32_t s, const Letter* letter) {
-    return merge->late == NULL || merge->problem->pulls ? letter->ready_ns
-                                                        : later(letter->ready_ns, merge->link_ns[s]);
+    if (merge->late == NULL) { return letter->ready_ns; }
+    int32_t peer = letter->message.stage;
+    int64_t from_ns = merge->problem->pulls ? letter->ready_ns : later(letter->ready_ns, merge->link_ns[s]);
+    int32_t pos = receive_pos(merge, letter, from_ns);
+    int64_t posted_ns = merge->problem->pulls ? merge->clock_ns[peer]
+                        : pos > 0             ? merge->late->job[peer][pos - 1].end_ns
+                                              : 0;
+    return later(from_ns, posted_ns);
 }
 
 // What could come next on stage s has changed: its transfer, its job.
@@ -125,6 +147,15 @@ static void refresh(Merge* merge, int32_t s) {
     int32_t i = next_letter(merge, s);
     set_begin(merge, s, i >= 0 ? letter_begin_ns(merge, s, &merge->letters[s][i]) : NOT_READY);
     set_begin(merge, merge->problem->P + s, job_is_ready(merge, s) ? job_begin_ns(merge, s) : NOT_READY);
+}
+
+// Late: what a stage does tells on all who send to it.
+static void refresh_after(Merge* merge, int32_t s, int32_t peer) {
+    for (int32_t other = 0; merge->late != NULL && other < merge->problem->P; other++) {
+        refresh(merge, other);
+    }
+    refresh(merge, s);
+    refresh(merge, peer);
 }
 
 // --- the sequence -----------------------------------------------------------------------------------------
@@ -165,23 +196,7 @@ static void take_job(Merge* merge, int32_t s) {
             (Letter){*message, job.mb, i, merge->needed_by[message->kind][cell], ready_ns};
         if (!problem->pulls && merge->late == NULL) { ready_ns += message->transfer_ns; }
     }
-    for (int32_t other = 0; merge->late != NULL && other < problem->P; other++) { refresh(merge, other); }
-    refresh(merge, s);
-}
-
-// The first job that ends later than that, among those whose times are known.
-static int32_t job_ending_after(const Merge* merge, int32_t s, int64_t time_ns) {
-    const PipeSpan* spans = (merge->late == NULL ? merge->timeline : merge->late)->job[s];
-    int32_t low = 0, high = merge->late == NULL ? merge->schedule->num_jobs[s] : merge->next_job[s];
-    while (low < high) {
-        int32_t middle = (low + high) / 2;
-        if (spans[middle].end_ns > time_ns) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    return low;
+    refresh_after(merge, s, s);
 }
 
 // When a letter is taken: as simulated, where that is known of each. Where messages are pulled it is known of
@@ -195,32 +210,24 @@ static int64_t take_ns(const Merge* merge, int32_t sender, const Letter* letter)
                  merge->timeline->send[sender][letter->job].begin_ns);
 }
 
-static CommOp* push(Merge* merge, int32_t s, CommOp op) {
+static void push(Merge* merge, int32_t s, CommOp op) {
     int32_t* num_ops = &merge->order->num_ops[s];
     CommOp* ops = merge->order->ops[s];
     op.behind = merge->next_job[s];
-    if (op.pos > op.behind) { op.pos = op.behind; }
     if (*num_ops > 0 && op.pos < ops[*num_ops - 1].pos) { op.pos = ops[*num_ops - 1].pos; }
-    ops[*num_ops] = op;
-    return &ops[(*num_ops)++];
+    ops[(*num_ops)++] = op;
 }
 
-// Late: not before it is posted, and the times that follow from it.
-static int64_t take_late_ns(Merge* merge, int32_t s, const Letter* letter, int32_t pos) {
-    int32_t peer = letter->message.stage;
-    PipeSpan* span = &merge->late->send[s][letter->job];
-    int64_t posted_ns = pos > 0 ? merge->late->job[peer][pos - 1].end_ns : 0;
-    int64_t begin_ns = later(letter_begin_ns(merge, s, letter), posted_ns);
-    if (merge->problem->pulls) { begin_ns = later(begin_ns, merge->clock_ns[peer]); }
+// Times that follow from a transfer.
+static void note_times(Merge* merge, int32_t s, const Letter* letter, int64_t begin_ns) {
     int64_t end_ns = begin_ns + letter->message.transfer_ns;
+    PipeSpan* span = &merge->late->send[s][letter->job];
     int64_t* arrival_ns =
         &merge->arrival_ns[letter->message.kind][cell_of(merge, letter->message.row, letter->mb)];
     *arrival_ns = later(*arrival_ns, end_ns);
-    *(merge->problem->pulls ? &merge->clock_ns[peer] : &merge->link_ns[s]) = end_ns;
-    if (letter->message.kind == MESSAGE_GRAD) { merge->gone_ns[s] = end_ns; }
+    *(merge->problem->pulls ? &merge->clock_ns[letter->message.stage] : &merge->link_ns[s]) = end_ns;
     if (span->end_ns == 0) { span->begin_ns = begin_ns; }
     span->end_ns = later(span->end_ns, end_ns);
-    return begin_ns;
 }
 
 // This letter of the link of stage s: at both ends.
@@ -229,31 +236,26 @@ static void take_transfer(Merge* merge, int32_t s, int32_t i) {
     static const InstrKind receives[] = {INSTR_RECV_ACT, INSTR_RECV_GRAD, INSTR_RECV_FACT};
     Letter letter = merge->letters[s][i];
     const PipeMessage* message = &letter.message;
-    int32_t peer = message->stage, ahead = ahead_of(merge, peer);
-    bool is_fact = message->kind == MESSAGE_FACTORS;
-    int64_t begin_ns = merge->late == NULL ? take_ns(merge, s, &letter) : letter_begin_ns(merge, s, &letter);
-    int32_t running = job_ending_after(merge, peer, begin_ns);
-    int32_t earliest = ahead < letter.needed_by ? letter.needed_by - ahead : 0;
-    CommOp* send = push(merge, s,
-                        (CommOp){.kind = (uint8_t)sends[message->kind],
-                                 .chunk = is_fact ? message->row : merge->schedule->jobs[s][letter.job].chunk,
-                                 .peer = (int16_t)peer,
-                                 .mb = letter.mb,
-                                 .pos = letter.job + 1});
-    CommOp* receive = push(merge, peer,
-                           (CommOp){.kind = (uint8_t)receives[message->kind],
-                                    .chunk = message->row,
-                                    .peer = (int16_t)s,
-                                    .mb = letter.mb,
-                                    .pos = running > earliest ? running : earliest});
-    if (merge->late != NULL) { begin_ns = take_late_ns(merge, s, &letter, receive->pos); }
-    send->begin_ns = receive->begin_ns = begin_ns;
-    send->end_ns = receive->end_ns = begin_ns + message->transfer_ns;
+    int32_t peer = message->stage;
+    bool is_fact = message->kind == MESSAGE_FACTORS, is_late = merge->late != NULL;
+    int64_t begin_ns = is_late ? letter_begin_ns(merge, s, &letter) : take_ns(merge, s, &letter);
+    int64_t from_ns = is_late ? later(letter.ready_ns, merge->link_ns[s]) : begin_ns;
+    CommOp op = {.mb = letter.mb, .begin_ns = begin_ns, .end_ns = begin_ns + message->transfer_ns};
+    op.kind = (uint8_t)receives[message->kind];
+    op.chunk = message->row;
+    op.peer = (int16_t)s;
+    op.pos = receive_pos(merge, &letter, from_ns);
+    push(merge, peer, op);
+    op.kind = (uint8_t)sends[message->kind];
+    op.chunk = is_fact ? message->row : merge->schedule->jobs[s][letter.job].chunk;
+    op.peer = (int16_t)peer;
+    op.pos = letter.job + 1;
+    push(merge, s, op);
+    if (is_late) { note_times(merge, s, &letter, begin_ns); }
     merge->missing[message->kind][cell_of(merge, message->row, letter.mb)]--;
     Letter* first = &merge->letters[s][merge->first[s]++];
     memmove(first + 1, first, (size_t)(&merge->letters[s][i] - first) * sizeof *first);
-    refresh(merge, s);
-    refresh(merge, peer);
+    refresh_after(merge, s, peer);
 }
 
 // All wait, some for memory: the earliest of those goes. False where there is none.

@@ -45,7 +45,7 @@ Status comm_order_make(CommOrder* out, const PipeProblem* problem, const PipeSch
                        const PipeTimeline* timeline, Arena* arena);
 
 // jobs_ahead: [P] so many jobs before the one that needs it a stage posts a receive, at most; 0: right before
-// it, and its next gradient is made when the last one is gone; INT32_MAX: as early as data comes. Where all
+// it; INT32_MAX: as early as data comes. Where all
 // would wait for ever then, one receive is posted all the same. *late: the timeline with those waits
 // (peak_bytes and busy_ns are those of `timeline`); where messages are pulled it is an estimate.
 Status comm_order_make_late(CommOrder* out, PipeTimeline* late, const PipeProblem* problem,

@@ -160,33 +160,67 @@ void plan_print_microbatches(const Plan* plan, FILE* out) {
     }
 }
 
+// Some stage has more than one chunk, or a share.
+static bool is_placed(const Plan* plan) {
+    return plan->placement.num_chunks > plan->P || plan->placement.head != HEAD_WHOLE;
+}
+
+// ": layers 0-3 18-20, a quarter of the head" of a stage; nothing where every stage has one chunk.
+static void print_rows_of_stage(const Plan* plan, int32_t s, FILE* out) {
+    const Placement* placement = &plan->placement;
+    int32_t num = 0;
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        LayerRange layers = placement->chunks[k];
+        if (placement->stage_of[k] != s) { continue; }
+        fprintf(out, "%s", num++ == 0 ? ": layers" : "");
+        fprintf(out, " %d-%d", layers.layer_begin, layers.layer_end);
+    }
+    if (!placement_has_share(placement, s)) { return; }
+    double percent = 100.0 * (placement->head_begin[s + 1] - placement->head_begin[s]) / HEAD_UNITS;
+    fprintf(out, "%s%.1f %% of the head's %s", num > 0 ? ", " : ": ", percent,
+            plan_head_words[placement->head]);
+}
+
 void plan_print_table(const Plan* plan, FILE* out) {
     plan_print_microbatches(plan, out);
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
         const PlanRank* rank = &plan->ranks[r];
-        fprintf(out, "  rank %d (replica %d, stage %d): %.2f MiB of activations, %.2f MiB of model state\n",
-                r, r / plan->P, r % plan->P, (double)rank->arena_bytes / 1048576,
-                (double)rank->state_bytes / 1048576);
+        fprintf(out, "  rank %d (replica %d, stage %d", r, r / plan->P, r % plan->P);
+        if (is_placed(plan)) { print_rows_of_stage(plan, r % plan->P, out); }
+        fprintf(out, "): %.2f MiB of activations, %.2f MiB of model state\n",
+                (double)rank->arena_bytes / 1048576, (double)rank->state_bytes / 1048576);
     }
 }
 
+static void print_stage(const Plan* plan, int32_t r, int32_t s, int32_t first_mb, int32_t width, FILE* out) {
+    const PlanRank* rank = &plan->ranks[r * plan->P + s];
+    TimelineRow row;
+    timeline_row_open(&row, s, plan->makespan_ns, width, out);
+    for (int32_t i = 0; i < rank->num_instrs; i++) {
+        const PlanInstr* instr = &rank->instrs[i];
+        if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
+        timeline_row_add(&row, plan_instr_job((InstrKind)instr->kind), instr->mb - first_mb, instr->begin_ns,
+                         instr->end_ns);
+    }
+    timeline_row_close(&row);
+    if (!is_placed(plan)) { return; }
+    timeline_row_open_chunks(&row, s, plan->makespan_ns, width, out);
+    for (int32_t i = 0; i < rank->num_instrs; i++) {
+        const PlanInstr* instr = &rank->instrs[i];
+        if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
+        timeline_row_add_chunk(&row, instr->chunk, instr->chunk >= plan->placement.num_chunks,
+                               instr->begin_ns, instr->end_ns);
+    }
+    timeline_row_close_chunks(&row);
+}
+
 void plan_print_timeline(const Plan* plan, int32_t width, FILE* out) {
-    fprintf(out, "%.3f ms; " TIMELINE_LEGEND "\n", (double)plan->makespan_ns / 1e6);
+    fprintf(out, "%.3f ms; " TIMELINE_LEGEND "%s\n", (double)plan->makespan_ns / 1e6,
+            is_placed(plan) ? TIMELINE_CHUNKS : "");
     int32_t first = 0;
     for (int32_t r = 0; r < plan->R; r++) {
         while (first < plan->M && plan->mbs[first].replica < r) { first++; }
         if (plan->R > 1) { fprintf(out, "replica %d\n", r); }
-        for (int32_t s = 0; s < plan->P; s++) {
-            const PlanRank* rank = &plan->ranks[r * plan->P + s];
-            TimelineRow row;
-            timeline_row_open(&row, s, plan->makespan_ns, width, out);
-            for (int32_t i = 0; i < rank->num_instrs; i++) {
-                const PlanInstr* instr = &rank->instrs[i];
-                if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
-                timeline_row_add(&row, plan_instr_job((InstrKind)instr->kind), instr->mb - first,
-                                 instr->begin_ns, instr->end_ns);
-            }
-            timeline_row_close(&row);
-        }
+        for (int32_t s = 0; s < plan->P; s++) { print_stage(plan, r, s, first, width, out); }
     }
 }

@@ -180,6 +180,7 @@ Status rank_buffers_init(RankBuffers* list, Arena* arena, Arena* scratch) {
     PIPE_NEW(list->places, scratch, RankPlaces, (int64_t)list->num_slots * list->input->problem->M);
     PIPE_NEW(list->buffers, arena, PlanBuffer, num_buffers);
     PIPE_NEW(list->buffer_of_op, scratch, int32_t, list->num_ops);
+    PIPE_NEW(list->receive_ns, scratch, int64_t, list->num_jobs + 1);
     PIPE_NEW(list->wait_pos, scratch, int32_t, list->num_ops);
     PIPE_NEW(list->ops, scratch, CommOp, list->num_ops);
     find_places(list);

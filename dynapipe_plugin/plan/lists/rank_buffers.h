@@ -31,6 +31,7 @@ typedef struct {
     PlanBuffer* buffers;
     int32_t num_buffers;
     int32_t* buffer_of_op;  // [num_ops] the buffer that a transfer fills or empties
+    int64_t* receive_ns;    // [num_jobs + 1] when the first of the receives before this job begins; INT64_MAX
     int32_t* wait_pos;      // [num_ops] of sends: before this job; num_jobs + 1: at the end
 } RankBuffers;
 

@@ -36,35 +36,42 @@ static int64_t free_at_ns(const RankBuffers* list, const CommOp* op, int64_t sla
 }
 
 // Behind the send, in the sequence too, and no earlier than the first job that begins when its buffer is
-// free. Right behind the send, before the same job, only where no receive stands before it there, which may
-// be for memory that it frees.
+// free; nor where a receive stands that may be for that memory: before the send, or beginning earlier.
 static int32_t wait_pos(const RankBuffers* list, const CommOp* op, int64_t slack_ns, int32_t last_receive) {
     int32_t pos = first_job_from(list->spans, list->num_jobs, free_at_ns(list, op, slack_ns), true);
     int32_t first = last_receive < op->pos ? op->pos : op->pos + 1;
     pos = pos > first ? pos : first;
     pos = pos > op->behind ? pos : op->behind;
+    while (pos < list->num_jobs && list->receive_ns[pos] < op->end_ns) { pos++; }
     return pos < list->num_jobs ? pos : list->num_jobs + 1;
 }
 
-// Where transfers stand and how long what was sent is kept. With slack receives are posted as much earlier,
-// but never before another transfer.
-static void set_transfers(RankBuffers* list, int64_t slack_ns) {
-    int32_t last_receive = -1;
+// With slack receives are posted as much earlier, but never before another transfer.
+static void set_receives(RankBuffers* list, int64_t slack_ns) {
+    for (int32_t pos = 0; pos <= list->num_jobs; pos++) { list->receive_ns[pos] = INT64_MAX; }
     for (int32_t i = 0; i < list->num_ops; i++) {
         CommOp* op = &list->ops[i];
         *op = list->input->order->ops[list->s][i];
-        if (plan_instr_is_send(op->kind)) {
-            list->wait_pos[i] = wait_pos(list, op, slack_ns, last_receive);
-            continue;
-        }
-        list->wait_pos[i] = -1;
-        if (slack_ns != NO_SLACK) {
+        if (plan_instr_is_send(op->kind)) { continue; }
+        if (slack_ns != NO_SLACK && !list->input->is_late) {
             int32_t pos = first_job_from(list->spans, list->num_jobs, op->begin_ns - slack_ns + 1, false);
             int32_t after = i > 0 ? list->ops[i - 1].pos : 0;
             pos = pos > after ? pos : after;
             op->pos = pos < op->pos ? pos : op->pos;
         }
-        last_receive = op->pos;
+        if (op->begin_ns < list->receive_ns[op->pos]) { list->receive_ns[op->pos] = op->begin_ns; }
+    }
+}
+
+// Where transfers stand and how long what was sent is kept.
+static void set_transfers(RankBuffers* list, int64_t slack_ns) {
+    int32_t last_receive = -1;
+    set_receives(list, slack_ns);
+    for (int32_t i = 0; i < list->num_ops; i++) {
+        const CommOp* op = &list->ops[i];
+        bool is_send = plan_instr_is_send(op->kind);
+        list->wait_pos[i] = is_send ? wait_pos(list, op, slack_ns, last_receive) : -1;
+        if (!is_send) { last_receive = op->pos; }
     }
 }
 
@@ -128,6 +135,7 @@ static Status stretch(RankBuffers* list, Arena* arena) {
         CommOp* op = &list->ops[i];
         PlanBuffer* buffer = &list->buffers[list->buffer_of_op[i]];
         int32_t earliest = plan_instr_is_send(op->kind) ? buffer->instr_begin + 1
+                           : list->input->is_late       ? op->pos
                                                         : latest_end(list, &times, buffer, op->pos);
         pos = pos > earliest ? pos : earliest;
         op->pos = pos;
@@ -195,7 +203,6 @@ static void write_instrs(Writer* writer, const RankBuffers* list) {
     static const uint8_t job_instr[JOB_COUNT] = {INSTR_FWD, INSTR_BWD, INSTR_WGT, INSTR_REC};
     int32_t next_op = 0;
     for (int32_t pos = 0; pos <= list->num_jobs + 1; pos++) {
-        write_waits(writer, list, pos, next_op, NULL);
         for (; next_op < list->num_ops && list->ops[next_op].pos == pos; next_op++) {
             const CommOp* op = &list->ops[next_op];
             if (!plan_instr_is_send(op->kind)) {

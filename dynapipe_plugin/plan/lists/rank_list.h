@@ -33,6 +33,8 @@ typedef struct {
     const RankBytes* bytes;  // [rows * M]
     int32_t first_mb;        // of the replica, in Plan.mbs
     int32_t first_rank;      // of the replica: rank of its stage 0
+    bool is_late;            // receives stand where the order has them: others are posted as early as memory
+                             // allows
     bool with_slack;         // ranks that are late or ahead make others wait less; for the list that is run
 } RankListInput;
 

@@ -18,7 +18,7 @@ static bool next_levels(int32_t levels[PLAN_MAX_STAGES], const PlanRank* ranks,
 }
 
 static Status make_lists(PlanRank* ranks, const ReplicaListsInput* input, const PipeTimeline* timeline,
-                         const CommOrder* order, Arena* arena) {
+                         const CommOrder* order, const int32_t* levels, Arena* arena) {
     RankListInput one = {.problem = input->problem,
                          .schedule = input->schedule,
                          .timeline = timeline,
@@ -28,6 +28,7 @@ static Status make_lists(PlanRank* ranks, const ReplicaListsInput* input, const 
                          .first_rank = input->first_rank,
                          .with_slack = input->with_slack};
     for (int32_t s = 0; s < input->problem->P; s++) {
+        one.is_late = levels[s] > 0;
         TRY(rank_list_make(&ranks[s], &one, s, input->scratch_bytes[s], input->enough_bytes[s], arena));
     }
     return STATUS_OK;
@@ -39,13 +40,13 @@ static Status make(PlanRank* ranks, PipeTimeline* timeline, const ReplicaListsIn
     PipeTimeline late;
     int32_t levels[PLAN_MAX_STAGES] = {0}, ahead[PLAN_MAX_STAGES];
     TRY(comm_order_make(&order, input->problem, input->schedule, timeline, scratch));
-    TRY(make_lists(ranks, input, timeline, &order, arena));
+    TRY(make_lists(ranks, input, timeline, &order, levels, arena));
     bool is_late = false;
     for (int32_t round = 0; round < MAX_ROUNDS && next_levels(levels, ranks, input); round++) {
         is_late = true;
         for (int32_t s = 0; s < input->problem->P; s++) { ahead[s] = jobs_ahead[levels[s]]; }
         TRY(comm_order_make_late(&order, &late, input->problem, input->schedule, timeline, ahead, arena));
-        TRY(make_lists(ranks, input, &late, &order, arena));
+        TRY(make_lists(ranks, input, &late, &order, levels, arena));
     }
     if (is_late) { *timeline = late; }
     return STATUS_OK;

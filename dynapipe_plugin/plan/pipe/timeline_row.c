@@ -37,3 +37,20 @@ void timeline_row_close(TimelineRow* row) {
     int64_t percent = makespan_ns > 0 ? (idle_ns * 100 + makespan_ns / 2) / makespan_ns : 0;
     fprintf(row->out, "| idle %2lld %%\n", (long long)percent);
 }
+
+void timeline_row_open_chunks(TimelineRow* row, int32_t s, int64_t makespan_ns, int32_t width, FILE* out) {
+    *row = (TimelineRow){.out = out, .width = width, .makespan_ns = makespan_ns};
+    fprintf(out, "%*s|", snprintf(NULL, 0, "stage %d ", s), "");
+}
+
+void timeline_row_add_chunk(TimelineRow* row, int32_t chunk, bool is_share, int64_t begin_ns,
+                            int64_t end_ns) {
+    static const char marks[] = "0123456789abcdefghijklmnopqrstuvwxyz";
+    fill(row, begin_ns, ' ');
+    fill(row, end_ns, is_share ? '*' : marks[chunk % (int32_t)(sizeof marks - 1)]);
+}
+
+void timeline_row_close_chunks(TimelineRow* row) {
+    fill(row, INT64_MAX, ' ');
+    fprintf(row->out, "|\n");
+}

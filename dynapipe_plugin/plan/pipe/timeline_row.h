@@ -4,7 +4,10 @@ timeline_row.h -- one row of an ASCII timeline, fed with jobs in the order of ti
     stage 0 |aabbccdd............AAAAeeBBBBffCCCC..DDDD..EEEE..FFFF| idle 33 %
 
 One column is makespan / width; it shows the job that runs at its middle. Letter = micro-batch: lower case
-forward, upper case backward; + weight gradients, ~ forward again, . idle.
+forward, upper case backward; + weight gradients, ~ forward again, . idle. Where a stage has several chunks or
+a share of the head, a row below says which one runs:
+
+            |000000111111            111100                        |
 */
 #pragma once
 
@@ -13,6 +16,8 @@ forward, upper case backward; + weight gradients, ~ forward again, . idle.
 
 #define TIMELINE_LEGEND \
     "letter = micro-batch: a forward, A backward, + weight gradients, ~ forward again, . idle"
+
+#define TIMELINE_CHUNKS "; below it the chunk, 0 to 9, a to z, * its share of the head"
 
 typedef struct {
     FILE* out;
@@ -24,6 +29,11 @@ typedef struct {
 void timeline_row_open(TimelineRow* row, int32_t s, int64_t makespan_ns, int32_t width, FILE* out);
 void timeline_row_add(TimelineRow* row, JobKind kind, int32_t mb, int64_t begin_ns, int64_t end_ns);
 void timeline_row_close(TimelineRow* row);
+
+// The row below that of stage s; same columns.
+void timeline_row_open_chunks(TimelineRow* row, int32_t s, int64_t makespan_ns, int32_t width, FILE* out);
+void timeline_row_add_chunk(TimelineRow* row, int32_t chunk, bool is_share, int64_t begin_ns, int64_t end_ns);
+void timeline_row_close_chunks(TimelineRow* row);
 
 // 'a' for 0, 'b' for 1 ..., starting again after 'z'.
 char timeline_letter(int32_t mb);

@@ -3,6 +3,7 @@
 
 #include "../dynapipe_plugin/plan/baseline/batching_policies.h"
 #include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "list_check.h"
 #include "random_problem.h"
 #include "test.h"
 
@@ -34,7 +35,7 @@ static void every_candidate_is_valid(void) {
             MicrobatchList list, again;
             int32_t per_replica[16] = {0}, used = 0;
             CHECK_OK(microbatch_dynamic_build(&list, &mp, &tapers[k], &arena));
-            CHECK_OK(microbatch_list_check(&list, &mp, &arena));
+            CHECK_OK(list_check(&list, &mp, &arena));
             CHECK_OK(microbatch_dynamic_build(&again, &mp, &tapers[k], &arena));
             CHECK(lists_equal(&list, &again));
             if (problem.request.layout == LAYOUT_PADDED) { continue; }
@@ -143,7 +144,7 @@ static void tight_memory_opens_more(void) {
     CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 60));
     MicrobatchTaper taper = {.num_mbs = 3, .depth = 1, .end_percent = 50};
     CHECK_OK(microbatch_ragged_build(&list, &mp, &taper, &arena));
-    CHECK_OK(microbatch_list_check(&list, &mp, &arena));
+    CHECK_OK(list_check(&list, &mp, &arena));
     CHECK(list.num_mbs >= 30);
     problem.samples[7].enc_tokens = 3000;
     CHECK_FAILS(microbatch_ragged_build(&list, &mp, &taper, &arena), STATUS_INFEASIBLE,

@@ -154,6 +154,3 @@ int32_t microbatch_pad_targets(const MicrobatchProblem* problem, int32_t num_tok
 // The recompute mode of a finished list: the first in which every micro-batch keeps to its share of memory,
 // else the first in which each fits alone. `unit` names its micro-batches in the message.
 Status microbatch_list_choose_mode(MicrobatchList* list, const MicrobatchProblem* problem, const char* unit);
-
-// Every sample in exactly one segment, ranges sane, shapes and work as the sequences say, all fit alone.
-Status microbatch_list_check(const MicrobatchList* list, const MicrobatchProblem* problem, Arena* arena);

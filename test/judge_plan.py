@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """judge_plan.py PROBLEM.json PLAN.json: a plan in the published form, counted without the planner.
 
-Formulas as in tool/problem_json.c's head. Checks that every sample is there once, every stage runs every job once,
-jobs find their inputs, and memory stays under the limit; then that `predicted_makespan_ms` is the makespan to 0.1 % and
-`lower_bound_ms` is not above it. Prints "ok MAKESPAN PEAK_MB..." or what is wrong (exit status 1). A stage's transfers leave in
-the order in which its jobs end, so times follow stage by stage from what is known: no events, no clock.
+Formulas as in tool/problem_json.c's head. Checks that every sample is there once, every stage runs every job of its chunks and
+its share of the head once, jobs find their inputs, and memory stays under the limit; then that `predicted_makespan_ms` is the
+makespan to a millionth (the planner counts in ns) and `lower_bound_ms` is not above it. Prints "ok MAKESPAN PEAK_MB..." or what
+is wrong (exit status 1). A stage's transfers leave in the order in which its jobs end, so times follow stage by stage from what
+is known: no events, no clock. By vocabulary V waits for B of the last chunk, which makes its factors; these take no time.
 """
 import json
 import sys
@@ -43,103 +44,187 @@ def layer_keys(costs, kind, mode):
     return keys
 
 
-def stage_cost(problem, layers, s, shape, mode):
+def chunk_cost(problem, place, k, shape, mode):
     """ms of F, of B with W, of W alone; MB stored"""
     costs, forward, backward, weights, stored = problem["cost_model"], 0, 0, 0, 0
     for kind in (0, 1):
-        k = layer_keys(costs, kind, mode)
-        linear = k["a"] * shape.T[kind]
-        one = linear + k["b"] * shape.S[kind] + k["c"] + (k.get("x", 0) * shape.X if kind else 0)
-        one = max(one, k.get("cmin", 0))
-        held = k["m"] * shape.T[kind] + k.get("n", 0) * shape.S[kind]
-        held += k.get("mx", 0) * shape.X + k.get("me", 0) * shape.T[0] if kind else 0
-        forward += layers[kind] * one
-        backward += layers[kind] * one * k["bwd"]
-        weights += layers[kind] * linear
-        stored += layers[kind] * held
-    head = costs.get("postprocess")
-    if head and s == problem["n_stages"] - 1:
-        linear = head["a"] * shape.T[problem["model"] == "t5"]
-        forward += linear + head["c"]
-        backward += (linear + head["c"]) * head["bwd"]
+        keys = layer_keys(costs, kind, mode)
+        linear = keys["a"] * shape.T[kind]
+        one = linear + keys["b"] * shape.S[kind] + keys["c"] + (keys.get("x", 0) * shape.X if kind else 0)
+        one = max(one, keys.get("cmin", 0))
+        held = keys["m"] * shape.T[kind] + keys.get("n", 0) * shape.S[kind]
+        held += keys.get("mx", 0) * shape.X + keys.get("me", 0) * shape.T[0] if kind else 0
+        layers = place.layers[k][kind]
+        forward += layers * one
+        backward += layers * one * keys["bwd"]
+        weights += layers * linear
+        stored += layers * held
+    if k == place.last and not place.by:
+        linear, rest, bwd = head_cost(problem, shape)
+        forward += linear + rest
+        backward += (linear + rest) * bwd
         weights += linear
     return forward, backward, weights, stored
 
 
-def state_mb(problem, split, s):
+def head_cost(problem, shape):
+    """ms that grow with tokens, ms that do not, backward by forward"""
+    head = problem["cost_model"].get("postprocess", {"a": 0, "c": 0, "bwd": 1})
+    return head["a"] * shape.T[problem["model"] == "t5"], head["c"], head["bwd"]
+
+
+class Place:
+    """Chunks along the model and shares of the head by stage; where a plan has stage_layers, chunk s on stage s."""
+
+    def __init__(self, problem, plan):
+        rows = plan.get("placement", {}).get("chunks") or [[s, *row] for s, row in enumerate(plan["stage_layers"])]
+        head = plan.get("placement", {}).get("head", {})
+        self.P = problem["n_stages"]
+        self.stage, self.layers = [row[0] for row in rows], [row[1:] for row in rows]
+        self.last, self.by = len(rows) - 1, head.get("by")
+        self.share = head.get("share", [0] * self.P)
+        self.first_dec = next((k for k, row in enumerate(self.layers) if row[1]), len(rows))
+        require(set(self.stage) == set(range(self.P)), "a stage without a chunk")
+        require(len(self.share) == self.P and abs(sum(self.share) - bool(self.by)) < 1e-9, f"shares {self.share}")
+
+    def rows(self, s):
+        """what stage s runs: chunks, and its share"""
+        return [k for k, stage in enumerate(self.stage) if stage == s] + (["share"] if self.share[s] else [])
+
+
+def state_mb(problem, place, s):
     q = problem["cost_model"].get("params_mb", {})
-    first_dec = next((i for i, row in enumerate(split) if row[1]), None)
-    mb = split[s][0] * q.get("encoder", 0) + split[s][1] * q.get("decoder", 0)
-    mb += q.get("embedding", 0) if s in (0, first_dec) else 0
+    mine = [k for k, stage in enumerate(place.stage) if stage == s]
+    mb = sum(place.layers[k][0] * q.get("encoder", 0) + place.layers[k][1] * q.get("decoder", 0) for k in mine)
+    matrix = 1 if 0 in mine or place.first_dec in mine else place.share[s] if place.by == "vocabulary" else bool(place.share[s])
+    mb += q.get("embedding", 0) * matrix
     return mb * (2 + 6 / problem["dp_size"] if problem.get("zero_stage", 0) >= 1 else 8)
 
 
-def transfer_ms(problem, split, s, shape):
-    first_dec = next((i for i, row in enumerate(split) if row[1]), len(split))
-    tokens = shape.T[0] + (shape.T[1] if s + 1 > first_dec else 0)
+def transfer_ms(problem, tokens):
     cluster = problem.get("cluster", {})
     bits = tokens * problem.get("hidden", 4096) * 16
     return cluster.get("intra_lat_us", 0) / 1e3 + bits / (cluster.get("intra_bw_gbps", 4800) * 1e6)
 
 
-def run_replica(problem, split, replica):
-    P, mbs, orders = problem["n_stages"], replica["microbatches"], replica["stages"]
-    require(len(orders) == P, f"{len(orders)} job orders for {P} stages")
-    shapes = [Shape(problem, mb) for mb in mbs]
-    mode = lambda m, s: mbs[m]["recompute"][s] if isinstance(mbs[m]["recompute"], list) else mbs[m]["recompute"]
-    arrived = {(0, "F", m): 0.0 for m in range(len(mbs))}  # input of a job is on its stage
-    own, link, clock, at = {}, [0.0] * P, [0.0] * P, [0] * P
-    held = [state_mb(problem, split, s) for s in range(P)]
-    peak = list(held)
-    progress = True
-    while progress:
-        progress = False
-        for s in range(P):
-            while at[s] < len(orders[s]):
-                kind, m = orders[s][at[s]]
-                inputs = {"F": arrived.get((s, "F", m)), "W": own.get((s, "B", m)),
-                          "B": own.get((s, "F", m)) if s == P - 1 else arrived.get((s, "B", m))}
-                if inputs[kind] is None:
-                    break
-                require((s, kind, m) not in own, f"stage {s}: {kind}{m} is there twice")
-                require(kind != "B" or (s, "F", m) in own, f"stage {s}: B{m} before F{m}")
-                f, b, w, mb = stage_cost(problem, split[s], s, shapes[m], mode(m, s))
-                splits = ["W", m] in orders[s]
-                clock[s] = max(clock[s], inputs[kind]) + {"F": f, "B": b - w * splits, "W": w}[kind]
-                own[s, kind, m] = clock[s]
-                if kind == "F":
-                    held[s] += mb
-                    peak[s] = max(peak[s], held[s])
-                elif kind == "W" or not splits:
-                    held[s] -= mb
-                to = s + 1 if kind == "F" else s - 1
-                if kind != "W" and 0 <= to < P:
-                    link[s] = max(link[s], clock[s]) + transfer_ms(problem, split, min(s, to), shapes[m])
-                    arrived[to, kind, m] = link[s]
-                at[s] += 1
-                progress = True
-    for s in range(P):
-        require(at[s] == len(orders[s]), f"stage {s} waits for ever")
-        for kind in "FB":
-            require(all((s, kind, m) in own for m in range(len(mbs))), f"stage {s}: a {kind} is missing")
-        require(peak[s] <= problem["memory_limit"] + 1e-3, f"stage {s}: {peak[s]:.3f} MB")
-    return max(clock), peak
+class Replica:
+    def __init__(self, problem, place, replica):
+        self.problem, self.place, self.mbs, self.orders = problem, place, replica["microbatches"], replica["stages"]
+        require(len(self.orders) == place.P, f"{len(self.orders)} job orders for {place.P} stages")
+        self.shapes = [Shape(problem, mb) for mb in self.mbs]
+        self.arrived = {(0, "F", m): 0.0 for m in range(len(self.mbs))}  # what a job of a row waits for; a share is (-1 - stage)
+        self.parts = {}
+        self.done, self.link, self.clock = {}, [0.0] * place.P, [0.0] * place.P
+        self.held = [state_mb(problem, place, s) for s in range(place.P)]
+        self.peak = list(self.held)
+
+    def row(self, s, job):
+        if job[0] in "HV":
+            return -1 - s
+        return job[2] if len(job) > 2 else self.place.stage.index(s)
+
+    def is_split(self, s, row, m):
+        return any(j[0] in "WV" and j[1] == m and self.row(s, j) == row for j in self.orders[s])
+
+    def input_at(self, row, kind, m):
+        """when its input is there; None: not yet"""
+        if kind == "V" and self.place.by == "rows":
+            return self.done.get((row, "H", m))
+        if kind == "W":
+            return self.done.get((row, "B", m))
+        if kind == "B" and row == self.place.last and not self.place.by:
+            return self.done.get((row, "F", m))
+        return self.arrived.get((row, kind, m))
+
+    def duration(self, s, row, kind, m):
+        """ms of the job; MB that F takes and B or W gives back"""
+        if kind in "HV":
+            linear, rest, bwd = head_cost(self.problem, self.shapes[m])
+            linear *= self.place.share[s]
+            return (linear if kind == "V" else (1 + bwd) * (linear + rest) - linear), 0
+        mode = self.mbs[m]["recompute"]
+        mode = mode[row] if isinstance(mode, list) else mode
+        f, b, w, mb = chunk_cost(self.problem, self.place, row, self.shapes[m], mode)
+        return {"F": f, "B": b - w * self.is_split(s, row, m), "W": w}[kind], mb
+
+    def send(self, s, to, tokens):
+        """when it is there"""
+        if s == to:
+            return self.clock[s]
+        self.link[s] = max(self.link[s], self.clock[s]) + transfer_ms(self.problem, tokens)
+        return self.link[s]
+
+    def hand_on(self, s, row, kind, m):
+        place, T = self.place, self.shapes[m].T
+        rows, between = T[self.problem["model"] == "t5"], lambda k: T[0] + (T[1] if k + 1 > place.first_dec else 0)
+        shares = [x for x in range(place.P) if place.share[x]]
+        if kind == "F" and row < place.last:
+            self.arrived[row + 1, "F", m] = self.send(s, place.stage[row + 1], between(row))
+        elif kind == "F":
+            for x in shares:
+                self.arrived[-1 - x, "H", m] = self.send(s, x, rows)
+        elif kind == "H":
+            self.parts.setdefault(m, []).append(self.send(s, place.stage[place.last], rows))
+            if len(self.parts[m]) == len(shares):
+                self.arrived[place.last, "B", m] = max(self.parts[m])
+        elif kind == "B":
+            for x in shares if row == place.last and place.by == "vocabulary" else []:
+                self.arrived[-1 - x, "V", m] = self.clock[s]
+            if row > 0:
+                self.arrived[row - 1, "B", m] = self.send(s, place.stage[row - 1], between(row - 1))
+
+    def run_job(self, s, job):
+        """False: its input is not there yet"""
+        kind, m, row = job[0], job[1], self.row(s, job)
+        at = self.input_at(row, kind, m)
+        if at is None:
+            return False
+        before = {"B": "F", "W": "B", "V": "H"}.get(kind)
+        require((row, kind, m) not in self.done, f"stage {s}: {job} is there twice")
+        require(before is None or (row, before, m) in self.done, f"stage {s}: {job} before {before}")
+        require(row < 0 or self.place.stage[row] == s, f"stage {s}: {job} is another stage's")
+        ms, mb = self.duration(s, row, kind, m)
+        self.clock[s] = max(self.clock[s], at) + ms
+        self.done[row, kind, m] = self.clock[s]
+        if kind == "F":
+            self.held[s] += mb
+            self.peak[s] = max(self.peak[s], self.held[s])
+        elif kind == "W" or (kind == "B" and not self.is_split(s, row, m)):
+            self.held[s] -= mb
+        self.hand_on(s, row, kind, m)
+        return True
+
+    def run(self):
+        at, progress = [0] * self.place.P, True
+        while progress:
+            progress = False
+            for s, order in enumerate(self.orders):
+                while at[s] < len(order) and self.run_job(s, order[at[s]]):
+                    at[s] += 1
+                    progress = True
+        for s, order in enumerate(self.orders):
+            require(at[s] == len(order), f"stage {s} waits for ever")
+            for row in self.place.rows(s):
+                wanted = [(-1 - s, "H"), (-1 - s, "V")] if row == "share" else [(row, "F"), (row, "B")]
+                for m in range(len(self.mbs)):
+                    require(all((r, kind, m) in self.done for r, kind in wanted), f"stage {s}: a job of {row} is missing")
+            require(self.peak[s] <= self.problem["memory_limit"] + 1e-3, f"stage {s}: {self.peak[s]:.3f} MB")
+        return max(self.clock), self.peak
 
 
 def main():
     problem, plan = (json.load(open(path)) for path in sys.argv[1:3])
-    split, per_stage = plan["stage_layers"], problem["layers_per_stage"]
-    total = problem["n_stages"] * per_stage
+    place, total = Place(problem, plan), problem["n_stages"] * problem["layers_per_stage"]
     wanted = [total // 2, total // 2] if problem["model"] == "t5" else [total, 0]
-    require([sum(row[k] for row in split) for k in (0, 1)] == wanted, f"layers {split}")
+    require([sum(row[k] for row in place.layers) for k in (0, 1)] == wanted, f"layers {place.layers}")
     seen = sorted(i for r in plan["replicas"] for mb in r["microbatches"] for i in mb["samples"])
     require(seen == list(range(len(problem["samples"]))), "a sample is missing or there twice")
     require(len(plan["replicas"]) == problem["dp_size"], "not as many replicas as the problem")
-    counted = [run_replica(problem, split, r) for r in plan["replicas"]]
+    counted = [Replica(problem, place, r).run() for r in plan["replicas"]]
     makespan = max(span for span, _ in counted)
     peaks = [max(peak[s] for _, peak in counted) for s in range(problem["n_stages"])]
     predicted = plan["predicted_makespan_ms"]
-    require(abs(predicted - makespan) <= 1e-3 * makespan, f"predicted {predicted} ms, counted {makespan} ms")
+    require(abs(predicted - makespan) <= 1e-6 * makespan + 1e-4, f"predicted {predicted} ms, counted {makespan} ms")
     require(plan["lower_bound_ms"] <= makespan * (1 + 1e-6), f"bound {plan['lower_bound_ms']} ms above {makespan} ms")
     print(f"ok {makespan:.6f}", *(f"{mb:.2f}" for mb in peaks))
 

@@ -208,8 +208,8 @@ int32_t microbatch_in_flight(int32_t P, int32_t K, int32_t k) {
 // Of one micro-batch on one stage.
 typedef struct {
     int64_t work_ns;
-    int64_t held_bytes;   // as often as there are micro-batches in flight
-    int64_t kept_bytes;   // of one, all chunks and the share
+    int64_t held_bytes;     // as often as there are micro-batches in flight
+    int64_t kept_bytes;     // of one, all chunks and the share
     int64_t besides_bytes;  // of one of them, while its jobs run
 } StageLoad;
 

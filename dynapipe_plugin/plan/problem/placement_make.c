@@ -20,8 +20,9 @@ static void add_chunks(Placement* out, int32_t num, int32_t begin, int32_t end) 
 }
 
 static Status too_few(PlacementChoice kind, int32_t needed, int32_t num_layers, const char* which) {
-    return FAIL(STATUS_BAD_OPTION, "--placement %s: takes %d %slayers, the model has %d ---> fewer --stages, "
-                                   "or --placement auto",
+    return FAIL(STATUS_BAD_OPTION,
+                "--placement %s: takes %d %slayers, the model has %d ---> fewer --stages, "
+                "or --placement auto",
                 placement_names[kind], needed, which, num_layers);
 }
 
@@ -100,7 +101,9 @@ Status placement_parse(Placement* out, int32_t P, int32_t num_enc_layers, int32_
                     "chunk, stages 0 to %d, such as 0:3,1:3,1:3,0:3",
                     PRINTABLE(text), P - 1);
     }
-    TRY(placement_check(&placement, P, num_enc_layers + num_dec_layers, head_has_layer));
+    Placement chunks = placement;
+    chunks.head = HEAD_WHOLE;  // (what is said of that comes by itself)
+    TRY(placement_check(&chunks, P, num_enc_layers + num_dec_layers, head_has_layer));
     *out = placement;
     return STATUS_OK;
 }
@@ -132,10 +135,11 @@ Status placement_parse_head(Placement* out, int32_t P, const char* text) {
         *out = placement;
         return STATUS_OK;
     }
-    return FAIL(STATUS_BAD_OPTION,
-                "--head %.60s ---> auto, whole, rows, vocabulary, or vocabulary:N,N,.. (rows:N,N,..), a share "
-                "for each of %d stages, %d together",
-                PRINTABLE(text), P, HEAD_UNITS);
+    return FAIL(
+        STATUS_BAD_OPTION,
+        "--head %.60s ---> auto, whole, rows, vocabulary, or vocabulary:N,N,.. (rows:N,N,..), a share "
+        "for each of %d stages, %d together",
+        PRINTABLE(text), P, HEAD_UNITS);
 }
 
 // --- rules -----------------------------------------------------------------------------------------------

@@ -223,7 +223,6 @@ typedef struct {
     const char* signature;
     int32_t num_layers, num_dec_layers;  // all layers of a stack alike
     int32_t vocab;                       // ids of made-up batches are below it
-    int32_t padded_vocab;                // rows of the head's matrix; 0: vocab
     int32_t max_seq_tokens;              // longest sequence that the model takes; 0: any
     int32_t optimizer_bytes;             // for each parameter, besides itself and its gradient
     DynapipeShapes_v1 shapes;
@@ -237,7 +236,8 @@ typedef struct {
     // (optional) How the program reports that a function above failed; NULL: "error N".
     const char* (*why)(void* ctx);
     void (*reserved[4])(void);    // NULL
-    int64_t reserved_numbers[4];  // 0
+    int64_t padded_vocab;         // rows of the head's matrix; 0: vocab
+    int64_t reserved_numbers[3];  // 0
 } DynapipeBlocks_v1;
 
 typedef struct Dynapipe Dynapipe;
@@ -353,7 +353,8 @@ int dynapipe_measure(Dynapipe* dp, const DynapipeBlocks_v1* blocks, DynapipeCost
 int dynapipe_check_model(Dynapipe* dp, const DynapipeBlocks_v1* blocks, FILE* out);
 
 // Place the model's blocks on the ranks for this mixture: out[*num_ranges] are this rank's, in the chain's
-// order, its share of the head, if there is one, last. Takes costs.
+// order, its share of the head, if there is one, last. A program with room for one (max_ranges 1) gets one.
+// Takes costs.
 int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* out, int32_t max_ranges,
                            int32_t* num_ranges);
 // How the stages of a replica share the head: DynapipeHead. By rows or by vocabulary, stage s has rows or ids

@@ -48,8 +48,9 @@ KEEP(int, dynapipe_check_model, (Dynapipe*, const DynapipeBlocks_v1*, FILE*));
 KEEP(int, dynapipe_choose_stages, (Dynapipe*, DynapipeCosts*, DynapipeRange*, int32_t, int32_t*));
 KEEP(int, dynapipe_attach, (Dynapipe*, int32_t, const DynapipeModel_v1*, void*, const DynapipeParams_v1*));
 KEEP(int, dynapipe_step, (Dynapipe*, DynapipeStep_v1*));
-KEEP(void, dynapipe_shard, (const Dynapipe*, int32_t, int64_t*, int64_t*));
-KEEP(int, dynapipe_counted, (const Dynapipe*, int32_t, DynapipeSpan*, int32_t, int32_t*));
+KEEP(int32_t, dynapipe_head, (const Dynapipe*, int32_t*, int32_t));
+KEEP(void, dynapipe_shard, (const Dynapipe*, int64_t*, int64_t*));
+KEEP(int, dynapipe_counted, (const Dynapipe*, DynapipeSpan*, int32_t, int32_t*));
 KEEP(int, dynapipe_share_params, (Dynapipe*));
 KEEP(void, dynapipe_watch_signals, (Dynapipe*));
 KEEP(int32_t, dynapipe_stop_signal, (const Dynapipe*));
@@ -76,6 +77,12 @@ SAME(DynapipeModel_v1, cache_bytes, int64_t, (void*, const DynapipeCache*));
 SAME(DynapipeModel_v1, infer_bytes, int64_t, (void*, const DynapipeBatch*));
 SAME(DynapipeModel_v1, infer, int,
      (void*, const DynapipeBatch*, const DynapipeCache*, const void*, void*, void*, int32_t*));
+SAME(DynapipeModel_v1, part_bytes, int64_t, (void*, const DynapipeBatch*, int));
+SAME(DynapipeModel_v1, factor_bytes, int64_t, (void*, const DynapipeBatch*));
+SAME(DynapipeModel_v1, combine, int,
+     (void*, const DynapipeBatch*, int32_t, const void* const*, void*, void* const*, float*));
+SAME(DynapipeModel_v1, pick_bytes, int64_t, (void*, const DynapipeBatch*));
+SAME(DynapipeModel_v1, pick, int, (void*, const DynapipeBatch*, int32_t, const void* const*, int32_t*));
 SAME(DynapipeBlocks_v1, make, int, (void*, DynapipeRange, int, void**, DynapipeParams_v1*));
 SAME(DynapipeBlocks_v1, drop, void, (void*, void*));
 SAME(DynapipeBlocks_v1, update, int, (void*, void*));
@@ -141,7 +148,12 @@ static const Pin pins[] = {
     PLACE(DynapipeModel_v1, cache_bytes, 72),
     PLACE(DynapipeModel_v1, infer_bytes, 80),
     PLACE(DynapipeModel_v1, infer, 88),
-    PLACE(DynapipeModel_v1, reserved, 96),
+    PLACE(DynapipeModel_v1, part_bytes, 96),
+    PLACE(DynapipeModel_v1, factor_bytes, 104),
+    PLACE(DynapipeModel_v1, combine, 112),
+    PLACE(DynapipeModel_v1, pick_bytes, 120),
+    PLACE(DynapipeModel_v1, pick, 128),
+    PLACE(DynapipeModel_v1, reserved, 136),
     SIZE(DynapipeTied, 24),
     PLACE(DynapipeTied, group, 0),
     PLACE(DynapipeTied, begin, 8),
@@ -155,9 +167,12 @@ static const Pin pins[] = {
     PLACE(DynapipeParams_v1, num_tied, 32),
     PLACE(DynapipeParams_v1, tied, 40),
     PLACE(DynapipeParams_v1, reserved, 48),
-    SIZE(DynapipeRange, 8),
+    SIZE(DynapipeRange, 20),
     PLACE(DynapipeRange, begin, 0),
     PLACE(DynapipeRange, end, 4),
+    PLACE(DynapipeRange, head, 8),
+    PLACE(DynapipeRange, vocab_begin, 12),
+    PLACE(DynapipeRange, vocab_end, 16),
     SIZE(DynapipeShapes_v1, 72),
     PLACE(DynapipeShapes_v1, padded, 0),
     PLACE(DynapipeShapes_v1, seq_multiple, 4),
@@ -182,7 +197,8 @@ static const Pin pins[] = {
     PLACE(DynapipeBlocks_v1, update, 136),
     PLACE(DynapipeBlocks_v1, why, 144),
     PLACE(DynapipeBlocks_v1, reserved, 152),
-    PLACE(DynapipeBlocks_v1, reserved_numbers, 184),
+    PLACE(DynapipeBlocks_v1, padded_vocab, 184),
+    PLACE(DynapipeBlocks_v1, reserved_numbers, 192),
     SIZE(DynapipeRun_v1, 80),
     PLACE(DynapipeRun_v1, train_pattern, 0),
     PLACE(DynapipeRun_v1, val_pattern, 8),

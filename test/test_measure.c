@@ -353,7 +353,7 @@ static void nothing(void) {
 }
 
 static void model_of_another_header(ClockModel* model) {
-    model->api.reserved[7] = nothing;
+    model->api.reserved[2] = nothing;
 }
 
 static void blocks_of_another_header(ClockModel* model) {
@@ -361,7 +361,7 @@ static void blocks_of_another_header(ClockModel* model) {
 }
 
 static void number_of_another_header(ClockModel* model) {
-    model->blocks.reserved_numbers[3] = 1;
+    model->blocks.reserved_numbers[2] = 1;
 }
 
 static void shapes_of_another_header(ClockModel* model) {
@@ -379,9 +379,9 @@ static void models_that_are_none_are_refused(void) {
     check_blocks(blank_at_end, "signature --->");
     check_blocks(no_layers, "0 layers");
     check_blocks(no_words, "vocabulary of 0");
-    check_blocks(model_of_another_header, "DynapipeModel_v1.reserved[7] is set");
+    check_blocks(model_of_another_header, "DynapipeModel_v1.reserved[2] is set");
     check_blocks(blocks_of_another_header, "DynapipeBlocks_v1.reserved[0] is set");
-    check_blocks(number_of_another_header, "DynapipeBlocks_v1.reserved_numbers[3] is set");
+    check_blocks(number_of_another_header, "DynapipeBlocks_v1.reserved_numbers[2] is set");
     check_blocks(shapes_of_another_header, "DynapipeShapes_v1.reserved[1] is set");
     check_blocks(long_multiples, "a window alone for a multiple of 4294901760 tokens");
 }

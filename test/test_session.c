@@ -98,6 +98,7 @@ static void the_slowest_update_ends_a_step(void) {
     dp.costs.part_param_bytes[PART_ENC_LAYER] = 1000;
     dp.request.placement.chunks[0] = (LayerRange){0, 2};
     dp.request.placement.chunks[1] = (LayerRange){2, 3};
+    placement_linear(&dp.request.placement, dp.request.placement.chunks, 2);
     dp.request.machine = &machine;
     CHECK_EQ(session_update_ns(&dp), 2 * 2000);
     ranks[1].slow[JOB_W] = 3;

@@ -164,6 +164,7 @@ static Dynapipe* open_session(const char* path, Counter* counter, int32_t max_ta
     CHECK_OK(collective_init(&dp->world, &dp->transport, &rank, 1, 0));
     CHECK_OK(collective_init(&dp->replicas, &dp->transport, &rank, 1, 0));
     dp->num_stages = dp->num_replicas = dp->request.P = 1;
+    dp->request.placement.num_chunks = 1;
     dp->request.rules = counter->rules;
     DynapipeRun_v1 run = {.train_pattern = path,
                           .val_pattern = path,

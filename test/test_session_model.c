@@ -19,6 +19,8 @@ static Status session_on(Dynapipe* dp, Transport* transport) {
     dp->num_replicas = transport->num_ranks / NUM_STAGES;
     dp->stage = transport->rank % NUM_STAGES;
     dp->replica = transport->rank / NUM_STAGES;
+    dp->request.placement.num_chunks = NUM_STAGES;
+    for (int32_t s = 0; s < NUM_STAGES; s++) { dp->request.placement.stage_of[s] = (int16_t)s; }
     TRY(session_options_take(&dp->options, &argc, argv, NULL));
     for (int32_t r = 0; r < transport->num_ranks; r++) { ranks[r] = r; }
     TRY(collective_init(&dp->world, &dp->transport, ranks, transport->num_ranks, INT64_C(20000000000)));
@@ -29,6 +31,7 @@ static Status session_on(Dynapipe* dp, Transport* transport) {
 
 static void session_off(Dynapipe* dp) {
     executor_free(dp->executor);
+    free(dp->tied_given);
     session_device_close(dp);
     tied_groups_free(&dp->tied);
     collective_free(&dp->replicas);
@@ -77,7 +80,7 @@ static Status attach_body(Transport* t, void* arg) {
     TRY((Status)dynapipe_attach(&dp, 0, &toy_api, &toy, &params));
     EXPECT(dynapipe_attach(&dp, 0, &toy_api, &toy, &params) == STATUS_OUT_OF_RANGE);
     EXPECT(strstr(status_message(), "range 0 has a model already") != NULL);
-    EXPECT(dp.tied.num_groups == 1 && dp.tied.groups[0].begin == 2 * dp.stage && dp.params.tied == NULL);
+    EXPECT(dp.tied.num_groups == 1 && dp.tied.groups[0].begin == 2 * dp.stage && dp.params.num_tied == 0);
     dp.run.zero_stage = 1;
     dynapipe_shard(&dp, &begin, &end);
     EXPECT(begin == collective_slice(params.num_params, 2, dp.replica));
@@ -115,6 +118,76 @@ static void stages_that_do_not_fit_together_are_named(void) {
     int32_t wrong_ranks[] = {-1, 1, 4};
     for (int i = 0; i < 3; i++) {
         CHECK_EQ(ranks_run(2 * NUM_STAGES, RANKS_CHECKED, mismatch_body, &wrong_ranks[i], results, 1), 0);
+    }
+}
+
+// --- several ranges a rank, the head shared --------------------------------------------------------------
+
+typedef struct {
+    HeadSplit head;
+    int32_t wrong_row;  // takes layers of another's width; -1: none
+    const char* words;
+} Shared;
+
+// A vee of six layers over three stages, a layer each; stages 0 and 2 have shares of the head.
+static void place_vee(Placement* out, HeadSplit head) {
+    const int16_t stage_of[] = {0, 1, 2, 2, 1, 0}, begin[] = {0, 512, 512, 1024};
+    *out = (Placement){.num_chunks = 6, .head = (uint8_t)head};
+    for (int32_t k = 0; k < 6; k++) {
+        out->stage_of[k] = stage_of[k];
+        out->chunks[k] = (LayerRange){k, k + 1};
+    }
+    memcpy(out->head_begin, begin, sizeof begin);
+}
+
+static ToyModel toy_of_row(const Shared* it, int32_t row) {
+    bool is_share = row >= 6, is_last = row == 5;
+    ToyModel toy = {.layer_begin = is_share ? 6 : row,
+                    .layer_end = is_share ? 6 : row + 1,
+                    .is_first = row == 0,
+                    .is_last = is_last && it->head == HEAD_WHOLE};
+    if (is_last && it->head != HEAD_WHOLE) { toy.head = DYNAPIPE_HEAD_FEEDS; }
+    if (is_share) {
+        toy.head = it->head == HEAD_BY_ROWS ? DYNAPIPE_HEAD_BY_ROWS : DYNAPIPE_HEAD_BY_VOCABULARY;
+    }
+    if (row == it->wrong_row && is_share) { toy.layer_end = 3; }
+    if (row == it->wrong_row && !is_share) { toy.layer_begin = row == 2 ? 4 : 2; }
+    return toy;
+}
+
+static Status shared_body(Transport* t, void* arg) {
+    const Shared* it = arg;
+    Dynapipe dp;
+    TRY(session_on(&dp, t));
+    place_vee(&dp.request.placement, it->head);
+    int32_t rows[3] = {dp.stage, 5 - dp.stage, 6 + dp.stage}, num_ranges = session_num_ranges(&dp);
+    EXPECT(num_ranges == 2 + (it->head != HEAD_WHOLE && dp.stage != 1));
+    ToyModel toys[3];
+    const DynapipeParams_v1 params = params_of(&toys[0], NULL, 0);
+    Status status = STATUS_OK;
+    for (int32_t i = num_ranges - 1; i >= 0; i--) {  // in any order
+        toys[i] = toy_of_row(it, rows[i]);
+        status = (Status)dynapipe_attach(&dp, i, &toy_api, &toys[i], i == 0 ? &params : NULL);
+        EXPECT(i == 0 || status == STATUS_OK);
+    }
+    EXPECT(status == (it->words == NULL ? STATUS_OK : STATUS_MISMATCH));
+    EXPECT(it->words == NULL || strstr(status_message(), it->words) != NULL);
+    TRY(collective_barrier(&dp.world));
+    session_off(&dp);
+    return STATUS_OK;
+}
+
+static void neighbours_on_any_ranks_are_compared(void) {
+    Shared cases[] = {
+        {HEAD_WHOLE, -1, NULL},
+        {HEAD_BY_ROWS, -1, NULL},
+        {HEAD_BY_VOCABULARY, -1, NULL},
+        {HEAD_WHOLE, 2, "ranks 1 and 2: of 48 + 0 tokens"},
+        {HEAD_BY_ROWS, 8, "ranks 0 and 2: of 48 + 0 tokens"},
+        {HEAD_BY_VOCABULARY, 6, "ranks 0 and 0: of 48 + 0 tokens"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CHECK_EQ(ranks_run(NUM_STAGES, RANKS_CHECKED, shared_body, &cases[i], results, 1), 0);
     }
 }
 
@@ -235,7 +308,8 @@ static Status count_body(Transport* t, void* arg) {
     dp.stage = t->rank % P;
     dp.replica = t->rank / P;
     dp.run.zero_stage = c->zero_stage;
-    dp.api = &toy_api;
+    const ExecutorRange range = {&toy_api, NULL};
+    TRY(executor_create(&dp.executor, &range, 1, &dp.transport, 0));
     for (int32_t r = 0; r < t->num_ranks; r++) { ranks[r] = r; }
     TRY(collective_init(&dp.world, &dp.transport, ranks, t->num_ranks, INT64_C(20000000000)));
     DynapipeTied list[TIED_CASE_GROUPS];
@@ -243,6 +317,7 @@ static Status count_body(Transport* t, void* arg) {
     dp.params.num_tied = tied_case_list(&c->layout, dp.stage, list);
     TRY(tied_groups_open(&dp.tied, &dp.world, P, &dp.params));
     Status status = count_spans(c, &dp);
+    executor_free(dp.executor);
     tied_groups_free(&dp.tied);
     collective_free(&dp.world);
     return status;
@@ -273,6 +348,7 @@ static void every_parameter_is_counted_once(void) {
 int main(void) {
     RUN(each_range_gets_one_model);
     RUN(stages_that_do_not_fit_together_are_named);
+    RUN(neighbours_on_any_ranks_are_compared);
     RUN(what_a_model_lacks_is_named);
     RUN(every_parameter_is_counted_once);
     return test_end();

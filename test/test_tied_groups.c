@@ -27,7 +27,10 @@ static Status check_groups(const TiedCase* it, const TiedGroups* tied, int32_t s
         EXPECT(tied->groups[i - 1].group < tied->groups[i].group);
     }
     for (int32_t i = 1; i < tied->num_holders; i++) {
-        for (int32_t k = 0; k < i; k++) { EXPECT(tied->holders[i].stages != tied->holders[k].stages); }
+        for (int32_t k = 0; k < i; k++) {
+            EXPECT(memcmp(tied->holders[i].stages, tied->holders[k].stages, sizeof tied->holders[i].stages) !=
+                   0);
+        }
     }
     return STATUS_OK;
 }

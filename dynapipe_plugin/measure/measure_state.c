@@ -97,7 +97,7 @@ static Status fill_shared_head(CostModel* out, const State* s) {
     out->part_state_bytes[ONCE_CHAIN_END] = state_bytes(s, norm);
     out->head_param_bytes = num_values[MEASURE_SHARE] * s->grad_bytes;
     out->head_state_bytes = state_bytes(s, num_values[MEASURE_SHARE]);
-    out->head_vocab = s->blocks->padded_vocab > 0 ? s->blocks->padded_vocab : s->blocks->vocab;
+    out->head_vocab = s->blocks->padded_vocab > 0 ? (int32_t)s->blocks->padded_vocab : s->blocks->vocab;
     out->head_is_tied = out->tied_head_state_bytes > 0;
     return STATUS_OK;
 }

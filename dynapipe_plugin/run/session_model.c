@@ -212,7 +212,10 @@ int dynapipe_attach(Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api, void
     if (status == STATUS_OK && idx == 0) { status = take_params(dp, params); }
     if (status != STATUS_OK) { return (int)status; }
     dp->ranges[idx] = (ExecutorRange){api, model};
-    return is_whole(dp) ? (int)open_model(dp) : 0;
+    if (!is_whole(dp)) { return 0; }
+    status = open_model(dp);
+    if (status != STATUS_OK) { dp->ranges[idx] = (ExecutorRange){NULL, NULL}; }
+    return (int)status;
 }
 
 void session_model_detach(Dynapipe* dp) {

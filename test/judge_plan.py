@@ -5,7 +5,8 @@ Formulas as in tool/problem_json.c's head. Checks that every sample is there onc
 its share of the head once, jobs find their inputs, and memory stays under the limit; then that `predicted_makespan_ms` is the
 makespan to a millionth (the planner counts in ns) and `lower_bound_ms` is not above it. Prints "ok MAKESPAN PEAK_MB..." or what
 is wrong (exit status 1). A stage's transfers leave in the order in which its jobs end, so times follow stage by stage from what
-is known: no events, no clock. By vocabulary V waits for B of the last chunk, which makes its factors; these take no time.
+is known: no events, no clock. By vocabulary V waits for its factors, which B of the last chunk makes: they leave behind its
+gradient, and take no time themselves.
 """
 import json
 import sys
@@ -168,10 +169,10 @@ class Replica:
             if len(self.parts[m]) == len(shares):
                 self.arrived[place.last, "B", m] = max(self.parts[m])
         elif kind == "B":
-            for x in shares if row == place.last and place.by == "vocabulary" else []:
-                self.arrived[-1 - x, "V", m] = self.clock[s]
             if row > 0:
                 self.arrived[row - 1, "B", m] = self.send(s, place.stage[row - 1], between(row - 1))
+            for x in shares if row == place.last and place.by == "vocabulary" else []:
+                self.arrived[-1 - x, "V", m] = self.clock[s] if x == s else max(self.clock[s], self.link[s])
 
     def run_job(self, s, job):
         """False: its input is not there yet"""

@@ -5,6 +5,7 @@
 #include "../dynapipe_plugin/plan/problem/sample_order.h"
 #include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "case_problem.h"
+#include "list_check.h"
 #include "random_problem.h"
 #include "test.h"
 
@@ -286,10 +287,10 @@ static void every_sample_once_and_memory_kept(void) {
         CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples,
                                          problem.num_samples));
         CHECK_OK(microbatch_dp_build(&list, &mp, NULL, &arena));
-        CHECK_OK(microbatch_list_check(&list, &mp, &arena));
+        CHECK_OK(list_check(&list, &mp, &arena));
         Status status = microbatch_dp_build_original(&list, &mp, NULL, &arena);
         CHECK(status == STATUS_OK || status == STATUS_INFEASIBLE);  // stages' unequal states make it stricter
-        if (status == STATUS_OK) { CHECK_OK(microbatch_list_check(&list, &mp, &arena)); }
+        if (status == STATUS_OK) { CHECK_OK(list_check(&list, &mp, &arena)); }
         arena_reset(&arena);
     }
     arena_free(&arena);
@@ -310,7 +311,7 @@ static void original_is_reproduced(void) {
         CHECK_OK(cost_model_check(&a_case.costs));
         CHECK_OK(case_problem_init(&mp, &a_case));
         CHECK_OK(microbatch_dp_build_original(&original, &mp, NULL, &arena));
-        CHECK_OK(microbatch_list_check(&original, &mp, &arena));
+        CHECK_OK(list_check(&original, &mp, &arena));
         double objective_ms = (double)original.objective_ns / 1e6;
         printf("%-24s objective %.1f ms, %d micro-batches; reference %.1f ms, %d\n", case_names[i],
                objective_ms, original.num_mbs, reference.objective_ms, reference.num_mbs);
@@ -321,7 +322,7 @@ static void original_is_reproduced(void) {
             CHECK_EQ(original.num_mbs, reference.num_mbs);
         }
         CHECK_OK(microbatch_dp_build(&ours, &mp, NULL, &arena));
-        CHECK_OK(microbatch_list_check(&ours, &mp, &arena));
+        CHECK_OK(list_check(&ours, &mp, &arena));
         arena_reset(&arena);
     }
     arena_free(&arena);

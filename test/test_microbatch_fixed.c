@@ -3,6 +3,7 @@
 #include "../dynapipe_plugin/plan/problem/microbatch.h"
 
 #include "../dynapipe_plugin/plan/baseline/batching_policies.h"
+#include "list_check.h"
 #include "random_problem.h"
 #include "test.h"
 
@@ -148,7 +149,7 @@ static void every_policy_keeps_its_law(void) {
                 continue;
             }
             built++;
-            CHECK_OK(microbatch_list_check(&list, &mp, &arena));
+            CHECK_OK(list_check(&list, &mp, &arena));
             if (b == BATCHING_PACKED) { packed_law(&list); }
             if (b == BATCHING_PACKED_RAGGED) { packed_ragged_law(&list); }
             if (b == BATCHING_PADDED) { padded_law(&list, &mp); }

@@ -275,7 +275,11 @@ static void cell_make(PipeCost* out, Batch* batch, const CostJobs* jobs, const M
 static CostJobs share_jobs(const MicrobatchProblem* mp, const MbShape* shape, int32_t s) {
     const Placement* placement = &mp->request->placement;
     double share = (placement->head_begin[s + 1] - placement->head_begin[s]) / (double)HEAD_UNITS;
-    CostJobs jobs = {.stored_bytes = 0};
+    CostJobs jobs;
+    CostParts parts;
+    cost_parts(&parts, &mp->table, RECOMPUTE_NONE, shape);
+    cost_jobs_of_share(&jobs, mp->costs, cost_share_of(placement, s), &parts);  // bytes
+    jobs.stored_bytes = 0;
     double ns[JOB_COUNT] = {0};
     for (int k = 0; k < JOB_R; k++) {
         const CostFormula* formula = &mp->costs->parts[RECOMPUTE_NONE][PART_HEAD].time_ns[k];
@@ -310,7 +314,6 @@ static int64_t replica_ns(Batch* batch, int32_t r) {
     for (int32_t m = 0; m < M; m++) {
         CostJobs jobs[OPTIMUM_MAX_ROWS];
         cost_stages(jobs, mp->costs, mp->chunks, K, RECOMPUTE_NONE, &shapes[m]);
-        int64_t sent_bytes = jobs[K - 1].boundary_bytes;  // to shares, if there are any
         for (int32_t row = 0; row < pipe_num_rows(&pipe); row++) {
             if (!pipe_has_row(&pipe, row)) { continue; }
             int32_t s = pipe_stage_of(&pipe, row);
@@ -318,9 +321,8 @@ static int64_t replica_ns(Batch* batch, int32_t r) {
             if (row >= K) { jobs[row] = share_jobs(mp, &shapes[m], s); }
             cell_make(cell, batch, &jobs[row], rank_of(mp, r, s));
             if (row >= K) {
-                cell->transfer_ns =
-                    transfer_ns(mp, r, last, s, placement->head == HEAD_BY_ROWS ? 0 : sent_bytes);
-                cell->part_ns = cell->transfer_ns;
+                cell->transfer_ns = transfer_ns(mp, r, last, s, jobs[row].boundary_bytes);
+                cell->part_ns = transfer_ns(mp, r, s, last, jobs[row].part_bytes);
             } else if (row < K - 1) {
                 int32_t to = pipe_stage_of(&pipe, row + 1);
                 cell->transfer_ns = transfer_ns(mp, r, s, to, jobs[row].boundary_bytes);
@@ -503,8 +505,8 @@ static void bound_of_all_splits_is_below_the_optimum(void) {
     arena_free(&arena);
 }
 
-// Chunks of at least a layer, the last perhaps a whole head alone, anywhere; every stage has one. The head whole
-// or shared.
+// Chunks of at least a layer, the last perhaps a whole head alone, anywhere; every stage has one. The head
+// whole or shared.
 static void place_anywhere(Placement* out, Rng* rng, int32_t P, int32_t L, bool is_whole) {
     int32_t most = L + is_whole < 5 ? L + is_whole : 5, K = rng_between(rng, P, most), begin = 0;
     *out = (Placement){.num_chunks = K, .head = HEAD_WHOLE};

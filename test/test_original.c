@@ -4,6 +4,7 @@
 #include "../dynapipe_plugin/plan/original/original.h"
 #include "../dynapipe_plugin/plan/original/original_permute.h"
 #include "case_problem.h"
+#include "list_check.h"
 #include "random_problem.h"
 #include "test.h"
 
@@ -251,7 +252,7 @@ static int64_t simulate_again(const Draft* draft, int32_t r, Arena* arena) {
 
 static void draft_check(const Draft* draft, Arena* arena) {
     int64_t slowest_ns = 0;
-    CHECK_OK(microbatch_list_check(&draft->list, &mp, arena));
+    CHECK_OK(list_check(&draft->list, &mp, arena));
     for (int32_t r = 0; r < mp.R; r++) {
         int32_t M = draft->replicas.begin[r + 1] - draft->replicas.begin[r];
         if (M <= 64) { CHECK(is_permutation(draft->replica[r].order, M)); }

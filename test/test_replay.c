@@ -4,13 +4,12 @@
 #include <math.h>
 
 #include "../dynapipe_plugin/base/clock.h"
-#include "../dynapipe_plugin/plan/lists/comm_order.h"
 #include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/plan/replay/shared_cores.h"
 #include "random_plan.h"
 #include "random_problem.h"
 #include "test.h"
+#include "timed_plan.h"
 
 static uint64_t seed;
 
@@ -37,61 +36,11 @@ static PipeProblem random_long_pipe(Rng* rng, int32_t P, int32_t M, int64_t scal
     return problem;
 }
 
-static void add_instr(PlanRank* rank, uint8_t kind, int32_t chunk, int32_t mb, int32_t peer,
-                      const PipeSpan* span) {
-    rank->instrs[rank->num_instrs++] = (PlanInstr){.kind = kind,
-                                                   .chunk = (int16_t)chunk,
-                                                   .mb = mb,
-                                                   .peer = peer,
-                                                   .begin_ns = span->begin_ns,
-                                                   .end_ns = span->end_ns};
-}
-
-// Jobs and messages of one more replica, no memory.
-static void add_replica(Plan* plan, const PipeProblem* problem, const PipeSchedule* schedule, Arena* arena) {
-    static const uint8_t instr_of[JOB_COUNT] = {
-        [JOB_F] = INSTR_FWD, [JOB_B] = INSTR_BWD, [JOB_W] = INSTR_WGT, [JOB_R] = INSTR_REC};
-    PipeTimeline timeline;
-    CommOrder order;
-    CHECK_OK(pipe_simulate(&timeline, problem, schedule, arena));
-    CHECK_OK(comm_order_make(&order, problem, schedule, &timeline, arena));
-    for (int32_t s = 0; s < problem->P; s++) {
-        PlanRank* rank = &plan->ranks[plan->R * problem->P + s];
-        rank->instrs = ARENA_NEW(arena, PlanInstr, schedule->num_jobs[s] + order.num_ops[s]);
-        for (int32_t i = 0, k = 0; i <= schedule->num_jobs[s]; i++) {
-            for (; k < order.num_ops[s] && order.ops[s][k].pos <= i; k++) {
-                const CommOp* op = &order.ops[s][k];
-                int32_t peer = plan->R * problem->P + op->peer;
-                add_instr(rank, op->kind, op->chunk, plan->M + op->mb, peer,
-                          &(PipeSpan){op->begin_ns, op->end_ns});
-            }
-            if (i == schedule->num_jobs[s]) { break; }
-            PipeJob job = schedule->jobs[s][i];
-            add_instr(rank, instr_of[job.kind], job.chunk, plan->M + job.mb, -1, &timeline.job[s][i]);
-        }
-    }
-    for (int32_t m = 0; m < problem->M; m++) { plan->mbs[plan->M++].replica = plan->R; }
-    if (timeline.makespan_ns > plan->makespan_ns) { plan->makespan_ns = timeline.makespan_ns; }
-    plan->R++;
-}
-
-static Plan plan_for(const PipeProblem* problem, int32_t most_replicas, int32_t most_mbs, Arena* arena) {
-    Plan plan = {.P = problem->P, .pulls = problem->pulls};
-    if (problem->placement == NULL) {
-        placement_linear(&plan.placement, plan.placement.chunks, plan.P);
-    } else {
-        plan.placement = *problem->placement;
-    }
-    plan.mbs = ARENA_NEW(arena, PlanMicrobatch, most_mbs);
-    plan.ranks = ARENA_NEW(arena, PlanRank, problem->P * most_replicas);
-    return plan;
-}
-
 // One replica.
 static Status replay(ReplayResult* out, const PipeProblem* problem, const PipeSchedule* schedule,
                      const ReplayNoise* noise, Arena* arena) {
-    Plan plan = plan_for(problem, 1, problem->M, arena);
-    add_replica(&plan, problem, schedule, arena);
+    Plan plan = timed_plan(problem, 1, problem->M, arena);
+    timed_plan_add_replica(&plan, problem, schedule, arena);
     return plan_replay(out, &plan, noise, arena);
 }
 
@@ -287,123 +236,6 @@ static void plans_replay_to_their_makespan(void) {
     arena_free(&arena);
 }
 
-// --- chunks anywhere, the head shared ----------------------------------------------------------------------
-
-typedef struct {
-    Placement placement;
-    PipeProblem pipe;
-    PipeSchedule schedule;
-    PipeTimeline timeline;
-    Plan plan;  // one replica
-} Placed;
-
-static void random_times(Placed* placed, Rng* rng) {
-    for (int32_t i = 0; i < pipe_num_rows(&placed->pipe) * placed->pipe.M; i++) {
-        PipeCost* cost = (PipeCost*)(uintptr_t)&placed->pipe.cost[i];
-        for (int32_t k = 0; k < JOB_COUNT; k++) { cost->job_ns[k] = rng_between(rng, 0, 5000); }
-        cost->transfer_ns = rng_between(rng, 0, 2000);
-        cost->part_ns = rng_between(rng, 0, 1000);
-        cost->factor_ns = rng_between(rng, 0, 500);
-        if (!cost->drops) { cost->job_ns[JOB_R] = 0; }
-    }
-}
-
-static void placed_simulate(Placed* placed, Arena* arena) {
-    CHECK_OK(pipe_simulate(&placed->timeline, &placed->pipe, &placed->schedule, arena));
-    placed->plan = plan_for(&placed->pipe, 1, placed->pipe.M, arena);
-    add_replica(&placed->plan, &placed->pipe, &placed->schedule, arena);
-}
-
-static void random_placed(Placed* out, Rng* rng, bool pulls, Arena* arena) {
-    RandomPipe about = {.transfers = true, .drops_percent = 30};
-    int32_t P = rng_between(rng, 1, 6), M = rng_between(rng, 1, 12);
-    *out = (Placed){0};
-    random_placement(&out->placement, rng, P, 12);
-    out->pipe = random_placed_pipe(rng, P, M, &out->placement, &about, arena);
-    out->pipe.pulls = pulls;
-    random_times(out, rng);
-    out->schedule = random_jobs(rng, &out->pipe, arena);
-    placed_simulate(out, arena);
-}
-
-// What instructions are planned to take, of every stage.
-static void list_times(const int64_t* instr_ns[PLAN_MAX_STAGES], const Plan* plan, Arena* arena) {
-    for (int32_t s = 0; s < plan->P; s++) {
-        int64_t* ns = ARENA_NEW(arena, int64_t, plan->ranks[s].num_instrs);
-        for (int32_t i = 0; i < plan->ranks[s].num_instrs; i++) {
-            ns[i] = plan->ranks[s].instrs[i].end_ns - plan->ranks[s].instrs[i].begin_ns;
-        }
-        instr_ns[s] = ns;
-    }
-}
-
-// Lists of the same transfers, each in its place; with other times the order of messages may be another.
-static bool same_lists(const Plan* a, const Plan* b) {
-    bool same = true;
-    for (int32_t s = 0; s < a->P; s++) {
-        for (int32_t i = 0; same && i < a->ranks[s].num_instrs; i++) {
-            const PlanInstr *x = &a->ranks[s].instrs[i], *y = &b->ranks[s].instrs[i];
-            same = x->kind == y->kind && x->chunk == y->chunk && x->mb == y->mb && x->peer == y->peer;
-        }
-    }
-    return same;
-}
-
-// The simulator, which knows nothing of lists, with other times of the same jobs: plan_makespan finds the
-// same, given these times.
-static void placed_plans_end_when_the_simulator_says(void) {
-    Rng rng = rng_seed(seed);
-    Arena arena = {0};
-    int32_t num_shared = 0, num_changed = 0;
-    for (int32_t round = 0; round < 500; round++) {
-        arena_reset(&arena);
-        Placed placed;
-        const int64_t* instr_ns[PLAN_MAX_STAGES];
-        int64_t makespan_ns;
-        random_placed(&placed, &rng, round % 2, &arena);
-        num_shared += placed.placement.head != HEAD_WHOLE;
-        CHECK_OK(plan_makespan(&makespan_ns, &placed.plan, 0, NULL, &arena));
-        CHECK_EQ(makespan_ns, placed.timeline.last_end_ns);
-        Placed changed = placed;
-        random_times(&changed, &rng);
-        placed_simulate(&changed, &arena);
-        if (placed.pipe.pulls || !same_lists(&placed.plan, &changed.plan)) { continue; }
-        list_times(instr_ns, &changed.plan, &arena);
-        CHECK_OK(plan_makespan(&makespan_ns, &placed.plan, 0, instr_ns, &arena));
-        CHECK_EQ(makespan_ns, changed.timeline.last_end_ns);
-        num_changed++;
-    }
-    CHECK(num_shared > 200 && num_changed > 20);
-    arena_free(&arena);
-}
-
-// A core for every rank: jobs take what was planned, and the step too.
-static void placed_plans_with_enough_cores_stay(void) {
-    Rng rng = rng_seed(seed + 1);
-    Arena arena = {0};
-    for (int32_t round = 0; round < 300; round++) {
-        arena_reset(&arena);
-        Placed placed;
-        random_placed(&placed, &rng, round % 2, &arena);
-        int32_t host[PLAN_MAX_STAGES] = {0}, P = placed.plan.P, threads = 1, cores = P;
-        SharedCores shared = {1, host, &cores, &threads, &P, &P};
-        const int64_t* planned_ns[PLAN_MAX_STAGES];
-        int64_t **ns, out_ns, work_ns = 0;
-        CHECK_OK(shared_cores_stretch(&ns, &out_ns, &placed.plan, 0, &shared, &arena));
-        CHECK_EQ(out_ns, placed.timeline.last_end_ns);
-        list_times(planned_ns, &placed.plan, &arena);
-        for (int32_t s = 0; s < P; s++) {
-            size_t num_bytes = (size_t)placed.plan.ranks[s].num_instrs * sizeof **ns;
-            CHECK(memcmp(ns[s], planned_ns[s], num_bytes) == 0);
-            work_ns += placed.timeline.busy_ns[s];
-        }
-        cores = 1;  // of P that want one: no sooner, and no later than one job after the other
-        CHECK_OK(shared_cores_stretch(&ns, &out_ns, &placed.plan, 0, &shared, &arena));
-        CHECK(out_ns >= placed.timeline.last_end_ns && out_ns >= work_ns);
-    }
-    arena_free(&arena);
-}
-
 // A plan that nobody checked: jobs and transfers moved, dropped, of other micro-batches, with other times.
 static void broken_plans_do_no_harm(void) {
     Rng rng = rng_seed(seed);
@@ -471,8 +303,8 @@ static void replicas_count_with_the_slowest(void) {
             PipeSchedule schedule = random_schedule(&problem, &rng, &arena);
             for (int32_t s = 0; s < 3; s++) { problem.tail_ns[s] = 0; }  // a plan has one for all
             problem.pulls = round % 2;
-            if (r == 0) { plan = plan_for(&problem, REPLICAS, REPLICAS * MOST_M, &arena); }
-            add_replica(&plan, &problem, &schedule, &arena);
+            if (r == 0) { plan = timed_plan(&problem, REPLICAS, REPLICAS * MOST_M, &arena); }
+            timed_plan_add_replica(&plan, &problem, &schedule, &arena);
             ReplayNoise own = noise;
             own.seed = replay_replica_seed(noise.seed, r);
             CHECK_OK(replay(&result, &problem, &schedule, &own, &arena));
@@ -517,8 +349,8 @@ static void noise_is_what_was_asked_for(void) {
     PipeProblem problem = {.P = 1, .M = 1, .cost = &cost, .memory_limit_bytes = {INT64_MAX}};
     PipeSchedule schedule;
     CHECK_OK(pipe_policy_1f1b.build(&schedule, &problem, &(int32_t){0}, false, &arena));
-    Plan plan = plan_for(&problem, 1, 1, &arena);
-    add_replica(&plan, &problem, &schedule, &arena);
+    Plan plan = timed_plan(&problem, 1, 1, &arena);
+    timed_plan_add_replica(&plan, &problem, &schedule, &arena);
     for (int32_t permille = 10; permille <= 1000; permille *= 10) {
         ReplayNoise noise = {.noise_permille = permille, .trials = 1, .seed = seed};
         ReplayResult result;
@@ -574,8 +406,8 @@ static void impossible_noise_is_refused(void) {
     Arena arena = {0};
     PipeProblem problem = random_pipe(&rng, 2, 2, &(RandomPipe){.equal = true}, &arena);
     PipeSchedule schedule = random_schedule(&problem, &rng, &arena);
-    Plan plan = plan_for(&problem, 1, 2, &arena);
-    add_replica(&plan, &problem, &schedule, &arena);
+    Plan plan = timed_plan(&problem, 1, 2, &arena);
+    timed_plan_add_replica(&plan, &problem, &schedule, &arena);
     ReplayResult result;
     static const ReplayNoise impossible[] = {{.noise_permille = 1001, .trials = 1},
                                              {.noise_permille = -1, .trials = 1},
@@ -614,8 +446,8 @@ static void replaying_is_fast(void) {
     PipeProblem problem = random_pipe(&rng, 4, 32, &(RandomPipe){.transfers = true}, &arena);
     PipeSchedule schedule;
     CHECK_OK(pipe_policy_adaptive.build(&schedule, &problem, random_order(&rng, 32, &arena), true, &arena));
-    Plan plan = plan_for(&problem, 1, problem.M, &arena);
-    add_replica(&plan, &problem, &schedule, &arena);
+    Plan plan = timed_plan(&problem, 1, problem.M, &arena);
+    timed_plan_add_replica(&plan, &problem, &schedule, &arena);
     int64_t begin_ns = clock_cpu_ns();
     for (int32_t round = 0; round < ROUNDS; round++) {
         ReplayResult result;
@@ -635,8 +467,6 @@ int main(int argc, char** argv) {
     RUN(quantiles_equal_an_independent_longest_path);
     RUN(no_noise_is_exact);
     RUN(plans_replay_to_their_makespan);
-    RUN(placed_plans_end_when_the_simulator_says);
-    RUN(placed_plans_with_enough_cores_stay);
     RUN(broken_plans_do_no_harm);
     RUN(replicas_count_with_the_slowest);
     RUN(more_noise_never_lowers_the_mean);

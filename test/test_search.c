@@ -59,9 +59,7 @@ static void check_freedom(const SearchState* was, const SearchState* is, const S
     if (!freedom->modes) {  // micro-batches may come and go, but all had one mode
         for (int32_t i = 0; i < is->K * is->M; i++) { CHECK_EQ(is->mode[i], was->mode[0]); }
     }
-    if (!freedom->placement) {
-        CHECK(memcmp(&was->placement, &is->placement, sizeof was->placement) == 0);
-    }
+    if (!freedom->placement) { CHECK(memcmp(&was->placement, &is->placement, sizeof was->placement) == 0); }
     CHECK_OK(placement_check(&is->placement, is->P, about.costs.num_enc_layers + about.costs.num_dec_layers,
                              false));
     CHECK_EQ(was->rule.split_backward, is->rule.split_backward);
@@ -88,7 +86,8 @@ static void improvement_keeps_its_word(void) {
                                      : was.makespan_ns / 100 * rng_between(&rng, 80, 100);
         Rng moves = rng_seed((uint64_t)round), moves_again = moves;
         CHECK_OK(search_improve(&state, &freedom, good_enough_ns, &spent, &moves, &work, &simulator));
-        int64_t longest = 5 * (int64_t)state.num_rows * state.max_mbs;  // jobs of the last simulation, and its cells
+        int64_t longest =
+            5 * (int64_t)state.num_rows * state.max_mbs;  // jobs of the last simulation, and its cells
         CHECK(spent <= budget && spent > -longest);
         CHECK(state.makespan_ns <= was.makespan_ns);
         num_better += was.makespan_ns < INT64_MAX && state.makespan_ns < was.makespan_ns;

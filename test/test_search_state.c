@@ -1,5 +1,5 @@
-// test_search_state.c -- whatever is done to a state of the search, it stays what its samples, modes, placement
-// and order say; and the makespan that the search sees is the simulator's.
+// test_search_state.c -- whatever is done to a state of the search, it stays what its samples, modes,
+// placement and order say; and the makespan that the search sees is the simulator's.
 #include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 #include "../dynapipe_plugin/plan/problem/placement_make.h"
 #include "../dynapipe_plugin/plan/search/search_state.h"
@@ -169,7 +169,8 @@ static void set_placement(SearchState* state, Mirror* mirror, Rng* rng) {
     PlanRequest request = about.request;
     MicrobatchProblem problem;
     request.placement = placement;
-    Status status = microbatch_problem_init(&problem, &request, &about.costs, about.samples, about.num_samples);
+    Status status =
+        microbatch_problem_init(&problem, &request, &about.costs, about.samples, about.num_samples);
     bool fits = search_state_set_placement(state, &placement);
     CHECK_EQ(fits, status == STATUS_OK);
     if (fits) { mirror->placement = placement; }

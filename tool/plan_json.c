@@ -44,7 +44,9 @@ static void print_placement(const PlanJson* about, FILE* out) {
     fprintf(out, "]");
     for (int32_t s = 0; s < about->plan->P && placement->head != HEAD_WHOLE; s++) {
         int32_t units = placement->head_begin[s + 1] - placement->head_begin[s];
-        if (s == 0) { fprintf(out, ", \"head\": {\"by\": \"%s\", \"share\": [", head_names[placement->head]); }
+        if (s == 0) {
+            fprintf(out, ", \"head\": {\"by\": \"%s\", \"share\": [", head_names[placement->head]);
+        }
         fprintf(out, "%s%.10g", s > 0 ? ", " : "", (double)units / HEAD_UNITS);
         if (s == about->plan->P - 1) { fprintf(out, "]}"); }
     }
@@ -72,7 +74,7 @@ static void print_job(const Plan* plan, const PlanInstr* instr, int32_t first_mb
     if (placement_is_linear(&plan->placement, plan->P)) {
         fprintf(out, "[\"%c\", %d]", "FBWR"[kind], m);
     } else if (instr->chunk < plan->placement.num_chunks) {
-        fprintf(out, "[\"%c\", %d, %d]", "FBWR"[kind], m, instr->chunk);
+        fprintf(out, "[\"%c\", %d, %d]", "FBWR"[kind], m, instr -> chunk);
     } else {
         fprintf(out, "[\"%c\", %d]", kind == JOB_F ? 'H' : 'V', m);
     }

@@ -16,12 +16,12 @@ typedef struct {
     FILE* out;
     const Plan* plan;
     const TimelineSvgInfo* info;
-    SvgScale time;                               // ns -> x
-    double unit_ns;                              // of the axis
-    const char* unit;                            // its name
-    int32_t decimals;                            // that show a thousandth of the step
-    double job_height, send_height, mem_height;  // lanes of a row, from top to bottom
-    double lane_gap, row_gap, left;  // left: where time begins
+    SvgScale time;                                    // ns -> x
+    double unit_ns;                                   // of the axis
+    const char* unit;                                 // its name
+    int32_t decimals;                                 // that show a thousandth of the step
+    double job_height, send_height, mem_height;       // lanes of a row, from top to bottom
+    double lane_gap, row_gap, left;                   // left: where time begins
     int64_t mem_top_bytes;                            // what the full height of a memory lane stands for
     bool splits, recomputes, limits, shades, shares;  // what occurs, so that the legend shows no more
     Arena* arena;

@@ -8,15 +8,6 @@
 static _Thread_local char last_message[1024];
 static _Thread_local Status last_status;
 
-const char* status_text(Status status) {
-    static const char* const texts[] = {
-#define X(name, text) text,
-        STATUS_LIST(X)
-#undef X
-    };
-    return status < STATUS_COUNT ? texts[status] : "unknown status";
-}
-
 Status status_last(void) {
     return last_status;
 }

@@ -32,8 +32,6 @@ typedef enum { STATUS_LIST(X) STATUS_COUNT } Status;
 extern "C" {
 #endif
 
-const char* status_text(Status status);  // the short text of the table above
-
 Status status_last(void);  // of the last FAIL() on this thread
 
 // The message of the last FAIL() on this thread, "" if none; valid until the next FAIL() here.

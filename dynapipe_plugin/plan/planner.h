@@ -4,14 +4,15 @@ planner.h -- lengths + costs + memory limit + layout + options -> plan. A pure f
 No I/O, no clock, no threads, no globals: the same arguments give the same plan, byte for byte, on every rank,
 compiler and optimisation level.
 
-A method makes a draft (draft.h): micro-batches, replicas, order, recomputation, stages.
-    ours            search_draft: first answers by rule (search_first, search_fill), local search with the
+A method makes drafts (draft.h): micro-batches, replicas, order, recomputation, placement.
+    ours            plan_search: first answers by rule (search_first, search_fill), local search with the
                     simulator in the loop (search_moves on search_state); where that ends early, the same
                     again in less memory
     the paper's     original_draft
     baselines       policy_drafts: microbatch_fixed | microbatch_kk | ..., replica_balance, pipe_*
-Then, for every method: replica_fit (into memory), comm_order, rank_list, memory_layout, lower_bound,
-plan_check. In training the stage split is chosen once a run, from a sample of the mixture (stage_search.h).
+Each is made to fit into memory (plan_drafts: replica_fit), and the best gets its lists: comm_order,
+rank_list, memory_layout, lower_bound, plan_check. In training the placement is chosen once a run, from a
+sample of the mixture (stage_search.h). The method in words, with a worked step: doc/method.md.
 */
 #pragma once
 

@@ -2,7 +2,7 @@
 #include "batching_policies.h"
 
 #include "../original/microbatch_dp.h"
-#include "microbatch_ragged.h"
+#include "microbatch_dynamic.h"
 
 const BatchingPolicy batching_policies[BATCHING_COUNT] = {
     [BATCHING_DYNAMIC] = {"dynamic", "sizes and order chosen per step for this pipeline (default)",

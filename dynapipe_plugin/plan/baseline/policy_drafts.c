@@ -168,34 +168,6 @@ static Status rank_candidates(Policies* policies) {
     return STATUS_OK;
 }
 
-// Ours only: reorder the slowest replica's micro-batches until another one is slowest, and so on, as long as
-// that helps.
-static Status refine_order(Policies* policies, Candidate* candidate) {
-    if (policies->problem->request->batching != BATCHING_DYNAMIC) { return STATUS_OK; }
-    while (policies->budget > 0 && candidate->makespan_ns < INT64_MAX) {
-        int32_t slowest = 0;
-        int64_t second_ns = 0;
-        for (int32_t r = 1; r < policies->problem->R; r++) {
-            bool is_slower = candidate->makespan_of[r] > candidate->makespan_of[slowest];
-            int64_t other_ns = candidate->makespan_of[is_slower ? slowest : r];
-            if (other_ns > second_ns) { second_ns = other_ns; }
-            if (is_slower) { slowest = r; }
-        }
-        int32_t variant = candidate->variant_of[slowest];
-        ReplicaBest best = {.makespan_ns = candidate->makespan_of[slowest], .variant = variant};
-        ReplicaProblem replica;
-        arena_reset(&policies->costs);
-        TRY(make_replica_problem(&replica, policies, candidate, slowest, &policies->costs));
-        TRY(replica_search_order(&best, &replica.pipe, candidate->order + candidate->replicas.begin[slowest],
-                                 &policies->variants[variant], second_ns, &policies->budget,
-                                 &policies->runs));
-        if (best.makespan_ns == candidate->makespan_of[slowest]) { break; }
-        candidate->makespan_of[slowest] = best.makespan_ns;
-        candidate->makespan_ns = best.makespan_ns > second_ns ? best.makespan_ns : second_ns;
-    }
-    return STATUS_OK;
-}
-
 // --- as drafts -------------------------------------------------------------------------------------------
 
 static Status make_draft(Draft* out, const Policies* policies, const Candidate* candidate, Arena* arena) {
@@ -222,7 +194,6 @@ static Status make_all(Draft* out, int32_t* num, Policies* policies) {
     PIPE_NEW(policies->candidates, policies->lists, Candidate, MAX_CANDIDATES + NUM_FINALISTS);
     TRY(add_candidates(policies));
     TRY(rank_candidates(policies));
-    TRY(refine_order(policies, &policies->candidates[0]));
     *num = policies->num_candidates < POLICY_MAX_DRAFTS ? policies->num_candidates : POLICY_MAX_DRAFTS;
     for (int32_t i = 0; i < *num; i++) {
         TRY(make_draft(&out[i], policies, &policies->candidates[i], policies->lists));

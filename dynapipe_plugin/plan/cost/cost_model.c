@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-const char* const cost_part_names[PIECE_COUNT] = {"embedding", "enc_layer", "dec_layer",    "head",
+const char* const cost_part_names[PIECE_COUNT] = {"embedding", "enc_layer", "dec_layer",     "head",
                                                   "stage_enc", "stage_dec", "stage_enc_end", "chain_end"};
 const char* const cost_mode_names[RECOMPUTE_COUNT] = {"none", "selective", "full"};
 const char* const cost_feature_names[FEATURE_COUNT] = {

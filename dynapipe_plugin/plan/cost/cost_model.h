@@ -8,9 +8,10 @@ and bytes that a chunk has once, whatever its layers (buffers between them, tabl
 features of MbShape (tokens, squared lengths, cross products, supervised tokens). A straight line is the case
 of one knot. Analytic coefficients (roofline of a model's shape), a measured profile
 (`./profile_costs`, knots where the machine was measured) and the planning problems of the original all have
-this form. What a share of the head costs is in cost_share.h, what a rank has of all its chunks together (model
-state, gradients) in cost_rank.h. Whatever leaves this module is an integer (ns, bytes), rounded once, so every rank, compiler and
-optimisation level that reads the same numbers makes the same plan. Immutable once built: share it freely.
+this form. What a share of the head costs is in cost_share.h, what a rank has of all its chunks together
+(model state, gradients) in cost_rank.h. Whatever leaves this module is an integer (ns, bytes), rounded once,
+so every rank, compiler and optimisation level that reads the same numbers makes the same plan. Immutable once
+built: share it freely.
 */
 #pragma once
 
@@ -99,14 +100,14 @@ typedef struct {
     CostFormula boundary_bytes;      // activation (or gradient) sent over a stage boundary, enc side
     CostFormula dec_boundary_bytes;  // added at boundaries within or behind decoder layers
     CostFormula scratch_bytes;       // workspace of a rank, shared by its jobs, for the largest micro-batch
-    // Of a shared head: hidden states of all supervised rows (and their gradient, which comes back by rows); by
-    // vocabulary, what every share sends back, and what it needs for its gradient of weights.
+    // Of a shared head: hidden states of all supervised rows (and their gradient, which comes back by rows);
+    // by vocabulary, what every share sends back, and what it needs for its gradient of weights.
     CostFormula head_in_bytes, head_part_bytes, head_factor_bytes;
-    double comm_latency_ns;          // of one transfer ...
-    double comm_bytes_per_ns;        // ... and its rate; <= 0: free
-    double reduce_bytes_per_ns;      // gradient all-reduce over replicas, per rank; <= 0: free
-    double update_ns_per_byte;  // zeroing, norm and optimizer, per byte of part_param_bytes that the rank
-                                // updates
+    double comm_latency_ns;      // of one transfer ...
+    double comm_bytes_per_ns;    // ... and its rate; <= 0: free
+    double reduce_bytes_per_ns;  // gradient all-reduce over replicas, per rank; <= 0: free
+    double update_ns_per_byte;   // zeroing, norm and optimizer, per byte of part_param_bytes that the rank
+                                 // updates
     int64_t part_state_bytes[PIECE_COUNT];  // parameters, gradients and optimizer state of one, per rank
     int64_t part_param_bytes[PIECE_COUNT];  // their gradients: what reduction moves
     // The embedding's gradients that its copies exchange: of the first stage, of the one where the decoder

@@ -52,8 +52,9 @@ void cost_ranks_make(CostRank* out, const CostModel* model, const Placement* pla
         head_sum += model->head_is_tied ? 0 : out[s].matrix;
     }
     for (int32_t s = 0; s < P; s++) {
-        out[s].tied_bytes = shared_part(tied_part(model, &out[s]), tied_sum) * (double)model->tied_param_bytes +
-                            stack_bytes(model, &out[s]);
+        out[s].tied_bytes =
+            shared_part(tied_part(model, &out[s]), tied_sum) * (double)model->tied_param_bytes +
+            stack_bytes(model, &out[s]);
         if (!model->head_is_tied && placement->head == HEAD_BY_ROWS) {
             out[s].tied_bytes += shared_part(out[s].matrix, head_sum) * (double)model->head_param_bytes;
         }

@@ -29,9 +29,8 @@ static inline int64_t cost_share_rows(int64_t num_rows, int32_t units) {
     return num_rows * units / HEAD_UNITS;
 }
 static inline int64_t cost_share_ids(int64_t num_rows, int32_t units) {
-    return units == HEAD_UNITS
-               ? num_rows
-               : num_rows * units / HEAD_UNITS / SHARE_VOCAB_MULTIPLE * SHARE_VOCAB_MULTIPLE;
+    return units == HEAD_UNITS ? num_rows
+                               : num_rows * units / HEAD_UNITS / SHARE_VOCAB_MULTIPLE * SHARE_VOCAB_MULTIPLE;
 }
 
 // Which part of the head's matrix the share has: 1 by rows.

@@ -23,7 +23,7 @@ typedef struct {
     int64_t dec_boundary_bytes;  // ... and behind one that ends within decoder layers
     int64_t scratch_bytes;
     double head_in_bytes, head_part_bytes, head_factor_bytes;  // of a shared head
-    int64_t num_rows;  // that are supervised
+    int64_t num_rows;                                          // that are supervised
 } CostParts;
 
 // One micro-batch in one chunk, or in a share of the head: F with the gradient of inputs, and W. What it

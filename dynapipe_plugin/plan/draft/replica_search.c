@@ -1,8 +1,5 @@
 #include "replica_search.h"
 
-#include <string.h>
-
-#include "../../base/rng.h"
 #include "../pipe/pipe_schedule.h"
 
 int32_t replica_variants(PipeVariant out[MAX_VARIANTS], const PlanRequest* request) {
@@ -80,46 +77,5 @@ Status replica_search_variants(ReplicaBest* out, const PipeProblem* pipe, const 
         if (makespan_ns < best.makespan_ns) { best = (ReplicaBest){makespan_ns, i}; }
     }
     *out = best;
-    return STATUS_OK;
-}
-
-// Take the micro-batch at place i out and put it in at place j.
-static void move(int32_t* order, int32_t i, int32_t j) {
-    int32_t moved = order[i];
-    if (i < j) {
-        memmove(order + i, order + i + 1, (size_t)(j - i) * sizeof *order);
-    } else {
-        memmove(order + j + 1, order + j, (size_t)(i - j) * sizeof *order);
-    }
-    order[j] = moved;
-}
-
-Status replica_search_order(ReplicaBest* best, const PipeProblem* pipe, int32_t* order,
-                            const PipeVariant* variant, int64_t good_enough_ns, int32_t* budget,
-                            Arena* scratch) {
-    int32_t M = pipe->M;
-    Rng rng = rng_seed((uint64_t)M << 32 | (uint32_t)*budget);
-    for (; M > 1 && *budget > 0 && best->makespan_ns > good_enough_ns; --*budget) {
-        int32_t i = (int32_t)rng_below(&rng, (uint32_t)M), j = (int32_t)rng_below(&rng, (uint32_t)M - 1);
-        j += j >= i;
-        bool swaps = rng_below(&rng, 2) == 0;
-        int32_t a = order[i], b = order[j];
-        if (swaps) {
-            order[i] = b;
-            order[j] = a;
-        } else {
-            move(order, i, j);
-        }
-        int64_t makespan_ns;
-        TRY(evaluate(&makespan_ns, pipe, order, variant, scratch));
-        if (makespan_ns <= best->makespan_ns) {
-            best->makespan_ns = makespan_ns;
-        } else if (swaps) {
-            order[i] = a;
-            order[j] = b;
-        } else {
-            move(order, j, i);
-        }
-    }
     return STATUS_OK;
 }

@@ -1,9 +1,8 @@
 /*
-replica_search.h -- order and schedule of one replica's micro-batches, with the simulator in the loop.
+replica_search.h -- the schedule of one replica's micro-batches that the simulator finds fastest.
 
 A variant is a policy with its settings. Every allowed variant is tried on the order that the batching pass
-gave; where the search may reorder, micro-batches are then moved and swapped while the makespan falls. What is
-spent is counted in simulations, never in seconds, so that all ranks stop at the same place.
+gave.
 */
 #pragma once
 
@@ -32,12 +31,6 @@ typedef struct {
 // Best of `num_variants` variants on `order`; spends as many simulations. Temporaries: `scratch` is reset.
 Status replica_search_variants(ReplicaBest* out, const PipeProblem* pipe, const int32_t* order,
                                const PipeVariant* variants, int32_t num_variants, Arena* scratch);
-
-// Improves order (in place) for one variant with at most *budget simulations, which are taken from it. Stops
-// early at `good_enough_ns`. Deterministic.
-Status replica_search_order(ReplicaBest* best, const PipeProblem* pipe, int32_t* order,
-                            const PipeVariant* variant, int64_t good_enough_ns, int32_t* budget,
-                            Arena* scratch);
 
 Status replica_variant_build(PipeSchedule* out, const PipeProblem* pipe, const int32_t* order,
                              const PipeVariant* variant, Arena* arena);

@@ -277,9 +277,3 @@ Status short_path_make(int32_t* path, const PathPoint* points, int32_t num, Aren
     for (int64_t k = 0; k < num_kicks && num >= 3; k++) { kick(&walk, &rng); }
     return STATUS_OK;
 }
-
-int64_t short_path_length(const int32_t* path, const PathPoint* points, int32_t num) {
-    int64_t length = 0;
-    for (int32_t i = 1; i < num; i++) { length += distance(&points[path[i - 1]], &points[path[i]]); }
-    return length;
-}

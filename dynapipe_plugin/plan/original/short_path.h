@@ -20,4 +20,3 @@ typedef struct {
 
 // path[0 .. num): every point once. O(num log num) and a bounded number of kicks.
 Status short_path_make(int32_t* path, const PathPoint* points, int32_t num, Arena* arena);
-int64_t short_path_length(const int32_t* path, const PathPoint* points, int32_t num);

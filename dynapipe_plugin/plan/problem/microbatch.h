@@ -28,8 +28,8 @@ typedef struct {
     const PlanSample* samples;  // index = sample id
     int32_t num_samples;
     int32_t P, R;
-    int32_t K, num_rows;   // chunks; with shares of the head
-    Placement placement;   // the request's
+    int32_t K, num_rows;  // chunks; with shares of the head
+    Placement placement;  // the request's
     CostStage chunks[PLAN_MAX_CHUNKS];
     CostRank has[PLAN_MAX_STAGES];  // what the ranks of a stage have of the model
     // Of the machine (machine.h), for passes that do not know which replica they work for.
@@ -124,8 +124,8 @@ typedef struct {
 } MicrobatchCost;
 
 // How many micro-batches a stage should be able to hold: of chunk k of K as many as are under way in a full
-// pipeline, P (K - k) / K rounded up (P - s, what 1F1B keeps in flight), or P everywhere as the original does,
-// or 1 (no share).
+// pipeline, P (K - k) / K rounded up (P - s, what 1F1B keeps in flight), or P everywhere as the original
+// does, or 1 (no share).
 typedef enum { SHARE_ALONE, SHARE_PIPELINE, SHARE_UNIFORM } MicrobatchShare;
 int32_t microbatch_in_flight(int32_t P, int32_t K, int32_t k);
 MicrobatchCost microbatch_cost(const MicrobatchProblem* problem, RecomputeMode mode, MicrobatchShare share,
@@ -154,6 +154,3 @@ int32_t microbatch_pad_targets(const MicrobatchProblem* problem, int32_t num_tok
 // The recompute mode of a finished list: the first in which every micro-batch keeps to its share of memory,
 // else the first in which each fits alone. `unit` names its micro-batches in the message.
 Status microbatch_list_choose_mode(MicrobatchList* list, const MicrobatchProblem* problem, const char* unit);
-
-// Every sample in exactly one segment, ranges sane, shapes and work as the sequences say, all fit alone.
-Status microbatch_list_check(const MicrobatchList* list, const MicrobatchProblem* problem, Arena* arena);

@@ -28,7 +28,9 @@ static void slow_choose(MicrobatchPricer* out) {
     for (int32_t k = 0; k < problem->K; k++) {  // (a share is no number of parts: what is left is below)
         int32_t parts[PIECE_COUNT];
         cost_stage_parts(parts, problem->costs, &problem->chunks[k]);
-        for (int part = 0; part < PART_COUNT; part++) { counts[problem->placement.stage_of[k]][part] += parts[part]; }
+        for (int part = 0; part < PART_COUNT; part++) {
+            counts[problem->placement.stage_of[k]][part] += parts[part];
+        }
     }
     for (int32_t s = 0; s < problem->P; s++) {
         for (int part = 0; part < PART_COUNT; part++) {

@@ -20,7 +20,7 @@ typedef struct {
     const MicrobatchProblem* problem;  // borrowed
     RecomputeMode mode;
     MicrobatchShare share;
-    bool is_linear;  // else every shape is priced anew
+    bool is_linear;                              // else every shape is priced anew
     bool is_job;                                 // the mode drops activations
     int32_t num_slow, num_memory;                // of these
     int32_t slow[PLAN_MAX_STAGES][PIECE_COUNT];  // parts of stages that no other stage dominates

@@ -102,7 +102,9 @@ Status placement_parse(Placement* out, int32_t P, int32_t num_enc_layers, int32_
                     "chunk, stages 0 to %d, such as 0:3,1:3,1:3,0:3",
                     PRINTABLE(text), P - 1);
     }
-    TRY(placement_check(&placement, P, num_enc_layers + num_dec_layers, head_has_layer));
+    Placement chunks = placement;
+    chunks.head = HEAD_WHOLE;  // (what is said of that comes by itself)
+    TRY(placement_check(&chunks, P, num_enc_layers + num_dec_layers, head_has_layer));
     *out = placement;
     return STATUS_OK;
 }

@@ -26,8 +26,9 @@ Status placement_parse(Placement* out, int32_t P, int32_t num_enc_layers, int32_
                        bool head_has_layer, const char* text);
 Status placement_parse_head(Placement* out, int32_t P, const char* text);
 
-// Chunks cover all layers in order, none is empty but the last one (the head, or what feeds it, alone); every stage has a chunk; shares are all
-// of the head. STATUS_OUT_OF_RANGE names the chunk or stage that breaks a rule.
+// Chunks cover all layers in order, none is empty but the last one (the head, or what feeds it, alone); every
+// stage has a chunk; shares are all of the head. STATUS_OUT_OF_RANGE names the chunk or stage that breaks a
+// rule.
 Status placement_check(const Placement* placement, int32_t P, int32_t num_layers, bool head_has_layer);
 
 // The same chunks on the same stages, and the same shares of the head.

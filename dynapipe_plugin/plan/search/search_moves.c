@@ -4,7 +4,15 @@
 
 #include "../pipe/pipe_schedule.h"
 
-typedef enum { MOVE_ORDER, MOVE_SAMPLE, MOVE_MODE, MOVE_RULE, MOVE_NUMBER, MOVE_PLACEMENT, MOVE_COUNT } MoveKind;
+typedef enum {
+    MOVE_ORDER,
+    MOVE_SAMPLE,
+    MOVE_MODE,
+    MOVE_RULE,
+    MOVE_NUMBER,
+    MOVE_PLACEMENT,
+    MOVE_COUNT
+} MoveKind;
 
 // One change, and what it takes to undo it.
 typedef struct {
@@ -280,9 +288,7 @@ static void undo(Local* local, const Move* move) {
 static Status local_init(Local* local, SearchState* state, const SearchFreedom* freedom, Rng* rng,
                          Arena* arena) {
     *local = (Local){.state = state, .freedom = freedom, .rng = rng};
-    for (int k = 0; k < 2; k++) {
-        PIPE_NEW(local->saved_cost[k], arena, PipeCost, state->num_rows);
-    }
+    for (int k = 0; k < 2; k++) { PIPE_NEW(local->saved_cost[k], arena, PipeCost, state->num_rows); }
     PIPE_NEW(local->saved_mode, arena, uint8_t, state->K);
     return search_state_copy(&local->spare, state, arena);
 }

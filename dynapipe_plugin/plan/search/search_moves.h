@@ -14,8 +14,8 @@ simulations, never seconds.
 #include "search_state.h"
 
 typedef struct {
-    bool samples;  // may samples change micro-batches?
-    bool modes;    // may recompute modes change?
+    bool samples;    // may samples change micro-batches?
+    bool modes;      // may recompute modes change?
     bool placement;  // may layers change chunks, and shares of the head stages?
 } SearchFreedom;
 

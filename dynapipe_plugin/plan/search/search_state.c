@@ -249,7 +249,9 @@ void search_state_fit_modes(SearchState* state, int32_t percent) {
                 (state->available_bytes[s] - problem->reserve_bytes[s]) / in_flight[s] / 100 * percent;
             for (; i < last; i++) {
                 CostJobs jobs;
-                if (!known[i]) { cost_parts(&parts[i], &problem->table, problem->modes[i], &state->shape[m]); }
+                if (!known[i]) {
+                    cost_parts(&parts[i], &problem->table, problem->modes[i], &state->shape[m]);
+                }
                 known[i] = true;
                 cost_jobs_of_stage(&jobs, problem->costs, &state->chunks[k], &parts[i]);
                 if (jobs.stored_bytes <= share) { break; }
@@ -360,6 +362,5 @@ Status search_state_simulate(int64_t* makespan_ns, const SearchState* state, int
     }
     PipeProblem pipe = search_state_pipe(state);
     arena_reset(scratch);
-    return pipe_adaptive_makespan(makespan_ns, &pipe, state->order, &state->rule, cutoff_ns, budget,
-                                  scratch);
+    return pipe_adaptive_makespan(makespan_ns, &pipe, state->order, &state->rule, cutoff_ns, budget, scratch);
 }

@@ -29,7 +29,7 @@ typedef struct {
     int64_t* scratch_bytes;                    // [M]
     PipeCost* cost;                            // [rows * M] what pipe.cost points to
     int32_t* order;                            // [M]
-    PipeProblem pipe;  // its placement: search_state_pipe()
+    PipeProblem pipe;                          // its placement: search_state_pipe()
     PipeAdaptiveRule rule;
     int64_t makespan_ns;  // INT64_MAX: does not fit in memory
 } SearchState;

@@ -13,7 +13,7 @@ encoder-decoder model, 0 elsewhere.
 // A stage is a rank's place in its replica, a chunk a piece of the model (Placement).
 enum { PLAN_MAX_STAGES = 128, PLAN_MAX_REPLICAS = 512, PLAN_MAX_CHUNKS = 256 };
 enum { PLAN_MAX_ROWS = PLAN_MAX_CHUNKS + PLAN_MAX_STAGES };  // chunks, and shares of the head
-enum { PLAN_BUFFER_ALIGN = 256 };  // bytes: where buffers of a rank begin
+enum { PLAN_BUFFER_ALIGN = 256 };                            // bytes: where buffers of a rank begin
 
 // What the planner knows of one sample of the global batch. Its index in the array is its id.
 typedef struct {

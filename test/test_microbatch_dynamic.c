@@ -1,8 +1,9 @@
-// test_microbatch_ragged.c -- tapered packing: complete, balanced, small at both ends, within memory.
-#include "../dynapipe_plugin/plan/baseline/microbatch_ragged.h"
+// test_microbatch_dynamic.c -- by rule: complete, balanced, small at both ends, within memory.
+#include "../dynapipe_plugin/plan/baseline/microbatch_dynamic.h"
 
 #include "../dynapipe_plugin/plan/baseline/batching_policies.h"
 #include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "list_check.h"
 #include "random_problem.h"
 #include "test.h"
 
@@ -34,7 +35,7 @@ static void every_candidate_is_valid(void) {
             MicrobatchList list, again;
             int32_t per_replica[16] = {0}, used = 0;
             CHECK_OK(microbatch_dynamic_build(&list, &mp, &tapers[k], &arena));
-            CHECK_OK(microbatch_list_check(&list, &mp, &arena));
+            CHECK_OK(list_check(&list, &mp, &arena));
             CHECK_OK(microbatch_dynamic_build(&again, &mp, &tapers[k], &arena));
             CHECK(lists_equal(&list, &again));
             if (problem.request.layout == LAYOUT_PADDED) { continue; }
@@ -66,7 +67,7 @@ static void work_follows_the_taper(void) {
     for (int i = 0; i < 4000; i++) { problem.samples[i] = (PlanSample){rng_between(&rng, 5, 60), 0, 5}; }
     CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 4000));
     MicrobatchTaper taper = {.num_mbs = 12, .depth = 4, .end_percent = 20};
-    CHECK_OK(microbatch_ragged_build(&list, &mp, &taper, &arena));
+    CHECK_OK(microbatch_dynamic_build(&list, &mp, &taper, &arena));
     CHECK_EQ(list.num_mbs, 24);
     static const double profile[] = {0.2, 0.2, 0.4, 0.4, 0.6, 0.6, 0.8, 0.8, 1, 1, 1, 1};  // sorted
     for (int r = 0; r < 2; r++) {
@@ -103,7 +104,7 @@ static void equal_capacities_balance(void) {
         CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples,
                                          problem.num_samples));
         MicrobatchTaper taper = {.num_mbs = rng_between(&rng, 1, 12), .depth = 0, .end_percent = 100};
-        CHECK_OK(microbatch_ragged_build(&list, &mp, &taper, &arena));
+        CHECK_OK(microbatch_dynamic_build(&list, &mp, &taper, &arena));
         CHECK_EQ(list.num_mbs, taper.num_mbs);
         int64_t total = 0, fullest = 0, longest = 0;
         for (int32_t m = 0; m < list.num_mbs; m++) {
@@ -142,11 +143,11 @@ static void tight_memory_opens_more(void) {
     random_problem_limit_memory(&problem, 0);
     CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 60));
     MicrobatchTaper taper = {.num_mbs = 3, .depth = 1, .end_percent = 50};
-    CHECK_OK(microbatch_ragged_build(&list, &mp, &taper, &arena));
-    CHECK_OK(microbatch_list_check(&list, &mp, &arena));
+    CHECK_OK(microbatch_dynamic_build(&list, &mp, &taper, &arena));
+    CHECK_OK(list_check(&list, &mp, &arena));
     CHECK(list.num_mbs >= 30);
     problem.samples[7].enc_tokens = 3000;
-    CHECK_FAILS(microbatch_ragged_build(&list, &mp, &taper, &arena), STATUS_INFEASIBLE,
+    CHECK_FAILS(microbatch_dynamic_build(&list, &mp, &taper, &arena), STATUS_INFEASIBLE,
                 "sample 7 (3000 tokens");
     arena_free(&arena);
 }

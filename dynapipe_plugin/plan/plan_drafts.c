@@ -1,0 +1,182 @@
+// plan_drafts.c -- see plan_drafts.h.
+#include "plan_drafts.h"
+
+#include <string.h>
+
+#include "pipe/pipe_schedule.h"
+#include "problem/placement_make.h"
+#include "problem/shape_rules.h"
+#include "problem/stage_split.h"
+
+bool plan_is_searched(const PlanRequest* request) {
+    return request->batching == BATCHING_DYNAMIC &&
+           (request->schedule == SCHEDULE_AUTO || request->schedule == SCHEDULE_ADAPTIVE);
+}
+
+bool plan_is_original(const PlanRequest* request) {
+    return request->batching == BATCHING_DYNAPIPE && request->schedule == SCHEDULE_AUTO &&
+           request->split_backward != SPLIT_BACKWARD_ON;
+}
+
+// --- the request -----------------------------------------------------------------------------------------
+
+static Status check_choices(const PlanRequest* request) {
+    if ((uint32_t)request->batching >= BATCHING_COUNT || (uint32_t)request->schedule >= SCHEDULE_COUNT) {
+        return FAIL(STATUS_OUT_OF_RANGE, "plan_make: no such batching or schedule");
+    }
+    if ((uint32_t)request->placements >= PLACEMENT_COUNT || (uint32_t)request->heads >= HEAD_CHOICE_COUNT) {
+        return FAIL(STATUS_OUT_OF_RANGE, "plan_make: no such placement or head");
+    }
+    return shape_rules_check(request);
+}
+
+// What microbatch_problem_init does not look at.
+static Status check_request(const PlanRequest* request, const CostModel* costs) {
+    if (request->memory_limit_bytes < 0) {
+        return FAIL(STATUS_BAD_OPTION, "--memory-limit %lld ---> 0 (none) or a number of bytes",
+                    (long long)request->memory_limit_bytes);
+    }
+    if (request->one_replica && (request->my_replica < 0 || request->my_replica >= request->R)) {
+        return FAIL(STATUS_OUT_OF_RANGE, "plan_make: lists of replica %d of %d", request->my_replica,
+                    request->R);
+    }
+    if (plan_is_original(request) && !placement_is_linear(&request->placement, request->P)) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--policy dynapipe: the paper's pipelines have one chunk a stage and a whole head ---> "
+                    "--placement linear --head whole, or --policy auto");
+    }
+    return placement_check(&request->placement, request->P, costs->num_enc_layers + costs->num_dec_layers,
+                           request->rules.head_has_layer);
+}
+
+// Where the search begins: the placement that is given, or the plain one of the shape that is asked for.
+static Status place(PlanRequest* request, const CostModel* costs, const PlanSample* samples,
+                    int32_t num_samples) {
+    static const HeadSplit splits[HEAD_CHOICE_COUNT] = {
+        [HEAD_CHOICE_ROWS] = HEAD_BY_ROWS, [HEAD_CHOICE_VOCABULARY] = HEAD_BY_VOCABULARY};
+    Placement* placement = &request->placement;
+    int32_t P = request->P;
+    bool by_shape = request->placements >= PLACEMENT_INTERLEAVED && request->placements < PLACEMENT_COUNT;
+    if (placement->num_chunks == 0) { placement_linear(placement, placement->chunks, P); }
+    HeadSplit split =
+        request->heads == HEAD_CHOICE_GIVEN ? (HeadSplit)placement->head : splits[request->heads];
+    if (by_shape) {
+        Placement given = *placement;
+        TRY(placement_make(placement, request->placements, false, P, costs->num_enc_layers,
+                           costs->num_dec_layers));
+        placement->head = given.head;
+        memcpy(placement->head_begin, given.head_begin, sizeof given.head_begin);
+    } else if (request->choose_stages && split != HEAD_WHOLE && placement->num_chunks == P) {
+        TRY(placement_make(placement, PLACEMENT_LINEAR, false, P, costs->num_enc_layers,
+                           costs->num_dec_layers));
+    } else if (request->choose_stages && placement_is_linear(placement, P)) {
+        LayerRange stages[PLAN_MAX_STAGES];
+        TRY(stage_split_make(stages, request, costs, samples, num_samples, 1));
+        placement_linear(placement, stages, P);
+    }
+    if (request->heads != HEAD_CHOICE_GIVEN && split != (HeadSplit)placement->head) {
+        placement_share_head(placement, split, P);
+    }
+    return STATUS_OK;
+}
+
+Status plan_drafts_begin(PlanDrafts* out, const PlanRequest* request, const CostModel* costs,
+                         const PlanSample* samples, int32_t num_samples) {
+    *out = (PlanDrafts){.request = *request};
+    TRY(check_choices(request));
+    if (!plan_is_searched(request)) { out->request.memory_slack_permille = 0; }  // others are as they are
+    if (request->rules.padded) { out->request.layout = LAYOUT_PADDED; }
+    TRY(place(&out->request, costs, samples, num_samples));
+    out->begin = out->request.placement;
+    TRY(microbatch_problem_init(&out->problem, &out->request, costs, samples, num_samples));
+    TRY(check_request(&out->request, costs));
+    PIPE_NEW(out->replicas, &out->lists, ReplicaPlan, request->R);
+    PIPE_NEW(out->best, &out->lists, ReplicaPlan, request->R);
+    return STATUS_OK;
+}
+
+void plan_drafts_free(PlanDrafts* drafts) {
+    arena_free(&drafts->lists);
+    arena_free(&drafts->costs);
+    arena_free(&drafts->runs);
+}
+
+// --- from a draft to lists -------------------------------------------------------------------------------
+
+Status plan_drafts_place(PlanDrafts* drafts, const Placement* placement) {
+    const MicrobatchProblem* problem = &drafts->problem;
+    drafts->request.placement = *placement;
+    return microbatch_problem_init(&drafts->problem, &drafts->request, problem->costs, problem->samples,
+                                   problem->num_samples);
+}
+
+// The scheduling problem of one replica of a draft, in the order of the draft, under the limits that it was
+// made for.
+static Status make_replica(ReplicaPlan* out, PlanDrafts* drafts, const Draft* draft, int32_t r) {
+    const DraftReplica* replica = &draft->replica[r];
+    int32_t begin = draft->replicas.begin[r], M = draft->replicas.begin[r + 1] - begin;
+    ReplicaProblem in_list_order;
+    arena_reset(&drafts->costs);
+    TRY(replica_problem_make(&in_list_order, &drafts->problem, &draft->list, r, draft->replicas.mbs + begin,
+                             M, replica->modes, &drafts->costs));
+    TRY(replica_problem_permute(&out->problem, &in_list_order, replica->order, &drafts->lists));
+    memcpy(out->problem.squeeze_bytes, drafts->reserve_bytes, sizeof drafts->reserve_bytes);
+    replica_problem_set_limits(&out->problem, &drafts->problem);
+    out->variant = replica->variant;
+    return STATUS_OK;
+}
+
+// Faster; or of those that are as fast as the fastest, but for the slack, the one that holds less.
+static bool is_better(PlanDrafts* drafts, const Draft* draft, int64_t makespan_ns, double bytes) {
+    int64_t fastest_ns =
+        draft->fastest_ns > 0 && draft->fastest_ns < makespan_ns ? draft->fastest_ns : makespan_ns;
+    if (drafts->best_draft == NULL || fastest_ns < drafts->fastest_ns) { drafts->fastest_ns = fastest_ns; }
+    if (drafts->best_draft == NULL) { return true; }
+    if (drafts->request.memory_slack_permille == 0) { return makespan_ns < drafts->best_ns; }
+    int64_t most_ns = drafts->fastest_ns + drafts->fastest_ns / 1000 * drafts->request.memory_slack_permille;
+    if (makespan_ns > most_ns) { return false; }
+    return drafts->best_ns > most_ns || bytes < drafts->best_bytes;
+}
+
+// The replicas that were fitted last become the best so far if they are better.
+static void keep_if_best(PlanDrafts* drafts, const Draft* draft) {
+    int64_t makespan_ns = 0;
+    double bytes = 0;
+    for (int32_t r = 0; r < drafts->problem.R; r++) {
+        const PipeTimeline* timeline = &drafts->replicas[r].timeline;
+        if (timeline->makespan_ns > makespan_ns) { makespan_ns = timeline->makespan_ns; }
+        for (int32_t s = 0; s < drafts->problem.P; s++) { bytes += (double)timeline->peak_bytes[s]; }
+    }
+    if (!is_better(drafts, draft, makespan_ns, bytes)) { return; }
+    ReplicaPlan* before = drafts->best;
+    drafts->best = drafts->replicas;
+    drafts->replicas = before;
+    drafts->best_draft = draft;
+    drafts->best_ns = makespan_ns;
+    drafts->best_bytes = bytes;
+}
+
+Status plan_drafts_fit(PlanDrafts* drafts, const Draft* draft) {
+    TRY(plan_drafts_place(drafts, &draft->placement));
+    for (int32_t r = 0; r < drafts->problem.R; r++) {
+        TRY(make_replica(&drafts->replicas[r], drafts, draft, r));
+        TRY(replica_fit(&drafts->replicas[r], &drafts->problem, &draft->list, &drafts->runs));
+    }
+    keep_if_best(drafts, draft);
+    return STATUS_OK;
+}
+
+Status plan_drafts_fit_as_is(bool* fits, int64_t over_bytes[PLAN_MAX_STAGES], PlanDrafts* drafts,
+                             const Draft* draft) {
+    TRY(plan_drafts_place(drafts, &draft->placement));
+    memset(over_bytes, 0, sizeof *over_bytes * PLAN_MAX_STAGES);
+    for (int32_t r = 0; r < drafts->problem.R; r++) {
+        ReplicaPlan* replica = &drafts->replicas[r];
+        TRY(make_replica(replica, drafts, draft, r));
+        TRY(replica_try(over_bytes, replica, &drafts->problem, &draft->list, &drafts->runs));
+    }
+    *fits = true;
+    for (int32_t s = 0; s < drafts->problem.P; s++) { *fits &= over_bytes[s] == 0; }
+    if (*fits) { keep_if_best(drafts, draft); }
+    return STATUS_OK;
+}

@@ -1,0 +1,94 @@
+// plan_search.c -- see plan_search.h.
+#include "plan_search.h"
+
+#include <string.h>
+
+#include "pipe/pipe_schedule.h"
+#include "search/search.h"
+
+enum { MAX_SEARCHES = 6 };
+
+static Status search_rounds(PlanDrafts* drafts) {
+    for (int32_t round = 0; round < MAX_SEARCHES; round++) {
+        int64_t over_bytes[PLAN_MAX_STAGES];
+        bool fits;
+        Draft* draft;
+        PIPE_NEW(draft, &drafts->lists, Draft, 1);
+        memcpy(drafts->problem.reserve_bytes, drafts->reserve_bytes, sizeof drafts->reserve_bytes);
+        Status status = search_draft(draft, &drafts->problem, drafts->request.effort, 1,
+                                     drafts->good_enough_ns, &drafts->lists);
+        memset(drafts->problem.reserve_bytes, 0, sizeof drafts->reserve_bytes);
+        TRY(status);
+        TRY(plan_drafts_fit_as_is(&fits, over_bytes, drafts, draft));
+        if (fits) { return STATUS_OK; }
+        for (int32_t s = 0; s < drafts->problem.P; s++) {
+            drafts->reserve_bytes[s] += over_bytes[s] + over_bytes[s] / 4;
+        }
+        bool is_last = round == MAX_SEARCHES - 1 && drafts->best_draft == NULL;
+        if (round != MAX_SEARCHES / 2 && !is_last) { continue; }
+        status = plan_drafts_fit(drafts, draft);
+        if (status != STATUS_OK && status != STATUS_INFEASIBLE) { return status; }
+    }
+    return STATUS_OK;
+}
+
+Status plan_search(PlanDrafts* drafts) {
+    drafts->bound_is_joint = drafts->request.split_backward == SPLIT_BACKWARD_OFF;
+    lower_bound_make(&drafts->bound, &drafts->problem, drafts->bound_is_joint);
+    drafts->good_enough_ns = drafts->bound.bound_ns + drafts->bound.bound_ns / 2000;
+    Status status = search_rounds(drafts);
+    memset(drafts->reserve_bytes, 0, sizeof drafts->reserve_bytes);
+    return status == STATUS_INFEASIBLE ? STATUS_OK : status;
+}
+
+enum { LEANER_TRIES = 4, LEANER_PARTS = 8, LEANER_EFFORT_PARTS = 4 };
+
+// What the fullest rank of the best draft holds, and the largest model state.
+static void fullest_rank(int64_t* held_bytes, int64_t* state_bytes, const PlanDrafts* drafts) {
+    *held_bytes = *state_bytes = 0;
+    for (int32_t r = 0; r < drafts->problem.R; r++) {
+        const ReplicaPlan* replica = &drafts->best[r];
+        for (int32_t s = 0; s < drafts->problem.P; s++) {
+            int64_t held = replica->timeline.peak_bytes[s], state = replica->ranks[s].state_bytes;
+            *held_bytes = held > *held_bytes ? held : *held_bytes;
+            *state_bytes = state > *state_bytes ? state : *state_bytes;
+        }
+    }
+}
+
+// The same search for at most that much memory; half of the slack is for it, the rest for what it makes lean.
+static Status search_within(bool* is_fast, PlanDrafts* drafts, int64_t limit_bytes,
+                            const PlanRequest* request) {
+    int64_t over_bytes[PLAN_MAX_STAGES], permille_ns = drafts->fastest_ns / 1000;
+    int32_t slack = request->memory_slack_permille, rest = slack / 2;
+    bool fits;
+    Draft* draft;
+    PIPE_NEW(draft, &drafts->lists, Draft, 1);
+    drafts->request.memory_limit_bytes = limit_bytes;
+    drafts->request.memory_slack_permille = rest;
+    *is_fast = false;
+    TRY(plan_drafts_place(drafts, &drafts->begin));
+    TRY(search_draft(draft, &drafts->problem, request->effort, LEANER_EFFORT_PARTS,
+                     drafts->fastest_ns + permille_ns * (slack - rest), &drafts->lists));
+    drafts->request.memory_slack_permille = slack;
+    *is_fast = draft->makespan_ns <= drafts->fastest_ns + permille_ns * slack;
+    return *is_fast ? plan_drafts_fit_as_is(&fits, over_bytes, drafts, draft) : STATUS_OK;
+}
+
+Status plan_search_leaner(PlanDrafts* drafts) {
+    const PlanRequest request = drafts->request;
+    int64_t held_bytes, state_bytes;
+    bool is_fast = drafts->best_draft != NULL && request.memory_slack_permille > 0 &&
+                   drafts->fastest_ns <= drafts->good_enough_ns;
+    if (!is_fast) { return STATUS_OK; }
+    fullest_rank(&held_bytes, &state_bytes, drafts);
+    for (int32_t i = 1; i <= LEANER_TRIES && is_fast; i++) {
+        int64_t limit_bytes = state_bytes + held_bytes / LEANER_PARTS * (LEANER_PARTS - i);
+        if (request.memory_limit_bytes > 0 && limit_bytes >= request.memory_limit_bytes) { continue; }
+        Status status = search_within(&is_fast, drafts, limit_bytes, &request);
+        drafts->request = request;
+        TRY(plan_drafts_place(drafts, &drafts->begin));
+        if (status != STATUS_OK && status != STATUS_INFEASIBLE) { return status; }
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,127 @@
+// test_placement_make.c -- placements by shape and from text: what each shape is, what is refused.
+#include "../dynapipe_plugin/base/rng.h"
+#include "../dynapipe_plugin/plan/problem/placement_make.h"
+#include "random_plan.h"
+#include "test.h"
+
+static uint64_t seed;
+
+// Every layer in one chunk, chunks as large as any or one more.
+static void check_even(const Placement* placement, int32_t begin, int32_t end, int32_t first, int32_t num) {
+    int32_t least = INT32_MAX, most = 0;
+    for (int32_t k = first; k < first + num; k++) {
+        const LayerRange* layers = &placement->chunks[k];
+        int32_t has = layers->layer_end - layers->layer_begin;
+        CHECK_EQ(layers->layer_begin, k == first ? begin : placement->chunks[k - 1].layer_end);
+        least = has < least ? has : least;
+        most = has > most ? has : most;
+    }
+    CHECK_EQ(placement->chunks[first + num - 1].layer_end, end);
+    CHECK(least >= 1 && most <= least + 1);
+}
+
+static void shapes_are_as_drawn(void) {
+    Rng rng = rng_seed(seed);
+    for (int32_t round = 0; round < 300; round++) {
+        int32_t P = rng_between(&rng, 1, 12), enc = rng_between(&rng, P, 4 * P),
+                dec = rng_between(&rng, P, 4 * P);
+        Placement placement;
+        CHECK_OK(placement_make(&placement, PLACEMENT_LINEAR, false, P, enc, dec));
+        CHECK(placement_is_linear(&placement, P));
+        check_even(&placement, 0, enc + dec, 0, P);
+        CHECK_OK(placement_make(&placement, PLACEMENT_INTERLEAVED, false, P, enc, dec));
+        check_even(&placement, 0, enc + dec, 0, 2 * P);
+        for (int32_t k = 0; k < 2 * P; k++) { CHECK_EQ(placement.stage_of[k], k % P); }
+        CHECK_OK(placement_make(&placement, PLACEMENT_VEE, false, P, enc, dec));
+        for (int32_t k = 0; k < P; k++) {
+            CHECK_EQ(placement.stage_of[k], placement.stage_of[2 * P - 1 - k]);
+        }
+        CHECK_EQ(placement.stage_of[0], 0);
+        for (int32_t turned = 0; turned < 2; turned++) {
+            CHECK_OK(placement_make(&placement, PLACEMENT_STACKS, turned, P, enc, dec));
+            check_even(&placement, 0, enc, 0, P);
+            check_even(&placement, enc, enc + dec, P, P);
+            CHECK_EQ(placement.stage_of[P], turned ? P - 1 : 0);
+            CHECK_EQ(placement.stage_of[2 * P - 1], turned ? 0 : P - 1);
+        }
+        CHECK_OK(placement_check(&placement, P, enc + dec, false));
+    }
+    Placement untouched = {.num_chunks = 77};
+    CHECK_FAILS(placement_make(&untouched, PLACEMENT_VEE, false, 4, 7, 0), STATUS_BAD_OPTION,
+                "takes 8 layers");
+    CHECK_FAILS(placement_make(&untouched, PLACEMENT_STACKS, false, 4, 24, 3), STATUS_BAD_OPTION,
+                "takes 4 decoder layers");
+    CHECK_EQ(untouched.num_chunks, 77);
+}
+
+// Even shares differ by one unit at most, and are all of the head.
+static void heads_are_shared_by_all(void) {
+    for (int32_t P = 1; P <= PLAN_MAX_STAGES; P++) {
+        Placement placement;
+        CHECK_OK(placement_make(&placement, PLACEMENT_LINEAR, false, P, P, 0));
+        placement_share_head(&placement, HEAD_BY_ROWS, P);
+        CHECK_OK(placement_check(&placement, P, P, false));
+        for (int32_t s = 0; s < P; s++) {
+            int32_t units = placement.head_begin[s + 1] - placement.head_begin[s];
+            CHECK(placement_has_share(&placement, s) && units >= HEAD_UNITS / P &&
+                  units <= HEAD_UNITS / P + 1);
+        }
+        placement_share_head(&placement, HEAD_WHOLE, P);
+        CHECK(placement_is_linear(&placement, P) && !placement_has_share(&placement, 0));
+    }
+}
+
+// What any placement is, is what its text is read as.
+static void text_says_everything(void) {
+    Rng rng = rng_seed(seed + 1);
+    for (int32_t round = 0; round < 500; round++) {
+        char text[4096] = "", head[1024];
+        int32_t P = rng_between(&rng, 1, 9), L = rng_between(&rng, P, 5 * P), chars = 0;
+        Placement drawn, read = {0};
+        random_placement(&drawn, &rng, P, L);
+        for (int32_t k = 0; k < drawn.num_chunks; k++) {
+            chars += snprintf(text + chars, sizeof text - (size_t)chars, "%s%d:%d", k > 0 ? "," : "",
+                              drawn.stage_of[k], drawn.chunks[k].layer_end - drawn.chunks[k].layer_begin);
+        }
+        chars = snprintf(head, sizeof head, "%s", head_names[drawn.head]);
+        for (int32_t s = 0; s < P && drawn.head != HEAD_WHOLE; s++) {
+            chars += snprintf(head + chars, sizeof head - (size_t)chars, "%c%d", s > 0 ? ',' : ':',
+                              drawn.head_begin[s + 1] - drawn.head_begin[s]);
+        }
+        CHECK_OK(placement_parse_head(&read, P, head));
+        CHECK_OK(placement_parse(&read, P, L, 0, false, text));
+        CHECK(memcmp(&read, &drawn, sizeof read) == 0);
+    }
+}
+
+static void bad_text_is_refused(void) {
+    static const char* const chunks[] = {
+        "",        "zigzag",   "0",       "0:",          "0:2,1:2,", "0:2,,1:2",
+        "0:2,2:2", "0:2,-1:2", "0:2 1:2", "0:2;1:2",     "0:+2,1:2", "0:2,1:2x",
+        "0:2,1:3", "0:4",      "0:0,1:4", "0:1,1:0,0:3", "1:4,1:0",  "0:99999999999999999999,1:2"};
+    static const char* const heads[] = {
+        "",       "half",          "whole:512,512",     "rows:",         "rows:1024",
+        "rows:1", "rows:512,512,", "rows:512,511",      "rows:1024,-1",  "rows:512,512,0",
+        "vocab",  "vocabulary ",   "vocabulary:1e3,24", "rows:1024,1024"};
+    Placement before = {.num_chunks = 5, .head = HEAD_BY_ROWS}, placement = before;
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
+        CHECK(placement_parse(&placement, 2, 4, 0, false, chunks[i]) != STATUS_OK);
+    }
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        CHECK_FAILS(placement_parse_head(&placement, 2, heads[i]), STATUS_BAD_OPTION, "--head");
+    }
+    CHECK(memcmp(&placement, &before, sizeof before) == 0);
+    CHECK_OK(placement_parse(&placement, 2, 4, 0, false, "0:2,1:2,0:0"));
+    CHECK_EQ(placement.head, HEAD_BY_ROWS);
+    placement = before;
+    CHECK(placement_parse(&placement, 2, 4, 0, true, "0:2,1:2,0:0") != STATUS_OK);
+}
+
+int main(int argc, char** argv) {
+    seed = test_seed(argc, argv);
+    RUN(shapes_are_as_drawn);
+    RUN(heads_are_shared_by_all);
+    RUN(text_says_everything);
+    RUN(bad_text_is_refused);
+    return test_end();
+}

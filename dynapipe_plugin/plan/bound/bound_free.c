@@ -199,7 +199,7 @@ static int32_t pieces_of_stack(BoundPiece* out, const BoundLines* lines, int32_t
 // Model state of all stages together: one copy of everything at least.
 static double state_bytes(const BoundLines* lines) {
     const CostModel* costs = lines->problem->costs;
-    CostStage whole = {{0, num_layers(lines)}, true, true, false};
+    CostStage whole = {.layers = {0, num_layers(lines)}, .has_embedding = true, .has_head = true};
     int32_t count[PIECE_COUNT];
     double sum = -(double)costs->tied_head_state_bytes;
     cost_stage_parts(count, costs, &whole);

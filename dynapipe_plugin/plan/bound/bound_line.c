@@ -445,7 +445,9 @@ static void largest_make(BoundLines* out) {
         lower_largest(out, &sum, 1, (double)bound_free_bytes(out, s));
     }
     if (out->freedom == BOUND_ANY_SPLIT && all_bytes < INFINITY) {
-        CostStage whole = {{0, costs->num_enc_layers + costs->num_dec_layers}, true, true, false};
+        CostStage whole = {.layers = {0, costs->num_enc_layers + costs->num_dec_layers},
+                           .has_embedding = true,
+                           .has_head = true};
         int32_t count[PIECE_COUNT];
         cost_stage_parts(count, costs, &whole);
         bound_part_sum(&sum, out, count, BOUND_ANY_STAGE, false);

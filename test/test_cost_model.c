@@ -232,6 +232,8 @@ static void text_round_trips(void) {
         char* again = text_of(&other, "gpt2 C 8");
         CHECK(strcmp(text, again) == 0);
         CHECK_EQ(cost_mode_offered(&other, RECOMPUTE_FULL), model.parts[RECOMPUTE_FULL][PART_HEAD].offered);
+        size_t rest = offsetof(CostModel, stage_stored_bytes);  // all that is not by part
+        CHECK_EQ(memcmp((char*)&other + rest, (char*)&model + rest, sizeof model - rest), 0);
         for (int k = 0; k < 20; k++) {  // to the last bit
             MbShape shape = random_shape(&rng);
             for (int part = 0; part < PART_COUNT; part++) {

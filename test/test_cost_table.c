@@ -46,15 +46,54 @@ static void random_model(Rng* rng, int32_t enc, int32_t dec) {
     model.recompute_is_job[RECOMPUTE_SELECTIVE] = rng_below(rng, 2);
 }
 
+// By the formulas, one quantity of one chunk at a time.
+static int64_t quantity_of(const CostStage* stage, RecomputeMode mode, int quantity, const MbShape* shape) {
+    const CostFormula* whole = quantity == COST_STORED    ? &model.stage_stored_bytes
+                               : quantity == COST_FORWARD ? &model.stage_forward_bytes
+                                                          : NULL;
+    bool is_job = model.recompute_is_job[mode];
+    double sum = whole != NULL ? cost_formula_value(whole, shape) : 0;
+    int32_t count[PIECE_COUNT];
+    if (!is_job && (quantity == COST_FORWARD || quantity == (int)JOB_R)) { return 0; }
+    cost_stage_parts(count, &model, stage);
+    for (int part = 0; part < PART_COUNT; part++) {
+        const CostPartMode* m = &model.parts[mode][part];
+        const CostFormula* formula = quantity == COST_STORED    ? &m->stored_bytes
+                                     : quantity == COST_FORWARD ? &m->forward_bytes
+                                                                : &m->time_ns[quantity];
+        if (count[part] > 0) { sum += count[part] * cost_formula_value(formula, shape); }
+    }
+    for (int i = 0; i < ONCE_COUNT && whole != NULL; i++) {
+        const CostFormula* once =
+            quantity == COST_STORED ? &model.once_stored_bytes[i] : &model.once_forward_bytes[i];
+        if (count[PART_COUNT + i] > 0) { sum += cost_formula_value(once, shape); }
+    }
+    return cost_round(sum);
+}
+
+static int64_t boundary_of(const CostStage* stage, const MbShape* shape) {
+    double bytes = cost_formula_value(&model.boundary_bytes, shape);
+    if (stage->layers.layer_end > model.num_enc_layers) {
+        bytes += cost_formula_value(&model.dec_boundary_bytes, shape);
+    }
+    if (stage->feeds_head) { bytes = cost_formula_value(&model.head_in_bytes, shape); }
+    return stage->has_head ? 0 : cost_round(bytes);
+}
+
 static void check_jobs(const CostJobs* jobs, const CostStage* stage, RecomputeMode mode,
                        const MbShape* shape) {
     for (int kind = 0; kind < JOB_COUNT; kind++) {
+        CHECK_EQ(jobs->job_ns[kind], quantity_of(stage, mode, kind, shape));
         CHECK_EQ(jobs->job_ns[kind], cost_job_ns(&model, stage, (JobKind)kind, mode, shape));
     }
+    CHECK_EQ(jobs->stored_bytes, quantity_of(stage, mode, COST_STORED, shape));
     CHECK_EQ(jobs->stored_bytes, cost_stored_bytes(&model, stage, mode, shape));
+    CHECK_EQ(jobs->forward_bytes, quantity_of(stage, mode, COST_FORWARD, shape));
     CHECK_EQ(jobs->forward_bytes, cost_forward_bytes(&model, stage, mode, shape));
+    CHECK_EQ(jobs->boundary_bytes, boundary_of(stage, shape));
     CHECK_EQ(jobs->boundary_bytes, cost_boundary_bytes(&model, stage, shape));
-    CHECK_EQ(jobs->scratch_bytes, cost_scratch_bytes(&model, stage, shape));
+    CHECK_EQ(jobs->scratch_bytes, cost_round(cost_formula_value(&model.scratch_bytes, shape)));
+    CHECK(jobs->part_bytes == 0 && jobs->factor_bytes == 0);
 }
 
 // Any cut of any model into stages, any mode, any shape: as evaluated one quantity of one stage at a time.
@@ -79,6 +118,8 @@ static void jobs_are_those_of_the_formulas(void) {
         for (int32_t s = 0; s < P; s++) {
             stages[s] = cost_stage_make(&model, &request.placement.chunks[s], s, P);
         }
+        stages[P - 1].feeds_head = rng_below(&rng, 2);
+        stages[P - 1].has_head = !stages[P - 1].feeds_head;
         cost_table_init(&table, &model);
         for (int k = 0; k < 5; k++) {
             RecomputeMode mode = (RecomputeMode)rng_below(&rng, RECOMPUTE_COUNT);

@@ -105,7 +105,7 @@ static void bad_text_is_refused(void) {
         "vocab",  "vocabulary ",   "vocabulary:1e3,24", "rows:1024,1024"};
     Placement before = {.num_chunks = 5, .head = HEAD_BY_ROWS}, placement = before;
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
-        CHECK(placement_parse(&placement, 2, 4, 0, false, chunks[i]) != STATUS_OK);
+        CHECK_FAILS(placement_parse(&placement, 2, 4, 0, false, chunks[i]), STATUS_BAD_OPTION, "--->");
     }
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
         CHECK_FAILS(placement_parse_head(&placement, 2, heads[i]), STATUS_BAD_OPTION, "--head");

@@ -69,7 +69,7 @@ def judge(command):
 
 
 failed, planned, infeasible, largest = 0, 0, 0, 0.0
-for round in range(60 * times):
+for turn in range(60 * times):
     problem, name, out = draw_problem(), f"{work}/problem.json", f"{work}/plan.json"
     json.dump(problem, open(name, "w"))
     where = rng.choice(["linear", "interleaved", "vee", "stacks"]) if rng.random() < 0.4 else draw_chunks(problem)
@@ -80,7 +80,7 @@ for round in range(60 * times):
         options += ["--layout", "padded"]
     run = subprocess.run([tool, "plan", name, "--json", "-", "--text", f"{work}/plan.txt", *options], capture_output=True, text=True)
     open(out, "w").write(run.stdout)
-    what = f"round {round}: {problem['model']}, {problem['n_stages']} stages {' '.join(options)}"
+    what = f"plan {turn}: {problem['model']}, {problem['n_stages']} stages {' '.join(options)}"
     if run.returncode == 3 or (run.returncode == 2 and "layers, the model has" in run.stderr):
         infeasible += 1
         continue

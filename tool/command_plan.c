@@ -1,8 +1,10 @@
 // command_plan.c -- ./dynapipe plan: one batch planned, shown, and written in every form asked for.
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../dynapipe_plugin/base/clock.h"
+#include "../dynapipe_plugin/base/printable.h"
 #include "../dynapipe_plugin/plan/bound/waterfall.h"
 #include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 #include "../dynapipe_plugin/plan/planner.h"
@@ -72,6 +74,12 @@ static Status request_make(Problem* problem, const PlanOptions* options) {
     const char* split = options->stage_split != NULL            ? options->stage_split
                         : request->batching == BATCHING_DYNAMIC ? "auto"
                                                                 : "equal";
+    bool is_split = isdigit((unsigned char)split[0]);
+    if (is_split && options->placement != NULL && strcmp(options->placement, "linear") != 0) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--stage-split %.40s: is for one chunk a stage ---> leave it out, or --placement linear",
+                    PRINTABLE(split));
+    }
     TRY(problem_split_stages(problem, split));
     return problem_place(problem, options->placement, options->head);
 }

@@ -125,7 +125,7 @@ typedef struct {
     bool head_rows_whole;  // by rows, too, a transfer takes as long as that of all rows
 } CostModel;
 
-// Cost of one chunk for one micro-batch, all in integers.
+// Cost of one chunk for one micro-batch, all in integers (cost_table.h for many).
 typedef struct {
     LayerRange layers;
     bool has_embedding;      // the first chunk

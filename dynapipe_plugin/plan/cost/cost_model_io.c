@@ -35,7 +35,7 @@ and forward. Numbers are printed as short as reads back to the same double.
 
 #include "../../base/file_io.h"
 #include "cost_file.h"
-#include "cost_reader.h"
+#include "cost_formula_io.h"
 #include "machine_io.h"
 
 static const char* const QUANTITY_NAMES[] = {"stored", "forward"};
@@ -89,24 +89,6 @@ static bool quantity_needed(const CostModel* model, int mode, int quantity) {
 }
 
 // --- print ------------------------------------------------------------------------------------------------
-
-static void formula_print(const CostFormula* formula, FILE* out) {
-    fputs(" const ", out);
-    cost_number_print(formula->constant, out);
-    fputs(" floor ", out);
-    cost_number_print(formula->floor, out);
-    for (int f = 0; f < FEATURE_COUNT; f++) {
-        const CostCurve* curve = &formula->curves[f];
-        if (curve->num_knots > 0) { fprintf(out, " %s", cost_feature_names[f]); }
-        for (int i = 0; i < curve->num_knots; i++) {
-            fputc(' ', out);
-            cost_number_print(curve->x[i], out);
-            fputc(':', out);
-            cost_number_print(curve->y[i], out);
-        }
-    }
-    fputc('\n', out);
-}
 
 void cost_model_print(const CostModel* model, const char* signature, FILE* out) {
     cost_file_print(model, NULL, signature, out);
@@ -165,14 +147,14 @@ void cost_file_print(const CostModel* model, const Machine* machine, const char*
                 fprintf(out, "part %s mode %s %s%s", cost_part_names[part], cost_mode_names[mode],
                         q < JOB_COUNT ? "time " : "",
                         q < JOB_COUNT ? cost_job_names[q] : QUANTITY_NAMES[q - JOB_COUNT]);
-                formula_print(part_formula(m, mode, part, q), out);
+                cost_formula_print(part_formula(m, mode, part, q), out);
             }
         }
     }
     for (int extra = 0; extra < NUM_EXTRAS; extra++) {
         if (extra >= FIRST_ONCE && formula_is_zero(extra_formula(m, extra))) { continue; }
         fputs(EXTRA_NAMES[extra], out);
-        formula_print(extra_formula(m, extra), out);
+        cost_formula_print(extra_formula(m, extra), out);
     }
     fputs("end\n", out);
 }
@@ -210,39 +192,6 @@ Status cost_file_save(const CostModel* model, const Machine* machine, const char
 
 // --- parse ------------------------------------------------------------------------------------------------
 
-static Status knot_parse(CostReader* r, CostCurve* curve) {
-    const char* colon = memchr(r->word, ':', (size_t)r->word_bytes);
-    if (curve->num_knots == COST_MAX_KNOTS) { return cost_reader_fail(r, "at most 24 knots per curve"); }
-    int before = (int)(colon - r->word);
-    TRY(cost_reader_digits(r, &curve->x[curve->num_knots], r->word, before));
-    TRY(cost_reader_digits(r, &curve->y[curve->num_knots], colon + 1, r->word_bytes - before - 1));
-    curve->num_knots++;
-    return STATUS_OK;
-}
-
-// const N floor N (feature x:y x:y ...)...
-static Status formula_parse(CostReader* r, CostFormula* out) {
-    CostCurve* curve = NULL;
-    TRY(cost_reader_expect(r, "const"));
-    TRY(cost_reader_number(r, &out->constant));
-    TRY(cost_reader_expect(r, "floor"));
-    TRY(cost_reader_number(r, &out->floor));
-    while (cost_reader_word(r)) {
-        if (memchr(r->word, ':', (size_t)r->word_bytes) && curve) {
-            TRY(knot_parse(r, curve));
-            continue;
-        }
-        if (curve && curve->num_knots == 0) { return cost_reader_fail(r, "a knot x:y"); }
-        int feature = 0;
-        TRY(cost_reader_choose(
-            r, &feature, cost_feature_names, FEATURE_COUNT,
-            "a feature: seqs enc_tokens enc_squares dec_tokens dec_squares cross_products supervised"));
-        curve = &out->curves[feature];
-        if (curve->num_knots > 0) { return cost_reader_fail(r, "every feature once"); }
-    }
-    return curve && curve->num_knots == 0 ? cost_reader_fail(r, "a knot x:y") : STATUS_OK;
-}
-
 // What has been said so far: nothing may be said twice, and what is needed must have been said.
 typedef struct {
     MachineRank* ranks;  // [num_ranks]
@@ -275,7 +224,7 @@ static Status part_parse(CostReader* r, CostModel* out, Seen* seen) {
     }
     TRY(once(r, &seen->part[mode][part][quantity]));
     out->parts[mode][part].offered = true;
-    return formula_parse(r, part_formula(out, mode, part, quantity));
+    return cost_formula_parse(r, part_formula(out, mode, part, quantity));
 }
 
 static Status signature_parse(CostReader* r, const char* signature) {
@@ -404,7 +353,7 @@ static Status line_parse(CostReader* r, CostModel* out, Seen* seen, const char* 
     for (int extra = 0; extra < NUM_EXTRAS; extra++) {
         if (cost_reader_is(r, EXTRA_NAMES[extra])) {
             TRY(once(r, &seen->extra[extra]));
-            return formula_parse(r, extra_formula(out, extra));
+            return cost_formula_parse(r, extra_formula(out, extra));
         }
     }
     TRY(cost_reader_choose(

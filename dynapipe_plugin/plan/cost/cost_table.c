@@ -1,6 +1,4 @@
-// cost_table.c -- see cost_table.h. Every sum is made of the same additions in the same order as in
-// cost_model.c: what is left out is an addition of nothing, and a line's slope is divided once, not each
-// time.
+// cost_table.c -- see cost_table.h. A line's slope is divided once, not each time; what is zero is left out.
 #include "cost_table.h"
 
 #include <string.h>
@@ -162,4 +160,36 @@ void cost_stages(CostJobs* out, const CostModel* model, const CostStage* stages,
     mode_init(&table, model, mode);
     parts_evaluate(&parts, &table, shape);
     cost_jobs_of_stages(out, model, stages, num, &parts);
+}
+
+// --- one number ------------------------------------------------------------------------------------------
+
+static CostJobs jobs_alone(const CostModel* model, const CostStage* stage, RecomputeMode mode,
+                           const MbShape* shape) {
+    CostJobs jobs;
+    cost_stages(&jobs, model, stage, 1, mode, shape);
+    return jobs;
+}
+
+int64_t cost_job_ns(const CostModel* model, const CostStage* stage, JobKind kind, RecomputeMode mode,
+                    const MbShape* shape) {
+    return jobs_alone(model, stage, mode, shape).job_ns[kind];
+}
+
+int64_t cost_stored_bytes(const CostModel* model, const CostStage* stage, RecomputeMode mode,
+                          const MbShape* shape) {
+    return jobs_alone(model, stage, mode, shape).stored_bytes;
+}
+
+int64_t cost_forward_bytes(const CostModel* model, const CostStage* stage, RecomputeMode mode,
+                           const MbShape* shape) {
+    return jobs_alone(model, stage, mode, shape).forward_bytes;
+}
+
+int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape) {
+    return jobs_alone(model, stage, RECOMPUTE_NONE, shape).boundary_bytes;
+}
+
+int64_t cost_scratch_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape) {
+    return jobs_alone(model, stage, RECOMPUTE_NONE, shape).scratch_bytes;
 }

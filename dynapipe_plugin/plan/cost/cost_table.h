@@ -5,8 +5,7 @@ cost_table.h -- a cost model made ready for inner loops: what is zero is left ou
     CostParts   one micro-batch in one mode: every quantity per piece  once per micro-batch and mode
     CostJobs    that micro-batch in one chunk, in integers             once per chunk, or per move of a layer
 
-A CostModel is 200 KiB, most of it knots that are not there; a table holds 16 KiB and touches about 2. The
-numbers are those of cost_job_ns and its kin, to the last bit (test_cost_table).
+A CostModel is 200 KiB, most of it knots that are not there; a table holds 16 KiB and touches about 2.
 */
 #pragma once
 

@@ -20,7 +20,7 @@ static void set_times(PipeCost* out, const PipePlace* place, int32_t stage, cons
     }
 }
 
-// parts_bytes: all that the shares send to the chunk that feeds them.
+// parts_bytes: all that the chunk which feeds a shared head holds for that, besides hidden states.
 static void chunk_cost(PipeCost* out, const PipePlace* place, int32_t k, RecomputeMode mode,
                        const CostJobs* jobs, int64_t in_bytes, int64_t parts_bytes) {
     const MicrobatchProblem* problem = place->problem;
@@ -71,7 +71,7 @@ static RankBytes row_bytes(const CostJobs* jobs, bool drops, int64_t in_bytes, i
                        .factor_bytes = jobs->factor_bytes};
 }
 
-// Returns what the shares send to the chunk that feeds them, as buffers.
+// Returns what the chunk that feeds them holds, as buffers: their parts, the gradient made of these, factors.
 static int64_t shares_make(PipeCost* out, RankBytes* bytes, int64_t stride, const PipePlace* place,
                            const CostParts* parts) {
     const MicrobatchProblem* problem = place->problem;
@@ -85,9 +85,9 @@ static int64_t shares_make(PipeCost* out, RankBytes* bytes, int64_t stride, cons
         share_cost(&out[cell], place, s, &jobs, travels_whole ? all_bytes : jobs.boundary_bytes,
                    travels_whole ? all_bytes : jobs.part_bytes);
         if (bytes != NULL) { bytes[cell] = row_bytes(&jobs, false, jobs.boundary_bytes, 0); }
-        parts_bytes += align_up(jobs.part_bytes);
+        parts_bytes += align_up(jobs.part_bytes) + align_up(jobs.factor_bytes);
     }
-    return problem->count_buffers ? parts_bytes : 0;
+    return problem->count_buffers ? parts_bytes + align_up(cost_round(parts->head_in_bytes)) : 0;
 }
 
 int64_t pipe_costs_make(PipeCost* out, RankBytes* bytes, int64_t stride, const PipePlace* place,

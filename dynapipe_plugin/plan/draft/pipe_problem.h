@@ -3,7 +3,7 @@ pipe_problem.h -- the scheduling problem of one replica, from its micro-batches 
 
 Bytes of a micro-batch in a chunk, each rounded up to PLAN_BUFFER_ALIGN, as the policies count them:
     stored   acts + out        (what is sent forward, then the gradient that comes back for it; of the chunk
-                               that feeds a shared head: also what comes from the shares)
+                               that feeds a shared head: also parts, their sum and factors)
     forward  forward + out     (where F drops its activations)
     input    in
 and in a share of the head: stored = acts, and where the last chunk is elsewhere, hidden states, part and

@@ -1,6 +1,7 @@
 #include "placement_make.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,6 +85,20 @@ static bool parse_chunks(Placement* out, int32_t P, const char* text) {
     return true;
 }
 
+// (What is said of the head comes by itself.)
+static Status check_chunks(const Placement* placement, int32_t P, int32_t num_layers, bool head_has_layer,
+                           const char* text) {
+    Placement chunks = *placement;
+    char message[256];
+    chunks.head = HEAD_WHOLE;
+    if (placement_check(&chunks, P, num_layers, head_has_layer) == STATUS_OK) { return STATUS_OK; }
+    snprintf(message, sizeof message, "%s", status_message());
+    return FAIL(STATUS_BAD_OPTION,
+                "--placement %.60s: %s ---> chunks of at least one layer, %d together, one on "
+                "every stage at least",
+                PRINTABLE(text), message, num_layers);
+}
+
 Status placement_parse(Placement* out, int32_t P, int32_t num_enc_layers, int32_t num_dec_layers,
                        bool head_has_layer, const char* text) {
     Placement placement = *out;
@@ -101,9 +116,7 @@ Status placement_parse(Placement* out, int32_t P, int32_t num_enc_layers, int32_
                     "chunk, stages 0 to %d, such as 0:3,1:3,1:3,0:3",
                     PRINTABLE(text), P - 1);
     }
-    Placement chunks = placement;
-    chunks.head = HEAD_WHOLE;  // (what is said of that comes by itself)
-    TRY(placement_check(&chunks, P, num_enc_layers + num_dec_layers, head_has_layer));
+    TRY(check_chunks(&placement, P, num_enc_layers + num_dec_layers, head_has_layer, text));
     *out = placement;
     return STATUS_OK;
 }

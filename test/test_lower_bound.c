@@ -5,6 +5,7 @@
 #include "../dynapipe_plugin/plan/draft/replica_balance.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "case_problem.h"
+#include "random_plan.h"
 #include "random_problem.h"
 #include "test.h"
 
@@ -172,6 +173,60 @@ static void no_plan_in_little_memory_is_faster(void) {
     arena_free(&arena);
 }
 
+// The same for chunks on any stages and shared heads: neither the bound of what is given nor that of all
+// placements and heads is more than plans take.
+static void no_plan_of_a_placement_is_faster(void) {
+    static Placement placement;
+    Rng rng = rng_seed(seed + 6);
+    Arena arena = {0};
+    int num_plans = 0, num_shared = 0, by_memory = 0;
+    double sum = 0, sum_any = 0;
+    for (int round = 0; round < 300; round++) {
+        arena_reset(&arena);
+        random_problem(&problem, &rng, rng_between(&rng, 1, 30));
+        PlanRequest* request = &problem.request;
+        if (round % 2) {
+            linear_cost_model(&problem.costs, &rng, problem.costs.num_enc_layers,
+                              problem.costs.num_dec_layers);
+        }
+        request->recompute = (RecomputeChoice)rng_below(&rng, 3);
+        request->split_backward = rng_below(&rng, 2) ? SPLIT_BACKWARD_ON : SPLIT_BACKWARD_OFF;
+        request->memory_rule = rng_below(&rng, 2) ? MEMORY_ACTIVATIONS : MEMORY_BUFFERS;
+        request->effort = 10;
+        random_problem_limit_memory(&problem, rng_between(&rng, 0, 200));
+        if (round % 3 == 0) { request->memory_limit_bytes = 0; }
+        random_placement(&placement, &rng, request->P,
+                         problem.costs.num_enc_layers + problem.costs.num_dec_layers);
+        request->placement = placement;
+        Plan plan;
+        if (plan_make(&plan, request, &problem.costs, problem.samples, problem.num_samples, &arena)) {
+            continue;
+        }
+        MicrobatchProblem mp;
+        LowerBound bound, any;
+        bool joint = request->split_backward == SPLIT_BACKWARD_OFF;
+        CHECK_OK(microbatch_problem_init(&mp, request, &problem.costs, problem.samples, problem.num_samples));
+        CHECK_OK(lower_bound_make(&bound, &mp, joint));
+        CHECK(plan.bound_ns >= bound.bound_ns && plan.bound_ns <= plan.makespan_ns);
+        request->placements = PLACEMENT_AUTO;
+        request->heads = HEAD_CHOICE_AUTO;
+        CHECK_OK(lower_bound_make(&any, &mp, joint));
+        CHECK(plan.makespan_ns >= bound.bound_ns);
+        CHECK(plan.makespan_ns >= any.bound_ns);
+        CHECK(any.bound_ns <= bound.bound_ns + 10 * mp.num_samples * mp.num_rows);  // rounding
+        num_plans++;
+        num_shared += placement.head != HEAD_WHOLE;
+        by_memory += bound.bound_ns == bound.memory_ns;
+        sum += (double)plan.makespan_ns / (double)bound.bound_ns;
+        sum_any += (double)plan.makespan_ns / (double)any.bound_ns;
+    }
+    printf("     %d plans, %d with a shared head: %.2f of the bound of their placement, %.2f of that of all; "
+           "bound is memory %d times\n",
+           num_plans, num_shared, sum / num_plans, sum_any / num_plans, by_memory);
+    CHECK(num_plans > 150 && num_shared > 50);
+    arena_free(&arena);
+}
+
 // One stage, one replica, costs without constants: the bound is the makespan, but for rounding.
 static void one_stage_reaches_the_bound(void) {
     Rng rng = rng_seed(seed + 1);
@@ -315,12 +370,12 @@ static void clamped_curves_are_cheapest_where_the_clamp_ends(void) {
 
 // The planning cases: the judge's work bound, no more than what the original reached, and a table.
 static void cases_have_the_judges_bound(void) {
-    printf("     %-26s %9s %9s %9s %9s %9s %9s %9s %9s\n", "ms", "judge", "work", "chain", "stage", "memory",
-           "bound", "any split", "original");
+    printf("     %-26s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", "ms", "judge", "work", "chain", "stage",
+           "memory", "bound", "any split", "anything", "original");
     for (int i = 0; case_names[i]; i++) {
         CaseReference reference;
         MicrobatchProblem mp;
-        LowerBound bound, any_split;
+        LowerBound bound, any_split, anything;
         if (!case_problem_load(&a_case, case_names[i]) || !case_reference_load(&reference, case_names[i])) {
             test_failures++;
             continue;
@@ -329,10 +384,15 @@ static void cases_have_the_judges_bound(void) {
         CHECK_OK(lower_bound_make(&bound, &mp, false));
         a_case.request.choose_stages = true;
         CHECK_OK(lower_bound_make(&any_split, &mp, false));
-        printf("     %-26s %9.3f %9.3f %9.3f %9.3f %9.3f %9.3f %9.3f %9.3f\n", case_names[i],
+        a_case.request.placements = PLACEMENT_AUTO;
+        a_case.request.heads = HEAD_CHOICE_AUTO;
+        CHECK_OK(lower_bound_make(&anything, &mp, false));
+        printf("     %-26s %9.3f %9.3f %9.3f %9.3f %9.3f %9.3f %9.3f %9.3f %9.3f\n", case_names[i],
                reference.bound_ms, (double)bound.work_ns / 1e6, (double)bound.chain_ns / 1e6,
                (double)bound.stage_ns / 1e6, (double)bound.memory_ns / 1e6, (double)bound.bound_ns / 1e6,
-               (double)any_split.bound_ns / 1e6, reference.makespan_ms);
+               (double)any_split.bound_ns / 1e6, (double)anything.bound_ns / 1e6, reference.makespan_ms);
+        CHECK(anything.bound_ns <= any_split.bound_ns + 10 * mp.num_samples);
+        CHECK((double)anything.bound_ns / 1e6 > reference.bound_ms - 0.002);
         CHECK(any_split.bound_ns <= bound.bound_ns + 10 * mp.num_samples);  // rounding
         CHECK((double)any_split.bound_ns / 1e6 > reference.bound_ms - 0.002);
         CHECK((double)bound.bound_ns / 1e6 <= reference.makespan_ms);
@@ -347,6 +407,7 @@ int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(no_plan_is_faster);
     RUN(no_plan_in_little_memory_is_faster);
+    RUN(no_plan_of_a_placement_is_faster);
     RUN(one_stage_reaches_the_bound);
     RUN(memory_bound_is_reached);
     RUN(one_sample_is_its_chain);

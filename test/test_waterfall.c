@@ -2,6 +2,7 @@
 #include "../dynapipe_plugin/plan/bound/waterfall.h"
 
 #include "../dynapipe_plugin/plan/planner.h"
+#include "random_plan.h"
 #include "random_problem.h"
 #include "test.h"
 
@@ -56,6 +57,36 @@ static void parts_sum_to_the_gap(void) {
     printf("\n");
     CHECK(num_plans > 75);
     for (int part = 0; part < WATERFALL_COUNT; part++) { CHECK(seen[part] > 0); }
+    arena_free(&arena);
+}
+
+// The same of chunks on any stages and shared heads.
+static void parts_sum_to_the_gap_of_placements(void) {
+    static Placement placement;
+    Rng rng = rng_seed(seed + 1);
+    Arena arena = {0};
+    int num_plans = 0, num_shared = 0;
+    for (int round = 0; round < 150; round++) {
+        arena_reset(&arena);
+        random_problem(&problem, &rng, rng_between(&rng, 1, 40));
+        PlanRequest* request = &problem.request;
+        random_placement(&placement, &rng, request->P,
+                         problem.costs.num_enc_layers + problem.costs.num_dec_layers);
+        request->placement = placement;
+        request->batching = rng_below(&rng, 2) ? BATCHING_DYNAMIC : BATCHING_TOKENS;
+        request->schedule = SCHEDULE_ADAPTIVE;
+        request->split_backward = (SplitBackward)rng_below(&rng, 3);
+        request->memory_rule = rng_below(&rng, 2) ? MEMORY_ACTIVATIONS : MEMORY_BUFFERS;
+        request->effort = 20;
+        if (rng_below(&rng, 2)) { random_problem_limit_memory(&problem, rng_between(&rng, 5, 200)); }
+        Plan plan;
+        Waterfall waterfall;
+        if (!make(&plan, &waterfall, &arena)) { continue; }
+        num_plans++;
+        num_shared += placement.head != HEAD_WHOLE;
+    }
+    printf("     %d plans, %d with a shared head\n", num_plans, num_shared);
+    CHECK(num_plans > 75 && num_shared > 30);
     arena_free(&arena);
 }
 
@@ -136,6 +167,7 @@ static void table_reads_well(void) {
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(parts_sum_to_the_gap);
+    RUN(parts_sum_to_the_gap_of_placements);
     RUN(each_part_has_its_cause);
     RUN(table_reads_well);
     return test_end();

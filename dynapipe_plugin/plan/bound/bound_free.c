@@ -48,7 +48,7 @@ static double head_turn_ns(const BoundLines* lines, const PlanSample* sample, co
     const double* whole = least->part[PART_HEAD];
     MbShape shape = {0};
     CostParts alone;
-    if (head_parts == 1) { return whole[JOB_F] + whole[JOB_B]; }
+    if (lines->head_is_whole) { return whole[JOB_F] + whole[JOB_B]; }
     mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
     cost_parts(&alone, &lines->problem->table, RECOMPUTE_NONE, &shape);
     const double* ns = alone.part[PART_HEAD];
@@ -77,7 +77,7 @@ double bound_free_chain(const BoundLines* lines, const PlanSample* sample) {
     for (int part = 0; part < PART_COUNT; part++) {
         const double* ns = parts.part[part];
         bool first = part == PART_EMBEDDING || part == first_part;
-        bool has_w = lines->joint_backward && (part != PART_HEAD || head_parts == 1);
+        bool has_w = lines->joint_backward && (part != PART_HEAD || lines->head_is_whole);
         time += part == PART_HEAD ? head_turn_ns(lines, sample, &parts, head_parts)
                                   : count[part] * (ns[JOB_F] + ns[JOB_B]);
         time += (has_w ? count[part] : first ? 1 : 0) * ns[JOB_W];
@@ -102,39 +102,41 @@ static void chains_make(BoundFree* out, const BoundLines* lines) {
 
 // --- work ------------------------------------------------------------------------------------------------
 
-// Of the lightest sample: what comes before the i-th stage, and behind its last backward, added up over all
-// stages; all forwards, and all backwards, without the head.
+// Of the lightest sample: what comes before the i-th stage, and behind its last backward; all forwards, and
+// all backwards, without the head.
 typedef struct {
-    double arrivals, tails, forward, backward;
+    double arrival[PLAN_MAX_STAGES], tail[PLAN_MAX_STAGES];
+    double forward, backward;
 } Ramp;
 
-static Ramp ramp_of(const BoundLines* lines, const PlanSample* sample) {
+static void ramp_lower(Ramp* out, const BoundLines* lines, const PlanSample* sample) {
     CostParts parts = parts_of(lines, sample);
     int32_t P = lines->problem->P, L = num_layers(lines);
     double link = transfer_ns(lines, &parts), w = lines->joint_backward ? 1 : 0;
     const double* embedding = parts.part[PART_EMBEDDING];
-    Ramp ramp = {.forward = embedding[JOB_F], .backward = embedding[JOB_B] + w * embedding[JOB_W]};
+    double forward = embedding[JOB_F], backward = embedding[JOB_B] + w * embedding[JOB_W];
     for (int32_t l = 0; l < L; l++) {
         const double* ns = parts.part[part_of_layer(lines, l)];
-        ramp.forward += ns[JOB_F];
-        ramp.backward += ns[JOB_B] + w * ns[JOB_W];
-        if (l >= P - 1) { continue; }
-        ramp.arrivals += ramp.forward + (l + 1) * link;
-        ramp.tails += ramp.backward + (l + 1) * link;
+        forward += ns[JOB_F];
+        backward += ns[JOB_B] + w * ns[JOB_W];
+        if (l + 1 >= P) { continue; }
+        out->arrival[l + 1] = fmin(out->arrival[l + 1], forward + (l + 1) * link);
+        out->tail[l + 1] = fmin(out->tail[l + 1], backward + (l + 1) * link);
     }
-    return ramp;
+    out->forward = fmin(out->forward, forward);
+    out->backward = fmin(out->backward, backward);
 }
 
+// Each stage may begin, and end, with another sample: minima one by one.
 static Ramp least_ramp(const BoundLines* lines) {
     const BoundBatch* batch = lines->batch;
-    Ramp least = {INFINITY, INFINITY, INFINITY, INFINITY};
+    int32_t P = lines->problem->P;
+    Ramp least = {.forward = INFINITY, .backward = INFINITY};
+    for (int32_t i = 1; i < P; i++) { least.arrival[i] = least.tail[i] = INFINITY; }
     for (int32_t i = 0; i < batch->num_least; i++) {
-        Ramp ramp = ramp_of(lines, &batch->samples[batch->least[i]]);
-        least.arrivals = fmin(least.arrivals, ramp.arrivals);
-        least.tails = fmin(least.tails, ramp.tails);
-        least.forward = fmin(least.forward, ramp.forward);
-        least.backward = fmin(least.backward, ramp.backward);
+        ramp_lower(&least, lines, &batch->samples[batch->least[i]]);
     }
+    for (int32_t i = num_layers(lines) + 1; i < P; i++) { least.arrival[i] = least.tail[i] = 0; }
     return least;
 }
 
@@ -178,11 +180,13 @@ static void work_make(BoundFree* out, const BoundLines* lines) {
     bool joint =
         lines->joint_backward && lines->head_is_whole;  // a share's weight gradient is a job of its own
     Ramp ramp = least_ramp(lines);
+    double arrivals = 0, tails = 0;
+    for (int32_t i = 0; i < lines->problem->P; i++) { arrivals += ramp.arrival[i], tails += ramp.tail[i]; }
     BoundWhole whole = bound_whole_make(lines, true);
     double work = bound_line_total(&whole.work, &lines->extent, 0) / R, reduce = reductions(lines);
-    double after = joint ? fmax(ramp.tails, reduce) : reduce;
-    double with_tails = bound_line_total(&whole.turn, &lines->extent, 0) / R + ramp.arrivals + ramp.tails;
-    out->even_ns = fmax(work + ramp.arrivals + after, with_tails) / P;
+    double after = joint ? fmax(tails, reduce) : reduce;
+    double with_tails = bound_line_total(&whole.turn, &lines->extent, 0) / R + arrivals + tails;
+    out->even_ns = fmax(work + arrivals + after, with_tails) / P;
     if (!lines->head_is_whole) { return; }
     out->head_ns = ramp.forward + ramp.backward + bound_line_total(&whole.head_turn, &lines->extent, 0) / R;
 }

@@ -409,7 +409,7 @@ static void freedom_set(BoundLines* out) {
     bool kind_is_given = request->placements == PLACEMENT_GIVEN && request->heads == HEAD_CHOICE_GIVEN;
     bool one_each =
         request->placements == PLACEMENT_LINEAR || (request->placements == PLACEMENT_GIVEN && is_linear);
-    out->head_is_whole = request->heads == HEAD_CHOICE_WHOLE || problem->P == 1 ||
+    out->head_is_whole = request->heads == HEAD_CHOICE_WHOLE ||
                          (request->heads == HEAD_CHOICE_GIVEN && problem->placement.head == HEAD_WHOLE);
     out->freedom = kind_is_given && !request->choose_stages ? BOUND_GIVEN
                    : one_each && out->head_is_whole         ? BOUND_ANY_SPLIT

@@ -7,6 +7,7 @@
 
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/run/executor.h"
+#include "../llmc/head.h"
 #include "gpt2_golden.h"
 #include "gpt2_work.h"
 #include "random_plan.h"
@@ -81,10 +82,11 @@ static ModelPart part_of(const Placement* placement, int32_t P, int32_t s) {
             (ModelRange){placement->chunks[k].layer_begin, placement->chunks[k].layer_end, end};
     }
     if (placement->head == HEAD_WHOLE) { return part; }
-    part.head =
-        (ModelHead){.sharing = placement->head == HEAD_BY_ROWS ? MODEL_HEAD_BY_ROWS : MODEL_HEAD_BY_VOCAB,
-                    .num_stages = P};
-    for (int32_t i = 0; i <= P; i++) { part.head.begin[i] = placement->head_begin[i]; }
+    int32_t begin[PLAN_MAX_STAGES + 1];
+    for (int32_t i = 0; i <= P; i++) { begin[i] = placement->head_begin[i]; }
+    part.head = head_of_places(
+        config, placement->head == HEAD_BY_ROWS ? MODEL_HEAD_BY_ROWS : MODEL_HEAD_BY_VOCAB, P, begin);
+    part.has_share = placement_has_share(placement, s);
     return part;
 }
 

@@ -8,6 +8,7 @@
 #include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "../dynapipe_plugin/run/session.h"
 #include "../llmc/gpt2.h"
+#include "../llmc/head.h"
 #include "../llmc/t5.h"
 #include "../trainer/llmc_model.h"
 #include "test.h"
@@ -328,14 +329,15 @@ static Placement shared_placement(int32_t L, HeadSplit head, int32_t begin, int3
     return placement;
 }
 
-static ModelPart shared_part(const Placement* placement, int32_t stage, int32_t L) {
-    ModelPart part = {.stage = stage};
-    part.head.sharing = placement->head == HEAD_BY_ROWS ? MODEL_HEAD_BY_ROWS : MODEL_HEAD_BY_VOCAB;
-    part.head.num_stages = 4;
-    for (int32_t s = 0; s <= 4; s++) { part.head.begin[s] = placement->head_begin[s]; }
+static ModelPart shared_part(const ModelConfig* config, const Placement* placement, int32_t stage) {
+    ModelPart part = {.stage = stage, .has_share = placement_has_share(placement, stage)};
+    int32_t begin[5];
+    for (int32_t s = 0; s <= 4; s++) { begin[s] = placement->head_begin[s]; }
+    part.head = head_of_places(
+        config, placement->head == HEAD_BY_ROWS ? MODEL_HEAD_BY_ROWS : MODEL_HEAD_BY_VOCAB, 4, begin);
     if (stage == 1) {
         part.num_ranges = 1;
-        part.ranges[0] = (ModelRange){0, L, MODEL_FEEDS_HEAD};
+        part.ranges[0] = (ModelRange){0, model_num_layers(config), MODEL_FEEDS_HEAD};
     }
     return part;
 }
@@ -372,12 +374,11 @@ static void check_shared(const DynapipeCosts* costs, const CostTable* table, Mod
 // Stages 1 and 2 of 4 have something.
 static void check_placed(const ModelConfig* config, const DynapipeCosts* costs, const CostTable* table,
                          const Placement* placement, Rng* rng) {
-    const int32_t L = model_num_layers(config);
     Model all[2];
     CostRank ranks[4];
     cost_ranks_make(ranks, &costs->model, placement, 4);
     for (int32_t s = 1; s < 3; s++) {
-        const ModelPart part = shared_part(placement, s, L);
+        const ModelPart part = shared_part(config, placement, s);
         model_init_counts(&all[s - 1], config, &part, ops);
         int64_t given = cost_rank_state_bytes(&costs->model, &ranks[s]), asked = 16 * all[s - 1].num_params;
         CHECK(given >= asked && given <= asked + state_spare(config) + 16);

@@ -18,6 +18,7 @@ static const struct {
     {"backward divided and delayed gives the joint one's gradients", checker_law_divided},
     {"jobs queued and waited for once give the same", checker_law_queued},
     {"every cut gives the whole's losses and gradients", checker_law_cuts},
+    {"a shared head gives the whole's losses and gradients", checker_law_heads},
     {"grouping samples changes nothing", checker_law_grouping},
     {"padding changes nothing", checker_law_padding},
     {"gradients are those of finite differences", checker_law_slopes},

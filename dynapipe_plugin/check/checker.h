@@ -11,6 +11,7 @@ laws that its results must keep.
     checker_ranges.c     laws: sizes add up; bytes grow with counts
     checker_jobs.c       laws: bytes kept to; forward again; divided, queued backward; gradients add
     checker_groups.c     laws: cuts, grouping, padding
+    checker_heads.c      law: a shared head is the whole one
     checker_slopes.c     law: gradients are those of finite differences
 
 A law returns STATUS_OK or the first thing it found. What it made is given back behind it: nothing here frees.
@@ -165,6 +166,7 @@ Status checker_law_divided(Checker* c);
 Status checker_law_queued(Checker* c);
 Status checker_law_sums(Checker* c);
 Status checker_law_cuts(Checker* c);
+Status checker_law_heads(Checker* c);  // nothing where the head cannot be shared
 Status checker_law_grouping(Checker* c);
 Status checker_law_padding(Checker* c);
 Status checker_law_slopes(Checker* c);

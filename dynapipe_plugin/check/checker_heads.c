@@ -36,7 +36,7 @@ static Status make_shares(Sharing* s, int32_t cut) {
     Checker* c = s->c;
     int32_t head = c->num_blocks - 1, half = s->of->batch.num_rows / 2;
     int64_t vocab = c->blocks->padded_vocab > 0 ? c->blocks->padded_vocab : c->blocks->vocab;
-    int32_t middle = (int32_t)(vocab / 2 / ID_MULTIPLE * ID_MULTIPLE);
+    int32_t middle = c->blocks->vocab / 2 / ID_MULTIPLE * ID_MULTIPLE;  // ids on both sides, if there are 32
     TRY(checker_range(c, &s->feeds, (DynapipeRange){.begin = cut, .end = head, .head = DYNAPIPE_HEAD_FEEDS},
                       true));
     for (int32_t i = 0; i < s->num_shares; i++) {

@@ -2,12 +2,12 @@
 toy_model.h -- a DynapipeModel_v1 whose sums are exact, so that any order of jobs must give the same bits.
 
 Layer l: y[t][c] = a[l][c] * x[t][c % W(l)] + b[l][c] for c < W(l + 1), a in {-1, 1}, b small integers; widths
-W change along the chain, so that boundaries do. x of the first layer comes from tokens and positions. Ids v of
-a vocabulary have h[v] in {-1, 1}, the loss of a row is target * sum over v of h[v] * x[v % W]; a head shared by
-vocabulary is a sum over its ids, its factors target * loss_scale. All values are small integers, so float sums are exact; every
-gradient depends on the activations, on both ends of every message, and on memory that must stay whole exactly
-as long as plan.h says: `in` is read again by backward_inputs, `dout` by backward_weights. Every job scribbles
-over its scratch.
+W change along the chain, so that boundaries do. x of the first layer comes from tokens and positions. Ids v
+of a vocabulary have h[v] in {-1, 1}, the loss of a row is target * sum over v of h[v] * x[v % W]; a head
+shared by vocabulary is a sum over its ids, its factors target * loss_scale. All values are small integers, so
+float sums are exact; every gradient depends on the activations, on both ends of every message, and on memory
+that must stay whole exactly as long as plan.h says: `in` is read again by backward_inputs, `dout` by
+backward_weights. Every job scribbles over its scratch.
 */
 #pragma once
 

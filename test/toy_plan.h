@@ -2,9 +2,10 @@
 toy_plan.h -- random valid plans for the toy model, made without the planner.
 
 Chunks lie on stages at random, each stage has one at least; the head is whole or shared at random, too. Jobs
-are drawn at random among those whose inputs are there, and appended to their stage's list; a send and its receive are appended at the same moment, waits some time later (or never). So there is one
-global order in which every instruction can run when its turn comes, and no list can deadlock, however odd.
-Buffers are placed first-fit, as tightly as lifetimes allow.
+are drawn at random among those whose inputs are there, and appended to their stage's list; a send and its
+receive are appended at the same moment, waits some time later (or never). So there is one global order in
+which every instruction can run when its turn comes, and no list can deadlock, however odd. Buffers are placed
+first-fit, as tightly as lifetimes allow.
 */
 #pragma once
 

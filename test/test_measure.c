@@ -161,7 +161,8 @@ static void the_next_start_measures_nothing(void) {
 // Ranks with other kernels: what a plan gives is enough for the neediest, everywhere.
 static void the_neediest_rank_decides(void) {
     const MbShape shape = {1, 100, 10000, 0, 0, 0, 100};
-    const CostStage stages[] = {{{0, 1}, true, false, false}, {{3, 4}, false, true, false}};
+    const CostStage stages[] = {{.layers = {0, 1}, .has_embedding = true},
+                                {.layers = {3, 4}, .has_head = true}};
     CostModel alike = run_start(4, NULL, NULL)->costs[0];
     static Start start;
     start = (Start){.asks_for_more = true};

@@ -6,12 +6,14 @@
 
 typedef struct {
     ProblemOptions problem;
-    const char* stage_split;
+    const char *stage_split, *placement, *head;
 } BoundOptions;
 
 // clang-format off
 static const OptionSpec specs[] = {
     {"--stage-split", OPTION_STRING, offsetof(BoundOptions, stage_split), "auto", 0, 0, NULL, "SPLIT", "layers of each stage: auto (any), equal, or L,L,.."},
+    {"--placement",   OPTION_STRING, offsetof(BoundOptions, placement),   NULL,   0, 0, NULL, "WHERE", "as of ./dynapipe plan; auto: any. Default: linear"},
+    {"--head",        OPTION_STRING, offsetof(BoundOptions, head),        NULL,   0, 0, NULL, "SPLIT", "as of ./dynapipe plan; auto: any. Default: whole"},
     PROBLEM_OPTIONS(BoundOptions, problem),
 };
 // clang-format on
@@ -30,23 +32,41 @@ static const ToolUsage usage = {
 static void print_stages(const MicrobatchProblem* batch) {
     MbShape shape = {0};
     CostJobs jobs[PLAN_MAX_CHUNKS];
+    CostParts parts;
+    int32_t num_layers[PLAN_MAX_STAGES] = {0};
     int64_t work_ns[PLAN_MAX_STAGES], sum_ns = 0;
     for (int32_t i = 0; i < batch->num_samples; i++) {
         const PlanSample* sample = &batch->samples[i];
         mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
     }
     cost_stages(jobs, batch->costs, batch->chunks, batch->K, batch->modes[0], &shape);
+    cost_parts(&parts, &batch->table, RECOMPUTE_NONE, &shape);
     for (int32_t s = 0; s < batch->P; s++) {
-        int64_t all_ns = jobs[s].job_ns[JOB_F] + jobs[s].job_ns[JOB_B] + jobs[s].job_ns[JOB_W];
+        int64_t all_ns = 0;
+        for (int32_t row = 0; row < batch->num_rows; row++) {
+            CostJobs* job = &jobs[row < batch->K ? row : 0];
+            CostJobs share;
+            if (placement_stage_of(&batch->placement, row) != s) { continue; }
+            if (row >= batch->K) {
+                cost_jobs_of_share(&share, batch->costs, cost_share_of(&batch->placement, s), &parts);
+                job = &share;
+            }
+            all_ns += job->job_ns[JOB_F] + job->job_ns[JOB_B] + job->job_ns[JOB_W];
+            num_layers[s] += row < batch->K
+                                 ? batch->chunks[row].layers.layer_end - batch->chunks[row].layers.layer_begin
+                                 : 0;
+        }
         work_ns[s] = microbatch_stage_ns(batch, s, all_ns) / batch->R;
         sum_ns += work_ns[s];
     }
     printf("\n  stage  layers      work, ms  of the mean  model state, MB  left for the rest, MB\n");
     for (int32_t s = 0; s < batch->P; s++) {
-        LayerRange layers = batch->chunks[s].layers;
         double mean_ns = (double)sum_ns / batch->P, free_mb = (double)batch->available_bytes[s] / 1e6;
         char layers_text[PROBLEM_LAYERS_CHARS];
-        problem_layers_text(layers_text, batch->costs, &layers);
+        snprintf(layers_text, sizeof layers_text, "%d", num_layers[s]);
+        if (placement_is_linear(&batch->placement, batch->P)) {
+            problem_layers_text(layers_text, batch->costs, &batch->chunks[s].layers);
+        }
         printf("  %5d  %6s  %12.3f  %9.0f %%  %15.1f  ", s, layers_text, (double)work_ns[s] / 1e6,
                mean_ns > 0 ? 100.0 * (double)work_ns[s] / mean_ns : 100.0,
                (double)cost_rank_state_bytes(batch->costs, &batch->has[s]) / 1e6);
@@ -70,6 +90,11 @@ static Status run(const void* taken, const char* path, Problem* problem, Arena* 
     char what[96];
     TRY(problem_load(problem, path, &options->problem, arena));
     TRY(problem_split_stages(problem, options->stage_split));
+    if (options->placement != NULL || options->head != NULL) {
+        TRY(problem_place(problem, options->placement, options->head));
+    }
+    const PlanRequest* request = &problem->request;
+    bool is_free = request->placements != PLACEMENT_GIVEN || request->heads != HEAD_CHOICE_GIVEN;
     TRY(microbatch_problem_init(&batch, &problem->request, &problem->costs, problem->samples,
                                 problem->num_samples));
     lower_bound_make(&bound, &batch, false);
@@ -82,6 +107,7 @@ static Status run(const void* taken, const char* path, Problem* problem, Arena* 
     snprintf(what, sizeof what, "stage %d: first arrival, its work, what must follow", bound.stage);
     print_part("stage", bound.stage_ns, bound.bound_ns,
                bound.stage >= 0 ? what
+               : is_free        ? "even work behind the first arrivals, or a whole head; of any placement"
                                 : "first arrival, work, what must follow; of the best split of layers");
     print_part("memory", bound.memory_ns, bound.bound_ns,
                "bytes x the time they must be held / bytes left; 0: less than stage");

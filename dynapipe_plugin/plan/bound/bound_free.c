@@ -5,6 +5,7 @@
 
 #include "../types/mb_shape.h"
 #include "bound_memory.h"
+#include "bound_split.h"
 
 static int32_t num_layers(const BoundLines* lines) {
     return lines->problem->costs->num_enc_layers + lines->problem->costs->num_dec_layers;
@@ -176,19 +177,19 @@ BoundWhole bound_whole_make(const BoundLines* lines, bool shared) {
 }
 
 static void work_make(BoundFree* out, const BoundLines* lines) {
-    double P = lines->problem->P, R = lines->problem->R;
+    double P = lines->problem->P;
     bool joint =
         lines->joint_backward && lines->head_is_whole;  // a share's weight gradient is a job of its own
     Ramp ramp = least_ramp(lines);
     double arrivals = 0, tails = 0;
     for (int32_t i = 0; i < lines->problem->P; i++) { arrivals += ramp.arrival[i], tails += ramp.tail[i]; }
     BoundWhole whole = bound_whole_make(lines, true);
-    double work = bound_line_total(&whole.work, &lines->extent, 0) / R, reduce = reductions(lines);
+    double work = bound_share(lines, &whole.work), reduce = reductions(lines);
     double after = joint ? fmax(tails, reduce) : reduce;
-    double with_tails = bound_line_total(&whole.turn, &lines->extent, 0) / R + arrivals + tails;
+    double with_tails = bound_share(lines, &whole.turn) + arrivals + tails;
     out->even_ns = fmax(work + arrivals + after, with_tails) / P;
     if (!lines->head_is_whole) { return; }
-    out->head_ns = ramp.forward + ramp.backward + bound_line_total(&whole.head_turn, &lines->extent, 0) / R;
+    out->head_ns = ramp.forward + ramp.backward + bound_share(lines, &whole.head_turn);
 }
 
 // --- memory ----------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ Every stage has a chunk, every chunk but the last a layer (the last may be the h
     even     of the stages in the order in which a micro-batch first comes to them, the i-th begins after the
              first i layers and i transfers. Work that is spread evenly over what is left of the step:
              time >= (work / R + sum of these arrivals + sum of what must follow) / P
+             with one micro-batch's constants, or those that memory enforces
     head     where it must be whole, one stage does all of it, after all forwards, before all backwards
     chain    the longest single sample; of a head that may be shared, the P-th part
     memory   all bytes x minimum residence (bound_memory.h) in the free memory of all stages together, weighed

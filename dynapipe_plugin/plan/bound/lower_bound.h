@@ -3,13 +3,11 @@ lower_bound.h -- no plan for this batch, on these stages and replicas, can be fa
 
     work     all unpadded work, nothing recomputed, spread evenly over P * R ranks
     chain    the longest single sample through all chunks and back, then its weight gradients and reduction
-    stage    for each stage: earliest arrival at its lowest chunk + its share of the work, of all its chunks and
-             its share of the head + what must follow; or the earliest gradient at its highest chunk + backward
-             work; with one micro-batch's constants, or those that memory enforces
-    memory   the same with bytes x minimum residence / free memory, weighed against work (bound_memory.h)
-    replica  the slowest replica's share of samples that cannot be divided evenly, and its gradient reduction;
-             0 with one replica
-    bound    the largest
+    stage    for each stage: earliest arrival at its lowest chunk + its share of the work, of all its chunks
+and its share of the head + what must follow; or the earliest gradient at its highest chunk + backward work;
+with one micro-batch's constants, or those that memory enforces memory   the same with bytes x minimum
+residence / free memory, weighed against work (bound_memory.h) replica  the slowest replica's share of samples
+that cannot be divided evenly, and its gradient reduction; 0 with one replica bound    the largest
 
 It holds for every composition of micro-batches, padded or not, every recompute mode offered, both memory
 rules, and for joint and split backward: jobs only grow with their shape (cost_model_check), and where a

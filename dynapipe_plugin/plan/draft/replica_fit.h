@@ -2,7 +2,8 @@
 replica_fit.h -- turns a replica's chosen schedule into instruction lists that surely fit in memory.
 
     schedule -> timeline -> communication order -> lists with buffers -> bytes of every rank
-Where a rank comes out over the limit, in this order, until it fits:
+Where a rank comes out over the limit, though its receives are as late as can be (replica_lists.h), in this
+order, until it fits:
     1. --schedule auto: adaptive instead of a policy that does not look at memory
     2. adaptive: lower that stage's limit by what it is over (a few times)
     3. where allowed: recompute fully, on that stage, the micro-batches that hold most

@@ -150,19 +150,19 @@ $(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(patsubst %.c,$(OUT)/%.o,$(wildc
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
 $(OUT)/dynapipe: $(OUT)/dynapipe.o $(TOOL_OBJS) $(DYNAPIPE_BASE_OBJS) $(OUT)/$(DYNAPIPE_DIR)/run/trace.o \
-        $(patsubst %.c,$(OUT)/%.o,$(wildcard $(DYNAPIPE_DIR)/plan/*.c))
+        $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
 # The planner alone, for test/test_compilers.sh, which sets OUT, CC and OPT.
 $(OUT)/plan_dump: $(OUT)/test/tools/plan_dump.o $(OUT)/test/random_problem.o $(DYNAPIPE_BASE_OBJS) \
-        $(patsubst %.c,$(OUT)/%.o,$(wildcard $(DYNAPIPE_DIR)/plan/*.c))
+        $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
 	$(CC) $(CFLAGS_ALL) $^ $(LIBS) -o $@
 $(OUT)/tools/refit_bench: $(OUT)/test/tools/refit_bench.o $(patsubst %,$(OUT)/test/%.o,case_problem refit_case) $(TOOL_LINK) \
         $(OUT)/llmc/gpt2_config.o $(OUT)/llmc/t5_config.o $(DYNAPIPE_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $^ $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/tools/plan_time: $(OUT)/test/tools/plan_time.o $(TOOL_OBJS) $(DYNAPIPE_BASE_OBJS) $(OUT)/$(DYNAPIPE_DIR)/run/trace.o \
-        $(patsubst %.c,$(OUT)/%.o,$(wildcard $(DYNAPIPE_DIR)/plan/*.c))
+        $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 $(OUT)/tools/%: $(OUT)/test/tools/%.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)

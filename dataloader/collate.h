@@ -15,7 +15,7 @@ seq_lens (NULL where a side has no padding) says where it begins.
 #include "../dynapipe_plugin/base/arena.h"
 #include "../dynapipe_plugin/base/status.h"
 #include "../dynapipe_plugin/dynapipe.h"
-#include "../dynapipe_plugin/plan/plan_types.h"
+#include "../dynapipe_plugin/plan/types/plan_types.h"
 #include "loader.h"
 
 typedef struct {

@@ -23,7 +23,7 @@ without shuffling it is always the same, whatever the seed.
 #include <stdint.h>
 #include "../dynapipe_plugin/base/arena.h"
 #include "../dynapipe_plugin/base/status.h"
-#include "../dynapipe_plugin/plan/plan_types.h"
+#include "../dynapipe_plugin/plan/types/plan_types.h"
 #include "largest_samples.h"
 #include "sample_shards.h"
 

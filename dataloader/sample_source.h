@@ -10,7 +10,7 @@ sample is with span corruption.
 
 #include <stdint.h>
 #include "../dynapipe_plugin/base/status.h"
-#include "../dynapipe_plugin/plan/plan_types.h"
+#include "../dynapipe_plugin/plan/types/plan_types.h"
 #include "loader.h"
 #include "sample_shards.h"
 #include "span_corruption.h"

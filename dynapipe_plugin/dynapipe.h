@@ -133,7 +133,26 @@ typedef struct {
     int64_t (*infer_bytes)(void* model, const DynapipeBatch* batch);  // of scratch
     int (*infer)(void* model, const DynapipeBatch* batch, const DynapipeCache* cache, const void* in,
                  void* out, void* scratch, int32_t* next);
-    void (*reserved[8])(void);  // NULL
+
+    // (optional, all or none) A head shared by ranks (DynapipeRange.head). What a range that feeds the head
+    // hands on, and a share gets as `in`, are the normed hidden states of the supervised rows, boundary_bytes
+    // of them. A share's forward() with HEAD computes its logits (with KEEP: losses only where it has rows),
+    // its backward_inputs() writes its part, part_bytes, in place of din; backward_weights() of a share by
+    // vocabulary gets its factors as dout. By rows, the batch of a share has only its rows, a part is the
+    // gradient of their hidden states, and parts lie side by side.
+    int64_t (*part_bytes)(void* model, const DynapipeBatch* batch);    // of a share
+    int64_t (*factor_bytes)(void* model, const DynapipeBatch* batch);  // of a share by vocabulary
+    // Of the range that feeds the head, by vocabulary: from all parts the gradient of the hidden states (dout
+    // of its backward_inputs()), the losses, and every share's factors (NULL where there is no backward: only
+    // losses).
+    int (*combine)(void* model, const DynapipeBatch* batch, int32_t num_parts, const void* const* parts,
+                   void* dout, void* const* factors, float* losses);
+    // Generation: a share's infer() writes its likeliest token and its logit for each sequence, pick_bytes,
+    // to `out`; of the range that feeds the head: from all of these the likeliest, ids to `next`.
+    int64_t (*pick_bytes)(void* model, const DynapipeBatch* batch);
+    int (*pick)(void* model, const DynapipeBatch* batch, int32_t num_parts, const void* const* picks,
+                int32_t* next);
+    void (*reserved[3])(void);  // NULL
 } DynapipeModel_v1;
 
 // A parameter that several ranges have a copy of (a tied embedding, a table of biases): values [begin, begin
@@ -160,8 +179,17 @@ typedef struct {
 // Contiguous blocks [begin, end) of the model's chain: its embedding is block 0, then a block for each layer,
 // then the head. Of an encoder-decoder: encoder's embedding, its layers, decoder's embedding, its layers,
 // head. The head may be a range alone, the embedding may not.
+typedef enum {
+    DYNAPIPE_HEAD_AS_BLOCKS,  // the blocks say: it has all of it, or nothing
+    DYNAPIPE_HEAD_FEEDS,      // ends behind the last layer with the final norm, hands over supervised rows
+    DYNAPIPE_HEAD_BY_ROWS,    // a share: the head's block, for some rows of each micro-batch
+    DYNAPIPE_HEAD_BY_VOCABULARY,  // a share: these ids of the head's block
+} DynapipeHead;
 typedef struct {
     int32_t begin, end;
+    int32_t head;  // DynapipeHead
+    int32_t vocab_begin,
+        vocab_end;  // by vocabulary: ids, of the padded vocabulary; multiples of 16 but the end
 } DynapipeRange;
 enum { DYNAPIPE_MAX_RANGES = 64 };
 
@@ -306,9 +334,10 @@ int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32
 int dynapipe_use_stream(Dynapipe* dp, void* stream);
 
 // What the model costs on these ranks, in time and bytes, by running it: small ranges of it, on made-up
-// batches of the shapes the data has, on all ranks at once; and in what ranks and links differ. Seconds, once: the numbers are kept in a file
-// under blocks->signature and the ranks (--costs names a file to use as it is instead). After
-// dynapipe_open_data() and dynapipe_use_stream(). *out goes to dynapipe_choose_stages(). A collective.
+// batches of the shapes the data has, on all ranks at once; and in what ranks and links differ. Seconds,
+// once: the numbers are kept in a file under blocks->signature and the ranks (--costs names a file to use as
+// it is instead). After dynapipe_open_data() and dynapipe_use_stream(). *out goes to
+// dynapipe_choose_stages(). A collective.
 int dynapipe_measure(Dynapipe* dp, const DynapipeBlocks_v1* blocks, DynapipeCosts** out);
 
 // Is this model what the plugin takes it for? On tiny batches: bytes as promised and no byte beyond them, the
@@ -318,10 +347,12 @@ int dynapipe_measure(Dynapipe* dp, const DynapipeBlocks_v1* blocks, DynapipeCost
 int dynapipe_check_model(Dynapipe* dp, const DynapipeBlocks_v1* blocks, FILE* out);
 
 // Place the model's blocks on the ranks for this mixture: out[*num_ranges] are this rank's, in the chain's
-// order (one, today). Takes costs.
+// order, its share of the head, if there is one, last. Takes costs.
 int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* out, int32_t max_ranges,
                            int32_t* num_ranges);
-// The model of range `idx`; once for each. The first step needs all of them.
+// The model of range `idx`; once for each. The first step needs all of them. params: of all ranges of this
+// rank together, one flat array in which what several of them have (a tied matrix) is one copy; with range 0,
+// NULL with the others.
 int dynapipe_attach(Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api, void* model,
                     const DynapipeParams_v1* params);
 
@@ -337,16 +368,15 @@ typedef struct {
 } DynapipeStep_v1;
 
 int dynapipe_step(Dynapipe* dp, DynapipeStep_v1* out);
-// Of range `idx`: the parameters whose reduced gradients this rank holds and which it updates.
-void dynapipe_shard(const Dynapipe* dp, int32_t idx, int64_t* begin, int64_t* end);
-// Of range `idx`: the values that this rank counts where all of the model count once, ascending: its shard,
+// The parameters whose reduced gradients this rank holds and which it updates.
+void dynapipe_shard(const Dynapipe* dp, int64_t* begin, int64_t* end);
+// The values that this rank counts where all of the model count once, ascending: its shard,
 // without tied copies that another rank counts. So the norm of the gradients is the root of dynapipe_sum() of
 // their squares over these.
 typedef struct {
     int64_t begin, end;
 } DynapipeSpan;
-int dynapipe_counted(const Dynapipe* dp, int32_t idx, DynapipeSpan* out, int32_t max_spans,
-                     int32_t* num_spans);
+int dynapipe_counted(const Dynapipe* dp, DynapipeSpan* out, int32_t max_spans, int32_t* num_spans);
 // After the update, every step: with zero_stage 1, replicas exchange their shards of the parameters.
 int dynapipe_share_params(Dynapipe* dp);
 // Sum over all ranks, in rank order: the same bits everywhere.

@@ -13,8 +13,9 @@ dynapipe_comma := ,
 # --- sources ---------------------------------------------------------------------------------------------------
 # Planner and loader know neither MPI nor where values live: one set of objects serves every build.
 DYNAPIPE_BASE_SRCS    := $(wildcard $(DYNAPIPE_DIR)/base/*.c)
+DYNAPIPE_PLANNER_SRCS := $(wildcard $(DYNAPIPE_DIR)/plan/*.c $(DYNAPIPE_DIR)/plan/*/*.c)
 DYNAPIPE_LOADER_SRCS  := $(wildcard $(DYNAPIPE_ROOT)dataloader/*.c)
-DYNAPIPE_PLAN_SRCS    := $(DYNAPIPE_BASE_SRCS) $(wildcard $(DYNAPIPE_DIR)/plan/*.c) $(DYNAPIPE_LOADER_SRCS)
+DYNAPIPE_PLAN_SRCS    := $(DYNAPIPE_BASE_SRCS) $(DYNAPIPE_PLANNER_SRCS) $(DYNAPIPE_LOADER_SRCS)
 DYNAPIPE_RUN_SRCS      = $(filter-out $(if $(DYNAPIPE_HAS_MPI),,%/transport_mpi.c),\
                              $(foreach d,run measure check,$(wildcard $(DYNAPIPE_DIR)/$(d)/*.c)))
 # $(call dynapipe_cuda_srcs,1 where there is NCCL)

@@ -7,9 +7,9 @@ rows of a sample are the supervised ones.
 */
 #pragma once
 
-#include "../trainer/llmc_model.h"
+#include "../dynapipe_plugin/plan/lists/plan.h"
 #include "../llmc/gpt2.h"
-#include "../dynapipe_plugin/plan/plan.h"
+#include "../trainer/llmc_model.h"
 
 enum { GPT2_WORK_LONGEST = 24 };  // tokens of a sample; a packed window holds up to four
 

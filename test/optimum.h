@@ -8,7 +8,7 @@ before. So every order that the simulator can run is looked at, but for those th
 */
 #pragma once
 
-#include "../dynapipe_plugin/plan/pipe.h"
+#include "../dynapipe_plugin/plan/pipe/pipe.h"
 
 enum { OPTIMUM_MAX_STAGES = 3, OPTIMUM_MAX_MBS = 4 };
 

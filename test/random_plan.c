@@ -161,8 +161,8 @@ PlanSample* random_plan(Plan* out, Rng* rng, const RandomPlan* about, Arena* are
     }
     bool head_alone = plan.P > 1 && rng_below(rng, 3) == 0;
     for (int32_t s = 0, P = plan.P - head_alone; s < plan.P; s++) {
-        plan.stages[s].layer_begin = s < P ? about->num_layers * s / P : about->num_layers;
-        plan.stages[s].layer_end = s < P ? about->num_layers * (s + 1) / P : about->num_layers;
+        plan.placement.chunks[s].layer_begin = s < P ? about->num_layers * s / P : about->num_layers;
+        plan.placement.chunks[s].layer_end = s < P ? about->num_layers * (s + 1) / P : about->num_layers;
     }
     for (int32_t r = 0; r < plan.R; r++) {
         int32_t first_mb = plan.M, most = r == plan.R - 1 ? N - next : rng_between(rng, 0, N - next);

@@ -6,8 +6,8 @@ Shared by the tests of the planner and of the executor: any plan they lead to mu
 #pragma once
 
 #include "../dynapipe_plugin/base/rng.h"
-#include "../dynapipe_plugin/plan/plan.h"
-#include "../dynapipe_plugin/plan/rank_list.h"
+#include "../dynapipe_plugin/plan/lists/plan.h"
+#include "../dynapipe_plugin/plan/lists/rank_list.h"
 
 typedef struct {
     bool equal;       // all micro-batches and stages alike

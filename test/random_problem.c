@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "../dynapipe_plugin/plan/types/mb_shape.h"
+
 static double uniform(Rng* rng, double lo, double hi) {
     return lo + (hi - lo) * rng_below(rng, 1000001) / 1e6;
 }
@@ -106,15 +108,15 @@ void random_samples(PlanSample* out, int32_t num_samples, Rng* rng, int kind, bo
 
 void equal_stages(PlanRequest* request, int32_t num_layers) {
     for (int32_t s = 0; s < request->P; s++) {
-        request->stages[s] = (StageLayers){(int32_t)((int64_t)num_layers * s / request->P),
-                                           (int32_t)((int64_t)num_layers * (s + 1) / request->P)};
+        request->placement.chunks[s] = (LayerRange){(int32_t)((int64_t)num_layers * s / request->P),
+                                                    (int32_t)((int64_t)num_layers * (s + 1) / request->P)};
     }
 }
 
 void head_alone_stages(PlanRequest* request, int32_t num_layers) {
     request->P--;
     equal_stages(request, num_layers);
-    request->stages[request->P++] = (StageLayers){num_layers, num_layers};
+    request->placement.chunks[request->P++] = (LayerRange){num_layers, num_layers};
 }
 
 void random_problem(RandomProblem* out, Rng* rng, int32_t num_samples) {

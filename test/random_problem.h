@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../dynapipe_plugin/base/rng.h"
-#include "../dynapipe_plugin/plan/microbatch.h"
+#include "../dynapipe_plugin/plan/problem/microbatch.h"
 
 enum { RANDOM_MAX_SAMPLES = 4096 };
 

@@ -2,9 +2,9 @@
 
 #include <stdlib.h>
 
-#include "../dynapipe_plugin/plan/cost_scale.h"
-#include "../dynapipe_plugin/plan/plan_words.h"
-#include "../dynapipe_plugin/plan/replay.h"
+#include "../dynapipe_plugin/plan/cost/cost_scale.h"
+#include "../dynapipe_plugin/plan/lists/plan_words.h"
+#include "../dynapipe_plugin/plan/replay/replay.h"
 
 void refit_case_costs(CostModel* out, RefitCaseModel model) {
     CostAnalytic about = {.num_layers = 8,
@@ -27,7 +27,7 @@ int64_t refit_case_job_ns(const Plan* plan, int32_t rank, const PlanInstr* instr
     const PlanMicrobatch* mb = &plan->mbs[instr->mb];
     RecomputeMode mode = (RecomputeMode)mb->recompute[s];
     JobKind kind = plan_instr_job((InstrKind)instr->kind);
-    CostStage stage = cost_stage_make(truth->costs, &plan->stages[s], s, plan->P);
+    CostStage stage = cost_stage_make(truth->costs, &plan->placement.chunks[s], s, plan->P);
     int64_t job_ns = cost_job_ns(truth->costs, &stage, kind, mode, &mb->shape);
     bool has_weights = false;
     for (int32_t i = 0; i < plan->ranks[rank].num_instrs; i++) {

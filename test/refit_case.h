@@ -5,7 +5,8 @@ made with, and how long it would have taken.
 #pragma once
 
 #include "../dynapipe_plugin/base/rng.h"
-#include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/cost/cost_model.h"
+#include "../dynapipe_plugin/plan/lists/plan.h"
 #include "../dynapipe_plugin/run/trace_jobs.h"
 
 typedef struct {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/plan/pipe_problem.h"
+#include "../dynapipe_plugin/plan/draft/pipe_problem.h"
 
 #define REQUIRE(cond, ...)                         \
     do {                                           \
@@ -82,7 +82,7 @@ bool search_state_is_sound(const SearchState* state, Arena* arena) {
     MicrobatchList list;
     ReplicaProblem replica;
     if (!chains_are_sound(state, arena) || !order_is_permutation(state, arena)) { return false; }
-    for (int32_t s = 0; s < state->P; s++) { request.stages[s] = state->stages[s].layers; }
+    for (int32_t s = 0; s < state->P; s++) { request.placement.chunks[s] = state->stages[s].layers; }
     REQUIRE(microbatch_problem_init(&problem, &request, state->problem->costs, state->problem->samples,
                                     state->problem->num_samples) == STATUS_OK,
             "stages");

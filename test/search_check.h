@@ -2,7 +2,7 @@
 // list of micro-batches (microbatch.c) and the scheduling problem of the replica (pipe_problem.c).
 #pragma once
 
-#include "../dynapipe_plugin/plan/search_state.h"
+#include "../dynapipe_plugin/plan/search/search_state.h"
 
 // Every sample in exactly one chain, none empty; shapes, prices, tails and limits as computed anew; the order
 // a permutation; the makespan, where it is known, that of the simulator. False with a line that says what is

@@ -1,8 +1,9 @@
 // test_bound_split.c -- no plan on any split of the layers is faster, also where memory decides which splits
 // there are.
-#include "../dynapipe_plugin/plan/bound_split.h"
+#include "../dynapipe_plugin/plan/bound/bound_split.h"
 
-#include "../dynapipe_plugin/plan/lower_bound.h"
+#include "../dynapipe_plugin/plan/bound/lower_bound.h"
+#include "../dynapipe_plugin/plan/planner.h"
 #include "random_problem.h"
 #include "test.h"
 
@@ -51,7 +52,7 @@ static void random_stages(PlanRequest* request, int32_t num_layers, Rng* rng) {
         bool ends = s == P - 1 || (bare && s == P - 2);
         int32_t behind = P - 1 - s - bare, most = num_layers - begin - (behind > 0 ? behind : 0);
         int32_t own = ends ? num_layers - begin : rng_between(rng, 1, most);
-        request->stages[s] = (StageLayers){begin, begin + own};
+        request->placement.chunks[s] = (LayerRange){begin, begin + own};
         begin += own;
     }
 }
@@ -178,8 +179,8 @@ static void recomputation_makes_room(void) {
     problem.request.recompute = RECOMPUTE_CHOICE_AUTO;
     equal_stages(&problem.request, 6);
     CHECK(bound_of(&bound, true));
-    problem.request.stages[0] = (StageLayers){0, 1};
-    problem.request.stages[1] = (StageLayers){1, 6};
+    problem.request.placement.chunks[0] = (LayerRange){0, 1};
+    problem.request.placement.chunks[1] = (LayerRange){1, 6};
     CHECK(plan_makespan(&makespan_ns, false, &arena));
     CHECK(makespan_ns >= bound.bound_ns && makespan_ns < 40 * 100 * 3000 * 3 / 2);
     arena_free(&arena);

@@ -5,8 +5,8 @@
 //   ZB-H1     makespan M (F + B + W) + (P - 1)(F + B - W) with the activations of P micro-batches
 //   ZB-H2     idle time of a stage between its first and last job (P - 1)(F + B - 2 W), with those of 2 P - 1
 //             (Qi et al., ICLR'24, table 1; both for W <= F <= B, and the second from M = 2 P - 1 on)
-#include "../dynapipe_plugin/plan/pipe_schedule.h"
-#include "../dynapipe_plugin/plan/pipe_zero_bubble.h"
+#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
+#include "../dynapipe_plugin/plan/pipe/pipe_zero_bubble.h"
 #include "random_plan.h"
 #include "test.h"
 
@@ -109,7 +109,7 @@ static void zero_bubble_keeps_to_memory(void) {
         for (int32_t s = 0; s < P; s++) {
             int64_t least = 0;
             for (int32_t m = 0; m < M; m++) {
-                int64_t bytes = pipe_alone_bytes(pipe_cost(&pipe, s, m));
+                int64_t bytes = pipe_alone_bytes(&pipe, s, m);
                 least = bytes > least ? bytes : least;
             }
             pipe.memory_limit_bytes[s] = least * rng_between(&rng, 10, 100) / 10;

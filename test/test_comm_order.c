@@ -1,5 +1,5 @@
 // test_comm_order.c -- both ends of every pair see one order, nothing deadlocks, and plans keep every rule.
-#include "../dynapipe_plugin/plan/comm_order.h"
+#include "../dynapipe_plugin/plan/lists/comm_order.h"
 #include "random_plan.h"
 #include "test.h"
 

@@ -1,6 +1,7 @@
 // test_cost_analytic.c -- the stand-in: GPT-2 and T5 by their flops, counted here again, and its shares of
 // work.
 #include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "test.h"
 
 static CostModel model, other;
@@ -20,7 +21,7 @@ static void analytic_gpt_is_sane(void) {
                           .comm_bytes_per_ns = 5,
                           .num_replicas = 2,
                           .zero_stage = 1};
-    StageLayers layers = {3, 6};
+    LayerRange layers = {3, 6};
     CostStage middle = cost_stage_make(&model, &layers, 1, 4);
     MbShape shape = {0};
     mb_shape_add(&shape, 512, 0, 128);
@@ -133,7 +134,7 @@ static void t5_is_sane(void) {
     CostAnalytic about = flops_only(512, 8, 2048, 6, 6, false, 32128);
     about.flops_per_ns = 40, about.attention_flops_per_ns = 20, about.bytes_per_ns = 10;
     about.launch_ns = 1000, about.tied_head = true;
-    StageLayers layers = {4, 8};
+    LayerRange layers = {4, 8};
     MbShape shape = {0};
     mb_shape_add(&shape, 512, 114, 114);
     cost_model_analytic(&model, &about);

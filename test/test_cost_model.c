@@ -1,6 +1,6 @@
 // test_cost_model.c -- monotone, saturating, additive over stages, exact text, refused nonsense.
-#include "../dynapipe_plugin/plan/cost_file.h"
-#include "../dynapipe_plugin/plan/cost_table.h"
+#include "../dynapipe_plugin/plan/cost/cost_file.h"
+#include "../dynapipe_plugin/plan/cost/cost_table.h"
 
 #include <math.h>
 #include <unistd.h>
@@ -67,7 +67,9 @@ static void costs_are_monotone_and_consistent(void) {
         random_cost_model(&model, &rng, enc, dec);
         CHECK_OK(cost_model_check(&model));
         equal_stages(&request, enc + dec);
-        for (int32_t s = 0; s < P; s++) { stages[s] = cost_stage_make(&model, &request.stages[s], s, P); }
+        for (int32_t s = 0; s < P; s++) {
+            stages[s] = cost_stage_make(&model, &request.placement.chunks[s], s, P);
+        }
         RecomputeMode mode = rng_below(&rng, 2) ? RECOMPUTE_FULL : RECOMPUTE_NONE;
         MbShape shape = random_shape(&rng), larger = shape;
         *field_of(&larger, (int)rng_below(&rng, FEATURE_COUNT)) +=
@@ -101,12 +103,12 @@ static void stages_add_up_to_the_model(void) {
         PlanRequest request = {.P = rng_between(&rng, 1, 5)};
         linear_cost_model(&model, &rng, 5, 3);
         equal_stages(&request, 8);
-        StageLayers all = {0, 8};
+        LayerRange all = {0, 8};
         CostStage whole = cost_stage_make(&model, &all, 0, 1);
         MbShape shape = random_shape(&rng);
         int64_t sum_ns = 0, sum_bytes = 0;
         for (int32_t s = 0; s < request.P; s++) {
-            CostStage stage = cost_stage_make(&model, &request.stages[s], s, request.P);
+            CostStage stage = cost_stage_make(&model, &request.placement.chunks[s], s, request.P);
             sum_ns += cost_job_ns(&model, &stage, JOB_B, RECOMPUTE_NONE, &shape);
             sum_bytes += cost_state_bytes(&model, &stage);
             CHECK_EQ(stage.has_dec_embedding,
@@ -127,7 +129,7 @@ static void stages_add_up_to_the_model(void) {
 
 static void huge_costs_saturate(void) {
     Rng rng = rng_seed(seed + 2);
-    StageLayers all = {0, 1024};
+    LayerRange all = {0, 1024};
     CostStage stage = cost_stage_make(&model, &all, 0, 1);
     MbShape shape = {INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX};
     linear_cost_model(&model, &rng, 1024, 0);
@@ -163,7 +165,7 @@ static void tail_has_the_documented_value(void) {
     model.part_state_bytes[PART_EMBEDDING] = model.part_state_bytes[PART_HEAD] = 1600;
     model.part_param_bytes[PART_HEAD] = 400;
     model.tied_head_state_bytes = 1600;
-    StageLayers first = {0, 2}, middle = {2, 3}, all = {0, 4};
+    LayerRange first = {0, 2}, middle = {2, 3}, all = {0, 4};
     CostStage stages[] = {cost_stage_make(&model, &first, 0, 3), cost_stage_make(&model, &middle, 1, 3),
                           cost_stage_make(&model, &all, 0, 1)};
     CHECK_EQ(cost_reduce_ns(&model, &stages[0], 1), 2 * 400 / 2);
@@ -196,7 +198,7 @@ static void copies_of_the_embedding_are_exchanged(void) {
         model.part_state_bytes[PART_HEAD] = 1800;
         model.tied_head_state_bytes = tied ? 1600 : 0;
         const struct {
-            StageLayers layers;
+            LayerRange layers;
             int32_t s, P;
             int64_t tied_ns, param_bytes, state_bytes;
         } cases[] = {

@@ -1,5 +1,5 @@
 // test_cost_table.c -- the fast evaluation says what the formulas say, to the last bit.
-#include "../dynapipe_plugin/plan/cost_table.h"
+#include "../dynapipe_plugin/plan/cost/cost_table.h"
 
 #include "random_problem.h"
 #include "test.h"
@@ -69,13 +69,16 @@ static void jobs_are_those_of_the_formulas(void) {
         random_model(&rng, enc, dec);
         equal_stages(&request, enc + dec);
         for (int32_t s = 0; s + 1 < P; s++) {  // uneven now and then
-            if (rng_below(&rng, 3) > 0 || request.stages[s + 1].layer_end - request.stages[s].layer_end < 2) {
+            if (rng_below(&rng, 3) > 0 ||
+                request.placement.chunks[s + 1].layer_end - request.placement.chunks[s].layer_end < 2) {
                 continue;
             }
-            request.stages[s].layer_end++;
-            request.stages[s + 1].layer_begin++;
+            request.placement.chunks[s].layer_end++;
+            request.placement.chunks[s + 1].layer_begin++;
         }
-        for (int32_t s = 0; s < P; s++) { stages[s] = cost_stage_make(&model, &request.stages[s], s, P); }
+        for (int32_t s = 0; s < P; s++) {
+            stages[s] = cost_stage_make(&model, &request.placement.chunks[s], s, P);
+        }
         cost_table_init(&table, &model);
         for (int k = 0; k < 5; k++) {
             RecomputeMode mode = (RecomputeMode)rng_below(&rng, RECOMPUTE_COUNT);
@@ -126,7 +129,7 @@ static void parts_serve_every_split(void) {
         CostParts parts;
         cost_parts(&parts, &table, RECOMPUTE_FULL, &shape);
         for (int32_t cut = 1; cut < 8; cut++) {
-            StageLayers layers[2] = {{0, cut}, {cut, 8}};
+            LayerRange layers[2] = {{0, cut}, {cut, 8}};
             for (int32_t s = 0; s < 2; s++) {
                 CostStage stage = cost_stage_make(&model, &layers[s], s, 2);
                 CostJobs jobs;

@@ -66,7 +66,7 @@ static int run_open(Run* run, const Gpt2Work* work, RanksKind kind, int print) {
     const Plan* plan = work->plan;
     *run = (Run){.work = work};
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
-        const StageLayers* layers = &plan->stages[r % plan->P];
+        const LayerRange* layers = &plan->placement.chunks[r % plan->P];
         run->ops[r] = ops_create(1);
         model_init(&run->models[r], config, layers->layer_begin, layers->layer_end,
                    r % plan->P == plan->P - 1, run->ops[r]);
@@ -143,7 +143,7 @@ typedef struct {
 
 static void seen_add(Seen* seen, const Plan* plan) {
     seen->num_plans++;
-    seen->num_head_alone += plan->stages[plan->P - 1].layer_begin == config->num_layers;
+    seen->num_head_alone += plan->placement.chunks[plan->P - 1].layer_begin == config->num_layers;
     seen->ranks[plan->P * plan->R]++;
     for (int32_t m = 0; m < plan->M; m++) { seen->layouts[plan->mbs[m].layout]++; }
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
@@ -200,7 +200,8 @@ static void exact_bytes(RankBytes* out, int64_t* scratch_bytes, const Plan* plan
         int32_t tokens = plan->sequences[w].enc_tokens;
         b.max_seq_tokens = tokens > b.max_seq_tokens ? tokens : b.max_seq_tokens;
     }
-    Model model = probe(s, plan->P, plan->stages[s].layer_begin, plan->stages[s].layer_end);
+    Model model =
+        probe(s, plan->P, plan->placement.chunks[s].layer_begin, plan->placement.chunks[s].layer_end);
     const DynapipeModel_v1* api = &dynapipe_llmc_model;
     int64_t boundary = api->boundary_bytes(&model, &b, 1);
     *out = (RankBytes){.acts_bytes = api->acts_bytes(&model, &b, KEEP_HEAD),

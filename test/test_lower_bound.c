@@ -1,7 +1,9 @@
 // test_lower_bound.c -- nothing that can be scheduled is faster, and the bound is reached where it can be.
-#include "../dynapipe_plugin/plan/lower_bound.h"
+#include "../dynapipe_plugin/plan/bound/lower_bound.h"
 
-#include "../dynapipe_plugin/plan/replica_balance.h"
+#include "../dynapipe_plugin/plan/baseline/batching_policies.h"
+#include "../dynapipe_plugin/plan/draft/replica_balance.h"
+#include "../dynapipe_plugin/plan/planner.h"
 #include "case_problem.h"
 #include "random_problem.h"
 #include "test.h"
@@ -115,7 +117,7 @@ static void random_stages(PlanRequest* request, int32_t num_layers, Rng* rng) {
     for (int32_t s = 0; s < request->P; s++) {
         int32_t most = num_layers - begin - (request->P - 1 - s);
         int32_t own = s == request->P - 1 ? most : rng_between(rng, 1, most);
-        request->stages[s] = (StageLayers){begin, begin + own};
+        request->placement.chunks[s] = (LayerRange){begin, begin + own};
         begin += own;
     }
 }

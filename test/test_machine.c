@@ -1,10 +1,11 @@
 // test_machine.c -- plans for ranks and links that differ: laws that hold whatever the method.
-#include "../dynapipe_plugin/plan/machine.h"
+#include "../dynapipe_plugin/plan/cost/machine.h"
 
 #include <math.h>
 
-#include "../dynapipe_plugin/plan/lower_bound.h"
-#include "../dynapipe_plugin/plan/waterfall.h"
+#include "../dynapipe_plugin/plan/bound/lower_bound.h"
+#include "../dynapipe_plugin/plan/bound/waterfall.h"
+#include "../dynapipe_plugin/plan/planner.h"
 #include "random_problem.h"
 #include "test.h"
 
@@ -154,7 +155,7 @@ static int64_t judged_ns(const Plan* made, const Machine* on, Arena* arena) {
     Plan judged = *made;
     request.machine = on;
     judged.makespan_ns = 0;
-    memcpy(request.stages, made->stages, sizeof request.stages);
+    request.placement = made->placement;
     // the waterfall's first level is the plan's job lists on the request's machine: it says what it found
     Status status = waterfall_make(&waterfall, &judged, &problem.costs, &request, problem.samples,
                                    problem.num_samples, arena);

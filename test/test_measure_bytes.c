@@ -5,6 +5,7 @@
 #include "../dynapipe_plugin/measure/measure_bytes.h"
 #include "../dynapipe_plugin/measure/measure_lines.h"
 #include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "clock_model.h"
 #include "test.h"
 

@@ -3,6 +3,7 @@
 #include "../dynapipe_plugin/base/rng.h"
 #include "../dynapipe_plugin/measure/measure_bytes.h"
 #include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "../dynapipe_plugin/run/session.h"
 #include "../llmc/gpt2.h"
 #include "../llmc/t5.h"
@@ -43,7 +44,7 @@ static DynapipeCosts* costs_make(const ModelConfig* config, int32_t R, int zero_
 
 // Stage [begin, end) of a chain of layers; the last where is_last, the first where it begins at 0.
 static CostStage stage_of(const CostModel* costs, int32_t begin, int32_t end, bool is_last) {
-    StageLayers layers = {begin, end};
+    LayerRange layers = {begin, end};
     int32_t P = is_last && begin == 0 ? 1 : 3;
     return cost_stage_make(costs, &layers, begin == 0 ? 0 : is_last ? P - 1 : 1, P);
 }
@@ -98,7 +99,7 @@ static void replicas_share_moments(void) {
         int32_t L = model_num_layers(&configs[i]);
         for (int32_t cut = 1; cut < L; cut++) {
             for (int32_t s = 0; s < 2; s++) {
-                StageLayers layers = {s == 0 ? 0 : cut, s == 0 ? cut : L};
+                LayerRange layers = {s == 0 ? 0 : cut, s == 0 ? cut : L};
                 CostStage stage = cost_stage_make(&costs->model, &layers, s, 2);
                 int64_t num_params = slice_params(&configs[i], layers.layer_begin, layers.layer_end, s == 1),
                         bytes = cost_state_bytes(&costs->model, &stage);
@@ -296,7 +297,7 @@ static void more_memory_never_hurts(void) {
                 (PlanSample){.enc_tokens = n, .dec_tokens = i == GPT2 ? 0 : m, .supervised_tokens = m};
         }
         PlanRequest request = {.recompute = RECOMPUTE_CHOICE_AUTO, .P = 1, .R = 1, .max_seq_tokens = 200};
-        request.stages[0] = (StageLayers){0, model_num_layers(&configs[i])};
+        request.placement.chunks[0] = (LayerRange){0, model_num_layers(&configs[i])};
         int32_t num_fitting = 0;
         for (int64_t limit_bytes = 2 << 20; limit_bytes < 12 << 20; limit_bytes += 100 * 1000) {
             Arena arena = {0};

@@ -4,6 +4,7 @@
 #include "../dynapipe_plugin/base/rng.h"
 #include "../dynapipe_plugin/measure/measure_times.h"
 #include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "../llmc/gpt2.h"
 #include "../llmc/models.h"
 #include "../llmc/t5.h"

@@ -1,7 +1,8 @@
 // test_microbatch_fixed.c -- the baselines: every sample once, budgets and memory kept, the documented
 // grouping.
-#include "../dynapipe_plugin/plan/microbatch.h"
+#include "../dynapipe_plugin/plan/problem/microbatch.h"
 
+#include "../dynapipe_plugin/plan/baseline/batching_policies.h"
 #include "random_problem.h"
 #include "test.h"
 

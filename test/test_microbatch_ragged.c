@@ -1,6 +1,8 @@
 // test_microbatch_ragged.c -- tapered packing: complete, balanced, small at both ends, within memory.
-#include "../dynapipe_plugin/plan/microbatch_ragged.h"
+#include "../dynapipe_plugin/plan/baseline/microbatch_ragged.h"
 
+#include "../dynapipe_plugin/plan/baseline/batching_policies.h"
+#include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "random_problem.h"
 #include "test.h"
 

@@ -1,7 +1,9 @@
 // test_optimum.c -- bound <= optimum <= every policy and plan, on instances small enough to try every order.
 #include "optimum.h"
 
-#include "../dynapipe_plugin/plan/lower_bound.h"
+#include "../dynapipe_plugin/plan/bound/lower_bound.h"
+#include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "random_plan.h"
 #include "random_problem.h"
 #include "test.h"
@@ -36,7 +38,8 @@ static void try_all(int64_t* best_ns, const PipeProblem* pipe, PipeSchedule* sch
         int32_t done = 0;
         for (int32_t i = 0; i < schedule->num_jobs[s]; i++) { done += schedule->jobs[s][i].mb == m; }
         if (done == jobs_per_mb) { continue; }
-        schedule->jobs[s][schedule->num_jobs[s]++] = (PipeJob){kinds[done], m};
+        schedule->jobs[s][schedule->num_jobs[s]++] =
+            (PipeJob){.kind = kinds[done], .chunk = (int16_t)s, .mb = m};
         try_all(best_ns, pipe, schedule, s, split, arena);
         schedule->num_jobs[s]--;
     }
@@ -311,7 +314,7 @@ static void bound_and_plan_enclose_the_optimum(void) {
 }
 
 // The next split of L layers onto P stages after this one, the head alone on the last allowed; false: none.
-static bool next_split(StageLayers* stages, int32_t P, int32_t L) {
+static bool next_split(LayerRange* stages, int32_t P, int32_t L) {
     for (int32_t s = P - 2; s >= 0; s--) {  // cut behind stage s one layer later, those behind it at once
         int32_t cut = stages[s].layer_end + 1;
         if (cut + (P - 2 - s) > L) { continue; }
@@ -353,7 +356,9 @@ static void bound_of_all_splits_is_below_the_optimum(void) {
             request->machine = &machine.machine;
         }
         Batch batch = {.best_ns = INT64_MAX, .arena = &arena};
-        for (int32_t s = 0; s < P; s++) { request->stages[s] = (StageLayers){s, s < P - 1 ? s + 1 : L}; }
+        for (int32_t s = 0; s < P; s++) {
+            request->placement.chunks[s] = (LayerRange){s, s < P - 1 ? s + 1 : L};
+        }
         MicrobatchProblem mp;
         do {
             if (microbatch_problem_init(&mp, request, costs, problem.samples, problem.num_samples)) {
@@ -362,7 +367,7 @@ static void bound_of_all_splits_is_below_the_optimum(void) {
             batch.mp = &mp;
             num_splits++;
             compose(&batch, 0);
-        } while (next_split(request->stages, P, L));
+        } while (next_split(request->placement.chunks, P, L));
         int64_t limit_bytes = request->memory_limit_bytes;
         request->choose_stages = true;
         request->memory_limit_bytes = 0;  // the last split need not fit

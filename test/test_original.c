@@ -1,7 +1,8 @@
 // test_original.c -- the original's method: cyclic orders, largest differencing, orders tried, and what it
 // reached on the shared cases.
-#include "../dynapipe_plugin/plan/draft.h"
-#include "../dynapipe_plugin/plan/original_permute.h"
+#include "../dynapipe_plugin/plan/draft/draft.h"
+#include "../dynapipe_plugin/plan/original/original.h"
+#include "../dynapipe_plugin/plan/original/original_permute.h"
 #include "case_problem.h"
 #include "random_problem.h"
 #include "test.h"

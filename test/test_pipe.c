@@ -1,6 +1,6 @@
 // test_pipe.c -- the simulator against an independent replay, and the laws of GPipe and 1F1B.
 #include "../dynapipe_plugin/base/clock.h"
-#include "../dynapipe_plugin/plan/pipe_schedule.h"
+#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 #include "random_plan.h"
 #include "test.h"
 
@@ -195,12 +195,12 @@ static void wrong_schedules_are_refused(void) {
                 "B0 a second time");
     schedule.jobs[1][3].mb = 7;
     CHECK_FAILS(pipe_simulate(&timeline, &problem, &schedule, &arena), STATUS_INVALID_PLAN, "no such job");
-    schedule.jobs[1][3] = (PipeJob){JOB_R, 1};
+    schedule.jobs[1][3] = (PipeJob){.kind = JOB_R, .chunk = 1, .mb = 1};
     CHECK_FAILS(pipe_simulate(&timeline, &problem, &schedule, &arena), STATUS_INVALID_PLAN, "R1 before");
     CHECK_OK(pipe_policy_1f1b.build(&schedule, &problem, order, false, &arena));
     // stage 0: F0 F1 B0 B1; stage 1 wants to finish 1 before 0 is through: F1 B1 F0 B0, stage 0 waits with B0
-    schedule.jobs[0][1] = (PipeJob){JOB_B, 0};
-    schedule.jobs[0][2] = (PipeJob){JOB_F, 1};
+    schedule.jobs[0][1] = (PipeJob){.kind = JOB_B, .chunk = 0, .mb = 0};
+    schedule.jobs[0][2] = (PipeJob){.kind = JOB_F, .chunk = 0, .mb = 1};
     const PipeJob crossed[] = {{JOB_F, 1}, {JOB_B, 1}, {JOB_F, 0}, {JOB_B, 0}};
     memcpy(schedule.jobs[1], crossed, sizeof crossed);
     CHECK_FAILS(pipe_simulate(&timeline, &problem, &schedule, &arena), STATUS_DEADLOCK,

@@ -1,6 +1,6 @@
 // test_pipe_adaptive.c -- the adaptive order: memory, in-flight caps, recomputation, W as filler.
-#include "../dynapipe_plugin/plan/pipe_adaptive.h"
-#include "../dynapipe_plugin/plan/pipe_schedule.h"
+#include "../dynapipe_plugin/plan/pipe/pipe_adaptive.h"
+#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 #include "random_plan.h"
 #include "test.h"
 
@@ -10,7 +10,7 @@ static uint64_t seed;
 static int64_t largest_alone_bytes(const PipeProblem* problem, int32_t s) {
     int64_t most = 0;
     for (int32_t m = 0; m < problem->M; m++) {
-        int64_t bytes = pipe_alone_bytes(pipe_cost(problem, s, m));
+        int64_t bytes = pipe_alone_bytes(problem, s, m);
         most = bytes > most ? bytes : most;
     }
     return most;

@@ -1,6 +1,6 @@
 // test_pipe_pulled.c -- receivers that fetch their messages: against a walk tick by tick, and its laws.
-#include "../dynapipe_plugin/plan/pipe_adaptive.h"
-#include "../dynapipe_plugin/plan/pipe_schedule.h"
+#include "../dynapipe_plugin/plan/pipe/pipe_adaptive.h"
+#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 #include "random_plan.h"
 #include "test.h"
 
@@ -162,7 +162,7 @@ static void search_and_simulator_agree(void) {
         for (int32_t s = 0; s < problem.P && round % 3 == 0; s++) {
             int64_t most = 0;
             for (int32_t m = 0; m < problem.M; m++) {
-                int64_t bytes = pipe_alone_bytes(pipe_cost(&problem, s, m));
+                int64_t bytes = pipe_alone_bytes(&problem, s, m);
                 most = bytes > most ? bytes : most;
             }
             problem.memory_limit_bytes[s] = most * rng_between(&rng, 10, 30) / 10;
@@ -228,8 +228,8 @@ static void a_message_waits_for_its_receiver(void) {
                          {.job_ns = {2, 1, 0, 0}}};
     PipeProblem problem = {
         .P = 2, .M = 2, .cost = costs, .memory_limit_bytes = {INT64_MAX, INT64_MAX}, .pulls = true};
-    PipeJob jobs0[] = {{JOB_F, 1}, {JOB_F, 0}, {JOB_B, 1}, {JOB_B, 0}};
-    PipeJob jobs1[] = {{JOB_F, 1}, {JOB_B, 1}, {JOB_F, 0}, {JOB_B, 0}};
+    PipeJob jobs0[] = {{JOB_F, 0, 1}, {JOB_F, 0, 0}, {JOB_B, 0, 1}, {JOB_B, 0, 0}};
+    PipeJob jobs1[] = {{JOB_F, 1, 1}, {JOB_B, 1, 1}, {JOB_F, 1, 0}, {JOB_B, 1, 0}};
     PipeSchedule schedule = {.num_jobs = {4, 4}, .jobs = {jobs0, jobs1}};
     PipeTimeline t;
     CHECK_OK(pipe_simulate(&t, &problem, &schedule, &arena));

@@ -254,7 +254,7 @@ static bool wrong_padding(Mutant* mutant) {
 }
 
 static bool layers_apart(Mutant* mutant) {
-    mutant->plan->stages[mutant->plan->P - 1].layer_begin++;
+    mutant->plan->placement.chunks[mutant->plan->P - 1].layer_begin++;
     return true;
 }
 

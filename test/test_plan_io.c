@@ -61,7 +61,7 @@ static void hash_covers_every_field(void) {
     uint64_t before = plan_hash(&plan);
     PlanRank* rank = &plan.ranks[0];
     int32_t* const words[] = {&plan.N,
-                              &plan.stages[1].layer_end,
+                              &plan.placement.chunks[1].layer_end,
                               &plan.mbs[0].replica,
                               &plan.sequences[0].enc_tokens,
                               &plan.sequences[0].dec_tokens,

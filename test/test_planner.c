@@ -1,9 +1,11 @@
 // test_planner.c -- plan_make: every plan keeps every rule, whatever is asked for; the same twice; messages.
 #include "../dynapipe_plugin/base/clock.h"
 #include "../dynapipe_plugin/base/file_io.h"
-#include "../dynapipe_plugin/plan/lower_bound.h"
+#include "../dynapipe_plugin/plan/baseline/batching_policies.h"
+#include "../dynapipe_plugin/plan/bound/lower_bound.h"
 #include "../dynapipe_plugin/plan/plan_assemble.h"
-#include "../dynapipe_plugin/plan/replay.h"
+#include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/replay/replay.h"
 #include "random_problem.h"
 #include "test.h"
 
@@ -344,7 +346,7 @@ static void odd_layouts_work(void) {
     CHECK_OK(make(&plan, &arena));
     gpt_problem(12, 1, 30, 1);  // one layer per stage
     CHECK_OK(make(&plan, &arena));
-    problem.request.stages[3].layer_end++;
+    problem.request.placement.chunks[3].layer_end++;
     CHECK_FAILS(make(&plan, &arena), STATUS_OUT_OF_RANGE, "stage 4");
     gpt_problem(2, 1, 1, 1);
     problem.num_samples = 0;

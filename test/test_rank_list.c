@@ -1,6 +1,6 @@
 // test_rank_list.c -- slack for ranks that are late: never more memory than allowed, the same order, fewer
 // waits.
-#include "../dynapipe_plugin/plan/rank_list.h"
+#include "../dynapipe_plugin/plan/lists/rank_list.h"
 #include "random_plan.h"
 #include "test.h"
 

@@ -1,8 +1,10 @@
 // test_refit_solve.c -- factors of the cost model's terms and of ranks are found from the times of jobs.
-#include "../dynapipe_plugin/plan/refit_solve.h"
+#include "../dynapipe_plugin/plan/cost/refit_solve.h"
 
 #include <math.h>
 
+#include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "../dynapipe_plugin/run/trace_jobs.h"
 #include "random_problem.h"
 #include "refit_case.h"
@@ -37,7 +39,7 @@ static void terms_add_up_to_a_job(void) {
         cost_scale_apply(&scaled, &model, &scale);
         CHECK_OK(cost_model_check(&scaled));
         int32_t s = rng_between(&rng, 0, P - 1);
-        StageLayers layers = {rng_between(&rng, 0, L - 1), L};
+        LayerRange layers = {rng_between(&rng, 0, L - 1), L};
         CostStage stage = cost_stage_make(&model, &layers, s, P);
         MbShape shape = random_shape(&rng, num_dec > 0);
         JobKind kind = (JobKind)rng_below(&rng, JOB_COUNT);
@@ -114,7 +116,7 @@ static double worst_error(const CostScale* scale, const RefitRank* ranks, const 
     cost_scale_apply(&fitted, &about.file, scale);
     for (int32_t r = 0; r < about.num_ranks; r++) {
         int32_t s = r % about.request.P;
-        CostStage stage = cost_stage_make(&fitted, &about.request.stages[s], s, about.request.P);
+        CostStage stage = cost_stage_make(&fitted, &about.request.placement.chunks[s], s, about.request.P);
         double true_ns[SHAPES] = {0}, off_ns[SHAPES], mean_ns = 0;
         for (int i = 0; i < SHAPES; i++) {
             MbShape shape = random_shape(rng, false);

@@ -1,5 +1,5 @@
 // test_replica_balance.c -- against the optimum of tiny instances, and laws on large ones.
-#include "../dynapipe_plugin/plan/replica_balance.h"
+#include "../dynapipe_plugin/plan/draft/replica_balance.h"
 
 #include "../dynapipe_plugin/base/rng.h"
 #include "test.h"

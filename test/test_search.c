@@ -1,10 +1,11 @@
 // test_search.c -- the search: what it hands out is what the simulator says, never worse than where it began,
 // within the freedom and the budget it was given; and no batch, however odd, upsets it.
-#include "../dynapipe_plugin/plan/lower_bound.h"
-#include "../dynapipe_plugin/plan/pipe_schedule.h"
-#include "../dynapipe_plugin/plan/search.h"
-#include "../dynapipe_plugin/plan/search_first.h"
-#include "../dynapipe_plugin/plan/search_moves.h"
+#include "../dynapipe_plugin/plan/bound/lower_bound.h"
+#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
+#include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/search/search.h"
+#include "../dynapipe_plugin/plan/search/search_first.h"
+#include "../dynapipe_plugin/plan/search/search_moves.h"
 #include "random_plan.h"
 #include "random_problem.h"
 #include "search_check.h"
@@ -29,7 +30,7 @@ static bool begin_state(SearchState* out, MicrobatchProblem* problem, Rng* rng, 
     CHECK_OK(search_state_init(out, problem, 0, rng_below(rng, 2) ? LAYOUT_RAGGED : LAYOUT_PADDED,
                                random_order(rng, N, arena), N, mb_of, M,
                                problem->modes[rng_below(rng, (uint32_t)problem->num_modes)],
-                               rng_below(rng, 2), about.request.stages, arena));
+                               rng_below(rng, 2), about.request.placement.chunks, arena));
     return true;
 }
 
@@ -152,7 +153,7 @@ static int64_t first_answer_ns(const MicrobatchProblem* problem, int64_t good_en
                      .budget = budget,
                      .good_enough_ns = good_enough_ns,
                      .split_backward = problem->request->split_backward != SPLIT_BACKWARD_OFF};
-    memcpy(search.stages, problem->request->stages, sizeof search.stages);
+    search.placement = problem->request->placement;
     int64_t slowest_ns = 0;
     if (search_first(&search) != STATUS_OK) { slowest_ns = INT64_MAX; }
     for (int32_t r = 0; r < search.R && slowest_ns < INT64_MAX; r++) {
@@ -178,7 +179,7 @@ static void check_draft(const Draft* draft, const MicrobatchProblem* problem, Ar
     CHECK_EQ(draft->replicas.begin[problem->R], draft->list.num_mbs);
     PlanRequest request = *problem->request;
     MicrobatchProblem with_stages;
-    memcpy(request.stages, draft->stages, sizeof request.stages);
+    request.placement = draft->placement;
     CHECK_OK(microbatch_problem_init(&with_stages, &request, problem->costs, problem->samples,
                                      problem->num_samples));
     int64_t slowest_ns = 0;
@@ -202,7 +203,7 @@ static void check_draft(const Draft* draft, const MicrobatchProblem* problem, Ar
         for (int32_t s = 0; s < problem->P; s++) {
             CHECK(timeline.peak_bytes[s] <= ordered.pipe.memory_limit_bytes[s]);
             CHECK(request.choose_stages ||
-                  draft->stages[s].layer_end == problem->request->stages[s].layer_end);
+                  draft->placement.chunks[s].layer_end == problem->request->placement.chunks[s].layer_end);
             for (int32_t m = 0; m < M; m++) {
                 RecomputeMode mode = ordered.pipe.cost[s * M + m].mode;
                 CHECK(request.recompute == RECOMPUTE_CHOICE_AUTO ||

@@ -1,8 +1,9 @@
 // test_search_lean.c -- a plan that may be 0.3 % slower holds less, and is no slower than that.
-#include "../dynapipe_plugin/plan/search_lean.h"
+#include "../dynapipe_plugin/plan/search/search_lean.h"
 
 #include <math.h>
 
+#include "../dynapipe_plugin/plan/planner.h"
 #include "random_problem.h"
 #include "test.h"
 

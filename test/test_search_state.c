@@ -1,7 +1,7 @@
 // test_search_state.c -- whatever is done to a state of the search, it stays what its samples, modes, stages
 // and order say; and the makespan that the search sees is the simulator's.
-#include "../dynapipe_plugin/plan/pipe_schedule.h"
-#include "../dynapipe_plugin/plan/search_state.h"
+#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
+#include "../dynapipe_plugin/plan/search/search_state.h"
 #include "random_plan.h"
 #include "random_problem.h"
 #include "search_check.h"
@@ -15,7 +15,7 @@ static RandomProblem about;
 typedef struct {
     int32_t M, N;
     int32_t id[RANDOM_MAX_SAMPLES], mb_of[RANDOM_MAX_SAMPLES];
-    StageLayers stages[PLAN_MAX_STAGES];
+    LayerRange stages[PLAN_MAX_STAGES];
 } Mirror;
 
 static bool is_mirrored(const SearchState* state, const Mirror* mirror) {
@@ -50,11 +50,11 @@ static bool make_state(SearchState* out, MicrobatchProblem* problem, Mirror* mir
         mirror->id[i] = ids[i];
         mirror->mb_of[i] = i < mirror->M ? i : (int32_t)rng_below(rng, (uint32_t)mirror->M);
     }
-    memcpy(mirror->stages, about.request.stages, sizeof mirror->stages);
+    memcpy(mirror->stages, about.request.placement.chunks, sizeof mirror->stages);
     RecomputeMode mode = problem->modes[rng_below(rng, (uint32_t)problem->num_modes)];
     MbLayout layout = rng_below(rng, 2) ? LAYOUT_RAGGED : LAYOUT_PADDED;
     CHECK_OK(search_state_init(out, problem, 0, layout, ids, mirror->N, mirror->mb_of, mirror->M, mode,
-                               rng_below(rng, 2), about.request.stages, arena));
+                               rng_below(rng, 2), about.request.placement.chunks, arena));
     for (int32_t i = 0; i < problem->P * mirror->M; i++) { CHECK_EQ(out->mode[i], mode); }
     return true;
 }
@@ -151,17 +151,17 @@ static void divide(SearchState* state, Mirror* mirror, Rng* rng, Arena* arena) {
 // A random contiguous split, sometimes with the head alone on the last stage.
 static void set_stages(SearchState* state, Mirror* mirror, Rng* rng) {
     int32_t P = state->P, L = about.costs.num_enc_layers + about.costs.num_dec_layers, begin = 0;
-    StageLayers stages[PLAN_MAX_STAGES] = {{0}};
+    LayerRange stages[PLAN_MAX_STAGES] = {{0}};
     for (int32_t s = 0; s < P; s++) {
         int32_t left = P - 1 - s, most = L - begin - (left > 1 ? left - 1 : 0);
         int32_t num = s == P - 1 ? L - begin : rng_between(rng, 1, most < 1 ? 1 : most);
-        stages[s] = (StageLayers){begin, begin + num};
+        stages[s] = (LayerRange){begin, begin + num};
         begin += num;
         if (!stage_may_have(&stages[s], s, P, false)) { return; }
     }
     PlanRequest request = about.request;
     MicrobatchProblem other;
-    memcpy(request.stages, stages, sizeof stages);
+    memcpy(request.placement.chunks, stages, sizeof stages);
     Status status = microbatch_problem_init(&other, &request, &about.costs, about.samples, about.num_samples);
     bool fits = search_state_set_stages(state, stages);
     CHECK_EQ(fits, status == STATUS_OK);
@@ -174,7 +174,7 @@ static void fit_modes(SearchState* state, Rng* rng) {
     const MicrobatchProblem* problem = state->problem;
     PlanRequest request = about.request;
     MicrobatchProblem other;
-    for (int32_t s = 0; s < state->P; s++) { request.stages[s] = state->stages[s].layers; }
+    for (int32_t s = 0; s < state->P; s++) { request.placement.chunks[s] = state->stages[s].layers; }
     CHECK_OK(microbatch_problem_init(&other, &request, &about.costs, about.samples, about.num_samples));
     search_state_fit_modes(state, percent);
     for (int32_t m = 0; m < state->M; m++) {
@@ -302,7 +302,7 @@ static void makespan_is_the_simulators(void) {
         for (int32_t s = 0; s < P; s++) {
             int64_t least = 0;
             for (int32_t m = 0; m < M; m++) {
-                int64_t alone = pipe_alone_bytes(pipe_cost(&pipe, s, m));
+                int64_t alone = pipe_alone_bytes(&pipe, s, m);
                 least = alone > least ? alone : least;
             }
             if (limited) { pipe.memory_limit_bytes[s] = least + least * rng_between(&rng, 0, 30) / 10; }

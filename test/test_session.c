@@ -96,8 +96,8 @@ static void the_slowest_update_ends_a_step(void) {
     dp.costs.num_enc_layers = 3;
     dp.costs.update_ns_per_byte = 2;
     dp.costs.part_param_bytes[PART_ENC_LAYER] = 1000;
-    dp.request.stages[0] = (StageLayers){0, 2};
-    dp.request.stages[1] = (StageLayers){2, 3};
+    dp.request.placement.chunks[0] = (LayerRange){0, 2};
+    dp.request.placement.chunks[1] = (LayerRange){2, 3};
     dp.request.machine = &machine;
     CHECK_EQ(session_update_ns(&dp), 2 * 2000);
     ranks[1].slow[JOB_W] = 3;

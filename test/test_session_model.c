@@ -66,7 +66,7 @@ static Status attach_body(Transport* t, void* arg) {
     EXPECT(dynapipe_share_params(&dp) == STATUS_BAD_OPTION);
     DynapipeSpan span;
     int32_t num_spans;
-    EXPECT(dynapipe_counted(&dp, 0, &span, 1, &num_spans) == STATUS_BAD_OPTION);
+    EXPECT(dynapipe_counted(&dp, &span, 1, &num_spans) == STATUS_BAD_OPTION);
     EXPECT(dynapipe_validate(&dp, 1, &loss, NULL) == STATUS_BAD_OPTION);
     EXPECT(dynapipe_attach(&dp, 1, &toy_api, &toy, &params) == STATUS_OUT_OF_RANGE);
     EXPECT(strstr(status_message(), "a model for range 1: this rank has 1") != NULL);
@@ -79,11 +79,9 @@ static Status attach_body(Transport* t, void* arg) {
     EXPECT(strstr(status_message(), "range 0 has a model already") != NULL);
     EXPECT(dp.tied.num_groups == 1 && dp.tied.groups[0].begin == 2 * dp.stage && dp.params.tied == NULL);
     dp.run.zero_stage = 1;
-    dynapipe_shard(&dp, 0, &begin, &end);
+    dynapipe_shard(&dp, &begin, &end);
     EXPECT(begin == collective_slice(params.num_params, 2, dp.replica));
     EXPECT(end == collective_slice(params.num_params, 2, dp.replica + 1));
-    dynapipe_shard(&dp, 1, &begin, &end);
-    EXPECT(begin == 0 && end == 0);
     session_off(&dp);
     return STATUS_OK;
 }
@@ -212,8 +210,8 @@ static Status count_spans(Counting* c, Dynapipe* dp) {
     DynapipeSpan spans[TIED_CASE_GROUPS + 1];
     int32_t num_spans;
     int64_t begin, end, last = -1;
-    dynapipe_shard(dp, 0, &begin, &end);
-    TRY((Status)dynapipe_counted(dp, 0, spans, TIED_CASE_GROUPS + 1, &num_spans));
+    dynapipe_shard(dp, &begin, &end);
+    TRY((Status)dynapipe_counted(dp, spans, TIED_CASE_GROUPS + 1, &num_spans));
     pthread_mutex_lock(&c->lock);
     bool is_sound = true;
     for (int32_t i = 0; i < num_spans; i++) {
@@ -225,9 +223,8 @@ static Status count_spans(Counting* c, Dynapipe* dp) {
     pthread_mutex_unlock(&c->lock);
     EXPECT(is_sound);
     if (num_spans > 0) {
-        EXPECT(dynapipe_counted(dp, 0, spans, num_spans - 1, &num_spans) == STATUS_OUT_OF_RANGE);
+        EXPECT(dynapipe_counted(dp, spans, num_spans - 1, &num_spans) == STATUS_OUT_OF_RANGE);
     }
-    EXPECT(dynapipe_counted(dp, 1, spans, 1, &num_spans) == STATUS_OK && num_spans == 0);
     return STATUS_OK;
 }
 

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "../dynapipe_plugin/plan/planner.h"
 #include "random_problem.h"
 #include "ranks.h"
 #include "refit_case.h"

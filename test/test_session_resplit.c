@@ -31,14 +31,14 @@ static void session_with(Dynapipe* dp, const char* option) {
     dp->costs.num_enc_layers = dp->costs.num_dec_layers = 4;
     CHECK_OK(session_resplit_parse(&dp->resplit, option));
     dp->request.P = 3;
-    dp->request.stages[0] = (StageLayers){0, 3};
-    dp->request.stages[1] = (StageLayers){3, 6};
-    dp->request.stages[2] = (StageLayers){6, 8};
+    dp->request.placement.chunks[0] = (LayerRange){0, 3};
+    dp->request.placement.chunks[1] = (LayerRange){3, 6};
+    dp->request.placement.chunks[2] = (LayerRange){6, 8};
 }
 
 static void a_split_is_told_for_its_step(void) {
     static Dynapipe dp;
-    StageLayers stages[PLAN_MAX_STAGES];
+    LayerRange stages[PLAN_MAX_STAGES];
     bool found;
     session_with(&dp, "2:1,1,6/5:3,5,0");
     for (dp.next_step = 0; dp.next_step < 8; dp.next_step++) {
@@ -60,8 +60,8 @@ static void a_split_is_told_for_its_step(void) {
 static const char place[] = "where the loader stands";
 
 static void moved(Dynapipe* dp) {
-    memcpy(dp->resplit.before, dp->request.stages, sizeof dp->resplit.before);
-    dp->request.stages[0].layer_end = dp->request.stages[1].layer_begin = 2;
+    memcpy(dp->resplit.before, dp->request.placement.chunks, sizeof dp->resplit.before);
+    dp->request.placement.chunks[0].layer_end = dp->request.placement.chunks[1].layer_begin = 2;
     dp->resplit.has_moved = true;
     dp->resplit.moved_step = 12;
     dp->request.effort = 345;
@@ -91,8 +91,8 @@ static void a_checkpoint_keeps_the_split(void) {
     CHECK(other.resplit.has_restored && other.resplit.has_moved);
     CHECK_EQ(other.resplit.moved_step, 12);
     CHECK_EQ(other.request.effort, 345);
-    CHECK(memcmp(other.resplit.restored, dp.request.stages, 3 * sizeof(StageLayers)) == 0);
-    CHECK(memcmp(other.resplit.before, dp.resplit.before, 3 * sizeof(StageLayers)) == 0);
+    CHECK(memcmp(other.resplit.restored, dp.request.placement.chunks, 3 * sizeof(LayerRange)) == 0);
+    CHECK(memcmp(other.resplit.before, dp.resplit.before, 3 * sizeof(LayerRange)) == 0);
     CHECK(other.resplit.is_due && other.resplit.times_then[2] == 21);
     session_resplit_free(&dp.resplit);
     session_resplit_free(&other.resplit);
@@ -132,7 +132,7 @@ static void what_was_looked_at_is_kept(void) {
         CHECK_OK(session_resplit_position(&dp, &position, &num_bytes));
         session_with(&other, "auto");
         other.options.effort = 7;
-        if (i > 0) { memcpy(other.request.stages, dp.request.stages, sizeof other.request.stages); }
+        if (i > 0) { other.request.placement = dp.request.placement; }
         if (i == 2) { other.num_replicas = 2; }
         session_resplit_restore(&other, position, &num_bytes);
         CHECK_EQ(num_bytes, sizeof place);

@@ -1,7 +1,8 @@
 // test_shape_rules.c -- what a model's kernels ask of micro-batches: no plan does otherwise, padding is the
 // least that serves, and what cannot be served is said in words.
-#include "../dynapipe_plugin/plan/shape_rules.h"
-#include "../dynapipe_plugin/plan/microbatch.h"
+#include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/problem/microbatch.h"
+#include "../dynapipe_plugin/plan/problem/shape_rules.h"
 #include "random_problem.h"
 #include "test.h"
 
@@ -151,8 +152,8 @@ static void plans_keep_the_rules(void) {
         CHECK_OK(status);
         if (status != STATUS_OK) { break; }
         for (int32_t m = 0; m < plan.M && test_failures == 0; m++) { check_microbatch(&plan, m); }
-        CHECK_OK(shape_rules_check_plan(rules, &plan));
-        const StageLayers* last = &plan.stages[plan.P - 1];
+        CHECK_OK(plan_check_shapes(&plan, rules));
+        const LayerRange* last = &plan.placement.chunks[plan.P - 1];
         CHECK(!rules->head_has_layer || last->layer_end > last->layer_begin);
         num_plans++;
         num_padded += rules->padded;
@@ -183,7 +184,7 @@ static void a_limit_is_kept_by_the_search(void) {
         problem.request.rules = limits[round / 2];
         CHECK_OK(make(&plan, &arena));
         CHECK(plan.M >= 250 && plan.M < 600);
-        CHECK_OK(shape_rules_check_plan(&problem.request.rules, &plan));
+        CHECK_OK(plan_check_shapes(&plan, &problem.request.rules));
         arena_reset(&arena);
     }
     arena_free(&arena);
@@ -206,30 +207,29 @@ static void a_plan_that_breaks_a_rule_is_found(void) {
     PlanSequence* seq = &plan.sequences[plan.num_sequences - 1];
     seq->enc_tokens += 16;
     bool is_alone = plan.mbs[plan.M - 1].sequence_end - plan.mbs[plan.M - 1].sequence_begin == 1;
-    Status status = shape_rules_check_plan(&rules, &plan);
+    Status status = plan_check_shapes(&plan, &rules);
     CHECK_EQ(status, is_alone ? STATUS_OK : STATUS_INVALID_PLAN);
     seq->enc_tokens -= 15;
-    CHECK_FAILS(shape_rules_check_plan(&rules, &plan), STATUS_INVALID_PLAN, "are not what the kernels take");
+    CHECK_FAILS(plan_check_shapes(&plan, &rules), STATUS_INVALID_PLAN, "are not what the kernels take");
     seq->enc_tokens -= 1;
-    CHECK_OK(shape_rules_check_plan(&rules, &plan));
+    CHECK_OK(plan_check_shapes(&plan, &rules));
     rules.tokens_multiple = 1 << 14;
-    CHECK_FAILS(shape_rules_check_plan(&rules, &plan), STATUS_INVALID_PLAN, "are not what the kernels take");
+    CHECK_FAILS(plan_check_shapes(&plan, &rules), STATUS_INVALID_PLAN, "are not what the kernels take");
     rules = (ShapeRules){.max_squares = 1};
-    CHECK_FAILS(shape_rules_check_plan(&rules, &plan), STATUS_INVALID_PLAN,
-                "micro-batch 0: squared lengths of");
+    CHECK_FAILS(plan_check_shapes(&plan, &rules), STATUS_INVALID_PLAN, "micro-batch 0: squared lengths of");
     rules = (ShapeRules){.max_tokens = 1};
-    CHECK_FAILS(shape_rules_check_plan(&rules, &plan), STATUS_INVALID_PLAN,
+    CHECK_FAILS(plan_check_shapes(&plan, &rules), STATUS_INVALID_PLAN,
                 "tokens, the model's kernels take 1 of each (max_tokens)");
     rules = (ShapeRules){.max_seqs = 1};
     bool has_more = false;
     for (int32_t m = 0; m < plan.M; m++) { has_more |= plan.mbs[m].shape.num_seqs > 1; }
     CHECK(has_more);
-    CHECK_FAILS(shape_rules_check_plan(&rules, &plan), STATUS_INVALID_PLAN,
+    CHECK_FAILS(plan_check_shapes(&plan, &rules), STATUS_INVALID_PLAN,
                 "sequences, the model's kernels take 1 (max_seqs)");
     int32_t last = plan.P - 1;
-    plan.stages[last].layer_begin = plan.stages[last].layer_end;
+    plan.placement.chunks[last].layer_begin = plan.placement.chunks[last].layer_end;
     rules = (ShapeRules){.head_has_layer = true};
-    CHECK_FAILS(shape_rules_check_plan(&rules, &plan), STATUS_INVALID_PLAN, "the head alone");
+    CHECK_FAILS(plan_check_shapes(&plan, &rules), STATUS_INVALID_PLAN, "the head alone");
     arena_free(&arena);
 }
 

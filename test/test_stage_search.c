@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "../dynapipe_plugin/plan/planner.h"
 #include "random_problem.h"
 #include "test.h"
 
@@ -37,14 +38,14 @@ static void draw_case(Case* out, Rng* rng, int32_t P, int32_t L, int32_t num_sam
 }
 
 // Mean makespan of the batches with this split; 0 where one does not fit.
-static int64_t planned_ns(const Case* about, const StageLayers* stages) {
+static int64_t planned_ns(const Case* about, const LayerRange* stages) {
     PlanRequest request = about->request;
     Arena arena = {0};
     int64_t sum_ns = 0;
     bool fits = true;
     request.choose_stages = false;
     request.effort = plan_effort(&request, (int64_t)PLANNING_NS * request.R);
-    memcpy(request.stages, stages, (size_t)request.P * sizeof *stages);
+    memcpy(request.placement.chunks, stages, (size_t)request.P * sizeof *stages);
     for (int32_t b = 0; b < NUM_BATCHES && fits; b++) {
         Plan plan;
         const StageBatch* batch = &about->batch[b];
@@ -58,7 +59,7 @@ static int64_t planned_ns(const Case* about, const StageLayers* stages) {
     return fits ? sum_ns / NUM_BATCHES : 0;
 }
 
-static void check_is_a_split(const StageLayers* stages, int32_t P, int32_t L) {
+static void check_is_a_split(const LayerRange* stages, int32_t P, int32_t L) {
     CHECK_EQ(stages[0].layer_begin, 0);
     CHECK_EQ(stages[P - 1].layer_end, L);
     for (int32_t s = 0; s < P; s++) {
@@ -77,14 +78,14 @@ static void no_neighbour_is_faster(void) {
         draw_case(&about, &rng, P, L, rng_between(&rng, 6, 60));
         CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES));
         CHECK_OK(stage_search(&again, &about.request, &problem.costs, about.batch, NUM_BATCHES));
-        CHECK(memcmp(choice.stages, again.stages, sizeof choice.stages) == 0);
-        check_is_a_split(choice.stages, P, L);
-        CHECK_EQ(choice.makespan_ns, planned_ns(&about, choice.stages));
+        CHECK(memcmp(choice.placement.chunks, again.placement.chunks, sizeof choice.placement.chunks) == 0);
+        check_is_a_split(choice.placement.chunks, P, L);
+        CHECK_EQ(choice.makespan_ns, planned_ns(&about, choice.placement.chunks));
         CHECK(choice.makespan_ns <= choice.balanced_ns);
         for (int32_t s = 0; s + 1 < P; s++) {
             for (int32_t step = -1; step <= 1; step += 2) {
-                StageLayers stages[PLAN_MAX_STAGES];
-                memcpy(stages, choice.stages, sizeof stages);
+                LayerRange stages[PLAN_MAX_STAGES];
+                memcpy(stages, choice.placement.chunks, sizeof stages);
                 stages[s].layer_end += step;
                 stages[s + 1].layer_begin += step;
                 if (!stage_may_have(&stages[s], s, P, false) ||
@@ -110,7 +111,7 @@ static void of_two_stages_the_best_is_found(void) {
         CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES));
         int64_t best_ns = INT64_MAX;
         for (int32_t cut = 1; cut <= L; cut++) {
-            StageLayers stages[PLAN_MAX_STAGES] = {{0, cut}, {cut, L}};
+            LayerRange stages[PLAN_MAX_STAGES] = {{0, cut}, {cut, L}};
             int64_t ns = planned_ns(&about, stages);
             if (ns > 0 && ns < best_ns) { best_ns = ns; }
         }
@@ -126,12 +127,12 @@ static void a_given_split_is_only_priced(void) {
     StageChoice choice;
     draw_case(&about, &rng, 2, 6, 30);
     about.request.choose_stages = false;
-    about.request.stages[0] = (StageLayers){0, 1};
-    about.request.stages[1] = (StageLayers){1, 6};
+    about.request.placement.chunks[0] = (LayerRange){0, 1};
+    about.request.placement.chunks[1] = (LayerRange){1, 6};
     CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES));
     CHECK_EQ(choice.num_splits, 1);
-    CHECK_EQ(choice.stages[0].layer_end, 1);
-    CHECK_EQ(choice.makespan_ns, planned_ns(&about, about.request.stages));
+    CHECK_EQ(choice.placement.chunks[0].layer_end, 1);
+    CHECK_EQ(choice.makespan_ns, planned_ns(&about, about.request.placement.chunks));
 }
 
 // In mid-run: the present split's own time, and a split that is no slower and takes what it says.
@@ -145,16 +146,16 @@ static void a_search_from_a_split_on_ends_no_slower(void) {
         int32_t P = rng_between(&rng, 2, 4), L = P + rng_between(&rng, 2, 6);
         draw_case(&about, &rng, P, L, rng_between(&rng, 6, 60));
         for (int32_t s = 0; s < P; s++) {  // all of the rest on the last
-            about.request.stages[s] = (StageLayers){s, s == P - 1 ? L : s + 1};
+            about.request.placement.chunks[s] = (LayerRange){s, s == P - 1 ? L : s + 1};
         }
         CHECK_OK(stage_search_again(&choice, &present_ns, &about.request, &problem.costs, about.batch,
                                     NUM_BATCHES, 150000000));
         CHECK_OK(stage_search_again(&again, &again_ns, &about.request, &problem.costs, about.batch,
                                     NUM_BATCHES, 150000000));
-        CHECK(memcmp(choice.stages, again.stages, sizeof choice.stages) == 0);
-        check_is_a_split(choice.stages, P, L);
-        CHECK_EQ(present_ns, planned_ns(&about, about.request.stages));
-        CHECK_EQ(choice.makespan_ns, planned_ns(&about, choice.stages));
+        CHECK(memcmp(choice.placement.chunks, again.placement.chunks, sizeof choice.placement.chunks) == 0);
+        check_is_a_split(choice.placement.chunks, P, L);
+        CHECK_EQ(present_ns, planned_ns(&about, about.request.placement.chunks));
+        CHECK_EQ(choice.makespan_ns, planned_ns(&about, choice.placement.chunks));
         CHECK(choice.makespan_ns <= present_ns || present_ns == 0);
         num_moved += choice.makespan_ns < present_ns;
         CHECK_OK(stage_search_again(&choice, &present_ns, &about.request, &problem.costs, about.batch,
@@ -172,10 +173,10 @@ static void where_nothing_fits_there_is_a_split_all_the_same(void) {
     draw_case(&about, &rng, 3, 6, 30);
     about.request.memory_limit_bytes = 1;
     CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES));
-    check_is_a_split(choice.stages, 3, 6);
+    check_is_a_split(choice.placement.chunks, 3, 6);
     CHECK_EQ(choice.makespan_ns, 0);
     CHECK_OK(stage_search(&choice, &about.request, &problem.costs, NULL, 0));
-    check_is_a_split(choice.stages, 3, 6);
+    check_is_a_split(choice.placement.chunks, 3, 6);
 }
 
 static void effort_grows_with_time(void) {

@@ -1,6 +1,8 @@
 // test_stage_split.c -- against every way to cut the layers.
 #include <math.h>
 
+#include "../dynapipe_plugin/plan/problem/stage_split.h"
+#include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "random_problem.h"
 #include "test.h"
 
@@ -29,7 +31,7 @@ typedef struct {
     PartWork part[PART_COUNT];
     double limit_bytes;      // INFINITY: none
     double buffer_bytes[2];  // beside the longest sample; of stages without and with decoder layers
-    StageLayers stages[8];   // the split under trial
+    LayerRange stages[8];    // the split under trial
     Grade best;
     int64_t num_fitting;
 } Brute;
@@ -59,7 +61,7 @@ static PartWork part_work(int part, int32_t num_samples, double num_mbs) {
 // The rule of stage_split.c: infinite where the state leaves no room for the longest sample or for P - s
 // average micro-batches, all recomputed; of P - s + 1 of them as many are recomputed as must be.
 static double stage_ns(const Brute* brute, int32_t s) {
-    const StageLayers* layers = &brute->stages[s];
+    const LayerRange* layers = &brute->stages[s];
     double count[PART_COUNT] = {[PART_EMBEDDING] = s == 0, [PART_HEAD] = s == brute->P - 1};
     for (int32_t l = layers->layer_begin; l < layers->layer_end; l++) {
         count[l < costs.num_enc_layers ? PART_ENC_LAYER : PART_DEC_LAYER]++;
@@ -107,7 +109,7 @@ static Grade grade_of(const Brute* brute) {
 static void try_all(Brute* brute, int32_t s, int32_t begin) {
     bool is_last = s == brute->P - 1;
     for (int32_t end = is_last ? brute->L : begin + 1; end <= brute->L; end++) {
-        brute->stages[s] = (StageLayers){begin, end};
+        brute->stages[s] = (LayerRange){begin, end};
         if (!is_last) {
             try_all(brute, s + 1, end);
             continue;
@@ -144,7 +146,7 @@ static void draw_costs(Rng* rng, int32_t num_enc, int32_t num_dec, int64_t head_
     }
 }
 
-static void check_is_a_split(const StageLayers* stages, int32_t P, int32_t L) {
+static void check_is_a_split(const LayerRange* stages, int32_t P, int32_t L) {
     CHECK_EQ(stages[0].layer_begin, 0);
     CHECK_EQ(stages[P - 1].layer_end, L);
     for (int32_t s = 0; s < P; s++) {
@@ -158,7 +160,7 @@ static void split_equals_brute_force(void) {
     Rng rng = rng_seed(seed);
     int num_alone = 0, num_limited = 0, num_impossible = 0, num_unlike_free = 0;
     for (int round = 0; round < 400; round++) {
-        StageLayers stages[PLAN_MAX_STAGES], again[PLAN_MAX_STAGES], free[PLAN_MAX_STAGES];
+        LayerRange stages[PLAN_MAX_STAGES], again[PLAN_MAX_STAGES], free[PLAN_MAX_STAGES];
         int32_t enc = rng_between(&rng, 1, 8), dec = round % 3 == 0 ? rng_between(&rng, 1, 4) : 0,
                 L = enc + dec;
         int32_t P = rng_between(&rng, 1, L < 6 ? L : 6), num = rng_between(&rng, 1, 40);
@@ -210,7 +212,7 @@ static void split_equals_brute_force(void) {
 // A head of five and a half layers' cost: the last stage has it alone, the others share the layers evenly. Of
 // four: it keeps one.
 static void heavy_head_leaves_the_rest_even(void) {
-    StageLayers stages[4];
+    LayerRange stages[4];
     PlanSample one = {100, 0, 100};
     memset(&costs, 0, sizeof costs);
     costs.num_enc_layers = 13;
@@ -236,7 +238,7 @@ static void heavy_head_leaves_the_rest_even(void) {
 // 2 | 2 5 has the smaller sum of squares. And the same the other way round, with an embedding of 5.
 static void slowest_stage_goes_before_evenness(void) {
     for (int reversed = 0; reversed < 2; reversed++) {
-        StageLayers stages[3];
+        LayerRange stages[3];
         PlanSample one = {100, 100, 100};
         memset(&costs, 0, sizeof costs);
         costs.num_enc_layers = reversed ? 4 : 2;
@@ -255,7 +257,7 @@ static void slowest_stage_goes_before_evenness(void) {
 }
 
 static void too_many_stages_are_refused(void) {
-    StageLayers stages[PLAN_MAX_STAGES];
+    LayerRange stages[PLAN_MAX_STAGES];
     Rng rng = rng_seed(seed);
     linear_cost_model(&costs, &rng, 3, 0);
     random_samples(samples, 4, &rng, 0, false);
@@ -304,7 +306,7 @@ static void cuts_of_t5_lie_anywhere(void) {
     for (int i = 0; i < 6; i++) {
         for (int round = 0; round < 20; round++) {
             int32_t P = cases[i].P, L = cases[i].num_enc + cases[i].num_dec, num = 24;
-            StageLayers stages[PLAN_MAX_STAGES];
+            LayerRange stages[PLAN_MAX_STAGES];
             t5_costs(cases[i].num_enc, cases[i].num_dec, cases[i].padded_vocab);
             for (int32_t k = 0; k < num; k++) {
                 int32_t dec = rng_between(&rng, 1, 2 * cases[i].dec_tokens);
@@ -337,7 +339,7 @@ static void cuts_of_t5_lie_anywhere(void) {
     CHECK(num_enc_cuts > 50 && num_dec_cuts > 50 && num_both > 30 && num_alone > 15 && num_between > 0);
 }
 
-static double slowest_ns(const StageLayers stages[3], int64_t limit_bytes) {
+static double slowest_ns(const LayerRange stages[3], int64_t limit_bytes) {
     double slowest = 0;
     MbShape shape = {0};
     mb_shape_add(&shape, 400, 100, 100);
@@ -355,7 +357,7 @@ static double slowest_ns(const StageLayers stages[3], int64_t limit_bytes) {
 // Where the decoder begins, the stage has the embedding as well: of little memory it has fewer layers, or the
 // decoder begins on the first or on the last stage, which have one anyhow. (Activations take no memory here.)
 static void the_decoders_embedding_takes_memory(void) {
-    StageLayers stages[PLAN_MAX_STAGES];
+    LayerRange stages[PLAN_MAX_STAGES];
     int num_moved = 0, num_limits = 0;
     t5_costs(3, 9, 5000);
     for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
@@ -366,7 +368,7 @@ static void the_decoders_embedding_takes_memory(void) {
     PlanSample one = {400, 100, 100};
     PlanRequest request = {.P = 3, .R = 1, .memory_rule = MEMORY_ACTIVATIONS};
     CHECK_OK(stage_split_make(stages, &request, &costs, &one, 1, 1));
-    StageLayers unlimited = stages[1];
+    LayerRange unlimited = stages[1];
     CHECK(unlimited.layer_begin <= 3 && unlimited.layer_end > 3);  // the decoder begins in the middle
     int64_t embedding = costs.part_state_bytes[PART_EMBEDDING],
             layer = costs.part_state_bytes[PART_DEC_LAYER];
@@ -375,7 +377,7 @@ static void the_decoders_embedding_takes_memory(void) {
         double fastest = INFINITY;
         for (int32_t a = 1; a < 12; a++) {
             for (int32_t b = a + 1; b <= 12; b++) {
-                StageLayers tried[3] = {{0, a}, {a, b}, {b, 12}};
+                LayerRange tried[3] = {{0, a}, {a, b}, {b, 12}};
                 fastest = fmin(fastest, slowest_ns(tried, limit));
             }
         }
@@ -392,7 +394,7 @@ static void the_decoders_embedding_takes_memory(void) {
 
 static void lists_are_read(void) {
     const char* good = "4,4,3,1";
-    StageLayers out[4];
+    LayerRange out[4];
     CHECK_OK(stage_split_parse(out, 4, 12, true, good));
     CHECK_EQ(out[2].layer_begin, 8);
     CHECK_EQ(out[2].layer_end, 11);

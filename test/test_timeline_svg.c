@@ -2,8 +2,9 @@
 // is.
 #include <math.h>
 
-#include "../dynapipe_plugin/plan/memory_layout.h"
-#include "../dynapipe_plugin/plan/plan_words.h"
+#include "../dynapipe_plugin/plan/lists/memory_layout.h"
+#include "../dynapipe_plugin/plan/lists/plan_words.h"
+#include "../dynapipe_plugin/plan/planner.h"
 #include "../tool/memory_curve.h"
 #include "../tool/svg.h"
 #include "../tool/timeline_svg.h"

@@ -37,7 +37,7 @@ static void plan_step(Plan* plan, Rng* rng, Arena* arena) {
 static double send_ns(const Plan* plan, const PlanInstr* instr, int32_t rank, const Network* network,
                       Rng* rng) {
     int32_t from = instr->kind == INSTR_SEND_ACT ? rank : rank - 1;
-    CostStage stage = cost_stage_make(&costs, &plan->stages[from], from, P);
+    CostStage stage = cost_stage_make(&costs, &plan->placement.chunks[from], from, P);
     double num_bytes = (double)cost_boundary_bytes(&costs, &stage, &plan->mbs[instr->mb].shape);
     double delay_ns = network->delay_ns * rng_below(rng, 1 << 20) / (1 << 20);
     return network->slow[from] * (costs.comm_latency_ns + num_bytes / costs.comm_bytes_per_ns) + delay_ns;

@@ -1,6 +1,7 @@
 // test_waterfall.c -- the parts sum to makespan - bound, none is negative, and each has its own cause.
-#include "../dynapipe_plugin/plan/waterfall.h"
+#include "../dynapipe_plugin/plan/bound/waterfall.h"
 
+#include "../dynapipe_plugin/plan/planner.h"
 #include "random_problem.h"
 #include "test.h"
 

@@ -118,7 +118,8 @@ static bool meet(const PlanBuffer* a, const PlanBuffer* b) {
 // Lowest place free over [begin, end).
 static void add_buffer(PlanRank* list, BufferKind kind, int32_t m, int64_t num_bytes, int32_t begin,
                        int32_t end) {
-    PlanBuffer fresh = {(uint8_t)kind, m, 0, num_bytes, begin, end};
+    PlanBuffer fresh = {
+        .kind = (uint8_t)kind, .mb = m, .num_bytes = num_bytes, .instr_begin = begin, .instr_end = end};
     for (bool moved = true; moved;) {
         moved = false;
         for (int32_t i = 0; i < list->num_buffers; i++) {
@@ -178,10 +179,10 @@ void toy_plan_make(ToyPlan* out, Rng* rng, int32_t P, int32_t R, int32_t M, Aren
                    .ranks = ARENA_NEW(arena, PlanRank, P * R)};
     Maker mk = {out, rng, ARENA_NEW(arena, Cell, P * M), arena};
     for (int32_t s = 0; s < P; s++) {  // any contiguous split with a layer for everybody
-        plan->stages[s].layer_begin = s == 0 ? 0 : plan->stages[s - 1].layer_end;
+        plan->placement.chunks[s].layer_begin = s == 0 ? 0 : plan->placement.chunks[s - 1].layer_end;
         int32_t most = out->num_layers - (P - 1 - s);
-        plan->stages[s].layer_end =
-            s == P - 1 ? most : rng_between(rng, plan->stages[s].layer_begin + 1, most);
+        plan->placement.chunks[s].layer_end =
+            s == P - 1 ? most : rng_between(rng, plan->placement.chunks[s].layer_begin + 1, most);
     }
     for (int32_t m = 0; m < M; m++) {
         int32_t num_tokens = rng_below(rng, 16) == 0 ? 0 : rng_between(rng, 1, 64);
@@ -215,8 +216,8 @@ void toy_plan_make(ToyPlan* out, Rng* rng, int32_t P, int32_t R, int32_t M, Aren
 
 ToyModel toy_plan_model(const ToyPlan* toy, int32_t rank) {
     int32_t s = rank % toy->plan.P;
-    return (ToyModel){.layer_begin = toy->plan.stages[s].layer_begin,
-                      .layer_end = toy->plan.stages[s].layer_end,
+    return (ToyModel){.layer_begin = toy->plan.placement.chunks[s].layer_begin,
+                      .layer_end = toy->plan.placement.chunks[s].layer_end,
                       .is_first = s == 0,
                       .is_last = s == toy->plan.P - 1};
 }

@@ -10,7 +10,7 @@ Buffers are placed first-fit, as tightly as lifetimes allow.
 
 #include "../dynapipe_plugin/base/arena.h"
 #include "../dynapipe_plugin/base/rng.h"
-#include "../dynapipe_plugin/plan/plan.h"
+#include "../dynapipe_plugin/plan/lists/plan.h"
 #include "toy_model.h"
 
 typedef struct {

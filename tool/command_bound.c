@@ -1,6 +1,7 @@
 // command_bound.c -- ./dynapipe bound: the parts of the lower bound of a problem.
 
-#include "../dynapipe_plugin/plan/lower_bound.h"
+#include "../dynapipe_plugin/plan/bound/lower_bound.h"
+#include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "problem_command.h"
 
 typedef struct {
@@ -42,7 +43,7 @@ static void print_stages(const MicrobatchProblem* batch) {
     }
     printf("\n  stage  layers      work, ms  of the mean  model state, MB  left for the rest, MB\n");
     for (int32_t s = 0; s < batch->P; s++) {
-        StageLayers layers = batch->stages[s].layers;
+        LayerRange layers = batch->stages[s].layers;
         double mean_ns = (double)sum_ns / batch->P, free_mb = (double)batch->available_bytes[s] / 1e6;
         char layers_text[PROBLEM_LAYERS_CHARS];
         problem_layers_text(layers_text, batch->costs, &layers);

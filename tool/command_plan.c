@@ -3,9 +3,10 @@
 #include <string.h>
 
 #include "../dynapipe_plugin/base/clock.h"
+#include "../dynapipe_plugin/plan/bound/waterfall.h"
+#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
+#include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/run/trace.h"
-#include "../dynapipe_plugin/plan/pipe_schedule.h"
-#include "../dynapipe_plugin/plan/waterfall.h"
 #include "plan_explain.h"
 #include "plan_json.h"
 #include "plan_memory.h"
@@ -22,7 +23,7 @@ typedef struct {
 } PlanOptions;
 
 #define FIELD(f) offsetof(PlanOptions, f)
-// Choices stand in the order of the enums in planner.h.
+// Choices stand in the order of the enums in plan_request.h.
 // clang-format off
 static const OptionSpec specs[] = {
     {"--policy",         OPTION_CHOICE, FIELD(policy),         "auto", 0, 0, "auto|dynapipe|packed|packed-ragged|padded|tokens|kk", NULL,

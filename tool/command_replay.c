@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/plan/replay.h"
+#include "../dynapipe_plugin/plan/replay/replay.h"
 #include "plan_file.h"
 #include "tool.h"
 #include "trace_replay.h"

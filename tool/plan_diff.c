@@ -10,8 +10,8 @@ another replica, padded or recomputed otherwise; the first job of each rank that
 #include <stdarg.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/plan/pipe_schedule.h"
-#include "../dynapipe_plugin/plan/plan_words.h"
+#include "../dynapipe_plugin/plan/lists/plan_words.h"
+#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 
 enum { MAX_LISTED = 8 };  // of one kind
 
@@ -42,7 +42,7 @@ static void diff_ms(Diff* diff, const char* what, int64_t a_ns, int64_t b_ns) {
     differ(diff, "%s: %.6f ms, %.6f ms (%+.2f %%)\n", what, (double)a_ns / 1e6, (double)b_ns / 1e6, percent);
 }
 
-static void print_layers(char* out, size_t out_bytes, const StageLayers* layers) {
+static void print_layers(char* out, size_t out_bytes, const LayerRange* layers) {
     if (layers->layer_begin == layers->layer_end) {
         snprintf(out, out_bytes, "none");
     } else {
@@ -63,7 +63,7 @@ static void diff_head(Diff* diff) {
     diff_number(diff, "messages are pulled", a->pulls, b->pulls);
     diff_number(diff, "memory limit, bytes", a->memory_limit_bytes, b->memory_limit_bytes);
     for (int32_t s = 0; s < a->P && s < b->P; s++) {
-        StageLayers x = a->stages[s], y = b->stages[s];
+        LayerRange x = a->placement.chunks[s], y = b->placement.chunks[s];
         if (x.layer_begin == y.layer_begin && x.layer_end == y.layer_end) { continue; }
         char layers[2][40];
         print_layers(layers[0], sizeof layers[0], &x);

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "../dynapipe_plugin/plan/plan.h"
+#include "../dynapipe_plugin/plan/lists/plan.h"
 
 // *num_differences: lines printed to `out` (long lists are cut, and counted in full). Both plans must have
 // passed plan_check.

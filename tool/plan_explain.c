@@ -2,7 +2,7 @@
 
 #include <inttypes.h>
 
-#include "../dynapipe_plugin/plan/plan_words.h"
+#include "../dynapipe_plugin/plan/lists/plan_words.h"
 #include "problem.h"
 
 static double ms(int64_t ns) {
@@ -52,14 +52,14 @@ static void explain_stages(const PlanExplain* about, FILE* out) {
     fprintf(out, about->costs->num_dec_layers > 0 ? "- Stages: encoder+decoder layers" : "- Stages: layers");
     for (int32_t s = 0; s < plan->P; s++) {
         char layers[PROBLEM_LAYERS_CHARS];
-        problem_layers_text(layers, about->costs, &plan->stages[s]);
+        problem_layers_text(layers, about->costs, &plan->placement.chunks[s]);
         fprintf(out, " %s", layers);
     }
     fprintf(out, "%s",
             about->request->choose_stages ? ", chosen so that embedding and head fit in" : ", as given");
     int32_t begin = about->costs->num_enc_layers;
     for (int32_t s = 0; s < plan->P && about->costs->num_dec_layers > 0; s++) {
-        StageLayers layers = plan->stages[s];
+        LayerRange layers = plan->placement.chunks[s];
         if (layers.layer_begin < begin && begin < layers.layer_end) {
             fprintf(out, "; stage %d holds the last encoder and the first decoder layers", s);
         }

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "../dynapipe_plugin/plan/waterfall.h"
+#include "../dynapipe_plugin/plan/bound/waterfall.h"
 #include "plan_memory.h"
 
 typedef struct {

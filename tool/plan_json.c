@@ -1,6 +1,6 @@
 #include "plan_json.h"
 
-#include "../dynapipe_plugin/plan/plan_words.h"
+#include "../dynapipe_plugin/plan/lists/plan_words.h"
 
 static const double NS_PER_MS = 1e6;
 
@@ -19,7 +19,7 @@ static void print_stages(const PlanJson* about, FILE* out) {
     const Plan* plan = about->plan;
     fprintf(out, "{\"stage_layers\": [");
     for (int32_t s = 0; s < plan->P; s++) {
-        StageLayers layers = plan->stages[s];
+        LayerRange layers = plan->placement.chunks[s];
         int32_t num_enc = 0;
         for (int32_t l = layers.layer_begin; l < layers.layer_end; l++) {
             num_enc += l < about->num_enc_layers;

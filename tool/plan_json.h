@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "../dynapipe_plugin/plan/plan.h"
+#include "../dynapipe_plugin/plan/lists/plan.h"
 
 typedef struct {
     const Plan* plan;

@@ -1,6 +1,6 @@
 #include "plan_memory.h"
 
-#include "../dynapipe_plugin/plan/plan_words.h"
+#include "../dynapipe_plugin/plan/lists/plan_words.h"
 #include "problem.h"
 
 static const double BYTES_PER_MB = 1e6;
@@ -45,7 +45,7 @@ static void hold_activations(PlanMemory* out, const Plan* plan, int32_t r, const
 Status plan_memory_make(PlanMemory* out, const Plan* plan, const CostModel* costs, MemoryRule rule) {
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
         int32_t s = r % plan->P;
-        CostStage stage = cost_stage_make(costs, &plan->stages[s], s, plan->P);
+        CostStage stage = cost_stage_make(costs, &plan->placement.chunks[s], s, plan->P);
         out[r] = (PlanMemory){.state_bytes = cost_state_bytes(costs, &stage), .peak_mb = -1};
         hold_activations(&out[r], plan, r, costs, &stage);
         if (rule == MEMORY_ACTIVATIONS) { continue; }
@@ -99,7 +99,7 @@ void plan_memory_print(const PlanMemory* memory, const Plan* plan, const PlanReq
         int64_t together_bytes = stage->state_bytes + stage->peak_bytes;
         int64_t limit_bytes = problem_limit_bytes(request, r);
         fprintf(out, "  %5d  %6d  %7d  %9.1f  %11.1f  %9.1f", s,
-                plan->stages[s].layer_end - plan->stages[s].layer_begin, r / plan->P,
+                plan->placement.chunks[s].layer_end - plan->placement.chunks[s].layer_begin, r / plan->P,
                 (double)stage->state_bytes / BYTES_PER_MB, (double)stage->peak_bytes / BYTES_PER_MB,
                 (double)together_bytes / BYTES_PER_MB);
         if (limit_bytes > 0) {

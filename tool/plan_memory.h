@@ -8,7 +8,9 @@ MEMORY_BUFFERS: model state + the arena that the plan's buffers are laid out in.
 */
 #pragma once
 
-#include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/cost/cost_model.h"
+#include "../dynapipe_plugin/plan/lists/plan.h"
+#include "../dynapipe_plugin/plan/types/plan_request.h"
 
 typedef struct {
     int64_t state_bytes, peak_bytes;  // of model state; of all else, at its peak

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "../dynapipe_plugin/plan/pipe_problem.h"
-#include "../dynapipe_plugin/plan/pipe_schedule.h"
-#include "../dynapipe_plugin/plan/plan_words.h"
+#include "../dynapipe_plugin/plan/draft/pipe_problem.h"
+#include "../dynapipe_plugin/plan/lists/plan_words.h"
+#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 #include "plan_memory.h"
 
 // --- structure -------------------------------------------------------------------------------------------
@@ -57,15 +57,15 @@ static Status verify_stages(const Plan* plan, const Problem* problem) {
             "plan: %d stages x %d replicas, the problem has %d x %d ---> give the problem it was made for",
             plan->P, plan->R, problem->request.P, problem->request.R);
     }
-    if (plan->stages[plan->P - 1].layer_end != num_layers) {
+    if (plan->placement.chunks[plan->P - 1].layer_end != num_layers) {
         return FAIL(STATUS_INVALID_PLAN,
                     "plan: its stages have %d layers, the problem has %d ---> give the "
                     "problem it was made for",
-                    plan->stages[plan->P - 1].layer_end, num_layers);
+                    plan->placement.chunks[plan->P - 1].layer_end, num_layers);
     }
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
         int32_t s = r % plan->P;
-        CostStage stage = cost_stage_make(costs, &plan->stages[s], s, plan->P);
+        CostStage stage = cost_stage_make(costs, &plan->placement.chunks[s], s, plan->P);
         int64_t state_bytes = cost_state_bytes(costs, &stage);
         if (plan->ranks[r].state_bytes == state_bytes) { continue; }
         return FAIL(
@@ -86,7 +86,8 @@ static Status schedule_make(PipeSchedule* out, const Plan* plan, int32_t r, int3
         for (int32_t i = 0; i < rank->num_instrs; i++) {
             const PlanInstr* instr = &rank->instrs[i];
             if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
-            pipe_schedule_push(out, s, plan_instr_job((InstrKind)instr->kind), instr->mb - first_mb);
+            pipe_schedule_push(out, s, plan_instr_job((InstrKind)instr->kind), instr->chunk,
+                               instr->mb - first_mb);
         }
     }
     return STATUS_OK;
@@ -121,7 +122,7 @@ static Status verify_makespan(const Plan* plan, const Problem* problem, Arena* a
     MicrobatchProblem batch;
     int64_t slowest_ns = 0;
     int32_t begin = 0;
-    memcpy(request.stages, plan->stages, (size_t)plan->P * sizeof request.stages[0]);
+    request.placement = plan->placement;
     TRY(microbatch_problem_init(&batch, &request, &problem->costs, problem->samples, problem->num_samples));
     for (int32_t r = 0; r < plan->R; r++) {
         int32_t end = begin;

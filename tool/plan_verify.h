@@ -4,6 +4,7 @@ again from the problem's costs.
 */
 #pragma once
 
+#include "../dynapipe_plugin/plan/lists/plan.h"
 #include "problem.h"
 
 // Every rule of plan_check, with the samples that the plan itself tells of (lengths as its sequences say).

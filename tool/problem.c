@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../dynapipe_plugin/base/file_io.h"
+#include "../dynapipe_plugin/plan/problem/stage_split.h"
 
 // What a published problem says itself.
 static Status refuse_options(const ProblemOptions* options, const char* name) {
@@ -58,7 +59,8 @@ static Status split_equal(PlanRequest* request, int32_t num_layers) {
                     num_layers, num_layers);
     }
     for (int32_t s = 0; s < request->P; s++) {
-        request->stages[s] = (StageLayers){num_layers * s / request->P, num_layers * (s + 1) / request->P};
+        request->placement.chunks[s] =
+            (LayerRange){num_layers * s / request->P, num_layers * (s + 1) / request->P};
     }
     return STATUS_OK;
 }
@@ -68,15 +70,15 @@ Status problem_split_stages(Problem* problem, const char* text) {
     int32_t num_layers = problem->costs.num_enc_layers + problem->costs.num_dec_layers;
     request->choose_stages = strcmp(text, "auto") == 0;
     if (request->choose_stages) {
-        return stage_split_make(request->stages, request, &problem->costs, problem->samples,
+        return stage_split_make(request->placement.chunks, request, &problem->costs, problem->samples,
                                 problem->num_samples, 1);
     }
     return strcmp(text, "equal") == 0 ? split_equal(request, num_layers)
-                                      : stage_split_parse(request->stages, request->P, num_layers,
+                                      : stage_split_parse(request->placement.chunks, request->P, num_layers,
                                                           request->rules.head_has_layer, text);
 }
 
-void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const CostModel* costs, const StageLayers* layers) {
+void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const CostModel* costs, const LayerRange* layers) {
     CostStage stage = {.layers = *layers};
     int32_t count[PIECE_COUNT];
     cost_stage_parts(count, costs, &stage);

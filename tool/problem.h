@@ -11,7 +11,9 @@ Every malformed input is STATUS_BAD_FORMAT with file, field or line, and what is
 #pragma once
 
 #include "../dynapipe_plugin/base/options.h"
-#include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/base/arena.h"
+#include "../dynapipe_plugin/plan/cost/machine.h"
+#include "../dynapipe_plugin/plan/types/plan_request.h"
 
 enum {
     PROBLEM_MAX_SAMPLES = 1 << 20,
@@ -80,4 +82,4 @@ Status problem_split_stages(Problem* problem, const char* text);
 
 // "8", or of a model with two stacks "5+3": layers of encoder and decoder.
 enum { PROBLEM_LAYERS_CHARS = 32 };
-void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const CostModel* costs, const StageLayers* layers);
+void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const CostModel* costs, const LayerRange* layers);

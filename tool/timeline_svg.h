@@ -12,7 +12,8 @@ the slowest replica, and when each of the others ends.
 #pragma once
 
 #include <stdio.h>
-#include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/lists/plan.h"
+#include "../dynapipe_plugin/plan/types/plan_request.h"
 
 // All zero (or a NULL pointer) is fine.
 typedef struct {

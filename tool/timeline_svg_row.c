@@ -2,7 +2,7 @@
 
 #include <inttypes.h>
 
-#include "../dynapipe_plugin/plan/plan_words.h"
+#include "../dynapipe_plugin/plan/lists/plan_words.h"
 
 static const double NUMBER_PX = 10, SMALL_NUMBER_PX = 8, MIN_OUTLINED_PX = 3;
 
@@ -190,7 +190,7 @@ static void print_memory(const TimelineSvg* svg, int32_t rank, const MemoryCurve
 // Left: which stage. Right: how idle, how much memory.
 static void print_labels(const TimelineSvg* svg, int32_t rank, const MemoryCurve* curve, double y) {
     const Plan* plan = svg->plan;
-    const StageLayers* layers = &plan->stages[rank % plan->P];
+    const LayerRange* layers = &plan->placement.chunks[rank % plan->P];
     double left = svg_scale_px(&svg->time, 0) - 12;
     double right = svg_scale_px(&svg->time, (double)svg->plan->makespan_ns) + 12;
     double mem_top = y + svg->job_height + svg->send_height + 2 * svg->lane_gap;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "../dynapipe_plugin/base/file_io.h"
-#include "../dynapipe_plugin/plan/plan_words.h"
+#include "../dynapipe_plugin/plan/lists/plan_words.h"
 
 static const char REMEDY[] = "give a file that the trainer's --trace wrote";
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/plan/plan_words.h"
+#include "../dynapipe_plugin/plan/lists/plan_words.h"
 
 // A wait shorter than that is the look itself; a message that was seen so soon behind a job was seen by it.
 enum { LEAST_WAIT_NS = 2000, LOOK_NS = 50000 };

@@ -200,7 +200,7 @@ double source_step(Source* source) {
 }
 
 void source_shard(const Source* source, int64_t* begin, int64_t* end) {
-    dynapipe_shard(source->dp, 0, begin, end);
+    dynapipe_shard(source->dp, begin, end);
 }
 
 void source_share_params(Source* source) {

@@ -344,7 +344,7 @@ static inline float dynapipe_cpu_norm(const GPT2* model) {
     DynapipeSpan spans[MOST_SPANS];
     int32_t num_spans;
     double squares = 0;
-    dynapipe_llmc_check(dynapipe_cpu.run, dynapipe_counted(dynapipe_llmc_session(dynapipe_cpu.run), 0, spans,
+    dynapipe_llmc_check(dynapipe_cpu.run, dynapipe_counted(dynapipe_llmc_session(dynapipe_cpu.run), spans,
                                                            MOST_SPANS, &num_spans));
     for (int32_t s = 0; s < num_spans; s++) {
         squares +=

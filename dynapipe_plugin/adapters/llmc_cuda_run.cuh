@@ -313,7 +313,7 @@ static float dynapipe_cuda_norm(DYNAPIPE_TREE_MODEL* model) {
     DynapipeSpan spans[MAX_SPANS];
     int32_t num_spans;
     dynapipe_llmc_check(dynapipe_cuda_run,
-                        dynapipe_counted(dynapipe_cuda_session(), 0, spans, MAX_SPANS, &num_spans));
+                        dynapipe_counted(dynapipe_cuda_session(), spans, MAX_SPANS, &num_spans));
     double squares = 0.0;
     for (int i = 0; i < num_spans; i++) {
         squares += dynapipe_cuda_sum_squares(model->grads_memory, spans[i]);

@@ -1,7 +1,7 @@
 // check_model.c -- dynapipe_check_model(): every law on a model, a line said for each.
 #include <string.h>
 
-#include "../plan/shape_rules.h"
+#include "../plan/problem/shape_rules.h"
 #include "../run/interface.h"
 #include "../run/session.h"
 #include "checker.h"

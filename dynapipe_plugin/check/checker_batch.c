@@ -1,7 +1,8 @@
 // checker_batch.c -- made-up micro-batches, small, as the model's shapes ask for them.
 #include <stdio.h>
 
-#include "../plan/shape_rules.h"
+#include "../plan/problem/shape_rules.h"
+#include "../plan/types/mb_shape.h"
 #include "../run/session.h"
 #include "checker.h"
 

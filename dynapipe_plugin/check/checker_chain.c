@@ -81,7 +81,7 @@ Status checker_chain(Checker* c, CheckerChain* out, const int32_t* cuts, int32_t
     *out = (CheckerChain){.ranges = CHECKER_NEW(c, CheckerRange*, num_cuts + 1), .num_ranges = num_cuts + 1};
     if (out->ranges == NULL) { return checker_no_memory(); }
     for (int32_t r = 0; r <= num_cuts; r++) {
-        DynapipeRange blocks = {r > 0 ? cuts[r - 1] : 0, r < num_cuts ? cuts[r] : c->num_blocks};
+        DynapipeRange blocks = {.begin = r > 0 ? cuts[r - 1] : 0, .end = r < num_cuts ? cuts[r] : c->num_blocks};
         TRY(checker_range(c, &out->ranges[r], blocks, true));
         out->num_values += out->ranges[r]->params.num_params;
     }

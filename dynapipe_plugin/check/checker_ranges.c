@@ -95,7 +95,7 @@ Status checker_law_ranges(Checker* c) {
     int32_t* cuts = CHECKER_NEW(c, int32_t, c->num_blocks);
     if (cuts == NULL) { return checker_no_memory(); }
     int32_t num_cuts = checker_cuts(c, cuts);
-    TRY(checker_range(c, &whole, (DynapipeRange){0, c->num_blocks}, true));
+    TRY(checker_range(c, &whole, (DynapipeRange){.begin = 0, .end = c->num_blocks}, true));
     set_tolerance(c, &whole->params);
     TRY(check_without_values(c, whole));
     for (int32_t i = 0; i < num_cuts; i++) { TRY(check_cut(c, whole, cuts[i])); }

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "../base/clock.h"
-#include "../plan/shape_rules.h"
+#include "../plan/problem/shape_rules.h"
 #include "../run/interface.h"
 #include "measure_agree.h"
 #include "measure_kept.h"

@@ -7,7 +7,7 @@ these.
 */
 #pragma once
 
-#include "../plan/cost_file.h"
+#include "../plan/cost/cost_file.h"
 
 enum { MEASURE_PATH_CHARS = 3800 };
 

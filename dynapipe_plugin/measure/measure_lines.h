@@ -11,7 +11,7 @@ is found; where they are the largest of several lines, or rounded up, the result
 #pragma once
 
 #include "../base/status.h"
-#include "../plan/cost_model.h"
+#include "../plan/cost/cost_model.h"
 
 typedef struct {
     double x[FEATURE_COUNT];

@@ -1,5 +1,5 @@
 /*
-measure_machine.h -- links and sums of a cost model, and in what ranks and links differ (plan/machine.h).
+measure_machine.h -- links and sums of a cost model, and in what ranks and links differ (plan/cost/machine.h).
 
 What differs by no more than noise does not differ: plans of two runs on machines that are alike are alike.
 */

@@ -19,7 +19,7 @@ static int32_t cut_before(const DynapipeBlocks_v1* blocks, int32_t layer) {
 }
 
 DynapipeRange measure_slice_blocks(const DynapipeBlocks_v1* blocks, MeasureSlice slice) {
-    return (DynapipeRange){cut_before(blocks, slice.begin), cut_before(blocks, slice.end) + slice.has_head};
+    return (DynapipeRange){.begin = cut_before(blocks, slice.begin), .end = cut_before(blocks, slice.end) + slice.has_head};
 }
 
 CostStage measure_slice_stage(const DynapipeBlocks_v1* blocks, MeasureSlice slice) {

@@ -11,7 +11,7 @@ blocks instead).
 
 #include "../base/status.h"
 #include "../dynapipe.h"
-#include "../plan/cost_model.h"
+#include "../plan/cost/cost_model.h"
 
 typedef struct {
     int32_t begin, end;

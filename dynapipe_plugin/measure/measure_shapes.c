@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "../base/rng.h"
-#include "../plan/shape_rules.h"
+#include "../plan/problem/shape_rules.h"
 #include "../run/session.h"
 
 // --- what a model takes ------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ their arrays.
 */
 #pragma once
 
-#include "../plan/plan_types.h"
+#include "../plan/types/plan_types.h"
 #include "measure_bytes.h"
 
 // num_seqs windows: one of long_tokens, the others of short_tokens.

@@ -4,7 +4,7 @@ every point that was measured.
 */
 #pragma once
 
-#include "../plan/machine.h"
+#include "../plan/cost/machine.h"
 #include "../run/collective.h"
 
 enum { MEASURE_SPEED_POINTS = 256 };  // later ones are left out

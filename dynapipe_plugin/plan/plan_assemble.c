@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-#include "pipe_schedule.h"
+#include "baseline/batching_policies.h"
+#include "pipe/pipe_schedule.h"
 
 static void copy_microbatch(Plan* plan, const MicrobatchList* list, const ReplicaPlan* replica, int32_t r,
                             int32_t m) {
@@ -63,7 +64,7 @@ Status plan_assemble(Plan* out, const MicrobatchProblem* problem, const Microbat
     PIPE_NEW(plan.sequences, arena, PlanSequence, list->num_sequences);
     PIPE_NEW(plan.segments, arena, PlanSegment, list->num_segments);
     PIPE_NEW(plan.ranks, arena, PlanRank, plan.P * plan.R);
-    memcpy(plan.stages, request->stages, (size_t)plan.P * sizeof plan.stages[0]);
+    plan.placement = request->placement;
     snprintf(plan.policy, sizeof plan.policy, "%s", batching_policies[request->batching].name);
     set_schedule_name(&plan, replicas);
     for (int32_t r = 0; r < plan.R; r++) {

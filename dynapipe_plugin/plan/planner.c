@@ -4,18 +4,20 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "lower_bound.h"
-#include "pipe_schedule.h"
+#include "baseline/policy_drafts.h"
+#include "bound/lower_bound.h"
+#include "original/original.h"
+#include "pipe/pipe_schedule.h"
 #include "plan_assemble.h"
-#include "policy_drafts.h"
-#include "search.h"
-#include "shape_rules.h"
+#include "problem/shape_rules.h"
+#include "problem/stage_split.h"
+#include "search/search.h"
 
 enum { POLICY_EFFORT = 300, MAX_SEARCHES = 6, BASELINES_MAX_SAMPLES = 4096 };
 
 typedef struct {
-    PlanRequest request;                 // with the stages of the draft
-    StageLayers begin[PLAN_MAX_STAGES];  // where the search for them begins
+    PlanRequest request;  // with the stages of the draft
+    Placement begin;      // where the search for them begins
     MicrobatchProblem problem;
     ReplicaPlan *replicas, *best;            // [R] of the draft that is fitted, of the fastest so far
     int64_t reserve_bytes[PLAN_MAX_STAGES];  // that the drafts at hand leave free
@@ -40,7 +42,7 @@ static Status check_request(const PlanRequest* request, const CostModel* costs) 
     }
     int32_t num_layers = costs->num_enc_layers + costs->num_dec_layers, next_layer = 0;
     for (int32_t s = 0; s < request->P; s++) {
-        StageLayers layers = request->stages[s];
+        LayerRange layers = request->placement.chunks[s];
         if (layers.layer_begin != next_layer ||
             !stage_may_have(&layers, s, request->P, request->rules.head_has_layer)) {
             return FAIL(STATUS_OUT_OF_RANGE,
@@ -55,9 +57,9 @@ static Status check_request(const PlanRequest* request, const CostModel* costs) 
 
 // --- from a draft to a plan ------------------------------------------------------------------------------
 
-static Status use_stages(Planner* planner, const StageLayers* stages) {
+static Status use_placement(Planner* planner, const Placement* placement) {
     const MicrobatchProblem* problem = &planner->problem;
-    memcpy(planner->request.stages, stages, sizeof planner->request.stages);
+    planner->request.placement = *placement;
     return microbatch_problem_init(&planner->problem, &planner->request, problem->costs, problem->samples,
                                    problem->num_samples);
 }
@@ -111,7 +113,7 @@ static void keep_if_best(Planner* planner, const Draft* draft) {
 
 // Instruction lists that fit in memory, for all replicas, whatever has to change for that.
 static Status fit(Planner* planner, const Draft* draft) {
-    TRY(use_stages(planner, draft->stages));
+    TRY(use_placement(planner, &draft->placement));
     for (int32_t r = 0; r < planner->problem.R; r++) {
         TRY(make_replica(&planner->replicas[r], planner, draft, r));
         TRY(replica_fit(&planner->replicas[r], &planner->problem, &draft->list, &planner->runs));
@@ -123,7 +125,7 @@ static Status fit(Planner* planner, const Draft* draft) {
 // The same if the draft fits as it is. Else over_bytes: what its stages lack.
 static Status fit_as_is(bool* fits, int64_t over_bytes[PLAN_MAX_STAGES], Planner* planner,
                         const Draft* draft) {
-    TRY(use_stages(planner, draft->stages));
+    TRY(use_placement(planner, &draft->placement));
     memset(over_bytes, 0, sizeof *over_bytes * PLAN_MAX_STAGES);
     for (int32_t r = 0; r < planner->problem.R; r++) {
         ReplicaPlan* replica = &planner->replicas[r];
@@ -140,7 +142,7 @@ static Status finish(Plan* out, Planner* planner, Arena* arena) {
     const MicrobatchProblem* problem = &planner->problem;
     const Draft* draft = planner->best_draft;
     bool joint_backward = true;
-    TRY(use_stages(planner, draft->stages));
+    TRY(use_placement(planner, &draft->placement));
     for (int32_t r = 0; r < problem->R; r++) {
         ReplicaPlan* replica = &planner->best[r];
         joint_backward &= !replica->variant.split_backward;
@@ -155,7 +157,7 @@ static Status finish(Plan* out, Planner* planner, Arena* arena) {
     }
     plan_set_bound(&plan, planner->bound.bound_ns);
     TRY(plan_check(&plan, problem->samples, problem->num_samples));
-    TRY(shape_rules_check_plan(&planner->request.rules, &plan));
+    TRY(plan_check_shapes(&plan, &planner->request.rules));
     *out = plan;
     return STATUS_OK;
 }
@@ -223,7 +225,7 @@ static Status search_within(bool* is_fast, Planner* planner, int64_t limit_bytes
     planner->request.memory_limit_bytes = limit_bytes;
     planner->request.memory_slack_permille = rest;
     *is_fast = false;
-    TRY(use_stages(planner, planner->begin));
+    TRY(use_placement(planner, &planner->begin));
     TRY(search_draft(draft, &planner->problem, request->effort, LEANER_EFFORT_PARTS,
                      planner->fastest_ns + permille_ns * (slack - rest), &planner->lists));
     planner->request.memory_slack_permille = slack;
@@ -244,7 +246,7 @@ static Status by_leaner(Planner* planner) {
         if (request.memory_limit_bytes > 0 && limit_bytes >= request.memory_limit_bytes) { continue; }
         Status status = search_within(&is_fast, planner, limit_bytes, &request);
         planner->request = request;
-        TRY(use_stages(planner, planner->begin));
+        TRY(use_placement(planner, &planner->begin));
         if (status != STATUS_OK && status != STATUS_INFEASIBLE) { return status; }
     }
     return STATUS_OK;
@@ -285,7 +287,7 @@ static Status by_policy_smaller(Planner* planner) {
     static const int32_t percents[] = {100, 90, 75, 50};
     char first_failure[512];
     Status status = STATUS_INFEASIBLE;
-    TRY(use_stages(planner, planner->begin));
+    TRY(use_placement(planner, &planner->begin));
     for (size_t i = 0; i < sizeof percents / sizeof percents[0] && status == STATUS_INFEASIBLE; i++) {
         MicrobatchProblem batching = planner->problem;
         for (int32_t s = 0; s < batching.P; s++) {
@@ -305,7 +307,7 @@ static Status by_baselines(Planner* planner, Status* status) {
     const Batching ours = planner->request.batching;
     char failure[512];
     snprintf(failure, sizeof failure, "%s", status_message());
-    TRY(use_stages(planner, planner->begin));
+    TRY(use_placement(planner, &planner->begin));
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         bool found = planner->best_draft != NULL;
         if (found && planner->problem.num_samples > BASELINES_MAX_SAMPLES) { break; }
@@ -349,10 +351,15 @@ Status plan_make(Plan* out, const PlanRequest* request, const CostModel* costs, 
     TRY(shape_rules_check(request));
     if (!may_search(request)) { planner.request.memory_slack_permille = 0; }  // other methods are as they are
     if (request->rules.padded) { planner.request.layout = LAYOUT_PADDED; }
-    if (request->choose_stages) {
-        TRY(stage_split_make(planner.request.stages, request, costs, samples, num_samples, 1));
+    if (request->placement.num_chunks == 0) {
+        placement_linear(&planner.request.placement, request->placement.chunks, request->P);
     }
-    memcpy(planner.begin, planner.request.stages, sizeof planner.begin);
+    if (request->choose_stages) {
+        LayerRange stages[PLAN_MAX_STAGES];
+        TRY(stage_split_make(stages, request, costs, samples, num_samples, 1));
+        placement_linear(&planner.request.placement, stages, request->P);
+    }
+    planner.begin = planner.request.placement;
     TRY(microbatch_problem_init(&planner.problem, &planner.request, costs, samples, num_samples));
     TRY(check_request(&planner.request, costs));
     Status status = make(out, &planner, arena);

@@ -2,7 +2,9 @@
 
 #include <string.h>
 
-#include "pipe_schedule.h"
+#include "pipe/pipe_schedule.h"
+#include "planner.h"
+#include "problem/stage_split.h"
 
 // A plan's time at STAGE_SEARCH_NS is about that, and what grows with samples: sorting, lists, checks.
 #define STAGE_SEARCH_NS INT64_C(4000000)
@@ -12,7 +14,7 @@
 enum { MAX_SPLITS = 256 };
 
 typedef struct {
-    StageLayers stages[PLAN_MAX_STAGES];
+    LayerRange stages[PLAN_MAX_STAGES];
 } Split;
 
 typedef struct {
@@ -24,12 +26,12 @@ typedef struct {
     int32_t plans_left;
     Split* tried;  // [MAX_SPLITS]
     int32_t num_tried;
-    StageLayers best[PLAN_MAX_STAGES];
+    LayerRange best[PLAN_MAX_STAGES];
     int64_t best_ns;  // of all batches together; INT64_MAX: nothing fits
     Arena plan;       // one at a time
 } StageSearch;
 
-static bool is_known(const StageSearch* search, const StageLayers* stages) {
+static bool is_known(const StageSearch* search, const LayerRange* stages) {
     size_t num_bytes = (size_t)search->request.P * sizeof *stages;
     for (int32_t i = 0; i < search->num_tried; i++) {
         if (memcmp(search->tried[i].stages, stages, num_bytes) == 0) { return true; }
@@ -38,10 +40,10 @@ static bool is_known(const StageSearch* search, const StageLayers* stages) {
 }
 
 // Sum over the batches, or INT64_MAX as soon as it is as large as `cutoff_ns`, or where one does not fit.
-static Status price(int64_t* total_ns, StageSearch* search, const StageLayers* stages, int64_t cutoff_ns) {
+static Status price(int64_t* total_ns, StageSearch* search, const LayerRange* stages, int64_t cutoff_ns) {
     PlanRequest request = search->request;
     request.choose_stages = false;
-    memcpy(request.stages, stages, sizeof request.stages);
+    placement_linear(&request.placement, stages, request.P);
     int64_t sum_ns = 0;
     *total_ns = INT64_MAX;
     for (int32_t b = 0; b < search->num_batches; b++) {
@@ -64,7 +66,7 @@ static bool has_room(const StageSearch* search) {
     return search->plans_left >= search->num_batches && search->num_tried < MAX_SPLITS;
 }
 
-static Status try_split(StageSearch* search, const StageLayers* stages) {
+static Status try_split(StageSearch* search, const LayerRange* stages) {
     int64_t total_ns;
     if (!has_room(search) || is_known(search, stages)) { return STATUS_OK; }
     memcpy(search->tried[search->num_tried++].stages, stages, sizeof search->best);
@@ -85,13 +87,13 @@ static Status try_batch_split(StageSearch* search, const StageBatch* batch) {
         plan_make(&plan, &search->request, search->costs, batch->samples, batch->num_samples, &search->plan);
     if (status == STATUS_INFEASIBLE) { return STATUS_OK; }
     TRY(status);
-    StageLayers stages[PLAN_MAX_STAGES] = {{0}};
-    memcpy(stages, plan.stages, (size_t)search->request.P * sizeof *stages);
+    LayerRange stages[PLAN_MAX_STAGES] = {{0}};
+    memcpy(stages, plan.placement.chunks, (size_t)search->request.P * sizeof *stages);
     return try_split(search, stages);
 }
 
 // One layer from stage `from` to stage `to`; those between keep their number of layers. False: none to give.
-static bool move_layer(StageLayers* stages, const PlanRequest* request, int32_t from, int32_t to) {
+static bool move_layer(LayerRange* stages, const PlanRequest* request, int32_t from, int32_t to) {
     int32_t first = from < to ? from : to, last = from < to ? to : from, step = from < to ? -1 : 1;
     for (int32_t s = first; s < last; s++) {
         stages[s].layer_end += step;
@@ -102,13 +104,13 @@ static bool move_layer(StageLayers* stages, const PlanRequest* request, int32_t 
 
 static Status try_neighbours(StageSearch* search) {
     int32_t P = search->request.P;
-    StageLayers centre[PLAN_MAX_STAGES];
+    LayerRange centre[PLAN_MAX_STAGES];
     memcpy(centre, search->best, sizeof centre);
     for (int32_t distance = 1; distance < P; distance++) {
         for (int32_t from = 0; from < P; from++) {
             for (int32_t side = -1; side <= 1; side += 2) {
                 int32_t to = from + side * distance;
-                StageLayers stages[PLAN_MAX_STAGES];
+                LayerRange stages[PLAN_MAX_STAGES];
                 memcpy(stages, centre, sizeof stages);
                 if (to < 0 || to >= P || !move_layer(stages, &search->request, from, to)) { continue; }
                 TRY(try_split(search, stages));
@@ -118,7 +120,7 @@ static Status try_neighbours(StageSearch* search) {
     return STATUS_OK;
 }
 
-static Status search_splits(StageSearch* search, const StageLayers* balanced) {
+static Status search_splits(StageSearch* search, const LayerRange* balanced) {
     for (int32_t b = 0; b < search->num_batches && has_room(search); b++) {
         TRY(try_batch_split(search, &search->batches[b]));
     }
@@ -131,7 +133,7 @@ static Status search_splits(StageSearch* search, const StageLayers* balanced) {
     return STATUS_OK;
 }
 
-static Status balance(StageLayers* out, const StageSearch* search, Arena* arena) {
+static Status balance(LayerRange* out, const StageSearch* search, Arena* arena) {
     int64_t num_samples = 0;
     PlanSample* samples;
     for (int32_t b = 0; b < search->num_batches; b++) { num_samples += search->batches[b].num_samples; }
@@ -161,21 +163,22 @@ static Status choose(StageChoice* out, StageSearch* search, const PlanRequest* r
     StageChoice choice = {.num_splits = 0};
     PIPE_NEW(search->tried, arena, Split, MAX_SPLITS);
     search->best_ns = INT64_MAX;
-    memcpy(choice.stages, request->stages, sizeof choice.stages);
+    choice.placement = request->placement;
     if (request->choose_stages) {
-        memset(choice.stages, 0, sizeof choice.stages);
-        TRY(balance(choice.stages, search, arena));
+        LayerRange balanced[PLAN_MAX_STAGES] = {{0}};
+        TRY(balance(balanced, search, arena));
+        placement_linear(&choice.placement, balanced, request->P);
     }
     if (search->num_batches == 0) {
         *out = choice;
         return STATUS_OK;
     }
     search->plans_left = num_plans(search);
-    TRY(try_split(search, choice.stages));
+    TRY(try_split(search, choice.placement.chunks));
     int64_t balanced_ns = search->best_ns;
-    if (request->choose_stages && request->P > 1) { TRY(search_splits(search, choice.stages)); }
+    if (request->choose_stages && request->P > 1) { TRY(search_splits(search, choice.placement.chunks)); }
     if (search->best_ns < INT64_MAX) {
-        memcpy(choice.stages, search->best, sizeof choice.stages);
+        placement_linear(&choice.placement, search->best, request->P);
         choice.makespan_ns = search->best_ns / search->num_batches;
         choice.balanced_ns = balanced_ns < INT64_MAX ? balanced_ns / search->num_batches : 0;
     }
@@ -193,12 +196,18 @@ static Status search_again(StageChoice* out, int64_t* present_ns, StageSearch* s
     search->plans_left = num_plans(search);
     int32_t least_plans = LEAST_SPLITS * search->num_batches + 1;
     if (search->plans_left < least_plans) { search->plans_left = least_plans; }
-    TRY(try_split(search, request->stages));
+    TRY(try_split(search, request->placement.chunks));
     *present_ns = search->best_ns < INT64_MAX ? search->best_ns / search->num_batches : 0;
-    TRY(balance(choice.stages, search, arena));
-    TRY(try_split(search, choice.stages));
-    if (request->P > 1) { TRY(search_splits(search, choice.stages)); }
-    memcpy(choice.stages, search->best_ns < INT64_MAX ? search->best : request->stages, sizeof choice.stages);
+    LayerRange balanced[PLAN_MAX_STAGES] = {{0}};
+    TRY(balance(balanced, search, arena));
+    placement_linear(&choice.placement, balanced, request->P);
+    TRY(try_split(search, choice.placement.chunks));
+    if (request->P > 1) { TRY(search_splits(search, choice.placement.chunks)); }
+    if (search->best_ns < INT64_MAX) {
+        placement_linear(&choice.placement, search->best, request->P);
+    } else {
+        choice.placement = request->placement;
+    }
     if (search->best_ns < INT64_MAX) { choice.makespan_ns = search->best_ns / search->num_batches; }
     choice.num_splits = search->num_tried;
     *out = choice;
@@ -217,7 +226,7 @@ Status stage_search_again(StageChoice* out, int64_t* present_ns, const PlanReque
     *present_ns = 0;
     if (num_batches == 0) {
         *out = (StageChoice){.num_splits = 0};
-        memcpy(out->stages, request->stages, sizeof out->stages);
+        out->placement = request->placement;
         return STATUS_OK;
     }
     search.request.memory_slack_permille = 0;  // as in stage_search()

@@ -9,7 +9,9 @@ plan_make: every rank finds the same. The work is limited by counts (some second
 */
 #pragma once
 
-#include "planner.h"
+#include "../base/status.h"
+#include "cost/cost_model.h"
+#include "types/plan_request.h"
 
 // One global batch of the mixture.
 typedef struct {
@@ -18,7 +20,7 @@ typedef struct {
 } StageBatch;
 
 typedef struct {
-    StageLayers stages[PLAN_MAX_STAGES];
+    Placement placement;
     int32_t num_splits;   // planned with
     int64_t makespan_ns;  // of an average batch as planned; 0: no batch, or nothing fits in memory
     int64_t balanced_ns;  // the same with stage_split_make's split; 0 like makespan_ns

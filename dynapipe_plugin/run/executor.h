@@ -34,7 +34,7 @@ before freeing the arena.
 
 #include "../base/status.h"
 #include "../dynapipe.h"
-#include "../plan/plan.h"
+#include "../plan/lists/plan.h"
 #include "device.h"
 #include "step_agreement.h"
 #include "trace.h"

@@ -14,7 +14,7 @@ time from the cores that compute, unless some are idle. Which is better is measu
               below 2 %, where it has no core of its own
 
 and all ranks do the same: the thread with the longest nap that suffices, or none. Where messages do not move
-by themselves then, they are pulled (plan/machine.h), and plans are made for that. Where a host has fewer
+by themselves then, they are pulled (plan/cost/machine.h), and plans are made for that. Where a host has fewer
 cores than threads there is no thread, and nothing is measured: times mean nothing there, and plans are those
 of a machine with a core for each.
 

@@ -2,8 +2,8 @@
 // statistics of the step bring it to all.
 #include <string.h>
 
-#include "../plan/replay.h"
-#include "../plan/shared_cores.h"
+#include "../plan/replay/replay.h"
+#include "../plan/replay/shared_cores.h"
 #include "session.h"
 
 // Clocks of hosts drift by some 10 us a second at worst; a round trip each step would be felt by small ones.
@@ -16,7 +16,7 @@ int64_t session_update_ns(const Dynapipe* dp) {
     for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
         int32_t s = r % dp->num_stages;
         MachineRank rank = machine_rank(dp->request.machine, r);
-        CostStage stage = cost_stage_make(&dp->costs, &dp->request.stages[s], s, dp->num_stages);
+        CostStage stage = cost_stage_make(&dp->costs, &dp->request.placement.chunks[s], s, dp->num_stages);
         int64_t ns = machine_update_ns(&rank, &dp->costs, &stage);
         most_ns = ns > most_ns ? ns : most_ns;
     }

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../plan/shape_rules.h"
+#include "../plan/problem/shape_rules.h"
+#include "../plan/problem/stage_split.h"
 #include "interface.h"
 #include "session.h"
 
@@ -206,7 +207,8 @@ static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs) {
     const char* split = dp->options.stage_split;
     if (split != NULL) {
         const bool head_has_layer = dp->request.rules.head_has_layer;
-        TRY(stage_split_parse(dp->request.stages, dp->num_stages, num_layers, head_has_layer, split));
+        TRY(stage_split_parse(dp->request.placement.chunks, dp->num_stages, num_layers, head_has_layer,
+                              split));
     }
     TRY(session_stages_choose(dp));
     return session_resplit_begin(dp);
@@ -214,13 +216,13 @@ static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs) {
 
 // The blocks of a stage: the embedding is block 0, the decoder's stands behind the encoder's layers.
 DynapipeRange session_stage_blocks(const Dynapipe* dp, int32_t s) {
-    const StageLayers* layers = &dp->request.stages[s];
+    const LayerRange* layers = &dp->request.placement.chunks[s];
     int32_t num_enc = dp->costs.num_enc_layers, num_dec = dp->costs.num_dec_layers;
     bool is_last = s == dp->num_stages - 1;
     int32_t begin = layers->layer_begin + 1, end = layers->layer_end + 1;
     if (num_dec > 0 && layers->layer_begin > num_enc) { begin++; }
     if (num_dec > 0 && layers->layer_end > num_enc) { end++; }
-    return (DynapipeRange){s == 0 ? 0 : begin, is_last ? end + 1 : end};
+    return (DynapipeRange){.begin = s == 0 ? 0 : begin, .end = is_last ? end + 1 : end};
 }
 
 int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* out, int32_t max_ranges,

@@ -1,8 +1,8 @@
 // session_errors.c -- the plan's makespan, again with the measured times of its jobs and of its transfers.
 #include "session_errors.h"
 
-#include "../plan/replay.h"
-#include "../plan/plan_words.h"
+#include "../plan/lists/plan_words.h"
+#include "../plan/replay/replay.h"
 
 static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;

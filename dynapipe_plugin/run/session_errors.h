@@ -22,7 +22,7 @@ transport moves data by itself (GPUs), all of it.
 
 #include "../base/arena.h"
 #include "../base/status.h"
-#include "../plan/plan.h"
+#include "../plan/lists/plan.h"
 
 typedef struct {
     int64_t predicted_ns, measured_ns;

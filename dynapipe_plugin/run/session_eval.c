@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../plan/shape_rules.h"
+#include "../plan/problem/shape_rules.h"
+#include "../plan/types/mb_shape.h"
 #include "session.h"
 
 // --- memory ----------------------------------------------------------------------------------------------

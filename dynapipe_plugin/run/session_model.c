@@ -176,11 +176,10 @@ static Status add_span(DynapipeSpan* out, int32_t max_spans, int32_t* num_spans,
     return STATUS_OK;
 }
 
-static Status count_values(const Dynapipe* dp, int32_t idx, DynapipeSpan* out, int32_t max_spans,
-                           int32_t* num_spans) {
+static Status count_values(const Dynapipe* dp, DynapipeSpan* out, int32_t max_spans, int32_t* num_spans) {
     int64_t begin, end;
     TRY(session_need_model(dp));
-    dynapipe_shard(dp, idx, &begin, &end);
+    dynapipe_shard(dp, &begin, &end);
     bool all_have_it = dp->run.zero_stage == 0 || dp->num_replicas == 1;
     if (all_have_it && dp->replica > 0) { return STATUS_OK; }  // the first replica's are the same
     while (begin < end) {
@@ -192,8 +191,7 @@ static Status count_values(const Dynapipe* dp, int32_t idx, DynapipeSpan* out, i
     return STATUS_OK;
 }
 
-int dynapipe_counted(const Dynapipe* dp, int32_t idx, DynapipeSpan* out, int32_t max_spans,
-                     int32_t* num_spans) {
+int dynapipe_counted(const Dynapipe* dp, DynapipeSpan* out, int32_t max_spans, int32_t* num_spans) {
     *num_spans = 0;
-    return (int)count_values(dp, idx, out, max_spans, num_spans);
+    return (int)count_values(dp, out, max_spans, num_spans);
 }

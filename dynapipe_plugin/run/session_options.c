@@ -2,10 +2,10 @@
 
 #include <string.h>
 #include "../base/options.h"
-#include "../plan/plan_types.h"
+#include "../plan/types/plan_types.h"
 
 #define FIELD(f) offsetof(SessionOptions, f)
-// Choices stand in the order of the enums in planner.h and loader.h.
+// Choices stand in the order of the enums in plan_request.h and loader.h.
 // clang-format off
 static const OptionSpec specs[] = {
     {"--stages",         OPTION_INT,    FIELD(stages),     "1",  1, PLAN_MAX_STAGES, NULL, "P", "pipeline stages"},

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "../base/clock.h"
+#include "../plan/planner.h"
 #include "session.h"
 
 // A batch that is the same in every step (-a 1): the loader goes back to where it stood at the start.
@@ -97,7 +98,8 @@ Status session_plan_get(Dynapipe* dp, int32_t step_idx, SessionStep** out) {
 int64_t session_arena_limit(const Dynapipe* dp) {
     int64_t limit_bytes = session_machine_limit_bytes(dp);
     if (limit_bytes == 0) { return INT64_MAX; }
-    CostStage stage = cost_stage_make(&dp->costs, &dp->request.stages[dp->stage], dp->stage, dp->num_stages);
+    CostStage stage =
+        cost_stage_make(&dp->costs, &dp->request.placement.chunks[dp->stage], dp->stage, dp->num_stages);
     return limit_bytes - cost_state_bytes(&dp->costs, &stage);
 }
 

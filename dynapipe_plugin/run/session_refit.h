@@ -20,7 +20,7 @@ measured differs from run to run, and so may the plans: --refit off plans from t
 #include <pthread.h>
 
 #include "../dynapipe.h"
-#include "../plan/refit_solve.h"
+#include "../plan/cost/refit_solve.h"
 #include "collective.h"
 #include "trace_jobs.h"
 #include "trace_links.h"

@@ -4,6 +4,8 @@
 
 #include "../base/clock.h"
 #include "../base/hash.h"
+#include "../plan/planner.h"
+#include "../plan/types/mb_shape.h"
 #include "piece_move.h"
 #include "session.h"
 #include "session_refit.h"
@@ -27,7 +29,7 @@ void session_resplit_free(SessionResplit* resplit) {
 }
 
 static size_t stages_bytes(const Dynapipe* dp) {
-    return (size_t)dp->num_stages * sizeof *dp->request.stages;
+    return (size_t)dp->num_stages * sizeof *dp->request.placement.chunks;
 }
 
 // --- is there something to look at? ------------------------------------------------------------------------
@@ -36,7 +38,7 @@ static size_t stages_bytes(const Dynapipe* dp) {
 static double rank_time(const Dynapipe* dp, const CostModel* costs, const Machine* machine, int32_t rank) {
     MbShape shape = {0};
     int32_t s = rank % dp->num_stages;
-    CostStage stage = cost_stage_make(costs, &dp->request.stages[s], s, dp->num_stages);
+    CostStage stage = cost_stage_make(costs, &dp->request.placement.chunks[s], s, dp->num_stages);
     MachineRank about = machine_rank(machine, rank);
     for (int32_t b = 0; b < dp->resplit.num_batches; b++) {
         const StageBatch* batch = &dp->resplit.batches[b];
@@ -88,11 +90,11 @@ static Status has_changed(bool* out, const Dynapipe* dp, const CostModel* costs,
 
 // While layers move, a rank holds what it had and what it gets.
 static bool both_fit(const Dynapipe* dp, const CostModel* costs, const Machine* machine,
-                     const StageLayers* stages) {
+                     const LayerRange* stages) {
     bool fits = true;
     for (int32_t r = 0; r < dp->num_stages * dp->num_replicas; r++) {
         int32_t s = r % dp->num_stages;
-        CostStage before = cost_stage_make(costs, &dp->request.stages[s], s, dp->num_stages);
+        CostStage before = cost_stage_make(costs, &dp->request.placement.chunks[s], s, dp->num_stages);
         CostStage behind = cost_stage_make(costs, &stages[s], s, dp->num_stages);
         int64_t own_bytes = machine_rank(machine, r).memory_limit_bytes;
         int64_t limit_bytes = own_bytes > 0 ? own_bytes : dp->options.memory_limit_bytes;
@@ -107,12 +109,10 @@ static bool both_fit(const Dynapipe* dp, const CostModel* costs, const Machine* 
 static int64_t move_ns(const Dynapipe* dp, const CostModel* costs, const StageChoice* choice) {
     int64_t most_bytes = 0, state_bytes = 0;
     for (int32_t s = 0; s < dp->num_stages; s++) {
-        StageLayers moved = {choice->stages[s].layer_end, dp->request.stages[s].layer_end};
-        if (moved.layer_begin > moved.layer_end) {
-            moved = (StageLayers){moved.layer_end, moved.layer_begin};
-        }
+        LayerRange moved = {choice->placement.chunks[s].layer_end, dp->request.placement.chunks[s].layer_end};
+        if (moved.layer_begin > moved.layer_end) { moved = (LayerRange){moved.layer_end, moved.layer_begin}; }
         CostStage layers = {.layers = moved};
-        CostStage stage = cost_stage_make(costs, &choice->stages[s], s, dp->num_stages);
+        CostStage stage = cost_stage_make(costs, &choice->placement.chunks[s], s, dp->num_stages);
         int64_t moved_bytes = cost_state_bytes(costs, &layers), all_bytes = cost_state_bytes(costs, &stage);
         most_bytes = moved_bytes > most_bytes ? moved_bytes : most_bytes;
         state_bytes = all_bytes > state_bytes ? all_bytes : state_bytes;
@@ -132,7 +132,8 @@ bool session_resplit_pays(const ResplitOffer* offer) {
 // From the present split to that of `choice`, which makes a step of an average batch so much shorter.
 static bool pays(const Dynapipe* dp, const CostModel* costs, const StageChoice* choice, int64_t present_ns) {
     const SessionResplit* resplit = &dp->resplit;
-    bool is_back = resplit->has_moved && memcmp(choice->stages, resplit->before, stages_bytes(dp)) == 0;
+    bool is_back =
+        resplit->has_moved && memcmp(choice->placement.chunks, resplit->before, stages_bytes(dp)) == 0;
     ResplitOffer offer = {.present_ns = present_ns,
                           .then_ns = choice->makespan_ns,
                           .move_ns = move_ns(dp, costs, choice),
@@ -141,16 +142,16 @@ static bool pays(const Dynapipe* dp, const CostModel* costs, const StageChoice* 
     return session_resplit_pays(&offer);
 }
 
-static void print_split(const Dynapipe* dp, const StageLayers* stages) {
+static void print_split(const Dynapipe* dp, const LayerRange* stages) {
     for (int32_t s = 0; s < dp->num_stages; s++) {
         printf("%s%d", s > 0 ? "," : "", stages[s].layer_end - stages[s].layer_begin);
     }
 }
 
-static void say_move(const Dynapipe* dp, const StageLayers* stages, const char* why) {
+static void say_move(const Dynapipe* dp, const LayerRange* stages, const char* why) {
     if (dp->transport.rank != 0) { return; }
     printf("layers move behind step %d: stages ", dp->next_step);
-    print_split(dp, dp->request.stages);
+    print_split(dp, dp->request.placement.chunks);
     printf(" become ");
     print_split(dp, stages);
     printf(" (%s)\n", why);
@@ -165,7 +166,7 @@ static int32_t effort_for(const Dynapipe* dp, int64_t makespan_ns) {
 }
 
 // What the corrected costs ask for; `stages` as they are: nothing.
-static Status search(Dynapipe* dp, const CostModel* costs, const Machine* machine, StageLayers* stages) {
+static Status search(Dynapipe* dp, const CostModel* costs, const Machine* machine, LayerRange* stages) {
     SessionResplit* resplit = &dp->resplit;
     StageChoice choice;
     int64_t present_ns, begin_ns = clock_now_ns();
@@ -177,14 +178,16 @@ static Status search(Dynapipe* dp, const CostModel* costs, const Machine* machin
     TRY(stage_search_again(&choice, &present_ns, &request, costs, resplit->batches, resplit->num_batches,
                            SEARCH_NS));
     double search_s = (double)(clock_now_ns() - begin_ns) / 1e9;
-    bool moves = present_ns > 0 && memcmp(choice.stages, dp->request.stages, stages_bytes(dp)) != 0 &&
-                 pays(dp, costs, &choice, present_ns) && both_fit(dp, costs, machine, choice.stages);
+    bool moves = present_ns > 0 &&
+                 memcmp(choice.placement.chunks, dp->request.placement.chunks, stages_bytes(dp)) != 0 &&
+                 pays(dp, costs, &choice, present_ns) &&
+                 both_fit(dp, costs, machine, choice.placement.chunks);
     if (!moves) { return STATUS_OK; }
     char why[160];
     snprintf(why, sizeof why, "a step of about %.0f ms in place of %.0f ms; %d splits looked at in %.1f s",
              (double)choice.makespan_ns / 1e6, (double)present_ns / 1e6, choice.num_splits, search_s);
-    say_move(dp, choice.stages, why);
-    memcpy(stages, choice.stages, stages_bytes(dp));
+    say_move(dp, choice.placement.chunks, why);
+    memcpy(stages, choice.placement.chunks, stages_bytes(dp));
     resplit->effort_then = effort_for(dp, choice.makespan_ns);
     return STATUS_OK;
 }
@@ -196,7 +199,7 @@ bool session_resplit_may_look(const Dynapipe* dp) {
     return !rests && !is_fixed && dp->next_step < dp->num_steps;
 }
 
-static Status look(Dynapipe* dp, StageLayers* stages) {
+static Status look(Dynapipe* dp, LayerRange* stages) {
     SessionResplit* resplit = &dp->resplit;
     const CostModel* costs;
     const Machine* machine;
@@ -209,10 +212,10 @@ static Status look(Dynapipe* dp, StageLayers* stages) {
 }
 
 // The split from here on; *moves false: the present one.
-static Status decide(Dynapipe* dp, StageLayers* stages, bool* moves) {
+static Status decide(Dynapipe* dp, LayerRange* stages, bool* moves) {
     SessionResplit* resplit = &dp->resplit;
     bool is_told;
-    memcpy(stages, dp->request.stages, sizeof dp->request.stages);
+    memcpy(stages, dp->request.placement.chunks, stages_bytes(dp));
     TRY(session_resplit_told(dp, stages, &is_told));
     bool is_restored = resplit->has_restored && !is_told;
     if (is_restored) { memcpy(stages, resplit->restored, sizeof resplit->restored); }
@@ -221,12 +224,12 @@ static Status decide(Dynapipe* dp, StageLayers* stages, bool* moves) {
     // Behind a checkpoint's step it was decided before that was saved.
     bool is_resumed = dp->now == NULL;
     if (!is_told && !is_restored && !is_resumed) { TRY(look(dp, stages)); }
-    *moves = memcmp(stages, dp->request.stages, stages_bytes(dp)) != 0;
+    *moves = memcmp(stages, dp->request.placement.chunks, stages_bytes(dp)) != 0;
     if (*moves && (is_told || is_restored)) {
         say_move(dp, stages, is_told ? "as told" : "as the checkpoint has it");
     }
     if (*moves && !is_restored) {
-        memcpy(resplit->before, dp->request.stages, sizeof resplit->before);
+        memcpy(resplit->before, dp->request.placement.chunks, sizeof resplit->before);
         resplit->has_moved = true;
         resplit->moved_step = dp->next_step;
     }
@@ -262,7 +265,7 @@ static Status renew_times(Dynapipe* dp) {
     return keep_times(dp, costs, machine);
 }
 
-static Status apply(Dynapipe* dp, const StageLayers* stages) {
+static Status apply(Dynapipe* dp, const LayerRange* stages) {
     char what[64];
     uint64_t hash = hash_finish(hash_bytes(HASH_SEED, stages, stages_bytes(dp)));
     snprintf(what, sizeof what, "hash of the stages behind step %d", dp->next_step);
@@ -271,14 +274,14 @@ static Status apply(Dynapipe* dp, const StageLayers* stages) {
     if (dp->resplit.moved_step == dp->next_step) { session_refit_hasten(&dp->refit, dp->next_step); }
     session_model_detach(dp);
     dp->request.effort = dp->resplit.effort_then;  // nobody plans
-    memcpy(dp->request.stages, stages, sizeof dp->request.stages);
+    placement_linear(&dp->request.placement, stages, dp->num_stages);
     dp->resplit.is_moving = true;
     dp->resplit.moved_bytes = 0;
     return renew_times(dp);
 }
 
 static Status resplit(Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int32_t* num_ranges) {
-    StageLayers stages[PLAN_MAX_STAGES];
+    LayerRange stages[PLAN_MAX_STAGES];
     bool moves;
     dp->resplit.is_asked = true;
     dp->resplit.asked_ns = clock_now_ns();
@@ -320,7 +323,7 @@ int dynapipe_move(Dynapipe* dp, const DynapipePiece_v1* have, int32_t num_have, 
 // --- around it ---------------------------------------------------------------------------------------------
 
 Status session_resplit_begin(Dynapipe* dp) {
-    StageLayers stages[PLAN_MAX_STAGES];
+    LayerRange stages[PLAN_MAX_STAGES];
     bool found;
     TRY(session_resplit_told(dp, stages, &found));
     return keep_times(dp, &dp->costs, dp->request.machine);

@@ -12,6 +12,7 @@ and a run that goes on from it moves layers once more, before its first step.
 */
 #pragma once
 
+#include "../base/arena.h"
 #include "../dynapipe.h"
 #include "../plan/stage_search.h"
 #include "session_options.h"
@@ -32,9 +33,9 @@ typedef struct {
     bool is_due;        // refit has found something since
     // a move
     bool has_moved;
-    int32_t moved_step;                     // the last one came behind so many steps
-    StageLayers before[PLAN_MAX_STAGES];    // the split that it ended
-    StageLayers restored[PLAN_MAX_STAGES];  // the split of a checkpoint
+    int32_t moved_step;                    // the last one came behind so many steps
+    LayerRange before[PLAN_MAX_STAGES];    // the split that it ended
+    LayerRange restored[PLAN_MAX_STAGES];  // the split of a checkpoint
     bool has_restored, has_restored_times;
     int32_t effort_then;  // of plans behind the move
     void* position;       // in the data behind the last step, while no step is planned
@@ -69,7 +70,7 @@ bool session_resplit_pays(const ResplitOffer* offer);
 
 // session_resplit_record.c
 // The split told for behind the step last run; *found false: none.
-Status session_resplit_told(const Dynapipe* dp, StageLayers* out, bool* found);
+Status session_resplit_told(const Dynapipe* dp, LayerRange* out, bool* found);
 // Behind the position in the data, where layers have moved or might have, or messages were found to be pulled
 // or not; and off it again.
 Status session_resplit_position(Dynapipe* dp, const void** position, size_t* num_bytes);

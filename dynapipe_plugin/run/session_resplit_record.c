@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../base/hash.h"
+#include "../plan/problem/stage_split.h"
 #include "session.h"
 
 // --- what is told ------------------------------------------------------------------------------------------
@@ -54,7 +55,7 @@ Status session_resplit_parse(SessionResplit* out, const char* text) {
     return STATUS_OK;
 }
 
-static Status parse_layers(const Dynapipe* dp, StageLayers* out, const char* layers) {
+static Status parse_layers(const Dynapipe* dp, LayerRange* out, const char* layers) {
     int32_t num_layers = dp->costs.num_enc_layers + dp->costs.num_dec_layers;
     Status status =
         stage_split_parse(out, dp->num_stages, num_layers, dp->request.rules.head_has_layer, layers);
@@ -63,12 +64,12 @@ static Status parse_layers(const Dynapipe* dp, StageLayers* out, const char* lay
                 layers, num_layers, dp->num_stages);
 }
 
-Status session_resplit_told(const Dynapipe* dp, StageLayers* out, bool* found) {
+Status session_resplit_told(const Dynapipe* dp, LayerRange* out, bool* found) {
     Told told;
     *found = false;
     const char* next = dp->resplit.kind == RESPLIT_TOLD ? dp->resplit.told : NULL;
     while (next != NULL && next_told(&told, &next)) {
-        StageLayers stages[PLAN_MAX_STAGES] = {{0}};
+        LayerRange stages[PLAN_MAX_STAGES] = {{0}};
         TRY(parse_layers(dp, stages, told.layers));
         if (told.step != dp->next_step) { continue; }
         memcpy(out, stages, sizeof stages);
@@ -107,14 +108,14 @@ static uint64_t record_hash(const void* data, size_t data_bytes, const Record* r
     return hash_finish(hash_bytes(hash, record, offsetof(Record, hash)));
 }
 
-static void put_ends(int32_t* out, const StageLayers* stages, int32_t num_stages) {
+static void put_ends(int32_t* out, const LayerRange* stages, int32_t num_stages) {
     for (int32_t s = 0; s < num_stages; s++) { out[s] = stages[s].layer_end; }
 }
 
-static bool take_ends(StageLayers* out, const int32_t* ends, int32_t num_stages, int32_t num_layers) {
+static bool take_ends(LayerRange* out, const int32_t* ends, int32_t num_stages, int32_t num_layers) {
     bool good = ends[num_stages - 1] == num_layers;
     for (int32_t s = 0; s < num_stages; s++) {
-        out[s] = (StageLayers){s > 0 ? ends[s - 1] : 0, ends[s]};
+        out[s] = (LayerRange){s > 0 ? ends[s - 1] : 0, ends[s]};
         good = good && stage_may_have(&out[s], s, num_stages, false);
     }
     return good;
@@ -130,7 +131,7 @@ static Record record_of(const Dynapipe* dp) {
     Record record = {.moved_step = resplit->moved_step,
                      .effort = dp->request.effort,
                      .num_stages = dp->num_stages,
-                     .num_layers = dp->request.stages[dp->num_stages - 1].layer_end,
+                     .num_layers = dp->request.placement.chunks[dp->num_stages - 1].layer_end,
                      .num_ranks = resplit->times_then != NULL ? dp->num_stages * dp->num_replicas : 0,
                      .has_moved = resplit->has_moved,
                      .has_searched = resplit->has_searched,
@@ -146,8 +147,8 @@ Status session_resplit_position(Dynapipe* dp, const void** position, size_t* num
     if (!resplit->has_moved && !may_move && !has_choice(dp)) { return STATUS_OK; }
     int32_t ends[2 * PLAN_MAX_STAGES];
     Record record = record_of(dp);
-    put_ends(ends, dp->request.stages, dp->num_stages);
-    put_ends(ends + dp->num_stages, resplit->has_moved ? resplit->before : dp->request.stages,
+    put_ends(ends, dp->request.placement.chunks, dp->num_stages);
+    put_ends(ends + dp->num_stages, resplit->has_moved ? resplit->before : dp->request.placement.chunks,
              dp->num_stages);
     size_t body_bytes = ends_bytes(&record) + times_bytes(&record);
     size_t all_bytes = *num_bytes + body_bytes + sizeof record;
@@ -229,7 +230,7 @@ void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_byt
     SessionResplit* resplit = &dp->resplit;
     Record record;
     const char* body;
-    StageLayers now[PLAN_MAX_STAGES], before[PLAN_MAX_STAGES];
+    LayerRange now[PLAN_MAX_STAGES], before[PLAN_MAX_STAGES];
     int32_t ends[2 * PLAN_MAX_STAGES], P = dp->num_stages;
     forget(resplit);
     if (!find_record(&record, &body, position, *num_bytes)) { return; }
@@ -238,7 +239,9 @@ void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_byt
     bool is_other = take_pulls(dp, &record);  // then so may be the split that was chosen here, and its effort
     if (!is_taken(dp, &record) || !take_ends(now, ends, P, record.num_layers)) { return; }
     bool has_moved = record.has_moved != 0 && take_ends(before, ends + P, P, record.num_layers);
-    if (!has_moved && !is_other && memcmp(now, dp->request.stages, (size_t)P * sizeof *now) != 0) { return; }
+    if (!has_moved && !is_other && memcmp(now, dp->request.placement.chunks, (size_t)P * sizeof *now) != 0) {
+        return;
+    }
     take_times(resplit, &record, body + ends_bytes(&record), P * dp->num_replicas);
     if (!has_moved && !is_other) { return; }
     memcpy(resplit->restored, now, (size_t)P * sizeof *now);

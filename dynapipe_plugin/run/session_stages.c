@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../base/clock.h"
+#include "../plan/planner.h"
 #include "session.h"
 
 enum { LEAST_PLANNING_NS = 1000000, MOST_PLANNING_NS = 400000000 };
@@ -63,7 +64,7 @@ static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t 
     int64_t step_ns = average_step_ns(dp, choice);
     printf("stages: ");
     for (int32_t s = 0; s < dp->num_stages; s++) {
-        StageLayers stage = choice->stages[s];
+        LayerRange stage = choice->placement.chunks[s];
         printf("%s%d", s > 0 ? "," : "", stage.layer_end - stage.layer_begin);
     }
     printf(" layers (%s", dp->options.stage_split != NULL ? "as told" : "of ");
@@ -111,14 +112,14 @@ static Status search_stages(StageChoice* out, PlanRequest* request, const CostMo
                             const LargestSamples* largest) {
     char failure[1024];
     TRY(stage_search(out, request, costs, batches, num_batches));
-    memcpy(request->stages, out->stages, sizeof out->stages);
+    request->placement = out->placement;
     Status status = check_largest(request, costs, largest);
     if (status != STATUS_INFEASIBLE || !request->choose_stages) { return status; }
     snprintf(failure, sizeof failure, "%s", status_message());
     batches[num_batches] = (StageBatch){largest->samples, largest->num_samples};
     status = stage_search(out, request, costs, batches, num_batches + 1);
     if (status == STATUS_OK) {
-        memcpy(request->stages, out->stages, sizeof out->stages);
+        request->placement = out->placement;
         status = check_largest(request, costs, largest);
     }
     return status == STATUS_INFEASIBLE ? FAIL(status, "%s", failure) : status;
@@ -138,7 +139,7 @@ Status session_stages_choose(Dynapipe* dp) {
     static const LargestSamples none;  // a run that only looks at the model draws none to train on
     TRY(search_stages(&choice, &request, &dp->costs, batches, resplit->num_batches,
                       dp->num_steps > 0 ? loader_largest(dp->train) : &none));
-    memcpy(dp->request.stages, choice.stages, sizeof choice.stages);
+    dp->request.placement = choice.placement;
     if (dp->options.effort == 0 && choice.makespan_ns > 0) {
         int64_t planning_ns = session_planning_ns(choice.makespan_ns, dp->plan_threads, dp->num_replicas);
         dp->request.effort = plan_effort(&dp->request, planning_ns);

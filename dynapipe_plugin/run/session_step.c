@@ -173,9 +173,9 @@ int dynapipe_step(Dynapipe* dp, DynapipeStep_v1* out) {
     return (int)run_step(dp, out);
 }
 
-void dynapipe_shard(const Dynapipe* dp, int32_t idx, int64_t* begin, int64_t* end) {
+void dynapipe_shard(const Dynapipe* dp, int64_t* begin, int64_t* end) {
     bool shared = dp->run.zero_stage > 0 && dp->num_replicas > 1;
-    int64_t n = idx == 0 ? dp->params.num_params : 0;  // no other range has anything
+    int64_t n = dp->params.num_params;
     *begin = shared ? collective_slice(n, dp->num_replicas, dp->replica) : 0;
     *end = shared ? collective_slice(n, dp->num_replicas, dp->replica + 1) : n;
 }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../plan/plan_types.h"
+#include "../plan/types/plan_types.h"
 
 // What one rank tells, as it travels: num_params, number of groups, types, and (group, begin, count) of each
 // group.

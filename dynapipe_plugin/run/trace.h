@@ -20,7 +20,7 @@ its offset, which is taken off, and by how much that may be wrong. tool/trace_fi
 
 #include "../base/arena.h"
 #include "../base/status.h"
-#include "../plan/plan.h"
+#include "../plan/lists/plan.h"
 #include "session_errors.h"
 
 // What a rank does besides its instructions.

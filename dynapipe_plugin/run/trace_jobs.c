@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../plan/plan_words.h"
+#include "../plan/lists/plan_words.h"
 
 typedef struct {
     TraceJobs* jobs;
@@ -69,7 +69,7 @@ Status trace_jobs_add(TraceJobs* jobs, const Plan* plan, const TraceRank* trace,
     Reader reader = {.jobs = jobs,
                      .plan = plan,
                      .costs = costs,
-                     .stage = cost_stage_make(costs, &plan->stages[s], s, plan->P),
+                     .stage = cost_stage_make(costs, &plan->placement.chunks[s], s, plan->P),
                      .s = s,
                      .machine = machine_rank(machine, trace->rank),
                      .has = calloc((size_t)plan->M + 1, 1)};

@@ -7,8 +7,8 @@ since the model need not compute what nobody reads.
 */
 #pragma once
 
-#include "../plan/machine.h"
-#include "../plan/refit_solve.h"
+#include "../plan/cost/machine.h"
+#include "../plan/cost/refit_solve.h"
 #include "trace.h"
 
 enum { TRACE_JOBS_MOST = 4096 };  // of a side; later ones are left out

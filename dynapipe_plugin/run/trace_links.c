@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../plan/plan_words.h"
+#include "../plan/lists/plan_words.h"
 
 // A rank that looks at its messages all the time is away for a switch of threads now and then.
 static const double LOOK_NS = 50e3;
@@ -54,7 +54,7 @@ void trace_links_add(TraceLinks* links, const Plan* plan, const TraceRank* trace
         bool is_act = event->kind == INSTR_SEND_ACT, is_grad = event->kind == INSTR_SEND_GRAD;
         int32_t from = is_act ? s : s - 1;
         if ((!is_act && !is_grad) || from < 0) { continue; }
-        CostStage stage = cost_stage_make(costs, &plan->stages[from], from, plan->P);
+        CostStage stage = cost_stage_make(costs, &plan->placement.chunks[from], from, plan->P);
         double latency_ns, bytes_per_ns;
         int64_t num_bytes = cost_boundary_bytes(costs, &stage, &plan->mbs[event->mb].shape);
         if (num_bytes == 0 || !trace_links_expected(&latency_ns, &bytes_per_ns, costs, machine,

@@ -11,8 +11,8 @@ otherwise, twice in a row, and its transfers carry time that a step feels; of fo
 */
 #pragma once
 
-#include "../plan/cost_model.h"
-#include "../plan/machine.h"
+#include "../plan/cost/cost_model.h"
+#include "../plan/cost/machine.h"
 #include "trace.h"
 
 enum { TRACE_LINKS_MOST = 512, TRACE_LINKS_LEAST = 16 };

@@ -21,7 +21,7 @@ the left.
 
 #include <stdbool.h>
 
-#include "../plan/plan.h"
+#include "../plan/lists/plan.h"
 
 // out[i] = 1: instruction i of `rank` starts together with instruction i + 1. out has room for the rank's
 // instructions, `room` for as many int32 as the longest list of the plan.

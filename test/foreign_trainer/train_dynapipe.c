@@ -35,7 +35,7 @@ static double gradient_norm(const Slice* s) {
     DynapipeSpan spans[MAX_SPANS];
     int32_t num_spans;
     double sum = 0;
-    check(dynapipe_counted(dp, 0, spans, MAX_SPANS, &num_spans));
+    check(dynapipe_counted(dp, spans, MAX_SPANS, &num_spans));
     for (int32_t i = 0; i < num_spans; i++) {
         sum += squared_norm((const float*)s->about.grads, (size_t)spans[i].begin, (size_t)spans[i].end);
     }
@@ -135,7 +135,7 @@ int plugin_train(const Flags* flags) {
     }
     mine.slice = (Slice*)model;
     check(dynapipe_attach(dp, 0, &api, model, &params));
-    dynapipe_shard(dp, 0, &mine.begin, &mine.end);
+    dynapipe_shard(dp, &mine.begin, &mine.end);
     mine.m = (float*)calloc((size_t)params.num_params, sizeof(float));
     mine.v = (float*)calloc((size_t)params.num_params, sizeof(float));
     steps(flags, &mine);

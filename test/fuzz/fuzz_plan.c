@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../dynapipe_plugin/plan/replay.h"
+#include "../../dynapipe_plugin/plan/replay/replay.h"
 #include "../../tool/plan_diff.h"
 #include "../../tool/plan_verify.h"
 #include "fuzz.h"

@@ -59,10 +59,10 @@ int LLVMFuzzerInitialize(int* argc, char*** argv) {
 
 // Three stages, 8 layers, one replica.
 static void session_make(Dynapipe* dp) {
-    static const StageLayers stages[3] = {{0, 3}, {3, 6}, {6, 8}};
+    static const LayerRange stages[3] = {{0, 3}, {3, 6}, {6, 8}};
     *dp = (Dynapipe){.num_stages = 3, .num_replicas = 1};
     dp->costs.num_enc_layers = 8;
-    memcpy(dp->request.stages, stages, sizeof stages);
+    memcpy(dp->request.placement.chunks, stages, sizeof stages);
 }
 
 // Bytes behind which a record of a split may stand. Whatever it says: a split of this model, or none.
@@ -84,7 +84,7 @@ static void require_split(const uint8_t* position, size_t num_bytes) {
 // As a run writes it whose layers moved, then changed. Its hash and "DPSPLIT2" are its last 16 bytes.
 static void try_split(const uint8_t* data, size_t num_bytes, bool mends) {
     enum { LOADERS = 8, ENDS = 6 * sizeof(int32_t), TIMES = 3 * sizeof(double), HASHED = ENDS + TIMES + 24 };
-    static const StageLayers before[3] = {{0, 2}, {2, 5}, {5, 8}};
+    static const LayerRange before[3] = {{0, 2}, {2, 5}, {5, 8}};
     static Dynapipe dp;
     const uint8_t loaders_own[LOADERS] = {0};
     const void* position = loaders_own;

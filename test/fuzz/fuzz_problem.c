@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../dynapipe_plugin/plan/microbatch.h"
+#include "../../dynapipe_plugin/plan/planner.h"
+#include "../../dynapipe_plugin/plan/problem/microbatch.h"
 #include "../../tool/problem.h"
 #include "fuzz.h"
 
@@ -16,7 +17,8 @@ static void require_sane(const Problem* problem) {
     REQUIRE(request->P >= 1 && request->P <= PLAN_MAX_STAGES && request->R >= 1 &&
             request->R <= PLAN_MAX_REPLICAS);
     REQUIRE(num_layers >= request->P && num_layers <= COST_MAX_LAYERS);
-    REQUIRE(request->stages[0].layer_begin == 0 && request->stages[request->P - 1].layer_end == num_layers);
+    REQUIRE(request->placement.chunks[0].layer_begin == 0 &&
+            request->placement.chunks[request->P - 1].layer_end == num_layers);
     for (int32_t i = 0; i < problem->num_samples; i++) {
         const PlanSample* sample = &problem->samples[i];
         REQUIRE(sample->enc_tokens >= 1 && sample->enc_tokens <= 2 * PROBLEM_MAX_TOKENS);

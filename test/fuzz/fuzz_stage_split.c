@@ -1,13 +1,14 @@
 // fuzz_stage_split.c -- a byte for the number of stages and whether the head has a layer, then --stage-split:
 // stages that cover all layers in order, or an error. libFuzzer: -max_len=96
 #include "../../dynapipe_plugin/plan/planner.h"
+#include "../../dynapipe_plugin/plan/problem/stage_split.h"
 #include "fuzz.h"
 
 enum { NUM_LAYERS = 12, MOST_STAGES = 16 };
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     if (num_bytes < 1) { return 0; }
-    StageLayers stages[MOST_STAGES];
+    LayerRange stages[MOST_STAGES];
     const int32_t P = 1 + data[0] % MOST_STAGES;
     const bool head_has_layer = data[0] & 128;
     char* text = fuzz_text(data + 1, num_bytes - 1);

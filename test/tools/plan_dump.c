@@ -4,7 +4,8 @@
 #include <stdlib.h>
 
 #include "../../dynapipe_plugin/plan/planner.h"
-#include "../../dynapipe_plugin/plan/replay.h"
+#include "../../dynapipe_plugin/plan/problem/stage_split.h"
+#include "../../dynapipe_plugin/plan/replay/replay.h"
 #include "../random_problem.h"
 
 enum { NUM_PROBLEMS = 70 };
@@ -40,8 +41,8 @@ static void draw(RandomProblem* out, Rng* rng, int i) {
                               .num_replicas = out->request.R};
         cost_model_analytic_gpt(&out->costs, &about);
         for (int32_t k = 0; k < out->num_samples; k++) { out->samples[k].dec_tokens = 0; }
-        Status status = stage_split_make(out->request.stages, &out->request, &out->costs, out->samples,
-                                         out->num_samples, 1);
+        Status status = stage_split_make(out->request.placement.chunks, &out->request, &out->costs,
+                                         out->samples, out->num_samples, 1);
         if (status != STATUS_OK) { exit(1); }
     }
     if (i % 3 == 0) { random_problem_limit_memory(out, rng_between(rng, 0, 200)); }

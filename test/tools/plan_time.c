@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../../dynapipe_plugin/base/clock.h"
+#include "../../dynapipe_plugin/plan/planner.h"
 #include "../../tool/problem.h"
 
 static Status run(const char* path, bool one, Arena* arena) {

@@ -12,6 +12,7 @@ usage: refit_bench        a table in Markdown; exit status 1 where refit leaves 
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "../../dynapipe_plugin/plan/planner.h"
 #include "../case_problem.h"
 #include "../refit_case.h"
 

@@ -1,0 +1,84 @@
+#include "pipe_schedule.h"
+
+Status pipe_schedule_init(PipeSchedule* out, const PipeProblem* problem, Arena* arena) {
+    *out = (PipeSchedule){0};
+    PipeJob* jobs;
+    int32_t num_rows[PLAN_MAX_STAGES] = {0}, all_rows = pipe_num_rows(problem);
+    PIPE_NEW(jobs, arena, PipeJob, (int64_t)problem->M * JOB_COUNT * all_rows);
+    for (int32_t row = 0; row < all_rows; row++) { num_rows[pipe_stage_of(problem, row)]++; }
+    for (int32_t s = 0; s < problem->P; s++) {
+        out->jobs[s] = jobs;
+        jobs += (int64_t)problem->M * JOB_COUNT * num_rows[s];
+    }
+    return STATUS_OK;
+}
+
+void pipe_schedule_push_backward(PipeSchedule* schedule, const PipeProblem* problem, int32_t s, int32_t chunk,
+                                 int32_t m, bool split_backward) {
+    if (pipe_cost(problem, chunk, m)->drops) { pipe_schedule_push(schedule, s, JOB_R, chunk, m); }
+    pipe_schedule_push(schedule, s, JOB_B, chunk, m);
+    if (split_backward) { pipe_schedule_push(schedule, s, JOB_W, chunk, m); }
+}
+
+Status pipe_schedule_need_linear(const PipeProblem* problem, const char* policy) {
+    bool is_linear = pipe_num_rows(problem) == problem->P;
+    for (int32_t s = 0; s < problem->P && is_linear; s++) { is_linear = pipe_stage_of(problem, s) == s; }
+    return is_linear
+               ? STATUS_OK
+               : FAIL(STATUS_BAD_OPTION,
+                      "--schedule %s is for one chunk a stage and a whole head ---> --schedule auto, or "
+                      "--placement linear --head whole",
+                      policy);
+}
+
+Status pipe_schedule_one_by_one(PipeSchedule* out, const PipeProblem* problem, const int32_t* order,
+                                Arena* arena) {
+    int32_t K = pipe_num_chunks(problem);
+    TRY(pipe_schedule_init(out, problem, arena));
+    for (int32_t i = 0; i < problem->M; i++) {
+        for (int32_t k = 0; k < K; k++) {
+            pipe_schedule_push(out, pipe_stage_of(problem, k), JOB_F, k, order[i]);
+        }
+        for (int32_t row = K; row < pipe_num_rows(problem); row++) {
+            if (pipe_has_row(problem, row)) { pipe_schedule_push(out, row - K, JOB_F, row, order[i]); }
+        }
+        for (int32_t k = K - 1; k >= 0; k--) {
+            pipe_schedule_push_backward(out, problem, pipe_stage_of(problem, k), k, order[i], false);
+        }
+        for (int32_t row = K; row < pipe_num_rows(problem); row++) {
+            if (pipe_has_row(problem, row)) { pipe_schedule_push(out, row - K, JOB_W, row, order[i]); }
+        }
+    }
+    return STATUS_OK;
+}
+
+// What is kept of all chunks at a time, and the most that one of them brings back or forth besides.
+int64_t pipe_alone_bytes(const PipeProblem* problem, int32_t s, int32_t m) {
+    int64_t kept_bytes = 0, most_bytes = 0;
+    for (int32_t row = 0; row < pipe_num_rows(problem); row++) {
+        if (pipe_stage_of(problem, row) != s || !pipe_has_row(problem, row)) { continue; }
+        const PipeCost* cost = pipe_cost(problem, row, m);
+        int64_t besides_bytes = cost->stored_bytes > cost->forward_bytes || !cost->drops
+                                    ? cost->stored_bytes
+                                    : cost->forward_bytes;
+        kept_bytes += cost->input_bytes + (cost->drops ? 0 : cost->stored_bytes);
+        if (cost->drops && besides_bytes > most_bytes) { most_bytes = besides_bytes; }
+    }
+    return kept_bytes + most_bytes;
+}
+
+Status pipe_problem_check_fits(const PipeProblem* problem) {
+    for (int32_t s = 0; s < problem->P; s++) {
+        int64_t limit_bytes = problem->memory_limit_bytes[s];
+        for (int32_t m = 0; m < problem->M && limit_bytes != INT64_MAX; m++) {
+            int64_t over_bytes = pipe_alone_bytes(problem, s, m) - limit_bytes;
+            if (over_bytes > 0) {
+                return FAIL(STATUS_INFEASIBLE,
+                            "stage %d: micro-batch %d alone is %lld bytes over the memory limit ---> "
+                            "--recompute full, more --stages, shorter samples or a larger --memory-limit",
+                            s, m, (long long)over_bytes);
+            }
+        }
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,29 @@
+/*
+timeline_row.h -- one row of an ASCII timeline, fed with jobs in the order of time.
+
+    stage 0 |aabbccdd............AAAAeeBBBBffCCCC..DDDD..EEEE..FFFF| idle 33 %
+
+One column is makespan / width; it shows the job that runs at its middle. Letter = micro-batch: lower case
+forward, upper case backward; + weight gradients, ~ forward again, . idle.
+*/
+#pragma once
+
+#include <stdio.h>
+#include "../types/plan_types.h"
+
+#define TIMELINE_LEGEND \
+    "letter = micro-batch: a forward, A backward, + weight gradients, ~ forward again, . idle"
+
+typedef struct {
+    FILE* out;
+    int32_t width, column;
+    int64_t makespan_ns, busy_ns;
+} TimelineRow;
+
+// Prints "stage s |".
+void timeline_row_open(TimelineRow* row, int32_t s, int64_t makespan_ns, int32_t width, FILE* out);
+void timeline_row_add(TimelineRow* row, JobKind kind, int32_t mb, int64_t begin_ns, int64_t end_ns);
+void timeline_row_close(TimelineRow* row);
+
+// 'a' for 0, 'b' for 1 ..., starting again after 'z'.
+char timeline_letter(int32_t mb);

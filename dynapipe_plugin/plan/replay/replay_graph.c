@@ -1,0 +1,291 @@
+// replay_graph.c -- makes the graph once, then walks it for pairs of trials.
+#include "replay_graph.h"
+
+#include <string.h>
+
+#include "../pipe/pipe_schedule.h"
+
+// All durations of a replica together: a hundred times as slow and 1.95 times as long they still fit in 63
+// bits.
+#define MOST_NS (INT64_MAX / 400)
+
+// Fixed point of the noise: a factor of 1 is 2^20.
+enum { FACTOR_BITS = 20, MOST_FACTOR = (1 << FACTOR_BITS) / 20 * 19 };
+
+typedef struct {
+    const ReplayLists* lists;
+    ReplayGraph* graph;
+    int32_t* job_node[2];      // [P * M] of F, of B; 0: not there yet
+    int32_t* arrival_node[2];  // [P * M] transfer that brings the activation, the gradient
+    int32_t pos[PLAN_MAX_STAGES], last_transfer[PLAN_MAX_STAGES];
+    int32_t last_item[PLAN_MAX_STAGES];  // of a stage's sequence: job or, with `pulls`, message
+    int64_t sum_ns;
+} Maker;
+
+// s: of a transfer, the sender.
+static int32_t add_node(Maker* maker, int32_t s, const ReplayItem* item, int32_t before, int32_t input) {
+    ReplayGraph* graph = maker->graph;
+    bool is_job = item->kind < JOB_COUNT;
+    graph->nodes[graph->num_nodes] = (ReplayNode){
+        .before = {before, input},
+        .lane = is_job ? s : graph->P + s,
+        .ns = item->ns,
+        .key = ((uint64_t)s << 40 | (uint64_t)item->mb << 8 | item->kind) * 0x9e3779b97f4a7c15u,
+    };
+    return graph->num_nodes++;
+}
+
+// False: its input is not there yet.
+static bool add_job(Maker* maker, int32_t s, const ReplayItem* item) {
+    const ReplayLists* lists = maker->lists;
+    int64_t cell = (int64_t)s * lists->M + item->mb;
+    int32_t input = 0;
+    bool waits = false;
+    if (item->kind == JOB_F && s > 0) {
+        input = maker->arrival_node[0][cell];
+        waits = true;
+    } else if (item->kind == JOB_B && s < lists->P - 1) {
+        input = maker->arrival_node[1][cell];
+        waits = true;
+    }
+    if (waits && input == 0) { return false; }
+    int32_t node = add_node(maker, s, item, maker->last_item[s], input);
+    maker->last_item[s] = maker->graph->last_job[s] = node;
+    if (item->kind == JOB_F || item->kind == JOB_B) { maker->job_node[item->kind == JOB_B][cell] = node; }
+    return true;
+}
+
+static Status add_transfer(Maker* maker, int32_t s, const ReplayItem* item) {
+    bool is_grad = item->kind == REPLAY_SEND_GRAD;
+    int32_t peer = is_grad ? s - 1 : s + 1;
+    int32_t job = maker->job_node[is_grad][(int64_t)s * maker->lists->M + item->mb];
+    if (peer < 0 || peer >= maker->lists->P || job == 0) {
+        return FAIL(STATUS_INVALID_PLAN,
+                    "stage %d, micro-batch %d: sends what it has not computed ---> check the plan", s,
+                    item->mb);
+    }
+    int32_t node = add_node(maker, s, item, maker->last_transfer[s], job);
+    maker->last_transfer[s] = node;
+    maker->arrival_node[is_grad][(int64_t)peer * maker->lists->M + item->mb] = node;
+    return STATUS_OK;
+}
+
+// A message that stage s takes from its neighbour. False: the job that makes it is not there yet.
+static bool add_message(Maker* maker, int32_t s, const ReplayItem* item) {
+    const ReplayLists* lists = maker->lists;
+    bool is_grad = item->kind == REPLAY_SEND_GRAD;
+    int32_t sender = is_grad ? s + 1 : s - 1;
+    if (sender < 0 || sender >= lists->P) { return false; }
+    int32_t job = maker->job_node[is_grad][(int64_t)sender * lists->M + item->mb];
+    if (job == 0) { return false; }
+    maker->last_item[s] = add_node(maker, sender, item, maker->last_item[s], job);
+    maker->arrival_node[is_grad][(int64_t)s * lists->M + item->mb] = maker->last_item[s];
+    return true;
+}
+
+static Status add_item(Maker* maker, int32_t s, const ReplayItem* item, bool* added) {
+    if (item->ns < 0 || item->ns > MOST_NS - maker->sum_ns) {
+        return FAIL(STATUS_OUT_OF_RANGE,
+                    "stage %d, micro-batch %d: takes %lld ns ---> times of 0 ns up to days", s, item->mb,
+                    (long long)item->ns);
+    }
+    *added = true;
+    if (item->kind < JOB_COUNT) {
+        *added = add_job(maker, s, item);
+    } else if (maker->lists->pulls) {
+        *added = add_message(maker, s, item);
+    } else {
+        TRY(add_transfer(maker, s, item));
+    }
+    if (*added) { maker->sum_ns += item->ns; }
+    return STATUS_OK;
+}
+
+// The next item waits: of those at the same instant another may not. Jobs keep their order.
+static Status add_of_instant(Maker* maker, int32_t s, bool* added) {
+    ReplayItem* items = maker->lists->items[s] + maker->pos[s];
+    int32_t num = maker->lists->num_items[s] - maker->pos[s];
+    bool job_waits = items[0].kind < JOB_COUNT;
+    for (int32_t i = 1; i < num && items[0].instant_ns >= 0 && items[i].instant_ns == items[0].instant_ns;
+         i++) {
+        ReplayItem item = items[i];
+        if (item.kind < JOB_COUNT && job_waits) { continue; }
+        TRY(add_item(maker, s, &item, added));
+        if (*added) {
+            memmove(items + 1, items, (size_t)i * sizeof *items);
+            items[0] = item;
+            return STATUS_OK;
+        }
+        job_waits |= item.kind < JOB_COUNT;
+    }
+    return STATUS_OK;
+}
+
+// As far as stage s comes. Says whether it came any further.
+static Status advance(Maker* maker, int32_t s, bool* moved) {
+    const ReplayLists* lists = maker->lists;
+    for (; maker->pos[s] < lists->num_items[s]; maker->pos[s]++) {
+        bool added;
+        TRY(add_item(maker, s, &lists->items[s][maker->pos[s]], &added));
+        if (!added) { TRY(add_of_instant(maker, s, &added)); }
+        if (!added) { break; }
+        *moved = true;
+    }
+    return STATUS_OK;
+}
+
+Status replay_graph_make(ReplayGraph* out, const ReplayLists* lists, Arena* arena) {
+    ReplayGraph graph = {.P = lists->P, .num_nodes = 1};
+    Maker maker = {.lists = lists, .graph = &graph};
+    int64_t num_nodes = 1, num_cells = (int64_t)lists->P * lists->M;
+    for (int32_t s = 0; s < lists->P; s++) {
+        num_nodes += lists->num_items[s];
+        graph.tail_ns[s] = lists->tail_ns[s];
+    }
+    if (num_nodes > INT32_MAX) {
+        return FAIL(STATUS_OUT_OF_RANGE, "replay: too many jobs ---> a smaller plan");
+    }
+    PIPE_NEW(graph.nodes, arena, ReplayNode, num_nodes);
+    for (int32_t i = 0; i < 2; i++) {
+        PIPE_NEW(maker.job_node[i], arena, int32_t, num_cells);
+        PIPE_NEW(maker.arrival_node[i], arena, int32_t, num_cells);
+    }
+    bool moved = true;
+    while (moved) {  // down the pipeline and up again, as activations and gradients go
+        moved = false;
+        for (int32_t s = 0; s < lists->P; s++) { TRY(advance(&maker, s, &moved)); }
+        for (int32_t s = lists->P - 1; s >= 0; s--) { TRY(advance(&maker, s, &moved)); }
+    }
+    for (int32_t s = 0; s < lists->P; s++) {
+        if (maker.pos[s] == lists->num_items[s]) { continue; }
+        return FAIL(STATUS_DEADLOCK,
+                    "stage %d waits for ever for the input of micro-batch %d ---> check the plan", s,
+                    lists->items[s][maker.pos[s]].mb);
+    }
+    *out = graph;
+    return STATUS_OK;
+}
+
+// --- trials ----------------------------------------------------------------------------------------------
+
+typedef struct {
+    int64_t makespan_ns[2];
+    int64_t wait_ns[2][PLAN_MAX_STAGES];
+} Pair;
+
+static inline int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+// round(ns x factor / 2^FACTOR_BITS) without overflow.
+static inline int64_t scaled_ns(int64_t ns, int64_t factor) {
+    int64_t high = ns >> FACTOR_BITS, low = ns & ((1 << FACTOR_BITS) - 1);
+    return high * factor + ((low * factor + (1 << (FACTOR_BITS - 1))) >> FACTOR_BITS);
+}
+
+// Four uniforms of 16 bits less their mean: deviation 65536 / sqrt(3).
+static inline int64_t sum_of_uniforms(uint64_t bits) {
+    return (int64_t)((bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48)) - 131070;
+}
+
+// Noise factor of one unit of that sum, in 2^-40.
+static int64_t unit_factor(int32_t noise_permille) {
+    const int64_t thousand_deviations = 37837228;  // 1000 x 65536 / sqrt(3)
+    return ((int64_t)noise_permille * ((int64_t)1 << 40) + thousand_deviations / 2) / thousand_deviations;
+}
+
+// One trial with z, one with -z.
+static void run_pair(Pair* out, const ReplayGraph* graph, int64_t unit, uint64_t pair_seed,
+                     int64_t (*end_ns)[2]) {
+    int64_t busy_ns[2 * PLAN_MAX_STAGES][2] = {{0}};
+    for (int32_t i = 1; i < graph->num_nodes; i++) {
+        const ReplayNode* node = &graph->nodes[i];
+        const int64_t *a = end_ns[node->before[0]], *b = end_ns[node->before[1]];
+        int64_t z = sum_of_uniforms(rng_mix(pair_seed + node->key));
+        int64_t factor = ((z < 0 ? -z : z) * unit) >> 20;
+        int64_t off_ns = scaled_ns(node->ns, factor < MOST_FACTOR ? factor : MOST_FACTOR);
+        if (z < 0) { off_ns = -off_ns; }
+        end_ns[i][0] = larger(a[0], b[0]) + node->ns + off_ns;
+        end_ns[i][1] = larger(a[1], b[1]) + node->ns - off_ns;
+        busy_ns[node->lane][0] += node->ns + off_ns;
+        busy_ns[node->lane][1] += node->ns - off_ns;
+    }
+    for (int32_t k = 0; k < 2; k++) {
+        out->makespan_ns[k] = 0;
+        for (int32_t s = 0; s < graph->P; s++) {
+            int64_t last_ns = end_ns[graph->last_job[s]][k];
+            out->makespan_ns[k] = larger(out->makespan_ns[k], last_ns + graph->tail_ns[s]);
+            out->wait_ns[k][s] = last_ns - busy_ns[s][k];
+        }
+    }
+}
+
+static void slow_down(ReplayGraph* graph, const ReplayNoise* noise) {
+    if (noise->slow_permille == 0) { return; }
+    for (int32_t i = 1; i < graph->num_nodes; i++) {
+        ReplayNode* node = &graph->nodes[i];
+        if (node->lane != noise->slow_stage) { continue; }
+        node->ns = node->ns / 1000 * noise->slow_permille + node->ns % 1000 * noise->slow_permille / 1000;
+    }
+}
+
+Status replay_graph_run(ReplaySums* sums, ReplayGraph* graph, const ReplayNoise* noise, uint64_t seed,
+                        Arena* scratch) {
+    int64_t(*end_ns)[2] = arena_alloc_array(scratch, (size_t)graph->num_nodes, sizeof *end_ns);
+    int64_t* waits_ns = ARENA_NEW(scratch, int64_t, 2 * (int64_t)graph->P);  // over trials, and remainders
+    if (end_ns == NULL || waits_ns == NULL) { return FAIL(STATUS_NO_MEMORY, "replay: no host memory left"); }
+    Pair pair;
+    run_pair(&pair, graph, 0, 0, end_ns);
+    sums->planned_ns = larger(sums->planned_ns, pair.makespan_ns[0]);
+    for (int32_t s = 0; s < graph->P; s++) { sums->planned_wait_ns[s] += pair.wait_ns[0][s]; }
+    slow_down(graph, noise);
+    const int64_t unit = unit_factor(noise->noise_permille);
+    Rng rng = rng_seed(seed);
+    for (int32_t trial = 0; trial < noise->trials; trial += 2) {
+        run_pair(&pair, graph, unit, rng_u64(&rng), end_ns);
+        for (int32_t k = 0; k < 2 && trial + k < noise->trials; k++) {
+            sums->makespan_ns[trial + k] = larger(sums->makespan_ns[trial + k], pair.makespan_ns[k]);
+            for (int32_t s = 0; s < graph->P; s++) {
+                waits_ns[s] += pair.wait_ns[k][s] / noise->trials;
+                waits_ns[graph->P + s] += pair.wait_ns[k][s] % noise->trials;
+            }
+        }
+    }
+    for (int32_t s = 0; s < graph->P; s++) {
+        sums->wait_ns[s] += waits_ns[s] + waits_ns[graph->P + s] / noise->trials;
+    }
+    return STATUS_OK;
+}
+
+Status replay_graph_makespan(int64_t* out_ns, const ReplayGraph* graph, Arena* scratch) {
+    int64_t* end_ns;
+    PIPE_NEW(end_ns, scratch, int64_t, graph->num_nodes);
+    for (int32_t i = 1; i < graph->num_nodes; i++) {
+        const ReplayNode* node = &graph->nodes[i];
+        end_ns[i] = larger(end_ns[node->before[0]], end_ns[node->before[1]]) + node->ns;
+    }
+    *out_ns = 0;
+    for (int32_t s = 0; s < graph->P; s++) {
+        *out_ns = larger(*out_ns, end_ns[graph->last_job[s]] + graph->tail_ns[s]);
+    }
+    return STATUS_OK;
+}
+
+Status replay_noise_check(const ReplayNoise* noise, int32_t num_stages) {
+    if (noise->noise_permille < 0 || noise->noise_permille > REPLAY_MAX_NOISE_PERMILLE) {
+        return FAIL(STATUS_OUT_OF_RANGE, "replay: noise of %d permille ---> 0 to %d", noise->noise_permille,
+                    REPLAY_MAX_NOISE_PERMILLE);
+    }
+    if (noise->trials < 1 || noise->trials > REPLAY_MAX_TRIALS) {
+        return FAIL(STATUS_OUT_OF_RANGE, "replay: %d trials ---> 1 to %d", noise->trials, REPLAY_MAX_TRIALS);
+    }
+    if (noise->slow_permille < 0 || noise->slow_permille > REPLAY_MAX_SLOW_PERMILLE) {
+        return FAIL(STATUS_OUT_OF_RANGE, "replay: a stage at %d permille of its time ---> up to %d",
+                    noise->slow_permille, REPLAY_MAX_SLOW_PERMILLE);
+    }
+    if (noise->slow_permille > 0 && (noise->slow_stage < 0 || noise->slow_stage >= num_stages)) {
+        return FAIL(STATUS_OUT_OF_RANGE, "replay: no stage %d ---> stages are 0 to %d", noise->slow_stage,
+                    num_stages - 1);
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,23 @@
+/*
+search_moves.h -- local search on one replica: every change is judged by simulating the whole pipeline.
+
+Moves: micro-batches change places in the order, samples change micro-batches, what is recomputed where, how
+many micro-batches a stage may hold; where the caller allows it, layers change stages. A move stays if the
+makespan does not grow by more than a tolerance of a thousandth that falls to nothing (threshold accepting,
+Dueck & Scheuer 1990, next to hill climbing); the best state seen is what is left at the end. Spends
+simulations, never seconds.
+*/
+#pragma once
+
+#include "../../base/rng.h"
+#include "search_state.h"
+
+typedef struct {
+    bool samples;  // may samples change micro-batches?
+    bool modes;    // may recompute modes change?
+    bool stages;   // may layers change stages?
+} SearchFreedom;
+
+// Takes what it spends from *budget. Stops early at good_enough_ns.
+Status search_improve(SearchState* state, const SearchFreedom* freedom, int64_t good_enough_ns,
+                      int64_t* budget, Rng* rng, Arena* arena, Arena* scratch);

@@ -1,0 +1,114 @@
+/*
+plan_types.h -- the words that all passes of the planner share: samples, sequences, micro-batches, jobs.
+
+Units are part of a name: _ns, _bytes, _tokens. Times and bytes are int64_t, decided on integers only.
+"enc" is the stack of layers that every model has (GPT: all its layers); "dec" the second stack of an
+encoder-decoder model, 0 elsewhere.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// A stage is a rank's place in its replica, a chunk a piece of the model (Placement).
+enum { PLAN_MAX_STAGES = 128, PLAN_MAX_REPLICAS = 512, PLAN_MAX_CHUNKS = 256 };
+enum { PLAN_BUFFER_ALIGN = 256 };  // bytes: where buffers of a rank begin
+
+// What the planner knows of one sample of the global batch. Its index in the array is its id.
+typedef struct {
+    int32_t enc_tokens;         // tokens that run through the (encoder) layers, >= 1
+    int32_t dec_tokens;         // tokens that run through decoder layers; 0 for decoder-only models
+    int32_t supervised_tokens;  // rows that reach the head, >= 0
+} PlanSample;
+
+// A piece of a sample; today always the whole sample (first_token 0, num_tokens = enc_tokens).
+typedef struct {
+    int32_t sample_idx;
+    int32_t first_token;
+    int32_t num_tokens;
+} PlanSegment;
+
+// One attention window. Ragged and padded: one segment. Packed: several, attended across, positions running
+// on.
+typedef struct {
+    int32_t segment_begin, segment_end;  // into Plan.segments
+    int32_t enc_tokens;                  // with padding
+    int32_t dec_tokens;                  // with padding
+} PlanSequence;
+
+// What a micro-batch costs depends on these numbers alone. Sums run over its sequences, padding included.
+typedef struct {
+    int64_t num_seqs;
+    int64_t enc_tokens;
+    int64_t enc_squares;  // sum of squared lengths: causal or full self-attention
+    int64_t dec_tokens;
+    int64_t dec_squares;
+    int64_t cross_products;     // sum of enc * dec lengths: cross-attention
+    int64_t supervised_tokens;  // never padded
+} MbShape;
+
+typedef enum { LAYOUT_RAGGED, LAYOUT_PADDED, LAYOUT_PACKED, LAYOUT_COUNT } MbLayout;
+
+// What a model's kernels ask of a micro-batch (DynapipeShapes_v1); all zeros: nothing. `padded`: its
+// sequences have one length, a multiple of seq_multiple, and together tokens in a multiple of tokens_multiple
+// (0: 1); of the decoder's side alike.
+typedef struct {
+    bool padded;
+    int32_t seq_multiple, tokens_multiple;
+    int64_t max_squares;  // of enc_squares, dec_squares and cross_products, each; 0: any
+    int64_t max_tokens;   // of enc_tokens and dec_tokens, each; 0: any
+    int64_t max_seqs;     // 0: any
+    bool head_has_layer;  // the last stage has a layer, too
+} ShapeRules;
+
+// F forward, B gradient of inputs (and of weights where W is not a job of its own), W gradient of weights,
+// R forward again, before B, of a micro-batch whose activations were dropped.
+typedef enum { JOB_F, JOB_B, JOB_W, JOB_R, JOB_COUNT } JobKind;
+
+typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_COUNT } RecomputeMode;
+
+// A contiguous range of layers. Encoder layers come first in the numbering.
+typedef struct {
+    int32_t layer_begin, layer_end;  // half-open, over all layers of the model
+} LayerRange;
+
+// Who computes the head (logits, losses, their gradients). WHOLE: the last chunk. Else every stage with a
+// share: of the supervised rows of each micro-batch, with a copy of the whole matrix; or of the vocabulary,
+// with those rows of the matrix (Vocabulary Parallelism, Yeung et al., MLSys'25, with one barrier).
+typedef enum { HEAD_WHOLE, HEAD_BY_ROWS, HEAD_BY_VOCABULARY, HEAD_COUNT } HeadSplit;
+
+// A stage's share of the head is a number of these.
+enum { HEAD_UNITS = 1024 };
+
+// Which piece of the model is where. A micro-batch passes the chunks 0, 1, .. forward, and back again; chunk
+// k lies on stage stage_of[k], a stage may have several. The first chunk has the embedding too, the last one
+// the head, unless that is shared; it then ends with the final norm. A chunk may be the head alone, the
+// embedding may not. One chunk a stage, in order, is the plain pipeline ("linear").
+// The share of stage s counts as chunk K + s wherever jobs name a chunk.
+typedef struct {
+    int32_t num_chunks;                  // K; 0 in a request: chunk s on stage s
+    LayerRange chunks[PLAN_MAX_CHUNKS];  // contiguous, cover all layers
+    int16_t stage_of[PLAN_MAX_CHUNKS];
+    uint8_t head;  // HeadSplit
+    // Shared: stage s has units [head_begin[s], head_begin[s + 1]) of HEAD_UNITS; the last entry is all of
+    // them.
+    int16_t head_begin[PLAN_MAX_STAGES + 1];
+} Placement;
+
+static inline bool placement_has_share(const Placement* placement, int32_t s) {
+    return placement->head != HEAD_WHOLE && placement->head_begin[s + 1] > placement->head_begin[s];
+}
+
+// One chunk a stage; in place where `stages` are the chunks of `out`.
+static inline void placement_linear(Placement* out, const LayerRange* stages, int32_t P) {
+    out->num_chunks = P;
+    out->head = HEAD_WHOLE;
+    for (int32_t s = 0; s < P; s++) {
+        if (stages != out->chunks) { out->chunks[s] = stages[s]; }
+        out->stage_of[s] = (int16_t)s;
+    }
+}
+
+static inline bool stage_may_have(const LayerRange* layers, int32_t s, int32_t P, bool head_has_layer) {
+    return layers->layer_end - layers->layer_begin >= (s == P - 1 && P > 1 && !head_has_layer ? 0 : 1);
+}

@@ -10,11 +10,12 @@
 
 #include "../../dynapipe_plugin/base/hash.h"
 #include "../../dynapipe_plugin/base/rng.h"
+#include "../../dynapipe_plugin/cuda/placement_peers.h"
 #include "../../dynapipe_plugin/cuda/transport_nccl.h"
 #include "../../dynapipe_plugin/cuda/transport_staged.h"
 #include "../ranks.h"
 
-enum { NUM_CASES = 8, MAX_MESSAGES = 40, MAX_BYTES = 3 << 20, ROOM = MAX_MESSAGES * RANKS_MAX };
+enum { NUM_CASES = 9, MAX_MESSAGES = 40, MAX_BYTES = 3 << 20, ROOM = MAX_MESSAGES * RANKS_MAX };
 
 // One message; to < 0: to all of its sender's peers.
 typedef struct {
@@ -22,9 +23,10 @@ typedef struct {
     size_t num_bytes;
 } Message;
 
-// Alike on all ranks.
+// Alike on all ranks: the peers of a placement, and some of them.
 typedef struct {
     uint64_t seed;
+    Placement placement;
     bool are_peers[2][RANKS_MAX][RANKS_MAX];  // [go]: the first go's are among the second's
     Message messages[MAX_MESSAGES];
     int32_t num_messages;
@@ -41,11 +43,37 @@ typedef struct {
 } Rank;
 
 // --- a case ----------------------------------------------------------------------------------------------
-static void draw_peers(Case* it, Rng* rng, int32_t num_ranks, int32_t c) {
+static Placement draw_placement(Rng* rng, int32_t num_stages, int32_t c) {
+    Placement out = {.num_chunks = c == 0 ? 0 : rng_between(rng, 1, 2 * num_stages)};
+    for (int32_t k = 0; k < out.num_chunks; k++) {
+        bool is_vee = c == 1, goes_down = k < num_stages;
+        int32_t stage = goes_down ? k : 2 * num_stages - 1 - k;
+        out.stage_of[k] = (int16_t)(is_vee ? stage : rng_between(rng, 0, num_stages - 1));
+    }
+    out.head = (uint8_t)(c % 3 == 0 ? HEAD_WHOLE : c % 3 == 1 ? HEAD_BY_ROWS : HEAD_BY_VOCABULARY);
+    for (int32_t s = 1; s <= num_stages && out.head != HEAD_WHOLE; s++) {
+        int32_t begin = out.head_begin[s - 1], has_share = rng_below(rng, 3) > 0;
+        out.head_begin[s] =
+            (int16_t)(s == num_stages ? HEAD_UNITS : begin + has_share * (HEAD_UNITS - begin) / 2);
+    }
+    return out;
+}
+
+// Of a micro-batch's way through the chunks, and to the head's shares.
+static bool passes_between(const Placement* p, int32_t num_stages, int32_t a, int32_t b) {
+    for (int32_t k = 0; k + 1 < p->num_chunks; k++) {
+        if (p->stage_of[k] == a && p->stage_of[k + 1] == b) { return true; }
+    }
+    if (p->num_chunks == 0) { return b == a + 1 && b < num_stages; }
+    bool has_share = p->head != HEAD_WHOLE && p->head_begin[b] < p->head_begin[b + 1];
+    return has_share && p->stage_of[p->num_chunks - 1] == a;
+}
+
+static void draw_peers(Case* it, Rng* rng, int32_t num_ranks) {
     for (int32_t a = 0; a < num_ranks; a++) {
         for (int32_t b = 0; b < a; b++) {
-            bool star = c == 0 && b == 0, all = c == 1;  // the last chunk and its head's shares; everybody
-            bool second = star || all || (c > 1 && rng_below(rng, 2) == 0);
+            bool second = passes_between(&it->placement, num_ranks, a, b) ||
+                          passes_between(&it->placement, num_ranks, b, a);
             bool first = second && rng_below(rng, 2) == 0;
             it->are_peers[0][a][b] = it->are_peers[0][b][a] = first;
             it->are_peers[1][a][b] = it->are_peers[1][b][a] = second;
@@ -54,8 +82,8 @@ static void draw_peers(Case* it, Rng* rng, int32_t num_ranks, int32_t c) {
 }
 
 static Case draw_case(Rng* rng, int32_t num_ranks, int32_t c) {
-    Case it = {.seed = rng_u64(rng)};
-    draw_peers(&it, rng, num_ranks, c);
+    Case it = {.seed = rng_u64(rng), .placement = draw_placement(rng, num_ranks, c)};
+    draw_peers(&it, rng, num_ranks);
     for (int32_t i = 0; i < MAX_MESSAGES; i++) {
         Message m = {.from = rng_between(rng, 0, num_ranks - 1), .to = rng_between(rng, -1, num_ranks - 1)};
         m.num_bytes = (size_t)rng_between(rng, 1, rng_below(rng, 4) == 0 ? MAX_BYTES : 5000);
@@ -79,7 +107,13 @@ static int32_t list_peers(int32_t* out, const Case* it, int32_t go, int32_t rank
 
 // --- a rank ----------------------------------------------------------------------------------------------
 static Status connect_peers(Rank* rank, const Case* it, int32_t go) {
-    int32_t peers[RANKS_MAX], num_peers = list_peers(peers, it, go, rank->world.my_idx);
+    int32_t peers[PLAN_MAX_STAGES], listed[RANKS_MAX], me = rank->world.my_idx;
+    int32_t num_listed = list_peers(listed, it, go, me), num_peers = num_listed;
+    memcpy(peers, listed, sizeof listed);
+    if (go == 1) {
+        num_peers = placement_peers(peers, &it->placement, rank->world.num_ranks, me);
+        EXPECT(num_peers == num_listed && memcmp(peers, listed, (size_t)num_peers * sizeof *peers) == 0);
+    }
     return rank->by_nccl ? nccl_world_connect(rank->nccl, &rank->world, peers, num_peers)
                          : transport_staged_connect(&rank->links, peers, num_peers);
 }

@@ -86,7 +86,7 @@ void gpt2_golden_params(Model* model) {
                                                      : slice->num_values;
         for (int64_t j = 0; j < slice->num_values; j++) {
             float value = gpt2_golden_value(slice->file_offset + j) * 0.25f + (is_norm ? 1.0f : 0.0f);
-            model->params[slice->offset + j] = j < num_used ? value : 0.0f;
+            model->params[slice->offset + j] = slice->first + j < num_used ? value : 0.0f;
         }
     }
 }

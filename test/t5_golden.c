@@ -114,7 +114,7 @@ void t5_golden_params(Model* model) {
         const float scale = is_bias || slice->tensor == T5_shared ? 1.0f : 0.25f;
         for (int64_t j = 0; j < slice->num_values; j++) {
             float value = gpt2_golden_value(slice->file_offset + j) * scale + (is_norm ? 1.0f : 0.0f);
-            model->params[slice->offset + j] = has_padding && j >= V * C ? 0.0f : value;
+            model->params[slice->offset + j] = has_padding && slice->first + j >= V * C ? 0.0f : value;
         }
     }
 }

@@ -1,0 +1,379 @@
+#include "part_chain.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void* poisoned(int64_t num_bytes) {
+    const size_t rounded = ((size_t)num_bytes + 127) / 64 * 64;
+    void* memory = aligned_alloc(64, rounded);
+    memset(memory, 0xff, rounded);  // NaN
+    return memory;
+}
+
+// --- who has what ------------------------------------------------------------------------------------------
+
+// Ascending places at which stages begin; some have none.
+static ModelHead head_random(Rng* rng, HeadSharing sharing, int num_ranks) {
+    ModelHead head = {.sharing = sharing, .num_stages = num_ranks};
+    int cuts[PART_CHAIN_MAX_RANKS] = {0};
+    for (int s = 1; s < num_ranks; s++) {
+        cuts[s] = rng_below(rng, 4) == 0 ? cuts[s - 1] : rng_between(rng, 0, HEAD_PLACES);
+    }
+    for (int i = 1; i < num_ranks; i++) {  // a handful: by insertion
+        for (int j = i; j > 0 && cuts[j] < cuts[j - 1]; j--) {
+            const int kept = cuts[j];
+            cuts[j] = cuts[j - 1];
+            cuts[j - 1] = kept;
+        }
+    }
+    for (int s = 0; s < num_ranks; s++) { head.begin[s] = cuts[s]; }
+    head.begin[num_ranks] = HEAD_PLACES;
+    return head;
+}
+
+static void add_range(ModelPart* part, ModelRange range) {
+    part->ranges[part->num_ranges++] = range;
+}
+
+PartLayout part_layout_random(Rng* rng, const ModelConfig* config, HeadSharing sharing) {
+    const int L = model_num_layers(config);
+    PartLayout out = {.num_ranks = rng_between(rng, 1, 5)};
+    const ModelHead head =
+        sharing == HEAD_WHOLE ? (ModelHead){.sharing = HEAD_WHOLE} : head_random(rng, sharing, out.num_ranks);
+    const ModelEnd end = sharing == HEAD_WHOLE ? MODEL_HAS_HEAD : MODEL_FEEDS_HEAD;
+    const bool is_end_alone = rng_below(rng, 4) == 0;
+    for (int r = 0; r < out.num_ranks; r++) {
+        out.parts[r].head = head;
+        out.parts[r].stage = r;
+    }
+    for (int begin = 0; begin < L;) {
+        const int num = 1 + rng_between(rng, 0, 2);
+        const int stop = begin + num < L ? begin + num : L;
+        const bool is_end = stop == L && !is_end_alone;
+        ModelPart* part = &out.parts[rng_below(rng, (uint32_t)out.num_ranks)];
+        add_range(part, (ModelRange){begin, stop, is_end ? end : MODEL_GOES_ON});
+        begin = stop;
+    }
+    if (is_end_alone) {
+        add_range(&out.parts[rng_below(rng, (uint32_t)out.num_ranks)], (ModelRange){L, L, end});
+    }
+    return out;
+}
+
+// --- micro-batches -----------------------------------------------------------------------------------------
+
+void part_batch_random(PartBatch* out, Rng* rng, const ModelConfig* config, int num_seqs, int most_rows) {
+    const bool has_decoder = config->kind->has_decoder;
+    const uint32_t V = (uint32_t)config->vocab;
+    *out = (PartBatch){0};
+    ModelBatch* b = &out->batch;
+    *b = (ModelBatch){.num_seqs = num_seqs,
+                      .cu_seqlens = out->cu_seqlens,
+                      .tokens = out->tokens,
+                      .positions = out->positions,
+                      .rows = out->rows,
+                      .targets = out->targets,
+                      .token_keys = out->keys,
+                      .loss_scale = 0.07f};
+    if (has_decoder) {
+        b->dec_cu_seqlens = out->dec_cu_seqlens;
+        b->dec_tokens = out->dec_tokens;
+        b->dec_positions = out->dec_positions;
+        b->dec_token_keys = out->dec_keys;
+    }
+    for (int i = 0; i < num_seqs; i++) {
+        const int enc = rng_between(rng, 1, 40), dec = has_decoder ? rng_between(rng, 1, 40) : 0;
+        for (int t = 0; t < enc; t++, b->num_tokens++) {
+            out->tokens[b->num_tokens] = (int32_t)rng_below(rng, V);
+            out->positions[b->num_tokens] = t;
+            out->keys[b->num_tokens] = (uint32_t)rng_u64(rng);
+        }
+        for (int t = 0; t < dec; t++, b->num_dec_tokens++) {
+            out->dec_tokens[b->num_dec_tokens] = (int32_t)rng_below(rng, V);
+            out->dec_positions[b->num_dec_tokens] = t;
+            out->dec_keys[b->num_dec_tokens] = (uint32_t)rng_u64(rng);
+        }
+        out->cu_seqlens[i + 1] = b->num_tokens;
+        out->dec_cu_seqlens[i + 1] = b->num_dec_tokens;
+        if (enc > b->max_seq_tokens) { b->max_seq_tokens = enc; }
+        if (dec > b->max_dec_seq_tokens) { b->max_dec_seq_tokens = dec; }
+    }
+    const int num_places = has_decoder ? b->num_dec_tokens : b->num_tokens;
+    for (int t = 0; t < num_places && b->num_rows < most_rows; t++) {
+        if (num_places > most_rows && rng_below(rng, 3) == 0) { continue; }
+        out->rows[b->num_rows] = t;
+        out->targets[b->num_rows++] = (int32_t)rng_below(rng, V);
+    }
+}
+
+// --- ranks, chunks -----------------------------------------------------------------------------------------
+
+void part_fill(Model* model, const float* params) {
+    for (int i = 0; i < model->num_slices; i++) {
+        const TensorSlice* slice = &model->slices[i];
+        model_set_values(model, slice, params + slice->file_offset, slice->first, slice->num_values);
+    }
+}
+
+typedef struct {
+    Model view;
+    void *acts, *scratch, *in, *out, *din;  // in: of a share, its own
+} Chunk;
+
+typedef struct {
+    Model models[PART_CHAIN_MAX_RANKS];
+    Chunk chunks[PART_CHAIN_MAX_CHUNKS];  // in the chain's order
+    int num_ranks, num_chunks;
+    // by stage; a share's batch, part and factors
+    Chunk shares[PART_CHAIN_MAX_RANKS];
+    ModelBatch batches[PART_CHAIN_MAX_RANKS];
+    void *parts[PART_CHAIN_MAX_RANKS], *factors[PART_CHAIN_MAX_RANKS];
+    ModelHead head;
+} Ranks;
+
+static void sort_chunks(Ranks* ranks) {
+    for (int i = 1; i < ranks->num_chunks; i++) {
+        for (int j = i; j > 0; j--) {
+            Chunk *a = &ranks->chunks[j - 1], *b = &ranks->chunks[j];
+            if (a->view.layer_begin < b->view.layer_begin ||
+                (a->view.layer_begin == b->view.layer_begin && a->view.layer_end <= b->view.layer_end)) {
+                break;
+            }
+            const Chunk kept = *a;
+            *a = *b;
+            *b = kept;
+        }
+    }
+}
+
+static void ranks_open(Ranks* ranks, const PartRun* run, const PartLayout* layout) {
+    *ranks = (Ranks){.num_ranks = layout->num_ranks, .head = layout->parts[0].head};
+    for (int r = 0; r < layout->num_ranks; r++) {
+        Model* model = &ranks->models[r];
+        model_init_part(model, run->config, &layout->parts[r], run->ops);
+        model_alloc_grads(model);
+        model->dropout = run->dropout;
+        part_fill(model, run->params);
+        for (int i = 0; i < layout->parts[r].num_ranges; i++) {
+            ranks->chunks[ranks->num_chunks++].view = model_view(model, i);
+        }
+        if (model_has_share(&layout->parts[r])) { ranks->shares[r].view = model_share_view(model); }
+    }
+    sort_chunks(ranks);
+}
+
+static void chunk_alloc(Chunk* c, const ModelBatch* batch, int flags) {
+    const ModelKind* kind = c->view.config.kind;
+    c->acts = poisoned(kind->acts_bytes(&c->view, batch, flags));
+    c->scratch = poisoned(kind->scratch_bytes(&c->view, batch));
+    c->out = poisoned(kind->boundary_bytes(&c->view, batch, 1));
+    c->din = poisoned(kind->boundary_bytes(&c->view, batch, 0));
+}
+
+static void chunk_free(Chunk* c) {
+    free(c->acts);
+    free(c->scratch);
+    free(c->in);
+    free(c->out);
+    free(c->din);
+}
+
+static void add_grads(const Model* model, float* whole) {
+    for (int i = 0; i < model->num_slices; i++) {
+        const TensorSlice* slice = &model->slices[i];
+        for (int64_t j = 0; j < slice->num_values; j++) {
+            whole[slice->file_offset + j] += model->grads[slice->offset + j];
+        }
+    }
+}
+
+static void ranks_close(Ranks* ranks, float* grads) {
+    for (int i = 0; i < ranks->num_chunks; i++) { chunk_free(&ranks->chunks[i]); }
+    for (int r = 0; r < ranks->num_ranks; r++) {
+        if (grads != NULL) { add_grads(&ranks->models[r], grads); }
+        chunk_free(&ranks->shares[r]);
+        free(ranks->parts[r]);
+        free(ranks->factors[r]);
+        model_free(&ranks->models[r]);
+    }
+}
+
+// --- the head's shares -------------------------------------------------------------------------------------
+
+// Of share s: all rows, or its own.
+static ModelBatch share_batch(const ModelHead* head, int s, const ModelBatch* batch, int* row_begin) {
+    ModelBatch own = *batch;
+    *row_begin = 0;
+    if (head->sharing == HEAD_BY_VOCAB) { return own; }
+    *row_begin = head_batch_row(batch->num_rows, head->begin[s]);
+    own.num_rows = head_batch_row(batch->num_rows, head->begin[s + 1]) - *row_begin;
+    own.targets = batch->targets + *row_begin;
+    own.rows = NULL;  // of the layers
+    return own;
+}
+
+static void run_share(Ranks* ranks, int s, const ModelBatch* batch, const floatX* rows, int flags) {
+    Chunk* c = &ranks->shares[s];
+    const ModelConfig* config = &c->view.config;
+    const ModelKind* kind = config->kind;
+    int row_begin;
+    ranks->batches[s] = share_batch(&ranks->head, s, batch, &row_begin);
+    const ModelBatch* own = &ranks->batches[s];
+    const int64_t in_bytes = head_rows_bytes(config, own->num_rows);
+    const int64_t part_bytes = head_part_bytes(config, ranks->head.sharing, own->num_rows, flags);
+    assert(kind->boundary_bytes(&c->view, own, 0) == in_bytes);
+    c->in = poisoned(in_bytes);
+    c->acts = poisoned(kind->acts_bytes(&c->view, own, flags));
+    c->scratch = poisoned(kind->scratch_bytes(&c->view, own));
+    ranks->parts[s] = poisoned(part_bytes);
+    ranks->factors[s] = poisoned(head_factors_bytes(own->num_rows));
+    memcpy(c->in, rows + (int64_t)row_begin * config->channels, (size_t)in_bytes);
+    if (flags & MODEL_KEEP) {
+        kind->forward(&c->view, own, c->in, NULL, c->acts, c->scratch, NULL, flags);
+        kind->backward_inputs(&c->view, own, c->in, c->acts, NULL, ranks->parts[s], c->scratch);
+    } else {
+        kind->forward(&c->view, own, c->in, ranks->parts[s], c->acts, c->scratch, NULL, flags);
+    }
+    memset(c->in, 0xff, (size_t)in_bytes);
+}
+
+// The shares' work, last share first, and what they make together: losses, and with KEEP the rows' gradient.
+static void run_shares(Ranks* ranks, Chunk* feeds, const ModelBatch* batch, void* drows, float* losses,
+                       int flags) {
+    for (int s = ranks->num_ranks - 1; s >= 0; s--) {
+        if (head_has_share(&ranks->head, s)) { run_share(ranks, s, batch, feeds->out, flags); }
+    }
+    head_combine(&feeds->view, batch, (const void* const*)ranks->parts, drows, ranks->factors, losses, flags);
+}
+
+// --- a micro-batch -----------------------------------------------------------------------------------------
+
+// Forward of all chunks; returns the last one.
+static Chunk* forward_all(Ranks* ranks, const ModelBatch* batch, float* losses, int flags, int acts_flags) {
+    Chunk* last = NULL;
+    for (int k = 0; k < ranks->num_chunks; k++) {
+        Chunk* c = &ranks->chunks[k];
+        const void* in = last != NULL ? last->out : NULL;
+        chunk_alloc(c, batch, acts_flags);
+        void* acts = c->acts;
+        if (flags != acts_flags) {  // of its own length, so that nothing beyond is touched
+            acts = poisoned(c->view.config.kind->acts_bytes(&c->view, batch, flags));
+        }
+        c->view.config.kind->forward(&c->view, batch, in, c->view.has_head ? NULL : c->out, acts, c->scratch,
+                                     losses, flags);
+        if (acts != c->acts) { free(acts); }
+        last = c;
+    }
+    return last;
+}
+
+void part_chain_train(const PartRun* run, const PartLayout* layout, const ModelBatch* batch, int options,
+                      float* losses, float* grads) {
+    enum { KEPT = MODEL_KEEP | MODEL_HEAD };
+    const bool recompute = options & PART_CHAIN_RECOMPUTE;
+    Ranks ranks;
+    ranks_open(&ranks, run, layout);
+    const ModelKind* kind = run->config->kind;
+    const int K = ranks.num_chunks;
+    Chunk* last = forward_all(&ranks, batch, losses, recompute ? 0 : KEPT, KEPT);
+    void *drows = poisoned(head_rows_bytes(run->config, batch->num_rows)), *dout = NULL;
+    if (model_feeds_head(&last->view)) {
+        run_shares(&ranks, last, batch, drows, losses, KEPT);
+        dout = drows;
+    }
+    for (int k = K - 1; k >= 0; k--) {
+        Chunk* c = &ranks.chunks[k];
+        const void* in = k > 0 ? ranks.chunks[k - 1].out : NULL;
+        if (recompute) { kind->forward(&c->view, batch, in, NULL, c->acts, c->scratch, losses, KEPT); }
+        memset(c->scratch, 0xff, (size_t)kind->scratch_bytes(&c->view, batch));
+        kind->backward_inputs(&c->view, batch, in, c->acts, dout, k > 0 ? c->din : NULL, c->scratch);
+        dout = c->din;
+    }
+    for (int k = 0; k < K; k++) {
+        Chunk* c = &ranks.chunks[k];
+        if (k > 0) {
+            memset(ranks.chunks[k - 1].out, 0xff, (size_t)kind->boundary_bytes(&c->view, batch, 0));
+        }
+        const void* d = k + 1 < K ? ranks.chunks[k + 1].din : model_feeds_head(&c->view) ? drows : NULL;
+        kind->backward_weights(&c->view, batch, c->acts, d, c->scratch);
+    }
+    for (int s = 0; s < ranks.num_ranks; s++) {
+        Chunk* c = &ranks.shares[s];
+        if (!c->view.has_head) { continue; }
+        const bool by_vocab = ranks.head.sharing == HEAD_BY_VOCAB;
+        kind->backward_weights(&c->view, &ranks.batches[s], c->acts, by_vocab ? ranks.factors[s] : NULL,
+                               c->scratch);
+    }
+    free(drows);
+    ranks_close(&ranks, grads);
+}
+
+void part_chain_validate(const PartRun* run, const PartLayout* layout, const ModelBatch* batch,
+                         float* losses) {
+    Ranks ranks;
+    ranks_open(&ranks, run, layout);
+    Chunk* last = forward_all(&ranks, batch, losses, MODEL_HEAD, MODEL_HEAD);
+    if (model_feeds_head(&last->view)) { run_shares(&ranks, last, batch, NULL, losses, MODEL_HEAD); }
+    ranks_close(&ranks, NULL);
+}
+
+// --- generation --------------------------------------------------------------------------------------------
+
+struct PartGeneration {
+    Ranks ranks;
+    void* caches[PART_CHAIN_MAX_CHUNKS];
+};
+
+PartGeneration* part_generation_open(const PartRun* run, const PartLayout* layout, const ModelCache* about) {
+    PartGeneration* g = calloc(1, sizeof *g);
+    ranks_open(&g->ranks, run, layout);
+    for (int k = 0; k < g->ranks.num_chunks; k++) {
+        g->caches[k] = poisoned(run->config->kind->cache_bytes(&g->ranks.chunks[k].view, about));
+    }
+    return g;
+}
+
+static void choose(PartGeneration* g, const floatX* rows, int num_rows, int32_t* next) {
+    HeadAnswer* answers[PART_CHAIN_MAX_RANKS] = {NULL};
+    for (int s = 0; s < g->ranks.num_ranks; s++) {
+        if (!head_has_share(&g->ranks.head, s)) { continue; }
+        const Model* share = &g->ranks.shares[s].view;
+        const ModelBatch batch = {.num_rows = num_rows};
+        int begin;
+        const ModelBatch own = share_batch(&g->ranks.head, s, &batch, &begin);
+        void* scratch = poisoned(head_answer_bytes(share, own.num_rows));
+        answers[s] = malloc(sizeof *answers[s] * (size_t)(own.num_rows + 1));
+        head_answer(share, own.num_rows, rows + (int64_t)begin * share->config.channels, scratch, answers[s]);
+        free(scratch);
+    }
+    head_choose(&g->ranks.head, (const HeadAnswer* const*)answers, num_rows, next);
+    for (int s = 0; s < g->ranks.num_ranks; s++) { free(answers[s]); }
+}
+
+void part_generation_call(PartGeneration* g, const ModelBatch* batch, const ModelCache* cache,
+                          int32_t* next) {
+    ModelBatch rows = *batch;  // that the head is asked of
+    rows.num_rows = batch->num_seqs;
+    void* in = NULL;
+    for (int k = 0; k < g->ranks.num_chunks; k++) {
+        Model* view = &g->ranks.chunks[k].view;
+        const ModelKind* kind = view->config.kind;
+        ModelCache own = *cache;
+        own.memory = g->caches[k];
+        void *scratch = poisoned(kind->infer_bytes(view, batch)),
+             *out = poisoned(kind->boundary_bytes(view, &rows, 1));
+        kind->infer(view, batch, &own, in, view->has_head ? NULL : out, scratch, next);
+        if (model_feeds_head(view)) { choose(g, out, batch->num_seqs, next); }
+        free(scratch);
+        free(in);
+        in = out;
+    }
+    free(in);
+}
+
+void part_generation_close(PartGeneration* g) {
+    for (int k = 0; k < g->ranks.num_chunks; k++) { free(g->caches[k]); }
+    ranks_close(&g->ranks, NULL);
+    free(g);
+}

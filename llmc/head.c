@@ -47,10 +47,10 @@ static int64_t split_part(Part* out, const ModelConfig* config, HeadSharing shar
     char* cursor = (char*)(uintptr_t)memory;
     const char* begin = cursor;
     *out = (Part){0};
-    out->numbers = (float*)(void*)take(&cursor, R * (sharing == HEAD_BY_VOCAB ? 3 : 1) * FLOAT_BYTES);
+    out->numbers = (float*)(void*)take(&cursor, R * (sharing == HEAD_SHARED_BY_VOCAB ? 3 : 1) * FLOAT_BYTES);
     if (flags & MODEL_KEEP) {
         out->sums = (floatX*)(void*)take(&cursor, RC * X_BYTES);
-        if (sharing == HEAD_BY_VOCAB) { out->targets = (floatX*)(void*)take(&cursor, RC * X_BYTES); }
+        if (sharing == HEAD_SHARED_BY_VOCAB) { out->targets = (floatX*)(void*)take(&cursor, RC * X_BYTES); }
     }
     return cursor - begin;
 }
@@ -79,7 +79,7 @@ typedef struct {
 } Acts;
 
 static int64_t split_acts(Acts* out, const Model* share, int num_rows, int flags, const void* memory) {
-    const int per_row = share->part.head.sharing == HEAD_BY_VOCAB ? 3 : 1;
+    const int per_row = share->part.head.sharing == HEAD_SHARED_BY_VOCAB ? 3 : 1;
     int64_t R = round_up_16(num_rows);
     char* cursor = (char*)(uintptr_t)memory;
     const char* begin = cursor;
@@ -106,7 +106,7 @@ static const floatX* matrix(const Model* share) {
 }
 
 static bool is_by_vocab(const Model* share) {
-    return share->part.head.sharing == HEAD_BY_VOCAB;
+    return share->part.head.sharing == HEAD_SHARED_BY_VOCAB;
 }
 
 static const int32_t* stage_targets(const Model* share, const ModelBatch* batch) {
@@ -198,7 +198,7 @@ static void combine_rows(const Model* view, int num_rows, const void* const* par
         const int num = head_batch_row(num_rows, head->begin[s + 1]) - begin;
         if (num == 0) { continue; }
         Part part;
-        split_part(&part, &view->config, HEAD_BY_ROWS, num, flags, parts[s]);
+        split_part(&part, &view->config, HEAD_SHARED_BY_ROWS, num, flags, parts[s]);
         ops_copy(view->ops, results + begin, part.numbers, (size_t)num * sizeof(float));
         if (!(flags & MODEL_KEEP)) { continue; }
         ops_copy(view->ops, (floatX*)dout + (int64_t)begin * view->config.channels, part.sums,
@@ -216,7 +216,7 @@ static void combine_vocab(const Model* view, const ModelBatch* batch, const void
     for (int s = 0; s < head->num_stages; s++) {
         if (!head_has_share(head, s)) { continue; }
         Part part;
-        split_part(&part, &view->config, HEAD_BY_VOCAB, batch->num_rows, flags, parts[s]);
+        split_part(&part, &view->config, HEAD_SHARED_BY_VOCAB, batch->num_rows, flags, parts[s]);
         numbers[num_shares] = part.numbers;
         sums[num_shares] = part.sums;
         targets[num_shares] = part.targets;
@@ -233,11 +233,11 @@ static void combine_vocab(const Model* view, const ModelBatch* batch, const void
 void head_combine(Model* view, const ModelBatch* batch, const void* const* parts, void* dout,
                   void* const* factors, float* losses, int flags) {
     const int R = batch->num_rows;
-    assert(model_feeds_head(view) && view->part.head.sharing != HEAD_WHOLE);
+    assert(model_feeds_head(view) && view->part.head.sharing != HEAD_NOT_SHARED);
     if (R == 0) { return; }
     ops_stage_begin(view->ops);
     float* results = ops_results(view->ops, losses, (size_t)R);
-    if (view->part.head.sharing == HEAD_BY_ROWS) {
+    if (view->part.head.sharing == HEAD_SHARED_BY_ROWS) {
         combine_rows(view, R, parts, dout, results, flags);
     } else {
         combine_vocab(view, batch, parts, dout, factors, results, flags);
@@ -268,9 +268,11 @@ void head_choose(const ModelHead* head, const HeadAnswer* const* answers, int nu
     for (int i = 0; i < num_rows; i++, best = NULL) {
         for (int s = 0; s < head->num_stages; s++) {
             if (!head_has_share(head, s)) { continue; }
-            const int begin = head->sharing == HEAD_BY_ROWS ? head_batch_row(num_rows, head->begin[s]) : 0;
-            const int end =
-                head->sharing == HEAD_BY_ROWS ? head_batch_row(num_rows, head->begin[s + 1]) : num_rows;
+            const int begin =
+                head->sharing == HEAD_SHARED_BY_ROWS ? head_batch_row(num_rows, head->begin[s]) : 0;
+            const int end = head->sharing == HEAD_SHARED_BY_ROWS
+                                ? head_batch_row(num_rows, head->begin[s + 1])
+                                : num_rows;
             if (i < begin || i >= end) { continue; }
             const HeadAnswer* mine = &answers[s][i - begin];
             if (best == NULL || mine->logit > best->logit) { best = mine; }

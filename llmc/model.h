@@ -124,11 +124,11 @@ typedef struct {
 // How the ranks of a replica share the head: stage s has the places [begin[s], begin[s + 1]) of
 // HEAD_PLACES (none where they are equal). By rows: these of a micro-batch's supervised rows, with the whole
 // matrix. By vocabulary: these of the matrix' rows, the ids' logits.
-typedef enum { HEAD_WHOLE, HEAD_BY_ROWS, HEAD_BY_VOCAB } HeadSharing;
+typedef enum { HEAD_NOT_SHARED, HEAD_SHARED_BY_ROWS, HEAD_SHARED_BY_VOCAB } HeadSharing;
 enum { HEAD_PLACES = 1024 };
 typedef struct {
     HeadSharing sharing;
-    int num_stages;                     // <= OPS_MAX_SHARES; 0 with HEAD_WHOLE
+    int num_stages;                     // <= OPS_MAX_SHARES; 0 with HEAD_NOT_SHARED
     int32_t begin[OPS_MAX_SHARES + 1];  // ascending, 0 to HEAD_PLACES
 } ModelHead;
 

@@ -14,7 +14,7 @@ ModelPart model_part(int layer_begin, int layer_end, bool has_head) {
 }
 
 bool model_has_share(const ModelPart* part) {
-    return part->head.sharing != HEAD_WHOLE && head_has_share(&part->head, part->stage);
+    return part->head.sharing != HEAD_NOT_SHARED && head_has_share(&part->head, part->stage);
 }
 
 // --- pieces ------------------------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ static int num_pieces(const Model* model) {
 }
 
 static bool is_vocab_share(const Model* view) {
-    return model_is_share(view) && view->part.head.sharing == HEAD_BY_VOCAB;
+    return model_is_share(view) && view->part.head.sharing == HEAD_SHARED_BY_VOCAB;
 }
 
 // --- the table of tensors ----------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ static void add_layers(Model* model, const TensorInfo* info, TensorSlice slice) 
 // The first stage with a share by rows counts the matrix that they all have, unless an embedding does.
 static bool is_later_share(const Model* view) {
     const ModelHead* head = &view->part.head;
-    return model_is_share(view) && head->sharing == HEAD_BY_ROWS && head->begin[view->part.stage] > 0;
+    return model_is_share(view) && head->sharing == HEAD_SHARED_BY_ROWS && head->begin[view->part.stage] > 0;
 }
 
 static void add_whole(Model* model, int t, TensorSlice slice) {
@@ -93,7 +93,7 @@ static void add_whole(Model* model, int t, TensorSlice slice) {
     }
     if (!has_rows) { return; }
     slice.tied_copy = is_copy;
-    slice.tied = kind->is_tied(&model->config, t) || (is_head && head->sharing == HEAD_BY_ROWS);
+    slice.tied = kind->is_tied(&model->config, t) || (is_head && head->sharing == HEAD_SHARED_BY_ROWS);
     if (!has_all) {
         const int64_t C = model->config.channels;
         slice.first = head_matrix_row(&model->config, head->begin[model->part.stage]) * C;
@@ -194,8 +194,8 @@ static void check_part(const ModelConfig* config, const ModelPart* part) {
         assert(0 <= range->layer_begin && range->layer_begin <= range->layer_end && range->layer_end <= L);
         assert(range->end == MODEL_GOES_ON ? range->layer_begin < range->layer_end : range->layer_end == L);
         assert(i == 0 || part->ranges[i - 1].layer_end <= range->layer_begin);
-        assert(range->end != MODEL_HAS_HEAD || part->head.sharing == HEAD_WHOLE);
-        assert(range->end != MODEL_FEEDS_HEAD || part->head.sharing != HEAD_WHOLE);
+        assert(range->end != MODEL_HAS_HEAD || part->head.sharing == HEAD_NOT_SHARED);
+        assert(range->end != MODEL_FEEDS_HEAD || part->head.sharing != HEAD_NOT_SHARED);
         (void)range;
     }
     (void)L;
@@ -260,7 +260,7 @@ int model_tied(const Model* model, ModelTied out[MODEL_MAX_TIED]) {
     for (int i = 0; i < model->num_slices; i++) {
         const TensorSlice* slice = &model->slices[i];
         if (!slice->tied) { continue; }
-        if (slice->tensor == head_tensor && model->part.head.sharing == HEAD_BY_VOCAB) {
+        if (slice->tensor == head_tensor && model->part.head.sharing == HEAD_SHARED_BY_VOCAB) {
             num += tie_shares(model, slice, out + num);
         } else {
             out[num++] = (ModelTied){slice->tensor, slice->offset, slice->num_values};

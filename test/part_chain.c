@@ -39,9 +39,9 @@ static void add_range(ModelPart* part, ModelRange range) {
 PartLayout part_layout_random(Rng* rng, const ModelConfig* config, HeadSharing sharing) {
     const int L = model_num_layers(config);
     PartLayout out = {.num_ranks = rng_between(rng, 1, 5)};
-    const ModelHead head =
-        sharing == HEAD_WHOLE ? (ModelHead){.sharing = HEAD_WHOLE} : head_random(rng, sharing, out.num_ranks);
-    const ModelEnd end = sharing == HEAD_WHOLE ? MODEL_HAS_HEAD : MODEL_FEEDS_HEAD;
+    const ModelHead head = sharing == HEAD_NOT_SHARED ? (ModelHead){.sharing = HEAD_NOT_SHARED}
+                                                      : head_random(rng, sharing, out.num_ranks);
+    const ModelEnd end = sharing == HEAD_NOT_SHARED ? MODEL_HAS_HEAD : MODEL_FEEDS_HEAD;
     const bool is_end_alone = rng_below(rng, 4) == 0;
     for (int r = 0; r < out.num_ranks; r++) {
         out.parts[r].head = head;
@@ -205,7 +205,7 @@ static void ranks_close(Ranks* ranks, float* grads) {
 static ModelBatch share_batch(const ModelHead* head, int s, const ModelBatch* batch, int* row_begin) {
     ModelBatch own = *batch;
     *row_begin = 0;
-    if (head->sharing == HEAD_BY_VOCAB) { return own; }
+    if (head->sharing == HEAD_SHARED_BY_VOCAB) { return own; }
     *row_begin = head_batch_row(batch->num_rows, head->begin[s]);
     own.num_rows = head_batch_row(batch->num_rows, head->begin[s + 1]) - *row_begin;
     own.targets = batch->targets + *row_begin;
@@ -301,7 +301,7 @@ void part_chain_train(const PartRun* run, const PartLayout* layout, const ModelB
     for (int s = 0; s < ranks.num_ranks; s++) {
         Chunk* c = &ranks.shares[s];
         if (!c->view.has_head) { continue; }
-        const bool by_vocab = ranks.head.sharing == HEAD_BY_VOCAB;
+        const bool by_vocab = ranks.head.sharing == HEAD_SHARED_BY_VOCAB;
         kind->backward_weights(&c->view, &ranks.batches[s], c->acts, by_vocab ? ranks.factors[s] : NULL,
                                c->scratch);
     }

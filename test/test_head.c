@@ -155,7 +155,7 @@ static void any_layout_is_the_whole(void) {
 static PartLayout folded(const ModelConfig* config, ModelHead head) {
     const int L = model_num_layers(config);
     PartLayout out = {.num_ranks = 2};
-    const ModelEnd end = head.sharing == HEAD_WHOLE ? MODEL_HAS_HEAD : MODEL_FEEDS_HEAD;
+    const ModelEnd end = head.sharing == HEAD_NOT_SHARED ? MODEL_HAS_HEAD : MODEL_FEEDS_HEAD;
     out.parts[0] = (ModelPart){.num_ranges = 2, .ranges = {{0, 1}, {L - 1, L, end}}, .head = head};
     out.parts[1] = (ModelPart){.num_ranges = 1, .ranges = {{1, L - 1}}, .head = head, .stage = 1};
     return out;
@@ -169,10 +169,10 @@ static void known_placements_are_the_whole(void) {
         float* params = params_of(&config);
         const PartRun run = {&config, 0.1f, ops, params};
         part_batch_random(&own, &rng, &config, 4, PART_BATCH_MAX_TOKENS);
-        PartLayout layout = folded(&config, (ModelHead){.sharing = HEAD_WHOLE});
+        PartLayout layout = folded(&config, (ModelHead){.sharing = HEAD_NOT_SHARED});
         check_layout(&run, &layout, &own.batch);
         for (int i = 0; i < 8; i++) {
-            ModelHead head = {.sharing = i % 2 ? HEAD_BY_ROWS : HEAD_BY_VOCAB, .num_stages = 2};
+            ModelHead head = {.sharing = i % 2 ? HEAD_SHARED_BY_ROWS : HEAD_SHARED_BY_VOCAB, .num_stages = 2};
             for (int s = 0; s < 3; s++) { head.begin[s] = shares[i / 2][s]; }
             layout = folded(&config, head);
             check_layout(&run, &layout, &own.batch);
@@ -187,7 +187,7 @@ static void targets_may_all_be_one_shares(void) {
     const ModelConfig config = config_of(0);
     float* params = params_of(&config);
     const PartRun run = {&config, 0.0f, ops, params};
-    const ModelHead head = {.sharing = HEAD_BY_VOCAB, .num_stages = 2, .begin = {0, 256, 1024}};
+    const ModelHead head = {.sharing = HEAD_SHARED_BY_VOCAB, .num_stages = 2, .begin = {0, 256, 1024}};
     const PartLayout layout = folded(&config, head);
     const int edge = head_matrix_row(&config, 256);
     CHECK(edge > 0 && edge < VOCAB);

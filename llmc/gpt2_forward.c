@@ -142,7 +142,7 @@ static void layers_forward(Model* model, const ModelBatch* batch, const floatX* 
 void gpt2_forward(Model* model, const ModelBatch* batch, const void* in, void* out, void* acts, void* scratch,
                   float* losses, int flags) {
     if (model_is_share(model)) {
-        head_forward(model, batch, in, out, acts, flags);
+        head_forward(model, batch, in, out, acts, losses, flags);
         return;
     }
     const int L = model->layer_end - model->layer_begin;

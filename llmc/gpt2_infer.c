@@ -4,6 +4,7 @@
 
 #include "cache_rows.h"
 #include "gpt2_acts.h"
+#include "head.h"
 
 typedef struct {
     floatX *x, *norm, *qkv, *atty, *fch, *fch_gelu, *columns;  // of T tokens
@@ -46,6 +47,7 @@ static int64_t split(Buffers* out, const Model* model, const ModelBatch* batch, 
 int64_t gpt2_infer_bytes(const Model* model, const ModelBatch* batch) {
     Buffers buffers;
     static char nowhere[1];
+    if (model_is_share(model)) { return head_infer_bytes(model, batch); }
     return split(&buffers, model, batch, nowhere);
 }
 
@@ -124,6 +126,10 @@ void gpt2_infer(Model* model, const ModelBatch* batch, const ModelCache* cache, 
                 void* scratch, int32_t* next) {
     const int L = model->layer_end - model->layer_begin, T = batch->num_tokens, C = model->config.channels;
     Buffers b;
+    if (model_is_share(model)) {
+        head_infer(model, batch, in, out, scratch);
+        return;
+    }
     split(&b, model, batch, scratch);
     ModelBatch staged =
         gpt2_batch_stage(model, batch, GPT2_BATCH_SEQS | (model->is_first ? GPT2_BATCH_TOKENS : 0));

@@ -23,34 +23,39 @@ static char* take(char** cursor, int64_t num_bytes) {
 
 // --- who has what ------------------------------------------------------------------------------------------
 
-bool head_has_share(const ModelHead* head, int stage) {
-    return 0 <= stage && stage < head->num_stages && head->begin[stage] < head->begin[stage + 1];
+static int32_t matrix_row(const ModelConfig* config, int32_t place) {
+    const int64_t row = (int64_t)config->padded_vocab * place / MODEL_HEAD_PLACES;
+    return place == MODEL_HEAD_PLACES ? config->padded_vocab : (int32_t)(row / 16 * 16);
 }
 
-int head_matrix_row(const ModelConfig* config, int place) {
-    const int64_t row = (int64_t)config->padded_vocab * place / HEAD_PLACES;
-    return place == HEAD_PLACES ? config->padded_vocab : (int)(row / 16 * 16);
+ModelHead head_of_places(const ModelConfig* config, ModelSharing sharing, int num_stages,
+                         const int32_t* places) {
+    ModelHead head = {.sharing = sharing, .num_stages = num_stages};
+    assert(num_stages <= OPS_MAX_SHARES);
+    for (int s = 0; s <= num_stages; s++) {
+        head.begin[s] = sharing == MODEL_HEAD_BY_VOCAB ? matrix_row(config, places[s]) : places[s];
+    }
+    return head;
 }
 
 // --- messages ----------------------------------------------------------------------------------------------
 
-// A part: what is said of the rows' losses, and with KEEP their gradient, by vocabulary in two terms.
+// A part by vocabulary: of each row what classifier_share() says of its losses, and with KEEP the two terms
+// of its gradient.
 typedef struct {
-    float* numbers;          // by rows (num_rows) losses; by vocabulary (num_rows, 3) as classifier_share()
-    floatX *sums, *targets;  // (num_rows, C) by rows the gradient and NULL
+    float* stats;            // (num_rows, 3)
+    floatX *sums, *targets;  // (num_rows, C)
 } Part;
 
-// NULL memory: only how many bytes.
-static int64_t split_part(Part* out, const ModelConfig* config, HeadSharing sharing, int num_rows, int flags,
-                          const void* memory) {
+// Returns its bytes.
+static int64_t split_part(Part* out, const ModelConfig* config, int num_rows, int flags, const void* memory) {
     const int64_t R = round_up_16(num_rows), RC = R * config->channels;
     char* cursor = (char*)(uintptr_t)memory;
     const char* begin = cursor;
-    *out = (Part){0};
-    out->numbers = (float*)(void*)take(&cursor, R * (sharing == HEAD_SHARED_BY_VOCAB ? 3 : 1) * FLOAT_BYTES);
+    *out = (Part){.stats = (float*)(void*)take(&cursor, R * 3 * FLOAT_BYTES)};
     if (flags & MODEL_KEEP) {
         out->sums = (floatX*)(void*)take(&cursor, RC * X_BYTES);
-        if (sharing == HEAD_SHARED_BY_VOCAB) { out->targets = (floatX*)(void*)take(&cursor, RC * X_BYTES); }
+        out->targets = (floatX*)(void*)take(&cursor, RC * X_BYTES);
     }
     return cursor - begin;
 }
@@ -59,13 +64,13 @@ int64_t head_rows_bytes(const ModelConfig* config, int num_rows) {
     return (int64_t)num_rows * config->channels * X_BYTES;
 }
 
-int64_t head_part_bytes(const ModelConfig* config, HeadSharing sharing, int num_rows, int flags) {
+int64_t head_part_bytes(const ModelConfig* config, int num_rows, int flags) {
     static char nowhere[1];
     Part part;
-    return split_part(&part, config, sharing, num_rows, flags, nowhere);
+    return split_part(&part, config, num_rows, flags, nowhere);
 }
 
-int64_t head_factors_bytes(int num_rows) {
+int64_t head_factor_bytes(int num_rows) {
     return round_up_16(num_rows) * 2 * FLOAT_BYTES;
 }
 
@@ -74,19 +79,22 @@ int64_t head_factors_bytes(int num_rows) {
 typedef struct {
     int num_rows;    // that fit
     floatX* rows;    // (num_rows, C) the hidden states, with KEEP
-    float* numbers;  // as a part's, with KEEP
+    float* stats;    // as a part's, with KEEP, by vocabulary
     floatX* logits;  // (num_rows, head_rows), with KEEP what their gradients come from
 } Acts;
 
+static bool is_by_vocab(const Model* share) {
+    return share->part.head.sharing == MODEL_HEAD_BY_VOCAB;
+}
+
 static int64_t split_acts(Acts* out, const Model* share, int num_rows, int flags, const void* memory) {
-    const int per_row = share->part.head.sharing == HEAD_SHARED_BY_VOCAB ? 3 : 1;
     int64_t R = round_up_16(num_rows);
     char* cursor = (char*)(uintptr_t)memory;
     const char* begin = cursor;
     *out = (Acts){0};
     if (flags & MODEL_KEEP) {
         out->rows = (floatX*)(void*)take(&cursor, R * share->config.channels * X_BYTES);
-        out->numbers = (float*)(void*)take(&cursor, R * per_row * FLOAT_BYTES);
+        if (is_by_vocab(share)) { out->stats = (float*)(void*)take(&cursor, R * 3 * FLOAT_BYTES); }
     } else if (R > HEAD_CHUNK_ROWS) {
         R = HEAD_CHUNK_ROWS;
     }
@@ -105,10 +113,7 @@ static const floatX* matrix(const Model* share) {
     return share->params + share->head_offset;
 }
 
-static bool is_by_vocab(const Model* share) {
-    return share->part.head.sharing == HEAD_SHARED_BY_VOCAB;
-}
-
+// Begins a job.
 static const int32_t* stage_targets(const Model* share, const ModelBatch* batch) {
     ops_stage_begin(share->ops);
     batch_check_range("target", batch->targets, batch->num_rows, share->config.vocab);
@@ -121,8 +126,9 @@ static void logits_forward(const Model* share, floatX* logits, const floatX* row
                    share->ops);
 }
 
-static void share_forward(const Model* share, float* numbers, floatX* logits, const floatX* rows,
-                          const int32_t* targets, int num_rows, float dlogits_scale) {
+// numbers: losses, or by vocabulary stats.
+static void rows_forward(const Model* share, float* numbers, floatX* logits, const floatX* rows,
+                         const int32_t* targets, int num_rows, float dlogits_scale) {
     logits_forward(share, logits, rows, num_rows);
     if (is_by_vocab(share)) {
         classifier_share(numbers, logits, targets, dlogits_scale != 0.0f, num_rows, share->head_id,
@@ -133,45 +139,65 @@ static void share_forward(const Model* share, float* numbers, floatX* logits, co
     }
 }
 
-void head_forward(const Model* share, const ModelBatch* batch, const void* in, void* out, void* acts,
-                  int flags) {
-    const int R = batch->num_rows, C = share->config.channels, per_row = is_by_vocab(share) ? 3 : 1;
-    if (R == 0 || flags == 0) { return; }
-    const int32_t* targets = stage_targets(share, batch);
+static void forward_kept(const Model* share, const ModelBatch* batch, const void* in, void* acts,
+                         const int32_t* targets, float* results) {
+    const int R = batch->num_rows;
     Acts kept;
-    split_acts(&kept, share, R, flags, acts);
-    if (flags & MODEL_KEEP) {
-        assert(batch->loss_scale != 0.0f);  // 0 would leave logits where backward expects their gradients
-        ops_copy(share->ops, kept.rows, in, (size_t)head_rows_bytes(&share->config, R));
-        share_forward(share, kept.numbers, kept.logits, kept.rows, targets, R, batch->loss_scale);
-        return;
-    }
+    assert(batch->loss_scale != 0.0f);  // 0 would leave logits where backward expects their gradients
+    split_acts(&kept, share, R, MODEL_KEEP | MODEL_HEAD, acts);
+    ops_copy(share->ops, kept.rows, in, (size_t)head_rows_bytes(&share->config, R));
+    rows_forward(share, is_by_vocab(share) ? kept.stats : results, kept.logits, kept.rows, targets, R,
+                 batch->loss_scale);
+}
+
+static void forward_losses(const Model* share, const ModelBatch* batch, const void* in, void* out, void* acts,
+                           const int32_t* targets, float* results) {
+    const int R = batch->num_rows, per_row = is_by_vocab(share) ? 3 : 1;
+    Acts chunk;
     Part part;
-    split_part(&part, &share->config, share->part.head.sharing, R, flags, out);
-    for (int begin = 0; begin < R; begin += kept.num_rows) {
-        const int num_rows = R - begin < kept.num_rows ? R - begin : kept.num_rows;
-        share_forward(share, part.numbers + (int64_t)begin * per_row, kept.logits,
-                      (const floatX*)in + (int64_t)begin * C, targets + begin, num_rows, 0.0f);
+    split_acts(&chunk, share, R, MODEL_HEAD, acts);
+    split_part(&part, &share->config, R, MODEL_HEAD, out);
+    float* numbers = is_by_vocab(share) ? part.stats : results;
+    for (int begin = 0; begin < R; begin += chunk.num_rows) {
+        const int num_rows = R - begin < chunk.num_rows ? R - begin : chunk.num_rows;
+        rows_forward(share, numbers + (int64_t)begin * per_row, chunk.logits,
+                     (const floatX*)in + (int64_t)begin * share->config.channels, targets + begin, num_rows,
+                     0.0f);
     }
 }
 
+void head_forward(const Model* share, const ModelBatch* batch, const void* in, void* out, void* acts,
+                  float* losses, int flags) {
+    const int R = batch->num_rows;
+    if (R == 0 || flags == 0) { return; }
+    const int32_t* targets = stage_targets(share, batch);
+    float* results = is_by_vocab(share) ? NULL : ops_results(share->ops, losses, (size_t)R);
+    if (flags & MODEL_KEEP) {
+        forward_kept(share, batch, in, acts, targets, results);
+    } else {
+        forward_losses(share, batch, in, out, acts, targets, results);
+    }
+    if (results != NULL) { ops_deliver(share->ops, losses, results, (size_t)R); }
+}
+
 void head_backward_inputs(const Model* share, const ModelBatch* batch, void* acts, void* din) {
-    const int R = batch->num_rows, C = share->config.channels, per_row = is_by_vocab(share) ? 3 : 1;
+    const int R = batch->num_rows, C = share->config.channels;
     OpsContext* ops = share->ops;
     if (R == 0) { return; }
     Acts kept;
-    Part part;
     split_acts(&kept, share, R, MODEL_KEEP | MODEL_HEAD, acts);
-    split_part(&part, &share->config, share->part.head.sharing, R, MODEL_KEEP | MODEL_HEAD, din);
-    ops_copy(ops, part.numbers, kept.numbers, (size_t)R * (size_t)per_row * sizeof(float));
+    Part part = {.sums = (floatX*)din};
+    if (is_by_vocab(share)) {
+        const int32_t* targets = stage_targets(share, batch);
+        split_part(&part, &share->config, R, MODEL_KEEP | MODEL_HEAD, din);
+        ops_copy(ops, part.stats, kept.stats, (size_t)R * 3 * sizeof(float));
+        target_rows(part.targets, matrix(share), targets, R, share->head_id, share->head_ids, C, ops);
+    }
     if (share->head_rows > 0) {
         matmul_backward_input(part.sums, kept.logits, matrix(share), R, C, share->head_rows, ops);
     } else {
         ops_zero(ops, part.sums, (size_t)head_rows_bytes(&share->config, R));
     }
-    if (!is_by_vocab(share)) { return; }
-    const int32_t* targets = stage_targets(share, batch);
-    target_rows(part.targets, matrix(share), targets, R, share->head_id, share->head_ids, C, ops);
 }
 
 void head_backward_weights(const Model* share, const ModelBatch* batch, void* acts, const void* dout) {
@@ -190,94 +216,78 @@ void head_backward_weights(const Model* share, const ModelBatch* batch, void* ac
 
 // --- where the hidden states come from ---------------------------------------------------------------------
 
-static void combine_rows(const Model* view, int num_rows, const void* const* parts, void* dout,
-                         float* results, int flags) {
-    const ModelHead* head = &view->part.head;
-    for (int s = 0; s < head->num_stages; s++) {
-        const int begin = head_batch_row(num_rows, head->begin[s]);
-        const int num = head_batch_row(num_rows, head->begin[s + 1]) - begin;
-        if (num == 0) { continue; }
-        Part part;
-        split_part(&part, &view->config, HEAD_SHARED_BY_ROWS, num, flags, parts[s]);
-        ops_copy(view->ops, results + begin, part.numbers, (size_t)num * sizeof(float));
-        if (!(flags & MODEL_KEEP)) { continue; }
-        ops_copy(view->ops, (floatX*)dout + (int64_t)begin * view->config.channels, part.sums,
-                 (size_t)head_rows_bytes(&view->config, num));
-    }
-}
-
-static void combine_vocab(const Model* view, const ModelBatch* batch, const void* const* parts, void* dout,
-                          void* const* factors, float* results, int flags) {
-    const ModelHead* head = &view->part.head;
-    const float *numbers[OPS_MAX_SHARES], *to_read[OPS_MAX_SHARES];
+void head_combine(Model* view, const ModelBatch* batch, int num_parts, const void* const* parts, void* dout,
+                  void* const* factors, float* losses) {
+    const int R = batch->num_rows;
+    const float *stats[OPS_MAX_SHARES], *to_read[OPS_MAX_SHARES];
     const floatX *sums[OPS_MAX_SHARES], *targets[OPS_MAX_SHARES];
     float* to_write[OPS_MAX_SHARES];
-    int num_shares = 0;
-    for (int s = 0; s < head->num_stages; s++) {
-        if (!head_has_share(head, s)) { continue; }
-        Part part;
-        split_part(&part, &view->config, HEAD_SHARED_BY_VOCAB, batch->num_rows, flags, parts[s]);
-        numbers[num_shares] = part.numbers;
-        sums[num_shares] = part.sums;
-        targets[num_shares] = part.targets;
-        to_read[num_shares] = to_write[num_shares] = flags & MODEL_KEEP ? (float*)factors[s] : NULL;
-        num_shares++;
-    }
-    const float scale = flags & MODEL_KEEP ? batch->loss_scale : 0.0f;
-    classifier_combine(results, to_write, numbers, scale, batch->num_rows, num_shares, view->ops);
-    if (!(flags & MODEL_KEEP)) { return; }
-    combine_parts((floatX*)dout, sums, targets, to_read, batch->num_rows, view->config.channels, num_shares,
-                  view->ops);
-}
-
-void head_combine(Model* view, const ModelBatch* batch, const void* const* parts, void* dout,
-                  void* const* factors, float* losses, int flags) {
-    const int R = batch->num_rows;
-    assert(model_feeds_head(view) && view->part.head.sharing != HEAD_NOT_SHARED);
+    assert(model_feeds_head(view) && is_by_vocab(view) && num_parts <= OPS_MAX_SHARES);
     if (R == 0) { return; }
+    for (int i = 0; i < num_parts; i++) {
+        Part part;
+        split_part(&part, &view->config, R, dout != NULL ? MODEL_KEEP | MODEL_HEAD : MODEL_HEAD, parts[i]);
+        stats[i] = part.stats;
+        sums[i] = part.sums;
+        targets[i] = part.targets;
+        to_read[i] = to_write[i] = dout != NULL ? (float*)factors[i] : NULL;
+    }
     ops_stage_begin(view->ops);
     float* results = ops_results(view->ops, losses, (size_t)R);
-    if (view->part.head.sharing == HEAD_SHARED_BY_ROWS) {
-        combine_rows(view, R, parts, dout, results, flags);
-    } else {
-        combine_vocab(view, batch, parts, dout, factors, results, flags);
+    classifier_combine(results, to_write, stats, dout != NULL ? batch->loss_scale : 0.0f, R, num_parts,
+                       view->ops);
+    if (dout != NULL) {
+        combine_parts((floatX*)dout, sums, targets, to_read, R, view->config.channels, num_parts, view->ops);
     }
     ops_deliver(view->ops, losses, results, (size_t)R);
 }
 
 // --- generation --------------------------------------------------------------------------------------------
 
-int64_t head_answer_bytes(const Model* share, int num_rows) {
-    return round_up_16(num_rows) * share->head_rows * X_BYTES;
+// What a share answers.
+typedef struct {
+    float logit;
+    int32_t id;
+} Pick;
+
+int64_t head_pick_bytes(const ModelBatch* batch) {
+    return batch->num_seqs * (int64_t)sizeof(Pick);
 }
 
-void head_answer(const Model* share, int num_rows, const void* in, void* scratch, HeadAnswer* answers) {
-    if (num_rows == 0) { return; }
-    float* values = llmc_alloc((size_t)num_rows * sizeof *values, "answers");
-    int32_t* ids = llmc_alloc((size_t)num_rows * sizeof *ids, "answers");
-    logits_forward(share, (floatX*)scratch, (const floatX*)in, num_rows);
-    argmax_share(values, ids, (const floatX*)scratch, num_rows, share->head_id, share->head_ids,
-                 share->head_rows, share->ops);
-    for (int i = 0; i < num_rows; i++) { answers[i] = (HeadAnswer){values[i], ids[i]}; }
-    free(values);
+int64_t head_infer_bytes(const Model* share, const ModelBatch* batch) {
+    return round_up_16(batch->num_seqs) * share->head_rows * X_BYTES;
+}
+
+void head_infer(const Model* share, const ModelBatch* batch, const void* in, void* out, void* scratch) {
+    const int B = batch->num_seqs;
+    if (B == 0) { return; }
+    float* logits = llmc_alloc((size_t)B * sizeof *logits, "picks");
+    int32_t* ids = llmc_alloc((size_t)B * sizeof *ids, "picks");
+    Pick* picks = llmc_alloc((size_t)B * sizeof *picks, "picks");
+    logits_forward(share, (floatX*)scratch, (const floatX*)in, B);
+    argmax_share(logits, ids, (const floatX*)scratch, B, share->head_id, share->head_ids, share->head_rows,
+                 share->ops);
+    for (int i = 0; i < B; i++) { picks[i] = (Pick){logits[i], ids[i]}; }
+    ops_upload(share->ops, out, picks, (size_t)B * sizeof *picks);
+    free(logits);
     free(ids);
+    free(picks);
 }
 
-void head_choose(const ModelHead* head, const HeadAnswer* const* answers, int num_rows, int32_t* next) {
-    const HeadAnswer* best = NULL;
-    for (int i = 0; i < num_rows; i++, best = NULL) {
-        for (int s = 0; s < head->num_stages; s++) {
-            if (!head_has_share(head, s)) { continue; }
-            const int begin =
-                head->sharing == HEAD_SHARED_BY_ROWS ? head_batch_row(num_rows, head->begin[s]) : 0;
-            const int end = head->sharing == HEAD_SHARED_BY_ROWS
-                                ? head_batch_row(num_rows, head->begin[s + 1])
-                                : num_rows;
-            if (i < begin || i >= end) { continue; }
-            const HeadAnswer* mine = &answers[s][i - begin];
-            if (best == NULL || mine->logit > best->logit) { best = mine; }
+void head_pick(const Model* view, const ModelBatch* batch, int num_picks, const void* const* picks,
+               int32_t* next) {
+    const int B = batch->num_seqs;
+    if (B == 0) { return; }
+    Pick* best = llmc_alloc((size_t)B * sizeof *best, "picks");
+    Pick* other = llmc_alloc((size_t)B * sizeof *other, "picks");
+    ops_download(view->ops, best, picks[0], (size_t)B * sizeof *best);
+    for (int s = 1; s < num_picks; s++) {
+        ops_download(view->ops, other, picks[s], (size_t)B * sizeof *other);
+        for (int i = 0; i < B; i++) {
+            if (other[i].logit > best[i].logit) { best[i] = other[i]; }
         }
-        assert(best != NULL);
-        next[i] = best->id;
     }
+    for (int i = 0; i < B; i++) { next[i] = best[i].id; }
+    free(best);
+    free(other);
 }

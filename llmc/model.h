@@ -121,15 +121,15 @@ typedef struct {
     ModelEnd end;                // but for GOES_ON: layer_end is the chain's end
 } ModelRange;
 
-// How the ranks of a replica share the head: stage s has the places [begin[s], begin[s + 1]) of
-// HEAD_PLACES (none where they are equal). By rows: these of a micro-batch's supervised rows, with the whole
-// matrix. By vocabulary: these of the matrix' rows, the ids' logits.
-typedef enum { HEAD_NOT_SHARED, HEAD_SHARED_BY_ROWS, HEAD_SHARED_BY_VOCAB } HeadSharing;
-enum { HEAD_PLACES = 1024 };
+// How the ranks of a replica share the head. By rows: stage s has the whole matrix, and of a micro-batch's
+// supervised rows those from begin[s] of 1024 to begin[s + 1]. By vocabulary: it has these rows of the padded
+// matrix, and the logits of their ids.
+typedef enum { MODEL_HEAD_WHOLE, MODEL_HEAD_BY_ROWS, MODEL_HEAD_BY_VOCAB } ModelSharing;
+enum { MODEL_HEAD_PLACES = 1024 };
 typedef struct {
-    HeadSharing sharing;
-    int num_stages;                     // <= OPS_MAX_SHARES; 0 with HEAD_NOT_SHARED
-    int32_t begin[OPS_MAX_SHARES + 1];  // ascending, 0 to HEAD_PLACES
+    ModelSharing sharing;
+    int num_stages;                     // <= OPS_MAX_SHARES; 0 with MODEL_HEAD_WHOLE
+    int32_t begin[OPS_MAX_SHARES + 1];  // ascending from 0; by vocabulary to Vp, by rows to MODEL_HEAD_PLACES
 } ModelHead;
 
 enum { MODEL_MAX_RANGES = 64 };
@@ -137,7 +137,8 @@ typedef struct {
     int num_ranges;
     ModelRange ranges[MODEL_MAX_RANGES];  // ascending, apart from each other
     ModelHead head;
-    int stage;  // where the head is shared: of this rank
+    int stage;       // where the head is shared: of this rank
+    bool has_share;  // of the head; it may be one of no rows
 } ModelPart;
 
 // All that a rank has, or a view of one range of it, or of its share of the head; a model of one range is its
@@ -224,8 +225,9 @@ struct ModelKind {
 
     // Generation: the new tokens of some slots, behind what the cache has of them. Where the head is, the
     // likeliest next token of each sequence (after its last new one) goes to `next` (num_seqs, host); a range
-    // that feeds it writes (num_seqs, C) of hidden states to `out`. No dropout. (Encoder-decoder: a batch has
-    // encoder tokens, once, or decoder tokens, or both.) scratch: infer_bytes().
+    // that feeds it writes (num_seqs, C) of hidden states to `out`, a share what head.h says. No dropout.
+    // (Encoder-decoder: a batch has encoder tokens, once, or decoder tokens, or both.) scratch:
+    // infer_bytes().
     int64_t (*cache_bytes)(const Model* model, const ModelCache* cache);
     int64_t (*infer_bytes)(const Model* model, const ModelBatch* batch);
     void (*infer)(Model* model, const ModelBatch* batch, const ModelCache* cache, const void* in, void* out,
@@ -251,7 +253,6 @@ ModelPart model_part(int layer_begin, int layer_end, bool has_head);  // of one 
 Model model_view(const Model* model, int idx);
 // Of the rank's share of the head, where it has one.
 Model model_share_view(const Model* model);
-bool model_has_share(const ModelPart* part);
 
 void model_alloc_grads(Model* model);
 void model_free_grads(Model* model);

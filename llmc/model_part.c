@@ -5,16 +5,12 @@
 #include <stdlib.h>
 
 #include "device_values.h"
-#include "head.h"
 #include "llmc_error.h"
+#include "model.h"
 
 ModelPart model_part(int layer_begin, int layer_end, bool has_head) {
     return (ModelPart){.num_ranges = 1,
                        .ranges = {{layer_begin, layer_end, has_head ? MODEL_HAS_HEAD : MODEL_GOES_ON}}};
-}
-
-bool model_has_share(const ModelPart* part) {
-    return part->head.sharing != HEAD_NOT_SHARED && head_has_share(&part->head, part->stage);
 }
 
 // --- pieces ------------------------------------------------------------------------------------------------
@@ -38,11 +34,11 @@ static Model piece(const Model* model, int idx) {
 }
 
 static int num_pieces(const Model* model) {
-    return model->part.num_ranges + model_has_share(&model->part);
+    return model->part.num_ranges + model->part.has_share;
 }
 
 static bool is_vocab_share(const Model* view) {
-    return model_is_share(view) && view->part.head.sharing == HEAD_SHARED_BY_VOCAB;
+    return model_is_share(view) && view->part.head.sharing == MODEL_HEAD_BY_VOCAB;
 }
 
 // --- the table of tensors ----------------------------------------------------------------------------------
@@ -76,7 +72,7 @@ static void add_layers(Model* model, const TensorInfo* info, TensorSlice slice) 
 // The first stage with a share by rows counts the matrix that they all have, unless an embedding does.
 static bool is_later_share(const Model* view) {
     const ModelHead* head = &view->part.head;
-    return model_is_share(view) && head->sharing == HEAD_SHARED_BY_ROWS && head->begin[view->part.stage] > 0;
+    return model_is_share(view) && head->sharing == MODEL_HEAD_BY_ROWS && head->begin[view->part.stage] > 0;
 }
 
 static void add_whole(Model* model, int t, TensorSlice slice) {
@@ -93,12 +89,11 @@ static void add_whole(Model* model, int t, TensorSlice slice) {
     }
     if (!has_rows) { return; }
     slice.tied_copy = is_copy;
-    slice.tied = kind->is_tied(&model->config, t) || (is_head && head->sharing == HEAD_SHARED_BY_ROWS);
+    slice.tied = kind->is_tied(&model->config, t) || (is_head && head->sharing == MODEL_HEAD_BY_ROWS);
     if (!has_all) {
         const int64_t C = model->config.channels;
-        slice.first = head_matrix_row(&model->config, head->begin[model->part.stage]) * C;
-        slice.num_values =
-            head_matrix_row(&model->config, head->begin[model->part.stage + 1]) * C - slice.first;
+        slice.first = head->begin[model->part.stage] * C;
+        slice.num_values = head->begin[model->part.stage + 1] * C - slice.first;
         slice.file_offset += slice.first;
     }
     if (slice.num_values > 0) { add_slice(model, slice); }
@@ -148,8 +143,8 @@ static void find_head(Model* view) {
     const TensorSlice* slice = model_find(view, config->kind->head_tensor(config), -1);
     int begin = 0, end = config->padded_vocab;
     if (is_vocab_share(view)) {
-        begin = head_matrix_row(config, view->part.head.begin[view->part.stage]);
-        end = head_matrix_row(config, view->part.head.begin[view->part.stage + 1]);
+        begin = view->part.head.begin[view->part.stage];
+        end = view->part.head.begin[view->part.stage + 1];
     }
     view->head_id = begin;
     view->head_rows = end - begin;
@@ -180,7 +175,7 @@ Model model_view(const Model* model, int idx) {
 }
 
 Model model_share_view(const Model* model) {
-    assert(model_has_share(&model->part));
+    assert(model->part.has_share);
     return view_of(model, model->part.num_ranges);
 }
 
@@ -188,14 +183,17 @@ Model model_share_view(const Model* model) {
 
 static void check_part(const ModelConfig* config, const ModelPart* part) {
     const int L = model_num_layers(config);
+    assert(!part->has_share || (0 <= part->stage && part->stage < part->head.num_stages));
+    assert(part->head.sharing != MODEL_HEAD_BY_VOCAB ||
+           part->head.begin[part->head.num_stages] == config->padded_vocab);
     assert(0 <= part->num_ranges && part->num_ranges <= MODEL_MAX_RANGES);
     for (int i = 0; i < part->num_ranges; i++) {
         const ModelRange* range = &part->ranges[i];
         assert(0 <= range->layer_begin && range->layer_begin <= range->layer_end && range->layer_end <= L);
         assert(range->end == MODEL_GOES_ON ? range->layer_begin < range->layer_end : range->layer_end == L);
         assert(i == 0 || part->ranges[i - 1].layer_end <= range->layer_begin);
-        assert(range->end != MODEL_HAS_HEAD || part->head.sharing == HEAD_NOT_SHARED);
-        assert(range->end != MODEL_FEEDS_HEAD || part->head.sharing != HEAD_NOT_SHARED);
+        assert(range->end != MODEL_HAS_HEAD || part->head.sharing == MODEL_HEAD_WHOLE);
+        assert(range->end != MODEL_FEEDS_HEAD || part->head.sharing != MODEL_HEAD_WHOLE);
         (void)range;
     }
     (void)L;
@@ -244,8 +242,8 @@ static int tie_shares(const Model* model, const TensorSlice* slice, ModelTied* o
     const int64_t C = model->config.channels, end = slice->first + slice->num_values;
     int num = 0;
     for (int s = 0; s < head->num_stages; s++) {
-        const int64_t from = head_matrix_row(&model->config, head->begin[s]) * C;
-        const int64_t to = head_matrix_row(&model->config, head->begin[s + 1]) * C;
+        const int64_t from = head->begin[s] * C;
+        const int64_t to = head->begin[s + 1] * C;
         if (from == to || from < slice->first || to > end) { continue; }
         out[num++] = (ModelTied){.group = (s + 1) * MODEL_MAX_TENSORS + slice->tensor,
                                  .offset = slice->offset + from - slice->first,
@@ -260,7 +258,7 @@ int model_tied(const Model* model, ModelTied out[MODEL_MAX_TIED]) {
     for (int i = 0; i < model->num_slices; i++) {
         const TensorSlice* slice = &model->slices[i];
         if (!slice->tied) { continue; }
-        if (slice->tensor == head_tensor && model->part.head.sharing == HEAD_SHARED_BY_VOCAB) {
+        if (slice->tensor == head_tensor && model->part.head.sharing == MODEL_HEAD_BY_VOCAB) {
             num += tie_shares(model, slice, out + num);
         } else {
             out[num++] = (ModelTied){slice->tensor, slice->offset, slice->num_values};

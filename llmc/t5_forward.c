@@ -257,7 +257,7 @@ static void feed_head(const T5Job* job, const floatX* x, floatX* out) {
 void t5_forward(Model* model, const ModelBatch* batch, const void* in, void* out, void* acts, void* scratch,
                 float* losses, int flags) {
     if (model_is_share(model)) {
-        head_forward(model, batch, in, out, acts, flags);
+        head_forward(model, batch, in, out, acts, losses, flags);
         return;
     }
     if (model->has_head && flags == 0) { return; }  // nobody reads anything of it before the recompute

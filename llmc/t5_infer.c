@@ -2,6 +2,7 @@
 // every sequence. Of each layer the cache has keys and values of what was said, (num_slots * max_tokens, I)
 // each, and of the encoder's tokens, (num_slots * max_enc_tokens, 2I).
 #include "cache_rows.h"
+#include "head.h"
 #include "t5_layer.h"
 
 typedef struct {
@@ -67,6 +68,7 @@ static int64_t split(Buffers* out, const Model* model, const ModelBatch* batch, 
 int64_t t5_infer_bytes(const Model* model, const ModelBatch* batch) {
     static char nowhere[1];
     Buffers buffers;
+    if (model_is_share(model)) { return head_infer_bytes(model, batch); }
     return split(&buffers, model, batch, nowhere);
 }
 
@@ -228,6 +230,10 @@ static void infer_decoder(Infer* f, const floatX* in, floatX* out, const floatX*
 void t5_infer(Model* model, const ModelBatch* batch, const ModelCache* cache, const void* in, void* out,
               void* scratch, int32_t* next) {
     Infer f = {.cache = cache};
+    if (model_is_share(model)) {
+        head_infer(model, batch, in, out, scratch);
+        return;
+    }
     split(&f.b, model, batch, scratch);
     ModelBatch whole = *batch;
     whole.token_keys = whole.dec_token_keys = NULL;

@@ -20,38 +20,43 @@ static void* poisoned(OpsContext* ops, int64_t num_bytes) {
 // --- who has what ------------------------------------------------------------------------------------------
 
 // Ascending places at which stages begin; some have none.
-static ModelHead head_random(Rng* rng, HeadSharing sharing, int num_ranks) {
-    ModelHead head = {.sharing = sharing, .num_stages = num_ranks};
-    int cuts[PART_CHAIN_MAX_RANKS] = {0};
+static void places_random(Rng* rng, int num_ranks, int32_t* places) {
+    memset(places, 0, sizeof *places * (size_t)num_ranks);
     for (int s = 1; s < num_ranks; s++) {
-        cuts[s] = rng_below(rng, 4) == 0 ? cuts[s - 1] : rng_between(rng, 0, HEAD_PLACES);
+        places[s] = rng_below(rng, 4) == 0 ? places[s - 1] : rng_between(rng, 0, MODEL_HEAD_PLACES);
     }
     for (int i = 1; i < num_ranks; i++) {  // a handful: by insertion
-        for (int j = i; j > 0 && cuts[j] < cuts[j - 1]; j--) {
-            const int kept = cuts[j];
-            cuts[j] = cuts[j - 1];
-            cuts[j - 1] = kept;
+        for (int k = i; k > 0 && places[k] < places[k - 1]; k--) {
+            const int32_t kept = places[k];
+            places[k] = places[k - 1];
+            places[k - 1] = kept;
         }
     }
-    for (int s = 0; s < num_ranks; s++) { head.begin[s] = cuts[s]; }
-    head.begin[num_ranks] = HEAD_PLACES;
-    return head;
+    places[num_ranks] = MODEL_HEAD_PLACES;
+}
+
+void part_layout_share(PartLayout* layout, const ModelConfig* config, ModelSharing sharing,
+                       const int32_t* places) {
+    for (int r = 0; r < layout->num_ranks; r++) {
+        layout->parts[r].head = head_of_places(config, sharing, layout->num_ranks, places);
+        layout->parts[r].stage = r;
+        layout->parts[r].has_share = places[r] < places[r + 1];
+    }
 }
 
 static void add_range(ModelPart* part, ModelRange range) {
     part->ranges[part->num_ranges++] = range;
 }
 
-PartLayout part_layout_random(Rng* rng, const ModelConfig* config, HeadSharing sharing) {
+PartLayout part_layout_random(Rng* rng, const ModelConfig* config, ModelSharing sharing) {
     const int L = model_num_layers(config);
     PartLayout out = {.num_ranks = rng_between(rng, 1, 5)};
-    const ModelHead head = sharing == HEAD_NOT_SHARED ? (ModelHead){.sharing = HEAD_NOT_SHARED}
-                                                      : head_random(rng, sharing, out.num_ranks);
-    const ModelEnd end = sharing == HEAD_NOT_SHARED ? MODEL_HAS_HEAD : MODEL_FEEDS_HEAD;
+    const ModelEnd end = sharing == MODEL_HEAD_WHOLE ? MODEL_HAS_HEAD : MODEL_FEEDS_HEAD;
     const bool is_end_alone = rng_below(rng, 4) == 0;
-    for (int r = 0; r < out.num_ranks; r++) {
-        out.parts[r].head = head;
-        out.parts[r].stage = r;
+    if (sharing != MODEL_HEAD_WHOLE) {
+        int32_t places[PART_CHAIN_MAX_RANKS + 1];
+        places_random(rng, out.num_ranks, places);
+        part_layout_share(&out, config, sharing, places);
     }
     for (int begin = 0; begin < L;) {
         const int num = 1 + rng_between(rng, 0, 2);
@@ -131,10 +136,11 @@ typedef struct {
     Model models[PART_CHAIN_MAX_RANKS];
     Chunk chunks[PART_CHAIN_MAX_CHUNKS];  // in the chain's order
     int num_ranks, num_chunks;
-    // by stage; a share's batch, part and factors
-    Chunk shares[PART_CHAIN_MAX_RANKS];
+    Chunk shares[PART_CHAIN_MAX_RANKS];  // by stage
     ModelBatch batches[PART_CHAIN_MAX_RANKS];
+    // of the shares by vocabulary, ascending
     void *parts[PART_CHAIN_MAX_RANKS], *factors[PART_CHAIN_MAX_RANKS];
+    int num_parts;
     ModelHead head;
 } Ranks;
 
@@ -164,7 +170,7 @@ static void ranks_open(Ranks* ranks, const PartRun* run, const PartLayout* layou
         for (int i = 0; i < layout->parts[r].num_ranges; i++) {
             ranks->chunks[ranks->num_chunks++].view = model_view(model, i);
         }
-        if (model_has_share(&layout->parts[r])) { ranks->shares[r].view = model_share_view(model); }
+        if (layout->parts[r].has_share) { ranks->shares[r].view = model_share_view(model); }
     }
     sort_chunks(ranks);
 }
@@ -216,7 +222,7 @@ static void ranks_close(Ranks* ranks, float* grads) {
 static ModelBatch share_batch(const ModelHead* head, int s, const ModelBatch* batch, int* row_begin) {
     ModelBatch own = *batch;
     *row_begin = 0;
-    if (head->sharing == HEAD_SHARED_BY_VOCAB) { return own; }
+    if (head->sharing == MODEL_HEAD_BY_VOCAB) { return own; }
     *row_begin = head_batch_row(batch->num_rows, head->begin[s]);
     own.num_rows = head_batch_row(batch->num_rows, head->begin[s + 1]) - *row_begin;
     own.targets = batch->targets + *row_begin;
@@ -224,7 +230,8 @@ static ModelBatch share_batch(const ModelHead* head, int s, const ModelBatch* ba
     return own;
 }
 
-static void run_share(Ranks* ranks, int s, const ModelBatch* batch, const floatX* rows, int flags) {
+static void run_share(Ranks* ranks, int s, const ModelBatch* batch, const floatX* rows, void* drows,
+                      float* losses, int flags) {
     Chunk* c = &ranks->shares[s];
     const ModelConfig* config = &c->view.config;
     const ModelKind* kind = config->kind;
@@ -232,30 +239,38 @@ static void run_share(Ranks* ranks, int s, const ModelBatch* batch, const floatX
     ranks->batches[s] = share_batch(&ranks->head, s, batch, &row_begin);
     const ModelBatch* own = &ranks->batches[s];
     const int64_t in_bytes = head_rows_bytes(config, own->num_rows);
-    const int64_t part_bytes = head_part_bytes(config, ranks->head.sharing, own->num_rows, flags);
+    const bool by_vocab = ranks->head.sharing == MODEL_HEAD_BY_VOCAB;
     assert(kind->boundary_bytes(&c->view, own, 0) == in_bytes);
     c->in = poisoned(c->view.ops, in_bytes);
     c->acts = poisoned(c->view.ops, kind->acts_bytes(&c->view, own, flags));
     c->scratch = poisoned(c->view.ops, kind->scratch_bytes(&c->view, own));
-    ranks->parts[s] = poisoned(c->view.ops, part_bytes);
-    ranks->factors[s] = poisoned(c->view.ops, head_factors_bytes(own->num_rows));
+    void* part = (floatX*)drows + (drows != NULL ? (int64_t)row_begin * config->channels : 0);
+    if (by_vocab) {
+        part = ranks->parts[ranks->num_parts] =
+            poisoned(c->view.ops, head_part_bytes(config, own->num_rows, flags));
+        ranks->factors[ranks->num_parts++] = poisoned(c->view.ops, head_factor_bytes(own->num_rows));
+    } else {
+        losses += row_begin;
+    }
     ops_copy(c->view.ops, c->in, rows + (int64_t)row_begin * config->channels, (size_t)in_bytes);
     if (flags & MODEL_KEEP) {
-        kind->forward(&c->view, own, c->in, NULL, c->acts, c->scratch, NULL, flags);
-        kind->backward_inputs(&c->view, own, c->in, c->acts, NULL, ranks->parts[s], c->scratch);
+        kind->forward(&c->view, own, c->in, NULL, c->acts, c->scratch, by_vocab ? NULL : losses, flags);
+        kind->backward_inputs(&c->view, own, c->in, c->acts, NULL, part, c->scratch);
     } else {
-        kind->forward(&c->view, own, c->in, ranks->parts[s], c->acts, c->scratch, NULL, flags);
+        kind->forward(&c->view, own, c->in, part, c->acts, c->scratch, by_vocab ? NULL : losses, flags);
     }
     poison(c->view.ops, c->in, in_bytes);
 }
 
-// The shares' work, last share first, and what they make together: losses, and with KEEP the rows' gradient.
+// The shares' work, and what they make together: losses, and with KEEP the rows' gradient.
 static void run_shares(Ranks* ranks, Chunk* feeds, const ModelBatch* batch, void* drows, float* losses,
                        int flags) {
-    for (int s = ranks->num_ranks - 1; s >= 0; s--) {
-        if (head_has_share(&ranks->head, s)) { run_share(ranks, s, batch, feeds->out, flags); }
+    for (int s = 0; s < ranks->num_ranks; s++) {
+        if (ranks->shares[s].view.has_head) { run_share(ranks, s, batch, feeds->out, drows, losses, flags); }
     }
-    head_combine(&feeds->view, batch, (const void* const*)ranks->parts, drows, ranks->factors, losses, flags);
+    if (ranks->head.sharing == MODEL_HEAD_BY_ROWS) { return; }
+    head_combine(&feeds->view, batch, ranks->num_parts, (const void* const*)ranks->parts, drows,
+                 drows != NULL ? ranks->factors : NULL, losses);
 }
 
 // --- a micro-batch -----------------------------------------------------------------------------------------
@@ -307,11 +322,11 @@ void part_chain_train(const PartRun* run, const PartLayout* layout, const ModelB
         const void* d = k + 1 < K ? ranks.chunks[k + 1].din : model_feeds_head(&c->view) ? drows : NULL;
         kind->backward_weights(&c->view, batch, c->acts, d, c->scratch);
     }
-    for (int s = 0; s < ranks.num_ranks; s++) {
+    for (int s = 0, i = 0; s < ranks.num_ranks; s++) {
         Chunk* c = &ranks.shares[s];
         if (!c->view.has_head) { continue; }
-        const bool by_vocab = ranks.head.sharing == HEAD_SHARED_BY_VOCAB;
-        kind->backward_weights(&c->view, &ranks.batches[s], c->acts, by_vocab ? ranks.factors[s] : NULL,
+        const bool by_vocab = ranks.head.sharing == MODEL_HEAD_BY_VOCAB;
+        kind->backward_weights(&c->view, &ranks.batches[s], c->acts, by_vocab ? ranks.factors[i++] : NULL,
                                c->scratch);
     }
     ops_release(run->ops, drows);
@@ -343,21 +358,25 @@ PartGeneration* part_generation_open(const PartRun* run, const PartLayout* layou
     return g;
 }
 
-static void choose(PartGeneration* g, const floatX* rows, int num_rows, int32_t* next) {
-    HeadAnswer* answers[PART_CHAIN_MAX_RANKS] = {NULL};
+// By rows one share has all ids: the first.
+static void choose(PartGeneration* g, const Model* feeds, const ModelBatch* rows, void* hidden,
+                   int32_t* next) {
+    void* picks[PART_CHAIN_MAX_RANKS];
+    int num_picks = 0;
     for (int s = 0; s < g->ranks.num_ranks; s++) {
-        if (!head_has_share(&g->ranks.head, s)) { continue; }
-        const Model* share = &g->ranks.shares[s].view;
-        const ModelBatch batch = {.num_rows = num_rows};
-        int begin;
-        const ModelBatch own = share_batch(&g->ranks.head, s, &batch, &begin);
-        void* scratch = poisoned(share->ops, head_answer_bytes(share, own.num_rows));
-        answers[s] = malloc(sizeof *answers[s] * (size_t)(own.num_rows + 1));
-        head_answer(share, own.num_rows, rows + (int64_t)begin * share->config.channels, scratch, answers[s]);
+        if (!g->ranks.shares[s].view.has_head ||
+            (num_picks > 0 && g->ranks.head.sharing == MODEL_HEAD_BY_ROWS)) {
+            continue;
+        }
+        Model* share = &g->ranks.shares[s].view;
+        const ModelKind* kind = share->config.kind;
+        void* scratch = poisoned(share->ops, kind->infer_bytes(share, rows));
+        picks[num_picks] = poisoned(share->ops, head_pick_bytes(rows));
+        kind->infer(share, rows, NULL, hidden, picks[num_picks++], scratch, NULL);
         ops_release(share->ops, scratch);
     }
-    head_choose(&g->ranks.head, (const HeadAnswer* const*)answers, num_rows, next);
-    for (int s = 0; s < g->ranks.num_ranks; s++) { free(answers[s]); }
+    head_pick(feeds, rows, num_picks, (const void* const*)picks, next);
+    for (int i = 0; i < num_picks; i++) { ops_release(feeds->ops, picks[i]); }
 }
 
 void part_generation_call(PartGeneration* g, const ModelBatch* batch, const ModelCache* cache,
@@ -373,7 +392,7 @@ void part_generation_call(PartGeneration* g, const ModelBatch* batch, const Mode
         void *scratch = poisoned(view->ops, kind->infer_bytes(view, batch)),
              *out = poisoned(view->ops, kind->boundary_bytes(view, &rows, 1));
         kind->infer(view, batch, &own, in, view->has_head ? NULL : out, scratch, next);
-        if (model_feeds_head(view)) { choose(g, out, batch->num_seqs, next); }
+        if (model_feeds_head(view)) { choose(g, view, &rows, out, next); }
         ops_release(view->ops, scratch);
         ops_release(view->ops, in);
         in = out;

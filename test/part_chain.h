@@ -17,7 +17,11 @@ typedef struct {
 } PartLayout;
 
 // The chain cut at random, its chunks anywhere; the head as `sharing` says, with shares of any length.
-PartLayout part_layout_random(Rng* rng, const ModelConfig* config, HeadSharing sharing);
+PartLayout part_layout_random(Rng* rng, const ModelConfig* config, ModelSharing sharing);
+
+// The head of a layout whose last range feeds it: stage s from places[s] to places[s + 1].
+void part_layout_share(PartLayout* layout, const ModelConfig* config, ModelSharing sharing,
+                       const int32_t* places);
 
 // --- micro-batches -----------------------------------------------------------------------------------------
 

@@ -140,7 +140,7 @@ static void any_layout_is_the_whole(void) {
         const ModelConfig config = config_of(k);
         float* params = params_of(&config);
         for (int round = 0; round < 18; round++) {
-            const HeadSharing sharing = (HeadSharing)(round % 3);
+            const ModelSharing sharing = (ModelSharing)(round % 3);
             const int most_rows = round < 12 ? PART_BATCH_MAX_TOKENS : rng_between(&rng, 0, 3);
             const PartRun run = {&config, round % 2 ? 0.2f : 0.0f, ops, params};
             const PartLayout layout = part_layout_random(&rng, &config, sharing);
@@ -152,29 +152,28 @@ static void any_layout_is_the_whole(void) {
 }
 
 // Down the ranks and up again, embedding and head on one; T5's two stacks over the same ranks.
-static PartLayout folded(const ModelConfig* config, ModelHead head) {
+static PartLayout folded(const ModelConfig* config, ModelSharing sharing, const int32_t* places) {
     const int L = model_num_layers(config);
     PartLayout out = {.num_ranks = 2};
-    const ModelEnd end = head.sharing == HEAD_NOT_SHARED ? MODEL_HAS_HEAD : MODEL_FEEDS_HEAD;
-    out.parts[0] = (ModelPart){.num_ranges = 2, .ranges = {{0, 1}, {L - 1, L, end}}, .head = head};
-    out.parts[1] = (ModelPart){.num_ranges = 1, .ranges = {{1, L - 1}}, .head = head, .stage = 1};
+    const ModelEnd end = sharing == MODEL_HEAD_WHOLE ? MODEL_HAS_HEAD : MODEL_FEEDS_HEAD;
+    out.parts[0] = (ModelPart){.num_ranges = 2, .ranges = {{0, 1}, {L - 1, L, end}}};
+    out.parts[1] = (ModelPart){.num_ranges = 1, .ranges = {{1, L - 1}}};
+    if (sharing != MODEL_HEAD_WHOLE) { part_layout_share(&out, config, sharing, places); }
     return out;
 }
 
 static void known_placements_are_the_whole(void) {
     static PartBatch own;
-    const int shares[][3] = {{0, 512, 1024}, {0, 0, 1024}, {0, 1024, 1024}, {0, 100, 1024}};
+    const int32_t places[][3] = {{0, 512, 1024}, {0, 0, 1024}, {0, 1024, 1024}, {0, 100, 1024}};
     for (int k = 0; k < NUM_KINDS; k++) {
         const ModelConfig config = config_of(k);
         float* params = params_of(&config);
         const PartRun run = {&config, 0.1f, ops, params};
         part_batch_random(&own, &rng, &config, 4, PART_BATCH_MAX_TOKENS);
-        PartLayout layout = folded(&config, (ModelHead){.sharing = HEAD_NOT_SHARED});
+        PartLayout layout = folded(&config, MODEL_HEAD_WHOLE, NULL);
         check_layout(&run, &layout, &own.batch);
         for (int i = 0; i < 8; i++) {
-            ModelHead head = {.sharing = i % 2 ? HEAD_SHARED_BY_ROWS : HEAD_SHARED_BY_VOCAB, .num_stages = 2};
-            for (int s = 0; s < 3; s++) { head.begin[s] = shares[i / 2][s]; }
-            layout = folded(&config, head);
+            layout = folded(&config, i % 2 ? MODEL_HEAD_BY_ROWS : MODEL_HEAD_BY_VOCAB, places[i / 2]);
             check_layout(&run, &layout, &own.batch);
         }
         free(params);
@@ -187,9 +186,9 @@ static void targets_may_all_be_one_shares(void) {
     const ModelConfig config = config_of(0);
     float* params = params_of(&config);
     const PartRun run = {&config, 0.0f, ops, params};
-    const ModelHead head = {.sharing = HEAD_SHARED_BY_VOCAB, .num_stages = 2, .begin = {0, 256, 1024}};
-    const PartLayout layout = folded(&config, head);
-    const int edge = head_matrix_row(&config, 256);
+    const int32_t places[3] = {0, 256, 1024};
+    const PartLayout layout = folded(&config, MODEL_HEAD_BY_VOCAB, places);
+    const int edge = layout.parts[0].head.begin[1];
     CHECK(edge > 0 && edge < VOCAB);
     for (int s = 0; s < 2; s++) {
         part_batch_random(&own, &rng, &config, 3, PART_BATCH_MAX_TOKENS);
@@ -208,7 +207,7 @@ static void nothing_supervised_gives_zero_gradients(void) {
         float* params = params_of(&config);
         const PartRun run = {&config, 0.1f, ops, params};
         for (int sharing = 1; sharing < 3; sharing++) {
-            const PartLayout layout = part_layout_random(&rng, &config, (HeadSharing)sharing);
+            const PartLayout layout = part_layout_random(&rng, &config, (ModelSharing)sharing);
             part_batch_random(&own, &rng, &config, 3, 0);
             Result result = train(&run, &layout, &own.batch, 0);
             for (int64_t i = 0; i < model_num_params(&config); i++) { CHECK(result.grads[i] == 0.0f); }
@@ -227,7 +226,7 @@ static void losses_alone_are_the_whole_models(void) {
         float* params = params_of(&config);
         const PartRun run = {&config, 0.0f, ops, params};
         for (int round = 0; round < 9; round++) {
-            const PartLayout layout = part_layout_random(&rng, &config, (HeadSharing)(round % 3));
+            const PartLayout layout = part_layout_random(&rng, &config, (ModelSharing)(round % 3));
             do {  // more rows than logits are made of at a time
                 part_batch_random(&own, &rng, &config, PART_BATCH_MAX_SEQS, PART_BATCH_MAX_TOKENS);
             } while (own.batch.num_rows <= 64);
@@ -260,7 +259,7 @@ static void small_losses_keep_their_digits(void) {
     for (int sharing = 1; sharing < 3; sharing++) {
         part_batch_random(&own, &rng, &config, 2, PART_BATCH_MAX_TOKENS);
         for (int i = 0; i < own.batch.num_rows; i++) { own.targets[i] = CERTAIN; }
-        const PartLayout layout = part_layout_random(&rng, &config, (HeadSharing)sharing);
+        const PartLayout layout = part_layout_random(&rng, &config, (ModelSharing)sharing);
         Result a = train(&run, &layout, &own.batch, 0), b = train(&run, &one, &own.batch, 0);
         for (int i = 0; i < own.batch.num_rows; i++) {
             CHECK(b.losses[i] > 0.0f && b.losses[i] < 1e-8f);
@@ -283,7 +282,7 @@ static void gradients_are_those_of_finite_differences(void) {
         float *params = params_of(&config), *moved = params_of(&config), losses[PART_BATCH_MAX_TOKENS];
         const PartRun run = {&config, 0.0f, ops, params}, there = {&config, 0.0f, ops, moved};
         for (int sharing = 1; sharing < 3; sharing++) {
-            const PartLayout layout = part_layout_random(&rng, &config, (HeadSharing)sharing);
+            const PartLayout layout = part_layout_random(&rng, &config, (ModelSharing)sharing);
             part_batch_random(&own, &rng, &config, 2, 20);
             Result result = train(&run, &layout, &own.batch, 0);
             double squares = 0.0, sums[2] = {0.0};
@@ -367,7 +366,7 @@ static void answers_are_the_whole_models(void) {
             int32_t whole[ROUNDS][SLOTS], parts[ROUNDS][SLOTS];
             part_batch_random(&own, &rng, &config, SLOTS, 0);
             own.batch.token_keys = own.batch.dec_token_keys = NULL;
-            const PartLayout layout = part_layout_random(&rng, &config, (HeadSharing)(round % 3));
+            const PartLayout layout = part_layout_random(&rng, &config, (ModelSharing)(round % 3));
             generate(&run, &one, &own.batch, whole);
             generate(&run, &layout, &own.batch, parts);
             for (int i = 0; i < ROUNDS; i++) {

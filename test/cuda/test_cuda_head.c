@@ -133,7 +133,7 @@ static void any_layout_is_the_whole_model(void) {
         for (int round = 0; round < NUM_ROUNDS; round++) {
             const int most_rows = round < 5 ? PART_BATCH_MAX_TOKENS : rng_between(&cuda_test_rng, 0, 2);
             const PartRun run = {&config, round % 2 ? 0.2f : 0.0f, cuda_test_ops, params};
-            const PartLayout layout = part_layout_random(&cuda_test_rng, &config, (HeadSharing)(round % 3));
+            const PartLayout layout = part_layout_random(&cuda_test_rng, &config, (ModelSharing)(round % 3));
             part_batch_random(&own, &cuda_test_rng, &config, rng_between(&cuda_test_rng, 1, 2), most_rows);
             check_layout(&run, &layout, &own.batch);
         }
@@ -150,7 +150,7 @@ static void losses_alone_are_the_whole_models(void) {
         float* params = params_of(&config);
         const PartRun run = {&config, 0.0f, cuda_test_ops, params};
         for (int sharing = 1; sharing < 3; sharing++) {
-            const PartLayout layout = part_layout_random(&cuda_test_rng, &config, (HeadSharing)sharing);
+            const PartLayout layout = part_layout_random(&cuda_test_rng, &config, (ModelSharing)sharing);
             part_batch_random(&own, &cuda_test_rng, &config, 4, PART_BATCH_MAX_TOKENS);
             own.batch.token_keys = own.batch.dec_token_keys = NULL;
             part_chain_validate(&run, &one, &own.batch, whole);

@@ -161,10 +161,52 @@ static void losses_alone_are_the_whole_models(void) {
     }
 }
 
+// The likeliest token behind each prompt.
+static void say(const PartRun* run, const PartLayout* layout, const ModelBatch* prompt, int32_t* next) {
+    static const int32_t none[PART_BATCH_MAX_SEQS];
+    const bool has_decoder = run->config->kind->has_decoder;
+    int32_t slots[PART_BATCH_MAX_SEQS], num_enc[PART_BATCH_MAX_SEQS];
+    for (int i = 0; i < prompt->num_seqs; i++) {
+        slots[i] = i;
+        num_enc[i] = prompt->cu_seqlens[i + 1] - prompt->cu_seqlens[i];
+    }
+    const ModelCache cache = {.num_slots = prompt->num_seqs,
+                              .max_tokens = 64,
+                              .max_enc_tokens = has_decoder ? 64 : 0,
+                              .slots = slots,
+                              .num_before = none,
+                              .num_enc = num_enc};
+    PartGeneration* g = part_generation_open(run, layout, &cache);
+    part_generation_call(g, prompt, &cache, next);
+    part_generation_close(g);
+}
+
+// Not in bf16, where logits that are equal by chance are not where products are cut otherwise.
+static void answers_are_the_whole_models(void) {
+    static PartBatch own;
+    for (int k = 0; k < NUM_KINDS && sizeof(floatX) == sizeof(float); k++) {
+        const ModelConfig config = config_of(k);
+        const PartLayout one = whole_layout(&config);
+        float* params = params_of(&config);
+        const PartRun run = {&config, 0.0f, cuda_test_ops, params};
+        for (int sharing = 1; sharing < 3; sharing++) {
+            int32_t whole[PART_BATCH_MAX_SEQS], parts[PART_BATCH_MAX_SEQS];
+            const PartLayout layout = part_layout_random(&cuda_test_rng, &config, (ModelSharing)sharing);
+            part_batch_random(&own, &cuda_test_rng, &config, 4, 0);
+            own.batch.token_keys = own.batch.dec_token_keys = NULL;
+            say(&run, &one, &own.batch, whole);
+            say(&run, &layout, &own.batch, parts);
+            for (int i = 0; i < own.batch.num_seqs; i++) { CHECK_EQ(parts[i], whole[i]); }
+        }
+        free(params);
+    }
+}
+
 int main(int argc, char** argv) {
     cuda_test_begin(argc, argv);
     RUN(any_layout_is_the_whole_model);
     RUN(losses_alone_are_the_whole_models);
+    RUN(answers_are_the_whole_models);
     cuda_test_end();
     return test_end();
 }

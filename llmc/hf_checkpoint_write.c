@@ -159,12 +159,13 @@ typedef struct {
     float* piece;  // PIECE_VALUES
 } Target;
 
-// `memory`: of the part's first value, on the device, were it all there; values [begin, end) are.
-static bool write_straight(const Target* target, const SafetensorsTensor* tensor, const floatX* memory,
+// Values [begin, end) of a part whose first value would be at `offset` of the rank's array.
+static bool write_straight(const Target* target, const SafetensorsTensor* tensor, int64_t offset,
                            int64_t begin, int64_t end, float factor, char* error) {
     for (int64_t at = begin; at < end; at += PIECE_VALUES) {
         int64_t num = end - at < PIECE_VALUES ? end - at : PIECE_VALUES;
-        device_values_download(target->model->ops, target->piece, memory + at, (size_t)num);
+        device_values_download(target->model->ops, target->piece, target->model->params + (offset + at),
+                               (size_t)num);
         for (int64_t i = 0; i < num && factor != 1.0f; i++) { target->piece[i] *= factor; }
         if (!safetensors_write(target->file, tensor, target->piece, at, at + num, error)) { return false; }
     }
@@ -172,11 +173,11 @@ static bool write_straight(const Target* target, const SafetensorsTensor* tensor
 }
 
 static bool write_transposed(const Target* target, const SafetensorsTensor* tensor, const HfPart* part,
-                             const floatX* memory, char* error) {
+                             int64_t offset, char* error) {
     const int64_t rows = part->rows, cols = part->cols;
     float* ours = llmc_alloc((size_t)(2 * rows * cols) * sizeof *ours, "a tensor to transpose");
     float* theirs = ours + rows * cols;
-    device_values_download(target->model->ops, ours, memory, (size_t)(rows * cols));
+    device_values_download(target->model->ops, ours, target->model->params + offset, (size_t)(rows * cols));
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < cols; j++) { theirs[j * rows + i] = ours[i * cols + j]; }
     }
@@ -196,14 +197,14 @@ static bool write_slice(const Target* target, const TensorSlice* slice, char* er
         const SafetensorsTensor wanted = file_tensor(&parts[p], name, config);
         const SafetensorsTensor* tensor = safetensors_find(target->layout, wanted.name);
         const int64_t part_begin = parts[p].row_begin * parts[p].cols - slice->first;  // in the slice
-        const floatX* memory = target->model->params + slice->offset + part_begin;
         const int64_t left = slice->num_values - part_begin;
         const int64_t begin = part_begin < 0 ? -part_begin : 0;
         const int64_t end = tensor->num_values < left ? tensor->num_values : left;
         float factor =
             is_scaled && strcmp(parts[p].name, "lm_head.weight") == 0 ? sqrtf((float)config->channels) : 1.0f;
-        bool ok = parts[p].transposed ? write_transposed(target, tensor, &parts[p], memory, error)
-                                      : write_straight(target, tensor, memory, begin, end, factor, error);
+        bool ok = parts[p].transposed
+                      ? write_transposed(target, tensor, &parts[p], slice->offset + part_begin, error)
+                      : write_straight(target, tensor, slice->offset + part_begin, begin, end, factor, error);
         if (!ok) { return false; }
     }
     return true;

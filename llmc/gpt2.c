@@ -55,7 +55,7 @@ static int64_t scratch_bytes(const Model* model, const ModelBatch* batch) {
 }
 
 static int64_t boundary_bytes(const Model* model, const ModelBatch* batch, int is_behind) {
-    const bool is_rows = is_behind ? model->is_last : model_is_share(model);
+    const bool is_rows = is_behind ? model_feeds_head(model) : model_is_share(model);
     return is_rows ? head_rows_bytes(&model->config, batch->num_rows)
                    : gpt2_boundary_bytes(model, batch->num_tokens);
 }

@@ -305,7 +305,7 @@ floatX* t5_scratch_rows(const Model* model, void* scratch) {
 }
 
 int64_t t5_boundary_bytes(const Model* model, const ModelBatch* batch, int is_behind) {
-    if (is_behind ? model->is_last : model_is_share(model)) {
+    if (is_behind ? model_feeds_head(model) : model_is_share(model)) {
         return head_rows_bytes(&model->config, batch->num_rows);
     }
     const int layer = is_behind ? model->layer_end : model->layer_begin;

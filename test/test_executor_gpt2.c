@@ -185,6 +185,7 @@ static Model probe(int32_t s, int32_t P, int32_t layer_begin, int32_t layer_end)
                    .layer_end = layer_end,
                    .is_first = s == 0,
                    .is_last = s == P - 1,
+                   .has_head = s == P - 1,
                    .ops = ops_create(1)};
 }
 

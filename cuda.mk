@@ -139,6 +139,8 @@ $(OUT)/cuda_sums $(OUT)/cuda_links: $(OUT)/cuda_%: $(OUT)/test/mpi/%_main.o $(EM
 # Our models under dynapipe_check_model(), for test/test_cuda_check.sh.
 $(OUT)/cuda_check: $(OUT)/test/test_check_llmc.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
+$(OUT)/test_cuda_head: LIBS += $(TEXT_LIBS)
+$(OUT)/test_cuda_head: $(OUT)/test/part_chain.o $(LLMC_OBJS)
 # A CUDA kernel test: the operations of cuda/, and those of cpu/ behind names of their own (cpu_*).
 $(OUT)/test_cuda_%: $(OUT)/test/cuda/test_cuda_%.o $(OUT)/test/cuda/cuda_test.o $(OUT)/cpu_ops.o $(CUDA_OPS_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) -lopenblas $(DYNAPIPE_LIBS) $(LIBS) -o $@

@@ -98,13 +98,14 @@ part_needs() {
 kernel_tests() { ls test/cuda/test_cuda_*.c | sed 's|.*/||; s|\.c$||'; }
 
 part_build() {
-    local rc=0 t targets=()
+    local rc=0 t targets=() between=()
+    { has_mpi && [ "$(cards)" -ge 2 ]; } && between=("$fp32/cuda_links" "$fp32/cuda_sums")
     for t in $(kernel_tests); do targets+=("$bf16/$t"); done
     # What one part needs is built even if another's does not compile (-k).
     make -k -j"$jobs" BACKEND=$backend PRECISION=BF16 "${targets[@]}" "$bf16/cuda_bench_operations" "$bf16/cuda_bench_shares" "$bf16/cuda_bench_steps" "$bf16/train_gpt2" \
         "$bf16/train_gpt2-dynapipe" "$bf16/train_t5" "$bf16/train_t5-dynapipe" "$bf16/profile_costs" || rc=1
     make -k -j"$jobs" BACKEND=$backend PRECISION=FP32 "${targets[@]//$bf16/$fp32}" "$fp32/train_gpt2" "$fp32/train_gpt2-dynapipe" \
-        "$fp32/train_t5-dynapipe" || rc=1
+        "$fp32/train_t5-dynapipe" "${between[@]}" || rc=1
     make -k -j"$jobs" build/release/train_gpt2 build/release/train_gpt2-dynapipe build/release/train_t5-dynapipe build/release/prepare_data \
         build/release/dev/make_tasks build/release/bench_lengths || rc=1
     return $rc
@@ -193,6 +194,19 @@ train_all() {  # program, model in words, "stages x replicas ...", options...
     done
     return $rc
 }
+# Messages between any two ranks and sums over any of them, by NCCL: one card each.
+between_cards() {
+    local rc=0 ranks what verdict
+    ranks=$(($(cards) < 4 ? $(cards) : 4))
+    has_mpi && [ $ranks -ge 2 ] || return 0
+    for what in links sums; do
+        verdict=ok
+        timeout -k 5 60 mpirun --quiet -np $ranks "$fp32/cuda_$what" nccl >"$work/$what.log" 2>&1 || { verdict="**FAIL**" rc=1; tail -5 "$work/$what.log"; }
+        echo "$what between $ranks cards: $verdict"
+        printf '\n%s between %d cards by NCCL (test/mpi/%s_main.c): %s\n' "$what" $ranks $what "$verdict" >>"$work/train.md"
+    done
+    return $rc
+}
 part_train() {
     local rc=0
     build/release/dev/make_tasks --out "$work/tasks.jsonl" --samples 300 --seed 7 --max-tokens 250 >/dev/null &&
@@ -208,6 +222,7 @@ part_train() {
     } >"$work/train.md"
     train_all train_gpt2 "GPT-2 l4c64h2" "1x1 2x1 1x2 4x1 2x2" -i "$work/tasks/train.bin" -e l4c64h2 -t 256 || rc=1
     train_all train_t5 "byt5:l2c64h2, dropout 0.1" "1x1 4x1 2x2" -i "$work/tasks-t5/train.bin" -e byt5:l2c64h2 -t 256 --target-tokens 64 --dropout 0.1 || rc=1
+    between_cards || rc=1
     return $rc
 }
 
@@ -224,7 +239,7 @@ part_sanitizer() {
     [ -n "${EMULATED:-}" ] && { echo "the emulator has AddressSanitizer instead: BUILD=asan"; return $skip; }
     command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer ---> it is in the CUDA toolkit's bin"; return $skip; }
     for tool in memcheck racecheck; do
-        for t in $(kernel_tests); do
+        for t in $(kernel_tests | grep -v test_cuda_head); do  # whole models, of kernels that the others have
             sanitize_one $tool "$bf16/$t" "$work/sanitize-$tool-$t.log" &
             pids+=($!) names+=("$tool $t")
             while [ "$(jobs -rp | wc -l)" -ge $((cores > 8 ? 8 : cores)) ]; do sleep 0.1; done

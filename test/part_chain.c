@@ -4,10 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void* poisoned(int64_t num_bytes) {
-    const size_t rounded = ((size_t)num_bytes + 127) / 64 * 64;
-    void* memory = aligned_alloc(64, rounded);
-    memset(memory, 0xff, rounded);  // NaN
+static void poison(OpsContext* ops, void* memory, int64_t num_bytes) {
+    unsigned char* nans = malloc((size_t)num_bytes + 1);
+    memset(nans, 0xff, (size_t)num_bytes);
+    ops_upload(ops, memory, nans, (size_t)num_bytes);
+    free(nans);
+}
+
+static void* poisoned(OpsContext* ops, int64_t num_bytes) {
+    void* memory = ops_alloc_raw(ops, (size_t)num_bytes + 64, "a test");
+    poison(ops, memory, num_bytes + 64);
     return memory;
 }
 
@@ -171,36 +177,41 @@ static void ranks_open(Ranks* ranks, const PartRun* run, const PartLayout* layou
 
 static void chunk_alloc(Chunk* c, const ModelBatch* batch, int flags) {
     const ModelKind* kind = c->view.config.kind;
-    c->acts = poisoned(kind->acts_bytes(&c->view, batch, flags));
-    c->scratch = poisoned(kind->scratch_bytes(&c->view, batch));
-    c->out = poisoned(kind->boundary_bytes(&c->view, batch, 1));
-    c->din = poisoned(kind->boundary_bytes(&c->view, batch, 0));
+    c->acts = poisoned(c->view.ops, kind->acts_bytes(&c->view, batch, flags));
+    c->scratch = poisoned(c->view.ops, kind->scratch_bytes(&c->view, batch));
+    c->out = poisoned(c->view.ops, kind->boundary_bytes(&c->view, batch, 1));
+    c->din = poisoned(c->view.ops, kind->boundary_bytes(&c->view, batch, 0));
 }
 
-static void chunk_free(Chunk* c) {
-    free(c->acts);
-    free(c->scratch);
-    free(c->in);
-    free(c->out);
-    free(c->din);
+static void chunk_free(OpsContext* ops, Chunk* c) {
+    ops_release(ops, c->acts);
+    ops_release(ops, c->scratch);
+    ops_release(ops, c->in);
+    ops_release(ops, c->out);
+    ops_release(ops, c->din);
 }
 
 static void add_grads(const Model* model, float* whole) {
+    float* grads = malloc((size_t)model->num_params * sizeof *grads + 1);
+    ops_download(model->ops, grads, model->grads, (size_t)model->num_params * sizeof *grads);
     for (int i = 0; i < model->num_slices; i++) {
         const TensorSlice* slice = &model->slices[i];
         for (int64_t j = 0; j < slice->num_values; j++) {
-            whole[slice->file_offset + j] += model->grads[slice->offset + j];
+            whole[slice->file_offset + j] += grads[slice->offset + j];
         }
     }
+    free(grads);
 }
 
 static void ranks_close(Ranks* ranks, float* grads) {
-    for (int i = 0; i < ranks->num_chunks; i++) { chunk_free(&ranks->chunks[i]); }
+    OpsContext* ops = ranks->models[0].ops;
+    ops_sync(ops);  // losses are there
+    for (int i = 0; i < ranks->num_chunks; i++) { chunk_free(ops, &ranks->chunks[i]); }
     for (int r = 0; r < ranks->num_ranks; r++) {
         if (grads != NULL) { add_grads(&ranks->models[r], grads); }
-        chunk_free(&ranks->shares[r]);
-        free(ranks->parts[r]);
-        free(ranks->factors[r]);
+        chunk_free(ops, &ranks->shares[r]);
+        ops_release(ops, ranks->parts[r]);
+        ops_release(ops, ranks->factors[r]);
         model_free(&ranks->models[r]);
     }
 }
@@ -230,24 +241,25 @@ static void run_share(Ranks* ranks, int s, const ModelBatch* batch, const floatX
     const int64_t in_bytes = head_rows_bytes(config, own->num_rows);
     const bool by_vocab = ranks->head.sharing == MODEL_HEAD_BY_VOCAB;
     assert(kind->boundary_bytes(&c->view, own, 0) == in_bytes);
-    c->in = poisoned(in_bytes);
-    c->acts = poisoned(kind->acts_bytes(&c->view, own, flags));
-    c->scratch = poisoned(kind->scratch_bytes(&c->view, own));
+    c->in = poisoned(c->view.ops, in_bytes);
+    c->acts = poisoned(c->view.ops, kind->acts_bytes(&c->view, own, flags));
+    c->scratch = poisoned(c->view.ops, kind->scratch_bytes(&c->view, own));
     void* part = (floatX*)drows + (drows != NULL ? (int64_t)row_begin * config->channels : 0);
     if (by_vocab) {
-        part = ranks->parts[ranks->num_parts] = poisoned(head_part_bytes(config, own->num_rows, flags));
-        ranks->factors[ranks->num_parts++] = poisoned(head_factor_bytes(own->num_rows));
+        part = ranks->parts[ranks->num_parts] =
+            poisoned(c->view.ops, head_part_bytes(config, own->num_rows, flags));
+        ranks->factors[ranks->num_parts++] = poisoned(c->view.ops, head_factor_bytes(own->num_rows));
     } else {
         losses += row_begin;
     }
-    memcpy(c->in, rows + (int64_t)row_begin * config->channels, (size_t)in_bytes);
+    ops_copy(c->view.ops, c->in, rows + (int64_t)row_begin * config->channels, (size_t)in_bytes);
     if (flags & MODEL_KEEP) {
         kind->forward(&c->view, own, c->in, NULL, c->acts, c->scratch, by_vocab ? NULL : losses, flags);
         kind->backward_inputs(&c->view, own, c->in, c->acts, NULL, part, c->scratch);
     } else {
         kind->forward(&c->view, own, c->in, part, c->acts, c->scratch, by_vocab ? NULL : losses, flags);
     }
-    memset(c->in, 0xff, (size_t)in_bytes);
+    poison(c->view.ops, c->in, in_bytes);
 }
 
 // The shares' work, and what they make together: losses, and with KEEP the rows' gradient.
@@ -272,11 +284,11 @@ static Chunk* forward_all(Ranks* ranks, const ModelBatch* batch, float* losses, 
         chunk_alloc(c, batch, acts_flags);
         void* acts = c->acts;
         if (flags != acts_flags) {  // of its own length, so that nothing beyond is touched
-            acts = poisoned(c->view.config.kind->acts_bytes(&c->view, batch, flags));
+            acts = poisoned(c->view.ops, c->view.config.kind->acts_bytes(&c->view, batch, flags));
         }
         c->view.config.kind->forward(&c->view, batch, in, c->view.has_head ? NULL : c->out, acts, c->scratch,
                                      losses, flags);
-        if (acts != c->acts) { free(acts); }
+        if (acts != c->acts) { ops_release(c->view.ops, acts); }
         last = c;
     }
     return last;
@@ -291,7 +303,7 @@ void part_chain_train(const PartRun* run, const PartLayout* layout, const ModelB
     const ModelKind* kind = run->config->kind;
     const int K = ranks.num_chunks;
     Chunk* last = forward_all(&ranks, batch, losses, recompute ? 0 : KEPT, KEPT);
-    void *drows = poisoned(head_rows_bytes(run->config, batch->num_rows)), *dout = NULL;
+    void *drows = poisoned(run->ops, head_rows_bytes(run->config, batch->num_rows)), *dout = NULL;
     if (model_feeds_head(&last->view)) {
         run_shares(&ranks, last, batch, drows, losses, KEPT);
         dout = drows;
@@ -300,15 +312,13 @@ void part_chain_train(const PartRun* run, const PartLayout* layout, const ModelB
         Chunk* c = &ranks.chunks[k];
         const void* in = k > 0 ? ranks.chunks[k - 1].out : NULL;
         if (recompute) { kind->forward(&c->view, batch, in, NULL, c->acts, c->scratch, losses, KEPT); }
-        memset(c->scratch, 0xff, (size_t)kind->scratch_bytes(&c->view, batch));
+        poison(run->ops, c->scratch, kind->scratch_bytes(&c->view, batch));
         kind->backward_inputs(&c->view, batch, in, c->acts, dout, k > 0 ? c->din : NULL, c->scratch);
         dout = c->din;
     }
     for (int k = 0; k < K; k++) {
         Chunk* c = &ranks.chunks[k];
-        if (k > 0) {
-            memset(ranks.chunks[k - 1].out, 0xff, (size_t)kind->boundary_bytes(&c->view, batch, 0));
-        }
+        if (k > 0) { poison(run->ops, ranks.chunks[k - 1].out, kind->boundary_bytes(&c->view, batch, 0)); }
         const void* d = k + 1 < K ? ranks.chunks[k + 1].din : model_feeds_head(&c->view) ? drows : NULL;
         kind->backward_weights(&c->view, batch, c->acts, d, c->scratch);
     }
@@ -319,7 +329,7 @@ void part_chain_train(const PartRun* run, const PartLayout* layout, const ModelB
         kind->backward_weights(&c->view, &ranks.batches[s], c->acts, by_vocab ? ranks.factors[i++] : NULL,
                                c->scratch);
     }
-    free(drows);
+    ops_release(run->ops, drows);
     ranks_close(&ranks, grads);
 }
 
@@ -343,7 +353,7 @@ PartGeneration* part_generation_open(const PartRun* run, const PartLayout* layou
     PartGeneration* g = calloc(1, sizeof *g);
     ranks_open(&g->ranks, run, layout);
     for (int k = 0; k < g->ranks.num_chunks; k++) {
-        g->caches[k] = poisoned(run->config->kind->cache_bytes(&g->ranks.chunks[k].view, about));
+        g->caches[k] = poisoned(run->ops, run->config->kind->cache_bytes(&g->ranks.chunks[k].view, about));
     }
     return g;
 }
@@ -360,13 +370,13 @@ static void choose(PartGeneration* g, const Model* feeds, const ModelBatch* rows
         }
         Model* share = &g->ranks.shares[s].view;
         const ModelKind* kind = share->config.kind;
-        void* scratch = poisoned(kind->infer_bytes(share, rows));
-        picks[num_picks] = poisoned(head_pick_bytes(rows));
+        void* scratch = poisoned(share->ops, kind->infer_bytes(share, rows));
+        picks[num_picks] = poisoned(share->ops, head_pick_bytes(rows));
         kind->infer(share, rows, NULL, hidden, picks[num_picks++], scratch, NULL);
-        free(scratch);
+        ops_release(share->ops, scratch);
     }
     head_pick(feeds, rows, num_picks, (const void* const*)picks, next);
-    for (int i = 0; i < num_picks; i++) { free(picks[i]); }
+    for (int i = 0; i < num_picks; i++) { ops_release(feeds->ops, picks[i]); }
 }
 
 void part_generation_call(PartGeneration* g, const ModelBatch* batch, const ModelCache* cache,
@@ -379,19 +389,19 @@ void part_generation_call(PartGeneration* g, const ModelBatch* batch, const Mode
         const ModelKind* kind = view->config.kind;
         ModelCache own = *cache;
         own.memory = g->caches[k];
-        void *scratch = poisoned(kind->infer_bytes(view, batch)),
-             *out = poisoned(kind->boundary_bytes(view, &rows, 1));
+        void *scratch = poisoned(view->ops, kind->infer_bytes(view, batch)),
+             *out = poisoned(view->ops, kind->boundary_bytes(view, &rows, 1));
         kind->infer(view, batch, &own, in, view->has_head ? NULL : out, scratch, next);
         if (model_feeds_head(view)) { choose(g, view, &rows, out, next); }
-        free(scratch);
-        free(in);
+        ops_release(view->ops, scratch);
+        ops_release(view->ops, in);
         in = out;
     }
-    free(in);
+    ops_release(g->ranks.models[0].ops, in);
 }
 
 void part_generation_close(PartGeneration* g) {
-    for (int k = 0; k < g->ranks.num_chunks; k++) { free(g->caches[k]); }
+    for (int k = 0; k < g->ranks.num_chunks; k++) { ops_release(g->ranks.models[0].ops, g->caches[k]); }
     ranks_close(&g->ranks, NULL);
     free(g);
 }

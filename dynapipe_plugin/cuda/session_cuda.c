@@ -12,6 +12,7 @@
 #include "sums_nccl.h"
 #include "transport_nccl.h"
 #endif
+#include "placement_peers.h"
 #include "sums_staged.h"
 #include "transport_staged.h"
 
@@ -138,19 +139,20 @@ Status session_device_find(Dynapipe* dp) {
 }
 
 // --- device, links, sums ---------------------------------------------------------------------------------
-// Messages to and from these ranks; a collective of all ranks, each with its own.
-static Status connect_peers(Dynapipe* dp, const int32_t* peers, int32_t num_peers) {
+// Whoever this rank exchanges messages with in that placement; a collective of all ranks.
+static Status connect_peers(Dynapipe* dp, const Placement* placement) {
+    int32_t peers[PLAN_MAX_STAGES], first = dp->replica * dp->num_stages;
+    int32_t num_peers = placement_peers(peers, placement, dp->num_stages, dp->stage);
+    for (int32_t i = 0; i < num_peers; i++) { peers[i] += first; }
 #ifndef DYNAPIPE_NO_NCCL
     if (dp->on->use_nccl) { return nccl_world_connect(dp->on->nccl, &dp->world, peers, num_peers); }
 #endif
     return transport_staged_connect(&dp->on->links, peers, num_peers);
 }
 
+// Before memory is counted. No placement is known yet, but all have messages between neighbours.
 static Status connect_neighbours(Dynapipe* dp) {
-    int32_t peers[2], num_peers = 0, rank = dp->transport.rank;
-    if (dp->stage > 0) { peers[num_peers++] = rank - 1; }
-    if (dp->stage < dp->num_stages - 1) { peers[num_peers++] = rank + 1; }
-    return connect_peers(dp, peers, num_peers);
+    return connect_peers(dp, &(Placement){0});
 }
 
 Status session_device_connect(Dynapipe* dp) {
@@ -175,9 +177,11 @@ Status session_device_open(Dynapipe* dp, void* stream) {
 }
 
 #ifndef DYNAPIPE_NO_NCCL
-static Status open_holders(Dynapipe* dp) {
+// What is known once there is a model: who else is a peer, who has copies of what.
+static Status connect_model(Dynapipe* dp) {
     int64_t before_bytes, after_bytes, total_bytes;
     TRY(dp->device.api->memory_bytes(dp->device.ctx, &before_bytes, &total_bytes));
+    TRY(connect_peers(dp, &dp->request.placement));
     TRY(nccl_world_open_holders(dp->on->nccl, &dp->world, &dp->tied));
     TRY(dp->device.api->memory_bytes(dp->device.ctx, &after_bytes, &total_bytes));
     dp->on->free_bytes -= before_bytes - after_bytes;  // not the model's
@@ -190,10 +194,11 @@ Status session_sums_open(Dynapipe* dp) {
     const DynapipeParams_v1* params = &dp->params;
 #ifndef DYNAPIPE_NO_NCCL
     if (dp->on->use_nccl) {
-        TRY(open_holders(dp));
+        TRY(connect_model(dp));
         return sums_nccl_open(&dp->sums, dp->on->nccl, &dp->tied);
     }
 #endif
+    TRY(connect_peers(dp, &dp->request.placement));
     int32_t grad_bytes = collective_type_bytes((DynapipeType)params->grad_type);
     int32_t param_bytes = collective_type_bytes((DynapipeType)params->param_type);
     int32_t bytes_per_value = grad_bytes > param_bytes ? grad_bytes : param_bytes;

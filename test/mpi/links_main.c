@@ -1,6 +1,6 @@
-// links_main.c -- messages between any ranks on GPUs, by NCCL and through pinned memory: random pairs of
-// ranks are connected, in two goes, and exchange messages in a random order, some from one rank to all of its
-// peers at once; test/test_cuda_train.sh drives it.
+// links_main.c -- messages between any ranks on GPUs, by NCCL and through pinned memory: the peers of random
+// placements are connected, in two goes, and exchange messages in a random order, some of them to or from all
+// of a rank's peers at once; test/test_cuda_train.sh drives it.
 //     mpirun -np 4 cuda_links nccl|mpi
 //     mpirun -np 4 cuda_links nccl-late    the second go connects nothing: what messages then take is memory
 //     mpirun -np 4 cuda_links mpi-late     ... and here they have no way
@@ -10,21 +10,30 @@
 
 #include "../../dynapipe_plugin/base/hash.h"
 #include "../../dynapipe_plugin/base/rng.h"
+#include "../../dynapipe_plugin/cuda/placement_peers.h"
 #include "../../dynapipe_plugin/cuda/transport_nccl.h"
 #include "../../dynapipe_plugin/cuda/transport_staged.h"
 #include "../ranks.h"
 
-enum { NUM_CASES = 8, MAX_MESSAGES = 40, MAX_BYTES = 3 << 20, ROOM = MAX_MESSAGES * RANKS_MAX };
+enum { NUM_CASES = 9, MAX_MESSAGES = 40, MAX_BYTES = 3 << 20, ROOM = MAX_MESSAGES * RANKS_MAX };
 
-// One message; to < 0: to all of its sender's peers.
+// From one rank to another, or from or to all of a rank's peers at once, each with bytes of its own.
+typedef enum { TO_ONE, TO_PEERS, FROM_PEERS } MessageKind;
 typedef struct {
-    int32_t from, to;
-    size_t num_bytes;
+    MessageKind kind;
+    int32_t rank, other;  // other: whom it goes TO_ONE
+    size_t num_bytes;     // of each piece
 } Message;
 
-// Alike on all ranks.
+typedef struct {
+    int32_t from, to;
+    size_t begin;  // of its bytes in the message's place
+} Piece;
+
+// Alike on all ranks: the peers of a placement, and some of them.
 typedef struct {
     uint64_t seed;
+    Placement placement;
     bool are_peers[2][RANKS_MAX][RANKS_MAX];  // [go]: the first go's are among the second's
     Message messages[MAX_MESSAGES];
     int32_t num_messages;
@@ -41,11 +50,37 @@ typedef struct {
 } Rank;
 
 // --- a case ----------------------------------------------------------------------------------------------
-static void draw_peers(Case* it, Rng* rng, int32_t num_ranks, int32_t c) {
+static Placement draw_placement(Rng* rng, int32_t num_stages, int32_t c) {
+    Placement out = {.num_chunks = c == 0 ? 0 : rng_between(rng, 1, 2 * num_stages)};
+    for (int32_t k = 0; k < out.num_chunks; k++) {
+        bool is_vee = c == 1, goes_down = k < num_stages;
+        int32_t stage = goes_down ? k : 2 * num_stages - 1 - k;
+        out.stage_of[k] = (int16_t)(is_vee ? stage : rng_between(rng, 0, num_stages - 1));
+    }
+    out.head = (uint8_t)(c % 3 == 0 ? HEAD_WHOLE : c % 3 == 1 ? HEAD_BY_ROWS : HEAD_BY_VOCABULARY);
+    for (int32_t s = 1; s <= num_stages && out.head != HEAD_WHOLE; s++) {
+        int32_t begin = out.head_begin[s - 1], has_share = rng_below(rng, 3) > 0;
+        out.head_begin[s] =
+            (int16_t)(s == num_stages ? HEAD_UNITS : begin + has_share * (HEAD_UNITS - begin) / 2);
+    }
+    return out;
+}
+
+// Of a micro-batch's way through the chunks, and to the head's shares.
+static bool passes_between(const Placement* p, int32_t num_stages, int32_t a, int32_t b) {
+    for (int32_t k = 0; k + 1 < p->num_chunks; k++) {
+        if (p->stage_of[k] == a && p->stage_of[k + 1] == b) { return true; }
+    }
+    if (p->num_chunks == 0) { return b == a + 1 && b < num_stages; }
+    bool has_share = p->head != HEAD_WHOLE && p->head_begin[b] < p->head_begin[b + 1];
+    return has_share && p->stage_of[p->num_chunks - 1] == a;
+}
+
+static void draw_peers(Case* it, Rng* rng, int32_t num_ranks) {
     for (int32_t a = 0; a < num_ranks; a++) {
         for (int32_t b = 0; b < a; b++) {
-            bool star = c == 0 && b == 0, all = c == 1;  // the last chunk and its head's shares; everybody
-            bool second = star || all || (c > 1 && rng_below(rng, 2) == 0);
+            bool second = passes_between(&it->placement, num_ranks, a, b) ||
+                          passes_between(&it->placement, num_ranks, b, a);
             bool first = second && rng_below(rng, 2) == 0;
             it->are_peers[0][a][b] = it->are_peers[0][b][a] = first;
             it->are_peers[1][a][b] = it->are_peers[1][b][a] = second;
@@ -54,12 +89,14 @@ static void draw_peers(Case* it, Rng* rng, int32_t num_ranks, int32_t c) {
 }
 
 static Case draw_case(Rng* rng, int32_t num_ranks, int32_t c) {
-    Case it = {.seed = rng_u64(rng)};
-    draw_peers(&it, rng, num_ranks, c);
+    Case it = {.seed = rng_u64(rng), .placement = draw_placement(rng, num_ranks, c)};
+    draw_peers(&it, rng, num_ranks);
     for (int32_t i = 0; i < MAX_MESSAGES; i++) {
-        Message m = {.from = rng_between(rng, 0, num_ranks - 1), .to = rng_between(rng, -1, num_ranks - 1)};
+        Message m = {.kind = (MessageKind)rng_below(rng, 3), .rank = rng_between(rng, 0, num_ranks - 1)};
+        m.other = rng_between(rng, 0, num_ranks - 1);
         m.num_bytes = (size_t)rng_between(rng, 1, rng_below(rng, 4) == 0 ? MAX_BYTES : 5000);
-        if (m.to < 0 || it.are_peers[1][m.from][m.to]) { it.messages[it.num_messages++] = m; }
+        if (m.kind == FROM_PEERS) { m.num_bytes = (m.num_bytes + RANKS_MAX - 1) / RANKS_MAX; }
+        if (m.kind != TO_ONE || it.are_peers[1][m.rank][m.other]) { it.messages[it.num_messages++] = m; }
     }
     return it;
 }
@@ -79,7 +116,13 @@ static int32_t list_peers(int32_t* out, const Case* it, int32_t go, int32_t rank
 
 // --- a rank ----------------------------------------------------------------------------------------------
 static Status connect_peers(Rank* rank, const Case* it, int32_t go) {
-    int32_t peers[RANKS_MAX], num_peers = list_peers(peers, it, go, rank->world.my_idx);
+    int32_t peers[PLAN_MAX_STAGES], listed[RANKS_MAX], me = rank->world.my_idx;
+    int32_t num_listed = list_peers(listed, it, go, me), num_peers = num_listed;
+    memcpy(peers, listed, sizeof listed);
+    if (go == 1) {
+        num_peers = placement_peers(peers, &it->placement, rank->world.num_ranks, me);
+        EXPECT(num_peers == num_listed && memcmp(peers, listed, (size_t)num_peers * sizeof *peers) == 0);
+    }
     return rank->by_nccl ? nccl_world_connect(rank->nccl, &rank->world, peers, num_peers)
                          : transport_staged_connect(&rank->links, peers, num_peers);
 }
@@ -108,57 +151,66 @@ static unsigned char* place_of(const Rank* rank, int32_t i) {
     return rank->values + (size_t)i * MAX_BYTES;
 }
 
+static int32_t pieces_of(Piece out[RANKS_MAX], const Case* it, int32_t i) {
+    const Message* m = &it->messages[i];
+    int32_t peers[RANKS_MAX] = {m->other};
+    int32_t num_pieces = m->kind == TO_ONE ? 1 : list_peers(peers, it, 1, m->rank);
+    for (int32_t p = 0; p < num_pieces; p++) {
+        out[p] = m->kind == FROM_PEERS ? (Piece){peers[p], m->rank, (size_t)p * m->num_bytes}
+                                       : (Piece){m->rank, peers[p], 0};
+    }
+    return num_pieces;
+}
+
 // Data comes into its place by a copy that is queued just before the send.
-static Status make_data(Rank* rank, const Case* it, int32_t i) {
+static Status make_data(Rank* rank, const Case* it, int32_t i, size_t begin) {
     size_t num_bytes = it->messages[i].num_bytes;
-    unsigned char* late = rank->late + (size_t)i * MAX_BYTES;
-    for (size_t k = 0; k < num_bytes; k++) { rank->host[k] = value_of(it, i, k); }
+    unsigned char* late = rank->late + (size_t)i * MAX_BYTES + begin;
+    for (size_t k = 0; k < num_bytes; k++) { rank->host[k] = value_of(it, i, begin + k); }
     CUDA_TRY(cudaMemcpy(late, rank->host, num_bytes, cudaMemcpyHostToDevice));
-    CUDA_TRY(cudaMemcpyAsync(place_of(rank, i), late, num_bytes, cudaMemcpyDeviceToDevice, rank->stream));
+    CUDA_TRY(
+        cudaMemcpyAsync(place_of(rank, i) + begin, late, num_bytes, cudaMemcpyDeviceToDevice, rank->stream));
     return STATUS_OK;
 }
 
-// To one rank, or as one group to several.
-static Status send_message(Rank* rank, const Case* it, int32_t i, void** requests, int32_t* num_requests) {
-    const DynapipeTransport_v1* api = rank->links.api;
-    const Message* m = &it->messages[i];
-    int32_t peers[RANKS_MAX] = {m->to}, num_peers = 1;
-    if (m->to < 0) { num_peers = list_peers(peers, it, 1, m->from); }
-    bool is_group = num_peers > 1 && api->group_begin != NULL;
-    TRY(make_data(rank, it, i));
-    if (is_group) { TRY(api->group_begin(rank->links.ctx)); }
-    for (int32_t p = 0; p < num_peers; p++) {
-        TRY(api->isend(rank->links.ctx, peers[p], i, place_of(rank, i), m->num_bytes,
-                       &requests[(*num_requests)++]));
-    }
-    return is_group ? api->group_end(rank->links.ctx) : STATUS_OK;
+static Status post_piece(Rank* rank, const Case* it, int32_t i, const Piece* piece, void** request) {
+    const Transport* t = &rank->links;
+    unsigned char* place = place_of(rank, i) + piece->begin;
+    size_t num_bytes = it->messages[i].num_bytes;
+    return piece->from == rank->world.my_idx
+               ? t->api->isend(t->ctx, piece->to, i, place, num_bytes, request)
+               : t->api->irecv(t->ctx, piece->from, i, place, num_bytes, request);
 }
 
-static bool receives(const Case* it, int32_t i, int32_t me) {
-    const Message* m = &it->messages[i];
-    return m->to == me || (m->to < 0 && it->are_peers[1][m->from][me]);
-}
-
-static Status post_messages(Rank* rank, const Case* it, void** requests, int32_t* num_requests) {
-    int32_t me = rank->world.my_idx;
-    for (int32_t i = 0; i < it->num_messages; i++) {
-        const Message* m = &it->messages[i];
-        if (m->from == me) {
-            TRY(send_message(rank, it, i, requests, num_requests));
-        } else if (receives(it, i, me)) {
-            TRY(rank->links.api->irecv(rank->links.ctx, m->from, i, place_of(rank, i), m->num_bytes,
-                                       &requests[(*num_requests)++]));
-        }
+// This rank's pieces of a message, as one group.
+static Status post_message(Rank* rank, const Case* it, int32_t i, void** requests, int32_t* num_requests) {
+    const Transport* t = &rank->links;
+    int32_t me = rank->world.my_idx, num_mine = 0, num_pieces;
+    Piece pieces[RANKS_MAX];
+    num_pieces = pieces_of(pieces, it, i);
+    for (int32_t p = 0; p < num_pieces; p++) {
+        if (pieces[p].from == me || pieces[p].to == me) { pieces[num_mine++] = pieces[p]; }
     }
-    return STATUS_OK;
+    if (num_mine > 0 && pieces[0].from == me) { TRY(make_data(rank, it, i, pieces[0].begin)); }
+    bool is_group = num_mine > 1 && t->api->group_begin != NULL;
+    if (is_group) { TRY(t->api->group_begin(t->ctx)); }
+    for (int32_t p = 0; p < num_mine; p++) {
+        TRY(post_piece(rank, it, i, &pieces[p], &requests[(*num_requests)++]));
+    }
+    return is_group ? t->api->group_end(t->ctx) : STATUS_OK;
 }
 
 static Status check_messages(Rank* rank, const Case* it) {
     for (int32_t i = 0; i < it->num_messages; i++) {
-        if (!receives(it, i, rank->world.my_idx)) { continue; }
+        Piece pieces[RANKS_MAX];
+        int32_t num_pieces = pieces_of(pieces, it, i);
         size_t num_bytes = it->messages[i].num_bytes;
-        CUDA_TRY(cudaMemcpy(rank->host, place_of(rank, i), num_bytes, cudaMemcpyDeviceToHost));
-        for (size_t k = 0; k < num_bytes; k++) { EXPECT(rank->host[k] == value_of(it, i, k)); }
+        for (int32_t p = 0; p < num_pieces; p++) {
+            size_t begin = pieces[p].begin;
+            if (pieces[p].to != rank->world.my_idx) { continue; }
+            CUDA_TRY(cudaMemcpy(rank->host, place_of(rank, i) + begin, num_bytes, cudaMemcpyDeviceToHost));
+            for (size_t k = 0; k < num_bytes; k++) { EXPECT(rank->host[k] == value_of(it, i, begin + k)); }
+        }
     }
     return STATUS_OK;
 }
@@ -177,7 +229,9 @@ static Status run_case(Rank* rank, const Case* it) {
     TRY(collective_barrier(&rank->world));
     size_t before_bytes = free_bytes();
     CUDA_TRY(cudaMemsetAsync(rank->values, 0xff, (size_t)MAX_MESSAGES * MAX_BYTES, rank->stream));
-    TRY(post_messages(rank, it, requests, &num_requests));
+    for (int32_t i = 0; i < it->num_messages; i++) {
+        TRY(post_message(rank, it, i, requests, &num_requests));
+    }
     for (int32_t i = 0; i < num_requests; i++) { TRY(ranks_wait(&rank->links, requests[i])); }
     EXPECT(free_bytes() == before_bytes);
     TRY(check_messages(rank, it));

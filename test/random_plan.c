@@ -41,6 +41,7 @@ PipeProblem random_placed_pipe(Rng* rng, int32_t P, int32_t M, const Placement* 
             cost->input_bytes = row > 0 && row < K ? boundary_bytes : 0;
             cost->boundary_bytes = row < K - 1 ? boundary_bytes : 0;
             cost->transfer_ns = about->transfers && sends ? pick(rng, 0, 15) : 0;
+            cost->part_ns = about->transfers && row >= K ? pick(rng, 0, 15) : 0;
             cost->factor_ns = about->transfers && row >= K ? pick(rng, 0, 3) : 0;
             cost->drops = row < K && (int32_t)rng_below(rng, 100) < about->drops_percent;
             if (cost->drops) {

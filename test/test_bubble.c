@@ -5,7 +5,14 @@
 //   ZB-H1     makespan M (F + B + W) + (P - 1)(F + B - W) with the activations of P micro-batches
 //   ZB-H2     idle time of a stage between its first and last job (P - 1)(F + B - 2 W), with those of 2 P - 1
 //             (Qi et al., ICLR'24, table 1; both for W <= F <= B, and the second from M = 2 P - 1 on)
+//   V-ZB      makespan 2 M (F + B + W) + (P - 1) F, with the activations of P micro-batches: no idle time
+//             but the last stage's until its first input
+//   V-Min     idle time of 2 P / (3 M) of the work, with those of (P + 4) / 3, both at most
+//   V-Half    idle time of P / (2 M) of the work, with those of (P + 2) / 2
+//             (Qi et al., NeurIPS'24; F = B = W, two chunks a stage, down and up again)
+#include "../dynapipe_plugin/plan/pipe/pipe_adaptive.h"
 #include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
+#include "../dynapipe_plugin/plan/pipe/pipe_vee.h"
 #include "../dynapipe_plugin/plan/pipe/pipe_zero_bubble.h"
 #include "random_plan.h"
 #include "test.h"
@@ -152,11 +159,85 @@ static void adaptive_has_no_idle_time_either(void) {
     arena_free(&arena);
 }
 
+// F = B = W = 1 for each of two chunks, down the stages and up again.
+static PipeProblem vee_pipe(int32_t P, int32_t M, Arena* arena) {
+    int32_t K = 2 * P;
+    Placement* placement = ARENA_NEW(arena, Placement, 1);
+    PipeCost* cells = ARENA_NEW(arena, PipeCost, (int64_t)K * M);
+    placement->num_chunks = K;
+    for (int32_t k = 0; k < K; k++) {
+        placement->chunks[k] = (LayerRange){k, k + 1};
+        placement->stage_of[k] = (int16_t)(k < P ? k : K - 1 - k);
+    }
+    for (int32_t i = 0; i < K * M; i++) {
+        cells[i] = (PipeCost){.job_ns = {[JOB_F] = 1, [JOB_B] = 1, [JOB_W] = 1}, .stored_bytes = 100};
+    }
+    PipeProblem pipe = {.P = P, .M = M, .placement = placement, .cost = cells};
+    for (int32_t s = 0; s < P; s++) { pipe.memory_limit_bytes[s] = INT64_MAX; }
+    return pipe;
+}
+
+// The adaptive order with room for `held` micro-batches, and as many of each chunk in flight.
+static Measured vee(int32_t P, int32_t M, int32_t held, int32_t in_flight, Arena* arena) {
+    PipeProblem pipe = vee_pipe(P, M, arena);
+    int32_t K = 2 * P, *order = ARENA_NEW(arena, int32_t, M);
+    for (int32_t m = 0; m < M; m++) { order[m] = m; }
+    for (int32_t s = 0; s < P; s++) { pipe.memory_limit_bytes[s] = 2 * held * 100; }
+    PipeAdaptiveRule rule = pipe_adaptive_rule(&pipe, true);
+    for (int32_t k = 0; k < K; k++) { rule.max_in_flight[k] = in_flight; }
+    PipeSchedule schedule;
+    CHECK_OK(pipe_adaptive_build(&schedule, &pipe, order, &rule, arena));
+    Measured got = measure(&pipe, &schedule, arena);
+    CHECK(got.peak <= 2 * held);  // of half micro-batches
+    return got;
+}
+
+// The makespan of V-ZB exactly; that of V-Half as published or better, for some number in flight.
+static void controllable_memory(void) {
+    Arena arena = {0};
+    for (int32_t P = 4; P <= 16; P += 2) {
+        for (int32_t M = 3 * P; M <= 5 * P; M += P) {
+            arena_reset(&arena);
+            Measured zero = vee(P, M, P, P, &arena);
+            CHECK_EQ(zero.makespan_ns, 6 * M + P - 1);
+            int64_t least_ns = INT64_MAX;
+            for (int32_t in_flight = P / 2; in_flight <= P + 1; in_flight++) {
+                Measured half = vee(P, M, (P + 2) / 2, in_flight, &arena);
+                if (half.makespan_ns < least_ns) { least_ns = half.makespan_ns; }
+            }
+            CHECK(least_ns - 6 * M <= 6 * P / 2);
+        }
+    }
+    arena_free(&arena);
+}
+
+// Never more than (P + 4) / 3 micro-batches, and that many from P on; not slower than published.
+static void v_min(void) {
+    Arena arena = {0};
+    for (int32_t P = 2; P <= 24; P++) {
+        for (int32_t M = 1; M <= 4 * P; M++) {
+            arena_reset(&arena);
+            PipeProblem pipe = vee_pipe(P, M, &arena);
+            int32_t* order = ARENA_NEW(&arena, int32_t, M);
+            for (int32_t m = 0; m < M; m++) { order[m] = m; }
+            PipeSchedule schedule;
+            CHECK_OK(pipe_vee_min_build(&schedule, &pipe, order, &arena));
+            Measured got = measure(&pipe, &schedule, &arena);
+            int32_t published = 2 * ((P + 4) / 3);  // half micro-batches
+            CHECK(got.peak <= published && (M < P || got.peak == published));
+            CHECK(M < P || 3 * (got.makespan_ns - 6 * M) <= 2 * 6 * P);
+        }
+    }
+    arena_free(&arena);
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(one_f_one_b);
     RUN(zero_bubble);
     RUN(zero_bubble_keeps_to_memory);
     RUN(adaptive_has_no_idle_time_either);
+    RUN(controllable_memory);
+    RUN(v_min);
     return test_end();
 }

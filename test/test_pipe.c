@@ -91,7 +91,7 @@ static void send_on(Replay* r, int32_t s, PipeJob job) {
     int32_t k = job.chunk, m = job.mb, K = r->K;
     if (k >= K) {
         if (job.kind == JOB_F) {
-            r->part[k][m] = carry(r, s, pipe_stage_of(problem, K - 1), pipe_cost(problem, k, m)->transfer_ns);
+            r->part[k][m] = carry(r, s, pipe_stage_of(problem, K - 1), pipe_cost(problem, k, m)->part_ns);
         }
         return;
     }

@@ -132,6 +132,10 @@ static void odd_problem(Rng* rng, int32_t round) {
     equal_stages(&about.request, num_enc + num_dec);
     about.request.memory_rule = rng_below(rng, 2) ? MEMORY_BUFFERS : MEMORY_ACTIVATIONS;
     about.request.choose_stages = rng_below(rng, 3) == 0;
+    if (about.request.P > 1 && rng_below(rng, 2) == 0) {
+        about.request.placements = (PlacementChoice)rng_below(rng, 2) ? PLACEMENT_AUTO : PLACEMENT_GIVEN;
+        about.request.heads = (HeadChoice)rng_below(rng, HEAD_CHOICE_COUNT);
+    }
     about.request.recompute = (RecomputeChoice)rng_below(rng, 3);
     about.request.split_backward = (SplitBackward)rng_below(rng, 3);
     about.request.max_seq_tokens = 40000;
@@ -206,10 +210,12 @@ static void check_draft(const Draft* draft, const MicrobatchProblem* problem, Ar
         if (timeline.makespan_ns > slowest_ns) { slowest_ns = timeline.makespan_ns; }
         for (int32_t s = 0; s < problem->P; s++) {
             CHECK(timeline.peak_bytes[s] <= ordered.pipe.memory_limit_bytes[s]);
-            CHECK(request.choose_stages ||
+            CHECK(request.choose_stages || request.placements != PLACEMENT_GIVEN ||
                   draft->placement.chunks[s].layer_end == problem->request->placement.chunks[s].layer_end);
+        }
+        for (int32_t k = 0; k < draft->placement.num_chunks; k++) {
             for (int32_t m = 0; m < M; m++) {
-                RecomputeMode mode = ordered.pipe.cost[s * M + m].mode;
+                RecomputeMode mode = ordered.pipe.cost[k * M + m].mode;
                 CHECK(request.recompute == RECOMPUTE_CHOICE_AUTO ||
                       (mode == RECOMPUTE_FULL) == (request.recompute == RECOMPUTE_CHOICE_FULL));
             }

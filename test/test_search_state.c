@@ -321,6 +321,7 @@ static void makespan_is_the_simulators(void) {
             if (rng_below(&rng, 2)) { rule.max_in_flight[k] = rng_between(&rng, 1, M + 1); }
         }
         if (limited) { random_pipe_limit(&pipe, &rng, 10, 40); }
+        rule.critical_permille = rng_below(&rng, 2) ? rng_between(&rng, 0, 3000) : 1000;
         rule.wait_permille = rng_below(&rng, 2) ? rng_between(&rng, 0, 1500) : 0;
         int32_t* order = random_order(&rng, M, &arena);
         PipeSchedule schedule, alone;

@@ -4,6 +4,7 @@
 
 #include "pipe/pipe_schedule.h"
 #include "planner.h"
+#include "problem/placement_make.h"
 #include "problem/stage_split.h"
 
 // A plan's time at STAGE_SEARCH_NS is about that, and what grows with samples: sorting, lists, checks.
@@ -11,11 +12,8 @@
 #define STAGE_SAMPLE_NS INT64_C(50000)
 #define STAGE_TOTAL_NS INT64_C(1500000000)
 
-enum { MAX_SPLITS = 256 };
-
-typedef struct {
-    LayerRange stages[PLAN_MAX_STAGES];
-} Split;
+// A batch's own plan finds a placement among many: it may take so many times as long as one that is priced.
+enum { MAX_SPLITS = 256, OWN_PLAN_EFFORT = 4 };
 
 typedef struct {
     PlanRequest request;
@@ -24,24 +22,30 @@ typedef struct {
     int32_t num_batches, num_layers;
     int64_t planning_ns;
     int32_t plans_left;
-    Split* tried;  // [MAX_SPLITS]
+    Placement* tried;  // [MAX_SPLITS]
     int32_t num_tried;
-    LayerRange best[PLAN_MAX_STAGES];
+    Placement best;
     int64_t best_ns;  // of all batches together; INT64_MAX: nothing fits
     Arena plan;       // one at a time
 } StageSearch;
 
-static bool is_known(const StageSearch* search, const LayerRange* stages) {
-    size_t num_bytes = (size_t)search->request.P * sizeof *stages;
+static bool is_same(const Placement* a, const Placement* b, int32_t P) {
+    size_t K = (size_t)a->num_chunks, num_shares = a->head != HEAD_WHOLE ? (size_t)P + 1 : 0;
+    return a->num_chunks == b->num_chunks && a->head == b->head &&
+           memcmp(a->chunks, b->chunks, K * sizeof *a->chunks) == 0 &&
+           memcmp(a->stage_of, b->stage_of, K * sizeof *a->stage_of) == 0 &&
+           memcmp(a->head_begin, b->head_begin, num_shares * sizeof *a->head_begin) == 0;
+}
+
+static bool is_known(const StageSearch* search, const Placement* placement) {
     for (int32_t i = 0; i < search->num_tried; i++) {
-        if (memcmp(search->tried[i].stages, stages, num_bytes) == 0) { return true; }
+        if (is_same(&search->tried[i], placement, search->request.P)) { return true; }
     }
     return false;
 }
 
 // Sum over the batches, or INT64_MAX as soon as it is as large as `cutoff_ns`, or where one does not fit.
-static Status price_placement(int64_t* total_ns, StageSearch* search, const Placement* placement,
-                              int64_t cutoff_ns) {
+static Status price(int64_t* total_ns, StageSearch* search, const Placement* placement, int64_t cutoff_ns) {
     PlanRequest request = search->request;
     request.choose_stages = false;
     request.placements = PLACEMENT_GIVEN;
@@ -65,76 +69,72 @@ static Status price_placement(int64_t* total_ns, StageSearch* search, const Plac
     return STATUS_OK;
 }
 
-static Status price(int64_t* total_ns, StageSearch* search, const LayerRange* stages, int64_t cutoff_ns) {
-    Placement placement = {.num_chunks = 0};
-    placement_linear(&placement, stages, search->request.P);
-    return price_placement(total_ns, search, &placement, cutoff_ns);
-}
-
 static bool has_room(const StageSearch* search) {
     return search->plans_left >= search->num_batches && search->num_tried < MAX_SPLITS;
 }
 
-static Status try_split(StageSearch* search, const LayerRange* stages) {
+static Status try_split(StageSearch* search, const Placement* placement) {
     int64_t total_ns;
-    if (!has_room(search) || is_known(search, stages)) { return STATUS_OK; }
-    memcpy(search->tried[search->num_tried++].stages, stages, sizeof search->best);
-    TRY(price(&total_ns, search, stages, search->best_ns));
+    if (!has_room(search) || is_known(search, placement)) { return STATUS_OK; }
+    search->tried[search->num_tried++] = *placement;
+    TRY(price(&total_ns, search, placement, search->best_ns));
     if (total_ns < search->best_ns) {
         search->best_ns = total_ns;
-        memcpy(search->best, stages, sizeof search->best);
+        search->best = *placement;
     }
     return STATUS_OK;
 }
 
-// What the planner takes for one batch, where it may move layers.
+// What the planner takes for one batch, where it may choose.
 static Status try_batch_split(StageSearch* search, const StageBatch* batch) {
     Plan plan;
+    PlanRequest request = search->request;
+    bool has_choice = request.placements != PLACEMENT_GIVEN || request.heads != HEAD_CHOICE_GIVEN;
+    int32_t times = has_choice ? OWN_PLAN_EFFORT : 1;
     arena_reset(&search->plan);
-    search->plans_left--;
+    search->plans_left -= times;
+    request.effort *= times;
     Status status =
-        plan_make(&plan, &search->request, search->costs, batch->samples, batch->num_samples, &search->plan);
+        plan_make(&plan, &request, search->costs, batch->samples, batch->num_samples, &search->plan);
     if (status == STATUS_INFEASIBLE) { return STATUS_OK; }
     TRY(status);
-    LayerRange stages[PLAN_MAX_STAGES] = {{0}};
-    memcpy(stages, plan.placement.chunks, (size_t)search->request.P * sizeof *stages);
-    return try_split(search, stages);
+    Placement placement = plan.placement;
+    return try_split(search, &placement);
 }
 
-// One layer from stage `from` to stage `to`; those between keep their number of layers. False: none to give.
-static bool move_layer(LayerRange* stages, const PlanRequest* request, int32_t from, int32_t to) {
+// One layer from chunk `from` to chunk `to`; those between keep their number of layers. False: none to give.
+static bool move_layer(Placement* placement, const PlanRequest* request, int32_t from, int32_t to) {
     int32_t first = from < to ? from : to, last = from < to ? to : from, step = from < to ? -1 : 1;
-    for (int32_t s = first; s < last; s++) {
-        stages[s].layer_end += step;
-        stages[s + 1].layer_begin += step;
+    for (int32_t k = first; k < last; k++) {
+        placement->chunks[k].layer_end += step;
+        placement->chunks[k + 1].layer_begin += step;
     }
-    return stage_may_have(&stages[from], from, request->P, request->rules.head_has_layer);
+    bool has_layer = request->rules.head_has_layer || placement->head != HEAD_WHOLE;
+    return stage_may_have(&placement->chunks[from], from, placement->num_chunks, has_layer);
 }
 
 static Status try_neighbours(StageSearch* search) {
-    int32_t P = search->request.P;
-    LayerRange centre[PLAN_MAX_STAGES];
-    memcpy(centre, search->best, sizeof centre);
-    for (int32_t distance = 1; distance < P; distance++) {
-        for (int32_t from = 0; from < P; from++) {
+    const Placement centre = search->best;
+    int32_t K = centre.num_chunks;
+    for (int32_t distance = 1; distance < K; distance++) {
+        for (int32_t from = 0; from < K && has_room(search); from++) {
             for (int32_t side = -1; side <= 1; side += 2) {
                 int32_t to = from + side * distance;
-                LayerRange stages[PLAN_MAX_STAGES];
-                memcpy(stages, centre, sizeof stages);
-                if (to < 0 || to >= P || !move_layer(stages, &search->request, from, to)) { continue; }
-                TRY(try_split(search, stages));
+                Placement moved = centre;
+                if (to < 0 || to >= K || !move_layer(&moved, &search->request, from, to)) { continue; }
+                TRY(try_split(search, &moved));
             }
         }
     }
     return STATUS_OK;
 }
 
-static Status search_splits(StageSearch* search, const LayerRange* balanced) {
+static Status search_splits(StageSearch* search, const Placement* begin) {
     for (int32_t b = 0; b < search->num_batches && has_room(search); b++) {
         TRY(try_batch_split(search, &search->batches[b]));
     }
     int64_t before_ns = INT64_MAX;
-    if (search->best_ns == INT64_MAX) { memcpy(search->best, balanced, sizeof search->best); }
+    if (search->best_ns == INT64_MAX) { search->best = *begin; }
     while (has_room(search) && search->best_ns < before_ns) {
         before_ns = search->best_ns;
         TRY(try_neighbours(search));
@@ -158,6 +158,26 @@ static Status balance(LayerRange* out, const StageSearch* search, Arena* arena) 
     return stage_split_make(out, &request, search->costs, samples, (int32_t)num_samples, search->num_batches);
 }
 
+// The plain placement of the kind that is asked for, layers balanced where that is the linear one.
+static Status begin_with(Placement* out, const StageSearch* search, Arena* arena) {
+    const PlanRequest* request = &search->request;
+    bool by_shape = request->placements >= PLACEMENT_INTERLEAVED && request->placements < PLACEMENT_COUNT;
+    Placement placement = request->placement;
+    if (by_shape) {
+        TRY(placement_make(&placement, request->placements, false, request->P, search->costs->num_enc_layers,
+                           search->costs->num_dec_layers));
+    } else if (placement.num_chunks == 0 || placement_is_linear(&placement, request->P)) {
+        LayerRange balanced[PLAN_MAX_STAGES] = {{0}};
+        TRY(balance(balanced, search, arena));
+        placement_linear(&placement, balanced, request->P);
+    }
+    HeadSplit head = request->heads >= HEAD_CHOICE_WHOLE ? (HeadSplit)(request->heads - HEAD_CHOICE_WHOLE)
+                                                         : (HeadSplit)request->placement.head;
+    if (placement.head != head) { placement_share_head(&placement, head, request->P); }
+    *out = placement;
+    return STATUS_OK;
+}
+
 // At least one split on all batches; as many plans as take the time.
 static int32_t num_plans(const StageSearch* search) {
     int64_t num_samples = 0;
@@ -168,57 +188,28 @@ static int32_t num_plans(const StageSearch* search) {
     return (int32_t)(num > search->num_batches ? num : search->num_batches);
 }
 
-// Of another shape, or with a shared head: what the planner makes of it for each batch, on all of them.
-static Status choose_placed(StageChoice* out, StageSearch* search) {
-    StageChoice choice = {.num_splits = 0};
-    search->best_ns = INT64_MAX;
-    for (int32_t b = 0; b < search->num_batches; b++) {
-        const StageBatch* batch = &search->batches[b];
-        Plan plan;
-        int64_t total_ns;
-        arena_reset(&search->plan);
-        Status status = plan_make(&plan, &search->request, search->costs, batch->samples, batch->num_samples,
-                                  &search->plan);
-        if (status == STATUS_INFEASIBLE && b + 1 < search->num_batches) { continue; }
-        TRY(status);
-        Placement placement = plan.placement;
-        TRY(price_placement(&total_ns, search, &placement, search->best_ns));
-        choice.num_splits++;
-        if (total_ns >= search->best_ns && b > 0) { continue; }
-        search->best_ns = total_ns;
-        choice.placement = placement;
-    }
-    if (search->best_ns < INT64_MAX) { choice.makespan_ns = search->best_ns / search->num_batches; }
-    choice.balanced_ns = choice.makespan_ns;
-    *out = choice;
-    return STATUS_OK;
-}
-
-static bool is_placed(const PlanRequest* request) {
-    return request->choose_stages &&
-           (request->placements > PLACEMENT_LINEAR || request->heads > HEAD_CHOICE_WHOLE);
-}
-
 static Status choose(StageChoice* out, StageSearch* search, const PlanRequest* request, Arena* arena) {
     StageChoice choice = {.num_splits = 0};
-    PIPE_NEW(search->tried, arena, Split, MAX_SPLITS);
+    PIPE_NEW(search->tried, arena, Placement, MAX_SPLITS);
     search->best_ns = INT64_MAX;
     choice.placement = request->placement;
-    if (request->choose_stages) {
-        LayerRange balanced[PLAN_MAX_STAGES] = {{0}};
-        TRY(balance(balanced, search, arena));
-        placement_linear(&choice.placement, balanced, request->P);
+    if (choice.placement.num_chunks == 0) {
+        placement_linear(&choice.placement, choice.placement.chunks, request->P);
     }
+    if (request->choose_stages) { TRY(begin_with(&choice.placement, search, arena)); }
     if (search->num_batches == 0) {
         *out = choice;
         return STATUS_OK;
     }
     search->plans_left = num_plans(search);
-    TRY(try_split(search, choice.placement.chunks));
+    TRY(try_split(search, &choice.placement));
     int64_t balanced_ns = search->best_ns;
-    if (request->choose_stages && request->P > 1) { TRY(search_splits(search, choice.placement.chunks)); }
+    if (request->choose_stages && request->P > 1) {
+        const Placement begin = choice.placement;
+        TRY(search_splits(search, &begin));
+    }
     if (search->best_ns < INT64_MAX) {
-        placement_linear(&choice.placement, search->best, request->P);
+        choice.placement = search->best;
         choice.makespan_ns = search->best_ns / search->num_batches;
         choice.balanced_ns = balanced_ns < INT64_MAX ? balanced_ns / search->num_batches : 0;
     }
@@ -227,62 +218,24 @@ static Status choose(StageChoice* out, StageSearch* search, const PlanRequest* r
     return STATUS_OK;
 }
 
-// In mid-run, of another shape or with a shared head: the present placement, and what the planner makes of it
-// for each batch, as long as there is time.
-static Status search_placed_again(StageChoice* out, int64_t* present_ns, StageSearch* search) {
-    int64_t present_total_ns;
-    StageChoice choice = {.placement = search->request.placement, .num_splits = 1};
-    search->plans_left = num_plans(search);
-    TRY(price_placement(&present_total_ns, search, &choice.placement, INT64_MAX));
-    search->best_ns = present_total_ns;
-    for (int32_t b = 0; b < search->num_batches; b++) {
-        const StageBatch* batch = &search->batches[b];
-        Plan plan;
-        int64_t total_ns;
-        if (b > 0 && !has_room(search)) { break; }
-        arena_reset(&search->plan);
-        search->plans_left--;
-        Status status = plan_make(&plan, &search->request, search->costs, batch->samples, batch->num_samples,
-                                  &search->plan);
-        if (status == STATUS_INFEASIBLE) { continue; }
-        TRY(status);
-        Placement placement = plan.placement;
-        TRY(price_placement(&total_ns, search, &placement, search->best_ns));
-        choice.num_splits++;
-        if (total_ns >= search->best_ns) { continue; }
-        search->best_ns = total_ns;
-        choice.placement = placement;
-    }
-    *present_ns = present_total_ns < INT64_MAX ? present_total_ns / search->num_batches : 0;
-    if (search->best_ns < INT64_MAX) { choice.makespan_ns = search->best_ns / search->num_batches; }
-    *out = choice;
-    return STATUS_OK;
-}
-
 static Status search_again(StageChoice* out, int64_t* present_ns, StageSearch* search, Arena* arena) {
     enum { LEAST_SPLITS = 3 };  // the present one, the balanced one, one that the planner chooses
     const PlanRequest* request = &search->request;
     StageChoice choice = {.num_splits = 0};
-    if (request->placement.num_chunks > 0 && !placement_is_linear(&request->placement, request->P)) {
-        return search_placed_again(out, present_ns, search);
-    }
-    PIPE_NEW(search->tried, arena, Split, MAX_SPLITS);
+    PIPE_NEW(search->tried, arena, Placement, MAX_SPLITS);
     search->best_ns = INT64_MAX;
     search->plans_left = num_plans(search);
     int32_t least_plans = LEAST_SPLITS * search->num_batches + 1;
     if (search->plans_left < least_plans) { search->plans_left = least_plans; }
-    TRY(try_split(search, request->placement.chunks));
+    Placement present = request->placement;
+    if (present.num_chunks == 0) { placement_linear(&present, present.chunks, request->P); }
+    TRY(try_split(search, &present));
     *present_ns = search->best_ns < INT64_MAX ? search->best_ns / search->num_batches : 0;
-    LayerRange balanced[PLAN_MAX_STAGES] = {{0}};
-    TRY(balance(balanced, search, arena));
-    placement_linear(&choice.placement, balanced, request->P);
-    TRY(try_split(search, choice.placement.chunks));
-    if (request->P > 1) { TRY(search_splits(search, choice.placement.chunks)); }
-    if (search->best_ns < INT64_MAX) {
-        placement_linear(&choice.placement, search->best, request->P);
-    } else {
-        choice.placement = request->placement;
-    }
+    TRY(begin_with(&choice.placement, search, arena));
+    TRY(try_split(search, &choice.placement));
+    const Placement begin = choice.placement;
+    if (request->P > 1) { TRY(search_splits(search, &begin)); }
+    choice.placement = search->best_ns < INT64_MAX ? search->best : present;
     if (search->best_ns < INT64_MAX) { choice.makespan_ns = search->best_ns / search->num_batches; }
     choice.num_splits = search->num_tried;
     *out = choice;
@@ -322,8 +275,7 @@ Status stage_search(StageChoice* out, const PlanRequest* request, const CostMode
     Arena arena = {0};
     search.request.memory_slack_permille = 0;  // splits are told apart by less
     search.request.effort = plan_effort(request, STAGE_SEARCH_NS * request->R);
-    bool placed = is_placed(request) && num_batches > 0;
-    Status status = placed ? choose_placed(out, &search) : choose(out, &search, request, &arena);
+    Status status = choose(out, &search, request, &arena);
     arena_free(&search.plan);
     arena_free(&arena);
     return status;

@@ -1,8 +1,9 @@
 /*
-stage_search.h -- the stage split of a run: the one that plans of sampled batches are fastest with.
+stage_search.h -- the placement of a run: the one that plans of sampled batches are fastest with.
 
-    candidates   stage_split_make of all batches; what the planner chooses for each batch by itself
-    neighbours   of the best: one layer from a stage to another, as long as that helps
+    candidates   the plain one, linear with stage_split_make of all batches; what the planner chooses for each
+                 batch by itself, among the placements and heads that the request allows
+    neighbours   of the best: one layer from a chunk to another, as long as that helps
 
 Every candidate is judged by planning all batches with it, at small effort. Pure and deterministic, like
 plan_make: every rank finds the same. The work is limited by counts (some second of one core), not by a clock.
@@ -23,12 +24,11 @@ typedef struct {
     Placement placement;
     int32_t num_splits;   // planned with
     int64_t makespan_ns;  // of an average batch as planned; 0: no batch, or nothing fits in memory
-    int64_t balanced_ns;  // the same with stage_split_make's split; 0 like makespan_ns
+    int64_t balanced_ns;  // the same with the plain placement; 0 like makespan_ns
 } StageChoice;
 
-// In mid-run, where request->stages are run: what they take, *present_ns as makespan_ns, and the best split
-// found from there in about `planning_ns` of one core; the present one at worst. Chunks stay where they are:
-// layers move between them, and units between shares of the head.
+// In mid-run, where request->placement is run: what they take, *present_ns as makespan_ns, and the best split
+// found from there in about `planning_ns` of one core; the present one at worst.
 Status stage_search_again(StageChoice* out, int64_t* present_ns, const PlanRequest* request,
                           const CostModel* costs, const StageBatch* batches, int32_t num_batches,
                           int64_t planning_ns);

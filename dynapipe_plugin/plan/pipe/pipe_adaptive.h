@@ -11,6 +11,10 @@ in this order of preference; all micro-batches keep one order on all chunks. It 
 DynaPipe (spec section e.3) with real durations in place of cycles, and with W as filler (Zero Bubble,
 Qi et al., ICLR'24). With wait_permille a W does not begin where a B or F comes within that part of it.
 
+A micro-batch that is much longer than others holds up the step if it has to wait at every stage. So first of
+all comes a ready F or B that is critical: what can only run after it, down to B of chunk 0, takes longer than
+all that is left to do on the stage; of several the one with most behind it. critical_permille scales that.
+
 Admission: of chunk k at most max_in_flight[k] micro-batches have begun F and not B; and a stage's memory is
 kept in a safe state (Dijkstra's banker): a job gets memory only if after it every micro-batch that has begun
 on the stage could still be run to its end there, the oldest first, with what those before it give back. So
@@ -27,6 +31,7 @@ never deadlocks: the oldest micro-batch is always admitted.
 typedef struct {
     bool split_backward;
     int32_t wait_permille;                   // of a W; 0: it begins at once
+    int32_t critical_permille;               // of a tail that is longer than a stage's work; 0: none is
     int32_t max_in_flight[PLAN_MAX_CHUNKS];  // F begun, B not begun; >= 1
     int64_t most_bytes[PLAN_MAX_STAGES];     // no more, even where the problem's limit is higher; 0: that one
 } PipeAdaptiveRule;

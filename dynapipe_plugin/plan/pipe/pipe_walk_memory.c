@@ -2,7 +2,8 @@
 //
 // Micro-batches end in their order. State is safe if for every i that has begun on the stage
 //     need(i) + sum over j > i of held(j) <= limit
-// i can end when all before it have, and W that are pending can be run at any time. A job that takes `bytes`
+// i can end when all before it have, and W that are pending can be run at any time (but those of a share by
+// vocabulary, which wait for another stage: there a micro-batch ends with W). A job that takes `bytes`
 // for micro-batch i is admitted if that still holds for all before i, of i itself with what it takes in
 // need(i).
 #include "pipe_walk.h"
@@ -21,6 +22,7 @@ bool walk_memory_init(WalkStage* stage, int32_t M) {
         int64_t need_bytes = 0;
         for (int32_t r = 0; r < stage->num_rows; r++) { need_bytes += row_need(&stage->rows[r].cells[i]); }
         stage->need_of[i] = need_bytes;
+        stage->most_need_bytes = larger(stage->most_need_bytes, need_bytes);
         if (need_bytes > stage->limit_bytes) { return false; }
     }
     return true;
@@ -34,7 +36,9 @@ static int64_t taken_by(const WalkCell* cell, JobKind kind) {
 static int32_t oldest(const WalkStage* stage) {
     int32_t first = INT32_MAX;
     for (int32_t r = 0; r < stage->num_rows; r++) {
-        if (stage->rows[r].next_b < first) { first = stage->rows[r].next_b; }
+        const WalkRow* row = &stage->rows[r];
+        int32_t next = row->ends_with_w ? row->next_w : row->next_b;
+        if (next < first) { first = next; }
     }
     return first;
 }
@@ -47,21 +51,28 @@ static int32_t newest(const WalkStage* stage) {
     return last - 1;
 }
 
-bool walk_memory_admits(const WalkStage* stage, const WalkRow* row, JobKind kind, int32_t i, bool* needs_w) {
-    int64_t taken_bytes = taken_by(&row->cells[i], kind), later_bytes = 0;
+// Is the state still safe when micro-batch i has taken that?
+static bool stays_safe(const WalkStage* stage, int32_t i, int64_t taken_bytes) {
+    int64_t later_bytes = 0;
     int32_t last = newest(stage), first = oldest(stage);
-    *needs_w = false;
-    for (int32_t j = last > i ? last : i; j >= first; j--) {
-        if (j == i) {
-            if (stage->need_of[i] + later_bytes > stage->limit_bytes) { return false; }
-            later_bytes += taken_bytes;
-        } else if (j < i && stage->need_of[j] + later_bytes > stage->limit_bytes) {
-            return false;
-        }
+    for (int32_t j = last > i ? last : i; j > i; j--) { later_bytes += stage->held_of[j]; }
+    if (stage->need_of[i] + later_bytes > stage->limit_bytes) { return false; }
+    later_bytes += taken_bytes + stage->held_of[i];
+    for (int32_t j = i - 1; j >= first; j--) {
+        if (stage->need_of[j] + later_bytes > stage->limit_bytes) { return false; }
         later_bytes += stage->held_of[j];
     }
-    *needs_w = stage->held_bytes + taken_bytes > stage->limit_bytes;
-    return !*needs_w;
+    return true;
+}
+
+bool walk_memory_admits(const WalkStage* stage, const WalkRow* row, JobKind kind, int32_t i, bool* needs_w) {
+    int64_t taken_bytes = taken_by(&row->cells[i], kind);
+    if (stage->held_bytes + taken_bytes > stage->limit_bytes) {
+        *needs_w = true;
+        return false;
+    }
+    return stage->most_need_bytes + stage->lasting_bytes + taken_bytes <= stage->limit_bytes ||
+           stays_safe(stage, i, taken_bytes);
 }
 
 void walk_memory_after(WalkStage* stage, const WalkRow* row, JobKind kind, int32_t i, bool split_backward) {
@@ -71,19 +82,26 @@ void walk_memory_after(WalkStage* stage, const WalkRow* row, JobKind kind, int32
         case JOB_F:
             stage->held_bytes += cell->kept_bytes;
             stage->held_of[i] += cell->kept_bytes;
+            stage->lasting_bytes += cell->kept_bytes;
             break;
         case JOB_R:
             stage->held_bytes += cell->dropped_bytes;
             stage->held_of[i] += cell->dropped_bytes;
+            stage->lasting_bytes += cell->dropped_bytes;
             break;
         case JOB_B:
             stage->held_of[i] -= all_bytes;
+            stage->lasting_bytes -= all_bytes;
             stage->held_bytes -= split_backward ? cell->input_bytes : all_bytes;
             break;
-        default: stage->held_bytes -= all_bytes - cell->input_bytes; break;
+        default:
+            stage->held_bytes -= all_bytes - cell->input_bytes;
+            if (row->ends_with_w) { walk_memory_share(stage, row, i); }
+            break;
     }
 }
 
 void walk_memory_share(WalkStage* stage, const WalkRow* row, int32_t i) {
     stage->held_of[i] -= row->cells[i].kept_bytes;
+    stage->lasting_bytes -= row->cells[i].kept_bytes;
 }

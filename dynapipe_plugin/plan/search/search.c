@@ -190,12 +190,12 @@ int32_t search_effort(int32_t P, int64_t search_ns) {
 }
 
 // Jobs that simulations may walk, and other work in their stead; one takes some 160 instructions. By default
-// as many as take about 7 ms of a core per replica of a few hundred samples, more for large batches, less per
-// replica where there are many of them, and enough for some 60 simulations of 3 P micro-batches.
+// as many as take about 20 ms of a core per replica of a few hundred samples, more for large batches, less
+// per replica where there are many of them, and enough for some 60 simulations of 3 P micro-batches.
 static int64_t budget_jobs(const MicrobatchProblem* problem, int32_t effort) {
     int64_t N = problem->num_samples, R = problem->R;
     if (effort > 0) { return effort * effort_jobs(problem->P); }
-    int64_t jobs = 210000 * R + 450 * N, most = 4000000 + 400 * N / R,
+    int64_t jobs = 400000 * R + 450 * N, most = 4000000 + 400 * N / R,
             least = 600 * (int64_t)problem->P * problem->P;
     jobs = jobs < most ? jobs : most;
     return jobs > least ? jobs : least;

@@ -2,9 +2,10 @@
 search.h -- our method: first answers by rule, then local search, all judged in the simulator.
 
     replicas        samples balanced over the replicas (search_fill)
-    first answers   for each recompute mode, number of micro-batches and taper: fill, simulate; the best stays
-    in flight       how many micro-batches a stage may hold; split or joint backward
-    stages          where the request leaves it open: single layers from stage to stage while that helps
+    first answers   for each placement, recompute rule, number of micro-batches and taper: fill, simulate; the
+                    slower drop out
+    tuning          of the best placements: numbers in flight, orders, and, where the request leaves it open,
+                    single layers from chunk to chunk
     improvement     of every replica by itself (search_moves), the slowest most
     exchange        of samples between the slowest and the fastest replica
 */
@@ -16,7 +17,7 @@ search.h -- our method: first answers by rule, then local search, all judged in 
 // Simulations of about that long altogether on one core: 1 ... INT32_MAX.
 int32_t search_effort(int32_t P, int64_t search_ns);
 
-// effort: simulations (of 5 P micro-batches each; longer ones count for more); 0: those of about 10 ms on one
+// effort: simulations (of 5 P micro-batches each; longer ones count for more); 0: those of about 25 ms on one
 // core per replica of a few hundred samples, more for large batches, less per replica where there are many;
 // one of effort_parts of that is spent.
 // The search ends at good_enough_ns. STATUS_INFEASIBLE: nothing was found that fits in memory; less ambitious

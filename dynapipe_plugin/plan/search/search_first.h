@@ -1,9 +1,13 @@
 /*
-search_first.h -- first answers of the search, by rule: how many micro-batches, how they taper, what is
-recomputed, how many are in flight, and, where that is left open, which layers on which stage.
+search_first.h -- first answers of the search, by rule: placement, how many micro-batches, how they taper,
+what is recomputed, how many are in flight.
 
-Candidates are filled and simulated on a few replicas; the most promising get their numbers in flight and
-their stages tuned; the best of these is the answer, on every replica.
+    search_places   placements that the request allows
+    search_deal     who gets which samples
+    search_try      candidates, filled and simulated on a few replicas
+    search_tune     the best of the most promising placements, tuned, and a little of the local search
+
+The best of these is the answer, on every replica.
 */
 #pragma once
 

@@ -1,0 +1,200 @@
+#include "search_places.h"
+
+#include <string.h>
+
+#include "../cost/cost_share.h"
+#include "../problem/placement_make.h"
+#include "../types/mb_shape.h"
+
+// --- work of stages --------------------------------------------------------------------------------------
+
+typedef struct {
+    const MicrobatchProblem* problem;
+    CostParts parts;  // of the whole batch as one micro-batch
+    double layer_ns[2], embedding_ns, head_ns;
+} Work;
+
+static double jobs_ns(const CostParts* parts, CostPart part) {
+    const double* ns = parts->part[part];
+    return ns[JOB_F] + ns[JOB_B] + ns[JOB_W];
+}
+
+static Work work_make(const MicrobatchProblem* problem) {
+    Work work = {.problem = problem};
+    MbShape all = {0};
+    for (int32_t i = 0; i < problem->num_samples; i++) {
+        const PlanSample* sample = &problem->samples[i];
+        mb_shape_add(&all, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
+    }
+    cost_parts(&work.parts, &problem->table, problem->modes[0], &all);
+    work.layer_ns[0] = jobs_ns(&work.parts, PART_ENC_LAYER);
+    work.layer_ns[1] = jobs_ns(&work.parts, PART_DEC_LAYER);
+    work.embedding_ns = jobs_ns(&work.parts, PART_EMBEDDING);
+    work.head_ns = jobs_ns(&work.parts, PART_HEAD);
+    return work;
+}
+
+static double chunk_ns(const Work* work, const Placement* placement, int32_t k) {
+    int32_t begin = placement->chunks[k].layer_begin, end = placement->chunks[k].layer_end;
+    int32_t num_enc = work->problem->costs->num_enc_layers;
+    int32_t enc_end = end < num_enc ? end : num_enc, enc = enc_end > begin ? enc_end - begin : 0;
+    double ns = enc * work->layer_ns[0] + (end - begin - enc) * work->layer_ns[1];
+    if (k == 0) { ns += work->embedding_ns; }
+    if (k == placement->num_chunks - 1 && placement->head == HEAD_WHOLE) { ns += work->head_ns; }
+    return ns;
+}
+
+// [P]; the work of the most loaded stage, ranks' speeds considered.
+static double load_stages(double load_ns[PLAN_MAX_STAGES], const Work* work, const Placement* placement) {
+    int32_t P = work->problem->P;
+    double most_ns = 0;
+    memset(load_ns, 0, sizeof *load_ns * (size_t)P);
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        load_ns[placement->stage_of[k]] += chunk_ns(work, placement, k);
+    }
+    for (int32_t s = 0; s < P; s++) {
+        double share =
+            placement->head == HEAD_WHOLE ? 0 : placement->head_begin[s + 1] - placement->head_begin[s];
+        load_ns[s] = (load_ns[s] + share / HEAD_UNITS * work->head_ns) * work->problem->stage_slow[s];
+        if (load_ns[s] > most_ns) { most_ns = load_ns[s]; }
+    }
+    return most_ns;
+}
+
+static void shift_layer(Placement* placement, int32_t from, int32_t to) {
+    int32_t by = from < to ? -1 : 1, low = from < to ? from : to, high = from < to ? to : from;
+    for (int32_t k = low; k < high; k++) {
+        placement->chunks[k].layer_end += by;
+        placement->chunks[k + 1].layer_begin += by;
+    }
+}
+
+// The move of one layer off the most loaded stage that helps most; false: none does. Of all loads, the sum of
+// squares decides, so that two stages with the same load can be relieved one after the other.
+static bool relieve(Placement* placement, const Work* work) {
+    double load_ns[PLAN_MAX_STAGES], best = 0;
+    int32_t K = placement->num_chunks, P = work->problem->P, best_from = -1, best_to = -1;
+    const bool has_layer = work->problem->request->rules.head_has_layer || placement->head != HEAD_WHOLE;
+    double most_ns = load_stages(load_ns, work, placement);
+    for (int32_t s = 0; s < P; s++) { best += load_ns[s] * load_ns[s]; }
+    best *= 1 - 1e-9;
+    for (int32_t from = 0; from < K; from++) {
+        if (load_ns[placement->stage_of[from]] < most_ns) { continue; }
+        for (int32_t to = 0; to < K; to++) {
+            if (placement->stage_of[to] == placement->stage_of[from]) { continue; }
+            double after_ns[PLAN_MAX_STAGES], sum = 0;
+            shift_layer(placement, from, to);
+            bool may_have = stage_may_have(&placement->chunks[from], from, K, has_layer);
+            if (may_have) { load_stages(after_ns, work, placement); }
+            shift_layer(placement, to, from);
+            for (int32_t s = 0; s < P && may_have; s++) { sum += after_ns[s] * after_ns[s]; }
+            if (!may_have || sum >= best) { continue; }
+            best = sum;
+            best_from = from;
+            best_to = to;
+        }
+    }
+    if (best_from < 0) { return false; }
+    shift_layer(placement, best_from, best_to);
+    return true;
+}
+
+// --- shapes ----------------------------------------------------------------------------------------------
+
+static void add_chunks(Placement* out, int32_t num, int32_t begin, int32_t end) {
+    for (int32_t i = 0; i < num; i++) {
+        out->chunks[out->num_chunks++] =
+            (LayerRange){begin + (end - begin) * i / num, begin + (end - begin) * (i + 1) / num};
+    }
+}
+
+// False: too few layers.
+static bool deal(Placement* out, const MicrobatchProblem* problem, int32_t passes, bool turns) {
+    int32_t P = problem->P, K = passes * P, enc = problem->costs->num_enc_layers;
+    int32_t num_layers = enc + problem->costs->num_dec_layers, half = K / 2;
+    bool by_stack = problem->costs->num_dec_layers > 0 && passes % 2 == 0;
+    *out = (Placement){.head = HEAD_WHOLE};
+    if (K > PLAN_MAX_CHUNKS || num_layers < K || (by_stack && (enc < half || num_layers - enc < half))) {
+        return false;
+    }
+    if (by_stack) { add_chunks(out, half, 0, enc); }
+    add_chunks(out, by_stack ? half : K, by_stack ? enc : 0, num_layers);
+    for (int32_t k = 0; k < K; k++) {
+        bool back = turns && k / P % 2 == 1;
+        out->stage_of[k] = (int16_t)(back ? P - 1 - k % P : k % P);
+    }
+    return true;
+}
+
+static bool state_fits(const MicrobatchProblem* problem, const Placement* placement) {
+    CostRank has[PLAN_MAX_STAGES];
+    cost_ranks_make(has, problem->costs, placement, problem->P);
+    for (int32_t s = 0; s < problem->P; s++) {
+        int64_t limit_bytes = problem->limit_bytes[s];
+        if (limit_bytes > 0 && cost_rank_state_bytes(problem->costs, &has[s]) >= limit_bytes) {
+            return false;
+        }
+    }
+    return true;
+}
+
+typedef struct {
+    const MicrobatchProblem* problem;
+    Work work;
+    Placement* out;
+    int32_t num;
+} Places;
+
+// With the heads that the request allows.
+static void add(Places* places, const Placement* placement) {
+    const PlanRequest* request = places->problem->request;
+    for (int head = HEAD_WHOLE; head <= HEAD_BY_VOCABULARY; head++) {
+        bool is_asked = request->heads == HEAD_CHOICE_GIVEN ? head == places->problem->placement.head
+                        : request->heads == HEAD_CHOICE_AUTO
+                            ? head != HEAD_BY_ROWS
+                            : head == (int)request->heads - HEAD_CHOICE_WHOLE;
+        if (!is_asked || places->num == SEARCH_MAX_PLACES) { continue; }
+        Placement* place = &places->out[places->num];
+        *place = *placement;
+        placement_share_head(place, (HeadSplit)head, places->problem->P);
+        int32_t rounds = request->choose_stages ? 2 * places->problem->P : 0;
+        while (rounds-- > 0 && relieve(place, &places->work)) {}
+        places->num += state_fits(places->problem, place);
+    }
+}
+
+static bool allows(const PlanRequest* request, PlacementChoice kind) {
+    return request->placements == PLACEMENT_AUTO || request->placements == kind;
+}
+
+// As the planner has made it of the request (planner.c), unless another shape is asked for.
+static bool begins_with_own(const MicrobatchProblem* problem) {
+    PlacementChoice kind = problem->request->placements;
+    return problem->P == 1 || kind == PLACEMENT_GIVEN || kind == PLACEMENT_AUTO || kind == PLACEMENT_LINEAR;
+}
+
+int32_t search_places(Placement out[SEARCH_MAX_PLACES], const MicrobatchProblem* problem) {
+    static const int32_t passes[] = {1, 2, 3, 4};
+    const PlanRequest* request = problem->request;
+    bool has_stacks = problem->costs->num_dec_layers > 0;
+    Places places = {.problem = problem, .work = work_make(problem), .out = out};
+    if (begins_with_own(problem)) { out[places.num++] = problem->placement; }
+    if (problem->P == 1) { return places.num; }
+    if (request->placements == PLACEMENT_GIVEN) {
+        if (request->heads != HEAD_CHOICE_GIVEN) { add(&places, &problem->placement); }
+        return places.num;
+    }
+    for (size_t i = 0; i < sizeof passes / sizeof *passes; i++) {
+        for (int turns = 0; turns <= (passes[i] > 1); turns++) {
+            bool is_stacks = has_stacks && passes[i] % 2 == 0 && allows(request, PLACEMENT_STACKS);
+            PlacementChoice kind = passes[i] == 1 ? PLACEMENT_LINEAR
+                                   : turns        ? PLACEMENT_VEE
+                                                  : PLACEMENT_INTERLEAVED;
+            Placement place;
+            if (!allows(request, kind) && !is_stacks) { continue; }
+            if (deal(&place, problem, passes[i], turns)) { add(&places, &place); }
+        }
+    }
+    if (places.num == 0) { out[places.num++] = problem->placement; }
+    return places.num;
+}

@@ -29,7 +29,8 @@ static void cut(Case* it, Rng* rng) {
     for (int32_t s = 0; s < it->num_stages; s++) {
         int32_t left = it->num_stages - 1 - s, most = L - layer - left;
         int32_t num_layers = left == 0 ? most : rng_between(rng, 1, most);
-        DynapipeRange blocks = {s == 0 ? 0 : layer + 1, left == 0 ? L + 2 : layer + num_layers + 1};
+        DynapipeRange blocks = {.begin = s == 0 ? 0 : layer + 1,
+                                .end = left == 0 ? L + 2 : layer + num_layers + 1};
         it->slices[s] = dynapipe_tensors_slice(&it->tensors, blocks);
         CHECK_EQ(it->slices[s].num_layers, num_layers);
         layer += num_layers;
@@ -165,7 +166,7 @@ static void what_cannot_be_cut_is_refused(void) {
                 "nothing says which range");
     CHECK_FAILS((Status)dynapipe_tensors_init(&tensors, 2, 0, one, two, where), STATUS_OUT_OF_RANGE,
                 "at least 1");
-    DynapipeSlice slice = dynapipe_tensors_slice(&tensors, (DynapipeRange){0, 5});
+    DynapipeSlice slice = dynapipe_tensors_slice(&tensors, (DynapipeRange){.begin = 0, .end = 5});
     float values[18];
     DynapipeBody body = {.value_bytes = 4};
     CHECK_FAILS((Status)dynapipe_tensors_read("/no/such/file", &body, &slice, &tensors, values, NULL),

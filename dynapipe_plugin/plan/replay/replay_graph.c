@@ -160,7 +160,7 @@ static Status add_of_instant(Maker* maker, int32_t s, bool* added) {
 static Status advance(Maker* maker, int32_t s, bool* moved) {
     const ReplayLists* lists = maker->lists;
     for (; maker->pos[s] < lists->num_items[s]; maker->pos[s]++) {
-        bool added;
+        bool added = false;
         TRY(add_item(maker, s, &lists->items[s][maker->pos[s]], &added));
         if (!added) { TRY(add_of_instant(maker, s, &added)); }
         if (!added) { break; }

@@ -85,6 +85,20 @@ EMU_SEED=4 EMU_DEVICES=1 emulated mpi "$fp32-dynapipe" --transport mpi -z 1 $val
 as_on_the_cpu mpi 1e-4 "four ranks on one GPU through MPI, and validation" cpu-val
 same_answers mpi cpu-val "four ranks on one GPU through MPI"
 
+# --- any piece of the model on any rank, the head shared ---------------------------------------------------------
+placed() {  # name, placement, head, more
+    EMU_NCCL_SERIAL=1 run "$1" 4 --stages 2 $base --placement "$2" --head "$3" "${@:4}"
+}
+trainer=$fp32-dynapipe
+EMU_SEED=5 placed vee vee vocabulary -z 1
+as_on_the_cpu vee 1e-4 "a vee of two stages, the head by vocabulary, shared optimizer, NCCL in the most pessimistic order"
+EMU_SEED=6 placed interleaved interleaved rows $validate
+as_on_the_cpu interleaved 1e-4 "interleaved chunks, the head by rows, and validation" cpu-val
+same_answers interleaved cpu-val "interleaved chunks, the head by rows"
+EMU_SEED=7 EMU_DEVICES=1 placed vee-mpi vee vocabulary --transport mpi $validate
+as_on_the_cpu vee-mpi 1e-4 "the vee on one GPU through MPI, and validation" cpu-val
+same_answers vee-mpi cpu-val "the vee on one GPU through MPI"
+
 # --- NCCL's connections: each of them more than the margin that the memory limit leaves ------------------------------------
 connections() {  # name, arguments...
     EMU_DEVICE_BYTES=12e9 EMU_NCCL_CONNECT_BYTES=6e8 emulated "$1" "$fp32-dynapipe" --comm-timeout 10 "${@:2}"

@@ -157,9 +157,9 @@ static void a_late_job_that_nobody_waits_for_counts_nothing(void) {
 
 // One chunk on stage 0, the head by vocabulary on both: F 0..100, act 100..110, H 100..200 and 110..210, part
 // 210..220, B 220..400, factors 400..405, V 400..450 and 405..500.
-static PlanInstr head_a[] = {{INSTR_FWD, 0, 0, -1, 0, 100},   {INSTR_SEND_ACT, 0, 0, 1, 100, 110},
-                             {INSTR_FWD, 1, 0, -1, 100, 200}, {INSTR_RECV_GRAD, 0, 0, 1, 210, 220},
-                             {INSTR_BWD, 0, 0, -1, 220, 400}, {INSTR_SEND_FACT, 2, 0, 1, 400, 405},
+static PlanInstr head_a[] = {{INSTR_FWD, 0, 0, -1, 0, 100},        {INSTR_SEND_ACT, 0, 0, 1, 100, 110},
+                             {INSTR_RECV_GRAD, 0, 0, 1, 210, 220}, {INSTR_FWD, 1, 0, -1, 100, 200},
+                             {INSTR_BWD, 0, 0, -1, 220, 400},      {INSTR_SEND_FACT, 2, 0, 1, 400, 405},
                              {INSTR_WGT, 1, 0, -1, 400, 450}};
 static PlanInstr head_b[] = {{INSTR_RECV_ACT, 2, 0, 0, 100, 110},
                              {INSTR_FWD, 2, 0, -1, 110, 210},
@@ -172,23 +172,23 @@ static void a_shared_head_waits_for_all_of_its_parts(void) {
     PlanRank ranks[] = {{.num_instrs = 7, .instrs = head_a}, {.num_instrs = 5, .instrs = head_b}};
     Plan plan = {.P = 2, .R = 1, .M = 1, .mbs = chain_mbs, .ranks = ranks, .makespan_ns = 500};
     plan.placement = (Placement){.num_chunks = 1, .head = HEAD_BY_VOCABULARY, .head_begin = {0, 512, 1024}};
-    SessionSpan a[] = {{0, 100}, {100, 110}, {100, 200}, {110, 220}, {220, 400}, {400, 405}, {400, 450}};
+    SessionSpan a[] = {{0, 100}, {100, 110}, {110, 220}, {100, 200}, {220, 400}, {400, 405}, {400, 450}};
     SessionSpan b[] = {{0, 110}, {110, 210}, {210, 220}, {220, 405}, {405, 500}};
     SessionErrors errors = split_of(&plan, a, b, true);
     CHECK_EQ(errors.jobs_ns, 0);
     CHECK_EQ(errors.transfers_ns, 0);
-    a[2].end_ns = 215;  // its own part 15 later: the other's comes later still
+    a[3].end_ns = 215;  // its own part 15 later: the other's comes later still
     errors = split_of(&plan, a, b, true);
     CHECK_EQ(errors.jobs_ns, 0);
-    a[2].end_ns = 250;
+    a[3].end_ns = 250;
     errors = split_of(&plan, a, b, true);
     CHECK_EQ(errors.jobs_ns, 30);
-    a[2].end_ns = 200;
-    a[3].end_ns = 260;  // the other's part takes 50 instead of 10
+    a[3].end_ns = 200;
+    a[2].end_ns = 260;  // the other's part takes 50 instead of 10
     errors = split_of(&plan, a, b, true);
     CHECK_EQ(errors.jobs_ns, 0);
     CHECK_EQ(errors.transfers_ns, 40);
-    a[3].end_ns = 220;
+    a[2].end_ns = 220;
     b[3].end_ns = 430;  // factors: 30 instead of 5, V begins 25 later
     errors = split_of(&plan, a, b, true);
     CHECK_EQ(errors.transfers_ns, 25);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "../dynapipe_plugin/plan/lists/comm_order.h"
+#include "../dynapipe_plugin/plan/lists/plan_message.h"
 
 static void require(Status status) {
     if (status != STATUS_OK) { fprintf(stderr, "timed_plan: %s\n", status_message()); }
@@ -21,6 +22,17 @@ static void add_instr(PlanRank* rank, uint8_t kind, int32_t chunk, int32_t mb, i
                                                    .end_ns = span->end_ns};
 }
 
+// Receives, or sends, that stand at most before job `pos`, from *next on.
+static void add_transfers(const Plan* plan, PlanRank* rank, const CommOrder* order, int32_t s, int32_t P,
+                          bool receives, int32_t pos, int32_t* next) {
+    for (; *next < order->num_ops[s] && order->ops[s][*next].pos <= pos; ++*next) {
+        const CommOp* op = &order->ops[s][*next];
+        if (plan_instr_is_recv(op->kind) != receives) { continue; }
+        add_instr(rank, op->kind, op->chunk, plan->M + op->mb, plan->R * P + op->peer,
+                  &(PipeSpan){op->begin_ns, op->end_ns});
+    }
+}
+
 void timed_plan_add_replica(Plan* plan, const PipeProblem* problem, const PipeSchedule* schedule,
                             Arena* arena) {
     static const uint8_t instr_of[JOB_COUNT] = {
@@ -32,13 +44,9 @@ void timed_plan_add_replica(Plan* plan, const PipeProblem* problem, const PipeSc
     for (int32_t s = 0; s < problem->P; s++) {
         PlanRank* rank = &plan->ranks[plan->R * problem->P + s];
         rank->instrs = ARENA_NEW(arena, PlanInstr, schedule->num_jobs[s] + order.num_ops[s]);
+        add_transfers(plan, rank, &order, s, problem->P, true, INT32_MAX, &(int32_t){0});
         for (int32_t i = 0, k = 0; i <= schedule->num_jobs[s]; i++) {
-            for (; k < order.num_ops[s] && order.ops[s][k].pos <= i; k++) {
-                const CommOp* op = &order.ops[s][k];
-                int32_t peer = plan->R * problem->P + op->peer;
-                add_instr(rank, op->kind, op->chunk, plan->M + op->mb, peer,
-                          &(PipeSpan){op->begin_ns, op->end_ns});
-            }
+            add_transfers(plan, rank, &order, s, problem->P, false, i, &k);
             if (i == schedule->num_jobs[s]) { break; }
             PipeJob job = schedule->jobs[s][i];
             add_instr(rank, instr_of[job.kind], job.chunk, plan->M + job.mb, -1, &timeline.job[s][i]);

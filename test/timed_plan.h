@@ -10,6 +10,6 @@ What a replay looks at, of any pipeline and order of its jobs.
 // problem's.
 Plan timed_plan(const PipeProblem* problem, int32_t most_replicas, int32_t most_mbs, Arena* arena);
 
-// One more replica, simulated. The makespan becomes that of the slowest.
+// One more replica, simulated; receives are posted at once. The makespan becomes that of the slowest.
 void timed_plan_add_replica(Plan* plan, const PipeProblem* problem, const PipeSchedule* schedule,
                             Arena* arena);

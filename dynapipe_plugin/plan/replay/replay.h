@@ -4,7 +4,8 @@ replay.h -- how a schedule bears up when times are off: its makespan under rando
 The order of jobs on every stage and of transfers on every link (where messages are pulled: of jobs and
 messages on every stage) stays as planned; each job and transfer takes
 its planned time x (1 + noise x z), z about normal (sum of four uniforms, mean 0, deviation 1, |z| < 3.47),
-and everything begins as soon as it can, as in pipe_simulate. Never less than 5 % of the planned time, nor
+and everything begins as soon as it can, as in pipe_simulate; but a transfer no sooner than its receiver's
+list posts it, which where memory is short is late. Never less than 5 % of the planned time, nor
 more than 195 %. Gradient reduction (the tail) takes what was planned.
 
 Trials come in pairs, z and -z (antithetic variates: Hammersley, Morton 1956). The makespan is a convex

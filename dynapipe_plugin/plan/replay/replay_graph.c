@@ -18,8 +18,10 @@ typedef struct {
     int32_t num_rows;
     int32_t* job_node[JOB_COUNT];               // [rows * M]; 0: not there yet
     int32_t* arrival_node[PLAN_MESSAGE_KINDS];  // [rows * M] the transfer of this message; 0: not there yet
-    int32_t pos[PLAN_MAX_STAGES], last_transfer[PLAN_MAX_STAGES];
-    int32_t last_item[PLAN_MAX_STAGES];  // of a stage's sequence: job or, with `pulls`, message
+    int32_t*
+        item_node[PLAN_MAX_STAGES];  // [num_items] of a stage's sequence: jobs or, with `pulls`, messages
+    int32_t pos[PLAN_MAX_STAGES], last_item[PLAN_MAX_STAGES];
+    int32_t pos_send[PLAN_MAX_STAGES], last_send[PLAN_MAX_STAGES];
     int64_t sum_ns;
 } Maker;
 
@@ -47,6 +49,13 @@ static int32_t add_node(Maker* maker, int32_t s, const ReplayItem* item, int32_t
     return graph->num_nodes++;
 }
 
+// The node behind these two, either of them 0: none.
+static int32_t join(Maker* maker, int32_t s, int32_t a, int32_t b) {
+    if (a == 0 || b == 0) { return a + b; }
+    maker->graph->nodes[maker->graph->num_nodes] = (ReplayNode){.before = {a, b}, .lane = s};
+    return maker->graph->num_nodes++;
+}
+
 // *input: the node behind all that the job reads from other stages; 0: nothing. False: some of it is not
 // there yet.
 static bool find_input(Maker* maker, int32_t s, const ReplayItem* item, int32_t* input) {
@@ -62,12 +71,8 @@ static bool find_input(Maker* maker, int32_t s, const ReplayItem* item, int32_t*
         if (node == 0) { return false; }
         if (!is_here) { arrivals[num_arrivals++] = node; }
     }
-    *input = num_arrivals > 0 ? arrivals[0] : 0;
-    for (int32_t i = 1; i < num_arrivals; i++) {
-        ReplayNode join = {.before = {*input, arrivals[i]}, .lane = s};
-        maker->graph->nodes[maker->graph->num_nodes] = join;
-        *input = maker->graph->num_nodes++;
-    }
+    *input = 0;
+    for (int32_t i = 0; i < num_arrivals; i++) { *input = join(maker, s, *input, arrivals[i]); }
     return true;
 }
 
@@ -96,19 +101,6 @@ static int32_t maker_node(const Maker* maker, const ReplayItem* item, int32_t* s
     return maker->job_node[made.kind][cell_of(maker, made.chunk, item->mb)];
 }
 
-static Status add_transfer(Maker* maker, int32_t s, const ReplayItem* item) {
-    int32_t sender, job = maker_node(maker, item, &sender);
-    if (sender != s || job == 0) {
-        return FAIL(STATUS_INVALID_PLAN,
-                    "stage %d, micro-batch %d: sends what it has not computed ---> check the plan", s,
-                    item->mb);
-    }
-    int32_t node = add_node(maker, s, item, maker->last_transfer[s], job);
-    maker->last_transfer[s] = node;
-    *arrival_of(maker, item) = node;
-    return STATUS_OK;
-}
-
 // A message that stage s takes. False: the job that makes it is not there yet.
 static bool add_message(Maker* maker, int32_t s, const ReplayItem* item) {
     int32_t sender, job = maker_node(maker, item, &sender);
@@ -118,21 +110,47 @@ static bool add_message(Maker* maker, int32_t s, const ReplayItem* item) {
     return true;
 }
 
+static Status check_ns(const Maker* maker, int32_t s, const ReplayItem* item) {
+    if (item->ns >= 0 && item->ns <= MOST_NS - maker->sum_ns) { return STATUS_OK; }
+    return FAIL(STATUS_OUT_OF_RANGE, "stage %d, micro-batch %d: takes %lld ns ---> times of 0 ns up to days",
+                s, item->mb, (long long)item->ns);
+}
+
 static Status add_item(Maker* maker, int32_t s, const ReplayItem* item, bool* added) {
-    if (item->ns < 0 || item->ns > MOST_NS - maker->sum_ns) {
-        return FAIL(STATUS_OUT_OF_RANGE,
-                    "stage %d, micro-batch %d: takes %lld ns ---> times of 0 ns up to days", s, item->mb,
-                    (long long)item->ns);
+    TRY(check_ns(maker, s, item));
+    *added = item->kind < JOB_COUNT ? add_job(maker, s, item) : add_message(maker, s, item);
+    if (!*added) { return STATUS_OK; }
+    maker->item_node[s][maker->pos[s]] = maker->last_item[s];
+    maker->sum_ns += item->ns;
+    return STATUS_OK;
+}
+
+// A transfer whose job and whose receiver's post are there.
+static Status add_send(Maker* maker, int32_t s, const ReplaySend* send, int32_t posted) {
+    const ReplayItem* item = &send->item;
+    int32_t sender, job = maker_node(maker, item, &sender);
+    if (sender != s || job == 0 || send->sent == 0 || job > maker->item_node[s][send->sent - 1]) {
+        return FAIL(STATUS_INVALID_PLAN,
+                    "stage %d, micro-batch %d: sends what it has not computed ---> check the plan", s,
+                    item->mb);
     }
-    *added = true;
-    if (item->kind < JOB_COUNT) {
-        *added = add_job(maker, s, item);
-    } else if (maker->lists->pulls) {
-        *added = add_message(maker, s, item);
-    } else {
-        TRY(add_transfer(maker, s, item));
+    TRY(check_ns(maker, s, item));
+    int32_t node = add_node(maker, s, item, join(maker, s, maker->last_send[s], posted), job);
+    maker->last_send[s] = *arrival_of(maker, item) = node;
+    maker->sum_ns += item->ns;
+    return STATUS_OK;
+}
+
+// The link of stage s, which its jobs do not wait for.
+static Status advance_link(Maker* maker, int32_t s, bool* moved) {
+    const ReplayLists* lists = maker->lists;
+    for (; maker->pos_send[s] < lists->num_sends[s]; maker->pos_send[s]++) {
+        const ReplaySend* send = &lists->sends[s][maker->pos_send[s]];
+        int32_t to = plan_message_reader(lists->placement, message_of(&send->item)).stage;
+        if (maker->pos[s] < send->sent || maker->pos[to] < send->posted) { break; }
+        TRY(add_send(maker, s, send, send->posted > 0 ? maker->item_node[to][send->posted - 1] : 0));
+        *moved = true;
     }
-    if (*added) { maker->sum_ns += item->ns; }
     return STATUS_OK;
 }
 
@@ -166,12 +184,13 @@ static Status advance(Maker* maker, int32_t s, bool* moved) {
         if (!added) { break; }
         *moved = true;
     }
-    return STATUS_OK;
+    return advance_link(maker, s, moved);
 }
 
-// Room for them: what combines the parts of a shared head reads one of every share.
+// Room for them: a transfer has one; what combines the parts of a shared head reads one of every share.
 static int64_t count_joins(const ReplayLists* lists) {
     int64_t num = 0;
+    for (int32_t s = 0; s < lists->P; s++) { num += lists->num_sends[s]; }
     for (int32_t s = 0; s < lists->P && lists->placement->head != HEAD_WHOLE; s++) {
         for (int32_t i = 0; i < lists->num_items[s]; i++) {
             const ReplayItem* item = &lists->items[s][i];
@@ -187,7 +206,7 @@ Status replay_graph_make(ReplayGraph* out, const ReplayLists* lists, Arena* aren
     maker.num_rows = placement_num_rows(lists->placement, lists->P);
     int64_t num_nodes = 1 + count_joins(lists), num_cells = (int64_t)maker.num_rows * lists->M;
     for (int32_t s = 0; s < lists->P; s++) {
-        num_nodes += lists->num_items[s];
+        num_nodes += lists->num_items[s] + lists->num_sends[s];
         graph.tail_ns[s] = lists->tail_ns[s];
     }
     if (num_nodes > INT32_MAX) {
@@ -198,6 +217,9 @@ Status replay_graph_make(ReplayGraph* out, const ReplayLists* lists, Arena* aren
     for (int32_t i = 0; i < PLAN_MESSAGE_KINDS; i++) {
         PIPE_NEW(maker.arrival_node[i], arena, int32_t, num_cells);
     }
+    for (int32_t s = 0; s < lists->P; s++) {
+        PIPE_NEW(maker.item_node[s], arena, int32_t, lists->num_items[s]);
+    }
     bool moved = true;
     while (moved) {  // down the pipeline and up again, as activations and gradients go
         moved = false;
@@ -205,10 +227,12 @@ Status replay_graph_make(ReplayGraph* out, const ReplayLists* lists, Arena* aren
         for (int32_t s = lists->P - 1; s >= 0; s--) { TRY(advance(&maker, s, &moved)); }
     }
     for (int32_t s = 0; s < lists->P; s++) {
-        if (maker.pos[s] == lists->num_items[s]) { continue; }
+        bool runs = maker.pos[s] == lists->num_items[s];
+        if (runs && maker.pos_send[s] == lists->num_sends[s]) { continue; }
         return FAIL(STATUS_DEADLOCK,
-                    "stage %d waits for ever for the input of micro-batch %d ---> check the plan", s,
-                    lists->items[s][maker.pos[s]].mb);
+                    "stage %d waits for ever for the %s of micro-batch %d ---> check the plan", s,
+                    runs ? "receiver" : "input",
+                    runs ? lists->sends[s][maker.pos_send[s]].item.mb : lists->items[s][maker.pos[s]].mb);
     }
     *out = graph;
     return STATUS_OK;

@@ -4,10 +4,10 @@ replay_graph.h -- one replica's jobs and transfers as a graph whose nodes stand 
     end(node) = max(end(before[0]), end(before[1])) + duration
 
 A job waits for the job before it on its stage and for its inputs (where these are several, the parts of a
-shared head, nodes of no length join them); a transfer for its job and the transfer before it on the link of
-its sender. Where messages are pulled, the stage that takes one does so between two
-of its jobs: the message waits for what is before it there and for the sender's job, and what comes next waits
-for the message. Node 0 is the beginning of the step.
+shared head, nodes of no length join them); a transfer for its job, the transfer before it on the link of its
+sender, and the job behind which its receiver posts it. Where messages are pulled, the stage that takes one
+does so between two of its jobs: the message waits for what is before it there and for the sender's job, and
+what comes next waits for the message. Node 0 is the beginning of the step.
 */
 #pragma once
 
@@ -25,15 +25,23 @@ typedef struct {
     int64_t instant_ns;  // pulls: as planned it takes no time, and is at this instant; -1: no such thing
 } ReplayItem;
 
-// Per stage: jobs in their order, transfers that leave it in that of the link, each anywhere behind its job.
-// `pulls`: jobs and the transfers that it takes, one after the other; what takes no time and is at the same
-// instant in any order that can run.
+// A transfer on the link of its sender.
+typedef struct {
+    ReplayItem item;
+    int32_t sent, posted;  // so many jobs stand before it in the lists of its sender and its receiver
+} ReplaySend;
+
+// Per stage: jobs in their order, and transfers that leave it in that of the link.
+// `pulls`: no links, but among the jobs the transfers that it takes, one after the other; what takes no time
+// and is at the same instant in any order that can run.
 typedef struct {
     int32_t P, M;
     const Placement* placement;
     bool pulls;
     int32_t num_items[PLAN_MAX_STAGES];
     ReplayItem* items[PLAN_MAX_STAGES];
+    int32_t num_sends[PLAN_MAX_STAGES];
+    ReplaySend* sends[PLAN_MAX_STAGES];
     int64_t tail_ns[PLAN_MAX_STAGES];
 } ReplayLists;
 

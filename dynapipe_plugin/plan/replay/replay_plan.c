@@ -55,12 +55,57 @@ static Status item_of(ReplayItem* out, const Part* part, int32_t s, int32_t i) {
 
 // --- links of their own: jobs and what leaves the stage ----------------------------------------------------
 
-static Status list_links(ReplayLists* lists, const Part* part, int32_t s) {
+// [rows * M] of every message of a kind, -1.
+static Status message_table(int64_t* table[PLAN_MESSAGE_KINDS], const Part* part, Arena* arena) {
+    int64_t num_rows = placement_num_rows(&part->plan->placement, part->plan->P);
+    int64_t num_cells = num_rows * (part->end - part->begin);
+    for (int k = 0; k < PLAN_MESSAGE_KINDS; k++) {
+        PIPE_NEW(table[k], arena, int64_t, num_cells);
+        for (int64_t i = 0; i < num_cells; i++) { table[k][i] = -1; }
+    }
+    return STATUS_OK;
+}
+
+static int64_t* cell_of(int64_t* const table[PLAN_MESSAGE_KINDS], const Part* part, const ReplayItem* item) {
+    return &table[item->kind - JOB_COUNT][(int64_t)item->chunk * (part->end - part->begin) + item->mb];
+}
+
+// posted[kind]: how many jobs of its receiver stand before a receive; -1: nobody posts it.
+static Status list_posts(int64_t* posted[PLAN_MESSAGE_KINDS], const Part* part, Arena* arena) {
+    int32_t P = part->plan->P;
+    TRY(message_table(posted, part, arena));
+    for (int32_t s = 0; s < P; s++) {
+        const PlanRank* rank = &part->plan->ranks[part->replica * P + s];
+        int32_t num_jobs = 0;
+        for (int32_t i = 0; i < rank->num_instrs; i++) {
+            ReplayItem item;
+            num_jobs += plan_instr_is_job((InstrKind)rank->instrs[i].kind);
+            if (!plan_instr_is_recv(rank->instrs[i].kind)) { continue; }
+            TRY(item_of(&item, part, s, i));
+            *cell_of(posted, part, &item) = num_jobs;
+        }
+    }
+    return STATUS_OK;
+}
+
+static Status list_links(ReplayLists* lists, const Part* part, int32_t s,
+                         int64_t* const posted[PLAN_MESSAGE_KINDS], Arena* arena) {
     const PlanRank* rank = &part->plan->ranks[part->replica * part->plan->P + s];
+    PIPE_NEW(lists->sends[s], arena, ReplaySend, rank->num_instrs);
     for (int32_t i = 0; i < rank->num_instrs; i++) {
         const PlanInstr* instr = &rank->instrs[i];
-        if (!plan_instr_is_job((InstrKind)instr->kind) && !plan_instr_is_send(instr->kind)) { continue; }
-        TRY(item_of(&lists->items[s][lists->num_items[s]++], part, s, i));
+        if (plan_instr_is_job((InstrKind)instr->kind)) {
+            TRY(item_of(&lists->items[s][lists->num_items[s]++], part, s, i));
+        } else if (plan_instr_is_send(instr->kind)) {
+            ReplaySend* send = &lists->sends[s][lists->num_sends[s]++];
+            TRY(item_of(&send->item, part, s, i));
+            send->sent = lists->num_items[s];
+            send->posted = (int32_t)*cell_of(posted, part, &send->item);
+            if (send->posted >= 0) { continue; }
+            return FAIL(STATUS_INVALID_PLAN,
+                        "replica %d stage %d, instruction %d: nobody receives that ---> check the plan",
+                        part->replica, s, i);
+        }
     }
     return STATUS_OK;
 }
@@ -69,19 +114,15 @@ static Status list_links(ReplayLists* lists, const Part* part, int32_t s) {
 
 // send_ns[kind]: [rows * M] of every message, -1: nobody sends it.
 static Status list_sends(int64_t* send_ns[PLAN_MESSAGE_KINDS], const Part* part, Arena* arena) {
-    int32_t P = part->plan->P, M = part->end - part->begin;
-    int64_t num_cells = (int64_t)placement_num_rows(&part->plan->placement, P) * M;
-    for (int k = 0; k < PLAN_MESSAGE_KINDS; k++) {
-        PIPE_NEW(send_ns[k], arena, int64_t, num_cells);
-        for (int64_t i = 0; i < num_cells; i++) { send_ns[k][i] = -1; }
-    }
+    int32_t P = part->plan->P;
+    TRY(message_table(send_ns, part, arena));
     for (int32_t s = 0; s < P; s++) {
         const PlanRank* rank = &part->plan->ranks[part->replica * P + s];
         for (int32_t i = 0; i < rank->num_instrs; i++) {
             ReplayItem item;
             if (!plan_instr_is_send(rank->instrs[i].kind)) { continue; }
             TRY(item_of(&item, part, s, i));
-            send_ns[item.kind - JOB_COUNT][(int64_t)item.chunk * M + item.mb] = item.ns;
+            *cell_of(send_ns, part, &item) = item.ns;
         }
     }
     return STATUS_OK;
@@ -99,7 +140,7 @@ static Status list_pulls(ReplayLists* lists, const Part* part, int32_t s,
         TRY(item_of(&item, part, s, i));
         item.instant_ns = instr->end_ns == instr->begin_ns ? instr->begin_ns : -1;
         if (item.kind >= JOB_COUNT) {
-            item.ns = send_ns[item.kind - JOB_COUNT][(int64_t)item.chunk * lists->M + item.mb];
+            item.ns = *cell_of(send_ns, part, &item);
             if (item.ns < 0) {
                 return FAIL(STATUS_INVALID_PLAN,
                             "replica %d stage %d, instruction %d: nobody sends that ---> check the plan",
@@ -127,14 +168,15 @@ static Status graph_of(ReplayGraph* out, const Part* part, int64_t tail_ns, Aren
     const Plan* plan = part->plan;
     ReplayLists lists = {
         .P = plan->P, .M = part->end - part->begin, .placement = &plan->placement, .pulls = plan->pulls};
-    int64_t* send_ns[PLAN_MESSAGE_KINDS];
+    int64_t* messages[PLAN_MESSAGE_KINDS];
     if (!plan_placement_is_sane(&plan->placement, plan->P)) {
         return FAIL(STATUS_INVALID_PLAN, "plan: chunks on stages that are not there ---> check the plan");
     }
-    if (plan->pulls) { TRY(list_sends(send_ns, part, scratch)); }
+    TRY(plan->pulls ? list_sends(messages, part, scratch) : list_posts(messages, part, scratch));
     for (int32_t s = 0; s < plan->P; s++) {
         PIPE_NEW(lists.items[s], scratch, ReplayItem, plan->ranks[part->replica * plan->P + s].num_instrs);
-        TRY(plan->pulls ? list_pulls(&lists, part, s, send_ns, scratch) : list_links(&lists, part, s));
+        TRY(plan->pulls ? list_pulls(&lists, part, s, messages, scratch)
+                        : list_links(&lists, part, s, messages, scratch));
         lists.tail_ns[s] = tail_ns;
     }
     return replay_graph_make(out, &lists, scratch);

@@ -15,6 +15,9 @@ typedef struct {
     bool runs;                           // `at` is a job that has begun, left_ns of it are to do
     int64_t taking_ns;                   // until then it takes a message
     int64_t left_ns, begin_ns, link_ns;  // link_ns: when what it sends has left
+    int32_t num_ended;                   // jobs
+    int32_t num_sends, next_send;
+    int32_t* sends;  // [num_sends] instructions, in the order of its link
 } Lane;
 
 typedef struct {
@@ -22,7 +25,8 @@ typedef struct {
     const SharedCores* shared;
     Lane* lanes;                              // [P]
     int64_t* arrival_ns[PLAN_MESSAGE_KINDS];  // [rows * M] + 1 of a message; 0: not known yet
-    int64_t* send_ns[PLAN_MESSAGE_KINDS];     // [rows * M] that its transfer takes; -1: nobody sends it
+    bool* is_made[PLAN_MESSAGE_KINDS];        // [rows * M] its job has ended
+    int32_t* posted[PLAN_MESSAGE_KINDS];      // [rows * M] so many jobs stand before its receive; -1: none
     int64_t now_ns;
 } Share;
 
@@ -42,8 +46,9 @@ static Status messages_init(Share* share, Arena* arena) {
     int64_t num_cells = (int64_t)placement_num_rows(&share->plan->placement, share->plan->P) * share->plan->M;
     for (int i = 0; i < PLAN_MESSAGE_KINDS; i++) {
         PIPE_NEW(share->arrival_ns[i], arena, int64_t, num_cells);
-        PIPE_NEW(share->send_ns[i], arena, int64_t, num_cells);
-        for (int64_t k = 0; k < num_cells; k++) { share->send_ns[i][k] = -1; }
+        PIPE_NEW(share->is_made[i], arena, bool, num_cells);
+        PIPE_NEW(share->posted[i], arena, int32_t, num_cells);
+        for (int64_t k = 0; k < num_cells; k++) { share->posted[i][k] = -1; }
     }
     return STATUS_OK;
 }
@@ -53,7 +58,8 @@ static Status lane_init(Share* share, Lane* lane, const PlanRank* list, Arena* a
     *lane = (Lane){.list = list};
     TRY(stage_order(&lane->order, plan, list, arena));
     PIPE_NEW(lane->ns, arena, int64_t, list->num_instrs);
-    for (int32_t i = 0; i < list->num_instrs; i++) {
+    PIPE_NEW(lane->sends, arena, int32_t, list->num_instrs);
+    for (int32_t i = 0, num_jobs = 0; i < list->num_instrs; i++) {
         const PlanInstr* instr = &list->instrs[i];
         PlanMessage message;
         bool is_there = plan_instr_is_job((InstrKind)instr->kind)
@@ -65,10 +71,10 @@ static Status lane_init(Share* share, Lane* lane, const PlanRank* list, Arena* a
                         "instruction %d: no such micro-batch, chunk or time ---> check the plan", i);
         }
         lane->ns[i] = instr_ns_of(instr);
-        bool sends =
-            instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_SEND_GRAD || instr->kind == INSTR_SEND_FACT;
-        if (!sends) { continue; }
-        share->send_ns[message.kind][cell_of(share, message.row, instr->mb)] = lane->ns[i];
+        num_jobs += plan_instr_is_job((InstrKind)instr->kind);
+        if (plan_instr_is_send(instr->kind)) { lane->sends[lane->num_sends++] = i; }
+        if (!plan_instr_is_recv(instr->kind)) { continue; }
+        share->posted[message.kind][cell_of(share, message.row, instr->mb)] = num_jobs;
     }
     return STATUS_OK;
 }
@@ -94,6 +100,23 @@ static int64_t ready_ns(const Share* share, int32_t s) {
     return ready_ns;
 }
 
+// What has been made and posted goes: at once, or behind what its link sends.
+static void move_link(Share* share, Lane* lane) {
+    const Placement* placement = &share->plan->placement;
+    for (; lane->next_send < lane->num_sends; lane->next_send++) {
+        int32_t i = lane->sends[lane->next_send];
+        PlanMessage message;
+        plan_message_of(&message, placement, share->plan->P, &lane->list->instrs[i]);
+        int64_t cell = cell_of(share, message.row, lane->list->instrs[i].mb);
+        int32_t posted = share->posted[message.kind][cell];
+        const Lane* to = &share->lanes[plan_message_reader(placement, message).stage];
+        if (!share->is_made[message.kind][cell] || posted < 0 || to->num_ended < posted) { break; }
+        int64_t begin_ns = share->now_ns > lane->link_ns ? share->now_ns : lane->link_ns;
+        lane->link_ns = begin_ns + lane->ns[i];
+        share->arrival_ns[message.kind][cell] = lane->link_ns + 1;
+    }
+}
+
 // Its job has ended: what it causes to be sent is on its way, or ready for who takes it.
 static void end_job(Share* share, int32_t s) {
     Lane* lane = &share->lanes[s];
@@ -104,17 +127,15 @@ static void end_job(Share* share, int32_t s) {
         plan_job_makes(makes, placement, share->plan->P, plan_instr_job((InstrKind)job->kind), job->chunk);
     lane->ns[lane->order.instrs[lane->at++]] = share->now_ns - lane->begin_ns;
     lane->runs = false;
+    lane->num_ended++;
     for (int32_t i = 0; i < num; i++) {
-        int64_t cell = cell_of(share, makes[i].row, job->mb),
-                *arrival = &share->arrival_ns[makes[i].kind][cell];
-        bool is_sent = plan_message_is_sent(placement, makes[i]);
-        if (!is_sent || share->plan->pulls) {
-            *arrival = share->now_ns + 1;
-        } else if (share->send_ns[makes[i].kind][cell] >= 0) {
-            int64_t begin_ns = share->now_ns > lane->link_ns ? share->now_ns : lane->link_ns;
-            lane->link_ns = begin_ns + share->send_ns[makes[i].kind][cell];
-            *arrival = lane->link_ns + 1;
-        }
+        int64_t cell = cell_of(share, makes[i].row, job->mb);
+        bool is_here = share->plan->pulls || !plan_message_is_sent(placement, makes[i]);
+        share->is_made[makes[i].kind][cell] = true;
+        if (is_here) { share->arrival_ns[makes[i].kind][cell] = share->now_ns + 1; }
+    }
+    for (int32_t other = 0; other < share->plan->P && !share->plan->pulls; other++) {
+        move_link(share, &share->lanes[other]);
     }
 }
 

@@ -234,10 +234,10 @@ static void timeline_is_the_known_picture(void) {
         "stage 3 |......aaAAAAbbBBBBccCCCCddDDDDeeEEEEffFFFF............| idle 33 %\n"
         "stage 0 |aa~~..AA++| idle 20 %\n"
         "stage 1 |..aaAA++..| idle 40 %\n"
-        "stage 0 |aabb..aaaaAAbbbbAABB++++BB++| idle  7 %\n"
-        "        |0000  33**3333**0033*30*0030|\n"
-        "stage 1 |..aaaabbaabbAAAAbb++BBBB++++| idle  7 %\n"
-        "        |  112211**222211***222111*21|\n";
+        "stage 0 |aabb....aaaaAAbbbbBBAA++BB++++| idle 13 %\n"
+        "        |0000    33**3333**3300*3000*30|\n"
+        "stage 1 |..aabbaabbaa..AAbbAABBBB++++++| idle 13 %\n"
+        "        |  11112222**  22**112211*21*21|\n";
     PipeCost costs[24], two[2], few[12];
     for (int32_t i = 0; i < 24; i++) { costs[i] = (PipeCost){.job_ns = {2, 4, 0, 0}}; }
     for (int32_t i = 0; i < 12; i++) { few[i] = (PipeCost){.job_ns = {2, i < 8 ? 2 : 0, 1, 0}}; }

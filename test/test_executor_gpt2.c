@@ -392,13 +392,20 @@ static bool matters(const Plan* plan, const PlanBuffer* buffer) {
     return buffer->mb < 0 || plan->mbs[buffer->mb].shape.supervised_tokens > 0;
 }
 
+// The gradient of a micro-batch's output is there before its backward reads the input, both of it whole; of
+// supervised rows alone it may lie over rows that no gradient reaches, another's may come and go in time.
+static bool shows(const PlanBuffer* above, const PlanBuffer* below) {
+    if (above->kind != BUFFER_DOUT) { return true; }
+    return above->chunk == below->chunk && above->mb == below->mb && above->num_bytes >= below->num_bytes;
+}
+
 // Some buffer of one kind comes to lie where another one, alive at the same time, begins.
 static bool lay_over(Plan* plan, Rng* rng, BufferKind above, BufferKind below) {
     PlanRank* list = &plan->ranks[rng_below(rng, (uint32_t)(plan->P * plan->R))];
     for (int32_t i = 0; i < list->num_buffers; i++) {
         for (int32_t k = 0; k < list->num_buffers; k++) {
             PlanBuffer *a = &list->buffers[i], *b = &list->buffers[k];
-            if (!matters(plan, a) || !matters(plan, b)) { continue; }
+            if (!matters(plan, a) || !matters(plan, b) || !shows(a, b)) { continue; }
             bool meet = a->instr_begin < b->instr_end && b->instr_begin < a->instr_end;
             if (i == k || a->kind != above || b->kind != below || !meet) { continue; }
             if (a->num_bytes == 0 || b->num_bytes == 0 ||

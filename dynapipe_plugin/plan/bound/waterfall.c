@@ -303,6 +303,14 @@ static Status problem_of_plan(const MicrobatchProblem** out, Fall* fall, const C
     return STATUS_OK;
 }
 
+static bool has_limit(const PlanRequest* request) {
+    for (int32_t r = 0; r < request->P * request->R; r++) {
+        const MachineRank* rank = machine_stage(machine_replica(request->machine, r), 0);
+        if (machine_limit_bytes(rank, request->memory_limit_bytes) > 0) { return true; }
+    }
+    return false;
+}
+
 Status waterfall_make(Waterfall* out, const Plan* plan, const CostModel* costs, const PlanRequest* request,
                       const PlanSample* samples, int32_t num_samples, Arena* arena) {
     if (request->P != plan->P || request->R != plan->R || num_samples != plan->N) {
@@ -325,7 +333,8 @@ Status waterfall_make(Waterfall* out, const Plan* plan, const CostModel* costs, 
         TRY(add_replica(&fall, &total_ns, first_mb, M, r));
         first_mb += M;
     }
-    if (fall.level_ns[0] != plan->makespan_ns) {
+    int64_t late_ns = plan->makespan_ns - fall.level_ns[0];  // of receives that wait for memory
+    if (late_ns < 0 || (late_ns > 0 && !has_limit(request))) {
         return FAIL(STATUS_INVALID_PLAN,
                     "waterfall: the plan says %lld ns, its jobs take %lld with these "
                     "costs ---> give the costs it was made with",
@@ -333,7 +342,7 @@ Status waterfall_make(Waterfall* out, const Plan* plan, const CostModel* costs, 
     }
     fall.level_ns[WATERFALL_EFFICIENCY] = total_ns / plan->P / plan->R;
     Waterfall made = {.makespan_ns = plan->makespan_ns, .bound_ns = plan->bound_ns};
-    int64_t above_ns = plan->makespan_ns;
+    int64_t above_ns = fall.level_ns[0];
     for (int part = 0; part < WATERFALL_COUNT; part++) {
         int64_t level_ns = part + 1 < NUM_LEVELS - 1 ? fall.level_ns[part + 1] : plan->bound_ns;
         if (level_ns < plan->bound_ns) { level_ns = plan->bound_ns; }
@@ -341,6 +350,7 @@ Status waterfall_make(Waterfall* out, const Plan* plan, const CostModel* costs, 
         made.part_ns[part] = above_ns - level_ns;
         above_ns = level_ns;
     }
+    made.part_ns[WATERFALL_MEMORY] += late_ns;
     *out = made;
     return STATUS_OK;
 }

@@ -5,7 +5,8 @@ Obstacles are taken away from the plan one after the other, and what the makespa
 part. Jobs keep their order on each stage unless a freer order is faster:
     makespan        as predicted
     communication   transfers and gradient reduction take no time
-    memory          no limit: the adaptive order with the same micro-batches (where memory is short)
+    memory          no limit: receives as early as data comes, and the adaptive order with the same
+                    micro-batches (where memory is short)
     recompute       nothing is recomputed
     launch          no per-micro-batch constants, no floors
     padding         true lengths

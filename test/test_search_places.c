@@ -1,5 +1,6 @@
 // test_search_places.c -- where the search begins: placements that are valid, of the kinds that are asked
-// for, dealt so that no single layer is better elsewhere.
+// for, dealt so that no single layer is better elsewhere; and a head that is told stays.
+#include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/problem/placement_make.h"
 #include "../dynapipe_plugin/plan/search/search_places.h"
 #include "../dynapipe_plugin/plan/types/mb_shape.h"
@@ -135,8 +136,60 @@ static void places_are_what_is_asked_for(void) {
     CHECK(num_several > 150 && num_shared > 150 && num_stacks > 20);
 }
 
+// Shares of random sizes, some of nothing.
+static void share_unevenly(Placement* placement, int32_t P, Rng* rng) {
+    placement_share_head(placement, (HeadSplit)rng_between(rng, HEAD_BY_ROWS, HEAD_BY_VOCABULARY), P);
+    for (int32_t s = 1; s < P; s++) {
+        placement->head_begin[s] = (int16_t)rng_between(rng, placement->head_begin[s - 1], HEAD_UNITS);
+    }
+}
+
+// Whatever layers and stages may do. Where the placement is given, too, but its layers may move, units of the
+// head may.
+static void a_head_that_is_told_stays(void) {
+    Rng rng = rng_seed(seed);
+    int32_t num_plans = 0, num_given = 0;
+    for (int32_t round = 0; round < 80; round++) {
+        Arena arena = {0};
+        Plan plan;
+        random_problem(&about, &rng, 40);
+        PlanRequest* request = &about.request;
+        int32_t P = request->P;
+        request->placements = (PlacementChoice)rng_between(&rng, 0, PLACEMENT_COUNT - 1);
+        request->heads = HEAD_CHOICE_GIVEN;
+        request->choose_stages = round % 4 > 0;
+        request->effort = 3000;
+        if (request->placement.num_chunks == 0) {
+            placement_linear(&request->placement, request->placement.chunks, P);
+        }
+        share_unevenly(&request->placement, P, &rng);
+        const Placement told = request->placement;
+        Status status = plan_make(&plan, request, &about.costs, about.samples, about.num_samples, &arena);
+        if (status == STATUS_OK) {
+            bool is_given = request->placements == PLACEMENT_GIVEN;
+            num_plans++;
+            num_given += is_given;
+            CHECK_EQ(plan.placement.head, told.head);
+            for (int32_t s = 0; s <= P && !(is_given && request->choose_stages); s++) {
+                CHECK_EQ(plan.placement.head_begin[s], told.head_begin[s]);
+            }
+            for (int32_t k = 0; k < told.num_chunks && is_given; k++) {
+                CHECK_EQ(plan.placement.stage_of[k], told.stage_of[k]);
+            }
+        }
+        arena_free(&arena);
+        if (test_failures == 0) { continue; }
+        printf("seed %llu, round %d: P %d, kind %d\n", (unsigned long long)seed, round, P,
+               request->placements);
+        break;
+    }
+    printf("     %d plans, %d of them of a given placement\n", num_plans, num_given);
+    CHECK(num_plans > 30 && num_given > 4);
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(places_are_what_is_asked_for);
+    RUN(a_head_that_is_told_stays);
     return test_end();
 }

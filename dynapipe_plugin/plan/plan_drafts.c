@@ -49,32 +49,33 @@ static Status check_request(const PlanRequest* request, const CostModel* costs) 
                            request->rules.head_has_layer);
 }
 
-// Where the search begins: the placement that is given, or the plain one of the shape that is asked for.
+// Where the search begins: the placement that is given, or the plain one of the shape that is asked for. A
+// head that is given stays.
 static Status place(PlanRequest* request, const CostModel* costs, const PlanSample* samples,
                     int32_t num_samples) {
     static const HeadSplit splits[HEAD_CHOICE_COUNT] = {
         [HEAD_CHOICE_ROWS] = HEAD_BY_ROWS, [HEAD_CHOICE_VOCABULARY] = HEAD_BY_VOCABULARY};
     Placement* placement = &request->placement;
-    int32_t P = request->P;
+    const Placement given = *placement;
+    int32_t P = request->P, num_enc = costs->num_enc_layers, num_dec = costs->num_dec_layers;
     bool by_shape = request->placements >= PLACEMENT_INTERLEAVED && request->placements < PLACEMENT_COUNT;
+    bool has_layers = request->placements == PLACEMENT_GIVEN && given.num_chunks > 0;
+    bool head_is_given = request->heads == HEAD_CHOICE_GIVEN;
+    HeadSplit split = head_is_given ? (HeadSplit)given.head : splits[request->heads];
     if (placement->num_chunks == 0) { placement_linear(placement, placement->chunks, P); }
-    HeadSplit split =
-        request->heads == HEAD_CHOICE_GIVEN ? (HeadSplit)placement->head : splits[request->heads];
     if (by_shape) {
-        Placement given = *placement;
-        TRY(placement_make(placement, request->placements, false, P, costs->num_enc_layers,
-                           costs->num_dec_layers));
-        placement->head = given.head;
-        memcpy(placement->head_begin, given.head_begin, sizeof given.head_begin);
-    } else if (request->choose_stages && split != HEAD_WHOLE && placement->num_chunks == P) {
-        TRY(placement_make(placement, PLACEMENT_LINEAR, false, P, costs->num_enc_layers,
-                           costs->num_dec_layers));
+        TRY(placement_make(placement, request->placements, false, P, num_enc, num_dec));
+        placement_copy_head(placement, &given);
+    } else if (request->choose_stages && split != HEAD_WHOLE && placement->num_chunks == P && !has_layers) {
+        TRY(placement_make(placement, PLACEMENT_LINEAR, false, P, num_enc, num_dec));
     } else if (request->choose_stages && placement_is_linear(placement, P)) {
         LayerRange stages[PLAN_MAX_STAGES];
         TRY(stage_split_make(stages, request, costs, samples, num_samples, 1));
         placement_linear(placement, stages, P);
     }
-    if (request->heads != HEAD_CHOICE_GIVEN && split != (HeadSplit)placement->head) {
+    if (head_is_given) {
+        placement_copy_head(placement, &given);
+    } else if (split != (HeadSplit)placement->head) {
         placement_share_head(placement, split, P);
     }
     return STATUS_OK;

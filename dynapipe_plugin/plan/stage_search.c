@@ -1,7 +1,5 @@
 #include "stage_search.h"
 
-#include <string.h>
-
 #include "pipe/pipe_schedule.h"
 #include "planner.h"
 #include "problem/placement_make.h"
@@ -29,17 +27,9 @@ typedef struct {
     Arena plan;       // one at a time
 } StageSearch;
 
-static bool is_same(const Placement* a, const Placement* b, int32_t P) {
-    size_t K = (size_t)a->num_chunks, num_shares = a->head != HEAD_WHOLE ? (size_t)P + 1 : 0;
-    return a->num_chunks == b->num_chunks && a->head == b->head &&
-           memcmp(a->chunks, b->chunks, K * sizeof *a->chunks) == 0 &&
-           memcmp(a->stage_of, b->stage_of, K * sizeof *a->stage_of) == 0 &&
-           memcmp(a->head_begin, b->head_begin, num_shares * sizeof *a->head_begin) == 0;
-}
-
 static bool is_known(const StageSearch* search, const Placement* placement) {
     for (int32_t i = 0; i < search->num_tried; i++) {
-        if (is_same(&search->tried[i], placement, search->request.P)) { return true; }
+        if (placement_equal(&search->tried[i], placement, search->request.P)) { return true; }
     }
     return false;
 }
@@ -173,7 +163,11 @@ static Status begin_with(Placement* out, const StageSearch* search, Arena* arena
     }
     HeadSplit head = request->heads >= HEAD_CHOICE_WHOLE ? (HeadSplit)(request->heads - HEAD_CHOICE_WHOLE)
                                                          : (HeadSplit)request->placement.head;
-    if (placement.head != head) { placement_share_head(&placement, head, request->P); }
+    if (request->heads == HEAD_CHOICE_GIVEN) {
+        placement_copy_head(&placement, &request->placement);
+    } else if (placement.head != head) {
+        placement_share_head(&placement, head, request->P);
+    }
     *out = placement;
     return STATUS_OK;
 }

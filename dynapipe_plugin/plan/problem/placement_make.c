@@ -56,6 +56,11 @@ void placement_share_head(Placement* placement, HeadSplit head, int32_t P) {
     }
 }
 
+void placement_copy_head(Placement* to, const Placement* from) {
+    to->head = from->head;
+    memcpy(to->head_begin, from->head_begin, sizeof to->head_begin);
+}
+
 // --- from text -------------------------------------------------------------------------------------------
 
 // Digits only, up to `most`, then `end` or the end of the text (which `end` 0 wants).
@@ -105,8 +110,7 @@ Status placement_parse(Placement* out, int32_t P, int32_t num_enc_layers, int32_
     for (int kind = PLACEMENT_LINEAR; kind < PLACEMENT_COUNT; kind++) {
         if (strcmp(text, placement_names[kind]) != 0) { continue; }
         TRY(placement_make(&placement, (PlacementChoice)kind, false, P, num_enc_layers, num_dec_layers));
-        placement.head = out->head;
-        memcpy(placement.head_begin, out->head_begin, sizeof placement.head_begin);
+        placement_copy_head(&placement, out);
         *out = placement;
         return STATUS_OK;
     }

@@ -19,6 +19,8 @@ Status placement_make(Placement* out, PlacementChoice kind, bool turned, int32_t
                       int32_t num_dec_layers);
 // Every stage has as large a share of the head as any.
 void placement_share_head(Placement* placement, HeadSplit head, int32_t P);
+// The head of another placement, its shares included.
+void placement_copy_head(Placement* to, const Placement* from);
 
 // "0:3,1:3,1:3,0:3": stage and layers of every chunk, along the chain, or a shape's name. What `out` says of
 // the head stays. "whole", "rows", "vocabulary", or "vocabulary:256,256,512,0": units of HEAD_UNITS.

@@ -77,10 +77,9 @@ static Status exchange_all(Search* search, int64_t budget, Rng* rng) {
 // --- improvement -----------------------------------------------------------------------------------------
 
 // Would the replica be faster if memory had no end?
-static Status memory_binds(bool* out, const Search* search, const SearchState* state, Arena* simulator) {
+static Status memory_binds(bool* out, const SearchState* state, Arena* simulator) {
     SearchState free_state = *state;
     int64_t makespan_ns, budget = 0;
-    (void)search;
     *out = false;
     for (int32_t i = 0; i < state->K * state->M; i++) { *out |= state->mode[i] != state->problem->modes[0]; }
     for (int32_t s = 0; s < state->P; s++) { free_state.pipe.memory_limit_bytes[s] = INT64_MAX; }
@@ -95,7 +94,7 @@ static Status improve(Search* search, int32_t r, int64_t good_enough_ns, int64_t
     SearchState* state = &search->state[r];
     SearchFreedom freedom = {.samples = true, .placement = placement};
     if (state->N == 0) { return STATUS_OK; }
-    TRY(memory_binds(&freedom.modes, search, state, &search->simulator));
+    TRY(memory_binds(&freedom.modes, state, &search->simulator));
     arena_reset(&search->tries);
     return search_improve(state, &freedom, good_enough_ns, &budget, rng, &search->tries, &search->simulator);
 }

@@ -214,7 +214,9 @@ static bool shift_share(Placement* placement, Local* local) {
 static bool draw_placement(Local* local) {
     SearchState* state = local->state;
     Placement placement = state->placement;
-    bool of_head = placement.head != HEAD_WHOLE && rng_below(local->rng, 2) == 0;
+    const PlanRequest* request = state->problem->request;
+    bool is_told = request->heads == HEAD_CHOICE_GIVEN && request->placements != PLACEMENT_GIVEN;
+    bool of_head = placement.head != HEAD_WHOLE && !is_told && rng_below(local->rng, 2) == 0;
     if (!(of_head ? shift_share : shift_layers)(&placement, local)) { return false; }
     search_state_assign(&local->spare, state);
     return search_state_set_placement(state, &placement);

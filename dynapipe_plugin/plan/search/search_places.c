@@ -156,7 +156,11 @@ static void add(Places* places, const Placement* placement) {
         if (!is_asked || places->num == SEARCH_MAX_PLACES) { continue; }
         Placement* place = &places->out[places->num];
         *place = *placement;
-        placement_share_head(place, (HeadSplit)head, places->problem->P);
+        if (request->heads == HEAD_CHOICE_GIVEN) {
+            placement_copy_head(place, &places->problem->placement);
+        } else {
+            placement_share_head(place, (HeadSplit)head, places->problem->P);
+        }
         int32_t rounds = request->choose_stages ? 2 * places->problem->P : 0;
         while (rounds-- > 0 && relieve(place, &places->work)) {}
         places->num += state_fits(places->problem, place);
@@ -167,7 +171,7 @@ static bool allows(const PlanRequest* request, PlacementChoice kind) {
     return request->placements == PLACEMENT_AUTO || request->placements == kind;
 }
 
-// As the planner has made it of the request (planner.c), unless another shape is asked for.
+// As the planner has made it of the request (plan_drafts.c), unless another shape is asked for.
 static bool begins_with_own(const MicrobatchProblem* problem) {
     PlacementChoice kind = problem->request->placements;
     return problem->P == 1 || kind == PLACEMENT_GIVEN || kind == PLACEMENT_AUTO || kind == PLACEMENT_LINEAR;

@@ -67,7 +67,8 @@ Status search_try_state(SearchState* out, const Firsts* firsts, const First* fir
         PIPE_NEW(mb_of, arena, int32_t, num_ids);
         TRY(search_fill(mb_of, &search->weights, deal->ids[r], num_ids, &taper, arena));
         // in jobs that could have been walked meanwhile
-        search->budget -= search->weights.num_resources == 1 ? 2 * num_ids : num_ids * taper.num_mbs / 5;
+        search->budget -=
+            search->weights.num_resources == 1 ? 2 * (int64_t)num_ids : (int64_t)num_ids * taper.num_mbs / 5;
     }
     TRY(search_state_init(out, search->problem, search->replica[r], layout, deal->ids[r], num_ids, mb_of,
                           taper.num_mbs, first->rule.mode, search->split_backward, placement, arena));

@@ -39,6 +39,8 @@ typedef enum {
     PLACEMENT_COUNT
 } PlacementChoice;
 
+// GIVEN: as PlanRequest.placement says. Where placements are GIVEN too, its shares are where the search
+// begins (if choose_stages), else they stay.
 typedef enum {
     HEAD_CHOICE_GIVEN,
     HEAD_CHOICE_AUTO,

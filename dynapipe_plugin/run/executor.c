@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../base/clock.h"
+#include "../plan/lists/plan_message.h"
 #include "executor_parts.h"
 #include "transfer_groups.h"
 
@@ -103,7 +104,7 @@ static End end_of(const Executor* ex, const PlanInstr* instr, int32_t idx) {
     InstrKind kind = (InstrKind)instr->kind;
     bool is_act = kind == INSTR_SEND_ACT || kind == INSTR_RECV_ACT || kind == INSTR_WAIT_ACT;
     bool is_fact = kind == INSTR_SEND_FACT || kind == INSTR_RECV_FACT || kind == INSTR_WAIT_FACT;
-    bool is_send = !(kind == INSTR_RECV_ACT || kind == INSTR_RECV_GRAD || kind == INSTR_RECV_FACT);
+    bool is_send = !plan_instr_is_recv(kind);
     Link link = is_fact   ? LINK_FACT
                 : is_act  ? (is_send ? LINK_OUT : LINK_IN)
                 : is_send ? LINK_DIN
@@ -150,17 +151,13 @@ static Status run_wait(Executor* ex, const PlanInstr* instr) {
     return STATUS_OK;
 }
 
-static bool is_wait(InstrKind kind) {
-    return kind == INSTR_WAIT_ACT || kind == INSTR_WAIT_GRAD || kind == INSTR_WAIT_FACT;
-}
-
 Status executor_claim(Executor* ex, const ExecutorStep* step, StepClaim* claim) {
     const Plan* plan = step->plan;
     const PlanRank* rank = &plan->ranks[ex->rank];
     TRY(executor_place(ex, &plan->placement, plan->P));
     for (int32_t i = 0; i < rank->num_instrs; i++) {
         const PlanInstr* instr = &rank->instrs[i];
-        if (instr->kind <= INSTR_REC || is_wait((InstrKind)instr->kind)) { continue; }
+        if (instr->kind <= INSTR_REC || plan_instr_is_wait(instr->kind)) { continue; }
         if (instr->mb < 0 || instr->mb >= plan->M || step->batches[instr->mb] == NULL) {
             return executor_fail(ex, instr, "no batch for it on this rank");
         }
@@ -181,7 +178,7 @@ static Status run_instr(Executor* ex, const PlanInstr* instr) {
     bool moved = false;
     if (ex->device.api == NULL) { TRY(transfers_poll(&ex->transfers, &moved)); }  // else the host runs ahead
     if (instr->kind <= INSTR_REC) { return executor_run_job(ex, instr); }
-    return is_wait((InstrKind)instr->kind) ? run_wait(ex, instr) : run_transfer(ex, instr);
+    return plan_instr_is_wait(instr->kind) ? run_wait(ex, instr) : run_transfer(ex, instr);
 }
 
 static Status run_list(Executor* ex, const PlanRank* rank) {

@@ -20,7 +20,7 @@ typedef struct {
 } RowPlaces;
 
 typedef struct {
-    RowPlaces rows[EXECUTOR_MAX_ROWS];
+    RowPlaces rows[PLAN_MAX_ROWS];
     int64_t acts, scratch, end;  // offsets
 } Layout;
 

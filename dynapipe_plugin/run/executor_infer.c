@@ -15,7 +15,7 @@ typedef struct {
     Executor* ex;
     const ExecutorInfer* f;
     DynapipeBatch rows;  // as hidden states have them: one of each sequence
-    int64_t in[EXECUTOR_MAX_ROWS], out[EXECUTOR_MAX_ROWS], scratch, end;  // offsets
+    int64_t in[PLAN_MAX_ROWS], out[PLAN_MAX_ROWS], scratch, end;  // offsets
 } Infer;
 
 // The shares that answer.

@@ -52,8 +52,6 @@ typedef struct {
     bool present, has_wgt, has_rec;
 } RowState;
 
-enum { EXECUTOR_MAX_ROWS = PLAN_MAX_CHUNKS + PLAN_MAX_STAGES };
-
 struct Executor {
     ExecutorRange* ranges;  // [num_ranges]
     int32_t num_ranges;
@@ -68,11 +66,11 @@ struct Executor {
     // of the step in progress
     const Placement* placement;
     int32_t stage, num_stages, first_rank;  // first_rank: of my replica
-    Row rows[EXECUTOR_MAX_ROWS];            // chunks ascending, then shares
+    Row rows[PLAN_MAX_ROWS];                // chunks ascending, then shares
     int32_t num_rows;
-    int16_t idx_of[EXECUTOR_MAX_ROWS];    // index in `rows` of a row of the plan, -1: not here
-    int16_t place_of[EXECUTOR_MAX_ROWS];  // index of a row among those of its stage
-    int32_t most_places;                  // rows of the stage that has most
+    int16_t idx_of[PLAN_MAX_ROWS];    // index in `rows` of a row of the plan, -1: not here
+    int16_t place_of[PLAN_MAX_ROWS];  // index of a row among those of its stage
+    int32_t most_places;              // rows of the stage that has most
     unsigned char* scratch;
     const ExecutorStep* step;
 };

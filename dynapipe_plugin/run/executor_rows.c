@@ -1,6 +1,7 @@
 // executor_rows.c -- which pieces of the model are on this rank, whom each talks to, where its data lie.
 #include <string.h>
 
+#include "../plan/lists/plan_message.h"
 #include "executor_parts.h"
 
 // --- a placement -----------------------------------------------------------------------------------------
@@ -53,12 +54,7 @@ static void number_places(Executor* ex) {
 }
 
 static Status check_placement(const Executor* ex, const Placement* placement, int32_t num_stages) {
-    bool is_known = num_stages >= 1 && num_stages <= PLAN_MAX_STAGES && placement->num_chunks >= 1 &&
-                    placement->num_chunks <= PLAN_MAX_CHUNKS && placement->head < HEAD_COUNT;
-    for (int32_t k = 0; is_known && k < placement->num_chunks; k++) {
-        is_known = placement->stage_of[k] >= 0 && placement->stage_of[k] < num_stages;
-    }
-    if (is_known) { return STATUS_OK; }
+    if (plan_placement_is_sane(placement, num_stages)) { return STATUS_OK; }
     return FAIL(STATUS_INVALID_PLAN, "rank %d: a placement of %d chunks on %d stages that is none",
                 (int)ex->rank, (int)placement->num_chunks, (int)num_stages);
 }

@@ -56,10 +56,6 @@ static void say_boundaries(const Dynapipe* dp, const DynapipeBatch* probe, const
     }
 }
 
-static int32_t stage_of_row(const Placement* placement, int32_t row) {
-    return row < placement->num_chunks ? placement->stage_of[row] : row - placement->num_chunks;
-}
-
 // What leaves `row` is what enters `next`, and of a share, what both say of its part and factors.
 static Status compare_rows(const Dynapipe* dp, const DynapipeBatch* probe, const Boundaries* b,
                            int32_t replica, int32_t row, int32_t next) {
@@ -78,7 +74,7 @@ static Status compare_rows(const Dynapipe* dp, const DynapipeBatch* probe, const
         return FAIL(STATUS_MISMATCH,
                     "ranks %d and %d: of %d + %d tokens, %s ---> both need the same model, cut as "
                     "dynapipe_choose_stages() says",
-                    first + stage_of_row(placement, row), first + stage_of_row(placement, next),
+                    first + placement_stage_of(placement, row), first + placement_stage_of(placement, next),
                     probe->num_tokens, probe->num_dec_tokens, differs);
     }
     return STATUS_OK;
@@ -102,7 +98,7 @@ static Status compare_boundaries(const Dynapipe* dp, const DynapipeBatch* probe,
 static Status check_boundaries(Dynapipe* dp) {
     static const int32_t tokens[2][2] = {{48, 176}, {1009, 97}};
     const Placement* placement = &dp->request.placement;
-    Boundaries b = {.num_rows = placement->num_chunks + (placement->head != HEAD_WHOLE ? dp->num_stages : 0)};
+    Boundaries b = {.num_rows = placement_num_rows(placement, dp->num_stages)};
     int32_t num_values = dp->num_replicas * b.num_rows * BOUNDARY_VALUES;
     Status status = STATUS_OK;
     b.values = malloc((size_t)num_values * sizeof *b.values);

@@ -200,7 +200,6 @@ static void write_waits(Writer* writer, const RankBuffers* list, int32_t pos, in
 }
 
 static void write_instrs(Writer* writer, const RankBuffers* list) {
-    static const uint8_t job_instr[JOB_COUNT] = {INSTR_FWD, INSTR_BWD, INSTR_WGT, INSTR_REC};
     int32_t next_op = 0;
     for (int32_t pos = 0; pos <= list->num_jobs + 1; pos++) {
         for (; next_op < list->num_ops && list->ops[next_op].pos == pos; next_op++) {
@@ -219,14 +218,15 @@ static void write_instrs(Writer* writer, const RankBuffers* list) {
         }
         write_waits(writer, list, pos, next_op, NULL);
         if (pos >= list->num_jobs) { continue; }
-        writer->index_of_job[pos] = add_instr(writer, (PlanInstr){
-                                                          .kind = job_instr[list->jobs[pos].kind],
-                                                          .chunk = list->jobs[pos].chunk,
-                                                          .mb = list->input->first_mb + list->jobs[pos].mb,
-                                                          .peer = -1,
-                                                          .begin_ns = list->spans[pos].begin_ns,
-                                                          .end_ns = list->spans[pos].end_ns,
-                                                      });
+        writer->index_of_job[pos] =
+            add_instr(writer, (PlanInstr){
+                                  .kind = (uint8_t)plan_job_instr(list->jobs[pos].kind),
+                                  .chunk = list->jobs[pos].chunk,
+                                  .mb = list->input->first_mb + list->jobs[pos].mb,
+                                  .peer = -1,
+                                  .begin_ns = list->spans[pos].begin_ns,
+                                  .end_ns = list->spans[pos].end_ns,
+                              });
     }
 }
 

@@ -94,11 +94,7 @@ static Status try_batch_split(StageSearch* search, const StageBatch* batch) {
 
 // One layer from chunk `from` to chunk `to`; those between keep their number of layers. False: none to give.
 static bool move_layer(Placement* placement, const PlanRequest* request, int32_t from, int32_t to) {
-    int32_t first = from < to ? from : to, last = from < to ? to : from, step = from < to ? -1 : 1;
-    for (int32_t k = first; k < last; k++) {
-        placement->chunks[k].layer_end += step;
-        placement->chunks[k + 1].layer_begin += step;
-    }
+    placement_shift_layer(placement, from, to);
     bool has_layer = request->rules.head_has_layer || placement->head != HEAD_WHOLE;
     return stage_may_have(&placement->chunks[from], from, placement->num_chunks, has_layer);
 }

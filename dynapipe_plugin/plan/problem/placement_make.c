@@ -61,6 +61,14 @@ void placement_copy_head(Placement* to, const Placement* from) {
     memcpy(to->head_begin, from->head_begin, sizeof to->head_begin);
 }
 
+void placement_shift_layer(Placement* placement, int32_t from, int32_t to) {
+    int32_t by = from < to ? -1 : 1, first = from < to ? from : to, last = from < to ? to : from;
+    for (int32_t k = first; k < last; k++) {
+        placement->chunks[k].layer_end += by;
+        placement->chunks[k + 1].layer_begin += by;
+    }
+}
+
 // --- from text -------------------------------------------------------------------------------------------
 
 // Digits only, up to `most`, then `end` or the end of the text (which `end` 0 wants).

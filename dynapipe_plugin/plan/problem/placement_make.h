@@ -22,6 +22,10 @@ void placement_share_head(Placement* placement, HeadSplit head, int32_t P);
 // The head of another placement, its shares included.
 void placement_copy_head(Placement* to, const Placement* from);
 
+// One layer from chunk `from` to chunk `to`; those between keep their number of layers. Whether `from` may do
+// without: stage_may_have().
+void placement_shift_layer(Placement* placement, int32_t from, int32_t to);
+
 // "0:3,1:3,1:3,0:3": stage and layers of every chunk, along the chain, or a shape's name. What `out` says of
 // the head stays. "whole", "rows", "vocabulary", or "vocabulary:256,256,512,0": units of HEAD_UNITS.
 Status placement_parse(Placement* out, int32_t P, int32_t num_enc_layers, int32_t num_dec_layers,

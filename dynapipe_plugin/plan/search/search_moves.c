@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "../pipe/pipe_schedule.h"
+#include "../problem/placement_make.h"
 
 typedef enum {
     MOVE_ORDER,
@@ -184,14 +185,11 @@ static bool shift_layers(Placement* placement, Local* local) {
     int32_t K = state->K;
     if (K < 2) { return false; }
     int32_t first = (int32_t)rng_below(local->rng, (uint32_t)K - 1), last = first;
-    int32_t by = rng_below(local->rng, 2) == 0 ? 1 : -1;
+    bool to_first = rng_below(local->rng, 2) == 0;
     if (rng_below(local->rng, 3) == 0) {
         last = first + (int32_t)rng_below(local->rng, (uint32_t)(K - 1 - first));
     }
-    for (int32_t k = first; k <= last; k++) {
-        placement->chunks[k].layer_end += by;
-        placement->chunks[k + 1].layer_begin += by;
-    }
+    placement_shift_layer(placement, to_first ? last + 1 : first, to_first ? first : last + 1);
     const bool has_layer = state->problem->request->rules.head_has_layer;
     return stage_may_have(&placement->chunks[first], first, K, has_layer) &&
            stage_may_have(&placement->chunks[last + 1], last + 1, K, has_layer);

@@ -61,14 +61,6 @@ static double load_stages(double load_ns[PLAN_MAX_STAGES], const Work* work, con
     return most_ns;
 }
 
-static void shift_layer(Placement* placement, int32_t from, int32_t to) {
-    int32_t by = from < to ? -1 : 1, low = from < to ? from : to, high = from < to ? to : from;
-    for (int32_t k = low; k < high; k++) {
-        placement->chunks[k].layer_end += by;
-        placement->chunks[k + 1].layer_begin += by;
-    }
-}
-
 // The move of one layer off the most loaded stage that helps most; false: none does. Of all loads, the sum of
 // squares decides, so that two stages with the same load can be relieved one after the other.
 static bool relieve(Placement* placement, const Work* work) {
@@ -83,10 +75,10 @@ static bool relieve(Placement* placement, const Work* work) {
         for (int32_t to = 0; to < K; to++) {
             if (placement->stage_of[to] == placement->stage_of[from]) { continue; }
             double after_ns[PLAN_MAX_STAGES], sum = 0;
-            shift_layer(placement, from, to);
+            placement_shift_layer(placement, from, to);
             bool may_have = stage_may_have(&placement->chunks[from], from, K, has_layer);
             if (may_have) { load_stages(after_ns, work, placement); }
-            shift_layer(placement, to, from);
+            placement_shift_layer(placement, to, from);
             for (int32_t s = 0; s < P && may_have; s++) { sum += after_ns[s] * after_ns[s]; }
             if (!may_have || sum >= best) { continue; }
             best = sum;
@@ -95,7 +87,7 @@ static bool relieve(Placement* placement, const Work* work) {
         }
     }
     if (best_from < 0) { return false; }
-    shift_layer(placement, best_from, best_to);
+    placement_shift_layer(placement, best_from, best_to);
     return true;
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "../pipe/pipe_schedule.h"
+#include "../problem/placement_make.h"
 #include "search_moves.h"
 
 enum { MANY_CHUNKS = 16 };
@@ -10,12 +11,8 @@ enum { MANY_CHUNKS = 16 };
 // One layer from chunk `from` to chunk `to`; those between shift. False where a chunk would be left empty.
 static bool shift_layer(Placement* out, const Tuned* tuned, int32_t from, int32_t to) {
     const PlanRequest* request = tuned->firsts->search->problem->request;
-    int32_t by = from < to ? -1 : 1, low = from < to ? from : to, high = from < to ? to : from;
     *out = tuned->placement;
-    for (int32_t k = low; k < high; k++) {
-        out->chunks[k].layer_end += by;
-        out->chunks[k + 1].layer_begin += by;
-    }
+    placement_shift_layer(out, from, to);
     return stage_may_have(&out->chunks[from], from, out->num_chunks, request->rules.head_has_layer);
 }
 

@@ -73,6 +73,30 @@ static void the_arena_grows_in_place_up_to_the_limit(void) {
     dynapipe_close(dp);
 }
 
+// A vee of 4 layers over two stages, the head's matrix shared 1 to 3: the arena has what all of a rank's
+// chunks and its share leave.
+static void the_arena_is_what_all_of_a_rank_leaves(void) {
+    enum { LAYER = 1000, EMBEDDING = 70000, MATRIX = 64000 };
+    static Dynapipe dp;
+    dp = (Dynapipe){.num_stages = 2, .options.memory_limit_bytes = 1 << 20};
+    dp.costs.num_enc_layers = 4;
+    dp.costs.part_state_bytes[PART_ENC_LAYER] = LAYER;
+    dp.costs.part_state_bytes[PART_EMBEDDING] = EMBEDDING;
+    dp.costs.head_state_bytes = MATRIX;
+    Placement* placement = &dp.request.placement;
+    *placement = (Placement){.num_chunks = 3,
+                             .stage_of = {0, 1, 0},
+                             .chunks = {{0, 1}, {1, 2}, {2, 4}},
+                             .head = HEAD_BY_VOCABULARY};
+    placement->head_begin[1] = 256;
+    placement->head_begin[2] = 1024;
+    CHECK_EQ(session_arena_limit(&dp), (1 << 20) - 3 * LAYER - EMBEDDING - MATRIX / 4);
+    dp.stage = dp.transport.rank = 1;
+    CHECK_EQ(session_arena_limit(&dp), (1 << 20) - LAYER - MATRIX / 4 * 3);
+    dp.options.memory_limit_bytes = 0;
+    CHECK_EQ(session_arena_limit(&dp), INT64_MAX);
+}
+
 // 5 s on one core: 22 ms of planning; more for more cores and replicas, never beyond its limits.
 static void planning_takes_its_share_of_a_step(void) {
     const int64_t second_ns = INT64_C(1000000000);
@@ -402,6 +426,7 @@ static void a_step_keeps_what_the_model_asks_for(void) {
 int main(void) {
     RUN(tasks_have_one_number_by_name);
     RUN(the_arena_grows_in_place_up_to_the_limit);
+    RUN(the_arena_is_what_all_of_a_rank_leaves);
     RUN(the_slowest_update_ends_a_step);
     RUN(not_a_number_is_null);
     RUN(every_task_is_in_the_record);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "../base/clock.h"
+#include "../plan/cost/cost_rank.h"
 #include "../plan/planner.h"
 #include "session.h"
 
@@ -98,9 +99,9 @@ Status session_plan_get(Dynapipe* dp, int32_t step_idx, SessionStep** out) {
 int64_t session_arena_limit(const Dynapipe* dp) {
     int64_t limit_bytes = session_machine_limit_bytes(dp);
     if (limit_bytes == 0) { return INT64_MAX; }
-    CostStage stage =
-        cost_stage_make(&dp->costs, &dp->request.placement.chunks[dp->stage], dp->stage, dp->num_stages);
-    return limit_bytes - cost_state_bytes(&dp->costs, &stage);
+    CostRank ranks[PLAN_MAX_STAGES];
+    cost_ranks_make(ranks, &dp->costs, &dp->request.placement, dp->num_stages);
+    return limit_bytes - cost_rank_state_bytes(&dp->costs, &ranks[dp->stage]);
 }
 
 // On a GPU all that plans may ever ask for, at once, so that no step allocates: to grow means to wait until

@@ -1,6 +1,9 @@
 // test_waterfall.c -- the parts sum to makespan - bound, none is negative, and each has its own cause.
 #include "../dynapipe_plugin/plan/bound/waterfall.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "../dynapipe_plugin/plan/planner.h"
 #include "random_plan.h"
 #include "random_problem.h"
@@ -90,6 +93,57 @@ static void parts_sum_to_the_gap_of_placements(void) {
     arena_free(&arena);
 }
 
+static int64_t most_bytes(const Plan* plan) {
+    int64_t most = 0;
+    for (int32_t r = 0; r < plan->P * plan->R; r++) {
+        int64_t num_bytes = plan->ranks[r].arena_bytes + plan->ranks[r].state_bytes;
+        if (num_bytes > most) { most = num_bytes; }
+    }
+    return most;
+}
+
+// What the plan's jobs take in its order: the waterfall says so of a plan that says less.
+static int64_t jobs_ns(const Plan* plan, Arena* arena) {
+    static const char words[] = "its jobs take ";
+    Plan less = *plan;
+    Waterfall waterfall;
+    less.makespan_ns = 0;
+    Status status = waterfall_make(&waterfall, &less, &problem.costs, &problem.request, problem.samples,
+                                   problem.num_samples, arena);
+    const char* found = strstr(status_message(), words);
+    CHECK(status == STATUS_INVALID_PLAN && found != NULL);
+    return found != NULL ? strtoll(found + strlen(words), NULL, 10) : 0;
+}
+
+// Limits down to the least that a plan was found for: where lists post receives late, the plan takes longer
+// than its jobs alone, and that is the memory's part.
+static void late_receives_are_the_memorys(void) {
+    Rng rng = rng_seed(seed + 2);
+    Arena arena = {0};
+    int num_plans = 0, num_late = 0;
+    for (int round = 0; round < 40; round++) {
+        random_problem(&problem, &rng, rng_between(&rng, 5, 40));
+        problem.request.batching = BATCHING_DYNAMIC;
+        problem.request.schedule = SCHEDULE_ADAPTIVE;
+        problem.request.memory_rule = MEMORY_BUFFERS;
+        problem.request.effort = 20;
+        Plan plan;
+        Waterfall waterfall;
+        for (int i = 0; i < 12; i++) {
+            arena_reset(&arena);
+            if (!make(&plan, &waterfall, &arena)) { break; }
+            num_plans++;
+            int64_t late_ns = plan.makespan_ns - jobs_ns(&plan, &arena);
+            num_late += late_ns > 0;
+            CHECK(waterfall.part_ns[WATERFALL_MEMORY] >= late_ns);
+            problem.request.memory_limit_bytes = most_bytes(&plan) * 97 / 100;
+        }
+    }
+    printf("     %d plans, %d wait for memory\n", num_plans, num_late);
+    CHECK(num_late > 0);
+    arena_free(&arena);
+}
+
 // A pipeline in which one thing is wrong: `num` samples of 160 tokens, P stages, everything else free.
 static void plain_problem(int32_t P, int32_t R, int32_t num_samples) {
     memset(&problem, 0, sizeof problem);
@@ -168,6 +222,7 @@ int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(parts_sum_to_the_gap);
     RUN(parts_sum_to_the_gap_of_placements);
+    RUN(late_receives_are_the_memorys);
     RUN(each_part_has_its_cause);
     RUN(table_reads_well);
     return test_end();

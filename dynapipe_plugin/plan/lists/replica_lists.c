@@ -59,3 +59,24 @@ Status replica_lists_make(PlanRank* ranks, PipeTimeline* timeline, const Replica
     arena_free(&scratch);
     return status;
 }
+
+int64_t replica_lists_makespan(const PlanRank* ranks, const PipeProblem* problem,
+                               const PipeSchedule* schedule, const PipeTimeline* simulated) {
+    int64_t makespan_ns = simulated->makespan_ns;
+    for (int32_t s = 0; s < problem->P; s++) {
+        int64_t work_ns = 0, end_ns = 0;
+        for (int32_t i = 0; i < schedule->num_jobs[s]; i++) {
+            work_ns += simulated->job[s][i].end_ns - simulated->job[s][i].begin_ns;
+        }
+        for (int32_t i = 0; i < ranks[s].num_instrs; i++) {
+            const PlanInstr* instr = &ranks[s].instrs[i];
+            if (instr->kind > INSTR_REC) { continue; }
+            work_ns -= instr->end_ns - instr->begin_ns;
+            end_ns = instr->end_ns;
+        }
+        if (work_ns != 0) { return simulated->makespan_ns; }
+        end_ns += problem->tail_ns[s];
+        makespan_ns = end_ns > makespan_ns ? end_ns : makespan_ns;
+    }
+    return makespan_ns;
+}

@@ -24,3 +24,8 @@ typedef struct {
 // more arena_bytes than enough_bytes. *timeline: as simulated; with the waits where receives are late.
 Status replica_lists_make(PlanRank* ranks, PipeTimeline* timeline, const ReplicaListsInput* input,
                           Arena* arena);
+
+// What these lists say that the replica takes, its receives late or not. The simulator's makespan, where its
+// jobs are other than theirs or do not end so soon.
+int64_t replica_lists_makespan(const PlanRank* ranks, const PipeProblem* problem,
+                               const PipeSchedule* schedule, const PipeTimeline* simulated);

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "../draft/pipe_problem.h"
-#include "../lists/replica_lists.h"
 #include "../pipe/pipe_adaptive.h"
 #include "../pipe/pipe_schedule.h"
 #include "../types/mb_shape.h"
@@ -131,21 +130,8 @@ static Status simulate(int64_t* makespan_ns, const Fall* fall, const PipeProblem
     return STATUS_OK;
 }
 
-static void raise(int64_t* level_ns, int64_t ns) {
-    *level_ns = ns > *level_ns ? ns : *level_ns;
-}
-
 static int64_t smaller_of(int64_t a, int64_t b) {
     return a < b ? a : b;
-}
-
-// As the lists have it, where receives are late too.
-static Status planned(int64_t* makespan_ns, const Fall* fall, const PipeProblem* problem,
-                      const PipeSchedule* schedule, int32_t r) {
-    PipeTimeline timeline;
-    TRY(pipe_simulate(&timeline, problem, schedule, fall->arena));
-    *makespan_ns = replica_lists_makespan(fall->plan->ranks + r * problem->P, problem, schedule, &timeline);
-    return STATUS_OK;
 }
 
 // In the plan's order, and in the adaptive order if any is allowed: the faster.
@@ -201,6 +187,10 @@ static Status look_for_shortage(Fall* fall, int32_t first_mb, int32_t M, int32_t
         fall->memory_is_short |= least_bytes > free_bytes;
     }
     return STATUS_OK;
+}
+
+static void raise(int64_t* level_ns, int64_t ns) {
+    *level_ns = ns > *level_ns ? ns : *level_ns;
 }
 
 // Before the first job of each stage, and behind its last where that is a B, over all micro-batches.
@@ -279,8 +269,7 @@ static Status add_replica(Fall* fall, int64_t* total_ns, int32_t first_mb, int32
             TRY(pipe_adaptive_build(&any, &problem, in_turn, &rule, fall->arena));
         }
         int64_t ns;
-        TRY(level == WATERFALL_COMMUNICATION ? planned(&ns, fall, &problem, &own, r)
-                                             : fastest(&ns, fall, &problem, &own, free_order ? &any : NULL));
+        TRY(fastest(&ns, fall, &problem, &own, free_order ? &any : NULL));
         before_ns = smaller_of(before_ns, ns);  // another order may suit the easier problem less
         raise(&fall->level_ns[level], before_ns);
         if (level == WATERFALL_ORDER) { *total_ns += add_work_levels(fall, &problem, split); }

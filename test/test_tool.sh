@@ -54,9 +54,9 @@ judge() {  # problem, what; the plan is $work/plan.json and $work/plan.txt
     [ -n "$have_python" ] || return
     local verdict
     verdict=$(python3 test/judge_plan.py "$1" "$work/plan.json"); ok $? "judge: $2: $verdict"
-    # the table of memory has the same peaks, to 0.1 MB
+    # the table of memory has the same peaks, to 0.1 MB; of shares of the head a little more, which the judge leaves out
     [ -z "$verdict" ] || awk -v want="$verdict" 'BEGIN {n = split(want, peak, " ")}
-        /^memory of each stage/ {table = 1} table && /^ +[0-9]/ {d = $6 - peak[$1 + 3]; if (d > 0.06 || d < -0.06) bad = 1; rows++}
+        /^memory of each stage/ {table = 1} table && /of head/ {more = 2} table && /^ +[0-9]/ {d = $(6 + more) - peak[$1 + 3]; if (d > 0.06 + more * 0.005 * peak[$1 + 3] || d < -0.06) bad = 1; rows++}
         /^$/ {table = 0} END {exit bad || rows != n - 2}' <(echo; cat "$work/shown")
     ok $? "memory as the judge has it: $2"
 }
@@ -128,7 +128,7 @@ tool plan $small --json "$work/no/such/folder.json"; [ $? -eq 2 ] && grep -q "ca
 ok $? "a folder that is not there: $(sed "s|$work/||g" "$work/err")"
 tool plan $small --stage-split 5,4,3 --json "$work/plan.json" && grep -qF '"stage_layers": [[5, 0], [4, 0], [3, 0]]' "$work/plan.json"
 ok $? "--stage-split 5,4,3 is kept"
-tool plan test/problems/t5_small.json --stage-split 2,5,3,2 --json "$work/plan.json" &&
+tool plan test/problems/t5_small.json --head whole --stage-split 2,5,3,2 --json "$work/plan.json" &&
     grep -qF '"stage_layers": [[2, 0], [4, 1], [0, 3], [0, 2]]' "$work/plan.json"
 ok $? "--stage-split counts encoder layers first"
 tool plan $small --stage-split 6,6,0 --json "$work/plan.json" --text "$work/plan.txt"; ok $? "--stage-split 6,6,0"; cp "$work/out" "$work/shown"
@@ -174,7 +174,7 @@ tool check "$work/none.txt"; [ $? -eq 2 ]; ok $? "no such plan"
 refuses 3 "bytes over" plan test/problems/nothing_fits.json
 few="plan test/problems/lengths.csv --model d12 --stages 3 --batch-tokens 7000"
 refuses 3 "rank 0's own memory (./dynapipe plan: --rank-memory): parameters" $few --rank-memory 1K,0,8G
-refuses 3 "---> raise rank 0's own memory" $few --rank-memory 1036M,1036M,1036M
+refuses 3 "---> raise rank 0's own memory" $few --placement linear --head whole --rank-memory 1036M,1036M,1036M
 refuses 3 "error: --memory-limit: parameters, gradients and optimizer of stage 0" $few --rank-memory 0,0,8G --memory-limit 1K
 # --- ranks that differ: the plan says each rank's limit, and is checked on the same machine only
 differ=(--rank-speed 1,0.7,1.2 --rank-memory 3G,0,6G --link-rate 5,0.5)
@@ -194,7 +194,7 @@ refuses 3 "stage 2" plan $small --rank-memory 0,0,1M --stage-split equal
 refuses 3 "stage 0 take" plan $small --memory-limit 1M --stage-split equal
 refuses 3 "(--stage-split)" plan test/problems/t5_small.json --memory-limit 1800M --policy kk   # and it helps:
 tool plan test/problems/t5_small.json --memory-limit 1800M --policy kk --stage-split auto; ok $? "another split fits"
-refuses 3 "--recompute auto" plan $small --memory-limit 1200000000 --recompute none
+refuses 3 "--recompute auto" plan $small --placement linear --head whole --memory-limit 1200000000 --recompute none
 tool plan $small --memory-limit 1200000000 --recompute auto; ok $? "recomputation fits"
 refuses 2 "both to" plan $small --json - --text -
 tool plan test/problems/nothing_fits.json --memory-limit 1G; ok $? "and with what it says, it fits"
@@ -294,7 +294,7 @@ for options in "" "--policy padded" "--policy packed" "--policy dynapipe" "--pol
     ok $? "T5 $options: lengths of both sides"
 done
 # shellcheck disable=SC2086
-tool plan $lengths $common --explain --json "$work/plan.json" && cp "$work/out" "$work/shown"; ok $? "T5: the published form"
+tool plan $lengths $common --placement linear --head whole --explain --json "$work/plan.json" && cp "$work/out" "$work/shown"; ok $? "T5: the published form"
 grep -q '^- Stages: encoder+decoder layers [0-9]+[0-9]' "$work/shown"; ok $? "T5: $(grep -o '^- Stages[^,;]*' "$work/shown")"
 # input and target of the first batch, counted here (an empty target is its end token)
 awk -F, 'NR > 1 {m = $3 > 0 ? $3 : 1; if (n + $2 + m > 2000) exit; n += $2 + m; i += $2; t += m} END {print i "+" t " " t}' $lengths >"$work/want"
@@ -304,7 +304,7 @@ awk '/^  mb /{on = 1; next} on && /^$/ {exit} on {split($7, tokens, "+"); i += t
 sys.exit([sum(x) for x in zip(*l)] != [3, 3] or any(d > 0 and l[s + 1][0] > 0 for s, (e, d) in enumerate(l[:-1])))' "$work/plan.json"
     ok $? "T5: encoder layers, then decoder layers, in the published form"; }
 printf 'n_input,n_target\n400,20\n300,30\n500,10\n' >"$work/deep.csv"
-tool plan "$work/deep.csv" --model byt5:l12d4c64h4 --stages 4 --explain && grep -q '^- Stages: encoder+decoder layers [1-9]*+0 [1-9]*+0 [1-9]*+0 [1-9]*+4' "$work/out"
+tool plan "$work/deep.csv" --model byt5:l12d4c64h4 --stages 4 --placement linear --head whole --explain && grep -q '^- Stages: encoder+decoder layers [1-9]*+0 [1-9]*+0 [1-9]*+0 [1-9]*+4' "$work/out"
 ok $? "T5: long inputs, a deep encoder: all cuts in it: $(grep -o '^- Stages[^,;]*' "$work/out")"
 printf 'dynapipe-costs 4\nsignature t5 C 64 NH 4 HS 16 F 160 gated Vp 384 threads 1\n' >"$work/gated"
 refuses 2 'C 64 NH 4 HS 16 F 256"' plan $lengths --costs "$work/gated" --model t5:l3d3c64h4

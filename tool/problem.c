@@ -124,7 +124,10 @@ Status problem_place(Problem* problem, const char* placement, const char* head) 
         placement_linear(&request->placement, request->placement.chunks, request->P);
     }
     TRY(place_chunks(problem, placement != NULL ? placement : is_free ? "auto" : "linear"));
-    return place_head(problem, head != NULL ? head : is_free ? "auto" : "whole");
+    TRY(place_head(problem, head != NULL ? head : is_free ? "auto" : "whole"));
+    if (!is_free && request->placements == PLACEMENT_LINEAR) { request->placements = PLACEMENT_GIVEN; }
+    if (!is_free && request->heads == HEAD_CHOICE_WHOLE) { request->heads = HEAD_CHOICE_GIVEN; }
+    return STATUS_OK;
 }
 
 void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const CostModel* costs, const LayerRange* layers) {

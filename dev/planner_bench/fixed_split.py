@@ -7,6 +7,7 @@ import math
 import statistics
 
 from problems import Lengths, longest_of, mixture_of, write
+from tool import placing
 from table import section, table
 
 OTHERS = 4
@@ -31,7 +32,7 @@ def losses(tool, case, lengths):
     fixed = {}  # (split, batch): makespan / auto's
     for b, path in enumerate(paths):
         for split in splits:
-            plan = tool.plan(path, "--stage-split", split)
+            plan = tool.plan(path, *placing(split))
             fixed[split, b] = plan.makespan_ms / free[b].makespan_ms if plan else math.inf
     chosen = []
     for b in range(len(paths)):
@@ -56,10 +57,10 @@ def fixed_split(tool, cases, targets, quick):
                      percent(chosen[0][1]), percent(statistics.fmean(all_losses)), percent(max(all_losses)), percent(max(single))])
     heads = ["case", "auto's own", "given in advance", "chosen on others", "loss", "all five: mean", "all five: worst",
              "by one other: worst"]
-    return section("5. Stage split fixed in advance",
-                   "./dynapipe plan BATCH.json --stage-split L,L,... --json PLAN.json",
+    return section("5. Placement fixed in advance",
+                   "./dynapipe plan BATCH.json --placement S:L,S:L,... --head HEAD --json PLAN.json",
                    f"""
-Loss against `--stage-split auto` on the batch itself. Other batches: {OTHERS} of {BATCH_TOKENS} tokens for each case,
+Loss against `--placement auto --head auto` on the batch itself. Other batches: {OTHERS} of {BATCH_TOKENS} tokens for each case,
 drawn from its mixture (seed: case and number; lengths in GPT-2 tokens). Chosen: of the splits that auto took for the
 others, the one that is best on average over them. All five: each batch in turn left out. By one other: as auto took
 it there. Below zero: the search with one split found more than auto, which shares its effort among splits; given in

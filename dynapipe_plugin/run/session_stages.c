@@ -84,7 +84,8 @@ static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t 
     int64_t step_ns = average_step_ns(dp, choice);
     printf("stages: ");
     print_layers(dp, &choice->placement);
-    printf("%s (%s", choice->placement.head == HEAD_WHOLE ? " layers" : "",
+    bool is_plain = choice->placement.head == HEAD_WHOLE;
+    printf("%s (%s", is_plain ? " layers" : "\n        ",
            dp->options.stage_split != NULL ? "as told" : "of ");
     if (dp->options.stage_split == NULL) {
         printf("%d splits planned for %d batches, %.1f s", choice->num_splits, num_batches, seconds);

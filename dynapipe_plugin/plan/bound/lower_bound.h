@@ -22,7 +22,7 @@ that the request leaves open (BoundFreedom):
                             head between all forwards and backwards; `memory` that of all stages together
 Not counted: padding, the constants of micro-batches that memory does not enforce, and how unequal
 micro-batches get in each other's way. Of a shared head: links that are busy with other messages, factors.
-test_lower_bound.c, test_optimum.c
+test_lower_bound.c, test_optimum_bound.c
 */
 #pragma once
 

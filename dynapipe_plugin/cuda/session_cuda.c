@@ -155,11 +155,6 @@ static Status connect_neighbours(Dynapipe* dp) {
     return connect_peers(dp, &(Placement){0});
 }
 
-Status session_device_connect(Dynapipe* dp) {
-    int32_t peers[PLAN_MAX_STAGES], num_peers = session_peers(dp, peers);
-    return connect_peers(dp, peers, num_peers);
-}
-
 Status session_device_open(Dynapipe* dp, void* stream) {
     SessionDevice* on = dp->on;
     TRY(cuda_device_open(&dp->device, &on->cuda, (cudaStream_t)stream));

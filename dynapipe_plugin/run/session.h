@@ -198,8 +198,6 @@ ShapeRules session_rules(const DynapipeShapes_v1* shapes);  // the planner's
 // This rank's chunks and its share of the head, of request.placement. STATUS_OUT_OF_RANGE: no room for them.
 Status session_ranges(const Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int32_t* num_ranges);
 int32_t session_num_ranges(const Dynapipe* dp);
-// Ranks of my replica that messages of a step go to or come from, each once. Returns how many.
-int32_t session_peers(const Dynapipe* dp, int32_t peers[PLAN_MAX_STAGES]);
 // Where the last chunk is, whose rank has losses and answers.
 int32_t session_last_stage(const Dynapipe* dp);
 
@@ -259,9 +257,6 @@ Status session_device_find(Dynapipe* dp);
 // Before the model is there: fills dp->device and dp->links, connects the ranks. `stream`: where the model
 // computes. A collective, once.
 Status session_device_open(Dynapipe* dp, void* stream);
-// Behind it, before the first message between ranks that are no neighbours: those of request.placement. A
-// collective.
-Status session_device_connect(Dynapipe* dp);
 // Bytes of this process into memory where values live; they are there when it returns.
 Status session_device_write(const Dynapipe* dp, void* to, const void* from, size_t num_bytes);
 // The other way, behind what is queued where the model computes.

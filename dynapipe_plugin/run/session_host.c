@@ -25,11 +25,6 @@ Status session_device_open(Dynapipe* dp, void* stream) {
     return STATUS_OK;
 }
 
-Status session_device_connect(Dynapipe* dp) {
-    (void)dp;
-    return STATUS_OK;
-}
-
 Status session_device_write(const Dynapipe* dp, void* to, const void* from, size_t num_bytes) {
     (void)dp;
     memcpy(to, from, num_bytes);

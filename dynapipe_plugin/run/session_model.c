@@ -181,7 +181,6 @@ static bool is_whole(const Dynapipe* dp) {
 static Status open_model(Dynapipe* dp) {
     int64_t timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
     TRY(check_boundaries(dp));
-    TRY(session_device_connect(dp));
     TRY(tied_groups_open(&dp->tied, &dp->world, dp->num_stages, &dp->params));
     dp->params.num_tied = 0;
     dp->params.tied = NULL;

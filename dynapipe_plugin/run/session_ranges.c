@@ -39,27 +39,6 @@ int32_t session_num_ranges(const Dynapipe* dp) {
     return num_ranges;
 }
 
-static void add_peer(bool is_peer[PLAN_MAX_STAGES], int32_t me, int32_t a, int32_t b) {
-    if (a == me && b != me) { is_peer[b] = true; }
-    if (b == me && a != me) { is_peer[a] = true; }
-}
-
-int32_t session_peers(const Dynapipe* dp, int32_t peers[PLAN_MAX_STAGES]) {
-    const Placement* placement = &dp->request.placement;
-    bool is_peer[PLAN_MAX_STAGES] = {false};
-    int32_t num_peers = 0, last = session_last_stage(dp);
-    for (int32_t k = 1; k < placement->num_chunks; k++) {
-        add_peer(is_peer, dp->stage, placement->stage_of[k - 1], placement->stage_of[k]);
-    }
-    for (int32_t s = 0; s < dp->num_stages; s++) {
-        if (placement_has_share(placement, s)) { add_peer(is_peer, dp->stage, last, s); }
-    }
-    for (int32_t s = 0; s < dp->num_stages; s++) {
-        if (is_peer[s]) { peers[num_peers++] = dp->replica * dp->num_stages + s; }
-    }
-    return num_peers;
-}
-
 int32_t session_last_stage(const Dynapipe* dp) {
     const Placement* placement = &dp->request.placement;
     return placement->stage_of[placement->num_chunks - 1];

@@ -95,11 +95,10 @@ static Status run_share(Sharing* s, int32_t i, int64_t at_bytes, float* losses) 
     if (batch->num_rows == 0) { return STATUS_OK; }
     TRY(call("forward()", api->forward(model, batch, s->hidden->memory + at_bytes, NULL,
                                        s->share_acts[i]->memory, s->scratch->memory, losses, CHECKER_KEEP)));
-    TRY(call("backward_inputs()",
-             api->backward_inputs(model, batch, s->hidden->memory + at_bytes, s->share_acts[i]->memory, NULL,
-                                  s->parts[i]->memory, s->scratch->memory)));
-    if (!s->by_rows) { return STATUS_OK; }
-    return checker_copy(s->c, s->dout->memory + at_bytes, s->parts[i]->memory, s->parts[i]->num_bytes);
+    unsigned char* part = s->by_rows ? s->dout->memory + at_bytes : s->parts[i]->memory;
+    return call("backward_inputs()",
+                api->backward_inputs(model, batch, s->hidden->memory + at_bytes, s->share_acts[i]->memory,
+                                     NULL, part, s->scratch->memory));
 }
 
 static Status finish(const Sharing* s) {

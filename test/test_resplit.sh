@@ -74,6 +74,7 @@ ok $? "T5: losses within $difference"
 
 # From any placement and head to any other, and on from a checkpoint behind that.
 placed() {  # name, model's words, options, to
+    train "$1_costs" 2 $2 -x 1 --stages 2 --resplit off  # measured once: both runs begin with the same shares
     train "$1" 2 $2 -x 6 --stages 2 $3 --resplit off
     train "$1_moved" 2 $2 -x 6 --stages 2 $3 --resplit "3:$4" --check
     grep -q "^layers move behind step 3: .* become $4 " "$work/$1_moved.log"

@@ -65,8 +65,7 @@ bool case_reference_load(CaseReference* out, const char* name) {
     return entry != NULL;
 }
 
-Status case_problem_init(MicrobatchProblem* out, const CaseProblem* problem) {
-    TRY(microbatch_problem_init(out, &problem->request, &problem->costs, problem->samples,
-                                problem->num_samples));
+Status case_problem_init(PlanProblem* out, const CaseProblem* problem) {
+    TRY(plan_problem_init(out, &problem->request, &problem->costs, problem->samples, problem->num_samples));
     return STATUS_OK;
 }

@@ -31,4 +31,4 @@ bool case_available(void);
 bool case_problem_load(CaseProblem* out, const char* name);
 bool case_reference_load(CaseReference* out, const char* name);
 // As the judge counts: activations only, no buffers.
-Status case_problem_init(MicrobatchProblem* out, const CaseProblem* problem);
+Status case_problem_init(PlanProblem* out, const CaseProblem* problem);

@@ -3,8 +3,8 @@
 
 #include "../dynapipe_plugin/plan/types/mb_shape.h"
 
-static Status sequence_check(const MicrobatchList* list, const MicrobatchProblem* problem, int32_t q,
-                             bool* seen, MbShape* shape) {
+static Status sequence_check(const MicrobatchList* list, const PlanProblem* problem, int32_t q, bool* seen,
+                             MbShape* shape) {
     const PlanSequence* sequence = &list->sequences[q];
     int64_t enc = 0, dec = 0, supervised = 0;
     if (sequence->segment_begin < 0 || sequence->segment_end <= sequence->segment_begin ||
@@ -39,7 +39,7 @@ static bool shape_equal(const MbShape* a, const MbShape* b) {
            a->cross_products == b->cross_products && a->supervised_tokens == b->supervised_tokens;
 }
 
-Status list_check(const MicrobatchList* list, const MicrobatchProblem* problem, Arena* arena) {
+Status list_check(const MicrobatchList* list, const PlanProblem* problem, Arena* arena) {
     bool* seen = ARENA_NEW(arena, bool, problem->num_samples);
     if (!seen) { return FAIL(STATUS_NO_MEMORY, "check of %d samples", problem->num_samples); }
     int32_t next = 0;

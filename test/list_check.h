@@ -4,4 +4,4 @@
 #include "../dynapipe_plugin/plan/problem/microbatch.h"
 
 // Every sample in exactly one segment, ranges sane, shapes and work as the sequences say, all fit alone.
-Status list_check(const MicrobatchList* list, const MicrobatchProblem* problem, Arena* arena);
+Status list_check(const MicrobatchList* list, const PlanProblem* problem, Arena* arena);

@@ -147,11 +147,10 @@ void random_problem(RandomProblem* out, Rng* rng, int32_t num_samples) {
 }
 
 void random_problem_limit_memory(RandomProblem* problem, int32_t percent) {
-    MicrobatchProblem mp;
+    PlanProblem mp;
     int64_t limit = 0;
     problem->request.memory_limit_bytes = 0;
-    if (microbatch_problem_init(&mp, &problem->request, &problem->costs, problem->samples,
-                                problem->num_samples)) {
+    if (plan_problem_init(&mp, &problem->request, &problem->costs, problem->samples, problem->num_samples)) {
         return;
     }
     for (int32_t i = 0; i < problem->num_samples; i++) {

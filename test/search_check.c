@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/plan/draft/pipe_problem.h"
+#include "../dynapipe_plugin/plan/draft/replica_problem.h"
 
 #define REQUIRE(cond, ...)                         \
     do {                                           \
@@ -79,13 +79,13 @@ static bool makespan_is_sound(const SearchState* state, const PipeProblem* pipe,
 
 bool search_state_is_sound(const SearchState* state, Arena* arena) {
     PlanRequest request = *state->problem->request;
-    MicrobatchProblem problem;
+    PlanProblem problem;
     MicrobatchList list;
     ReplicaProblem replica;
     if (!chains_are_sound(state, arena) || !order_is_permutation(state, arena)) { return false; }
     request.placement = state->placement;
-    REQUIRE(microbatch_problem_init(&problem, &request, state->problem->costs, state->problem->samples,
-                                    state->problem->num_samples) == STATUS_OK,
+    REQUIRE(plan_problem_init(&problem, &request, state->problem->costs, state->problem->samples,
+                              state->problem->num_samples) == STATUS_OK,
             "stages");
     REQUIRE(microbatch_list_reserve(&list, state->M, state->N, arena) == STATUS_OK, "memory");
     int32_t *ids = ARENA_NEW(arena, int32_t, state->N), *mbs = ARENA_NEW(arena, int32_t, state->M);

@@ -1,5 +1,5 @@
 // search_check.h -- is a SearchState what its own samples, modes, stages and order say? By another path: a
-// list of micro-batches (microbatch.c) and the scheduling problem of the replica (pipe_problem.c).
+// list of micro-batches (microbatch.c) and the scheduling problem of the replica (replica_problem.c).
 #pragma once
 
 #include "../dynapipe_plugin/plan/search/search_state.h"

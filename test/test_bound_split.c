@@ -69,17 +69,16 @@ static bool plan_makespan(int64_t* out_ns, bool choose_stages, Arena* arena) {
 }
 
 static bool bound_of(LowerBound* out, bool choose_stages) {
-    MicrobatchProblem mp;
+    PlanProblem mp;
     PlanRequest* request = &problem.request;
     request->choose_stages = choose_stages;
     if (choose_stages) { equal_stages(request, problem.costs.num_enc_layers + problem.costs.num_dec_layers); }
     int64_t limit = request->memory_limit_bytes;
     // `stages` do not matter then, nor whether they fit
     if (choose_stages) { request->memory_limit_bytes = 0; }
-    Status status =
-        microbatch_problem_init(&mp, request, &problem.costs, problem.samples, problem.num_samples);
+    Status status = plan_problem_init(&mp, request, &problem.costs, problem.samples, problem.num_samples);
     request->memory_limit_bytes = limit;
-    if (status == STATUS_OK && choose_stages) { microbatch_problem_limit(&mp); }
+    if (status == STATUS_OK && choose_stages) { plan_problem_limit(&mp); }
     if (status != STATUS_OK) { return false; }
     CHECK_OK(lower_bound_make(out, &mp, request->split_backward == SPLIT_BACKWARD_OFF));
     return true;

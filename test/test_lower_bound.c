@@ -2,7 +2,7 @@
 #include "../dynapipe_plugin/plan/bound/lower_bound.h"
 
 #include "../dynapipe_plugin/plan/baseline/batching_policies.h"
-#include "../dynapipe_plugin/plan/draft/replica_balance.h"
+#include "../dynapipe_plugin/plan/draft/balance.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "case_problem.h"
 #include "random_plan.h"
@@ -14,7 +14,7 @@ static RandomProblem problem;
 static CaseProblem a_case;
 
 // The pipeline of one replica without memory limits: an optimistic reading of any plan.
-static int64_t makespan_of(const MicrobatchProblem* mp, const MicrobatchList* list, const ReplicaLists* lists,
+static int64_t makespan_of(const PlanProblem* mp, const MicrobatchList* list, const ReplicaMbs* lists,
                            int32_t r, const PipePolicy* policy, bool split_backward, Arena* arena) {
     int32_t P = mp->P, M = lists->begin[r + 1] - lists->begin[r];
     if (M == 0) { return 0; }
@@ -47,16 +47,16 @@ static int64_t makespan_of(const MicrobatchProblem* mp, const MicrobatchList* li
 }
 
 // Fastest of all batchings, schedules, joint or split; calls for every plan what must hold.
-static int64_t fastest_plan(const MicrobatchProblem* mp, const LowerBound* bound, bool split_backward,
+static int64_t fastest_plan(const PlanProblem* mp, const LowerBound* bound, bool split_backward,
                             Arena* arena) {
     static const PipePolicy* const policies[] = {&pipe_policy_gpipe, &pipe_policy_1f1b,
                                                  &pipe_policy_adaptive};
     int64_t fastest = INT64_MAX;
     for (int b = 0; b < BATCHING_COUNT; b++) {
         MicrobatchList list;
-        ReplicaLists lists;
+        ReplicaMbs lists;
         if (batching_policies[b].build(&list, mp, NULL, arena) != STATUS_OK) { continue; }
-        CHECK_OK(replica_balance(&lists, &list, mp->R, NULL, arena));
+        CHECK_OK(balance_replicas(&lists, &list, mp->R, NULL, arena));
         for (int p = 0; p < 3; p++) {
             int64_t slowest = 0;
             for (int32_t r = 0; r < mp->R; r++) {
@@ -83,7 +83,7 @@ static void no_plan_is_faster(void) {
     double sum = 0;
     const int rounds = 150;
     for (int round = 0; round < rounds; round++) {
-        MicrobatchProblem mp;
+        PlanProblem mp;
         LowerBound joint, split;
         random_problem(&problem, &rng, rng_between(&rng, 1, round % 4 == 0 ? 3 : 80));
         if (round % 2) {
@@ -91,8 +91,8 @@ static void no_plan_is_faster(void) {
                               problem.costs.num_dec_layers);
         }
         problem.request.recompute = (RecomputeChoice)rng_below(&rng, 3);
-        CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples,
-                                         problem.num_samples));
+        CHECK_OK(
+            plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, problem.num_samples));
         CHECK_OK(lower_bound_make(&joint, &mp, true));
         CHECK_OK(lower_bound_make(&split, &mp, false));
         CHECK(joint.bound_ns >= split.bound_ns && split.bound_ns > 0);
@@ -151,10 +151,10 @@ static void no_plan_in_little_memory_is_faster(void) {
         if (plan_make(&plan, request, &problem.costs, problem.samples, problem.num_samples, &arena)) {
             continue;
         }
-        MicrobatchProblem mp;
+        PlanProblem mp;
         LowerBound bound, any_split;
         bool joint = request->split_backward == SPLIT_BACKWARD_OFF;
-        CHECK_OK(microbatch_problem_init(&mp, request, &problem.costs, problem.samples, problem.num_samples));
+        CHECK_OK(plan_problem_init(&mp, request, &problem.costs, problem.samples, problem.num_samples));
         CHECK_OK(lower_bound_make(&bound, &mp, joint));
         request->choose_stages = true;
         CHECK_OK(lower_bound_make(&any_split, &mp, joint));
@@ -202,10 +202,10 @@ static void no_plan_of_a_placement_is_faster(void) {
         if (plan_make(&plan, request, &problem.costs, problem.samples, problem.num_samples, &arena)) {
             continue;
         }
-        MicrobatchProblem mp;
+        PlanProblem mp;
         LowerBound bound, any;
         bool joint = request->split_backward == SPLIT_BACKWARD_OFF;
-        CHECK_OK(microbatch_problem_init(&mp, request, &problem.costs, problem.samples, problem.num_samples));
+        CHECK_OK(plan_problem_init(&mp, request, &problem.costs, problem.samples, problem.num_samples));
         CHECK_OK(lower_bound_make(&bound, &mp, joint));
         CHECK(plan.bound_ns >= bound.bound_ns && plan.bound_ns <= plan.makespan_ns);
         request->placements = PLACEMENT_AUTO;
@@ -232,7 +232,7 @@ static void one_stage_reaches_the_bound(void) {
     Rng rng = rng_seed(seed + 1);
     Arena arena = {0};
     for (int round = 0; round < 40; round++) {
-        MicrobatchProblem mp;
+        PlanProblem mp;
         LowerBound bound;
         int32_t N = rng_between(&rng, 1, 50);
         linear_cost_model(&problem.costs, &rng, 3, 0);
@@ -240,7 +240,7 @@ static void one_stage_reaches_the_bound(void) {
         equal_stages(&problem.request, 3);
         random_samples(problem.samples, N, &rng, (int)rng_below(&rng, 4), false);
         problem.num_samples = N;
-        CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, N));
+        CHECK_OK(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, N));
         CHECK_OK(lower_bound_make(&bound, &mp, false));
         CHECK_NEAR(fastest_plan(&mp, &bound, false, &arena), bound.bound_ns, 4.0 * N + 4);
         arena_reset(&arena);
@@ -253,12 +253,12 @@ static void one_sample_is_its_chain(void) {
     Rng rng = rng_seed(seed + 2);
     Arena arena = {0};
     for (int round = 0; round < 40; round++) {
-        MicrobatchProblem mp;
+        PlanProblem mp;
         LowerBound bound;
         random_problem(&problem, &rng, 1);
         problem.request.layout = LAYOUT_RAGGED;
         problem.request.recompute = RECOMPUTE_CHOICE_NONE;
-        CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 1));
+        CHECK_OK(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 1));
         CHECK_OK(lower_bound_make(&bound, &mp, false));
         CHECK_EQ(fastest_plan(&mp, &bound, true, &arena), bound.chain_ns);
         CHECK_EQ(bound.bound_ns, bound.chain_ns);
@@ -269,7 +269,7 @@ static void one_sample_is_its_chain(void) {
 
 // Two equal stages whose memory holds one sample of 100 tokens, 12 of them, no transfers: in `mode`.
 static void one_at_a_time(Plan* plan, LowerBound* bound, RecomputeMode mode, bool joint, Arena* arena) {
-    MicrobatchProblem mp;
+    PlanProblem mp;
     memset(&problem.costs, 0, sizeof problem.costs);
     problem.costs.num_enc_layers = 2;
     problem.costs.recompute_is_job[RECOMPUTE_FULL] = true;
@@ -295,7 +295,7 @@ static void one_at_a_time(Plan* plan, LowerBound* bound, RecomputeMode mode, boo
     problem.num_samples = 12;
     for (int i = 0; i < 12; i++) { problem.samples[i] = (PlanSample){100, 0, 0}; }
     CHECK_OK(plan_make(plan, &problem.request, &problem.costs, problem.samples, 12, arena));
-    CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 12));
+    CHECK_OK(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 12));
     CHECK_OK(lower_bound_make(bound, &mp, joint));
 }
 
@@ -319,7 +319,7 @@ static void memory_bound_is_reached(void) {
 
 // One layer with this forward, 100 samples of `tokens`: the work bound.
 static int64_t work_of_forward(const CostFormula* forward, int32_t tokens) {
-    MicrobatchProblem mp;
+    PlanProblem mp;
     LowerBound bound;
     memset(&problem.costs, 0, sizeof problem.costs);
     problem.costs.num_enc_layers = 1;
@@ -331,7 +331,7 @@ static int64_t work_of_forward(const CostFormula* forward, int32_t tokens) {
     equal_stages(&problem.request, 1);
     problem.num_samples = 100;
     for (int i = 0; i < 100; i++) { problem.samples[i] = (PlanSample){tokens, 0, 0}; }
-    CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 100));
+    CHECK_OK(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 100));
     CHECK_OK(lower_bound_make(&bound, &mp, false));
     return bound.work_ns;
 }
@@ -340,7 +340,7 @@ static int64_t work_of_forward(const CostFormula* forward, int32_t tokens) {
 // any 64-bit number.
 static void straight_lines_count_in_full(void) {
     enum { NUM = RANDOM_MAX_SAMPLES, TOKENS = 30000 };
-    MicrobatchProblem mp;
+    PlanProblem mp;
     LowerBound bound;
     CostFormula F = {.constant = 1000};
     cost_formula_add_line(&F, FEATURE_ENC_TOKENS, 20);
@@ -348,7 +348,7 @@ static void straight_lines_count_in_full(void) {
     work_of_forward(&F, 1);
     problem.num_samples = NUM;
     for (int i = 0; i < NUM; i++) { problem.samples[i] = (PlanSample){TOKENS, 0, 0}; }
-    CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, NUM));
+    CHECK_OK(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, NUM));
     CHECK_OK(lower_bound_make(&bound, &mp, false));
     CHECK_NEAR(bound.work_ns, (double)NUM * TOKENS * (20 + TOKENS / 16.0), 3.0 * NUM);
 }
@@ -374,7 +374,7 @@ static void cases_have_the_judges_bound(void) {
            "memory", "bound", "any split", "anything", "original");
     for (int i = 0; case_names[i]; i++) {
         CaseReference reference;
-        MicrobatchProblem mp;
+        PlanProblem mp;
         LowerBound bound, any_split, anything;
         if (!case_problem_load(&a_case, case_names[i]) || !case_reference_load(&reference, case_names[i])) {
             test_failures++;

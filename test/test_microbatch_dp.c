@@ -14,7 +14,7 @@ static RandomProblem problem;
 static CaseProblem a_case;
 
 // Time of order[begin..end), or -1 where the options do not allow it.
-static int64_t interval_ns(const MicrobatchProblem* mp, const int32_t* order, int32_t begin, int32_t end,
+static int64_t interval_ns(const PlanProblem* mp, const int32_t* order, int32_t begin, int32_t end,
                            const MicrobatchDpOptions* o) {
     MbShape shape = {0};
     int32_t enc = 0, dec = 0;
@@ -47,7 +47,7 @@ static void draw_rules(Rng* rng, int round) {
 }
 
 // The least R * ((P - 1) * longest t) + sum over all 2^(N-1) consecutive partitions; -1: none is feasible.
-static int64_t brute_force(const MicrobatchProblem* mp, const int32_t* order, const MicrobatchDpOptions* o) {
+static int64_t brute_force(const PlanProblem* mp, const int32_t* order, const MicrobatchDpOptions* o) {
     int64_t best = -1;
     for (uint32_t cuts = 0; cuts < 1u << (mp->num_samples - 1); cuts++) {
         int64_t sum = 0, longest = 0;
@@ -70,7 +70,7 @@ static void dp_equals_brute_force(void) {
     Arena arena = {0};
     int infeasible = 0, several = 0;
     for (int round = 0; round < 200; round++) {
-        MicrobatchProblem mp;
+        PlanProblem mp;
         MicrobatchDpCuts cuts;
         int32_t order[10], N = rng_between(&rng, 1, 10);
         random_problem(&problem, &rng, N);
@@ -78,7 +78,7 @@ static void dp_equals_brute_force(void) {
         if (problem.request.memory_limit_bytes > 0 && rng_below(&rng, 3) == 0) { problem.request.P = 1; }
         equal_stages(&problem.request, problem.costs.num_enc_layers + problem.costs.num_dec_layers);
         draw_rules(&rng, round);
-        if (microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, N)) { continue; }
+        if (plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, N)) { continue; }
         CHECK_OK(sample_order_make(order, problem.samples, N, &arena));
         MicrobatchDpOptions o = {.ramp_percent = rng_below(&rng, 2) ? 100 : 40,
                                  .share = (MicrobatchShare)rng_below(&rng, 3),
@@ -117,12 +117,12 @@ static void intervals_are_priced_as_they_will_be(void) {
     Rng rng = rng_seed(seed + 4);
     Arena arena = {0};
     for (int round = 0; round < 200; round++) {
-        MicrobatchProblem mp;
+        PlanProblem mp;
         MicrobatchList list;
         int32_t order[10], N = rng_between(&rng, 1, 10);
         random_problem(&problem, &rng, N);
         draw_rules(&rng, round);
-        CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, N));
+        CHECK_OK(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, N));
         CHECK_OK(sample_order_make(order, problem.samples, N, &arena));
         CHECK_OK(microbatch_list_reserve(&list, N, N * N, &arena));
         GrowingInterval grown = {0};
@@ -142,12 +142,12 @@ static void thinned_caps_equal_enumeration(void) {
     Arena arena = {0};
     int none_kept = 0, worse = 0;
     for (int round = 0; round < 100; round++) {
-        MicrobatchProblem mp;
+        PlanProblem mp;
         MicrobatchDpCuts cuts, exact;
         int64_t caps[64], num = 0;
         int32_t order[10], N = rng_between(&rng, 2, 9);
         random_problem(&problem, &rng, N);
-        CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, N));
+        CHECK_OK(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, N));
         CHECK_OK(sample_order_sorted(order, problem.samples, N, &arena));
         MicrobatchDpOptions o = {.thinning_ns = rng_between(&rng, 1, 5000000),
                                  .ramp_percent = 100,
@@ -196,11 +196,11 @@ static void price_equals_cost(void) {
     Rng rng = rng_seed(seed + 4);
     static MicrobatchPricer pricer;
     for (int round = 0; round < 200; round++) {
-        MicrobatchProblem mp;
+        PlanProblem mp;
         random_problem(&problem, &rng, 20);
         if (rng_below(&rng, 2)) { random_problem_limit_memory(&problem, (int32_t)rng_below(&rng, 300)); }
         problem.request.memory_rule = rng_below(&rng, 2) ? MEMORY_BUFFERS : MEMORY_ACTIVATIONS;
-        CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 20));
+        CHECK_OK(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 20));
         RecomputeMode mode = mp.modes[rng_below(&rng, (uint32_t)mp.num_modes)];
         MicrobatchShare share = (MicrobatchShare)rng_below(&rng, 3);
         microbatch_pricer_make(&pricer, &mp, mode, share);
@@ -225,7 +225,7 @@ static void stopping_early_loses_nothing(void) {
     Arena arena = {0};
     int stopped = 0;
     for (int round = 0; round < 60; round++) {
-        MicrobatchProblem mp;
+        PlanProblem mp;
         MicrobatchDpCuts cuts;
         static Intervals intervals;
         int32_t order[N];
@@ -235,7 +235,7 @@ static void stopping_early_loses_nothing(void) {
         if (rng_below(&rng, 2)) {
             random_problem_limit_memory(&problem, 100 + (int32_t)rng_below(&rng, 300));
         }
-        CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, N));
+        CHECK_OK(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, N));
         CHECK_OK(sample_order_make(order, problem.samples, N, &arena));
         MicrobatchDpOptions o = {.ramp_percent = rng_below(&rng, 2) ? 100 : 40,
                                  .thinning_ns = rng_below(&rng, 2) ? rng_between(&rng, 1, 100000) : 0,
@@ -280,12 +280,12 @@ static void every_sample_once_and_memory_kept(void) {
     Rng rng = rng_seed(seed + 2);
     Arena arena = {0};
     for (int round = 0; round < 60; round++) {
-        MicrobatchProblem mp;
+        PlanProblem mp;
         MicrobatchList list;
         random_problem(&problem, &rng, rng_between(&rng, 1, 120));
         if (rng_below(&rng, 2)) { random_problem_limit_memory(&problem, (int32_t)rng_below(&rng, 200)); }
-        CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples,
-                                         problem.num_samples));
+        CHECK_OK(
+            plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, problem.num_samples));
         CHECK_OK(microbatch_dp_build(&list, &mp, NULL, &arena));
         CHECK_OK(list_check(&list, &mp, &arena));
         Status status = microbatch_dp_build_original(&list, &mp, NULL, &arena);
@@ -302,7 +302,7 @@ static void original_is_reproduced(void) {
     Arena arena = {0};
     for (int i = 0; case_names[i]; i++) {
         CaseReference reference;
-        MicrobatchProblem mp;
+        PlanProblem mp;
         MicrobatchList original, ours;
         if (!case_problem_load(&a_case, case_names[i]) || !case_reference_load(&reference, case_names[i])) {
             test_failures++;
@@ -331,7 +331,7 @@ static void original_is_reproduced(void) {
 static void too_little_memory_names_the_sample(void) {
     Arena arena = {0};
     Rng rng = rng_seed(seed + 3);
-    MicrobatchProblem mp;
+    PlanProblem mp;
     MicrobatchList list;
     linear_cost_model(&problem.costs, &rng, 4, 0);
     problem.request =
@@ -342,12 +342,12 @@ static void too_little_memory_names_the_sample(void) {
     problem.num_samples = 3;
     random_problem_limit_memory(&problem, 10);
     problem.samples[1].enc_tokens = 4000;
-    CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 3));
+    CHECK_OK(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 3));
     CHECK_FAILS(microbatch_dp_build(&list, &mp, NULL, &arena), STATUS_INFEASIBLE, "sample 1 (4000 tokens");
     CHECK_FAILS(microbatch_dp_build_original(&list, &mp, NULL, &arena), STATUS_INFEASIBLE,
                 "bytes over ---> ");
     problem.request.memory_limit_bytes = 1;
-    CHECK_FAILS(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 3),
+    CHECK_FAILS(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 3),
                 STATUS_INFEASIBLE, "--memory-limit");
     arena_free(&arena);
 }

@@ -22,12 +22,12 @@ static void every_candidate_is_valid(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};
     for (int round = 0; round < 100; round++) {
-        MicrobatchProblem mp;
+        PlanProblem mp;
         MicrobatchTaper tapers[100];
         random_problem(&problem, &rng, rng_between(&rng, 1, round % 5 == 0 ? 3 : 200));
         if (round % 2) { random_problem_limit_memory(&problem, (int32_t)rng_below(&rng, 300)); }
-        CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples,
-                                         problem.num_samples));
+        CHECK_OK(
+            plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, problem.num_samples));
         int32_t num = batching_policies[BATCHING_DYNAMIC].candidates(tapers, 100, &mp);
         CHECK(num >= 1 && num < 100);
         CHECK_EQ(batching_policies[BATCHING_DYNAMIC].candidates(tapers, 1, &mp), 1);
@@ -58,14 +58,14 @@ static void every_candidate_is_valid(void) {
 static void work_follows_the_taper(void) {
     Rng rng = rng_seed(seed + 1);
     Arena arena = {0};
-    MicrobatchProblem mp;
+    PlanProblem mp;
     MicrobatchList list;
     linear_cost_model(&problem.costs, &rng, 4, 0);
     problem.request = (PlanRequest){.P = 4, .R = 2};
     equal_stages(&problem.request, 4);
     problem.num_samples = 4000;
     for (int i = 0; i < 4000; i++) { problem.samples[i] = (PlanSample){rng_between(&rng, 5, 60), 0, 5}; }
-    CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 4000));
+    CHECK_OK(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 4000));
     MicrobatchTaper taper = {.num_mbs = 12, .depth = 4, .end_percent = 20};
     CHECK_OK(microbatch_dynamic_build(&list, &mp, &taper, &arena));
     CHECK_EQ(list.num_mbs, 24);
@@ -94,15 +94,15 @@ static void equal_capacities_balance(void) {
     Rng rng = rng_seed(seed + 2);
     Arena arena = {0};
     for (int round = 0; round < 50; round++) {
-        MicrobatchProblem mp;
+        PlanProblem mp;
         MicrobatchList list;
         linear_cost_model(&problem.costs, &rng, 3, 0);
         problem.request = (PlanRequest){.P = 1, .R = 1};
         equal_stages(&problem.request, 3);
         problem.num_samples = rng_between(&rng, 20, 200);
         random_samples(problem.samples, problem.num_samples, &rng, (int)rng_below(&rng, 3), false);
-        CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples,
-                                         problem.num_samples));
+        CHECK_OK(
+            plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, problem.num_samples));
         MicrobatchTaper taper = {.num_mbs = rng_between(&rng, 1, 12), .depth = 0, .end_percent = 100};
         CHECK_OK(microbatch_dynamic_build(&list, &mp, &taper, &arena));
         CHECK_EQ(list.num_mbs, taper.num_mbs);
@@ -133,7 +133,7 @@ static void equal_capacities_balance(void) {
 static void tight_memory_opens_more(void) {
     Rng rng = rng_seed(seed + 3);
     Arena arena = {0};
-    MicrobatchProblem mp;
+    PlanProblem mp;
     MicrobatchList list;
     linear_cost_model(&problem.costs, &rng, 4, 0);
     problem.request = (PlanRequest){.P = 2, .R = 1, .recompute = RECOMPUTE_CHOICE_NONE};
@@ -141,7 +141,7 @@ static void tight_memory_opens_more(void) {
     problem.num_samples = 60;
     for (int i = 0; i < 60; i++) { problem.samples[i] = (PlanSample){i == 7 ? 1000 : 400, 0, 0}; }
     random_problem_limit_memory(&problem, 0);
-    CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 60));
+    CHECK_OK(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 60));
     MicrobatchTaper taper = {.num_mbs = 3, .depth = 1, .end_percent = 50};
     CHECK_OK(microbatch_dynamic_build(&list, &mp, &taper, &arena));
     CHECK_OK(list_check(&list, &mp, &arena));

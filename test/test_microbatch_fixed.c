@@ -94,7 +94,7 @@ static void packed_ragged_law(const MicrobatchList* list) {
     CHECK(half_empty <= 1);  // two such packs would have been one
 }
 
-static void padded_law(const MicrobatchList* list, const MicrobatchProblem* mp) {
+static void padded_law(const MicrobatchList* list, const PlanProblem* mp) {
     int32_t next = 0;
     for (int32_t m = 0; m < list->num_mbs; m++) {
         const Microbatch* mb = &list->mbs[m];
@@ -129,7 +129,7 @@ static void every_policy_keeps_its_law(void) {
     Arena arena = {0};
     int built = 0;
     for (int round = 0; round < 150; round++) {
-        MicrobatchProblem mp;
+        PlanProblem mp;
         random_problem(&problem, &rng, rng_between(&rng, 1, round % 5 == 0 ? 1 : 150));
         for (int32_t i = 0; i < problem.num_samples && round % 2 && problem.costs.num_dec_layers > 0; i++) {
             int32_t enc = problem.samples[i].enc_tokens;  // long decoders
@@ -137,8 +137,8 @@ static void every_policy_keeps_its_law(void) {
             problem.samples[i].dec_tokens = enc;
         }
         if (round % 3 == 0) { random_problem_limit_memory(&problem, (int32_t)rng_below(&rng, 3000)); }
-        CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples,
-                                         problem.num_samples));
+        CHECK_OK(
+            plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, problem.num_samples));
         for (int b = BATCHING_PACKED; b < BATCHING_COUNT; b++) {
             MicrobatchList list;
             Status status = batching_policies[b].build(&list, &mp, NULL, &arena);
@@ -175,14 +175,14 @@ static void best_fit_fills_the_packs(void) {
     static const int32_t lengths[] = {2, 5, 3, 2, 3, 1};
     Rng rng = rng_seed(seed);
     Arena arena = {0};
-    MicrobatchProblem mp;
+    PlanProblem mp;
     MicrobatchList list;
     linear_cost_model(&problem.costs, &rng, 2, 0);
     problem.request = (PlanRequest){.P = 1, .R = 1, .mb_tokens = 8, .max_seq_tokens = 8};
     equal_stages(&problem.request, 2);
     problem.num_samples = 6;
     for (int i = 0; i < 6; i++) { problem.samples[i] = (PlanSample){lengths[i], 0, 0}; }
-    CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 6));
+    CHECK_OK(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 6));
     CHECK_OK(microbatch_packed_ragged_build(&list, &mp, NULL, &arena));
     CHECK_EQ(list.num_mbs, 2);
     CHECK_EQ(list.mbs[0].shape.enc_tokens, 8);
@@ -194,7 +194,7 @@ static void best_fit_fills_the_packs(void) {
 static void packed_needs_memory_for_a_window(void) {
     Rng rng = rng_seed(seed + 1);
     Arena arena = {0};
-    MicrobatchProblem mp;
+    PlanProblem mp;
     MicrobatchList list;
     linear_cost_model(&problem.costs, &rng, 4, 0);
     problem.request = (PlanRequest){.P = 2, .R = 2, .recompute = RECOMPUTE_CHOICE_NONE, .mb_tokens = 300};
@@ -203,7 +203,7 @@ static void packed_needs_memory_for_a_window(void) {
     for (int i = 0; i < 40; i++) { problem.samples[i] = (PlanSample){300, 0, 100}; }
     random_problem_limit_memory(&problem, 300);
     problem.request.max_seq_tokens = 100000;
-    CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 40));
+    CHECK_OK(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 40));
     CHECK_FAILS(microbatch_packed_build(&list, &mp, NULL, &arena), STATUS_INFEASIBLE,
                 "--batching packed: micro-batch 0, of 40 samples");
     CHECK(strstr(status_message(), "--recompute") == NULL);  // recomputed, the window would not fit either

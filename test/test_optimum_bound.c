@@ -18,7 +18,7 @@ static RandomMachine machine;
 // --- whole batches ---------------------------------------------------------------------------------------
 
 typedef struct {
-    const MicrobatchProblem* mp;
+    const PlanProblem* mp;
     bool joint;
     int32_t set_of[4];  // sample -> micro-batch
     int32_t num_sets;
@@ -29,12 +29,12 @@ typedef struct {
     Arena* arena;
 } Batch;
 
-static const MachineRank* rank_of(const MicrobatchProblem* mp, int32_t r, int32_t s) {
+static const MachineRank* rank_of(const PlanProblem* mp, int32_t r, int32_t s) {
     return machine_stage(machine_replica(mp->request->machine, r * mp->P), s);
 }
 
 // What replica r has on each stage: memory beside its model state, reductions.
-static void limits_make(PipeProblem* pipe, const MicrobatchProblem* mp, int32_t r) {
+static void limits_make(PipeProblem* pipe, const PlanProblem* mp, int32_t r) {
     for (int32_t s = 0; s < mp->P; s++) {
         const MachineRank* rank = rank_of(mp, r, s);
         int64_t limit_bytes = rank != NULL && rank->memory_limit_bytes > 0 ? rank->memory_limit_bytes
@@ -46,8 +46,7 @@ static void limits_make(PipeProblem* pipe, const MicrobatchProblem* mp, int32_t 
 }
 
 // The slowest of the links between two stages.
-static int64_t transfer_ns(const MicrobatchProblem* mp, int32_t r, int32_t from, int32_t to,
-                           int64_t num_bytes) {
+static int64_t transfer_ns(const PlanProblem* mp, int32_t r, int32_t from, int32_t to, int64_t num_bytes) {
     int64_t slowest = 0;
     for (int32_t s = from < to ? from : to; s < (from < to ? to : from); s++) {
         const MachineRank* rank = rank_of(mp, r, s);
@@ -74,7 +73,7 @@ static void cell_make(PipeCost* out, Batch* batch, const CostJobs* jobs, const M
 }
 
 // A share of the head: its constants, and that part of what grows.
-static CostJobs share_jobs(const MicrobatchProblem* mp, const MbShape* shape, int32_t s) {
+static CostJobs share_jobs(const PlanProblem* mp, const MbShape* shape, int32_t s) {
     const Placement* placement = &mp->request->placement;
     double share = (placement->head_begin[s + 1] - placement->head_begin[s]) / (double)HEAD_UNITS;
     CostJobs jobs;
@@ -94,7 +93,7 @@ static CostJobs share_jobs(const MicrobatchProblem* mp, const MbShape* shape, in
 
 // The optimum of one replica's micro-batches, INT64_MAX where one does not fit alone.
 static int64_t replica_ns(Batch* batch, int32_t r) {
-    const MicrobatchProblem* mp = batch->mp;
+    const PlanProblem* mp = batch->mp;
     PipeCost cells[OPTIMUM_MAX_ROWS * OPTIMUM_MAX_MBS] = {{.stored_bytes = 0}};
     const Placement* placement = &mp->placement;
     MbShape shapes[4] = {{0}};
@@ -139,7 +138,7 @@ static int64_t replica_ns(Batch* batch, int32_t r) {
 
 // Sample i into each micro-batch that there is, or a new one on any replica.
 static void compose(Batch* batch, int32_t i) {
-    const MicrobatchProblem* mp = batch->mp;
+    const PlanProblem* mp = batch->mp;
     if (i == mp->num_samples) {
         int64_t slowest = 0;
         for (int32_t r = 0; r < mp->R && slowest < batch->best_ns && !batch->gave_up; r++) {
@@ -189,14 +188,14 @@ static void bound_and_plan_enclose_the_optimum(void) {
             request->machine = &machine.machine;
         }
         Plan plan;
-        MicrobatchProblem mp;
+        PlanProblem mp;
         LowerBound bound;
         Status status =
             plan_make(&plan, request, &problem.costs, problem.samples, problem.num_samples, &arena);
         if (status == STATUS_INFEASIBLE) { continue; }
         CHECK_OK(status);
         CHECK_EQ(plan.bound_over_ns, 0);
-        CHECK_OK(microbatch_problem_init(&mp, request, &problem.costs, problem.samples, problem.num_samples));
+        CHECK_OK(plan_problem_init(&mp, request, &problem.costs, problem.samples, problem.num_samples));
         CHECK_OK(lower_bound_make(&bound, &mp, false));
         Batch batch = {.mp = &mp, .best_ns = plan.makespan_ns + MOST_BUMPED + 1, .arena = &arena};
         compose(&batch, 0);
@@ -267,11 +266,9 @@ static void bound_of_all_splits_is_below_the_optimum(void) {
         for (int32_t s = 0; s < P; s++) {
             request->placement.chunks[s] = (LayerRange){s, s < P - 1 ? s + 1 : L};
         }
-        MicrobatchProblem mp;
+        PlanProblem mp;
         do {
-            if (microbatch_problem_init(&mp, request, costs, problem.samples, problem.num_samples)) {
-                continue;
-            }
+            if (plan_problem_init(&mp, request, costs, problem.samples, problem.num_samples)) { continue; }
             batch.mp = &mp;
             num_splits++;
             compose(&batch, 0);
@@ -284,12 +281,12 @@ static void bound_of_all_splits_is_below_the_optimum(void) {
             own_limit_bytes[i] = machine.ranks[i].memory_limit_bytes;
             machine.ranks[i].memory_limit_bytes = 0;
         }
-        CHECK_OK(microbatch_problem_init(&mp, request, costs, problem.samples, problem.num_samples));
+        CHECK_OK(plan_problem_init(&mp, request, costs, problem.samples, problem.num_samples));
         request->memory_limit_bytes = limit_bytes;
         for (int32_t i = 0; i < P * request->R && request->machine != NULL; i++) {
             machine.ranks[i].memory_limit_bytes = own_limit_bytes[i];
         }
-        microbatch_problem_limit(&mp);
+        plan_problem_limit(&mp);
         given_up += batch.gave_up;
         if (batch.gave_up || batch.best_ns == INT64_MAX) { continue; }
         LowerBound bound;
@@ -334,19 +331,19 @@ static void place_anywhere(Placement* out, Rng* rng, int32_t P, int32_t L, bool 
 }
 
 // Under memory limits that the problem is not asked about: no one of its placements need fit.
-static void problem_of_any(MicrobatchProblem* out, PlanRequest* request) {
+static void problem_of_any(PlanProblem* out, PlanRequest* request) {
     int64_t limit_bytes = request->memory_limit_bytes, own_limit_bytes[64];
     request->memory_limit_bytes = 0;
     for (int32_t i = 0; i < request->P * request->R && request->machine != NULL; i++) {
         own_limit_bytes[i] = machine.ranks[i].memory_limit_bytes;
         machine.ranks[i].memory_limit_bytes = 0;
     }
-    CHECK_OK(microbatch_problem_init(out, request, &problem.costs, problem.samples, problem.num_samples));
+    CHECK_OK(plan_problem_init(out, request, &problem.costs, problem.samples, problem.num_samples));
     request->memory_limit_bytes = limit_bytes;
     for (int32_t i = 0; i < request->P * request->R && request->machine != NULL; i++) {
         machine.ranks[i].memory_limit_bytes = own_limit_bytes[i];
     }
-    microbatch_problem_limit(out);
+    plan_problem_limit(out);
 }
 
 // A few samples on a few layers of a random model, sometimes in little memory, on ranks that differ.
@@ -392,7 +389,7 @@ static void bounds_of_placements_are_below_the_optimum(void) {
         PlanRequest* request = &problem.request;
         int32_t P = request->P, L = problem.costs.num_enc_layers + problem.costs.num_dec_layers;
         bool is_whole = round % 3 == 0, joint = round / 8 % 2;
-        MicrobatchProblem mp;
+        PlanProblem mp;
         LowerBound bound, bound_of_all;
         request->placements = PLACEMENT_AUTO;
         request->heads = is_whole ? HEAD_CHOICE_WHOLE : HEAD_CHOICE_AUTO;

@@ -11,7 +11,7 @@
 static uint64_t seed;
 static RandomProblem problem;
 static CaseProblem a_case;
-static MicrobatchProblem mp;
+static PlanProblem mp;
 
 // --- the cyclic order ------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ static void differencing_is_karmarkar_karp(void) {
             a.age = age;
             tuples[num++] = a;
         }
-        CHECK_OK(replica_balance_difference(replica_of, work, M, R, &arena));
+        CHECK_OK(balance_difference(replica_of, work, M, R, &arena));
         for (int32_t i = 0; i < M; i++) { CHECK_EQ(replica_of[i], tuples[0].owner[i]); }
         arena_reset(&arena);
     }
@@ -242,7 +242,7 @@ static int64_t simulate_again(const Draft* draft, int32_t r, Arena* arena) {
     CHECK_OK(replica_problem_make(&in_list_order, &mp, &draft->list, r, draft->replicas.mbs + begin, M,
                                   d->modes, arena));
     CHECK_OK(replica_problem_permute(&replica, &in_list_order, d->order, arena));
-    if (replica_variant_build(&schedule, &replica.pipe, identity, &d->variant, arena)) { return INT64_MAX; }
+    if (pipe_variant_build(&schedule, &replica.pipe, identity, &d->variant, arena)) { return INT64_MAX; }
     CHECK_OK(pipe_simulate(&timeline, &replica.pipe, &schedule, arena));
     for (int32_t s = 0; s < mp.P; s++) {
         if (timeline.peak_bytes[s] > replica.pipe.memory_limit_bytes[s]) { return INT64_MAX; }
@@ -272,8 +272,8 @@ static void drafts_are_what_they_say(void) {
         random_problem(&problem, &rng, rng_between(&rng, 1, 100));
         if (rng_below(&rng, 2)) { random_problem_limit_memory(&problem, (int32_t)rng_below(&rng, 300)); }
         problem.request.layout = LAYOUT_PADDED;
-        CHECK_OK(microbatch_problem_init(&mp, &problem.request, &problem.costs, problem.samples,
-                                         problem.num_samples));
+        CHECK_OK(
+            plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, problem.num_samples));
         Status status = original_draft(&draft, &mp, &arena);
         CHECK(status == STATUS_OK || status == STATUS_INFEASIBLE);
         if (status == STATUS_OK) {

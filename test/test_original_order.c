@@ -244,7 +244,7 @@ static void cases_come_close_to_the_original(void) {
     Arena arena = {0};
     for (int i = 0; case_names[i]; i++) {
         CaseReference reference;
-        static MicrobatchProblem mp;
+        static PlanProblem mp;
         MicrobatchList list;
         if (!case_problem_load(&a_case, case_names[i]) || !case_reference_load(&reference, case_names[i])) {
             test_failures++;

@@ -10,7 +10,7 @@ static uint64_t seed;
 static RandomProblem about;
 
 // As the draft says, built and simulated anew; INT64_MAX where that does not fit.
-static int64_t replica_ns(const Draft* draft, const MicrobatchProblem* problem, int32_t r, Arena* arena) {
+static int64_t replica_ns(const Draft* draft, const PlanProblem* problem, int32_t r, Arena* arena) {
     const DraftReplica* replica = &draft->replica[r];
     int32_t begin = draft->replicas.begin[r], M = draft->replicas.begin[r + 1] - begin;
     ReplicaProblem made, ordered;
@@ -21,7 +21,7 @@ static int64_t replica_ns(const Draft* draft, const MicrobatchProblem* problem, 
                                   replica->modes, arena));
     CHECK_OK(replica_problem_permute(&ordered, &made, replica->order, arena));
     for (int32_t m = 0; m < M; m++) { order[m] = m; }
-    Status status = replica_variant_build(&schedule, &ordered.pipe, order, &replica->variant, arena);
+    Status status = pipe_variant_build(&schedule, &ordered.pipe, order, &replica->variant, arena);
     if (status == STATUS_INFEASIBLE) { return INT64_MAX; }
     CHECK_OK(status);
     CHECK_OK(pipe_simulate(&timeline, &ordered.pipe, &schedule, arena));
@@ -37,7 +37,7 @@ static void drafts_are_what_they_say(void) {
     int32_t num_drafts = 0, num_recomputed = 0, num_unfit = 0;
     for (int32_t round = 0; round < 300; round++) {
         Draft drafts[POLICY_MAX_DRAFTS];
-        MicrobatchProblem problem;
+        PlanProblem problem;
         int32_t num = 0;
         arena_reset(&arena);
         random_problem(&about, &rng, rng_between(&rng, 1, 40));
@@ -47,8 +47,7 @@ static void drafts_are_what_they_say(void) {
         about.request.memory_rule = rng_below(&rng, 2) ? MEMORY_BUFFERS : MEMORY_ACTIVATIONS;
         about.request.max_seq_tokens = 40000;
         if (round % 2) { random_problem_limit_memory(&about, rng_between(&rng, 0, 200)); }
-        CHECK_OK(microbatch_problem_init(&problem, &about.request, &about.costs, about.samples,
-                                         about.num_samples));
+        CHECK_OK(plan_problem_init(&problem, &about.request, &about.costs, about.samples, about.num_samples));
         Status status = policy_drafts(drafts, &num, &problem, &problem, rng_between(&rng, 1, 120), &arena);
         if (status == STATUS_INFEASIBLE) { continue; }
         CHECK_OK(status);

@@ -117,7 +117,7 @@ static int64_t aligned(int64_t num_bytes) {
     return (num_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
 }
 
-// Chunks anywhere; the scheduling problem counts buffers as the planner's does (pipe_problem.h): acts and
+// Chunks anywhere; the scheduling problem counts buffers as the planner's does (replica_problem.h): acts and
 // what is sent, inputs from F on.
 static void draw_placed(Case* it, Placement* placement, Rng* rng, int32_t round, Arena* arena) {
     int32_t P = rng_between(rng, 2, 6), M = rng_between(rng, 1, 16), K;

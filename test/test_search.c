@@ -19,7 +19,7 @@ static RandomProblem about;
 // --- improvement ------------------------------------------------------------------------------------------
 
 // In the order in which a state may begin: some samples, any partition of them, any mode.
-static bool begin_state(SearchState* out, MicrobatchProblem* problem, Rng* rng, Arena* arena) {
+static bool begin_state(SearchState* out, PlanProblem* problem, Rng* rng, Arena* arena) {
     random_problem(&about, rng, rng_between(rng, 1, 40));
     about.request.memory_rule = rng_below(rng, 2) ? MEMORY_BUFFERS : MEMORY_ACTIVATIONS;
     if (rng_below(rng, 3) > 0) {
@@ -27,7 +27,7 @@ static bool begin_state(SearchState* out, MicrobatchProblem* problem, Rng* rng, 
                          about.costs.num_enc_layers + about.costs.num_dec_layers);
     }
     if (rng_below(rng, 3) > 0) { random_problem_limit_memory(&about, rng_between(rng, 0, 300)); }
-    if (microbatch_problem_init(problem, &about.request, &about.costs, about.samples, about.num_samples)) {
+    if (plan_problem_init(problem, &about.request, &about.costs, about.samples, about.num_samples)) {
         return false;
     }
     int32_t N = about.num_samples, M = rng_between(rng, 1, N), mb_of[64];
@@ -71,7 +71,7 @@ static void improvement_keeps_its_word(void) {
     int32_t num_better = 0, num_found = 0, num_states = 0;
     for (int32_t round = 0; round < 1200 * times; round++) {
         SearchState state, was, again;
-        MicrobatchProblem problem;
+        PlanProblem problem;
         arena_reset(&arena);
         if (!begin_state(&state, &problem, &rng, &arena)) { continue; }
         num_states++;
@@ -155,7 +155,7 @@ static void odd_problem(Rng* rng, int32_t round) {
     }
 }
 
-static int64_t first_answer_ns(const MicrobatchProblem* problem, int64_t good_enough_ns, int64_t budget) {
+static int64_t first_answer_ns(const PlanProblem* problem, int64_t good_enough_ns, int64_t budget) {
     Search search = {.problem = problem,
                      .R = problem->R,
                      .budget = budget,
@@ -174,7 +174,7 @@ static int64_t first_answer_ns(const MicrobatchProblem* problem, int64_t good_en
 }
 
 // Every sample once; every replica's makespan as the simulator has it.
-static void check_draft(const Draft* draft, const MicrobatchProblem* problem, Arena* arena) {
+static void check_draft(const Draft* draft, const PlanProblem* problem, Arena* arena) {
     int32_t num_seen = 0;
     bool seen[64] = {false};
     for (int32_t k = 0; k < draft->list.num_segments; k++) {
@@ -186,10 +186,10 @@ static void check_draft(const Draft* draft, const MicrobatchProblem* problem, Ar
     CHECK_EQ(num_seen, problem->num_samples);
     CHECK_EQ(draft->replicas.begin[problem->R], draft->list.num_mbs);
     PlanRequest request = *problem->request;
-    MicrobatchProblem with_stages;
+    PlanProblem with_stages;
     request.placement = draft->placement;
-    CHECK_OK(microbatch_problem_init(&with_stages, &request, problem->costs, problem->samples,
-                                     problem->num_samples));
+    CHECK_OK(
+        plan_problem_init(&with_stages, &request, problem->costs, problem->samples, problem->num_samples));
     int64_t slowest_ns = 0;
     for (int32_t r = 0; r < problem->R; r++) {
         const DraftReplica* replica = &draft->replica[r];
@@ -238,13 +238,13 @@ static void drafts_keep_their_word(void) {
     Arena arena = {0};
     int32_t num_drafts = 0, num_none = 0;
     for (int32_t round = 0; round < 500 * times; round++) {
-        MicrobatchProblem problem;
+        PlanProblem problem;
         Draft draft, again;
         LowerBound bound;
         arena_reset(&arena);
         odd_problem(&rng, round);
         Status status =
-            microbatch_problem_init(&problem, &about.request, &about.costs, about.samples, about.num_samples);
+            plan_problem_init(&problem, &about.request, &about.costs, about.samples, about.num_samples);
         if (status != STATUS_OK) { continue; }
         int32_t effort = rng_between(&rng, 1, 60);
         lower_bound_make(&bound, &problem, about.request.split_backward == SPLIT_BACKWARD_OFF);

@@ -9,10 +9,10 @@
 static uint64_t seed;
 static RandomProblem about;
 
-static bool make_problem(MicrobatchProblem* out, Rng* rng, int32_t num_samples) {
+static bool make_problem(PlanProblem* out, Rng* rng, int32_t num_samples) {
     random_problem(&about, rng, num_samples);
     about.request.R = rng_between(rng, 1, 12);
-    return microbatch_problem_init(out, &about.request, &about.costs, about.samples, about.num_samples) ==
+    return plan_problem_init(out, &about.request, &about.costs, about.samples, about.num_samples) ==
            STATUS_OK;
 }
 
@@ -24,7 +24,7 @@ static void weights_are_shares(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};
     for (int32_t round = 0; round < 400; round++) {
-        MicrobatchProblem problem;
+        PlanProblem problem;
         SearchWeights w;
         arena_reset(&arena);
         int32_t N = rng_between(&rng, 1, 60);
@@ -35,7 +35,7 @@ static void weights_are_shares(void) {
             about.request.P = 1;
             equal_stages(&about.request, 4);
             for (int32_t i = 0; i < N; i++) { about.samples[i].dec_tokens = 0; }
-            CHECK_OK(microbatch_problem_init(&problem, &about.request, &about.costs, about.samples, N));
+            CHECK_OK(plan_problem_init(&problem, &about.request, &about.costs, about.samples, N));
         }
         CHECK_OK(search_weights_make(&w, &problem, problem.modes[0], rng_between(&rng, 1, 200), &arena));
         CHECK_EQ(w.num_resources, about.costs.num_dec_layers > 0 ? 2 : 1);
@@ -79,7 +79,7 @@ static void replicas_are_balanced(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};
     for (int32_t round = 0; round < 1000; round++) {
-        MicrobatchProblem problem;
+        PlanProblem problem;
         SearchWeights w;
         arena_reset(&arena);
         int32_t N = rng_between(&rng, 1, 80), replica_of[80];
@@ -220,7 +220,7 @@ static void micro_batches_fill_by_capacity(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};
     for (int32_t round = 0; round < 3000; round++) {
-        MicrobatchProblem problem;
+        PlanProblem problem;
         SearchWeights w;
         arena_reset(&arena);
         int32_t N = rng_between(&rng, 1, 150), *mb_of, num_ids = 0;
@@ -256,7 +256,7 @@ static void micro_batches_fill_by_capacity(void) {
 static void equal_samples_show_the_taper(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};
-    MicrobatchProblem problem;
+    PlanProblem problem;
     SearchWeights w;
     int32_t mb_of[2000], num[20];
     CHECK(make_problem(&problem, &rng, 2000));
@@ -264,7 +264,7 @@ static void equal_samples_show_the_taper(void) {
     about.request.P = 4;
     equal_stages(&about.request, 8);
     for (int32_t i = 0; i < 2000; i++) { about.samples[i] = (PlanSample){100, 0, 100}; }
-    CHECK_OK(microbatch_problem_init(&problem, &about.request, &about.costs, about.samples, 2000));
+    CHECK_OK(plan_problem_init(&problem, &about.request, &about.costs, about.samples, 2000));
     CHECK_OK(search_weights_make(&w, &problem, problem.modes[0], 40, &arena));
     for (int32_t percent = 20; percent <= 100; percent += 10) {
         MicrobatchTaper taper = {.num_mbs = 20, .depth = 4, .end_percent = percent};

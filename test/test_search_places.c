@@ -10,14 +10,14 @@
 static uint64_t seed;
 static RandomProblem about;
 
-static bool init(MicrobatchProblem* out) {
-    return microbatch_problem_init(out, &about.request, &about.costs, about.samples, about.num_samples) ==
+static bool init(PlanProblem* out) {
+    return plan_problem_init(out, &about.request, &about.costs, about.samples, about.num_samples) ==
            STATUS_OK;
 }
 
 // --- loads, by single layers -----------------------------------------------------------------------------
 
-static double piece_ns(const MicrobatchProblem* problem, CostPart part) {
+static double piece_ns(const PlanProblem* problem, CostPart part) {
     MbShape all = {0};
     CostParts parts;
     for (int32_t i = 0; i < problem->num_samples; i++) {
@@ -28,7 +28,7 @@ static double piece_ns(const MicrobatchProblem* problem, CostPart part) {
     return parts.part[part][JOB_F] + parts.part[part][JOB_B] + parts.part[part][JOB_W];
 }
 
-static double sum_of_squares(const MicrobatchProblem* problem, const Placement* placement, int32_t* slowest) {
+static double sum_of_squares(const PlanProblem* problem, const Placement* placement, int32_t* slowest) {
     double load[PLAN_MAX_STAGES] = {0}, sum = 0, head = piece_ns(problem, PART_HEAD);
     int32_t K = placement->num_chunks;
     for (int32_t k = 0; k < K; k++) {
@@ -49,7 +49,7 @@ static double sum_of_squares(const MicrobatchProblem* problem, const Placement* 
     return sum;
 }
 
-static void check_no_layer_is_better_elsewhere(const MicrobatchProblem* problem, const Placement* placement) {
+static void check_no_layer_is_better_elsewhere(const PlanProblem* problem, const Placement* placement) {
     int32_t slowest = 0, ignored = 0, K = placement->num_chunks;
     double before = sum_of_squares(problem, placement, &slowest);
     for (int32_t from = 0; from < K; from++) {
@@ -101,7 +101,7 @@ static void places_are_what_is_asked_for(void) {
     int32_t num_several = 0, num_shared = 0, num_stacks = 0;
     for (int32_t round = 0; round < 600; round++) {
         static Placement places[SEARCH_MAX_PLACES];
-        MicrobatchProblem problem;
+        PlanProblem problem;
         random_problem(&about, &rng, 20);
         about.request.placements = (PlacementChoice)rng_between(&rng, 0, PLACEMENT_COUNT - 1);
         about.request.heads = (HeadChoice)rng_between(&rng, 0, HEAD_CHOICE_COUNT - 1);

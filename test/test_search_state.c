@@ -33,7 +33,7 @@ static void mirror_take(Mirror* mirror, const SearchState* state) {
 }
 
 // A random problem, some of its samples as one replica (the rest can be exchanged for), no micro-batch empty.
-static bool make_state(SearchState* out, MicrobatchProblem* problem, Mirror* mirror, Rng* rng, Arena* arena) {
+static bool make_state(SearchState* out, PlanProblem* problem, Mirror* mirror, Rng* rng, Arena* arena) {
     random_problem(&about, rng, rng_between(rng, 2, 40));
     about.request.memory_rule = rng_below(rng, 2) ? MEMORY_BUFFERS : MEMORY_ACTIVATIONS;
     if (rng_below(rng, 3) > 0) {
@@ -41,7 +41,7 @@ static bool make_state(SearchState* out, MicrobatchProblem* problem, Mirror* mir
                          about.costs.num_enc_layers + about.costs.num_dec_layers);
     }
     if (rng_below(rng, 3) > 0) { random_problem_limit_memory(&about, rng_between(rng, 0, 300)); }
-    if (microbatch_problem_init(problem, &about.request, &about.costs, about.samples, about.num_samples)) {
+    if (plan_problem_init(problem, &about.request, &about.costs, about.samples, about.num_samples)) {
         return false;
     }
     int32_t* ids = random_order(rng, about.num_samples, arena);
@@ -167,10 +167,9 @@ static void set_placement(SearchState* state, Mirror* mirror, Rng* rng) {
     }
     if (placement_check(&placement, state->P, L, false) != STATUS_OK) { return; }
     PlanRequest request = about.request;
-    MicrobatchProblem problem;
+    PlanProblem problem;
     request.placement = placement;
-    Status status =
-        microbatch_problem_init(&problem, &request, &about.costs, about.samples, about.num_samples);
+    Status status = plan_problem_init(&problem, &request, &about.costs, about.samples, about.num_samples);
     bool fits = search_state_set_placement(state, &placement);
     CHECK_EQ(fits, status == STATUS_OK);
     if (fits) { mirror->placement = placement; }
@@ -179,11 +178,11 @@ static void set_placement(SearchState* state, Mirror* mirror, Rng* rng) {
 // Of the definition: the first mode that keeps to its share, else the last.
 static void fit_modes(SearchState* state, Rng* rng) {
     int32_t percent = rng_between(rng, 1, 300), in_flight[PLAN_MAX_STAGES] = {0};
-    const MicrobatchProblem* problem = state->problem;
+    const PlanProblem* problem = state->problem;
     PlanRequest request = about.request;
-    MicrobatchProblem other;
+    PlanProblem other;
     request.placement = state->placement;
-    CHECK_OK(microbatch_problem_init(&other, &request, &about.costs, about.samples, about.num_samples));
+    CHECK_OK(plan_problem_init(&other, &request, &about.costs, about.samples, about.num_samples));
     search_state_fit_modes(state, percent);
     for (int32_t k = 0; k < state->K; k++) {  // a full pipeline holds P (K - k) / K of chunk k
         in_flight[state->placement.stage_of[k]] += (state->P * (state->K - k) + state->K - 1) / state->K;
@@ -205,7 +204,7 @@ static void fit_modes(SearchState* state, Rng* rng) {
 
 static void change_mode(SearchState* state, Rng* rng) {
     int32_t m = (int32_t)rng_below(rng, (uint32_t)state->M), k = (int32_t)rng_below(rng, (uint32_t)state->K);
-    const MicrobatchProblem* problem = state->problem;
+    const PlanProblem* problem = state->problem;
     state->mode[k * state->M + m] = (uint8_t)problem->modes[rng_below(rng, (uint32_t)problem->num_modes)];
     search_state_price(state, m);
     search_state_limits(state);
@@ -255,7 +254,7 @@ static void random_operations_keep_a_state_sound(void) {
     int32_t num_states = 0, num_fitting = 0;
     for (int32_t round = 0; round < 1500 * times; round++) {
         SearchState state;
-        MicrobatchProblem problem;
+        PlanProblem problem;
         arena_reset(&arena);
         if (!make_state(&state, &problem, &mirror, &rng, &arena)) { continue; }
         num_states++;

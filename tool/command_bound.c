@@ -29,7 +29,7 @@ static const ToolUsage usage = {
 
 // What each stage has to do and to hold, whatever the plan: all samples as one micro-batch, nothing
 // recomputed.
-static void print_stages(const MicrobatchProblem* batch) {
+static void print_stages(const PlanProblem* batch) {
     MbShape shape = {0};
     CostJobs jobs[PLAN_MAX_CHUNKS];
     CostParts parts;
@@ -56,7 +56,7 @@ static void print_stages(const MicrobatchProblem* batch) {
                                  ? batch->chunks[row].layers.layer_end - batch->chunks[row].layers.layer_begin
                                  : 0;
         }
-        work_ns[s] = microbatch_stage_ns(batch, s, all_ns) / batch->R;
+        work_ns[s] = plan_problem_stage_ns(batch, s, all_ns) / batch->R;
         sum_ns += work_ns[s];
     }
     printf("\n  stage  layers      work, ms  of the mean  model state, MB  left for the rest, MB\n");
@@ -85,7 +85,7 @@ static void print_part(const char* name, int64_t part_ns, int64_t bound_ns, cons
 
 static Status run(const void* taken, const char* path, Problem* problem, Arena* arena) {
     const BoundOptions* options = taken;
-    MicrobatchProblem batch;
+    PlanProblem batch;
     LowerBound bound;
     char what[96];
     TRY(problem_load(problem, path, &options->problem, arena));
@@ -95,8 +95,8 @@ static Status run(const void* taken, const char* path, Problem* problem, Arena* 
     }
     const PlanRequest* request = &problem->request;
     bool is_free = request->placements != PLACEMENT_GIVEN || request->heads != HEAD_CHOICE_GIVEN;
-    TRY(microbatch_problem_init(&batch, &problem->request, &problem->costs, problem->samples,
-                                problem->num_samples));
+    TRY(plan_problem_init(&batch, &problem->request, &problem->costs, problem->samples,
+                          problem->num_samples));
     lower_bound_make(&bound, &batch, false);
     print_part("bound", bound.bound_ns, 0,
                bound.stage >= 0 ? "no plan of this batch on these stages is faster"

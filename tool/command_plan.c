@@ -107,7 +107,7 @@ static Status draw(const PlanOptions* options, const Problem* problem, const Pla
                    Arena* arena) {
     int32_t num_ranks = plan->P * plan->R;
     int64_t* limits_bytes;
-    PIPE_NEW(limits_bytes, arena, int64_t, num_ranks);
+    ARENA_TRY_NEW(limits_bytes, arena, int64_t, num_ranks);
     for (int32_t r = 0; r < num_ranks; r++) { limits_bytes[r] = problem_limit_bytes(&problem->request, r); }
     const char* slash = strrchr(path, '/');
     TimelineSvgInfo info = {.title = slash != NULL ? slash + 1 : path,
@@ -151,7 +151,7 @@ static Status show(const PlanOptions* options, const Problem* problem, const Pla
     const PlanRequest* request = &problem->request;
     Waterfall waterfall;
     PlanMemory* memory;
-    PIPE_NEW(memory, arena, PlanMemory, plan->P * plan->R);
+    ARENA_TRY_NEW(memory, arena, PlanMemory, plan->P * plan->R);
     TRY(plan_memory_make(memory, plan, &problem->costs, request->memory_rule));
     TRY(waterfall_make(&waterfall, plan, &problem->costs, request, problem->samples, problem->num_samples,
                        arena));

@@ -117,7 +117,7 @@ static int32_t end_segment(const Plan* plan, int32_t m) {
 
 // owner[sample] = its micro-batch. Sample ids of a checked plan are in range and there once.
 static Status owners_make(int32_t** out, const Plan* plan, Arena* arena) {
-    PIPE_NEW(*out, arena, int32_t, plan->N);
+    ARENA_TRY_NEW(*out, arena, int32_t, plan->N);
     for (int32_t m = 0; m < plan->M; m++) {
         for (int32_t k = first_segment(plan, m); k < end_segment(plan, m); k++) {
             (*out)[plan->segments[k].sample_idx] = m;
@@ -129,7 +129,7 @@ static Status owners_make(int32_t** out, const Plan* plan, Arena* arena) {
 // twin[m] of every micro-batch of `plan` in the other one.
 static Status twins_make(int32_t** out, const Plan* plan, const Plan* other, Arena* arena) {
     int32_t* owner;
-    PIPE_NEW(*out, arena, int32_t, plan->M);
+    ARENA_TRY_NEW(*out, arena, int32_t, plan->M);
     TRY(owners_make(&owner, other, arena));
     for (int32_t m = 0; m < plan->M; m++) {
         int32_t begin = first_segment(plan, m), end = end_segment(plan, m), twin = -2;

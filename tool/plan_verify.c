@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "../dynapipe_plugin/plan/draft/pipe_problem.h"
+#include "../dynapipe_plugin/plan/draft/replica_problem.h"
 #include "../dynapipe_plugin/plan/lists/plan_words.h"
 #include "../dynapipe_plugin/plan/lists/replica_lists.h"
 #include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
@@ -33,7 +33,7 @@ Status plan_verify_structure(const Plan* plan, Arena* arena) {
                     plan->N, plan->num_segments);
     }
     PlanSample* samples;
-    PIPE_NEW(samples, arena, PlanSample, plan->N);
+    ARENA_TRY_NEW(samples, arena, PlanSample, plan->N);
     for (int32_t m = 0; m < plan->M; m++) {
         const PlanMicrobatch* mb = &plan->mbs[m];
         bool sane = mb->sequence_begin >= 0 && mb->sequence_begin <= mb->sequence_end &&
@@ -96,16 +96,16 @@ static Status schedule_make(PipeSchedule* out, const Plan* plan, int32_t r, int3
 }
 
 // Simulates micro-batches [begin, end) of the plan, replica r: what its lists take.
-static Status replica_simulate(int64_t* makespan_ns, const Plan* plan, const MicrobatchProblem* batch,
-                               int32_t r, int32_t begin, int32_t end, Arena* arena) {
+static Status replica_simulate(int64_t* makespan_ns, const Plan* plan, const PlanProblem* batch, int32_t r,
+                               int32_t begin, int32_t end, Arena* arena) {
     int32_t M = end - begin;
     Microbatch* mbs;
     int32_t* places;
     uint8_t* modes;
-    PIPE_NEW(mbs, arena, Microbatch, M);
-    PIPE_NEW(places, arena, int32_t, M);
+    ARENA_TRY_NEW(mbs, arena, Microbatch, M);
+    ARENA_TRY_NEW(places, arena, int32_t, M);
     int32_t K = plan->placement.num_chunks;
-    PIPE_NEW(modes, arena, uint8_t, (int64_t)K * M);
+    ARENA_TRY_NEW(modes, arena, uint8_t, (int64_t)K * M);
     for (int32_t m = 0; m < M; m++) {
         const PlanMicrobatch* mb = &plan->mbs[begin + m];
         mbs[m] = (Microbatch){.layout = (MbLayout)mb->layout, .replica = r, .shape = mb->shape};
@@ -125,11 +125,11 @@ static Status replica_simulate(int64_t* makespan_ns, const Plan* plan, const Mic
 
 static Status verify_makespan(const Plan* plan, const Problem* problem, Arena* arena) {
     PlanRequest request = problem->request;
-    MicrobatchProblem batch;
+    PlanProblem batch;
     int64_t slowest_ns = 0;
     int32_t begin = 0;
     request.placement = plan->placement;
-    TRY(microbatch_problem_init(&batch, &request, &problem->costs, problem->samples, problem->num_samples));
+    TRY(plan_problem_init(&batch, &request, &problem->costs, problem->samples, problem->num_samples));
     for (int32_t r = 0; r < plan->R; r++) {
         int32_t end = begin;
         int64_t ns = 0;
@@ -151,7 +151,7 @@ Status plan_verify_problem(const Plan* plan, const Problem* problem, Arena* aren
     TRY(verify_stages(plan, problem));
     TRY(verify_makespan(plan, problem, arena));
     PlanMemory* memory;
-    PIPE_NEW(memory, arena, PlanMemory, plan->P * plan->R);
+    ARENA_TRY_NEW(memory, arena, PlanMemory, plan->P * plan->R);
     TRY(plan_memory_make(memory, plan, &problem->costs, problem->request.memory_rule));
     return plan_memory_check(memory, plan, &problem->request);
 }

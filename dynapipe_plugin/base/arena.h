@@ -12,6 +12,7 @@ one arena, one thread at a time.
 #pragma once
 
 #include <stddef.h>
+#include "status.h"
 
 typedef struct ArenaBlock ArenaBlock;
 
@@ -29,6 +30,12 @@ void* arena_alloc_raw(Arena* arena, size_t num_bytes);
 // The same for `count` items of `item_bytes`; NULL also where the product overflows.
 void* arena_alloc_array(Arena* arena, size_t count, size_t item_bytes);
 #define ARENA_NEW(arena, Type, count) ((Type*)arena_alloc_array((arena), (size_t)(count), sizeof(Type)))
+// pointer = ARENA_NEW(..), in a function that returns Status.
+#define ARENA_TRY_NEW(pointer, arena, Type, count)                                       \
+    do {                                                                                 \
+        (pointer) = ARENA_NEW((arena), Type, (count));                                   \
+        if ((pointer) == NULL) { return FAIL(STATUS_NO_MEMORY, "no host memory left"); } \
+    } while (0)
 
 void arena_reset(Arena* arena);
 void arena_free(Arena* arena);

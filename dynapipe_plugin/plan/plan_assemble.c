@@ -49,7 +49,7 @@ void plan_set_bound(Plan* plan, int64_t bound_ns) {
     plan->bound_ns = bound_ns - plan->bound_over_ns;
 }
 
-Status plan_assemble(Plan* out, const MicrobatchProblem* problem, const MicrobatchList* list,
+Status plan_assemble(Plan* out, const PlanProblem* problem, const MicrobatchList* list,
                      const ReplicaPlan* replicas, Arena* arena) {
     const PlanRequest* request = problem->request;
     Plan plan = {.P = problem->P,
@@ -60,10 +60,10 @@ Status plan_assemble(Plan* out, const MicrobatchProblem* problem, const Microbat
                  .pulls = machine_pulls(request->machine),
                  .memory_limit_bytes =
                      request->memory_rule == MEMORY_BUFFERS ? request->memory_limit_bytes : 0};
-    PIPE_NEW(plan.mbs, arena, PlanMicrobatch, list->num_mbs);
-    PIPE_NEW(plan.sequences, arena, PlanSequence, list->num_sequences);
-    PIPE_NEW(plan.segments, arena, PlanSegment, list->num_segments);
-    PIPE_NEW(plan.ranks, arena, PlanRank, plan.P * plan.R);
+    ARENA_TRY_NEW(plan.mbs, arena, PlanMicrobatch, list->num_mbs);
+    ARENA_TRY_NEW(plan.sequences, arena, PlanSequence, list->num_sequences);
+    ARENA_TRY_NEW(plan.segments, arena, PlanSegment, list->num_segments);
+    ARENA_TRY_NEW(plan.ranks, arena, PlanRank, plan.P * plan.R);
     plan.placement = problem->placement;
     snprintf(plan.policy, sizeof plan.policy, "%s", batching_policies[request->batching].name);
     set_schedule_name(&plan, replicas);

@@ -9,20 +9,20 @@
 
 enum { POLICY_EFFORT = 300, BASELINES_MAX_SAMPLES = 4096 };
 
-static Status by_original(PlanDrafts* drafts, const MicrobatchProblem* batching) {
+static Status by_original(PlanDrafts* drafts, const PlanProblem* batching) {
     Draft* draft;
-    PIPE_NEW(draft, &drafts->lists, Draft, 1);
+    ARENA_TRY_NEW(draft, &drafts->lists, Draft, 1);
     TRY(original_draft(draft, batching, &drafts->lists));
     return plan_drafts_fit(drafts, draft);
 }
 
 // Where memory is limited, fitting may cost time: then all drafts are fitted, and the fastest wins.
-static Status by_policy(PlanDrafts* drafts, const MicrobatchProblem* batching) {
+static Status by_policy(PlanDrafts* drafts, const PlanProblem* batching) {
     Draft* made;
     int32_t num, effort = drafts->request.effort > 0 ? drafts->request.effort : POLICY_EFFORT;
     Status status = STATUS_OK;
     if (plan_is_original(&drafts->request)) { return by_original(drafts, batching); }
-    PIPE_NEW(made, &drafts->lists, Draft, POLICY_MAX_DRAFTS);
+    ARENA_TRY_NEW(made, &drafts->lists, Draft, POLICY_MAX_DRAFTS);
     TRY(policy_drafts(made, &num, &drafts->problem, batching, effort, &drafts->lists));
     for (int32_t i = 0; i < num; i++) {
         if (drafts->best_draft != NULL && made[i].makespan_ns >= drafts->best_ns) { break; }
@@ -45,7 +45,7 @@ Status plan_by_rule(PlanDrafts* drafts) {
     static const int32_t percents[] = {100, 90, 75, 50};
     TRY(plan_drafts_place(drafts, &drafts->begin));
     for (size_t i = 0; i < sizeof percents / sizeof percents[0]; i++) {
-        MicrobatchProblem batching = drafts->problem;
+        PlanProblem batching = drafts->problem;
         for (int32_t s = 0; s < batching.P; s++) {
             batching.available_bytes[s] -= batching.available_bytes[s] / 100 * (100 - percents[i]);
         }

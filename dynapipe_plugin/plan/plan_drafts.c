@@ -30,7 +30,7 @@ static Status check_choices(const PlanRequest* request) {
     return shape_rules_check(request);
 }
 
-// What microbatch_problem_init does not look at.
+// What plan_problem_init does not look at.
 static Status check_request(const PlanRequest* request, const CostModel* costs) {
     if (request->memory_limit_bytes < 0) {
         return FAIL(STATUS_BAD_OPTION, "--memory-limit %lld ---> 0 (none) or a number of bytes",
@@ -89,10 +89,10 @@ Status plan_drafts_begin(PlanDrafts* out, const PlanRequest* request, const Cost
     if (request->rules.padded) { out->request.layout = LAYOUT_PADDED; }
     TRY(place(&out->request, costs, samples, num_samples));
     out->begin = out->request.placement;
-    TRY(microbatch_problem_init(&out->problem, &out->request, costs, samples, num_samples));
+    TRY(plan_problem_init(&out->problem, &out->request, costs, samples, num_samples));
     TRY(check_request(&out->request, costs));
-    PIPE_NEW(out->replicas, &out->lists, ReplicaPlan, request->R);
-    PIPE_NEW(out->best, &out->lists, ReplicaPlan, request->R);
+    ARENA_TRY_NEW(out->replicas, &out->lists, ReplicaPlan, request->R);
+    ARENA_TRY_NEW(out->best, &out->lists, ReplicaPlan, request->R);
     return STATUS_OK;
 }
 
@@ -105,10 +105,10 @@ void plan_drafts_free(PlanDrafts* drafts) {
 // --- from a draft to lists -------------------------------------------------------------------------------
 
 Status plan_drafts_place(PlanDrafts* drafts, const Placement* placement) {
-    const MicrobatchProblem* problem = &drafts->problem;
+    const PlanProblem* problem = &drafts->problem;
     drafts->request.placement = *placement;
-    return microbatch_problem_init(&drafts->problem, &drafts->request, problem->costs, problem->samples,
-                                   problem->num_samples);
+    return plan_problem_init(&drafts->problem, &drafts->request, problem->costs, problem->samples,
+                             problem->num_samples);
 }
 
 // The scheduling problem of one replica of a draft, in the order of the draft, under the limits that it was
@@ -121,7 +121,7 @@ static Status make_replica(ReplicaPlan* out, PlanDrafts* drafts, const Draft* dr
     TRY(replica_problem_make(&in_list_order, &drafts->problem, &draft->list, r, draft->replicas.mbs + begin,
                              M, replica->modes, &drafts->costs));
     TRY(replica_problem_permute(&out->problem, &in_list_order, replica->order, &drafts->lists));
-    memcpy(out->problem.squeeze_bytes, drafts->reserve_bytes, sizeof drafts->reserve_bytes);
+    memcpy(out->problem.headroom_bytes, drafts->headroom_bytes, sizeof drafts->headroom_bytes);
     replica_problem_set_limits(&out->problem, &drafts->problem);
     out->variant = replica->variant;
     return STATUS_OK;
@@ -161,7 +161,7 @@ Status plan_drafts_fit(PlanDrafts* drafts, const Draft* draft) {
     TRY(plan_drafts_place(drafts, &draft->placement));
     for (int32_t r = 0; r < drafts->problem.R; r++) {
         TRY(make_replica(&drafts->replicas[r], drafts, draft, r));
-        TRY(replica_fit(&drafts->replicas[r], &drafts->problem, &draft->list, &drafts->runs));
+        TRY(memory_fit(&drafts->replicas[r], &drafts->problem, &draft->list, &drafts->runs));
     }
     keep_if_best(drafts, draft);
     return STATUS_OK;
@@ -174,7 +174,7 @@ Status plan_drafts_fit_as_is(bool* fits, int64_t over_bytes[PLAN_MAX_STAGES], Pl
     for (int32_t r = 0; r < drafts->problem.R; r++) {
         ReplicaPlan* replica = &drafts->replicas[r];
         TRY(make_replica(replica, drafts, draft, r));
-        TRY(replica_try(over_bytes, replica, &drafts->problem, &draft->list, &drafts->runs));
+        TRY(memory_try(over_bytes, replica, &drafts->problem, &draft->list, &drafts->runs));
     }
     *fits = true;
     for (int32_t s = 0; s < drafts->problem.P; s++) { *fits &= over_bytes[s] == 0; }

@@ -9,15 +9,15 @@ less.
 
 #include "bound/lower_bound.h"
 #include "draft/draft.h"
-#include "draft/replica_fit.h"
+#include "draft/memory_fit.h"
 
 typedef struct {
     PlanRequest request;  // with the placement of the draft at hand
     Placement begin;      // where the search for one begins
-    MicrobatchProblem problem;
-    ReplicaPlan *replicas, *best;            // [R] of the draft that is fitted, of the best so far
-    int64_t reserve_bytes[PLAN_MAX_STAGES];  // that the drafts at hand leave free
-    const Draft* best_draft;                 // NULL: none has fitted so far
+    PlanProblem problem;
+    ReplicaPlan *replicas, *best;             // [R] of the draft that is fitted, of the best so far
+    int64_t headroom_bytes[PLAN_MAX_STAGES];  // that the drafts at hand leave free
+    const Draft* best_draft;                  // NULL: none has fitted so far
     int64_t best_ns, fastest_ns;
     double best_bytes;  // that its ranks hold at their peaks, all together
     LowerBound bound;   // once it is made

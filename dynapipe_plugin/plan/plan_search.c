@@ -13,16 +13,16 @@ static Status search_rounds(PlanDrafts* drafts) {
         int64_t over_bytes[PLAN_MAX_STAGES];
         bool fits;
         Draft* draft;
-        PIPE_NEW(draft, &drafts->lists, Draft, 1);
-        memcpy(drafts->problem.reserve_bytes, drafts->reserve_bytes, sizeof drafts->reserve_bytes);
+        ARENA_TRY_NEW(draft, &drafts->lists, Draft, 1);
+        memcpy(drafts->problem.headroom_bytes, drafts->headroom_bytes, sizeof drafts->headroom_bytes);
         Status status = search_draft(draft, &drafts->problem, drafts->request.effort, 1,
                                      drafts->good_enough_ns, &drafts->lists);
-        memset(drafts->problem.reserve_bytes, 0, sizeof drafts->reserve_bytes);
+        memset(drafts->problem.headroom_bytes, 0, sizeof drafts->headroom_bytes);
         TRY(status);
         TRY(plan_drafts_fit_as_is(&fits, over_bytes, drafts, draft));
         if (fits) { return STATUS_OK; }
         for (int32_t s = 0; s < drafts->problem.P; s++) {
-            drafts->reserve_bytes[s] += over_bytes[s] + over_bytes[s] / 4;
+            drafts->headroom_bytes[s] += over_bytes[s] + over_bytes[s] / 4;
         }
         bool is_last = round == MAX_SEARCHES - 1 && drafts->best_draft == NULL;
         if (round != MAX_SEARCHES / 2 && !is_last) { continue; }
@@ -37,7 +37,7 @@ Status plan_search(PlanDrafts* drafts) {
     lower_bound_make(&drafts->bound, &drafts->problem, drafts->bound_is_joint);
     drafts->good_enough_ns = drafts->bound.bound_ns + drafts->bound.bound_ns / 2000;
     Status status = search_rounds(drafts);
-    memset(drafts->reserve_bytes, 0, sizeof drafts->reserve_bytes);
+    memset(drafts->headroom_bytes, 0, sizeof drafts->headroom_bytes);
     return status == STATUS_INFEASIBLE ? STATUS_OK : status;
 }
 
@@ -63,7 +63,7 @@ static Status search_within(bool* is_fast, PlanDrafts* drafts, int64_t limit_byt
     int32_t slack = request->memory_slack_permille, rest = slack / 2;
     bool fits;
     Draft* draft;
-    PIPE_NEW(draft, &drafts->lists, Draft, 1);
+    ARENA_TRY_NEW(draft, &drafts->lists, Draft, 1);
     drafts->request.memory_limit_bytes = limit_bytes;
     drafts->request.memory_slack_permille = rest;
     *is_fast = false;

@@ -18,7 +18,7 @@ static Status make_drafts(PlanDrafts* drafts) {
 
 // Instruction lists of the best draft, the bound beside it, and every rule that plans keep.
 static Status finish(Plan* out, PlanDrafts* drafts, Arena* arena) {
-    const MicrobatchProblem* problem = &drafts->problem;
+    const PlanProblem* problem = &drafts->problem;
     const Draft* draft = drafts->best_draft;
     if (draft == NULL) { return FAIL(STATUS_INFEASIBLE, "%s", drafts->failure); }
     bool joint_backward = true;
@@ -28,7 +28,7 @@ static Status finish(Plan* out, PlanDrafts* drafts, Arena* arena) {
         joint_backward &= !replica->variant.split_backward;
         memset(replica->ranks, 0, sizeof replica->ranks);
         if (drafts->request.one_replica && r != drafts->request.my_replica) { continue; }
-        TRY(replica_emit(replica, problem, draft->replicas.begin[r], r * problem->P, arena));
+        TRY(replica_plan_emit(replica, problem, draft->replicas.begin[r], r * problem->P, arena));
     }
     Plan plan;
     TRY(plan_assemble(&plan, problem, &draft->list, drafts->best, arena));

@@ -9,8 +9,8 @@ A method makes drafts (draft.h): micro-batches, replicas, order, recomputation, 
                     simulator in the loop (search_moves on search_state); where that ends early, the same
                     again in less memory
     the paper's     original_draft
-    baselines       policy_drafts: microbatch_fixed | microbatch_kk | ..., replica_balance, pipe_*
-Each is made to fit into memory (plan_drafts: replica_fit), and the best gets its lists: comm_order,
+    baselines       policy_drafts: microbatch_fixed | microbatch_kk | ..., balance_replicas, pipe_*
+Each is made to fit into memory (plan_drafts: memory_fit), and the best gets its lists: comm_order,
 rank_list, memory_layout, lower_bound, plan_check. In training the placement is chosen once a run, from a
 sample of the mixture (stage_search.h). The method in words, with a worked step: doc/method.md.
 */

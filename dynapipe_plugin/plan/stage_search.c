@@ -133,7 +133,7 @@ static Status balance(LayerRange* out, const StageSearch* search, Arena* arena) 
     PlanSample* samples;
     for (int32_t b = 0; b < search->num_batches; b++) { num_samples += search->batches[b].num_samples; }
     if (num_samples > INT32_MAX) { return FAIL(STATUS_OUT_OF_RANGE, "stage_search: too many samples"); }
-    PIPE_NEW(samples, arena, PlanSample, num_samples + 1);
+    ARENA_TRY_NEW(samples, arena, PlanSample, num_samples + 1);
     num_samples = 0;
     for (int32_t b = 0; b < search->num_batches; b++) {
         const StageBatch* batch = &search->batches[b];
@@ -180,7 +180,7 @@ static int32_t num_plans(const StageSearch* search) {
 
 static Status choose(StageChoice* out, StageSearch* search, const PlanRequest* request, Arena* arena) {
     StageChoice choice = {.num_splits = 0};
-    PIPE_NEW(search->tried, arena, Placement, MAX_SPLITS);
+    ARENA_TRY_NEW(search->tried, arena, Placement, MAX_SPLITS);
     search->best_ns = INT64_MAX;
     choice.placement = request->placement;
     if (choice.placement.num_chunks == 0) {
@@ -212,7 +212,7 @@ static Status search_again(StageChoice* out, int64_t* present_ns, StageSearch* s
     enum { LEAST_SPLITS = 3 };  // the present one, the balanced one, one that the planner chooses
     const PlanRequest* request = &search->request;
     StageChoice choice = {.num_splits = 0};
-    PIPE_NEW(search->tried, arena, Placement, MAX_SPLITS);
+    ARENA_TRY_NEW(search->tried, arena, Placement, MAX_SPLITS);
     search->best_ns = INT64_MAX;
     search->plans_left = num_plans(search);
     int32_t least_plans = LEAST_SPLITS * search->num_batches + 1;

@@ -23,7 +23,7 @@ static void add_sample(MbShape* shape, const PlanSample* sample) {
     mb_shape_add(shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
 }
 
-static bool all_fit(const Filled* filled, const MicrobatchProblem* problem, RecomputeMode mode) {
+static bool all_fit(const Filled* filled, const PlanProblem* problem, RecomputeMode mode) {
     memset(filled->shapes, 0, (size_t)filled->num_mbs * sizeof *filled->shapes);
     for (int32_t i = 0; i < filled->num_ids; i++) {
         add_sample(&filled->shapes[filled->mb_of[i]], &problem->samples[filled->ids[i]]);
@@ -42,7 +42,7 @@ static Status fill_replica(Filled* out, const SearchWeights* weights, RecomputeM
     MicrobatchTaper taper = *wish;
     int64_t least = search_fill_least_mbs(weights->problem, out->ids, out->num_ids);
     if (taper.num_mbs < least) { taper.num_mbs = least < out->num_ids ? (int32_t)least : out->num_ids; }
-    PIPE_NEW(out->shapes, arena, MbShape, out->num_ids);
+    ARENA_TRY_NEW(out->shapes, arena, MbShape, out->num_ids);
     for (;; taper.num_mbs += taper.num_mbs / 4 + 1) {
         if (taper.num_mbs > out->num_ids) { taper.num_mbs = out->num_ids; }
         if (taper.num_mbs < 1) { taper.num_mbs = 1; }
@@ -58,10 +58,10 @@ static int compare_ids(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-static Status append_replica(MicrobatchList* out, const MicrobatchProblem* problem, const Filled* filled,
+static Status append_replica(MicrobatchList* out, const PlanProblem* problem, const Filled* filled,
                              RecomputeMode mode, int32_t r, Arena* arena) {
     int32_t* ids;
-    PIPE_NEW(ids, arena, int32_t, filled->num_ids);
+    ARENA_TRY_NEW(ids, arena, int32_t, filled->num_ids);
     for (int32_t m = 0; m < filled->num_mbs; m++) {
         int32_t num = 0;
         for (int32_t i = 0; i < filled->num_ids; i++) {
@@ -74,17 +74,17 @@ static Status append_replica(MicrobatchList* out, const MicrobatchProblem* probl
     return STATUS_OK;
 }
 
-static Status mode_build(MicrobatchList* out, const MicrobatchProblem* problem, RecomputeMode mode,
+static Status mode_build(MicrobatchList* out, const PlanProblem* problem, RecomputeMode mode,
                          const MicrobatchTaper* taper, Arena* arena) {
     SearchWeights weights;
     Filled filled = {.num_mbs = 0};
     int32_t N = problem->num_samples, *replica_of;
     int64_t num_mbs = (int64_t)taper->num_mbs * problem->R;
     TRY(search_weights_make(&weights, problem, mode, (int32_t)(num_mbs < N ? num_mbs : N), arena));
-    PIPE_NEW(replica_of, arena, int32_t, N);
-    PIPE_NEW(filled.ids, arena, int32_t, N);
-    PIPE_NEW(filled.mb_of, arena, int32_t, N);
-    TRY(search_fill_replicas(replica_of, &weights, microbatch_replica_slow(problem), arena));
+    ARENA_TRY_NEW(replica_of, arena, int32_t, N);
+    ARENA_TRY_NEW(filled.ids, arena, int32_t, N);
+    ARENA_TRY_NEW(filled.mb_of, arena, int32_t, N);
+    TRY(search_fill_replicas(replica_of, &weights, plan_problem_replica_slow(problem), arena));
     TRY(microbatch_list_reserve(out, N, N, arena));
     for (int32_t r = 0; r < problem->R; r++) {
         filled.num_ids = 0;
@@ -98,7 +98,7 @@ static Status mode_build(MicrobatchList* out, const MicrobatchProblem* problem, 
     return STATUS_OK;
 }
 
-static Status infeasible(const MicrobatchProblem* problem) {
+static Status infeasible(const PlanProblem* problem) {
     for (int32_t i = 0; i < problem->num_samples; i++) {
         MbShape shape = {0};
         bool fits = false;
@@ -114,8 +114,8 @@ static Status infeasible(const MicrobatchProblem* problem) {
 }
 
 // Without a taper: 3 P micro-batches a replica, P of them smaller at each end.
-static Status ragged_build(MicrobatchList* out, const MicrobatchProblem* problem,
-                           const MicrobatchTaper* taper, Arena* arena) {
+static Status ragged_build(MicrobatchList* out, const PlanProblem* problem, const MicrobatchTaper* taper,
+                           Arena* arena) {
     MicrobatchTaper standard = {
         .num_mbs = 3 * problem->P, .depth = problem->P, .end_percent = 40, .ramp_percent = 100};
     for (int k = 0; k < problem->num_modes; k++) {
@@ -126,7 +126,7 @@ static Status ragged_build(MicrobatchList* out, const MicrobatchProblem* problem
 }
 
 // Every count with every taper: coarse steps first in both, so that the first candidates span the range.
-static int32_t ragged_candidates(MicrobatchTaper* out, int32_t max, const MicrobatchProblem* problem) {
+static int32_t ragged_candidates(MicrobatchTaper* out, int32_t max, const PlanProblem* problem) {
     static const int32_t count_percent[] = {300, 200, 400, 150, 600, 100, 800, 250, 1200, 50};  // of P
     int32_t P = problem->P, R = problem->R, num = 0, last = -1;
     int32_t most = (problem->num_samples + R - 1) / R;
@@ -152,13 +152,13 @@ static int32_t ragged_candidates(MicrobatchTaper* out, int32_t max, const Microb
 
 // --- ragged or padded ------------------------------------------------------------------------------------
 
-Status microbatch_dynamic_build(MicrobatchList* out, const MicrobatchProblem* problem,
-                                const MicrobatchTaper* taper, Arena* arena) {
+Status microbatch_dynamic_build(MicrobatchList* out, const PlanProblem* problem, const MicrobatchTaper* taper,
+                                Arena* arena) {
     MicrobatchBuild* build = problem->request->layout == LAYOUT_PADDED ? microbatch_dp_build : ragged_build;
     return build(out, problem, taper, arena);
 }
 
-int32_t microbatch_dynamic_candidates(MicrobatchTaper* out, int32_t max, const MicrobatchProblem* problem) {
+int32_t microbatch_dynamic_candidates(MicrobatchTaper* out, int32_t max, const PlanProblem* problem) {
     static const int32_t ramp_percent[] = {100, 50, 25, 75, 10};
     if (problem->request->layout != LAYOUT_PADDED) { return ragged_candidates(out, max, problem); }
     int32_t num = max < 5 ? max : 5;

@@ -37,7 +37,7 @@ typedef struct {
     int64_t enc, dec, both;
 } Window;
 
-static Window window_tokens(const MicrobatchProblem* problem) {
+static Window window_tokens(const PlanProblem* problem) {
     const PlanRequest* request = problem->request;
     Window w = {.enc = request->max_seq_tokens, .dec = request->max_target_tokens};
     for (int32_t i = 0; i < problem->num_samples; i++) {
@@ -49,11 +49,11 @@ static Window window_tokens(const MicrobatchProblem* problem) {
     return w;
 }
 
-static int64_t budget_tokens(const MicrobatchProblem* problem) {
+static int64_t budget_tokens(const PlanProblem* problem) {
     return problem->request->mb_tokens > 0 ? problem->request->mb_tokens : window_tokens(problem).both;
 }
 
-Status microbatch_list_choose_mode(MicrobatchList* list, const MicrobatchProblem* problem, const char* unit) {
+Status microbatch_list_choose_mode(MicrobatchList* list, const PlanProblem* problem, const char* unit) {
     for (int attempt = 0; attempt < 2 * problem->num_modes; attempt++) {
         RecomputeMode mode = problem->modes[attempt % problem->num_modes];
         bool all = true;
@@ -86,7 +86,7 @@ Status microbatch_list_choose_mode(MicrobatchList* list, const MicrobatchProblem
                 unit);
 }
 
-static bool kernels_take(const MicrobatchProblem* problem, const MbShape* shape) {
+static bool kernels_take(const PlanProblem* problem, const MbShape* shape) {
     return shape_rules_allow(&problem->request->rules, shape);
 }
 
@@ -100,7 +100,7 @@ static MbShape equal_sequences(int64_t num, int64_t enc, int64_t dec) {
                      .cross_products = num * enc * dec};
 }
 
-static Status reserve(MicrobatchList* out, const MicrobatchProblem* problem, int32_t** order, Arena* arena) {
+static Status reserve(MicrobatchList* out, const PlanProblem* problem, int32_t** order, Arena* arena) {
     *order = ARENA_NEW(arena, int32_t, problem->num_samples);
     if (!*order) { return FAIL(STATUS_NO_MEMORY, "order of %d samples", problem->num_samples); }
     for (int32_t i = 0; i < problem->num_samples; i++) { (*order)[i] = i; }
@@ -110,8 +110,7 @@ static Status reserve(MicrobatchList* out, const MicrobatchProblem* problem, int
 // --- packed -----------------------------------------------------------------------------------------------
 
 // The end of the window that begins with sample `begin`: next-fit, both lengths must fit.
-static int32_t window_end(const MicrobatchProblem* problem, int32_t begin, Window window,
-                          int64_t* dec_tokens) {
+static int32_t window_end(const PlanProblem* problem, int32_t begin, Window window, int64_t* dec_tokens) {
     int64_t enc = 0, dec = 0;
     int32_t end = begin;
     for (; end < problem->num_samples; end++) {
@@ -124,8 +123,8 @@ static int32_t window_end(const MicrobatchProblem* problem, int32_t begin, Windo
     return end;
 }
 
-Status microbatch_packed_build(MicrobatchList* out, const MicrobatchProblem* problem,
-                               const MicrobatchTaper* taper, Arena* arena) {
+Status microbatch_packed_build(MicrobatchList* out, const PlanProblem* problem, const MicrobatchTaper* taper,
+                               Arena* arena) {
     (void)taper;
     int32_t* order;
     TRY(reserve(out, problem, &order, arena));
@@ -194,7 +193,7 @@ static int32_t rooms_take(Rooms* rooms, int64_t needed, int64_t* room) {
     return pack;
 }
 
-static bool takes_another(const MicrobatchProblem* problem, const MbShape* pack) {
+static bool takes_another(const PlanProblem* problem, const MbShape* pack) {
     MbShape grown = *pack;
     mb_shape_add(&grown, 1, 0, 0);
     return kernels_take(problem, &grown);
@@ -203,7 +202,7 @@ static bool takes_another(const MicrobatchProblem* problem, const MbShape* pack)
 // The pack that was taken if its sequences and the sample are not too much for the kernels; else -1,
 // and the pack stays where it was.
 static int32_t pack_with(Rooms* rooms, int32_t pack, int64_t room, const MbShape* shape,
-                         const MicrobatchProblem* problem, const PlanSample* sample) {
+                         const PlanProblem* problem, const PlanSample* sample) {
     MbShape grown = *shape;
     mb_shape_add(&grown, sample->enc_tokens, sample->dec_tokens, 0);
     if (kernels_take(problem, &grown)) { return pack; }
@@ -224,7 +223,7 @@ static Status rooms_make(Rooms* out, int64_t budget, int32_t num_packs, Arena* a
     return STATUS_OK;
 }
 
-Status microbatch_packed_ragged_build(MicrobatchList* out, const MicrobatchProblem* problem,
+Status microbatch_packed_ragged_build(MicrobatchList* out, const PlanProblem* problem,
                                       const MicrobatchTaper* taper, Arena* arena) {
     (void)taper;
     int32_t *order, num_packs = 0, N = problem->num_samples;
@@ -270,13 +269,13 @@ static void longest_add(Longest* longest, const PlanSample* sample) {
     longest->dec = (int32_t)max_of(sample->dec_tokens, longest->dec);
 }
 
-static MbShape longest_padded(const Longest* longest, const MicrobatchProblem* problem, int64_t num) {
+static MbShape longest_padded(const Longest* longest, const PlanProblem* problem, int64_t num) {
     return equal_sequences(num, microbatch_pad_tokens(problem, longest->enc, num),
                            microbatch_pad_targets(problem, longest->dec, num));
 }
 
-Status microbatch_padded_build(MicrobatchList* out, const MicrobatchProblem* problem,
-                               const MicrobatchTaper* taper, Arena* arena) {
+Status microbatch_padded_build(MicrobatchList* out, const PlanProblem* problem, const MicrobatchTaper* taper,
+                               Arena* arena) {
     (void)taper;
     int32_t *order, N = problem->num_samples;
     int64_t num = problem->request->mb_samples;
@@ -299,8 +298,8 @@ Status microbatch_padded_build(MicrobatchList* out, const MicrobatchProblem* pro
     return microbatch_list_choose_mode(out, problem, "--batching padded: micro-batch");
 }
 
-Status microbatch_tokens_build(MicrobatchList* out, const MicrobatchProblem* problem,
-                               const MicrobatchTaper* taper, Arena* arena) {
+Status microbatch_tokens_build(MicrobatchList* out, const PlanProblem* problem, const MicrobatchTaper* taper,
+                               Arena* arena) {
     (void)taper;
     int32_t *order, N = problem->num_samples;
     TRY(reserve(out, problem, &order, arena));

@@ -7,7 +7,7 @@ keep to their share of memory. The smallest come first and last. The pipeline is
 */
 #include <stdlib.h>
 
-#include "../draft/replica_balance.h"
+#include "../draft/balance.h"
 #include "../types/mb_shape.h"
 #include "batching_policies.h"
 
@@ -24,7 +24,7 @@ static int compare_groups(const void* a, const void* b) {
 }
 
 typedef struct {
-    const MicrobatchProblem* problem;
+    const PlanProblem* problem;
     int64_t* work_ns;   // [N] of each sample
     int32_t* group_of;  // [N]
     int32_t* ids;       // [N]
@@ -32,7 +32,7 @@ typedef struct {
     Group* groups;      // [N]
 } Balance;
 
-static Status balance_init(Balance* b, const MicrobatchProblem* problem, Arena* arena) {
+static Status balance_init(Balance* b, const PlanProblem* problem, Arena* arena) {
     int32_t N = problem->num_samples;
     *b = (Balance){.problem = problem,
                    .work_ns = ARENA_NEW(arena, int64_t, N),
@@ -66,7 +66,7 @@ static void sort_by_group(const Balance* b, int32_t num_groups) {
 
 // Largest in the middle, smallest at both ends.
 static void list_groups(MicrobatchList* out, const Balance* b, int32_t num_groups) {
-    const MicrobatchProblem* problem = b->problem;
+    const PlanProblem* problem = b->problem;
     out->num_mbs = out->num_sequences = out->num_segments = 0;
     sort_by_group(b, num_groups);
     for (int32_t k = 0; k < num_groups; k++) {
@@ -78,7 +78,7 @@ static void list_groups(MicrobatchList* out, const Balance* b, int32_t num_group
     }
 }
 
-static bool keeps_share(const MicrobatchList* list, const MicrobatchProblem* problem) {
+static bool keeps_share(const MicrobatchList* list, const PlanProblem* problem) {
     for (int k = 0; k < problem->num_modes; k++) {
         bool all = true;
         for (int32_t m = 0; m < list->num_mbs && all; m++) {
@@ -89,8 +89,8 @@ static bool keeps_share(const MicrobatchList* list, const MicrobatchProblem* pro
     return false;
 }
 
-Status microbatch_kk_build(MicrobatchList* out, const MicrobatchProblem* problem,
-                           const MicrobatchTaper* taper, Arena* arena) {
+Status microbatch_kk_build(MicrobatchList* out, const PlanProblem* problem, const MicrobatchTaper* taper,
+                           Arena* arena) {
     (void)taper;
     Balance b;
     int32_t N = problem->num_samples, R = problem->R;
@@ -108,7 +108,7 @@ Status microbatch_kk_build(MicrobatchList* out, const MicrobatchProblem* problem
     int64_t num_groups = ((tokens + budget - 1) / budget + R - 1) / R * R;
     for (;;) {
         if (num_groups > most) { num_groups = most; }
-        TRY(replica_balance_assign(b.group_of, b.work_ns, N, (int32_t)num_groups, arena));
+        TRY(balance_assign(b.group_of, b.work_ns, N, (int32_t)num_groups, arena));
         for (int32_t g = 0; g < num_groups; g++) { b.groups[g] = (Group){0, g}; }
         for (int32_t i = 0; i < N; i++) { b.groups[b.group_of[i]].work_ns += b.work_ns[i]; }
         qsort(b.groups, (size_t)num_groups, sizeof *b.groups, compare_groups);

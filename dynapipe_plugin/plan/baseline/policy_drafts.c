@@ -10,7 +10,7 @@ enum { MAX_CANDIDATES = 64, NUM_FINALISTS = 4 };
 // One way to cut the batch, and the best that was found for it.
 typedef struct {
     MicrobatchList list;
-    ReplicaLists replicas;
+    ReplicaMbs replicas;
     bool recompute_all;    // every micro-batch fully, whatever the batching pass assumed
     int64_t makespan_ns;   // of the slowest replica; INT64_MAX: does not fit as it is
     int64_t* makespan_of;  // [R]
@@ -19,8 +19,8 @@ typedef struct {
 } Candidate;
 
 typedef struct {
-    const MicrobatchProblem* problem;
-    const MicrobatchProblem* batching;  // the same; its micro-batches may have to be content with less memory
+    const PlanProblem* problem;
+    const PlanProblem* batching;  // the same; its micro-batches may have to be content with less memory
     PipeVariant variants[MAX_VARIANTS];
     int32_t num_variants;
     int32_t budget;         // simulations left
@@ -37,11 +37,11 @@ static Status add_candidate(Policies* policies, const MicrobatchTaper* taper) {
     Candidate candidate = {.makespan_ns = INT64_MAX};
     TRY(batching_policies[request->batching].build(&candidate.list, policies->batching, taper,
                                                    policies->lists));
-    TRY(replica_balance(&candidate.replicas, &candidate.list, request->R,
-                        microbatch_replica_slow(policies->problem), policies->lists));
-    PIPE_NEW(candidate.makespan_of, policies->lists, int64_t, request->R);
-    PIPE_NEW(candidate.variant_of, policies->lists, int32_t, request->R);
-    PIPE_NEW(candidate.order, policies->lists, int32_t, candidate.list.num_mbs);
+    TRY(balance_replicas(&candidate.replicas, &candidate.list, request->R,
+                         plan_problem_replica_slow(policies->problem), policies->lists));
+    ARENA_TRY_NEW(candidate.makespan_of, policies->lists, int64_t, request->R);
+    ARENA_TRY_NEW(candidate.variant_of, policies->lists, int32_t, request->R);
+    ARENA_TRY_NEW(candidate.order, policies->lists, int32_t, candidate.list.num_mbs);
     for (int32_t r = 0; r < request->R; r++) {
         int32_t begin = candidate.replicas.begin[r];
         for (int32_t i = begin; i < candidate.replicas.begin[r + 1]; i++) { candidate.order[i] = i - begin; }
@@ -74,7 +74,7 @@ static Status make_replica_problem(ReplicaProblem* out, Policies* policies, cons
     int32_t begin = candidate->replicas.begin[r], num_mbs = candidate->replicas.begin[r + 1] - begin;
     uint8_t* modes = NULL;
     if (candidate->recompute_all) {
-        PIPE_NEW(modes, arena, uint8_t, (int64_t)policies->problem->K * num_mbs);
+        ARENA_TRY_NEW(modes, arena, uint8_t, (int64_t)policies->problem->K * num_mbs);
         memset(modes, RECOMPUTE_FULL, (size_t)policies->problem->K * (size_t)num_mbs);
     }
     return replica_problem_make(out, policies->problem, &candidate->list, r, candidate->replicas.mbs + begin,
@@ -88,10 +88,10 @@ static Status judge(Policies* policies, Candidate* candidate, int32_t num_varian
     for (int32_t r = 0; r < policies->problem->R; r++) {
         arena_reset(&policies->costs);
         ReplicaProblem replica;
-        ReplicaBest best;
+        PipeVariantBest best;
         TRY(make_replica_problem(&replica, policies, candidate, r, &policies->costs));
-        TRY(replica_search_variants(&best, &replica.pipe, candidate->order + candidate->replicas.begin[r],
-                                    policies->variants, num_variants, &policies->runs));
+        TRY(pipe_variants_best(&best, &replica.pipe, candidate->order + candidate->replicas.begin[r],
+                               policies->variants, num_variants, &policies->runs));
         policies->budget -= num_variants;
         candidate->variant_of[r] = best.variant;
         candidate->makespan_of[r] = best.makespan_ns;
@@ -114,7 +114,7 @@ static void sort_candidates(Candidate* candidates, int32_t num) {
 
 // The same micro-batches, everything recomputed: where memory is short and the request leaves it open.
 static Status add_recomputed(Policies* policies, int32_t num_finalists) {
-    const MicrobatchProblem* problem = policies->problem;
+    const PlanProblem* problem = policies->problem;
     bool keeps = false, drops = false;
     for (int32_t i = 0; i < problem->num_modes; i++) {
         keeps |= problem->modes[i] == RECOMPUTE_NONE;
@@ -124,9 +124,9 @@ static Status add_recomputed(Policies* policies, int32_t num_finalists) {
     for (int32_t i = 0; i < num_finalists; i++) {
         Candidate candidate = policies->candidates[i];
         candidate.recompute_all = true;
-        PIPE_NEW(candidate.makespan_of, policies->lists, int64_t, problem->R);
-        PIPE_NEW(candidate.variant_of, policies->lists, int32_t, problem->R);
-        PIPE_NEW(candidate.order, policies->lists, int32_t, candidate.list.num_mbs);
+        ARENA_TRY_NEW(candidate.makespan_of, policies->lists, int64_t, problem->R);
+        ARENA_TRY_NEW(candidate.variant_of, policies->lists, int32_t, problem->R);
+        ARENA_TRY_NEW(candidate.order, policies->lists, int32_t, candidate.list.num_mbs);
         memcpy(candidate.order, policies->candidates[i].order,
                (size_t)candidate.list.num_mbs * sizeof *candidate.order);
         TRY(judge(policies, &candidate, policies->num_variants));
@@ -171,11 +171,11 @@ static Status rank_candidates(Policies* policies) {
 // --- as drafts -------------------------------------------------------------------------------------------
 
 static Status make_draft(Draft* out, const Policies* policies, const Candidate* candidate, Arena* arena) {
-    const MicrobatchProblem* problem = policies->problem;
+    const PlanProblem* problem = policies->problem;
     Draft draft = {
         .list = candidate->list, .replicas = candidate->replicas, .makespan_ns = candidate->makespan_ns};
     draft.placement = problem->placement;
-    PIPE_NEW(draft.replica, arena, DraftReplica, problem->R);
+    ARENA_TRY_NEW(draft.replica, arena, DraftReplica, problem->R);
     for (int32_t r = 0; r < problem->R; r++) {
         DraftReplica* replica = &draft.replica[r];
         int32_t begin = candidate->replicas.begin[r], M = candidate->replicas.begin[r + 1] - begin;
@@ -183,7 +183,7 @@ static Status make_draft(Draft* out, const Policies* policies, const Candidate* 
                                   .order = candidate->order + begin,
                                   .makespan_ns = candidate->makespan_of[r]};
         if (!candidate->recompute_all) { continue; }
-        PIPE_NEW(replica->modes, arena, uint8_t, (int64_t)problem->K * M);
+        ARENA_TRY_NEW(replica->modes, arena, uint8_t, (int64_t)problem->K * M);
         memset(replica->modes, RECOMPUTE_FULL, (size_t)problem->K * (size_t)M);
     }
     *out = draft;
@@ -191,7 +191,7 @@ static Status make_draft(Draft* out, const Policies* policies, const Candidate* 
 }
 
 static Status make_all(Draft* out, int32_t* num, Policies* policies) {
-    PIPE_NEW(policies->candidates, policies->lists, Candidate, MAX_CANDIDATES + NUM_FINALISTS);
+    ARENA_TRY_NEW(policies->candidates, policies->lists, Candidate, MAX_CANDIDATES + NUM_FINALISTS);
     TRY(add_candidates(policies));
     TRY(rank_candidates(policies));
     *num = policies->num_candidates < POLICY_MAX_DRAFTS ? policies->num_candidates : POLICY_MAX_DRAFTS;
@@ -201,10 +201,10 @@ static Status make_all(Draft* out, int32_t* num, Policies* policies) {
     return STATUS_OK;
 }
 
-Status policy_drafts(Draft out[POLICY_MAX_DRAFTS], int32_t* num, const MicrobatchProblem* problem,
-                     const MicrobatchProblem* batching, int32_t effort, Arena* arena) {
+Status policy_drafts(Draft out[POLICY_MAX_DRAFTS], int32_t* num, const PlanProblem* problem,
+                     const PlanProblem* batching, int32_t effort, Arena* arena) {
     Policies policies = {.problem = problem, .batching = batching, .budget = effort, .lists = arena};
-    policies.num_variants = replica_variants(policies.variants, problem->request);
+    policies.num_variants = pipe_variants(policies.variants, problem->request);
     Status status = make_all(out, num, &policies);
     arena_free(&policies.costs);
     arena_free(&policies.runs);

@@ -13,5 +13,5 @@ enum { POLICY_MAX_DRAFTS = 8 };
 
 // out[0 .. *num), fastest first. `batching` is the problem as the batching pass sees it: as `problem`, or
 // with less memory. effort: simulations. STATUS_INFEASIBLE: not even one micro-batch at a time fits.
-Status policy_drafts(Draft out[POLICY_MAX_DRAFTS], int32_t* num, const MicrobatchProblem* problem,
-                     const MicrobatchProblem* batching, int32_t effort, Arena* arena);
+Status policy_drafts(Draft out[POLICY_MAX_DRAFTS], int32_t* num, const PlanProblem* problem,
+                     const PlanProblem* batching, int32_t effort, Arena* arena);

@@ -34,7 +34,7 @@ static Status chain_alloc(Chain* out, int32_t K, Arena* arena) {
 
 // By rows a message may shrink by a row when the micro-batch grows by one: of it the latency alone counts.
 static void shares_make(Chain* out, const BoundLines* lines, const MbShape* shape) {
-    const MicrobatchProblem* problem = lines->problem;
+    const PlanProblem* problem = lines->problem;
     const Placement* placement = &problem->placement;
     bool by_rows = placement->head == HEAD_BY_ROWS;
     CostParts parts;
@@ -54,7 +54,7 @@ static void shares_make(Chain* out, const BoundLines* lines, const MbShape* shap
 }
 
 static void chain_make(Chain* out, const BoundLines* lines, const PlanSample* sample) {
-    const MicrobatchProblem* problem = lines->problem;
+    const PlanProblem* problem = lines->problem;
     MbShape shape = {0};
     mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
     shares_make(out, lines, &shape);

@@ -24,7 +24,7 @@ static double head_parts_of(const BoundLines* lines) {
 
 // Each kind of job of each part in its cheapest mode on the fastest rank.
 static CostParts parts_of(const BoundLines* lines, const PlanSample* sample) {
-    const MicrobatchProblem* problem = lines->problem;
+    const PlanProblem* problem = lines->problem;
     MbShape shape = {0};
     CostParts least, one;
     mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
@@ -240,7 +240,7 @@ static double state_bytes(const BoundLines* lines) {
 }
 
 static Status memory_make(BoundFree* out, const BoundLines* lines, Arena* scratch) {
-    const MicrobatchProblem* problem = lines->problem;
+    const PlanProblem* problem = lines->problem;
     BoundPiece pieces[MOST_PIECES];
     BoundPart one;
     double all_bytes = 0, head_parts = head_parts_of(lines);

@@ -17,7 +17,7 @@ void bound_features(double out[FEATURE_COUNT], const PlanSample* s) {
     out[FEATURE_SUPERVISED] = s->supervised_tokens;
 }
 
-static BoundExtent extent_make(const MicrobatchProblem* problem, const BoundBatch* batch) {
+static BoundExtent extent_make(const PlanProblem* problem, const BoundBatch* batch) {
     BoundExtent e = {.total = {0}};
     double enc = 1, dec = 1;
     for (int32_t i = 0; i < batch->num; i++) {
@@ -149,7 +149,7 @@ static void cheapest_modes(BoundPart* out, const BoundLines* lines) {
 }
 
 static void part_make(BoundPart* out, const BoundLines* lines, int part) {
-    const MicrobatchProblem* problem = lines->problem;
+    const PlanProblem* problem = lines->problem;
     *out = (BoundPart){0};
     for (int k = 0; k < problem->num_modes; k++) {
         const CostPartMode* mode = &problem->costs->parts[problem->modes[k]][part];
@@ -205,7 +205,7 @@ void bound_part_sum(BoundPart* out, const BoundLines* lines, const int32_t count
 }
 
 void bound_part_chunk(BoundPart* out, const BoundLines* lines, int32_t k, bool shared) {
-    const MicrobatchProblem* problem = lines->problem;
+    const PlanProblem* problem = lines->problem;
     int32_t count[PIECE_COUNT];
     cost_stage_parts(count, problem->costs, &problem->chunks[k]);
     bound_part_sum(out, lines, count, problem->placement.stage_of[k], shared);
@@ -233,7 +233,7 @@ void bound_part_share(BoundPart* out, const BoundLines* lines, double share, int
 }
 
 void bound_part_stage(BoundPart* out, const BoundLines* lines, int32_t s, bool shared) {
-    const MicrobatchProblem* problem = lines->problem;
+    const PlanProblem* problem = lines->problem;
     BoundPart one;
     *out = (BoundPart){0};
     for (int32_t k = 0; k < problem->K; k++) {
@@ -267,12 +267,12 @@ static BoundSpeed speed_of(const MachineRank* ranks, int32_t num, int32_t step) 
 
 // Jobs of the fastest rank; of links, the earliest first byte and the highest rate. One that costs nothing
 // stays so.
-static MachineRank lightest_of(const MicrobatchProblem* problem, int32_t s) {
+static MachineRank lightest_of(const PlanProblem* problem, int32_t s) {
     MachineRank lightest = {.slow = {INFINITY, INFINITY, INFINITY, INFINITY}};
     const CostModel* costs = problem->costs;
     lightest.link_latency_ns = INFINITY;
     for (int32_t r = 0; r < problem->R; r++) {
-        const MachineRank* rank = &microbatch_ranks(problem, r)[s];
+        const MachineRank* rank = &plan_problem_ranks(problem, r)[s];
         bool own = rank->link_bytes_per_ns > 0, is_free = !own && costs->comm_bytes_per_ns <= 0;
         double latency_ns = own ? rank->link_latency_ns : is_free ? 0 : costs->comm_latency_ns;
         double rate = own ? rank->link_bytes_per_ns : is_free ? INFINITY : costs->comm_bytes_per_ns;
@@ -286,8 +286,8 @@ static MachineRank lightest_of(const MicrobatchProblem* problem, int32_t s) {
 }
 
 static void speeds_make(BoundLines* out) {
-    const MicrobatchProblem* problem = out->problem;
-    const MachineRank* ranks = microbatch_ranks(problem, 0);
+    const PlanProblem* problem = out->problem;
+    const MachineRank* ranks = plan_problem_ranks(problem, 0);
     out->most_slow = 1;
     if (!problem->differs) { return; }
     out->all = speed_of(ranks, problem->P * problem->R, 1);
@@ -374,7 +374,7 @@ static void lower_largest(BoundLines* lines, const BoundPart* stage, double num_
 }
 
 // Is any rate other than a slope?
-static bool has_bent_curves(const MicrobatchProblem* problem) {
+static bool has_bent_curves(const PlanProblem* problem) {
     for (int k = 0; k < problem->num_modes; k++) {
         for (int part = 0; part < PART_COUNT; part++) {
             const CostPartMode* mode = &problem->costs->parts[problem->modes[k]][part];
@@ -396,14 +396,14 @@ static bool has_bent_curves(const MicrobatchProblem* problem) {
 }
 
 int64_t bound_free_bytes(const BoundLines* lines, int32_t s) {
-    const MicrobatchProblem* problem = lines->problem;
+    const PlanProblem* problem = lines->problem;
     int64_t limit_bytes = problem->most_limit_bytes[s];
     if (limit_bytes == 0) { return COST_LIMIT; }
     return limit_bytes - cost_rank_state_bytes(problem->costs, &problem->has[s]);
 }
 
 static void freedom_set(BoundLines* out) {
-    const MicrobatchProblem* problem = out->problem;
+    const PlanProblem* problem = out->problem;
     const PlanRequest* request = problem->request;
     bool is_linear = placement_is_linear(&problem->placement, problem->P);
     bool kind_is_given = request->placements == PLACEMENT_GIVEN && request->heads == HEAD_CHOICE_GIVEN;
@@ -418,7 +418,7 @@ static void freedom_set(BoundLines* out) {
 
 // Smaller micro-batches, higher rates: what the largest can be.
 static void largest_make(BoundLines* out) {
-    const MicrobatchProblem* problem = out->problem;
+    const PlanProblem* problem = out->problem;
     const CostModel* costs = problem->costs;
     BoundPart sum;
     double all_bytes = 0, most_bytes = 0;  // of the roomiest rank of each stage, of any
@@ -448,7 +448,7 @@ static void largest_make(BoundLines* out) {
     }
 }
 
-void bound_lines_make(BoundLines* out, const MicrobatchProblem* problem, const BoundBatch* batch,
+void bound_lines_make(BoundLines* out, const PlanProblem* problem, const BoundBatch* batch,
                       bool joint_backward) {
     *out = (BoundLines){.problem = problem,
                         .batch = batch,

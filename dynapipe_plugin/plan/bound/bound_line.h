@@ -26,7 +26,7 @@ typedef struct {
 
 // Of one part of the model, or the sum over the parts of a stage.
 typedef struct {
-    BoundLine job[RECOMPUTE_COUNT][JOB_COUNT];  // by index in MicrobatchProblem.modes
+    BoundLine job[RECOMPUTE_COUNT][JOB_COUNT];  // by index in PlanProblem.modes
     BoundLine stored[RECOMPUTE_COUNT];          // bytes
     BoundLine work;      // F + B + W + R; every feature in the mode where it is cheapest, as modes may differ
     BoundLine turn;      // F + B the same way; with W where no plan in question splits backward
@@ -47,7 +47,7 @@ typedef struct {
 typedef enum { BOUND_GIVEN, BOUND_ANY_SPLIT, BOUND_ANY_PLACEMENT } BoundFreedom;
 
 typedef struct {
-    const MicrobatchProblem* problem;
+    const PlanProblem* problem;
     const BoundBatch* batch;
     bool joint_backward;
     BoundFreedom freedom;
@@ -66,7 +66,7 @@ typedef struct {
 } BoundLines;
 
 // Borrows all arguments.
-void bound_lines_make(BoundLines* out, const MicrobatchProblem* problem, const BoundBatch* batch,
+void bound_lines_make(BoundLines* out, const PlanProblem* problem, const BoundBatch* batch,
                       bool joint_backward);
 
 // out += count * line

@@ -52,7 +52,7 @@ static double tokens_that_fit(const BoundLine* stored, double free_bytes) {
 }
 
 static void choice_make(Choice* out, const BoundLines* lines, const BoundPiece* piece, int k) {
-    const MicrobatchProblem* problem = lines->problem;
+    const PlanProblem* problem = lines->problem;
     bool drops = problem->costs->recompute_is_job[problem->modes[k]] && problem->modes[k] != RECOMPUTE_NONE;
     *out = (Choice){.num_held = 1};
     for (int kind = 0; kind < JOB_COUNT; kind++) { bound_line_add(&out->work, 1, &piece->own.job[k][kind]); }

@@ -82,7 +82,7 @@ static void lower_prices(SplitPrices* prices, const BoundSpeed* speed, bool join
 // Minima over samples and modes: no micro-batch has a shorter one, as jobs only grow with their shape.
 static void lightest_make(Split* out) {
     const BoundLines* lines = out->lines;
-    const MicrobatchProblem* problem = lines->problem;
+    const PlanProblem* problem = lines->problem;
     const BoundBatch* batch = lines->batch;
     int32_t num_rows = problem->differs ? 1 + out->P : 1;
     int64_t sent_bytes = COST_LIMIT;
@@ -114,7 +114,7 @@ static void lightest_make(Split* out) {
 // The reduction of a stage adds up over its layers, but for rounding: half a nanosecond for each term. What
 // stages of one stack share besides is left out.
 static void reductions_make(Split* out) {
-    const MicrobatchProblem* problem = out->lines->problem;
+    const PlanProblem* problem = out->lines->problem;
     for (int32_t s = 0; s < out->P; s++) {
         CostStage bare = {.has_embedding = s == 0, .has_head = s == out->P - 1};
         double ns_per_byte = cost_reduce_ns_per_byte(problem->costs, problem->R);
@@ -216,7 +216,7 @@ static double state_bytes(const Split* split, int32_t s, int32_t begin, int32_t 
 }
 
 static void stored_make(Split* out) {
-    const MicrobatchProblem* problem = out->lines->problem;
+    const PlanProblem* problem = out->lines->problem;
     const BoundBatch* batch = out->lines->batch;
     out->num_stored = batch->num_most < MOST_STORED ? batch->num_most : MOST_STORED;
     for (int32_t i = 0; i < out->num_stored; i++) {
@@ -235,7 +235,7 @@ static void stored_make(Split* out) {
 
 // Model state, and the largest samples one at a time, each in the mode that keeps least of it.
 static bool range_fits(const Split* split, int32_t s, int32_t begin, int32_t end) {
-    const MicrobatchProblem* problem = split->lines->problem;
+    const PlanProblem* problem = split->lines->problem;
     int32_t count[PART_COUNT];
     layer_counts(count, split, s, begin, end);
     if (problem->most_limit_bytes[s] == 0) { return true; }
@@ -429,7 +429,7 @@ static Status split_alloc(Split* out, Arena* arena) {
 
 Status bound_split_best(double* stage_ns, double* with_memory_ns, const BoundLines* lines, Arena* arena,
                         Arena* scratch) {
-    const MicrobatchProblem* problem = lines->problem;
+    const PlanProblem* problem = lines->problem;
     const CostModel* costs = problem->costs;
     Split split = {.lines = lines,
                    .P = problem->P,

@@ -23,7 +23,7 @@ static int64_t larger(int64_t a, int64_t b) {
 // sample in each of its pieces; a chain passes 2 of each piece of the model more. The additions here err by
 // less than one part in 10^12.
 static int64_t floor_ns(double time_ns, const BoundLines* lines) {
-    const MicrobatchProblem* problem = lines->problem;
+    const PlanProblem* problem = lines->problem;
     double P = problem->P, K = problem->num_rows;
     double of_stage = placement_is_linear(&problem->placement, problem->P) ? 1 : K;
     if (lines->freedom == BOUND_ANY_PLACEMENT) {  // a chunk of every layer, the head's, and shares of it
@@ -39,7 +39,7 @@ static int64_t floor_ns(double time_ns, const BoundLines* lines) {
 // --- one sample on whatever stages -----------------------------------------------------------------------
 
 static void any_split_chains(LowerBound* out, const BoundLines* lines) {
-    const MicrobatchProblem* problem = lines->problem;
+    const PlanProblem* problem = lines->problem;
     const BoundBatch* batch = lines->batch;
     // of the first stage without its layers but one: what it shares with other stages depends on these
     const CostModel* costs = problem->costs;
@@ -99,7 +99,7 @@ enum { MOST_PIECES = 64 };
 // Time of the stage's memory (bound_memory.h), no less than work_ns.
 static Status memory_of_stage(double* time_ns, const BoundLines* lines, int32_t s, double work_ns,
                               Work* work) {
-    const MicrobatchProblem* problem = lines->problem;
+    const PlanProblem* problem = lines->problem;
     BoundStage stage = {.pieces = work->pieces, .free_bytes = (double)bound_free_bytes(lines, s)};
     BoundPart one, head = {.turn = {0}};
     double share = bound_share_of(lines, s), largest = 0;
@@ -135,7 +135,7 @@ static Status memory_of_stage(double* time_ns, const BoundLines* lines, int32_t 
 // Stage s between its earliest begin and what must follow it.
 static Status raise_stage(LowerBound* out, const BoundLines* lines, const BoundChains* ends, int32_t s,
                           Work* scratch) {
-    const MicrobatchProblem* problem = lines->problem;
+    const PlanProblem* problem = lines->problem;
     BoundPart stage, fastest, share = {.turn = {0}};
     bound_part_stage(&stage, lines, s, true);
     bound_part_stage(&fastest, lines, s, false);
@@ -203,7 +203,7 @@ static Status any_placement(LowerBound* out, const BoundLines* lines, const Boun
     return STATUS_OK;
 }
 
-static Status bound_make(LowerBound* out, const MicrobatchProblem* problem, bool joint_backward, Work* work) {
+static Status bound_make(LowerBound* out, const PlanProblem* problem, bool joint_backward, Work* work) {
     BoundBatch batch;
     BoundLines lines;
     TRY(bound_batch_make(&batch, problem->samples, problem->num_samples, &work->arena));
@@ -221,7 +221,7 @@ static Status bound_make(LowerBound* out, const MicrobatchProblem* problem, bool
     return STATUS_OK;
 }
 
-Status lower_bound_make(LowerBound* out, const MicrobatchProblem* problem, bool joint_backward) {
+Status lower_bound_make(LowerBound* out, const PlanProblem* problem, bool joint_backward) {
     LowerBound made = {.stage = -1};
     Work work = {.pieces = NULL};
     Status status = bound_make(&made, problem, joint_backward, &work);

@@ -41,4 +41,4 @@ typedef struct {
 
 // joint_backward: no plan in question splits B and W, so a stage's last job is followed by backwards
 // upstream. STATUS_NO_MEMORY of the host, and then a bound of 0, which is true of any plan; or STATUS_OK.
-Status lower_bound_make(LowerBound* out, const MicrobatchProblem* problem, bool joint_backward);
+Status lower_bound_make(LowerBound* out, const PlanProblem* problem, bool joint_backward);

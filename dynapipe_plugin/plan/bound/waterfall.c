@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "../draft/pipe_problem.h"
+#include "../draft/pipe_costs.h"
 #include "../pipe/pipe_adaptive.h"
 #include "../pipe/pipe_schedule.h"
 #include "../types/mb_shape.h"
@@ -27,8 +27,8 @@ typedef struct {
     const Plan* plan;
     const PlanRequest* request;
     const PlanSample* samples;
-    const MicrobatchProblem* problem;  // with costs as they are
-    const MicrobatchProblem* pure;     // without constants and floors of times
+    const PlanProblem* problem;  // with costs as they are
+    const PlanProblem* pure;     // without constants and floors of times
     int64_t level_ns[NUM_LEVELS];
     bool memory_is_short;
     Arena* arena;
@@ -51,17 +51,17 @@ static MbShape true_shape(const Plan* plan, const PlanSample* samples, const Pla
 static Status pipe_of_replica(PipeProblem* out, const Fall* fall, int32_t first_mb, int32_t M, int32_t r,
                               Ideal ideal) {
     const Plan* plan = fall->plan;
-    const MicrobatchProblem* problem = ideal.no_constants ? fall->pure : fall->problem;
+    const PlanProblem* problem = ideal.no_constants ? fall->pure : fall->problem;
     PipePlace place = {.problem = problem,
-                       .ranks = microbatch_ranks(problem, r),
+                       .ranks = plan_problem_ranks(problem, r),
                        .placement = &plan->placement,
                        .chunks = problem->chunks,
                        .P = plan->P};
     int32_t num_rows = placement_num_rows(&plan->placement, plan->P);
     PipeCost* cells;
     uint8_t* modes;
-    PIPE_NEW(cells, fall->arena, PipeCost, (int64_t)num_rows * M);
-    PIPE_NEW(modes, fall->arena, uint8_t, (int64_t)problem->K * M);
+    ARENA_TRY_NEW(cells, fall->arena, PipeCost, (int64_t)num_rows * M);
+    ARENA_TRY_NEW(modes, fall->arena, uint8_t, (int64_t)problem->K * M);
     *out = (PipeProblem){.P = plan->P, .M = M, .cost = cells, .placement = &plan->placement};
     out->pulls = machine_pulls(fall->request->machine) && !ideal.free_transfers;
     for (int32_t s = 0; s < plan->P; s++) {
@@ -252,7 +252,7 @@ static Status add_replica(Fall* fall, int64_t* total_ns, int32_t first_mb, int32
                                    [WATERFALL_PADDING] = {true, true, true, false},
                                    [WATERFALL_ORDER] = {true, true, true, true}};
     int32_t order[1], *in_turn = order;
-    if (M > 0) { PIPE_NEW(in_turn, fall->arena, int32_t, M); }
+    if (M > 0) { ARENA_TRY_NEW(in_turn, fall->arena, int32_t, M); }
     for (int32_t m = 0; m < M; m++) { in_turn[m] = m; }
     int64_t before_ns = INT64_MAX;
     fall->memory_is_short = false;
@@ -289,16 +289,16 @@ static void drop_constants(CostModel* costs) {
 }
 
 // The problem that the plan solves: its placement, no limit.
-static Status problem_of_plan(const MicrobatchProblem** out, Fall* fall, const CostModel* costs,
+static Status problem_of_plan(const PlanProblem** out, Fall* fall, const CostModel* costs,
                               int32_t num_samples) {
-    MicrobatchProblem* problem;
+    PlanProblem* problem;
     PlanRequest* request;
-    PIPE_NEW(problem, fall->arena, MicrobatchProblem, 1);
-    PIPE_NEW(request, fall->arena, PlanRequest, 1);
+    ARENA_TRY_NEW(problem, fall->arena, PlanProblem, 1);
+    ARENA_TRY_NEW(request, fall->arena, PlanRequest, 1);
     *request = *fall->request;
     request->placement = fall->plan->placement;
     request->memory_limit_bytes = 0;
-    TRY(microbatch_problem_init(problem, request, costs, fall->samples, num_samples));
+    TRY(plan_problem_init(problem, request, costs, fall->samples, num_samples));
     *out = problem;
     return STATUS_OK;
 }
@@ -321,7 +321,7 @@ Status waterfall_make(Waterfall* out, const Plan* plan, const CostModel* costs, 
     }
     Fall fall = {.plan = plan, .request = request, .samples = samples, .arena = arena};
     CostModel* pure;
-    PIPE_NEW(pure, arena, CostModel, 1);
+    ARENA_TRY_NEW(pure, arena, CostModel, 1);
     *pure = *costs;
     drop_constants(pure);
     TRY(problem_of_plan(&fall.problem, &fall, costs, num_samples));

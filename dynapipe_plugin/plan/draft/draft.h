@@ -7,8 +7,8 @@ planner.c fits it into memory, writes the lists and checks them.
 */
 #pragma once
 
-#include "replica_balance.h"
-#include "replica_search.h"
+#include "balance.h"
+#include "pipe_variant.h"
 
 typedef struct {
     PipeVariant variant;
@@ -19,7 +19,7 @@ typedef struct {
 
 typedef struct {
     MicrobatchList list;
-    ReplicaLists replicas;
+    ReplicaMbs replicas;
     DraftReplica* replica;  // [R]
     Placement placement;    // that of the request, unless it may be chosen
     int64_t makespan_ns;    // of the slowest

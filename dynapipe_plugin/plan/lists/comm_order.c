@@ -288,8 +288,8 @@ static Status count_messages(Merge* merge, Arena* arena) {
         }
     }
     for (int32_t s = 0; s < merge->problem->P; s++) {
-        PIPE_NEW(merge->letters[s], arena, Letter, num_letters[s]);
-        PIPE_NEW(merge->order->ops[s], arena, CommOp, num_ops[s]);
+        ARENA_TRY_NEW(merge->letters[s], arena, Letter, num_letters[s]);
+        ARENA_TRY_NEW(merge->order->ops[s], arena, CommOp, num_ops[s]);
     }
     return STATUS_OK;
 }
@@ -297,13 +297,13 @@ static Status count_messages(Merge* merge, Arena* arena) {
 static Status merge_init(Merge* merge, Arena* arena) {
     int64_t num_cells = (int64_t)pipe_num_rows(merge->problem) * merge->problem->M;
     for (int kind = 0; kind < 3; kind++) {
-        PIPE_NEW(merge->missing[kind], arena, int32_t, num_cells);
-        PIPE_NEW(merge->needed_by[kind], arena, int32_t, num_cells);
-        if (merge->late != NULL) { PIPE_NEW(merge->arrival_ns[kind], arena, int64_t, num_cells); }
+        ARENA_TRY_NEW(merge->missing[kind], arena, int32_t, num_cells);
+        ARENA_TRY_NEW(merge->needed_by[kind], arena, int32_t, num_cells);
+        if (merge->late != NULL) { ARENA_TRY_NEW(merge->arrival_ns[kind], arena, int64_t, num_cells); }
     }
     for (int32_t s = 0; merge->late != NULL && s < merge->problem->P; s++) {
-        PIPE_NEW(merge->late->job[s], arena, PipeSpan, merge->schedule->num_jobs[s]);
-        PIPE_NEW(merge->late->send[s], arena, PipeSpan, merge->schedule->num_jobs[s]);
+        ARENA_TRY_NEW(merge->late->job[s], arena, PipeSpan, merge->schedule->num_jobs[s]);
+        ARENA_TRY_NEW(merge->late->send[s], arena, PipeSpan, merge->schedule->num_jobs[s]);
     }
     TRY(count_messages(merge, arena));
     tournament_init(merge);

@@ -37,10 +37,6 @@ typedef struct {
     PlacedItem* items;
 } Placed;
 
-static int64_t align_up(int64_t num_bytes) {
-    return (num_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
-}
-
 // --- first fit --------------------------------------------------------------------------------------------
 
 // The lowest address where the item fits. cursor: [num_blocks], temporary.
@@ -114,9 +110,9 @@ Status memory_layout_bound(const PlanBuffer* buffers, int32_t num_buffers, int64
         last = buffers[i].instr_end > last ? buffers[i].instr_end : last;
     }
     int64_t* change_bytes;  // at each instant: what begins less what ends
-    PIPE_NEW(change_bytes, arena, int64_t, (int64_t)last + 1);
+    ARENA_TRY_NEW(change_bytes, arena, int64_t, (int64_t)last + 1);
     for (int32_t i = 0; i < num_buffers; i++) {
-        int64_t num_bytes = align_up(buffers[i].num_bytes);
+        int64_t num_bytes = plan_align_bytes(buffers[i].num_bytes);
         change_bytes[buffers[i].instr_begin] += num_bytes;
         change_bytes[buffers[i].instr_end] -= num_bytes;
     }
@@ -269,19 +265,19 @@ static Status placed_init(Layout* layout, Item* items, Arena* arena) {
     int64_t instants = num_items > 0 ? total_life / num_items : 0;  // of a block: then 3 blocks an item or so
     instants = instants > MIN_BLOCK_INSTANTS ? instants : MIN_BLOCK_INSTANTS;
     int32_t num_blocks = (int32_t)((last + instants - 1) / instants);
-    PIPE_NEW(first, arena, int32_t, num_blocks + 1);
+    ARENA_TRY_NEW(first, arena, int32_t, num_blocks + 1);
     for (int32_t i = 0; i < num_items; i++) {
         items[i].block_begin = (int32_t)(items[i].begin / instants);
         items[i].block_end = (int32_t)((items[i].end + instants - 1) / instants);
         for (int32_t b = items[i].block_begin; b < items[i].block_end; b++, num_places++) { first[b + 1]++; }
     }
     for (int32_t b = 0; b < num_blocks; b++) { first[b + 1] += first[b]; }
-    PIPE_NEW(layout->cursor, arena, int32_t, num_blocks);
+    ARENA_TRY_NEW(layout->cursor, arena, int32_t, num_blocks);
     for (int32_t k = 0; k < 2; k++) {
         Placed* placed = k == 0 ? &layout->placed : &layout->base_placed;
         *placed = (Placed){.num_blocks = num_blocks, .first = first};
-        PIPE_NEW(placed->num, arena, int32_t, num_blocks);
-        PIPE_NEW(placed->items, arena, PlacedItem, num_places);
+        ARENA_TRY_NEW(placed->num, arena, int32_t, num_blocks);
+        ARENA_TRY_NEW(placed->items, arena, PlacedItem, num_places);
     }
     return STATUS_OK;
 }
@@ -289,16 +285,16 @@ static Status placed_init(Layout* layout, Item* items, Arena* arena) {
 static Status layout_init(Layout* layout, const PlanBuffer* buffers, int32_t num_buffers, Arena* arena) {
     Item* items;
     *layout = (Layout){.best_bytes = INT64_MAX};
-    PIPE_NEW(items, arena, Item, num_buffers);
-    PIPE_NEW(layout->order, arena, int32_t, num_buffers);
-    PIPE_NEW(layout->offsets, arena, int64_t, num_buffers);
-    PIPE_NEW(layout->best_offsets, arena, int64_t, num_buffers);
-    PIPE_NEW(layout->rank, arena, int32_t, num_buffers);
+    ARENA_TRY_NEW(items, arena, Item, num_buffers);
+    ARENA_TRY_NEW(layout->order, arena, int32_t, num_buffers);
+    ARENA_TRY_NEW(layout->offsets, arena, int64_t, num_buffers);
+    ARENA_TRY_NEW(layout->best_offsets, arena, int64_t, num_buffers);
+    ARENA_TRY_NEW(layout->rank, arena, int32_t, num_buffers);
     for (int32_t i = 0; i < num_buffers; i++) {
         if (buffers[i].num_bytes == 0) { continue; }
         layout->order[layout->num_items] = layout->num_items;
         items[layout->num_items++] = (Item){.idx = i,
-                                            .num_bytes = align_up(buffers[i].num_bytes),
+                                            .num_bytes = plan_align_bytes(buffers[i].num_bytes),
                                             .begin = buffers[i].instr_begin,
                                             .end = buffers[i].instr_end};
     }
@@ -314,10 +310,10 @@ Status memory_layout_place(PlanBuffer* buffers, int32_t num_buffers, int64_t eno
     int64_t bound_bytes;
     TRY(layout_init(&layout, buffers, num_buffers, arena));
     TRY(memory_layout_bound(buffers, num_buffers, &bound_bytes, arena));
-    PIPE_NEW(keys, arena, SortKey, num_buffers);
-    PIPE_NEW(spare, arena, SortKey, num_buffers);
-    PIPE_NEW(by_bytes, arena, int32_t, num_buffers);
-    PIPE_NEW(best_order, arena, int32_t, num_buffers);
+    ARENA_TRY_NEW(keys, arena, SortKey, num_buffers);
+    ARENA_TRY_NEW(spare, arena, SortKey, num_buffers);
+    ARENA_TRY_NEW(by_bytes, arena, int32_t, num_buffers);
+    ARENA_TRY_NEW(best_order, arena, int32_t, num_buffers);
     size_t order_bytes = (size_t)layout.num_items * sizeof(int32_t);
     // Every order ends in this one where it ties: bytes, then life, then the buffer's own number.
     sort_order(layout.order, layout.items, keys, spare, layout.num_items, BY_LIFE);

@@ -122,7 +122,7 @@ static bool shapes_are_equal(const MbShape* a, const MbShape* b) {
 Status plan_check_batches(const Plan* plan, const PlanSample* samples, int32_t num_samples, Arena* arena) {
     TRY(check_head(plan, num_samples));
     bool* seen;
-    PIPE_NEW(seen, arena, bool, num_samples);
+    ARENA_TRY_NEW(seen, arena, bool, num_samples);
     int32_t next_seq = 0, next_segment = 0, replica = 0;
     for (int32_t m = 0; m < plan->M; m++) {
         const PlanMicrobatch* mb = &plan->mbs[m];
@@ -168,13 +168,14 @@ Status plan_check_batches(const Plan* plan, const PlanSample* samples, int32_t n
 // Which micro-batches each replica has, and room for where their instructions are.
 static Status replicas_init(PlanReplicaPlaces** out, const Plan* plan, Arena* arena) {
     PlanReplicaPlaces* replicas;
-    PIPE_NEW(replicas, arena, PlanReplicaPlaces, plan->R);
+    ARENA_TRY_NEW(replicas, arena, PlanReplicaPlaces, plan->R);
     for (int32_t r = 0, m = 0; r < plan->R; r++) {
         replicas[r].mb_begin = m;
         while (m < plan->M && plan->mbs[m].replica == r) { m++; }
         replicas[r].mb_end = m;
         int64_t num_mbs = plan_has_replica(plan, r) ? m - replicas[r].mb_begin : 0;
-        PIPE_NEW(replicas[r].places, arena, PlanPlaces, plan_num_places(&plan->placement, plan->P) * num_mbs);
+        ARENA_TRY_NEW(replicas[r].places, arena, PlanPlaces,
+                      plan_num_places(&plan->placement, plan->P) * num_mbs);
     }
     *out = replicas;
     return STATUS_OK;

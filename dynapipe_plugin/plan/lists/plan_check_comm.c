@@ -184,10 +184,10 @@ static Status run_replica(const Plan* plan, const PlanReplicaPlaces* replica, Ra
 Status plan_check_comm(const Plan* plan, const PlanReplicaPlaces* replicas, Arena* arena) {
     int32_t num_ranks = plan->P * plan->R;
     RankState* states;
-    PIPE_NEW(states, arena, RankState, num_ranks);
+    ARENA_TRY_NEW(states, arena, RankState, num_ranks);
     for (int32_t r = 0; r < num_ranks; r++) {
-        PIPE_NEW(states[r].ops, arena, int32_t, plan->ranks[r].num_instrs);
-        PIPE_NEW(states[r].through, arena, uint8_t, plan->ranks[r].num_instrs);
+        ARENA_TRY_NEW(states[r].ops, arena, int32_t, plan->ranks[r].num_instrs);
+        ARENA_TRY_NEW(states[r].through, arena, uint8_t, plan->ranks[r].num_instrs);
     }
     for (int32_t m = 0; m < plan->M; m++) {
         int32_t r = plan->mbs[m].replica;

@@ -421,11 +421,11 @@ static Status check_overlaps(const Check* check, Arena* arena) {
     const PlanRank* list = check->list;
     int32_t *first_begin, *first_end, *next_begin, *next_end;  // chains by instruction; buffer + 1, 0: none
     Alive alive = {0};
-    PIPE_NEW(first_begin, arena, int32_t, list->num_instrs + 1);
-    PIPE_NEW(first_end, arena, int32_t, list->num_instrs + 1);
-    PIPE_NEW(next_begin, arena, int32_t, list->num_buffers);
-    PIPE_NEW(next_end, arena, int32_t, list->num_buffers);
-    PIPE_NEW(alive.buffers, arena, const PlanBuffer*, list->num_buffers);
+    ARENA_TRY_NEW(first_begin, arena, int32_t, list->num_instrs + 1);
+    ARENA_TRY_NEW(first_end, arena, int32_t, list->num_instrs + 1);
+    ARENA_TRY_NEW(next_begin, arena, int32_t, list->num_buffers);
+    ARENA_TRY_NEW(next_end, arena, int32_t, list->num_buffers);
+    ARENA_TRY_NEW(alive.buffers, arena, const PlanBuffer*, list->num_buffers);
     for (int32_t i = 0; i < list->num_buffers; i++) {
         const PlanBuffer* buffer = &list->buffers[i];
         if (buffer->num_bytes == 0) { continue; }

@@ -298,8 +298,8 @@ static Status parse_rank(Parser* parser, const Plan* plan, int32_t r, PlanRank* 
         TRY(parse_int64(parser, "limit_bytes", 1, INT64_MAX / 4, &rank->own_limit_bytes));
     }
     TRY(end_line(parser));
-    PIPE_NEW(rank->instrs, parser->arena, PlanInstr, rank->num_instrs);
-    PIPE_NEW(rank->buffers, parser->arena, PlanBuffer, rank->num_buffers);
+    ARENA_TRY_NEW(rank->instrs, parser->arena, PlanInstr, rank->num_instrs);
+    ARENA_TRY_NEW(rank->buffers, parser->arena, PlanBuffer, rank->num_buffers);
     for (int32_t i = 0; i < rank->num_instrs; i++) { TRY(parse_instr(parser, plan, &rank->instrs[i])); }
     for (int32_t i = 0; i < rank->num_buffers; i++) {
         TRY(parse_buffer(parser, plan, rank->num_instrs, &rank->buffers[i]));
@@ -313,10 +313,10 @@ static Status parse_body(Parser* parser, Plan* plan) {
         return FAIL(STATUS_BAD_FORMAT, "%s: %d ranks are announced, but the text ends before", parser->name,
                     num_ranks);
     }
-    PIPE_NEW(plan->mbs, parser->arena, PlanMicrobatch, plan->M);
-    PIPE_NEW(plan->sequences, parser->arena, PlanSequence, plan->num_sequences);
-    PIPE_NEW(plan->segments, parser->arena, PlanSegment, plan->num_segments);
-    PIPE_NEW(plan->ranks, parser->arena, PlanRank, num_ranks);
+    ARENA_TRY_NEW(plan->mbs, parser->arena, PlanMicrobatch, plan->M);
+    ARENA_TRY_NEW(plan->sequences, parser->arena, PlanSequence, plan->num_sequences);
+    ARENA_TRY_NEW(plan->segments, parser->arena, PlanSegment, plan->num_segments);
+    ARENA_TRY_NEW(plan->ranks, parser->arena, PlanRank, num_ranks);
     TRY(parse_placement(parser, &plan->placement, plan->P));
     for (int32_t m = 0; m < plan->M; m++) {
         TRY(parse_microbatch(parser, plan, m, &next_seq, &next_segment));

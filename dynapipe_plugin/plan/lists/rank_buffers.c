@@ -163,7 +163,7 @@ void rank_buffers_fill(RankBuffers* list) {
 static Status find_rows(RankBuffers* list, int64_t* num_buffers, Arena* scratch) {
     const PipeProblem* problem = list->input->problem;
     int32_t K = list->K, P = problem->P, num_rows = K + (list->shares_head ? 2 * P : 0);
-    PIPE_NEW(list->slot_of, scratch, int32_t, num_rows);
+    ARENA_TRY_NEW(list->slot_of, scratch, int32_t, num_rows);
     *num_buffers = 1;
     for (int32_t row = 0; row < num_rows; row++) {
         bool is_end = row >= K + P;
@@ -177,12 +177,12 @@ static Status find_rows(RankBuffers* list, int64_t* num_buffers, Arena* scratch)
 Status rank_buffers_init(RankBuffers* list, Arena* arena, Arena* scratch) {
     int64_t num_buffers = 0;
     TRY(find_rows(list, &num_buffers, scratch));
-    PIPE_NEW(list->places, scratch, RankPlaces, (int64_t)list->num_slots * list->input->problem->M);
-    PIPE_NEW(list->buffers, arena, PlanBuffer, num_buffers);
-    PIPE_NEW(list->buffer_of_op, scratch, int32_t, list->num_ops);
-    PIPE_NEW(list->receive_ns, scratch, int64_t, list->num_jobs + 1);
-    PIPE_NEW(list->wait_pos, scratch, int32_t, list->num_ops);
-    PIPE_NEW(list->ops, scratch, CommOp, list->num_ops);
+    ARENA_TRY_NEW(list->places, scratch, RankPlaces, (int64_t)list->num_slots * list->input->problem->M);
+    ARENA_TRY_NEW(list->buffers, arena, PlanBuffer, num_buffers);
+    ARENA_TRY_NEW(list->buffer_of_op, scratch, int32_t, list->num_ops);
+    ARENA_TRY_NEW(list->receive_ns, scratch, int64_t, list->num_jobs + 1);
+    ARENA_TRY_NEW(list->wait_pos, scratch, int32_t, list->num_ops);
+    ARENA_TRY_NEW(list->ops, scratch, CommOp, list->num_ops);
     find_places(list);
     return STATUS_OK;
 }

@@ -87,8 +87,8 @@ typedef struct {
 } Times;
 
 static Status times_init(Times* times, const RankBuffers* list, Arena* arena) {
-    PIPE_NEW(times->begin, arena, int32_t, list->num_jobs + 4);
-    PIPE_NEW(times->buffers, arena, int32_t, list->num_buffers);
+    ARENA_TRY_NEW(times->begin, arena, int32_t, list->num_jobs + 4);
+    ARENA_TRY_NEW(times->buffers, arena, int32_t, list->num_buffers);
     return STATUS_OK;
 }
 
@@ -308,12 +308,12 @@ static Status make(PlanRank* out, const RankListInput* input, int32_t s, int64_t
     TRY(lay_out(&list, scratch_bytes, enough_bytes, &rank.arena_bytes, scratch));
     TRY(stretch(&list, scratch));
     Writer writer = {.rank = &rank};
-    PIPE_NEW(rank.instrs, arena, PlanInstr, list.num_jobs + 2 * (int64_t)list.num_ops);
-    PIPE_NEW(writer.index_of_job, scratch, int32_t, list.num_jobs);
-    PIPE_NEW(writer.index_of_op, scratch, int32_t, list.num_ops);
-    PIPE_NEW(writer.index_of_wait, scratch, int32_t, list.num_ops);
-    PIPE_NEW(writer.first_wait, scratch, int32_t, list.num_jobs + 2);
-    PIPE_NEW(writer.next_wait, scratch, int32_t, list.num_ops);
+    ARENA_TRY_NEW(rank.instrs, arena, PlanInstr, list.num_jobs + 2 * (int64_t)list.num_ops);
+    ARENA_TRY_NEW(writer.index_of_job, scratch, int32_t, list.num_jobs);
+    ARENA_TRY_NEW(writer.index_of_op, scratch, int32_t, list.num_ops);
+    ARENA_TRY_NEW(writer.index_of_wait, scratch, int32_t, list.num_ops);
+    ARENA_TRY_NEW(writer.first_wait, scratch, int32_t, list.num_jobs + 2);
+    ARENA_TRY_NEW(writer.next_wait, scratch, int32_t, list.num_ops);
     find_waits(&writer, &list);
     write_instrs(&writer, &list);
     write_buffers(&writer, &list);

@@ -18,7 +18,7 @@ static int64_t multiply_saturating(int64_t a, int64_t b) {
     return __builtin_mul_overflow(a, b, &product) ? NEVER : product;
 }
 
-static int64_t cap_weight(const MicrobatchProblem* problem, const MicrobatchDpOptions* o) {
+static int64_t cap_weight(const PlanProblem* problem, const MicrobatchDpOptions* o) {
     return (int64_t)o->ramp_percent * (problem->P - 1) * problem->R;
 }
 
@@ -125,7 +125,7 @@ static Status search_known(CapSearch* search, int32_t* num_seen, Arena* arena) {
     return STATUS_OK;
 }
 
-Status microbatch_dp_cut(MicrobatchDpCuts* out, const MicrobatchProblem* problem, const int32_t* order,
+Status microbatch_dp_cut(MicrobatchDpCuts* out, const PlanProblem* problem, const int32_t* order,
                          const MicrobatchDpOptions* options, Arena* arena) {
     Intervals intervals;
     int32_t N = problem->num_samples, num_seen = 0;
@@ -133,9 +133,9 @@ Status microbatch_dp_cut(MicrobatchDpCuts* out, const MicrobatchProblem* problem
     TRY(intervals_init(&intervals, problem, order, options, arena));
     CapSearch search = {
         .intervals = &intervals, .cap_weight = cap_weight(problem, options), .best = NEVER, .best_cap = -1};
-    PIPE_NEW(search.f, arena, int64_t, N + 1);
-    PIPE_NEW(search.from, arena, int32_t, N + 1);
-    PIPE_NEW(g, arena, int64_t, N + 1);
+    ARENA_TRY_NEW(search.f, arena, int64_t, N + 1);
+    ARENA_TRY_NEW(search.from, arena, int32_t, N + 1);
+    ARENA_TRY_NEW(g, arena, int64_t, N + 1);
     int64_t limit_ns = intervals.longest_single_ns;
     do {
         TRY(intervals_extend(&intervals, limit_ns, arena));
@@ -149,7 +149,7 @@ Status microbatch_dp_cut(MicrobatchDpCuts* out, const MicrobatchProblem* problem
 
 // --- policies ---------------------------------------------------------------------------------------------
 
-static Status list_write(MicrobatchList* out, const MicrobatchProblem* problem, const int32_t* order,
+static Status list_write(MicrobatchList* out, const PlanProblem* problem, const int32_t* order,
                          const MicrobatchDpCuts* cuts, const MicrobatchDpOptions* options, Arena* arena) {
     TRY(microbatch_list_reserve(out, cuts->num_mbs, problem->num_samples, arena));
     for (int32_t k = 0; k < cuts->num_mbs; k++) {
@@ -161,7 +161,7 @@ static Status list_write(MicrobatchList* out, const MicrobatchProblem* problem, 
 }
 
 // Which sample stands in the way? The first of the order that does not fit alone in any mode.
-static Status infeasible(const MicrobatchProblem* problem, const int32_t* order, MbLayout layout) {
+static Status infeasible(const PlanProblem* problem, const int32_t* order, MbLayout layout) {
     for (int32_t k = 0; k < problem->num_samples; k++) {
         GrowingInterval g = {0};
         bool fits = false;
@@ -177,14 +177,14 @@ static Status infeasible(const MicrobatchProblem* problem, const int32_t* order,
                 problem->num_samples);
 }
 
-static MbLayout layout_of(const MicrobatchProblem* problem) {
+static MbLayout layout_of(const PlanProblem* problem) {
     return problem->request->layout == LAYOUT_PADDED ? LAYOUT_PADDED : LAYOUT_RAGGED;
 }
 
-Status microbatch_dp_build_original(MicrobatchList* out, const MicrobatchProblem* problem,
+Status microbatch_dp_build_original(MicrobatchList* out, const PlanProblem* problem,
                                     const MicrobatchTaper* taper, Arena* arena) {
     (void)taper;
-    MicrobatchProblem tight = *problem;  // every stage has what the tightest has
+    PlanProblem tight = *problem;  // every stage has what the tightest has
     int32_t* order = ARENA_NEW(arena, int32_t, problem->num_samples);
     if (!order) { return FAIL(STATUS_NO_MEMORY, "order of %d samples", problem->num_samples); }
     TRY(original_order_make(order, problem->samples, problem->num_samples, arena));
@@ -211,8 +211,8 @@ Status microbatch_dp_build_original(MicrobatchList* out, const MicrobatchProblem
     return infeasible(&tight, order, layout_of(problem));
 }
 
-Status microbatch_dp_build(MicrobatchList* out, const MicrobatchProblem* problem,
-                           const MicrobatchTaper* taper, Arena* arena) {
+Status microbatch_dp_build(MicrobatchList* out, const PlanProblem* problem, const MicrobatchTaper* taper,
+                           Arena* arena) {
     int32_t* order = ARENA_NEW(arena, int32_t, problem->num_samples);
     if (!order) { return FAIL(STATUS_NO_MEMORY, "order of %d samples", problem->num_samples); }
     TRY(sample_order_make(order, problem->samples, problem->num_samples, arena));

@@ -43,7 +43,7 @@ typedef struct {
 } MicrobatchDpCuts;
 
 // STATUS_INFEASIBLE (without a message of its own: see the builds) where no cap that was kept is feasible.
-Status microbatch_dp_cut(MicrobatchDpCuts* out, const MicrobatchProblem* problem, const int32_t* order,
+Status microbatch_dp_cut(MicrobatchDpCuts* out, const PlanProblem* problem, const int32_t* order,
                          const MicrobatchDpOptions* options, Arena* arena);
 
 MicrobatchBuild microbatch_dp_build, microbatch_dp_build_original;

@@ -10,7 +10,7 @@ enum { MAX_INTERVALS = 1 << 26 };
 
 // --- one interval, growing to the left --------------------------------------------------------------------
 
-void interval_grow(GrowingInterval* interval, const MicrobatchProblem* problem, MbLayout layout,
+void interval_grow(GrowingInterval* interval, const PlanProblem* problem, MbLayout layout,
                    const PlanSample* sample) {
     GrowingInterval* g = interval;
     if (layout != LAYOUT_PADDED) {
@@ -35,7 +35,7 @@ void interval_grow(GrowingInterval* interval, const MicrobatchProblem* problem, 
 
 // What a sample has in any micro-batch at least.
 static void shape_least(MbShape* shape, const Intervals* intervals, const PlanSample* sample) {
-    const MicrobatchProblem* problem = intervals->problem;
+    const PlanProblem* problem = intervals->problem;
     int32_t enc = sample->enc_tokens, dec = sample->dec_tokens;
     if (intervals->options->layout == LAYOUT_PADDED) {
         enc = microbatch_pad_tokens(problem, enc, 0);
@@ -68,7 +68,7 @@ static void line_make(Intervals* out) {
 
 // --- rows -------------------------------------------------------------------------------------------------
 
-Status intervals_init(Intervals* out, const MicrobatchProblem* problem, const int32_t* order,
+Status intervals_init(Intervals* out, const PlanProblem* problem, const int32_t* order,
                       const MicrobatchDpOptions* options, Arena* arena) {
     int32_t N = problem->num_samples;
     memset(out, 0, sizeof *out);
@@ -76,11 +76,11 @@ Status intervals_init(Intervals* out, const MicrobatchProblem* problem, const in
     out->options = options;
     out->order = order;
     out->N = N;
-    PIPE_NEW(out->num, arena, int32_t, N + 1);
-    PIPE_NEW(out->t, arena, int64_t*, N + 1);
-    PIPE_NEW(out->line_ns, arena, int64_t, N + 1);
-    PIPE_NEW(out->next_ns, arena, int64_t, N + 1);
-    PIPE_NEW(out->grown, arena, GrowingInterval, N + 1);
+    ARENA_TRY_NEW(out->num, arena, int32_t, N + 1);
+    ARENA_TRY_NEW(out->t, arena, int64_t*, N + 1);
+    ARENA_TRY_NEW(out->line_ns, arena, int64_t, N + 1);
+    ARENA_TRY_NEW(out->next_ns, arena, int64_t, N + 1);
+    ARENA_TRY_NEW(out->grown, arena, GrowingInterval, N + 1);
     microbatch_pricer_make(&out->pricer, problem, options->mode, options->share);
     for (int32_t n = 1; n <= N; n++) {
         interval_grow(&out->grown[n], problem, options->layout, &problem->samples[order[n - 1]]);
@@ -98,7 +98,7 @@ Status intervals_init(Intervals* out, const MicrobatchProblem* problem, const in
 
 // Row n: intervals from where it stopped, while they fit and are not longer than the limit. Into row[num..).
 static int32_t row_extend(Intervals* intervals, int32_t n, int64_t* row, int32_t num) {
-    const MicrobatchProblem* problem = intervals->problem;
+    const PlanProblem* problem = intervals->problem;
     GrowingInterval* g = &intervals->grown[n];
     int64_t next_ns = intervals->next_ns[n];
     while (next_ns <= intervals->limit_ns) {
@@ -116,7 +116,7 @@ static int32_t row_extend(Intervals* intervals, int32_t n, int64_t* row, int32_t
 
 Status intervals_extend(Intervals* intervals, int64_t limit_ns, Arena* arena) {
     int64_t* row;
-    PIPE_NEW(row, arena, int64_t, intervals->N);
+    ARENA_TRY_NEW(row, arena, int64_t, intervals->N);
     intervals->limit_ns = limit_ns;
     intervals->complete = true;
     for (int32_t n = 1; n <= intervals->N; n++) {
@@ -124,7 +124,7 @@ Status intervals_extend(Intervals* intervals, int64_t limit_ns, Arena* arena) {
         if (intervals->next_ns[n] <= limit_ns) {
             int32_t num = row_extend(intervals, n, row, old);
             int64_t* t;
-            PIPE_NEW(t, arena, int64_t, num);
+            ARENA_TRY_NEW(t, arena, int64_t, num);
             if (old > 0) { memcpy(t, intervals->t[n], (size_t)old * sizeof *t); }
             memcpy(t + old, row + old, (size_t)(num - old) * sizeof *t);
             intervals->t[n] = t;
@@ -188,8 +188,8 @@ static void radix_sort(int64_t* values, int64_t* spare, int64_t num) {
 
 Status intervals_caps(int64_t** out, int32_t* num_caps, const Intervals* intervals, Arena* arena) {
     int64_t total = 0, num = 0, *caps, *spare;
-    PIPE_NEW(caps, arena, int64_t, intervals->total);
-    PIPE_NEW(spare, arena, int64_t, intervals->total);
+    ARENA_TRY_NEW(caps, arena, int64_t, intervals->total);
+    ARENA_TRY_NEW(spare, arena, int64_t, intervals->total);
     for (int32_t n = 1; n <= intervals->N; n++) {
         for (int32_t i = 0; i < intervals->num[n]; i++) {
             int64_t t = intervals->t[n][i];

@@ -23,7 +23,7 @@ typedef struct {
 } GrowingInterval;
 
 typedef struct {
-    const MicrobatchProblem* problem;
+    const PlanProblem* problem;
     const MicrobatchDpOptions* options;
     const int32_t* order;
     MicrobatchPricer pricer;
@@ -42,7 +42,7 @@ typedef struct {
 } Intervals;
 
 // The single samples. STATUS_INFEASIBLE (no message) where one does not fit.
-Status intervals_init(Intervals* out, const MicrobatchProblem* problem, const int32_t* order,
+Status intervals_init(Intervals* out, const PlanProblem* problem, const int32_t* order,
                       const MicrobatchDpOptions* options, Arena* arena);
 
 // Raise limit_ns.
@@ -57,5 +57,5 @@ int64_t intervals_least_sum(const Intervals* intervals, int64_t longest_ns, int6
 Status intervals_caps(int64_t** out, int32_t* num_caps, const Intervals* intervals, Arena* arena);
 
 // What one sample needs on its own.
-void interval_grow(GrowingInterval* interval, const MicrobatchProblem* problem, MbLayout layout,
+void interval_grow(GrowingInterval* interval, const PlanProblem* problem, MbLayout layout,
                    const PlanSample* sample);

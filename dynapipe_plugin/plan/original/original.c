@@ -17,7 +17,7 @@ static const PipeVariant cyclic_limited = {.name = "cyclic-limited", .policy = &
 static const PipeVariant one_f_one_b = {.name = "1f1b", .policy = &pipe_policy_1f1b};
 
 typedef struct {
-    const MicrobatchProblem* problem;
+    const PlanProblem* problem;
     const MicrobatchList* list;
     int32_t replica;
     const int32_t* mbs;  // [M] of this replica
@@ -30,7 +30,7 @@ typedef struct {
 } Search;
 
 // Time of one layer at the front of the pipeline and of one at its end, which has the head.
-static OriginalPoint features_of(const MicrobatchProblem* problem, RecomputeMode mode, const MbShape* shape) {
+static OriginalPoint features_of(const PlanProblem* problem, RecomputeMode mode, const MbShape* shape) {
     CostParts parts;
     cost_parts(&parts, &problem->table, mode, shape);
     const CostModel* costs = problem->costs;
@@ -49,8 +49,8 @@ static Status try_orders(bool* fits, Search* search, const PipeProblem* pipe, Re
     OriginalOrders left = *orders;
     *fits = false;
     while (original_orders_next(&left, search->order, &search->rng)) {
-        ReplicaBest run;
-        TRY(replica_search_variants(&run, pipe, search->order, variant, 1, &search->runs));
+        PipeVariantBest run;
+        TRY(pipe_variants_best(&run, pipe, search->order, variant, 1, &search->runs));
         *fits |= run.makespan_ns < INT64_MAX;
         if (run.makespan_ns >= search->best->makespan_ns) { continue; }
         search->best->makespan_ns = run.makespan_ns;
@@ -63,7 +63,7 @@ static Status try_orders(bool* fits, Search* search, const PipeProblem* pipe, Re
 
 static Status make_orders(OriginalOrders* out, Search* search, RecomputeMode mode) {
     OriginalPoint* points;
-    PIPE_NEW(points, &search->costs, OriginalPoint, search->M);
+    ARENA_TRY_NEW(points, &search->costs, OriginalPoint, search->M);
     for (int32_t m = 0; m < search->M; m++) {
         points[m] = features_of(search->problem, mode, &search->list->mbs[search->mbs[m]].shape);
     }
@@ -72,14 +72,14 @@ static Status make_orders(OriginalOrders* out, Search* search, RecomputeMode mod
 
 // Cyclic without a limit and, only where no order of it fits, with the limit; then 1F1B.
 static Status try_mode(Search* search, RecomputeMode mode) {
-    const MicrobatchProblem* problem = search->problem;
+    const PlanProblem* problem = search->problem;
     int64_t num_cells = (int64_t)problem->P * search->M;
     ReplicaProblem replica;
     OriginalOrders orders;
     uint8_t* modes;
     bool fits;
     arena_reset(&search->costs);
-    PIPE_NEW(modes, &search->costs, uint8_t, num_cells);
+    ARENA_TRY_NEW(modes, &search->costs, uint8_t, num_cells);
     memset(modes, (int)mode, (size_t)num_cells);
     TRY(replica_problem_make(&replica, problem, search->list, search->replica, search->mbs, search->M, modes,
                              &search->costs));
@@ -93,9 +93,9 @@ static Status try_mode(Search* search, RecomputeMode mode) {
 static Status plan_replica(DraftReplica* out, Search* search, int32_t M, Arena* arena) {
     int64_t num_cells = (int64_t)search->problem->P * M;
     *out = (DraftReplica){.variant = cyclic_limited, .makespan_ns = INT64_MAX};
-    PIPE_NEW(out->order, arena, int32_t, M);
-    PIPE_NEW(search->order, arena, int32_t, M);
-    PIPE_NEW(out->modes, arena, uint8_t, num_cells);
+    ARENA_TRY_NEW(out->order, arena, int32_t, M);
+    ARENA_TRY_NEW(search->order, arena, int32_t, M);
+    ARENA_TRY_NEW(out->modes, arena, uint8_t, num_cells);
     for (int32_t i = 0; i < M; i++) { out->order[i] = i; }
     search->best = out;
     search->M = M;
@@ -111,19 +111,19 @@ static Status plan_replica(DraftReplica* out, Search* search, int32_t M, Arena* 
 static Status assign_replicas(Draft* draft, int32_t R, Arena* arena) {
     int32_t M = draft->list.num_mbs, *replica_of;
     int64_t* work_ns;
-    PIPE_NEW(replica_of, arena, int32_t, M);
-    PIPE_NEW(work_ns, arena, int64_t, M);
+    ARENA_TRY_NEW(replica_of, arena, int32_t, M);
+    ARENA_TRY_NEW(work_ns, arena, int64_t, M);
     for (int32_t m = 0; m < M; m++) { work_ns[m] = draft->list.mbs[m].work_ns; }
-    TRY(replica_balance_difference(replica_of, work_ns, M, R, arena));
+    TRY(balance_difference(replica_of, work_ns, M, R, arena));
     for (int32_t m = 0; m < M; m++) { draft->list.mbs[m].replica = replica_of[m]; }
-    return replica_balance(&draft->replicas, &draft->list, R, NULL, arena);
+    return balance_replicas(&draft->replicas, &draft->list, R, NULL, arena);
 }
 
-Status original_draft(Draft* out, const MicrobatchProblem* problem, Arena* arena) {
+Status original_draft(Draft* out, const PlanProblem* problem, Arena* arena) {
     Draft draft = {0};
     TRY(microbatch_dp_build_original(&draft.list, problem, NULL, arena));
     TRY(assign_replicas(&draft, problem->R, arena));
-    PIPE_NEW(draft.replica, arena, DraftReplica, problem->R);
+    ARENA_TRY_NEW(draft.replica, arena, DraftReplica, problem->R);
     draft.placement = problem->request->placement;
     Search search = {.problem = problem, .list = &draft.list, .rng = rng_seed(0)};
     Status status = STATUS_OK;

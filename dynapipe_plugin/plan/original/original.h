@@ -4,4 +4,4 @@
 #include "../draft/draft.h"
 
 // STATUS_INFEASIBLE: no micro-batches fit even one at a time (message: stage, bytes over, remedy).
-Status original_draft(Draft* out, const MicrobatchProblem* problem, Arena* arena);
+Status original_draft(Draft* out, const PlanProblem* problem, Arena* arena);

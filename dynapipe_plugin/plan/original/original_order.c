@@ -108,11 +108,11 @@ static Status link_lengths(int32_t* number_of, int32_t num, const PlanSample* sa
                            Arena* arena) {
     Linkage linkage = {.num = num, .num_live = num};
     int32_t* sample_of;
-    PIPE_NEW(sample_of, arena, int32_t, num);
-    PIPE_NEW(linkage.distance2, arena, int32_t, (int64_t)num * num);
-    PIPE_NEW(linkage.live, arena, int32_t, num);
-    PIPE_NEW(linkage.merged_into, arena, int32_t, num);
-    PIPE_NEW(linkage.chain, arena, int32_t, num + 1);
+    ARENA_TRY_NEW(sample_of, arena, int32_t, num);
+    ARENA_TRY_NEW(linkage.distance2, arena, int32_t, (int64_t)num * num);
+    ARENA_TRY_NEW(linkage.live, arena, int32_t, num);
+    ARENA_TRY_NEW(linkage.merged_into, arena, int32_t, num);
+    ARENA_TRY_NEW(linkage.chain, arena, int32_t, num + 1);
     for (int32_t i = 0; i < num_samples; i++) { sample_of[number_of[i]] = i; }
     for (int32_t a = 0; a < num; a++) {
         linkage.live[a] = linkage.merged_into[a] = a;
@@ -134,8 +134,8 @@ static Status square_lengths(int32_t* number_of, const PlanSample* samples, int3
                              Arena* arena) {
     PlanSample* corners;
     int32_t* sorted;
-    PIPE_NEW(corners, arena, PlanSample, num_samples);
-    PIPE_NEW(sorted, arena, int32_t, num_samples);
+    ARENA_TRY_NEW(corners, arena, PlanSample, num_samples);
+    ARENA_TRY_NEW(sorted, arena, int32_t, num_samples);
     for (int32_t i = 0; i < num_samples; i++) {
         corners[i].enc_tokens = samples[i].enc_tokens / SQUARE_TOKENS;
         corners[i].dec_tokens = samples[i].dec_tokens / SQUARE_TOKENS;
@@ -148,8 +148,8 @@ static Status square_lengths(int32_t* number_of, const PlanSample* samples, int3
 Status original_clusters_make(int32_t* cluster_of, int32_t* num_clusters, const PlanSample* samples,
                               int32_t num_samples, Arena* arena) {
     int32_t *sorted, *name;
-    PIPE_NEW(sorted, arena, int32_t, num_samples);
-    PIPE_NEW(name, arena, int32_t, num_samples);
+    ARENA_TRY_NEW(sorted, arena, int32_t, num_samples);
+    ARENA_TRY_NEW(name, arena, int32_t, num_samples);
     TRY(sample_order_sorted(sorted, samples, num_samples, arena));
     int32_t num = number_lengths(cluster_of, sorted, samples, num_samples), num_named = 0;
     if (num <= ORIGINAL_MAX_LINKAGE) {
@@ -171,10 +171,10 @@ static Status path_of_clusters(int32_t* path, const int32_t* cluster_of, int32_t
                                const PlanSample* samples, int32_t num_samples, Arena* arena) {
     PathPoint* points;
     int64_t *enc, *dec, *num;
-    PIPE_NEW(points, arena, PathPoint, num_clusters);
-    PIPE_NEW(enc, arena, int64_t, num_clusters);
-    PIPE_NEW(dec, arena, int64_t, num_clusters);
-    PIPE_NEW(num, arena, int64_t, num_clusters);
+    ARENA_TRY_NEW(points, arena, PathPoint, num_clusters);
+    ARENA_TRY_NEW(enc, arena, int64_t, num_clusters);
+    ARENA_TRY_NEW(dec, arena, int64_t, num_clusters);
+    ARENA_TRY_NEW(num, arena, int64_t, num_clusters);
     for (int32_t i = 0; i < num_samples; i++) {
         enc[cluster_of[i]] += samples[i].enc_tokens;
         dec[cluster_of[i]] += samples[i].dec_tokens;
@@ -199,13 +199,13 @@ Status original_order_make(int32_t* order, const PlanSample* samples, int32_t nu
     for (int32_t i = 0; i < num_samples; i++) { decoder |= samples[i].dec_tokens > 0; }
     if (!decoder) { return sample_order_sorted(order, samples, num_samples, arena); }
     int32_t *cluster_of, *path, *next, num_clusters;
-    PIPE_NEW(cluster_of, arena, int32_t, num_samples);
-    PIPE_NEW(path, arena, int32_t, num_samples);
-    PIPE_NEW(next, arena, int32_t, num_samples + 1);  // where the next sample of a cluster goes
+    ARENA_TRY_NEW(cluster_of, arena, int32_t, num_samples);
+    ARENA_TRY_NEW(path, arena, int32_t, num_samples);
+    ARENA_TRY_NEW(next, arena, int32_t, num_samples + 1);  // where the next sample of a cluster goes
     TRY(original_clusters_make(cluster_of, &num_clusters, samples, num_samples, arena));
     TRY(path_of_clusters(path, cluster_of, num_clusters, samples, num_samples, arena));
     int32_t* count;
-    PIPE_NEW(count, arena, int32_t, num_clusters);
+    ARENA_TRY_NEW(count, arena, int32_t, num_clusters);
     for (int32_t i = 0; i < num_samples; i++) { count[cluster_of[i]]++; }
     for (int32_t k = 0, begin = 0; k < num_clusters; k++) {
         next[path[k]] = begin;

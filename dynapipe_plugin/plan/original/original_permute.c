@@ -78,8 +78,8 @@ Status original_orders_init(OriginalOrders* out, const OriginalPoint* points, in
                             Arena* arena) {
     int32_t k = M > 20 ? 3 : 4, *cluster_of;
     *out = (OriginalOrders){.M = M, .every_order = M <= k};
-    PIPE_NEW(out->members, arena, int32_t, M);
-    PIPE_NEW(cluster_of, arena, int32_t, M);
+    ARENA_TRY_NEW(out->members, arena, int32_t, M);
+    ARENA_TRY_NEW(cluster_of, arena, int32_t, M);
     if (out->every_order) {
         for (int32_t m = 0; m < M; m++) { cluster_of[m] = m; }
     } else {

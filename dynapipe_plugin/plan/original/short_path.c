@@ -261,12 +261,12 @@ static void find_neighbours(Walk* walk, Keyed* keyed) {
 Status short_path_make(int32_t* path, const PathPoint* points, int32_t num, Arena* arena) {
     Walk walk = {.points = points, .num = num, .path = path};
     Keyed* keyed;
-    PIPE_NEW(walk.place, arena, int32_t, num);
-    PIPE_NEW(walk.neighbours, arena, int32_t, (int64_t)num * NUM_NEIGHBOURS);
-    PIPE_NEW(walk.queue, arena, int32_t, num);
-    PIPE_NEW(walk.queued, arena, bool, num);
-    PIPE_NEW(walk.journal, arena, Reversal, JOURNAL_SPACE);
-    PIPE_NEW(keyed, arena, Keyed, num);
+    ARENA_TRY_NEW(walk.place, arena, int32_t, num);
+    ARENA_TRY_NEW(walk.neighbours, arena, int32_t, (int64_t)num * NUM_NEIGHBOURS);
+    ARENA_TRY_NEW(walk.queue, arena, int32_t, num);
+    ARENA_TRY_NEW(walk.queued, arena, bool, num);
+    ARENA_TRY_NEW(walk.journal, arena, Reversal, JOURNAL_SPACE);
+    ARENA_TRY_NEW(keyed, arena, Keyed, num);
     begin_with_strips(&walk, keyed);
     find_neighbours(&walk, keyed);
     for (int32_t p = 0; p < num; p++) { look_at(&walk, p); }

@@ -106,7 +106,9 @@ static Status count_messages(Walk* walk, Arena* arena) {
             }
         }
     }
-    for (int32_t s = 0; s < walk->problem->P; s++) { PIPE_NEW(walk->box[s], arena, Letter, num_letters[s]); }
+    for (int32_t s = 0; s < walk->problem->P; s++) {
+        ARENA_TRY_NEW(walk->box[s], arena, Letter, num_letters[s]);
+    }
     return STATUS_OK;
 }
 
@@ -116,8 +118,8 @@ Status pipe_pulled_run(PipeTimeline* timeline, int32_t pos[PLAN_MAX_STAGES],
     Walk walk = {
         .problem = problem, .schedule = schedule, .timeline = timeline, .pos = pos, .clock_ns = clock_ns};
     int64_t num_cells = (int64_t)pipe_num_rows(problem) * problem->M;
-    for (int kind = 0; kind < 3; kind++) { PIPE_NEW(walk.missing[kind], arena, int32_t, num_cells); }
-    PIPE_NEW(walk.has_w, arena, bool, num_cells);
+    for (int kind = 0; kind < 3; kind++) { ARENA_TRY_NEW(walk.missing[kind], arena, int32_t, num_cells); }
+    ARENA_TRY_NEW(walk.has_w, arena, bool, num_cells);
     TRY(count_messages(&walk, arena));
     for (int32_t s = 0; s < problem->P; s++) { choose(&walk, s); }
     for (;;) {

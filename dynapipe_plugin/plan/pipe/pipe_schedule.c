@@ -4,7 +4,7 @@ Status pipe_schedule_init(PipeSchedule* out, const PipeProblem* problem, Arena* 
     *out = (PipeSchedule){0};
     PipeJob* jobs;
     int32_t num_rows[PLAN_MAX_STAGES] = {0}, all_rows = pipe_num_rows(problem);
-    PIPE_NEW(jobs, arena, PipeJob, (int64_t)problem->M * JOB_COUNT * all_rows);
+    ARENA_TRY_NEW(jobs, arena, PipeJob, (int64_t)problem->M * JOB_COUNT * all_rows);
     for (int32_t row = 0; row < all_rows; row++) { num_rows[pipe_stage_of(problem, row)]++; }
     for (int32_t s = 0; s < problem->P; s++) {
         out->jobs[s] = jobs;

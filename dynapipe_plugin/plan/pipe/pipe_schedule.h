@@ -5,13 +5,6 @@ pipe_schedule.h -- job lists being written: what the policies pipe_gpipe, pipe_1
 
 #include "pipe.h"
 
-// Arena memory for a pass, or the status that says there is none.
-#define PIPE_NEW(pointer, arena, Type, count)                                                     \
-    do {                                                                                          \
-        (pointer) = ARENA_NEW((arena), Type, (count));                                            \
-        if ((pointer) == NULL) { return FAIL(STATUS_NO_MEMORY, "planner: no host memory left"); } \
-    } while (0)
-
 // Empty lists with room for every job of every micro-batch (F, R, B, W).
 Status pipe_schedule_init(PipeSchedule* out, const PipeProblem* problem, Arena* arena);
 

@@ -225,10 +225,10 @@ static Status run_init(Run* run, Arena* arena) {
     for (int32_t s = 0; s < problem->P; s++) { num_jobs += run->schedule->num_jobs[s]; }
     int64_t* arrivals;
     PipeSpan* spans;
-    PIPE_NEW(arrivals, arena, int64_t, 2 * num_cells);
-    PIPE_NEW(run->did, arena, uint8_t, num_cells);
-    PIPE_NEW(run->parts, arena, int32_t, problem->M);
-    PIPE_NEW(spans, arena, PipeSpan, 2 * num_jobs);
+    ARENA_TRY_NEW(arrivals, arena, int64_t, 2 * num_cells);
+    ARENA_TRY_NEW(run->did, arena, uint8_t, num_cells);
+    ARENA_TRY_NEW(run->parts, arena, int32_t, problem->M);
+    ARENA_TRY_NEW(spans, arena, PipeSpan, 2 * num_jobs);
     run->act_at = arrivals;
     run->grad_at = arrivals + num_cells;
     for (int32_t s = 0; s < problem->P; s++) {

@@ -103,11 +103,11 @@ static Status stages_init(Walk* greedy, Arena* arena) {
         stage->limited = stage->limit_bytes != INT64_MAX;
         if (problem->pulls) {  // two for a row; of the last chunk, one for each part
             int64_t num_letters = (int64_t)(2 * stage->num_rows + greedy->num_parts) * problem->M;
-            PIPE_NEW(stage->letters, arena, WalkLetter, num_letters);
+            ARENA_TRY_NEW(stage->letters, arena, WalkLetter, num_letters);
         }
         if (!stage->limited) { continue; }
-        PIPE_NEW(stage->held_of, arena, int64_t, problem->M);
-        PIPE_NEW(stage->need_of, arena, int64_t, problem->M);
+        ARENA_TRY_NEW(stage->held_of, arena, int64_t, problem->M);
+        ARENA_TRY_NEW(stage->need_of, arena, int64_t, problem->M);
     }
     return STATUS_OK;
 }
@@ -120,12 +120,12 @@ Status walk_begin(Walk* greedy, const PipeAdaptiveRule* rule, Arena* arena) {
     greedy->K = pipe_num_chunks(problem);
     greedy->has_factors = pipe_shares_head(problem) && problem->placement->head == HEAD_BY_VOCABULARY;
     for (greedy->num_leaves = 1; greedy->num_leaves < problem->P;) { greedy->num_leaves *= 2; }
-    PIPE_NEW(greedy->stages, arena, WalkStage, problem->P);
-    PIPE_NEW(greedy->rows, arena, WalkRow, all_rows);
-    PIPE_NEW(greedy->row_of, arena, int32_t, all_rows);
+    ARENA_TRY_NEW(greedy->stages, arena, WalkStage, problem->P);
+    ARENA_TRY_NEW(greedy->rows, arena, WalkRow, all_rows);
+    ARENA_TRY_NEW(greedy->row_of, arena, int32_t, all_rows);
     if (pipe_shares_head(problem)) {
-        PIPE_NEW(greedy->parts, arena, int32_t, M);
-        PIPE_NEW(greedy->part_at, arena, int64_t, M);
+        ARENA_TRY_NEW(greedy->parts, arena, int32_t, M);
+        ARENA_TRY_NEW(greedy->part_at, arena, int64_t, M);
     }
     int64_t* arrivals = arena_alloc_raw(arena, sizeof *arrivals * (size_t)num_arrivals);
     WalkCell* cells = arena_alloc_raw(arena, sizeof *cells * (size_t)all_rows * (size_t)M);

@@ -1,348 +1,8 @@
-// microbatch.c -- what the batching passes share: the problem, prices of a shape, building and checking
-// lists.
+// microbatch.c -- see microbatch.h: building lists.
 #include "microbatch.h"
 
-#include <string.h>
-
 #include "../types/mb_shape.h"
-#include "placement_make.h"
 #include "shape_rules.h"
-
-// --- the problem ------------------------------------------------------------------------------------------
-
-static Status modes_choose(MicrobatchProblem* out) {
-    static const bool allowed[][RECOMPUTE_COUNT] = {
-        [RECOMPUTE_CHOICE_NONE] = {[RECOMPUTE_NONE] = true},
-        [RECOMPUTE_CHOICE_FULL] = {[RECOMPUTE_FULL] = true},
-        [RECOMPUTE_CHOICE_AUTO] = {true, true, true},
-    };
-    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
-        if (allowed[out->request->recompute][mode] && cost_mode_offered(out->costs, (RecomputeMode)mode)) {
-            out->modes[out->num_modes++] = (RecomputeMode)mode;
-        }
-    }
-    if (out->num_modes == 0) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "--recompute: the cost model has no such mode ---> choose another, or run "
-                    "./profile_costs again");
-    }
-    return STATUS_OK;
-}
-
-static Status samples_check(const PlanSample* samples, int32_t num_samples) {
-    for (int32_t i = 0; i < num_samples; i++) {
-        if (samples[i].enc_tokens < 1 || samples[i].dec_tokens < 0 || samples[i].supervised_tokens < 0) {
-            return FAIL(STATUS_OUT_OF_RANGE,
-                        "sample %d: %d + %d tokens, %d supervised ---> drop empty samples", i,
-                        samples[i].enc_tokens, samples[i].dec_tokens, samples[i].supervised_tokens);
-        }
-    }
-    return num_samples > 0
-               ? STATUS_OK
-               : FAIL(STATUS_OUT_OF_RANGE, "a batch of %d samples ---> give at least one", num_samples);
-}
-
-static int64_t jobs_work_ns(const CostJobs* jobs) {
-    return jobs->job_ns[JOB_F] + jobs->job_ns[JOB_B] + jobs->job_ns[JOB_W] + jobs->job_ns[JOB_R];
-}
-
-void microbatch_jobs(CostJobs* out, const MicrobatchProblem* problem, RecomputeMode mode,
-                     const MbShape* shape) {
-    CostParts parts;
-    cost_parts(&parts, &problem->table, mode, shape);
-    cost_jobs_of_stages(out, problem->costs, problem->chunks, problem->K, &parts);
-    if (problem->num_rows == problem->K) { return; }
-    if (mode != RECOMPUTE_NONE) { cost_parts(&parts, &problem->table, RECOMPUTE_NONE, shape); }
-    for (int32_t s = 0; s < problem->P; s++) {
-        cost_jobs_of_share(&out[problem->K + s], problem->costs, cost_share_of(&problem->placement, s),
-                           &parts);
-    }
-}
-
-const MachineRank* microbatch_ranks(const MicrobatchProblem* problem, int32_t replica) {
-    return machine_replica(problem->request->machine, replica * problem->P);
-}
-
-int64_t microbatch_available(const MicrobatchProblem* problem, const MachineRank* rank, const CostRank* has) {
-    int64_t limit_bytes = machine_limit_bytes(rank, problem->request->memory_limit_bytes);
-    return limit_bytes > 0 ? limit_bytes - cost_rank_state_bytes(problem->costs, has) : COST_LIMIT;
-}
-
-void microbatch_problem_limit(MicrobatchProblem* out) {
-    out->has_limit = false;
-    memset(out->limit_bytes, 0, sizeof out->limit_bytes);
-    memset(out->most_limit_bytes, 0, sizeof out->most_limit_bytes);
-    int32_t num_replicas = microbatch_ranks(out, 0) == NULL ? 1 : out->R;  // one stands for all
-    for (int32_t s = 0; s < out->P; s++) {
-        bool is_free = false;
-        for (int32_t r = 0; r < num_replicas; r++) {
-            const MachineRank* rank = machine_stage(microbatch_ranks(out, r), s);
-            int64_t limit_bytes = machine_limit_bytes(rank, out->request->memory_limit_bytes);
-            int64_t least_bytes = out->limit_bytes[s], most_bytes = out->most_limit_bytes[s];
-            is_free |= limit_bytes == 0;
-            if (limit_bytes == 0) { continue; }
-            out->has_limit = true;
-            out->limit_bytes[s] = least_bytes > 0 && least_bytes < limit_bytes ? least_bytes : limit_bytes;
-            out->most_limit_bytes[s] = most_bytes > limit_bytes ? most_bytes : limit_bytes;
-        }
-        if (is_free) { out->most_limit_bytes[s] = 0; }
-    }
-}
-
-// All samples as one micro-batch on replica r: the slowest of its stages and of its links, which send both
-// ways.
-static double replica_ns(const MicrobatchProblem* problem, int32_t r, const CostJobs* jobs) {
-    const MachineRank* ranks = microbatch_ranks(problem, r);
-    const Placement* placement = &problem->placement;
-    double slowest_ns = 1, job_ns[PLAN_MAX_STAGES] = {0}, link_ns[PLAN_MAX_STAGES] = {0};
-    for (int32_t row = 0; row < problem->num_rows; row++) {
-        int32_t s = placement_stage_of(placement, row), k = row + 1;
-        job_ns[s] += machine_slow(&ranks[s]) * (double)jobs_work_ns(&jobs[row]);
-        if (k >= problem->K) { continue; }
-        double send_ns = (double)machine_between_ns(ranks, problem->costs, s, placement->stage_of[k],
-                                                    jobs[row].boundary_bytes);
-        link_ns[s] += send_ns;
-        link_ns[placement->stage_of[k]] += send_ns;
-    }
-    for (int32_t s = 0; s < problem->P; s++) {
-        if (job_ns[s] > slowest_ns) { slowest_ns = job_ns[s]; }
-        if (link_ns[s] > slowest_ns) { slowest_ns = link_ns[s]; }
-    }
-    return slowest_ns;
-}
-
-static void speeds_set(MicrobatchProblem* out) {
-    CostJobs jobs[PLAN_MAX_ROWS];
-    MbShape all = {0};
-    double sum_ns = 0;
-    out->differs = machine_differs(out->request->machine);
-    for (int32_t s = 0; s < out->P; s++) { out->stage_slow[s] = 1; }
-    for (int32_t r = 0; r < out->R; r++) { out->replica_slow[r] = 1; }
-    if (!out->differs) { return; }
-    for (int32_t i = 0; i < out->num_samples; i++) {
-        const PlanSample* sample = &out->samples[i];
-        mb_shape_add(&all, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
-    }
-    microbatch_jobs(jobs, out, RECOMPUTE_NONE, &all);
-    for (int32_t r = 0; r < out->R; r++) { sum_ns += out->replica_slow[r] = replica_ns(out, r, jobs); }
-    for (int32_t r = 0; r < out->R; r++) { out->replica_slow[r] *= out->R / sum_ns; }
-    for (int32_t s = 0; s < out->P; s++) {
-        double sum = 0;
-        for (int32_t r = 0; r < out->R; r++) { sum += machine_slow(&microbatch_ranks(out, r)[s]); }
-        out->stage_slow[s] = sum / out->R;
-    }
-}
-
-// Of the rank of this stage that has least, in the words of options.
-static const char* limit_words(char out[MACHINE_LIMIT_CHARS], const MicrobatchProblem* problem,
-                               int32_t stage) {
-    int64_t common_bytes = problem->request->memory_limit_bytes;
-    const MachineRank* least = NULL;
-    int32_t replica = 0;
-    for (int32_t r = 0; r < problem->R; r++) {
-        const MachineRank* rank = machine_stage(microbatch_ranks(problem, r), stage);
-        if (machine_limit_bytes(rank, common_bytes) != problem->limit_bytes[stage]) { continue; }
-        least = rank, replica = r;
-        break;
-    }
-    return machine_limit_words(out, least, replica * problem->P + stage);
-}
-
-static Status place(MicrobatchProblem* out) {
-    const PlanRequest* request = out->request;
-    const CostModel* costs = out->costs;
-    out->placement = request->placement;
-    if (out->placement.num_chunks == 0) {
-        placement_linear(&out->placement, request->placement.chunks, out->P);
-    }
-    TRY(placement_check(&out->placement, out->P, costs->num_enc_layers + costs->num_dec_layers,
-                        request->rules.head_has_layer));
-    out->K = out->placement.num_chunks;
-    out->num_rows = placement_num_rows(&out->placement, out->P);
-    for (int32_t k = 0; k < out->K; k++) { out->chunks[k] = cost_chunk_make(costs, &out->placement, k); }
-    cost_ranks_make(out->has, costs, &out->placement, out->P);
-    return STATUS_OK;
-}
-
-Status microbatch_problem_init(MicrobatchProblem* out, const PlanRequest* request, const CostModel* costs,
-                               const PlanSample* samples, int32_t num_samples) {
-    if (request->P < 1 || request->P > PLAN_MAX_STAGES || request->R < 1 || request->R > PLAN_MAX_REPLICAS) {
-        return FAIL(STATUS_OUT_OF_RANGE, "--stages %d --replicas %d ---> give 1 to %d and 1 to %d",
-                    request->P, request->R, PLAN_MAX_STAGES, PLAN_MAX_REPLICAS);
-    }
-    TRY(samples_check(samples, num_samples));
-    *out = (MicrobatchProblem){.request = request,
-                               .costs = costs,
-                               .samples = samples,
-                               .count_buffers = request->memory_rule == MEMORY_BUFFERS,
-                               .num_samples = num_samples,
-                               .P = request->P,
-                               .R = request->R};
-    TRY(machine_check(request->machine, request->P * request->R));
-    TRY(place(out));
-    cost_table_init(&out->table, costs);
-    microbatch_problem_limit(out);
-    for (int32_t s = 0; s < out->P; s++) {
-        int64_t state_bytes = cost_rank_state_bytes(costs, &out->has[s]), limit = out->limit_bytes[s];
-        out->available_bytes[s] = limit > 0 ? limit - state_bytes : COST_LIMIT;
-        if (out->available_bytes[s] <= 0) {
-            char words[MACHINE_LIMIT_CHARS];
-            return FAIL(
-                STATUS_INFEASIBLE,
-                "%s: parameters, gradients and optimizer of stage %d take %lld bytes, %lld over "
-                "---> raise the limit, %suse more --stages",
-                limit_words(words, out, s), s, (long long)state_bytes, (long long)-out->available_bytes[s],
-                request->choose_stages || out->P == 1 ? "or " : "give it fewer layers (--stage-split), or ");
-        }
-    }
-    speeds_set(out);
-    return modes_choose(out);
-}
-
-// --- prices -----------------------------------------------------------------------------------------------
-
-int32_t microbatch_in_flight(int32_t P, int32_t K, int32_t k) {
-    return (P * (K - k) + K - 1) / K;
-}
-
-// Of one micro-batch on one stage.
-typedef struct {
-    int64_t work_ns;
-    int64_t held_bytes;     // as often as there are micro-batches in flight
-    int64_t kept_bytes;     // of one, all chunks and the share
-    int64_t besides_bytes;  // of one of them, while its jobs run
-} StageLoad;
-
-// What chunk k receives, and what it sends or hands the shares; 0 where buffers do not count.
-static int64_t in_bytes_of(const MicrobatchProblem* problem, const CostJobs* jobs, int32_t k) {
-    return problem->count_buffers && k > 0 ? jobs[k - 1].boundary_bytes : 0;
-}
-
-static int64_t out_bytes_of(const MicrobatchProblem* problem, const CostJobs* jobs, int32_t k) {
-    int64_t bytes = 0;
-    if (!problem->count_buffers || placement_hands_over(&problem->placement, k)) { return 0; }
-    for (int32_t row = problem->K; row < problem->num_rows && k == problem->K - 1; row++) {
-        bytes += jobs[row].part_bytes;
-    }
-    return bytes + jobs[k].boundary_bytes;
-}
-
-static void add_chunk(StageLoad* load, const MicrobatchProblem* problem, RecomputeMode mode,
-                      MicrobatchShare share, const CostJobs* jobs, int32_t k) {
-    int64_t in = in_bytes_of(problem, jobs, k), out = out_bytes_of(problem, jobs, k);
-    bool drops = problem->costs->recompute_is_job[mode];
-    int64_t forward = drops ? jobs[k].forward_bytes + out : out;
-    int64_t backward = drops ? jobs[k].stored_bytes + in + out : in + out;
-    int64_t besides = forward > backward ? forward : backward;
-    int32_t num = share == SHARE_PIPELINE  ? microbatch_in_flight(problem->P, problem->K, k)
-                  : share == SHARE_UNIFORM ? problem->P
-                                           : 1;
-    load->work_ns += jobs_work_ns(&jobs[k]);
-    load->held_bytes += num * (jobs[k].stored_bytes + in);
-    load->kept_bytes += in + (drops ? 0 : jobs[k].stored_bytes);
-    if (besides > load->besides_bytes) { load->besides_bytes = besides; }
-}
-
-static void add_share(StageLoad* load, const MicrobatchProblem* problem, const CostJobs* share) {
-    int64_t buffers = share->boundary_bytes + share->part_bytes + share->factor_bytes;
-    int64_t bytes = share->stored_bytes + (problem->count_buffers ? buffers : 0);
-    load->work_ns += jobs_work_ns(share);
-    load->held_bytes += bytes;
-    load->kept_bytes += bytes;
-}
-
-// [P]
-static void loads_make(StageLoad* out, const MicrobatchProblem* problem, RecomputeMode mode,
-                       MicrobatchShare share, const CostJobs* jobs) {
-    memset(out, 0, sizeof *out * (size_t)problem->P);
-    for (int32_t k = 0; k < problem->K; k++) {
-        add_chunk(&out[problem->placement.stage_of[k]], problem, mode, share, jobs, k);
-    }
-    for (int32_t row = problem->K; row < problem->num_rows; row++) {
-        add_share(&out[row - problem->K], problem, &jobs[row]);
-    }
-}
-
-static int64_t alone_bytes(const MicrobatchProblem* problem, const StageLoad* load, int64_t scratch_bytes) {
-    int64_t fixed = problem->count_buffers ? scratch_bytes + 5 * (int64_t)PLAN_BUFFER_ALIGN : 0;
-    return load->kept_bytes + load->besides_bytes + fixed;
-}
-
-MicrobatchCost microbatch_cost(const MicrobatchProblem* problem, RecomputeMode mode, MicrobatchShare share,
-                               const MbShape* shape) {
-    CostJobs jobs[PLAN_MAX_ROWS];
-    StageLoad loads[PLAN_MAX_STAGES];
-    MicrobatchCost cost = {.fits_alone = shape_rules_allow(&problem->request->rules, shape),
-                           .fits_held = true};
-    microbatch_jobs(jobs, problem, mode, shape);
-    loads_make(loads, problem, mode, share, jobs);
-    for (int32_t s = 0; s < problem->P; s++) {
-        int64_t work_ns = microbatch_stage_ns(problem, s, loads[s].work_ns);
-        cost.work_ns = work_ns > cost.work_ns ? work_ns : cost.work_ns;
-        cost.fits_alone &=
-            alone_bytes(problem, &loads[s], jobs[0].scratch_bytes) <= problem->available_bytes[s];
-        cost.fits_held &= loads[s].held_bytes <= problem->available_bytes[s];
-    }
-    cost.fits_held &= cost.fits_alone;
-    return cost;
-}
-
-int64_t microbatch_work_ns(const MicrobatchProblem* problem, RecomputeMode mode, const MbShape* shape) {
-    return microbatch_cost(problem, mode, SHARE_ALONE, shape).work_ns;
-}
-
-int64_t microbatch_alone_bytes(const MicrobatchProblem* problem, int32_t s, RecomputeMode mode,
-                               const MbShape* shape) {
-    CostJobs jobs[PLAN_MAX_ROWS];
-    StageLoad loads[PLAN_MAX_STAGES];
-    microbatch_jobs(jobs, problem, mode, shape);
-    loads_make(loads, problem, mode, SHARE_ALONE, jobs);
-    return alone_bytes(problem, &loads[s], jobs[0].scratch_bytes);
-}
-
-static Status kernels_cannot(const MicrobatchProblem* problem, const MbShape* shape, const char* what) {
-    char words[SHAPE_WORDS];
-    shape_rules_say(words, &problem->request->rules, shape);
-    return FAIL(STATUS_INFEASIBLE,
-                "%s (%lld + %lld tokens with padding): %s ---> a smaller -t, or cut samples shorter", what,
-                (long long)shape->enc_tokens, (long long)shape->dec_tokens, words);
-}
-
-Status microbatch_infeasible(const MicrobatchProblem* problem, const MbShape* shape, const char* what) {
-    if (!shape_rules_allow(&problem->request->rules, shape)) { return kernels_cannot(problem, shape, what); }
-    RecomputeMode best_mode = problem->modes[0];
-    int64_t best_over = INT64_MAX, best_alone = 0;
-    int32_t best_stage = 0;
-    for (int k = 0; k < problem->num_modes; k++) {  // the mode that comes closest, its worst stage
-        int64_t worst_over = INT64_MIN, worst_alone = 0;
-        int32_t worst_stage = 0;
-        for (int32_t s = 0; s < problem->P; s++) {
-            int64_t alone = microbatch_alone_bytes(problem, s, problem->modes[k], shape);
-            int64_t over = alone - problem->available_bytes[s];
-            if (over > worst_over) { worst_over = over, worst_alone = alone, worst_stage = s; }
-        }
-        if (worst_over < best_over) {
-            best_over = worst_over, best_alone = worst_alone, best_stage = worst_stage;
-            best_mode = problem->modes[k];
-        }
-    }
-    bool could_recompute = best_mode == RECOMPUTE_NONE && problem->num_modes == 1 &&
-                           cost_mode_offered(problem->costs, RECOMPUTE_FULL);
-    for (int32_t s = 0; s < problem->P && could_recompute; s++) {
-        could_recompute =
-            microbatch_alone_bytes(problem, s, RECOMPUTE_FULL, shape) <= problem->available_bytes[s];
-    }
-    char words[MACHINE_LIMIT_CHARS];
-    return FAIL(
-        STATUS_INFEASIBLE,
-        "%s (%lld tokens, %lld supervised) needs %lld bytes on stage %d with recompute %s: %lld bytes over "
-        "---> raise %s, use more --stages%s, or cut samples shorter",
-        what, (long long)(shape->enc_tokens + shape->dec_tokens), (long long)shape->supervised_tokens,
-        (long long)best_alone, best_stage, cost_mode_names[best_mode], (long long)best_over,
-        limit_words(words, problem, best_stage), could_recompute ? ", --recompute auto" : "");
-}
-
-// --- lists ------------------------------------------------------------------------------------------------
 
 Status microbatch_list_reserve(MicrobatchList* list, int32_t max_mbs, int32_t num_samples, Arena* arena) {
     *list = (MicrobatchList){.mbs = ARENA_NEW(arena, Microbatch, max_mbs),
@@ -362,8 +22,8 @@ void microbatch_list_open(MicrobatchList* list, MbLayout layout, RecomputeMode m
                                             .sequence_end = list->num_sequences};
 }
 
-void microbatch_list_add(MicrobatchList* list, const MicrobatchProblem* problem, const int32_t* ids,
-                         int32_t num, int32_t enc_tokens, int32_t dec_tokens) {
+void microbatch_list_add(MicrobatchList* list, const PlanProblem* problem, const int32_t* ids, int32_t num,
+                         int32_t enc_tokens, int32_t dec_tokens) {
     Microbatch* mb = &list->mbs[list->num_mbs];
     PlanSequence* sequence = &list->sequences[list->num_sequences++];
     int64_t supervised = 0;
@@ -382,23 +42,23 @@ void microbatch_list_add(MicrobatchList* list, const MicrobatchProblem* problem,
     mb->sequence_end = list->num_sequences;
 }
 
-void microbatch_list_close(MicrobatchList* list, const MicrobatchProblem* problem) {
+void microbatch_list_close(MicrobatchList* list, const PlanProblem* problem) {
     Microbatch* mb = &list->mbs[list->num_mbs++];
     mb->work_ns = microbatch_work_ns(problem, mb->mode, &mb->shape);
 }
 
-int32_t microbatch_pad_tokens(const MicrobatchProblem* problem, int32_t num_tokens, int64_t num_seqs) {
+int32_t microbatch_pad_tokens(const PlanProblem* problem, int32_t num_tokens, int64_t num_seqs) {
     const PlanRequest* request = problem->request;
     return shape_rules_pad(&request->rules, num_tokens, num_seqs, request->max_seq_tokens);
 }
 
-int32_t microbatch_pad_targets(const MicrobatchProblem* problem, int32_t num_tokens, int64_t num_seqs) {
+int32_t microbatch_pad_targets(const PlanProblem* problem, int32_t num_tokens, int64_t num_seqs) {
     const PlanRequest* request = problem->request;
     if (request->max_target_tokens <= 0) { return microbatch_pad_tokens(problem, num_tokens, num_seqs); }
     return shape_rules_pad(&request->rules, num_tokens, num_seqs, request->max_target_tokens);
 }
 
-void microbatch_list_append(MicrobatchList* list, const MicrobatchProblem* problem, MbLayout layout,
+void microbatch_list_append(MicrobatchList* list, const PlanProblem* problem, MbLayout layout,
                             RecomputeMode mode, const int32_t* ids, int32_t num) {
     int32_t enc = 0, dec = 0;
     for (int32_t i = 0; i < num; i++) {

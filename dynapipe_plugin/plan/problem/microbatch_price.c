@@ -22,7 +22,7 @@ static bool formula_is_zero(const CostFormula* formula) {
 }
 
 static void slow_choose(MicrobatchPricer* out) {
-    const MicrobatchProblem* problem = out->problem;
+    const PlanProblem* problem = out->problem;
     const double* slow = problem->stage_slow;
     int32_t counts[PLAN_MAX_STAGES][PIECE_COUNT] = {{0}};
     for (int32_t k = 0; k < problem->K; k++) {  // (a share is no number of parts: what is left is below)
@@ -54,7 +54,7 @@ static void slow_choose(MicrobatchPricer* out) {
     }
 }
 
-static BoundaryKind boundary_of(const MicrobatchProblem* problem, int32_t s) {
+static BoundaryKind boundary_of(const PlanProblem* problem, int32_t s) {
     if (s < 0 || !problem->count_buffers || problem->chunks[s].has_head) { return BOUNDARY_NONE; }
     return problem->chunks[s].layers.layer_end > problem->costs->num_enc_layers ? BOUNDARY_DEC : BOUNDARY_ENC;
 }
@@ -76,7 +76,7 @@ static void memory_add(MicrobatchPricer* out, const PriceMemory* stage) {
     out->memory[out->num_memory++] = *stage;
 }
 
-void microbatch_pricer_make(MicrobatchPricer* out, const MicrobatchProblem* problem, RecomputeMode mode,
+void microbatch_pricer_make(MicrobatchPricer* out, const PlanProblem* problem, RecomputeMode mode,
                             MicrobatchShare share) {
     memset(out, 0, sizeof *out);
     out->problem = problem;
@@ -137,7 +137,7 @@ MicrobatchCost microbatch_price(const MicrobatchPricer* pricer, const MbShape* s
     for (int32_t i = 0; i < pricer->num_slow; i++) {
         int64_t ns = 0;
         for (int kind = 0; kind < JOB_COUNT; kind++) { ns += quantity_round(&parts, pricer->slow[i], kind); }
-        ns = microbatch_stage_ns(pricer->problem, pricer->stage_of[i], ns);
+        ns = plan_problem_stage_ns(pricer->problem, pricer->stage_of[i], ns);
         cost.work_ns = ns > cost.work_ns ? ns : cost.work_ns;
     }
     fits_set(&cost, pricer, &parts);

@@ -17,7 +17,7 @@ typedef struct {
 } PriceMemory;
 
 typedef struct {
-    const MicrobatchProblem* problem;  // borrowed
+    const PlanProblem* problem;  // borrowed
     RecomputeMode mode;
     MicrobatchShare share;
     bool is_linear;                              // else every shape is priced anew
@@ -28,7 +28,7 @@ typedef struct {
     PriceMemory memory[PLAN_MAX_STAGES];
 } MicrobatchPricer;
 
-void microbatch_pricer_make(MicrobatchPricer* out, const MicrobatchProblem* problem, RecomputeMode mode,
+void microbatch_pricer_make(MicrobatchPricer* out, const PlanProblem* problem, RecomputeMode mode,
                             MicrobatchShare share);
 MicrobatchCost microbatch_price(const MicrobatchPricer* pricer, const MbShape* shape);
 

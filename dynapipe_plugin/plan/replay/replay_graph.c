@@ -212,13 +212,13 @@ Status replay_graph_make(ReplayGraph* out, const ReplayLists* lists, Arena* aren
     if (num_nodes > INT32_MAX) {
         return FAIL(STATUS_OUT_OF_RANGE, "replay: too many jobs ---> a smaller plan");
     }
-    PIPE_NEW(graph.nodes, arena, ReplayNode, num_nodes);
-    for (int32_t i = 0; i < JOB_COUNT; i++) { PIPE_NEW(maker.job_node[i], arena, int32_t, num_cells); }
+    ARENA_TRY_NEW(graph.nodes, arena, ReplayNode, num_nodes);
+    for (int32_t i = 0; i < JOB_COUNT; i++) { ARENA_TRY_NEW(maker.job_node[i], arena, int32_t, num_cells); }
     for (int32_t i = 0; i < PLAN_MESSAGE_KINDS; i++) {
-        PIPE_NEW(maker.arrival_node[i], arena, int32_t, num_cells);
+        ARENA_TRY_NEW(maker.arrival_node[i], arena, int32_t, num_cells);
     }
     for (int32_t s = 0; s < lists->P; s++) {
-        PIPE_NEW(maker.item_node[s], arena, int32_t, lists->num_items[s]);
+        ARENA_TRY_NEW(maker.item_node[s], arena, int32_t, lists->num_items[s]);
     }
     bool moved = true;
     while (moved) {  // down the pipeline and up again, as activations and gradients go
@@ -331,7 +331,7 @@ Status replay_graph_run(ReplaySums* sums, ReplayGraph* graph, const ReplayNoise*
 
 Status replay_graph_makespan(int64_t* out_ns, const ReplayGraph* graph, Arena* scratch) {
     int64_t* end_ns;
-    PIPE_NEW(end_ns, scratch, int64_t, graph->num_nodes);
+    ARENA_TRY_NEW(end_ns, scratch, int64_t, graph->num_nodes);
     for (int32_t i = 1; i < graph->num_nodes; i++) {
         const ReplayNode* node = &graph->nodes[i];
         end_ns[i] = larger(end_ns[node->before[0]], end_ns[node->before[1]]) + node->ns;

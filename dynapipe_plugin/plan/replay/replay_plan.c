@@ -60,7 +60,7 @@ static Status message_table(int64_t* table[PLAN_MESSAGE_KINDS], const Part* part
     int64_t num_rows = placement_num_rows(&part->plan->placement, part->plan->P);
     int64_t num_cells = num_rows * (part->end - part->begin);
     for (int k = 0; k < PLAN_MESSAGE_KINDS; k++) {
-        PIPE_NEW(table[k], arena, int64_t, num_cells);
+        ARENA_TRY_NEW(table[k], arena, int64_t, num_cells);
         for (int64_t i = 0; i < num_cells; i++) { table[k][i] = -1; }
     }
     return STATUS_OK;
@@ -91,7 +91,7 @@ static Status list_posts(int64_t* posted[PLAN_MESSAGE_KINDS], const Part* part, 
 static Status list_links(ReplayLists* lists, const Part* part, int32_t s,
                          int64_t* const posted[PLAN_MESSAGE_KINDS], Arena* arena) {
     const PlanRank* rank = &part->plan->ranks[part->replica * part->plan->P + s];
-    PIPE_NEW(lists->sends[s], arena, ReplaySend, rank->num_instrs);
+    ARENA_TRY_NEW(lists->sends[s], arena, ReplaySend, rank->num_instrs);
     for (int32_t i = 0; i < rank->num_instrs; i++) {
         const PlanInstr* instr = &rank->instrs[i];
         if (plan_instr_is_job((InstrKind)instr->kind)) {
@@ -174,7 +174,8 @@ static Status graph_of(ReplayGraph* out, const Part* part, int64_t tail_ns, Aren
     }
     TRY(plan->pulls ? list_sends(messages, part, scratch) : list_posts(messages, part, scratch));
     for (int32_t s = 0; s < plan->P; s++) {
-        PIPE_NEW(lists.items[s], scratch, ReplayItem, plan->ranks[part->replica * plan->P + s].num_instrs);
+        ARENA_TRY_NEW(lists.items[s], scratch, ReplayItem,
+                      plan->ranks[part->replica * plan->P + s].num_instrs);
         TRY(plan->pulls ? list_pulls(&lists, part, s, messages, scratch)
                         : list_links(&lists, part, s, messages, scratch));
         lists.tail_ns[s] = tail_ns;
@@ -225,7 +226,7 @@ Status plan_replay(ReplayResult* out, const Plan* plan, const ReplayNoise* noise
         return FAIL(STATUS_OUT_OF_RANGE, "plan: makespan of %lld ns ---> times of 0 ns up to days",
                     (long long)plan->makespan_ns);
     }
-    PIPE_NEW(sums.makespan_ns, scratch, int64_t, noise->trials);
+    ARENA_TRY_NEW(sums.makespan_ns, scratch, int64_t, noise->trials);
     int64_t tail_ns = plan_tail_ns(plan);
     for (int32_t r = 0; r < plan->R; r++) { TRY(replay_replica(&sums, plan, r, tail_ns, noise, scratch)); }
     set_quantiles(&result, sums.makespan_ns, noise->trials);

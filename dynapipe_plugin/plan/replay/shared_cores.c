@@ -45,9 +45,9 @@ static int64_t cell_of(const Share* share, int32_t row, int32_t m) {
 static Status messages_init(Share* share, Arena* arena) {
     int64_t num_cells = (int64_t)placement_num_rows(&share->plan->placement, share->plan->P) * share->plan->M;
     for (int i = 0; i < PLAN_MESSAGE_KINDS; i++) {
-        PIPE_NEW(share->arrival_ns[i], arena, int64_t, num_cells);
-        PIPE_NEW(share->is_made[i], arena, bool, num_cells);
-        PIPE_NEW(share->posted[i], arena, int32_t, num_cells);
+        ARENA_TRY_NEW(share->arrival_ns[i], arena, int64_t, num_cells);
+        ARENA_TRY_NEW(share->is_made[i], arena, bool, num_cells);
+        ARENA_TRY_NEW(share->posted[i], arena, int32_t, num_cells);
         for (int64_t k = 0; k < num_cells; k++) { share->posted[i][k] = -1; }
     }
     return STATUS_OK;
@@ -57,8 +57,8 @@ static Status lane_init(Share* share, Lane* lane, const PlanRank* list, Arena* a
     const Plan* plan = share->plan;
     *lane = (Lane){.list = list};
     TRY(stage_order(&lane->order, plan, list, arena));
-    PIPE_NEW(lane->ns, arena, int64_t, list->num_instrs);
-    PIPE_NEW(lane->sends, arena, int32_t, list->num_instrs);
+    ARENA_TRY_NEW(lane->ns, arena, int64_t, list->num_instrs);
+    ARENA_TRY_NEW(lane->sends, arena, int32_t, list->num_instrs);
     for (int32_t i = 0, num_jobs = 0; i < list->num_instrs; i++) {
         const PlanInstr* instr = &list->instrs[i];
         PlanMessage message;
@@ -241,9 +241,9 @@ Status shared_cores_stretch(int64_t*** instr_ns, int64_t* out_ns, const Plan* pl
     Share share = {.plan = plan, .shared = shared};
     Rate* rates;
     int64_t** answer;
-    PIPE_NEW(share.lanes, arena, Lane, plan->P);
-    PIPE_NEW(rates, arena, Rate, shared->num_hosts);
-    PIPE_NEW(answer, arena, int64_t*, plan->P);
+    ARENA_TRY_NEW(share.lanes, arena, Lane, plan->P);
+    ARENA_TRY_NEW(rates, arena, Rate, shared->num_hosts);
+    ARENA_TRY_NEW(answer, arena, int64_t*, plan->P);
     if (!plan_placement_is_sane(&plan->placement, plan->P)) {
         return FAIL(STATUS_INVALID_PLAN, "plan: chunks on stages that are not there ---> check the plan");
     }

@@ -22,7 +22,7 @@ static int compare_messages(const void* a, const void* b) {
 // Receives by their times.
 static Status list_messages(const PlanInstr*** out, int32_t* num, const PlanRank* rank, Arena* arena) {
     const PlanInstr** messages;
-    PIPE_NEW(messages, arena, const PlanInstr*, rank->num_instrs);
+    ARENA_TRY_NEW(messages, arena, const PlanInstr*, rank->num_instrs);
     for (int32_t i = 0; i < rank->num_instrs; i++) {
         const PlanInstr* instr = &rank->instrs[i];
         bool takes =
@@ -39,7 +39,7 @@ Status stage_order(StageOrder* out, const Plan* plan, const PlanRank* rank, Aren
     int32_t num_messages = 0, next = 0;
     if (plan->pulls) { TRY(list_messages(&messages, &num_messages, rank, arena)); }
     out->num = 0;
-    PIPE_NEW(out->instrs, arena, int32_t, rank->num_instrs);
+    ARENA_TRY_NEW(out->instrs, arena, int32_t, rank->num_instrs);
     for (int32_t i = 0; i < rank->num_instrs; i++) {
         const PlanInstr* job = &rank->instrs[i];
         if (!plan_instr_is_job((InstrKind)job->kind)) { continue; }

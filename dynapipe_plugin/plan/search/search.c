@@ -136,7 +136,7 @@ static int compare_ids(const void* a, const void* b) {
 static Status draft_replica(Draft* out, const Search* search, int32_t r, int32_t* ids, Arena* arena) {
     const SearchState* state = &search->state[r];
     DraftReplica* replica = &out->replica[search->replica[r]];
-    const MicrobatchProblem* problem = search->problem;
+    const PlanProblem* problem = search->problem;
     bool split = state->rule.split_backward;
     *replica = (DraftReplica){.variant = {.name = split ? "adaptive+w" : "adaptive",
                                           .policy = &pipe_policy_adaptive,
@@ -144,8 +144,8 @@ static Status draft_replica(Draft* out, const Search* search, int32_t r, int32_t
                                           .has_rule = true,
                                           .rule = state->rule},
                               .makespan_ns = state->makespan_ns};
-    PIPE_NEW(replica->order, arena, int32_t, state->M);
-    PIPE_NEW(replica->modes, arena, uint8_t, (int64_t)state->K * state->M);
+    ARENA_TRY_NEW(replica->order, arena, int32_t, state->M);
+    ARENA_TRY_NEW(replica->modes, arena, uint8_t, (int64_t)state->K * state->M);
     for (int32_t k = 0; k < state->M; k++) {
         int32_t m = state->order[k], num = 0;
         for (int32_t i = state->head[m]; i >= 0; i = state->next[i]) { ids[num++] = state->ids[i]; }
@@ -161,16 +161,16 @@ static Status draft_replica(Draft* out, const Search* search, int32_t r, int32_t
 }
 
 static Status make_draft(Draft* out, const Search* search, Arena* arena) {
-    const MicrobatchProblem* problem = search->problem;
+    const PlanProblem* problem = search->problem;
     int32_t N = problem->num_samples, *ids;
     Draft draft = {.makespan_ns = slowest_ns(search), .fastest_ns = search->fastest_ns};
     if (draft.makespan_ns == INT64_MAX) { return FAIL(STATUS_INFEASIBLE, "search: nothing fits in memory"); }
-    PIPE_NEW(ids, arena, int32_t, N);
-    PIPE_NEW(draft.replica, arena, DraftReplica, search->R);
+    ARENA_TRY_NEW(ids, arena, int32_t, N);
+    ARENA_TRY_NEW(draft.replica, arena, DraftReplica, search->R);
     TRY(microbatch_list_reserve(&draft.list, N, N, arena));
     draft.placement = search->placement;
     for (int32_t r = 0; r < search->R; r++) { TRY(draft_replica(&draft, search, r, ids, arena)); }
-    TRY(replica_balance(&draft.replicas, &draft.list, search->R, NULL, arena));
+    TRY(balance_replicas(&draft.replicas, &draft.list, search->R, NULL, arena));
     *out = draft;
     return STATUS_OK;
 }
@@ -191,7 +191,7 @@ int32_t search_effort(int32_t P, int64_t search_ns) {
 // Jobs that simulations may walk, and other work in their stead; one takes some 160 instructions. By default
 // as many as take about 20 ms of a core per replica of a few hundred samples, more for large batches, less
 // per replica where there are many of them, and enough for some 60 simulations of 3 P micro-batches.
-static int64_t budget_jobs(const MicrobatchProblem* problem, int32_t effort) {
+static int64_t budget_jobs(const PlanProblem* problem, int32_t effort) {
     int64_t N = problem->num_samples, R = problem->R;
     if (effort > 0) { return effort * effort_jobs(problem->P); }
     int64_t jobs = 400000 * R + 450 * N, most = 4000000 + 400 * N / R,
@@ -223,7 +223,7 @@ static Status search_all(Search* search) {
     return STATUS_OK;
 }
 
-Status search_draft(Draft* out, const MicrobatchProblem* problem, int32_t effort, int32_t effort_parts,
+Status search_draft(Draft* out, const PlanProblem* problem, int32_t effort, int32_t effort_parts,
                     int64_t good_enough_ns, Arena* arena) {
     Search search = {.problem = problem,
                      .R = problem->R,

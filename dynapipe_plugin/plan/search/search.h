@@ -22,5 +22,5 @@ int32_t search_effort(int32_t P, int64_t search_ns);
 // one of effort_parts of that is spent.
 // The search ends at good_enough_ns. STATUS_INFEASIBLE: nothing was found that fits in memory; less ambitious
 // methods may find something.
-Status search_draft(Draft* out, const MicrobatchProblem* problem, int32_t effort, int32_t effort_parts,
+Status search_draft(Draft* out, const PlanProblem* problem, int32_t effort, int32_t effort_parts,
                     int64_t good_enough_ns, Arena* arena);

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "../draft/replica_balance.h"
+#include "../draft/balance.h"
 #include "../original/microbatch_dp.h"
 #include "../pipe/pipe_schedule.h"
 #include "search_replicas.h"
@@ -10,12 +10,12 @@
 static Status deal_alloc(Deal* out, int32_t N, int32_t R, Arena* arena) {
     int32_t *ids, *mb_of;
     *out = (Deal){0};
-    PIPE_NEW(out->ids, arena, int32_t*, R);
-    PIPE_NEW(out->num_ids, arena, int32_t, R);
-    PIPE_NEW(out->mb_of, arena, int32_t*, R);
-    PIPE_NEW(out->num_mbs, arena, int32_t, R);
-    PIPE_NEW(ids, arena, int32_t, N);
-    PIPE_NEW(mb_of, arena, int32_t, N);
+    ARENA_TRY_NEW(out->ids, arena, int32_t*, R);
+    ARENA_TRY_NEW(out->num_ids, arena, int32_t, R);
+    ARENA_TRY_NEW(out->mb_of, arena, int32_t*, R);
+    ARENA_TRY_NEW(out->num_mbs, arena, int32_t, R);
+    ARENA_TRY_NEW(ids, arena, int32_t, N);
+    ARENA_TRY_NEW(mb_of, arena, int32_t, N);
     out->ids[0] = ids;
     out->mb_of[0] = mb_of;
     return STATUS_OK;
@@ -26,7 +26,7 @@ Status search_deal_ragged(Deals* deals) {
     Search* search = deals->search;
     Deal* deal = &deals->deal[0];
     int32_t N = search->problem->num_samples, *replica_of, *place, *num_of;
-    PIPE_NEW(replica_of, &search->lists, int32_t, N + 2 * search->R);
+    ARENA_TRY_NEW(replica_of, &search->lists, int32_t, N + 2 * search->R);
     place = replica_of + N;
     num_of = place + search->R;
     TRY(deal_alloc(deal, N, search->R, &search->lists));
@@ -52,13 +52,13 @@ static Status deal_cut(Deals* deals, int32_t ramp_percent) {
     Search* search = deals->search;
     Deal* deal = &deals->deal[deals->num_deals];
     MicrobatchList list;
-    ReplicaLists lists;
+    ReplicaMbs lists;
     int32_t next = 0, *num_of;
     TRY(deal_alloc(deal, search->problem->num_samples, search->R, &search->lists));
     TRY(microbatch_dp_build(&list, search->problem, &(MicrobatchTaper){.ramp_percent = ramp_percent},
                             &search->lists));
-    TRY(replica_balance(&lists, &list, search->R, search->slow, &search->lists));
-    PIPE_NEW(num_of, &search->lists, int32_t, search->R);
+    TRY(balance_replicas(&lists, &list, search->R, search->slow, &search->lists));
+    ARENA_TRY_NEW(num_of, &search->lists, int32_t, search->R);
     for (int32_t q = 0; q < search->R; q++) { num_of[q] = lists.begin[q + 1] - lists.begin[q]; }
     TRY(search_replicas_order(search, num_of));
     deal->num_all = list.num_mbs;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../draft/replica_balance.h"
+#include "../draft/balance.h"
 #include "../pipe/pipe_schedule.h"
 #include "../problem/shape_rules.h"
 #include "../types/mb_shape.h"
@@ -27,7 +27,7 @@ static int64_t all_jobs_ns(const CostJobs* jobs) {
 
 // What each sample adds to an average micro-batch, in the layers of each resource.
 static void weights_fill(SearchWeights* w, RecomputeMode mode, int32_t num_mbs) {
-    const MicrobatchProblem* problem = w->problem;
+    const PlanProblem* problem = w->problem;
     const CostModel* costs = problem->costs;
     int32_t num_enc = costs->num_enc_layers, num_layers = num_enc + costs->num_dec_layers;
     CostStage parts[2] = {
@@ -69,16 +69,16 @@ static void weights_fill(SearchWeights* w, RecomputeMode mode, int32_t num_mbs) 
     }
 }
 
-Status search_weights_make(SearchWeights* out, const MicrobatchProblem* problem, RecomputeMode mode,
+Status search_weights_make(SearchWeights* out, const PlanProblem* problem, RecomputeMode mode,
                            int32_t num_mbs, Arena* arena) {
     int32_t N = problem->num_samples;
     SearchWeights w = {.problem = problem, .num_resources = problem->costs->num_dec_layers > 0 ? 2 : 1};
     Keyed* keyed;
-    PIPE_NEW(keyed, arena, Keyed, N);
-    PIPE_NEW(w.weight[0], arena, int64_t, N);
-    PIPE_NEW(w.weight[1], arena, int64_t, N);
-    PIPE_NEW(w.size, arena, int64_t, N);
-    PIPE_NEW(w.by_size, arena, int32_t, N);
+    ARENA_TRY_NEW(keyed, arena, Keyed, N);
+    ARENA_TRY_NEW(w.weight[0], arena, int64_t, N);
+    ARENA_TRY_NEW(w.weight[1], arena, int64_t, N);
+    ARENA_TRY_NEW(w.size, arena, int64_t, N);
+    ARENA_TRY_NEW(w.by_size, arena, int32_t, N);
     weights_fill(&w, mode, num_mbs < 1 ? 1 : num_mbs);
     for (int32_t i = 0; i < N; i++) { keyed[i] = (Keyed){w.size[i], i}; }
     qsort(keyed, (size_t)N, sizeof *keyed, compare_keyed);
@@ -125,7 +125,7 @@ static void put(Bin* bin, const SearchWeights* w, int32_t id) {
 // Settings are tried on the first replicas: those without samples come last.
 static Status empty_last(int32_t* replica_of, int32_t num, int32_t R, Arena* arena) {
     int32_t *place, next = 0;
-    PIPE_NEW(place, arena, int32_t, R);
+    ARENA_TRY_NEW(place, arena, int32_t, R);
     for (int32_t i = 0; i < num; i++) { place[replica_of[i]] = 1; }
     for (int32_t r = 0; r < R; r++) {
         if (place[r] > 0) { place[r] = next++; }
@@ -136,14 +136,14 @@ static Status empty_last(int32_t* replica_of, int32_t num, int32_t R, Arena* are
 
 Status search_fill_replicas(int32_t* replica_of, const SearchWeights* weights, const double* slow,
                             Arena* arena) {
-    const MicrobatchProblem* problem = weights->problem;
+    const PlanProblem* problem = weights->problem;
     int32_t N = problem->num_samples, R = problem->R;
     if (weights->num_resources == 1 && slow == NULL) {
-        TRY(replica_balance_assign(replica_of, weights->weight[0], N, R, arena));
+        TRY(balance_assign(replica_of, weights->weight[0], N, R, arena));
         return empty_last(replica_of, N, R, arena);
     }
     Bin* bins;
-    PIPE_NEW(bins, arena, Bin, R);
+    ARENA_TRY_NEW(bins, arena, Bin, R);
     double slowest = 0;
     for (int32_t r = 0; r < R && slow != NULL; r++) { slowest = fmax(slowest, slow[r]); }
     for (int32_t r = 0; r < R; r++) {
@@ -223,8 +223,8 @@ static Status fill_init(Fill* fill, const SearchWeights* weights, const Microbat
                         Arena* arena) {
     int32_t num_bins = taper->num_mbs, depth = taper->depth < num_bins / 2 ? taper->depth : num_bins / 2;
     *fill = (Fill){.weights = weights, .num_bins = num_bins, .num_empty = num_bins};
-    PIPE_NEW(fill->bins, arena, Bin, num_bins);
-    PIPE_NEW(fill->heap, arena, int32_t, num_bins);
+    ARENA_TRY_NEW(fill->bins, arena, Bin, num_bins);
+    ARENA_TRY_NEW(fill->heap, arena, int32_t, num_bins);
     for (int32_t b = 0; b < num_bins; b++) {
         fill->bins[b].inverse = (100 << 16) / (capacity_percent(taper, b) * 16);
     }
@@ -241,8 +241,8 @@ Status search_fill(int32_t* mb_of, const SearchWeights* weights, const int32_t* 
     Fill fill;
     Keyed* keyed;
     TRY(fill_init(&fill, weights, taper, arena));
-    PIPE_NEW(keyed, arena, Keyed, num_bins);
-    PIPE_NEW(place, arena, int32_t, num_bins);
+    ARENA_TRY_NEW(keyed, arena, Keyed, num_bins);
+    ARENA_TRY_NEW(place, arena, int32_t, num_bins);
     for (int32_t i = 0; i < num_ids; i++) {
         int32_t b = choose_bin(&fill, ids[i], num_ids - i);
         mb_of[i] = b;
@@ -255,7 +255,7 @@ Status search_fill(int32_t* mb_of, const SearchWeights* weights, const int32_t* 
     return STATUS_OK;
 }
 
-int64_t search_fill_least_mbs(const MicrobatchProblem* problem, const int32_t* ids, int32_t num_ids) {
+int64_t search_fill_least_mbs(const PlanProblem* problem, const int32_t* ids, int32_t num_ids) {
     MbShape all = {0};
     CostParts parts;
     const ShapeRules* rules = &problem->request->rules;

@@ -11,14 +11,14 @@ and decoder layers counts separately, so that an encoder-decoder model is balanc
 
 // The work of every sample of the batch, per resource, in parts of the whole batch's; and the order by size.
 typedef struct {
-    const MicrobatchProblem* problem;
+    const PlanProblem* problem;
     int32_t num_resources;  // 1, or 2: encoder layers, decoder layers
     int64_t* weight[2];     // [num_samples] in 2^-40 of the batch
     int64_t* size;          // [num_samples] the larger of the two
     int32_t* by_size;       // [num_samples] ids, largest first
 } SearchWeights;
 
-Status search_weights_make(SearchWeights* out, const MicrobatchProblem* problem, RecomputeMode mode,
+Status search_weights_make(SearchWeights* out, const PlanProblem* problem, RecomputeMode mode,
                            int32_t num_mbs, Arena* arena);
 
 // replica_of[id] for every sample: balanced in every resource. slow: [R] how many times as long a replica
@@ -33,4 +33,4 @@ Status search_fill(int32_t* mb_of, const SearchWeights* weights, const int32_t* 
 
 // Micro-batches of equal size of which stage s can keep P - s, where nothing is recomputed, and of no more
 // sequences, tokens and squares than the kernels take.
-int64_t search_fill_least_mbs(const MicrobatchProblem* problem, const int32_t* ids, int32_t num_ids);
+int64_t search_fill_least_mbs(const PlanProblem* problem, const int32_t* ids, int32_t num_ids);

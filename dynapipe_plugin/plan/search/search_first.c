@@ -50,12 +50,12 @@ static int32_t pick_tuned(First out[NUM_TUNED], const Firsts* firsts) {
 }
 
 Status search_first_round(Search* search) {
-    const MicrobatchProblem* problem = search->problem;
+    const PlanProblem* problem = search->problem;
     Firsts firsts = {.search = search,
                      .deals = {.search = search},
                      .num_probes = search->R < MAX_PROBES ? search->R : MAX_PROBES,
                      .stop_budget = problem->P > MANY_STAGES ? search->budget / 4 : search->budget / 5 * 3};
-    PIPE_NEW(firsts.places, &search->lists, Placement, SEARCH_MAX_PLACES);
+    ARENA_TRY_NEW(firsts.places, &search->lists, Placement, SEARCH_MAX_PLACES);
     firsts.num_places = search_places(firsts.places, problem);
     TRY(search_weights_make(&search->weights, problem, problem->modes[0], 4 * problem->P * problem->R,
                             &search->lists));

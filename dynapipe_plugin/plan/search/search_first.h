@@ -15,7 +15,7 @@ The best of these is the answer, on every replica.
 #include "search_state.h"
 
 typedef struct {
-    const MicrobatchProblem* problem;
+    const PlanProblem* problem;
     int32_t R;
     int64_t budget;          // jobs that simulations may still walk
     int64_t good_enough_ns;  // the search ends there: no plan is faster

@@ -124,7 +124,7 @@ static void undo_sample(Local* local, const Move* move) {
 
 static bool draw_mode(Local* local, Move* move) {
     SearchState* state = local->state;
-    const MicrobatchProblem* problem = state->problem;
+    const PlanProblem* problem = state->problem;
     if (problem->num_modes < 2) { return false; }
     int32_t m = (int32_t)rng_below(local->rng, (uint32_t)state->M), changed = 0;
     RecomputeMode mode = problem->modes[rng_below(local->rng, (uint32_t)problem->num_modes)];
@@ -288,8 +288,8 @@ static void undo(Local* local, const Move* move) {
 static Status local_init(Local* local, SearchState* state, const SearchFreedom* freedom, Rng* rng,
                          Arena* arena) {
     *local = (Local){.state = state, .freedom = freedom, .rng = rng};
-    for (int k = 0; k < 2; k++) { PIPE_NEW(local->saved_cost[k], arena, PipeCost, state->num_rows); }
-    PIPE_NEW(local->saved_mode, arena, uint8_t, state->K);
+    for (int k = 0; k < 2; k++) { ARENA_TRY_NEW(local->saved_cost[k], arena, PipeCost, state->num_rows); }
+    ARENA_TRY_NEW(local->saved_mode, arena, uint8_t, state->K);
     return search_state_copy(&local->spare, state, arena);
 }
 

@@ -9,7 +9,7 @@
 // --- work of stages --------------------------------------------------------------------------------------
 
 typedef struct {
-    const MicrobatchProblem* problem;
+    const PlanProblem* problem;
     CostParts parts;  // of the whole batch as one micro-batch
     double layer_ns[2], embedding_ns, head_ns;
 } Work;
@@ -19,7 +19,7 @@ static double jobs_ns(const CostParts* parts, CostPart part) {
     return ns[JOB_F] + ns[JOB_B] + ns[JOB_W];
 }
 
-static Work work_make(const MicrobatchProblem* problem) {
+static Work work_make(const PlanProblem* problem) {
     Work work = {.problem = problem};
     MbShape all = {0};
     for (int32_t i = 0; i < problem->num_samples; i++) {
@@ -101,7 +101,7 @@ static void add_chunks(Placement* out, int32_t num, int32_t begin, int32_t end) 
 }
 
 // False: too few layers.
-static bool deal(Placement* out, const MicrobatchProblem* problem, int32_t passes, bool turns) {
+static bool deal(Placement* out, const PlanProblem* problem, int32_t passes, bool turns) {
     int32_t P = problem->P, K = passes * P, enc = problem->costs->num_enc_layers;
     int32_t num_layers = enc + problem->costs->num_dec_layers, half = K / 2;
     bool by_stack = problem->costs->num_dec_layers > 0 && passes % 2 == 0;
@@ -118,7 +118,7 @@ static bool deal(Placement* out, const MicrobatchProblem* problem, int32_t passe
     return true;
 }
 
-static bool state_fits(const MicrobatchProblem* problem, const Placement* placement) {
+static bool state_fits(const PlanProblem* problem, const Placement* placement) {
     CostRank has[PLAN_MAX_STAGES];
     cost_ranks_make(has, problem->costs, placement, problem->P);
     for (int32_t s = 0; s < problem->P; s++) {
@@ -131,7 +131,7 @@ static bool state_fits(const MicrobatchProblem* problem, const Placement* placem
 }
 
 typedef struct {
-    const MicrobatchProblem* problem;
+    const PlanProblem* problem;
     Work work;
     Placement* out;
     int32_t num;
@@ -164,12 +164,12 @@ static bool allows(const PlanRequest* request, PlacementChoice kind) {
 }
 
 // As the planner has made it of the request (plan_drafts.c), unless another shape is asked for.
-static bool begins_with_own(const MicrobatchProblem* problem) {
+static bool begins_with_own(const PlanProblem* problem) {
     PlacementChoice kind = problem->request->placements;
     return problem->P == 1 || kind == PLACEMENT_GIVEN || kind == PLACEMENT_AUTO || kind == PLACEMENT_LINEAR;
 }
 
-int32_t search_places(Placement out[SEARCH_MAX_PLACES], const MicrobatchProblem* problem) {
+int32_t search_places(Placement out[SEARCH_MAX_PLACES], const PlanProblem* problem) {
     static const int32_t passes[] = {1, 2, 3, 4};
     const PlanRequest* request = problem->request;
     bool has_stacks = problem->costs->num_dec_layers > 0;

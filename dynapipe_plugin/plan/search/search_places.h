@@ -15,4 +15,4 @@ enum { SEARCH_MAX_PLACES = 32 };
 
 // Those for which there are enough layers, and whose model state fits in memory; the request's own first,
 // even if it does not. Returns how many, at least 1.
-int32_t search_places(Placement out[SEARCH_MAX_PLACES], const MicrobatchProblem* problem);
+int32_t search_places(Placement out[SEARCH_MAX_PLACES], const PlanProblem* problem);

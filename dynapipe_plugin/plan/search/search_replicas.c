@@ -9,7 +9,7 @@ Status search_replicas_order(Search* search, const int32_t* num_of) {
     const double* slow = search->slow;
     int32_t *order, R = search->R;
     if (search->replica != NULL) { return STATUS_OK; }
-    PIPE_NEW(order, &search->lists, int32_t, R);
+    ARENA_TRY_NEW(order, &search->lists, int32_t, R);
     for (int32_t r = 0; r < R; r++) {  // descending, stable
         int32_t k = r;
         for (; k > 0 && slow != NULL; k--) {
@@ -76,7 +76,7 @@ static Status first_rounds(Search* search) {
 
 Status search_first(Search* search) {
     if (!search->problem->differs) { return search_first_round(search); }
-    PIPE_NEW(search->slow, &search->lists, double, search->R);
+    ARENA_TRY_NEW(search->slow, &search->lists, double, search->R);
     memcpy(search->slow, search->problem->replica_slow, sizeof *search->slow * (size_t)search->R);
     return first_rounds(search);
 }

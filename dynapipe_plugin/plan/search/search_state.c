@@ -4,22 +4,23 @@
 #include <string.h>
 
 #include "../pipe/pipe_schedule.h"
+#include "../problem/microbatch.h"
 #include "../problem/shape_rules.h"
 #include "../types/mb_shape.h"
 
 static Status alloc(SearchState* out, Arena* arena) {
     int64_t cells = (int64_t)out->num_rows * out->max_mbs;
-    PIPE_NEW(out->ids, arena, int32_t, out->N);
-    PIPE_NEW(out->mb_of, arena, int32_t, out->N);
-    PIPE_NEW(out->next, arena, int32_t, out->N);
-    PIPE_NEW(out->prev, arena, int32_t, out->N);
-    PIPE_NEW(out->head, arena, int32_t, out->max_mbs);
-    PIPE_NEW(out->count, arena, int32_t, out->max_mbs);
-    PIPE_NEW(out->shape, arena, MbShape, out->max_mbs);
-    PIPE_NEW(out->order, arena, int32_t, out->max_mbs);
-    PIPE_NEW(out->mode, arena, uint8_t, (int64_t)out->K * out->max_mbs);
-    PIPE_NEW(out->scratch_bytes, arena, int64_t, out->max_mbs);
-    PIPE_NEW(out->cost, arena, PipeCost, cells);
+    ARENA_TRY_NEW(out->ids, arena, int32_t, out->N);
+    ARENA_TRY_NEW(out->mb_of, arena, int32_t, out->N);
+    ARENA_TRY_NEW(out->next, arena, int32_t, out->N);
+    ARENA_TRY_NEW(out->prev, arena, int32_t, out->N);
+    ARENA_TRY_NEW(out->head, arena, int32_t, out->max_mbs);
+    ARENA_TRY_NEW(out->count, arena, int32_t, out->max_mbs);
+    ARENA_TRY_NEW(out->shape, arena, MbShape, out->max_mbs);
+    ARENA_TRY_NEW(out->order, arena, int32_t, out->max_mbs);
+    ARENA_TRY_NEW(out->mode, arena, uint8_t, (int64_t)out->K * out->max_mbs);
+    ARENA_TRY_NEW(out->scratch_bytes, arena, int64_t, out->max_mbs);
+    ARENA_TRY_NEW(out->cost, arena, PipeCost, cells);
     return STATUS_OK;
 }
 
@@ -217,7 +218,7 @@ void search_state_limits(SearchState* state) {
         int64_t* limit = &state->pipe.memory_limit_bytes[s];
         *limit = INT64_MAX;
         if (state->available_bytes[s] == COST_LIMIT) { continue; }
-        *limit = state->available_bytes[s] - state->problem->reserve_bytes[s];
+        *limit = state->available_bytes[s] - state->problem->headroom_bytes[s];
         if (state->problem->count_buffers) { *limit -= pipe_passing_bytes(&pipe, s, scratch_bytes); }
     }
 }
@@ -237,7 +238,7 @@ static void count_in_flight(int32_t in_flight[PLAN_MAX_STAGES], const SearchStat
 }
 
 void search_state_fit_modes(SearchState* state, int32_t percent) {
-    const MicrobatchProblem* problem = state->problem;
+    const PlanProblem* problem = state->problem;
     int32_t last = problem->num_modes - 1, in_flight[PLAN_MAX_STAGES];
     count_in_flight(in_flight, state);
     for (int32_t m = 0; m < state->M; m++) {
@@ -246,7 +247,7 @@ void search_state_fit_modes(SearchState* state, int32_t percent) {
         for (int32_t k = 0; k < state->K; k++) {
             int32_t s = state->placement.stage_of[k], i = 0;
             int64_t share =
-                (state->available_bytes[s] - problem->reserve_bytes[s]) / in_flight[s] / 100 * percent;
+                (state->available_bytes[s] - problem->headroom_bytes[s]) / in_flight[s] / 100 * percent;
             for (; i < last; i++) {
                 CostJobs jobs;
                 if (!known[i]) {
@@ -277,7 +278,7 @@ static int compare_workers(const void* a, const void* b) {
 
 Status search_state_small_ends(SearchState* state, Arena* arena) {
     Worker* workers;
-    PIPE_NEW(workers, arena, Worker, state->M);
+    ARENA_TRY_NEW(workers, arena, Worker, state->M);
     for (int32_t m = 0; m < state->M; m++) {
         workers[m].m = m;
         for (int32_t row = 0; row < state->num_rows; row++) {
@@ -294,12 +295,12 @@ Status search_state_small_ends(SearchState* state, Arena* arena) {
 }
 
 bool search_state_set_placement(SearchState* state, const Placement* placement) {
-    const MicrobatchProblem* problem = state->problem;
+    const PlanProblem* problem = state->problem;
     CostRank has[PLAN_MAX_STAGES];
     int64_t available[PLAN_MAX_STAGES];
     cost_ranks_make(has, problem->costs, placement, state->P);
     for (int32_t s = 0; s < state->P; s++) {
-        available[s] = microbatch_available(problem, machine_stage(state->ranks, s), &has[s]);
+        available[s] = plan_problem_available(problem, machine_stage(state->ranks, s), &has[s]);
         if (available[s] <= 0) { return false; }
     }
     for (int32_t s = 0; s < state->P; s++) {
@@ -315,11 +316,11 @@ bool search_state_set_placement(SearchState* state, const Placement* placement) 
     return true;
 }
 
-Status search_state_init(SearchState* out, const MicrobatchProblem* problem, int32_t replica, MbLayout layout,
+Status search_state_init(SearchState* out, const PlanProblem* problem, int32_t replica, MbLayout layout,
                          const int32_t* ids, int32_t num_ids, const int32_t* mb_of, int32_t num_mbs,
                          RecomputeMode mode, bool split_backward, const Placement* placement, Arena* arena) {
     SearchState state = {.problem = problem,
-                         .ranks = microbatch_ranks(problem, replica),
+                         .ranks = plan_problem_ranks(problem, replica),
                          .layout = layout,
                          .P = problem->P,
                          .K = placement->num_chunks,

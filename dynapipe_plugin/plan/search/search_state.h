@@ -8,11 +8,11 @@ none is ever empty.
 */
 #pragma once
 
-#include "../draft/pipe_problem.h"
+#include "../draft/pipe_costs.h"
 #include "../pipe/pipe_adaptive.h"
 
 typedef struct {
-    const MicrobatchProblem* problem;          // samples, costs, modes, limits
+    const PlanProblem* problem;                // samples, costs, modes, limits
     const MachineRank* ranks;                  // [P] that run it; NULL: all alike
     Placement placement;                       // that is tried
     CostStage chunks[PLAN_MAX_CHUNKS];         // of it
@@ -35,8 +35,8 @@ typedef struct {
 } SearchState;
 
 // `mb_of` says where every sample goes; order 0..M-1, everything in `mode`, the rule as adaptive has it. The
-// stages' model state must fit (microbatch_problem_init, search_state_set_placement).
-Status search_state_init(SearchState* out, const MicrobatchProblem* problem, int32_t replica, MbLayout layout,
+// stages' model state must fit (plan_problem_init, search_state_set_placement).
+Status search_state_init(SearchState* out, const PlanProblem* problem, int32_t replica, MbLayout layout,
                          const int32_t* ids, int32_t num_ids, const int32_t* mb_of, int32_t num_mbs,
                          RecomputeMode mode, bool split_backward, const Placement* placement, Arena* arena);
 // A copy of its own, in `arena`.

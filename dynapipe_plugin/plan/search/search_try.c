@@ -9,7 +9,7 @@ const int32_t search_tapers[SEARCH_TAPERS][2] = {{100, 40}, {0, 100}, {100, 20},
 
 enum { MAX_RULES = RECOMPUTE_COUNT + 6, RULES_A_ROUND = 3 };
 
-static int32_t mode_rules(ModeRule out[MAX_RULES], const MicrobatchProblem* problem, int32_t num_chunks) {
+static int32_t mode_rules(ModeRule out[MAX_RULES], const PlanProblem* problem, int32_t num_chunks) {
     static const int32_t share_percent[] = {100, 60, 160}, early_percent[] = {50, 25, 75};
     int32_t num = 0, last = problem->num_modes - 1;
     bool can_drop = problem->has_limit && last > 0;
@@ -64,7 +64,7 @@ Status search_try_state(SearchState* out, const Firsts* firsts, const First* fir
         mb_of = deal->mb_of[r];
         taper.num_mbs = deal->num_mbs[r];
     } else {
-        PIPE_NEW(mb_of, arena, int32_t, num_ids);
+        ARENA_TRY_NEW(mb_of, arena, int32_t, num_ids);
         TRY(search_fill(mb_of, &search->weights, deal->ids[r], num_ids, &taper, arena));
         // in jobs that could have been walked meanwhile
         search->budget -=
@@ -226,10 +226,10 @@ static Status try_contender(Firsts* firsts, Contender* contender, int32_t num_mb
 static Status try_places(Firsts* firsts) {
     static const int32_t counts[] = {16, 9, 26, 12, 40};  // with up to 6 stages
     enum { LEAST_CONTENDERS = 3 };
-    const MicrobatchProblem* problem = firsts->search->problem;
+    const PlanProblem* problem = firsts->search->problem;
     int32_t P = problem->P, most = firsts->deals.deal[0].num_ids[0], num = firsts->num_places;
     Contender* contenders;
-    PIPE_NEW(contenders, &firsts->search->lists, Contender, num);
+    ARENA_TRY_NEW(contenders, &firsts->search->lists, Contender, num);
     for (int32_t i = 0; i < num; i++) {
         contenders[i] = (Contender){.place = i, .best_ns = INT64_MAX};
         contenders[i].num_rules = mode_rules(contenders[i].rules, problem, firsts->places[i].num_chunks);
@@ -263,7 +263,7 @@ static Status try_tapers(Firsts* firsts) {
 }
 
 Status search_try(Firsts* firsts) {
-    const MicrobatchProblem* problem = firsts->search->problem;
+    const PlanProblem* problem = firsts->search->problem;
     ModeRule rules[MAX_RULES];
     int32_t num_rules = mode_rules(rules, problem, problem->P), num_probes = firsts->num_probes;
     if (search_is_padded(firsts)) {

@@ -72,7 +72,7 @@ static Status try_settings(Tuned* tuned, const First* first) {
     SearchState* states;
     if (tuned->states != NULL && search->budget <= tuned->stop_budget) { return STATUS_OK; }
     arena_reset(&tuned->arenas[1]);
-    PIPE_NEW(states, &tuned->arenas[1], SearchState, 2 * firsts->num_probes);
+    ARENA_TRY_NEW(states, &tuned->arenas[1], SearchState, 2 * firsts->num_probes);
     SearchState* spare = states + firsts->num_probes;
     for (int32_t r = 0; r < firsts->num_probes; r++) {
         TRY(search_try_state(&states[r], firsts, first, r, &tuned->placement, &tuned->arenas[1]));
@@ -155,7 +155,7 @@ static Status tune_all(Tuned* tuned) {
 // What a little of the local search makes of it: that tells candidates apart better than settings do.
 static Status improve_probes(Tuned* tuned, int64_t may_spend) {
     Search* search = tuned->firsts->search;
-    const MicrobatchProblem* problem = search->problem;
+    const PlanProblem* problem = search->problem;
     int32_t num = tuned->firsts->num_probes;
     bool alone = search->R == 1;
     SearchFreedom freedom = {.samples = !search_is_padded(tuned->firsts),
@@ -188,7 +188,7 @@ Status search_tune(Tuned* best, Firsts* firsts, const First* first, int64_t may_
     if (status == STATUS_OK && tuned.states != NULL && tuned.first.makespan_ns < best->first.makespan_ns) {
         *best = tuned;
         best->arenas = NULL;
-        PIPE_NEW(best->states, &search->lists, SearchState, search->R);
+        ARENA_TRY_NEW(best->states, &search->lists, SearchState, search->R);
         for (int32_t r = 0; r < firsts->num_probes && status == STATUS_OK; r++) {
             if (tuned.states[r].N == 0) { continue; }
             status = search_state_copy(&best->states[r], &tuned.states[r], &search->lists);

@@ -15,6 +15,10 @@ enum { PLAN_MAX_STAGES = 128, PLAN_MAX_REPLICAS = 512, PLAN_MAX_CHUNKS = 256 };
 enum { PLAN_MAX_ROWS = PLAN_MAX_CHUNKS + PLAN_MAX_STAGES };  // chunks, and shares of the head
 enum { PLAN_BUFFER_ALIGN = 256 };                            // bytes: where buffers of a rank begin
 
+static inline int64_t plan_align_bytes(int64_t num_bytes) {
+    return (num_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
+}
+
 // What the planner knows of one sample of the global batch. Its index in the array is its id.
 typedef struct {
     int32_t enc_tokens;         // tokens that run through the (encoder) layers, >= 1

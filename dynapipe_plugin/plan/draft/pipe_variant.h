@@ -1,5 +1,5 @@
 /*
-replica_search.h -- the schedule of one replica's micro-batches that the simulator finds fastest.
+pipe_variant.h -- the schedule of one replica's micro-batches that the simulator finds fastest.
 
 A variant is a policy with its settings. Every allowed variant is tried on the order that the batching pass
 gave.
@@ -7,7 +7,7 @@ gave.
 #pragma once
 
 #include "../pipe/pipe_adaptive.h"
-#include "pipe_problem.h"
+#include "replica_problem.h"
 
 typedef struct {
     const char* name;          // "1f1b", "adaptive", with "+w" where backward is split
@@ -21,16 +21,16 @@ typedef struct {
 enum { MAX_VARIANTS = 8 };
 
 // The variants that a request (with its placement) allows, the most promising first. Returns how many.
-int32_t replica_variants(PipeVariant out[MAX_VARIANTS], const PlanRequest* request);
+int32_t pipe_variants(PipeVariant out[MAX_VARIANTS], const PlanRequest* request);
 
 typedef struct {
     int64_t makespan_ns;  // INT64_MAX: none fits in memory
     int32_t variant;
-} ReplicaBest;
+} PipeVariantBest;
 
 // Best of `num_variants` variants on `order`; spends as many simulations. Temporaries: `scratch` is reset.
-Status replica_search_variants(ReplicaBest* out, const PipeProblem* pipe, const int32_t* order,
-                               const PipeVariant* variants, int32_t num_variants, Arena* scratch);
+Status pipe_variants_best(PipeVariantBest* out, const PipeProblem* pipe, const int32_t* order,
+                          const PipeVariant* variants, int32_t num_variants, Arena* scratch);
 
-Status replica_variant_build(PipeSchedule* out, const PipeProblem* pipe, const int32_t* order,
-                             const PipeVariant* variant, Arena* arena);
+Status pipe_variant_build(PipeSchedule* out, const PipeProblem* pipe, const int32_t* order,
+                          const PipeVariant* variant, Arena* arena);

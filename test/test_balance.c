@@ -1,5 +1,5 @@
-// test_replica_balance.c -- against the optimum of tiny instances, and laws on large ones.
-#include "../dynapipe_plugin/plan/draft/replica_balance.h"
+// test_balance.c -- against the optimum of tiny instances, and laws on large ones.
+#include "../dynapipe_plugin/plan/draft/balance.h"
 
 #include "../dynapipe_plugin/base/rng.h"
 #include "test.h"
@@ -36,7 +36,7 @@ static void close_to_the_optimum(void) {
         int64_t work[8];
         int32_t replica_of[8], M = rng_between(&rng, 1, 8), R = rng_between(&rng, 1, 4);
         for (int32_t i = 0; i < M; i++) { work[i] = rng_between(&rng, 1, round % 2 ? 100 : 10000000); }
-        CHECK_OK(replica_balance_assign(replica_of, work, M, R, &arena));
+        CHECK_OK(balance_assign(replica_of, work, M, R, &arena));
         int64_t best = optimum(work, M, R), found = fullest_of(replica_of, work, M, R);
         double ratio = R <= 2 ? 7.0 / 6 : 4.0 / 3 - 1.0 / (3 * (R - 1));
         CHECK(found >= best && (double)found <= ratio * (double)best + 1e-6);
@@ -54,7 +54,7 @@ static void swaps_improve_on_differencing(void) {
     Arena arena = {0};
     int64_t work[] = {4, 5, 6, 7, 8};
     int32_t replica_of[5];
-    CHECK_OK(replica_balance_assign(replica_of, work, 5, 2, &arena));
+    CHECK_OK(balance_assign(replica_of, work, 5, 2, &arena));
     CHECK_EQ(fullest_of(replica_of, work, 5, 2), 15);
     arena_free(&arena);
 }
@@ -69,7 +69,7 @@ static void many_jobs_balance_to_almost_nothing(void) {
         int64_t work[100], total = 0;
         int32_t replica_of[100];
         for (int32_t i = 0; i < 100; i++) { total += work[i] = rng_between(&rng, 1, 10000000); }
-        CHECK_OK(replica_balance_assign(replica_of, work, 100, 2, &arena));
+        CHECK_OK(balance_assign(replica_of, work, 100, 2, &arena));
         mean += (2.0 * (double)fullest_of(replica_of, work, 100, 2) / (double)total - 1) / 20;
         arena_reset(&arena);
     }
@@ -90,8 +90,8 @@ static void everyone_gets_something(void) {
             total += round % 4 == 3 ? 0 : work[i];
             longest = work[i] > longest ? work[i] : longest;
         }
-        CHECK_OK(replica_balance_assign(replica_of, work, M, R, &arena));
-        CHECK_OK(replica_balance_assign(again, work, M, R, &arena));
+        CHECK_OK(balance_assign(replica_of, work, M, R, &arena));
+        CHECK_OK(balance_assign(again, work, M, R, &arena));
         CHECK_EQ(memcmp(replica_of, again, (size_t)M * sizeof *again), 0);
         int32_t count[40] = {0}, used = 0;
         for (int32_t i = 0; i < M; i++) {
@@ -102,7 +102,7 @@ static void everyone_gets_something(void) {
         if (round % 4 < 3) { CHECK(fullest_of(replica_of, work, M, R) <= total / R + longest); }
         arena_reset(&arena);
     }
-    CHECK_FAILS(replica_balance_assign(NULL, NULL, 0, 1, &arena), STATUS_OUT_OF_RANGE, "0 jobs");
+    CHECK_FAILS(balance_assign(NULL, NULL, 0, 1, &arena), STATUS_OUT_OF_RANGE, "0 jobs");
     arena_free(&arena);
 }
 
@@ -113,14 +113,14 @@ static void lists_partition_the_micro_batches(void) {
     for (int round = 0; round < 60; round++) {
         Microbatch mbs[50] = {{.replica = 0}};
         MicrobatchList list = {.num_mbs = rng_between(&rng, 1, 50), .mbs = mbs};
-        ReplicaLists lists;
+        ReplicaMbs lists;
         int32_t R = rng_between(&rng, 1, 8), seen = 0;
         bool chosen = round % 2;
         for (int32_t m = 0; m < list.num_mbs; m++) {
             mbs[m].work_ns = rng_between(&rng, 1, 1000);
             mbs[m].replica = chosen ? (int32_t)rng_below(&rng, (uint32_t)R) : -1;
         }
-        CHECK_OK(replica_balance(&lists, &list, R, NULL, &arena));
+        CHECK_OK(balance_replicas(&lists, &list, R, NULL, &arena));
         for (int32_t r = 0; r < R; r++) {
             int64_t sum = 0;
             for (int32_t k = lists.begin[r]; k < lists.begin[r + 1]; k++, seen++) {

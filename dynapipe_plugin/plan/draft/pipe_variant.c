@@ -1,8 +1,8 @@
-#include "replica_search.h"
+#include "pipe_variant.h"
 
 #include "../pipe/pipe_schedule.h"
 
-int32_t replica_variants(PipeVariant out[MAX_VARIANTS], const PlanRequest* request) {
+int32_t pipe_variants(PipeVariant out[MAX_VARIANTS], const PlanRequest* request) {
     static const PipeVariant all[] = {
         {.name = "adaptive+w", .policy = &pipe_policy_adaptive, .split_backward = true, .tight = false},
         {.name = "adaptive+w", .policy = &pipe_policy_adaptive, .split_backward = true, .tight = true},
@@ -39,8 +39,8 @@ int32_t replica_variants(PipeVariant out[MAX_VARIANTS], const PlanRequest* reque
     return num;
 }
 
-Status replica_variant_build(PipeSchedule* out, const PipeProblem* pipe, const int32_t* order,
-                             const PipeVariant* variant, Arena* arena) {
+Status pipe_variant_build(PipeSchedule* out, const PipeProblem* pipe, const int32_t* order,
+                          const PipeVariant* variant, Arena* arena) {
     if (variant->policy == NULL) { return pipe_schedule_one_by_one(out, pipe, order, arena); }
     if (variant->has_rule) { return pipe_adaptive_build(out, pipe, order, &variant->rule, arena); }
     if (!variant->tight) { return variant->policy->build(out, pipe, order, variant->split_backward, arena); }
@@ -57,7 +57,7 @@ static Status evaluate(int64_t* makespan_ns, const PipeProblem* pipe, const int3
     *makespan_ns = INT64_MAX;
     PipeSchedule schedule;
     PipeTimeline timeline;
-    Status status = replica_variant_build(&schedule, pipe, order, variant, scratch);
+    Status status = pipe_variant_build(&schedule, pipe, order, variant, scratch);
     if (status == STATUS_INFEASIBLE) { return STATUS_OK; }
     TRY(status);
     TRY(pipe_simulate(&timeline, pipe, &schedule, scratch));
@@ -68,13 +68,13 @@ static Status evaluate(int64_t* makespan_ns, const PipeProblem* pipe, const int3
     return STATUS_OK;
 }
 
-Status replica_search_variants(ReplicaBest* out, const PipeProblem* pipe, const int32_t* order,
-                               const PipeVariant* variants, int32_t num_variants, Arena* scratch) {
-    ReplicaBest best = {.makespan_ns = INT64_MAX, .variant = 0};
+Status pipe_variants_best(PipeVariantBest* out, const PipeProblem* pipe, const int32_t* order,
+                          const PipeVariant* variants, int32_t num_variants, Arena* scratch) {
+    PipeVariantBest best = {.makespan_ns = INT64_MAX, .variant = 0};
     for (int32_t i = 0; i < num_variants; i++) {
         int64_t makespan_ns;
         TRY(evaluate(&makespan_ns, pipe, order, &variants[i], scratch));
-        if (makespan_ns < best.makespan_ns) { best = (ReplicaBest){makespan_ns, i}; }
+        if (makespan_ns < best.makespan_ns) { best = (PipeVariantBest){makespan_ns, i}; }
     }
     *out = best;
     return STATUS_OK;

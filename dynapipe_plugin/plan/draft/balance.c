@@ -1,11 +1,11 @@
 /*
-replica_balance.c -- largest differencing over R-tuples of bins, then moves and swaps.
+balance.c -- largest differencing over R-tuples of bins, then moves and swaps.
 
 A tuple keeps only the bins that have something: most tuples are one job, and while the tuple of the largest
 spread still has empty bins, merging in another one is an insertion. So M jobs take O(M R) in all, with little
 behind the O, and O(M) memory.
 */
-#include "replica_balance.h"
+#include "balance.h"
 
 #include <string.h>
 
@@ -331,18 +331,16 @@ static Status assign(int32_t* replica_of, const int64_t* work_ns, int32_t M, int
     return improves ? improve(replica_of, work, ids, M, R, arena) : STATUS_OK;
 }
 
-Status replica_balance_assign(int32_t* replica_of, const int64_t* work_ns, int32_t M, int32_t R,
-                              Arena* arena) {
+Status balance_assign(int32_t* replica_of, const int64_t* work_ns, int32_t M, int32_t R, Arena* arena) {
     return assign(replica_of, work_ns, M, R, true, arena);
 }
 
-Status replica_balance_difference(int32_t* replica_of, const int64_t* work_ns, int32_t M, int32_t R,
-                                  Arena* arena) {
+Status balance_difference(int32_t* replica_of, const int64_t* work_ns, int32_t M, int32_t R, Arena* arena) {
     return assign(replica_of, work_ns, M, R, false, arena);
 }
 
-Status replica_balance_slow(int32_t* replica_of, const int64_t* work_ns, const double* slow, int32_t M,
-                            int32_t R, Arena* arena) {
+Status balance_slow(int32_t* replica_of, const int64_t* work_ns, const double* slow, int32_t M, int32_t R,
+                    Arena* arena) {
     int32_t *ids = ARENA_NEW(arena, int32_t, M), *spare = ARENA_NEW(arena, int32_t, M);
     double* sum = ARENA_NEW(arena, double, R);
     if (!ids || !spare || !sum) { return FAIL(STATUS_NO_MEMORY, "balance of %d jobs", M); }
@@ -359,14 +357,13 @@ Status replica_balance_slow(int32_t* replica_of, const int64_t* work_ns, const d
     return STATUS_OK;
 }
 
-Status replica_balance(ReplicaLists* out, const MicrobatchList* list, int32_t R, const double* slow,
-                       Arena* arena) {
+Status balance_replicas(ReplicaMbs* out, const MicrobatchList* list, int32_t R, const double* slow,
+                        Arena* arena) {
     int32_t M = list->num_mbs;
     if (R < 1 || R > PLAN_MAX_REPLICAS) { return FAIL(STATUS_OUT_OF_RANGE, "%d replicas", R); }
     int32_t* replica_of = ARENA_NEW(arena, int32_t, M);
     int64_t* work = ARENA_NEW(arena, int64_t, M);
-    *out =
-        (ReplicaLists){.R = R, .mbs = ARENA_NEW(arena, int32_t, M), .work_ns = ARENA_NEW(arena, int64_t, R)};
+    *out = (ReplicaMbs){.R = R, .mbs = ARENA_NEW(arena, int32_t, M), .work_ns = ARENA_NEW(arena, int64_t, R)};
     if (!replica_of || !work || !out->mbs || !out->work_ns) {
         return FAIL(STATUS_NO_MEMORY, "%d micro-batches", M);
     }
@@ -376,8 +373,8 @@ Status replica_balance(ReplicaLists* out, const MicrobatchList* list, int32_t R,
         replica_of[m] = list->mbs[m].replica;
         chosen &= replica_of[m] >= 0 && replica_of[m] < R;
     }
-    if (!chosen && slow != NULL) { TRY(replica_balance_slow(replica_of, work, slow, M, R, arena)); }
-    if (!chosen && slow == NULL) { TRY(replica_balance_assign(replica_of, work, M, R, arena)); }
+    if (!chosen && slow != NULL) { TRY(balance_slow(replica_of, work, slow, M, R, arena)); }
+    if (!chosen && slow == NULL) { TRY(balance_assign(replica_of, work, M, R, arena)); }
     for (int32_t m = 0; m < M; m++) {
         out->begin[replica_of[m] + 1]++;
         out->work_ns[replica_of[m]] += work[m];

@@ -1,14 +1,14 @@
-#include "replica_fit.h"
+#include "memory_fit.h"
 
 #include <string.h>
 
 #include "../pipe/pipe_schedule.h"
 
-enum { MAX_SQUEEZES = 6, MAX_RECOMPUTE_ROUNDS = 8 };
+enum { MAX_RAISES = 6, MAX_RECOMPUTE_ROUNDS = 8 };
 
 typedef struct {
     ReplicaPlan* plan;
-    const MicrobatchProblem* problem;
+    const PlanProblem* problem;
     const MicrobatchList* list;
     int32_t first_mb, first_rank;
     int64_t over_bytes[PLAN_MAX_STAGES];  // what the last attempt needed beyond the limit
@@ -26,7 +26,7 @@ static bool counts_buffers(const Fit* fit) {
 }
 
 static const MachineRank* fit_rank(const Fit* fit, int32_t s) {
-    return machine_stage(microbatch_ranks(fit->problem, fit->plan->problem.replica), s);
+    return machine_stage(plan_problem_ranks(fit->problem, fit->plan->problem.replica), s);
 }
 
 static int64_t rank_limit_bytes(const Fit* fit, int32_t s) {
@@ -40,9 +40,9 @@ static Status schedule(Fit* fit, Arena* arena) {
     PipeProblem* pipe = &plan->problem.pipe;
     memset(fit->over_bytes, 0, sizeof fit->over_bytes);
     int32_t* order;
-    PIPE_NEW(order, arena, int32_t, pipe->M);
+    ARENA_TRY_NEW(order, arena, int32_t, pipe->M);
     for (int32_t m = 0; m < pipe->M; m++) { order[m] = m; }
-    Status status = replica_variant_build(&plan->schedule, pipe, order, &plan->variant, arena);
+    Status status = pipe_variant_build(&plan->schedule, pipe, order, &plan->variant, arena);
     if (status != STATUS_INFEASIBLE) {
         TRY(status);
         return pipe_simulate(&plan->timeline, pipe, &plan->schedule, arena);
@@ -86,22 +86,22 @@ static Status lay_out(Fit* fit, bool with_slack, Arena* arena) {
 
 // STATUS_OK with over_bytes set, fitting or not. Where buffers do not count, no layout is needed to tell.
 static Status attempt(Fit* fit, Arena* arena) {
-    const MicrobatchProblem* problem = fit->problem;
+    const PlanProblem* problem = fit->problem;
     TRY(schedule(fit, arena));
     if (is_over(fit) || !problem->has_limit) { return STATUS_OK; }
     if (counts_buffers(fit)) { return lay_out(fit, false, arena); }
     for (int32_t s = 0; s < problem->P; s++) {
-        const MachineRank* rank = machine_stage(microbatch_ranks(problem, fit->plan->problem.replica), s);
+        const MachineRank* rank = machine_stage(plan_problem_ranks(problem, fit->plan->problem.replica), s);
         int64_t over =
-            fit->plan->timeline.peak_bytes[s] - microbatch_available(problem, rank, &problem->has[s]);
+            fit->plan->timeline.peak_bytes[s] - plan_problem_available(problem, rank, &problem->has[s]);
         if (over > 0) { fit->over_bytes[s] = over; }
     }
     return STATUS_OK;
 }
 
-static void squeeze(Fit* fit) {
+static void raise_headroom(Fit* fit) {
     for (int32_t s = 0; s < fit->plan->problem.pipe.P; s++) {
-        fit->plan->problem.squeeze_bytes[s] += fit->over_bytes[s];
+        fit->plan->problem.headroom_bytes[s] += fit->over_bytes[s];
     }
     replica_problem_set_limits(&fit->plan->problem, fit->problem);
 }
@@ -139,7 +139,7 @@ static bool recompute_more(Fit* fit, bool all) {
     return changed;
 }
 
-static bool may_recompute(const MicrobatchProblem* problem) {
+static bool may_recompute(const PlanProblem* problem) {
     for (int32_t i = 0; i < problem->num_modes; i++) {
         if (problem->modes[i] == RECOMPUTE_FULL) { return true; }
     }
@@ -169,15 +169,15 @@ static Status report(const Fit* fit) {
     return FAIL(STATUS_INFEASIBLE, "--memory-limit: no schedule fits");
 }
 
-Status replica_emit(ReplicaPlan* plan, const MicrobatchProblem* problem, int32_t first_mb, int32_t first_rank,
-                    Arena* arena) {
+Status replica_plan_emit(ReplicaPlan* plan, const PlanProblem* problem, int32_t first_mb, int32_t first_rank,
+                         Arena* arena) {
     Fit fit = {.plan = plan, .problem = problem, .first_mb = first_mb, .first_rank = first_rank};
     TRY(schedule(&fit, arena));
     return lay_out(&fit, true, arena);
 }
 
-Status replica_try(int64_t over_bytes[PLAN_MAX_STAGES], ReplicaPlan* plan, const MicrobatchProblem* problem,
-                   const MicrobatchList* list, Arena* scratch) {
+Status memory_try(int64_t over_bytes[PLAN_MAX_STAGES], ReplicaPlan* plan, const PlanProblem* problem,
+                  const MicrobatchList* list, Arena* scratch) {
     Fit fit = {.plan = plan, .problem = problem, .list = list};
     arena_reset(scratch);
     TRY(attempt(&fit, scratch));
@@ -187,14 +187,13 @@ Status replica_try(int64_t over_bytes[PLAN_MAX_STAGES], ReplicaPlan* plan, const
     return STATUS_OK;
 }
 
-Status replica_fit(ReplicaPlan* plan, const MicrobatchProblem* problem, const MicrobatchList* list,
-                   Arena* scratch) {
+Status memory_fit(ReplicaPlan* plan, const PlanProblem* problem, const MicrobatchList* list, Arena* scratch) {
     static const PipeVariant one_by_one = {.name = "adaptive"};
     Fit fit = {.plan = plan, .problem = problem, .list = list};
     ScheduleChoice choice = problem->request->schedule;
     bool may_adapt = choice == SCHEDULE_AUTO || choice == SCHEDULE_ADAPTIVE;
     bool may_drop = may_recompute(problem);
-    int32_t num_squeezes = 0, num_rounds = 0;
+    int32_t num_raises = 0, num_rounds = 0;
     for (;;) {
         arena_reset(scratch);
         TRY(attempt(&fit, scratch));
@@ -208,15 +207,15 @@ Status replica_fit(ReplicaPlan* plan, const MicrobatchProblem* problem, const Mi
         }
         bool adaptive = plan->variant.policy == &pipe_policy_adaptive ||
                         plan->variant.policy == &pipe_policy_cyclic_limited;
-        if (adaptive && num_squeezes < MAX_SQUEEZES) {
-            squeeze(&fit);
-            num_squeezes++;
+        if (adaptive && num_raises < MAX_RAISES) {
+            raise_headroom(&fit);
+            num_raises++;
             continue;
         }
-        memset(plan->problem.squeeze_bytes, 0, sizeof plan->problem.squeeze_bytes);
+        memset(plan->problem.headroom_bytes, 0, sizeof plan->problem.headroom_bytes);
         replica_problem_set_limits(&plan->problem, problem);
         if (may_drop && recompute_more(&fit, num_rounds >= MAX_RECOMPUTE_ROUNDS)) {
-            num_squeezes = 0;
+            num_raises = 0;
             num_rounds++;
             continue;
         }

@@ -143,7 +143,7 @@ static void add(Places* places, const Placement* placement) {
     for (int head = HEAD_WHOLE; head <= HEAD_BY_VOCABULARY; head++) {
         bool is_asked = request->heads == HEAD_CHOICE_GIVEN ? head == places->problem->placement.head
                         : request->heads == HEAD_CHOICE_AUTO
-                            ? head != HEAD_BY_ROWS
+                            ? true
                             : head == (int)request->heads - HEAD_CHOICE_WHOLE;
         if (!is_asked || places->num == SEARCH_MAX_PLACES) { continue; }
         Placement* place = &places->out[places->num];

@@ -5,6 +5,7 @@
 
 #include "pipe/pipe_schedule.h"
 #include "problem/placement_make.h"
+#include "problem/placement_room.h"
 #include "problem/shape_rules.h"
 #include "problem/stage_split.h"
 
@@ -81,6 +82,42 @@ static Status place(PlanRequest* request, const CostModel* costs, const PlanSamp
     return STATUS_OK;
 }
 
+// Where the state of that placement does not fit, but the search may move layers: the same shape with others;
+// where shape and head are free, of all the one that leaves most room.
+static void make_room(PlanDrafts* drafts, const CostModel* costs) {
+    static const HeadSplit heads[] = {HEAD_WHOLE, HEAD_BY_VOCABULARY};
+    PlanRequest* request = &drafts->request;
+    drafts->problem = (PlanProblem){.request = request, .costs = costs, .P = request->P, .R = request->R};
+    plan_problem_limit(&drafts->problem);
+    const PlacementRoom room = {.costs = costs,
+                                .limit_bytes = drafts->problem.limit_bytes,
+                                .P = request->P,
+                                .head_has_layer = request->rules.head_has_layer};
+    bool moves_head = request->heads != HEAD_CHOICE_GIVEN, is_free = request->placements == PLACEMENT_AUTO;
+    const Placement asked = request->placement;
+    Placement placement = asked;
+    int64_t least = INT64_MAX;
+    if (!request->choose_stages || placement_has_room(&room, &placement)) { return; }
+    for (int kind = PLACEMENT_AUTO; kind < PLACEMENT_COUNT && (is_free || kind == PLACEMENT_AUTO); kind++) {
+        for (int h = 0; h < 2 && least > 0; h++) {
+            Status made = kind == PLACEMENT_AUTO
+                              ? STATUS_OK
+                              : placement_make(&placement, (PlacementChoice)kind, false, request->P,
+                                               costs->num_enc_layers, costs->num_dec_layers);
+            if (made != STATUS_OK) { continue; }
+            if (request->heads == HEAD_CHOICE_AUTO) {
+                placement_share_head(&placement, heads[h], request->P);
+            } else {
+                placement_copy_head(&placement, &asked);
+            }
+            int64_t lack = placement_make_room(&placement, &room, moves_head);
+            if (lack >= least) { continue; }
+            least = lack;
+            request->placement = placement;
+        }
+    }
+}
+
 Status plan_drafts_begin(PlanDrafts* out, const PlanRequest* request, const CostModel* costs,
                          const PlanSample* samples, int32_t num_samples) {
     *out = (PlanDrafts){.request = *request};
@@ -88,6 +125,7 @@ Status plan_drafts_begin(PlanDrafts* out, const PlanRequest* request, const Cost
     if (!plan_is_searched(request)) { out->request.memory_slack_permille = 0; }  // others are as they are
     if (request->rules.padded) { out->request.layout = LAYOUT_PADDED; }
     TRY(place(&out->request, costs, samples, num_samples));
+    make_room(out, costs);
     out->begin = out->request.placement;
     TRY(plan_problem_init(&out->problem, &out->request, costs, samples, num_samples));
     TRY(check_request(&out->request, costs));

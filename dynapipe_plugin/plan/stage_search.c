@@ -75,10 +75,11 @@ static Status try_split(StageSearch* search, const Placement* placement) {
     return STATUS_OK;
 }
 
-// What the planner takes for one batch, where it may choose.
-static Status try_batch_split(StageSearch* search, const StageBatch* batch) {
+// What the planner takes for one batch, where it may choose among these placements.
+static Status try_batch_split(StageSearch* search, const StageBatch* batch, PlacementChoice placements) {
     Plan plan;
     PlanRequest request = search->request;
+    request.placements = placements;
     bool has_choice = request.placements != PLACEMENT_GIVEN || request.heads != HEAD_CHOICE_GIVEN;
     int32_t times = has_choice ? OWN_PLAN_EFFORT : 1;
     arena_reset(&search->plan);
@@ -86,7 +87,7 @@ static Status try_batch_split(StageSearch* search, const StageBatch* batch) {
     request.effort *= times;
     Status status =
         plan_make(&plan, &request, search->costs, batch->samples, batch->num_samples, &search->plan);
-    if (status == STATUS_INFEASIBLE) { return STATUS_OK; }
+    if (status == STATUS_INFEASIBLE || status == STATUS_BAD_OPTION) { return STATUS_OK; }  // too few layers
     TRY(status);
     Placement placement = plan.placement;
     return try_split(search, &placement);
@@ -115,10 +116,23 @@ static Status try_neighbours(StageSearch* search) {
     return STATUS_OK;
 }
 
+// Where memory is short a plan's own choice among all placements may be far off (a search has little time for
+// each), so each kind is asked for by itself, too.
+static Status try_kinds(StageSearch* search) {
+    if (search->request.placements != PLACEMENT_AUTO) { return STATUS_OK; }
+    for (int kind = PLACEMENT_LINEAR; kind < PLACEMENT_COUNT && has_room(search); kind++) {
+        bool has_stacks = search->costs->num_dec_layers > 0;
+        if (kind == PLACEMENT_STACKS && !has_stacks) { continue; }
+        TRY(try_batch_split(search, &search->batches[0], (PlacementChoice)kind));
+    }
+    return STATUS_OK;
+}
+
 static Status search_splits(StageSearch* search, const Placement* begin) {
     for (int32_t b = 0; b < search->num_batches && has_room(search); b++) {
-        TRY(try_batch_split(search, &search->batches[b]));
+        TRY(try_batch_split(search, &search->batches[b], search->request.placements));
     }
+    TRY(try_kinds(search));
     int64_t before_ns = INT64_MAX;
     if (search->best_ns == INT64_MAX) { search->best = *begin; }
     while (has_room(search) && search->best_ns < before_ns) {

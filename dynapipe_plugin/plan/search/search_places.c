@@ -4,6 +4,7 @@
 
 #include "../cost/cost_share.h"
 #include "../problem/placement_make.h"
+#include "../problem/placement_room.h"
 #include "../types/mb_shape.h"
 
 // --- work of stages --------------------------------------------------------------------------------------
@@ -118,24 +119,29 @@ static bool deal(Placement* out, const PlanProblem* problem, int32_t passes, boo
     return true;
 }
 
-static bool state_fits(const PlanProblem* problem, const Placement* placement) {
-    CostRank has[PLAN_MAX_STAGES];
-    cost_ranks_make(has, problem->costs, placement, problem->P);
-    for (int32_t s = 0; s < problem->P; s++) {
-        int64_t limit_bytes = problem->limit_bytes[s];
-        if (limit_bytes > 0 && cost_rank_state_bytes(problem->costs, &has[s]) >= limit_bytes) {
-            return false;
-        }
-    }
-    return true;
-}
-
 typedef struct {
     const PlanProblem* problem;
     Work work;
     Placement* out;
     int32_t num;
 } Places;
+
+// The place behind the last one: as it is, where its state fits; where it leaves little room, with more, too.
+static void add_roomy(Places* places) {
+    const PlanProblem* problem = places->problem;
+    Placement* place = &places->out[places->num];
+    const PlacementRoom room = {.costs = problem->costs,
+                                .limit_bytes = problem->limit_bytes,
+                                .P = problem->P,
+                                .head_has_layer = problem->request->rules.head_has_layer};
+    places->num += placement_has_room(&room, place);
+    if (!problem->request->choose_stages || places->num == SEARCH_MAX_PLACES) { return; }
+    if (placement_has_enough(&room, place)) { return; }
+    Placement roomy = *place;
+    placement_make_room(&roomy, &room, problem->request->heads != HEAD_CHOICE_GIVEN);
+    if (!placement_has_room(&room, &roomy) || placement_equal(&roomy, place, problem->P)) { return; }
+    places->out[places->num++] = roomy;
+}
 
 // With the heads that the request allows.
 static void add(Places* places, const Placement* placement) {
@@ -155,7 +161,7 @@ static void add(Places* places, const Placement* placement) {
         }
         int32_t rounds = request->choose_stages ? 2 * places->problem->P : 0;
         while (rounds-- > 0 && relieve(place, &places->work)) {}
-        places->num += state_fits(places->problem, place);
+        add_roomy(places);
     }
 }
 

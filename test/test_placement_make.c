@@ -159,6 +159,10 @@ static void a_placement_is_of_its_shape(void) {
                          expected[made][kind]);
             }
             CHECK(placement_is_of(&placement, PLACEMENT_AUTO, P));
+            Placement twice = placement;  // down and up twice
+            for (int32_t k = 0; k < 2 * P; k++) { twice.stage_of[2 * P + k] = placement.stage_of[k]; }
+            twice.num_chunks = 4 * P;
+            CHECK_EQ(placement_is_of(&twice, PLACEMENT_VEE, P), made == 2);
             placement.stage_of[P - 1] = 0;
             for (int kind = 0; kind < 4; kind++) {
                 CHECK(!placement_is_of(&placement, (PlacementChoice)(PLACEMENT_LINEAR + kind), P));

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "../dynapipe_plugin/base/file_io.h"
-#include "../dynapipe_plugin/plan/problem/placement_make.h"
+#include "../dynapipe_plugin/plan/problem/placement_words.h"
 #include "../dynapipe_plugin/plan/problem/stage_split.h"
 
 // What a published problem says itself.
@@ -79,52 +79,16 @@ Status problem_split_stages(Problem* problem, const char* text) {
                                                           request->rules.head_has_layer, text);
 }
 
-// The place of a word in `words`, `num` of them; -1: none.
-static int32_t find_word(const char* const* words, int32_t num, const char* word) {
-    for (int32_t i = 0; i < num; i++) {
-        if (words[i] != NULL && strcmp(words[i], word) == 0) { return i; }
-    }
-    return -1;
-}
-
-static Status place_chunks(Problem* problem, const char* text) {
-    PlanRequest* request = &problem->request;
-    const CostModel* costs = &problem->costs;
-    int32_t kind = find_word(placement_names, PLACEMENT_COUNT, text);
-    bool is_shape = kind > PLACEMENT_LINEAR;
-    if (kind == PLACEMENT_AUTO || kind == PLACEMENT_LINEAR) {
-        request->placements = (PlacementChoice)kind;
-        return STATUS_OK;
-    }
-    TRY(placement_parse(&request->placement, request->P, costs->num_enc_layers, costs->num_dec_layers,
-                        request->rules.head_has_layer, text));
-    request->placements = is_shape ? (PlacementChoice)kind : PLACEMENT_GIVEN;
-    if (!is_shape) { request->choose_stages = false; }
-    return STATUS_OK;
-}
-
-static Status place_head(Problem* problem, const char* text) {
-    static const HeadChoice choices[HEAD_COUNT] = {HEAD_CHOICE_WHOLE, HEAD_CHOICE_ROWS,
-                                                   HEAD_CHOICE_VOCABULARY};
-    PlanRequest* request = &problem->request;
-    if (strcmp(text, "auto") == 0) {
-        request->heads = HEAD_CHOICE_AUTO;
-        return STATUS_OK;
-    }
-    int32_t head = find_word(head_names, HEAD_COUNT, text);
-    TRY(placement_parse_head(&request->placement, request->P, text));
-    request->heads = head >= 0 ? choices[head] : HEAD_CHOICE_GIVEN;
-    return STATUS_OK;
-}
-
 Status problem_place(Problem* problem, const char* placement, const char* head) {
     PlanRequest* request = &problem->request;
     bool is_free = request->choose_stages;
     if (request->placement.num_chunks == 0) {
         placement_linear(&request->placement, request->placement.chunks, request->P);
     }
-    TRY(place_chunks(problem, placement != NULL ? placement : is_free ? "auto" : "linear"));
-    TRY(place_head(problem, head != NULL ? head : is_free ? "auto" : "whole"));
+    if (placement == NULL) { placement = is_free ? "auto" : "linear"; }
+    if (head == NULL) { head = is_free ? "auto" : "whole"; }
+    TRY(placement_words_take(request, problem->costs.num_enc_layers, problem->costs.num_dec_layers, placement,
+                             head));
     if (!is_free && request->placements == PLACEMENT_LINEAR) { request->placements = PLACEMENT_GIVEN; }
     if (!is_free && request->heads == HEAD_CHOICE_WHOLE) { request->heads = HEAD_CHOICE_GIVEN; }
     return STATUS_OK;

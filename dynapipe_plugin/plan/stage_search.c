@@ -27,6 +27,15 @@ typedef struct {
     Arena plan;       // one at a time
 } StageSearch;
 
+// Which chunks lie where, or whose the head is, is to be chosen.
+static bool asks_kind(const PlanRequest* request) {
+    return request->placements != PLACEMENT_GIVEN || request->heads != HEAD_CHOICE_GIVEN;
+}
+
+static bool has_choice(const PlanRequest* request) {
+    return request->choose_stages || asks_kind(request);
+}
+
 static bool is_known(const StageSearch* search, const Placement* placement) {
     for (int32_t i = 0; i < search->num_tried; i++) {
         if (placement_equal(&search->tried[i], placement, search->request.P)) { return true; }
@@ -80,8 +89,7 @@ static Status try_batch_split(StageSearch* search, const StageBatch* batch, Plac
     Plan plan;
     PlanRequest request = search->request;
     request.placements = placements;
-    bool has_choice = request.placements != PLACEMENT_GIVEN || request.heads != HEAD_CHOICE_GIVEN;
-    int32_t times = has_choice ? OWN_PLAN_EFFORT : 1;
+    int32_t times = asks_kind(&request) ? OWN_PLAN_EFFORT : 1;
     arena_reset(&search->plan);
     search->plans_left -= times;
     request.effort *= times;
@@ -135,7 +143,7 @@ static Status search_splits(StageSearch* search, const Placement* begin) {
     TRY(try_kinds(search));
     int64_t before_ns = INT64_MAX;
     if (search->best_ns == INT64_MAX) { search->best = *begin; }
-    while (has_room(search) && search->best_ns < before_ns) {
+    while (search->request.choose_stages && has_room(search) && search->best_ns < before_ns) {
         before_ns = search->best_ns;
         TRY(try_neighbours(search));
     }
@@ -162,11 +170,13 @@ static Status balance(LayerRange* out, const StageSearch* search, Arena* arena) 
 static Status begin_with(Placement* out, const StageSearch* search, Arena* arena) {
     const PlanRequest* request = &search->request;
     bool by_shape = request->placements >= PLACEMENT_INTERLEAVED && request->placements < PLACEMENT_COUNT;
+    bool is_given = request->placements == PLACEMENT_GIVEN;
     Placement placement = request->placement;
     if (by_shape) {
         TRY(placement_make(&placement, request->placements, false, request->P, search->costs->num_enc_layers,
                            search->costs->num_dec_layers));
-    } else if (placement.num_chunks == 0 || placement_is_linear(&placement, request->P)) {
+    } else if (request->choose_stages &&
+               (!is_given || placement.num_chunks == 0 || placement_is_linear(&placement, request->P))) {
         LayerRange balanced[PLAN_MAX_STAGES] = {{0}};
         TRY(balance(balanced, search, arena));
         placement_linear(&placement, balanced, request->P);
@@ -200,7 +210,7 @@ static Status choose(StageChoice* out, StageSearch* search, const PlanRequest* r
     if (choice.placement.num_chunks == 0) {
         placement_linear(&choice.placement, choice.placement.chunks, request->P);
     }
-    if (request->choose_stages) { TRY(begin_with(&choice.placement, search, arena)); }
+    if (has_choice(request)) { TRY(begin_with(&choice.placement, search, arena)); }
     if (search->num_batches == 0) {
         *out = choice;
         return STATUS_OK;
@@ -208,7 +218,7 @@ static Status choose(StageChoice* out, StageSearch* search, const PlanRequest* r
     search->plans_left = num_plans(search);
     TRY(try_split(search, &choice.placement));
     int64_t balanced_ns = search->best_ns;
-    if (request->choose_stages && request->P > 1) {
+    if (has_choice(request) && request->P > 1) {
         const Placement begin = choice.placement;
         TRY(search_splits(search, &begin));
     }

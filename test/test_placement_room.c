@@ -61,6 +61,7 @@ static void room_is_found_where_there_is_some(void) {
         PlacementRoom room = {.costs = &about.costs,
                               .limit_bytes = limits,
                               .P = P,
+                              .wanted = ROOM_WANTED,
                               .head_has_layer = about.request.rules.head_has_layer};
         Placement all = placement, before = placement;
         bool fits = least_over(&all, 0, 0, num_layers, P, limits) < 0;
@@ -107,7 +108,7 @@ static void shares_make_room_too(void) {
         Placement moved = fixed;
         int64_t limits[PLAN_MAX_STAGES], over, largest = largest_state(&fixed, P, NULL, &over);
         for (int32_t s = 0; s < P; s++) { limits[s] = largest * rng_between(&rng, 80, 110) / 100; }
-        PlacementRoom room = {.costs = &about.costs, .limit_bytes = limits, .P = P};
+        PlacementRoom room = {.costs = &about.costs, .limit_bytes = limits, .P = P, .wanted = ROOM_WANTED};
         int64_t lack = placement_make_room(&fixed, &room, false);
         int64_t less = placement_make_room(&moved, &room, true);
         CHECK_OK(placement_check(&moved, P, num_layers, false));

@@ -121,7 +121,7 @@ static void places_are_what_is_asked_for(void) {
             } else {
                 check_kind(place, &about.request);
             }
-            const PlacementRoom room = {&about.costs, problem.limit_bytes, P,
+            const PlacementRoom room = {&about.costs, problem.limit_bytes, P, ROOM_WANTED,
                                         about.request.rules.head_has_layer};
             if (about.request.choose_stages && placement_has_enough(&room, place)) {
                 check_no_layer_is_better_elsewhere(&problem, place);

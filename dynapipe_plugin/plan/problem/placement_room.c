@@ -17,7 +17,7 @@ static int64_t lack_of(int32_t* fullest, const PlacementRoom* room, const Placem
         int64_t free_bytes = limit_bytes - cost_rank_state_bytes(room->costs, &has[s]);
         int64_t left = (int64_t)((double)free_bytes * 1000 / (double)limit_bytes);
         if (left < least_left) { least_left = left, *fullest = s; }
-        if (left < ROOM_WANTED) { lack += (ROOM_WANTED - left) * (ROOM_WANTED - left); }
+        if (left < room->wanted) { lack += (room->wanted - left) * (room->wanted - left); }
     }
     return lack;
 }

@@ -3,23 +3,24 @@ placement_room.h -- placements whose model state leaves room for activations on 
 
 What a stage has left is counted in thousandths of its limit. Layers move from chunk to chunk, and units of a
 shared head from stage to stage, each time the move that lessens the squares of what stages lack of
-ROOM_WANTED most, until none lacks it or no move helps. Time is not looked at: the search moves layers by that
+`wanted` most, until none lacks it or no move helps. Time is not looked at: the search moves layers by that
 later.
 */
 #pragma once
 
 #include "../cost/cost_rank.h"
 
-enum { ROOM_WANTED = 125 };  // thousandths of a stage's limit
+enum { ROOM_WANTED = 125 };
 
 typedef struct {
     const CostModel* costs;
     const int64_t* limit_bytes;  // [P], model state included; 0: none
     int32_t P;
+    int32_t wanted;  // thousandths of a stage's limit, usually ROOM_WANTED
     bool head_has_layer;  // ShapeRules
 } PlacementRoom;
 
-// Is the state of every stage below its limit? Does every stage have ROOM_WANTED?
+// Is the state of every stage below its limit? Does every stage have what is wanted?
 bool placement_has_room(const PlacementRoom* room, const Placement* placement);
 bool placement_has_enough(const PlacementRoom* room, const Placement* placement);
 

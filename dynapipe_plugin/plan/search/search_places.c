@@ -133,6 +133,7 @@ static void add_roomy(Places* places) {
     const PlacementRoom room = {.costs = problem->costs,
                                 .limit_bytes = problem->limit_bytes,
                                 .P = problem->P,
+                                .wanted = ROOM_WANTED,
                                 .head_has_layer = problem->request->rules.head_has_layer};
     places->num += placement_has_room(&room, place);
     if (!problem->request->choose_stages || places->num == SEARCH_MAX_PLACES) { return; }

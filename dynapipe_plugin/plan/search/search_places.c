@@ -92,32 +92,7 @@ static bool relieve(Placement* placement, const Work* work) {
     return true;
 }
 
-// --- shapes ----------------------------------------------------------------------------------------------
-
-static void add_chunks(Placement* out, int32_t num, int32_t begin, int32_t end) {
-    for (int32_t i = 0; i < num; i++) {
-        out->chunks[out->num_chunks++] =
-            (LayerRange){begin + (end - begin) * i / num, begin + (end - begin) * (i + 1) / num};
-    }
-}
-
-// False: too few layers.
-static bool deal(Placement* out, const PlanProblem* problem, int32_t passes, bool turns) {
-    int32_t P = problem->P, K = passes * P, enc = problem->costs->num_enc_layers;
-    int32_t num_layers = enc + problem->costs->num_dec_layers, half = K / 2;
-    bool by_stack = problem->costs->num_dec_layers > 0 && passes % 2 == 0;
-    *out = (Placement){.head = HEAD_WHOLE};
-    if (K > PLAN_MAX_CHUNKS || num_layers < K || (by_stack && (enc < half || num_layers - enc < half))) {
-        return false;
-    }
-    if (by_stack) { add_chunks(out, half, 0, enc); }
-    add_chunks(out, by_stack ? half : K, by_stack ? enc : 0, num_layers);
-    for (int32_t k = 0; k < K; k++) {
-        bool back = turns && k / P % 2 == 1;
-        out->stage_of[k] = (int16_t)(back ? P - 1 - k % P : k % P);
-    }
-    return true;
-}
+// --- candidates ------------------------------------------------------------------------------------------
 
 typedef struct {
     const PlanProblem* problem;
@@ -195,7 +170,10 @@ int32_t search_places(Placement out[SEARCH_MAX_PLACES], const PlanProblem* probl
                                                   : PLACEMENT_INTERLEAVED;
             Placement place;
             if (!allows(request, kind) && !is_stacks) { continue; }
-            if (deal(&place, problem, passes[i], turns)) { add(&places, &place); }
+            if (placement_deal(&place, passes[i], turns, has_stacks && passes[i] % 2 == 0, problem->P,
+                               problem->costs->num_enc_layers, problem->costs->num_dec_layers)) {
+                add(&places, &place);
+            }
         }
     }
     if (places.num == 0) { out[places.num++] = problem->placement; }

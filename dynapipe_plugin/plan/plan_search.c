@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "pipe/pipe_schedule.h"
+#include "problem/placement_room.h"
 #include "search/search.h"
+#include "search/search_places.h"
 
 enum { MAX_SEARCHES = 6 };
 
@@ -32,12 +34,57 @@ static Status search_rounds(PlanDrafts* drafts) {
     return STATUS_OK;
 }
 
+enum { ROOMIEST = 4 };
+
+// The places that leave most room, those of least lack first. Returns how many.
+static Status find_roomiest(const Placement* out[ROOMIEST], int32_t* num, PlanDrafts* drafts) {
+    const PlanProblem* problem = &drafts->problem;
+    const PlacementRoom room = {problem->costs, problem->limit_bytes, problem->P, ROOM_WANTED,
+                                problem->request->rules.head_has_layer};
+    int64_t lacks[ROOMIEST];
+    Placement* places;
+    ARENA_TRY_NEW(places, &drafts->lists, Placement, SEARCH_MAX_PLACES);
+    int32_t num_places = search_places(places, problem);
+    *num = 0;
+    for (int32_t i = 0; i < num_places; i++) {
+        int64_t lack = placement_lack(&room, &places[i]);
+        if (*num == ROOMIEST && lack >= lacks[ROOMIEST - 1]) { continue; }
+        int32_t k = *num < ROOMIEST ? (*num)++ : ROOMIEST - 1;
+        for (; k > 0 && lacks[k - 1] > lack; k--) { lacks[k] = lacks[k - 1], out[k] = out[k - 1]; }
+        lacks[k] = lack, out[k] = &places[i];
+    }
+    return STATUS_OK;
+}
+
+// Where the search over all places finds nothing that fits, it may be that it has no time for the hundreds of
+// micro-batches that little memory takes: the roomiest ones, each by itself.
+static Status search_roomiest(PlanDrafts* drafts) {
+    const PlanRequest request = drafts->request;
+    const Placement* places[ROOMIEST] = {NULL};
+    int32_t num = 0;
+    TRY(find_roomiest(places, &num, drafts));
+    for (int32_t i = 0; i < num; i++) {
+        drafts->request.placements = PLACEMENT_GIVEN;
+        drafts->request.heads = HEAD_CHOICE_GIVEN;
+        Status status = plan_drafts_place(drafts, places[i]);
+        if (status == STATUS_OK) { status = search_rounds(drafts); }
+        drafts->request = request;
+        if (status != STATUS_OK && status != STATUS_INFEASIBLE) { return status; }
+    }
+    return plan_drafts_place(drafts, &drafts->begin);
+}
+
 Status plan_search(PlanDrafts* drafts) {
     drafts->bound_is_joint = drafts->request.split_backward == SPLIT_BACKWARD_OFF;
     lower_bound_make(&drafts->bound, &drafts->problem, drafts->bound_is_joint);
     drafts->good_enough_ns = drafts->bound.bound_ns + drafts->bound.bound_ns / 2000;
     Status status = search_rounds(drafts);
     memset(drafts->headroom_bytes, 0, sizeof drafts->headroom_bytes);
+    bool may_move = drafts->request.choose_stages && drafts->request.placements != PLACEMENT_GIVEN;
+    if (status == STATUS_INFEASIBLE && drafts->best_draft == NULL && may_move) {
+        status = search_roomiest(drafts);
+        memset(drafts->headroom_bytes, 0, sizeof drafts->headroom_bytes);
+    }
     return status == STATUS_INFEASIBLE ? STATUS_OK : status;
 }
 

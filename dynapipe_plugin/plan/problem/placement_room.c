@@ -68,9 +68,13 @@ static void try_shares(Placement* best, int64_t* least, const PlacementRoom* roo
     }
 }
 
-bool placement_has_enough(const PlacementRoom* room, const Placement* placement) {
+int64_t placement_lack(const PlacementRoom* room, const Placement* placement) {
     int32_t fullest;
-    return lack_of(&fullest, room, placement) == 0;
+    return lack_of(&fullest, room, placement);
+}
+
+bool placement_has_enough(const PlacementRoom* room, const Placement* placement) {
+    return placement_lack(room, placement) == 0;
 }
 
 int64_t placement_make_room(Placement* placement, const PlacementRoom* room, bool moves_head) {

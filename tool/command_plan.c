@@ -8,7 +8,7 @@
 #include "../dynapipe_plugin/plan/bound/waterfall.h"
 #include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/run/trace.h"
+#include "../dynapipe_plugin/run/trace_writer.h"
 #include "plan_explain.h"
 #include "plan_json.h"
 #include "plan_memory.h"
@@ -91,16 +91,15 @@ static void print_text(FILE* out, const void* plan) {
     plan_print(plan, out);
 }
 
-// The writer wants a record of every rank: empty ones, so only the prediction shows.
-static Status write_trace(const Plan* plan, const char* path, Arena* arena) {
+// Only the prediction.
+static Status write_trace(const Plan* plan, MemoryRule rule, const char* path) {
     TraceWriter writer = {0};
-    int32_t num_ranks = plan->P * plan->R;
-    TraceRank* ranks = ARENA_NEW(arena, TraceRank, num_ranks);
-    if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for a trace", path); }
-    for (int32_t r = 0; r < num_ranks; r++) { ranks[r].rank = r; }
     TRY(trace_writer_open(&writer, path));
-    TraceStep step = {
-        .step = 1, .plan = plan, .plan_hash = plan_hash(plan), .ranks = ranks, .num_ranks = num_ranks};
+    TraceStep step = {.step = 1,
+                      .plan = plan,
+                      .plan_hash = plan_hash(plan),
+                      .num_ranks = plan->P * plan->R,
+                      .memory_rule = rule};
     Status status = trace_writer_add_step(&writer, &step);
     Status closed = trace_writer_close(&writer);
     return status != STATUS_OK ? status : closed;
@@ -127,7 +126,7 @@ static Status write_files(const PlanOptions* options, const char* path, const Pr
         TRY(tool_write(options->json, plan_json_print, &json));
     }
     if (options->text != NULL) { TRY(tool_write(options->text, print_text, plan)); }
-    if (options->trace != NULL) { TRY(write_trace(plan, options->trace, arena)); }
+    if (options->trace != NULL) { TRY(write_trace(plan, problem->request.memory_rule, options->trace)); }
     return options->svg != NULL ? draw(options, problem, plan, path, arena) : STATUS_OK;
 }
 

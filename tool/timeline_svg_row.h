@@ -7,7 +7,7 @@ grad fact (transfers sent), mem, limit, peak.
 */
 #pragma once
 
-#include "memory_curve.h"
+#include "../dynapipe_plugin/plan/lists/memory_curve.h"
 #include "svg.h"
 #include "timeline_svg.h"
 

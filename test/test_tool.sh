@@ -147,7 +147,12 @@ awk -v b="$bound" -v m="$makespan" 'BEGIN {exit !(b > 0 && b <= m)}'; ok $? "bou
 tool diff "$work/a.txt" "$work/b.txt" && grep -q "the same plan" "$work/out"; ok $? "diff of equal plans"
 tool plan $small --policy kk --text "$work/b.txt"
 tool diff "$work/a.txt" "$work/b.txt"; code=$?
-[ $code -eq 1 ] && grep -q '^makespan: ' "$work/out" && grep -q '^policy: ' "$work/out"; ok $? "diff of two plans: exit $code"
+[ $code -eq 1 ] && grep -q "^makespan: " "$work/out" && grep -q "^policy: " "$work/out" && tail -1 "$work/out" | grep -qE "^equal: [1-9]"; ok $? "diff of two plans: exit $code"
+awk -F": |, " "NF == 3 && \$2 == \$3 { bad = 1 } length > 100 { bad = 1 } END { exit bad }" "$work/out"; ok $? "diff lists nothing that is equal"
+for order in gpipe 1f1b; do tool plan $small --policy packed-ragged --schedule $order --text "$work/$order.txt"; done
+tool diff "$work/gpipe.txt" "$work/1f1b.txt"
+grep -q '^replica 0, stage 0: job 3 is fwd 3 of chunk 0, bwd 0 of chunk 0$' "$work/out" && grep -q '^equal: .* 7 of 7 micro-batches, orders of 0 of 3 ranks$' "$work/out"
+ok $? "diff of two orders of the same micro-batches"
 tool plan $small --text "$work/c.txt" --split-backward off
 tool diff "$work/a.txt" "$work/c.txt"; [ $? -eq 1 ]; ok $? "diff of split and joint backward: $(grep -m1 job "$work/out")"
 rehash() {  # a plan's text with its hash put right, as its own message says

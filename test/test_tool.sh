@@ -121,6 +121,9 @@ sum=$(awk '/^bound /{in_it = 1} in_it && /%/ && !/^makespan/ {for (i = 1; i <= N
 [ "$sum" = exact ]; ok $? "the waterfall's rows add up to the makespan ($sum)"
 [ -z "$have_python" ] || { python3 dev/check_trace.py "$work/trace.json" >"$work/rows.log" && grep -qE ' ([1-9][0-9]*) arrows of \1 sends, 3 counters' "$work/rows.log"
     ok $? "the trace's rows nest, every message has an arrow, every rank its memory"; }
+tool plan $small --placement linear --svg "$work/both.svg" --compare packed-ragged && [ "$(grep -c 'class="value"' "$work/both.svg")" -eq 2 ] && grep -q 'packed-ragged at its best' "$work/both.svg"
+ok $? "two plans in one picture"
+tool plan $small --compare packed-ragged; [ $? -eq 2 ] && grep -q -- '---> --svg FILE' "$work/err"; ok $? "--compare without a picture is refused"
 tool plan $small --json - && { [ -z "$have_python" ] || python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$work/out"; }
 ok $? "--json - : only the plan on stdout"
 tool plan $small --text "$work/b.txt" && cmp -s "$work/a.txt" "$work/b.txt"; ok $? "the same plan twice, byte for byte"

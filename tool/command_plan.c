@@ -48,7 +48,7 @@ static const OptionSpec specs[] = {
     {"--compare",        OPTION_CHOICE, FIELD(compare),        "none", 0, 0, "none|dynapipe|packed|packed-ragged|padded|tokens|kk", NULL, "with --svg: draw this plan above the best of that policy (best order, size of micro-batches and split of layers, one chunk a stage), on one time axis"},
     {"--trace",          OPTION_STRING, FIELD(trace),          NULL,   0, 0, NULL, "FILE", "write the timeline for Perfetto or chrome://tracing"},
     {"--explain",        OPTION_BOOL,   FIELD(explain),        NULL,   0, 0, NULL, NULL, "say what was chosen and where the time goes"},
-    {"--width",          OPTION_INT,    FIELD(width),          "100",  20, 1000, NULL, "N", "columns of the timeline"},
+    {"--width",          OPTION_INT,    FIELD(width),          "80",  20, 1000, NULL, "N", "columns of the timeline"},
     PROBLEM_OPTIONS(PlanOptions, problem),
 };
 // clang-format on

@@ -14,12 +14,12 @@ PREDICTED, JOBS = 1, ("fwd", "bwd", "wgt", "rec")
 sides = (defaultdict(float), defaultdict(float))
 for event in json.load(open(sys.argv[1]))["traceEvents"]:
     if event.get("ph") == "X" and event["name"].split()[0] in JOBS:
-        sides[event["pid"] != PREDICTED][event["tid"], event["name"]] += event["dur"]
+        sides[event["pid"] != PREDICTED][event["args"]["rank"], event["name"]] += event["dur"]
 groups = defaultdict(list)
 for key, predicted in sides[0].items():
     if sides[1].get(key, 0) > 0:
         groups[key[0], key[1].split()[0]].append((predicted, sides[1][key]))
-print("row  job   jobs   measured ms   of the sum   median     mean")
+print("rank job   jobs   measured ms   of the sum   median     mean")
 for (row, kind), pairs in sorted(groups.items()):
     errors = [100 * (p / m - 1) for p, m in pairs]
     predicted, measured = (sum(side) for side in zip(*pairs))

@@ -39,6 +39,10 @@ ok $? "jobs, transfers and waiting add up to what a step took beyond its predict
 [ "$(grep -cE '^step .* ms \(([-+][0-9.]+%|[0-9.]+x)\) \|' "$work/seen.log")" -eq 3 ] && grep -qE '^against the prediction \(medians\): steps [-+][0-9.]+% .*waiting [-+][0-9.]+%' "$work/seen.log"
 ok $? "signed errors in the step lines and at the end"
 
+if command -v python3 >/dev/null; then
+    python3 dev/check_trace.py "$work/trace.json" >"$work/rows.log" && grep -qE ' [1-9][0-9]* arrows of .* 8 counters' "$work/rows.log"
+    ok $? "trace: rows nest, arrows lead from sends to receives, memory of every rank"
+fi
 # The step that was traced, from its jobs and messages: ends where it ended.
 make -s "$build/dynapipe" && "$build/dynapipe" replay --trace "$work/trace.json" >"$work/replay.log"
 awk '/^measured/ { gsub(/[(%)+]/, "", $NF); found = $2 > 0 && $NF < 2 && $NF > -2 } /^(link|late|jitter)=/ { rows++ } END { exit !found || rows != 3 }' "$work/replay.log"

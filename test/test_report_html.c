@@ -5,41 +5,12 @@
 
 #include "../dynapipe_plugin/base/rng.h"
 #include "../tool/line_chart.h"
-#include "../tool/report_html.h"
 #include "../tool/tool.h"
+#include "report_page.h"
 #include "test.h"
-#include "xml_tree.h"
 
 static uint64_t seed;
 static char folder[64], metrics_path[96], log_path[96], page_path[96];
-
-static void write_text(const char* path, const char* text) {
-    FILE* file = fopen(path, "w");
-    fputs(text, file);
-    fclose(file);
-}
-
-static char* print_report(const Metrics* metrics) {
-    char* text = NULL;
-    size_t num_bytes;
-    FILE* file = open_memstream(&text, &num_bytes);
-    CHECK_OK(report_html_print(file, metrics, NULL, metrics_path));
-    fclose(file);
-    return text;
-}
-
-// The report of this log, parsed. false with a failed check where there is none.
-static bool load_and_parse(XmlTree* tree, Metrics* metrics, const char* log) {
-    write_text(metrics_path, log);
-    Status status = metrics_load(metrics, metrics_path);
-    CHECK_OK(status);
-    if (status != STATUS_OK) { return false; }
-    char* text = print_report(metrics);
-    bool parsed = xml_tree_parse(tree, text);
-    CHECK(parsed);
-    free(text);
-    return parsed;
-}
 
 // --- numbers ---------------------------------------------------------------------------------------------
 
@@ -95,15 +66,6 @@ static void check_columns(const Metrics* metrics, const Run* run) {
     }
 }
 
-static double card(const XmlTree* tree, const char* id) {
-    for (int32_t i = 0; i < tree->num_elements; i++) {
-        if (strcmp(xml_attr(&tree->elements[i], "id"), id) == 0) {
-            return strtod(tree->elements[i].text, NULL);
-        }
-    }
-    return NAN;
-}
-
 // Half of the values lie on each side: a median needs no sorting to be checked.
 static void check_median(const double* values, int32_t count, double median, double rounding) {
     int32_t below = 0, above = 0;
@@ -125,48 +87,12 @@ static void check_cards(const XmlTree* tree, const Run* run) {
         idle[i] = 50 * (run->idle[i][0] + run->idle[i][1]);
         off[i] = 100 * (run->step_ms[i] / run->predicted_ms[i] - 1);
     }
-    CHECK_NEAR(card(tree, "loss"), loss, 6e-4);
-    CHECK_NEAR(card(tree, "padding"), 100 - 100 * total / computed, 0.06);
-    check_median(idle, n, card(tree, "idle"), 0.06);
-    check_median(off, n, card(tree, "off"), 0.06);
-    check_median(speed, n, card(tree, "speed"), 0.6);
-    CHECK(isnan(card(tree, "val")));
-}
-
-// The figure with this title: its first element and the one after its last.
-static void find_figure(const XmlTree* tree, const char* title, int32_t* begin, int32_t* end) {
-    *begin = *end = 0;
-    for (int32_t i = 0; i < tree->num_elements; i++) {
-        if (strcmp(tree->elements[i].name, "figure") == 0 && *begin > 0 && *end == 0) { *end = i; }
-        if (strcmp(tree->elements[i].name, "b") == 0 && strcmp(tree->elements[i].text, title) == 0) {
-            *begin = i;
-        }
-    }
-    if (*end == 0) { *end = tree->num_elements; }
-    CHECK(*begin > 0);
-}
-
-// What a height on the page stands for, by the labels of the axis.
-typedef struct {
-    double y, value, value_per_px;
-} Ruler;
-
-static Ruler find_ruler(const XmlTree* tree, int32_t begin, int32_t end) {
-    double y[2] = {NAN, NAN}, value[2] = {NAN, NAN};
-    int32_t num_labels = 0;
-    for (int32_t i = begin; i < end; i++) {
-        const XmlElement* label = &tree->elements[i];
-        char* rest;
-        double number = strtod(label->text, &rest);
-        bool is_label = strcmp(label->name, "text") == 0 &&
-                        strcmp(xml_attr(label, "text-anchor"), "end") == 0 && xml_number(label, "x") < 60 &&
-                        rest != label->text && *rest == '\0';
-        if (!is_label) { continue; }
-        int32_t k = num_labels++ == 0 ? 0 : 1;  // the first and the last
-        y[k] = xml_number(label, "y") - 4, value[k] = number;
-    }
-    CHECK(num_labels >= 2);
-    return (Ruler){y[0], value[0], (value[1] - value[0]) / (y[1] - y[0])};
+    CHECK_NEAR(report_card(tree, "loss"), loss, 6e-4);
+    CHECK_NEAR(report_card(tree, "padding"), 100 - 100 * total / computed, 0.06);
+    check_median(idle, n, report_card(tree, "idle"), 0.06);
+    check_median(off, n, report_card(tree, "off"), 0.06);
+    check_median(speed, n, report_card(tree, "speed"), 0.6);
+    CHECK(isnan(report_card(tree, "val")));
 }
 
 static void check_loss_line(const XmlTree* tree, const Run* run) {
@@ -206,7 +132,7 @@ static void numbers_read_back(void) {
         char* log = random_run(&run, &rng, lengths[i]);
         Metrics metrics;
         XmlTree tree = {0};
-        if (load_and_parse(&tree, &metrics, log)) {
+        if (load_and_parse(&tree, &metrics, metrics_path, log)) {
             check_columns(&metrics, &run);
             check_cards(&tree, &run);
             check_loss_line(&tree, &run);
@@ -232,7 +158,7 @@ static void long_runs_are_thinned_out(void) {
     Metrics metrics;
     XmlTree tree = {0};
     int32_t begin, end, num_points = 0, length;
-    CHECK(load_and_parse(&tree, &metrics, log));
+    CHECK(load_and_parse(&tree, &metrics, metrics_path, log));
     find_figure(&tree, "Loss", &begin, &end);
     Ruler ruler = find_ruler(&tree, begin, end);
     bool any_band = false;
@@ -258,7 +184,7 @@ static void long_runs_are_thinned_out(void) {
 static void hostile_names_stay_text(void) {
     Metrics metrics;
     XmlTree tree = {0};
-    CHECK(load_and_parse(&tree, &metrics,
+    CHECK(load_and_parse(&tree, &metrics, metrics_path,
                          "{\"step\":1,\"loss\":1,\"task_loss\":{\"</td><script>alert('1')</script>\":1,"
                          "\"a&amp;\\\"b\":2,\"\\u0001\\u001b\\ud83d\\ude00\":3,\"%s%n NaN\":4,\"\":5}}\n"));
     CHECK_EQ(metrics.num_tasks, 5);
@@ -285,7 +211,7 @@ static void odd_logs_work(void) {
     XmlTree tree = {0};
     // nothing but records; not finite; blank lines; the run goes back to step 2; cut off
     CHECK(load_and_parse(
-        &tree, &metrics,
+        &tree, &metrics, metrics_path,
         "{}\n\n{\"step\":2,\"loss\":NaN,\"step_ms\":Infinity,\"idle\":[]}\r\n"
         "{\"step\":3,\"loss\":-Infinity,\"idle\":[0.5,null]}\n  \n{\"step\":2,\"loss\":7,\"lr\":\"x\"}\n"
         "{\"loss\":8,\"task_loss\":[1]}\n{\"step\":4,\"loss\":1"));
@@ -299,10 +225,11 @@ static void odd_logs_work(void) {
     metrics_free(&metrics);
     write_text(log_path,
                "s:0 tel:5.5\ns:1 trl:5.5 lr:0.1 norm:1\ns:20 tel:nan\ns:40 tel:2.5\ns:20 tel:3.25\nx\n");
-    CHECK(load_and_parse(&tree, &metrics, "{\"step\":1,\"loss\":1e300}\n{\"step\":1e300,\"loss\":-1e300}"));
+    CHECK(load_and_parse(&tree, &metrics, metrics_path,
+                         "{\"step\":1,\"loss\":1e300}\n{\"step\":1e300,\"loss\":-1e300}"));
     CHECK_EQ(metrics.num_validations, 2);
     CHECK(metrics.validation_steps[1] == 20 && metrics.validation_losses[1] == 3.25);
-    CHECK_NEAR(card(&tree, "val"), 3.25, 1e-9);
+    CHECK_NEAR(report_card(&tree, "val"), 3.25, 1e-9);
     unlink(log_path);
     xml_tree_free(&tree);
     metrics_free(&metrics);
@@ -312,7 +239,7 @@ static void answers_are_means_over_tasks(void) {
     XmlTree tree;
     Metrics metrics;
     CHECK(load_and_parse(
-        &tree, &metrics,
+        &tree, &metrics, metrics_path,
         "{\"validation\":0,\"loss\":5,\"exact_match\":{\"a\":0,\"b\":0.5},\"rouge_l\":{\"a\":0.25,\"b\":0.75}"
         "}\n"
         "{\"step\":1,\"loss\":4,\"task_loss\":{\"b\":4}}\n{\"validation\":1,\"loss\":4}\n"
@@ -334,14 +261,14 @@ static void corrections_of_costs_are_no_steps(void) {
     XmlTree tree;
     Metrics metrics;
     CHECK(load_and_parse(
-        &tree, &metrics,
+        &tree, &metrics, metrics_path,
         "{\"step\":1}\n{\"refit\":1,\"from\":4}\n{\"step\":2}\n{\"step\":3}\n{\"refit\":3}\n"
         "{\"step\":2}\n{\"step\":3,\"idle\":[0.5,0.25,0]}\n{\"refit\":3}\n{\"refit\":\"x\"}\n"));
     CHECK_EQ(metrics.num_steps, 3);
     CHECK_EQ(metrics.num_ranks, 3);
     CHECK_EQ(metrics.num_refits, 2);
     CHECK(metrics.refit_steps[0] == 1 && metrics.refit_steps[1] == 3);
-    char* page = print_report(&metrics);
+    char* page = print_report(&metrics, metrics_path);
     CHECK(strstr(page, "by measured steps behind steps 1, 3 (2 times)") != NULL);
     free(page);
     xml_tree_free(&tree);

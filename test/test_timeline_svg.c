@@ -6,7 +6,7 @@
 #include "../dynapipe_plugin/plan/lists/plan_message.h"
 #include "../dynapipe_plugin/plan/lists/plan_words.h"
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../tool/memory_curve.h"
+#include "../dynapipe_plugin/plan/lists/memory_curve.h"
 #include "../tool/svg.h"
 #include "../tool/timeline_svg.h"
 #include "random_plan.h"
@@ -283,8 +283,9 @@ static void memory_is_drawn_to_scale(void) {
         num_curves++;
         CHECK_NEAR(height, px_per_byte * (double)curve.peak_bytes, 0.05);
     }
-    CHECK_EQ(num_curves, plan.P * plan.R);
-    CHECK_EQ(num_limits, plan.P * plan.R);
+    bool few = plan.P * plan.R <= 12;
+    CHECK_EQ(num_curves, few ? plan.P * plan.R : 4);
+    CHECK_EQ(num_limits, num_curves);
     xml_tree_free(&tree);
     free(text);
     arena_free(&arena);

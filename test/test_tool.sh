@@ -119,8 +119,11 @@ done
 sum=$(awk '/^bound /{in_it = 1} in_it && /%/ && !/^makespan/ {for (i = 1; i <= NF; i++) if ($i == "ms") s += $(i - 1)}
            /^makespan/ {if (in_it) {d = s - $2; print (d < 0.02 && d > -0.02) ? "exact" : s " " $2; exit}}' "$work/out")
 [ "$sum" = exact ]; ok $? "the waterfall's rows add up to the makespan ($sum)"
-[ -z "$have_python" ] || { python3 -c 'import json, sys; sys.exit(len(json.load(open(sys.argv[1]))["traceEvents"]) < 40)' "$work/trace.json"
-    ok $? "the trace is JSON with events"; }
+[ -z "$have_python" ] || { python3 dev/check_trace.py "$work/trace.json" >"$work/rows.log" && grep -qE ' ([1-9][0-9]*) arrows of \1 sends, 3 counters' "$work/rows.log"
+    ok $? "the trace's rows nest, every message has an arrow, every rank its memory"; }
+tool plan $small --placement linear --svg "$work/both.svg" --compare packed-ragged && [ "$(grep -c 'class="value"' "$work/both.svg")" -eq 2 ] && grep -q 'packed-ragged at its best' "$work/both.svg"
+ok $? "two plans in one picture"
+tool plan $small --compare packed-ragged; [ $? -eq 2 ] && grep -q -- '---> --svg FILE' "$work/err"; ok $? "--compare without a picture is refused"
 tool plan $small --json - && { [ -z "$have_python" ] || python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$work/out"; }
 ok $? "--json - : only the plan on stdout"
 tool plan $small --text "$work/b.txt" && cmp -s "$work/a.txt" "$work/b.txt"; ok $? "the same plan twice, byte for byte"
@@ -147,7 +150,12 @@ awk -v b="$bound" -v m="$makespan" 'BEGIN {exit !(b > 0 && b <= m)}'; ok $? "bou
 tool diff "$work/a.txt" "$work/b.txt" && grep -q "the same plan" "$work/out"; ok $? "diff of equal plans"
 tool plan $small --policy kk --text "$work/b.txt"
 tool diff "$work/a.txt" "$work/b.txt"; code=$?
-[ $code -eq 1 ] && grep -q '^makespan: ' "$work/out" && grep -q '^policy: ' "$work/out"; ok $? "diff of two plans: exit $code"
+[ $code -eq 1 ] && grep -q "^makespan: " "$work/out" && grep -q "^policy: " "$work/out" && tail -1 "$work/out" | grep -qE "^equal: [1-9]"; ok $? "diff of two plans: exit $code"
+awk -F": |, " "NF == 3 && \$2 == \$3 { bad = 1 } length > 100 { bad = 1 } END { exit bad }" "$work/out"; ok $? "diff lists nothing that is equal"
+for order in gpipe 1f1b; do tool plan $small --policy packed-ragged --schedule $order --text "$work/$order.txt"; done
+tool diff "$work/gpipe.txt" "$work/1f1b.txt"
+grep -q '^replica 0, stage 0: job 3 is fwd 3 of chunk 0, bwd 0 of chunk 0$' "$work/out" && grep -q '^equal: .* 7 of 7 micro-batches, orders of 0 of 3 ranks$' "$work/out"
+ok $? "diff of two orders of the same micro-batches"
 tool plan $small --text "$work/c.txt" --split-backward off
 tool diff "$work/a.txt" "$work/c.txt"; [ $? -eq 1 ]; ok $? "diff of split and joint backward: $(grep -m1 job "$work/out")"
 rehash() {  # a plan's text with its hash put right, as its own message says

@@ -1,6 +1,7 @@
 // test_waterfall.c -- the parts sum to makespan - bound, none is negative, and each has its own cause.
 #include "../dynapipe_plugin/plan/bound/waterfall.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -243,19 +244,50 @@ static void each_part_has_its_cause(void) {
     arena_free(&arena);
 }
 
-// The table names every part and ends with the makespan.
-static void table_reads_well(void) {
-    Waterfall waterfall = {.makespan_ns = 2000000, .bound_ns = 1000000};
-    waterfall.part_ns[WATERFALL_MEMORY] = 750000;
-    waterfall.part_ns[WATERFALL_RAMP] = 250000;
-    char text[4096] = "";
-    FILE* file = fmemopen(text, sizeof text, "w");
-    waterfall_print(&waterfall, file);
-    fclose(file);
-    for (int part = 0; part < WATERFALL_COUNT; part++) { CHECK(strstr(text, waterfall_names[part]) != NULL); }
-    CHECK(strstr(text, "0.750 ms   37.50 %            ##############################\n") != NULL);
-    CHECK(strstr(text, "0.250 ms   12.50 %  ##########\n") != NULL);
-    CHECK(strstr(text, "makespan                  2.000 ms  100.00 %\n") != NULL);
+// Columns of a row's bar: where it begins, how many; all 0: it has none.
+static void bar_of(const char* text, const char* name, int* begin, int* width) {
+    enum { BAR_AT = 47 };
+    const char* row = strstr(text, name);
+    *begin = *width = 0;
+    CHECK(row != NULL);
+    if (row == NULL) { return; }
+    while (row > text && row[-1] != '\n') { row--; }
+    int chars = (int)strcspn(row, "\n"), blank = 0;
+    for (int i = BAR_AT; i < chars; i++) { blank += row[i] == ' ', *width += row[i] == '#'; }
+    CHECK(chars <= 100 && (*width == 0 || chars == BAR_AT + blank + *width));
+    *begin = blank;
+}
+
+// The table names every part; bars are as long as their numbers say, to half a column at each end, and form a
+// staircase from the bound to the makespan.
+static void bars_are_in_proportion(void) {
+    Rng rng = rng_seed(seed + 7);
+    for (int trial = 0; trial < 200; trial++) {
+        Waterfall waterfall = {.bound_ns = rng_between(&rng, trial > 0, 1000000)};
+        waterfall.makespan_ns = waterfall.bound_ns;
+        for (int part = 0; part < WATERFALL_COUNT; part++) {
+            bool large = rng_below(&rng, 3) == 0;
+            waterfall.part_ns[part] = rng_below(&rng, 2) ? 0 : rng_between(&rng, 0, large ? 900000 : 9000);
+            waterfall.makespan_ns += waterfall.part_ns[part];
+        }
+        char text[4096] = "";
+        FILE* file = fmemopen(text, sizeof text, "w");
+        waterfall_print(&waterfall, file);
+        fclose(file);
+        int begin, width, end;
+        double column_ns = (double)waterfall.makespan_ns / 50;
+        bar_of(text, "makespan", &begin, &width);
+        CHECK(width == (waterfall.makespan_ns > 0 ? 50 : 0) && begin == 0);
+        bar_of(text, "bound", &begin, &end);
+        CHECK(begin == 0 && fabs(end * column_ns - (double)waterfall.bound_ns) <= 0.5 * column_ns + 1);
+        for (int part = WATERFALL_COUNT - 1; part >= 0; part--) {
+            bar_of(text, waterfall_names[part], &begin, &width);
+            CHECK(fabs(width * column_ns - (double)waterfall.part_ns[part]) <= column_ns + 1);
+            CHECK(width == 0 || begin == end);
+            end += width;
+        }
+        CHECK_EQ(end, waterfall.makespan_ns > 0 ? 50 : 0);
+    }
 }
 
 int main(int argc, char** argv) {
@@ -265,6 +297,6 @@ int main(int argc, char** argv) {
     RUN(late_receives_are_the_memorys);
     RUN(other_costs_are_noticed);
     RUN(each_part_has_its_cause);
-    RUN(table_reads_well);
+    RUN(bars_are_in_proportion);
     return test_end();
 }

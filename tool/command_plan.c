@@ -8,7 +8,7 @@
 #include "../dynapipe_plugin/plan/bound/waterfall.h"
 #include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/run/trace.h"
+#include "../dynapipe_plugin/run/trace_writer.h"
 #include "plan_explain.h"
 #include "plan_json.h"
 #include "plan_memory.h"
@@ -20,7 +20,7 @@
 
 typedef struct {
     ProblemOptions problem;
-    int32_t policy, layout, schedule, split_backward, recompute;
+    int32_t policy, compare, layout, schedule, split_backward, recompute;
     int32_t effort, mb_tokens, width;
     double noise;
     const char *stage_split, *placement, *head, *json, *svg, *trace, *text;
@@ -45,9 +45,10 @@ static const OptionSpec specs[] = {
     {"--json",           OPTION_STRING, FIELD(json),           NULL,   0, 0, NULL, "FILE", "write the plan in the published form (- : stdout, and nothing else)"},
     {"--text",           OPTION_STRING, FIELD(text),           NULL,   0, 0, NULL, "FILE", "write the plan as text, for check and diff (- : the same)"},
     {"--svg",            OPTION_STRING, FIELD(svg),            NULL,   0, 0, NULL, "FILE", "draw the timeline (- : the same)"},
+    {"--compare",        OPTION_CHOICE, FIELD(compare),        "none", 0, 0, "none|dynapipe|packed|packed-ragged|padded|tokens|kk", NULL, "with --svg: draw this plan above the best of that policy (best order, size of micro-batches and split of layers, one chunk a stage), on one time axis"},
     {"--trace",          OPTION_STRING, FIELD(trace),          NULL,   0, 0, NULL, "FILE", "write the timeline for Perfetto or chrome://tracing"},
     {"--explain",        OPTION_BOOL,   FIELD(explain),        NULL,   0, 0, NULL, NULL, "say what was chosen and where the time goes"},
-    {"--width",          OPTION_INT,    FIELD(width),          "100",  20, 1000, NULL, "N", "columns of the timeline"},
+    {"--width",          OPTION_INT,    FIELD(width),          "80",  20, 1000, NULL, "N", "columns of the timeline"},
     PROBLEM_OPTIONS(PlanOptions, problem),
 };
 // clang-format on
@@ -91,19 +92,73 @@ static void print_text(FILE* out, const void* plan) {
     plan_print(plan, out);
 }
 
-// The writer wants a record of every rank: empty ones, so only the prediction shows.
-static Status write_trace(const Plan* plan, const char* path, Arena* arena) {
+// Only the prediction.
+static Status write_trace(const Plan* plan, MemoryRule rule, const char* path) {
     TraceWriter writer = {0};
-    int32_t num_ranks = plan->P * plan->R;
-    TraceRank* ranks = ARENA_NEW(arena, TraceRank, num_ranks);
-    if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for a trace", path); }
-    for (int32_t r = 0; r < num_ranks; r++) { ranks[r].rank = r; }
     TRY(trace_writer_open(&writer, path));
-    TraceStep step = {
-        .step = 1, .plan = plan, .plan_hash = plan_hash(plan), .ranks = ranks, .num_ranks = num_ranks};
+    TraceStep step = {.step = 1,
+                      .plan = plan,
+                      .plan_hash = plan_hash(plan),
+                      .num_ranks = plan->P * plan->R,
+                      .memory_rule = rule};
     Status status = trace_writer_add_step(&writer, &step);
     Status closed = trace_writer_close(&writer);
     return status != STATUS_OK ? status : closed;
+}
+
+static int64_t longest_tokens(const Problem* problem) {
+    int64_t longest = 1;
+    for (int32_t i = 0; i < problem->num_samples; i++) {
+        int64_t tokens = problem->samples[i].enc_tokens + problem->samples[i].dec_tokens;
+        longest = tokens > longest ? tokens : longest;
+    }
+    return longest;
+}
+
+// The fastest plan of that policy: any order, backward split or not, micro-batches of its own size or up to 4
+// times the longest sample, layers where its search puts them, one chunk a stage. A failure where none fits.
+static Status make_best(Plan* out, const PlanOptions* options, const char* path, Arena* arena) {
+    static const int32_t schedules[] = {SCHEDULE_AUTO, SCHEDULE_ADAPTIVE}, halves[] = {0, 3, 4, 6, 8};
+    bool found = false;
+    Status status = STATUS_OK;
+    for (int i = 0; i < 20; i++) {
+        PlanOptions other = *options;
+        Problem problem;
+        Plan plan;
+        TRY(problem_load(&problem, path, &options->problem, arena));
+        other.policy = options->compare;
+        other.layout = LAYOUT_CHOICE_AUTO;
+        other.schedule = schedules[i % 2];
+        other.mb_tokens = (int32_t)(longest_tokens(&problem) * halves[i / 4] / 2);
+        if (i / 2 % 2 == 1 && options->split_backward == SPLIT_BACKWARD_AUTO) {
+            other.split_backward = SPLIT_BACKWARD_ON;
+        }
+        other.stage_split = "auto";
+        other.placement = other.head = NULL;
+        TRY(request_make(&problem, &other));
+        status =
+            plan_make(&plan, &problem.request, &problem.costs, problem.samples, problem.num_samples, arena);
+        if (status != STATUS_OK && status != STATUS_INFEASIBLE) { return status; }
+        if (status != STATUS_OK || (found && plan.makespan_ns >= out->makespan_ns)) { continue; }
+        *out = plan;
+        found = true;
+    }
+    return found ? STATUS_OK : status;
+}
+
+// Two plans at the width of a page.
+static Status draw_both(const PlanOptions* options, const TimelineSvgInfo* info, const Plan* plan,
+                        const char* path, Arena* arena) {
+    Plan best;
+    char name[48];
+    TRY(make_best(&best, options, path, arena));
+    TimelineSvgInfo of_both = *info;
+    of_both.plot_px = 640;
+    snprintf(name, sizeof name, "%s at its best", best.policy);
+    const char* first = strcmp(plan->policy, "dynamic") == 0 ? "dynamic micro-batches" : plan->policy;
+    TimelineSvgPlan plans[] = {{plan, first, info->memory_limit_bytes},
+                               {&best, name, info->memory_limit_bytes}};
+    return timeline_svg_write_plans(options->svg, plans, 2, &of_both);
 }
 
 static Status draw(const PlanOptions* options, const Problem* problem, const Plan* plan, const char* path,
@@ -116,6 +171,7 @@ static Status draw(const PlanOptions* options, const Problem* problem, const Pla
     TimelineSvgInfo info = {.title = slash != NULL ? slash + 1 : path,
                             .memory_limit_bytes = limits_bytes,
                             .memory_rule = problem->request.memory_rule};
+    if (options->compare != 0) { return draw_both(options, &info, plan, path, arena); }
     return timeline_svg_write(options->svg, plan, &info);
 }
 
@@ -127,7 +183,7 @@ static Status write_files(const PlanOptions* options, const char* path, const Pr
         TRY(tool_write(options->json, plan_json_print, &json));
     }
     if (options->text != NULL) { TRY(tool_write(options->text, print_text, plan)); }
-    if (options->trace != NULL) { TRY(write_trace(plan, options->trace, arena)); }
+    if (options->trace != NULL) { TRY(write_trace(plan, problem->request.memory_rule, options->trace)); }
     return options->svg != NULL ? draw(options, problem, plan, path, arena) : STATUS_OK;
 }
 
@@ -137,6 +193,9 @@ static bool is_stdout(const char* path) {
 
 // Two outputs in one place would leave the second, or both, one after the other.
 static Status check_places(const PlanOptions* options) {
+    if (options->compare != 0 && options->svg == NULL) {
+        return FAIL(STATUS_BAD_OPTION, "--compare: is for a picture ---> --svg FILE as well");
+    }
     const char* const names[] = {"--json", "--text", "--svg", "--trace"};
     const char* const paths[] = {options->json, options->text, options->svg, options->trace};
     for (int i = 0; i < 4; i++) {

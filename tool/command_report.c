@@ -18,16 +18,17 @@ static const OptionSpec specs[] = {
 // clang-format on
 
 static const ToolUsage usage = {
-    .arguments = "METRICS.jsonl",
+    .arguments = "METRICS.jsonl...",
     .about = "Draws what the trainer logged in its -o directory: loss, loss per task, throughput, padding, "
              "idle time,\n"
-             "predicted against measured step time, memory and planning, over the steps. Validation losses "
-             "come from\n"
-             "main.log beside it. The page needs no network.\n",
+             "predicted against measured step time, MFU, memory and planning, over the steps. Several runs "
+             "stand side by\n"
+             "side. Validation losses come from main.log beside it where no record has them. The page needs "
+             "no network.\n",
     .specs = specs,
     .num_specs = sizeof specs / sizeof specs[0],
     .min_files = 1,
-    .max_files = 1,
+    .max_files = REPORT_MAX_RUNS,
 };
 
 static Status load_trace(TraceReplay** out, const ReportOptions* options, Arena* arena) {
@@ -64,31 +65,53 @@ static Status check_same_run(const TraceFile* file, const Metrics* metrics, cons
     return STATUS_OK;
 }
 
-static Status run(const ReportOptions* options, const char* path, Metrics* metrics, Arena* arena) {
+// Which run it is: its folder, where the file is called what the trainer calls it.
+static Status name_run(const char** out, const char* path, Arena* arena) {
+    static const char file[] = "/metrics.jsonl";
+    size_t length = strlen(path), of_file = sizeof file - 1;
+    bool is_usual = length > of_file && strcmp(path + length - of_file, file) == 0;
+    char* name;
+    ARENA_TRY_NEW(name, arena, char, length + 1);
+    memcpy(name, path, is_usual ? length - of_file : length);
+    *out = name;
+    return STATUS_OK;
+}
+
+static Status run(const ReportOptions* options, char** paths, int32_t num_runs, Metrics* metrics,
+                  Arena* arena) {
+    ReportRun runs[REPORT_MAX_RUNS];
     TraceReplay* trace;
     TRY(load_trace(&trace, options, arena));
-    TRY(metrics_load(metrics, path));
-    Status status = trace == NULL ? STATUS_OK : check_same_run(&trace->file, metrics, options->trace, path);
-    if (status == STATUS_OK) { status = report_html_write(options->out, metrics, trace, path); }
-    if (status == STATUS_OK && strcmp(options->out, "-") != 0) {
-        printf("%s: %d steps, %d tasks\n", options->out, metrics->num_steps, metrics->num_tasks);
+    for (int32_t k = 0; k < num_runs; k++) {
+        TRY(metrics_load(&metrics[k], paths[k]));
+        runs[k] = (ReportRun){&metrics[k], paths[k]};
+        if (num_runs > 1) { TRY(name_run(&runs[k].name, paths[k], arena)); }
     }
-    metrics_free(metrics);
-    return status;
+    if (trace != NULL) { TRY(check_same_run(&trace->file, &metrics[0], options->trace, paths[0])); }
+    TRY(report_html_write(options->out, runs, num_runs, trace));
+    if (strcmp(options->out, "-") == 0) { return STATUS_OK; }
+    printf("%s:", options->out);
+    for (int32_t k = 0; k < num_runs; k++) {
+        printf("%s %d steps, %d tasks", k > 0 ? ";" : "", metrics[k].num_steps, metrics[k].num_tasks);
+    }
+    printf("\n");
+    return STATUS_OK;
 }
 
 int command_report(int argc, char** argv) {
     static char long_name[] = "--out";
     ReportOptions options = {0};
-    Metrics metrics;
+    Metrics metrics[REPORT_MAX_RUNS];
     bool help;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "-o") == 0) { argv[i] = long_name; }
     }
+    memset(metrics, 0, sizeof metrics);
     Status status = tool_take(&usage, &options, &argc, argv, &help);
     if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }
     Arena arena = {0};
-    status = run(&options, argv[1], &metrics, &arena);
+    status = run(&options, argv + 1, argc - 1, metrics, &arena);
+    for (int32_t k = 0; k < REPORT_MAX_RUNS; k++) { metrics_free(&metrics[k]); }
     arena_free(&arena);
     return status == STATUS_OK ? TOOL_OK : tool_fail(status);
 }

@@ -67,7 +67,8 @@ static Status thin_out(Thinned* out, const ChartSeries* series) {
 
 typedef struct {
     SvgScale x, y;
-    double low, high, tick;  // of the value axis
+    bool is_log;             // y is of logarithms
+    double low, high, tick;  // of the value axis; no tick where is_log
     int32_t num_cut;         // values above `high`
     double largest;          // value
 } Axes;
@@ -117,6 +118,24 @@ static Status choose_axes(Axes* out, int32_t* count, const LineChart* chart, con
     return STATUS_OK;
 }
 
+// From the least value to the largest, which are above 0; a decade at least a tenth wide.
+static void make_log(Axes* axes, double least, double largest) {
+    double low = log10(least), high = log10(largest);
+    if (high - low < 0.1) { low -= 0.05, high += 0.05; }
+    double room = 0.02 * (high - low);
+    axes->is_log = true;
+    axes->num_cut = 0;
+    axes->low = pow(10, low - room);
+    axes->high = pow(10, high + room);
+    axes->y = svg_scale(low - room, high + room, HEIGHT - BOTTOM, TOP);
+}
+
+// On the page: what lies above the axis is drawn at its end.
+static double value_px(const Axes* axes, double value) {
+    double inside = fmin(fmax(value, axes->low), axes->high);
+    return svg_scale_px(&axes->y, axes->is_log ? log10(inside) : inside);
+}
+
 // `step` tells how many decimals it takes. Pushed left where it would leave the drawing.
 static void print_tick(FILE* out, double x, double y, const char* anchor, double value, double step) {
     char text[SVG_NUMBER_BYTES];
@@ -129,7 +148,36 @@ static void print_tick(FILE* out, double x, double y, const char* anchor, double
     svg_print_text(out, leaves ? WIDTH - 1 : x, y, leaves ? "end" : anchor, NULL, text);
 }
 
-static void print_axes(FILE* out, const Axes* axes, const LineChart* chart) {
+static void print_log_tick(FILE* out, const Axes* axes, double value) {
+    char text[SVG_NUMBER_BYTES];
+    double y = value_px(axes, value);
+    fprintf(out, "<path class=\"grid\" d=\"M%.0f %.2fH%.0f\"/>\n", LEFT, y, WIDTH - RIGHT);
+    svg_print_text(out, LEFT - 8, y + 4, "end", NULL, svg_format_count(text, value));
+}
+
+// At 1, 2, 5 of each decade; of many decades at 1; of a part of one as on a plain axis.
+static void print_log_ticks(FILE* out, const Axes* axes) {
+    static const double factors[] = {1, 2, 5};
+    double decades = log10(axes->high / axes->low);
+    fprintf(out, "<path class=\"axis\" d=\"M%.0f %.2fH%.0f\"/>\n", LEFT, HEIGHT - BOTTOM, WIDTH - RIGHT);
+    if (decades < 1) {
+        double step = svg_tick_step(axes->high - axes->low, 6);
+        for (double at = ceil(axes->low / step) * step; at <= axes->high; at += step) {
+            print_log_tick(out, axes, at);
+        }
+        return;
+    }
+    int32_t pitch = (int32_t)ceil(decades / 8);
+    for (int32_t k = (int32_t)floor(log10(axes->low)); k <= (int32_t)log10(axes->high) + 1; k++) {
+        for (int32_t i = 0; i < (decades < 3 ? 3 : 1); i++) {
+            double value = factors[i] * pow(10, k);
+            bool shown = k % pitch == 0 && value >= axes->low && value <= axes->high;
+            if (shown) { print_log_tick(out, axes, value); }
+        }
+    }
+}
+
+static void print_linear_ticks(FILE* out, const Axes* axes) {
     int32_t num_ticks = (int32_t)floor((axes->high - axes->low) / axes->tick + 0.5);
     for (int32_t i = 0; i <= num_ticks && i <= 20; i++) {
         double value = axes->low + i * axes->tick, y = svg_scale_px(&axes->y, value);
@@ -138,6 +186,24 @@ static void print_axes(FILE* out, const Axes* axes, const LineChart* chart) {
                 WIDTH - RIGHT);
         print_tick(out, LEFT - 8, y + 4, "end", value, axes->tick);
     }
+}
+
+static void print_marks(FILE* out, const Axes* axes, const LineChart* chart) {
+    char number[SVG_NUMBER_BYTES];
+    for (int32_t i = 0; i < chart->num_marks; i++) {
+        fprintf(out, "<path class=\"mark\" d=\"M%.1f %.0fV%.0f\"><title>went on at step %s</title></path>\n",
+                svg_scale_px(&axes->x, chart->marks[i]), TOP, HEIGHT - BOTTOM,
+                svg_format_count(number, chart->marks[i]));
+    }
+}
+
+static void print_axes(FILE* out, const Axes* axes, const LineChart* chart) {
+    if (axes->is_log) {
+        print_log_ticks(out, axes);
+    } else {
+        print_linear_ticks(out, axes);
+    }
+    print_marks(out, axes, chart);
     svg_print_text(out, LEFT - 8, HEIGHT - 10, "end", NULL, "step");
     double span = chart->last_step - chart->first_step, step = fmax(1, svg_tick_step(span, 7));
     for (int32_t i = 0; i <= 20; i++) {
@@ -145,18 +211,13 @@ static void print_axes(FILE* out, const Axes* axes, const LineChart* chart) {
         if (at > chart->last_step) { break; }
         print_tick(out, svg_scale_px(&axes->x, at), HEIGHT - 10, "middle", at, step);
     }
-    if (chart->show_zero) {
+    if (chart->show_zero && !axes->is_log) {
         fprintf(out, "<path class=\"zero\" d=\"M%.0f %.2fH%.0f\"/>\n", LEFT, svg_scale_px(&axes->y, 0),
                 WIDTH - RIGHT);
     }
 }
 
 // --- lines -----------------------------------------------------------------------------------------------
-
-// On the page: what lies above the axis is drawn at its end.
-static double value_px(const Axes* axes, double value) {
-    return svg_scale_px(&axes->y, fmin(fmax(value, axes->low), axes->high));
-}
 
 static double point_px(const Axes* axes, const ChartPoint* point) {
     return svg_scale_px(&axes->x, (point->step + point->last_step) / 2);
@@ -202,23 +263,34 @@ static void print_line(FILE* out, const Axes* axes, const Thinned* thinned, int3
     }
 }
 
-// What a pointer over a step is told.
+// The point of these that stands for the same steps; NULL: none.
+static const ChartPoint* twin_of(const ChartPoint* at, const Thinned* thinned) {
+    for (int32_t i = 0; i < thinned->num_points; i++) {
+        const ChartPoint* point = &thinned->points[i];
+        if (point->step == at->step && point->last_step == at->last_step) { return point; }
+    }
+    return NULL;
+}
+
+// What a pointer over a step is told, by the steps of the series that has most.
 static void print_hover(FILE* out, const Axes* axes, const LineChart* chart, const Thinned* thinned) {
-    int32_t num_points = thinned[0].num_points;
+    const Thinned* most = &thinned[0];
+    for (int32_t k = 1; k < chart->num_series; k++) {
+        if (thinned[k].num_points > most->num_points) { most = &thinned[k]; }
+    }
+    int32_t num_points = most->num_points;
     double pitch = (WIDTH - LEFT - RIGHT) / (num_points > 0 ? num_points : 1);
     char number[SVG_NUMBER_BYTES];
     fprintf(out, "<g class=\"h\">\n");
     for (int32_t i = 0; i < num_points; i++) {
-        const ChartPoint* at = &thinned[0].points[i];
+        const ChartPoint* at = &most->points[i];
         fprintf(out, "<rect x=\"%.1f\" y=\"%.0f\" width=\"%.1f\" height=\"%.0f\"><title>step %s",
                 point_px(axes, at) - pitch / 2, TOP, pitch, HEIGHT - TOP - BOTTOM,
                 svg_format_count(number, at->step));
         if (at->last_step > at->step) { fprintf(out, " to %s", svg_format_count(number, at->last_step)); }
         for (int32_t k = 0; k < chart->num_series; k++) {
-            const ChartPoint* point = i < thinned[k].num_points ? &thinned[k].points[i] : NULL;
-            if (chart->series[k].steps != chart->series[0].steps || point == NULL || isnan(point->mean)) {
-                continue;
-            }
+            const ChartPoint* point = twin_of(at, &thinned[k]);
+            if (point == NULL || isnan(point->mean)) { continue; }
             fprintf(out, ", ");
             svg_print_escaped(out, chart->series[k].name);
             fprintf(out, " %s", svg_format_count(number, point->mean));
@@ -270,7 +342,8 @@ static void print_notes(FILE* out, const LineChart* chart, const Axes* axes, con
 }
 
 static void print_drawing(FILE* out, const LineChart* chart, const Axes* axes, const Thinned* thinned) {
-    fprintf(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\">\n", WIDTH, HEIGHT);
+    fprintf(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"%s\" viewBox=\"0 0 %.0f %.0f\">\n",
+            axes->is_log ? "log" : "lin", WIDTH, HEIGHT);
     print_axes(out, axes, chart);
     for (int32_t k = 0; k < chart->num_series; k++) {
         if (chart->series[k].num_points > CHART_BUCKETS) { print_band(out, axes, &thinned[k], k); }
@@ -280,6 +353,30 @@ static void print_drawing(FILE* out, const LineChart* chart, const Axes* axes, c
     }
     print_hover(out, axes, chart, thinned);
     fprintf(out, "</svg>\n");
+}
+
+// Of all that is drawn; NAN, NAN where that is nothing.
+static void find_ends(double* least, double* largest, const LineChart* chart, const Thinned* thinned) {
+    *least = *largest = NAN;
+    for (int32_t k = 0; k < chart->num_series; k++) {
+        for (int32_t i = 0; i < thinned[k].num_points; i++) {
+            const ChartPoint* point = &thinned[k].points[i];
+            bool has_band = chart->series[k].num_points > CHART_BUCKETS;
+            *least = fmin(*least, has_band ? point->low : point->mean);
+            *largest = fmax(*largest, has_band ? point->high : point->mean);
+        }
+    }
+}
+
+bool line_chart_is_flat(const ChartSeries* series, double* value) {
+    int32_t num_values = 0;
+    *value = NAN;
+    for (int32_t i = 0; i < series->num_points; i++) {
+        if (!isfinite(series->values[i])) { continue; }
+        if (num_values++ > 0 && series->values[i] != *value) { return false; }
+        *value = series->values[i];
+    }
+    return num_values != 1;
 }
 
 Status line_chart_print(FILE* out, const LineChart* chart) {
@@ -292,9 +389,24 @@ Status line_chart_print(FILE* out, const LineChart* chart) {
     }
     if (status == STATUS_OK) { status = choose_axes(&axes, &count, chart, thinned); }
     if (status == STATUS_OK) {
+        double least, largest;
+        find_ends(&least, &largest, chart, thinned);
+        bool has_log = chart->log_id != NULL && least > 0 && isfinite(largest);
         print_caption(out, chart, thinned);
+        if (has_log) {
+            fprintf(
+                out,
+                "<input type=\"checkbox\" class=\"tick\" id=\"log-%s\"/><label for=\"log-%s\">logarithmic "
+                "axis</label>\n",
+                chart->log_id, chart->log_id);
+        }
         if (count > 0) {
             print_drawing(out, chart, &axes, thinned);
+            if (has_log) {
+                Axes log_axes = axes;
+                make_log(&log_axes, least, largest);
+                print_drawing(out, chart, &log_axes, thinned);
+            }
             print_notes(out, chart, &axes, thinned);
         } else {
             fprintf(out, "<p class=\"none\">not recorded</p>\n");
@@ -309,17 +421,16 @@ Status line_chart_print_spark(FILE* out, const LineChart* chart, double top, dou
     Axes axes = {.x = svg_scale(chart->first_step, chart->last_step, 3, width - 3),
                  .y = svg_scale(0, top, height - 2, 2),
                  .high = top};
-    Thinned thinned;
-    Status status = thin_out(&thinned, &chart->series[0]);
-    if (status != STATUS_OK) {
-        free(thinned.points);
-        return status;
-    }
     fprintf(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"spark\" viewBox=\"0 0 %.0f %.0f\">\n",
             width, height);
     fprintf(out, "<path class=\"axis\" d=\"M0 %.1fH%.0f\"/>\n", height - 1, width);
-    print_line(out, &axes, &thinned, 0, false);
+    Status status = STATUS_OK;
+    for (int32_t k = 0; k < chart->num_series && status == STATUS_OK; k++) {
+        Thinned thinned;
+        status = thin_out(&thinned, &chart->series[k]);
+        if (status == STATUS_OK) { print_line(out, &axes, &thinned, k, false); }
+        free(thinned.points);
+    }
     fprintf(out, "</svg>");
-    free(thinned.points);
-    return STATUS_OK;
+    return status;
 }

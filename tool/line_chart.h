@@ -4,7 +4,9 @@ line_chart.h -- values over training steps as one inline SVG: lines, a band wher
 Up to CHART_BUCKETS points are drawn as they are; of more, each bucket's mean as a line and 80 in 100 of its
 values as a band; a pointer is told the whole range. What is not finite leaves a gap. Values far above nearly
 all others (a first step that warms up) are cut off at the top and counted in a note, so that the rest can be
-read. Colours and fonts come from the page's style sheet (classes s0 ... s3, b0 ...).
+read. Where all values are above 0, a box to tick shows them on a logarithmic axis: a second drawing that the
+style sheet hides or shows, without scripts. Colours and fonts come from the page's style sheet (classes s0
+... s7, b0 ..., d0 ..., k0 ...; log and lin of the two drawings, mark of lines at steps).
 */
 #pragma once
 
@@ -14,7 +16,7 @@ read. Colours and fonts come from the page's style sheet (classes s0 ... s3, b0 
 
 #include "../dynapipe_plugin/base/status.h"
 
-enum { CHART_BUCKETS = 240, CHART_MAX_SERIES = 4 };
+enum { CHART_BUCKETS = 240, CHART_MAX_SERIES = 8 };
 
 typedef struct {
     const char* name;
@@ -32,10 +34,17 @@ typedef struct {
     bool show_zero;    // a line at 0: for what has a sign
     double last_step;  // the axis of all charts: first_step .. last_step
     double first_step;
+    const char* log_id;   // NULL: no logarithmic axis; else a word that the page has once
+    const double* marks;  // [num_marks] steps at which a line stands; borrowed
+    int32_t num_marks;
 } LineChart;
+
+// No two finite values that differ, and not one alone: a line that shows nothing. *value is theirs; NAN:
+// none.
+bool line_chart_is_flat(const ChartSeries* series, double* value);
 
 // A <figure> with title, key and drawing.
 Status line_chart_print(FILE* out, const LineChart* chart);
 
-// A small line without axes, width x height pixels, over [first_step, last_step] x [0, top].
+// Small lines without axes, width x height pixels, over [first_step, last_step] x [0, top].
 Status line_chart_print_spark(FILE* out, const LineChart* chart, double top, double width, double height);

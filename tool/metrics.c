@@ -41,6 +41,23 @@ static bool make_room(Metrics* metrics) {
     return grown;
 }
 
+// Of rising steps, those before `step` stay.
+static void cut_marks(const double* steps, int32_t* count, double step) {
+    while (*count > 0 && steps[*count - 1] >= step) { (*count)--; }
+}
+
+// One more at the end of a list of rising steps; those at `step` and behind it are forgotten.
+static Status add_step_mark(double** steps, int32_t* count, int32_t* max_count, double step) {
+    cut_marks(*steps, count, step);
+    if (*count == *max_count) {
+        int32_t max = *count > 0 ? 2 * *count : 64;
+        if (!grow_doubles(steps, max)) { return FAIL(STATUS_NO_MEMORY, "no memory for %d steps", max); }
+        *max_count = max;
+    }
+    (*steps)[(*count)++] = step;
+    return STATUS_OK;
+}
+
 // Its losses so far are NAN. NULL with tasks_left counted where there are too many.
 static Status find_task(MetricsTask** out, Metrics* metrics, const char* key) {
     const char* name = PRINTABLE(key);
@@ -56,18 +73,23 @@ static Status find_task(MetricsTask** out, Metrics* metrics, const char* key) {
         return STATUS_OK;
     }
     MetricsTask* task = &metrics->tasks[metrics->num_tasks];
-    *task = (MetricsTask){.name = strdup(name),
-                          .losses = malloc(sizeof(double) * (size_t)metrics->max_steps),
-                          .exact_match = NAN,
-                          .rouge_l = NAN};
+    *task =
+        (MetricsTask){.name = strdup(name),
+                      .losses = malloc(sizeof(double) * (size_t)metrics->max_steps),
+                      .validation_losses = malloc(sizeof(double) * ((size_t)metrics->max_validations + 1)),
+                      .exact_match = NAN,
+                      .rouge_l = NAN};
     metrics->num_tasks++;
-    if (task->name == NULL || task->losses == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for tasks"); }
+    if (task->name == NULL || task->losses == NULL || task->validation_losses == NULL) {
+        return FAIL(STATUS_NO_MEMORY, "no memory for tasks");
+    }
     for (int32_t i = 0; i < metrics->max_steps; i++) { task->losses[i] = NAN; }
+    for (int32_t i = 0; i < metrics->max_validations; i++) { task->validation_losses[i] = NAN; }
     *out = task;
     return STATUS_OK;
 }
 
-// --- one record ------------------------------------------------------------------------------------------
+// --- validations, answers, corrections -------------------------------------------------------------------
 
 static double number_of(const json_t* value) {
     return json_is_number(value) ? json_number_value(value) : NAN;
@@ -104,14 +126,12 @@ static Status add_task_scores(double* mean, Metrics* metrics, const json_t* by_t
     return STATUS_OK;
 }
 
-// What the model answered after so many steps. (The loss is in main.log, too.)
-static Status add_scores(Metrics* metrics, const json_t* record) {
+// What the model answered after so many steps.
+static Status add_scores(Metrics* metrics, const json_t* record, double step) {
     const json_t *exact = json_object_get(record, "exact_match"), *rouge = json_object_get(record, "rouge_l");
-    double step = number_of(json_object_get(record, "validation"));
-    if (exact == NULL || rouge == NULL || isnan(step)) { return STATUS_OK; }
-    if (!make_room(metrics)) { return FAIL(STATUS_NO_MEMORY, "no memory for tasks"); }
+    if (exact == NULL || rouge == NULL) { return STATUS_OK; }
     int32_t* count = &metrics->num_scores;
-    while (*count > 0 && metrics->score_steps[*count - 1] >= step) { (*count)--; }
+    cut_marks(metrics->score_steps, count, step);
     if (*count == metrics->max_scores) {
         int32_t max = *count > 0 ? 2 * *count : 64;
         if (!grow_doubles(&metrics->score_steps, max) || !grow_doubles(&metrics->exact_match, max) ||
@@ -127,37 +147,120 @@ static Status add_scores(Metrics* metrics, const json_t* record) {
     return STATUS_OK;
 }
 
-static Status add_refit(Metrics* metrics, const json_t* record) {
-    double step = number_of(json_object_get(record, "refit"));
-    int32_t* count = &metrics->num_refits;
-    if (isnan(step)) { return STATUS_OK; }
-    while (*count > 0 && metrics->refit_steps[*count - 1] >= step) { (*count)--; }
-    if (*count == metrics->max_refits) {
-        int32_t max = *count > 0 ? 2 * *count : 64;
-        if (!grow_doubles(&metrics->refit_steps, max)) {
-            return FAIL(STATUS_NO_MEMORY, "no memory for %d corrections of costs", max);
+static Status add_validation(Metrics* metrics, double step, double loss, const json_t* by_task) {
+    int32_t* count = &metrics->num_validations;
+    cut_marks(metrics->validation_steps, count, step);
+    if (*count == metrics->max_validations) {
+        int32_t max = *count > 0 ? 2 * *count : 256;
+        bool grown =
+            grow_doubles(&metrics->validation_steps, max) && grow_doubles(&metrics->validation_losses, max);
+        for (int32_t t = 0; t < metrics->num_tasks; t++) {
+            grown = grown && grow_doubles(&metrics->tasks[t].validation_losses, max);
         }
-        metrics->max_refits = max;
+        if (!grown) { return FAIL(STATUS_NO_MEMORY, "no memory for %d validation losses", max); }
+        metrics->max_validations = max;
     }
-    metrics->refit_steps[(*count)++] = step;
+    int32_t i = *count;
+    metrics->validation_steps[i] = step;
+    metrics->validation_losses[i] = loss;
+    for (int32_t t = 0; t < metrics->num_tasks; t++) { metrics->tasks[t].validation_losses[i] = NAN; }
+    const char* name;
+    json_t* value;
+    json_object_foreach((json_t*)(uintptr_t)by_task, name, value) {
+        MetricsTask* task;
+        TRY(find_task(&task, metrics, name));
+        if (task != NULL) { task->validation_losses[i] = number_of(value); }
+    }
+    (*count)++;
     return STATUS_OK;
 }
 
-// The step's record of a run that went back to a checkpoint: what came behind it is gone.
-static void forget_from(Metrics* metrics, double step) {
-    while (metrics->num_steps > 0 && metrics->steps[metrics->num_steps - 1] >= step) { metrics->num_steps--; }
-    while (metrics->num_refits > 0 && metrics->refit_steps[metrics->num_refits - 1] >= step) {
-        metrics->num_refits--;
+static Status add_validation_record(Metrics* metrics, const json_t* record, double step) {
+    const json_t *tasks = json_object_get(record, "tasks"), *loss = json_object_get(record, "loss");
+    if (tasks == NULL) { tasks = json_object_get(record, "task_loss"); }
+    if (isnan(step)) { return STATUS_OK; }
+    if (!make_room(metrics)) { return FAIL(STATUS_NO_MEMORY, "no memory for tasks"); }
+    if (loss != NULL || tasks != NULL) { TRY(add_validation(metrics, step, number_of(loss), tasks)); }
+    return add_scores(metrics, record, step);
+}
+
+static Status add_refit(Metrics* metrics, const json_t* record) {
+    double step = number_of(json_object_get(record, "refit"));
+    if (isnan(step)) { return STATUS_OK; }
+    return add_step_mark(&metrics->refit_steps, &metrics->num_refits, &metrics->max_refits, step);
+}
+
+// --- a start ---------------------------------------------------------------------------------------------
+
+static void free_run(MetricsRun* run) {
+    free(run->command);
+    free(run->commit);
+    free(run->model);
+    free(run->machine);
+    for (int32_t i = 0; i < run->num_options; i++) {
+        free(run->option_names[i]);
+        free(run->option_values[i]);
     }
+    *run = (MetricsRun){0};
+}
+
+// As it would be typed: text plain, all else as JSON. NULL: it is not there (or no memory).
+static char* text_of(const json_t* value) {
+    if (value == NULL || json_is_null(value)) { return NULL; }
+    if (json_is_string(value)) { return strdup(PRINTABLE(json_string_value(value))); }
+    return json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(6));
+}
+
+// The first start is no resume, unless its steps begin behind 0.
+static Status add_start(Metrics* metrics, const json_t* record) {
+    MetricsRun* run = &metrics->run;
+    double step = number_of(json_object_get(record, "step"));
+    free_run(run);
+    *run = (MetricsRun){.command = text_of(json_object_get(record, "command")),
+                        .commit = text_of(json_object_get(record, "commit")),
+                        .model = text_of(json_object_get(record, "model")),
+                        .machine = text_of(json_object_get(record, "machine"))};
+    const char* name;
+    json_t* value;
+    json_object_foreach(json_object_get(record, "options"), name, value) {
+        if (run->num_options == METRICS_MAX_OPTIONS) { break; }
+        run->option_names[run->num_options] = strdup(PRINTABLE(name));
+        run->option_values[run->num_options++] = text_of(value);
+    }
+    if (!(step > 0)) { return STATUS_OK; }
+    return add_step_mark(&metrics->resume_steps, &metrics->num_resumes, &metrics->max_resumes, step);
+}
+
+// --- one record ------------------------------------------------------------------------------------------
+
+// What a run that went back to a checkpoint does again: this step, and all that came behind. Where no record
+// of a start says so, it is known from that.
+static Status forget_from(Metrics* metrics, double step) {
+    int32_t before = metrics->num_steps;
+    cut_marks(metrics->steps, &metrics->num_steps, step);
+    cut_marks(metrics->refit_steps, &metrics->num_refits, step);
+    cut_marks(metrics->validation_steps, &metrics->num_validations, step);
+    cut_marks(metrics->score_steps, &metrics->num_scores, step);
+    cut_marks(metrics->resume_steps, &metrics->num_resumes, step);
+    bool is_marked = metrics->num_resumes > 0 && metrics->resume_steps[metrics->num_resumes - 1] >= step - 1;
+    if (metrics->num_steps == before || is_marked || metrics->num_steps == 0) { return STATUS_OK; }
+    return add_step_mark(&metrics->resume_steps, &metrics->num_resumes, &metrics->max_resumes,
+                         metrics->steps[metrics->num_steps - 1]);
 }
 
 static Status add_record(Metrics* metrics, json_t* record) {
-    if (json_object_get(record, "validation") != NULL) { return add_scores(metrics, record); }
+    const char* kind = json_string_value(json_object_get(record, "kind"));
+    if (kind != NULL && strcmp(kind, "run") == 0) { return add_start(metrics, record); }
+    if (kind != NULL && strcmp(kind, "validation") == 0) {
+        return add_validation_record(metrics, record, number_of(json_object_get(record, "step")));
+    }
+    const json_t* validation = json_object_get(record, "validation");
+    if (validation != NULL) { return add_validation_record(metrics, record, number_of(validation)); }
     if (json_object_get(record, "refit") != NULL) { return add_refit(metrics, record); }
     double last = metrics->num_steps > 0 ? metrics->steps[metrics->num_steps - 1] : 0;
     double step = number_of(json_object_get(record, "step"));
     if (isnan(step)) { step = last + 1; }
-    forget_from(metrics, step);
+    TRY(forget_from(metrics, step));
     if (!make_room(metrics)) { return FAIL(STATUS_NO_MEMORY, "no memory for %d steps", metrics->num_steps); }
     metrics->num_ranks = (int32_t)json_array_size(json_object_get(record, metric_keys[METRIC_IDLE]));
     int32_t i = metrics->num_steps;
@@ -233,23 +336,7 @@ static Status parse_lines(Metrics* metrics, char* text, size_t num_bytes, const 
     return STATUS_OK;
 }
 
-// --- validation losses -----------------------------------------------------------------------------------
-
-static Status add_validation(Metrics* metrics, double step, double loss) {
-    int32_t* count = &metrics->num_validations;
-    while (*count > 0 && metrics->validation_steps[*count - 1] >= step) { (*count)--; }
-    if (*count == metrics->max_validations) {
-        int32_t max = *count > 0 ? 2 * *count : 256;
-        if (!grow_doubles(&metrics->validation_steps, max) ||
-            !grow_doubles(&metrics->validation_losses, max)) {
-            return FAIL(STATUS_NO_MEMORY, "no memory for %d validation losses", max);
-        }
-        metrics->max_validations = max;
-    }
-    metrics->validation_steps[*count] = step;
-    metrics->validation_losses[(*count)++] = loss;
-    return STATUS_OK;
-}
+// --- the log beside it -----------------------------------------------------------------------------------
 
 // main.log beside the metrics: lines "s:20 tel:3.34"; everything else in it is for others.
 static Status load_validations(Metrics* metrics, const char* metrics_path) {
@@ -267,7 +354,7 @@ static Status load_validations(Metrics* metrics, const char* metrics_path) {
     for (char* line = text; line != NULL && status == STATUS_OK;) {
         double step, loss;
         if (sscanf(line, "s:%lf tel:%lf", &step, &loss) == 2 && isfinite(step)) {
-            status = add_validation(metrics, step, loss);
+            status = add_validation(metrics, step, loss, NULL);
         }
         char* newline = strchr(line, '\n');
         line = newline != NULL ? newline + 1 : NULL;
@@ -291,7 +378,7 @@ Status metrics_load(Metrics* out, const char* path) {
                       "%s:%d: no complete record ---> train with -o DIRECTORY, at least one step", path,
                       out->cut_line > 0 ? out->cut_line : 1);
     }
-    if (status == STATUS_OK) { status = load_validations(out, path); }
+    if (status == STATUS_OK && out->num_validations == 0) { status = load_validations(out, path); }
     if (status != STATUS_OK) { metrics_free(out); }
     return status;
 }
@@ -302,6 +389,7 @@ void metrics_free(Metrics* metrics) {
     for (int32_t t = 0; t < metrics->num_tasks; t++) {
         free(metrics->tasks[t].name);
         free(metrics->tasks[t].losses);
+        free(metrics->tasks[t].validation_losses);
     }
     free(metrics->validation_steps);
     free(metrics->validation_losses);
@@ -309,5 +397,7 @@ void metrics_free(Metrics* metrics) {
     free(metrics->exact_match);
     free(metrics->rouge_l);
     free(metrics->refit_steps);
+    free(metrics->resume_steps);
+    free_run(&metrics->run);
     *metrics = (Metrics){0};
 }

@@ -1,9 +1,15 @@
 /*
-metrics.h -- what a training run wrote: metrics.jsonl (one record a step, one of the answers at each
-validation, one where measured steps corrected the costs) and the validation losses of main.log.
+metrics.h -- what a training run wrote into metrics.jsonl, one record a line:
+    {"kind":"run","command":..,"commit":..,"model":..,"machine":..,"options":{..},"step":N}   each start, at N
+    {"step":N,"loss":..,"task_loss":{..},..}                                                  each step
+    {"kind":"validation","step":N,"loss":..,"tasks":{..}}, or {"validation":N,"loss":..,"task_loss":{..}},
+        both with exact_match and rouge_l by task where there were answers
+    {"refit":N,..}                                             measured steps corrected the costs
+Validation losses come from main.log beside it where no record has them.
 
 A value that is missing, null, NaN or no number is NAN, and so is what follows from it. A run that went back
-to a checkpoint has steps twice; the later ones count. A last line that was cut off is left out and mentioned.
+to a checkpoint has steps twice; the later ones count, and of validations and corrections too, so nothing is
+counted twice. A last line that was cut off is left out and mentioned.
 */
 #pragma once
 
@@ -30,22 +36,36 @@ to a checkpoint has steps twice; the later ones count. A last line that was cut 
     X(METRIC_BOUND_MS,          "bound_ms")                                      \
     X(METRIC_IDLE,              "idle")       /* a list: the mean of its ranks */ \
     X(METRIC_PEAK_BYTES,        "peak_bytes") /* a list: the largest */           \
-    X(METRIC_RSS_BYTES,         "rss_bytes")  /* a list: the largest */
+    X(METRIC_RSS_BYTES,         "rss_bytes")  /* a list: the largest */           \
+    X(METRIC_MFU,               "mfu")        /* a share of 1 */                  \
+    X(METRIC_WALL_S,            "wall_s")     /* of this start */                 \
+    X(METRIC_TOKENS_TOTAL,      "tokens_total")
 // clang-format on
 
 #define X(name, key) name,
 typedef enum { METRIC_LIST(X) METRIC_COUNT } Metric;
 #undef X
 
-enum { METRICS_MAX_TASKS = 256 };
+enum { METRICS_MAX_TASKS = 256, METRICS_MAX_OPTIONS = 256 };
 
 typedef struct {
     char* name;
     double* losses;               // [num_steps]
+    double* validation_losses;    // [num_validations]
     double exact_match, rouge_l;  // of the last answers, shares of 1
 } MetricsTask;
 
+// What the last start said of itself; NULL where it did not.
 typedef struct {
+    char *command, *commit, *model, *machine;
+    int32_t num_options;
+    char *option_names[METRICS_MAX_OPTIONS], *option_values[METRICS_MAX_OPTIONS];
+} MetricsRun;
+
+typedef struct {
+    MetricsRun run;
+    int32_t num_resumes, max_resumes;
+    double* resume_steps;  // rising; behind them the run was started again
     int32_t num_steps, max_steps;
     double* steps;                  // [num_steps] rising
     double* values[METRIC_COUNT];   // [num_steps] each

@@ -1,6 +1,8 @@
 #include "plan_explain.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "../dynapipe_plugin/plan/lists/plan_words.h"
 #include "problem_machine.h"
@@ -205,12 +207,39 @@ static void explain_loss(const Waterfall* fall, FILE* out) {
     }
 }
 
+// Lines of at most LINE_CHARS, broken at spaces; what goes on is indented as far as its line's first word.
+static void print_wrapped(const char* text, FILE* out) {
+    enum { LINE_CHARS = 100 };
+    while (*text != '\0') {
+        int length = (int)strcspn(text, "\n"), indent = (int)strspn(text, " -"), used = 0;
+        for (int at = 0; at < length;) {
+            int room = LINE_CHARS - used, left = length - at, take = left;
+            if (left > room) {
+                for (take = room; take > 0 && text[at + take] != ' ';) { take--; }
+                if (take <= indent) { take = (int)strcspn(text + at, " \n"); }
+            }
+            fprintf(out, "%.*s\n", take, text + at);
+            at += take + (at + take < length);
+            used = indent;
+            if (at < length) { fprintf(out, "%*s", indent, ""); }
+        }
+        if (length == 0) { fprintf(out, "\n"); }
+        text += length + (text[length] == '\n');
+    }
+}
+
 void plan_explain_print(const PlanExplain* about, FILE* out) {
-    explain_microbatches(about->plan, out);
-    explain_stages(about, out);
-    explain_placement(about->plan, out);
-    explain_schedule(about->plan, out);
-    explain_memory(about, out);
-    explain_pace(about->plan, out);
-    explain_loss(about->waterfall, out);
+    char* text = NULL;
+    size_t num_bytes;
+    FILE* words = open_memstream(&text, &num_bytes);
+    if (words == NULL) { return; }
+    explain_microbatches(about->plan, words);
+    explain_stages(about, words);
+    explain_placement(about->plan, words);
+    explain_schedule(about->plan, words);
+    explain_memory(about, words);
+    explain_pace(about->plan, words);
+    explain_loss(about->waterfall, words);
+    if (fclose(words) == 0) { print_wrapped(text, out); }
+    free(text);
 }

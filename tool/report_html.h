@@ -1,8 +1,10 @@
 /*
-report_html.h -- a training run as one page: losses, speed, padding, idle time, predictions, memory, planning.
+report_html.h -- training runs as one page: losses, speed, padding, idle time, predictions, memory, planning.
 
-One HTML file that needs nothing else: style sheet and charts (line_chart.h) lie in it, no scripts. It keeps
-the rules of XML too, so tests read it back. Dark where the browser is.
+One run with all that it says, or several side by side, a line each. Charts that would show nothing, one value
+throughout or none, are left out and named in a line. One HTML file that needs nothing else: style sheet and
+charts (line_chart.h) lie in it, no scripts. It keeps the rules of XML too, so tests read it back. Dark where
+the browser is.
 */
 #pragma once
 
@@ -11,8 +13,14 @@ the rules of XML too, so tests read it back. Dark where the browser is.
 #include "metrics.h"
 #include "trace_replay.h"
 
-// `name` stands under the title: where the numbers are from. `trace`: one of its steps explained, or NULL.
-Status report_html_print(FILE* out, const Metrics* metrics, const TraceReplay* trace, const char* name);
+enum { REPORT_MAX_RUNS = 8 };
+
+typedef struct {
+    const Metrics* metrics;
+    const char* name;  // where the numbers are from; any text
+} ReportRun;
+
+// `trace`: one step of the first run explained, or NULL.
+Status report_html_print(FILE* out, const ReportRun* runs, int32_t num_runs, const TraceReplay* trace);
 // The same to a file, whole or not at all; "-": stdout.
-Status report_html_write(const char* path, const Metrics* metrics, const TraceReplay* trace,
-                         const char* name);
+Status report_html_write(const char* path, const ReportRun* runs, int32_t num_runs, const TraceReplay* trace);

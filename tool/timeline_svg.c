@@ -1,14 +1,15 @@
 #include "timeline_svg.h"
 
+#include <math.h>
 #include <stdlib.h>
 
-#include "timeline_svg_row.h"
+#include "timeline_svg_header.h"
 
 // Pixels.
-static const double LEFT = 104, WIDE_LEFT = 128, LEGEND_LINE = 22, RIGHT = 176, MARGIN = 28, HEADER = 168,
-                    PANEL_TITLE = 26, BOUND_LABEL = 20, AXIS = 30, SUMMARY = 150;
-static const double MIN_PLOT = 960, MAX_PLOT = 2600, PX_PER_JOB = 15;
-enum { MAX_ROWS = 32, ROOMY_STAGES = 8, TICK_PX = 90 };
+static const double LEFT = 104, WIDE_LEFT = 128, RIGHT = 150, PANEL_TITLE = 26, BOUND_LABEL = 20, AXIS = 30,
+                    SUMMARY = 150, PLAN_TITLE = 58;
+static const double MIN_PLOT = 960, MAX_PLOT = 2600, PX_PER_JOB = 15, NEAR_LIMIT = 1.4;
+enum { MAX_ROWS = 32, ROOMY_STAGES = 8, MANY_ROWS = 12, FULLEST_ROWS = 4, TICK_PX = 90 };
 
 // Colours: Okabe and Ito (jfly.uni-koeln.de/color), blue darkened a little. CIE lightness of wgt 89, fwd 70,
 // rec 54, bwd 41 (46 on dark): told apart without colour. Shares of the head are green (58, 80); a stage's
@@ -102,23 +103,46 @@ static double plot_width(const Plan* plan, const Replicas* replicas) {
     return wanted < MIN_PLOT ? MIN_PLOT : wanted > MAX_PLOT ? MAX_PLOT : wanted;
 }
 
-// One scale for the memory of all rows: the largest peak, and limits not far above it.
-static Status set_memory_scale(TimelineSvg* svg, const Replicas* replicas, int64_t* peak_bytes) {
-    *peak_bytes = 0;
-    for (int32_t r = replicas->begin * svg->plan->P; r < replicas->end * svg->plan->P; r++) {
+// Rows with a memory lane: all where there are few, else the fullest. peaks[P * R] is filled where rows are.
+static Status choose_memory(TimelineSvg* svg, const Replicas* replicas, int64_t* peaks) {
+    int32_t begin = replicas->begin * svg->plan->P, end = replicas->end * svg->plan->P;
+    bool* has_memory;
+    ARENA_TRY_NEW(has_memory, svg->arena, bool, svg->plan->P * svg->plan->R);
+    for (int32_t r = begin; r < end; r++) {
         MemoryCurve curve;
         TRY(memory_curve_make(&curve, &svg->plan->ranks[r], svg->info->memory_rule, svg->arena));
-        if (curve.peak_bytes > *peak_bytes) { *peak_bytes = curve.peak_bytes; }
+        peaks[r] = curve.peak_bytes;
     }
-    double top_bytes = (double)*peak_bytes;
-    for (int32_t r = replicas->begin * svg->plan->P; r < replicas->end * svg->plan->P; r++) {
-        int64_t limit_bytes = timeline_svg_limit_bytes(svg, r);
-        bool near = limit_bytes > 0 && (double)limit_bytes <= 1.4 * (double)*peak_bytes;
-        if (near && (double)limit_bytes > top_bytes) { top_bytes = (double)limit_bytes; }
-        svg->limits |= near;
+    for (int32_t r = begin; r < end; r++) {
+        int32_t num_fuller = 0;
+        for (int32_t k = begin; k < end; k++) {
+            num_fuller += peaks[k] > peaks[r] || (peaks[k] == peaks[r] && k < r);
+        }
+        has_memory[r] = end - begin <= MANY_ROWS || num_fuller < FULLEST_ROWS;
     }
-    svg->mem_top_bytes = (int64_t)(top_bytes * 1.06) + 1;
+    svg->has_memory = has_memory;
+    svg->some_memory = end - begin > MANY_ROWS;
     return STATUS_OK;
+}
+
+// The largest peak of a plan's rows; whether each row with a memory lane has a limit not far above it.
+static int64_t look_at_limits(TimelineSvg* svg, const Replicas* replicas, const int64_t* peaks,
+                              int64_t* limit_bytes) {
+    int64_t peak_bytes = 0;
+    bool any = false, all = true;
+    *limit_bytes = 0;
+    for (int32_t r = replicas->begin * svg->plan->P; r < replicas->end * svg->plan->P; r++) {
+        peak_bytes = peaks[r] > peak_bytes ? peaks[r] : peak_bytes;
+    }
+    for (int32_t r = replicas->begin * svg->plan->P; r < replicas->end * svg->plan->P; r++) {
+        int64_t one_bytes = timeline_svg_limit_bytes(svg, r);
+        if (!svg->has_memory[r]) { continue; }
+        any = true;
+        all &= one_bytes > 0 && (double)one_bytes <= NEAR_LIMIT * (double)peak_bytes;
+        *limit_bytes = one_bytes > *limit_bytes ? one_bytes : *limit_bytes;
+    }
+    svg->limits = any && all;
+    return peak_bytes;
 }
 
 static void find_kinds(TimelineSvg* svg, const Replicas* replicas) {
@@ -138,116 +162,24 @@ static void find_kinds(TimelineSvg* svg, const Replicas* replicas) {
     }
 }
 
-// --- header ----------------------------------------------------------------------------------------------
-
-static void print_figure(const TimelineSvg* svg, double* x, const char* value, const char* caption) {
-    svg_print_text(svg->out, *x, 92, "start", "value", value);
-    svg_print_text(svg->out, *x, 109, "start", "q", caption);
-    *x += 150;
-}
-
-static void print_figures(const TimelineSvg* svg, const Replicas* replicas, int64_t peak_bytes) {
-    const Plan* plan = svg->plan;
-    char number[SVG_NUMBER_BYTES];
-    double x = MARGIN;
-    print_figure(svg, &x, svg_format_time(number, (double)plan->makespan_ns), "predicted step");
-    if (plan->bound_ns > 0) {
-        print_figure(svg, &x, svg_format_time(number, (double)plan->bound_ns), "lower bound");
-        snprintf(number, sizeof number, "%.3f", (double)plan->makespan_ns / (double)plan->bound_ns);
-        print_figure(svg, &x, number, "step / bound");
-    }
-    snprintf(number, sizeof number, "%.1f %%", idle_percent(plan, 0, plan->P * plan->R));
-    print_figure(svg, &x, number, "idle");
-    bool all = replicas->end - replicas->begin == plan->R;
-    print_figure(svg, &x, svg_format_bytes(number, (double)peak_bytes),
-                 all ? "most activations of a rank" : "most activations drawn");
-}
-
-// A swatch of the given class and its word; returns where the next one goes.
-static double print_key_at(const TimelineSvg* svg, double x, double y, const char* css_class, double height,
-                           const char* word) {
-    fprintf(svg->out, "<rect class=\"%s\" x=\"%.1f\" y=\"%.1f\" width=\"18\" height=\"%.1f\"/>\n", css_class,
-            x, y - height / 2, height);
-    svg_print_text(svg->out, x + 24, y + 4, "start", NULL, word);
-    return x + 24 + svg_text_px(word, 12) + 20;
-}
-
-static double print_key(const TimelineSvg* svg, double x, const char* css_class, double height,
-                        const char* word) {
-    return print_key_at(svg, x, 136, css_class, height, word);
-}
-
-static double print_key_line(const TimelineSvg* svg, double x, const char* css_class, const char* word) {
-    fprintf(svg->out, "<path class=\"%s\" d=\"M%.1f 136h18\"/>\n", css_class, x);
-    svg_print_text(svg->out, x + 24, 140, "start", NULL, word);
-    return x + 24 + svg_text_px(word, 12) + 20;
-}
-
-// A second line, where stages have more than one chunk each.
-static void print_legend_of_pieces(const TimelineSvg* svg) {
-    double x = MARGIN, y = 136 + LEGEND_LINE;
-    if (svg->shades) {
-        print_key_at(svg, x, y, "fwd k1", 12, "");
-        x = print_key_at(svg, x + 20, y, "bwd k1", 12, "lighter: another chunk of the stage");
-    }
-    if (!svg->shares) { return; }
-    x = print_key_at(svg, x, y, "hfwd", 12, "head: forward and gradient of inputs");
-    x = print_key_at(svg, x, y, "hwgt", 12, "its weight gradients");
-    if (svg->plan->placement.head == HEAD_BY_VOCABULARY) {
-        print_key_at(svg, x, y, "fact", 4, "sends factors");
-    }
-}
-
-static double header_height(const TimelineSvg* svg) {
-    return HEADER + (svg->shades || svg->shares ? LEGEND_LINE : 0);
-}
-
-static void print_legend(const TimelineSvg* svg) {
-    fprintf(svg->out, "<g id=\"legend\">\n");
-    double x = print_key(svg, MARGIN, "fwd", 12, "forward");
-    x = print_key(svg, x, "bwd", 12, "backward");
-    if (svg->splits) { x = print_key(svg, x, "wgt", 12, "weight gradients"); }
-    if (svg->recomputes) { x = print_key(svg, x, "rec", 12, "forward again"); }
-    x = print_key(svg, x, "idle", 12, "idle");
-    if (svg->plan->P > 1) {
-        x = print_key(svg, x, "act", 4, "sends activation");
-        x = print_key(svg, x, "grad", 4, "sends gradient");
-    }
-    x = print_key(svg, x, "mem", 8, "memory");
-    if (svg->limits) { x = print_key_line(svg, x, "limit", "limit"); }
-    print_legend_of_pieces(svg);
-    fprintf(svg->out, "</g>\n");
-}
-
-static void print_header(const TimelineSvg* svg, const Replicas* replicas, int64_t peak_bytes) {
-    const Plan* plan = svg->plan;
-    char text[256];
-    snprintf(text, sizeof text, "%s, %s", plan->policy, plan->schedule);
-    const char* title = svg->info->title != NULL ? svg->info->title : text;
-    svg_print_text(svg->out, MARGIN, 40, "start", "title", title);
-    snprintf(text, sizeof text,
-             "batching %s, schedule %s: %d sample%s in %d micro-batch%s on %d stage%s x %d replica%s%s",
-             plan->policy, plan->schedule, plan->N, plan->N == 1 ? "" : "s", plan->M,
-             plan->M == 1 ? "" : "es", plan->P, plan->P == 1 ? "" : "s", plan->R, plan->R == 1 ? "" : "s",
-             plan->placement.head == HEAD_BY_ROWS         ? ", head shared by rows"
-             : plan->placement.head == HEAD_BY_VOCABULARY ? ", head shared by vocabulary"
-                                                          : "");
-    svg_print_text(svg->out, MARGIN, 60, "start", "q", text);
-    print_figures(svg, replicas, peak_bytes);
-    print_legend(svg);
-}
-
 // --- one replica -----------------------------------------------------------------------------------------
 
-static double panel_height(const TimelineSvg* svg) {
-    return (svg->plan->R > 1 ? PANEL_TITLE : 0) + (svg->plan->bound_ns > 0 ? BOUND_LABEL : 0) +
-           svg->plan->P * timeline_svg_row_height(svg) + AXIS;
+static double rows_height(const TimelineSvg* svg, int32_t replica) {
+    double height = 0;
+    for (int32_t s = 0; s < svg->plan->P; s++) {
+        height += timeline_svg_row_height(svg, first_rank_of(svg->plan, replica) + s);
+    }
+    return height;
+}
+
+static double panel_height(const TimelineSvg* svg, int32_t replica) {
+    return (svg->plan->R > 1 ? PANEL_TITLE : 0) + (svg->shows_bound ? BOUND_LABEL : 0) +
+           rows_height(svg, replica) + AXIS;
 }
 
 static void print_grid(const TimelineSvg* svg, double top, double bottom) {
-    double span = (double)svg->plan->makespan_ns / svg->unit_ns;
-    double right = svg_scale_px(&svg->time, (double)svg->plan->makespan_ns),
-           left = svg_scale_px(&svg->time, 0);
+    double span = svg->axis_ns / svg->unit_ns;
+    double right = svg_scale_px(&svg->time, svg->axis_ns), left = svg_scale_px(&svg->time, 0);
     double step = svg_tick_step(span, (int32_t)((right - left) / TICK_PX));
     char text[64];
     fprintf(svg->out, "<path class=\"grid\" d=\"");
@@ -269,9 +201,9 @@ static void print_grid(const TimelineSvg* svg, double top, double bottom) {
 }
 
 static void print_bound(const TimelineSvg* svg, double top, double bottom) {
-    double x = svg_scale_px(&svg->time, (double)svg->plan->bound_ns);
+    double x = svg_scale_px(&svg->time, (double)svg->bound_ns);
     char number[SVG_NUMBER_BYTES], text[96];
-    snprintf(text, sizeof text, "lower bound %s", svg_format_time(number, (double)svg->plan->bound_ns));
+    snprintf(text, sizeof text, "lower bound %s", svg_format_time(number, (double)svg->bound_ns));
     fprintf(svg->out, "<path class=\"bound\" d=\"M%.2f %.1fV%.1f\"/>\n", x, top - 3, bottom);
     svg_print_text(svg->out, x, top - 9, "middle", "b", text);
 }
@@ -285,17 +217,18 @@ static Status print_panel(const TimelineSvg* svg, int32_t replica, double y) {
         snprintf(text, sizeof text, "replica %d: %d micro-batches, ends at %s, idle %.1f %%", replica,
                  num_mbs, svg_format_time(number, (double)replica_end_ns(plan, replica)),
                  idle_percent(plan, first_rank_of(plan, replica), plan->P));
-        svg_print_text(svg->out, MARGIN, y + 14, "start", "b", text);
+        svg_print_text(svg->out, TIMELINE_SVG_MARGIN, y + 14, "start", "b", text);
         y += PANEL_TITLE;
     }
-    if (plan->bound_ns > 0) { y += BOUND_LABEL; }
-    double bottom = y + plan->P * timeline_svg_row_height(svg);
+    if (svg->shows_bound) { y += BOUND_LABEL; }
+    double bottom = y + rows_height(svg, replica), row_y = y;
     print_grid(svg, y, bottom);
     for (int32_t s = 0; s < plan->P; s++) {
-        TRY(timeline_svg_row_print(svg, first_rank_of(plan, replica) + s,
-                                   y + s * timeline_svg_row_height(svg)));
+        int32_t rank = first_rank_of(plan, replica) + s;
+        TRY(timeline_svg_row_print(svg, rank, row_y));
+        row_y += timeline_svg_row_height(svg, rank);
     }
-    if (plan->bound_ns > 0) { print_bound(svg, y, bottom); }
+    if (svg->shows_bound) { print_bound(svg, y, bottom); }
     return STATUS_OK;
 }
 
@@ -328,7 +261,7 @@ static void print_summary(const TimelineSvg* svg, int32_t slowest, double y) {
     snprintf(text, sizeof text, "all %d replicas end between %s and %s; drawn above: replica %d, the slowest",
              plan->R, svg_format_time(a, (double)fastest_ns), svg_format_time(b, (double)slowest_ns),
              slowest);
-    svg_print_text(svg->out, MARGIN, y + 14, "start", "b", text);
+    svg_print_text(svg->out, TIMELINE_SVG_MARGIN, y + 14, "start", "b", text);
     if (plan->bound_ns > 0) {
         double at = svg_scale_px(&up, (double)plan->bound_ns);
         fprintf(svg->out, "<path class=\"bound\" d=\"M%.2f %.2fH%.2f\"/>\n", left, at, right);
@@ -341,23 +274,103 @@ static void print_summary(const TimelineSvg* svg, int32_t slowest, double y) {
 
 // --- the page --------------------------------------------------------------------------------------------
 
-static Status print_page(TimelineSvg* svg, const Replicas* replicas) {
-    const Plan* plan = svg->plan;
-    find_kinds(svg, replicas);
-    svg->left = svg->shades || svg->shares ? WIDE_LEFT : LEFT;
-    double plot = plot_width(plan, replicas), width = svg->left + plot + RIGHT;
-    bool roomy = plan->P <= ROOMY_STAGES;
-    svg->job_height = roomy ? 24 : 18, svg->send_height = roomy ? 4 : 3, svg->mem_height = roomy ? 26 : 18;
-    svg->lane_gap = 2, svg->row_gap = roomy ? 14 : 10;
-    double last_ns = (double)(plan->bound_ns > plan->makespan_ns ? plan->bound_ns : plan->makespan_ns);
-    svg->time = svg_scale(0, last_ns, svg->left, svg->left + plot);
-    svg->unit = svg_time_unit(plan->makespan_ns, &svg->unit_ns);
-    svg->decimals = svg->unit_ns > 1 ? 3 : 0;
-    int64_t peak_bytes;
-    TRY(set_memory_scale(svg, replicas, &peak_bytes));
-    double height = header_height(svg) + (replicas->end - replicas->begin) * panel_height(svg) +
-                    (replicas->summary ? SUMMARY : 0) + MARGIN / 2;
-    fprintf(svg->out,
+// What of each plan is drawn, and where time and memory lie: the same for all.
+typedef struct {
+    TimelineSvg svg;
+    Replicas replicas;
+    int64_t* peaks;  // [P * R], of drawn rows
+    int64_t peak_bytes, limit_bytes;
+} Drawn;
+
+static Status prepare(Drawn* drawn, int32_t num_plans, const TimelineSvgInfo* info) {
+    double plot = info->plot_px, left = LEFT;
+    int64_t last_ns = drawn[0].svg.plan->bound_ns, longest_ns = 0, most_bytes = 0;
+    int32_t most_stages = 0;
+    bool limits = true;
+    for (int32_t k = 0; k < num_plans; k++) {
+        TimelineSvg* svg = &drawn[k].svg;
+        const Plan* plan = svg->plan;
+        find_kinds(svg, &drawn[k].replicas);
+        ARENA_TRY_NEW(drawn[k].peaks, svg->arena, int64_t, plan->P * plan->R);
+        TRY(choose_memory(svg, &drawn[k].replicas, drawn[k].peaks));
+        drawn[k].peak_bytes = look_at_limits(svg, &drawn[k].replicas, drawn[k].peaks, &drawn[k].limit_bytes);
+        double width = plot_width(plan, &drawn[k].replicas);
+        if (info->plot_px <= 0 && width > plot) { plot = width; }
+        if (svg->shades || svg->shares) { left = WIDE_LEFT; }
+        longest_ns = plan->makespan_ns > longest_ns ? plan->makespan_ns : longest_ns;
+        most_bytes = drawn[k].peak_bytes > most_bytes ? drawn[k].peak_bytes : most_bytes;
+        most_stages = plan->P > most_stages ? plan->P : most_stages;
+        limits &= svg->limits;
+    }
+    for (int32_t k = 0; k < num_plans && limits; k++) {
+        most_bytes = drawn[k].limit_bytes > most_bytes ? drawn[k].limit_bytes : most_bytes;
+    }
+    last_ns = longest_ns > last_ns ? longest_ns : last_ns;
+    bool roomy = most_stages <= ROOMY_STAGES;
+    for (int32_t k = 0; k < num_plans; k++) {
+        TimelineSvg* svg = &drawn[k].svg;
+        svg->left = left;
+        svg->job_height = roomy ? 24 : 18, svg->send_height = roomy ? 4 : 3,
+        svg->mem_height = roomy ? 26 : 18;
+        svg->lane_gap = 2, svg->row_gap = roomy ? 14 : 10;
+        svg->time = svg_scale(0, (double)last_ns, left, left + plot);
+        svg->unit = svg_time_unit(longest_ns, &svg->unit_ns);
+        svg->decimals = svg->unit_ns > 1 ? 3 : 0;
+        svg->axis_ns = (double)longest_ns;
+        svg->bound_ns = drawn[0].svg.plan->bound_ns;
+        svg->shows_bound = svg->bound_ns > 0;
+        svg->limits = limits;
+        svg->mem_top_bytes = (int64_t)((double)most_bytes * 1.06) + 1;
+    }
+    return STATUS_OK;
+}
+
+// Of what all plans have, for one legend.
+static TimelineSvg merge_kinds(const Drawn* drawn, int32_t num_plans) {
+    TimelineSvg all = drawn[0].svg;
+    for (int32_t k = 1; k < num_plans; k++) {
+        const TimelineSvg* svg = &drawn[k].svg;
+        all.splits |= svg->splits, all.recomputes |= svg->recomputes, all.shades |= svg->shades;
+        all.shares |= svg->shares, all.some_memory |= svg->some_memory;
+        if (svg->plan->P > all.plan->P || svg->plan->placement.head > all.plan->placement.head) {
+            all.plan = svg->plan;
+        }
+    }
+    return all;
+}
+
+static double plan_height(const Drawn* drawn, bool several) {
+    double height = several ? PLAN_TITLE : 0;
+    for (int32_t r = drawn->replicas.begin; r < drawn->replicas.end; r++) {
+        height += panel_height(&drawn->svg, r);
+    }
+    return height + (drawn->replicas.summary ? SUMMARY : 0);
+}
+
+static Status print_plan(const Drawn* drawn, const char* name, bool several, double y) {
+    const TimelineSvg* svg = &drawn->svg;
+    if (several) {
+        timeline_svg_print_plan_title(svg, name, idle_percent(svg->plan, 0, svg->plan->P * svg->plan->R), y);
+        y += PLAN_TITLE;
+    }
+    for (int32_t r = drawn->replicas.begin; r < drawn->replicas.end; r++) {
+        TRY(print_panel(svg, r, y));
+        y += panel_height(svg, r);
+    }
+    if (drawn->replicas.summary) { print_summary(svg, drawn->replicas.begin, y); }
+    return STATUS_OK;
+}
+
+static Status print_page(FILE* out, Drawn* drawn, const TimelineSvgPlan* plans, int32_t num_plans,
+                         const TimelineSvgInfo* info) {
+    bool several = num_plans > 1;
+    TRY(prepare(drawn, num_plans, info));
+    TimelineSvg all = merge_kinds(drawn, num_plans);
+    const TimelineSvg* first = &drawn[0].svg;
+    double top = timeline_svg_header_height(&all, several), height = top + TIMELINE_SVG_MARGIN / 2.0;
+    for (int32_t k = 0; k < num_plans; k++) { height += plan_height(&drawn[k], several); }
+    double width = svg_scale_px(&first->time, fmax(first->axis_ns, (double)first->bound_ns)) + RIGHT;
+    fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f "
             "%.0f\">\n"
             "<style>\n%s</style>\n"
@@ -366,19 +379,21 @@ static Status print_page(TimelineSvg* svg, const Replicas* replicas) {
             "<path class=\"line\" d=\"M0 0V6\" stroke-width=\"1.6\"/></pattern></defs>\n"
             "<rect class=\"page\" width=\"%.0f\" height=\"%.0f\"/>\n",
             width, height, width, height, STYLE, width, height);
-    print_header(svg, replicas, peak_bytes);
-    double y = header_height(svg);
-    for (int32_t r = replicas->begin; r < replicas->end; r++, y += panel_height(svg)) {
-        TRY(print_panel(svg, r, y));
+    const Replicas* replicas = &drawn[0].replicas;
+    TimelineSvgFigures figures = {.idle_percent =
+                                      idle_percent(first->plan, 0, first->plan->P * first->plan->R),
+                                  .peak_bytes = drawn[0].peak_bytes,
+                                  .all_drawn = replicas->end - replicas->begin == first->plan->R};
+    timeline_svg_print_header(&all, several ? NULL : &figures);
+    for (int32_t k = 0; k < num_plans; k++) {
+        TRY(print_plan(&drawn[k], plans[k].name, several, top));
+        top += plan_height(&drawn[k], several);
     }
-    if (replicas->summary) { print_summary(svg, replicas->begin, y); }
-    fprintf(svg->out, "</svg>\n");
+    fprintf(out, "</svg>\n");
     return STATUS_OK;
 }
 
-Status timeline_svg_print(FILE* out, const Plan* plan, const TimelineSvgInfo* info) {
-    TimelineSvgInfo none = {0};
-    if (info == NULL) { info = &none; }
+static Status check_plan(const Plan* plan, const TimelineSvgInfo* info) {
     if (plan->P < 1 || plan->R < 1 || plan->ranks == NULL) {
         return FAIL(STATUS_OUT_OF_RANGE,
                     "a plan of %d stages and %d replicas cannot be drawn ---> make a plan first", plan->P,
@@ -387,20 +402,44 @@ Status timeline_svg_print(FILE* out, const Plan* plan, const TimelineSvgInfo* in
     if (info->one_replica && (info->replica < 0 || info->replica >= plan->R)) {
         return FAIL(STATUS_OUT_OF_RANGE, "there is no replica %d ---> 0 to %d", info->replica, plan->R - 1);
     }
+    return STATUS_OK;
+}
+
+Status timeline_svg_print_plans(FILE* out, const TimelineSvgPlan* plans, int32_t num_plans,
+                                const TimelineSvgInfo* info) {
+    if (num_plans < 1 || num_plans > TIMELINE_SVG_MAX_PLANS) {
+        return FAIL(STATUS_OUT_OF_RANGE, "a picture of %d plans ---> 1 to %d", num_plans,
+                    TIMELINE_SVG_MAX_PLANS);
+    }
     Arena arena = {0};
-    TimelineSvg svg = {.out = out, .plan = plan, .info = info, .arena = &arena};
-    Replicas replicas = choose_replicas(plan, info);
-    Status status = print_page(&svg, &replicas);
+    Drawn drawn[TIMELINE_SVG_MAX_PLANS];
+    TimelineSvgInfo infos[TIMELINE_SVG_MAX_PLANS];
+    for (int32_t k = 0; k < num_plans; k++) {
+        infos[k] = *info;
+        infos[k].memory_limit_bytes = plans[k].memory_limit_bytes;
+        TRY(check_plan(plans[k].plan, info));
+        drawn[k] = (Drawn){.svg = {.out = out, .plan = plans[k].plan, .info = &infos[k], .arena = &arena},
+                           .replicas = choose_replicas(plans[k].plan, info)};
+    }
+    Status status = print_page(out, drawn, plans, num_plans, info);
     arena_free(&arena);
     return status;
 }
 
-Status timeline_svg_write(const char* path, const Plan* plan, const TimelineSvgInfo* info) {
+Status timeline_svg_print(FILE* out, const Plan* plan, const TimelineSvgInfo* info) {
+    TimelineSvgInfo none = {0};
+    if (info == NULL) { info = &none; }
+    TimelineSvgPlan one = {.plan = plan, .memory_limit_bytes = info->memory_limit_bytes};
+    return timeline_svg_print_plans(out, &one, 1, info);
+}
+
+Status timeline_svg_write_plans(const char* path, const TimelineSvgPlan* plans, int32_t num_plans,
+                                const TimelineSvgInfo* info) {
     char* text = NULL;
     size_t num_bytes = 0;
     FILE* out = open_memstream(&text, &num_bytes);
     if (out == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory to draw in ---> free memory", path); }
-    Status status = timeline_svg_print(out, plan, info);
+    Status status = timeline_svg_print_plans(out, plans, num_plans, info);
     bool complete = fclose(out) == 0;
     if (status == STATUS_OK && !complete) {
         status = FAIL(STATUS_NO_MEMORY, "%s: no memory to draw in ---> free memory", path);
@@ -408,4 +447,11 @@ Status timeline_svg_write(const char* path, const Plan* plan, const TimelineSvgI
     if (status == STATUS_OK) { status = svg_write_file(path, text, num_bytes); }
     free(text);
     return status;
+}
+
+Status timeline_svg_write(const char* path, const Plan* plan, const TimelineSvgInfo* info) {
+    TimelineSvgInfo none = {0};
+    if (info == NULL) { info = &none; }
+    TimelineSvgPlan one = {.plan = plan, .memory_limit_bytes = info->memory_limit_bytes};
+    return timeline_svg_write_plans(path, &one, 1, info);
 }

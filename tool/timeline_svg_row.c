@@ -23,8 +23,9 @@ int64_t timeline_svg_limit_bytes(const TimelineSvg* svg, int32_t rank) {
     return limit_bytes == 0 ? 0 : left_bytes > 0 ? left_bytes : 1;
 }
 
-double timeline_svg_row_height(const TimelineSvg* svg) {
-    return svg->job_height + svg->send_height + svg->mem_height + 2 * svg->lane_gap + svg->row_gap;
+double timeline_svg_row_height(const TimelineSvg* svg, int32_t rank) {
+    double memory = svg->has_memory[rank] ? svg->mem_height + svg->lane_gap : 0;
+    return svg->job_height + svg->send_height + memory + svg->lane_gap + svg->row_gap;
 }
 
 static double to_unit(const TimelineSvg* svg, int64_t ns) {
@@ -113,8 +114,10 @@ static void print_jobs(const TimelineSvg* svg, int32_t rank, const Look* look, d
 static double number_middle(const TimelineSvg* svg, const PlanInstr* instr, double number_px) {
     double left = svg_scale_px(&svg->time, (double)instr->begin_ns);
     double right = svg_scale_px(&svg->time, (double)instr->end_ns), middle = (left + right) / 2;
-    double line = svg_scale_px(&svg->time, (double)svg->plan->bound_ns), from_line = line - middle;
-    if (from_line > number_px / 2 + 1 || from_line < -number_px / 2 - 1) { return middle; }
+    double line = svg_scale_px(&svg->time, (double)svg->bound_ns), from_line = line - middle;
+    if (!svg->shows_bound || from_line > number_px / 2 + 1 || from_line < -number_px / 2 - 1) {
+        return middle;
+    }
     double begin = line - left > right - line ? left : line, end = begin > left ? right : line;
     return end - begin >= number_px + 2 ? (begin + end) / 2 : middle;
 }
@@ -215,7 +218,7 @@ static void print_memory(const TimelineSvg* svg, int32_t rank, const MemoryCurve
     print_memory_title(svg, rank, curve);
     fprintf(svg->out, "</path>\n");
     int64_t limit_bytes = timeline_svg_limit_bytes(svg, rank);
-    if (limit_bytes > 0 && limit_bytes <= svg->mem_top_bytes) {
+    if (svg->limits && limit_bytes > 0) {
         double y = mem_y(svg, limit_bytes, bottom);
         fprintf(svg->out, "<path class=\"limit\" data-rank=\"%d\" d=\"M%.2f %.2fH%.2f\"/>\n", rank, left, y,
                 right);
@@ -275,14 +278,16 @@ static void print_labels(const TimelineSvg* svg, int32_t rank, const MemoryCurve
     double right = svg_scale_px(&svg->time, (double)svg->plan->makespan_ns) + 12;
     double mem_top = y + svg->job_height + svg->send_height + 2 * svg->lane_gap;
     double job_y = y + svg->job_height / 2 + 4, mem_mid_y = mem_top + svg->mem_height / 2 + 4;
+    bool has_room = svg->has_memory[rank];  // for a second line
     char text[128], number[SVG_NUMBER_BYTES];
     snprintf(text, sizeof text, "stage %d", rank % plan->P);
     svg_print_text(svg->out, left, job_y, "end", "b", text);
-    print_pieces(svg, rank % plan->P, left, mem_mid_y);
+    if (has_room) { print_pieces(svg, rank % plan->P, left, mem_mid_y); }
     int64_t idle_ns = plan->makespan_ns - timeline_svg_busy_ns(&plan->ranks[rank]);
     double percent = plan->makespan_ns > 0 ? 100.0 * (double)idle_ns / (double)plan->makespan_ns : 0;
     snprintf(text, sizeof text, "idle %.1f %%", percent);
     svg_print_text(svg->out, right, job_y, "start", NULL, text);
+    if (!has_room) { return; }
     int32_t used = snprintf(text, sizeof text, "%s", svg_format_bytes(number, (double)curve->peak_bytes));
     int64_t limit_bytes = timeline_svg_limit_bytes(svg, rank);
     if (limit_bytes > 0) {
@@ -312,7 +317,7 @@ Status timeline_svg_row_print(const TimelineSvg* svg, int32_t rank, double y) {
     print_sends(svg, rank, INSTR_SEND_ACT, "act", send_y);
     print_sends(svg, rank, INSTR_SEND_GRAD, "grad", send_y);
     print_sends(svg, rank, INSTR_SEND_FACT, "fact", send_y);
-    print_memory(svg, rank, &curve, send_y + svg->send_height + svg->lane_gap);
+    if (svg->has_memory[rank]) { print_memory(svg, rank, &curve, send_y + svg->send_height + svg->lane_gap); }
     print_labels(svg, rank, &curve, y);
     return STATUS_OK;
 }

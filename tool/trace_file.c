@@ -170,6 +170,8 @@ static Status read_event(TraceFileEvent* out, TraceFile* trace, int32_t rank, co
 // Process 2 is what was measured.
 static bool is_measured(const json_t* event, const char* category) {
     const char* cat = json_string_value(json_object_get(event, "cat"));
+    const char* phase = json_string_value(json_object_get(event, "ph"));
+    if (phase != NULL && strcmp(phase, "X") != 0) { return false; }  // names, arrows, memory
     bool is_step = cat != NULL && strcmp(cat, "step") == 0;
     return int_or(event, "pid", 0, 9, 0) == 2 && cat != NULL && is_step == (strcmp(category, "step") == 0);
 }

@@ -9,6 +9,7 @@
 #include "../base/clock.h"
 #include "interface.h"
 #include "session.h"
+#include "trace_writer.h"
 
 enum { SUMMARY_SKIP_STEPS = 2 };  // the first steps grow buffers and warm caches
 

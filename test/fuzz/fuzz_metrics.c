@@ -23,7 +23,9 @@ static void draw(const Metrics* metrics) {
     size_t num_bytes;
     FILE* out = open_memstream(&page, &num_bytes);
     REQUIRE(out != NULL);
-    Status status = report_html_print(out, metrics, NULL, "memory/metrics.jsonl");
+    ReportRun runs[2] = {{metrics, "memory/metrics.jsonl"}, {metrics, "twice"}};
+    Status status = report_html_print(out, runs, 1, NULL);
+    if (status == STATUS_OK) { status = report_html_print(out, runs, 2, NULL); }
     fclose(out);
     REQUIRE(status == STATUS_OK && num_bytes > 100);
     for (size_t i = 0; i < num_bytes; i++) {

@@ -375,27 +375,27 @@ Status waterfall_make(Waterfall* out, const Plan* plan, const CostModel* costs, 
     return STATUS_OK;
 }
 
+// One row, its bar over the part [below_ns, below_ns + ns) of the makespan.
+static void print_row(FILE* out, const char* name, int64_t below_ns, int64_t ns, int64_t makespan_ns) {
+    enum { BAR_WIDTH = 50 };
+    int64_t all_ns = makespan_ns > 0 ? makespan_ns : 1;
+    double column = (double)BAR_WIDTH / (double)all_ns;
+    int begin = (int)((double)below_ns * column + 0.5), end = (int)((double)(below_ns + ns) * column + 0.5);
+    char bar[BAR_WIDTH + 1];
+    for (int i = 0; i < end; i++) { bar[i] = i < begin ? ' ' : '#'; }
+    bar[end > begin ? end : 0] = '\0';
+    fprintf(out, "%-19s %12.3f ms  %6.2f %%%s%s\n", name, (double)ns / 1e6,
+            100.0 * (double)ns / (double)all_ns, end > begin ? "  " : "", bar);
+}
+
 void waterfall_print(const Waterfall* waterfall, FILE* out) {
-    enum { BAR_WIDTH = 40 };
-    int64_t makespan_ns = waterfall->makespan_ns > 0 ? waterfall->makespan_ns : 1;
-    double percent = 100.0 / (double)makespan_ns;
-    int64_t below_ns = 0, gap_ns = waterfall->makespan_ns - waterfall->bound_ns;
-    fprintf(out, "%-18s %12.3f ms  %6.2f %%\n", "bound", (double)waterfall->bound_ns / 1e6,
-            (double)waterfall->bound_ns * percent);
+    int64_t below_ns = waterfall->bound_ns;
+    print_row(out, "bound", 0, waterfall->bound_ns, waterfall->makespan_ns);
     for (int part = WATERFALL_COUNT - 1; part >= 0; part--) {
-        int64_t ns = waterfall->part_ns[part];
-        char bar[BAR_WIDTH + 1];
-        int begin = gap_ns > 0 ? (int)(below_ns * BAR_WIDTH / gap_ns) : 0;
-        int end = gap_ns > 0 ? (int)((below_ns + ns) * BAR_WIDTH / gap_ns) : 0;
-        for (int i = 0; i < end; i++) { bar[i] = i < begin ? ' ' : '#'; }
-        if (end == begin && ns > 0 && end < BAR_WIDTH) {
-            memset(bar, ' ', (size_t)end);
-            bar[end++] = '|';
-        }
-        bar[end] = '\0';
-        fprintf(out, "  %-16s %12.3f ms  %6.2f %%%s%s\n", waterfall_names[part], (double)ns / 1e6,
-                (double)ns * percent, end > 0 ? "  " : "", bar);
-        below_ns += ns;
+        char name[32];
+        snprintf(name, sizeof name, "  %s", waterfall_names[part]);
+        print_row(out, name, below_ns, waterfall->part_ns[part], waterfall->makespan_ns);
+        below_ns += waterfall->part_ns[part];
     }
-    fprintf(out, "%-18s %12.3f ms  %6.2f %%\n", "makespan", (double)waterfall->makespan_ns / 1e6, 100.0);
+    print_row(out, "makespan", 0, waterfall->makespan_ns, waterfall->makespan_ns);
 }

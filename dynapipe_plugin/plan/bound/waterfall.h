@@ -58,5 +58,6 @@ extern const char* const waterfall_names[WATERFALL_COUNT];
 Status waterfall_make(Waterfall* out, const Plan* plan, const CostModel* costs, const PlanRequest* request,
                       const PlanSample* samples, int32_t num_samples, Arena* arena);
 
-// A table with bars: part, milliseconds, percent of the makespan.
+// A table: part, milliseconds, percent of the makespan, and a bar, a column of which is 2 % of the makespan;
+// each begins where the one above it ends. Of what is less than half a column there may be none.
 void waterfall_print(const Waterfall* waterfall, FILE* out);

@@ -8,9 +8,9 @@ layout would need. (test_timeline_svg)
 */
 #pragma once
 
-#include "../dynapipe_plugin/base/arena.h"
-#include "../dynapipe_plugin/plan/lists/plan.h"
-#include "../dynapipe_plugin/plan/types/plan_request.h"
+#include "../../base/arena.h"
+#include "plan.h"
+#include "../types/plan_request.h"
 
 // From begin_ns on, until the next step. Several steps may begin at the same time: a spike.
 typedef struct {

@@ -1,6 +1,6 @@
 #include "memory_curve.h"
 
-#include "../dynapipe_plugin/plan/lists/plan_message.h"
+#include "plan_message.h"
 
 static void add_step(MemoryCurve* curve, int64_t begin_ns, int64_t num_bytes) {
     if (curve->num_steps > 0 && curve->steps[curve->num_steps - 1].num_bytes == num_bytes) { return; }

@@ -80,13 +80,12 @@ static Status set_completion(Generation* g, int i) {
     Status status = tokenise(g, &g->group[i], &tokens);
     if (status == STATUS_OK) {
         cut(g, &tokens);
-        int32_t* said = malloc(sizeof(int32_t) * (size_t)g->options->max_tokens);
+        int32_t* said_tokens = malloc(sizeof(int32_t) * (size_t)g->options->max_tokens);
         g->completions[i] =
-            (Completion){.prompt = tokens.ids, .num_prompt = (int)tokens.num_tokens, .tokens = said};
-        if (said == NULL) { status = no_memory(); }
-    } else {
-        bpe_tokens_free(&tokens);
+            (Completion){.prompt = tokens.ids, .num_prompt = (int)tokens.num_tokens, .tokens = said_tokens};
+        if (said_tokens == NULL) { status = no_memory(); }
     }
+    if (status != STATUS_OK) { bpe_tokens_free(&tokens); }
     return status;
 }
 
@@ -292,13 +291,19 @@ static void free_group(Generation* g) {
     g->num_prompts = 0;
 }
 
+// What fails leaves those before it in the group.
 static Status read_group(Generation* g, int most) {
     while (g->num_prompts < most) {
         Prompt prompt;
         TRY(prompts_next(g->prompts, &prompt));
         if (prompt.text == NULL) { break; }
-        g->group[g->num_prompts++] = prompt;
-        TRY(set_completion(g, g->num_prompts - 1));
+        g->group[g->num_prompts] = prompt;
+        Status status = set_completion(g, g->num_prompts);
+        if (status != STATUS_OK) {
+            prompt_free(&g->group[g->num_prompts]);
+            return status;
+        }
+        g->num_prompts++;
     }
     return STATUS_OK;
 }
@@ -325,9 +330,12 @@ static Status answer_all(Generation* g) {
     TRY(find_stop(g));
     for (;;) {
         // who types waits for each answer; so may a pipe
-        TRY(read_group(g, g->prompts->stream == stdin ? 1 : GROUP_PROMPTS));
+        Status status = read_group(g, g->prompts->stream == stdin ? 1 : GROUP_PROMPTS);
+        char why[1024];
+        snprintf(why, sizeof why, "%s", status_message());
+        if (g->num_prompts > 0) { TRY(answer_group(g)); }
+        if (status != STATUS_OK) { return FAIL(status, "%s", why); }
         if (g->num_prompts == 0) { return STATUS_OK; }
-        TRY(answer_group(g));
         free_group(g);
     }
 }

@@ -2,6 +2,7 @@
 #include "../llmc/sampling.h"
 
 #include <math.h>
+#include <stdbool.h>
 
 #include "test.h"
 
@@ -83,6 +84,20 @@ static void temperature_zero_is_the_first_of_the_likeliest(void) {
     }
 }
 
+// Of equals the lower ids are kept.
+static void ties_are_cut_by_id(void) {
+    SamplingPlace work[VOCAB];
+    Mt19937 generator;
+    const float logits[VOCAB] = {0};
+    bool seen[VOCAB] = {false};
+    mt19937_seed(&generator, 2);
+    for (int i = 0; i < 500; i++) {
+        seen[sampling_pick(logits, VOCAB, &(Sampling){1, i % 2 == 0 ? 5 : 0, i % 2 == 0 ? 1 : 5.0 / VOCAB},
+                           &generator, work)] = true;
+    }
+    for (int i = 0; i < VOCAB; i++) { CHECK_EQ(seen[i], i < 5); }
+}
+
 static void large_logits_are_no_trouble(void) {
     SamplingPlace work[3];
     Mt19937 generator;
@@ -96,6 +111,7 @@ static void large_logits_are_no_trouble(void) {
 int main(void) {
     RUN(frequencies_are_the_softmax);
     RUN(temperature_zero_is_the_first_of_the_likeliest);
+    RUN(ties_are_cut_by_id);
     RUN(large_logits_are_no_trouble);
     return test_end();
 }

@@ -83,7 +83,7 @@ programs: prepare_data profile_costs make_tasks generate dynapipe
 help:                                      ## print this list
 	@awk -F':.*## ' '/^[a-z_0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-run:                                       ## set up, build, make a task mixture, train on 4 ranks, compare (DATA="path/*.jsonl" for your own)
+run:                                       ## set up, build, make a task mixture, train until it answers, compare (DATA="path/*.jsonl" for your own)
 	@dev/demo.sh
 
 run-t5:                                    ## the same for T5: train a small ByT5-shaped model until it answers, export it

@@ -36,6 +36,7 @@ static void path_in(char out[PATH_CHARS], const char* folder, const char* name) 
 // --- writing
 // -------------------------------------------------------------------------------------------------
 
+// NULL: a text is not UTF-8.
 static json_t* to_json(const DataJson* data) {
     char hash[24];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)data->vocab.hash);
@@ -44,22 +45,33 @@ static json_t* to_json(const DataJson* data) {
                              "end", (int)data->vocab.eot_token, "padding", (int)data->vocab.pad_token,
                              "vocabulary", hash, "input_end", end_names[data->vocab.input_end]);
     json_t* form = json_object();
+    bool is_text = true;
     for (int i = 0; i < NUM_TEXTS; i++) {
         const char* text = *text_of((DataJson*)(uintptr_t)data, i);
-        if (text != NULL) { json_object_set_new(form, texts[i].name, json_string(text)); }
+        is_text =
+            is_text && (text == NULL || json_object_set_new(form, texts[i].name, json_string(text)) == 0);
     }
     if (json_object_size(form) > 0) { json_object_set(root, "template", form); }
     json_decref(form);
-    return root;
+    if (is_text) { return root; }
+    json_decref(root);
+    return NULL;
+}
+
+char* data_json_text(const DataJson* data) {
+    json_t* root = to_json(data);
+    char* text = root == NULL ? NULL : json_dumps(root, JSON_PRESERVE_ORDER | JSON_INDENT(2));
+    json_decref(root);
+    return text;
 }
 
 Status data_json_write(const DataJson* data, const char* folder) {
-    char path[PATH_CHARS];
+    char path[PATH_CHARS], *text = data_json_text(data);
     FileWriter writer;
-    json_t* root = to_json(data);
-    char* text = json_dumps(root, JSON_PRESERVE_ORDER | JSON_INDENT(2));
-    json_decref(root);
-    if (text == NULL) { return FAIL(STATUS_BAD_FORMAT, "data.json: a text of the template is not UTF-8"); }
+    if (text == NULL) {
+        return FAIL(STATUS_BAD_FORMAT,
+                    "data.json: a text of the template is not UTF-8 ---> write it as UTF-8");
+    }
     path_in(path, folder, "data.json");
     Status status = file_writer_open(&writer, path);
     if (status == STATUS_OK) {
@@ -127,25 +139,31 @@ static Status read_template(DataJson* out, const json_t* form, const char* path)
     return STATUS_OK;
 }
 
+Status data_json_parse(DataJson* out, const char* text, size_t num_bytes, const char* name) {
+    json_error_t error;
+    *out = (DataJson){0};
+    json_t* root = json_loadb(text, num_bytes, JSON_REJECT_DUPLICATES, &error);
+    if (root == NULL) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: not JSON at byte %d: %s ---> prepare the data again", name,
+                    error.position, error.text);
+    }
+    Status status = read_vocab(&out->vocab, root, name);
+    if (status == STATUS_OK) { status = read_template(out, json_object_get(root, "template"), name); }
+    json_decref(root);
+    if (status != STATUS_OK) { data_json_free(out); }
+    return status;
+}
+
 Status data_json_read(DataJson* out, const char* folder, bool* is_there) {
     char path[PATH_CHARS], *text;
     size_t num_bytes;
-    json_error_t error;
     *out = (DataJson){0};
     path_in(path, folder, "data.json");
     *is_there = access(path, F_OK) == 0;
     if (!*is_there) { return STATUS_OK; }
     TRY(file_read_text(&text, &num_bytes, path));
-    json_t* root = json_loadb(text, num_bytes, JSON_REJECT_DUPLICATES, &error);
+    Status status = data_json_parse(out, text, num_bytes, path);
     free(text);
-    if (root == NULL) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: not JSON at byte %d: %s ---> prepare the data again", path,
-                    error.position, error.text);
-    }
-    Status status = read_vocab(&out->vocab, root, path);
-    if (status == STATUS_OK) { status = read_template(out, json_object_get(root, "template"), path); }
-    json_decref(root);
-    if (status != STATUS_OK) { data_json_free(out); }
     return status;
 }
 

@@ -28,7 +28,10 @@ typedef struct {
 Status data_json_write(const DataJson* data, const char* folder);
 // *is_there false: no such file (STATUS_OK, *out all zero).
 Status data_json_read(DataJson* out, const char* folder, bool* is_there);
-void data_json_free(DataJson* data);  // an all-zero one is fine
+// The same from memory; `name` stands in messages.
+Status data_json_parse(DataJson* out, const char* text, size_t num_bytes, const char* name);
+char* data_json_text(const DataJson* data);  // what is written, free() it; NULL: a text is not UTF-8
+void data_json_free(DataJson* data);         // an all-zero one is fine
 
 // data.json and the tokenizer's files that `from` has, to the folder `to`; nothing where `from` has no
 // data.json.

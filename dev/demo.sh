@@ -6,7 +6,7 @@
 . "$(dirname "$0")/demo_lib.sh"
 # as many ranks as there are cores for: where ranks take turns on a core, one's idle time is another's
 ranks=${RANKS:-$((cores < 4 ? 2 : 4))}
-steps=${STEPS:-700} compare_steps=${COMPARE_STEPS:-5} model=${MODEL:-l4c96h4} tokens=${TOKENS:-1024} batch=${BATCH_TOKENS:-2048}
+steps=${STEPS:-600} compare_steps=${COMPARE_STEPS:-5} model=${MODEL:-l2c128h4} tokens=${TOKENS:-1024} batch=${BATCH_TOKENS:-2048}
 out=${RUN_DIR:-out/demo}
 compare=$out-compare data=$out-data
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > ranks ? cores / ranks : 1))}
@@ -31,7 +31,7 @@ say "Train $steps steps on $ranks ranks: a pipeline of 2 stages$([ "$ranks" -lt 
 say_if_busy
 validation=()
 if ls "$data"/val*.bin >/dev/null 2>&1; then validation=(-j "$data/val*.bin"); fi
-dynapipe_plugin/mpirun.sh -np "$ranks" ./train_gpt2 "${flags[@]}" "${validation[@]}" -d "$batch" -x "$steps" -l 3e-3 -u 40 -q 0.1 \
+dynapipe_plugin/mpirun.sh -np "$ranks" ./train_gpt2 "${flags[@]}" "${validation[@]}" -d "$batch" -x "$steps" -l 4e-3 -u 40 -q 0.1 \
     -o "$out" --overwrite 1 -v $((steps / 2)) -m 2 -s "$([ -n "${DATA:-}" ] && echo "$steps" || echo 0)" -g 32 \
     --print-plan --show-step 3 | few_steps 50
 

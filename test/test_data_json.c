@@ -86,6 +86,13 @@ static void what_is_broken_is_told(void) {
     }
 }
 
+static void what_json_cannot_say_is_not_written(void) {
+    char bytes[] = "\xff{inputs}";
+    const DataJson data = {.vocab = {257, 256, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 5}, .prompt = bytes};
+    CHECK_EQ(data_json_write(&data, folder), STATUS_BAD_FORMAT);
+    CHECK(strstr(status_message(), "UTF-8") != NULL);
+}
+
 static void an_absent_one_is_no_error(void) {
     char path[256];
     DataJson got;
@@ -151,6 +158,7 @@ int main(void) {
     CHECK(mkdtemp(folder) != NULL);
     RUN(it_comes_back_as_it_was_written);
     RUN(what_is_broken_is_told);
+    RUN(what_json_cannot_say_is_not_written);
     RUN(an_absent_one_is_no_error);
     RUN(a_copy_has_the_tokenizers_files);
     RUN(forms_are_filled_field_by_field);

@@ -83,10 +83,11 @@ static void print_model(const GeneratorModel* g) {
 static Status generate(const GeneratorOptions* options) {
     GeneratorModel model = {0};
     Prompts prompts = {0};
-    Status status = prompts_open(&prompts, options, &model.tokens.data);
+    Status status = prompts_open(&prompts, options);
     if (status == STATUS_OK) { status = generator_model_open(&model, options); }
     if (status == STATUS_OK) {
         if (!options->quiet) { print_model(&model); }
+        prompts_set_form(&prompts, &model.tokens.data, model.model.config.kind->has_decoder);
         status = generator_answer(&model, options, &prompts);
     }
     prompts_close(&prompts);

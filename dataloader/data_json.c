@@ -14,12 +14,22 @@ static const char* const end_names[] = {"unknown", "newline", "eos", "none"};
 enum { NUM_TOKENIZERS = sizeof tokenizer_names / sizeof tokenizer_names[0] };
 enum { NUM_ENDS = sizeof end_names / sizeof end_names[0] };
 
+const DataJson data_json_plain = {.prompt = "{inputs}",
+                                  .system = "{content}\n",
+                                  .user = "{content}",
+                                  .next = "{content}",
+                                  .assistant = "{content}",
+                                  .joint = "\n",
+                                  .turn_end = "\n"};
+
 typedef struct {
     const char* name;
     size_t offset;
 } Text;
 static const Text texts[] = {
-    {"name", offsetof(DataJson, name)},           {"prompt", offsetof(DataJson, prompt)},
+    {"name", offsetof(DataJson, name)},           {"context", offsetof(DataJson, context)},
+    {"next", offsetof(DataJson, next)},           {"joint", offsetof(DataJson, joint)},
+    {"turn_end", offsetof(DataJson, turn_end)},   {"prompt", offsetof(DataJson, prompt)},
     {"system", offsetof(DataJson, system)},       {"user", offsetof(DataJson, user)},
     {"assistant", offsetof(DataJson, assistant)},
 };
@@ -219,6 +229,10 @@ char* data_json_fill(const char* form, DataFieldFind find, void* context, size_t
     if (memory == NULL) { return NULL; }
     for (const char* c = form; *c != '\0'; c++) {
         size_t value_bytes = 0;
+        if ((*c == '{' || *c == '}') && c[1] == c[0]) {
+            fputc(*c++, memory);
+            continue;
+        }
         const char* end = *c == '{' ? field_end(c) : NULL;
         const char* value = end != NULL ? find(context, c + 1, (size_t)(end - c - 1), &value_bytes) : NULL;
         if (value == NULL) {

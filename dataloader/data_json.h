@@ -3,15 +3,22 @@ data_json.h -- what a folder's data.json says of its tokens and texts: which tok
 what stood around a question when the model learned to answer it.
 
     {"tokenizer": "gpt2", "tokens": 50257, "end": 50256, "padding": -1, "vocabulary": "0123456789abcdef",
-     "input_end": "newline", "template": {"name": "chatml",
+     "input_end": "none", "template": {"name": "chatml",
         "prompt": "<|im_start|>user\n{inputs}<|im_end|>\n<|im_start|>assistant\n",
-        "system": "<|im_start|>system\n{content}<|im_end|>\n", "user":
-"<|im_start|>user\n{content}<|im_end|>\n", "assistant": "<|im_start|>assistant\n{content}<|im_end|>\n"}}
+        "system": "<|im_start|>system\n{content}<|im_end|>\n",
+        "user": "<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n",
+        "next": "\n<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n",
+        "assistant": "{content}", "joint": "", "turn_end": "<|im_end|>"}}
 
 prepare_data writes it beside tokenizer.bin; the trainer copies it, with the tokenizer's files, beside its
-checkpoints, and ./generate reads it there. "template" and each of its texts may be missing: a question is
-then its text alone. {inputs} is the question, {content} what somebody says in a chat; before an answer stands
-what "assistant" has before its {content}. input_end comes behind all of that, in tokens (sample_file.h).
+checkpoints, and ./generate reads it there. "template" and each of its texts may be missing: data_json_form().
+{{ and }} are braces.
+
+A question alone is `prompt`, or with a context of its own (Alpaca's input) `context`. In a chat, the first
+turn's input is `system`, where somebody says that, and `user`; a later one's is `next`. input_end comes
+behind each, in tokens (sample_file.h), then the answer, `assistant`, and the token that ends texts. Where
+earlier turns are part of an input (encoder-decoder models), `joint` stands before their answers and
+`turn_end` behind them instead.
 */
 #pragma once
 
@@ -22,8 +29,13 @@ what "assistant" has before its {content}. input_end comes behind all of that, i
 typedef struct {
     SampleVocab vocab;
     // of the template; each owned, NULL: none
-    char *name, *prompt, *system, *user, *assistant;
+    char *name, *prompt, *context, *system, *user, *next, *assistant, *joint, *turn_end;
 } DataJson;
+
+// A text of the template, or what it is where there is none: what people say, line by line. One of DataJson's
+// fields but `name`; `context`: NULL, the prompt's form serves.
+#define data_json_form(data, field) ((data)->field != NULL ? (data)->field : data_json_plain.field)
+extern const DataJson data_json_plain;
 
 Status data_json_write(const DataJson* data, const char* folder);
 // *is_there false: no such file (STATUS_OK, *out all zero).
@@ -37,7 +49,8 @@ void data_json_free(DataJson* data);         // an all-zero one is fine
 // data.json.
 Status data_json_copy(const char* from, const char* to);
 
-// `form` with each {field} replaced by what `find` says, in malloc'ed memory; NULL: no memory. A field that
-// `find` does not know (NULL) stays as it is. *num_bytes: a text may have NULs within.
+// `form` with {{ and }} as braces and each {field} replaced by what `find` says, in malloc'ed memory; NULL:
+// no memory. A field that `find` does not know (NULL) stays as it is. *num_bytes: a text may have NULs
+// within.
 typedef const char* (*DataFieldFind)(void* context, const char* field, size_t field_chars, size_t* num_bytes);
 char* data_json_fill(const char* form, DataFieldFind find, void* context, size_t* num_bytes);

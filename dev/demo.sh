@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # make run: set up, build, make a small task mixture, train a small GPT-2 on a pipeline (2 ranks; 4 as 2 stages x 2 replicas where
-# there are 4 cores) until it answers, ask it, and compare dynamic micro-batches with packing and padding on the same data,
-# model and ranks. DATA="path/*.jsonl" for your own data; RANKS, STEPS, COMPARE_STEPS, MODEL, TOKENS (longest sample),
+# there are 4 cores) until it answers, ask it, and compare dynamic micro-batches with packing and padding on the same data and
+# ranks. DATA="path/*.jsonl" for your own data; RANKS, STEPS, COMPARE_STEPS, MODEL, TOKENS (longest sample),
 # BATCH_TOKENS, RUN_DIR are further wishes.
 . "$(dirname "$0")/demo_lib.sh"
 # as many ranks as there are cores for: where ranks take turns on a core, one's idle time is another's
 ranks=${RANKS:-$((cores < 4 ? 2 : 4))}
 steps=${STEPS:-600} compare_steps=${COMPARE_STEPS:-5} model=${MODEL:-l2c128h4} tokens=${TOKENS:-1024} batch=${BATCH_TOKENS:-2048}
 out=${RUN_DIR:-out/demo}
+compare_model=${MODEL:-l4c128h4}  # of the same layers, for the table of batchings
 compare=$out-compare data=$out-data
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > ranks ? cores / ranks : 1))}
 
@@ -23,7 +24,7 @@ else
     ./prepare_data --out "$data" "$data/tasks.jsonl"
 fi
 
-flags=(-i "$data/train*.bin" -e "$model" -t "$tokens" -z 1 --stages 2 --costs "$out/costs.txt")
+flags=(-i "$data/train*.bin" -t "$tokens" -z 1 --stages 2 --costs "$out/costs.txt")
 say "Measure what the model's layers cost on this machine"
 dynapipe_plugin/mpirun.sh -np "$ranks" ./profile_costs --model "$model" --tokens "$tokens" --vocab 257 --out "$out/costs.txt" | tail -2
 
@@ -31,7 +32,7 @@ say "Train $steps steps on $ranks ranks: a pipeline of 2 stages$([ "$ranks" -lt 
 say_if_busy
 validation=()
 if ls "$data"/val*.bin >/dev/null 2>&1; then validation=(-j "$data/val*.bin"); fi
-dynapipe_plugin/mpirun.sh -np "$ranks" ./train_gpt2 "${flags[@]}" "${validation[@]}" -d "$batch" -x "$steps" -l 4e-3 -u 40 -q 0.1 \
+dynapipe_plugin/mpirun.sh -np "$ranks" ./train_gpt2 "${flags[@]}" "${validation[@]}" -e "$model" -d "$batch" -x "$steps" -l 4e-3 -u 40 -q 0.1 \
     -o "$out" --overwrite 1 -v $((steps / 2)) -m 2 -s "$([ -n "${DATA:-}" ] && echo "$steps" || echo 0)" -g 32 \
     --print-plan --show-step 3 | few_steps 50
 
@@ -43,11 +44,11 @@ if [ -z "${DATA:-}" ]; then
     ask "$out" "$data/questions.jsonl"
 fi
 
-say "Ways to form micro-batches: same data, same model, same $ranks ranks, 2 x $compare_steps steps of 8192 tokens each"
+say "Ways to form micro-batches: same data, model ($compare_model) and $ranks ranks, 2 x $compare_steps steps of 8192 tokens each"
 for round in 1 2; do
     for batching in dynamic packed-ragged packed padded; do
         log=$compare/$batching.$round.log
-        if ! dynapipe_plugin/mpirun.sh -np "$ranks" ./train_gpt2 "${flags[@]}" -d 8192 -x "$compare_steps" -v 0 -s 0 \
+        if ! dynapipe_plugin/mpirun.sh -np "$ranks" ./train_gpt2 "${flags[@]}" -e "$compare_model" -d 8192 -x "$compare_steps" -v 0 -s 0 \
                 -o "$compare/$batching" --overwrite 1 --batching $batching >"$log" 2>&1; then
             tail -3 "$log"
             exit 1

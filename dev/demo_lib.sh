@@ -19,13 +19,17 @@ set_up_and_build() {
     echo "./train_gpt2, ./train_t5, ./generate, ./prepare_data, ./profile_costs, ./make_tasks in $((SECONDS - begin)) s"
 }
 
-# Predictions are for cores that do nothing else.
+# Predictions are for cores that do nothing else: how many of them others have, over half a second.
 say_if_busy() {
-    local load
-    read -r load _ </proc/loadavg || return 0
-    if awk -v load="$load" 'BEGIN { exit !(load > 0.7) }'; then
-        echo "other programs keep $load of $cores cores busy: a step takes longer than planned, as its line says (+50%: half as long again)"
-    fi
+    [ -r /proc/stat ] || return 0
+    { head -1 /proc/stat && sleep 0.5 && head -1 /proc/stat; } | awk -v cores="$cores" '
+        { idle[NR] = $5 + $6; for (i = 2; i <= 9; i++) all[NR] += $i }
+        END {
+            passed = all[2] - all[1]
+            busy = passed > 0 ? cores * (1 - (idle[2] - idle[1]) / passed) : 0
+            if (busy < 0.3) exit
+            printf "other programs keep %.1f of %d cores busy: steps take longer than planned, as their lines say\n", busy, cores
+        }'
 }
 
 # Every so many steps a line, and whatever else a run says; costs that are fitted anew while it runs go to its metrics.

@@ -43,10 +43,18 @@ void generator_model_close(GeneratorModel* model);  // an all-zero one is fine
 
 // --- prompts -----------------------------------------------------------------------------------------------
 
+// Of a prompt: an input (with template), or an earlier answer in a chat.
 typedef struct {
-    char* text;  // what goes to the tokenizer: template and question
-    size_t text_bytes;
-    void* record;         // json_t* of a line of JSON, given back with an answer; NULL: a line of text
+    char* text;
+    size_t num_bytes;
+    bool is_answer;
+} PromptPart;
+
+typedef struct {
+    PromptPart* parts;
+    int num_parts;
+    char* line;           // of text, as it came; NULL: of JSON
+    void* record;         // json_t* of a line of JSON, given back with an answer
     char *task, *target;  // NULL: not known
 } Prompt;
 
@@ -54,7 +62,8 @@ typedef struct {
     FILE* stream;  // NULL: --prompt
     const char* name;
     const GeneratorOptions* options;
-    const DataJson* data;
+    DataJson forms;    // borrowed texts, all there but `context`
+    bool joins_turns;  // of a chat: earlier turns are text of the input (encoder-decoder)
     bool is_terminal;  // somebody types
     bool is_json;      // by its first line
     bool is_at_end;
@@ -63,11 +72,21 @@ typedef struct {
     size_t line_capacity;
 } Prompts;
 
-Status prompts_open(Prompts* out, const GeneratorOptions* options, const DataJson* data);
-// At the end *out is all zero: text NULL.
+Status prompts_open(Prompts* out, const GeneratorOptions* options);
+// Before the first: what the model's data had around its texts.
+void prompts_set_form(Prompts* prompts, const DataJson* data, bool joins_turns);
+// At the end *out is all zero: num_parts 0.
 Status prompts_next(Prompts* prompts, Prompt* out);
 void prompts_close(Prompts* prompts);
 void prompt_free(Prompt* prompt);
+
+// generator_chat.c: what was said, up to where the assistant answers. `chat`: json_t* of an array of
+// messages.
+Status prompt_set_chat(const Prompts* prompts, Prompt* out, const void* chat);
+// `form` with text for {inputs} and {content}, and the record's fields, as a part of the prompt.
+Status prompt_add_part(Prompt* out, const char* form, const char* text, size_t num_bytes, const void* record,
+                       bool is_answer);
+Status prompts_fail_line(const Prompts* prompts, const char* what);
 
 // --- answers -----------------------------------------------------------------------------------------------
 

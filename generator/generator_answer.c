@@ -45,21 +45,28 @@ static Status no_memory(void) {
 
 // --- text to tokens ----------------------------------------------------------------------------------------
 
-// The newline is text, and may be one token with what stands before it (as in prepare_data).
-static Status tokenise(Generation* g, const Prompt* prompt, BpeTokens* out) {
-    Tokenizer* tokenizer = g->model->tokens.tokenizer;
+// The newline is text, and may be one token with what stands before it (as in prepare_data). An earlier
+// answer ends as every target does.
+static Status tokenise_part(Generation* g, const PromptPart* part, BpeTokens* out) {
     const SampleVocab* vocab = &g->model->tokens.data.vocab;
-    const bool ends_line = vocab->input_end == INPUT_END_NEWLINE && !g->options->raw;
-    char* text = malloc(prompt->text_bytes + 2);
+    const SampleInputEnd end = part->is_answer   ? INPUT_END_EOT
+                               : g->options->raw ? INPUT_END_NONE
+                                                 : vocab->input_end;
+    char* text = malloc(part->num_bytes + 1);
     if (text == NULL) { return no_memory(); }
-    memcpy(text, prompt->text, prompt->text_bytes);
-    text[prompt->text_bytes] = '\n';
-    Status status = tokenizer_encode(tokenizer, text, prompt->text_bytes + (ends_line ? 1 : 0), out);
+    memcpy(text, part->text, part->num_bytes);
+    text[part->num_bytes] = '\n';
+    size_t num_bytes = part->num_bytes + (end == INPUT_END_NEWLINE ? 1 : 0);
+    Status status = tokenizer_encode(g->model->tokens.tokenizer, text, num_bytes, out);
     free(text);
     TRY(status);
-    const bool ends_text = vocab->input_end == INPUT_END_EOT && !g->options->raw;
-    if (ends_text || out->num_tokens == 0) { return bpe_tokens_add(out, vocab->eot_token); }
-    return STATUS_OK;
+    return end == INPUT_END_EOT ? bpe_tokens_add(out, vocab->eot_token) : STATUS_OK;
+}
+
+static Status tokenise(Generation* g, const Prompt* prompt, BpeTokens* out) {
+    for (int i = 0; i < prompt->num_parts; i++) { TRY(tokenise_part(g, &prompt->parts[i], out)); }
+    if (out->num_tokens > 0) { return STATUS_OK; }
+    return bpe_tokens_add(out, g->model->tokens.data.vocab.eot_token);
 }
 
 // Of a prompt longer than the model's sequences the beginning goes, as much as the answer needs.
@@ -173,16 +180,26 @@ static bool said(void* context, const Completion* completion, int32_t token) {
     return true;
 }
 
-// What the data's chats have behind an answer ends one.
+// What the data has behind an answer ends one.
 static Status find_stop(Generation* g) {
-    const char* form = g->model->tokens.data.assistant;
-    const char* content = form != NULL && !g->options->raw ? strstr(form, "{content}") : NULL;
+    const char* form = g->prompts->forms.assistant;
+    const char* content = strstr(form, "{content}");
     g->stop = strdup(content != NULL ? content + strlen("{content}") : "");
     if (g->stop == NULL) { return no_memory(); }
     for (size_t length = strlen(g->stop); length > 0 && g->stop[length - 1] == '\n';) {
         g->stop[--length] = '\0';
     }
     return STATUS_OK;
+}
+
+// What it has before an answer is no part of it: a blank, mostly.
+static void strip(const Generation* g, Answer* a) {
+    const char* form = g->prompts->forms.assistant;
+    const char* content = strstr(form, "{content}");
+    size_t num_bytes = content != NULL ? (size_t)(content - form) : 0;
+    if (a->text_bytes < num_bytes || num_bytes == 0 || memcmp(a->text, form, num_bytes) != 0) { return; }
+    a->text_bytes -= num_bytes;
+    memmove(a->text, a->text + num_bytes, a->text_bytes + 1);
 }
 
 // --- output ------------------------------------------------------------------------------------------------
@@ -202,8 +219,8 @@ static json_t* json_text(const char* text, size_t num_bytes) {
 // The record as it came, with the answer (and how it compares) behind its fields.
 static Status print_json(const Prompt* prompt, const Answer* a, bool is_right) {
     json_t* record = prompt->record != NULL ? json_copy((json_t*)prompt->record) : json_object();
-    if (prompt->record == NULL) {
-        json_object_set_new(record, "inputs", json_text(prompt->text, prompt->text_bytes));
+    if (prompt->line != NULL) {
+        json_object_set_new(record, "inputs", json_text(prompt->line, strlen(prompt->line)));
     }
     json_object_set_new(record, "generated", json_text(a->text != NULL ? a->text : "", a->text_bytes));
     if (prompt->target != NULL) { json_object_set_new(record, "right", json_boolean(is_right)); }
@@ -234,6 +251,7 @@ static Status add_score(Generation* g, const char* task, bool is_right) {
 static Status print_answer(Generation* g, int i) {
     const Prompt* prompt = &g->group[i];
     Answer* a = &g->answers[i];
+    if (!g->shows_early) { strip(g, a); }
     bool is_right =
         prompt->target != NULL && scores_exact_match(a->text != NULL ? a->text : "", prompt->target);
     if (prompt->target != NULL) { TRY(add_score(g, prompt->task != NULL ? prompt->task : "", is_right)); }
@@ -296,7 +314,7 @@ static Status read_group(Generation* g, int most) {
     while (g->num_prompts < most) {
         Prompt prompt;
         TRY(prompts_next(g->prompts, &prompt));
-        if (prompt.text == NULL) { break; }
+        if (prompt.num_parts == 0) { break; }
         g->group[g->num_prompts] = prompt;
         Status status = set_completion(g, g->num_prompts);
         if (status != STATUS_OK) {

@@ -30,7 +30,13 @@ static void it_comes_back_as_it_was_written(void) {
          .system = quotes,
          .user = empty,
          .assistant = quotes},
-        {.vocab = {32100, 1, 0, TOKENIZER_SENTENCEPIECE, INPUT_END_EOT, 7}, .name = quotes, .user = quotes},
+        {.vocab = {32100, 1, 0, TOKENIZER_SENTENCEPIECE, INPUT_END_EOT, 7},
+         .name = quotes,
+         .user = quotes,
+         .context = quotes,
+         .next = empty,
+         .joint = quotes,
+         .turn_end = quotes},
     };
     for (int w = 0; w < 4; w++) {
         DataJson got;
@@ -43,7 +49,9 @@ static void it_comes_back_as_it_was_written(void) {
         CHECK(a->tokenizer == b->tokenizer && a->input_end == b->input_end && a->hash == b->hash);
         CHECK(equal(ways[w].name, got.name) && equal(ways[w].prompt, got.prompt));
         CHECK(equal(ways[w].system, got.system) && equal(ways[w].user, got.user));
-        CHECK(equal(ways[w].assistant, got.assistant));
+        CHECK(equal(ways[w].assistant, got.assistant) && equal(ways[w].context, got.context));
+        CHECK(equal(ways[w].next, got.next) && equal(ways[w].joint, got.joint));
+        CHECK(equal(ways[w].turn_end, got.turn_end));
         data_json_free(&got);
     }
 }
@@ -141,7 +149,7 @@ static void forms_are_filled_field_by_field(void) {
                  {"{b2}|", "|", 1},
                  {"{c} {", "{c} {", 5},
                  {"{}{a", "{}{a", 4},
-                 {"{{a}}", "{x\0y}", 5},
+                 {"{{a}} {{{a}", "{a} {x\0y", 8},
                  {"{ a}", "{ a}", 4},
                  {"\xc3\xa9{b2}\n", "\xc3\xa9\n", 3}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -117,16 +117,35 @@ echo '{"question": "big", "hint": "so"}' >"$work/hint.jsonl"
 ok $? "a template's fields come from the record"
 [ -n "$raw" ] && [ "$raw" != "$(draw)" ]
 ok $? "without what ends the inputs it is another text"
-form '{"system": "S {content}.", "user": "U {content}.", "assistant": "A {content}.\n"}'
+# of GPT-2, turns are separate texts, each answer ended by the end-of-text token; of T5, one text
 echo '{"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}, {"role": "assistant", "content": "z"},
-    {"role": "user", "content": "q"}]}' | tr -d '\n' >"$work/chat.jsonl"
+    {"role": "user", "content": "p"}, {"role": "tool", "content": [{"type": "text", "text": "q"}]}]}' | tr -d '\n' >"$work/chat.jsonl"
 echo '{"conversations": [{"from": "system", "value": "x"}, {"from": "human", "value": "y"}, {"from": "gpt", "value": "z"},
-    {"from": "human", "value": "q"}, {"from": "gpt", "value": "right"}]}' | tr -d '\n' >"$work/share.jsonl"
-formed --raw --prompt $'S x.U y.A z.\nU q.A ' | sed 's/\..*//' >"$work/raw.said"
+    {"from": "human", "value": "p\nq"}, {"from": "gpt", "value": "right"}]}' | tr -d '\n' >"$work/share.jsonl"
+chats='{"system": "S {content}.", "user": "U {content}. A", "next": "N {content}. A", "assistant": "{content}", "joint": "<", "turn_end": ">"}'
+form "$chats"
 formed --file "$work/chat.jsonl" | generated >"$work/chat.said"
 formed --file "$work/share.jsonl" | generated >"$work/share.said"
-same "a chat is what was said, in the data's form" "$work/chat.said" "$work/raw.said"
-same "ShareGPT's names of the same" "$work/share.said" "$work/raw.said"
+same "ShareGPT's names of the same chat" "$work/share.said" "$work/chat.said"
+mkdir "$work/t5form" && python3 - "$work" "$chats" <<'E'
+import json, sys
+about = json.load(open(sys.argv[1] + "/t5-data/data.json"))
+about["template"] = json.loads(sys.argv[2])
+json.dump(about, open(sys.argv[1] + "/t5form/data.json", "w"))
+E
+cp "$work/t5/tokenizer.bin" "$work/t5form"
+echo '{"inputs": "S x.U y. A<z>N p\nq. A"}' >"$work/text.jsonl"
+"$generate" "$work/t5" --tokenizer "$work/t5form" --quiet --max-tokens 24 --file "$work/chat.jsonl" 2>>"$work/err" | generated >"$work/chat.t5"
+"$generate" "$work/t5" --quiet --max-tokens 24 --file "$work/text.jsonl" 2>>"$work/err" | generated >"$work/text.t5"
+same "T5: a chat is one text" "$work/chat.t5" "$work/text.t5"
+# Alpaca's input is a context where the template has a form for it, else a line below
+echo '{"instruction": "i", "input": "c", "output": "o"}' >"$work/alpaca.jsonl"
+form '{"prompt": "P {inputs}:", "context": "C {instruction} in {context}:"}'
+[ "$(formed --file "$work/alpaca.jsonl" | generated)" = "$(formed --raw --prompt 'C i in c:')" ]
+ok $? "a template with a context"
+form '{"prompt": "P {inputs}:"}'
+[ "$(formed --file "$work/alpaca.jsonl" | generated)" = "$(formed --raw --prompt $'P i\nc:')" ]
+ok $? "a template without a context"
 
 # --- what cannot be done ------------------------------------------------------------------------------------------------------------
 refuses 2 "no model"

@@ -18,13 +18,16 @@ static const char* find(void* context, const char* field, size_t field_chars, si
     return is_inputs ? "\1\2\3" : NULL;
 }
 
+// Without doubled braces, which may stand around a field or be it.
 static void try_form(const char* form) {
     int num_fields = 0, num_found = 0;
     size_t num_bytes;
+    bool doubled = strstr(form, "{{") != NULL || strstr(form, "}}") != NULL;
     for (const char* at = form; (at = strstr(at, "{inputs}")) != NULL; at++) { num_fields++; }
     char* text = data_json_fill(form, find, &num_found, &num_bytes);
-    REQUIRE(text != NULL && num_found == num_fields);
-    REQUIRE(num_bytes == strlen(form) - (size_t)num_fields * 5);
+    REQUIRE(text != NULL && num_found <= num_fields);
+    REQUIRE(doubled || num_found == num_fields);
+    REQUIRE(doubled || num_bytes == strlen(form) - (size_t)num_fields * 5);
     free(text);
 }
 
@@ -44,7 +47,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     REQUIRE(a->tokenizer == b->tokenizer && a->input_end == b->input_end && a->hash == b->hash);
     REQUIRE(equal(first.name, second.name) && equal(first.prompt, second.prompt));
     REQUIRE(equal(first.system, second.system) && equal(first.user, second.user));
-    REQUIRE(equal(first.assistant, second.assistant));
+    REQUIRE(equal(first.assistant, second.assistant) && equal(first.next, second.next));
+    REQUIRE(equal(first.joint, second.joint) && equal(first.turn_end, second.turn_end));
     if (first.prompt != NULL) { try_form(first.prompt); }
     free(text);
     data_json_free(&first);

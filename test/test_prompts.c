@@ -65,7 +65,7 @@ static void records_by_the_names_that_data_has(void) {
     expect("{\"question\": \"a\", \"answer\": \"b\"}\n{\"prompt\": \"c\", \"completion\": \"\"}\n",
            "Pa/{extra}.=b\nPc/{extra}.=\n");
     expect("{\"instruction\": \"a\", \"input\": \"\", \"output\": \"b\"}\n", "Pa/{extra}.=b\n");
-    expect("{\"instruction\": \"a\", \"input\": \"c\", \"output\": \"b\"}\n", "Pa\nc/{extra}.=b\n");
+    expect("{\"instruction\": \"a\", \"input\": \"c d\", \"output\": \"b\"}\n", "Pa\nc d/{extra}.=b\n");
     DataJson with_context = forms;
     char context[] = "C{instruction}+{context}";
     with_context.context = context;

@@ -35,16 +35,14 @@ static const OptionSpec specs[] = {
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
 
 static void print_help(void) {
-    printf("usage: generate MODEL [--prompt TEXT | --file FILE] [options]\n"
-           "Answers of a trained model; MODEL is the folder of a run (-o of the trainer; its newest "
-           "checkpoint), a\n"
-           "model_*.bin, or a folder of Hugging Face's files. Without --prompt and --file, lines of standard "
-           "input are\n"
-           "prompts. A prompt is put into the form that the training data had (--raw: is not). Lines of JSON "
-           "come back\n"
-           "with \"generated\", and where they have targets, how many are right is counted by task, on "
-           "standard error.\n"
-           "Exit status: 0 done, 1 failed, 2 wrong option.\n\n");
+    printf(
+        "usage: generate MODEL [--prompt TEXT | --file FILE] [options]\n"
+        "Answers of a trained model; MODEL is the folder of a run (-o of the trainer; its newest\n"
+        "checkpoint), a model_*.bin, or a folder of Hugging Face's files. Without --prompt and --file,\n"
+        "lines of standard input are prompts. A prompt is put into the form that the training data had\n"
+        "(--raw: is not). Lines of JSON come back with \"generated\", and where they have targets, how many\n"
+        "are right is counted by task, on standard error.\n"
+        "Exit status: 0 done, 1 failed, 2 wrong option.\n\n");
     options_print(specs, NUM_SPECS, stdout);
 }
 

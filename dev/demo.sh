@@ -29,7 +29,7 @@ say "Measure what the model's layers cost on this machine"
 dynapipe_plugin/mpirun.sh -np "$ranks" ./profile_costs --model "$model" --tokens "$tokens" --vocab 257 --out "$out/costs.txt" | tail -2
 
 say "Train $steps steps on $ranks ranks: a pipeline of 2 stages$([ "$ranks" -lt 4 ] || echo ", $((ranks / 2)) times")"
-say_if_busy
+say_if_busy "steps take longer than planned, as their lines say"
 validation=()
 if ls "$data"/val*.bin >/dev/null 2>&1; then validation=(-j "$data/val*.bin"); fi
 dynapipe_plugin/mpirun.sh -np "$ranks" ./train_gpt2 "${flags[@]}" "${validation[@]}" -e "$model" -d "$batch" -x "$steps" -l 4e-3 -u 40 -q 0.1 \
@@ -45,6 +45,7 @@ if [ -z "${DATA:-}" ]; then
 fi
 
 say "Ways to form micro-batches: same data, model ($compare_model) and $ranks ranks, 2 x $compare_steps steps of 8192 tokens each"
+say_if_busy "the table says little; again on a quiet machine"
 for round in 1 2; do
     for batching in dynamic packed-ragged packed padded; do
         log=$compare/$batching.$round.log

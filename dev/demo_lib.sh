@@ -20,15 +20,15 @@ set_up_and_build() {
 }
 
 # Predictions are for cores that do nothing else: how many of them others have, over half a second.
-say_if_busy() {
+say_if_busy() {  # what that means here
     [ -r /proc/stat ] || return 0
-    { head -1 /proc/stat && sleep 0.5 && head -1 /proc/stat; } | awk -v cores="$cores" '
+    { head -1 /proc/stat && sleep 0.5 && head -1 /proc/stat; } | awk -v cores="$cores" -v what="$1" '
         { idle[NR] = $5 + $6; for (i = 2; i <= 9; i++) all[NR] += $i }
         END {
             passed = all[2] - all[1]
             busy = passed > 0 ? cores * (1 - (idle[2] - idle[1]) / passed) : 0
             if (busy < 0.3) exit
-            printf "other programs keep %.1f of %d cores busy: steps take longer than planned, as their lines say\n", busy, cores
+            printf "other programs keep %.1f of %d cores busy: %s\n", busy, cores, what
         }'
 }
 

@@ -27,7 +27,7 @@ dynapipe_plugin/mpirun.sh -np "$ranks" ./profile_costs --model "$model" --tokens
     --out "$out/costs.txt" | tail -2
 
 say "Train $steps steps on $ranks ranks, 2 stages: the encoder's layers come first, then the decoder's"
-say_if_busy
+say_if_busy "steps take longer than planned, as their lines say"
 validation=()
 if ls "$data"/val*.bin >/dev/null 2>&1; then validation=(-j "$data/val*.bin" --answers 16); fi
 dynapipe_plugin/mpirun.sh -np "$ranks" ./train_t5 -i "$data/train*.bin" "${validation[@]}" -e "$model" -t "$tokens" --target-tokens "$targets" -d "$batch" \

@@ -16,7 +16,7 @@ enum { NUM_ENDS = sizeof end_names / sizeof end_names[0] };
 
 const DataJson data_json_plain = {.prompt = "{inputs}",
                                   .system = "{content}\n",
-                                  .user = "{content}",
+                                  .user = "{system}{content}",
                                   .next = "{content}",
                                   .assistant = "{content}",
                                   .joint = "\n",

@@ -6,7 +6,7 @@ what stood around a question when the model learned to answer it.
      "input_end": "none", "template": {"name": "chatml",
         "prompt": "<|im_start|>user\n{inputs}<|im_end|>\n<|im_start|>assistant\n",
         "system": "<|im_start|>system\n{content}<|im_end|>\n",
-        "user": "<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n",
+        "user": "{system}<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n",
         "next": "\n<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n",
         "assistant": "{content}", "joint": "", "turn_end": "<|im_end|>"}}
 
@@ -15,10 +15,10 @@ checkpoints, and ./generate reads it there. "template" and each of its texts may
 {{ and }} are braces.
 
 A question alone is `prompt`, or with a context of its own (Alpaca's input) `context`. In a chat, the first
-turn's input is `system`, where somebody says that, and `user`; a later one's is `next`. input_end comes
-behind each, in tokens (sample_file.h), then the answer, `assistant`, and the token that ends texts. Where
-earlier turns are part of an input (encoder-decoder models), `joint` stands before their answers and
-`turn_end` behind them instead.
+turn's input is `user`, with `system` as {system}, where somebody says that; a later one's is `next`.
+input_end comes behind each, in tokens (sample_file.h), then the answer, `assistant`, and the token that ends
+texts. Where earlier turns are part of an input (encoder-decoder models), `joint` stands before their answers
+and `turn_end` behind them instead.
 */
 #pragma once
 

@@ -78,31 +78,39 @@ static Status add_message(const Prompts* p, Said* said, const json_t* message, S
     return add(said, *side, json_string_value(content), json_string_length(content));
 }
 
-// What stands before an answer.
+typedef struct {
+    const char *content, *system;
+} Turn;
+
+static const char* find_text(void* context, const char* field, size_t field_chars, size_t* num_bytes) {
+    const Turn* turn = (const Turn*)context;
+    const char* text = field_chars == 7 && memcmp(field, "content", 7) == 0  ? turn->content
+                       : field_chars == 6 && memcmp(field, "system", 6) == 0 ? turn->system
+                                                                             : NULL;
+    *num_bytes = text != NULL ? strlen(text) : 0;
+    return text;
+}
+
+static char* fill(const char* form, const char* content, const char* system) {
+    Turn turn = {content, system};
+    size_t num_bytes;
+    return data_json_fill(form, find_text, &turn, &num_bytes);
+}
+
+// What stands before an answer; the system's message within the first.
 static Status end_input(const Prompts* p, Prompt* out, Said* said) {
+    const bool is_first = said->num_turns++ == 0;
     const char* user = said->text[SAYS_USER] != NULL ? said->text[SAYS_USER] : "";
-    int system_at = -1;
-    if (said->num_turns == 0 && said->text[SAYS_SYSTEM] != NULL) {
-        system_at = out->num_parts;
-        TRY(prompt_add_part(out, p->forms.system, said->text[SAYS_SYSTEM], said->num_bytes[SAYS_SYSTEM], NULL,
-                            false));
-    }
-    TRY(prompt_add_part(out, said->num_turns == 0 ? p->forms.user : p->forms.next, user,
-                        said->num_bytes[SAYS_USER], NULL, false));
-    if (system_at >= 0) {  // both are one input
-        PromptPart *system = &out->parts[system_at], *input = system + 1;
-        char* both = realloc(system->text, system->num_bytes + input->num_bytes + 1);
-        if (both == NULL) { return no_memory(); }
-        memcpy(both + system->num_bytes, input->text, input->num_bytes + 1);
-        system->text = both;
-        system->num_bytes += input->num_bytes;
-        free(input->text);
-        out->num_parts--;
-    }
+    const bool has_system = is_first && said->text[SAYS_SYSTEM] != NULL;
+    char* system = has_system ? fill(p->forms.system, said->text[SAYS_SYSTEM], "") : strdup("");
+    char* text = system != NULL ? fill(is_first ? p->forms.user : p->forms.next, user, system) : NULL;
+    free(system);
+    if (text == NULL) { return no_memory(); }
+    Status status = prompt_add_part(out, "{content}", text, strlen(text), NULL, false);
+    free(text);
     clear(said, SAYS_USER);
     clear(said, SAYS_SYSTEM);
-    said->num_turns++;
-    return STATUS_OK;
+    return status;
 }
 
 static Status end_answer(const Prompts* p, Prompt* out, Said* said) {

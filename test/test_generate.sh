@@ -124,7 +124,7 @@ echo '{"messages": [{"role": "system", "content": "x"}, {"role": "user", "conten
     {"role": "user", "content": "p"}, {"role": "tool", "content": [{"type": "text", "text": "q"}]}]}' | tr -d '\n' >"$work/chat.jsonl"
 echo '{"conversations": [{"from": "system", "value": "x"}, {"from": "human", "value": "y"}, {"from": "gpt", "value": "z"},
     {"from": "human", "value": "p\nq"}, {"from": "gpt", "value": "right"}]}' | tr -d '\n' >"$work/share.jsonl"
-chats='{"system": "S {content}.", "user": "U {content}. A", "next": "N {content}. A", "assistant": "{content}", "joint": "<", "turn_end": ">"}'
+chats='{"system": "S {content}.", "user": "{system}U {content}. A", "next": "N {content}. A", "assistant": "{content}", "joint": "<", "turn_end": ">"}'
 form "$chats"
 formed --file "$work/chat.jsonl" | generated >"$work/chat.said"
 formed --file "$work/share.jsonl" | generated >"$work/share.said"

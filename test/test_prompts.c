@@ -9,7 +9,7 @@
 
 static const DataJson forms = {.prompt = "P{inputs}/{extra}.",
                                .system = "S{content};",
-                               .user = "U{content}.",
+                               .user = "U[{system}]{content}.",
                                .next = "N{content}.",
                                .assistant = " {content}!",
                                .joint = "<",
@@ -81,25 +81,27 @@ static void records_by_the_names_that_data_has(void) {
 #define CHAT(messages) "{\"messages\": [" messages "]}\n"
 
 static void chats_in_turns(void) {
-    expect(CHAT(SAYS("user", "a")), "Ua.\n");
-    expect(CHAT(SAYS("system", "s") "," SAYS("user", "a")), "Ss;Ua.\n");
-    expect(CHAT(SAYS("system", "s") "," SAYS("user", "a") "," SAYS("assistant", "b")), "Ss;Ua.=b\n");
+    expect(CHAT(SAYS("user", "a")), "U[]a.\n");
+    expect(CHAT(SAYS("system", "s") "," SAYS("user", "a")), "U[Ss;]a.\n");
+    expect(CHAT(SAYS("system", "s") "," SAYS("user", "a") "," SAYS("assistant", "b")), "U[Ss;]a.=b\n");
     const char* three = CHAT(SAYS("user", "a") "," SAYS("assistant", "b") "," SAYS("user", "c") "," SAYS(
         "assistant", "d") "," SAYS("user", "e"));
-    expect(three, "Ua.|* b!|Nc.|* d!|Ne.\n");
-    expect_of(three, &forms, true, false, "Ua.< b!>Nc.< d!>Ne.\n");
+    expect(three, "U[]a.|* b!|Nc.|* d!|Ne.\n");
+    expect_of(three, &forms, true, false, "U[]a.< b!>Nc.< d!>Ne.\n");
     expect_of(three, &(DataJson){0}, true, false, "a\nb\nc\nd\ne\n");
     expect_of(three, &forms, false, true, "a|*b|c|*d|e\n");
+    expect_of(CHAT(SAYS("system", "s {content}") "," SAYS("user", "a {system}")), &(DataJson){0}, false,
+              false, "s {content}\na {system}\n");
     // one side in a row, tools, other names
     expect(CHAT(SAYS("user", "a") "," SAYS("tool", "b") "," SAYS("assistant", "c") "," SAYS("model", "d")),
-           "Ua\nb.=c\nd\n");
+           "U[]a\nb.=c\nd\n");
     expect("{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}, {\"from\": \"gpt\", \"value\": "
            "\"b\"}, "
            "{\"from\": \"human\", \"value\": \"c\"}]}\n",
-           "Ua.|* b!|Nc.\n");
+           "U[]a.|* b!|Nc.\n");
     expect("{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, "
            "{\"text\": \"b\"}]}]}\n",
-           "Ua\nb.\n");
+           "U[]a\nb.\n");
     expect(CHAT(""), "FAILED");
     expect(CHAT(SAYS("assistant", "b")), "FAILED");
     expect(CHAT(SAYS("nobody", "b")), "FAILED");

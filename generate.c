@@ -71,11 +71,14 @@ static Status parse(GeneratorOptions* options, int argc, char** argv) {
 }
 
 static void print_model(const GeneratorModel* g) {
-    char shape[160];
+    enum { LINE_CHARS = 100 };
+    char shape[160], line[320];
     const ModelConfig* config = &g->model.config;
     config->kind->describe(shape, sizeof shape, config);
-    fprintf(stderr, "%s: %s, %s, %lld parameters\n", g->path, config->kind->title, shape,
-            (long long)model_num_params(config));
+    int num_chars = snprintf(line, sizeof line, "%s, %s, %lld parameters", config->kind->title, shape,
+                             (long long)model_num_params(config));
+    bool fits = strlen(g->path) + 2 + (size_t)num_chars <= LINE_CHARS;
+    fprintf(stderr, "%s:%s%s\n", g->path, fits ? " " : "\n  ", line);
 }
 
 static Status generate(const GeneratorOptions* options) {

@@ -56,7 +56,8 @@ TRAINER_OBJS = $(patsubst %.c,$(OUT)/%.o,$(wildcard trainer/trainer*.c) trainer/
 # this repository's models as the plugin takes them
 LLMC_BLOCKS_OBJS = $(patsubst %,$(OUT)/trainer/%.o,llmc_model llmc_blocks)
 PLUGIN_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_dynapipe answers scores) $(LLMC_BLOCKS_OBJS)
-STOCK_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_stock stock_stream stock_answer answers scores)
+GENERATOR_OBJS = $(patsubst %.c,$(OUT)/%.o,$(wildcard generator/*.c))
+STOCK_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_stock stock_stream answers scores)
 TEST_SRCS := $(wildcard test/test_*.c)
 TESTS     := $(patsubst test/%.c,%,$(TEST_SRCS))
 TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS),$(wildcard test/*.c)))
@@ -72,18 +73,18 @@ include cuda.mk
 .DEFAULT_GOAL := all
 MAKEFLAGS += --no-print-directory $(if $(V),,-s)
 .SECONDARY:
-.PHONY: all help run run-t5 test check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu simulated prepare_data profile_costs make_tasks dynapipe asan tsan fuzz layers headers \
+.PHONY: all help run run-t5 test check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu simulated prepare_data profile_costs make_tasks generate dynapipe asan tsan fuzz layers headers \
         lines docs format format-check bench bench-simulated golden clean FORCE
 
 all: programs                              ## build every program
 
-programs: prepare_data profile_costs make_tasks dynapipe
+programs: prepare_data profile_costs make_tasks generate dynapipe
 	@$(MAKE) --no-print-directory train_gpt2 train_t5 DYNAPIPE=1
 
 help:                                      ## print this list
 	@awk -F':.*## ' '/^[a-z_0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-run:                                       ## set up, build, make a task mixture, train on 4 ranks, compare (DATA="path/*.jsonl" for your own)
+run:                                       ## set up, build, make a task mixture, train until it answers, compare (DATA="path/*.jsonl" for your own)
 	@dev/demo.sh
 
 run-t5:                                    ## the same for T5: train a small ByT5-shaped model until it answers, export it
@@ -104,6 +105,8 @@ train_t5: $(OUT)/train_t5$(if $(DYNAPIPE),-dynapipe)       ## the trainer of T5,
 prepare_data: $(OUT)/prepare_data          ## JSONL -> sample files
 	@cp $< $@
 profile_costs: $(OUT)/profile_costs        ## measure this machine's stages for the planner
+	@cp $< $@
+generate: $(OUT)/generate                  ## what a trained model answers (one process, no MPI)
 	@cp $< $@
 make_tasks: $(OUT)/dev/make_tasks          ## write the built-in task mixture as JSONL
 	@cp $< $@
@@ -147,6 +150,8 @@ $(OUT)/prepare_data-plain: $(PREPARE_OBJ) $(TOKENIZER_OBJS) $(OUT)/dataloader/to
 	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/profile_costs: $(OUT)/profile_costs.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
+$(OUT)/generate: $(OUT)/generate.o $(GENERATOR_OBJS) $(OUT)/trainer/scores.o $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
+	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(TEXT_LIBS) $(SPIECE_LIBS) $(LIBS) -o $@
 $(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(patsubst %.c,$(OUT)/%.o,$(wildcard dev/tasks*.c)) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
@@ -182,6 +187,7 @@ $(OUT)/dev/naive_ops.o $(OUT)/dev/naive_ops_t5.o: DYNAPIPE_CFLAGS = -Ofast -marc
 # T5's buckets must not depend on what a compiler makes of a logarithm.
 $(OUT)/test/test_t5_bucket.o: DYNAPIPE_CFLAGS = -O3 -ffast-math $(ARCH) -ffp-contract=fast
 
+$(OUT)/test_prompts: $(OUT)/generator/generator_prompts.o $(OUT)/generator/generator_chat.o
 $(OUT)/test_tokenizer $(OUT)/test_hf_tokenizer: $(TOKENIZER_OBJS) $(SPIECE_OBJ)
 $(OUT)/test_tokenizer $(OUT)/test_hf_tokenizer: LIBS += $(SPIECE_LIBS)
 $(OUT)/test_%: $(OUT)/test/test_%.o $(OUT)/trainer/scores.o $(OUT)/trainer/logger.o $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS) $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/adapters/%.o,llmc_tensors llmc_seal llmc_record)
@@ -241,6 +247,6 @@ bench:                                     ## the measurements of dev/results (m
 bench-simulated:                           ## training steps on 2 to 16 virtual ranks in virtual time (an hour; needs simulated's SMPI)
 	@dev/bench_simulated.sh
 clean:                                     ## remove what was built
-	rm -rf build train_gpt2 train_t5 train_gpt2cu train_t5cu prepare_data profile_costs profile_costscu make_tasks dynapipe
+	rm -rf build train_gpt2 train_t5 train_gpt2cu train_t5cu prepare_data profile_costs profile_costscu make_tasks generate dynapipe
 
 -include $(shell find build -name '*.d' 2>/dev/null)

@@ -15,8 +15,10 @@ enum { MAX_TASKS = 32 };
 typedef struct {
     const char* out;
     int64_t num_samples, seed;
-    int32_t max_tokens;
+    int32_t max_tokens, mixture;
 } MakeOptions;
+
+typedef enum { MIXTURE_FULL, MIXTURE_EASY } Mixture;
 
 // clang-format off
 static const OptionSpec specs[] = {
@@ -25,6 +27,8 @@ static const OptionSpec specs[] = {
     {"--seed",       OPTION_INT64,  offsetof(MakeOptions, seed),        "1",     0, 0, NULL, "N", "same seed, same file"},
     {"--max-tokens", OPTION_INT,    offsetof(MakeOptions, max_tokens),  "2000",  TASK_MIN_BYTES, 1 << 20, NULL, "N",
      "longest sample, with the bytes tokenizer"},
+    {"--mixture",    OPTION_CHOICE, offsetof(MakeOptions, mixture),     "full",  0, 0, "full|easy", NULL,
+     "easy: tasks that a model of a million parameters answers after a minute (make run)"},
 };
 // clang-format on
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
@@ -68,11 +72,20 @@ static Status write_line(FileWriter* writer, const char* task, const TaskSample*
     return STATUS_OK;
 }
 
+static int add_tasks(const TaskSpec** tasks, int num_tasks, const TaskSpec* list, int num_specs) {
+    for (int i = 0; i < num_specs; i++) { tasks[num_tasks++] = &list[i]; }
+    return num_tasks;
+}
+
+static int choose_tasks(const TaskSpec** tasks, Mixture mixture) {
+    if (mixture == MIXTURE_EASY) { return add_tasks(tasks, 0, task_easy_specs, task_num_easy_specs); }
+    int num_tasks = add_tasks(tasks, 0, task_short_specs, task_num_short_specs);
+    return add_tasks(tasks, num_tasks, task_long_specs, task_num_long_specs);
+}
+
 static Status make_tasks(const MakeOptions* options) {
     const TaskSpec* tasks[MAX_TASKS];
-    int num_tasks = 0;
-    for (int i = 0; i < task_num_short_specs; i++) { tasks[num_tasks++] = &task_short_specs[i]; }
-    for (int i = 0; i < task_num_long_specs; i++) { tasks[num_tasks++] = &task_long_specs[i]; }
+    int num_tasks = choose_tasks(tasks, (Mixture)options->mixture);
     Rng rng = rng_seed((uint64_t)options->seed);
     TaskSample sample = {0};
     FileWriter writer;

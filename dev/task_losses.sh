@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # dev/task_losses.sh METRICS: loss per task at the beginning and the end of a run, mean over up to 5 steps each.
-awk '
+grep '^{"step":' "$1" | awk '
     {
         line = $0
         sub(/.*"task_loss":\{/, "", line)
@@ -26,4 +26,4 @@ awk '
             bar = ""; for (k = 0; k < 40 * b / a && k < 40; k++) bar = bar "#"
             printf "%-*s  %6.3f -> %6.3f  |%-40s|\n", width, name, a, b, bar
         }
-    }' "$1"
+    }'

@@ -38,6 +38,8 @@ extern const TaskSpec task_short_specs[];  // tasks_short.c
 extern const int task_num_short_specs;
 extern const TaskSpec task_long_specs[];  // tasks_long.c
 extern const int task_num_long_specs;
+extern const TaskSpec task_easy_specs[];  // tasks_easy.c
+extern const int task_num_easy_specs;
 
 // A number >= base with a heavy tail: within [base, 2 base) half of the time, [2 base, 4 base) a quarter,
 // ..., at most `limit`.

@@ -120,6 +120,7 @@ static void infer_head(Model* model, const ModelBatch* batch, const CacheRows* r
     if (!model->has_head) { return; }
     matmul_forward(b->logits, b->lnf, param(model, GPT2_wte, 0), NULL, B, C, Vp, ops);
     argmax_rows(next, b->logits, B, model->config.vocab, Vp, ops);
+    model->last_logits = b->logits;
 }
 
 void gpt2_infer(Model* model, const ModelBatch* batch, const ModelCache* cache, const void* in, void* out,

@@ -25,8 +25,14 @@ static const char DTYPE_NAME[] = "float32";
 
 static const char WEIGHTS[] = "model.safetensors";
 static const char* const tokenizer_files[] = {
-    "spiece.model", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "vocab.json",   "merges.txt"};
+    "spiece.model",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "data.json"};  // data.json is ours: template, what ends an input
 enum { NUM_TOKENIZER_FILES = sizeof tokenizer_files / sizeof *tokenizer_files };
 static const char* const config_files[] = {"config.json", "generation_config.json"};
 
@@ -75,12 +81,14 @@ static bool copy_tmp(const char* directory, const char* name, const char* from, 
 }
 
 static bool write_tokenizer(const char* directory, const HfTokens* tokens, char* error) {
-    if (tokens != NULL && tokens->bytes) {
-        return write_tmp(directory, "tokenizer_config.json", BYTE_TOKENIZER, sizeof BYTE_TOKENIZER - 1,
-                         error);
+    const bool bytes = tokens != NULL && tokens->bytes;
+    const size_t config_bytes = sizeof BYTE_TOKENIZER - 1;
+    if (bytes && !write_tmp(directory, "tokenizer_config.json", BYTE_TOKENIZER, config_bytes, error)) {
+        return false;
     }
     for (int i = 0; tokens != NULL && tokens->folder != NULL && i < NUM_TOKENIZER_FILES; i++) {
         char from[CHECKPOINT_PATH_CHARS];
+        if (bytes && i != NUM_TOKENIZER_FILES - 1) { continue; }  // others' files: bytes have none
         if (!join(from, tokens->folder, tokenizer_files[i], error)) { return false; }
         if (exists(from) && !copy_tmp(directory, tokenizer_files[i], from, error)) { return false; }
     }

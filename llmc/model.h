@@ -164,7 +164,8 @@ struct Model {
     int head_rows;                     // ... are the first of so many rows; behind them is padding
     int slice_idx[MODEL_MAX_TENSORS];  // slices[slice_idx[tensor] + l] is local layer l's; -1: not here
     const floatX* last_logits;  // (rows, Vp): the first (up to 64) rows of the last forward with head and
-                                // without keep; lies in that forward's acts, on the device
+                                // without keep, or all of the last infer with head; lies in that forward's
+                                // acts or that infer's scratch, on the device
 };
 
 // --- kinds -------------------------------------------------------------------------------------------------

@@ -252,6 +252,7 @@ void t5_infer(Model* model, const ModelBatch* batch, const ModelCache* cache, co
     if (t5_num_layers(model, T5_DEC) > 0 || model->is_last) {
         stage_rows(&f, batch);
         infer_decoder(&f, in, out, enc_out, next);
+        model->last_logits = model->has_head && model->is_last ? f.b.logits : NULL;
         cache_rows_free(&f.said);
         cache_rows_free(&f.asked);
     }

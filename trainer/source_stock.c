@@ -7,11 +7,11 @@
 #include "../dataloader/sample_verify.h"
 #include "../dynapipe_plugin/base/clock.h"
 #include "../dynapipe_plugin/base/stop_signal.h"
+#include "../llmc/completion.h"
 #include "../llmc/llmc_error.h"
 #include "../llmc/token_text.h"
 #include "answers.h"
 #include "source.h"
-#include "stock_answer.h"
 #include "stock_stream.h"
 
 enum { STOCK_SEED = 42 };
@@ -364,10 +364,11 @@ static void show_text(Source* source, int max_tokens) {
     int32_t eot = stock_stream_eot_token(&source->train);
     int32_t* said = (int32_t*)llmc_alloc(sizeof(int32_t) * (size_t)max_tokens, "a sample");
     int limit = source->flags.seq_tokens < max_tokens ? source->flags.seq_tokens : max_tokens;
-    StockQuestion question = {.prompt = &eot, .num_prompt = 1, .end_token = -1, .max_tokens = limit - 1};
-    int num_said = stock_answer(source->model, &question, said);
+    CompletionOptions options = {.end_token = -1, .max_tokens = limit - 1};
+    Completion text = {.prompt = &eot, .num_prompt = 1, .tokens = said};
+    completion_run(source->model, &options, &text, 1);
     printf("  sample  ");
-    answers_print_text(&source->text, said, num_said);
+    answers_print_text(&source->text, said, text.num_tokens);
     printf("\n");
     free(said);
 }
@@ -385,15 +386,16 @@ static void show_answer(Source* source, int64_t idx, int max_tokens) {
     }
     if (status != STATUS_OK) { source_die(source, status_message()); }
     int32_t *said = tokens + sample.n_input + sample.n_target, eot = stock_stream_eot_token(&source->val);
-    StockQuestion question = {.prompt = sample.n_input > 0 ? tokens : &eot,
-                              .num_prompt = sample.n_input > 0 ? sample.n_input : 1,
-                              .start_token = stock_stream_start_token(&source->val),
-                              .end_token = eot,
-                              .max_tokens = max_tokens};
-    DynapipeAnswer_v1 answer = {.num_prompt = question.num_prompt,
+    CompletionOptions options = {
+        .start_token = stock_stream_start_token(&source->val), .end_token = eot, .max_tokens = max_tokens};
+    Completion text = {.prompt = sample.n_input > 0 ? tokens : &eot,
+                       .num_prompt = sample.n_input > 0 ? sample.n_input : 1,
+                       .tokens = said};
+    completion_run(source->model, &options, &text, 1);
+    DynapipeAnswer_v1 answer = {.num_prompt = text.num_prompt,
                                 .num_target = sample.n_target,
-                                .num_answer = stock_answer(source->model, &question, said),
-                                .prompt = question.prompt,
+                                .num_answer = text.num_tokens,
+                                .prompt = text.prompt,
                                 .target = tokens + sample.n_input,
                                 .answer = said};
     answers_show(&answer, &source->text, eot);

@@ -62,6 +62,7 @@ typedef struct {
     char* saved_model_name;  // that the run which goes on began with; NULL: the flag's
     bool replaces_earlier;   // --overwrite 1, and nothing saved yet: the earlier run is still there
     bool save_failed;        // the last checkpoint could not be written
+    bool has_kept_tokens;    // the data's tokenizer lies beside the checkpoints
 } Trainer;
 
 // What main() returns.
@@ -74,6 +75,8 @@ ModelSource trainer_build_model(Trainer* t);
 bool trainer_read_first_master(Trainer* t, ModelSource source, char* error);
 // --export-hf, if it was given.
 void trainer_export(Trainer* t);
+// The folder of the data's files: where prepare_data put the tokenizer's.
+const char* trainer_data_folder(const Trainer* t, char out[CHECKPOINT_PATH_CHARS]);
 
 // trainer_checkpoint.c
 // Every rank learns whether all succeeded; the first that failed says why.

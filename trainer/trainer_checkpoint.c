@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "../dataloader/data_json.h"
 #include "../llmc/llmc_error.h"
 #include "trainer.h"
 
@@ -91,6 +92,18 @@ static bool save(Trainer* t, Saving* saving) {
     return trainer_all_succeeded(t, ok, "checkpoint", error);
 }
 
+// With the first checkpoint, so that ./generate has all it needs in one folder. The weights do not depend on
+// it: what cannot be copied is said.
+static void keep_tokens(Trainer* t) {
+    char folder[CHECKPOINT_PATH_CHARS];
+    if (t->has_kept_tokens) { return; }
+    t->has_kept_tokens = true;
+    if (data_json_copy(trainer_data_folder(t, folder), t->flags.output_dir) != STATUS_OK) {
+        fprintf(stderr, "warning: the data's tokenizer is not beside the checkpoints: %s\n",
+                status_message());
+    }
+}
+
 void trainer_save(Trainer* t) {
     Saving saving = {.model_sum = 0};
     const char* directory = t->flags.output_dir;
@@ -104,6 +117,7 @@ void trainer_save(Trainer* t) {
         checkpoint_prune(directory, t->step, t->flags.checkpoints_keep, t->flags.checkpoints_major);
         printf("saved %s\n", saving.model_path);
         trainer_replace_earlier(t);
+        keep_tokens(t);
     } else {
         checkpoint_abort(saving.model_path);
         checkpoint_abort(saving.state_path);

@@ -192,9 +192,8 @@ bool trainer_read_first_master(Trainer* t, ModelSource source, char* error) {
                               error);
 }
 
-// The folder of a path's file: where prepare_data put the tokenizer's files beside the data.
-static const char* folder_of(char out[CHECKPOINT_PATH_CHARS], const char* pattern) {
-    const char* slash = strrchr(pattern, '/');
+const char* trainer_data_folder(const Trainer* t, char out[CHECKPOINT_PATH_CHARS]) {
+    const char *pattern = t->flags.train_pattern, *slash = strrchr(pattern, '/');
     snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s", slash != NULL ? (int)(slash - pattern) : 1,
              slash != NULL ? pattern : ".");
     return out;
@@ -220,8 +219,7 @@ void trainer_export(Trainer* t) {
     if (directory == NULL) { return; }
     bool is_main = source_is_main(t->source);
     const HfConfig like = t->has_like ? t->like : config_of_data(t);
-    HfTokens tokens = {.folder = folder_of(folder, t->flags.train_pattern),
-                       .bytes = source_has_byt5_tokens(t->source)};
+    HfTokens tokens = {.folder = trainer_data_folder(t, folder), .bytes = source_has_byt5_tokens(t->source)};
     bool ok = !is_main || hf_checkpoint_create(directory, &t->model.config, &like, &tokens, error);
     bool saved = trainer_all_succeeded(t, ok, "--export-hf", error);
     if (saved) {

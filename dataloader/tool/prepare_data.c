@@ -16,6 +16,7 @@ with the data (dataloader/task_table.h).
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../data_json.h"
 #include "../jsonl.h"
 #include "../sample_file.h"
 #include "../shard_writer.h"
@@ -307,6 +308,7 @@ static Status prepare_data(Prepare* prep) {
     TRY(shard_writer_finish(&prep->train));
     TRY(shard_writer_finish(&prep->val));
     TRY(tokenizer_save(prep->tokenizer, options->out));
+    TRY(data_json_write(&(DataJson){.vocab = prep->vocab}, options->out));
     print_summary(prep, clock_now_ns() - begin_ns);
     return STATUS_OK;
 }

@@ -227,7 +227,9 @@ static Status write_trace(Dynapipe* dp, int32_t step) {
 static Status show_step(Dynapipe* dp, int32_t step) {
     const Plan* plan = &dp->now->plan;
     if (dp->transport.rank == 0 && dp->options.print_plan) {
-        printf("\nthe plan of step %d\n", step);
+        printf("\nthe plan of step %d%s\n", step,
+               session_shares_cores(dp) ? ", in times of ranks that have cores of their own; here they share"
+                                        : "");
         plan_print_table(plan, stdout);
         plan_print_timeline(plan, 100, stdout);
         printf("\n");

@@ -1,0 +1,116 @@
+/*
+generate.c -- what a trained model answers: to a prompt, to a file of them, to whoever types.
+
+    ./generate out/mine --prompt "What is the capital of Peru?"
+    ./generate out/mine --file questions.jsonl > answers.jsonl
+    ./generate gpt2/ --prompt "Once upon a time" --temperature 0.8 --top-p 0.95
+
+On the CPU, in one process, without MPI. The parts are in generator/.
+*/
+#include <stdio.h>
+#include <string.h>
+
+#include "dynapipe_plugin/base/options.h"
+#include "dynapipe_plugin/base/standard_output.h"
+#include "generator/generator.h"
+
+enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+// clang-format off
+static const OptionSpec specs[] = {
+    {"--prompt",      OPTION_STRING, offsetof(GeneratorOptions, prompt),      NULL,  0, 0,       NULL, "TEXT", "what to answer"},
+    {"--file",        OPTION_STRING, offsetof(GeneratorOptions, file),        NULL,  0, 0,       NULL, "FILE", "prompts, a line each: text, or JSON as of prepare_data; answers are lines of JSON"},
+    {"--tokenizer",   OPTION_STRING, offsetof(GeneratorOptions, tokenizer),   NULL,  0, 0,       NULL, "DIR", "where the tokenizer's files are; else beside the weights"},
+    {"--max-tokens",  OPTION_INT,    offsetof(GeneratorOptions, max_tokens),  "256", 1, 1 << 20, NULL, "N", "longest answer"},
+    {"--temperature", OPTION_DOUBLE, offsetof(GeneratorOptions, temperature), "0",   0, 100,     NULL, "X", "0: always the likeliest token; 1: as likely as the model says"},
+    {"--top-k",       OPTION_INT,    offsetof(GeneratorOptions, top_k),       "0",   0, 1 << 30, NULL, "N", "draw from the N likeliest tokens; 0: all"},
+    {"--top-p",       OPTION_DOUBLE, offsetof(GeneratorOptions, top_p),       "1",   0, 1,       NULL, "X", "draw from the fewest tokens that have this probability together"},
+    {"--seed",        OPTION_INT64,  offsetof(GeneratorOptions, seed),        "1",   0, 4e9,     NULL, "N", "of what is drawn: prompt i draws with seed + i"},
+    {"--raw",         OPTION_BOOL,   offsetof(GeneratorOptions, raw),         NULL,  0, 0,       NULL, NULL, "go on with the text as it is: without the data's template, and what ends its inputs"},
+    {"--batch",       OPTION_INT,    offsetof(GeneratorOptions, max_slots),   "16",  1, 1024,    NULL, "N", "prompts of a file that are answered together"},
+    {"--threads",     OPTION_INT,    offsetof(GeneratorOptions, threads),     "0",   0, 1024,    NULL, "N", "cores; 0: OMP_NUM_THREADS, else all"},
+    {"--quiet",       OPTION_BOOL,   offsetof(GeneratorOptions, quiet),       NULL,  0, 0,       NULL, NULL, "answers only: no line on the model, no count of right answers"},
+};
+// clang-format on
+enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
+
+static void print_help(void) {
+    printf(
+        "usage: generate MODEL [--prompt TEXT | --file FILE] [options]\n"
+        "Answers of a trained model; MODEL is the folder of a run (-o of the trainer; its newest\n"
+        "checkpoint), a model_*.bin, or a folder of Hugging Face's files. Without --prompt and --file,\n"
+        "lines of standard input are prompts. A prompt is put into the form that the training data had\n"
+        "(--raw: is not). Lines of JSON come back with \"generated\", and where they have targets, how many\n"
+        "are right is counted by task, on standard error.\n"
+        "Exit status: 0 done, 1 failed, 2 wrong option.\n\n");
+    options_print(specs, NUM_SPECS, stdout);
+}
+
+static Status parse(GeneratorOptions* options, int argc, char** argv) {
+    TRY(options_defaults(specs, NUM_SPECS, options));
+    TRY(options_take(specs, NUM_SPECS, options, &argc, argv, NULL));
+    if (argc < 2) {
+        return FAIL(STATUS_BAD_OPTION, "no model ---> generate out/mine --prompt \"...\"; --help tells more");
+    }
+    for (int i = 1; i < argc; i++) {
+        if (argv[i][0] == '-' || i > 1) {
+            return FAIL(STATUS_BAD_OPTION, "%s: %s ---> --help lists all options", argv[i],
+                        argv[i][0] == '-' ? "unknown option"
+                                          : "one model at a time; a prompt goes behind --prompt");
+        }
+    }
+    options->model = argv[1];
+    if (options->prompt != NULL && options->file != NULL) {
+        return FAIL(STATUS_BAD_OPTION, "--prompt and --file ---> give one of them");
+    }
+    if (options->top_p <= 0) { return FAIL(STATUS_BAD_OPTION, "--top-p: 0 ---> above 0, 1 is all"); }
+    if (options->temperature <= 0 && (options->top_k > 0 || options->top_p < 1)) {
+        fprintf(stderr, "warning: --top-k and --top-p do nothing at --temperature 0 ---> --temperature 1\n");
+    }
+    return STATUS_OK;
+}
+
+static void print_model(const GeneratorModel* g) {
+    enum { LINE_CHARS = 100 };
+    char shape[160], line[320];
+    const ModelConfig* config = &g->model.config;
+    config->kind->describe(shape, sizeof shape, config);
+    int num_chars = snprintf(line, sizeof line, "%s, %s, %lld parameters", config->kind->title, shape,
+                             (long long)model_num_params(config));
+    bool fits = strlen(g->path) + 2 + (size_t)num_chars <= LINE_CHARS;
+    fprintf(stderr, "%s:%s%s\n", g->path, fits ? " " : "\n  ", line);
+}
+
+static Status generate(const GeneratorOptions* options) {
+    GeneratorModel model = {0};
+    Prompts prompts = {0};
+    Status status = prompts_open(&prompts, options);
+    if (status == STATUS_OK) { status = generator_model_open(&model, options); }
+    if (status == STATUS_OK) {
+        if (!options->quiet) { print_model(&model); }
+        prompts_set_form(&prompts, &model.tokens.data, model.model.config.kind->has_decoder);
+        status = generator_answer(&model, options, &prompts);
+    }
+    prompts_close(&prompts);
+    generator_model_close(&model);
+    return status;
+}
+
+int main(int argc, char** argv) {
+    standard_output_open(false);
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            print_help();
+            return standard_output_close(EXIT_DONE, EXIT_FAILED);
+        }
+    }
+    GeneratorOptions options = {0};
+    Status status = parse(&options, argc, argv);
+    bool is_usage = status != STATUS_OK;
+    if (status == STATUS_OK) { status = generate(&options); }
+    if (status != STATUS_OK) { fprintf(stderr, "generate: %s\n", status_message()); }
+    return standard_output_close(status == STATUS_OK ? EXIT_DONE
+                                 : is_usage          ? EXIT_USAGE
+                                                     : EXIT_FAILED,
+                                 EXIT_FAILED);
+}

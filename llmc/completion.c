@@ -1,0 +1,207 @@
+#include "completion.h"
+
+#include <stdlib.h>
+
+#include "floatx.h"
+#include "llmc_error.h"
+
+enum { USUAL_SLOTS = 16 };
+
+typedef struct {
+    Model* model;
+    const CompletionOptions* options;
+    Completion* list;
+    int num_completions, num_begun;
+    ModelCache cache;
+    void* scratch;
+    Mt19937* generators;    // (num_slots)
+    SamplingPlace* places;  // (vocab)
+    floatX* row;            // (Vp) of the logits on the host, where something is drawn
+    float* logits;          // (Vp) the same
+    int32_t* of_slot;       // (num_slots) which completion; -1: free
+    int num_open;
+    // of one call: tokens and positions (longest prompt or num_slots), the others (num_slots + 1)
+    int32_t *tokens, *positions, *cu_seqlens, *dec_tokens, *dec_positions, *dec_cu_seqlens;
+    int32_t *slots, *num_before, *num_enc, *next;
+} Run;
+
+static bool has_sides(const Run* r) {
+    return r->model->config.kind->has_decoder;
+}
+
+static int32_t* ints(int num_values) {
+    return (int32_t*)llmc_alloc(sizeof(int32_t) * (size_t)num_values, "completions");
+}
+
+static int longest_prompt(const Run* r) {
+    int longest = 1;
+    for (int i = 0; i < r->num_completions; i++) {
+        if (r->list[i].num_prompt > longest) { longest = r->list[i].num_prompt; }
+    }
+    return longest;
+}
+
+static void run_open(Run* r) {
+    const ModelConfig* config = &r->model->config;
+    const CompletionOptions* o = r->options;
+    int most = o->max_slots > 0 ? o->max_slots : USUAL_SLOTS, longest = longest_prompt(r);
+    int num_slots = r->num_completions < most ? r->num_completions : most;
+    int together = longest + o->max_tokens, T = longest > num_slots ? longest : num_slots;
+    r->cache =
+        (ModelCache){.num_slots = num_slots, .max_tokens = o->max_tokens + 1, .max_enc_tokens = longest};
+    if (!has_sides(r)) {
+        r->cache.max_tokens = together < config->max_seq_len ? together : config->max_seq_len;
+        r->cache.max_enc_tokens = 0;
+    }
+    const ModelBatch shape = {.num_seqs = num_slots,
+                              .num_tokens = T,
+                              .num_rows = num_slots,
+                              .max_seq_tokens = longest,
+                              .num_dec_tokens = has_sides(r) ? num_slots : 0,
+                              .max_dec_seq_tokens = has_sides(r) ? 1 : 0};
+    r->cache.memory =
+        ops_alloc(r->model->ops, (size_t)config->kind->cache_bytes(r->model, &r->cache), "keys and values");
+    r->scratch = ops_alloc(r->model->ops, (size_t)config->kind->infer_bytes(r->model, &shape), "completions");
+    r->generators = (Mt19937*)llmc_alloc(sizeof(Mt19937) * (size_t)num_slots, "generators");
+    r->places = (SamplingPlace*)llmc_alloc(sizeof(SamplingPlace) * (size_t)config->vocab, "logits");
+    r->row = (floatX*)llmc_alloc(sizeof(floatX) * (size_t)config->padded_vocab, "logits");
+    r->logits = (float*)llmc_alloc(sizeof(float) * (size_t)config->padded_vocab, "logits");
+    r->tokens = ints(T);
+    r->positions = ints(T);
+    int32_t** rest[] = {&r->cu_seqlens, &r->dec_tokens, &r->dec_positions, &r->dec_cu_seqlens, &r->slots,
+                        &r->num_before, &r->num_enc,    &r->next,          &r->of_slot};
+    for (int i = 0; i < 9; i++) { *rest[i] = ints(num_slots + 1); }
+    for (int i = 0; i < num_slots; i++) { r->of_slot[i] = -1; }
+}
+
+static void run_close(Run* r) {
+    void* memory[] = {r->generators, r->places,     r->row,        r->logits,        r->tokens,
+                      r->positions,  r->cu_seqlens, r->dec_tokens, r->dec_positions, r->dec_cu_seqlens,
+                      r->slots,      r->num_before, r->num_enc,    r->next,          r->of_slot};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) { free(memory[i]); }
+    ops_release(r->model->ops, r->scratch);
+    ops_release(r->model->ops, r->cache.memory);
+}
+
+// --- one call ----------------------------------------------------------------------------------------------
+
+typedef struct {
+    int num_seqs, num_tokens, num_dec_tokens, longest;
+} Call;
+
+// Decoder-only: the prompt, or the token said last. With a decoder: the prompt of the encoder, and the token.
+static void call_add(Run* r, Call* call, int slot, bool with_prompt) {
+    const Completion* c = &r->list[r->of_slot[slot]];
+    const bool sides = has_sides(r);
+    const int32_t last = c->num_tokens > 0 ? c->tokens[c->num_tokens - 1] : r->options->start_token;
+    const int b = call->num_seqs++, said_at = sides ? c->num_tokens : c->num_prompt + c->num_tokens - 1;
+    r->slots[b] = slot;
+    r->num_enc[b] = sides ? c->num_prompt : 0;
+    r->num_before[b] = with_prompt ? 0 : said_at;
+    for (int i = 0; with_prompt && i < c->num_prompt; i++) {
+        r->tokens[call->num_tokens] = c->prompt[i];
+        r->positions[call->num_tokens++] = i;
+    }
+    if (sides) {
+        r->dec_tokens[call->num_dec_tokens] = last;
+        r->dec_positions[call->num_dec_tokens++] = said_at;
+    } else if (!with_prompt) {
+        r->tokens[call->num_tokens] = last;
+        r->positions[call->num_tokens++] = said_at;
+    }
+    const int num_new = with_prompt ? c->num_prompt : sides ? 0 : 1;
+    call->longest = num_new > call->longest ? num_new : call->longest;
+    r->cu_seqlens[b + 1] = call->num_tokens;
+    r->dec_cu_seqlens[b + 1] = call->num_dec_tokens;
+}
+
+// The likeliest next tokens, to r->next; logits stay in the model's last_logits.
+static void call_run(Run* r, const Call* call) {
+    const ModelBatch batch = {.num_seqs = call->num_seqs,
+                              .num_tokens = call->num_tokens,
+                              .num_rows = call->num_seqs,
+                              .max_seq_tokens = call->longest,
+                              .cu_seqlens = r->cu_seqlens,
+                              .tokens = r->tokens,
+                              .positions = r->positions,
+                              .num_dec_tokens = call->num_dec_tokens,
+                              .max_dec_seq_tokens = call->num_dec_tokens > 0 ? 1 : 0,
+                              .dec_cu_seqlens = r->dec_cu_seqlens,
+                              .dec_tokens = r->dec_tokens,
+                              .dec_positions = r->dec_positions};
+    r->cache.slots = r->slots;
+    r->cache.num_before = r->num_before;
+    r->cache.num_enc = r->num_enc;
+    r->model->config.kind->infer(r->model, &batch, &r->cache, NULL, NULL, r->scratch, r->next);
+}
+
+// --- texts -------------------------------------------------------------------------------------------------
+
+// Of sequence b of the last call.
+static int32_t choose(Run* r, int b) {
+    const Sampling* sampling = &r->options->sampling;
+    const ModelConfig* config = &r->model->config;
+    if (sampling->temperature <= 0) { return r->next[b]; }
+    const floatX* row = r->model->last_logits + (size_t)b * (size_t)config->padded_vocab;
+    ops_download(r->model->ops, r->row, row, sizeof(floatX) * (size_t)config->padded_vocab);
+    floatx_to_floats(r->logits, r->row, (size_t)config->vocab);
+    return sampling_pick(r->logits, config->vocab, sampling, &r->generators[r->slots[b]], r->places);
+}
+
+static bool tell(const Run* r, const Completion* c, int32_t token) {
+    return r->options->said == NULL || r->options->said(r->options->context, c, token);
+}
+
+// The slot is free once its text has ended.
+static void say(Run* r, int slot, int32_t token) {
+    Completion* c = &r->list[r->of_slot[slot]];
+    c->has_ended = token == r->options->end_token;
+    bool goes_on = !c->has_ended;
+    if (goes_on) {
+        c->tokens[c->num_tokens++] = token;
+        goes_on = tell(r, c, token) && c->num_tokens < r->options->max_tokens;
+        if (!has_sides(r)) {
+            goes_on = goes_on && c->num_prompt + c->num_tokens < r->model->config.max_seq_len;
+        }
+    }
+    if (goes_on) { return; }
+    tell(r, c, -1);
+    r->of_slot[slot] = -1;
+    r->num_open--;
+}
+
+static void call_finish(Run* r, const Call* call) {
+    call_run(r, call);
+    for (int b = 0; b < call->num_seqs; b++) { say(r, r->slots[b], choose(r, b)); }
+}
+
+// The next of the list into a free slot, alone: prompts have any length.
+static void begin(Run* r, int slot) {
+    Call call = {0};
+    int idx = r->num_begun++;
+    r->of_slot[slot] = idx;
+    r->num_open++;
+    r->list[idx].num_tokens = 0;
+    r->list[idx].has_ended = false;
+    mt19937_seed(&r->generators[slot], r->options->seed + (uint32_t)idx);
+    call_add(r, &call, slot, true);
+    call_finish(r, &call);
+}
+
+void completion_run(Model* model, const CompletionOptions* options, Completion* list, int num_completions) {
+    Run run = {.model = model, .options = options, .list = list, .num_completions = num_completions};
+    if (num_completions == 0) { return; }
+    run_open(&run);
+    while (run.num_open > 0 || run.num_begun < num_completions) {
+        Call call = {0};
+        for (int slot = 0; slot < run.cache.num_slots; slot++) {
+            while (run.of_slot[slot] < 0 && run.num_begun < num_completions) { begin(&run, slot); }
+        }
+        for (int slot = 0; slot < run.cache.num_slots; slot++) {
+            if (run.of_slot[slot] >= 0) { call_add(&run, &call, slot, false); }
+        }
+        if (call.num_seqs > 0) { call_finish(&run, &call); }
+    }
+    ops_sync(model->ops);
+    run_close(&run);
+}

@@ -1,0 +1,176 @@
+// data.json comes back as it was written, a broken one is told, and forms are filled field by field.
+#include "../dataloader/data_json.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "test.h"
+
+static char folder[] = "/tmp/test_data_json_XXXXXX";
+
+static void put(const char* name, const char* text) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE* file = fopen(path, "w");
+    CHECK(file != NULL);
+    fputs(text, file);
+    fclose(file);
+}
+
+static bool equal(const char* a, const char* b) {
+    return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
+static void it_comes_back_as_it_was_written(void) {
+    char quotes[] = "\"{inputs}\"\n<|im_end|> \xc3\xa9", empty[] = "";
+    const DataJson ways[] = {
+        {.vocab = {257, 256, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 0xfedcba9876543210u}},
+        {.vocab = {50257, 50256, -1, TOKENIZER_GPT2, INPUT_END_NONE, 1}, .prompt = quotes, .name = empty},
+        {.vocab = {384, 1, 0, TOKENIZER_BYT5, INPUT_END_EOT, 0},
+         .system = quotes,
+         .user = empty,
+         .assistant = quotes},
+        {.vocab = {32100, 1, 0, TOKENIZER_SENTENCEPIECE, INPUT_END_EOT, 7},
+         .name = quotes,
+         .user = quotes,
+         .context = quotes,
+         .next = empty,
+         .joint = quotes,
+         .turn_end = quotes},
+    };
+    for (int w = 0; w < 4; w++) {
+        DataJson got;
+        bool is_there = false;
+        const SampleVocab *a = &ways[w].vocab, *b = &got.vocab;
+        CHECK_EQ(data_json_write(&ways[w], folder), STATUS_OK);
+        CHECK_EQ(data_json_read(&got, folder, &is_there), STATUS_OK);
+        CHECK(is_there);
+        CHECK(a->num_tokens == b->num_tokens && a->eot_token == b->eot_token && a->pad_token == b->pad_token);
+        CHECK(a->tokenizer == b->tokenizer && a->input_end == b->input_end && a->hash == b->hash);
+        CHECK(equal(ways[w].name, got.name) && equal(ways[w].prompt, got.prompt));
+        CHECK(equal(ways[w].system, got.system) && equal(ways[w].user, got.user));
+        CHECK(equal(ways[w].assistant, got.assistant) && equal(ways[w].context, got.context));
+        CHECK(equal(ways[w].next, got.next) && equal(ways[w].joint, got.joint));
+        CHECK(equal(ways[w].turn_end, got.turn_end));
+        data_json_free(&got);
+    }
+}
+
+static void what_is_broken_is_told(void) {
+    const char* const whole = "{\"tokenizer\": \"bytes\", \"tokens\": 257, \"end\": 256, \"padding\": -1, "
+                              "\"input_end\": \"none\"%s}";
+    const char* const texts[] = {"",
+                                 "[]",
+                                 "{",
+                                 "{}",
+                                 "{\"tokenizer\": \"words\"}",
+                                 ", \"template\": {\"user\": 3}",
+                                 ", \"tokens\": 3"};
+    const char* const words[] = {"not JSON",      "\"tokenizer\"", "not JSON", "\"tokenizer\"",
+                                 "\"tokenizer\"", "\"user\"",      "not JSON"};
+    for (int i = 0; i < 7; i++) {
+        char text[400];
+        DataJson got;
+        bool is_there;
+        snprintf(text, sizeof text, texts[i][0] == ',' ? whole : "%s", texts[i]);
+        put("data.json", text);
+        CHECK_EQ(data_json_read(&got, folder, &is_there), STATUS_BAD_FORMAT);
+        CHECK(strstr(status_message(), words[i]) != NULL);
+        CHECK(strstr(status_message(), "data.json") != NULL && strstr(status_message(), "--->") != NULL);
+        CHECK(got.user == NULL && got.prompt == NULL);
+    }
+    // of every number, one out of range
+    const char* const numbers[] = {
+        "\"tokens\": 0, \"end\": 1, \"padding\": 0", "\"tokens\": 5, \"end\": -1, \"padding\": 0",
+        "\"tokens\": 5, \"end\": 1, \"padding\": -2", "\"tokens\": 5.5, \"end\": 1, \"padding\": 0",
+        "\"tokens\": 99999999999, \"end\": 1, \"padding\": 0"};
+    for (int i = 0; i < 5; i++) {
+        char text[400];
+        DataJson got;
+        bool is_there;
+        snprintf(text, sizeof text, "{\"tokenizer\": \"byt5\", \"input_end\": \"eos\", %s}", numbers[i]);
+        put("data.json", text);
+        CHECK_EQ(data_json_read(&got, folder, &is_there), STATUS_BAD_FORMAT);
+    }
+}
+
+static void what_json_cannot_say_is_not_written(void) {
+    char bytes[] = "\xff{inputs}";
+    const DataJson data = {.vocab = {257, 256, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 5}, .prompt = bytes};
+    CHECK_EQ(data_json_write(&data, folder), STATUS_BAD_FORMAT);
+    CHECK(strstr(status_message(), "UTF-8") != NULL);
+}
+
+static void an_absent_one_is_no_error(void) {
+    char path[256];
+    DataJson got;
+    bool is_there = true;
+    snprintf(path, sizeof path, "%s/data.json", folder);
+    unlink(path);
+    CHECK_EQ(data_json_read(&got, folder, &is_there), STATUS_OK);
+    CHECK(!is_there);
+    snprintf(path, sizeof path, "%s/copy", folder);
+    mkdir(path, 0755);
+    put("vocab.json", "{}");
+    CHECK_EQ(data_json_copy(folder, path), STATUS_OK);  // of a folder that is not of prepared data: nothing
+    snprintf(path, sizeof path, "%s/copy/vocab.json", folder);
+    CHECK(access(path, F_OK) != 0);
+}
+
+static void a_copy_has_the_tokenizers_files(void) {
+    char path[400], to[256];
+    const DataJson data = {.vocab = {257, 256, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 5}};
+    snprintf(to, sizeof to, "%s/copy", folder);
+    put("merges.txt", "a b\n");
+    put("train.bin", "no tokenizer's");
+    CHECK_EQ(data_json_write(&data, folder), STATUS_OK);
+    CHECK_EQ(data_json_copy(folder, to), STATUS_OK);
+    const char* const names[] = {"data.json", "vocab.json", "merges.txt", "train.bin"};
+    for (int i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "%s/%s", to, names[i]);
+        CHECK_EQ(access(path, F_OK) == 0, i < 3);
+    }
+}
+
+static const char* find(void* context, const char* field, size_t field_chars, size_t* num_bytes) {
+    (void)context;
+    bool is_a = field_chars == 1 && field[0] == 'a', is_b2 = field_chars == 2 && strncmp(field, "b2", 2) == 0;
+    *num_bytes = is_a ? 3 : 0;
+    return is_a ? "x\0y" : is_b2 ? "" : NULL;
+}
+
+static void forms_are_filled_field_by_field(void) {
+    const struct {
+        const char *form, *filled;
+        size_t num_bytes;
+    } cases[] = {{"", "", 0},
+                 {"{a}", "x\0y", 3},
+                 {"<{a}{a}>", "<x\0yx\0y>", 8},
+                 {"{b2}|", "|", 1},
+                 {"{c} {", "{c} {", 5},
+                 {"{}{a", "{}{a", 4},
+                 {"{{a}} {{{a}", "{a} {x\0y", 8},
+                 {"{ a}", "{ a}", 4},
+                 {"\xc3\xa9{b2}\n", "\xc3\xa9\n", 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        size_t num_bytes = 99;
+        char* text = data_json_fill(cases[i].form, find, NULL, &num_bytes);
+        CHECK(text != NULL);
+        CHECK_EQ(num_bytes, cases[i].num_bytes);
+        CHECK_EQ(memcmp(text, cases[i].filled, cases[i].num_bytes), 0);
+        free(text);
+    }
+}
+
+int main(void) {
+    CHECK(mkdtemp(folder) != NULL);
+    RUN(it_comes_back_as_it_was_written);
+    RUN(what_is_broken_is_told);
+    RUN(what_json_cannot_say_is_not_written);
+    RUN(an_absent_one_is_no_error);
+    RUN(a_copy_has_the_tokenizers_files);
+    RUN(forms_are_filled_field_by_field);
+    char command[64];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return system(command) == 0 ? test_end() : 1;
+}

@@ -1,0 +1,185 @@
+#!/usr/bin/env bash
+# ./generate says what the trainer's -s says, whatever the weights come from; puts prompts into the data's form; says of what it
+# cannot do what to do instead.
+# shellcheck source=test/train_lib.sh
+. "$(dirname "$0")/train_lib.sh"
+make -s "$build/generate" || exit 1
+generate=$build/generate
+
+same() {  # what, file, file
+    cmp -s "$2" "$3"
+    ok $? "$1: $(diff "$2" "$3" | head -4)"
+}
+refuses() {  # exit status, words, arguments...: nothing on standard output, and a remedy
+    local status=$1 words=$2 rc output
+    shift 2
+    output=$("$generate" "$@" 2>&1 >"$work/refused" </dev/null)
+    rc=$?
+    [ "$rc" = "$status" ] && grep -qF -- "$words" <<<"$output" && grep -q -- '--->' <<<"$output" && [ ! -s "$work/refused" ]
+    ok $? "exit $status with '$words' expected, got $rc: $output"
+}
+
+# --- as the trainer answers: each question of its log, put to ./generate --------------------------------------------------
+"$build/dev/make_tasks" --mixture easy --out "$work/all.jsonl" --samples 3000 >"$work/data.log" || exit 1
+grep -v '"task": "\(topic\|review\)"' "$work/all.jsonl" >"$work/tasks.jsonl"
+as_the_trainer() {  # name, tokenizer, program, trainer's arguments...
+    local name=$1 tokenizer=$2 program=$3
+    shift 3
+    "$build/prepare_data" --tokenizer "$tokenizer" --out "$work/$name-data" "$work/tasks.jsonl" >"$work/data.log" 2>&1 || cat "$work/data.log"
+    trainer=$build/$program run "$name" 2 -i "$work/$name-data/train*.bin" -j "$work/$name-data/val*.bin" -o "$work/$name" -t 128 -d 2048 \
+        -x 60 -v 0 -s 60 -m 1 -g 24 --stages 2 --measure-seconds 0.3 "$@"
+    ok $? "$name: a run: $(tail -3 "$work/$name.log")"
+    sed -n 's/^  asked    //p' "$work/$name.log" >"$work/$name.asked"
+    sed -n 's/^  answers  //p' "$work/$name.log" | sed 's/^(nothing)$//' >"$work/$name.answers"
+    "$generate" "$work/$name" --max-tokens 24 <"$work/$name.asked" >"$work/$name.said" 2>"$work/$name.err"
+    ok $? "$name: $(tail -3 "$work/$name.err")"
+    [ "$(wc -l <"$work/$name.asked")" -ge 4 ] && [ "$(sort -u "$work/$name.answers" | wc -l)" -ge 2 ]
+    ok $? "$name: answers to compare: $(wc -l < "$work/$name.answers")"
+    same "$name: the trainer's answers" "$work/$name.said" "$work/$name.answers"
+}
+as_the_trainer gpt2 bytes train_gpt2-dynapipe -e l2c64h4 -l 5e-3 --export-hf "$work/gpt2hf"
+as_the_trainer t5 byt5 train_t5-dynapipe -e byt5:l2c64h4 --target-tokens 32 --optimizer adamw-scaled -l 2e-2 --export-hf "$work/hf"
+
+# --- the same model from other places ---------------------------------------------------------------------------------------
+ask() { "$generate" "$@" --quiet --max-tokens 24 <"$work/t5.asked" 2>>"$work/err"; }
+ask "$work/hf" >"$work/hf.said"
+same "Hugging Face's files" "$work/hf.said" "$work/t5.answers"
+"$generate" "$work/gpt2hf" --quiet --max-tokens 24 <"$work/gpt2.asked" >"$work/hf.said" 2>>"$work/err"
+same "Hugging Face's files of bytes" "$work/hf.said" "$work/gpt2.answers"
+ask "$work/t5/model_00000060.bin" >"$work/file.said"
+same "a model file by its name" "$work/file.said" "$work/t5.answers"
+mkdir "$work/alone" && cp "$work/t5/model_00000060.bin" "$work/alone/m.bin"
+ask "$work/alone/m.bin" --tokenizer "$work/t5-data" >"$work/alone.said"
+same "weights alone, with --tokenizer" "$work/alone.said" "$work/t5.answers"
+for f in "$work/t5.asked" "$work/gpt2.asked"; do
+    while read -r question; do
+        "$generate" "$work/$(basename "$f" .asked)" --quiet --max-tokens 24 --prompt "$question"
+    done <"$f" >"$work/one.said"
+    same "one by one" "$work/one.said" "${f%.asked}.answers"
+done
+[ "$(ldd "$generate" | grep -c libmpi)" = 0 ]
+ok $? "generate needs no MPI"
+
+# --- files ------------------------------------------------------------------------------------------------------------------------
+head -20 "$work/tasks.jsonl" >"$work/q.jsonl"
+"$generate" "$work/gpt2" --file "$work/q.jsonl" --max-tokens 24 >"$work/a.jsonl" 2>"$work/a.err"
+ok $? "$(cat "$work/a.err")"
+python3 - "$work" <<'E'
+import json, re, sys
+work = sys.argv[1]
+asked = [json.loads(line) for line in open(work + "/q.jsonl")]
+got = [json.loads(line) for line in open(work + "/a.jsonl")]
+assert len(asked) == len(got)
+right = 0
+for q, a in zip(asked, got):
+    assert all(a[field] == q[field] for field in q) and isinstance(a["generated"], str)
+    assert a["right"] == (a["generated"].strip() == q["targets"].strip())
+    right += a["right"]
+err = open(work + "/a.err").read()
+assert re.search(r"^all +%d of 20 right" % right, err, re.M), err
+by_task = re.findall(r"^(\w+) +(\d+) of (\d+) right$", err, re.M)
+assert sum(int(n) for _, n, _ in by_task) == right and sum(int(n) for _, _, n in by_task) == 20, err
+E
+ok $? "lines of JSON come back with their answers and counts"
+for size in 1 3; do
+    "$generate" "$work/gpt2" --file "$work/q.jsonl" --max-tokens 24 --batch $size --quiet 2>>"$work/err" | cmp -s - "$work/a.jsonl"
+    ok $? "--batch $size"
+done
+"$generate" "$work/gpt2" --file "$work/gpt2.asked" --max-tokens 24 --quiet 2>>"$work/err" |
+    python3 -c 'import json, sys; [print(json.loads(line)["generated"]) for line in sys.stdin]' >"$work/text.said"
+same "lines of text" "$work/text.said" "$work/gpt2.answers"
+
+# --- what is drawn ------------------------------------------------------------------------------------------------------------------
+draw() { "$generate" "$work/gpt2" --quiet --max-tokens 24 --prompt "Anna asks: the capital of Peru?" "$@" 2>>"$work/err"; }
+[ "$(draw --temperature 1 --seed 5)" = "$(draw --temperature 1 --seed 5)" ]
+ok $? "a seed says what is drawn"
+[ "$(for s in 1 2 3 4 5 6; do draw --temperature 2 --seed $s | od -c; done | sort -u | wc -l)" -gt 6 ]
+ok $? "another seed draws something else"
+[ "$(draw --temperature 3 --top-k 1)" = "$(draw)" ] && [ "$(draw --temperature 3 --top-p 0.000001)" = "$(draw)" ]
+ok $? "the likeliest alone is the greedy answer"
+
+# --- the data's form --------------------------------------------------------------------------------------------------------------
+mkdir "$work/form" && cp "$work/gpt2-data/tokenizer.bin" "$work/form"
+form() {  # template
+    python3 - "$work" "$1" <<'E'
+import json, sys
+about = json.load(open(sys.argv[1] + "/gpt2-data/data.json"))
+about["input_end"], about["template"] = "none", json.loads(sys.argv[2])
+json.dump(about, open(sys.argv[1] + "/form/data.json", "w"))
+E
+}
+formed() { "$generate" "$work/gpt2" --tokenizer "$work/form" --quiet --max-tokens 24 "$@" 2>>"$work/err"; }
+generated() { python3 -c 'import json, sys; [print(json.loads(line)["generated"]) for line in sys.stdin]'; }
+form '{"prompt": "Q: {inputs}\nHint: {hint}\nA:"}'
+raw=$(draw --raw)
+[ "$("$generate" "$work/gpt2" --quiet --max-tokens 24 --raw --prompt $'Q: big\nHint: {hint}\nA:')" = "$(formed --prompt big)" ]
+ok $? "a template stands around a prompt"
+echo '{"question": "big", "hint": "so"}' >"$work/hint.jsonl"
+[ "$(formed --raw --prompt $'Q: big\nHint: so\nA:')" = "$(formed --file "$work/hint.jsonl" | generated)" ]
+ok $? "a template's fields come from the record"
+[ -n "$raw" ] && [ "$raw" != "$(draw)" ]
+ok $? "without what ends the inputs it is another text"
+# of GPT-2, turns are separate texts, each answer ended by the end-of-text token; of T5, one text
+echo '{"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}, {"role": "assistant", "content": "z"},
+    {"role": "user", "content": "p"}, {"role": "tool", "content": [{"type": "text", "text": "q"}]}]}' | tr -d '\n' >"$work/chat.jsonl"
+echo '{"conversations": [{"from": "system", "value": "x"}, {"from": "human", "value": "y"}, {"from": "gpt", "value": "z"},
+    {"from": "human", "value": "p\nq"}, {"from": "gpt", "value": "right"}]}' | tr -d '\n' >"$work/share.jsonl"
+chats='{"system": "S {content}.", "user": "{system}U {content}. A", "next": "N {content}. A", "assistant": "{content}", "joint": "<", "turn_end": ">"}'
+form "$chats"
+formed --file "$work/chat.jsonl" | generated >"$work/chat.said"
+formed --file "$work/share.jsonl" | generated >"$work/share.said"
+same "ShareGPT's names of the same chat" "$work/share.said" "$work/chat.said"
+mkdir "$work/t5form" && python3 - "$work" "$chats" <<'E'
+import json, sys
+about = json.load(open(sys.argv[1] + "/t5-data/data.json"))
+about["template"] = json.loads(sys.argv[2])
+json.dump(about, open(sys.argv[1] + "/t5form/data.json", "w"))
+E
+cp "$work/t5/tokenizer.bin" "$work/t5form"
+echo '{"inputs": "S x.U y. A<z>N p\nq. A"}' >"$work/text.jsonl"
+"$generate" "$work/t5" --tokenizer "$work/t5form" --quiet --max-tokens 24 --file "$work/chat.jsonl" 2>>"$work/err" | generated >"$work/chat.t5"
+"$generate" "$work/t5" --quiet --max-tokens 24 --file "$work/text.jsonl" 2>>"$work/err" | generated >"$work/text.t5"
+same "T5: a chat is one text" "$work/chat.t5" "$work/text.t5"
+# Alpaca's input is a context where the template has a form for it, else a line below
+echo '{"instruction": "i", "input": "c", "output": "o"}' >"$work/alpaca.jsonl"
+form '{"prompt": "P {inputs}:", "context": "C {instruction} in {context}:"}'
+[ "$(formed --file "$work/alpaca.jsonl" | generated)" = "$(formed --raw --prompt 'C i in c:')" ]
+ok $? "a template with a context"
+form '{"prompt": "P {inputs}:"}'
+[ "$(formed --file "$work/alpaca.jsonl" | generated)" = "$(formed --raw --prompt $'P i\nc:')" ]
+ok $? "a template without a context"
+
+# --- what cannot be done ------------------------------------------------------------------------------------------------------------
+refuses 2 "no model"
+refuses 2 "--promt: unknown option" "$work/gpt2" --promt x
+refuses 2 "--prompt and --file" "$work/gpt2" --prompt x --file y
+refuses 2 "one model at a time" "$work/gpt2" what is it
+"$generate" "$work/gpt2" --temperature -1 >/dev/null 2>&1
+ok $([ $? = 2 ]; echo $?) "a temperature below 0"
+refuses 1 "No such file" "$work/absent" --prompt x
+refuses 1 "no checkpoint there" "$work/form" --prompt x
+refuses 1 "no tokenizer there" "$work/alone/m.bin" --prompt x
+refuses 1 "trained with another tokenizer" "$work/gpt2" --tokenizer "$work/t5-data" --prompt x
+refuses 1 "absent.jsonl: No such file" "$work/gpt2" --file "$work/absent.jsonl"
+printf '{"inputs": "a"}\n{"inputs": 3}\n' >"$work/bad.jsonl"
+refuses_line() {  # words: of the second line; the first is answered
+    "$generate" "$work/gpt2" --file "$work/bad.jsonl" >"$work/bad.said" 2>"$work/bad.err"
+    [ $? = 1 ] && grep -qF -- "$1" "$work/bad.err" && [ "$(wc -l <"$work/bad.said")" = 1 ]
+    ok $? "'$1' expected: $(cat "$work/bad.err")"
+}
+refuses_line "bad.jsonl:2: no prompt in it"
+printf '{"inputs": "a"}\n{"inputs": "b"\n' >"$work/bad.jsonl"
+refuses_line "bad.jsonl:2: not JSON"
+cp "$work/t5/model_00000060.bin" "$work/alone/damaged.bin"
+printf 'x' | dd of="$work/alone/damaged.bin" bs=1 seek=5001 conv=notrunc status=none
+refuses 1 "damaged.bin" "$work/alone/damaged.bin" --tokenizer "$work/t5-data" --prompt x
+"$generate" "$work/gpt2" --prompt x >/dev/full 2>"$work/full.err"
+ok $([ $? = 1 ]; echo $?) "a full disk: $(cat "$work/full.err")"
+head -c 3000 /dev/zero | tr '\0' a >"$work/long.txt"
+"$generate" "$work/gpt2" --file "$work/long.txt" --max-tokens 24 >"$work/long.jsonl" 2>"$work/long.err"
+ok $? "a long prompt: $(cat "$work/long.err")"
+grep -q "1 of 1 prompts are longer than the model's 128 tokens: the beginning is left out" "$work/long.err"
+ok $? "a long prompt is told: $(cat "$work/long.err")"
+"$generate" --help | awk 'length > 100 { exit 1 }'
+ok $? "--help fits"
+finish

@@ -56,7 +56,7 @@ TRAINER_OBJS = $(patsubst %.c,$(OUT)/%.o,$(wildcard trainer/trainer*.c) trainer/
 # this repository's models as the plugin takes them
 LLMC_BLOCKS_OBJS = $(patsubst %,$(OUT)/trainer/%.o,llmc_model llmc_blocks)
 PLUGIN_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_dynapipe answers scores) $(LLMC_BLOCKS_OBJS)
-STOCK_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_stock stock_stream stock_answer answers scores)
+STOCK_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_stock stock_stream stock_answer launched answers scores)
 TEST_SRCS := $(wildcard test/test_*.c)
 TESTS     := $(patsubst test/%.c,%,$(TEST_SRCS))
 TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS),$(wildcard test/*.c)))
@@ -211,6 +211,14 @@ $(OUT)/dataloader/%.o: dataloader/%.cpp
 	@mkdir -p $(@D)
 	@echo "c++ $<"
 	$(CXX) -std=c++17 -g -MMD -MP -Wall -Wextra -Wshadow $(WERROR_FLAG) $(OPT) $(CXXFLAGS) -c $< -o $@
+
+# --version: made again when another commit is checked out, or files are edited.
+COMMIT := $(or $(shell git describe --always --abbrev=12 --dirty --exclude '*' 2>/dev/null),unknown)
+$(OUT)/commit: FORCE
+	@mkdir -p $(@D)
+	@echo '$(COMMIT)' | cmp -s - $@ || echo '$(COMMIT)' >$@
+$(OUT)/$(DYNAPIPE_DIR)/base/version.o: $(OUT)/commit
+$(OUT)/$(DYNAPIPE_DIR)/base/version.o: CFLAGS_ALL += -DDYNAPIPE_COMMIT='"$(COMMIT)"'
 
 # --- sanitizers, fuzzing, structure ---------------------------------------------------------------------------
 asan:                                      ## unit tests, one rank, and emulated GPUs under address and undefined-behaviour sanitizers

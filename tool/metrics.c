@@ -152,6 +152,7 @@ static void forget_from(Metrics* metrics, double step) {
 }
 
 static Status add_record(Metrics* metrics, json_t* record) {
+    if (json_object_get(record, "run") != NULL) { return STATUS_OK; }  // what ran, for others
     if (json_object_get(record, "validation") != NULL) { return add_scores(metrics, record); }
     if (json_object_get(record, "refit") != NULL) { return add_refit(metrics, record); }
     double last = metrics->num_steps > 0 ? metrics->steps[metrics->num_steps - 1] : 0;

@@ -95,11 +95,11 @@ test:                                      ## set-up and every test that needs n
 check:                                     ## unit tests only
 	@dev/run_tests.sh --unit
 
-# --- programs: linked under $(OUT), then put beside this Makefile ---------------------------------------------
+# --- programs: linked under $(OUT), then put beside this Makefile; of the trainers train_X-stock and -dynapipe stay, train_X is the last made ---------------------------------------------
 train_gpt2: $(OUT)/train_gpt2$(if $(DYNAPIPE),-dynapipe)   ## the trainer of GPT-2; DYNAPIPE=1: with the plugin, over MPI
-	@cp $< $@
+	@cp $< $@-$(if $(DYNAPIPE),dynapipe,stock) && ln -f $@-$(if $(DYNAPIPE),dynapipe,stock) $@
 train_t5: $(OUT)/train_t5$(if $(DYNAPIPE),-dynapipe)       ## the trainer of T5, FLAN-T5, ByT5; DYNAPIPE=1 as above
-	@cp $< $@
+	@cp $< $@-$(if $(DYNAPIPE),dynapipe,stock) && ln -f $@-$(if $(DYNAPIPE),dynapipe,stock) $@
 prepare_data: $(OUT)/prepare_data          ## JSONL -> sample files
 	@cp $< $@
 profile_costs: $(OUT)/profile_costs        ## measure this machine's stages for the planner
@@ -248,6 +248,6 @@ bench:                                     ## the measurements of dev/results (m
 bench-simulated:                           ## training steps on 2 to 16 virtual ranks in virtual time (an hour; needs simulated's SMPI)
 	@dev/bench_simulated.sh
 clean:                                     ## remove what was built
-	rm -rf build train_gpt2 train_t5 train_gpt2cu train_t5cu prepare_data profile_costs profile_costscu make_tasks dynapipe
+	rm -rf build train_gpt2 train_t5 $(foreach m,gpt2 t5,train_$m-stock train_$m-dynapipe) train_gpt2cu train_t5cu prepare_data profile_costs profile_costscu make_tasks dynapipe
 
 -include $(shell find build -name '*.d' 2>/dev/null)

@@ -261,6 +261,7 @@ void dynapipe_abort(Dynapipe* dp, const char* why);
 // What the program should end with: 2 where this machine has not the GPUs that the run asks for.
 int dynapipe_exit_status(int error);
 void dynapipe_print_options(FILE* out);
+void dynapipe_print_version(FILE* out);  // the MPI library; also before dynapipe_open()
 const char* dynapipe_option(const Dynapipe* dp,
                             const char* name);  // a string option's value, NULL if not given
 

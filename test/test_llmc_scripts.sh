@@ -33,4 +33,11 @@ ok $? "srun's tasks are seen"
 SLURM_NTASKS=2 SLURM_STEP_ID=4294967291 SLURM_STEP_NAME=batch SLURM_STEP_NUM_TASKS=2 "$build/train_gpt2" -i x >"$work/slurm.log" 2>&1
 [ $? -eq 1 ]
 ok $? "a batch script is one process"
+
+for program in train_gpt2 train_gpt2-dynapipe; do
+    "$build/$program" --version >"$work/version" && grep -qE '^train_gpt2 of .*, commit [0-9a-f]{12}' "$work/version" && grep -q '^BLAS: OpenBLAS' "$work/version"
+    ok $? "$program --version: $(head -1 "$work/version")"
+done
+grep -q '^MPI: [A-Z]' "$work/version"
+ok $? "$(tail -1 "$work/version")"
 finish

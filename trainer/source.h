@@ -31,6 +31,7 @@ Source* source_open(int* argc, char*** argv, const ModelKind* kind);
 void source_close(Source* source);
 void source_print_usage(FILE* out, const ModelKind* kind);  // how to start the program
 void source_print_options(FILE* out);                       // the --options
+void source_print_version(FILE* out);                       // its libraries; before source_open()
 bool source_is_main(const Source* source);                  // the rank that prints and logs, rank 0
 int source_rank(const Source* source);
 int source_num_ranks(const Source* source);

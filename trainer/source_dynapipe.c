@@ -68,6 +68,10 @@ void source_print_options(FILE* out) {
     dynapipe_print_options(out);
 }
 
+void source_print_version(FILE* out) {
+    dynapipe_print_version(out);
+}
+
 bool source_is_main(const Source* source) {
     return dynapipe_rank(source->dp) == 0;
 }

@@ -109,6 +109,10 @@ void source_print_options(FILE* out) {
     options_print(specs, NUM_SPECS, out);
 }
 
+void source_print_version(FILE* out) {
+    fprintf(out, "no plugin: one process\n");
+}
+
 bool source_is_main(const Source* source) {
     (void)source;
     return true;

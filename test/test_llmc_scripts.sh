@@ -40,4 +40,15 @@ for program in train_gpt2 train_gpt2-dynapipe; do
 done
 grep -q '^MPI: [A-Z]' "$work/version"
 ok $? "$(tail -1 "$work/version")"
+
+statuses=
+for wrong in "-q x" "--nothing 1" "-x"; do
+    for program in train_gpt2 train_gpt2-dynapipe; do
+        # shellcheck disable=SC2086
+        "$build/$program" $wrong >/dev/null 2>&1
+        statuses+=$?
+    done
+done
+[ "$statuses" = 222222 ]
+ok $? "wrong flags: exit status 2 ($statuses)"
 finish

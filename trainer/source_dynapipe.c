@@ -35,6 +35,11 @@ void source_die(Source* source, const char* why) {
     exit(EXIT_FAILURE);
 }
 
+void source_refuse(Source* source, const char* why) {
+    dynapipe_abort(source->dp, why);
+    exit(2);
+}
+
 Source* source_open(int* argc, char*** argv, const ModelKind* kind) {
     Source* source = (Source*)calloc(1, sizeof(Source));
     if (source == NULL) { exit(EXIT_FAILURE); }

@@ -54,6 +54,12 @@ void source_die(Source* source, const char* why) {
     exit(EXIT_FAILURE);
 }
 
+void source_refuse(Source* source, const char* why) {
+    (void)source;
+    fprintf(stderr, "error: %s\n", why);
+    exit(2);
+}
+
 static void check(Source* source, Status status) {
     if (status != STATUS_OK) { source_die(source, status_message()); }
 }

@@ -266,7 +266,7 @@ int trainer_main(int argc, char** argv, const ModelKind* kind) {
         return standard_output_close(EXIT_SUCCESS, EXIT_FAILURE);
     }
     const char* error = train_flags_parse(&t->flags, argc, argv);
-    if (error != NULL) { source_die(t->source, error); }
+    if (error != NULL) { source_refuse(t->source, error); }
     if (source_is_main(t->source)) { train_flags_print_passed_over(argc, argv, stdout); }
     if (t->flags.model == NULL) { t->flags.model = kind->usual; }
     build(t);

@@ -57,7 +57,7 @@ TRAINER_OBJS = $(patsubst %.c,$(OUT)/%.o,$(wildcard trainer/trainer*.c) trainer/
 LLMC_BLOCKS_OBJS = $(patsubst %,$(OUT)/trainer/%.o,llmc_model llmc_blocks)
 PLUGIN_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_dynapipe answers scores) $(LLMC_BLOCKS_OBJS)
 GENERATOR_OBJS = $(patsubst %.c,$(OUT)/%.o,$(wildcard generator/*.c))
-STOCK_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_stock stock_stream answers scores)
+STOCK_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_stock stock_stream launched answers scores)
 TEST_SRCS := $(wildcard test/test_*.c)
 TESTS     := $(patsubst test/%.c,%,$(TEST_SRCS))
 TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS),$(wildcard test/*.c)))
@@ -97,11 +97,11 @@ test:                                      ## set-up and every test that needs n
 check:                                     ## unit tests only
 	@dev/run_tests.sh --unit
 
-# --- programs: linked under $(OUT), then put beside this Makefile ---------------------------------------------
+# --- programs: linked under $(OUT), then put beside this Makefile; of the trainers train_X-stock and -dynapipe stay, train_X is the last made ---------------------------------------------
 train_gpt2: $(OUT)/train_gpt2$(if $(DYNAPIPE),-dynapipe)   ## the trainer of GPT-2; DYNAPIPE=1: with the plugin, over MPI
-	@cp $< $@
+	@cp $< $@-$(if $(DYNAPIPE),dynapipe,stock) && ln -f $@-$(if $(DYNAPIPE),dynapipe,stock) $@
 train_t5: $(OUT)/train_t5$(if $(DYNAPIPE),-dynapipe)       ## the trainer of T5, FLAN-T5, ByT5; DYNAPIPE=1 as above
-	@cp $< $@
+	@cp $< $@-$(if $(DYNAPIPE),dynapipe,stock) && ln -f $@-$(if $(DYNAPIPE),dynapipe,stock) $@
 prepare_data: $(OUT)/prepare_data          ## JSONL -> sample files
 	@cp $< $@
 profile_costs: $(OUT)/profile_costs        ## measure this machine's stages for the planner
@@ -219,6 +219,14 @@ $(OUT)/dataloader/%.o: dataloader/%.cpp
 	@echo "c++ $<"
 	$(CXX) -std=c++17 -g -MMD -MP -Wall -Wextra -Wshadow $(WERROR_FLAG) $(OPT) $(CXXFLAGS) -c $< -o $@
 
+# --version: made again when another commit is checked out, or files are edited.
+COMMIT := $(or $(shell git describe --always --abbrev=12 --dirty --exclude '*' 2>/dev/null),unknown)
+$(OUT)/commit: FORCE
+	@mkdir -p $(@D)
+	@echo '$(COMMIT)' | cmp -s - $@ || echo '$(COMMIT)' >$@
+$(OUT)/$(DYNAPIPE_DIR)/base/version.o: $(OUT)/commit
+$(OUT)/$(DYNAPIPE_DIR)/base/version.o: CFLAGS_ALL += -DDYNAPIPE_COMMIT='"$(COMMIT)"'
+
 # --- sanitizers, fuzzing, structure ---------------------------------------------------------------------------
 asan:                                      ## unit tests, one rank, and emulated GPUs under address and undefined-behaviour sanitizers
 	@$(MAKE) --no-print-directory BUILD=asan check
@@ -247,6 +255,6 @@ bench:                                     ## the measurements of dev/results (m
 bench-simulated:                           ## training steps on 2 to 16 virtual ranks in virtual time (an hour; needs simulated's SMPI)
 	@dev/bench_simulated.sh
 clean:                                     ## remove what was built
-	rm -rf build train_gpt2 train_t5 train_gpt2cu train_t5cu prepare_data profile_costs profile_costscu make_tasks generate dynapipe
+	rm -rf build train_gpt2 train_t5 $(foreach m,gpt2 t5,train_$m-stock train_$m-dynapipe) train_gpt2cu train_t5cu prepare_data profile_costs profile_costscu make_tasks generate dynapipe
 
 -include $(shell find build -name '*.d' 2>/dev/null)

@@ -7,6 +7,7 @@ dynapipe.c -- the planner as a command: plan a batch, check and compare plans, a
 #include <string.h>
 
 #include "dynapipe_plugin/base/standard_output.h"
+#include "dynapipe_plugin/base/version.h"
 #include "tool/tool.h"
 
 // clang-format off
@@ -38,6 +39,10 @@ static int run_command(int argc, char** argv) {
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         print_help(stdout);
+        return TOOL_OK;
+    }
+    if (version_is_wanted(argc, argv)) {
+        version_print("dynapipe", stdout);
         return TOOL_OK;
     }
     for (int i = 0; i < NUM_COMMANDS; i++) {

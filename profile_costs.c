@@ -15,6 +15,7 @@ have. The same file is ./profile_costscu on GPUs.
 
 #include "dynapipe_plugin/base/options.h"
 #include "dynapipe_plugin/base/standard_output.h"
+#include "dynapipe_plugin/base/version.h"
 #include "dynapipe_plugin/measure/measure.h"
 #include "dynapipe_plugin/plan/cost/cost_file.h"
 #include "dynapipe_plugin/plan/types/mb_shape.h"
@@ -179,7 +180,7 @@ static Status run(Profiler* p, int* argc, char*** argv) {
     TRY((Status)dynapipe_open(&p->dp, argc, argv, own_options));
     TRY(options_defaults(specs, NUM_SPECS, &p->options));
     TRY(options_take(specs, NUM_SPECS, &p->options, argc, *argv, NULL));
-    if (*argc > 1 && strcmp((*argv)[1], "--help") == 0) {
+    if (*argc > 1 && (strcmp((*argv)[1], "--help") == 0 || strcmp((*argv)[1], "-h") == 0)) {
         if (dynapipe_rank(p->dp) != 0) { return STATUS_OK; }
         printf("usage: mpirun -np RANKS ./profile_costs [options]\n");
         options_print(specs, NUM_SPECS, stdout);
@@ -195,6 +196,12 @@ static Status run(Profiler* p, int* argc, char*** argv) {
 int main(int argc, char** argv) {
     Profiler p = {0};
     standard_output_open(false);
+    if (version_is_wanted(argc, argv)) {
+        version_print("profile_costs", stdout);
+        ops_print_version(stdout);
+        dynapipe_print_version(stdout);
+        return standard_output_close(EXIT_SUCCESS, EXIT_FAILURE);
+    }
     Status status = run(&p, &argc, &argv);
     if (status != STATUS_OK) { dynapipe_abort(p.dp, dynapipe_error()); }
     dynapipe_close(p.dp);  // what it has on the stream of ops is done

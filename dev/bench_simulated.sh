@@ -111,7 +111,7 @@ run_cell() {  # kind of model, stages, platform, policy
     echo "$settings" >"$cell/settings"
     git rev-parse --short HEAD >"$cell/commit"
     DYNAPIPE_CACHE=$out/cache-$layout-$platform simulated -n $((P * R)) --platform "$platform" -- "$trainer" -i "$data/train.bin" -v 0 -s 0 -n 0 \
-        -o "$cell" --trace "$cell/trace.json" --show-step "$steps" "${options[@]}" >"$cell/log" 2>&1 || { tail -5 "$cell/log"; echo "$cell failed ---> $cell/log"; return 0; }
+        -o "$cell" --trace "$cell/trace.json" --show-step "$steps" --verbose "${options[@]}" >"$cell/log" 2>&1 || { tail -5 "$cell/log"; echo "$cell failed ---> $cell/log"; return 0; }
     rm -f "$cell"/*.bin
     spent >$out/after
     echo $(($(cat $out/after) - $(cat $out/before))) >"$cell/seconds"
@@ -136,7 +136,7 @@ field() {  # cell, fields...
         }
         print line}' "$cell/metrics.jsonl"
 }
-planned_idle() { sed -nE 's/^step .*\(plan *([0-9.]+)%\).*/\1/p' "$1/log" | tail -n +$((skip + 1)); }
+planned_idle() { sed -nE 's/^ .* idle .*\(plan *([0-9.]+)%\).*/\1/p' "$1/log" | tail -n +$((skip + 1)); }
 percent() { awk '{printf "%+.1f %%\n", 100 * $1}'; }
 # Of what was predicted.
 part() { median <(field "$1" "$2" predicted_ms | awk '{print $1 / $2}') | percent; }

@@ -23,7 +23,7 @@ fi
 
 # Field of every step but the first of a run, in which memory still grows, one a line.
 field() { sed -nE 's/.*"'"$2"'":([-0-9.e+]+).*/\1/p' "$out/$1/metrics.jsonl" | tail -n +$((skip + 1)); }
-idle() { sed -nE 's/^step .* idle +([0-9.]+)% \(plan +([0-9.]+)%\).*/\'"$2"'/p' "$out/$1.log" | tail -n +$((skip + 1)); }  # 1: measured, 2: planned
+idle() { sed -nE 's/^ .* idle +([0-9.]+)% \(plan +([0-9.]+)%\).*/\'"$2"'/p' "$out/$1.log" | tail -n +$((skip + 1)); }  # 1: measured, 2: planned
 median() { sort -g | awk '{a[NR] = $1} END {print NR % 2 ? a[(NR + 1) / 2] : (a[NR / 2] + a[NR / 2 + 1]) / 2}'; }
 all() { for round in $(seq "$rounds"); do "$1" "$2-$round" "$3"; done; }
 
@@ -36,7 +36,7 @@ for round in $(seq "$rounds"); do
             rm -rf "${out:?}/$name"
             timeout -k 10 1200 dynapipe_plugin/mpirun.sh -np 2 ./train_gpt2 -i $out/data/train.bin -e "$model" -t "$longest" -d "$batch" -v 0 -s 0 \
                 -x "$steps" -n 0 --stages 2 --costs $out/costs.txt --batching "$policy" --progress "$how" -o "$out/$name" \
-                --trace "$out/$name.json" --dump-plan "$out/$name.plan" --show-step "$steps" >"$out/$name.log" 2>&1 || { tail -5 "$out/$name.log"; exit 1; }
+                --trace "$out/$name.json" --dump-plan "$out/$name.plan" --show-step "$steps" --verbose >"$out/$name.log" 2>&1 || { tail -5 "$out/$name.log"; exit 1; }
             rm -f "$out/$name"/*.bin
             echo "round $round: $policy, --progress $how: $(grep -m1 '^messages' "$out/$name.log")" >&2
         done

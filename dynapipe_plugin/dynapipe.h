@@ -258,9 +258,11 @@ void dynapipe_close(Dynapipe* dp);  // NULL is fine
 const char* dynapipe_error(void);
 // Print `why` once and make every other rank stop too; returns only if this rank is alone.
 void dynapipe_abort(Dynapipe* dp, const char* why);
-// What the program should end with: 2 where this machine has not the GPUs that the run asks for.
+// What the program should end with: 2 for wrong options, and where this machine has not the GPUs that are
+// asked for; else 1.
 int dynapipe_exit_status(int error);
 void dynapipe_print_options(FILE* out);
+void dynapipe_print_version(FILE* out);  // the MPI library; also before dynapipe_open()
 const char* dynapipe_option(const Dynapipe* dp,
                             const char* name);  // a string option's value, NULL if not given
 

@@ -25,6 +25,7 @@ allocates; scratch comes from the caller.
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 // The type of parameters and activations. Build flags: LLMC_CUDA (kernels of cuda/), LLMC_BF16 with it.
 #if !defined(LLMC_BF16)
@@ -44,6 +45,7 @@ extern "C" {
 
 typedef struct OpsContext OpsContext;  // CPU: number of threads; CUDA: stream, handles, workspace
 
+void ops_print_version(FILE* out);  // a line: the libraries behind the operations, for --version
 // num_threads 0: OMP_NUM_THREADS or all cores; on a GPU (the current device) it means nothing. Where the
 // machine cannot serve: a message, and exit status 2.
 OpsContext* ops_create(int num_threads);

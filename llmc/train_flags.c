@@ -46,7 +46,6 @@ static const FlagSpec specs[] = {
     {"-g",  FLAG_INT,    FIELD(sample_tokens),      "64",      1, 1e6,      "tokens of such an answer at most"},
     {"-a",  FLAG_INT,    FIELD(overfit),            "0",       0, 1,        "1: train on the same first batch in every step"},
     {"-z",  FLAG_INT,    FIELD(zero_stage),         "0",       0, 1,        "1: optimizer state shared among replicas (ZeRO-1)"},
-    {"-r",  FLAG_INT,    FIELD(recompute),          "0",       0, 0,        "0: keep activations; with the plugin --recompute decides"},
     {"--answers",   FLAG_INT,    FIELD(answers),    "8",       0, 1e6,      "N: with the plugin, validation samples of each task answered at every -v (256 in all at most): exact match and ROUGE-L; 0: none"},
     {"--target-tokens", FLAG_INT, FIELD(target_tokens), "0",   0, 1e6,      "N: T5's longest target (-t is the longest input); 0: -t"},
     {"--dropout",   FLAG_DOUBLE, FIELD(dropout),    "0",       0, 0.99,     "P: share of activations and attention that is dropped while training"},
@@ -60,6 +59,34 @@ static const FlagSpec specs[] = {
 };
 // clang-format on
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
+
+// llm.c's flags that say nothing here: known, so that its scripts run as they are, and passed over.
+typedef struct {
+    const char *name, *why;
+} PassedOver;
+
+static const PassedOver passed_over[] = {
+    {"-h", "HellaSwag is not evaluated here"},
+    {"-r", "what is kept is --recompute's to say, with the plugin"},
+    {"-lg", "nothing is logged of the GPU"},
+    {"-ge", "cuBLASLt fuses GELU where that is faster"},
+    {"-f", "products are those of the build: PRECISION=BF16 or FP32"},
+    {"-w", "float32 master weights are kept wherever parameters have fewer bits"},
+    {"-pi", "ranks are joined by MPI"},
+    {"-pf", "ranks are joined by MPI"},
+    {"-ps", "ranks are joined by MPI"},
+    {"-pn", "mpirun or srun says how many ranks there are"},
+    {"-pr", "mpirun or srun says which rank this is"},
+    {"-pg", "GPUs are given to the ranks of each host in turn"},
+};
+enum { NUM_PASSED_OVER = sizeof passed_over / sizeof passed_over[0] };
+
+static const PassedOver* find_passed_over(const char* name) {
+    for (int i = 0; i < NUM_PASSED_OVER; i++) {
+        if (strcmp(passed_over[i].name, name) == 0) { return &passed_over[i]; }
+    }
+    return NULL;
+}
 
 #define REMEDY " ---> --help lists all flags"
 
@@ -127,6 +154,16 @@ void train_flags_print(FILE* out) {
         }
         fprintf(out, "\n");
     }
+    fprintf(out, "passed over, as they say nothing here:");
+    for (int i = 0; i < NUM_PASSED_OVER; i++) { fprintf(out, " %s", passed_over[i].name); }
+    fprintf(out, "\n");
+}
+
+void train_flags_print_passed_over(int argc, char** argv, FILE* out) {
+    for (int i = 1; i + 1 < argc; i += 2) {
+        const PassedOver* flag = find_passed_over(argv[i]);
+        if (flag != NULL) { fprintf(out, "%s %.20s: passed over: %s\n", flag->name, argv[i + 1], flag->why); }
+    }
 }
 
 const char* const* train_flags_words(void) {
@@ -142,6 +179,8 @@ const char* const* train_flags_words(void) {
 bool train_flags_want_help(int argc, char** argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0) { return true; }
+        if (strcmp(argv[i], "-h") != 0) { continue; }
+        if (i + 1 == argc || strspn(argv[i + 1], "0123456789") == 0) { return true; }
     }
     return false;
 }
@@ -155,6 +194,10 @@ const char* train_flags_parse(TrainFlags* out, int argc, char** argv) {
         const FlagSpec* spec = NULL;
         for (int s = 0; s < NUM_SPECS && spec == NULL; s++) {
             if (strcmp(specs[s].name, argv[i]) == 0) { spec = &specs[s]; }
+        }
+        if (spec == NULL && find_passed_over(argv[i]) != NULL) {
+            if (i + 1 >= argc) { return wrong("%s: needs a value" REMEDY, argv[i]); }
+            continue;
         }
         if (spec == NULL) {
             bool is_long = strncmp(argv[i], "--", 2) == 0;

@@ -44,7 +44,6 @@ typedef struct {
     int32_t sample_tokens;      // -g
     int32_t overfit;            // -a
     int32_t zero_stage;         // -z
-    int32_t recompute;          // -r
     int32_t answers;            // --answers
     int32_t target_tokens;      // --target-tokens
     double dropout;             // --dropout
@@ -69,7 +68,10 @@ bool train_flags_setting(const TrainFlags* flags, int idx, TrainSetting* out);
 
 // The flags that are words ("--dropout"), NULL behind the last.
 const char* const* train_flags_words(void);
+// --help, or -h alone: with a number behind it that is llm.c's flag for HellaSwag.
 bool train_flags_want_help(int argc, char** argv);
+// A line for each of llm.c's flags that say nothing here. After train_flags_parse().
+void train_flags_print_passed_over(int argc, char** argv, FILE* out);
 void train_flags_print(FILE* out);
 
 #ifdef __cplusplus

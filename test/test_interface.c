@@ -27,6 +27,7 @@ KEEP(void, dynapipe_close, (Dynapipe*));
 KEEP(const char*, dynapipe_error, (void));
 KEEP(void, dynapipe_abort, (Dynapipe*, const char*));
 KEEP(int, dynapipe_exit_status, (int));
+KEEP(void, dynapipe_print_version, (FILE*));
 KEEP(void, dynapipe_print_options, (FILE*));
 KEEP(const char*, dynapipe_option, (const Dynapipe*, const char*));
 KEEP(int32_t, dynapipe_rank, (const Dynapipe*));

@@ -156,7 +156,7 @@ mv "$work/moved" "$work/gone"
 wait $!
 [ $? -eq 0 ] && grep -q 'main.log: was removed; made again' "$work/moved.log" && grep -q 'metrics.jsonl: was removed; made again' "$work/moved.log"
 ok $? "a folder that is gone is made again"
-[ "$(grep -c '^{.*}$' "$work/moved/metrics.jsonl")" -eq 400 ] && [ "$(wc -l <"$work/moved/main.log")" -eq 400 ] && [ -e "$work/moved/DONE_00000400" ]
+[ "$(grep -c '^{"step".*}$' "$work/moved/metrics.jsonl")" -eq 400 ] && [ "$(wc -l <"$work/moved/main.log")" -eq 400 ] && [ -e "$work/moved/DONE_00000400" ]
 ok $? "with every line, and the checkpoint"
 
 # --- output that does not arrive ---------------------------------------------------------------------------------

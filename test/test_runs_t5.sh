@@ -110,7 +110,7 @@ model="-i $work/task/train.bin -e byt5:l2d2c32h4 -t 64 --target-tokens 32 -l 1e-
 run tokens 1 $model -x 0
 tokens=$(sed -nE 's/^data:.* ([0-9]+) tokens;.*/\1/p' "$work/tokens.log")
 run padded 1 $model -d "$tokens" -b 24 --batching padded -o "$work/padded"
-steps() { sed -nE 's/^step +([0-9]+).*loss ([0-9.]+) \| norm ([0-9.]+) .*/\1 \2 \3/p' "$work/$1.log"; }
+steps() { sed -nE 's/^step +([0-9]+).*loss ([0-9.]+) +norm ([0-9.]+) .*/\1 \2 \3/p' "$work/$1.log"; }
 for name in stock stock-micro; do
     "$build/train_t5" $model -o "$work/$name" -b $([ $name = stock ] && echo 24 || echo 8) -d $((24 * 96)) >"$work/$name.log" 2>&1
     paste -d' ' <(steps $name) <(steps padded) |

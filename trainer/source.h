@@ -31,12 +31,14 @@ Source* source_open(int* argc, char*** argv, const ModelKind* kind);
 void source_close(Source* source);
 void source_print_usage(FILE* out, const ModelKind* kind);  // how to start the program
 void source_print_options(FILE* out);                       // the --options
+void source_print_version(FILE* out);                       // its libraries; before source_open()
 bool source_is_main(const Source* source);                  // the rank that prints and logs, rank 0
 int source_rank(const Source* source);
 int source_num_ranks(const Source* source);
 int source_stop_signal(const Source* source);  // by which all ranks agree to end, saving; 0: none
 double source_seconds(const Source* source);   // wall clock of the run at the last report, on all ranks alike
 void source_die(Source* source, const char* why);  // on every rank; does not return
+void source_refuse(Source* source, const char* why);  // the same for wrong flags: exit status 2
 
 // The data that the flags name. Vocabulary for a new model; steps of the run.
 void source_open_data(Source* source, const TrainFlags* flags);

@@ -35,6 +35,11 @@ void source_die(Source* source, const char* why) {
     exit(EXIT_FAILURE);
 }
 
+void source_refuse(Source* source, const char* why) {
+    dynapipe_abort(source->dp, why);
+    exit(2);
+}
+
 Source* source_open(int* argc, char*** argv, const ModelKind* kind) {
     Source* source = (Source*)calloc(1, sizeof(Source));
     if (source == NULL) { exit(EXIT_FAILURE); }
@@ -66,6 +71,10 @@ void source_print_usage(FILE* out, const ModelKind* kind) {
 void source_print_options(FILE* out) {
     fprintf(out, "\n");
     dynapipe_print_options(out);
+}
+
+void source_print_version(FILE* out) {
+    dynapipe_print_version(out);
 }
 
 bool source_is_main(const Source* source) {

@@ -6,17 +6,30 @@
 #include "../dataloader/sample_file.h"
 #include "../dataloader/sample_verify.h"
 #include "../dynapipe_plugin/base/clock.h"
+#include "../dynapipe_plugin/base/options.h"
+#include "../dynapipe_plugin/base/step_line.h"
 #include "../dynapipe_plugin/base/stop_signal.h"
 #include "../llmc/completion.h"
 #include "../llmc/llmc_error.h"
 #include "../llmc/token_text.h"
 #include "answers.h"
+#include "launched.h"
 #include "source.h"
 #include "stock_stream.h"
 
 enum { STOCK_SEED = 42 };
 
+typedef struct {
+    bool quiet;
+} StockOptions;
+
+static const OptionSpec specs[] = {
+    {"--quiet", OPTION_BOOL, offsetof(StockOptions, quiet), NULL, 0, 0, NULL, NULL, "no line for each step"},
+};
+enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
+
 struct Source {
+    StockOptions options;
     const ModelKind* kind;
     TrainFlags flags;
     OpsContext* ops;
@@ -29,6 +42,8 @@ struct Source {
     int step;                    // done
     int64_t* position;           // of checkpoints: batches drawn, then the content_ids of -i's files
     int64_t open_ns, begin_ns;   // of the run, of the step at hand
+    double steps_ms;             // of the steps of this process ...
+    int num_timed;               // ... and how many they are
     float* losses;               // of all batches of a step
     void *acts, *scratch;        // on the device
 };
@@ -39,15 +54,34 @@ void source_die(Source* source, const char* why) {
     exit(EXIT_FAILURE);
 }
 
+void source_refuse(Source* source, const char* why) {
+    (void)source;
+    fprintf(stderr, "error: %s\n", why);
+    exit(2);
+}
+
 static void check(Source* source, Status status) {
     if (status != STATUS_OK) { source_die(source, status_message()); }
 }
 
+// All other words are the trainer's to know, and to refuse.
+static void take_options(Source* source, int* argc, char** argv) {
+    int kept = 1;
+    for (int i = 1; i < *argc; i++) {
+        if (strcmp(argv[i], "--quiet") == 0) {
+            source->options.quiet = true;
+        } else {
+            argv[kept++] = argv[i];
+        }
+    }
+    *argc = kept;
+}
+
 Source* source_open(int* argc, char*** argv, const ModelKind* kind) {
-    (void)argc;
-    (void)argv;
     Source* source = (Source*)calloc(1, sizeof(Source));
     if (source == NULL) { exit(EXIT_FAILURE); }
+    if (!train_flags_want_help(*argc, *argv)) { launched_must_be_alone(kind->name); }
+    take_options(source, argc, *argv);
     source->kind = kind;
     source->open_ns = clock_now_ns();
     stop_signal_watch();
@@ -78,7 +112,11 @@ void source_print_usage(FILE* out, const ModelKind* kind) {
 }
 
 void source_print_options(FILE* out) {
-    (void)out;
+    options_print(specs, NUM_SPECS, out);
+}
+
+void source_print_version(FILE* out) {
+    fprintf(out, "no plugin: one process\n");
 }
 
 bool source_is_main(const Source* source) {
@@ -169,9 +207,7 @@ void source_open_data(Source* source, const TrainFlags* flags) {
                  (long long)batch_tokens, (long long)rows_tokens, flags->rows);
         source_die(source, why);
     }
-    if (flags->zero_stage > 0) {
-        source_die(source, "-z 1: nothing to share with in one process ---> leave -z out");
-    }
+    if (flags->zero_stage > 0) { printf("-z 1: passed over: one process has nobody to share with\n"); }
     source->micro_steps = (int)(batch_tokens / rows_tokens);
     open_validation(source);
     open_verification(source);
@@ -283,21 +319,22 @@ void source_share_params(Source* source) {
     (void)source;
 }
 
-// Nothing until there are enough steps to say how far one lies off.
-static const char* z_text(char* out, size_t out_bytes, double z) {
-    out[0] = '\0';
-    if (!isnan(z)) { snprintf(out, out_bytes, " (%+.2fz)", z); }
-    return out;
-}
-
 void source_report(Source* source, int step, const SourceStep* about) {
     double ms = (double)(clock_now_ns() - source->begin_ns) / 1e6;
     ModelBatch shape = stock_stream_shape(&source->train);
     double tokens = (double)source->micro_steps * (shape.num_tokens + shape.num_dec_tokens);
-    char loss_z[24], norm_z[24];
-    printf("step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.2e | %.2f ms | %.0f tok/s\n", step,
-           source->num_steps, about->loss, z_text(loss_z, sizeof loss_z, about->loss_z), about->norm,
-           z_text(norm_z, sizeof norm_z, about->norm_z), about->lr, ms, tokens * 1e3 / ms);
+    double mean_ms = (source->steps_ms += ms) / ++source->num_timed;
+    StepLine line = {.step = step,
+                     .num_steps = source->num_steps,
+                     .loss = about->loss,
+                     .norm = about->norm,
+                     .lr = about->lr,
+                     .ms = ms,
+                     .tokens_per_s = tokens * 1e3 / ms,
+                     .seconds_left = mean_ms / 1e3 * (source->num_steps - step)};
+    char text[STEP_LINE_CHARS];
+    if (source->options.quiet) { return; }
+    printf("%s\n", step_line_print(text, &line));
     fflush(stdout);
 }
 

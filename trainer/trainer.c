@@ -10,6 +10,7 @@
 
 #include "../dynapipe_plugin/base/standard_output.h"
 #include "../dynapipe_plugin/base/stop_signal.h"
+#include "../dynapipe_plugin/base/version.h"
 #include "../llmc/llmc_error.h"
 
 // --- build -----------------------------------------------------------------------------------------------
@@ -240,10 +241,23 @@ static void print_help(const ModelKind* kind) {
     source_print_options(stdout);
 }
 
+static void print_version(const ModelKind* kind) {
+    char program[64];
+    snprintf(program, sizeof program, "train_%s", kind->name);
+    version_print(program, stdout);
+    ops_print_version(stdout);
+    source_print_version(stdout);
+}
+
 int trainer_main(int argc, char** argv, const ModelKind* kind) {
     Trainer* t = (Trainer*)calloc(1, sizeof(Trainer));
     if (t == NULL) { return EXIT_FAILURE; }
     standard_output_open(true);
+    if (version_is_wanted(argc, argv)) {
+        print_version(kind);
+        free(t);
+        return standard_output_close(EXIT_SUCCESS, EXIT_FAILURE);
+    }
     t->kind = kind;
     t->source = source_open(&argc, &argv, kind);
     if (train_flags_want_help(argc, argv)) {
@@ -252,7 +266,8 @@ int trainer_main(int argc, char** argv, const ModelKind* kind) {
         return standard_output_close(EXIT_SUCCESS, EXIT_FAILURE);
     }
     const char* error = train_flags_parse(&t->flags, argc, argv);
-    if (error != NULL) { source_die(t->source, error); }
+    if (error != NULL) { source_refuse(t->source, error); }
+    if (source_is_main(t->source)) { train_flags_print_passed_over(argc, argv, stdout); }
     if (t->flags.model == NULL) { t->flags.model = kind->usual; }
     build(t);
     int stop_signal = train(t);

@@ -136,7 +136,7 @@ Status options_take(const OptionSpec* specs, int num_specs, void* options, int* 
     int kept = 1;
     for (int i = 1; i < *argc; i++) {
         const char* arg = argv[i];
-        if (strncmp(arg, "--", 2) != 0 || strcmp(arg, "--help") == 0) {
+        if (strncmp(arg, "--", 2) != 0 || strcmp(arg, "--help") == 0 || strcmp(arg, "--version") == 0) {
             argv[kept++] = argv[i];
             continue;
         }

@@ -246,6 +246,7 @@ static Status measure_or_find(DynapipeCosts* out, Measure* m) {
     char path[MEASURE_PATH_CHARS];
     bool is_known = false;
     CostMeasured about = about_of(m);
+    snprintf(m->dp->model_name, sizeof m->dp->model_name, "%s", m->blocks->signature);
     if (!measure_kept_path(path, m->blocks->signature, &about)) { path[0] = '\0'; }
     TRY(find(&is_known, out, m, path));
     if (is_known) { return STATUS_OK; }

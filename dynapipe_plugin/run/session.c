@@ -67,6 +67,7 @@ static Status open_transport(Dynapipe* dp, int* argc, char*** argv) {
 }
 
 static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* const* own_options) {
+    dp->command = session_run_command(*argc, *argv);
     TRY(open_transport(dp, argc, argv));
     int32_t num_ranks = dp->transport.num_ranks;
     int32_t* ranks = malloc(sizeof(int32_t) * (size_t)num_ranks);
@@ -136,6 +137,7 @@ void dynapipe_close(Dynapipe* dp) {
     collective_free(&dp->replicas);
     collective_free(&dp->world);
     free(dp->hosts);
+    free(dp->command);
     transport_close(&dp->transport);
     free(dp);
 }
@@ -161,7 +163,7 @@ void dynapipe_abort(Dynapipe* dp, const char* why) {
 }
 
 int dynapipe_exit_status(int error) {
-    return error == STATUS_OK ? EXIT_SUCCESS : error == STATUS_NO_DEVICE ? 2 : EXIT_FAILURE;
+    return error == STATUS_OK ? EXIT_SUCCESS : error == STATUS_NO_DEVICE || error == STATUS_BAD_OPTION ? 2 : EXIT_FAILURE;
 }
 
 int dynapipe_use_stream(Dynapipe* dp, void* stream) {

@@ -23,6 +23,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
     session_account.c  by how much the step was off its prediction, from all ranks' traces
     session_report.c   the step line, plan and trace of one step, the run as a whole
     session_metrics.c  metrics.jsonl
+    session_run.c      its record of what runs: command, commit, model, machine, options
     session_settings.c options kept beside the position in the data
     session_host.c     where values live and how they travel: this process. GPU builds: cuda/session_cuda.c
 */
@@ -150,6 +151,10 @@ struct Dynapipe {
     int32_t eval_tokens;         // that a forward pass may have, on every rank; 0: not known yet
     int32_t eval_target_tokens;  // and of the decoder's
     LineLog metrics;
+    char* command;         // as it was typed
+    char model_name[192];  // as measured (DynapipeBlocks_v1.signature)
+    int64_t tokens_total;  // of all steps of the run, as far as its metrics tell
+    bool has_run_record;   // session_run_json() was written
     int64_t num_unopened;  // lines lost as metrics could not even be opened
     void* position;        // dynapipe_position()'s last
     SessionSummary summary;
@@ -316,6 +321,10 @@ void session_report_goes_on(const Dynapipe* dp);
 void session_report_close(Dynapipe* dp);
 double session_stat_max(const Dynapipe* dp, int32_t stat);   // of all ranks
 double session_rank_idle(const Dynapipe* dp, int32_t rank);  // share of the step's pipeline
+
+// session_run.c
+char* session_run_command(int argc, char** argv);  // for the caller to free; NULL: no memory
+char* session_run_json(const Dynapipe* dp);        // the same
 
 // session_metrics.c
 // One line of metrics.jsonl, for the caller to free; NULL: no memory. What is not a finite number is null

@@ -1,11 +1,12 @@
-// session_metrics.c -- metrics.jsonl: one record a step, one a validation, one where steps corrected the
-// costs. What cannot be written is said and counted, and ends no run.
+// session_metrics.c -- metrics.jsonl: one record a start, one a step, one a validation, one where steps
+// corrected the costs. What cannot be written is said and counted, and ends no run.
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "../base/file_io.h"
 #include "../base/printable.h"
 #include "interface.h"
 #include "session.h"
@@ -40,27 +41,28 @@ static json_t* json_task_losses(const Dynapipe* dp, const double* task_loss) {
 char* session_metrics_json(const Dynapipe* dp, const DynapipeReport_v1* report) {
     const DynapipeStep_v1* last = &dp->last;
     SessionErrors errors = session_step_errors(dp);
-    json_t* record =
-        json_pack("{s:i,s:o,s:o,s:o,s:f,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:i,s:o,s:o,s:o}",  //
-                  "step", report->step, "loss", json_number_or_null(last->loss),                            //
-                  "task_loss", json_task_losses(dp, last->task_loss),                                       //
-                  "norm", json_number_or_null(report->norm), "lr", report->lr,                              //
-                  "supervised_tokens", (json_int_t)last->supervised_tokens,                                 //
-                  "total_tokens", (json_int_t)last->total_tokens,                                           //
-                  "computed_tokens", (json_int_t)last->computed_tokens,                                     //
-                  "step_ms", session_stat_max(dp, STAT_STEP_NS) / 1e6,                                      //
-                  "pipeline_ms", session_stat_max(dp, STAT_PIPELINE_NS) / 1e6,                              //
-                  "plan_ms", session_stat_max(dp, STAT_PLAN_NS) / 1e6,                                      //
-                  "plan_wait_ms", session_stat_max(dp, STAT_PLAN_WAIT_NS) / 1e6,                            //
-                  "predicted_ms", (double)errors.predicted_ns / 1e6,                                        //
-                  "jobs_off_ms", (double)errors.jobs_ns / 1e6,                                              //
-                  "transfers_off_ms", (double)errors.transfers_ns / 1e6,                                    //
-                  "waiting_off_ms", (double)errors.waiting_ns / 1e6,                                        //
-                  "bound_ms", (double)dp->now->plan.bound_ns / 1e6,                                         //
-                  "refit_step", dp->now->refit_step,                                                        //
-                  "idle", json_per_rank(dp, STAT_BUSY_NS),                                                  //
-                  "peak_bytes", json_per_rank(dp, STAT_PEAK_BYTES),                                         //
-                  "rss_bytes", json_per_rank(dp, STAT_RSS_BYTES));
+    json_t* record = json_pack(
+        "{s:i,s:o,s:o,s:o,s:f,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:i,s:o,s:o,s:o}",  //
+        "step", report->step, "loss", json_number_or_null(last->loss),                                    //
+        "task_loss", json_task_losses(dp, last->task_loss),                                               //
+        "norm", json_number_or_null(report->norm), "lr", report->lr,                                      //
+        "supervised_tokens", (json_int_t)last->supervised_tokens,                                         //
+        "total_tokens", (json_int_t)last->total_tokens,                                                   //
+        "computed_tokens", (json_int_t)last->computed_tokens,                                             //
+        "tokens_total", (json_int_t)dp->tokens_total, "wall_s", dp->seconds,                              //
+        "step_ms", session_stat_max(dp, STAT_STEP_NS) / 1e6,                                              //
+        "pipeline_ms", session_stat_max(dp, STAT_PIPELINE_NS) / 1e6,                                      //
+        "plan_ms", session_stat_max(dp, STAT_PLAN_NS) / 1e6,                                              //
+        "plan_wait_ms", session_stat_max(dp, STAT_PLAN_WAIT_NS) / 1e6,                                    //
+        "predicted_ms", (double)errors.predicted_ns / 1e6,                                                //
+        "jobs_off_ms", (double)errors.jobs_ns / 1e6,                                                      //
+        "transfers_off_ms", (double)errors.transfers_ns / 1e6,                                            //
+        "waiting_off_ms", (double)errors.waiting_ns / 1e6,                                                //
+        "bound_ms", (double)dp->now->plan.bound_ns / 1e6,                                                 //
+        "refit_step", dp->now->refit_step,                                                                //
+        "idle", json_per_rank(dp, STAT_BUSY_NS),                                                          //
+        "peak_bytes", json_per_rank(dp, STAT_PEAK_BYTES),                                                 //
+        "rss_bytes", json_per_rank(dp, STAT_RSS_BYTES));
     if (record == NULL) { return NULL; }
     char* text = json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
     json_decref(record);
@@ -75,7 +77,7 @@ static size_t record_key(int64_t* step, const char* line, size_t num_bytes) {
     int num_chars = 0;
     if (sscanf(line, "{\"%*[a-z]\":%lld,%n", &number, &num_chars) != 1 || num_chars == 0) { return 0; }
     bool is_ours = strncmp(line, "{\"step\":", 8) == 0 || strncmp(line, "{\"refit\":", 9) == 0 ||
-                   strncmp(line, "{\"validation\":", 14) == 0;
+                   strncmp(line, "{\"run\":", 7) == 0 || strncmp(line, "{\"validation\":", 14) == 0;
     *step = number;
     return is_ours && (size_t)num_chars <= num_bytes ? (size_t)num_chars : 0;
 }
@@ -92,6 +94,21 @@ static void keep_earlier(const char* path) {
     }
 }
 
+// Of all steps that the file still has records of; 0 where it has none.
+static int64_t tokens_before(const char* path) {
+    static const char key[] = "\"tokens_total\":";
+    char* text;
+    size_t num_bytes;
+    long long total = 0;
+    if (file_read_text(&text, &num_bytes, path) != STATUS_OK) { return 0; }
+    for (const char* at = text; (at = strstr(at, key)) != NULL;) {
+        at += sizeof key - 1;
+        total = strtoll(at, NULL, 10);
+    }
+    free(text);
+    return total;
+}
+
 // Of a run that goes on, records behind its checkpoint's step go: it writes them again.
 static Status open_metrics(Dynapipe* dp, const char* log_dir) {
     char path[LINE_LOG_PATH_CHARS + 16];
@@ -99,23 +116,46 @@ static Status open_metrics(Dynapipe* dp, const char* log_dir) {
     if (dp->first_step == 0) { keep_earlier(path); }
     TRY(line_log_open(&dp->metrics, path, record_key, false));
     Status status = line_log_cut(&dp->metrics, dp->first_step > 0 ? dp->first_step : -1);
-    if (status != STATUS_OK) { line_log_close(&dp->metrics); }
-    return status;
+    if (status != STATUS_OK) {
+        line_log_close(&dp->metrics);
+        return status;
+    }
+    if (dp->first_step > 0) { dp->tokens_total += tokens_before(path); }
+    return STATUS_OK;
+}
+
+static void count_lost(Dynapipe* dp, const char* why) {
+    if (dp->num_unopened++ == 0) { fprintf(stderr, "warning: %s\n", why); }
+}
+
+// Tried again for each record.
+static bool is_open(Dynapipe* dp, const char* log_dir) {
+    if (dp->metrics.is_open || open_metrics(dp, log_dir) == STATUS_OK) { return true; }
+    count_lost(dp, dynapipe_error());
+    return false;
 }
 
 static void write_line(Dynapipe* dp, const char* log_dir, const char* text) {
-    bool opened = dp->metrics.is_open || open_metrics(dp, log_dir) == STATUS_OK;
-    if (opened && text != NULL) {
+    if (!is_open(dp, log_dir)) { return; }
+    if (text != NULL) {
         line_log_write(&dp->metrics, text);
-        return;
-    }
-    if (dp->num_unopened++ == 0) {
-        fprintf(stderr, "warning: %s\n", opened ? "metrics.jsonl: no memory for a record" : dynapipe_error());
+    } else {
+        count_lost(dp, "metrics.jsonl: no memory for a record");
     }
 }
 
+static void write_run(Dynapipe* dp, const char* log_dir) {
+    if (dp->has_run_record) { return; }
+    char* text = session_run_json(dp);
+    write_line(dp, log_dir, text);
+    free(text);
+    dp->has_run_record = true;
+}
+
 void session_metrics_write(Dynapipe* dp, const DynapipeReport_v1* report) {
-    if (report->log_dir == NULL) { return; }
+    dp->tokens_total += dp->last.total_tokens;
+    if (report->log_dir == NULL || !is_open(dp, report->log_dir)) { return; }
+    write_run(dp, report->log_dir);
     char* text = session_metrics_json(dp, report);
     write_line(dp, report->log_dir, text);
     free(text);
@@ -129,7 +169,9 @@ void session_metrics_write(Dynapipe* dp, const DynapipeReport_v1* report) {
 
 int dynapipe_report_validation(Dynapipe* dp, const DynapipeValidation_v1* v) {
     if (interface_check_validation(v) != STATUS_OK) { return STATUS_OUT_OF_RANGE; }
-    if (v->log_dir == NULL || dp->transport.rank != 0) { return STATUS_OK; }
+    if (v->log_dir == NULL || dp->transport.rank != 0 || !is_open(dp, v->log_dir)) { return STATUS_OK; }
+    // (a run that goes on validates again what it stopped at: that takes the place of the last record)
+    if (v->step > dp->first_step || dp->first_step == 0) { write_run(dp, v->log_dir); }
     json_t* record = json_pack("{s:i,s:o}", "validation", v->step, "loss", json_number_or_null(v->loss));
     const char* const keys[3] = {"task_loss", "exact_match", "rouge_l"};
     const double* const lists[3] = {v->task_loss, v->exact_match, v->rouge_l};

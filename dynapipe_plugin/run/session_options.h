@@ -48,6 +48,7 @@ typedef struct {
     const char *trace, *dump_plan, *dump_gradients;
     int32_t show_step;
     bool print_plan;
+    bool quiet, verbose;
 } SessionOptions;
 
 // own: the program's own --options, as options_take.

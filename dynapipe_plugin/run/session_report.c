@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include "../base/clock.h"
+#include "../base/step_line.h"
 #include "interface.h"
 #include "session.h"
 #include "trace_writer.h"
 
 enum { SUMMARY_SKIP_STEPS = 2 };  // the first steps grow buffers and warm caches
+enum { TIMELINE_COLUMNS = 80 };   // so that with what stands beside them rows have 100
 
 // Everybody learns what every rank measured.
 static Status share_stats(Dynapipe* dp) {
@@ -87,20 +89,45 @@ static double padding_percent(double total_tokens, double computed_tokens) {
     return computed_tokens > 0 ? 100 * (1 - total_tokens / computed_tokens) : 0;
 }
 
-static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
+// At the pace of the steps so far; the first two, which grow buffers, only where there are no others.
+static double seconds_left(const Dynapipe* dp, int32_t step) {
+    const SessionSummary* run = &dp->summary;
+    double ns = run->num_steps > 0 ? run->ns / run->num_steps : session_stat_max(dp, STAT_STEP_NS);
+    return ns / 1e9 * (dp->num_steps - step);
+}
+
+// --verbose: how it went against the plan, below the step's line.
+static void print_details(const Dynapipe* dp, const DynapipeReport_v1* report) {
     const DynapipeStep_v1* last = &dp->last;
-    double step_ns = session_stat_max(dp, STAT_STEP_NS), step_ms = step_ns / 1e6;
-    int decimals = step_ms >= 1000 ? 0 : step_ms >= 100 ? 1 : 2;
-    char loss_z[24], norm_z[24], off[24];
-    printf(
-        "step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.1e | %6.*f ms (%s) | %5.0f tok/s, %5.0f supervised "
-        "| pad %2.0f%% | idle %4.1f%% (plan %4.1f%%) | planning %.0f ms\n",
-        report->step, dp->num_steps, last->loss, z_text(loss_z, sizeof loss_z, report->loss_z), report->norm,
-        z_text(norm_z, sizeof norm_z, report->norm_z), report->lr, decimals, step_ms,
-        off_text(off, sizeof off, session_step_errors(dp)), (double)last->total_tokens * 1e9 / step_ns,
-        (double)last->supervised_tokens * 1e9 / step_ns,
-        padding_percent((double)last->total_tokens, (double)last->computed_tokens), 100 * mean_idle(dp),
-        100 * planned_idle(dp), session_stat_max(dp, STAT_PLAN_NS) / 1e6);
+    char off[24], loss_z[24], norm_z[24];
+    printf("          %s of prediction, idle %4.1f%% (plan %4.1f%%), pad %2.0f%%, %.0f supervised/s, "
+           "planning %.0f ms",
+           off_text(off, sizeof off, session_step_errors(dp)), 100 * mean_idle(dp), 100 * planned_idle(dp),
+           padding_percent((double)last->total_tokens, (double)last->computed_tokens),
+           (double)last->supervised_tokens * 1e9 / session_stat_max(dp, STAT_STEP_NS),
+           session_stat_max(dp, STAT_PLAN_NS) / 1e6);
+    if (!isnan(report->loss_z)) {
+        printf("\n          loss%s, norm%s from the mean", z_text(loss_z, sizeof loss_z, report->loss_z),
+               z_text(norm_z, sizeof norm_z, report->norm_z));
+    }
+    printf("\n");
+}
+
+static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
+    double step_ns = session_stat_max(dp, STAT_STEP_NS);
+    StepLine line = {.step = report->step,
+                     .num_steps = dp->num_steps,
+                     .loss = dp->last.loss,
+                     .norm = report->norm,
+                     .lr = report->lr,
+                     .ms = step_ns / 1e6,
+                     .tokens_per_s = (double)dp->last.total_tokens * 1e9 / step_ns,
+                     .bytes = session_stat_max(dp, STAT_RSS_BYTES),
+                     .seconds_left = seconds_left(dp, report->step)};
+    char text[STEP_LINE_CHARS];
+    if (dp->options.quiet) { return; }
+    printf("%s\n", step_line_print(text, &line));
+    if (dp->options.verbose) { print_details(dp, report); }
     fflush(stdout);
 }
 
@@ -231,7 +258,7 @@ static Status show_step(Dynapipe* dp, int32_t step) {
                session_shares_cores(dp) ? ", in times of ranks that have cores of their own; here they share"
                                         : "");
         plan_print_table(plan, stdout);
-        plan_print_timeline(plan, 100, stdout);
+        plan_print_timeline(plan, TIMELINE_COLUMNS, stdout);
         printf("\n");
         fflush(stdout);
     }
@@ -303,24 +330,23 @@ static void print_errors(const SessionSummary* run) {
         median[k] = median_percent(run->errors + k * run->max_steps, run->num_steps);
     }
     for (int32_t i = 0; i < run->num_steps; i++) { off[i] = fabs(off[i]); }
-    printf("against the prediction (medians): steps %+.1f%% (without sign %.1f%%): jobs %+.1f%%, transfers "
-           "%+.1f%%, waiting %+.1f%%",
-           median[SUMMARY_OFF], median_percent(off, run->num_steps), median[SUMMARY_JOBS],
-           median[SUMMARY_TRANSFERS], median[SUMMARY_WAITING]);
+    printf(
+        "against the prediction (medians): steps %+.1f%% (jobs %+.1f%%, transfers %+.1f%%, waiting %+.1f%%)\n"
+        "steps without sign %.1f%%",
+        median[SUMMARY_OFF], median[SUMMARY_JOBS], median[SUMMARY_TRANSFERS], median[SUMMARY_WAITING],
+        median_percent(off, run->num_steps));
 }
 
 static void print_summary(const Dynapipe* dp) {
     const SessionSummary* run = &dp->summary;
-    printf(
-        "steps %d to %d: %.4g ms each | %.0f tok/s, %.0f supervised | pad %.1f%% | idle %.1f%% | waited for "
-        "plans %.1f%% of the time\n",
-        dp->next_step - run->num_steps + 1, dp->next_step, run->ns / run->num_steps / 1e6,
-        run->total * 1e9 / run->ns, run->supervised * 1e9 / run->ns,
-        padding_percent(run->total, run->computed), 100 * run->idle / run->num_steps,
-        100 * run->plan_wait_ns / run->ns);
+    printf("steps %d to %d: %.4g ms each | %.0f tok/s, %.0f supervised | pad %.1f%% | idle %.1f%%\n"
+           "waited for plans %.1f%% of the time; the largest rank: %.3g GiB planned, %.3g GiB used\n",
+           dp->next_step - run->num_steps + 1, dp->next_step, run->ns / run->num_steps / 1e6,
+           run->total * 1e9 / run->ns, run->supervised * 1e9 / run->ns,
+           padding_percent(run->total, run->computed), 100 * run->idle / run->num_steps,
+           100 * run->plan_wait_ns / run->ns, run->peak_bytes / (1 << 30), run->rss_bytes / (1 << 30));
     print_errors(run);
-    printf("\nthe largest rank: %.0f MiB planned, %.0f MiB used\n", run->peak_bytes / 1048576,
-           run->rss_bytes / 1048576);
+    printf("\n");
 }
 
 void session_report_close(Dynapipe* dp) {

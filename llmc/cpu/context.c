@@ -67,3 +67,7 @@ float* ops_tile(const OpsContext* ops, int i) {
     const size_t tile = (size_t)OPS_TILE_ROWS * OPS_TILE_COLUMNS;
     return ops->tiles + ((size_t)omp_get_thread_num() * OPS_NUM_TILES + (size_t)i) * tile;
 }
+
+void ops_print_version(FILE* out) {
+    fprintf(out, "BLAS: %s\n", openblas_get_config());
+}

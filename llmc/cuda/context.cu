@@ -107,3 +107,9 @@ void* ops_stream(const OpsContext* ops) {
 const char* ops_device_name(const OpsContext* ops) {
     return ops->name;
 }
+
+void ops_print_version(FILE* out) {
+    int version = 0;
+    cudaRuntimeGetVersion(&version);
+    fprintf(out, "CUDA: %d.%d\n", version / 1000, version % 1000 / 10);
+}

@@ -152,7 +152,7 @@ void plan_print_microbatches(const Plan* plan, FILE* out) {
         counts_print(longest_text, longest, longest_dec, two);
         counts_print(tokens_text, mb->shape.enc_tokens, mb->shape.dec_tokens, two);
         int64_t tokens = mb->shape.enc_tokens, padding = tokens - real_tokens(plan, mb);
-        fprintf(out, "  %-4d %c %7d  %-6s  %9" PRId64 "  %*s  %*s  %5.1f %%  %10" PRId64 "  %s\n", m,
+        fprintf(out, "  %-4d %s %7d  %-6s  %9" PRId64 "  %*s  %*s  %5.1f %%  %10" PRId64 "  %s\n", m,
                 timeline_letter(m - first), mb->replica, plan_layout_words[mb->layout], mb->shape.num_seqs,
                 two ? 11 : 7, longest_text, two ? 13 : 7, tokens_text,
                 tokens > 0 ? 100.0 * (double)padding / (double)tokens : 0.0, mb->shape.supervised_tokens,

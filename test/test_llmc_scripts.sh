@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# llm.c's scripts with this repository's binaries: all of its flags, -h as flag and as help, no two copies of one training.
+. "$(dirname "$0")/train_lib.sh"
+make_data 200 120
+# the flags of llm.c's scripts/run_gpt2_124M.sh and multi_node/run_gpt2_124M_fs.sbatch, sizes apart
+script="-i $work/data/train.bin -j $work/data/val.bin -v 250 -s 20000 -g 144 -h 1 -b 4 -t 128 -d 1024 -r 0 -z 1 -c 0.1 -l 0.0006
+        -q 0.0 -u 700 -n 5000 -y 1 -e l1c32h2 -x 2 -pn 2 -pr 0 -pg 8 -pf /nowhere -pi mpi -ps 1.2.3.4 -lg 0 -ge 1 -f 0 -w 1"
+
+# shellcheck disable=SC2086
+run script 2 $script -o "$work/log"
+ok $? "all flags of llm.c's scripts, two ranks"
+[ -e "$work/log/DONE_00000002" ] && [ "$(grep -c ': passed over: ' "$work/script.log")" -eq 12 ]
+ok $? "a DONE file as the scripts wait for it, and a line for each flag that says nothing here"
+# shellcheck disable=SC2086
+timeout 60 "$build/train_gpt2" $script -j "$work/data/train.bin" -o "$work/stock" >"$work/stock.log" 2>&1
+ok $? "the same without the plugin, one process"
+[ "$(grep -c ': passed over: ' "$work/stock.log")" -eq 13 ]  # -z 1 as well
+ok $? "which says so, too"
+
+"$build/train_gpt2" -h >"$work/h.log" 2>&1 && "$build/train_gpt2" --help | cmp -s - "$work/h.log"
+ok $? "-h alone is help"
+"$build/train_gpt2" -h 1 >"$work/flag.log" 2>&1
+[ $? -ne 0 ] && grep -q '^error: -i: no training data' "$work/flag.log"
+ok $? "-h 1 is a flag"
+
+# shellcheck disable=SC2086
+timeout 60 mpirun -np 2 "$build/train_gpt2" $script -o "$work/twice" >"$work/twice.log" 2>&1
+[ $? -eq 2 ] && [ "$(grep -c '^error: 2 processes were started' "$work/twice.log")" -eq 1 ] && [ ! -e "$work/twice" ]
+ok $? "two copies are refused without the plugin, in one line"
+SLURM_STEP_ID=0 SLURM_STEP_NAME=train SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 "$build/train_gpt2" -i x >"$work/slurm.log" 2>&1
+[ $? -eq 2 ] && grep -q '^error: 2 processes' "$work/slurm.log"
+ok $? "srun's tasks are seen"
+SLURM_NTASKS=2 SLURM_STEP_ID=4294967291 SLURM_STEP_NAME=batch SLURM_STEP_NUM_TASKS=2 "$build/train_gpt2" -i x >"$work/slurm.log" 2>&1
+[ $? -eq 1 ]
+ok $? "a batch script is one process"
+
+for program in train_gpt2 train_gpt2-dynapipe; do
+    "$build/$program" --version >"$work/version" && grep -qE '^train_gpt2 of .*, commit [0-9a-f]{12}' "$work/version" && grep -q '^BLAS: OpenBLAS' "$work/version"
+    ok $? "$program --version: $(head -1 "$work/version")"
+done
+grep -q '^MPI: [A-Z]' "$work/version"
+ok $? "$(tail -1 "$work/version")"
+
+statuses=
+for wrong in "-q x" "--nothing 1" "-x"; do
+    for program in train_gpt2 train_gpt2-dynapipe; do
+        # shellcheck disable=SC2086
+        "$build/$program" $wrong >/dev/null 2>&1
+        statuses+=$?
+    done
+done
+[ "$statuses" = 222222 ]
+ok $? "wrong flags: exit status 2 ($statuses)"
+finish

@@ -1,0 +1,68 @@
+// Laws: a step's line has at most 100 columns, whatever its numbers; all fields of a usual run are there;
+// times and rates read as a person would write them.
+#include <math.h>
+#include <string.h>
+
+#include "../dynapipe_plugin/base/rng.h"
+#include "../dynapipe_plugin/base/step_line.h"
+#include "test.h"
+
+static void usual_runs_have_all_fields(void) {
+    char text[STEP_LINE_CHARS];
+    StepLine line = {.step = 12,
+                     .num_steps = 1000,
+                     .loss = 2.345678,
+                     .norm = 1.2345,
+                     .lr = 3e-4,
+                     .ms = 51.2,
+                     .tokens_per_s = 40100,
+                     .bytes = 1.25 * (1 << 30),
+                     .seconds_left = 130};
+    step_line_print(text, &line);
+    CHECK(strcmp(text,
+                 "step   12/1000  loss 2.345678  norm 1.2345  lr 3.0e-04  51.20 ms  40.1k tok/s  1.25 GiB  "
+                 "2m10s left") == 0);
+    line.bytes = 0;
+    line.mfu = 0.452;
+    CHECK(strstr(step_line_print(text, &line), "40.1k tok/s  45% MFU  2m10s left") != NULL);
+}
+
+static void no_line_is_too_long(void) {
+    static const double values[] = {0, 1e-9, 0.5, 99.96, 1234.5, 987654.4, 3e9, 1e300, NAN, INFINITY};
+    enum { NUM_VALUES = sizeof values / sizeof values[0] };
+    Rng rng = rng_seed(5);
+    for (int i = 0; i < 20000; i++) {
+        char text[STEP_LINE_CHARS];
+        double v[8];
+        for (int k = 0; k < 8; k++) { v[k] = values[rng_below(&rng, NUM_VALUES)]; }
+        StepLine line = {.step = 2000000000,
+                         .num_steps = 2000000000,
+                         .loss = v[0] > 1e9 ? 1e9 : v[0],
+                         .norm = v[1] > 1e9 ? 1e9 : v[1],
+                         .lr = v[2],
+                         .ms = v[3],
+                         .tokens_per_s = v[4],
+                         .mfu = v[5],
+                         .bytes = v[6],
+                         .seconds_left = v[7]};
+        CHECK(strlen(step_line_print(text, &line)) <= 100);
+        CHECK(strncmp(text, "step 2000000000/2000000000  loss ", 33) == 0);
+    }
+}
+
+static void durations_are_short(void) {
+    char text[DURATION_CHARS];
+    CHECK(strcmp(duration_text(text, 0), "0s") == 0);
+    CHECK(strcmp(duration_text(text, 59.4), "59s") == 0);
+    CHECK(strcmp(duration_text(text, 59.6), "1m00s") == 0);
+    CHECK(strcmp(duration_text(text, 3725), "1h02m") == 0);
+    CHECK(strcmp(duration_text(text, 273600), "3d04h") == 0);
+    CHECK(strlen(duration_text(text, 1e300)) < DURATION_CHARS);
+}
+
+int main(void) {
+    RUN(usual_runs_have_all_fields);
+    RUN(no_line_is_too_long);
+    RUN(durations_are_short);
+    return test_end();
+}

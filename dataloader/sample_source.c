@@ -34,6 +34,13 @@ static Status check_targets(const SampleSource* source) {
                         "with --span-corruption on, or give samples that prepare_data wrote",
                         file->path);
         }
+        if (file->num_gaps > 0) {
+            return FAIL(
+                STATUS_BAD_OPTION,
+                "%s: conversations of several answers in one sample, an encoder-decoder model has one "
+                "answer each ---> run prepare_data again with --turns apart",
+                file->path);
+        }
     }
     return STATUS_OK;
 }
@@ -117,7 +124,7 @@ static Status open_texts(SampleSource* source) {
 
 static Status open_in(SampleSource* source, const char* pattern) {
     const LoaderOptions* options = &source->options;
-    bool cut = options->long_samples == LONG_TRUNCATE && !options->encoder_decoder;
+    bool cut = options->long_samples != LONG_SKIP && !options->encoder_decoder;
     TRY(sample_shards_open(&source->shards, pattern, cut ? options->max_seq_tokens : 0, false));
     source->num_ids = source->shards.first_sample[source->shards.num_files];
     if (options->span_corruption) {
@@ -168,6 +175,8 @@ static LoaderSample piece_sample(const SampleSource* source, int64_t id, uint64_
                           .first_token = piece.first_token,
                           .n_input = lengths.n_input,
                           .n_target = lengths.n_target,
+                          .n_answer = lengths.n_target,
+                          .n_learnt = lengths.n_target,
                           .noise_key = rng_mix(rng_mix(pass) + (uint64_t)id)};
 }
 
@@ -183,15 +192,56 @@ static bool too_long(const LoaderOptions* options, const LoaderSample* sample) {
     return sample->n_input + sample->n_target - 1 > options->max_seq_tokens;
 }
 
-static void truncate_sample(const LoaderOptions* options, LoaderSample* sample) {
-    int32_t most_input = options->max_seq_tokens, most_target = options->max_target_tokens;
-    if (!options->encoder_decoder) { most_target = options->max_seq_tokens + 1 - (sample->n_input > 0); }
-    if (sample->n_target > most_target) { sample->n_target = most_target; }
-    if (!options->encoder_decoder) { most_input = options->max_seq_tokens + 1 - sample->n_target; }
-    if (sample->n_input > most_input) {
-        sample->first_token = sample->n_input - most_input;
-        sample->n_input = most_input;
+// Leave out tokens of the input so that `most` stay, of them the last `tail` in any case.
+static void cut_input(LoaderSample* sample, LongSamples way, int32_t most, int32_t tail) {
+    if (sample->n_input <= most) { return; }
+    int32_t left_out = sample->n_input - most;
+    tail = tail < most ? tail : most;
+    int32_t front = way == LONG_CUT_START ? 0 : way == LONG_CUT_END ? most - tail : (most + 1) / 2;
+    if (front > most - tail) { front = most - tail; }
+    sample->n_input = most;
+    sample->first_token = front == 0 ? left_out : 0;
+    sample->hole_at = front;
+    sample->hole_tokens = front == 0 ? 0 : left_out;
+}
+
+// The target up to the last gap before which no more than `most` of its tokens stand; all of it where it
+// fits, 0 where its first answer does not.
+static int32_t whole_answers(const LoaderSample* sample, const SampleGap* gaps, int32_t num_gaps,
+                             int32_t most) {
+    if (sample->n_target <= most) { return sample->n_target; }
+    int32_t n_target = 0;
+    for (int32_t g = 0; g < num_gaps; g++) {
+        int32_t end = (int32_t)gaps[g].begin - sample->n_input;
+        if (end <= most) { n_target = end; }
     }
+    return n_target;
+}
+
+static void count_learnt(LoaderSample* sample, const SampleGap* gaps, int32_t num_gaps, int32_t n_input) {
+    sample->n_answer = sample->n_learnt = sample->n_target;
+    for (int32_t g = 0; g < num_gaps && (int32_t)gaps[g].begin < n_input + sample->n_target; g++) {
+        if (g == 0) { sample->n_answer = (int32_t)gaps[g].begin - n_input; }
+        sample->n_learnt -= (int32_t)(gaps[g].end - gaps[g].begin);
+    }
+}
+
+// Within the limits by way of cuts; false where no cut does it.
+static bool cut_sample(const LoaderOptions* options, LoaderSample* sample, const SampleGap* gaps,
+                       int32_t num_gaps, int32_t tail) {
+    if (options->encoder_decoder) {
+        if (sample->n_target > options->max_target_tokens) { return false; }
+        cut_input(sample, options->long_samples, options->max_seq_tokens, tail);
+        return true;
+    }
+    int32_t most = options->max_seq_tokens + 1;
+    int32_t n_target = whole_answers(sample, gaps, num_gaps, most - sample->n_input);
+    if (n_target == 0) { n_target = whole_answers(sample, gaps, num_gaps, sample->n_answer); }
+    if (sample->n_input == 0 && n_target > most) { n_target = most; }
+    sample->n_target = n_target;
+    if (n_target > most - (sample->n_input > 0)) { return false; }
+    cut_input(sample, options->long_samples, most - n_target, tail);
+    return true;
 }
 
 SampleFate sample_source_get(const SampleSource* source, int64_t id, uint64_t pass, LoaderSample* out) {
@@ -199,12 +249,22 @@ SampleFate sample_source_get(const SampleSource* source, int64_t id, uint64_t pa
         *out = piece_sample(source, id, pass);
         return SAMPLE_WHOLE;
     }
-    LoaderSample sample = whole_sample(&source->shards, id);
-    bool is_long = too_long(&source->options, &sample);
-    if (is_long && source->options.long_samples == LONG_SKIP) { return SAMPLE_SKIPPED; }
-    if (is_long) { truncate_sample(&source->options, &sample); }
-    *out = sample;
-    return is_long ? SAMPLE_TRUNCATED : SAMPLE_WHOLE;
+    const SampleShards* shards = &source->shards;
+    int32_t f = sample_shards_file(shards, id);
+    const SampleGap* gaps;
+    int32_t num_gaps = sample_file_gaps(&shards->files[f], id - shards->first_sample[f], &gaps);
+    LoaderSample whole = whole_sample(shards, id);
+    count_learnt(&whole, gaps, num_gaps, whole.n_input);
+    *out = whole;
+    if (!too_long(&source->options, &whole)) { return SAMPLE_WHOLE; }
+    if (source->options.long_samples == LONG_SKIP) { return SAMPLE_SKIPPED; }
+    LoaderSample cut = whole;
+    if (!cut_sample(&source->options, &cut, gaps, num_gaps, shards->files[f].input_tail)) {
+        return SAMPLE_SKIPPED;
+    }
+    count_learnt(&cut, gaps, num_gaps, whole.n_input);
+    *out = cut;
+    return SAMPLE_CUT;
 }
 
 PlanSample sample_source_lengths(const SampleSource* source, const LoaderSample* sample) {
@@ -214,8 +274,9 @@ PlanSample sample_source_lengths(const SampleSource* source, const LoaderSample*
                             .supervised_tokens = sample->n_target};
     }
     int32_t num_tokens = sample->n_input + sample->n_target - 1;
-    bool all = source->options.supervise_inputs || sample->n_input == 0;
-    return (PlanSample){.enc_tokens = num_tokens, .supervised_tokens = all ? num_tokens : sample->n_target};
+    int32_t learnt = sample->n_learnt - (sample->n_input == 0);  // nothing predicts the first token
+    return (PlanSample){.enc_tokens = num_tokens,
+                        .supervised_tokens = source->options.supervise_inputs ? num_tokens : learnt};
 }
 
 // --- tokens ----------------------------------------------------------------------------------------------
@@ -239,6 +300,16 @@ static Status read_corrupted(const SampleSource* source, const LoaderSample* sam
     return status;
 }
 
+int32_t sample_source_gaps(const SampleSource* source, const LoaderSample* sample, const SampleGap** out) {
+    if (source->options.span_corruption) { return 0; }
+    const SampleShards* shards = &source->shards;
+    int32_t f = sample_shards_file(shards, sample->id), num_gaps = 0;
+    int32_t most = sample_file_gaps(&shards->files[f], sample->id - shards->first_sample[f], out);
+    uint32_t end = (uint32_t)(sample->first_token + sample->hole_tokens + sample->n_input + sample->n_target);
+    while (num_gaps < most && (*out)[num_gaps].begin < end) { num_gaps++; }
+    return num_gaps;
+}
+
 Status sample_source_read(const SampleSource* source, const LoaderSample* sample, int32_t* out) {
     if (sample->id < 0 || sample->id >= source->num_ids) {
         return FAIL(STATUS_OUT_OF_RANGE, "sample %lld of %lld", (long long)sample->id,
@@ -247,6 +318,10 @@ Status sample_source_read(const SampleSource* source, const LoaderSample* sample
     if (source->options.span_corruption) { return read_corrupted(source, sample, out); }
     const SampleShards* shards = &source->shards;
     int32_t f = sample_shards_file(shards, sample->id);
-    return sample_file_read(&shards->files[f], sample->id - shards->first_sample[f], sample->first_token,
-                            (int64_t)sample->n_input + sample->n_target, out);
+    const SampleFile* file = &shards->files[f];
+    int64_t idx = sample->id - shards->first_sample[f], count = (int64_t)sample->n_input + sample->n_target;
+    int32_t front = sample->hole_tokens > 0 ? sample->hole_at : 0;
+    if (front > 0) { TRY(sample_file_read(file, idx, sample->first_token, front, out)); }
+    int64_t first = (int64_t)sample->first_token + front + sample->hole_tokens;
+    return sample_file_read(file, idx, first, count - front, out + front);
 }

@@ -136,9 +136,11 @@ static void batches_are_full(void) {
             for (int32_t i = 0; i < batch.num_samples; i++) {
                 const LoaderSample* sample = &batch.samples[i];
                 int32_t run = sample->n_input + sample->n_target - 1;
-                int32_t supervised = 0;  // token t predicts t + 1
+                int32_t supervised = 0;                         // token t predicts t + 1
+                const MadeGaps* gaps = &data.gaps[sample->id];  // nothing is cut here
                 for (int32_t t = 0; t < run; t++) {
-                    supervised += options.supervise_inputs || t + 1 >= sample->n_input;
+                    bool learnt = t + 1 >= sample->n_input && !maker_in_gap(gaps, t + 1);
+                    supervised += options.supervise_inputs || learnt;
                 }
                 CHECK_EQ(batch.lengths[i].enc_tokens, run);
                 CHECK_EQ(batch.lengths[i].dec_tokens, 0);
@@ -194,53 +196,95 @@ static void without_shuffle_every_sample_comes_once_in_order(void) {
     arena_free(&arena);
 }
 
-// A truncated sample runs exactly the limit: all of the target and the end of the input, or where the target
-// alone is too long, one token of input and the begin of the target.
-static void check_truncated(const LoaderSample* drawn, const MadeSample* made, int32_t limit) {
-    int32_t last = drawn->first_token + drawn->n_input + drawn->n_target;
-    if (made->n_input + made->n_target - 1 <= limit) {
-        CHECK(drawn->first_token == 0 && drawn->n_input == made->n_input &&
-              drawn->n_target == made->n_target);
-        return;
+// The definition, on all places of a sample: which of them are drawn. 0: it is skipped.
+static int32_t places_drawn(int64_t id, int32_t limit, LongSamples way, int32_t out[LONGEST]) {
+    const MadeSample* made = &data.samples[id];
+    const MadeGaps* gaps = &data.gaps[id];
+    int32_t tail = data.input_tail;
+    int32_t most = limit + 1, length = made->n_input + made->n_target, num = 0;
+    int32_t target_end = length, n_input = made->n_input;
+    if (length > most && way == LONG_SKIP) { return 0; }
+    if (length > most) {  // drop whole answers while that is enough
+        for (int32_t g = gaps->num_gaps - 1; g >= 0 && target_end > most; g--) {
+            target_end = (int32_t)gaps->gaps[g].begin;
+        }
     }
-    CHECK_EQ(drawn->n_input + drawn->n_target - 1, limit);
-    CHECK_EQ(drawn->first_token + drawn->n_input, made->n_input);  // the target begins where it did
-    CHECK_EQ(drawn->n_input >= 1, made->n_input >= 1);
-    if (made->n_target <= limit) {
-        CHECK_EQ(last, made->n_input + made->n_target);
-    } else {
-        CHECK_EQ(drawn->n_input, made->n_input >= 1);
+    if (target_end > most) {
+        n_input = most - (target_end - made->n_input);
+        if (made->n_input == 0) { target_end = most; }
+        if (made->n_input > 0 && n_input < 1) { return 0; }
+        if (made->n_input == 0) { n_input = 0; }
     }
+    if (tail > n_input) { tail = n_input; }
+    for (int32_t i = 0; i < made->n_input; i++) {
+        int32_t from_end = made->n_input - i;
+        int32_t front = way == LONG_CUT_START ? 0 : way == LONG_CUT_END ? n_input : (n_input + 1) / 2;
+        if (front > n_input - tail) { front = n_input - tail; }
+        if (n_input == made->n_input || i < front || from_end <= n_input - front) { out[num++] = i; }
+    }
+    for (int32_t i = made->n_input; i < target_end; i++) { out[num++] = i; }
+    return num;
 }
 
-static void long_samples_are_truncated_or_skipped_and_counted(void) {
+static void check_drawn(const Loader* loader, const LoaderSample* drawn, const MadeSample* made,
+                        const int32_t* places, int32_t num_places) {
+    const MadeGaps* made_gaps = &data.gaps[drawn->id];
+    int32_t tokens[LONGEST + 1], n_learnt = 0, n_answer = 0;
+    CHECK_EQ(drawn->n_input + drawn->n_target, num_places);
+    CHECK_OK(loader_read(loader, drawn, tokens));
+    for (int32_t i = 0; i < num_places; i++) {
+        CHECK_EQ(tokens[i], maker_token(&data, drawn->id, places[i]));
+        bool learnt = places[i] >= made->n_input && !maker_in_gap(made_gaps, places[i]);
+        CHECK_EQ(i >= drawn->n_input, places[i] >= made->n_input);
+        n_answer += learnt && n_answer == places[i] - made->n_input;
+        n_learnt += learnt;
+    }
+    CHECK_EQ(drawn->n_learnt, n_learnt);
+    CHECK_EQ(drawn->n_answer, n_answer);
+    const SampleGap* gaps;
+    int32_t num_gaps = loader_gaps(loader, drawn, &gaps), num_met = 0;
+    for (int32_t g = 0; g < made_gaps->num_gaps; g++) {
+        num_met += (int32_t)made_gaps->gaps[g].end <= places[num_places - 1];
+    }
+    CHECK_EQ(num_gaps, num_met);
+    CHECK(num_gaps == 0 || gaps[0].begin == made_gaps->gaps[0].begin);
+}
+
+static void long_samples_are_cut_or_skipped_and_counted(void) {
     for (int32_t limit = 1; limit <= LONGEST; limit += 13) {
-        int64_t num_long = 0;
-        for (int32_t id = 0; id < NUM_SAMPLES; id++) {
-            num_long += data.samples[id].n_input + data.samples[id].n_target - 1 > limit;
-        }
-        for (int skip = 0; skip < 2; skip++) {
+        for (int way = LONG_CUT_END; way <= LONG_SKIP; way++) {
             LoaderOptions options = usual_options();
             options.max_seq_tokens = limit;
-            options.long_samples = skip ? LONG_SKIP : LONG_TRUNCATE;
+            options.long_samples = (LongSamples)way;
             options.shuffle = false;
-            if (num_long == NUM_SAMPLES && skip) { continue; }
+            int64_t num_cut = 0, num_skipped = 0, of_task[NUM_TASKS] = {0};
+            int32_t places[LONGEST + 1];
+            for (int32_t id = 0; id < NUM_SAMPLES; id++) {
+                const MadeSample* made = &data.samples[id];
+                int32_t num = places_drawn(id, limit, options.long_samples, places);
+                num_skipped += num == 0;
+                num_cut += num > 0 && num < made->n_input + made->n_target;
+                of_task[made->task] += num < made->n_input + made->n_target;
+            }
+            if (num_skipped == NUM_SAMPLES) { continue; }
             Loader* loader = open_loader(&options);
-            CHECK_EQ(loader_num_truncated(loader), skip ? 0 : num_long);
-            CHECK_EQ(loader_num_skipped(loader), skip ? num_long : 0);
-            CHECK_EQ(loader_num_samples(loader), skip ? NUM_SAMPLES - num_long : NUM_SAMPLES);
+            CHECK_EQ(loader_num_cut(loader), num_cut);
+            CHECK_EQ(loader_num_skipped(loader), num_skipped);
+            CHECK_EQ(loader_num_samples(loader), NUM_SAMPLES - num_skipped);
+            for (int32_t k = 0; k < loader_num_tasks(loader); k++) {
+                int32_t made_task = 0;
+                while (strcmp(loader_task_name(loader, k), maker_task_name(made_task)) != 0) { made_task++; }
+                CHECK_EQ(loader_task_cut(loader, k) + loader_task_skipped(loader, k), of_task[made_task]);
+            }
             Arena arena = {0};
             LoaderBatch batch = {0};
             int64_t num_samples = 0, num_tokens = 0;
-            while (!batch.end) {
+            while (!batch.end && test_failures == 0) {
                 CHECK_OK(loader_next(loader, &batch, &arena));
                 for (int32_t i = 0; i < batch.num_samples; i++) {
-                    check_truncated(&batch.samples[i], &data.samples[batch.samples[i].id], limit);
-                    CHECK(!skip || batch.samples[i].first_token == 0);
-                    int32_t tokens[LONGEST + 1];
-                    CHECK_OK(loader_read(loader, &batch.samples[i], tokens));
-                    CHECK_EQ(tokens[0],
-                             maker_token(&data, batch.samples[i].id, batch.samples[i].first_token));
+                    const MadeSample* made = &data.samples[batch.samples[i].id];
+                    int32_t num = places_drawn(batch.samples[i].id, limit, options.long_samples, places);
+                    check_drawn(loader, &batch.samples[i], made, places, num);
                 }
                 num_samples += batch.num_samples;
                 num_tokens += batch.num_tokens;
@@ -344,7 +388,7 @@ static void wrong_positions_are_refused(void) {
                 "saved with 300 samples, the data has");
     loader_close(loader);
     options = usual_options();
-    options.max_seq_tokens = 30;
+    options.max_seq_tokens = 120;  // cuts, but skips nothing
     loader = open_loader(&options);
     CHECK_FAILS(loader_restore(loader, first.position, first.position_bytes), STATUS_MISMATCH,
                 "resume with the same data and -t");
@@ -384,7 +428,7 @@ static void llmc_documents_lose_nothing(void) {
     CHECK_EQ(loader_vocab(loader), 50257);
     CHECK_EQ(loader_eot_token(loader), 50256);
     CHECK_EQ(loader_tokenizer(loader), TOKENIZER_GPT2);
-    CHECK_EQ(loader_num_truncated(loader), 0);
+    CHECK_EQ(loader_num_cut(loader), 0);
     CHECK_EQ(loader_num_tokens(loader), num_predictions);
     int64_t supervised_tokens = 0;
     while (!batch.end) {
@@ -403,6 +447,8 @@ int main(int argc, char** argv) {
     snprintf(pattern, sizeof pattern, "%s/train_?.bin", dir);
     Rng rng = rng_seed(seed);
     data = maker_random(&rng, NUM_SAMPLES, NUM_TASKS, LONGEST, VOCAB);
+    maker_add_gaps(&rng, &data);
+    data.input_tail = 2;
     for (int32_t f = 0; f < 3; f++) {
         char name[32];
         snprintf(name, sizeof name, "train_%d.bin", f);
@@ -413,7 +459,7 @@ int main(int argc, char** argv) {
     RUN(every_epoch_of_a_task_is_complete);
     RUN(batches_are_full);
     RUN(without_shuffle_every_sample_comes_once_in_order);
-    RUN(long_samples_are_truncated_or_skipped_and_counted);
+    RUN(long_samples_are_cut_or_skipped_and_counted);
     RUN(skipped_samples_are_never_drawn);
     RUN(tasks_come_in_their_proportions);
     RUN(wrong_positions_are_refused);

@@ -50,7 +50,7 @@ check "one sample" ./prepare_data --val-fraction 0 --out "$dir/one" "$dir/one.js
 file=$dir/one/train.bin
 check "magic" [ "$(head -c 8 "$file")" = DPSAMPLE ]
 check "vocabulary, end-of-text, tokenizer" [ "$(number "$file" 36 4) $(number "$file" 40 4) $(number "$file" 44 4)" = "257 256 1" ]
-check "lengths of input and target" [ "$(od -An -tu4 -j 96 -N 8 "$file" | tr -s ' ')" = " 2 2" ]
+check "lengths of input and target" [ "$(od -An -tu4 -j 104 -N 8 "$file" | tr -s ' ')" = " 2 2" ]
 check "tokens" [ "$(tail -c 8 "$file" | od -An -tu2 | tr -s ' ')" = " 98 10 99 256" ]
 check "no validation file" [ ! -e "$dir/one/val.bin" ]
 file=$dir/one/tokenizer.bin
@@ -71,7 +71,7 @@ check "is the same data" cmp -s "$dir/tiny/train.bin" "$dir/tiny_hf/train.bin"
 
 # --- encoder-decoder models: the input ends as the target does, with </s>
 header() { echo $(number "$1" 36 4) $(number "$1" 40 4) $(number "$1" 44 4) $(number "$1" 48 4) $(number "$1" 52 4); }
-sample() { od -An -tu4 -j 96 -N 8 "$1"; tail -c "$((2 * $(tokens "$1")))" "$1" | od -An -tu2; }  # one of a task of one letter
+sample() { od -An -tu4 -j 104 -N 8 "$1"; tail -c "$((2 * $(tokens "$1")))" "$1" | od -An -tu2; }  # one of a task of one letter
 check "byt5" ./prepare_data --tokenizer byt5 --val-fraction 0 --out "$dir/byt5" "$dir/one.jsonl" >/dev/null
 check "byt5: vocabulary, end, kind, padding, end of input" [ "$(header "$dir/byt5/train.bin")" = "384 1 3 0 2" ]
 check "byt5: tokens" [ "$(echo $(sample "$dir/byt5/train.bin"))" = "2 2 101 1 102 1" ]

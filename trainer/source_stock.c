@@ -391,7 +391,7 @@ static void show_answer(Source* source, int64_t idx, int max_tokens) {
                               .end_token = eot,
                               .max_tokens = max_tokens};
     DynapipeAnswer_v1 answer = {.num_prompt = question.num_prompt,
-                                .num_target = sample.n_target,
+                                .num_target = sample.n_answer,
                                 .num_answer = stock_answer(source->model, &question, said),
                                 .prompt = question.prompt,
                                 .target = tokens + sample.n_input,

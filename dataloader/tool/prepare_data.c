@@ -227,7 +227,7 @@ static Status write_file(Prepare* prep, JsonlReader* reader) {
         task_table_add_length(&prep->tasks, task, prep->input.num_tokens + prep->target.num_tokens);
         TRY(shard_writer_add(held_out ? &prep->val : &prep->train, prep->tasks.rows[task].name,
                              prep->input.ids, (int32_t)prep->input.num_tokens, prep->target.ids,
-                             (int32_t)prep->target.num_tokens));
+                             (int32_t)prep->target.num_tokens, NULL, 0));
     }
 }
 

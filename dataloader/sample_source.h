@@ -12,6 +12,7 @@ sample is with span corruption.
 #include "../dynapipe_plugin/base/status.h"
 #include "../dynapipe_plugin/plan/types/plan_types.h"
 #include "loader.h"
+#include "sample_cut.h"
 #include "sample_shards.h"
 #include "span_corruption.h"
 #include "text_pieces.h"
@@ -23,8 +24,6 @@ typedef struct {
     SpanCorruption spans;  // span corruption: as resolved for the data
     TextPieces pieces;
 } SampleSource;
-
-typedef enum { SAMPLE_WHOLE, SAMPLE_CUT, SAMPLE_SKIPPED } SampleFate;
 
 // Reads max_seq_tokens, long_samples, supervise_inputs, encoder_decoder and what follows it, not mixture,
 // seed and shuffle.

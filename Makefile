@@ -62,6 +62,8 @@ TEST_SRCS := $(wildcard test/test_*.c)
 TESTS     := $(patsubst test/%.c,%,$(TEST_SRCS))
 TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS),$(wildcard test/*.c)))
 TOOL_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard tool/*.c)) $(OUT)/llmc/gpt2_config.o $(OUT)/llmc/t5_config.o
+# what of the loader reads sample files, where it is not linked whole
+SAMPLE_OBJS := $(patsubst %,$(OUT)/dataloader/%.o,sample_shards sample_file llmc_tokens)
 TOOL_LINK  = $(filter-out $(OUT)/llmc/%,$(TOOL_OBJS))   # where llmc is linked whole
 SH_TESTS  := $(wildcard test/test_*.sh)
 LINK       = $(CC)
@@ -151,7 +153,7 @@ $(OUT)/profile_costs: $(OUT)/profile_costs.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(
 $(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(patsubst %.c,$(OUT)/%.o,$(wildcard dev/tasks*.c)) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
-$(OUT)/dynapipe: $(OUT)/dynapipe.o $(TOOL_OBJS) $(DYNAPIPE_BASE_OBJS) $(OUT)/$(DYNAPIPE_DIR)/run/trace.o \
+$(OUT)/dynapipe: $(OUT)/dynapipe.o $(TOOL_OBJS) $(SAMPLE_OBJS) $(DYNAPIPE_BASE_OBJS) $(OUT)/$(DYNAPIPE_DIR)/run/trace.o \
         $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
@@ -163,7 +165,7 @@ $(OUT)/tools/refit_bench: $(OUT)/test/tools/refit_bench.o $(patsubst %,$(OUT)/te
         $(OUT)/llmc/gpt2_config.o $(OUT)/llmc/t5_config.o $(DYNAPIPE_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $^ $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
-$(OUT)/tools/plan_time: $(OUT)/test/tools/plan_time.o $(TOOL_OBJS) $(DYNAPIPE_BASE_OBJS) $(OUT)/$(DYNAPIPE_DIR)/run/trace.o \
+$(OUT)/tools/plan_time: $(OUT)/test/tools/plan_time.o $(TOOL_OBJS) $(SAMPLE_OBJS) $(DYNAPIPE_BASE_OBJS) $(OUT)/$(DYNAPIPE_DIR)/run/trace.o \
         $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@

@@ -250,6 +250,22 @@ check "answers" awk -F'"' '
 check "small limits hold" ./make_tasks --out "$dir/small.jsonl" --samples 3000 --max-tokens 120 >/dev/null
 check "no sample beyond 120" awk -F'"' 'length($8) + length($12) + 2 > 120 { exit 1 }' "$dir/small.jsonl"
 
+# --- own data into the planner, without training: by the file, or by its lengths
+make --no-print-directory -s dynapipe || exit 1
+plan() { ./dynapipe plan "$1" --model "$2" --stages 2 --batch-tokens 4000 --text "$dir/$3.txt" >"$dir/plan" 2>&1; }
+check "tasks, with lengths" ./prepare_data --shard-tokens 40K --val-fraction 0 --lengths "$dir/all.csv" --out "$dir/all" "$dir/tasks.jsonl" >/dev/null
+check "dynapipe plan 'train*.bin'" plan "$dir/all/train*.bin" d12 bin
+awk -F, 'NR > 1 { print $1 - 1 "," $2 }' "$dir/all.csv" >"$dir/run.csv"
+check "dynapipe plan LENGTHS.csv" plan "$dir/run.csv" d12 csv
+check "are one plan" cmp -s "$dir/bin.txt" "$dir/csv.txt"
+check "T5: of both sides" plan "$dir/all/train*.bin" t5:small t5bin
+check "are those of --lengths" plan "$dir/all.csv" t5:small t5csv
+check "which is one plan" cmp -s "$dir/t5bin.txt" "$dir/t5csv.txt"
+echo 5,4 >"$dir/chat.csv"
+check "a conversation: 9 tokens run" plan "$dir/chat/train.bin" d12 chat
+check "of which 4 are learnt" plan "$dir/chat.csv" d12 chatcsv
+check "and the gap is not" cmp -s "$dir/chat.txt" "$dir/chatcsv.txt"
+
 # --- validation split: by content and seed, some of every task, whatever the order of lines
 check "split" ./prepare_data --out "$dir/split" "$dir/tasks.jsonl" >"$dir/log"
 check "split again" ./prepare_data --out "$dir/split2" "$dir/tasks.jsonl" >/dev/null

@@ -10,9 +10,9 @@ exactly, and a copy goes with every batch, so that planning may run ahead.
 A sample is too long where it runs more than max_seq_tokens tokens through the model. What is cut is the
 input, where long_samples says; its tail (sample_file.h) stays in any case, and the target is kept whole, or
 the sample is skipped: who learns answers that break off never learns to end one. Of a conversation the last
-answers go first, whole ones, with what was said before them. A text without input is cut at its end;
-documents of llm.c files are cut into consecutive pieces instead, and lose nothing (llmc_tokens.h). For an
-encoder-decoder the two sides have limits of their own.
+answers go first, whole ones, with what was said before them. A text without input, and a document of llm.c's
+files, is cut into consecutive pieces and loses nothing (text_cut.h, llmc_tokens.h), unless long_samples is
+skip. For an encoder-decoder the two sides have limits of their own.
 
 With span corruption (span_corruption.h) a sample is a piece of a text: input and target joined, or a document
 of an llm.c file, cut so that no side is too long. Which of its tokens are noise changes from epoch to epoch;

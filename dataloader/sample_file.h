@@ -97,7 +97,7 @@ typedef struct {
     uint64_t content_id;       // equal: the same samples. 0: an llm.c file's that nobody has read yet
     int64_t num_dropped;       // llm.c files: documents of a single token, which predict nothing
     const char** task_names;   // [num_tasks], NUL-terminated, owned
-    const SampleIndex* index;  // [num_samples]; into the map, or owned for llm.c files
+    const SampleIndex* index;  // [num_samples]; into the map, or owned, for llm.c files and cut texts
     const SampleGap* gaps;     // [num_gaps] into the map
     int64_t num_gaps;
     const void* tokens;

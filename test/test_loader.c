@@ -196,14 +196,38 @@ static void without_shuffle_every_sample_comes_once_in_order(void) {
     arena_free(&arena);
 }
 
+// What the loader has ids for: samples, and texts as consecutive pieces, of which each begins with the last
+// token of the one before.
+typedef struct {
+    int32_t id, begin;
+    bool is_piece;
+} MadePiece;
+
+static int32_t made_pieces(int32_t limit, LongSamples way, MadePiece* out) {
+    int32_t num = 0;
+    for (int32_t id = 0; id < NUM_SAMPLES; id++) {
+        const MadeSample* made = &data.samples[id];
+        bool cut = made->n_input == 0 && data.gaps[id].num_gaps == 0 && made->n_target > limit + 1;
+        out[num++] = (MadePiece){id, 0, cut && way != LONG_SKIP};
+        for (int32_t at = limit; cut && way != LONG_SKIP && at < made->n_target - 1; at += limit) {
+            out[num++] = (MadePiece){id, at, true};
+        }
+    }
+    return num;
+}
+
 // The definition, on all places of a sample: which of them are drawn. 0: it is skipped.
-static int32_t places_drawn(int64_t id, int32_t limit, LongSamples way, int32_t out[LONGEST]) {
-    const MadeSample* made = &data.samples[id];
-    const MadeGaps* gaps = &data.gaps[id];
+static int32_t places_drawn(const MadePiece* piece, int32_t limit, LongSamples way, int32_t out[LONGEST]) {
+    const MadeSample* made = &data.samples[piece->id];
+    const MadeGaps* gaps = &data.gaps[piece->id];
     int32_t tail = data.input_tail;
     int32_t most = limit + 1, length = made->n_input + made->n_target, num = 0;
     int32_t target_end = length, n_input = made->n_input;
     if (length > most && way == LONG_SKIP) { return 0; }
+    if (piece->is_piece) {
+        for (int32_t i = piece->begin; i <= piece->begin + limit && i < length; i++) { out[num++] = i; }
+        return num;
+    }
     if (length > most) {  // drop whole answers while that is enough
         for (int32_t g = gaps->num_gaps - 1; g >= 0 && target_end > most; g--) {
             target_end = (int32_t)gaps->gaps[g].begin;
@@ -226,17 +250,19 @@ static int32_t places_drawn(int64_t id, int32_t limit, LongSamples way, int32_t 
     return num;
 }
 
-static void check_drawn(const Loader* loader, const LoaderSample* drawn, const MadeSample* made,
+static void check_drawn(const Loader* loader, const LoaderSample* drawn, const MadePiece* piece,
                         const int32_t* places, int32_t num_places) {
-    const MadeGaps* made_gaps = &data.gaps[drawn->id];
-    int32_t tokens[LONGEST + 1], n_learnt = 0, n_answer = 0;
+    const MadeSample* made = &data.samples[piece->id];
+    const MadeGaps* made_gaps = &data.gaps[piece->id];
+    int32_t tokens[LONGEST + 1], n_learnt = 0, n_answer = 0, first_target = made->n_input;
+    if (piece->begin > 0) { first_target = piece->begin + 1; }
     CHECK_EQ(drawn->n_input + drawn->n_target, num_places);
     CHECK_OK(loader_read(loader, drawn, tokens));
     for (int32_t i = 0; i < num_places; i++) {
-        CHECK_EQ(tokens[i], maker_token(&data, drawn->id, places[i]));
-        bool learnt = places[i] >= made->n_input && !maker_in_gap(made_gaps, places[i]);
-        CHECK_EQ(i >= drawn->n_input, places[i] >= made->n_input);
-        n_answer += learnt && n_answer == places[i] - made->n_input;
+        CHECK_EQ(tokens[i], maker_token(&data, piece->id, places[i]));
+        bool learnt = places[i] >= first_target && !maker_in_gap(made_gaps, places[i]);
+        CHECK_EQ(i >= drawn->n_input, places[i] >= first_target);
+        n_answer += learnt && n_answer == places[i] - first_target;
         n_learnt += learnt;
     }
     CHECK_EQ(drawn->n_learnt, n_learnt);
@@ -251,6 +277,8 @@ static void check_drawn(const Loader* loader, const LoaderSample* drawn, const M
 }
 
 static void long_samples_are_cut_or_skipped_and_counted(void) {
+    static MadePiece pieces[NUM_SAMPLES * LONGEST];
+    int32_t num_texts = 0;
     for (int32_t limit = 1; limit <= LONGEST; limit += 13) {
         for (int way = LONG_CUT_END; way <= LONG_SKIP; way++) {
             LoaderOptions options = usual_options();
@@ -258,19 +286,21 @@ static void long_samples_are_cut_or_skipped_and_counted(void) {
             options.long_samples = (LongSamples)way;
             options.shuffle = false;
             int64_t num_cut = 0, num_skipped = 0, of_task[NUM_TASKS] = {0};
-            int32_t places[LONGEST + 1];
-            for (int32_t id = 0; id < NUM_SAMPLES; id++) {
-                const MadeSample* made = &data.samples[id];
-                int32_t num = places_drawn(id, limit, options.long_samples, places);
+            int32_t places[LONGEST + 1], num_pieces = made_pieces(limit, options.long_samples, pieces);
+            num_texts += num_pieces > NUM_SAMPLES;
+            for (int32_t id = 0; id < num_pieces; id++) {
+                const MadeSample* made = &data.samples[pieces[id].id];
+                int32_t num = places_drawn(&pieces[id], limit, options.long_samples, places);
+                bool less = num < made->n_input + made->n_target && !pieces[id].is_piece;
                 num_skipped += num == 0;
-                num_cut += num > 0 && num < made->n_input + made->n_target;
-                of_task[made->task] += num < made->n_input + made->n_target;
+                num_cut += num > 0 && less;
+                of_task[made->task] += less;
             }
-            if (num_skipped == NUM_SAMPLES) { continue; }
+            if (num_skipped == num_pieces) { continue; }
             Loader* loader = open_loader(&options);
             CHECK_EQ(loader_num_cut(loader), num_cut);
             CHECK_EQ(loader_num_skipped(loader), num_skipped);
-            CHECK_EQ(loader_num_samples(loader), NUM_SAMPLES - num_skipped);
+            CHECK_EQ(loader_num_samples(loader), num_pieces - num_skipped);
             for (int32_t k = 0; k < loader_num_tasks(loader); k++) {
                 int32_t made_task = 0;
                 while (strcmp(loader_task_name(loader, k), maker_task_name(made_task)) != 0) { made_task++; }
@@ -282,9 +312,9 @@ static void long_samples_are_cut_or_skipped_and_counted(void) {
             while (!batch.end && test_failures == 0) {
                 CHECK_OK(loader_next(loader, &batch, &arena));
                 for (int32_t i = 0; i < batch.num_samples; i++) {
-                    const MadeSample* made = &data.samples[batch.samples[i].id];
-                    int32_t num = places_drawn(batch.samples[i].id, limit, options.long_samples, places);
-                    check_drawn(loader, &batch.samples[i], made, places, num);
+                    const MadePiece* piece = &pieces[batch.samples[i].id];
+                    int32_t num = places_drawn(piece, limit, options.long_samples, places);
+                    check_drawn(loader, &batch.samples[i], piece, places, num);
                 }
                 num_samples += batch.num_samples;
                 num_tokens += batch.num_tokens;
@@ -295,6 +325,7 @@ static void long_samples_are_cut_or_skipped_and_counted(void) {
             arena_free(&arena);
         }
     }
+    CHECK(num_texts > 0);
 }
 
 // With shuffling and skipping, what is skipped never comes.

@@ -26,7 +26,7 @@ typedef struct {
 typedef struct {
     int32_t begin, end, num_dec, first_row, num_rows;
     const SampleGap* gaps;
-    int32_t num_gaps, gap_shift;  // gaps begin and end so many tokens further on than the sample as drawn
+    int32_t num_gaps;
 } SegmentRange;
 
 // --- keys ------------------------------------------------------------------------------------------------
@@ -49,8 +49,8 @@ uint32_t collate_token_key(const CollateParams* params, int32_t sample_idx, int3
 
 // Rows [*begin, *end) predict the tokens of gap g.
 static void gap_rows(const SegmentRange* range, int32_t g, int32_t* begin, int32_t* end) {
-    int32_t row = (int32_t)range->gaps[g].begin - range->gap_shift - 1;
-    int32_t behind = (int32_t)range->gaps[g].end - range->gap_shift - 1;
+    int32_t row = (int32_t)range->gaps[g].begin - 1;
+    int32_t behind = (int32_t)range->gaps[g].end - 1;
     *begin = row < range->end ? row : range->end;
     *end = behind < range->end ? behind : range->end;
     if (*begin < range->first_row) { *begin = range->first_row; }
@@ -90,7 +90,6 @@ static Status segment_range(SegmentRange* out, const Loader* loader, const Loade
         range.first_row = params->supervise_inputs || sample->n_input == 0 ? 0 : sample->n_input - 1;
         if (range.first_row < range.begin) { range.first_row = range.begin; }
         range.num_gaps = params->supervise_inputs ? 0 : loader_gaps(loader, sample, &range.gaps);
-        range.gap_shift = sample->first_token + sample->hole_tokens;
         count_rows(&range);
     }
     *out = range;

@@ -122,8 +122,8 @@ Status loader_sample(const Loader* loader, int64_t n, LoaderSample* out);
 // decides what is noise; 0: as without shuffling. Read-only: any thread.
 bool loader_sample_by_id(const Loader* loader, int64_t id, uint64_t pass, LoaderSample* out);
 
-// Gaps in a drawn sample's target; *out: they, each first_token + hole_tokens further on than in what
-// loader_read gives. Read-only: any thread.
+// Gaps in a drawn sample's target, in its own tokens; *out: they. (Where an input is cut, one answer is left,
+// and no gap.) Read-only: any thread.
 int32_t loader_gaps(const Loader* loader, const LoaderSample* sample, const SampleGap** out);
 
 // Tokens of a drawn sample, n_input + n_target of them. Read-only: any thread.

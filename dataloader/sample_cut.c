@@ -12,7 +12,7 @@ static void cut_input(LoaderSample* sample, LongSamples way, int32_t most, int32
     if (sample->n_input <= most) { return; }
     int32_t left_out = sample->n_input - most;
     tail = tail < most ? tail : most;
-    int32_t front = way == LONG_CUT_START ? 0 : way == LONG_CUT_END ? most - tail : (most + 1) / 2;
+    int32_t front = way == LONG_CUT_START ? 0 : way == LONG_CUT_END ? most : (most + 1) / 2;
     if (front > most - tail) { front = most - tail; }
     sample->n_input = most;
     sample->first_token = front == 0 ? left_out : 0;

@@ -237,7 +237,8 @@ int32_t sample_source_gaps(const SampleSource* source, const LoaderSample* sampl
     const SampleShards* shards = &source->shards;
     int32_t f = sample_shards_file(shards, sample->id), num_gaps = 0;
     int32_t most = sample_file_gaps(&shards->files[f], sample->id - shards->first_sample[f], out);
-    uint32_t end = (uint32_t)(sample->first_token + sample->hole_tokens + sample->n_input + sample->n_target);
+    bool is_cut = sample->first_token + sample->hole_tokens > 0;
+    uint32_t end = is_cut ? 0 : (uint32_t)(sample->n_input + sample->n_target);
     while (num_gaps < most && (*out)[num_gaps].begin < end) { num_gaps++; }
     return num_gaps;
 }

@@ -423,6 +423,12 @@ static void wrong_positions_are_refused(void) {
     loader = open_loader(&options);
     CHECK_FAILS(loader_restore(loader, first.position, first.position_bytes), STATUS_MISMATCH,
                 "resume with the same data and -t");
+    CHECK_OK(loader_next(loader, &second, &arena));
+    loader_close(loader);
+    options.long_samples = LONG_CUT_MIDDLE;  // as many tokens, but others
+    loader = open_loader(&options);
+    CHECK_FAILS(loader_restore(loader, second.position, second.position_bytes), STATUS_MISMATCH,
+                "saved with another longest target, other cuts");
     loader_close(loader);
     options = usual_options();
     options.shuffle = false;

@@ -284,6 +284,13 @@ static const struct {
      {"a"},
      RECORD_SHAREGPT},
     {"plain", "{\"conversations\": [{\"from\": \"gpt\", \"value\": \"a\"}]}", {""}, {"a"}, RECORD_SHAREGPT},
+    {"plain",
+     "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": "
+     "\"a\"}, "
+     "{\"role\": \"assistant\", \"content\": \"b\"}]}",
+     {"q"},
+     {"a\nb"},
+     RECORD_CHAT},
     {"chatml",
      TALK,
      {"<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nq1\nq2<|im_end|>\n<|im_start|>assistant\n",

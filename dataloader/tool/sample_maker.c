@@ -111,10 +111,9 @@ static void leave_out(SampleMaker* maker, const LoaderSample* cut) {
         memmove(input->ids + at, input->ids + at + left_out,
                 (size_t)(cut->n_input - at) * sizeof *input->ids);
     }
-    int32_t end = left_out + cut->n_input + cut->n_target, num_gaps = 0;
-    for (; num_gaps < maker->num_gaps && maker->gaps[num_gaps].begin < (uint32_t)end; num_gaps++) {
-        maker->gaps[num_gaps].begin -= (uint32_t)left_out;
-        maker->gaps[num_gaps].end -= (uint32_t)left_out;
+    int32_t end = cut->n_input + cut->n_target, num_gaps = 0;  // where an input is cut, one answer is left
+    while (left_out == 0 && num_gaps < maker->num_gaps && maker->gaps[num_gaps].begin < (uint32_t)end) {
+        num_gaps++;
     }
     maker->num_gaps = num_gaps;
     input->num_tokens = cut->n_input;

@@ -216,7 +216,7 @@ cut cut-input-middle "abcdqrs|"
 check "per task" grep -q '^l  *longer than 10: 1 cut, 0 skipped' "$dir/log"
 check "a target that does not fit is no sample" grep -q '^m  *longer than 10: 0 cut, 1 skipped' "$dir/log"
 check "lengths" ./prepare_data --val-fraction 0 --lengths "$dir/lengths.csv" --out "$dir/cut" "$dir/l.jsonl" >/dev/null
-check "are a line a sample" [ "$(tr '\n' ';' <"$dir/lengths.csv")" = "n_input,n_target,task;20,3,l;2,31,m;" ]
+check "are a line a sample" [ "$(tr '\n' ';' <"$dir/lengths.csv")" = "n_input,n_target,task;19,3,l;1,31,m;" ]
 
 # --- make_tasks: the same seed gives the same bytes, and answers are right
 check "tasks" ./make_tasks --out "$dir/tasks.jsonl" --samples 3000 --max-tokens 1000 >/dev/null
@@ -255,13 +255,14 @@ make --no-print-directory -s dynapipe || exit 1
 plan() { ./dynapipe plan "$1" --model "$2" --stages 2 --batch-tokens 4000 --text "$dir/$3.txt" >"$dir/plan" 2>&1; }
 check "tasks, with lengths" ./prepare_data --shard-tokens 40K --val-fraction 0 --lengths "$dir/all.csv" --out "$dir/all" "$dir/tasks.jsonl" >/dev/null
 check "dynapipe plan 'train*.bin'" plan "$dir/all/train*.bin" d12 bin
-awk -F, 'NR > 1 { print $1 - 1 "," $2 }' "$dir/all.csv" >"$dir/run.csv"
-check "dynapipe plan LENGTHS.csv" plan "$dir/run.csv" d12 csv
+check "dynapipe plan LENGTHS.csv" plan "$dir/all.csv" d12 csv
 check "are one plan" cmp -s "$dir/bin.txt" "$dir/csv.txt"
 check "T5: of both sides" plan "$dir/all/train*.bin" t5:small t5bin
-check "are those of --lengths" plan "$dir/all.csv" t5:small t5csv
+awk -F, 'NR > 1 { print $1 + 1 "," $2 }' "$dir/all.csv" >"$dir/sides.csv"  # all of the input is run there
+check "are those of --lengths" plan "$dir/sides.csv" t5:small t5csv
 check "which is one plan" cmp -s "$dir/t5bin.txt" "$dir/t5csv.txt"
-echo 5,4 >"$dir/chat.csv"
+./prepare_data --val-fraction 0 --lengths "$dir/chat.csv" --out "$dir/chat" "$dir/c.jsonl" >/dev/null
+check "a conversation's lengths" [ "$(tail -1 "$dir/chat.csv")" = 5,4,c ]
 check "a conversation: 9 tokens run" plan "$dir/chat/train.bin" d12 chat
 check "of which 4 are learnt" plan "$dir/chat.csv" d12 chatcsv
 check "and the gap is not" cmp -s "$dir/chat.txt" "$dir/chatcsv.txt"

@@ -128,11 +128,22 @@ static Status count_file(Prepare* prep, RecordReader* reader) {
 
 // --- pass 2: tokenise and write --------------------------------------------------------------------------
 
+// As the planner counts them: of one stack the tokens that are only read, and those that are learnt; else
+// both sides.
 static void write_length(Prepare* prep, const char* task) {
+    const SampleMaker* maker = &prep->maker;
+    int64_t n_input = maker->input.num_tokens, n_target = maker->target.num_tokens;
+    if (!maker->limits.encoder_decoder) {
+        int64_t num_run = n_input + n_target - 1;
+        n_target -= n_input == 0;
+        for (int32_t g = 0; g < maker->num_gaps; g++) {
+            n_target -= maker->gaps[g].end - maker->gaps[g].begin;
+        }
+        n_input = num_run - n_target;
+    }
     char line[400];
-    size_t length =
-        (size_t)snprintf(line, sizeof line, "%lld,%lld,%.255s\n", (long long)prep->maker.input.num_tokens,
-                         (long long)prep->maker.target.num_tokens, task);
+    size_t length = (size_t)snprintf(line, sizeof line, "%lld,%lld,%.255s\n", (long long)n_input,
+                                     (long long)n_target, task);
     for (size_t i = 0, commas = 0; i + 1 < length; i++) {  // a comma in a name would begin a column
         commas += line[i] == ',';
         if ((line[i] == ',' && commas > 2) || line[i] == '\n' || line[i] == '\r') { line[i] = ' '; }

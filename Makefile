@@ -190,11 +190,9 @@ $(OUT)/test_tokenizer $(OUT)/test_hf_tokenizer: LIBS += $(SPIECE_LIBS)
 $(OUT)/test_record_reader $(OUT)/test_bpe: $(RECORD_OBJS)
 $(OUT)/test_record_reader $(OUT)/test_bpe: LIBS += $(DYNAPIPE_UNPACK_LIBS)
 # other libraries than last time
-$(OUT)/dataloader/records/byte_source.o: $(OUT)/unpack$(if $(ZLIB),-zlib)$(if $(ZSTD),-zstd)
-$(OUT)/unpack%:
-	@mkdir -p $(@D)
-	@rm -f $(OUT)/unpack*
-	@touch $@
+$(OUT)/dataloader/records/byte_source.o: $(OUT)/unpacks-json$(if $(ZLIB),-gz)$(if $(ZSTD),-zst)
+$(OUT)/unpacks-%: FORCE
+	@[ -e $@ ] || { mkdir -p $(@D) && rm -f $(OUT)/unpacks-* && touch $@; }
 $(OUT)/test_%: $(OUT)/test/test_%.o $(OUT)/trainer/scores.o $(OUT)/trainer/logger.o $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS) $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/adapters/%.o,llmc_tensors llmc_seal llmc_record)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 

@@ -35,7 +35,7 @@ WIDE      := $(if $(shell $(CC) $(ARCH) -mprefer-vector-width=512 -dM -E -x c /d
 # The plugin: its sources, MPI and libraries as in anybody's tree. Planner and loader know nothing of where values live: another
 # build's objects (DYNAPIPE_PLAN_OUT, set by cuda.mk) serve as well. DYNAPIPE_NO_MPI=1: one process.
 include dynapipe_plugin/sources.mk
-DYNAPIPE_CFLAGS   := $(if $(DYNAPIPE_HAS_MPI),-DDYNAPIPE_MPI $(DYNAPIPE_MPI_CFLAGS)) $(DYNAPIPE_TEXT_CFLAGS)
+DYNAPIPE_CFLAGS   := $(if $(DYNAPIPE_HAS_MPI),-DDYNAPIPE_MPI $(DYNAPIPE_MPI_CFLAGS)) $(DYNAPIPE_TEXT_CFLAGS) $(DYNAPIPE_UNPACK_CFLAGS)
 DYNAPIPE_LIBS     := $(DYNAPIPE_MPI_LIBS)
 DYNAPIPE_PLAN_OUT ?= $(OUT)
 DYNAPIPE_BASE_OBJS   = $(DYNAPIPE_BASE_SRCS:%.c=$(DYNAPIPE_PLAN_OUT)/%.o)
@@ -49,7 +49,8 @@ TEXT_LIBS := $(DYNAPIPE_TEXT_LIBS)
 TOKENIZER_OBJS := $(DYNAPIPE_TOKENIZER_SRCS:%.c=$(OUT)/%.o)
 SPIECE_OBJ     := $(OUT)/$(basename $(DYNAPIPE_SPIECE_SRC)).o
 SPIECE_LIBS    := $(DYNAPIPE_SPIECE_LIBS)
-PREPARE_OBJ    := $(DYNAPIPE_PREPARE_SRC:%.c=$(OUT)/%.o)
+PREPARE_OBJS   := $(DYNAPIPE_PREPARE_SRCS:%.c=$(OUT)/%.o)
+RECORD_OBJS    := $(filter $(OUT)/dataloader/records/%,$(PREPARE_OBJS))
 
 LLMC_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard llmc/*.c llmc/cpu/*.c))
 TRAINER_OBJS = $(patsubst %.c,$(OUT)/%.o,$(wildcard trainer/trainer*.c) trainer/logger.c)
@@ -63,6 +64,8 @@ TESTS     := $(patsubst test/%.c,%,$(TEST_SRCS))
 TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS),$(wildcard test/*.c)))
 TOOL_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard tool/*.c)) $(OUT)/llmc/gpt2_config.o $(OUT)/llmc/t5_config.o
 TRACE_OBJS := $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/run/%.o,trace trace_rows trace_writer)
+# what of the loader reads sample files, where it is not linked whole
+SAMPLE_OBJS := $(patsubst %,$(OUT)/dataloader/%.o,sample_shards sample_file llmc_tokens text_cut)
 TOOL_LINK  = $(filter-out $(OUT)/llmc/%,$(TOOL_OBJS))   # where llmc is linked whole
 SH_TESTS  := $(wildcard test/test_*.sh)
 LINK       = $(CC)
@@ -142,12 +145,13 @@ $(TRAINERS:%=$(OUT)/%): $(OUT)/%: $(OUT)/%.o $(TRAINER_OBJS) $(STOCK_TRAINER_OBJ
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(if $(filter emu,$(BACKEND)),$(DYNAPIPE_LIBS)) $(TEXT_LIBS) $(LIBS) -o $@
 $(TRAINERS:%=$(OUT)/%-dynapipe): $(OUT)/%-dynapipe: $(OUT)/%.o $(TRAINER_OBJS) $(PLUGIN_TRAINER_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
-$(OUT)/prepare_data: $(PREPARE_OBJ) $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
+$(OUT)/prepare_data: $(PREPARE_OBJS) $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(dynapipe_say_spiece)
-	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(SPIECE_LIBS) $(LIBS) -o $@
+	$(dynapipe_say_unpack)
+	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(SPIECE_LIBS) $(DYNAPIPE_UNPACK_LIBS) $(LIBS) -o $@
 # the same where there is no such library, for test/test_prepare_data.sh
-$(OUT)/prepare_data-plain: $(PREPARE_OBJ) $(TOKENIZER_OBJS) $(OUT)/dataloader/tokenizer/spiece_missing.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
-	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(LIBS) -o $@
+$(OUT)/prepare_data-plain: $(PREPARE_OBJS) $(TOKENIZER_OBJS) $(OUT)/dataloader/tokenizer/spiece_missing.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
+	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(DYNAPIPE_UNPACK_LIBS) $(LIBS) -o $@
 $(OUT)/profile_costs: $(OUT)/profile_costs.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/generate: $(OUT)/generate.o $(GENERATOR_OBJS) $(OUT)/trainer/scores.o $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
@@ -155,7 +159,7 @@ $(OUT)/generate: $(OUT)/generate.o $(GENERATOR_OBJS) $(OUT)/trainer/scores.o $(T
 $(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(patsubst %.c,$(OUT)/%.o,$(wildcard dev/tasks*.c)) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
-$(OUT)/dynapipe: $(OUT)/dynapipe.o $(TOOL_OBJS) $(DYNAPIPE_BASE_OBJS) $(TRACE_OBJS) \
+$(OUT)/dynapipe: $(OUT)/dynapipe.o $(TOOL_OBJS) $(SAMPLE_OBJS) $(DYNAPIPE_BASE_OBJS) $(TRACE_OBJS) \
         $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
@@ -167,7 +171,7 @@ $(OUT)/tools/refit_bench: $(OUT)/test/tools/refit_bench.o $(patsubst %,$(OUT)/te
         $(OUT)/llmc/gpt2_config.o $(OUT)/llmc/t5_config.o $(DYNAPIPE_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $^ $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
-$(OUT)/tools/plan_time: $(OUT)/test/tools/plan_time.o $(TOOL_OBJS) $(DYNAPIPE_BASE_OBJS) $(TRACE_OBJS) \
+$(OUT)/tools/plan_time: $(OUT)/test/tools/plan_time.o $(TOOL_OBJS) $(SAMPLE_OBJS) $(DYNAPIPE_BASE_OBJS) $(TRACE_OBJS) \
         $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
@@ -190,6 +194,12 @@ $(OUT)/test/test_t5_bucket.o: DYNAPIPE_CFLAGS = -O3 -ffast-math $(ARCH) -ffp-con
 $(OUT)/test_prompts: $(OUT)/generator/generator_prompts.o $(OUT)/generator/generator_chat.o
 $(OUT)/test_tokenizer $(OUT)/test_hf_tokenizer: $(TOKENIZER_OBJS) $(SPIECE_OBJ)
 $(OUT)/test_tokenizer $(OUT)/test_hf_tokenizer: LIBS += $(SPIECE_LIBS)
+$(OUT)/test_record_reader $(OUT)/test_bpe: $(RECORD_OBJS)
+$(OUT)/test_record_reader $(OUT)/test_bpe: LIBS += $(DYNAPIPE_UNPACK_LIBS)
+# other libraries than last time
+$(OUT)/dataloader/records/byte_source.o: $(OUT)/unpacks-json$(if $(ZLIB),-gz)$(if $(ZSTD),-zst)
+$(OUT)/unpacks-%: FORCE
+	@[ -e $@ ] || { mkdir -p $(@D) && rm -f $(OUT)/unpacks-* && touch $@; }
 $(OUT)/test_%: $(OUT)/test/test_%.o $(OUT)/trainer/scores.o $(OUT)/trainer/logger.o $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS) $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/adapters/%.o,llmc_tensors llmc_seal llmc_record)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 

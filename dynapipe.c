@@ -12,8 +12,8 @@ dynapipe.c -- the planner as a command: plan a batch, check and compare plans, a
 
 // clang-format off
 static const ToolCommand commands[] = {
-    {"plan",  "PROBLEM.json|LENGTHS.csv", "plan one batch: table, timeline, memory, bound", command_plan},
-    {"bound", "PROBLEM.json|LENGTHS.csv", "no plan can be faster: all parts of that bound",  command_bound},
+    {"plan",  "PROBLEM|LENGTHS|train.bin", "plan one batch: table, timeline, memory, bound", command_plan},
+    {"bound", "PROBLEM|LENGTHS|train.bin", "no plan can be faster: all parts of that bound",  command_bound},
     {"check",  "PLAN.txt", "every rule a plan must keep; with --problem times and memory too", command_check},
     {"diff",   "A.txt B.txt", "what differs between two plans", command_diff},
     {"replay", "PLAN...|--trace FILE", "plans when times are off; a measured step again", command_replay},

@@ -22,9 +22,11 @@ typedef struct {
 } Collation;
 
 // Of one segment: tokens [begin, end) that its sample runs (through the encoder, if there is one), as many of
-// the decoder's, and how many rows are supervised: the last ones.
+// the decoder's, and how many rows are supervised: those from first_row on whose token lies before no gap.
 typedef struct {
-    int32_t begin, end, num_dec, num_rows;
+    int32_t begin, end, num_dec, first_row, num_rows;
+    const SampleGap* gaps;
+    int32_t num_gaps;
 } SegmentRange;
 
 // --- keys ------------------------------------------------------------------------------------------------
@@ -45,8 +47,27 @@ uint32_t collate_token_key(const CollateParams* params, int32_t sample_idx, int3
 
 // --- what there will be ----------------------------------------------------------------------------------
 
-static Status segment_range(SegmentRange* out, const LoaderBatch* batch, const PlanSegment* segment,
-                            const CollateParams* params) {
+// Rows [*begin, *end) predict the tokens of gap g.
+static void gap_rows(const SegmentRange* range, int32_t g, int32_t* begin, int32_t* end) {
+    int32_t row = (int32_t)range->gaps[g].begin - 1;
+    int32_t behind = (int32_t)range->gaps[g].end - 1;
+    *begin = row < range->end ? row : range->end;
+    *end = behind < range->end ? behind : range->end;
+    if (*begin < range->first_row) { *begin = range->first_row; }
+    if (*end < *begin) { *end = *begin; }
+}
+
+static void count_rows(SegmentRange* range) {
+    range->num_rows = range->end > range->first_row ? range->end - range->first_row : 0;
+    for (int32_t g = 0; g < range->num_gaps && range->num_rows > 0; g++) {
+        int32_t begin, end;
+        gap_rows(range, g, &begin, &end);
+        range->num_rows -= end - begin;
+    }
+}
+
+static Status segment_range(SegmentRange* out, const Loader* loader, const LoaderBatch* batch,
+                            const PlanSegment* segment, const CollateParams* params) {
     if (segment->sample_idx < 0 || segment->sample_idx >= batch->num_samples) {
         return FAIL(STATUS_INVALID_PLAN, "segment of sample %d, the batch has %d", segment->sample_idx,
                     batch->num_samples);
@@ -66,9 +87,10 @@ static Status segment_range(SegmentRange* out, const LoaderBatch* batch, const P
         range.num_dec = range.num_rows = sample->n_target;
     } else {
         // Token i predicts token i + 1, which lies in the target from i = n_input - 1 on.
-        int32_t first_row = params->supervise_inputs || sample->n_input == 0 ? 0 : sample->n_input - 1;
-        if (first_row < range.begin) { first_row = range.begin; }
-        range.num_rows = range.end > first_row ? range.end - first_row : 0;
+        range.first_row = params->supervise_inputs || sample->n_input == 0 ? 0 : sample->n_input - 1;
+        if (range.first_row < range.begin) { range.first_row = range.begin; }
+        range.num_gaps = params->supervise_inputs ? 0 : loader_gaps(loader, sample, &range.gaps);
+        count_rows(&range);
     }
     *out = range;
     return STATUS_OK;
@@ -79,16 +101,16 @@ static int64_t max_of(int64_t a, int64_t b) {
 }
 
 // Check everything and count what will be needed.
-static Status measure(DynapipeBatch* out, int32_t* longest_sample, const LoaderBatch* batch,
-                      const PlanSequence* sequences, int32_t num_sequences, const PlanSegment* segments,
-                      const CollateParams* params) {
+static Status measure(DynapipeBatch* out, int32_t* longest_sample, const Loader* loader,
+                      const LoaderBatch* batch, const PlanSequence* sequences, int32_t num_sequences,
+                      const PlanSegment* segments, const CollateParams* params) {
     int64_t num_tokens = 0, num_dec_tokens = 0, num_rows = 0;
     for (int32_t s = 0; s < num_sequences; s++) {
         const PlanSequence* sequence = &sequences[s];
         int64_t used_tokens = 0, used_dec_tokens = 0;
         for (int32_t g = sequence->segment_begin; g < sequence->segment_end; g++) {
             SegmentRange range;
-            TRY(segment_range(&range, batch, &segments[g], params));
+            TRY(segment_range(&range, loader, batch, &segments[g], params));
             const LoaderSample* sample = &batch->samples[segments[g].sample_idx];
             *longest_sample = (int32_t)max_of(sample->n_input + sample->n_target, *longest_sample);
             used_tokens += segments[g].num_tokens;
@@ -175,15 +197,19 @@ static void append_pair(Collation* at, const LoaderSample* sample, uint64_t key)
 static Status append_segment(Collation* at, const PlanSegment* segment) {
     const LoaderSample* sample = &at->batch->samples[segment->sample_idx];
     SegmentRange range;
-    TRY(segment_range(&range, at->batch, segment, at->params));
+    TRY(segment_range(&range, at->loader, at->batch, segment, at->params));
     TRY(loader_read(at->loader, sample, at->sample));
     uint64_t key = sample_key(at->params, segment->sample_idx);
     if (at->params->encoder_decoder) {
         append_pair(at, sample, key);
         return STATUS_OK;
     }
+    int32_t g = 0, gap_begin = range.end, gap_end = range.end;
+    if (range.num_gaps > 0) { gap_rows(&range, 0, &gap_begin, &gap_end); }
     for (int32_t i = range.begin; i < range.end; i++) {
-        if (range.end - i <= range.num_rows) {
+        while (i >= gap_end && ++g < range.num_gaps) { gap_rows(&range, g, &gap_begin, &gap_end); }
+        bool in_gap = i >= gap_begin && i < gap_end;
+        if (i >= range.first_row && !in_gap) {
             append_row(at, at->enc.num_tokens, at->sample[i + 1], sample->task);
         }
         side_append(&at->enc, at->sample[i], token_key(key, i, false));
@@ -223,7 +249,7 @@ Status collate(DynapipeBatch* out, const Loader* loader, const LoaderBatch* batc
                const CollateParams* params, Arena* arena) {
     DynapipeBatch result = {0};
     int32_t longest_sample = 0;
-    TRY(measure(&result, &longest_sample, batch, sequences, num_sequences, segments, params));
+    TRY(measure(&result, &longest_sample, loader, batch, sequences, num_sequences, segments, params));
     int32_t pad_token = loader_pad_token(loader);
     if (pad_token < 0) { pad_token = loader_eot_token(loader); }
     Collation at = {.params = params,

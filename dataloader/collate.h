@@ -2,10 +2,10 @@
 collate.h -- from samples to the arrays a model reads (DynapipeBatch), in any layout.
 
 One stack: a sample of n tokens gives n - 1 rows: token i predicts token i + 1; the rows whose prediction lies
-in the target are supervised (or all). Encoder-decoder: the encoder's side is the input (an empty one: one
-end-of-text token), the decoder's a start token and the target without its last token; row i predicts token i
-of the target, all are supervised, and rows and targets are of the decoder's side. Segments are whole samples
-then, and name both sides.
+in the target, and in no gap of it, are supervised (or all). Encoder-decoder: the encoder's side is the input
+(an empty one: one end-of-text token), the decoder's a start token and the target without its last token; row
+i predicts token i of the target, all are supervised, and rows and targets are of the decoder's side. Segments
+are whole samples then, and name both sides.
 
 Padding holds pad_token, carries on the positions, lies behind a window's samples and is never supervised;
 seq_lens (NULL where a side has no padding) says where it begins.

@@ -33,7 +33,7 @@ bool llmc_tokens_recognize(const void* data, size_t num_bytes) {
 }
 
 bool llmc_tokens_is(const SampleFile* file) {
-    return file->owned_index != NULL;
+    return file->owned_index != NULL && file->chunk_hashes == NULL;
 }
 
 static int64_t strip_suffix(const char* name, int64_t length, const char* suffix) {

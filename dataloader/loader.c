@@ -8,7 +8,7 @@
 #include "sample_source.h"
 #include "shuffle.h"
 
-static const char POSITION_MAGIC[8] = "DPPOS\0\0\3";  // the last byte is the version
+static const char POSITION_MAGIC[8] = "DPPOS\0\0\4";  // the last byte is the version
 
 // What a position record holds, followed by the content_id of every file, `drawn` of every task, and a hash
 // of all before it.
@@ -28,12 +28,13 @@ typedef struct {
 
 struct Loader {
     SampleSource source;
-    int64_t num_samples, num_tokens, num_truncated, num_skipped;
+    int64_t num_samples, num_tokens, num_cut, num_skipped;
     int64_t num_alone, alone_tokens, longest_tokens;  // samples that are a batch alone; the longest of all
     LargestSamples largest;
-    int64_t* task_begin;  // [num_tasks + 1] into `order`
-    uint32_t* order;      // [num_samples] ids by task, then in file order
-    Mixture mixture;      // shuffle only
+    int64_t *task_cut, *task_skipped;  // [num_tasks]
+    int64_t* task_begin;               // [num_tasks + 1] into `order`
+    uint32_t* order;                   // [num_samples] ids by task, then in file order
+    Mixture mixture;                   // shuffle only
     uint64_t data_hash, options_hash;
     // the position
     uint64_t seed;
@@ -74,8 +75,10 @@ static Status list_samples(Loader* loader, const char* pattern) {
     loader->num_skipped = source->pieces.num_empty;
     for (int64_t id = 0; id < source->num_ids; id++) {
         SampleFate fate = sample_source_get(source, id, 0, &sample);
-        loader->num_truncated += fate == SAMPLE_TRUNCATED;
+        loader->num_cut += fate == SAMPLE_CUT;
         loader->num_skipped += fate == SAMPLE_SKIPPED;
+        loader->task_cut[sample.task] += fate == SAMPLE_CUT;
+        loader->task_skipped[sample.task] += fate == SAMPLE_SKIPPED;
         if (fate == SAMPLE_SKIPPED) { continue; }
         PlanSample lengths = sample_source_lengths(source, &sample);
         loader->num_samples++;
@@ -87,7 +90,8 @@ static Status list_samples(Loader* loader, const char* pattern) {
         const LoaderOptions* options = &source->options;
         return FAIL(
             STATUS_BAD_OPTION,
-            "%s: all %lld samples are longer than -t %d%s and skipped ---> raise %s, or truncate them",
+            "%s: all %lld samples are longer than -t %d%s and skipped ---> raise %s, or let --long-samples "
+            "cut inputs (targets are kept whole)",
             pattern, (long long)source->num_ids, options->max_seq_tokens,
             options->encoder_decoder ? " or the longest target" : "",
             options->encoder_decoder ? "them" : "-t");
@@ -121,11 +125,9 @@ static uint64_t hash_data(const Loader* loader) {
 static uint64_t hash_options(const SampleSource* source) {
     const LoaderOptions* options = &source->options;
     const SpanCorruption* spans = &source->spans;  // zeros without
-    int64_t fields[] = {options->encoder_decoder ? options->max_target_tokens : 0,
-                        options->span_corruption,
-                        source->pieces.piece_tokens,
-                        spans->sentinel_first,
-                        spans->sentinel_step,
+    int64_t fields[] = {options->long_samples,    options->encoder_decoder ? options->max_target_tokens : 0,
+                        options->span_corruption, source->pieces.piece_tokens,
+                        spans->sentinel_first,    spans->sentinel_step,
                         spans->num_sentinels};
     double shares[] = {spans->noise_density, spans->mean_span};
     uint64_t hash = hash_bytes(HASH_SEED, fields, sizeof fields);
@@ -138,7 +140,10 @@ static Status open_in(Loader* loader, const char* pattern, const LoaderOptions* 
     loader->task_begin = calloc((size_t)num_tasks + 1, sizeof *loader->task_begin);
     loader->drawn = calloc((size_t)num_tasks + 1, sizeof *loader->drawn);
     int64_t* num_samples = calloc((size_t)num_tasks + 1, sizeof *num_samples);
-    Status status = loader->task_begin == NULL || loader->drawn == NULL || num_samples == NULL
+    loader->task_cut = calloc((size_t)num_tasks + 1, sizeof *loader->task_cut);
+    loader->task_skipped = calloc((size_t)num_tasks + 1, sizeof *loader->task_skipped);
+    bool has_counts = loader->task_cut != NULL && loader->task_skipped != NULL;
+    Status status = !has_counts || loader->task_begin == NULL || loader->drawn == NULL || num_samples == NULL
                         ? FAIL(STATUS_NO_MEMORY, "%s: no memory for %d tasks", pattern, num_tasks)
                         : list_samples(loader, pattern);
     if (status == STATUS_OK && options->shuffle) {
@@ -178,6 +183,8 @@ void loader_close(Loader* loader) {
     mixture_free(&loader->mixture);
     sample_source_close(&loader->source);
     largest_samples_free(&loader->largest);
+    free(loader->task_cut);
+    free(loader->task_skipped);
     free(loader->task_begin);
     free(loader->order);
     free(loader->drawn);
@@ -364,8 +371,9 @@ Status loader_restore(Loader* loader, const uint8_t* position, size_t position_b
     }
     if (head.options_hash != loader->options_hash) {
         return FAIL(STATUS_MISMATCH,
-                    "data position: saved with another longest target or other span corruption ---> resume "
-                    "with the same --target-tokens (without it: -t) and --span-corruption options");
+                    "data position: saved with another longest target, other cuts or other span corruption "
+                    "---> resume with the same --target-tokens (without it: -t), --long-samples and "
+                    "--span-corruption options");
     }
     loader->seed = head.seed;
     loader->step = head.step;
@@ -389,6 +397,10 @@ Status loader_sample(const Loader* loader, int64_t n, LoaderSample* out) {
 bool loader_sample_by_id(const Loader* loader, int64_t id, uint64_t pass, LoaderSample* out) {
     return id >= 0 && id < loader->source.num_ids &&
            sample_source_get(&loader->source, id, pass, out) != SAMPLE_SKIPPED;
+}
+
+int32_t loader_gaps(const Loader* loader, const LoaderSample* sample, const SampleGap** out) {
+    return sample_source_gaps(&loader->source, sample, out);
 }
 
 Status loader_read(const Loader* loader, const LoaderSample* sample, int32_t* out) {
@@ -439,8 +451,16 @@ int64_t loader_num_tokens(const Loader* loader) {
     return loader->num_tokens;
 }
 
-int64_t loader_num_truncated(const Loader* loader) {
-    return loader->num_truncated;
+int64_t loader_num_cut(const Loader* loader) {
+    return loader->num_cut;
+}
+
+int64_t loader_task_cut(const Loader* loader, int32_t task) {
+    return loader->task_cut[task];
+}
+
+int64_t loader_task_skipped(const Loader* loader, int32_t task) {
+    return loader->task_skipped[task];
 }
 
 int64_t loader_num_skipped(const Loader* loader) {

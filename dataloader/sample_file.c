@@ -8,7 +8,7 @@
 #include "sample_format.h"
 
 _Static_assert(sizeof(SampleFormatHeader) == SAMPLE_FORMAT_HEADER_BYTES, "header layout");
-_Static_assert(sizeof(SampleIndex) == 24, "index layout");
+_Static_assert(sizeof(SampleIndex) == 24 && sizeof(SampleGap) == 8, "index layout");
 
 #define AGAIN "---> run prepare_data again"
 
@@ -66,6 +66,9 @@ static Status check_header(const char* path, const SampleFormatHeader* header) {
         return FAIL(STATUS_BAD_FORMAT, "%s: end of the input is %u, not 0 ... %d " AGAIN, path,
                     header->input_end, INPUT_END_NONE);
     }
+    if (header->input_tail > INT32_MAX) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: tail of the input is %u tokens " AGAIN, path, header->input_tail);
+    }
     return STATUS_OK;
 }
 
@@ -110,6 +113,23 @@ static Status parse_names(SampleFile* file, const unsigned char* data, size_t nu
     return STATUS_OK;
 }
 
+// In order, inside the target, and with something learnt before, between and behind them.
+static Status check_gaps(const SampleFile* file, int64_t i) {
+    const SampleIndex* sample = &file->index[i];
+    int64_t begin = sample->first_gap, end = i + 1 < file->num_samples ? sample[1].first_gap : file->num_gaps;
+    int64_t learnt_to = sample->n_input, length = (int64_t)sample->n_input + sample->n_target;
+    bool ok = begin <= end && end <= file->num_gaps && (i > 0 || begin == 0);
+    for (int64_t g = begin; ok && g < end; g++) {
+        ok = file->gaps[g].begin > learnt_to && file->gaps[g].end > file->gaps[g].begin &&
+             file->gaps[g].end < length;
+        learnt_to = file->gaps[g].end;
+    }
+    if (ok) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_FORMAT,
+                "%s: index of sample %lld: gaps %lld to %lld of %lld are none of its target " AGAIN,
+                file->path, (long long)i, (long long)begin, (long long)end, (long long)file->num_gaps);
+}
+
 // Samples follow one another without a gap and end with the last token.
 static Status check_index(const SampleFile* file) {
     uint64_t first_token = 0, num_tokens = (uint64_t)file->num_tokens;
@@ -131,10 +151,11 @@ static Status check_index(const SampleFile* file) {
                 "2^31 - 1 in all " AGAIN,
                 file->path, (long long)i, sample.n_input, sample.n_target);
         }
-        if (sample.task >= (uint32_t)file->num_tasks || sample.zero != 0) {
-            return FAIL(STATUS_BAD_FORMAT, "%s: index of sample %lld: task is %u of %d, last field %u " AGAIN,
-                        file->path, (long long)i, sample.task, file->num_tasks, sample.zero);
+        if (sample.task >= (uint32_t)file->num_tasks) {
+            return FAIL(STATUS_BAD_FORMAT, "%s: index of sample %lld: task is %u of %d " AGAIN, file->path,
+                        (long long)i, sample.task, file->num_tasks);
         }
+        TRY(check_gaps(file, i));
         first_token += length;
     }
     if (first_token != num_tokens) {
@@ -180,23 +201,24 @@ static Status parse_own(SampleFile* file, const unsigned char* data, size_t num_
     file->pad_token = header.pad_token == UINT32_MAX ? -1 : (int32_t)header.pad_token;
     file->input_end = (SampleInputEnd)header.input_end;
     file->vocab_hash = header.vocab_hash;
+    file->input_tail = (int32_t)header.input_tail;
     file->bytes_per_token = (int32_t)header.bytes_per_token;
     size_t at = sizeof header;
     TRY(parse_names(file, data, num_bytes, &at));
-    uint64_t left_bytes = num_bytes - at, index_bytes = header.num_samples * sizeof(SampleIndex);
-    bool fits = header.num_samples <= left_bytes / sizeof(SampleIndex) &&
+    uint64_t left_bytes = num_bytes - at, gaps_bytes = header.num_gaps * sizeof(SampleGap);
+    uint64_t index_bytes = header.num_samples * sizeof(SampleIndex) + gaps_bytes;
+    bool fits = header.num_samples <= left_bytes / sizeof(SampleIndex) && index_bytes <= left_bytes &&
                 header.num_tokens <= (left_bytes - index_bytes) / header.bytes_per_token;
     uint64_t tokens_bytes = fits ? header.num_tokens * header.bytes_per_token : 0;
     uint64_t front_bytes = index_bytes + sample_format_num_chunks(tokens_bytes) * sizeof(uint64_t);
     fits = fits && front_bytes + tokens_bytes <= left_bytes;
     if (!fits || front_bytes + tokens_bytes != left_bytes) {
-        return FAIL(
-            STATUS_BAD_FORMAT,
-            "%s: %s: %llu bytes behind the task names do not match %llu samples and %llu tokens of %u "
-            "bytes " AGAIN,
-            file->path, fits ? "too long" : "truncated", (unsigned long long)left_bytes,
-            (unsigned long long)header.num_samples, (unsigned long long)header.num_tokens,
-            header.bytes_per_token);
+        return FAIL(STATUS_BAD_FORMAT,
+                    "%s: %s: %llu bytes behind the task names do not match %llu samples, %u gaps and %llu "
+                    "tokens of %u bytes " AGAIN,
+                    file->path, fits ? "too long" : "truncated", (unsigned long long)left_bytes,
+                    (unsigned long long)header.num_samples, header.num_gaps,
+                    (unsigned long long)header.num_tokens, header.bytes_per_token);
     }
     const unsigned char* front = data + sizeof header;
     file->num_tokens = (int64_t)header.num_tokens;
@@ -212,6 +234,11 @@ static Status parse_own(SampleFile* file, const unsigned char* data, size_t num_
     if (!with_index) { return STATUS_OK; }
     file->num_samples = (int64_t)header.num_samples;
     file->index = (const SampleIndex*)(const void*)(data + at);
+    file->num_gaps = header.num_gaps;
+    file->gaps = (const SampleGap*)(const void*)(data + at + index_bytes - gaps_bytes);
+    if (file->num_samples == 0 && file->num_gaps > 0) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: gaps, but no samples " AGAIN, file->path);
+    }
     TRY(check_index(file));
     return verify ? check_contents(file) : STATUS_OK;
 }
@@ -338,4 +365,11 @@ Status sample_file_read(const SampleFile* file, int64_t sample, int64_t first, i
                     file->path, (long long)first, (long long)count, (long long)sample, (long long)length);
     }
     return sample_file_read_tokens(file, (int64_t)index.first_token + first, count, out);
+}
+
+int32_t sample_file_gaps(const SampleFile* file, int64_t sample, const SampleGap** out) {
+    const SampleIndex* index = &file->index[sample];
+    int64_t end = sample + 1 < file->num_samples ? index[1].first_gap : file->num_gaps;
+    *out = file->gaps + (file->num_gaps > 0 ? index->first_gap : 0);
+    return (int32_t)(end - index->first_gap);
 }

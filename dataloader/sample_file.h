@@ -1,10 +1,10 @@
 /*
 sample_file.h -- tokenised samples of many tasks in one file, memory-mapped.
 
-Byte layout, little-endian (version 3):
+Byte layout, little-endian (version 4):
     offset  bytes  field
     0       8      magic "DPSAMPLE"
-    8       4      version, 3
+    8       4      version, 4
     12      4      bytes per token, 2 or 4
     16      8      number of samples N
     24      8      number of tokens of all samples
@@ -15,12 +15,19 @@ Byte layout, little-endian (version 3):
     48      4      padding token, with which T5's decoder starts as well; 2^32 - 1: none
     52      4      what ends every input: a SampleInputEnd
     56      8      hash of the vocabulary, all tokens' bytes; 0: unknown
-    64      8      checksum: hash.h over everything between header and tokens, in one call
-    72      8      header checksum: hash.h over bytes 0 ... 71
-    80      ...    K task names, each uint16 length and that many bytes; then zeros up to a multiple of 8
+    64      4      number of gaps G
+    68      4      tail: so many of an input's last tokens are its end and stay where it is cut
+    72      8      checksum: hash.h over everything between header and tokens, in one call
+    80      8      header checksum: hash.h over bytes 0 ... 79
+    88      ...    K task names, each uint16 length and that many bytes; then zeros up to a multiple of 8
     ...     24*N   index, one SampleIndex a sample
+    ...     8*G    gaps, those of one sample after another, one SampleGap each
     ...     8*C    hash.h of each chunk of 1 MiB of the tokens (the last is shorter)
-    ...     ...    tokens: input then target of each sample, without gaps; a target ends with end-of-text
+    ...     ...    tokens: input then target of each sample, one behind the other; a target ends with
+end-of-text
+
+A model learns to say the target. Of a conversation the input is what stands before the first answer, the
+target everything from there on, and what others say in between is a gap in it: read, but not learnt.
 
 All but the tokens is checked whenever a file is opened; chunks can be checked in any order, by several ranks
 (sample_verify.h). The header checksum covers all of it, hash over hash: equal ones, equal contents.
@@ -60,6 +67,8 @@ typedef struct {
     SampleTokenizer tokenizer;
     SampleInputEnd input_end;
     uint64_t hash;  // of all tokens' bytes; 0: unknown
+    int32_t
+        input_tail;  // the last tokens of every input that are its end: a newline, what a template puts there
 } SampleVocab;
 
 typedef struct {
@@ -68,21 +77,29 @@ typedef struct {
     uint32_t
         n_target;   // >= 1, tokens of the target, end-of-text included; n_input + n_target in 2 ... 2^31 - 1
     uint32_t task;  // < number of tasks
-    uint32_t zero;
+    uint32_t first_gap;  // its gaps are those up to the next sample's first_gap (the last sample's: to G)
 } SampleIndex;
+
+// Tokens [begin, end) of a sample, counted from its input's first, that nobody learns: n_input < begin < end
+// < n_input + n_target, and no two gaps of a sample touch.
+typedef struct {
+    uint32_t begin, end;
+} SampleGap;
 
 typedef struct {
     FileMap map;
     const char* path;  // owned copy
     int64_t num_samples, num_tokens;
-    int32_t num_tasks, vocab, eot_token, pad_token;  // as in SampleVocab
+    int32_t num_tasks, vocab, eot_token, pad_token, input_tail;  // as in SampleVocab
     SampleTokenizer tokenizer;
     SampleInputEnd input_end;
     uint64_t vocab_hash;
     uint64_t content_id;       // equal: the same samples. 0: an llm.c file's that nobody has read yet
     int64_t num_dropped;       // llm.c files: documents of a single token, which predict nothing
     const char** task_names;   // [num_tasks], NUL-terminated, owned
-    const SampleIndex* index;  // [num_samples]; into the map, or owned for llm.c files
+    const SampleIndex* index;  // [num_samples]; into the map, or owned, for llm.c files and cut texts
+    const SampleGap* gaps;     // [num_gaps] into the map
+    int64_t num_gaps;
     const void* tokens;
     int64_t tokens_at;  // byte of the file
     int32_t bytes_per_token;
@@ -110,6 +127,9 @@ Status sample_file_read(const SampleFile* file, int64_t sample, int64_t first, i
 // The same for tokens [first, first + count) of the whole file.
 Status sample_file_read_tokens(const SampleFile* file, int64_t first, int64_t count, int32_t* out);
 
+// How many gaps a sample has; *out: they.
+int32_t sample_file_gaps(const SampleFile* file, int64_t sample, const SampleGap** out);
+
 // Chunks of the tokens, counted from 0. Read-only: any thread.
 int64_t sample_file_num_chunks(const SampleFile* file);
 uint64_t sample_file_chunk_hash(const SampleFile* file, int64_t chunk);
@@ -123,5 +143,8 @@ typedef struct SampleWriter SampleWriter;
 Status sample_writer_open(SampleWriter** out, const char* path, const SampleVocab* vocab);
 Status sample_writer_add(SampleWriter* writer, const char* task, const int32_t* input, int32_t n_input,
                          const int32_t* target, int32_t n_target);
+Status sample_writer_add_gaps(SampleWriter* writer, const char* task, const int32_t* input, int32_t n_input,
+                              const int32_t* target, int32_t n_target, const SampleGap* gaps,
+                              int32_t num_gaps);
 Status sample_writer_finish(SampleWriter* writer);  // frees it, also on failure
 void sample_writer_abort(SampleWriter* writer);     // NULL is fine

@@ -7,7 +7,7 @@
 #include "../dynapipe_plugin/base/hash.h"
 
 #define SAMPLE_FORMAT_MAGIC "DPSAMPLE"
-enum { SAMPLE_FORMAT_VERSION = 3, SAMPLE_FORMAT_HEADER_BYTES = 80, SAMPLE_FORMAT_HASHED_BYTES = 72 };
+enum { SAMPLE_FORMAT_VERSION = 4, SAMPLE_FORMAT_HEADER_BYTES = 88, SAMPLE_FORMAT_HASHED_BYTES = 80 };
 
 typedef struct {
     char magic[8];
@@ -21,7 +21,9 @@ typedef struct {
     uint32_t tokenizer;
     uint32_t pad_token;  // UINT32_MAX: none
     uint32_t input_end;
-    uint64_t vocab_hash;       // 0: unknown
+    uint64_t vocab_hash;  // 0: unknown
+    uint32_t num_gaps;
+    uint32_t input_tail;
     uint64_t checksum;         // of everything between the header and the tokens
     uint64_t header_checksum;  // of the bytes before it
 } SampleFormatHeader;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "llmc_tokens.h"
+#include "text_cut.h"
 
 static Status check_vocab(const SampleFile* a, const SampleFile* b) {
     if (a->vocab != b->vocab) {
@@ -78,6 +79,7 @@ static Status open_file(SampleShards* shards, const char* path, int32_t cut_toke
     if (f > 0) { TRY(check_agreement(shards->known, file)); }
     if (shards->known->vocab_hash == 0 && file->vocab_hash != 0) { shards->known = file; }
     if (cut_tokens > 0) { TRY(llmc_tokens_cut(file, cut_tokens)); }
+    if (cut_tokens > 0) { TRY(text_cut(file, cut_tokens)); }
     shards->first_sample[f + 1] = shards->first_sample[f] + file->num_samples;
     return unite_tasks(shards, file, &shards->task_of[f]);
 }

@@ -21,8 +21,8 @@ typedef struct {
     const SampleFile* known;  // the first whose vocabulary's hash is known; else the first
 } SampleShards;
 
-// cut_tokens > 0: llm.c documents are cut as llmc_tokens_cut says. tokens_only: no samples, see
-// sample_file_open_tokens. A pattern that matches nothing is STATUS_IO.
+// cut_tokens > 0: texts are cut into pieces, as llmc_tokens_cut and text_cut say. tokens_only: no samples,
+// see sample_file_open_tokens. A pattern that matches nothing is STATUS_IO.
 Status sample_shards_open(SampleShards* out, const char* pattern, int32_t cut_tokens, bool tokens_only);
 void sample_shards_close(SampleShards* shards);  // all-zero ones are fine
 

@@ -4,6 +4,7 @@
 
 #include "../dynapipe_plugin/base/rng.h"
 #include "llmc_tokens.h"
+#include "sample_cut.h"
 
 enum { T5_SENTINELS = 100, BYT5_FIRST_SENTINEL = 259 };
 
@@ -33,6 +34,13 @@ static Status check_targets(const SampleSource* source) {
                         "%s: plain text has no targets for an encoder-decoder model ---> make them of it "
                         "with --span-corruption on, or give samples that prepare_data wrote",
                         file->path);
+        }
+        if (file->num_gaps > 0) {
+            return FAIL(
+                STATUS_BAD_OPTION,
+                "%s: conversations of several answers in one sample, an encoder-decoder model has one "
+                "answer each ---> run prepare_data again with --turns apart",
+                file->path);
         }
     }
     return STATUS_OK;
@@ -117,7 +125,7 @@ static Status open_texts(SampleSource* source) {
 
 static Status open_in(SampleSource* source, const char* pattern) {
     const LoaderOptions* options = &source->options;
-    bool cut = options->long_samples == LONG_TRUNCATE && !options->encoder_decoder;
+    bool cut = options->long_samples != LONG_SKIP && !options->encoder_decoder;
     TRY(sample_shards_open(&source->shards, pattern, cut ? options->max_seq_tokens : 0, false));
     source->num_ids = source->shards.first_sample[source->shards.num_files];
     if (options->span_corruption) {
@@ -168,6 +176,8 @@ static LoaderSample piece_sample(const SampleSource* source, int64_t id, uint64_
                           .first_token = piece.first_token,
                           .n_input = lengths.n_input,
                           .n_target = lengths.n_target,
+                          .n_answer = lengths.n_target,
+                          .n_learnt = lengths.n_target,
                           .noise_key = rng_mix(rng_mix(pass) + (uint64_t)id)};
 }
 
@@ -176,35 +186,17 @@ uint64_t sample_source_pass(uint64_t seed, uint64_t epoch) {
     return pass > 0 ? pass : 1;
 }
 
-static bool too_long(const LoaderOptions* options, const LoaderSample* sample) {
-    if (options->encoder_decoder) {
-        return sample->n_input > options->max_seq_tokens || sample->n_target > options->max_target_tokens;
-    }
-    return sample->n_input + sample->n_target - 1 > options->max_seq_tokens;
-}
-
-static void truncate_sample(const LoaderOptions* options, LoaderSample* sample) {
-    int32_t most_input = options->max_seq_tokens, most_target = options->max_target_tokens;
-    if (!options->encoder_decoder) { most_target = options->max_seq_tokens + 1 - (sample->n_input > 0); }
-    if (sample->n_target > most_target) { sample->n_target = most_target; }
-    if (!options->encoder_decoder) { most_input = options->max_seq_tokens + 1 - sample->n_target; }
-    if (sample->n_input > most_input) {
-        sample->first_token = sample->n_input - most_input;
-        sample->n_input = most_input;
-    }
-}
-
 SampleFate sample_source_get(const SampleSource* source, int64_t id, uint64_t pass, LoaderSample* out) {
     if (source->options.span_corruption) {
         *out = piece_sample(source, id, pass);
         return SAMPLE_WHOLE;
     }
-    LoaderSample sample = whole_sample(&source->shards, id);
-    bool is_long = too_long(&source->options, &sample);
-    if (is_long && source->options.long_samples == LONG_SKIP) { return SAMPLE_SKIPPED; }
-    if (is_long) { truncate_sample(&source->options, &sample); }
-    *out = sample;
-    return is_long ? SAMPLE_TRUNCATED : SAMPLE_WHOLE;
+    const SampleShards* shards = &source->shards;
+    int32_t f = sample_shards_file(shards, id);
+    const SampleGap* gaps;
+    int32_t num_gaps = sample_file_gaps(&shards->files[f], id - shards->first_sample[f], &gaps);
+    *out = whole_sample(shards, id);
+    return sample_cut(out, &source->options, gaps, num_gaps, shards->files[f].input_tail);
 }
 
 PlanSample sample_source_lengths(const SampleSource* source, const LoaderSample* sample) {
@@ -214,8 +206,9 @@ PlanSample sample_source_lengths(const SampleSource* source, const LoaderSample*
                             .supervised_tokens = sample->n_target};
     }
     int32_t num_tokens = sample->n_input + sample->n_target - 1;
-    bool all = source->options.supervise_inputs || sample->n_input == 0;
-    return (PlanSample){.enc_tokens = num_tokens, .supervised_tokens = all ? num_tokens : sample->n_target};
+    int32_t learnt = sample->n_learnt - (sample->n_input == 0);  // nothing predicts the first token
+    return (PlanSample){.enc_tokens = num_tokens,
+                        .supervised_tokens = source->options.supervise_inputs ? num_tokens : learnt};
 }
 
 // --- tokens ----------------------------------------------------------------------------------------------
@@ -239,6 +232,17 @@ static Status read_corrupted(const SampleSource* source, const LoaderSample* sam
     return status;
 }
 
+int32_t sample_source_gaps(const SampleSource* source, const LoaderSample* sample, const SampleGap** out) {
+    if (source->options.span_corruption) { return 0; }
+    const SampleShards* shards = &source->shards;
+    int32_t f = sample_shards_file(shards, sample->id), num_gaps = 0;
+    int32_t most = sample_file_gaps(&shards->files[f], sample->id - shards->first_sample[f], out);
+    bool is_cut = sample->first_token + sample->hole_tokens > 0;
+    uint32_t end = is_cut ? 0 : (uint32_t)(sample->n_input + sample->n_target);
+    while (num_gaps < most && (*out)[num_gaps].begin < end) { num_gaps++; }
+    return num_gaps;
+}
+
 Status sample_source_read(const SampleSource* source, const LoaderSample* sample, int32_t* out) {
     if (sample->id < 0 || sample->id >= source->num_ids) {
         return FAIL(STATUS_OUT_OF_RANGE, "sample %lld of %lld", (long long)sample->id,
@@ -247,6 +251,10 @@ Status sample_source_read(const SampleSource* source, const LoaderSample* sample
     if (source->options.span_corruption) { return read_corrupted(source, sample, out); }
     const SampleShards* shards = &source->shards;
     int32_t f = sample_shards_file(shards, sample->id);
-    return sample_file_read(&shards->files[f], sample->id - shards->first_sample[f], sample->first_token,
-                            (int64_t)sample->n_input + sample->n_target, out);
+    const SampleFile* file = &shards->files[f];
+    int64_t idx = sample->id - shards->first_sample[f], count = (int64_t)sample->n_input + sample->n_target;
+    int32_t front = sample->hole_tokens > 0 ? sample->hole_at : 0;
+    if (front > 0) { TRY(sample_file_read(file, idx, sample->first_token, front, out)); }
+    int64_t first = (int64_t)sample->first_token + front + sample->hole_tokens;
+    return sample_file_read(file, idx, first, count - front, out + front);
 }

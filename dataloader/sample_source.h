@@ -12,6 +12,7 @@ sample is with span corruption.
 #include "../dynapipe_plugin/base/status.h"
 #include "../dynapipe_plugin/plan/types/plan_types.h"
 #include "loader.h"
+#include "sample_cut.h"
 #include "sample_shards.h"
 #include "span_corruption.h"
 #include "text_pieces.h"
@@ -24,20 +25,21 @@ typedef struct {
     TextPieces pieces;
 } SampleSource;
 
-typedef enum { SAMPLE_WHOLE, SAMPLE_TRUNCATED, SAMPLE_SKIPPED } SampleFate;
-
 // Reads max_seq_tokens, long_samples, supervise_inputs, encoder_decoder and what follows it, not mixture,
 // seed and shuffle.
 Status sample_source_open(SampleSource* out, const char* pattern, const LoaderOptions* options);
 void sample_source_close(SampleSource* source);  // an all-zero one is fine
 
-// Of id in [0, num_ids). `out` is filled unless the sample is skipped. `pass`: any number, of this time
+// Of id in [0, num_ids). A skipped sample comes out whole. `pass`: any number, of this time
 // through the data; samples of another one have other spans.
 SampleFate sample_source_get(const SampleSource* source, int64_t id, uint64_t pass, LoaderSample* out);
 uint64_t sample_source_pass(uint64_t seed, uint64_t epoch);  // never 0, which is for data without shuffling
 
 // What the model runs of a sample, as the planner counts it.
 PlanSample sample_source_lengths(const SampleSource* source, const LoaderSample* sample);
+
+// As loader_gaps.
+int32_t sample_source_gaps(const SampleSource* source, const LoaderSample* sample, const SampleGap** out);
 
 // Its n_input + n_target tokens.
 Status sample_source_read(const SampleSource* source, const LoaderSample* sample, int32_t* out);

@@ -19,6 +19,8 @@ struct SampleWriter {
     SampleFormatHeader header;
     SampleIndex* index;
     uint64_t index_capacity;
+    SampleGap* gaps;
+    uint64_t gaps_capacity;
     char* names[SAMPLE_FILE_MAX_TASKS];
     int32_t name_slots[NAME_SLOTS];  // open addressing by hash: 1 + task, 0 free
     unsigned char copy[COPY_BYTES];
@@ -66,6 +68,7 @@ Status sample_writer_open(SampleWriter** out, const char* path, const SampleVoca
     writer->header.pad_token = (uint32_t)vocab->pad_token;
     writer->header.input_end = (uint32_t)vocab->input_end;
     writer->header.vocab_hash = vocab->hash;
+    writer->header.input_tail = (uint32_t)vocab->input_tail;
     Status status = open_token_file(writer);
     if (status != STATUS_OK) {
         sample_writer_abort(writer);
@@ -80,6 +83,7 @@ void sample_writer_abort(SampleWriter* writer) {
     if (writer->tokens != NULL) { fclose(writer->tokens); }
     for (uint32_t k = 0; k < writer->header.num_tasks; k++) { free(writer->names[k]); }
     free(writer->index);
+    free(writer->gaps);
     free(writer->path);
     free(writer);
 }
@@ -139,8 +143,41 @@ static Status check_write(SampleWriter* writer) {
                       writer->path, strerror(writer->error));
 }
 
-Status sample_writer_add(SampleWriter* writer, const char* task, const int32_t* input, int32_t n_input,
-                         const int32_t* target, int32_t n_target) {
+static Status reserve_gaps(SampleWriter* writer, int32_t num_gaps) {
+    uint64_t needed = (uint64_t)writer->header.num_gaps + (uint64_t)num_gaps;
+    if (needed > UINT32_MAX) {
+        return FAIL(STATUS_OUT_OF_RANGE, "%s: more than 2^32 - 1 gaps ---> use a smaller --shard-tokens",
+                    writer->path);
+    }
+    if (needed <= writer->gaps_capacity) { return STATUS_OK; }
+    uint64_t capacity = 2 * needed + 64;
+    SampleGap* grown = realloc(writer->gaps, capacity * sizeof *grown);
+    if (grown == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for the gaps", writer->path); }
+    writer->gaps = grown;
+    writer->gaps_capacity = capacity;
+    return STATUS_OK;
+}
+
+static Status add_gaps(SampleWriter* writer, int32_t n_input, int32_t n_target, const SampleGap* gaps,
+                       int32_t num_gaps) {
+    uint32_t learnt_to = (uint32_t)n_input, length = (uint32_t)(n_input + n_target);
+    for (int32_t g = 0; g < num_gaps; g++) {
+        if (gaps[g].begin <= learnt_to || gaps[g].end <= gaps[g].begin || gaps[g].end >= length) {
+            return FAIL(STATUS_OUT_OF_RANGE, "%s: gap of tokens %u ... %u in a sample of %d + %d",
+                        writer->path, gaps[g].begin, gaps[g].end, n_input, n_target);
+        }
+        learnt_to = gaps[g].end;
+    }
+    if (num_gaps > 0) {
+        memcpy(writer->gaps + writer->header.num_gaps, gaps, (size_t)num_gaps * sizeof *gaps);
+    }
+    writer->header.num_gaps += (uint32_t)num_gaps;
+    return STATUS_OK;
+}
+
+Status sample_writer_add_gaps(SampleWriter* writer, const char* task, const int32_t* input, int32_t n_input,
+                              const int32_t* target, int32_t n_target, const SampleGap* gaps,
+                              int32_t num_gaps) {
     if (n_input < 0 || n_target < 1 || n_input > INT32_MAX - n_target || n_input + n_target < 2) {
         return FAIL(STATUS_OUT_OF_RANGE,
                     "%s: sample of %d input and %d target tokens ---> give a target, and 2 tokens or more",
@@ -159,17 +196,26 @@ Status sample_writer_add(SampleWriter* writer, const char* task, const int32_t* 
         writer->index = grown;
         writer->index_capacity = capacity;
     }
+    TRY(reserve_gaps(writer, num_gaps));
     uint32_t task_idx = 0;
     TRY(find_task(writer, task, &task_idx));
+    uint32_t first_gap = writer->header.num_gaps;
+    TRY(add_gaps(writer, n_input, n_target, gaps, num_gaps));
     put_tokens(writer, input, n_input);
     put_tokens(writer, target, n_target);
     TRY(check_write(writer));
     writer->index[writer->header.num_samples++] = (SampleIndex){.first_token = writer->header.num_tokens,
                                                                 .n_input = (uint32_t)n_input,
                                                                 .n_target = (uint32_t)n_target,
-                                                                .task = task_idx};
+                                                                .task = task_idx,
+                                                                .first_gap = first_gap};
     writer->header.num_tokens += (uint64_t)n_input + (uint64_t)n_target;
     return STATUS_OK;
+}
+
+Status sample_writer_add(SampleWriter* writer, const char* task, const int32_t* input, int32_t n_input,
+                         const int32_t* target, int32_t n_target) {
+    return sample_writer_add_gaps(writer, task, input, n_input, target, n_target, NULL, 0);
 }
 
 // The section of task names, zeros up to a multiple of 8 included.
@@ -213,7 +259,9 @@ static Status write_file(SampleWriter* writer, const unsigned char* names, size_
     size_t hashes_bytes = (size_t)sample_format_num_chunks(tokens_bytes(writer)) * sizeof *hashes;
     TRY(copy_tokens(writer, hashes, NULL));
     SampleFormatHeader* header = &writer->header;
+    size_t gaps_bytes = header->num_gaps * sizeof(SampleGap);
     uint64_t hash = hash_bytes(hash_bytes(HASH_SEED, names, names_bytes), writer->index, index_bytes);
+    hash = hash_bytes(hash, writer->gaps, gaps_bytes);
     header->checksum = hash_finish(hash_bytes(hash, hashes, hashes_bytes));
     header->header_checksum = hash_finish(hash_bytes(HASH_SEED, header, SAMPLE_FORMAT_HASHED_BYTES));
     FileWriter file;
@@ -221,6 +269,7 @@ static Status write_file(SampleWriter* writer, const unsigned char* names, size_
     file_writer_write(&file, header, sizeof *header);
     file_writer_write(&file, names, names_bytes);
     file_writer_write(&file, writer->index, index_bytes);
+    file_writer_write(&file, writer->gaps, gaps_bytes);
     file_writer_write(&file, hashes, hashes_bytes);
     Status status = copy_tokens(writer, NULL, &file);
     if (status != STATUS_OK) {

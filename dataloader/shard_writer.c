@@ -46,12 +46,12 @@ static Status open_file(ShardWriter* shards) {
 }
 
 Status shard_writer_add(ShardWriter* shards, const char* task, const int32_t* input, int32_t n_input,
-                        const int32_t* target, int32_t n_target) {
+                        const int32_t* target, int32_t n_target, const SampleGap* gaps, int32_t num_gaps) {
     int64_t num_tokens = (int64_t)n_input + n_target;
     bool full = shards->writer != NULL && shards->tokens_in_file + num_tokens > shards->shard_tokens;
     if (full) { TRY(close_file(shards)); }
     if (shards->writer == NULL) { TRY(open_file(shards)); }
-    TRY(sample_writer_add(shards->writer, task, input, n_input, target, n_target));
+    TRY(sample_writer_add_gaps(shards->writer, task, input, n_input, target, n_target, gaps, num_gaps));
     shards->tokens_in_file += num_tokens;
     shards->num_tokens += num_tokens;
     shards->num_samples++;

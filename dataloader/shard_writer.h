@@ -28,6 +28,6 @@ typedef struct {
 void shard_writer_init(ShardWriter* shards, const char* folder, const char* split, int64_t shard_tokens,
                        const SampleVocab* vocab);
 Status shard_writer_add(ShardWriter* shards, const char* task, const int32_t* input, int32_t n_input,
-                        const int32_t* target, int32_t n_target);
+                        const int32_t* target, int32_t n_target, const SampleGap* gaps, int32_t num_gaps);
 Status shard_writer_finish(ShardWriter* shards);
 void shard_writer_abort(ShardWriter* shards);  // drops the open file; an all-zero writer is fine

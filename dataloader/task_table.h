@@ -32,6 +32,7 @@ typedef struct {
     int64_t lowest_sample,
         highest_sample;  // their number, in order of counting; the first where hashes are equal
     int64_t num_lengths, num_tokens, longest_tokens;  // added
+    int64_t num_cut, num_skipped;                     // for whoever counts them
     uint32_t* histogram;                              // [TASK_TABLE_BINS]
 } TaskRow;
 

@@ -18,7 +18,7 @@ case ${1:-} in
 esac
 out=build/fuzz
 opt=${FUZZ_OPT:--O2}
-flags="-std=gnu11 -g $opt -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+flags="-std=gnu11 -g -DDYNAPIPE_ZLIB -DDYNAPIPE_ZSTD $opt -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 objects_at=$out/obj$opt
 found=${FUZZ_FOUND:-$out/corpus}
 mkdir -p "$out/log" "$objects_at"
@@ -46,7 +46,7 @@ fi
 # Everything that parses, in an archive: a target is linked with what it needs, since whatever is linked costs time in each execution.
 sources=$(ls dynapipe_plugin/base/*.c dynapipe_plugin/plan/*.c dynapipe_plugin/plan/*/*.c dynapipe_plugin/run/session_options.c dynapipe_plugin/run/session_refit_record.c \
     dynapipe_plugin/run/session_resplit_record.c dynapipe_plugin/run/session_settings.c dynapipe_plugin/adapters/llmc_seal.c dynapipe_plugin/adapters/llmc_steps.c trainer/logger.c \
-    dynapipe_plugin/run/trace.c dynapipe_plugin/run/trace_rows.c dynapipe_plugin/run/trace_writer.c dynapipe_plugin/run/trace_jobs.c dynapipe_plugin/measure/measure_kept.c dataloader/*.c dataloader/tokenizer/hf_*.c tool/*.c \
+    dynapipe_plugin/run/trace.c dynapipe_plugin/run/trace_rows.c dynapipe_plugin/run/trace_writer.c dynapipe_plugin/run/trace_jobs.c dynapipe_plugin/measure/measure_kept.c dataloader/*.c dataloader/records/*.c dataloader/tokenizer/hf_*.c tool/*.c \
     llmc/*.c llmc/cpu/*.c test/fuzz/memory_*.c)
 object_of() { echo "$objects_at/${1//\//_}.o"; }
 build_lib() {
@@ -72,7 +72,7 @@ exec 9>&-
 wrapped=$(sed -n 's/^WRAP(\([a-z]*\)).*/-Wl,--wrap=\1/p' test/fuzz/memory_*.c)
 build_target() {
     # shellcheck disable=SC2086
-    clang $flags -fsanitize=fuzzer $wrapped "test/fuzz/fuzz_$1.c" "$objects_at/parsers.a" -lpcre2-8 -ljansson -lopenblas -fopenmp -lm -lpthread \
+    clang $flags -fsanitize=fuzzer $wrapped "test/fuzz/fuzz_$1.c" "$objects_at/parsers.a" -lpcre2-8 -ljansson -lz -lzstd -lopenblas -fopenmp -lm -lpthread \
         -o "$out/fuzz_$1.new" && mv "$out/fuzz_$1.new" "$out/fuzz_$1"
 }
 

@@ -57,7 +57,7 @@ DYNAPIPE_OBJCOPY ?= $(or $(shell command -v objcopy 2>/dev/null),$(shell command
 # --- flags -----------------------------------------------------------------------------------------------------
 # Never the tree's: with -Ofast a planner's decisions would depend on the compiler, and all ranks must plan alike.
 DYNAPIPE_CPPFLAGS := -DDYNAPIPE
-dynapipe_flags_plan = -std=gnu11 -g -fPIC -fno-common $(DYNAPIPE_OPT) -fno-fast-math -ffp-contract=off -pthread $(DYNAPIPE_TEXT_CFLAGS)
+dynapipe_flags_plan = -std=gnu11 -g -fPIC -fno-common $(DYNAPIPE_OPT) -fno-fast-math -ffp-contract=off -pthread $(DYNAPIPE_TEXT_CFLAGS) $(DYNAPIPE_UNPACK_CFLAGS)
 dynapipe_flags_run  = $(dynapipe_flags_plan) $(if $(DYNAPIPE_HAS_MPI),-DDYNAPIPE_MPI $(DYNAPIPE_MPI_CFLAGS))
 dynapipe_flags_cuda = $(dynapipe_flags_run) -DDYNAPIPE_CUDA $(if $(DYNAPIPE_NCCL),,-DDYNAPIPE_NO_NCCL) \
                       $(if $(wildcard $(dynapipe_cuda_headers)nvtx3/nvToolsExt.h),-DDYNAPIPE_NVTX) \
@@ -86,7 +86,7 @@ dynapipe_objs = $(patsubst $(DYNAPIPE_ROOT)%,$(DYNAPIPE_OUT)/$(1)/%.o,$(basename
 dynapipe_plan_objs := $(call dynapipe_objs,plan,$(DYNAPIPE_PLAN_SRCS))
 dynapipe_run_objs  := $(call dynapipe_objs,run,$(DYNAPIPE_RUN_SRCS) $(DYNAPIPE_ADAPTER_SRCS))
 dynapipe_cuda_objs := $(call dynapipe_objs,cuda,$(DYNAPIPE_RUN_SRCS) $(DYNAPIPE_ADAPTER_SRCS) $(call dynapipe_cuda_srcs,$(DYNAPIPE_NCCL)))
-dynapipe_text_objs := $(call dynapipe_objs,plan,$(DYNAPIPE_PREPARE_SRC) $(DYNAPIPE_TOKENIZER_SRCS) $(filter %.c,$(DYNAPIPE_SPIECE_SRC)))
+dynapipe_text_objs := $(call dynapipe_objs,plan,$(DYNAPIPE_PREPARE_SRCS) $(DYNAPIPE_TOKENIZER_SRCS) $(filter %.c,$(DYNAPIPE_SPIECE_SRC)))
 dynapipe_spiece_obj := $(call dynapipe_objs,plan,$(filter %.cpp,$(DYNAPIPE_SPIECE_SRC)))
 dynapipe_quiet := $(if $(V),,@)
 
@@ -160,7 +160,8 @@ prepare_data: $(DYNAPIPE_OUT)/prepare_data
 	@cp $< $@
 $(DYNAPIPE_OUT)/prepare_data: $(dynapipe_text_objs) $(dynapipe_spiece_obj) $(call dynapipe_objs,plan,$(DYNAPIPE_LOADER_SRCS) $(DYNAPIPE_BASE_SRCS))
 	$(dynapipe_say_spiece)
-	$(dynapipe_quiet)$(DYNAPIPE_CC) $^ $(DYNAPIPE_TEXT_LIBS) $(DYNAPIPE_SPIECE_LIBS) -lm -lpthread -o $@
+	$(dynapipe_say_unpack)
+	$(dynapipe_quiet)$(DYNAPIPE_CC) $^ $(DYNAPIPE_TEXT_LIBS) $(DYNAPIPE_SPIECE_LIBS) $(DYNAPIPE_UNPACK_LIBS) -lm -lpthread -o $@
 ifneq ($(dynapipe_spiece_obj),)
 $(dynapipe_spiece_obj): $(DYNAPIPE_SPIECE_SRC) $(DYNAPIPE_OUT)/plan/flags
 	@mkdir -p $(@D)

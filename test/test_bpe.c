@@ -5,7 +5,7 @@
 
 #include "../dataloader/bpe.h"
 #include "../dataloader/bpe_vocab.h"
-#include "../dataloader/jsonl.h"
+#include "../dataloader/records/record_reader.h"
 #include "../dynapipe_plugin/base/clock.h"
 #include "../dynapipe_plugin/base/file_io.h"
 #include "../dynapipe_plugin/base/hash.h"
@@ -91,29 +91,30 @@ static void check_shared_file(Bpe* bpe, const char* row, int64_t* num_bytes, int
     unsigned long long hash;
     CHECK_EQ(sscanf(row, "%99s %lld %lld %llx", file, &texts, &num_tokens, &hash), 4);
     snprintf(path, sizeof path, "../shared/data/%s", file);
-    JsonlReader reader;
-    CHECK_OK(jsonl_open(&reader, path, 0));
+    RecordReader reader;
+    RecordTemplate plain;
+    CHECK_OK(record_template_open(&plain, "plain"));
+    CHECK_OK(record_reader_open(&reader, path, &(RecordOptions){.form = &plain}));
     uint64_t got_hash = HASH_SEED;
     BpeTokens tokens = {0};
     for (;;) {
-        JsonlSample sample;
-        CHECK_OK(jsonl_next(&reader, &sample));
+        Record sample;
+        CHECK_OK(record_reader_next(&reader, &sample));
         if (sample.end) { break; }
         for (int target = 0; target < 2; target++) {
-            const char* text = target ? sample.targets : sample.inputs;
-            size_t text_bytes = target ? sample.targets_bytes : sample.inputs_bytes;
+            RecordText text = target ? sample.turns[0].targets : sample.turns[0].inputs;
             tokens.num_tokens = 0;
             int64_t begin_ns = clock_cpu_ns();
-            CHECK_OK(bpe_encode(bpe, text, text_bytes, &tokens));
+            CHECK_OK(bpe_encode(bpe, text.text, text.num_bytes, &tokens));
             *time_ns += clock_cpu_ns() - begin_ns;
-            *num_bytes += (int64_t)text_bytes;
+            *num_bytes += (int64_t)text.num_bytes;
             got_hash = hash_tokens(got_hash, &tokens);
             got_tokens += tokens.num_tokens;
             got_texts++;
         }
     }
     bpe_tokens_free(&tokens);
-    jsonl_close(&reader);
+    record_reader_close(&reader);
     if (got_texts != texts || got_tokens != num_tokens || hash_finish(got_hash) != hash) {
         printf("%s: %lld texts, %lld tokens, hash %016llx; expected %s\n", file, got_texts, got_tokens,
                (unsigned long long)hash_finish(got_hash), row);

@@ -57,6 +57,11 @@ static bool find_place(const Windows* windows, int32_t s, int32_t p, int32_t* sa
     return false;
 }
 
+// Where token i of a drawn sample stands in the file's.
+static int32_t source_place(const LoaderSample* sample, int32_t i) {
+    return sample->first_token + i + (i >= sample->hole_at ? sample->hole_tokens : 0);
+}
+
 static void check_batch(const DynapipeBatch* got, const Windows* windows, const LoaderBatch* batch,
                         const CollateParams* params) {
     int32_t at = 0, row = 0, longest = 0, num_padding = 0;
@@ -76,12 +81,14 @@ static void check_batch(const DynapipeBatch* got, const Windows* windows, const 
                 continue;
             }
             const LoaderSample* sample = &batch->samples[sample_idx];
-            CHECK_EQ(got->tokens[at], maker_token(&data, sample->id, sample->first_token + i));
+            CHECK_EQ(got->tokens[at], maker_token(&data, sample->id, source_place(sample, i)));
             CHECK_EQ(got->token_keys[at], collate_token_key(params, sample_idx, i, false));
-            if (params->supervise_inputs || i + 1 >= sample->n_input) {
+            int32_t next = source_place(sample, i + 1);
+            if (params->supervise_inputs ||
+                (i + 1 >= sample->n_input && !maker_in_gap(&data.gaps[sample->id], next))) {
                 CHECK(row < got->num_rows);
                 CHECK_EQ(got->rows[row], at);
-                CHECK_EQ(got->targets[row], maker_token(&data, sample->id, sample->first_token + i + 1));
+                CHECK_EQ(got->targets[row], maker_token(&data, sample->id, next));
                 CHECK_EQ(got->row_tasks[row], sample->task);
                 row++;
             }
@@ -109,6 +116,7 @@ static void every_layout_equals_its_definition(void) {
     for (int round = 0; round < 60 && test_failures == 0; round++) {
         LoaderOptions options = {.batch_tokens = rng_between(&rng, 1, MAX_BATCH),
                                  .max_seq_tokens = rng_between(&rng, 5, LONGEST),
+                                 .long_samples = (LongSamples)(round % 3),
                                  .supervise_inputs = round % 2,
                                  .seed = (uint64_t)round,
                                  .shuffle = true};
@@ -183,6 +191,12 @@ int main(int argc, char** argv) {
     snprintf(path, sizeof path, "%s/a.bin", dir);
     Rng rng = rng_seed(seed);
     data = maker_random(&rng, NUM_SAMPLES, 5, LONGEST, VOCAB);
+    maker_add_gaps(&rng, &data);
+    for (int32_t id = 0; id < NUM_SAMPLES; id++) {  // texts would be cut into pieces with ids of their own
+        bool is_text = data.samples[id].n_input == 0 && data.gaps[id].num_gaps == 0;
+        data.samples[id].n_input += is_text;
+    }
+    data.input_tail = 2;
     maker_write(&data, 0, NUM_SAMPLES, dir, "a.bin");
     RUN(every_layout_equals_its_definition);
     RUN(impossible_windows_are_refused);

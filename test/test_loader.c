@@ -136,9 +136,11 @@ static void batches_are_full(void) {
             for (int32_t i = 0; i < batch.num_samples; i++) {
                 const LoaderSample* sample = &batch.samples[i];
                 int32_t run = sample->n_input + sample->n_target - 1;
-                int32_t supervised = 0;  // token t predicts t + 1
+                int32_t supervised = 0;                         // token t predicts t + 1
+                const MadeGaps* gaps = &data.gaps[sample->id];  // nothing is cut here
                 for (int32_t t = 0; t < run; t++) {
-                    supervised += options.supervise_inputs || t + 1 >= sample->n_input;
+                    bool learnt = t + 1 >= sample->n_input && !maker_in_gap(gaps, t + 1);
+                    supervised += options.supervise_inputs || learnt;
                 }
                 CHECK_EQ(batch.lengths[i].enc_tokens, run);
                 CHECK_EQ(batch.lengths[i].dec_tokens, 0);
@@ -192,65 +194,6 @@ static void without_shuffle_every_sample_comes_once_in_order(void) {
     CHECK_FAILS(loader_read(loader, &beyond, token), STATUS_OUT_OF_RANGE, "sample 300 of 300");
     loader_close(loader);
     arena_free(&arena);
-}
-
-// A truncated sample runs exactly the limit: all of the target and the end of the input, or where the target
-// alone is too long, one token of input and the begin of the target.
-static void check_truncated(const LoaderSample* drawn, const MadeSample* made, int32_t limit) {
-    int32_t last = drawn->first_token + drawn->n_input + drawn->n_target;
-    if (made->n_input + made->n_target - 1 <= limit) {
-        CHECK(drawn->first_token == 0 && drawn->n_input == made->n_input &&
-              drawn->n_target == made->n_target);
-        return;
-    }
-    CHECK_EQ(drawn->n_input + drawn->n_target - 1, limit);
-    CHECK_EQ(drawn->first_token + drawn->n_input, made->n_input);  // the target begins where it did
-    CHECK_EQ(drawn->n_input >= 1, made->n_input >= 1);
-    if (made->n_target <= limit) {
-        CHECK_EQ(last, made->n_input + made->n_target);
-    } else {
-        CHECK_EQ(drawn->n_input, made->n_input >= 1);
-    }
-}
-
-static void long_samples_are_truncated_or_skipped_and_counted(void) {
-    for (int32_t limit = 1; limit <= LONGEST; limit += 13) {
-        int64_t num_long = 0;
-        for (int32_t id = 0; id < NUM_SAMPLES; id++) {
-            num_long += data.samples[id].n_input + data.samples[id].n_target - 1 > limit;
-        }
-        for (int skip = 0; skip < 2; skip++) {
-            LoaderOptions options = usual_options();
-            options.max_seq_tokens = limit;
-            options.long_samples = skip ? LONG_SKIP : LONG_TRUNCATE;
-            options.shuffle = false;
-            if (num_long == NUM_SAMPLES && skip) { continue; }
-            Loader* loader = open_loader(&options);
-            CHECK_EQ(loader_num_truncated(loader), skip ? 0 : num_long);
-            CHECK_EQ(loader_num_skipped(loader), skip ? num_long : 0);
-            CHECK_EQ(loader_num_samples(loader), skip ? NUM_SAMPLES - num_long : NUM_SAMPLES);
-            Arena arena = {0};
-            LoaderBatch batch = {0};
-            int64_t num_samples = 0, num_tokens = 0;
-            while (!batch.end) {
-                CHECK_OK(loader_next(loader, &batch, &arena));
-                for (int32_t i = 0; i < batch.num_samples; i++) {
-                    check_truncated(&batch.samples[i], &data.samples[batch.samples[i].id], limit);
-                    CHECK(!skip || batch.samples[i].first_token == 0);
-                    int32_t tokens[LONGEST + 1];
-                    CHECK_OK(loader_read(loader, &batch.samples[i], tokens));
-                    CHECK_EQ(tokens[0],
-                             maker_token(&data, batch.samples[i].id, batch.samples[i].first_token));
-                }
-                num_samples += batch.num_samples;
-                num_tokens += batch.num_tokens;
-            }
-            CHECK_EQ(num_samples, loader_num_samples(loader));
-            CHECK_EQ(num_tokens, loader_num_tokens(loader));
-            loader_close(loader);
-            arena_free(&arena);
-        }
-    }
 }
 
 // With shuffling and skipping, what is skipped never comes.
@@ -344,10 +287,16 @@ static void wrong_positions_are_refused(void) {
                 "saved with 300 samples, the data has");
     loader_close(loader);
     options = usual_options();
-    options.max_seq_tokens = 30;
+    options.max_seq_tokens = 120;  // cuts, but skips nothing
     loader = open_loader(&options);
     CHECK_FAILS(loader_restore(loader, first.position, first.position_bytes), STATUS_MISMATCH,
                 "resume with the same data and -t");
+    CHECK_OK(loader_next(loader, &second, &arena));
+    loader_close(loader);
+    options.long_samples = LONG_CUT_MIDDLE;  // as many tokens, but others
+    loader = open_loader(&options);
+    CHECK_FAILS(loader_restore(loader, second.position, second.position_bytes), STATUS_MISMATCH,
+                "saved with another longest target, other cuts");
     loader_close(loader);
     options = usual_options();
     options.shuffle = false;
@@ -384,7 +333,7 @@ static void llmc_documents_lose_nothing(void) {
     CHECK_EQ(loader_vocab(loader), 50257);
     CHECK_EQ(loader_eot_token(loader), 50256);
     CHECK_EQ(loader_tokenizer(loader), TOKENIZER_GPT2);
-    CHECK_EQ(loader_num_truncated(loader), 0);
+    CHECK_EQ(loader_num_cut(loader), 0);
     CHECK_EQ(loader_num_tokens(loader), num_predictions);
     int64_t supervised_tokens = 0;
     while (!batch.end) {
@@ -403,6 +352,8 @@ int main(int argc, char** argv) {
     snprintf(pattern, sizeof pattern, "%s/train_?.bin", dir);
     Rng rng = rng_seed(seed);
     data = maker_random(&rng, NUM_SAMPLES, NUM_TASKS, LONGEST, VOCAB);
+    maker_add_gaps(&rng, &data);
+    data.input_tail = 2;
     for (int32_t f = 0; f < 3; f++) {
         char name[32];
         snprintf(name, sizeof name, "train_%d.bin", f);
@@ -413,7 +364,6 @@ int main(int argc, char** argv) {
     RUN(every_epoch_of_a_task_is_complete);
     RUN(batches_are_full);
     RUN(without_shuffle_every_sample_comes_once_in_order);
-    RUN(long_samples_are_truncated_or_skipped_and_counted);
     RUN(skipped_samples_are_never_drawn);
     RUN(tasks_come_in_their_proportions);
     RUN(wrong_positions_are_refused);

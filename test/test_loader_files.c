@@ -101,7 +101,7 @@ static void disagreeing_files_are_both_named(void) {
     CHECK_FAILS(loader_open(&loader, pattern, &options), STATUS_MISMATCH, "train_0.bin has vocab 500");
     CHECK_FAILS(loader_open(&loader, pattern, &options), STATUS_MISMATCH, "train_9.bin has 300 --->");
     snprintf(path, sizeof path, "%s/train_9.bin", dir);
-    CHECK_EQ(truncate(path, 90), 0);
+    CHECK_EQ(truncate(path, 98), 0);
     CHECK_FAILS(loader_open(&loader, pattern, &options), STATUS_BAD_FORMAT, "train_9.bin: truncated");
     unlink(path);
     snprintf(path, sizeof path, "%s/val*.bin", dir);
@@ -131,7 +131,7 @@ static void write_of_vocab(const char* name, uint64_t hash) {
     char path[128];
     int32_t tokens[] = {1, 2, 9};
     snprintf(path, sizeof path, "%s/%s", dir, name);
-    SampleVocab vocab = {10, 9, -1, TOKENIZER_GPT2, INPUT_END_NEWLINE, hash};
+    SampleVocab vocab = {10, 9, -1, TOKENIZER_GPT2, INPUT_END_NEWLINE, hash, 0};
     SampleWriter* writer;
     CHECK_OK(sample_writer_open(&writer, path, &vocab));
     CHECK_OK(sample_writer_add(writer, "t", tokens, 2, tokens, 3));

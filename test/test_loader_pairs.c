@@ -30,12 +30,11 @@ static int32_t least(int32_t a, int32_t b) {
     return a < b ? a : b;
 }
 
-// What is drawn of a sample: the end of its input, the beginning of its target, and its tokens are the
-// file's.
+// What is drawn of a sample: the end of its input, all of its target, and its tokens are the file's.
 static void check_drawn(const Loader* loader, const LoaderSample* drawn, const LoaderOptions* options) {
     const MadeSample* made = &data.samples[drawn->id];
     CHECK_EQ(drawn->n_input, least(made->n_input, options->max_seq_tokens));
-    CHECK_EQ(drawn->n_target, least(made->n_target, options->max_target_tokens));
+    CHECK_EQ(drawn->n_target, made->n_target);
     int32_t tokens[2 * LONGEST];
     CHECK_OK(loader_read(loader, drawn, tokens));
     for (int32_t i = 0; i < drawn->n_input; i++) {
@@ -46,24 +45,27 @@ static void check_drawn(const Loader* loader, const LoaderSample* drawn, const L
     }
 }
 
-static void long_sides_are_truncated_or_skipped_and_counted(void) {
+static void long_sides_are_cut_or_skipped_and_counted(void) {
     Rng rng = rng_seed(seed);
     for (int round = 0; round < 24 && test_failures == 0; round++) {
         LoaderOptions options = pair_options();
         options.max_seq_tokens = rng_between(&rng, 2, round % 2 ? 30 : LONGEST);
         options.max_target_tokens = rng_between(&rng, 2, round % 3 ? 30 : LONGEST);
-        options.long_samples = round % 4 < 2 ? LONG_TRUNCATE : LONG_SKIP;
+        options.long_samples = round % 4 < 2 ? LONG_CUT_START : LONG_SKIP;
         options.shuffle = false;
-        int64_t num_long = 0, num_tokens = 0, num_drawn = 0;
+        int64_t num_cut = 0, num_skipped = 0, num_tokens = 0, num_drawn = 0;
+        bool skip = options.long_samples == LONG_SKIP;
         for (int32_t id = 0; id < NUM_SAMPLES; id++) {
             const MadeSample* made = &data.samples[id];
-            num_long += made->n_input > options.max_seq_tokens || made->n_target > options.max_target_tokens;
+            bool input_long = made->n_input > options.max_seq_tokens;
+            bool skipped = made->n_target > options.max_target_tokens || (skip && input_long);
+            num_skipped += skipped;
+            num_cut += input_long && !skipped;
         }
-        bool skip = options.long_samples == LONG_SKIP;
         Loader* loader = open_loader(&options);
-        CHECK_EQ(loader_num_truncated(loader), skip ? 0 : num_long);
-        CHECK_EQ(loader_num_skipped(loader), skip ? num_long : 0);
-        CHECK_EQ(loader_num_samples(loader), NUM_SAMPLES - (skip ? num_long : 0));
+        CHECK_EQ(loader_num_cut(loader), num_cut);
+        CHECK_EQ(loader_num_skipped(loader), num_skipped);
+        CHECK_EQ(loader_num_samples(loader), NUM_SAMPLES - num_skipped);
         Arena arena = {0};
         for (LoaderBatch batch = {0}; !batch.end && test_failures == 0;) {
             CHECK_OK(loader_next(loader, &batch, &arena));
@@ -172,7 +174,7 @@ int main(int argc, char** argv) {
         data.samples[id].n_target += 1;
     }
     maker_write(&data, 0, NUM_SAMPLES, dir, "train.bin");
-    RUN(long_sides_are_truncated_or_skipped_and_counted);
+    RUN(long_sides_are_cut_or_skipped_and_counted);
     RUN(both_sides_fill_a_batch);
     RUN(positions_know_the_longest_target);
     RUN(plain_text_has_no_targets);

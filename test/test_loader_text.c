@@ -105,7 +105,7 @@ static void check_pass(const char* path, int32_t first_sentinel, int32_t step, i
 // Texts as samples of two files, divided into input and target somewhere.
 static void write_samples(SampleInputEnd input_end) {
     Rng rng = rng_seed(seed + 5);
-    SampleVocab vocab = {VOCAB, EOT, PAD, TOKENIZER_BYT5, input_end, 0};
+    SampleVocab vocab = {VOCAB, EOT, PAD, TOKENIZER_BYT5, input_end, 0, 0};
     SampleWriter* writer = NULL;
     for (int32_t t = 0; t < NUM_TEXTS; t++) {
         char path[128];
@@ -133,7 +133,7 @@ static void every_text_comes_whole(void) {
     LoaderOptions options = text_options();
     Loader* loader = open_loader(pattern, &options);
     CHECK_EQ(loader_num_skipped(loader), 2);
-    CHECK_EQ(loader_num_truncated(loader), 0);
+    CHECK_EQ(loader_num_cut(loader), 0);
     loader_close(loader);
     text_tokens[1] = 7;
     text_tokens[NUM_TEXTS - 1] = 2;
@@ -273,7 +273,7 @@ static void sentinels_are_the_tokenizers(void) {
         int32_t target[1501];
         for (int32_t t = 0; t < 1500; t++) { target[t] = 3; }
         target[1500] = EOT;
-        SampleVocab vocab = {cases[i].vocab, EOT, PAD, cases[i].tokenizer, INPUT_END_EOT, 0};
+        SampleVocab vocab = {cases[i].vocab, EOT, PAD, cases[i].tokenizer, INPUT_END_EOT, 0, 0};
         SampleWriter* writer;
         CHECK_OK(sample_writer_open(&writer, path, &vocab));
         CHECK_OK(sample_writer_add(writer, "text", target + 1500, 1, target, 1501));

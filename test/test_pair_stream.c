@@ -11,8 +11,11 @@ static char dir[64], pattern[80];
 static MadeData data;
 
 static LoaderOptions stream_options(bool shuffle) {
-    return (LoaderOptions){
-        .max_seq_tokens = TOKENS, .max_target_tokens = DEC_TOKENS, .seed = seed, .shuffle = shuffle};
+    return (LoaderOptions){.max_seq_tokens = TOKENS,
+                           .long_samples = LONG_CUT_START,
+                           .max_target_tokens = DEC_TOKENS,
+                           .seed = seed,
+                           .shuffle = shuffle};
 }
 
 static PairStream* open_stream(int32_t rows, const LoaderOptions* options) {
@@ -29,7 +32,7 @@ static int32_t least(int32_t a, int32_t b) {
 // Is row r sample `id`, padded? By the files alone.
 static bool row_is(const DynapipeBatch* batch, int32_t r, int32_t id) {
     const MadeSample* made = &data.samples[id];
-    int32_t n_input = least(made->n_input, TOKENS), n_target = least(made->n_target, DEC_TOKENS);
+    int32_t n_input = least(made->n_input, TOKENS), n_target = made->n_target;
     for (int32_t i = 0; i < TOKENS; i++) {
         int32_t token = i < n_input ? maker_token(&data, id, made->n_input - n_input + i) : 0;
         if (n_input == 0 && i == 0) { token = VOCAB - 1; }
@@ -57,7 +60,7 @@ static void check_shape(const DynapipeBatch* batch, int32_t rows) {
 // Lengths, and a row for each target token.
 static void check_row(const DynapipeBatch* batch, int32_t r, int32_t id, int32_t* row) {
     const MadeSample* made = &data.samples[id];
-    int32_t n_input = least(made->n_input, TOKENS), n_target = least(made->n_target, DEC_TOKENS);
+    int32_t n_input = least(made->n_input, TOKENS), n_target = made->n_target;
     CHECK_EQ(batch->seq_lens != NULL ? batch->seq_lens[r] : TOKENS, n_input > 0 ? n_input : 1);
     CHECK_EQ(batch->dec_seq_lens != NULL ? batch->dec_seq_lens[r] : DEC_TOKENS, n_target);
     for (int32_t i = 0; i < n_target; i++, (*row)++) {
@@ -222,11 +225,12 @@ int main(int argc, char** argv) {
     data.pairs = true;
     data.samples[3] = (MadeSample){1, 0, 5};
     data.samples[4] = (MadeSample){2, LONGEST, 3};
-    data.samples[5] = (MadeSample){0, 9, LONGEST};
+    data.samples[5] = (MadeSample){0, 9, DEC_TOKENS};
     data.samples[6] = (MadeSample){0, TOKENS, DEC_TOKENS};
     // No two alike: the test tells them by their tokens.
     for (int32_t id = 0; id < NUM_SAMPLES; id++) {
         data.samples[id].n_target += data.samples[id].n_target < 3;
+        data.samples[id].n_target = least(data.samples[id].n_target, DEC_TOKENS);
     }
     maker_write(&data, 0, 20, dir, "train_0.bin");
     maker_write(&data, 20, NUM_SAMPLES, dir, "train_1.bin");

@@ -19,6 +19,13 @@ fails() {  # words, command...: exit status 1 and a message with these words
     rc=$?
     check "'$words' expected with exit 1; got $rc: $output" [ "$rc:$(grep -cF -- "$words" <<<"$output")" = 1:1 ]
 }
+misused() {  # words, command...: exit status 2 and a message with these words
+    local words=$1 output rc
+    shift
+    output=$("$@" 2>&1 >/dev/null)
+    rc=$?
+    check "'$words' expected with exit 2; got $rc: $output" [ "$rc:$(grep -cF -- "$words" <<<"$output")" = 2:1 ]
+}
 number() { od -An -t "u$3" -j "$2" -N "$3" "$1" | tr -d ' '; }  # file, offset, bytes
 samples() { number "$1" 16 8; }
 tokens() { number "$1" 24 8; }
@@ -28,19 +35,19 @@ good() { printf '{"task": "%s", "inputs": "%s", "targets": "%s"}\n' "$@"; }
 check "--help" grep -q -- '--val-fraction' <(./prepare_data --help)
 check "--help of make_tasks" grep -q -- '--max-tokens' <(./make_tasks --help)
 good a b c >"$dir/one.jsonl"
-fails "--tokeniser: unknown option ---> did you mean --tokenizer?" ./prepare_data --tokeniser gpt2 --out "$dir/x" "$dir/one.jsonl"
-fails "-o: unknown option" ./prepare_data -o "$dir/x" "$dir/one.jsonl"
-fails "'gpt3' is none of bytes|gpt2|byt5|sentencepiece|hf" ./prepare_data --tokenizer gpt3 --out "$dir/x" "$dir/one.jsonl"
-fails "--merges: missing" ./prepare_data --tokenizer gpt2 --vocab v.json --out "$dir/x" "$dir/one.jsonl"
-fails "--vocab: only for --tokenizer gpt2" ./prepare_data --vocab v.json --out "$dir/x" "$dir/one.jsonl"
-fails "--model: missing ---> --tokenizer sentencepiece needs --model" ./prepare_data --tokenizer sentencepiece --out "$dir/x" "$dir/one.jsonl"
-fails "--file: missing ---> --tokenizer hf needs --file tokenizer.json" ./prepare_data --tokenizer hf --out "$dir/x" "$dir/one.jsonl"
-fails "--model: only for --tokenizer sentencepiece" ./prepare_data --tokenizer byt5 --model m --out "$dir/x" "$dir/one.jsonl"
-fails "--file: only for --tokenizer hf" ./prepare_data --tokenizer sentencepiece --model m --file t --out "$dir/x" "$dir/one.jsonl"
-fails "--extra-ids: -1 is outside" ./prepare_data --tokenizer sentencepiece --model m --extra-ids -1 --out "$dir/x" "$dir/one.jsonl"
-fails "--out: missing" ./prepare_data "$dir/one.jsonl"
-fails "name the .jsonl files" ./prepare_data --out "$dir/x"
-fails "--val-fraction: 2 is outside" ./prepare_data --val-fraction 2 --out "$dir/x" "$dir/one.jsonl"
+misused "--tokeniser: unknown option ---> did you mean --tokenizer?" ./prepare_data --tokeniser gpt2 --out "$dir/x" "$dir/one.jsonl"
+misused "-o: unknown option" ./prepare_data -o "$dir/x" "$dir/one.jsonl"
+misused "'gpt3' is none of bytes|gpt2|byt5|sentencepiece|hf" ./prepare_data --tokenizer gpt3 --out "$dir/x" "$dir/one.jsonl"
+misused "--merges: missing" ./prepare_data --tokenizer gpt2 --vocab v.json --out "$dir/x" "$dir/one.jsonl"
+misused "--vocab: only for --tokenizer gpt2" ./prepare_data --vocab v.json --out "$dir/x" "$dir/one.jsonl"
+misused "--model: missing ---> --tokenizer sentencepiece needs --model" ./prepare_data --tokenizer sentencepiece --out "$dir/x" "$dir/one.jsonl"
+misused "--file: missing ---> --tokenizer hf needs --file tokenizer.json" ./prepare_data --tokenizer hf --out "$dir/x" "$dir/one.jsonl"
+misused "--model: only for --tokenizer sentencepiece" ./prepare_data --tokenizer byt5 --model m --out "$dir/x" "$dir/one.jsonl"
+misused "--file: only for --tokenizer hf" ./prepare_data --tokenizer sentencepiece --model m --file t --out "$dir/x" "$dir/one.jsonl"
+misused "--extra-ids: -1 is outside" ./prepare_data --tokenizer sentencepiece --model m --extra-ids -1 --out "$dir/x" "$dir/one.jsonl"
+misused "--out: missing" ./prepare_data "$dir/one.jsonl"
+misused "name the .jsonl files" ./prepare_data --out "$dir/x"
+misused "--val-fraction: 2 is outside" ./prepare_data --val-fraction 2 --out "$dir/x" "$dir/one.jsonl"
 fails "--out: missing" ./make_tasks
 fails "extra: not an option" ./make_tasks --out "$dir/x" extra
 check "nothing was written" [ ! -e "$dir/x" ]
@@ -50,7 +57,7 @@ check "one sample" ./prepare_data --val-fraction 0 --out "$dir/one" "$dir/one.js
 file=$dir/one/train.bin
 check "magic" [ "$(head -c 8 "$file")" = DPSAMPLE ]
 check "vocabulary, end-of-text, tokenizer" [ "$(number "$file" 36 4) $(number "$file" 40 4) $(number "$file" 44 4)" = "257 256 1" ]
-check "lengths of input and target" [ "$(od -An -tu4 -j 96 -N 8 "$file" | tr -s ' ')" = " 2 2" ]
+check "lengths of input and target" [ "$(od -An -tu4 -j 104 -N 8 "$file" | tr -s ' ')" = " 2 2" ]
 check "tokens" [ "$(tail -c 8 "$file" | od -An -tu2 | tr -s ' ')" = " 98 10 99 256" ]
 check "no validation file" [ ! -e "$dir/one/val.bin" ]
 file=$dir/one/tokenizer.bin
@@ -71,7 +78,7 @@ check "is the same data" cmp -s "$dir/tiny/train.bin" "$dir/tiny_hf/train.bin"
 
 # --- encoder-decoder models: the input ends as the target does, with </s>
 header() { echo $(number "$1" 36 4) $(number "$1" 40 4) $(number "$1" 44 4) $(number "$1" 48 4) $(number "$1" 52 4); }
-sample() { od -An -tu4 -j 96 -N 8 "$1"; tail -c "$((2 * $(tokens "$1")))" "$1" | od -An -tu2; }  # one of a task of one letter
+sample() { od -An -tu4 -j 104 -N 8 "$1"; tail -c "$((2 * $(tokens "$1")))" "$1" | od -An -tu2; }  # one of a task of one letter
 check "byt5" ./prepare_data --tokenizer byt5 --val-fraction 0 --out "$dir/byt5" "$dir/one.jsonl" >/dev/null
 check "byt5: vocabulary, end, kind, padding, end of input" [ "$(header "$dir/byt5/train.bin")" = "384 1 3 0 2" ]
 check "byt5: tokens" [ "$(echo $(sample "$dir/byt5/train.bin"))" = "2 2 101 1 102 1" ]
@@ -109,7 +116,7 @@ if ldd ./prepare_data | grep -q sentencepiece; then
     check "without an end they are bad lines" ./prepare_data --tokenizer sentencepiece --model test/golden/spiece_tiny.model --input-end none \
         --val-fraction 0 --out "$dir/blank" "$dir/blank.jsonl" >"$dir/log" 2>"$dir/err"
     check "which are named and counted" grep -q "skipped $dir/blank.jsonl:1: no token but the end" "$dir/err"
-    check "and left out" [ "$(samples "$dir/blank/train.bin") $(grep -c '1 bad lines skipped' "$dir/log")" = "1 1" ]
+    check "and left out" [ "$(samples "$dir/blank/train.bin") $(grep -c '1 bad records skipped' "$dir/log")" = "1 1" ]
     fails "no SentencePiece model" ./prepare_data --tokenizer sentencepiece --model "$dir/one.jsonl" --out "$dir/x" "$dir/one.jsonl"
 else
     skipped=$((skipped + 1))
@@ -136,15 +143,16 @@ check "bad line 4" grep -qF "skipped $dir/bad.jsonl:4: not JSON" "$err"
 check "bad line 6" grep -qF "skipped $dir/bad.jsonl:6: not JSON" "$err"
 check "bad line 7" grep -qF 'bad.jsonl:7: field "inputs" is a number, not a string' "$err"
 check "the first 10 are shown" [ "$(grep -c '^skipped /' "$err")" -eq 10 ]
-check "all 15 are counted" grep -q '15 bad lines skipped' "$dir/log"
+check "all 15 are counted" grep -q '15 bad records skipped' "$dir/log"
 check "3 good ones are written" [ "$(samples "$dir/bad/train.bin")" -eq 3 ]
 check "a missing task is the file's name" grep -q '^bad  *1 ' "$dir/log"
-fails "bad.jsonl:2: field \"targets\" is missing ---> mend the line" ./prepare_data --strict --out "$dir/strict" "$dir/bad.jsonl"
+fails "bad.jsonl:2: field \"targets\" is missing ---> mend it" ./prepare_data --strict --out "$dir/strict" "$dir/bad.jsonl"
 check "--strict writes nothing" [ ! -e "$dir/strict" ]
 : >"$dir/empty.jsonl"
-fails "$dir/empty.jsonl: no valid sample (0 bad lines) ---> write lines like" ./prepare_data --out "$dir/x" "$dir/empty.jsonl"
+fails "$dir/empty.jsonl: no valid sample (0 bad records) ---> write lines like" ./prepare_data --out "$dir/x" "$dir/empty.jsonl"
 fails "$dir/absent.jsonl: No such file" ./prepare_data --out "$dir/x" "$dir/one.jsonl" "$dir/absent.jsonl"
-fails "not a regular file" ./prepare_data --out "$dir/x" "$dir"
+mkdir "$dir/none_here"
+fails "no *.json or *.jsonl (.gz, .zst) in this folder" ./prepare_data --out "$dir/x" "$dir/none_here"
 fails "one.jsonl/x: cannot create directory" ./prepare_data --out "$dir/one.jsonl/x" "$dir/one.jsonl"
 fails "bpe_tiny_merges.txt: line 1: not JSON" ./prepare_data --tokenizer gpt2 --vocab test/golden/bpe_tiny_merges.txt \
     --merges test/golden/bpe_tiny_merges.txt --out "$dir/x" "$dir/one.jsonl"
@@ -152,6 +160,63 @@ head -c 20000000 /dev/zero | tr '\0' 'y' >"$dir/y"
 { printf '{"inputs": "'; cat "$dir/y"; printf '", "targets": "long"}\n'; good a b c; } >"$dir/long.jsonl"
 check "a line of 20 MB" ./prepare_data --val-fraction 0 --out "$dir/long" "$dir/long.jsonl" >/dev/null
 check "its tokens" [ "$(tokens "$dir/long/train.bin")" -eq $((20000000 + 1 + 5 + 4)) ]
+
+# --- what people have: forms, packings, folders, standard input
+misused "--template gpt9 ---> plain, alpaca, chatml, llama2" ./prepare_data --template gpt9 --out "$dir/x" "$dir/one.jsonl"
+misused "--inputs-field: needs --targets-field" ./prepare_data --inputs-field a --out "$dir/x" "$dir/one.jsonl"
+misused "--long-samples: only with --max-tokens" ./prepare_data --long-samples skip --out "$dir/x" "$dir/one.jsonl"
+mkdir "$dir/forms"
+good t a b t c d >"$dir/forms/a.jsonl"
+python3 - "$dir/forms" <<'END'
+import gzip, json, sys
+rows = [{"task": "t", "instruction": "i%d" % i, "input": "", "output": "o"} for i in range(1200)]
+gzip.open(sys.argv[1] + "/b.json.gz", "wt").write(json.dumps(rows, indent=2))
+END
+echo '{"question": "q", "answer": "a"}' >"$dir/forms/c.ndjson"
+echo 'not data' >"$dir/forms/readme.txt"
+check "a folder" ./prepare_data --val-fraction 0 --out "$dir/folder" "$dir/forms" >"$dir/log"
+check "has its files read by name, and each's form said" [ "$(grep -c "^$dir/forms/" "$dir/log")" -eq 3 ]
+check "inputs, targets" grep -qF "a.jsonl: 2 records, inputs -> targets" "$dir/log"
+check "gzip, an array, Alpaca, thousands" grep -qF "b.json.gz: 1,200 records, Alpaca (instruction, input -> output)" "$dir/log"
+check "a question" grep -qF "c.ndjson: 1 records, question -> answer" "$dir/log"
+check "all of them are there" [ "$(samples "$dir/folder/train.bin")" -eq 1203 ]
+check "standard input" bash -c "cat '$dir/forms/a.jsonl' | ./prepare_data --val-fraction 0 --out '$dir/stdin' - >/dev/null"
+check "a pipe" ./prepare_data --val-fraction 0 --out "$dir/pipe" <(cat "$dir/forms/a.jsonl") >/dev/null
+./prepare_data --val-fraction 0 --out "$dir/file" "$dir/forms/a.jsonl" >/dev/null
+check "are the same data" cmp -s "$dir/stdin/train.bin" "$dir/file/train.bin"
+check "however they come" cmp -s "$dir/pipe/train.bin" "$dir/file/train.bin"
+fails "packed data breaks off" ./prepare_data --out "$dir/x" <(head -c 900 "$dir/forms/b.json.gz")
+check "data.json has the template" ./prepare_data --val-fraction 0 --template 'Q: {inputs}\nA: {targets}' --out "$dir/template" "$dir/one.jsonl" >/dev/null
+check "as generate fills it in" grep -qF '"prompt": "Q: {inputs}\nA: "' "$dir/template/data.json"
+
+# --- a conversation, token by token: S, q, newline | a, end, [q, newline], a, end
+chat='{"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}, {"role": "user", "content": "r"}, {"role": "assistant", "content": "b"}]}'
+echo "$chat" >"$dir/c.jsonl"
+check "a conversation" ./prepare_data --val-fraction 0 --out "$dir/chat" "$dir/c.jsonl" >"$dir/log"
+check "is said to be one" grep -q "c.jsonl: 1 records, chat (messages)" "$dir/log"
+file=$dir/chat/train.bin
+check "one gap; a newline is the inputs' tail" [ "$(number "$file" 64 4) $(number "$file" 68 4)" = "1 1" ]
+check "input and target" [ "$(echo $(od -An -tu4 -j 104 -N 8 "$file"))" = "4 6" ]
+check "the gap is the second question" [ "$(echo $(od -An -tu4 -j 120 -N 8 "$file"))" = "6 8" ]
+check "tokens" [ "$(echo $(tail -c 20 "$file" | od -An -tu2))" = "83 10 113 10 97 256 114 10 98 256" ]
+check "apart for encoder-decoder models" ./prepare_data --tokenizer byt5 --val-fraction 0 --out "$dir/apart" "$dir/c.jsonl" >/dev/null
+file=$dir/apart/train.bin
+check "two samples, no gap" [ "$(samples "$file") $(number "$file" 64 4)" = "2 0" ]
+check "the second has all before it as input" [ "$(echo $(tail -c 20 "$file" | od -An -tu2))" = "86 13 116 13 100 13 117 1 101 1" ]
+
+# --- long samples: 20 tokens of input, of which the last is the newline
+python3 -c 'import json; print(json.dumps({"task": "l", "inputs": "abcdefghijklmnopqrs", "targets": "YZ"})); print(json.dumps({"task": "m", "inputs": "a", "targets": "Z" * 30}))' >"$dir/l.jsonl"
+cut() {  # way, expected input
+    ./prepare_data --val-fraction 0 --max-tokens 10 --long-samples "$1" --out "$dir/cut" "$dir/l.jsonl" >"$dir/log"
+    check "$1" [ "$(tail -c 22 "$dir/cut/train.bin" | tr -d '\0' | head -c 8 | tr '\n' '|')" = "$2" ]
+}
+cut cut-input-end "abcdefg|"
+cut cut-input-start "mnopqrs|"
+cut cut-input-middle "abcdqrs|"
+check "per task" grep -q '^l  *longer than 10: 1 cut, 0 skipped' "$dir/log"
+check "a target that does not fit is no sample" grep -q '^m  *longer than 10: 0 cut, 1 skipped' "$dir/log"
+check "lengths" ./prepare_data --val-fraction 0 --lengths "$dir/lengths.csv" --out "$dir/cut" "$dir/l.jsonl" >/dev/null
+check "are a line a sample" [ "$(tr '\n' ';' <"$dir/lengths.csv")" = "n_input,n_target,task;19,3,l;1,31,m;" ]
 
 # --- make_tasks: the same seed gives the same bytes, and answers are right
 check "tasks" ./make_tasks --out "$dir/tasks.jsonl" --samples 3000 --max-tokens 1000 >/dev/null
@@ -184,6 +249,23 @@ check "answers" awk -F'"' '
           exit bad }' "$dir/tasks.jsonl"
 check "small limits hold" ./make_tasks --out "$dir/small.jsonl" --samples 3000 --max-tokens 120 >/dev/null
 check "no sample beyond 120" awk -F'"' 'length($8) + length($12) + 2 > 120 { exit 1 }' "$dir/small.jsonl"
+
+# --- own data into the planner, without training: by the file, or by its lengths
+make --no-print-directory -s dynapipe || exit 1
+plan() { ./dynapipe plan "$1" --model "$2" --stages 2 --batch-tokens 4000 --text "$dir/$3.txt" >"$dir/plan" 2>&1; }
+check "tasks, with lengths" ./prepare_data --shard-tokens 40K --val-fraction 0 --lengths "$dir/all.csv" --out "$dir/all" "$dir/tasks.jsonl" >/dev/null
+check "dynapipe plan 'train*.bin'" plan "$dir/all/train*.bin" d12 bin
+check "dynapipe plan LENGTHS.csv" plan "$dir/all.csv" d12 csv
+check "are one plan" cmp -s "$dir/bin.txt" "$dir/csv.txt"
+check "T5: of both sides" plan "$dir/all/train*.bin" t5:small t5bin
+awk -F, 'NR > 1 { print $1 + 1 "," $2 }' "$dir/all.csv" >"$dir/sides.csv"  # all of the input is run there
+check "are those of --lengths" plan "$dir/sides.csv" t5:small t5csv
+check "which is one plan" cmp -s "$dir/t5bin.txt" "$dir/t5csv.txt"
+./prepare_data --val-fraction 0 --lengths "$dir/chat.csv" --out "$dir/chat" "$dir/c.jsonl" >/dev/null
+check "a conversation's lengths" [ "$(tail -1 "$dir/chat.csv")" = 5,4,c ]
+check "a conversation: 9 tokens run" plan "$dir/chat/train.bin" d12 chat
+check "of which 4 are learnt" plan "$dir/chat.csv" d12 chatcsv
+check "and the gap is not" cmp -s "$dir/chat.txt" "$dir/chatcsv.txt"
 
 # --- validation split: by content and seed, some of every task, whatever the order of lines
 check "split" ./prepare_data --out "$dir/split" "$dir/tasks.jsonl" >"$dir/log"

@@ -69,13 +69,14 @@ typedef struct {
 
 static SmallFile small_file(int32_t vocab) {
     static MadeSample samples[] = {{0, 3, 2}, {1, 0, 4}, {0, 1, 1}};
-    MadeData data = {.vocab = vocab, .num_samples = 3, .samples = samples};
+    static MadeGaps gaps[] = {{0, {{0, 0}}}, {1, {{1, 3}}}, {0, {{0, 0}}}};
+    MadeData data = {.vocab = vocab, .num_samples = 3, .samples = samples, .gaps = gaps};
     char dir[64], path[128], *text;
     maker_dir_create(dir);
     maker_write(&data, 0, 3, dir, "small.bin");
     snprintf(path, sizeof path, "%s/small.bin", dir);
-    // names: 2 + 3 + 2 + 4 and 5 zeros; the index; one chunk
-    SmallFile small = {.hashes_at = 96 + 3 * 24, .tokens_at = 96 + 3 * 24 + 8};
+    // names: 2 + 3 + 2 + 4 and 5 zeros; the index; a gap; one chunk
+    SmallFile small = {.hashes_at = 104 + 3 * 24 + 8, .tokens_at = 104 + 3 * 24 + 8 + 8};
     CHECK_OK(file_read_text(&text, &small.num_bytes, path));
     small.bytes = (unsigned char*)text;
     CHECK_EQ(small.num_bytes, small.tokens_at + 11u * (vocab <= 65536 ? 2 : 4));
@@ -144,7 +145,7 @@ static void lies_are_found_behind_good_checksums(void) {
         const char* words;
         bool only_verify;
     } lies[] = {
-        {8, 4, 2, "version 2, this program reads 3", false},
+        {8, 4, 3, "version 3, this program reads 4", false},
         {12, 4, 3, "bytes per token is 3", false},
         {16, 8, 4, "truncated", false},
         {16, 8, UINT64_MAX, "truncated", false},
@@ -164,22 +165,32 @@ static void lies_are_found_behind_good_checksums(void) {
         {48, 4, 300, "padding token is 300, beyond the vocabulary of 300", false},
         {48, 4, 0xfffffffeu, "padding token is 4294967294", false},
         {52, 4, 4, "end of the input is 4", false},
-        {80, 2, 0, "name of task 0: 0 bytes", false},
-        {80, 2, 256, "name of task 0: 256 bytes", false},
-        {80, 2, 200, "name of task 0: 200 bytes", false},
-        {82, 1, 0, "contains a zero byte", false},
-        {95, 1, 1, "is not 0", false},
-        {96, 8, 1, "index of sample 0: tokens 1", false},
-        {104, 4, 0xffffffffu, "index of sample 0", false},
-        {108, 4, 0xffffffffu, "index of sample 0", false},
-        {108, 4, 3, "index of sample 1", false},
-        {112, 4, 2, "task is 2 of 2", false},
-        {116, 4, 1, "last field 1", false},
-        {120, 8, 6, "index of sample 1", false},
-        {120, 8, UINT64_MAX - 2, "index of sample 1", false},
-        {156, 4, 0, "index of sample 2", false},
-        {176, 2, 300, "token id 300 beyond the vocabulary of 300", true},
-        {176 + 8, 2, 7, "target of sample 0 ends with token 7", true},
+        {88, 2, 0, "name of task 0: 0 bytes", false},
+        {88, 2, 256, "name of task 0: 256 bytes", false},
+        {88, 2, 200, "name of task 0: 200 bytes", false},
+        {90, 1, 0, "contains a zero byte", false},
+        {103, 1, 1, "is not 0", false},
+        {104, 8, 1, "index of sample 0: tokens 1", false},
+        {112, 4, 0xffffffffu, "index of sample 0", false},
+        {116, 4, 0xffffffffu, "index of sample 0", false},
+        {116, 4, 3, "index of sample 1", false},
+        {120, 4, 2, "task is 2 of 2", false},
+        {124, 4, 1, "index of sample 0: gaps 1 to 0 of 1", false},
+        {148, 4, 1, "index of sample 0: gaps 0 to 1 of 1", false},
+        {172, 4, 0, "index of sample 2: gaps 0 to 1 of 1", false},
+        {172, 4, 2, "index of sample 1: gaps 0 to 2 of 1", false},
+        {176, 4, 0, "index of sample 1: gaps 0 to 1 of 1", false},
+        {176, 4, 3, "index of sample 1: gaps", false},
+        {180, 4, 4, "index of sample 1: gaps", false},
+        {64, 4, 0, "too long", false},
+        {64, 4, 2, "truncated", false},
+        {64, 4, 0xffffffffu, "truncated", false},
+        {68, 4, 0x80000000u, "tail of the input is 2147483648", false},
+        {128, 8, 6, "index of sample 1", false},
+        {128, 8, UINT64_MAX - 2, "index of sample 1", false},
+        {164, 4, 0, "index of sample 2", false},
+        {192, 2, 300, "token id 300 beyond the vocabulary of 300", true},
+        {192 + 8, 2, 7, "target of sample 0 ends with token 7", true},
     };
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
         SmallFile small = small_file(300);
@@ -223,7 +234,8 @@ static void writer_refuses_bad_samples_and_goes_on(void) {
     maker_dir_create(dir);
     snprintf(path, sizeof path, "%s/w.bin", dir);
     SampleWriter* writer;
-    SampleVocab vocab = {10, 9, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 0}, bad_eot = vocab, bad_pad = vocab;
+    SampleVocab vocab = {10, 9, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 0, 0}, bad_eot = vocab,
+                bad_pad = vocab;
     bad_eot.eot_token = 10;
     bad_pad.pad_token = 10;
     CHECK_FAILS(sample_writer_open(&writer, path, &bad_eot), STATUS_OUT_OF_RANGE, "end-of-text");
@@ -279,8 +291,9 @@ static void what_t5_needs_is_in_the_header(void) {
     char dir[64], path[128];
     maker_dir_create(dir);
     snprintf(path, sizeof path, "%s/t5.bin", dir);
-    const SampleVocab vocabs[2] = {{32100, 1, 0, TOKENIZER_SENTENCEPIECE, INPUT_END_EOT, 0xfedcba9876543210u},
-                                   {300, 299, 298, TOKENIZER_BYT5, INPUT_END_NONE, 1}};
+    const SampleVocab vocabs[2] = {
+        {32100, 1, 0, TOKENIZER_SENTENCEPIECE, INPUT_END_EOT, 0xfedcba9876543210u, 0},
+        {300, 299, 298, TOKENIZER_BYT5, INPUT_END_NONE, 1, 0}};
     for (int i = 0; i < 2; i++) {
         int32_t tokens[2] = {5, vocabs[i].eot_token};
         SampleWriter* writer;
@@ -299,19 +312,19 @@ static void what_t5_needs_is_in_the_header(void) {
 
 // One field differs at a time; what is unknown agrees with anything.
 static void files_of_different_tokenizers_do_not_mix(void) {
-    const SampleVocab first = {300, 1, 0, TOKENIZER_BYT5, INPUT_END_EOT, 7};
+    const SampleVocab first = {300, 1, 0, TOKENIZER_BYT5, INPUT_END_EOT, 7, 0};
     static const struct {
         SampleVocab vocab;
         const char* words;  // NULL: it agrees
     } others[] = {
-        {{300, 1, 0, TOKENIZER_BYT5, INPUT_END_EOT, 7}, NULL},
-        {{300, 1, 0, TOKENIZER_BYT5, INPUT_END_UNKNOWN, 0}, NULL},
-        {{301, 1, 0, TOKENIZER_BYT5, INPUT_END_EOT, 7}, "vocab 300"},
-        {{300, 2, 0, TOKENIZER_BYT5, INPUT_END_EOT, 7}, "end-of-text token 1"},
-        {{300, 1, 2, TOKENIZER_BYT5, INPUT_END_EOT, 7}, "padding token 0"},
-        {{300, 1, 0, TOKENIZER_GPT2, INPUT_END_EOT, 7}, "tokenizer 3"},
-        {{300, 1, 0, TOKENIZER_BYT5, INPUT_END_NONE, 7}, "ends its inputs another way"},
-        {{300, 1, 0, TOKENIZER_BYT5, INPUT_END_EOT, 8}, "but not the same"},
+        {{300, 1, 0, TOKENIZER_BYT5, INPUT_END_EOT, 7, 0}, NULL},
+        {{300, 1, 0, TOKENIZER_BYT5, INPUT_END_UNKNOWN, 0, 0}, NULL},
+        {{301, 1, 0, TOKENIZER_BYT5, INPUT_END_EOT, 7, 0}, "vocab 300"},
+        {{300, 2, 0, TOKENIZER_BYT5, INPUT_END_EOT, 7, 0}, "end-of-text token 1"},
+        {{300, 1, 2, TOKENIZER_BYT5, INPUT_END_EOT, 7, 0}, "padding token 0"},
+        {{300, 1, 0, TOKENIZER_GPT2, INPUT_END_EOT, 7, 0}, "tokenizer 3"},
+        {{300, 1, 0, TOKENIZER_BYT5, INPUT_END_NONE, 7, 0}, "ends its inputs another way"},
+        {{300, 1, 0, TOKENIZER_BYT5, INPUT_END_EOT, 8, 0}, "but not the same"},
     };
     char dir[64], path[128];
     maker_dir_create(dir);
@@ -376,7 +389,7 @@ static void a_full_disk_keeps_the_old_file(void) {
         limit = (struct rlimit){(rlim_t)num_bytes, before.rlim_max};
         SampleWriter* writer = NULL;
         setrlimit(RLIMIT_FSIZE, &limit);
-        SampleVocab vocab = {1000, 999, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 0};
+        SampleVocab vocab = {1000, 999, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 0, 0};
         Status status = sample_writer_open(&writer, path, &vocab);
         if (status == STATUS_OK) { status = sample_writer_add(writer, "new", tokens, 0, tokens, 100000); }
         Status finished = writer == NULL ? STATUS_IO : sample_writer_finish(writer);

@@ -118,7 +118,7 @@ static void the_plugins_options_are_kept(void) {
         {{"--batching", "packed-ragged", NULL}, "warning: --batching is packed-ragged, saved with dynamic\n"},
         {{"--layout=padded", NULL}, "warning: --layout is padded, saved with ragged\n"},
         {{"--mb-tokens=7", NULL}, "warning: --mb-tokens is 7, saved with 0\n"},
-        {{"--long-samples=skip", NULL}, "warning: --long-samples is skip, saved with truncate\n"},
+        {{"--long-samples=skip", NULL}, "warning: --long-samples is skip, saved with cut-input-end\n"},
         {{"--span-corruption=on", NULL}, "warning: --span-corruption is on, saved with off\n"},
         {{"--noise-density=0.3", NULL}, "warning: --noise-density is 0.3, saved with 0.15\n"},
         {{"--mean-noise-span=4", NULL}, "warning: --mean-noise-span is 4, saved with 0\n"},

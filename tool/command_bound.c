@@ -21,7 +21,7 @@ static const OptionSpec specs[] = {
 // clang-format on
 
 static const ToolUsage usage = {
-    .arguments = "PROBLEM.json|LENGTHS.csv",
+    .arguments = "PROBLEM.json|LENGTHS.csv|train.bin",
     .about = "Prints every part of the lower bound: no plan of this batch is faster.\n",
     .specs = specs,
     .num_specs = sizeof specs / sizeof specs[0],

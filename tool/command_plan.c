@@ -55,7 +55,7 @@ static const OptionSpec specs[] = {
 enum { LAYOUT_CHOICE_AUTO, LAYOUT_CHOICE_RAGGED, LAYOUT_CHOICE_PADDED };
 
 static const ToolUsage usage = {
-    .arguments = "PROBLEM.json|LENGTHS.csv",
+    .arguments = "PROBLEM.json|LENGTHS.csv|train.bin",
     .about = "Plans one batch and prints micro-batches, timeline, memory and bound.\n",
     .specs = specs,
     .num_specs = sizeof specs / sizeof specs[0],

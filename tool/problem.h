@@ -3,8 +3,11 @@ problem.h -- a planning problem from a file: samples, costs, stages, memory limi
 
     PROBLEM.json   the published form: lengths, cost formulas per layer, stages, replicas, memory limit
                    (problem_json.c has the formulas). The rule for memory is MEMORY_ACTIVATIONS.
-    LENGTHS.csv    one sample a line: n_input[,n_target] (problem_csv.c). Model, stages, costs and the size of
-the batch come from options. The rule for memory is MEMORY_BUFFERS, as in training.
+    train.bin      sample files of prepare_data, a glob, or llm.c's: their lengths (problem_samples.h)
+    LENGTHS.csv    one sample a line: n_input[,n_target] (problem_csv.c)
+
+Of files of lengths, model, stages, costs and the size of the batch come from options; the rule for memory is
+MEMORY_BUFFERS, as in training.
 
 Every malformed input is STATUS_BAD_FORMAT with file, field or line, and what is expected there.
 */

@@ -157,7 +157,7 @@ static PlanSample sample_make(const Lengths* lengths, const Cut* cut) {
     }
     bool has_targets = cut->has_targets;
     int32_t tokens = least(input + target, cut->most);
-    int32_t supervised = !has_targets ? tokens : tokens > input ? tokens - input : 0;
+    int32_t supervised = !has_targets ? tokens : least(target, tokens);  // an input is cut first
     return (PlanSample){tokens, 0, supervised};
 }
 

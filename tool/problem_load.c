@@ -9,6 +9,7 @@
 #include "problem_csv.h"
 #include "problem_json.h"
 #include "problem_machine.h"
+#include "problem_samples.h"
 
 // What a published problem says itself.
 static Status refuse_options(const ProblemOptions* options, const char* name) {
@@ -27,6 +28,22 @@ static Status refuse_options(const ProblemOptions* options, const char* name) {
                 name);
 }
 
+// `text`: the file's; NULL: sample files, of which the lengths will do.
+static Status parse_lengths(Problem* out, const char* text, size_t num_bytes, const char* path,
+                            const ProblemOptions* options, Arena* arena) {
+    CostModel* costs = ARENA_NEW(arena, CostModel, 1);
+    if (costs == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for costs", path); }
+    TRY(problem_csv_costs(costs, options));
+    char* lengths = NULL;
+    if (text == NULL) {
+        TRY(problem_samples_lengths(&lengths, &num_bytes, path, options, costs->num_dec_layers > 0));
+        text = lengths;
+    }
+    Status status = problem_csv_parse(out, text, num_bytes, path, options, costs, arena);
+    free(lengths);
+    return status;
+}
+
 static Status parse(Problem* out, const char* text, size_t num_bytes, const char* path,
                     const ProblemOptions* options, Arena* arena) {
     size_t first = 0;
@@ -35,10 +52,7 @@ static Status parse(Problem* out, const char* text, size_t num_bytes, const char
         TRY(refuse_options(options, path));
         TRY(problem_json_parse(out, text, num_bytes, path, arena));
     } else {
-        CostModel* costs = ARENA_NEW(arena, CostModel, 1);
-        if (costs == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for costs", path); }
-        TRY(problem_csv_costs(costs, options));
-        TRY(problem_csv_parse(out, text, num_bytes, path, options, costs, arena));
+        TRY(parse_lengths(out, text, num_bytes, path, options, arena));
     }
     if (options->memory_limit_bytes > 0) { out->request.memory_limit_bytes = options->memory_limit_bytes; }
     return problem_machine_make(out, options, arena);
@@ -47,7 +61,7 @@ static Status parse(Problem* out, const char* text, size_t num_bytes, const char
 Status problem_load(Problem* out, const char* path, const ProblemOptions* options, Arena* arena) {
     char* text = NULL;
     size_t num_bytes = 0;
-    TRY(file_read_text(&text, &num_bytes, path));
+    if (!problem_samples_recognize(path)) { TRY(file_read_text(&text, &num_bytes, path)); }
     Status status = parse(out, text, num_bytes, path, options, arena);
     free(text);
     return status;

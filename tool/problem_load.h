@@ -1,5 +1,5 @@
 /*
-problem_load.h -- a planning problem from a file of either form.
+problem_load.h -- a planning problem from a file of any form.
 */
 #pragma once
 

@@ -136,7 +136,7 @@ void source_open_data(Source* source, const TrainFlags* flags) {
     if (!source_is_main(source)) { return; }
     if (!flags->verify) { printf("--verify 0: the data is taken as it is\n"); }
     const DynapipeDataInfo_v1* info = &source->info;
-    printf("data: %lld samples of %d tasks, %lld tokens; %lld longer than -t %d truncated, %lld skipped\n",
+    printf("data: %lld samples of %d tasks, %lld tokens; %lld longer than -t %d cut, %lld skipped\n",
            (long long)info->num_samples, info->num_tasks, (long long)info->num_tokens,
            (long long)info->num_truncated, flags->seq_tokens, (long long)info->num_skipped);
 }

@@ -430,7 +430,7 @@ static void show_answer(Source* source, int64_t idx, int max_tokens) {
                        .tokens = said};
     completion_run(source->model, &options, &text, 1);
     DynapipeAnswer_v1 answer = {.num_prompt = text.num_prompt,
-                                .num_target = sample.n_target,
+                                .num_target = sample.n_answer,
                                 .num_answer = text.num_tokens,
                                 .prompt = text.prompt,
                                 .target = tokens + sample.n_input,

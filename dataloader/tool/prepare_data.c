@@ -1,281 +1,228 @@
 /*
-prepare_data.c -- JSONL of many tasks -> tokenised sample files for training.
+prepare_data.c -- JSON of many tasks -> tokenised sample files for training.
 
-    ./prepare_data --tokenizer gpt2 --vocab vocab.json --merges merges.txt --out data one.jsonl two.jsonl
+    ./prepare_data --tokenizer gpt2 --vocab vocab.json --merges merges.txt --out data one.jsonl two.json.gz
+folder
 
-Each line is {"task": "name", "inputs": "text", "targets": "text"}. A sample's target tokens are those of the
-targets and the end-of-text token. Its input tokens are those of the inputs and a newline for models that read
-both as one text; for encoder-decoder models, those of the inputs and the end-of-text token (--input-end). Two
-passes over the files: the first counts and checks, the second tokenises and writes, so memory does not grow
-with the data (dataloader/task_table.h).
+Forms of records: records/record_form.h; templates: records/record_template.h; from texts to tokens:
+sample_maker.h. Two passes over the files: the first counts and checks, the second tokenises and writes, so
+memory does not grow with the data (dataloader/task_table.h).
 */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "../data_json.h"
-#include "../jsonl.h"
+#include "../records/record_files.h"
 #include "../sample_file.h"
 #include "../shard_writer.h"
 #include "../task_table.h"
-#include "../tokenizer/tokenizer.h"
-#include "../../dynapipe_plugin/base/clock.h"
+#include "prepare_report.h"
+#include "sample_maker.h"
 #include "../../dynapipe_plugin/base/file_io.h"
 #include "../../dynapipe_plugin/base/hash.h"
 #include "../../dynapipe_plugin/base/options.h"
-#include "../../dynapipe_plugin/base/printable.h"
 #include "../../dynapipe_plugin/base/standard_output.h"
 
-enum { PREPARE_BAD_LINES_SHOWN = 10 };
+typedef enum { TURNS_AUTO, TURNS_TOGETHER, TURNS_APART } Turns;
 
 typedef struct {
     int32_t tokenizer;  // TokenizerChoice
-    const char *vocab, *merges, *model, *file, *out;
+    const char *vocab, *merges, *model, *file, *out, *template_text, *lengths;
+    RecordFields fields;
+    const char* task_field;
     int32_t extra_ids;
     int32_t input_end;  // 0: as suits the tokenizer, else a SampleInputEnd
+    int32_t turns, max_tokens, max_target_tokens, long_samples;
     double val_fraction;
     int64_t seed, shard_tokens;
     bool strict;
 } PrepareOptions;
 
+#define FIELD(name) offsetof(PrepareOptions, name)
 // clang-format off
 static const OptionSpec specs[] = {
-    {"--tokenizer",    OPTION_CHOICE, offsetof(PrepareOptions, tokenizer),    "bytes", 0, 0, TOKENIZER_CHOICES, NULL, "how text becomes tokens"},
-    {"--vocab",        OPTION_STRING, offsetof(PrepareOptions, vocab),        NULL,    0, 0, NULL, "FILE", "GPT-2's vocab.json, for --tokenizer gpt2"},
-    {"--merges",       OPTION_STRING, offsetof(PrepareOptions, merges),       NULL,    0, 0, NULL, "FILE", "GPT-2's merges.txt, for --tokenizer gpt2"},
-    {"--model",        OPTION_STRING, offsetof(PrepareOptions, model),        NULL,    0, 0, NULL, "FILE", "T5's spiece.model, for --tokenizer sentencepiece"},
-    {"--extra-ids",    OPTION_INT,    offsetof(PrepareOptions, extra_ids),    "100",   0, 100000, NULL, "N", "for --tokenizer sentencepiece: sentinels behind the model's pieces (T5: 100, mT5: 0)"},
-    {"--file",         OPTION_STRING, offsetof(PrepareOptions, file),         NULL,    0, 0, NULL, "FILE", "tokenizer.json as of T5 or of GPT-2, for --tokenizer hf"},
-    {"--input-end",    OPTION_CHOICE, offsetof(PrepareOptions, input_end),    "auto",  0, 0, "auto|newline|eos|none", NULL, "what ends the inputs. auto: eos, the end-of-text token, for T5's and ByT5's tokens (encoder-decoder models), else newline"},
-    {"--val-fraction", OPTION_DOUBLE, offsetof(PrepareOptions, val_fraction), "0.02",  0, 0.9, NULL, "X", "share of samples for validation, by task; 0: none"},
-    {"--seed",         OPTION_INT64,  offsetof(PrepareOptions, seed),         "1",     0, 0, NULL, "N", "of the validation split"},
-    {"--shard-tokens", OPTION_INT64,  offsetof(PrepareOptions, shard_tokens), "1G",    1, 1e15, NULL, "N", "begin a new numbered file beyond N tokens (K, M, G)"},
-    {"--strict",       OPTION_BOOL,   offsetof(PrepareOptions, strict),       NULL,    0, 0, NULL, NULL, "stop at the first bad line instead of skipping it"},
-    {"--out",          OPTION_STRING, offsetof(PrepareOptions, out),          NULL,    0, 0, NULL, "DIR", "folder for train.bin, val.bin, tokenizer.bin"},
+    {"--out",          OPTION_STRING, FIELD(out),          NULL,    0, 0, NULL, "DIR", "folder for train.bin, val.bin, tokenizer.bin, data.json"},
+    {"--tokenizer",    OPTION_CHOICE, FIELD(tokenizer),    "bytes", 0, 0, TOKENIZER_CHOICES, NULL, "how text becomes tokens"},
+    {"--vocab",        OPTION_STRING, FIELD(vocab),        NULL,    0, 0, NULL, "FILE", "GPT-2's vocab.json, for --tokenizer gpt2 (dev/data/tokenizer.py fetches it)"},
+    {"--merges",       OPTION_STRING, FIELD(merges),       NULL,    0, 0, NULL, "FILE", "GPT-2's merges.txt, for --tokenizer gpt2"},
+    {"--model",        OPTION_STRING, FIELD(model),        NULL,    0, 0, NULL, "FILE", "T5's spiece.model, for --tokenizer sentencepiece"},
+    {"--extra-ids",    OPTION_INT,    FIELD(extra_ids),    "100",   0, 100000, NULL, "N", "for --tokenizer sentencepiece: sentinels behind the model's pieces (T5: 100, mT5: 0)"},
+    {"--file",         OPTION_STRING, FIELD(file),         NULL,    0, 0, NULL, "FILE", "tokenizer.json as of T5 or of GPT-2, for --tokenizer hf"},
+    {"--inputs-field", OPTION_STRING, FIELD(fields.inputs),  NULL,  0, 0, NULL, "NAME", "field with the inputs; default: recognised, and said"},
+    {"--targets-field", OPTION_STRING, FIELD(fields.targets), NULL, 0, 0, NULL, "NAME", "field with the targets; alone: a text, all of which is learnt"},
+    {"--task-field",   OPTION_STRING, FIELD(task_field),   "task",  0, 0, NULL, "NAME", "field with the task's name; where it is missing: the file's base name"},
+    {"--template",     OPTION_STRING, FIELD(template_text), "plain", 0, 0, NULL, "T", "what stands around inputs and targets: plain|alpaca|chatml|llama2, or a text like 'Q: {inputs}\\nA: {targets}' with any field of the records"},
+    {"--turns",        OPTION_CHOICE, FIELD(turns),        "auto",  0, 0, "auto|together|apart", NULL, "conversations. together: one sample, loss on all answers; apart: one an answer, what was said before is its input; auto: apart for T5's and ByT5's tokens"},
+    {"--input-end",    OPTION_CHOICE, FIELD(input_end),    "auto",  0, 0, "auto|newline|eos|none", NULL, "what ends the inputs. auto: eos, the end-of-text token, for T5's and ByT5's tokens (encoder-decoder models), else newline; with a template that is not plain: none for newline"},
+    {"--max-tokens",   OPTION_INT,    FIELD(max_tokens),   NULL,    1, 1e9, NULL, "N", "the trainer's -t: cut longer samples here already; default: keep them whole, the trainer cuts"},
+    {"--max-target-tokens", OPTION_INT, FIELD(max_target_tokens), NULL, 1, 1e9, NULL, "N", "with --max-tokens, for T5's and ByT5's tokens: skip longer targets; default --max-tokens"},
+    {"--long-samples", OPTION_CHOICE, FIELD(long_samples), "cut-input-end", 0, 0, "cut-input-end|cut-input-start|cut-input-middle|skip", NULL, "with --max-tokens: what goes; the input's end mark stays, targets are kept whole, or the sample is skipped"},
+    {"--lengths",      OPTION_STRING, FIELD(lengths),      NULL,    0, 0, NULL, "FILE", "write the training samples' lengths too, as dynapipe plan FILE reads them"},
+    {"--val-fraction", OPTION_DOUBLE, FIELD(val_fraction), "0.02",  0, 0.9, NULL, "X", "share of samples for validation, by task; 0: none"},
+    {"--seed",         OPTION_INT64,  FIELD(seed),         "1",     0, 0, NULL, "N", "of the validation split"},
+    {"--shard-tokens", OPTION_INT64,  FIELD(shard_tokens), "1G",    1, 1e15, NULL, "N", "begin a new numbered file beyond N tokens (K, M, G)"},
+    {"--strict",       OPTION_BOOL,   FIELD(strict),       NULL,    0, 0, NULL, NULL, "stop at the first bad record instead of skipping it"},
 };
 // clang-format on
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
 
 typedef struct {
     const PrepareOptions* options;
-    char** paths;
-    int num_paths;
+    RecordFiles files;
+    RecordTemplate form;
     Tokenizer* tokenizer;
-    SampleVocab vocab;
-    BpeTokens input, target;  // of the sample at hand
-    char* joined;             // its inputs and the newline
-    size_t joined_bytes;
+    SampleMaker maker;
     TaskTable tasks;
     ShardWriter train, val;
-    int64_t num_samples, num_bad;  // of pass 1
-    int64_t num_written;           // of pass 2
-    int64_t total_bytes, done_bytes, begin_ns, shown_ns;
-    bool progress_shown;
+    FileWriter lengths;
+    bool writes_lengths;
+    int64_t num_records;  // of pass 1
+    int64_t num_written;  // records of pass 2
+    PrepareReport report;
 } Prepare;
 
-// --- reporting -------------------------------------------------------------------------------------------
-
-// On a terminal one line that renews itself; in a log a line every 10 seconds; nothing on short work.
-static void show_progress(Prepare* prep, const char* what, int64_t bytes_of_file) {
-    int64_t now_ns = clock_now_ns();
-    bool terminal = isatty(STDERR_FILENO);
-    int64_t pause_ns = !prep->progress_shown ? 2000000000 : terminal ? 200000000 : 10000000000;
-    if (now_ns - prep->shown_ns < pause_ns) { return; }
-    double done = (double)(prep->done_bytes + bytes_of_file),
-           seconds = (double)(now_ns - prep->begin_ns) * 1e-9;
-    double percent = prep->total_bytes > 0 ? 100 * done / (double)prep->total_bytes : 100;
-    fprintf(stderr, "%s%s: %.1f of %.1f MB (%.0f %%), %.1f MB/s%s", terminal ? "\r" : "", what, done * 1e-6,
-            (double)prep->total_bytes * 1e-6, percent, done * 1e-6 / seconds, terminal ? "   " : "\n");
-    fflush(stderr);
-    prep->shown_ns = now_ns;
-    prep->progress_shown = true;
-}
-
-static void end_progress_line(Prepare* prep) {
-    if (prep->progress_shown && isatty(STDERR_FILENO)) { fprintf(stderr, "\r%70s\r", ""); }
-}
-
-// A bad line: shown among the first, counted always, fatal with --strict.
-static Status report_bad_line(Prepare* prep) {
+// A bad record: said among the first, counted always, fatal with --strict.
+static Status pass_over(Prepare* prep) {
     if (prep->options->strict) {
-        return FAIL(STATUS_BAD_FORMAT, "%s ---> mend the line, or leave out --strict to skip such lines",
+        return FAIL(STATUS_BAD_FORMAT, "%s ---> mend it, or leave out --strict to skip such records",
                     status_message());
     }
-    prep->num_bad++;
-    end_progress_line(prep);
-    if (prep->num_bad <= PREPARE_BAD_LINES_SHOWN) {
-        fprintf(stderr, "skipped %s\n", status_message());
-    } else if (prep->num_bad == PREPARE_BAD_LINES_SHOWN + 1) {
-        fprintf(stderr, "skipped lines beyond the first %d are only counted\n", PREPARE_BAD_LINES_SHOWN);
-    }
+    prepare_report_bad(&prep->report);
     return STATUS_OK;
-}
-
-static int compare_rows(const void* a, const void* b) {
-    return strcmp(((const TaskRow*)a)->name, ((const TaskRow*)b)->name);
-}
-
-static void print_summary(Prepare* prep, int64_t time_ns) {
-    int64_t num_tokens = 0;
-    TaskTable* tasks = &prep->tasks;
-    qsort(tasks->rows, (size_t)tasks->num_tasks, sizeof tasks->rows[0], compare_rows);
-    printf("%-32s %10s %14s %8s %8s %8s\n", "task", "samples", "tokens", "median", "p90", "longest");
-    for (int32_t i = 0; i < tasks->num_tasks; i++) {
-        const TaskRow* row = &tasks->rows[i];
-        num_tokens += row->num_tokens;
-        printf("%-32s %10lld %14lld %8lld %8lld %8lld\n", PRINTABLE(row->name), (long long)row->num_lengths,
-               (long long)row->num_tokens, (long long)task_table_quantile(row, 0.5),
-               (long long)task_table_quantile(row, 0.9), (long long)row->longest_tokens);
-    }
-    printf("%-32s %10lld %14lld\n", "all", (long long)prep->num_samples, (long long)num_tokens);
-    printf("%s: %lld samples for training, %lld for validation, in %d and %d files",
-           PRINTABLE(prep->options->out), (long long)prep->train.num_samples,
-           (long long)prep->val.num_samples, prep->train.num_files, prep->val.num_files);
-    if (prep->num_bad > 0) { printf("; %lld bad lines skipped", (long long)prep->num_bad); }
-    int32_t num_removed = prep->train.num_removed + prep->val.num_removed;
-    if (num_removed > 0) { printf("; %d files of an earlier run removed", num_removed); }
-    printf("; %.1f s\n", (double)time_ns * 1e-9);
-    if (prep->val.num_samples == 0 && prep->options->val_fraction > 0) {
-        printf("no task has two samples: there is no validation file\n");
-    }
-    const char* foreign = tokenizer_foreign_file(prep->tokenizer, prep->options->out);
-    if (foreign != NULL) {
-        printf("%s/%s is of another tokenizer ---> remove it, so that no export takes it for this one's\n",
-               PRINTABLE(prep->options->out), foreign);
-    }
 }
 
 // --- pass 1: count ---------------------------------------------------------------------------------------
 
-// The split looks at the content alone, so that a sample keeps its side when files are sorted or joined.
-static uint64_t sample_hash(const Prepare* prep, const JsonlSample* sample) {
+// The split looks at the content alone, so that a record keeps its side when files are sorted or joined.
+static uint64_t record_hash(const Prepare* prep, const Record* record) {
     uint64_t hash = HASH_SEED ^ rng_mix((uint64_t)prep->options->seed);
-    hash = hash_bytes(hash, sample->task, sample->task_bytes);
-    hash = hash_bytes(hash, sample->inputs, sample->inputs_bytes);
-    return hash_finish(hash_bytes(hash, sample->targets, sample->targets_bytes));
+    hash = hash_bytes(hash, record->task.text, record->task.num_bytes);
+    for (int32_t t = 0; t < record->num_turns; t++) {
+        hash = hash_bytes(hash, record->turns[t].inputs.text, record->turns[t].inputs.num_bytes);
+        hash = hash_bytes(hash, record->turns[t].targets.text, record->turns[t].targets.num_bytes);
+    }
+    return hash_finish(hash);
 }
 
-static Status count_file(Prepare* prep, JsonlReader* reader) {
+static Status count_file(Prepare* prep, RecordReader* reader) {
+    int64_t of_form[RECORD_FORMS] = {0}, num_bad = prep->report.num_bad;
     for (;;) {
-        JsonlSample sample;
-        Status status = jsonl_next(reader, &sample);
-        show_progress(prep, "checking", reader->bytes_read);
+        Record record;
+        Status status = record_reader_next(reader, &record);
+        prepare_report_progress(&prep->report, "checking", byte_source_position(reader->values.source));
         if (status == STATUS_BAD_FORMAT) {
-            TRY(report_bad_line(prep));
+            TRY(pass_over(prep));
             continue;
         }
         TRY(status);
-        if (sample.end) { return STATUS_OK; }
+        if (record.end) { break; }
         int32_t task;
-        TRY(task_table_find(&prep->tasks, sample.task, sample.task_bytes, &task));
-        task_table_count(&prep->tasks, task, sample_hash(prep, &sample), prep->num_samples++);
+        TRY(task_table_find(&prep->tasks, record.task.text, record.task.num_bytes, &task));
+        task_table_count(&prep->tasks, task, record_hash(prep, &record), prep->num_records++);
+        of_form[record.form]++;
     }
+    prepare_report_file(&prep->report, reader->values.path, of_form, prep->report.num_bad - num_bad);
+    return STATUS_OK;
 }
 
 // --- pass 2: tokenise and write --------------------------------------------------------------------------
 
-// The newline is text, and may be one token with what stands before it.
-static Status join_newline(Prepare* prep, const JsonlSample* sample) {
-    size_t num_bytes = sample->inputs_bytes + 1;
-    if (num_bytes > prep->joined_bytes) {
-        char* joined = realloc(prep->joined, 2 * num_bytes);
-        if (joined == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a text of %zu bytes", num_bytes); }
-        prep->joined = joined;
-        prep->joined_bytes = 2 * num_bytes;
+// As the planner counts them: of one stack the tokens that are only read, and those that are learnt; else
+// both sides.
+static void write_length(Prepare* prep, const char* task) {
+    const SampleMaker* maker = &prep->maker;
+    int64_t n_input = maker->input.num_tokens, n_target = maker->target.num_tokens;
+    if (!maker->limits.encoder_decoder) {
+        int64_t num_run = n_input + n_target - 1;
+        n_target -= n_input == 0;
+        for (int32_t g = 0; g < maker->num_gaps; g++) {
+            n_target -= maker->gaps[g].end - maker->gaps[g].begin;
+        }
+        n_input = num_run - n_target;
     }
-    memcpy(prep->joined, sample->inputs, sample->inputs_bytes);
-    prep->joined[sample->inputs_bytes] = '\n';
-    return STATUS_OK;
+    char line[400];
+    size_t length = (size_t)snprintf(line, sizeof line, "%lld,%lld,%.255s\n", (long long)n_input,
+                                     (long long)n_target, task);
+    for (size_t i = 0, commas = 0; i + 1 < length; i++) {  // a comma in a name would begin a column
+        commas += line[i] == ',';
+        if ((line[i] == ',' && commas > 2) || line[i] == '\n' || line[i] == '\r') { line[i] = ' '; }
+    }
+    file_writer_write(&prep->lengths, line, length);
 }
 
-static Status tokenise(Prepare* prep, const JsonlSample* sample) {
-    Tokenizer* tokenizer = prep->tokenizer;
-    prep->input.num_tokens = prep->target.num_tokens = 0;
-    if (prep->vocab.input_end == INPUT_END_NEWLINE) {
-        TRY(join_newline(prep, sample));
-        TRY(tokenizer_encode(tokenizer, prep->joined, sample->inputs_bytes + 1, &prep->input));
-    } else {
-        TRY(tokenizer_encode(tokenizer, sample->inputs, sample->inputs_bytes, &prep->input));
+static Status write_sample(Prepare* prep, const RecordReader* reader, const Record* record, int32_t i,
+                           int32_t task, bool held_out) {
+    SampleMaker* maker = &prep->maker;
+    SampleFate fate;
+    bool is_empty;
+    TRY(sample_maker_make(maker, record, i, &fate, &is_empty));
+    if (is_empty) {
+        (void)json_values_fail(&reader->values, "no token but the end");
+        return pass_over(prep);
     }
-    if (prep->vocab.input_end == INPUT_END_EOT) { TRY(bpe_tokens_add(&prep->input, prep->vocab.eot_token)); }
-    TRY(tokenizer_encode(tokenizer, sample->targets, sample->targets_bytes, &prep->target));
-    return bpe_tokens_add(&prep->target, prep->vocab.eot_token);
+    TaskRow* row = &prep->tasks.rows[task];
+    row->num_cut += fate == SAMPLE_CUT;
+    row->num_skipped += fate == SAMPLE_SKIPPED;
+    if (fate == SAMPLE_SKIPPED) { return STATUS_OK; }
+    int64_t n_input = maker->input.num_tokens, n_target = maker->target.num_tokens;
+    task_table_add_length(&prep->tasks, task, n_input + n_target);
+    if (prep->writes_lengths && !held_out) { write_length(prep, row->name); }
+    return shard_writer_add(held_out ? &prep->val : &prep->train, row->name, maker->input.ids,
+                            (int32_t)n_input, maker->target.ids, (int32_t)n_target, maker->gaps,
+                            maker->num_gaps);
 }
 
-static Status write_file(Prepare* prep, JsonlReader* reader) {
+static Status write_file(Prepare* prep, RecordReader* reader) {
     for (;;) {
-        JsonlSample sample;
-        Status status = jsonl_next(reader, &sample);
-        show_progress(prep, "writing", reader->bytes_read);
+        Record record;
+        Status status = record_reader_next(reader, &record);
+        prepare_report_progress(&prep->report, "writing", byte_source_position(reader->values.source));
         if (status == STATUS_BAD_FORMAT) { continue; }  // reported by pass 1
         TRY(status);
-        if (sample.end) { return STATUS_OK; }
+        if (record.end) { return STATUS_OK; }
         int32_t task;
-        TRY(task_table_find(&prep->tasks, sample.task, sample.task_bytes, &task));
-        TRY(tokenise(prep, &sample));
+        TRY(task_table_find(&prep->tasks, record.task.text, record.task.num_bytes, &task));
         bool held_out =
-            task_table_holds_out(&prep->tasks, task, sample_hash(prep, &sample), prep->num_written++);
-        if (prep->input.num_tokens + prep->target.num_tokens < 2) {  // to SentencePiece, blanks are nothing
-            (void)FAIL(STATUS_BAD_FORMAT, "%s:%lld: no token but the end", reader->path,
-                       (long long)reader->line_number);
-            TRY(report_bad_line(prep));
-            prep->num_samples--;
-            continue;
+            task_table_holds_out(&prep->tasks, task, record_hash(prep, &record), prep->num_written++);
+        for (int32_t i = 0; i < sample_maker_num_samples(&prep->maker, &record); i++) {
+            TRY(write_sample(prep, reader, &record, i, task, held_out));
         }
-        task_table_add_length(&prep->tasks, task, prep->input.num_tokens + prep->target.num_tokens);
-        TRY(shard_writer_add(held_out ? &prep->val : &prep->train, prep->tasks.rows[task].name,
-                             prep->input.ids, (int32_t)prep->input.num_tokens, prep->target.ids,
-                             (int32_t)prep->target.num_tokens));
     }
 }
 
 // --- the program -----------------------------------------------------------------------------------------
 
-static Status each_file(Prepare* prep, Status (*work)(Prepare* prep, JsonlReader* reader)) {
-    prep->done_bytes = 0;
-    prep->begin_ns = prep->shown_ns = clock_now_ns();
-    for (int i = 0; i < prep->num_paths; i++) {
-        JsonlReader reader;
-        TRY(jsonl_open(&reader, prep->paths[i], 0));
+static Status each_file(Prepare* prep, Status (*work)(Prepare* prep, RecordReader* reader)) {
+    const PrepareOptions* options = prep->options;
+    RecordOptions of_records = {
+        .fields = options->fields, .task_field = options->task_field, .form = &prep->form};
+    prepare_report_begin_pass(&prep->report, prep->files.num_bytes);
+    for (int32_t i = 0; i < prep->files.num_files; i++) {
+        RecordReader reader;
+        TRY(record_files_read(&prep->files, i, &of_records, &reader));
         Status status = work(prep, &reader);
-        prep->done_bytes += reader.bytes_read;
-        jsonl_close(&reader);
+        prep->report.done_bytes += prep->files.files[i].num_bytes;
+        record_reader_close(&reader);
         TRY(status);
     }
-    end_progress_line(prep);
-    return STATUS_OK;
-}
-
-static Status check_paths(Prepare* prep) {
-    for (int i = 0; i < prep->num_paths; i++) {
-        struct stat info;
-        if (stat(prep->paths[i], &info) != 0) {
-            return FAIL(STATUS_IO, "%s: %s", prep->paths[i], strerror(errno));
-        }
-        if (!S_ISREG(info.st_mode)) {
-            return FAIL(STATUS_IO,
-                        "%s: not a regular file ---> it is read twice, so write it to a file first",
-                        prep->paths[i]);
-        }
-        prep->total_bytes += info.st_size;
-    }
+    prepare_report_end_line(&prep->report);
     return STATUS_OK;
 }
 
 static Status fail_without_samples(const Prepare* prep) {
     char names[400] = "";
-    for (int i = 0; i < prep->num_paths && strlen(names) < 300; i++) {
+    for (int32_t i = 0; i < prep->files.num_files && strlen(names) < 300; i++) {
         size_t length = strlen(names);
-        snprintf(names + length, sizeof names - length, "%s%.90s", i > 0 ? ", " : "", prep->paths[i]);
+        snprintf(names + length, sizeof names - length, "%s%.90s", i > 0 ? ", " : "",
+                 prep->files.files[i].path);
     }
-    return FAIL(STATUS_BAD_FORMAT,
-                "%s: no valid sample (%lld bad lines) ---> write lines like {\"task\": \"sums\", \"inputs\": "
-                "\"1+1\", "
-                "\"targets\": \"2\"}",
-                names, (long long)prep->num_bad);
+    return FAIL(
+        STATUS_BAD_FORMAT,
+        "%s: no valid sample (%lld bad records) ---> write lines like {\"task\": \"sums\", \"inputs\": "
+        "\"1+1\", "
+        "\"targets\": \"2\"}",
+        names, (long long)prep->report.num_bad);
 }
 
 static Status open_tokenizer(Prepare* prep) {
@@ -287,50 +234,118 @@ static Status open_tokenizer(Prepare* prep) {
                                .extra_ids = options->extra_ids,
                                .file = options->file};
     TRY(tokenizer_open(&prep->tokenizer, &source));
-    prep->vocab = *tokenizer_vocab(prep->tokenizer);
-    if (options->input_end != 0) { prep->vocab.input_end = (SampleInputEnd)options->input_end; }
+    SampleMaker* maker = &prep->maker;
+    maker->tokenizer = prep->tokenizer;
+    maker->form = &prep->form;
+    maker->vocab = *tokenizer_vocab(prep->tokenizer);
+    bool pairs = maker->vocab.input_end == INPUT_END_EOT;
+    bool is_plain = strcmp(prep->form.name, "plain") == 0;
+    if (options->input_end != 0) { maker->vocab.input_end = (SampleInputEnd)options->input_end; }
+    if (options->input_end == 0 && !pairs && !is_plain) { maker->vocab.input_end = INPUT_END_NONE; }
+    maker->apart = options->turns == TURNS_APART || (options->turns == TURNS_AUTO && pairs);
+    int32_t most_target = options->max_target_tokens > 0 ? options->max_target_tokens : options->max_tokens;
+    maker->limits = (LoaderOptions){.max_seq_tokens = options->max_tokens,
+                                    .max_target_tokens = most_target,
+                                    .encoder_decoder = pairs,
+                                    .long_samples = (LongSamples)options->long_samples};
+    return sample_maker_open(maker);
+}
+
+static Status open_lengths(Prepare* prep) {
+    if (prep->options->lengths == NULL) { return STATUS_OK; }
+    static const char header[] = "n_input,n_target,task\n";
+    TRY(file_writer_open(&prep->lengths, prep->options->lengths));
+    prep->writes_lengths = true;
+    file_writer_write(&prep->lengths, header, sizeof header - 1);
     return STATUS_OK;
 }
 
-static Status prepare_data(Prepare* prep) {
+// What ./generate has to know of a question's surroundings.
+static Status write_data_json(const Prepare* prep) {
+    RecordChatForms forms;
+    TRY(record_template_chat_forms(&prep->form, &forms));
+    DataJson data = {.vocab = prep->maker.vocab,
+                     .name = (char*)(uintptr_t)prep->form.name,
+                     .prompt = forms.prompt,
+                     .context = forms.context,
+                     .next = forms.next,
+                     .joint = forms.joint,
+                     .turn_end = forms.turn_end,
+                     .system = forms.system,
+                     .user = forms.user,
+                     .assistant = forms.assistant};
+    bool is_plain = strcmp(prep->form.name, "plain") == 0;
+    Status status =
+        data_json_write(is_plain ? &(DataJson){.vocab = prep->maker.vocab} : &data, prep->options->out);
+    record_chat_forms_free(&forms);
+    return status;
+}
+
+static void print_summary(Prepare* prep) {
     const PrepareOptions* options = prep->options;
-    TRY(check_paths(prep));
+    prepare_report_tasks(&prep->report, &prep->tasks);
+    if (options->max_tokens > 0) {
+        static const char* const ways[] = {"cut-input-end", "cut-input-start", "cut-input-middle", "skip"};
+        prepare_report_cuts(&prep->tasks, options->max_tokens, ways[options->long_samples]);
+    }
+    prepare_report_end(&prep->report, options->out, &prep->train, &prep->val);
+    if (prep->val.num_samples == 0 && options->val_fraction > 0) {
+        printf("no task has two samples: there is no validation file\n");
+    }
+    const char* foreign = tokenizer_foreign_file(prep->tokenizer, options->out);
+    if (foreign != NULL) { prepare_report_foreign(options->out, foreign); }
+}
+
+static Status prepare_data(Prepare* prep, char** paths, int num_paths) {
+    const PrepareOptions* options = prep->options;
+    TRY(record_files_open(&prep->files, paths, num_paths));
     TRY(open_tokenizer(prep));
     TRY(task_table_open(&prep->tasks, options->val_fraction, SAMPLE_FILE_MAX_TASKS));
-    int64_t begin_ns = clock_now_ns();
     TRY(each_file(prep, count_file));
-    if (prep->num_samples == 0) { return fail_without_samples(prep); }
+    if (prep->num_records == 0) { return fail_without_samples(prep); }
 
     TRY(file_make_directory(options->out));
-    shard_writer_init(&prep->train, options->out, "train", options->shard_tokens, &prep->vocab);
-    shard_writer_init(&prep->val, options->out, "val", options->shard_tokens, &prep->vocab);
+    shard_writer_init(&prep->train, options->out, "train", options->shard_tokens, &prep->maker.vocab);
+    shard_writer_init(&prep->val, options->out, "val", options->shard_tokens, &prep->maker.vocab);
+    TRY(open_lengths(prep));
     TRY(each_file(prep, write_file));
     TRY(shard_writer_finish(&prep->train));
     TRY(shard_writer_finish(&prep->val));
     TRY(tokenizer_save(prep->tokenizer, options->out));
-    TRY(data_json_write(&(DataJson){.vocab = prep->vocab}, options->out));
-    print_summary(prep, clock_now_ns() - begin_ns);
+    TRY(write_data_json(prep));
+    if (prep->writes_lengths) {
+        prep->writes_lengths = false;
+        TRY(file_writer_commit(&prep->lengths));
+    }
+    print_summary(prep);
     return STATUS_OK;
 }
 
 static void prepare_free(Prepare* prep) {
     shard_writer_abort(&prep->train);
     shard_writer_abort(&prep->val);
+    if (prep->writes_lengths) { file_writer_abort(&prep->lengths); }
     task_table_close(&prep->tasks);
-    bpe_tokens_free(&prep->input);
-    bpe_tokens_free(&prep->target);
+    sample_maker_close(&prep->maker);
     tokenizer_close(prep->tokenizer);
-    free(prep->joined);
+    record_template_close(&prep->form);
+    record_files_close(&prep->files);
 }
 
 static void print_help(void) {
-    printf("usage: prepare_data --out DIR [options] FILE.jsonl ...\n"
-           "Reads lines {\"task\": \"name\", \"inputs\": \"text\", \"targets\": \"text\"} and writes "
-           "DIR/train.bin and "
-           "DIR/val.bin\n(numbered files where they grow long) and DIR/tokenizer.bin. The "
-           "end-of-text token "
-           "ends the targets,\na newline or the same token the inputs (--input-end). Without \"task\" the "
-           "file's base name is the task.\n\n");
+    printf(
+        "usage: prepare_data --out DIR [options] FILE ...\n"
+        "Reads records of JSON and writes DIR/train.bin and DIR/val.bin (numbered files where they grow\n"
+        "long) for the trainers. FILE: lines of JSON or one array, plain, .gz or .zst; a folder of such\n"
+        "files; - is standard input. Records, recognised by their fields:\n\n"
+        "  inputs, targets                            instruction, input, output     (Alpaca)\n"
+        "  prompt, completion                         instruction, context, response (Dolly)\n"
+        "  question, answer                           messages: [{role, content}]    (chat)\n"
+        "  text (all of it is learnt)                 conversations: [{from, value}] (ShareGPT)\n\n"
+        "Of a conversation the assistant's answers are learnt, the rest is read. \"task\" names the task of "
+        "a\n"
+        "record, else the file's base name does. The end-of-text token ends every target, a newline or the\n"
+        "same token every input (--input-end). Exit status: 0, 1 failure, 2 wrong use.\n\n");
     options_print(specs, NUM_SPECS, stdout);
 }
 
@@ -363,17 +378,29 @@ static Status parse(PrepareOptions* options, int* argc, char** argv) {
     TRY(options_defaults(specs, NUM_SPECS, options));
     TRY(options_take(specs, NUM_SPECS, options, argc, argv, NULL));
     for (int i = 1; i < *argc; i++) {
-        if (argv[i][0] == '-') {
+        if (argv[i][0] == '-' && argv[i][1] != '\0') {
             return FAIL(STATUS_BAD_OPTION, "%s: unknown option ---> --help lists all", argv[i]);
         }
     }
     if (*argc < 2) {
-        return FAIL(STATUS_BAD_OPTION, "no input ---> name the .jsonl files to read; --help tells more");
+        return FAIL(STATUS_BAD_OPTION,
+                    "no input ---> name the .jsonl files to read (- is standard input); --help tells more");
     }
     if (options->out == NULL) {
         return FAIL(STATUS_BAD_OPTION, "--out: missing ---> name the folder to write to");
     }
     if (strlen(options->out) > 4000) { return FAIL(STATUS_BAD_OPTION, "--out: path too long"); }
+    if (options->fields.inputs != NULL && options->fields.targets == NULL) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--inputs-field: needs --targets-field as well ---> name what is to be learnt");
+    }
+    bool has_limit = options->max_tokens > 0;
+    if (!has_limit && (options->max_target_tokens > 0 || options->long_samples != LONG_CUT_END)) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "%s: only with --max-tokens ---> give the trainer's -t, or leave it to the "
+                    "trainer, which has this option too",
+                    options->max_target_tokens > 0 ? "--max-target-tokens" : "--long-samples");
+    }
     return check_files(options);
 }
 
@@ -388,15 +415,13 @@ int main(int argc, char** argv) {
     PrepareOptions options = {0};
     Prepare prep = {.options = &options};
     Status status = parse(&options, &argc, argv);
-    if (status == STATUS_OK) {
-        prep.paths = argv + 1;
-        prep.num_paths = argc - 1;
-        status = prepare_data(&prep);
-    }
+    if (status == STATUS_OK) { status = record_template_open(&prep.form, options.template_text); }
+    bool is_misused = status != STATUS_OK;
+    if (status == STATUS_OK) { status = prepare_data(&prep, argv + 1, argc - 1); }
     if (status != STATUS_OK) {
-        end_progress_line(&prep);
+        prepare_report_end_line(&prep.report);
         fprintf(stderr, "prepare_data: %s\n", status_message());
     }
     prepare_free(&prep);
-    return standard_output_close(status == STATUS_OK ? 0 : 1, 1);
+    return standard_output_close(status == STATUS_OK ? 0 : is_misused ? 2 : 1, 1);
 }

@@ -220,7 +220,7 @@ void dynapipe_llmc_open_data(DynapipeLlmc* run, const DynapipeRun_v1* about, int
     run->task_loss = calloc((size_t)run->info.num_tasks + 1, sizeof(double));
     if (run->task_loss == NULL) { dynapipe_llmc_die(run, "no memory for the tasks' losses"); }
     if (!dynapipe_llmc_is_main(run)) { return; }
-    printf("data: %lld samples of %d tasks, %lld tokens; %lld longer than %d truncated%s, %lld skipped\n",
+    printf("data: %lld samples of %d tasks, %lld tokens; %lld longer than %d cut%s, %lld skipped\n",
            (long long)run->info.num_samples, run->info.num_tasks, (long long)run->info.num_tokens,
            (long long)run->info.num_truncated, about->max_seq_tokens,
            run->info.num_truncated > 0 ? " (--max-tokens, -t)" : "", (long long)run->info.num_skipped);

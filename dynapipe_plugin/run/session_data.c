@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../base/printable.h"
 #include "../plan/problem/shape_rules.h"
 #include "interface.h"
 #include "session.h"
@@ -89,6 +90,25 @@ static void warn_of_long_samples(const Dynapipe* dp) {
             (long long)loader_num_samples(dp->train), longest, longest);
 }
 
+// Which tasks lost how much to -t, so that nobody trains on half of the data unawares.
+static void say_cuts(const Dynapipe* dp) {
+    enum { TASKS_SHOWN = 8 };
+    static const char* const ways[] = {"cut-input-end", "cut-input-start", "cut-input-middle", "skip"};
+    const Loader* loader = dp->train;
+    if (dp->transport.rank != 0 || loader_num_cut(loader) + loader_num_skipped(loader) == 0) { return; }
+    int32_t num_tasks = 0;
+    for (int32_t k = 0; k < loader_num_tasks(loader); k++) {
+        long long cut = loader_task_cut(loader, k), skipped = loader_task_skipped(loader, k);
+        if (cut + skipped == 0 || num_tasks++ >= TASKS_SHOWN) { continue; }
+        fprintf(stderr, "%s%s", num_tasks == 1 ? "longer than -t: " : "; ",
+                PRINTABLE(loader_task_name(loader, k)));
+        if (cut > 0) { fprintf(stderr, " %lld cut", cut); }
+        if (skipped > 0) { fprintf(stderr, "%s %lld skipped", cut > 0 ? "," : "", skipped); }
+    }
+    if (num_tasks > TASKS_SHOWN) { fprintf(stderr, "; and %d tasks more", num_tasks - TASKS_SHOWN); }
+    if (num_tasks > 0) { fprintf(stderr, " (--long-samples %s)\n", ways[dp->options.long_samples]); }
+}
+
 static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
     TRY(interface_check_run(run));
     dp->run = *run;
@@ -102,6 +122,7 @@ static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
     TRY(session_same_run(dp));
     TRY(session_verify_start(dp));
     warn_of_long_samples(dp);
+    say_cuts(dp);
     int64_t steps = run->num_steps;
     if (steps < 0) { steps = loader_num_batches(dp->train); }
     dp->num_steps = (int32_t)(steps < INT32_MAX ? steps : INT32_MAX);
@@ -125,7 +146,7 @@ int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out) {
         .num_tasks = dp->num_tasks,
         .num_samples = loader_num_samples(dp->train),
         .num_tokens = loader_num_tokens(dp->train),
-        .num_truncated = loader_num_truncated(dp->train),
+        .num_truncated = loader_num_cut(dp->train),
         .num_skipped = loader_num_skipped(dp->train),
         .num_val_samples = dp->val != NULL ? loader_num_samples(dp->val) : 0,
         .num_steps = dp->num_steps,

@@ -298,7 +298,7 @@ static Status read_samples(Generation* g, const int64_t* samples) {
         int32_t num_prompt = sample.n_input > 0 || g->has_decoder ? sample.n_input : 1;
         g->answers[i] = (DynapipeAnswer_v1){.task = dp->val_task[sample.task],
                                             .num_prompt = num_prompt,
-                                            .num_target = sample.n_input + sample.n_target - num_prompt,
+                                            .num_target = sample.n_input + sample.n_answer - num_prompt,
                                             .prompt = tokens,
                                             .target = tokens + num_prompt,
                                             .answer = answer};

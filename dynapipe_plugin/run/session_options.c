@@ -44,7 +44,7 @@ static const OptionSpec specs[] = {
      "layers move between ranks while the run goes on. auto: where ranks turn out to take other times than thought, and that "
      "wins more than 5 % of a step (not where layers or shares are told); S:L,L,..: behind step S, to these layers of each piece that there is then, or "
      "S:STAGE:L,STAGE:L,..[+HEAD] to any placement (more behind /)"},
-    {"--long-samples",   OPTION_CHOICE, FIELD(long_samples), "truncate", 0, 0, "truncate|skip", NULL, "samples longer than -t"},
+    {"--long-samples",   OPTION_CHOICE, FIELD(long_samples), "cut-input-end", 0, 0, "cut-input-end|cut-input-start|cut-input-middle|skip", NULL, "samples longer than -t: what goes; the tail of the input (newline, </s>, a template's) stays, and targets are kept whole: where one alone is too long, the sample is skipped"},
     {"--loss-on",        OPTION_CHOICE, FIELD(loss_on),    "targets", 0, 0, "targets|all", NULL, "supervised tokens"},
     {"--span-corruption", OPTION_CHOICE, FIELD(span_corruption), "off", 0, 0, "off|on", NULL,
      "for encoder-decoder models: inputs and targets are made of plain text, as T5's were"},

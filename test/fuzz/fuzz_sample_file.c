@@ -24,6 +24,8 @@ static size_t find_tokens(const SampleFormatHeader* header, const unsigned char*
     at = (at + 7) / 8 * 8;
     if (at > num_bytes || header->num_samples > (num_bytes - at) / sizeof(SampleIndex)) { return 0; }
     *hashes_at = at + (size_t)header->num_samples * sizeof(SampleIndex);
+    if (header->num_gaps > num_bytes / sizeof(SampleGap)) { return 0; }
+    *hashes_at += header->num_gaps * sizeof(SampleGap);
     if (header->num_tokens > num_bytes || header->bytes_per_token > 4) { return 0; }
     uint64_t num_chunks = sample_format_num_chunks(header->num_tokens * header->bytes_per_token);
     size_t tokens_at = *hashes_at + (size_t)num_chunks * sizeof(uint64_t);
@@ -59,6 +61,11 @@ static void use(SampleFile* file, bool verified) {
         int64_t count = length < 64 ? length : 64;
         Status status = sample_file_read(file, s, length - count, count, tokens);
         REQUIRE(status == STATUS_OK || (!verified && status == STATUS_BAD_FORMAT));
+        const SampleGap* gaps;
+        int32_t num_gaps = sample_file_gaps(file, s, &gaps);
+        for (int32_t g = 0; g < num_gaps; g++) {
+            REQUIRE(gaps[g].begin > file->index[s].n_input && gaps[g].end < length);
+        }
     }
     for (int32_t k = 0; k < file->num_tasks; k++) {
         REQUIRE(strlen(file->task_names[k]) <= SAMPLE_FILE_MAX_NAME);

@@ -1,0 +1,227 @@
+#include "json_values.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { READ_BYTES = 1 << 16 };
+
+Status json_values_open(JsonValues* out, ByteSource* source, const char* path, size_t max_bytes) {
+    JsonValues values = {.source = source,
+                         .path = strdup(path),
+                         .max_bytes = max_bytes > 0 ? max_bytes : JSON_VALUES_MAX_BYTES,
+                         .next_line = 1};
+    if (values.path == NULL) {
+        byte_source_close(source);
+        return FAIL(STATUS_NO_MEMORY, "%s: no memory to read it", path);
+    }
+    *out = values;
+    return STATUS_OK;
+}
+
+void json_values_close(JsonValues* values) {
+    byte_source_close(values->source);
+    free(values->path);
+    free(values->buffer);
+    *values = (JsonValues){0};
+}
+
+Status json_values_fail(const JsonValues* values, const char* format, ...) {
+    char reason[400], record[40] = "";
+    va_list args;
+    va_start(args, format);
+    vsnprintf(reason, sizeof reason, format, args);
+    va_end(args);
+    if (values->is_array) {
+        snprintf(record, sizeof record, ", record %lld", (long long)values->value_number);
+    }
+    return FAIL(STATUS_BAD_FORMAT, "%s:%lld%s: %s", values->path, (long long)values->line_number, record,
+                reason);
+}
+
+static Status fail_too_long(const JsonValues* values) {
+    return json_values_fail(values, "longer than %zu bytes", values->max_bytes);
+}
+
+// Read more behind `end`; bytes in use move to the front first.
+static Status fill_buffer(JsonValues* values) {
+    if (values->begin > 0) {
+        memmove(values->buffer, values->buffer + values->begin, values->end - values->begin);
+        values->end -= values->begin;
+        values->begin = 0;
+    }
+    if (values->capacity - values->end < READ_BYTES) {
+        size_t capacity = 2 * values->capacity + READ_BYTES;
+        char* buffer = realloc(values->buffer, capacity);
+        if (buffer == NULL) {
+            return FAIL(STATUS_NO_MEMORY, "%s:%lld: no memory for a record of more than %zu bytes",
+                        values->path, (long long)values->line_number, values->end);
+        }
+        values->buffer = buffer;
+        values->capacity = capacity;
+    }
+    size_t got;
+    TRY(byte_source_read(values->source, values->buffer + values->end, READ_BYTES, &got));
+    values->end += got;
+    values->at_end = got == 0;
+    return STATUS_OK;
+}
+
+// The byte at `offset` behind `begin`, -1 behind the last.
+static Status look(JsonValues* values, size_t offset, int* byte) {
+    while (values->end - values->begin <= offset && !values->at_end) { TRY(fill_buffer(values)); }
+    bool held = values->end - values->begin > offset;
+    *byte = held ? (unsigned char)values->buffer[values->begin + offset] : -1;
+    return STATUS_OK;
+}
+
+static bool is_blank(int byte) {
+    return byte == ' ' || byte == '\t' || byte == '\r';
+}
+
+static void drop(JsonValues* values, size_t num_bytes) {
+    values->begin += num_bytes;
+}
+
+// Pass over blanks, line ends and, in an array, commas.
+static Status skip_blanks(JsonValues* values, bool commas, int* byte) {
+    for (;; drop(values, 1)) {
+        TRY(look(values, 0, byte));
+        values->next_line += *byte == '\n';
+        if (!is_blank(*byte) && *byte != '\n' && !(commas && *byte == ',')) { return STATUS_OK; }
+    }
+}
+
+static Status open_first(JsonValues* values) {
+    int bytes[3];
+    for (size_t i = 0; i < 3; i++) { TRY(look(values, i, &bytes[i])); }
+    if (bytes[0] == 0xef && bytes[1] == 0xbb && bytes[2] == 0xbf) { drop(values, 3); }
+    TRY(skip_blanks(values, false, &bytes[0]));
+    values->is_open = true;
+    values->is_array = bytes[0] == '[';
+    if (values->is_array) { drop(values, 1); }
+    return STATUS_OK;
+}
+
+// --- lines -------------------------------------------------------------------------------------------------
+
+// The line that begins here, without its end.
+static Status next_line(JsonValues* values, const char** text, size_t* num_bytes) {
+    size_t scanned = 0;
+    bool too_long = false;
+    values->line_number = values->next_line;
+    for (;;) {
+        size_t held = values->end - values->begin;
+        const char* begin = values->buffer + values->begin;
+        const char* newline = held > scanned ? memchr(begin + scanned, '\n', held - scanned) : NULL;
+        size_t length = newline != NULL ? (size_t)(newline - begin) : held;
+        too_long = too_long || length > values->max_bytes;
+        if (newline != NULL || values->at_end) {
+            drop(values, length + (newline != NULL));
+            values->next_line += newline != NULL;
+            *text = begin;
+            *num_bytes = length;
+            return too_long ? fail_too_long(values) : STATUS_OK;
+        }
+        if (too_long) {
+            drop(values, held);
+            held = 0;
+        }
+        scanned = held;
+        TRY(fill_buffer(values));
+    }
+}
+
+// --- elements of an array
+// ------------------------------------------------------------------------------------
+
+// What a scan has seen of a value.
+typedef struct {
+    int64_t depth;
+    bool in_string, escaped, done;
+} Scan;
+
+// Does the value go on with this byte? done: it is its last.
+static bool scan_byte(Scan* scan, int byte) {
+    if (scan->in_string) {
+        bool ends = byte == '"' && !scan->escaped;
+        scan->escaped = byte == '\\' && !scan->escaped;
+        scan->in_string = !ends;
+        return true;
+    }
+    if (scan->depth == 0 && (byte == ',' || byte == ']' || byte == '}')) { return false; }
+    if (byte == '"') { scan->in_string = true; }
+    if (byte == '{' || byte == '[') { scan->depth++; }
+    if (byte == '}' || byte == ']') { scan->done = --scan->depth == 0; }
+    return true;
+}
+
+// The element that begins here.
+static Status next_element(JsonValues* values, const char** text, size_t* num_bytes) {
+    size_t length = 0;
+    bool too_long = false;
+    Scan scan = {0};
+    while (!scan.done) {
+        int byte;
+        TRY(look(values, length, &byte));
+        if (byte < 0) {
+            drop(values, length);
+            values->array_ended = true;
+            return json_values_fail(values, "the file ends within this record");
+        }
+        if (!scan_byte(&scan, byte)) {
+            if (byte != '}' || length > 0) { break; }  // a bracket too many is a value of its own
+            scan.done = true;
+        }
+        values->next_line += byte == '\n';
+        length++;
+        if (length > values->max_bytes) {
+            too_long = true;
+            drop(values, length);
+            length = 0;
+        }
+    }
+    *text = values->buffer + values->begin;
+    *num_bytes = length;
+    drop(values, length);
+    return too_long ? fail_too_long(values) : STATUS_OK;
+}
+
+static Status next_of_array(JsonValues* values, const char** text, size_t* num_bytes) {
+    int byte;
+    TRY(skip_blanks(values, true, &byte));
+    values->line_number = values->next_line;
+    values->value_number++;
+    if (values->array_ended) {
+        if (byte < 0) { return STATUS_OK; }
+        drop(values, values->end - values->begin);
+        while (!values->at_end) {
+            TRY(fill_buffer(values));
+            drop(values, values->end - values->begin);
+        }
+        return json_values_fail(values, "something stands behind the end of the array: it is not read");
+    }
+    if (byte == ']') {
+        drop(values, 1);
+        values->array_ended = true;
+        values->value_number--;
+        return next_of_array(values, text, num_bytes);
+    }
+    if (byte < 0) {
+        values->array_ended = true;
+        return json_values_fail(values, "the array has no end: the file may be cut off");
+    }
+    return next_element(values, text, num_bytes);
+}
+
+Status json_values_next(JsonValues* values, const char** text, size_t* num_bytes) {
+    *text = NULL;
+    *num_bytes = 0;
+    if (!values->is_open) { TRY(open_first(values)); }
+    if (values->is_array) { return next_of_array(values, text, num_bytes); }
+    int byte;
+    TRY(skip_blanks(values, false, &byte));
+    if (byte < 0) { return STATUS_OK; }
+    values->value_number++;
+    return next_line(values, text, num_bytes);
+}

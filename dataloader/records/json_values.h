@@ -1,0 +1,40 @@
+/*
+json_values.h -- a file cut into the texts of its records: lines of JSON, or the elements of one JSON array.
+
+A file whose first character is '[' is an array, however its lines are broken; any other has one value a line,
+blank lines aside. A byte-order mark is passed over. Values are told apart by brackets and quotes alone:
+whether one is JSON, says who parses it. A value beyond the limit is passed over without being held.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "byte_source.h"
+
+enum { JSON_VALUES_MAX_BYTES = 1 << 28 };
+
+typedef struct {
+    ByteSource* source;
+    char* path;
+    char* buffer;  // bytes [begin, end) are read and not yet used
+    size_t begin, end, capacity;
+    size_t max_bytes;      // of one value
+    int64_t line_number;   // where the value given last begins, from 1
+    int64_t next_line;     // where the next byte stands
+    int64_t value_number;  // of the value given last, from 1
+    bool at_end, is_open, is_array, array_ended;
+} JsonValues;
+
+// Takes over the source, also on failure. max_bytes 0: JSON_VALUES_MAX_BYTES.
+Status json_values_open(JsonValues* out, ByteSource* source, const char* path, size_t max_bytes);
+void json_values_close(JsonValues* values);  // an all-zero one is fine
+
+// The next value's text, valid until the next call; *text NULL: no more. STATUS_BAD_FORMAT: this value is
+// lost, the next call goes on behind it. Any other failure is final.
+Status json_values_next(JsonValues* values, const char** text, size_t* num_bytes);
+
+// STATUS_BAD_FORMAT: "file.json:12: what is wrong", of the value given last ("file.json:12, record 3: " in an
+// array).
+Status json_values_fail(const JsonValues* values, const char* format, ...)
+    __attribute__((format(printf, 2, 3)));

@@ -1,0 +1,101 @@
+#include "record_reader.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char* base_name(const char* path) {
+    static const char* const endings[] = {".gz", ".zst", ".jsonl", ".ndjson", ".json"};
+    const char* slash = strrchr(path, '/');
+    char* name = strdup(slash != NULL ? slash + 1 : path);
+    if (name == NULL) { return NULL; }
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
+        size_t length = strlen(name), ending = strlen(endings[i]);
+        if (length > ending && strcmp(name + length - ending, endings[i]) == 0) {
+            name[length - ending] = '\0';
+        }
+    }
+    if (strlen(name) > RECORD_MAX_TASK_BYTES) { name[RECORD_MAX_TASK_BYTES] = '\0'; }
+    return name;
+}
+
+Status record_reader_open_stream(RecordReader* reader, FILE* stream, const char* path,
+                                 const RecordOptions* options) {
+    *reader = (RecordReader){.options = *options};
+    if (reader->options.task_field == NULL) { reader->options.task_field = "task"; }
+    ByteSource* source;
+    TRY(byte_source_open_stream(&source, stream, path));
+    TRY(json_values_open(&reader->values, source, path, options->max_bytes));
+    reader->file_task = base_name(path);
+    if (reader->file_task == NULL) {
+        record_reader_close(reader);
+        return FAIL(STATUS_NO_MEMORY, "%s: no memory to read it", path);
+    }
+    return STATUS_OK;
+}
+
+Status record_reader_open(RecordReader* reader, const char* path, const RecordOptions* options) {
+    *reader = (RecordReader){0};
+    FILE* stream = fopen(path, "rbe");
+    if (stream == NULL) { return FAIL(STATUS_IO, "%s: cannot open: %s", path, strerror(errno)); }
+    return record_reader_open_stream(reader, stream, path, options);
+}
+
+void record_reader_close(RecordReader* reader) {
+    json_decref(reader->root);
+    json_values_close(&reader->values);
+    arena_free(&reader->arena);
+    free(reader->file_task);
+    *reader = (RecordReader){0};
+}
+
+static Status take_task(RecordReader* reader, Record* out) {
+    const char* field = reader->options.task_field;
+    const json_t* value = json_object_get(reader->root, field);
+    out->task = (RecordText){reader->file_task, strlen(reader->file_task)};
+    if (value == NULL) { return STATUS_OK; }
+    if (!json_is_string(value)) {
+        return json_values_fail(&reader->values, "field \"%s\" is %s, not a string", field,
+                                record_type_name(value));
+    }
+    RecordText task = {json_string_value(value), json_string_length(value)};
+    if (task.num_bytes > RECORD_MAX_TASK_BYTES) {
+        return json_values_fail(&reader->values, "field \"%s\" has %zu bytes, at most %d are allowed", field,
+                                task.num_bytes, RECORD_MAX_TASK_BYTES);
+    }
+    if (memchr(task.text, '\0', task.num_bytes) != NULL) {
+        return json_values_fail(&reader->values, "field \"%s\" has a NUL character", field);
+    }
+    if (task.num_bytes > 0) { out->task = task; }
+    return STATUS_OK;
+}
+
+Status record_reader_next(RecordReader* reader, Record* out) {
+    *out = (Record){0};
+    json_decref(reader->root);
+    reader->root = NULL;
+    arena_reset(&reader->arena);
+    const char* text;
+    size_t num_bytes;
+    TRY(json_values_next(&reader->values, &text, &num_bytes));
+    if (text == NULL) {
+        out->end = true;
+        return STATUS_OK;
+    }
+    json_error_t error;
+    size_t flags = JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL;
+    reader->root = json_loadb(text, num_bytes, flags, &error);
+    if (reader->root == NULL) {
+        return json_values_fail(&reader->values, "not JSON at byte %d: %s", error.position, error.text);
+    }
+    Record record = {0};
+    RecordContent content;
+    TRY(record_form_read(&content, reader->root, &reader->options.fields, &reader->values, &reader->arena));
+    TRY(take_task(reader, &record));
+    TRY(record_template_apply(reader->options.form, &content, reader->root, &reader->values, &reader->arena));
+    record.form = content.form;
+    record.turns = content.turns;
+    record.num_turns = content.num_turns;
+    *out = record;
+    return STATUS_OK;
+}

@@ -1,0 +1,314 @@
+#include "record_template.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RESPONSE "\n\n### Response:\n"
+
+static const RecordTemplate templates[] = {
+    {"plain", "{system}\n", "{system}{inputs}", NULL, "{inputs}", "{targets}", "\n", "\n", NULL},
+    {"alpaca", "{system}\n\n",
+     "{system}Below is an instruction that describes a task. Write a response that appropriately completes "
+     "the "
+     "request.\n\n### Instruction:\n{inputs}" RESPONSE,
+     "{system}Below is an instruction that describes a task, paired with an input that provides further "
+     "context. "
+     "Write a response that appropriately completes the request.\n\n### Instruction:\n{instruction}\n\n### "
+     "Input:\n{context}" RESPONSE,
+     "\n\n### Instruction:\n{inputs}" RESPONSE, "{targets}", "", "", NULL},
+    {"chatml", "<|im_start|>system\n{system}<|im_end|>\n",
+     "{system}<|im_start|>user\n{inputs}<|im_end|>\n<|im_start|>assistant\n", NULL,
+     "\n<|im_start|>user\n{inputs}<|im_end|>\n<|im_start|>assistant\n", "{targets}", "", "<|im_end|>", NULL},
+    {"llama2", "<<SYS>>\n{system}\n<</SYS>>\n\n", "[INST] {system}{inputs} [/INST]", NULL,
+     "[INST] {inputs} [/INST]", " {targets}", "", " ", NULL},
+};
+enum { NUM_TEMPLATES = sizeof templates / sizeof templates[0] };
+
+// --- reading a text
+// ------------------------------------------------------------------------------------------
+
+// The '}' of the field that begins at '{'; NULL: it has none.
+static const char* field_end(const char* begin, const char* end) {
+    return memchr(begin, '}', (size_t)(end - begin));
+}
+
+// The next field from `at` on: its '{'; NULL: none. Doubled braces are text.
+static const char* next_field(const char* at, const char* end) {
+    for (; at < end; at++) {
+        bool doubled = at + 1 < end && at[1] == at[0];
+        if ((*at == '{' || *at == '}') && doubled) {
+            at++;
+        } else if (*at == '{') {
+            return at;
+        }
+    }
+    return NULL;
+}
+
+static bool field_is(const char* begin, const char* end, const char* name) {
+    const char* close = field_end(begin, end);
+    return name != NULL && (size_t)(close - begin - 1) == strlen(name) &&
+           memcmp(begin + 1, name, strlen(name)) == 0;
+}
+
+// The first {name}, or {other}.
+static const char* find_field(const char* text, const char* name, const char* other) {
+    const char* end = text + strlen(text);
+    const char* at = next_field(text, end);
+    while (at != NULL && !field_is(at, end, name) && !field_is(at, end, other)) {
+        at = next_field(at + 1, end);
+    }
+    return at;
+}
+
+static void unescape(char* text) {
+    char* to = text;
+    for (const char* from = text; *from != '\0'; from++) {
+        char c = *from;
+        if (c == '\\' && from[1] != '\0' && strchr("nt\\", from[1]) != NULL) {
+            from++;
+            c = *from == 'n' ? '\n' : *from == 't' ? '\t' : '\\';
+        }
+        *to++ = c;
+    }
+    *to = '\0';
+}
+
+static Status check_fields(const char* text) {
+    const char* end = text + strlen(text);
+    int num_fields = 0;
+    for (const char* at = next_field(text, end); at != NULL; at = next_field(at + 1, end), num_fields++) {
+        const char* close = field_end(at, end);
+        if (close == NULL || close == at + 1 || memchr(at + 1, '{', (size_t)(close - at - 1)) != NULL) {
+            return FAIL(STATUS_BAD_OPTION,
+                        "--template: '%.40s' is no {field} ---> {{ for a brace that is text", at);
+        }
+    }
+    if (num_fields > 0) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_OPTION,
+                "--template %.60s ---> plain, alpaca, chatml, llama2, or a text with {inputs} and "
+                "{targets} (or names of fields)",
+                text);
+}
+
+Status record_template_open(RecordTemplate* out, const char* text) {
+    for (int i = 0; i < NUM_TEMPLATES; i++) {
+        if (strcmp(text, templates[i].name) == 0) {
+            *out = templates[i];
+            return STATUS_OK;
+        }
+    }
+    TRY(check_fields(text));
+    bool has_system = find_field(text, "system", NULL) != NULL;
+    char* owned = malloc(strlen(text) + sizeof "{system}");
+    if (owned == NULL) { return FAIL(STATUS_NO_MEMORY, "--template: no memory"); }
+    strcpy(owned, has_system ? "" : "{system}");
+    strcat(owned, text);
+    unescape(owned);
+    const char* first = owned;
+    *out = (RecordTemplate){.name = "custom",
+                            .system = has_system ? "{system}" : "{system}\n",
+                            .first = first,
+                            .next = first,
+                            .joint = "",
+                            .turn_end = "\n",
+                            .owned = owned};
+    return STATUS_OK;
+}
+
+void record_template_close(RecordTemplate* form) {
+    free(form->owned);
+    *form = (RecordTemplate){0};
+}
+
+const char* record_template_tail(const RecordTemplate* form, size_t* num_bytes) {
+    const char* end = form->first + strlen(form->first);
+    const char* targets = form->targets == NULL ? find_field(form->first, "targets", NULL) : NULL;
+    if (targets != NULL) { end = targets; }
+    const char* tail = form->first;
+    for (const char* at = next_field(tail, end); at != NULL; at = next_field(tail, end)) {
+        tail = field_end(at, end) + 1;
+    }
+    *num_bytes = (size_t)(end - tail);
+    return tail;
+}
+
+// --- for ./generate
+// ------------------------------------------------------------------------------------------
+
+// [begin, end) with {from} as {to}, {from} left out where to is NULL.
+static char* replace_field(const char* begin, const char* end, const char* from, const char* to) {
+    char* out = NULL;
+    size_t num_bytes;
+    FILE* memory = open_memstream(&out, &num_bytes);
+    if (memory == NULL) { return NULL; }
+    for (const char* at = next_field(begin, end); at != NULL; at = next_field(begin, end)) {
+        const char* close = field_end(at, end);
+        fwrite(begin, 1, (size_t)(at - begin), memory);
+        if (!field_is(at, end, from)) {
+            fwrite(at, 1, (size_t)(close + 1 - at), memory);
+        } else if (to != NULL) {
+            fprintf(memory, "{%s}", to);
+        }
+        begin = close + 1;
+    }
+    fwrite(begin, 1, (size_t)(end - begin), memory);
+    return fclose(memory) == 0 ? out : NULL;
+}
+
+// The input of a form: what stands before its targets, or all of it.
+static const char* input_end(const RecordTemplate* form, const char* text) {
+    const char* split = form->targets == NULL ? find_field(text, "targets", NULL) : NULL;
+    return split != NULL ? split : text + strlen(text);
+}
+
+// A turn's input with what somebody says as {content}; the first has {system} too.
+static char* turn_form(const RecordTemplate* form, const char* text) {
+    return replace_field(text, input_end(form, text), "inputs", "content");
+}
+
+static char* whole_form(const char* text, const char* from) {
+    return replace_field(text, text + strlen(text), from, "content");
+}
+
+Status record_template_chat_forms(const RecordTemplate* form, RecordChatForms* out) {
+    const char* context = form->context;
+    const char* targets = form->targets != NULL ? form->targets : input_end(form, form->first);
+    RecordChatForms forms = {
+        .prompt = replace_field(form->first, input_end(form, form->first), "system", NULL),
+        .context = context != NULL ? replace_field(context, input_end(form, context), "system", NULL) : NULL,
+        .system = whole_form(form->system, "system"),
+        .user = turn_form(form, form->first),
+        .next = turn_form(form, form->next),
+        .assistant = targets[0] != '\0' ? whole_form(targets, "targets") : strdup("{content}"),
+        .joint = strdup(form->joint),
+        .turn_end = strdup(form->turn_end)};
+    if (forms.prompt == NULL || (context != NULL && forms.context == NULL) || forms.system == NULL ||
+        forms.user == NULL || forms.next == NULL || forms.assistant == NULL || forms.joint == NULL ||
+        forms.turn_end == NULL) {
+        record_chat_forms_free(&forms);
+        return FAIL(STATUS_NO_MEMORY, "no memory for the template");
+    }
+    *out = forms;
+    return STATUS_OK;
+}
+
+void record_chat_forms_free(RecordChatForms* forms) {
+    char* texts[] = {forms->prompt, forms->context,   forms->system, forms->user,
+                     forms->next,   forms->assistant, forms->joint,  forms->turn_end};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) { free(texts[i]); }
+    *forms = (RecordChatForms){0};
+}
+
+// --- filling it
+// ----------------------------------------------------------------------------------------------
+
+typedef struct {
+    const RecordContent* content;
+    const RecordTurn* turn;
+    RecordText system;  // with what stands around it; empty where there is none
+    const json_t* root;
+    const JsonValues* values;
+    Arena* arena;
+} Filling;
+
+static Status no_memory(const Filling* f) {
+    return FAIL(STATUS_NO_MEMORY, "%s:%lld: no memory for a record", f->values->path,
+                (long long)f->values->line_number);
+}
+
+static Status field_text(RecordText* out, const Filling* f, const char* name) {
+    const struct {
+        const char* name;
+        RecordText text;
+    } known[] = {{"inputs", f->turn->inputs},
+                 {"targets", f->turn->targets},
+                 {"system", f->system},
+                 {"context", f->content->context},
+                 {"instruction", f->content->instruction}};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (strcmp(name, known[i].name) == 0 && known[i].text.text != NULL) {
+            *out = known[i].text;
+            return STATUS_OK;
+        }
+    }
+    const json_t* value = json_object_get(f->root, name);
+    if (value == NULL) {
+        return json_values_fail(f->values, "field \"%.80s\" of the template is missing", name);
+    }
+    if (record_field_text(value, out, f->arena)) { return STATUS_OK; }
+    return json_values_fail(f->values, "field \"%.80s\" of the template is %s, not a text or a number", name,
+                            record_type_name(value));
+}
+
+// Text without doubled braces.
+static Status plain_text(RecordText* out, const Filling* f, const char* begin, const char* end) {
+    char* text = arena_alloc_raw(f->arena, (size_t)(end - begin) + 1);
+    if (text == NULL) { return no_memory(f); }
+    size_t at = 0;
+    for (; begin < end; begin++) {
+        text[at++] = *begin;
+        begin += (*begin == '{' || *begin == '}') && begin + 1 < end && begin[1] == *begin;
+    }
+    text[at] = '\0';
+    *out = (RecordText){text, at};
+    return STATUS_OK;
+}
+
+// [begin, end) of a template with its fields filled in.
+static Status fill(RecordText* out, const Filling* f, const char* begin, const char* end) {
+    int32_t num_parts = 0, most = 1;
+    for (const char* at = next_field(begin, end); at != NULL; at = next_field(at + 1, end)) { most += 2; }
+    RecordText* parts = ARENA_NEW(f->arena, RecordText, most);
+    if (parts == NULL) { return no_memory(f); }
+    for (;;) {
+        const char* at = next_field(begin, end);
+        TRY(plain_text(&parts[num_parts++], f, begin, at != NULL ? at : end));
+        if (at == NULL) { break; }
+        const char* close = field_end(at, end);
+        RecordText name;
+        TRY(plain_text(&name, f, at + 1, close));
+        TRY(field_text(&parts[num_parts++], f, name.text));
+        begin = close + 1;
+    }
+    *out = record_text_join(parts, num_parts, f->arena);
+    return out->text != NULL ? STATUS_OK : no_memory(f);
+}
+
+static Status fill_whole(RecordText* out, const Filling* f, const char* text) {
+    return fill(out, f, text, text + strlen(text));
+}
+
+static Status apply_turn(RecordTurn* out, const RecordTemplate* form, const Filling* f, bool is_first) {
+    const char* inputs = is_first ? form->first : form->next;
+    if (is_first && form->context != NULL && f->content->context.text != NULL) { inputs = form->context; }
+    if (form->targets != NULL) {
+        TRY(fill_whole(&out->inputs, f, inputs));
+        return fill_whole(&out->targets, f, form->targets);
+    }
+    const char* split = find_field(inputs, "targets", f->content->targets_field);
+    out->targets = f->turn->targets;
+    if (split == NULL) { return fill_whole(&out->inputs, f, inputs); }
+    TRY(fill(&out->inputs, f, inputs, split));
+    return fill_whole(&out->targets, f, split);
+}
+
+Status record_template_apply(const RecordTemplate* form, RecordContent* content, const json_t* root,
+                             const JsonValues* values, Arena* arena) {
+    if (content->form == RECORD_TEXT && form->owned == NULL) { return STATUS_OK; }  // is a text as it is
+    RecordTurn* turns = ARENA_NEW(arena, RecordTurn, content->num_turns);
+    Filling f = {
+        .content = content, .system = content->system, .root = root, .values = values, .arena = arena};
+    if (turns == NULL) { return no_memory(&f); }
+    for (int32_t t = 0; t < content->num_turns; t++) {
+        f.turn = &content->turns[t];
+        RecordText system = {"", 0};
+        f.system = content->system;
+        if (t == 0 && content->system.text != NULL) { TRY(fill_whole(&system, &f, form->system)); }
+        f.system = system;
+        TRY(apply_turn(&turns[t], form, &f, t == 0));
+    }
+    content->turns = turns;
+    return STATUS_OK;
+}

@@ -1,0 +1,51 @@
+/*
+record_template.h -- what stands around inputs and targets, by name or as a text with {fields}.
+
+    plain    system and newline, inputs | targets
+    alpaca   Stanford Alpaca's text: "Below is an instruction ..", ### Instruction: .. ### Response: | targets
+    chatml   <|im_start|>user, newline, inputs<|im_end|>, newline, <|im_start|>assistant, newline | targets
+    llama2   [INST] <<SYS>> system <</SYS>> inputs [/INST] | blank, targets
+
+Left of the bar is the input, right of it the target, which the end-of-text token ends in every template (in
+ChatML it stands for <|im_end|>). Of a conversation each turn goes through the template, the system's message
+in the first.
+
+A text: {inputs}, {targets}, {system} or any field of the record in braces; {{ and }} are braces, \n, \t and
+\\ what they are in C. What stands before {targets} (or the field that is recognised as the targets) is the
+input, the rest the target; without it, the text is the input. {system} stands in front where the text does
+not have it.
+*/
+#pragma once
+
+#include "record_form.h"
+
+typedef struct {
+    const char* name;              // "custom" for a text
+    const char* system;            // around a system's message, {system}
+    const char* first;             // the first turn's input
+    const char* context;           // the same for a record with a context; NULL: first
+    const char* next;              // input of each later turn
+    const char* targets;           // NULL: behind {targets} in `first`
+    const char *joint, *turn_end;  // where earlier turns are an input's text: before an answer, and behind it
+    char* owned;
+} RecordTemplate;
+
+// STATUS_BAD_OPTION says which names there are.
+Status record_template_open(RecordTemplate* out, const char* text);
+void record_template_close(RecordTemplate* form);  // an all-zero one is fine
+
+// content->turns as a model reads them, in the arena. STATUS_BAD_FORMAT: a field that the template names is
+// missing.
+Status record_template_apply(const RecordTemplate* form, RecordContent* content, const json_t* root,
+                             const JsonValues* values, Arena* arena);
+
+// The same as ./generate fills them in (data_json.h, whose fields these are). Each owned, NULL where the
+// template has none.
+typedef struct {
+    char *prompt, *context, *system, *user, *next, *assistant, *joint, *turn_end;
+} RecordChatForms;
+Status record_template_chat_forms(const RecordTemplate* form, RecordChatForms* out);
+void record_chat_forms_free(RecordChatForms* forms);
+
+// What an input's end always is: the text of `first` behind its last field. In the form itself.
+const char* record_template_tail(const RecordTemplate* form, size_t* num_bytes);

@@ -1,0 +1,39 @@
+/*
+sample_maker.h -- from a record's texts to the tokens of samples.
+
+    together   one sample a conversation: the first input | answer, end, gap, answer, end, ..
+    apart      one sample an answer, all that was said before it is its input, as text: for encoder-decoder
+models
+
+A target's tokens are those of the answer and the end-of-text token. An input's are those of its text and a
+newline, or the end-of-text token, or nothing more, as the vocabulary's input_end says. A text is a target
+without input.
+*/
+#pragma once
+
+#include "../records/record_reader.h"
+#include "../sample_cut.h"
+#include "../tokenizer/tokenizer.h"
+
+typedef struct {
+    Tokenizer* tokenizer;  // borrowed, as all pointers down to the empty line
+    const RecordTemplate* form;
+    SampleVocab vocab;  // input_tail is set by open
+    bool apart;
+    LoaderOptions limits;  // max_seq_tokens 0: none. Texts stay whole, trainers cut them into pieces
+
+    BpeTokens input, target;  // of the sample made last
+    SampleGap* gaps;          // [num_gaps]
+    int32_t num_gaps, gaps_capacity;
+    char* joined;  // a text and its end
+    size_t joined_bytes;
+} SampleMaker;
+
+Status sample_maker_open(SampleMaker* maker);
+void sample_maker_close(SampleMaker* maker);  // an all-zero one is fine
+
+int32_t sample_maker_num_samples(const SampleMaker* maker, const Record* record);
+// Sample `i` of a record, within the limits; *fate says how. SAMPLE_SKIPPED, or *is_empty (no token but the
+// end): there is none to write.
+Status sample_maker_make(SampleMaker* maker, const Record* record, int32_t i, SampleFate* fate,
+                         bool* is_empty);

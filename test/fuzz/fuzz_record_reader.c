@@ -1,0 +1,43 @@
+// fuzz_record_reader.c -- any bytes as a file of records, packed or not: the reader ends, and what it calls a
+// sample keeps its promises.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../dataloader/records/record_reader.h"
+#include "fuzz.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
+    if (num_bytes == 0) { return 0; }
+    size_t max_line_bytes = data[0] % 4 == 0 ? 64 : 0;  // sometimes a limit that lines exceed
+    FILE* stream = fmemopen((void*)(uintptr_t)data, num_bytes, "rb");
+    static const char* const forms[] = {"plain", "alpaca", "chatml", "{inputs} {a} {targets}{{"};
+    RecordTemplate form;
+    RecordReader reader;
+    REQUIRE(stream != NULL && record_template_open(&form, forms[data[0] / 4 % 4]) == STATUS_OK);
+    RecordOptions options = {.form = &form, .max_bytes = max_line_bytes};
+    Status status = record_reader_open_stream(&reader, stream, "fuzz.jsonl", &options);
+    if (status != STATUS_OK) {
+        record_template_close(&form);
+        return 0;
+    }
+    for (size_t calls = 0;; calls++) {
+        Record record;
+        status = record_reader_next(&reader, &record);
+        REQUIRE(calls <= 1100 * num_bytes + 2);  // packed bytes may be as many
+        REQUIRE(status == STATUS_OK || status == STATUS_BAD_FORMAT || status == STATUS_IO);
+        REQUIRE(status == STATUS_OK || strncmp(status_message(), "fuzz.jsonl:", 11) == 0);
+        if (status == STATUS_BAD_FORMAT) { continue; }
+        if (status == STATUS_IO || record.end) { break; }
+        REQUIRE(strlen(record.task.text) == record.task.num_bytes);
+        REQUIRE(record.task.num_bytes > 0 && record.task.num_bytes <= RECORD_MAX_TASK_BYTES);
+        REQUIRE(record.num_turns > 0);
+        for (int32_t t = 0; t < record.num_turns; t++) {
+            REQUIRE(record.turns[t].inputs.text[record.turns[t].inputs.num_bytes] == '\0');
+            REQUIRE(record.turns[t].targets.text[record.turns[t].targets.num_bytes] == '\0');
+        }
+    }
+    record_template_close(&form);
+    record_reader_close(&reader);
+    return 0;
+}

@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# dev/data: every script on a small file of the form that it is for, then through prepare_data. No network.
+set -u
+cd "$(dirname "$0")/.."
+command -v python3 >/dev/null || { echo "skip: no python3"; exit 77; }
+make --no-print-directory -s prepare_data || exit 1
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+python=${PYTHON:-python3}
+passed=0 failed=0 skipped=0
+check() {  # what, command...: the command must succeed
+    local what=$1
+    shift
+    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAIL $what"; fi
+}
+run() { "$python" "dev/data/$1.py" "${@:2}"; }
+fails() {  # words, script...: exit status 1 and a message with these words
+    local words=$1 output rc
+    shift
+    output=$(run "$@" 2>&1 >/dev/null)
+    rc=$?
+    check "'$words' expected with exit 1; got $rc: $output" [ "$rc:$(grep -cF -- "$words" <<<"$output")" = 1:1 ]
+}
+# name, form as prepare_data says it, samples: what the script wrote, prepared
+prepared() {
+    check "$1 prepares" ./prepare_data --val-fraction 0 --out "$dir/data" "$dir/$1.jsonl" >"$dir/log" 2>&1
+    check "$1 is '$2': $(head -1 "$dir/log")" grep -qF "$1.jsonl: $3 records, $2" "$dir/log"
+    check "$1 has no bad record" bash -c "! grep -q bad '$dir/log'"
+}
+tasks() { sed -n '2,/^all /p' "$dir/log" | sed '/^task /d; /^all /d' | awk '{ print $1 }' | tr '\n' ' '; }
+
+"$python" - "$dir" <<'END' || exit 1
+import gzip, json, sys
+dir = sys.argv[1] + "/"
+json.dump([{"instruction": "Add.", "input": "1 2", "output": "3"}, {"instruction": "Name a colour.", "input": "", "output": "red"},
+           {"instruction": "Say nothing.", "input": "", "output": ""}], open(dir + "alpaca_data.json", "w"), indent=4)
+with open(dir + "dolly-15k.jsonl", "w") as f:
+    for category, context in (("open_qa", ""), ("closed_qa", "Lima is in Peru.")):
+        f.write(json.dumps({"instruction": "Where is Lima?", "context": context, "response": "Peru", "category": category}) + "\n")
+tulu = [{"id": "x_%d" % i, "messages": [{"content": "q%d" % i, "role": "user"}, {"content": "a", "role": "assistant"},
+         {"content": "r", "role": "user"}, {"content": "b", "role": "assistant"}], "source": "ai2-adapt-dev/flan_v2" if i else "ai2-adapt-dev/oasst1"}
+        for i in range(3)]
+open(dir + "tulu-rows.jsonl", "w").write("".join(json.dumps(row) + "\n" for row in tulu))
+with gzip.open(dir + "arc_easy_train.jsonl.gz", "wt") as f:
+    for i in range(4):
+        f.write(json.dumps({"inputs": "Q%d?" % i, "targets": "A", **({"task": "arc_easy"} if i % 2 else {})}) + "\n")
+json.dump({"Definition": ["Do it."], "Categories": ["x"], "Positive Examples": [], "Instances": [{"id": "1", "input": "in", "output": ["out", "other"]}] * 3},
+          open(dir + "task001_quoref.json", "w"))
+open(dir + "input.txt", "w").write("First Citizen:\nBefore we proceed.\n\nAll:\nSpeak, speak.\n\n" + "\n\n".join("Speaker %d:\n%s" % (i, "word " * 30) for i in range(20)) + "\n")
+open(dir + "table.csv", "w").write('review,label\n"good, very",1\nbad,0\n')
+try:
+    import pyarrow, pyarrow.parquet
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(tulu), dir + "train-00000.parquet")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"text": "t%d" % i, "n": i} for i in range(2500)]), dir + "texts.parquet")
+except ImportError:
+    pass
+END
+
+check "alpaca" run alpaca --file "$dir/alpaca_data.json" --out "$dir/alpaca.jsonl" >/dev/null
+prepared alpaca "Alpaca (instruction, input -> output)" 2
+check "dolly" run dolly --file "$dir/dolly-15k.jsonl" --out "$dir/dolly.jsonl" >/dev/null
+prepared dolly "Dolly (instruction, context -> response)" 2
+check "categories are tasks: $(tasks)" [ "$(tasks)" = "closed_qa open_qa " ]
+check "tulu3" run tulu3 --file "$dir/tulu-rows.jsonl" --out "$dir/tulu3.jsonl" >/dev/null
+prepared tulu3 "chat (messages)" 3
+check "sources are tasks: $(tasks)" [ "$(tasks)" = "flan_v2 oasst1 " ]
+check "flan" run flan --file "$dir/arc_easy_train.jsonl.gz" --out "$dir/flan.jsonl" >/dev/null
+prepared flan "inputs -> targets" 4
+check "one task, by field or by file: $(tasks)" [ "$(tasks)" = "arc_easy " ]
+check "natural_instructions" run natural_instructions --per-task 2 --file "$dir/task001_quoref.json" --out "$dir/ni.jsonl" >/dev/null
+prepared ni "inputs -> targets" 2
+check "the definition stands first" grep -qF '"inputs": "Definition: Do it.\n\nInput: in\nOutput:", "targets": "out"' "$dir/ni.jsonl"
+tar -C "$dir" --transform 's,^,natural-instructions-master/tasks/,' -czf "$dir/ni.tar.gz" task001_quoref.json
+check "the archive of all" run natural_instructions --file "$dir/ni.tar.gz" --out "$dir/ni.jsonl" >/dev/null
+prepared ni "inputs -> targets" 3
+check "tinyshakespeare" run tinyshakespeare --chars 400 --file "$dir/input.txt" --out "$dir/ts.jsonl" >/dev/null
+prepared ts "text (all of it is learnt)" "$(wc -l <"$dir/ts.jsonl")"
+check "and all of it is there" [ "$("$python" -c 'import json, sys; print(sum(json.loads(l)["text"].count("Speaker") for l in open(sys.argv[1])))' "$dir/ts.jsonl")" -eq 20 ]
+check "a CSV file" run huggingface --file "$dir/table.csv" --rename review=inputs label=targets --task sentiment --out "$dir/csv.jsonl" >/dev/null
+prepared csv "inputs -> targets" 2
+check "standard output, and a limit" [ "$(run huggingface --file "$dir/table.csv" --limit 1 --out - | wc -l)" -eq 1 ]
+if [ -e "$dir/texts.parquet" ]; then
+    check "Parquet" run huggingface --file "$dir/texts.parquet" --fields text --out "$dir/parquet.jsonl" >/dev/null
+    prepared parquet "text (all of it is learnt)" "2,500"
+    check "Tulu's Parquet" run tulu3 --file "$dir/train-00000.parquet" --out "$dir/tulu3p.jsonl" >/dev/null
+    check "has the same records" cmp -s "$dir/tulu3.jsonl" "$dir/tulu3p.jsonl"
+else
+    skipped=$((skipped + 1))
+    printf 'PAR1 and so on' >"$dir/x.parquet"
+    fails "a Parquet file ---> pip install pyarrow" huggingface --file "$dir/x.parquet" --out "$dir/x"
+    echo "skip Parquet: no pyarrow ---> pip install pyarrow, PYTHON=/path/python3"
+fi
+fails "a record without instruction, output" alpaca --file "$dir/tulu-rows.jsonl" --out "$dir/x"
+fails "no record in the input" alpaca --file <(echo '[]') --out "$dir/x"
+fails "not JSON" alpaca --file "$dir/input.txt" --out "$dir/x"
+fails "No such file" alpaca --file "$dir/absent" --out "$dir/x"
+fails "--dataset NAME or --file FILE" huggingface --out "$dir/x"
+check "a failure writes nothing" [ ! -e "$dir/x" -a ! -e "$dir/x.tmp" ]
+check "where GPT-2's tokenizer is" [ "$(run tokenizer gpt2 --urls --out "$dir" | wc -l)" -eq 2 ]
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]

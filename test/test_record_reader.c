@@ -1,0 +1,495 @@
+// test_record_reader.c -- good records come out whole, in every form and packing; bad ones are named by file,
+// line and reason, and cost only themselves.
+#include <jansson.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include "../dataloader/records/record_reader.h"
+#include "../dynapipe_plugin/base/rng.h"
+#include "test.h"
+
+static uint64_t seed;
+static RecordTemplate plain;
+
+static void open_bytes(RecordReader* reader, const char* text, size_t num_bytes, size_t max_line_bytes) {
+    FILE* stream = tmpfile();
+    CHECK_EQ(fwrite(text, 1, num_bytes, stream), num_bytes);
+    rewind(stream);
+    RecordOptions options = {.form = &plain, .max_bytes = max_line_bytes};
+    CHECK_OK(record_reader_open_stream(reader, stream, "dir/tasks.jsonl", &options));
+}
+
+static void open_text(RecordReader* reader, const char* text) {
+    open_bytes(reader, text, strlen(text), 0);
+}
+
+static bool text_is(RecordText text, const char* expected) {
+    return text.text != NULL && strcmp(text.text, expected) == 0 && strlen(expected) == text.num_bytes;
+}
+
+static void check_sample(RecordReader* reader, const char* task, const char* inputs, const char* targets) {
+    Record sample;
+    CHECK_OK(record_reader_next(reader, &sample));
+    CHECK(!sample.end && sample.num_turns == 1);
+    if (sample.num_turns != 1) { return; }
+    CHECK(text_is(sample.task, task));
+    CHECK(text_is(sample.turns[0].inputs, inputs));
+    CHECK(text_is(sample.turns[0].targets, targets));
+}
+
+static void check_end(RecordReader* reader) {
+    Record sample;
+    for (int i = 0; i < 2; i++) {  // the end stays the end
+        CHECK_OK(record_reader_next(reader, &sample));
+        CHECK(sample.end);
+    }
+    record_reader_close(reader);
+}
+
+static void good_lines_come_out_whole(void) {
+    RecordReader reader;
+    open_text(&reader,
+              "\xef\xbb\xbf{\"task\": \"a\", \"inputs\": \"x\\ty\", \"targets\": \"\\u00e9\\ud83d\\ude00\"}\n"
+              "\n  \t\r\n"
+              "{\"extra\": [1, {\"deep\": 123456789012345678901234567890}], \"targets\": \"t\", \"inputs\": "
+              "\"\"}\r\n"
+              "{\"task\": \"\", \"inputs\": \"no newline at the end\", \"targets\": \"\"}");
+    check_sample(&reader, "a", "x\ty", "\xc3\xa9\xf0\x9f\x98\x80");
+    check_sample(&reader, "tasks", "", "t");
+    CHECK_EQ(reader.values.line_number, 4);
+    check_sample(&reader, "tasks", "no newline at the end", "");
+    check_end(&reader);
+}
+
+static void every_bad_line_is_named_and_costs_only_itself(void) {
+    static const struct {
+        const char *line, *reason;
+    } cases[] = {
+        {"{\"inputs\": \"a\", \"targets\": \"b\"", "not JSON at byte"},
+        {"hello", "not JSON"},
+        {"{\"inputs\": \"a\", \"targets\": \"b\"} {}", "not JSON"},
+        {"[1, 2]", "an array, not an object"},
+        {"7", "a number, not an object"},
+        {"null", "null, not an object"},
+        {"{}", "the fields {}"},
+        {"{\"targets\": \"b\"}", "field \"inputs\" is missing"},
+        {"{\"a\": 1, \"b\": 2}", "the fields {a, b} ---> --inputs-field"},
+        {"{\"messages\": []}", "without an answer"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}]}", "without an answer"},
+        {"{\"messages\": [{\"role\": \"judge\", \"content\": \"q\"}]}", "role \"judge\" is none of"},
+        {"{\"messages\": [{\"content\": \"q\"}]}", "message 1 has no \"role\""},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": null}]}", "content of message 1 is null"},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"\"}]}",
+         "answers of the conversation are empty"},
+        {"{\"instruction\": \"a\", \"input\": 7, \"output\": \"b\"}", "field \"input\" is a number"},
+        {"{\"prompt\": \"a\"}", "field \"completion\" is missing"},
+        {"{\"inputs\": \"a\"}", "field \"targets\" is missing"},
+        {"{\"inputs\": 5, \"targets\": \"b\"}", "field \"inputs\" is a number, not a string"},
+        {"{\"inputs\": \"a\", \"targets\": null}", "field \"targets\" is null, not a string"},
+        {"{\"inputs\": \"a\", \"targets\": [\"b\"]}", "field \"targets\" is an array"},
+        {"{\"task\": {}, \"inputs\": \"a\", \"targets\": \"b\"}", "field \"task\" is an object"},
+        {"{\"task\": \"a\\u0000b\", \"inputs\": \"a\", \"targets\": \"b\"}", "field \"task\" has a NUL"},
+        {"{\"inputs\": \"\", \"targets\": \"\"}", "both empty"},
+        {"{\"inputs\": \"\xff\", \"targets\": \"b\"}", "not JSON"},
+        {"{\"inputs\": \"\xed\xa0\x80\", \"targets\": \"b\"}", "not JSON"},
+        {"{\"inputs\": \"\\ud800\", \"targets\": \"b\"}", "not JSON"},
+        {"{\"inputs\": \"a\", \"inputs\": \"b\", \"targets\": \"c\"}", "duplicate"},
+        {"{\"inputs\": \"raw \x01 control\", \"targets\": \"b\"}", "not JSON"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[400], place[40];
+        snprintf(text, sizeof text,
+                 "{\"inputs\": \"1\", \"targets\": \"2\"}\n\n%s\n{\"inputs\": \"3\", \"targets\": \"4\"}\n",
+                 cases[i].line);
+        snprintf(place, sizeof place, "dir/tasks.jsonl:3: ");
+        RecordReader reader;
+        Record sample;
+        open_text(&reader, text);
+        check_sample(&reader, "tasks", "1", "2");
+        CHECK_FAILS(record_reader_next(&reader, &sample), STATUS_BAD_FORMAT, cases[i].reason);
+        CHECK(strncmp(status_message(), place, strlen(place)) == 0);
+        for (const char* c = status_message(); *c != '\0'; c++) { CHECK(*c >= ' ' && *c <= '~'); }
+        check_sample(&reader, "tasks", "3", "4");
+        check_end(&reader);
+    }
+}
+
+static void nul_characters_stay_in_texts_and_break_raw_lines(void) {
+    RecordReader reader;
+    Record sample;
+    static const char text[] = "{\"inputs\": \"a\\u0000b\", \"targets\": \"c\"}\n"
+                               "{\"inputs\": \"a\0b\", \"targets\": \"c\"}\n\0\n"
+                               "{\"inputs\": \"d\", \"targets\": \"e\"}\n";
+    open_bytes(&reader, text, sizeof text - 1, 0);
+    CHECK_OK(record_reader_next(&reader, &sample));
+    CHECK(sample.turns[0].inputs.num_bytes == 3 && memcmp(sample.turns[0].inputs.text, "a\0b", 4) == 0);
+    CHECK_FAILS(record_reader_next(&reader, &sample), STATUS_BAD_FORMAT, ":2: not JSON");
+    CHECK_FAILS(record_reader_next(&reader, &sample), STATUS_BAD_FORMAT, ":3: not JSON");
+    check_sample(&reader, "tasks", "d", "e");
+    check_end(&reader);
+}
+
+static void a_task_name_has_at_most_255_bytes(void) {
+    for (int length = 255; length <= 256; length++) {
+        char name[300] = {0}, text[400];
+        memset(name, 'n', (size_t)length);
+        snprintf(text, sizeof text, "{\"task\": \"%s\", \"inputs\": \"a\", \"targets\": \"b\"}", name);
+        RecordReader reader;
+        Record sample;
+        open_text(&reader, text);
+        if (length == 255) {
+            check_sample(&reader, name, "a", "b");
+        } else {
+            CHECK_FAILS(record_reader_next(&reader, &sample), STATUS_BAD_FORMAT, "256 bytes, at most 255");
+        }
+        check_end(&reader);
+    }
+}
+
+// Lines of every length around the limit and around the read block; the limit itself is still good.
+static void lines_beyond_the_limit_are_passed_over(void) {
+    const size_t lengths[] = {100, 4096, 4097, 100000, 262143, 262144, 262145, 3000000, 50};
+    for (int limit = 0; limit < 2; limit++) {
+        size_t num_bytes = 0, max_line_bytes = limit ? 4096 : 0;
+        for (size_t i = 0; i < 9; i++) { num_bytes += lengths[i] + 1; }
+        char* text = malloc(num_bytes);
+        char* at = text;
+        for (size_t i = 0; i < 9; i++) {
+            static const char head[] = "{\"targets\": \"b\", \"inputs\": \"", tail[] = "\"}\n";
+            memset(at, 'x', lengths[i] + 1);
+            memcpy(at, head, sizeof head - 1);
+            memcpy(at + lengths[i] - 2, tail, sizeof tail - 1);
+            at += lengths[i] + 1;
+        }
+        RecordReader reader;
+        Record sample;
+        open_bytes(&reader, text, num_bytes, max_line_bytes);
+        for (size_t i = 0; i < 9; i++) {
+            if (limit && lengths[i] > 4096) {
+                CHECK_FAILS(record_reader_next(&reader, &sample), STATUS_BAD_FORMAT,
+                            "longer than 4096 bytes");
+            } else {
+                CHECK_OK(record_reader_next(&reader, &sample));
+                CHECK_EQ(sample.turns[0].inputs.num_bytes, lengths[i] - 30);
+            }
+            CHECK_EQ(reader.values.line_number, i + 1);
+        }
+        CHECK_EQ(byte_source_position(reader.values.source), num_bytes);
+        CHECK(!limit || reader.values.capacity < 2000000);
+        check_end(&reader);
+        free(text);
+    }
+}
+
+// What jansson writes, the reader reads: random texts of all code points, many lines in one stream.
+static void written_samples_read_back(void) {
+    enum { NUM_LINES = 300 };
+    Rng rng = rng_seed(seed);
+    FILE* stream = tmpfile();
+    json_t* samples = json_array();
+    for (int i = 0; i < NUM_LINES; i++) {
+        char texts[2][400];
+        size_t lengths[2];
+        for (int k = 0; k < 2; k++) {
+            char* at = texts[k];
+            for (uint32_t n = 1 + rng_below(&rng, 90); n > 0; n--) {
+                uint32_t kind = rng_below(&rng, 4);
+                uint32_t c = rng_below(&rng, kind == 0   ? 0x80
+                                             : kind == 1 ? 0x800
+                                             : kind == 2 ? 0xd800
+                                                         : 0x110000);
+                if (c >= 0xd800 && c < 0xe000) { c = 0; }
+                if (c < 0x80) {
+                    *at++ = (char)c;
+                } else {
+                    int more = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+                    *at++ = (char)((0xff00u >> (more + 1) & 0xff) | c >> 6 * more);
+                    for (int m = more - 1; m >= 0; m--) { *at++ = (char)(0x80 | (c >> 6 * m & 0x3f)); }
+                }
+            }
+            lengths[k] = (size_t)(at - texts[k]);
+        }
+        json_t* row = json_pack("{s:s, s:s%, s:s%}", "task", "random", "inputs", texts[0], lengths[0],
+                                "targets", texts[1], lengths[1]);
+        CHECK(row != NULL);
+        json_array_append_new(samples, row);
+        CHECK_EQ(json_dumpf(row, stream, i % 2 ? JSON_ENSURE_ASCII : 0), 0);
+        fputc('\n', stream);
+    }
+    rewind(stream);
+    RecordReader reader;
+    CHECK_OK(record_reader_open_stream(&reader, stream, "random", &(RecordOptions){.form = &plain}));
+    for (size_t i = 0; i < NUM_LINES; i++) {
+        Record sample;
+        const json_t* row = json_array_get(samples, i);
+        const json_t* expected[2] = {json_object_get(row, "inputs"), json_object_get(row, "targets")};
+        CHECK_OK(record_reader_next(&reader, &sample));
+        CHECK_EQ(sample.turns[0].inputs.num_bytes, json_string_length(expected[0]));
+        CHECK_EQ(sample.turns[0].targets.num_bytes, json_string_length(expected[1]));
+        CHECK(memcmp(sample.turns[0].inputs.text, json_string_value(expected[0]),
+                     sample.turns[0].inputs.num_bytes) == 0);
+        CHECK(memcmp(sample.turns[0].targets.text, json_string_value(expected[1]),
+                     sample.turns[0].targets.num_bytes) == 0);
+    }
+    check_end(&reader);
+    json_decref(samples);
+}
+
+static void absent_files_and_directories_are_errors(void) {
+    RecordReader reader;
+    RecordOptions options = {.form = &plain};
+    CHECK_FAILS(record_reader_open(&reader, "test/absent.jsonl", &options), STATUS_IO,
+                "test/absent.jsonl: cannot open");
+    CHECK_FAILS(record_reader_open(&reader, "test", &options), STATUS_IO, "test: cannot read");
+    open_text(&reader, "");
+    check_end(&reader);
+}
+
+// --- forms and templates
+// -----------------------------------------------------------------------------------------
+
+#define TALK                                                                                          \
+    "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": "  \
+    "\"q1\"}, "                                                                                       \
+    "{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"q\"}, {\"text\": \"2\"}]}, " \
+    "{\"role\": \"assistant\", \"content\": \"a1\"}, {\"role\": \"tool\", \"content\": \"t\"}, "      \
+    "{\"role\": \"assistant\", \"content\": \"a2\"}, {\"role\": \"user\", \"content\": \"bye\"}]}"
+
+static const struct {
+    const char *form, *record, *inputs[2], *targets[2];
+    RecordForm kind;
+} forms[] = {
+    {"plain", "{\"inputs\": \"i\", \"targets\": \"t\"}", {"i"}, {"t"}, RECORD_PLAIN},
+    {"plain",
+     "{\"instruction\": \"i\", \"input\": \"c\", \"output\": \"o\"}",
+     {"i\nc"},
+     {"o"},
+     RECORD_ALPACA},
+    {"plain", "{\"instruction\": \"i\", \"input\": \"\", \"output\": \"o\"}", {"i"}, {"o"}, RECORD_ALPACA},
+    {"plain", "{\"instruction\": \"i\", \"output\": \"o\"}", {"i"}, {"o"}, RECORD_ALPACA},
+    {"plain",
+     "{\"instruction\": \"i\", \"context\": \"c\", \"response\": \"r\", \"category\": \"x\"}",
+     {"i\nc"},
+     {"r"},
+     RECORD_DOLLY},
+    {"plain", "{\"prompt\": \"p\", \"completion\": \"c\"}", {"p"}, {"c"}, RECORD_PROMPT},
+    {"plain", "{\"prompt\": \"p\", \"response\": \"c\"}", {"p"}, {"c"}, RECORD_PROMPT},
+    {"plain", "{\"question\": \"q\", \"answer\": \"a\"}", {"q"}, {"a"}, RECORD_QUESTION},
+    {"plain", "{\"text\": \"t\", \"meta\": {}}", {""}, {"t"}, RECORD_TEXT},
+    {"plain", TALK, {"S\nq1\nq2", "t"}, {"a1", "a2"}, RECORD_CHAT},
+    {"plain",
+     "{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", \"value\": \"a\"}]}",
+     {"q"},
+     {"a"},
+     RECORD_SHAREGPT},
+    {"plain", "{\"conversations\": [{\"from\": \"gpt\", \"value\": \"a\"}]}", {""}, {"a"}, RECORD_SHAREGPT},
+    {"plain",
+     "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": "
+     "\"a\"}, "
+     "{\"role\": \"assistant\", \"content\": \"b\"}]}",
+     {"q"},
+     {"a\nb"},
+     RECORD_CHAT},
+    {"chatml",
+     TALK,
+     {"<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nq1\nq2<|im_end|>\n<|im_start|>assistant\n",
+      "\n<|im_start|>user\nt<|im_end|>\n<|im_start|>assistant\n"},
+     {"a1", "a2"},
+     RECORD_CHAT},
+    {"llama2",
+     TALK,
+     {"[INST] <<SYS>>\nS\n<</SYS>>\n\nq1\nq2 [/INST]", "[INST] t [/INST]"},
+     {" a1", " a2"},
+     RECORD_CHAT},
+    {"alpaca",
+     "{\"instruction\": \"i\", \"input\": \"c\", \"output\": \"o\"}",
+     {"Below is an instruction that describes a task, paired with an input that provides further context. "
+      "Write a "
+      "response that appropriately completes the request.\n\n### Instruction:\ni\n\n### Input:\nc\n\n### "
+      "Response:\n"},
+     {"o"},
+     RECORD_ALPACA},
+    {"alpaca",
+     "{\"inputs\": \"i\", \"targets\": \"t\"}",
+     {"Below is an instruction that describes a task. Write a response that appropriately completes the "
+      "request.\n\n### Instruction:\ni\n\n### Response:\n"},
+     {"t"},
+     RECORD_PLAIN},
+    {"Q: {inputs}\\nA: {targets}!",
+     "{\"question\": \"q\", \"answer\": \"a\"}",
+     {"Q: q\nA: "},
+     {"a!"},
+     RECORD_QUESTION},
+    {"{{{n}}} {question}|{answer}",
+     "{\"question\": \"q\", \"answer\": \"a\", \"n\": 3}",
+     {"{3} q|"},
+     {"a"},
+     RECORD_QUESTION},
+    {"<{system}> {inputs} ", TALK, {"<S> q1\nq2 ", "<> t "}, {"a1", "a2"}, RECORD_CHAT},
+    {"{inputs}?{targets}", TALK, {"S\nq1\nq2?", "t?"}, {"a1", "a2"}, RECORD_CHAT},
+};
+
+static void every_form_and_template_reads_as_it_should(void) {
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        RecordTemplate form;
+        RecordReader reader;
+        Record record;
+        CHECK_OK(record_template_open(&form, forms[i].form));
+        FILE* stream = tmpfile();
+        fputs(forms[i].record, stream);
+        rewind(stream);
+        CHECK_OK(record_reader_open_stream(&reader, stream, "x", &(RecordOptions){.form = &form}));
+        CHECK_OK(record_reader_next(&reader, &record));
+        CHECK_EQ(record.form, forms[i].kind);
+        CHECK_EQ(record.num_turns, forms[i].inputs[1] != NULL ? 2 : 1);
+        for (int32_t t = 0; t < record.num_turns; t++) {
+            bool ok = text_is(record.turns[t].inputs, forms[i].inputs[t]) &&
+                      text_is(record.turns[t].targets, forms[i].targets[t]);
+            if (!ok) {
+                printf("form %zu: '%s' | '%s'\n", i, record.turns[t].inputs.text,
+                       record.turns[t].targets.text);
+            }
+            CHECK(ok);
+        }
+        check_end(&reader);
+        record_template_close(&form);
+    }
+}
+
+static void fields_may_have_names_of_their_own(void) {
+    static const char text[] =
+        "{\"a\": 1.5, \"b\": true, \"kind\": \"k\"}\n{\"a\": \"x\", \"b\": 12, \"kind\": \"k\"}\n"
+        "{\"a\": [], \"b\": \"y\"}\n{\"a\": \"x\"}\n";
+    RecordReader reader;
+    Record record;
+    FILE* stream = tmpfile();
+    fputs(text, stream);
+    rewind(stream);
+    RecordOptions options = {.fields = {"a", "b"}, .task_field = "kind", .form = &plain};
+    CHECK_OK(record_reader_open_stream(&reader, stream, "dir/tasks.ndjson.gz", &options));
+    check_sample(&reader, "k", "1.5", "true");
+    check_sample(&reader, "k", "x", "12");
+    CHECK_FAILS(record_reader_next(&reader, &record), STATUS_BAD_FORMAT, ":3: field \"a\" is an array");
+    CHECK_FAILS(record_reader_next(&reader, &record), STATUS_BAD_FORMAT, ":4: field \"b\" is missing");
+    CHECK_EQ(strcmp(reader.file_task, "tasks"), 0);
+    check_end(&reader);
+    RecordTemplate form;
+    CHECK_FAILS(record_template_open(&form, "gpt9"), STATUS_BAD_OPTION, "plain, alpaca, chatml, llama2");
+    CHECK_FAILS(record_template_open(&form, "{inputs"), STATUS_BAD_OPTION, "is no {field}");
+    CHECK_FAILS(record_template_open(&form, "{}"), STATUS_BAD_OPTION, "is no {field}");
+}
+
+// --- arrays and packings
+// -----------------------------------------------------------------------------------------
+
+// One array, however its lines are broken: the records are those of the lines, bad ones aside.
+static void an_array_gives_the_same_records(void) {
+    static const char* const arrays[] = {
+        "[{\"inputs\": \"1\", \"targets\": \"]\"},{\"inputs\": \"\\\"{\", \"targets\": \"4\"}]",
+        "\xef\xbb\xbf \n[\n {\n  \"inputs\":\n \"1\", \"targets\": \"]\"}\n,\n\n{\"inputs\": \"\\\"{\", "
+        "\"targets\": \"4\"}\n]\n\n",
+        "[ {\"inputs\": \"1\", \"targets\": \"]\"}, 5, [1, {\"a\": []}], \"]\", {\"x\": {\"y\": "
+        "1}},\n{\"inputs\": \"\\\"{\", \"targets\": \"4\"} ]",
+        "[{\"inputs\": \"1\", \"targets\": \"]\"} } {\"inputs\": \"\\\"{\", \"targets\": \"4\"}",
+        "[{\"inputs\": \"1\", \"targets\": \"]\"}, {\"inputs\": \"\\\"{\", \"targets\": \"4\"}, {\"inputs\": "
+        "\"",
+        "[{\"inputs\": \"1\", \"targets\": \"]\"}, {\"inputs\": \"\\\"{\", \"targets\": \"4\"}] {}",
+    };
+    static const int num_bad[] = {0, 0, 4, 2, 1, 1};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
+        RecordReader reader;
+        open_text(&reader, arrays[i]);
+        int bad = 0, good = 0;
+        for (int calls = 0; calls < 20; calls++) {
+            Record record;
+            Status status = record_reader_next(&reader, &record);
+            if (status == STATUS_OK && record.end) { break; }
+            bad += status == STATUS_BAD_FORMAT;
+            CHECK(status == STATUS_OK || strstr(status_message(), ", record ") != NULL);
+            if (status != STATUS_OK) { continue; }
+            CHECK(text_is(record.turns[0].inputs, good == 0 ? "1" : "\"{"));
+            CHECK(text_is(record.turns[0].targets, good == 0 ? "]" : "4"));
+            good++;
+        }
+        CHECK_EQ(good, 2);
+        CHECK_EQ(bad, num_bad[i]);
+        check_end(&reader);
+    }
+}
+
+static void pack(FILE* stream, bool zstandard, const char* text, size_t num_bytes) {
+    unsigned char* packed = malloc(2 * num_bytes + 1000);
+    size_t packed_bytes = 0;
+    if (zstandard) {
+        packed_bytes = ZSTD_compress(packed, 2 * num_bytes + 1000, text, num_bytes, 3);
+    } else {
+        z_stream z = {.next_in = (Bytef*)(uintptr_t)text,
+                      .avail_in = (uInt)num_bytes,
+                      .next_out = packed,
+                      .avail_out = (uInt)(2 * num_bytes + 1000)};
+        CHECK_EQ(deflateInit2(&z, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
+        CHECK_EQ(deflate(&z, Z_FINISH), Z_STREAM_END);
+        packed_bytes = z.total_out;
+        deflateEnd(&z);
+    }
+    CHECK_EQ(fwrite(packed, 1, packed_bytes, stream), packed_bytes);
+    free(packed);
+}
+
+// Two packed parts, one behind the other, of half the records each; cut off anywhere, it is an error, not an
+// end.
+static void packed_files_are_read_to_their_end(void) {
+    enum { LINES = 4000 };
+    char* text = malloc(LINES * 60);
+    size_t at = 0, half = 0;
+    for (int i = 0; i < LINES; i++) {
+        if (i == LINES / 2) { half = at; }
+        at += (size_t)sprintf(text + at, "{\"inputs\": \"%d\", \"targets\": \"%d\"}\n", i, i * 7);
+    }
+    for (int zstandard = 0; zstandard < 2; zstandard++) {
+        for (int cut = 0; cut < 4; cut++) {
+            FILE* stream = tmpfile();
+            pack(stream, zstandard, text, half);
+            pack(stream, zstandard, text + half, at - half);
+            fflush(stream);
+            long packed_bytes = ftell(stream);
+            CHECK_EQ(ftruncate(fileno(stream), packed_bytes - (cut == 3 ? packed_bytes / 3 : cut)), 0);
+            rewind(stream);
+            RecordReader reader;
+            CHECK_OK(
+                record_reader_open_stream(&reader, stream, "x.json.gz", &(RecordOptions){.form = &plain}));
+            Record record = {0};
+            Status status = STATUS_OK;
+            int num = 0;
+            while (!record.end && (status = record_reader_next(&reader, &record)) == STATUS_OK) {
+                char inputs[20];
+                snprintf(inputs, sizeof inputs, "%d", num);
+                CHECK(record.end || text_is(record.turns[0].inputs, inputs));
+                num += !record.end;
+            }
+            CHECK_EQ(status, cut == 0 ? STATUS_OK : STATUS_IO);
+            CHECK(cut > 0 ? num <= LINES : num == LINES);
+            if (cut > 0) { CHECK(strstr(status_message(), "packed data") != NULL); }
+            record_reader_close(&reader);
+        }
+    }
+    free(text);
+}
+
+int main(int argc, char** argv) {
+    seed = test_seed(argc, argv);
+    CHECK_OK(record_template_open(&plain, "plain"));
+    RUN(good_lines_come_out_whole);
+    RUN(every_bad_line_is_named_and_costs_only_itself);
+    RUN(nul_characters_stay_in_texts_and_break_raw_lines);
+    RUN(a_task_name_has_at_most_255_bytes);
+    RUN(lines_beyond_the_limit_are_passed_over);
+    RUN(written_samples_read_back);
+    RUN(absent_files_and_directories_are_errors);
+    RUN(every_form_and_template_reads_as_it_should);
+    RUN(fields_may_have_names_of_their_own);
+    RUN(an_array_gives_the_same_records);
+    RUN(packed_files_are_read_to_their_end);
+    return test_end();
+}

@@ -52,7 +52,7 @@ rates() { paste <(field "$1" total_tokens) <(field "$1" step_ms) | awk '{print $
 # Stages and, of the last step's plan, backward passes and those with weight gradients as jobs of their own.
 split() {
     local plan=$out/$1/plan.txt
-    printf '%s: %s layers, %d of %d backward passes split' "$2" "$(sed -nE 's/^stages: ([0-9,]+) .*/\1/p' "$out/$1.log")" \
+    printf '%s: %s layers, %d of %d backward passes split' "$2" "$(sed -nE 's/^stages: ([^ ]+) .*/\1/p' "$out/$1.log")" \
         "$(grep -cE '^ *wgt' "$plan")" "$(grep -cE '^ *bwd' "$plan")"
 }
 # Percent of what was predicted, + where steps took longer: all of it, without sign, and of jobs, transfers, waiting.

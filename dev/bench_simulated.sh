@@ -33,7 +33,8 @@ while [ $# -gt 0 ]; do
     esac
     shift 2
 done
-all_policies=dynamic,dynapipe,packed-ragged,kk,packed,padded
+# "linear" is dynamic with one contiguous stage a rank and the head on the last one.
+all_policies=dynamic,linear,dynapipe,packed-ragged,kk,packed,padded
 
 # What is run where nothing else is asked for, and at which size: model, tokens a step, longest sample (input+target). Batches of 8
 # (16 from 8 stages on) times the longest sample, as a run of 2048 tokens with 16,384 a step.
@@ -41,7 +42,7 @@ cells() {  # model: "STAGES PLATFORM POLICIES" a line
     case $1 in
         gpt2)
             for p in 2 4 8 16 4x2; do echo "$p fast $all_policies"; done
-            for platform in ethernet slow-host jitter; do echo "4 $platform dynamic,dynapipe,packed-ragged"; done
+            for platform in ethernet slow-host jitter; do echo "4 $platform dynamic,linear,dynapipe,packed-ragged"; done
             ;;
         t5) for p in 4 8; do echo "$p fast $all_policies"; done ;;
         *) die "--model $1 ---> gpt2 or t5" ;;
@@ -92,7 +93,8 @@ run_cell() {  # kind of model, stages, platform, policy
     IFS=, read -r model batch longest <<<"${size:-$(size_of "$kind" "$layout")}"
     IFS=x read -r P R <<<"${layout}x1"
     R=${R%x*}
-    options=(-e "$model" -d "$batch" -x "$steps" --stages "$P" --replicas "$R" --batching "$policy")
+    options=(-e "$model" -d "$batch" -x "$steps" --stages "$P" --replicas "$R" --batching "${policy/linear/dynamic}")
+    [ "$policy" != linear ] || options+=(--placement linear --head whole)
     # shellcheck disable=SC2207
     options+=($(lengths "$longest" -t) ${more[@]+"${more[@]}"})
     if [ "$platform" = fast ]; then
@@ -156,7 +158,7 @@ section() {  # kind, stages, platform
     echo "## $1, $2 stages, $3"
     echo
     # shellcheck disable=SC2016
-    sed -E 's/ --batching [^ ]+//; s| --costs [^ ]+||; s/^(.*) data (.*)/`\1`; \2./' "${first%/*}/settings"
+    sed -E 's/ --batching [^ ]+//; s/ --placement linear --head whole//; s| --costs [^ ]+||; s/^(.*) data (.*)/`\1`; \2./' "${first%/*}/settings"
     echo
     echo "| batching | tokens/s | dynamic is faster by | step takes longer than predicted by | of it jobs, transfers, waiting | idle (planned) | padding | seconds of a core |"
     echo "|---|---|---|---|---|---|---|---|"
@@ -166,7 +168,8 @@ section() {  # kind, stages, platform
         row "$cell" "$dynamic" "$policy"
         [ "$policy" = dynamic ] || [ ! -e "$dynamic/seconds" ] || best+="$(ratio "$cell" "$dynamic") $policy"$'\n'
     done
-    [ -z "$best" ] || sort -g <<<"$best" | awk 'NF {printf "\nAgainst the best of the others, %s: %s x.\n", $3, $1; exit}'
+    [ ! -e "$dynamic/seconds" ] || sed -nE 's/^.*(stages: .*)/\ndynamic, \1/p' "$dynamic/log" | head -2
+    [ -z "$best" ] || grep -v ' linear$' <<<"$best" | sort -g | awk 'NF {printf "\nAgainst the best of the others, %s: %s x.\n", $3, $1; exit}'
 }
 write_table() {
     {

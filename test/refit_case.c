@@ -6,6 +6,7 @@
 #include "../dynapipe_plugin/plan/cost/cost_share.h"
 #include "../dynapipe_plugin/plan/lists/plan_words.h"
 #include "../dynapipe_plugin/plan/replay/replay.h"
+#include "cost_one.h"
 
 void refit_case_costs(CostModel* out, RefitCaseModel model) {
     CostAnalytic about = {.num_layers = 8,

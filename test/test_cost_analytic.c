@@ -2,6 +2,7 @@
 // work.
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "cost_one.h"
 #include "test.h"
 
 static CostModel model, other;

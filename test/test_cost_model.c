@@ -1,6 +1,7 @@
 // test_cost_model.c -- monotone, saturating, additive over stages, exact text, refused nonsense.
 #include "../dynapipe_plugin/plan/cost/cost_file.h"
 #include "../dynapipe_plugin/plan/cost/cost_table.h"
+#include "cost_one.h"
 
 #include <math.h>
 #include <unistd.h>

@@ -1,5 +1,6 @@
 // test_cost_table.c -- the fast evaluation says what the formulas say, to the last bit.
 #include "../dynapipe_plugin/plan/cost/cost_table.h"
+#include "cost_one.h"
 
 #include "random_problem.h"
 #include "test.h"

@@ -6,6 +6,7 @@
 #include <omp.h>
 
 #include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/problem/placement_make.h"
 #include "../dynapipe_plugin/run/executor.h"
 #include "../llmc/head.h"
 #include "gpt2_golden.h"
@@ -353,6 +354,13 @@ static void draw_problem(RandomProblem* out, Rng* rng, int trial, Model* whole) 
     }
     random_problem_limit_memory(out, rng_between(rng, 0, 300));
     if (rng_below(rng, 2) > 0) { out->request.memory_limit_bytes = 0; }
+    if (out->request.batching == BATCHING_DYNAMIC &&
+        out->request.P > 1) {  // whatever is drawn: the rarest lists
+        out->request.schedule = SCHEDULE_ADAPTIVE;
+        out->request.memory_limit_bytes = 0;
+        HeadSplit head = out->request.P == 3 ? HEAD_BY_ROWS : HEAD_BY_VOCABULARY;
+        placement_share_head(&out->request.placement, head, out->request.P);
+    }
 }
 
 static void plans_from_random_cost_models_give_the_gradients_of_one_slice(void) {

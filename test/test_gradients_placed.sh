@@ -19,6 +19,9 @@ agree "vee-vocabulary-zero1" 4 --stages 2 --placement vee --head vocabulary -z 1
 agree "vee-rows-recompute" 2 --stages 2 --placement vee --head rows --recompute full --split-backward on
 agree "interleaved-vocabulary-padded-limit" 2 --stages 2 --placement interleaved --head vocabulary --layout padded \
     --memory-limit 12M
+agree "lists" 3 --stages 3 --placement 2:2,0:1,1:2,0:3 --head vocabulary:24,1000,0
+agree "list-and-shape" 2 --stages 2 --placement 1:1,0:6,1:1 --head rows
+agree "split-and-shares" 2 --stages 2 --stage-split 5,3 --head vocabulary:0,1024
 
 # Validation, answers and checkpoints: as on one rank, and any placement goes on from any other's checkpoint.
 model="-i $work/data/train.bin -j $work/data/val.bin -e l8c32h4 -t 128 -d 3000 -v 3 -s 3 -g 8 --answers 2 -l 3e-3"

@@ -6,6 +6,7 @@
 #include "../dynapipe_plugin/measure/measure_lines.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "cost_one.h"
 #include "clock_model.h"
 #include "test.h"
 

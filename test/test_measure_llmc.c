@@ -11,6 +11,7 @@
 #include "../llmc/head.h"
 #include "../llmc/t5.h"
 #include "../trainer/llmc_model.h"
+#include "cost_one.h"
 #include "test.h"
 
 enum { GPT2, T5, FLAN, UMT5, LOPSIDED, NUM_CONFIGS };

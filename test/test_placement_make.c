@@ -1,6 +1,7 @@
 // test_placement_make.c -- placements by shape and from text: what each shape is, what is refused.
 #include "../dynapipe_plugin/base/rng.h"
 #include "../dynapipe_plugin/plan/problem/placement_make.h"
+#include "../dynapipe_plugin/plan/problem/placement_words.h"
 #include "random_plan.h"
 #include "test.h"
 
@@ -117,11 +118,66 @@ static void bad_text_is_refused(void) {
     CHECK(placement_parse(&placement, 2, 4, 0, true, "0:2,1:2,0:0") != STATUS_OK);
 }
 
+// A word leaves the choice, a list takes it away; both leave what they do not speak of.
+static void words_say_what_is_left_to_choose(void) {
+    PlanRequest request = {.P = 2, .choose_stages = true};
+    placement_linear(&request.placement, request.placement.chunks, 2);
+    CHECK_OK(placement_words_take(&request, 4, 0, NULL, NULL));
+    CHECK(request.placements == PLACEMENT_AUTO && request.heads == HEAD_CHOICE_AUTO && request.choose_stages);
+    CHECK_OK(placement_words_take(&request, 4, 0, "vee", "rows:24,1000"));
+    CHECK(request.placements == PLACEMENT_VEE && request.choose_stages && request.placement.num_chunks == 4);
+    CHECK(request.heads == HEAD_CHOICE_GIVEN && request.placement.head == HEAD_BY_ROWS);
+    CHECK_EQ(request.placement.head_begin[1], 24);
+    CHECK_OK(placement_words_take(&request, 4, 0, "1:3,0:1", "vocabulary"));
+    CHECK(request.placements == PLACEMENT_GIVEN && !request.choose_stages);
+    CHECK(request.heads == HEAD_CHOICE_VOCABULARY && request.placement.head_begin[1] == HEAD_UNITS / 2);
+    CHECK_EQ(request.placement.chunks[0].layer_end, 3);
+    CHECK_FAILS(placement_words_take(&request, 4, 0, "1:3,0:2", NULL), STATUS_BAD_OPTION, "5 of 4 layers");
+    CHECK_FAILS(placement_words_take(&request, 3, 0, "interleaved", NULL), STATUS_BAD_OPTION,
+                "takes 4 layers");
+    CHECK_OK(placement_words_check(2, "stacks", "rows:24,1000"));
+    CHECK_OK(placement_words_check(2, "1:3,0:2", NULL));  // of which model is not known
+    CHECK_FAILS(placement_words_check(2, "vees", NULL), STATUS_BAD_OPTION, "---> auto, linear, interleaved");
+    CHECK_FAILS(placement_words_check(3, NULL, "rows:24,1000"), STATUS_BAD_OPTION, "for each of 3 stages");
+}
+
+// The plain placement of a shape is of that shape whatever its layers; of another shape it is only where both
+// are drawn alike.
+static void a_placement_is_of_its_shape(void) {
+    static const bool expected[4][4] = {{true, false, false, false},
+                                        {false, true, false, true},
+                                        {false, false, true, true},
+                                        {false, true, false, true}};
+    for (int32_t P = 2; P <= 5; P++) {
+        for (int made = 0; made < 4; made++) {
+            Placement placement;
+            CHECK_OK(
+                placement_make(&placement, (PlacementChoice)(PLACEMENT_LINEAR + made), false, P, 12, 12));
+            placement.chunks[0].layer_end = placement.chunks[1].layer_begin = 1;
+            for (int kind = 0; kind < 4; kind++) {
+                CHECK_EQ(placement_is_of(&placement, (PlacementChoice)(PLACEMENT_LINEAR + kind), P),
+                         expected[made][kind]);
+            }
+            CHECK(placement_is_of(&placement, PLACEMENT_AUTO, P));
+            Placement twice = placement;  // down and up twice
+            for (int32_t k = 0; k < 2 * P; k++) { twice.stage_of[2 * P + k] = placement.stage_of[k]; }
+            twice.num_chunks = 4 * P;
+            CHECK_EQ(placement_is_of(&twice, PLACEMENT_VEE, P), made == 2);
+            placement.stage_of[P - 1] = 0;
+            for (int kind = 0; kind < 4; kind++) {
+                CHECK(!placement_is_of(&placement, (PlacementChoice)(PLACEMENT_LINEAR + kind), P));
+            }
+        }
+    }
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(shapes_are_as_drawn);
     RUN(heads_are_shared_by_all);
     RUN(text_says_everything);
     RUN(bad_text_is_refused);
+    RUN(words_say_what_is_left_to_choose);
+    RUN(a_placement_is_of_its_shape);
     return test_end();
 }

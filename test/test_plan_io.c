@@ -1,6 +1,7 @@
 // test_plan_io.c -- plan text: round trips, golden text, hostile text; timelines as in STYLE.
 #include "../dynapipe_plugin/base/file_io.h"
 #include "random_plan.h"
+#include "pipe_print.h"
 #include "test.h"
 
 static uint64_t seed;

@@ -83,9 +83,22 @@ placed() {  # name, model's words, options, to
     difference=$(loss_difference "$1" "$1_moved" 1e-4)
     ok $? "$1: losses within $difference"
     cp -r "$work/$1_moved" "$work/$1_on"
-    train "$1_on" 2 $2 -x 6 --stages 2 $3 -y 3
+    train "$1_on" 2 $2 -x 6 --stages 2 $3 --resplit "3:$4" -y 3
     cmp -s "$work/$1_moved/state_00000006_00000.bin" "$work/$1_on/state_00000006_00000.bin"
     ok $? "$1: resumed at step 3, it has the placement it had, and ends with the same bytes"
+    local at="${4%+*}" head="${4#*+}"
+    cp -r "$work/$1_moved" "$work/$1_told"
+    train "$1_told" 2 $2 -x 6 --stages 2 --placement "$at" --head "$head" -y 3
+    cmp -s "$work/$1_moved/state_00000006_00000.bin" "$work/$1_told/state_00000006_00000.bin" &&
+        grep -q "^stages: $4\b" "$work/$1_told.log" && ! grep -q "^layers " "$work/$1_told.log"
+    ok $? "$1: told that placement and its shares, it begins there: $(grep -m1 '^stages' "$work/$1_told.log")"
+    cp -r "$work/$1_moved" "$work/$1_back"
+    train "$1_back" 2 $2 -x 6 --stages 2 $3 -y 3
+    grep -q "^layers are where this run's options have them: " "$work/$1_back.log" && ! grep -q "^layers move" "$work/$1_back.log" &&
+        grep -qF "(the checkpoint was saved with $4)" "$work/$1_back.log"
+    ok $? "$1: told $3, it says that the checkpoint was saved with another"
+    difference=$(loss_difference "$1" "$1_back" 1e-4)
+    ok $? "$1: losses within $difference"
 }
 trainer=$build/train_gpt2-dynapipe
 placed vee "$gpt" "--placement vee --head vocabulary" "1:3,0:1+rows:300,724"
@@ -93,5 +106,10 @@ placed linear "$gpt" "--placement linear --head whole" "0:1,1:2,0:1+vocabulary:5
 trainer=$build/train_t5-dynapipe
 placed stacks "$pairs" "--placement stacks --head rows" "1:1,0:1,1:1,0:1+vocabulary:0,1024"
 
-refuses "--resplit ..:4,4" "of another model" 2 $pairs -o "$work/bad" -x 6 --stages 2 --resplit 3:4,4
+refuses "--resplit 3:1,3: layers of 2 chunks, there are 4 then" "layers of stages where those have two chunks" \
+    2 $pairs -o "$work/bad" -x 6 --stages 2 --placement interleaved --resplit 3:1,3
+refuses "--placement 0:1,1:2: " "not all layers" 2 $pairs -o "$work/bad" -x 6 --stages 2 --placement 0:1,1:2
+refuses "--placement vees ---> auto, linear," "no such word" 2 $pairs -o "$work/bad" -x 6 --stages 2 --placement vees
+refuses "--head rows:1,1022 ---> auto, whole," "not all of the head" 2 $pairs -o "$work/bad" -x 6 --stages 2 --head rows:1,1022
+refuses "--resplit ..:4,4" "of another model" 2 $pairs -o "$work/bad" -x 6 --stages 2 --stage-split 2,2 --resplit 3:4,4
 finish

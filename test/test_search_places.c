@@ -2,6 +2,7 @@
 // for, dealt so that no single layer is better elsewhere; and a head that is told stays.
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/problem/placement_make.h"
+#include "../dynapipe_plugin/plan/problem/placement_room.h"
 #include "../dynapipe_plugin/plan/search/search_places.h"
 #include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "random_problem.h"
@@ -120,7 +121,11 @@ static void places_are_what_is_asked_for(void) {
             } else {
                 check_kind(place, &about.request);
             }
-            if (about.request.choose_stages) { check_no_layer_is_better_elsewhere(&problem, place); }
+            const PlacementRoom room = {&about.costs, problem.limit_bytes, P, ROOM_WANTED,
+                                        about.request.rules.head_has_layer};
+            if (about.request.choose_stages && placement_has_enough(&room, place)) {
+                check_no_layer_is_better_elsewhere(&problem, place);
+            }
             num_shared += place->head != HEAD_WHOLE;
             num_stacks += about.costs.num_dec_layers > 0 && place->num_chunks % (2 * P) == 0;
         }

@@ -55,7 +55,7 @@ static void a_split_is_told_for_its_step(void) {
         if (dp.next_step == 2) { CHECK(told.chunks[1].layer_begin == 1 && told.chunks[1].layer_end == 2); }
         if (dp.next_step == 5) { CHECK(told.chunks[2].layer_begin == 8 && told.chunks[2].layer_end == 8); }
     }
-    static const char* const wrong[] = {"2:1,1", "2:1,1,7", "2:3,3,2/4:8,0,0", "2:1,1,6x"};
+    static const char* const wrong[] = {"2:1,1,7", "2:3,3,2/4:8,0,0", "2:1,1,6x"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         session_with(&dp, wrong[i]);  // of any step
         CHECK_FAILS(session_resplit_told(&dp, &told, &found), STATUS_BAD_OPTION,
@@ -63,34 +63,59 @@ static void a_split_is_told_for_its_step(void) {
     }
 }
 
-// Layers alone are those of the chunks that there are; what is said of stages is a placement of its own, and
-// what stands behind '+' is the head.
+// Layers alone are those of the chunks that there are then, behind what was told before; what is said of
+// stages is a placement of its own, and what stands behind '+' is the head.
 static void a_placement_is_told_for_its_step(void) {
     static Dynapipe dp;
     Placement told, expected;
     bool found;
-    session_with_vee(&dp, "2:2,1,1,1,1,2/3:2:4,1:2,0:2+rows:0,512,512/4:1,1,2,1,1,2+vocabulary:0,24,1000");
+    session_with_vee(&dp, "2:2,1,1,1,1,2/3:2:4,1:2,0:2+rows:0,512,512/4:1,1,6+vocabulary:0,24,1000");
     for (dp.next_step = 2; dp.next_step < 6; dp.next_step++) {
         char text[PLACEMENT_CHARS];
         CHECK_OK(session_resplit_told(&dp, &told, &found));
         CHECK_EQ(found, dp.next_step < 5);
         if (!found) { continue; }
         static const char* const words[] = {"0:2,1:1,2:1,2:1,1:1,0:2+vocabulary:300,300,424",
-                                            "2:4,1:2,0:2+rows:0,512,512",
-                                            "0:1,1:1,2:2,2:1,1:1,0:2+vocabulary:0,24,1000"};
+                                            "2:4,1:2,0:2+rows:0,512,512", "2:1,1:1,0:6+vocabulary:0,24,1000"};
         placement_print(text, &told, 3);
         CHECK_EQ(strcmp(text, words[dp.next_step - 2]), 0);
+        dp.request.placement = told;
     }
     expected = dp.request.placement;
     CHECK(placement_equal(&expected, &dp.request.placement, 3));
     expected.head_begin[1]++;
     CHECK(!placement_equal(&expected, &dp.request.placement, 3));
-    static const char* const wrong[] = {"2:1,1,6", "2:0:4,1:4", "2:0:4,1:2,3:2", "2:0:4,1:2,2:2+half",
+    static const char* const wrong[] = {"2:0:4,1:4", "2:0:4,1:2,3:2", "2:0:4,1:2,2:2+half",
                                         "2:1,1,2,1,1,2+vocabulary:1,2,3"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         session_with_vee(&dp, wrong[i]);
         CHECK_FAILS(session_resplit_told(&dp, &told, &found), STATUS_BAD_OPTION, "no split of 8 layers onto");
     }
+}
+
+// A number for each chunk that there is at that step, or else stages with them: said before the first step.
+static void layers_are_those_of_as_many_chunks(void) {
+    static Dynapipe dp;
+    Placement told;
+    bool found;
+    static const struct {
+        const char *option, *message;
+    } wrong[] = {
+        {"2:1,7",
+         "--resplit 2:1,7: layers of 2 chunks, there are 6 then (0:1,1:1,2:2,2:1,1:1,0:2+vocabulary"},
+        {"2:1,1,6", "---> a number for each of these, or stage:layers, such as 2:0:L,1:L,.. for one on each"},
+        {"2:1,1,1,1,1,3/3:0:1,1:1,2:6/7:1,1,1,1,1,3",
+         "--resplit 7:1,1,1,1,1,3: layers of 6 chunks, there are 3"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        session_with_vee(&dp, wrong[i].option);
+        CHECK_FAILS(session_resplit_told(&dp, &told, &found), STATUS_BAD_OPTION, wrong[i].message);
+    }
+    session_with_vee(&dp,
+                     "2:1,7/4:0:2,1:3,2:3/5:1,1,6");  // it goes on behind step 3, so the first does not count
+    dp.next_step = 3;
+    CHECK_OK(session_resplit_told(&dp, &told, &found));
+    CHECK(!found);
 }
 
 // --- the record -------------------------------------------------------------------------------------------
@@ -267,8 +292,10 @@ static void it_is_taken_where_it_belongs(void) {
     moved(&dp);
     CHECK_OK(session_resplit_position(&dp, &position, &num_bytes));
     for (int kind = 0; kind < 6; kind++) {
-        session_with(&other, kind == 0 ? "off" : kind == 5 ? "20:2,2,4" : "auto");
+        session_with(&other, kind == 0 ? "off" : kind == 5 ? "12:2,4,2/20:2,2,4" : "auto");
         if (kind == 1 || kind == 5) { other.options.stage_split = "3,3,2"; }
+        other.first_step = 12;
+        other.transport.rank = 1;  // that says nothing
         if (kind == 2) { other.num_stages = 4; }
         if (kind == 3) { other.costs.num_dec_layers = 5; }
         size_t left_bytes = num_bytes;
@@ -283,6 +310,56 @@ static void it_is_taken_where_it_belongs(void) {
         size_t left_bytes = cut;
         session_resplit_restore(&other, position, &left_bytes);
         CHECK(left_bytes == cut && !other.resplit.has_restored);
+    }
+    session_resplit_free(&dp.resplit);
+}
+
+// What is told and what the checkpoint has: a shape's word agrees with any layers, a list with its own. Where
+// they disagree, the run has what it is told.
+static void what_is_told_is_not_what_the_checkpoint_has(void) {
+    static const struct {
+        const char *placement, *head, *split, *resplit;
+        bool is_taken;
+    } told[] = {
+        {NULL, NULL, NULL, "auto", true},
+        {"auto", "auto", NULL, "auto", true},
+        {"vee", "auto", NULL, "auto", true},
+        {"vee", "vocabulary", NULL, "auto", true},
+        {"stacks", "vocabulary:300,300,424", NULL, "auto", true},
+        {"0:2,1:1,2:1,2:1,1:1,0:2", "auto", NULL, "auto", true},
+        {"interleaved", "auto", NULL, "auto", false},
+        {"linear", "auto", NULL, "auto", false},
+        {"vee", "rows", NULL, "auto", false},
+        {"auto", "whole", NULL, "auto", false},
+        {"vee", "vocabulary:300,301,423", NULL, "auto", false},
+        {"0:1,1:2,2:1,2:1,1:1,0:2", "auto", NULL, "auto", false},
+        {"auto", "auto", "3,3,2", "auto", false},
+        {"auto", "auto", NULL, "off", false},
+        {"linear", "whole", NULL, "13:0:4,1:2,2:2", false},  // later than the checkpoint
+        {"linear", "whole", NULL, "12:0:4,1:2,2:2", true},
+    };
+    static Dynapipe dp, other;
+    const void* position = place;
+    size_t num_bytes = sizeof place;
+    session_with_vee(&dp, "auto");
+    moved(&dp);
+    dp.request.placement = dp.resplit.before;
+    CHECK_OK(placement_parse(&dp.request.placement, 3, 4, 4, false, "0:2,1:1,2:1,2:1,1:1,0:2"));
+    CHECK_OK(session_resplit_position(&dp, &position, &num_bytes));
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++) {
+        session_with(&other, told[i].resplit);
+        other.options.placement = told[i].placement;
+        other.options.head = told[i].head;
+        other.options.stage_split = told[i].split;
+        other.first_step = 12;
+        other.transport.rank = 1;
+        size_t left_bytes = num_bytes;
+        session_resplit_restore(&other, position, &left_bytes);
+        CHECK_EQ(left_bytes, sizeof place);
+        CHECK_EQ(other.resplit.has_restored, told[i].is_taken);
+        CHECK_EQ(other.request.effort, told[i].is_taken ? 345 : 0);
+        if (test_failures > 0) { printf("told %zu\n", i); }
+        session_resplit_free(&other.resplit);
     }
     session_resplit_free(&dp.resplit);
 }
@@ -344,6 +421,13 @@ static void a_split_rests_and_what_is_told_stays(void) {
     dp.options.stage_split = "3,3,2";
     CHECK(!session_resplit_may_look(&dp));
     dp.options.stage_split = NULL;
+    dp.options.placement = "0:3,1:3,2:2";
+    CHECK(!session_resplit_may_look(&dp));
+    dp.options.placement = "linear";
+    CHECK(session_resplit_may_look(&dp));
+    dp.options.head = "rows:300,300,424";
+    CHECK(!session_resplit_may_look(&dp));
+    dp.options.head = "rows";
     CHECK(session_resplit_may_look(&dp));
     static const char* const others[] = {"off", "30:1,1,6"};
     for (int i = 0; i < 2; i++) {
@@ -376,6 +460,7 @@ int main(int argc, char** argv) {
     RUN(the_option_is_a_word_or_steps_with_splits);
     RUN(a_split_is_told_for_its_step);
     RUN(a_placement_is_told_for_its_step);
+    RUN(layers_are_those_of_as_many_chunks);
     RUN(a_checkpoint_keeps_the_split);
     RUN(a_checkpoint_keeps_any_placement);
     RUN(a_damaged_record_is_left);
@@ -384,6 +469,7 @@ int main(int argc, char** argv) {
     RUN(a_step_is_reported_before_layers_move);
     RUN(whether_messages_are_pulled_stays);
     RUN(it_is_taken_where_it_belongs);
+    RUN(what_is_told_is_not_what_the_checkpoint_has);
     RUN(a_rank_that_changes_is_worth_a_look);
     RUN(a_move_wins_a_twentieth_and_what_it_costs);
     RUN(going_back_takes_a_tenth);

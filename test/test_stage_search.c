@@ -144,6 +144,38 @@ static void a_given_split_is_only_priced(void) {
     CHECK_EQ(choice.makespan_ns, planned_ns(&about, about.request.placement.chunks));
 }
 
+// Chunks as told, the head to be chosen: no slower than the whole head there, and what it says is what it
+// takes.
+static void of_given_chunks_the_head_is_chosen(void) {
+    Rng rng = rng_seed(seed + 6);
+    int num_shared = 0;
+    for (int round = 0; round < 8; round++) {
+        Case about;
+        StageChoice choice;
+        int32_t P = rng_between(&rng, 2, 3), L = 2 * P + rng_between(&rng, 0, 4);
+        draw_case(&about, &rng, P, L, rng_between(&rng, 6, 60));
+        about.request.batching = BATCHING_DYNAMIC;
+        about.request.choose_stages = false;
+        about.request.heads = HEAD_CHOICE_AUTO;
+        Placement* told = &about.request.placement;
+        int32_t num_enc = problem.costs.num_enc_layers;
+        CHECK_OK(placement_make(told, PLACEMENT_VEE, false, P, num_enc, L - num_enc));
+        told->chunks[0].layer_end = told->chunks[1].layer_begin = 1;
+        CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES));
+        int64_t whole_ns = placed_ns(&about, told);
+        CHECK(whole_ns == 0 || choice.makespan_ns <= whole_ns);
+        CHECK_EQ(choice.makespan_ns, placed_ns(&about, &choice.placement));
+        num_shared += choice.placement.head != HEAD_WHOLE;
+        about.request.heads = HEAD_CHOICE_VOCABULARY;
+        const Placement before = *told;
+        CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES));
+        CHECK_EQ(choice.placement.head, HEAD_BY_VOCABULARY);
+        placement_copy_head(&choice.placement, &before);
+        CHECK(placement_equal(&choice.placement, &before, P));
+    }
+    CHECK(num_shared >= 2);
+}
+
 // In mid-run: the present split's own time, and a split that is no slower and takes what it says.
 static void a_search_from_a_split_on_ends_no_slower(void) {
     Rng rng = rng_seed(seed + 4);
@@ -231,6 +263,7 @@ int main(int argc, char** argv) {
     RUN(no_neighbour_is_faster);
     RUN(of_two_stages_the_best_is_found);
     RUN(a_given_split_is_only_priced);
+    RUN(of_given_chunks_the_head_is_chosen);
     RUN(a_search_from_a_split_on_ends_no_slower);
     RUN(a_placement_is_searched_again);
     RUN(where_nothing_fits_there_is_a_split_all_the_same);

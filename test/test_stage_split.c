@@ -3,6 +3,7 @@
 
 #include "../dynapipe_plugin/plan/problem/stage_split.h"
 #include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "cost_one.h"
 #include "random_problem.h"
 #include "test.h"
 

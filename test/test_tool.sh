@@ -174,7 +174,7 @@ tool check "$work/none.txt"; [ $? -eq 2 ]; ok $? "no such plan"
 refuses 3 "bytes over" plan test/problems/nothing_fits.json
 few="plan test/problems/lengths.csv --model d12 --stages 3 --batch-tokens 7000"
 refuses 3 "rank 0's own memory (./dynapipe plan: --rank-memory): parameters" $few --rank-memory 1K,0,8G
-refuses 3 "---> raise rank 0's own memory" $few --placement linear --head whole --rank-memory 1036M,1036M,1036M
+refuses 3 "---> raise rank 1's own memory" $few --placement linear --head whole --rank-memory 960M,960M,960M
 refuses 3 "error: --memory-limit: parameters, gradients and optimizer of stage 0" $few --rank-memory 0,0,8G --memory-limit 1K
 # --- ranks that differ: the plan says each rank's limit, and is checked on the same machine only
 differ=(--rank-speed 1,0.7,1.2 --rank-memory 3G,0,6G --link-rate 5,0.5)
@@ -194,7 +194,7 @@ refuses 3 "stage 2" plan $small --rank-memory 0,0,1M --stage-split equal
 refuses 3 "stage 0 take" plan $small --memory-limit 1M --stage-split equal
 refuses 3 "(--stage-split)" plan test/problems/t5_small.json --memory-limit 1800M --policy kk   # and it helps:
 tool plan test/problems/t5_small.json --memory-limit 1800M --policy kk --stage-split auto; ok $? "another split fits"
-refuses 3 "--recompute auto" plan $small --placement linear --head whole --memory-limit 1200000000 --recompute none
+refuses 3 "--recompute auto" plan $small --placement linear --head whole --memory-limit 950000000 --recompute none
 tool plan $small --memory-limit 1200000000 --recompute auto; ok $? "recomputation fits"
 refuses 2 "both to" plan $small --json - --text -
 tool plan test/problems/nothing_fits.json --memory-limit 1G; ok $? "and with what it says, it fits"

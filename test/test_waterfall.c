@@ -11,6 +11,7 @@
 
 static uint64_t seed;
 static RandomProblem problem;
+static const Machine pulled = {.pulls = true};
 
 static bool make(Plan* plan, Waterfall* waterfall, Arena* arena) {
     Status status =
@@ -43,6 +44,7 @@ static void parts_sum_to_the_gap(void) {
         problem.request.split_backward = (SplitBackward)rng_below(&rng, 3);
         problem.request.memory_rule = rng_below(&rng, 2) ? MEMORY_ACTIVATIONS : MEMORY_BUFFERS;
         problem.request.effort = 20;
+        if (round % 3 == 1) { problem.request.machine = &pulled; }
         if (rng_below(&rng, 2)) { random_problem_limit_memory(&problem, rng_between(&rng, 5, 200)); }
         Plan plan;
         Waterfall waterfall;
@@ -81,6 +83,7 @@ static void parts_sum_to_the_gap_of_placements(void) {
         request->split_backward = (SplitBackward)rng_below(&rng, 3);
         request->memory_rule = rng_below(&rng, 2) ? MEMORY_ACTIVATIONS : MEMORY_BUFFERS;
         request->effort = 20;
+        if (round % 3 == 1) { request->machine = &pulled; }
         if (rng_below(&rng, 2)) { random_problem_limit_memory(&problem, rng_between(&rng, 5, 200)); }
         Plan plan;
         Waterfall waterfall;
@@ -127,6 +130,7 @@ static void late_receives_are_the_memorys(void) {
         problem.request.schedule = SCHEDULE_ADAPTIVE;
         problem.request.memory_rule = MEMORY_BUFFERS;
         problem.request.effort = 20;
+        if (round % 3 == 1) { problem.request.machine = &pulled; }
         Plan plan;
         Waterfall waterfall;
         for (int i = 0; i < 12; i++) {
@@ -141,6 +145,42 @@ static void late_receives_are_the_memorys(void) {
     }
     printf("     %d plans, %d wait for memory\n", num_plans, num_late);
     CHECK(num_late > 0);
+    arena_free(&arena);
+}
+
+static void add_ns(CostModel* costs, double ns) {
+    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
+        CostFormula* formula = &costs->parts[mode][PART_ENC_LAYER].time_ns[JOB_F];
+        formula->constant += ns;
+        formula->floor += ns;
+    }
+}
+
+// A plan of other costs is none of these, whatever waits for memory.
+static void other_costs_are_noticed(void) {
+    Rng rng = rng_seed(seed + 3);
+    Arena arena = {0};
+    int num_plans = 0;
+    for (int round = 0; round < 30; round++) {
+        arena_reset(&arena);
+        random_problem(&problem, &rng, rng_between(&rng, 5, 40));
+        problem.request.batching = BATCHING_DYNAMIC;
+        problem.request.effort = 20;
+        add_ns(&problem.costs, 2000);
+        random_problem_limit_memory(&problem, rng_between(&rng, 20, 200));
+        Plan plan;
+        Waterfall waterfall;
+        if (!make(&plan, &waterfall, &arena)) { continue; }
+        num_plans++;
+        for (int side = -1; side <= 1; side += 2) {
+            CostModel other = problem.costs;
+            add_ns(&other, side * 1000);
+            CHECK_FAILS(waterfall_make(&waterfall, &plan, &other, &problem.request, problem.samples,
+                                       problem.num_samples, &arena),
+                        STATUS_INVALID_PLAN, "---> give the costs it was made with");
+        }
+    }
+    CHECK(num_plans > 10);
     arena_free(&arena);
 }
 
@@ -223,6 +263,7 @@ int main(int argc, char** argv) {
     RUN(parts_sum_to_the_gap);
     RUN(parts_sum_to_the_gap_of_placements);
     RUN(late_receives_are_the_memorys);
+    RUN(other_costs_are_noticed);
     RUN(each_part_has_its_cause);
     RUN(table_reads_well);
     return test_end();

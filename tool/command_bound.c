@@ -3,6 +3,8 @@
 #include "../dynapipe_plugin/plan/bound/lower_bound.h"
 #include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "problem_command.h"
+#include "problem_load.h"
+#include "problem_place.h"
 
 typedef struct {
     ProblemOptions problem;

@@ -4,6 +4,7 @@
 #include "../dynapipe_plugin/base/printable.h"
 #include "plan_file.h"
 #include "problem_command.h"
+#include "problem_load.h"
 #include "plan_verify.h"
 
 typedef struct {

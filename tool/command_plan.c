@@ -13,6 +13,9 @@
 #include "plan_json.h"
 #include "plan_memory.h"
 #include "problem_command.h"
+#include "problem_load.h"
+#include "problem_machine.h"
+#include "problem_place.h"
 #include "timeline_svg.h"
 
 typedef struct {

@@ -3,7 +3,8 @@
 #include <inttypes.h>
 
 #include "../dynapipe_plugin/plan/lists/plan_words.h"
-#include "problem.h"
+#include "problem_machine.h"
+#include "problem_place.h"
 
 static double ms(int64_t ns) {
     return (double)ns / 1e6;

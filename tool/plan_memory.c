@@ -4,7 +4,7 @@
 
 #include "../dynapipe_plugin/plan/cost/cost_share.h"
 #include "../dynapipe_plugin/plan/lists/plan_words.h"
-#include "problem.h"
+#include "problem_machine.h"
 
 static const double BYTES_PER_MB = 1e6;
 

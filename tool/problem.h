@@ -58,32 +58,3 @@ typedef struct {
     {"--rank-memory",  OPTION_STRING, offsetof(Type, field.rank_memory),  NULL, 0, 0,   NULL, "B,B,..", "memory of every rank in bytes (K, M, G: powers of 1024); 0: --memory-limit"}, \
     {"--link-rate",    OPTION_STRING, offsetof(Type, field.link_rate),    NULL, 0, 0,   NULL, "G,G,..", "GB/s (10^9 bytes) between every two stages of every replica; 0: as the costs say"}
 // clang-format on
-
-// By the contents: a file that begins with '{' is JSON. Samples live in `arena`.
-Status problem_load(Problem* out, const char* path, const ProblemOptions* options, Arena* arena);
-
-// The two forms, from memory; `name` is for messages. Nothing is read but `text`.
-Status problem_json_parse(Problem* out, const char* text, size_t num_bytes, const char* name, Arena* arena);
-Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const char* name,
-                         const ProblemOptions* options, const CostModel* costs, Arena* arena);
-
-// Costs for a file of lengths: --costs and --model, or an analytic estimate.
-Status problem_csv_costs(CostModel* out, const ProblemOptions* options);
-
-// --rank-speed, --rank-memory, --link-rate -> request->machine, in `arena`. STATUS_BAD_OPTION says how many
-// numbers it must be, and of what.
-Status problem_machine_make(Problem* out, const ProblemOptions* options, Arena* arena);
-// What rank may hold, model state included; 0: no limit.
-int64_t problem_limit_bytes(const PlanRequest* request, int32_t rank);
-
-// --stage-split: "equal" (layers_per_stage each), "auto" (stage_split_make on this batch; the search may go
-// on from there), or layers of each stage "L,L,..", which fixes them.
-Status problem_split_stages(Problem* problem, const char* text);
-// --placement and --head (placement_make.h has their words; NULL: not given), after the stages are split. By
-// default auto where the search may move layers, else linear and whole. Chunks and shares that are given are
-// fixed.
-Status problem_place(Problem* problem, const char* placement, const char* head);
-
-// "8", or of a model with two stacks "5+3": layers of encoder and decoder.
-enum { PROBLEM_LAYERS_CHARS = 32 };
-void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const CostModel* costs, const LayerRange* layers);

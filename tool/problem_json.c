@@ -16,7 +16,8 @@ tool says so.
 #include <stdio.h>
 #include <string.h>
 
-#include "problem.h"
+#include "problem_json.h"
+#include "problem_place.h"
 
 static const double NS_PER_MS = 1e6, BYTES_PER_MB = 1e6, MOST = 1e9;
 // GPT's cluster where the file names none.

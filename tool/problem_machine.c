@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "../dynapipe_plugin/base/printable.h"
-#include "problem.h"
+#include "problem_machine.h"
 
 // What a list gives: `num` numbers of at least `least`, in `unit`.
 typedef struct {

@@ -4,9 +4,12 @@
 #include <string.h>
 
 #include "pipe/pipe_schedule.h"
+#include "problem/microbatch_cost.h"
 #include "problem/placement_make.h"
+#include "problem/placement_room.h"
 #include "problem/shape_rules.h"
 #include "problem/stage_split.h"
+#include "types/mb_shape.h"
 
 bool plan_is_searched(const PlanRequest* request) {
     return request->batching == BATCHING_DYNAMIC &&
@@ -81,6 +84,73 @@ static Status place(PlanRequest* request, const CostModel* costs, const PlanSamp
     return STATUS_OK;
 }
 
+// The same shape with other layers; where shape and head are free, of all the one that leaves most room.
+static void make_room(PlanRequest* request, const CostModel* costs, const int64_t* limit_bytes,
+                      int32_t wanted) {
+    static const HeadSplit heads[] = {HEAD_WHOLE, HEAD_BY_VOCABULARY};
+    const PlacementRoom room = {costs, limit_bytes, request->P, wanted, request->rules.head_has_layer};
+    const Placement asked = request->placement;
+    bool moves_head = request->heads != HEAD_CHOICE_GIVEN, is_free = request->placements == PLACEMENT_AUTO;
+    int64_t least = INT64_MAX;
+    for (int kind = PLACEMENT_AUTO; kind < PLACEMENT_COUNT && (is_free || kind == PLACEMENT_AUTO); kind++) {
+        for (int h = 0; h < 2 && least > 0; h++) {
+            Placement placement = asked;
+            Status made = kind == PLACEMENT_AUTO
+                              ? STATUS_OK
+                              : placement_make(&placement, (PlacementChoice)kind, false, request->P,
+                                               costs->num_enc_layers, costs->num_dec_layers);
+            if (made != STATUS_OK) { continue; }
+            placement_copy_head(&placement, &asked);
+            if (request->heads == HEAD_CHOICE_AUTO) {
+                placement_share_head(&placement, heads[h], request->P);
+            }
+            int64_t lack = placement_make_room(&placement, &room, moves_head);
+            if (lack >= least) { continue; }
+            least = lack;
+            request->placement = placement;
+        }
+    }
+}
+
+// Does each sample fit, all by itself, in some mode?
+static bool samples_fit(const PlanProblem* problem) {
+    for (int32_t i = 0; i < problem->num_samples; i++) {
+        const PlanSample* sample = &problem->samples[i];
+        MbShape shape = {0};
+        bool fits = false;
+        mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
+        for (int32_t k = problem->num_modes - 1; k >= 0 && !fits; k--) {
+            fits = microbatch_cost(problem, problem->modes[k], SHARE_ALONE, &shape).fits_alone;
+        }
+        if (!fits) { return false; }
+    }
+    return true;
+}
+
+// The problem with that placement; where its state, or some sample beside it, does not fit, but the search
+// may move layers, with one that leaves more room.
+static Status init_problem(PlanDrafts* drafts, const CostModel* costs, const PlanSample* samples,
+                           int32_t num_samples) {
+    PlanRequest* request = &drafts->request;
+    PlanProblem* problem = &drafts->problem;
+    Status status = plan_problem_init(problem, request, costs, samples, num_samples);
+    bool is_short = status == STATUS_INFEASIBLE;
+    if (status == STATUS_OK && problem->has_limit) {
+        const PlacementRoom room = {costs, problem->limit_bytes, request->P, ROOM_WANTED,
+                                    request->rules.head_has_layer};
+        is_short = !placement_has_enough(&room, &problem->placement) && !samples_fit(problem);
+    }
+    if (!is_short || !request->choose_stages) { return status; }
+    const Placement asked = request->placement;
+    for (int32_t wanted = ROOM_WANTED; wanted <= 4 * ROOM_WANTED && is_short; wanted *= 2) {
+        request->placement = asked;
+        make_room(request, costs, problem->limit_bytes, wanted);
+        status = plan_problem_init(problem, request, costs, samples, num_samples);
+        is_short = status != STATUS_OK || !samples_fit(problem);
+    }
+    return status;
+}
+
 Status plan_drafts_begin(PlanDrafts* out, const PlanRequest* request, const CostModel* costs,
                          const PlanSample* samples, int32_t num_samples) {
     *out = (PlanDrafts){.request = *request};
@@ -88,8 +158,8 @@ Status plan_drafts_begin(PlanDrafts* out, const PlanRequest* request, const Cost
     if (!plan_is_searched(request)) { out->request.memory_slack_permille = 0; }  // others are as they are
     if (request->rules.padded) { out->request.layout = LAYOUT_PADDED; }
     TRY(place(&out->request, costs, samples, num_samples));
+    TRY(init_problem(out, costs, samples, num_samples));
     out->begin = out->request.placement;
-    TRY(plan_problem_init(&out->problem, &out->request, costs, samples, num_samples));
     TRY(check_request(&out->request, costs));
     ARENA_TRY_NEW(out->replicas, &out->lists, ReplicaPlan, request->R);
     ARENA_TRY_NEW(out->best, &out->lists, ReplicaPlan, request->R);

@@ -27,6 +27,15 @@ typedef struct {
     Arena plan;       // one at a time
 } StageSearch;
 
+// Which chunks lie where, or whose the head is, is to be chosen.
+static bool asks_kind(const PlanRequest* request) {
+    return request->placements != PLACEMENT_GIVEN || request->heads != HEAD_CHOICE_GIVEN;
+}
+
+static bool has_choice(const PlanRequest* request) {
+    return request->choose_stages || asks_kind(request);
+}
+
 static bool is_known(const StageSearch* search, const Placement* placement) {
     for (int32_t i = 0; i < search->num_tried; i++) {
         if (placement_equal(&search->tried[i], placement, search->request.P)) { return true; }
@@ -75,18 +84,18 @@ static Status try_split(StageSearch* search, const Placement* placement) {
     return STATUS_OK;
 }
 
-// What the planner takes for one batch, where it may choose.
-static Status try_batch_split(StageSearch* search, const StageBatch* batch) {
+// What the planner takes for one batch, where it may choose among these placements.
+static Status try_batch_split(StageSearch* search, const StageBatch* batch, PlacementChoice placements) {
     Plan plan;
     PlanRequest request = search->request;
-    bool has_choice = request.placements != PLACEMENT_GIVEN || request.heads != HEAD_CHOICE_GIVEN;
-    int32_t times = has_choice ? OWN_PLAN_EFFORT : 1;
+    request.placements = placements;
+    int32_t times = asks_kind(&request) ? OWN_PLAN_EFFORT : 1;
     arena_reset(&search->plan);
     search->plans_left -= times;
     request.effort *= times;
     Status status =
         plan_make(&plan, &request, search->costs, batch->samples, batch->num_samples, &search->plan);
-    if (status == STATUS_INFEASIBLE) { return STATUS_OK; }
+    if (status == STATUS_INFEASIBLE || status == STATUS_BAD_OPTION) { return STATUS_OK; }  // too few layers
     TRY(status);
     Placement placement = plan.placement;
     return try_split(search, &placement);
@@ -115,13 +124,26 @@ static Status try_neighbours(StageSearch* search) {
     return STATUS_OK;
 }
 
+// Where memory is short a plan's own choice among all placements may be far off (a search has little time for
+// each), so each kind is asked for by itself, too.
+static Status try_kinds(StageSearch* search) {
+    if (search->request.placements != PLACEMENT_AUTO) { return STATUS_OK; }
+    for (int kind = PLACEMENT_LINEAR; kind < PLACEMENT_COUNT && has_room(search); kind++) {
+        bool has_stacks = search->costs->num_dec_layers > 0;
+        if (kind == PLACEMENT_STACKS && !has_stacks) { continue; }
+        TRY(try_batch_split(search, &search->batches[0], (PlacementChoice)kind));
+    }
+    return STATUS_OK;
+}
+
 static Status search_splits(StageSearch* search, const Placement* begin) {
     for (int32_t b = 0; b < search->num_batches && has_room(search); b++) {
-        TRY(try_batch_split(search, &search->batches[b]));
+        TRY(try_batch_split(search, &search->batches[b], search->request.placements));
     }
+    TRY(try_kinds(search));
     int64_t before_ns = INT64_MAX;
     if (search->best_ns == INT64_MAX) { search->best = *begin; }
-    while (has_room(search) && search->best_ns < before_ns) {
+    while (search->request.choose_stages && has_room(search) && search->best_ns < before_ns) {
         before_ns = search->best_ns;
         TRY(try_neighbours(search));
     }
@@ -148,11 +170,13 @@ static Status balance(LayerRange* out, const StageSearch* search, Arena* arena) 
 static Status begin_with(Placement* out, const StageSearch* search, Arena* arena) {
     const PlanRequest* request = &search->request;
     bool by_shape = request->placements >= PLACEMENT_INTERLEAVED && request->placements < PLACEMENT_COUNT;
+    bool is_given = request->placements == PLACEMENT_GIVEN;
     Placement placement = request->placement;
     if (by_shape) {
         TRY(placement_make(&placement, request->placements, false, request->P, search->costs->num_enc_layers,
                            search->costs->num_dec_layers));
-    } else if (placement.num_chunks == 0 || placement_is_linear(&placement, request->P)) {
+    } else if (request->choose_stages &&
+               (!is_given || placement.num_chunks == 0 || placement_is_linear(&placement, request->P))) {
         LayerRange balanced[PLAN_MAX_STAGES] = {{0}};
         TRY(balance(balanced, search, arena));
         placement_linear(&placement, balanced, request->P);
@@ -186,7 +210,7 @@ static Status choose(StageChoice* out, StageSearch* search, const PlanRequest* r
     if (choice.placement.num_chunks == 0) {
         placement_linear(&choice.placement, choice.placement.chunks, request->P);
     }
-    if (request->choose_stages) { TRY(begin_with(&choice.placement, search, arena)); }
+    if (has_choice(request)) { TRY(begin_with(&choice.placement, search, arena)); }
     if (search->num_batches == 0) {
         *out = choice;
         return STATUS_OK;
@@ -194,7 +218,7 @@ static Status choose(StageChoice* out, StageSearch* search, const PlanRequest* r
     search->plans_left = num_plans(search);
     TRY(try_split(search, &choice.placement));
     int64_t balanced_ns = search->best_ns;
-    if (request->choose_stages && request->P > 1) {
+    if (has_choice(request) && request->P > 1) {
         const Placement begin = choice.placement;
         TRY(search_splits(search, &begin));
     }

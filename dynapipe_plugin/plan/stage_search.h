@@ -33,6 +33,7 @@ Status stage_search_again(StageChoice* out, int64_t* present_ns, const PlanReque
                           const CostModel* costs, const StageBatch* batches, int32_t num_batches,
                           int64_t planning_ns);
 
-// Where request->choose_stages is set, the best split; else the price of request->stages.
+// Where request->choose_stages is set, the best split; else request->placement, its head chosen where
+// request->heads asks for that, and its price.
 Status stage_search(StageChoice* out, const PlanRequest* request, const CostModel* costs,
                     const StageBatch* batches, int32_t num_batches);

@@ -216,7 +216,7 @@ static int call_model(const Forward* fw, int32_t idx, int32_t b) {
     float* losses = row->is_end ? fw->f->losses[b] : NULL;
     *part = executor_rows_of(ex, row, batch);
     if (row->is_share && part->num_rows == 0) { return 0; }
-    if (executor_by_rows(ex, row)) { losses = fw->f->losses[b] + (part->targets - batch->targets); }
+    if (executor_by_rows(ex, row)) { losses = fw->f->losses[b] + executor_first_row(ex, row, batch); }
     return row->api->forward(row->model, part, in_place(fw, idx, b), out_place(fw, idx, b),
                              at(fw, fw->layout.acts), at(fw, fw->layout.scratch), losses, HEAD);
 }

@@ -86,7 +86,7 @@ static int share_forward(const Executor* ex, int32_t idx, int32_t mb) {
     void *in = executor_in(ex, idx, mb), *acts = executor_state(ex, idx, mb)->buffer[BUFFER_ACTS];
     float* losses = NULL;
     if (executor_by_rows(ex, row)) {
-        losses = ex->step->losses[mb] + (batch->targets - ex->step->batches[mb]->targets);
+        losses = ex->step->losses[mb] + executor_first_row(ex, row, ex->step->batches[mb]);
     }
     int rc = row->api->forward(row->model, batch, in, NULL, acts, ex->scratch, losses, KEEP | HEAD);
     if (rc != 0) { return rc; }

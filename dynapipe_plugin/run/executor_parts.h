@@ -94,6 +94,8 @@ static inline bool executor_by_vocabulary(const Executor* ex, const Row* row) {
 }
 // The head's share of a batch: its own rows by rows, else all of them.
 DynapipeBatch executor_rows_of(const Executor* ex, const Row* row, const DynapipeBatch* batch);
+// By rows: which of the batch's rows its first one is.
+int32_t executor_first_row(const Executor* ex, const Row* row, const DynapipeBatch* batch);
 // What the state knows of lengths; batch: whole.
 void executor_measure(const Executor* ex, int32_t idx, const DynapipeBatch* batch, RowState* out);
 // The batch as a row's model gets it.

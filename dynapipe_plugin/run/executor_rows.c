@@ -140,6 +140,12 @@ DynapipeBatch executor_rows_of(const Executor* ex, const Row* row, const Dynapip
     return part;
 }
 
+int32_t executor_first_row(const Executor* ex, const Row* row, const DynapipeBatch* batch) {
+    int32_t begin, end;
+    executor_loss_rows(ex->placement, row->stage, batch->num_rows, &begin, &end);
+    return begin;
+}
+
 static void measure_share(const Executor* ex, const Row* row, const DynapipeBatch* batch, RowState* out) {
     out->part = executor_rows_of(ex, row, batch);
     out->in_bytes = row->api->boundary_bytes(row->model, &out->part, row->is_mine ? 0 : 1);

@@ -6,6 +6,7 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
     session_same.c     what must be the same on all ranks is
     session_options.c  the option table
     session_data.c     data, what is asked of the planner
+    session_placed.c   what the options say of where the model lies
     session_ranges.c   which blocks of the model are this rank's
     session_verify.c   the data is the same on all ranks, and as it was written
     session_model.c    the model put in, what of it a rank counts
@@ -193,6 +194,15 @@ Status session_same_model(Dynapipe* dp);
 CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t step_idx);
 
 ShapeRules session_rules(const DynapipeShapes_v1* shapes);  // the planner's
+
+// session_placed.c
+// What --stage-split, --placement and --head ask for, into the request: of a model whose head can be shared
+// or not, of a program with room for so many ranges a rank. STATUS_BAD_OPTION where they cannot be had.
+Status session_placed_request(Dynapipe* dp, bool shares_head, int32_t max_ranges);
+// Layers or shares are told one by one: they stay.
+bool session_placed_by_list(const Dynapipe* dp);
+// Is this what is told, or what may be chosen of it?
+bool session_placed_fits(const Dynapipe* dp, const Placement* placement);
 
 // session_ranges.c
 // This rank's chunks and its share of the head, of request.placement. STATUS_OUT_OF_RANGE: no room for them.

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "../plan/problem/shape_rules.h"
-#include "../plan/problem/stage_split.h"
 #include "interface.h"
 #include "session.h"
 
@@ -149,20 +148,7 @@ ShapeRules session_rules(const DynapipeShapes_v1* shapes) {
                         .head_has_layer = shapes->head_has_layer != 0};
 }
 
-// A program with room for one range of blocks gets one.
-static void fill_placements(Dynapipe* dp, const DynapipeCosts* costs, int32_t max_ranges) {
-    PlanRequest* request = &dp->request;
-    request->placements = (PlacementChoice)(PLACEMENT_AUTO + dp->options.placement);
-    request->heads = (HeadChoice)(HEAD_CHOICE_AUTO + dp->options.head);
-    if (max_ranges < 2 && request->placements == PLACEMENT_AUTO) { request->placements = PLACEMENT_LINEAR; }
-    if (max_ranges < 2 || !costs->shares_head) { request->heads = HEAD_CHOICE_WHOLE; }
-    if (dp->options.stage_split != NULL || dp->num_stages == 1) {
-        request->placements = PLACEMENT_GIVEN;
-        request->heads = HEAD_CHOICE_GIVEN;
-    }
-}
-
-static void fill_request(Dynapipe* dp, const DynapipeCosts* costs, int32_t max_ranges) {
+static void fill_request(Dynapipe* dp, const DynapipeCosts* costs) {
     const SessionOptions* options = &dp->options;
     PlanRequest* request = &dp->request;
     request->batching = (Batching)options->batching;
@@ -172,7 +158,6 @@ static void fill_request(Dynapipe* dp, const DynapipeCosts* costs, int32_t max_r
     request->recompute = (RecomputeChoice)options->recompute;
     request->split_backward =
         costs->has_weights_job ? (SplitBackward)options->split_backward : SPLIT_BACKWARD_OFF;
-    fill_placements(dp, costs, max_ranges);
     request->P = dp->num_stages;
     request->R = dp->num_replicas;
     request->one_replica = dp->num_replicas > 1;
@@ -188,30 +173,6 @@ static void fill_request(Dynapipe* dp, const DynapipeCosts* costs, int32_t max_r
 }
 
 // Can this model be run on so many stages, and with these options?
-static Status check_placement(const Dynapipe* dp, const DynapipeCosts* costs, int32_t max_ranges) {
-    bool asks_shape = dp->options.placement + PLACEMENT_AUTO > PLACEMENT_LINEAR;
-    bool asks_shares = dp->options.head + HEAD_CHOICE_AUTO > HEAD_CHOICE_WHOLE;
-    if (max_ranges < 2 && (asks_shape || asks_shares)) {
-        return FAIL(
-            STATUS_BAD_OPTION,
-            "%s: this program takes one range of the model's blocks a rank ---> leave it out, or give "
-            "dynapipe_choose_stages() room for more",
-            asks_shape ? "--placement" : "--head");
-    }
-    if (!costs->shares_head && asks_shares) {
-        return FAIL(
-            STATUS_BAD_OPTION,
-            "--head: the model's head cannot be shared (it has no part_bytes, factor_bytes, combine or "
-            "backward_weights, or cannot stand alone) ---> --head auto");
-    }
-    if (dp->options.stage_split != NULL && (asks_shape || asks_shares)) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "--stage-split: is of --placement linear and --head whole ---> leave one "
-                    "of them out");
-    }
-    return STATUS_OK;
-}
-
 static Status check_model(const Dynapipe* dp, const DynapipeCosts* costs) {
     int32_t num_layers = costs->model.num_enc_layers + costs->model.num_dec_layers;
     int32_t num_ranks = dp->transport.num_ranks, P = num_layers < num_ranks ? num_layers : num_ranks;
@@ -232,24 +193,16 @@ static Status check_model(const Dynapipe* dp, const DynapipeCosts* costs) {
 }
 
 static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t max_ranges) {
-    int32_t num_layers = costs->model.num_enc_layers + costs->model.num_dec_layers;
     TRY(check_model(dp, costs));
-    TRY(check_placement(dp, costs, max_ranges));
     dp->costs = costs->model;
     TRY(cost_model_check(&dp->costs));
     TRY(session_machine_take(dp, &costs->machine));
     if (dp->links == NULL) { TRY(session_device_open(dp, NULL)); }
     TRY(session_device_limit(dp));
-    fill_request(dp, costs, max_ranges);
+    fill_request(dp, costs);
+    TRY(session_placed_request(dp, costs->shares_head, max_ranges));
     TRY(shape_rules_check(&dp->request));
     TRY(session_same_model(dp));
-    const char* split = dp->options.stage_split;
-    if (split != NULL) {
-        placement_linear(&dp->request.placement, dp->request.placement.chunks, dp->num_stages);
-        const bool head_has_layer = dp->request.rules.head_has_layer;
-        TRY(stage_split_parse(dp->request.placement.chunks, dp->num_stages, num_layers, head_has_layer,
-                              split));
-    }
     TRY(session_stages_choose(dp));
     return session_resplit_begin(dp);
 }

@@ -2,7 +2,7 @@
 
 #include <string.h>
 #include "../base/options.h"
-#include "../plan/types/plan_types.h"
+#include "../plan/problem/placement_words.h"
 
 #define FIELD(f) offsetof(SessionOptions, f)
 // Choices stand in the order of the enums in plan_request.h and loader.h.
@@ -11,12 +11,14 @@ static const OptionSpec specs[] = {
     {"--stages",         OPTION_INT,    FIELD(stages),     "1",  1, PLAN_MAX_STAGES, NULL, "P", "pipeline stages"},
     {"--replicas",       OPTION_INT,    FIELD(replicas),   "0",  0, 512,  NULL, "R", "data-parallel replicas of the pipeline; 0: ranks / stages"},
     {"--stage-split",    OPTION_STRING, FIELD(stage_split), NULL, 0, 0,   NULL, "L,L,..", "layers of each stage; default: the fastest for the mixture"},
-    {"--placement",      OPTION_CHOICE, FIELD(placement),  "auto", 0, 0, "auto|linear|interleaved|vee|stacks", NULL,
+    {"--placement",      OPTION_STRING, FIELD(placement),  "auto", 0, 0, NULL, "WHERE",
      "which pieces of the model lie on which stage. linear: one each, in order; interleaved: every stage has several, in turn; "
-     "vee: down the stages and up again; stacks: an encoder over all stages, then the decoder; auto: the fastest for the mixture"},
-    {"--head",           OPTION_CHOICE, FIELD(head),       "auto", 0, 0, "auto|whole|rows|vocabulary", NULL,
+     "vee: down the stages and up again; stacks: an encoder over all stages, then the decoder; auto: the fastest for the mixture; or stage:layers of every piece along "
+     "the model, such as 0:3,1:3,1:3,0:3"},
+    {"--head",           OPTION_STRING, FIELD(head),       "auto", 0, 0, NULL, "SPLIT",
      "who computes logits and losses. whole: the last piece; rows: every stage for some of the supervised tokens; vocabulary: "
-     "every stage for some of the vocabulary; auto: the fastest for the mixture"},
+     "every stage for some of the vocabulary; auto: the fastest for the mixture (with --stage-split whole); or vocabulary:256,256,512,0 "
+     "(rows:..), a share of 1024 for each stage"},
     {"--batching",       OPTION_CHOICE, FIELD(batching),   "dynamic", 0, 0, "dynamic|dynapipe|packed|packed-ragged|padded|tokens|kk", NULL,
      "how samples form micro-batches. dynamic: the planner's choice, every step anew; dynapipe: as in the "
      "EuroSys'24 paper; packed: windows of -t tokens that attend across their samples, the classic baseline "
@@ -40,7 +42,8 @@ static const OptionSpec specs[] = {
      "off: plans from the cost file alone, the same in every run"},
     {"--resplit",        OPTION_STRING, FIELD(resplit),    "auto", 0, 0, NULL, "auto|off|S:L,L,..",
      "layers move between ranks while the run goes on. auto: where ranks turn out to take other times than thought, and that "
-     "wins more than 5 % of a step (not with --stage-split); S:L,L,..: behind step S, to these layers of each chunk, or S:STAGE:L,STAGE:L,..[+HEAD] to any placement (more behind /)"},
+     "wins more than 5 % of a step (not where layers or shares are told); S:L,L,..: behind step S, to these layers of each piece that there is then, or "
+     "S:STAGE:L,STAGE:L,..[+HEAD] to any placement (more behind /)"},
     {"--long-samples",   OPTION_CHOICE, FIELD(long_samples), "truncate", 0, 0, "truncate|skip", NULL, "samples longer than -t"},
     {"--loss-on",        OPTION_CHOICE, FIELD(loss_on),    "targets", 0, 0, "targets|all", NULL, "supervised tokens"},
     {"--span-corruption", OPTION_CHOICE, FIELD(span_corruption), "off", 0, 0, "off|on", NULL,
@@ -79,7 +82,7 @@ Status session_options_take(SessionOptions* out, int* argc, char** argv, const c
         return FAIL(STATUS_BAD_OPTION,
                     "--weights: only weighs the tasks with --mixture weights ---> add that");
     }
-    return STATUS_OK;
+    return placement_words_check(out->stages, out->placement, out->head);
 }
 
 void session_options_print(FILE* out) {

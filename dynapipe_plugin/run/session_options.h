@@ -17,9 +17,8 @@ typedef enum { MEASURE_AUTO, MEASURE_AGAIN } MeasureChoice;
 typedef struct {
     // layout of ranks
     int32_t stages, replicas;
-    const char* stage_split;  // "4,4,3,1": layers per stage
-    int32_t placement;        // 0: auto, as PlacementChoice from PLACEMENT_AUTO
-    int32_t head;             // 0: auto, as HeadChoice from HEAD_CHOICE_AUTO
+    const char* stage_split;       // "4,4,3,1": layers per stage
+    const char *placement, *head;  // as placement_words.h; NULL: auto
     // planning
     int32_t batching, layout, schedule, recompute, split_backward;
     int64_t memory_limit_bytes;

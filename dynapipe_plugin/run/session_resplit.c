@@ -251,7 +251,7 @@ static Status search(Dynapipe* dp, const CostModel* costs, const Machine* machin
 bool session_resplit_may_look(const Dynapipe* dp) {
     const SessionResplit* resplit = &dp->resplit;
     bool rests = resplit->has_moved && dp->next_step < resplit->moved_step + REST_STEPS;
-    bool is_fixed = resplit->kind != RESPLIT_AUTO || dp->options.stage_split != NULL || dp->num_stages == 1;
+    bool is_fixed = resplit->kind != RESPLIT_AUTO || session_placed_by_list(dp) || dp->num_stages == 1;
     return !rests && !is_fixed && dp->next_step < dp->num_steps;
 }
 

@@ -3,13 +3,15 @@ session_resplit.h -- layers, and shares of the head, that move between ranks whi
 
     auto      where refit (session_refit.h) has found that ranks take other times than thought, the placement
 is searched again, of the same shape; layers move where that wins more than 5 % of a step, and more than the
-move costs in what is left of the run. Where the split was told (--stage-split) it stays. STEP:L,.. after that
-step, as told: layers of each chunk along the model, or any other placement (placement_make.h): to compare
-runs, or before a host is known to become slower
+move costs in what is left of the run. Where layers or shares were told one by one (--stage-split, lists of
+--placement and --head) they stay. STEP:L,.. after that
+step, as told: layers of each chunk along the model, of which there must be as many then as numbers, or any
+other placement (placement_make.h): to compare runs, or before a host is known to become slower
 
 All of it is decided on what all ranks know alike. Steps planned ahead are planned anew, from the same
 samples: what is learned from what does not change. A checkpoint keeps the split (session_resplit_record.c),
-and a run that goes on from it moves layers once more, before its first step.
+and a run that goes on from it moves layers once more, before its first step; unless it is told another
+(--placement, --head, --stage-split), or --resplit off: then layers are where that puts them, which is said.
 */
 #pragma once
 

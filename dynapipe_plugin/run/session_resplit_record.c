@@ -55,14 +55,31 @@ Status session_resplit_parse(SessionResplit* out, const char* text) {
     return STATUS_OK;
 }
 
-// "L,L,..": layers of each chunk, these where they are; else any placement. Behind '+' the head.
-static Status parse_placement(const Dynapipe* dp, Placement* out, char* text) {
+static int32_t num_numbers(const char* text) {
+    int32_t num = 1;
+    for (; *text != '\0'; text++) { num += *text == ','; }
+    return num;
+}
+
+static Status wrong_number(const Dynapipe* dp, const Placement* placement, int32_t step, const char* text) {
+    char present[PLACEMENT_CHARS];
+    placement_print(present, placement, dp->num_stages);
+    return FAIL(
+        STATUS_BAD_OPTION,
+        "--resplit %d:%.60s: layers of %d chunks, there are %d then (%.160s) ---> a number for each of "
+        "these, or stage:layers, such as %d:0:L,1:L,.. for one on each stage",
+        step, text, num_numbers(text), placement->num_chunks, present, step);
+}
+
+// "L,L,..": layers of each chunk of *out, these where they are; else any placement. Behind '+' the head.
+static Status parse_placement(const Dynapipe* dp, Placement* out, Told* told) {
     const CostModel* costs = &dp->costs;
     int32_t num_layers = costs->num_enc_layers + costs->num_dec_layers;
     bool head_has_layer = dp->request.rules.head_has_layer;
-    char* head = strchr(text, '+');
+    char *text = told->placement, *head = strchr(text, '+');
     if (head != NULL) { *head++ = '\0'; }
     bool is_layers = isdigit((unsigned char)text[0]) && strchr(text, ':') == NULL;
+    if (is_layers && num_numbers(text) != out->num_chunks) { return wrong_number(dp, out, told->step, text); }
     Status status = is_layers
                         ? stage_split_parse(out->chunks, out->num_chunks, num_layers, head_has_layer, text)
                         : placement_parse(out, dp->num_stages, costs->num_enc_layers, costs->num_dec_layers,
@@ -80,10 +97,11 @@ static Status parse_placement(const Dynapipe* dp, Placement* out, char* text) {
 Status session_resplit_told(const Dynapipe* dp, Placement* out, bool* found) {
     Told told;
     *found = false;
+    Placement placement = dp->resplit.has_restored ? dp->resplit.restored : dp->request.placement;
     const char* next = dp->resplit.kind == RESPLIT_TOLD ? dp->resplit.told : NULL;
     while (next != NULL && next_told(&told, &next)) {
-        Placement placement = dp->request.placement;
-        TRY(parse_placement(dp, &placement, told.placement));
+        if (told.step < dp->next_step) { continue; }  // that is done
+        TRY(parse_placement(dp, &placement, &told));  // those of later steps, too: each from the one before
         if (told.step != dp->next_step) { continue; }
         *out = placement;
         *found = true;
@@ -227,13 +245,35 @@ static bool find_record(Record* out, const char** body, const char* bytes, size_
     return out->hash == record_hash(*body, body_bytes, out);
 }
 
-static bool is_taken(const Dynapipe* dp, const Record* record) {
-    const SessionResplit* resplit = &dp->resplit;
-    bool is_told = resplit->kind == RESPLIT_AUTO && dp->options.stage_split != NULL;
+static bool is_of_model(const Dynapipe* dp, const Record* record) {
     int32_t num_layers = dp->costs.num_enc_layers + dp->costs.num_dec_layers;
-    return resplit->kind != RESPLIT_OFF && !is_told && record->num_stages == dp->num_stages &&
-           record->num_layers == num_layers && record->moved_step >= 0 && record->effort >= 0 &&
-           record->effort <= MOST_EFFORT;
+    return record->num_stages == dp->num_stages && record->num_layers == num_layers &&
+           record->moved_step >= 0 && record->effort >= 0 && record->effort <= MOST_EFFORT;
+}
+
+// By the step that the run goes on from, --resplit had moved layers.
+static bool has_told(const Dynapipe* dp) {
+    Told told;
+    const char* next = dp->resplit.kind == RESPLIT_TOLD ? dp->resplit.told : NULL;
+    return next != NULL && next_told(&told, &next) && told.step <= dp->first_step;
+}
+
+// Not where the options ask for something else.
+static bool is_taken(const Dynapipe* dp, const Placement* now) {
+    if (dp->resplit.kind == RESPLIT_OFF) { return false; }
+    return has_told(dp) || session_placed_fits(dp, now);
+}
+
+static void say_left(const Dynapipe* dp, const Placement* saved) {
+    char now[PLACEMENT_CHARS], before[PLACEMENT_CHARS];
+    const Placement* placement = &dp->request.placement;
+    if (dp->transport.rank != 0 || placement_equal(saved, placement, dp->num_stages)) { return; }
+    placement_print(now, placement, dp->num_stages);
+    placement_print(before, saved, dp->num_stages);
+    printf("layers are where this run's options have them: %s\n"
+           "        (the checkpoint was saved with %s)\n",
+           now, before);
+    fflush(stdout);
 }
 
 // On as many ranks; else what they take is what the cost file says.
@@ -271,7 +311,7 @@ static bool take_pulls(Dynapipe* dp, const Record* record) {
     return true;
 }
 
-// Of another number of stages, or where the split is told: taken off, and not looked at.
+// Of another number of stages or model, or not what is told: taken off, and left.
 void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_bytes) {
     SessionResplit* resplit = &dp->resplit;
     Record record;
@@ -283,8 +323,12 @@ void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_byt
     *num_bytes = (size_t)(body - (const char*)position);
     memcpy(values, body, values_bytes(&record));
     bool is_other = take_pulls(dp, &record);  // then so may be the split that was chosen here, and its effort
-    if (!is_taken(dp, &record) ||
+    if (!is_of_model(dp, &record) ||
         !take_placement(&now, values, record.num_values, &at, P, record.num_layers)) {
+        return;
+    }
+    if (!is_taken(dp, &now)) {
+        say_left(dp, &now);
         return;
     }
     bool has_moved = record.has_moved != 0 &&

@@ -5,6 +5,7 @@
 
 #include "../base/clock.h"
 #include "../plan/planner.h"
+#include "../plan/problem/placement_make.h"
 #include "session.h"
 
 enum { LEAST_PLANNING_NS = 1000000, MOST_PLANNING_NS = 400000000 };
@@ -60,35 +61,29 @@ static int64_t average_step_ns(const Dynapipe* dp, const StageChoice* choice) {
     return status == STATUS_OK ? sum_ns / resplit->num_batches : choice->makespan_ns;
 }
 
-// "4,4,3,1"; where stages have several chunks, each one's by stage: "0:2,1:3,1:3,0:2", "the head by rows
-// 256,256,512,0 / 1024".
-static void print_layers(const Dynapipe* dp, const Placement* placement) {
-    static const char* const heads[HEAD_COUNT] = {"whole", "rows", "vocabulary"};
-    bool is_linear = true;
-    for (int32_t k = 0; k < placement->num_chunks; k++) { is_linear &= placement->stage_of[k] == k; }
-    for (int32_t k = 0; k < placement->num_chunks; k++) {
-        LayerRange chunk = placement->chunks[k];
-        if (k > 0) { printf(","); }
-        if (!is_linear) { printf("%d:", placement->stage_of[k]); }
-        printf("%d", chunk.layer_end - chunk.layer_begin);
+// "4,4,3,1" or "0:2,1:3,1:3,0:2+rows:256,768" (placement_make.h), broken behind a comma where the line is
+// long. Returns the columns used of the last line.
+static int print_placement(const Dynapipe* dp, const Placement* placement, int column) {
+    enum { MOST_COLUMNS = 120 };
+    char text[PLACEMENT_CHARS];
+    placement_print(text, placement, dp->num_stages);
+    for (const char* at = text; *at != '\0'; at++) {
+        column += printf("%c", *at);
+        if (*at == ',' && column >= MOST_COLUMNS) { column = printf("\n        ") - 1; }
     }
-    if (placement->head == HEAD_WHOLE) { return; }
-    printf(" layers, the head by %s", heads[placement->head]);
-    for (int32_t s = 0; s < dp->num_stages; s++) {
-        printf("%s%d", s > 0 ? "," : " ", placement->head_begin[s + 1] - placement->head_begin[s]);
-    }
-    printf(" / %d", HEAD_UNITS);
+    return column;
 }
 
 static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t num_batches, double seconds) {
     int64_t step_ns = average_step_ns(dp, choice);
-    printf("stages: ");
-    print_layers(dp, &choice->placement);
-    bool is_plain = choice->placement.head == HEAD_WHOLE;
-    printf("%s (%s", is_plain ? " layers" : "\n        ",
-           dp->options.stage_split != NULL ? "as told" : "of ");
-    if (dp->options.stage_split == NULL) {
-        printf("%d splits planned for %d batches, %.1f s", choice->num_splits, num_batches, seconds);
+    bool is_told = session_placed_by_list(dp) && choice->num_splits <= 1;
+    int column = print_placement(dp, &choice->placement, printf("stages: "));
+    if (placement_is_linear(&choice->placement, dp->num_stages)) { column += printf(" layers"); }
+    printf(column > 60 ? "\n        (" : " (");
+    if (is_told) {
+        printf("as told");
+    } else {
+        printf("of %d splits planned for %d batches, %.1f s", choice->num_splits, num_batches, seconds);
     }
     printf("); a step of about %.0f ms", (double)(step_ns + session_update_ns(dp)) / 1e6);
     if (step_ns != choice->makespan_ns) { printf(" on these cores"); }
@@ -150,7 +145,6 @@ Status session_stages_choose(Dynapipe* dp) {
     StageChoice choice;
     SessionResplit* resplit = &dp->resplit;
     PlanRequest request = dp->request;
-    request.choose_stages = dp->options.stage_split == NULL;
     int64_t begin_ns = clock_now_ns();
     if (session_shares_cores(dp)) { dp->refit.is_on = false; }
     StageBatch* batches = ARENA_NEW(&resplit->arena, StageBatch, SESSION_MIXTURE + 1);
@@ -161,6 +155,7 @@ Status session_stages_choose(Dynapipe* dp) {
     TRY(search_stages(&choice, &request, &dp->costs, batches, resplit->num_batches,
                       dp->num_steps > 0 ? loader_largest(dp->train) : &none));
     dp->request.placement = choice.placement;
+    dp->request.choose_stages = false;
     dp->request.placements = PLACEMENT_GIVEN;
     dp->request.heads = HEAD_CHOICE_GIVEN;
     if (dp->options.effort == 0 && choice.makespan_ns > 0) {

@@ -8,7 +8,8 @@
 
 #include "../../dynapipe_plugin/base/clock.h"
 #include "../../dynapipe_plugin/plan/planner.h"
-#include "../../tool/problem.h"
+#include "../../tool/problem_load.h"
+#include "../../tool/problem_place.h"
 
 static Status run(const char* path, bool one, Arena* arena) {
     static Problem problem;

@@ -31,6 +31,8 @@ typedef struct {
     const PlanProblem* pure;     // without constants and floors of times
     int64_t level_ns[NUM_LEVELS];
     bool memory_is_short;
+    bool has_other_times;  // the lists' jobs do not take what the costs say
+    int64_t last_end_ns;   // of the lists' jobs
     Arena* arena;
 } Fall;
 
@@ -164,6 +166,21 @@ static bool is_recomputed(const PipeProblem* problem, int32_t s, int32_t m) {
     return any;
 }
 
+// What the lists say that jobs take, against the costs.
+static void compare_times(Fall* fall, const PipeTimeline* timeline, int32_t P, int32_t r) {
+    for (int32_t s = 0; s < P; s++) {
+        const PlanRank* rank = &fall->plan->ranks[r * P + s];
+        int64_t work_ns = 0;
+        for (int32_t i = 0; i < rank->num_instrs; i++) {
+            const PlanInstr* instr = &rank->instrs[i];
+            if (instr->kind > INSTR_REC) { continue; }
+            work_ns += instr->end_ns - instr->begin_ns;
+            if (instr->end_ns > fall->last_end_ns) { fall->last_end_ns = instr->end_ns; }
+        }
+        fall->has_other_times |= work_ns != timeline->busy_ns[s];
+    }
+}
+
 // Something is recomputed, or one more micro-batch would not have fitted somewhere.
 static Status look_for_shortage(Fall* fall, int32_t first_mb, int32_t M, int32_t r) {
     PipeProblem problem;
@@ -173,6 +190,7 @@ static Status look_for_shortage(Fall* fall, int32_t first_mb, int32_t M, int32_t
     TRY(pipe_of_replica(&problem, fall, first_mb, M, r, (Ideal){0}));
     TRY(schedule_of_replica(&schedule, &split, fall, &problem, first_mb, r));
     TRY(pipe_simulate(&timeline, &problem, &schedule, fall->arena));
+    compare_times(fall, &timeline, problem.P, r);
     for (int32_t s = 0; s < problem.P; s++) {
         const MachineRank* rank = machine_stage(machine_replica(fall->request->machine, r * problem.P), s);
         int64_t limit_bytes = machine_limit_bytes(rank, fall->request->memory_limit_bytes);
@@ -333,8 +351,10 @@ Status waterfall_make(Waterfall* out, const Plan* plan, const CostModel* costs, 
         TRY(add_replica(&fall, &total_ns, first_mb, M, r));
         first_mb += M;
     }
-    int64_t late_ns = plan->makespan_ns - fall.level_ns[0];  // of receives that wait for memory
-    if (late_ns < 0 || (late_ns > 0 && !has_limit(request))) {
+    // Of receives that wait for memory. Another message goes first then, so that a plan may end sooner, too.
+    int64_t late_ns = plan->makespan_ns - fall.level_ns[0];
+    bool may_differ = has_limit(request) && plan->makespan_ns >= fall.last_end_ns;
+    if (fall.has_other_times || (late_ns != 0 && !may_differ)) {
         return FAIL(STATUS_INVALID_PLAN,
                     "waterfall: the plan says %lld ns, its jobs take %lld with these "
                     "costs ---> give the costs it was made with",
@@ -342,7 +362,7 @@ Status waterfall_make(Waterfall* out, const Plan* plan, const CostModel* costs, 
     }
     fall.level_ns[WATERFALL_EFFICIENCY] = total_ns / plan->P / plan->R;
     Waterfall made = {.makespan_ns = plan->makespan_ns, .bound_ns = plan->bound_ns};
-    int64_t above_ns = fall.level_ns[0];
+    int64_t above_ns = smaller_of(fall.level_ns[0], plan->makespan_ns);
     for (int part = 0; part < WATERFALL_COUNT; part++) {
         int64_t level_ns = part + 1 < NUM_LEVELS - 1 ? fall.level_ns[part + 1] : plan->bound_ns;
         if (level_ns < plan->bound_ns) { level_ns = plan->bound_ns; }
@@ -350,7 +370,7 @@ Status waterfall_make(Waterfall* out, const Plan* plan, const CostModel* costs, 
         made.part_ns[part] = above_ns - level_ns;
         above_ns = level_ns;
     }
-    made.part_ns[WATERFALL_MEMORY] += late_ns;
+    made.part_ns[WATERFALL_MEMORY] += late_ns > 0 ? late_ns : 0;
     *out = made;
     return STATUS_OK;
 }

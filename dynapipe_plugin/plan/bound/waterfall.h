@@ -6,7 +6,8 @@ part. Jobs keep their order on each stage unless a freer order is faster:
     makespan        as predicted
     communication   transfers and gradient reduction take no time
     memory          no limit: receives as early as data comes, and the adaptive order with the same
-                    micro-batches (where memory is short)
+                    micro-batches (where memory is short). A plan that late receives make faster (another
+                    message goes first) is its own level
     recompute       nothing is recomputed
     launch          no per-micro-batch constants, no floors
     padding         true lengths

@@ -125,7 +125,7 @@ typedef struct {
     bool head_rows_whole;  // by rows, too, a transfer takes as long as that of all rows
 } CostModel;
 
-// Cost of one chunk for one micro-batch, all in integers (cost_table.h for many).
+// A chunk, as costs look at it: cost_table.h has its jobs for a micro-batch, all in integers.
 typedef struct {
     LayerRange layers;
     bool has_embedding;      // the first chunk
@@ -134,13 +134,6 @@ typedef struct {
     bool has_dec_embedding;  // where the decoder begins, if not in the first chunk (state only)
 } CostStage;
 
-int64_t cost_job_ns(const CostModel* model, const CostStage* stage, JobKind kind, RecomputeMode mode,
-                    const MbShape* shape);
-int64_t cost_stored_bytes(const CostModel* model, const CostStage* stage, RecomputeMode mode,
-                          const MbShape* shape);
-int64_t cost_forward_bytes(const CostModel* model, const CostStage* stage, RecomputeMode mode,
-                           const MbShape* shape);
-int64_t cost_scratch_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape);
 // Transfer over the boundary behind a chunk; of the one that feeds a shared head, the hidden states.
 int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape);
 int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes);

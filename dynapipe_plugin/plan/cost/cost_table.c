@@ -162,34 +162,8 @@ void cost_stages(CostJobs* out, const CostModel* model, const CostStage* stages,
     cost_jobs_of_stages(out, model, stages, num, &parts);
 }
 
-// --- one number ------------------------------------------------------------------------------------------
-
-static CostJobs jobs_alone(const CostModel* model, const CostStage* stage, RecomputeMode mode,
-                           const MbShape* shape) {
-    CostJobs jobs;
-    cost_stages(&jobs, model, stage, 1, mode, shape);
-    return jobs;
-}
-
-int64_t cost_job_ns(const CostModel* model, const CostStage* stage, JobKind kind, RecomputeMode mode,
-                    const MbShape* shape) {
-    return jobs_alone(model, stage, mode, shape).job_ns[kind];
-}
-
-int64_t cost_stored_bytes(const CostModel* model, const CostStage* stage, RecomputeMode mode,
-                          const MbShape* shape) {
-    return jobs_alone(model, stage, mode, shape).stored_bytes;
-}
-
-int64_t cost_forward_bytes(const CostModel* model, const CostStage* stage, RecomputeMode mode,
-                           const MbShape* shape) {
-    return jobs_alone(model, stage, mode, shape).forward_bytes;
-}
-
 int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape) {
-    return jobs_alone(model, stage, RECOMPUTE_NONE, shape).boundary_bytes;
-}
-
-int64_t cost_scratch_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape) {
-    return jobs_alone(model, stage, RECOMPUTE_NONE, shape).scratch_bytes;
+    CostJobs jobs;
+    cost_stages(&jobs, model, stage, 1, RECOMPUTE_NONE, shape);
+    return jobs.boundary_bytes;
 }

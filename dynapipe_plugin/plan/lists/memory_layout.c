@@ -14,7 +14,7 @@ is not placed again.
 #include "../../base/rng.h"
 #include "../pipe/pipe_schedule.h"
 
-enum { MAX_CLIMBS = 300, MIN_BLOCK_INSTANTS = 8 };
+enum { MAX_CLIMBS = 300, MAX_IDLE_CLIMBS = 24, MIN_BLOCK_INSTANTS = 8 };
 
 typedef struct {
     int32_t idx;  // into buffers; last resort of every comparison, so the order is total
@@ -235,7 +235,11 @@ static void climb(Layout* layout, int64_t enough_bytes) {
     Rng rng = rng_seed((uint64_t)layout->num_items);
     if (layout->best_bytes <= enough_bytes) { return; }
     base_make(layout);
-    for (int32_t round = 0; round < MAX_CLIMBS && layout->best_bytes > enough_bytes; round++) {
+    int64_t before_bytes = layout->best_bytes;
+    for (int32_t round = 0, idle = 0; round < MAX_CLIMBS && layout->best_bytes > enough_bytes; round++) {
+        idle = layout->best_bytes < before_bytes ? 0 : idle + 1;
+        before_bytes = layout->best_bytes;
+        if (idle > MAX_IDLE_CLIMBS) { return; }
         // mostly the buffer at the top, now and then another, before some buffer ahead of it
         uint32_t num = (uint32_t)layout->num_items;
         int32_t from = rng_below(&rng, 4) > 0 ? find_top(layout) : (int32_t)rng_below(&rng, num);
@@ -319,7 +323,9 @@ Status memory_layout_place(PlanBuffer* buffers, int32_t num_buffers, int64_t eno
     sort_order(layout.order, layout.items, keys, spare, layout.num_items, BY_LIFE);
     sort_order(layout.order, layout.items, keys, spare, layout.num_items, BY_BYTES);
     memcpy(by_bytes, layout.order, order_bytes);
-    for (int32_t k = BY_BYTES; k < ORDER_COUNT && layout.best_bytes > bound_bytes; k++) {
+    int32_t num_orders =
+        bound_bytes <= enough_bytes ? ORDER_COUNT : BY_BYTES + 1;  // it cannot fit: any will do
+    for (int32_t k = BY_BYTES; k < num_orders && layout.best_bytes > bound_bytes; k++) {
         if (k > BY_BYTES) {
             memcpy(layout.order, by_bytes, order_bytes);
             sort_order(layout.order, layout.items, keys, spare, layout.num_items, (ItemOrder)k);

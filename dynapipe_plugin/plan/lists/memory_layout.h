@@ -5,7 +5,8 @@ Buffers that live at the same time must not overlap; the arena should be small. 
 after the other, each into the lowest gap that is free during its life (first fit), in several orders (largest
 first; longest living first; area; by begin), and keep the smallest arena (Sekiyama et al., arXiv 1804.10001;
 Pisarchyk & Lee, arXiv 2001.03288). Where that is more than `enough_bytes`, climb: buffers that stick out at
-the top are placed earlier, as long as the arena does not grow (hill climbing, as in TVM's memory planner).
+the top are placed earlier, as long as the arena does not grow (hill climbing, as in TVM's memory planner). It
+gives up after some moves in a row that lessen nothing; what cannot fit by the bound is laid out in one order.
 All of it stops early at the lower bound: the most bytes alive at one instant.
 */
 #pragma once

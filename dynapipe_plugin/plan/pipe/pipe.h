@@ -16,7 +16,6 @@ Integers only. Everything lives in the arena that the caller passes.
 */
 #pragma once
 
-#include <stdio.h>
 #include "../../base/arena.h"
 #include "../../base/status.h"
 #include "../types/plan_types.h"
@@ -128,7 +127,3 @@ typedef struct {
 
 extern const PipePolicy pipe_policy_gpipe, pipe_policy_1f1b, pipe_policy_adaptive;
 extern const PipePolicy pipe_policy_cyclic, pipe_policy_cyclic_limited;  // the original's
-
-// ASCII rows as in STYLE.md 4.5, `width` characters for the makespan.
-void pipe_timeline_print(const PipeProblem* problem, const PipeSchedule* schedule,
-                         const PipeTimeline* timeline, int32_t width, FILE* out);

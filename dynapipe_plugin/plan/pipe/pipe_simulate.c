@@ -4,6 +4,7 @@
 // max(end of its job, end of the transfer before it on the sender's link). Sends leave a stage in the order
 // of its jobs, so no event queue is needed: stages advance as far as they can, and a transfer wakes its
 // receiver. Where receivers fetch their messages themselves: pipe_pulled.h.
+#include <stdio.h>
 #include <string.h>
 
 #include "pipe_pulled.h"

@@ -20,6 +20,21 @@ static void add_chunks(Placement* out, int32_t num, int32_t begin, int32_t end) 
     }
 }
 
+bool placement_deal(Placement* out, int32_t passes, bool turns, bool by_stack, int32_t P,
+                    int32_t num_enc_layers, int32_t num_dec_layers) {
+    int32_t K = passes * P, num_layers = num_enc_layers + num_dec_layers, half = K / 2;
+    bool enough = !by_stack || (num_enc_layers >= half && num_dec_layers >= half);
+    *out = (Placement){.head = HEAD_WHOLE};
+    if (K > PLAN_MAX_CHUNKS || num_layers < K || !enough) { return false; }
+    if (by_stack) { add_chunks(out, half, 0, num_enc_layers); }
+    add_chunks(out, by_stack ? half : K, by_stack ? num_enc_layers : 0, num_layers);
+    for (int32_t k = 0; k < K; k++) {
+        bool back = turns && k / P % 2 == 1;
+        out->stage_of[k] = (int16_t)(back ? P - 1 - k % P : k % P);
+    }
+    return true;
+}
+
 static Status too_few(PlacementChoice kind, int32_t needed, int32_t num_layers, const char* which) {
     return FAIL(STATUS_BAD_OPTION,
                 "--placement %s: takes %d %slayers, the model has %d ---> fewer --stages, "
@@ -30,20 +45,16 @@ static Status too_few(PlacementChoice kind, int32_t needed, int32_t num_layers, 
 Status placement_make(Placement* out, PlacementChoice kind, bool turned, int32_t P, int32_t num_enc_layers,
                       int32_t num_dec_layers) {
     int32_t num_layers = num_enc_layers + num_dec_layers, num = kind == PLACEMENT_LINEAR ? P : 2 * P;
-    Placement placement = {.head = HEAD_WHOLE};
+    Placement placement;
     if (num_layers < num) { return too_few(kind, num, num_layers, ""); }
-    if (kind == PLACEMENT_STACKS) {
-        if (num_enc_layers < P) { return too_few(kind, P, num_enc_layers, "encoder "); }
-        if (num_dec_layers < P) { return too_few(kind, P, num_dec_layers, "decoder "); }
-        add_chunks(&placement, P, 0, num_enc_layers);
-        add_chunks(&placement, P, num_enc_layers, num_layers);
-    } else {
-        add_chunks(&placement, num, 0, num_layers);
+    if (kind == PLACEMENT_STACKS && num_enc_layers < P) {
+        return too_few(kind, P, num_enc_layers, "encoder ");
+    }
+    if (kind == PLACEMENT_STACKS && num_dec_layers < P) {
+        return too_few(kind, P, num_dec_layers, "decoder ");
     }
     bool turns = kind == PLACEMENT_VEE || (kind == PLACEMENT_STACKS && turned);
-    for (int32_t k = 0; k < num; k++) {
-        placement.stage_of[k] = (int16_t)(k < P ? k : turns ? 2 * P - 1 - k : k - P);
-    }
+    placement_deal(&placement, num / P, turns, kind == PLACEMENT_STACKS, P, num_enc_layers, num_dec_layers);
     *out = placement;
     return STATUS_OK;
 }

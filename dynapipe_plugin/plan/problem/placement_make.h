@@ -17,6 +17,11 @@ STATUS_BAD_OPTION says how many it takes.
 // kind: LINEAR, INTERLEAVED, VEE or STACKS. The head is whole.
 Status placement_make(Placement* out, PlacementChoice kind, bool turned, int32_t P, int32_t num_enc_layers,
                       int32_t num_dec_layers);
+// `passes` chunks a stage, dealt out pass by pass in the order of the stages, every second time backwards
+// where it `turns`; by_stack: the first half of an even number of passes has the encoder, the other the
+// decoder. The head is whole. False: too few layers, or too many chunks.
+bool placement_deal(Placement* out, int32_t passes, bool turns, bool by_stack, int32_t P,
+                    int32_t num_enc_layers, int32_t num_dec_layers);
 // Every stage has as large a share of the head as any.
 void placement_share_head(Placement* placement, HeadSplit head, int32_t P);
 // The head of another placement, its shares included.

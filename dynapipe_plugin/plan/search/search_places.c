@@ -4,6 +4,7 @@
 
 #include "../cost/cost_share.h"
 #include "../problem/placement_make.h"
+#include "../problem/placement_room.h"
 #include "../types/mb_shape.h"
 
 // --- work of stages --------------------------------------------------------------------------------------
@@ -91,44 +92,7 @@ static bool relieve(Placement* placement, const Work* work) {
     return true;
 }
 
-// --- shapes ----------------------------------------------------------------------------------------------
-
-static void add_chunks(Placement* out, int32_t num, int32_t begin, int32_t end) {
-    for (int32_t i = 0; i < num; i++) {
-        out->chunks[out->num_chunks++] =
-            (LayerRange){begin + (end - begin) * i / num, begin + (end - begin) * (i + 1) / num};
-    }
-}
-
-// False: too few layers.
-static bool deal(Placement* out, const PlanProblem* problem, int32_t passes, bool turns) {
-    int32_t P = problem->P, K = passes * P, enc = problem->costs->num_enc_layers;
-    int32_t num_layers = enc + problem->costs->num_dec_layers, half = K / 2;
-    bool by_stack = problem->costs->num_dec_layers > 0 && passes % 2 == 0;
-    *out = (Placement){.head = HEAD_WHOLE};
-    if (K > PLAN_MAX_CHUNKS || num_layers < K || (by_stack && (enc < half || num_layers - enc < half))) {
-        return false;
-    }
-    if (by_stack) { add_chunks(out, half, 0, enc); }
-    add_chunks(out, by_stack ? half : K, by_stack ? enc : 0, num_layers);
-    for (int32_t k = 0; k < K; k++) {
-        bool back = turns && k / P % 2 == 1;
-        out->stage_of[k] = (int16_t)(back ? P - 1 - k % P : k % P);
-    }
-    return true;
-}
-
-static bool state_fits(const PlanProblem* problem, const Placement* placement) {
-    CostRank has[PLAN_MAX_STAGES];
-    cost_ranks_make(has, problem->costs, placement, problem->P);
-    for (int32_t s = 0; s < problem->P; s++) {
-        int64_t limit_bytes = problem->limit_bytes[s];
-        if (limit_bytes > 0 && cost_rank_state_bytes(problem->costs, &has[s]) >= limit_bytes) {
-            return false;
-        }
-    }
-    return true;
-}
+// --- candidates ------------------------------------------------------------------------------------------
 
 typedef struct {
     const PlanProblem* problem;
@@ -137,13 +101,31 @@ typedef struct {
     int32_t num;
 } Places;
 
+// The place behind the last one: as it is, where its state fits; where it leaves little room, with more, too.
+static void add_roomy(Places* places) {
+    const PlanProblem* problem = places->problem;
+    Placement* place = &places->out[places->num];
+    const PlacementRoom room = {.costs = problem->costs,
+                                .limit_bytes = problem->limit_bytes,
+                                .P = problem->P,
+                                .wanted = ROOM_WANTED,
+                                .head_has_layer = problem->request->rules.head_has_layer};
+    places->num += placement_has_room(&room, place);
+    if (!problem->request->choose_stages || places->num == SEARCH_MAX_PLACES) { return; }
+    if (placement_has_enough(&room, place)) { return; }
+    Placement roomy = *place;
+    placement_make_room(&roomy, &room, problem->request->heads != HEAD_CHOICE_GIVEN);
+    if (!placement_has_room(&room, &roomy) || placement_equal(&roomy, place, problem->P)) { return; }
+    places->out[places->num++] = roomy;
+}
+
 // With the heads that the request allows.
 static void add(Places* places, const Placement* placement) {
     const PlanRequest* request = places->problem->request;
     for (int head = HEAD_WHOLE; head <= HEAD_BY_VOCABULARY; head++) {
         bool is_asked = request->heads == HEAD_CHOICE_GIVEN ? head == places->problem->placement.head
                         : request->heads == HEAD_CHOICE_AUTO
-                            ? head != HEAD_BY_ROWS
+                            ? true
                             : head == (int)request->heads - HEAD_CHOICE_WHOLE;
         if (!is_asked || places->num == SEARCH_MAX_PLACES) { continue; }
         Placement* place = &places->out[places->num];
@@ -155,7 +137,7 @@ static void add(Places* places, const Placement* placement) {
         }
         int32_t rounds = request->choose_stages ? 2 * places->problem->P : 0;
         while (rounds-- > 0 && relieve(place, &places->work)) {}
-        places->num += state_fits(places->problem, place);
+        add_roomy(places);
     }
 }
 
@@ -188,7 +170,10 @@ int32_t search_places(Placement out[SEARCH_MAX_PLACES], const PlanProblem* probl
                                                   : PLACEMENT_INTERLEAVED;
             Placement place;
             if (!allows(request, kind) && !is_stacks) { continue; }
-            if (deal(&place, problem, passes[i], turns)) { add(&places, &place); }
+            if (placement_deal(&place, passes[i], turns, has_stacks && passes[i] % 2 == 0, problem->P,
+                               problem->costs->num_enc_layers, problem->costs->num_dec_layers)) {
+                add(&places, &place);
+            }
         }
     }
     if (places.num == 0) { out[places.num++] = problem->placement; }

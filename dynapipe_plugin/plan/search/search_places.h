@@ -11,7 +11,7 @@ loaded stage has less to do after it.
 
 #include "../problem/microbatch.h"
 
-enum { SEARCH_MAX_PLACES = 32 };
+enum { SEARCH_MAX_PLACES = 48 };
 
 // Those for which there are enough layers, and whose model state fits in memory; the request's own first,
 // even if it does not. Returns how many, at least 1.

@@ -222,25 +222,90 @@ static Status try_contender(Firsts* firsts, Contender* contender, int32_t num_mb
     return STATUS_OK;
 }
 
-// All placements with one number of micro-batches after the other; each time the slower ones drop out.
+enum { NUM_COUNTS = 6, LEAST_CONTENDERS = 3, SCOUTS = 2 };
+
+typedef struct {
+    int32_t num_mbs;
+    int64_t best_ns;
+} Count;
+
+static int compare_counts(const void* a, const void* b) {
+    const Count *x = a, *y = b;
+    return x->best_ns != y->best_ns ? (x->best_ns < y->best_ns ? -1 : 1) : x->num_mbs - y->num_mbs;
+}
+
+static int32_t best_rule(const Contender* contender) {
+    int32_t best = 0;
+    for (int32_t k = 1; k < contender->num_rules; k++) {
+        bool is_known = contender->rule_ns[k] > 0;
+        if (is_known && contender->rule_ns[k] < contender->rule_ns[best]) { best = k; }
+    }
+    return best;
+}
+
+// The first number of micro-batches is known; what the others give in the placements that are best with it.
+static Status scout_counts(Count counts[NUM_COUNTS], Firsts* firsts, const Contender* contenders, int32_t num) {
+    for (int32_t c = 1; c < NUM_COUNTS; c++) {
+        counts[c].best_ns = INT64_MAX;
+        for (int32_t i = 0; i < num && i < SCOUTS && !is_spent(firsts); i++) {
+            int64_t makespan_ns;
+            First first = {.rule = contenders[i].rules[best_rule(&contenders[i])],
+                           .taper = {.num_mbs = counts[c].num_mbs,
+                                     .depth = firsts->search->problem->P,
+                                     .end_percent = search_tapers[0][1]},
+                           .in_flight = -counts[c].num_mbs,
+                           .place = contenders[i].place};
+            TRY(try_first(&makespan_ns, firsts, first));
+            if (makespan_ns < counts[c].best_ns) { counts[c].best_ns = makespan_ns; }
+        }
+    }
+    counts[0].best_ns = contenders[0].best_ns;
+    return STATUS_OK;
+}
+
+static bool first_suits(const Count counts[NUM_COUNTS]) {
+    bool suits = true;
+    for (int32_t c = 1; c < NUM_COUNTS; c++) {
+        suits &= counts[c].best_ns > counts[0].best_ns - counts[0].best_ns / 16;
+    }
+    return suits;
+}
+
+static int32_t drop_slower(Contender* contenders, int32_t num) {
+    int32_t left = num * 2 / 3;
+    qsort(contenders, (size_t)num, sizeof *contenders, compare_contenders);
+    return left > LEAST_CONTENDERS ? left : num < LEAST_CONTENDERS ? num : LEAST_CONTENDERS;
+}
+
+// All placements with one number of micro-batches after the other; each time the slower ones drop out, but not
+// by a number that turns out to suit nobody.
 static Status try_places(Firsts* firsts) {
-    static const int32_t counts[] = {16, 9, 26, 12, 40};  // with up to 6 stages
-    enum { LEAST_CONTENDERS = 3 };
+    static const int32_t usual[NUM_COUNTS] = {16, 9, 26, 12, 40, 5};  // with up to 6 stages
     const PlanProblem* problem = firsts->search->problem;
     int32_t P = problem->P, most = firsts->deals.deal[0].num_ids[0], num = firsts->num_places;
     Contender* contenders;
+    Count counts[NUM_COUNTS];
+    bool is_usual = true;
     ARENA_TRY_NEW(contenders, &firsts->search->lists, Contender, num);
     for (int32_t i = 0; i < num; i++) {
         contenders[i] = (Contender){.place = i, .best_ns = INT64_MAX};
         contenders[i].num_rules = mode_rules(contenders[i].rules, problem, firsts->places[i].num_chunks);
     }
-    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
-        int32_t num_mbs = P > 6 ? counts[c] * P / 6 : counts[c];
-        if (num_mbs > most) { num_mbs = most; }
-        for (int32_t i = 0; i < num; i++) { TRY(try_contender(firsts, &contenders[i], num_mbs, (int32_t)c)); }
-        qsort(contenders, (size_t)num, sizeof *contenders, compare_contenders);
-        int32_t left = num * 2 / 3;
-        num = left > LEAST_CONTENDERS ? left : num < LEAST_CONTENDERS ? num : LEAST_CONTENDERS;
+    for (int32_t c = 0; c < NUM_COUNTS; c++) {
+        counts[c].num_mbs = P > 6 ? usual[c] * P / 6 : usual[c];
+        if (counts[c].num_mbs > most) { counts[c].num_mbs = most; }
+    }
+    for (int32_t c = 0; c < NUM_COUNTS && (c < NUM_COUNTS - 1 || !is_usual); c++) {
+        for (int32_t i = 0; i < num; i++) { TRY(try_contender(firsts, &contenders[i], counts[c].num_mbs, c)); }
+        bool suits = true;
+        if (c == 0) {
+            qsort(contenders, (size_t)num, sizeof *contenders, compare_contenders);
+            TRY(scout_counts(counts, firsts, contenders, num));
+            suits = first_suits(counts);
+            is_usual = suits;
+            if (!suits) { qsort(counts + 1, NUM_COUNTS - 1, sizeof *counts, compare_counts); }
+        }
+        if (suits) { num = drop_slower(contenders, num); }
     }
     return STATUS_OK;
 }

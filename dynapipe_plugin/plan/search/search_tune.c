@@ -124,16 +124,6 @@ static Status tune_settings(Tuned* tuned) {
     return STATUS_OK;
 }
 
-// By vocabulary is what placements are compared with; by rows may be faster where links are slow.
-static Status tune_head(Tuned* tuned) {
-    bool better;
-    Placement by_rows = tuned->placement;
-    bool may_change = tuned->firsts->search->problem->request->heads == HEAD_CHOICE_AUTO;
-    if (!may_change || by_rows.head != HEAD_BY_VOCABULARY) { return STATUS_OK; }
-    by_rows.head = HEAD_BY_ROWS;
-    return try_placement(&better, tuned, &by_rows);
-}
-
 static Status tune_all(Tuned* tuned) {
     const Firsts* firsts = tuned->firsts;
     First begin = tuned->first;
@@ -143,7 +133,6 @@ static Status tune_all(Tuned* tuned) {
     for (int32_t round = 0; round < 2; round++) {
         int64_t before_ns = tuned->first.makespan_ns;
         bool layers = firsts->search->problem->request->choose_stages;
-        if (round == 1) { TRY(tune_head(tuned)); }
         if (firsts->num_places > 1) { TRY(tune_settings(tuned)); }
         if (layers) { TRY(tune_layers(tuned)); }
         if (firsts->num_places == 1) { TRY(tune_settings(tuned)); }

@@ -1,6 +1,7 @@
-// pipe_print.c -- a simulated pipeline as text, one row per stage.
-#include "pipe.h"
-#include "timeline_row.h"
+// pipe_print.c -- see pipe_print.h.
+#include "pipe_print.h"
+
+#include "../dynapipe_plugin/plan/pipe/timeline_row.h"
 
 void pipe_timeline_print(const PipeProblem* problem, const PipeSchedule* schedule,
                          const PipeTimeline* timeline, int32_t width, FILE* out) {

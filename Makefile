@@ -76,8 +76,13 @@ include cuda.mk
 .DEFAULT_GOAL := all
 MAKEFLAGS += --no-print-directory $(if $(V),,-s)
 .SECONDARY:
+<<<<<<< HEAD
 .PHONY: all help run run-t5 test check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu simulated prepare_data profile_costs make_tasks generate dynapipe asan tsan fuzz layers headers \
         lines docs format format-check bench bench-simulated golden clean FORCE
+=======
+.PHONY: all help run run-t5 test check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu simulated prepare_data profile_costs make_tasks dynapipe asan tsan fuzz layers headers \
+        lines docs docs-try format format-check bench bench-simulated golden clean FORCE
+>>>>>>> docs13
 
 all: programs                              ## build every program
 
@@ -252,7 +257,10 @@ headers:                                   ## every header compiles alone, as C1
 	@dev/check_headers.sh
 lines:                                     ## fail if a source file exceeds 500 lines
 	@dev/check_lines.sh
-docs:                                      ## run every command of the README; renew --help in it
+docs:                                      ## renew --help and results in the manual, check its links, build it as a site (out/site)
+	@dev/check_docs.sh --renew
+	@dev/docs_site.sh
+docs-try:                                  ## run every command of the manual as a new user would
 	@dev/check_docs.sh
 format:                                    ## clang-format everything
 	@clang-format -i $$(git ls-files '*.c' '*.h' '*.cu')

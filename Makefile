@@ -76,13 +76,8 @@ include cuda.mk
 .DEFAULT_GOAL := all
 MAKEFLAGS += --no-print-directory $(if $(V),,-s)
 .SECONDARY:
-<<<<<<< HEAD
 .PHONY: all help run run-t5 test check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu simulated prepare_data profile_costs make_tasks generate dynapipe asan tsan fuzz layers headers \
-        lines docs format format-check bench bench-simulated golden clean FORCE
-=======
-.PHONY: all help run run-t5 test check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu simulated prepare_data profile_costs make_tasks dynapipe asan tsan fuzz layers headers \
         lines docs docs-try format format-check bench bench-simulated golden clean FORCE
->>>>>>> docs13
 
 all: programs                              ## build every program
 

@@ -250,7 +250,12 @@ static void another_tokenizer_is_refused(void) {
     int32_t tokens[] = {1, 2, 49};
     for (int i = 0; i < 4; i++) {
         snprintf(path, sizeof path, "%s/%s.bin", i % 2 ? here : there, i < 2 ? "val" : "train");
-        SampleVocab vocab = {.vocab = 50, .eot_token = 49, .pad_token = -1, .tokenizer = TOKENIZER_BYTES, .input_end = INPUT_END_NEWLINE, .hash = i < 2 ? 7 : 8};
+        SampleVocab vocab = {.num_tokens = 50,
+                             .eot_token = 49,
+                             .pad_token = -1,
+                             .tokenizer = TOKENIZER_BYTES,
+                             .input_end = INPUT_END_NEWLINE,
+                             .hash = i < 2 ? 7 : 8};
         SampleWriter* writer;
         CHECK_OK(sample_writer_open(&writer, path, &vocab));
         CHECK_OK(sample_writer_add(writer, "t", tokens, 2, tokens, 3));

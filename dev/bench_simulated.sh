@@ -33,8 +33,17 @@ while [ $# -gt 0 ]; do
     esac
     shift 2
 done
-# "linear" is dynamic with one contiguous stage a rank and the head on the last one.
-all_policies=dynamic,linear,dynapipe,packed-ragged,kk,packed,padded
+# linear: dynamic with one contiguous stage a rank and the head on the last one; packed-ragged-zb: its packs in our schedule, with
+# weight gradients apart (zero bubble); grouped: samples of similar lengths up to a number of tokens, padded.
+all_policies=dynamic,linear,dynapipe,packed-ragged,packed-ragged-zb,kk,packed,grouped,padded
+batching_of() {
+    case $1 in
+        linear) echo --batching dynamic --placement linear --head whole ;;
+        packed-ragged-zb) echo --batching packed-ragged --schedule adaptive --split-backward on ;;
+        grouped) echo --batching tokens --layout padded ;;
+        *) echo --batching "$1" ;;
+    esac
+}
 
 # What is run where nothing else is asked for, and at which size: model, tokens a step, longest sample (input+target). Batches of 8
 # (16 from 8 stages on) times the longest sample, as a run of 2048 tokens with 16,384 a step.
@@ -93,10 +102,9 @@ run_cell() {  # kind of model, stages, platform, policy
     IFS=, read -r model batch longest <<<"${size:-$(size_of "$kind" "$layout")}"
     IFS=x read -r P R <<<"${layout}x1"
     R=${R%x*}
-    options=(-e "$model" -d "$batch" -x "$steps" --stages "$P" --replicas "$R" --batching "${policy/linear/dynamic}")
-    [ "$policy" != linear ] || options+=(--placement linear --head whole)
+    options=(-e "$model" -d "$batch" -x "$steps" --stages "$P" --replicas "$R")
     # shellcheck disable=SC2207
-    options+=($(lengths "$longest" -t) ${more[@]+"${more[@]}"})
+    options+=($(batching_of "$policy") $(lengths "$longest" -t) ${more[@]+"${more[@]}"})
     if [ "$platform" = fast ]; then
         measure "$model" "$longest"
         options+=(--costs "$cost_file")
@@ -158,7 +166,7 @@ section() {  # kind, stages, platform
     echo "## $1, $2 stages, $3"
     echo
     # shellcheck disable=SC2016
-    sed -E 's/ --batching [^ ]+//; s/ --placement linear --head whole//; s| --costs [^ ]+||; s/^(.*) data (.*)/`\1`; \2./' "${first%/*}/settings"
+    sed -E 's/ --(batching|placement|head|schedule|split-backward|layout) [^ ]+//g; s| --costs [^ ]+||; s/^(.*) data (.*)/`\1`; \2./' "${first%/*}/settings"
     echo
     echo "| batching | tokens/s | dynamic is faster by | step takes longer than predicted by | of it jobs, transfers, waiting | idle (planned) | padding | seconds of a core |"
     echo "|---|---|---|---|---|---|---|---|"

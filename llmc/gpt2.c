@@ -77,6 +77,7 @@ const ModelKind gpt2_kind = {
     .is_tied = is_tied,
     .head_tensor = head_tensor,
     .init_random = gpt2_init_random,
+    .flops = gpt2_flops,
     .acts_bytes = acts_bytes,
     .scratch_bytes = scratch_bytes,
     .boundary_bytes = boundary_bytes,

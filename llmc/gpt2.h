@@ -23,6 +23,7 @@ extern const ModelKind gpt2_kind;
 // max_seq_len are the caller's; 0: llm.c's defaults (50257; 1024, gpt3: 2048).
 bool gpt2_config_parse(ModelConfig* out, const char* descriptor, int vocab, int max_seq_len, char* error);
 bool gpt2_config_check(const ModelConfig* config, const char* what, char* error);
+double gpt2_flops(const ModelConfig* config, const ModelWork* work);
 
 // clang-format off
 #define GPT2_TENSORS(X) /* name     per layer  rows  cols  decay */ \

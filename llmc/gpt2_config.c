@@ -114,3 +114,9 @@ bool gpt2_config_check(const ModelConfig* config, const char* what, char* error)
     }
     return true;
 }
+
+double gpt2_flops(const ModelConfig* config, const ModelWork* work) {
+    const double L = config->num_layers, C = config->channels, V = config->vocab;
+    const double layers = L * (24 * C * C * (double)work->tokens + 2 * C * (double)work->squares);
+    return 3 * (layers + 2 * C * V * (double)work->rows);
+}

@@ -168,6 +168,14 @@ struct Model {
                                 // acts or that infer's scratch, on the device
 };
 
+// What a step has to compute, padding and recomputation left out: sums over its samples, of t tokens each.
+typedef struct {
+    int64_t tokens, squares;          // through the (encoder's) layers: t, and t^2
+    int64_t dec_tokens, dec_squares;  // through a decoder's; 0 without
+    int64_t cross_products;           // encoder tokens times decoder tokens
+    int64_t rows;                     // supervised tokens
+} ModelWork;
+
 // --- kinds -------------------------------------------------------------------------------------------------
 
 struct ModelKind {
@@ -199,6 +207,11 @@ struct ModelKind {
     // The kind's usual initialisation; the whole model's draws are made and this rank's part kept, so that it
     // does not depend on who has what.
     void (*init_random)(Model* model, uint32_t seed);
+
+    // Model FLOPs of a step, forward and (twice as many) backward, of matrix products and attention alone: a
+    // multiply and an add are two; causal attention has the pairs it needs, t^2 / 2; the head, supervised
+    // tokens. (PaLM, appendix B, counts t^2 and the head for all tokens.)
+    double (*flops)(const ModelConfig* config, const ModelWork* work);
 
     // All that follows is of a view: of a range as told here, of a share of the head as told in head.h.
 

@@ -53,6 +53,8 @@ void ops_free(OpsContext* ops);
 int ops_num_threads(const OpsContext* ops);          // 1 on a GPU
 void* ops_stream(const OpsContext* ops);             // cudaStream_t of all operations; NULL on a CPU
 const char* ops_device_name(const OpsContext* ops);  // "NVIDIA H200"; "cpu"
+double
+ops_peak_flops(const OpsContext* ops);  // FLOP/s of its products in this build; 0: not known, as on CPUs
 #ifdef LLMC_CUDA
 // From here on, a line for each distinct matrix product: which algorithm of cuBLASLt serves it. Behind what
 // the file has; "1": standard output.

@@ -109,6 +109,7 @@ const ModelKind t5_kind = {
     .is_tied = is_tied,
     .head_tensor = head_tensor,
     .init_random = t5_init_random,
+    .flops = t5_flops,
     .acts_bytes = t5_acts_bytes,
     .scratch_bytes = t5_scratch_bytes,
     .boundary_bytes = t5_boundary_bytes,

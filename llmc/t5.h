@@ -63,6 +63,7 @@ typedef enum { T5_TENSORS(X) T5_NUM_TENSORS } T5Tensor;
 // channels, heads, head size, F). vocab 0: the family's; max_seq_len 0: 1024.
 bool t5_config_parse(ModelConfig* out, const char* descriptor, int vocab, int max_seq_len, char* error);
 bool t5_config_check(const ModelConfig* config, const char* what, char* error);
+double t5_flops(const ModelConfig* config, const ModelWork* work);
 
 // The functions of t5_kind; contracts in model.h.
 void t5_init_random(Model* model, uint32_t seed);

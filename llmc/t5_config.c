@@ -196,3 +196,14 @@ bool t5_config_check(const ModelConfig* config, const char* what, char* error) {
     }
     return true;
 }
+
+double t5_flops(const ModelConfig* config, const ModelWork* work) {
+    const double C = config->channels, I = (double)config->num_heads * config->head_size, V = config->vocab;
+    const double ffn = (config->gated ? 3 : 2) * C * config->ffn_channels;  // weights
+    const double enc_layer = 2 * (4 * C * I + ffn) * (double)work->tokens + 4 * I * (double)work->squares;
+    const double dec_layer = 2 * (6 * C * I + ffn) * (double)work->dec_tokens +
+                             4 * C * I * (double)work->tokens +  // keys and values of the encoder's output
+                             2 * I * (double)work->dec_squares + 4 * I * (double)work->cross_products;
+    const double head = 2 * C * V * (double)work->rows;
+    return 3 * (config->num_layers * enc_layer + config->num_dec_layers * dec_layer + head);
+}

@@ -53,6 +53,7 @@ static const FlagSpec specs[] = {
     {"--overwrite", FLAG_INT,    FIELD(overwrite),  "0",       0, 1,        "1: a new run takes the place of an earlier one in -o, whose checkpoints and logs go when it has saved its first"},
     {"--export-hf", FLAG_STRING, FIELD(export_dir), NULL,      0, 0,        "DIR: at the end, write the model as Hugging Face's transformers loads it (-x 0: no training)"},
     {"--verify",    FLAG_INT,    FIELD(verify),     "1",       0, 1,        "0|1: 0 takes checkpoints and data without comparing their sums with those that were saved"},
+    {"--peak-tflops", FLAG_DOUBLE, FIELD(peak_tflops), "0",    0, 1e6,      "TFLOP/s of a rank at most, which MFU is a share of; 0: that of its GPU, where it is known"},
 #ifdef LLMC_CUDA
     {"--log-kernels", FLAG_STRING, FIELD(log_kernels), NULL,   0, 0,        "FILE: add a line for each distinct matrix product, which algorithm and kernels of cuBLASLt serve it; 1: to standard output"},
 #endif

@@ -51,6 +51,7 @@ typedef struct {
     int32_t overwrite;          // --overwrite
     const char* export_dir;     // --export-hf
     int32_t verify;             // --verify
+    double peak_tflops;         // --peak-tflops
     const char* log_kernels;    // --log-kernels, in builds for GPUs
 } TrainFlags;
 

@@ -87,10 +87,10 @@ def finish(z):  # splitmix64's mixer, dynapipe_plugin/base/rng.h
 data = bytearray(open(sys.argv[1], "rb").read())
 data[56:64] = struct.pack("<Q", 12345)
 h = 0xcbf29ce484222325
-for word in struct.unpack("<9Q", data[:72]):
+for word in struct.unpack("<10Q", data[:80]):
     h = ((h ^ word) * 0x100000001b3) & M
     h ^= h >> 29
-data[72:80] = struct.pack("<Q", finish(h))
+data[80:88] = struct.pack("<Q", finish(h))
 open(sys.argv[2], "wb").write(data)
 EOF2
 python3 "$work/vocab.py" "$work/text/train.bin" "$work/vocab.bin"

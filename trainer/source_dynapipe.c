@@ -20,6 +20,8 @@ struct Source {
     int64_t batch_tokens;  // of a step
     TokenText text;
     const char** task_names;                    // [num_tasks]
+    DynapipeStep_v1 last;                       // step
+    double peak_flops;                          // of all ranks; 0: that of one is not known
     double *task_loss, *exact_match, *rouge_l;  // [num_tasks], one allocation
 };
 
@@ -207,7 +209,17 @@ ModelPart source_part(Source* source, const ModelConfig* config) {
     return part;
 }
 
+// Of all ranks together, as far as all are known.
+static void add_peaks(Source* source) {
+    double mine = source->flags.peak_tflops * 1e12;
+    if (mine == 0) { mine = ops_peak_flops(source_ops(source)); }
+    double sums[2] = {mine, mine > 0};
+    source_sums(source, sums, 2);
+    source->peak_flops = sums[1] == dynapipe_num_ranks(source->dp) ? sums[0] : 0;
+}
+
 void source_attach(Source* source, Model* model) {
+    add_peaks(source);
     DynapipeTied tied[MODEL_MAX_TIED];
     DynapipeParams_v1 params = dynapipe_llmc_params(model, tied);
     int32_t num_ranges = model->part.num_ranges, num_views = num_ranges + model->part.has_share;
@@ -219,9 +231,8 @@ void source_attach(Source* source, Model* model) {
 }
 
 double source_step(Source* source) {
-    DynapipeStep_v1 step;
-    check(source, dynapipe_step(source->dp, &step));
-    return step.loss;
+    check(source, dynapipe_step(source->dp, &source->last));
+    return source->last.loss;
 }
 
 void source_shard(const Source* source, int64_t* begin, int64_t* end) {
@@ -232,6 +243,17 @@ void source_share_params(Source* source) {
     check(source, dynapipe_share_params(source->dp));
 }
 
+static double step_flops(const Source* source) {
+    const DynapipeStep_v1* last = &source->last;
+    const ModelWork work = {.tokens = last->total_tokens - last->dec_tokens,
+                            .squares = last->squares,
+                            .dec_tokens = last->dec_tokens,
+                            .dec_squares = last->dec_squares,
+                            .cross_products = last->cross_products,
+                            .rows = last->supervised_tokens};
+    return source->kind->flops(&source->views[0].config, &work);
+}
+
 void source_report(Source* source, int step, const SourceStep* about) {
     DynapipeReport_v1 report = {
         .step = step,
@@ -240,6 +262,8 @@ void source_report(Source* source, int step, const SourceStep* about) {
         .loss_z = about->loss_z,
         .norm_z = about->norm_z,
         .log_dir = source->flags.output_dir,
+        .flops = step_flops(source),
+        .peak_flops = source->peak_flops,
     };
     check(source, dynapipe_report(source->dp, &report));
 }

@@ -319,11 +319,26 @@ void source_share_params(Source* source) {
     (void)source;
 }
 
+// Model FLOPs of a step: rows of whole windows; a pair of sides counts its padding, as it is computed here.
+static double step_flops(const Source* source) {
+    const ModelBatch shape = stock_stream_shape(&source->train);
+    const int64_t n = source->micro_steps, enc = shape.max_seq_tokens, dec = shape.max_dec_seq_tokens;
+    const ModelWork work = {.tokens = n * shape.num_tokens,
+                            .squares = n * shape.num_tokens * enc,
+                            .dec_tokens = n * shape.num_dec_tokens,
+                            .dec_squares = n * shape.num_dec_tokens * dec,
+                            .cross_products = n * shape.num_seqs * enc * dec,
+                            .rows = n * shape.num_rows};
+    return source->kind->flops(&source->model->config, &work);
+}
+
 void source_report(Source* source, int step, const SourceStep* about) {
     double ms = (double)(clock_now_ns() - source->begin_ns) / 1e6;
     ModelBatch shape = stock_stream_shape(&source->train);
     double tokens = (double)source->micro_steps * (shape.num_tokens + shape.num_dec_tokens);
     double mean_ms = (source->steps_ms += ms) / ++source->num_timed;
+    double peak = source->flags.peak_tflops * 1e12;
+    if (peak == 0) { peak = ops_peak_flops(source->ops); }
     StepLine line = {.step = step,
                      .num_steps = source->num_steps,
                      .loss = about->loss,
@@ -331,6 +346,7 @@ void source_report(Source* source, int step, const SourceStep* about) {
                      .lr = about->lr,
                      .ms = ms,
                      .tokens_per_s = tokens * 1e3 / ms,
+                     .mfu = peak > 0 ? step_flops(source) / peak / ms * 1e3 : 0,
                      .seconds_left = mean_ms / 1e3 * (source->num_steps - step)};
     char text[STEP_LINE_CHARS];
     if (source->options.quiet) { return; }

@@ -163,7 +163,9 @@ void dynapipe_abort(Dynapipe* dp, const char* why) {
 }
 
 int dynapipe_exit_status(int error) {
-    return error == STATUS_OK ? EXIT_SUCCESS : error == STATUS_NO_DEVICE || error == STATUS_BAD_OPTION ? 2 : EXIT_FAILURE;
+    return error == STATUS_OK                                        ? EXIT_SUCCESS
+           : error == STATUS_NO_DEVICE || error == STATUS_BAD_OPTION ? 2
+                                                                     : EXIT_FAILURE;
 }
 
 int dynapipe_use_stream(Dynapipe* dp, void* stream) {

@@ -320,6 +320,7 @@ bool session_report_shows(const Dynapipe* dp, int64_t step);
 void session_report_goes_on(const Dynapipe* dp);
 void session_report_close(Dynapipe* dp);
 double session_stat_max(const Dynapipe* dp, int32_t stat);   // of all ranks
+double session_mfu(const Dynapipe* dp, const DynapipeReport_v1* report);  // 0: not known
 double session_rank_idle(const Dynapipe* dp, int32_t rank);  // share of the step's pipeline
 
 // session_run.c

@@ -64,6 +64,9 @@ char* session_metrics_json(const Dynapipe* dp, const DynapipeReport_v1* report) 
         "peak_bytes", json_per_rank(dp, STAT_PEAK_BYTES),                                                 //
         "rss_bytes", json_per_rank(dp, STAT_RSS_BYTES));
     if (record == NULL) { return NULL; }
+    if (report->peak_flops > 0) {
+        json_object_set_new(record, "mfu", json_number_or_null(session_mfu(dp, report)));
+    }
     char* text = json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
     json_decref(record);
     return text;

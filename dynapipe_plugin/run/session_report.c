@@ -96,6 +96,11 @@ static double seconds_left(const Dynapipe* dp, int32_t step) {
     return ns / 1e9 * (dp->num_steps - step);
 }
 
+double session_mfu(const Dynapipe* dp, const DynapipeReport_v1* report) {
+    double seconds = session_stat_max(dp, STAT_STEP_NS) / 1e9;
+    return report->peak_flops > 0 && seconds > 0 ? report->flops / report->peak_flops / seconds : 0;
+}
+
 // --verbose: how it went against the plan, below the step's line.
 static void print_details(const Dynapipe* dp, const DynapipeReport_v1* report) {
     const DynapipeStep_v1* last = &dp->last;
@@ -122,6 +127,7 @@ static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
                      .lr = report->lr,
                      .ms = step_ns / 1e6,
                      .tokens_per_s = (double)dp->last.total_tokens * 1e9 / step_ns,
+                     .mfu = session_mfu(dp, report),
                      .bytes = session_stat_max(dp, STAT_RSS_BYTES),
                      .seconds_left = seconds_left(dp, report->step)};
     char text[STEP_LINE_CHARS];

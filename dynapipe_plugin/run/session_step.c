@@ -108,6 +108,16 @@ static void sum_task_losses(Dynapipe* dp, const SessionStep* step) {
     }
 }
 
+static void count_work(DynapipeStep_v1* out, const LoaderBatch* batch) {
+    for (int32_t i = 0; i < batch->num_samples; i++) {
+        const int64_t enc = batch->lengths[i].enc_tokens, dec = batch->lengths[i].dec_tokens;
+        out->dec_tokens += dec;
+        out->squares += enc * enc;
+        out->dec_squares += dec * dec;
+        out->cross_products += enc * dec;
+    }
+}
+
 static Status gather_losses(Dynapipe* dp, const SessionStep* step, DynapipeStep_v1* out) {
     sum_task_losses(dp, step);
     TRY(collective_all_reduce_sum(&dp->world, dp->task_sum, 2 * dp->num_tasks));
@@ -124,6 +134,7 @@ static Status gather_losses(Dynapipe* dp, const SessionStep* step, DynapipeStep_
         .computed_tokens = step->computed_tokens,
         .task_loss = dp->task_loss,
     };
+    count_work(out, &step->batch);
     dp->last = *out;
     return STATUS_OK;
 }

@@ -15,6 +15,11 @@ const char* ops_device_name(const OpsContext* ops) {
     return "cpu";
 }
 
+double ops_peak_flops(const OpsContext* ops) {
+    (void)ops;
+    return 0;
+}
+
 void* ops_alloc(OpsContext* ops, size_t num_bytes, const char* what) {
     (void)ops;
     return llmc_alloc(num_bytes, what);

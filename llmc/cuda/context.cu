@@ -1,6 +1,7 @@
 // context.cu -- the card, its streams and handles; where the machine cannot serve, a line that says what is
 // missing, and exit status 2.
 #include "context.h"
+#include "../peak_flops.h"
 #include "matmul_cache.h"
 #include "matmul_log.h"
 #include "staging.h"
@@ -106,6 +107,16 @@ void* ops_stream(const OpsContext* ops) {
 
 const char* ops_device_name(const OpsContext* ops) {
     return ops->name;
+}
+
+double ops_peak_flops(const OpsContext* ops) {
+#if defined(LLMC_BF16)
+    return peak_flops(ops->name, PEAK_BF16);
+#elif defined(LLMC_TF32)
+    return peak_flops(ops->name, PEAK_TF32);
+#else
+    return peak_flops(ops->name, PEAK_FP32);
+#endif
 }
 
 void ops_print_version(FILE* out) {

@@ -8,6 +8,7 @@
 //       each tensor by its largest value, exit 1 beyond 1e-5
 //   one_by_one loss DATA MODEL MAX_TOKENS BATCH_TOKENS N         mean loss of the first N batches, unshuffled
 #include "../../dataloader/loader.h"
+#include "../../dataloader/sample_format.h"
 #include "../../dynapipe_plugin/base/hash.h"
 
 #define TESTING
@@ -129,16 +130,16 @@ static int print_loss(char** argv) {
     return 0;
 }
 
-// The same samples, said to be of another vocabulary (bytes 56 ... 63 of the header, before its hash).
+// The same samples, said to be of another vocabulary.
 static int write_vocabulary(const char* from, const char* to) {
     static unsigned char bytes[1 << 22];
     FILE* file = fopen(from, "rb");
     size_t num_bytes = file != NULL ? fread(bytes, 1, sizeof bytes, file) : 0;
-    if (num_bytes < 80 || num_bytes == sizeof bytes) { return 2; }
+    if (num_bytes < SAMPLE_FORMAT_HEADER_BYTES || num_bytes == sizeof bytes) { return 2; }
     fclose(file);
-    bytes[56] ^= 1;
-    uint64_t hash = hash_finish(hash_bytes(HASH_SEED, bytes, 72));
-    memcpy(bytes + 72, &hash, sizeof hash);
+    bytes[offsetof(SampleFormatHeader, vocab_hash)] ^= 1;
+    uint64_t hash = hash_finish(hash_bytes(HASH_SEED, bytes, SAMPLE_FORMAT_HASHED_BYTES));
+    memcpy(bytes + SAMPLE_FORMAT_HASHED_BYTES, &hash, sizeof hash);
     file = fopen(to, "wb");
     return file != NULL && fwrite(bytes, 1, num_bytes, file) == num_bytes && fclose(file) == 0 ? 0 : 2;
 }

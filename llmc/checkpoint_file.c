@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -122,6 +123,12 @@ bool checkpoint_file_open(CheckpointFile* out, const char* path, char* error) {
     return set_path(out, path, error) && open_file(out, path, O_RDONLY, "name an existing checkpoint", error);
 }
 
+static _Atomic int64_t bytes_done;
+
+int64_t checkpoint_file_bytes_done(void) {
+    return atomic_load_explicit(&bytes_done, memory_order_relaxed);
+}
+
 bool checkpoint_file_read(const CheckpointFile* file, void* data, int64_t num_bytes, int64_t offset,
                           char* error) {
     for (char* cursor = data; num_bytes > 0;) {
@@ -135,6 +142,7 @@ bool checkpoint_file_read(const CheckpointFile* file, void* data, int64_t num_by
         cursor += done;
         num_bytes -= done;
         offset += done;
+        atomic_fetch_add_explicit(&bytes_done, done, memory_order_relaxed);
     }
     return true;
 }
@@ -153,6 +161,7 @@ bool checkpoint_file_write(CheckpointFile* file, const void* data, int64_t num_b
         cursor += done;
         num_bytes -= done;
         offset += done;
+        atomic_fetch_add_explicit(&bytes_done, done, memory_order_relaxed);
     }
     xfsz_restore(before);
     return reason == 0 || write_failed(file, "write", reason, error);

@@ -32,6 +32,7 @@ bool checkpoint_file_read(const CheckpointFile* file, void* data, int64_t num_by
 // On failure the file is closed and PATH.tmp removed.
 bool checkpoint_file_write(CheckpointFile* file, const void* data, int64_t num_bytes, int64_t offset,
                            char* error);
+int64_t checkpoint_file_bytes_done(void);  // that this process has read and written, for progress; any thread
 bool checkpoint_file_sync(CheckpointFile* file, char* error);  // as write; then closes
 void checkpoint_file_close(CheckpointFile* file);
 bool checkpoint_file_rename(const char* path, char* error);  // PATH.tmp to PATH, durable

@@ -37,7 +37,7 @@ int source_rank(const Source* source);
 int source_num_ranks(const Source* source);
 int source_stop_signal(const Source* source);  // by which all ranks agree to end, saving; 0: none
 double source_seconds(const Source* source);   // wall clock of the run at the last report, on all ranks alike
-void source_die(Source* source, const char* why);  // on every rank; does not return
+void source_die(Source* source, const char* why);     // on every rank; does not return
 void source_refuse(Source* source, const char* why);  // the same for wrong flags: exit status 2
 
 // The data that the flags name. Vocabulary for a new model; steps of the run.

@@ -13,6 +13,7 @@ kind.
 #pragma once
 
 #include "../dynapipe_plugin/base/save_interval.h"
+#include "../dynapipe_plugin/base/slow_notice.h"
 #include "../llmc/checkpoint.h"
 #include "../llmc/checkpoint_timed.h"
 #include "../llmc/hf_checkpoint.h"
@@ -83,6 +84,9 @@ const char* trainer_data_folder(const Trainer* t, char out[CHECKPOINT_PATH_CHARS
 bool trainer_all_succeeded(Trainer* t, bool ok, const char* what, const char* error);
 // Written aside, renamed when every rank's part is on disk. A full disk costs this checkpoint, not the run.
 void trainer_save(Trainer* t);
+// On the main rank, where it takes long (slow_notice.h): "saving step 100". step < 0: none; num_bytes 0:
+// unknown.
+SlowNotice* trainer_notice(const Trainer* t, const char* doing, int step, int64_t num_bytes);
 // Goes on from resume_step, whose model is there.
 void trainer_resume(Trainer* t);
 // The float32 weights behind a model file's: of its state, where that has them, else of the file itself.

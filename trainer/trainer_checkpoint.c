@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "../dataloader/data_json.h"
+#include "../llmc/checkpoint_file.h"
 #include "../llmc/llmc_error.h"
 #include "trainer.h"
 
@@ -104,13 +105,30 @@ static void keep_tokens(Trainer* t) {
     }
 }
 
+// Of this rank, for the lines on how far it is.
+static int64_t bytes_to_save(const Trainer* t) {
+    const Optimizer* o = &t->optimizer;
+    int64_t moments = source_owns_moments(t->source) ? o->end - o->begin : 0;
+    int64_t params = source_owns_params(t->source) ? t->model.num_params : 0;
+    return params * (int64_t)sizeof(floatX) + moments * (int64_t)sizeof(float) * (o->master != NULL ? 3 : 2);
+}
+
+SlowNotice* trainer_notice(const Trainer* t, const char* doing, int step, int64_t num_bytes) {
+    char what[96];
+    if (!source_is_main(t->source)) { return NULL; }
+    snprintf(what, sizeof what, step >= 0 ? "%s step %d" : "%s", doing, step);
+    return slow_notice_begin(what, num_bytes > 0 ? checkpoint_file_bytes_done : NULL, num_bytes);
+}
+
 void trainer_save(Trainer* t) {
     Saving saving = {.model_sum = 0};
     const char* directory = t->flags.output_dir;
     source_verify_data(t->source);
     checkpoint_path(saving.model_path, directory, CHECKPOINT_MODEL_FILE, t->step);
     checkpoint_path(saving.state_path, directory, CHECKPOINT_STATE_FILE, t->step);
+    SlowNotice* notice = trainer_notice(t, "saving", t->step, bytes_to_save(t));
     bool saved = save(t, &saving);
+    slow_notice_end(notice);
     t->save_failed = !saved;
     if (!source_is_main(t->source)) { return; }
     if (saved) {
@@ -163,7 +181,9 @@ void trainer_resume(Trainer* t) {
     CheckpointRun run;
     checkpoint_path(path, t->flags.output_dir, CHECKPOINT_STATE_FILE, t->resume_step);
     checkpoint_path(model_path, t->flags.output_dir, CHECKPOINT_MODEL_FILE, t->resume_step);
+    SlowNotice* notice = trainer_notice(t, "reading the state of", t->resume_step, bytes_to_save(t));
     if (!read_state(t, &run, model_path, path, error)) { trainer_die_of_checkpoint(t, error); }
+    slow_notice_end(notice);
     trainer_check_sums(t, model_path, path);
     if (run.position == NULL) {
         source_die(t->source, "-y: llm.c wrote this state, it has no place in our data ---> start with -e");

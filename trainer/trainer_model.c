@@ -124,8 +124,10 @@ static void check_tokens_fit(const Trainer* t, const char* path) {
 static void fill_params(Trainer* t, ModelSource source, const char* path) {
     char error[LLMC_ERROR_CHARS];
     Model* m = &t->model;
-    bool ok = true;
+    bool ok = true, is_new = source == MODEL_NEW;
     uint64_t* sum = source_owns_params(t->source) ? &t->begun.model_sum : NULL;
+    SlowNotice* notice = trainer_notice(t, is_new ? "drawing parameters" : "reading parameters", -1,
+                                        is_new ? 0 : m->num_params * (int64_t)sizeof(floatX));
     switch (source) {
         case MODEL_NEW: t->kind->init_random(m, source_seed(t->source)); break;
         case MODEL_HF:
@@ -133,6 +135,7 @@ static void fill_params(Trainer* t, ModelSource source, const char* path) {
             break;
         default: ok = checkpoint_read(path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params, sum, error);
     }
+    slow_notice_end(notice);
     if (!ok && source == MODEL_RESUMED) { trainer_die_of_checkpoint(t, error); }
     if (!ok) { source_die(t->source, error); }
     if (source == MODEL_CHECKPOINT) { trainer_check_sums(t, path, NULL); }
@@ -220,6 +223,7 @@ void trainer_export(Trainer* t) {
     bool is_main = source_is_main(t->source);
     const HfConfig like = t->has_like ? t->like : config_of_data(t);
     HfTokens tokens = {.folder = trainer_data_folder(t, folder), .bytes = source_has_byt5_tokens(t->source)};
+    SlowNotice* notice = trainer_notice(t, "exporting", -1, 0);
     bool ok = !is_main || hf_checkpoint_create(directory, &t->model.config, &like, &tokens, error);
     bool saved = trainer_all_succeeded(t, ok, "--export-hf", error);
     if (saved) {
@@ -230,6 +234,7 @@ void trainer_export(Trainer* t) {
         ok = !is_main || hf_checkpoint_commit(directory, error);
         saved = trainer_all_succeeded(t, ok, "--export-hf", error);
     }
+    slow_notice_end(notice);
     if (!saved) {
         if (is_main) { hf_checkpoint_abort(directory); }
         t->save_failed = true;

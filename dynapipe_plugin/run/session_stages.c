@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../base/clock.h"
+#include "../base/slow_notice.h"
 #include "../plan/planner.h"
 #include "../plan/problem/placement_make.h"
 #include "session.h"
@@ -152,8 +153,12 @@ Status session_stages_choose(Dynapipe* dp) {
     TRY(session_mixture(batches, &resplit->num_batches, dp, &resplit->arena));
     resplit->batches = batches;
     static const LargestSamples none;  // a run that only looks at the model draws none to train on
-    TRY(search_stages(&choice, &request, &dp->costs, batches, resplit->num_batches,
-                      dp->num_steps > 0 ? loader_largest(dp->train) : &none));
+    SlowNotice* notice =
+        dp->transport.rank == 0 ? slow_notice_begin("choosing stages for the mixture", NULL, 0) : NULL;
+    Status status = search_stages(&choice, &request, &dp->costs, batches, resplit->num_batches,
+                                  dp->num_steps > 0 ? loader_largest(dp->train) : &none);
+    slow_notice_end(notice);
+    TRY(status);
     dp->request.placement = choice.placement;
     dp->request.choose_stages = false;
     dp->request.placements = PLACEMENT_GIVEN;

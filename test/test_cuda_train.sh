@@ -53,6 +53,9 @@ same_answers() {  # name, name of the CPU's, what
     [ "$num" -gt 0 ] && cmp -s <(answers "$1") <(answers "$2")
     ok $? "$3: the CPU's answers, $num shown"
 }
+"$bf16-dynapipe" --version >"$work/version" && grep -q "^CUDA: " "$work/version" && grep -qE "^NCCL: [0-9]+\.[0-9]+\.[0-9]+$" "$work/version"
+ok $? "--version names CUDA and NCCL: $(paste -sd, "$work/version")"
+
 emulated() {  # name, program, arguments...
     local name=$1 trainer=$2
     shift 2

@@ -217,6 +217,16 @@ Status session_device_read(const Dynapipe* dp, void* to, const void* from, size_
 }
 
 // What is left on the card now, before the model takes any of it and when everybody's libraries are loaded.
+void session_device_print_version(FILE* out) {
+#ifdef DYNAPIPE_NO_NCCL
+    fprintf(out, "NCCL: none, GPUs talk through MPI\n");
+#else
+    int version = 0;  // 23007: 2.30.7
+    if (ncclGetVersion(&version) != ncclSuccess) { return; }
+    fprintf(out, "NCCL: %d.%d.%d\n", version / 10000, version / 100 % 100, version % 100);
+#endif
+}
+
 Status session_device_limit(Dynapipe* dp) {
     SessionDevice* on = dp->on;
     int64_t total_bytes;

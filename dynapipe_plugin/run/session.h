@@ -278,6 +278,7 @@ Status session_device_write(const Dynapipe* dp, void* to, const void* from, size
 Status session_device_read(const Dynapipe* dp, void* to, const void* from, size_t num_bytes);
 // --memory-limit where none was given: what is free on the card now, the same on all ranks. A collective.
 Status session_device_limit(Dynapipe* dp);
+void session_device_print_version(FILE* out);  // a line on the library of transfers, where there is one
 Status session_sums_open(Dynapipe* dp);                 // dp->params, dp->tied are known: fills dp->sums
 int64_t session_device_used_bytes(const Dynapipe* dp);  // of memory, for the report
 void session_device_abort(Dynapipe* dp);                // what still runs there ends

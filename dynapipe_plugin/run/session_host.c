@@ -35,6 +35,10 @@ Status session_device_read(const Dynapipe* dp, void* to, const void* from, size_
     return session_device_write(dp, to, from, num_bytes);
 }
 
+void session_device_print_version(FILE* out) {
+    (void)out;
+}
+
 Status session_device_limit(Dynapipe* dp) {
     (void)dp;
     return STATUS_OK;

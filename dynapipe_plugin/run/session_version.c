@@ -1,7 +1,7 @@
 // session_version.c -- what the plugin was built with, for --version.
 #include <string.h>
 
-#include "../dynapipe.h"
+#include "session.h"
 #ifdef DYNAPIPE_MPI
 #include <mpi.h>
 #endif
@@ -15,4 +15,5 @@ void dynapipe_print_version(FILE* out) {
 #else
     fprintf(out, "MPI: none, one process\n");
 #endif
+    session_device_print_version(out);
 }

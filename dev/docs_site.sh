@@ -11,6 +11,12 @@ cp dev/results/*.md $src/results/
 cp CONTRIBUTING.md $src/contributing.md
 cp dynapipe_plugin/README.md $src/plugin.md
 cp README.md $src/index.md
+# What programs print has 100 columns: room for these, and tables as wide as the page.
+cat >$src/wide.css <<'END'
+.wy-nav-content { max-width: 60rem; }
+.rst-content pre, .rst-content pre code { font-size: 11.5px; line-height: 1.45; }
+.rst-content table { margin-bottom: 1.5rem; }
+END
 # Pages link as their places in the tree have it; what is no page is a file of the repository, and only named.
 python3 - $src <<'END'
 import os, re, sys

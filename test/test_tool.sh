@@ -317,6 +317,14 @@ ok $? "T5: long inputs, a deep encoder: all cuts in it: $(grep -o '^- Stages[^,;
 printf 'dynapipe-costs 4\nsignature t5 C 64 NH 4 HS 16 F 160 gated Vp 384 threads 1\n' >"$work/gated"
 refuses 2 'C 64 NH 4 HS 16 F 256"' plan $lengths --costs "$work/gated" --model t5:l3d3c64h4
 refuses 2 "--max-target-tokens" plan $lengths --max-target-tokens 16
+# Batches of thousands of samples, of which memory keeps few: hundreds of micro-batches, and still near the bound.
+(head -1 test/problems/lengths.csv; for _ in {1..21}; do tail -n +2 test/problems/lengths.csv; done) >"$work/many.csv"
+for limit in 1500M 3G; do
+    tool plan "$work/many.csv" --model d12 --stages 4 --batch-tokens 1M --memory-limit $limit
+    sed -nE 's/^predicted .*\(([0-9.]+) x\).*/\1/p' "$work/out" | awk '{n++; ok = $1 <= 1.05} END {exit !(n == 1 && ok)}'
+    ok $? "2520 samples within $limit a stage: $(grep -m1 ^predicted "$work/out")"
+done
+
 refuses 2 "--model" plan $lengths --model t5:huge
 refuses 2 "--max-target-tokens" plan test/problems/t5_small.json --max-target-tokens 16
 

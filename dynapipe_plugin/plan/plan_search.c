@@ -10,7 +10,8 @@
 
 enum { MAX_SEARCHES = 6 };
 
-static Status search_rounds(PlanDrafts* drafts) {
+// *hoped_ns: of the first draft, before it was known that memory is laid out with gaps.
+static Status search_rounds(PlanDrafts* drafts, int64_t* hoped_ns) {
     for (int32_t round = 0; round < MAX_SEARCHES; round++) {
         int64_t over_bytes[PLAN_MAX_STAGES];
         bool fits;
@@ -21,6 +22,7 @@ static Status search_rounds(PlanDrafts* drafts) {
                                      drafts->good_enough_ns, &drafts->lists);
         memset(drafts->problem.headroom_bytes, 0, sizeof drafts->headroom_bytes);
         TRY(status);
+        if (round == 0) { *hoped_ns = draft->makespan_ns; }
         TRY(plan_drafts_fit_as_is(&fits, over_bytes, drafts, draft));
         if (fits) { return STATUS_OK; }
         for (int32_t s = 0; s < drafts->problem.P; s++) {
@@ -56,32 +58,46 @@ static Status find_roomiest(const Placement* out[ROOMIEST], int32_t* num, PlanDr
     return STATUS_OK;
 }
 
-// Where the search over all places finds nothing that fits, it may be that it has no time for the hundreds of
-// micro-batches that little memory takes: the roomiest ones, each by itself.
+// Where the search over all places finds nothing that fits, or nothing near what it hoped for, it may be that
+// it has no time for the hundreds of micro-batches that little memory takes: the roomiest ones, each by itself.
 static Status search_roomiest(PlanDrafts* drafts) {
     const PlanRequest request = drafts->request;
     const Placement* places[ROOMIEST] = {NULL};
+    int64_t hoped_ns;
     int32_t num = 0;
     TRY(find_roomiest(places, &num, drafts));
     for (int32_t i = 0; i < num; i++) {
         drafts->request.placements = PLACEMENT_GIVEN;
         drafts->request.heads = HEAD_CHOICE_GIVEN;
         Status status = plan_drafts_place(drafts, places[i]);
-        if (status == STATUS_OK) { status = search_rounds(drafts); }
+        memset(drafts->headroom_bytes, 0, sizeof drafts->headroom_bytes);
+        if (status == STATUS_OK) { status = search_rounds(drafts, &hoped_ns); }
         drafts->request = request;
         if (status != STATUS_OK && status != STATUS_INFEASIBLE) { return status; }
     }
     return plan_drafts_place(drafts, &drafts->begin);
 }
 
+enum { MANY_MBS = 16 };  // for each stage and replica: a search has candidates for few placements then
+
+// Is the best far from what was hoped for, or, with many micro-batches, from the bound?
+static bool is_hurried(const PlanDrafts* drafts, int64_t hoped_ns) {
+    const PlanProblem* problem = &drafts->problem;
+    int64_t bound_ns = drafts->bound.bound_ns, best_ns = drafts->best_ns;
+    bool has_many = drafts->best_draft->list.num_mbs > MANY_MBS * problem->P * problem->R;
+    return best_ns - hoped_ns > hoped_ns / 8 || (has_many && best_ns - bound_ns > bound_ns / 8);
+}
+
 Status plan_search(PlanDrafts* drafts) {
     drafts->bound_is_joint = drafts->request.split_backward == SPLIT_BACKWARD_OFF;
     lower_bound_make(&drafts->bound, &drafts->problem, drafts->bound_is_joint);
     drafts->good_enough_ns = drafts->bound.bound_ns + drafts->bound.bound_ns / 2000;
-    Status status = search_rounds(drafts);
+    int64_t hoped_ns = INT64_MAX;
+    Status status = search_rounds(drafts, &hoped_ns);
     memset(drafts->headroom_bytes, 0, sizeof drafts->headroom_bytes);
     bool may_move = drafts->request.choose_stages && drafts->request.placements != PLACEMENT_GIVEN;
-    if (status == STATUS_INFEASIBLE && drafts->best_draft == NULL && may_move) {
+    bool is_poor = drafts->best_draft == NULL ? status == STATUS_INFEASIBLE : is_hurried(drafts, hoped_ns);
+    if (is_poor && may_move) {
         status = search_roomiest(drafts);
         memset(drafts->headroom_bytes, 0, sizeof drafts->headroom_bytes);
     }

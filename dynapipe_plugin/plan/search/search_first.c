@@ -5,7 +5,7 @@
 #include "../pipe/pipe_schedule.h"
 #include "search_places.h"
 
-enum { MAX_PROBES = 2, MANY_STAGES = 16 };
+enum { MANY_STAGES = 16 };
 
 // The replicas that were not looked at: as the others, on the stages that were chosen; or as the runners-up.
 static Status fill_others(Firsts* firsts, const First* tuned) {

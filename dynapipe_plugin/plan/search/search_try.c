@@ -50,7 +50,31 @@ static void put_in_order(SearchState* state, Order order) {
     }
 }
 
-Status search_try_state(SearchState* out, const Firsts* firsts, const First* first, int32_t r,
+// mb_of of the replica's samples; borrowed until the next call.
+static Status fill(int32_t** mb_of, Firsts* firsts, int32_t r, const MicrobatchTaper* taper, Arena* arena) {
+    Search* search = firsts->search;
+    const Deal* deal = &firsts->deals.deal[0];
+    int32_t num_ids = deal->num_ids[r];
+    LastFill* last = r < MAX_PROBES ? &firsts->last_fill[r] : NULL;
+    bool is_same = last != NULL && last->mb_of != NULL && memcmp(&last->taper, taper, sizeof *taper) == 0;
+    if (is_same) {
+        *mb_of = last->mb_of;
+        return STATUS_OK;
+    }
+    if (last == NULL || last->mb_of == NULL) {
+        ARENA_TRY_NEW(*mb_of, last != NULL ? &search->lists : arena, int32_t, num_ids);
+    } else {
+        *mb_of = last->mb_of;
+    }
+    TRY(search_fill(*mb_of, &search->weights, deal->ids[r], num_ids, taper, arena));
+    // in jobs that could have been walked meanwhile
+    search->budget -=
+        search->weights.num_resources == 1 ? 2 * (int64_t)num_ids : (int64_t)num_ids * taper->num_mbs / 5;
+    if (last != NULL) { *last = (LastFill){*taper, *mb_of}; }
+    return STATUS_OK;
+}
+
+Status search_try_state(SearchState* out, Firsts* firsts, const First* first, int32_t r,
                         const Placement* placement, Arena* arena) {
     Search* search = firsts->search;
     const Deal* deal = &firsts->deals.deal[first->cut];
@@ -64,11 +88,7 @@ Status search_try_state(SearchState* out, const Firsts* firsts, const First* fir
         mb_of = deal->mb_of[r];
         taper.num_mbs = deal->num_mbs[r];
     } else {
-        ARENA_TRY_NEW(mb_of, arena, int32_t, num_ids);
-        TRY(search_fill(mb_of, &search->weights, deal->ids[r], num_ids, &taper, arena));
-        // in jobs that could have been walked meanwhile
-        search->budget -=
-            search->weights.num_resources == 1 ? 2 * (int64_t)num_ids : (int64_t)num_ids * taper.num_mbs / 5;
+        TRY(fill(&mb_of, firsts, r, &taper, arena));
     }
     TRY(search_state_init(out, search->problem, search->replica[r], layout, deal->ids[r], num_ids, mb_of,
                           taper.num_mbs, first->rule.mode, search->split_backward, placement, arena));
@@ -187,7 +207,8 @@ static Status try_counts(Firsts* firsts, const ModeRule* rule) {
 typedef struct {
     int32_t place, num_rules;
     ModeRule rules[MAX_RULES];
-    int64_t rule_ns[MAX_RULES];  // the best with that rule so far
+    int64_t rule_ns[MAX_RULES];     // the best with that rule so far; 0: not tried, INT64_MAX: nothing fits
+    int32_t failed_mbs[MAX_RULES];  // the most micro-batches that did not fit
     int64_t best_ns;
 } Contender;
 
@@ -202,8 +223,10 @@ static Status try_contender(Firsts* firsts, Contender* contender, int32_t num_mb
     int32_t P = firsts->search->problem->P;
     for (int32_t k = 0; k < contender->num_rules && k < RULES_A_ROUND * (round + 1); k++) {
         int64_t* best_ns = &contender->rule_ns[k];
-        bool is_known = *best_ns > 0, is_far = *best_ns - contender->best_ns > contender->best_ns / 8;
-        if ((is_known && is_far) || is_spent(firsts)) { continue; }
+        bool is_known = *best_ns > 0, has_failed = *best_ns == INT64_MAX;
+        bool is_far = is_known && *best_ns - contender->best_ns > contender->best_ns / 8;
+        if (has_failed) { is_far = num_mbs <= contender->failed_mbs[k]; }  // smaller ones may fit
+        if (is_far || is_spent(firsts)) { continue; }
         if (!is_known) { *best_ns = INT64_MAX; }
         First first = {.rule = contender->rules[k],
                        .taper = {.num_mbs = num_mbs, .depth = P, .end_percent = search_tapers[0][1]},
@@ -217,6 +240,7 @@ static Status try_contender(Firsts* firsts, Contender* contender, int32_t num_mb
             TRY(try_first(&makespan_ns, firsts, first));
             if (makespan_ns < *best_ns) { *best_ns = makespan_ns; }
         }
+        if (*best_ns == INT64_MAX) { contender->failed_mbs[k] = num_mbs; }
         if (*best_ns < contender->best_ns) { contender->best_ns = *best_ns; }
     }
     return STATUS_OK;
@@ -244,7 +268,8 @@ static int32_t best_rule(const Contender* contender) {
 }
 
 // The first number of micro-batches is known; what the others give in the placements that are best with it.
-static Status scout_counts(Count counts[NUM_COUNTS], Firsts* firsts, const Contender* contenders, int32_t num) {
+static Status scout_counts(Count counts[NUM_COUNTS], Firsts* firsts, const Contender* contenders,
+                           int32_t num) {
     for (int32_t c = 1; c < NUM_COUNTS; c++) {
         counts[c].best_ns = INT64_MAX;
         for (int32_t i = 0; i < num && i < SCOUTS && !is_spent(firsts); i++) {
@@ -277,12 +302,39 @@ static int32_t drop_slower(Contender* contenders, int32_t num) {
     return left > LEAST_CONTENDERS ? left : num < LEAST_CONTENDERS ? num : LEAST_CONTENDERS;
 }
 
-// All placements with one number of micro-batches after the other; each time the slower ones drop out, but not
-// by a number that turns out to suit nobody.
-static Status try_places(Firsts* firsts) {
+// Numbers of micro-batches to tell placements apart by, the most telling first. Where memory takes many,
+// parts of those of which stage s could keep P - s.
+static void choose_counts(Count out[NUM_COUNTS], const Firsts* firsts) {
     static const int32_t usual[NUM_COUNTS] = {16, 9, 26, 12, 40, 5};  // with up to 6 stages
+    static const int32_t kept_percent[NUM_COUNTS] = {160, 100, 300, 60, 500, 40};
     const PlanProblem* problem = firsts->search->problem;
-    int32_t P = problem->P, most = firsts->deals.deal[0].num_ids[0], num = firsts->num_places;
+    const Deal* deal = &firsts->deals.deal[0];
+    int32_t P = problem->P, most = deal->num_ids[0];
+    int64_t kept = search_fill_least_mbs(problem, deal->ids[0], most);
+    bool takes_many = kept > (P > 6 ? 40 * P / 6 : 40);
+    for (int32_t c = 0; c < NUM_COUNTS; c++) {
+        int64_t num_mbs = takes_many ? kept * kept_percent[c] / 100 : P > 6 ? usual[c] * P / 6 : usual[c];
+        out[c] = (Count){.num_mbs = num_mbs < most ? (int32_t)num_mbs : most};
+    }
+}
+
+// As many placements as the budget has candidates for, in the order of search_places().
+static int32_t affordable_places(const Firsts* firsts, int32_t num_mbs) {
+    enum { CANDIDATES_A_PLACE = 3 };
+    const Search* search = firsts->search;
+    int64_t fill = 2 * (int64_t)firsts->deals.deal[0].num_ids[0], rows = 2 * search->problem->P;
+    int64_t candidate = fill + 7 * rows * num_mbs;  // prices, and jobs F, B and W
+    int64_t num = (search->budget - firsts->stop_budget) / (CANDIDATES_A_PLACE * candidate);
+    return num < LEAST_CONTENDERS     ? LEAST_CONTENDERS
+           : num < firsts->num_places ? (int32_t)num
+                                      : firsts->num_places;
+}
+
+// All placements with one number of micro-batches after the other; each time the slower ones drop out, but
+// not by a number that turns out to suit nobody.
+static Status try_places(Firsts* firsts) {
+    const PlanProblem* problem = firsts->search->problem;
+    int32_t num = firsts->num_places;
     Contender* contenders;
     Count counts[NUM_COUNTS];
     bool is_usual = true;
@@ -291,12 +343,13 @@ static Status try_places(Firsts* firsts) {
         contenders[i] = (Contender){.place = i, .best_ns = INT64_MAX};
         contenders[i].num_rules = mode_rules(contenders[i].rules, problem, firsts->places[i].num_chunks);
     }
-    for (int32_t c = 0; c < NUM_COUNTS; c++) {
-        counts[c].num_mbs = P > 6 ? usual[c] * P / 6 : usual[c];
-        if (counts[c].num_mbs > most) { counts[c].num_mbs = most; }
-    }
+    choose_counts(counts, firsts);
+    num = affordable_places(firsts, counts[0].num_mbs);
+    if (num > firsts->num_places) num = firsts->num_places;
     for (int32_t c = 0; c < NUM_COUNTS && (c < NUM_COUNTS - 1 || !is_usual); c++) {
-        for (int32_t i = 0; i < num; i++) { TRY(try_contender(firsts, &contenders[i], counts[c].num_mbs, c)); }
+        for (int32_t i = 0; i < num; i++) {
+            TRY(try_contender(firsts, &contenders[i], counts[c].num_mbs, c));
+        }
         bool suits = true;
         if (c == 0) {
             qsort(contenders, (size_t)num, sizeof *contenders, compare_contenders);

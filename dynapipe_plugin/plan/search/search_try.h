@@ -9,7 +9,7 @@ round, and what is recomputed is tried in the order of its promise.
 
 #include "search_deal.h"
 
-enum { NUM_TUNED = 3, MAX_FIRST = 100 };
+enum { NUM_TUNED = 3, MAX_FIRST = 100, MAX_PROBES = 2 };
 
 // What is recomputed at first: the same everywhere, or what does not keep to its share of memory.
 typedef struct {
@@ -37,12 +37,19 @@ typedef struct {
 enum { SEARCH_TAPERS = 5 };
 extern const int32_t search_tapers[SEARCH_TAPERS][2];
 
+// Candidates of one number of micro-batches come one behind the other: how a probe was filled last.
+typedef struct {
+    MicrobatchTaper taper;
+    int32_t* mb_of;  // [samples of the replica]; NULL: not yet
+} LastFill;
+
 typedef struct {
     Search* search;
     Placement* places;  // candidates, [num_places]
     int32_t num_places;
-    bool has_long;        // a sample that takes long through all stages, compared with the work of one
-    int32_t num_probes;   // replicas that candidates are tried on
+    bool has_long;       // a sample that takes long through all stages, compared with the work of one
+    int32_t num_probes;  // replicas that candidates are tried on
+    LastFill last_fill[MAX_PROBES];
     int64_t stop_budget;  // candidates are tried until the search's budget has fallen to this
     Deals deals;
     int32_t num_firsts;
@@ -52,7 +59,7 @@ typedef struct {
 bool search_is_padded(const Firsts* firsts);
 
 // Replica r (of Search.replica) as this candidate has it, in `arena`.
-Status search_try_state(SearchState* out, const Firsts* firsts, const First* first, int32_t r,
+Status search_try_state(SearchState* out, Firsts* firsts, const First* first, int32_t r,
                         const Placement* placement, Arena* arena);
 // Its makespan, into the state; 0 without samples. From the search's budget.
 Status search_try_simulate(Search* search, SearchState* state, int64_t cutoff_ns);

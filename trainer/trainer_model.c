@@ -165,6 +165,7 @@ ModelSource trainer_build_model(Trainer* t) {
     }
     if (!read_config(t, &config, &t->like, source, path, source_vocab(t->source), flags->seq_tokens, error)) {
         if (source == MODEL_RESUMED) { trainer_die_of_checkpoint(t, error); }
+        if (source == MODEL_NEW) { source_refuse(t->source, error); }
         source_die(t->source, error);
     }
     if (source == MODEL_RESUMED || source == MODEL_CHECKPOINT) { trainer_read_seals(t, source, path); }

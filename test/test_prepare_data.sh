@@ -48,8 +48,8 @@ misused "--extra-ids: -1 is outside" ./prepare_data --tokenizer sentencepiece --
 misused "--out: missing" ./prepare_data "$dir/one.jsonl"
 misused "name the .jsonl files" ./prepare_data --out "$dir/x"
 misused "--val-fraction: 2 is outside" ./prepare_data --val-fraction 2 --out "$dir/x" "$dir/one.jsonl"
-fails "--out: missing" ./make_tasks
-fails "extra: not an option" ./make_tasks --out "$dir/x" extra
+misused "error: --out: missing" ./make_tasks
+misused "error: extra: not an option" ./make_tasks --out "$dir/x" extra
 check "nothing was written" [ ! -e "$dir/x" ]
 
 # --- one sample, token by token: "b", newline | "c", end-of-text

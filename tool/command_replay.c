@@ -33,10 +33,9 @@ static const ToolUsage usage = {
     .about =
         "Keeps a plan's orders and draws every job's and transfer's duration anew. Several plans meet the\n"
         "same noise. PLAN is what plan --text or --dump-plan of the trainer wrote.\n"
-        "--trace: the measured step from its jobs, messages and waits, where its time went, and what it "
-        "would\n"
-        "have taken with faster links, no jitter, no late messages, another order, a faster rank; + joins "
-        "changes.\n",
+        "--trace: the measured step from its jobs, messages and waits, where its time went, and what\n"
+        "it would have taken with faster links, no jitter, no late messages, another order, a faster\n"
+        "rank; + joins changes.\n",
     .specs = specs,
     .num_specs = sizeof specs / sizeof specs[0],
     .min_files = 0,

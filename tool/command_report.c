@@ -90,7 +90,11 @@ static Status run(const ReportOptions* options, char** paths, int32_t num_runs, 
     if (strcmp(options->out, "-") == 0) { return STATUS_OK; }
     printf("%s:", options->out);
     for (int32_t k = 0; k < num_runs; k++) {
-        printf("%s %d steps, %d tasks", k > 0 ? ";" : "", metrics[k].num_steps, metrics[k].num_tasks);
+        printf("%s %d steps, %d tasks",
+               k == 0       ? ""
+               : k % 3 == 0 ? ";\n "
+                            : ";",
+               metrics[k].num_steps, metrics[k].num_tasks);
     }
     printf("\n");
     return STATUS_OK;

@@ -14,7 +14,7 @@ dynapipe.c -- the planner as a command: plan a batch, check and compare plans, a
 static const ToolCommand commands[] = {
     {"plan",  "PROBLEM|LENGTHS|train.bin", "plan one batch: table, timeline, memory, bound", command_plan},
     {"bound", "PROBLEM|LENGTHS|train.bin", "no plan can be faster: all parts of that bound",  command_bound},
-    {"check",  "PLAN.txt", "every rule a plan must keep; with --problem times and memory too", command_check},
+    {"check",  "PLAN.txt", "every rule a plan must keep; with --problem times, memory too", command_check},
     {"diff",   "A.txt B.txt", "what differs between two plans", command_diff},
     {"replay", "PLAN...|--trace FILE", "plans when times are off; a measured step again", command_replay},
     {"report",  "METRICS.jsonl...",         "training runs as one page of charts", command_report},
@@ -34,8 +34,7 @@ static void print_help(FILE* out) {
 
 static int run_command(int argc, char** argv) {
     if (argc < 2) {
-        print_help(stderr);
-        return TOOL_ERROR;
+        return tool_fail(FAIL(STATUS_BAD_OPTION, "no command ---> ./dynapipe --help lists them"));
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         print_help(stdout);

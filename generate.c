@@ -12,6 +12,7 @@ On the CPU, in one process, without MPI. The parts are in generator/.
 
 #include "dynapipe_plugin/base/options.h"
 #include "dynapipe_plugin/base/standard_output.h"
+#include "dynapipe_plugin/base/version.h"
 #include "generator/generator.h"
 
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
@@ -98,17 +99,19 @@ static Status generate(const GeneratorOptions* options) {
 
 int main(int argc, char** argv) {
     standard_output_open(false);
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            print_help();
-            return standard_output_close(EXIT_DONE, EXIT_FAILED);
-        }
+    if (options_want_help(argc, argv)) {
+        print_help();
+        return standard_output_close(EXIT_DONE, EXIT_FAILED);
+    }
+    if (version_is_wanted(argc, argv)) {
+        version_print("generate", stdout);
+        return standard_output_close(EXIT_DONE, EXIT_FAILED);
     }
     GeneratorOptions options = {0};
     Status status = parse(&options, argc, argv);
     bool is_usage = status != STATUS_OK;
     if (status == STATUS_OK) { status = generate(&options); }
-    if (status != STATUS_OK) { fprintf(stderr, "generate: %s\n", status_message()); }
+    if (status != STATUS_OK) { fprintf(stderr, "error: %s\n", status_message()); }
     return standard_output_close(status == STATUS_OK ? EXIT_DONE
                                  : is_usage          ? EXIT_USAGE
                                                      : EXIT_FAILED,

@@ -104,8 +104,7 @@ static void print_summary(const Profiler* p, int32_t max_target_tokens) {
 static void print_ranks(const Profiler* p) {
     const int32_t num_ranks = dynapipe_num_ranks(p->dp);
     if (num_ranks < 2) { return; }
-    printf("%12s %12s %12s %12s   times what a job takes on average; link to the next rank\n", "rank", "F",
-           "B", "W");
+    printf("%12s %12s %12s %12s   times the mean job; link to the next rank\n", "rank", "F", "B", "W");
     for (int32_t r = 0; r < num_ranks; r++) {
         const MachineRank* rank = &p->found[r];
         printf("%12d %12.3f %12.3f %12.3f", r, rank->slow[JOB_F], rank->slow[JOB_B], rank->slow[JOB_W]);

@@ -44,7 +44,7 @@ row() {  # what, name: the same samples in the same step, so step by step agains
     against=$(join <(numbers right | sort -k1b,1) <(numbers "$2" | sort -k1b,1) | awk '{print 100 * ($4 / $2 - 1)}' | median)
     printf '| %s | %s | %.1f | %+.1f %% | %+.1f %% |\n' "$1" "$(split "$2")" "$ms" "$against" "$off"
 }
-split() { sed -nE 's/^stages: ([^ ]+) .*/\1/p; s/^layers move .* become ([^ ]+) .*/ \1/p' "$out/$1.log" | paste -sd'>' | sed 's/>/, then/g'; }
+split() { sed -nE 's/^stages: ([^ ]+) .*/\1/p; s/^layers move .* become ([^ ]+).*/ \1/p' "$out/$1.log" | paste -sd'>' | sed 's/>/, then/g'; }
 
 [ "${1:-}" != --again ] || rm -f $out/planner.md
 if [ ! -e $out/planner.md ]; then

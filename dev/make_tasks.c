@@ -8,6 +8,7 @@
 #include "../dynapipe_plugin/base/file_io.h"
 #include "../dynapipe_plugin/base/options.h"
 #include "../dynapipe_plugin/base/standard_output.h"
+#include "../dynapipe_plugin/base/version.h"
 #include "tasks.h"
 
 enum { MAX_TASKS = 32 };
@@ -34,9 +35,9 @@ static const OptionSpec specs[] = {
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
 
 static void print_help(void) {
-    printf(
-        "usage: make_tasks --out FILE [options]\n"
-        "Writes learnable made-up tasks as lines {\"task\", \"inputs\", \"targets\"} for prepare_data.\n\n");
+    printf("usage: make_tasks --out FILE [options]\n"
+           "Writes learnable made-up tasks as lines {\"task\", \"inputs\", \"targets\"} for prepare_data.\n"
+           "Exit status: 0, 1 failure, 2 wrong use.\n\n");
     options_print(specs, NUM_SPECS, stdout);
 }
 
@@ -119,15 +120,18 @@ static Status make_tasks(const MakeOptions* options) {
 
 int main(int argc, char** argv) {
     standard_output_open(false);
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            print_help();
-            return standard_output_close(0, 1);
-        }
+    if (options_want_help(argc, argv)) {
+        print_help();
+        return standard_output_close(0, 1);
+    }
+    if (version_is_wanted(argc, argv)) {
+        version_print("make_tasks", stdout);
+        return standard_output_close(0, 1);
     }
     MakeOptions options = {0};
     Status status = parse(&options, argc, argv);
+    bool is_misused = status != STATUS_OK;
     if (status == STATUS_OK) { status = make_tasks(&options); }
-    if (status != STATUS_OK) { fprintf(stderr, "make_tasks: %s\n", status_message()); }
-    return standard_output_close(status == STATUS_OK ? 0 : 1, 1);
+    if (status != STATUS_OK) { fprintf(stderr, "error: %s\n", status_message()); }
+    return standard_output_close(status == STATUS_OK ? 0 : is_misused ? 2 : 1, 1);
 }

@@ -22,7 +22,7 @@ void task_text_add(TaskText* text, const char* format, ...) {
         text->capacity = 2 * text->capacity + length + 256;
         text->text = realloc(text->text, (size_t)text->capacity);
         if (text->text == NULL) {
-            fprintf(stderr, "make_tasks: no memory for a text of %d bytes\n", text->capacity);
+            fprintf(stderr, "error: no memory for a text of %d bytes\n", text->capacity);
             exit(1);
         }
     }

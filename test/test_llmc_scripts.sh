@@ -20,7 +20,7 @@ ok $? "which says so, too"
 "$build/train_gpt2" -h >"$work/h.log" 2>&1 && "$build/train_gpt2" --help | cmp -s - "$work/h.log"
 ok $? "-h alone is help"
 "$build/train_gpt2" -h 1 >"$work/flag.log" 2>&1
-[ $? -ne 0 ] && grep -q '^error: -i: no training data' "$work/flag.log"
+[ $? -eq 2 ] && grep -q '^error: -i: no training data' "$work/flag.log"
 ok $? "-h 1 is a flag"
 
 # shellcheck disable=SC2086
@@ -31,7 +31,7 @@ SLURM_STEP_ID=0 SLURM_STEP_NAME=train SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 "$bu
 [ $? -eq 2 ] && grep -q '^error: 2 processes' "$work/slurm.log"
 ok $? "srun's tasks are seen"
 SLURM_NTASKS=2 SLURM_STEP_ID=4294967291 SLURM_STEP_NAME=batch SLURM_STEP_NUM_TASKS=2 "$build/train_gpt2" -i x >"$work/slurm.log" 2>&1
-[ $? -eq 1 ]
+[ $? -ne 0 ] && ! grep -q 'processes were started' "$work/slurm.log"
 ok $? "a batch script is one process"
 
 for program in train_gpt2 train_gpt2-dynapipe; do
@@ -42,13 +42,32 @@ grep -q '^MPI: [A-Z]' "$work/version"
 ok $? "$(tail -1 "$work/version")"
 
 statuses=
-for wrong in "-q x" "--nothing 1" "-x"; do
+data="-i $work/data/train.bin"
+for wrong in "-q x" "--nothing 1" "-x" "-j none" "$data -k zigzag" "$data -y 1" "$data -n 5" "$data -n never -o $work/wrong" "$data --optimizer sgd" \
+        "$data -y 1 --overwrite 1 -o $work/wrong" "$data -e zigzag"; do
     for program in train_gpt2 train_gpt2-dynapipe; do
         # shellcheck disable=SC2086
         "$build/$program" $wrong >/dev/null 2>&1
         statuses+=$?
     done
 done
-[ "$statuses" = 222222 ]
-ok $? "wrong flags: exit status 2 ($statuses)"
+[ "$statuses" = 2222222222222222222222 ] && [ ! -e "$work/wrong" ]
+ok $? "wrong flags: exit status 2, nothing made ($statuses)"
+
+# Folders are made with their parents; what cannot be made is no wrong flag.
+statuses=
+for program in train_gpt2 train_gpt2-dynapipe; do
+    # shellcheck disable=SC2086
+    "$build/$program" $data -e l1c16h2 -b 4 -t 32 -d 256 -x 1 -s 0 -v 0 -o "$work/deep/$program/run/" --export-hf "$work/far/$program/hf" >"$work/deep.log" 2>&1
+    statuses+=$?
+    [ -e "$work/deep/$program/run/main.log" ] && [ -e "$work/far/$program/hf/config.json" ] || statuses+=missing
+    for flag in -o --export-hf; do
+        # shellcheck disable=SC2086
+        "$build/$program" $data -e l1c16h2 -x 1 $flag "$work/data/train.bin/run" >/dev/null 2>"$work/deep.log"
+        statuses+=$?
+        grep -qE -- "^error: $flag .*train.bin: cannot create directory: Not a directory ---> " "$work/deep.log" || statuses+=unsaid
+    done
+done
+[ "$statuses" = 011011 ]
+ok $? "-o and --export-hf make folders that are missing ($statuses)"
 finish

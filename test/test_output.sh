@@ -77,14 +77,35 @@ others "is of step 2, which is not in .*" '/^."step":2,/d'
 others "was predicted to take .* ms, in .* ms" '/^."step":2,/s/"predicted_ms":/&1/'
 
 "$trainer" --help >"$work/help"
-awk 'length($0) > 110 { bad = 1; print } END { exit bad }' "$work/help"
-ok $? "--help fits 110 columns"
 lost=
 for option in -i -j -e -o -n -y -b -t -d -x -k -l -u -q -c -v -m -s -g -a -z --stages --replicas --batching --layout --schedule --recompute --refit --memory-limit --costs --trace \
     --dump-gradients; do
     grep -qE -- "^  $option( |$)" "$work/help" || lost+=" $option"
 done
 ok $([ -z "$lost" ]; echo $?) "--help has every option$lost"
+
+# Every program alike: help and version on standard output, a wrong flag is 2 and one line that says what to do.
+make -s -j2 "$build/generate" "$build/profile_costs" "$build/dynapipe"
+commands=("dynapipe plan" "dynapipe bound" "dynapipe check" "dynapipe diff" "dynapipe replay" "dynapipe report")
+for program in prepare_data dev/make_tasks generate profile_costs dynapipe "${commands[@]}" train_gpt2 train_gpt2-dynapipe train_t5 train_t5-dynapipe; do
+    odd=
+    for flag in --help -h --version; do
+        # shellcheck disable=SC2086
+        "$build"/$program $flag >"$work/asked.out" 2>"$work/asked.err" && [ -s "$work/asked.out" ] && [ ! -s "$work/asked.err" ] || odd+=" $flag"
+        awk 'length($0) > 100 { exit 1 }' "$work/asked.out" || odd+=" $flag is wide"
+        case $flag in
+            --version) head -1 "$work/asked.out" | grep -qE '^[a-z_0-9]+ of DynaPipe .*, commit ([0-9a-f]{12}|unknown)' || odd+=" version" ;;
+            *) grep -q '^usage: ' "$work/asked.out" || odd+=" usage" ;;
+        esac
+    done
+    for flag in "--nothing 1" "-Q" ""; do
+        [ "$program$flag" = profile_costs ] && continue  # which goes without any
+        # shellcheck disable=SC2086
+        "$build"/$program $flag >"$work/asked.out" 2>"$work/asked.err"
+        [ $? -eq 2 ] && [ ! -s "$work/asked.out" ] && [ "$(grep -c '^error: .* ---> ' "$work/asked.err")" -eq 1 ] && [ "$(wc -l <"$work/asked.err")" -eq 1 ] || odd+=" '$flag'"
+    done
+    ok $([ -z "$odd" ]; echo $?) "$program: --help, -h, --version and wrong flags$odd"
+done
 
 dev/task_losses.sh "$work/seen/metrics.jsonl" >"$work/losses"
 [ "$(grep -cE -- '^[a-z_]+ +[0-9.]+ -> +[0-9.]+  \|#+ *\|$' "$work/losses")" -eq 13 ]

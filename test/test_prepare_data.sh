@@ -48,8 +48,8 @@ misused "--extra-ids: -1 is outside" ./prepare_data --tokenizer sentencepiece --
 misused "--out: missing" ./prepare_data "$dir/one.jsonl"
 misused "name the .jsonl files" ./prepare_data --out "$dir/x"
 misused "--val-fraction: 2 is outside" ./prepare_data --val-fraction 2 --out "$dir/x" "$dir/one.jsonl"
-fails "--out: missing" ./make_tasks
-fails "extra: not an option" ./make_tasks --out "$dir/x" extra
+misused "error: --out: missing" ./make_tasks
+misused "error: extra: not an option" ./make_tasks --out "$dir/x" extra
 check "nothing was written" [ ! -e "$dir/x" ]
 
 # --- one sample, token by token: "b", newline | "c", end-of-text
@@ -153,7 +153,9 @@ fails "$dir/empty.jsonl: no valid sample (0 bad records) ---> write lines like" 
 fails "$dir/absent.jsonl: No such file" ./prepare_data --out "$dir/x" "$dir/one.jsonl" "$dir/absent.jsonl"
 mkdir "$dir/none_here"
 fails "no *.json or *.jsonl (.gz, .zst) in this folder" ./prepare_data --out "$dir/x" "$dir/none_here"
-fails "one.jsonl/x: cannot create directory" ./prepare_data --out "$dir/one.jsonl/x" "$dir/one.jsonl"
+fails "one.jsonl: cannot create directory: Not a directory --->" ./prepare_data --out "$dir/one.jsonl/x" "$dir/one.jsonl"
+check "parents of --out" ./prepare_data --out "$dir/deep/er/one/" "$dir/one.jsonl" >/dev/null
+check "are made" [ -e "$dir/deep/er/one/train.bin" ]
 fails "bpe_tiny_merges.txt: line 1: not JSON" ./prepare_data --tokenizer gpt2 --vocab test/golden/bpe_tiny_merges.txt \
     --merges test/golden/bpe_tiny_merges.txt --out "$dir/x" "$dir/one.jsonl"
 head -c 20000000 /dev/zero | tr '\0' 'y' >"$dir/y"

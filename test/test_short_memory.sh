@@ -6,7 +6,7 @@ build=build/${BUILD:-release}$([[ "${CC:-gcc}" == clang* ]] && echo -clang)
 make -s BUILD="${BUILD:-release}" "$build/dynapipe" || exit 1
 passed=0 failed=0
 check() { if [ "$1" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAIL $2"; fi; }
-predicted() { timeout 60 "$build/dynapipe" plan "$@" 2>/dev/null | sed -nE 's/^predicted ([0-9.]+) ms.*/\1/p'; }
+predicted() { timeout 60 "$build/dynapipe" plan "$@" 2>/dev/null | awk '/^predicted / {print $3 == "s," ? 1000 * $2 : $2}'; }
 told=("--placement linear" "--placement vee" "--placement interleaved" "--placement stacks" "--head whole" "--head vocabulary" "--head rows"
     "--placement 0:1,1:4,2:4,3:3 --head vocabulary:0,341,341,342")
 against() {  # percent, problem and options...

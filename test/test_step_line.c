@@ -60,9 +60,50 @@ static void durations_are_short(void) {
     CHECK(strlen(duration_text(text, 1e300)) < DURATION_CHARS);
 }
 
+static void check_bytes(double num_bytes, const char* want) {
+    char text[BYTES_CHARS];
+    CHECK(strcmp(bytes_text(text, num_bytes), want) == 0);
+}
+
+static void bytes_have_the_unit_that_suits(void) {
+    const double kib = 1024, mib = 1024 * kib, gib = 1024 * mib;
+    check_bytes(0, "0 B");
+    check_bytes(101, "101 B");
+    check_bytes(512, "0.50 KiB");
+    check_bytes(9.996 * kib, "10.0 KiB");
+    check_bytes(4 * mib, "4.00 MiB");
+    check_bytes(101.8 * mib, "102 MiB");
+    check_bytes(102.4 * mib, "0.10 GiB");
+    check_bytes(0.25 * gib, "0.25 GiB");
+    check_bytes(1.25 * gib, "1.25 GiB");
+    check_bytes(41.3 * gib, "41.3 GiB");
+    check_bytes(99.96 * gib, "100 GiB");
+    check_bytes(1536 * gib, "1536 GiB");
+    check_bytes(-1.5 * gib, "-1.50 GiB");
+}
+
+static void check_time(double ns, int digits, const char* want) {
+    char text[TIME_CHARS];
+    CHECK(strcmp(time_text(text, ns, digits), want) == 0);
+}
+
+static void times_have_the_unit_that_suits(void) {
+    check_time(0, 3, "0 ms");
+    check_time(51.2e6, 3, "51.2 ms");
+    check_time(51.2e6, 4, "51.20 ms");
+    check_time(9.996e6, 3, "10.0 ms");
+    check_time(999.4e6, 3, "999 ms");
+    check_time(999.6e6, 3, "1.00 s");
+    check_time(-18493.902e6, 6, "-18.4939 s");
+    check_time(192.1234e6, 6, "192.123 ms");
+    check_time(12345e9, 3, "12345 s");
+}
+
 int main(void) {
     RUN(usual_runs_have_all_fields);
     RUN(no_line_is_too_long);
     RUN(durations_are_short);
+    RUN(bytes_have_the_unit_that_suits);
+    RUN(times_have_the_unit_that_suits);
     return test_end();
 }

@@ -113,6 +113,6 @@ refuses "no task 'b' in the data" "a weight for a part of a name" 1 -i "$work/na
 
 # --- a -d that holds no sample ----------------------------------------------------------------------------
 run tiny 2 -i "$work/text/train.bin" -e l2c32h4 -t 128 -d 10 -x 2 -v 0 -s 0 --stages 2
-[ $? -eq 0 ] && [ "$(grep -cE 'warning: -d 10: [0-9]+ of 600 samples are longer, up to [0-9]+ tokens; each of them is a step alone ---> -d [0-9]+ or more' "$work/tiny.log")" -eq 1 ]
+[ $? -eq 0 ] && [ "$(grep -cE 'warning: -d 10: [0-9]+ of 600 samples are longer, up to [0-9]+ tokens; each of them is a step alone$' "$work/tiny.log")" -eq 1 ]
 ok $? "-d 10: $(grep -m1 warning "$work/tiny.log")"
 finish

@@ -1,5 +1,7 @@
 // command_bound.c -- ./dynapipe bound: the parts of the lower bound of a problem.
+#include <string.h>
 
+#include "../dynapipe_plugin/base/step_line.h"
 #include "../dynapipe_plugin/plan/bound/lower_bound.h"
 #include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "problem_command.h"
@@ -61,28 +63,26 @@ static void print_stages(const PlanProblem* batch) {
         work_ns[s] = plan_problem_stage_ns(batch, s, all_ns) / batch->R;
         sum_ns += work_ns[s];
     }
-    printf("\n  stage  layers      work, ms  of the mean  model state, MB  left for the rest, MB\n");
+    printf("\n  stage  layers      work, ms  of the mean  model state  left for the rest\n");
     for (int32_t s = 0; s < batch->P; s++) {
-        double mean_ns = (double)sum_ns / batch->P, free_mb = (double)batch->available_bytes[s] / 1e6;
+        double mean_ns = (double)sum_ns / batch->P;
         char layers_text[PROBLEM_LAYERS_CHARS];
         snprintf(layers_text, sizeof layers_text, "%d", num_layers[s]);
         if (placement_is_linear(&batch->placement, batch->P)) {
             problem_layers_text(layers_text, batch->costs, &batch->chunks[s].layers);
         }
-        printf("  %5d  %6s  %12.3f  %9.0f %%  %15.1f  ", s, layers_text, (double)work_ns[s] / 1e6,
+        printf("  %5d  %6s  %12.3f  %9.0f %%  %11s  ", s, layers_text, (double)work_ns[s] / 1e6,
                mean_ns > 0 ? 100.0 * (double)work_ns[s] / mean_ns : 100.0,
-               (double)cost_rank_state_bytes(batch->costs, &batch->has[s]) / 1e6);
-        if (batch->limit_bytes[s] > 0) {
-            printf("%20.1f\n", free_mb);
-        } else {
-            printf("            no limit\n");
-        }
+               BYTES_TEXT(cost_rank_state_bytes(batch->costs, &batch->has[s])));
+        printf("%17s\n", batch->limit_bytes[s] > 0 ? BYTES_TEXT(batch->available_bytes[s]) : "no limit");
     }
 }
 
 static void print_part(const char* name, int64_t part_ns, int64_t bound_ns, const char* what) {
-    printf("%-7s  %12.3f ms  %s%s\n", name, (double)part_ns / 1e6, what,
-           part_ns == bound_ns && bound_ns > 0 ? "  (the largest)" : "");
+    bool is_long = bound_ns >= 1000000000;  // one unit for all parts
+    printf("%-7s  %12.*f %-2s  %s%s\n", name, is_long ? 6 : 3, (double)part_ns / (is_long ? 1e9 : 1e6),
+           is_long ? "s" : "ms", what,
+           strcmp(name, "bound") != 0 && part_ns == bound_ns && bound_ns > 0 ? "  (the largest)" : "");
 }
 
 static Status run(const void* taken, const char* path, Problem* problem, Arena* arena) {
@@ -100,7 +100,7 @@ static Status run(const void* taken, const char* path, Problem* problem, Arena* 
     TRY(plan_problem_init(&batch, &problem->request, &problem->costs, problem->samples,
                           problem->num_samples));
     lower_bound_make(&bound, &batch, false);
-    print_part("bound", bound.bound_ns, 0,
+    print_part("bound", bound.bound_ns, bound.bound_ns,
                bound.stage >= 0 ? "no plan of this batch on these stages is faster"
                                 : "no plan of this batch is faster");
     print_part("work", bound.work_ns, bound.bound_ns, "all work, unpadded, spread over every rank");
@@ -109,10 +109,10 @@ static Status run(const void* taken, const char* path, Problem* problem, Arena* 
     snprintf(what, sizeof what, "stage %d: first arrival, its work, what must follow", bound.stage);
     print_part("stage", bound.stage_ns, bound.bound_ns,
                bound.stage >= 0 ? what
-               : is_free        ? "even work behind the first arrivals, or a whole head; of any placement"
-                                : "first arrival, work, what must follow; of the best split of layers");
+               : is_free        ? "even work behind first arrivals, or a whole head; anywhere"
+                                : "first arrival, work, what follows; of the best split");
     print_part("memory", bound.memory_ns, bound.bound_ns,
-               "bytes x the time they must be held / bytes left; 0: less than stage");
+               "bytes x time they are held / bytes left; 0: below stage");
     print_part("replica", bound.replica_ns, bound.bound_ns,
                "the share of a replica that is no less than the others'");
     print_stages(&batch);

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 
 #include "../dynapipe_plugin/base/printable.h"
+#include "../dynapipe_plugin/base/step_line.h"
 #include "plan_file.h"
 #include "problem_command.h"
 #include "problem_load.h"
@@ -40,10 +41,10 @@ static Status run(const void* taken, const char* path, Problem* problem, Arena* 
     } else {
         TRY(plan_verify_structure(&plan, arena));
     }
-    printf("%s: valid%s; %d micro-batches of %d samples, %d stages x %d replicas, %.3f ms, hash %016" PRIx64
+    printf("%s: valid%s;\n  %d micro-batches of %d samples, %d stages x %d replicas, %s, hash %016" PRIx64
            "\n",
            PRINTABLE(path), options->problem_path != NULL ? ", times and memory as the problem has them" : "",
-           plan.M, plan.N, plan.P, plan.R, (double)plan.makespan_ns / 1e6, plan_hash(&plan));
+           plan.M, plan.N, plan.P, plan.R, TIME_TEXT(plan.makespan_ns, 6), plan_hash(&plan));
     return STATUS_OK;
 }
 

@@ -5,6 +5,7 @@
 
 #include "../dynapipe_plugin/base/clock.h"
 #include "../dynapipe_plugin/base/printable.h"
+#include "../dynapipe_plugin/base/step_line.h"
 #include "../dynapipe_plugin/plan/bound/waterfall.h"
 #include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 #include "../dynapipe_plugin/plan/planner.h"
@@ -229,7 +230,7 @@ static Status show(const PlanOptions* options, const Problem* problem, const Pla
         printf("\n");
         plan_explain_print(&about, stdout);
     }
-    printf("\nplanned in %.1f ms of one core\n", (double)planning_cpu_ns / 1e6);
+    printf("\nplanned in %s of one core\n", TIME_TEXT(planning_cpu_ns, 3));
     return STATUS_OK;
 }
 

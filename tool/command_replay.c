@@ -33,10 +33,9 @@ static const ToolUsage usage = {
     .about =
         "Keeps a plan's orders and draws every job's and transfer's duration anew. Several plans meet the\n"
         "same noise. PLAN is what plan --text or --dump-plan of the trainer wrote.\n"
-        "--trace: the measured step from its jobs, messages and waits, where its time went, and what it "
-        "would\n"
-        "have taken with faster links, no jitter, no late messages, another order, a faster rank; + joins "
-        "changes.\n",
+        "--trace: the measured step from its jobs, messages and waits, where its time went, and what\n"
+        "it would have taken with faster links, no jitter, no late messages, another order, a faster\n"
+        "rank; + joins changes.\n",
     .specs = specs,
     .num_specs = sizeof specs / sizeof specs[0],
     .min_files = 0,
@@ -72,7 +71,7 @@ static void print_row(const char* path, int name_chars, const Plan* plan, const 
             most_ns = grown_ns;
         }
     }
-    printf("%-*s %11.3f %11.3f %11.3f %11.3f %11.3f  %+6.1f%%  stage %d, %+.3f\n", name_chars, path,
+    printf("%-*s %9.3f %9.3f %9.3f %9.3f %9.3f %+7.1f%%  stage %d, %+.3f\n", name_chars, path,
            (double)result->planned_ns / 1e6, (double)result->p50_ns / 1e6, (double)result->mean_ns / 1e6,
            (double)result->p90_ns / 1e6, (double)result->worst_ns / 1e6,
            percent(result->p90_ns, result->planned_ns), most, (double)most_ns / 1e6);
@@ -108,8 +107,8 @@ static Status run(const ReplayOptions* options, int num_files, char** files, Are
     printf("noise %.1f%%, %d trials, seed %" PRId64 "%s%s; times in ms\n", noise.noise_permille / 10.0,
            noise.trials, options->seed, options->slow_stage != NULL ? ", slow stage " : "",
            options->slow_stage != NULL ? options->slow_stage : "");
-    printf("%-*s %11s %11s %11s %11s %11s  %7s  waiting grows most\n", name_chars, "plan", "planned", "P50",
-           "mean", "P90", "worst", "P90 off");
+    printf("%-*s %9s %9s %9s %9s %9s %8s  waiting grows most\n", name_chars, "plan", "planned", "P50", "mean",
+           "P90", "worst", "P90 off");
     for (int i = 0; i < num_files; i++) {
         int64_t p90_ns;
         arena_reset(arena);

@@ -19,12 +19,10 @@ static const OptionSpec specs[] = {
 
 static const ToolUsage usage = {
     .arguments = "METRICS.jsonl...",
-    .about = "Draws what the trainer logged in its -o directory: loss, loss per task, throughput, padding, "
-             "idle time,\n"
-             "predicted against measured step time, MFU, memory and planning, over the steps. Several runs "
-             "stand side by\n"
-             "side. Validation losses come from main.log beside it where no record has them. The page needs "
-             "no network.\n",
+    .about = "Draws what the trainer logged in its -o directory: loss, loss per task, throughput,\n"
+             "padding, idle time, predicted against measured step time, MFU, memory and planning, over the\n"
+             "steps. Several runs stand side by side. Validation losses come from main.log beside it where\n"
+             "no record has them. The page needs no network.\n",
     .specs = specs,
     .num_specs = sizeof specs / sizeof specs[0],
     .min_files = 1,
@@ -92,7 +90,11 @@ static Status run(const ReportOptions* options, char** paths, int32_t num_runs, 
     if (strcmp(options->out, "-") == 0) { return STATUS_OK; }
     printf("%s:", options->out);
     for (int32_t k = 0; k < num_runs; k++) {
-        printf("%s %d steps, %d tasks", k > 0 ? ";" : "", metrics[k].num_steps, metrics[k].num_tasks);
+        printf("%s %d steps, %d tasks",
+               k == 0       ? ""
+               : k % 3 == 0 ? ";\n "
+                            : ";",
+               metrics[k].num_steps, metrics[k].num_tasks);
     }
     printf("\n");
     return STATUS_OK;

@@ -12,6 +12,7 @@ both plans have, under the first plan's numbers.
 #include <stdarg.h>
 #include <string.h>
 
+#include "../dynapipe_plugin/base/step_line.h"
 #include "../dynapipe_plugin/plan/lists/plan_words.h"
 #include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 #include "svg.h"
@@ -62,7 +63,7 @@ static void diff_bytes(Diff* diff, const char* what, int64_t a, int64_t b) {
     char text[2][SVG_NUMBER_BYTES];
     if (a == b) {
         diff->equal_values++;
-    } else if (strcmp(svg_format_bytes(text[0], (double)a), svg_format_bytes(text[1], (double)b)) == 0) {
+    } else if (strcmp(bytes_text(text[0], (double)a), bytes_text(text[1], (double)b)) == 0) {
         differ(diff, "%s: %" PRId64 " B, %" PRId64 " B\n", what, a, b);
     } else {
         differ(diff, "%s: %s, %s (%+.2f %%)\n", what, text[0], text[1], percent_more(a, b));
@@ -74,8 +75,12 @@ static void diff_ms(Diff* diff, const char* what, int64_t a_ns, int64_t b_ns) {
         diff->equal_values++;
         return;
     }
-    differ(diff, "%s: %.6f ms, %.6f ms (%+.2f %%)\n", what, (double)a_ns / 1e6, (double)b_ns / 1e6,
-           percent_more(a_ns, b_ns));
+    bool is_long = a_ns >= 1000000000 && b_ns >= 1000000000;
+    const char* unit = is_long ? "s" : "ms";
+    const int decimals = is_long ? 9 : 6;
+    const double unit_ns = is_long ? 1e9 : 1e6;
+    differ(diff, "%s: %.*f %s, %.*f %s (%+.2f %%)\n", what, decimals, (double)a_ns / unit_ns, unit, decimals,
+           (double)b_ns / unit_ns, unit, percent_more(a_ns, b_ns));
 }
 
 static void print_layers(char* out, size_t out_bytes, const LayerRange* layers) {

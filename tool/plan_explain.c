@@ -4,13 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../dynapipe_plugin/base/step_line.h"
 #include "../dynapipe_plugin/plan/lists/plan_words.h"
 #include "problem_machine.h"
 #include "problem_place.h"
-
-static double ms(int64_t ns) {
-    return (double)ns / 1e6;
-}
 
 static double percent(int64_t part, int64_t whole) {
     return whole > 0 ? 100.0 * (double)part / (double)whole : 0;
@@ -127,11 +124,11 @@ static void explain_memory(const PlanExplain* about, FILE* out) {
         if (about->memory[r].state_bytes + about->memory[r].peak_bytes > most) { fullest = r; }
     }
     const PlanMemory* memory = &about->memory[fullest];
-    fprintf(out, "- Memory: stage %d of replica %d is the fullest, %.1f MB", fullest % plan->P,
-            fullest / plan->P, (double)(memory->state_bytes + memory->peak_bytes) / 1e6);
+    fprintf(out, "- Memory: stage %d of replica %d is the fullest, %s", fullest % plan->P, fullest / plan->P,
+            BYTES_TEXT(memory->state_bytes + memory->peak_bytes));
     int64_t limit_bytes = problem_limit_bytes(about->request, fullest);
     if (limit_bytes > 0) {
-        fprintf(out, " of %.1f (%.0f %%)", (double)limit_bytes / 1e6,
+        fprintf(out, " of %s (%.0f %%)", BYTES_TEXT(limit_bytes),
                 percent(memory->state_bytes + memory->peak_bytes, limit_bytes));
     }
     if (num_recomputed == 0) {
@@ -176,11 +173,11 @@ static void explain_pace(const Plan* plan, FILE* out) {
     Idle idle = idle_of(plan, busiest);
     int64_t mean_ns = sum_ns / ((int64_t)plan->P * plan->R);
     fprintf(out,
-            "- Pace: stage %d of replica %d works most, %.3f ms of %.3f (mean %.3f). It begins after %.3f "
-            "ms, waits "
-            "%.3f ms in between, and the step goes on %.3f ms after its last job.\n",
-            busiest % plan->P, busiest / plan->P, ms(idle.busy_ns), ms(plan->makespan_ns), ms(mean_ns),
-            ms(idle.before_ns), ms(idle.between_ns), ms(idle.after_ns));
+            "- Pace: stage %d of replica %d works most, %s of %s (mean %s). It begins after %s, "
+            "waits %s in between, and the step goes on %s after its last job.\n",
+            busiest % plan->P, busiest / plan->P, TIME_TEXT(idle.busy_ns, 6), TIME_TEXT(plan->makespan_ns, 6),
+            TIME_TEXT(mean_ns, 6), TIME_TEXT(idle.before_ns, 4), TIME_TEXT(idle.between_ns, 4),
+            TIME_TEXT(idle.after_ns, 4));
 }
 
 static void explain_loss(const Waterfall* fall, FILE* out) {
@@ -198,7 +195,7 @@ static void explain_loss(const Waterfall* fall, FILE* out) {
         [WATERFALL_EFFICIENCY] = "larger micro-batches",
     };
     int64_t lost_ns = fall->makespan_ns - fall->bound_ns;
-    fprintf(out, "- Lost against the bound: %.3f ms, %.1f %% of the step.\n", ms(lost_ns),
+    fprintf(out, "- Lost against the bound: %s, %.1f %% of the step.\n", TIME_TEXT(lost_ns, 4),
             percent(lost_ns, fall->makespan_ns));
     for (int part = 0; part < WATERFALL_COUNT; part++) {
         if (percent(fall->part_ns[part], fall->makespan_ns) < 0.5) { continue; }

@@ -2,11 +2,10 @@
 
 #include <stdlib.h>
 
+#include "../dynapipe_plugin/base/step_line.h"
 #include "../dynapipe_plugin/plan/cost/cost_share.h"
 #include "../dynapipe_plugin/plan/lists/plan_words.h"
 #include "problem_machine.h"
-
-static const double BYTES_PER_MB = 1e6;
 
 // What prices of a plan's jobs depend on.
 typedef struct {
@@ -122,11 +121,11 @@ Status plan_memory_check(const PlanMemory* memory, const Plan* plan, const PlanR
 }
 
 static void print_bar(int64_t num_bytes, int64_t limit_bytes, FILE* out) {
-    enum { WIDTH = 20 };
+    enum { WIDTH = 4 };  // so that a row has 100 columns
     int64_t filled = limit_bytes > 0 ? num_bytes * WIDTH / limit_bytes : 0;
     fprintf(out, "  |");
     for (int i = 0; i < WIDTH; i++) { fputc(i < filled ? '#' : '.', out); }
-    fprintf(out, "| %3.0f %%", 100.0 * (double)num_bytes / (double)limit_bytes);
+    fprintf(out, "|%4.0f %%", 100.0 * (double)num_bytes / (double)limit_bytes);
 }
 
 static int32_t layers_of(const Plan* plan, int32_t s) {
@@ -143,27 +142,27 @@ static double share_percent(const Placement* placement, int32_t s) {
 }
 
 void plan_memory_print(const PlanMemory* memory, const Plan* plan, const PlanRequest* request, FILE* out) {
-    fprintf(out, "memory of each stage at its peak, MB (10^6 bytes); %s\n",
+    fprintf(out, "memory of each stage at its peak; %s\n",
             request->memory_rule == MEMORY_ACTIVATIONS
                 ? "what backward needs, buffers of transfers not counted"
                 : "every buffer, as laid out");
     bool shares = plan->placement.head != HEAD_WHOLE;
-    fprintf(out, "  stage  layers%s  replica      state  activations   together      limit  in flight\n",
-            shares ? "  of head" : "");
+    fprintf(out, "  stage  layers%s  replica     state  activations  together     limit  in flight\n",
+            shares ? "    head" : "");
     for (int32_t s = 0; s < plan->P; s++) {
         int32_t r = plan_memory_fullest(memory, plan, s);
         const PlanMemory* stage = &memory[r];
         int64_t together_bytes = stage->state_bytes + stage->peak_bytes;
         int64_t limit_bytes = problem_limit_bytes(request, r);
         fprintf(out, "  %5d  %6d", s, layers_of(plan, s));
-        if (shares) { fprintf(out, "  %5.1f %%", share_percent(&plan->placement, s)); }
-        fprintf(out, "  %7d  %9.1f  %11.1f  %9.1f", r / plan->P, (double)stage->state_bytes / BYTES_PER_MB,
-                (double)stage->peak_bytes / BYTES_PER_MB, (double)together_bytes / BYTES_PER_MB);
+        if (shares) { fprintf(out, "  %4.1f %%", share_percent(&plan->placement, s)); }
+        fprintf(out, "  %7d  %8s  %11s  %8s", r / plan->P, BYTES_TEXT(stage->state_bytes),
+                BYTES_TEXT(stage->peak_bytes), BYTES_TEXT(together_bytes));
         if (limit_bytes > 0) {
-            fprintf(out, "  %9.1f  %9d", (double)limit_bytes / BYTES_PER_MB, stage->most_held);
+            fprintf(out, "  %8s  %9d", BYTES_TEXT(limit_bytes), stage->most_held);
             print_bar(together_bytes, limit_bytes, out);
         } else {
-            fprintf(out, "       none  %9d", stage->most_held);
+            fprintf(out, "      none  %9d", stage->most_held);
         }
         fprintf(out, "\n");
     }

@@ -104,15 +104,6 @@ const char* svg_format_time(char* out, double ns) {
     return out;
 }
 
-const char* svg_format_bytes(char* out, double num_bytes) {
-    static const char* const names[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-    int32_t unit = 0;
-    for (; unit < 5 && fabs(num_bytes) >= 1000; unit++) { num_bytes /= 1024; }
-    format_scaled(out, num_bytes, names[unit]);
-    if (unit == 0) { snprintf(out, SVG_NUMBER_BYTES, "%.0f B", num_bytes); }
-    return out;
-}
-
 const char* svg_format_count(char* out, double value) {
     double size = fabs(value);
     if (size >= 1e9 || (size < 1e-3 && size > 0)) {

@@ -36,9 +36,9 @@ int32_t svg_tick_decimals(double step);
 const char* svg_time_unit(int64_t span_ns, double* out_ns);
 
 enum { SVG_NUMBER_BYTES = 48 };
-// "12.3 ms" with three or four digits; "412 MiB"; "12 345". Into out[SVG_NUMBER_BYTES], which is returned.
+// "12.3 ms" with three or four digits; "12 345"; bytes: base/step_line.h. Into out[SVG_NUMBER_BYTES], which
+// is returned.
 const char* svg_format_time(char* out, double ns);
-const char* svg_format_bytes(char* out, double num_bytes);
 const char* svg_format_count(char* out, double value);
 
 // About how wide `num_chars` digits are at this font size, on the safe side.

@@ -1,5 +1,7 @@
 #include "timeline_svg_header.h"
 
+#include "../dynapipe_plugin/base/step_line.h"
+
 // Pixels.
 static const double LEGEND_LINE = 22, HEADER = 168, HEADER_OF_SEVERAL = 92;
 
@@ -21,7 +23,7 @@ static void print_figures(const TimelineSvg* svg, const TimelineSvgFigures* figu
     }
     snprintf(number, sizeof number, "%.1f %%", figures->idle_percent);
     print_figure(svg, &x, number, "idle");
-    print_figure(svg, &x, svg_format_bytes(number, (double)figures->peak_bytes),
+    print_figure(svg, &x, bytes_text(number, (double)figures->peak_bytes),
                  figures->all_drawn ? "most activations of a rank" : "most activations drawn");
 }
 

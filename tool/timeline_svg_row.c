@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 
+#include "../dynapipe_plugin/base/step_line.h"
 #include "../dynapipe_plugin/plan/lists/plan_message.h"
 #include "../dynapipe_plugin/plan/lists/plan_words.h"
 
@@ -195,12 +196,9 @@ static void print_memory_title(const TimelineSvg* svg, int32_t rank, const Memor
     int64_t limit_bytes = timeline_svg_limit_bytes(svg, rank);
     char peak[SVG_NUMBER_BYTES], arena[SVG_NUMBER_BYTES], state[SVG_NUMBER_BYTES], limit[SVG_NUMBER_BYTES];
     fprintf(svg->out, "<title>stage %d: at most %s alive, arena of %s; besides %s of model state",
-            rank % svg->plan->P, svg_format_bytes(peak, (double)curve->peak_bytes),
-            svg_format_bytes(arena, (double)list->arena_bytes),
-            svg_format_bytes(state, (double)list->state_bytes));
-    if (limit_bytes > 0) {
-        fprintf(svg->out, "; %s may be used", svg_format_bytes(limit, (double)limit_bytes));
-    }
+            rank % svg->plan->P, bytes_text(peak, (double)curve->peak_bytes),
+            bytes_text(arena, (double)list->arena_bytes), bytes_text(state, (double)list->state_bytes));
+    if (limit_bytes > 0) { fprintf(svg->out, "; %s may be used", bytes_text(limit, (double)limit_bytes)); }
     fprintf(svg->out, "</title>");
 }
 
@@ -288,11 +286,10 @@ static void print_labels(const TimelineSvg* svg, int32_t rank, const MemoryCurve
     snprintf(text, sizeof text, "idle %.1f %%", percent);
     svg_print_text(svg->out, right, job_y, "start", NULL, text);
     if (!has_room) { return; }
-    int32_t used = snprintf(text, sizeof text, "%s", svg_format_bytes(number, (double)curve->peak_bytes));
+    int32_t used = snprintf(text, sizeof text, "%s", bytes_text(number, (double)curve->peak_bytes));
     int64_t limit_bytes = timeline_svg_limit_bytes(svg, rank);
     if (limit_bytes > 0) {
-        snprintf(text + used, sizeof text - (size_t)used, " of %s",
-                 svg_format_bytes(number, (double)limit_bytes));
+        snprintf(text + used, sizeof text - (size_t)used, " of %s", bytes_text(number, (double)limit_bytes));
     }
     svg_print_text(svg->out, right, mem_mid_y, "start", "q", text);
 }

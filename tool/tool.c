@@ -22,11 +22,15 @@ Status tool_take(const ToolUsage* usage, void* options, int* argc, char** argv, 
     *help = false;
     TRY(options_defaults(usage->specs, usage->num_specs, options));
     TRY(options_take(usage->specs, usage->num_specs, options, argc, argv, NULL));
-    for (int i = 1; i < *argc; i++) {
-        if (strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0) { continue; }
+    if (options_want_help(*argc, argv)) {
         print_help(usage, argv[0]);
         *help = true;
         return STATUS_OK;
+    }
+    for (int i = 1; i < *argc; i++) {
+        if (argv[i][0] == '-' && argv[i][1] != '\0') {
+            return FAIL(STATUS_BAD_OPTION, "%s: unknown option ---> --help lists all", argv[i]);
+        }
     }
     int num_files = *argc - 1;
     if (num_files < usage->min_files || num_files > usage->max_files) {

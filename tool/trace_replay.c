@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../dynapipe_plugin/base/step_line.h"
 #include "plan_file.h"
 
 // --- what if -----------------------------------------------------------------------------------------------
@@ -204,19 +205,19 @@ static void print_head(const TraceReplay* replay, FILE* out) {
     int64_t measured_ns = replay->graph.measured_ns;
     fprintf(out, "step %lld, plan %s (%s, %s), %d stages x %d replicas\n", (long long)file->step,
             file->plan_hash, file->policy, file->schedule, file->P, file->R);
-    fprintf(out, "measured %.3f ms, replayed %.3f ms (%+.2f%%)\n", (double)measured_ns / 1e6,
-            (double)replay->replayed_ns / 1e6, percent(replay->replayed_ns - measured_ns, measured_ns));
+    fprintf(out, "measured %s, replayed %s (%+.2f%%)\n", TIME_TEXT(measured_ns, 6),
+            TIME_TEXT(replay->replayed_ns, 6), percent(replay->replayed_ns - measured_ns, measured_ns));
     if (file->has_errors) {
         int64_t predicted_ns = errors->predicted_ns;
         fprintf(out,
-                "predicted %.3f ms, took %+.1f%%: jobs %+.1f%%, transfers %+.1f%%, waiting %+.1f%% "
-                "(planning included)\n",
-                (double)predicted_ns / 1e6, percent(errors->measured_ns - predicted_ns, predicted_ns),
+                "predicted %s, took %+.1f%%: jobs %+.1f%%, transfers %+.1f%%, waiting %+.1f%% "
+                "(with planning)\n",
+                TIME_TEXT(predicted_ns, 6), percent(errors->measured_ns - predicted_ns, predicted_ns),
                 percent(errors->jobs_ns, predicted_ns), percent(errors->transfers_ns, predicted_ns),
                 percent(errors->waiting_ns, predicted_ns));
     }
     if (file->worst_clock.error_ns > 0) {
-        fprintf(out, "clocks of hosts agree within %.3f ms\n", (double)file->worst_clock.error_ns / 1e6);
+        fprintf(out, "clocks of hosts agree within %s\n", TIME_TEXT(file->worst_clock.error_ns, 3));
     }
 }
 
@@ -236,7 +237,8 @@ static void print_path(const TraceReplay* replay, FILE* out) {
         fprintf(out, "%-26s %11.3f %6.1f%%\n", name, (double)path->rank_jobs_ns[r] / 1e6,
                 percent(path->rank_jobs_ns[r], path->makespan_ns));
     }
-    fprintf(out, "jobs on it took %+.3f ms more than planned\n", (double)path->late_jobs_ns / 1e6);
+    fprintf(out, "jobs on it took %s%s more than planned\n", path->late_jobs_ns > 0 ? "+" : "",
+            TIME_TEXT(path->late_jobs_ns, 4));
 }
 
 void trace_replay_print(const TraceReplay* replay, FILE* out) {

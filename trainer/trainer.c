@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "../dynapipe_plugin/base/file_io.h"
 #include "../dynapipe_plugin/base/standard_output.h"
 #include "../dynapipe_plugin/base/stop_signal.h"
 #include "../dynapipe_plugin/base/version.h"
@@ -15,41 +15,56 @@
 
 // --- build -----------------------------------------------------------------------------------------------
 
-// errno says why not.
-static bool make_directory(const char* path) {
-    struct stat about;
-    if ((mkdir(path, 0755) != 0 && errno != EEXIST) || stat(path, &about) != 0) { return false; }
-    if (!S_ISDIR(about.st_mode)) {
-        errno = ENOTDIR;
-        return false;
-    }
-    return access(path, W_OK | X_OK) == 0;
-}
-
-// path: NULL where the flag was not given
+// With its parents. path: NULL where the flag was not given
 static void must_be_directory(Trainer* t, const char* flag, const char* path) {
-    char why[LLMC_ERROR_CHARS];
-    if (path == NULL || make_directory(path)) { return; }
-    snprintf(why, sizeof why,
-             "%s %.80s: %s ---> choose a directory whose parent exists and that you may write", flag, path,
-             strerror(errno));
+    char why[640];
+    if (path == NULL) { return; }
+    if (file_make_directory(path) != STATUS_OK) {
+        snprintf(why, sizeof why, "%s %.600s", flag, status_message());
+    } else if (access(path, W_OK | X_OK) != 0) {
+        snprintf(why, sizeof why, "%s %.80s: %s ---> choose a directory that you may write", flag, path,
+                 strerror(errno));
+    } else {
+        return;
+    }
     source_die(t->source, why);
 }
 
-static void check_flags(Trainer* t) {
-    TrainFlags* flags = &t->flags;
+static void refuse_value(Trainer* t, const char* flag, const char* error) {
+    char why[LLMC_ERROR_CHARS + 16];
+    snprintf(why, sizeof why, "%s: %s", flag, error);
+    source_refuse(t->source, why);
+}
+
+// All that is wrong with the flags themselves, before anything is made: exit status 2.
+static void check_flags(Trainer* t, OptimizerKind* kind) {
+    char error[LLMC_ERROR_CHARS];
+    const TrainFlags* flags = &t->flags;
+    if (!optimizer_parse(kind, flags->optimizer, error)) { refuse_value(t, "--optimizer", error); }
+    if (!lr_schedule_parse(&t->lr_schedule.kind, flags->lr_scheduler, error)) {
+        refuse_value(t, "-k", error);
+    }
     if (flags->train_pattern == NULL) {
-        source_die(t->source,
-                   "-i: no training data ---> -i DIR/train.bin; ./prepare_data makes it from JSONL");
+        source_refuse(t->source,
+                      "-i: no training data ---> -i DIR/train.bin; ./prepare_data makes it from JSONL");
     }
     const char* every = flags->checkpoint_every != NULL ? flags->checkpoint_every : SAVE_INTERVAL_USUAL;
     if (save_interval_parse(&t->save_every, "-n", every) != STATUS_OK) {
-        source_die(t->source, status_message());
+        source_refuse(t->source, status_message());
     }
     bool wants_saves = flags->checkpoint_every != NULL && t->save_every.steps + t->save_every.seconds > 0;
     if (flags->output_dir == NULL && (flags->resume || wants_saves)) {
-        source_die(t->source, "-y and -n need a directory ---> add -o DIR");
+        source_refuse(t->source, "-y and -n need a directory ---> add -o DIR");
     }
+    if (flags->resume && flags->overwrite) {
+        source_refuse(t->source,
+                      "-y and --overwrite 1: to go on from the earlier run, or to take its place? ---> give "
+                      "one of the two");
+    }
+}
+
+static void make_directories(Trainer* t) {
+    const TrainFlags* flags = &t->flags;
     must_be_directory(t, "-o", flags->output_dir);
     must_be_directory(t, "--export-hf", flags->export_dir);  // now, not after hours of training
     char why[LLMC_ERROR_CHARS], message[LLMC_ERROR_CHARS + 16];
@@ -60,13 +75,9 @@ static void check_flags(Trainer* t) {
 
 static void build(Trainer* t) {
     char error[LLMC_ERROR_CHARS];
-    OptimizerKind kind;
-    if (!optimizer_parse(&kind, t->flags.optimizer, error)) {
-        char message[LLMC_ERROR_CHARS + 16];
-        snprintf(message, sizeof message, "--optimizer: %s", error);
-        source_die(t->source, message);
-    }
-    check_flags(t);
+    OptimizerKind kind = OPTIMIZER_ADAMW;
+    check_flags(t, &kind);
+    make_directories(t);
     trainer_open_output(t);
     source_open_data(t->source, &t->flags);
     t->num_steps = source_num_steps(t->source);
@@ -74,11 +85,6 @@ static void build(Trainer* t) {
     t->lr_schedule.warmup_steps = t->flags.warmup_steps;
     t->lr_schedule.num_steps = t->num_steps;
     t->lr_schedule.final_fraction = (float)t->flags.final_lr_fraction;
-    if (!lr_schedule_parse(&t->lr_schedule.kind, t->flags.lr_scheduler, error)) {
-        char message[LLMC_ERROR_CHARS + 8];
-        snprintf(message, sizeof message, "-k: %s", error);
-        source_die(t->source, message);
-    }
     ModelSource source = trainer_build_model(t);
     int64_t begin, end;
     source_shard(t->source, &begin, &end);

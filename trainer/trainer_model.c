@@ -65,10 +65,10 @@ static void compare_with_asked(Trainer* t, const ModelConfig* config, const char
     if (!t->warned_of_model || !source_is_main(t->source)) { return; }
     char shape[160];
     config->kind->describe(shape, sizeof shape, config);
-    fprintf(
-        stderr,
-        "warning: -e %s is not used: -y 1 goes on with %s, %s ---> leave -e out; another -o for a new run\n",
-        model, path, shape);
+    fprintf(stderr,
+            "warning: -e %s is not used: -y 1 goes on with %s,\n  %s ---> leave -e out; another -o for a new "
+            "run\n",
+            model, path, shape);
 }
 
 static void check_data_fits(const Trainer* t, const ModelConfig* config, const char* path) {
@@ -115,7 +115,7 @@ static void check_tokens_fit(const Trainer* t, const char* path) {
     bool other_end = like->eos_token != HF_NO_TOKEN && like->eos_token != eot;
     if ((!other_start && !other_end) || !source_is_main(t->source)) { return; }
     fprintf(stderr,
-            "warning: -e %s %s with token %d, the data with %d ---> was it made with this model's "
+            "warning: -e %s %s with token %d, the data with %d\n  ---> was it made with this model's "
             "tokenizer? (prepare_data --tokenizer)\n",
             llmc_path_tail(path), other_start ? "starts answers" : "ends texts",
             other_start ? like->start_token : like->eos_token, other_start ? pad : eot);
@@ -141,14 +141,26 @@ static void fill_params(Trainer* t, ModelSource source, const char* path) {
     if (source == MODEL_CHECKPOINT) { trainer_check_sums(t, path, NULL); }
 }
 
+// Behind what is there, or in a line of its own. Returns the column behind it.
+static int print_piece(const char* text, int column) {
+    enum { LINE_CHARS = 100 };
+    if (column + 1 + (int)strlen(text) <= LINE_CHARS) { return column + printf(" %s", text); }
+    return printf("\n  %s", text) - 1;
+}
+
 static void print_model(const Trainer* t, ModelSource source, const char* path) {
-    char shape[160];
+    char shape[160], text[400];
     const ModelConfig* config = &t->model.config;
     if (!source_is_main(t->source)) { return; }
     t->kind->describe(shape, sizeof shape, config);
-    printf("%s: %s, vocabulary %d, %lld parameters, %s; %s on %s\n", t->kind->name, shape, config->vocab,
-           (long long)model_num_params(config), source == MODEL_NEW ? "new" : path,
-           sizeof(floatX) == 2 ? "bf16" : "fp32", ops_device_name(source_ops(t->source)));
+    int column = printf("%s: %s,", t->kind->name, shape);
+    snprintf(text, sizeof text, "vocabulary %d, %lld parameters,", config->vocab,
+             (long long)model_num_params(config));
+    column = print_piece(text, column);
+    snprintf(text, sizeof text, "%.300s; %s on %.60s", source == MODEL_NEW ? "new" : path,
+             sizeof(floatX) == 2 ? "bf16" : "fp32", ops_device_name(source_ops(t->source)));
+    print_piece(text, column);
+    printf("\n");
     if (t->kind->has_decoder && source_pad_token(t->source) < 0) {
         printf("the data has no padding token: the decoder starts with end-of-text (%d)\n",
                source_eot_token(t->source));
@@ -168,6 +180,7 @@ ModelSource trainer_build_model(Trainer* t) {
     }
     if (!read_config(t, &config, &t->like, source, path, source_vocab(t->source), flags->seq_tokens, error)) {
         if (source == MODEL_RESUMED) { trainer_die_of_checkpoint(t, error); }
+        if (source == MODEL_NEW) { source_refuse(t->source, error); }
         source_die(t->source, error);
     }
     if (source == MODEL_RESUMED || source == MODEL_CHECKPOINT) { trainer_read_seals(t, source, path); }

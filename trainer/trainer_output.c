@@ -168,11 +168,6 @@ void trainer_open_output(Trainer* t) {
     const TrainFlags* flags = &t->flags;
     bool ok = true;
     t->export_lock = -1;
-    if (flags->resume && flags->overwrite) {
-        source_die(t->source,
-                   "-y and --overwrite 1: to go on from the earlier run, or to take its place? ---> give "
-                   "one of the two");
-    }
     if (source_is_main(t->source)) {
         ok = open_export(t, error);
         ok = ok && (flags->output_dir == NULL || (open_logs(t, error) && check_earlier_run(t, error)));

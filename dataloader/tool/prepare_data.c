@@ -23,6 +23,7 @@ memory does not grow with the data (dataloader/task_table.h).
 #include "../../dynapipe_plugin/base/hash.h"
 #include "../../dynapipe_plugin/base/options.h"
 #include "../../dynapipe_plugin/base/standard_output.h"
+#include "../../dynapipe_plugin/base/version.h"
 
 typedef enum { TURNS_AUTO, TURNS_TOGETHER, TURNS_APART } Turns;
 
@@ -406,11 +407,13 @@ static Status parse(PrepareOptions* options, int* argc, char** argv) {
 
 int main(int argc, char** argv) {
     standard_output_open(false);
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            print_help();
-            return standard_output_close(0, 1);
-        }
+    if (options_want_help(argc, argv)) {
+        print_help();
+        return standard_output_close(0, 1);
+    }
+    if (version_is_wanted(argc, argv)) {
+        version_print("prepare_data", stdout);
+        return standard_output_close(0, 1);
     }
     PrepareOptions options = {0};
     Prepare prep = {.options = &options};
@@ -420,7 +423,7 @@ int main(int argc, char** argv) {
     if (status == STATUS_OK) { status = prepare_data(&prep, argv + 1, argc - 1); }
     if (status != STATUS_OK) {
         prepare_report_end_line(&prep.report);
-        fprintf(stderr, "prepare_data: %s\n", status_message());
+        fprintf(stderr, "error: %s\n", status_message());
     }
     prepare_free(&prep);
     return standard_output_close(status == STATUS_OK ? 0 : is_misused ? 2 : 1, 1);

@@ -7,6 +7,7 @@
 
 #include "../../dynapipe_plugin/base/clock.h"
 #include "../../dynapipe_plugin/base/printable.h"
+#include "../../dynapipe_plugin/base/step_line.h"
 
 enum { BAD_SHOWN = 10, FILES_SHOWN = 20, COUNT_CHARS = 32 };
 
@@ -36,10 +37,12 @@ void prepare_report_progress(PrepareReport* report, const char* what, int64_t by
     int64_t pause_ns = !report->progress_shown ? 2000000000 : terminal ? 200000000 : 10000000000;
     if (now_ns - report->shown_ns < pause_ns) { return; }
     double done = (double)(report->done_bytes + bytes_of_file), total = (double)report->total_bytes;
-    double seconds = (double)(now_ns - report->begin_ns) * 1e-9, mib = 1.0 / (1 << 20);
-    fprintf(stderr, "%s%s: %.1f of %.1f MiB (%.0f %%), %.1f MiB/s, %.0f s left%s", terminal ? "\r" : "", what,
-            done * mib, total * mib, total > 0 ? 100 * done / total : 100, done * mib / seconds,
-            done > 0 && total > done ? seconds * (total - done) / done : 0, terminal ? "   " : "\n");
+    double seconds = (double)(now_ns - report->begin_ns) * 1e-9;
+    fprintf(stderr, "%s%s: %s of %s (%.0f %%), %s/s, %s left%s", terminal ? "\r" : "", what, BYTES_TEXT(done),
+            BYTES_TEXT(total), total > 0 ? 100 * done / total : 100, BYTES_TEXT(done / seconds),
+            duration_text((char[DURATION_CHARS]){0},
+                          done > 0 && total > done ? seconds * (total - done) / done : 0),
+            terminal ? "     " : "\n");
     fflush(stderr);
     report->shown_ns = now_ns;
     report->progress_shown = true;

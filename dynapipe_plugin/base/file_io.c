@@ -149,13 +149,13 @@ Status file_make_directory(const char* path) {
         if (i < length && path[i] != '/') { continue; }
         memcpy(partial, path, i);
         partial[i] = '\0';
-        if (mkdir(partial, 0755) != 0 && errno != EEXIST) {
-            return FAIL(STATUS_IO, "%s: cannot create directory: %s", partial, strerror(errno));
-        }
-    }
-    struct stat info;
-    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode)) {
-        return FAIL(STATUS_IO, "%s: not a directory", path);
+        struct stat info;
+        if (mkdir(partial, 0755) == 0) { continue; }
+        int error = errno;  // some file systems say of what is there that it may not be made
+        bool is_there = stat(partial, &info) == 0;
+        if (is_there && S_ISDIR(info.st_mode)) { continue; }
+        return FAIL(STATUS_IO, "%s: cannot create directory: %s ---> choose a place where you may write",
+                    partial, strerror(is_there ? ENOTDIR : error));
     }
     return STATUS_OK;
 }

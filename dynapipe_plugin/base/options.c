@@ -7,6 +7,8 @@
 
 #include "settings.h"
 
+#define REMEDY " ---> --help lists all"
+
 // Position of `word` among "a|b|c", -1 if it is none of them.
 static int choice_index(const char* choices, const char* word) {
     int idx = 0;
@@ -35,12 +37,13 @@ static Status parse_number(const OptionSpec* spec, const char* text, double* out
         number = (double)integer;
     }
     if (end == text || *end != '\0' || errno != 0 || !isfinite(number)) {
-        return FAIL(STATUS_BAD_OPTION, "%s: '%s' is not %s", spec->name, text,
+        return FAIL(STATUS_BAD_OPTION, "%s: '%s' is not %s" REMEDY, spec->name, text,
                     is_double ? "a number" : "a whole number");
     }
     bool has_range = spec->min != 0 || spec->max != 0;
     if (has_range && (number < spec->min || number > spec->max)) {
-        return FAIL(STATUS_BAD_OPTION, "%s: %s is outside %g ... %g", spec->name, text, spec->min, spec->max);
+        return FAIL(STATUS_BAD_OPTION, "%s: %s is outside %g ... %g" REMEDY, spec->name, text, spec->min,
+                    spec->max);
     }
     *out = number;
     *out_int = integer;
@@ -57,7 +60,8 @@ static Status set_value(const OptionSpec* spec, void* options, const char* text)
         case OPTION_CHOICE: {
             int idx = choice_index(spec->choices, text);
             if (idx < 0) {
-                return FAIL(STATUS_BAD_OPTION, "%s: '%s' is none of %s", spec->name, text, spec->choices);
+                return FAIL(STATUS_BAD_OPTION, "%s: '%s' is none of %s" REMEDY, spec->name, text,
+                            spec->choices);
             }
             *(int32_t*)field = idx;
             return STATUS_OK;
@@ -65,7 +69,7 @@ static Status set_value(const OptionSpec* spec, void* options, const char* text)
         case OPTION_INT:
             TRY(parse_number(spec, text, &number, &integer));
             if (integer > INT32_MAX || integer < INT32_MIN) {
-                return FAIL(STATUS_BAD_OPTION, "%s: %s is too large", spec->name, text);
+                return FAIL(STATUS_BAD_OPTION, "%s: %s is too large" REMEDY, spec->name, text);
             }
             *(int32_t*)field = (int32_t)integer;
             return STATUS_OK;
@@ -121,7 +125,7 @@ static Status unknown_option(const OptionSpec* specs, int num_specs, const char*
         return FAIL(STATUS_BAD_OPTION, "%s: unknown option ---> did you mean %s? --help lists all", name,
                     specs[best].name);
     }
-    return FAIL(STATUS_BAD_OPTION, "%s: unknown option ---> --help lists all", name);
+    return FAIL(STATUS_BAD_OPTION, "%s: unknown option" REMEDY, name);
 }
 
 static bool is_listed(const char* const* names, const char* name) {
@@ -161,10 +165,10 @@ Status options_take(const OptionSpec* specs, int num_specs, void* options, int* 
         if (spec == NULL) { return unknown_option(specs, num_specs, name); }
         const char* value = arg[name_length] == '=' ? arg + name_length + 1 : NULL;
         if (spec->type == OPTION_BOOL && value != NULL) {
-            return FAIL(STATUS_BAD_OPTION, "%s: takes no value", spec->name);
+            return FAIL(STATUS_BAD_OPTION, "%s: takes no value" REMEDY, spec->name);
         }
         if (spec->type != OPTION_BOOL && value == NULL) {
-            if (i + 1 >= *argc) { return FAIL(STATUS_BAD_OPTION, "%s: needs a value", spec->name); }
+            if (i + 1 >= *argc) { return FAIL(STATUS_BAD_OPTION, "%s: needs a value" REMEDY, spec->name); }
             value = argv[++i];
         }
         TRY(set_value(spec, options, value));
@@ -172,6 +176,13 @@ Status options_take(const OptionSpec* specs, int num_specs, void* options, int* 
     argv[kept] = NULL;
     *argc = kept;
     return STATUS_OK;
+}
+
+bool options_want_help(int argc, char** argv) {
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) { return true; }
+    }
+    return false;
 }
 
 enum { HELP_COLUMN = 29, HELP_CHARS = 100 };  // where explanations begin; where lines end

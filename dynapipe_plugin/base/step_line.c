@@ -1,5 +1,7 @@
 #include "step_line.h"
 
+#include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,6 +16,36 @@ const char* duration_text(char out[DURATION_CHARS], double seconds) {
         snprintf(out, DURATION_CHARS, "%dh%02dm", (int)h, (int)(m % 60));
     } else {
         snprintf(out, DURATION_CHARS, "%dd%02dh", d, (int)(h % 24));
+    }
+    return out;
+}
+
+// Behind the point, so that there are `digits` digits in all.
+static int decimals_of(double value, int digits) {
+    double size = fabs(value), power = 10;
+    for (digits--; digits > 0 && size >= power - 0.5 * pow(10, -digits); digits--) { power *= 10; }
+    return digits;
+}
+
+const char* time_text(char out[TIME_CHARS], double ns, int digits) {
+    double ms = ns / 1e6;
+    bool is_long = fabs(ms) >= 1000 - 0.5 * pow(10, 3 - digits);  // no "1000 ms" of 999.9
+    double value = is_long ? ms / 1000 : ms;
+    snprintf(out, TIME_CHARS, "%.*f %s", value != 0 ? decimals_of(value, digits) : 0, value,
+             is_long ? "s" : "ms");
+    return out;
+}
+
+const char* bytes_text(char out[BYTES_CHARS], double num_bytes) {
+    static const char* const units[] = {"GiB", "MiB", "KiB"};
+    double value = num_bytes / (1 << 30);
+    int unit = 0;
+    for (; unit < 2 && fabs(value) < 0.0995; unit++) { value *= 1024; }
+    if (fabs(value) < 0.0995) {
+        snprintf(out, BYTES_CHARS, "%.0f B", num_bytes);
+    } else {
+        int decimals = decimals_of(value, 3);
+        snprintf(out, BYTES_CHARS, "%.*f %s", decimals, value, units[unit]);
     }
     return out;
 }
@@ -33,19 +65,17 @@ static void add(char out[STEP_LINE_CHARS], const char* field) {
 }
 
 const char* step_line_print(char out[STEP_LINE_CHARS], const StepLine* line) {
-    char field[48], left[DURATION_CHARS], memory[24] = "", time[32] = "";
+    char field[48], left[DURATION_CHARS], took[TIME_CHARS], memory[BYTES_CHARS] = "", time[32] = "";
     snprintf(out, STEP_LINE_CHARS, "step %4d/%d  loss %.6f  norm %.4f  lr %.1e", line->step, line->num_steps,
              line->loss, line->norm, line->lr);
-    snprintf(field, sizeof field, "%.*f ms", line->ms >= 1000 ? 0 : line->ms >= 100 ? 1 : 2, line->ms);
-    add(out, field);
+    add(out, time_text(took, line->ms * 1e6, 4));
     print_rate(field, sizeof field, line->tokens_per_s);
     add(out, field);
     if (line->mfu > 0) {
         snprintf(field, sizeof field, "%.0f%% MFU", 100 * line->mfu);
         add(out, field);
     }
-    double gib = line->bytes / (1 << 30);
-    if (gib > 0) { snprintf(memory, sizeof memory, "%.*f GiB", gib < 9.995 ? 2 : gib < 99.95 ? 1 : 0, gib); }
+    if (line->bytes > 0) { bytes_text(memory, line->bytes); }
     if (line->seconds_left >= 0) {
         snprintf(time, sizeof time, "%s left", duration_text(left, line->seconds_left));
     }

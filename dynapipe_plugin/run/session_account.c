@@ -56,11 +56,10 @@ void session_account_warn(const Dynapipe* dp) {
     int32_t h = host_cores_short(hosts);
     if (!session_shares_cores(dp)) { return; }
     int32_t t = hosts->threads[h];
-    fprintf(
-        stderr,
-        "warning: %d ranks of %d thread%s share %d core%s: times mean nothing, steps are predicted for these "
-        "cores, no costs are refit ---> fewer ranks a host, or --threads\n",
-        hosts->sharers[h], t, t == 1 ? "" : "s", hosts->cores[h], hosts->cores[h] == 1 ? "" : "s");
+    fprintf(stderr,
+            "warning: %d ranks of %d thread%s share %d core%s: times mean nothing, steps are predicted for\n"
+            "  these cores, no costs are refit ---> fewer ranks a host, or --threads\n",
+            hosts->sharers[h], t, t == 1 ? "" : "s", hosts->cores[h], hosts->cores[h] == 1 ? "" : "s");
 }
 
 // --- what ranks did ----------------------------------------------------------------------------------------

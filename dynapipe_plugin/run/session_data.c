@@ -85,7 +85,7 @@ static void warn_of_long_samples(const Dynapipe* dp) {
     long long longest = loader_longest_tokens(dp->train);
     fprintf(stderr,
             "warning: -d %lld: %lld of %lld samples are longer, up to %lld tokens; each of them is a step "
-            "alone ---> -d %lld or more, or a shorter -t\n",
+            "alone\n  ---> -d %lld or more, or a shorter -t\n",
             (long long)dp->run.batch_tokens, (long long)loader_num_alone(dp->train),
             (long long)loader_num_samples(dp->train), longest, longest);
 }

@@ -178,11 +178,11 @@ int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32
     if (status == STATUS_OK) { status = loader_restore(dp->train, position, num_bytes); }
     uint64_t seed = loader_seed(dp->train), option = (uint64_t)dp->options.seed;
     if (status == STATUS_OK && seed != option && dp->run.overfit == 0 && dp->transport.rank == 0) {
-        fprintf(
-            stderr,
-            "warning: --seed %llu is not used: the run that goes on draws its data by --seed %llu ---> say "
-            "--seed %llu; another -o for a new run\n",
-            (unsigned long long)option, (unsigned long long)seed, (unsigned long long)seed);
+        fprintf(stderr,
+                "warning: --seed %llu is not used: the run that goes on draws its data by --seed %llu\n  "
+                "---> say "
+                "--seed %llu; another -o for a new run\n",
+                (unsigned long long)option, (unsigned long long)seed, (unsigned long long)seed);
     }
     return (int)status;
 }

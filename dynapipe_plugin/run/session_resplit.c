@@ -4,6 +4,7 @@
 
 #include "../base/clock.h"
 #include "../base/hash.h"
+#include "../base/step_line.h"
 #include "../plan/cost/cost_share.h"
 #include "../plan/planner.h"
 #include "../plan/problem/placement_make.h"
@@ -210,7 +211,8 @@ static void say_move(const Dynapipe* dp, const Placement* placement, const char*
     if (dp->transport.rank != 0) { return; }
     placement_print(from, &dp->request.placement, dp->num_stages);
     placement_print(to, placement, dp->num_stages);
-    printf("layers move behind step %d: stages %s become %s (%s)\n", dp->next_step, from, to, why);
+    int column = printf("layers move behind step %d: stages %s become %s", dp->next_step, from, to);
+    printf(column + strlen(why) > 97 ? "\n  (%s)\n" : " (%s)\n", why);
     fflush(stdout);
 }
 
@@ -240,8 +242,8 @@ static Status search(Dynapipe* dp, const CostModel* costs, const Machine* machin
                  pays(dp, costs, &choice, present_ns) && both_fit(dp, costs, machine, &choice.placement);
     if (!moves) { return STATUS_OK; }
     char why[160];
-    snprintf(why, sizeof why, "a step of about %.0f ms in place of %.0f ms; %d splits looked at in %.1f s",
-             (double)choice.makespan_ns / 1e6, (double)present_ns / 1e6, choice.num_splits, search_s);
+    snprintf(why, sizeof why, "a step of about %s in place of %s; %d splits looked at in %.1f s",
+             TIME_TEXT(choice.makespan_ns, 3), TIME_TEXT(present_ns, 3), choice.num_splits, search_s);
     say_move(dp, &choice.placement, why);
     *placement = choice.placement;
     resplit->effort_then = effort_for(dp, choice.makespan_ns);
@@ -395,8 +397,8 @@ Status session_resplit_check(Dynapipe* dp) {
                     resplit->told);
     }
     if (resplit->is_moving && dp->transport.rank == 0) {
-        printf("moved %.1f MiB between ranks in %.2f s\n", (double)resplit->moved_bytes / 1048576,
-               (double)(resplit->moved_ns - resplit->asked_ns) / 1e9);
+        printf("moved %s between ranks in %s\n", BYTES_TEXT(resplit->moved_bytes),
+               TIME_TEXT(resplit->moved_ns - resplit->asked_ns, 3));
         fflush(stdout);
     }
     resplit->is_moving = false;

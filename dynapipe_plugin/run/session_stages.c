@@ -5,6 +5,7 @@
 
 #include "../base/clock.h"
 #include "../base/slow_notice.h"
+#include "../base/step_line.h"
 #include "../plan/planner.h"
 #include "../plan/problem/placement_make.h"
 #include "session.h"
@@ -65,7 +66,7 @@ static int64_t average_step_ns(const Dynapipe* dp, const StageChoice* choice) {
 // "4,4,3,1" or "0:2,1:3,1:3,0:2+rows:256,768" (placement_make.h), broken behind a comma where the line is
 // long. Returns the columns used of the last line.
 static int print_placement(const Dynapipe* dp, const Placement* placement, int column) {
-    enum { MOST_COLUMNS = 120 };
+    enum { MOST_COLUMNS = 88 };
     char text[PLACEMENT_CHARS];
     placement_print(text, placement, dp->num_stages);
     for (const char* at = text; *at != '\0'; at++) {
@@ -75,20 +76,33 @@ static int print_placement(const Dynapipe* dp, const Placement* placement, int c
     return column;
 }
 
+// Behind what is there, or in a line of its own. Returns the column behind it.
+static int print_words(const char* words, int column) {
+    enum { MOST_COLUMNS = 100 };
+    int num_chars = (int)strlen(words);
+    if (column + 1 + num_chars <= MOST_COLUMNS) { return column + printf(" %s", words); }
+    return printf("\n        %s", words) - 1;
+}
+
 static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t num_batches, double seconds) {
     int64_t step_ns = average_step_ns(dp, choice);
     bool is_told = session_placed_by_list(dp) && choice->num_splits <= 1;
     int column = print_placement(dp, &choice->placement, printf("stages: "));
     if (placement_is_linear(&choice->placement, dp->num_stages)) { column += printf(" layers"); }
-    printf(column > 60 ? "\n        (" : " (");
-    if (is_told) {
-        printf("as told");
-    } else {
-        printf("of %d splits planned for %d batches, %.1f s", choice->num_splits, num_batches, seconds);
+    char how[80] = "(as told);", about[120];
+    if (!is_told) {
+        snprintf(how, sizeof how, "(of %d splits planned for %d batches, %.1f s);", choice->num_splits,
+                 num_batches, seconds);
     }
-    printf("); a step of about %.0f ms", (double)(step_ns + session_update_ns(dp)) / 1e6);
-    if (step_ns != choice->makespan_ns) { printf(" on these cores"); }
-    if (dp->request.effort > 0) { printf(", planned at --effort %d", dp->request.effort); }
+    int num_chars =
+        snprintf(about, sizeof about, "a step of about %s%s", TIME_TEXT(step_ns + session_update_ns(dp), 3),
+                 step_ns != choice->makespan_ns ? " on these cores" : "");
+    if (dp->request.effort > 0) {
+        snprintf(about + num_chars, sizeof about - (size_t)num_chars, ", planned at --effort %d",
+                 dp->request.effort);
+    }
+    column = print_words(how, column);
+    print_words(about, column);
     printf("\n");
     const Progress* progress = &dp->progress;
     if (progress->reason != NULL && dp->transport.num_ranks > 1) {

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "../base/hash.h"
+#include "../base/step_line.h"
 #include "session.h"
 
 enum { QUIET_WAIT_BYTES = 1 << 28 };  // what is read within a second or so needs no words
@@ -119,8 +120,7 @@ static Status take_turn(Dynapipe* dp, double* of_ranks) {
 static void say_waits(const Dynapipe* dp) {
     int64_t left_bytes = sample_verify_left_bytes(dp->verify);
     if (left_bytes <= QUIET_WAIT_BYTES || dp->transport.rank != 0) { return; }
-    printf("waiting until the data is verified: rank 0 has %.1f GiB to read\n",
-           (double)left_bytes / (1 << 30));
+    printf("waiting until the data is verified: rank 0 has %s to read\n", BYTES_TEXT(left_bytes));
     fflush(stdout);
 }
 
@@ -128,9 +128,9 @@ static void say_left(Dynapipe* dp) {
     int64_t left_bytes = sample_verify_left_bytes(dp->verify);
     if (left_bytes == 0 || dp->transport.rank != 0 || dp->says_left) { return; }
     printf(
-        "told to end before all of the data is verified: rank 0 has %lld MiB of its part left, which a run "
-        "that goes on reads\n",
-        (long long)left_bytes >> 20);
+        "told to end before all of the data is verified: rank 0 has %s of its part left,\n  which a run that "
+        "goes on reads\n",
+        BYTES_TEXT(left_bytes));
     fflush(stdout);
     dp->says_left = true;
 }

@@ -18,6 +18,7 @@
 //     end
 #include <inttypes.h>
 
+#include "../../base/step_line.h"
 #include "../pipe/timeline_row.h"
 #include "plan_words.h"
 
@@ -132,8 +133,8 @@ static void counts_print(char out[48], int64_t enc, int64_t dec, bool two) {
 void plan_print_microbatches(const Plan* plan, FILE* out) {
     fprintf(out, "%d micro-batches of %d samples, %d stages x %d replicas, policy %s, schedule %s\n", plan->M,
             plan->N, plan->P, plan->R, plan->policy, plan->schedule);
-    fprintf(out, "predicted %.3f ms, bound %.3f ms (%.2f x)\n", (double)plan->makespan_ns / 1e6,
-            (double)plan->bound_ns / 1e6,
+    fprintf(out, "predicted %s, bound %s (%.2f x)\n", TIME_TEXT(plan->makespan_ns, 6),
+            TIME_TEXT(plan->bound_ns, 6),
             plan->bound_ns > 0 ? (double)plan->makespan_ns / (double)plan->bound_ns : 1.0);
     const bool two = has_two_sides(plan);
     fprintf(out, "  mb     replica  layout  sequences  %*s  %*s  padding  supervised  recompute\n",
@@ -187,8 +188,9 @@ void plan_print_table(const Plan* plan, FILE* out) {
         const PlanRank* rank = &plan->ranks[r];
         fprintf(out, "  rank %d (replica %d, stage %d", r, r / plan->P, r % plan->P);
         if (is_placed(plan)) { print_rows_of_stage(plan, r % plan->P, out); }
-        fprintf(out, "): %.2f MiB of activations, %.2f MiB of model state\n",
-                (double)rank->arena_bytes / 1048576, (double)rank->state_bytes / 1048576);
+        fprintf(out, is_placed(plan) ? "):\n    " : "): ");
+        fprintf(out, "%s of activations, %s of model state\n", BYTES_TEXT(rank->arena_bytes),
+                BYTES_TEXT(rank->state_bytes));
     }
 }
 
@@ -215,7 +217,7 @@ static void print_stage(const Plan* plan, int32_t r, int32_t s, int32_t first_mb
 }
 
 void plan_print_timeline(const Plan* plan, int32_t width, FILE* out) {
-    fprintf(out, "%.3f ms; " TIMELINE_LEGEND "%s\n", (double)plan->makespan_ns / 1e6,
+    fprintf(out, "%s; " TIMELINE_LEGEND "%s\n", TIME_TEXT(plan->makespan_ns, 4),
             is_placed(plan) ? TIMELINE_CHUNKS : "");
     int32_t first = 0;
     for (int32_t r = 0; r < plan->R; r++) {

@@ -17,7 +17,7 @@ a share of the head, a row below says which one runs:
 #define TIMELINE_LEGEND \
     "letter = micro-batch: a forward, A backward, + weight gradients, ~ forward again, . idle"
 
-#define TIMELINE_CHUNKS "; below it the chunk, 0 to 9, a to z, * its share of the head"
+#define TIMELINE_CHUNKS ";\nbelow it the chunk, 0 to 9, a to z, * its share of the head"
 
 typedef struct {
     FILE* out;

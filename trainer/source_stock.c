@@ -176,9 +176,8 @@ static void wait_until_verified(Source* source) {
     check(source, sample_verify_damage(source->verify));
     int64_t left_bytes = sample_verify_left_bytes(source->verify);
     if (left_bytes == 0 || source->says_left) { return; }
-    printf(
-        "told to end before all of the data is verified: %lld MiB are left, which a run that goes on reads\n",
-        (long long)left_bytes >> 20);
+    printf("told to end before all of the data is verified: %s are left, which a run that goes on reads\n",
+           BYTES_TEXT(left_bytes));
     source->says_left = true;
 }
 

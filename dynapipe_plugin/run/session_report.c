@@ -346,11 +346,11 @@ static void print_errors(const SessionSummary* run) {
 static void print_summary(const Dynapipe* dp) {
     const SessionSummary* run = &dp->summary;
     printf("steps %d to %d: %.4g ms each | %.0f tok/s, %.0f supervised | pad %.1f%% | idle %.1f%%\n"
-           "waited for plans %.1f%% of the time; the largest rank: %.3g GiB planned, %.3g GiB used\n",
+           "waited for plans %.1f%% of the time; the largest rank: %s planned, %s used\n",
            dp->next_step - run->num_steps + 1, dp->next_step, run->ns / run->num_steps / 1e6,
            run->total * 1e9 / run->ns, run->supervised * 1e9 / run->ns,
            padding_percent(run->total, run->computed), 100 * run->idle / run->num_steps,
-           100 * run->plan_wait_ns / run->ns, run->peak_bytes / (1 << 30), run->rss_bytes / (1 << 30));
+           100 * run->plan_wait_ns / run->ns, BYTES_TEXT(run->peak_bytes), BYTES_TEXT(run->rss_bytes));
     print_errors(run);
     printf("\n");
 }

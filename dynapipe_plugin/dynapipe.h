@@ -380,7 +380,6 @@ typedef struct {
     int64_t dec_tokens;         // of total_tokens, those of a decoder behind an encoder; 0 without
     // Sums over the step's samples: squared tokens, those of a decoder, encoder tokens times decoder tokens.
     int64_t squares, dec_squares, cross_products;
-    int64_t reserved[4];  // zeros
 } DynapipeStep_v1;
 
 int dynapipe_step(Dynapipe* dp, DynapipeStep_v1* out);
@@ -405,7 +404,7 @@ typedef struct {
     const char* log_dir;    // where metrics.jsonl goes; NULL: nowhere
     double flops;           // model FLOPs of the step, without padding and recomputation ...
     double peak_flops;      // ... and FLOP/s of all ranks together at most, for MFU; 0: not known
-    int64_t reserved[4];    // 0
+    int64_t reserved[2];    // 0
 } DynapipeReport_v1;
 // One line on rank 0's terminal, one line in metrics.jsonl, the --trace and --print-plan of their step. A
 // line of metrics.jsonl that cannot be written is no error: a warning on rank 0.

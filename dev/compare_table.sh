@@ -40,8 +40,8 @@ done | awk '
             }
             speed = s / ms
             if (k == 1) reference = speed
-            bar = ""; for (i = 0; i < 40 * speed / reference && i < 60; i++) bar = bar "#"
-            printf "%-14s %9.0f %12.0f %7.1f%% %5.1f%%   %-40s %.2f\n", name, 1000 * t / ms, 1000 * speed, 100 * (1 - t / c),
+            bar = ""; for (i = 0; i < 36 * speed / reference && i < 40; i++) bar = bar "#"
+            printf "%-14s %9.0f %12.0f %7.1f%% %5.1f%%   %-36s %.2f\n", name, 1000 * t / ms, 1000 * speed, 100 * (1 - t / c),
                 100 * d / (last[name] - 1), bar, speed / reference
         }
         exit num_names == 0

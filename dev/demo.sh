@@ -44,7 +44,7 @@ if [ -z "${DATA:-}" ]; then
     ask "$out" "$data/questions.jsonl"
 fi
 
-say "Ways to form micro-batches: same data, model ($compare_model) and $ranks ranks, 2 x $compare_steps steps of 8192 tokens each"
+say "Ways to form micro-batches: same data, model ($compare_model), $ranks ranks; 2 x $compare_steps steps of 8192 tokens"
 say_if_busy "the table says little; again on a quiet machine"
 for round in 1 2; do
     for batching in dynamic packed-ragged packed padded; do
@@ -64,4 +64,5 @@ echo "so it learns something else)"
 
 say "Done in $SECONDS s"
 echo "$out: metrics.jsonl, main.log, costs.txt, a checkpoint that llm.c reads, its tokenizer"
-echo "Next: ./generate $out; DATA='path/*.jsonl' make run, with lines {\"task\", \"inputs\", \"targets\"}; ./train_gpt2 --help"
+echo "Next: ./generate $out; ./train_gpt2 --help"
+echo "      DATA='path/*.jsonl' make run, with lines {\"task\", \"inputs\", \"targets\"}"

@@ -42,4 +42,5 @@ fi
 say "Done in $SECONDS s"
 echo "$out: metrics.jsonl (losses, exact match and ROUGE-L by task), main.log, costs.txt, a checkpoint;"
 echo "$out/hf: the model for transformers"
-echo "Next: ./generate $out; DATA='path/*.jsonl' make run-t5; fine-tune a FLAN-T5: ./train_t5 -e DIRECTORY of its files (README)"
+echo "Next: ./generate $out; fine-tune a FLAN-T5: ./train_t5 -e DIRECTORY of its files (README)"
+echo "      DATA='path/*.jsonl' make run-t5, with lines {\"task\", \"inputs\", \"targets\"}"

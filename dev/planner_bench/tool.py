@@ -103,7 +103,7 @@ class Tool:
         if off > AGREE:
             sys.exit(f"{problem_path} {' '.join(map(str, options))}: planner {predicted} ms, judge {makespan} ms")
         split = placed(plan)
-        parts = re.findall(r"^  (\w[\w ]*?) +(-?[\d.]+) ms +(-?[\d.]+) %", shown, re.M)
+        parts = re.findall(r"^  (\w[\w ]*?) +(-?[\d.]+) m?s +(-?[\d.]+) %", shown, re.M)
         return Planned(makespan, predicted, plan["lower_bound_ms"], plan["planning_cpu_ms"], split, shown, plan,
                        {name: float(percent) for name, _, percent in parts})
 

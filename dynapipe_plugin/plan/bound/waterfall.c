@@ -385,9 +385,8 @@ static void print_row(FILE* out, const char* name, int64_t below_ns, int64_t ns,
     for (int i = 0; i < end; i++) { bar[i] = i < begin ? ' ' : '#'; }
     bar[end > begin ? end : 0] = '\0';
     bool is_long = makespan_ns >= 1000000000;  // one unit for all rows, which add up
-    fprintf(out, "%-19s %12.*f %-2s  %6.2f %%%s%s\n", name, is_long ? 6 : 3,
-            (double)ns / (is_long ? 1e9 : 1e6), is_long ? "s" : "ms", 100.0 * (double)ns / (double)all_ns,
-            end > begin ? "  " : "", bar);
+    fprintf(out, "%-19s %12.3f %-2s  %6.2f %%%s%s\n", name, (double)ns / (is_long ? 1e9 : 1e6),
+            is_long ? "s" : "ms", 100.0 * (double)ns / (double)all_ns, end > begin ? "  " : "", bar);
 }
 
 void waterfall_print(const Waterfall* waterfall, FILE* out) {

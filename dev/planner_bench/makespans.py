@@ -80,7 +80,10 @@ def packed_ms(tool, case, budget):
     """by the planner's own word"""
     shown = tool.run("plan", case.path, "--policy", "packed", "--mb-tokens", budget, may_fail=(3,))
     lines = [line for line in (shown or "").splitlines() if line.startswith("makespan")]
-    return float(lines[0].split()[1]) if lines else None
+    if not lines:
+        return None
+    number, unit = lines[0].split()[1:3]
+    return float(number) * {"ms": 1, "s": 1000}[unit]
 
 
 def best_baseline(tool, case, policy, budgets):

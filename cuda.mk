@@ -141,8 +141,10 @@ $(OUT)/cuda_check: $(OUT)/test/test_check_llmc.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/test_cuda_head: LIBS += $(TEXT_LIBS)
 $(OUT)/test_cuda_head: $(OUT)/test/part_chain.o $(LLMC_OBJS)
+# What the operations alone need, without a model.
+OPERATIONS_OBJS = $(CUDA_OPS_OBJS) $(OUT)/llmc/peak_flops.o $(DYNAPIPE_BASE_OBJS)
 # A CUDA kernel test: the operations of cuda/, and those of cpu/ behind names of their own (cpu_*).
-$(OUT)/test_cuda_%: $(OUT)/test/cuda/test_cuda_%.o $(OUT)/test/cuda/cuda_test.o $(OUT)/cpu_ops.o $(CUDA_OPS_OBJS) $(DYNAPIPE_BASE_OBJS)
+$(OUT)/test_cuda_%: $(OUT)/test/cuda/test_cuda_%.o $(OUT)/test/cuda/cuda_test.o $(OUT)/cpu_ops.o $(OPERATIONS_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) -lopenblas $(DYNAPIPE_LIBS) $(LIBS) -o $@
 CPU_OBJS := $(patsubst %.c,$(DYNAPIPE_PLAN_OUT)/%.o,$(wildcard llmc/cpu/*.c)) $(OUT)/cpu/test/cuda/cpu_ops.o
 $(DYNAPIPE_PLAN_OUT)/llmc/cpu/%.o: llmc/cpu/%.c
@@ -158,7 +160,7 @@ $(OUT)/cpu_ops.o: $(CPU_OBJS)
 	objcopy -w --keep-global-symbol='cpu_*' $@
 # Measurements (dev/gpu_check.sh): operations, and the model's steps in one process.
 BENCH_OBJS := $(OUT)/dev/cuda_bench/bench.o $(OUT)/dev/cuda_bench/ceilings.o
-$(OUT)/cuda_bench_operations $(OUT)/cuda_bench_shares: $(OUT)/cuda_bench_%: $(OUT)/dev/cuda_bench/%.o $(BENCH_OBJS) $(CUDA_OPS_OBJS) $(DYNAPIPE_BASE_OBJS)
+$(OUT)/cuda_bench_operations $(OUT)/cuda_bench_shares: $(OUT)/cuda_bench_%: $(OUT)/dev/cuda_bench/%.o $(BENCH_OBJS) $(OPERATIONS_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(LIBS) -o $@
 $(OUT)/cuda_bench_steps: $(OUT)/dev/cuda_bench/steps.o $(BENCH_OBJS) $(LLMC_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# dev/data: every script on a small file of the form that it is for, then through prepare_data. No network.
+# dev/data: every script on a small file of the form that it is for, then through prepare_data. What they fetch comes from
+# a server in here (HF_ENDPOINT), which breaks off in the middle of the first file.
 set -u
 cd "$(dirname "$0")/.."
 command -v python3 >/dev/null || { echo "skip: no python3"; exit 77; }
 make --no-print-directory -s prepare_data || exit 1
 dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+server=
+trap 'rm -rf "$dir"; [ -z "$server" ] || kill "$server"' EXIT
 python=${PYTHON:-python3}
 passed=0 failed=0 skipped=0
 check() {  # what, command...: the command must succeed
@@ -96,6 +98,60 @@ fails "not JSON" alpaca --file "$dir/input.txt" --out "$dir/x"
 fails "No such file" alpaca --file "$dir/absent" --out "$dir/x"
 fails "--dataset NAME or --file FILE" huggingface --out "$dir/x"
 check "a failure writes nothing" [ ! -e "$dir/x" -a ! -e "$dir/x.tmp" ]
+
+# Fetching, from a server with Range and If-Range, as the Hub has.
+mkdir -p "$dir/web" && cp "$dir/dolly-15k.jsonl" "$dir/tulu-rows.jsonl" "$dir/web"
+cat >"$dir/server.py" <<'END'
+import http.server, json, os, sys
+dir = sys.argv[1]
+FILES = {"/datasets/databricks/databricks-dolly-15k/resolve/main/databricks-dolly-15k.jsonl": "dolly-15k.jsonl", "/rows.jsonl": "tulu-rows.jsonl"}
+broken = set()
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        host = "http://" + self.headers["Host"]
+        if self.path == "/api/datasets/allenai/tulu-3-sft-mixture/parquet":
+            data = json.dumps({"default": {"train": [host + "/rows.jsonl"]}}).encode()
+        elif self.path == "/api/datasets/a/two/parquet":
+            data = json.dumps({"x": {"test": []}, "y": {"train": []}}).encode()
+        elif self.path in FILES:
+            data = open(os.path.join(dir, FILES[self.path]), "rb").read()
+        else:
+            return self.send_error(404)
+        first = 0
+        if self.headers.get("Range") and self.headers.get("If-Range") == '"e1"':
+            first = int(self.headers["Range"][len("bytes="):-1])
+        self.send_response(206 if first else 200)
+        self.send_header("ETag", '"e1"')
+        self.send_header("Content-Length", str(len(data) - first))
+        self.end_headers()
+        is_broken = self.path in FILES and self.path not in broken
+        broken.add(self.path)
+        self.wfile.write(data[first:first + 50] if is_broken else data[first:])
+    def log_message(self, *args):
+        with open(os.path.join(dir, "log"), "a") as log:
+            log.write(f"{self.command} {self.path} {self.headers.get('Range')}\n")
+server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+open(os.path.join(dir, "port.tmp"), "w").write(str(server.server_port))
+os.rename(os.path.join(dir, "port.tmp"), os.path.join(dir, "port"))
+server.serve_forever()
+END
+"$python" "$dir/server.py" "$dir/web" & server=$!
+for _ in $(seq 100); do [ -e "$dir/web/port" ] && break; sleep 0.1; done
+export HF_ENDPOINT=http://127.0.0.1:$(cat "$dir/web/port") no_proxy=127.0.0.1
+check "dolly, fetched" run dolly --downloads "$dir/cache" --out "$dir/fetched.jsonl" >/dev/null
+check "is what the file gives" cmp -s "$dir/fetched.jsonl" "$dir/dolly.jsonl"
+check "what broke off is gone on with: $(cat "$dir/web/log")" grep -q "dolly-15k.jsonl bytes=50-" "$dir/web/log"
+: >"$dir/web/log"
+check "dolly again" run dolly --downloads "$dir/cache" --out "$dir/fetched.jsonl" >/dev/null
+check "fetches nothing" [ ! -s "$dir/web/log" ]
+check "tulu3, from the list of its files" run tulu3 --downloads "$dir/cache" --out "$dir/fetched.jsonl" >/dev/null
+check "is what the file gives" cmp -s "$dir/fetched.jsonl" "$dir/tulu3.jsonl"
+check "any data set" run huggingface --dataset allenai/tulu-3-sft-mixture --downloads "$dir/cache" --limit 2 --out "$dir/fetched.jsonl" >/dev/null
+check "ends at its limit" [ "$(wc -l <"$dir/fetched.jsonl")" -eq 2 ]
+fails "--config: a/two has x, y ---> name one of these" huggingface --dataset a/two --out "$dir/x"
+fails "--split train: a/two has test" huggingface --dataset a/two --config x --out "$dir/x"
+fails "HTTP 404, it is not there" huggingface --dataset a/absent --out "$dir/x"
+fails "HTTP 404, it is not there ---> it may have moved: fetch it elsewhere and name it with --file" flan --downloads "$dir/cache" --out "$dir/x"
 check "where GPT-2's tokenizer is" [ "$(run tokenizer gpt2 --urls --out "$dir" | wc -l)" -eq 2 ]
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

@@ -235,6 +235,24 @@ def sources(options, urls):
         yield download(url, os.path.join(options.downloads, local_name(url)))
 
 
+def parquet_urls(dataset, config, split):
+    """Where a data set's files of Parquet are, as the viewer of Hugging Face lists them; config: None, the only one."""
+    if not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", dataset):
+        raise Failure(f"--dataset {dataset}: no name of a data set", "OWNER/NAME, as its address has it")
+    url = f"{HUGGINGFACE}/api/datasets/{urllib.parse.quote(dataset)}/parquet"
+    listed = fetch_json(url, "see that the name is right, and that its page shows a viewer; "
+                             "else fetch its files and name them with --file")
+    if not isinstance(listed, dict) or not all(isinstance(splits, dict) for splits in listed.values()):
+        raise Failure(f"{url}: not a list of files", "fetch them in a browser and name them with --file")
+    if config is None:
+        config = "default" if "default" in listed else next(iter(listed), None) if len(listed) == 1 else None
+    if config not in listed:
+        raise Failure(f"--config: {dataset} has {', '.join(sorted(listed)) or 'none'}", "name one of these")
+    if split not in listed[config]:
+        raise Failure(f"--split {split}: {dataset} has {', '.join(listed[config])}", "name one of these")
+    return listed[config][split]
+
+
 def plain(value):
     """Of what JSON has no form for: times and decimal numbers as text."""
     if isinstance(value, (bytes, bytearray)):

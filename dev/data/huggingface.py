@@ -11,28 +11,8 @@ fetched with HF_TOKEN set; HF_ENDPOINT names a mirror. Parquet needs: pip instal
 is in doc/data.md; numbers become text, so that they can be targets.
 """
 
-import re
-import urllib.parse
-
 import fetch
 import records
-
-
-def parquet_urls(dataset, config, split):
-    if not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", dataset):
-        raise fetch.Failure(f"--dataset {dataset}: no name of a data set", "OWNER/NAME, as its address has it")
-    url = f"{fetch.HUGGINGFACE}/api/datasets/{urllib.parse.quote(dataset)}/parquet"
-    listed = fetch.fetch_json(url, "see that the name is right, and that its page shows a viewer; "
-                                   "else fetch its files and name them with --file")
-    if not isinstance(listed, dict) or not all(isinstance(splits, dict) for splits in listed.values()):
-        raise fetch.Failure(f"{url}: not a list of files", "fetch them in a browser and name them with --file")
-    if config is None:
-        config = "default" if "default" in listed else next(iter(listed), None) if len(listed) == 1 else None
-    if config not in listed:
-        raise fetch.Failure(f"--config: {dataset} has {', '.join(sorted(listed)) or 'none'}", "name one of these")
-    if split not in listed[config]:
-        raise fetch.Failure(f"--split {split}: {dataset} has {', '.join(listed[config])}", "name one of these")
-    return listed[config][split]
 
 
 def renames(pairs):
@@ -83,7 +63,7 @@ def main():
         raise fetch.Failure("nothing to read" if not options.file else "two things to read",
                             "--dataset NAME or --file FILE")
     new_names = renames(options.rename)
-    urls = parquet_urls(options.dataset, options.config, options.split) if options.dataset else []
+    urls = fetch.parquet_urls(options.dataset, options.config, options.split) if options.dataset else []
     columns = [*options.fields, *new_names] if options.fields else None
     fetch.write(options, (convert(where, record, options.fields, new_names, options.task)
                           for path in fetch.sources(options, urls) for where, record in records.read(path, columns)))

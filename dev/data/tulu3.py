@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Tulu 3's mixture for fine-tuning: 939,000 conversations of many sources (ODC-BY; some have their own license).
 
-    dev/data/tulu3.py --out data/tulu3.jsonl                                 1.4 GB in 6 files of Parquet
+    dev/data/tulu3.py --out data/tulu3.jsonl                                 1.4 GB of Parquet
     dev/data/tulu3.py --sources flan_v2 oasst1 --out data/two.jsonl          these only
-    dev/data/tulu3.py --file train-00000-of-00006.parquet --limit 1000 --out data/tulu3.jsonl
+    dev/data/tulu3.py --file 0000.parquet --limit 1000 --out data/tulu3.jsonl
     ./prepare_data --template chatml --out data/tulu3 data/tulu3.jsonl
 
 A record's source is its task, without the owner's name and without "_converted". Parquet needs: pip install pyarrow.
@@ -12,9 +12,7 @@ A record's source is its task, without the owner's name and without "_converted"
 import fetch
 import records
 
-NUM_FILES = 6
-URLS = [fetch.HUGGINGFACE + "/datasets/allenai/tulu-3-sft-mixture/resolve/main/data/"
-        f"train-{i:05d}-of-{NUM_FILES:05d}.parquet" for i in range(NUM_FILES)]
+DATASET = "allenai/tulu-3-sft-mixture"
 
 
 def task_of(source):
@@ -25,7 +23,7 @@ def task_of(source):
 def convert(where, record):
     messages = record.get("messages")
     if not isinstance(messages, list):
-        raise fetch.Failure(f"{where}: a record without messages", "give it a file of allenai/tulu-3-sft-mixture")
+        raise fetch.Failure(f"{where}: a record without messages", f"give it a file of {DATASET}")
     turns = []
     for number, message in enumerate(messages, 1):
         if not isinstance(message, dict):
@@ -41,11 +39,12 @@ def main():
     parser = fetch.parser(__doc__)
     parser.add_argument("--sources", nargs="+", metavar="NAME", help="only these [all]")
     options = parser.parse_args()
+    urls = [] if options.file else fetch.parquet_urls(DATASET, None, "train")
     wanted = {task_of(name) for name in options.sources or ()}
 
     def converted():
         found = set()
-        for path in fetch.sources(options, URLS):
+        for path in fetch.sources(options, urls):
             for where, record in records.read(path, ["messages", "source"]):
                 source = task_of(record["source"]) if isinstance(record.get("source"), str) else None
                 found.add(source)

@@ -270,4 +270,4 @@ bench-simulated:                           ## training steps on 2 to 16 virtual 
 clean:                                     ## remove what was built
 	rm -rf build train_gpt2 train_t5 $(foreach m,gpt2 t5,train_$m-stock train_$m-dynapipe) train_gpt2cu train_t5cu prepare_data profile_costs profile_costscu make_tasks generate dynapipe
 
--include $(shell find build -name '*.d' 2>/dev/null)
+-include $(shell find $(sort $(OUT) $(DYNAPIPE_PLAN_OUT)) -name '*.d' -not -path '*/foreign*' 2>/dev/null)

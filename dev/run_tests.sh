@@ -113,6 +113,11 @@ if [ "${1:-}" != --unit ] && command -v g++ >/dev/null && [ -n "$(make -s BACKEN
         make --no-print-directory -s -j"$(nproc)" BACKEND=emu PRECISION=$precision emulated-tests >"$out/log/build-$precision.log" 2>&1
     done
 fi
+# Trees of tests build the plugin with their own flags, in folders of their own: from here on the compiler's cache has it.
+if [ "${1:-}" != --unit ] && [ -n "${CCACHE_DIR:-}" ]; then
+    make --no-print-directory -s -j"$(nproc)" -f dynapipe_plugin/dynapipe.mk dynapipe prepare_data DYNAPIPE=1 CC=cc DYNAPIPE_OUT="$out/foreign_first" \
+        >"$out/log/build-foreign.log" 2>&1
+fi
 echo "built in $SECONDS s"
 unit_tests() { for t in $tests; do echo "$t $out/$t"; done; }
 if [ "${1:-}" = "--unit" ]; then

@@ -6,7 +6,7 @@ stage_search.h -- the placement of a run: the one that plans of sampled batches 
     neighbours   of the best: one layer from a chunk to another, as long as that helps
 
 Every candidate is judged by planning all batches with it, at small effort. Pure and deterministic, like
-plan_make: every rank finds the same. The work is limited by counts (some second of one core), not by a clock.
+plan_make. The work is limited by counts (some second of one core), not by a clock.
 */
 #pragma once
 

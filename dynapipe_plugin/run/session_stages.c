@@ -156,23 +156,43 @@ static Status search_stages(StageChoice* out, PlanRequest* request, const CostMo
     return status == STATUS_INFEASIBLE ? FAIL(status, "%s", failure) : status;
 }
 
+// Every rank would find the same; where ranks share cores each would wait for all others to have found it. So the first
+// one searches, and tells the choice, or why there is none.
+static Status choose_on_first(StageChoice* out, Dynapipe* dp, StageBatch* batches) {
+    enum { WAITS = 10 };                // times the usual wait for a message
+    static const LargestSamples none;  // a run that only looks at the model draws none to train on
+    struct {
+        StageChoice choice;
+        Status status;
+        char message[1024];
+    } found = {0};
+    if (dp->transport.rank == 0) {
+        PlanRequest request = dp->request;
+        SlowNotice* notice = slow_notice_begin("choosing stages for the mixture", NULL, 0);
+        found.status = search_stages(&found.choice, &request, &dp->costs, batches, dp->resplit.num_batches,
+                                     dp->num_steps > 0 ? loader_largest(dp->train) : &none);
+        slow_notice_end(notice);
+        if (found.status != STATUS_OK) { snprintf(found.message, sizeof found.message, "%s", status_message()); }
+    }
+    int64_t timeout_ns = dp->world.timeout_ns;
+    dp->world.timeout_ns = WAITS * timeout_ns;
+    Status status = collective_broadcast(&dp->world, &found, sizeof found, 0);
+    dp->world.timeout_ns = timeout_ns;
+    TRY(status);
+    *out = found.choice;
+    return found.status == STATUS_OK ? STATUS_OK : FAIL(found.status, "%s", found.message);
+}
+
 Status session_stages_choose(Dynapipe* dp) {
     StageChoice choice;
     SessionResplit* resplit = &dp->resplit;
-    PlanRequest request = dp->request;
     int64_t begin_ns = clock_now_ns();
     if (session_shares_cores(dp)) { dp->refit.is_on = false; }
     StageBatch* batches = ARENA_NEW(&resplit->arena, StageBatch, SESSION_MIXTURE + 1);
     if (batches == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for batches"); }
     TRY(session_mixture(batches, &resplit->num_batches, dp, &resplit->arena));
     resplit->batches = batches;
-    static const LargestSamples none;  // a run that only looks at the model draws none to train on
-    SlowNotice* notice =
-        dp->transport.rank == 0 ? slow_notice_begin("choosing stages for the mixture", NULL, 0) : NULL;
-    Status status = search_stages(&choice, &request, &dp->costs, batches, resplit->num_batches,
-                                  dp->num_steps > 0 ? loader_largest(dp->train) : &none);
-    slow_notice_end(notice);
-    TRY(status);
+    TRY(choose_on_first(&choice, dp, batches));
     dp->request.placement = choice.placement;
     dp->request.choose_stages = false;
     dp->request.placements = PLACEMENT_GIVEN;

@@ -163,6 +163,10 @@ $(OUT)/dynapipe: $(OUT)/dynapipe.o $(TOOL_OBJS) $(SAMPLE_OBJS) $(DYNAPIPE_BASE_O
         $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
+# Tests' own code is run once and compiled often.
+ifeq ($(BUILD),release)
+$(OUT)/test/%.o: OPT = -O1
+endif
 # The planner alone, for test/test_compilers.sh, which sets OUT, CC and OPT.
 $(OUT)/plan_dump: $(OUT)/test/tools/plan_dump.o $(OUT)/test/random_problem.o $(DYNAPIPE_BASE_OBJS) \
         $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)

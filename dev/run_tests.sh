@@ -98,7 +98,7 @@ targets=$(for t in $tests; do echo "$out/$t"; done)
 [ "${1:-}" = --unit ] || targets+=" $out/train_gpt2 $out/train_gpt2-dynapipe $out/train_t5 $out/train_t5-dynapipe $out/prepare_data $out/profile_costs $out/dev/make_tasks $out/dynapipe $out/tools/plain_gradients $out/tools/compare_checkpoints"
 echo "building ($out)"
 # shellcheck disable=SC2086
-if ! make --no-print-directory -s -j"$(nproc)" BUILD="$build" $targets >"$out/log/build.log" 2>&1; then
+if ! make --no-print-directory -s -j"$jobs" BUILD="$build" $targets >"$out/log/build.log" 2>&1; then
     tail -40 "$out/log/build.log"
     finish 1
 fi
@@ -110,12 +110,12 @@ if grep -q 'warning:' "$out/log/build.log"; then
 fi
 if [ "${1:-}" != --unit ] && command -v g++ >/dev/null && [ -n "$(make -s BACKEND=emu print-cuda-include)" ]; then
     for precision in FP32 BF16; do  # a failure here is the tests' to tell
-        make --no-print-directory -s -j"$(nproc)" BACKEND=emu PRECISION=$precision emulated-tests >"$out/log/build-$precision.log" 2>&1
+        make --no-print-directory -s -j"$jobs" BACKEND=emu PRECISION=$precision emulated-tests >"$out/log/build-$precision.log" 2>&1
     done
 fi
 # Trees of tests build the plugin with their own flags, in folders of their own: from here on the compiler's cache has it.
 if [ "${1:-}" != --unit ] && [ -n "${CCACHE_DIR:-}" ]; then
-    make --no-print-directory -s -j"$(nproc)" -f dynapipe_plugin/dynapipe.mk dynapipe prepare_data DYNAPIPE=1 CC=cc DYNAPIPE_OUT="$out/foreign_first" \
+    make --no-print-directory -s -j"$jobs" -f dynapipe_plugin/dynapipe.mk dynapipe prepare_data DYNAPIPE=1 CC=cc DYNAPIPE_OUT="$out/foreign_first" \
         >"$out/log/build-foreign.log" 2>&1
 fi
 echo "built in $SECONDS s"

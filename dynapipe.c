@@ -28,8 +28,8 @@ static void print_help(FILE* out) {
         fprintf(out, "  %-7s %-26s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
     }
     fprintf(out,
-            "\n./dynapipe COMMAND --help lists its options. Exit status: 0 done; 1 the answer is no (plans\n"
-            "differ, a plan breaks a rule); 2 wrong option or malformed file; 3 nothing fits in memory.\n");
+            "\n./dynapipe COMMAND --help lists its options. Exit status: 0 done; 1 it failed, or the answer\n"
+            "is no (plans differ, a plan breaks a rule); 2 wrong use; 3 nothing fits in memory.\n");
 }
 
 static int run_command(int argc, char** argv) {
@@ -53,5 +53,5 @@ static int run_command(int argc, char** argv) {
 
 int main(int argc, char** argv) {
     standard_output_open(false);
-    return standard_output_close(run_command(argc, argv), TOOL_ERROR);
+    return standard_output_close(run_command(argc, argv), TOOL_FAILED);
 }

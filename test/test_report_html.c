@@ -307,9 +307,9 @@ static void the_command_writes_a_page(void) {
     CHECK_EQ(command_report(4, good), TOOL_OK);
     CHECK(access(page_path, R_OK) == 0);
     char* missing[] = {"report", "/nonexistent/metrics.jsonl", "--out", page_path, NULL};
-    CHECK_EQ(command_report(4, missing), TOOL_ERROR);
+    CHECK_EQ(command_report(4, missing), TOOL_FAILED);
     char* unwritable[] = {"report", metrics_path, "-o", "/nonexistent/page.html", NULL};
-    CHECK_EQ(command_report(4, unwritable), TOOL_ERROR);
+    CHECK_EQ(command_report(4, unwritable), TOOL_FAILED);
     unlink(page_path);
 }
 

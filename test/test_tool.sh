@@ -130,7 +130,7 @@ tool plan $small --compare packed-ragged; [ $? -eq 2 ] && grep -q -- '---> --svg
 tool plan $small --json - && { [ -z "$have_python" ] || python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$work/out"; }
 ok $? "--json - : only the plan on stdout"
 tool plan $small --text "$work/b.txt" && cmp -s "$work/a.txt" "$work/b.txt"; ok $? "the same plan twice, byte for byte"
-tool plan $small --json "$work/no/such/folder.json"; [ $? -eq 2 ] && grep -q "cannot create" "$work/err"
+tool plan $small --json "$work/no/such/folder.json"; [ $? -eq 1 ] && grep -q "cannot create" "$work/err"
 ok $? "a folder that is not there: $(sed "s|$work/||g" "$work/err")"
 tool plan $small --stage-split 5,4,3 --json "$work/plan.json" && grep -qF '"stage_layers": [[5, 0], [4, 0], [3, 0]]' "$work/plan.json"
 ok $? "--stage-split 5,4,3 is kept"
@@ -168,7 +168,7 @@ rehash() {  # a plan's text with its hash put right, as its own message says
     sed -i "s/^hash .*/hash $right/" "$1"
 }
 sed 's/makespan_ns [0-9]*/makespan_ns 99999999/' "$work/a.txt" >"$work/m.txt"
-tool check "$work/m.txt"; [ $? -eq 2 ] && grep -q hash "$work/err"; ok $? "a changed plan: $(head -c 90 "$work/err" | sed "s|$work/||g")"
+tool check "$work/m.txt"; [ $? -eq 1 ] && grep -q hash "$work/err"; ok $? "a changed plan: $(head -c 90 "$work/err" | sed "s|$work/||g")"
 rehash "$work/m.txt"
 tool check "$work/m.txt"; ok $? "a plan of another time is well formed"
 refuses 1 "the simulator finds" check "$work/m.txt" --problem $small
@@ -177,9 +177,9 @@ rehash "$work/m.txt"
 tool check "$work/m.txt"; [ $? -eq 1 ]; ok $? "a sample twice: $(head -c 90 "$work/err")"
 tool check "$work/a.txt" --problem test/problems/gpt_tight.json; [ $? -eq 1 ]; ok $? "another problem's plan: $(head -c 90 "$work/err")"
 refuses 3 "over the limit" check "$work/a.txt" --problem $small --memory-limit 1500M
-refuses 2 "no text" check "$build/dynapipe"
-refuses 2 "text form" check $small
-tool check "$work/none.txt"; [ $? -eq 2 ]; ok $? "no such plan"
+refuses 1 "no text" check "$build/dynapipe"
+refuses 1 "text form" check $small
+tool check "$work/none.txt"; [ $? -eq 1 ]; ok $? "no such plan"
 
 # --- infeasible is an answer: which stage, how many bytes over, which option would help
 refuses 3 "bytes over" plan test/problems/nothing_fits.json
@@ -214,7 +214,7 @@ tool plan test/problems/nothing_fits.json --memory-limit 1G; ok $? "and with wha
 bad() {  # words, sed script that spoils gpt_small.json
     sed -E "$2" $small >"$work/bad.json"
     cmp -s $small "$work/bad.json" && { ok 1 "the script '$2' changes nothing"; return; }
-    refuses 2 "$1" plan "$work/bad.json"
+    refuses 1 "$1" plan "$work/bad.json"
     grep -qF "bad.json" "$work/err" || ok 1 "names the file"
 }
 bad 'model' 's/"gpt"/"bert"/'
@@ -251,8 +251,8 @@ bad 'duplicate' 's/"dp_size": 1/"dp_size": 1, "dp_size": 2/'
 bad 'cost_model.rc.fool' 's/"full":/"fool":/'
 bad 'bad.json:' 's/"dp_size": 1,/"dp_size": 1/'
 echo '{"model": "gpt"' >"$work/bad.json"
-refuses 2 "bad.json:" plan "$work/bad.json"
-tool plan "$work/none.json"; [ $? -eq 2 ]; ok $? "no such problem: $(head -c 80 "$work/err" | sed "s|$work/||g")"
+refuses 1 "bad.json:" plan "$work/bad.json"
+tool plan "$work/none.json"; [ $? -eq 1 ]; ok $? "no such problem: $(head -c 80 "$work/err" | sed "s|$work/||g")"
 
 # --- lengths
 lengths=test/problems/lengths.csv
@@ -284,14 +284,14 @@ refuses 2 "C 96 NH 4" plan $lengths --costs "$work/narrow" --model l4c64h4
 refuses 2 "--batch 99" plan $lengths --batch 99
 refuses 2 "--stages 7" plan $lengths --model l4c64h4 --stages 7
 refuses 2 "--model" plan $lengths --model l4c65h4
-tool plan $lengths --costs "$work/none"; [ $? -eq 2 ]; ok $? "no such costs: $(head -c 80 "$work/err" | sed "s|$work/||g")"
-: >"$work/bad.csv"; refuses 2 "empty" plan "$work/bad.csv"
-printf 'foo,bar\n1,2\n' >"$work/bad.csv"; refuses 2 "bad.csv:1" plan "$work/bad.csv"
-printf '1,2\n3\n' >"$work/bad.csv"; refuses 2 "bad.csv:2" plan "$work/bad.csv"
-printf '1,2\n3,x\n' >"$work/bad.csv"; refuses 2 "bad.csv:2" plan "$work/bad.csv"
-printf '1,2\n3,-4\n' >"$work/bad.csv"; refuses 2 "bad.csv:2" plan "$work/bad.csv"
-printf '1,2\n0,0\n' >"$work/bad.csv"; refuses 2 "bad.csv:2" plan "$work/bad.csv"
-printf '1,2\n99999999999999999999,0\n' >"$work/bad.csv"; refuses 2 "bad.csv:2" plan "$work/bad.csv"
+tool plan $lengths --costs "$work/none"; [ $? -eq 1 ]; ok $? "no such costs: $(head -c 80 "$work/err" | sed "s|$work/||g")"
+: >"$work/bad.csv"; refuses 1 "empty" plan "$work/bad.csv"
+printf 'foo,bar\n1,2\n' >"$work/bad.csv"; refuses 1 "bad.csv:1" plan "$work/bad.csv"
+printf '1,2\n3\n' >"$work/bad.csv"; refuses 1 "bad.csv:2" plan "$work/bad.csv"
+printf '1,2\n3,x\n' >"$work/bad.csv"; refuses 1 "bad.csv:2" plan "$work/bad.csv"
+printf '1,2\n3,-4\n' >"$work/bad.csv"; refuses 1 "bad.csv:2" plan "$work/bad.csv"
+printf '1,2\n0,0\n' >"$work/bad.csv"; refuses 1 "bad.csv:2" plan "$work/bad.csv"
+printf '1,2\n99999999999999999999,0\n' >"$work/bad.csv"; refuses 1 "bad.csv:2" plan "$work/bad.csv"
 printf 'n_input\n' >"$work/bad.csv"; refuses 2 "0 batches" plan "$work/bad.csv"
 
 # --- lengths of an encoder-decoder model

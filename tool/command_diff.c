@@ -33,5 +33,5 @@ int command_diff(int argc, char** argv) {
     status = run(argv + 1, &num_differences, &arena);
     arena_free(&arena);
     if (status != STATUS_OK) { return tool_fail(status); }
-    return num_differences == 0 ? TOOL_OK : TOOL_NO;
+    return num_differences == 0 ? TOOL_OK : TOOL_FAILED;
 }

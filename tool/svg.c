@@ -144,9 +144,7 @@ Status svg_write_file(const char* path, const char* text, size_t num_bytes) {
         return STATUS_OK;
     }
     FileWriter writer;
-    if (file_writer_open(&writer, path) != STATUS_OK) {
-        return FAIL(STATUS_IO, "%s ---> name a file in a directory you own", status_message());
-    }
+    TRY(file_writer_open(&writer, path));
     file_writer_write(&writer, text, num_bytes);
     return file_writer_commit(&writer);
 }

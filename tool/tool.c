@@ -7,9 +7,9 @@
 
 int tool_fail(Status status) {
     fprintf(stderr, "error: %s\n", status_message());
-    return status == STATUS_INFEASIBLE     ? TOOL_INFEASIBLE
-           : status == STATUS_INVALID_PLAN ? TOOL_NO
-                                           : TOOL_ERROR;
+    return status == STATUS_INFEASIBLE   ? TOOL_INFEASIBLE
+           : status == STATUS_BAD_OPTION ? TOOL_WRONG_USE
+                                         : TOOL_FAILED;
 }
 
 static void print_help(const ToolUsage* usage, const char* command) {

@@ -12,11 +12,13 @@ from its own name on, prints its answer on stdout and errors on stderr, and retu
 #include "../dynapipe_plugin/base/status.h"
 
 enum {
-    TOOL_OK = 0,     // done
-    TOOL_NO = 1,     // diff: they differ; check: the plan breaks a rule
-    TOOL_ERROR = 2,  // wrong option, malformed or missing file, no memory on this host, lost output
-    TOOL_INFEASIBLE =
-        3,  // nothing fits in the devices' memory; the message says where, by how much, and what would
+    TOOL_OK = 0,  // done
+    // It failed (a missing or malformed file, no memory on this host, lost output), or the answer is no
+    // (diff: they differ; check: the plan breaks a rule).
+    TOOL_FAILED = 1,
+    TOOL_WRONG_USE = 2,
+    // Nothing fits in the devices' memory; the message says where, by how much, and what would.
+    TOOL_INFEASIBLE = 3,
 };
 
 typedef int ToolRun(int argc, char** argv);

@@ -57,31 +57,65 @@ static void print_rate(char* out, size_t out_bytes, double rate) {
              unit);
 }
 
-// Behind what is there, unless the line gets too long.
-static void add(char out[STEP_LINE_CHARS], const char* field) {
-    size_t num_chars = strlen(out);
-    if (num_chars + 2 + strlen(field) > STEP_LINE_COLUMNS) { return; }
-    snprintf(out + num_chars, STEP_LINE_CHARS - num_chars, "  %s", field);
+enum { MOST_FIELDS = 9, FIELD_CHARS = 48 };
+
+typedef struct {
+    char text[MOST_FIELDS][FIELD_CHARS];
+    int num;
+} Fields;
+
+static char* next_field(Fields* fields) {
+    return fields->text[fields->num++];
+}
+
+// Those that are known; has_memory: that of the ranks too.
+static void fields_fill(Fields* fields, const StepLine* line, int digits, bool has_memory) {
+    char text[DURATION_CHARS + BYTES_CHARS + TIME_CHARS];
+    fields->num = 0;
+    snprintf(next_field(fields), FIELD_CHARS, "step %4d/%d", line->step, line->num_steps);
+    snprintf(next_field(fields), FIELD_CHARS, "loss %.*f", digits, line->loss);
+    snprintf(next_field(fields), FIELD_CHARS, "norm %.*f", digits - 2, line->norm);
+    snprintf(next_field(fields), FIELD_CHARS, "lr %.1e", line->lr);
+    snprintf(next_field(fields), FIELD_CHARS, "%s", time_text(text, line->ms * 1e6, 4));
+    print_rate(next_field(fields), FIELD_CHARS, line->tokens_per_s);
+    if (line->mfu > 0) { snprintf(next_field(fields), FIELD_CHARS, "%.0f%% MFU", 100 * line->mfu); }
+    if (has_memory && line->bytes > 0) {
+        snprintf(next_field(fields), FIELD_CHARS, "%s", bytes_text(text, line->bytes));
+    }
+    if (line->seconds_left >= 0) {
+        snprintf(next_field(fields), FIELD_CHARS, "%s left", duration_text(text, line->seconds_left));
+    }
+}
+
+// Adds one to what is there; false: there is no room.
+static bool join(char out[STEP_LINE_CHARS], size_t* num_chars, const char* text) {
+    size_t more = strlen(text);
+    if (*num_chars + more > STEP_LINE_COLUMNS) { return false; }
+    memcpy(out + *num_chars, text, more + 1);
+    *num_chars += more;
+    return true;
+}
+
+// False: that was not all of it.
+static bool fields_join(char out[STEP_LINE_CHARS], const Fields* fields, const char* gap) {
+    size_t num_chars = 0;
+    for (int k = 0; k < fields->num; k++) {
+        size_t before = num_chars;
+        if ((k > 0 && !join(out, &num_chars, gap)) || !join(out, &num_chars, fields->text[k])) {
+            out[before] = '\0';
+            return false;
+        }
+    }
+    return true;
 }
 
 const char* step_line_print(char out[STEP_LINE_CHARS], const StepLine* line) {
-    char field[48], left[DURATION_CHARS], took[TIME_CHARS], memory[BYTES_CHARS] = "", time[32] = "";
-    snprintf(out, STEP_LINE_CHARS, "step %4d/%d  loss %.6f  norm %.4f  lr %.1e", line->step, line->num_steps,
-             line->loss, line->norm, line->lr);
-    add(out, time_text(took, line->ms * 1e6, 4));
-    print_rate(field, sizeof field, line->tokens_per_s);
-    add(out, field);
-    if (line->mfu > 0) {
-        snprintf(field, sizeof field, "%.0f%% MFU", 100 * line->mfu);
-        add(out, field);
+    static const int digits[] = {6, 4, 4, 3, 3};
+    enum { NUM_WAYS = sizeof digits / sizeof digits[0] };
+    for (int way = 0; way < NUM_WAYS; way++) {
+        Fields fields;
+        fields_fill(&fields, line, digits[way], way < NUM_WAYS - 1);
+        if (fields_join(out, &fields, way < 2 ? "  " : " ")) { break; }
     }
-    if (line->bytes > 0) { bytes_text(memory, line->bytes); }
-    if (line->seconds_left >= 0) {
-        snprintf(time, sizeof time, "%s left", duration_text(left, line->seconds_left));
-    }
-    // Memory stands before the time that is left, which matters more where there is no room for both.
-    size_t both = strlen(out) + 4 + strlen(memory) + strlen(time);
-    if (*memory != '\0' && both <= STEP_LINE_COLUMNS) { add(out, memory); }
-    if (*time != '\0') { add(out, time); }
     return out;
 }

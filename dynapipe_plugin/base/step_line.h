@@ -24,7 +24,8 @@ typedef struct {
     double seconds_left;  // < 0: unknown
 } StepLine;
 
-// What does not fit is left out, from the memory on.
+// Where it gets too long: fewer digits, then one space between the fields; then the memory is left out, and
+// what is behind the 100th column.
 const char* step_line_print(char out[STEP_LINE_CHARS], const StepLine* line);
 
 enum { DURATION_CHARS = 16 };

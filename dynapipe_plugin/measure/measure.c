@@ -157,7 +157,8 @@ static void find_kept(Found* found, const Measure* m, const char* path) {
     CostMeasured about = about_of(m);
     found->is_known =
         measure_kept_load(&found->model, &found->machine, why, path, m->blocks->signature, &about);
-    if (found->is_known) { printf("costs: as measured before (%s)\n", path); }
+    bool is_long = strlen(path) > 72;  // 100 columns
+    if (found->is_known) { printf("costs: as measured before%s(%s)\n", is_long ? "\n        " : " ", path); }
     if (why[0] != '\0') { printf("costs: measured anew, what was kept is of no use: %s\n", why); }
     fflush(stdout);
 }

@@ -35,5 +35,5 @@ void timeline_row_open_chunks(TimelineRow* row, int32_t s, int64_t makespan_ns, 
 void timeline_row_add_chunk(TimelineRow* row, int32_t chunk, bool is_share, int64_t begin_ns, int64_t end_ns);
 void timeline_row_close_chunks(TimelineRow* row);
 
-// "a" for 0, "b" for 1 ..., then Greek and Cyrillic ones (UTF-8, one column each); 51 differ.
+// "a" for 0, "b" for 1 ..., then Greek, Cyrillic and Armenian ones (UTF-8, one column each); 81 differ.
 const char* timeline_letter(int32_t mb);

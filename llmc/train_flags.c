@@ -24,14 +24,14 @@ static const FlagSpec specs[] = {
     {"-i",  FLAG_STRING, FIELD(train_pattern),      NULL,      0, 0,        "training data: sample files (prepare_data) or llm.c token files; a glob"},
     {"-j",  FLAG_STRING, FIELD(val_pattern),        NULL,      0, 0,        "validation data"},
     {"-e",  FLAG_STRING, FIELD(model),              NULL,      0, 0,        "checkpoint (.bin), Hugging Face files (a folder or .safetensors), or a new model: d12, gpt3:c768, l4c128h4 (layers, channels, heads); t5:small, flan-t5:base, byt5:l2c64h4 [d12, t5:small]"},
-    {"-o",  FLAG_STRING, FIELD(output_dir),         NULL,      0, 0,        "directory for main.log, metrics.jsonl and checkpoints"},
+    {"-o",  FLAG_STRING, FIELD(output_dir),         NULL,      0, 0,        "directory for main.log, checkpoints and, with the plugin, metrics.jsonl"},
     {"-n",  FLAG_STRING, FIELD(checkpoint_every),   NULL,      0, 0,        "checkpoint every n steps, or by time: 90s, 10m, 2h; 0: only at the end, if -o is given [10m, and only the newest two of these are kept]"},
     {"-nk", FLAG_INT,    FIELD(checkpoints_keep),   "0",       0, 2e9,      "keep only the newest n checkpoints; 0: all"},
     {"-nm", FLAG_INT,    FIELD(checkpoints_major),  "0",       0, 2e9,      "never delete checkpoints of steps divisible by n"},
     {"-y",  FLAG_INT,    FIELD(resume),             "0",       0, 2e9,      "1: go on from the newest checkpoint in -o; N > 1: from that of step N"},
     {"-b",  FLAG_INT,    FIELD(rows),               "4",       1, 1e6,      "rows: sequences of a batch (stock), samples per micro-batch (--batching padded)"},
     {"-t",  FLAG_INT,    FIELD(seq_tokens),         "1024",    1, 1e6,      "longest sequence in tokens"},
-    {"-d",  FLAG_INT64,  FIELD(batch_tokens),       "0",       0, 1e12,     "tokens per optimizer step; 0: b * t * ranks"},
+    {"-d",  FLAG_INT64,  FIELD(batch_tokens),       "0",       -1, 1e12,    "tokens per optimizer step; 0 or -1: b * t * ranks"},
     {"-x",  FLAG_INT,    FIELD(steps),              "-1",      -1, 2e9,     "optimizer steps; -1: one pass over the data"},
     {"-k",  FLAG_STRING, FIELD(lr_scheduler),       "cosine",  0, 0,        "lr schedule: cosine, linear, constant, wsd"},
     {"-l",  FLAG_DOUBLE, FIELD(lr),                 "3e-4",    0, 1e3,      "peak learning rate"},
@@ -40,12 +40,12 @@ static const FlagSpec specs[] = {
     {"-c",  FLAG_DOUBLE, FIELD(weight_decay),       "0",       0, 1e3,      "weight decay"},
     {"-sl", FLAG_DOUBLE, FIELD(skip_loss_z),        "0",       0, 1e6,      "skip the update if the loss lies this many standard deviations high; 0: never"},
     {"-sg", FLAG_DOUBLE, FIELD(skip_norm_z),        "0",       0, 1e6,      "the same for the gradient norm"},
-    {"-v",  FLAG_INT,    FIELD(val_every),          "20",      0, 2e9,      "validate every n steps; 0: never"},
+    {"-v",  FLAG_INT,    FIELD(val_every),          "20",      -1, 2e9,     "validate every n steps; 0 or -1: never"},
     {"-m",  FLAG_INT,    FIELD(val_batches),        "20",      -1, 2e9,     "validation batches at most; -1: all"},
-    {"-s",  FLAG_INT,    FIELD(sample_every),       "20",      0, 2e9,      "show what the model answers every n steps; 0: never"},
+    {"-s",  FLAG_INT,    FIELD(sample_every),       "20",      -1, 2e9,     "show what the model answers every n steps; 0 or -1: never"},
     {"-g",  FLAG_INT,    FIELD(sample_tokens),      "64",      1, 1e6,      "tokens of such an answer at most"},
     {"-a",  FLAG_INT,    FIELD(overfit),            "0",       0, 1,        "1: train on the same first batch in every step"},
-    {"-z",  FLAG_INT,    FIELD(zero_stage),         "0",       0, 1,        "1: optimizer state shared among replicas (ZeRO-1)"},
+    {"-z",  FLAG_INT,    FIELD(zero_stage),         "0",       0, 3,        "1: optimizer state shared among replicas (ZeRO-1); 2 and 3 are taken as 1"},
     {"--answers",   FLAG_INT,    FIELD(answers),    "8",       0, 1e6,      "N: with the plugin, validation samples of each task answered at every -v (256 in all at most): exact match and ROUGE-L; 0: none"},
     {"--target-tokens", FLAG_INT, FIELD(target_tokens), "0",   0, 1e6,      "N: T5's longest target (-t is the longest input); 0: -t"},
     {"--dropout",   FLAG_DOUBLE, FIELD(dropout),    "0",       0, 0.99,     "P: share of activations and attention that is dropped while training"},
@@ -164,6 +164,10 @@ void train_flags_print_passed_over(int argc, char** argv, FILE* out) {
     for (int i = 1; i + 1 < argc; i += 2) {
         const PassedOver* flag = find_passed_over(argv[i]);
         if (flag != NULL) { fprintf(out, "%s %.20s: passed over: %s\n", flag->name, argv[i + 1], flag->why); }
+        if (strcmp(argv[i], "-z") == 0 && strtod(argv[i + 1], NULL) > 1) {
+            fprintf(out, "-z %.20s: taken as 1: gradients and parameters are whole on every replica\n",
+                    argv[i + 1]);
+        }
     }
 }
 
@@ -210,6 +214,10 @@ const char* train_flags_parse(TrainFlags* out, int argc, char** argv) {
         if (error != NULL) { return error; }
         out->model_given |= spec->offset == FIELD(model);
     }
+    if (out->batch_tokens < 0) { out->batch_tokens = 0; }
+    if (out->val_every < 0) { out->val_every = 0; }
+    if (out->sample_every < 0) { out->sample_every = 0; }
+    if (out->zero_stage > 1) { out->zero_stage = 1; }
     return NULL;
 }
 

@@ -71,7 +71,7 @@ bool train_flags_setting(const TrainFlags* flags, int idx, TrainSetting* out);
 const char* const* train_flags_words(void);
 // --help, or -h alone: with a number behind it that is llm.c's flag for HellaSwag.
 bool train_flags_want_help(int argc, char** argv);
-// A line for each of llm.c's flags that say nothing here. After train_flags_parse().
+// A line for each of llm.c's flags that say nothing here, or something else. After train_flags_parse().
 void train_flags_print_passed_over(int argc, char** argv, FILE* out);
 void train_flags_print(FILE* out);
 

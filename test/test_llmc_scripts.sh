@@ -17,6 +17,11 @@ ok $? "the same without the plugin, one process"
 [ "$(grep -c ': passed over: ' "$work/stock.log")" -eq 13 ]  # -z 1 as well
 ok $? "which says so, too"
 
+# shellcheck disable=SC2086
+run defaults 2 -i $work/data/train.bin -e l1c32h2 -t 128 -d -1 -x 1 -v -1 -s -1 -z 3
+[ $? -eq 0 ] && grep -q '^-z 3: taken as 1: ' "$work/defaults.log" && grep -q '^step    1/1 ' "$work/defaults.log"
+ok $? "values that llm.c takes and that say nothing here: $(grep -m1 '^-z' "$work/defaults.log")"
+
 "$build/train_gpt2" -h >"$work/h.log" 2>&1 && "$build/train_gpt2" --help | cmp -s - "$work/h.log"
 ok $? "-h alone is help"
 "$build/train_gpt2" -h 1 >"$work/flag.log" 2>&1

@@ -17,7 +17,7 @@ static const ToolCommand commands[] = {
     {"check",  "PLAN.txt", "every rule a plan must keep; with --problem times, memory too", command_check},
     {"diff",   "A.txt B.txt", "what differs between two plans", command_diff},
     {"replay", "PLAN...|--trace FILE", "plans when times are off; a measured step again", command_replay},
-    {"report",  "METRICS.jsonl...",         "training runs as one page of charts", command_report},
+    {"report",  "RUN...",         "training runs as one page of charts", command_report},
 };
 // clang-format on
 enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };

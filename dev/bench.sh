@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every measurement of dev/results in turn (make bench), of GPT-2 and of T5. TORCH_PYTHON: a python with PyTorch and
 # transformers, for comparison.
+. "$(dirname "$0")/help.sh"
 set -eu
 cd "$(dirname "$0")"
 for bench in bench_*.sh; do

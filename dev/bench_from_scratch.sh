@@ -2,6 +2,7 @@
 # What it takes to train a T5 from scratch: plain AdamW at several learning rates against AdamW whose steps are scaled by the
 # size of each tensor; the same model, data, batches and schedule. Writes dev/results/t5_from_scratch.md.
 #   MODEL=byt5:l2c128h4 STEPS=200 BATCH=8192 dev/bench_from_scratch.sh      some minutes on 2 cores
+. "$(dirname "$0")/help.sh"
 set -eu
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh

@@ -5,6 +5,7 @@
 #   STAGES=2 LENGTHS="2048 4096" MODEL=l8c256h4 BATCH=16384 STEPS=4 ROUNDS=2 POLICIES="dynamic packed-ragged packed padded kk" dev/bench_pipeline.sh
 #   MODEL=t5:l4c256h4 LENGTHS="1024+256 4096+512" STEPS=3 dev/bench_pipeline.sh          inputs + targets; T5 takes some 10 minutes on 2 cores
 # TOKENIZER=gpt2|byt5 (bytes: texts four times as long)  SHARED=../shared: where data/*.jsonl and tokenizer/ are; without them the built-in tasks
+. "$(dirname "$0")/help.sh"
 set -eu
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh

@@ -5,6 +5,7 @@
 #   dev/bench_planner.sh                            all tables
 #   dev/bench_planner.sh --only policies,timing     these, on stdout only; names: dev/planner_bench/__main__.py
 #   dev/bench_planner.sh --scale                    planning for many ranks: dev/results/planner_scale.md (6 minutes, most of it callgrind)
+. "$(dirname "$0")/help.sh"
 set -eu
 cd "$(dirname "$0")/.."
 if ! command -v python3 >/dev/null || [ ! -r ../shared/cases/evaluate.py ]; then

@@ -2,6 +2,7 @@
 # What a wrong cost file costs, before and after refit: on ../shared/cases in the planner alone (nothing is timed), and in runs of four
 # virtual ranks (dev/simulate.sh). Writes dev/results/refit.md. The planner's table is kept in out/refit/planner.md: --again makes it anew.
 #   make simulated && dev/bench_refit.sh [--again]      three minutes of one core; a busy machine is fine
+. "$(dirname "$0")/help.sh"
 set -eu
 cd "$(dirname "$0")/.."
 . dev/task_data.sh

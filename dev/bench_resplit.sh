@@ -4,6 +4,7 @@
 # and of a run that knew from the start; are plans of --refit off the same in every run? Then how long layers of d12 take from one CPU
 # rank to another (real ranks, wall clock; a quiet machine). Writes dev/results/resplit.md:
 #   make simulated && dev/bench_resplit.sh         two minutes of one core
+. "$(dirname "$0")/help.sh"
 set -eu
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh

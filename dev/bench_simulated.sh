@@ -9,6 +9,7 @@
 # --again: also what is there, costs too. --costs FILE: of ./profile_costs, for platform fast; else measured there first, by two virtual ranks.
 # On the other platforms ranks and links differ, so the trainer measures them itself, all policies' runs once.
 # STEPS (7); SKIP (2): the first, in which memory is touched for the first time, do not count. SHARED (../shared): texts.
+. "$(dirname "$0")/help.sh"
 set -eu
 cd "$(dirname "$0")/.."
 shopt -s extglob

@@ -6,6 +6,7 @@
 #   TORCH_PYTHON=python3  ATTENTION=sdpa (T5: of transformers; eager; "sdpa eager")
 # Writes dev/results/single.md, single_t5.md. On 2 idle cores GPT-2 takes some 9 seconds a round and 20 to begin, T5 five minutes
 # in all. On a busy machine OMP_WAIT_POLICY=passive keeps waiting threads from spinning; the CPU times then are what a step needs.
+. "$(dirname "$0")/help.sh"
 set -eu
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh

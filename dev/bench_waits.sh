@@ -3,6 +3,7 @@
 # wait for their receiver; interleaved. Wants two quiet cores, takes about 20 minutes. Prints a table.
 #   MODEL=l8c256h4 BATCH=16384 LONGEST=2048 STEPS=10 SKIP=5 ROUNDS=3 PROGRESS="auto off" POLICIES="dynamic packed-ragged" SHARED=../shared dev/bench_waits.sh
 # SHARED: where data/*.jsonl and tokenizer/ of GPT-2 are (V 50257); without them the built-in tasks as bytes.
+. "$(dirname "$0")/help.sh"
 set -eu
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh

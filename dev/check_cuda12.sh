@@ -4,6 +4,7 @@
 #   CUDA12=/path dev/check_cuda12.sh     a toolkit, or unpacked wheels (nvidia-cuda-nvcc-cu12, nvidia-cuda-runtime-cu12,
 #                                        nvidia-cublas-cu12, nvidia-nccl-cu12, nvidia-nvtx-cu12): the folder "nvidia" of them
 # What it cannot show: what CUDA 12's nvcc makes of the code. Exit 77 without CUDA12. Three minutes on 2 cores.
+. "$(dirname "$0")/help.sh"
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh

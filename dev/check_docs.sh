@@ -8,6 +8,7 @@
 #
 # --check: only compare the generated parts and the links between files, change nothing. --renew: only renew them.
 # DOCS_SKIP='make test': leave out lines that are exactly this.
+. "$(dirname "$0")/help.sh"
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh

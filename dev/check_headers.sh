@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every header compiles alone, as C11 and as C++17 (exit 77 where there is no C++ compiler to ask). Those of the GPU build
 # need CUDA's own headers, and those of kernels a C++ compiler that knows them: test/test_cuda_build.sh.
+. "$(dirname "$0")/help.sh"
 set -u
 cd "$(dirname "$0")/.."
 cxx=$(command -v g++ || command -v clang++)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every #include "x.h" must point down (or sideways) in dev/layers.txt, bottom layer first. Besides: llmc/ includes
 # nothing of the plugin; run/ sees plans but not how they are found, and the planner from its sessions alone.
+. "$(dirname "$0")/help.sh"
 set -u
 cd "$(dirname "$0")/.."
 bad=0

@@ -3,6 +3,7 @@
 # DIR/NAME.2.jsonl ... are the metrics.jsonl of repetitions; the first NAME is what speeds refer to.
 # Of every step the fastest repetition counts (whatever else the machine did meanwhile), of no run the first step (it grows
 # buffers). Speed is supervised tokens per second: what a run learns from.
+. "$(dirname "$0")/help.sh"
 set -eu
 dir=$1
 shift

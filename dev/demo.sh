@@ -3,6 +3,7 @@
 # there are 4 cores) until it answers, ask it, and compare dynamic micro-batches with packing and padding on the same data and
 # ranks. DATA="path/*.jsonl" for your own data; RANKS, STEPS, COMPARE_STEPS, MODEL, TOKENS (longest sample),
 # BATCH_TOKENS, RUN_DIR are further wishes.
+. "$(dirname "$0")/help.sh"
 . "$(dirname "$0")/demo_lib.sh"
 # as many ranks as there are cores for: where ranks take turns on a core, one's idle time is another's
 ranks=${RANKS:-$((cores < 4 ? 2 : 4))}

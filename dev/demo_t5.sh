@@ -2,6 +2,7 @@
 # make run-t5: set up, build, make a small task mixture, train a small ByT5-shaped model (bytes in, bytes out) on a pipeline
 # from scratch until it answers, ask it, and write it as Hugging Face's transformers loads it. DATA="path/*.jsonl" for your own
 # data; STEPS, MODEL, RANKS, TOKENS, TARGET_TOKENS (longest input and target), BATCH_TOKENS, RUN_DIR are further wishes.
+. "$(dirname "$0")/help.sh"
 . "$(dirname "$0")/demo_lib.sh"
 # 2 stages, and as many replicas as there are cores for them
 ranks=${RANKS:-$((cores < 4 ? 2 : cores < 8 ? 4 : 8))}

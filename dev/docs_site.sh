@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # README.md and doc/ as a small static site in out/site (mkdocs), with links checked; --serve: look at it on localhost:8000.
+. "$(dirname "$0")/help.sh"
 set -eu
 cd "$(dirname "$0")/.."
 command -v mkdocs >/dev/null || { echo "no mkdocs here ---> apt-get install mkdocs, or pip install mkdocs" >&2; exit 1; }

@@ -7,6 +7,7 @@
 # dev/fuzz.sh --table: what has been counted so far, as in dev/results/fuzz.md.
 # FUZZ_OPT=-O0 compiles in a quarter of the time [-O2]; FUZZ_JOBS=N runs N targets at once [1]; FUZZ_FOUND=FOLDER keeps finds elsewhere.
 # Exit 0: nothing found; 1: a crash, a hang or a build error; 77: clang has no fuzzer runtime here.
+. "$(dirname "$0")/help.sh"
 set -u
 cd "$(dirname "$0")/.."
 task=fuzz limit=-max_total_time=60

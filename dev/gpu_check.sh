@@ -7,6 +7,7 @@
 # OpenBLAS (to compare with); without MPI (mpirun, mpicc; DYNAPIPE_MPICC, OPAL_PREFIX) only one rank; compute-sanitizer and PyTorch
 # (TORCH_PYTHON) where they are. LENGTHS_CSV: lengths of the mixture (default ../shared/data/lengths.csv, else made up).
 # Nothing is downloaded. DEPS=FOLDER: unpacked Debian packages (dpkg -x libopenmpi-dev_*.deb FOLDER ...), for machines without.
+. "$(dirname "$0")/help.sh"
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh

@@ -8,6 +8,7 @@
 # Compiles what is not compiled yet: bf16 for all cards; float32 for sm_90 (in a folder of its own), and of that to compare only
 # the kernels that bf16 has not: the others are the same text with another type, and a minute of compiling.
 # A kernel that is new and does not spill is fine; another release of nvcc than the table's is not compared.
+. "$(dirname "$0")/help.sh"
 set -eu
 cd "$(dirname "$0")/.."
 export LC_ALL=C

@@ -1,6 +1,7 @@
 """Records of a trainer's metrics.jsonl as (step, {name: number}), for to_tensorboard.py and to_wandb.py."""
 
 import json
+import os
 
 
 def numbers(record, prefix=""):
@@ -20,8 +21,14 @@ def numbers(record, prefix=""):
     return found
 
 
+def file_of(path):
+    """metrics.jsonl of a run's folder, or the file itself."""
+    return os.path.join(path, "metrics.jsonl") if os.path.isdir(path) else path
+
+
 def read(path):
     """(headers, points): a header for each start; of a step that was done twice, the last counts."""
+    remedy = "metrics.jsonl, as the trainer writes it into its -o DIRECTORY"
     headers, points = [], {}
     with open(path, encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
@@ -32,7 +39,9 @@ def read(path):
             except json.JSONDecodeError as error:
                 if not line.endswith("\n"):
                     break  # the run is writing it
-                raise SystemExit(f"{path}:{number}: {error} ---> one record a line, as the trainer writes with -o")
+                raise SystemExit(f"error: {path}:{number}: {error} ---> {remedy}")
+            if not isinstance(record, dict) or not {"run", "validation", "refit", "step", "loss"} & set(record):
+                raise SystemExit(f"error: {path}:{number}: no record of a run ---> {remedy}")
             if "run" in record:
                 headers.append(record)
                 points = {key: value for key, value in points.items() if key[0] <= record["run"]}
@@ -40,6 +49,8 @@ def read(path):
                 points[(record["validation"], "val/")] = numbers(record, "val/")
             elif "step" in record:
                 points[(record["step"], "train/")] = numbers(record, "train/")
+    if not points:
+        raise SystemExit(f"error: {path}: no step in it ---> {remedy}")
     merged = {}
     for (step, _), values in sorted(points.items()):
         merged.setdefault(step, {}).update(values)

@@ -4,6 +4,7 @@
 #     mpirun -np 1 ./profile_costs --model l12c256h4 --tokens 1024 --vocab 8192 --out test/problems/gpt_cpu.costs
 # wrote on one core of an Intel Xeon (AVX-512), one thread.
 # One chunk a stage: the planner's own choice has four and is 2 % faster, but its jobs are too thin to number.
+. "$(dirname "$0")/help.sh"
 set -e
 cd "$(dirname "$0")/.."
 make -s dynapipe

@@ -3,6 +3,7 @@
 # at a time (one more than cores: they wait for ranks that start and for time-outs), those that measure time or wait for a time-out alone; one named test: --one NAME COMMAND...
 # A test program exits 0, 1 or 77 (skipped); its closing line is "N passed, N failed, N skipped". A test that still runs
 # after TEST_SECONDS (300) is killed and counts as failed. Said of each: seconds of the clock, seconds of processors. Logs: build/*/log.
+. "$(dirname "$0")/help.sh"
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Install what is missing on Debian or Ubuntu; says what, and does without sudo where all is there.
+. "$(dirname "$0")/help.sh"
 set -eu
 declare -A need=(
     [gcc]="command -v gcc" [make]="command -v make" [git]="command -v git"

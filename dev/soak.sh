@@ -7,6 +7,7 @@
 # Moments are aimed at by test/tools/fault_shim.c (preloaded: the n-th message of the pipeline, of sums, write, fsync, rename), others
 # by the log and a random wait. FAULTS="kill int ..." takes these alone, IN_TURN=1 one after the other, MOMENTS="rename ..."
 # these moments. KEEP=1 keeps the folder.
+. "$(dirname "$0")/help.sh"
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh

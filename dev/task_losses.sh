@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # dev/task_losses.sh METRICS: loss per task at the beginning and the end of a run, mean over up to 5 steps each.
+. "$(dirname "$0")/help.sh"
 grep '^{"step":' "$1" | awk '
     {
         line = $0

@@ -28,9 +28,10 @@ def make_writer(folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("metrics", help="metrics.jsonl in the -o folder of a run")
+    parser.add_argument("metrics", help="the -o folder of a run, or its metrics.jsonl")
     parser.add_argument("--logdir", help="where the events go; default: tensorboard beside the metrics")
     options = parser.parse_args()
+    options.metrics = metrics_records.file_of(options.metrics)
     folder = options.logdir or os.path.join(os.path.dirname(options.metrics) or ".", "tensorboard")
     if os.path.isdir(folder) and any("tfevents" in name for name in os.listdir(folder)):
         sys.exit(f"error: {folder}: has events already, curves would be double ---> remove it, or --logdir DIR")

@@ -16,11 +16,12 @@ import metrics_records
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("metrics", help="metrics.jsonl in the -o folder of a run")
+    parser.add_argument("metrics", help="the -o folder of a run, or its metrics.jsonl")
     parser.add_argument("--project", default="dynapipe", help="[dynapipe]")
     parser.add_argument("--name", help="of the run; default: its folder's")
     parser.add_argument("--offline", action="store_true", help="no network: written to ./wandb")
     options = parser.parse_args()
+    options.metrics = metrics_records.file_of(options.metrics)
     try:
         headers, points = metrics_records.read(options.metrics)
     except OSError as error:

@@ -212,7 +212,7 @@ static void odd_logs_work(void) {
     // nothing but records; not finite; blank lines; the run goes back to step 2; cut off
     CHECK(load_and_parse(
         &tree, &metrics, metrics_path,
-        "{}\n\n{\"step\":2,\"loss\":NaN,\"step_ms\":Infinity,\"idle\":[]}\r\n"
+        "{\"step\":1}\n\n{\"step\":2,\"loss\":NaN,\"step_ms\":Infinity,\"idle\":[]}\r\n"
         "{\"step\":3,\"loss\":-Infinity,\"idle\":[0.5,null]}\n  \n{\"step\":2,\"loss\":7,\"lr\":\"x\"}\n"
         "{\"loss\":8,\"task_loss\":[1]}\n{\"step\":4,\"loss\":1"));
     CHECK_EQ(metrics.num_steps, 3);
@@ -278,13 +278,15 @@ static void corrections_of_costs_are_no_steps(void) {
 static void errors_name_file_line_and_remedy(void) {
     static const struct {
         const char *log, *words;
-    } cases[] = {{"{\"step\":1}\n{\"step\":2,\"lo{\"step\":3}\n{\"step\":4}\n", "metrics.jsonl:2: "},
-                 {"{\"step\":1}\n\n[1]\n", "metrics.jsonl:3: not an object ---> "},
-                 {"", "metrics.jsonl:1: no complete record ---> "},
-                 {"{\"step\":1", "metrics.jsonl:1: no complete record ---> "},
-                 {"\xff\xfe\n{}\n", "---> one record a line"}};
+    } cases[] = {
+        {"{\"step\":1}\n{\"step\":2,\"lo{\"step\":3}\n{\"step\":4}\n", "metrics.jsonl:2: "},
+        {"{\"step\":1}\n\n[1]\n", "metrics.jsonl:3: not an object ---> "},
+        {"", "metrics.jsonl:1: no complete record ---> "},
+        {"{\"step\":1", "metrics.jsonl:1: no complete record ---> "},
+        {"\xff\xfe\n{}\n", "---> one record a line"},
+        {"{\"inputs\":\"a\",\"targets\":\"b\"}\n", "metrics.jsonl:1: neither step nor loss in it ---> "}};
     Metrics metrics;
-    for (int32_t i = 0; i < 5; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         write_text(metrics_path, cases[i].log);
         CHECK_FAILS(metrics_load(&metrics, metrics_path), STATUS_BAD_FORMAT, cases[i].words);
         CHECK(strstr(status_message(), "---> ") != NULL && metrics.steps == NULL);

@@ -18,11 +18,11 @@ static const OptionSpec specs[] = {
 // clang-format on
 
 static const ToolUsage usage = {
-    .arguments = "METRICS.jsonl...",
-    .about = "Draws what the trainer logged in its -o directory: loss, loss per task, throughput,\n"
-             "padding, idle time, predicted against measured step time, MFU, memory and planning, over the\n"
-             "steps. Several runs stand side by side. Validation losses come from main.log beside it where\n"
-             "no record has them. The page needs no network.\n",
+    .arguments = "RUN...",
+    .about = "Draws what the trainer logged in its -o directory (or metrics.jsonl in there): loss, loss\n"
+             "per task, throughput, padding, idle time, predicted against measured step time, MFU, memory\n"
+             "and planning, over the steps. Several runs stand side by side. Validation losses come from\n"
+             "main.log beside it where no record has them. The page needs no network.\n",
     .specs = specs,
     .num_specs = sizeof specs / sizeof specs[0],
     .min_files = 1,

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../dynapipe_plugin/base/file_io.h"
@@ -248,6 +249,8 @@ static Status forget_from(Metrics* metrics, double step) {
                          metrics->steps[metrics->num_steps - 1]);
 }
 
+#define NOT_OF_A_RUN STATUS_MISMATCH
+
 static Status add_record(Metrics* metrics, json_t* record) {
     const char* kind = json_string_value(json_object_get(record, "kind"));
     if (kind != NULL && strcmp(kind, "run") == 0) { return add_start(metrics, record); }
@@ -259,6 +262,7 @@ static Status add_record(Metrics* metrics, json_t* record) {
     if (json_object_get(record, "refit") != NULL) { return add_refit(metrics, record); }
     double last = metrics->num_steps > 0 ? metrics->steps[metrics->num_steps - 1] : 0;
     double step = number_of(json_object_get(record, "step"));
+    if (isnan(step) && json_object_get(record, "loss") == NULL) { return NOT_OF_A_RUN; }
     if (isnan(step)) { step = last + 1; }
     TRY(forget_from(metrics, step));
     if (!make_room(metrics)) { return FAIL(STATUS_NO_MEMORY, "no memory for %d steps", metrics->num_steps); }
@@ -331,6 +335,13 @@ static Status parse_lines(Metrics* metrics, char* text, size_t num_bytes, const 
         }
         Status status = add_record(metrics, record);
         json_decref(record);
+        if (status == NOT_OF_A_RUN) {
+            return FAIL(
+                STATUS_BAD_FORMAT,
+                "%s:%d: neither step nor loss in it ---> metrics.jsonl, as the trainer writes it into its "
+                "-o DIRECTORY",
+                path, line_number);
+        }
         TRY(status);
     }
     return STATUS_OK;
@@ -363,8 +374,15 @@ static Status load_validations(Metrics* metrics, const char* metrics_path) {
     return status;
 }
 
-Status metrics_load(Metrics* out, const char* path) {
+Status metrics_load(Metrics* out, const char* path_or_folder) {
+    char path[MAX_PATH_BYTES];
+    struct stat about;
+    bool is_folder = stat(path_or_folder, &about) == 0 && S_ISDIR(about.st_mode);
     *out = (Metrics){0};
+    if (snprintf(path, sizeof path, "%s%s", path_or_folder, is_folder ? "/metrics.jsonl" : "") >=
+        MAX_PATH_BYTES) {
+        return FAIL(STATUS_IO, "%s: cannot read: too long a name", path_or_folder);
+    }
     if (access(path, R_OK) != 0) {
         return FAIL(STATUS_IO, "%s: cannot read ---> the trainer writes it into its -o DIRECTORY", path);
     }

@@ -81,6 +81,7 @@ typedef struct {
     int32_t cut_line;     // a last line left out; 0: none
 } Metrics;
 
-// STATUS_BAD_FORMAT names file and line. An all-zero `out` afterwards where it fails.
-Status metrics_load(Metrics* out, const char* path);
+// Of metrics.jsonl, or of the folder that it lies in. STATUS_BAD_FORMAT names file and line. An all-zero `out`
+// afterwards where it fails.
+Status metrics_load(Metrics* out, const char* path_or_folder);
 void metrics_free(Metrics* metrics);

@@ -3,6 +3,7 @@
 # measured: attention of equal lengths at least 85 % of its flash attention (FlashAttention-2, which like ours is mma.sync), a step of
 # GPT-2 124M at least its eager one. Where it was not, targets stay those of a fixed list (one H200), and say "no reference".
 #   dev/cuda_bench/against_torch.sh TORCH.md TABLE.md...     rewrites the tables; TORCH.md may be missing
+. "$(dirname "$0")/../help.sh"
 set -u
 torch=$1
 shift

@@ -5,6 +5,7 @@
 #   MODELS="d12 d24" LONGEST="2048 8192" BATCH=131072 MB_TOKENS=16384 STEPS=10 RUN_SECONDS=30 dev/cuda_bench/mixture.sh
 # MB_TOKENS: what a micro-batch of the three baselines holds (dynamic chooses by the card's memory and times).
 # A run that fails or takes longer than RUN_SECONDS leaves an empty row; status 1 then.
+. "$(dirname "$0")/../help.sh"
 set -u
 : "${TRAINER:?}" "${PROFILER:?}" "${DATA:?}" "${WORK:?}"
 models=${MODELS:-d12 d24} lengths=${LONGEST:-2048 8192} batch=${BATCH:-131072} steps=${STEPS:-10} limit_s=${RUN_SECONDS:-30}

@@ -156,10 +156,10 @@ static Status search_stages(StageChoice* out, PlanRequest* request, const CostMo
     return status == STATUS_INFEASIBLE ? FAIL(status, "%s", failure) : status;
 }
 
-// Every rank would find the same; where ranks share cores each would wait for all others to have found it. So the first
-// one searches, and tells the choice, or why there is none.
+// Every rank would find the same; where ranks share cores each would wait for all others to have found it. So
+// the first one searches, and tells the choice, or why there is none.
 static Status choose_on_first(StageChoice* out, Dynapipe* dp, StageBatch* batches) {
-    enum { WAITS = 10 };                // times the usual wait for a message
+    enum { WAITS = 10 };               // times the usual wait for a message
     static const LargestSamples none;  // a run that only looks at the model draws none to train on
     struct {
         StageChoice choice;
@@ -172,11 +172,14 @@ static Status choose_on_first(StageChoice* out, Dynapipe* dp, StageBatch* batche
         found.status = search_stages(&found.choice, &request, &dp->costs, batches, dp->resplit.num_batches,
                                      dp->num_steps > 0 ? loader_largest(dp->train) : &none);
         slow_notice_end(notice);
-        if (found.status != STATUS_OK) { snprintf(found.message, sizeof found.message, "%s", status_message()); }
+        if (found.status != STATUS_OK) {
+            snprintf(found.message, sizeof found.message, "%s", status_message());
+        }
     }
     int64_t timeout_ns = dp->world.timeout_ns;
     dp->world.timeout_ns = WAITS * timeout_ns;
-    Status status = collective_broadcast(&dp->world, &found, sizeof found, 0);
+    Status status =
+        dp->world.num_ranks > 1 ? collective_broadcast(&dp->world, &found, sizeof found, 0) : STATUS_OK;
     dp->world.timeout_ns = timeout_ns;
     TRY(status);
     *out = found.choice;

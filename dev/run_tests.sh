@@ -19,7 +19,7 @@ build=${BUILD:-release}
 export DYNAPIPE_CACHE=$PWD/build/costs
 out=build/$build$([[ "${CC:-gcc}" == clang* ]] && echo -clang)
 limit_s=${TEST_SECONDS:-300}
-jobs=${TEST_JOBS:-$(($(nproc) + 1))}
+jobs=${TEST_JOBS:-$(($(env -u OMP_NUM_THREADS nproc) + 1))}  # (nproc says OMP_NUM_THREADS where that is set)
 alone="test_planner_targets test_failures test_output test_measured_runs"
 mkdir -p "$out/log"
 
@@ -130,8 +130,8 @@ shell_tests=$(cd test && ls test_{adapter_cuda,cuda_build,adapter_cpu,cuda_kerne
 shell_tests=$({ echo "$shell_tests"; (cd test && ls test_*.sh); } | awk '!seen[$0]++' | sed 's/\.sh$//')
 {
     grep -vwE "${alone// /|}" <<<"$shell_tests" | sed 's/.*/& bash test\/&.sh/'
+    for c in layers headers lines; do echo "$c bash dev/check_$c.sh"; done
     unit_tests
 } | run_all "$jobs"
 for t in $alone; do echo "$t bash test/$t.sh"; done | run_all 1
-for c in layers headers lines; do echo "$c bash dev/check_$c.sh"; done | run_all 1
 finish $broken

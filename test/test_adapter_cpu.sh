@@ -30,7 +30,7 @@ ok $? "--fixed-length: every digit of $(grep -c 'loss' "$work/bare.log") losses,
 ok $? "--fixed-length takes --steps and --model"
 
 # --- gradients and losses ---------------------------------------------------------------------------------------
-data="--train-data $work/data/train.bin --model $tree/model.bin --max-tokens 120 --batch-tokens 1200 --lr 1e-3 --refit off"
+data="--train-data $work/data/train.bin --model $tree/model.bin --max-tokens 120 --batch-tokens 600 --lr 1e-3 --refit off"
 gradients='' runs=''
 train() {  # name, ranks, options...
     local name=$1 ranks=$2
@@ -47,11 +47,11 @@ train packed-ragged 2 --stages 2 --batching packed-ragged
 train recompute 4 --stages 2 --stage-split 2,2 --recompute full --batching tokens --mb-tokens 200 --dump-plan "$work/recompute.plan"
 train gpipe 3 --stages 3 --schedule gpipe --mb-tokens 300 --batching tokens
 # shellcheck disable=SC2086
-"$work/one_by_one" "$work/data/train.bin" "$tree/model.bin" 120 1200 6 1e-3 $gradients >"$work/plain.log" 2>"$work/plain.txt"
+"$work/one_by_one" "$work/data/train.bin" "$tree/model.bin" 120 600 6 1e-3 $gradients >"$work/plain.log" 2>"$work/plain.txt"
 ok $? "gradients: $(sed "s|$work/||; s|.bin:.*difference||" "$work/plain.txt" | awk '{print $1, $2}' | tr '\n' ',')"
 cp "$work/1x1.bin" "$work/nan.bin"
 printf '\000\000\300\177' | dd of="$work/nan.bin" bs=4 seek=1000 conv=notrunc 2>/dev/null
-! "$work/one_by_one" "$work/data/train.bin" "$tree/model.bin" 120 1200 1 1e-3 "$work/nan.bin" >/dev/null 2>"$work/nan.txt" && grep -q 'difference inf ' "$work/nan.txt"
+! "$work/one_by_one" "$work/data/train.bin" "$tree/model.bin" 120 600 1 1e-3 "$work/nan.bin" >/dev/null 2>"$work/nan.txt" && grep -q 'difference inf ' "$work/nan.txt"
 ok $? "a gradient that is not a number would be seen"
 for name in $runs; do
     worst=$(plain_difference "$name" 1e-5)
@@ -86,7 +86,7 @@ ok $? "validation: 3 times the same by 2x1 and 1x2, $(grep -m1 'val loss' "$work
 # shellcheck disable=SC2086
 for batches in 1 3; do
     run "val$batches" 2 $data --steps 1 --val-data "$work/data/train.bin" --val-batches $batches --stages 2
-    val=$(echo "$(sed -n 's/^val loss //p' "$work/val$batches.log") $("$work/one_by_one" loss "$work/data/train.bin" "$tree/model.bin" 120 1200 $batches | sed -n 's/^mean loss //p')" | within 1e-5 1 relative)
+    val=$(echo "$(sed -n 's/^val loss //p' "$work/val$batches.log") $("$work/one_by_one" loss "$work/data/train.bin" "$tree/model.bin" 120 600 $batches | sed -n 's/^mean loss //p')" | within 1e-5 1 relative)
     ok $? "--val-batches $batches: the loss of these by the tree's own functions, within $val"
 done
 # shellcheck disable=SC2086
@@ -104,7 +104,7 @@ half same 2 2 2 2 && cmp -s "$work/same/model_00000006.bin" "$work/2x1/model_000
 ok $? "3 steps and 3 more are 6: model and state, byte for byte"
 half other 4 4 4 2 && difference=$(loss_difference other 2x2 1e-5) && grep -q 'resumed from .*step 3' "$work/other-on.log"
 ok $? "4 stages write, 2 x 2 go on: losses within $difference"
-run again 1 --train-data "$work/data/train.bin" --max-tokens 120 --batch-tokens 1200 --steps 1 --model "$work/2x1/model_00000006.bin"
+run again 1 --train-data "$work/data/train.bin" --max-tokens 120 --batch-tokens 600 --steps 1 --model "$work/2x1/model_00000006.bin"
 grep -q 'step 0: train loss' "$work/again.log"
 ok $? "a written model is one to begin with"
 
@@ -164,10 +164,10 @@ ok $? "a written model is one to begin with"
     [ "$(cd "$work/flipped" && echo DONE_*)" = DONE_00000001 ]
     ok $? "--overwrite 1: and its checkpoint is the newest then"
     printf 'x' | dd of="$work/flipped.bin" bs=1 seek=9999 conv=notrunc 2>/dev/null
-    refuses "flipped.bin: its contents" "a damaged --model" 2 --train-data "$work/data/train.bin" --max-tokens 120 --batch-tokens 1200 --steps 1 --model "$work/flipped.bin"
+    refuses "flipped.bin: its contents" "a damaged --model" 2 --train-data "$work/data/train.bin" --max-tokens 120 --batch-tokens 600 --steps 1 --model "$work/flipped.bin"
     # ranks that look at different folders: each in its own, on the same command line
     mkdir "$work/rank0" "$work/rank1" && cp "$work/same/model_00000003.bin" "$work/rank0/begin.bin"
-    from="--train-data $work/data/train.bin --max-tokens 120 --batch-tokens 1200 --stages 2 --steps 1 --model begin.bin"
+    from="--train-data $work/data/train.bin --max-tokens 120 --batch-tokens 600 --stages 2 --steps 1 --model begin.bin"
     apart() {  # what
         timeout -k 5 60 mpirun -np 1 -wdir "$work/rank0" "$trainer" $from : -np 1 -wdir "$work/rank1" "$trainer" $from >"$work/bad.log" 2>&1
         local code=$?
@@ -180,7 +180,7 @@ ok $? "a written model is one to begin with"
     for rank in 0 1; do dd if=/dev/zero of="$work/rank$rank/begin.bin" bs=4 seek=244 count=12 conv=notrunc 2>/dev/null; done
     apart "the same two without a seal"
     "$work/one_by_one" vocabulary "$work/data/train.bin" "$work/other.bin"
-    refuses "same/model_00000003.bin: trained on tokens of vocabulary" "a --model of another tokenizer than the data's" 2 --train-data "$work/other.bin" --max-tokens 120 --batch-tokens 1200 --stages 2 --steps 1 --model "$work/same/model_00000003.bin"
+    refuses "same/model_00000003.bin: trained on tokens of vocabulary" "a --model of another tokenizer than the data's" 2 --train-data "$work/other.bin" --max-tokens 120 --batch-tokens 600 --stages 2 --steps 1 --model "$work/same/model_00000003.bin"
     refuses "not a finite number" "a loss that is none" 2 $data --stages 2 --lr 1000 --output-dir "$work/wild" --checkpoint-every 1
     [ -e "$work/wild/DONE_00000001" ] && [ ! -e "$work/wild/model_00000002.bin" ]
     ok $? "and no checkpoint of it"

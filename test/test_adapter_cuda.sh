@@ -56,7 +56,7 @@ cmp -s "$work/bare.log" "$work/fixed.log" && [ "$(grep -c 'train loss' "$work/ba
 ok $? "--fixed-length: every digit as without the plugin"
 
 # --- gradients and losses ---------------------------------------------------------------------------------------
-data="-i $work/data/train.bin -j $work/data/val.bin -e $tree/model.bin -b 2 -t 128 -d 1200 -x 6 -l 1e-3 --refit off"
+data="-i $work/data/train.bin -j $work/data/val.bin -e $tree/model.bin -b 2 -t 128 -d 600 -x 6 -l 1e-3 --refit off"
 gradients='' runs=''
 train() {  # name, ranks, options...
     local name=$1 ranks=$2
@@ -72,7 +72,7 @@ train staged 2 --stages 2 --transport mpi
 train few-tokens 2 --stages 2 --batching tokens --mb-tokens 200
 train recompute 2 --stages 2 --stage-split 2,2 --recompute full --dump-plan "$work/recompute.plan"
 # shellcheck disable=SC2086
-"$work/one_by_one" "$work/data/train.bin" "$tree/model.bin" 128 1200 6 1e-3 $gradients >"$work/plain.log" 2>"$work/plain.txt"
+"$work/one_by_one" "$work/data/train.bin" "$tree/model.bin" 128 600 6 1e-3 $gradients >"$work/plain.log" 2>"$work/plain.txt"
 ok $? "gradients: $(sed "s|$work/||; s|.bin:.*difference||" "$work/plain.txt" | awk '{print $1, $2}' | tr '\n' ',')"
 for name in $runs; do
     worst=$(plain_difference "$name" 1e-5)

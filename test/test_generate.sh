@@ -149,6 +149,10 @@ form '{"prompt": "P {inputs}:"}'
 [ "$(formed --file "$work/alpaca.jsonl" | generated)" = "$(formed --raw --prompt $'P i\nc:')" ]
 ok $? "a template without a context"
 
+# --- quiet --------------------------------------------------------------------------------------------------------------------------
+OPENBLAS_CORETYPE=Prescott "$generate" "$work/gpt2" --quiet --prompt x 2>&1 >/dev/null | wc -c | grep -qx 0
+ok $? "--quiet: no word on the CPU"
+
 # --- what cannot be done ------------------------------------------------------------------------------------------------------------
 refuses 2 "no model"
 refuses 2 "--promt: unknown option" "$work/gpt2" --promt x
@@ -161,6 +165,7 @@ refuses 1 "no checkpoint there" "$work/form" --prompt x
 refuses 1 "no tokenizer there" "$work/alone/m.bin" --prompt x
 refuses 1 "trained with another tokenizer" "$work/gpt2" --tokenizer "$work/t5-data" --prompt x
 refuses 1 "absent.jsonl: No such file" "$work/gpt2" --file "$work/absent.jsonl"
+refuses 1 "main.log: no model ---> the folder of a run" "$work/gpt2/main.log" --prompt x
 printf '{"inputs": "a"}\n{"inputs": 3}\n' >"$work/bad.jsonl"
 refuses_line() {  # words: of the second line; the first is answered
     "$generate" "$work/gpt2" --file "$work/bad.jsonl" >"$work/bad.said" 2>"$work/bad.err"

@@ -356,7 +356,7 @@ static void print_cuts(const Generation* g) {
 }
 
 static void print_summary(const Generation* g) {
-    int name_chars = 0;
+    int name_chars = (int)strlen("all");
     int64_t num_right = 0, num_answers = 0;
     fflush(stdout);
     if (g->prompts->num_bad > 0) {

@@ -174,7 +174,7 @@ is_asked "own names: --prompt" named $'Q: big\nA: ' --prompt big
 is_asked "own names: --file" named $'Q: big\nA: ' --file "$work/named.jsonl"
 ask_own named --file "$work/named.jsonl" | grep -q '"right"'
 ok $? "own names: the targets are compared with"
-"$generate" "$work/gpt2" --tokenizer "$work/named" --file "$work/named.jsonl" 2>&1 >/dev/null | grep -q '^k  *[01] of 1 right'
+"$generate" "$work/gpt2" --tokenizer "$work/named" --file "$work/named.jsonl" 2>&1 >/dev/null | grep -q '^k       [01] of 1 right'
 ok $? "own names: by task"
 echo '{"foo": "big"}' >"$work/asks.jsonl"
 is_asked "own names: without targets" named $'Q: big\nA: ' --file "$work/asks.jsonl"

@@ -154,8 +154,8 @@ $(OUT)/prepare_data-plain: $(PREPARE_OBJS) $(TOKENIZER_OBJS) $(OUT)/dataloader/t
 	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(DYNAPIPE_UNPACK_LIBS) $(LIBS) -o $@
 $(OUT)/profile_costs: $(OUT)/profile_costs.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
-$(OUT)/generate: $(OUT)/generate.o $(GENERATOR_OBJS) $(OUT)/trainer/scores.o $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
-	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(TEXT_LIBS) $(SPIECE_LIBS) $(LIBS) -o $@
+$(OUT)/generate: $(OUT)/generate.o $(GENERATOR_OBJS) $(OUT)/trainer/scores.o $(RECORD_OBJS) $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
+	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(TEXT_LIBS) $(SPIECE_LIBS) $(DYNAPIPE_UNPACK_LIBS) $(LIBS) -o $@
 $(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(patsubst %.c,$(OUT)/%.o,$(wildcard dev/tasks*.c)) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
@@ -195,11 +195,11 @@ $(OUT)/dev/naive_ops.o $(OUT)/dev/naive_ops_t5.o: DYNAPIPE_CFLAGS = -Ofast -marc
 # T5's buckets must not depend on what a compiler makes of a logarithm.
 $(OUT)/test/test_t5_bucket.o: DYNAPIPE_CFLAGS = -O3 -ffast-math $(ARCH) -ffp-contract=fast
 
-$(OUT)/test_prompts: $(OUT)/generator/generator_prompts.o $(OUT)/generator/generator_chat.o
+$(OUT)/test_prompts: $(OUT)/generator/generator_prompts.o
 $(OUT)/test_tokenizer $(OUT)/test_hf_tokenizer: $(TOKENIZER_OBJS) $(SPIECE_OBJ)
 $(OUT)/test_tokenizer $(OUT)/test_hf_tokenizer: LIBS += $(SPIECE_LIBS)
-$(OUT)/test_record_reader $(OUT)/test_bpe: $(RECORD_OBJS)
-$(OUT)/test_record_reader $(OUT)/test_bpe: LIBS += $(DYNAPIPE_UNPACK_LIBS)
+$(OUT)/test_record_reader $(OUT)/test_record_template $(OUT)/test_bpe $(OUT)/test_prompts: $(RECORD_OBJS)
+$(OUT)/test_record_reader $(OUT)/test_record_template $(OUT)/test_bpe $(OUT)/test_prompts: LIBS += $(DYNAPIPE_UNPACK_LIBS)
 # other libraries than last time
 $(OUT)/dataloader/records/byte_source.o: $(OUT)/unpacks-json$(if $(ZLIB),-gz)$(if $(ZSTD),-zst)
 $(OUT)/unpacks-%: FORCE

@@ -20,7 +20,10 @@ enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 // clang-format off
 static const OptionSpec specs[] = {
     {"--prompt",      OPTION_STRING, offsetof(GeneratorOptions, prompt),      NULL,  0, 0,       NULL, "TEXT", "what to answer"},
-    {"--file",        OPTION_STRING, offsetof(GeneratorOptions, file),        NULL,  0, 0,       NULL, "FILE", "prompts, a line each: text, or JSON as of prepare_data; answers are lines of JSON"},
+    {"--file",        OPTION_STRING, offsetof(GeneratorOptions, file),        NULL,  0, 0,       NULL, "FILE", "prompts: lines of text, or records as of prepare_data (or a folder of them, plain, .gz or .zst); answers are lines of JSON"},
+    {"--inputs-field", OPTION_STRING, offsetof(GeneratorOptions, inputs_field), NULL, 0, 0,      NULL, "NAME", "field of a record with the inputs; default: as the data was prepared, else recognised"},
+    {"--targets-field", OPTION_STRING, offsetof(GeneratorOptions, targets_field), NULL, 0, 0,    NULL, "NAME", "field with the right answer, where there is one"},
+    {"--task-field",  OPTION_STRING, offsetof(GeneratorOptions, task_field),  NULL,  0, 0,       NULL, "NAME", "field with the task's name"},
     {"--tokenizer",   OPTION_STRING, offsetof(GeneratorOptions, tokenizer),   NULL,  0, 0,       NULL, "DIR", "where the tokenizer's files are; else beside the weights"},
     {"--max-tokens",  OPTION_INT,    offsetof(GeneratorOptions, max_tokens),  "256", 1, 1 << 20, NULL, "N", "longest answer"},
     {"--temperature", OPTION_DOUBLE, offsetof(GeneratorOptions, temperature), "0",   0, 100,     NULL, "X", "0: always the likeliest token; 1: as likely as the model says"},
@@ -28,22 +31,23 @@ static const OptionSpec specs[] = {
     {"--top-p",       OPTION_DOUBLE, offsetof(GeneratorOptions, top_p),       "1",   0, 1,       NULL, "X", "draw from the fewest tokens that have this probability together"},
     {"--seed",        OPTION_INT64,  offsetof(GeneratorOptions, seed),        "1",   0, 4e9,     NULL, "N", "of what is drawn: prompt i draws with seed + i"},
     {"--raw",         OPTION_BOOL,   offsetof(GeneratorOptions, raw),         NULL,  0, 0,       NULL, NULL, "go on with the text as it is: without the data's template, and what ends its inputs"},
+    {"--long-samples", OPTION_CHOICE, offsetof(GeneratorOptions, long_samples), "auto", 0, 0,    "auto|cut-input-end|cut-input-start|cut-input-middle", NULL, "what goes of inputs that are too long; auto: as the data was prepared, else cut-input-end"},
     {"--batch",       OPTION_INT,    offsetof(GeneratorOptions, max_slots),   "16",  1, 1024,    NULL, "N", "prompts of a file that are answered together"},
     {"--threads",     OPTION_INT,    offsetof(GeneratorOptions, threads),     "0",   0, 1024,    NULL, "N", "cores; 0: OMP_NUM_THREADS, else all"},
-    {"--quiet",       OPTION_BOOL,   offsetof(GeneratorOptions, quiet),       NULL,  0, 0,       NULL, NULL, "answers only: no line on the model, no count of right answers"},
+    {"--quiet",       OPTION_BOOL,   offsetof(GeneratorOptions, quiet),       NULL,  0, 0,       NULL, NULL, "answers only: no line on the model or the CPU, no count of right answers"},
 };
 // clang-format on
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
 
 static void print_help(void) {
-    printf(
-        "usage: generate MODEL [--prompt TEXT | --file FILE] [options]\n"
-        "Answers of a trained model; MODEL is the folder of a run (-o of the trainer; its newest\n"
-        "checkpoint), a model_*.bin, or a folder of Hugging Face's files. Without --prompt and --file,\n"
-        "lines of standard input are prompts. A prompt is put into the form that the training data had\n"
-        "(--raw: is not). Lines of JSON come back with \"generated\", and where they have targets, how many\n"
-        "are right is counted by task, on standard error.\n"
-        "Exit status: 0 done, 1 failed, 2 wrong option.\n\n");
+    printf("usage: generate MODEL [--prompt TEXT | --file FILE] [options]\n"
+           "Answers of a trained model; MODEL is the folder of a run (-o of the trainer; its newest\n"
+           "checkpoint), a model_*.bin, or a folder of Hugging Face's files. Without --prompt and --file,\n"
+           "lines of standard input are prompts. A prompt is put into the form that the training data had\n"
+           "(--raw: is not). Records of JSON come back with \"generated\", and where they have targets, how "
+           "many\n"
+           "are right is counted by task, on standard error; bad ones are skipped, and said.\n"
+           "Exit status: 0 done, 1 failed, 2 wrong option.\n\n");
     options_print(specs, NUM_SPECS, stdout);
 }
 
@@ -89,9 +93,9 @@ static Status generate(const GeneratorOptions* options) {
     if (status == STATUS_OK) { status = generator_model_open(&model, options); }
     if (status == STATUS_OK) {
         if (!options->quiet) { print_model(&model); }
-        prompts_set_form(&prompts, &model.tokens.data, model.model.config.kind->has_decoder);
-        status = generator_answer(&model, options, &prompts);
+        status = prompts_set_form(&prompts, &model.tokens.data, model.model.config.kind->has_decoder);
     }
+    if (status == STATUS_OK) { status = generator_answer(&model, options, &prompts); }
     prompts_close(&prompts);
     generator_model_close(&model);
     return status;

@@ -31,12 +31,28 @@ static const Text texts[] = {
     {"next", offsetof(DataJson, next)},           {"joint", offsetof(DataJson, joint)},
     {"turn_end", offsetof(DataJson, turn_end)},   {"prompt", offsetof(DataJson, prompt)},
     {"system", offsetof(DataJson, system)},       {"user", offsetof(DataJson, user)},
-    {"assistant", offsetof(DataJson, assistant)},
+    {"assistant", offsetof(DataJson, assistant)}, {"record", offsetof(DataJson, record)},
 };
-enum { NUM_TEXTS = sizeof texts / sizeof texts[0] };
+static const Text fields[] = {
+    {"inputs", offsetof(DataJson, inputs_field)},
+    {"targets", offsetof(DataJson, targets_field)},
+    {"task", offsetof(DataJson, task_field)},
+};
 
-static char** text_of(DataJson* data, int i) {
-    return (char**)(void*)((char*)data + texts[i].offset);
+// Objects of texts in data.json.
+static const struct {
+    const char* name;
+    const Text* texts;
+    int num_texts;
+} groups[] = {{"template", texts, sizeof texts / sizeof texts[0]},
+              {"fields", fields, sizeof fields / sizeof fields[0]}};
+enum { NUM_GROUPS = sizeof groups / sizeof groups[0] };
+
+static const char* const long_names[] = {"cut-input-end", "cut-input-start", "cut-input-middle", "skip"};
+enum { NUM_LONGS = sizeof long_names / sizeof long_names[0] };
+
+static char** text_of(const DataJson* data, const Text* text) {
+    return (char**)((uintptr_t)data + text->offset);
 }
 
 static void path_in(char out[PATH_CHARS], const char* folder, const char* name) {
@@ -54,15 +70,20 @@ static json_t* to_json(const DataJson* data) {
                              tokenizer_names[data->vocab.tokenizer], "tokens", (int)data->vocab.num_tokens,
                              "end", (int)data->vocab.eot_token, "padding", (int)data->vocab.pad_token,
                              "vocabulary", hash, "input_end", end_names[data->vocab.input_end]);
-    json_t* form = json_object();
     bool is_text = true;
-    for (int i = 0; i < NUM_TEXTS; i++) {
-        const char* text = *text_of((DataJson*)(uintptr_t)data, i);
-        is_text =
-            is_text && (text == NULL || json_object_set_new(form, texts[i].name, json_string(text)) == 0);
+    for (int g = 0; g < NUM_GROUPS; g++) {
+        json_t* group = json_object();
+        for (int i = 0; i < groups[g].num_texts; i++) {
+            const char* text = *text_of(data, &groups[g].texts[i]);
+            if (text == NULL) { continue; }
+            is_text = json_object_set_new(group, groups[g].texts[i].name, json_string(text)) == 0 && is_text;
+        }
+        if (json_object_size(group) > 0) { json_object_set(root, groups[g].name, group); }
+        json_decref(group);
     }
-    if (json_object_size(form) > 0) { json_object_set(root, "template", form); }
-    json_decref(form);
+    if (data->long_samples != LONG_CUT_END) {
+        json_object_set_new(root, "long_samples", json_string(long_names[data->long_samples]));
+    }
     if (is_text) { return root; }
     json_decref(root);
     return NULL;
@@ -79,8 +100,9 @@ Status data_json_write(const DataJson* data, const char* folder) {
     char path[PATH_CHARS], *text = data_json_text(data);
     FileWriter writer;
     if (text == NULL) {
-        return FAIL(STATUS_BAD_FORMAT,
-                    "data.json: a text of the template is not UTF-8 ---> write it as UTF-8");
+        return FAIL(
+            STATUS_BAD_FORMAT,
+            "data.json: a text of the template, or a field's name, is not UTF-8 ---> write it as UTF-8");
     }
     path_in(path, folder, "data.json");
     Status status = file_writer_open(&writer, path);
@@ -135,18 +157,32 @@ static Status read_vocab(SampleVocab* out, const json_t* root, const char* path)
     return STATUS_OK;
 }
 
-static Status read_template(DataJson* out, const json_t* form, const char* path) {
-    for (int i = 0; i < NUM_TEXTS; i++) {
-        const json_t* value = json_object_get(form, texts[i].name);
+static Status read_group(DataJson* out, const json_t* root, int g, const char* path) {
+    const json_t* group = json_object_get(root, groups[g].name);
+    for (int i = 0; i < groups[g].num_texts; i++) {
+        const Text* text = &groups[g].texts[i];
+        const json_t* value = json_object_get(group, text->name);
         if (value == NULL) { continue; }
         char* copy = json_is_string(value) ? strdup(json_string_value(value)) : NULL;
         if (copy == NULL) {
-            return FAIL(STATUS_BAD_FORMAT, "%s: \"template\": \"%s\" is no text ---> prepare the data again",
-                        path, texts[i].name);
+            return FAIL(STATUS_BAD_FORMAT, "%s: \"%s\": \"%s\" is no text ---> prepare the data again", path,
+                        groups[g].name, text->name);
         }
-        *text_of(out, i) = copy;
+        *text_of(out, text) = copy;
     }
     return STATUS_OK;
+}
+
+static Status read_long_samples(LongSamples* out, const json_t* root, const char* path) {
+    const json_t* value = json_object_get(root, "long_samples");
+    for (int i = 0; i < NUM_LONGS; i++) {
+        const bool is_this = json_is_string(value) && strcmp(json_string_value(value), long_names[i]) == 0;
+        if (is_this || (value == NULL && i == LONG_CUT_END)) {
+            *out = (LongSamples)i;
+            return STATUS_OK;
+        }
+    }
+    return FAIL(STATUS_BAD_FORMAT, "%s: \"long_samples\" is unknown ---> prepare the data again", path);
 }
 
 Status data_json_parse(DataJson* out, const char* text, size_t num_bytes, const char* name) {
@@ -158,7 +194,8 @@ Status data_json_parse(DataJson* out, const char* text, size_t num_bytes, const 
                     error.position, error.text);
     }
     Status status = read_vocab(&out->vocab, root, name);
-    if (status == STATUS_OK) { status = read_template(out, json_object_get(root, "template"), name); }
+    if (status == STATUS_OK) { status = read_long_samples(&out->long_samples, root, name); }
+    for (int g = 0; g < NUM_GROUPS && status == STATUS_OK; g++) { status = read_group(out, root, g, name); }
     json_decref(root);
     if (status != STATUS_OK) { data_json_free(out); }
     return status;
@@ -178,7 +215,9 @@ Status data_json_read(DataJson* out, const char* folder, bool* is_there) {
 }
 
 void data_json_free(DataJson* data) {
-    for (int i = 0; i < NUM_TEXTS; i++) { free(*text_of(data, i)); }
+    for (int g = 0; g < NUM_GROUPS; g++) {
+        for (int i = 0; i < groups[g].num_texts; i++) { free(*text_of(data, &groups[g].texts[i])); }
+    }
     *data = (DataJson){0};
 }
 
@@ -212,39 +251,4 @@ Status data_json_copy(const char* from, const char* to) {
         if (access(source, F_OK) == 0) { TRY(copy_file(source, target)); }
     }
     return STATUS_OK;
-}
-
-// --- forms
-// ---------------------------------------------------------------------------------------------------
-
-// "{name" and "}" around a field's name; NULL: no field begins here.
-static const char* field_end(const char* begin) {
-    size_t num_chars = strspn(begin + 1, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
-    return num_chars > 0 && begin[num_chars + 1] == '}' ? begin + num_chars + 1 : NULL;
-}
-
-char* data_json_fill(const char* form, DataFieldFind find, void* context, size_t* num_bytes) {
-    char* out = NULL;
-    FILE* memory = open_memstream(&out, num_bytes);
-    if (memory == NULL) { return NULL; }
-    for (const char* c = form; *c != '\0'; c++) {
-        size_t value_bytes = 0;
-        if ((*c == '{' || *c == '}') && c[1] == c[0]) {
-            fputc(*c++, memory);
-            continue;
-        }
-        const char* end = *c == '{' ? field_end(c) : NULL;
-        const char* value = end != NULL ? find(context, c + 1, (size_t)(end - c - 1), &value_bytes) : NULL;
-        if (value == NULL) {
-            fputc(*c, memory);
-            continue;
-        }
-        fwrite(value, 1, value_bytes, memory);
-        c = end;
-    }
-    if (fclose(memory) != 0) {
-        free(out);
-        return NULL;
-    }
-    return out;
 }

@@ -2,7 +2,7 @@
 generator.h -- what ./generate consists of: a model with its tokenizer, prompts, answers.
 
     GeneratorModel model;                       // generator_model.c: checkpoints, Hugging Face's files
-    Prompts prompts;                            // generator_prompts.c: --prompt, lines of text, lines of JSON
+    Prompts prompts;                            // generator_prompts.c: --prompt, lines of text, records
     generator_answer(&model, &options, &prompts);   // generator_answer.c: tokens, texts, scores
 
 Whatever fails returns a Status with a message that says what to do (base/status.h).
@@ -13,6 +13,7 @@ Whatever fails returns a Status with a message that says what to do (base/status
 #include <stdint.h>
 #include <stdio.h>
 
+#include "../dataloader/records/record_files.h"
 #include "../dataloader/tokenizer/tokenizer_folder.h"
 #include "../dynapipe_plugin/base/status.h"
 #include "../llmc/completion.h"
@@ -21,11 +22,13 @@ typedef struct {
     const char* model;      // a folder of checkpoints, model_*.bin, a folder of Hugging Face's files
     const char* tokenizer;  // a folder; NULL: the model's
     const char *prompt, *file;
+    const char *inputs_field, *targets_field, *task_field;  // NULL: as data.json says, else recognised
     int32_t max_tokens, max_slots, threads;
     double temperature, top_p;
     int32_t top_k;
     int64_t seed;
-    bool quiet, raw;  // raw: texts are continued as they are
+    int32_t long_samples;  // 0: as data.json says; else a LongSamples + 1
+    bool quiet, raw;       // raw: texts are continued as they are
 } GeneratorOptions;
 
 // --- the model ---------------------------------------------------------------------------------------------
@@ -43,50 +46,55 @@ void generator_model_close(GeneratorModel* model);  // an all-zero one is fine
 
 // --- prompts -----------------------------------------------------------------------------------------------
 
-// Of a prompt: an input (with template), or an earlier answer in a chat.
+// PART_TEXT is gone on with: no template stands around it, and nothing ends it.
+typedef enum { PART_INPUT, PART_ANSWER, PART_TEXT } PromptPartKind;
+
+// Of a prompt: an input (with template), an earlier answer in a chat, or a text.
 typedef struct {
     char* text;
     size_t num_bytes;
-    bool is_answer;
+    PromptPartKind kind;
 } PromptPart;
 
 typedef struct {
     PromptPart* parts;
     int num_parts;
     char* line;           // of text, as it came; NULL: of JSON
-    void* record;         // json_t* of a line of JSON, given back with an answer
+    void* record;         // json_t* of a record, given back with an answer
     char *task, *target;  // NULL: not known
 } Prompt;
 
 typedef struct {
-    FILE* stream;  // NULL: --prompt
-    const char* name;
     const GeneratorOptions* options;
-    DataJson forms;    // borrowed texts, all there but `context`
-    bool joins_turns;  // of a chat: earlier turns are text of the input (encoder-decoder)
-    bool is_terminal;  // somebody types
-    bool is_json;      // by its first line
+    const char* name;  // where prompts come from, in messages
+    RecordFiles files;
+    int32_t next_file;
+    RecordReader reader;
+    bool is_reading;
+    bool is_stdin, is_terminal;  // is_terminal: somebody types
+    bool is_json;                // the file that is read
     bool is_at_end;
-    int64_t line_number;
+    RecordTemplate form, text_form;  // of records and of texts
+    RecordFields fields;
+    const char* task_field;
+    bool joins_turns;     // of a chat: earlier turns are text of the input (encoder-decoder)
+    int64_t num_bad;      // records that were passed over
+    int64_t line_number;  // of what is typed
     char* line;
     size_t line_capacity;
+    Arena arena;
 } Prompts;
 
 Status prompts_open(Prompts* out, const GeneratorOptions* options);
-// Before the first: what the model's data had around its texts.
-void prompts_set_form(Prompts* prompts, const DataJson* data, bool joins_turns);
-// At the end *out is all zero: num_parts 0.
+// Before the first: what the model's data had around its texts, and its names. `data` outlives the prompts.
+Status prompts_set_form(Prompts* prompts, const DataJson* data, bool joins_turns);
+// At the end *out is all zero: num_parts 0. Records that are bad are said, counted and passed over; a failure
+// is final.
 Status prompts_next(Prompts* prompts, Prompt* out);
+// Nobody asked anything: a failure, but where somebody types.
+Status prompts_fail_without_any(const Prompts* prompts);
 void prompts_close(Prompts* prompts);
 void prompt_free(Prompt* prompt);
-
-// generator_chat.c: what was said, up to where the assistant answers. `chat`: json_t* of an array of
-// messages.
-Status prompt_set_chat(const Prompts* prompts, Prompt* out, const void* chat);
-// `form` with text for {inputs} and {content}, and the record's fields, as a part of the prompt.
-Status prompt_add_part(Prompt* out, const char* form, const char* text, size_t num_bytes, const void* record,
-                       bool is_answer);
-Status prompts_fail_line(const Prompts* prompts, const char* what);
 
 // --- answers -----------------------------------------------------------------------------------------------
 

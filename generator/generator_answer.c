@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <jansson.h>
 
+#include "../dataloader/sample_cut.h"
 #include "../dynapipe_plugin/base/printable.h"
 #include "../trainer/scores.h"
 #include "generator.h"
@@ -23,18 +24,24 @@ typedef struct {
     int64_t num_right, num_answers;
 } Score;
 
+// What was left out of prompts that are too long: of inputs, as LongSamples; texts' beginnings; turns.
+enum { CUT_TEXT = LONG_SKIP, CUT_TURNS, NUM_CUTS };
+
 typedef struct {
     GeneratorModel* model;
     const GeneratorOptions* options;
     Prompts* prompts;
     bool json_lines, shows_early;  // shows_early: on a terminal, as it is written
-    char* stop;                    // "" : none
+    char *stop, *before;           // what stands behind and before an answer; "": nothing
+    LongSamples long_samples;      // what goes of inputs
+    int32_t tail;                  // the last tokens of an input, which stay
     // of a group
     int num_prompts;
     Prompt group[GROUP_PROMPTS];
     Answer answers[GROUP_PROMPTS];
     Completion completions[GROUP_PROMPTS];
-    int64_t num_done, num_cut, num_long;
+    int64_t num_done, num_long;
+    int64_t num_cut[NUM_CUTS];
     int num_scores;
     Score* scores;
 } Generation;
@@ -49,9 +56,9 @@ static Status no_memory(void) {
 // answer ends as every target does.
 static Status tokenise_part(Generation* g, const PromptPart* part, BpeTokens* out) {
     const SampleVocab* vocab = &g->model->tokens.data.vocab;
-    const SampleInputEnd end = part->is_answer   ? INPUT_END_EOT
-                               : g->options->raw ? INPUT_END_NONE
-                                                 : vocab->input_end;
+    const SampleInputEnd end = part->kind == PART_ANSWER                    ? INPUT_END_EOT
+                               : part->kind == PART_TEXT || g->options->raw ? INPUT_END_NONE
+                                                                            : vocab->input_end;
     char* text = malloc(part->num_bytes + 1);
     if (text == NULL) { return no_memory(); }
     memcpy(text, part->text, part->num_bytes);
@@ -63,30 +70,84 @@ static Status tokenise_part(Generation* g, const PromptPart* part, BpeTokens* ou
     return end == INPUT_END_EOT ? bpe_tokens_add(out, vocab->eot_token) : STATUS_OK;
 }
 
-static Status tokenise(Generation* g, const Prompt* prompt, BpeTokens* out) {
-    for (int i = 0; i < prompt->num_parts; i++) { TRY(tokenise_part(g, &prompt->parts[i], out)); }
-    if (out->num_tokens > 0) { return STATUS_OK; }
-    return bpe_tokens_add(out, g->model->tokens.data.vocab.eot_token);
+// How many tokens the end of every input is, as training counts them (sample_maker.h).
+static Status count_tail(Generation* g) {
+    const SampleInputEnd end = g->options->raw ? INPUT_END_NONE : g->model->tokens.data.vocab.input_end;
+    size_t num_bytes;
+    BpeTokens tokens = {0};
+    const char* tail = record_template_tail(&g->prompts->form, NULL, &num_bytes);
+    Status status = tokenizer_encode(g->model->tokens.tokenizer, tail, num_bytes, &tokens);
+    g->tail = (int32_t)tokens.num_tokens + (end == INPUT_END_NEWLINE || end == INPUT_END_EOT);
+    bpe_tokens_free(&tokens);
+    return status;
 }
 
-// Of a prompt longer than the model's sequences the beginning goes, as much as the answer needs.
-static void cut(Generation* g, BpeTokens* tokens) {
+static void leave_out(BpeTokens* tokens, int64_t begin, int64_t end) {
+    memmove(tokens->ids + begin, tokens->ids + end, sizeof(int32_t) * (size_t)(tokens->num_tokens - end));
+    tokens->num_tokens -= end - begin;
+}
+
+// Of earlier turns as many as it takes go, whole ones: those behind the first, the oldest first, for in the
+// first one the system speaks; then that. ends[i]: of part i.
+static void cut_turns(Generation* g, BpeTokens* tokens, const int64_t* ends, int num_parts, int64_t keep) {
+    int64_t begin = ends[1], end = begin;
+    for (int i = 2; i < num_parts && tokens->num_tokens - (end - begin) > keep; i += 2) {
+        if (i == num_parts - 1) {
+            begin = 0;
+        } else {
+            end = ends[i + 1];
+        }
+    }
+    leave_out(tokens, begin, end);
+    g->num_cut[CUT_TURNS]++;
+}
+
+// Of an input what training leaves out; a text is gone on with, so its end stays.
+static void cut_input(Generation* g, BpeTokens* tokens, bool is_text, int64_t keep) {
+    const int32_t most = g->model->model.config.max_seq_len;
+    const LongSamples way = is_text ? LONG_CUT_START : g->long_samples;
+    const LoaderOptions limits = {.max_seq_tokens = most, .long_samples = way};
+    LoaderSample sample = {.n_input = (int32_t)tokens->num_tokens, .n_target = most + 1 - (int32_t)keep};
+    (void)sample_cut(&sample, &limits, NULL, 0, is_text ? 0 : g->tail);
+    int32_t begin = sample.hole_tokens > 0 ? sample.hole_at : 0;
+    leave_out(tokens, begin, begin + sample.first_token + sample.hole_tokens);
+    g->num_cut[is_text ? (int)CUT_TEXT : (int)way]++;
+}
+
+// Of a prompt longer than the model's sequences as much goes as the answer needs.
+static void cut(Generation* g, const Prompt* prompt, BpeTokens* tokens, const int64_t* ends) {
     const ModelConfig* config = &g->model->model.config;
     if (config->kind->has_decoder) { return; }
     int64_t most = config->max_seq_len - 1, room = config->max_seq_len - g->options->max_tokens;
     if (tokens->num_tokens <= most) { return; }
     int64_t keep = room > most / 2 ? room : most / 2;
     keep = keep < 1 ? 1 : keep;
-    memmove(tokens->ids, tokens->ids + tokens->num_tokens - keep, sizeof(int32_t) * (size_t)keep);
-    tokens->num_tokens = keep;
-    g->num_cut++;
+    if (prompt->num_parts > 1) { cut_turns(g, tokens, ends, prompt->num_parts, keep); }
+    if (tokens->num_tokens <= keep) { return; }
+    cut_input(g, tokens, g->options->raw || prompt->parts[0].kind == PART_TEXT, keep);
+}
+
+static Status tokenise(Generation* g, const Prompt* prompt, BpeTokens* out) {
+    int64_t* ends = malloc(sizeof *ends * (size_t)prompt->num_parts);
+    if (ends == NULL) { return no_memory(); }
+    Status status = STATUS_OK;
+    for (int i = 0; i < prompt->num_parts && status == STATUS_OK; i++) {
+        status = tokenise_part(g, &prompt->parts[i], out);
+        ends[i] = out->num_tokens;
+    }
+    if (status == STATUS_OK && out->num_tokens > INT32_MAX) {
+        status = FAIL(STATUS_OUT_OF_RANGE, "a prompt of more than 2^31 tokens ---> shorter prompts");
+    }
+    if (status == STATUS_OK) { cut(g, prompt, out, ends); }
+    free(ends);
+    if (status != STATUS_OK || out->num_tokens > 0) { return status; }
+    return bpe_tokens_add(out, g->model->tokens.data.vocab.eot_token);
 }
 
 static Status set_completion(Generation* g, int i) {
     BpeTokens tokens = {0};
     Status status = tokenise(g, &g->group[i], &tokens);
     if (status == STATUS_OK) {
-        cut(g, &tokens);
         int32_t* said_tokens = malloc(sizeof(int32_t) * (size_t)g->options->max_tokens);
         g->completions[i] =
             (Completion){.prompt = tokens.ids, .num_prompt = (int)tokens.num_tokens, .tokens = said_tokens};
@@ -180,12 +241,31 @@ static bool said(void* context, const Completion* completion, int32_t token) {
     return true;
 }
 
-// What the data has behind an answer ends one.
+// The text of a form in [begin, end), doubled braces as one.
+static char* plain_text(const char* begin, const char* end) {
+    char* text = malloc((size_t)(end - begin) + 1);
+    size_t at = 0;
+    if (text == NULL) { return NULL; }
+    for (; begin < end; begin++) {
+        text[at++] = *begin;
+        begin += (*begin == '{' || *begin == '}') && begin + 1 < end && begin[1] == *begin;
+    }
+    text[at] = '\0';
+    return text;
+}
+
+// What the data has behind an answer, up to a field of the record, ends one.
 static Status find_stop(Generation* g) {
-    const char* form = g->prompts->forms.assistant;
-    const char* content = strstr(form, "{content}");
-    g->stop = strdup(content != NULL ? content + strlen("{content}") : "");
-    if (g->stop == NULL) { return no_memory(); }
+    const char *form = g->prompts->form.targets, *name;
+    size_t name_chars;
+    const char* behind = record_template_field(form, &name, &name_chars);
+    const char* before = behind != NULL ? name - 1 : form;
+    if (behind == NULL) { behind = form + strlen(form); }
+    const char* end =
+        record_template_field(behind, &name, &name_chars) != NULL ? name - 1 : form + strlen(form);
+    g->stop = plain_text(behind, end);
+    g->before = plain_text(form, before);
+    if (g->stop == NULL || g->before == NULL) { return no_memory(); }
     for (size_t length = strlen(g->stop); length > 0 && g->stop[length - 1] == '\n';) {
         g->stop[--length] = '\0';
     }
@@ -194,10 +274,8 @@ static Status find_stop(Generation* g) {
 
 // What it has before an answer is no part of it: a blank, mostly.
 static void strip(const Generation* g, Answer* a) {
-    const char* form = g->prompts->forms.assistant;
-    const char* content = strstr(form, "{content}");
-    size_t num_bytes = content != NULL ? (size_t)(content - form) : 0;
-    if (a->text_bytes < num_bytes || num_bytes == 0 || memcmp(a->text, form, num_bytes) != 0) { return; }
+    size_t num_bytes = strlen(g->before);
+    if (a->text_bytes < num_bytes || num_bytes == 0 || memcmp(a->text, g->before, num_bytes) != 0) { return; }
     a->text_bytes -= num_bytes;
     memmove(a->text, a->text + num_bytes, a->text_bytes + 1);
 }
@@ -263,11 +341,28 @@ static Status print_answer(Generation* g, int i) {
     return STATUS_OK;
 }
 
+static void print_cuts(const Generation* g) {
+    static const char* const what[NUM_CUTS] = {[LONG_CUT_END] = "the end of the input",
+                                               [LONG_CUT_START] = "the beginning of the input",
+                                               [LONG_CUT_MIDDLE] = "the middle of the input",
+                                               [CUT_TEXT] = "the beginning",
+                                               [CUT_TURNS] = "of the earlier turns some"};
+    for (int i = 0; i < NUM_CUTS; i++) {
+        if (g->num_cut[i] == 0) { continue; }
+        fprintf(stderr, "%lld of %lld prompts are longer than the model's %d tokens: %s is left out\n",
+                (long long)g->num_cut[i], (long long)g->num_done, g->model->model.config.max_seq_len,
+                what[i]);
+    }
+}
+
 static void print_summary(const Generation* g) {
-    int name_chars = 0;
+    int name_chars = (int)strlen("all");
     int64_t num_right = 0, num_answers = 0;
-    if (g->options->quiet) { return; }
     fflush(stdout);
+    if (g->prompts->num_bad > 0) {
+        fprintf(stderr, "%lld bad records skipped\n", (long long)g->prompts->num_bad);
+    }
+    if (g->options->quiet) { return; }
     for (int i = 0; i < g->num_scores; i++) {
         int chars = (int)strlen(PRINTABLE(g->scores[i].task));
         name_chars = chars > name_chars ? chars : name_chars;
@@ -284,11 +379,7 @@ static void print_summary(const Generation* g) {
         fprintf(stderr, "%-*s  %4lld of %lld right (%.0f %%)\n", name_chars, "all", (long long)num_right,
                 (long long)num_answers, 100.0 * (double)num_right / (double)num_answers);
     }
-    if (g->num_cut > 0) {
-        fprintf(stderr,
-                "%lld of %lld prompts are longer than the model's %d tokens: the beginning is left out\n",
-                (long long)g->num_cut, (long long)g->num_done, g->model->model.config.max_seq_len);
-    }
+    print_cuts(g);
     if (g->num_long > 0 && g->json_lines) {
         fprintf(stderr, "%lld of %lld answers were cut at %d tokens ---> --max-tokens\n",
                 (long long)g->num_long, (long long)g->num_done, g->options->max_tokens);
@@ -328,7 +419,7 @@ static Status read_group(Generation* g, int most) {
 
 static Status answer_group(Generation* g) {
     const GeneratorOptions* o = g->options;
-    g->json_lines = g->prompts->is_json || (o->file != NULL && g->prompts->stream != stdin);
+    g->json_lines = g->prompts->is_json || (o->file != NULL && !g->prompts->is_stdin);
     g->shows_early = !g->json_lines && g->num_prompts == 1 && isatty(STDOUT_FILENO);
     CompletionOptions options = {.start_token = g->model->start_token,
                                  .end_token = g->model->end_token,
@@ -346,14 +437,17 @@ static Status answer_group(Generation* g) {
 
 static Status answer_all(Generation* g) {
     TRY(find_stop(g));
+    TRY(count_tail(g));
     for (;;) {
         // who types waits for each answer; so may a pipe
-        Status status = read_group(g, g->prompts->stream == stdin ? 1 : GROUP_PROMPTS);
+        Status status = read_group(g, g->prompts->is_stdin ? 1 : GROUP_PROMPTS);
         char why[1024];
         snprintf(why, sizeof why, "%s", status_message());
         if (g->num_prompts > 0) { TRY(answer_group(g)); }
         if (status != STATUS_OK) { return FAIL(status, "%s", why); }
-        if (g->num_prompts == 0) { return STATUS_OK; }
+        if (g->num_prompts == 0) {
+            return g->num_done > 0 ? STATUS_OK : prompts_fail_without_any(g->prompts);
+        }
         free_group(g);
     }
 }
@@ -364,12 +458,16 @@ Status generator_answer(GeneratorModel* model, const GeneratorOptions* options, 
     g->model = model;
     g->options = options;
     g->prompts = prompts;
+    const LongSamples of_data = model->tokens.data.long_samples;
+    g->long_samples = of_data != LONG_SKIP ? of_data : LONG_CUT_END;  // an answer to a part beats none
+    if (options->long_samples > 0) { g->long_samples = (LongSamples)(options->long_samples - 1); }
     Status status = answer_all(g);
     print_summary(g);
     free_group(g);
     for (int i = 0; i < g->num_scores; i++) { free(g->scores[i].task); }
     free(g->scores);
     free(g->stop);
+    free(g->before);
     free(g);
     return status;
 }

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "../llmc/checkpoint.h"
+#include "../llmc/cpu/context.h"
 #include "../llmc/hf_checkpoint.h"
 #include "../llmc/llmc_error.h"
 #include "../llmc/models.h"
@@ -28,6 +29,13 @@ static Status find_weights(GeneratorModel* g, const char* path, bool* is_hf) {
     if (hf_checkpoint_is(path)) {
         *is_hf = true;
         return STATUS_OK;
+    }
+    if (!S_ISDIR(about.st_mode) && !models_is_checkpoint(path)) {
+        return FAIL(
+            STATUS_BAD_FORMAT,
+            "%s: no model ---> the folder of a run (-o of the trainer), a model_*.bin, or a folder of "
+            "Hugging Face's files",
+            path);
     }
     if (!S_ISDIR(about.st_mode)) { return STATUS_OK; }
     int step = checkpoint_find_latest(path);
@@ -112,6 +120,7 @@ static Status open_model(GeneratorModel* g, const GeneratorOptions* options) {
     char folder[4096];
     bool is_hf;
     uint64_t vocab_hash = 0;
+    if (options->quiet) { ops_keep_quiet(); }
     HfConfig details = {.start_token = HF_NO_TOKEN, .eos_token = HF_NO_TOKEN};
     TRY(find_weights(g, options->model, &is_hf));
     folder_of(folder, sizeof folder, g->path);

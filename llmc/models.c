@@ -10,13 +10,13 @@ const ModelKind* models_kind_of(const char* descriptor) {
     return models_is_t5(descriptor) ? &t5_kind : &gpt2_kind;
 }
 
-static bool is_checkpoint(const char* model) {
+bool models_is_checkpoint(const char* model) {
     size_t num_chars = strlen(model);
     return num_chars > 4 && strcmp(model + num_chars - 4, ".bin") == 0;
 }
 
 bool models_read_config(ModelConfig* out, const char* model, int vocab, int max_seq_len, char* error) {
-    const bool checkpoint = is_checkpoint(model);
+    const bool checkpoint = models_is_checkpoint(model);
     if (!checkpoint && !hf_checkpoint_is(model)) {
         return model_parse(out, models_kind_of(model), model, vocab, max_seq_len, error);
     }

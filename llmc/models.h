@@ -31,6 +31,8 @@ static inline void models_signature(char* out, size_t out_bytes, const ModelConf
 // gpt2_kind where it is none of T5's: its parse() says what would be valid.
 const ModelKind* models_kind_of(const char* descriptor);
 
+bool models_is_checkpoint(const char* model);  // by its name, *.bin
+
 // The shape that a descriptor, a checkpoint (.bin) or Hugging Face's files (a folder, a .safetensors) name,
 // of any kind. vocab, max_seq_len: of a descriptor; 0: the kind's.
 bool models_read_config(ModelConfig* out, const char* model, int vocab, int max_seq_len, char* error);

@@ -1,4 +1,4 @@
-// data.json comes back as it was written, a broken one is told, and forms are filled field by field.
+// data.json comes back as it was written, and a broken one is told.
 #include "../dataloader/data_json.h"
 
 #include <sys/stat.h>
@@ -37,8 +37,14 @@ static void it_comes_back_as_it_was_written(void) {
          .next = empty,
          .joint = quotes,
          .turn_end = quotes},
+        {.vocab = {257, 256, -1, TOKENIZER_BYTES, INPUT_END_NONE, 1},
+         .record = quotes,
+         .inputs_field = quotes,
+         .targets_field = empty,
+         .task_field = quotes,
+         .long_samples = LONG_CUT_MIDDLE},
     };
-    for (int w = 0; w < 4; w++) {
+    for (int w = 0; w < 5; w++) {
         DataJson got;
         bool is_there = false;
         const SampleVocab *a = &ways[w].vocab, *b = &got.vocab;
@@ -51,7 +57,10 @@ static void it_comes_back_as_it_was_written(void) {
         CHECK(equal(ways[w].system, got.system) && equal(ways[w].user, got.user));
         CHECK(equal(ways[w].assistant, got.assistant) && equal(ways[w].context, got.context));
         CHECK(equal(ways[w].next, got.next) && equal(ways[w].joint, got.joint));
-        CHECK(equal(ways[w].turn_end, got.turn_end));
+        CHECK(equal(ways[w].turn_end, got.turn_end) && equal(ways[w].record, got.record));
+        CHECK(equal(ways[w].inputs_field, got.inputs_field) && equal(ways[w].task_field, got.task_field));
+        CHECK(equal(ways[w].targets_field, got.targets_field));
+        CHECK_EQ(ways[w].long_samples, got.long_samples);
         data_json_free(&got);
     }
 }
@@ -65,10 +74,14 @@ static void what_is_broken_is_told(void) {
                                  "{}",
                                  "{\"tokenizer\": \"words\"}",
                                  ", \"template\": {\"user\": 3}",
-                                 ", \"tokens\": 3"};
-    const char* const words[] = {"not JSON",      "\"tokenizer\"", "not JSON", "\"tokenizer\"",
-                                 "\"tokenizer\"", "\"user\"",      "not JSON"};
-    for (int i = 0; i < 7; i++) {
+                                 ", \"tokens\": 3",
+                                 ", \"fields\": {\"inputs\": []}",
+                                 ", \"long_samples\": \"cut\"",
+                                 ", \"long_samples\": 1"};
+    const char* const words[] = {"not JSON",         "\"tokenizer\"",   "not JSON", "\"tokenizer\"",
+                                 "\"tokenizer\"",    "\"user\"",        "not JSON", "\"inputs\"",
+                                 "\"long_samples\"", "\"long_samples\""};
+    for (int i = 0; i < 10; i++) {
         char text[400];
         DataJson got;
         bool is_there;
@@ -132,36 +145,6 @@ static void a_copy_has_the_tokenizers_files(void) {
     }
 }
 
-static const char* find(void* context, const char* field, size_t field_chars, size_t* num_bytes) {
-    (void)context;
-    bool is_a = field_chars == 1 && field[0] == 'a', is_b2 = field_chars == 2 && strncmp(field, "b2", 2) == 0;
-    *num_bytes = is_a ? 3 : 0;
-    return is_a ? "x\0y" : is_b2 ? "" : NULL;
-}
-
-static void forms_are_filled_field_by_field(void) {
-    const struct {
-        const char *form, *filled;
-        size_t num_bytes;
-    } cases[] = {{"", "", 0},
-                 {"{a}", "x\0y", 3},
-                 {"<{a}{a}>", "<x\0yx\0y>", 8},
-                 {"{b2}|", "|", 1},
-                 {"{c} {", "{c} {", 5},
-                 {"{}{a", "{}{a", 4},
-                 {"{{a}} {{{a}", "{a} {x\0y", 8},
-                 {"{ a}", "{ a}", 4},
-                 {"\xc3\xa9{b2}\n", "\xc3\xa9\n", 3}};
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        size_t num_bytes = 99;
-        char* text = data_json_fill(cases[i].form, find, NULL, &num_bytes);
-        CHECK(text != NULL);
-        CHECK_EQ(num_bytes, cases[i].num_bytes);
-        CHECK_EQ(memcmp(text, cases[i].filled, cases[i].num_bytes), 0);
-        free(text);
-    }
-}
-
 int main(void) {
     CHECK(mkdtemp(folder) != NULL);
     RUN(it_comes_back_as_it_was_written);
@@ -169,7 +152,6 @@ int main(void) {
     RUN(what_json_cannot_say_is_not_written);
     RUN(an_absent_one_is_no_error);
     RUN(a_copy_has_the_tokenizers_files);
-    RUN(forms_are_filled_field_by_field);
     char command[64];
     snprintf(command, sizeof command, "rm -rf %s", folder);
     return system(command) == 0 ? test_end() : 1;

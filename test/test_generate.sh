@@ -110,10 +110,12 @@ E
 }
 formed() { "$generate" "$work/gpt2" --tokenizer "$work/form" --quiet --max-tokens 24 "$@" 2>>"$work/err"; }
 generated() { python3 -c 'import json, sys; [print(json.loads(line)["generated"]) for line in sys.stdin]'; }
-form '{"prompt": "Q: {inputs}\nHint: {hint}\nA:"}'
+form '{"prompt": "Q: {inputs}\nA:"}'
 raw=$(draw --raw)
-[ "$("$generate" "$work/gpt2" --quiet --max-tokens 24 --raw --prompt $'Q: big\nHint: {hint}\nA:')" = "$(formed --prompt big)" ]
+[ "$(formed --raw --prompt $'Q: big\nA:')" = "$(formed --prompt big)" ]
 ok $? "a template stands around a prompt"
+form '{"prompt": "Q: {inputs}\nHint: {hint}\nA:"}'
+refuses 1 "--prompt: a text is not enough, the data's template has {hint} besides the inputs" "$work/gpt2" --tokenizer "$work/form" --prompt big
 echo '{"question": "big", "hint": "so"}' >"$work/hint.jsonl"
 [ "$(formed --raw --prompt $'Q: big\nHint: so\nA:')" = "$(formed --file "$work/hint.jsonl" | generated)" ]
 ok $? "a template's fields come from the record"
@@ -149,6 +151,127 @@ form '{"prompt": "P {inputs}:"}'
 [ "$(formed --file "$work/alpaca.jsonl" | generated)" = "$(formed --raw --prompt $'P i\nc:')" ]
 ok $? "a template without a context"
 
+# --- templates and fields of one's own: what prepare_data was given, and a prompt is what stood before the targets ------------------
+own() {  # name, line of JSON, prepare_data's options...
+    local name=$1
+    echo "$2" >"$work/$name.jsonl"
+    shift 2
+    "$build/prepare_data" --val-fraction 0 "$@" --out "$work/$name" "$work/$name.jsonl" >"$work/data.log" || cat "$work/data.log"
+}
+ask_own() { "$generate" "$work/gpt2" --tokenizer "$work/$1" --quiet --max-tokens 24 --temperature 1 "${@:2}" 2>>"$work/err"; }
+is_asked() {  # what, folder, text that was trained on, arguments...
+    local got expected
+    expected=$(ask_own "$2" --raw --prompt "$3" | od -c)
+    got=$(ask_own "$2" "${@:4}" | { if [ "$4" = --file ]; then generated; else cat; fi; } | od -c)
+    [ -n "$expected" ] && [ "$got" = "$expected" ]
+    ok $? "$1"
+}
+own question '{"question": "big", "answer": "small"}' --template 'Question: {question}\nAnswer: {answer}'
+is_asked "own template: --prompt" question $'Question: big\nAnswer: ' --prompt big
+is_asked "own template: --file" question $'Question: big\nAnswer: ' --file "$work/question.jsonl"
+own named '{"foo": "big", "bar": "small", "kind": "k"}' --inputs-field foo --targets-field bar --task-field kind --template 'Q: {foo}\nA: {bar}'
+is_asked "own names: --prompt" named $'Q: big\nA: ' --prompt big
+is_asked "own names: --file" named $'Q: big\nA: ' --file "$work/named.jsonl"
+ask_own named --file "$work/named.jsonl" | grep -q '"right"'
+ok $? "own names: the targets are compared with"
+"$generate" "$work/gpt2" --tokenizer "$work/named" --file "$work/named.jsonl" 2>&1 >/dev/null | grep -q '^k       [01] of 1 right'
+ok $? "own names: by task"
+echo '{"foo": "big"}' >"$work/asks.jsonl"
+is_asked "own names: without targets" named $'Q: big\nA: ' --file "$work/asks.jsonl"
+own unframed '{"foo": "big", "bar": "small"}' --inputs-field foo --targets-field bar
+is_asked "own names without a template" unframed $'big\n' --file "$work/unframed.jsonl"
+is_asked "names as options" unframed $'small\n' --file "$work/unframed.jsonl" --inputs-field bar
+own several '{"context": "so", "question": "big", "answer": "small"}' --template '{context}\nQ: {question}\nA: {answer}'
+is_asked "a template with several fields" several $'so\nQ: big\nA: ' --file "$work/several.jsonl"
+refuses 1 "the data's template has {context} besides the inputs" "$work/gpt2" --tokenizer "$work/several" --prompt big
+refuses 1 "the data's template has {context} besides the inputs" "$work/gpt2" --tokenizer "$work/several" --file "$work/gpt2.asked"
+own story '{"text": "Once upon"}' --template 'Tell:\n{text}'
+refuses 1 "the data's template has no place for a prompt" "$work/gpt2" --tokenizer "$work/story" --prompt big
+own text '{"text": "Once upon"}'
+is_asked "a text is gone on with" text "Once upon" --file "$work/text.jsonl"
+
+# --- all that prepare_data reads ----------------------------------------------------------------------------------------------------
+python3 - "$work" <<'E'
+import gzip, json, os, sys
+work = sys.argv[1]
+lines = open(work + "/q.jsonl").read().splitlines()
+array = json.dumps([json.loads(line) for line in lines], indent=1)
+os.mkdir(work + "/forms")
+put = lambda name, text: open(work + "/forms/" + name, "wb").write(text.encode())
+put("array.json", array)
+put("array", array)
+put("mark.jsonl", "\ufeff" + "\n".join(lines))
+put("ends.jsonl", "\r\n".join(lines) + "\r\n")
+gzip.open(work + "/forms/packed.jsonl.gz", "wt").write("\n".join(lines))
+gzip.open(work + "/forms/packed", "wt").write(array)
+os.mkdir(work + "/folder")
+for i in range(2):
+    open(work + "/folder/%d.jsonl" % i, "w").write("\n".join(lines[10 * i:10 * i + 10]))
+E
+command -v zstd >/dev/null && zstd -q "$work/q.jsonl" -o "$work/forms/packed.zst"
+for f in "$work"/forms/* "$work/folder"; do
+    "$generate" "$work/gpt2" --file "$f" --max-tokens 24 --quiet 2>"$work/err.form" | cmp -s - "$work/a.jsonl"
+    ok $? "$(basename "$f"): $(cat "$work/err.form")"
+done
+"$generate" "$work/gpt2" --file <(cat "$work/q.jsonl") --max-tokens 24 --quiet 2>>"$work/err" | cmp -s - "$work/a.jsonl"
+ok $? "a pipe as a file"
+for f in array packed.jsonl.gz; do
+    "$generate" "$work/gpt2" --max-tokens 24 --quiet <"$work/forms/$f" 2>>"$work/err" | cmp -s - "$work/a.jsonl"
+    ok $? "$f as standard input"
+done
+{ printf '\xef\xbb\xbf'; sed 's/$/\r/' "$work/gpt2.asked"; } | gzip >"$work/text.gz"
+"$generate" "$work/gpt2" --max-tokens 24 --quiet <"$work/text.gz" 2>>"$work/err" >"$work/text.said"
+same "packed text with a mark and CRLF" "$work/text.said" "$work/gpt2.answers"
+head -c 100 "$work/forms/packed.jsonl.gz" >"$work/broken.gz"
+"$generate" "$work/gpt2" --file "$work/broken.gz" >/dev/null 2>"$work/broken.err"
+[ $? = 1 ] && grep -q "broken.gz: packed data breaks off --->" "$work/broken.err"
+ok $? "a damaged file is an error: $(cat "$work/broken.err")"
+refuses 1 "model_00000060.bin:1: a NUL byte, so neither text nor JSON" "$work/gpt2" --file "$work/gpt2/model_00000060.bin"
+echo '{"inputs": "big", "id": 123456789012345678, "x": 2}' >"$work/number.jsonl"
+"$generate" "$work/gpt2" --quiet --file "$work/number.jsonl" 2>>"$work/err" | grep -qF '{"inputs":"big","id":123456789012345678,"x":2,"generated":'
+ok $? "numbers come back as they were"
+coproc asked { exec "$generate" "$work/gpt2" --quiet --max-tokens 24 2>>"$work/err"; }
+asked_pid=$asked_PID
+for i in 1 2; do
+    sed -n "${i}p" "$work/gpt2.asked" >&"${asked[1]}"
+    IFS= read -r -t 60 answer <&"${asked[0]}"
+    [ "$answer" = "$(sed -n "${i}p" "$work/gpt2.answers")" ]
+    ok $? "through a pipe, line $i is answered before the next is there: '$answer'"
+done
+eval "exec ${asked[1]}>&-"
+wait "$asked_pid"
+for f in /dev/null -; do refuses 1 "empty, no prompt in it" "$work/gpt2" --file $f; done
+refuses 1 "standard input: empty, no prompt in it" "$work/gpt2"
+printf '\n \n' >"$work/blank.txt"
+refuses 1 "blank.txt: empty, no prompt in it" "$work/gpt2" --file "$work/blank.txt"
+
+# --- too long: what goes is what training leaves out ---------------------------------------------------------------------------------
+long=$(seq -s' ' 500 | head -c 600)
+was_cut() {  # what, folder, text that is left, words, arguments...
+    is_asked "$1" "$2" "$3" "${@:5}"
+    "$generate" "$work/gpt2" --tokenizer "$work/$2" --max-tokens 24 "${@:5}" 2>&1 >/dev/null | grep -qF "1 of 1 prompts are longer than the model's 128 tokens: $4 is left out"
+    ok $? "$1: told"
+}
+was_cut "the end of a question" question "Question: ${long:0:85}"$'\nAnswer: ' "the end of the input" --prompt "$long"
+was_cut "the end before the newline" unframed "${long:0:103}"$'\n' "the end of the input" --prompt "$long"
+was_cut "a text's beginning" text "${long:496}" "the beginning" --raw --prompt "$long"
+was_cut "the middle" unframed "${long:0:52}${long:549}"$'\n' "the middle of the input" --long-samples cut-input-middle --prompt "$long"
+own starts '{"foo": "big", "bar": "small"}' --inputs-field foo --targets-field bar --max-tokens 100 --long-samples cut-input-start
+was_cut "the beginning, as the data was prepared" starts "${long:497}"$'\n' "the beginning of the input" --prompt "$long"
+was_cut "as the option says" starts "${long:0:103}"$'\n' "the end of the input" --long-samples cut-input-end --prompt "$long"
+chat() { printf '{"messages": [{"role": "system", "content": "x"}'; printf ', {"role": "%s", "content": "%s"}' "$@"; echo ']}'; }
+chat user a assistant b user "${long:0:60}" assistant c user "${long:0:40}" assistant d user e >"$work/turns.jsonl"
+chat user a assistant b user "${long:0:40}" assistant d user e >"$work/fewer.jsonl"
+form "$chats"
+for f in turns fewer; do formed --file "$work/$f.jsonl" --max-tokens 40 --temperature 1 | generated >"$work/$f.said"; done
+same "of a chat turns go, the oldest behind the first" "$work/turns.said" "$work/fewer.said"
+"$generate" "$work/gpt2" --tokenizer "$work/form" --max-tokens 40 --file "$work/turns.jsonl" 2>&1 >/dev/null | grep -q "tokens: of the earlier turns some is left out"
+ok $? "which is told"
+
+# --- quiet --------------------------------------------------------------------------------------------------------------------------
+OPENBLAS_CORETYPE=Prescott "$generate" "$work/gpt2" --quiet --prompt x 2>&1 >/dev/null | wc -c | grep -qx 0
+ok $? "--quiet: no word on the CPU"
+
 # --- what cannot be done ------------------------------------------------------------------------------------------------------------
 refuses 2 "no model"
 refuses 2 "--promt: unknown option" "$work/gpt2" --promt x
@@ -161,15 +284,18 @@ refuses 1 "no checkpoint there" "$work/form" --prompt x
 refuses 1 "no tokenizer there" "$work/alone/m.bin" --prompt x
 refuses 1 "trained with another tokenizer" "$work/gpt2" --tokenizer "$work/t5-data" --prompt x
 refuses 1 "absent.jsonl: No such file" "$work/gpt2" --file "$work/absent.jsonl"
-printf '{"inputs": "a"}\n{"inputs": 3}\n' >"$work/bad.jsonl"
-refuses_line() {  # words: of the second line; the first is answered
-    "$generate" "$work/gpt2" --file "$work/bad.jsonl" >"$work/bad.said" 2>"$work/bad.err"
-    [ $? = 1 ] && grep -qF -- "$1" "$work/bad.err" && [ "$(wc -l <"$work/bad.said")" = 1 ]
-    ok $? "'$1' expected: $(cat "$work/bad.err")"
+refuses 1 "main.log: no model ---> the folder of a run" "$work/gpt2/main.log" --prompt x
+skips() {  # file of two good records and a bad one, words
+    "$generate" "$work/gpt2" --file "$1" >"$work/bad.said" 2>"$work/bad.err"
+    [ $? = 0 ] && grep -qF -- "$2" "$work/bad.err" && [ "$(wc -l <"$work/bad.said")" = 2 ] && grep -q "^1 bad records skipped" "$work/bad.err"
+    ok $? "'$2' expected: $(cat "$work/bad.err")"
 }
-refuses_line "bad.jsonl:2: no prompt in it"
-printf '{"inputs": "a"}\n{"inputs": "b"\n' >"$work/bad.jsonl"
-refuses_line "bad.jsonl:2: not JSON"
+printf '{"inputs": "a"}\n{"inputs": 3}\n{"inputs": "b"}\n' >"$work/bad.jsonl"
+skips "$work/bad.jsonl" "skipped $work/bad.jsonl:2: field \"inputs\" is a number"
+printf '{"inputs": "a"}\n{"inputs": "b"\n{"inputs": "c"}\n' >"$work/bad.jsonl"
+skips "$work/bad.jsonl" "skipped $work/bad.jsonl:2: not JSON"
+printf 'not JSON\n{"inputs": 5}\n' >"$work/bad.jsonl"
+refuses 1 "bad.jsonl: no prompt in it that can be answered (2 bad records)" "$work/gpt2" --file "$work/bad.jsonl"
 cp "$work/t5/model_00000060.bin" "$work/alone/damaged.bin"
 printf 'x' | dd of="$work/alone/damaged.bin" bs=1 seek=5001 conv=notrunc status=none
 refuses 1 "damaged.bin" "$work/alone/damaged.bin" --tokenizer "$work/t5-data" --prompt x
@@ -178,7 +304,7 @@ ok $([ $? = 1 ]; echo $?) "a full disk: $(cat "$work/full.err")"
 head -c 3000 /dev/zero | tr '\0' a >"$work/long.txt"
 "$generate" "$work/gpt2" --file "$work/long.txt" --max-tokens 24 >"$work/long.jsonl" 2>"$work/long.err"
 ok $? "a long prompt: $(cat "$work/long.err")"
-grep -q "1 of 1 prompts are longer than the model's 128 tokens: the beginning is left out" "$work/long.err"
+grep -q "1 of 1 prompts are longer than the model's 128 tokens: the end of the input is left out" "$work/long.err"
 ok $? "a long prompt is told: $(cat "$work/long.err")"
 "$generate" --help | awk 'length > 100 { exit 1 }'
 ok $? "--help fits"

@@ -190,6 +190,13 @@ check "however they come" cmp -s "$dir/pipe/train.bin" "$dir/file/train.bin"
 fails "packed data breaks off" ./prepare_data --out "$dir/x" <(head -c 900 "$dir/forms/b.json.gz")
 check "data.json has the template" ./prepare_data --val-fraction 0 --template 'Q: {inputs}\nA: {targets}' --out "$dir/template" "$dir/one.jsonl" >/dev/null
 check "as generate fills it in" grep -qF '"prompt": "Q: {inputs}\nA: "' "$dir/template/data.json"
+echo '{"question": "q", "answer": "a"}' >"$dir/own.jsonl"
+check "data.json of a template with the records' names" ./prepare_data --val-fraction 0 --template 'Q: {question}\nA: {answer}' --out "$dir/template" "$dir/own.jsonl" >/dev/null
+check "has one place for a prompt, and ends where the targets begin" grep -qF '"prompt": "Q: {inputs}\nA: "' "$dir/template/data.json"
+check "what stands behind the input is its tail, which cuts leave" [ "$(number "$dir/template/train.bin" 68 4)" -eq 4 ]
+check "names as options" ./prepare_data --val-fraction 0 --inputs-field question --targets-field answer --max-tokens 9 --long-samples cut-input-start \
+    --out "$dir/template" "$dir/own.jsonl" >/dev/null
+check "are in data.json, and what goes of long samples" [ "$(tr -d ' \n' <"$dir/template/data.json" | grep -cF '"fields":{"inputs":"question","targets":"answer"},"long_samples":"cut-input-start"')" = 1 ]
 
 # --- a conversation, token by token: S, q, newline | a, end, [q, newline], a, end
 chat='{"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}, {"role": "user", "content": "r"}, {"role": "assistant", "content": "b"}]}'

@@ -366,7 +366,7 @@ static void fields_may_have_names_of_their_own(void) {
     FILE* stream = tmpfile();
     fputs(text, stream);
     rewind(stream);
-    RecordOptions options = {.fields = {"a", "b"}, .task_field = "kind", .form = &plain};
+    RecordOptions options = {.fields = {"a", "b", false}, .task_field = "kind", .form = &plain};
     CHECK_OK(record_reader_open_stream(&reader, stream, "dir/tasks.ndjson.gz", &options));
     check_sample(&reader, "k", "1.5", "true");
     check_sample(&reader, "k", "x", "12");

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #ifdef DYNAPIPE_ZLIB
 #include <zlib.h>
 #endif
@@ -32,19 +33,34 @@ struct ByteSource {
 #endif
 };
 
-static Status fill(ByteSource* source) {
-    source->begin = 0;
-    source->end = fread(source->packed, 1, PACKED_BYTES, source->stream);
-    source->position += (int64_t)source->end;
-    if (source->end == 0 && ferror(source->stream)) {
-        return FAIL(STATUS_IO, "%s: cannot read: %s", source->name, strerror(errno));
+// What a pipe has comes at once, not when 64 KiB are there: who asks line by line waits for each answer.
+static Status read_more(ByteSource* source) {
+    unsigned char* to = source->packed + source->end;
+    size_t room = PACKED_BYTES - source->end, got;
+    if (fileno(source->stream) < 0) {  // of memory
+        got = fread(to, 1, room, source->stream);
+        if (got == 0 && ferror(source->stream)) {
+            return FAIL(STATUS_IO, "%s: cannot read: %s", source->name, strerror(errno));
+        }
+    } else {
+        ssize_t num_bytes;
+        do { num_bytes = read(fileno(source->stream), to, room); } while (num_bytes < 0 && errno == EINTR);
+        if (num_bytes < 0) { return FAIL(STATUS_IO, "%s: cannot read: %s", source->name, strerror(errno)); }
+        got = (size_t)num_bytes;
     }
+    source->end += got;
+    source->position += (int64_t)got;
     return STATUS_OK;
+}
+
+static Status fill(ByteSource* source) {
+    source->begin = source->end = 0;
+    return read_more(source);
 }
 
 static Status fail_missing(const ByteSource* source, const char* what, const char* package) {
     return FAIL(STATUS_BAD_OPTION,
-                "%s: packed, and this prepare_data is built without %s ---> unpack it first, or install %s "
+                "%s: packed, and this program is built without %s ---> unpack it first, or install %s "
                 "and make again",
                 source->name, what, package);
 }
@@ -52,6 +68,16 @@ static Status fail_missing(const ByteSource* source, const char* what, const cha
 static Status open_packing(ByteSource* source) {
     static const unsigned char gzip_magic[] = {0x1f, 0x8b}, zstandard_magic[] = {0x28, 0xb5, 0x2f, 0xfd};
     TRY(fill(source));
+    // a pipe may give less than the bytes that tell
+    for (size_t had = 0; source->end > had && source->end < MAGIC_BYTES;) {
+        const size_t of_gzip = source->end < sizeof gzip_magic ? source->end : sizeof gzip_magic;
+        if (memcmp(source->packed, gzip_magic, of_gzip) != 0 &&
+            memcmp(source->packed, zstandard_magic, source->end) != 0) {
+            break;
+        }
+        had = source->end;
+        TRY(read_more(source));
+    }
     if (source->end >= 2 && memcmp(source->packed, gzip_magic, 2) == 0) { source->packing = GZIP; }
     if (source->end >= 4 && memcmp(source->packed, zstandard_magic, 4) == 0) { source->packing = ZSTANDARD; }
     if (source->packing == GZIP) {

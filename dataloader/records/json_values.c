@@ -92,20 +92,55 @@ static Status skip_blanks(JsonValues* values, bool commas, int* byte) {
     }
 }
 
+// A byte-order mark. A pipe is asked for a byte beyond its first only where that may begin one.
+static Status skip_mark(JsonValues* values) {
+    static const int mark[] = {0xef, 0xbb, 0xbf};
+    if (values->is_begun) { return STATUS_OK; }
+    for (size_t i = 0; i < 3; i++) {
+        int byte;
+        TRY(look(values, i, &byte));
+        values->is_begun = byte != mark[i];
+        if (values->is_begun) { return STATUS_OK; }
+    }
+    drop(values, 3);
+    values->is_begun = true;
+    return STATUS_OK;
+}
+
 static Status open_first(JsonValues* values) {
-    int bytes[3];
-    for (size_t i = 0; i < 3; i++) { TRY(look(values, i, &bytes[i])); }
-    if (bytes[0] == 0xef && bytes[1] == 0xbb && bytes[2] == 0xbf) { drop(values, 3); }
-    TRY(skip_blanks(values, false, &bytes[0]));
+    int byte;
+    TRY(skip_mark(values));
+    TRY(skip_blanks(values, false, &byte));
     values->is_open = true;
-    values->is_array = bytes[0] == '[';
+    values->is_array = byte == '[';
     if (values->is_array) { drop(values, 1); }
+    return STATUS_OK;
+}
+
+// The first byte from *offset on that is no blank.
+static Status look_past_blanks(JsonValues* values, size_t* offset, int* byte) {
+    for (;; (*offset)++) {
+        TRY(look(values, *offset, byte));
+        if (!is_blank(*byte) && *byte != '\n') { return STATUS_OK; }
+    }
+}
+
+Status json_values_is_json(JsonValues* values, bool* is_json) {
+    size_t offset = 0;
+    int byte;
+    TRY(skip_mark(values));
+    TRY(look_past_blanks(values, &offset, &byte));
+    if (byte == '[') {
+        offset++;
+        TRY(look_past_blanks(values, &offset, &byte));
+    }
+    *is_json = byte == '{';
     return STATUS_OK;
 }
 
 // --- lines -------------------------------------------------------------------------------------------------
 
-// The line that begins here, without its end.
+// The line that begins here, without its newline.
 static Status next_line(JsonValues* values, const char** text, size_t* num_bytes) {
     size_t scanned = 0;
     bool too_long = false;
@@ -130,6 +165,18 @@ static Status next_line(JsonValues* values, const char** text, size_t* num_bytes
         scanned = held;
         TRY(fill_buffer(values));
     }
+}
+
+Status json_values_next_line(JsonValues* values, const char** text, size_t* num_bytes) {
+    int byte;
+    *text = NULL;
+    *num_bytes = 0;
+    TRY(skip_mark(values));
+    TRY(look(values, 0, &byte));
+    if (byte < 0) { return STATUS_OK; }
+    TRY(next_line(values, text, num_bytes));
+    *num_bytes -= *num_bytes > 0 && (*text)[*num_bytes - 1] == '\r';
+    return STATUS_OK;
 }
 
 // --- elements of an array

@@ -23,7 +23,7 @@ typedef struct {
     int64_t line_number;   // where the value given last begins, from 1
     int64_t next_line;     // where the next byte stands
     int64_t value_number;  // of the value given last, from 1
-    bool at_end, is_open, is_array, array_ended;
+    bool at_end, is_begun, is_open, is_array, array_ended;
 } JsonValues;
 
 // Takes over the source, also on failure. max_bytes 0: JSON_VALUES_MAX_BYTES.
@@ -33,6 +33,13 @@ void json_values_close(JsonValues* values);  // an all-zero one is fine
 // The next value's text, valid until the next call; *text NULL: no more. STATUS_BAD_FORMAT: this value is
 // lost, the next call goes on behind it. Any other failure is final.
 Status json_values_next(JsonValues* values, const char** text, size_t* num_bytes);
+
+// For files that may have text as well, before the first value: does it begin as an object does, or an array
+// of objects? Nothing is taken.
+Status json_values_is_json(JsonValues* values, bool* is_json);
+// Of a file of text, the next line as it is, without its end (newline, or CR and newline); *text NULL: no
+// more.
+Status json_values_next_line(JsonValues* values, const char** text, size_t* num_bytes);
 
 // STATUS_BAD_FORMAT: "file.json:12: what is wrong", of the value given last ("file.json:12, record 3: " in an
 // array).

@@ -67,9 +67,11 @@ static Status add_copy(RecordFiles* files, int from, const char* name) {
     return status;
 }
 
-static bool is_data(const char* name) {
+bool record_files_is_data(const char* path) {
     static const char* const endings[] = {".json", ".jsonl", ".ndjson"};
     static const char* const packings[] = {"", ".gz", ".zst"};
+    const char* slash = strrchr(path, '/');
+    const char* name = slash != NULL ? slash + 1 : path;
     size_t length = strlen(name);
     for (int e = 0; e < 3 && name[0] != '.'; e++) {
         for (int p = 0; p < 3; p++) {
@@ -82,7 +84,7 @@ static bool is_data(const char* name) {
 }
 
 static int is_data_entry(const struct dirent* entry) {
-    return is_data(entry->d_name);
+    return record_files_is_data(entry->d_name);
 }
 
 static Status add_path(RecordFiles* files, const char* path, bool in_folder);

@@ -27,6 +27,9 @@ typedef struct {
 Status record_files_open(RecordFiles* out, char** paths, int num_paths);
 void record_files_close(RecordFiles* files);  // an all-zero one is fine
 
+// Does its name say that it is JSON: *.json, *.jsonl, *.ndjson, packed or not?
+bool record_files_is_data(const char* path);
+
 // From its beginning.
 Status record_files_read(const RecordFiles* files, int32_t file, const RecordOptions* options,
                          RecordReader* out);

@@ -74,6 +74,16 @@ static Status no_memory(const JsonValues* values) {
 // --- fields
 // --------------------------------------------------------------------------------------------------
 
+static bool has(const json_t* root, const char* field) {
+    return field != NULL && json_object_get(root, field) != NULL;
+}
+
+// Nothing to compare an answer with: `asks` allows it.
+static bool lacks_targets(const RecordContent* content, const json_t* root) {
+    const char* field = content->targets_field;
+    return content->asks && (!has(root, field) || json_is_null(json_object_get(root, field)));
+}
+
 static Status take_string(RecordText* out, const json_t* root, const char* field, const JsonValues* values) {
     const json_t* value = json_object_get(root, field);
     if (value == NULL) { return json_values_fail(values, "field \"%s\" is missing", field); }
@@ -112,8 +122,9 @@ static Status read_fields(RecordContent* out, const json_t* root, const JsonValu
     RecordTurn* turn = &out->turns[0];
     const char *inputs = forms[out->form].inputs, *context = forms[out->form].context;
     turn->inputs = (RecordText){"", 0};
+    out->inputs_field = inputs;
     if (inputs != NULL) { TRY(take_string(&turn->inputs, root, inputs, values)); }
-    TRY(take_string(&turn->targets, root, out->targets_field, values));
+    if (!lacks_targets(out, root)) { TRY(take_string(&turn->targets, root, out->targets_field, values)); }
     return context != NULL ? take_context(out, root, context, values, arena) : STATUS_OK;
 }
 
@@ -189,6 +200,22 @@ static Status add_text(RecordText* to, RecordText text, const JsonValues* values
     return to->text != NULL ? STATUS_OK : no_memory(values);
 }
 
+// A side has spoken since the last answer; of a conversation that asks, the system's message alone does.
+static bool has_question(const RecordContent* content, const RecordTurn* turn) {
+    return turn->inputs.text != NULL || (content->num_turns == 0 && content->system.text != NULL);
+}
+
+// What a conversation that is to be answered has to have.
+static Status end_question(RecordContent* out, const RecordTurn* turn, const JsonValues* values) {
+    const bool is_open = turn->targets.text == NULL && has_question(out, turn);
+    if (turn->targets.text != NULL || is_open) { out->turns[out->num_turns++] = *turn; }
+    if (out->num_turns == 1 && turn->inputs.text == NULL && out->system.text == NULL) { out->num_turns = 0; }
+    for (int32_t t = 0; t < out->num_turns; t++) {
+        if (out->turns[t].inputs.text == NULL) { out->turns[t].inputs = (RecordText){"", 0}; }
+    }
+    return out->num_turns > 0 ? STATUS_OK : json_values_fail(values, "a conversation without a question");
+}
+
 static Status read_messages(RecordContent* out, const json_t* messages, const JsonValues* values,
                             Arena* arena) {
     RecordTurn turn = {{NULL, 0}, {NULL, 0}};
@@ -208,6 +235,7 @@ static Status read_messages(RecordContent* out, const json_t* messages, const Js
         RecordText* to = leads ? &out->system : side == SIDE_ASSISTANT ? &turn.targets : &turn.inputs;
         TRY(add_text(to, text, values, arena));
     }
+    if (out->asks) { return end_question(out, &turn, values); }
     if (turn.targets.text != NULL) { out->turns[out->num_turns++] = turn; }
     size_t learnt_bytes = 0;
     for (int32_t t = 0; t < out->num_turns; t++) {
@@ -224,12 +252,20 @@ static Status read_messages(RecordContent* out, const json_t* messages, const Js
 // --- recognising
 // ---------------------------------------------------------------------------------------------
 
-static bool has(const json_t* root, const char* field) {
-    return field != NULL && json_object_get(root, field) != NULL;
+// By its inputs alone; *field its targets.
+static RecordForm recognise_question(const json_t* root, const char** field) {
+    const bool is_dolly = has(root, forms[RECORD_DOLLY].context) && !has(root, forms[RECORD_ALPACA].context);
+    const RecordForm asked[] = {RECORD_PLAIN, is_dolly ? RECORD_DOLLY : RECORD_ALPACA, RECORD_PROMPT,
+                                RECORD_QUESTION, RECORD_TEXT};
+    for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
+        *field = forms[asked[i]].targets;
+        if (has(root, asked[i] == RECORD_TEXT ? *field : forms[asked[i]].inputs)) { return asked[i]; }
+    }
+    return RECORD_FORMS;
 }
 
 // The first form of which both fields are there, else the one that comes closest; *field its targets.
-static RecordForm recognise(const json_t* root, const char** field) {
+static RecordForm recognise(const json_t* root, bool asks, const char** field) {
     static const RecordForm pairs[] = {RECORD_PLAIN, RECORD_ALPACA, RECORD_DOLLY, RECORD_PROMPT,
                                        RECORD_QUESTION};
     if (json_is_array(json_object_get(root, "messages"))) { return RECORD_CHAT; }
@@ -240,6 +276,10 @@ static RecordForm recognise(const json_t* root, const char** field) {
     }
     *field = "response";
     if (has(root, "prompt") && has(root, *field)) { return RECORD_PROMPT; }
+    if (asks) {
+        RecordForm asked = recognise_question(root, field);
+        if (asked != RECORD_FORMS) { return asked; }
+    }
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
         *field = forms[pairs[i]].targets;
         if (has(root, forms[pairs[i]].inputs) || has(root, *field)) { return pairs[i]; }
@@ -251,11 +291,13 @@ static RecordForm recognise(const json_t* root, const char** field) {
 static Status read_named(RecordContent* out, const json_t* root, const RecordFields* fields,
                          const JsonValues* values, Arena* arena) {
     out->form = fields->inputs != NULL ? RECORD_NAMED : RECORD_TEXT;
+    out->inputs_field = fields->inputs;
     out->targets_field = fields->targets;
     out->turns[0].inputs = (RecordText){"", 0};
     if (fields->inputs != NULL) {
         TRY(take_named(&out->turns[0].inputs, root, fields->inputs, values, arena));
     }
+    if (lacks_targets(out, root)) { return STATUS_OK; }
     return take_named(&out->turns[0].targets, root, fields->targets, values, arena);
 }
 
@@ -280,7 +322,8 @@ static Status read_record(RecordContent* out, const json_t* root, const RecordFi
     if (!json_is_object(root)) {
         return json_values_fail(values, "%s, not an object {...}", record_type_name(root));
     }
-    RecordForm form = fields->targets != NULL ? RECORD_NAMED : recognise(root, &out->targets_field);
+    const bool is_named = fields->targets != NULL || (fields->asks && fields->inputs != NULL);
+    RecordForm form = is_named ? RECORD_NAMED : recognise(root, fields->asks, &out->targets_field);
     if (form == RECORD_FORMS) { return fail_unknown(root, values); }
     out->form = form;
     if (form == RECORD_CHAT || form == RECORD_SHAREGPT) {
@@ -297,13 +340,13 @@ static Status read_record(RecordContent* out, const json_t* root, const RecordFi
         TRY(read_fields(out, root, values, arena));
     }
     const RecordTurn* turn = &out->turns[0];
-    if (turn->inputs.num_bytes + turn->targets.num_bytes > 0) { return STATUS_OK; }
+    if (fields->asks || turn->inputs.num_bytes + turn->targets.num_bytes > 0) { return STATUS_OK; }
     return json_values_fail(values, "inputs and targets are both empty");
 }
 
 Status record_form_read(RecordContent* out, const json_t* root, const RecordFields* fields,
                         const JsonValues* values, Arena* arena) {
-    RecordContent content = {.form = RECORD_FORMS};
+    RecordContent content = {.form = RECORD_FORMS, .asks = fields->asks};
     TRY(read_record(&content, root, fields, values, arena));
     *out = content;
     return STATUS_OK;

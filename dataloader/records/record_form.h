@@ -47,17 +47,21 @@ typedef struct {
 
 typedef struct {
     RecordForm form;
-    const char* targets_field;  // NULL: of a chat
-    RecordText system;          // of a chat
-    RecordText context;         // of Alpaca and Dolly, where not empty
-    RecordText instruction;     // the same
-    RecordTurn* turns;          // [num_turns], at least 1; one but for chats
+    const char *inputs_field, *targets_field;  // NULL: of a chat; inputs_field also of a text
+    bool asks;                                 // as in RecordFields
+    RecordText system;                         // of a chat
+    RecordText context;                        // of Alpaca and Dolly, where not empty
+    RecordText instruction;                    // the same
+    RecordTurn* turns;                         // [num_turns], at least 1; one but for chats
     int32_t num_turns;
 } RecordContent;
 
 // Fields with names of their own; both NULL: recognised. targets alone: a text.
+// asks: of what is to be answered (./generate) the last turn's targets may be missing (their text is NULL
+// then), a conversation may end with a question, and the field with the inputs says what form it is.
 typedef struct {
     const char *inputs, *targets;
+    bool asks;
 } RecordFields;
 
 // Texts live in `root` and `arena`. STATUS_BAD_FORMAT names the field that is missing or of another type.

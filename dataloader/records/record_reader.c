@@ -92,7 +92,15 @@ Status record_reader_next(RecordReader* reader, Record* out) {
     RecordContent content;
     TRY(record_form_read(&content, reader->root, &reader->options.fields, &reader->values, &reader->arena));
     TRY(take_task(reader, &record));
+    const RecordTurn* bare = content.turns;  // a template of somebody's own may have texts from other fields
     TRY(record_template_apply(reader->options.form, &content, reader->root, &reader->values, &reader->arena));
+    const RecordTurn* turn = reader->options.form->is_custom ? &content.turns[0] : bare;
+    const bool is_chat = content.form == RECORD_CHAT || content.form == RECORD_SHAREGPT;
+    if (content.asks && !is_chat && turn->inputs.num_bytes + turn->targets.num_bytes == 0) {
+        return json_values_fail(&reader->values, "nothing in it to answer");
+    }
+    record.json = (RecordText){text, num_bytes};
+    record.fields = (RecordFields){content.inputs_field, content.targets_field, content.asks};
     record.form = content.form;
     record.turns = content.turns;
     record.num_turns = content.num_turns;

@@ -31,8 +31,12 @@ typedef struct {
 // The texts are valid UTF-8, NUL-terminated, and belong to the reader until its next call.
 typedef struct {
     RecordText task;
+    RecordText json;      // what stands in the file, without a NUL behind it
+    RecordFields fields;  // that it was read from; NULL: of a chat
     RecordForm form;
-    const RecordTurn* turns;  // [num_turns] as the template has them; of a text, the only one has no inputs
+    // [num_turns] as the template has them (of what asks, the last targets are as the record has them); of a
+    // text, the only one has no inputs
+    const RecordTurn* turns;
     int32_t num_turns;
     bool end;  // none was left: nothing else is set
 } Record;

@@ -19,6 +19,8 @@ not have it.
 
 #include "record_form.h"
 
+enum { RECORD_TEMPLATE_TEXTS = 8 };
+
 typedef struct {
     const char* name;              // "custom" for a text
     const char* system;            // around a system's message, {system}
@@ -27,7 +29,9 @@ typedef struct {
     const char* next;              // input of each later turn
     const char* targets;           // NULL: behind {targets} in `first`
     const char *joint, *turn_end;  // where earlier turns are an input's text: before an answer, and behind it
-    char* owned;
+    const char* alone;             // the input of a record that is no conversation; NULL: first
+    bool is_custom;                // a text of somebody's own
+    char* owned[RECORD_TEMPLATE_TEXTS];
 } RecordTemplate;
 
 // STATUS_BAD_OPTION says which names there are.
@@ -39,13 +43,25 @@ void record_template_close(RecordTemplate* form);  // an all-zero one is fine
 Status record_template_apply(const RecordTemplate* form, RecordContent* content, const json_t* root,
                              const JsonValues* values, Arena* arena);
 
-// The same as ./generate fills them in (data_json.h, whose fields these are). Each owned, NULL where the
-// template has none.
-typedef struct {
-    char *prompt, *context, *system, *user, *next, *assistant, *joint, *turn_end;
-} RecordChatForms;
-Status record_template_chat_forms(const RecordTemplate* form, RecordChatForms* out);
-void record_chat_forms_free(RecordChatForms* forms);
+// Is it a text of somebody's own in which targets of this field stand, by that name or as {targets}?
+bool record_template_names(const RecordTemplate* form, const char* targets_field);
 
-// What an input's end always is: the text of `first` behind its last field. In the form itself.
-const char* record_template_tail(const RecordTemplate* form, size_t* num_bytes);
+// What an input's end always is: its text behind the last field. In the form itself. targets_field: the name
+// that the records have for the targets, NULL: none.
+const char* record_template_tail(const RecordTemplate* form, const char* targets_field, size_t* num_bytes);
+
+// The same as ./generate has it, cut where the targets begin (data_json.h, whose fields these are). Each
+// owned, NULL where the template has none. `fields`: names that the records have for inputs and targets.
+typedef struct {
+    char *prompt, *record, *context, *system, *user, *next, *assistant, *joint, *turn_end;
+} RecordChatForms;
+Status record_template_chat_forms(const RecordTemplate* form, const RecordFields* fields,
+                                  RecordChatForms* out);
+void record_chat_forms_free(RecordChatForms* forms);
+// And back: a template of these texts (all there but `record` and `context`), which it copies. Of records
+// that ask (RecordFields) it makes the inputs that the first one made. STATUS_BAD_OPTION: a brace that is no
+// field.
+Status record_template_of_forms(RecordTemplate* out, const RecordChatForms* forms);
+
+// The first {field} of a form that was opened, from `at` on: its name, and what stands behind it; NULL: none.
+const char* record_template_field(const char* at, const char** name, size_t* name_chars);

@@ -78,6 +78,9 @@ typedef struct {
     ShardWriter train, val;
     FileWriter lengths;
     bool writes_lengths;
+    RecordFields
+        fields;  // names that the records have for inputs and targets, where the template may have them
+    bool has_fields;
     int64_t num_records;  // of pass 1
     int64_t num_written;  // records of pass 2
     PrepareReport report;
@@ -106,6 +109,14 @@ static uint64_t record_hash(const Prepare* prep, const Record* record) {
     return hash_finish(hash);
 }
 
+// Of records with different names, those whose targets the template names; else the first one's.
+static void note_fields(Prepare* prep, const RecordFields* fields) {
+    if (prep->has_fields) { return; }
+    bool is_named = record_template_names(&prep->form, fields->targets);
+    if (is_named || prep->fields.targets == NULL) { prep->fields = *fields; }
+    prep->has_fields = is_named;
+}
+
 static Status count_file(Prepare* prep, RecordReader* reader) {
     int64_t of_form[RECORD_FORMS] = {0}, num_bad = prep->report.num_bad;
     for (;;) {
@@ -119,6 +130,7 @@ static Status count_file(Prepare* prep, RecordReader* reader) {
         TRY(status);
         if (record.end) { break; }
         int32_t task;
+        note_fields(prep, &record.fields);
         TRY(task_table_find(&prep->tasks, record.task.text, record.task.num_bytes, &task));
         task_table_count(&prep->tasks, task, record_hash(prep, &record), prep->num_records++);
         of_form[record.form]++;
@@ -249,7 +261,7 @@ static Status open_tokenizer(Prepare* prep) {
                                     .max_target_tokens = most_target,
                                     .encoder_decoder = pairs,
                                     .long_samples = (LongSamples)options->long_samples};
-    return sample_maker_open(maker);
+    return STATUS_OK;
 }
 
 static Status open_lengths(Prepare* prep) {
@@ -261,23 +273,31 @@ static Status open_lengths(Prepare* prep) {
     return STATUS_OK;
 }
 
+#define BORROWED(text) ((char*)(uintptr_t)(text))
+
 // What ./generate has to know of a question's surroundings.
 static Status write_data_json(const Prepare* prep) {
+    const PrepareOptions* options = prep->options;
     RecordChatForms forms;
-    TRY(record_template_chat_forms(&prep->form, &forms));
+    TRY(record_template_chat_forms(&prep->form, &prep->fields, &forms));
     DataJson data = {.vocab = prep->maker.vocab,
-                     .name = (char*)(uintptr_t)prep->form.name,
-                     .prompt = forms.prompt,
-                     .context = forms.context,
-                     .next = forms.next,
-                     .joint = forms.joint,
-                     .turn_end = forms.turn_end,
-                     .system = forms.system,
-                     .user = forms.user,
-                     .assistant = forms.assistant};
-    bool is_plain = strcmp(prep->form.name, "plain") == 0;
-    Status status =
-        data_json_write(is_plain ? &(DataJson){.vocab = prep->maker.vocab} : &data, prep->options->out);
+                     .inputs_field = BORROWED(options->fields.inputs),
+                     .targets_field = BORROWED(options->fields.targets),
+                     .long_samples = (LongSamples)options->long_samples};
+    if (strcmp(options->task_field, "task") != 0) { data.task_field = BORROWED(options->task_field); }
+    if (strcmp(prep->form.name, "plain") != 0) {
+        data.name = BORROWED(prep->form.name);
+        data.prompt = forms.prompt;
+        data.record = forms.record;
+        data.context = forms.context;
+        data.next = forms.next;
+        data.joint = forms.joint;
+        data.turn_end = forms.turn_end;
+        data.system = forms.system;
+        data.user = forms.user;
+        data.assistant = forms.assistant;
+    }
+    Status status = data_json_write(&data, options->out);
     record_chat_forms_free(&forms);
     return status;
 }
@@ -304,6 +324,7 @@ static Status prepare_data(Prepare* prep, char** paths, int num_paths) {
     TRY(task_table_open(&prep->tasks, options->val_fraction, SAMPLE_FILE_MAX_TASKS));
     TRY(each_file(prep, count_file));
     if (prep->num_records == 0) { return fail_without_samples(prep); }
+    TRY(sample_maker_open(&prep->maker, prep->fields.targets));
 
     TRY(file_make_directory(options->out));
     shard_writer_init(&prep->train, options->out, "train", options->shard_tokens, &prep->maker.vocab);

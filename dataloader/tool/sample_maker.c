@@ -4,9 +4,9 @@
 #include <string.h>
 
 // How many tokens the end of every input is: of a template's text, and the newline or </s> behind it.
-Status sample_maker_open(SampleMaker* maker) {
+Status sample_maker_open(SampleMaker* maker, const char* targets_field) {
     size_t num_bytes;
-    const char* tail = record_template_tail(maker->form, &num_bytes);
+    const char* tail = record_template_tail(maker->form, targets_field, &num_bytes);
     TRY(tokenizer_encode(maker->tokenizer, tail, num_bytes, &maker->input));
     bool has_end = maker->vocab.input_end == INPUT_END_NEWLINE || maker->vocab.input_end == INPUT_END_EOT;
     maker->vocab.input_tail = (int32_t)maker->input.num_tokens + has_end;

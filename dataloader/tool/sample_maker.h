@@ -29,7 +29,8 @@ typedef struct {
     size_t joined_bytes;
 } SampleMaker;
 
-Status sample_maker_open(SampleMaker* maker);
+// targets_field: the records' name for the targets where a template may have it; NULL: none.
+Status sample_maker_open(SampleMaker* maker, const char* targets_field);
 void sample_maker_close(SampleMaker* maker);  // an all-zero one is fine
 
 int32_t sample_maker_num_samples(const SampleMaker* maker, const Record* record);

@@ -15,10 +15,15 @@ chose.
 #include <stdlib.h>
 #include <string.h>
 
+static bool was_said = false;
+
+void ops_keep_quiet(void) {
+    was_said = true;
+}
+
 // Old kernels on a CPU that could do better: the library takes what it does not know for a Pentium 4.
 static void warn_of_old_kernels(void) {
 #if defined(__x86_64__) && defined(OPENBLAS_VERSION)
-    static bool was_said = false;
     const char* core = openblas_get_corename();
     bool is_old = strcmp(core, "Prescott") == 0 || strcmp(core, "Core2") == 0;
     if (was_said || !is_old || !__builtin_cpu_supports("avx2")) { return; }

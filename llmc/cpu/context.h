@@ -25,5 +25,8 @@ static inline size_t ops_tiles_floats(const OpsContext* ops) {
     return (size_t)ops->num_threads * OPS_NUM_TILES * OPS_TILE_ROWS * OPS_TILE_COLUMNS;
 }
 
+// ops_create() says nothing of kernels that are slow on this CPU.
+void ops_keep_quiet(void);
+
 // The i-th tile of the calling OpenMP thread.
 float* ops_tile(const OpsContext* ops, int i);

@@ -1,34 +1,46 @@
 /*
 fuzz_data_json.c -- any bytes as a data.json: what is read of it is written and read again as the same; and
-its template filled with a question, which stands in it as often as its field does.
+its template, where it is one, filled with a question, which stands in it as often as its field does.
 */
 #include <stdio.h>
 
 #include "../../dataloader/data_json.h"
+#include "../../dataloader/records/record_template.h"
 #include "fuzz.h"
 
 static bool equal(const char* a, const char* b) {
     return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
 }
 
-static const char* find(void* context, const char* field, size_t field_chars, size_t* num_bytes) {
-    bool is_inputs = field_chars == 6 && strncmp(field, "inputs", 6) == 0;
-    *(int*)context += is_inputs;
-    *num_bytes = 3;
-    return is_inputs ? "\1\2\3" : NULL;
-}
-
-// Without doubled braces, which may stand around a field or be it.
-static void try_form(const char* form) {
-    int num_fields = 0, num_found = 0;
-    size_t num_bytes;
-    bool doubled = strstr(form, "{{") != NULL || strstr(form, "}}") != NULL;
-    for (const char* at = form; (at = strstr(at, "{inputs}")) != NULL; at++) { num_fields++; }
-    char* text = data_json_fill(form, find, &num_found, &num_bytes);
-    REQUIRE(text != NULL && num_found <= num_fields);
-    REQUIRE(doubled || num_found == num_fields);
-    REQUIRE(doubled || num_bytes == strlen(form) - (size_t)num_fields * 5);
-    free(text);
+// A record's question stands in the prompt as often as the form has its field.
+static void try_form(const RecordChatForms* texts) {
+    RecordTemplate form;
+    if (record_template_of_forms(&form, texts) != STATUS_OK) {
+        REQUIRE(fuzz_has_remedy(status_message()));
+        return;
+    }
+    const char* name;
+    size_t num_fields = 0, num_others = 0, name_chars;
+    for (const char* at = form.alone; (at = record_template_field(at, &name, &name_chars)) != NULL;) {
+        const bool is_inputs = name_chars == 6 && strncmp(name, "inputs", 6) == 0;
+        num_fields += is_inputs;
+        num_others += !is_inputs;
+    }
+    Arena arena = {0};
+    const JsonValues values = {.path = (char*)(uintptr_t) "fuzz"};
+    RecordTurn turn = {.inputs = {"\1\2\3", 3}};
+    RecordContent content = {.form = RECORD_PLAIN, .asks = true, .turns = &turn, .num_turns = 1};
+    Status status = record_template_apply(&form, &content, NULL, &values, &arena);
+    REQUIRE(status == STATUS_OK || num_others > 0);
+    if (status == STATUS_OK && num_others == 0) {
+        size_t num_found = 0;
+        const RecordText* text = &content.turns[0].inputs;
+        for (size_t i = 0; i < text->num_bytes; i++) { num_found += text->text[i] == '\2'; }
+        REQUIRE(num_found >= num_fields);
+        REQUIRE(text->num_bytes <= strlen(form.alone) - 5 * num_fields);
+    }
+    arena_free(&arena);
+    record_template_close(&form);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
@@ -49,7 +61,18 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     REQUIRE(equal(first.system, second.system) && equal(first.user, second.user));
     REQUIRE(equal(first.assistant, second.assistant) && equal(first.next, second.next));
     REQUIRE(equal(first.joint, second.joint) && equal(first.turn_end, second.turn_end));
-    if (first.prompt != NULL) { try_form(first.prompt); }
+    REQUIRE(equal(first.inputs_field, second.inputs_field) && equal(first.record, second.record));
+    REQUIRE(first.long_samples == second.long_samples);
+    const RecordChatForms forms = {.prompt = data_json_form(&first, prompt),
+                                   .record = first.record,
+                                   .context = first.context,
+                                   .system = data_json_form(&first, system),
+                                   .user = data_json_form(&first, user),
+                                   .next = data_json_form(&first, next),
+                                   .joint = data_json_form(&first, joint),
+                                   .assistant = data_json_form(&first, assistant),
+                                   .turn_end = data_json_form(&first, turn_end)};
+    try_form(&forms);
     free(text);
     data_json_free(&first);
     data_json_free(&second);

@@ -126,7 +126,7 @@ if [ "${1:-}" = "--unit" ]; then
     finish $broken
 fi
 # The longest first, so that none of them is what all wait for in the end.
-shell_tests=$(cd test && ls test_{adapter_cuda,cuda_build,adapter_cpu,cuda_kernels,cuda_train,cuda_check,foreign_build,cuda_emu,cuda_stock,foreign_trainer,compilers,fuzz,gradients,gradients_t5,runs_t5,soak,failures,signals,install}.sh)
+shell_tests=$(cd test && ls test_{adapter_cuda,cuda_build,adapter_cpu,foreign_build,cuda_kernels,gradients_placed_t5,cuda_train,simulated,gradients_placed,cuda_check,cuda_emu,cuda_stock,foreign_trainer,compilers,fuzz,gradients,gradients_t5,runs_t5,soak,failures,signals,install}.sh)
 shell_tests=$({ echo "$shell_tests"; (cd test && ls test_*.sh); } | awk '!seen[$0]++' | sed 's/\.sh$//')
 {
     grep -vwE "${alone// /|}" <<<"$shell_tests" | sed 's/.*/& bash test\/&.sh/'

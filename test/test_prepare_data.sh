@@ -254,19 +254,24 @@ check "no sample beyond 120" awk -F'"' 'length($8) + length($12) + 2 > 120 { exi
 
 # --- own data into the planner, without training: by the file, or by its lengths
 make --no-print-directory -s dynapipe || exit 1
-plan() { ./dynapipe plan "$1" --model "$2" --stages 2 --batch-tokens 4000 --text "$dir/$3.txt" >"$dir/plan" 2>&1; }
+plan() { ./dynapipe plan "$1" --model "$2" --stages 2 --batch-tokens 4000 --text "$dir/$3.txt" "${@:4}" >"$dir/plan" 2>&1; }
 check "tasks, with lengths" ./prepare_data --shard-tokens 40K --val-fraction 0 --lengths "$dir/all.csv" --out "$dir/all" "$dir/tasks.jsonl" >/dev/null
 check "dynapipe plan 'train*.bin'" plan "$dir/all/train*.bin" d12 bin
-check "dynapipe plan LENGTHS.csv" plan "$dir/all.csv" d12 csv
+check "dynapipe plan LENGTHS.csv" plan "$dir/all.csv" d12 csv --vocab 257
 check "are one plan" cmp -s "$dir/bin.txt" "$dir/csv.txt"
+check "the vocabulary is the sample files'" plan "$dir/all/train*.bin" l2c32h2 own
+check "--vocab" plan "$dir/all/train*.bin" l2c32h2 bytes --vocab 257
+check "is the same one" cmp -s "$dir/own.txt" "$dir/bytes.txt"
+check "goes before the files'" plan "$dir/all/train*.bin" l2c32h2 gpt2 --vocab 50257
+check "and has a larger head" bash -c "! cmp -s '$dir/own.txt' '$dir/gpt2.txt'"
 check "T5: of both sides" plan "$dir/all/train*.bin" t5:small t5bin
 awk -F, 'NR > 1 { print $1 + 1 "," $2 }' "$dir/all.csv" >"$dir/sides.csv"  # all of the input is run there
-check "are those of --lengths" plan "$dir/sides.csv" t5:small t5csv
+check "are those of --lengths" plan "$dir/sides.csv" t5:small t5csv --vocab 257
 check "which is one plan" cmp -s "$dir/t5bin.txt" "$dir/t5csv.txt"
 ./prepare_data --val-fraction 0 --lengths "$dir/chat.csv" --out "$dir/chat" "$dir/c.jsonl" >/dev/null
 check "a conversation's lengths" [ "$(tail -1 "$dir/chat.csv")" = 5,4,c ]
 check "a conversation: 9 tokens run" plan "$dir/chat/train.bin" d12 chat
-check "of which 4 are learnt" plan "$dir/chat.csv" d12 chatcsv
+check "of which 4 are learnt" plan "$dir/chat.csv" d12 chatcsv --vocab 257
 check "and the gap is not" cmp -s "$dir/chat.txt" "$dir/chatcsv.txt"
 
 # --- validation split: by content and seed, some of every task, whatever the order of lines

@@ -281,6 +281,9 @@ ok $? "packed"
 tool plan $lengths --stages 2 --batch-tokens 2000 --costs test/fuzz/corpus/cost_model/analytic; ok $? "measured costs"
 printf 'dynapipe-costs 4\nsignature gpt2 C 96 NH 4 Vp 384 threads 1\n' >"$work/narrow"
 refuses 2 "C 96 NH 4" plan $lengths --costs "$work/narrow" --model l4c64h4
+cp "$work/narrow" "$work/known"
+refuses 2 "--vocab 1000: --costs $work/known was measured with a vocabulary of 384" plan $lengths --costs "$work/known" --model l4c96h4 --vocab 1000
+refuses 2 "--vocab" plan $small --vocab 257
 refuses 2 "--batch 99" plan $lengths --batch 99
 refuses 2 "--stages 7" plan $lengths --model l4c64h4 --stages 7
 refuses 2 "--model" plan $lengths --model l4c65h4

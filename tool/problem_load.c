@@ -22,6 +22,7 @@ static Status refuse_options(const ProblemOptions* options, const char* name) {
                         : options->shuffle           ? "--shuffle"
                         : options->costs             ? "--costs"
                         : options->model             ? "--model"
+                        : options->vocab             ? "--vocab"
                                                      : NULL;
     if (given == NULL) { return STATUS_OK; }
     return FAIL(STATUS_BAD_OPTION, "%s: %s says that itself ---> leave it out, or edit the file", given,
@@ -33,7 +34,9 @@ static Status parse_lengths(Problem* out, const char* text, size_t num_bytes, co
                             const ProblemOptions* options, Arena* arena) {
     CostModel* costs = ARENA_NEW(arena, CostModel, 1);
     if (costs == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for costs", path); }
-    TRY(problem_csv_costs(costs, options));
+    int32_t vocab = 0;
+    if (text == NULL) { TRY(problem_samples_vocab(&vocab, path)); }
+    TRY(problem_csv_costs(costs, options, vocab));
     char* lengths = NULL;
     if (text == NULL) {
         TRY(problem_samples_lengths(&lengths, &num_bytes, path, options, costs->num_dec_layers > 0));

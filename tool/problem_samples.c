@@ -25,6 +25,14 @@ bool problem_samples_recognize(const char* pattern) {
     return is_samples;
 }
 
+Status problem_samples_vocab(int32_t* out, const char* pattern) {
+    SampleShards shards;
+    TRY(sample_shards_open(&shards, pattern, 0, true));
+    *out = shards.known->vocab;
+    sample_shards_close(&shards);
+    return STATUS_OK;
+}
+
 static void print_sample(const SampleFile* file, int64_t i, bool encoder_decoder, FILE* out) {
     const SampleIndex* sample = &file->index[i];
     if (encoder_decoder) {

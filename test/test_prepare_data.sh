@@ -220,6 +220,25 @@ check "a target that does not fit is no sample" grep -q '^m  *longer than 10: 0 
 check "lengths" ./prepare_data --val-fraction 0 --lengths "$dir/lengths.csv" --out "$dir/cut" "$dir/l.jsonl" >/dev/null
 check "are a line a sample" [ "$(tr '\n' ';' <"$dir/lengths.csv")" = "n_input,n_target,task;19,3,l;1,31,m;" ]
 
+# --- long texts: as the trainer has them at -t, which cuts them itself; lengths are of the tokens it runs
+python3 -c 'import json; [print(json.dumps({"text": c * n})) for c, n in [("a", 200), ("b", 64), ("c", 65)]]' >"$dir/text.jsonl"
+check "texts" ./prepare_data --val-fraction 0 --lengths "$dir/texts.csv" --out "$dir/text" "$dir/text.jsonl" >"$dir/log"
+check "run all tokens but the last" grep -qE '^text +3 +329 +65 +200 +200$' "$dir/log"
+check "long texts" ./prepare_data --val-fraction 0 --max-tokens 64 --lengths "$dir/pieces.csv" --out "$dir/pieces" "$dir/text.jsonl" >"$dir/log"
+check "are counted as the trainer's pieces" grep -qE '^text +7 +329 +64 +64 +64$' "$dir/log"
+check "which is said" grep -q '^text  *longer than 64: 2 texts, which the trainer runs as 6 pieces' "$dir/log"
+check "and in --lengths" [ "$(sort "$dir/pieces.csv" | uniq -c | tr -s ' \n' ' ')" = " 1 0,1,text 5 0,64,text 1 0,8,text 1 n_input,n_target,task " ]
+check "in the file they are whole" cmp -s "$dir/text/train.bin" "$dir/pieces/train.bin"
+check "skip leaves them out" ./prepare_data --val-fraction 0 --max-tokens 64 --long-samples skip --out "$dir/pieces" "$dir/text.jsonl" >"$dir/log"
+check "as the trainer does" [ "$(samples "$dir/pieces/train.bin") $(grep -c '^text  *longer than 64: 0 cut, 2 skipped' "$dir/log")" = "1 1" ]
+fails "all 3 records are longer than --max-tokens 10 and skipped" ./prepare_data --max-tokens 10 --long-samples skip --out "$dir/pieces" "$dir/text.jsonl"
+check "an earlier run's file stays" [ "$(samples "$dir/pieces/train.bin")" -eq 1 ]
+check "a sample cut to the limit" ./prepare_data --val-fraction 0 --max-tokens 10 --out "$dir/cut" "$dir/l.jsonl" >"$dir/log"
+check "is as long as the limit" grep -qE '^l +1 +10 +10 +10 +10$' "$dir/log"
+check "texts for encoder-decoder models stay whole" ./prepare_data --tokenizer byt5 --val-fraction 0 --max-tokens 64 --long-samples skip \
+    --out "$dir/pieces" "$dir/text.jsonl" >"$dir/log"
+check "for span corruption" [ "$(samples "$dir/pieces/train.bin")" -eq 3 ]
+
 # --- make_tasks: the same seed gives the same bytes, and answers are right
 check "tasks" ./make_tasks --out "$dir/tasks.jsonl" --samples 3000 --max-tokens 1000 >/dev/null
 check "tasks again" ./make_tasks --out "$dir/again.jsonl" --samples 3000 --max-tokens 1000 >/dev/null
@@ -269,6 +288,9 @@ awk -F, 'NR > 1 { print $1 + 1 "," $2 }' "$dir/all.csv" >"$dir/sides.csv"  # all
 check "are those of --lengths" plan "$dir/sides.csv" t5:small t5csv --vocab 257
 check "which is one plan" cmp -s "$dir/t5bin.txt" "$dir/t5csv.txt"
 ./prepare_data --val-fraction 0 --lengths "$dir/chat.csv" --out "$dir/chat" "$dir/c.jsonl" >/dev/null
+check "texts, cut by the loader" plan "$dir/text/train.bin" d12 text --max-tokens 64
+check "are the pieces of --lengths" plan "$dir/pieces.csv" d12 pieces --vocab 257 --max-tokens 64
+check "which prepare_data counted" cmp -s "$dir/text.txt" "$dir/pieces.txt"
 check "a conversation's lengths" [ "$(tail -1 "$dir/chat.csv")" = 5,4,c ]
 check "a conversation: 9 tokens run" plan "$dir/chat/train.bin" d12 chat
 check "of which 4 are learnt" plan "$dir/chat.csv" d12 chatcsv --vocab 257

@@ -58,7 +58,7 @@ static const OptionSpec specs[] = {
     {"--input-end",    OPTION_CHOICE, FIELD(input_end),    "auto",  0, 0, "auto|newline|eos|none", NULL, "what ends the inputs. auto: eos, the end-of-text token, for T5's and ByT5's tokens (encoder-decoder models), else newline; with a template that is not plain: none for newline"},
     {"--max-tokens",   OPTION_INT,    FIELD(max_tokens),   NULL,    1, 1e9, NULL, "N", "the trainer's -t: cut longer samples here already; default: keep them whole, the trainer cuts"},
     {"--max-target-tokens", OPTION_INT, FIELD(max_target_tokens), NULL, 1, 1e9, NULL, "N", "with --max-tokens, for T5's and ByT5's tokens: skip longer targets; default --max-tokens"},
-    {"--long-samples", OPTION_CHOICE, FIELD(long_samples), "cut-input-end", 0, 0, "cut-input-end|cut-input-start|cut-input-middle|skip", NULL, "with --max-tokens: what goes; the input's end mark stays, targets are kept whole, or the sample is skipped"},
+    {"--long-samples", OPTION_CHOICE, FIELD(long_samples), "cut-input-end", 0, 0, "cut-input-end|cut-input-start|cut-input-middle|skip", NULL, "with --max-tokens: what goes; the input's end mark stays, targets are kept whole, or the sample is skipped; texts lose nothing: the trainer cuts them into pieces; skip leaves them out, too"},
     {"--lengths",      OPTION_STRING, FIELD(lengths),      NULL,    0, 0, NULL, "FILE", "write the training samples' lengths too, as dynapipe plan FILE reads them"},
     {"--val-fraction", OPTION_DOUBLE, FIELD(val_fraction), "0.02",  0, 0.9, NULL, "X", "share of samples for validation, by task; 0: none"},
     {"--seed",         OPTION_INT64,  FIELD(seed),         "1",     0, 0, NULL, "N", "of the validation split"},
@@ -131,9 +131,9 @@ static Status count_file(Prepare* prep, RecordReader* reader) {
 
 // As the planner counts them: of one stack the tokens that are only read, and those that are learnt; else
 // both sides.
-static void write_length(Prepare* prep, const char* task) {
+static void write_length(Prepare* prep, const PieceLengths* piece, const char* task) {
     const SampleMaker* maker = &prep->maker;
-    int64_t n_input = maker->input.num_tokens, n_target = maker->target.num_tokens;
+    int64_t n_input = piece->n_input, n_target = piece->n_target;
     if (!maker->limits.encoder_decoder) {
         int64_t num_run = n_input + n_target - 1;
         n_target -= n_input == 0;
@@ -166,12 +166,16 @@ static Status write_sample(Prepare* prep, const RecordReader* reader, const Reco
     row->num_cut += fate == SAMPLE_CUT;
     row->num_skipped += fate == SAMPLE_SKIPPED;
     if (fate == SAMPLE_SKIPPED) { return STATUS_OK; }
-    int64_t n_input = maker->input.num_tokens, n_target = maker->target.num_tokens;
-    task_table_add_length(&prep->tasks, task, n_input + n_target);
-    if (prep->writes_lengths && !held_out) { write_length(prep, row->name); }
+    row->num_texts += maker->num_pieces > 1;
+    row->num_pieces += maker->num_pieces > 1 ? maker->num_pieces : 0;
+    for (int32_t k = 0; k < maker->num_pieces; k++) {
+        PieceLengths piece = sample_maker_piece(maker, k);
+        task_table_add_length(&prep->tasks, task, piece.run_tokens);
+        if (prep->writes_lengths && !held_out) { write_length(prep, &piece, row->name); }
+    }
     return shard_writer_add(held_out ? &prep->val : &prep->train, row->name, maker->input.ids,
-                            (int32_t)n_input, maker->target.ids, (int32_t)n_target, maker->gaps,
-                            maker->num_gaps);
+                            (int32_t)maker->input.num_tokens, maker->target.ids,
+                            (int32_t)maker->target.num_tokens, maker->gaps, maker->num_gaps);
 }
 
 static Status write_file(Prepare* prep, RecordReader* reader) {
@@ -310,6 +314,12 @@ static Status prepare_data(Prepare* prep, char** paths, int num_paths) {
     shard_writer_init(&prep->val, options->out, "val", options->shard_tokens, &prep->maker.vocab);
     TRY(open_lengths(prep));
     TRY(each_file(prep, write_file));
+    if (prep->train.num_samples + prep->val.num_samples == 0 && options->max_tokens > 0) {
+        return FAIL(STATUS_BAD_FORMAT,
+                    "all %lld records are longer than --max-tokens %d and skipped ---> raise it, or let "
+                    "--long-samples cut inputs (targets are kept whole)",
+                    (long long)prep->num_records, options->max_tokens);
+    }
     TRY(shard_writer_finish(&prep->train));
     TRY(shard_writer_finish(&prep->val));
     TRY(tokenizer_save(prep->tokenizer, options->out));

@@ -110,9 +110,14 @@ void prepare_report_cuts(const TaskTable* tasks, int32_t max_tokens, const char*
         const TaskRow* row = &tasks->rows[i];
         num_cut += row->num_cut;
         num_skipped += row->num_skipped;
-        if (row->num_cut + row->num_skipped == 0) { continue; }
-        printf("%-32s longer than %d: %s cut, %s skipped\n", PRINTABLE(row->name), max_tokens,
-               COUNT(row->num_cut), COUNT(row->num_skipped));
+        if (row->num_cut + row->num_skipped > 0) {
+            printf("%-32s longer than %d: %s cut, %s skipped\n", PRINTABLE(row->name), max_tokens,
+                   COUNT(row->num_cut), COUNT(row->num_skipped));
+        }
+        if (row->num_texts > 0) {
+            printf("%-32s longer than %d: %s texts, which the trainer runs as %s pieces\n",
+                   PRINTABLE(row->name), max_tokens, COUNT(row->num_texts), COUNT(row->num_pieces));
+        }
     }
     if (num_cut + num_skipped > 0) {
         printf("--max-tokens %d, --long-samples %s: %s cut, %s skipped\n", max_tokens, way, COUNT(num_cut),

@@ -120,25 +120,55 @@ static void leave_out(SampleMaker* maker, const LoaderSample* cut) {
     maker->target.num_tokens = cut->n_target;
 }
 
+// Is it one to the trainer, too, which knows samples by their tokens? For encoder-decoders, what was one.
+static bool is_long_text(const SampleMaker* maker, bool was_text) {
+    if (maker->limits.encoder_decoder) { return was_text; }
+    bool is_text = maker->input.num_tokens == 0 && maker->num_gaps == 0;
+    return is_text && maker->limits.long_samples != LONG_SKIP;
+}
+
+static void count_pieces(SampleMaker* maker) {
+    if (maker->limits.encoder_decoder) { return; }
+    int64_t num_run = maker->target.num_tokens - 1, most = maker->limits.max_seq_tokens;
+    maker->num_pieces = (int32_t)((num_run + most - 1) / most);
+}
+
+// The last token of a piece is the first of the next, as text_cut.h has them.
+PieceLengths sample_maker_piece(const SampleMaker* maker, int32_t piece) {
+    int64_t n_input = maker->input.num_tokens, n_target = maker->target.num_tokens;
+    if (maker->num_pieces > 1) {
+        int64_t most = maker->limits.max_seq_tokens, left = n_target - piece * most;
+        n_target = left < most + 1 ? left : most + 1;
+    }
+    bool pairs = maker->limits.encoder_decoder;
+    return (PieceLengths){n_input, n_target,
+                          pairs ? (n_input > 0 ? n_input : 1) + n_target : n_input + n_target - 1};
+}
+
+static Status encode(SampleMaker* maker, const Record* record, int32_t i, bool is_text) {
+    if (is_text) { return encode_target(maker, &record->turns[0].targets); }
+    if (!maker->apart) { return encode_turns(maker, record); }
+    size_t num_bytes;
+    TRY(join_history(maker, record, i, &num_bytes));
+    TRY(encode_input(maker, num_bytes, &maker->input));
+    return encode_target(maker, &record->turns[i].targets);
+}
+
 Status sample_maker_make(SampleMaker* maker, const Record* record, int32_t i, SampleFate* fate,
                          bool* is_empty) {
     maker->input.num_tokens = maker->target.num_tokens = maker->num_gaps = 0;
+    maker->num_pieces = 1;
     *fate = SAMPLE_WHOLE;
     bool is_text = record->form == RECORD_TEXT && record->turns[0].inputs.num_bytes == 0;
-    if (is_text) {
-        TRY(encode_target(maker, &record->turns[0].targets));
-    } else if (maker->apart) {
-        size_t num_bytes;
-        TRY(join_history(maker, record, i, &num_bytes));
-        TRY(encode_input(maker, num_bytes, &maker->input));
-        TRY(encode_target(maker, &record->turns[i].targets));
-    } else {
-        TRY(encode_turns(maker, record));
-    }
+    TRY(encode(maker, record, i, is_text));
     int64_t num_tokens = maker->input.num_tokens + maker->target.num_tokens;
     *is_empty = num_tokens < 2;  // to SentencePiece, blanks are nothing
     if (num_tokens > INT32_MAX) { return FAIL(STATUS_OUT_OF_RANGE, "a sample of more than 2^31 tokens"); }
-    if (maker->limits.max_seq_tokens == 0 || is_text || *is_empty) { return STATUS_OK; }
+    if (maker->limits.max_seq_tokens == 0 || *is_empty) { return STATUS_OK; }
+    if (is_long_text(maker, is_text)) {
+        count_pieces(maker);
+        return STATUS_OK;
+    }
     LoaderSample sample = {.n_input = (int32_t)maker->input.num_tokens,
                            .n_target = (int32_t)maker->target.num_tokens};
     *fate = sample_cut(&sample, &maker->limits, maker->gaps, maker->num_gaps, maker->vocab.input_tail);

@@ -206,6 +206,31 @@ file=$dir/apart/train.bin
 check "two samples, no gap" [ "$(samples "$file") $(number "$file" 64 4)" = "2 0" ]
 check "the second has all before it as input" [ "$(echo $(tail -c 20 "$file" | od -An -tu2))" = "86 13 116 13 100 13 117 1 101 1" ]
 
+# --- answers of weight 0 are read: q, newline, a, end, r, newline | b, end, [s, newline, c, end, t, newline], d, end
+cat >"$dir/w.jsonl" <<'END'
+{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "weight": 0}, {"role": "user", "content": "r"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "s"}, {"role": "assistant", "content": "c", "weight": 0}, {"role": "user", "content": "t"}, {"role": "assistant", "content": "d"}]}
+END
+check "answers of weight 0" ./prepare_data --val-fraction 0 --lengths "$dir/w.csv" --out "$dir/weight" "$dir/w.jsonl" >/dev/null
+file=$dir/weight/train.bin
+check "before the first that is learnt: input; then a gap" [ "$(echo $(od -An -tu4 -j 104 -N 8 "$file") $(od -An -tu4 -j 120 -N 8 "$file"))" = "6 10 8 14" ]
+check "weight 0: tokens" [ "$(echo $(tail -c 32 "$file" | od -An -tu2))" = "113 10 97 256 114 10 98 256 115 10 99 256 116 10 100 256" ]
+check "4 of 15 tokens are learnt" [ "$(tail -1 "$dir/w.csv")" = 11,4,w ]
+check "apart, they are in the inputs alone" ./prepare_data --tokenizer byt5 --val-fraction 0 --out "$dir/weight" "$dir/w.jsonl" >/dev/null
+check "of two samples" [ "$(samples "$file")" = 2 ]
+check "the last has all before it" [ "$(echo $(tail -c 32 "$file" | od -An -tu2))" = "116 13 100 13 117 13 101 13 118 13 102 13 119 1 103 1" ]
+
+# --- calls of tools are said; nothing of the conversation is lost
+cat >"$dir/tools.jsonl" <<'END'
+{"messages": [{"role": "user", "content": "5 C in F?"}, {"role": "assistant", "content": null, "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"c\": 5}"}}]}, {"role": "tool", "tool_call_id": "1", "content": "41"}, {"role": "assistant", "content": "41 F"}]}
+{"conversations": [{"from": "human", "value": "5 C in F?"}, {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {\"c\": 5}}"}, {"from": "observation", "value": "41"}, {"from": "gpt", "value": "41 F"}]}
+{"prompt": [{"role": "user", "content": "q"}], "completion": [{"role": "assistant", "content": "a"}]}
+END
+check "tools" ./prepare_data --val-fraction 0 --out "$dir/tools" "$dir/tools.jsonl" >"$dir/log"
+check "three forms" grep -qF "3 records, 1 chat (messages), 1 ShareGPT (conversations), 1 chat (prompt -> completion)" "$dir/log"
+text=$(printf '5 C in F?\n{"name": "f", "arguments": {"c": 5}}41\n41 F')
+check "OpenAI's and ShareGPT's are the same samples" [ "$(tail -c $((2 * $(tokens "$dir/tools/train.bin"))) "$dir/tools/train.bin" | tr -d '\0\001')" = "$text${text}q
+a" ]
+
 # --- long samples: 20 tokens of input, of which the last is the newline
 python3 -c 'import json; print(json.dumps({"task": "l", "inputs": "abcdefghijklmnopqrs", "targets": "YZ"})); print(json.dumps({"task": "m", "inputs": "a", "targets": "Z" * 30}))' >"$dir/l.jsonl"
 cut() {  # way, expected input

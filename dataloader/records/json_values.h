@@ -38,3 +38,4 @@ Status json_values_next(JsonValues* values, const char** text, size_t* num_bytes
 // array).
 Status json_values_fail(const JsonValues* values, const char* format, ...)
     __attribute__((format(printf, 2, 3)));
+Status json_values_no_memory(const JsonValues* values);  // STATUS_NO_MEMORY, of the same

@@ -1,13 +1,15 @@
 #include "record_form.h"
 
-#include <math.h>
 #include <string.h>
+
+#include "record_chat.h"
 
 static const struct {
     const char *text, *inputs, *context, *targets;  // NULL: by other ways
 } forms[RECORD_FORMS] = {
     [RECORD_CHAT] = {"chat (messages)", NULL, NULL, NULL},
     [RECORD_SHAREGPT] = {"ShareGPT (conversations)", NULL, NULL, NULL},
+    [RECORD_PROMPT_CHAT] = {"chat (prompt -> completion)", NULL, NULL, NULL},
     [RECORD_PLAIN] = {"inputs -> targets", "inputs", NULL, "targets"},
     [RECORD_ALPACA] = {"Alpaca (instruction, input -> output)", "instruction", "input", "output"},
     [RECORD_DOLLY] = {"Dolly (instruction, context -> response)", "instruction", "context", "response"},
@@ -21,54 +23,8 @@ const char* record_form_text(RecordForm form) {
     return forms[form].text;
 }
 
-const char* record_type_name(const json_t* value) {
-    static const char* const names[] = {
-        [JSON_OBJECT] = "an object", [JSON_ARRAY] = "an array", [JSON_STRING] = "a string",
-        [JSON_INTEGER] = "a number", [JSON_REAL] = "a number",  [JSON_TRUE] = "true",
-        [JSON_FALSE] = "false",      [JSON_NULL] = "null"};
-    return names[json_typeof(value)];
-}
-
-RecordText record_text_join(const RecordText* parts, int32_t num_parts, Arena* arena) {
-    size_t num_bytes = 0;
-    for (int32_t i = 0; i < num_parts; i++) { num_bytes += parts[i].num_bytes; }
-    char* text = arena_alloc_raw(arena, num_bytes + 1);
-    if (text == NULL) { return (RecordText){NULL, 0}; }
-    size_t at = 0;
-    for (int32_t i = 0; i < num_parts; i++) {
-        if (parts[i].num_bytes > 0) { memcpy(text + at, parts[i].text, parts[i].num_bytes); }
-        at += parts[i].num_bytes;
-    }
-    text[num_bytes] = '\0';
-    return (RecordText){text, num_bytes};
-}
-
 static RecordText string_text(const json_t* value) {
     return (RecordText){json_string_value(value), json_string_length(value)};
-}
-
-bool record_field_text(const json_t* value, RecordText* out, Arena* arena) {
-    if (json_is_string(value)) {
-        *out = string_text(value);
-        return true;
-    }
-    char text[40];
-    if (json_is_boolean(value)) {
-        snprintf(text, sizeof text, "%s", json_is_true(value) ? "true" : "false");
-    } else if (json_is_number(value)) {
-        double number = json_number_value(value);
-        bool whole = fabs(number) < 9e15 && number == floor(number);
-        snprintf(text, sizeof text, whole ? "%.0f" : "%.17g", number);
-    } else {
-        return false;
-    }
-    *out = record_text_join(&(RecordText){text, strlen(text)}, 1, arena);
-    return out->text != NULL;
-}
-
-static Status no_memory(const JsonValues* values) {
-    return FAIL(STATUS_NO_MEMORY, "%s:%lld: no memory for a record", values->path,
-                (long long)values->line_number);
 }
 
 // --- fields
@@ -105,7 +61,7 @@ static Status take_context(RecordContent* out, const json_t* root, const char* f
     out->context = context;
     RecordText parts[3] = {out->instruction, {"\n", 1}, context};
     out->turns[0].inputs = record_text_join(parts, 3, arena);
-    return out->turns[0].inputs.text != NULL ? STATUS_OK : no_memory(values);
+    return out->turns[0].inputs.text != NULL ? STATUS_OK : json_values_no_memory(values);
 }
 
 static Status read_fields(RecordContent* out, const json_t* root, const JsonValues* values, Arena* arena) {
@@ -115,110 +71,6 @@ static Status read_fields(RecordContent* out, const json_t* root, const JsonValu
     if (inputs != NULL) { TRY(take_string(&turn->inputs, root, inputs, values)); }
     TRY(take_string(&turn->targets, root, out->targets_field, values));
     return context != NULL ? take_context(out, root, context, values, arena) : STATUS_OK;
-}
-
-// --- conversations
-// -------------------------------------------------------------------------------------------
-
-typedef enum { SIDE_SYSTEM, SIDE_USER, SIDE_ASSISTANT, SIDE_UNKNOWN } Side;
-
-static Side side_of(const char* role) {
-    static const struct {
-        const char* role;
-        Side side;
-    } roles[] = {{"system", SIDE_SYSTEM},       {"developer", SIDE_SYSTEM}, {"user", SIDE_USER},
-                 {"human", SIDE_USER},          {"tool", SIDE_USER},        {"function", SIDE_USER},
-                 {"observation", SIDE_USER},    {"ipython", SIDE_USER},     {"function_response", SIDE_USER},
-                 {"assistant", SIDE_ASSISTANT}, {"gpt", SIDE_ASSISTANT},    {"chatgpt", SIDE_ASSISTANT},
-                 {"bing", SIDE_ASSISTANT},      {"bard", SIDE_ASSISTANT},   {"bot", SIDE_ASSISTANT},
-                 {"model", SIDE_ASSISTANT}};
-    for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++) {
-        if (strcmp(role, roles[i].role) == 0) { return roles[i].side; }
-    }
-    return SIDE_UNKNOWN;
-}
-
-// A string, or the texts of a list of parts.
-static Status take_content(RecordText* out, const json_t* content, size_t n, const JsonValues* values,
-                           Arena* arena) {
-    if (json_is_string(content)) {
-        *out = string_text(content);
-        return STATUS_OK;
-    }
-    if (content == NULL) { return json_values_fail(values, "message %zu has no content", n + 1); }
-    *out = (RecordText){"", 0};
-    for (size_t i = 0; i < json_array_size(content); i++) {
-        const json_t* text = json_object_get(json_array_get(content, i), "text");
-        if (!json_is_string(text)) {
-            return json_values_fail(values, "message %zu: part %zu of its content is no text", n + 1, i + 1);
-        }
-        RecordText parts[2] = {*out, string_text(text)};
-        *out = record_text_join(parts, 2, arena);
-        if (out->text == NULL) { return no_memory(values); }
-    }
-    if (json_is_array(content)) { return STATUS_OK; }
-    return json_values_fail(values, "content of message %zu is %s, not a string", n + 1,
-                            record_type_name(content));
-}
-
-static Status take_message(Side* side, RecordText* text, const json_t* message, size_t n,
-                           const JsonValues* values, Arena* arena) {
-    const json_t *role = json_object_get(message, "role"), *content = json_object_get(message, "content");
-    if (role == NULL) { role = json_object_get(message, "from"); }
-    if (content == NULL) { content = json_object_get(message, "value"); }
-    if (!json_is_string(role)) {
-        return json_values_fail(values, "message %zu has no \"role\" (or \"from\")", n + 1);
-    }
-    *side = side_of(json_string_value(role));
-    if (*side == SIDE_UNKNOWN) {
-        return json_values_fail(values,
-                                "message %zu: role \"%.60s\" is none of system, user, assistant, tool", n + 1,
-                                json_string_value(role));
-    }
-    return take_content(text, content, n, values, arena);
-}
-
-// To what its side has said since the other spoke.
-static Status add_text(RecordText* to, RecordText text, const JsonValues* values, Arena* arena) {
-    if (to->text == NULL) {
-        *to = text;
-        return STATUS_OK;
-    }
-    RecordText parts[3] = {*to, {"\n", 1}, text};
-    *to = record_text_join(parts, 3, arena);
-    return to->text != NULL ? STATUS_OK : no_memory(values);
-}
-
-static Status read_messages(RecordContent* out, const json_t* messages, const JsonValues* values,
-                            Arena* arena) {
-    RecordTurn turn = {{NULL, 0}, {NULL, 0}};
-    size_t num_messages = json_array_size(messages);
-    out->turns = ARENA_NEW(arena, RecordTurn, num_messages + 1);
-    if (out->turns == NULL) { return no_memory(values); }
-    for (size_t n = 0; n < num_messages; n++) {
-        Side side = SIDE_UNKNOWN;
-        RecordText text;
-        TRY(take_message(&side, &text, json_array_get(messages, n), n, values, arena));
-        bool new_turn = side != SIDE_ASSISTANT && turn.targets.text != NULL;
-        if (new_turn) {
-            out->turns[out->num_turns++] = turn;
-            turn = (RecordTurn){{NULL, 0}, {NULL, 0}};
-        }
-        bool leads = side == SIDE_SYSTEM && out->num_turns == 0 && turn.inputs.text == NULL;
-        RecordText* to = leads ? &out->system : side == SIDE_ASSISTANT ? &turn.targets : &turn.inputs;
-        TRY(add_text(to, text, values, arena));
-    }
-    if (turn.targets.text != NULL) { out->turns[out->num_turns++] = turn; }
-    size_t learnt_bytes = 0;
-    for (int32_t t = 0; t < out->num_turns; t++) {
-        if (out->turns[t].inputs.text == NULL) { out->turns[t].inputs = (RecordText){"", 0}; }
-        learnt_bytes += out->turns[t].targets.num_bytes;
-    }
-    if (out->num_turns == 0) {
-        return json_values_fail(values, "a conversation without an answer by the assistant");
-    }
-    if (learnt_bytes == 0) { return json_values_fail(values, "all answers of the conversation are empty"); }
-    return STATUS_OK;
 }
 
 // --- recognising
@@ -234,6 +86,10 @@ static RecordForm recognise(const json_t* root, const char** field) {
                                        RECORD_QUESTION};
     if (json_is_array(json_object_get(root, "messages"))) { return RECORD_CHAT; }
     if (json_is_array(json_object_get(root, "conversations"))) { return RECORD_SHAREGPT; }
+    if (json_is_array(json_object_get(root, "prompt")) &&
+        json_is_array(json_object_get(root, "completion"))) {
+        return RECORD_PROMPT_CHAT;
+    }
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
         *field = forms[pairs[i]].targets;
         if (has(root, forms[pairs[i]].inputs) && has(root, *field)) { return pairs[i]; }
@@ -283,13 +139,16 @@ static Status read_record(RecordContent* out, const json_t* root, const RecordFi
     RecordForm form = fields->targets != NULL ? RECORD_NAMED : recognise(root, &out->targets_field);
     if (form == RECORD_FORMS) { return fail_unknown(root, values); }
     out->form = form;
-    if (form == RECORD_CHAT || form == RECORD_SHAREGPT) {
+    if (form == RECORD_CHAT || form == RECORD_SHAREGPT || form == RECORD_PROMPT_CHAT) {
+        const char* field = form == RECORD_CHAT       ? "messages"
+                            : form == RECORD_SHAREGPT ? "conversations"
+                                                      : "completion";
+        const json_t* before = form == RECORD_PROMPT_CHAT ? json_object_get(root, "prompt") : NULL;
         out->targets_field = NULL;
-        return read_messages(out, json_object_get(root, form == RECORD_CHAT ? "messages" : "conversations"),
-                             values, arena);
+        return record_chat_read(out, before, json_object_get(root, field), values, arena);
     }
     out->turns = ARENA_NEW(arena, RecordTurn, 1);
-    if (out->turns == NULL) { return no_memory(values); }
+    if (out->turns == NULL) { return json_values_no_memory(values); }
     out->num_turns = 1;
     if (form == RECORD_NAMED) {
         TRY(read_named(out, root, fields, values, arena));

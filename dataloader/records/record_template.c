@@ -308,6 +308,7 @@ Status record_template_apply(const RecordTemplate* form, RecordContent* content,
         if (t == 0 && content->system.text != NULL) { TRY(fill_whole(&system, &f, form->system)); }
         f.system = system;
         TRY(apply_turn(&turns[t], form, &f, t == 0));
+        turns[t].is_read = f.turn->is_read;
     }
     content->turns = turns;
     return STATUS_OK;

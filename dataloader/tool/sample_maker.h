@@ -38,8 +38,8 @@ Status sample_maker_open(SampleMaker* maker);
 void sample_maker_close(SampleMaker* maker);  // an all-zero one is fine
 
 int32_t sample_maker_num_samples(const SampleMaker* maker, const Record* record);
-// Sample `i` of a record, within the limits; *fate says how. SAMPLE_SKIPPED, or *is_empty (no token but the
-// end): there is none to write.
+// Sample `i` of a record, below its number of samples, within the limits; *fate says how. SAMPLE_SKIPPED, or
+// *is_empty (no token but the end): there is none to write.
 Status sample_maker_make(SampleMaker* maker, const Record* record, int32_t i, SampleFate* fate,
                          bool* is_empty);
 

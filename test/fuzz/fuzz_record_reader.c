@@ -31,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
         if (status == STATUS_IO || record.end) { break; }
         REQUIRE(strlen(record.task.text) == record.task.num_bytes);
         REQUIRE(record.task.num_bytes > 0 && record.task.num_bytes <= RECORD_MAX_TASK_BYTES);
-        REQUIRE(record.num_turns > 0);
+        REQUIRE(record.num_turns > 0 && !record.turns[record.num_turns - 1].is_read);
         for (int32_t t = 0; t < record.num_turns; t++) {
             REQUIRE(record.turns[t].inputs.text[record.turns[t].inputs.num_bytes] == '\0');
             REQUIRE(record.turns[t].targets.text[record.turns[t].targets.num_bytes] == '\0');

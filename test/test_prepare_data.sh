@@ -133,7 +133,7 @@ check "refused ones write nothing" [ ! -e "$dir/x" ]
     echo 'not json'
     good sum 1+3 4
     printf '{"task": "sum", "inputs": "\xff", "targets": "x"}\n'
-    for i in $(seq 12); do echo '{"inputs": 5, "targets": "x"}'; done
+    for i in $(seq 12); do echo '{"inputs": [5], "targets": "x"}'; done
     echo '{"inputs": "no task", "targets": "x"}'
 } >"$dir/bad.jsonl"
 err=$dir/err
@@ -141,7 +141,7 @@ check "bad lines are skipped" ./prepare_data --val-fraction 0 --out "$dir/bad" "
 check "bad line 2" grep -qF "skipped $dir/bad.jsonl:2: field \"targets\" is missing" "$err"
 check "bad line 4" grep -qF "skipped $dir/bad.jsonl:4: not JSON" "$err"
 check "bad line 6" grep -qF "skipped $dir/bad.jsonl:6: not JSON" "$err"
-check "bad line 7" grep -qF 'bad.jsonl:7: field "inputs" is a number, not a string' "$err"
+check "bad line 7" grep -qF 'bad.jsonl:7: field "inputs" is an array, not a text or a number' "$err"
 check "the first 10 are shown" [ "$(grep -c '^skipped /' "$err")" -eq 10 ]
 check "all 15 are counted" grep -q '15 bad records skipped' "$dir/log"
 check "3 good ones are written" [ "$(samples "$dir/bad/train.bin")" -eq 3 ]
@@ -182,6 +182,18 @@ check "inputs, targets" grep -qF "a.jsonl: 2 records, inputs -> targets" "$dir/l
 check "gzip, an array, Alpaca, thousands" grep -qF "b.json.gz: 1,200 records, Alpaca (instruction, input -> output)" "$dir/log"
 check "a question" grep -qF "c.ndjson: 1 records, question -> answer" "$dir/log"
 check "all of them are there" [ "$(samples "$dir/folder/train.bin")" -eq 1203 ]
+echo '{"foo": "a", "bar": 4}' >"$dir/named.jsonl"
+check "named fields" ./prepare_data --val-fraction 0 --inputs-field foo --targets-field bar --out "$dir/named" "$dir/named.jsonl" >"$dir/log"
+check "are said as they are named" grep -qF "named.jsonl: 1 records, foo -> bar" "$dir/log"
+check "a number is text" [ "$(echo $(tail -c 8 "$dir/named/train.bin" | od -An -tu2))" = "97 10 52 256" ]
+check "a named text" ./prepare_data --val-fraction 0 --targets-field foo --out "$dir/named" "$dir/named.jsonl" >"$dir/log"
+check "is said, too" grep -qF "named.jsonl: 1 records, foo (all of it is learnt)" "$dir/log"
+echo '{"input": "a", "output": true}' >"$dir/named.jsonl"
+check "input, output" ./prepare_data --val-fraction 0 --out "$dir/named" "$dir/named.jsonl" >"$dir/log"
+check "are a pair" grep -qF "named.jsonl: 1 records, input -> output" "$dir/log"
+echo '{"input": "a", "label": "b"}' >"$dir/named.jsonl"
+./prepare_data --out "$dir/named" "$dir/named.jsonl" >/dev/null 2>"$dir/err"
+check "other names: a hint" grep -qF 'field "output" is missing ---> if it is "label": --inputs-field input --targets-field label' "$dir/err"
 check "standard input" bash -c "cat '$dir/forms/a.jsonl' | ./prepare_data --val-fraction 0 --out '$dir/stdin' - >/dev/null"
 check "a pipe" ./prepare_data --val-fraction 0 --out "$dir/pipe" <(cat "$dir/forms/a.jsonl") >/dev/null
 ./prepare_data --val-fraction 0 --out "$dir/file" "$dir/forms/a.jsonl" >/dev/null

@@ -1,5 +1,7 @@
 #include "record_form.h"
 
+#include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "record_chat.h"
@@ -14,39 +16,68 @@ static const struct {
     [RECORD_ALPACA] = {"Alpaca (instruction, input -> output)", "instruction", "input", "output"},
     [RECORD_DOLLY] = {"Dolly (instruction, context -> response)", "instruction", "context", "response"},
     [RECORD_PROMPT] = {"prompt -> completion", "prompt", NULL, "completion"},
+    [RECORD_RESPONSE] = {"prompt -> response", "prompt", NULL, "response"},
+    [RECORD_INPUT] = {"input -> output", "input", NULL, "output"},
     [RECORD_QUESTION] = {"question -> answer", "question", NULL, "answer"},
     [RECORD_TEXT] = {"text (all of it is learnt)", NULL, NULL, "text"},
-    [RECORD_NAMED] = {"--inputs-field -> --targets-field", NULL, NULL, NULL},
+    [RECORD_NAMED] = {NULL, NULL, NULL, NULL},
 };
 
-const char* record_form_text(RecordForm form) {
-    return forms[form].text;
-}
-
-static RecordText string_text(const json_t* value) {
-    return (RecordText){json_string_value(value), json_string_length(value)};
+void record_form_text(RecordForm form, const RecordFields* fields, char* out, size_t out_bytes) {
+    if (form == RECORD_NAMED) {
+        snprintf(out, out_bytes, "%.60s -> %.60s", fields->inputs, fields->targets);
+    } else if (form == RECORD_TEXT && fields->targets != NULL) {
+        snprintf(out, out_bytes, "%.60s (all of it is learnt)", fields->targets);
+    } else {
+        snprintf(out, out_bytes, "%s", forms[form].text);
+    }
 }
 
 // --- fields
 // --------------------------------------------------------------------------------------------------
 
-static Status take_string(RecordText* out, const json_t* root, const char* field, const JsonValues* values) {
-    const json_t* value = json_object_get(root, field);
-    if (value == NULL) { return json_values_fail(values, "field \"%s\" is missing", field); }
-    if (!json_is_string(value)) {
-        return json_values_fail(values, "field \"%s\" is %s, not a string", field, record_type_name(value));
-    }
-    *out = string_text(value);
-    return STATUS_OK;
+static bool has(const json_t* root, const char* field) {
+    return field != NULL && json_object_get(root, field) != NULL;
 }
 
-static Status take_named(RecordText* out, const json_t* root, const char* field, const JsonValues* values,
-                         Arena* arena) {
+static Status take_text(RecordText* out, const json_t* root, const char* field, const JsonValues* values,
+                        Arena* arena) {
     const json_t* value = json_object_get(root, field);
     if (value != NULL && record_field_text(value, out, arena)) { return STATUS_OK; }
     if (value == NULL) { return json_values_fail(values, "field \"%s\" is missing", field); }
     return json_values_fail(values, "field \"%s\" is %s, not a text or a number", field,
                             record_type_name(value));
+}
+
+static bool is_name(const char* name, const char* of) {
+    return of != NULL && strcmp(name, of) == 0;
+}
+
+// A form's field that is not there: what else is there may be it.
+static Status fail_missing(const json_t* root, RecordForm form, const char* field, const JsonValues* values) {
+    const char *inputs = forms[form].inputs, *targets = forms[form].targets, *other = NULL, *name;
+    int num_others = 0;
+    json_t* value;
+    json_object_foreach((json_t*)(uintptr_t)root, name, value) {
+        bool is_known = is_name(name, inputs) || is_name(name, targets) || is_name(name, forms[form].context);
+        if (is_known || strcmp(name, "task") == 0 || !json_is_string(value)) { continue; }
+        num_others++;
+        other = name;
+    }
+    if (num_others == 0 || inputs == NULL) {
+        return json_values_fail(values, "field \"%s\" is missing", field);
+    }
+    if (num_others > 1) {
+        return json_values_fail(values,
+                                "field \"%s\" is missing ---> say which there are: --inputs-field and "
+                                "--targets-field",
+                                field);
+    }
+    return json_values_fail(values,
+                            "field \"%s\" is missing ---> if it is \"%.60s\": --inputs-field %.60s "
+                            "--targets-field %.60s",
+                            field, other, field == inputs ? other : inputs,
+                            field == inputs ? targets : other);
 }
 
 // An optional field: missing, null and "" are the same.
@@ -56,7 +87,7 @@ static Status take_context(RecordContent* out, const json_t* root, const char* f
     out->instruction = out->turns[0].inputs;
     if (value == NULL || json_is_null(value)) { return STATUS_OK; }
     RecordText context;
-    TRY(take_string(&context, root, field, values));
+    TRY(take_text(&context, root, field, values, arena));
     if (context.num_bytes == 0) { return STATUS_OK; }
     out->context = context;
     RecordText parts[3] = {out->instruction, {"\n", 1}, context};
@@ -68,22 +99,20 @@ static Status read_fields(RecordContent* out, const json_t* root, const JsonValu
     RecordTurn* turn = &out->turns[0];
     const char *inputs = forms[out->form].inputs, *context = forms[out->form].context;
     turn->inputs = (RecordText){"", 0};
-    if (inputs != NULL) { TRY(take_string(&turn->inputs, root, inputs, values)); }
-    TRY(take_string(&turn->targets, root, out->targets_field, values));
+    if (inputs != NULL && !has(root, inputs)) { return fail_missing(root, out->form, inputs, values); }
+    if (!has(root, out->targets_field)) { return fail_missing(root, out->form, out->targets_field, values); }
+    if (inputs != NULL) { TRY(take_text(&turn->inputs, root, inputs, values, arena)); }
+    TRY(take_text(&turn->targets, root, out->targets_field, values, arena));
     return context != NULL ? take_context(out, root, context, values, arena) : STATUS_OK;
 }
 
 // --- recognising
 // ---------------------------------------------------------------------------------------------
 
-static bool has(const json_t* root, const char* field) {
-    return field != NULL && json_object_get(root, field) != NULL;
-}
-
 // The first form of which both fields are there, else the one that comes closest; *field its targets.
 static RecordForm recognise(const json_t* root, const char** field) {
-    static const RecordForm pairs[] = {RECORD_PLAIN, RECORD_ALPACA, RECORD_DOLLY, RECORD_PROMPT,
-                                       RECORD_QUESTION};
+    static const RecordForm pairs[] = {RECORD_PLAIN,    RECORD_ALPACA,   RECORD_DOLLY, RECORD_PROMPT,
+                                       RECORD_QUESTION, RECORD_RESPONSE, RECORD_INPUT};
     if (json_is_array(json_object_get(root, "messages"))) { return RECORD_CHAT; }
     if (json_is_array(json_object_get(root, "conversations"))) { return RECORD_SHAREGPT; }
     if (json_is_array(json_object_get(root, "prompt")) &&
@@ -94,8 +123,6 @@ static RecordForm recognise(const json_t* root, const char** field) {
         *field = forms[pairs[i]].targets;
         if (has(root, forms[pairs[i]].inputs) && has(root, *field)) { return pairs[i]; }
     }
-    *field = "response";
-    if (has(root, "prompt") && has(root, *field)) { return RECORD_PROMPT; }
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
         *field = forms[pairs[i]].targets;
         if (has(root, forms[pairs[i]].inputs) || has(root, *field)) { return pairs[i]; }
@@ -110,9 +137,9 @@ static Status read_named(RecordContent* out, const json_t* root, const RecordFie
     out->targets_field = fields->targets;
     out->turns[0].inputs = (RecordText){"", 0};
     if (fields->inputs != NULL) {
-        TRY(take_named(&out->turns[0].inputs, root, fields->inputs, values, arena));
+        TRY(take_text(&out->turns[0].inputs, root, fields->inputs, values, arena));
     }
-    return take_named(&out->turns[0].targets, root, fields->targets, values, arena);
+    return take_text(&out->turns[0].targets, root, fields->targets, values, arena);
 }
 
 static Status fail_unknown(const json_t* root, const JsonValues* values) {

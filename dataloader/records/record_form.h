@@ -8,11 +8,11 @@ record_form.h -- what a JSON object says as inputs and targets, in the forms tha
     plain      inputs, targets
     Alpaca     instruction, input (may be missing), output   instruction, newline, input -> output
     Dolly      instruction, context (the same), response     instruction, newline, context -> response
-    prompt     prompt, completion (or response)
-    question   question, answer
+    pairs      prompt, completion; prompt, response; question, answer; input, output
     text       text                                          nothing -> all of it
     named      --inputs-field, --targets-field
 
+Numbers and truth values are texts (record_text.h). Of two forms that fit, the one above is taken.
 Conversations: record_chat.h.
 */
 #pragma once
@@ -28,14 +28,13 @@ typedef enum {
     RECORD_ALPACA,
     RECORD_DOLLY,
     RECORD_PROMPT,
+    RECORD_RESPONSE,
+    RECORD_INPUT,
     RECORD_QUESTION,
     RECORD_TEXT,
     RECORD_NAMED,
     RECORD_FORMS
 } RecordForm;
-
-// "Alpaca (instruction, input -> output)"
-const char* record_form_text(RecordForm form);
 
 typedef struct {
     RecordText inputs, targets;
@@ -56,6 +55,10 @@ typedef struct {
 typedef struct {
     const char *inputs, *targets;
 } RecordFields;
+
+// "Alpaca (instruction, input -> output)", "body -> label"
+enum { RECORD_FORM_CHARS = 160 };
+void record_form_text(RecordForm form, const RecordFields* fields, char* out, size_t out_bytes);
 
 // Texts live in `root` and `arena`. STATUS_BAD_FORMAT names the field that is missing or of another type.
 Status record_form_read(RecordContent* out, const json_t* root, const RecordFields* fields,

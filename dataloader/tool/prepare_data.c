@@ -123,7 +123,8 @@ static Status count_file(Prepare* prep, RecordReader* reader) {
         task_table_count(&prep->tasks, task, record_hash(prep, &record), prep->num_records++);
         of_form[record.form]++;
     }
-    prepare_report_file(&prep->report, reader->values.path, of_form, prep->report.num_bad - num_bad);
+    prepare_report_file(&prep->report, reader->values.path, &prep->options->fields, of_form,
+                        prep->report.num_bad - num_bad);
     return STATUS_OK;
 }
 
@@ -351,8 +352,10 @@ static void print_help(void) {
         "files; - is standard input. Records, recognised by their fields:\n\n"
         "  inputs, targets                            instruction, input, output     (Alpaca)\n"
         "  prompt, completion                         instruction, context, response (Dolly)\n"
-        "  question, answer                           messages: [{role, content}]    (chat)\n"
-        "  text (all of it is learnt)                 conversations: [{from, value}] (ShareGPT)\n\n"
+        "  prompt, response                           messages: [{role, content}]    (chat)\n"
+        "  question, answer                           conversations: [{from, value}] (ShareGPT)\n"
+        "  input, output                              prompt, completion: [{role, content}] (TRL)\n"
+        "  text (all of it is learnt)\n\n"
         "Of a conversation the assistant's answers are learnt, the rest is read. \"task\" names the task of "
         "a\n"
         "record, else the file's base name does. The end-of-text token ends every target, a newline or the\n"

@@ -62,7 +62,8 @@ void prepare_report_bad(PrepareReport* report) {
     }
 }
 
-void prepare_report_file(PrepareReport* report, const char* path, const int64_t* of_form, int64_t num_bad) {
+void prepare_report_file(PrepareReport* report, const char* path, const RecordFields* fields,
+                         const int64_t* of_form, int64_t num_bad) {
     if (report->num_files++ >= FILES_SHOWN) {
         if (report->num_files == FILES_SHOWN + 1) { printf("and more files\n"); }
         return;
@@ -77,8 +78,9 @@ void prepare_report_file(PrepareReport* report, const char* path, const int64_t*
     printf("%s: %s records", PRINTABLE(path), COUNT(num_records));
     for (int32_t f = 0; f < RECORD_FORMS; f++) {
         if (of_form[f] == 0) { continue; }
-        printf(", %s%s%s", num_forms > 1 ? COUNT(of_form[f]) : "", num_forms > 1 ? " " : "",
-               record_form_text(f));
+        char text[RECORD_FORM_CHARS];
+        record_form_text(f, fields, text, sizeof text);
+        printf(", %s%s%s", num_forms > 1 ? COUNT(of_form[f]) : "", num_forms > 1 ? " " : "", PRINTABLE(text));
     }
     if (num_bad > 0) { printf(", %s bad", COUNT(num_bad)); }
     printf("\n");

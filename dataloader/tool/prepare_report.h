@@ -27,7 +27,8 @@ void prepare_report_end_line(PrepareReport* report);
 void prepare_report_bad(PrepareReport* report);
 
 // "train.jsonl: 52,002 records, Alpaca (instruction, input -> output)"; of_form[RECORD_FORMS].
-void prepare_report_file(PrepareReport* report, const char* path, const int64_t* of_form, int64_t num_bad);
+void prepare_report_file(PrepareReport* report, const char* path, const RecordFields* fields,
+                         const int64_t* of_form, int64_t num_bad);
 
 // Lengths in tokens that run through the model, as -t has them.
 void prepare_report_tasks(const PrepareReport* report, TaskTable* tasks);  // sorts them by name

@@ -200,6 +200,12 @@ check "a pipe" ./prepare_data --val-fraction 0 --out "$dir/pipe" <(cat "$dir/for
 check "are the same data" cmp -s "$dir/stdin/train.bin" "$dir/file/train.bin"
 check "however they come" cmp -s "$dir/pipe/train.bin" "$dir/file/train.bin"
 fails "packed data breaks off" ./prepare_data --out "$dir/x" <(head -c 900 "$dir/forms/b.json.gz")
+misused "has no {targets}, nor the field with the targets: nothing would be learnt --->" ./prepare_data --template '{inputs}' --out "$dir/x" "$dir/one.jsonl"
+misused "behind {targets}, with which the answer begins, stands {inputs} ---> put it in front" ./prepare_data --template '{targets} {inputs}' --out "$dir/x" "$dir/one.jsonl"
+misused "has no {targets}" ./prepare_data --template '{foo} {bar}' --out "$dir/x" "$dir/one.jsonl"
+echo '{"inputs": "a", "targets": "b", "text": "c"}' >"$dir/many.jsonl"
+misused "has no {targets}" ./prepare_data --template '{inputs} {text}' --out "$dir/x" "$dir/many.jsonl"
+check "refused templates write nothing" [ ! -e "$dir/x" ]
 check "data.json has the template" ./prepare_data --val-fraction 0 --template 'Q: {inputs}\nA: {targets}' --out "$dir/template" "$dir/one.jsonl" >/dev/null
 check "as generate fills it in" grep -qF '"prompt": "Q: {inputs}\nA: "' "$dir/template/data.json"
 

@@ -98,7 +98,7 @@ static bool text_is(RecordText text, const char* expected) {
 
 static void turns_are_learnt_or_read(void) {
     RecordTemplate plain;
-    CHECK_OK(record_template_open(&plain, "plain"));
+    CHECK_OK(record_template_open(&plain, "plain", NULL));
     for (size_t i = 0; i < sizeof chats / sizeof chats[0]; i++) {
         RecordReader reader;
         Record record;
@@ -124,7 +124,7 @@ static void turns_are_learnt_or_read(void) {
 
 static void what_is_wrong_is_said(void) {
     RecordTemplate plain;
-    CHECK_OK(record_template_open(&plain, "plain"));
+    CHECK_OK(record_template_open(&plain, "plain", NULL));
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         RecordReader reader;
         Record record;

@@ -110,7 +110,7 @@ static const struct {
      {"{3} q|"},
      {"a"},
      RECORD_QUESTION},
-    {"<{system}> {inputs} ", TALK, {"<S> q1\nq2 ", "<> t "}, {"a1", "a2"}, RECORD_CHAT},
+    {"<{system}> {inputs} {targets}", TALK, {"<S> q1\nq2 ", "<> t "}, {"a1", "a2"}, RECORD_CHAT},
     {"{inputs}?{targets}", TALK, {"S\nq1\nq2?", "t?"}, {"a1", "a2"}, RECORD_CHAT},
 };
 
@@ -119,7 +119,7 @@ static void every_form_and_template_reads_as_it_should(void) {
         RecordTemplate form;
         RecordReader reader;
         Record record;
-        CHECK_OK(record_template_open(&form, forms[i].form));
+        CHECK_OK(record_template_open(&form, forms[i].form, NULL));
         FILE* stream = tmpfile();
         fputs(forms[i].record, stream);
         rewind(stream);
@@ -151,7 +151,7 @@ static void fields_may_have_names_of_their_own(void) {
     fputs(text, stream);
     rewind(stream);
     RecordTemplate form, plain;
-    CHECK_OK(record_template_open(&plain, "plain"));
+    CHECK_OK(record_template_open(&plain, "plain", NULL));
     RecordOptions options = {.fields = {"a", "b"}, .task_field = "kind", .form = &plain};
     CHECK_OK(record_reader_open_stream(&reader, stream, "dir/tasks.ndjson.gz", &options));
     check_sample(&reader, "k", "1.5", "true");
@@ -160,13 +160,77 @@ static void fields_may_have_names_of_their_own(void) {
     CHECK_FAILS(record_reader_next(&reader, &record), STATUS_BAD_FORMAT, ":4: field \"b\" is missing");
     CHECK_EQ(strcmp(reader.file_task, "tasks"), 0);
     check_end(&reader);
-    CHECK_FAILS(record_template_open(&form, "gpt9"), STATUS_BAD_OPTION, "plain, alpaca, chatml, llama2");
-    CHECK_FAILS(record_template_open(&form, "{inputs"), STATUS_BAD_OPTION, "is no {field}");
-    CHECK_FAILS(record_template_open(&form, "{}"), STATUS_BAD_OPTION, "is no {field}");
+    CHECK_FAILS(record_template_open(&form, "gpt9", NULL), STATUS_BAD_OPTION,
+                "plain, alpaca, chatml, llama2");
+    CHECK_FAILS(record_template_open(&form, "{inputs", NULL), STATUS_BAD_OPTION, "is no {field}");
+    CHECK_FAILS(record_template_open(&form, "{}", NULL), STATUS_BAD_OPTION, "is no {field}");
+}
+
+// By what is known before the first record: {targets}, the named field, or one that some form has.
+static void a_template_ends_with_the_targets(void) {
+    static const struct {
+        const char *text, *targets_field, *reason;  // NULL: fine
+    } cases[] = {
+        {"{inputs}", NULL, "has no {targets}"},
+        {"{question}", NULL, "has no {targets}"},
+        {"{answer} {question}", NULL, "has no {targets}"},
+        {"{{targets}} {inputs}", NULL, "has no {targets}"},
+        {"{question} {answer}", "b", "has no {targets}"},
+        {"{targets} {inputs}", NULL,
+         "behind {targets}, with which the answer begins, stands {inputs} ---> put it in front"},
+        {"{b} {targets}", "b", "behind {b}, with which the answer begins, stands {targets}"},
+        {"{targets} {system}", NULL, "stands {system}"},
+        {"{inputs} {targets}.{{}}", NULL, NULL},
+        {"{targets}", NULL, NULL},
+        {"{question} {answer}", NULL, NULL},
+        {"{a} {b}!", "b", NULL},
+        {"{a} {targets}", "b", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        RecordTemplate form = {0};
+        if (cases[i].reason != NULL) {
+            CHECK_FAILS(record_template_open(&form, cases[i].text, cases[i].targets_field), STATUS_BAD_OPTION,
+                        cases[i].reason);
+        } else {
+            CHECK_OK(record_template_open(&form, cases[i].text, cases[i].targets_field));
+        }
+        record_template_close(&form);
+    }
+}
+
+// By a record: the field that is learnt in its form.
+static void a_template_is_for_one_form(void) {
+    static const struct {
+        const char *text, *record, *reason;
+        Status status;
+    } cases[] = {
+        {"{question} {answer}",
+         "{\"question\": \"q\", \"answer\": \"a\", \"inputs\": \"i\", \"targets\": \"t\"}",
+         "has no {targets}, nor the field with the targets", STATUS_BAD_OPTION},
+        {"{answer} {output}", "{\"question\": \"q\", \"answer\": \"a\", \"output\": \"o\"}",
+         "stands {output}", STATUS_BAD_OPTION},
+        {"{question} {answer}", "{\"inputs\": \"i\", \"targets\": \"t\"}",
+         "field \"question\" of the template is missing", STATUS_BAD_FORMAT},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        RecordTemplate form;
+        RecordReader reader;
+        Record record;
+        CHECK_OK(record_template_open(&form, cases[i].text, NULL));
+        FILE* stream = tmpfile();
+        fputs(cases[i].record, stream);
+        rewind(stream);
+        CHECK_OK(record_reader_open_stream(&reader, stream, "x", &(RecordOptions){.form = &form}));
+        CHECK_FAILS(record_reader_next(&reader, &record), cases[i].status, cases[i].reason);
+        record_reader_close(&reader);
+        record_template_close(&form);
+    }
 }
 
 int main(void) {
     RUN(every_form_and_template_reads_as_it_should);
     RUN(fields_may_have_names_of_their_own);
+    RUN(a_template_ends_with_the_targets);
+    RUN(a_template_is_for_one_form);
     return test_end();
 }

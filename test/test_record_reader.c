@@ -351,7 +351,7 @@ static void packed_files_are_read_to_their_end(void) {
 
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
-    CHECK_OK(record_template_open(&plain, "plain"));
+    CHECK_OK(record_template_open(&plain, "plain", NULL));
     RUN(good_lines_come_out_whole);
     RUN(every_bad_line_is_named_and_costs_only_itself);
     RUN(nul_characters_stay_in_texts_and_break_raw_lines);

@@ -92,7 +92,43 @@ static Status check_fields(const char* text) {
                 text);
 }
 
-Status record_template_open(RecordTemplate* out, const char* text) {
+// `split`: where the targets begin, NULL: nowhere. What is of the record behind them would be learnt as an
+// answer.
+static Status check_split(const char* text, const char* split) {
+    const char* end = text + strlen(text);
+    if (split == NULL) {
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "--template '%.80s': has no {targets}, nor the field with the targets: nothing would be learnt "
+            "---> put {targets} behind all other fields",
+            text);
+    }
+    const char* close = field_end(split, end);
+    const char* behind = next_field(close + 1, end);
+    if (behind == NULL) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_OPTION,
+                "--template '%.80s': behind %.*s, with which the answer begins, stands %.*s ---> put it in "
+                "front; only "
+                "fixed text may follow",
+                text, (int)(close + 1 - split), split, (int)(field_end(behind, end) + 1 - behind), behind);
+}
+
+// Which field has the targets may be known from the records alone; then the last one must be of such a name.
+static Status check_targets(const char* text, const char* targets_field) {
+    static const char* const names[] = {"targets", "output", "response", "completion", "answer", "text"};
+    const char* split = find_field(text, "targets", targets_field);
+    const char* end = text + strlen(text);
+    for (const char* at = next_field(text, end); split == NULL && targets_field == NULL && at != NULL;) {
+        const char* after = next_field(at + 1, end);
+        for (size_t i = 0; after == NULL && i < sizeof names / sizeof names[0]; i++) {
+            if (field_is(at, end, names[i])) { split = at; }
+        }
+        at = after;
+    }
+    return check_split(text, split);
+}
+
+Status record_template_open(RecordTemplate* out, const char* text, const char* targets_field) {
     for (int i = 0; i < NUM_TEMPLATES; i++) {
         if (strcmp(text, templates[i].name) == 0) {
             *out = templates[i];
@@ -100,6 +136,7 @@ Status record_template_open(RecordTemplate* out, const char* text) {
         }
     }
     TRY(check_fields(text));
+    TRY(check_targets(text, targets_field));
     bool has_system = find_field(text, "system", NULL) != NULL;
     char* owned = malloc(strlen(text) + sizeof "{system}");
     if (owned == NULL) { return FAIL(STATUS_NO_MEMORY, "--template: no memory"); }
@@ -288,8 +325,8 @@ static Status apply_turn(RecordTurn* out, const RecordTemplate* form, const Fill
         return fill_whole(&out->targets, f, form->targets);
     }
     const char* split = find_field(inputs, "targets", f->content->targets_field);
-    out->targets = f->turn->targets;
-    if (split == NULL) { return fill_whole(&out->inputs, f, inputs); }
+    if (split == NULL) { TRY(fill_whole(&out->inputs, f, inputs)); }  // a field is missing: a bad record
+    TRY(check_split(inputs, split));
     TRY(fill(&out->inputs, f, inputs, split));
     return fill_whole(&out->targets, f, split);
 }

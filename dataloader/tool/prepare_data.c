@@ -80,6 +80,7 @@ typedef struct {
     bool writes_lengths;
     int64_t num_records;  // of pass 1
     int64_t num_written;  // records of pass 2
+    bool is_misused;      // by an option that only the data shows to be wrong
     PrepareReport report;
 } Prepare;
 
@@ -116,6 +117,7 @@ static Status count_file(Prepare* prep, RecordReader* reader) {
             TRY(pass_over(prep));
             continue;
         }
+        prep->is_misused = status == STATUS_BAD_OPTION;  // the template is not for this form
         TRY(status);
         if (record.end) { break; }
         int32_t task;
@@ -431,13 +433,16 @@ int main(int argc, char** argv) {
     PrepareOptions options = {0};
     Prepare prep = {.options = &options};
     Status status = parse(&options, &argc, argv);
-    if (status == STATUS_OK) { status = record_template_open(&prep.form, options.template_text); }
+    if (status == STATUS_OK) {
+        status = record_template_open(&prep.form, options.template_text, options.fields.targets);
+    }
     bool is_misused = status != STATUS_OK;
     if (status == STATUS_OK) { status = prepare_data(&prep, argv + 1, argc - 1); }
     if (status != STATUS_OK) {
         prepare_report_end_line(&prep.report);
         fprintf(stderr, "error: %s\n", status_message());
     }
+    is_misused = is_misused || prep.is_misused;
     prepare_free(&prep);
     return standard_output_close(status == STATUS_OK ? 0 : is_misused ? 2 : 1, 1);
 }

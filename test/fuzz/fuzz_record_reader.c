@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     static const char* const forms[] = {"plain", "alpaca", "chatml", "{inputs} {a} {targets}{{"};
     RecordTemplate form;
     RecordReader reader;
-    REQUIRE(stream != NULL && record_template_open(&form, forms[data[0] / 4 % 4]) == STATUS_OK);
+    REQUIRE(stream != NULL && record_template_open(&form, forms[data[0] / 4 % 4], NULL) == STATUS_OK);
     RecordOptions options = {.form = &form, .max_bytes = max_line_bytes};
     Status status = record_reader_open_stream(&reader, stream, "fuzz.jsonl", &options);
     if (status != STATUS_OK) {

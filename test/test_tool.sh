@@ -268,6 +268,8 @@ tail -n +2 $lengths | cut -d, -f2,3 >"$work/l.csv"
 plan_lengths "$work/l.csv" && same; ok $? "numbers only"
 sed 's/$/\r/; s/,/, /g' "$work/l.csv" >"$work/crlf.csv"
 plan_lengths "$work/crlf.csv" && same; ok $? "CRLF and spaces"
+{ printf '\xef\xbb\xbf'; cat $lengths; } >"$work/bom.csv"
+plan_lengths "$work/bom.csv" && same; ok $? "a byte-order mark"
 cut -d, -f1 "$work/l.csv" >"$work/one.csv"
 plan_lengths "$work/one.csv"; ok $? "one column"
 plan_lengths $lengths --batch 2 && ! same; ok $? "the second batch is another one"
@@ -296,6 +298,12 @@ printf '1,2\n3,-4\n' >"$work/bad.csv"; refuses 2 "bad.csv:2" plan "$work/bad.csv
 printf '1,2\n0,0\n' >"$work/bad.csv"; refuses 2 "bad.csv:2" plan "$work/bad.csv"
 printf '1,2\n99999999999999999999,0\n' >"$work/bad.csv"; refuses 2 "bad.csv:2" plan "$work/bad.csv"
 printf 'n_input\n' >"$work/bad.csv"; refuses 2 "0 batches" plan "$work/bad.csv"
+
+echo '{"messages": [{"role": "assistant", "content": "a"}]}' >"$work/chat.jsonl"
+refuses 2 "if these are records of data: ./prepare_data --out DIR $work/chat.jsonl, then plan" plan "$work/chat.jsonl"
+echo '[{"text": "a"}]' >"$work/chat.jsonl"
+refuses 2 "if these are records of data" plan "$work/chat.jsonl"
+refuses 2 "no file matches" plan "$work/none*.bin"
 
 # --- lengths of an encoder-decoder model
 common="--model t5:l3d3c64h4 --batch-tokens 2000 --stages 3"

@@ -194,6 +194,28 @@ check "are a pair" grep -qF "named.jsonl: 1 records, input -> output" "$dir/log"
 echo '{"input": "a", "label": "b"}' >"$dir/named.jsonl"
 ./prepare_data --out "$dir/named" "$dir/named.jsonl" >/dev/null 2>"$dir/err"
 check "other names: a hint" grep -qF 'field "output" is missing ---> if it is "label": --inputs-field input --targets-field label' "$dir/err"
+python3 - "$dir" <<'END'
+import json, sys
+rows = [{"question": "q%d" % i, "answer": str(i)} for i in range(3)]
+text = "\n".join(json.dumps(row, indent=2) for row in rows)
+open(sys.argv[1] + "/pretty.json", "w").write(text + "\n")
+open(sys.argv[1] + "/one_pretty.json", "w").write(json.dumps(rows[0], indent=4))
+open(sys.argv[1] + "/data.json", "w").write(json.dumps({"version": "1", "data": rows}, indent=2))
+open(sys.argv[1] + "/rows.jsonl", "w").write("\n".join(json.dumps(row) for row in rows))
+END
+check "objects of several lines" ./prepare_data --val-fraction 0 --task-field x --out "$dir/pretty" "$dir/pretty.json" >"$dir/log"
+check "are all read" grep -qF "pretty.json: 3 records, question -> answer" "$dir/log"
+check "one, too" ./prepare_data --val-fraction 0 --out "$dir/named" "$dir/one_pretty.json" >/dev/null
+check "and the list in an object" ./prepare_data --val-fraction 0 --out "$dir/named" "$dir/data.json" >"$dir/log"
+check "as records" grep -qF "data.json: 3 records, question -> answer" "$dir/log"
+./prepare_data --val-fraction 0 --out "$dir/rows" "$dir/rows.jsonl" >/dev/null
+tail_of() { tail -c $((2 * $(tokens "$1"))) "$1" | cksum; }
+check "they are the same data" [ "$(tail_of "$dir/pretty/train.bin") $(tail_of "$dir/named/train.bin")" = "$(tail_of "$dir/rows/train.bin") $(tail_of "$dir/rows/train.bin")" ]
+mkdir -p "$dir/nested/a" "$dir/nested/b" "$dir/nested/.git"
+fails "in this folder, and those in it are not read ---> name the files, or the folders" ./prepare_data --out "$dir/x" "$dir/nested"
+cp "$dir/rows.jsonl" "$dir/nested"
+check "folders in a folder" ./prepare_data --val-fraction 0 --out "$dir/named" "$dir/nested" >"$dir/log"
+check "are passed over with a word" grep -qF "2 folders in the given one are not read ---> name them as well to have their files" "$dir/log"
 check "standard input" bash -c "cat '$dir/forms/a.jsonl' | ./prepare_data --val-fraction 0 --out '$dir/stdin' - >/dev/null"
 check "a pipe" ./prepare_data --val-fraction 0 --out "$dir/pipe" <(cat "$dir/forms/a.jsonl") >/dev/null
 ./prepare_data --val-fraction 0 --out "$dir/file" "$dir/forms/a.jsonl" >/dev/null
@@ -326,6 +348,9 @@ check "--vocab" plan "$dir/all/train*.bin" l2c32h2 bytes --vocab 257
 check "is the same one" cmp -s "$dir/own.txt" "$dir/bytes.txt"
 check "goes before the files'" plan "$dir/all/train*.bin" l2c32h2 gpt2 --vocab 50257
 check "and has a larger head" bash -c "! cmp -s '$dir/own.txt' '$dir/gpt2.txt'"
+mkdir "$dir/beside" && cp "$dir"/all/train*.bin "$dir/all/tokenizer.bin" "$dir/beside"
+check "a pattern leaves tokenizer.bin out" plan "$dir/beside/*.bin" d12 beside
+check "and has the same files" cmp -s "$dir/bin.txt" "$dir/beside.txt"
 check "T5: of both sides" plan "$dir/all/train*.bin" t5:small t5bin
 awk -F, 'NR > 1 { print $1 + 1 "," $2 }' "$dir/all.csv" >"$dir/sides.csv"  # all of the input is run there
 check "are those of --lengths" plan "$dir/sides.csv" t5:small t5csv --vocab 257

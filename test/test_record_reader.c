@@ -290,6 +290,75 @@ static void an_array_gives_the_same_records(void) {
     }
 }
 
+#define ONE "{\"inputs\": \"1\",\n  \"targets\": \"]\"\n}"
+#define TWO "{\n\"inputs\":\n\"\\\"{\",\n\"meta\":\n{\n\"x\": [\n{\n}\n]\n},\n\"targets\": \"4\"}"
+#define GOOD_LINES "{\"inputs\": \"1\", \"targets\": \"]\"}\n{\"inputs\": \"\\\"{\", \"targets\": \"4\"}\n"
+
+// Objects of several lines, one behind the other; a broken one costs itself, and no line of another.
+static void objects_of_several_lines_are_read(void) {
+    static const struct {
+        const char* text;
+        int num_bad;
+    } files[] = {
+        {ONE "\n" TWO, 0},
+        {"\xef\xbb\xbf\n" ONE "\r\n\r\n" TWO "\r\n", 0},
+        {ONE ",\n" TWO ",\n", 0},
+        {ONE TWO, 0},
+        {ONE "\n{\n\"inputs\": \"cut\n" TWO, 1},               // within a string
+        {ONE "\n{\n\"inputs\": [\n{\"x\": 1\n]\n}\n" TWO, 1},  // a bracket is missing
+        {ONE "\n}\n]\n" TWO, 2},                               // brackets too many
+        {ONE "\nhello {\n" TWO, 1},
+        {ONE "\n" TWO "\n{\n\"inputs\": ", 1},  // the file is cut off
+        {"{\"inputs\": [\n}\n" ONE TWO, 1},
+        {"{\"inputs\": \"a\", \"targets\": \"b\"\n" GOOD_LINES, 1},  // lines, of which the first is cut off
+        {"{\"inputs\": \"a\n" GOOD_LINES, 1},
+        // the list of a single object, wherever its lines break
+        {"{\"version\": 1, \"tags\": [\"a\"], \"data\": [" ONE ", " TWO "]}", 0},
+        {"{\n\"data\": [\n" ONE ",\n{}, " TWO "\n]\n}\n", 1},
+    };
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        RecordReader reader;
+        open_text(&reader, files[i].text);
+        int bad = 0, good = 0;
+        for (int calls = 0; calls < 20; calls++) {
+            Record record;
+            Status status = record_reader_next(&reader, &record);
+            if (status == STATUS_OK && record.end) { break; }
+            bad += status == STATUS_BAD_FORMAT;
+            if (status != STATUS_OK) { continue; }
+            CHECK(text_is(record.turns[0].inputs, good == 0 ? "1" : "\"{"));
+            CHECK(text_is(record.turns[0].targets, good == 0 ? "]" : "4"));
+            good++;
+        }
+        CHECK_EQ(good, 2);
+        CHECK_EQ(bad, files[i].num_bad);
+        if (good != 2 || bad != files[i].num_bad) { printf("file %zu\n", i); }
+        check_end(&reader);
+    }
+}
+
+// Only a file that is nothing else is taken apart, and only where there is one list to take.
+static void lists_that_may_be_something_else_are_named(void) {
+    static const struct {
+        const char *text, *reason;
+    } cases[] = {
+        {"{\"train\": [{\"a\": 1}], \"test\": [{\"a\": 2}]}",
+         "if \"train\" has the records, take them out: jq"},
+        {"{\"train\": [{\"text\": \"1\"}]}\n{\"train\": []}\n", "if \"train\" has the records"},
+        {"{\"dialog\": [{\"role\": \"user\", \"text\": \"a\"}]}", "the fields {dialog} ---> --inputs-field"},
+        {"{\"data\": [{\"text\": 1}, 2]}", "the fields {data} ---> --inputs-field"},
+        {"{\"data\": [{\"foo\": 1}]}",
+         ":1, record 1: no form of data that is known here has the fields {foo}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        RecordReader reader;
+        Record record;
+        open_text(&reader, cases[i].text);
+        CHECK_FAILS(record_reader_next(&reader, &record), STATUS_BAD_FORMAT, cases[i].reason);
+        record_reader_close(&reader);
+    }
+}
+
 static void pack(FILE* stream, bool zstandard, const char* text, size_t num_bytes) {
     unsigned char* packed = malloc(2 * num_bytes + 1000);
     size_t packed_bytes = 0;
@@ -360,6 +429,8 @@ int main(int argc, char** argv) {
     RUN(written_samples_read_back);
     RUN(absent_files_and_directories_are_errors);
     RUN(an_array_gives_the_same_records);
+    RUN(objects_of_several_lines_are_read);
+    RUN(lists_that_may_be_something_else_are_named);
     RUN(packed_files_are_read_to_their_end);
     return test_end();
 }

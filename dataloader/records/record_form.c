@@ -142,6 +142,39 @@ static Status read_named(RecordContent* out, const json_t* root, const RecordFie
     return take_text(&out->turns[0].targets, root, fields->targets, values, arena);
 }
 
+// Objects, but no messages of a conversation under another name.
+static bool is_list(const json_t* value) {
+    size_t num = json_array_size(value), i = 0;
+    for (; i < num; i++) {
+        const json_t* element = json_array_get(value, i);
+        if (!json_is_object(element) || has(element, "role") || has(element, "from")) { break; }
+    }
+    return num > 0 && i == num;
+}
+
+// The first list; *num_lists: how many there are.
+static const char* find_list(const json_t* root, int* num_lists) {
+    const char *name, *found = NULL;
+    json_t* value;
+    *num_lists = 0;
+    json_object_foreach((json_t*)(uintptr_t)root, name, value) {
+        if (!is_list(value)) { continue; }
+        if (found == NULL) { found = name; }
+        (*num_lists)++;
+    }
+    return found;
+}
+
+json_t* record_form_list(const json_t* root, const RecordFields* fields) {
+    const char* unused;
+    if (!json_is_object(root)) { return NULL; }
+    bool is_record =
+        fields->targets != NULL ? has(root, fields->targets) : recognise(root, &unused) != RECORD_FORMS;
+    int num_lists = 0;
+    const char* name = is_record ? NULL : find_list(root, &num_lists);
+    return num_lists == 1 ? json_object_get(root, name) : NULL;
+}
+
 static Status fail_unknown(const json_t* root, const JsonValues* values) {
     char names[200] = "";
     const char* name;
@@ -151,6 +184,15 @@ static Status fail_unknown(const json_t* root, const JsonValues* values) {
         if (length < 120) {
             snprintf(names + length, sizeof names - length, "%s%.40s", length > 0 ? ", " : "", name);
         }
+    }
+    int num_lists;
+    const char* list = find_list(root, &num_lists);
+    if (list != NULL) {
+        return json_values_fail(
+            values,
+            "no form of data that is known here has the fields {%s} ---> if \"%.40s\" has the "
+            "records, take them out: jq -c '.\"%.40s\"[]'",
+            names, list, list);
     }
     return json_values_fail(values,
                             "no form of data that is known here has the fields {%s} ---> --inputs-field and "

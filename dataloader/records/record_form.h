@@ -60,6 +60,10 @@ typedef struct {
 enum { RECORD_FORM_CHARS = 160 };
 void record_form_text(RecordForm form, const RecordFields* fields, char* out, size_t out_bytes);
 
+// The list of objects in an object of no form that is known: the only one it has, {"data": [{..}, ..]}. NULL:
+// none.
+json_t* record_form_list(const json_t* root, const RecordFields* fields);
+
 // Texts live in `root` and `arena`. STATUS_BAD_FORMAT names the field that is missing or of another type.
 Status record_form_read(RecordContent* out, const json_t* root, const RecordFields* fields,
                         const JsonValues* values, Arena* arena);

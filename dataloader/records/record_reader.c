@@ -43,6 +43,7 @@ Status record_reader_open(RecordReader* reader, const char* path, const RecordOp
 
 void record_reader_close(RecordReader* reader) {
     json_decref(reader->root);
+    json_decref(reader->list);
     json_values_close(&reader->values);
     arena_free(&reader->arena);
     free(reader->file_task);
@@ -70,23 +71,54 @@ static Status take_task(RecordReader* reader, Record* out) {
     return STATUS_OK;
 }
 
-Status record_reader_next(RecordReader* reader, Record* out) {
-    *out = (Record){0};
+static void take_element(RecordReader* reader) {
+    reader->root = json_incref(json_array_get(reader->list, reader->list_at++));
+    reader->values.list_number = (int64_t)reader->list_at;
+}
+
+// The first of the list that is the whole file, where it is one.
+static Status open_list(RecordReader* reader) {
+    bool is_last;
+    json_t* list = reader->values.value_number == 1 && !reader->values.is_array
+                       ? record_form_list(reader->root, &reader->options.fields)
+                       : NULL;
+    if (list == NULL) { return STATUS_OK; }
+    TRY(json_values_is_last(&reader->values, &is_last));
+    if (!is_last) { return STATUS_OK; }
+    reader->list = json_incref(list);
+    json_decref(reader->root);
+    take_element(reader);
+    return STATUS_OK;
+}
+
+// reader->root NULL: no more.
+static Status next_root(RecordReader* reader) {
     json_decref(reader->root);
     reader->root = NULL;
-    arena_reset(&reader->arena);
+    if (reader->list_at < json_array_size(reader->list)) {
+        take_element(reader);
+        return STATUS_OK;
+    }
     const char* text;
     size_t num_bytes;
     TRY(json_values_next(&reader->values, &text, &num_bytes));
-    if (text == NULL) {
-        out->end = true;
-        return STATUS_OK;
-    }
+    if (text == NULL) { return STATUS_OK; }
     json_error_t error;
     size_t flags = JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL;
     reader->root = json_loadb(text, num_bytes, flags, &error);
     if (reader->root == NULL) {
         return json_values_fail(&reader->values, "not JSON at byte %d: %s", error.position, error.text);
+    }
+    return open_list(reader);
+}
+
+Status record_reader_next(RecordReader* reader, Record* out) {
+    *out = (Record){0};
+    arena_reset(&reader->arena);
+    TRY(next_root(reader));
+    if (reader->root == NULL) {
+        out->end = true;
+        return STATUS_OK;
     }
     Record record = {0};
     RecordContent content;

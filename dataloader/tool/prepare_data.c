@@ -296,6 +296,7 @@ static void print_summary(Prepare* prep) {
         static const char* const ways[] = {"cut-input-end", "cut-input-start", "cut-input-middle", "skip"};
         prepare_report_cuts(&prep->tasks, options->max_tokens, ways[options->long_samples]);
     }
+    if (prep->files.num_folders > 0) { prepare_report_folders(prep->files.num_folders); }
     prepare_report_end(&prep->report, options->out, &prep->train, &prep->val);
     if (prep->val.num_samples == 0 && options->val_fraction > 0) {
         printf("no task has two samples: there is no validation file\n");
@@ -350,8 +351,9 @@ static void print_help(void) {
     printf(
         "usage: prepare_data --out DIR [options] FILE ...\n"
         "Reads records of JSON and writes DIR/train.bin and DIR/val.bin (numbered files where they grow\n"
-        "long) for the trainers. FILE: lines of JSON or one array, plain, .gz or .zst; a folder of such\n"
-        "files; - is standard input. Records, recognised by their fields:\n\n"
+        "long) for the trainers. FILE: lines of JSON, one array, or objects, plain, .gz or .zst; a folder "
+        "of\n"
+        "such files; - is standard input. Records, recognised by their fields:\n\n"
         "  inputs, targets                            instruction, input, output     (Alpaca)\n"
         "  prompt, completion                         instruction, context, response (Dolly)\n"
         "  prompt, response                           messages: [{role, content}]    (chat)\n"

@@ -137,6 +137,12 @@ void prepare_report_end(const PrepareReport* report, const char* folder, const S
     printf("; %.1f s\n", (double)(clock_now_ns() - report->start_ns) * 1e-9);
 }
 
+void prepare_report_folders(int32_t num_folders) {
+    printf("%d %s in the given one %s not read ---> name %s as well to have %s files\n", num_folders,
+           num_folders > 1 ? "folders" : "folder", num_folders > 1 ? "are" : "is",
+           num_folders > 1 ? "them" : "it", num_folders > 1 ? "their" : "its");
+}
+
 void prepare_report_foreign(const char* folder, const char* file) {
     printf("%s/%s is of another tokenizer ---> remove it, so that no export takes it for this one's\n",
            PRINTABLE(folder), file);

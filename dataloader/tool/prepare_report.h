@@ -35,4 +35,5 @@ void prepare_report_tasks(const PrepareReport* report, TaskTable* tasks);  // so
 void prepare_report_cuts(const TaskTable* tasks, int32_t max_tokens, const char* way);
 void prepare_report_end(const PrepareReport* report, const char* folder, const ShardWriter* train,
                         const ShardWriter* val);
+void prepare_report_folders(int32_t num_folders);  // passed over
 void prepare_report_foreign(const char* folder, const char* file);

@@ -145,6 +145,12 @@ check "bad line 7" grep -qF 'bad.jsonl:7: field "inputs" is an array, not a text
 check "the first 10 are shown" [ "$(grep -c '^skipped /' "$err")" -eq 10 ]
 check "all 15 are counted" grep -q '15 bad records skipped' "$dir/log"
 check "3 good ones are written" [ "$(samples "$dir/bad/train.bin")" -eq 3 ]
+check "--quiet" ./prepare_data --quiet --val-fraction 0 --max-tokens 6 --long-samples skip --out "$dir/quiet" "$dir/bad.jsonl" >"$dir/quiet.log" 2>"$err"
+check "says what was skipped, and no more" [ "$(cat "$dir/quiet.log" "$err")" = "15 bad records skipped
+1 samples longer than --max-tokens 6 skipped" ]
+fails "no valid sample (0 bad records)" ./prepare_data --quiet --out "$dir/quiet" <(:)
+check "--quiet, nothing skipped" ./prepare_data --quiet --out "$dir/quiet" "$dir/one.jsonl" >"$dir/quiet.log" 2>"$err"
+check "says nothing" [ ! -s "$dir/quiet.log" -a ! -s "$err" ]
 check "a missing task is the file's name" grep -q '^bad  *1 ' "$dir/log"
 fails "bad.jsonl:2: field \"targets\" is missing ---> mend it" ./prepare_data --strict --out "$dir/strict" "$dir/bad.jsonl"
 check "--strict writes nothing" [ ! -e "$dir/strict" ]

@@ -37,7 +37,7 @@ typedef struct {
     int32_t turns, max_tokens, max_target_tokens, long_samples;
     double val_fraction;
     int64_t seed, shard_tokens;
-    bool strict;
+    bool strict, quiet;
 } PrepareOptions;
 
 #define FIELD(name) offsetof(PrepareOptions, name)
@@ -64,6 +64,7 @@ static const OptionSpec specs[] = {
     {"--seed",         OPTION_INT64,  FIELD(seed),         "1",     0, 0, NULL, "N", "of the validation split"},
     {"--shard-tokens", OPTION_INT64,  FIELD(shard_tokens), "1G",    1, 1e15, NULL, "N", "begin a new numbered file beyond N tokens (K, M, G)"},
     {"--strict",       OPTION_BOOL,   FIELD(strict),       NULL,    0, 0, NULL, NULL, "stop at the first bad record instead of skipping it"},
+    {"--quiet",        OPTION_BOOL,   FIELD(quiet),        NULL,    0, 0, NULL, NULL, "no report and no progress; errors, and how many records were skipped, go to standard error"},
 };
 // clang-format on
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
@@ -291,18 +292,22 @@ static Status write_data_json(const Prepare* prep) {
 
 static void print_summary(Prepare* prep) {
     const PrepareOptions* options = prep->options;
+    if (prep->files.num_folders > 0) { prepare_report_folders(&prep->report, prep->files.num_folders); }
+    const char* foreign = tokenizer_foreign_file(prep->tokenizer, options->out);
+    if (foreign != NULL) { prepare_report_foreign(&prep->report, options->out, foreign); }
+    if (options->quiet) {
+        prepare_report_skipped(&prep->report, &prep->tasks, options->max_tokens);
+        return;
+    }
     prepare_report_tasks(&prep->report, &prep->tasks);
     if (options->max_tokens > 0) {
         static const char* const ways[] = {"cut-input-end", "cut-input-start", "cut-input-middle", "skip"};
         prepare_report_cuts(&prep->tasks, options->max_tokens, ways[options->long_samples]);
     }
-    if (prep->files.num_folders > 0) { prepare_report_folders(prep->files.num_folders); }
     prepare_report_end(&prep->report, options->out, &prep->train, &prep->val);
     if (prep->val.num_samples == 0 && options->val_fraction > 0) {
         printf("no task has two samples: there is no validation file\n");
     }
-    const char* foreign = tokenizer_foreign_file(prep->tokenizer, options->out);
-    if (foreign != NULL) { prepare_report_foreign(options->out, foreign); }
 }
 
 static Status prepare_data(Prepare* prep, char** paths, int num_paths) {
@@ -435,6 +440,7 @@ int main(int argc, char** argv) {
     PrepareOptions options = {0};
     Prepare prep = {.options = &options};
     Status status = parse(&options, &argc, argv);
+    prep.report.quiet = options.quiet;
     if (status == STATUS_OK) {
         status = record_template_open(&prep.form, options.template_text, options.fields.targets);
     }

@@ -198,8 +198,8 @@ $(OUT)/test/test_t5_bucket.o: DYNAPIPE_CFLAGS = -O3 -ffast-math $(ARCH) -ffp-con
 $(OUT)/test_prompts: $(OUT)/generator/generator_prompts.o
 $(OUT)/test_tokenizer $(OUT)/test_hf_tokenizer: $(TOKENIZER_OBJS) $(SPIECE_OBJ)
 $(OUT)/test_tokenizer $(OUT)/test_hf_tokenizer: LIBS += $(SPIECE_LIBS)
-$(OUT)/test_record_reader $(OUT)/test_record_template $(OUT)/test_bpe $(OUT)/test_prompts: $(RECORD_OBJS)
-$(OUT)/test_record_reader $(OUT)/test_record_template $(OUT)/test_bpe $(OUT)/test_prompts: LIBS += $(DYNAPIPE_UNPACK_LIBS)
+$(OUT)/test_record_reader $(OUT)/test_record_form $(OUT)/test_record_template $(OUT)/test_record_chat $(OUT)/test_bpe $(OUT)/test_prompts: $(RECORD_OBJS)
+$(OUT)/test_record_reader $(OUT)/test_record_form $(OUT)/test_record_template $(OUT)/test_record_chat $(OUT)/test_bpe $(OUT)/test_prompts: LIBS += $(DYNAPIPE_UNPACK_LIBS)
 # other libraries than last time
 $(OUT)/dataloader/records/byte_source.o: $(OUT)/unpacks-json$(if $(ZLIB),-gz)$(if $(ZSTD),-zst)
 $(OUT)/unpacks-%: FORCE

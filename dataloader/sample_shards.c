@@ -3,6 +3,7 @@
 #include <glob.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "llmc_tokens.h"
 #include "text_cut.h"
@@ -100,20 +101,54 @@ static Status open_paths(SampleShards* shards, char** paths, size_t num_paths, i
     return STATUS_OK;
 }
 
-Status sample_shards_open(SampleShards* out, const char* pattern, int32_t cut_tokens, bool tokens_only) {
-    glob_t matches = {0};
-    int error = glob(pattern, GLOB_NOSORT, NULL, &matches);
-    if (error != 0 || matches.gl_pathc == 0) {
-        globfree(&matches);
+static bool is_tokenizer(const char* path) {
+    const char* slash = strrchr(path, '/');
+    return strcmp(slash != NULL ? slash + 1 : path, "tokenizer.bin") == 0;
+}
+
+// The files of samples among those that match, sorted, in front; the others behind. globfree() takes all of
+// them.
+static Status match(glob_t* out, size_t* num_paths, const char* pattern) {
+    *out = (glob_t){0};
+    int error = glob(pattern, GLOB_NOSORT, NULL, out);
+    size_t num = 0;
+    for (size_t i = 0; error == 0 && i < out->gl_pathc; i++) {
+        char* path = out->gl_pathv[i];
+        if (is_tokenizer(path) && strcmp(path, pattern) != 0) { continue; }
+        out->gl_pathv[i] = out->gl_pathv[num];
+        out->gl_pathv[num++] = path;
+    }
+    if (num == 0) {
+        globfree(out);
         return error == GLOB_NOSPACE
                    ? FAIL(STATUS_NO_MEMORY, "%s: no memory for the list of files", pattern)
                    : FAIL(STATUS_IO, "%s: no file matches ---> check the path, and quote a pattern with '*'",
                           pattern);
     }
     // glob() itself would sort by the locale, which may differ between machines.
-    qsort(matches.gl_pathv, matches.gl_pathc, sizeof *matches.gl_pathv, compare_paths);
+    qsort(out->gl_pathv, num, sizeof *out->gl_pathv, compare_paths);
+    *num_paths = num;
+    return STATUS_OK;
+}
+
+Status sample_shards_first_path(char** out, const char* pattern) {
+    glob_t matches;
+    size_t num_paths;
+    bool is_pattern = strpbrk(pattern, "*?[") != NULL && access(pattern, F_OK) != 0;
+    if (is_pattern) { TRY(match(&matches, &num_paths, pattern)); }
+    char* path = strdup(is_pattern ? matches.gl_pathv[0] : pattern);
+    if (is_pattern) { globfree(&matches); }
+    if (path == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for the list of files", pattern); }
+    *out = path;
+    return STATUS_OK;
+}
+
+Status sample_shards_open(SampleShards* out, const char* pattern, int32_t cut_tokens, bool tokens_only) {
+    glob_t matches;
+    size_t num_paths;
+    TRY(match(&matches, &num_paths, pattern));
     SampleShards shards = {0};
-    Status status = open_paths(&shards, matches.gl_pathv, matches.gl_pathc, cut_tokens, tokens_only);
+    Status status = open_paths(&shards, matches.gl_pathv, num_paths, cut_tokens, tokens_only);
     globfree(&matches);
     if (status != STATUS_OK) {
         sample_shards_close(&shards);

@@ -1,5 +1,6 @@
 /*
-sample_shards.h -- the files that match a glob as one body of samples, in the order of their names.
+sample_shards.h -- the files that match a glob as one body of samples, in the order of their names. (Without
+tokenizer.bin, which prepare_data puts beside them.)
 
 All files agree in vocabulary, end-of-text token and tokenizer. Tasks are united by name and numbered as they
 first appear. A sample's id counts through all files.
@@ -24,6 +25,8 @@ typedef struct {
 // cut_tokens > 0: texts are cut into pieces, as llmc_tokens_cut and text_cut say. tokens_only: no samples,
 // see sample_file_open_tokens. A pattern that matches nothing is STATUS_IO.
 Status sample_shards_open(SampleShards* out, const char* pattern, int32_t cut_tokens, bool tokens_only);
+// The first of the files that it would open, malloc'ed; a name that is no pattern stands for itself.
+Status sample_shards_first_path(char** out, const char* pattern);
 void sample_shards_close(SampleShards* shards);  // all-zero ones are fine
 
 // Were both made with one tokenizer, as far as the files say? STATUS_MISMATCH names a file of each.

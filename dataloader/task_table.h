@@ -33,6 +33,7 @@ typedef struct {
         highest_sample;  // their number, in order of counting; the first where hashes are equal
     int64_t num_lengths, num_tokens, longest_tokens;  // added
     int64_t num_cut, num_skipped;                     // for whoever counts them
+    int64_t num_texts, num_pieces;                    // texts that are too long, and their pieces; the same
     uint32_t* histogram;                              // [TASK_TABLE_BINS]
 } TaskRow;
 

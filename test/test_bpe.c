@@ -93,7 +93,7 @@ static void check_shared_file(Bpe* bpe, const char* row, int64_t* num_bytes, int
     snprintf(path, sizeof path, "../shared/data/%s", file);
     RecordReader reader;
     RecordTemplate plain;
-    CHECK_OK(record_template_open(&plain, "plain"));
+    CHECK_OK(record_template_open(&plain, "plain", NULL));
     CHECK_OK(record_reader_open(&reader, path, &(RecordOptions){.form = &plain}));
     uint64_t got_hash = HASH_SEED;
     BpeTokens tokens = {0};

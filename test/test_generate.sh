@@ -290,11 +290,11 @@ skips() {  # file of two good records and a bad one, words
     [ $? = 0 ] && grep -qF -- "$2" "$work/bad.err" && [ "$(wc -l <"$work/bad.said")" = 2 ] && grep -q "^1 bad records skipped" "$work/bad.err"
     ok $? "'$2' expected: $(cat "$work/bad.err")"
 }
-printf '{"inputs": "a"}\n{"inputs": 3}\n{"inputs": "b"}\n' >"$work/bad.jsonl"
-skips "$work/bad.jsonl" "skipped $work/bad.jsonl:2: field \"inputs\" is a number"
+printf '{"inputs": "a"}\n{"inputs": [3]}\n{"inputs": "b"}\n' >"$work/bad.jsonl"
+skips "$work/bad.jsonl" "skipped $work/bad.jsonl:2: field \"inputs\" is an array"
 printf '{"inputs": "a"}\n{"inputs": "b"\n{"inputs": "c"}\n' >"$work/bad.jsonl"
 skips "$work/bad.jsonl" "skipped $work/bad.jsonl:2: not JSON"
-printf 'not JSON\n{"inputs": 5}\n' >"$work/bad.jsonl"
+printf 'not JSON\n{"inputs": []}\n' >"$work/bad.jsonl"
 refuses 1 "bad.jsonl: no prompt in it that can be answered (2 bad records)" "$work/gpt2" --file "$work/bad.jsonl"
 cp "$work/t5/model_00000060.bin" "$work/alone/damaged.bin"
 printf 'x' | dd of="$work/alone/damaged.bin" bs=1 seek=5001 conv=notrunc status=none

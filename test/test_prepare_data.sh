@@ -133,7 +133,7 @@ check "refused ones write nothing" [ ! -e "$dir/x" ]
     echo 'not json'
     good sum 1+3 4
     printf '{"task": "sum", "inputs": "\xff", "targets": "x"}\n'
-    for i in $(seq 12); do echo '{"inputs": 5, "targets": "x"}'; done
+    for i in $(seq 12); do echo '{"inputs": [5], "targets": "x"}'; done
     echo '{"inputs": "no task", "targets": "x"}'
 } >"$dir/bad.jsonl"
 err=$dir/err
@@ -141,10 +141,16 @@ check "bad lines are skipped" ./prepare_data --val-fraction 0 --out "$dir/bad" "
 check "bad line 2" grep -qF "skipped $dir/bad.jsonl:2: field \"targets\" is missing" "$err"
 check "bad line 4" grep -qF "skipped $dir/bad.jsonl:4: not JSON" "$err"
 check "bad line 6" grep -qF "skipped $dir/bad.jsonl:6: not JSON" "$err"
-check "bad line 7" grep -qF 'bad.jsonl:7: field "inputs" is a number, not a string' "$err"
+check "bad line 7" grep -qF 'bad.jsonl:7: field "inputs" is an array, not a text or a number' "$err"
 check "the first 10 are shown" [ "$(grep -c '^skipped /' "$err")" -eq 10 ]
 check "all 15 are counted" grep -q '15 bad records skipped' "$dir/log"
 check "3 good ones are written" [ "$(samples "$dir/bad/train.bin")" -eq 3 ]
+check "--quiet" ./prepare_data --quiet --val-fraction 0 --max-tokens 6 --long-samples skip --out "$dir/quiet" "$dir/bad.jsonl" >"$dir/quiet.log" 2>"$err"
+check "says what was skipped, and no more" [ "$(cat "$dir/quiet.log" "$err")" = "15 bad records skipped
+1 samples longer than --max-tokens 6 skipped" ]
+fails "no valid sample (0 bad records)" ./prepare_data --quiet --out "$dir/quiet" <(:)
+check "--quiet, nothing skipped" ./prepare_data --quiet --out "$dir/quiet" "$dir/one.jsonl" >"$dir/quiet.log" 2>"$err"
+check "says nothing" [ ! -s "$dir/quiet.log" -a ! -s "$err" ]
 check "a missing task is the file's name" grep -q '^bad  *1 ' "$dir/log"
 fails "bad.jsonl:2: field \"targets\" is missing ---> mend it" ./prepare_data --strict --out "$dir/strict" "$dir/bad.jsonl"
 check "--strict writes nothing" [ ! -e "$dir/strict" ]
@@ -182,12 +188,52 @@ check "inputs, targets" grep -qF "a.jsonl: 2 records, inputs -> targets" "$dir/l
 check "gzip, an array, Alpaca, thousands" grep -qF "b.json.gz: 1,200 records, Alpaca (instruction, input -> output)" "$dir/log"
 check "a question" grep -qF "c.ndjson: 1 records, question -> answer" "$dir/log"
 check "all of them are there" [ "$(samples "$dir/folder/train.bin")" -eq 1203 ]
+echo '{"foo": "a", "bar": 4}' >"$dir/named.jsonl"
+check "named fields" ./prepare_data --val-fraction 0 --inputs-field foo --targets-field bar --out "$dir/named" "$dir/named.jsonl" >"$dir/log"
+check "are said as they are named" grep -qF "named.jsonl: 1 records, foo -> bar" "$dir/log"
+check "a number is text" [ "$(echo $(tail -c 8 "$dir/named/train.bin" | od -An -tu2))" = "97 10 52 256" ]
+check "a named text" ./prepare_data --val-fraction 0 --targets-field foo --out "$dir/named" "$dir/named.jsonl" >"$dir/log"
+check "is said, too" grep -qF "named.jsonl: 1 records, foo (all of it is learnt)" "$dir/log"
+echo '{"input": "a", "output": true}' >"$dir/named.jsonl"
+check "input, output" ./prepare_data --val-fraction 0 --out "$dir/named" "$dir/named.jsonl" >"$dir/log"
+check "are a pair" grep -qF "named.jsonl: 1 records, input -> output" "$dir/log"
+echo '{"input": "a", "label": "b"}' >"$dir/named.jsonl"
+./prepare_data --out "$dir/named" "$dir/named.jsonl" >/dev/null 2>"$dir/err"
+check "other names: a hint" grep -qF 'field "output" is missing ---> if it is "label": --inputs-field input --targets-field label' "$dir/err"
+python3 - "$dir" <<'END'
+import json, sys
+rows = [{"question": "q%d" % i, "answer": str(i)} for i in range(3)]
+text = "\n".join(json.dumps(row, indent=2) for row in rows)
+open(sys.argv[1] + "/pretty.json", "w").write(text + "\n")
+open(sys.argv[1] + "/one_pretty.json", "w").write(json.dumps(rows[0], indent=4))
+open(sys.argv[1] + "/data.json", "w").write(json.dumps({"version": "1", "data": rows}, indent=2))
+open(sys.argv[1] + "/rows.jsonl", "w").write("\n".join(json.dumps(row) for row in rows))
+END
+check "objects of several lines" ./prepare_data --val-fraction 0 --task-field x --out "$dir/pretty" "$dir/pretty.json" >"$dir/log"
+check "are all read" grep -qF "pretty.json: 3 records, question -> answer" "$dir/log"
+check "one, too" ./prepare_data --val-fraction 0 --out "$dir/named" "$dir/one_pretty.json" >/dev/null
+check "and the list in an object" ./prepare_data --val-fraction 0 --out "$dir/named" "$dir/data.json" >"$dir/log"
+check "as records" grep -qF "data.json: 3 records, question -> answer" "$dir/log"
+./prepare_data --val-fraction 0 --out "$dir/rows" "$dir/rows.jsonl" >/dev/null
+tail_of() { tail -c $((2 * $(tokens "$1"))) "$1" | cksum; }
+check "they are the same data" [ "$(tail_of "$dir/pretty/train.bin") $(tail_of "$dir/named/train.bin")" = "$(tail_of "$dir/rows/train.bin") $(tail_of "$dir/rows/train.bin")" ]
+mkdir -p "$dir/nested/a" "$dir/nested/b" "$dir/nested/.git"
+fails "in this folder, and those in it are not read ---> name the files, or the folders" ./prepare_data --out "$dir/x" "$dir/nested"
+cp "$dir/rows.jsonl" "$dir/nested"
+check "folders in a folder" ./prepare_data --val-fraction 0 --out "$dir/named" "$dir/nested" >"$dir/log"
+check "are passed over with a word" grep -qF "2 folders in the given one are not read ---> name them as well to have their files" "$dir/log"
 check "standard input" bash -c "cat '$dir/forms/a.jsonl' | ./prepare_data --val-fraction 0 --out '$dir/stdin' - >/dev/null"
 check "a pipe" ./prepare_data --val-fraction 0 --out "$dir/pipe" <(cat "$dir/forms/a.jsonl") >/dev/null
 ./prepare_data --val-fraction 0 --out "$dir/file" "$dir/forms/a.jsonl" >/dev/null
 check "are the same data" cmp -s "$dir/stdin/train.bin" "$dir/file/train.bin"
 check "however they come" cmp -s "$dir/pipe/train.bin" "$dir/file/train.bin"
 fails "packed data breaks off" ./prepare_data --out "$dir/x" <(head -c 900 "$dir/forms/b.json.gz")
+misused "has no {targets}, nor the field with the targets: nothing would be learnt --->" ./prepare_data --template '{inputs}' --out "$dir/x" "$dir/one.jsonl"
+misused "behind {targets}, with which the answer begins, stands {inputs} ---> put it in front" ./prepare_data --template '{targets} {inputs}' --out "$dir/x" "$dir/one.jsonl"
+misused "has no {targets}" ./prepare_data --template '{foo} {bar}' --out "$dir/x" "$dir/one.jsonl"
+echo '{"inputs": "a", "targets": "b", "text": "c"}' >"$dir/many.jsonl"
+misused "has no {targets}" ./prepare_data --template '{inputs} {text}' --out "$dir/x" "$dir/many.jsonl"
+check "refused templates write nothing" [ ! -e "$dir/x" ]
 check "data.json has the template" ./prepare_data --val-fraction 0 --template 'Q: {inputs}\nA: {targets}' --out "$dir/template" "$dir/one.jsonl" >/dev/null
 check "as generate fills it in" grep -qF '"prompt": "Q: {inputs}\nA: "' "$dir/template/data.json"
 echo '{"question": "q", "answer": "a"}' >"$dir/own.jsonl"
@@ -213,6 +259,31 @@ file=$dir/apart/train.bin
 check "two samples, no gap" [ "$(samples "$file") $(number "$file" 64 4)" = "2 0" ]
 check "the second has all before it as input" [ "$(echo $(tail -c 20 "$file" | od -An -tu2))" = "86 13 116 13 100 13 117 1 101 1" ]
 
+# --- answers of weight 0 are read: q, newline, a, end, r, newline | b, end, [s, newline, c, end, t, newline], d, end
+cat >"$dir/w.jsonl" <<'END'
+{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "weight": 0}, {"role": "user", "content": "r"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "s"}, {"role": "assistant", "content": "c", "weight": 0}, {"role": "user", "content": "t"}, {"role": "assistant", "content": "d"}]}
+END
+check "answers of weight 0" ./prepare_data --val-fraction 0 --lengths "$dir/w.csv" --out "$dir/weight" "$dir/w.jsonl" >/dev/null
+file=$dir/weight/train.bin
+check "before the first that is learnt: input; then a gap" [ "$(echo $(od -An -tu4 -j 104 -N 8 "$file") $(od -An -tu4 -j 120 -N 8 "$file"))" = "6 10 8 14" ]
+check "weight 0: tokens" [ "$(echo $(tail -c 32 "$file" | od -An -tu2))" = "113 10 97 256 114 10 98 256 115 10 99 256 116 10 100 256" ]
+check "4 of 15 tokens are learnt" [ "$(tail -1 "$dir/w.csv")" = 11,4,w ]
+check "apart, they are in the inputs alone" ./prepare_data --tokenizer byt5 --val-fraction 0 --out "$dir/weight" "$dir/w.jsonl" >/dev/null
+check "of two samples" [ "$(samples "$file")" = 2 ]
+check "the last has all before it" [ "$(echo $(tail -c 32 "$file" | od -An -tu2))" = "116 13 100 13 117 13 101 13 118 13 102 13 119 1 103 1" ]
+
+# --- calls of tools are said; nothing of the conversation is lost
+cat >"$dir/tools.jsonl" <<'END'
+{"messages": [{"role": "user", "content": "5 C in F?"}, {"role": "assistant", "content": null, "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"c\": 5}"}}]}, {"role": "tool", "tool_call_id": "1", "content": "41"}, {"role": "assistant", "content": "41 F"}]}
+{"conversations": [{"from": "human", "value": "5 C in F?"}, {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {\"c\": 5}}"}, {"from": "observation", "value": "41"}, {"from": "gpt", "value": "41 F"}]}
+{"prompt": [{"role": "user", "content": "q"}], "completion": [{"role": "assistant", "content": "a"}]}
+END
+check "tools" ./prepare_data --val-fraction 0 --out "$dir/tools" "$dir/tools.jsonl" >"$dir/log"
+check "three forms" grep -qF "3 records, 1 chat (messages), 1 ShareGPT (conversations), 1 chat (prompt -> completion)" "$dir/log"
+text=$(printf '5 C in F?\n{"name": "f", "arguments": {"c": 5}}41\n41 F')
+check "OpenAI's and ShareGPT's are the same samples" [ "$(tail -c $((2 * $(tokens "$dir/tools/train.bin"))) "$dir/tools/train.bin" | tr -d '\0\001')" = "$text${text}q
+a" ]
+
 # --- long samples: 20 tokens of input, of which the last is the newline
 python3 -c 'import json; print(json.dumps({"task": "l", "inputs": "abcdefghijklmnopqrs", "targets": "YZ"})); print(json.dumps({"task": "m", "inputs": "a", "targets": "Z" * 30}))' >"$dir/l.jsonl"
 cut() {  # way, expected input
@@ -226,6 +297,25 @@ check "per task" grep -q '^l  *longer than 10: 1 cut, 0 skipped' "$dir/log"
 check "a target that does not fit is no sample" grep -q '^m  *longer than 10: 0 cut, 1 skipped' "$dir/log"
 check "lengths" ./prepare_data --val-fraction 0 --lengths "$dir/lengths.csv" --out "$dir/cut" "$dir/l.jsonl" >/dev/null
 check "are a line a sample" [ "$(tr '\n' ';' <"$dir/lengths.csv")" = "n_input,n_target,task;19,3,l;1,31,m;" ]
+
+# --- long texts: as the trainer has them at -t, which cuts them itself; lengths are of the tokens it runs
+python3 -c 'import json; [print(json.dumps({"text": c * n})) for c, n in [("a", 200), ("b", 64), ("c", 65)]]' >"$dir/text.jsonl"
+check "texts" ./prepare_data --val-fraction 0 --lengths "$dir/texts.csv" --out "$dir/text" "$dir/text.jsonl" >"$dir/log"
+check "run all tokens but the last" grep -qE '^text +3 +329 +65 +200 +200$' "$dir/log"
+check "long texts" ./prepare_data --val-fraction 0 --max-tokens 64 --lengths "$dir/pieces.csv" --out "$dir/pieces" "$dir/text.jsonl" >"$dir/log"
+check "are counted as the trainer's pieces" grep -qE '^text +7 +329 +64 +64 +64$' "$dir/log"
+check "which is said" grep -q '^text  *longer than 64: 2 texts, which the trainer runs as 6 pieces' "$dir/log"
+check "and in --lengths" [ "$(sort "$dir/pieces.csv" | uniq -c | tr -s ' \n' ' ')" = " 1 0,1,text 5 0,64,text 1 0,8,text 1 n_input,n_target,task " ]
+check "in the file they are whole" cmp -s "$dir/text/train.bin" "$dir/pieces/train.bin"
+check "skip leaves them out" ./prepare_data --val-fraction 0 --max-tokens 64 --long-samples skip --out "$dir/pieces" "$dir/text.jsonl" >"$dir/log"
+check "as the trainer does" [ "$(samples "$dir/pieces/train.bin") $(grep -c '^text  *longer than 64: 0 cut, 2 skipped' "$dir/log")" = "1 1" ]
+fails "all 3 records are longer than --max-tokens 10 and skipped" ./prepare_data --max-tokens 10 --long-samples skip --out "$dir/pieces" "$dir/text.jsonl"
+check "an earlier run's file stays" [ "$(samples "$dir/pieces/train.bin")" -eq 1 ]
+check "a sample cut to the limit" ./prepare_data --val-fraction 0 --max-tokens 10 --out "$dir/cut" "$dir/l.jsonl" >"$dir/log"
+check "is as long as the limit" grep -qE '^l +1 +10 +10 +10 +10$' "$dir/log"
+check "texts for encoder-decoder models stay whole" ./prepare_data --tokenizer byt5 --val-fraction 0 --max-tokens 64 --long-samples skip \
+    --out "$dir/pieces" "$dir/text.jsonl" >"$dir/log"
+check "for span corruption" [ "$(samples "$dir/pieces/train.bin")" -eq 3 ]
 
 # --- make_tasks: the same seed gives the same bytes, and answers are right
 check "tasks" ./make_tasks --out "$dir/tasks.jsonl" --samples 3000 --max-tokens 1000 >/dev/null
@@ -261,19 +351,30 @@ check "no sample beyond 120" awk -F'"' 'length($8) + length($12) + 2 > 120 { exi
 
 # --- own data into the planner, without training: by the file, or by its lengths
 make --no-print-directory -s dynapipe || exit 1
-plan() { ./dynapipe plan "$1" --model "$2" --stages 2 --batch-tokens 4000 --text "$dir/$3.txt" >"$dir/plan" 2>&1; }
+plan() { ./dynapipe plan "$1" --model "$2" --stages 2 --batch-tokens 4000 --text "$dir/$3.txt" "${@:4}" >"$dir/plan" 2>&1; }
 check "tasks, with lengths" ./prepare_data --shard-tokens 40K --val-fraction 0 --lengths "$dir/all.csv" --out "$dir/all" "$dir/tasks.jsonl" >/dev/null
 check "dynapipe plan 'train*.bin'" plan "$dir/all/train*.bin" d12 bin
-check "dynapipe plan LENGTHS.csv" plan "$dir/all.csv" d12 csv
+check "dynapipe plan LENGTHS.csv" plan "$dir/all.csv" d12 csv --vocab 257
 check "are one plan" cmp -s "$dir/bin.txt" "$dir/csv.txt"
+check "the vocabulary is the sample files'" plan "$dir/all/train*.bin" l2c32h2 own
+check "--vocab" plan "$dir/all/train*.bin" l2c32h2 bytes --vocab 257
+check "is the same one" cmp -s "$dir/own.txt" "$dir/bytes.txt"
+check "goes before the files'" plan "$dir/all/train*.bin" l2c32h2 gpt2 --vocab 50257
+check "and has a larger head" bash -c "! cmp -s '$dir/own.txt' '$dir/gpt2.txt'"
+mkdir "$dir/beside" && cp "$dir"/all/train*.bin "$dir/all/tokenizer.bin" "$dir/beside"
+check "a pattern leaves tokenizer.bin out" plan "$dir/beside/*.bin" d12 beside
+check "and has the same files" cmp -s "$dir/bin.txt" "$dir/beside.txt"
 check "T5: of both sides" plan "$dir/all/train*.bin" t5:small t5bin
 awk -F, 'NR > 1 { print $1 + 1 "," $2 }' "$dir/all.csv" >"$dir/sides.csv"  # all of the input is run there
-check "are those of --lengths" plan "$dir/sides.csv" t5:small t5csv
+check "are those of --lengths" plan "$dir/sides.csv" t5:small t5csv --vocab 257
 check "which is one plan" cmp -s "$dir/t5bin.txt" "$dir/t5csv.txt"
 ./prepare_data --val-fraction 0 --lengths "$dir/chat.csv" --out "$dir/chat" "$dir/c.jsonl" >/dev/null
+check "texts, cut by the loader" plan "$dir/text/train.bin" d12 text --max-tokens 64
+check "are the pieces of --lengths" plan "$dir/pieces.csv" d12 pieces --vocab 257 --max-tokens 64
+check "which prepare_data counted" cmp -s "$dir/text.txt" "$dir/pieces.txt"
 check "a conversation's lengths" [ "$(tail -1 "$dir/chat.csv")" = 5,4,c ]
 check "a conversation: 9 tokens run" plan "$dir/chat/train.bin" d12 chat
-check "of which 4 are learnt" plan "$dir/chat.csv" d12 chatcsv
+check "of which 4 are learnt" plan "$dir/chat.csv" d12 chatcsv --vocab 257
 check "and the gap is not" cmp -s "$dir/chat.txt" "$dir/chatcsv.txt"
 
 # --- validation split: by content and seed, some of every task, whatever the order of lines

@@ -122,7 +122,7 @@ static void records_by_the_names_that_data_has(void) {
     expect_of("{\"instruction\": \"a\", \"input\": \"c\"}\n{\"instruction\": \"a\", \"context\": \"d\", "
               "\"response\": \"r\"}\n",
               &with_context, false, false, "Ca+c\nCa+d=r\n");
-    expect("{\"inputs\": 3}\n{\"targets\": \"b\"}\n{\"inputs\": \"\"}\n{\n", "BADBADBADBAD");
+    expect("{\"inputs\": [3]}\n{\"targets\": \"b\"}\n{\"inputs\": \"\"}\n{\n", "BADBADBADBAD");
     expect("{\"inputs\": \"a\"}\n[1]\n{\"inputs\": \"b\"}\n", "Pa.\nPb.\nBAD");
 }
 

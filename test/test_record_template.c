@@ -27,16 +27,16 @@ static const struct {
     {"{content}: {other} => {targets}",
      "{\"content\": \"c\", \"other\": \"o\", \"inputs\": \"i\", \"targets\": \"t\"}", NULL, NULL,
      "{content}: {other} => "},
-    {"Title: {content}\\n{story} {bar}", "{\"content\": \"c\", \"story\": \"s\", \"bar\": \"b\"}", NULL,
-     "story", "Title: {inputs}\n"},
+    {"Title: {content}\\n{bar} {story}", "{\"content\": \"c\", \"story\": \"s\", \"bar\": \"b\"}", NULL,
+     "story", "Title: {content}\n{bar} "},
     {"Tell:\\n{text}", "{\"text\": \"t\"}", NULL, NULL, "Tell:\n"},
     {"I: {instruction}\\nO: {output}", "{\"instruction\": \"i\", \"input\": \"c\", \"output\": \"o\"}", NULL,
      NULL, "I: {inputs}\nO: "},
     {"I: {instruction}\\nC: {input}\\nO: {output}",
      "{\"instruction\": \"i\", \"input\": \"c\", \"output\": \"o\"}", NULL, NULL,
      "I: {inputs}\nC: {input}\nO: "},
-    {"{question} {hint}", "{\"question\": \"q\", \"hint\": \"h\", \"answer\": \"a\"}", NULL, NULL,
-     "{inputs} {hint}"},
+    {"{question} {hint} {answer}", "{\"question\": \"q\", \"hint\": \"h\", \"answer\": \"a\"}", NULL, NULL,
+     "{inputs} {hint} "},
     {"alpaca", "{\"instruction\": \"i\", \"input\": \"c\", \"output\": \"o\"}", NULL, NULL, NULL},
     {"chatml", TALK, NULL, NULL, NULL},
     {"llama2", TALK, NULL, NULL, NULL},
@@ -78,7 +78,7 @@ static void what_is_asked_is_what_was_learnt(void) {
         RecordChatForms texts;
         RecordReader learns, asks;
         Record learnt, asked;
-        CHECK_OK(record_template_open(&form, own_forms[i].form));
+        CHECK_OK(record_template_open(&form, own_forms[i].form, own_forms[i].targets));
         read_one(&learns, &learnt, own_forms[i].record, &form, fields);
         CHECK_OK(record_template_chat_forms(&form, &learnt.fields, &texts));
         CHECK_OK(record_template_of_forms(&again, &texts));

@@ -268,6 +268,8 @@ tail -n +2 $lengths | cut -d, -f2,3 >"$work/l.csv"
 plan_lengths "$work/l.csv" && same; ok $? "numbers only"
 sed 's/$/\r/; s/,/, /g' "$work/l.csv" >"$work/crlf.csv"
 plan_lengths "$work/crlf.csv" && same; ok $? "CRLF and spaces"
+{ printf '\xef\xbb\xbf'; cat "$work/l.csv"; } >"$work/bom.csv"
+plan_lengths "$work/bom.csv" && same; ok $? "a byte-order mark"
 cut -d, -f1 "$work/l.csv" >"$work/one.csv"
 plan_lengths "$work/one.csv"; ok $? "one column"
 plan_lengths $lengths --batch 2 && ! same; ok $? "the second batch is another one"
@@ -281,6 +283,9 @@ ok $? "packed"
 tool plan $lengths --stages 2 --batch-tokens 2000 --costs test/fuzz/corpus/cost_model/analytic; ok $? "measured costs"
 printf 'dynapipe-costs 4\nsignature gpt2 C 96 NH 4 Vp 384 threads 1\n' >"$work/narrow"
 refuses 2 "C 96 NH 4" plan $lengths --costs "$work/narrow" --model l4c64h4
+cp "$work/narrow" "$work/known"
+refuses 2 "--vocab 1000: --costs $work/known was measured with a vocabulary of 384" plan $lengths --costs "$work/known" --model l4c96h4 --vocab 1000
+refuses 2 "--vocab" plan $small --vocab 257
 refuses 2 "--batch 99" plan $lengths --batch 99
 refuses 2 "--stages 7" plan $lengths --model l4c64h4 --stages 7
 refuses 2 "--model" plan $lengths --model l4c65h4
@@ -293,6 +298,12 @@ printf '1,2\n3,-4\n' >"$work/bad.csv"; refuses 1 "bad.csv:2" plan "$work/bad.csv
 printf '1,2\n0,0\n' >"$work/bad.csv"; refuses 1 "bad.csv:2" plan "$work/bad.csv"
 printf '1,2\n99999999999999999999,0\n' >"$work/bad.csv"; refuses 1 "bad.csv:2" plan "$work/bad.csv"
 printf 'n_input\n' >"$work/bad.csv"; refuses 2 "0 batches" plan "$work/bad.csv"
+
+echo '{"messages": [{"role": "assistant", "content": "a"}]}' >"$work/chat.jsonl"
+refuses 2 "if these are records of data: ./prepare_data --out DIR $work/chat.jsonl, then plan" plan "$work/chat.jsonl"
+echo '[{"text": "a"}]' >"$work/chat.jsonl"
+refuses 2 "if these are records of data" plan "$work/chat.jsonl"
+refuses 2 "no file matches" plan "$work/none*.bin"
 
 # --- lengths of an encoder-decoder model
 common="--model t5:l3d3c64h4 --batch-tokens 2000 --stages 3"

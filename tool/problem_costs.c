@@ -70,8 +70,8 @@ static void take_bytes(CostModel* out, const CostModel* model) {
 }
 
 // What ./profile_costs measured, as its file says (dynapipe_llmc_signature): another shape is another model;
-// the vocabulary, which --model does not name, is the file's.
-static Status take_signature(ModelConfig* config, const char* path) {
+// the vocabulary, which --model does not name, is the file's, unless --vocab says another one.
+static Status take_signature(ModelConfig* config, const char* path, int32_t given_vocab) {
     char *text, ours[160];
     int padded_vocab = 0;
     TRY(file_read_text(&text, NULL, path));
@@ -90,24 +90,32 @@ static Status take_signature(ModelConfig* config, const char* path) {
                       "--costs %s: measured on \"%.*s\", --model has \"%s\" ---> give the --model it was "
                       "measured on, or run ./profile_costs --model",
                       path, shape_chars < 100 ? shape_chars : 100, theirs, ours);
+    } else if (is_known && given_vocab > 0 && padded_vocab != config->padded_vocab) {
+        status =
+            FAIL(STATUS_BAD_OPTION,
+                 "--vocab %d: --costs %s was measured with a vocabulary of %d ---> leave --vocab out, or run "
+                 "./profile_costs again",
+                 given_vocab, path, padded_vocab);
     }
     free(text);
     if (is_known) { config->padded_vocab = padded_vocab; }
     return status;
 }
 
-static Status model_config(ModelConfig* out, const ProblemOptions* options) {
+static Status model_config(ModelConfig* out, const ProblemOptions* options, int32_t vocab) {
     char error[256];
     const char* shape = options->model != NULL ? options->model : "d12";
-    bool is_known = models_is_t5(shape) ? t5_config_parse(out, shape, 0, options->max_tokens, error)
-                                        : gpt2_config_parse(out, shape, 0, options->max_tokens, error);
+    bool is_known = models_is_t5(shape) ? t5_config_parse(out, shape, vocab, options->max_tokens, error)
+                                        : gpt2_config_parse(out, shape, vocab, options->max_tokens, error);
     return is_known ? STATUS_OK : FAIL(STATUS_BAD_OPTION, "--model: %s", error);
 }
 
-Status problem_csv_costs(CostModel* out, const ProblemOptions* options) {
+Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t vocab) {
     ModelConfig config;
-    TRY(model_config(&config, options));
-    if (options->costs != NULL && options->model != NULL) { TRY(take_signature(&config, options->costs)); }
+    TRY(model_config(&config, options, options->vocab > 0 ? options->vocab : vocab));
+    if (options->costs != NULL && options->model != NULL) {
+        TRY(take_signature(&config, options->costs, options->vocab));
+    }
     analytic_costs(out, &config, options->replicas ? options->replicas : 1);
     if (options->costs == NULL) { return cost_model_check(out); }
     CostModel model = *out;

@@ -1,6 +1,5 @@
 #include "problem_samples.h"
 
-#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,20 +8,25 @@
 #include "../dataloader/sample_format.h"
 #include "../dataloader/sample_shards.h"
 
-bool problem_samples_recognize(const char* pattern) {
-    glob_t found;
+Status problem_samples_recognize(bool* is_samples, const char* pattern) {
+    char* path;
     unsigned char magic[8] = {0};
-    bool is_samples = false;
-    if (glob(pattern, GLOB_NOMAGIC, NULL, &found) != 0) { return false; }
-    FILE* file = found.gl_pathc > 0 ? fopen(found.gl_pathv[0], "rb") : NULL;
-    if (file != NULL) {
-        is_samples = fread(magic, 1, sizeof magic, file) == sizeof magic &&
-                     (memcmp(magic, SAMPLE_FORMAT_MAGIC, sizeof magic) == 0 ||
-                      llmc_tokens_recognize(magic, sizeof magic));
-        fclose(file);
-    }
-    globfree(&found);
-    return is_samples;
+    TRY(sample_shards_first_path(&path, pattern));
+    FILE* file = fopen(path, "rb");
+    free(path);
+    *is_samples =
+        file != NULL && fread(magic, 1, sizeof magic, file) == sizeof magic &&
+        (memcmp(magic, SAMPLE_FORMAT_MAGIC, sizeof magic) == 0 || llmc_tokens_recognize(magic, sizeof magic));
+    if (file != NULL) { fclose(file); }
+    return STATUS_OK;
+}
+
+Status problem_samples_vocab(int32_t* out, const char* pattern) {
+    SampleShards shards;
+    TRY(sample_shards_open(&shards, pattern, 0, true));
+    *out = shards.known->vocab;
+    sample_shards_close(&shards);
+    return STATUS_OK;
 }
 
 static void print_sample(const SampleFile* file, int64_t i, bool encoder_decoder, FILE* out) {

@@ -32,11 +32,15 @@ Status json_values_fail(const JsonValues* values, const char* format, ...) {
     va_start(args, format);
     vsnprintf(reason, sizeof reason, format, args);
     va_end(args);
-    if (values->is_array) {
-        snprintf(record, sizeof record, ", record %lld", (long long)values->value_number);
-    }
+    int64_t number = values->is_array ? values->value_number : values->list_number;
+    if (number > 0) { snprintf(record, sizeof record, ", record %lld", (long long)number); }
     return FAIL(STATUS_BAD_FORMAT, "%s:%lld%s: %s", values->path, (long long)values->line_number, record,
                 reason);
+}
+
+Status json_values_no_memory(const JsonValues* values) {
+    return FAIL(STATUS_NO_MEMORY, "%s:%lld: no memory for a record", values->path,
+                (long long)values->line_number);
 }
 
 static Status fail_too_long(const JsonValues* values) {
@@ -107,6 +111,51 @@ static Status skip_mark(JsonValues* values) {
     return STATUS_OK;
 }
 
+// What a scan has seen of a value.
+typedef struct {
+    int64_t depth;
+    int before;      // the last byte that was neither blank nor of a string
+    bool is_spread;  // it is an object of several lines, with nothing around it
+    bool in_string, escaped, done;
+} Scan;
+
+// Does the value go on with this byte? done: it is its last.
+static bool scan_byte(Scan* scan, int byte) {
+    if (scan->in_string) {
+        bool breaks =
+            byte == '\n' && scan->is_spread;  // no text of JSON has one: the next lines are another's
+        bool ends = (byte == '"' && !scan->escaped) || breaks;
+        scan->escaped = byte == '\\' && !scan->escaped;
+        scan->in_string = !ends;
+        return true;
+    }
+    if (scan->depth == 0 && (byte == ',' || byte == ']' || byte == '}')) { return false; }
+    if (scan->is_spread && scan->depth == 1 && byte == '{' && scan->before != ':') { return false; }
+    if (byte == '"') { scan->in_string = true; }
+    if (byte == '{' || byte == '[') { scan->depth++; }
+    if (byte == '}' || byte == ']') { scan->done = --scan->depth == 0; }
+    if (!is_blank(byte) && byte != '\n') { scan->before = byte; }
+    return true;
+}
+
+// Is the object that begins here broken into lines? Then its first one ends where JSON may go on with a
+// blank. (One that is cut off ends elsewhere, and costs only itself.)
+static Status look_spread(JsonValues* values, bool* is_spread) {
+    Scan scan = {0};
+    *is_spread = false;
+    for (size_t i = 0; i <= values->max_bytes && !scan.done; i++) {
+        int byte;
+        TRY(look(values, i, &byte));
+        if (byte < 0) { break; }
+        if (byte == '\n') {
+            *is_spread = !scan.in_string && memchr("{[,:", scan.before, 4) != NULL;
+            break;
+        }
+        scan_byte(&scan, byte);
+    }
+    return STATUS_OK;
+}
+
 static Status open_first(JsonValues* values) {
     int byte;
     TRY(skip_mark(values));
@@ -114,7 +163,7 @@ static Status open_first(JsonValues* values) {
     values->is_open = true;
     values->is_array = byte == '[';
     if (values->is_array) { drop(values, 1); }
-    return STATUS_OK;
+    return byte == '{' ? look_spread(values, &values->is_spread) : STATUS_OK;
 }
 
 // The first byte from *offset on that is no blank.
@@ -182,32 +231,11 @@ Status json_values_next_line(JsonValues* values, const char** text, size_t* num_
 // --- elements of an array
 // ------------------------------------------------------------------------------------
 
-// What a scan has seen of a value.
-typedef struct {
-    int64_t depth;
-    bool in_string, escaped, done;
-} Scan;
-
-// Does the value go on with this byte? done: it is its last.
-static bool scan_byte(Scan* scan, int byte) {
-    if (scan->in_string) {
-        bool ends = byte == '"' && !scan->escaped;
-        scan->escaped = byte == '\\' && !scan->escaped;
-        scan->in_string = !ends;
-        return true;
-    }
-    if (scan->depth == 0 && (byte == ',' || byte == ']' || byte == '}')) { return false; }
-    if (byte == '"') { scan->in_string = true; }
-    if (byte == '{' || byte == '[') { scan->depth++; }
-    if (byte == '}' || byte == ']') { scan->done = --scan->depth == 0; }
-    return true;
-}
-
-// The element that begins here.
+// The element, or the object of several lines, that begins here.
 static Status next_element(JsonValues* values, const char** text, size_t* num_bytes) {
     size_t length = 0;
     bool too_long = false;
-    Scan scan = {0};
+    Scan scan = {.is_spread = values->is_spread};
     while (!scan.done) {
         int byte;
         TRY(look(values, length, &byte));
@@ -267,8 +295,17 @@ Status json_values_next(JsonValues* values, const char** text, size_t* num_bytes
     if (!values->is_open) { TRY(open_first(values)); }
     if (values->is_array) { return next_of_array(values, text, num_bytes); }
     int byte;
-    TRY(skip_blanks(values, false, &byte));
+    TRY(skip_blanks(values, values->is_spread, &byte));
     if (byte < 0) { return STATUS_OK; }
     values->value_number++;
-    return next_line(values, text, num_bytes);
+    values->line_number = values->next_line;
+    return values->is_spread && byte == '{' ? next_element(values, text, num_bytes)
+                                            : next_line(values, text, num_bytes);
+}
+
+Status json_values_is_last(JsonValues* values, bool* is_last) {
+    int byte;
+    TRY(skip_blanks(values, values->is_spread, &byte));
+    *is_last = byte < 0;
+    return STATUS_OK;
 }

@@ -1,9 +1,11 @@
 /*
-json_values.h -- a file cut into the texts of its records: lines of JSON, or the elements of one JSON array.
+json_values.h -- a file cut into the texts of its records: lines of JSON, the elements of one JSON array, or
+objects one behind the other.
 
-A file whose first character is '[' is an array, however its lines are broken; any other has one value a line,
-blank lines aside. A byte-order mark is passed over. Values are told apart by brackets and quotes alone:
-whether one is JSON, says who parses it. A value beyond the limit is passed over without being held.
+A file whose first character is '[' is an array, however its lines are broken. One that begins with an object
+of several lines has objects, and commas between them at will; any other has one value a line, blank lines
+aside. A byte-order mark is passed over. Values are told apart by brackets and quotes alone: whether one is
+JSON, says who parses it. A value beyond the limit is passed over without being held.
 */
 #pragma once
 
@@ -23,7 +25,8 @@ typedef struct {
     int64_t line_number;   // where the value given last begins, from 1
     int64_t next_line;     // where the next byte stands
     int64_t value_number;  // of the value given last, from 1
-    bool at_end, is_begun, is_open, is_array, array_ended;
+    int64_t list_number;   // for who takes it apart: the part that messages are of, from 1; 0: none
+    bool at_end, is_begun, is_open, is_array, is_spread, array_ended;
 } JsonValues;
 
 // Takes over the source, also on failure. max_bytes 0: JSON_VALUES_MAX_BYTES.
@@ -40,8 +43,11 @@ Status json_values_is_json(JsonValues* values, bool* is_json);
 // Of a file of text, the next line as it is, without its end (newline, or CR and newline); *text NULL: no
 // more.
 Status json_values_next_line(JsonValues* values, const char** text, size_t* num_bytes);
+// Is nothing left behind the value given last? Its text is no more valid then.
+Status json_values_is_last(JsonValues* values, bool* is_last);
 
 // STATUS_BAD_FORMAT: "file.json:12: what is wrong", of the value given last ("file.json:12, record 3: " in an
 // array).
 Status json_values_fail(const JsonValues* values, const char* format, ...)
     __attribute__((format(printf, 2, 3)));
+Status json_values_no_memory(const JsonValues* values);  // STATUS_NO_MEMORY, of the same

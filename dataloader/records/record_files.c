@@ -87,6 +87,20 @@ static int is_data_entry(const struct dirent* entry) {
     return record_files_is_data(entry->d_name);
 }
 
+static int32_t count_folders(const char* folder) {
+    DIR* stream = opendir(folder);
+    int32_t num_folders = 0;
+    for (struct dirent* entry; stream != NULL && (entry = readdir(stream)) != NULL;) {
+        char path[PATH_BYTES];
+        struct stat info;
+        if (entry->d_name[0] == '.') { continue; }
+        int length = snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        num_folders += length < PATH_BYTES && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    }
+    if (stream != NULL) { closedir(stream); }
+    return num_folders;
+}
+
 static Status add_path(RecordFiles* files, const char* path, bool in_folder);
 
 static Status add_folder(RecordFiles* files, const char* folder) {
@@ -94,9 +108,13 @@ static Status add_folder(RecordFiles* files, const char* folder) {
     int num_entries = scandir(folder, &entries, is_data_entry, alphasort);
     if (num_entries < 0) { return FAIL(STATUS_IO, "%s: cannot list: %s", folder, strerror(errno)); }
     Status status = STATUS_OK;
+    int32_t num_folders = count_folders(folder);
+    files->num_folders += num_folders;
     if (num_entries == 0) {
-        status = FAIL(STATUS_IO, "%s: no *.json or *.jsonl (.gz, .zst) in this folder ---> name the files",
-                      folder);
+        status =
+            FAIL(STATUS_IO, "%s: no *.json or *.jsonl (.gz, .zst) in this folder%s ---> name the files%s",
+                 folder, num_folders > 0 ? ", and those in it are not read" : "",
+                 num_folders > 0 ? ", or the folders" : "");
     }
     for (int i = 0; i < num_entries; i++) {
         char path[PATH_BYTES];

@@ -21,6 +21,7 @@ typedef struct {
     RecordFile* files;
     int32_t num_files, capacity;
     int64_t num_bytes;
+    int32_t num_folders;  // in the folders that were named: they are not read
 } RecordFiles;
 
 // STATUS_IO names what is not there, and folders without such files.

@@ -1,74 +1,40 @@
 #include "record_form.h"
 
-#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+
+#include "record_chat.h"
 
 static const struct {
     const char *text, *inputs, *context, *targets;  // NULL: by other ways
 } forms[RECORD_FORMS] = {
     [RECORD_CHAT] = {"chat (messages)", NULL, NULL, NULL},
     [RECORD_SHAREGPT] = {"ShareGPT (conversations)", NULL, NULL, NULL},
+    [RECORD_PROMPT_CHAT] = {"chat (prompt -> completion)", NULL, NULL, NULL},
     [RECORD_PLAIN] = {"inputs -> targets", "inputs", NULL, "targets"},
     [RECORD_ALPACA] = {"Alpaca (instruction, input -> output)", "instruction", "input", "output"},
     [RECORD_DOLLY] = {"Dolly (instruction, context -> response)", "instruction", "context", "response"},
     [RECORD_PROMPT] = {"prompt -> completion", "prompt", NULL, "completion"},
+    [RECORD_RESPONSE] = {"prompt -> response", "prompt", NULL, "response"},
+    [RECORD_INPUT] = {"input -> output", "input", NULL, "output"},
     [RECORD_QUESTION] = {"question -> answer", "question", NULL, "answer"},
     [RECORD_TEXT] = {"text (all of it is learnt)", NULL, NULL, "text"},
-    [RECORD_NAMED] = {"--inputs-field -> --targets-field", NULL, NULL, NULL},
+    [RECORD_NAMED] = {NULL, NULL, NULL, NULL},
 };
 
-const char* record_form_text(RecordForm form) {
-    return forms[form].text;
-}
-
-const char* record_type_name(const json_t* value) {
-    static const char* const names[] = {
-        [JSON_OBJECT] = "an object", [JSON_ARRAY] = "an array", [JSON_STRING] = "a string",
-        [JSON_INTEGER] = "a number", [JSON_REAL] = "a number",  [JSON_TRUE] = "true",
-        [JSON_FALSE] = "false",      [JSON_NULL] = "null"};
-    return names[json_typeof(value)];
-}
-
-RecordText record_text_join(const RecordText* parts, int32_t num_parts, Arena* arena) {
-    size_t num_bytes = 0;
-    for (int32_t i = 0; i < num_parts; i++) { num_bytes += parts[i].num_bytes; }
-    char* text = arena_alloc_raw(arena, num_bytes + 1);
-    if (text == NULL) { return (RecordText){NULL, 0}; }
-    size_t at = 0;
-    for (int32_t i = 0; i < num_parts; i++) {
-        if (parts[i].num_bytes > 0) { memcpy(text + at, parts[i].text, parts[i].num_bytes); }
-        at += parts[i].num_bytes;
-    }
-    text[num_bytes] = '\0';
-    return (RecordText){text, num_bytes};
-}
-
-static RecordText string_text(const json_t* value) {
-    return (RecordText){json_string_value(value), json_string_length(value)};
-}
-
-bool record_field_text(const json_t* value, RecordText* out, Arena* arena) {
-    if (json_is_string(value)) {
-        *out = string_text(value);
-        return true;
-    }
-    char text[40];
-    if (json_is_boolean(value)) {
-        snprintf(text, sizeof text, "%s", json_is_true(value) ? "true" : "false");
-    } else if (json_is_number(value)) {
-        double number = json_number_value(value);
-        bool whole = fabs(number) < 9e15 && number == floor(number);
-        snprintf(text, sizeof text, whole ? "%.0f" : "%.17g", number);
+void record_form_text(RecordForm form, const RecordFields* fields, char* out, size_t out_bytes) {
+    if (form == RECORD_NAMED) {
+        snprintf(out, out_bytes, "%.60s -> %.60s", fields->inputs, fields->targets);
+    } else if (form == RECORD_TEXT && fields->targets != NULL) {
+        snprintf(out, out_bytes, "%.60s (all of it is learnt)", fields->targets);
     } else {
-        return false;
+        snprintf(out, out_bytes, "%s", forms[form].text);
     }
-    *out = record_text_join(&(RecordText){text, strlen(text)}, 1, arena);
-    return out->text != NULL;
 }
 
-static Status no_memory(const JsonValues* values) {
-    return FAIL(STATUS_NO_MEMORY, "%s:%lld: no memory for a record", values->path,
-                (long long)values->line_number);
+bool record_form_is_chat(RecordForm form) {
+    return form == RECORD_CHAT || form == RECORD_SHAREGPT || form == RECORD_PROMPT_CHAT;
 }
 
 // --- fields
@@ -84,23 +50,44 @@ static bool lacks_targets(const RecordContent* content, const json_t* root) {
     return content->asks && (!has(root, field) || json_is_null(json_object_get(root, field)));
 }
 
-static Status take_string(RecordText* out, const json_t* root, const char* field, const JsonValues* values) {
-    const json_t* value = json_object_get(root, field);
-    if (value == NULL) { return json_values_fail(values, "field \"%s\" is missing", field); }
-    if (!json_is_string(value)) {
-        return json_values_fail(values, "field \"%s\" is %s, not a string", field, record_type_name(value));
-    }
-    *out = string_text(value);
-    return STATUS_OK;
-}
-
-static Status take_named(RecordText* out, const json_t* root, const char* field, const JsonValues* values,
-                         Arena* arena) {
+static Status take_text(RecordText* out, const json_t* root, const char* field, const JsonValues* values,
+                        Arena* arena) {
     const json_t* value = json_object_get(root, field);
     if (value != NULL && record_field_text(value, out, arena)) { return STATUS_OK; }
     if (value == NULL) { return json_values_fail(values, "field \"%s\" is missing", field); }
     return json_values_fail(values, "field \"%s\" is %s, not a text or a number", field,
                             record_type_name(value));
+}
+
+static bool is_name(const char* name, const char* of) {
+    return of != NULL && strcmp(name, of) == 0;
+}
+
+// A form's field that is not there: what else is there may be it.
+static Status fail_missing(const json_t* root, RecordForm form, const char* field, const JsonValues* values) {
+    const char *inputs = forms[form].inputs, *targets = forms[form].targets, *other = NULL, *name;
+    int num_others = 0;
+    json_t* value;
+    json_object_foreach((json_t*)(uintptr_t)root, name, value) {
+        bool is_known = is_name(name, inputs) || is_name(name, targets) || is_name(name, forms[form].context);
+        if (is_known || strcmp(name, "task") == 0 || !json_is_string(value)) { continue; }
+        num_others++;
+        other = name;
+    }
+    if (num_others == 0 || inputs == NULL) {
+        return json_values_fail(values, "field \"%s\" is missing", field);
+    }
+    if (num_others > 1) {
+        return json_values_fail(values,
+                                "field \"%s\" is missing ---> say which there are: --inputs-field and "
+                                "--targets-field",
+                                field);
+    }
+    return json_values_fail(values,
+                            "field \"%s\" is missing ---> if it is \"%.60s\": --inputs-field %.60s "
+                            "--targets-field %.60s",
+                            field, other, field == inputs ? other : inputs,
+                            field == inputs ? targets : other);
 }
 
 // An optional field: missing, null and "" are the same.
@@ -110,143 +97,27 @@ static Status take_context(RecordContent* out, const json_t* root, const char* f
     out->instruction = out->turns[0].inputs;
     if (value == NULL || json_is_null(value)) { return STATUS_OK; }
     RecordText context;
-    TRY(take_string(&context, root, field, values));
+    TRY(take_text(&context, root, field, values, arena));
     if (context.num_bytes == 0) { return STATUS_OK; }
     out->context = context;
     RecordText parts[3] = {out->instruction, {"\n", 1}, context};
     out->turns[0].inputs = record_text_join(parts, 3, arena);
-    return out->turns[0].inputs.text != NULL ? STATUS_OK : no_memory(values);
+    return out->turns[0].inputs.text != NULL ? STATUS_OK : json_values_no_memory(values);
 }
 
 static Status read_fields(RecordContent* out, const json_t* root, const JsonValues* values, Arena* arena) {
     RecordTurn* turn = &out->turns[0];
     const char *inputs = forms[out->form].inputs, *context = forms[out->form].context;
+    const bool has_targets = !lacks_targets(out, root);
     turn->inputs = (RecordText){"", 0};
     out->inputs_field = inputs;
-    if (inputs != NULL) { TRY(take_string(&turn->inputs, root, inputs, values)); }
-    if (!lacks_targets(out, root)) { TRY(take_string(&turn->targets, root, out->targets_field, values)); }
+    if (inputs != NULL && !has(root, inputs)) { return fail_missing(root, out->form, inputs, values); }
+    if (has_targets && !has(root, out->targets_field)) {
+        return fail_missing(root, out->form, out->targets_field, values);
+    }
+    if (inputs != NULL) { TRY(take_text(&turn->inputs, root, inputs, values, arena)); }
+    if (has_targets) { TRY(take_text(&turn->targets, root, out->targets_field, values, arena)); }
     return context != NULL ? take_context(out, root, context, values, arena) : STATUS_OK;
-}
-
-// --- conversations
-// -------------------------------------------------------------------------------------------
-
-typedef enum { SIDE_SYSTEM, SIDE_USER, SIDE_ASSISTANT, SIDE_UNKNOWN } Side;
-
-static Side side_of(const char* role) {
-    static const struct {
-        const char* role;
-        Side side;
-    } roles[] = {{"system", SIDE_SYSTEM},       {"developer", SIDE_SYSTEM}, {"user", SIDE_USER},
-                 {"human", SIDE_USER},          {"tool", SIDE_USER},        {"function", SIDE_USER},
-                 {"observation", SIDE_USER},    {"ipython", SIDE_USER},     {"function_response", SIDE_USER},
-                 {"assistant", SIDE_ASSISTANT}, {"gpt", SIDE_ASSISTANT},    {"chatgpt", SIDE_ASSISTANT},
-                 {"bing", SIDE_ASSISTANT},      {"bard", SIDE_ASSISTANT},   {"bot", SIDE_ASSISTANT},
-                 {"model", SIDE_ASSISTANT}};
-    for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++) {
-        if (strcmp(role, roles[i].role) == 0) { return roles[i].side; }
-    }
-    return SIDE_UNKNOWN;
-}
-
-// A string, or the texts of a list of parts.
-static Status take_content(RecordText* out, const json_t* content, size_t n, const JsonValues* values,
-                           Arena* arena) {
-    if (json_is_string(content)) {
-        *out = string_text(content);
-        return STATUS_OK;
-    }
-    if (content == NULL) { return json_values_fail(values, "message %zu has no content", n + 1); }
-    *out = (RecordText){"", 0};
-    for (size_t i = 0; i < json_array_size(content); i++) {
-        const json_t* text = json_object_get(json_array_get(content, i), "text");
-        if (!json_is_string(text)) {
-            return json_values_fail(values, "message %zu: part %zu of its content is no text", n + 1, i + 1);
-        }
-        RecordText parts[2] = {*out, string_text(text)};
-        *out = record_text_join(parts, 2, arena);
-        if (out->text == NULL) { return no_memory(values); }
-    }
-    if (json_is_array(content)) { return STATUS_OK; }
-    return json_values_fail(values, "content of message %zu is %s, not a string", n + 1,
-                            record_type_name(content));
-}
-
-static Status take_message(Side* side, RecordText* text, const json_t* message, size_t n,
-                           const JsonValues* values, Arena* arena) {
-    const json_t *role = json_object_get(message, "role"), *content = json_object_get(message, "content");
-    if (role == NULL) { role = json_object_get(message, "from"); }
-    if (content == NULL) { content = json_object_get(message, "value"); }
-    if (!json_is_string(role)) {
-        return json_values_fail(values, "message %zu has no \"role\" (or \"from\")", n + 1);
-    }
-    *side = side_of(json_string_value(role));
-    if (*side == SIDE_UNKNOWN) {
-        return json_values_fail(values,
-                                "message %zu: role \"%.60s\" is none of system, user, assistant, tool", n + 1,
-                                json_string_value(role));
-    }
-    return take_content(text, content, n, values, arena);
-}
-
-// To what its side has said since the other spoke.
-static Status add_text(RecordText* to, RecordText text, const JsonValues* values, Arena* arena) {
-    if (to->text == NULL) {
-        *to = text;
-        return STATUS_OK;
-    }
-    RecordText parts[3] = {*to, {"\n", 1}, text};
-    *to = record_text_join(parts, 3, arena);
-    return to->text != NULL ? STATUS_OK : no_memory(values);
-}
-
-// A side has spoken since the last answer; of a conversation that asks, the system's message alone does.
-static bool has_question(const RecordContent* content, const RecordTurn* turn) {
-    return turn->inputs.text != NULL || (content->num_turns == 0 && content->system.text != NULL);
-}
-
-// What a conversation that is to be answered has to have.
-static Status end_question(RecordContent* out, const RecordTurn* turn, const JsonValues* values) {
-    const bool is_open = turn->targets.text == NULL && has_question(out, turn);
-    if (turn->targets.text != NULL || is_open) { out->turns[out->num_turns++] = *turn; }
-    if (out->num_turns == 1 && turn->inputs.text == NULL && out->system.text == NULL) { out->num_turns = 0; }
-    for (int32_t t = 0; t < out->num_turns; t++) {
-        if (out->turns[t].inputs.text == NULL) { out->turns[t].inputs = (RecordText){"", 0}; }
-    }
-    return out->num_turns > 0 ? STATUS_OK : json_values_fail(values, "a conversation without a question");
-}
-
-static Status read_messages(RecordContent* out, const json_t* messages, const JsonValues* values,
-                            Arena* arena) {
-    RecordTurn turn = {{NULL, 0}, {NULL, 0}};
-    size_t num_messages = json_array_size(messages);
-    out->turns = ARENA_NEW(arena, RecordTurn, num_messages + 1);
-    if (out->turns == NULL) { return no_memory(values); }
-    for (size_t n = 0; n < num_messages; n++) {
-        Side side = SIDE_UNKNOWN;
-        RecordText text;
-        TRY(take_message(&side, &text, json_array_get(messages, n), n, values, arena));
-        bool new_turn = side != SIDE_ASSISTANT && turn.targets.text != NULL;
-        if (new_turn) {
-            out->turns[out->num_turns++] = turn;
-            turn = (RecordTurn){{NULL, 0}, {NULL, 0}};
-        }
-        bool leads = side == SIDE_SYSTEM && out->num_turns == 0 && turn.inputs.text == NULL;
-        RecordText* to = leads ? &out->system : side == SIDE_ASSISTANT ? &turn.targets : &turn.inputs;
-        TRY(add_text(to, text, values, arena));
-    }
-    if (out->asks) { return end_question(out, &turn, values); }
-    if (turn.targets.text != NULL) { out->turns[out->num_turns++] = turn; }
-    size_t learnt_bytes = 0;
-    for (int32_t t = 0; t < out->num_turns; t++) {
-        if (out->turns[t].inputs.text == NULL) { out->turns[t].inputs = (RecordText){"", 0}; }
-        learnt_bytes += out->turns[t].targets.num_bytes;
-    }
-    if (out->num_turns == 0) {
-        return json_values_fail(values, "a conversation without an answer by the assistant");
-    }
-    if (learnt_bytes == 0) { return json_values_fail(values, "all answers of the conversation are empty"); }
-    return STATUS_OK;
 }
 
 // --- recognising
@@ -255,8 +126,9 @@ static Status read_messages(RecordContent* out, const json_t* messages, const Js
 // By its inputs alone; *field its targets.
 static RecordForm recognise_question(const json_t* root, const char** field) {
     const bool is_dolly = has(root, forms[RECORD_DOLLY].context) && !has(root, forms[RECORD_ALPACA].context);
-    const RecordForm asked[] = {RECORD_PLAIN, is_dolly ? RECORD_DOLLY : RECORD_ALPACA, RECORD_PROMPT,
-                                RECORD_QUESTION, RECORD_TEXT};
+    const RecordForm asked[] = {RECORD_PLAIN,  is_dolly ? RECORD_DOLLY : RECORD_ALPACA,
+                                RECORD_PROMPT, RECORD_QUESTION,
+                                RECORD_INPUT,  RECORD_TEXT};
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
         *field = forms[asked[i]].targets;
         if (has(root, asked[i] == RECORD_TEXT ? *field : forms[asked[i]].inputs)) { return asked[i]; }
@@ -266,16 +138,18 @@ static RecordForm recognise_question(const json_t* root, const char** field) {
 
 // The first form of which both fields are there, else the one that comes closest; *field its targets.
 static RecordForm recognise(const json_t* root, bool asks, const char** field) {
-    static const RecordForm pairs[] = {RECORD_PLAIN, RECORD_ALPACA, RECORD_DOLLY, RECORD_PROMPT,
-                                       RECORD_QUESTION};
+    static const RecordForm pairs[] = {RECORD_PLAIN,    RECORD_ALPACA,   RECORD_DOLLY, RECORD_PROMPT,
+                                       RECORD_QUESTION, RECORD_RESPONSE, RECORD_INPUT};
     if (json_is_array(json_object_get(root, "messages"))) { return RECORD_CHAT; }
     if (json_is_array(json_object_get(root, "conversations"))) { return RECORD_SHAREGPT; }
+    if (json_is_array(json_object_get(root, "prompt")) &&
+        (asks || json_is_array(json_object_get(root, "completion")))) {
+        return RECORD_PROMPT_CHAT;
+    }
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
         *field = forms[pairs[i]].targets;
         if (has(root, forms[pairs[i]].inputs) && has(root, *field)) { return pairs[i]; }
     }
-    *field = "response";
-    if (has(root, "prompt") && has(root, *field)) { return RECORD_PROMPT; }
     if (asks) {
         RecordForm asked = recognise_question(root, field);
         if (asked != RECORD_FORMS) { return asked; }
@@ -295,10 +169,43 @@ static Status read_named(RecordContent* out, const json_t* root, const RecordFie
     out->targets_field = fields->targets;
     out->turns[0].inputs = (RecordText){"", 0};
     if (fields->inputs != NULL) {
-        TRY(take_named(&out->turns[0].inputs, root, fields->inputs, values, arena));
+        TRY(take_text(&out->turns[0].inputs, root, fields->inputs, values, arena));
     }
     if (lacks_targets(out, root)) { return STATUS_OK; }
-    return take_named(&out->turns[0].targets, root, fields->targets, values, arena);
+    return take_text(&out->turns[0].targets, root, fields->targets, values, arena);
+}
+
+// Objects, but no messages of a conversation under another name.
+static bool is_list(const json_t* value) {
+    size_t num = json_array_size(value), i = 0;
+    for (; i < num; i++) {
+        const json_t* element = json_array_get(value, i);
+        if (!json_is_object(element) || has(element, "role") || has(element, "from")) { break; }
+    }
+    return num > 0 && i == num;
+}
+
+// The first list; *num_lists: how many there are.
+static const char* find_list(const json_t* root, int* num_lists) {
+    const char *name, *found = NULL;
+    json_t* value;
+    *num_lists = 0;
+    json_object_foreach((json_t*)(uintptr_t)root, name, value) {
+        if (!is_list(value)) { continue; }
+        if (found == NULL) { found = name; }
+        (*num_lists)++;
+    }
+    return found;
+}
+
+json_t* record_form_list(const json_t* root, const RecordFields* fields) {
+    const char* unused;
+    if (!json_is_object(root)) { return NULL; }
+    bool is_record = fields->targets != NULL ? has(root, fields->targets)
+                                             : recognise(root, fields->asks, &unused) != RECORD_FORMS;
+    int num_lists = 0;
+    const char* name = is_record ? NULL : find_list(root, &num_lists);
+    return num_lists == 1 ? json_object_get(root, name) : NULL;
 }
 
 static Status fail_unknown(const json_t* root, const JsonValues* values) {
@@ -310,6 +217,15 @@ static Status fail_unknown(const json_t* root, const JsonValues* values) {
         if (length < 120) {
             snprintf(names + length, sizeof names - length, "%s%.40s", length > 0 ? ", " : "", name);
         }
+    }
+    int num_lists;
+    const char* list = find_list(root, &num_lists);
+    if (list != NULL) {
+        return json_values_fail(
+            values,
+            "no form of data that is known here has the fields {%s} ---> if \"%.40s\" has the "
+            "records, take them out: jq -c '.\"%.40s\"[]'",
+            names, list, list);
     }
     return json_values_fail(values,
                             "no form of data that is known here has the fields {%s} ---> --inputs-field and "
@@ -326,13 +242,16 @@ static Status read_record(RecordContent* out, const json_t* root, const RecordFi
     RecordForm form = is_named ? RECORD_NAMED : recognise(root, fields->asks, &out->targets_field);
     if (form == RECORD_FORMS) { return fail_unknown(root, values); }
     out->form = form;
-    if (form == RECORD_CHAT || form == RECORD_SHAREGPT) {
+    if (record_form_is_chat(form)) {
+        const char* field = form == RECORD_CHAT       ? "messages"
+                            : form == RECORD_SHAREGPT ? "conversations"
+                                                      : "completion";
+        const json_t* before = form == RECORD_PROMPT_CHAT ? json_object_get(root, "prompt") : NULL;
         out->targets_field = NULL;
-        return read_messages(out, json_object_get(root, form == RECORD_CHAT ? "messages" : "conversations"),
-                             values, arena);
+        return record_chat_read(out, before, json_object_get(root, field), values, arena);
     }
     out->turns = ARENA_NEW(arena, RecordTurn, 1);
-    if (out->turns == NULL) { return no_memory(values); }
+    if (out->turns == NULL) { return json_values_no_memory(values); }
     out->num_turns = 1;
     if (form == RECORD_NAMED) {
         TRY(read_named(out, root, fields, values, arena));

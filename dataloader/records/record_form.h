@@ -1,48 +1,44 @@
 /*
 record_form.h -- what a JSON object says as inputs and targets, in the forms that data sets have.
 
-    form          fields                                                  inputs -> targets
-    chat          messages: [{role, content}, ..]                         what precedes each answer -> the
-answer ShareGPT      conversations: [{from, value}, ..]                      the same plain         inputs,
-targets Alpaca        instruction, input (may be missing), output             instruction, newline, input ->
-output Dolly         instruction, context (may be missing), response         instruction, newline, context ->
-response prompt        prompt, completion (or response) question      question, answer text          text
-nothing -> all of it named         --inputs-field, --targets-field
+    form       fields                                        inputs -> targets
+    chat       messages: [{role, content}, ..]               what precedes each answer -> the answer
+    ShareGPT   conversations: [{from, value}, ..]            the same
+    TRL        prompt, completion: [{role, content}, ..]     the same, of which the completion's are learnt
+    plain      inputs, targets
+    Alpaca     instruction, input (may be missing), output   instruction, newline, input -> output
+    Dolly      instruction, context (the same), response     instruction, newline, context -> response
+    pairs      prompt, completion; prompt, response; question, answer; input, output
+    text       text                                          nothing -> all of it
+    named      --inputs-field, --targets-field
 
-Roles: system (developer); user (human); assistant (gpt, bot, chatgpt, model); tool (function, observation,
-ipython), which speaks to the model as a user does. Messages of one side in a row are joined by a newline;
-what follows the last answer is left out. A content may be a list of {"type": "text", "text"}.
+Numbers and truth values are texts (record_text.h). Of two forms that fit, the one above is taken.
+Conversations: record_chat.h.
 */
 #pragma once
 
-#include <jansson.h>
-#include "../../dynapipe_plugin/base/arena.h"
 #include "json_values.h"
+#include "record_text.h"
 
 typedef enum {
     RECORD_CHAT,
     RECORD_SHAREGPT,
+    RECORD_PROMPT_CHAT,
     RECORD_PLAIN,
     RECORD_ALPACA,
     RECORD_DOLLY,
     RECORD_PROMPT,
+    RECORD_RESPONSE,
+    RECORD_INPUT,
     RECORD_QUESTION,
     RECORD_TEXT,
     RECORD_NAMED,
     RECORD_FORMS
 } RecordForm;
 
-// "Alpaca (instruction, input -> output)"
-const char* record_form_text(RecordForm form);
-
-// UTF-8 with a NUL behind it, which may have more within; text NULL: there is none.
-typedef struct {
-    const char* text;
-    size_t num_bytes;
-} RecordText;
-
 typedef struct {
     RecordText inputs, targets;
+    bool is_read;  // the targets are context, not learnt; never of the last turn
 } RecordTurn;
 
 typedef struct {
@@ -64,14 +60,16 @@ typedef struct {
     bool asks;
 } RecordFields;
 
+bool record_form_is_chat(RecordForm form);  // turns of a conversation, not one input
+
+// "Alpaca (instruction, input -> output)", "body -> label"
+enum { RECORD_FORM_CHARS = 160 };
+void record_form_text(RecordForm form, const RecordFields* fields, char* out, size_t out_bytes);
+
+// The list of objects in an object of no form that is known: the only one it has, {"data": [{..}, ..]}. NULL:
+// none.
+json_t* record_form_list(const json_t* root, const RecordFields* fields);
+
 // Texts live in `root` and `arena`. STATUS_BAD_FORMAT names the field that is missing or of another type.
 Status record_form_read(RecordContent* out, const json_t* root, const RecordFields* fields,
                         const JsonValues* values, Arena* arena);
-
-// A field as text: a string as it is, numbers and truth values as JSON has them. False where it is none of
-// these.
-bool record_field_text(const json_t* value, RecordText* out, Arena* arena);
-const char* record_type_name(const json_t* value);  // "an array"
-
-// Texts joined, in the arena; text NULL where there is no memory.
-RecordText record_text_join(const RecordText* parts, int32_t num_parts, Arena* arena);

@@ -43,6 +43,7 @@ Status record_reader_open(RecordReader* reader, const char* path, const RecordOp
 
 void record_reader_close(RecordReader* reader) {
     json_decref(reader->root);
+    json_decref(reader->list);
     json_values_close(&reader->values);
     arena_free(&reader->arena);
     free(reader->file_task);
@@ -70,23 +71,53 @@ static Status take_task(RecordReader* reader, Record* out) {
     return STATUS_OK;
 }
 
-Status record_reader_next(RecordReader* reader, Record* out) {
-    *out = (Record){0};
+static Status take_element(RecordReader* reader) {
+    reader->root = json_incref(json_array_get(reader->list, reader->list_at++));
+    reader->values.list_number = (int64_t)reader->list_at;
+    reader->json = record_text_json(reader->root, &reader->arena);
+    return reader->json.text != NULL ? STATUS_OK : json_values_no_memory(&reader->values);
+}
+
+// The first of the list that is the whole file, where it is one.
+static Status open_list(RecordReader* reader) {
+    bool is_last;
+    json_t* list = reader->values.value_number == 1 && !reader->values.is_array
+                       ? record_form_list(reader->root, &reader->options.fields)
+                       : NULL;
+    if (list == NULL) { return STATUS_OK; }
+    TRY(json_values_is_last(&reader->values, &is_last));
+    if (!is_last) { return STATUS_OK; }
+    reader->list = json_incref(list);
+    json_decref(reader->root);
+    return take_element(reader);
+}
+
+// reader->root NULL: no more.
+static Status next_root(RecordReader* reader) {
     json_decref(reader->root);
     reader->root = NULL;
-    arena_reset(&reader->arena);
+    if (reader->list_at < json_array_size(reader->list)) { return take_element(reader); }
     const char* text;
     size_t num_bytes;
     TRY(json_values_next(&reader->values, &text, &num_bytes));
-    if (text == NULL) {
-        out->end = true;
-        return STATUS_OK;
-    }
+    if (text == NULL) { return STATUS_OK; }
     json_error_t error;
     size_t flags = JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL;
     reader->root = json_loadb(text, num_bytes, flags, &error);
     if (reader->root == NULL) {
         return json_values_fail(&reader->values, "not JSON at byte %d: %s", error.position, error.text);
+    }
+    reader->json = (RecordText){text, num_bytes};
+    return open_list(reader);
+}
+
+Status record_reader_next(RecordReader* reader, Record* out) {
+    *out = (Record){0};
+    arena_reset(&reader->arena);
+    TRY(next_root(reader));
+    if (reader->root == NULL) {
+        out->end = true;
+        return STATUS_OK;
     }
     Record record = {0};
     RecordContent content;
@@ -95,11 +126,11 @@ Status record_reader_next(RecordReader* reader, Record* out) {
     const RecordTurn* bare = content.turns;  // a template of somebody's own may have texts from other fields
     TRY(record_template_apply(reader->options.form, &content, reader->root, &reader->values, &reader->arena));
     const RecordTurn* turn = reader->options.form->is_custom ? &content.turns[0] : bare;
-    const bool is_chat = content.form == RECORD_CHAT || content.form == RECORD_SHAREGPT;
+    const bool is_chat = record_form_is_chat(content.form);
     if (content.asks && !is_chat && turn->inputs.num_bytes + turn->targets.num_bytes == 0) {
         return json_values_fail(&reader->values, "nothing in it to answer");
     }
-    record.json = (RecordText){text, num_bytes};
+    record.json = reader->json;
     record.fields = (RecordFields){content.inputs_field, content.targets_field, content.asks};
     record.form = content.form;
     record.turns = content.turns;

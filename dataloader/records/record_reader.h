@@ -11,9 +11,11 @@ STATUS_OK || record.end) { break; }
     }
     record_reader_close(&reader);
 
-Lines or one array (json_values.h), plain or packed (byte_source.h). The field `task` may be missing or empty:
-the file's base name stands in. Other fields are ignored. A \u0000 inside a text is kept (not in a task name);
-invalid UTF-8 and half surrogate pairs are bad records. Memory: the longest record and its decoded form.
+Lines, one array or objects (json_values.h), plain or packed (byte_source.h). A file of one object that is no
+record, but has a list of objects, {"data": [{..}, ..]}, is that list. The field `task` may be missing or
+empty: the file's base name stands in. Other fields are ignored. A \u0000 inside a text is kept (not in a task
+name); invalid UTF-8 and half surrogate pairs are bad records. Memory: the longest record and its decoded
+form.
 */
 #pragma once
 
@@ -46,7 +48,10 @@ typedef struct {
     RecordOptions options;
     char* file_task;  // base name without .jsonl, .json, .ndjson, .gz, .zst
     Arena arena;
-    json_t* root;  // of the last record
+    json_t* root;     // of the last record
+    RecordText json;  // the same as text
+    json_t* list;     // the records are its elements
+    size_t list_at;
 } RecordReader;
 
 // On failure there is nothing to close.

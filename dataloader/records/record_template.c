@@ -132,7 +132,43 @@ static Status check_text(const char* text) {
                 text);
 }
 
-Status record_template_open(RecordTemplate* out, const char* text) {
+// `split`: where the targets begin, NULL: nowhere. What is of the record behind them would be learnt as an
+// answer.
+static Status check_split(const char* text, const char* split) {
+    const char* end = text + strlen(text);
+    if (split == NULL) {
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "--template '%.80s': has no {targets}, nor the field with the targets: nothing would be learnt "
+            "---> put {targets} behind all other fields",
+            text);
+    }
+    const char* close = field_end(split, end);
+    const char* behind = next_field(close + 1, end);
+    if (behind == NULL) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_OPTION,
+                "--template '%.80s': behind %.*s, with which the answer begins, stands %.*s ---> put it in "
+                "front; only "
+                "fixed text may follow",
+                text, (int)(close + 1 - split), split, (int)(field_end(behind, end) + 1 - behind), behind);
+}
+
+// Which field has the targets may be known from the records alone; then the last one must be of such a name.
+static Status check_targets(const char* text, const char* targets_field) {
+    static const char* const names[] = {"targets", "output", "response", "completion", "answer", "text"};
+    const char* split = find_field(text, "targets", targets_field);
+    const char* end = text + strlen(text);
+    for (const char* at = next_field(text, end); split == NULL && targets_field == NULL && at != NULL;) {
+        const char* after = next_field(at + 1, end);
+        for (size_t i = 0; after == NULL && i < sizeof names / sizeof names[0]; i++) {
+            if (field_is(at, end, names[i])) { split = at; }
+        }
+        at = after;
+    }
+    return check_split(text, split);
+}
+
+Status record_template_open(RecordTemplate* out, const char* text, const char* targets_field) {
     for (int i = 0; i < NUM_TEMPLATES; i++) {
         if (strcmp(text, templates[i].name) == 0) {
             *out = templates[i];
@@ -140,6 +176,7 @@ Status record_template_open(RecordTemplate* out, const char* text) {
         }
     }
     TRY(check_text(text));
+    TRY(check_targets(text, targets_field));
     bool has_system = find_field(text, "system", NULL) != NULL;
     char* owned = malloc(strlen(text) + sizeof "{system}");
     if (owned == NULL) { return FAIL(STATUS_NO_MEMORY, "--template: no memory"); }
@@ -419,9 +456,14 @@ static Status fill_whole(RecordText* out, const Filling* f, const char* text) {
 // The input alone of a turn whose answer is asked for.
 static Status apply_turn(RecordTurn* out, const RecordTemplate* form, const Filling* f, bool is_first,
                          bool is_asked) {
-    const bool is_chat = f->content->form == RECORD_CHAT || f->content->form == RECORD_SHAREGPT;
+    const bool is_chat = record_form_is_chat(f->content->form);
     const char* inputs = !is_chat && form->alone != NULL ? form->alone : is_first ? form->first : form->next;
     if (is_first && form->context != NULL && f->content->context.text != NULL) { inputs = form->context; }
+    if (form->targets == NULL && !is_asked) {
+        const char* learnt = find_field(inputs, "targets", f->content->targets_field);
+        if (learnt == NULL) { TRY(fill_whole(&out->inputs, f, inputs)); }  // a field is missing: a bad record
+        TRY(check_split(inputs, learnt));
+    }
     const char* split = input_end(form, inputs, f->content->targets_field);
     const char* targets = form->targets != NULL ? form->targets : split;
     out->targets = f->turn->targets;
@@ -444,6 +486,7 @@ Status record_template_apply(const RecordTemplate* form, RecordContent* content,
         f.system = system;
         const bool is_asked = content->asks && t == content->num_turns - 1;
         TRY(apply_turn(&turns[t], form, &f, t == 0, is_asked));
+        turns[t].is_read = f.turn->is_read;
     }
     content->turns = turns;
     return STATUS_OK;

@@ -12,7 +12,7 @@ in the first.
 
 A text: {inputs}, {targets}, {system} or any field of the record in braces; {{ and }} are braces, \n, \t and
 \\ what they are in C. What stands before {targets} (or the field that is recognised as the targets) is the
-input, the rest the target; without it, the text is the input. {system} stands in front where the text does
+input, the rest the target, in which only fixed text may follow. {system} stands in front where the text does
 not have it.
 */
 #pragma once
@@ -34,12 +34,14 @@ typedef struct {
     char* owned[RECORD_TEMPLATE_TEXTS];
 } RecordTemplate;
 
-// STATUS_BAD_OPTION says which names there are.
-Status record_template_open(RecordTemplate* out, const char* text);
+// targets_field: what the targets are called besides {targets}; NULL: as the records' form has it.
+// STATUS_BAD_OPTION says which names there are, or what stands in the wrong place.
+Status record_template_open(RecordTemplate* out, const char* text, const char* targets_field);
 void record_template_close(RecordTemplate* form);  // an all-zero one is fine
 
 // content->turns as a model reads them, in the arena. STATUS_BAD_FORMAT: a field that the template names is
-// missing.
+// missing. STATUS_BAD_OPTION: it does not have the field that is learnt in records of this form, or has
+// another one behind it.
 Status record_template_apply(const RecordTemplate* form, RecordContent* content, const json_t* root,
                              const JsonValues* values, Arena* arena);
 

@@ -37,7 +37,7 @@ typedef struct {
     int32_t turns, max_tokens, max_target_tokens, long_samples;
     double val_fraction;
     int64_t seed, shard_tokens;
-    bool strict;
+    bool strict, quiet;
 } PrepareOptions;
 
 #define FIELD(name) offsetof(PrepareOptions, name)
@@ -58,12 +58,13 @@ static const OptionSpec specs[] = {
     {"--input-end",    OPTION_CHOICE, FIELD(input_end),    "auto",  0, 0, "auto|newline|eos|none", NULL, "what ends the inputs. auto: eos, the end-of-text token, for T5's and ByT5's tokens (encoder-decoder models), else newline; with a template that is not plain: none for newline"},
     {"--max-tokens",   OPTION_INT,    FIELD(max_tokens),   NULL,    1, 1e9, NULL, "N", "the trainer's -t: cut longer samples here already; default: keep them whole, the trainer cuts"},
     {"--max-target-tokens", OPTION_INT, FIELD(max_target_tokens), NULL, 1, 1e9, NULL, "N", "with --max-tokens, for T5's and ByT5's tokens: skip longer targets; default --max-tokens"},
-    {"--long-samples", OPTION_CHOICE, FIELD(long_samples), "cut-input-end", 0, 0, "cut-input-end|cut-input-start|cut-input-middle|skip", NULL, "with --max-tokens: what goes; the input's end mark stays, targets are kept whole, or the sample is skipped"},
+    {"--long-samples", OPTION_CHOICE, FIELD(long_samples), "cut-input-end", 0, 0, "cut-input-end|cut-input-start|cut-input-middle|skip", NULL, "with --max-tokens: what goes; the input's end mark stays, targets are kept whole, or the sample is skipped; texts lose nothing: the trainer cuts them into pieces; skip leaves them out, too"},
     {"--lengths",      OPTION_STRING, FIELD(lengths),      NULL,    0, 0, NULL, "FILE", "write the training samples' lengths too, as dynapipe plan FILE reads them"},
     {"--val-fraction", OPTION_DOUBLE, FIELD(val_fraction), "0.02",  0, 0.9, NULL, "X", "share of samples for validation, by task; 0: none"},
     {"--seed",         OPTION_INT64,  FIELD(seed),         "1",     0, 0, NULL, "N", "of the validation split"},
     {"--shard-tokens", OPTION_INT64,  FIELD(shard_tokens), "1G",    1, 1e15, NULL, "N", "begin a new numbered file beyond N tokens (K, M, G)"},
     {"--strict",       OPTION_BOOL,   FIELD(strict),       NULL,    0, 0, NULL, NULL, "stop at the first bad record instead of skipping it"},
+    {"--quiet",        OPTION_BOOL,   FIELD(quiet),        NULL,    0, 0, NULL, NULL, "no report and no progress; errors, and how many records were skipped, go to standard error"},
 };
 // clang-format on
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
@@ -83,6 +84,7 @@ typedef struct {
     bool has_fields;
     int64_t num_records;  // of pass 1
     int64_t num_written;  // records of pass 2
+    bool is_misused;      // by an option that only the data shows to be wrong
     PrepareReport report;
 } Prepare;
 
@@ -127,6 +129,7 @@ static Status count_file(Prepare* prep, RecordReader* reader) {
             TRY(pass_over(prep));
             continue;
         }
+        prep->is_misused = status == STATUS_BAD_OPTION;  // the template is not for this form
         TRY(status);
         if (record.end) { break; }
         int32_t task;
@@ -135,7 +138,8 @@ static Status count_file(Prepare* prep, RecordReader* reader) {
         task_table_count(&prep->tasks, task, record_hash(prep, &record), prep->num_records++);
         of_form[record.form]++;
     }
-    prepare_report_file(&prep->report, reader->values.path, of_form, prep->report.num_bad - num_bad);
+    prepare_report_file(&prep->report, reader->values.path, &prep->options->fields, of_form,
+                        prep->report.num_bad - num_bad);
     return STATUS_OK;
 }
 
@@ -143,9 +147,9 @@ static Status count_file(Prepare* prep, RecordReader* reader) {
 
 // As the planner counts them: of one stack the tokens that are only read, and those that are learnt; else
 // both sides.
-static void write_length(Prepare* prep, const char* task) {
+static void write_length(Prepare* prep, const PieceLengths* piece, const char* task) {
     const SampleMaker* maker = &prep->maker;
-    int64_t n_input = maker->input.num_tokens, n_target = maker->target.num_tokens;
+    int64_t n_input = piece->n_input, n_target = piece->n_target;
     if (!maker->limits.encoder_decoder) {
         int64_t num_run = n_input + n_target - 1;
         n_target -= n_input == 0;
@@ -178,12 +182,16 @@ static Status write_sample(Prepare* prep, const RecordReader* reader, const Reco
     row->num_cut += fate == SAMPLE_CUT;
     row->num_skipped += fate == SAMPLE_SKIPPED;
     if (fate == SAMPLE_SKIPPED) { return STATUS_OK; }
-    int64_t n_input = maker->input.num_tokens, n_target = maker->target.num_tokens;
-    task_table_add_length(&prep->tasks, task, n_input + n_target);
-    if (prep->writes_lengths && !held_out) { write_length(prep, row->name); }
+    row->num_texts += maker->num_pieces > 1;
+    row->num_pieces += maker->num_pieces > 1 ? maker->num_pieces : 0;
+    for (int32_t k = 0; k < maker->num_pieces; k++) {
+        PieceLengths piece = sample_maker_piece(maker, k);
+        task_table_add_length(&prep->tasks, task, piece.run_tokens);
+        if (prep->writes_lengths && !held_out) { write_length(prep, &piece, row->name); }
+    }
     return shard_writer_add(held_out ? &prep->val : &prep->train, row->name, maker->input.ids,
-                            (int32_t)n_input, maker->target.ids, (int32_t)n_target, maker->gaps,
-                            maker->num_gaps);
+                            (int32_t)maker->input.num_tokens, maker->target.ids,
+                            (int32_t)maker->target.num_tokens, maker->gaps, maker->num_gaps);
 }
 
 static Status write_file(Prepare* prep, RecordReader* reader) {
@@ -304,6 +312,13 @@ static Status write_data_json(const Prepare* prep) {
 
 static void print_summary(Prepare* prep) {
     const PrepareOptions* options = prep->options;
+    if (prep->files.num_folders > 0) { prepare_report_folders(&prep->report, prep->files.num_folders); }
+    const char* foreign = tokenizer_foreign_file(prep->tokenizer, options->out);
+    if (foreign != NULL) { prepare_report_foreign(&prep->report, options->out, foreign); }
+    if (options->quiet) {
+        prepare_report_skipped(&prep->report, &prep->tasks, options->max_tokens);
+        return;
+    }
     prepare_report_tasks(&prep->report, &prep->tasks);
     if (options->max_tokens > 0) {
         static const char* const ways[] = {"cut-input-end", "cut-input-start", "cut-input-middle", "skip"};
@@ -313,8 +328,6 @@ static void print_summary(Prepare* prep) {
     if (prep->val.num_samples == 0 && options->val_fraction > 0) {
         printf("no task has two samples: there is no validation file\n");
     }
-    const char* foreign = tokenizer_foreign_file(prep->tokenizer, options->out);
-    if (foreign != NULL) { prepare_report_foreign(options->out, foreign); }
 }
 
 static Status prepare_data(Prepare* prep, char** paths, int num_paths) {
@@ -331,6 +344,12 @@ static Status prepare_data(Prepare* prep, char** paths, int num_paths) {
     shard_writer_init(&prep->val, options->out, "val", options->shard_tokens, &prep->maker.vocab);
     TRY(open_lengths(prep));
     TRY(each_file(prep, write_file));
+    if (prep->train.num_samples + prep->val.num_samples == 0 && options->max_tokens > 0) {
+        return FAIL(STATUS_BAD_FORMAT,
+                    "all %lld records are longer than --max-tokens %d and skipped ---> raise it, or let "
+                    "--long-samples cut inputs (targets are kept whole)",
+                    (long long)prep->num_records, options->max_tokens);
+    }
     TRY(shard_writer_finish(&prep->train));
     TRY(shard_writer_finish(&prep->val));
     TRY(tokenizer_save(prep->tokenizer, options->out));
@@ -358,12 +377,15 @@ static void print_help(void) {
     printf(
         "usage: prepare_data --out DIR [options] FILE ...\n"
         "Reads records of JSON and writes DIR/train.bin and DIR/val.bin (numbered files where they grow\n"
-        "long) for the trainers. FILE: lines of JSON or one array, plain, .gz or .zst; a folder of such\n"
-        "files; - is standard input. Records, recognised by their fields:\n\n"
+        "long) for the trainers. FILE: lines of JSON, one array, or objects, plain, .gz or .zst; a folder "
+        "of\n"
+        "such files; - is standard input. Records, recognised by their fields:\n\n"
         "  inputs, targets                            instruction, input, output     (Alpaca)\n"
         "  prompt, completion                         instruction, context, response (Dolly)\n"
-        "  question, answer                           messages: [{role, content}]    (chat)\n"
-        "  text (all of it is learnt)                 conversations: [{from, value}] (ShareGPT)\n\n"
+        "  prompt, response                           messages: [{role, content}]    (chat)\n"
+        "  question, answer                           conversations: [{from, value}] (ShareGPT)\n"
+        "  input, output                              prompt, completion: [{role, content}] (TRL)\n"
+        "  text (all of it is learnt)\n\n"
         "Of a conversation the assistant's answers are learnt, the rest is read. \"task\" names the task of "
         "a\n"
         "record, else the file's base name does. The end-of-text token ends every target, a newline or the\n"
@@ -439,13 +461,17 @@ int main(int argc, char** argv) {
     PrepareOptions options = {0};
     Prepare prep = {.options = &options};
     Status status = parse(&options, &argc, argv);
-    if (status == STATUS_OK) { status = record_template_open(&prep.form, options.template_text); }
+    prep.report.quiet = options.quiet;
+    if (status == STATUS_OK) {
+        status = record_template_open(&prep.form, options.template_text, options.fields.targets);
+    }
     bool is_misused = status != STATUS_OK;
     if (status == STATUS_OK) { status = prepare_data(&prep, argv + 1, argc - 1); }
     if (status != STATUS_OK) {
         prepare_report_end_line(&prep.report);
         fprintf(stderr, "error: %s\n", status_message());
     }
+    is_misused = is_misused || prep.is_misused;
     prepare_free(&prep);
     return standard_output_close(status == STATUS_OK ? 0 : is_misused ? 2 : 1, 1);
 }

@@ -32,6 +32,7 @@ void prepare_report_begin_pass(PrepareReport* report, int64_t total_bytes) {
 }
 
 void prepare_report_progress(PrepareReport* report, const char* what, int64_t bytes_of_file) {
+    if (report->quiet) { return; }
     int64_t now_ns = clock_now_ns();
     bool terminal = isatty(STDERR_FILENO);
     int64_t pause_ns = !report->progress_shown ? 2000000000 : terminal ? 200000000 : 10000000000;
@@ -54,6 +55,7 @@ void prepare_report_end_line(PrepareReport* report) {
 
 void prepare_report_bad(PrepareReport* report) {
     report->num_bad++;
+    if (report->quiet) { return; }
     prepare_report_end_line(report);
     if (report->num_bad <= BAD_SHOWN) {
         fprintf(stderr, "skipped %s\n", status_message());
@@ -62,7 +64,9 @@ void prepare_report_bad(PrepareReport* report) {
     }
 }
 
-void prepare_report_file(PrepareReport* report, const char* path, const int64_t* of_form, int64_t num_bad) {
+void prepare_report_file(PrepareReport* report, const char* path, const RecordFields* fields,
+                         const int64_t* of_form, int64_t num_bad) {
+    if (report->quiet) { return; }
     if (report->num_files++ >= FILES_SHOWN) {
         if (report->num_files == FILES_SHOWN + 1) { printf("and more files\n"); }
         return;
@@ -77,8 +81,9 @@ void prepare_report_file(PrepareReport* report, const char* path, const int64_t*
     printf("%s: %s records", PRINTABLE(path), COUNT(num_records));
     for (int32_t f = 0; f < RECORD_FORMS; f++) {
         if (of_form[f] == 0) { continue; }
-        printf(", %s%s%s", num_forms > 1 ? COUNT(of_form[f]) : "", num_forms > 1 ? " " : "",
-               record_form_text(f));
+        char text[RECORD_FORM_CHARS];
+        record_form_text(f, fields, text, sizeof text);
+        printf(", %s%s%s", num_forms > 1 ? COUNT(of_form[f]) : "", num_forms > 1 ? " " : "", PRINTABLE(text));
     }
     if (num_bad > 0) { printf(", %s bad", COUNT(num_bad)); }
     printf("\n");
@@ -110,9 +115,14 @@ void prepare_report_cuts(const TaskTable* tasks, int32_t max_tokens, const char*
         const TaskRow* row = &tasks->rows[i];
         num_cut += row->num_cut;
         num_skipped += row->num_skipped;
-        if (row->num_cut + row->num_skipped == 0) { continue; }
-        printf("%-32s longer than %d: %s cut, %s skipped\n", PRINTABLE(row->name), max_tokens,
-               COUNT(row->num_cut), COUNT(row->num_skipped));
+        if (row->num_cut + row->num_skipped > 0) {
+            printf("%-32s longer than %d: %s cut, %s skipped\n", PRINTABLE(row->name), max_tokens,
+                   COUNT(row->num_cut), COUNT(row->num_skipped));
+        }
+        if (row->num_texts > 0) {
+            printf("%-32s longer than %d: %s texts, which the trainer runs as %s pieces\n",
+                   PRINTABLE(row->name), max_tokens, COUNT(row->num_texts), COUNT(row->num_pieces));
+        }
     }
     if (num_cut + num_skipped > 0) {
         printf("--max-tokens %d, --long-samples %s: %s cut, %s skipped\n", max_tokens, way, COUNT(num_cut),
@@ -130,7 +140,29 @@ void prepare_report_end(const PrepareReport* report, const char* folder, const S
     printf("; %.1f s\n", (double)(clock_now_ns() - report->start_ns) * 1e-9);
 }
 
-void prepare_report_foreign(const char* folder, const char* file) {
-    printf("%s/%s is of another tokenizer ---> remove it, so that no export takes it for this one's\n",
-           PRINTABLE(folder), file);
+void prepare_report_skipped(const PrepareReport* report, const TaskTable* tasks, int32_t max_tokens) {
+    int64_t num_skipped = 0;
+    for (int32_t i = 0; i < tasks->num_tasks; i++) { num_skipped += tasks->rows[i].num_skipped; }
+    if (report->num_bad > 0) { fprintf(stderr, "%lld bad records skipped\n", (long long)report->num_bad); }
+    if (num_skipped > 0) {
+        fprintf(stderr, "%lld samples longer than --max-tokens %d skipped\n", (long long)num_skipped,
+                max_tokens);
+    }
+}
+
+// What somebody may have to do something about is said in any case.
+static FILE* notices(const PrepareReport* report) {
+    return report->quiet ? stderr : stdout;
+}
+
+void prepare_report_folders(const PrepareReport* report, int32_t num_folders) {
+    fprintf(notices(report), "%d %s in the given one %s not read ---> name %s as well to have %s files\n",
+            num_folders, num_folders > 1 ? "folders" : "folder", num_folders > 1 ? "are" : "is",
+            num_folders > 1 ? "them" : "it", num_folders > 1 ? "their" : "its");
+}
+
+void prepare_report_foreign(const PrepareReport* report, const char* folder, const char* file) {
+    fprintf(notices(report),
+            "%s/%s is of another tokenizer ---> remove it, so that no export takes it for this one's\n",
+            PRINTABLE(folder), file);
 }

@@ -10,6 +10,7 @@ prepare_report.h -- what prepare_data says: bad records, progress, each file's f
 #include "../task_table.h"
 
 typedef struct {
+    bool quiet;       // no form, no progress, no bad record but in sum
     int64_t num_bad;  // records
     int32_t num_files;
     int64_t total_bytes, done_bytes;  // of this pass
@@ -27,10 +28,15 @@ void prepare_report_end_line(PrepareReport* report);
 void prepare_report_bad(PrepareReport* report);
 
 // "train.jsonl: 52,002 records, Alpaca (instruction, input -> output)"; of_form[RECORD_FORMS].
-void prepare_report_file(PrepareReport* report, const char* path, const int64_t* of_form, int64_t num_bad);
+void prepare_report_file(PrepareReport* report, const char* path, const RecordFields* fields,
+                         const int64_t* of_form, int64_t num_bad);
 
+// Lengths in tokens that run through the model, as -t has them.
 void prepare_report_tasks(const PrepareReport* report, TaskTable* tasks);  // sorts them by name
 void prepare_report_cuts(const TaskTable* tasks, int32_t max_tokens, const char* way);
 void prepare_report_end(const PrepareReport* report, const char* folder, const ShardWriter* train,
                         const ShardWriter* val);
-void prepare_report_foreign(const char* folder, const char* file);
+void prepare_report_skipped(const PrepareReport* report, const TaskTable* tasks,
+                            int32_t max_tokens);                                // when quiet
+void prepare_report_folders(const PrepareReport* report, int32_t num_folders);  // passed over
+void prepare_report_foreign(const PrepareReport* report, const char* folder, const char* file);

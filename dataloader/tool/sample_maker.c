@@ -21,7 +21,9 @@ void sample_maker_close(SampleMaker* maker) {
 }
 
 int32_t sample_maker_num_samples(const SampleMaker* maker, const Record* record) {
-    return maker->apart ? record->num_turns : 1;
+    int32_t num_answers = 0;
+    for (int32_t t = 0; t < record->num_turns; t++) { num_answers += !record->turns[t].is_read; }
+    return maker->apart ? num_answers : 1;
 }
 
 // --- texts
@@ -69,9 +71,9 @@ static Status encode_input(SampleMaker* maker, size_t num_bytes, BpeTokens* out)
     return maker->vocab.input_end == INPUT_END_EOT ? bpe_tokens_add(out, maker->vocab.eot_token) : STATUS_OK;
 }
 
-static Status encode_target(SampleMaker* maker, const RecordText* text) {
-    TRY(tokenizer_encode(maker->tokenizer, text->text, text->num_bytes, &maker->target));
-    return bpe_tokens_add(&maker->target, maker->vocab.eot_token);
+static Status encode_answer(SampleMaker* maker, const RecordText* text, BpeTokens* out) {
+    TRY(tokenizer_encode(maker->tokenizer, text->text, text->num_bytes, out));
+    return bpe_tokens_add(out, maker->vocab.eot_token);
 }
 
 static Status add_gap(SampleMaker* maker, int64_t begin, int64_t end) {
@@ -87,16 +89,26 @@ static Status add_gap(SampleMaker* maker, int64_t begin, int64_t end) {
     return STATUS_OK;
 }
 
+// An answer that is only read is a part of what stands before the next one, with the token that ends it.
 static Status encode_turns(SampleMaker* maker, const Record* record) {
+    int64_t gap_begin = 0;
+    bool has_answer = false, in_gap = false;
     for (int32_t t = 0; t < record->num_turns; t++) {
         const RecordTurn* turn = &record->turns[t];
+        BpeTokens* to = has_answer ? &maker->target : &maker->input;
+        if (!in_gap) { gap_begin = maker->input.num_tokens + maker->target.num_tokens; }
         size_t num_bytes = 0;
         TRY(join(maker, &num_bytes, turn->inputs.text, turn->inputs.num_bytes));
-        int64_t begin = maker->input.num_tokens + maker->target.num_tokens;
-        TRY(encode_input(maker, num_bytes, t == 0 ? &maker->input : &maker->target));
-        int64_t end = maker->input.num_tokens + maker->target.num_tokens;
-        if (t > 0 && end > begin) { TRY(add_gap(maker, begin, end)); }
-        TRY(encode_target(maker, &turn->targets));
+        TRY(encode_input(maker, num_bytes, to));
+        in_gap = turn->is_read;
+        if (turn->is_read) {
+            TRY(encode_answer(maker, &turn->targets, to));
+            continue;
+        }
+        int64_t gap_end = maker->input.num_tokens + maker->target.num_tokens;
+        if (has_answer && gap_end > gap_begin) { TRY(add_gap(maker, gap_begin, gap_end)); }
+        TRY(encode_answer(maker, &turn->targets, &maker->target));
+        has_answer = true;
     }
     return STATUS_OK;
 }
@@ -120,25 +132,63 @@ static void leave_out(SampleMaker* maker, const LoaderSample* cut) {
     maker->target.num_tokens = cut->n_target;
 }
 
+// Is it one to the trainer, too, which knows samples by their tokens? For encoder-decoders, what was one.
+static bool is_long_text(const SampleMaker* maker, bool was_text) {
+    if (maker->limits.encoder_decoder) { return was_text; }
+    bool is_text = maker->input.num_tokens == 0 && maker->num_gaps == 0;
+    return is_text && maker->limits.long_samples != LONG_SKIP;
+}
+
+static void count_pieces(SampleMaker* maker) {
+    if (maker->limits.encoder_decoder) { return; }
+    int64_t num_run = maker->target.num_tokens - 1, most = maker->limits.max_seq_tokens;
+    maker->num_pieces = (int32_t)((num_run + most - 1) / most);
+}
+
+// The last token of a piece is the first of the next, as text_cut.h has them.
+PieceLengths sample_maker_piece(const SampleMaker* maker, int32_t piece) {
+    int64_t n_input = maker->input.num_tokens, n_target = maker->target.num_tokens;
+    if (maker->num_pieces > 1) {
+        int64_t most = maker->limits.max_seq_tokens, left = n_target - piece * most;
+        n_target = left < most + 1 ? left : most + 1;
+    }
+    bool pairs = maker->limits.encoder_decoder;
+    return (PieceLengths){n_input, n_target,
+                          pairs ? (n_input > 0 ? n_input : 1) + n_target : n_input + n_target - 1};
+}
+
+// Of the turns the number of that with answer `i` of those that are learnt.
+static int32_t learnt_turn(const Record* record, int32_t i) {
+    int32_t t = 0;
+    while (record->turns[t].is_read || i-- > 0) { t++; }
+    return t;
+}
+
+static Status encode(SampleMaker* maker, const Record* record, int32_t i, bool is_text) {
+    if (is_text) { return encode_answer(maker, &record->turns[0].targets, &maker->target); }
+    if (!maker->apart) { return encode_turns(maker, record); }
+    size_t num_bytes;
+    int32_t turn = learnt_turn(record, i);
+    TRY(join_history(maker, record, turn, &num_bytes));
+    TRY(encode_input(maker, num_bytes, &maker->input));
+    return encode_answer(maker, &record->turns[turn].targets, &maker->target);
+}
+
 Status sample_maker_make(SampleMaker* maker, const Record* record, int32_t i, SampleFate* fate,
                          bool* is_empty) {
     maker->input.num_tokens = maker->target.num_tokens = maker->num_gaps = 0;
+    maker->num_pieces = 1;
     *fate = SAMPLE_WHOLE;
     bool is_text = record->form == RECORD_TEXT && record->turns[0].inputs.num_bytes == 0;
-    if (is_text) {
-        TRY(encode_target(maker, &record->turns[0].targets));
-    } else if (maker->apart) {
-        size_t num_bytes;
-        TRY(join_history(maker, record, i, &num_bytes));
-        TRY(encode_input(maker, num_bytes, &maker->input));
-        TRY(encode_target(maker, &record->turns[i].targets));
-    } else {
-        TRY(encode_turns(maker, record));
-    }
+    TRY(encode(maker, record, i, is_text));
     int64_t num_tokens = maker->input.num_tokens + maker->target.num_tokens;
     *is_empty = num_tokens < 2;  // to SentencePiece, blanks are nothing
     if (num_tokens > INT32_MAX) { return FAIL(STATUS_OUT_OF_RANGE, "a sample of more than 2^31 tokens"); }
-    if (maker->limits.max_seq_tokens == 0 || is_text || *is_empty) { return STATUS_OK; }
+    if (maker->limits.max_seq_tokens == 0 || *is_empty) { return STATUS_OK; }
+    if (is_long_text(maker, is_text)) {
+        count_pieces(maker);
+        return STATUS_OK;
+    }
     LoaderSample sample = {.n_input = (int32_t)maker->input.num_tokens,
                            .n_target = (int32_t)maker->target.num_tokens};
     *fate = sample_cut(&sample, &maker->limits, maker->gaps, maker->num_gaps, maker->vocab.input_tail);

@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     static const char* const forms[] = {"plain", "alpaca", "chatml", "{inputs} {a} {targets}{{"};
     RecordTemplate form;
     RecordReader reader;
-    REQUIRE(stream != NULL && record_template_open(&form, forms[data[0] / 4 % 4]) == STATUS_OK);
+    REQUIRE(stream != NULL && record_template_open(&form, forms[data[0] / 4 % 4], NULL) == STATUS_OK);
     const bool asks = data[0] / 16 % 2 == 1;  // what is to be answered may have no targets
     RecordOptions options = {.fields = {.asks = asks}, .form = &form, .max_bytes = max_line_bytes};
     Status status = record_reader_open_stream(&reader, stream, "fuzz.jsonl", &options);
@@ -32,7 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
         if (status == STATUS_IO || record.end) { break; }
         REQUIRE(strlen(record.task.text) == record.task.num_bytes);
         REQUIRE(record.task.num_bytes > 0 && record.task.num_bytes <= RECORD_MAX_TASK_BYTES);
-        REQUIRE(record.num_turns > 0);
+        REQUIRE(record.num_turns > 0 && !record.turns[record.num_turns - 1].is_read);
         for (int32_t t = 0; t < record.num_turns; t++) {
             REQUIRE(record.turns[t].inputs.text[record.turns[t].inputs.num_bytes] == '\0');
             if (asks && t == record.num_turns - 1 && record.turns[t].targets.text == NULL) { break; }

@@ -70,18 +70,16 @@ static char* next_field(Fields* fields) {
 
 // Those that are known; has_memory: that of the ranks too.
 static void fields_fill(Fields* fields, const StepLine* line, int digits, bool has_memory) {
-    char text[DURATION_CHARS + BYTES_CHARS + TIME_CHARS];
+    char text[DURATION_CHARS];
     fields->num = 0;
     snprintf(next_field(fields), FIELD_CHARS, "step %4d/%d", line->step, line->num_steps);
     snprintf(next_field(fields), FIELD_CHARS, "loss %.*f", digits, line->loss);
     snprintf(next_field(fields), FIELD_CHARS, "norm %.*f", digits - 2, line->norm);
     snprintf(next_field(fields), FIELD_CHARS, "lr %.1e", line->lr);
-    snprintf(next_field(fields), FIELD_CHARS, "%s", time_text(text, line->ms * 1e6, 4));
+    time_text(next_field(fields), line->ms * 1e6, 4);
     print_rate(next_field(fields), FIELD_CHARS, line->tokens_per_s);
     if (line->mfu > 0) { snprintf(next_field(fields), FIELD_CHARS, "%.0f%% MFU", 100 * line->mfu); }
-    if (has_memory && line->bytes > 0) {
-        snprintf(next_field(fields), FIELD_CHARS, "%s", bytes_text(text, line->bytes));
-    }
+    if (has_memory && line->bytes > 0) { bytes_text(next_field(fields), line->bytes); }
     if (line->seconds_left >= 0) {
         snprintf(next_field(fields), FIELD_CHARS, "%s left", duration_text(text, line->seconds_left));
     }

@@ -38,20 +38,22 @@ ok $(($? == 1 ? 0 : 1)) "another seed, other noise"
 awk '/auto.plan / { ok = $3 > 1.1 * $2 && $3 <= 2 * $2 } END { exit !ok }' "$work/slow"
 ok $? "a stage twice as slow costs more than 10 %, at most twice the time: $(rows "$work/slow")"
 
+want=2  # wrong use; 1: a file that is no plan or trace
 refuses() {  # words expected, arguments...
     local words=$1
     shift
     "$tool" replay "$@" >"$work/out" 2>"$work/err"
-    [ $? -eq 2 ] && grep -qF -- "$words" "$work/err"
+    [ $? -eq "$want" ] && grep -qF -- "$words" "$work/err"
     ok $? "refused: $(head -1 "$work/err" | sed "s|$work/||g")"
 }
 refuses "no plan ---> usage" --noise 0.1
 refuses "plans and a trace --->" "$work/auto.plan" --trace "$work/auto.plan"
 refuses "what-if is for a trace --->" "$work/auto.plan" --what-if link=2x
-refuses "auto.plan:1:" --trace "$work/auto.plan"
 refuses "--noise" "$work/auto.plan" --noise 1.5
 refuses "---> STAGE:FACTOR" "$work/auto.plan" --slow-stage 1
 refuses "no stage 4 --->" "$work/auto.plan" --slow-stage 4:1.5
+want=1
+refuses "auto.plan:1:" --trace "$work/auto.plan"
 refuses "lengths.csv:1: expected dynapipe-plan" "$work/lengths.csv"
 refuses "nothing.plan" "$work/nothing.plan"
 echo "$passed passed, $failed failed, 0 skipped"

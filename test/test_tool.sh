@@ -300,10 +300,10 @@ printf '1,2\n99999999999999999999,0\n' >"$work/bad.csv"; refuses 1 "bad.csv:2" p
 printf 'n_input\n' >"$work/bad.csv"; refuses 2 "0 batches" plan "$work/bad.csv"
 
 echo '{"messages": [{"role": "assistant", "content": "a"}]}' >"$work/chat.jsonl"
-refuses 2 "if these are records of data: ./prepare_data --out DIR $work/chat.jsonl, then plan" plan "$work/chat.jsonl"
+refuses 1 "if these are records of data: ./prepare_data --out DIR $work/chat.jsonl, then plan" plan "$work/chat.jsonl"
 echo '[{"text": "a"}]' >"$work/chat.jsonl"
-refuses 2 "if these are records of data" plan "$work/chat.jsonl"
-refuses 2 "no file matches" plan "$work/none*.bin"
+refuses 1 "if these are records of data" plan "$work/chat.jsonl"
+refuses 1 "no file matches" plan "$work/none*.bin"
 
 # --- lengths of an encoder-decoder model
 common="--model t5:l3d3c64h4 --batch-tokens 2000 --stages 3"

@@ -86,7 +86,8 @@ static Status replay_file(const char* path, int name_chars, const ReplayNoise* n
     if (status != STATUS_OK) {
         char why[400];
         snprintf(why, sizeof why, "%s", status_message());
-        return FAIL(status, "%.80s: %s", path, why);
+        // (a stage that the plan has not is a wrong --slow-stage)
+        return FAIL(status == STATUS_OUT_OF_RANGE ? STATUS_BAD_OPTION : status, "%.80s: %s", path, why);
     }
     print_row(path, name_chars, &plan, &result);
     *p90_ns = result.p90_ns;

@@ -93,7 +93,7 @@ run:                                       ## set up, build, make a task mixture
 run-t5:                                    ## the same for T5: train a small ByT5-shaped model until it answers, export it
 	@dev/demo_t5.sh
 
-test:                                      ## set-up and every test that needs no GPU (under 10 minutes on 2 cores)
+test:                                      ## set-up and every test that needs no GPU (18 minutes on 2 cores)
 	@dev/setup.sh
 	@dev/run_tests.sh
 

@@ -1,7 +1,6 @@
 // test_record_chat.c -- conversations as data sets have them: which answers are learnt, which are only read,
 // and how calls of tools are said.
-#include "../dataloader/records/record_reader.h"
-#include "test.h"
+#include "record_check.h"
 
 #define SAYS(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
 #define CHAT(messages) "{\"messages\": [" messages "]}"
@@ -85,20 +84,14 @@ static const struct {
     {"{\"prompt\": [" SAYS("assistant", "a") "], \"completion\": []}", "empty, or not to be learnt"},
 };
 
-static void open_record(RecordReader* reader, const RecordTemplate* form, const char* record) {
-    FILE* stream = tmpfile();
-    fputs(record, stream);
-    rewind(stream);
-    CHECK_OK(record_reader_open_stream(reader, stream, "x", &(RecordOptions){.form = form}));
-}
-
-static bool text_is(RecordText text, const char* expected) {
-    return strcmp(text.text, expected) == 0 && strlen(expected) == text.num_bytes;
+// All of them through the plain template.
+static void open_record(RecordReader* reader, RecordTemplate* plain, const char* record) {
+    CHECK_OK(record_template_open(plain, "plain", NULL));
+    record_check_open(reader, record, "x", &(RecordOptions){.form = plain});
 }
 
 static void turns_are_learnt_or_read(void) {
     RecordTemplate plain;
-    CHECK_OK(record_template_open(&plain, "plain", NULL));
     for (size_t i = 0; i < sizeof chats / sizeof chats[0]; i++) {
         RecordReader reader;
         Record record;
@@ -124,7 +117,6 @@ static void turns_are_learnt_or_read(void) {
 
 static void what_is_wrong_is_said(void) {
     RecordTemplate plain;
-    CHECK_OK(record_template_open(&plain, "plain", NULL));
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         RecordReader reader;
         Record record;

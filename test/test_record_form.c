@@ -1,36 +1,5 @@
 // test_record_form.c -- records of every form, through every template.
-#include "../dataloader/records/record_reader.h"
-#include "test.h"
-
-static bool text_is(RecordText text, const char* expected) {
-    return text.text != NULL && strcmp(text.text, expected) == 0 && strlen(expected) == text.num_bytes;
-}
-
-static void check_sample(RecordReader* reader, const char* task, const char* inputs, const char* targets) {
-    Record sample;
-    CHECK_OK(record_reader_next(reader, &sample));
-    CHECK(!sample.end && sample.num_turns == 1);
-    if (sample.num_turns != 1) { return; }
-    CHECK(text_is(sample.task, task));
-    CHECK(text_is(sample.turns[0].inputs, inputs));
-    CHECK(text_is(sample.turns[0].targets, targets));
-}
-
-static void check_end(RecordReader* reader) {
-    Record sample;
-    for (int i = 0; i < 2; i++) {  // the end stays the end
-        CHECK_OK(record_reader_next(reader, &sample));
-        CHECK(sample.end);
-    }
-    record_reader_close(reader);
-}
-
-#define TALK                                                                                          \
-    "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": "  \
-    "\"q1\"}, "                                                                                       \
-    "{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"q\"}, {\"text\": \"2\"}]}, " \
-    "{\"role\": \"assistant\", \"content\": \"a1\"}, {\"role\": \"tool\", \"content\": \"t\"}, "      \
-    "{\"role\": \"assistant\", \"content\": \"a2\"}, {\"role\": \"user\", \"content\": \"bye\"}]}"
+#include "record_check.h"
 
 static const struct {
     const char *form, *record, *inputs[2], *targets[2];
@@ -120,10 +89,7 @@ static void every_form_and_template_reads_as_it_should(void) {
         RecordReader reader;
         Record record;
         CHECK_OK(record_template_open(&form, forms[i].form, NULL));
-        FILE* stream = tmpfile();
-        fputs(forms[i].record, stream);
-        rewind(stream);
-        CHECK_OK(record_reader_open_stream(&reader, stream, "x", &(RecordOptions){.form = &form}));
+        record_check_open(&reader, forms[i].record, "x", &(RecordOptions){.form = &form});
         CHECK_OK(record_reader_next(&reader, &record));
         CHECK_EQ(record.form, forms[i].kind);
         CHECK_EQ(record.num_turns, forms[i].inputs[1] != NULL ? 2 : 1);
@@ -147,13 +113,10 @@ static void fields_may_have_names_of_their_own(void) {
         "{\"a\": [], \"b\": \"y\"}\n{\"a\": \"x\"}\n";
     RecordReader reader;
     Record record;
-    FILE* stream = tmpfile();
-    fputs(text, stream);
-    rewind(stream);
     RecordTemplate form, plain;
     CHECK_OK(record_template_open(&plain, "plain", NULL));
     RecordOptions options = {.fields = {"a", "b"}, .task_field = "kind", .form = &plain};
-    CHECK_OK(record_reader_open_stream(&reader, stream, "dir/tasks.ndjson.gz", &options));
+    record_check_open(&reader, text, "dir/tasks.ndjson.gz", &options);
     check_sample(&reader, "k", "1.5", "true");
     check_sample(&reader, "k", "x", "12");
     CHECK_FAILS(record_reader_next(&reader, &record), STATUS_BAD_FORMAT, ":3: field \"a\" is an array");
@@ -217,10 +180,7 @@ static void a_template_is_for_one_form(void) {
         RecordReader reader;
         Record record;
         CHECK_OK(record_template_open(&form, cases[i].text, NULL));
-        FILE* stream = tmpfile();
-        fputs(cases[i].record, stream);
-        rewind(stream);
-        CHECK_OK(record_reader_open_stream(&reader, stream, "x", &(RecordOptions){.form = &form}));
+        record_check_open(&reader, cases[i].record, "x", &(RecordOptions){.form = &form});
         CHECK_FAILS(record_reader_next(&reader, &record), cases[i].status, cases[i].reason);
         record_reader_close(&reader);
         record_template_close(&form);

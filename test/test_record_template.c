@@ -2,15 +2,7 @@
 // make the same inputs, byte for byte, and leave the answers to be said.
 #include <jansson.h>
 
-#include "../dataloader/records/record_reader.h"
-#include "test.h"
-
-#define TALK                                                                                          \
-    "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": "  \
-    "\"q1\"}, "                                                                                       \
-    "{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"q\"}, {\"text\": \"2\"}]}, " \
-    "{\"role\": \"assistant\", \"content\": \"a1\"}, {\"role\": \"tool\", \"content\": \"t\"}, "      \
-    "{\"role\": \"assistant\", \"content\": \"a2\"}, {\"role\": \"user\", \"content\": \"bye\"}]}"
+#include "record_check.h"
 
 // Asked with their last targets, and without them.
 static const struct {
@@ -46,11 +38,7 @@ static const struct {
 
 static void read_one(RecordReader* reader, Record* out, const char* text, const RecordTemplate* form,
                      RecordFields fields) {
-    FILE* stream = tmpfile();
-    fputs(text, stream);
-    rewind(stream);
-    CHECK_OK(
-        record_reader_open_stream(reader, stream, "x", &(RecordOptions){.fields = fields, .form = form}));
+    record_check_open(reader, text, "x", &(RecordOptions){.fields = fields, .form = form});
     CHECK_OK(record_reader_next(reader, out));
 }
 

@@ -14,13 +14,12 @@
 #   RANKS=                   default: the slots of all hosts
 #   DRY_RUN=1                says what would be run
 # For NCCL set on the command line: what begins with NCCL_ or DYNAPIPE_, OMP_ and OPENBLAS_ goes to all hosts. doc/hosts.md says which to set.
+. "$(dirname "$0")/help.sh"
 set -u
-usage() { sed -n '2,/^set -u/{s/^# \{0,1\}//;/^set -u/d;p}' "$0"; }
 fail() {
     echo "hosts_train.sh: $1" >&2
     exit 2
 }
-case "${1:-}" in -h | --help) usage && exit ;; esac
 [ $# -ge 3 ] && [ "$2" = -- ] || fail "HOSTFILE -- PROGRAM ARGUMENTS are needed ---> dev/hosts_train.sh --help"
 hostfile=$1
 shift 2

@@ -12,13 +12,13 @@
 # jitter[:P]       each host is off by P (10) percent, anew every 0.25 s (standard deviation; a job takes about as long); --seed
 # Several names: what they do to a host is multiplied (jitter beside slow-from: until 1024 s behind it). F: 0.01 to 100, P: 0 to 100.
 # --rendezvous: no send is through before its receive is posted, however small. --cfg: for SMPI, see smpimain --help.
+. "$(dirname "$0")/help.sh"
 set -eu
 die() { echo "$1" >&2; exit 2; }
-manual() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; }
 ranks='' platform=fast seed=1 cfg=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
     case $1 in
-        -h | --help) manual; exit 0 ;;
+        -h | --help) script_help; exit 0 ;;
         --rendezvous) cfg+=(--cfg=smpi/send-is-detached-thresh:0); shift; continue ;;
         -n | --platform | --seed | --cfg) [ $# -ge 2 ] || die "$1: no value" ;;&
         -n) ranks=$2 ;;

@@ -24,7 +24,7 @@ original gives up, a replica comes out with a makespan of INT64_MAX, and the pla
 
 #include <stdbool.h>
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "../dynapipe_plugin/plan/batching.h"
 
 // --- the original: dynapipe_original.c --------------------------------------------------------------------

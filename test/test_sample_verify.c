@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include "../dynapipe_plugin/base/clock.h"
+#include "../util/program.h"
 #include "../dataloader/sample_format.h"
 #include "data_maker.h"
 

@@ -21,7 +21,7 @@ CFLAGS_release := -O2
 CFLAGS_asan    := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 CFLAGS_tsan    := -O1 -fsanitize=thread
 CFLAGS_cover   := -O0 --coverage
-# All ranks in one process: a program is a library there that SMPI loads once a rank (base/simulated.h).
+# All ranks in one process: a program is a library there that SMPI loads once a rank (util/program.h).
 CFLAGS_simulated := -O2 -g0 -fPIC $(SMPI_HELPERS) -DSMPI_NO_OVERRIDE_MALLOC -DDYNAPIPE_SIMULATED
 LINK_simulated   := -shared
 OPT       ?= $(CFLAGS_$(BUILD))
@@ -246,8 +246,8 @@ COMMIT := $(or $(shell git describe --always --abbrev=12 --dirty --exclude '*' 2
 $(OUT)/commit: FORCE
 	@mkdir -p $(@D)
 	@echo '$(COMMIT)' | cmp -s - $@ || echo '$(COMMIT)' >$@
-$(OUT)/$(DYNAPIPE_DIR)/base/version.o: $(OUT)/commit
-$(OUT)/$(DYNAPIPE_DIR)/base/version.o: CFLAGS_ALL += -DDYNAPIPE_COMMIT='"$(COMMIT)"'
+$(OUT)/util/program.o: $(OUT)/commit
+$(OUT)/util/program.o: CFLAGS_ALL += -DDYNAPIPE_COMMIT='"$(COMMIT)"'
 
 # --- sanitizers, fuzzing, structure ---------------------------------------------------------------------------
 asan:                                      ## unit tests, one rank, and emulated GPUs under address and undefined-behaviour sanitizers

@@ -6,8 +6,7 @@ dynapipe.c -- the planner as a command: plan a batch, check and compare plans, a
 */
 #include <string.h>
 
-#include "dynapipe_plugin/base/standard_output.h"
-#include "dynapipe_plugin/base/version.h"
+#include "util/program.h"
 #include "tool/tool.h"
 
 // clang-format off

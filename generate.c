@@ -10,9 +10,8 @@ On the CPU, in one process, without MPI. The parts are in generator/.
 #include <stdio.h>
 #include <string.h>
 
-#include "dynapipe_plugin/base/options.h"
-#include "dynapipe_plugin/base/standard_output.h"
-#include "dynapipe_plugin/base/version.h"
+#include "util/options.h"
+#include "util/program.h"
 #include "generator/generator.h"
 
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };

@@ -13,9 +13,8 @@ have. The same file is ./profile_costscu on GPUs.
 #include <stdlib.h>
 #include <string.h>
 
-#include "dynapipe_plugin/base/options.h"
-#include "dynapipe_plugin/base/standard_output.h"
-#include "dynapipe_plugin/base/version.h"
+#include "util/options.h"
+#include "util/program.h"
 #include "dynapipe_plugin/measure/measure.h"
 #include "dynapipe_plugin/plan/cost/cost_file.h"
 #include "dynapipe_plugin/plan/types/mb_shape.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <pcre2.h>
 
-#include "../dynapipe_plugin/base/hash.h"
+#include "../util/numbers.h"
 
 // White space is spelled out: PCRE2's own \s has U+180E besides, which Unicode took out of it in version 6.3.
 #define SPACES \

@@ -14,7 +14,7 @@ Thread rule: encoding writes the cache, so one Bpe, one thread; everything else 
 
 #include <stddef.h>
 #include <stdint.h>
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
 #include "bpe_vocab.h"
 
 typedef struct Bpe Bpe;

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <jansson.h>
 
-#include "../dynapipe_plugin/base/file_io.h"
-#include "../dynapipe_plugin/base/hash.h"
+#include "../util/files.h"
+#include "../util/numbers.h"
 
 enum { MAX_TOKEN_BYTES = 255, ALPHABET_CHARS = 324, MAX_VOCAB = 1 << 24 };
 

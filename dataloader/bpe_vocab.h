@@ -10,8 +10,8 @@ U+0100, U+0101 ... ("Ġ", U+0120, is the blank). All checks happen here, so enco
 
 #include <stddef.h>
 #include <stdint.h>
-#include "../dynapipe_plugin/base/rng.h"
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/numbers.h"
+#include "../util/status.h"
 
 #define BPE_EOT_TEXT "<|endoftext|>"
 

@@ -1,6 +1,6 @@
 #include "collate.h"
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 
 // One side of the windows while it is filled; the decoder's is empty where there is none.
 typedef struct {

@@ -12,8 +12,8 @@ seq_lens (NULL where a side has no padding) says where it begins.
 */
 #pragma once
 
-#include "../dynapipe_plugin/base/arena.h"
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/arena.h"
+#include "../util/status.h"
 #include "../dynapipe_plugin/dynapipe.h"
 #include "../dynapipe_plugin/plan/types/plan_types.h"
 #include "loader.h"

@@ -27,7 +27,7 @@ nobody gave them.
 #pragma once
 
 #include <stdbool.h>
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
 #include "loader.h"
 #include "sample_file.h"
 

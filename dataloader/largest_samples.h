@@ -6,7 +6,7 @@ Few of many: of samples cut at -t most often one or two, at most one for each le
 */
 #pragma once
 
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
 #include "../dynapipe_plugin/plan/types/plan_types.h"
 
 typedef struct {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/hash.h"
+#include "../util/numbers.h"
 
 enum { LLMC_HEADER_BYTES = 1024 };
 

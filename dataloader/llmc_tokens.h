@@ -12,7 +12,7 @@ Documents of a single token are dropped and counted. The one task bears the file
 
 #include <stdbool.h>
 #include <stddef.h>
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
 #include "sample_file.h"
 
 bool llmc_tokens_recognize(const void* data, size_t num_bytes);

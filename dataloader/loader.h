@@ -22,8 +22,8 @@ without shuffling it is always the same, whatever the seed.
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "../dynapipe_plugin/base/arena.h"
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/arena.h"
+#include "../util/status.h"
 #include "../dynapipe_plugin/plan/types/plan_types.h"
 #include "largest_samples.h"
 #include "sample_shards.h"

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/printable.h"
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/status.h"
+#include "../util/numbers.h"
 
 // Shares are rounded to 2^-31 of the whole: equal on all machines, whatever their pow() does to the last bit.
 static const double SHARE_UNITS = 2147483648.0;

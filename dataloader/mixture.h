@@ -9,7 +9,7 @@ any number of draws every task has had its share to within a few samples, and a 
 #pragma once
 
 #include <stdint.h>
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
 #include "loader.h"
 
 typedef struct {

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "collate.h"
 #include "shuffle.h"
 

@@ -9,7 +9,7 @@ batch.
 #pragma once
 
 #include <stdint.h>
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
 #include "../dynapipe_plugin/dynapipe.h"
 #include "loader.h"
 

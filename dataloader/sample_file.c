@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/hash.h"
+#include "../util/numbers.h"
 #include "llmc_tokens.h"
 #include "sample_format.h"
 

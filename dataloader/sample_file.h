@@ -38,8 +38,8 @@ llm.c's own token files (magic 20240520, uint16; 20240801, uint32) open as well,
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "../dynapipe_plugin/base/file_io.h"
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/files.h"
+#include "../util/status.h"
 
 enum { SAMPLE_FILE_MAX_TASKS = 4096, SAMPLE_FILE_MAX_NAME = 255 };
 

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include "../dynapipe_plugin/base/hash.h"
+#include "../util/numbers.h"
 
 #define SAMPLE_FORMAT_MAGIC "DPSAMPLE"
 enum { SAMPLE_FORMAT_VERSION = 4, SAMPLE_FORMAT_HEADER_BYTES = 88, SAMPLE_FORMAT_HASHED_BYTES = 80 };

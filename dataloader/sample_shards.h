@@ -9,7 +9,7 @@ first appear. A sample's id counts through all files.
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
 #include "sample_file.h"
 
 typedef struct {

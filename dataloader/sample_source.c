@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "llmc_tokens.h"
 #include "sample_cut.h"
 

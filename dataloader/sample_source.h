@@ -9,7 +9,7 @@ sample is with span corruption.
 #pragma once
 
 #include <stdint.h>
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
 #include "../dynapipe_plugin/plan/types/plan_types.h"
 #include "loader.h"
 #include "sample_cut.h"

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../dynapipe_plugin/base/simulated.h"
+#include "../util/program.h"
 #include "llmc_tokens.h"
 #include "sample_format.h"
 

@@ -16,7 +16,7 @@ get their content_id with sample_verify_wait().
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
 #include "sample_shards.h"
 
 typedef struct SampleVerify SampleVerify;

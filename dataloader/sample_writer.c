@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../dynapipe_plugin/base/hash.h"
+#include "../util/numbers.h"
 #include "sample_file.h"
 #include "sample_format.h"
 

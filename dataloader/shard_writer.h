@@ -10,7 +10,7 @@ since the glob would mix them in.
 #pragma once
 
 #include <stdint.h>
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
 #include "sample_file.h"
 
 typedef struct {

@@ -1,6 +1,6 @@
 #include "shuffle.h"
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 
 // Few bits make a weak round function, so small domains get more rounds than the four of the theorem.
 enum { NUM_ROUNDS = 8, MIN_HALF_BITS = 3 };

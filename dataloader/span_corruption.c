@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 
 static int32_t clamp(double x, int32_t least, int32_t most) {
     int32_t rounded = x < (double)SPAN_CORRUPTION_MAX_TOKENS ? (int32_t)rint(x) : SPAN_CORRUPTION_MAX_TOKENS;

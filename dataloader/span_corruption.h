@@ -13,7 +13,7 @@ follow from n alone. Where the sentinels would not do, there are fewer, longer s
 #pragma once
 
 #include <stdint.h>
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
 
 typedef struct {
     double noise_density;                   // share of tokens, in (0, 1)

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/hash.h"
+#include "../util/numbers.h"
 
 Status task_table_open(TaskTable* table, double fraction, int32_t max_tasks) {
     uint32_t num_slots = 16;

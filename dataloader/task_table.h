@@ -16,7 +16,7 @@ at most).
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
 
 enum {
     TASK_TABLE_EXACT = 1024,

@@ -8,7 +8,7 @@ than the others; a text of no token has none. Pieces are numbered in the order o
 #pragma once
 
 #include <stdint.h>
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
 #include "sample_shards.h"
 
 typedef struct {

@@ -11,7 +11,7 @@ order.
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
 #include "sample_shards.h"
 
 typedef struct TokenStream TokenStream;

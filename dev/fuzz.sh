@@ -45,7 +45,7 @@ if ! clang -fsanitize=fuzzer "$out/probe.c" -o "$out/probe" >"$out/log/probe.log
 fi
 
 # Everything that parses, in an archive: a target is linked with what it needs, since whatever is linked costs time in each execution.
-sources=$(ls dynapipe_plugin/base/*.c dynapipe_plugin/plan/*.c dynapipe_plugin/plan/*/*.c dynapipe_plugin/run/session_options.c dynapipe_plugin/run/session_refit_record.c \
+sources=$(ls util/*.c dynapipe_plugin/plan/*.c dynapipe_plugin/plan/*/*.c dynapipe_plugin/run/session_options.c dynapipe_plugin/run/session_refit_record.c \
     dynapipe_plugin/run/session_placed.c dynapipe_plugin/run/session_resplit_record.c dynapipe_plugin/run/session_settings.c dynapipe_plugin/adapters/llmc_seal.c dynapipe_plugin/adapters/llmc_steps.c trainer/logger.c \
     dynapipe_plugin/run/trace.c dynapipe_plugin/run/trace_rows.c dynapipe_plugin/run/trace_writer.c dynapipe_plugin/run/trace_jobs.c dynapipe_plugin/measure/measure_kept.c dataloader/*.c dataloader/records/*.c dataloader/tokenizer/hf_*.c tool/*.c \
     llmc/*.c llmc/cpu/*.c test/fuzz/memory_*.c)
@@ -60,7 +60,7 @@ build_lib() {
     for source in $sources; do object_of "$source"; done | xargs ar rcs "$objects_at/parsers.new" && mv "$objects_at/parsers.new" "$objects_at/parsers.a"
 }
 # shellcheck disable=SC2012
-newest_header=$(find dynapipe_plugin dataloader tool llmc trainer test/fuzz -name '*.h' -printf '%T@ %p\n' | sort -n | tail -1 | cut -d' ' -f2)
+newest_header=$(find util dynapipe_plugin dataloader tool llmc trainer test/fuzz -name '*.h' -printf '%T@ %p\n' | sort -n | tail -1 | cut -d' ' -f2)
 exec 9>"$out/lock"  # of several of these at once, one builds
 if ! { flock 9 && build_lib; } >"$out/log/build.log" 2>&1; then
     tail -20 "$out/log/build.log"

@@ -5,10 +5,9 @@
 #include <string.h>
 #include <jansson.h>
 
-#include "../dynapipe_plugin/base/file_io.h"
-#include "../dynapipe_plugin/base/options.h"
-#include "../dynapipe_plugin/base/standard_output.h"
-#include "../dynapipe_plugin/base/version.h"
+#include "../util/files.h"
+#include "../util/options.h"
+#include "../util/program.h"
 #include "tasks.h"
 
 enum { MAX_TASKS = 32 };

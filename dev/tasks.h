@@ -9,7 +9,7 @@ gives the same bytes everywhere.
 #pragma once
 
 #include <stdint.h>
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 
 // A growing text, NUL-terminated; all zero is empty. Ends the program where memory is out.
 typedef struct {

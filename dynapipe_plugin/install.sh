@@ -48,18 +48,18 @@ export LC_ALL=C
 
 source=$(cd "$(dirname "$0")/.." && pwd -P)
 parts=$source/dynapipe_plugin/install
-folders="dynapipe_plugin dataloader"
+folders="dynapipe_plugin dataloader util"
 
 say() { printf '%s\n' "$*"; }
 die() { printf 'install.sh: %s ---> %s\n' "$2" "$3" >&2; exit "$1"; }  # exit status, what is wrong, what to do
 usage() {
     cat <<'END'
 install.sh [--apply | --check | --remove] [--link] [--only TABLE] [--file FILE] [--force] /path/to/their/llm.c
-  (nothing)      copy dynapipe_plugin/ and dataloader/ there; print which lines to add where, and why
+  (nothing)      copy dynapipe_plugin/, dataloader/ and util/ there; print which lines to add where, and why
   --apply        and add them
   --check        say what is there and what is missing; change nothing
   --remove       take lines and folders out again
-  --link         link the two folders instead of copying them
+  --link         link the folders instead of copying them
   --only TABLE   of adapters/TABLE.edits alone: llmc_cpu, llmc_cuda, ...; may be given again
   --file FILE    --check: of this file of the tree alone (what dynapipe.mk asks before it builds)
   --force        --remove: also where our lines or files were changed: what is left of ours goes, what was changed stays
@@ -300,7 +300,7 @@ place_folders() {
     if [ -n "$link" ]; then rm -f "$state/files"; else
         (cd "$tree" && find $folders -type f | sort | while read -r file; do say "$(cksum <"$file") $file"; done) >"$state/files"
     fi
-    say "$([ -n "$link" ] && echo linked || echo copied): dynapipe_plugin/ and dataloader/"
+    say "$([ -n "$link" ] && echo linked || echo copied): dynapipe_plugin/, dataloader/ and util/"
 }
 
 place_folder() {  # folder

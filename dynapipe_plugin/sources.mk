@@ -12,7 +12,7 @@ dynapipe_comma := ,
 
 # --- sources ---------------------------------------------------------------------------------------------------
 # Planner and loader know neither MPI nor where values live: one set of objects serves every build.
-DYNAPIPE_BASE_SRCS    := $(wildcard $(DYNAPIPE_DIR)/base/*.c)
+DYNAPIPE_BASE_SRCS    := $(wildcard $(DYNAPIPE_ROOT)util/*.c)
 DYNAPIPE_PLANNER_SRCS := $(wildcard $(DYNAPIPE_DIR)/plan/*.c $(DYNAPIPE_DIR)/plan/*/*.c)
 DYNAPIPE_LOADER_SRCS  := $(wildcard $(DYNAPIPE_ROOT)dataloader/*.c)
 DYNAPIPE_PLAN_SRCS    := $(DYNAPIPE_BASE_SRCS) $(DYNAPIPE_PLANNER_SRCS) $(DYNAPIPE_LOADER_SRCS)

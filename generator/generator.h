@@ -5,7 +5,7 @@ generator.h -- what ./generate consists of: a model with its tokenizer, prompts,
     Prompts prompts;                            // generator_prompts.c: --prompt, lines of text, records
     generator_answer(&model, &options, &prompts);   // generator_answer.c: tokens, texts, scores
 
-Whatever fails returns a Status with a message that says what to do (base/status.h).
+Whatever fails returns a Status with a message that says what to do (util/status.h).
 */
 #pragma once
 
@@ -15,7 +15,7 @@ Whatever fails returns a Status with a message that says what to do (base/status
 
 #include "../dataloader/records/record_files.h"
 #include "../dataloader/tokenizer/tokenizer_folder.h"
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
 #include "../llmc/completion.h"
 
 typedef struct {

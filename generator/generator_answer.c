@@ -7,7 +7,7 @@
 #include <jansson.h>
 
 #include "../dataloader/sample_cut.h"
-#include "../dynapipe_plugin/base/printable.h"
+#include "../util/status.h"
 #include "../trainer/scores.h"
 #include "generator.h"
 

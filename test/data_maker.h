@@ -10,8 +10,8 @@ data_maker.h -- sample files for tests whose every token can be told from (sampl
 #include <unistd.h>
 
 #include "../dataloader/sample_file.h"
-#include "../dynapipe_plugin/base/file_io.h"
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/files.h"
+#include "../util/numbers.h"
 #include "test.h"
 
 enum { MAKER_MAX_GAPS = 3 };

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 
 const ModelConfig gpt2_work_config = {.kind = &gpt2_kind,
                                       .max_seq_len = 4 * GPT2_WORK_LONGEST,

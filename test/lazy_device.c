@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/clock.h"
+#include "../util/program.h"
 
 enum { MAX_WORK = 4096 };
 

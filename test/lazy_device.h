@@ -11,7 +11,7 @@ waits for that transfer. Groups run as one. A transfer is a pair of messages of 
 
 #include <stdbool.h>
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "../dynapipe_plugin/run/device.h"
 #include "../dynapipe_plugin/run/transport.h"
 #include "toy_model.h"

@@ -10,7 +10,7 @@ random value by 1 % of that unit and demands that the same tolerance rejects it.
 #include <float.h>
 #include <math.h>
 #include <stdbool.h>
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "../llmc/ops.h"
 #include "test.h"
 

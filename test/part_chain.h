@@ -4,7 +4,7 @@ shares of the head, and the jobs of one micro-batch over them, in memory full of
 */
 #pragma once
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "../llmc/head.h"
 
 enum { PART_CHAIN_MAX_RANKS = 8, PART_CHAIN_MAX_CHUNKS = 16 };

@@ -5,7 +5,7 @@ Shared by the tests of the planner and of the executor: any plan they lead to mu
 */
 #pragma once
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "../dynapipe_plugin/plan/lists/plan.h"
 #include "../dynapipe_plugin/plan/lists/replica_lists.h"
 

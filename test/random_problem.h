@@ -1,7 +1,7 @@
 // random_problem.h -- random cost models, samples and batching problems for the tests of the planner.
 #pragma once
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "../dynapipe_plugin/plan/problem/microbatch.h"
 
 enum { RANDOM_MAX_SAMPLES = 4096 };

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#include "../dynapipe_plugin/base/clock.h"
+#include "../util/program.h"
 #include "../dynapipe_plugin/run/backoff.h"
 
 typedef struct {

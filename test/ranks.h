@@ -9,7 +9,7 @@ test.h's counters belong to the main thread, so a body reports by its Status; EX
 */
 #pragma once
 
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
 #include "../dynapipe_plugin/run/transport.h"
 
 enum { RANKS_MAX = 16 };

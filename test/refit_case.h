@@ -4,7 +4,7 @@ made with, and how long it would have taken.
 */
 #pragma once
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "../dynapipe_plugin/plan/cost/cost_model.h"
 #include "../dynapipe_plugin/plan/lists/plan.h"
 #include "../dynapipe_plugin/run/trace_jobs.h"

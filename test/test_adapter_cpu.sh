@@ -16,7 +16,7 @@ ok $? "without DYNAPIPE=1: the same program, byte for byte"
 
 make_tree DYNAPIPE=1
 trainer=$tree/train_gpt2 plan=$build/foreign_llmc/plan
-gcc -O2 -I. test/foreign_llmc/one_by_one.c "$plan"/dataloader/*.o "$plan"/dynapipe_plugin/base/*.o -lpcre2-8 -ljansson -lm -lpthread -o "$work/one_by_one" || exit 1
+gcc -O2 -I. test/foreign_llmc/one_by_one.c "$plan"/dataloader/*.o "$plan"/util/*.o -lpcre2-8 -ljansson -lm -lpthread -o "$work/one_by_one" || exit 1
 "$work/one_by_one" new "$tree/model.bin"
 "$work/one_by_one" tokens "$tree/train.tok" 5000
 "$work/one_by_one" tokens "$tree/val.tok" 900

@@ -1,7 +1,7 @@
 // test_balance.c -- against the optimum of tiny instances, and laws on large ones.
 #include "../dynapipe_plugin/plan/draft/balance.h"
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "test.h"
 
 static uint64_t seed;

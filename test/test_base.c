@@ -5,12 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../dynapipe_plugin/base/arena.h"
-#include "../dynapipe_plugin/base/file_io.h"
-#include "../dynapipe_plugin/base/file_part.h"
-#include "../dynapipe_plugin/base/hash.h"
-#include "../dynapipe_plugin/base/options.h"
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/arena.h"
+#include "../util/files.h"
+#include "../util/numbers.h"
+#include "../util/options.h"
 #include "test.h"
 
 static uint64_t seed;

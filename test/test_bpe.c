@@ -6,10 +6,9 @@
 #include "../dataloader/bpe.h"
 #include "../dataloader/bpe_vocab.h"
 #include "../dataloader/records/record_reader.h"
-#include "../dynapipe_plugin/base/clock.h"
-#include "../dynapipe_plugin/base/file_io.h"
-#include "../dynapipe_plugin/base/hash.h"
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/program.h"
+#include "../util/files.h"
+#include "../util/numbers.h"
 #include "test.h"
 
 #define SHARED_VOCAB "../shared/tokenizer/vocab.json"

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "../llmc/gpt2.h"
 #include "../llmc/llmc_error.h"
 #include "../llmc/t5.h"

@@ -2,8 +2,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-#include "../dynapipe_plugin/base/half.h"
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "../dynapipe_plugin/run/backoff.h"
 #include "../dynapipe_plugin/run/collective.h"
 #include "../dynapipe_plugin/run/session.h"

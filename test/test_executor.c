@@ -2,7 +2,7 @@
 // exact); invalid ones end with a message, never with a hang.
 #include <stdbool.h>
 
-#include "../dynapipe_plugin/base/clock.h"
+#include "../util/program.h"
 #include "../dynapipe_plugin/run/executor.h"
 #include "ranks.h"
 #include "test.h"

@@ -3,7 +3,7 @@
 // is told.
 #include <stdbool.h>
 
-#include "../dynapipe_plugin/base/clock.h"
+#include "../util/program.h"
 #include "../dynapipe_plugin/run/executor.h"
 #include "../dynapipe_plugin/run/transfer_groups.h"
 #include "../dynapipe_plugin/run/transfers.h"

@@ -6,12 +6,12 @@ cd "$(dirname "$0")/.." || exit 1
 . test/foreign_tree.sh
 build() { make --no-print-directory -j"$(nproc)" "$@" >"$work/said" 2>&1; }
 has() { grep -qE -- "$1" "$work/said"; }
-compiled() { grep -cE '^cc (dynapipe_plugin|dataloader)/' "$work/said"; }
+compiled() { grep -cE '^cc (dynapipe_plugin|dataloader|util)/' "$work/said"; }
 
 tree="$work/a tree"
 ln -s "a tree" "$work/tree"
 foreign_tree "$tree" '$^'
-cp -r dynapipe_plugin dataloader "$tree"
+cp -r dynapipe_plugin dataloader util "$tree"
 cd "$tree" || exit 1
 cp Makefile Makefile.bare
 line="-include dynapipe_plugin/dynapipe.mk"
@@ -71,7 +71,7 @@ build train_gpt2 DYNAPIPE=1
 ok $? "again: nothing of ours is compiled"
 touch dynapipe_plugin/run/transport.h
 build train_gpt2 DYNAPIPE=1
-[ "$(compiled)" -gt 2 ] && [ "$(compiled)" -lt $(($(ls dynapipe_plugin/*/*.c dataloader/*.c | wc -l) / 2)) ]
+[ "$(compiled)" -gt 2 ] && [ "$(compiled)" -lt $(($(ls dynapipe_plugin/*/*.c dataloader/*.c util/*.c | wc -l) / 2)) ]
 ok $? "a header changed: what includes it is compiled ($(compiled) files)"
 build train_gpt2 DYNAPIPE=1 CFLAGS="-O0 -g" LDLIBS=-lm && timeout 60 ./train_gpt2 >"$work/said" 2>&1 && has "1 ranks"
 ok $? "flags on the command line: ours are added to them"
@@ -213,7 +213,7 @@ int main() {
 }
 END
 foreign_makefile Makefile '$^'
-cp -r "$tree/dynapipe_plugin" "$tree/dataloader" .
+cp -r "$tree/dynapipe_plugin" "$tree/dataloader" "$tree/util" .
 bash dynapipe_plugin/install.sh --apply . >"$work/said" 2>&1
 ok $? "install.sh knows the family"
 cp train_gpt2.c whole.c

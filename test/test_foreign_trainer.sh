@@ -6,7 +6,7 @@ needs=g++
 . "$(dirname "$0")/train_lib.sh"
 trainer_dir=$work/a/tree
 # (the plugin below the tree, as every other test's tree has it: its objects come out of the compiler's cache)
-mkdir "$work/a" && cp -r test/foreign_trainer "$trainer_dir" && ln -s "$PWD/dynapipe_plugin" "$PWD/dataloader" "$trainer_dir" &&
+mkdir "$work/a" && cp -r test/foreign_trainer "$trainer_dir" && ln -s "$PWD/dynapipe_plugin" "$PWD/dataloader" "$PWD/util" "$trainer_dir" &&
     ln -s "$PWD/dynapipe_plugin" "$work" &&
     sed -i 's#\.\./\.\./dynapipe_plugin#dynapipe_plugin#' "$trainer_dir/Makefile"
 lib=build/${BUILD:-release}/foreign

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-#include "../dynapipe_plugin/base/half.h"
+#include "../util/numbers.h"
 #include "test.h"
 
 typedef struct {

@@ -6,7 +6,7 @@
 #include "../dataloader/tokenizer/hf_tokenizer.h"
 #include "../dataloader/tokenizer/spiece.h"
 #include "../dataloader/tokenizer/tokenizer.h"
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "test.h"
 
 #define UNIGRAM "test/golden/spiece_tiny_tokenizer.json"

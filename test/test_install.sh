@@ -355,7 +355,7 @@ only_what_is_ours() {  # is removed, and only what was done is said
     touch "$tree/build/dynapipe/plan/flags" "$tree/build/dynapipe/plan/a.o" "$tree/build/dynapipe/plan/theirs"
     run --remove "$tree"
     is "the user's own file among objects" "$(cd "$tree/build" && find . -type f | sort | tr '\n' ' ')" "./dynapipe/mine ./dynapipe/plan/theirs "
-    grep -q "^removed: dynapipe_plugin/, dataloader/$" "$work/said"
+    grep -q "^removed: dynapipe_plugin/, dataloader/, util/$" "$work/said"
     ok $? "the user's own file among objects: build/dynapipe/ is not said to be removed"
 }
 

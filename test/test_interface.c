@@ -3,7 +3,7 @@
 // the old struct stays, and a _v2 stands beside it.
 #include "../dynapipe_plugin/dynapipe.h"
 
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
 #include "test.h"
 
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 // test_largest_samples.c -- every length is covered by one that is kept, and none that is kept by another.
 #include "../dataloader/largest_samples.h"
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "test.h"
 
 static uint64_t seed;

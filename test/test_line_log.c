@@ -1,6 +1,6 @@
 // Laws of a run's log: lines are whole or not there, a run that goes on cuts it back to its step, a disk that
 // is full for a while or a folder that is removed costs no line that could be kept.
-#include "../dynapipe_plugin/base/line_log.h"
+#include "../util/files.h"
 
 #include <fcntl.h>
 #include <signal.h>

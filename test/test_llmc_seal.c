@@ -5,8 +5,8 @@
 
 #include "../dynapipe_plugin/adapters/llmc_record.h"
 #include "../dynapipe_plugin/adapters/llmc_seal.h"
-#include "../dynapipe_plugin/base/rng.h"
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/numbers.h"
+#include "../util/status.h"
 #include "../llmc/checkpoint_file.h"
 #include "../llmc/checkpoint_record.h"
 #include "../llmc/checkpoint_seal.h"

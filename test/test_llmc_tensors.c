@@ -6,8 +6,8 @@
 #include "../dynapipe_plugin/adapters/llmc_tensors.h"
 
 #include "../dynapipe_plugin/adapters/llmc_seal.h"
-#include "../dynapipe_plugin/base/rng.h"
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/numbers.h"
+#include "../util/status.h"
 #include "test.h"
 
 static uint64_t seed;

@@ -1,7 +1,7 @@
 // test_measure_bytes.c -- bytes of models that have squares, maxima of several terms, constants and
 // roundings, on chains of any length, ragged and padded: a plan never gives less than a range asks for, and
 // seldom much more; parameters and state of every stage; what is tied.
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "../dynapipe_plugin/measure/measure_bytes.h"
 #include "../dynapipe_plugin/measure/measure_lines.h"
 #include "../dynapipe_plugin/plan/planner.h"

@@ -1,7 +1,7 @@
 // test_measure_estimate.c -- means without what was disturbed; curves that never fall are the nearest of all.
 #include <math.h>
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "../dynapipe_plugin/measure/measure_estimate.h"
 #include "test.h"
 

@@ -1,6 +1,6 @@
 // test_measure_llmc.c -- the cost model's bytes are those of our models, of every kind: what any slice asks
 // for, state of every stage, tied copies included.
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "../dynapipe_plugin/measure/measure_bytes.h"
 #include "../dynapipe_plugin/plan/cost/cost_rank.h"
 #include "../dynapipe_plugin/plan/cost/cost_share.h"

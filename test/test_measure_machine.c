@@ -1,7 +1,7 @@
 // test_measure_machine.c -- in what ranks and links differ: a rank that is slower is found, on all ranks
 // alike, and by how much; a link that is slower too; what is no more than noise is none.
-#include "../dynapipe_plugin/base/clock.h"
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/program.h"
+#include "../util/numbers.h"
 #include "../dynapipe_plugin/measure/measure.h"
 #include "../dynapipe_plugin/run/link_probe.h"
 #include "clock_model.h"

@@ -1,7 +1,7 @@
 // test_measure_times.c -- measuring models that take a known time: every curve finds its own share, whatever
 // the chain's length and layout; a model whose backward is one job; all ranks end with the same numbers, the
 // mean of theirs. And on real ones, the curves that each kind has.
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "../dynapipe_plugin/measure/measure_times.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/types/mb_shape.h"

@@ -2,7 +2,7 @@
 #include "../dataloader/mixture.h"
 
 #include <math.h>
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "test.h"
 
 static uint64_t seed;

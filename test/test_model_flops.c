@@ -1,5 +1,5 @@
 // Model FLOPs against a count over the table of tensors and over all pairs of tokens; what cards do at most.
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "../llmc/gpt2.h"
 #include "../llmc/peak_flops.h"
 #include "../llmc/t5.h"

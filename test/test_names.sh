@@ -10,12 +10,12 @@ exported() { nm -g --defined-only "$@" 2>/dev/null | awk 'NF == 3 { print $3 }' 
 
 tree=$work/tree
 foreign_tree "$tree" '$^'
-cp -r dynapipe_plugin dataloader "$tree"
+cp -r dynapipe_plugin dataloader util "$tree"
 cd "$tree" || exit 1
 echo "-include dynapipe_plugin/dynapipe.mk" >>Makefile
 
 # --- header names: a tree full of headers that are called as ours, on the compiler's path ----------------------------
-find dynapipe_plugin dataloader -name '*.h' -printf '%f\n' | sort -u >"$work/header_names"
+find dynapipe_plugin dataloader util -name '*.h' -printf '%f\n' | sort -u >"$work/header_names"
 printf '%s\n' utils.h rand.h logger.h dataloader.h tokenizer.h sampler.h schedulers.h zero.cuh >>"$work/header_names"
 mkdir llmc
 while read -r name; do echo "#error \"$name of this tree\"" | tee "$name" >"llmc/$name"; done <"$work/header_names"

@@ -1,11 +1,11 @@
 // test_page_memory.c -- memory that grows keeps what is in it and its place as long as there are addresses;
 // what is new is zero and already there.
-#include "../dynapipe_plugin/base/page_memory.h"
+#include "../util/arena.h"
 
 #include <stdlib.h>
 #include <sys/resource.h>
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "test.h"
 
 static uint64_t seed;

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "../dynapipe_plugin/run/piece_route.h"
 #include "ranks.h"
 #include "test.h"

@@ -1,5 +1,5 @@
 // test_pipe.c -- the simulator against an independent replay, and the laws of GPipe and 1F1B.
-#include "../dynapipe_plugin/base/clock.h"
+#include "../util/program.h"
 #include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 #include "random_plan.h"
 #include "test.h"

@@ -1,5 +1,5 @@
 // test_placement_make.c -- placements by shape and from text: what each shape is, what is refused.
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "../dynapipe_plugin/plan/problem/placement_make.h"
 #include "../dynapipe_plugin/plan/problem/placement_words.h"
 #include "random_plan.h"

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <time.h>
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "../dynapipe_plugin/run/plan_ahead.h"
 #include "test.h"
 

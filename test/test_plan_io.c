@@ -1,5 +1,5 @@
 // test_plan_io.c -- plan text: round trips, golden text, hostile text; timelines as in STYLE.
-#include "../dynapipe_plugin/base/file_io.h"
+#include "../util/files.h"
 #include "random_plan.h"
 #include "pipe_print.h"
 #include "test.h"

@@ -1,6 +1,6 @@
 // test_planner.c -- plan_make: every plan keeps every rule, whatever is asked for; the same twice; messages.
-#include "../dynapipe_plugin/base/clock.h"
-#include "../dynapipe_plugin/base/file_io.h"
+#include "../util/program.h"
+#include "../util/files.h"
 #include "../dynapipe_plugin/plan/baseline/batching_policies.h"
 #include "../dynapipe_plugin/plan/bound/lower_bound.h"
 #include "../dynapipe_plugin/plan/plan_assemble.h"

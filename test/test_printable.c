@@ -1,7 +1,6 @@
 // test_printable.c -- no name can steer a terminal, and whatever is readable stays as it is.
-#include "../dynapipe_plugin/base/printable.h"
-#include "../dynapipe_plugin/base/rng.h"
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
+#include "../util/numbers.h"
 #include "test.h"
 
 static uint64_t seed;

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "../dynapipe_plugin/base/clock.h"
+#include "../util/program.h"
 #include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "random_plan.h"

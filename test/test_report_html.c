@@ -3,7 +3,7 @@
 #include <math.h>
 #include <unistd.h>
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "../tool/line_chart.h"
 #include "../tool/tool.h"
 #include "report_page.h"

@@ -5,7 +5,7 @@
 #include <sys/resource.h>
 #include "../dataloader/sample_format.h"
 #include "../dataloader/sample_shards.h"
-#include "../dynapipe_plugin/base/hash.h"
+#include "../util/numbers.h"
 #include "data_maker.h"
 
 static uint64_t seed;

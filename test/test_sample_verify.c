@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
-#include "../dynapipe_plugin/base/clock.h"
+#include "../util/program.h"
 #include "../dataloader/sample_format.h"
 #include "data_maker.h"
 #include "slow_disk.h"

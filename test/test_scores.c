@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "test.h"
 
 static void exact_match_is_of_the_text(void) {

@@ -4,8 +4,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
-#include "../dynapipe_plugin/base/clock.h"
-#include "../dynapipe_plugin/base/stop_signal.h"
+#include "../util/program.h"
 #include "../dynapipe_plugin/run/session.h"
 #include "data_maker.h"
 #include "ranks.h"

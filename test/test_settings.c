@@ -1,7 +1,6 @@
 // Laws of what a run was started with: two runs that differ in a value differ in a line, and it says both.
-#include "../dynapipe_plugin/base/settings.h"
+#include "../util/options.h"
 
-#include "../dynapipe_plugin/base/options.h"
 #include "../dynapipe_plugin/run/session_options.h"
 #include "test.h"
 

@@ -1,7 +1,7 @@
 // test_shuffle.c -- permutations without memory: every number once, every order about equally often.
 #include "../dataloader/shuffle.h"
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "test.h"
 
 static uint64_t seed;

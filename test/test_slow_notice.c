@@ -2,8 +2,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "../dynapipe_plugin/base/clock.h"
-#include "../dynapipe_plugin/base/slow_notice.h"
+#include "../util/program.h"
 #include "test.h"
 
 static _Atomic int64_t bytes;

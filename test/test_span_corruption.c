@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "test.h"
 
 static uint64_t seed;

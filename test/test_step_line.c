@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/rng.h"
-#include "../dynapipe_plugin/base/step_line.h"
+#include "../util/numbers.h"
+#include "../util/program.h"
 #include "test.h"
 
 static void usual_runs_have_all_fields(void) {

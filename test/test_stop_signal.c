@@ -4,8 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../dynapipe_plugin/base/save_interval.h"
-#include "../dynapipe_plugin/base/stop_signal.h"
+#include "../util/program.h"
 #include "test.h"
 
 // In a process of its own, as the note is never taken back: `body`'s exit status, or 256 + the signal that

@@ -1,6 +1,6 @@
 // test_task_table.c -- names, validation split and quantiles against their definitions.
 #include "../dataloader/task_table.h"
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "test.h"
 
 static uint64_t seed;

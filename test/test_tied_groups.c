@@ -1,6 +1,6 @@
 // test_tied_groups.c -- copies of parameters on any stages: every copy gets the sum of all, in the order of
 // ranks, bit for bit; what is told wrongly is named on every rank.
-#include "../dynapipe_plugin/base/clock.h"
+#include "../util/program.h"
 #include "ranks.h"
 #include "test.h"
 #include "tied_case.h"

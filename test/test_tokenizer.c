@@ -6,8 +6,8 @@
 #include "../dataloader/tokenizer/hf_tokenizer.h"
 #include "../dataloader/tokenizer/spiece.h"
 #include "../dataloader/tokenizer/tokenizer.h"
-#include "../dynapipe_plugin/base/file_io.h"
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/files.h"
+#include "../util/numbers.h"
 #include "../llmc/token_text.h"
 #include "test.h"
 

@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <math.h>
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "ranks.h"
 #include "test.h"
 #include "transport_cases.h"

@@ -80,7 +80,7 @@ done
 cat >"$work/vocab.py" <<'EOF2'
 import struct, sys
 M = (1 << 64) - 1
-def finish(z):  # splitmix64's mixer, dynapipe_plugin/base/rng.h
+def finish(z):  # splitmix64's mixer, util/numbers.h
     z = ((z ^ z >> 30) * 0xbf58476d1ce4e5b9) & M
     z = ((z ^ z >> 27) * 0x94d049bb133111eb) & M
     return z ^ z >> 31

@@ -1,6 +1,6 @@
 #include "tied_case.h"
 
-#include "../dynapipe_plugin/base/half.h"
+#include "../util/numbers.h"
 
 static void shuffle(int32_t* out, int32_t num_values, Rng* rng) {
     for (int32_t i = 0; i < num_values; i++) {

@@ -6,7 +6,7 @@ plain loops over all copies, in the order of ranks.
 
 #include <stdbool.h>
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 #include "../dynapipe_plugin/run/sums.h"
 #include "ranks.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/numbers.h"
 
 enum { V = 11, C = 6, L = 3, HEAD = L + 1 };
 enum { LAYER_VALUES = 2 * C * C + C, EMBEDDING_VALUES = V * C };

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "../dynapipe_plugin/base/clock.h"
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/program.h"
+#include "../util/numbers.h"
 
 enum { C = TOY_CHANNELS };
 

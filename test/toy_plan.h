@@ -9,8 +9,8 @@ first-fit, as tightly as lifetimes allow.
 */
 #pragma once
 
-#include "../dynapipe_plugin/base/arena.h"
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/arena.h"
+#include "../util/numbers.h"
 #include "../dynapipe_plugin/plan/lists/plan.h"
 #include "toy_model.h"
 

@@ -5,7 +5,7 @@ transport_cases.h -- what every transport must do; run by all ranks of one, thre
 
 #include <stdint.h>
 
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
 #include "../dynapipe_plugin/run/transport.h"
 
 // Every rank sends `num_messages` to every other, of random lengths (0 bytes and above a MiB among them) on a

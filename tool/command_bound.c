@@ -1,7 +1,7 @@
 // command_bound.c -- ./dynapipe bound: the parts of the lower bound of a problem.
 #include <string.h>
 
-#include "../dynapipe_plugin/base/step_line.h"
+#include "../util/program.h"
 #include "../dynapipe_plugin/plan/bound/lower_bound.h"
 #include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "problem_command.h"

@@ -1,8 +1,8 @@
 // command_check.c -- ./dynapipe check: every rule a plan must keep.
 #include <inttypes.h>
 
-#include "../dynapipe_plugin/base/printable.h"
-#include "../dynapipe_plugin/base/step_line.h"
+#include "../util/status.h"
+#include "../util/program.h"
 #include "plan_file.h"
 #include "problem_command.h"
 #include "problem_load.h"

@@ -3,9 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/clock.h"
-#include "../dynapipe_plugin/base/printable.h"
-#include "../dynapipe_plugin/base/step_line.h"
+#include "../util/program.h"
+#include "../util/status.h"
 #include "../dynapipe_plugin/plan/bound/waterfall.h"
 #include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 #include "../dynapipe_plugin/plan/planner.h"

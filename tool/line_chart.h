@@ -14,7 +14,7 @@ style sheet hides or shows, without scripts. Colours and fonts come from the pag
 #include <stdint.h>
 #include <stdio.h>
 
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
 
 enum { CHART_BUCKETS = 240, CHART_MAX_SERIES = 8 };
 

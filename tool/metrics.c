@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../dynapipe_plugin/base/file_io.h"
-#include "../dynapipe_plugin/base/printable.h"
+#include "../util/files.h"
+#include "../util/status.h"
 
 enum { MAX_PATH_BYTES = 4096 };
 

@@ -16,7 +16,7 @@ counted twice. A last line that was cut off is left out and mentioned.
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
 
 // clang-format off
 #define METRIC_LIST(X)                                                           \

@@ -12,7 +12,7 @@ both plans have, under the first plan's numbers.
 #include <stdarg.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/step_line.h"
+#include "../util/program.h"
 #include "../dynapipe_plugin/plan/lists/plan_words.h"
 #include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 #include "svg.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/step_line.h"
+#include "../util/program.h"
 #include "../dynapipe_plugin/plan/lists/plan_words.h"
 #include "problem_machine.h"
 #include "problem_place.h"

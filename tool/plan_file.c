@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/file_io.h"
+#include "../util/files.h"
 
 Status plan_file_load(Plan* out, const char* path, Arena* arena) {
     char* text = NULL;

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "../dynapipe_plugin/base/step_line.h"
+#include "../util/program.h"
 #include "../dynapipe_plugin/plan/cost/cost_share.h"
 #include "../dynapipe_plugin/plan/lists/plan_words.h"
 #include "problem_machine.h"

@@ -3,7 +3,7 @@ problem_command.h -- a command that works on a planning problem: options, memory
 */
 #pragma once
 
-#include "../dynapipe_plugin/base/arena.h"
+#include "../util/arena.h"
 #include "problem.h"
 #include "tool.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/file_io.h"
+#include "../util/files.h"
 #include "../llmc/gpt2.h"
 #include "../llmc/models.h"
 #include "../llmc/t5.h"

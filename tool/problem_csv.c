@@ -10,9 +10,9 @@ tokens of its encoder and decoder, and where one is 0 there is an end token.
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/file_io.h"
-#include "../dynapipe_plugin/base/printable.h"
-#include "../dynapipe_plugin/base/rng.h"
+#include "../util/files.h"
+#include "../util/status.h"
+#include "../util/numbers.h"
 #include "problem_csv.h"
 #include "problem_place.h"
 

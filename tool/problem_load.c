@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/file_io.h"
+#include "../util/files.h"
 #include "problem_costs.h"
 #include "problem_csv.h"
 #include "problem_json.h"

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "../dynapipe_plugin/base/printable.h"
+#include "../util/status.h"
 #include "problem_machine.h"
 
 // What a list gives: `num` numbers of at least `least`, in `unit`.

@@ -1,7 +1,7 @@
 // report_parts.h -- what the parts of a report share: its runs, and what follows from their records.
 #pragma once
 
-#include "../dynapipe_plugin/base/arena.h"
+#include "../util/arena.h"
 #include "report_html.h"
 
 typedef struct {

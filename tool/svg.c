@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/file_io.h"
+#include "../util/files.h"
 
 // The widest digits of common sans-serif fonts (DejaVu Sans) are 0.636 em.
 static const double DIGIT_EM = 0.64;

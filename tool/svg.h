@@ -9,7 +9,7 @@ svg_print_escaped.
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/status.h"
 
 // Where a chart's values lie on the page: px = origin_px + (value - first) * px_per_value.
 typedef struct {
@@ -36,7 +36,7 @@ int32_t svg_tick_decimals(double step);
 const char* svg_time_unit(int64_t span_ns, double* out_ns);
 
 enum { SVG_NUMBER_BYTES = 48 };
-// "12.3 ms" with three or four digits; "12 345"; bytes: base/step_line.h. Into out[SVG_NUMBER_BYTES], which
+// "12.3 ms" with three or four digits; "12 345"; bytes: util/program.h. Into out[SVG_NUMBER_BYTES], which
 // is returned.
 const char* svg_format_time(char* out, double ns);
 const char* svg_format_count(char* out, double value);

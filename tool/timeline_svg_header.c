@@ -1,6 +1,6 @@
 #include "timeline_svg_header.h"
 
-#include "../dynapipe_plugin/base/step_line.h"
+#include "../util/program.h"
 
 // Pixels.
 static const double LEGEND_LINE = 22, HEADER = 168, HEADER_OF_SEVERAL = 92;

@@ -2,7 +2,7 @@
 
 #include <inttypes.h>
 
-#include "../dynapipe_plugin/base/step_line.h"
+#include "../util/program.h"
 #include "../dynapipe_plugin/plan/lists/plan_message.h"
 #include "../dynapipe_plugin/plan/lists/plan_words.h"
 

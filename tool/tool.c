@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/file_io.h"
+#include "../util/files.h"
 
 int tool_fail(Status status) {
     fprintf(stderr, "error: %s\n", status_message());

@@ -8,8 +8,8 @@ from its own name on, prints its answer on stdout and errors on stderr, and retu
 
 #include <stdio.h>
 
-#include "../dynapipe_plugin/base/options.h"
-#include "../dynapipe_plugin/base/status.h"
+#include "../util/options.h"
+#include "../util/status.h"
 
 enum {
     TOOL_OK = 0,  // done

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/file_io.h"
+#include "../util/files.h"
 #include "../dynapipe_plugin/plan/lists/plan_words.h"
 
 static const char REMEDY[] = "give a file that the trainer's --trace wrote";

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/step_line.h"
+#include "../util/program.h"
 #include "plan_file.h"
 
 // --- what if -----------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/base/printable.h"
+#include "../util/status.h"
 #include "scores.h"
 
 // malloc'ed and terminated; without the end-of-text token.

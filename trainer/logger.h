@@ -10,7 +10,7 @@ What becomes of its lines where the disk is full or the folder removed: line_log
 
 #include <stdbool.h>
 
-#include "../dynapipe_plugin/base/line_log.h"
+#include "../util/files.h"
 
 #ifdef __cplusplus
 extern "C" {

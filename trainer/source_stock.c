@@ -5,10 +5,8 @@
 
 #include "../dataloader/sample_file.h"
 #include "../dataloader/sample_verify.h"
-#include "../dynapipe_plugin/base/clock.h"
-#include "../dynapipe_plugin/base/options.h"
-#include "../dynapipe_plugin/base/step_line.h"
-#include "../dynapipe_plugin/base/stop_signal.h"
+#include "../util/program.h"
+#include "../util/options.h"
 #include "../llmc/completion.h"
 #include "../llmc/llmc_error.h"
 #include "../llmc/token_text.h"

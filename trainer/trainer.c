@@ -7,10 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../dynapipe_plugin/base/file_io.h"
-#include "../dynapipe_plugin/base/standard_output.h"
-#include "../dynapipe_plugin/base/stop_signal.h"
-#include "../dynapipe_plugin/base/version.h"
+#include "../util/files.h"
+#include "../util/program.h"
 #include "../llmc/llmc_error.h"
 
 // --- build -----------------------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ kind.
 */
 #pragma once
 
-#include "../dynapipe_plugin/base/save_interval.h"
-#include "../dynapipe_plugin/base/slow_notice.h"
+#include "../util/program.h"
 #include "../llmc/checkpoint.h"
 #include "../llmc/checkpoint_timed.h"
 #include "../llmc/hf_checkpoint.h"

@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../dynapipe_plugin/base/settings.h"
-#include "../dynapipe_plugin/base/standard_output.h"
+#include "../util/options.h"
+#include "../util/program.h"
 #include "../llmc/llmc_error.h"
 #include "trainer.h"
 

@@ -10,7 +10,7 @@ message.
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include "../../dynapipe_plugin/base/status.h"
+#include "../../util/status.h"
 
 typedef struct ByteSource ByteSource;
 

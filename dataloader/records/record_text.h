@@ -8,7 +8,7 @@ many digits as tell them from others, at most 17; whole ones have no point, howe
 
 #include <jansson.h>
 #include <stdbool.h>
-#include "../../dynapipe_plugin/base/arena.h"
+#include "../../util/arena.h"
 
 // UTF-8 with a NUL behind it, which may have more within; text NULL: there is none.
 typedef struct {

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <jansson.h>
 
-#include "../../dynapipe_plugin/base/file_io.h"
+#include "../../util/files.h"
 #include "../bpe_vocab.h"
 #include "hf_unigram.h"
 

@@ -13,7 +13,7 @@ searched in texts.
 #pragma once
 
 #include <stddef.h>
-#include "../../dynapipe_plugin/base/status.h"
+#include "../../util/status.h"
 
 typedef enum { HF_UNIGRAM, HF_BPE } HfKind;
 

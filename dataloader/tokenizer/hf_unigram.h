@@ -9,7 +9,7 @@ in the file asks for what the library would do otherwise.
 
 #include <stddef.h>
 #include <jansson.h>
-#include "../../dynapipe_plugin/base/status.h"
+#include "../../util/status.h"
 
 // The caller frees *model. `name` stands in messages.
 Status hf_unigram_to_model(const json_t* root, const char* name, char** model, size_t* num_bytes);

@@ -13,7 +13,7 @@ Thread rule: encoding keeps its result in the model, so one model, one thread.
 
 #include <stddef.h>
 #include <stdint.h>
-#include "../../dynapipe_plugin/base/status.h"
+#include "../../util/status.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../dynapipe_plugin/base/file_io.h"
-#include "../../dynapipe_plugin/base/hash.h"
+#include "../../util/files.h"
+#include "../../util/numbers.h"
 #include "hf_tokenizer.h"
 #include "spiece.h"
 

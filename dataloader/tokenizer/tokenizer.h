@@ -23,7 +23,7 @@ Thread rule: encoding writes caches, so one Tokenizer, one thread; everything el
 
 #include <stddef.h>
 #include <stdint.h>
-#include "../../dynapipe_plugin/base/status.h"
+#include "../../util/status.h"
 #include "../bpe.h"
 #include "../sample_file.h"
 

@@ -19,11 +19,10 @@ memory does not grow with the data (dataloader/task_table.h).
 #include "../task_table.h"
 #include "prepare_report.h"
 #include "sample_maker.h"
-#include "../../dynapipe_plugin/base/file_io.h"
-#include "../../dynapipe_plugin/base/hash.h"
-#include "../../dynapipe_plugin/base/options.h"
-#include "../../dynapipe_plugin/base/standard_output.h"
-#include "../../dynapipe_plugin/base/version.h"
+#include "../../util/files.h"
+#include "../../util/numbers.h"
+#include "../../util/options.h"
+#include "../../util/program.h"
 
 typedef enum { TURNS_AUTO, TURNS_TOGETHER, TURNS_APART } Turns;
 

@@ -5,9 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../dynapipe_plugin/base/clock.h"
-#include "../../dynapipe_plugin/base/printable.h"
-#include "../../dynapipe_plugin/base/step_line.h"
+#include "../../util/program.h"
+#include "../../util/status.h"
 
 enum { BAD_SHOWN = 10, FILES_SHOWN = 20, COUNT_CHARS = 32 };
 

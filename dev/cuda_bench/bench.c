@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../dynapipe_plugin/base/rng.h"
+#include "../../util/numbers.h"
 #include "../../llmc/cuda/context.h"
 #include "../../llmc/floatx.h"
 

@@ -12,8 +12,8 @@ evenly from all of them. Without --lengths: ten made-up tasks, log-uniform lengt
 #include <string.h>
 
 #include "../../dataloader/sample_file.h"
-#include "../../dynapipe_plugin/base/options.h"
-#include "../../dynapipe_plugin/base/rng.h"
+#include "../../util/options.h"
+#include "../../util/numbers.h"
 
 typedef struct {
     const char *lengths, *out;

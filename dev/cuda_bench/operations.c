@@ -14,8 +14,8 @@ target is met.
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../dynapipe_plugin/base/options.h"
-#include "../../dynapipe_plugin/base/rng.h"
+#include "../../util/options.h"
+#include "../../util/numbers.h"
 #include "bench.h"
 
 enum { MAX_T = 1024, V = 50257, TARGET_PERCENT = 80 };

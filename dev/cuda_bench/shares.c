@@ -10,8 +10,8 @@ Bytes are those that must move at least once, as in operations.c. Prints Markdow
 #include <stdio.h>
 #include <string.h>
 
-#include "../../dynapipe_plugin/base/options.h"
-#include "../../dynapipe_plugin/base/rng.h"
+#include "../../util/options.h"
+#include "../../util/numbers.h"
 #include "bench.h"
 
 enum { NUM_SHARES = 8, MAX_ROWS = 8192, TARGET_PERCENT = 80 };

@@ -17,9 +17,9 @@ printed.
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../dynapipe_plugin/base/clock.h"
-#include "../../dynapipe_plugin/base/options.h"
-#include "../../dynapipe_plugin/base/rng.h"
+#include "../../util/program.h"
+#include "../../util/options.h"
+#include "../../util/numbers.h"
 #include "../../llmc/cuda/context.h"
 #include "../../llmc/gpt2.h"
 #include "../../llmc/llmc_error.h"

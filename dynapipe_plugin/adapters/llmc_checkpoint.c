@@ -6,8 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../base/file_io.h"
-#include "../base/file_part.h"
+#include "../../util/files.h"
 #include "llmc_checkpoint.h"
 
 // --- sums ------------------------------------------------------------------------------------------------

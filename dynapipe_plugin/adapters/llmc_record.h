@@ -10,7 +10,7 @@ numbers and both texts; then both. The same as llmc/checkpoint_record.h; test_ll
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../base/status.h"
+#include "../../util/status.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../base/file_io.h"
-#include "../base/hash.h"
+#include "../../util/files.h"
+#include "../../util/numbers.h"
 #include "llmc_checkpoint.h"
 
 // --- which -----------------------------------------------------------------------------------------------

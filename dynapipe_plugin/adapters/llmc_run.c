@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/file_io.h"
-#include "../base/options.h"
-#include "../base/standard_output.h"
+#include "../../util/files.h"
+#include "../../util/options.h"
+#include "../../util/program.h"
 #include "llmc_session.h"
 
 // --- options ---------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ typedef struct {
     int32_t val_batches;                // of a validation; -1: all
     double lr;                          // 0: the program's
     const char* output_dir;             // checkpoints, metrics.jsonl
-    const char* checkpoint_every;       // steps, or a time (base/save_interval.h); NULL: not given
+    const char* checkpoint_every;       // steps, or a time (util/program.h); NULL: not given
     int32_t resume;                     // 1: go on from the newest checkpoint in output_dir; > 1: that step's
     int32_t verify;                     // 0: checkpoints and data are taken without a look at their sums
     int32_t overwrite;                  // 1: a new run may replace an earlier one's checkpoints

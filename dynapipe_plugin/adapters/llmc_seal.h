@@ -14,7 +14,7 @@ llmc/checkpoint_seal.h, which this repository's own trainers have; test_llmc_sea
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../base/status.h"
+#include "../../util/status.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 
-#include "../base/save_interval.h"
-#include "../base/status.h"
+#include "../../util/program.h"
+#include "../../util/status.h"
 #include "llmc_run.h"
 
 // Checkpoints that nobody asked for must not fill a disk: so many of these are kept.

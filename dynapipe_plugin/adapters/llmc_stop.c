@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/stop_signal.h"
+#include "../../util/program.h"
 #include "llmc_session.h"
 
 void dynapipe_llmc_watch(DynapipeLlmc* run) {

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../base/file_part.h"
-#include "../base/status.h"
+#include "../../util/files.h"
+#include "../../util/status.h"
 #include "llmc_seal.h"
 
 // --- what there is ---------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ A law returns STATUS_OK or the first thing it found. What it made is given back 
 
 #include <stdbool.h>
 
-#include "../base/arena.h"
-#include "../base/rng.h"
-#include "../base/status.h"
+#include "../../util/arena.h"
+#include "../../util/numbers.h"
+#include "../../util/status.h"
 #include "../dynapipe.h"
 #include "../run/device.h"
 

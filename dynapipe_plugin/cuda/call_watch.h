@@ -8,7 +8,7 @@ that is stopped does not age.
 */
 #pragma once
 
-#include "../base/status.h"
+#include "../../util/status.h"
 #include "../run/transport.h"
 
 typedef struct CallWatch CallWatch;

@@ -9,7 +9,7 @@
 #pragma GCC diagnostic pop
 #endif
 
-#include "../base/clock.h"
+#include "../../util/program.h"
 
 Status cuda_fail(cudaError_t error, const char* call) {
     return FAIL(STATUS_DEVICE, "%s: %s ---> see nvidia-smi; compute-sanitizer finds the operation", call,

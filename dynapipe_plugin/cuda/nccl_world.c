@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/clock.h"
+#include "../../util/program.h"
 #include "../run/backoff.h"
 
 // A transfer of the pipeline gets at most so many thread blocks: 2 to 4 fill a link of NVLink with messages

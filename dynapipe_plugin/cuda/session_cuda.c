@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../base/hash.h"
+#include "../../util/numbers.h"
 #include "../run/session.h"
 #include "device_cuda.h"
 #ifndef DYNAPIPE_NO_NCCL

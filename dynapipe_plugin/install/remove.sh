@@ -73,7 +73,7 @@ what_is_left() {
 remove_folders() {  # files to keep
     local folder gone=''
     if is_ours && [ ! -L "$tree/dynapipe_plugin" ] && [ ! -e "$state/files" ]; then
-        say "dynapipe_plugin/ and dataloader/ are this very copy: left"
+        say "dynapipe_plugin/, dataloader/ and util/ are this very copy: left"
         forget
         return
     fi

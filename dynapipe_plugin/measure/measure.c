@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../base/clock.h"
+#include "../../util/program.h"
 #include "../plan/problem/shape_rules.h"
 #include "../run/interface.h"
 #include "measure_agree.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/hash.h"
+#include "../../util/numbers.h"
 
 // Straight lines; above both.
 static void formula_raise(CostFormula* a, const CostFormula* b) {

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "../base/clock.h"
+#include "../../util/program.h"
 #include "measure_estimate.h"
 
 enum { MIN_RUNS = 2, MAX_RUNS = 16 };

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "../base/rng.h"
+#include "../../util/numbers.h"
 #include "measure_lines.h"
 #include "measure_pieces.h"
 #include "measure_shapes.h"

@@ -9,8 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../base/file_io.h"
-#include "../base/hash.h"
+#include "../../util/files.h"
+#include "../../util/numbers.h"
 
 static bool folder(char out[MEASURE_PATH_CHARS]) {
     static const struct {

@@ -10,7 +10,7 @@ is found; where they are the largest of several lines, or rounded up, the result
 */
 #pragma once
 
-#include "../base/status.h"
+#include "../../util/status.h"
 #include "../plan/cost/cost_model.h"
 
 typedef struct {

@@ -9,7 +9,7 @@ blocks instead).
 
 #include <stdbool.h>
 
-#include "../base/status.h"
+#include "../../util/status.h"
 #include "../dynapipe.h"
 #include "../plan/cost/cost_model.h"
 

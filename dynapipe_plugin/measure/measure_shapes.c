@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "../base/rng.h"
+#include "../../util/numbers.h"
 #include "../plan/problem/shape_rules.h"
 #include "../run/session.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/clock.h"
+#include "../../util/program.h"
 #include "measure_estimate.h"
 #include "measure_points.h"
 

@@ -16,7 +16,7 @@ sample of the mixture (stage_search.h). The method in words, with a worked step:
 */
 #pragma once
 
-#include "../base/arena.h"
+#include "../../util/arena.h"
 #include "cost/machine.h"
 #include "lists/plan.h"
 #include "types/plan_request.h"

@@ -10,7 +10,7 @@ plan_make. The work is limited by counts (some second of one core), not by a clo
 */
 #pragma once
 
-#include "../base/status.h"
+#include "../../util/status.h"
 #include "cost/cost_model.h"
 #include "types/plan_request.h"
 

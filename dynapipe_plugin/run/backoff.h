@@ -26,7 +26,7 @@ that far apart is to end, too. Looks are microseconds apart, on cores that many 
 #include <stdint.h>
 #include <time.h>
 
-#include "../base/clock.h"
+#include "../../util/program.h"
 
 enum { BACKOFF_SPINS = 64, BACKOFF_YIELDS = 64, BACKOFF_SLEEP_NS = 30 * 1000, BACKOFF_STOPS = 8 };
 #define BACKOFF_LOOK_NS INT64_C(100000000)

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/clock.h"
-#include "../base/half.h"
+#include "../../util/program.h"
+#include "../../util/numbers.h"
 #include "backoff.h"
 #include "collective_parts.h"
 #include "tags.h"

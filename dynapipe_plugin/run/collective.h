@@ -35,8 +35,8 @@ freeing the memory that was passed in.
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../base/arena.h"
-#include "../base/status.h"
+#include "../../util/arena.h"
+#include "../../util/status.h"
 #include "../dynapipe.h"
 #include "transport.h"
 

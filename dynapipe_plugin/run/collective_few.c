@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/clock.h"
+#include "../../util/program.h"
 #include "collective_parts.h"
 
 enum { CLOCK_TRIPS = 8 };

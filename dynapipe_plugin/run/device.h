@@ -15,7 +15,7 @@ Nothing here waits for the device unless it says so. Marks are places in the que
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../base/status.h"
+#include "../../util/status.h"
 
 typedef struct {
     const char* name;  // for logs: "cuda"

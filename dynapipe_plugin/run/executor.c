@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/clock.h"
+#include "../../util/program.h"
 #include "../plan/lists/plan_message.h"
 #include "executor_parts.h"
 #include "transfer_groups.h"

@@ -37,7 +37,7 @@ before freeing the arena.
 */
 #pragma once
 
-#include "../base/status.h"
+#include "../../util/status.h"
 #include "../dynapipe.h"
 #include "../plan/lists/plan.h"
 #include "device.h"

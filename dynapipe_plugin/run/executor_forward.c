@@ -8,7 +8,7 @@ transport has groups it gets them as one, and nothing can wait in a circle.
 */
 #include <string.h>
 
-#include "../base/clock.h"
+#include "../../util/program.h"
 #include "executor_parts.h"
 
 // Places of a row's two inputs and two outputs in the arena. Of a chunk that feeds the head, `out` are hidden

@@ -4,7 +4,7 @@ executor_infer.c -- new tokens of some sequences through the chunks of one repli
 The last chunk's hidden states go to every share of the head by vocabulary, or by rows to the first of them,
 which takes all sequences; their answers come back, and the last chunk's rank picks the best.
 */
-#include "../base/clock.h"
+#include "../../util/program.h"
 #include "executor_parts.h"
 
 static int64_t aligned(int64_t num_bytes) {

@@ -1,7 +1,7 @@
 // executor_jobs.c -- calls of the model.
 #include <stdio.h>
 
-#include "../base/clock.h"
+#include "../../util/program.h"
 #include "executor_parts.h"
 
 TraceEvent* executor_job_begin(Executor* ex, TransferName name, int64_t before_ns, Status* status) {

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../base/hash.h"
+#include "../../util/numbers.h"
 #include "host_cores.h"
 #include "local_ranks.h"
 

@@ -4,7 +4,7 @@ functions that must be there, members that are kept for later and must be zero.
 */
 #pragma once
 
-#include "../base/status.h"
+#include "../../util/status.h"
 #include "../dynapipe.h"
 
 // STATUS_OUT_OF_RANGE names the member.

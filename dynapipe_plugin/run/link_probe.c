@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/clock.h"
+#include "../../util/program.h"
 #include "backoff.h"
 #include "tags.h"
 

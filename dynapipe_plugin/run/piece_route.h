@@ -12,8 +12,8 @@ nobody has to be asked for anything.
 
 #include <stdint.h>
 
-#include "../base/arena.h"
-#include "../base/status.h"
+#include "../../util/arena.h"
+#include "../../util/status.h"
 
 // As it travels between ranks.
 typedef struct {

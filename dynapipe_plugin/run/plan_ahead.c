@@ -6,8 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../base/clock.h"
-#include "../base/simulated.h"
+#include "../../util/program.h"
 
 enum { MESSAGE_BYTES = 1024 };
 

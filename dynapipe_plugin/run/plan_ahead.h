@@ -20,7 +20,7 @@ num_ahead 0 plans inside get(), without a thread: what planning costs when it is
 
 #include <stdint.h>
 
-#include "../base/status.h"
+#include "../../util/status.h"
 
 typedef struct PlanAhead PlanAhead;
 

@@ -3,8 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/clock.h"
-#include "../base/simulated.h"
+#include "../../util/program.h"
 #include "backoff.h"
 #include "tags.h"
 

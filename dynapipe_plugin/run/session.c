@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/clock.h"
+#include "../../util/program.h"
 
 // How long a rank that gives up waits for the others to do the same.
 #define END_TOGETHER_NS INT64_C(2000000000)

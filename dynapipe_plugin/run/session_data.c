@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/printable.h"
+#include "../../util/status.h"
 #include "../plan/problem/shape_rules.h"
 #include "interface.h"
 #include "session.h"

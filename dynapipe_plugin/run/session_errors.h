@@ -20,8 +20,8 @@ transport moves data by itself (GPUs), all of it.
 */
 #pragma once
 
-#include "../base/arena.h"
-#include "../base/status.h"
+#include "../../util/arena.h"
+#include "../../util/status.h"
 #include "../plan/lists/plan.h"
 
 typedef struct {

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../base/clock.h"
+#include "../../util/program.h"
 #include "session.h"
 #include "tags.h"
 

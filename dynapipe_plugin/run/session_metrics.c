@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "../base/file_io.h"
-#include "../base/printable.h"
+#include "../../util/files.h"
+#include "../../util/status.h"
 #include "interface.h"
 #include "session.h"
 

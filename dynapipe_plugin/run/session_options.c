@@ -1,7 +1,7 @@
 #include "session_options.h"
 
 #include <string.h>
-#include "../base/options.h"
+#include "../../util/options.h"
 #include "../plan/problem/placement_words.h"
 
 #define FIELD(f) offsetof(SessionOptions, f)

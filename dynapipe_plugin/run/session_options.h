@@ -6,7 +6,7 @@ session_options.h -- the plugin's command line: one table for parsing, ranges, d
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
-#include "../base/status.h"
+#include "../../util/status.h"
 
 typedef enum { TRANSPORT_CHOICE_AUTO, TRANSPORT_CHOICE_NCCL, TRANSPORT_CHOICE_MPI } TransportChoice;
 

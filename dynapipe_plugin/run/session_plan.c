@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/clock.h"
+#include "../../util/program.h"
 #include "../plan/cost/cost_rank.h"
 #include "../plan/planner.h"
 #include "session.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/hash.h"
+#include "../../util/numbers.h"
 #include "session.h"
 
 void session_refit_init(SessionRefit* refit, bool is_on) {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/hash.h"
+#include "../../util/numbers.h"
 #include "session_refit.h"
 
 static const char MAGIC[8] = {'D', 'P', 'R', 'E', 'F', 'I', 'T', '2'};

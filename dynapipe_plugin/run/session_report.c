@@ -6,8 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../base/clock.h"
-#include "../base/step_line.h"
+#include "../../util/program.h"
 #include "interface.h"
 #include "session.h"
 #include "trace_writer.h"

@@ -2,9 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/clock.h"
-#include "../base/hash.h"
-#include "../base/step_line.h"
+#include "../../util/program.h"
+#include "../../util/numbers.h"
 #include "../plan/cost/cost_share.h"
 #include "../plan/planner.h"
 #include "../plan/problem/placement_make.h"

@@ -15,7 +15,7 @@ and a run that goes on from it moves layers once more, before its first step; un
 */
 #pragma once
 
-#include "../base/arena.h"
+#include "../../util/arena.h"
 #include "../dynapipe.h"
 #include "../plan/stage_search.h"
 #include "session_options.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/hash.h"
+#include "../../util/numbers.h"
 #include "../plan/problem/placement_make.h"
 #include "../plan/problem/stage_split.h"
 #include "session.h"

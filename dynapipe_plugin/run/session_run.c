@@ -5,8 +5,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "../base/printable.h"
-#include "../base/version.h"
+#include "../../util/status.h"
+#include "../../util/program.h"
 #include "session.h"
 
 // As it would be typed, so that a shell reads the same words again.

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/hash.h"
-#include "../base/printable.h"
-#include "../base/settings.h"
+#include "../../util/numbers.h"
+#include "../../util/status.h"
+#include "../../util/options.h"
 #include "session.h"
 
 enum { NAME_CHARS = 120, VALUE_CHARS = 120 };

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/hash.h"
-#include "../base/settings.h"
+#include "../../util/numbers.h"
+#include "../../util/options.h"
 #include "session.h"
 
 static const char MAGIC[8] = {'d', 'p', 'i', 'p', 'o', 'p', 't', '1'};

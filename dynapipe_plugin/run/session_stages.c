@@ -3,9 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "../base/clock.h"
-#include "../base/slow_notice.h"
-#include "../base/step_line.h"
+#include "../../util/program.h"
 #include "../plan/planner.h"
 #include "../plan/problem/placement_make.h"
 #include "session.h"

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/clock.h"
+#include "../../util/program.h"
 #include "session.h"
 
 // First the copies of a tied parameter become one sum, group after group (tied_groups.h), then every

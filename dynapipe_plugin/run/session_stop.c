@@ -1,8 +1,7 @@
 // session_stop.c -- ranks agree that the run ends early: by a signal to any of them; and on the time.
 #include <stdlib.h>
 
-#include "../base/clock.h"
-#include "../base/stop_signal.h"
+#include "../../util/program.h"
 #include "session.h"
 
 void dynapipe_watch_signals(Dynapipe* dp) {

@@ -4,8 +4,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "../base/hash.h"
-#include "../base/step_line.h"
+#include "../../util/numbers.h"
+#include "../../util/program.h"
 #include "session.h"
 
 enum { QUIET_WAIT_BYTES = 1 << 28 };  // what is read within a second or so needs no words

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/hash.h"
+#include "../../util/numbers.h"
 
 void step_claim_add(uint64_t* sum, bool is_send, int32_t tag, int64_t num_bytes) {
     if (num_bytes == 0) { return; }

@@ -4,8 +4,8 @@ them to a file.
 */
 #pragma once
 
-#include "../base/arena.h"
-#include "../base/status.h"
+#include "../../util/arena.h"
+#include "../../util/status.h"
 #include "../plan/lists/plan.h"
 
 // What a rank does besides its instructions.

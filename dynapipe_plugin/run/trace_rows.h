@@ -12,7 +12,7 @@ sums come one after the other, in one lane, but where a device's clock and its h
 */
 #pragma once
 
-#include "../base/arena.h"
+#include "../../util/arena.h"
 #include "../plan/lists/plan.h"
 #include "trace.h"
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/clock.h"
+#include "../../util/program.h"
 #include "backoff.h"
 
 Status transfers_begin(Transfers* t, int32_t num_events) {

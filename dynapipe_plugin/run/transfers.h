@@ -21,7 +21,7 @@ For the executor: room is reserved once per step, then nothing allocates.
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../base/status.h"
+#include "../../util/status.h"
 #include "job_marks.h"
 #include "trace.h"
 #include "transport.h"

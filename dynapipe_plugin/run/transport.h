@@ -15,7 +15,7 @@ the buffer is free by then. test() answers for the host, as everywhere.
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include "../base/status.h"
+#include "../../util/status.h"
 
 // 0 <= tag < TRANSPORT_TAG_END; the check decorator uses as many again. MPI itself promises 2^15 only, but no
 // implementation that we know has fewer than 2^21.

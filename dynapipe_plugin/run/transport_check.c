@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/hash.h"
+#include "../../util/numbers.h"
 
 enum { HEADER_TAG_BIT = TRANSPORT_TAG_END, POISON = 0xff };
 #define HEADER_MAGIC 0x64706368656b3031u

@@ -39,8 +39,7 @@ first part that holds the length; all parts are posted together.
 #include <time.h>
 #include <unistd.h>
 
-#include "../base/clock.h"
-#include "../base/simulated.h"
+#include "../../util/program.h"
 
 #ifndef TRANSPORT_MPI_CHUNK_BYTES
 #define TRANSPORT_MPI_CHUNK_BYTES (1 << 30)

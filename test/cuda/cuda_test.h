@@ -13,7 +13,7 @@ one value too many fails.
 #pragma once
 
 #include <stdbool.h>
-#include "../../dynapipe_plugin/base/rng.h"
+#include "../../util/numbers.h"
 #include "../../llmc/floatx.h"
 #include "../../llmc/ops.h"
 #include "../test.h"

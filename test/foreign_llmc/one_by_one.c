@@ -9,7 +9,7 @@
 //   one_by_one loss DATA MODEL MAX_TOKENS BATCH_TOKENS N         mean loss of the first N batches, unshuffled
 #include "../../dataloader/loader.h"
 #include "../../dataloader/sample_format.h"
-#include "../../dynapipe_plugin/base/hash.h"
+#include "../../util/numbers.h"
 
 #define TESTING
 #include "train_gpt2.c"

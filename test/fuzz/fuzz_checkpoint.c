@@ -13,7 +13,7 @@ its record's hash; bit 7 places count from the record (bit 3: from the headers' 
 #include <unistd.h>
 
 #include "../../dynapipe_plugin/adapters/llmc_seal.h"
-#include "../../dynapipe_plugin/base/file_io.h"
+#include "../../util/files.h"
 #include "../../llmc/checkpoint.h"
 #include "../../llmc/gpt2.h"
 #include "../../llmc/llmc_error.h"

@@ -9,7 +9,7 @@ million, and a thousand layers on 64 stages, do what they say, for seconds.
 // libFuzzer: -max_len=160 -close_fd_mask=3
 #include <ctype.h>
 
-#include "../../dynapipe_plugin/base/file_io.h"
+#include "../../util/files.h"
 #include "../../tool/tool.h"
 #include "fuzz_words.h"
 #include "memory_files.h"

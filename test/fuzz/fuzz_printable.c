@@ -1,7 +1,7 @@
 // fuzz_printable.c -- any bytes as a name in a message: what comes out is UTF-8 without control characters,
 // fits, and is the same again where nothing had to be changed. The first byte is the room there is.
 // libFuzzer: -max_len=128
-#include "../../dynapipe_plugin/base/printable.h"
+#include "../../util/status.h"
 #include "fuzz.h"
 
 // Bytes of the character that begins here; 0: none, or one that steers a terminal (C0, C1, DEL).

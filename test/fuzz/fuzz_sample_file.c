@@ -10,7 +10,7 @@ checksums, so bit 0 puts both right first: the checks behind them are what is to
 #include "../../dataloader/llmc_tokens.h"
 #include "../../dataloader/sample_file.h"
 #include "../../dataloader/sample_format.h"
-#include "../../dynapipe_plugin/base/hash.h"
+#include "../../util/numbers.h"
 #include "fuzz.h"
 
 // Where the tokens begin if names and index are as the header says; 0: they do not fit.

@@ -8,7 +8,7 @@ else a position in the data, bit 1: whose mark and length are put right.
 // libFuzzer: -max_len=300
 #include <stdio.h>
 
-#include "../../dynapipe_plugin/base/settings.h"
+#include "../../util/options.h"
 #include "../../dynapipe_plugin/run/session.h"
 #include "fuzz.h"
 

@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../dynapipe_plugin/base/hash.h"
-#include "../../dynapipe_plugin/base/rng.h"
+#include "../../util/numbers.h"
 #include "../../dynapipe_plugin/cuda/placement_peers.h"
 #include "../../dynapipe_plugin/cuda/transport_nccl.h"
 #include "../../dynapipe_plugin/cuda/transport_staged.h"

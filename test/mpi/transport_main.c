@@ -9,8 +9,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "../../dynapipe_plugin/base/clock.h"
-#include "../../dynapipe_plugin/base/rng.h"
+#include "../../util/program.h"
+#include "../../util/numbers.h"
 #include "../../dynapipe_plugin/run/collective.h"
 #include "../../dynapipe_plugin/run/progress.h"
 #include "../ranks.h"

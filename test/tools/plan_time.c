@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../../dynapipe_plugin/base/clock.h"
+#include "../../util/program.h"
 #include "../../dynapipe_plugin/plan/planner.h"
 #include "../../tool/problem_load.h"
 #include "../../tool/problem_place.h"

@@ -17,7 +17,7 @@ built: share it freely.
 
 #include <stdio.h>
 
-#include "../../base/status.h"
+#include "../../../util/status.h"
 #include "../types/plan_types.h"
 
 enum { COST_MAX_KNOTS = 24, COST_MAX_LAYERS = 1024 };

@@ -33,7 +33,7 @@ and forward. Numbers are printed as short as reads back to the same double.
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../base/file_io.h"
+#include "../../../util/files.h"
 #include "cost_file.h"
 #include "cost_formula_io.h"
 #include "machine_io.h"

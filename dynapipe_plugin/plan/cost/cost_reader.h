@@ -8,7 +8,7 @@ how numbers are written there.
 #include <stdint.h>
 #include <stdio.h>
 
-#include "../../base/status.h"
+#include "../../../util/status.h"
 
 // Never reads past the terminating 0.
 typedef struct {

@@ -1,6 +1,6 @@
 #include "machine.h"
 
-#include "../../base/hash.h"
+#include "../../../util/numbers.h"
 
 static const char* const job_name[JOB_COUNT] = {"F", "B", "W", "R"};
 

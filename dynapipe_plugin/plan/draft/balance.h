@@ -8,8 +8,8 @@ where M < R, R - M replicas stay empty. Deterministic: ties go to the smaller in
 */
 #pragma once
 
-#include "../../base/arena.h"
-#include "../../base/status.h"
+#include "../../../util/arena.h"
+#include "../../../util/status.h"
 #include "../problem/microbatch.h"
 
 // replica_of[i] in [0, R) for each of the M jobs. O(M (R + log M)), and a bounded number of swaps.

@@ -8,7 +8,7 @@ layout would need. (test_timeline_svg)
 */
 #pragma once
 
-#include "../../base/arena.h"
+#include "../../../util/arena.h"
 #include "plan.h"
 #include "../types/plan_request.h"
 

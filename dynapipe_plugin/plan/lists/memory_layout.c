@@ -11,7 +11,7 @@ is not placed again.
 
 #include <string.h>
 
-#include "../../base/rng.h"
+#include "../../../util/numbers.h"
 #include "../pipe/pipe_schedule.h"
 
 enum { MAX_CLIMBS = 300, MAX_IDLE_CLIMBS = 24, MIN_BLOCK_INSTANTS = 8 };

@@ -11,7 +11,7 @@ All of it stops early at the lower bound: the most bytes alive at one instant.
 */
 #pragma once
 
-#include "../../base/arena.h"
+#include "../../../util/arena.h"
 #include "plan.h"
 
 // Sets offset_bytes of every buffer, a multiple of PLAN_BUFFER_ALIGN, from num_bytes, instr_begin, instr_end.

@@ -23,8 +23,8 @@ How a rank runs its list (run/executor.c): strictly in order.
 #pragma once
 
 #include <stdio.h>
-#include "../../base/arena.h"
-#include "../../base/status.h"
+#include "../../../util/arena.h"
+#include "../../../util/status.h"
 #include "../pipe/pipe.h"
 #include "../types/plan_types.h"
 

@@ -1,5 +1,5 @@
 // plan_hash.c -- a plan as one number: every field of plan.h, in the order of the text form.
-#include "../../base/hash.h"
+#include "../../../util/numbers.h"
 #include "plan.h"
 
 static void add(uint64_t* hash, int64_t value) {

@@ -18,7 +18,7 @@
 //     end
 #include <inttypes.h>
 
-#include "../../base/step_line.h"
+#include "../../../util/program.h"
 #include "../pipe/timeline_row.h"
 #include "plan_words.h"
 

@@ -11,8 +11,8 @@ are 16 apart either.
 */
 #pragma once
 
-#include "../../base/arena.h"
-#include "../../base/status.h"
+#include "../../../util/arena.h"
+#include "../../../util/status.h"
 #include "../types/plan_types.h"
 
 enum { ORIGINAL_MAX_LINKAGE = 1024 };

@@ -10,9 +10,9 @@ original's random numbers have no seed; ours do, so a plan is the same every tim
 
 #include <stdbool.h>
 
-#include "../../base/arena.h"
-#include "../../base/rng.h"
-#include "../../base/status.h"
+#include "../../../util/arena.h"
+#include "../../../util/numbers.h"
+#include "../../../util/status.h"
 
 enum { ORIGINAL_FEATURES = 4, ORIGINAL_MAX_CLUSTERS = 4 };
 

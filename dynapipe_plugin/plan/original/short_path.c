@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "../../base/rng.h"
+#include "../../../util/numbers.h"
 #include "../pipe/pipe_schedule.h"
 
 enum { NUM_NEIGHBOURS = 6, MAX_SEGMENT = 3, MAX_STRETCH = 30, JOURNAL_SPACE = 4096 };

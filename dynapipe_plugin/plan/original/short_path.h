@@ -11,8 +11,8 @@ path. How close to the shortest: test_original_order.c.
 
 #include <stdint.h>
 
-#include "../../base/arena.h"
-#include "../../base/status.h"
+#include "../../../util/arena.h"
+#include "../../../util/status.h"
 
 typedef struct {
     int32_t x, y;  // 0 .. 2^29

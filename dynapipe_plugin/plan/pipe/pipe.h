@@ -16,8 +16,8 @@ Integers only. Everything lives in the arena that the caller passes.
 */
 #pragma once
 
-#include "../../base/arena.h"
-#include "../../base/status.h"
+#include "../../../util/arena.h"
+#include "../../../util/status.h"
 #include "../types/plan_types.h"
 
 typedef struct {

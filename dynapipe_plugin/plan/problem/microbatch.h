@@ -9,7 +9,7 @@ its stage. No list is ever empty (num_samples >= 1).
 */
 #pragma once
 
-#include "../../base/arena.h"
+#include "../../../util/arena.h"
 #include "microbatch_cost.h"
 
 typedef struct {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../base/printable.h"
+#include "../../../util/status.h"
 
 const char* const placement_names[PLACEMENT_COUNT] = {NULL, "auto", "linear", "interleaved", "vee", "stacks"};
 const char* const head_names[HEAD_COUNT] = {"whole", "rows", "vocabulary"};

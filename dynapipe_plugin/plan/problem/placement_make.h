@@ -11,7 +11,7 @@ STATUS_BAD_OPTION says how many it takes.
 */
 #pragma once
 
-#include "../../base/status.h"
+#include "../../../util/status.h"
 #include "../types/plan_request.h"
 
 // kind: LINEAR, INTERLEAVED, VEE or STACKS. The head is whole.

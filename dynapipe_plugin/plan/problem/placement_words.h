@@ -4,7 +4,7 @@ planner, or a list that says all (placement_make.h reads it).
 */
 #pragma once
 
-#include "../../base/status.h"
+#include "../../../util/status.h"
 #include "../types/plan_request.h"
 
 // What a word leaves to be chosen. GIVEN: it is a list, or nothing that is known. NULL: auto.

@@ -7,8 +7,8 @@ change slowly along the line.
 */
 #pragma once
 
-#include "../../base/arena.h"
-#include "../../base/status.h"
+#include "../../../util/arena.h"
+#include "../../../util/status.h"
 #include "../types/plan_types.h"
 
 // order[k] = id of the k-th sample. All ids, each once.

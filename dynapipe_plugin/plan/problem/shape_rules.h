@@ -11,7 +11,7 @@ always the best.
 */
 #pragma once
 
-#include "../../base/status.h"
+#include "../../../util/status.h"
 #include "../types/plan_request.h"
 
 enum { PAD_MULTIPLE = 8, SHAPE_MAX_MULTIPLE = 1 << 16, SHAPE_MAX_WINDOW = 1 << 24, SHAPE_WORDS = 256 };

@@ -3,7 +3,7 @@ stage_split.h -- contiguous layers onto P stages by their mean work: where the s
 */
 #pragma once
 
-#include "../../base/status.h"
+#include "../../../util/status.h"
 #include "../cost/machine.h"
 #include "../types/plan_request.h"
 

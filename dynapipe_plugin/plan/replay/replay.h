@@ -18,7 +18,7 @@ that is made once: about 2 ns a node.
 */
 #pragma once
 
-#include "../../base/rng.h"
+#include "../../../util/numbers.h"
 #include "../lists/plan.h"
 #include "../pipe/pipe.h"
 

@@ -10,7 +10,7 @@ simulations, never seconds.
 */
 #pragma once
 
-#include "../../base/rng.h"
+#include "../../../util/numbers.h"
 #include "search_state.h"
 
 typedef struct {

@@ -1,7 +1,9 @@
-#include "printable.h"
+#include "status.h"
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 // Bytes of the UTF-8 character at text[0 ... num_bytes), 0: none begins there. (RFC 3629: shortest forms
@@ -76,4 +78,30 @@ char* printable_bytes(char* out, size_t out_bytes, const char* text, size_t num_
 
 char* printable(char* out, size_t out_bytes, const char* text) {
     return printable_bytes(out, out_bytes, text, strlen(text));
+}
+
+// --- status --------------------
+
+static _Thread_local char last_message[1024];
+static _Thread_local Status last_status;
+
+Status status_last(void) {
+    return last_status;
+}
+
+const char* status_message(void) {
+    return last_message;
+}
+
+Status status_fail(Status status, const char* fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    // The arguments may point into the buffer itself (a message wrapped into a longer one). They may also be
+    // names of files and tasks, which must not steer the terminal that the message ends on.
+    char message[sizeof last_message];
+    vsnprintf(message, sizeof message, fmt, args);
+    va_end(args);
+    printable(last_message, sizeof last_message, message);
+    last_status = status;
+    return status;
 }

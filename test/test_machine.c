@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-#include "../dynapipe_plugin/plan/bound/lower_bound.h"
-#include "../dynapipe_plugin/plan/bound/waterfall.h"
+#include "../dynapipe_plugin/plan/bound.h"
+#include "../tool/waterfall.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "random_problem.h"
 #include "test.h"

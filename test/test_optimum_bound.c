@@ -2,7 +2,7 @@
 // order.
 #include "optimum.h"
 
-#include "../dynapipe_plugin/plan/bound/lower_bound.h"
+#include "../dynapipe_plugin/plan/bound.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "random_plan.h"

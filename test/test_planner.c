@@ -2,7 +2,7 @@
 #include "../util/program.h"
 #include "../util/files.h"
 #include "../dynapipe_plugin/plan/batching.h"
-#include "../dynapipe_plugin/plan/bound/lower_bound.h"
+#include "../dynapipe_plugin/plan/bound.h"
 #include "../dynapipe_plugin/plan/plan_assemble.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/replay/replay.h"

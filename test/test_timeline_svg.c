@@ -7,7 +7,6 @@
 #include "../dynapipe_plugin/plan/lists/plan_words.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/lists/memory_curve.h"
-#include "../tool/svg.h"
 #include "../tool/timeline_svg.h"
 #include "random_plan.h"
 #include "random_problem.h"

@@ -4,8 +4,7 @@
 #include <string.h>
 
 #include "../../dynapipe_plugin/plan/replay/replay.h"
-#include "../../tool/plan_diff.h"
-#include "../../tool/plan_verify.h"
+#include "../../tool/plan_views.h"
 #include "fuzz.h"
 
 enum { MOST_SAMPLES = 10000 };

@@ -5,9 +5,7 @@
 
 #include "../../dynapipe_plugin/plan/planner.h"
 #include "../../dynapipe_plugin/plan/problem/microbatch.h"
-#include "../../tool/problem_costs.h"
-#include "../../tool/problem_csv.h"
-#include "../../tool/problem_json.h"
+#include "../../tool/problem.h"
 #include "fuzz.h"
 
 enum { MAX_SAMPLES = 24, MAX_RANKS = 16, EFFORT = 8 };  // of what is planned too

@@ -12,11 +12,10 @@ Whatever fails returns a Status with a message that says what to do (util/status
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
-
 #include "../dataloader/records/record_files.h"
 #include "../dataloader/tokenizer/tokenizer_folder.h"
-#include "../util/status.h"
 #include "../llmc/completion.h"
+#include "../util/status.h"
 
 typedef struct {
     const char* model;      // a folder of checkpoints, model_*.bin, a folder of Hugging Face's files
@@ -91,8 +90,6 @@ Status prompts_set_form(Prompts* prompts, const DataJson* data, bool joins_turns
 // At the end *out is all zero: num_parts 0. Records that are bad are said, counted and passed over; a failure
 // is final.
 Status prompts_next(Prompts* prompts, Prompt* out);
-// Nobody asked anything: a failure, but where somebody types.
-Status prompts_fail_without_any(const Prompts* prompts);
 void prompts_close(Prompts* prompts);
 void prompt_free(Prompt* prompt);
 

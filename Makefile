@@ -63,7 +63,7 @@ TEST_SRCS := $(wildcard test/test_*.c)
 TESTS     := $(patsubst test/%.c,%,$(TEST_SRCS))
 TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS),$(wildcard test/*.c)))
 TOOL_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard tool/*.c)) $(OUT)/llmc/gpt2_config.o $(OUT)/llmc/t5_config.o
-TRACE_OBJS := $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/run/%.o,trace trace_rows trace_writer)
+TRACE_OBJS := $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/run/%.o,trace)
 # what of the loader reads sample files, where it is not linked whole
 SAMPLE_OBJS := $(patsubst %,$(OUT)/dataloader/%.o,sample_shards sample_file llmc_tokens text_cut)
 TOOL_LINK  = $(filter-out $(OUT)/llmc/%,$(TOOL_OBJS))   # where llmc is linked whole

@@ -21,6 +21,13 @@ that do not come back.
 */
 #pragma once
 
+#include <stdbool.h>
+#include "device_cuda.h"
+#include "../run/collective.h"
+#include "../run/sums.h"
+#include "../run/transport.h"
+#include "../../util/status.h"
+
 #ifdef __cplusplus
 #include <nccl.h>
 #else
@@ -34,12 +41,7 @@ that do not come back.
 #error "NCCL before 2.18 (ncclCommSplit) ---> a newer one, NCCL_HOME=/path; or NO_NCCL=1"
 #endif
 
-#include <stdbool.h>
-
-#include "../run/collective.h"
-#include "../run/tied_groups.h"
-#include "call_watch.h"
-#include "device_cuda.h"
+typedef struct CallWatch CallWatch;
 
 typedef struct {
     CudaDevice* device;  // borrowed
@@ -63,9 +65,8 @@ Status nccl_world_open(NcclWorld** out, CudaDevice* device, Collective* world, i
 Status nccl_world_connect(NcclWorld* world, Collective* ranks, const int32_t* peers, int32_t num_peers);
 // Once tied groups are known; a collective of all ranks too.
 Status nccl_world_open_holders(NcclWorld* world, Collective* ranks, const TiedGroups* tied);
-Status nccl_world_check(const NcclWorld* world);  // what failed in the background, e.g. a peer that died
-void nccl_world_abort(NcclWorld* world);          // what runs ends; the communicators are gone
-void nccl_world_close(NcclWorld* world);          // NULL is fine
+void nccl_world_abort(NcclWorld* world);  // what runs ends; the communicators are gone
+void nccl_world_close(NcclWorld* world);  // NULL is fine
 
 #define NCCL_TRY(call)                                                              \
     do {                                                                            \
@@ -73,3 +74,22 @@ void nccl_world_close(NcclWorld* world);          // NULL is fine
         if (nccl_result_ != ncclSuccess) { return nccl_fail(nccl_result_, #call); } \
     } while (0)
 Status nccl_fail(ncclResult_t result, const char* call);
+
+// --- transport_nccl --------------------
+/*
+transport_nccl.h -- activations and gradients between GPUs by NCCL, as run/transport.h has it.
+
+A transfer waits on the device for what the compute stream had queued when it was posted; join() makes the
+compute stream wait for the transfer. The host never waits. NCCL knows no tags: messages of two ranks meet in
+posting order, which is the same on both sides (plan_check), and sizes are the plan's. A group may have any
+transfers that follow each other, as one message to all shares of the head, or one from each.
+*/
+
+// `world` is borrowed.
+Status transport_nccl_open(Transport* out, NcclWorld* world, int32_t rank, int32_t num_ranks);
+
+// --- sums_nccl --------------------
+// sums_nccl.h -- sums of gradients between GPUs by NCCL, queued behind what they sum (run/sums.h).
+
+// Both are borrowed; `world` has the communicators of `tied` (nccl_world_open_holders).
+Status sums_nccl_open(Sums* out, const NcclWorld* world, const TiedGroups* tied);

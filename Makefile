@@ -40,7 +40,9 @@ DYNAPIPE_LIBS     := $(DYNAPIPE_MPI_LIBS)
 DYNAPIPE_PLAN_OUT ?= $(OUT)
 DYNAPIPE_BASE_OBJS   = $(DYNAPIPE_BASE_SRCS:%.c=$(DYNAPIPE_PLAN_OUT)/%.o)
 DYNAPIPE_LOADER_OBJS = $(DYNAPIPE_LOADER_SRCS:%.c=$(DYNAPIPE_PLAN_OUT)/%.o)
-DYNAPIPE_OBJS        = $(DYNAPIPE_PLAN_SRCS:%.c=$(DYNAPIPE_PLAN_OUT)/%.o) $(DYNAPIPE_RUN_SRCS:%.c=$(OUT)/%.o) \
+# Methods to compare with: linked here, not in anybody's fork.
+RIVALS_OBJS          = $(patsubst %.c,$(DYNAPIPE_PLAN_OUT)/%.o,$(wildcard rivals/*.c))
+DYNAPIPE_OBJS        = $(RIVALS_OBJS) $(DYNAPIPE_PLAN_SRCS:%.c=$(DYNAPIPE_PLAN_OUT)/%.o) $(DYNAPIPE_RUN_SRCS:%.c=$(OUT)/%.o) \
                        $(if $(DYNAPIPE_CUDA),$(patsubst %.c,$(OUT)/%.o,$(call dynapipe_cuda_srcs,$(DYNAPIPE_NCCL))))
 
 LIBS      := -lm -lpthread
@@ -61,7 +63,7 @@ GENERATOR_OBJS = $(patsubst %.c,$(OUT)/%.o,$(wildcard generator/*.c))
 STOCK_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_stock stock_stream launched answers scores)
 TEST_SRCS := $(wildcard test/test_*.c)
 TESTS     := $(patsubst test/%.c,%,$(TEST_SRCS))
-TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS),$(wildcard test/*.c)))
+TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS) test/tests.c,$(wildcard test/*.c)))
 TOOL_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard tool/*.c)) $(OUT)/llmc/gpt2_config.o $(OUT)/llmc/t5_config.o
 TRACE_OBJS := $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/run/%.o,trace)
 # what of the loader reads sample files, where it is not linked whole
@@ -77,7 +79,7 @@ include cuda.mk
 MAKEFLAGS += --no-print-directory $(if $(V),,-s)
 .SECONDARY:
 .PHONY: all help run run-t5 test check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu simulated prepare_data profile_costs make_tasks generate dynapipe asan tsan fuzz layers headers \
-        lines docs docs-try format format-check bench bench-simulated golden clean FORCE
+        docs docs-try format format-check bench bench-simulated golden clean FORCE
 
 all: programs                              ## build every program
 
@@ -160,7 +162,7 @@ $(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(patsubst %.c,$(OUT)/%.o,$(wildc
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
 $(OUT)/dynapipe: $(OUT)/dynapipe.o $(TOOL_OBJS) $(SAMPLE_OBJS) $(DYNAPIPE_BASE_OBJS) $(TRACE_OBJS) \
-        $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
+        $(RIVALS_OBJS) $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
 # Tests' own code is run once and compiled often.
@@ -169,14 +171,14 @@ $(OUT)/test/%.o: OPT = -O1
 endif
 # The planner alone, for test/test_compilers.sh, which sets OUT, CC and OPT.
 $(OUT)/plan_dump: $(OUT)/test/tools/plan_dump.o $(OUT)/test/random_problem.o $(DYNAPIPE_BASE_OBJS) \
-        $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
+        $(RIVALS_OBJS) $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
 	$(CC) $(CFLAGS_ALL) $^ $(LIBS) -o $@
 $(OUT)/tools/refit_bench: $(OUT)/test/tools/refit_bench.o $(patsubst %,$(OUT)/test/%.o,case_problem refit_case) $(TOOL_LINK) \
         $(OUT)/llmc/gpt2_config.o $(OUT)/llmc/t5_config.o $(DYNAPIPE_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $^ $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/tools/plan_time: $(OUT)/test/tools/plan_time.o $(TOOL_OBJS) $(SAMPLE_OBJS) $(DYNAPIPE_BASE_OBJS) $(TRACE_OBJS) \
-        $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
+        $(RIVALS_OBJS) $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 $(OUT)/tools/%: $(OUT)/test/tools/%.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
@@ -195,17 +197,26 @@ $(OUT)/dev/naive_ops.o $(OUT)/dev/naive_ops_t5.o: DYNAPIPE_CFLAGS = -Ofast -marc
 # T5's buckets must not depend on what a compiler makes of a logarithm.
 $(OUT)/test/test_t5_bucket.o: DYNAPIPE_CFLAGS = -O3 -ffast-math $(ARCH) -ffp-contract=fast
 
-$(OUT)/test_prompts: $(OUT)/generator/generator_prompts.o
-$(OUT)/test_tokenizer $(OUT)/test_hf_tokenizer: $(TOKENIZER_OBJS) $(SPIECE_OBJ)
-$(OUT)/test_tokenizer $(OUT)/test_hf_tokenizer: LIBS += $(SPIECE_LIBS)
-$(OUT)/test_record_reader $(OUT)/test_record_form $(OUT)/test_record_template $(OUT)/test_record_chat $(OUT)/test_bpe $(OUT)/test_prompts: $(RECORD_OBJS)
-$(OUT)/test_record_reader $(OUT)/test_record_form $(OUT)/test_record_template $(OUT)/test_record_chat $(OUT)/test_bpe $(OUT)/test_prompts: LIBS += $(DYNAPIPE_UNPACK_LIBS)
 # other libraries than last time
 $(OUT)/dataloader/records/byte_source.o: $(OUT)/unpacks-json$(if $(ZLIB),-gz)$(if $(ZSTD),-zst)
 $(OUT)/unpacks-%: FORCE
 	@[ -e $@ ] || { mkdir -p $(@D) && rm -f $(OUT)/unpacks-* && touch $@; }
-$(OUT)/test_%: $(OUT)/test/test_%.o $(OUT)/trainer/scores.o $(OUT)/trainer/logger.o $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS) $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/adapters/%.o,llmc_tensors llmc_seal llmc_record)
-	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
+# Everything that unit tests may call, in one library, and all of them in one program: `tests NAME [--seed N]`. `make $(OUT)/test_x` links one alone.
+$(OUT)/libtested.a: $(OUT)/trainer/scores.o $(OUT)/trainer/logger.o $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS) \
+        $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/adapters/%.o,llmc_tensors llmc_seal llmc_record) $(OUT)/generator/generator_prompts.o \
+        $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(RECORD_OBJS)
+	@rm -f $@
+	$(AR) rcs $@ $^
+TESTED_LIBS = $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(SPIECE_LIBS) $(DYNAPIPE_UNPACK_LIBS) $(LIBS)
+$(TEST_SRCS:%.c=$(OUT)/%.o): CFLAGS_ALL += -Dmain=main_$(*F)
+$(OUT)/tests_table.c: Makefile $(TEST_SRCS)
+	@mkdir -p $(@D)
+	@{ for t in $(TESTS); do echo "int main_$$t(int, char**);"; done; echo 'const struct { const char* name; int (*run)(int, char**); } tests[] = {'; \
+	   for t in $(TESTS); do echo "    {\"$$t\", main_$$t},"; done; echo '    {0, 0}};'; } >$@
+$(OUT)/tests: test/tests.c $(OUT)/tests_table.c $(TEST_SRCS:%.c=$(OUT)/%.o) $(OUT)/libtested.a
+	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(TESTED_LIBS) -o $@
+$(OUT)/test_%: $(OUT)/test/test_%.o $(OUT)/libtested.a
+	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(TESTED_LIBS) -Wl,--defsym=main=main_$(@F) -o $@
 
 # The same file as C++, for test/test_interface.sh.
 $(OUT)/interface_cxx: test/test_interface.c $(DYNAPIPE_DIR)/dynapipe.h $(LLMC_OBJS) $(DYNAPIPE_OBJS)
@@ -213,12 +224,11 @@ $(OUT)/interface_cxx: test/test_interface.c $(DYNAPIPE_DIR)/dynapipe.h $(LLMC_OB
 	$(CXX) $(OPT) -fopenmp $@.o $(filter %.o,$^) $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 
 # Run by test/test_mpi_transport.sh under mpirun; the second with messages cut in small chunks.
-$(OUT)/mpi_transport: $(OUT)/test/mpi/transport_main.o $(TEST_LIB) $(LLMC_BLOCKS_OBJS) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
-	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
+$(OUT)/mpi_transport: $(OUT)/test/mpi/transport_main.o $(OUT)/libtested.a
+	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(TESTED_LIBS) -o $@
 $(OUT)/mpi_transport_chunks: $(OUT)/mpi_transport $(DYNAPIPE_DIR)/run/transport_mpi.c
 	$(CC) $(CFLAGS_ALL) $(DYNAPIPE_CFLAGS) -DTRANSPORT_MPI_CHUNK_BYTES=65536 -fopenmp \
-	    $(DYNAPIPE_DIR)/run/transport_mpi.c $(OUT)/test/mpi/transport_main.o $(TEST_LIB) $(LLMC_BLOCKS_OBJS) $(TOOL_LINK) $(LLMC_OBJS) \
-	    $(filter-out %/transport_mpi.o,$(DYNAPIPE_OBJS)) $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
+	    $(DYNAPIPE_DIR)/run/transport_mpi.c $(OUT)/test/mpi/transport_main.o $(OUT)/libtested.a $(TESTED_LIBS) -o $@
 
 $(OUT)/llmc/%.o: llmc/%.c
 	@mkdir -p $(@D)
@@ -254,8 +264,6 @@ layers:                                    ## fail if an #include points up in d
 	@dev/check_layers.sh
 headers:                                   ## every header compiles alone, as C11 and as C++17
 	@dev/check_headers.sh
-lines:                                     ## fail if a source file exceeds 500 lines
-	@dev/check_lines.sh
 docs:                                      ## renew --help and results in the manual, check its links, build it as a site (out/site)
 	@dev/check_docs.sh --renew
 	@dev/docs_site.sh

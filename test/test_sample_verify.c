@@ -4,26 +4,14 @@
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include "../util/program.h"
 #include "../dataloader/sample_format.h"
 #include "data_maker.h"
+#include "slow_disk.h"
 
 enum { NUM_FILES = 3, LONG_TOKENS = 700000 };  // a sample of 1.3 MiB
 
 static uint64_t seed;
-
-// A disk that takes so long for each chunk (sample_verify.c asks for its pages); how many it was asked for.
-static _Atomic int chunk_ms, num_asked;
-
-// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name): in libc's place
-int madvise(void* at, size_t num_bytes, int advice) {
-    if (advice == MADV_WILLNEED) {
-        atomic_fetch_add(&num_asked, 1);
-        usleep(1000 * (useconds_t)atomic_load(&chunk_ms));
-    }
-    return (int)syscall(SYS_madvise, at, num_bytes, advice);
-}
 
 static Status wait_all(SampleVerify* verify) {
     bool is_done = false;
@@ -166,8 +154,9 @@ static void nobody_waits_longer_than_he_will(void) {
     SampleShards* list[] = {&shards};
     SampleVerify* verify;
     bool is_done;
-    atomic_store(&chunk_ms, 2000);
-    atomic_store(&num_asked, 0);
+    atomic_store(&slow_disk_ms, 2000);
+    atomic_store(&slow_disk_chunks, 1000);  // all
+    atomic_store(&slow_disk_asked, 0);
     CHECK_OK(sample_verify_start(&verify, list, 1, 0, 1));
     int64_t begin_ns = clock_now_ns();
     for (int turn = 0; turn < 4; turn++) {
@@ -177,8 +166,8 @@ static void nobody_waits_longer_than_he_will(void) {
     int64_t took_ns = clock_now_ns() - begin_ns;
     CHECK(took_ns >= 200000000 && took_ns < 1800000000);
     CHECK(sample_verify_left_bytes(verify) > 3 << 20);
-    CHECK(atomic_load(&num_asked) <= 2);  // the thread and the one at this priority
-    atomic_store(&chunk_ms, 0);
+    CHECK(atomic_load(&slow_disk_asked) <= 2);  // the thread and the one at this priority
+    atomic_store(&slow_disk_chunks, 0);
     CHECK_OK(wait_all(verify));
     CHECK_EQ(sample_verify_left_bytes(verify), 0);
     sample_verify_stop(verify);

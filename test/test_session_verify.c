@@ -3,12 +3,12 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 
 #include "../util/program.h"
 #include "../dynapipe_plugin/run/session.h"
 #include "data_maker.h"
 #include "ranks.h"
+#include "slow_disk.h"
 
 enum { NUM_RANKS = 3 };
 
@@ -26,17 +26,6 @@ typedef struct {
 } Start;
 
 static char here[64], there[64];  // two folders, as on two machines
-
-// A disk on which so many chunks, from now on, take so long (sample_verify.c asks for their pages).
-static _Atomic int slow_ms, num_slow;
-
-// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name): in libc's place
-int madvise(void* at, size_t num_bytes, int advice) {
-    if (advice == MADV_WILLNEED && atomic_fetch_sub(&num_slow, 1) > 0) {
-        usleep(1000 * (useconds_t)atomic_load(&slow_ms));
-    }
-    return (int)syscall(SYS_madvise, at, num_bytes, advice);
-}
 
 static Status open_session(Dynapipe* dp, Transport* transport, const Start* start) {
     char* argv[] = {"test", NULL};
@@ -271,8 +260,8 @@ static void another_tokenizer_is_refused(void) {
 // up.
 static void a_slow_part_is_waited_for(void) {
     begin();
-    atomic_store(&slow_ms, 1600);
-    atomic_store(&num_slow, 1);
+    atomic_store(&slow_disk_ms, 1600);
+    atomic_store(&slow_disk_chunks, 1);
     const Start* start = run_start_of("train_*.bin", "val.bin", false, -1, 400000000);
     expect_opened(start);
     for (int r = 0; r < NUM_RANKS; r++) {
@@ -310,8 +299,8 @@ static void of_different_signals_all_take_one(void) {
 // last test.)
 static void who_is_told_to_end_does_not_wait(void) {
     begin();
-    atomic_store(&slow_ms, 2000);
-    atomic_store(&num_slow, 1000);  // all
+    atomic_store(&slow_disk_ms, 2000);
+    atomic_store(&slow_disk_chunks, 1000);  // all
     stop_signal_watch();
     raise(SIGUSR1);
     const Start* start = run_start_of("train_*.bin", "val.bin", false, 2, INT64_C(20000000000));

@@ -21,7 +21,7 @@ build WERROR=1
 [ $? -ne 0 ] && grep -q 'error: .*nobody_reads_this.*-Werror' "$work/log"
 ok $? "make WERROR=1: it is an error"
 CFLAGS="-include $work/warn.h" BUILD=warnings dev/run_tests.sh --unit >"$work/log" 2>&1
-[ $? -ne 0 ] && grep -q 'error: .*-Werror' build/warnings/log/build.log && ! ls build/warnings/test_* >/dev/null 2>&1
+[ $? -ne 0 ] && grep -q 'error: .*-Werror' build/warnings/log/build.log && ! ls build/warnings/tests >/dev/null 2>&1
 ok $? "make test, make check: their build ends there"
 
 flags() {  # make's arguments...: what nvcc gets

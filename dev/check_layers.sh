@@ -29,8 +29,7 @@ while IFS=: read -r file line text; do
     case "$from:$to" in
         dynapipe_plugin/run:dynapipe_plugin/plan)
             case "$file" in *session*) ;; *) echo "$file:$line: run/ sees plans, not the planner"; bad=1;; esac;;
-        dynapipe_plugin/run:dynapipe_plugin/plan/draft|dynapipe_plugin/run:dynapipe_plugin/plan/original|\
-        dynapipe_plugin/run:dynapipe_plugin/plan/baseline|dynapipe_plugin/run:dynapipe_plugin/plan/search)
+        dynapipe_plugin*:rivals|dynapipe_plugin/run:dynapipe_plugin/plan/draft|dynapipe_plugin/run:dynapipe_plugin/plan/search)
             echo "$file:$line: run/ sees plans, not how they are found: $header"; bad=1;;
     esac
 done < <(grep -nE '^#include "' $(git ls-files '*.c' '*.h' '*.cu') /dev/null)

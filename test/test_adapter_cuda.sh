@@ -69,7 +69,6 @@ train() {  # name, ranks, options...
 for ranks in 1x1 2x1 1x2 2x2; do train "$ranks" $((${ranks%x*} * ${ranks#*x})) --stages "${ranks%x*}" -n 3; done
 EMU_SEED=7 train other-order 4 --stages 4 -r 0
 train staged 2 --stages 2 --transport mpi
-train few-tokens 2 --stages 2 --batching tokens --mb-tokens 200
 train recompute 2 --stages 2 --stage-split 2,2 --recompute full --dump-plan "$work/recompute.plan"
 # shellcheck disable=SC2086
 "$work/one_by_one" "$work/data/train.bin" "$tree/model.bin" 128 600 6 1e-3 $gradients >"$work/plain.log" 2>"$work/plain.txt"

@@ -1,7 +1,7 @@
 // test_lower_bound.c -- nothing that can be scheduled is faster, and the bound is reached where it can be.
 #include "../dynapipe_plugin/plan/bound/lower_bound.h"
 
-#include "../dynapipe_plugin/plan/baseline/batching_policies.h"
+#include "../dynapipe_plugin/plan/batching.h"
 #include "../dynapipe_plugin/plan/draft/balance.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "case_problem.h"
@@ -55,7 +55,7 @@ static int64_t fastest_plan(const PlanProblem* mp, const LowerBound* bound, bool
     for (int b = 0; b < BATCHING_COUNT; b++) {
         MicrobatchList list;
         ReplicaMbs lists;
-        if (batching_policies[b].build(&list, mp, NULL, arena) != STATUS_OK) { continue; }
+        if (batching_policy((Batching)b)->build(&list, mp, NULL, arena) != STATUS_OK) { continue; }
         CHECK_OK(balance_replicas(&lists, &list, mp->R, NULL, arena));
         for (int p = 0; p < 3; p++) {
             int64_t slowest = 0;
@@ -65,9 +65,9 @@ static int64_t fastest_plan(const PlanProblem* mp, const LowerBound* bound, bool
             }
             if (slowest < bound->bound_ns) {
                 printf("%s %s split %d: %lld < bound %lld (work %lld chain %lld stage %lld)\n",
-                       batching_policies[b].name, policies[p]->name, split_backward, (long long)slowest,
-                       (long long)bound->bound_ns, (long long)bound->work_ns, (long long)bound->chain_ns,
-                       (long long)bound->stage_ns);
+                       batching_policy((Batching)b)->name, policies[p]->name, split_backward,
+                       (long long)slowest, (long long)bound->bound_ns, (long long)bound->work_ns,
+                       (long long)bound->chain_ns, (long long)bound->stage_ns);
             }
             CHECK(slowest >= bound->bound_ns);
             fastest = slowest < fastest ? slowest : fastest;

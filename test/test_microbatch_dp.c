@@ -1,9 +1,9 @@
 // test_microbatch_dp.c -- the dynamic program against brute force, and against what the original reached.
-#include "../dynapipe_plugin/plan/original/microbatch_dp.h"
+#include "../dynapipe_plugin/plan/draft/microbatch_dp.h"
 
-#include "../dynapipe_plugin/plan/original/microbatch_intervals.h"
 #include "../dynapipe_plugin/plan/problem/sample_order.h"
 #include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "../rivals/rivals.h"
 #include "case_problem.h"
 #include "list_check.h"
 #include "random_problem.h"

@@ -1,7 +1,6 @@
 // test_microbatch_dynamic.c -- by rule: complete, balanced, small at both ends, within memory.
-#include "../dynapipe_plugin/plan/baseline/microbatch_dynamic.h"
+#include "../dynapipe_plugin/plan/batching.h"
 
-#include "../dynapipe_plugin/plan/baseline/batching_policies.h"
 #include "../dynapipe_plugin/plan/types/mb_shape.h"
 #include "list_check.h"
 #include "random_problem.h"
@@ -28,9 +27,9 @@ static void every_candidate_is_valid(void) {
         if (round % 2) { random_problem_limit_memory(&problem, (int32_t)rng_below(&rng, 300)); }
         CHECK_OK(
             plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, problem.num_samples));
-        int32_t num = batching_policies[BATCHING_DYNAMIC].candidates(tapers, 100, &mp);
+        int32_t num = batching_policy(BATCHING_DYNAMIC)->candidates(tapers, 100, &mp);
         CHECK(num >= 1 && num < 100);
-        CHECK_EQ(batching_policies[BATCHING_DYNAMIC].candidates(tapers, 1, &mp), 1);
+        CHECK_EQ(batching_policy(BATCHING_DYNAMIC)->candidates(tapers, 1, &mp), 1);
         for (int32_t k = 0; k < num; k += 1 + (int32_t)rng_below(&rng, 5)) {
             MicrobatchList list, again;
             int32_t per_replica[16] = {0}, used = 0;

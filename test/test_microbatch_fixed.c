@@ -2,7 +2,7 @@
 // grouping.
 #include "../dynapipe_plugin/plan/problem/microbatch.h"
 
-#include "../dynapipe_plugin/plan/baseline/batching_policies.h"
+#include "../rivals/rivals.h"
 #include "list_check.h"
 #include "random_problem.h"
 #include "test.h"
@@ -141,11 +141,11 @@ static void every_policy_keeps_its_law(void) {
             plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, problem.num_samples));
         for (int b = BATCHING_PACKED; b < BATCHING_COUNT; b++) {
             MicrobatchList list;
-            Status status = batching_policies[b].build(&list, &mp, NULL, &arena);
+            Status status = batching_policy((Batching)b)->build(&list, &mp, NULL, &arena);
             if (status != STATUS_OK) {
                 CHECK(problem.request.memory_limit_bytes > 0);
                 CHECK_FAILS(status, STATUS_INFEASIBLE, "bytes over ---> raise --memory-limit");
-                CHECK(strstr(status_message(), batching_policies[b].name) != NULL);
+                CHECK(strstr(status_message(), batching_policy((Batching)b)->name) != NULL);
                 continue;
             }
             built++;
@@ -165,8 +165,8 @@ static void policies_are_registered_by_name(void) {
     static const char* const names[] = {"dynamic", "dynapipe", "packed", "packed-ragged",
                                         "padded",  "tokens",   "kk"};
     for (int b = 0; b < BATCHING_COUNT; b++) {
-        CHECK_EQ(strcmp(batching_policies[b].name, names[b]), 0);
-        CHECK(batching_policies[b].build != NULL && strlen(batching_policies[b].help) > 0);
+        CHECK_EQ(strcmp(batching_policy((Batching)b)->name, names[b]), 0);
+        CHECK(batching_policy((Batching)b)->build != NULL && strlen(batching_policy((Batching)b)->help) > 0);
     }
 }
 

@@ -1,9 +1,8 @@
 // test_original_order.c -- the original's order of encoder-decoder samples: clusters by definition, and the
 // path through them against the shortest there is.
-#include "../dynapipe_plugin/plan/original/original_order.h"
+#include "../rivals/rivals.h"
 
-#include "../dynapipe_plugin/plan/original/microbatch_dp.h"
-#include "../dynapipe_plugin/plan/original/short_path.h"
+#include "../dynapipe_plugin/plan/draft/microbatch_dp.h"
 #include "../dynapipe_plugin/plan/problem/microbatch.h"
 #include "../dynapipe_plugin/plan/problem/sample_order.h"
 #include "case_problem.h"

@@ -1,7 +1,7 @@
 // test_planner.c -- plan_make: every plan keeps every rule, whatever is asked for; the same twice; messages.
 #include "../util/program.h"
 #include "../util/files.h"
-#include "../dynapipe_plugin/plan/baseline/batching_policies.h"
+#include "../dynapipe_plugin/plan/batching.h"
 #include "../dynapipe_plugin/plan/bound/lower_bound.h"
 #include "../dynapipe_plugin/plan/plan_assemble.h"
 #include "../dynapipe_plugin/plan/planner.h"
@@ -241,7 +241,7 @@ static void no_baseline_is_faster(void) {
             CHECK(holds);
             if (holds) { continue; }
             printf("seed %llu, round %d: %s %lld ns, ours %lld\n", (unsigned long long)seed, round,
-                   batching_policies[known[k]].name, (long long)plan.makespan_ns, (long long)ours_ns);
+                   batching_policy(known[k])->name, (long long)plan.makespan_ns, (long long)ours_ns);
         }
     }
     printf("     compared with %d plans\n", num_compared);
@@ -292,7 +292,7 @@ static void dynamic_beats_the_baselines(void) {
         }
     }
     for (int32_t batching = 0; batching < BATCHING_COUNT; batching++) {
-        printf("     %-14s %.3f x bound\n", batching_policies[batching].name,
+        printf("     %-14s %.3f x bound\n", batching_policy((Batching)batching)->name,
                (double)sum_ns[batching] / (double)bound_ns);
         CHECK(batching == BATCHING_DYNAMIC || sum_ns[BATCHING_DYNAMIC] < sum_ns[batching]);
     }

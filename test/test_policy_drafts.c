@@ -1,7 +1,6 @@
 // test_policy_drafts.c -- drafts of the batching policies: what they say is what the simulator says, and the
 // fastest come first.
-#include "../dynapipe_plugin/plan/baseline/batching_policies.h"
-#include "../dynapipe_plugin/plan/baseline/policy_drafts.h"
+#include "../dynapipe_plugin/plan/batching.h"
 #include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 #include "random_problem.h"
 #include "test.h"
@@ -68,7 +67,7 @@ static void drafts_are_what_they_say(void) {
         }
         if (test_failures > 0) {
             printf("seed %llu, round %d: %s, schedule %d\n", (unsigned long long)seed, round,
-                   batching_policies[about.request.batching].name, about.request.schedule);
+                   batching_policy(about.request.batching)->name, about.request.schedule);
             break;
         }
     }

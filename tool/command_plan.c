@@ -8,7 +8,7 @@
 #include "../dynapipe_plugin/plan/bound/waterfall.h"
 #include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/run/trace_writer.h"
+#include "../dynapipe_plugin/run/trace.h"
 #include "plan_explain.h"
 #include "plan_json.h"
 #include "plan_memory.h"

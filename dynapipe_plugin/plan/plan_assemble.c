@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "baseline/batching_policies.h"
+#include "batching.h"
 #include "pipe/pipe_schedule.h"
 
 static void copy_microbatch(Plan* plan, const MicrobatchList* list, const ReplicaPlan* replica, int32_t r,
@@ -65,7 +65,7 @@ Status plan_assemble(Plan* out, const PlanProblem* problem, const MicrobatchList
     ARENA_TRY_NEW(plan.segments, arena, PlanSegment, list->num_segments);
     ARENA_TRY_NEW(plan.ranks, arena, PlanRank, plan.P * plan.R);
     plan.placement = problem->placement;
-    snprintf(plan.policy, sizeof plan.policy, "%s", batching_policies[request->batching].name);
+    snprintf(plan.policy, sizeof plan.policy, "%s", batching_policy(request->batching)->name);
     set_schedule_name(&plan, replicas);
     for (int32_t r = 0; r < plan.R; r++) {
         const ReplicaPlan* replica = &replicas[r];

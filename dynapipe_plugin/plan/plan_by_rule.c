@@ -3,16 +3,16 @@
 
 #include <stdio.h>
 
-#include "baseline/policy_drafts.h"
-#include "original/original.h"
+#include "batching.h"
 #include "pipe/pipe_schedule.h"
 
 enum { POLICY_EFFORT = 300, BASELINES_MAX_SAMPLES = 4096 };
 
+// The paper's, all of it.
 static Status by_original(PlanDrafts* drafts, const PlanProblem* batching) {
     Draft* draft;
     ARENA_TRY_NEW(draft, &drafts->lists, Draft, 1);
-    TRY(original_draft(draft, batching, &drafts->lists));
+    TRY(batching_policy(drafts->request.batching)->draft(draft, batching, &drafts->lists));
     return plan_drafts_fit(drafts, draft);
 }
 
@@ -62,6 +62,7 @@ Status plan_by_baselines(PlanDrafts* drafts) {
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         bool found = drafts->best_draft != NULL;
         if (found && drafts->problem.num_samples > BASELINES_MAX_SAMPLES) { break; }
+        if (batching_policy(known[i]) == NULL) { break; }
         if (found && drafts->best_ns <= drafts->good_enough_ns) { break; }
         if (drafts->request.layout == LAYOUT_PADDED && known[i] != BATCHING_TOKENS) { break; }
         drafts->request.batching = known[i];

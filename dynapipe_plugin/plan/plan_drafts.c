@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "batching.h"
 #include "pipe/pipe_schedule.h"
 #include "problem/microbatch_cost.h"
 #include "problem/placement_make.h"
@@ -26,6 +27,12 @@ bool plan_is_original(const PlanRequest* request) {
 static Status check_choices(const PlanRequest* request) {
     if ((uint32_t)request->batching >= BATCHING_COUNT || (uint32_t)request->schedule >= SCHEDULE_COUNT) {
         return FAIL(STATUS_OUT_OF_RANGE, "plan_make: no such batching or schedule");
+    }
+    if (batching_policy(request->batching) == NULL) {
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "this program has no batching methods but its own ---> --batching dynamic, or the trainers "
+            "of DynaPipe's repository to compare with others");
     }
     if ((uint32_t)request->placements >= PLACEMENT_COUNT || (uint32_t)request->heads >= HEAD_CHOICE_COUNT) {
         return FAIL(STATUS_OUT_OF_RANGE, "plan_make: no such placement or head");

@@ -59,7 +59,8 @@ static Status find_roomiest(const Placement* out[ROOMIEST], int32_t* num, PlanDr
 }
 
 // Where the search over all places finds nothing that fits, or nothing near what it hoped for, it may be that
-// it has no time for the hundreds of micro-batches that little memory takes: the roomiest ones, each by itself.
+// it has no time for the hundreds of micro-batches that little memory takes: the roomiest ones, each by
+// itself.
 static Status search_roomiest(PlanDrafts* drafts) {
     const PlanRequest request = drafts->request;
     const Placement* places[ROOMIEST] = {NULL};

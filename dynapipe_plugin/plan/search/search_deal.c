@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "../draft/balance.h"
-#include "../original/microbatch_dp.h"
+#include "../draft/microbatch_dp.h"
 #include "../pipe/pipe_schedule.h"
 #include "search_replicas.h"
 
